@@ -1,0 +1,62 @@
+// What the software GPU's libcuda.so.1 exports beside the driver API: its settings, its clock, its
+// faults and its own count of frames. Resolve these by dlsym from Driver::handle; absent from a real
+// driver. Every setting can come from the environment too (the names in brackets), read at cuInit.
+#pragma once
+
+#include <cstdint>
+
+extern "C" {
+
+typedef struct FirnGpuConfig {
+  unsigned struct_bytes;        // sizeof(FirnGpuConfig)
+  int devices;                  // [FIRN_GPU_DEVICES] default 1, at most 16
+  uint64_t memory_bytes;        // [FIRN_GPU_MEMORY] capacity per device, e.g. 8GiB; default 8 GiB
+  double link_bytes_s;          // [FIRN_GPU_LINK] host link each way, e.g. 16GiB/s; 0: unmodelled
+                                // (as fast as memcpy); default 0
+  uint64_t link_latency_ns;     // [FIRN_GPU_LINK_LATENCY] default 0
+  double memory_bytes_s;        // device-to-device copies and memsets; 0: unmodelled
+  uint64_t call_ns_create, call_ns_map, call_ns_access, call_ns_unmap;  // modelled on the virtual
+                                // clock only; default 0
+  int virtual_clock;            // [FIRN_GPU_CLOCK=virtual|wall] default wall
+} FirnGpuConfig;
+
+/// Before cuInit, or after firnGpuReset. 0, or -1 when already initialised.
+int firnGpuConfigure(const FirnGpuConfig* config);
+/// Forgets every device, context, stream, event, frame and mapping (tests: a fresh GPU in the same
+/// process). Aborts when another thread is inside the driver.
+void firnGpuReset(void);
+
+/// Nanoseconds of the GPU's clock.
+uint64_t firnGpuNow(void);
+/// Virtual clock: runs everything due until `ns` (absolute), then sets the clock there.
+void firnGpuAdvanceTo(uint64_t ns);
+/// When the next queued work would complete; UINT64_MAX when nothing is queued.
+uint64_t firnGpuNextEvent(void);
+
+/// The nth next call (1 = the next) of `entry` ("cuMemMap"; "*" any fallible call) answers `error`
+/// and does nothing. nth == 0 clears. Also [FIRN_GPU_FAIL=cuMemMap:3:2,...] (entry:nth:error).
+void firnGpuFailAt(const char* entry, uint64_t nth, int error);
+/// Calls of `entry` fail with probability `rate`, drawn from `seed`.
+void firnGpuFailRate(const char* entry, double rate, uint64_t seed, int error);
+/// Calls that could have been made to fail so far (for loops over n).
+uint64_t firnGpuFallibleCalls(void);
+
+typedef struct FirnGpuCounts {
+  uint64_t frame_bytes, frame_bytes_peak;    // cuMemCreate frames held now, at most
+  uint64_t malloc_bytes, malloc_bytes_peak;  // cuMemAlloc family
+  uint64_t used_bytes_peak;                  // both together, at most
+  uint64_t frames, mapped_bytes, streams, events, host_registered_bytes;
+  uint64_t kernels, copies, copied_bytes;
+} FirnGpuCounts;
+int firnGpuCounts(int device, FirnGpuCounts* counts);
+/// Restarts the *_peak figures of `device` at the present values.
+void firnGpuResetPeaks(int device);
+
+/// A kernel as a host function, without a module (tests, and PyTorch's operators): runs
+/// fn(params, grid, block) when `stream` (a CUstream) reaches it. `params` are copied by `layout`,
+/// pairs of (offset, size) ended by {0, 0}, as cuLaunchKernel would. Returns a CUresult.
+typedef void (*FirnGpuKernel)(void** params, const unsigned grid[3], const unsigned block[3]);
+int firnGpuKernelCreate(const char* name, FirnGpuKernel fn, const unsigned (*layout)[2],
+                        void** function /* out: CUfunction */);
+
+}  // extern "C"

@@ -1,0 +1,169 @@
+// The seam to NVMe (and to simulated disks): slots in spill files, written and read asynchronously
+// through registered staging memory, with the integrity of every byte owned below this line.
+//
+// Threads: submit (reserve, write, read, discard, cancel) and poll may be called from any thread;
+// none of them blocks on I/O. Completions of one queue are polled by that queue's engine only.
+// Errors of a request arrive in its completion, never lost, never retried silently beyond what is
+// written here: short transfers, EAGAIN and EINTR are continued by the store itself.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "firn/clock.h"
+#include "firn/result.h"
+
+namespace firn {
+
+/// Granularity of slots and alignment of every staging address and length given to a store.
+inline constexpr size_t store_alignment = 4096;
+
+/// A place in a spill file. Value type; 0 is "none". Valid from reserve() until discard().
+struct Slot {
+  uint32_t id = 0;
+  explicit operator bool() const { return id != 0; }
+  bool operator==(const Slot&) const = default;
+};
+
+struct StoreCompletion {
+  enum class Kind : uint8_t { write, read };
+  uint64_t tag = 0;  // as given at submission
+  Kind kind = Kind::write;
+  Slot slot;
+  size_t bytes = 0;
+  uint64_t busy_ns = 0;  // from submission to completion
+  Error error;           // code == ok on success
+};
+
+struct StoreDirStats {
+  std::string dir;
+  uint64_t written_bytes = 0, read_bytes = 0;
+  uint64_t file_bytes = 0;      // preallocated
+  std::string trouble;          // last ENOSPC / EIO / EFBIG in words, empty when none
+  bool writable = true;         // false after such an error: no new slot is placed here
+};
+
+struct StoreStats {
+  std::string kind;             // "io_uring" | "threads" | "simulated"
+  std::string why;              // why not better (io_uring refused: EPERM ..., staging not registered: ...)
+  std::vector<StoreDirStats> dirs;
+  uint64_t written_bytes = 0, read_bytes = 0;
+  uint64_t slots_in_use = 0, slot_bytes_in_use = 0;
+  uint64_t reread = 0;          // checksum mismatches healed by a re-read
+  uint64_t corrupt = 0;         // and those that were not
+};
+
+class Store {
+ public:
+  virtual ~Store() = default;  // waits for I/O in flight; files vanish with their descriptors
+
+  /// Makes `region` (store_alignment-aligned, mapped for the store's whole life) usable for I/O,
+  /// registered with the kernel where that is allowed; where it is not (ENOMEM by memlock), I/O
+  /// works unregistered and stats().why says so. Buffers given to write/read lie in such a region.
+  virtual Result<void> attach_staging(std::span<std::byte> region) = 0;
+
+  /// Reserves room for `bytes` (> 0, a multiple of store_alignment; at most 1 GiB). no_space when
+  /// no directory can grow: nothing was changed.
+  virtual Result<Slot> reserve(size_t bytes) = 0;
+
+  /// Writes the whole slot from `bytes` (its size must equal the reservation). The sum (XXH3-128)
+  /// is taken before the write and kept in memory. `bytes` must stay unchanged until completion.
+  /// On failure the slot holds nothing readable; the caller still has its bytes.
+  virtual Result<void> write(unsigned queue, Slot slot, std::span<const std::byte> bytes,
+                             uint64_t tag) = 0;
+
+  /// Reads the whole slot and verifies its sum before completing. On a mismatch reads again twice
+  /// (direct, then buffered); then completes with Code::corrupt, naming slot and both sums.
+  /// `bytes` is undefined until completion, and after a failure.
+  virtual Result<void> read(unsigned queue, Slot slot, std::span<std::byte> bytes,
+                            uint64_t tag) = 0;
+
+  /// Withdraws a request that has not begun: true, and no completion will come. False: it will.
+  virtual bool cancel(unsigned queue, uint64_t tag) = 0;
+
+  /// Gives the slot back. Allowed with its I/O in flight: the place is reused only afterwards, and
+  /// the completion still comes.
+  virtual void discard(Slot slot) = 0;
+
+  /// Takes up to out.size() completions of `queue` (0..15, one per engine). Never blocks.
+  virtual size_t poll(unsigned queue, std::span<StoreCompletion> out) = 0;
+
+  virtual StoreStats stats() const = 0;
+
+  /// In the child after fork: forgets ring, threads and files without touching them.
+  virtual void abandon() = 0;
+};
+
+struct StoreOptions {
+  enum class Kind : uint8_t { automatic, io_uring, threads };
+  Kind kind = Kind::automatic;
+  std::vector<std::string> dirs;      // at least one; absolute
+  size_t request_bytes = 1 << 20;     // one SQE or pread/pwrite at most
+  unsigned depth = 32;                // requests in flight per directory
+  unsigned threads = 4;               // pread/pwrite threads per directory
+  size_t grow_bytes = 256u << 20;     // preallocation step
+  size_t max_bytes_per_dir = SIZE_MAX;
+  bool allow_tmpfs = false;
+  Clock* clock = nullptr;             // notified at completions; wall_clock() when null
+};
+
+/// Opens a store of real files: O_TMPFILE, O_DIRECT, mode 0600, one per directory, no name ever.
+/// invalid_argument names the directory and the knob (firn_dir) for: missing, not a directory,
+/// relative, not writable, owned by others and writable by others without the sticky bit, tmpfs
+/// (unless allowed), no O_DIRECT (a trial write and read at start-up decides).
+Result<std::unique_ptr<Store>> open_store(const StoreOptions& options);
+
+/// What open_store() would meet in `dir`, without keeping anything: for `firn doctor`.
+struct DirReport {
+  std::string dir, filesystem;
+  bool usable = false, o_direct = false;
+  uint64_t free_bytes = 0;
+  double write_bytes_s = 0, read_bytes_s = 0;  // 0 when not measured
+  std::string store_kind, why;                 // kind that would be used; why not better
+};
+Result<DirReport> examine_dir(const std::string& dir, size_t measure_bytes);
+
+/// Why io_uring is refused here; empty when it works.
+std::string io_uring_trouble();
+
+/// A disk in memory for simulation: deterministic from a seed, timed by `clock`, with faults.
+struct SimulatedStoreOptions {
+  Clock* clock = nullptr;             // required; completions fall due by clock->now_ns()
+  uint64_t seed = 1;
+  double read_bytes_s = 3.2e9, write_bytes_s = 3.2e9;
+  uint64_t latency_ns = 20'000;
+  size_t capacity_bytes = SIZE_MAX;   // reserve() beyond it: no_space
+  double write_error_rate = 0, read_error_rate = 0;   // EIO, transient: a later try may pass
+  double corrupt_rate = 0;            // first read returns flipped bits (healed by the re-read)
+  double lasting_corrupt_rate = 0;    // every read of that slot: Code::corrupt
+};
+class SimulatedStore : public Store {
+ public:
+  /// When the next completion falls due; UINT64_MAX when nothing is in flight.
+  virtual uint64_t next_completion_ns() const = 0;
+};
+std::unique_ptr<SimulatedStore> open_simulated_store(const SimulatedStoreOptions& options);
+
+/// Page-aligned anonymous shared memory for staging: hugetlb pages where the system has them, else
+/// transparent huge pages; MADV_DONTFORK. Freed by the destructor.
+class StagingRegion {
+ public:
+  static Result<StagingRegion> create(size_t bytes);
+  StagingRegion(StagingRegion&&) noexcept;
+  StagingRegion& operator=(StagingRegion&&) noexcept;
+  ~StagingRegion();
+  std::span<std::byte> bytes() const { return bytes_; }
+  const char* pages() const { return pages_; }  // "hugetlb" | "transparent" | "4 KiB"
+  void abandon() { bytes_ = {}; }               // leaks on purpose (exit, fork)
+
+ private:
+  StagingRegion() = default;
+  std::span<std::byte> bytes_;
+  const char* pages_ = "";
+};
+
+}  // namespace firn

@@ -59,4 +59,7 @@ typedef void (*FirnGpuKernel)(void** params, const unsigned grid[3], const unsig
 int firnGpuKernelCreate(const char* name, FirnGpuKernel fn, const unsigned (*layout)[2],
                         void** function /* out: CUfunction */);
 
+/// Keeps `stream` (a CUstream) busy for `ns`: a kernel that only takes time.
+int firnGpuBusy(void* stream, uint64_t ns);
+
 }  // extern "C"

@@ -1,0 +1,59 @@
+// What the user can set. One table (config.cpp) defines every knob's name, unit, default and
+// meaning; README's table, `firn doctor` and `firn run --help` are made from it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "firn/result.h"
+
+namespace firn {
+
+struct Config {
+  uint64_t budget_bytes = 0;            // 0: all that is free on the device, less a margin
+  std::vector<std::string> dirs;        // empty: host tier only
+  uint64_t host_bytes = 0;              // 0: automatic (see host_bytes_default)
+  std::string policy = "age";           // age | lifetime
+  std::string store = "automatic";      // automatic | io_uring | threads
+  std::string driver;                   // library to open; empty: libcuda.so.1 as the loader finds it
+  std::string stats_file, trace_file;   // %p: process id; relative ones as given
+  double watch_fraction = 0.5;          // observer on once allocated memory exceeds this of budget
+  bool allow_tmpfs = false;
+  bool adversarial = false;             // tests: spill every unpinned block when no operator runs
+  uint64_t piece_bytes = 8u << 20;      // unit of copying and writing
+  uint64_t store_bytes = 0;             // most bytes per directory; 0: no limit
+  unsigned depth = 32;                  // I/O requests in flight per directory
+};
+
+struct Knob {
+  const char* name;     // "budget": firn_budget:..., FIRN_BUDGET=..., --budget
+  const char* unit;     // "size", "list", "fraction", ...
+  const char* fallback; // default, in words
+  const char* meaning;
+  const char* when;     // when to change it
+};
+std::vector<Knob> knobs();
+
+/// "20GiB" "512MiB" "1.5GB" "4096": bytes. Errors name the word: 0, negative, unknown suffix,
+/// overflow, empty.
+Result<uint64_t> parse_size(std::string_view word);
+std::string format_size(uint64_t bytes);
+
+/// From `conf` ("firn_budget:20GiB,firn_dir:/a;/b": the firn_ words of PYTORCH_CUDA_ALLOC_CONF,
+/// already taken out of it) over FIRN_* of the environment over the defaults. Unknown firn_ keys and
+/// malformed values are invalid_argument, one line: what, where, which knob. Directories are checked
+/// for being absolute here, for everything else when the store is opened.
+Result<Config> parse_config(std::string_view conf);
+
+/// Splits "backend:firn,max_split_size_mb:64,firn_budget:1GiB" into firn's words and the rest
+/// ("max_split_size_mb:64"). `wanted` is true when backend:firn is among them.
+struct ConfWords {
+  bool wanted = false;
+  std::string firn, rest;
+};
+ConfWords split_conf(std::string_view conf);
+
+}  // namespace firn

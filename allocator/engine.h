@@ -1,0 +1,152 @@
+// One device's memory: blocks at fixed addresses in an arena, frames under a budget, and the engine
+// that moves cold blocks to host memory and to the store and has them back before they are used.
+//
+// Passive: it owns no thread and reads no clock of its own. Application threads enter it by the
+// calls below; a service thread (or a simulator) calls pump(). All calls are thread-safe.
+// Hot paths without lock and allocation: touch()/release() of a resident block; allocate()/free()
+// served by the stream's ready blocks.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "firn/clock.h"
+#include "firn/driver.h"
+#include "firn/store.h"
+
+namespace firn {
+
+struct Block;
+
+enum class Access : uint8_t { read, write };
+
+/// A touched block, held on the device until release(). Small blocks give an empty hold.
+struct Hold {
+  Block* block = nullptr;
+};
+
+struct EngineOptions {
+  int device = 0;                  // ordinal
+  CUcontext context = nullptr;     // the device's primary context
+  uint64_t budget_bytes = 0;       // most bytes of frames held at any time; a multiple of 2 MiB
+  uint64_t host_bytes = 256u << 20;  // host tier and staging together
+  uint64_t piece_bytes = 8u << 20;
+  double watch_fraction = 0.5;
+  bool adversarial = false;
+  bool software = false;
+};
+
+/// Counted as torch's statistics are: current, peak since the last reset, totals.
+struct Tally {
+  int64_t current = 0, peak = 0, allocated = 0, freed = 0;
+};
+struct PoolTallies {           // index 0: all, 1: small (< 1 MiB), 2: large
+  Tally allocation[3], segment[3], active[3], inactive_split[3];
+  Tally allocated_bytes[3], reserved_bytes[3], active_bytes[3], inactive_split_bytes[3],
+      requested_bytes[3];
+};
+
+struct PinnedBytes {
+  std::string reason;
+  uint64_t bytes = 0;
+};
+
+struct EngineStats {
+  int device = 0;
+  uint64_t budget_bytes = 0, device_bytes = 0, peak_device_bytes = 0;      // frames held
+  uint64_t allocated_bytes = 0, peak_allocated_bytes = 0;                  // live blocks, rounded
+  uint64_t resident_bytes = 0, hosted_bytes = 0, nvme_bytes = 0, host_used_bytes = 0;
+  uint64_t spilled_bytes = 0, faulted_bytes = 0, prefetched_bytes = 0;
+  uint64_t forwarded_bytes = 0;       // faulted from host memory, no read
+  uint64_t clean_dropped_bytes = 0;   // left without a copy: a valid one was elsewhere
+  uint64_t stall_ns = 0, stalls = 0;  // application threads waiting for room or for a fault
+  uint64_t touches = 0, lost_blocks = 0, evictions = 0, faults = 0;
+  uint64_t rounding_bytes = 0;        // frames' bytes beyond what blocks asked for, now
+  uint64_t oom_count = 0, retry_count = 0;
+  bool watching = false;
+  std::vector<PinnedBytes> pinned;
+  std::vector<std::string> trouble;   // full disk, refused registration, ... in words
+};
+
+struct BlockInfo {
+  void* base = nullptr;
+  size_t bytes = 0, requested_bytes = 0;
+  CUstream stream = nullptr;
+  const char* state = "";             // resident | spilling | hosted | spilled | faulting | ...
+  bool small = false, live = false;
+  uint64_t pins = 0;
+};
+
+class TraceWriter;  // allocator/trace.h
+
+class Engine {
+ public:
+  /// `store` may be null: then host memory is the only tier. `driver`, `store`, `clock` and `trace`
+  /// outlive the engine; `queue` is its completion queue in the store.
+  static Result<std::unique_ptr<Engine>> open(const EngineOptions& options, const Driver& driver,
+                                              Store* store, unsigned queue, Clock& clock,
+                                              TraceWriter* trace = nullptr);
+  /// Waits for everything in flight, then gives all memory back.
+  virtual ~Engine() = default;
+
+  /// A block of at least `bytes` (0: null), for work on `stream`; resident, contents undefined.
+  /// out_of_memory says what is pinned and why, and which knob changes it.
+  virtual Result<void*> allocate(size_t bytes, CUstream stream) = 0;
+  /// Frees a block on its allocation stream: reusable there at once, elsewhere after its uses are
+  /// over. invalid_argument for foreign, interior and already freed pointers: nothing was changed.
+  virtual Result<void> free(void* pointer) = 0;
+  /// Work on `stream` uses the block: after free() it is reused only once that work is over.
+  virtual Result<void> record_stream(const void* pointer, CUstream stream) = 0;
+
+  /// Is `pointer` inside this device's arena? Lock-free.
+  virtual bool contains(const void* pointer) const = 0;
+  /// The live block around `pointer`.
+  virtual std::optional<BlockInfo> find(const void* pointer) const = 0;
+
+  /// Work that uses the block around `pointer` is about to be enqueued on `stream`: makes it
+  /// resident (waits for a fault, makes `stream` wait for its copy) and holds it until release().
+  /// Foreign pointers and small blocks give an empty hold. Errors: out_of_memory, lost.
+  virtual Result<Hold> touch(const void* pointer, CUstream stream, Access access) = 0;
+  /// The work has been enqueued: from here the block's age and last use count.
+  virtual void release(Hold hold, CUstream stream) = 0;
+  /// A block just allocated inside an operator: holds it as touch() would, without proving that its
+  /// uses are seen.
+  virtual Hold hold_new(const void* pointer) = 0;
+
+  /// A block's uses are not all seen by touch(), or not yet: it is not evicted until it was touched
+  /// once (automatic for new blocks), or ever, with pin(). `reason` must outlive the engine.
+  virtual Result<void> pin(const void* pointer, const char* reason) = 0;
+  virtual Result<void> unpin(const void* pointer) = 0;
+  virtual Result<void> prefetch(const void* pointer, size_t bytes, CUstream stream) = 0;
+  virtual Result<void> cold(const void* pointer, size_t bytes) = 0;
+
+  /// Reaps completions, advances blocks, keeps a little memory free ahead of need. True when it
+  /// changed anything. Called by the service thread, and by waiting application threads.
+  virtual bool pump() = 0;
+  /// True while something is in flight or a prefetch waits: pump() is due again soon.
+  virtual bool busy() const = 0;
+
+  /// Gives cached frames back to the device (empty_cache).
+  virtual void trim() = 0;
+  /// Lowers or raises the budget; blocks above it are spilled as far as they can be.
+  virtual Result<void> set_budget(uint64_t bytes) = 0;
+  /// Spills every block that may be spilled and waits for it (adversarial mode, `firn spill`).
+  virtual void spill_all() = 0;
+  /// Called once, from the thread whose allocation crossed watch_fraction, with no lock held.
+  virtual void on_watch(std::function<void()> callback) = 0;
+  virtual bool watching() const = 0;
+
+  virtual EngineStats stats() const = 0;
+  virtual PoolTallies tallies() const = 0;
+  virtual void reset_peaks() = 0;
+  virtual void reset_totals() = 0;
+  virtual std::vector<BlockInfo> blocks() const = 0;
+  /// Walks every structure and aborts on a broken invariant (tests).
+  virtual void check() const = 0;
+};
+
+}  // namespace firn

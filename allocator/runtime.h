@@ -1,0 +1,41 @@
+// The process's Firn: configuration, driver, store, one engine and one service thread per device.
+// Front ends (PyTorch plugin, preload library, C API) stand on it.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "allocator/config.h"
+#include "allocator/engine.h"
+
+namespace firn {
+
+class Runtime {
+ public:
+  /// Opens driver and store; idempotent (a second call with other settings is invalid_argument).
+  /// No thread is started before the first device is opened.
+  static Result<Runtime*> start(const Config& config);
+  /// The started runtime, or null. Lock-free.
+  static Runtime* get();
+
+  /// The device's engine, opened at first use (retains the primary context, decides the budget,
+  /// starts the service thread).
+  virtual Result<Engine*> device(int ordinal) = 0;
+  /// The opened engine, or null. Lock-free.
+  virtual Engine* opened(int ordinal) const = 0;
+  /// The engine whose arena holds `pointer`, or null. Lock-free.
+  virtual Engine* around(const void* pointer) const = 0;
+  virtual int device_count() const = 0;
+  virtual const Config& config() const = 0;
+  virtual const Driver& driver() const = 0;
+  virtual Store* store() const = 0;
+
+  /// The contract's --stats document (JSON text).
+  virtual std::string stats_json() const = 0;
+  /// Stops threads, writes the stats file, leaves memory to the operating system. At exit, after
+  /// fork in the child (where it touches nothing), or by firn_shutdown().
+  virtual void stop() = 0;
+  virtual ~Runtime() = default;
+};
+
+}  // namespace firn

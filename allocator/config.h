@@ -40,7 +40,18 @@ std::vector<Knob> knobs();
 /// "20GiB" "512MiB" "1.5GB" "4096": bytes. Errors name the word: 0, negative, unknown suffix,
 /// overflow, empty.
 Result<uint64_t> parse_size(std::string_view word);
+/// "20GiB" when that is exact, else two decimals of the unit that fits ("1.46GiB").
 std::string format_size(uint64_t bytes);
+
+/// Sets one knob from text. `where` ("--budget 10XB", "FIRN_BUDGET=10XB") begins an error's line.
+Result<void> set_knob(Config& config, std::string_view name, std::string_view value,
+                      std::string_view where);
+/// The knob's present value as text; empty where nothing is set. Aborts on an unknown name.
+std::string show_knob(const Config& config, std::string_view name);
+/// "FIRN_STORE_SIZE" for "store_size".
+std::string environment_name(std::string_view knob);
+/// A foreign word in quotes, fit for one line: control characters escaped, long ones cut.
+std::string quote_word(std::string_view word);
 
 /// From `conf` ("firn_budget:20GiB,firn_dir:/a;/b": the firn_ words of PYTORCH_CUDA_ALLOC_CONF,
 /// already taken out of it) over FIRN_* of the environment over the defaults. Unknown firn_ keys and

@@ -1,0 +1,420 @@
+// The knob table, and reading it from PYTORCH_CUDA_ALLOC_CONF, the environment and options.
+// Owns: nothing. Locks: none (reads the environment; called at start).
+#include "allocator/config.h"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cstdio>
+#include <cstdlib>
+
+namespace firn {
+namespace {
+
+// A setter answers what is wrong with the value, in words; empty when it was taken.
+using Setter = std::string (*)(Config&, std::string_view);
+using Shower = std::string (*)(const Config&);
+
+struct Entry {
+  Knob knob;
+  Setter set;
+  Shower show;
+};
+
+__extension__ typedef unsigned __int128 Wide;
+
+struct Unit {
+  std::string_view name;
+  uint64_t bytes;
+};
+// Binary units, largest first, then decimal ones and plain bytes.
+constexpr Unit units[] = {
+    {"TiB", 1ull << 40},
+    {"GiB", 1ull << 30},
+    {"MiB", 1ull << 20},
+    {"KiB", 1ull << 10},
+    {"TB", 1000ull * 1000 * 1000 * 1000},
+    {"GB", 1000ull * 1000 * 1000},
+    {"MB", 1000ull * 1000},
+    {"KB", 1000},
+    {"B", 1},
+    {"", 1},
+};
+constexpr size_t binary_units = 4;
+
+constexpr uint64_t budget_bytes_min = 2u << 20;  // one frame
+constexpr uint64_t piece_bytes_min = 64u << 10;
+constexpr uint64_t piece_bytes_max = 1u << 30;  // a slot's limit
+constexpr uint64_t piece_alignment = 4096;      // a slot's granularity
+constexpr unsigned depth_max = 1024;
+
+std::string one_of(std::string_view value, std::initializer_list<std::string_view> allowed) {
+  if (std::find(allowed.begin(), allowed.end(), value) != allowed.end()) return {};
+  std::string text = quote_word(value) + " is none of";
+  const char* separator = " ";
+  for (std::string_view word : allowed) {
+    text.append(separator).append(word);
+    separator = ", ";
+  }
+  return text;
+}
+
+std::string take_size(uint64_t& to, std::string_view value, uint64_t least = 1) {
+  Result<uint64_t> bytes = parse_size(value);
+  if (!bytes) return bytes.error().text;
+  if (*bytes < least) return quote_word(value) + " is less than " + format_size(least);
+  to = *bytes;
+  return {};
+}
+
+std::string take_flag(bool& to, std::string_view value) {
+  const bool yes = value == "1" || value == "true" || value == "on";
+  if (!yes && value != "0" && value != "false" && value != "off")
+    return quote_word(value) + " is none of 1, 0, true, false, on, off";
+  to = yes;
+  return {};
+}
+
+std::string take_path(std::string& to, std::string_view value) {
+  if (value.empty()) return "the path is empty";
+  to = value;
+  return {};
+}
+
+std::string take_dirs(Config& config, std::string_view value) {
+  std::vector<std::string> dirs;
+  for (size_t begin = 0; begin <= value.size();) {
+    const size_t end = std::min(value.find(';', begin), value.size());
+    const std::string_view dir = value.substr(begin, end - begin);
+    if (dir.empty()) return "a directory's name is empty";
+    if (dir.front() != '/')
+      return "the directory " + quote_word(dir) + " is relative; write it from /";
+    if (std::find(dirs.begin(), dirs.end(), dir) != dirs.end())
+      return "the directory " + quote_word(dir) + " is named twice";
+    dirs.emplace_back(dir);
+    begin = end + 1;
+  }
+  config.dirs = std::move(dirs);
+  return {};
+}
+
+std::string take_piece(Config& config, std::string_view value) {
+  uint64_t bytes = 0;
+  if (std::string trouble = take_size(bytes, value, piece_bytes_min); !trouble.empty())
+    return trouble;
+  if (bytes > piece_bytes_max) return quote_word(value) + " is more than 1GiB";
+  if (bytes % piece_alignment != 0) return quote_word(value) + " is not a multiple of 4KiB";
+  config.piece_bytes = bytes;
+  return {};
+}
+
+std::string take_fraction(double& to, std::string_view value) {
+  double number = 0;
+  const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), number);
+  // Written so that NaN fails too.
+  if (error != std::errc() || end != value.data() + value.size() || !(number >= 0 && number <= 1))
+    return quote_word(value) + " is not a number from 0 to 1";
+  to = number;
+  return {};
+}
+
+std::string take_depth(Config& config, std::string_view value) {
+  unsigned number = 0;
+  const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), number);
+  if (error != std::errc() || end != value.data() + value.size() || number < 1 ||
+      number > depth_max)
+    return quote_word(value) + " is not a whole number from 1 to 1024";
+  config.depth = number;
+  return {};
+}
+
+// Exact, so that what is shown can be given back: the largest binary unit that divides it.
+std::string show_size(uint64_t bytes) {
+  if (bytes == 0) return {};
+  for (size_t i = 0; i < binary_units; ++i)
+    if (bytes % units[i].bytes == 0)
+      return std::to_string(bytes / units[i].bytes).append(units[i].name);
+  return std::to_string(bytes);
+}
+std::string show_flag(bool flag) { return flag ? "1" : "0"; }
+
+std::string show_fraction(double fraction) {
+  std::array<char, 32> text;
+  return {text.data(), std::to_chars(text.data(), text.data() + text.size(), fraction).ptr};
+}
+
+std::string show_dirs(const Config& config) {
+  std::string text;
+  for (const std::string& dir : config.dirs) text.append(text.empty() ? "" : ";").append(dir);
+  return text;
+}
+
+const Entry table[] = {
+    {{"budget", "size", "all that is free on the device, less a margin",
+      "most GPU memory Firn holds, per device",
+      "to leave room for another job, or to try how little is enough"},
+     [](Config& c, std::string_view v) { return take_size(c.budget_bytes, v, budget_bytes_min); },
+     [](const Config& c) { return show_size(c.budget_bytes); }},
+    {{"dir", "list", "none: host memory is the only tier",
+      "directories on NVMe for spill files (DIR;DIR, one per SSD)",
+      "always, where there is an SSD: a local directory that only you can write"},
+     take_dirs,
+     show_dirs},
+    {{"host", "size", "automatic", "most pinned host memory, staging included",
+      "more spares SSD traffic; less leaves memory to data loading"},
+     [](Config& c, std::string_view v) { return take_size(c.host_bytes, v); },
+     [](const Config& c) { return show_size(c.host_bytes); }},
+    {{"policy", "age|lifetime", "age", "how Firn chooses what leaves the GPU",
+      "lifetime for jobs whose iterations repeat"},
+     [](Config& c, std::string_view v) {
+       std::string trouble = one_of(v, {"age", "lifetime"});
+       if (trouble.empty()) c.policy = v;
+       return trouble;
+     },
+     [](const Config& c) { return c.policy; }},
+    {{"store", "automatic|io_uring|threads", "automatic", "how spill files are written and read",
+      "threads where io_uring misbehaves"},
+     [](Config& c, std::string_view v) {
+       std::string trouble = one_of(v, {"automatic", "io_uring", "threads"});
+       if (trouble.empty()) c.store = v;
+       return trouble;
+     },
+     [](const Config& c) { return c.store; }},
+    {{"store_size", "size", "no limit", "most bytes of spill file in each directory",
+      "on a disk that others need too"},
+     [](Config& c, std::string_view v) { return take_size(c.store_bytes, v); },
+     [](const Config& c) { return show_size(c.store_bytes); }},
+    {{"depth", "requests", "32", "I/O requests in flight per directory",
+      "less where the SSD is shared; more rarely helps"},
+     take_depth,
+     [](const Config& c) { return std::to_string(c.depth); }},
+    {{"piece", "size", "8MiB", "unit of copying and writing",
+      "rarely; smaller overlaps more and costs more driver calls"},
+     take_piece,
+     [](const Config& c) { return show_size(c.piece_bytes); }},
+    {{"watch", "fraction", "0.5",
+      "operators are observed once this part of the budget is allocated",
+      "0 observes from the start"},
+     [](Config& c, std::string_view v) { return take_fraction(c.watch_fraction, v); },
+     [](const Config& c) { return show_fraction(c.watch_fraction); }},
+    {{"stats", "file", "none", "JSON written when the process ends (%p: process id)",
+      "to see what moved and what was waited for"},
+     [](Config& c, std::string_view v) { return take_path(c.stats_file, v); },
+     [](const Config& c) { return c.stats_file; }},
+    {{"trace", "file", "none", "CSV of every event (%p: process id)",
+      "to draw a timeline; costs a little"},
+     [](Config& c, std::string_view v) { return take_path(c.trace_file, v); },
+     [](const Config& c) { return c.trace_file; }},
+    {{"driver", "library", "libcuda.so.1 as the loader finds it", "the driver to open",
+      "tests, or an unusual installation"},
+     [](Config& c, std::string_view v) { return take_path(c.driver, v); },
+     [](const Config& c) { return c.driver; }},
+    {{"allow_tmpfs", "flag", "0", "accept spill directories in memory (tmpfs)",
+      "tests only: it spills memory into memory"},
+     [](Config& c, std::string_view v) { return take_flag(c.allow_tmpfs, v); },
+     [](const Config& c) { return show_flag(c.allow_tmpfs); }},
+    {{"adversarial", "flag", "0", "spill every block that may be spilled, after every operator",
+      "tests only: it proves that no use of memory goes unseen"},
+     [](Config& c, std::string_view v) { return take_flag(c.adversarial, v); },
+     [](const Config& c) { return show_flag(c.adversarial); }},
+};
+
+const Entry* find_entry(std::string_view name) {
+  for (const Entry& entry : table)
+    if (name == entry.knob.name) return &entry;
+  return nullptr;
+}
+
+size_t edit_distance(std::string_view a, std::string_view b) {
+  std::vector<size_t> row(b.size() + 1);
+  for (size_t j = 0; j <= b.size(); ++j) row[j] = j;
+  for (size_t i = 1; i <= a.size(); ++i) {
+    size_t diagonal = row[0];
+    row[0] = i;
+    for (size_t j = 1; j <= b.size(); ++j) {
+      const size_t above = row[j];
+      row[j] = std::min({above + 1, row[j - 1] + 1, diagonal + (a[i - 1] != b[j - 1])});
+      diagonal = above;
+    }
+  }
+  return row.back();
+}
+
+// "; did you mean firn_budget?", or every name when nothing is near.
+std::string suggest(std::string_view name) {
+  if (name.size() <= 32) {
+    for (const Entry& entry : table)
+      if (edit_distance(name, entry.knob.name) <= 2)
+        return std::string("; did you mean firn_") + entry.knob.name + "?";
+  }
+  std::string text = "; known:";
+  for (const Entry& entry : table) text.append(" firn_").append(entry.knob.name);
+  return text;
+}
+
+std::string_view trim(std::string_view word) {
+  constexpr std::string_view blanks = " \t\r\n";
+  const size_t first = word.find_first_not_of(blanks);
+  if (first == std::string_view::npos) return {};
+  return word.substr(first, word.find_last_not_of(blanks) - first + 1);
+}
+
+// torch's words may hold commas in brackets: roundup_power2_divisions:[256:1,512:2].
+std::vector<std::string_view> split_words(std::string_view conf) {
+  std::vector<std::string_view> words;
+  int depth = 0;
+  size_t begin = 0;
+  for (size_t i = 0; i <= conf.size(); ++i) {
+    if (i < conf.size() && conf[i] == '[') ++depth;
+    if (i < conf.size() && conf[i] == ']') --depth;
+    if (i < conf.size() && (conf[i] != ',' || depth > 0)) continue;
+    if (const std::string_view word = trim(conf.substr(begin, i - begin)); !word.empty())
+      words.push_back(word);
+    begin = i + 1;
+  }
+  return words;
+}
+
+constexpr std::string_view prefix = "firn_";
+
+}  // namespace
+
+Result<uint64_t> parse_size(std::string_view word) {
+  constexpr const char* advice = "; write 20GiB, 512MiB, 1.5GB or plain bytes";
+  const auto trouble = [&](const std::string& what) {
+    return make_error(Code::invalid_argument, 0, quote_word(word) + " " + what);
+  };
+  const auto is_digit = [](char c) { return c >= '0' && c <= '9'; };
+  if (word.empty()) return trouble(std::string("is empty") + advice);
+  if (word.front() == '-') return trouble("is negative");
+
+  // A decimal number, exactly: mantissa / scale, both whole.
+  Wide mantissa = 0, scale = 1;
+  size_t i = 0, digits = 0;
+  for (bool fraction = false; i < word.size(); ++i) {
+    if (word[i] == '.' && !fraction) {
+      fraction = true;
+      continue;
+    }
+    if (!is_digit(word[i])) break;
+    if (++digits > 24) return trouble("has too many digits");
+    mantissa = mantissa * 10 + static_cast<unsigned>(word[i] - '0');
+    if (fraction) scale *= 10;
+  }
+  if (!is_digit(word.front()) || word[i - 1] == '.')
+    return trouble(std::string("is not a size") + advice);
+  const std::string_view suffix = word.substr(i);
+  const Unit* unit = std::find_if(std::begin(units), std::end(units),
+                                  [&](const Unit& each) { return each.name == suffix; });
+  if (unit == std::end(units))
+    return trouble("has the unknown unit " + quote_word(suffix) + advice);
+  // Whole and fractional part apart, so that neither product exceeds 128 bits.
+  const Wide whole = mantissa / scale, rest = mantissa % scale;
+  if (whole > UINT64_MAX / unit->bytes) return trouble("is more than 64 bits hold");
+  const Wide bytes = whole * unit->bytes + rest * unit->bytes / scale;
+  if (bytes > UINT64_MAX) return trouble("is more than 64 bits hold");
+  if (bytes == 0) return trouble("is 0 bytes");
+  return static_cast<uint64_t>(bytes);
+}
+
+std::string format_size(uint64_t bytes) {
+  for (size_t i = 0; i < binary_units; ++i) {
+    const Unit& unit = units[i];
+    if (bytes < unit.bytes) continue;
+    if (bytes % unit.bytes == 0) return std::to_string(bytes / unit.bytes).append(unit.name);
+    std::array<char, 32> text;
+    std::snprintf(text.data(), text.size(), "%.2f",
+                  static_cast<double>(bytes) / static_cast<double>(unit.bytes));
+    return std::string(text.data()).append(unit.name);
+  }
+  return std::to_string(bytes);
+}
+
+std::vector<Knob> knobs() {
+  std::vector<Knob> all;
+  for (const Entry& entry : table) all.push_back(entry.knob);
+  return all;
+}
+
+std::string quote_word(std::string_view word) {
+  constexpr size_t length_max = 80;
+  std::string text = "\"";
+  for (const char c : word.substr(0, length_max)) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (byte >= 0x20 && byte != 0x7f) {
+      text += c;
+      continue;
+    }
+    std::array<char, 8> escaped;
+    std::snprintf(escaped.data(), escaped.size(), "\\x%02x", static_cast<unsigned>(byte));
+    text += escaped.data();
+  }
+  return text + (word.size() > length_max ? "...\"" : "\"");
+}
+
+std::string environment_name(std::string_view knob) {
+  std::string name = "FIRN_";
+  for (const char c : knob) name += static_cast<char>(c >= 'a' && c <= 'z' ? c - 'a' + 'A' : c);
+  return name;
+}
+
+Result<void> set_knob(Config& config, std::string_view name, std::string_view value,
+                      std::string_view where) {
+  const Entry* entry = find_entry(name);
+  std::string trouble =
+      entry == nullptr ? "unknown key" + suggest(name) : entry->set(config, value);
+  if (trouble.empty()) return {};
+  return make_error(Code::invalid_argument, 0, std::string(where) + ": " + trouble);
+}
+
+std::string show_knob(const Config& config, std::string_view name) {
+  const Entry* entry = find_entry(name);
+  if (entry == nullptr) {
+    std::fprintf(stderr, "firn: show_knob: no knob %s\n", std::string(name).c_str());
+    std::abort();
+  }
+  return entry->show(config);
+}
+
+ConfWords split_conf(std::string_view conf) {
+  ConfWords words;
+  for (const std::string_view word : split_words(conf)) {
+    const size_t colon = word.find(':');
+    const std::string_view key = trim(word.substr(0, colon));
+    const std::string_view value =
+        colon == std::string_view::npos ? std::string_view() : trim(word.substr(colon + 1));
+    if (key == "backend" && value == "firn") {
+      words.wanted = true;
+      continue;
+    }
+    std::string& to = key.starts_with(prefix) ? words.firn : words.rest;
+    to.append(to.empty() ? "" : ",").append(word);
+  }
+  return words;
+}
+
+Result<Config> parse_config(std::string_view conf) {
+  Config config;
+  for (const Entry& entry : table) {
+    const std::string name = environment_name(entry.knob.name);
+    const char* value = ::secure_getenv(name.c_str());
+    if (value == nullptr || *value == '\0') continue;
+    if (Result<void> done = set_knob(config, entry.knob.name, value, name); !done)
+      return done.error();
+  }
+  for (const std::string_view word : split_words(conf)) {
+    const size_t colon = word.find(':');
+    const std::string_view key = trim(word.substr(0, colon));
+    const std::string where = "PYTORCH_CUDA_ALLOC_CONF: " + quote_word(key);
+    if (!key.starts_with(prefix))
+      return make_error(Code::invalid_argument, 0, where + ": not one of firn's keys");
+    if (colon == std::string_view::npos)
+      return make_error(Code::invalid_argument, 0, where + ": no value; write it as key:value");
+    Result<void> done =
+        set_knob(config, key.substr(prefix.size()), trim(word.substr(colon + 1)), where);
+    if (!done) return done.error();
+  }
+  return config;
+}
+
+}  // namespace firn

@@ -1,0 +1,47 @@
+#include "allocator/block.h"
+
+#include <bit>
+
+namespace firn {
+
+BlockTable::~BlockTable() {
+  for (auto& slot : chunks_) delete[] slot.load(std::memory_order_relaxed);
+}
+
+Block* BlockTable::make() {
+  if (!spare_.empty()) {
+    Block* block = &(*this)[spare_.back()];
+    spare_.pop_back();
+    return block;
+  }
+  if (size_ == chunk * chunks) return nullptr;
+  if (size_ % chunk == 0)
+    chunks_[size_ / chunk].store(new Block[chunk], std::memory_order_release);
+  Block* block = &(*this)[size_];
+  block->index = size_++;
+  return block;
+}
+
+namespace size_class {
+
+// Up to 4 KiB in steps of 512 B (classes 0..7), from there eight classes to a doubling: 4.5 KiB,
+// 5 KiB, ... 1 MiB. Waste is at most one step: 512 B, or an eighth.
+unsigned of_small(size_t bytes) {
+  if (bytes <= 4096) return bytes <= 512 ? 0 : static_cast<unsigned>((bytes - 1) / 512);
+  unsigned doubling = std::bit_width(bytes - 1) - 13;  // 0 for (4096, 8192]
+  size_t step = size_t{512} << doubling;
+  return 8 + doubling * 8 +
+         static_cast<unsigned>((bytes - (size_t{4096} << doubling) + step - 1) / step) - 1;
+}
+
+size_t small_bytes(unsigned size_class) {
+  if (size_class < 8) return (size_class + 1) * 512;
+  unsigned doubling = (size_class - 8) / 8;
+  return (size_t{4096} << doubling) + ((size_class - 8) % 8 + 1) * (size_t{512} << doubling);
+}
+
+static_assert(small_most <= (1u << 20));
+
+}  // namespace size_class
+
+}  // namespace firn

@@ -1,0 +1,141 @@
+// One allocation: its descriptor, its pieces, and the table of all descriptors with the lock-free
+// stacks of ready ones.
+//
+// The word, the last use, the age and the link are atomics used without a lock; everything else in
+// a Block belongs to whoever holds the engine's lock (or, before it is handed out, to its maker).
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "allocator/block_state.h"
+#include "allocator/frames.h"
+#include "allocator/host_tier.h"
+#include "allocator/streams.h"
+#include "firn/store.h"
+
+namespace firn {
+
+/// A part of a large block, the unit of copying and writing.
+struct Piece {
+  uint64_t offset = 0;
+  size_t bytes = 0;
+  Staging* host = nullptr;   // holds the bytes when host_valid
+  Slot slot;                 // holds the bytes when slot_valid
+  bool host_valid = false, slot_valid = false;
+  bool copying_out = false, copying_in = false;
+  bool writing = false, reading = false;
+  uint8_t read_tries = 0;
+};
+
+struct Block {
+  std::atomic<uint64_t> word{0};
+  std::atomic<uint64_t> use{0};        // Use::bits of the last use
+  std::atomic<uint64_t> age{0};        // engine tick of the last touch
+  std::atomic<uint32_t> next{0};       // link of a ready stack: index + 1
+  uint32_t index = 0;                  // of this descriptor in its table
+  uint16_t stream = 0;                 // Streams index of the allocation's stream
+  uint16_t size_class = 0;
+  uint32_t granules = 0;               // large: mapped size; 0: small
+  uint64_t address = 0;
+  size_t bytes = 0;                    // usable, by size class; what statistics count
+  size_t requested = 0;
+  uint32_t generation = 0;             // raised at every free: tells stale I/O from current
+  uint32_t version = 0;                // raised at every write: tells stale copies from valid ones
+  uint32_t live_at = 0;                // place in the engine's list of live large blocks
+  uint32_t spill_order = 0;
+  Use arrival;                         // copy-in that a user's stream has to wait for
+  bool prefetched = false;
+  bool uses_ordered = false;           // spilling: the copy stream waits for every use already
+  bool leave = true;                   // spilling: unmap at the end, not only clean
+  const char* pin_reason = nullptr;
+  uint32_t pin_count = 0;
+  std::vector<Use> more_uses;          // when word::many_uses
+  std::vector<Frame> frames;
+  std::vector<Piece> pieces;
+
+  State state() const { return word::state(word.load(std::memory_order_acquire)); }
+  uint64_t mapped_bytes() const { return granules * granule_bytes; }
+};
+
+/// Descriptors at stable addresses, found by index; a descriptor is never freed, only reused.
+class BlockTable {
+ public:
+  static constexpr uint32_t chunk = 4096, chunks = 8192;
+
+  Block& operator[](uint32_t index) const {
+    return chunks_[index / chunk].load(std::memory_order_acquire)[index % chunk];
+  }
+  /// A descriptor in State::free. Under the engine's lock; null when 32 Mi blocks are live.
+  Block* make();
+  void recycle(Block* block) { spare_.push_back(block->index); }
+  uint32_t size() const { return size_; }
+  ~BlockTable();
+
+ private:
+  std::array<std::atomic<Block*>, chunks> chunks_{};
+  std::vector<uint32_t> spare_;
+  uint32_t size_ = 0;
+};
+
+/// A lock-free stack of descriptors. Links live in the descriptors, which are never freed; a tag
+/// against ABA shares the head's word.
+class ReadyStack {
+ public:
+  void push(BlockTable& table, Block& block) {
+    (void)table;
+    uint64_t head = head_.load(std::memory_order_relaxed);
+    uint64_t mine;
+    do {
+      block.next.store(static_cast<uint32_t>(head), std::memory_order_relaxed);
+      mine = ((head >> 32) + 1) << 32 | (block.index + 1);
+    } while (!head_.compare_exchange_weak(head, mine, std::memory_order_release,
+                                          std::memory_order_relaxed));
+  }
+  Block* pop(BlockTable& table) {
+    uint64_t head = head_.load(std::memory_order_acquire);
+    for (;;) {
+      uint32_t top = static_cast<uint32_t>(head);
+      if (top == 0) return nullptr;
+      Block& block = table[top - 1];
+      uint64_t rest =
+          ((head >> 32) + 1) << 32 | block.next.load(std::memory_order_relaxed);
+      if (head_.compare_exchange_weak(head, rest, std::memory_order_acq_rel,
+                                      std::memory_order_acquire))
+        return &block;
+    }
+  }
+
+ private:
+  std::atomic<uint64_t> head_{0};
+};
+
+/// The size classes: small ones 512 B apart at first, then eight to a doubling, up to 1 MiB; large
+/// ones by granule.
+namespace size_class {
+inline constexpr size_t small_most = (1u << 20) - 1;  // larger requests get frames of their own
+inline constexpr unsigned small_count = 80;
+inline constexpr unsigned large_count = 1024;           // up to 2 GiB; larger go by the lock
+inline constexpr unsigned count = small_count + large_count;
+
+/// 0..small_count-1 for 1..small_most.
+unsigned of_small(size_t bytes);
+size_t small_bytes(unsigned size_class);
+inline uint32_t granules(size_t bytes) {
+  return static_cast<uint32_t>((bytes + granule_bytes - 1) / granule_bytes);
+}
+/// small_count + granules - 1, or count when too large for a stack.
+inline unsigned of_granules(uint32_t granules) {
+  return granules <= large_count ? small_count + granules - 1 : count;
+}
+}  // namespace size_class
+
+/// A stream's ready blocks, one stack per size class.
+struct ReadyStacks {
+  std::array<ReadyStack, size_class::count> stacks;
+};
+
+}  // namespace firn

@@ -1,0 +1,118 @@
+// The life of a block: its states, the events that move it, and the one table of what may follow
+// what. Whatever is not in the table aborts, naming block, state and event.
+//
+// A block's word (one atomic 64-bit integer) holds the state, flags and the number of holds, so that
+// touching a resident block is one compare-and-swap, and spilling one can only begin when that
+// compare-and-swap sees no hold.
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+namespace firn {
+
+enum class State : uint8_t {
+  free,      // no allocation; the descriptor may be reused
+  ready,     // freed by the program, frames still mapped: in its stream's cache
+  resident,  // all frames mapped, bytes current on the device
+  spilling,  // bytes are being copied out; frames still mapped
+  hosted,    // no frames; some piece's only copy is in host memory
+  spilled,   // no frames; every piece has a valid copy in the store
+  faulting,  // frames mapped, bytes on their way in
+  draining,  // freed by the program while its reads were in flight
+  lost,      // the last good copy could not be read back
+};
+inline constexpr int state_count = 9;
+
+enum class Event : uint8_t {
+  allocate,     // frames mapped for a new allocation
+  reuse,        // a ready block serves a new allocation on its stream
+  spill,        // guard: no holds, seen by an operator, not pinned
+  copied_out,   // every piece has a valid copy elsewhere, every use is over: frames unmapped
+  keep,         // touched, or failed, or no longer needed to leave: nothing was unmapped
+  written,      // the last piece's write was verified complete
+  fault,        // wanted again: budget reserved, frames mapped at the same address
+  unfault,      // frames could not be had or mapped: rolled back
+  arrived,      // every piece's copy is enqueued; using streams wait on its event
+  read_failed,  // after re-reads by another path
+  release,      // freed by the program
+  drained,      // I/O of a freed block is over
+  reclaim,      // a ready block's frames are unmapped for others
+};
+inline constexpr int event_count = 13;
+
+inline constexpr const char* state_names[state_count] = {
+    "free", "ready", "resident", "spilling", "hosted", "spilled", "faulting", "draining", "lost"};
+inline constexpr const char* event_names[event_count] = {
+    "allocate", "reuse",   "spill",   "copied_out",  "keep",    "written", "fault",
+    "unfault",  "arrived", "read_failed", "release", "drained", "reclaim"};
+
+struct Transition {
+  State from;
+  Event event;
+  State to;
+};
+
+// copied_out goes to hosted; a block whose pieces are all in the store moves on by written at once.
+// unfault goes to hosted for the same reason.
+inline constexpr Transition transitions[] = {
+    {State::free, Event::allocate, State::resident},
+    {State::ready, Event::reuse, State::resident},
+    {State::ready, Event::reclaim, State::free},
+    {State::resident, Event::spill, State::spilling},
+    {State::resident, Event::release, State::ready},
+    {State::spilling, Event::copied_out, State::hosted},
+    {State::spilling, Event::keep, State::resident},
+    {State::spilling, Event::release, State::ready},
+    {State::hosted, Event::written, State::spilled},
+    {State::hosted, Event::fault, State::faulting},
+    {State::hosted, Event::release, State::free},
+    {State::spilled, Event::fault, State::faulting},
+    {State::spilled, Event::release, State::free},
+    {State::faulting, Event::arrived, State::resident},
+    {State::faulting, Event::unfault, State::hosted},
+    {State::faulting, Event::read_failed, State::lost},
+    {State::faulting, Event::release, State::draining},
+    {State::draining, Event::drained, State::free},
+    {State::lost, Event::release, State::free},
+};
+
+namespace detail {
+constexpr std::array<std::array<int8_t, event_count>, state_count> make_table() {
+  std::array<std::array<int8_t, event_count>, state_count> table{};
+  for (auto& row : table)
+    for (auto& cell : row) cell = -1;
+  for (const Transition& t : transitions)
+    table[static_cast<int>(t.from)][static_cast<int>(t.event)] = static_cast<int8_t>(t.to);
+  return table;
+}
+inline constexpr auto transition_table = make_table();
+}  // namespace detail
+
+/// The state after `event`, or -1 when the table forbids it.
+constexpr int next_state(State from, Event event) {
+  return detail::transition_table[static_cast<int>(from)][static_cast<int>(event)];
+}
+
+// The word.
+namespace word {
+inline constexpr uint64_t state_mask = 0xF;
+inline constexpr uint64_t proven = 1u << 4;      // an operator was seen to use it
+inline constexpr uint64_t pinned = 1u << 5;      // pin(): never evicted
+inline constexpr uint64_t copies = 1u << 6;      // a copy elsewhere is valid, or being made
+inline constexpr uint64_t unsettled = 1u << 7;   // its bytes are still on their way in
+inline constexpr uint64_t freed = 1u << 8;       // freed while held; the last release finishes it
+inline constexpr uint64_t recorded = 1u << 9;    // record_stream: other streams' uses delay reuse
+inline constexpr uint64_t many_uses = 1u << 10;  // uses beyond the last one are listed
+inline constexpr uint64_t small = 1u << 11;      // below a granule: in a segment, never spilled
+inline constexpr int holds_shift = 16;
+inline constexpr uint64_t hold_one = 1ull << holds_shift;
+
+constexpr State state(uint64_t w) { return static_cast<State>(w & state_mask); }
+constexpr uint64_t holds(uint64_t w) { return w >> holds_shift; }
+constexpr uint64_t with_state(uint64_t w, State s) {
+  return (w & ~state_mask) | static_cast<uint64_t>(s);
+}
+}  // namespace word
+
+}  // namespace firn

@@ -1,0 +1,291 @@
+// Opening and closing a device's engine, looking up addresses, and pump(): one round of everything
+// that completes by itself.
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "allocator/check.h"
+#include "allocator/engine_impl.h"
+
+namespace firn {
+
+int& thread_holds(int device) {
+  static thread_local int holds[64];
+  return holds[device & 63];
+}
+
+Result<std::unique_ptr<Engine>> Engine::open(const EngineOptions& options, const Driver& driver,
+                                             Store* store, unsigned queue, Clock& clock,
+                                             TraceWriter* trace) {
+  auto engine = std::make_unique<EngineImpl>(options, driver, store, queue, clock, trace);
+  if (Result<void> started = engine->start(); !started) return started.error();
+  return std::unique_ptr<Engine>(std::move(engine));
+}
+
+EngineImpl::EngineImpl(const EngineOptions& options, const Driver& driver, Store* store,
+                       unsigned queue, Clock& clock, TraceWriter* trace)
+    : options_(options), driver_(driver), store_(store), queue_(queue), clock_(clock),
+      trace_(trace), frames_(driver, options.device, options.budget_bytes),
+      host_(driver, store, options.host_bytes), streams_(driver) {
+  access_.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+  access_.location.id = options.device;
+  access_.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+}
+
+Result<void> EngineImpl::start() {
+  Driver::ContextGuard context(driver_, options_.context);
+  if (options_.budget_bytes < 2 * granule_bytes)
+    return make_error(Code::invalid_argument, 0,
+                      fmt::format("firn_budget: {} bytes is below the least, {} bytes",
+                                  options_.budget_bytes, 2 * granule_bytes));
+  // Addresses are plenty: room for every block's own place, also while most of them are spilled.
+  Result<std::unique_ptr<Arena>> arena = Arena::reserve(driver_, uint64_t{4} << 40);
+  if (!arena) return arena.error();
+  arena_ = std::move(*arena);
+  for (CUstream* stream : {&out_stream_, &in_stream_}) {
+    CUresult result = driver_.stream_create(stream, CU_STREAM_NON_BLOCKING);
+    if (result != CUDA_SUCCESS) {
+      if (out_stream_) (void)driver_.stream_destroy(out_stream_);
+      out_stream_ = in_stream_ = nullptr;
+      return driver_.error("cuStreamCreate", result);
+    }
+  }
+  Lock lock(mutex_);
+  out_ = static_cast<unsigned>(see_stream(out_stream_));
+  in_ = static_cast<unsigned>(see_stream(in_stream_));
+  if (options_.watch_fraction <= 0 || options_.adversarial) watching_ = true;
+  return {};
+}
+
+EngineImpl::~EngineImpl() {
+  if (abandoned_ || !arena_ || !in_stream_) {
+    abandon();
+    return;
+  }
+  Driver::ContextGuard context(driver_, options_.context);
+  Lock lock(mutex_);
+  for (Block* block : std::vector<Block*>(spilling_)) keep(*block);
+  while (!requests_.empty()) {
+    pump_locked();
+    if (!requests_.empty()) wait(lock, 1'000'000);
+  }
+  (void)driver_.ctx_synchronize();
+  while (!copies_out_.empty() || !copies_in_.empty()) {
+    for (auto* copies : {&copies_out_, &copies_in_})
+      for (const CopyInFlight& copy : *copies) (void)streams_.wait(copy.use);
+    reap_copies();
+  }
+  for (Block* block : live_) {
+    drop_copies(*block);
+    if (!block->frames.empty()) {
+      unmap(block->address, block->frames);
+      frames_.give(block->frames);
+    }
+  }
+  for (Segment& segment : segments_) {
+    if (!segment.units) continue;
+    std::vector<Frame> frames{segment.frame};
+    unmap(segment.address, frames);
+    frames_.give(frames);
+  }
+  (void)driver_.stream_destroy(out_stream_);
+  (void)driver_.stream_destroy(in_stream_);
+}
+
+void EngineImpl::abandon() {
+  abandoned_ = true;
+  frames_.abandon();
+  host_.abandon();
+  streams_.abandon();
+  if (arena_) arena_->abandon();
+}
+
+Block* EngineImpl::block_at(uint64_t address) const {
+  if (!arena_->contains(address)) return nullptr;
+  uint32_t entry = arena_->at(address);
+  if (entry == 0) return nullptr;
+  if (!(entry & segment_mark)) return &table_[entry - 1];
+  const Segment& segment = segments_[entry & ~segment_mark];
+  for (int64_t unit = static_cast<int64_t>((address - segment.address) / unit_bytes); unit >= 0;
+       --unit) {
+    uint32_t index = segment.units[unit].load(std::memory_order_acquire);
+    if (index != 0) {
+      Block& block = table_[index - 1];
+      return address < block.address + block.bytes ? &block : nullptr;
+    }
+  }
+  return nullptr;
+}
+
+Block* EngineImpl::live_at(const void* pointer, bool exact) const {
+  auto address = reinterpret_cast<uint64_t>(pointer);
+  Block* block = block_at(address);
+  if (!block || (exact && block->address != address)) return nullptr;
+  uint64_t w = block->word.load(std::memory_order_acquire);
+  State state = word::state(w);
+  if (state == State::free || state == State::ready || state == State::draining ||
+      (w & word::freed))
+    return nullptr;
+  return block;
+}
+
+bool EngineImpl::contains(const void* pointer) const {
+  return arena_->contains(reinterpret_cast<uint64_t>(pointer));
+}
+
+std::optional<BlockInfo> EngineImpl::find(const void* pointer) const {
+  Block* block = live_at(pointer, false);
+  if (!block) return std::nullopt;
+  uint64_t w = block->word.load(std::memory_order_acquire);
+  BlockInfo info;
+  info.base = reinterpret_cast<void*>(block->address);
+  info.bytes = block->bytes;
+  info.requested_bytes = block->requested;
+  info.stream = streams_.handle(block->stream);
+  info.state = state_names[static_cast<int>(word::state(w))];
+  info.small = w & word::small;
+  info.live = true;
+  info.pins = word::holds(w) + ((w & word::pinned) ? 1 : 0);
+  return info;
+}
+
+bool EngineImpl::pump() {
+  if (abandoned_) return false;
+  Driver::ContextGuard context(driver_, options_.context);
+  Lock lock(mutex_);
+  bool changed = pump_locked();
+  changed |= run_prefetches(lock);
+  changed |= clean_ahead();
+  if (trace_) trace_sample();
+  return changed;
+}
+
+bool EngineImpl::pump_locked() {
+  bool changed = store_ && reap_store();
+  changed |= streams_.poll();
+  changed |= reap_copies();
+  for (size_t i = 0; i < spilling_.size();) {
+    Block& block = *spilling_[i];
+    advance_spill(block);
+    if (block.state() != State::spilling || finish_spill(block)) {
+      if (i < spilling_.size() && spilling_[i] == &block) ++i;
+      changed = true;
+    } else {
+      ++i;
+    }
+  }
+  for (size_t i = 0; i < faulting_.size();) {
+    Block* block = faulting_[i];
+    advance_fault(*block);
+    if (i < faulting_.size() && faulting_[i] == block) ++i;
+  }
+  for (size_t i = 0; i < draining_.size();) {
+    Block* block = draining_[i];
+    finish_drain(*block);
+    if (i < draining_.size() && draining_[i] == block) ++i;
+  }
+  settle_deferred();
+  if (store_) changed |= write_back();
+  busy_.store(!spilling_.empty() || !faulting_.empty() || !draining_.empty() ||
+                  !deferred_.empty() || !requests_.empty() || !prefetches_.empty() ||
+                  !copies_in_.empty() || !copies_out_.empty() || waiting_ > 0,
+              std::memory_order_relaxed);
+  return changed;
+}
+
+bool EngineImpl::busy() const { return busy_.load(std::memory_order_relaxed); }
+
+bool EngineImpl::reap_store() {
+  StoreCompletion completions[32];
+  bool any = false;
+  while (size_t count = store_->poll(queue_, completions)) {
+    any = true;
+    for (size_t i = 0; i < count; ++i) {
+      auto* request = reinterpret_cast<IoRequest*>(completions[i].tag);
+      FIRN_CHECK(requests_.erase(request) == 1, "unknown completion %p",
+                 static_cast<void*>(request));
+      if (completions[i].kind == StoreCompletion::Kind::write)
+        written(*request, completions[i]);
+      else
+        read_done(*request, completions[i]);
+      host_.unref(request->staging);
+      delete request;
+    }
+  }
+  return any;
+}
+
+void EngineImpl::wait(Lock& lock, uint64_t ns) {
+  busy_.store(true, std::memory_order_relaxed);
+  lock.unlock();
+  clock_.wait(ns);
+  lock.lock();
+}
+
+void EngineImpl::count_stall(uint64_t begin_ns) {
+  uint64_t now = clock_.now_ns();
+  counted_.stall_ns += now - begin_ns;
+  ++counted_.stalls;
+  if (trace_ && now > begin_ns)
+    trace_->row(now, "stall", options_.device, 0, 0, now - begin_ns);
+}
+
+void EngineImpl::trace(const char* event, const Block& block, const char* detail) {
+  if (trace_)
+    trace_->row(clock_.now_ns(), event, options_.device, block.stream, block.address,
+                block.requested, detail);
+}
+
+void EngineImpl::trace_sample() {
+  uint64_t now = clock_.now_ns();
+  if (now - sample_ns_ < 10'000'000) return;
+  sample_ns_ = now;
+  uint64_t nvme = 0, hosted = 0;
+  for (const Block* block : live_)
+    for (const Piece& piece : block->pieces) {
+      if (piece.slot_valid) nvme += piece.bytes;
+      if (piece.host_valid) hosted += piece.bytes;
+    }
+  trace_->row(now, "sample", options_.device, 0, 0, 0,
+              fmt::format("resident={};hosted={};nvme={};budget={};flight={}",
+                          frames_.held_granules() * granule_bytes -
+                              frames_.free_granules() * granule_bytes,
+                          hosted, nvme, frames_.budget_granules() * granule_bytes,
+                          writing_bytes_));
+}
+
+void EngineImpl::trouble(const std::string& words) {
+  auto& list = counted_.trouble;
+  if (std::find(list.begin(), list.end(), words) != list.end()) return;
+  if (list.size() < 32) list.push_back(words);
+  if (list.size() == 32) return;
+  std::fprintf(stderr, "firn: device %d: %s\n", options_.device, words.c_str());
+}
+
+void EngineImpl::on_watch(std::function<void()> callback) {
+  bool now;
+  {
+    Lock lock(mutex_);
+    now = watching_;
+    if (!now) watch_callback_ = callback;
+  }
+  if (now) callback();
+}
+
+void EngineImpl::reach_watch() {
+  if (watching_.load(std::memory_order_relaxed) || !watch_due_) return;
+  std::function<void()> callback;
+  {
+    Lock lock(mutex_);
+    if (watching_) return;
+    watching_ = true;
+    callback = std::move(watch_callback_);
+  }
+  if (!callback) return;
+  callback();
+  // Uses before this moment were not seen: they are over before anything can be spilled.
+  Driver::ContextGuard context(driver_, options_.context);
+  (void)driver_.ctx_synchronize();
+}
+
+}  // namespace firn

@@ -1,0 +1,231 @@
+// The engine behind allocator/engine.h. Split by what happens to a block:
+//   engine.cpp           opening, closing, looking up, pump()
+//   engine_allocate.cpp  allocate, free, small segments, ready blocks
+//   engine_touch.cpp     touch, release, pin, hints
+//   engine_room.cpp      make room: reclaim, drop, evict, wait, or say why not
+//   engine_spill.cpp     copy out, unmap, write to the store
+//   engine_fault.cpp     map again, read, copy in
+//   engine_stats.cpp     statistics, invariant walk
+//
+// One mutex guards everything but the hot paths (see block.h for what they use). Functions that take
+// a Lock& may release it to wait; whatever they were given may have changed when they return.
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <unordered_set>
+
+#include "allocator/age_order.h"
+#include "allocator/arena.h"
+#include "allocator/block.h"
+#include "allocator/engine.h"
+#include "allocator/tallies.h"
+#include "allocator/trace.h"
+
+namespace firn {
+
+/// One I/O request in flight; its address is the store's tag. Holds a reference to its staging.
+struct IoRequest {
+  Block* block;
+  uint32_t generation, version;
+  uint32_t piece;
+  Staging* staging;
+  Slot slot;
+};
+
+/// A copy in flight between a piece and its staging; holds a reference to the staging.
+struct CopyInFlight {
+  Block* block;
+  uint32_t generation, version;
+  uint32_t piece;
+  Staging* staging;
+  Use use;  // on the copy stream; over when the copy is
+};
+
+/// A 2 MiB frame cut into small blocks, for one stream.
+struct Segment {
+  uint64_t address = 0;
+  uint16_t stream = 0;
+  Frame frame;
+  std::unique_ptr<std::atomic<uint32_t>[]> units;  // per 512 B: block index + 1 at its first unit
+};
+
+/// A piece by name, checked against the block's generation and version when it is used.
+struct PieceRef {
+  Block* block;
+  uint32_t generation, version;
+  uint32_t piece;
+};
+
+class EngineImpl final : public Engine {
+ public:
+  using Lock = std::unique_lock<std::mutex>;
+
+  EngineImpl(const EngineOptions& options, const Driver& driver, Store* store, unsigned queue,
+             Clock& clock, TraceWriter* trace);
+  ~EngineImpl() override;
+  Result<void> start();
+
+  Result<void*> allocate(size_t bytes, CUstream stream) override;
+  Result<void> free(void* pointer) override;
+  Result<void> record_stream(const void* pointer, CUstream stream) override;
+  bool contains(const void* pointer) const override;
+  std::optional<BlockInfo> find(const void* pointer) const override;
+  Result<Hold> touch(const void* pointer, CUstream stream, Access access) override;
+  void release(Hold hold, CUstream stream) override;
+  Hold hold_new(const void* pointer) override;
+  Result<void> pin(const void* pointer, const char* reason) override;
+  Result<void> unpin(const void* pointer) override;
+  Result<void> prefetch(const void* pointer, size_t bytes, CUstream stream) override;
+  Result<void> cold(const void* pointer, size_t bytes) override;
+  bool pump() override;
+  bool busy() const override;
+  void trim() override;
+  Result<void> set_budget(uint64_t bytes) override;
+  void spill_all() override;
+  void on_watch(std::function<void()> callback) override;
+  bool watching() const override { return watching_.load(std::memory_order_relaxed); }
+  EngineStats stats() const override;
+  PoolTallies tallies() const override;
+  void reset_peaks() override;
+  void reset_totals() override;
+  std::vector<BlockInfo> blocks() const override;
+  void check() const override;
+  /// Forgets everything without a driver call (exit, fork).
+  void abandon();
+
+ private:
+  static constexpr uint32_t segment_mark = 0x80000000u;
+  static constexpr size_t unit_bytes = 512;
+
+  // engine.cpp
+  Block* block_at(uint64_t address) const;
+  Block* live_at(const void* pointer, bool exact) const;
+  bool pump_locked();
+  bool reap_store();
+  void wait(Lock& lock, uint64_t ns);
+  void count_stall(uint64_t begin_ns);
+  void trace(const char* event, const Block& block, const char* detail = "");
+  void trace_sample();
+  void trouble(const std::string& words);
+  void reach_watch();
+
+  // engine_allocate.cpp
+  int see_stream(CUstream stream);
+  ReadyStacks& ready(unsigned stream) const {
+    return *ready_[stream].load(std::memory_order_acquire);
+  }
+  void* hand_out(Block& block, size_t requested);
+  Result<void*> allocate_large(Lock& lock, unsigned stream, size_t bytes);
+  Result<void*> allocate_small(Lock& lock, unsigned stream, size_t bytes);
+  Result<void> add_segment(Lock& lock, unsigned stream);
+  Block* take_parked(unsigned stream, uint32_t granules);
+  Result<void> map(Block& block);
+  bool unmap(uint64_t address, std::vector<Frame>& frames);
+  Result<void> free_slow(Block& block);
+  void finish_free(Block& block);
+  void make_ready(Block& block);
+  void settle_deferred();
+  void drop_descriptor(Block& block);
+  void release_segments();
+
+  // engine_touch.cpp
+  Result<Hold> touch_slow(Block& block, CUstream stream, Access access);
+  void add_use(Block& block, Use use);
+  bool uses_over(Block& block);
+  void close_uses(Block& block);
+
+  // engine_room.cpp
+  Result<Reservation> make_room(Lock& lock, uint64_t granules, const Block* wanted);
+  uint64_t park_ready(bool small_too);
+  uint64_t reclaim_parked(uint64_t granules);
+  uint64_t evict(uint64_t granules);
+  uint64_t leaving_granules() const;
+  bool held_by_others() const;
+  Error no_room(uint64_t granules, const Block* wanted) const;
+  std::vector<PinnedBytes> pinned_bytes() const;
+
+  // engine_spill.cpp
+  bool start_spill(Block& block, bool leave);
+  void advance_spill(Block& block);
+  bool finish_spill(Block& block);
+  void keep(Block& block);
+  void make_pieces(Block& block);
+  Staging* staging_for(size_t bytes, uint64_t reserve);
+  bool drop_clean_host();
+  void drop_copies(Block& block);
+  void drop_piece(Block& block, Piece& piece);
+  bool reap_copies();
+  bool write_back();
+  bool clean_ahead();
+  void written(IoRequest& request, const StoreCompletion& completion);
+  void settle_away(Block& block);
+
+  // engine_fault.cpp
+  Result<void> begin_fault(Lock& lock, Block& block, bool prefetched);
+  void advance_fault(Block& block);
+  void fail_fault(Block& block);
+  void read_done(IoRequest& request, const StoreCompletion& completion);
+  bool run_prefetches(Lock& lock);
+  void finish_drain(Block& block);
+  bool start_read(Block& block, uint32_t piece);
+
+  const EngineOptions options_;
+  const Driver& driver_;
+  Store* const store_;
+  const unsigned queue_;
+  Clock& clock_;
+  TraceWriter* const trace_;
+
+  mutable std::mutex mutex_;
+  std::unique_ptr<Arena> arena_;
+  Frames frames_;
+  HostTier host_;
+  mutable Streams streams_;
+  mutable BlockTable table_;
+  std::array<std::atomic<ReadyStacks*>, Streams::capacity> ready_{};
+  std::vector<std::unique_ptr<ReadyStacks>> ready_owner_;
+  CUstream out_stream_ = nullptr, in_stream_ = nullptr;  // device to host, host to device
+  unsigned out_ = 0, in_ = 0;                            // their Streams indices
+  CUmemAccessDesc access_{};
+
+  std::vector<Block*> live_;           // every large block with a descriptor in use
+  std::vector<Block*> parked_;         // ready blocks taken off the stacks: first in line to reclaim
+  std::vector<Block*> deferred_;       // freed, waiting for recorded streams
+  std::vector<Block*> spilling_, faulting_, draining_;
+  std::deque<CopyInFlight> copies_out_, copies_in_;
+  std::unordered_set<IoRequest*> requests_;
+  uint64_t writing_bytes_ = 0;
+  std::deque<PieceRef> unwritten_, clean_host_;
+  std::deque<std::pair<PieceRef, unsigned>> prefetches_;  // (block, stream)
+  std::vector<Segment> segments_;
+  std::vector<uint32_t> spare_segments_;
+  std::vector<std::unique_ptr<RangeMap>> small_;  // per stream: free ranges of its segments
+  AgeOrder ages_, ahead_;
+
+  std::atomic<uint64_t> tick_{1};
+  mutable std::atomic<bool> watching_{false};
+  std::atomic<bool> busy_{false};
+  bool pressed_ = false;            // memory was short at least once
+  bool staging_wanted_ = false;     // a spill or a read waits for staging
+  bool store_full_ = false;         // no_space: no more writes until a slot comes free
+  bool stuck_ = false;              // host memory full and nowhere to write: eviction stops
+  unsigned waiting_ = 0;            // threads in make_room
+  uint64_t ahead_tick_ = 0;
+  std::function<void()> watch_callback_;
+  bool watch_due_ = false;
+
+  HotCounters hot_;
+  AtomicTally segment_tally_[2], reserved_tally_[2];
+  mutable EngineStats counted_;     // the part counted under the lock
+  uint64_t peak_held_base_ = 0;
+  uint64_t sample_ns_ = 0;
+  bool abandoned_ = false;
+};
+
+/// Holds that the calling thread has on this device's blocks (for telling who waits for whom).
+int& thread_holds(int device);
+
+}  // namespace firn

@@ -1,0 +1,98 @@
+// Frames: handles to physical device memory of two sizes, kept and reused, never more in total than
+// the budget. A Reservation is the right to take frames; it must be held before any are taken.
+//
+// Owns every handle it created, free or taken. The caller holds the engine's lock, with the
+// device's context current.
+#pragma once
+
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "firn/driver.h"
+
+namespace firn {
+
+inline constexpr uint64_t granule_bytes = 2u << 20;       // smallest frame, alignment of mappings
+inline constexpr uint64_t large_frame_granules = 16;      // 32 MiB
+
+struct Frame {
+  CUmemGenericAllocationHandle handle = 0;
+  uint32_t granules = 0;
+  uint64_t bytes() const { return granules * granule_bytes; }
+};
+
+class Frames;
+
+/// The right to take `granules` of frames. Move-only; what is not taken is given back.
+class Reservation {
+ public:
+  Reservation() = default;
+  Reservation(Reservation&& other) noexcept
+      : frames_(std::exchange(other.frames_, nullptr)), granules_(std::exchange(other.granules_, 0)) {}
+  Reservation& operator=(Reservation&& other) noexcept {
+    std::swap(frames_, other.frames_);
+    std::swap(granules_, other.granules_);
+    return *this;
+  }
+  ~Reservation();
+  uint64_t granules() const { return granules_; }
+
+ private:
+  friend class Frames;
+  Reservation(Frames* frames, uint64_t granules) : frames_(frames), granules_(granules) {}
+  Frames* frames_ = nullptr;
+  uint64_t granules_ = 0;
+};
+
+class Frames {
+ public:
+  Frames(const Driver& driver, int device, uint64_t budget_bytes);
+  ~Frames();
+
+  /// Granules that could be reserved now.
+  uint64_t available() const;
+  /// Reserves `granules`, or nothing when fewer are available (granules() == 0).
+  Reservation reserve(uint64_t granules);
+  /// Turns the reservation into frames that add up to its granules, large ones first. On a driver
+  /// error nothing is taken and the reservation is given back; when the device itself is out of
+  /// memory (others use it too) the effective budget shrinks to what is held.
+  Result<std::vector<Frame>> take(Reservation reservation);
+  /// Gives back frames that are no longer mapped anywhere.
+  void give(std::vector<Frame>& frames);
+  /// Returns free frames to the device until at most `keep_granules` are free.
+  void trim(uint64_t keep_granules = 0);
+
+  void set_budget(uint64_t bytes);
+  uint64_t budget_granules() const { return budget_; }
+  uint64_t held_granules() const { return held_; }            // created: taken and free
+  uint64_t free_granules() const { return free_small_.size() + free_large_.size() * large_frame_granules; }
+  uint64_t peak_granules() const { return peak_; }
+  void reset_peak() { peak_ = held_; }
+  /// True after the device, not the budget, refused a frame.
+  bool device_short() const { return limit_ < budget_; }
+  void forget_limit() { limit_ = budget_; }
+  void abandon() { abandoned_ = true; }
+
+ private:
+  friend class Reservation;
+  Result<Frame> create(uint32_t granules);
+  void release(Frame frame);
+  bool take_large(std::vector<Frame>& out, Error& error);
+  bool take_small(std::vector<Frame>& out, Error& error);
+  uint64_t headroom() const { return limit_ > held_ ? limit_ - held_ : 0; }
+
+  const Driver& driver_;
+  CUmemAllocationProp prop_{};
+  std::vector<Frame> free_small_, free_large_;
+  uint64_t budget_;         // granules
+  uint64_t limit_;          // <= budget_: what the device was seen to give
+  uint64_t held_ = 0, peak_ = 0, reserved_ = 0;
+  bool abandoned_ = false;
+};
+
+inline Reservation::~Reservation() {
+  if (frames_) frames_->reserved_ -= granules_;
+}
+
+}  // namespace firn

@@ -1,0 +1,79 @@
+#include "allocator/host_tier.h"
+
+#include <algorithm>
+
+#include "allocator/check.h"
+
+namespace firn {
+
+namespace {
+constexpr uint64_t region_bytes = 128u << 20;  // registered at a time: start-up stays short
+constexpr size_t align_up(size_t bytes) {
+  return (bytes + store_alignment - 1) / store_alignment * store_alignment;
+}
+}  // namespace
+
+HostTier::HostTier(const Driver& driver, Store* store, uint64_t budget_bytes)
+    : driver_(driver), store_(store), budget_(budget_bytes) {}
+
+HostTier::~HostTier() {
+  for (Region& region : regions_)
+    if (region.registered) (void)driver_.mem_host_unregister(region.memory.bytes().data());
+}
+
+void HostTier::abandon() {
+  for (Region& region : regions_) {
+    region.registered = false;
+    region.memory.abandon();
+  }
+}
+
+bool HostTier::grow(size_t bytes) {
+  uint64_t size = std::min(std::max<uint64_t>(region_bytes, bytes), budget_ - mapped_);
+  if (size < bytes || exhausted_) return false;
+  Result<StagingRegion> memory = StagingRegion::create(size);
+  if (!memory) {
+    exhausted_ = true;
+    trouble_ = "host memory for staging refused after " + std::to_string(mapped_ >> 20) +
+               " MiB: " + describe(memory.error()) + "; firn_host sets how much is asked for";
+    return false;
+  }
+  std::span<std::byte> span = memory->bytes();
+  // PORTABLE: several devices' engines may copy through it.
+  CUresult result =
+      driver_.mem_host_register(span.data(), span.size(), CU_MEMHOSTREGISTER_PORTABLE);
+  if (result != CUDA_SUCCESS && trouble_.empty())
+    trouble_ = "staging memory is not pinned, copies are slower: " +
+               driver_.error("cuMemHostRegister", result).text;
+  if (store_) {
+    Result<void> attached = store_->attach_staging(span);
+    if (!attached && trouble_.empty()) trouble_ = describe(attached.error());
+    if (!attached) {
+      if (result == CUDA_SUCCESS) (void)driver_.mem_host_unregister(span.data());
+      exhausted_ = true;
+      return false;
+    }
+  }
+  ranges_.add(reinterpret_cast<uint64_t>(span.data()), span.size());
+  mapped_ += span.size();
+  regions_.push_back({std::move(*memory), result == CUDA_SUCCESS});
+  return true;
+}
+
+Staging* HostTier::acquire(size_t bytes, uint64_t reserve) {
+  bytes = align_up(bytes);
+  if (ranges_.used() + bytes + reserve > budget_) return nullptr;
+  auto begin = ranges_.take(bytes);
+  if (!begin && grow(bytes)) begin = ranges_.take(bytes);
+  if (!begin) return nullptr;
+  return new Staging{reinterpret_cast<std::byte*>(*begin), bytes, 1};
+}
+
+void HostTier::unref(Staging* staging) {
+  FIRN_CHECK(staging->refs > 0, "staging %p", static_cast<void*>(staging->data));
+  if (--staging->refs > 0) return;
+  ranges_.release(reinterpret_cast<uint64_t>(staging->data), staging->bytes);
+  delete staging;
+}
+
+}  // namespace firn

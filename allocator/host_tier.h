@@ -1,0 +1,62 @@
+// The host tier: pinned staging memory that copies and I/O pass through, and that is allowed to
+// linger as a second home of cold pieces, within its own budget.
+//
+// Owns the regions. A Staging is counted by references: the piece whose bytes it holds, a copy in
+// flight, an I/O request in flight; with the last one its memory is free again. The caller holds the
+// engine's lock, with the device's context current.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "allocator/range_map.h"
+#include "firn/driver.h"
+#include "firn/store.h"
+
+namespace firn {
+
+struct Staging {
+  std::byte* data = nullptr;
+  size_t bytes = 0;
+  int refs = 0;
+};
+
+class HostTier {
+ public:
+  HostTier(const Driver& driver, Store* store, uint64_t budget_bytes);
+  ~HostTier();
+
+  /// Staging for `bytes`, with one reference; null when the budget (less `reserve` bytes that this
+  /// caller may not use) is exhausted or fragmented, or the system gives no more memory.
+  Staging* acquire(size_t bytes, uint64_t reserve = 0);
+  void ref(Staging* staging) { ++staging->refs; }
+  void unref(Staging* staging);
+
+  uint64_t budget() const { return budget_; }
+  uint64_t used() const { return ranges_.used(); }
+  /// Registration refused, memory refused: in words; empty when all is well.
+  const std::string& trouble() const { return trouble_; }
+  void abandon();
+
+ private:
+  bool grow(size_t bytes);
+
+  const Driver& driver_;
+  Store* store_;
+  uint64_t budget_;
+  uint64_t mapped_ = 0;
+  bool exhausted_ = false;  // the system refused more
+  struct Region {
+    StagingRegion memory;
+    bool registered;
+  };
+  std::vector<Region> regions_;
+  RangeMap ranges_;
+  std::string trouble_;
+};
+
+}  // namespace firn

@@ -1,0 +1,99 @@
+// Best-fit allocation of ranges out of growing address space, with coalescing of neighbours. Owns
+// only the bookkeeping. Serves the arena's addresses, staging memory and small segments. The caller
+// holds the lock.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <utility>
+
+#include "allocator/check.h"
+
+namespace firn {
+
+class RangeMap {
+ public:
+  /// Adds [begin, begin + bytes) as free. It does not join a neighbour that was added separately
+  /// unless they touch and `join`.
+  void add(uint64_t begin, uint64_t bytes, bool join = false) {
+    total_ += bytes;
+    if (join)
+      give(begin, bytes);
+    else
+      insert(begin, bytes);
+  }
+
+  /// The lowest address of the smallest free range that fits.
+  std::optional<uint64_t> take(uint64_t bytes) {
+    auto it = by_size_.lower_bound({bytes, 0});
+    if (it == by_size_.end()) return std::nullopt;
+    auto [size, begin] = *it;
+    by_size_.erase(it);
+    by_begin_.erase(begin);
+    if (size > bytes) insert(begin + bytes, size - bytes);
+    used_ += bytes;
+    return begin;
+  }
+
+  /// Gives a taken range back, joining it with free neighbours. `barrier`: addresses that are
+  /// multiples of it are never joined across (0: none).
+  void release(uint64_t begin, uint64_t bytes, uint64_t barrier = 0) {
+    FIRN_CHECK(used_ >= bytes, "release of %llu bytes, %llu used", (unsigned long long)bytes,
+               (unsigned long long)used_);
+    used_ -= bytes;
+    give(begin, bytes, barrier);
+  }
+
+  /// Takes exactly [begin, begin + bytes) out of the map when all of it is free.
+  bool remove(uint64_t begin, uint64_t bytes) {
+    auto it = by_begin_.find(begin);
+    if (it == by_begin_.end() || it->second != bytes) return false;
+    by_size_.erase({bytes, begin});
+    by_begin_.erase(it);
+    total_ -= bytes;
+    return true;
+  }
+
+  uint64_t used() const { return used_; }
+  uint64_t total() const { return total_; }
+  uint64_t largest() const { return by_size_.empty() ? 0 : by_size_.rbegin()->first; }
+  const std::map<uint64_t, uint64_t>& free_ranges() const { return by_begin_; }
+
+ private:
+  void insert(uint64_t begin, uint64_t bytes) {
+    by_begin_.emplace(begin, bytes);
+    by_size_.emplace(bytes, begin);
+  }
+  void give(uint64_t begin, uint64_t bytes, uint64_t barrier = 0) {
+    auto next = by_begin_.lower_bound(begin);
+    FIRN_CHECK(next == by_begin_.end() || begin + bytes <= next->first,
+               "range %llx+%llx freed twice", (unsigned long long)begin,
+               (unsigned long long)bytes);
+    if (next != by_begin_.end() && next->first == begin + bytes &&
+        !(barrier && next->first % barrier == 0)) {
+      bytes += next->second;
+      by_size_.erase({next->second, next->first});
+      next = by_begin_.erase(next);
+    }
+    if (next != by_begin_.begin()) {
+      auto previous = std::prev(next);
+      FIRN_CHECK(previous->first + previous->second <= begin, "range %llx freed twice",
+                 (unsigned long long)begin);
+      if (previous->first + previous->second == begin && !(barrier && begin % barrier == 0)) {
+        begin = previous->first;
+        bytes += previous->second;
+        by_size_.erase({previous->second, previous->first});
+        by_begin_.erase(previous);
+      }
+    }
+    insert(begin, bytes);
+  }
+
+  std::map<uint64_t, uint64_t> by_begin_;             // begin -> bytes
+  std::set<std::pair<uint64_t, uint64_t>> by_size_;   // (bytes, begin)
+  uint64_t used_ = 0, total_ = 0;
+};
+
+}  // namespace firn

@@ -1,0 +1,118 @@
+#include "allocator/streams.h"
+
+#include "allocator/check.h"
+
+namespace firn {
+
+Streams::~Streams() {
+  if (abandoned_) return;
+  for (CUevent event : spare_) (void)driver_.event_destroy(event);
+  for (unsigned i = 0; i < count(); ++i)
+    for (const Closed& closed : entries_[i]->closed) (void)driver_.event_destroy(closed.event);
+}
+
+int Streams::find(CUstream stream) const {
+  for (size_t at = hash(stream), step = 0; step < slots_.size(); ++step, ++at) {
+    uint32_t slot = slots_[at % slots_.size()].load(std::memory_order_acquire);
+    if (slot == 0) return -1;
+    if (entries_[slot - 1]->stream == stream) return static_cast<int>(slot - 1);
+  }
+  return -1;
+}
+
+int Streams::see(CUstream stream) {
+  if (stream == CU_STREAM_LEGACY) stream = nullptr;
+  int known = find(stream);
+  if (known >= 0) return known;
+  unsigned index = count();
+  if (index == capacity) return -1;
+  entries_[index] = std::make_unique<Entry>();
+  entries_[index]->stream = stream;
+  count_.store(index + 1, std::memory_order_release);
+  size_t at = hash(stream);
+  while (slots_[at % slots_.size()].load(std::memory_order_relaxed) != 0) ++at;
+  slots_[at % slots_.size()].store(index + 1, std::memory_order_release);
+  return static_cast<int>(index);
+}
+
+bool Streams::close(Use use) {
+  Entry& entry = *entries_[use.stream()];
+  if (use.epoch() <= entry.recorded) return true;
+  CUstreamCaptureStatus capture = CU_STREAM_CAPTURE_STATUS_NONE;
+  if (driver_.stream_is_capturing &&
+      (driver_.stream_is_capturing(entry.stream, &capture) != CUDA_SUCCESS ||
+       capture != CU_STREAM_CAPTURE_STATUS_NONE))
+    return false;  // an event recorded now would become part of somebody's graph
+  CUevent event = nullptr;
+  if (!spare_.empty()) {
+    event = spare_.back();
+    spare_.pop_back();
+  } else if (driver_.event_create(&event, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS) {
+    return false;
+  }
+  uint64_t epoch = entry.open.fetch_add(1, std::memory_order_seq_cst);
+  if (driver_.event_record(event, entry.stream) != CUDA_SUCCESS) {
+    spare_.push_back(event);
+    return false;  // the number is spent; a later event closes this epoch too
+  }
+  entry.recorded = epoch;
+  entry.closed.push_back({epoch, event});
+  ++pending_;
+  return use.epoch() <= epoch;
+}
+
+Result<void> Streams::order(unsigned index, Use use) {
+  if (over(use) || use.stream() == index) return {};
+  if (close(use)) {
+    for (const Closed& closed : entries_[use.stream()]->closed) {
+      if (closed.epoch < use.epoch()) continue;
+      CUresult result = driver_.stream_wait_event(handle(index), closed.event, 0);
+      if (result == CUDA_SUCCESS) return {};
+      break;
+    }
+    if (over(use)) return {};
+  }
+  return wait(use);
+}
+
+bool Streams::poll() {
+  bool any = false;
+  for (unsigned i = 0; pending_ > 0 && i < count(); ++i) {
+    Entry& entry = *entries_[i];
+    while (!entry.closed.empty()) {
+      if (driver_.event_query(entry.closed.front().event) != CUDA_SUCCESS) break;
+      if (entry.closed.front().epoch > entry.done.load(std::memory_order_relaxed))
+        entry.done.store(entry.closed.front().epoch, std::memory_order_release);
+      spare_.push_back(entry.closed.front().event);
+      entry.closed.pop_front();
+      --pending_;
+      any = true;
+    }
+  }
+  return any;
+}
+
+Result<void> Streams::wait(Use use) {
+  if (over(use)) return {};
+  Entry& entry = *entries_[use.stream()];
+  if (close(use)) {
+    for (const Closed& closed : entry.closed) {
+      if (closed.epoch < use.epoch()) continue;
+      CUresult result = driver_.event_synchronize(closed.event);
+      if (result != CUDA_SUCCESS) return driver_.error("cuEventSynchronize", result);
+      poll();
+      FIRN_CHECK(over(use), "stream %u epoch %llu", use.stream(), (unsigned long long)use.epoch());
+      return {};
+    }
+  }
+  // No event to be had: raise the number first, so that everything at or below it was enqueued
+  // before the stream is waited for.
+  uint64_t epoch = entry.open.fetch_add(1, std::memory_order_seq_cst);
+  CUresult result = driver_.stream_synchronize(entry.stream);
+  if (result != CUDA_SUCCESS) return driver_.error("cuStreamSynchronize", result);
+  if (epoch > entry.done.load(std::memory_order_relaxed))
+    entry.done.store(epoch, std::memory_order_release);
+  return {};
+}
+
+}  // namespace firn

@@ -1,0 +1,97 @@
+// Streams, epochs and uses: when is work that used a block over?
+//
+// An epoch is a stretch of a stream's work closed by a recorded event. The open epoch's number is
+// read (lock-free) after work was enqueued; closing first raises the number and then records the
+// event, so work that read epoch e lies before the event that closes e. Nothing is recorded until
+// somebody asks.
+//
+// Owns the events. find() is lock-free; everything else needs the engine's lock and its context
+// current.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <vector>
+
+#include "firn/driver.h"
+
+namespace firn {
+
+/// (stream, epoch) in one word: 12 bits of stream index, 52 of epoch. 0: never used.
+struct Use {
+  uint64_t bits = 0;
+  static Use make(unsigned stream, uint64_t epoch) {
+    return Use{(static_cast<uint64_t>(stream) << 52) | epoch};
+  }
+  unsigned stream() const { return static_cast<unsigned>(bits >> 52); }
+  uint64_t epoch() const { return bits & ((1ull << 52) - 1); }
+  explicit operator bool() const { return bits != 0; }
+};
+
+class Streams {
+ public:
+  static constexpr unsigned capacity = 4096;
+
+  explicit Streams(const Driver& driver) : driver_(driver) {}
+  ~Streams();
+
+  /// The index of a stream, or -1 when it was never seen. Lock-free.
+  int find(CUstream stream) const;
+  /// The index, seeing it for the first time if need be; -1 when there are too many.
+  int see(CUstream stream);
+
+  /// The use that work enqueued before this call on the stream belongs to. Lock-free.
+  Use now(unsigned index) const {
+    return Use::make(index, entries_[index]->open.load(std::memory_order_acquire));
+  }
+  /// Is the use known to be over? Lock-free; poll() learns more.
+  bool over(Use use) const {
+    return !use || use.epoch() <= entries_[use.stream()]->done.load(std::memory_order_acquire);
+  }
+  /// Makes sure that an event lies behind the use, so that it can become over. False when the driver
+  /// refused (tried again at the next call).
+  bool close(Use use);
+  /// Makes `index`'s later work wait for the use; by waiting here when no event can be had.
+  Result<void> order(unsigned index, Use use);
+  /// Asks the driver which events have completed. True when something became over.
+  bool poll();
+  /// Waits in the calling thread until the use is over.
+  Result<void> wait(Use use);
+
+  CUstream handle(unsigned index) const { return entries_[index]->stream; }
+  unsigned count() const { return count_.load(std::memory_order_acquire); }
+  /// True while events are recorded and not yet seen complete.
+  bool pending() const { return pending_ > 0; }
+  /// Leaves events to the driver's end (exit, fork).
+  void abandon() { abandoned_ = true; }
+
+ private:
+  struct Closed {
+    uint64_t epoch;
+    CUevent event;
+  };
+  struct Entry {
+    CUstream stream = nullptr;
+    std::atomic<uint64_t> open{1};
+    std::atomic<uint64_t> done{0};
+    uint64_t recorded = 0;  // the last epoch with an event behind it
+    std::deque<Closed> closed;
+  };
+  static size_t hash(CUstream stream) {
+    auto bits = reinterpret_cast<uintptr_t>(stream);
+    return (bits ^ (bits >> 12) ^ (bits >> 24)) * 0x9E3779B97F4A7C15ull >> 51;  // 13 bits
+  }
+
+  const Driver& driver_;
+  std::array<std::atomic<uint32_t>, 2 * capacity> slots_{};  // index + 1, open addressing
+  std::array<std::unique_ptr<Entry>, capacity> entries_;
+  std::atomic<unsigned> count_{0};
+  std::vector<CUevent> spare_;
+  size_t pending_ = 0;
+  bool abandoned_ = false;
+};
+
+}  // namespace firn

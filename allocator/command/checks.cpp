@@ -1,0 +1,69 @@
+// Locks: none.
+#include "allocator/command/checks.h"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <filesystem>
+#include <fstream>
+#include <vector>
+
+#include "allocator/command/places.h"
+
+namespace firn::command {
+namespace {
+
+constexpr size_t scanned_bytes_max = 64u << 20;  // of a program's file
+
+Error bad(std::string text) { return make_error(Code::invalid_argument, 0, std::move(text)); }
+
+}  // namespace
+
+Result<void> check_memory(const Config& config, uint64_t device_bytes,
+                          const MachineReport& machine) {
+  if (config.budget_bytes > device_bytes)
+    return bad(fmt::format("budget {} is above the device's memory of {} (--budget, firn_budget)",
+                           format_size(config.budget_bytes), format_size(device_bytes)));
+  if (config.host_bytes > machine.limit_bytes() && machine.limit_bytes() > 0)
+    return bad(fmt::format("host {} is above this machine's memory of {}{} (--host, firn_host)",
+                           format_size(config.host_bytes), format_size(machine.limit_bytes()),
+                           machine.cgroup_bytes < machine.memory_bytes ? " (cgroup limit)" : ""));
+  return {};
+}
+
+Result<void> check_dir(const std::string& dir, const Config& config) {
+  StoreOptions options;
+  options.dirs = {dir};
+  options.allow_tmpfs = config.allow_tmpfs;
+  options.grow_bytes = config.piece_bytes;
+  if (config.store == "io_uring") options.kind = StoreOptions::Kind::io_uring;
+  if (config.store == "threads") options.kind = StoreOptions::Kind::threads;
+  // Opening is the only answer that counts; it starts no thread and leaves no file.
+  Result<std::unique_ptr<Store>> store = open_store(options);
+  if (!store) return store.error();
+  Result<Slot> slot = (*store)->reserve(config.piece_bytes);
+  if (!slot)
+    return bad(fmt::format("directory {} has no room for one piece of {}: {} (--dir, firn_dir)",
+                           quote_word(dir), format_size(config.piece_bytes), slot.error().text));
+  (*store)->discard(*slot);
+  return {};
+}
+
+std::string past_firn(const std::string& command) {
+  const std::optional<std::filesystem::path> path = find_in_path(command);
+  if (!path || path->filename().string().starts_with("python")) return {};
+  std::ifstream in(*path, std::ios::binary);
+  std::string bytes(scanned_bytes_max, '\0');
+  in.read(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+  bytes.resize(static_cast<size_t>(in.gcount()));
+  if (!bytes.starts_with("\x7f"
+                         "ELF"))
+    return {};
+  for (const char* mark : {"__cudaRegisterFatBinary", "libcudart.so", "libcuda.so"})
+    if (bytes.find(mark) != std::string::npos)
+      return path->string() +
+             " is a CUDA program, not Python: it runs, but Firn does not manage its memory";
+  return {};
+}
+
+}  // namespace firn::command

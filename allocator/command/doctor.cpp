@@ -1,0 +1,250 @@
+// Every finding is gathered into one JSON document; the text is made from that document.
+// Locks: none.
+#include "allocator/command/doctor.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <nlohmann/json.hpp>
+
+#include "allocator/command/devices.h"
+#include "allocator/command/doctor_text.h"
+#include "allocator/command/machine.h"
+#include "allocator/command/places.h"
+#include "allocator/command/report.h"
+#include "allocator/config.h"
+#include "firn/store.h"
+
+namespace firn::command {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr size_t measured_bytes = 256u << 20;
+constexpr size_t probe_bytes = 2u << 20;  // of staging, to see which pages it gets
+
+Json limit(uint64_t bytes) { return bytes == UINT64_MAX ? Json(nullptr) : Json(bytes); }
+
+Json describe_driver(const DriverReport& driver) {
+  Json devices = Json::array();
+  for (const DeviceReport& device : driver.devices)
+    devices.push_back({{"name", device.name},
+                       {"memory_bytes", device.memory_bytes},
+                       {"virtual_memory", device.virtual_memory}});
+  return {{"library", driver.library}, {"software", driver.software}, {"version", driver.version},
+          {"usable", driver.usable()}, {"why", one_line(driver.why)}, {"devices", devices}};
+}
+
+Json describe_software_gpu() {
+  const auto driver = find_library("software/libcuda.so.1");
+  const auto runtime = find_library("software/libcudart.so.13");
+  Json report = {{"driver", driver ? driver->string() : ""},
+                 {"runtime", runtime ? runtime->string() : ""}};
+  report["usable"] = driver && runtime;
+  report["why"] = driver && runtime ? ""
+                  : driver          ? "libcudart.so.13 not found"
+                                    : "libcuda.so.1 not found";
+  return report;
+}
+
+Json describe_torch(const TorchReport& torch) {
+  return {{"usable", torch.why.empty()},
+          {"version", torch.version},
+          {"built_for", torch.built_for},
+          {"site_packages", torch.site_packages},
+          {"plugin", torch.plugin},
+          {"software_operators", torch.operators},
+          {"why", torch.why}};
+}
+
+Json describe_machine(const MachineReport& machine) {
+  return {{"kernel", machine.kernel},
+          {"memory_bytes", machine.memory_bytes},
+          {"available_bytes", machine.available_bytes},
+          {"cgroup_bytes", limit(machine.cgroup_bytes)},
+          {"file_size_limit_bytes", limit(machine.file_size_bytes)},
+          {"max_map_count", machine.map_count_max}};
+}
+
+// Staging is really asked for, since what the files say and what the kernel gives may differ.
+Json describe_hugepages(const MachineReport& machine) {
+  Json report = {{"hugetlb_bytes", machine.hugetlb_bytes},
+                 {"hugetlb_free_bytes", machine.hugetlb_free_bytes},
+                 {"transparent", machine.transparent},
+                 {"transparent_shared", machine.transparent_shared}};
+  Result<StagingRegion> staging = StagingRegion::create(probe_bytes);
+  report["staging"] = staging ? staging->pages() : "none";
+  report["why"] = staging ? "" : one_line(staging.error().text);
+  return report;
+}
+
+struct DirFinding {
+  Json json;
+  bool refused = false;  // the directory cannot even be examined
+};
+
+DirFinding describe_dir(const std::string& dir) {
+  std::fprintf(stderr, "firn: measuring %s ...\n", one_line(dir).c_str());
+  Result<DirReport> report = examine_dir(dir, measured_bytes);
+  if (!report) {
+    const std::string why = one_line(report.error().text);
+    return {{{"dir", dir}, {"usable", false}, {"why", why}}, true};
+  }
+  return {{{"dir", dir},
+           {"usable", report->usable},
+           {"filesystem", report->filesystem},
+           {"o_direct", report->o_direct},
+           {"free_bytes", report->free_bytes},
+           {"write_bytes_s", report->write_bytes_s},
+           {"read_bytes_s", report->read_bytes_s},
+           {"store", report->store_kind},
+           {"why", one_line(report->why)}},
+          false};
+}
+
+Json describe_knobs(const Config& config, const std::string& conf) {
+  Json list = Json::array();
+  const std::string words = "," + conf;
+  for (const Knob& knob : knobs()) {
+    const std::string variable = environment_name(knob.name);
+    const char* value = ::getenv(variable.c_str());
+    const char* source = "default";
+    if (value != nullptr && *value != '\0') source = "environment";
+    if (words.find(std::string(",firn_") + knob.name + ":") != std::string::npos) source = "words";
+    list.push_back({{"name", knob.name},
+                    {"word", std::string("firn_") + knob.name},
+                    {"environment", variable},
+                    {"unit", knob.unit},
+                    {"default", knob.fallback},
+                    {"value", show_knob(config, knob.name)},
+                    {"source", source},
+                    {"meaning", knob.meaning},
+                    {"when", knob.when}});
+  }
+  return list;
+}
+
+// Variables that look like knobs and are none: most likely misspelt.
+Json unknown_variables() {
+  constexpr std::string_view others[] = {"FIRN_DEVICE", "FIRN_STRICT", "FIRN_LIB",
+                                         "FIRN_CONF",   "FIRN_PYTHON", "FIRN_SEED"};
+  Json list = Json::array();
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    const std::string_view text = *entry;
+    const std::string_view name = text.substr(0, text.find('='));
+    if (!name.starts_with("FIRN_") || name.starts_with("FIRN_GPU_") ||
+        name.starts_with("FIRN_TEST_") ||
+        std::find(std::begin(others), std::end(others), name) != std::end(others))
+      continue;
+    const std::vector<Knob> all = knobs();
+    if (std::none_of(all.begin(), all.end(),
+                     [&](const Knob& knob) { return environment_name(knob.name) == name; }))
+      list.push_back(one_line(name));
+  }
+  return list;
+}
+
+// What Firn will use, and each reason why it is not something better.
+Json conclude(const Json& report, const MachineReport& machine) {
+  std::vector<std::string> why;
+  Json use;
+  const Json& driver = report["driver"];
+  if (driver["usable"].get<bool>()) {
+    use["device"] = driver["devices"][0]["name"];
+  } else {
+    const bool software = report["software_gpu"]["usable"].get<bool>();
+    use["device"] = software ? "software GPU (firn run --device software)" : "none";
+    why.push_back("no GPU: " + driver["why"].get<std::string>());
+    if (!software)
+      why.push_back("no software GPU: " + report["software_gpu"]["why"].get<std::string>());
+  }
+  use["pytorch"] = report["torch"]["usable"];
+  if (!report["torch"]["usable"].get<bool>())
+    why.push_back("PyTorch programs get no Firn: " + report["torch"]["why"].get<std::string>());
+  use["store"] = "none: host memory is the only tier";
+  if (report["dirs"].empty()) why.push_back("no SSD tier: no directory named (firn_dir, --dir)");
+  for (const Json& dir : report["dirs"]) {
+    if (dir["usable"].get<bool>()) use["store"] = dir["store"];
+    if (const auto text = dir["why"].get<std::string>(); !text.empty())
+      why.push_back(dir["dir"].get<std::string>() + ": " + text);
+  }
+  if (!report["io_uring"]["works"].get<bool>())
+    why.push_back("no io_uring: " + report["io_uring"]["why"].get<std::string>());
+  use["staging"] = report["hugepages"]["staging"];
+  if (use["staging"] == "transparent")
+    why.push_back(
+        "staging in transparent huge pages: no hugetlb pages are set aside "
+        "(vm.nr_hugepages)");
+  else if (use["staging"] != "hugetlb")
+    why.push_back(
+        "staging in 4 KiB pages: set vm.nr_hugepages, or "
+        "transparent_hugepage/shmem_enabled to advise");
+  if (!machine.memlock_ignored && machine.memlock_bytes < (1ull << 30))
+    why.push_back("memlock limit " + format_size(machine.memlock_bytes) +
+                  ": staging may go unregistered with io_uring (ulimit -l)");
+  for (const Json& name : report["unknown_variables"])
+    why.push_back(name.get<std::string>() + " is set, but is not one of Firn's variables");
+  use["why_not_better"] = why;
+  return use;
+}
+
+}  // namespace
+
+CLI::App* add_doctor(CLI::App& app, DoctorOptions& options) {
+  CLI::App* doctor =
+      app.add_subcommand("doctor", "Say what this machine offers and what Firn will use of it");
+  doctor
+      ->add_option("--dir", options.dirs,
+                   "directory to examine and measure [those of firn_dir]; may be repeated")
+      ->type_name("DIR")
+      ->allow_extra_args(false);
+  doctor->add_flag("--json", options.json, "one JSON document on standard output");
+  doctor->footer("Writes and reads 256MiB in each directory; leaves nothing behind.");
+  return doctor;
+}
+
+int doctor(const DoctorOptions& options) {
+  std::string conf;
+  for (const char* name : {"PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"}) {
+    const char* text = ::getenv(name);
+    if (text == nullptr) continue;
+    const ConfWords words = split_conf(text);
+    if (!words.firn.empty()) conf.append(conf.empty() ? "" : ",").append(words.firn);
+  }
+  Result<Config> config = parse_config(conf);
+  if (!config) return refuse("doctor: " + config.error().text);
+
+  Json report = {{"firn", FIRN_VERSION}};
+  const MachineReport machine = examine_machine();
+  report["driver"] = describe_driver(examine_driver(config->driver));
+  report["software_gpu"] = describe_software_gpu();
+  report["torch"] = describe_torch(examine_torch());
+  const std::string trouble = io_uring_trouble();
+  report["io_uring"] = {{"works", trouble.empty()}, {"why", one_line(trouble)}};
+  report["hugepages"] = describe_hugepages(machine);
+  report["memlock"] = {{"limit_bytes", limit(machine.memlock_bytes)},
+                       {"binding", !machine.memlock_ignored}};
+  report["machine"] = describe_machine(machine);
+  report["dirs"] = Json::array();
+  for (const std::string& dir : options.dirs.empty() ? config->dirs : options.dirs) {
+    DirFinding finding = describe_dir(dir);
+    if (finding.refused && !options.dirs.empty())
+      return refuse("doctor: --dir: " + finding.json["why"].get<std::string>());
+    report["dirs"].push_back(std::move(finding.json));
+  }
+  report["unknown_variables"] = unknown_variables();
+  report["use"] = conclude(report, machine);
+  report["knobs"] = describe_knobs(*config, conf);
+
+  // Names of files may hold bytes that are no UTF-8: replaced, not thrown over.
+  const std::string text = options.json
+                               ? report.dump(2, ' ', false, Json::error_handler_t::replace) + "\n"
+                               : doctor_text(report);
+  if (std::fputs(text.c_str(), stdout) < 0 || std::fflush(stdout) != 0)
+    return refuse("doctor: standard output: cannot write", 1);
+  return status_ok;
+}
+
+}  // namespace firn::command

@@ -1,0 +1,12 @@
+// `firn doctor`'s findings as text. Owns: nothing. Locks: none.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+
+namespace firn::command {
+
+/// The document that `firn doctor --json` prints, for people.
+std::string doctor_text(const nlohmann::ordered_json& report);
+
+}  // namespace firn::command

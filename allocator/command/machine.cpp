@@ -1,0 +1,104 @@
+// Locks: none.
+#include "allocator/command/machine.h"
+
+#include <linux/capability.h>
+#include <sys/resource.h>
+#include <sys/utsname.h>
+
+#include <algorithm>
+#include <charconv>
+#include <filesystem>
+#include <fstream>
+
+namespace firn::command {
+namespace {
+
+std::string first_line(const std::filesystem::path& file) {
+  std::ifstream in(file);
+  std::string line;
+  std::getline(in, line);
+  return line;
+}
+
+uint64_t number(std::string_view text, uint64_t otherwise) {
+  const size_t first = text.find_first_of("0123456789");
+  if (first == std::string_view::npos) return otherwise;
+  uint64_t value = 0;
+  const auto result = std::from_chars(text.data() + first, text.data() + text.size(), value);
+  return result.ec == std::errc() ? value : otherwise;
+}
+
+// The chosen word of "always [madvise] never".
+std::string chosen(const std::string& line) {
+  const size_t open = line.find('['), close = line.find(']');
+  if (open == std::string::npos || close == std::string::npos || close < open) return {};
+  return line.substr(open + 1, close - open - 1);
+}
+
+uint64_t cgroup_limit() {
+  std::ifstream in("/proc/self/cgroup");
+  uint64_t least = UINT64_MAX;
+  for (std::string line; std::getline(in, line);) {
+    if (!line.starts_with("0::/")) continue;  // version 2; version 1 is not looked at
+    const std::filesystem::path root = "/sys/fs/cgroup";
+    for (std::filesystem::path group = line.substr(3);; group = group.parent_path()) {
+      const std::string text = first_line(root / group.relative_path() / "memory.max");
+      least = std::min(least, number(text, UINT64_MAX));
+      if (group == group.parent_path()) break;
+    }
+  }
+  return least;
+}
+
+uint64_t soft_limit(int resource) {
+  rlimit limit{};
+  if (::getrlimit(static_cast<__rlimit_resource>(resource), &limit) != 0) return UINT64_MAX;
+  return limit.rlim_cur == RLIM_INFINITY ? UINT64_MAX : limit.rlim_cur;
+}
+
+bool may_lock_memory() {
+  std::ifstream in("/proc/self/status");
+  for (std::string line; std::getline(in, line);) {
+    if (!line.starts_with("CapEff:")) continue;
+    uint64_t bits = 0;
+    const size_t first = line.find_first_not_of(" \t", 7);
+    if (first == std::string::npos) return false;
+    std::from_chars(line.data() + first, line.data() + line.size(), bits, 16);
+    return (bits >> CAP_IPC_LOCK & 1) != 0;
+  }
+  return false;
+}
+
+}  // namespace
+
+MachineReport examine_machine() {
+  MachineReport report;
+  uint64_t pages = 0, pages_free = 0, page_bytes = 0;
+  std::ifstream in("/proc/meminfo");
+  for (std::string line; std::getline(in, line);) {
+    const auto take = [&](const char* name, uint64_t& to, uint64_t unit) {
+      if (line.starts_with(name))
+        to = number(std::string_view(line).substr(line.find(':')), 0) * unit;
+    };
+    take("MemTotal:", report.memory_bytes, 1024);
+    take("MemAvailable:", report.available_bytes, 1024);
+    take("HugePages_Total:", pages, 1);
+    take("HugePages_Free:", pages_free, 1);
+    take("Hugepagesize:", page_bytes, 1024);
+  }
+  report.hugetlb_bytes = pages * page_bytes;
+  report.hugetlb_free_bytes = pages_free * page_bytes;
+  report.cgroup_bytes = cgroup_limit();
+  report.memlock_bytes = soft_limit(RLIMIT_MEMLOCK);
+  report.file_size_bytes = soft_limit(RLIMIT_FSIZE);
+  report.memlock_ignored = may_lock_memory();
+  const std::filesystem::path pages_folder = "/sys/kernel/mm/transparent_hugepage";
+  report.transparent = chosen(first_line(pages_folder / "enabled"));
+  report.transparent_shared = chosen(first_line(pages_folder / "shmem_enabled"));
+  report.map_count_max = number(first_line("/proc/sys/vm/max_map_count"), 0);
+  utsname names{};
+  if (::uname(&names) == 0) report.kernel = names.release;
+  return report;
+}
+
+}  // namespace firn::command

@@ -1,0 +1,67 @@
+// The command `firn`: reads the command line and hands over to one file per subcommand.
+// Owns: nothing. Locks: none.
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include "allocator/command/doctor.h"
+#include "allocator/command/report.h"
+#include "allocator/command/run.h"
+#include "allocator/config.h"
+
+namespace {
+
+using namespace firn::command;
+
+// `firn run` ends at the first "--"; everything after it is COMMAND's, whatever it looks like.
+std::vector<std::string> take_command(std::vector<std::string>& arguments) {
+  if (arguments.empty() || arguments.front() != "run") return {};
+  const auto mark = std::find(arguments.begin(), arguments.end(), "--");
+  if (mark == arguments.end()) return {};
+  std::vector<std::string> command(mark + 1, arguments.end());
+  arguments.erase(mark, arguments.end());
+  return command;
+}
+
+int firn_main(std::vector<std::string> arguments) {
+  const std::vector<std::string> command = take_command(arguments);
+  CLI::App app(
+      "Firn: GPU memory that ages. Cold blocks leave the GPU for pinned host memory and "
+      "NVMe, and are back before they are used.");
+  app.name("firn");
+  app.set_version_flag("--version", "firn " FIRN_VERSION);
+  app.require_subcommand(1);
+  app.footer("firn COMMAND --help says more. Exit status 2: a word was refused, on one line.");
+  RunOptions run_options;
+  DoctorOptions doctor_options;
+  const CLI::App* run_app = add_run(app, run_options);
+  const CLI::App* doctor_app = add_doctor(app, doctor_options);
+  if (!arguments.empty() && !arguments.front().starts_with("-") &&
+      app.get_subcommand_no_throw(arguments.front()) == nullptr)
+    return refuse("unknown command " + firn::quote_word(arguments.front()) +
+                  " (--help lists what there is)");
+  std::reverse(arguments.begin(), arguments.end());  // as CLI11 takes them
+  try {
+    app.parse(arguments);
+  } catch (const CLI::Success& asked) {  // --help, --version
+    return app.exit(asked);
+  } catch (const CLI::ParseError& error) {
+    const std::string prefix = run_app->parsed() ? "run: " : doctor_app->parsed() ? "doctor: " : "";
+    return refuse(prefix + error.what() + " (--help lists what there is)");
+  }
+  if (run_app->parsed()) return run(run_options, command);
+  if (doctor_app->parsed()) return doctor(doctor_options);
+  return refuse("no command (--help lists them)");
+}
+
+}  // namespace
+
+int main(int count, char** words) {
+  try {
+    return firn_main({words + 1, words + count});
+  } catch (const std::exception& error) {  // the parsing and JSON libraries throw
+    return refuse(std::string("internal error: ") + error.what(), 1);
+  }
+}

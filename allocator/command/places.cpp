@@ -1,0 +1,155 @@
+// Locks: none.
+#include "allocator/command/places.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <fstream>
+
+namespace firn::command {
+namespace fs = std::filesystem;
+namespace {
+
+// Where the build tree keeps what the package keeps in lib/.
+constexpr const char* build_places[][2] = {
+    {"software/libcuda.so.1", "backing/gpu/software/libcuda.so.1"},
+    {"software/libcudart.so.13", "backing/gpu/software/cudart/libcudart.so.13"},
+    {"libfirn_torch_ops.so", "backing/gpu/software/torch_ops/libfirn_torch_ops.so"},
+    {"libfirn_torch.so", "pytorch_plugin/libfirn_torch.so"},
+};
+
+fs::path executable_folder() {
+  std::error_code error;
+  const fs::path path = fs::read_symlink("/proc/self/exe", error);
+  return error ? fs::path() : path.parent_path();
+}
+
+bool is_file(const fs::path& path) {
+  std::error_code error;
+  return fs::is_regular_file(path, error);
+}
+
+// <prefix>/lib/python3*/{site,dist}-packages, in a fixed order.
+std::vector<fs::path> package_folders(const fs::path& prefix) {
+  std::vector<fs::path> folders;
+  std::error_code error;
+  for (const char* lib : {"lib", "lib64", "local/lib"}) {
+    for (fs::directory_iterator it(prefix / lib, error), end; !error && it != end;
+         it.increment(error)) {
+      if (!it->path().filename().string().starts_with("python3")) continue;
+      for (const char* name : {"site-packages", "dist-packages"}) {
+        std::error_code missing;
+        if (fs::is_directory(it->path() / name, missing)) folders.push_back(it->path() / name);
+      }
+    }
+    error.clear();
+  }
+  std::sort(folders.begin(), folders.end());
+  return folders;
+}
+
+// The environment of an interpreter: a virtual environment's python is a link, so its own folder
+// counts, not where the link leads; Debian's python3 is its prefix's bin/python3.
+std::vector<fs::path> package_folders_of(const std::string& python) {
+  const std::optional<fs::path> path = find_in_path(python);
+  if (!path) return {};
+  std::error_code error;
+  return package_folders(fs::absolute(*path, error).parent_path().parent_path());
+}
+
+// The text in quotes after `name = ` in a Python file; empty when there is none.
+std::string assigned_text(const fs::path& file, const std::string& name) {
+  std::ifstream in(file);
+  for (std::string line; std::getline(in, line);) {
+    if (!line.starts_with(name)) continue;
+    const size_t open = line.find_first_of("'\"");
+    if (open == std::string::npos) continue;
+    const size_t close = line.find(line[open], open + 1);
+    if (close != std::string::npos) return line.substr(open + 1, close - open - 1);
+  }
+  return {};
+}
+
+std::string minor_of(const std::string& version) {
+  const size_t dot = version.find('.');
+  return dot == std::string::npos ? version : version.substr(0, version.find('.', dot + 1));
+}
+
+}  // namespace
+
+std::vector<fs::path> library_places(const std::string& name) {
+  std::vector<fs::path> places;
+  if (const char* folder = ::secure_getenv("FIRN_LIB"); folder != nullptr && *folder != '\0')
+    places.push_back(fs::path(folder) / name);
+  const fs::path here = executable_folder();
+  for (const fs::path& folder : package_folders(here.parent_path()))
+    places.push_back(folder / "firn" / "lib" / name);
+  for (const auto& [packaged, built] : build_places)
+    if (name == packaged) places.push_back(here.parent_path().parent_path() / built);
+  return places;
+}
+
+std::optional<fs::path> find_library(const std::string& name) {
+  for (const fs::path& place : library_places(name))
+    if (is_file(place)) return place;
+  return std::nullopt;
+}
+
+std::optional<fs::path> find_in_path(const std::string& command) {
+  if (command.empty()) return std::nullopt;
+  if (command.find('/') != std::string::npos) {
+    if (is_file(command)) return command;
+    return std::nullopt;
+  }
+  const char* variable = ::getenv("PATH");
+  const std::string path = variable == nullptr ? "/usr/bin:/bin" : variable;
+  for (size_t begin = 0; begin <= path.size();) {
+    const size_t end = std::min(path.find(':', begin), path.size());
+    const fs::path folder =
+        end == begin ? fs::path(".") : fs::path(path.substr(begin, end - begin));
+    const fs::path candidate = folder / command;
+    if (is_file(candidate) && ::access(candidate.c_str(), X_OK) == 0) return candidate;
+    begin = end + 1;
+  }
+  return std::nullopt;
+}
+
+TorchReport examine_torch(const std::string& python) {
+  TorchReport report;
+  std::vector<fs::path> folders;
+  const auto add = [&](const std::vector<fs::path>& more) {
+    folders.insert(folders.end(), more.begin(), more.end());
+  };
+  if (!python.empty()) {
+    add(package_folders_of(python));
+  } else {
+    add(package_folders(executable_folder().parent_path()));
+    if (const char* chosen = ::secure_getenv("FIRN_PYTHON"); chosen != nullptr && *chosen != '\0')
+      add(package_folders_of(chosen));
+    add(package_folders_of("python3"));
+  }
+  for (const fs::path& folder : folders) {
+    const std::string version = assigned_text(folder / "torch" / "version.py", "__version__");
+    if (report.site_packages.empty()) report.site_packages = folder;
+    if (version.empty()) continue;
+    report.site_packages = folder;
+    report.version = version;
+    report.package = is_file(folder / "firn" / "__init__.py");
+    report.built_for = assigned_text(folder / "firn" / "_build.py", "torch_version");
+    break;
+  }
+  report.plugin = find_library("libfirn_torch.so").has_value();
+  report.operators = find_library("libfirn_torch_ops.so").has_value();
+  if (report.version.empty())
+    report.why = "no torch found";
+  else if (!report.package)
+    report.why = "the Python package firn is not installed beside torch";
+  else if (!report.plugin)
+    report.why = "libfirn_torch.so not found";
+  else if (!report.built_for.empty() && minor_of(report.built_for) != minor_of(report.version))
+    report.why = "built for torch " + report.built_for + ", found " + report.version;
+  return report;
+}
+
+}  // namespace firn::command

@@ -1,0 +1,36 @@
+// Where Firn's own libraries and PyTorch are, found from the place of this executable without
+// importing or loading anything. Owns: nothing. Locks: none.
+#pragma once
+
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace firn::command {
+
+/// One of the package's libraries ("software/libcuda.so.1", "libfirn_torch.so", ...), looked for in
+/// $FIRN_LIB, in the package of the environment this executable is installed in
+/// (<prefix>/lib/python3*/site-packages/firn/lib), and in the build tree it was built in.
+std::optional<std::filesystem::path> find_library(const std::string& name);
+
+/// Where find_library looks for `name`, in order: for messages.
+std::vector<std::filesystem::path> library_places(const std::string& name);
+
+struct TorchReport {
+  std::string site_packages;  // folder searched, empty when no Python environment was found
+  std::string version;        // "2.11.0+cu130", empty when there is no torch
+  std::string built_for;      // torch version the plugin was built for, empty when unknown
+  bool plugin = false;        // libfirn_torch.so found
+  bool operators = false;     // libfirn_torch_ops.so (software GPU) found
+  bool package = false;       // the Python package firn is installed beside torch
+  std::string why;            // why PyTorch programs will not get Firn; empty when they will
+};
+/// `python`: an interpreter's path, or empty: the environment of this executable, then
+/// $FIRN_PYTHON, then python3 in PATH.
+TorchReport examine_torch(const std::string& python = {});
+
+/// `command` as execvp would find it.
+std::optional<std::filesystem::path> find_in_path(const std::string& command);
+
+}  // namespace firn::command

@@ -1,0 +1,22 @@
+// What the commands share: one-line refusals, and the exit statuses of the contract.
+// Owns: nothing. Locks: none (single-threaded process).
+#pragma once
+
+#include <string>
+#include <string_view>
+
+namespace firn::command {
+
+inline constexpr int status_ok = 0;
+inline constexpr int status_bad_input = 2;  // unknown option, nonsense value, nothing started
+inline constexpr int status_not_executable = 126;  // as shells say it
+inline constexpr int status_not_found = 127;
+
+/// Prints "firn: TEXT" on standard error as one line, whatever TEXT holds, and returns `status`.
+int refuse(std::string_view text, int status = status_bad_input);
+/// The same without an end: "firn: warning: TEXT".
+void warn(std::string_view text);
+/// TEXT with line breaks replaced.
+std::string one_line(std::string_view text);
+
+}  // namespace firn::command

@@ -1,0 +1,269 @@
+// Locks: none.
+#include "allocator/command/run.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <utility>
+
+#include "allocator/command/checks.h"
+#include "allocator/command/devices.h"
+#include "allocator/command/machine.h"
+#include "allocator/command/places.h"
+#include "allocator/command/report.h"
+#include "allocator/config.h"
+
+namespace firn::command {
+namespace {
+
+constexpr const char* conf_variables[] = {"PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"};
+constexpr const char* gpu_memory_default = "8GiB";  // the software GPU's own default
+
+std::string variable(const char* name) {
+  const char* value = ::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+Result<void> set_variable(const std::string& name, const std::string& value) {
+  if (::setenv(name.c_str(), value.c_str(), 1) == 0) return {};
+  return make_error(Code::io, errno, "setting " + name + ": " + std::strerror(errno));
+}
+
+// The usage line of a command line that goes on after "--".
+class RunFormatter : public CLI::Formatter {
+ public:
+  std::string make_usage(const CLI::App*, std::string) const override {
+    return "Usage: firn run [OPTIONS] -- COMMAND [ARGUMENT...]\n";
+  }
+};
+
+Error bad(std::string text) { return make_error(Code::invalid_argument, 0, std::move(text)); }
+
+// A file that COMMAND's process will write: absolute, since COMMAND may change its directory.
+Result<std::string> output_file(const char* option, const std::string& file) {
+  std::error_code error;
+  const std::filesystem::path path = std::filesystem::absolute(file, error);
+  if (error) return bad(fmt::format("{} {}: {}", option, quote_word(file), error.message()));
+  if (std::filesystem::is_directory(path, error))
+    return bad(fmt::format("{} {}: is a directory", option, quote_word(file)));
+  if (::access(path.parent_path().c_str(), W_OK) != 0)
+    return bad(fmt::format("{} {}: cannot write in {}: {}", option, quote_word(file),
+                           path.parent_path().string(), std::strerror(errno)));
+  return path.string();
+}
+
+// Option, knob and value of everything given on the command line.
+struct Given {
+  const char *option, *knob;
+  std::string value;
+};
+
+Result<std::vector<Given>> given_knobs(const RunOptions& options) {
+  std::vector<Given> given;
+  const auto add = [&](const char* option, const char* knob,
+                       const std::optional<std::string>& value) {
+    if (value) given.push_back({option, knob, *value});
+  };
+  add("--budget", "budget", options.budget);
+  add("--host", "host", options.host);
+  add("--policy", "policy", options.policy);
+  add("--watch", "watch", options.watch);
+  if (options.adversarial) add("--adversarial", "adversarial", "1");
+  std::string dirs;
+  for (const std::string& dir : options.dirs) {
+    if (dir.find(';') != std::string::npos)
+      return bad(fmt::format("--dir {}: a directory's name cannot hold ';'", quote_word(dir)));
+    dirs.append(&dir == &options.dirs.front() ? "" : ";").append(dir);
+  }
+  if (!options.dirs.empty()) add("--dir", "dir", dirs);
+  for (const auto& [option, knob, file] :
+       {std::tuple{"--stats", "stats", options.stats}, {"--trace", "trace", options.trace}}) {
+    if (!file) continue;
+    Result<std::string> path = output_file(option, *file);
+    if (!path) return path.error();
+    add(option, knob, *path);
+  }
+  Config scratch;
+  for (const Given& each : given) {
+    Result<void> done = set_knob(scratch, each.knob, each.value, each.option);
+    if (!done) return done.error();
+  }
+  return given;
+}
+
+// A value that a word of PYTORCH_CUDA_ALLOC_CONF can carry.
+bool fits_a_word(const std::string& value) {
+  return value.find_first_of(",[] \t\r\n") == std::string::npos;
+}
+
+// Sets PYTORCH_CUDA_ALLOC_CONF (the user's words, backend:firn, ours) and FIRN_*, and reads the
+// result back as COMMAND's process will.
+Result<Config> set_configuration(const std::vector<Given>& given) {
+  std::string firn, rest;
+  const char* target = nullptr;  // the one that torch reads: the first that is set
+  for (const char* name : conf_variables) {
+    const std::string text = variable(name);
+    if (text.empty()) continue;
+    const ConfWords words = split_conf(text);
+    if (const size_t at = words.rest.find("backend:"); at != std::string::npos)
+      return bad(fmt::format("{}: {}: firn run needs backend:firn", name,
+                             quote_word(words.rest.substr(at, words.rest.find(',', at) - at))));
+    if (!words.firn.empty()) firn.append(firn.empty() ? "" : ",").append(words.firn);
+    if (target == nullptr) {
+      target = name;
+      rest = words.rest.empty() ? "" : words.rest + ",";
+    } else if (Result<void> done = set_variable(name, words.rest); !done) {
+      return done.error();
+    }
+  }
+  if (target == nullptr) target = conf_variables[1];
+  for (const Given& each : given) {
+    Result<void> done = set_variable(environment_name(each.knob), each.value);
+    if (!done) return done.error();
+    if (fits_a_word(each.value))
+      firn.append(firn.empty() ? "" : ",")
+          .append("firn_")
+          .append(each.knob)
+          .append(":")
+          .append(each.value);
+  }
+  Result<Config> config = parse_config(firn);
+  if (!config) return config;
+  for (const Given& each : given) {
+    Config alone;
+    if (Result<void> done = set_knob(alone, each.knob, each.value, each.option); !done)
+      return done.error();
+    if (show_knob(alone, each.knob) != show_knob(*config, each.knob))
+      return bad(fmt::format("{} {}: {} already holds firn_{}, and a word of it cannot carry this",
+                             each.option, quote_word(each.value), target, each.knob));
+  }
+  Result<void> done =
+      set_variable(target, rest + "backend:firn" + (firn.empty() ? "" : "," + firn));
+  if (!done) return done.error();
+  return config;
+}
+
+// "A:B:C" before what LD_PRELOAD already holds.
+Result<void> preload(const std::vector<std::string>& names) {
+  std::string list;
+  for (const std::string& name : names) {
+    const std::optional<std::filesystem::path> path = find_library(name);
+    if (!path) {
+      std::string text = "--device software: " + name + " not found; looked at";
+      for (const std::filesystem::path& place : library_places(name)) text += " " + place.string();
+      return bad(text + " (FIRN_LIB names another folder)");
+    }
+    if (path->string().find_first_of(" :\t\n") != std::string::npos)
+      return bad("--device software: LD_PRELOAD cannot hold the path " +
+                 quote_word(path->string()));
+    list.append(list.empty() ? "" : ":").append(path->string());
+  }
+  const std::string before = variable("LD_PRELOAD");
+  return set_variable("LD_PRELOAD", before.empty() ? list : list + ":" + before);
+}
+
+Result<uint64_t> set_software_device(const RunOptions& options) {
+  const std::string inherited = variable("FIRN_GPU_MEMORY");
+  const std::string from = options.gpu_memory ? "--gpu-memory" : "FIRN_GPU_MEMORY";
+  const std::string memory =
+      options.gpu_memory.value_or(inherited.empty() ? gpu_memory_default : inherited);
+  Result<uint64_t> bytes = parse_size(memory);
+  if (!bytes) return bad(from + ": " + bytes.error().text);
+  if (*bytes < (2u << 20)) return bad(from + ": " + quote_word(memory) + " is less than 2MiB");
+  const std::pair<const char*, std::string> variables[] = {
+      {"FIRN_GPU_MEMORY", std::to_string(*bytes)}, {"FIRN_DEVICE", "software"}};
+  for (const auto& [name, value] : variables)
+    if (Result<void> done = set_variable(name, value); !done) return done.error();
+  if (Result<void> done = preload({"software/libcudart.so.13", "software/libcuda.so.1"}); !done)
+    return done.error();
+  return bytes;
+}
+
+// The least device memory among the devices that COMMAND will see.
+Result<uint64_t> set_device(const RunOptions& options, const Config& config) {
+  if (options.device == "software") return set_software_device(options);
+  const DriverReport driver = examine_driver(config.driver);
+  if (!driver.usable())
+    return bad("--device auto: no usable GPU: " + driver.why +
+               "; --device software runs on the software GPU");
+  if (options.gpu_memory && !driver.software)
+    return bad("--gpu-memory is the software GPU's capacity; it needs --device software");
+  uint64_t least = UINT64_MAX;
+  for (const DeviceReport& device : driver.devices) least = std::min(least, device.memory_bytes);
+  return least;
+}
+
+}  // namespace
+
+CLI::App* add_run(CLI::App& app, RunOptions& options) {
+  const auto meaning = [](const char* name) {
+    for (const Knob& knob : knobs())
+      if (std::string_view(knob.name) == name)
+        return fmt::format("{} [{}]", knob.meaning, knob.fallback);
+    return std::string();
+  };
+  CLI::App* run = app.add_subcommand("run", "Run COMMAND with Firn in it");
+  run->formatter(std::make_shared<RunFormatter>());
+  run->add_option("--budget", options.budget, meaning("budget"))->type_name("SIZE");
+  run->add_option("--dir", options.dirs, meaning("dir") + "; may be repeated")
+      ->type_name("DIR")
+      ->allow_extra_args(false);
+  run->add_option("--host", options.host, meaning("host"))->type_name("SIZE");
+  run->add_option("--policy", options.policy, meaning("policy"))->type_name("age|lifetime");
+  run->add_option("--device", options.device,
+                  "auto: the GPU that is there; software: a GPU in software, on the CPU [auto]")
+      ->type_name("auto|software")
+      ->envname("FIRN_DEVICE")
+      ->check(CLI::IsMember({"auto", "software"}).description(""));
+  run->add_option("--gpu-memory", options.gpu_memory,
+                  fmt::format("the software GPU's capacity [{}]", gpu_memory_default))
+      ->type_name("SIZE");
+  run->add_option("--watch", options.watch, meaning("watch"))->type_name("FRACTION");
+  run->add_option("--trace", options.trace, meaning("trace"))->type_name("FILE");
+  run->add_option("--stats", options.stats, meaning("stats"))->type_name("FILE");
+  run->add_flag("--adversarial", options.adversarial)->group("");
+  std::string footer =
+      "COMMAND runs as it is; the exit status is its own (2: something here was refused).\n"
+      "PyTorch programs get Firn through the Python package; other CUDA programs do not yet.\n\n"
+      "Every setting, as a word firn_NAME:VALUE of PYTORCH_CUDA_ALLOC_CONF or as FIRN_NAME:\n";
+  for (const Knob& knob : knobs())
+    footer += fmt::format("  {:<12} {} [{}]\n", knob.name, knob.meaning, knob.fallback);
+  run->footer(footer);
+  return run;
+}
+
+int run(const RunOptions& options, const std::vector<std::string>& command) {
+  const auto refuse_run = [](const std::string& text) { return refuse("run: " + text); };
+  if (command.empty() || command.front().empty())
+    return refuse_run(
+        "no COMMAND; write it after --, as in: firn run --budget 8GiB -- python "
+        "train.py");
+  Result<std::vector<Given>> given = given_knobs(options);
+  if (!given) return refuse_run(given.error().text);
+  Result<Config> config = set_configuration(*given);
+  if (!config) return refuse_run(config.error().text);
+  Result<uint64_t> device_bytes = set_device(options, *config);
+  if (!device_bytes) return refuse_run(device_bytes.error().text);
+  if (Result<void> done = check_memory(*config, *device_bytes, examine_machine()); !done)
+    return refuse_run(done.error().text);
+  for (const std::string& dir : config->dirs)
+    if (Result<void> done = check_dir(dir, *config); !done) return refuse_run(done.error().text);
+  if (Result<void> done = set_variable("FIRN_STRICT", "1"); !done)
+    return refuse_run(done.error().text);
+  if (const std::string text = past_firn(command.front()); !text.empty()) warn("run: " + text);
+
+  std::vector<char*> arguments;
+  for (const std::string& word : command) arguments.push_back(const_cast<char*>(word.c_str()));
+  arguments.push_back(nullptr);
+  ::execvp(arguments[0], arguments.data());
+  const int error = errno;
+  return refuse(fmt::format("run: {}: {}", quote_word(command.front()), std::strerror(error)),
+                error == ENOENT ? status_not_found : status_not_executable);
+}
+
+}  // namespace firn::command

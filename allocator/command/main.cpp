@@ -32,14 +32,17 @@ int firn_main(std::vector<std::string> arguments) {
       "NVMe, and are back before they are used.");
   app.name("firn");
   app.set_version_flag("--version", "firn " FIRN_VERSION);
-  app.require_subcommand(1);
+  app.require_subcommand(0, 1);
   app.footer("firn COMMAND --help says more. Exit status 2: a word was refused, on one line.");
   RunOptions run_options;
   DoctorOptions doctor_options;
   const CLI::App* run_app = add_run(app, run_options);
   const CLI::App* doctor_app = add_doctor(app, doctor_options);
+  const std::vector<const CLI::App*> known =
+      app.get_subcommands([](const CLI::App*) { return true; });
   if (!arguments.empty() && !arguments.front().starts_with("-") &&
-      app.get_subcommand_no_throw(arguments.front()) == nullptr)
+      std::none_of(known.begin(), known.end(),
+                   [&](const CLI::App* each) { return each->check_name(arguments.front()); }))
     return refuse("unknown command " + firn::quote_word(arguments.front()) +
                   " (--help lists what there is)");
   std::reverse(arguments.begin(), arguments.end());  // as CLI11 takes them

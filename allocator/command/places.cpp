@@ -124,7 +124,10 @@ TorchReport examine_torch(const std::string& python) {
   if (!python.empty()) {
     add(package_folders_of(python));
   } else {
-    add(package_folders(executable_folder().parent_path()));
+    const fs::path here = executable_folder();
+    add(package_folders(here.parent_path()));
+    // The build tree's neighbour, for an executable that was not installed.
+    add(package_folders(here.parent_path().parent_path().parent_path() / ".venv"));
     if (const char* chosen = ::secure_getenv("FIRN_PYTHON"); chosen != nullptr && *chosen != '\0')
       add(package_folders_of(chosen));
     add(package_folders_of("python3"));

@@ -38,8 +38,7 @@ int firn_main(std::vector<std::string> arguments) {
   DoctorOptions doctor_options;
   const CLI::App* run_app = add_run(app, run_options);
   const CLI::App* doctor_app = add_doctor(app, doctor_options);
-  const std::vector<const CLI::App*> known =
-      app.get_subcommands([](const CLI::App*) { return true; });
+  const std::vector<CLI::App*> known = app.get_subcommands([](CLI::App*) { return true; });
   if (!arguments.empty() && !arguments.front().starts_with("-") &&
       std::none_of(known.begin(), known.end(),
                    [&](const CLI::App* each) { return each->check_name(arguments.front()); }))

@@ -2,7 +2,21 @@
 
 #include <bit>
 
+#include "allocator/check.h"
+
 namespace firn {
+
+void transit(Block& block, Event event, uint64_t clear) {
+  uint64_t w = block.word.load(std::memory_order_acquire);
+  for (;;) {
+    int to = next_state(word::state(w), event);
+    FIRN_CHECK(to >= 0, "block %llx: %s in state %s", (unsigned long long)block.address,
+               event_names[static_cast<int>(event)],
+               state_names[static_cast<int>(word::state(w))]);
+    uint64_t next = word::with_state(w & ~clear, static_cast<State>(to));
+    if (block.word.compare_exchange_weak(w, next, std::memory_order_acq_rel)) return;
+  }
+}
 
 BlockTable::~BlockTable() {
   for (auto& slot : chunks_) delete[] slot.load(std::memory_order_relaxed);

@@ -9,6 +9,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "allocator/block_state.h"
@@ -18,6 +19,8 @@
 #include "firn/store.h"
 
 namespace firn {
+
+struct IoRequest;
 
 /// A part of a large block, the unit of copying and writing.
 struct Piece {
@@ -29,6 +32,7 @@ struct Piece {
   bool copying_out = false, copying_in = false;
   bool writing = false, reading = false;
   uint8_t read_tries = 0;
+  IoRequest* request = nullptr;  // when writing or reading
 };
 
 struct Block {
@@ -49,17 +53,30 @@ struct Block {
   uint32_t spill_order = 0;
   Use arrival;                         // copy-in that a user's stream has to wait for
   bool prefetched = false;
+  bool setting_up = false;             // faulting: room is being made, nothing is mapped yet
+  uint64_t clean_bytes = 0;            // spilling: bytes that were valid elsewhere from the start
   bool uses_ordered = false;           // spilling: the copy stream waits for every use already
   bool leave = true;                   // spilling: unmap at the end, not only clean
+  uint32_t fault_failures = 0;         // copies in that went wrong and were rolled back
+  std::string fault_error;             // the last of them, or why it is lost
   const char* pin_reason = nullptr;
   uint32_t pin_count = 0;
   std::vector<Use> more_uses;          // when word::many_uses
+  std::vector<uint16_t> recorded_streams;  // when word::recorded
   std::vector<Frame> frames;
   std::vector<Piece> pieces;
 
   State state() const { return word::state(word.load(std::memory_order_acquire)); }
   uint64_t mapped_bytes() const { return granules * granule_bytes; }
 };
+
+/// Moves the block by an event, with the table's blessing (aborts otherwise), and clears flags. For
+/// transitions that no other thread competes for.
+void transit(Block& block, Event event, uint64_t clear = 0);
+
+/// The flags that end with an allocation's life.
+inline constexpr uint64_t life_flags =
+    word::proven | word::pinned | word::copies | word::unsettled | word::freed | word::recorded;
 
 /// Descriptors at stable addresses, found by index; a descriptor is never freed, only reused.
 class BlockTable {

@@ -26,7 +26,8 @@ EngineImpl::EngineImpl(const EngineOptions& options, const Driver& driver, Store
                        unsigned queue, Clock& clock, TraceWriter* trace)
     : options_(options), driver_(driver), store_(store), queue_(queue), clock_(clock),
       trace_(trace), frames_(driver, options.device, options.budget_bytes),
-      host_(driver, store, options.host_bytes), streams_(driver) {
+      host_(driver, store, options.host_bytes), streams_(driver),
+      segments_(new std::atomic<Segment*>[segments_most]()) {
   access_.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
   access_.location.id = options.device;
   access_.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
@@ -82,11 +83,13 @@ EngineImpl::~EngineImpl() {
       frames_.give(block->frames);
     }
   }
-  for (Segment& segment : segments_) {
-    if (!segment.units) continue;
-    std::vector<Frame> frames{segment.frame};
-    unmap(segment.address, frames);
-    frames_.give(frames);
+  for (uint32_t i = 0; i < segment_count_; ++i) {
+    Segment* segment = segments_[i].load(std::memory_order_relaxed);
+    if (!segment->frames.empty()) {
+      unmap(segment->address, segment->frames);
+      frames_.give(segment->frames);
+    }
+    delete segment;
   }
   (void)driver_.stream_destroy(out_stream_);
   (void)driver_.stream_destroy(in_stream_);
@@ -105,7 +108,8 @@ Block* EngineImpl::block_at(uint64_t address) const {
   uint32_t entry = arena_->at(address);
   if (entry == 0) return nullptr;
   if (!(entry & segment_mark)) return &table_[entry - 1];
-  const Segment& segment = segments_[entry & ~segment_mark];
+  const Segment& segment =
+      *segments_[entry & ~segment_mark].load(std::memory_order_acquire);
   for (int64_t unit = static_cast<int64_t>((address - segment.address) / unit_bytes); unit >= 0;
        --unit) {
     uint32_t index = segment.units[unit].load(std::memory_order_acquire);

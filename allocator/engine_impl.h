@@ -48,7 +48,8 @@ struct CopyInFlight {
 struct Segment {
   uint64_t address = 0;
   uint16_t stream = 0;
-  Frame frame;
+  uint32_t live = 0;  // blocks handed out or ready in it
+  std::vector<Frame> frames;
   std::unique_ptr<std::atomic<uint32_t>[]> units;  // per 512 B: block index + 1 at its first unit
 };
 
@@ -99,6 +100,8 @@ class EngineImpl final : public Engine {
  private:
   static constexpr uint32_t segment_mark = 0x80000000u;
   static constexpr size_t unit_bytes = 512;
+  static constexpr uint32_t units_per_segment = granule_bytes / unit_bytes;
+  static constexpr uint32_t segments_most = 1u << 17;
 
   // engine.cpp
   Block* block_at(uint64_t address) const;
@@ -125,6 +128,7 @@ class EngineImpl final : public Engine {
   Result<void> map(Block& block);
   bool unmap(uint64_t address, std::vector<Frame>& frames);
   Result<void> free_slow(Block& block);
+  void count_free(Block& block);
   void finish_free(Block& block);
   void make_ready(Block& block);
   void settle_deferred();
@@ -156,7 +160,10 @@ class EngineImpl final : public Engine {
   Staging* staging_for(size_t bytes, uint64_t reserve);
   bool drop_clean_host();
   void drop_copies(Block& block);
-  void drop_piece(Block& block, Piece& piece);
+  void drop_piece(Piece& piece);
+  bool copy_out(Block& block, uint32_t piece);
+  bool host_stuck() const;
+  IoRequest* request_for(Block& block, uint32_t piece, Slot slot);
   bool reap_copies();
   bool write_back();
   bool clean_ahead();
@@ -171,6 +178,9 @@ class EngineImpl final : public Engine {
   bool run_prefetches(Lock& lock);
   void finish_drain(Block& block);
   bool start_read(Block& block, uint32_t piece);
+  Result<void> map_fault(Block& block, Reservation room, bool prefetched);
+  bool copy_in(Block& block, uint32_t piece);
+  void lose(Block& block, const Error& error);
 
   const EngineOptions options_;
   const Driver& driver_;
@@ -200,7 +210,9 @@ class EngineImpl final : public Engine {
   uint64_t writing_bytes_ = 0;
   std::deque<PieceRef> unwritten_, clean_host_;
   std::deque<std::pair<PieceRef, unsigned>> prefetches_;  // (block, stream)
-  std::vector<Segment> segments_;
+  // Looked up without the lock: pointers never move, and a Segment is never freed, only reused.
+  std::unique_ptr<std::atomic<Segment*>[]> segments_;
+  uint32_t segment_count_ = 0;
   std::vector<uint32_t> spare_segments_;
   std::vector<std::unique_ptr<RangeMap>> small_;  // per stream: free ranges of its segments
   AgeOrder ages_, ahead_;
@@ -211,6 +223,7 @@ class EngineImpl final : public Engine {
   bool pressed_ = false;            // memory was short at least once
   bool staging_wanted_ = false;     // a spill or a read waits for staging
   bool store_full_ = false;         // no_space: no more writes until a slot comes free
+  unsigned write_failures_ = 0;     // in a row, of any kind
   bool stuck_ = false;              // host memory full and nowhere to write: eviction stops
   unsigned waiting_ = 0;            // threads in make_room
   uint64_t ahead_tick_ = 0;

@@ -1,0 +1,417 @@
+// Allocation and freeing: the stream's ready blocks first, without a lock; then frames of its own
+// for a large block, a place in one of the stream's segments for a small one.
+#include <algorithm>
+#include <cstring>
+
+#include <fmt/format.h>
+
+#include "allocator/check.h"
+#include "allocator/engine_impl.h"
+
+namespace firn {
+
+int EngineImpl::see_stream(CUstream stream) {
+  int index = streams_.see(stream);
+  if (index < 0) return index;
+  if (!ready_[index].load(std::memory_order_relaxed)) {
+    ready_owner_.push_back(std::make_unique<ReadyStacks>());
+    if (small_.size() <= static_cast<size_t>(index)) small_.resize(index + 1);
+    small_[index] = std::make_unique<RangeMap>();
+    ready_[index].store(ready_owner_.back().get(), std::memory_order_release);
+  }
+  return index;
+}
+
+void* EngineImpl::hand_out(Block& block, size_t requested) {
+  block.requested = requested;
+  block.age.store(tick_.fetch_add(1, std::memory_order_relaxed), std::memory_order_relaxed);
+  hot_.allocated(block.granules != 0, block.bytes, requested);
+  if (trace_) trace("alloc", block);
+  return reinterpret_cast<void*>(block.address);
+}
+
+Result<void*> EngineImpl::allocate(size_t bytes, CUstream stream) {
+  if (bytes == 0) return static_cast<void*>(nullptr);
+  bool small = bytes <= size_class::small_most;
+  if (bytes > (uint64_t{1} << 46))
+    return make_error(Code::out_of_memory, 0, fmt::format("{} bytes are asked for", bytes));
+  uint32_t granules = size_class::granules(bytes);
+  unsigned size_class = small ? size_class::of_small(bytes) : size_class::of_granules(granules);
+  if (stream == CU_STREAM_LEGACY) stream = nullptr;
+  int index = streams_.find(stream);
+  if (index >= 0 && size_class < size_class::count) {
+    if (Block* block = ready(index).stacks[size_class].pop(table_)) {
+      transit(*block, Event::reuse);
+      return hand_out(*block, bytes);
+    }
+  }
+  Driver::ContextGuard context(driver_, options_.context);
+  Result<void*> result = static_cast<void*>(nullptr);
+  {
+    Lock lock(mutex_);
+    index = see_stream(stream);
+    if (index < 0)
+      return make_error(Code::invalid_argument, 0,
+                        fmt::format("more than {} streams", Streams::capacity));
+    result = small ? allocate_small(lock, index, bytes) : allocate_large(lock, index, bytes);
+    if (!result && result.error().code == Code::out_of_memory) ++counted_.oom_count;
+  }
+  reach_watch();
+  return result;
+}
+
+Block* EngineImpl::take_parked(unsigned stream, uint32_t granules) {
+  for (size_t i = parked_.size(); i-- > 0;) {
+    Block* block = parked_[i];
+    if (block->stream != stream || block->granules != granules) continue;
+    parked_.erase(parked_.begin() + static_cast<ptrdiff_t>(i));
+    transit(*block, Event::reuse);
+    return block;
+  }
+  return nullptr;
+}
+
+Result<void*> EngineImpl::allocate_large(Lock& lock, unsigned stream, size_t bytes) {
+  uint32_t granules = size_class::granules(bytes);
+  unsigned size_class = size_class::of_granules(granules);
+  if (Block* block = take_parked(stream, granules)) return hand_out(*block, bytes);
+  for (int attempt = 0;; ++attempt) {
+    Result<Reservation> room = make_room(lock, granules, nullptr);
+    if (!room) return room.error();
+    // While waiting, a block of this very size may have come free on the stream.
+    Block* block = size_class < size_class::count ? ready(stream).stacks[size_class].pop(table_)
+                                                  : nullptr;
+    if (block) {
+      transit(*block, Event::reuse);
+      return hand_out(*block, bytes);
+    }
+    Result<std::vector<Frame>> frames = frames_.take(std::move(*room));
+    if (!frames) {
+      if (frames.error().detail == CUDA_ERROR_OUT_OF_MEMORY && attempt < 8) continue;
+      return frames.error();
+    }
+    auto address = arena_->take(granules);
+    block = address ? table_.make() : nullptr;
+    if (!block) {
+      if (address) arena_->give(*address, granules);
+      frames_.give(*frames);
+      return make_error(Code::out_of_memory, 0, "no addresses left in the arena");
+    }
+    block->address = *address;
+    block->granules = granules;
+    block->bytes = (bytes + unit_bytes - 1) / unit_bytes * unit_bytes;
+    block->stream = static_cast<uint16_t>(stream);
+    block->size_class = static_cast<uint16_t>(size_class);
+    block->frames = std::move(*frames);
+    if (Result<void> mapped = map(*block); !mapped) {
+      frames_.give(block->frames);
+      arena_->give(block->address, granules);
+      table_.recycle(block);
+      return mapped.error();
+    }
+    block->live_at = static_cast<uint32_t>(live_.size());
+    live_.push_back(block);
+    block->use.store(0, std::memory_order_relaxed);
+    arena_->set(block->address, granules, block->index + 1);
+    reserved_tally_[1].add(static_cast<int64_t>(block->mapped_bytes()));
+    segment_tally_[1].add(1);
+    transit(*block, Event::allocate, life_flags | word::small | word::many_uses);
+    uint64_t used = frames_.held_granules() - frames_.free_granules();
+    if (static_cast<double>(used) >
+        options_.watch_fraction * static_cast<double>(frames_.budget_granules()))
+      watch_due_ = true;
+    return hand_out(*block, bytes);
+  }
+}
+
+Result<void> EngineImpl::map(Block& block) {
+  uint64_t at = block.address;
+  Error error;
+  size_t mapped = 0;
+  for (; mapped < block.frames.size() && error.code == Code::ok; ++mapped) {
+    const Frame& frame = block.frames[mapped];
+    CUresult result = driver_.mem_map(at, frame.bytes(), 0, frame.handle, 0);
+    if (result != CUDA_SUCCESS) {
+      error = driver_.error("cuMemMap", result);
+      break;
+    }
+    at += frame.bytes();
+  }
+  if (error.code == Code::ok) {
+    CUresult result = driver_.mem_set_access(block.address, block.mapped_bytes(), &access_, 1);
+    if (result == CUDA_SUCCESS) return {};
+    error = driver_.error("cuMemSetAccess", result);
+  }
+  std::vector<Frame> done(block.frames.begin(),
+                          block.frames.begin() + static_cast<ptrdiff_t>(mapped));
+  unmap(block.address, done);
+  return error;
+}
+
+bool EngineImpl::unmap(uint64_t address, std::vector<Frame>& frames) {
+  for (const Frame& frame : frames) {
+    CUresult result = CUDA_SUCCESS;
+    for (int attempt = 0; attempt < 3; ++attempt)
+      if ((result = driver_.mem_unmap(address, frame.bytes())) == CUDA_SUCCESS) break;
+    FIRN_CHECK(result == CUDA_SUCCESS, "cuMemUnmap of %llx: %d", (unsigned long long)address,
+               static_cast<int>(result));
+    address += frame.bytes();
+  }
+  return true;
+}
+
+Result<void> EngineImpl::add_segment(Lock& lock, unsigned stream) {
+  for (int attempt = 0;; ++attempt) {
+    Result<Reservation> room = make_room(lock, 1, nullptr);
+    if (!room) return room.error();
+    Result<std::vector<Frame>> frames = frames_.take(std::move(*room));
+    if (!frames) {
+      if (frames.error().detail == CUDA_ERROR_OUT_OF_MEMORY && attempt < 8) continue;
+      return frames.error();
+    }
+    auto address = arena_->take(1);
+    if (!address || (spare_segments_.empty() && segment_count_ == segments_most)) {
+      if (address) arena_->give(*address, 1);
+      frames_.give(*frames);
+      return make_error(Code::out_of_memory, 0, "no addresses left in the arena");
+    }
+    Block probe;  // only what map() looks at
+    probe.address = *address;
+    probe.granules = 1;
+    probe.frames = std::move(*frames);
+    if (Result<void> mapped = map(probe); !mapped) {
+      frames_.give(probe.frames);
+      arena_->give(*address, 1);
+      return mapped.error();
+    }
+    uint32_t index;
+    if (!spare_segments_.empty()) {
+      index = spare_segments_.back();
+      spare_segments_.pop_back();
+    } else {
+      index = segment_count_++;
+      auto* fresh = new Segment;
+      fresh->units.reset(new std::atomic<uint32_t>[units_per_segment]());
+      segments_[index].store(fresh, std::memory_order_release);
+    }
+    Segment& segment = *segments_[index].load(std::memory_order_relaxed);
+    segment.address = *address;
+    segment.stream = static_cast<uint16_t>(stream);
+    segment.frames = std::move(probe.frames);
+    arena_->set(*address, 1, segment_mark | index);
+    small_[stream]->add(*address, granule_bytes);
+    segment_tally_[0].add(1);
+    reserved_tally_[0].add(granule_bytes);
+    return {};
+  }
+}
+
+Result<void*> EngineImpl::allocate_small(Lock& lock, unsigned stream, size_t bytes) {
+  unsigned size_class = size_class::of_small(bytes);
+  size_t size = size_class::small_bytes(size_class);
+  auto address = small_[stream]->take(size);
+  while (!address) {
+    if (Result<void> added = add_segment(lock, stream); !added) return added.error();
+    address = small_[stream]->take(size);
+  }
+  Block* block = table_.make();
+  if (!block) {
+    small_[stream]->release(*address, size, granule_bytes);
+    return make_error(Code::out_of_memory, 0, "too many live blocks");
+  }
+  block->address = *address;
+  block->granules = 0;
+  block->bytes = size;
+  block->stream = static_cast<uint16_t>(stream);
+  block->size_class = static_cast<uint16_t>(size_class);
+  Segment& segment = *segments_[arena_->at(*address) & ~segment_mark].load();
+  ++segment.live;
+  block->word.store(static_cast<uint64_t>(State::free) | word::small, std::memory_order_relaxed);
+  transit(*block, Event::allocate, life_flags | word::many_uses);
+  segment.units[(*address - segment.address) / unit_bytes].store(block->index + 1,
+                                                                 std::memory_order_release);
+  return hand_out(*block, bytes);
+}
+
+void EngineImpl::count_free(Block& block) {
+  hot_.freed(block.granules != 0, block.bytes, block.requested);
+  if (trace_) trace("free", block);
+}
+
+Result<void> EngineImpl::free(void* pointer) {
+  if (!pointer) return {};
+  Block* block = live_at(pointer, true);
+  if (!block)
+    return make_error(Code::invalid_argument, 0,
+                      fmt::format("free of {}: not the start of a live block", pointer));
+  uint64_t w = block->word.load(std::memory_order_acquire);
+  Use last{block->use.load(std::memory_order_relaxed)};
+  if (!last || last.stream() == block->stream) {
+    constexpr uint64_t slow = word::pinned | word::copies | word::unsettled | word::freed |
+                              word::recorded | word::many_uses;
+    while (word::state(w) == State::resident && !(w & slow) && word::holds(w) == 0) {
+      uint64_t next = word::with_state(w & ~word::proven, State::ready);
+      if (!block->word.compare_exchange_weak(w, next, std::memory_order_acq_rel)) continue;
+      count_free(*block);
+      make_ready(*block);
+      return {};
+    }
+  }
+  return free_slow(*block);
+}
+
+/// A block in State::ready goes where its stream finds it again. Without the lock.
+void EngineImpl::make_ready(Block& block) {
+  ++block.generation;
+  block.use.store(streams_.now(block.stream).bits, std::memory_order_relaxed);
+  if (block.size_class < size_class::count) {
+    ready(block.stream).stacks[block.size_class].push(table_, block);
+  } else {
+    Lock lock(mutex_);
+    parked_.push_back(&block);
+  }
+}
+
+Result<void> EngineImpl::free_slow(Block& block) {
+  Driver::ContextGuard context(driver_, options_.context);
+  Lock lock(mutex_);
+  uint64_t w = block.word.load(std::memory_order_acquire);
+  for (;;) {
+    State state = word::state(w);
+    if ((w & word::freed) || state == State::free || state == State::ready ||
+        state == State::draining)
+      return make_error(Code::invalid_argument, 0,
+                        fmt::format("block {:#x} was freed before", block.address));
+    uint64_t next = w | word::freed;
+    if (block.word.compare_exchange_weak(w, next, std::memory_order_acq_rel)) break;
+  }
+  count_free(block);
+  if (word::holds(w) == 0) finish_free(block);
+  return {};
+}
+
+/// Under the lock, word::freed set and nobody holding the block.
+void EngineImpl::finish_free(Block& block) {
+  uint64_t w = block.word.load(std::memory_order_acquire);
+  State state = word::state(w);
+  block.pin_reason = nullptr;
+  block.pin_count = 0;
+  // The copy-in must not overwrite what the stream's next owner writes.
+  if ((w & word::unsettled) && block.arrival) {
+    if (Result<void> ordered = streams_.order(block.stream, block.arrival); !ordered)
+      (void)streams_.wait(block.arrival);
+    add_use(block, block.arrival);
+  }
+  if (w & word::copies) drop_copies(block);
+  if (state == State::spilling) {
+    std::erase(spilling_, &block);
+    state = State::resident;
+    transit(block, Event::keep);
+  }
+  if (state == State::hosted || state == State::spilled || state == State::lost) {
+    transit(block, Event::release, life_flags);
+    drop_descriptor(block);
+    return;
+  }
+  if (state == State::faulting) {
+    ++block.generation;  // requests in flight now belong to nobody
+    transit(block, Event::release, life_flags);
+    std::erase(faulting_, &block);
+    draining_.push_back(&block);
+    finish_drain(block);
+    return;
+  }
+  // Resident. What it was used by on other streams has to be over before its frames are unmapped;
+  // what was recorded, also before it is handed out again.
+  Use last{block.use.load(std::memory_order_relaxed)};
+  if (last && last.stream() != block.stream) add_use(block, last);
+  bool recorded = w & word::recorded;
+  transit(block, Event::release, life_flags);
+  ++block.generation;
+  block.use.store(streams_.now(block.stream).bits, std::memory_order_relaxed);
+  if (recorded) {
+    for (uint16_t stream : block.recorded_streams) add_use(block, streams_.now(stream));
+    block.recorded_streams.clear();
+    close_uses(block);
+    deferred_.push_back(&block);
+    busy_.store(true, std::memory_order_relaxed);
+  } else if (block.size_class < size_class::count) {
+    ready(block.stream).stacks[block.size_class].push(table_, block);
+  } else {
+    parked_.push_back(&block);
+  }
+}
+
+void EngineImpl::settle_deferred() {
+  for (size_t i = 0; i < deferred_.size();) {
+    Block& block = *deferred_[i];
+    if (!uses_over(block)) {
+      close_uses(block);
+      ++i;
+      continue;
+    }
+    deferred_.erase(deferred_.begin() + static_cast<ptrdiff_t>(i));
+    if (block.size_class < size_class::count)
+      ready(block.stream).stacks[block.size_class].push(table_, block);
+    else
+      parked_.push_back(&block);
+  }
+}
+
+Result<void> EngineImpl::record_stream(const void* pointer, CUstream stream) {
+  Block* block = live_at(pointer, false);
+  if (!block)
+    return make_error(Code::invalid_argument, 0,
+                      fmt::format("record_stream of {}: not in a live block", pointer));
+  Lock lock(mutex_);
+  int index = see_stream(stream);
+  if (index < 0)
+    return make_error(Code::invalid_argument, 0,
+                      fmt::format("more than {} streams", Streams::capacity));
+  if (static_cast<unsigned>(index) == block->stream) return {};
+  auto& recorded = block->recorded_streams;
+  if (std::find(recorded.begin(), recorded.end(), index) == recorded.end())
+    recorded.push_back(static_cast<uint16_t>(index));
+  block->word.fetch_or(word::recorded, std::memory_order_acq_rel);
+  return {};
+}
+
+/// A block in State::free: its addresses and descriptor can serve another.
+void EngineImpl::drop_descriptor(Block& block) {
+  FIRN_CHECK(block.state() == State::free, "block %llx", (unsigned long long)block.address);
+  if (block.granules != 0) {
+    live_[block.live_at] = live_.back();
+    live_[block.live_at]->live_at = block.live_at;
+    live_.pop_back();
+    arena_->set(block.address, block.granules, 0);
+    arena_->give(block.address, block.granules);
+    reserved_tally_[1].remove(static_cast<int64_t>(block.mapped_bytes()));
+    segment_tally_[1].remove(1);
+  }
+  ++block.generation;
+  block.pieces.clear();
+  block.more_uses.clear();
+  block.recorded_streams.clear();
+  block.arrival = {};
+  block.use.store(0, std::memory_order_relaxed);
+  table_.recycle(&block);
+}
+
+/// Gives segments without blocks back. Their streams' work is over: waited for here.
+void EngineImpl::release_segments() {
+  for (uint32_t i = 0; i < segment_count_; ++i) {
+    Segment& segment = *segments_[i].load(std::memory_order_relaxed);
+    if (segment.frames.empty() || segment.live > 0) continue;
+    if (!streams_.wait(streams_.now(segment.stream))) continue;
+    if (!small_[segment.stream]->remove(segment.address, granule_bytes)) continue;
+    arena_->set(segment.address, 1, 0);
+    unmap(segment.address, segment.frames);
+    frames_.give(segment.frames);
+    arena_->give(segment.address, 1);
+    segment_tally_[0].remove(1);
+    reserved_tally_[0].remove(granule_bytes);
+    spare_segments_.push_back(i);
+  }
+}
+
+}  // namespace firn

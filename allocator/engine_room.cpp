@@ -1,0 +1,205 @@
+// Making room, in this order: frames that are free, ready blocks that nobody needs, blocks whose
+// bytes are valid elsewhere, blocks copied out, waiting for what is in flight; then an error that
+// says what is pinned and why.
+#include <algorithm>
+#include <map>
+
+#include <fmt/format.h>
+
+#include "allocator/check.h"
+#include "allocator/config.h"
+#include "allocator/engine_impl.h"
+
+namespace firn {
+
+Result<Reservation> EngineImpl::make_room(Lock& lock, uint64_t granules, const Block* wanted) {
+  if (granules > frames_.budget_granules()) return no_room(granules, wanted);
+  uint64_t begin = 0, others_since = 0;
+  unsigned fruitless = 0;
+  ++waiting_;
+  struct Leave {
+    unsigned& waiting;
+    ~Leave() { --waiting; }
+  } leave{waiting_};
+  for (;;) {
+    Reservation reservation = frames_.reserve(granules);
+    if (reservation.granules() != granules) {
+      pump_locked();
+      reservation = frames_.reserve(granules);
+    }
+    if (reservation.granules() != granules) {
+      park_ready(false);
+      reclaim_parked(granules);
+      reservation = frames_.reserve(granules);
+    }
+    if (reservation.granules() == granules) {
+      if (begin) count_stall(begin);
+      return reservation;
+    }
+    if (wanted && wanted->state() == State::draining) return Reservation();  // nobody wants it now
+    // Only now is memory really short.
+    pressed_ = true;
+    uint64_t coming = frames_.available() + leaving_granules();
+    for (Block* block : parked_) coming += block->granules;
+    for (Block* block : deferred_) coming += block->granules;
+    for (Block* block : draining_) coming += block->granules;
+    if (coming < granules) evict(granules - coming);
+    bool changed = pump_locked();
+    reservation = frames_.reserve(granules);
+    if (reservation.granules() == granules) {
+      if (begin) count_stall(begin);
+      return reservation;
+    }
+    if (!begin) begin = clock_.now_ns();
+    bool moving = !spilling_.empty() || !parked_.empty() || !deferred_.empty() ||
+                  !draining_.empty() || !faulting_.empty();
+    if (moving) {
+      others_since = 0;
+      if (!changed) wait(lock, 1'000'000);
+      continue;
+    }
+    if (fruitless++ == 0) {  // the last reserves: small segments, and what the device may have now
+      park_ready(true);
+      release_segments();
+      frames_.forget_limit();
+      continue;
+    }
+    // What other threads hold at this moment they will release, unless they wait for us.
+    uint64_t now = clock_.now_ns();
+    if (held_by_others()) {
+      if (!others_since) others_since = now;
+      if (now - others_since < 10'000'000'000ull) {
+        wait(lock, 1'000'000);
+        continue;
+      }
+    }
+    count_stall(begin);
+    return no_room(granules, wanted);
+  }
+}
+
+/// Takes every ready block off its stack. The next allocation of its size finds it in parked_.
+uint64_t EngineImpl::park_ready(bool small_too) {
+  uint64_t granules = 0;
+  for (unsigned stream = 0; stream < streams_.count(); ++stream) {
+    ReadyStacks* stacks = ready_[stream].load(std::memory_order_relaxed);
+    if (!stacks) continue;
+    for (unsigned c = small_too ? 0 : size_class::small_count; c < size_class::count; ++c) {
+      while (Block* block = stacks->stacks[c].pop(table_)) {
+        if (block->granules != 0) {
+          parked_.push_back(block);
+          granules += block->granules;
+          continue;
+        }
+        Segment& segment = *segments_[arena_->at(block->address) & ~segment_mark].load();
+        segment.units[(block->address - segment.address) / unit_bytes].store(
+            0, std::memory_order_release);
+        --segment.live;
+        small_[stream]->release(block->address, block->bytes, granule_bytes);
+        transit(*block, Event::reclaim);
+        drop_descriptor(*block);
+      }
+    }
+  }
+  return granules;
+}
+
+/// Unmaps parked blocks whose uses are over, the ones that were freed first, until `granules` are
+/// available; has events recorded behind the others.
+uint64_t EngineImpl::reclaim_parked(uint64_t granules) {
+  std::sort(parked_.begin(), parked_.end(), [](const Block* a, const Block* b) {
+    return a->age.load(std::memory_order_relaxed) > b->age.load(std::memory_order_relaxed);
+  });
+  uint64_t reclaimed = 0;
+  for (size_t i = parked_.size(); i-- > 0 && frames_.available() < granules;) {
+    Block& block = *parked_[i];
+    if (!uses_over(block)) {
+      close_uses(block);
+      continue;
+    }
+    parked_.erase(parked_.begin() + static_cast<ptrdiff_t>(i));
+    reclaimed += block.granules;
+    unmap(block.address, block.frames);
+    frames_.give(block.frames);
+    transit(block, Event::reclaim);
+    drop_descriptor(block);
+  }
+  return reclaimed;
+}
+
+uint64_t EngineImpl::evict(uint64_t granules) {
+  if (stuck_) return 0;
+  uint64_t started = 0;
+  // A spill that fails at once makes its block young; more such failures than blocks end the try.
+  for (size_t failures = 0; started < granules && failures <= live_.size();) {
+    Block* block = ages_.next(live_, tick_.load(std::memory_order_relaxed));
+    if (!block) break;
+    if (start_spill(*block, true)) {
+      started += block->granules;
+      ++counted_.evictions;
+    } else {
+      ++failures;
+      block->age.store(tick_.fetch_add(1, std::memory_order_relaxed), std::memory_order_relaxed);
+    }
+  }
+  return started;
+}
+
+uint64_t EngineImpl::leaving_granules() const {
+  uint64_t granules = 0;
+  for (const Block* block : spilling_)
+    if (block->leave) granules += block->granules;
+  return granules;
+}
+
+bool EngineImpl::held_by_others() const {
+  int64_t holds = 0;
+  for (const Block* block : live_)
+    holds += static_cast<int64_t>(word::holds(block->word.load(std::memory_order_relaxed)));
+  return holds > thread_holds(options_.device);
+}
+
+std::vector<PinnedBytes> EngineImpl::pinned_bytes() const {
+  std::map<std::string, uint64_t> by_reason;
+  for (const Block* block : live_) {
+    uint64_t w = block->word.load(std::memory_order_relaxed);
+    State state = word::state(w);
+    if (state != State::resident && state != State::spilling) continue;
+    if (w & word::pinned)
+      by_reason[block->pin_reason ? block->pin_reason : "pinned"] += block->mapped_bytes();
+    else if (word::holds(w) > 0)
+      by_reason["held by operators that are running"] += block->mapped_bytes();
+    else if (!(w & word::proven))
+      by_reason["not yet seen in an operator"] += block->mapped_bytes();
+  }
+  if (int64_t small = reserved_tally_[0].current(); small > 0)
+    by_reason["segments of small blocks (below 1 MiB)"] += static_cast<uint64_t>(small);
+  std::vector<PinnedBytes> out;
+  for (auto& [reason, bytes] : by_reason) out.push_back({reason, bytes});
+  std::sort(out.begin(), out.end(),
+            [](const PinnedBytes& a, const PinnedBytes& b) { return a.bytes > b.bytes; });
+  return out;
+}
+
+Error EngineImpl::no_room(uint64_t granules, const Block* wanted) const {
+  std::string text = fmt::format(
+      "{} {} within the budget of {} (firn_budget)", format_size(granules * granule_bytes),
+      wanted ? "are needed back on the device, which do not fit"
+             : "cannot be had on the device",
+      format_size(frames_.budget_granules() * granule_bytes));
+  std::vector<PinnedBytes> pinned = pinned_bytes();
+  text += pinned.empty() ? "; nothing is pinned" : "; staying on the device: ";
+  for (size_t i = 0; i < pinned.size(); ++i)
+    text += fmt::format("{}{} {}", i ? ", " : "", format_size(pinned[i].bytes), pinned[i].reason);
+  if (frames_.device_short())
+    text += fmt::format("; the device itself gave only {}",
+                        format_size(frames_.held_granules() * granule_bytes));
+  if (stuck_)
+    text += fmt::format("; eviction has stopped: {} of host memory are full (firn_host) and {}",
+                        format_size(host_.budget()),
+                        store_ ? "the store takes no more (firn_dir)" : "no firn_dir is set");
+  text += ". A larger firn_budget, or smaller tensors in a single operator, would help";
+  return make_error(Code::out_of_memory, 0, text);
+}
+
+}  // namespace firn

@@ -1,0 +1,205 @@
+// Statistics, trimming, the budget, spilling everything, and the walk that checks every invariant.
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "allocator/check.h"
+#include "allocator/engine_impl.h"
+
+namespace firn {
+
+EngineStats EngineImpl::stats() const {
+  Lock lock(mutex_);
+  EngineStats s = counted_;
+  s.device = options_.device;
+  s.budget_bytes = frames_.budget_granules() * granule_bytes;
+  s.device_bytes = frames_.held_granules() * granule_bytes;
+  s.peak_device_bytes = frames_.peak_granules() * granule_bytes;
+  Tally allocated = hot_.all_allocated_bytes.get();
+  s.allocated_bytes = static_cast<uint64_t>(allocated.current);
+  s.peak_allocated_bytes = static_cast<uint64_t>(allocated.peak);
+  for (const Block* block : live_) {
+    State state = block->state();
+    if (state == State::resident || state == State::spilling || state == State::faulting) {
+      s.resident_bytes += block->mapped_bytes();
+      s.rounding_bytes += block->mapped_bytes() - block->requested;
+    }
+    for (const Piece& piece : block->pieces) {
+      if (piece.host_valid) s.hosted_bytes += piece.bytes;
+      if (piece.slot_valid) s.nvme_bytes += piece.bytes;
+    }
+  }
+  s.host_used_bytes = host_.used();
+  s.touches = tick_.load(std::memory_order_relaxed);
+  s.watching = watching_.load(std::memory_order_relaxed);
+  s.pinned = pinned_bytes();
+  if (!host_.trouble().empty()) s.trouble.push_back(host_.trouble());
+  return s;
+}
+
+PoolTallies EngineImpl::tallies() const {
+  Lock lock(mutex_);
+  PoolTallies t;
+  auto sum = [](Tally all[3]) {
+    all[0] = {all[1].current + all[2].current, all[1].peak + all[2].peak,
+              all[1].allocated + all[2].allocated, all[1].freed + all[2].freed};
+  };
+  for (int pool = 0; pool < 2; ++pool) {
+    t.allocation[pool + 1] = t.active[pool + 1] = hot_.pool[pool].allocation.get();
+    t.allocated_bytes[pool + 1] = t.active_bytes[pool + 1] = hot_.pool[pool].allocated_bytes.get();
+    t.requested_bytes[pool + 1] = hot_.pool[pool].requested_bytes.get();
+    t.segment[pool + 1] = segment_tally_[pool].get();
+    t.reserved_bytes[pool + 1] = reserved_tally_[pool].get();
+  }
+  for (Tally* all : {t.allocation, t.active, t.allocated_bytes, t.active_bytes, t.requested_bytes,
+                     t.segment, t.reserved_bytes, t.inactive_split, t.inactive_split_bytes})
+    sum(all);
+  t.allocated_bytes[0].peak = t.active_bytes[0].peak = hot_.all_allocated_bytes.get().peak;
+  // What is reserved from the device are frames, whichever pool they serve.
+  t.reserved_bytes[0].current = static_cast<int64_t>(frames_.held_granules() * granule_bytes);
+  t.reserved_bytes[0].peak = static_cast<int64_t>(frames_.peak_granules() * granule_bytes);
+  return t;
+}
+
+void EngineImpl::reset_peaks() {
+  Lock lock(mutex_);
+  for (PoolCounters& pool : hot_.pool) {
+    pool.allocation.reset_peak();
+    pool.allocated_bytes.reset_peak();
+    pool.requested_bytes.reset_peak();
+  }
+  hot_.all_allocated_bytes.reset_peak();
+  for (int pool = 0; pool < 2; ++pool) {
+    segment_tally_[pool].reset_peak();
+    reserved_tally_[pool].reset_peak();
+  }
+  frames_.reset_peak();
+}
+
+void EngineImpl::reset_totals() {
+  Lock lock(mutex_);
+  for (PoolCounters& pool : hot_.pool) {
+    pool.allocation.reset_totals();
+    pool.allocated_bytes.reset_totals();
+    pool.requested_bytes.reset_totals();
+  }
+  hot_.all_allocated_bytes.reset_totals();
+  for (int pool = 0; pool < 2; ++pool) {
+    segment_tally_[pool].reset_totals();
+    reserved_tally_[pool].reset_totals();
+  }
+  counted_.oom_count = counted_.retry_count = 0;
+}
+
+std::vector<BlockInfo> EngineImpl::blocks() const {
+  Lock lock(mutex_);
+  std::vector<BlockInfo> out;
+  for (uint32_t i = 0; i < table_.size(); ++i) {
+    const Block& block = table_[i];
+    uint64_t w = block.word.load(std::memory_order_acquire);
+    if (word::state(w) == State::free) continue;
+    BlockInfo info;
+    info.base = reinterpret_cast<void*>(block.address);
+    info.bytes = block.bytes;
+    info.requested_bytes = block.requested;
+    info.stream = streams_.handle(block.stream);
+    info.state = state_names[static_cast<int>(word::state(w))];
+    info.small = w & word::small;
+    info.live = word::state(w) != State::ready && word::state(w) != State::draining &&
+                !(w & word::freed);
+    info.pins = word::holds(w) + ((w & word::pinned) ? 1 : 0);
+    out.push_back(info);
+  }
+  return out;
+}
+
+void EngineImpl::trim() {
+  Driver::ContextGuard context(driver_, options_.context);
+  Lock lock(mutex_);
+  park_ready(true);
+  for (int round = 0; round < 1000 && (!parked_.empty() || !deferred_.empty()); ++round) {
+    pump_locked();
+    park_ready(true);
+    reclaim_parked(UINT64_MAX);
+    if (!parked_.empty() || !deferred_.empty()) wait(lock, 1'000'000);
+  }
+  release_segments();
+  frames_.trim();
+}
+
+Result<void> EngineImpl::set_budget(uint64_t bytes) {
+  if (bytes < 2 * granule_bytes)
+    return make_error(Code::invalid_argument, 0,
+                      fmt::format("firn_budget: {} bytes is below the least, {} bytes", bytes,
+                                  2 * granule_bytes));
+  Driver::ContextGuard context(driver_, options_.context);
+  Lock lock(mutex_);
+  frames_.set_budget(bytes);
+  while (frames_.held_granules() > frames_.budget_granules()) {
+    uint64_t over = frames_.held_granules() - frames_.budget_granules();
+    park_ready(true);
+    reclaim_parked(UINT64_MAX);
+    frames_.trim(0);
+    if (frames_.held_granules() <= frames_.budget_granules()) break;
+    if (leaving_granules() < over) evict(over - leaving_granules());
+    pump_locked();
+    if (spilling_.empty() && parked_.empty() && deferred_.empty()) break;  // the rest is pinned
+    wait(lock, 1'000'000);
+  }
+  return {};
+}
+
+void EngineImpl::spill_all() {
+  Driver::ContextGuard context(driver_, options_.context);
+  Lock lock(mutex_);
+  for (int round = 0; round < 100'000; ++round) {
+    if (!stuck_)
+      for (Block* block : std::vector<Block*>(live_)) start_spill(*block, true);
+    if (spilling_.empty()) return;
+    if (!pump_locked()) wait(lock, 1'000'000);
+  }
+}
+
+void EngineImpl::check() const {
+  Lock lock(mutex_);
+  uint64_t granules = 0;
+  for (size_t i = 0; i < live_.size(); ++i) {
+    const Block& block = *live_[i];
+    auto address = (unsigned long long)block.address;
+    FIRN_CHECK(block.live_at == i, "block %llx", address);
+    FIRN_CHECK(arena_->at(block.address) == block.index + 1, "block %llx", address);
+    uint64_t held = 0;
+    for (const Frame& frame : block.frames) held += frame.granules;
+    granules += held;
+    uint64_t w = block.word.load(std::memory_order_acquire);
+    State state = word::state(w);
+    bool mapped = state == State::ready || state == State::resident || state == State::spilling ||
+                  (state == State::faulting && !block.setting_up);
+    FIRN_CHECK(state != State::free, "block %llx", address);
+    if (state != State::draining)
+      FIRN_CHECK(held == (mapped ? block.granules : 0), "block %llx (%s): %llu granules of %u",
+                 address, state_names[static_cast<int>(state)], (unsigned long long)held,
+                 block.granules);
+    for (const Piece& piece : block.pieces) {
+      FIRN_CHECK(!piece.host_valid || piece.host, "block %llx", address);
+      FIRN_CHECK(!piece.slot_valid || piece.slot, "block %llx", address);
+      if (state == State::hosted || state == State::spilled || state == State::faulting)
+        FIRN_CHECK(piece.host_valid || piece.slot_valid, "block %llx has no copy at %llu", address,
+                   (unsigned long long)piece.offset);
+      if (state == State::spilled) FIRN_CHECK(piece.slot_valid, "block %llx", address);
+      if (piece.host_valid || piece.slot_valid || piece.copying_out)
+        FIRN_CHECK(w & word::copies, "block %llx: copies without the flag", address);
+    }
+  }
+  for (uint32_t i = 0; i < segment_count_; ++i)
+    for (const Frame& frame : segments_[i].load()->frames) granules += frame.granules;
+  FIRN_CHECK(granules + frames_.free_granules() == frames_.held_granules(),
+             "%llu granules in blocks, %llu free, %llu held", (unsigned long long)granules,
+             (unsigned long long)frames_.free_granules(),
+             (unsigned long long)frames_.held_granules());
+  FIRN_CHECK(frames_.held_granules() <= frames_.budget_granules(), "%llu held, budget %llu",
+             (unsigned long long)frames_.held_granules(),
+             (unsigned long long)frames_.budget_granules());
+}
+
+}  // namespace firn

@@ -1,0 +1,252 @@
+// Touches, holds, pins and hints. touch() and release() of a resident block: one compare-and-swap
+// and one fetch-and-subtract on its word, two relaxed stores, no lock, no allocation.
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "allocator/check.h"
+#include "allocator/engine_impl.h"
+
+namespace firn {
+
+Result<Hold> EngineImpl::touch(const void* pointer, CUstream stream, Access access) {
+  auto address = reinterpret_cast<uint64_t>(pointer);
+  if (!arena_->contains(address)) return Hold{};
+  uint32_t entry = arena_->at(address);
+  if (entry == 0 || (entry & segment_mark)) return Hold{};
+  Block& block = table_[entry - 1];
+  uint64_t blocked = word::unsettled | word::freed;
+  if (access == Access::write) blocked |= word::copies;
+  uint64_t w = block.word.load(std::memory_order_acquire);
+  while (word::state(w) == State::resident && !(w & blocked)) {
+    uint64_t held = (w | word::proven) + word::hold_one;
+    if (!block.word.compare_exchange_weak(w, held, std::memory_order_acq_rel)) continue;
+    block.age.store(tick_.fetch_add(1, std::memory_order_relaxed), std::memory_order_relaxed);
+    ++thread_holds(options_.device);
+    if (trace_) trace("touch", block, access == Access::write ? "write" : "read");
+    return Hold{&block};
+  }
+  return touch_slow(block, stream, access);
+}
+
+Result<Hold> EngineImpl::touch_slow(Block& block, CUstream stream, Access access) {
+  Driver::ContextGuard context(driver_, options_.context);
+  Lock lock(mutex_);
+  int index = see_stream(stream);
+  if (index < 0)
+    return make_error(Code::invalid_argument, 0,
+                      fmt::format("more than {} streams", Streams::capacity));
+  uint32_t failures = block.fault_failures;
+  uint64_t stall_begin = 0;
+  for (;;) {
+    uint64_t w = block.word.load(std::memory_order_acquire);
+    if (w & word::freed) break;
+    switch (word::state(w)) {
+      case State::resident: {
+        if (w & word::many_uses) (void)uses_over(block);  // forgets those that are over
+        if (w & word::unsettled) {
+          if (streams_.over(block.arrival)) {
+            block.word.fetch_and(~word::unsettled, std::memory_order_acq_rel);
+            block.arrival = {};
+          } else if (Result<void> ordered = streams_.order(index, block.arrival); !ordered) {
+            return ordered.error();
+          }
+        }
+        if (access == Access::write && (w & word::copies)) drop_copies(block);
+        w = block.word.load(std::memory_order_acquire);
+        while (word::state(w) == State::resident && !(w & word::freed)) {
+          if (!block.word.compare_exchange_weak(w, (w | word::proven) + word::hold_one,
+                                                std::memory_order_acq_rel))
+            continue;
+          block.age.store(tick_.fetch_add(1, std::memory_order_relaxed),
+                          std::memory_order_relaxed);
+          if (block.prefetched) block.prefetched = false;
+          if (stall_begin) count_stall(stall_begin);
+          ++thread_holds(options_.device);
+          if (trace_) trace("touch", block, access == Access::write ? "write" : "read");
+          return Hold{&block};
+        }
+        break;
+      }
+      case State::spilling:
+        keep(block);
+        break;
+      case State::hosted:
+      case State::spilled: {
+        if (!stall_begin) stall_begin = clock_.now_ns();
+        if (Result<void> begun = begin_fault(lock, block, false); !begun) {
+          count_stall(stall_begin);
+          if (begun.error().code == Code::out_of_memory) ++counted_.oom_count;
+          return begun.error();
+        }
+        break;
+      }
+      case State::faulting:
+        if (!stall_begin) stall_begin = clock_.now_ns();
+        if (!pump_locked()) wait(lock, 1'000'000);
+        if (block.fault_failures > failures + 3)
+          return make_error(Code::driver, 0,
+                            fmt::format("block {:#x} could not be brought back: {}", block.address,
+                                        block.fault_error));
+        break;
+      case State::lost:
+        return make_error(Code::lost, 0,
+                          fmt::format("block {:#x} ({} bytes) is lost: {}", block.address,
+                                      block.requested, block.fault_error));
+      default:
+        return Hold{};  // freed under our hands: not a block any more
+    }
+  }
+  return Hold{};
+}
+
+void EngineImpl::release(Hold hold, CUstream stream) {
+  if (!hold.block) return;
+  Block& block = *hold.block;
+  if (stream == CU_STREAM_LEGACY) stream = nullptr;
+  int index = streams_.find(stream);
+  if (index < 0) {
+    Lock lock(mutex_);
+    index = see_stream(stream);
+    FIRN_CHECK(index >= 0, "more than %u streams", Streams::capacity);
+  }
+  Use use = streams_.now(static_cast<unsigned>(index));
+  uint64_t last = block.use.load(std::memory_order_acquire);
+  for (;;) {
+    Use before{last};
+    if (before && before.stream() == use.stream() && before.epoch() >= use.epoch()) break;
+    if (before && before.stream() != use.stream() && !streams_.over(before)) {
+      Lock lock(mutex_);
+      add_use(block, before);
+    }
+    if (block.use.compare_exchange_weak(last, use.bits, std::memory_order_acq_rel)) break;
+  }
+  --thread_holds(options_.device);
+  uint64_t w = block.word.fetch_sub(word::hold_one, std::memory_order_acq_rel);
+  FIRN_CHECK(word::holds(w) > 0, "block %llx released without a hold",
+             (unsigned long long)block.address);
+  if ((w & word::freed) && word::holds(w) == 1) {
+    Driver::ContextGuard context(driver_, options_.context);
+    Lock lock(mutex_);
+    finish_free(block);
+  }
+}
+
+Hold EngineImpl::hold_new(const void* pointer) {
+  Block* block = live_at(pointer, true);
+  if (!block) return {};
+  uint64_t w = block->word.load(std::memory_order_acquire);
+  while (!(w & word::small) && word::state(w) == State::resident) {
+    if (!block->word.compare_exchange_weak(w, w + word::hold_one, std::memory_order_acq_rel))
+      continue;
+    ++thread_holds(options_.device);
+    return Hold{block};
+  }
+  return {};
+}
+
+void EngineImpl::add_use(Block& block, Use use) {
+  if (!use || streams_.over(use)) return;
+  for (Use& known : block.more_uses)
+    if (known.stream() == use.stream()) {
+      if (known.epoch() < use.epoch()) known = use;
+      return;
+    }
+  block.more_uses.push_back(use);
+  block.word.fetch_or(word::many_uses, std::memory_order_acq_rel);
+}
+
+/// Everything that used the block, its copies included, is over. Forgets the uses that are.
+bool EngineImpl::uses_over(Block& block) {
+  std::erase_if(block.more_uses, [&](Use use) { return streams_.over(use); });
+  if (block.more_uses.empty())
+    block.word.fetch_and(~word::many_uses, std::memory_order_acq_rel);
+  return block.more_uses.empty() &&
+         streams_.over(Use{block.use.load(std::memory_order_acquire)}) &&
+         streams_.over(block.arrival);
+}
+
+void EngineImpl::close_uses(Block& block) {
+  for (Use use : block.more_uses) (void)streams_.close(use);
+  if (Use last{block.use.load(std::memory_order_acquire)}; last && !streams_.over(last))
+    (void)streams_.close(last);
+  if (block.arrival && !streams_.over(block.arrival)) (void)streams_.close(block.arrival);
+}
+
+Result<void> EngineImpl::pin(const void* pointer, const char* reason) {
+  Block* block = live_at(pointer, false);
+  if (!block)
+    return make_error(Code::invalid_argument, 0, fmt::format("pin of {}: no block", pointer));
+  if (block->word.load(std::memory_order_acquire) & word::small) return {};
+  // A pinned block is a resident block.
+  Result<Hold> hold = touch(pointer, nullptr, Access::read);
+  if (!hold) return hold.error();
+  {
+    Lock lock(mutex_);
+    block->pin_reason = reason;
+    ++block->pin_count;
+    block->word.fetch_or(word::pinned, std::memory_order_acq_rel);
+  }
+  release(*hold, nullptr);
+  return {};
+}
+
+Result<void> EngineImpl::unpin(const void* pointer) {
+  Block* block = live_at(pointer, false);
+  if (!block || !(block->word.load(std::memory_order_acquire) & (word::pinned | word::small)))
+    return make_error(Code::invalid_argument, 0,
+                      fmt::format("unpin of {}: not pinned", pointer));
+  Lock lock(mutex_);
+  if (block->pin_count > 0 && --block->pin_count == 0) {
+    block->word.fetch_and(~word::pinned, std::memory_order_acq_rel);
+    block->pin_reason = nullptr;
+  }
+  return {};
+}
+
+Result<void> EngineImpl::prefetch(const void* pointer, size_t bytes, CUstream stream) {
+  auto begin = reinterpret_cast<uint64_t>(pointer);
+  Driver::ContextGuard context(driver_, options_.context);
+  Lock lock(mutex_);
+  for (uint64_t at = begin; at < begin + std::max<size_t>(bytes, 1);) {
+    Block* block = live_at(reinterpret_cast<void*>(at), false);
+    if (!block)
+      return make_error(Code::invalid_argument, 0,
+                        fmt::format("prefetch of {:#x}: no block", at));
+    State state = block->state();
+    if (state == State::spilling) keep(*block);
+    if (state == State::hosted || state == State::spilled)
+      prefetches_.push_back({{block, block->generation, block->version, 0},
+                             static_cast<unsigned>(std::max(see_stream(stream), 0))});
+    if (state == State::resident)
+      block->age.store(tick_.fetch_add(1, std::memory_order_relaxed), std::memory_order_relaxed);
+    at = block->address + std::max<uint64_t>(block->mapped_bytes(), block->bytes);
+  }
+  run_prefetches(lock);
+  busy_.store(true, std::memory_order_relaxed);
+  lock.unlock();
+  clock_.notify();
+  return {};
+}
+
+Result<void> EngineImpl::cold(const void* pointer, size_t bytes) {
+  auto begin = reinterpret_cast<uint64_t>(pointer);
+  Driver::ContextGuard context(driver_, options_.context);
+  Lock lock(mutex_);
+  for (uint64_t at = begin; at < begin + std::max<size_t>(bytes, 1);) {
+    Block* block = live_at(reinterpret_cast<void*>(at), false);
+    if (!block)
+      return make_error(Code::invalid_argument, 0, fmt::format("cold of {:#x}: no block", at));
+    if (AgeOrder::may_leave(block->word.load(std::memory_order_acquire))) {
+      block->age.store(0, std::memory_order_relaxed);
+      start_spill(*block, true);
+    }
+    at = block->address + std::max<uint64_t>(block->mapped_bytes(), block->bytes);
+  }
+  pump_locked();
+  lock.unlock();
+  clock_.notify();
+  return {};
+}
+
+}  // namespace firn

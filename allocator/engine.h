@@ -7,6 +7,7 @@
 // served by the stream's ready blocks.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -37,7 +38,8 @@ struct EngineOptions {
   uint64_t piece_bytes = 8u << 20;
   double watch_fraction = 0.5;
   bool adversarial = false;
-  bool software = false;
+  /// What is left of the process's host budget, shared by its engines; null: host_bytes is one's own.
+  std::atomic<uint64_t>* host_left = nullptr;
 };
 
 /// Counted as torch's statistics are: current, peak since the last reset, totals.
@@ -92,6 +94,8 @@ class Engine {
                                               TraceWriter* trace = nullptr);
   /// Waits for everything in flight, then gives all memory back.
   virtual ~Engine() = default;
+  /// Forgets everything without another driver or store call: process exit, fork in the child.
+  virtual void abandon() = 0;
 
   /// A block of at least `bytes` (0: null), for work on `stream`; resident, contents undefined.
   /// out_of_memory says what is pinned and why, and which knob changes it.

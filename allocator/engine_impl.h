@@ -94,8 +94,7 @@ class EngineImpl final : public Engine {
   void reset_totals() override;
   std::vector<BlockInfo> blocks() const override;
   void check() const override;
-  /// Forgets everything without a driver call (exit, fork).
-  void abandon();
+  void abandon() override;
 
  private:
   static constexpr uint32_t segment_mark = 0x80000000u;

@@ -13,8 +13,15 @@ constexpr size_t align_up(size_t bytes) {
 }
 }  // namespace
 
-HostTier::HostTier(const Driver& driver, Store* store, uint64_t budget_bytes)
-    : driver_(driver), store_(store), budget_(budget_bytes) {}
+HostTier::HostTier(const Driver& driver, Store* store, uint64_t budget_bytes,
+                   std::atomic<uint64_t>* shared_left)
+    : driver_(driver), store_(store), budget_(budget_bytes), shared_left_(shared_left) {}
+
+uint64_t HostTier::budget() const {
+  if (exhausted_) return mapped_;
+  if (!shared_left_) return budget_;
+  return std::min(budget_, mapped_ + shared_left_->load(std::memory_order_relaxed));
+}
 
 HostTier::~HostTier() {
   for (Region& region : regions_)
@@ -29,8 +36,10 @@ void HostTier::abandon() {
 }
 
 bool HostTier::grow(size_t bytes) {
-  uint64_t size = std::min(std::max<uint64_t>(region_bytes, bytes), budget_ - mapped_);
+  uint64_t size = std::min(std::max<uint64_t>(region_bytes, bytes), budget() - mapped_);
+  size -= size % store_alignment;
   if (size < bytes || exhausted_) return false;
+  if (shared_left_ && !claim(size)) return false;
   Result<StagingRegion> memory = StagingRegion::create(size);
   if (!memory) {
     exhausted_ = true;
@@ -60,9 +69,18 @@ bool HostTier::grow(size_t bytes) {
   return true;
 }
 
+/// Takes `size` out of the shared budget; regions are never given back before the end.
+bool HostTier::claim(uint64_t size) {
+  uint64_t left = shared_left_->load(std::memory_order_relaxed);
+  do {
+    if (left < size) return false;
+  } while (!shared_left_->compare_exchange_weak(left, left - size, std::memory_order_relaxed));
+  return true;
+}
+
 Staging* HostTier::acquire(size_t bytes, uint64_t reserve) {
   bytes = align_up(bytes);
-  if (ranges_.used() + bytes + reserve > budget_) return nullptr;
+  if (ranges_.used() + bytes + reserve > budget()) return nullptr;
   auto begin = ranges_.take(bytes);
   if (!begin && grow(bytes)) begin = ranges_.take(bytes);
   if (!begin) return nullptr;

@@ -6,6 +6,7 @@
 // engine's lock, with the device's context current.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -27,7 +28,9 @@ struct Staging {
 
 class HostTier {
  public:
-  HostTier(const Driver& driver, Store* store, uint64_t budget_bytes);
+  /// `shared_left`: what the process's engines may still map together; null: no sharing.
+  HostTier(const Driver& driver, Store* store, uint64_t budget_bytes,
+           std::atomic<uint64_t>* shared_left);
   ~HostTier();
 
   /// Staging for `bytes`, with one reference; null when the budget (less `reserve` bytes that this
@@ -36,7 +39,8 @@ class HostTier {
   void ref(Staging* staging) { ++staging->refs; }
   void unref(Staging* staging);
 
-  uint64_t budget() const { return budget_; }
+  /// What this engine can come to use, as things stand.
+  uint64_t budget() const;
   uint64_t used() const { return ranges_.used(); }
   /// Registration refused, memory refused: in words; empty when all is well.
   const std::string& trouble() const { return trouble_; }
@@ -44,10 +48,12 @@ class HostTier {
 
  private:
   bool grow(size_t bytes);
+  bool claim(uint64_t size);
 
   const Driver& driver_;
   Store* store_;
-  uint64_t budget_;
+  const uint64_t budget_;
+  std::atomic<uint64_t>* const shared_left_;
   uint64_t mapped_ = 0;
   bool exhausted_ = false;  // the system refused more
   struct Region {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "allocator/config.h"
@@ -29,6 +30,11 @@ class Runtime {
   virtual const Config& config() const = 0;
   virtual const Driver& driver() const = 0;
   virtual Store* store() const = 0;
+
+  /// Names something that front ends know they do not see, for the statistics' "unseen" list.
+  virtual void note_unseen(const std::string& words) = 0;
+  /// Spills every block that may be spilled, on every opened device (adversarial mode).
+  virtual void spill_all() = 0;
 
   /// The contract's --stats document (JSON text).
   virtual std::string stats_json() const = 0;

@@ -1,0 +1,165 @@
+// include/firn/firn.h on top of the runtime. Owns, per thread, the blocks announced by its last
+// firn_touch() and its last error.
+#include "firn/firn.h"
+
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "allocator/runtime.h"
+
+namespace {
+
+using namespace firn;
+
+thread_local std::string last_error;
+
+struct Announced {
+  struct Item {
+    Engine* engine;
+    Hold hold;
+  };
+  std::vector<Item> items;
+  CUstream stream = nullptr;
+  void end() {
+    if (Runtime::get())
+      for (const Item& item : items) item.engine->release(item.hold, stream);
+    items.clear();
+  }
+  ~Announced() { end(); }
+};
+thread_local Announced announced;
+
+int status(const Error& error) {
+  last_error = describe(error);
+  switch (error.code) {
+    case Code::ok: return FIRN_OK;
+    case Code::invalid_argument: return FIRN_INVALID_ARGUMENT;
+    case Code::out_of_memory: return FIRN_OUT_OF_MEMORY;
+    case Code::host_out_of_memory: return FIRN_HOST_OUT_OF_MEMORY;
+    case Code::driver: return FIRN_DRIVER;
+    case Code::io:
+    case Code::no_space: return FIRN_IO;
+    case Code::corrupt:
+    case Code::lost: return FIRN_LOST;
+    case Code::not_supported:
+    case Code::cancelled: return FIRN_NOT_SUPPORTED;
+  }
+  return FIRN_NOT_SUPPORTED;
+}
+
+template <class T>
+int status(const Result<T>& result) {
+  return result ? FIRN_OK : status(result.error());
+}
+
+Engine* engine_of(const void* block, int& code) {
+  Runtime* runtime = Runtime::get();
+  Engine* engine = runtime ? runtime->around(block) : nullptr;
+  code = engine ? FIRN_OK
+                : status(make_error(Code::invalid_argument, 0,
+                                    runtime ? "the address is not in a block of Firn's"
+                                            : "firn_init() was not called"));
+  return engine;
+}
+
+CUstream stream_of(firn_stream stream) { return static_cast<CUstream>(stream); }
+
+}  // namespace
+
+extern "C" {
+
+int firn_init(const char* conf) {
+  Result<Config> config = parse_config(conf ? conf : "");
+  if (!config) return status(config.error());
+  return status(Runtime::start(*config));
+}
+
+int firn_malloc(void** block, size_t bytes, int device, firn_stream stream) {
+  *block = nullptr;
+  Runtime* runtime = Runtime::get();
+  if (!runtime)
+    return status(make_error(Code::invalid_argument, 0, "firn_init() was not called"));
+  Result<Engine*> engine = runtime->device(device);
+  if (!engine) return status(engine.error());
+  Result<void*> made = (*engine)->allocate(bytes, stream_of(stream));
+  if (made) *block = *made;
+  return status(made);
+}
+
+int firn_free(void* block, firn_stream stream) {
+  if (!block) return FIRN_OK;
+  int code;
+  Engine* engine = engine_of(block, code);
+  if (!engine) return code;
+  // No effect when it is the allocation's own stream.
+  if (Result<void> recorded = engine->record_stream(block, stream_of(stream)); !recorded)
+    return status(recorded.error());
+  return status(engine->free(block));
+}
+
+int firn_touch(void* const* blocks, const int* access, size_t count, firn_stream stream) {
+  announced.end();
+  announced.stream = stream_of(stream);
+  Runtime* runtime = Runtime::get();
+  if (!runtime)
+    return status(make_error(Code::invalid_argument, 0, "firn_init() was not called"));
+  for (size_t i = 0; i < count; ++i) {
+    Engine* engine = runtime->around(blocks[i]);
+    if (!engine) continue;
+    Access how = access && access[i] == FIRN_READ ? Access::read : Access::write;
+    Result<Hold> hold = engine->touch(blocks[i], announced.stream, how);
+    if (!hold) {
+      announced.end();
+      return status(hold.error());
+    }
+    if (hold->block) announced.items.push_back({engine, *hold});
+  }
+  return FIRN_OK;
+}
+
+void firn_launched(void) { announced.end(); }
+
+int firn_prefetch(void* block, size_t bytes, firn_stream stream) {
+  int code;
+  Engine* engine = engine_of(block, code);
+  return engine ? status(engine->prefetch(block, bytes, stream_of(stream))) : code;
+}
+
+int firn_cold(void* block, size_t bytes) {
+  int code;
+  Engine* engine = engine_of(block, code);
+  return engine ? status(engine->cold(block, bytes)) : code;
+}
+
+int firn_pin(void* block) {
+  int code;
+  Engine* engine = engine_of(block, code);
+  return engine ? status(engine->pin(block, "firn_pin()")) : code;
+}
+
+int firn_unpin(void* block) {
+  int code;
+  Engine* engine = engine_of(block, code);
+  return engine ? status(engine->unpin(block)) : code;
+}
+
+size_t firn_stats(char* text, size_t size) {
+  Runtime* runtime = Runtime::get();
+  std::string document = runtime ? runtime->stats_json() : "{}";
+  if (text && size > 0) {
+    size_t count = std::min(size - 1, document.size());
+    std::memcpy(text, document.data(), count);
+    text[count] = 0;
+  }
+  return document.size();
+}
+
+void firn_shutdown(void) {
+  announced.end();
+  if (Runtime* runtime = Runtime::get()) runtime->stop();
+}
+
+const char* firn_error(void) { return last_error.c_str(); }
+
+}  // extern "C"

@@ -1,0 +1,277 @@
+// The process's Firn: opens what it stands on, runs one service thread per device, writes the
+// statistics at the end. Owns driver, store, engines; leaves all of them to the operating system at
+// exit, for CUDA calls are undefined once exit has begun.
+#include "allocator/runtime.h"
+
+#include <pthread.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <condition_variable>
+#include <cstdlib>
+#include <fstream>
+#include <mutex>
+#include <thread>
+
+#include <fmt/format.h>
+
+#include "allocator/check.h"
+#include "allocator/stats_json.h"
+#include "allocator/trace.h"
+
+namespace firn {
+
+namespace {
+
+constexpr int devices_most = 16;  // the store's queues
+
+/// What the system can spare for pinned memory: a quarter of what is available, at most 8 GiB.
+uint64_t default_host_bytes() {
+  std::ifstream info("/proc/meminfo");
+  std::string key, unit;
+  uint64_t kib = 0;
+  while (info >> key >> kib >> unit)
+    if (key == "MemAvailable:") break;
+  uint64_t available = kib << 10;
+  std::ifstream cgroup("/sys/fs/cgroup/memory.max");
+  if (uint64_t limit = 0; cgroup >> limit) available = std::min(available, limit);
+  return std::clamp<uint64_t>(available / 4, 64u << 20, uint64_t{8} << 30);
+}
+
+class RuntimeImpl final : public Runtime {
+ public:
+  explicit RuntimeImpl(const Config& config) : config_(config) {}
+
+  Result<void> open() {
+    Result<std::unique_ptr<Driver>> driver = open_driver(config_.driver);
+    if (!driver) return driver.error();
+    driver_ = std::move(*driver);
+    if (config_.host_bytes == 0) config_.host_bytes = default_host_bytes();
+    if (config_.host_bytes < (16u << 20))
+      return make_error(Code::invalid_argument, 0,
+                        fmt::format("firn_host: {} is below the least, 16MiB",
+                                    format_size(config_.host_bytes)));
+    // Eight pieces have to fit, so that copies, writes and reads can overlap.
+    uint64_t piece = std::min<uint64_t>(config_.piece_bytes, config_.host_bytes / 8);
+    config_.piece_bytes = std::max<uint64_t>(piece / (2u << 20) * (2u << 20), 2u << 20);
+    host_left_ = config_.host_bytes;
+    if (!config_.dirs.empty()) {
+      StoreOptions options;
+      options.dirs = config_.dirs;
+      options.depth = config_.depth;
+      options.allow_tmpfs = config_.allow_tmpfs;
+      options.clock = &wall_clock();
+      if (config_.store_bytes) options.max_bytes_per_dir = config_.store_bytes;
+      if (config_.store == "io_uring") options.kind = StoreOptions::Kind::io_uring;
+      if (config_.store == "threads") options.kind = StoreOptions::Kind::threads;
+      Result<std::unique_ptr<Store>> store = open_store(options);
+      if (!store) return store.error();
+      store_ = std::move(*store);
+    }
+    if (!config_.trace_file.empty()) {
+      Result<std::unique_ptr<TraceWriter>> trace = TraceWriter::create(config_.trace_file);
+      if (!trace) return trace.error();
+      trace_ = std::move(*trace);
+    }
+    return {};
+  }
+
+  Result<Engine*> device(int ordinal) override {
+    if (Engine* engine = opened(ordinal)) return engine;
+    if (ordinal < 0 || ordinal >= devices_most)
+      return make_error(Code::invalid_argument, 0,
+                        fmt::format("device {}: Firn serves devices 0 to {}", ordinal,
+                                    devices_most - 1));
+    std::lock_guard lock(mutex_);
+    if (Engine* engine = opened(ordinal)) return engine;
+    Result<std::unique_ptr<Engine>> engine = open_engine(ordinal);
+    if (!engine) return engine.error();
+    Engine* raw = engine->release();  // never destroyed: see the head of this file
+    engines_[ordinal].store(raw, std::memory_order_release);
+    service_[ordinal] = std::thread([this, raw, ordinal] { serve(*raw, ordinal); });
+    service_[ordinal].detach();
+    return raw;
+  }
+
+  Engine* opened(int ordinal) const override {
+    return ordinal >= 0 && ordinal < devices_most
+               ? engines_[ordinal].load(std::memory_order_acquire)
+               : nullptr;
+  }
+
+  Engine* around(const void* pointer) const override {
+    for (const auto& slot : engines_) {
+      Engine* engine = slot.load(std::memory_order_acquire);
+      if (engine && engine->contains(pointer)) return engine;
+    }
+    return nullptr;
+  }
+
+  int device_count() const override {
+    int count = 0;
+    return driver_->init(0) == CUDA_SUCCESS && driver_->device_get_count(&count) == CUDA_SUCCESS
+               ? count
+               : 0;
+  }
+  const Config& config() const override { return config_; }
+  const Driver& driver() const override { return *driver_; }
+  Store* store() const override { return store_.get(); }
+
+  void note_unseen(const std::string& words) override {
+    std::lock_guard lock(mutex_);
+    if (std::find(unseen_.begin(), unseen_.end(), words) == unseen_.end())
+      unseen_.push_back(words);
+  }
+
+  void spill_all() override {
+    for (const auto& slot : engines_)
+      if (Engine* engine = slot.load(std::memory_order_acquire)) engine->spill_all();
+  }
+
+  std::string stats_json() const override {
+    std::vector<EngineStats> devices;
+    for (const auto& slot : engines_)
+      if (Engine* engine = slot.load(std::memory_order_acquire)) devices.push_back(engine->stats());
+    std::vector<std::string> unseen;
+    {
+      std::lock_guard lock(mutex_);
+      unseen = unseen_;
+    }
+    return firn::stats_json(devices, store_ ? store_->stats() : StoreStats{}, unseen);
+  }
+
+  void stop() override {
+    bool was = stopping_.exchange(true);
+    if (was) return;
+    // Let the service threads leave the driver; do not wait for one that is stuck in it.
+    wall_clock().notify();
+    {
+      std::unique_lock lock(mutex_);
+      left_.wait_for(lock, std::chrono::seconds(2), [this] { return serving_ == 0; });
+    }
+    if (!config_.stats_file.empty()) write_stats();
+    if (trace_) trace_->flush();
+  }
+
+  /// In the child after fork: nothing of the parent's is touched.
+  void forget() {
+    stopping_ = true;
+    for (auto& slot : engines_)
+      if (Engine* engine = slot.exchange(nullptr)) engine->abandon();
+    if (store_) store_->abandon();
+    (void)store_.release();
+    (void)trace_.release();
+  }
+
+ private:
+  Result<std::unique_ptr<Engine>> open_engine(int ordinal) {
+    const Driver& driver = *driver_;
+    CUresult result = driver.init(0);
+    if (result != CUDA_SUCCESS) return driver.error("cuInit", result);
+    CUdevice device = 0;
+    if ((result = driver.device_get(&device, ordinal)) != CUDA_SUCCESS)
+      return driver.error("cuDeviceGet", result);
+    EngineOptions options;
+    options.device = ordinal;
+    if ((result = driver.device_primary_ctx_retain(&options.context, device)) != CUDA_SUCCESS)
+      return driver.error("cuDevicePrimaryCtxRetain", result);
+    Driver::ContextGuard context(driver, options.context);
+    size_t free_bytes = 0, total_bytes = 0;
+    if ((result = driver.mem_get_info(&free_bytes, &total_bytes)) != CUDA_SUCCESS)
+      return driver.error("cuMemGetInfo", result);
+    if (config_.budget_bytes > total_bytes)
+      return make_error(Code::invalid_argument, 0,
+                        fmt::format("firn_budget: {} is above the memory of device {}, {}",
+                                    format_size(config_.budget_bytes), ordinal,
+                                    format_size(total_bytes)));
+    // The margin is for what is not ours: contexts, modules, other libraries' workspaces.
+    uint64_t margin = std::max<uint64_t>(total_bytes / 50, std::min<uint64_t>(256u << 20,
+                                                                             total_bytes / 16));
+    options.budget_bytes = config_.budget_bytes        ? config_.budget_bytes
+                           : free_bytes > margin       ? free_bytes - margin
+                                                       : free_bytes;
+    options.host_bytes = config_.host_bytes;
+    options.host_left = &host_left_;
+    options.piece_bytes = config_.piece_bytes;
+    options.watch_fraction = config_.watch_fraction;
+    options.adversarial = config_.adversarial;
+    return Engine::open(options, driver, store_.get(), static_cast<unsigned>(ordinal),
+                        wall_clock(), trace_.get());
+  }
+
+  /// The service thread: pumps while something is in flight, sleeps otherwise.
+  void serve(Engine& engine, int ordinal) {
+    pthread_setname_np(pthread_self(), fmt::format("firn-pump-{}", ordinal).c_str());
+    {
+      std::lock_guard lock(mutex_);
+      ++serving_;
+    }
+    while (!stopping_.load(std::memory_order_acquire)) {
+      bool changed = engine.pump();
+      if (!changed) wall_clock().wait(engine.busy() ? 200'000 : 20'000'000);
+    }
+    std::lock_guard lock(mutex_);
+    --serving_;
+    left_.notify_all();
+  }
+
+  void write_stats() {
+    std::string name = expand_pid(config_.stats_file), part = name + ".part";
+    std::ofstream out(part, std::ios::trunc);
+    out << stats_json() << '\n';
+    out.close();
+    if (!out || std::rename(part.c_str(), name.c_str()) != 0)
+      std::fprintf(stderr, "firn: cannot write the statistics to %s (--stats)\n", name.c_str());
+  }
+
+  Config config_;
+  std::unique_ptr<Driver> driver_;
+  std::unique_ptr<Store> store_;
+  std::unique_ptr<TraceWriter> trace_;
+  std::array<std::atomic<Engine*>, devices_most> engines_{};
+  std::array<std::thread, devices_most> service_;
+  std::atomic<uint64_t> host_left_{0};
+  mutable std::mutex mutex_;
+  std::condition_variable left_;
+  int serving_ = 0;
+  std::atomic<bool> stopping_{false};
+  std::vector<std::string> unseen_;
+};
+
+std::atomic<RuntimeImpl*> the_runtime{nullptr};
+std::mutex start_mutex;
+
+void stop_at_exit() {
+  if (RuntimeImpl* runtime = the_runtime.load()) runtime->stop();
+}
+void forget_in_child() {
+  if (RuntimeImpl* runtime = the_runtime.exchange(nullptr)) runtime->forget();
+}
+
+}  // namespace
+
+Result<Runtime*> Runtime::start(const Config& config) {
+  std::lock_guard lock(start_mutex);
+  if (RuntimeImpl* runtime = the_runtime.load()) {
+    if (runtime->config().budget_bytes == config.budget_bytes &&
+        runtime->config().dirs == config.dirs)
+      return static_cast<Runtime*>(runtime);
+    return make_error(Code::invalid_argument, 0, "Firn runs in this process with other settings");
+  }
+  auto runtime = std::make_unique<RuntimeImpl>(config);
+  if (Result<void> opened = runtime->open(); !opened) return opened.error();
+  static bool registered = false;
+  if (!registered) {
+    registered = true;
+    if (std::atexit(stop_at_exit) != 0 || pthread_atfork(nullptr, nullptr, forget_in_child) != 0)
+      return make_error(Code::host_out_of_memory, 0, "atexit or pthread_atfork refused");
+  }
+  the_runtime.store(runtime.release());
+  return static_cast<Runtime*>(the_runtime.load());
+}
+
+Runtime* Runtime::get() { return the_runtime.load(std::memory_order_acquire); }
+
+}  // namespace firn

@@ -1,0 +1,65 @@
+#include "allocator/stats_json.h"
+
+#include <unistd.h>
+
+#include <nlohmann/json.hpp>
+
+namespace firn {
+
+namespace {
+nlohmann::ordered_json device_json(const EngineStats& s, const std::vector<std::string>& unseen) {
+  nlohmann::ordered_json d;
+  d["device"] = s.device;
+  d["budget_bytes"] = s.budget_bytes;
+  d["peak_device_bytes"] = s.peak_device_bytes;
+  d["peak_allocated_bytes"] = s.peak_allocated_bytes;
+  d["spilled_bytes"] = s.spilled_bytes;
+  d["faulted_bytes"] = s.faulted_bytes;
+  d["prefetched_bytes"] = s.prefetched_bytes;
+  d["forwarded_bytes"] = s.forwarded_bytes;
+  d["clean_dropped_bytes"] = s.clean_dropped_bytes;
+  d["stall_s"] = static_cast<double>(s.stall_ns) / 1e9;
+  d["touches"] = s.touches;
+  d["lost_blocks"] = s.lost_blocks;
+  d["pinned"] = nlohmann::ordered_json::array();
+  for (const PinnedBytes& p : s.pinned)
+    d["pinned"].push_back({{"reason", p.reason}, {"bytes", p.bytes}});
+  d["unseen"] = unseen;
+  d["device_bytes"] = s.device_bytes;
+  d["allocated_bytes"] = s.allocated_bytes;
+  d["resident_bytes"] = s.resident_bytes;
+  d["hosted_bytes"] = s.hosted_bytes;
+  d["nvme_bytes"] = s.nvme_bytes;
+  d["rounding_bytes"] = s.rounding_bytes;
+  d["evictions"] = s.evictions;
+  d["faults"] = s.faults;
+  d["stalls"] = s.stalls;
+  d["out_of_memory"] = s.oom_count;
+  d["watching"] = s.watching;
+  d["trouble"] = s.trouble;
+  return d;
+}
+}  // namespace
+
+std::string stats_json(const std::vector<EngineStats>& devices, const StoreStats& store,
+                       const std::vector<std::string>& unseen) {
+  nlohmann::ordered_json out;
+  out["pid"] = ::getpid();
+  out["devices"] = nlohmann::ordered_json::array();
+  for (const EngineStats& s : devices) out["devices"].push_back(device_json(s, unseen));
+  nlohmann::ordered_json& st = out["store"];
+  st["kind"] = store.kind.empty() ? "none" : store.kind;
+  st["dirs"] = nlohmann::ordered_json::array();
+  for (const StoreDirStats& dir : store.dirs) st["dirs"].push_back(dir.dir);
+  st["written_bytes"] = store.written_bytes;
+  st["read_bytes"] = store.read_bytes;
+  st["why"] = store.why;
+  st["reread"] = store.reread;
+  st["corrupt"] = store.corrupt;
+  st["trouble"] = nlohmann::ordered_json::array();
+  for (const StoreDirStats& dir : store.dirs)
+    if (!dir.trouble.empty()) st["trouble"].push_back(dir.dir + ": " + dir.trouble);
+  return out.dump(2);
+}
+
+}  // namespace firn

@@ -1,0 +1,150 @@
+#!/bin/bash
+# Everything that bench/demo.sh and tests/run.sh stand on: system packages, .venv with PyTorch, the
+# build in build/, and Firn installed into .venv. Idempotent; at once when all is in place.
+#
+# Needs root or sudo only when a system package is missing. FIRN_PYTHON names another interpreter
+# than /usr/bin/python3 (3.10 or newer). The full log is build/setup.log.
+set -uo pipefail
+cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/.." || exit 1
+
+# One ninja for every step: another version would start the build over.
+export PATH="$PWD/.venv/bin:$PATH" NINJA="$PWD/.venv/bin/ninja"
+
+packages=(python3 python3-venv g++ pkg-config git ca-certificates liburing-dev libxxhash-dev
+          libcli11-dev nlohmann-json3-dev libfmt-dev libgtest-dev libbenchmark-dev)
+python=${FIRN_PYTHON:-/usr/bin/python3}
+log=build/setup.log
+requirements_stamp=.venv/firn-requirements
+source_stamp=build/firn-source
+install_stamp=.venv/firn-installed
+
+fail() {  # WHAT
+  printf '\nsetup: failed: %s\n' "$1"
+  if [ -s "$log" ]; then
+    printf 'setup: the end of %s:\n' "$log"
+    tail -n 30 "$log" | sed 's/^/  | /'
+  fi
+  exit 1
+}
+
+step() {  # WHAT COMMAND...: runs COMMAND into the log, with its time on a line
+  local what=$1 begin=$SECONDS
+  shift
+  printf 'setup: %s ... ' "$what"
+  printf '\n== %s: %s\n' "$what" "$*" >>"$log"
+  "$@" >>"$log" 2>&1 </dev/null || fail "$what"
+  printf 'done (%d s)\n' $((SECONDS - begin))
+  worked=yes
+}
+
+missing_packages() {
+  local package
+  for package in "${packages[@]}"; do
+    [ "$(dpkg-query -W -f='${db:Status-Status}' "$package" 2>/dev/null)" = installed ] ||
+      printf '%s ' "$package"
+  done
+}
+
+install_packages() {  # runs apt-get as root, alone or by sudo
+  local root=()
+  [ "$(id -u)" = 0 ] || root=(sudo -n)
+  local apt=("${root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -q -y
+             -o DPkg::Lock::Timeout=600)
+  "${apt[@]}" update && "${apt[@]}" install --no-install-recommends "$@"
+}
+
+check_packages() {
+  command -v dpkg-query >/dev/null ||
+    fail "this is no Debian or Ubuntu; install the like of: ${packages[*]}, and say so in packages"
+  local missing
+  missing=$(missing_packages)
+  [ -n "$missing" ] || return 0
+  if [ "$(id -u)" != 0 ]; then
+    command -v sudo >/dev/null && { sudo -n true 2>/dev/null || { [ -t 0 ] && sudo -v; }; } ||
+      fail "missing packages, and neither root nor sudo: apt-get install $missing"
+  fi
+  # Unquoted: one word per package.
+  step "system packages ($missing)" install_packages $missing
+  missing=$(missing_packages)
+  [ -z "$missing" ] || fail "apt-get left these out: $missing"
+}
+
+python_works() { "$1" -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null; }
+
+make_venv() {
+  rm -rf .venv && "$python" -m venv .venv
+}
+
+install_requirements() {
+  .venv/bin/python -m pip install --disable-pip-version-check -r bench/requirements.txt
+}
+
+check_venv() {
+  python_works "$python" ||
+    fail "$python is not a Python 3.10 or newer (FIRN_PYTHON names another)"
+  if ! python_works .venv/bin/python || ! .venv/bin/python -m pip --version >/dev/null 2>&1; then
+    step "virtual environment (.venv)" make_venv
+  fi
+  local wanted
+  wanted=$({ cat bench/requirements.txt; .venv/bin/python -VV; } | sha256sum)
+  [ "$(cat "$requirements_stamp" 2>/dev/null)" = "$wanted" ] && return 0
+  step "Python packages (PyTorch: some minutes, 5 GB)" install_requirements
+  printf '%s\n' "$wanted" >"$requirements_stamp"
+}
+
+# The compiler needs up to 2 GiB for a file that includes torch.
+jobs_that_fit() {
+  local memory cores
+  memory=$(awk '/^MemAvailable:/ {print int($2 / 2097152)}' /proc/meminfo)
+  cores=$(nproc)
+  if [ "$memory" -lt 1 ]; then memory=1; fi
+  if [ "$memory" -lt "$cores" ]; then echo "$memory"; else echo "$cores"; fi
+}
+
+# As meson-python configures it, so that installing finds everything built.
+configure() {
+  local wipe=()
+  [ ! -e build/meson-private/coredata.dat ] || wipe=(--wipe)
+  .venv/bin/meson setup "${wipe[@]}" build -Dbuildtype=release -Db_ndebug=false -Dtorch=enabled \
+    -Dtorch_python="$PWD/.venv/bin/python"
+}
+
+check_build() {
+  local here="$PWD"
+  if [ ! -e build/build.ninja ] || [ "$(cat "$source_stamp" 2>/dev/null)" != "$here" ]; then
+    step "configuring build/" configure
+    printf '%s\n' "$here" >"$source_stamp"
+  fi
+  if .venv/bin/ninja -C build -n 2>/dev/null | grep -q 'no work to do'; then return 0; fi
+  step "building" .venv/bin/ninja -C build -j "$(jobs_that_fit)"
+}
+
+install_firn() {
+  .venv/bin/python -m pip install --disable-pip-version-check --no-build-isolation --no-deps \
+    --force-reinstall --no-index -Cbuild-dir=build .
+}
+
+installed_is_current() {
+  [ -e "$install_stamp" ] && [ -x .venv/bin/firn ] &&
+    [ -z "$(find pyproject.toml pytorch_plugin meson.build -newer "$install_stamp" -print -quit)" ] &&
+    [ -z "$(find build -newer "$install_stamp" -type f -print -quit \
+      \( -name 'lib*.so' -o -name 'libcuda*.so.*' -o -name firn \))" ]
+}
+
+check_install() {
+  installed_is_current && return 0
+  step "installing Firn into .venv" install_firn
+  .venv/bin/firn --version >>"$log" 2>&1 || fail ".venv/bin/firn does not start"
+  touch "$install_stamp"
+}
+
+mkdir -p build || exit 1
+exec 9>build/setup.lock
+flock -n 9 || { echo "setup: waiting for another set-up"; flock 9; }
+: >"$log"
+worked=no
+check_packages
+check_venv
+check_build
+check_install
+if [ $worked = no ]; then echo "setup: everything is in place"; else echo "setup: done ($SECONDS s)"; fi

@@ -1,0 +1,77 @@
+#!/bin/bash
+# Every test, from any directory: sets up, then Meson's tests (suites unit, sim, stress) and
+# pytest's (tests/command, tests/torch).
+#
+#   tests/run.sh             everything but the long ones
+#   tests/run.sh quick       a few minutes
+#   tests/run.sh --long      everything, with more seeds and volume
+#   tests/run.sh NAME...     tests whose name holds one of NAME
+#
+# The last line is "N passed, N failed, N skipped"; the status is 0 only when nothing failed.
+# Tests see FIRN_TEST_LENGTH (quick, normal, long).
+set -uo pipefail
+cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/.." || exit 1
+
+length=normal
+names=()
+for word in "$@"; do
+  case $word in
+    quick | --quick) length=quick ;;
+    --long) length=long ;;
+    -h | --help) sed -n '2,/^set/s/^# \{0,1\}//p' tests/run.sh; exit 0 ;;
+    -*) echo "run.sh: unknown option $word (--help lists what there is)" >&2; exit 2 ;;
+    *) names+=("$word") ;;
+  esac
+done
+export FIRN_TEST_LENGTH=$length
+# The caller's own settings must not decide what is tested.
+for variable in $(compgen -e FIRN_ | grep -vE '^FIRN_(TEST_|SEED$|PYTHON$)'); do unset "$variable"; done
+unset PYTORCH_CUDA_ALLOC_CONF PYTORCH_ALLOC_CONF
+
+bash bench/setup.sh || exit 1
+python=.venv/bin/python
+results=build/test-results
+rm -rf "$results" build/meson-logs/testlog.json && mkdir -p "$results" || exit 1
+
+matches() {  # TEXT: one of the names, or any when none is given
+  [ ${#names[@]} -gt 0 ] || return 0
+  local name
+  for name in "${names[@]}"; do [[ $1 == *"$name"* ]] && return 0; done
+  return 1
+}
+
+# Meson's tests by name, "suite / name" or "name" as listed.
+suites=(--suite unit --suite sim --suite stress)
+selected=()
+while IFS= read -r line; do
+  if matches "$line"; then selected+=("${line##* / }"); fi
+done < <(.venv/bin/meson test -C build --no-rebuild --list "${suites[@]}" 2>/dev/null |
+         grep -v '^ninja:')
+
+meson_status=0
+if [ ${#selected[@]} -gt 0 ]; then
+  multiplier=3
+  [ $length = long ] && multiplier=30
+  .venv/bin/meson test -C build --no-rebuild --print-errorlogs -t $multiplier "${suites[@]}" \
+    "${selected[@]}" </dev/null || meson_status=$?
+fi
+
+folders=()
+for folder in tests/command tests/torch; do
+  if [ -d "$folder" ]; then folders+=("$folder"); fi
+done
+options=()
+[ $length = quick ] && options+=(-m quick)
+[ $length = normal ] && options+=(-m "not long")
+if [ ${#names[@]} -gt 0 ]; then
+  expression=$(printf ' or %s' "${names[@]}")
+  options+=(-k "${expression# or }")
+fi
+$python -m pytest -q -rfEs -p no:cacheprovider --junitxml="$results/pytest.xml" "${options[@]}" \
+  "${folders[@]}" </dev/null 2>&1 | tee "$results/pytest.log"
+pytest_status=${PIPESTATUS[0]}
+# 5: nothing was selected, which is another runner's name or nobody's (seen below).
+[ "$pytest_status" = 5 ] && pytest_status=0
+
+$python tests/summary.py build/meson-logs/testlog.json "$results/pytest.xml" "$results/pytest.log" \
+  "$meson_status" "$pytest_status"

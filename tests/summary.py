@@ -1,0 +1,70 @@
+"""The closing lines of tests/run.sh: one per runner, then the sum of all.
+
+Usage: summary.py MESON_TESTLOG_JSON PYTEST_JUNIT_XML PYTEST_LOG MESON_STATUS PYTEST_STATUS
+Exit status: 0 when something ran, nothing failed and both runners ended well.
+"""
+
+import json
+import os
+import sys
+import xml.etree.ElementTree as ElementTree
+
+PASSED = {"OK", "EXPECTEDFAIL"}
+SKIPPED = {"SKIP"}
+
+
+def count_meson(path):
+    """(passed, failed, skipped) and the names that failed, from Meson's log of JSON lines."""
+    counts, failed = [0, 0, 0], []
+    if not os.path.exists(path):
+        return counts, failed
+    with open(path, encoding="utf-8") as log:
+        for line in log:
+            test = json.loads(line)
+            result = test["result"].strip()
+            kind = 0 if result in PASSED else 2 if result in SKIPPED else 1
+            counts[kind] += 1
+            if kind == 1:
+                failed.append(f"{test['name']} ({result})")
+    return counts, failed
+
+
+def count_pytest(path):
+    """(passed, failed, skipped) from pytest's JUnit file; failures and errors are one."""
+    counts = [0, 0, 0]
+    if not os.path.exists(path):
+        return counts
+    for case in ElementTree.parse(path).getroot().iter("testcase"):
+        kinds = {child.tag for child in case}
+        counts[1 if kinds & {"failure", "error"} else 2 if "skipped" in kinds else 0] += 1
+    return counts
+
+
+def closing_line(path):
+    with open(path, encoding="utf-8", errors="replace") as log:
+        lines = [line.strip() for line in log if line.strip()]
+    return lines[-1].strip("= ") if lines else "no output"
+
+
+def main(arguments):
+    testlog, junit, pytest_log, meson_status, pytest_status = arguments
+    meson, failed = count_meson(testlog)
+    pytest = count_pytest(junit)
+    # A runner that broke down without a failed test (a crash, an interrupt) counts as one failure.
+    for counts, status in ((meson, int(meson_status)), (pytest, int(pytest_status))):
+        if status != 0 and counts[1] == 0:
+            counts[1] = 1
+    total = [sum(pair) for pair in zip(meson, pytest)]
+    print()
+    print("meson: {} passed, {} failed, {} skipped".format(*meson)
+          + (": " + ", ".join(failed) if failed else ""))
+    print("pytest: " + closing_line(pytest_log))
+    print("{} passed, {} failed, {} skipped".format(*total))
+    if sum(total) == 0:
+        print("run.sh: no test has such a name", file=sys.stderr)
+        return 2
+    return 1 if total[1] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -99,6 +99,7 @@ struct Driver {
 
    private:
     const Driver& driver_;
+    bool pushed_ = false;
   };
 
   /// An Error with the driver's own name and words for `result`, e.g.

@@ -1,0 +1,77 @@
+// Opens the driver library, real or software, and fills the table of entry points. Owns the dlopen
+// handle, which stays open for the life of the process.
+#include <dlfcn.h>
+
+#include <cstdio>
+#include <cstdlib>
+
+#include "firn/driver.h"
+
+namespace firn {
+
+Result<std::unique_ptr<Driver>> open_driver(const std::string& library) {
+  const std::string name = library.empty() ? "libcuda.so.1" : library;
+  void* handle = ::dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (!handle) {
+    const char* why = ::dlerror();
+    return make_error(Code::not_supported, 0,
+                      "no GPU driver: " + std::string(why ? why : name + " cannot be opened") +
+                          "; the software GPU needs no driver (firn run --device software)");
+  }
+  auto driver = std::make_unique<Driver>();
+  driver->handle = handle;
+  driver->software = ::dlsym(handle, "firnGpuConfigure") != nullptr;
+  std::string missing;
+  // By exported, versioned name: the entry that this table's signature was written for, whatever
+  // newer version cuGetProcAddress would choose for the plain name.
+#define FIRN_DRIVER_LOAD(member, symbol, parameters)                                       \
+  driver->member = reinterpret_cast<CUresult(*) parameters>(::dlsym(handle, #symbol));     \
+  if (!driver->member) missing += missing.empty() ? #symbol : ", " #symbol;
+  FIRN_DRIVER_ENTRIES(FIRN_DRIVER_LOAD)
+#undef FIRN_DRIVER_LOAD
+  if (!missing.empty())
+    return make_error(Code::not_supported, 0,
+                      name + " lacks " + missing + ": a driver for CUDA 11.2 or newer is needed");
+  Dl_info info{};
+  driver->library = ::dladdr(reinterpret_cast<void*>(driver->init), &info) && info.dli_fname
+                        ? info.dli_fname
+                        : name;
+  return driver;
+}
+
+// Once exit has begun the driver answers DEINITIALIZED to everything: nothing is current then, and
+// every later call answers the same, so there is nothing to abort for. Any other refusal is tried
+// twice before it is taken as the programmer's.
+Driver::ContextGuard::ContextGuard(const Driver& driver, CUcontext context) : driver_(driver) {
+  CUresult result = driver_.ctx_push_current(context);
+  if (result != CUDA_SUCCESS && result != CUDA_ERROR_DEINITIALIZED)
+    result = driver_.ctx_push_current(context);
+  pushed_ = result == CUDA_SUCCESS;
+  if (pushed_ || result == CUDA_ERROR_DEINITIALIZED) return;
+  std::fprintf(stderr, "firn: %s\n", describe(driver_.error("cuCtxPushCurrent", result)).c_str());
+  std::abort();
+}
+
+Driver::ContextGuard::~ContextGuard() {
+  if (!pushed_) return;
+  CUcontext popped = nullptr;
+  CUresult result = driver_.ctx_pop_current(&popped);
+  if (result != CUDA_SUCCESS && result != CUDA_ERROR_DEINITIALIZED)
+    result = driver_.ctx_pop_current(&popped);
+  if (result == CUDA_SUCCESS || result == CUDA_ERROR_DEINITIALIZED) return;
+  std::fprintf(stderr, "firn: %s\n", describe(driver_.error("cuCtxPopCurrent", result)).c_str());
+  std::abort();
+}
+
+Error Driver::error(const char* entry, CUresult result, std::source_location where) const {
+  const char* error_name = nullptr;
+  const char* words = nullptr;
+  (void)get_error_name(result, &error_name);
+  (void)get_error_string(result, &words);
+  std::string text = std::string(entry) + ": " +
+                     (error_name ? error_name : "error " + std::to_string(result)) +
+                     (words ? std::string(" (") + words + ")" : std::string());
+  return make_error(Code::driver, static_cast<int>(result), std::move(text), where);
+}
+
+}  // namespace firn

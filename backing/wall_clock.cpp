@@ -1,0 +1,45 @@
+// The wall clock: CLOCK_MONOTONIC, and one condition variable that everything waits on.
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
+
+#include "firn/clock.h"
+
+namespace firn {
+
+namespace {
+class WallClock final : public Clock {
+ public:
+  uint64_t now_ns() override {
+    return static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(
+                                     std::chrono::steady_clock::now().time_since_epoch())
+                                     .count());
+  }
+  void wait(uint64_t ns_max) override {
+    constexpr uint64_t most = 1'000'000'000;  // a lost wake-up costs a second, not a hang
+    std::unique_lock lock(mutex_);
+    uint64_t seen = notified_;
+    changed_.wait_for(lock, std::chrono::nanoseconds(ns_max < most ? ns_max : most),
+                      [&] { return notified_ != seen; });
+  }
+  void notify() override {
+    {
+      std::lock_guard lock(mutex_);
+      ++notified_;
+    }
+    changed_.notify_all();
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  uint64_t notified_ = 0;
+};
+}  // namespace
+
+Clock& wall_clock() {
+  static WallClock* clock = new WallClock;  // never destroyed: threads outlive main
+  return *clock;
+}
+
+}  // namespace firn

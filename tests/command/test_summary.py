@@ -1,0 +1,43 @@
+"""The closing lines of tests/run.sh add up, and a broken runner is never a pass."""
+
+import json
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+SUMMARY = pathlib.Path(__file__).resolve().parents[1] / "summary.py"
+CASES = {"passed": "<testcase/>", "failed": "<testcase><failure/></testcase>",
+         "error": "<testcase><error/></testcase>", "skipped": "<testcase><skipped/></testcase>"}
+
+
+def summarise(folder, meson, cases, meson_status=0, pytest_status=0):
+    testlog, junit, log = (folder / name for name in ("testlog.json", "pytest.xml", "pytest.log"))
+    if meson is not None:
+        testlog.write_text("".join(json.dumps({"name": f"t{i}", "result": result}) + "\n"
+                                   for i, result in enumerate(meson)))
+    junit.write_text("<testsuites><testsuite>" + "".join(CASES[case] for case in cases)
+                     + "</testsuite></testsuites>")
+    log.write_text("...\n==== its own words ====\n\n")
+    return subprocess.run([sys.executable, SUMMARY, testlog, junit, log, str(meson_status),
+                           str(pytest_status)], capture_output=True, text=True)
+
+
+@pytest.mark.parametrize("meson, cases, statuses, line, status", [
+    (["OK", "OK", "SKIP"], ["passed", "skipped"], (0, 0), "3 passed, 0 failed, 2 skipped", 0),
+    (["OK", "FAIL", "TIMEOUT", "ERROR"], ["passed"], (3, 0), "2 passed, 3 failed, 0 skipped", 1),
+    (["OK"], ["failed", "error"], (0, 1), "1 passed, 2 failed, 0 skipped", 1),
+    (["EXPECTEDFAIL", "UNEXPECTEDPASS"], [], (1, 0), "1 passed, 1 failed, 0 skipped", 1),
+    (["INTERRUPT"], [], (1, 0), "0 passed, 1 failed, 0 skipped", 1),
+    (["OK"], ["passed"], (0, 139), "2 passed, 1 failed, 0 skipped", 1),
+    (["OK"], ["passed"], (2, 0), "2 passed, 1 failed, 0 skipped", 1),
+    (None, ["passed"], (0, 0), "1 passed, 0 failed, 0 skipped", 0),
+    (None, [], (0, 0), "0 passed, 0 failed, 0 skipped", 2),
+])
+def test_the_sum_and_the_status(tmp_path, meson, cases, statuses, line, status):
+    result = summarise(tmp_path, meson, cases, *statuses)
+    lines = result.stdout.strip().splitlines()
+    assert lines[-1] == line
+    assert lines[-2] == "pytest: its own words"
+    assert result.returncode == status

@@ -189,8 +189,10 @@ Result<uint64_t> set_device(const RunOptions& options, const Config& config) {
   if (options.device == "software") return set_software_device(options);
   const DriverReport driver = examine_driver(config.driver);
   if (!driver.usable())
-    return bad("--device auto: no usable GPU: " + driver.why +
-               "; --device software runs on the software GPU");
+    return bad("--device auto: " + driver.why +
+               (driver.why.find("--device software") == std::string::npos
+                    ? "; the software GPU needs no driver (--device software)"
+                    : ""));
   if (options.gpu_memory && !driver.software)
     return bad("--gpu-memory is the software GPU's capacity; it needs --device software");
   uint64_t least = UINT64_MAX;

@@ -1,0 +1,67 @@
+// Size classes, the descriptor table and its lock-free stacks.
+#include "allocator/block.h"
+
+#include <gtest/gtest.h>
+
+#include <set>
+#include <thread>
+
+using namespace firn;
+
+TEST(SizeClass, holds_what_was_asked_for_with_at_most_an_eighth_of_waste) {
+  for (size_t bytes = 1; bytes <= size_class::small_most; bytes += bytes < 9000 ? 1 : 37) {
+    unsigned c = size_class::of_small(bytes);
+    ASSERT_LT(c, size_class::small_count) << bytes;
+    size_t size = size_class::small_bytes(c);
+    ASSERT_GE(size, bytes);
+    ASSERT_LT(size - bytes, std::max<size_t>(512, bytes / 8 + 1)) << bytes;
+    ASSERT_EQ(size % 512, 0u);
+    ASSERT_EQ(size_class::of_small(size), c) << bytes;
+  }
+}
+
+TEST(SizeClass, granules) {
+  EXPECT_EQ(size_class::granules(1), 1u);
+  EXPECT_EQ(size_class::granules(granule_bytes), 1u);
+  EXPECT_EQ(size_class::granules(granule_bytes + 1), 2u);
+  EXPECT_EQ(size_class::of_granules(size_class::large_count), size_class::count - 1);
+  EXPECT_EQ(size_class::of_granules(size_class::large_count + 1), size_class::count);
+}
+
+TEST(BlockTable, gives_each_descriptor_once_and_again_after_recycling) {
+  BlockTable table;
+  std::set<Block*> seen;
+  for (uint32_t i = 0; i < 3 * BlockTable::chunk; ++i) {
+    Block* block = table.make();
+    ASSERT_TRUE(seen.insert(block).second);
+    ASSERT_EQ(&table[block->index], block);
+  }
+  Block* one = *seen.begin();
+  table.recycle(one);
+  EXPECT_EQ(table.make(), one);
+}
+
+TEST(ReadyStack, threads_neither_lose_nor_double_a_block) {
+  BlockTable table;
+  ReadyStack stack;
+  constexpr int blocks = 64, threads = 4, rounds = 20'000;
+  std::vector<std::atomic<int>> owners(blocks);
+  for (int i = 0; i < blocks; ++i) stack.push(table, *table.make());
+  std::vector<std::thread> pool;
+  std::atomic<bool> wrong{false};
+  for (int t = 0; t < threads; ++t)
+    pool.emplace_back([&] {
+      for (int i = 0; i < rounds; ++i) {
+        Block* block = stack.pop(table);
+        if (!block) continue;
+        if (owners[block->index].fetch_add(1) != 0) wrong = true;
+        if (owners[block->index].fetch_sub(1) != 1) wrong = true;
+        stack.push(table, *block);
+      }
+    });
+  for (std::thread& thread : pool) thread.join();
+  EXPECT_FALSE(wrong);
+  std::set<Block*> left;
+  while (Block* block = stack.pop(table)) EXPECT_TRUE(left.insert(block).second);
+  EXPECT_EQ(left.size(), static_cast<size_t>(blocks));
+}

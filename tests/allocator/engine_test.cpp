@@ -1,0 +1,253 @@
+// Single behaviours of the engine that the property test would only meet by chance.
+#include <gtest/gtest.h>
+
+#include "tests/allocator/simulation.h"
+
+using namespace firn;
+using namespace firn::test;
+
+namespace {
+SimulationOptions small_budget() {
+  SimulationOptions o;
+  o.budget_bytes = 16u << 20;
+  o.host_bytes = 64u << 20;
+  return o;
+}
+void* make(Engine& engine, size_t bytes, CUstream stream = nullptr) {
+  Result<void*> block = engine.allocate(bytes, stream);
+  EXPECT_TRUE(block) << describe(block.error());
+  return block ? *block : nullptr;
+}
+void use(Engine& engine, void* block, Access access = Access::write, CUstream stream = nullptr) {
+  Result<Hold> hold = engine.touch(block, stream, access);
+  ASSERT_TRUE(hold) << describe(hold.error());
+  engine.release(*hold, stream);
+}
+std::string state(Engine& engine, void* block) { return engine.find(block)->state; }
+}  // namespace
+
+TEST(Engine, zero_bytes_are_a_null_block) {
+  Simulation sim({});
+  Result<void*> block = sim.engine(0).allocate(0, nullptr);
+  ASSERT_TRUE(block);
+  EXPECT_EQ(*block, nullptr);
+  EXPECT_TRUE(sim.engine(0).free(nullptr));
+}
+
+TEST(Engine, absurd_sizes_are_out_of_memory_and_change_nothing) {
+  Simulation sim({});
+  for (size_t bytes : {size_t{1} << 40, size_t{1} << 62, SIZE_MAX}) {
+    Result<void*> block = sim.engine(0).allocate(bytes, nullptr);
+    ASSERT_FALSE(block);
+    EXPECT_EQ(block.error().code, Code::out_of_memory);
+  }
+  EXPECT_EQ(sim.counts(0).frame_bytes, 0u);
+}
+
+TEST(Engine, a_block_that_no_operator_used_is_never_spilled) {
+  Simulation sim(small_budget());
+  Engine& engine = sim.engine(0);
+  void* raw = make(engine, 10u << 20);
+  Result<void*> second = engine.allocate(10u << 20, nullptr);
+  ASSERT_FALSE(second);
+  EXPECT_NE(second.error().text.find("not yet seen in an operator"), std::string::npos)
+      << second.error().text;
+  EXPECT_EQ(state(engine, raw), "resident");
+}
+
+TEST(Engine, the_oldest_block_leaves_first_and_comes_back_by_use) {
+  Simulation sim(small_budget());
+  Engine& engine = sim.engine(0);
+  void* a = make(engine, 6u << 20);
+  void* b = make(engine, 6u << 20);
+  use(engine, a);
+  use(engine, b);
+  void* c = make(engine, 6u << 20);
+  use(engine, c);
+  EXPECT_NE(state(engine, a), "resident");
+  EXPECT_EQ(state(engine, b), "resident");
+  use(engine, a, Access::read);
+  EXPECT_EQ(state(engine, a), "resident");
+  EXPECT_GT(engine.stats().faulted_bytes, 0u);
+}
+
+TEST(Engine, a_block_only_read_leaves_again_without_a_copy) {
+  Simulation sim(small_budget());
+  Engine& engine = sim.engine(0);
+  void* a = make(engine, 6u << 20);
+  use(engine, a);
+  engine.spill_all();
+  use(engine, a, Access::read);
+  uint64_t spilled = engine.stats().spilled_bytes;
+  engine.spill_all();
+  EXPECT_NE(state(engine, a), "resident");
+  EXPECT_EQ(engine.stats().spilled_bytes, spilled);
+  EXPECT_GE(engine.stats().clean_dropped_bytes, 6u << 20);
+  use(engine, a, Access::write);
+  engine.spill_all();
+  EXPECT_EQ(engine.stats().spilled_bytes, spilled + (6u << 20));
+}
+
+TEST(Engine, a_held_block_is_not_spilled) {
+  Simulation sim(small_budget());
+  Engine& engine = sim.engine(0);
+  void* a = make(engine, 6u << 20);
+  Result<Hold> hold = engine.touch(a, nullptr, Access::write);
+  ASSERT_TRUE(hold);
+  engine.spill_all();
+  EXPECT_EQ(state(engine, a), "resident");
+  Result<void*> too_much = engine.allocate(12u << 20, nullptr);
+  ASSERT_FALSE(too_much);
+  EXPECT_NE(too_much.error().text.find("held by operators"), std::string::npos);
+  engine.release(*hold, nullptr);
+  engine.spill_all();
+  EXPECT_NE(state(engine, a), "resident");
+}
+
+TEST(Engine, a_pinned_block_stays_and_is_named_with_its_reason) {
+  Simulation sim(small_budget());
+  Engine& engine = sim.engine(0);
+  void* a = make(engine, 10u << 20);
+  use(engine, a);
+  ASSERT_TRUE(engine.pin(a, "exported by the test"));
+  Result<void*> more = engine.allocate(10u << 20, nullptr);
+  ASSERT_FALSE(more);
+  EXPECT_NE(more.error().text.find("exported by the test"), std::string::npos);
+  ASSERT_TRUE(engine.unpin(a));
+  EXPECT_FALSE(engine.unpin(a));
+  EXPECT_TRUE(engine.allocate(10u << 20, nullptr));
+}
+
+TEST(Engine, memory_freed_on_a_stream_is_reused_at_once_there_and_elsewhere_after_its_event) {
+  Simulation sim({});
+  Engine& engine = sim.engine(0);
+  CUstream one = sim.make_stream(0), two = sim.make_stream(0);
+  void* a = make(engine, 4u << 20, one);
+  ASSERT_TRUE(engine.free(a));
+  EXPECT_EQ(make(engine, 4u << 20, one), a);
+  ASSERT_TRUE(engine.free(a));
+  EXPECT_NE(make(engine, 4u << 20, two), a);
+}
+
+TEST(Engine, a_recorded_block_waits_for_the_other_stream) {
+  Simulation sim({});
+  Engine& engine = sim.engine(0);
+  CUstream one = sim.make_stream(0), two = sim.make_stream(0);
+  void* a = make(engine, 4u << 20, one);
+  {
+    Driver::ContextGuard context(sim.driver(), sim.context(0));
+    ASSERT_EQ(sim.gpu().busy(two, 50'000'000), 0);
+  }
+  ASSERT_TRUE(engine.record_stream(a, two));
+  ASSERT_TRUE(engine.free(a));
+  EXPECT_NE(make(engine, 4u << 20, one), a);
+  sim.synchronize();
+  engine.pump();
+  EXPECT_EQ(make(engine, 4u << 20, one), a);
+}
+
+TEST(Engine, prefetch_brings_back_ahead_of_use) {
+  Simulation sim(small_budget());
+  Engine& engine = sim.engine(0);
+  void* a = make(engine, 6u << 20);
+  use(engine, a);
+  sim.fill(0, a, 6u << 20, 7, nullptr);
+  sim.synchronize();
+  engine.spill_all();
+  ASSERT_TRUE(engine.prefetch(a, 6u << 20, nullptr));
+  for (int i = 0; i < 100 && state(engine, a) != "resident"; ++i) {
+    engine.pump();
+    sim.clock().wait(100'000);
+  }
+  EXPECT_EQ(state(engine, a), "resident");
+  EXPECT_EQ(engine.stats().prefetched_bytes, 6u << 20);
+  EXPECT_EQ(engine.stats().faulted_bytes, 0u);
+  use(engine, a, Access::read);
+  sim.verify(0, a, 6u << 20, 7, nullptr);
+  sim.synchronize();
+  EXPECT_EQ(Simulation::wrong_bytes, 0u);
+}
+
+TEST(Engine, without_a_store_a_full_host_tier_stops_eviction_and_says_so) {
+  SimulationOptions o = small_budget();
+  o.with_store = false;
+  o.host_bytes = 8u << 20;
+  Simulation sim(o);
+  Engine& engine = sim.engine(0);
+  std::vector<void*> blocks;
+  Result<void*> made = static_cast<void*>(nullptr);
+  for (int i = 0; i < 10; ++i) {
+    made = engine.allocate(6u << 20, nullptr);
+    if (!made) break;
+    use(engine, *made);
+    sim.fill(0, *made, 6u << 20, 40 + i, nullptr);
+    blocks.push_back(*made);
+  }
+  ASSERT_FALSE(made);
+  EXPECT_NE(made.error().text.find("firn_host"), std::string::npos) << made.error().text;
+  ASSERT_GE(blocks.size(), 2u);
+}
+
+TEST(Engine, a_lasting_corruption_is_lost_loudly_and_never_handed_over) {
+  SimulationOptions o = small_budget();
+  o.host_bytes = 16u << 20;
+  o.store.lasting_corrupt_rate = 1;
+  Simulation sim(o);
+  Engine& engine = sim.engine(0);
+  std::vector<void*> blocks;
+  for (int i = 0; i < 8; ++i) {
+    blocks.push_back(make(engine, 6u << 20));
+    use(engine, blocks.back());
+  }
+  bool lost = false;
+  for (void* block : blocks) {
+    Result<Hold> hold = engine.touch(block, nullptr, Access::read);
+    if (hold) {
+      engine.release(*hold, nullptr);
+      continue;
+    }
+    EXPECT_EQ(hold.error().code, Code::lost);
+    lost = true;
+    break;
+  }
+  EXPECT_TRUE(lost);
+  EXPECT_GT(engine.stats().lost_blocks, 0u);
+}
+
+TEST(Engine, watching_starts_once_memory_nears_the_budget) {
+  SimulationOptions o;
+  o.watch_fraction = 0.5;
+  o.budget_bytes = 32u << 20;
+  Simulation sim(o);
+  Engine& engine = sim.engine(0);
+  int called = 0;
+  engine.on_watch([&] { ++called; });
+  make(engine, 8u << 20);
+  EXPECT_EQ(called, 0);
+  make(engine, 12u << 20);
+  EXPECT_EQ(called, 1);
+  make(engine, 4u << 20);
+  EXPECT_EQ(called, 1);
+  EXPECT_TRUE(engine.watching());
+}
+
+TEST(Engine, statistics_balance) {
+  Simulation sim({});
+  Engine& engine = sim.engine(0);
+  void* small = make(engine, 1000);
+  void* large = make(engine, 3u << 20);
+  PoolTallies t = engine.tallies();
+  EXPECT_EQ(t.allocation[0].current, 2);
+  EXPECT_EQ(t.requested_bytes[0].current, 1000 + (3 << 20));
+  EXPECT_EQ(t.reserved_bytes[0].current, static_cast<int64_t>(sim.counts(0).frame_bytes));
+  ASSERT_TRUE(engine.free(small));
+  ASSERT_TRUE(engine.free(large));
+  t = engine.tallies();
+  EXPECT_EQ(t.allocation[0].current, 0);
+  EXPECT_EQ(t.allocated_bytes[0].current, 0);
+  EXPECT_GE(t.allocated_bytes[0].peak, 3 << 20);
+  engine.reset_peaks();
+  EXPECT_EQ(engine.tallies().allocated_bytes[0].peak, 0);
+  engine.trim();
+  EXPECT_EQ(sim.counts(0).frame_bytes, 0u);
+}

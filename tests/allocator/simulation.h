@@ -1,0 +1,91 @@
+// A machine in software for tests of the engine: the software GPU on its virtual clock, a simulated
+// store, one engine per device; and two kernels, one that fills a block with a pattern and one that
+// checks it. Everything runs in the calling thread, in an order that depends on the seed alone.
+#pragma once
+
+#include <dlfcn.h>
+
+#include <cstdint>
+#include <cstdlib>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "allocator/check.h"
+#include "allocator/engine.h"
+#include "firn/software_gpu.h"
+#include "firn/virtual_clock.h"
+
+namespace firn::test {
+
+/// The software GPU's own controls, resolved once.
+struct GpuControls {
+  decltype(&firnGpuConfigure) configure;
+  decltype(&firnGpuReset) reset;
+  decltype(&firnGpuAdvanceTo) advance_to;
+  decltype(&firnGpuNow) now;
+  decltype(&firnGpuNextEvent) next_event;
+  decltype(&firnGpuFailAt) fail_at;
+  decltype(&firnGpuFailRate) fail_rate;
+  decltype(&firnGpuFallibleCalls) fallible_calls;
+  decltype(&firnGpuCounts) counts;
+  decltype(&firnGpuKernelCreate) kernel_create;
+  decltype(&firnGpuBusy) busy;
+  CUresult (*launch)(void* function, unsigned gx, unsigned gy, unsigned gz, unsigned bx,
+                     unsigned by, unsigned bz, unsigned shared, CUstream stream, void** params,
+                     void** extra);
+};
+
+struct SimulationOptions {
+  int devices = 1;
+  uint64_t memory_bytes = 256u << 20;
+  uint64_t budget_bytes = 64u << 20;
+  uint64_t host_bytes = 32u << 20;
+  uint64_t piece_bytes = 2u << 20;
+  bool with_store = true;
+  bool adversarial = false;
+  double watch_fraction = 0;
+  SimulatedStoreOptions store;
+  const char* fail_entry = nullptr;  // the nth call of it while engines are opened fails
+  uint64_t fail_nth = 0;
+};
+
+class Simulation {
+ public:
+  explicit Simulation(const SimulationOptions& options);
+  ~Simulation();
+
+  Engine& engine(int device) { return *engines_[device]; }
+  /// Null when the driver refused (faults injected before): see error.
+  bool ok() const { return error.empty(); }
+  std::string error;
+  Driver& driver() { return *driver_; }
+  const GpuControls& gpu() const { return gpu_; }
+  SimulatedStore* store() { return store_.get(); }
+  VirtualClock& clock() { return *clock_; }
+  CUcontext context(int device) const { return contexts_[device]; }
+  CUstream make_stream(int device);
+  FirnGpuCounts counts(int device) const;
+
+  /// Enqueues a kernel that writes the pattern of `seed` over [address, address + bytes).
+  void fill(int device, void* address, size_t bytes, uint64_t seed, CUstream stream);
+  /// Enqueues a kernel that compares; a difference raises wrong_bytes.
+  void verify(int device, void* address, size_t bytes, uint64_t seed, CUstream stream);
+  /// Waits for everything on every device.
+  void synchronize();
+  static uint64_t wrong_bytes;   // since the simulation began
+  static std::string first_wrong;
+
+ private:
+  std::unique_ptr<Driver> driver_;
+  GpuControls gpu_{};
+  std::unique_ptr<VirtualClock> clock_;
+  std::unique_ptr<SimulatedStore> store_;
+  std::vector<CUcontext> contexts_;
+  std::vector<std::unique_ptr<Engine>> engines_;
+  std::vector<std::pair<int, CUstream>> streams_;
+  void* fill_ = nullptr;
+  void* verify_ = nullptr;
+};
+
+}  // namespace firn::test

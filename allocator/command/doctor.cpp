@@ -190,6 +190,12 @@ Json conclude(const Json& report, const MachineReport& machine) {
   return use;
 }
 
+int print(const std::string& text) {
+  if (std::fputs(text.c_str(), stdout) < 0 || std::fflush(stdout) != 0)
+    return refuse("doctor: standard output: cannot write", 1);
+  return status_ok;
+}
+
 }  // namespace
 
 CLI::App* add_doctor(CLI::App& app, DoctorOptions& options) {
@@ -201,11 +207,13 @@ CLI::App* add_doctor(CLI::App& app, DoctorOptions& options) {
       ->type_name("DIR")
       ->allow_extra_args(false);
   doctor->add_flag("--json", options.json, "one JSON document on standard output");
+  doctor->add_flag("--markdown", options.markdown)->group("");
   doctor->footer("Writes and reads 256MiB in each directory; leaves nothing behind.");
   return doctor;
 }
 
 int doctor(const DoctorOptions& options) {
+  if (options.markdown) return print(knobs_markdown());
   std::string conf;
   for (const char* name : {"PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"}) {
     const char* text = ::getenv(name);
@@ -242,9 +250,7 @@ int doctor(const DoctorOptions& options) {
   const std::string text = options.json
                                ? report.dump(2, ' ', false, Json::error_handler_t::replace) + "\n"
                                : doctor_text(report);
-  if (std::fputs(text.c_str(), stdout) < 0 || std::fflush(stdout) != 0)
-    return refuse("doctor: standard output: cannot write", 1);
-  return status_ok;
+  return print(text);
 }
 
 }  // namespace firn::command

@@ -11,6 +11,7 @@ namespace firn::command {
 struct DoctorOptions {
   std::vector<std::string> dirs;  // none: those of the configuration
   bool json = false;
+  bool markdown = false;  // only the knobs, as README's table
 };
 
 CLI::App* add_doctor(CLI::App& app, DoctorOptions& options);

@@ -112,4 +112,17 @@ std::string doctor_text(const Json& report) {
   return out;
 }
 
+std::string knobs_markdown() {
+  std::string out =
+      "| knob | unit | default | meaning | when to change it |\n|---|---|---|---|---|\n";
+  for (const Knob& knob : knobs()) {
+    std::string unit = knob.unit;  // "age|lifetime" would end the cell
+    for (size_t at = 0; (at = unit.find('|', at)) != std::string::npos; at += 4)
+      unit.replace(at, 1, " or ");
+    out += fmt::format("| `{}` | {} | {} | {} | {} |\n", knob.name, unit, knob.fallback,
+                       knob.meaning, knob.when);
+  }
+  return out;
+}
+
 }  // namespace firn::command

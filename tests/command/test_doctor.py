@@ -98,3 +98,10 @@ def test_a_bad_configured_directory_is_reported_not_refused(firn):
     assert result.returncode == 0
     (directory,) = json.loads(result.stdout)["dirs"]
     assert not directory["usable"] and "/nonexistent/dir" in directory["why"]
+
+
+def test_readme_holds_the_table_of_knobs(firn):
+    from conftest import ROOT
+    table = firn("doctor", "--markdown").stdout
+    assert table.count("\n") == len(KNOBS) + 2
+    assert table in (ROOT / "README.md").read_text(encoding="utf-8")

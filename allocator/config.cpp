@@ -43,6 +43,7 @@ constexpr Unit units[] = {
 constexpr size_t binary_units = 4;
 
 constexpr uint64_t budget_bytes_min = 2u << 20;  // one frame
+constexpr uint64_t host_bytes_min = 16u << 20;   // staging for a few pieces
 constexpr uint64_t piece_bytes_min = 64u << 10;
 constexpr uint64_t piece_bytes_max = 1u << 30;  // a slot's limit
 constexpr uint64_t piece_alignment = 4096;      // a slot's granularity
@@ -162,7 +163,7 @@ const Entry table[] = {
      show_dirs},
     {{"host", "size", "automatic", "most pinned host memory, staging included",
       "more spares SSD traffic; less leaves memory to data loading"},
-     [](Config& c, std::string_view v) { return take_size(c.host_bytes, v); },
+     [](Config& c, std::string_view v) { return take_size(c.host_bytes, v, host_bytes_min); },
      [](const Config& c) { return show_size(c.host_bytes); }},
     {{"policy", "age|lifetime", "age", "how Firn chooses what leaves the GPU",
       "lifetime for jobs whose iterations repeat"},

@@ -190,6 +190,7 @@ TEST_F(ConfigTest, BadWordsAreRefusedOnOneLineThatNamesThem) {
       {"firn_dir:", "empty"},
       {"firn_dir:/a;/a", "twice"},
       {"firn_host:lots", "not a size"},
+      {"firn_host:15MiB", "less than 16MiB"},
       {"firn_policy:lru", "age, lifetime"},
       {"firn_store:aio", "io_uring"},
       {"firn_watch:2", "from 0 to 1"},

@@ -39,8 +39,10 @@ Result<void*> EngineImpl::allocate(size_t bytes, CUstream stream) {
   unsigned size_class = small ? size_class::of_small(bytes) : size_class::of_granules(granules);
   if (stream == CU_STREAM_LEGACY) stream = nullptr;
   int index = streams_.find(stream);
-  if (index >= 0 && size_class < size_class::count) {
-    if (Block* block = ready(index).stacks[size_class].pop(table_)) {
+  // A stream may be known a moment before its stacks are.
+  ReadyStacks* stacks = index >= 0 ? ready_[index].load(std::memory_order_acquire) : nullptr;
+  if (stacks && size_class < size_class::count) {
+    if (Block* block = stacks->stacks[size_class].pop(table_)) {
       transit(*block, Event::reuse);
       return hand_out(*block, bytes);
     }

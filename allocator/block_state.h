@@ -105,6 +105,8 @@ inline constexpr uint64_t freed = 1u << 8;       // freed while held; the last r
 inline constexpr uint64_t recorded = 1u << 9;    // record_stream: other streams' uses delay reuse
 inline constexpr uint64_t many_uses = 1u << 10;  // uses beyond the last one are listed
 inline constexpr uint64_t small = 1u << 11;      // below a granule: in a segment, never spilled
+inline constexpr uint64_t zero_copy = 1u << 12;  // mapped to host memory, beyond the budget, for a
+                                                 // touch that could not wait for room
 inline constexpr int holds_shift = 16;
 inline constexpr uint64_t hold_one = 1ull << holds_shift;
 

@@ -67,6 +67,7 @@ struct EngineStats {
   uint64_t clean_dropped_bytes = 0;   // left without a copy: a valid one was elsewhere
   uint64_t stall_ns = 0, stalls = 0;  // application threads waiting for room or for a fault
   uint64_t touches = 0, lost_blocks = 0, evictions = 0, faults = 0;
+  uint64_t zero_copy_bytes = 0;       // touched in host memory because the budget had no room
   uint64_t rounding_bytes = 0;        // frames' bytes beyond what blocks asked for, now
   uint64_t oom_count = 0, retry_count = 0;
   bool watching = false;
@@ -115,6 +116,10 @@ class Engine {
   /// resident (waits for a fault, makes `stream` wait for its copy) and holds it until release().
   /// Foreign pointers and small blocks give an empty hold. Errors: out_of_memory, lost.
   virtual Result<Hold> touch(const void* pointer, CUstream stream, Access access) = 0;
+  /// As touch(), for callers that cannot stop the work: where the budget has no room, the block is
+  /// mapped to host memory at its address, beyond the budget, which kernels reach over the link, and
+  /// leaves again after release(). Counted in zero_copy_bytes. Errors: lost, driver.
+  virtual Result<Hold> touch_anyway(const void* pointer, CUstream stream, Access access) = 0;
   /// The work has been enqueued: from here the block's age and last use count.
   virtual void release(Hold hold, CUstream stream) = 0;
   /// A block just allocated inside an operator: holds it as touch() would, without proving that its

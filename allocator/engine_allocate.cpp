@@ -66,6 +66,7 @@ Block* EngineImpl::take_parked(unsigned stream, uint32_t granules) {
   for (size_t i = parked_.size(); i-- > 0;) {
     Block* block = parked_[i];
     if (block->stream != stream || block->granules != granules) continue;
+    if (block->word.load(std::memory_order_relaxed) & word::zero_copy) continue;
     parked_.erase(parked_.begin() + static_cast<ptrdiff_t>(i));
     transit(*block, Event::reuse);
     return block;
@@ -250,7 +251,7 @@ Result<void> EngineImpl::free(void* pointer) {
   Use last{block->use.load(std::memory_order_relaxed)};
   if (!last || last.stream() == block->stream) {
     constexpr uint64_t slow = word::pinned | word::copies | word::unsettled | word::freed |
-                              word::recorded | word::many_uses;
+                              word::recorded | word::many_uses | word::zero_copy;
     while (word::state(w) == State::resident && !(w & slow) && word::holds(w) == 0) {
       uint64_t next = word::with_state(w & ~word::proven, State::ready);
       if (!block->word.compare_exchange_weak(w, next, std::memory_order_acq_rel)) continue;
@@ -337,7 +338,7 @@ void EngineImpl::finish_free(Block& block) {
     close_uses(block);
     deferred_.push_back(&block);
     busy_.store(true, std::memory_order_relaxed);
-  } else if (block.size_class < size_class::count) {
+  } else if (block.size_class < size_class::count && !(w & word::zero_copy)) {
     ready(block.stream).stacks[block.size_class].push(table_, block);
   } else {
     parked_.push_back(&block);
@@ -353,7 +354,8 @@ void EngineImpl::settle_deferred() {
       continue;
     }
     deferred_.erase(deferred_.begin() + static_cast<ptrdiff_t>(i));
-    if (block.size_class < size_class::count)
+    if (block.size_class < size_class::count &&
+        !(block.word.load(std::memory_order_relaxed) & word::zero_copy))
       ready(block.stream).stacks[block.size_class].push(table_, block);
     else
       parked_.push_back(&block);

@@ -10,7 +10,8 @@
 
 namespace firn {
 
-Result<void> EngineImpl::begin_fault(Lock& lock, Block& block, bool prefetched) {
+/// `anyway`: to host memory when the budget has no room.
+Result<void> EngineImpl::begin_fault(Lock& lock, Block& block, bool anyway) {
   transit(block, Event::fault);
   block.setting_up = true;
   for (int attempt = 0;; ++attempt) {
@@ -20,8 +21,18 @@ Result<void> EngineImpl::begin_fault(Lock& lock, Block& block, bool prefetched) 
       finish_drain(block);
       return {};
     }
-    Result<void> mapped = room ? map_fault(block, std::move(*room), prefetched)
-                               : Result<void>(room.error());
+    Result<void> mapped =
+        room ? map_fault(block, std::move(*room), false) : Result<void>(room.error());
+    if (!room && anyway && room.error().code == Code::out_of_memory) {
+      Result<std::vector<Frame>> frames = frames_.take_host(block.granules);
+      mapped = frames ? map_frames(block, std::move(*frames), false) : Result<void>(frames.error());
+      if (mapped) {
+        block.word.fetch_or(word::zero_copy, std::memory_order_acq_rel);
+        counted_.zero_copy_bytes += block.mapped_bytes();
+        trouble("an operator's tensors do not fit the budget together: some were used in host "
+                "memory, slowly. " + room.error().text);
+      }
+    }
     if (!mapped && mapped.error().detail == CUDA_ERROR_OUT_OF_MEMORY && attempt < 8) continue;
     block.setting_up = false;
     if (!mapped) {
@@ -38,7 +49,11 @@ Result<void> EngineImpl::begin_fault(Lock& lock, Block& block, bool prefetched) 
 Result<void> EngineImpl::map_fault(Block& block, Reservation room, bool prefetched) {
   Result<std::vector<Frame>> frames = frames_.take(std::move(room));
   if (!frames) return frames.error();
-  block.frames = std::move(*frames);
+  return map_frames(block, std::move(*frames), prefetched);
+}
+
+Result<void> EngineImpl::map_frames(Block& block, std::vector<Frame> frames, bool prefetched) {
+  block.frames = std::move(frames);
   if (Result<void> mapped = map(block); !mapped) {
     frames_.give(block.frames);
     return mapped.error();
@@ -155,7 +170,7 @@ void EngineImpl::lose(Block& block, const Error& error) {
   unmap(block.address, block.frames);
   frames_.give(block.frames);
   std::erase(faulting_, &block);
-  transit(block, Event::read_failed, word::unsettled);
+  transit(block, Event::read_failed, word::unsettled | word::zero_copy);
   clock_.notify();
 }
 
@@ -168,7 +183,7 @@ void EngineImpl::fail_fault(Block& block) {
   unmap(block.address, block.frames);
   frames_.give(block.frames);
   std::erase(faulting_, &block);
-  transit(block, Event::unfault);
+  transit(block, Event::unfault, word::zero_copy);
   settle_away(block);
 }
 

@@ -75,6 +75,7 @@ class EngineImpl final : public Engine {
   bool contains(const void* pointer) const override;
   std::optional<BlockInfo> find(const void* pointer) const override;
   Result<Hold> touch(const void* pointer, CUstream stream, Access access) override;
+  Result<Hold> touch_anyway(const void* pointer, CUstream stream, Access access) override;
   void release(Hold hold, CUstream stream) override;
   Hold hold_new(const void* pointer) override;
   Result<void> pin(const void* pointer, const char* reason) override;
@@ -135,7 +136,7 @@ class EngineImpl final : public Engine {
   void release_segments();
 
   // engine_touch.cpp
-  Result<Hold> touch_slow(Block& block, CUstream stream, Access access);
+  Result<Hold> touch_slow(Block& block, CUstream stream, Access access, bool anyway);
   void add_use(Block& block, Use use);
   bool uses_over(Block& block);
   void close_uses(Block& block);
@@ -145,6 +146,7 @@ class EngineImpl final : public Engine {
   uint64_t park_ready(bool small_too);
   uint64_t reclaim_parked(uint64_t granules);
   uint64_t evict(uint64_t granules);
+  static uint64_t device_granules(const Block& block);
   uint64_t leaving_granules() const;
   bool held_by_others() const;
   Error no_room(uint64_t granules, const Block* wanted) const;
@@ -170,7 +172,8 @@ class EngineImpl final : public Engine {
   void settle_away(Block& block);
 
   // engine_fault.cpp
-  Result<void> begin_fault(Lock& lock, Block& block, bool prefetched);
+  Result<void> begin_fault(Lock& lock, Block& block, bool anyway);
+  Result<void> map_frames(Block& block, std::vector<Frame> frames, bool prefetched);
   void advance_fault(Block& block);
   void fail_fault(Block& block);
   void read_done(IoRequest& request, const StoreCompletion& completion);

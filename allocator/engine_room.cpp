@@ -40,9 +40,9 @@ Result<Reservation> EngineImpl::make_room(Lock& lock, uint64_t granules, const B
     // Only now is memory really short.
     pressed_ = true;
     uint64_t coming = frames_.available() + leaving_granules();
-    for (Block* block : parked_) coming += block->granules;
-    for (Block* block : deferred_) coming += block->granules;
-    for (Block* block : draining_) coming += block->granules;
+    for (Block* block : parked_) coming += device_granules(*block);
+    for (Block* block : deferred_) coming += device_granules(*block);
+    for (Block* block : draining_) coming += device_granules(*block);
     if (coming < granules) evict(granules - coming);
     bool changed = pump_locked();
     reservation = frames_.reserve(granules);
@@ -111,8 +111,10 @@ uint64_t EngineImpl::reclaim_parked(uint64_t granules) {
     return a->age.load(std::memory_order_relaxed) > b->age.load(std::memory_order_relaxed);
   });
   uint64_t reclaimed = 0;
-  for (size_t i = parked_.size(); i-- > 0 && frames_.available() < granules;) {
+  for (size_t i = parked_.size(); i-- > 0;) {
     Block& block = *parked_[i];
+    bool zero_copy = block.word.load(std::memory_order_relaxed) & word::zero_copy;
+    if (!zero_copy && frames_.available() >= granules) continue;
     if (!uses_over(block)) {
       close_uses(block);
       continue;
@@ -121,10 +123,15 @@ uint64_t EngineImpl::reclaim_parked(uint64_t granules) {
     reclaimed += block.granules;
     unmap(block.address, block.frames);
     frames_.give(block.frames);
-    transit(block, Event::reclaim);
+    transit(block, Event::reclaim, word::zero_copy);
     drop_descriptor(block);
   }
   return reclaimed;
+}
+
+/// What the device gains when the block is unmapped.
+uint64_t EngineImpl::device_granules(const Block& block) {
+  return block.word.load(std::memory_order_relaxed) & word::zero_copy ? 0 : block.granules;
 }
 
 uint64_t EngineImpl::evict(uint64_t granules) {
@@ -135,7 +142,7 @@ uint64_t EngineImpl::evict(uint64_t granules) {
     Block* block = ages_.next(live_, tick_.load(std::memory_order_relaxed));
     if (!block) break;
     if (start_spill(*block, true)) {
-      started += block->granules;
+      started += device_granules(*block);
       ++counted_.evictions;
     } else {
       ++failures;
@@ -148,7 +155,7 @@ uint64_t EngineImpl::evict(uint64_t granules) {
 uint64_t EngineImpl::leaving_granules() const {
   uint64_t granules = 0;
   for (const Block* block : spilling_)
-    if (block->leave) granules += block->granules;
+    if (block->leave) granules += device_granules(*block);
   return granules;
 }
 

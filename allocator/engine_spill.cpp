@@ -130,7 +130,7 @@ bool EngineImpl::finish_spill(Block& block) {
   unmap(block.address, block.frames);
   frames_.give(block.frames);
   block.arrival = {};
-  transit(block, Event::copied_out, word::unsettled);
+  transit(block, Event::copied_out, word::unsettled | word::zero_copy);
   std::erase(spilling_, &block);
   counted_.clean_dropped_bytes += block.clean_bytes;
   trace("copied_out", block);

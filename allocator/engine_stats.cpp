@@ -170,7 +170,7 @@ void EngineImpl::check() const {
     FIRN_CHECK(arena_->at(block.address) == block.index + 1, "block %llx", address);
     uint64_t held = 0;
     for (const Frame& frame : block.frames) held += frame.granules;
-    granules += held;
+    for (const Frame& frame : block.frames) granules += frame.host ? 0 : frame.granules;
     uint64_t w = block.word.load(std::memory_order_acquire);
     State state = word::state(w);
     bool mapped = state == State::ready || state == State::resident || state == State::spilling ||

@@ -26,10 +26,16 @@ Result<Hold> EngineImpl::touch(const void* pointer, CUstream stream, Access acce
     if (trace_) trace("touch", block, access == Access::write ? "write" : "read");
     return Hold{&block};
   }
-  return touch_slow(block, stream, access);
+  return touch_slow(block, stream, access, false);
 }
 
-Result<Hold> EngineImpl::touch_slow(Block& block, CUstream stream, Access access) {
+Result<Hold> EngineImpl::touch_anyway(const void* pointer, CUstream stream, Access access) {
+  Block* block = live_at(pointer, false);
+  if (!block || (block->word.load(std::memory_order_acquire) & word::small)) return Hold{};
+  return touch_slow(*block, stream, access, true);
+}
+
+Result<Hold> EngineImpl::touch_slow(Block& block, CUstream stream, Access access, bool anyway) {
   Driver::ContextGuard context(driver_, options_.context);
   Lock lock(mutex_);
   int index = see_stream(stream);
@@ -74,7 +80,7 @@ Result<Hold> EngineImpl::touch_slow(Block& block, CUstream stream, Access access
       case State::hosted:
       case State::spilled: {
         if (!stall_begin) stall_begin = clock_.now_ns();
-        if (Result<void> begun = begin_fault(lock, block, false); !begun) {
+        if (Result<void> begun = begin_fault(lock, block, anyway); !begun) {
           count_stall(stall_begin);
           if (begun.error().code == Code::out_of_memory) ++counted_.oom_count;
           return begun.error();
@@ -125,10 +131,13 @@ void EngineImpl::release(Hold hold, CUstream stream) {
   uint64_t w = block.word.fetch_sub(word::hold_one, std::memory_order_acq_rel);
   FIRN_CHECK(word::holds(w) > 0, "block %llx released without a hold",
              (unsigned long long)block.address);
-  if ((w & word::freed) && word::holds(w) == 1) {
+  if ((w & (word::freed | word::zero_copy)) && word::holds(w) == 1) {
     Driver::ContextGuard context(driver_, options_.context);
     Lock lock(mutex_);
-    finish_free(block);
+    if (w & word::freed)
+      finish_free(block);
+    else
+      start_spill(block, true);  // back to where it was as soon as the work is over
   }
 }
 

@@ -11,6 +11,13 @@ Frames::Frames(const Driver& driver, int device, uint64_t budget_bytes)
   prop_.type = CU_MEM_ALLOCATION_TYPE_PINNED;
   prop_.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
   prop_.location.id = device;
+  int node = 0;
+  if (driver.device_get_attribute(&node, CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID, device) != CUDA_SUCCESS ||
+      node < 0)
+    node = 0;
+  host_prop_.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  host_prop_.location.type = CU_MEM_LOCATION_TYPE_HOST_NUMA;
+  host_prop_.location.id = node;
 }
 
 Frames::~Frames() {
@@ -41,9 +48,11 @@ Result<Frame> Frames::create(uint32_t granules) {
 }
 
 void Frames::release(Frame frame) {
-  CUresult result = driver_.mem_release(frame.handle);
+  CUresult result = CUDA_SUCCESS;
+  for (int attempt = 0; attempt < 3; ++attempt)
+    if ((result = driver_.mem_release(frame.handle)) == CUDA_SUCCESS) break;
   FIRN_CHECK(result == CUDA_SUCCESS, "cuMemRelease: %d", static_cast<int>(result));
-  held_ -= frame.granules;
+  if (!frame.host) held_ -= frame.granules;
 }
 
 bool Frames::take_large(std::vector<Frame>& out, Error& error) {
@@ -101,9 +110,20 @@ Result<std::vector<Frame>> Frames::take(Reservation reservation) {
   return out;
 }
 
+Result<std::vector<Frame>> Frames::take_host(uint64_t granules) {
+  Frame frame{0, static_cast<uint32_t>(granules), true};
+  CUresult result = driver_.mem_create(&frame.handle, frame.bytes(), &host_prop_, 0);
+  if (result != CUDA_SUCCESS) return driver_.error("cuMemCreate of host memory", result);
+  return std::vector<Frame>{frame};
+}
+
 void Frames::give(std::vector<Frame>& frames) {
-  for (const Frame& frame : frames)
-    (frame.granules == 1 ? free_small_ : free_large_).push_back(frame);
+  for (const Frame& frame : frames) {
+    if (frame.host)
+      release(frame);
+    else
+      (frame.granules == 1 ? free_small_ : free_large_).push_back(frame);
+  }
   frames.clear();
   if (held_ > limit_) trim(free_granules() - std::min(free_granules(), held_ - limit_));
 }

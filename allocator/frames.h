@@ -19,6 +19,7 @@ inline constexpr uint64_t large_frame_granules = 16;      // 32 MiB
 struct Frame {
   CUmemGenericAllocationHandle handle = 0;
   uint32_t granules = 0;
+  bool host = false;  // host memory at a device address: outside the budget, never kept
   uint64_t bytes() const { return granules * granule_bytes; }
 };
 
@@ -58,6 +59,9 @@ class Frames {
   /// error nothing is taken and the reservation is given back; when the device itself is out of
   /// memory (others use it too) the effective budget shrinks to what is held.
   Result<std::vector<Frame>> take(Reservation reservation);
+  /// One frame of host memory near the device, which kernels reach over the link: not device memory,
+  /// so outside the budget. For the touch that must not fail.
+  Result<std::vector<Frame>> take_host(uint64_t granules);
   /// Gives back frames that are no longer mapped anywhere.
   void give(std::vector<Frame>& frames);
   /// Returns free frames to the device until at most `keep_granules` are free.
@@ -83,7 +87,7 @@ class Frames {
   uint64_t headroom() const { return limit_ > held_ ? limit_ - held_ : 0; }
 
   const Driver& driver_;
-  CUmemAllocationProp prop_{};
+  CUmemAllocationProp prop_{}, host_prop_{};
   std::vector<Frame> free_small_, free_large_;
   uint64_t budget_;         // granules
   uint64_t limit_;          // <= budget_: what the device was seen to give

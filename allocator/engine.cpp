@@ -68,7 +68,7 @@ EngineImpl::~EngineImpl() {
   for (Block* block : std::vector<Block*>(spilling_)) keep(*block);
   while (!requests_.empty()) {
     pump_locked();
-    if (!requests_.empty()) wait(lock, 1'000'000);
+    if (!requests_.empty()) wait(lock, poll_ns);
   }
   (void)driver_.ctx_synchronize();
   while (!copies_out_.empty() || !copies_in_.empty()) {
@@ -161,6 +161,9 @@ bool EngineImpl::pump() {
   changed |= run_prefetches(lock);
   changed |= clean_ahead();
   if (trace_) trace_sample();
+  bool awaited = waiting_ > 0;
+  lock.unlock();
+  if (changed && awaited) clock_.notify();
   return changed;
 }
 

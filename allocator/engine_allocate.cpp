@@ -118,7 +118,7 @@ Result<void*> EngineImpl::allocate_large(Lock& lock, unsigned stream, size_t byt
     arena_->set(block->address, granules, block->index + 1);
     reserved_tally_[1].add(static_cast<int64_t>(block->mapped_bytes()));
     segment_tally_[1].add(1);
-    transit(*block, Event::allocate, life_flags | word::small | word::many_uses);
+    transit(*block, Event::allocate, life_flags | word::small | word::many_uses | word::zero_copy);
     uint64_t used = frames_.held_granules() - frames_.free_granules();
     if (static_cast<double>(used) >
         options_.watch_fraction * static_cast<double>(frames_.budget_granules()))

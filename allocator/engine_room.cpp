@@ -55,7 +55,7 @@ Result<Reservation> EngineImpl::make_room(Lock& lock, uint64_t granules, const B
                   !draining_.empty() || !faulting_.empty();
     if (moving) {
       others_since = 0;
-      if (!changed) wait(lock, 1'000'000);
+      if (!changed) wait(lock, poll_ns);
       continue;
     }
     if (fruitless++ == 0) {  // the last reserves: small segments, and what the device may have now
@@ -69,7 +69,7 @@ Result<Reservation> EngineImpl::make_room(Lock& lock, uint64_t granules, const B
     if (held_by_others()) {
       if (!others_since) others_since = now;
       if (now - others_since < 10'000'000'000ull) {
-        wait(lock, 1'000'000);
+        wait(lock, poll_ns);
         continue;
       }
     }

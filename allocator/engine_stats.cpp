@@ -121,7 +121,7 @@ void EngineImpl::trim() {
     pump_locked();
     park_ready(true);
     reclaim_parked(UINT64_MAX);
-    if (!parked_.empty() || !deferred_.empty()) wait(lock, 1'000'000);
+    if (!parked_.empty() || !deferred_.empty()) wait(lock, poll_ns);
   }
   release_segments();
   frames_.trim();
@@ -144,7 +144,7 @@ Result<void> EngineImpl::set_budget(uint64_t bytes) {
     if (leaving_granules() < over) evict(over - leaving_granules());
     pump_locked();
     if (spilling_.empty() && parked_.empty() && deferred_.empty()) break;  // the rest is pinned
-    wait(lock, 1'000'000);
+    wait(lock, poll_ns);
   }
   return {};
 }
@@ -156,7 +156,7 @@ void EngineImpl::spill_all() {
     if (!stuck_)
       for (Block* block : std::vector<Block*>(live_)) start_spill(*block, true);
     if (spilling_.empty()) return;
-    if (!pump_locked()) wait(lock, 1'000'000);
+    if (!pump_locked()) wait(lock, poll_ns);
   }
 }
 

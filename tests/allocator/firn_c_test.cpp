@@ -1,0 +1,239 @@
+// The C API as a program uses it: libfirn on the software GPU's wall clock, with real spill files.
+#include "firn/firn.h"
+
+#include <dlfcn.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <random>
+#include <thread>
+#include <vector>
+
+#include "firn/cuda_abi.h"
+#include "firn/software_gpu.h"
+
+namespace {
+
+/// The driver as a program would have it, beside Firn's own use of it.
+struct Program {
+  decltype(&firnGpuKernelCreate) kernel_create;
+  decltype(&firnGpuCounts) counts;
+  CUresult (*init)(unsigned);
+  CUresult (*retain)(CUcontext*, CUdevice);
+  CUresult (*set_current)(CUcontext);
+  CUresult (*synchronize)();
+  CUresult (*stream_create)(CUstream*, unsigned);
+  CUresult (*stream_synchronize)(CUstream);
+  CUresult (*launch)(void*, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
+                     CUstream, void**, void**);
+  void* handle;
+  CUcontext context = nullptr;
+  void* fill = nullptr;
+  void* verify = nullptr;
+
+  template <class T>
+  void get(T& into, const char* name) {
+    into = reinterpret_cast<T>(::dlsym(handle, name));
+    if (!into) std::abort();
+  }
+  Program();
+};
+
+std::atomic<uint64_t> wrong{0};
+
+void fill_kernel(void** params, const unsigned*, const unsigned*) {
+  auto* words = *static_cast<uint64_t**>(params[0]);
+  uint64_t count = *static_cast<uint64_t*>(params[1]), seed = *static_cast<uint64_t*>(params[2]);
+  for (uint64_t i = 0; i < count; ++i) words[i] = seed * 0x9E3779B97F4A7C15ull + i;
+}
+void verify_kernel(void** params, const unsigned*, const unsigned*) {
+  auto* words = *static_cast<uint64_t**>(params[0]);
+  uint64_t count = *static_cast<uint64_t*>(params[1]), seed = *static_cast<uint64_t*>(params[2]);
+  for (uint64_t i = 0; i < count; ++i)
+    if (words[i] != seed * 0x9E3779B97F4A7C15ull + i) wrong.fetch_add(1);
+}
+const unsigned layout[][2] = {{0, 8}, {8, 8}, {16, 8}, {0, 0}};
+
+Program::Program() {
+  handle = ::dlopen(std::getenv("FIRN_TEST_GPU"), RTLD_NOW);
+  if (!handle) std::abort();
+  get(kernel_create, "firnGpuKernelCreate");
+  get(counts, "firnGpuCounts");
+  get(init, "cuInit");
+  get(retain, "cuDevicePrimaryCtxRetain");
+  get(set_current, "cuCtxSetCurrent");
+  get(synchronize, "cuCtxSynchronize");
+  get(stream_create, "cuStreamCreate");
+  get(stream_synchronize, "cuStreamSynchronize");
+  get(launch, "cuLaunchKernel");
+  if (init(0) != CUDA_SUCCESS || retain(&context, 0) != CUDA_SUCCESS ||
+      set_current(context) != CUDA_SUCCESS ||
+      kernel_create("fill", fill_kernel, layout, &fill) != 0 ||
+      kernel_create("verify", verify_kernel, layout, &verify) != 0)
+    std::abort();
+}
+
+Program& program() {
+  static Program* p = new Program;
+  return *p;
+}
+
+void run_kernel(void* kernel, void* block, size_t bytes, uint64_t seed, CUstream stream) {
+  uint64_t count = bytes / 8;
+  void* params[] = {&block, &count, &seed};
+  ASSERT_EQ(program().launch(kernel, 1, 1, 1, 1, 1, 1, 0, stream, params, nullptr), CUDA_SUCCESS);
+}
+
+std::string spill_dir() {
+  static std::string dir = [] {
+    std::string pattern = (std::filesystem::current_path() / "firn-c-XXXXXX").string();
+    if (!::mkdtemp(pattern.data())) std::abort();
+    std::atexit([] { std::filesystem::remove_all(spill_dir()); });
+    return pattern;
+  }();
+  return dir;
+}
+
+class FirnC : public testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    EXPECT_EQ(firn_init("firn_budget:10XB"), FIRN_INVALID_ARGUMENT);
+    EXPECT_NE(std::string(firn_error()).find("firn_budget"), std::string::npos);
+    EXPECT_EQ(firn_init("firn_nonsense:1"), FIRN_INVALID_ARGUMENT);
+    EXPECT_EQ(firn_init("firn_budget:1GiB,firn_dir:/no/such/place"), FIRN_INVALID_ARGUMENT)
+        << firn_error();
+    std::string conf = "firn_budget:96MiB,firn_host:48MiB,firn_watch:0,firn_dir:" + spill_dir() +
+                       ",firn_driver:" + std::getenv("FIRN_TEST_GPU");
+    ASSERT_EQ(firn_init(conf.c_str()), FIRN_OK) << firn_error();
+    (void)program();
+  }
+};
+
+nlohmann::json stats() {
+  std::string text(firn_stats(nullptr, 0) + 1, 0);
+  firn_stats(text.data(), text.size());
+  return nlohmann::json::parse(text.c_str());
+}
+
+}  // namespace
+
+TEST_F(FirnC, twice_the_budget_with_every_byte_right) {
+  constexpr int blocks = 24;
+  constexpr size_t bytes = 8u << 20;
+  void* block[blocks] = {};
+  for (int i = 0; i < blocks; ++i) {
+    ASSERT_EQ(firn_malloc(&block[i], bytes, 0, nullptr), FIRN_OK) << firn_error();
+    ASSERT_EQ(firn_touch(&block[i], nullptr, 1, nullptr), FIRN_OK) << firn_error();
+    run_kernel(program().fill, block[i], bytes, static_cast<uint64_t>(i + 1), nullptr);
+  }
+  const int read = FIRN_READ;
+  for (int round = 0; round < 2; ++round)
+    for (int i = 0; i < blocks; ++i) {
+      ASSERT_EQ(firn_touch(&block[i], &read, 1, nullptr), FIRN_OK) << firn_error();
+      run_kernel(program().verify, block[i], bytes, static_cast<uint64_t>(i + 1), nullptr);
+    }
+  firn_launched();
+  ASSERT_EQ(program().synchronize(), CUDA_SUCCESS);
+  EXPECT_EQ(wrong.load(), 0u);
+  nlohmann::json s = stats();
+  EXPECT_GT(s["store"]["written_bytes"].get<uint64_t>(), 0u);
+  EXPECT_GT(s["store"]["read_bytes"].get<uint64_t>(), 0u);
+  EXPECT_EQ(s["devices"][0]["lost_blocks"], 0);
+  FirnGpuCounts counts{};
+  ASSERT_EQ(program().counts(0, &counts), 0);
+  EXPECT_LE(counts.frame_bytes_peak, 96u << 20);
+  for (void* b : block) EXPECT_EQ(firn_free(b, nullptr), FIRN_OK);
+  EXPECT_EQ(firn_free(block[0], nullptr), FIRN_INVALID_ARGUMENT);
+  EXPECT_EQ(firn_free(&counts, nullptr), FIRN_INVALID_ARGUMENT);
+  EXPECT_TRUE(std::filesystem::is_empty(spill_dir()));
+}
+
+TEST_F(FirnC, a_working_set_above_the_budget_is_refused_and_nothing_is_held) {
+  void* block[16] = {};
+  for (void*& b : block) {
+    ASSERT_EQ(firn_malloc(&b, 8u << 20, 0, nullptr), FIRN_OK) << firn_error();
+    ASSERT_EQ(firn_touch(&b, nullptr, 1, nullptr), FIRN_OK) << firn_error();
+  }
+  ASSERT_EQ(firn_touch(block, nullptr, 16, nullptr), FIRN_OUT_OF_MEMORY);
+  EXPECT_NE(std::string(firn_error()).find("firn_budget"), std::string::npos) << firn_error();
+  ASSERT_EQ(firn_touch(block, nullptr, 8, nullptr), FIRN_OK) << firn_error();
+  firn_launched();
+  for (void* b : block) EXPECT_EQ(firn_free(b, nullptr), FIRN_OK);
+}
+
+// Threads with a stream each, all over the budget together, blocks handed from one to another.
+TEST_F(FirnC, threads_under_pressure) {
+  constexpr int threads = 4, rounds = 150;
+  std::vector<std::thread> pool;
+  std::atomic<int> refused{0};
+  for (int t = 0; t < threads; ++t)
+    pool.emplace_back([&, t] {
+      ASSERT_EQ(program().set_current(program().context), CUDA_SUCCESS);
+      CUstream stream = nullptr;
+      ASSERT_EQ(program().stream_create(&stream, CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
+      std::mt19937_64 random(static_cast<uint64_t>(t) + 17);
+      struct Mine {
+        void* block;
+        size_t bytes;
+        uint64_t seed;
+      };
+      std::vector<Mine> mine;
+      for (int i = 0; i < rounds; ++i) {
+        if (mine.size() < 5) {
+          Mine m{nullptr, (random() % 2 ? 5u << 20 : 3000 + random() % (9u << 20)) / 8 * 8,
+                 random()};
+          if (firn_malloc(&m.block, m.bytes, 0, stream) != FIRN_OK) {
+            ++refused;
+            continue;
+          }
+          ASSERT_EQ(firn_touch(&m.block, nullptr, 1, stream), FIRN_OK) << firn_error();
+          run_kernel(program().fill, m.block, m.bytes, m.seed, stream);
+          firn_launched();
+          mine.push_back(m);
+        }
+        Mine& m = mine[random() % mine.size()];
+        const int read = FIRN_READ;
+        ASSERT_EQ(firn_touch(&m.block, &read, 1, stream), FIRN_OK) << firn_error();
+        run_kernel(program().verify, m.block, m.bytes, m.seed, stream);
+        firn_launched();
+        if (random() % 4 == 0) {
+          ASSERT_EQ(firn_free(m.block, stream), FIRN_OK) << firn_error();
+          m = mine.back();
+          mine.pop_back();
+        }
+      }
+      for (Mine& m : mine) ASSERT_EQ(firn_free(m.block, stream), FIRN_OK);
+      ASSERT_EQ(program().stream_synchronize(stream), CUDA_SUCCESS);
+    });
+  for (std::thread& thread : pool) thread.join();
+  EXPECT_EQ(wrong.load(), 0u);
+  EXPECT_EQ(refused.load(), 0);
+}
+
+TEST_F(FirnC, hints_and_pins) {
+  void* block = nullptr;
+  ASSERT_EQ(firn_malloc(&block, 8u << 20, 0, nullptr), FIRN_OK);
+  ASSERT_EQ(firn_touch(&block, nullptr, 1, nullptr), FIRN_OK);
+  run_kernel(program().fill, block, 8u << 20, 5, nullptr);
+  firn_launched();
+  EXPECT_EQ(firn_cold(block, 8u << 20), FIRN_OK) << firn_error();
+  EXPECT_EQ(firn_prefetch(block, 8u << 20, nullptr), FIRN_OK) << firn_error();
+  EXPECT_EQ(firn_pin(block), FIRN_OK) << firn_error();
+  bool named = false;
+  for (const auto& pinned : stats()["devices"][0]["pinned"])
+    named |= pinned["reason"] == "firn_pin()";
+  EXPECT_TRUE(named);
+  EXPECT_EQ(firn_unpin(block), FIRN_OK) << firn_error();
+  const int read = FIRN_READ;
+  ASSERT_EQ(firn_touch(&block, &read, 1, nullptr), FIRN_OK);
+  run_kernel(program().verify, block, 8u << 20, 5, nullptr);
+  firn_launched();
+  ASSERT_EQ(program().synchronize(), CUDA_SUCCESS);
+  EXPECT_EQ(wrong.load(), 0u);
+  EXPECT_EQ(firn_free(block, nullptr), FIRN_OK);
+}

@@ -1,0 +1,199 @@
+#include "backing/store/dir_io.h"
+
+#include <fmt/format.h>
+#include <pthread.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <csignal>
+#include <system_error>
+
+#include "backing/store/check.h"
+#include "backing/store/ring_loop.h"
+
+namespace firn {
+
+DirIo::DirIo(SpillFile& file, FileCalls& calls, JobHost& host, IoLimits limits, bool ring,
+             unsigned number)
+    : file_(file), calls_(calls), host_(host), limits_(limits), number_(number), ring_(ring) {}
+
+DirIo::~DirIo() {
+  {
+    std::lock_guard lock(mutex_);
+    stopping_ = true;  // from here on no transfer begins
+  }
+  wake();
+  for (std::thread& thread : threads_) thread.join();
+  for (auto& side : waiting_)
+    for (Job* job : side) delete job;
+}
+
+/// mutex_ held. Threads of ours take no signals: they are the program's, and SIGXFSZ would end it.
+Result<void> DirIo::start() {
+  if (!threads_.empty()) return {};
+  if (ring_) {
+    wake_fd_ = Descriptor(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+    if (!wake_fd_)
+      return make_error(
+          Code::io, errno,
+          fmt::format("{}: eventfd for the I/O thread: {}", file_.dir(), errno_words(errno)));
+  }
+  sigset_t all, before;
+  sigfillset(&all);
+  if (int error = pthread_sigmask(SIG_SETMASK, &all, &before))
+    return make_error(Code::io, error, "pthread_sigmask: " + errno_words(error));
+  Result<void> started;
+  try {
+    if (ring_) {
+      threads_.emplace_back([this] { RingLoop(*this).run(); });
+    } else {
+      for (unsigned i = 0; i < limits_.threads; ++i) threads_.emplace_back([this] { work(); });
+    }
+  } catch (const std::system_error& refused) {  // fewer threads do as well, none do not
+    if (threads_.empty())
+      started = make_error(Code::io, refused.code().value(),
+                           fmt::format("{}: no I/O thread: {}", file_.dir(), refused.what()));
+  }
+  int error = pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  FIRN_STORE_CHECK(error == 0, "pthread_sigmask: %d", error);
+  return started;
+}
+
+void DirIo::wake() {
+  work_.notify_all();
+  if (!wake_fd_) return;
+  uint64_t one = 1;
+  ssize_t written = ::write(wake_fd_.get(), &one, sizeof one);
+  FIRN_STORE_CHECK(written == sizeof one || errno == EAGAIN, "eventfd: errno %d", errno);
+}
+
+Result<void> DirIo::submit(std::unique_ptr<Job> job) {
+  {
+    std::lock_guard lock(mutex_);
+    Result<void> started = start();
+    if (!started) return started;
+    job->arrived.assign((job->bytes + limits_.request_bytes - 1) / limits_.request_bytes, false);
+    Side side = job->write() ? writes : reads;
+    waiting_[side].push_back(job.release());
+  }
+  wake();
+  return {};
+}
+
+std::unique_ptr<Job> DirIo::withdraw(unsigned queue, uint64_t tag) {
+  std::lock_guard lock(mutex_);
+  for (auto& side : waiting_) {
+    auto found = std::find_if(side.begin(), side.end(), [&](const Job* job) {
+      return !job->begun && job->queue == queue && job->tag == tag;
+    });
+    if (found == side.end()) continue;
+    std::unique_ptr<Job> job(*found);
+    side.erase(found);
+    return job;
+  }
+  return nullptr;
+}
+
+Result<void> DirIo::attach(std::span<std::byte> region) {
+  std::unique_lock lock(mutex_);
+  if (!ring_) return {};
+  Result<void> started = start();
+  if (!started) return started;
+  regions_.push_back(region);
+  size_t number = regions_.size();
+  lock.unlock();
+  wake();
+  lock.lock();
+  attached_.wait(lock, [&] { return regions_seen_ >= number || !ring_; });
+  return {};
+}
+
+bool DirIo::ring() const {
+  std::lock_guard lock(mutex_);
+  return ring_;
+}
+
+std::string DirIo::why() const {
+  std::lock_guard lock(mutex_);
+  return why_;
+}
+
+std::optional<Transfer> DirIo::take() {
+  unsigned busy = in_flight_[reads] + in_flight_[writes];
+  if (stopping_ || idle() || busy >= limits_.depth) return std::nullopt;
+  unsigned for_writes = std::max(limits_.depth / 4, 1u);
+  unsigned for_reads = std::max(limits_.depth - for_writes, 1u);
+  bool read_first =
+      !waiting_[reads].empty() && (waiting_[writes].empty() || in_flight_[reads] < for_reads);
+  auto& side = waiting_[read_first ? reads : writes];
+  Job* job = side.front();
+  Transfer transfer;
+  transfer.job = job;
+  transfer.begin = job->next;
+  transfer.end = std::min(job->next + limits_.request_bytes, job->bytes);
+  job->begun = true;
+  job->next = transfer.end;
+  ++job->in_flight;
+  ++in_flight_[job->write() ? writes : reads];
+  if (job->next == job->bytes) side.pop_front();
+  return transfer;
+}
+
+Job* DirIo::put_back(Transfer& transfer) {
+  std::lock_guard lock(mutex_);
+  Job* job = transfer.job;
+  Side side = job->write() ? writes : reads;
+  --job->in_flight;
+  --in_flight_[side];
+  if (transfer.error.code == Code::ok) {
+    job->arrived[transfer.begin / limits_.request_bytes] = true;
+    while (job->arrived_prefix < job->bytes &&
+           job->arrived[job->arrived_prefix / limits_.request_bytes])
+      job->arrived_prefix = std::min(job->arrived_prefix + limits_.request_bytes, job->bytes);
+  } else {
+    if (!job->failed()) job->error = std::move(transfer.error);
+    if (job->next < job->bytes) std::erase(waiting_[side], job);
+    job->next = job->bytes;  // nothing more of it begins
+  }
+  return job->in_flight == 0 && job->next == job->bytes ? job : nullptr;
+}
+
+void DirIo::conclude_job(Job* job) {
+  if (conclude(*job, file_)) {
+    host_.finished(std::unique_ptr<Job>(job));
+    return;
+  }
+  {
+    std::lock_guard lock(mutex_);
+    if (!stopping_) {
+      waiting_[reads].push_front(job);
+      job = nullptr;
+    }
+  }
+  if (job) {
+    job->error = make_error(Code::cancelled, 0, "the store is being closed");
+    host_.finished(std::unique_ptr<Job>(job));
+    return;
+  }
+  wake();
+}
+
+void DirIo::fall_back(const std::string& words) {
+  {
+    std::lock_guard lock(mutex_);
+    ring_ = false;
+    why_ = words;
+    try {
+      while (threads_.size() < limits_.threads && !stopping_)
+        threads_.emplace_back([this] { work(); });
+    } catch (const std::system_error& refused) {  // this thread is left, and does as well
+      why_ += fmt::format("; one thread only: {}", refused.what());
+    }
+  }
+  attached_.notify_all();
+  work();
+}
+
+}  // namespace firn

@@ -1,0 +1,96 @@
+// The I/O of one spill file: jobs wait here, and one ring thread, or a few pread/pwrite threads,
+// take transfers out of them. Reads go first, but leave writes a quarter of the depth.
+//
+// Owns: the jobs from submit() to finished(), the threads, the ring. Threads start with the first
+// job or region, and sleep when there is nothing to do.
+// Lock: mutex_, never held during a system call that moves bytes nor while a sum is taken, and
+// never while calling the host.
+#pragma once
+
+#include <array>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "backing/store/job.h"
+
+namespace firn {
+
+/// Who is told of a job's end. Called by I/O threads with no lock held.
+class JobHost {
+ public:
+  virtual void finished(std::unique_ptr<Job> job) = 0;
+
+ protected:
+  ~JobHost() = default;
+};
+
+struct IoLimits {
+  size_t request_bytes = 1 << 20;
+  unsigned depth = 32;   // transfers in flight
+  unsigned threads = 4;  // where there is no ring
+};
+
+class DirIo {
+ public:
+  DirIo(SpillFile& file, FileCalls& calls, JobHost& host, IoLimits limits, bool ring,
+        unsigned number);
+  ~DirIo();  // drops what has not begun, waits for the rest
+  DirIo(const DirIo&) = delete;
+  DirIo& operator=(const DirIo&) = delete;
+
+  Result<void> submit(std::unique_ptr<Job> job);
+  /// A job of that queue and tag that has not begun, taken out; null when there is none.
+  std::unique_ptr<Job> withdraw(unsigned queue, uint64_t tag);
+  /// Makes `region` known to the ring; returns when that is done, or was refused (see why()).
+  Result<void> attach(std::span<std::byte> region);
+
+  bool ring() const;        // false also when the ring thread fell back
+  std::string why() const;  // why not better
+
+ private:
+  friend class RingLoop;
+  enum Side : size_t { reads, writes };
+
+  Result<void> start();
+  void wake();
+  bool idle() const { return waiting_[reads].empty() && waiting_[writes].empty(); }
+  /// The next transfer, or none: nothing waits, or `depth` are in flight. mutex_ held.
+  std::optional<Transfer> take();
+  /// A transfer is over; the job comes back when that was its last one. mutex_ not held.
+  Job* put_back(Transfer& transfer);
+  /// A job's last transfer is over: ends it, or has it read again.
+  void conclude_job(Job* job);
+
+  void work();                               // a pread/pwrite thread
+  void move(Transfer& transfer);             // one transfer, by pread or pwrite
+  void fall_back(const std::string& words);  // from ring to threads, by the ring's thread
+
+  SpillFile& file_;
+  FileCalls& calls_;
+  JobHost& host_;
+  const IoLimits limits_;
+  const unsigned number_;  // of the directory, for the threads' names
+
+  mutable std::mutex mutex_;
+  std::condition_variable work_;             // jobs, or the end: for pread/pwrite threads
+  std::condition_variable attached_;         // a region was dealt with
+  std::array<std::deque<Job*>, 2> waiting_;  // with transfers not taken; owned until finished
+  std::array<unsigned, 2> in_flight_{};      // transfers, by side
+  std::vector<std::span<std::byte>> regions_;
+  size_t regions_seen_ = 0;  // by the ring's thread
+  bool ring_;
+  bool stopping_ = false;
+  std::string why_;
+  Descriptor wake_fd_;  // eventfd: wakes the ring's thread
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace firn

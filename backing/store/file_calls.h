@@ -1,0 +1,45 @@
+// The thin seam to the system calls that move or place bytes, so that tests can put short writes,
+// EIO, ENOSPC, EAGAIN, EINTR and flipped bits on the very path that production runs. Owns nothing;
+// called from any thread without a lock.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstddef>
+#include <cstdint>
+
+namespace firn {
+
+/// One transfer between memory and a spill file.
+struct FileCall {
+  bool write = false;
+  bool buffered = false;  // through the page cache: the last re-read after a mismatch
+  int fd = -1;
+  uint64_t offset = 0;
+  std::byte* data = nullptr;
+  size_t bytes = 0;
+};
+
+/// Results are those of the system call, or -errno.
+class FileCalls {
+ public:
+  virtual ~FileCalls() = default;
+
+  virtual int fallocate(int fd, uint64_t offset, uint64_t bytes);
+  virtual int ftruncate(int fd, uint64_t bytes);
+  /// Largest file this process may write (RLIMIT_FSIZE).
+  virtual uint64_t file_bytes_max();
+
+  /// Before every transfer, by ring or by thread: how many bytes to ask the kernel for (fewer: a
+  /// short transfer), or -errno to answer without asking.
+  virtual ssize_t begin(const FileCall& call) { return static_cast<ssize_t>(call.bytes); }
+  /// After every transfer the kernel answered; returns the result to go on with.
+  virtual ssize_t end(const FileCall&, ssize_t result) { return result; }
+
+  /// begin, pread or pwrite, end.
+  ssize_t transfer(const FileCall& call);
+
+  static FileCalls& real();
+};
+
+}  // namespace firn

@@ -1,0 +1,324 @@
+#include "backing/store/file_store.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <numeric>
+
+#include "backing/store/check.h"
+
+namespace firn {
+
+namespace {
+constexpr size_t slot_bytes_max = size_t{1} << 30;
+constexpr uint64_t grow_wait_ns = 1'000'000'000;  // between tries on a disk that was full
+
+Error wrong(std::string text) { return make_error(Code::invalid_argument, 0, std::move(text)); }
+}  // namespace
+
+std::string request_trouble(unsigned queue, const void* data, size_t bytes, size_t slot_bytes) {
+  if (queue >= store_queues) return fmt::format("queue {} of {}", queue, store_queues);
+  if (bytes != slot_bytes) return fmt::format("{} bytes for a slot of {}", bytes, slot_bytes);
+  if (reinterpret_cast<uintptr_t>(data) % store_alignment != 0)
+    return fmt::format("memory at {} is not aligned to {}", data, store_alignment);
+  return {};
+}
+
+std::string reservation_trouble(size_t bytes) {
+  if (bytes > 0 && bytes % store_alignment == 0 && bytes <= slot_bytes_max) return {};
+  return fmt::format("a slot of {} bytes: not a multiple of {} up to {}", bytes, store_alignment,
+                     slot_bytes_max);
+}
+
+FileStoreCore::FileStoreCore(const StoreOptions& options, FileCalls& calls,
+                             std::vector<SpillFile> files, bool ring, std::string why)
+    : options_(options),
+      calls_(calls),
+      clock_(options.clock ? *options.clock : wall_clock()),
+      ring_(ring),
+      why_(std::move(why)),
+      places_(1) {
+  IoLimits limits{options.request_bytes, options.depth, options.threads};
+  for (SpillFile& file : files) {
+    auto dir = std::make_unique<Dir>(std::move(file));
+    dir->io = std::make_unique<DirIo>(dir->file, calls, *this, limits, ring,
+                                      static_cast<unsigned>(dirs_.size()));
+    dirs_.push_back(std::move(dir));
+  }
+}
+
+FileStoreCore::~FileStoreCore() {
+  for (auto& dir : dirs_) dir->io.reset();  // threads end while all they report to still stands
+}
+
+Result<void> FileStoreCore::attach_staging(std::span<std::byte> region) {
+  if (region.empty() || reinterpret_cast<uintptr_t>(region.data()) % store_alignment != 0 ||
+      region.size() % store_alignment != 0)
+    return wrong(fmt::format("staging of {} bytes at {}: not aligned to {}", region.size(),
+                             static_cast<void*>(region.data()), store_alignment));
+  for (auto& dir : dirs_) {
+    Result<void> attached = dir->io->attach(region);
+    if (!attached) return attached;
+  }
+  return {};
+}
+
+FileStoreCore::Place* FileStoreCore::place(Slot slot) {
+  if (slot.id == 0 || slot.id >= places_.size() || places_[slot.id].bytes == 0 ||
+      places_[slot.id].discarded)
+    return nullptr;
+  return &places_[slot.id];
+}
+
+Result<Slot> FileStoreCore::reserve(size_t bytes) {
+  if (std::string trouble = reservation_trouble(bytes); !trouble.empty()) return wrong(trouble);
+  std::unique_lock lock(mutex_);
+  // The directory with the least on its way; equals in turn.
+  std::vector<size_t> order(dirs_.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::rotate(order.begin(), order.begin() + static_cast<ptrdiff_t>(next_dir_ % order.size()),
+              order.end());
+  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
+    return dirs_[a]->outstanding_bytes < dirs_[b]->outstanding_bytes;
+  });
+  Error last = make_error(Code::no_space, 0, "");
+  std::string words;
+  for (size_t number : order) {
+    Dir& dir = *dirs_[number];
+    if (!dir.writable) {
+      words += (words.empty() ? "" : "; ") + dir.trouble;
+      continue;
+    }
+    Result<uint64_t> offset = find_room(dir, bytes, lock);
+    if (!offset) {
+      last = offset.error();
+      words += (words.empty() ? "" : "; ") + last.text;
+      continue;
+    }
+    next_dir_ = number + 1;
+    uint32_t id = static_cast<uint32_t>(places_.size());
+    if (free_ids_.empty()) {
+      places_.emplace_back();
+    } else {
+      id = free_ids_.front();  // the oldest: a slot used after its end is more likely to be noticed
+      free_ids_.pop_front();
+    }
+    places_[id] = Place{};
+    places_[id].dir = static_cast<uint32_t>(number);
+    places_[id].offset = *offset;
+    places_[id].bytes = bytes;
+    ++slots_;
+    slot_bytes_ += bytes;
+    return Slot{id};
+  }
+  last.code = Code::no_space;
+  last.text = fmt::format("no room for a slot of {} bytes: {}", bytes, words);
+  return last;
+}
+
+Result<uint64_t> FileStoreCore::find_room(Dir& dir, size_t bytes,
+                                          std::unique_lock<std::mutex>& lock) {
+  while (true) {
+    if (std::optional<uint64_t> offset = dir.free.take(bytes)) return *offset;
+    Result<void> grown = grow(dir, bytes, lock);
+    if (!grown) return grown.error();
+  }
+}
+
+/// After success there may still be no room: others took it. The caller looks again.
+Result<void> FileStoreCore::grow(Dir& dir, size_t bytes, std::unique_lock<std::mutex>& lock) {
+  lock.unlock();
+  std::lock_guard one_at_a_time(dir.grow_mutex);
+  uint64_t now = clock_.now_ns();
+  uint64_t limit = std::min<uint64_t>(calls_.file_bytes_max(), options_.max_bytes_per_dir);
+  limit -= limit % store_alignment;
+  lock.lock();
+  if (dir.free.largest() >= bytes) return {};  // grown meanwhile
+  if (now < dir.grow_again_ns) return make_error(Code::no_space, 0, dir.trouble);
+  uint64_t need = bytes - dir.free.tail(dir.file_bytes);
+  uint64_t left = limit > dir.file_bytes ? limit - dir.file_bytes : 0;
+  if (need > left) {
+    bool ours = limit + store_alignment > options_.max_bytes_per_dir;
+    dir.trouble = fmt::format("{}: the spill file of {} bytes cannot grow by {}: {}",
+                              dir.file.dir(), dir.file_bytes, need,
+                              ours ? "firn_store_size is reached"
+                                   : "the limit on file sizes (RLIMIT_FSIZE, "
+                                     "ulimit -f) is reached");
+    return make_error(Code::no_space, 0, dir.trouble);
+  }
+  uint64_t step = std::min(std::max<uint64_t>(options_.grow_bytes, need), left);
+  lock.unlock();
+  Result<uint64_t> grown = dir.file.grow(step, need, calls_);
+  lock.lock();
+  dir.why = dir.file.why();
+  if (!grown) {
+    // What is there stays in use: it is preallocated, so that a full disk cannot fail its writes.
+    dir.trouble = grown.error().text;
+    dir.grow_again_ns = now + grow_wait_ns;
+    if (grown.error().code == Code::io) dir.writable = false;
+    return grown.error();
+  }
+  dir.free.give(dir.file_bytes, *grown);
+  dir.file_bytes += *grown;
+  if (dir.writable) dir.trouble.clear();
+  return {};
+}
+
+Result<void> FileStoreCore::submit(StoreCompletion::Kind kind, unsigned queue, Slot slot,
+                                   std::byte* data, size_t bytes, uint64_t tag) {
+  auto job = std::make_unique<Job>();
+  job->kind = kind;
+  job->queue = queue;
+  job->tag = tag;
+  job->slot = slot;
+  job->data = data;
+  job->bytes = bytes;
+  job->submitted_ns = clock_.now_ns();
+  Dir* dir = nullptr;
+  {
+    std::lock_guard lock(mutex_);
+    Place* at = place(slot);
+    if (!at) return wrong(fmt::format("slot {} is not reserved", slot.id));
+    std::string trouble = request_trouble(queue, data, bytes, at->bytes);
+    if (!trouble.empty()) return wrong(fmt::format("slot {}: {}", slot.id, trouble));
+    if (job->write() ? at->jobs > 0 : at->writing)
+      return wrong(fmt::format("slot {}: a request for it is in flight", slot.id));
+    if (!job->write() && !at->filled)
+      return wrong(fmt::format("slot {} holds nothing readable", slot.id));
+    dir = dirs_[at->dir].get();
+    job->offset = at->offset;
+    job->sum = at->sum;
+    job->was_filled = at->filled;
+    if (job->write()) {
+      at->filled = false;
+      at->writing = true;
+    }
+    ++at->jobs;
+    dir->outstanding_bytes += bytes;
+  }
+  Job refused;  // what settle() needs, should the job not be taken
+  refused.kind = kind;
+  refused.slot = slot;
+  refused.bytes = bytes;
+  refused.was_filled = job->was_filled;
+  refused.sum = job->sum;
+  Result<void> begun = dir->io->submit(std::move(job));
+  if (!begun) {
+    std::lock_guard lock(mutex_);
+    refused.error = make_error(Code::cancelled, 0, "");
+    settle(places_[slot.id], refused, *dir);
+  }
+  return begun;
+}
+
+/// A job is over: what its slot holds now, and whether its room goes back. mutex_ held.
+void FileStoreCore::settle(Place& place, const Job& job, Dir& dir) {
+  dir.outstanding_bytes -= job.bytes;
+  --place.jobs;
+  if (job.write()) {
+    place.writing = false;
+    if (!job.failed()) {
+      place.filled = true;
+      place.sum = job.sum;
+    } else if (job.error.code == Code::cancelled) {
+      place.filled = job.was_filled;  // nothing was begun
+    }
+  }
+  if (place.discarded && place.jobs == 0) release(job.slot.id);
+}
+
+void FileStoreCore::release(uint32_t id) {
+  Place& place = places_[id];
+  dirs_[place.dir]->free.give(place.offset, place.bytes);
+  --slots_;
+  slot_bytes_ -= place.bytes;
+  place = Place{};
+  free_ids_.push_back(id);
+}
+
+void FileStoreCore::finished(std::unique_ptr<Job> job) {
+  StoreCompletion completion;
+  completion.tag = job->tag;
+  completion.kind = job->kind;
+  completion.slot = job->slot;
+  completion.bytes = job->bytes;
+  completion.busy_ns = clock_.now_ns() - job->submitted_ns;
+  {
+    std::lock_guard lock(mutex_);
+    Place& at = places_[job->slot.id];
+    Dir& dir = *dirs_[at.dir];
+    if (job->error.code == Code::io || job->error.code == Code::no_space) {
+      dir.trouble = job->error.text;
+      dir.writable = false;
+    }
+    if (job->error.code == Code::corrupt) ++corrupt_;
+    if (!job->failed() && !job->wrong.empty()) ++reread_;
+    if (!job->failed()) (job->write() ? dir.written_bytes : dir.read_bytes) += job->bytes;
+    settle(at, *job, dir);
+    completion.error = std::move(job->error);
+    done_[job->queue].push_back(std::move(completion));
+  }
+  clock_.notify();
+}
+
+bool FileStoreCore::cancel(unsigned queue, uint64_t tag) {
+  for (auto& dir : dirs_) {
+    std::unique_ptr<Job> job = dir->io->withdraw(queue, tag);
+    if (!job) continue;
+    std::lock_guard lock(mutex_);
+    job->error = make_error(Code::cancelled, 0, "withdrawn before it began");
+    settle(places_[job->slot.id], *job, *dir);
+    return true;
+  }
+  return false;
+}
+
+void FileStoreCore::discard(Slot slot) {
+  std::lock_guard lock(mutex_);
+  Place* at = place(slot);
+  FIRN_STORE_CHECK(at, "discard of slot %u, which is not reserved", slot.id);
+  at->discarded = true;
+  if (at->jobs == 0) release(slot.id);
+}
+
+size_t FileStoreCore::poll(unsigned queue, std::span<StoreCompletion> out) {
+  FIRN_STORE_CHECK(queue < store_queues, "queue %u of %u", queue, store_queues);
+  std::lock_guard lock(mutex_);
+  auto& done = done_[queue];
+  size_t count = std::min(done.size(), out.size());
+  for (size_t i = 0; i < count; ++i) {
+    out[i] = std::move(done.front());
+    done.pop_front();
+  }
+  return count;
+}
+
+StoreStats FileStoreCore::stats() const {
+  StoreStats stats;
+  bool ring = ring_;
+  std::string why = why_;
+  auto add = [&](const std::string& words) {
+    if (!words.empty()) why += (why.empty() ? "" : "; ") + words;
+  };
+  for (const auto& dir : dirs_) {
+    if (ring_) ring = ring && dir->io->ring();
+    add(dir->io->why());
+  }
+  std::lock_guard lock(mutex_);
+  stats.kind = ring ? "io_uring" : "threads";
+  for (const auto& dir : dirs_) {
+    add(dir->why);
+    stats.dirs.push_back({dir->file.dir(), dir->written_bytes, dir->read_bytes, dir->file_bytes,
+                          dir->trouble, dir->writable});
+    stats.written_bytes += dir->written_bytes;
+    stats.read_bytes += dir->read_bytes;
+  }
+  stats.why = std::move(why);
+  stats.slots_in_use = slots_;
+  stats.slot_bytes_in_use = slot_bytes_;
+  stats.reread = reread_;
+  stats.corrupt = corrupt_;
+  return stats;
+}
+
+}  // namespace firn

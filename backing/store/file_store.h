@@ -1,0 +1,99 @@
+// The store of real files: slots over several directories, completions by queue, words for trouble.
+// Everything here is bookkeeping under one short lock; bytes move in DirIo's threads.
+//
+// Owns: the spill files, their I/O, the table of slots with their sums, the completions.
+// Locks: mutex_ for all of it. A directory's grow_mutex is taken before mutex_ and is held during
+// preallocation, so that submit and poll never wait for it. DirIo is called without mutex_.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "backing/store/dir_io.h"
+#include "backing/store/free_ranges.h"
+#include "firn/store.h"
+
+namespace firn {
+
+/// open_store() with the system calls of `calls`, which outlives the store.
+Result<std::unique_ptr<Store>> open_file_store(const StoreOptions& options, FileCalls& calls);
+
+/// Why that request cannot be made; empty when it can. Shared with the simulated store.
+std::string request_trouble(unsigned queue, const void* data, size_t bytes, size_t slot_bytes);
+/// Why that reservation cannot be made; empty when it can.
+std::string reservation_trouble(size_t bytes);
+
+inline constexpr unsigned store_queues = 16;
+
+/// The working part; the Store seam over it is FileStore, which forgets it in a forked child.
+class FileStoreCore final : public JobHost {
+ public:
+  FileStoreCore(const StoreOptions& options, FileCalls& calls, std::vector<SpillFile> files,
+                bool ring, std::string why);
+  ~FileStoreCore();
+
+  Result<void> attach_staging(std::span<std::byte> region);
+  Result<Slot> reserve(size_t bytes);
+  Result<void> submit(StoreCompletion::Kind kind, unsigned queue, Slot slot, std::byte* data,
+                      size_t bytes, uint64_t tag);
+  bool cancel(unsigned queue, uint64_t tag);
+  void discard(Slot slot);
+  size_t poll(unsigned queue, std::span<StoreCompletion> out);
+  StoreStats stats() const;
+
+  void finished(std::unique_ptr<Job> job) override;
+
+ private:
+  struct Place {  // of a slot; unused when bytes == 0
+    uint32_t dir = 0;
+    bool filled = false;     // readable: written without error, nothing written since
+    bool writing = false;    // a write is queued or in flight
+    bool discarded = false;  // room goes back when `jobs` is 0
+    uint32_t jobs = 0;       // queued or in flight
+    uint64_t offset = 0;
+    size_t bytes = 0;
+    Sum sum;
+  };
+  struct Dir {
+    SpillFile file;
+    FreeRanges free;
+    uint64_t file_bytes = 0;         // as last grown: file.bytes() is read under grow_mutex only
+    uint64_t outstanding_bytes = 0;  // queued or in flight
+    uint64_t written_bytes = 0, read_bytes = 0;
+    std::string trouble, why;  // last error; why not better
+    bool writable = true;
+    uint64_t grow_again_ns = 0;  // after a refusal: not before
+    std::mutex grow_mutex;
+    std::unique_ptr<DirIo> io;
+    explicit Dir(SpillFile opened) : file(std::move(opened)), why(file.why()) {}
+  };
+
+  Place* place(Slot slot);
+  void release(uint32_t id);
+  /// Room in that directory, growing its file where there is none. mutex_ held by `lock`, let go
+  /// while the file grows.
+  Result<uint64_t> find_room(Dir& dir, size_t bytes, std::unique_lock<std::mutex>& lock);
+  Result<void> grow(Dir& dir, size_t bytes, std::unique_lock<std::mutex>& lock);
+  void settle(Place& place, const Job& job, Dir& dir);
+
+  StoreOptions options_;
+  FileCalls& calls_;
+  Clock& clock_;
+  const bool ring_;
+  const std::string why_;
+
+  mutable std::mutex mutex_;
+  std::vector<Place> places_;  // by slot id; [0] is none
+  std::deque<uint32_t> free_ids_;
+  std::array<std::deque<StoreCompletion>, store_queues> done_;
+  uint64_t slots_ = 0, slot_bytes_ = 0, reread_ = 0, corrupt_ = 0;
+  size_t next_dir_ = 0;  // where the round goes on
+  std::vector<std::unique_ptr<Dir>> dirs_;
+};
+
+}  // namespace firn

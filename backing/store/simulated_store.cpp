@@ -1,0 +1,310 @@
+#include "backing/store/simulated_store.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "backing/store/check.h"
+
+namespace firn {
+
+namespace {
+constexpr std::byte poison{0xa5};  // what a read's memory holds until its bytes are there
+constexpr unsigned attempts_most = 3;
+
+uint64_t transfer_ns(size_t bytes, double bytes_s) {
+  return static_cast<uint64_t>(static_cast<double>(bytes) / bytes_s * 1e9);
+}
+Error wrong(std::string text) { return make_error(Code::invalid_argument, 0, std::move(text)); }
+}  // namespace
+
+SimulatedDisk::SimulatedDisk(const SimulatedStoreOptions& options)
+    : options_(options), random_(options.seed) {
+  dir_.dir = "simulated";
+}
+
+std::unique_ptr<SimulatedStore> open_simulated_store(const SimulatedStoreOptions& options) {
+  FIRN_STORE_CHECK(options.clock, "a simulated store needs a clock");
+  FIRN_STORE_CHECK(options.read_bytes_s > 0 && options.write_bytes_s > 0, "bandwidth %g, %g",
+                   options.read_bytes_s, options.write_bytes_s);
+  return std::make_unique<SimulatedDisk>(options);
+}
+
+/// Drawn without <random>'s distributions, which differ between libraries.
+bool SimulatedDisk::chance(double rate) {
+  if (rate <= 0) return false;
+  return static_cast<double>(random_() >> 11) * 0x1p-53 < rate;
+}
+
+Result<void> SimulatedDisk::attach_staging(std::span<std::byte> region) {
+  if (region.empty() || reinterpret_cast<uintptr_t>(region.data()) % store_alignment != 0 ||
+      region.size() % store_alignment != 0)
+    return wrong(
+        fmt::format("staging of {} bytes: not aligned to {}", region.size(), store_alignment));
+  return {};
+}
+
+Result<Slot> SimulatedDisk::reserve(size_t bytes) {
+  if (std::string trouble = reservation_trouble(bytes); !trouble.empty()) return wrong(trouble);
+  std::lock_guard lock(mutex_);
+  if (bytes > options_.capacity_bytes - std::min<uint64_t>(slot_bytes_, options_.capacity_bytes)) {
+    dir_.trouble = fmt::format("the simulated disk of {} bytes is full", options_.capacity_bytes);
+    return make_error(Code::no_space, ENOSPC,
+                      fmt::format("no room for a slot of {} bytes: {}", bytes, dir_.trouble));
+  }
+  Slot slot{next_id_++};
+  FIRN_STORE_CHECK(next_id_ != 0, "four thousand million slots");
+  places_[slot.id].bytes = bytes;
+  slot_bytes_ += bytes;
+  dir_.file_bytes = std::max(dir_.file_bytes, slot_bytes_);
+  return slot;
+}
+
+Result<void> SimulatedDisk::write(unsigned queue, Slot slot, std::span<const std::byte> bytes,
+                                  uint64_t tag) {
+  Request request;
+  request.completion.kind = StoreCompletion::Kind::write;
+  request.completion.slot = slot;
+  request.completion.tag = tag;
+  request.completion.bytes = bytes.size();
+  request.queue = queue;
+  request.data = const_cast<std::byte*>(bytes.data());
+  return submit(std::move(request), writes, options_.clock->now_ns());
+}
+
+Result<void> SimulatedDisk::read(unsigned queue, Slot slot, std::span<std::byte> bytes,
+                                 uint64_t tag) {
+  Request request;
+  request.completion.kind = StoreCompletion::Kind::read;
+  request.completion.slot = slot;
+  request.completion.tag = tag;
+  request.completion.bytes = bytes.size();
+  request.queue = queue;
+  request.data = bytes.data();
+  return submit(std::move(request), reads, options_.clock->now_ns());
+}
+
+Result<void> SimulatedDisk::submit(Request request, Side side, uint64_t now) {
+  std::lock_guard lock(mutex_);
+  advance(now);
+  uint32_t id = request.completion.slot.id;
+  auto found = places_.find(id);
+  if (found == places_.end() || found->second.discarded)
+    return wrong(fmt::format("slot {} is not reserved", id));
+  Place& place = found->second;
+  std::string trouble =
+      request_trouble(request.queue, request.data, request.completion.bytes, place.bytes);
+  if (!trouble.empty()) return wrong(fmt::format("slot {}: {}", id, trouble));
+  if (side == writes ? place.jobs > 0 : place.writing)
+    return wrong(fmt::format("slot {}: a request for it is in flight", id));
+  if (side == reads && !place.filled)
+    return wrong(fmt::format("slot {} holds nothing readable", id));
+  request.submitted_ns = now;
+  request.was_filled = place.filled;
+  if (side == writes) {
+    request.sum = sum_of(request.data, place.bytes);
+    place.filled = false;
+    place.writing = true;
+  } else {
+    std::memset(request.data, static_cast<int>(poison), place.bytes);
+  }
+  ++place.jobs;
+  waiting_[side].push_back(std::move(request));
+  if (waiting_[side].size() == 1) start(side, std::max(now, free_ns_[side]));
+  return {};
+}
+
+void SimulatedDisk::start(Side side, uint64_t at_ns) {
+  Request& request = waiting_[side].front();
+  request.begun = true;
+  request.end_ns =
+      at_ns + transfer_ns(request.completion.bytes,
+                          side == writes ? options_.write_bytes_s : options_.read_bytes_s);
+}
+
+/// Moves the disk on to `now`, in the order in which things happen. mutex_ held.
+void SimulatedDisk::advance(uint64_t now) {
+  while (true) {
+    Side side = reads;
+    uint64_t next = UINT64_MAX;
+    for (Side each : {reads, writes})
+      if (!waiting_[each].empty() && waiting_[each].front().end_ns < next) {
+        side = each;
+        next = waiting_[each].front().end_ns;
+      }
+    if (next > now || next == UINT64_MAX) return;
+    free_ns_[side] = next;
+    if (!move(waiting_[side].front(), side)) {
+      start(side, next);
+      continue;
+    }
+    end(waiting_[side].front(), next);
+    waiting_[side].pop_front();
+    if (!waiting_[side].empty()) start(side, next);
+  }
+}
+
+bool SimulatedDisk::move(Request& request, Side side) {
+  Place& place = places_.at(request.completion.slot.id);
+  if (side == reads) return move_read(request, place);
+  place.writing = false;
+  FIRN_STORE_CHECK(sum_of(request.data, place.bytes) == request.sum,
+                   "the bytes for slot %u changed while they were being written",
+                   request.completion.slot.id);
+  if (chance(options_.write_error_rate)) {
+    request.completion.error = make_error(Code::io, EIO,
+                                          fmt::format("write of slot {} ({} bytes): "
+                                                      "a simulated error",
+                                                      request.completion.slot.id, place.bytes));
+    dir_.trouble = request.completion.error.text;
+    return true;
+  }
+  place.data.assign(request.data, request.data + place.bytes);
+  place.sum = request.sum;
+  place.filled = true;
+  place.lasting_corrupt = chance(options_.lasting_corrupt_rate);
+  dir_.written_bytes += place.bytes;
+  return true;
+}
+
+bool SimulatedDisk::move_read(Request& request, Place& place) {
+  uint32_t id = request.completion.slot.id;
+  if (chance(options_.read_error_rate)) {
+    request.completion.error =
+        make_error(Code::io, EIO,
+                   fmt::format("read of slot {} ({} bytes): a simulated error", id, place.bytes));
+    dir_.trouble = request.completion.error.text;
+    return true;
+  }
+  std::memcpy(request.data, place.data.data(), place.bytes);
+  bool flip = place.lasting_corrupt || (request.reads == 0 && chance(options_.corrupt_rate));
+  if (flip) request.data[random_() % place.bytes] ^= std::byte{1};
+  Sum found = sum_of(request.data, place.bytes);
+  if (found == place.sum) {
+    if (request.reads > 0) ++reread_;
+    dir_.read_bytes += place.bytes;
+    return true;
+  }
+  if (request.reads == 0) request.sum = found;
+  if (++request.reads < attempts_most) return false;
+  ++corrupt_;
+  request.completion.error = make_error(
+      Code::corrupt, 0,
+      fmt::format("slot {} ({} bytes) came back wrong {} times: its sum is {}, read was {}; the "
+                  "bytes are not handed over",
+                  id, place.bytes, attempts_most, place.sum.words(), request.sum.words()));
+  std::memset(request.data, static_cast<int>(poison), place.bytes);
+  return true;
+}
+
+void SimulatedDisk::end(Request& request, uint64_t at_ns) {
+  Done done;
+  done.due_ns = at_ns + options_.latency_ns;
+  done.queue = request.queue;
+  done.completion = std::move(request.completion);
+  done.completion.busy_ns = done.due_ns - request.submitted_ns;
+  uint32_t id = done.completion.slot.id;
+  Place& place = places_.at(id);
+  --place.jobs;
+  if (place.discarded && place.jobs == 0) {
+    slot_bytes_ -= place.bytes;
+    places_.erase(id);
+  }
+  auto after = std::upper_bound(done_.begin(), done_.end(), done.due_ns,
+                                [](uint64_t due, const Done& other) { return due < other.due_ns; });
+  done_.insert(after, std::move(done));
+}
+
+bool SimulatedDisk::cancel(unsigned queue, uint64_t tag) {
+  uint64_t now = options_.clock->now_ns();
+  std::lock_guard lock(mutex_);
+  advance(now);
+  for (Side side : {reads, writes}) {
+    auto found = std::find_if(waiting_[side].begin(), waiting_[side].end(), [&](const Request& r) {
+      return !r.begun && r.queue == queue && r.completion.tag == tag;
+    });
+    if (found == waiting_[side].end()) continue;
+    uint32_t id = found->completion.slot.id;
+    Place& place = places_.at(id);
+    if (side == writes) {
+      place.writing = false;
+      place.filled = found->was_filled;
+    }
+    if (--place.jobs == 0 && place.discarded) {
+      slot_bytes_ -= place.bytes;
+      places_.erase(id);
+    }
+    waiting_[side].erase(found);
+    return true;
+  }
+  return false;
+}
+
+void SimulatedDisk::discard(Slot slot) {
+  uint64_t now = options_.clock->now_ns();
+  std::lock_guard lock(mutex_);
+  advance(now);
+  auto found = places_.find(slot.id);
+  FIRN_STORE_CHECK(found != places_.end() && !found->second.discarded,
+                   "discard of slot %u, which is not reserved", slot.id);
+  found->second.discarded = true;
+  if (found->second.jobs > 0) return;
+  slot_bytes_ -= found->second.bytes;
+  places_.erase(found);
+}
+
+size_t SimulatedDisk::poll(unsigned queue, std::span<StoreCompletion> out) {
+  FIRN_STORE_CHECK(queue < store_queues, "queue %u of %u", queue, store_queues);
+  uint64_t now = options_.clock->now_ns();
+  std::lock_guard lock(mutex_);
+  advance(now);
+  size_t count = 0;
+  for (auto done = done_.begin(); done != done_.end() && done->due_ns <= now;) {
+    if (count == out.size()) break;
+    if (done->queue != queue) {
+      ++done;
+      continue;
+    }
+    out[count++] = std::move(done->completion);
+    done = done_.erase(done);
+  }
+  return count;
+}
+
+StoreStats SimulatedDisk::stats() const {
+  std::lock_guard lock(mutex_);
+  StoreStats stats;
+  stats.kind = "simulated";
+  stats.dirs = {dir_};
+  stats.written_bytes = dir_.written_bytes;
+  stats.read_bytes = dir_.read_bytes;
+  stats.slots_in_use = places_.size();
+  stats.slot_bytes_in_use = slot_bytes_;
+  stats.reread = reread_;
+  stats.corrupt = corrupt_;
+  return stats;
+}
+
+/// What fell due without being polled counts once: enough to wake its engine, not so often that an
+/// engine waiting on something else in the same thread would never see time go on.
+uint64_t SimulatedDisk::next_completion_ns() const {
+  uint64_t now = options_.clock->now_ns();
+  std::lock_guard lock(mutex_);
+  uint64_t next = UINT64_MAX;
+  for (Side side : {reads, writes})
+    if (!waiting_[side].empty())
+      next = std::min(next, waiting_[side].front().end_ns + options_.latency_ns);
+  for (Done& done : done_) {
+    if (done.due_ns > now) {
+      next = std::min(next, done.due_ns);
+      break;
+    }
+    if (!done.told) next = std::min(next, done.due_ns);
+    done.told = true;
+  }
+  return next;
+}
+
+}  // namespace firn

@@ -1,0 +1,223 @@
+#include "backing/store/spill_file.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <linux/magic.h>
+#include <sys/stat.h>
+#include <sys/vfs.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <system_error>
+
+#include "firn/store.h"
+
+namespace firn {
+
+namespace {
+
+constexpr int interrupted_most = 100;
+// Not in <linux/magic.h> everywhere.
+constexpr int64_t xfs_magic = 0x58465342, zfs_magic = 0x2fc12fc1, fuse_magic = 0x65735546;
+
+Error refuse(const std::string& dir, int error, const std::string& words) {
+  return make_error(Code::invalid_argument, error, fmt::format("firn_dir: {} {}", dir, words));
+}
+
+/// Others may be able to write to the directory only where the sticky bit keeps them from each
+/// other's files. The file has no name at any time, so that even they cannot reach it.
+Result<void> check_owner(const std::string& dir, const struct stat& status) {
+  uid_t user = geteuid();
+  if ((status.st_mode & S_IWOTH) && !(status.st_mode & S_ISVTX))
+    return refuse(dir, 0,
+                  fmt::format("is writable by everybody (mode {:04o}): chmod o-w, or +t",
+                              status.st_mode & 07777));
+  if (status.st_uid != user && status.st_uid != 0 && user != 0)
+    return refuse(dir, 0,
+                  fmt::format("belongs to user {}, neither to you ({}) nor to root: name a "
+                              "directory of your own",
+                              status.st_uid, user));
+  return {};
+}
+
+/// Opens the directory itself (following the symbolic links the user wrote, then none).
+Result<Descriptor> open_dir(const std::string& dir) {
+  if (dir.empty() || dir[0] != '/') return refuse(dir, 0, "is not an absolute path");
+  std::unique_ptr<char, decltype(&std::free)> real(::realpath(dir.c_str(), nullptr), &std::free);
+  if (!real) {
+    int error = errno;
+    return refuse(dir, error, error == ENOENT ? "does not exist" : errno_words(error));
+  }
+  Descriptor fd(::open(real.get(), O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+  if (!fd) {
+    int error = errno;
+    return refuse(dir, error, error == ENOTDIR ? "is not a directory" : errno_words(error));
+  }
+  struct stat status {};
+  if (::fstat(fd.get(), &status) != 0) return refuse(dir, errno, errno_words(errno));
+  Result<void> owner = check_owner(dir, status);
+  if (!owner) return owner.error();
+  return fd;
+}
+
+Error refuse_file(const std::string& dir, int error, const std::string& filesystem) {
+  switch (error) {
+    case EACCES:
+    case EPERM:
+    case EROFS:
+      return refuse(dir, error, "is not writable: " + errno_words(error));
+    case EOPNOTSUPP:
+    case EISDIR:
+    case ENOENT:
+      return refuse(dir, error,
+                    fmt::format("is on {}, which has no files without a name "
+                                "(O_TMPFILE): {}",
+                                filesystem, errno_words(error)));
+    case EINVAL:
+      return refuse(dir, error,
+                    fmt::format("is on {}, which has no direct I/O (O_DIRECT)", filesystem));
+    default:
+      return refuse(dir, error, errno_words(error));
+  }
+}
+
+/// Whether bytes written directly come back, and nothing of it stays.
+Result<void> try_out(const std::string& dir, int fd, FileCalls& calls) {
+  if (calls.file_bytes_max() < store_alignment)
+    return refuse(dir, EFBIG,
+                  "cannot hold a file: the limit on file sizes (RLIMIT_FSIZE, "
+                  "ulimit -f) is below 4 KiB");
+  std::unique_ptr<std::byte, decltype(&std::free)> block(
+      static_cast<std::byte*>(std::aligned_alloc(store_alignment, 2 * store_alignment)),
+      &std::free);
+  if (!block) return refuse(dir, ENOMEM, errno_words(ENOMEM));
+  std::byte* back = block.get() + store_alignment;
+  for (size_t i = 0; i < store_alignment; ++i) {
+    block.get()[i] = static_cast<std::byte>(i * 131 + 7);
+    back[i] = std::byte{0};
+  }
+  for (bool write : {true, false}) {
+    std::byte* data = write ? block.get() : back;
+    size_t at = 0;
+    for (int tries = 0; at < store_alignment && tries < interrupted_most; ++tries) {
+      ssize_t done = calls.transfer({write, false, fd, at, data + at, store_alignment - at});
+      if (done == -EINTR || done == -EAGAIN) continue;
+      if (done < 0) {
+        auto error = static_cast<int>(-done);
+        if (error == ENOSPC || error == EDQUOT)
+          return make_error(Code::no_space, error,
+                            fmt::format("firn_dir: {}: {}", dir, errno_words(error)));
+        return refuse(dir, error,
+                      fmt::format("{} a 4 KiB block by direct I/O (O_DIRECT): {}",
+                                  write ? "cannot write" : "cannot read back", errno_words(error)));
+      }
+      at += static_cast<size_t>(done);
+    }
+    if (at < store_alignment) return refuse(dir, EIO, "moves no bytes by direct I/O (O_DIRECT)");
+  }
+  if (std::memcmp(block.get(), back, store_alignment) != 0)
+    return refuse(dir, EIO, "gave back other bytes than were written (a trial block of 4 KiB)");
+  int result = calls.ftruncate(fd, 0);
+  if (result < 0) return refuse(dir, -result, "ftruncate: " + errno_words(-result));
+  return {};
+}
+
+}  // namespace
+
+Descriptor::~Descriptor() {
+  if (fd_ >= 0) (void)::close(fd_);  // nothing of it is to outlive us: no error matters
+}
+
+Result<SpillFile> SpillFile::open(const std::string& dir, bool allow_tmpfs, FileCalls& calls) {
+  Result<Descriptor> at = open_dir(dir);
+  if (!at) return at.error();
+  struct statfs system {};
+  if (::fstatfs(at->get(), &system) != 0) return refuse(dir, errno, errno_words(errno));
+  bool memory = system.f_type == TMPFS_MAGIC || system.f_type == RAMFS_MAGIC;
+  std::string filesystem = filesystem_name(system.f_type);
+  if (memory && !allow_tmpfs)
+    return refuse(dir, 0,
+                  fmt::format("is on {}: spilling to it uses up host memory "
+                              "(firn_allow_tmpfs allows it)",
+                              filesystem));
+  constexpr int flags = O_TMPFILE | O_RDWR | O_EXCL | O_CLOEXEC;
+  SpillFile file;
+  file.dir_ = dir;
+  file.direct_ = Descriptor(::openat(at->get(), ".", flags | O_DIRECT, 0600));
+  if (!file.direct_ && errno == EINVAL && memory)  // no page cache to go past in any case
+    file.direct_ = Descriptor(::openat(at->get(), ".", flags, 0600));
+  if (!file.direct_) return refuse_file(dir, errno, filesystem);
+  Result<void> trial = try_out(dir, file.direct_.get(), calls);
+  if (!trial) return trial.error();
+  // The same file once more, through the page cache: another path to the bytes when a sum is wrong.
+  std::string self = fmt::format("/proc/self/fd/{}", file.direct_.get());
+  file.buffered_ = Descriptor(::open(self.c_str(), O_RDWR | O_CLOEXEC));
+  if (!file.buffered_)
+    file.why_ = fmt::format("{}: wrong bytes are re-read by direct I/O only ({}: {})", dir, self,
+                            errno_words(errno));
+  return file;
+}
+
+/// Preallocates up to `bytes`; undone when it fails midway (ext4 leaves blocks behind).
+int SpillFile::extend(uint64_t bytes, FileCalls& calls) {
+  int result = -EINTR;
+  for (int tries = 0; result == -EINTR && tries < interrupted_most; ++tries)
+    result = calls.fallocate(direct_.get(), bytes_, bytes - bytes_);
+  if (result == -EOPNOTSUPP) {
+    if (why_.empty())
+      why_ = fmt::format("{}: the file system does not preallocate, writes are slower", dir_);
+    result = calls.ftruncate(direct_.get(), bytes);
+  }
+  if (result < 0) {
+    int undone = calls.ftruncate(direct_.get(), bytes_);
+    if (undone < 0 && why_.empty())
+      why_ = fmt::format("{}: room of a failed preallocation stays taken: {}", dir_,
+                         errno_words(-undone));
+  }
+  return result;
+}
+
+Result<uint64_t> SpillFile::grow(uint64_t step, uint64_t need, FileCalls& calls) {
+  int result = extend(bytes_ + step, calls);
+  if (result < 0 && need < step) {
+    step = need;
+    result = extend(bytes_ + step, calls);
+  }
+  if (result < 0)
+    return make_error(
+        result == -ENOSPC || result == -EDQUOT || result == -EFBIG ? Code::no_space : Code::io,
+        -result,
+        fmt::format("{}: the spill file of {} bytes cannot grow by {}: {} (firn_dir)", dir_, bytes_,
+                    step, errno_words(-result)));
+  bytes_ += step;
+  return step;
+}
+
+std::string filesystem_name(int64_t magic) {
+  struct Name {
+    int64_t magic;
+    const char* name;
+  };
+  constexpr std::array<Name, 11> names{{{EXT4_SUPER_MAGIC, "ext4"},
+                                        {xfs_magic, "xfs"},
+                                        {BTRFS_SUPER_MAGIC, "btrfs"},
+                                        {TMPFS_MAGIC, "tmpfs"},
+                                        {RAMFS_MAGIC, "ramfs"},
+                                        {OVERLAYFS_SUPER_MAGIC, "overlay"},
+                                        {NFS_SUPER_MAGIC, "nfs"},
+                                        {F2FS_SUPER_MAGIC, "f2fs"},
+                                        {SQUASHFS_MAGIC, "squashfs"},
+                                        {zfs_magic, "zfs"},
+                                        {fuse_magic, "fuse"}}};
+  for (const Name& known : names)
+    if (known.magic == magic) return known.name;
+  return fmt::format("{:#x}", magic);
+}
+
+std::string errno_words(int error) { return std::generic_category().message(error); }
+
+}  // namespace firn

@@ -1,0 +1,65 @@
+// The spill file of one directory: opened without a name, private, direct, and preallocated in
+// steps. Owns its descriptors. Locks: none of its own; grow() is called by one thread at a time.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+
+#include "backing/store/file_calls.h"
+#include "firn/result.h"
+
+namespace firn {
+
+/// A descriptor closed by its destructor.
+class Descriptor {
+ public:
+  explicit Descriptor(int fd = -1) : fd_(fd) {}
+  Descriptor(Descriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  Descriptor& operator=(Descriptor&& other) noexcept {
+    std::swap(fd_, other.fd_);
+    return *this;
+  }
+  ~Descriptor();
+  int get() const { return fd_; }
+  explicit operator bool() const { return fd_ >= 0; }
+
+ private:
+  int fd_;
+};
+
+class SpillFile {
+ public:
+  /// Checks the directory (who owns it, who may write to it, what file system it is), opens the
+  /// file and decides by a trial write and read whether direct I/O works. Errors begin with
+  /// "firn_dir: DIR".
+  static Result<SpillFile> open(const std::string& dir, bool allow_tmpfs, FileCalls& calls);
+
+  /// Makes the file `step` bytes longer, by at least `need` where `step` does not fit; the answer
+  /// is by how much. On failure the file is as long as before.
+  Result<uint64_t> grow(uint64_t step, uint64_t need, FileCalls& calls);
+
+  const std::string& dir() const { return dir_; }
+  int direct_fd() const { return direct_.get(); }
+  int buffered_fd() const { return buffered_ ? buffered_.get() : direct_.get(); }
+  uint64_t bytes() const { return bytes_; }
+  /// Why not better, in words; empty when all is well.
+  const std::string& why() const { return why_; }
+
+ private:
+  SpillFile() = default;
+  int extend(uint64_t bytes, FileCalls& calls);
+
+  std::string dir_;
+  Descriptor direct_, buffered_;
+  uint64_t bytes_ = 0;  // length of the file, all of it preallocated
+  std::string why_;
+};
+
+/// "ext4", "tmpfs", ...; "0x..." for an unknown magic number.
+std::string filesystem_name(int64_t magic);
+
+/// "No space left on device" for ENOSPC.
+std::string errno_words(int error);
+
+}  // namespace firn

@@ -1,0 +1,52 @@
+// XXH3-128 over a slot's bytes, in order, in as many pieces as they come. The widest vector unit of
+// the machine is chosen once. Owns its state; no lock: one thread at a time.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+namespace firn {
+
+struct Sum {
+  uint64_t low = 0, high = 0;
+  bool operator==(const Sum&) const = default;
+  std::string words() const;  // 32 hexadecimal digits
+};
+
+/// One implementation of the hash (see sum_generic.cpp, sum_avx2.cpp); they agree bit for bit.
+struct SumKernel {
+  void* (*create)();
+  void (*destroy)(void* state);
+  void (*reset)(void* state);
+  void (*update)(void* state, const void* data, size_t bytes);
+  Sum (*digest)(const void* state);
+};
+extern const SumKernel sum_kernel_generic;
+#ifdef FIRN_SUM_AVX2
+extern const SumKernel sum_kernel_avx2;  // call only where the processor has AVX2
+#endif
+const SumKernel& sum_kernel();  // the best one here
+
+class Summer {
+ public:
+  Summer() = default;
+  ~Summer();
+  Summer(const Summer&) = delete;
+  Summer& operator=(const Summer&) = delete;
+
+  void reset();
+  /// Adds bytes [summed(), end) of the slot that begins at `data`.
+  void sum_to(const std::byte* data, size_t end);
+  size_t summed() const { return summed_; }
+  Sum digest() const;
+
+ private:
+  void* state_ = nullptr;  // made at first use
+  size_t summed_ = 0;
+};
+
+Sum sum_of(const std::byte* data, size_t bytes);
+
+}  // namespace firn

@@ -1,0 +1,38 @@
+// The pread/pwrite threads of a DirIo: where io_uring is refused.
+#include <fmt/format.h>
+#include <pthread.h>
+
+#include "backing/store/dir_io.h"
+
+namespace firn {
+
+void DirIo::work() {
+  (void)pthread_setname_np(pthread_self(), fmt::format("firn-io-{}", number_ % 1000).c_str());
+  std::unique_lock lock(mutex_);
+  while (true) {
+    std::optional<Transfer> transfer = take();
+    if (!transfer) {
+      if (stopping_) return;
+      work_.wait(lock);
+      continue;
+    }
+    lock.unlock();
+    move(*transfer);
+    if (Job* job = put_back(*transfer)) conclude_job(job);
+    lock.lock();
+    // A job's end may have made room for another thread (depth), or left it more to take.
+    if (!idle()) work_.notify_one();
+  }
+}
+
+void DirIo::move(Transfer& transfer) {
+  Job& job = *transfer.job;
+  // The thread that has a write's first part sums all of it: the job cannot end before.
+  if (job.write() && transfer.begin == 0) job.summer.sum_to(job.data, job.bytes);
+  while (true) {
+    FileCall call = call_of(transfer, file_);
+    if (!advance(transfer, calls_.transfer(call), file_)) break;
+  }
+}
+
+}  // namespace firn

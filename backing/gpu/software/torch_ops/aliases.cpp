@@ -1,0 +1,155 @@
+// CPU tensors over the bytes of CUDA tensors; see aliases.h.
+#include "backing/gpu/software/torch_ops/aliases.h"
+
+#include <ATen/core/List.h>
+#include <c10/core/CPUAllocator.h>
+#include <c10/cuda/CUDACachingAllocator.h>
+
+namespace firn::torch_ops {
+namespace {
+
+// A storage of device memory for `bytes`, on the current stream.
+c10::DataPtr device_memory(size_t bytes) {
+  return c10::cuda::CUDACachingAllocator::get()->allocate(bytes);
+}
+
+void copy_geometry(const at::Tensor& from, c10::TensorImpl* to) {
+  to->set_sizes_and_strides(from.sizes(), from.strides(), from.storage_offset());
+}
+
+bool same_geometry(const at::Tensor& a, const at::Tensor& b) {
+  return a.sizes() == b.sizes() && a.strides() == b.strides() &&
+         a.storage_offset() == b.storage_offset();
+}
+
+}  // namespace
+
+const Aliases::Storage& Aliases::storage_of(const c10::Storage& original) {
+  const auto [place, added] =
+      storage_of_original_.try_emplace(original.unsafeGetStorageImpl(), storages_.size());
+  if (added) {
+    void* const bytes = original.mutable_data();
+    c10::Storage alias(c10::Storage::use_byte_size_t{}, original.nbytes(),
+                       c10::DataPtr(bytes, c10::Device(c10::kCPU)), c10::GetCPUAllocator(),
+                       original.resizable());
+    storages_.push_back({original, std::move(alias), bytes});
+  }
+  return storages_[place->second];
+}
+
+at::Tensor Aliases::alias_of(const at::Tensor& tensor) {
+  const auto [place, added] =
+      pair_of_original_.try_emplace(tensor.unsafeGetTensorImpl(), pairs_.size());
+  if (!added) return pairs_[place->second].alias;
+  const Storage& storage = storage_of(tensor.storage());
+  at::Tensor alias = at::detail::make_tensor<c10::TensorImpl>(
+      c10::Storage(storage.alias), c10::DispatchKeySet(c10::DispatchKey::CPU), tensor.dtype());
+  copy_geometry(tensor, alias.unsafeGetTensorImpl());
+  if (tensor.is_conj()) alias._set_conj(true);
+  if (tensor.is_neg()) alias._set_neg(true);
+  if (tensor.unsafeGetTensorImpl()->is_wrapped_number()) {
+    alias.unsafeGetTensorImpl()->set_wrapped_number(true);
+  }
+  if (storage.bytes != nullptr && tensor.numel() != 0) {
+    addresses_.push_back(reinterpret_cast<uint64_t>(storage.bytes) +
+                         tensor.storage_offset() * tensor.itemsize());
+  }
+  pairs_.push_back({tensor, alias});
+  return alias;
+}
+
+c10::IValue Aliases::to_cpu(const c10::IValue& value) {
+  if (value.isTensor()) {
+    const at::Tensor& tensor = value.toTensor();
+    if (!tensor.defined()) return value;
+    if (tensor.is_cuda()) return alias_of(tensor);
+    passed_.push_back(tensor);
+    return value;
+  }
+  if (value.isTensorList()) {
+    c10::List<at::Tensor> list;
+    for (const at::Tensor& tensor : value.toTensorVector()) {
+      list.push_back(to_cpu(tensor).toTensor());
+    }
+    return list;
+  }
+  if (value.isOptionalTensorList()) {
+    c10::List<std::optional<at::Tensor>> list;
+    for (const std::optional<at::Tensor>& tensor : value.toOptionalTensorVector()) {
+      list.push_back(tensor.has_value() ? std::optional(to_cpu(*tensor).toTensor()) : tensor);
+    }
+    return list;
+  }
+  if (value.isDevice()) return c10::Device(c10::kCPU);
+  return value;
+}
+
+c10::Storage Aliases::fresh_storage(const c10::Storage& cpu, c10::Device) {
+  const auto [place, added] = fresh_.try_emplace(cpu.unsafeGetStorageImpl());
+  if (added) {
+    c10::DataPtr memory = device_memory(cpu.nbytes());
+    if (cpu.nbytes() != 0) copies_.push_back({cpu, memory.get(), cpu.nbytes()});
+    place->second =
+        c10::Storage(c10::Storage::use_byte_size_t{}, cpu.nbytes(), std::move(memory),
+                     c10::cuda::CUDACachingAllocator::get(), /*resizable=*/true);
+  }
+  return place->second;
+}
+
+at::Tensor Aliases::original_of(const at::Tensor& tensor, c10::Device device) {
+  if (!tensor.defined() || !tensor.is_cpu()) return tensor;
+  for (const Pair& pair : pairs_) {
+    if (pair.alias.is_same(tensor)) return pair.original;
+  }
+  for (const at::Tensor& passed : passed_) {
+    if (passed.is_same(tensor)) return tensor;
+  }
+  c10::Storage storage;
+  for (const Storage& known : storages_) {
+    if (known.alias.unsafeGetStorageImpl() == tensor.storage().unsafeGetStorageImpl()) {
+      storage = known.original;  // a view
+    }
+  }
+  if (!storage) storage = fresh_storage(tensor.storage(), device);
+  at::Tensor result = at::detail::make_tensor<c10::TensorImpl>(
+      std::move(storage), c10::DispatchKeySet(c10::DispatchKey::CUDA), tensor.dtype());
+  copy_geometry(tensor, result.unsafeGetTensorImpl());
+  if (tensor.is_conj()) result._set_conj(true);
+  if (tensor.is_neg()) result._set_neg(true);
+  if (tensor.unsafeGetTensorImpl()->is_wrapped_number()) {
+    result.unsafeGetTensorImpl()->set_wrapped_number(true);
+  }
+  return result;
+}
+
+c10::IValue Aliases::to_cuda(const c10::IValue& value, c10::Device device) {
+  if (value.isTensor()) return original_of(value.toTensor(), device);
+  if (value.isTensorList()) {
+    c10::List<at::Tensor> list;
+    for (const at::Tensor& tensor : value.toTensorVector()) {
+      list.push_back(original_of(tensor, device));
+    }
+    return list;
+  }
+  return value;
+}
+
+void Aliases::put_back(c10::Device) {
+  for (Storage& storage : storages_) {
+    if (storage.alias.data() == storage.bytes) continue;
+    // Resized past its end: the CPU allocator gave the alias new memory with the old bytes.
+    const size_t bytes = storage.alias.nbytes();
+    c10::DataPtr memory = device_memory(bytes);
+    if (bytes != 0) copies_.push_back({storage.alias, memory.get(), bytes});
+    c10::StorageImpl* const impl = storage.original.unsafeGetStorageImpl();
+    impl->set_data_ptr_noswap(std::move(memory));
+    impl->set_nbytes(bytes);
+  }
+  for (const Pair& pair : pairs_) {
+    if (!same_geometry(pair.original, pair.alias)) {
+      copy_geometry(pair.alias, pair.original.unsafeGetTensorImpl());
+    }
+  }
+}
+
+}  // namespace firn::torch_ops

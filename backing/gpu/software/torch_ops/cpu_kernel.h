@@ -1,0 +1,41 @@
+// One CUDA operator run by its CPU kernel, over the same bytes.
+//
+// A boxed kernel for DispatchKey::CUDA: it makes CPU tensors over the bytes of the CUDA ones, runs
+// the operator's CPU kernel when the current stream reaches it, gives back the original tensor where
+// an argument was returned, and copies new results into memory of the CUDA allocator in stream
+// order. Owns what it knows of its operator; needs no lock.
+#pragma once
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/stack.h>
+
+#include <string>
+#include <vector>
+
+namespace firn::torch_ops {
+
+class CpuKernel final : public c10::OperatorKernel {
+ public:
+  /// Runs `target`'s CPU kernel in the place of `op`'s: `op` itself, or a composition of the same
+  /// schema. `draws`: it draws random numbers without a Generator among its arguments.
+  CpuKernel(const c10::OperatorHandle& op, const c10::OperatorHandle& target, bool draws);
+
+  void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
+                  torch::jit::Stack* stack);
+
+ private:
+  c10::OperatorHandle target_;
+  std::string name_;
+  int generator_argument_ = -1;
+  bool draws_ = false;
+  bool cpu_tensors_welcome_ = false;
+};
+
+/// Refuses an operator by name: NotImplementedError.
+class RefusedKernel final : public c10::OperatorKernel {
+ public:
+  void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
+                  torch::jit::Stack* stack);
+};
+
+}  // namespace firn::torch_ops

@@ -1,0 +1,161 @@
+// Puts the CPU in the place of torch's CUDA kernels: firn_torch_ops_start(), to be called after
+// torch has been loaded and before CUDA is used. Owns the registrations, for the life of the
+// process. Call it from one thread.
+#include <ATen/Context.h>
+#include <c10/util/Exception.h>
+#include <torch/library.h>
+
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+
+#include "backing/gpu/software/torch_ops/compositions.h"
+#include "backing/gpu/software/torch_ops/copies.h"
+#include "backing/gpu/software/torch_ops/cpu_kernel.h"
+#include "backing/gpu/software/torch_ops/scratch.h"
+#include "backing/gpu/software/torch_ops/stream_work.h"
+
+namespace firn::torch_ops {
+namespace {
+
+// Torch's own kernels, which launch nothing: they make, view and describe tensors, or copy by
+// cudaMemcpy.
+const std::set<std::string> kept = {
+    "aten::empty.memory_format", "aten::empty_strided", "aten::view", "aten::as_strided",
+    "aten::_reshape_alias", "aten::set_", "aten::set_.source_Storage",
+    "aten::set_.source_Storage_storage_offset", "aten::set_.source_Tensor", "aten::resize_",
+    "aten::unfold", "aten::record_stream", "aten::is_pinned", "aten::_pin_memory",
+    "aten::_local_scalar_dense", "aten::_efficientzerotensor", "aten::_use_cudnn_ctc_loss",
+    "aten::_use_cudnn_ctc_loss.Tensor", "aten::_use_miopen_ctc_loss",
+    "aten::_use_miopen_ctc_loss.Tensor", "aten::copy_", "aten::_foreach_copy_",
+    "aten::_fused_sdp_choice", "aten::_nested_tensor_from_mask",
+};
+
+// Composite operators that choose a backend by device: cut off before they choose.
+const char* const composites[] = {"aten::convolution", "aten::_convolution"};
+
+// A namespace whose CUDA operators work between processes and devices.
+constexpr const char* left_alone = "symm_mem";
+
+class Quiet final : public c10::WarningHandler {
+ public:
+  void process(const c10::Warning&) override {}
+};
+
+std::string error_text;
+
+int64_t choose_maths(const at::Tensor&, const at::Tensor&, const at::Tensor&,
+                     const std::optional<at::Tensor>&, double, bool, std::optional<double>, bool) {
+  return static_cast<int64_t>(at::SDPBackend::math);
+}
+
+class Registrar {
+ public:
+  void add_all() {
+    add_compositions();
+    auto& dispatcher = c10::Dispatcher::singleton();
+    for (const c10::OperatorName& name : dispatcher.getAllOpNames()) {
+      const auto op = dispatcher.findOp(name);
+      if (op.has_value() && op->hasSchema() &&
+          op->hasKernelForDispatchKey(c10::DispatchKey::CUDA)) {
+        add(*op);
+      }
+    }
+    for (const char* name : composites) add(dispatcher.findSchemaOrThrow(name, ""));
+    register_copies(library("aten"));
+    library("aten").impl("_fused_sdp_choice", TORCH_FN(choose_maths));
+  }
+
+ private:
+  torch::Library& library(const std::string& space) {
+    auto& known = libraries_[space];
+    if (known == nullptr) {
+      known = std::make_unique<torch::Library>(torch::Library::IMPL, space,
+                                               c10::DispatchKey::CUDA, __FILE__, __LINE__);
+    }
+    return *known;
+  }
+
+  void add_compositions() {
+    auto& dispatcher = c10::Dispatcher::singleton();
+    definitions_ = std::make_unique<torch::Library>(torch::Library::DEF, "firn_software",
+                                                    std::nullopt, __FILE__, __LINE__);
+    for (const Composition& composition : compositions()) {
+      const auto op = dispatcher.findOp({std::string("aten::") + composition.name, ""});
+      if (!op.has_value()) continue;  // another release of torch
+      definitions_->def(op->schema().cloneWithName(
+          std::string("firn_software::") + composition.name, ""));
+      composition.add(*definitions_);
+      targets_.emplace(
+          std::string("aten::") + composition.name,
+          std::pair(dispatcher.findSchemaOrThrow(
+                        (std::string("firn_software::") + composition.name).c_str(), ""),
+                    composition.draws));
+    }
+  }
+
+  void add(const c10::OperatorHandle& op) {
+    const c10::OperatorName& name = op.operator_name();
+    const std::string space(name.getNamespace().value_or("aten"));
+    const std::string full = toString(name);
+    if (space == left_alone || kept.count(full) != 0) return;
+    std::string within = full.substr(space.size() + 2);
+    const auto target = targets_.find(full);
+    if (target != targets_.end()) {
+      const auto& [handle, draws] = target->second;
+      implement(space, within, std::make_unique<CpuKernel>(op, handle, draws));
+    } else if (op.hasComputedKernelForDispatchKey(c10::DispatchKey::CPU)) {
+      implement(space, within, std::make_unique<CpuKernel>(op, op, false));
+    } else {
+      implement(space, within, std::make_unique<RefusedKernel>());
+    }
+  }
+
+  template <class Kernel>
+  void implement(const std::string& space, const std::string& name,
+                 std::unique_ptr<Kernel> kernel) {
+    library(space).impl(name.c_str(), torch::CppFunction::makeFromBoxedFunctor(std::move(kernel)));
+  }
+
+  std::map<std::string, std::unique_ptr<torch::Library>> libraries_;
+  std::unique_ptr<torch::Library> definitions_;
+  std::map<std::string, std::pair<c10::OperatorHandle, bool>> targets_;
+};
+
+}  // namespace
+}  // namespace firn::torch_ops
+
+extern "C" {
+
+/// Puts the CPU's kernels in place. 0, or -1 with firn_torch_ops_error() set. Again: does nothing.
+__attribute__((visibility("default"))) int firn_torch_ops_start() {
+  using namespace firn::torch_ops;
+  static bool started = false;
+  if (started) return 0;
+  try {
+    open_software_gpu();
+    Quiet quiet;
+    const c10::WarningUtils::WarningHandlerGuard no_override_warnings(&quiet);
+    static auto* const registrar = new Registrar;
+    registrar->add_all();
+    install_scratch();
+    at::Context& context = at::globalContext();
+    context.setUserEnabledCuDNN(false);
+    context.setSDPUseFlash(false);
+    context.setSDPUseMemEfficient(false);
+    context.setSDPUseCuDNN(false);
+    started = true;
+    return 0;
+  } catch (const std::exception& error) {
+    error_text = error.what();
+    return -1;
+  }
+}
+
+/// Why firn_torch_ops_start() failed.
+__attribute__((visibility("default"))) const char* firn_torch_ops_error() {
+  return firn::torch_ops::error_text.c_str();
+}
+
+}  // extern "C"

@@ -1,0 +1,71 @@
+"""Scripts of tests/torch/scripts run on the software GPU: natively, and with Firn."""
+
+import pathlib
+import shutil
+import tempfile
+
+import pytest
+
+import script_runs
+
+LEFT_BEHIND = "firn"
+
+
+def pytest_configure(config):
+    config.addinivalue_line("markers", "quick: part of `tests/run.sh quick`")
+    config.addinivalue_line("markers", "long: only with `tests/run.sh --long`")
+
+
+@pytest.fixture(scope="session")
+def places():
+    found = script_runs.Places.find()
+    if isinstance(found, str):
+        pytest.skip(found)
+    return found
+
+
+@pytest.fixture(scope="session")
+def native(places, tmp_path_factory):
+    """native(script, *arguments): the run with PyTorch's own allocator and all the memory it
+    wants; each is run once in a session."""
+    done = {}
+
+    def run(script, *arguments):
+        key = (script, arguments)
+        if key not in done:
+            done[key] = script_runs.run_native(places, tmp_path_factory.mktemp("native"), script,
+                                               *arguments)
+        assert done[key].status == 0, done[key].text
+        return done[key]
+
+    return run
+
+
+@pytest.fixture
+def with_firn(places, tmp_path):
+    """with_firn(script, *arguments, **of run_with_firn): the finished run."""
+
+    def run(script, *arguments, **options):
+        folder = pathlib.Path(tempfile.mkdtemp(dir=tmp_path))
+        return script_runs.run_with_firn(places, folder, script, *arguments, **options)
+
+    return run
+
+
+@pytest.fixture
+def spill_dir():
+    """An empty directory on the disk that holds the repository, empty again at the end; nor may
+    anything of Firn's be in /dev/shm that was not there before."""
+    build = script_runs.ROOT / "build"
+    build.mkdir(exist_ok=True)
+    path = pathlib.Path(tempfile.mkdtemp(prefix="spill-", dir=build))
+    shared_before = shared_memory()
+    yield path
+    left = sorted(str(each) for each in path.rglob("*"))
+    shutil.rmtree(path)
+    assert left == [], "files left behind"
+    assert shared_memory() <= shared_before, "shared memory left behind"
+
+
+def shared_memory():
+    return {path.name for path in pathlib.Path("/dev/shm").iterdir() if LEFT_BEHIND in path.name}

@@ -1,0 +1,108 @@
+// What Python calls, by ctypes. Owns: the calling thread's last document. Locks: none.
+#include <cstdlib>
+#include <cstring>
+#include <string>
+
+#include <c10/util/Exception.h>
+
+#include "allocator/runtime.h"
+#include "pytorch_plugin/firn_allocator.h"
+#include "pytorch_plugin/observer.h"
+
+#define FIRN_TORCH_API extern "C" __attribute__((visibility("default")))
+
+namespace {
+
+using namespace firn;
+
+/// Copies as much as fits, with the terminating zero; the whole length comes back.
+size_t give_text(const std::string& text, char* to, size_t size) {
+  if (to && size > 0) {
+    const size_t length = std::min(text.size(), size - 1);
+    std::memcpy(to, text.data(), length);
+    to[length] = 0;
+  }
+  return text.size();
+}
+
+Engine* engine_of(const void* pointer) {
+  Runtime* runtime = Runtime::get();
+  return runtime ? runtime->around(pointer) : nullptr;
+}
+
+int answer(const Result<void>& result, char* error, size_t size) {
+  if (result) return 0;
+  give_text(result.error().text, error, size);
+  return 1;
+}
+
+}  // namespace
+
+/// Makes Firn PyTorch's CUDA allocator. `conf` as of PYTORCH_CUDA_ALLOC_CONF. 0: done; 1: malformed
+/// `conf` (installed nevertheless: CUDA's start will say so); 2: not installed. `error`: one line.
+FIRN_TORCH_API int firn_torch_install(const char* conf, char* error, size_t size) {
+  try {
+    pytorch::install_allocator(conf);
+  } catch (const c10::Error& e) {
+    give_text(e.what_without_backtrace(), error, size);
+    return 2;
+  } catch (const std::exception& e) {
+    give_text(e.what(), error, size);
+    return 2;
+  }
+  Result<Config> config = parse_config(split_conf(conf).firn);
+  if (config) return 0;
+  give_text(config.error().text, error, size);
+  return 1;
+}
+
+/// "wanted\nfirn words\nother words": how C++ splits `conf` (tests compare Python's).
+FIRN_TORCH_API size_t firn_torch_split_conf(const char* conf, char* text, size_t size) {
+  const ConfWords words = split_conf(conf);
+  return give_text((words.wanted ? "1\n" : "0\n") + words.firn + "\n" + words.rest, text, size);
+}
+
+/// The statistics document; "" when Firn has not started.
+FIRN_TORCH_API size_t firn_torch_stats(char* text, size_t size) {
+  Runtime* runtime = Runtime::get();
+  return give_text(runtime ? runtime->stats_json() : std::string(), text, size);
+}
+
+FIRN_TORCH_API int firn_torch_observing() { return pytorch::observing() ? 1 : 0; }
+FIRN_TORCH_API void firn_torch_observe() { pytorch::install_observer(false); }
+
+FIRN_TORCH_API int firn_torch_pin(void* pointer, char* error, size_t size) {
+  Engine* engine = engine_of(pointer);
+  if (!engine) return 0;
+  return answer(engine->pin(pointer, "firn.pin()"), error, size);
+}
+FIRN_TORCH_API int firn_torch_unpin(void* pointer, char* error, size_t size) {
+  Engine* engine = engine_of(pointer);
+  if (!engine) return 0;
+  return answer(engine->unpin(pointer), error, size);
+}
+FIRN_TORCH_API int firn_torch_prefetch(void* pointer, size_t bytes, void* stream, char* error,
+                                       size_t size) {
+  Engine* engine = engine_of(pointer);
+  if (!engine) return 0;
+  return answer(engine->prefetch(pointer, bytes, static_cast<CUstream>(stream)), error, size);
+}
+FIRN_TORCH_API int firn_torch_cold(void* pointer, size_t bytes, char* error, size_t size) {
+  Engine* engine = engine_of(pointer);
+  if (!engine) return 0;
+  return answer(engine->cold(pointer, bytes), error, size);
+}
+/// The state of the block around `pointer` in words ("resident", "spilled", ...); "" for foreign.
+FIRN_TORCH_API size_t firn_torch_state(void* pointer, char* text, size_t size) {
+  Engine* engine = engine_of(pointer);
+  std::optional<BlockInfo> block = engine ? engine->find(pointer) : std::nullopt;
+  return give_text(block ? block->state : "", text, size);
+}
+FIRN_TORCH_API void firn_torch_spill_all() {
+  if (Runtime* runtime = Runtime::get()) runtime->spill_all();
+}
+FIRN_TORCH_API void firn_torch_check() {
+  Runtime* runtime = Runtime::get();
+  for (int device = 0; runtime && device < runtime->device_count(); ++device)
+    if (Engine* engine = runtime->opened(device)) engine->check();
+}

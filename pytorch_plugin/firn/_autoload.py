@@ -1,0 +1,82 @@
+"""At the end of `import torch` (entry point group torch.backends): makes Firn the CUDA allocator
+where it was asked for. Never raises into `import torch`: a warning says what is wrong, or, under
+`firn run` (FIRN_STRICT), the process ends with status 2 and that line.
+"""
+
+import ctypes
+import os
+import sys
+import warnings
+
+from firn import _libraries, _startup
+
+_plugin = None  # libfirn_torch.so, once it is the allocator
+
+
+def plugin():
+    return _plugin
+
+
+def _complain(words):
+    if os.environ.get("FIRN_STRICT") == "1":
+        print("firn: " + words, file=sys.stderr, flush=True)
+        raise SystemExit(2)
+    warnings.warn("firn: " + words, RuntimeWarning, stacklevel=3)
+
+
+def _version_misfit(version):
+    """What is wrong with this torch, in words; '' when it fits."""
+    try:
+        from firn._build import torch_version
+    except ImportError:
+        return ""  # from a build folder
+    if version.split(".")[:2] == torch_version.split(".")[:2]:
+        return ""
+    return ("built for torch %s, found %s: its binary interface differs; reinstall firn "
+            "(the native allocator stays)" % (torch_version, version))
+
+
+def _start_software_device():
+    path = _libraries.find_library("libfirn_torch_ops.so")
+    if path is None:
+        return "FIRN_DEVICE=software: libfirn_torch_ops.so is not installed"
+    library = ctypes.CDLL(path)
+    library.firn_torch_ops_error.restype = ctypes.c_char_p
+    if library.firn_torch_ops_start() != 0:
+        return "FIRN_DEVICE=software: " + library.firn_torch_ops_error().decode(errors="replace")
+    return ""
+
+
+def _install(conf):
+    global _plugin
+    library = _libraries.load_plugin()
+    error = ctypes.create_string_buffer(1024)
+    status = library.firn_torch_install(conf.encode(), error, len(error))
+    words = error.value.decode(errors="replace").splitlines()[0] if error.value else ""
+    if status != 2:
+        _plugin = library
+        # A malformed setting is reported when CUDA starts; at once under `firn run`.
+        return words if os.environ.get("FIRN_STRICT") == "1" else ""
+    if "already initialized" in words:
+        words = ("CUDA was started before Firn could be put in (by something that import torch "
+                 "loads): the native allocator stays, nothing will spill")
+    return words
+
+
+def load():
+    """The entry point."""
+    import torch
+    conf = _startup.wanted()
+    software = os.environ.get("FIRN_DEVICE") == "software"
+    if _plugin is not None or (conf is None and not software):
+        return
+    try:
+        words = _version_misfit(torch.__version__)
+        if not words and software:
+            words = _start_software_device()
+        if not words and conf is not None:
+            words = _install(conf)
+    except OSError as error:
+        words = str(error)
+    if words:
+        _complain(words)

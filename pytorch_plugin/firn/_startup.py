@@ -1,0 +1,62 @@
+"""At the interpreter's start, before torch is loaded: takes Firn's words out of
+PYTORCH_CUDA_ALLOC_CONF and PYTORCH_ALLOC_CONF, which torch would refuse, and keeps them in
+FIRN_CONF for this process and its children.
+
+Imported by the line in firn.pth, and only where one of the variables mentions Firn. Imports nothing
+but os.
+"""
+
+import os
+
+VARIABLES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
+KEPT = "FIRN_CONF"
+
+
+def split_words(conf):
+    """The words of `conf`; torch's may hold commas in brackets."""
+    words, depth, begin = [], 0, 0
+    for i, letter in enumerate(conf + ","):
+        depth += (letter == "[") - (letter == "]")
+        if letter == "," and (depth <= 0 or i == len(conf)):
+            words.append(conf[begin:i].strip(" \t\r\n"))
+            begin = i + 1
+    return [word for word in words if word]
+
+
+def split_conf(conf):
+    """(wanted, Firn's words, the rest): as split_conf() of allocator/config.h."""
+    wanted, firn, rest = False, [], []
+    for word in split_words(conf):
+        key, _, value = (part.strip(" \t\r\n") for part in word.partition(":"))
+        if key == "backend" and value == "firn":
+            wanted = True
+        else:
+            (firn if key.startswith("firn_") else rest).append(word)
+    return wanted, ",".join(firn), ",".join(rest)
+
+
+def start(environ=os.environ):
+    """Where backend:firn is among the words. Elsewhere nothing is changed: torch then refuses
+    firn_* by name, and does not ignore them."""
+    split = {name: split_conf(environ[name]) for name in VARIABLES if environ.get(name)}
+    if not any(wanted for wanted, _, _ in split.values()):
+        return
+    kept = ["backend:firn"]
+    for name, (_, firn, rest) in split.items():
+        if firn:
+            kept.append(firn)
+        # Another backend beside Firn's is for Firn to refuse, by name.
+        others = [word for word in split_words(rest) if word.partition(":")[0].strip() == "backend"]
+        kept += others
+        rest = ",".join(word for word in split_words(rest) if word not in others)
+        if rest:
+            environ[name] = rest
+        else:
+            del environ[name]
+    environ[KEPT] = ",".join(kept)
+
+
+def wanted(environ=os.environ):
+    """Firn's words, or None where Firn was not asked for."""
+    conf = environ.get(KEPT, "")
+    return conf if split_conf(conf)[0] else None

@@ -1,0 +1,220 @@
+#include "pytorch_plugin/firn_allocator.h"
+
+#include <cstdlib>
+#include <cstring>
+
+#include <c10/cuda/CUDAException.h>
+#include <c10/cuda/CUDAFunctions.h>
+#include <c10/cuda/CUDAStream.h>
+#include <c10/core/impl/GPUTrace.h>
+
+#include "pytorch_plugin/observer.h"
+
+namespace firn::pytorch {
+
+namespace {
+
+std::atomic<FirnAllocator*> the_allocator{nullptr};
+// Once exit has begun CUDA must not be called, and memory is the operating system's to take back.
+std::atomic<bool> exiting{false};
+
+void delete_for_torch(void* pointer) { the_allocator.load()->raw_delete(pointer); }
+
+[[noreturn]] void unused_function() { TORCH_INTERNAL_ASSERT(false, "firn: not the way in"); }
+
+}  // namespace
+
+FirnAllocator::FirnAllocator(std::string conf)
+    : CUDAPluggableAllocator([](size_t, int, cudaStream_t) -> void* { unused_function(); },
+                             [](void*, size_t, int, cudaStream_t) { unused_function(); }),
+      conf_(std::move(conf)) {
+  for (auto& fraction : fraction_) fraction = 1.0;
+}
+
+// --- start ---------------------------------------------------------------------------------------
+
+void FirnAllocator::init(int device_count) {
+  if (initialized_) return;
+  const ConfWords words = split_conf(conf_);
+  TORCH_CHECK(words.rest.empty(), "PYTORCH_CUDA_ALLOC_CONF: ", words.rest,
+              " beside backend:firn: name one backend");
+  Result<Config> config = parse_config(words.firn);
+  TORCH_CHECK(config, config.error().text);
+  Result<Runtime*> runtime = Runtime::start(*config);
+  TORCH_CHECK(runtime, runtime.error().text);
+  // Registered after the runtime's own handler, hence called before it.
+  static const bool registered = std::atexit([] { exiting = true; }) == 0;
+  TORCH_CHECK(registered, "firn: atexit refused");
+  device_count_ = device_count;
+  const double fraction = native::CUDAAllocatorConfig::per_process_memory_fraction();
+  for (int device = 0; device < device_count; ++device) fraction_[device] = fraction;
+  initialized_ = true;
+}
+
+bool FirnAllocator::initialized() { return initialized_; }
+
+Engine* FirnAllocator::engine_if_open(c10::DeviceIndex device) const {
+  Runtime* runtime = Runtime::get();
+  return runtime ? runtime->opened(device) : nullptr;
+}
+
+Engine& FirnAllocator::engine(c10::DeviceIndex device) {
+  if (Engine* engine = engine_if_open(device)) [[likely]]
+    return *engine;
+  return open_engine(device);
+}
+
+Engine& FirnAllocator::open_engine(c10::DeviceIndex device) {
+  Runtime* runtime = Runtime::get();
+  TORCH_CHECK(runtime, "firn: CUDA has not been started in this process");
+  TORCH_CHECK(device >= 0 && device < device_count_, "Invalid device argument ",
+              static_cast<int>(device), ": did you call init?");
+  Result<Engine*> engine = runtime->device(device);
+  TORCH_CHECK(engine, engine.error().text);
+  {
+    std::lock_guard lock(mutex_);
+    if (budget_bytes_[device] != 0) return **engine;  // another thread was here
+    budget_bytes_[device] = (*engine)->stats().budget_bytes;
+    const Config& config = runtime->config();
+    if (config.adversarial || config.watch_fraction == 0) install_observer(config.adversarial);
+    (*engine)->on_watch([] { install_observer(false); });
+  }
+  apply_fraction(**engine, device);
+  return **engine;
+}
+
+// --- allocation ----------------------------------------------------------------------------------
+
+void* FirnAllocator::take(size_t bytes, c10::DeviceIndex device, cudaStream_t stream) {
+  if (observing()) [[unlikely]] {
+    std::string trouble = ThreadScopes::mine().take_trouble();
+    TORCH_CHECK(trouble.empty(), "firn: ", trouble);
+  }
+  if (bytes == 0) return nullptr;
+  Engine& engine = this->engine(device);
+  void* pointer = nullptr;
+  if (pools_.any()) [[unlikely]] {
+    Result<void*> pooled = pools_.allocate(engine, device, bytes, stream);
+    if (!pooled) out_of_memory(engine, bytes, device, pooled.error());
+    pointer = *pooled;
+  }
+  if (!pointer) {
+    Result<void*> made = engine.allocate(bytes, stream);
+    if (!made) [[unlikely]] {
+      // Others may have caches of their own (torch's list of such callbacks).
+      bool freed = false;
+      for (const std::string& name : c10::FreeCudaMemoryCallbacksRegistry()->Keys())
+        freed |= c10::FreeCudaMemoryCallbacksRegistry()->Create(name)->Execute();
+      if (freed) made = engine.allocate(bytes, stream);
+      if (!made) out_of_memory(engine, bytes, device, made.error());
+    }
+    pointer = *made;
+  }
+  if (observing()) [[unlikely]]
+    ThreadScopes::mine().hold_new(engine, pointer, stream);
+  if (history_.enabled()) [[unlikely]]
+    history_.note(History::Entry::ALLOC, device, pointer, bytes, stream, pools_.pool_of(pointer));
+  if (const c10::impl::PyInterpreter* trace = c10::impl::GPUTrace::get_trace()) [[unlikely]]
+    (*trace)->trace_gpu_memory_allocation(c10::kCUDA, reinterpret_cast<uintptr_t>(pointer));
+  return pointer;
+}
+
+void FirnAllocator::give_back(void* pointer) {
+  if (exiting.load(std::memory_order_relaxed)) return;
+  Runtime* runtime = Runtime::get();
+  if (!runtime) return;  // the child of a fork: the memory is the parent's
+  Engine* engine = runtime->around(pointer);
+  TORCH_CHECK(engine, "invalid device pointer: ", pointer);
+  if (observing()) [[unlikely]]
+    ThreadScopes::mine().forget(pointer);
+  if (const c10::impl::PyInterpreter* trace = c10::impl::GPUTrace::get_trace()) [[unlikely]]
+    (*trace)->trace_gpu_memory_deallocation(c10::kCUDA, reinterpret_cast<uintptr_t>(pointer));
+  if (history_.enabled()) [[unlikely]] {
+    if (std::optional<BlockInfo> block = engine->find(pointer)) {
+      const int device = engine->stats().device;
+      const PoolId pool = pools_.pool_of(pointer);
+      for (auto action : {History::Entry::FREE_REQUESTED, History::Entry::FREE_COMPLETED})
+        history_.note(action, device, pointer, block->requested_bytes, block->stream, pool);
+    }
+  }
+  if (pools_.any() && pools_.free(*engine, pointer)) [[unlikely]]
+    return;
+  Result<void> freed = engine->free(pointer);
+  TORCH_CHECK(freed, "invalid device pointer: ", pointer, " (", freed.error().text, ")");
+}
+
+c10::DataPtr FirnAllocator::allocate(size_t bytes) {
+  c10::DeviceIndex device = 0;
+  C10_CUDA_CHECK(c10::cuda::GetDevice(&device));
+  void* pointer = take(bytes, device, c10::cuda::getCurrentCUDAStream(device));
+  return {pointer, pointer, delete_for_torch, c10::Device(c10::kCUDA, device)};
+}
+
+void* FirnAllocator::raw_alloc(size_t bytes) {
+  c10::DeviceIndex device = 0;
+  C10_CUDA_CHECK(c10::cuda::GetDevice(&device));
+  return take(bytes, device, c10::cuda::getCurrentCUDAStream(device));
+}
+
+void* FirnAllocator::raw_alloc_with_stream(size_t bytes, cudaStream_t stream) {
+  c10::DeviceIndex device = 0;
+  C10_CUDA_CHECK(c10::cuda::GetDevice(&device));
+  return take(bytes, device, stream);
+}
+
+void FirnAllocator::raw_delete(void* pointer) {
+  if (pointer) give_back(pointer);
+}
+
+c10::DeleterFnPtr FirnAllocator::raw_deleter() const { return delete_for_torch; }
+
+void FirnAllocator::recordStream(const c10::DataPtr& pointer, c10::cuda::CUDAStream stream) {
+  // Not ours: memory from another process, or from another allocator.
+  if (!pointer.get() || pointer.get_deleter() != raw_deleter()) return;
+  Runtime* runtime = Runtime::get();
+  Engine* engine = runtime ? runtime->around(pointer.get()) : nullptr;
+  TORCH_CHECK(engine, "No allocated block can be found");
+  Result<void> recorded = engine->record_stream(pointer.get(), stream.stream());
+  TORCH_CHECK(recorded, recorded.error().text);
+}
+
+void* FirnAllocator::getBaseAllocation(void* pointer, size_t* bytes) {
+  Runtime* runtime = Runtime::get();
+  Engine* engine = runtime ? runtime->around(pointer) : nullptr;
+  std::optional<BlockInfo> block = engine ? engine->find(pointer) : std::nullopt;
+  TORCH_CHECK(block, "invalid device pointer: ", pointer);
+  if (bytes) *bytes = block->bytes;
+  return block->base;
+}
+
+cudaError_t FirnAllocator::memcpyAsync(void* to, int to_device, const void* from, int from_device,
+                                       size_t bytes, cudaStream_t stream, bool) {
+  // Between devices always by the peer copy: Firn's memory is mapped for its own device alone.
+  if (to_device == from_device)
+    return cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream);
+  return cudaMemcpyPeerAsync(to, to_device, from, from_device, bytes, stream);
+}
+
+void FirnAllocator::enablePeerAccess(c10::DeviceIndex device, c10::DeviceIndex other) {
+  if (Runtime* runtime = Runtime::get())
+    runtime->note_unseen("peer access from device " + std::to_string(device) + " to " +
+                         std::to_string(other) + ": kernels that use it directly");
+}
+
+// --- installation --------------------------------------------------------------------------------
+
+void install_allocator(const std::string& conf) {
+  auto allocator = std::make_shared<FirnAllocator>(conf);
+  torch::cuda::CUDAPluggableAllocator::changeCurrentAllocator(allocator);
+  the_allocator = allocator.get();
+  // changeCurrentAllocator does not tell c10's registry, which torch.accelerator asks.
+  constexpr uint8_t above_native = 2;
+  c10::SetAllocator(c10::kCUDA, allocator.get(), above_native);
+  static std::shared_ptr<FirnAllocator>* kept = nullptr;  // tensors may outlive everything
+  kept = new std::shared_ptr<FirnAllocator>(std::move(allocator));
+  (void)kept;
+}
+
+FirnAllocator* installed_allocator() { return the_allocator; }
+
+}  // namespace firn::pytorch

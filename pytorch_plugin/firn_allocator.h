@@ -1,0 +1,107 @@
+// PyTorch's CUDA allocator on Firn's engines: derived from the exported pluggable allocator, which
+// implements every pure virtual of its release, and overriding everything that a program can see.
+//
+// Owns: private pools, observers. Locks: one for those two; none on the way to an allocation, and
+// none is held when a callback of PyTorch's (which may take the GIL) is called.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include <torch/csrc/cuda/CUDAPluggableAllocator.h>
+
+#include "allocator/runtime.h"
+#include "pytorch_plugin/history.h"
+#include "pytorch_plugin/pools.h"
+
+namespace firn::pytorch {
+
+namespace native = c10::cuda::CUDACachingAllocator;
+
+class FirnAllocator final : public torch::cuda::CUDAPluggableAllocator::CUDAPluggableAllocator {
+ public:
+  /// `conf` is parsed and acted on when CUDA starts, in init().
+  explicit FirnAllocator(std::string conf);
+
+  // firn_allocator.cpp
+  c10::DataPtr allocate(size_t bytes) override;
+  void* raw_alloc(size_t bytes) override;
+  void* raw_alloc_with_stream(size_t bytes, cudaStream_t stream) override;
+  void raw_delete(void* pointer) override;
+  c10::DeleterFnPtr raw_deleter() const override;
+  void init(int device_count) override;
+  bool initialized() override;
+  void recordStream(const c10::DataPtr& pointer, c10::cuda::CUDAStream stream) override;
+  void* getBaseAllocation(void* pointer, size_t* bytes) override;
+  cudaError_t memcpyAsync(void* to, int to_device, const void* from, int from_device, size_t bytes,
+                          cudaStream_t stream, bool p2p_enabled) override;
+  void enablePeerAccess(c10::DeviceIndex device, c10::DeviceIndex other) override;
+  std::string name() override { return "firn"; }
+  bool isEnabled() const override { return true; }
+
+  // firn_allocator_limits.cpp
+  double getMemoryFraction(c10::DeviceIndex device) override;
+  void setMemoryFraction(double fraction, c10::DeviceIndex device) override;
+  void emptyCache(c10::MempoolId_t pool) override;
+  void cacheInfo(c10::DeviceIndex device, size_t* largest) override;
+  void attachOutOfMemoryObserver(native::OutOfMemoryObserver observer) override;
+  native::ShareableHandle shareIpcHandle(void* pointer) override;
+  std::shared_ptr<void> getIpcDevPtr(std::string handle) override;
+  void attachAllocatorTraceTracker(native::AllocatorTraceTracker tracker) override;
+  std::shared_ptr<native::AllocatorState> getCheckpointState(c10::DeviceIndex device,
+                                                            c10::MempoolId_t pool) override;
+  native::CheckpointDelta setCheckpointPoolState(
+      c10::DeviceIndex device, std::shared_ptr<native::AllocatorState> state) override;
+
+  // firn_allocator_stats.cpp
+  c10::CachingDeviceAllocator::DeviceStats getDeviceStats(c10::DeviceIndex device) override;
+  void resetAccumulatedStats(c10::DeviceIndex device) override;
+  void resetPeakStats(c10::DeviceIndex device) override;
+  native::SnapshotInfo snapshot(c10::MempoolId_t pool, bool include_traces) override;
+  bool isHistoryEnabled() override { return history_.enabled(); }
+  void recordHistory(bool enabled, native::CreateContextFn recorder, size_t entries_most,
+                     native::RecordContext when, bool clear,
+                     const std::vector<std::string>& skip) override;
+
+  // Private pools (CUDA graphs, torch.cuda.MemPool): pools.h
+  void beginAllocateToPool(c10::DeviceIndex device, c10::MempoolId_t pool,
+                           std::function<bool(cudaStream_t)> filter) override;
+  void endAllocateToPool(c10::DeviceIndex device, c10::MempoolId_t pool) override;
+  void releasePool(c10::DeviceIndex device, c10::MempoolId_t pool) override;
+  int getPoolUseCount(c10::DeviceIndex device, c10::MempoolId_t pool) override;
+  void createOrIncrefPool(c10::DeviceIndex device, c10::MempoolId_t pool,
+                          std::shared_ptr<native::CUDAAllocator> allocator) override;
+  void setUseOnOOM(c10::DeviceIndex device, c10::MempoolId_t pool, bool use) override;
+  void setNoSplit(c10::DeviceIndex device, c10::MempoolId_t pool) override;
+  bool checkPoolLiveAllocations(c10::DeviceIndex device, c10::MempoolId_t pool,
+                                const std::unordered_set<void*>& expected) override;
+
+ private:
+  void* take(size_t bytes, c10::DeviceIndex device, cudaStream_t stream);
+  void give_back(void* pointer);
+  Engine& engine(c10::DeviceIndex device);
+  Engine* engine_if_open(c10::DeviceIndex device) const;
+  Engine& open_engine(c10::DeviceIndex device);
+  void apply_fraction(Engine& engine, c10::DeviceIndex device);
+  [[noreturn]] void out_of_memory(Engine& engine, size_t bytes, c10::DeviceIndex device,
+                                  const Error& error);
+
+  const std::string conf_;
+  int device_count_ = 0;
+  std::array<std::atomic<double>, C10_COMPILE_TIME_MAX_GPUS> fraction_;
+  std::array<std::atomic<uint64_t>, C10_COMPILE_TIME_MAX_GPUS> budget_bytes_{};  // as opened
+  std::mutex mutex_;
+  std::vector<native::OutOfMemoryObserver> observers_;
+  Pools pools_;
+  History history_;
+};
+
+/// Makes FirnAllocator the process's CUDA allocator. Throws c10::Error when CUDA has started.
+void install_allocator(const std::string& conf);
+/// The installed one, or null.
+FirnAllocator* installed_allocator();
+
+}  // namespace firn::pytorch

@@ -1,0 +1,68 @@
+#include "pytorch_plugin/observer.h"
+
+#include <atomic>
+#include <mutex>
+
+#include <ATen/autocast_mode.h>
+
+#include "allocator/runtime.h"
+
+namespace firn::pytorch {
+
+namespace {
+
+std::atomic<bool> installed{false};
+std::atomic<bool> always_spill{false};
+
+/// Autocast is about to cast this operator's inputs and to call it again with them: that call
+/// counts. Holding both would need room for the inputs twice.
+bool autocast_comes_first(const OperatorInfo& info) {
+  return info.has_autocast && at::autocast::is_autocast_enabled(at::kCUDA) &&
+         !c10::impl::tls_is_dispatch_key_excluded(c10::DispatchKey::AutocastCUDA);
+}
+
+std::unique_ptr<at::ObserverContext> start(const at::RecordFunction& record) {
+  const OperatorInfo* info = find_operator(record);
+  if (!info || info->kind == OperatorInfo::Kind::passive ||
+      info->kind == OperatorInfo::Kind::sliced || autocast_comes_first(*info))
+    return nullptr;
+  ThreadScopes& scopes = ThreadScopes::mine();
+  scopes.enter(&record);
+  if (info->kind == OperatorInfo::Kind::uses) touch_arguments(scopes, *info, record.inputs());
+  return nullptr;
+}
+
+void end(const at::RecordFunction& record, at::ObserverContext*) {
+  ThreadScopes& scopes = ThreadScopes::mine();
+  if (!scopes.inside()) return;
+  scopes.leave(&record);
+  if (always_spill.load(std::memory_order_relaxed) && !scopes.inside())
+    if (Runtime* runtime = Runtime::get()) runtime->spill_all();
+}
+
+}  // namespace
+
+void touch_arguments(ThreadScopes& scopes, const OperatorInfo& info,
+                     c10::ArrayRef<const c10::IValue> arguments) {
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    const Access access = info.writes(i) ? Access::write : Access::read;
+    for_each_tensor(arguments[i],
+                    [&](c10::TensorImpl* tensor) { scopes.touch(tensor, access); });
+  }
+}
+
+void install_observer(bool spill_always) {
+  static std::mutex mutex;
+  std::lock_guard lock(mutex);
+  if (spill_always) always_spill = true;
+  if (installed) return;
+  at::addGlobalCallback(at::RecordFunctionCallback(start, end)
+                            .needsInputs(true)
+                            .scopes({at::RecordScope::FUNCTION}));
+  installed.store(true, std::memory_order_release);
+}
+
+bool observing() { return installed.load(std::memory_order_acquire); }
+bool spilling_always() { return always_spill.load(std::memory_order_relaxed); }
+
+}  // namespace firn::pytorch

@@ -1,0 +1,44 @@
+// The operator observer: reports what every dispatcher call uses, before its kernel is called, and
+// lets go of it afterwards. Installed only once memory comes near the budget; until then an operator
+// costs nothing more.
+//
+// Owns: the process-wide callback. Locks: none while operators run.
+#pragma once
+
+#include <cstdint>
+
+#include <ATen/core/ivalue.h>
+
+#include "pytorch_plugin/operators.h"
+#include "pytorch_plugin/scopes.h"
+
+namespace firn::pytorch {
+
+/// Idempotent. `spill_always`: after every outermost operator everything that may be spilled is
+/// (tests: a use that goes unseen is then an access to memory that is not there).
+void install_observer(bool spill_always);
+bool observing();
+bool spilling_always();
+
+/// Calls `visit` with every tensor in `value`: a tensor, a list, optional ones, tuples of them.
+template <class Visit>
+void for_each_tensor(const c10::IValue& value, Visit&& visit) {
+  if (value.isTensor()) {
+    visit(value.unsafeToTensorImpl());
+  } else if (value.isList()) {
+    for (const c10::IValue& element : value.toListRef()) {
+      if (!element.isTensor() && !element.isNone() && !element.isList() && !element.isTuple())
+        return;  // numbers: all of them are
+      for_each_tensor(element, visit);
+    }
+  } else if (value.isTuple()) {
+    for (const c10::IValue& element : value.toTupleRef().elements())
+      for_each_tensor(element, visit);
+  }
+}
+
+/// Holds every tensor among `arguments`.
+void touch_arguments(ThreadScopes& scopes, const OperatorInfo& info,
+                     c10::ArrayRef<const c10::IValue> arguments);
+
+}  // namespace firn::pytorch

@@ -1,0 +1,111 @@
+#include "pytorch_plugin/scopes.h"
+
+#include <cstdio>
+
+#include <ATen/SparseCsrTensorImpl.h>
+#include <ATen/SparseTensorImpl.h>
+#include <c10/cuda/CUDAStream.h>
+
+#include "allocator/runtime.h"
+
+namespace firn::pytorch {
+
+namespace {
+
+// Far enough back for the temporaries of an operator; a free further back is finished later.
+constexpr size_t forget_most = 64;
+
+}  // namespace
+
+ThreadScopes& ThreadScopes::mine() {
+  static thread_local ThreadScopes scopes;
+  return scopes;
+}
+
+void ThreadScopes::leave(const void* key) {
+  for (size_t i = scopes_.size(); i-- > 0;) {
+    if (scopes_[i] != key) continue;
+    scopes_.resize(i);
+    break;
+  }
+  if (!scopes_.empty()) return;
+  release_all();
+  if (!trouble_.empty()) {
+    // Nothing threw it: the operator neither allocated nor read the storage through torch.
+    std::fprintf(stderr, "firn: %s\n", trouble_.c_str());
+    trouble_.clear();
+  }
+}
+
+void ThreadScopes::release_all() {
+  // In the child of a fork the engines are gone.
+  if (Runtime::get())
+    for (const Held& held : held_) held.engine->release(held.hold, held.stream);
+  held_.clear();
+}
+
+void ThreadScopes::touch(c10::TensorImpl* tensor, Access access) {
+  if (!tensor->is_cuda()) return;
+  const int device = tensor->device().index();
+  switch (tensor->layout()) {
+    case c10::kSparse: {
+      auto* sparse = static_cast<at::SparseTensorImpl*>(tensor);
+      touch(sparse->indices().unsafeGetTensorImpl(), access);
+      touch(sparse->values().unsafeGetTensorImpl(), access);
+      return;
+    }
+    case c10::kSparseCsr:
+    case c10::kSparseCsc:
+    case c10::kSparseBsr:
+    case c10::kSparseBsc: {
+      auto* sparse = static_cast<at::SparseCsrTensorImpl*>(tensor);
+      touch(sparse->compressed_indices().unsafeGetTensorImpl(), access);
+      touch(sparse->plain_indices().unsafeGetTensorImpl(), access);
+      touch(sparse->values().unsafeGetTensorImpl(), access);
+      return;
+    }
+    default:
+      if (tensor->has_storage())
+        touch_storage(tensor->unsafe_storage().unsafeGetStorageImpl(), device, access);
+  }
+}
+
+void ThreadScopes::touch_storage(c10::StorageImpl* storage, int device, Access access) {
+  // A fake tensor says CUDA and has a storage without memory.
+  const void* base = storage ? storage->_mutable_data_ptr_no_checks().get() : nullptr;
+  Runtime* runtime = base ? Runtime::get() : nullptr;
+  Engine* engine = runtime ? runtime->opened(device) : nullptr;
+  if (!engine) return;
+  CUstream stream = c10::cuda::getCurrentCUDAStream(static_cast<c10::DeviceIndex>(device));
+  Result<Hold> hold = engine->touch(base, stream, access);
+  // The operator has chosen its kernel and cannot be stopped from here: let it run slowly.
+  if (!hold && hold.error().code == Code::out_of_memory)
+    hold = engine->touch_anyway(base, stream, access);
+  if (hold) {
+    if (hold->block) held_.push_back({engine, *hold, stream, base});
+    return;
+  }
+  std::string words = describe(hold.error());
+  if (hold.error().code == Code::lost)
+    storage->release_data_and_set_meta_custom_data_ptr_error_msg_("firn: " + words);
+  trouble_ = std::move(words);
+}
+
+void ThreadScopes::hold_new(Engine& engine, void* pointer, CUstream stream) {
+  if (scopes_.empty()) return;
+  Hold hold = engine.hold_new(pointer);
+  if (hold.block) held_.push_back({&engine, hold, stream, pointer});
+}
+
+void ThreadScopes::forget(const void* pointer) {
+  const size_t end = held_.size() > forget_most ? held_.size() - forget_most : 0;
+  for (size_t i = held_.size(); i-- > end;) {
+    if (held_[i].base != pointer) continue;
+    held_[i].engine->release(held_[i].hold, held_[i].stream);
+    held_.erase(held_.begin() + static_cast<ptrdiff_t>(i));
+  }
+}
+
+std::string ThreadScopes::take_trouble() { return std::exchange(trouble_, {}); }
+
+}  // namespace firn::pytorch

@@ -1,0 +1,59 @@
+// What the calling thread holds: the blocks used by the operator that it is running.
+//
+// Rule of holds: a block touched or newly allocated inside an observed operator stays on the device
+// until the outermost operator with a kernel of its own ends; such a kernel may use raw addresses
+// after inner calls have returned. Operators that only call others (CompositeImplicitAutograd) hold
+// nothing, so what their inner operators used may leave as soon as those have ended.
+//
+// Owns: thread-local state only. Locks: none.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include <c10/core/TensorImpl.h>
+
+#include "allocator/engine.h"
+
+namespace firn::pytorch {
+
+class ThreadScopes {
+ public:
+  static ThreadScopes& mine();
+
+  /// `key` names the operator's scope: the address of its RecordFunction, or of a slice.
+  void enter(const void* key) { scopes_.push_back(key); }
+  /// Leaves `key`'s scope and whatever was left open above it; a key that was not entered has no
+  /// effect. After the outermost one everything is released.
+  void leave(const void* key);
+  bool inside() const { return !scopes_.empty(); }
+
+  /// Holds the blocks of the tensor's storages (dense, sparse, nested) that are Firn's. An error is
+  /// kept for raise_trouble(), or put into the storage, which then throws when it is accessed.
+  void touch(c10::TensorImpl* tensor, Access access);
+
+  /// A block just allocated by this thread: held as the rule says.
+  void hold_new(Engine& engine, void* pointer, CUstream stream);
+  /// This thread is about to free `pointer`: lets go of it first, so that it can be reused at once.
+  void forget(const void* pointer);
+
+  /// What a touch in the running operator could not do; empty when all is well.
+  std::string take_trouble();
+
+ private:
+  struct Held {
+    Engine* engine;
+    Hold hold;
+    CUstream stream;
+    const void* base;
+  };
+
+  void touch_storage(c10::StorageImpl* storage, int device, Access access);
+  void release_all();
+
+  std::vector<const void*> scopes_;
+  std::vector<Held> held_;
+  std::string trouble_;
+};
+
+}  // namespace firn::pytorch

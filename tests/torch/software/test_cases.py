@@ -70,7 +70,7 @@ def selected(request):
     return chosen
 
 
-@pytest.mark.parametrize("file,mode,name", cases())
+@pytest.mark.parametrize("file,mode,name", list(cases()))
 def test_case(file, mode, name, selected):
     found, status, output = results(file, mode, selected[file, mode])
     tail = "\n".join(output.splitlines()[-40:])

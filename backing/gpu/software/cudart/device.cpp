@@ -117,11 +117,7 @@ cudaError_t cudaRuntimeGetVersion(int* version) {
   return cudaSuccess;
 }
 
-cudaError_t cudaGetDeviceCount(int* count) {
-  *count = 0;
-  const cudaError_t error = FIRN_CALL_BARE(cuDeviceGetCount, count);
-  return error == cudaSuccess && *count == 0 ? keep(cudaErrorNoDevice) : error;
-}
+cudaError_t cudaGetDeviceCount(int* count) { return keep(device_count(count)); }
 
 cudaError_t cudaGetDevice(int* device) { return keep(current_device(device)); }
 cudaError_t cudaSetDevice(int device) { return keep(enter_device(device)); }

@@ -8,9 +8,12 @@
 
 #include <array>
 #include <atomic>
+#include <charconv>
 #include <cstdio>
+#include <cstdlib>
 #include <mutex>
 #include <set>
+#include <sstream>
 #include <string>
 
 namespace firn::cudart {
@@ -57,7 +60,57 @@ Driver load() {
   return table;
 }
 
+// "GPU-" and a UUID, in the usual grouping, of device `ordinal`; "" when the driver does not say.
+std::string uuid_text(const Driver& table, int ordinal) {
+  CUuuid uuid{};
+  if (table.cuDeviceGetUuid == nullptr || table.cuDeviceGetUuid(&uuid, ordinal) != CUDA_SUCCESS) {
+    return {};
+  }
+  std::string text = "GPU";
+  for (size_t at = 0; at < sizeof uuid.bytes; ++at) {
+    if (at == 0 || at == 4 || at == 6 || at == 8 || at == 10) text += '-';
+    char digits[3];
+    std::snprintf(digits, sizeof digits, "%02x", static_cast<unsigned char>(uuid.bytes[at]));
+    text += digits;
+  }
+  return text;
+}
+
+// How many of `present` devices CUDA_VISIBLE_DEVICES leaves: its words count up to the first one
+// that is no device; one named twice leaves none.
+int count_visible(const Driver& table, int present) {
+  const char* const setting = std::getenv("CUDA_VISIBLE_DEVICES");
+  if (setting == nullptr) return present;
+  std::set<int> seen;
+  std::stringstream words(setting);
+  for (std::string word; std::getline(words, word, ',');) {
+    int device = -1;
+    const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), device);
+    if (error != std::errc() || end != word.data() + word.size()) {
+      device = -1;
+      for (int ordinal = 0; word.starts_with("GPU-") && ordinal < present; ++ordinal) {
+        if (uuid_text(table, ordinal).starts_with(word)) device = ordinal;
+      }
+    }
+    if (device < 0 || device >= present) break;
+    if (!seen.insert(device).second) return 0;
+  }
+  return static_cast<int>(seen.size());
+}
+
 }  // namespace
+
+cudaError_t device_count(int* count) {
+  const Driver& table = driver();
+  *count = 0;
+  if (table.status != cudaSuccess) return table.status;
+  int present = 0;
+  const CUresult result = table.cuDeviceGetCount(&present);
+  if (result != CUDA_SUCCESS) return static_cast<cudaError_t>(result);
+  static const int visible = count_visible(table, present);
+  *count = visible;
+  return visible == 0 ? cudaErrorNoDevice : cudaSuccess;
+}
 
 const Driver& driver() {
   // Leaked: streams and pinned memory may be given back by destructors that run after ours would.
@@ -81,12 +134,11 @@ cudaError_t not_supported(const char* name) {
 }
 
 cudaError_t enter_device(int device) {
-  const Driver& table = driver();
-  if (table.status != cudaSuccess) return table.status;
   int count = 0;
-  CUresult result = table.cuDeviceGetCount(&count);
-  if (result != CUDA_SUCCESS) return static_cast<cudaError_t>(result);
-  if (count == 0) return cudaErrorNoDevice;
+  const cudaError_t error = device_count(&count);
+  if (error != cudaSuccess) return error;
+  const Driver& table = driver();
+  CUresult result = CUDA_SUCCESS;
   if (device < 0 || device >= count || device >= devices_max) return cudaErrorInvalidDevice;
   CUcontext context = primary_contexts[device].load(std::memory_order_acquire);
   if (context == nullptr) {

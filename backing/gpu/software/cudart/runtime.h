@@ -58,6 +58,10 @@ struct Driver {
 /// The table, loaded at the first call; its status says whether it can be used.
 const Driver& driver();
 
+/// The devices that CUDA_VISIBLE_DEVICES leaves: the first ones of the driver's, as many as are
+/// named, since the software GPU's devices are all alike. (A real driver obeys the variable itself.)
+cudaError_t device_count(int* count);
+
 /// Remembers `error` as the thread's last one, unless it is success, and returns it.
 cudaError_t keep(cudaError_t error);
 /// The runtime's codes are the driver's.

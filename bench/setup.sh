@@ -126,7 +126,8 @@ install_firn() {
 
 installed_is_current() {
   [ -e "$install_stamp" ] && [ -x .venv/bin/firn ] &&
-    [ -z "$(find pyproject.toml pytorch_plugin meson.build -newer "$install_stamp" -print -quit)" ] &&
+    [ -z "$(find pyproject.toml pytorch_plugin meson.build -newer "$install_stamp" \
+      -print -quit)" ] &&
     [ -z "$(find build -newer "$install_stamp" -type f -print -quit \
       \( -name 'lib*.so' -o -name 'libcuda*.so.*' -o -name firn \))" ]
 }
@@ -147,4 +148,8 @@ check_packages
 check_venv
 check_build
 check_install
-if [ $worked = no ]; then echo "setup: everything is in place"; else echo "setup: done ($SECONDS s)"; fi
+if [ $worked = no ]; then
+  echo "setup: everything is in place"
+else
+  echo "setup: done ($SECONDS s)"
+fi

@@ -25,7 +25,9 @@ for word in "$@"; do
 done
 export FIRN_TEST_LENGTH=$length
 # The caller's own settings must not decide what is tested.
-for variable in $(compgen -e FIRN_ | grep -vE '^FIRN_(TEST_|SEED$|PYTHON$)'); do unset "$variable"; done
+for variable in $(compgen -e FIRN_ | grep -vE '^FIRN_(TEST_|SEED$|PYTHON$)'); do
+  unset "$variable"
+done
 unset PYTORCH_CUDA_ALLOC_CONF PYTORCH_ALLOC_CONF
 
 bash bench/setup.sh || exit 1

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "allocator/command/devices.h"
@@ -72,36 +73,40 @@ Json describe_machine(const MachineReport& machine) {
 Json describe_hugepages(const MachineReport& machine) {
   Json report = {{"hugetlb_bytes", machine.hugetlb_bytes},
                  {"hugetlb_free_bytes", machine.hugetlb_free_bytes},
-                 {"transparent", machine.transparent},
-                 {"transparent_shared", machine.transparent_shared}};
+                 {"transparent", machine.transparent}};
   Result<StagingRegion> staging = StagingRegion::create(probe_bytes);
   report["staging"] = staging ? staging->pages() : "none";
   report["why"] = staging ? "" : one_line(staging.error().text);
   return report;
 }
 
-struct DirFinding {
-  Json json;
-  bool refused = false;  // the directory cannot even be examined
-};
-
-DirFinding describe_dir(const std::string& dir) {
+Json describe_dir(const std::string& dir) {
   std::fprintf(stderr, "firn: measuring %s ...\n", one_line(dir).c_str());
   Result<DirReport> report = examine_dir(dir, measured_bytes);
-  if (!report) {
-    const std::string why = one_line(report.error().text);
-    return {{{"dir", dir}, {"usable", false}, {"why", why}}, true};
+  if (!report) return {{"dir", dir}, {"usable", false}, {"why", one_line(report.error().text)}};
+  return {{"dir", dir},
+          {"usable", report->usable},
+          {"filesystem", report->filesystem},
+          {"o_direct", report->o_direct},
+          {"free_bytes", report->free_bytes},
+          {"write_bytes_s", report->write_bytes_s},
+          {"read_bytes_s", report->read_bytes_s},
+          {"store", report->store_kind},
+          {"why", one_line(report->why)}};
+}
+
+// What is no directory at all is the caller's mistake; everything else is a finding.
+Result<void> check_named_dirs(const std::vector<std::string>& dirs) {
+  for (const std::string& dir : dirs) {
+    Config scratch;
+    if (Result<void> done = set_knob(scratch, "dir", dir, "--dir"); !done) return done;
+    std::error_code error;
+    if (std::filesystem::is_directory(dir, error)) continue;
+    return make_error(Code::invalid_argument, 0,
+                      fmt::format("--dir {}: {}", quote_word(dir),
+                                  error ? error.message() : "is not a directory"));
   }
-  return {{{"dir", dir},
-           {"usable", report->usable},
-           {"filesystem", report->filesystem},
-           {"o_direct", report->o_direct},
-           {"free_bytes", report->free_bytes},
-           {"write_bytes_s", report->write_bytes_s},
-           {"read_bytes_s", report->read_bytes_s},
-           {"store", report->store_kind},
-           {"why", one_line(report->why)}},
-          false};
+  return {};
 }
 
 Json describe_knobs(const Config& config, const std::string& conf) {
@@ -179,8 +184,7 @@ Json conclude(const Json& report, const MachineReport& machine) {
         "(vm.nr_hugepages)");
   else if (use["staging"] != "hugetlb")
     why.push_back(
-        "staging in 4 KiB pages: set vm.nr_hugepages, or "
-        "transparent_hugepage/shmem_enabled to advise");
+        "staging in 4 KiB pages: set vm.nr_hugepages, or transparent_hugepage/enabled to madvise");
   if (!machine.memlock_ignored && machine.memlock_bytes < (1ull << 30))
     why.push_back("memlock limit " + format_size(machine.memlock_bytes) +
                   ": staging may go unregistered with io_uring (ulimit -l)");
@@ -215,7 +219,7 @@ CLI::App* add_doctor(CLI::App& app, DoctorOptions& options) {
 int doctor(const DoctorOptions& options) {
   if (options.markdown) return print(knobs_markdown());
   std::string conf;
-  for (const char* name : {"PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"}) {
+  for (const char* name : {"FIRN_CONF", "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"}) {
     const char* text = ::getenv(name);
     if (text == nullptr) continue;
     const ConfWords words = split_conf(text);
@@ -223,6 +227,9 @@ int doctor(const DoctorOptions& options) {
   }
   Result<Config> config = parse_config(conf);
   if (!config) return refuse("doctor: " + config.error().text);
+
+  if (Result<void> done = check_named_dirs(options.dirs); !done)
+    return refuse("doctor: " + done.error().text);
 
   Json report = {{"firn", FIRN_VERSION}};
   const MachineReport machine = examine_machine();
@@ -237,10 +244,7 @@ int doctor(const DoctorOptions& options) {
   report["machine"] = describe_machine(machine);
   report["dirs"] = Json::array();
   for (const std::string& dir : options.dirs.empty() ? config->dirs : options.dirs) {
-    DirFinding finding = describe_dir(dir);
-    if (finding.refused && !options.dirs.empty())
-      return refuse("doctor: --dir: " + finding.json["why"].get<std::string>());
-    report["dirs"].push_back(std::move(finding.json));
+    report["dirs"].push_back(describe_dir(dir));
   }
   report["unknown_variables"] = unknown_variables();
   report["use"] = conclude(report, machine);

@@ -63,10 +63,9 @@ void add_machine(std::string& out, const Json& report) {
        io_uring["works"].get<bool>() ? "works" : "refused: " + text_of(io_uring["why"]));
   const Json& pages = report["hugepages"];
   line(out, "huge pages",
-       fmt::format("hugetlb {} ({} free), transparent {}, for shared memory {}; staging gets {}",
+       fmt::format("hugetlb {} ({} free), transparent {}; staging gets {}",
                    size(pages["hugetlb_bytes"]), size(pages["hugetlb_free_bytes"]),
-                   text_of(pages["transparent"]), text_of(pages["transparent_shared"]),
-                   text_of(pages["staging"])));
+                   text_of(pages["transparent"]), text_of(pages["staging"])));
   const Json& memlock = report["memlock"];
   line(out, "memlock",
        size(memlock["limit_bytes"]) +
@@ -87,9 +86,11 @@ std::string doctor_text(const Json& report) {
   line(out, "software GPU",
        software["usable"].get<bool>() ? text_of(software["driver"]) : text_of(software["why"]));
   const Json& torch = report["torch"];
-  line(
-      out, "torch",
-      text_of(torch["version"]) + (torch["usable"].get<bool>() ? ", fits" : text_of(torch["why"])));
+  const std::string version = text_of(torch["version"]);
+  line(out, "torch",
+       torch["usable"].get<bool>()
+           ? version + ", fits"
+           : version + (version.empty() ? "" : ": ") + text_of(torch["why"]));
   add_machine(out, report);
   add_dirs(out, report["dirs"]);
 

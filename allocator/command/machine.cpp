@@ -92,9 +92,7 @@ MachineReport examine_machine() {
   report.memlock_bytes = soft_limit(RLIMIT_MEMLOCK);
   report.file_size_bytes = soft_limit(RLIMIT_FSIZE);
   report.memlock_ignored = may_lock_memory();
-  const std::filesystem::path pages_folder = "/sys/kernel/mm/transparent_hugepage";
-  report.transparent = chosen(first_line(pages_folder / "enabled"));
-  report.transparent_shared = chosen(first_line(pages_folder / "shmem_enabled"));
+  report.transparent = chosen(first_line("/sys/kernel/mm/transparent_hugepage/enabled"));
   report.map_count_max = number(first_line("/proc/sys/vm/max_map_count"), 0);
   utsname names{};
   if (::uname(&names) == 0) report.kernel = names.release;

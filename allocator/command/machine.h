@@ -16,7 +16,6 @@ struct MachineReport {
   uint64_t file_size_bytes = UINT64_MAX;  // RLIMIT_FSIZE, soft
   uint64_t hugetlb_bytes = 0, hugetlb_free_bytes = 0;  // of the default huge page size
   std::string transparent;                             // "always", "madvise", "never"
-  std::string transparent_shared;                      // for shared memory, as staging is
   uint64_t map_count_max = 0;
   std::string kernel;  // uname -r
 

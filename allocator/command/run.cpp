@@ -22,6 +22,9 @@ namespace firn::command {
 namespace {
 
 constexpr const char* conf_variables[] = {"PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"};
+// Where the Python package keeps Firn's words (an outer run's Python has moved them there). Set
+// here too, so that a script that writes PYTORCH_CUDA_ALLOC_CONF anew does not lose Firn.
+constexpr const char* kept_variable = "FIRN_CONF";
 constexpr const char* gpu_memory_default = "8GiB";  // the software GPU's own default
 
 std::string variable(const char* name) {
@@ -104,7 +107,7 @@ bool fits_a_word(const std::string& value) {
 // Sets PYTORCH_CUDA_ALLOC_CONF (the user's words, backend:firn, ours) and FIRN_*, and reads the
 // result back as COMMAND's process will.
 Result<Config> set_configuration(const std::vector<Given>& given) {
-  std::string firn, rest;
+  std::string firn = split_conf(variable(kept_variable)).firn, rest;
   const char* target = nullptr;  // the one that torch reads: the first that is set
   for (const char* name : conf_variables) {
     const std::string text = variable(name);
@@ -142,9 +145,10 @@ Result<Config> set_configuration(const std::vector<Given>& given) {
       return bad(fmt::format("{} {}: {} already holds firn_{}, and a word of it cannot carry this",
                              each.option, quote_word(each.value), target, each.knob));
   }
-  Result<void> done =
-      set_variable(target, rest + "backend:firn" + (firn.empty() ? "" : "," + firn));
-  if (!done) return done.error();
+  const std::string words = "backend:firn" + (firn.empty() ? "" : "," + firn);
+  for (const auto& [name, value] :
+       {std::pair{target, rest + words}, std::pair{kept_variable, words}})
+    if (Result<void> done = set_variable(name, value); !done) return done.error();
   return config;
 }
 

@@ -73,7 +73,9 @@ BAD_WORDS = [
 @pytest.mark.parametrize("arguments, says", BAD_WORDS, ids=lambda value: " ".join(value)[:60])
 def test_bad_words_are_refused(firn, tmp_path, arguments, says):
     ran = tmp_path / "ran"
-    words = [word for each in arguments for word in (("touch", str(ran)) if each == "X" else (each,))]
+    words = list(arguments)
+    if words[-1:] == ["X"]:
+        words[-1:] = ["touch", str(ran)]
     refused(firn(*words), *says)
     assert not ran.exists()
 
@@ -200,6 +202,13 @@ def test_the_newer_variable_is_used_where_it_is_set(firn):
     assert seen["PYTORCH_ALLOC_CONF"] == \
         "expandable_segments:True,backend:firn,firn_host:32MiB,firn_budget:256MiB"
     assert seen["PYTORCH_CUDA_ALLOC_CONF"] == ""
+
+
+def test_words_that_an_outer_python_has_taken_are_kept(firn):
+    seen = environment_of(firn, "--budget", "256MiB",
+                          environment={"FIRN_CONF": "backend:firn,firn_host:32MiB"})
+    assert seen["FIRN_CONF"] == "backend:firn,firn_host:32MiB,firn_budget:256MiB"
+    assert seen["PYTORCH_CUDA_ALLOC_CONF"] == seen["FIRN_CONF"]
 
 
 def test_a_nested_run_keeps_what_it_does_not_change(firn):

@@ -24,9 +24,7 @@ struct SumKernel {
   Sum (*digest)(const void* state);
 };
 extern const SumKernel sum_kernel_generic;
-#ifdef FIRN_SUM_AVX2
-extern const SumKernel sum_kernel_avx2;  // call only where the processor has AVX2
-#endif
+extern const SumKernel sum_kernel_avx2;  // where the build has it; call only with AVX2 present
 const SumKernel& sum_kernel();  // the best one here
 
 class Summer {

@@ -1,0 +1,352 @@
+// The real path, by ring and by threads, with system calls that fail: no wrong byte is handed over,
+// no failure is lost, nothing stays behind.
+#include <sys/stat.h>
+
+#include <atomic>
+#include <map>
+
+#include "tests/backing/store/store_testing.h"
+
+namespace firn::testing_store {
+namespace {
+
+class StoreFaults : public testing::TestWithParam<StoreOptions::Kind> {
+ protected:
+  void SetUp() override {
+    if (GetParam() == StoreOptions::Kind::io_uring && !io_uring_trouble().empty())
+      GTEST_SKIP() << io_uring_trouble();
+    open(1);
+  }
+  void open(size_t dirs) {
+    open_.store.reset();
+    StoreOptions options = small_options(dirs_[0].path(), GetParam());
+    for (size_t i = 1; i < dirs; ++i) options.dirs.push_back(dirs_[i].path());
+    Result<std::unique_ptr<Store>> store = open_file_store(options, calls_);
+    ASSERT_TRUE(store) << describe(store.error());
+    open_.store = std::move(*store);
+    add_staging(open_, 32u << 20);
+  }
+  Store& store() { return *open_.store; }
+  Clock& clock() { return *open_.clock; }
+  /// A slot of 1 MiB that holds fill(seed).
+  Slot filled(uint64_t seed) {
+    Result<Slot> slot = store().reserve(bytes().size());
+    EXPECT_TRUE(slot) << describe(slot.error());
+    fill(bytes(), seed);
+    StoreCompletion done = write_now(store(), clock(), *slot, bytes());
+    EXPECT_EQ(done.error.code, Code::ok) << describe(done.error);
+    return *slot;
+  }
+  std::span<std::byte> bytes() { return open_.piece(0, 1u << 20); }
+  std::span<std::byte> back() { return open_.piece(4u << 20, 1u << 20); }
+
+  TempDir dirs_[2];
+  FaultyCalls calls_;  // outlives the store
+  OpenStore open_;
+};
+
+TEST_P(StoreFaults, short_transfers_are_continued) {
+  for (uint64_t seed = 1; seed <= 20; ++seed) {
+    auto random = std::make_shared<std::mt19937_64>(seed);
+    calls_.at_begin = [random](const FileCall& call) -> ssize_t {
+      if ((*random)() % 2) return static_cast<ssize_t>(call.bytes);
+      if ((*random)() % 4 == 0) return (*random)() % 2 ? -EAGAIN : -EINTR;
+      return static_cast<ssize_t>((1 + (*random)() % (call.bytes / 4096)) * 4096);
+    };
+    // A result that is no multiple of the block: what came beyond is moved once more.
+    calls_.at_end = [random](const FileCall&, ssize_t result) -> ssize_t {
+      return result > 4096 && (*random)() % 4 == 0 ? result - 100 : result;
+    };
+    Slot slot = filled(seed);
+    StoreCompletion read = read_now(store(), clock(), slot, back());
+    ASSERT_EQ(read.error.code, Code::ok) << describe(read.error);
+    ASSERT_TRUE(holds(back(), seed));
+    store().discard(slot);
+  }
+  EXPECT_TRUE(store().stats().dirs[0].writable);
+}
+
+TEST_P(StoreFaults, no_progress_ends_in_an_error) {
+  Slot slot = filled(1);
+  for (ssize_t answer : {ssize_t{-EAGAIN}, ssize_t{-EINTR}, ssize_t{0}}) {
+    open(1);
+    slot = filled(1);
+    calls_.at_end = [answer](const FileCall&, ssize_t) { return answer; };
+    StoreCompletion read = read_now(store(), clock(), slot, back());
+    EXPECT_EQ(read.error.code, Code::io) << answer;
+    calls_.at_end = nullptr;
+    EXPECT_EQ(read_now(store(), clock(), slot, back()).error.code, Code::ok);
+    Result<Slot> other = store().reserve(4096);
+    EXPECT_FALSE(other) << "no new slot where an error was met";
+  }
+}
+
+// As SQLite does: the n-th call fails, for n = 1, 2, ... until none does.
+TEST_P(StoreFaults, every_call_fails_once) {
+  for (int error : {EIO, ENOSPC, EDQUOT, EFBIG, EINVAL}) {
+    bool fired = true;
+    for (uint64_t n = 1; fired; ++n) {
+      open(1);
+      Slot slots[2] = {filled(1), filled(2)};
+      auto left = std::make_shared<std::atomic<uint64_t>>(n);
+      calls_.at_begin = [left, error](const FileCall& call) -> ssize_t {
+        return --*left == 0 ? -error : static_cast<ssize_t>(call.bytes);
+      };
+      fill(bytes(), 3);
+      ASSERT_TRUE(store().write(0, slots[0], bytes(), 1));
+      ASSERT_TRUE(store().read(0, slots[1], back(), 2));
+      bool wrote = false, failed = false;
+      std::vector<StoreCompletion> all = await(store(), clock(), 0, 2);
+      ASSERT_EQ(all.size(), 2u) << "a completion was lost, n = " << n;
+      for (auto& done : all) {
+        if (done.error.code == Code::ok) {
+          wrote |= done.kind == StoreCompletion::Kind::write;
+          continue;
+        }
+        failed = true;
+        bool space = error == ENOSPC || error == EDQUOT || error == EFBIG;
+        EXPECT_EQ(done.error.code, space ? Code::no_space : Code::io);
+        EXPECT_EQ(done.error.detail, error);
+        EXPECT_NE(done.error.text.find(dirs_[0].path()), std::string::npos) << done.error.text;
+      }
+      fired = *left == 0 || *left > n;  // counted down past zero
+      ASSERT_EQ(failed, fired);
+      calls_.at_begin = nullptr;
+      StoreStats stats = store().stats();
+      EXPECT_EQ(stats.dirs[0].writable, !failed);
+      EXPECT_EQ(stats.dirs[0].trouble.empty(), !failed);
+      EXPECT_EQ(bool(store().reserve(4096)), !failed);
+      // What was there before, and was not being written, is there still; what failed is not.
+      ASSERT_EQ(read_now(store(), clock(), slots[1], back()).error.code, Code::ok);
+      ASSERT_TRUE(holds(back(), 2));
+      StoreCompletion again = read_now(store(), clock(), slots[0], back());
+      ASSERT_EQ(again.error.code, wrote ? Code::ok : Code::invalid_argument);
+      if (wrote) {
+        ASSERT_TRUE(holds(back(), 3));
+      }
+      ASSERT_LT(n, 100u);
+    }
+  }
+}
+
+TEST_P(StoreFaults, a_troubled_directory_gets_no_new_slots) {
+  open(2);
+  std::string bad = dirs_[0].path();
+  Slot first = filled(1), second = filled(2);
+  std::map<int, int> writes;  // by descriptor
+  calls_.at_begin = [&writes](const FileCall& call) -> ssize_t {
+    ++writes[call.fd];
+    return static_cast<ssize_t>(call.bytes);
+  };
+  fill(bytes(), 1);
+  ASSERT_EQ(write_now(store(), clock(), first, bytes()).error.code, Code::ok);
+  int bad_fd = writes.begin()->first;  // first's directory
+  calls_.at_begin = [bad_fd](const FileCall& call) -> ssize_t {
+    return call.write && call.fd == bad_fd ? -EIO : static_cast<ssize_t>(call.bytes);
+  };
+  ASSERT_EQ(write_now(store(), clock(), first, bytes()).error.code, Code::io);
+  for (uint64_t i = 0; i < 10; ++i) {
+    Slot slot = filled(10 + i);  // expects success
+    ASSERT_EQ(read_now(store(), clock(), slot, back()).error.code, Code::ok);
+    ASSERT_TRUE(holds(back(), 10 + i));
+  }
+  ASSERT_EQ(read_now(store(), clock(), second, back()).error.code, Code::ok);
+  EXPECT_TRUE(holds(back(), 2));
+  StoreStats stats = store().stats();
+  EXPECT_NE(stats.dirs[0].writable, stats.dirs[1].writable);
+}
+
+TEST_P(StoreFaults, slots_go_round_the_directories) {
+  open(2);
+  for (uint64_t i = 0; i < 10; ++i) filled(i);
+  StoreStats stats = store().stats();
+  EXPECT_EQ(stats.dirs[0].written_bytes, 5u << 20);
+  EXPECT_EQ(stats.dirs[1].written_bytes, 5u << 20);
+}
+
+/// Flips a bit of the first `times` reads, of the direct ones only where told.
+void flip_reads(FaultyCalls& calls, int times, bool direct_only) {
+  auto left = std::make_shared<std::atomic<int>>(times);
+  calls.at_end = [left, direct_only](const FileCall& call, ssize_t result) {
+    if (!call.write && result > 0 && call.offset % (1u << 20) == 0 &&
+        !(direct_only && call.buffered) && (*left)-- > 0)
+      call.data[result / 2] ^= std::byte{16};
+    return result;
+  };
+}
+
+TEST_P(StoreFaults, flipped_bits_are_healed_by_reading_again) {
+  for (int times : {1, 2}) {
+    Slot slot = filled(5);
+    flip_reads(calls_, times, false);
+    StoreCompletion read = read_now(store(), clock(), slot, back());
+    ASSERT_EQ(read.error.code, Code::ok) << describe(read.error);
+    EXPECT_TRUE(holds(back(), 5));
+    EXPECT_EQ(store().stats().reread, static_cast<uint64_t>(times));  // reads healed so far
+    calls_.at_end = nullptr;
+  }
+  EXPECT_EQ(store().stats().corrupt, 0u);
+}
+
+TEST_P(StoreFaults, the_third_read_goes_through_the_page_cache) {
+  Slot slot = filled(6);
+  flip_reads(calls_, 1'000, true);  // the direct path is broken for good
+  StoreCompletion read = read_now(store(), clock(), slot, back());
+  ASSERT_EQ(read.error.code, Code::ok) << describe(read.error);
+  EXPECT_TRUE(holds(back(), 6));
+}
+
+TEST_P(StoreFaults, corrupt_is_said_with_both_sums) {
+  Slot slot = filled(7);
+  Sum right = sum_of(bytes().data(), bytes().size());
+  flip_reads(calls_, 1'000, false);
+  StoreCompletion read = read_now(store(), clock(), slot, back());
+  ASSERT_EQ(read.error.code, Code::corrupt);
+  bytes()[(256u << 10) / 2] ^= std::byte{16};  // what came back
+  Sum wrong = sum_of(bytes().data(), bytes().size());
+  EXPECT_NE(read.error.text.find(right.words()), std::string::npos) << read.error.text;
+  EXPECT_NE(read.error.text.find(wrong.words()), std::string::npos) << read.error.text;
+  EXPECT_NE(read.error.text.find("slot " + std::to_string(slot.id)), std::string::npos);
+  EXPECT_EQ(store().stats().corrupt, 1u);
+  EXPECT_EQ(store().stats().dirs[0].read_bytes, 0u);
+  EXPECT_TRUE(store().reserve(4096)) << "wrong bytes are no reason to stop using the disk";
+}
+
+TEST_P(StoreFaults, a_misdirected_write_is_noticed) {
+  Slot slot = filled(8), other = filled(9);
+  // The disk puts what is written for `slot` somewhere else: what was there comes back.
+  calls_.at_begin = [](const FileCall& call) -> ssize_t {
+    return static_cast<ssize_t>(call.bytes);
+  };
+  calls_.at_end = nullptr;
+  fill(bytes(), 10);
+  calls_.at_begin = [](const FileCall& call) -> ssize_t {  // lost: claimed below, never done
+    return call.write ? -EAGAIN : static_cast<ssize_t>(call.bytes);
+  };
+  StoreCompletion lost = write_now(store(), clock(), slot, bytes());
+  ASSERT_EQ(lost.error.code, Code::io);
+  calls_.at_begin = nullptr;
+  EXPECT_FALSE(store().read(0, slot, back(), 1)) << "stale bytes must not be readable";
+  ASSERT_EQ(read_now(store(), clock(), other, back()).error.code, Code::ok);
+  EXPECT_TRUE(holds(back(), 9));
+}
+
+TEST_P(StoreFaults, a_failed_preallocation_leaves_nothing) {
+  struct stat before {
+  }, after{};
+  int fd = -1;
+  calls_.at_fallocate = [&](int file, uint64_t offset, uint64_t bytes) {
+    fd = file;
+    (void)calls_.FileCalls::fallocate(file, offset, bytes / 2);  // part of it is done
+    return -ENOSPC;
+  };
+  Result<Slot> slot = store().reserve(1u << 20);
+  ASSERT_FALSE(slot);
+  EXPECT_EQ(slot.error().code, Code::no_space);
+  EXPECT_EQ(slot.error().detail, ENOSPC);
+  EXPECT_NE(slot.error().text.find("No space left"), std::string::npos) << slot.error().text;
+  ASSERT_EQ(::fstat(fd, &after), 0);
+  EXPECT_EQ(after.st_size, 0);
+  EXPECT_EQ(after.st_blocks, 0);
+  EXPECT_EQ(store().stats().slots_in_use, 0u);
+  EXPECT_EQ(store().stats().dirs[0].file_bytes, 0u);
+  EXPECT_FALSE(store().stats().dirs[0].trouble.empty());
+  (void)before;
+}
+
+TEST_P(StoreFaults, a_smaller_step_is_tried_and_room_in_use_stays_in_use) {
+  uint64_t most = 2u << 20;
+  calls_.at_fallocate = [&](int, uint64_t offset, uint64_t bytes) {
+    return offset + bytes > most ? -ENOSPC : 0;
+  };
+  Slot first = filled(1), second = filled(2);  // steps of 8 MiB do not fit, 1 MiB does
+  EXPECT_EQ(store().stats().dirs[0].file_bytes, 2u << 20);
+  EXPECT_FALSE(store().reserve(1u << 20));
+  store().discard(first);
+  Result<Slot> again = store().reserve(1u << 20);
+  EXPECT_TRUE(again) << "a full disk does not take away what is preallocated";
+  ASSERT_EQ(read_now(store(), clock(), second, back()).error.code, Code::ok);
+  EXPECT_TRUE(holds(back(), 2));
+}
+
+TEST_P(StoreFaults, without_preallocation_the_file_grows_sparsely) {
+  calls_.at_fallocate = [](int, uint64_t, uint64_t) { return -EOPNOTSUPP; };
+  Slot slot = filled(3);
+  ASSERT_EQ(read_now(store(), clock(), slot, back()).error.code, Code::ok);
+  EXPECT_TRUE(holds(back(), 3));
+  EXPECT_NE(store().stats().why.find("preallocate"), std::string::npos);
+}
+
+TEST_P(StoreFaults, the_limit_on_file_sizes_is_kept) {
+  calls_.file_limit = 4u << 20;
+  std::vector<Slot> slots;
+  for (uint64_t i = 0; i < 4; ++i) slots.push_back(filled(i));
+  Result<Slot> more = store().reserve(4096);
+  ASSERT_FALSE(more);
+  EXPECT_EQ(more.error().code, Code::no_space);
+  EXPECT_NE(more.error().text.find("RLIMIT_FSIZE"), std::string::npos) << more.error().text;
+}
+
+// Everything at once, from a seed: short, again, interrupted, failed, flipped.
+TEST_P(StoreFaults, storm) {
+  for (uint64_t seed = 1; seed <= 10; ++seed) {
+    SCOPED_TRACE(seed);
+    open(2);
+    auto random = std::make_shared<std::mt19937_64>(seed);
+    auto quiet = std::make_shared<std::atomic<bool>>(false);
+    calls_.at_begin = [random, quiet](const FileCall& call) -> ssize_t {
+      if (*quiet) return static_cast<ssize_t>(call.bytes);
+      switch ((*random)() % 40) {
+        case 0:
+          return -EAGAIN;
+        case 1:
+          return -EINTR;
+        case 2:
+        case 3:
+        case 4:
+          return static_cast<ssize_t>(4096);
+        case 5:
+          return call.write ? static_cast<ssize_t>(call.bytes) : -EIO;
+        default:
+          return static_cast<ssize_t>(call.bytes);
+      }
+    };
+    calls_.at_end = [random, quiet](const FileCall& call, ssize_t result) -> ssize_t {
+      if (!*quiet && !call.write && result > 0 && (*random)() % 10 == 0)
+        call.data[(*random)() % static_cast<size_t>(result)] ^= std::byte{1};
+      return result;
+    };
+    std::vector<std::pair<Slot, uint64_t>> held;
+    for (uint64_t i = 0; i < 24; ++i) {
+      Result<Slot> slot = store().reserve(1u << 20);
+      if (!slot) break;  // read errors have taken both directories out
+      fill(bytes(), seed * 100 + i);
+      StoreCompletion wrote = write_now(store(), clock(), *slot, bytes());
+      ASSERT_EQ(wrote.error.code, Code::ok) << describe(wrote.error);
+      held.emplace_back(*slot, seed * 100 + i);
+      auto& [which, content] = held[(*random)() % held.size()];
+      StoreCompletion read = read_now(store(), clock(), which, back());
+      if (read.error.code == Code::ok) {
+        ASSERT_TRUE(holds(back(), content));
+      } else {
+        ASSERT_TRUE(read.error.code == Code::io || read.error.code == Code::corrupt);
+      }
+    }
+    *quiet = true;
+    for (auto& [slot, content] : held) {
+      ASSERT_EQ(read_now(store(), clock(), slot, back()).error.code, Code::ok);
+      ASSERT_TRUE(holds(back(), content));
+      store().discard(slot);
+    }
+    EXPECT_EQ(store().stats().slots_in_use, 0u);
+    calls_.at_begin = nullptr;
+    calls_.at_end = nullptr;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Kinds, StoreFaults,
+                         testing::Values(StoreOptions::Kind::io_uring, StoreOptions::Kind::threads),
+                         [](const auto& kind) { return kind_name(kind.param); });
+
+}  // namespace
+}  // namespace firn::testing_store

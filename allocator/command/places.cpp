@@ -82,11 +82,16 @@ std::vector<fs::path> library_places(const std::string& name) {
   std::vector<fs::path> places;
   if (const char* folder = ::secure_getenv("FIRN_LIB"); folder != nullptr && *folder != '\0')
     places.push_back(fs::path(folder) / name);
+  const auto add_build = [&](const fs::path& build) {
+    for (const auto& [packaged, built] : build_places)
+      if (name == packaged) places.push_back(build / built);
+  };
+  if (const char* build = ::secure_getenv("FIRN_BUILD"); build != nullptr && *build != '\0')
+    add_build(build);
   const fs::path here = executable_folder();
   for (const fs::path& folder : package_folders(here.parent_path()))
     places.push_back(folder / "firn" / "lib" / name);
-  for (const auto& [packaged, built] : build_places)
-    if (name == packaged) places.push_back(here.parent_path().parent_path() / built);
+  add_build(here.parent_path().parent_path());
   return places;
 }
 

@@ -10,8 +10,9 @@
 namespace firn::command {
 
 /// One of the package's libraries ("software/libcuda.so.1", "libfirn_torch.so", ...), looked for in
-/// $FIRN_LIB, in the package of the environment this executable is installed in
-/// (<prefix>/lib/python3*/site-packages/firn/lib), and in the build tree it was built in.
+/// $FIRN_LIB, in the build folder $FIRN_BUILD, in the package of the environment this executable is
+/// installed in (<prefix>/lib/python3*/site-packages/firn/lib), and in the build folder it was
+/// built in.
 std::optional<std::filesystem::path> find_library(const std::string& name);
 
 /// Where find_library looks for `name`, in order: for messages.

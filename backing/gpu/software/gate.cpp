@@ -1,0 +1,129 @@
+// The gate: what every entry point passes, and how the process's fork and exit reach the driver.
+#include <pthread.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+#include "graph.h"
+#include "gpu.h"
+
+namespace firn::software {
+
+void die(const char* entry, const std::string& rule) {
+  const std::string line = std::string("firn software GPU: ") + entry + ": " + rule + "\n";
+  (void)!::write(STDERR_FILENO, line.data(), line.size());
+  std::abort();
+}
+
+std::string hex(uint64_t value) {
+  char text[20];
+  std::snprintf(text, sizeof text, "0x%llx", static_cast<unsigned long long>(value));
+  return text;
+}
+
+Gpu& gpu() {
+  static Gpu* the_gpu = new Gpu;  // never destroyed: threads outlive main
+  return *the_gpu;
+}
+
+Thread& thread() {
+  thread_local Thread this_thread;
+  return this_thread;
+}
+
+Gate::Gate(const char* entry, Need need, bool fallible) : entry_(entry) {
+  gpu().entries.fetch_add(1);
+  result_ = check(need, fallible);
+}
+
+CUresult Gate::check(Need need, bool fallible) {
+  Gpu& g = gpu();
+  if (g.forked) return CUDA_ERROR_NOT_INITIALIZED;
+  if (g.exiting) return CUDA_ERROR_DEINITIALIZED;
+  if (thread().in_host_function) return CUDA_ERROR_NOT_PERMITTED;
+  lock_ = Lock(g.mutex);
+  if (need != Need::nothing && !g.initialised) return CUDA_ERROR_NOT_INITIALIZED;
+  if (fallible)
+    if (CUresult injected = g.faults.next(entry_); injected != CUDA_SUCCESS) return injected;
+  if (need == Need::context) {
+    context_ = current_context(lock_);
+    if (!context_)
+      return thread().contexts.empty() || !thread().contexts.back()
+                 ? CUDA_ERROR_INVALID_CONTEXT
+                 : CUDA_ERROR_CONTEXT_IS_DESTROYED;
+  }
+  return CUDA_SUCCESS;
+}
+
+std::shared_ptr<Context> current_context(Lock&) {
+  const auto& stack = thread().contexts;
+  if (stack.empty()) return nullptr;
+  auto it = gpu().contexts.live().find(stack.back());
+  return it == gpu().contexts.live().end() ? nullptr : it->second;
+}
+
+CUresult find_stream(Gate& gate, CUstream handle, std::shared_ptr<Stream>* out) {
+  const bool own = handle == CU_STREAM_PER_THREAD || (!handle && thread().per_thread_default);
+  if (handle && handle != CU_STREAM_LEGACY && !own) {
+    *out = gpu().streams.find(gate.entry(), handle);
+    return *out ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+  }
+  std::shared_ptr<Context> context = gate.context() ? gate.context() : current_context(gate.lock());
+  if (!context) return CUDA_ERROR_INVALID_CONTEXT;
+  if (own) {
+    std::shared_ptr<Stream>& mine = thread().own_streams[context->handle];
+    if (!mine) mine = add_stream(*context, context, CU_STREAM_DEFAULT, 0);
+    *out = mine;
+    return CUDA_SUCCESS;
+  }
+  *out = context->legacy;
+  return CUDA_SUCCESS;
+}
+
+namespace {
+// In the child of a fork nothing of the GPU exists: no thread, no memory (MADV_DONTFORK).
+void on_fork_child() {
+  gpu().forked = true;
+  gpu().entries = 0;
+}
+
+// exit() has begun: work that is queued stays queued, threads are left where they are.
+void on_exit() { gpu().exiting = true; }
+}  // namespace
+
+FIRN_GPU_API CUresult cuInit(unsigned flags) {
+  return enter("cuInit", Need::nothing, [&](Gate&) -> CUresult {
+    Gpu& g = gpu();
+    if (flags) return CUDA_ERROR_INVALID_VALUE;
+    if (g.initialised) return CUDA_SUCCESS;
+    static bool hooked = false;
+    if (!hooked) {
+      hooked = true;
+      if (pthread_atfork(nullptr, nullptr, on_fork_child) != 0 || std::atexit(on_exit) != 0)
+        return CUDA_ERROR_UNKNOWN;
+    }
+    if (std::string wrong = read_environment(g.config, g.faults); !wrong.empty()) {
+      std::fprintf(stderr, "firn software GPU: %s\n", wrong.c_str());
+      return CUDA_ERROR_INVALID_VALUE;
+    }
+    fill_defaults(g.config);
+    g.scheduler.virtual_clock = g.config.virtual_clock == 1;
+    for (int i = 0; i < g.config.devices; ++i) {
+      auto device = std::make_unique<Device>();
+      device->ordinal = i;
+      device->memory.capacity = g.config.memory_bytes;
+      device->memory.open(i);
+      auto pool = std::make_shared<Pool>();
+      pool->device = i;
+      pool->is_default = true;
+      pool->handle = device->default_pool = device->current_pool = g.pools.add(pool);
+      g.devices.push_back(std::move(device));
+    }
+    g.initialised = true;
+    return CUDA_SUCCESS;
+  }, false);
+}
+
+}  // namespace firn::software

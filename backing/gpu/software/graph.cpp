@@ -1,0 +1,255 @@
+// Entries about graphs: their nodes, instantiation, launch.
+#include "graph.h"
+
+#include <cstdio>
+
+#include "gpu.h"
+
+namespace firn::software {
+
+namespace {
+using Nodes = std::vector<std::shared_ptr<GraphNode>>;
+
+CUresult with_graph(const char* entry, CUgraph handle, const auto& body) {
+  return enter(entry, Need::initialised, [&](Gate& gate) -> CUresult {
+    auto graph = gpu().graphs.find(entry, handle);
+    if (!graph) return CUDA_ERROR_INVALID_VALUE;
+    return body(gate, graph);
+  });
+}
+
+// The documented way of lists: count alone when `out` is null; what is left over becomes null.
+CUresult list(const Nodes& nodes, CUgraphNode* out, size_t* count) {
+  if (!count) return CUDA_ERROR_INVALID_VALUE;
+  if (out)
+    for (size_t i = 0; i < *count; ++i)
+      out[i] = i < nodes.size() ? as_handle<CUgraphNode>(nodes[i]->handle) : nullptr;
+  if (!out || nodes.size() < *count) *count = nodes.size();
+  return CUDA_SUCCESS;
+}
+
+// A copy of the nodes, in their order, with the edges among the copies.
+Nodes clone(const Nodes& nodes) {
+  std::map<const GraphNode*, std::shared_ptr<GraphNode>> twin;
+  Nodes copies;
+  for (const auto& node : nodes) {
+    auto copy = std::make_shared<GraphNode>(*node);
+    for (auto& before : copy->after) before = twin.at(before.get());
+    twin[node.get()] = copy;
+    copies.push_back(copy);
+  }
+  return copies;
+}
+
+// Into a stream that is itself captured: the nodes join its graph.
+void inline_nodes(const std::shared_ptr<Stream>& stream, const Nodes& nodes) {
+  const Nodes roots_after = stream->capture_tail;
+  Nodes copies = clone(nodes), sinks = copies;
+  for (const auto& copy : copies) {
+    for (const auto& before : copy->after) std::erase(sinks, before);
+    if (copy->after.empty()) copy->after = roots_after;
+    copy->graph = stream->capture->graph;
+    copy->handle = gpu().graph_nodes.add(copy);
+    stream->capture->graph->nodes.push_back(copy);
+  }
+  if (!sinks.empty()) stream->capture_tail = sinks;
+}
+
+// One internal stream per captured stream; all begin after what the launching stream holds, and it
+// goes on when all have ended.
+void run_nodes(Gate& gate, const std::shared_ptr<Stream>& stream, GraphExec& exec) {
+  Scheduler& scheduler = gpu().scheduler;
+  auto begin = scheduler.enqueue(stream, Body{.entry = gate.entry()}, {exec.last});
+  std::map<uint64_t, std::shared_ptr<Stream>> lanes;
+  std::map<const GraphNode*, std::shared_ptr<Work>> done;
+  for (const auto& node : exec.nodes) {
+    auto& lane = lanes[node->lane];
+    if (!lane) {
+      lane = std::make_shared<Stream>();
+      lane->context = stream->context;
+      lane->device = node->device;
+      lane->flags = CU_STREAM_NON_BLOCKING;
+      lane->serial = node->lane;
+    }
+    std::vector<std::shared_ptr<Work>> after{begin};
+    for (const auto& before : node->after) after.push_back(done.at(before.get()));
+    auto work = scheduler.enqueue(lane, node->body, std::move(after));
+    if (node->body.record) node->body.record->mark = work;
+    done[node.get()] = work;
+  }
+  std::vector<std::shared_ptr<Work>> ends;
+  for (const auto& [serial, lane] : lanes) ends.push_back(lane->last);
+  exec.last = scheduler.enqueue(stream, Body{.entry = gate.entry()}, std::move(ends));
+}
+}  // namespace
+
+FIRN_GPU_API CUresult cuGraphCreate(CUgraph* handle, unsigned flags) {
+  return enter("cuGraphCreate", Need::initialised, [&](Gate&) -> CUresult {
+    if (!handle || flags) return CUDA_ERROR_INVALID_VALUE;
+    auto graph = std::make_shared<Graph>();
+    graph->handle = gpu().graphs.add(graph);
+    *handle = as_handle<CUgraph>(graph->handle);
+    return CUDA_SUCCESS;
+  });
+}
+
+FIRN_GPU_API CUresult cuGraphDestroy(CUgraph handle) {
+  return with_graph("cuGraphDestroy", handle, [](Gate&, const auto& graph) {
+    for (const auto& node : graph->nodes) gpu().graph_nodes.remove(node->handle);
+    gpu().graphs.remove(graph->handle);
+    return CUDA_SUCCESS;
+  });
+}
+
+FIRN_GPU_API CUresult cuGraphClone(CUgraph* out, CUgraph handle) {
+  return with_graph("cuGraphClone", handle, [&](Gate&, const auto& graph) -> CUresult {
+    if (!out) return CUDA_ERROR_INVALID_VALUE;
+    auto copy = std::make_shared<Graph>();
+    copy->nodes = clone(graph->nodes);
+    for (const auto& node : copy->nodes) {
+      node->graph = copy;
+      node->handle = gpu().graph_nodes.add(node);
+    }
+    copy->handle = gpu().graphs.add(copy);
+    *out = as_handle<CUgraph>(copy->handle);
+    return CUDA_SUCCESS;
+  });
+}
+
+FIRN_GPU_API CUresult cuGraphGetNodes(CUgraph handle, CUgraphNode* nodes, size_t* count) {
+  return with_graph("cuGraphGetNodes", handle, [&](Gate&, const auto& graph) {
+    return list(graph->nodes, nodes, count);
+  });
+}
+
+FIRN_GPU_API CUresult cuGraphGetRootNodes(CUgraph handle, CUgraphNode* nodes, size_t* count) {
+  return with_graph("cuGraphGetRootNodes", handle, [&](Gate&, const auto& graph) {
+    Nodes roots = graph->nodes;
+    std::erase_if(roots, [](const auto& node) { return !node->after.empty(); });
+    return list(roots, nodes, count);
+  });
+}
+
+FIRN_GPU_API CUresult cuGraphNodeGetType(CUgraphNode handle, int* type) {
+  return enter("cuGraphNodeGetType", Need::initialised, [&](Gate& gate) -> CUresult {
+    auto node = gpu().graph_nodes.find(gate.entry(), handle);
+    if (!node || !type) return CUDA_ERROR_INVALID_VALUE;
+    *type = node->body.type;
+    return CUDA_SUCCESS;
+  });
+}
+
+namespace {
+CUresult dependencies_of(CUgraphNode handle, CUgraphNode* out, size_t* count) {
+  return enter("cuGraphNodeGetDependencies", Need::initialised, [&](Gate& gate) -> CUresult {
+    auto node = gpu().graph_nodes.find(gate.entry(), handle);
+    return node ? list(node->after, out, count) : CUDA_ERROR_INVALID_VALUE;
+  });
+}
+}  // namespace
+
+FIRN_GPU_API CUresult cuGraphNodeGetDependencies(CUgraphNode node, CUgraphNode* out,
+                                                 size_t* count) {
+  return dependencies_of(node, out, count);
+}
+FIRN_GPU_API CUresult cuGraphNodeGetDependencies_v2(CUgraphNode node, CUgraphNode* out,
+                                                    CUgraphEdgeData* edges, size_t* count) {
+  const size_t room = out && count ? *count : 0;
+  CUresult result = dependencies_of(node, out, count);
+  if (edges)
+    for (size_t i = 0; i < room; ++i) edges[i] = CUgraphEdgeData{};
+  return result;
+}
+
+FIRN_GPU_API CUresult cuGraphAddEmptyNode(CUgraphNode* out, CUgraph handle,
+                                          const CUgraphNode* dependencies, size_t count) {
+  return with_graph("cuGraphAddEmptyNode", handle, [&](Gate& gate, const auto& graph) -> CUresult {
+    if (!out || (count && !dependencies)) return CUDA_ERROR_INVALID_VALUE;
+    auto node = std::make_shared<GraphNode>();
+    for (size_t i = 0; i < count; ++i) {
+      auto before = gpu().graph_nodes.find(gate.entry(), dependencies[i]);
+      if (!before || before->graph.lock() != graph) return CUDA_ERROR_INVALID_VALUE;
+      node->after.push_back(before);
+    }
+    node->body.entry = gate.entry();
+    node->graph = graph;
+    node->handle = gpu().graph_nodes.add(node);
+    graph->nodes.push_back(node);
+    *out = as_handle<CUgraphNode>(node->handle);
+    return CUDA_SUCCESS;
+  });
+}
+
+FIRN_GPU_API CUresult cuGraphInstantiateWithFlags(CUgraphExec* out, CUgraph handle,
+                                                  unsigned long long flags) {
+  return with_graph("cuGraphInstantiate", handle, [&](Gate&, const auto& graph) -> CUresult {
+    constexpr unsigned long long upload_and_priority = 1 | 2 | 8;  // nothing to do for any of them
+    if (!out || flags & ~upload_and_priority) return CUDA_ERROR_INVALID_VALUE;
+    auto exec = std::make_shared<GraphExec>();
+    exec->nodes = clone(graph->nodes);
+    exec->handle = gpu().graph_execs.add(exec);
+    *out = as_handle<CUgraphExec>(exec->handle);
+    return CUDA_SUCCESS;
+  });
+}
+
+FIRN_GPU_API CUresult cuGraphInstantiate_v2(CUgraphExec* out, CUgraph handle, CUgraphNode* error,
+                                            char* log, size_t log_bytes) {
+  if (error) *error = nullptr;
+  if (log && log_bytes) *log = 0;
+  return cuGraphInstantiateWithFlags(out, handle, 0);
+}
+
+FIRN_GPU_API CUresult cuGraphExecDestroy(CUgraphExec handle) {
+  return enter("cuGraphExecDestroy", Need::initialised, [&](Gate& gate) -> CUresult {
+    auto exec = gpu().graph_execs.find(gate.entry(), handle);
+    if (!exec) return CUDA_ERROR_INVALID_VALUE;
+    gpu().graph_execs.remove(exec->handle);
+    return CUDA_SUCCESS;
+  });
+}
+
+FIRN_GPU_ENTRY_PTSZ(cuGraphUpload, (CUgraphExec handle, CUstream on), (handle, on)) {
+  return enter("cuGraphUpload", Need::initialised, [&](Gate& gate) -> CUresult {
+    std::shared_ptr<Stream> stream;
+    if (CUresult result = find_stream(gate, on, &stream)) return result;
+    return gpu().graph_execs.find(gate.entry(), handle) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+  });
+}
+
+FIRN_GPU_ENTRY_PTSZ(cuGraphLaunch, (CUgraphExec handle, CUstream on), (handle, on)) {
+  return enter("cuGraphLaunch", Need::initialised, [&](Gate& gate) -> CUresult {
+    auto exec = gpu().graph_execs.find(gate.entry(), handle);
+    if (!exec) return CUDA_ERROR_INVALID_VALUE;
+    std::shared_ptr<Stream> stream;
+    if (CUresult result = find_stream(gate, on, &stream)) return result;
+    if (stream->capture) {
+      if (stream->capture->invalidated) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+      inline_nodes(stream, exec->nodes);
+    } else {
+      run_nodes(gate, stream, *exec);
+    }
+    return CUDA_SUCCESS;
+  });
+}
+
+FIRN_GPU_API CUresult cuGraphDebugDotPrint(CUgraph handle, const char* path, unsigned) {
+  return with_graph("cuGraphDebugDotPrint", handle, [&](Gate&, const auto& graph) -> CUresult {
+    std::FILE* file = path ? std::fopen(path, "we") : nullptr;
+    if (!file) return CUDA_ERROR_INVALID_VALUE;
+    bool written = std::fputs("digraph firn {\n", file) >= 0;
+    for (const auto& node : graph->nodes) {
+      written &= std::fprintf(file, "  n%llx [label=\"%s\"];\n",
+                              static_cast<unsigned long long>(node->handle),
+                              node->body.entry) > 0;
+      for (const auto& before : node->after)
+        written &= std::fprintf(file, "  n%llx -> n%llx;\n",
+                                static_cast<unsigned long long>(before->handle),
+                                static_cast<unsigned long long>(node->handle)) > 0;
+    }
+    written &= std::fputs("}\n", file) >= 0;
+    return (std::fclose(file) == 0) & written ? CUDA_SUCCESS : CUDA_ERROR_UNKNOWN;
+  });
+}
+
+}  // namespace firn::software

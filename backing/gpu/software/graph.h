@@ -1,0 +1,58 @@
+// Graphs and capture: work that is recorded, and replayed by cuGraphLaunch. Owns nodes while their
+// graph, an executable of it, or a capture under way needs them. Lock: Gpu::mutex.
+#pragma once
+
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "gpu.h"
+#include "work.h"
+
+namespace firn::software {
+
+struct GraphNode {
+  uint64_t handle = 0;
+  Body body;
+  std::vector<std::shared_ptr<GraphNode>> after;
+  uint64_t lane = 0;   // serial of the stream it was captured from
+  int device = 0;
+  std::weak_ptr<Graph> graph;
+};
+
+struct Graph {
+  uint64_t handle = 0;
+  std::vector<std::shared_ptr<GraphNode>> nodes;  // in an order that respects `after`
+};
+
+struct GraphExec {
+  uint64_t handle = 0;
+  std::vector<std::shared_ptr<GraphNode>> nodes;
+  std::shared_ptr<Work> last;  // of its latest launch: launches of one executable do not overlap
+};
+
+struct Capture {
+  uint64_t id = 0;
+  int mode = capture_global;
+  std::thread::id thread;
+  std::shared_ptr<Stream> origin;
+  std::vector<std::shared_ptr<Stream>> streams;  // the origin and those that joined
+  std::shared_ptr<Graph> graph;
+  bool invalidated = false;
+};
+
+/// Enqueues, or records where the stream is captured. Counts nothing. `after` may be null.
+CUresult submit(Gate& gate, const std::shared_ptr<Stream>& stream, Body body,
+                std::shared_ptr<Work>* work = nullptr);
+
+/// Records a node at the end of a captured stream.
+std::shared_ptr<GraphNode> record(const std::shared_ptr<Stream>& stream, Body body);
+
+/// CUDA_SUCCESS where the stream is not captured; else what a call that would wait answers, and the
+/// capture is invalidated.
+CUresult refuse_captured(const Stream& stream);
+
+std::shared_ptr<Stream> add_stream(Context& context, const std::shared_ptr<Context>& owner,
+                                   unsigned flags, int priority);
+
+}  // namespace firn::software

@@ -1,0 +1,189 @@
+// Physical memory: files of memory, frames, the heap of linear allocations.
+#include "memory.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "gpu.h"
+
+namespace firn::software {
+
+namespace {
+// Sparse: as large as no device will ever be.
+constexpr uint64_t file_bytes = uint64_t{1} << 42;
+}  // namespace
+
+std::optional<uint64_t> Stretches::take(uint64_t bytes) {
+  for (auto it = free_.begin(); it != free_.end(); ++it) {
+    if (it->second < bytes) continue;
+    const uint64_t base = it->first, left = it->second - bytes;
+    free_.erase(it);
+    if (left) free_[base + bytes] = left;
+    return base;
+  }
+  return std::nullopt;
+}
+
+void Stretches::give(uint64_t base, uint64_t bytes) {
+  auto next = free_.lower_bound(base);
+  if (next != free_.end() && base + bytes == next->first) {
+    bytes += next->second;
+    next = free_.erase(next);
+  }
+  if (next != free_.begin()) {
+    auto previous = std::prev(next);
+    if (previous->first + previous->second == base) {
+      previous->second += bytes;
+      return;
+    }
+  }
+  free_[base] = bytes;
+}
+
+MemoryFile::MemoryFile(const std::string& name, uint64_t bytes) {
+  fd_ = ::memfd_create(name.c_str(), MFD_CLOEXEC);
+  if (fd_ < 0) die("memfd_create", std::strerror(errno));
+  if (::ftruncate(fd_, static_cast<off_t>(bytes)) != 0) die("ftruncate", std::strerror(errno));
+}
+
+MemoryFile::~MemoryFile() {
+  if (fd_ >= 0) ::close(fd_);
+}
+MemoryFile::MemoryFile(MemoryFile&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+MemoryFile& MemoryFile::operator=(MemoryFile&& other) noexcept {
+  std::swap(fd_, other.fd_);
+  return *this;
+}
+
+void MemoryFile::punch(uint64_t offset, uint64_t bytes) const {
+  int result;
+  do {
+    result = ::fallocate(fd_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
+                         static_cast<off_t>(offset), static_cast<off_t>(bytes));
+  } while (result != 0 && errno == EINTR);
+  if (result != 0) die("fallocate", std::string("punching a hole: ") + std::strerror(errno));
+}
+
+Heap::Heap(const std::string& name, uint64_t bytes) : file_(name, bytes), bytes_(bytes) {
+  void* at = ::mmap(nullptr, bytes + granule_bytes, PROT_NONE,
+                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (at == MAP_FAILED) die("mmap", std::string("a device's heap: ") + std::strerror(errno));
+  const uint64_t raw = reinterpret_cast<uint64_t>(at);
+  base_ = round_up(raw, granule_bytes);
+  if (base_ > raw && ::munmap(at, base_ - raw) != 0) die("munmap", std::strerror(errno));
+  const uint64_t tail = raw + granule_bytes - base_;
+  if (tail && ::munmap(reinterpret_cast<void*>(base_ + bytes), tail) != 0)
+    die("munmap", std::strerror(errno));
+  at = ::mmap(reinterpret_cast<void*>(base_), bytes, PROT_NONE,
+              MAP_SHARED | MAP_FIXED | MAP_NORESERVE, file_.fd(), 0);
+  if (at == MAP_FAILED) die("mmap", std::string("a device's heap: ") + std::strerror(errno));
+  // A forked child must not write into its parent's GPU.
+  if (::madvise(at, bytes, MADV_DONTFORK) != 0) die("madvise", std::strerror(errno));
+  free_ = Stretches(base_, bytes);
+}
+
+std::optional<uint64_t> Heap::take(size_t bytes, uint64_t room_bytes, uint64_t* committed_bytes) {
+  std::optional<uint64_t> address = free_.take(bytes);
+  if (!address) return std::nullopt;
+  const uint64_t first = (*address - base_) / granule_bytes;
+  const uint64_t last = (*address + bytes - 1 - base_) / granule_bytes;
+  uint64_t needed = 0;
+  for (uint64_t i = first; i <= last; ++i) needed += users_.contains(i) ? 0 : granule_bytes;
+  if (needed > room_bytes) {
+    free_.give(*address, bytes);
+    return std::nullopt;
+  }
+  for (uint64_t i = first; i <= last; ++i) ++users_[i];
+  if (needed && ::mprotect(reinterpret_cast<void*>(base_ + first * granule_bytes),
+                           (last - first + 1) * granule_bytes, PROT_READ | PROT_WRITE) != 0)
+    die("mprotect", std::strerror(errno));
+  *committed_bytes = needed;
+  return address;
+}
+
+uint64_t Heap::give(uint64_t address, size_t bytes) {
+  const uint64_t first = (address - base_) / granule_bytes;
+  const uint64_t last = (address + bytes - 1 - base_) / granule_bytes;
+  uint64_t returned = 0;
+  for (uint64_t i = first; i <= last; ++i) {
+    auto it = users_.find(i);
+    if (--it->second) continue;
+    users_.erase(it);
+    returned += granule_bytes;
+    if (::mprotect(reinterpret_cast<void*>(base_ + i * granule_bytes), granule_bytes,
+                   PROT_NONE) != 0)
+      die("mprotect", std::strerror(errno));
+    file_.punch(i * granule_bytes, granule_bytes);
+  }
+  free_.give(address, bytes);
+  return returned;
+}
+
+void Heap::destroy() {
+  if (bytes_ && ::munmap(reinterpret_cast<void*>(base_), bytes_) != 0)
+    die("munmap", std::strerror(errno));
+  *this = Heap();
+}
+
+void DeviceMemory::open(int ordinal) {
+  if (opened) return;
+  const std::string name = "firn-gpu" + std::to_string(ordinal);
+  frame_file = MemoryFile(name + "-frames", file_bytes);
+  frame_space = Stretches(0, file_bytes);
+  small = Heap(name + "-small", uint64_t{1} << 38);
+  large = Heap(name + "-large", uint64_t{1} << 40);
+  opened = true;
+}
+
+std::shared_ptr<Frame> AddressSpace::create_frame(DeviceMemory* memory, int device, size_t bytes,
+                                                  const CUmemAllocationProp& prop) {
+  auto frame = std::make_shared<Frame>();
+  frame->device = device;
+  frame->bytes = bytes;
+  frame->prop = prop;
+  frame->references = 1;
+  if (prop.requestedHandleTypes == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) {
+    frame->own = std::make_unique<MemoryFile>("firn-gpu-shared", bytes);
+  } else {
+    if (!memory && host_file_.fd() < 0) {
+      host_file_ = MemoryFile("firn-gpu-host", file_bytes);
+      host_space_ = Stretches(0, file_bytes);
+    }
+    auto offset = (memory ? memory->frame_space : host_space_).take(bytes);
+    if (!offset) return nullptr;
+    frame->offset = *offset;
+  }
+  if (memory) {
+    memory->frame_bytes.add(bytes);
+    memory->used_bytes.add(bytes);
+    ++memory->frames;
+  }
+  return frame;
+}
+
+void AddressSpace::drop_if_unused(const std::shared_ptr<Frame>& frame) {
+  if (frame->references || frame->mappings) return;
+  if (frame->imported_fd >= 0) {
+    ::close(frame->imported_fd);
+    frame->imported_fd = -1;
+    return;  // the exporter's memory
+  }
+  DeviceMemory* memory = frame->device >= 0 ? &gpu().device(frame->device).memory : nullptr;
+  if (!frame->own) {
+    (memory ? memory->frame_file : host_file_).punch(frame->offset, frame->bytes);
+    (memory ? memory->frame_space : host_space_).give(frame->offset, frame->bytes);
+  }
+  frame->own.reset();
+  if (memory) {
+    memory->frame_bytes.subtract(frame->bytes);
+    memory->used_bytes.subtract(frame->bytes);
+    --memory->frames;
+  }
+}
+
+}  // namespace firn::software

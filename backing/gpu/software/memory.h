@@ -1,0 +1,178 @@
+// Addresses and physical memory: frames in memfds, reservations, mappings, linear allocations, host
+// memory. Owns all of them. Lock: Gpu::mutex.
+//
+// Invariants: every reserved address without access is PROT_NONE; bytes of a released frame are given
+// back to the system (hole punched); used_bytes <= capacity on every device.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+
+#include "abi.h"
+
+namespace firn::software {
+
+inline constexpr size_t granule_bytes = 2u << 20;
+inline constexpr size_t linear_alignment = 512;
+inline constexpr int devices_max = 16;
+
+inline size_t round_up(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
+
+/// Free stretches of an address or file range; first fit, coalescing.
+class Stretches {
+ public:
+  Stretches() = default;
+  Stretches(uint64_t base, uint64_t bytes) { free_[base] = bytes; }
+  std::optional<uint64_t> take(uint64_t bytes);
+  void give(uint64_t base, uint64_t bytes);
+
+ private:
+  std::map<uint64_t, uint64_t> free_;
+};
+
+struct Peak {
+  uint64_t now = 0, peak = 0;
+  void add(uint64_t n) {
+    now += n;
+    if (now > peak) peak = now;
+  }
+  void subtract(uint64_t n) { now -= n; }
+};
+
+/// A file of memory: pages appear when written, and go when a hole is punched.
+class MemoryFile {
+ public:
+  MemoryFile() = default;
+  explicit MemoryFile(const std::string& name, uint64_t bytes);
+  ~MemoryFile();
+  MemoryFile(MemoryFile&&) noexcept;
+  MemoryFile& operator=(MemoryFile&&) noexcept;
+  int fd() const { return fd_; }
+  void punch(uint64_t offset, uint64_t bytes) const;
+
+ private:
+  int fd_ = -1;
+};
+
+struct Frame {
+  uint64_t handle = 0;
+  int device = -1;                   // -1: host memory
+  size_t bytes = 0;
+  uint64_t offset = 0;               // in the device's file; 0 in a file of its own
+  std::unique_ptr<MemoryFile> own;   // exportable frames
+  int imported_fd = -1;
+  unsigned references = 0;           // of the handle
+  unsigned mappings = 0;
+  CUmemAllocationProp prop{};
+};
+
+struct Mapping {
+  uint64_t base = 0;
+  size_t bytes = 0;
+  std::shared_ptr<Frame> frame{};
+  uint8_t access[devices_max] = {};  // CUmemAccess_flags per device
+  bool reachable = false;            // some device has access
+};
+
+struct Allocation {
+  enum class Kind : uint8_t { linear, managed, host, registered };
+  Kind kind = Kind::linear;
+  uint64_t base = 0;
+  size_t bytes = 0;      // as asked
+  size_t held_bytes = 0; // of the heap, or of the host mapping
+  int device = 0;        // for host memory the device current when it was made
+  uint64_t context = 0;
+  unsigned flags = 0;
+  uint64_t pool = 0;     // handle, when it came from one
+  uint64_t id = 0;
+  bool on_device() const { return kind == Kind::linear || kind == Kind::managed; }
+};
+
+/// Linear memory (cuMemAlloc) of one device: a file mapped whole, whose granules become accessible
+/// with their first allocation and are given back with their last.
+class Heap {
+ public:
+  Heap() = default;
+  Heap(const std::string& name, uint64_t bytes);
+  /// Granules that taking [address, +bytes) would newly need, and the address; nullopt: full.
+  std::optional<uint64_t> take(size_t bytes, uint64_t room_bytes, uint64_t* committed_bytes);
+  /// Bytes of granules given back.
+  uint64_t give(uint64_t address, size_t bytes);
+  bool contains(uint64_t address) const { return address - base_ < bytes_; }
+  void destroy();
+
+ private:
+  MemoryFile file_;
+  uint64_t base_ = 0, bytes_ = 0;
+  Stretches free_;
+  std::map<uint64_t, unsigned> users_;  // allocations per committed granule, by index
+};
+
+struct DeviceMemory {
+  uint64_t capacity = 0;
+  Peak frame_bytes, linear_bytes, used_bytes;
+  uint64_t frames = 0, mapped_bytes = 0;
+  MemoryFile frame_file;
+  Stretches frame_space;
+  Heap small, large;  // below and from one granule
+  bool opened = false;
+
+  void open(int ordinal);
+  uint64_t free_bytes() const { return capacity - used_bytes.now; }
+};
+
+enum class Place : uint8_t { pageable, pinned, device, invalid };
+
+class AddressSpace {
+ public:
+  // Virtual memory management. Breaches of the rules abort, naming `entry`; errors are what the
+  // system cannot give (vm.max_map_count), and leave everything as it was.
+  CUresult reserve(uint64_t* address, size_t bytes, size_t alignment, uint64_t hint);
+  CUresult free_reservation(const char* entry, uint64_t address, size_t bytes);
+  CUresult map(const char* entry, uint64_t address, size_t bytes,
+               const std::shared_ptr<Frame>& frame);
+  CUresult unmap(const char* entry, uint64_t address, size_t bytes);
+  CUresult set_access(const char* entry, uint64_t address, size_t bytes,
+                      const CUmemAccessDesc* access, size_t count);
+  const Mapping* mapping_around(uint64_t address) const;
+  bool reserved(uint64_t address) const;
+
+  // Frames.
+  std::shared_ptr<Frame> create_frame(DeviceMemory* memory, int device, size_t bytes,
+                                      const CUmemAllocationProp& prop);
+  void drop_if_unused(const std::shared_ptr<Frame>& frame);
+
+  // Linear and host memory.
+  CUresult allocate_linear(DeviceMemory& memory, Allocation wanted, uint64_t* address);
+  void free_linear(DeviceMemory& memory, uint64_t base);
+  CUresult allocate_host(Allocation wanted, uint64_t* address);
+  CUresult register_host(Allocation wanted);
+  const Allocation* allocation_around(uint64_t address) const;
+  Allocation* allocation_at(uint64_t base);
+  void forget(uint64_t base);           // unregister
+  void free_host(uint64_t base);
+  bool host_overlaps(uint64_t address, size_t bytes) const;
+  uint64_t host_registered_bytes() const { return registered_bytes_; }
+  const std::map<uint64_t, Allocation>& allocations() const { return allocations_; }
+
+  /// What [address, +bytes) is; `device` gets its ordinal (-1 for host memory).
+  Place place(uint64_t address, size_t bytes, int* device) const;
+  /// Is the address in the GPU's part of the address space (mapped or not)?
+  bool of_device(uint64_t address) const;
+
+  void reset();
+
+ private:
+  std::map<uint64_t, size_t> reservations_;
+  std::map<uint64_t, Mapping> mappings_;
+  std::map<uint64_t, Allocation> allocations_;
+  MemoryFile host_file_;
+  Stretches host_space_;
+  uint64_t registered_bytes_ = 0, ids_ = 0;
+};
+
+}  // namespace firn::software

@@ -1,0 +1,88 @@
+// The settings: environment and defaults.
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+
+#include "gpu.h"
+
+namespace firn::software {
+
+namespace {
+// "8GiB", "512MiB", "1.5GB", "4096", "16GiB/s". False when it is not of that form.
+bool parse_size(const char* words, double* value) {
+  char* end = nullptr;
+  const double number = std::strtod(words, &end);
+  if (end == words || !std::isfinite(number) || number < 0) return false;
+  std::string unit = end;
+  if (unit.ends_with("/s")) unit.resize(unit.size() - 2);
+  double scale = 0;
+  if (unit.empty() || unit == "B") scale = 1;
+  const char* letters = "KMGT";
+  for (int i = 0; i < 4; ++i) {
+    const std::string letter(1, letters[i]);
+    if (unit == letter + "iB" || unit == letter) scale = std::pow(1024.0, i + 1);
+    if (unit == letter + "B") scale = std::pow(1000.0, i + 1);
+  }
+  *value = number * scale;
+  return scale != 0;
+}
+}  // namespace
+
+std::string read_environment(FirnGpuConfig& config, Faults& faults) {
+  std::string wrong;
+  auto size = [&](const char* name, auto set) {
+    const char* words = std::getenv(name);
+    if (!words || !*words) return;
+    double value = 0;
+    if (parse_size(words, &value))
+      set(value);
+    else
+      wrong = std::string(name) + "=" + words + " is not a size (8GiB, 512MiB, 16GiB/s)";
+  };
+  if (!gpu().configured) {
+    size("FIRN_GPU_MEMORY",
+         [&](double v) { config.memory_bytes = static_cast<uint64_t>(v); });
+    size("FIRN_GPU_LINK", [&](double v) { config.link_bytes_s = v; });
+    if (const char* words = std::getenv("FIRN_GPU_DEVICES"); words && *words) {
+      char* end = nullptr;
+      const long count = std::strtol(words, &end, 10);
+      if (*end || count < 1 || count > devices_max)
+        wrong = std::string("FIRN_GPU_DEVICES=") + words + " is not a number from 1 to 16";
+      else
+        config.devices = static_cast<int>(count);
+    }
+    if (const char* words = std::getenv("FIRN_GPU_LINK_LATENCY"); words && *words) {
+      char* end = nullptr;
+      const double number = std::strtod(words, &end);
+      const std::string unit = end;
+      const double scale = unit.empty() || unit == "ns" ? 1
+                           : unit == "us"               ? 1e3
+                           : unit == "ms"               ? 1e6
+                                                        : 0;
+      if (end == words || scale == 0 || number < 0)
+        wrong = std::string("FIRN_GPU_LINK_LATENCY=") + words + " is not a time (5us, 700ns)";
+      else
+        config.link_latency_ns = static_cast<uint64_t>(number * scale);
+    }
+    if (const char* words = std::getenv("FIRN_GPU_CLOCK"); words && *words) {
+      config.virtual_clock = std::strcmp(words, "virtual") == 0;
+      if (!config.virtual_clock && std::strcmp(words, "wall") != 0)
+        wrong = std::string("FIRN_GPU_CLOCK=") + words + " is neither wall nor virtual";
+    }
+  }
+  static bool faults_read = false;  // once: firnGpuReset() clears them for good
+  if (const char* words = std::getenv("FIRN_GPU_FAIL"); words && *words && !faults_read) {
+    faults_read = true;
+    if (!faults.parse(words))
+      wrong = std::string("FIRN_GPU_FAIL=") + words + " is not entry:nth:error,...";
+  }
+  return wrong;
+}
+
+void fill_defaults(FirnGpuConfig& config) {
+  config.struct_bytes = sizeof config;
+  if (config.devices == 0) config.devices = 1;
+  if (config.memory_bytes == 0) config.memory_bytes = uint64_t{8} << 30;
+}
+
+}  // namespace firn::software

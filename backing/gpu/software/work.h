@@ -1,0 +1,139 @@
+// Work: what streams do, in order; and the scheduler that runs it, on the wall clock with worker
+// threads (one per busy stream at most, none before the first work) or on a virtual clock without.
+//
+// Owns: queues, marks, threads, the clock. Lock: Gpu::mutex, dropped while a piece of work executes.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <unordered_set>
+#include <utility>
+#include <vector>
+
+#include "abi.h"
+
+namespace firn::software {
+
+using Lock = std::unique_lock<std::mutex>;
+
+struct Context;
+struct Device;
+struct Link;
+struct Capture;
+struct GraphNode;
+struct Event;
+struct Stream;
+
+struct Range {
+  uint64_t base = 0;
+  size_t bytes = 0;
+  bool overlaps(uint64_t other, size_t other_bytes) const {
+    return base < other + other_bytes && other < base + bytes;
+  }
+};
+
+/// What a piece of work does; copied each time a captured graph is replayed.
+struct Body {
+  const char* entry = "";
+  NodeType type = node_empty;
+  std::function<void()> run{};    // without the lock; empty: takes no time of its own
+  std::function<void()> settle{}; // under the lock, at completion
+  std::function<bool()> ready{};  // under the lock: may it start? (waiting for a value)
+  std::vector<Range> ranges{};    // addresses it uses until it is complete
+  Link* link = nullptr;           // taken for `link_ns`, in turn
+  uint64_t link_ns = 0;
+  uint64_t latency_ns = 0;        // besides
+  std::shared_ptr<Event> record{}; // its completion is this event (a node of a graph)
+  bool instant() const { return !run && !ready && !link_ns && !latency_ns; }
+};
+
+struct Work {
+  Body body;
+  std::shared_ptr<Stream> stream;
+  std::vector<std::shared_ptr<Work>> after;      // all must be complete before it starts
+  std::vector<std::shared_ptr<Stream>> waiters;  // streams whose next work waits for this one
+  bool started = false, done = false;
+  uint64_t generation = 0;  // of the scheduler: what is older than a reset completes nowhere
+  uint64_t end_ns = 0;   // not before
+  uint64_t done_ns = 0;
+};
+
+struct Stream {
+  uint64_t handle = 0;      // 0: internal (a lane of a graph)
+  uint64_t serial = 0;
+  std::weak_ptr<Context> context;
+  int device = 0;
+  unsigned flags = 0;
+  int priority = 0;
+  bool legacy = false;
+  std::deque<std::shared_ptr<Work>> queue;  // incomplete, in order
+  std::shared_ptr<Work> last;               // enqueued last, complete or not
+  bool running = false, blocked = false;
+  std::shared_ptr<Capture> capture;         // it records instead of running
+  std::vector<std::shared_ptr<GraphNode>> capture_tail;
+  bool blocking() const { return !(flags & CU_STREAM_NON_BLOCKING); }
+};
+
+struct Event {
+  uint64_t handle = 0;
+  std::weak_ptr<Context> context;
+  int device = 0;
+  unsigned flags = 0;
+  std::shared_ptr<Work> mark;  // null: never recorded
+  std::shared_ptr<Capture> captured;
+  std::vector<std::shared_ptr<GraphNode>> captured_nodes;
+};
+
+class Scheduler {
+ public:
+  uint64_t now_ns() const;
+  bool virtual_clock = false;
+
+  /// Appends to the stream; legacy-stream order is added here.
+  std::shared_ptr<Work> enqueue(const std::shared_ptr<Stream>& stream, Body body,
+                                std::vector<std::shared_ptr<Work>> after = {});
+  /// Blocks until `done()`; on the virtual clock advances to it. Aborts, naming `entry`, when
+  /// nothing that is queued could ever make it true.
+  void wait_until(Lock& lock, const char* entry, const std::function<bool()>& done);
+  void wait_for(Lock& lock, const char* entry, const std::shared_ptr<Work>& work) {
+    wait_until(lock, entry, [&] { return !work || work->done; });
+  }
+  /// Virtual clock: runs what is due until `ns`, then sets the clock there.
+  void advance_to(Lock& lock, uint64_t ns);
+  uint64_t next_event_ns() const;
+
+  /// Incomplete work that uses the range; null when there is none.
+  const Work* user_of(uint64_t base, size_t bytes) const;
+  bool idle() const { return incomplete_.empty(); }
+  /// Drops what has not started, waits for what runs. For firnGpuReset().
+  void reset(Lock& lock);
+
+ private:
+  void kick(const std::shared_ptr<Stream>& stream);
+  void start(const std::shared_ptr<Work>& work);
+  void finish(const std::shared_ptr<Work>& work, std::vector<std::shared_ptr<Stream>>& woken);
+  void complete(const std::shared_ptr<Work>& work);
+  void execute(Lock& lock, const std::shared_ptr<Work>& work);
+  bool step(Lock& lock, uint64_t until_ns);
+  void poll_blocked();
+  void worker();
+
+  std::unordered_set<Work*> incomplete_;
+  uint64_t generation_ = 0;
+  // Wall clock.
+  std::deque<std::shared_ptr<Work>> ready_;
+  std::condition_variable ready_changed_;
+  unsigned idle_workers_ = 0, running_ = 0;
+  // Virtual clock.
+  uint64_t now_ns_ = 0, starts_ = 0;
+  std::map<std::pair<uint64_t, uint64_t>, std::shared_ptr<Work>> due_;  // by (end, start order)
+  std::deque<std::shared_ptr<Work>> polled_;  // waiting for a value
+  bool advancing_ = false;                    // one thread at a time moves the clock
+};
+
+}  // namespace firn::software

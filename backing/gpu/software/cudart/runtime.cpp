@@ -21,6 +21,10 @@ namespace {
 
 constexpr int devices_max = 64;
 
+// The entries as they were before CUDA 13, whose cuCtxGetDevice and cuCtxSynchronize take a context
+// under the same base name, unlike what <cuda.h> declares under it.
+constexpr int entries_version = 12090;
+
 // What a thread has chosen and met.
 thread_local int thread_device = 0;
 thread_local cudaError_t thread_error = cudaSuccess;
@@ -33,7 +37,7 @@ void resolve(const Driver& table, void* library, const char* base, const char* e
              Function** member) {
   void* found = nullptr;
   CUdriverProcAddressQueryResult why{};
-  if (table.get_proc_address(base, &found, CUDART_VERSION, CU_GET_PROC_ADDRESS_DEFAULT, &why) !=
+  if (table.get_proc_address(base, &found, entries_version, CU_GET_PROC_ADDRESS_DEFAULT, &why) !=
       CUDA_SUCCESS) {
     found = nullptr;
   }

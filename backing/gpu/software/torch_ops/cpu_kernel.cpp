@@ -5,6 +5,7 @@
 #include <ATen/cuda/CUDAGeneratorImpl.h>
 #include <ATen/record_function.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
+#include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 
@@ -47,6 +48,8 @@ class DeviceCheck {
   c10::Device device() const {
     if (common_.has_value()) {
       if (cpu_argument_.has_value() && !cpu_tensors_welcome_) refuse(*cpu_argument_, "cpu");
+      TORCH_CHECK(cpu_argument_ != 0, "indices should be either on cpu or on the same device as ",
+                  "the indexed tensor (cpu)");
       return *common_;
     }
     if (asked_.has_value() && asked_->has_index()) return *asked_;
@@ -131,6 +134,7 @@ void CpuKernel::operator()(const c10::OperatorHandle& op, c10::DispatchKeySet,
   for (size_t index = 0; index < argument_count; ++index) check.see((*stack)[first + index], index);
   const c10::Device device = check.device();
   const c10::cuda::CUDAGuard guard(device);
+  C10_CUDA_CHECK(cudaSetDevice(device.index()));  // the thread may have no context yet
   const c10::cuda::CUDAStream stream = c10::cuda::getCurrentCUDAStream(device.index());
 
   Aliases aliases;

@@ -10,6 +10,7 @@
 #include <map>
 #include <mutex>
 #include <new>
+#include <unordered_map>
 #include <vector>
 
 namespace firn::torch_ops {
@@ -27,46 +28,51 @@ size_t rounded(size_t bytes) {
   return (bytes + step - 1) / step * step;
 }
 
-struct Block {
-  void* memory;
-  size_t bytes;
-};
-
 class Cache {
  public:
-  Block* take(size_t bytes) {
+  /// A block of at least `bytes`.
+  void* take(size_t bytes) {
     const size_t size = rounded(bytes);
     {
       const std::lock_guard lock(mutex_);
-      const auto found = free_.find(size);
-      if (found != free_.end() && !found->second.empty()) {
-        Block* const block = found->second.back();
-        found->second.pop_back();
+      auto& free = free_[size];
+      if (!free.empty()) {
+        void* const memory = free.back();
+        free.pop_back();
         cached_bytes_ -= size;
-        return block;
+        taken_.emplace(memory, size);
+        return memory;
       }
     }
     void* memory = nullptr;
     if (posix_memalign(&memory, alignment, size) != 0) throw std::bad_alloc();
-    return new Block{memory, size};
+    const std::lock_guard lock(mutex_);
+    taken_.emplace(memory, size);
+    return memory;
   }
 
-  void give(Block* block) {
+  /// False where `memory` is no block of this cache.
+  bool give(void* memory) {
     {
       const std::lock_guard lock(mutex_);
-      if (cached_bytes_ + block->bytes <= cache_bytes_max) {
-        free_[block->bytes].push_back(block);
-        cached_bytes_ += block->bytes;
-        return;
+      const auto found = taken_.find(memory);
+      if (found == taken_.end()) return false;
+      const size_t size = found->second;
+      taken_.erase(found);
+      if (cached_bytes_ + size <= cache_bytes_max) {
+        free_[size].push_back(memory);
+        cached_bytes_ += size;
+        return true;
       }
     }
-    std::free(block->memory);
-    delete block;
+    std::free(memory);
+    return true;
   }
 
  private:
   std::mutex mutex_;
-  std::map<size_t, std::vector<Block*>> free_;
+  std::map<size_t, std::vector<void*>> free_;
+  std::unordered_map<void*, size_t> taken_;  // bytes
   size_t cached_bytes_ = 0;
 };
 
@@ -75,34 +81,33 @@ Cache& cache() {
   return *made;
 }
 
-void give_back(void* context) { cache().give(static_cast<Block*>(context)); }
+c10::Allocator* ordinary = nullptr;
+
+// Of blocks and of ordinary memory: what is freed raw does not say where it came from.
+void give_back(void* memory) {
+  if (!cache().give(memory)) ordinary->raw_deleter()(memory);
+}
 
 class ScratchAllocator final : public c10::Allocator {
  public:
-  explicit ScratchAllocator(c10::Allocator* ordinary) : ordinary_(ordinary) {}
-
   c10::DataPtr allocate(size_t bytes) override {
-    if (!within_scope || bytes < bytes_min) return ordinary_->allocate(bytes);
-    Block* const block = cache().take(bytes);
-    return {block->memory, block, &give_back, c10::Device(c10::DeviceType::CPU)};
+    if (!within_scope || bytes < bytes_min) return ordinary->allocate(bytes);
+    void* const memory = cache().take(bytes);
+    return {memory, memory, &give_back, c10::Device(c10::DeviceType::CPU)};
   }
-  c10::DeleterFnPtr raw_deleter() const override { return ordinary_->raw_deleter(); }
+  c10::DeleterFnPtr raw_deleter() const override { return &give_back; }
   void copy_data(void* to, const void* from, size_t bytes) const override {
     std::memcpy(to, from, bytes);
   }
-
- private:
-  c10::Allocator* ordinary_;
 };
 
 }  // namespace
 
 void install_scratch() {
-  static ScratchAllocator* installed = nullptr;
-  if (installed != nullptr) return;
-  installed = new ScratchAllocator(c10::GetCPUAllocator());
+  if (ordinary != nullptr) return;
+  ordinary = c10::GetCPUAllocator();
   constexpr uint8_t priority = 100;
-  c10::SetCPUAllocator(installed, priority);
+  c10::SetCPUAllocator(new ScratchAllocator, priority);
 }
 
 Scratch::Scratch() : before_(within_scope) { within_scope = true; }

@@ -133,7 +133,7 @@ Json describe_knobs(const Config& config, const std::string& conf) {
 
 // Variables that look like knobs and are none: most likely misspelt.
 Json unknown_variables() {
-  constexpr std::string_view others[] = {"FIRN_DEVICE", "FIRN_STRICT", "FIRN_LIB",
+  constexpr std::string_view others[] = {"FIRN_DEVICE", "FIRN_STRICT", "FIRN_LIB", "FIRN_BUILD",
                                          "FIRN_CONF",   "FIRN_PYTHON", "FIRN_SEED"};
   Json list = Json::array();
   for (char** entry = environ; *entry != nullptr; ++entry) {

@@ -7,7 +7,7 @@ With --lines: a line per key, KEY<tab>VALUE, lists joined by ":" (Meson reads no
 
 torch is located, never imported, so that this costs milliseconds. Keys: found, reason (when not
 found), python, site_packages, version, version_major, version_minor, cuda, include_dirs, lib_dirs,
-cuda_include_dir, cuda_lib_dir, cudart_soname, cxx11_abi. Ends with status 0 even when there is no
+cuda_include_dir, cuda_crt_dir, cuda_lib_dir, cudart_soname, cxx11_abi. Ends with status 0 even when there is no
 torch: `found` says so.
 """
 
@@ -50,6 +50,15 @@ def cuda_folders(site_packages):
     return "", ""
 
 
+def crt_folder(site_packages, cuda_include):
+    """Holds crt/host_defines.h, which cuda_runtime_api.h includes: torch's wheels leave it out, the
+    Triton that comes with them has it."""
+    folders = [cuda_include, os.path.join(site_packages, "triton", "backends", "nvidia", "include"),
+               "/usr/local/cuda/include", "/usr/local/include", "/usr/include"]
+    return next((folder for folder in folders
+                 if os.path.isfile(os.path.join(folder, "crt", "host_defines.h"))), "")
+
+
 def find():
     result = {"found": False, "python": sys.executable}
     torch = next((os.path.join(path, "torch") for path in candidates()
@@ -75,6 +84,9 @@ def find():
     if not cuda_include:
         return dict(result, reason="no cuda_runtime_api.h (torch's wheel, CUDA_HOME, "
                                    "/usr/local/cuda)")
+    result["cuda_crt_dir"] = crt_folder(os.path.dirname(torch), cuda_include)
+    if not result["cuda_crt_dir"]:
+        return dict(result, reason="no crt/host_defines.h (package nvidia-cuda-crt, or a toolkit)")
     with open(os.path.join(library, "libc10.so"), "rb") as file:
         result["cxx11_abi"] = b"cxx1112basic_string" in file.read()
     with open(os.path.join(library, "libc10_cuda.so"), "rb") as file:

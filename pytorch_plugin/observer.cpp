@@ -6,6 +6,7 @@
 #include <ATen/autocast_mode.h>
 
 #include "allocator/runtime.h"
+#include "pytorch_plugin/list_operators.h"
 
 namespace firn::pytorch {
 
@@ -32,15 +33,20 @@ std::unique_ptr<at::ObserverContext> start(const at::RecordFunction& record) {
   return nullptr;
 }
 
-void end(const at::RecordFunction& record, at::ObserverContext*) {
-  ThreadScopes& scopes = ThreadScopes::mine();
+void leave(ThreadScopes& scopes, const void* key) {
   if (!scopes.inside()) return;
-  scopes.leave(&record);
+  scopes.leave(key);
   if (always_spill.load(std::memory_order_relaxed) && !scopes.inside())
     if (Runtime* runtime = Runtime::get()) runtime->spill_all();
 }
 
+void end(const at::RecordFunction& record, at::ObserverContext*) {
+  leave(ThreadScopes::mine(), &record);
+}
+
 }  // namespace
+
+ObservedScope::~ObservedScope() { leave(scopes_, this); }
 
 void touch_arguments(ThreadScopes& scopes, const OperatorInfo& info,
                      c10::ArrayRef<const c10::IValue> arguments) {
@@ -56,6 +62,7 @@ void install_observer(bool spill_always) {
   std::lock_guard lock(mutex);
   if (spill_always) always_spill = true;
   if (installed) return;
+  register_list_operators();
   at::addGlobalCallback(at::RecordFunctionCallback(start, end)
                             .needsInputs(true)
                             .scopes({at::RecordScope::FUNCTION}));
@@ -63,6 +70,5 @@ void install_observer(bool spill_always) {
 }
 
 bool observing() { return installed.load(std::memory_order_acquire); }
-bool spilling_always() { return always_spill.load(std::memory_order_relaxed); }
 
 }  // namespace firn::pytorch

@@ -18,7 +18,19 @@ namespace firn::pytorch {
 /// (tests: a use that goes unseen is then an access to memory that is not there).
 void install_observer(bool spill_always);
 bool observing();
-bool spilling_always();
+
+/// An operator's scope for code that stands in for its kernel.
+class ObservedScope {
+ public:
+  ObservedScope() : scopes_(ThreadScopes::mine()) { scopes_.enter(this); }
+  ~ObservedScope();
+  ObservedScope(const ObservedScope&) = delete;
+  ObservedScope& operator=(const ObservedScope&) = delete;
+  ThreadScopes& scopes() { return scopes_; }
+
+ private:
+  ThreadScopes& scopes_;
+};
 
 /// Calls `visit` with every tensor in `value`: a tensor, a list, optional ones, tuples of them.
 template <class Visit>

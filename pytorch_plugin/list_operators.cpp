@@ -1,0 +1,190 @@
+#include "pytorch_plugin/list_operators.h"
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <string_view>
+
+#include <torch/library.h>
+
+#include "allocator/runtime.h"
+#include "pytorch_plugin/observer.h"
+
+namespace firn::pytorch {
+
+namespace {
+
+using c10::IValue;
+using torch::jit::Stack;
+
+constexpr uint64_t whole_part = 2;   // lists within 1/2 of the budget are not cut
+constexpr uint64_t slice_part = 8;   // slices are within 1/8 of it
+constexpr c10::DispatchKeySet after_us(c10::DispatchKeySet::FULL_AFTER,
+                                       c10::DispatchKey::BackendSelect);
+
+uint64_t storage_bytes(const at::Tensor& tensor) {
+  return tensor.defined() && tensor.is_cuda() && tensor.has_storage()
+             ? tensor.unsafeGetTensorImpl()->unsafe_storage().nbytes()
+             : 0;
+}
+
+/// The arguments that have one element per tensor, and how many elements that is.
+struct Lists {
+  size_t length = 0;
+  std::vector<size_t> arguments;  // lists
+  std::vector<size_t> tensors;    // one-dimensional tensors of scalars, one for each
+};
+
+Lists find_lists(const c10::FunctionSchema& schema, c10::ArrayRef<IValue> arguments) {
+  Lists lists;
+  for (const IValue& argument : arguments)
+    if (argument.isTensorList() && lists.length == 0) lists.length = argument.toListRef().size();
+  for (size_t i = 0; i < arguments.size() && lists.length > 0; ++i) {
+    if (arguments[i].isList()) {
+      if (arguments[i].toListRef().size() == lists.length) lists.arguments.push_back(i);
+    } else if (arguments[i].isTensor() && schema.arguments()[i].name() == "scalars") {
+      lists.tensors.push_back(i);
+    }
+  }
+  return lists;
+}
+
+/// How far a slice from `begin` goes: as many elements as `bytes_most` holds, at least one.
+size_t slice_end(const Lists& lists, c10::ArrayRef<IValue> arguments, size_t begin,
+                 uint64_t bytes_most) {
+  uint64_t bytes = 0;
+  for (size_t at = begin; at < lists.length; ++at) {
+    for (size_t i : lists.arguments)
+      if (arguments[i].isTensorList())
+        bytes += storage_bytes(arguments[i].toListRef()[at].toTensor());
+    if (bytes > bytes_most && at > begin) return at;
+  }
+  return lists.length;
+}
+
+IValue cut(const IValue& list, size_t begin, size_t end) {
+  c10::List<IValue> all = list.toList();
+  c10::impl::GenericList out(all.elementType());
+  out.reserve(end - begin);
+  for (size_t i = begin; i < end; ++i) out.push_back(all.get(i));
+  return out;
+}
+
+c10::ArrayRef<const IValue> arguments_of(const Stack& stack) {
+  return c10::ArrayRef<const IValue>(stack.data(), stack.size());
+}
+
+/// Appends a slice's results to those of the slices before.
+void join(std::vector<IValue>& results, Stack& stack, size_t returns) {
+  if (results.empty()) {
+    results.assign(std::make_move_iterator(stack.end() - static_cast<ptrdiff_t>(returns)),
+                   std::make_move_iterator(stack.end()));
+    return;
+  }
+  for (size_t i = 0; i < returns; ++i) {
+    const IValue& more = stack[stack.size() - returns + i];
+    TORCH_INTERNAL_ASSERT(more.isList() && results[i].isList(), "firn: a result of slices");
+    c10::List<IValue> joined = results[i].toList();
+    for (const IValue& element : more.toListRef()) joined.push_back(element);
+  }
+}
+
+void run_whole(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack,
+               const OperatorInfo& info) {
+  ObservedScope scope;
+  const size_t count = op.schema().arguments().size();
+  touch_arguments(scope.scopes(), info, arguments_of(*stack).slice(stack->size() - count));
+  op.redispatchBoxed(keys & after_us, stack);
+}
+
+void run_slices(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack,
+                const OperatorInfo& info, const Lists& lists, uint64_t bytes_most) {
+  const size_t count = op.schema().arguments().size();
+  const size_t returns = op.schema().returns().size();
+  const std::vector<IValue> arguments = torch::jit::last(*stack, count).vec();
+  torch::jit::drop(*stack, count);
+  std::vector<IValue> results;
+  for (size_t begin = 0; begin < lists.length;) {
+    const size_t end = slice_end(lists, arguments, begin, bytes_most);
+    Stack slice(arguments);
+    for (size_t i : lists.arguments) slice[i] = cut(arguments[i], begin, end);
+    for (size_t i : lists.tensors)
+      slice[i] = arguments[i].toTensor().slice(0, static_cast<int64_t>(begin),
+                                               static_cast<int64_t>(end));
+    ObservedScope scope;
+    touch_arguments(scope.scopes(), info, arguments_of(slice));
+    op.redispatchBoxed(keys & after_us, &slice);
+    join(results, slice, returns);
+    begin = end;
+  }
+  for (IValue& result : results) stack->push_back(std::move(result));
+}
+
+class ListKernel final : public c10::OperatorKernel {
+ public:
+  explicit ListKernel(OperatorInfo info) : info_(std::move(info)) {}
+
+  void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
+    auto arguments = torch::jit::last(*stack, op.schema().arguments().size());
+    const Lists lists = find_lists(op.schema(), arguments);
+    uint64_t bytes = 0;
+    int device = -1;
+    for (size_t i : lists.arguments) {
+      if (!arguments[i].isTensorList()) continue;
+      for (const IValue& element : arguments[i].toListRef()) {
+        const at::Tensor& tensor = element.toTensor();
+        if (!tensor.defined() || !tensor.is_cuda()) continue;
+        bytes += storage_bytes(tensor);
+        device = tensor.device().index();
+      }
+    }
+    Runtime* runtime = device >= 0 ? Runtime::get() : nullptr;
+    Engine* engine = runtime ? runtime->opened(device) : nullptr;
+    if (!engine) {
+      op.redispatchBoxed(keys & after_us, stack);
+      return;
+    }
+    const uint64_t budget = engine->stats().budget_bytes;
+    if (bytes <= budget / whole_part || lists.length < 2)
+      run_whole(op, keys, stack, info_);
+    else
+      run_slices(op, keys, stack, info_, lists, budget / slice_part);
+  }
+
+ private:
+  const OperatorInfo info_;
+};
+
+bool over_lists(const c10::OperatorHandle& op) {
+  std::string_view name = op.schema().name();
+  if (!name.starts_with("aten::_foreach_") && !name.starts_with("aten::_fused_adam") &&
+      !name.starts_with("aten::_fused_sgd") && !name.starts_with("aten::_fused_adagrad") &&
+      !name.starts_with("aten::_amp_foreach_non_finite_check_and_unscale"))
+    return false;
+  // Results can be joined when each of them is a list.
+  return std::all_of(op.schema().returns().begin(), op.schema().returns().end(),
+                     [](const c10::Argument& result) {
+                       return result.type()->kind() == c10::TypeKind::ListType;
+                     });
+}
+
+}  // namespace
+
+void register_list_operators() {
+  static auto* library = new torch::Library(torch::Library::IMPL, "aten",
+                                            c10::DispatchKey::BackendSelect, __FILE__, __LINE__);
+  c10::Dispatcher& dispatcher = c10::Dispatcher::singleton();
+  for (const c10::OperatorName& name : dispatcher.getAllOpNames()) {
+    const std::optional<c10::OperatorHandle> op = dispatcher.findOp(name);
+    if (!op || !op->hasSchema() || !over_lists(*op)) continue;
+    if (op->hasKernelForDispatchKey(c10::DispatchKey::BackendSelect)) continue;
+    OperatorInfo info = classify(*op);
+    mark_sliced(name);
+    const std::string full = toString(name);
+    library->impl(full.c_str() + std::string_view("aten::").size(),
+                  torch::CppFunction::makeFromBoxedFunctor(
+                      std::make_unique<ListKernel>(std::move(info))));
+  }
+}
+
+}  // namespace firn::pytorch

@@ -3,6 +3,8 @@
 import copy
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_flatten, tree_map
 
 
 def bits(tensor):
@@ -12,7 +14,9 @@ def bits(tensor):
         tensor = tensor.resolve_conj()
     if tensor.is_neg():
         tensor = tensor.resolve_neg()
-    return tensor.contiguous().flatten().view(torch.uint8) if tensor.numel() else tensor.flatten()
+    flat = torch.empty(tensor.numel(), dtype=tensor.dtype)
+    flat.copy_(tensor.reshape(-1))
+    return flat.view(torch.uint8)
 
 
 def assert_same(cuda, cpu, what=""):
@@ -40,3 +44,47 @@ def both(build, train, steps=5):
         assert_same(value, expected[name], name)
     assert cpu_losses[0] != cpu_losses[-1]
     return cpu_losses
+
+
+class Verified(TorchDispatchMode):
+    """Runs every operator that is called on the device a second time on the CPU, on copies of its
+    arguments, and compares results and arguments written to, bit by bit."""
+
+    SKIPPED = {"aten._local_scalar_dense.default", "aten.empty.memory_format",
+               "aten.empty_like.default", "aten.empty_strided.default", "aten.new_empty.default",
+               "aten.new_empty_strided.default", "aten.native_dropout.default",
+               "aten.record_stream.default", "aten.is_pinned.default"}
+
+    def __init__(self):
+        super().__init__()
+        self.compared = 0
+        self.names = set()
+
+    @staticmethod
+    def to_cpu(value):
+        if isinstance(value, torch.Tensor) and value.is_cuda:
+            return value.detach().cpu()
+        if isinstance(value, torch.device) and value.type == "cuda":
+            return torch.device("cpu")
+        return value
+
+    def __torch_dispatch__(self, function, kinds, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        inputs = tree_flatten((args, kwargs))[0]
+        on_device = any(isinstance(t, torch.Tensor) and t.is_cuda for t in inputs)
+        if not on_device or str(function) in self.SKIPPED:
+            return function(*args, **kwargs)
+        cpu_args, cpu_kwargs = tree_map(self.to_cpu, (args, kwargs))
+        result = function(*args, **kwargs)
+        try:
+            expected = function(*cpu_args, **cpu_kwargs)
+        except NotImplementedError:
+            return result  # torch has it for CUDA alone
+        mine = tree_flatten((result, args, kwargs))[0]
+        theirs = tree_flatten((expected, cpu_args, cpu_kwargs))[0]
+        for a, b in zip(mine, theirs, strict=True):
+            if isinstance(a, torch.Tensor) and a.is_cuda:
+                assert_same(a, b, str(function))
+                self.compared += 1
+        self.names.add(str(function))
+        return result

@@ -7,7 +7,7 @@ import tempfile
 
 import torch
 import torch.utils.checkpoint
-from _common import assert_same, both
+from _common import Verified, assert_same, both
 from _models import GPT, ConvNet, Recurrent, gpt_batches
 from torch import nn
 
@@ -45,8 +45,9 @@ def case_gpt_sgd_fused():
 
 def case_gpt_other_optimizers():
     for kind in (torch.optim.Adagrad, torch.optim.RMSprop, torch.optim.Adamax, torch.optim.NAdam,
-                 torch.optim.Adadelta, torch.optim.RAdam):
-        both(GPT, train_gpt(lambda p, kind=kind: kind(p, lr=1e-3)), steps=3)
+                 torch.optim.Adadelta, torch.optim.RAdam, torch.optim.Rprop, torch.optim.ASGD):
+        for foreach in (False, True):  # torch's default depends on the device
+            both(GPT, train_gpt(lambda p: kind(p, lr=1e-3, foreach=foreach)), steps=3)
 
 
 def train_convnet(checkpoint):
@@ -92,19 +93,90 @@ def train_recurrent(model, device, steps):
     return losses
 
 
-def case_lstm():
-    # The CPU would choose oneDNN's own fused recurrent layers; the device has the plain cells.
+class CellByCell(nn.Module):
+    """What torch does for a recurrent layer on a GPU: no step's input is transformed ahead of time
+    (as it is on the CPU, in another order of sums), and a cell's gates are added biases first."""
+
+    def __init__(self, rnn):
+        super().__init__()
+        self.rnn = rnn
+
+    def forward(self, x):
+        kind = type(self.rnn)
+        for layer in range(self.rnn.num_layers):
+            w_ih, w_hh, b_ih, b_hh = (getattr(self.rnn, "%s_l%d" % (name, layer)) for name in
+                                      ("weight_ih", "weight_hh", "bias_ih", "bias_hh"))
+            h = c = x.new_zeros(x.shape[0], self.rnn.hidden_size)
+            out = []
+            for step in x.transpose(0, 1).unbind(0):
+                inputs, hidden = step @ w_ih.t(), h @ w_hh.t()
+                if kind is nn.LSTM:
+                    gates = (hidden + b_hh) + (inputs + b_ih)
+                    i, f, g, o = gates.chunk(4, 1)
+                    c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
+                    h = torch.sigmoid(o) * torch.tanh(c)
+                else:
+                    ir, iz, inew = (inputs + b_ih).chunk(3, 1)
+                    hr, hz, hnew = (hidden + b_hh).chunk(3, 1)
+                    r, z = torch.sigmoid(hr + ir), torch.sigmoid(hz + iz)
+                    new = torch.tanh(inew + hnew * r)
+                    h = (h - new) * z + new
+                out.append(h)
+            x = torch.stack(out, 1)
+        return x, None
+
+
+def recurrent_equals(kind):
+    """Forward: the CPU's bits. Training: torch's own CPU layer to rounding, and again the same."""
+    torch.manual_seed(7)
+    model = Recurrent(kind)
+    plain = copy.deepcopy(model)
+    plain.rnn = CellByCell(plain.rnn)
+    twin = copy.deepcopy(model).cuda()
+    tokens, targets = next(gpt_batches(1, vocabulary=32, time=12))
+    loss = twin(tokens.cuda(), targets.cuda())
+    assert_same(loss, plain(tokens, targets), "loss")
+    with Verified() as mode:
+        losses = train_recurrent(twin, "cuda", 4)
+    assert mode.compared > 500 and any("fused" in name or "addmm" in name or "mm" in name
+                                       for name in mode.names)
+    again = train_recurrent(copy.deepcopy(model).cuda(), "cuda", 4)
+    assert losses == again
     with torch.backends.mkldnn.flags(enabled=False):
-        both(lambda: Recurrent(nn.LSTM), train_recurrent)
+        cpu = train_recurrent(model, "cpu", 4)
+    assert torch.allclose(torch.tensor(losses), torch.tensor(cpu), rtol=1e-5, atol=1e-6)
+
+
+def case_lstm():
+    recurrent_equals(nn.LSTM)
 
 
 def case_gru():
-    with torch.backends.mkldnn.flags(enabled=False):
-        both(lambda: Recurrent(nn.GRU), train_recurrent)
+    recurrent_equals(nn.GRU)
 
 
 def case_rnn_tanh():
-    both(lambda: Recurrent(nn.RNN), train_recurrent)
+    torch.manual_seed(7)
+    twin = Recurrent(nn.RNN).cuda()
+    with Verified() as mode:
+        train_recurrent(twin, "cuda", 3)
+    assert mode.compared > 300
+
+
+def case_bidirectional_packed_lstm():
+    torch.manual_seed(7)
+    lstm = nn.LSTM(6, 5, num_layers=2, bidirectional=True)
+    twin = copy.deepcopy(lstm).cuda()
+    x = torch.randn(9, 3, 6)
+    lengths = torch.tensor([9, 6, 2])
+    results = []
+    for module, device in ((lstm, "cpu"), (twin, "cuda")):
+        packed = nn.utils.rnn.pack_padded_sequence(x.to(device), lengths)
+        out, _ = nn.utils.rnn.pad_packed_sequence(module(packed)[0])
+        out.square().sum().backward()
+        results.append([out] + [p.grad for p in module.parameters()])
+    for cuda, cpu in zip(results[1], results[0]):
+        assert cuda.is_cuda and torch.allclose(cuda.cpu(), cpu, rtol=1e-4, atol=1e-5)
 
 
 def case_cells_alone():
@@ -112,18 +184,17 @@ def case_cells_alone():
         torch.manual_seed(1)
         cell = kind(6, 5)
         twin = copy.deepcopy(cell).cuda()
-        x, h = torch.randn(3, 6), torch.randn(3, 5)
-        state = (h, torch.randn(3, 5)) if kind is nn.LSTMCell else h
+        x, h, c = torch.randn(3, 6), torch.randn(3, 5), torch.randn(3, 5)
         results = []
         for module, device in ((cell, "cpu"), (twin, "cuda")):
-            inputs = x.to(device).requires_grad_()
-            held = tuple(s.to(device).requires_grad_() for s in state) \
-                if isinstance(state, tuple) else state.to(device).requires_grad_()
-            out = module(inputs, held)
+            leaves = [t.clone().to(device).requires_grad_() for t in (x, h, c)]
+            out = module(leaves[0], tuple(leaves[1:]) if kind is nn.LSTMCell else leaves[1])
             total = sum((o * (i + 1.5)).sum() for i, o in enumerate(out)) \
                 if isinstance(out, tuple) else (out * 1.5).sum()
             total.backward()
-            results.append([total, inputs.grad] + [p.grad for p in module.parameters()])
+            used = leaves if kind is nn.LSTMCell else leaves[:2]
+            results.append([total] + [t.grad for t in used] +
+                           [p.grad for p in module.parameters()])
         for at, (cuda, cpu) in enumerate(zip(results[1], results[0])):
             assert_same(cuda, cpu, "%s %d" % (kind.__name__, at))
 
@@ -200,7 +271,13 @@ def case_autocast_bf16():
     assert losses == again
     for a, b in zip(parameters, same):
         assert torch.equal(a, b)
-    assert all(torch.isfinite(torch.tensor(losses))) and losses[-1] < losses[0]
+    assert all(torch.isfinite(torch.tensor(losses))) and len(set(losses)) == len(losses)
+
+
+def case_autocast_bf16_operator_by_operator():
+    with Verified() as mode:
+        autocast_run(torch.bfloat16)
+    assert mode.compared > 1000 and "aten.addmm.default" in mode.names
 
 
 def case_autocast_fp16_grad_scaler():

@@ -7,8 +7,8 @@ With --lines: a line per key, KEY<tab>VALUE, lists joined by ":" (Meson reads no
 
 torch is located, never imported, so that this costs milliseconds. Keys: found, reason (when not
 found), python, site_packages, version, version_major, version_minor, cuda, include_dirs, lib_dirs,
-cuda_include_dir, cuda_crt_dir, cuda_lib_dir, cudart_soname, cxx11_abi. Ends with status 0 even when there is no
-torch: `found` says so.
+cuda_include_dir, cuda_crt_dir, cuda_lib_dir, cudart_soname, cxx11_abi. Ends with status 0 even when
+there is no torch: `found` says so.
 """
 
 import glob

@@ -6,6 +6,7 @@ import json
 import os
 import pathlib
 import subprocess
+import sys
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -19,13 +20,24 @@ TIMEOUT_S = 600
 
 @dataclasses.dataclass
 class Places:
-    firn: str       # the command
+    firn: str        # the command
     python: str
-    software: pathlib.Path  # the folder of the software GPU's libraries
+    libraries: list  # the software GPU's, to be preloaded
 
     @staticmethod
     def find():
-        """The places, or why there are none."""
+        """The places, or why there are none. FIRN_TEST_BUILD names a build folder to use instead of
+        what is installed in .venv."""
+        build = os.environ.get("FIRN_TEST_BUILD")
+        if build:
+            build = ROOT / build
+            dev_site = [ROOT / "pytorch_plugin/dev_site.py", build]
+            shown = subprocess.run([sys.executable, *dev_site], capture_output=True, text=True,
+                                   check=True)
+            os.environ.update(line.split("=", 1) for line in shown.stdout.splitlines())
+            return Places(str(build / "allocator/command/firn"), str(ROOT / ".venv/bin/python"),
+                          [build / "backing/gpu/software/cudart/libcudart.so.13",
+                           build / "backing/gpu/software/libcuda.so.1"])
         firn = os.environ.get("FIRN_TEST_BINARY") or str(ROOT / ".venv/bin/firn")
         if not pathlib.Path(firn).exists():
             return f"no firn at {firn} (bench/setup.sh makes it; FIRN_TEST_BINARY names another)"
@@ -36,15 +48,17 @@ class Places:
         if probe.returncode != 0:
             return f"{python} has no firn: {probe.stderr.strip().splitlines()[-1:]}"
         software = pathlib.Path(probe.stdout.strip()) / "lib" / "software"
-        for name in ("libcuda.so.1", "libcudart.so.13"):
-            if not (software / name).exists():
-                return f"{software / name} is missing"
-        return Places(firn, python, software)
+        libraries = [software / name for name in ("libcudart.so.13", "libcuda.so.1")]
+        for each in libraries:
+            if not each.exists():
+                return f"{each} is missing"
+        return Places(firn, python, libraries)
 
 
 def clean_environment():
     kept = {name: value for name, value in os.environ.items()
-            if not name.startswith(("FIRN_", "PYTORCH_")) and name != "LD_PRELOAD"}
+            if (not name.startswith(("FIRN_", "PYTORCH_")) or name == "FIRN_BUILD") and
+            name != "LD_PRELOAD"}
     return {**kept, "PYTHONDONTWRITEBYTECODE": "1", "HF_HUB_OFFLINE": "1"}
 
 
@@ -106,8 +120,7 @@ def script_command(places, script, arguments):
 
 
 def native_environment(places, memory=DEVICE_MEMORY):
-    libraries = [str(places.software / name) for name in ("libcudart.so.13", "libcuda.so.1")]
-    return {**clean_environment(), "LD_PRELOAD": ":".join(libraries),
+    return {**clean_environment(), "LD_PRELOAD": ":".join(map(str, places.libraries)),
             "FIRN_DEVICE": "software", "FIRN_GPU_MEMORY": str(memory)}
 
 

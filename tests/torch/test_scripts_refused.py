@@ -3,6 +3,7 @@ without, or ends in an error that says so. Never in other bits."""
 
 import ctypes
 import os
+import pathlib
 import shutil
 import struct
 import subprocess
@@ -183,3 +184,31 @@ def test_io_uring_refused(native, with_firn, spill_dir):
     assert run.stats["store"]["kind"] == "threads"
     assert "io_uring" in run.stats["store"]["why"]
     assert run.stats["store"]["read_bytes"] > 0
+
+
+def other_version(places, folder):
+    """A folder whose `firn` is the present one, but says that it was built for another torch."""
+    found = subprocess.run([places.python, "-c", "import firn, os; print(os.path.dirname("
+                            "firn.__file__))"], capture_output=True, text=True, check=True,
+                           env=script_runs.clean_environment(), cwd="/")
+    package = folder / "firn"
+    package.mkdir(parents=True)
+    for each in pathlib.Path(found.stdout.strip()).iterdir():
+        if each.name not in ("_build.py", "__pycache__"):
+            (package / each.name).symlink_to(each)
+    (package / "_build.py").write_text("torch_version = '2.4.1'\nversion = '0.1.0'\n")
+    paths = [str(folder), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {"PYTHONPATH": os.pathsep.join(paths)}
+
+
+@pytest.mark.quick
+def test_another_torch_version_is_named(places, with_firn, tmp_path):
+    environment = other_version(places, tmp_path / "other")
+    run = with_firn(START, budget="1GiB", environment=environment)
+    assert run.status == 2, run.text
+    (line,) = run.text.splitlines()
+    assert "2.4.1" in line and "2.11" in line
+    run = with_conf(places, tmp_path, "", environment={**environment, "FIRN_DEVICE": ""},
+                    script="import torch; print('imported')")
+    assert run.status == 0 and "imported" in run.text.splitlines(), run.text
+    assert "RuntimeWarning: firn: built for torch 2.4.1" in run.text, run.text

@@ -24,10 +24,10 @@ class Reader(nn.Module):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--steps", type=int, default=4)
+    parser.add_argument("--steps", type=int, default=3)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--batch", type=int, default=1024)
-    parser.add_argument("--length", type=int, default=24)
+    parser.add_argument("--length", type=int, default=16)
     parser.add_argument("--width", type=int, default=256)
     parser.add_argument("--layers", type=int, default=2)
     args = parser.parse_args()

@@ -51,6 +51,8 @@ class StoreConformance : public testing::TestWithParam<Kind> {
     return slot ? *slot : Slot{};
   }
   void fuzz(uint64_t seed);
+  size_t cancel_some();
+  size_t cancel_rewrites();
 
   TempDir dirs_[3];
   OpenStore open_;
@@ -200,18 +202,19 @@ TEST_P(StoreConformance, discard_with_io_in_flight) {
   EXPECT_EQ(store().stats().slot_bytes_in_use, 0u);
 }
 
-TEST_P(StoreConformance, cancelled_or_completed_never_both) {
+/// Sixty writes, every other one cancelled where it had not begun: how many were.
+size_t StoreConformance::cancel_some() {
   constexpr size_t count = 60, bytes = 1u << 20;
   std::vector<Slot> slots;
   for (size_t i = 0; i < count; ++i) {
     slots.push_back(reserve(bytes));
     fill(open_.piece(i * bytes, bytes), i);
-    ASSERT_TRUE(store().write(3, slots[i], open_.piece(i * bytes, bytes), i));
   }
+  for (size_t i = 0; i < count; ++i)
+    EXPECT_TRUE(store().write(3, slots[i], open_.piece(i * bytes, bytes), i));
   std::set<uint64_t> cancelled;
   for (size_t i = count; i-- > 0;)
     if (i % 2 && store().cancel(3, i)) cancelled.insert(i);
-  EXPECT_FALSE(cancelled.empty()) << "the last of sixty had begun already";
   EXPECT_FALSE(store().cancel(3, 1'000));
   EXPECT_FALSE(store().cancel(4, 58));
   std::set<uint64_t> completed;
@@ -224,36 +227,51 @@ TEST_P(StoreConformance, cancelled_or_completed_never_both) {
   EXPECT_EQ(completed.size() + cancelled.size(), count);
   for (uint64_t i : cancelled) {
     EXPECT_FALSE(store().read(3, slots[i], open_.piece(0, bytes), 1)) << "nothing was written";
-    ASSERT_EQ(write_now(store(), clock(), slots[i], open_.piece(i * bytes, bytes)).error.code,
+    EXPECT_EQ(write_now(store(), clock(), slots[i], open_.piece(i * bytes, bytes)).error.code,
               Code::ok);
   }
   for (Slot slot : slots) store().discard(slot);
   EXPECT_EQ(store().stats().slot_bytes_in_use, 0u);
+  return cancelled.size();
 }
 
-TEST_P(StoreConformance, a_cancelled_rewrite_leaves_what_was_there) {
+TEST_P(StoreConformance, cancelled_or_completed_never_both) {
+  size_t cancelled = 0;  // a disk may once be faster than this thread, not twenty times
+  for (int round = 0; round < 20 && cancelled == 0 && !HasFailure(); ++round)
+    cancelled = cancel_some();
+  EXPECT_GT(cancelled, 0u);
+}
+
+/// Twelve slots rewritten, the rewrites cancelled where they had not begun: how many were.
+size_t StoreConformance::cancel_rewrites() {
   std::vector<Slot> slots;
   std::span<std::byte> bytes = open_.piece(0, 4u << 20);
   for (uint64_t i = 0; i < 12; ++i) {
     slots.push_back(reserve(bytes.size()));
     fill(bytes, i);
-    ASSERT_EQ(write_now(store(), clock(), slots[i], bytes).error.code, Code::ok);
+    EXPECT_EQ(write_now(store(), clock(), slots[i], bytes).error.code, Code::ok);
   }
   fill(bytes, 99);
-  for (uint64_t i = 0; i < 12; ++i) ASSERT_TRUE(store().write(0, slots[i], bytes, i));
+  for (uint64_t i = 0; i < 12; ++i) EXPECT_TRUE(store().write(0, slots[i], bytes, i));
   size_t kept = 0;
   for (uint64_t i = 12; i-- > 0;) {
     if (!store().cancel(0, i)) continue;
     ++kept;
-    std::span<std::byte> back = open_.piece((8u + 4u * i) << 20, 4u << 20);
-    ASSERT_TRUE(store().read(1, slots[i], back, i));
+    EXPECT_TRUE(store().read(1, slots[i], open_.piece((8u + 4u * i) << 20, 4u << 20), i));
   }
-  EXPECT_GT(kept, 0u);
-  ASSERT_EQ(await(store(), clock(), 0, 12 - kept).size(), 12 - kept);
+  EXPECT_EQ(await(store(), clock(), 0, 12 - kept).size(), 12 - kept);
   for (auto& done : await(store(), clock(), 1, kept)) {
-    ASSERT_EQ(done.error.code, Code::ok) << describe(done.error);
+    EXPECT_EQ(done.error.code, Code::ok) << describe(done.error);
     EXPECT_TRUE(holds(open_.piece((8u + 4u * done.tag) << 20, 4u << 20), done.tag));
   }
+  for (Slot slot : slots) store().discard(slot);
+  return kept;
+}
+
+TEST_P(StoreConformance, a_cancelled_rewrite_leaves_what_was_there) {
+  size_t kept = 0;
+  for (int round = 0; round < 20 && kept == 0 && !HasFailure(); ++round) kept = cancel_rewrites();
+  EXPECT_GT(kept, 0u);
 }
 
 TEST_P(StoreConformance, full_is_said_and_undone) {

@@ -1,0 +1,97 @@
+"""The PyTorch plugin on the software GPU: each test runs Python in a process of its own.
+
+The Firn under test: the one installed in .venv, or, with FIRN_TEST_BUILD, that build folder's.
+"""
+
+import importlib.util
+import os
+import pathlib
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[3]
+PYTHON = str(ROOT / ".venv/bin/python")
+
+
+def pytest_collection_modifyitems(items):
+    here = pathlib.Path(__file__).parent
+    for item in items:
+        if here in item.path.parents and item.get_closest_marker("long") is None:
+            item.add_marker(pytest.mark.quick)
+
+
+def clean_environment():
+    kept = {name: value for name, value in os.environ.items()
+            if not name.startswith(("FIRN_", "PYTORCH_", "CUDA_")) and name != "PYTHONPATH"}
+    kept.pop("LD_PRELOAD", None)
+    return {**kept, "PYTHONDONTWRITEBYTECODE": "1"}
+
+
+def load(path):
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="session")
+def firn_environment():
+    """Python with Firn in reach, but nothing that asks for it."""
+    build = os.environ.get("FIRN_TEST_BUILD")
+    if build:
+        return {**clean_environment(),
+                **load(ROOT / "pytorch_plugin/dev_site.py").make_site(build)}
+    probe = subprocess.run([PYTHON, "-c", "import firn"], env=clean_environment(), cwd="/",
+                           capture_output=True, text=True)
+    if probe.returncode != 0:
+        pytest.skip(f"{PYTHON} has no firn (bench/setup.sh installs it; FIRN_TEST_BUILD names a "
+                    "build folder)")
+    return clean_environment()
+
+
+@pytest.fixture(scope="session")
+def libraries(firn_environment):
+    """{name: path} of what the package finds."""
+    names = ("libfirn_torch.so", "libfirn_torch_ops.so", "software/libcuda.so.1",
+             "software/libcudart.so.13")
+    done = subprocess.run(
+        [PYTHON, "-c", "import sys; from firn._libraries import find_library\n"
+                       "print('\\n'.join(str(find_library(name)) for name in sys.argv[1:]))",
+         *names], env=firn_environment, cwd="/", capture_output=True, text=True, check=True)
+    found = dict(zip(names, done.stdout.split("\n")))
+    missing = [name for name, path in found.items() if path == "None"]
+    if missing:
+        pytest.skip("not built: " + ", ".join(missing))
+    return found
+
+
+@pytest.fixture(scope="session")
+def software_environment(firn_environment, libraries):
+    return {**firn_environment, "FIRN_DEVICE": "software", "FIRN_GPU_MEMORY": str(1 << 30),
+            "LD_PRELOAD": "%s:%s" % (libraries["software/libcudart.so.13"],
+                                     libraries["software/libcuda.so.1"])}
+
+
+@pytest.fixture
+def run(software_environment, tmp_path):
+    """run(code, conf=..., **environment): the finished process; `conf` is
+    PYTORCH_CUDA_ALLOC_CONF's."""
+
+    def run_code(code, conf="backend:firn", status=0, **environment):
+        settings = {**software_environment, **environment}
+        if conf is not None:
+            settings["PYTORCH_CUDA_ALLOC_CONF"] = conf
+        done = subprocess.run([PYTHON, "-c", textwrap.dedent(code)], cwd=tmp_path, text=True,
+                              env={name: str(value) for name, value in settings.items()},
+                              capture_output=True, timeout=300, stdin=subprocess.DEVNULL)
+        if status is not None:
+            assert done.returncode == status, done.stdout + done.stderr
+        return done
+
+    return run_code
+
+
+sys.path.insert(0, str(pathlib.Path(__file__).parent))

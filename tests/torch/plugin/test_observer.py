@@ -1,0 +1,280 @@
+"""Operators' uses of memory are seen: bytes are right under a budget that forces everything out."""
+
+import pytest
+
+TIGHT = "backend:firn,firn_budget:96MiB,firn_host:1GiB,firn_watch:0"
+ADVERSARIAL = "backend:firn,firn_host:1GiB,firn_adversarial:1"
+
+# Each is run with the native allocator and with everything spilled after every operator; what it
+# prints has to be the same. Tensors of 2 MiB and more: smaller ones do not spill.
+CASES = {
+    "views": """
+        x = torch.arange(1 << 20, device="cuda", dtype=torch.float32).view(1024, 1024)
+        parts = list(x.t().split(100)) + [x[::3], x.diagonal(), x.unfold(0, 5, 7), x.expand(2, -1, -1)]
+        show(*[part.contiguous() for part in parts], x.as_strided((7, 9), (3, 5)).clone())
+    """,
+    "in place and out": """
+        x = torch.rand(1 << 20, device="cuda")
+        y = torch.rand(1 << 20, device="cuda")
+        x.add_(y).mul_(2).clamp_(0, 3)
+        torch.add(x, y, out=y)
+        x[::2] = y[1::2]
+        x.masked_fill_(y > 2, -1.0)
+        show(x, y)
+    """,
+    "sorting and indexing": """
+        x = torch.rand(1 << 20, device="cuda")
+        values, indices = x.sort()
+        show(values, indices, x[indices], x.nonzero(), x.unique(), x.topk(100)[0],
+             torch.bincount((x * 100).long()), x.cumsum(0), x.gather(0, indices))
+        x.index_put_((indices[:1000],), values[:1000], accumulate=True)
+        x.scatter_add_(0, indices, values)
+        show(x)
+    """,
+    "lists": """
+        xs = [torch.rand(1 << 20, device="cuda") for _ in range(5)]
+        ys = torch._foreach_mul(xs, 2.0)
+        torch._foreach_add_(xs, ys, alpha=0.5)
+        show(*xs, *ys, *torch._foreach_norm(ys), torch.cat(xs), torch.stack(ys))
+        show(*torch.meshgrid(xs[0][:1000], ys[0][:1000], indexing="ij"))
+    """,
+    "autograd": """
+        w = torch.randn(1024, 1024, device="cuda", requires_grad=True)
+        e = torch.nn.Embedding(10_000, 256).cuda()
+        c = torch.nn.Conv2d(3, 64, 3, padding=1).cuda()
+        n = torch.nn.BatchNorm2d(64).cuda()
+        l = torch.nn.LayerNorm(1024).cuda()
+        for _ in range(2):
+            a = l(torch.randn(1024, 1024, device="cuda") @ w).softmax(-1).log().sum()
+            b = e(torch.randint(10_000, (64, 512), device="cuda")).pow(2).mean()
+            d = n(c(torch.randn(4, 3, 128, 128, device="cuda"))).relu().sum()
+            (a * 1e-6 + b + d * 1e-6).backward()
+        show(w.grad, e.weight.grad, c.weight.grad, n.weight.grad, n.running_mean, l.weight.grad)
+    """,
+    "attention and autocast": """
+        m = torch.nn.TransformerEncoderLayer(512, 8, 2048, batch_first=True).cuda()
+        x = torch.randn(8, 256, 512, device="cuda", requires_grad=True)
+        with torch.autocast("cuda", dtype=torch.bfloat16):
+            y = m(x).float().sum()
+        y.backward()
+        show(y, x.grad, *[p.grad for p in m.parameters()])
+    """,
+    "optimizers": """
+        for make in (lambda p: torch.optim.AdamW(p, foreach=True, amsgrad=True),
+                     lambda p: torch.optim.AdamW(p, fused=True),
+                     lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, foreach=True),
+                     lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, fused=True),
+                     lambda p: torch.optim.Adagrad(p, foreach=False),
+                     lambda p: torch.optim.RMSprop(p, foreach=True)):
+            ps = [torch.randn(1 << 19, device="cuda", requires_grad=True) for _ in range(6)]
+            o = make(ps)
+            for _ in range(2):
+                sum(p.square().mean() for p in ps).backward()
+                torch.nn.utils.clip_grad_norm_(ps, 0.01)
+                o.step()
+                o.zero_grad()
+            show(*ps)
+    """,
+    "scaler": """
+        ps = [torch.randn(1 << 19, device="cuda", requires_grad=True) for _ in range(6)]
+        o, s = torch.optim.SGD(ps, lr=0.1), torch.amp.GradScaler("cuda", init_scale=2.0**10)
+        for step in range(3):
+            s.scale(sum(p.square().sum() for p in ps)).backward()
+            if step == 1:
+                ps[4].grad[7] = float("inf")
+            s.step(o)
+            s.update()
+            o.zero_grad()
+        show(*ps, torch.tensor(s.get_scale()))
+    """,
+    "sparse and nested": """
+        i = torch.randint(0, 1000, (2, 300_000), device="cuda")
+        x = torch.sparse_coo_tensor(i, torch.rand(300_000, device="cuda"), (1000, 1000))
+        show(x.coalesce().values(), x.coalesce().indices(), x.to_dense(),
+             (x @ torch.rand(1000, 600, device="cuda")))
+    """,
+    "files and copies": """
+        import io
+        x = torch.rand(1 << 20, device="cuda")
+        file = io.BytesIO()
+        torch.save({"x": x, "half": x[::2]}, file)
+        file.seek(0)
+        y = torch.load(file, map_location="cuda")
+        z = x.cpu().pin_memory().to("cuda", non_blocking=True)
+        show(y["x"], y["half"], z, x.half(), x.double(), torch.from_numpy(x.cpu().numpy()))
+        print(x[12345].item(), x[:3].tolist(), bool((x > 2).any()), torch.equal(x, z))
+    """,
+    "function and checkpoint": """
+        from torch.utils.checkpoint import checkpoint
+        class Square(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx, x):
+                ctx.save_for_backward(x)
+                return x * x
+            @staticmethod
+            def backward(ctx, g):
+                (x,) = ctx.saved_tensors
+                return 2 * x * g
+        x = torch.randn(1 << 20, device="cuda", requires_grad=True)
+        y = checkpoint(lambda t: Square.apply(t).exp().neg().exp(), x, use_reentrant=False)
+        y.sum().backward()
+        show(x.grad, torch.func.vmap(torch.sin)(x.view(1024, 1024)).detach(),
+             torch.func.grad(lambda t: (t ** 3).sum())(x.detach()))
+    """,
+    "threads": """
+        import threading
+        results = [None] * 3
+        def work(n):
+            torch.manual_seed(n)
+            x = torch.full((1 << 20,), float(n), device="cuda")
+            for _ in range(10):
+                x = x * 1.5 + n
+            results[n] = x
+        threads = [threading.Thread(target=work, args=(n,)) for n in range(3)]
+        [t.start() for t in threads]
+        [t.join() for t in threads]
+        show(*results)
+    """,
+}
+
+FRAME = """
+import hashlib, torch
+torch.manual_seed(1)
+torch.use_deterministic_algorithms(True, warn_only=True)
+def show(*tensors):
+    for t in tensors:
+        t = t.detach().cpu().contiguous()
+        print(tuple(t.shape), hashlib.sha256(t.flatten().view(torch.uint8).numpy().data).hexdigest())
+"""
+
+
+def script(name):
+    import textwrap
+    return FRAME + textwrap.dedent(CASES[name])
+
+
+@pytest.fixture(scope="session")
+def native_output():
+    return {}
+
+
+@pytest.mark.parametrize("conf", [ADVERSARIAL, TIGHT], ids=["adversarial", "tight"])
+@pytest.mark.parametrize("name", CASES)
+def test_same_bytes(run, native_output, name, conf):
+    if name not in native_output:
+        native_output[name] = run(script(name), conf=None).stdout
+    counts = """
+import firn
+d = firn.stats()["devices"][0]
+print("spilled", d["spilled_bytes"] > 0, "lost", d["lost_blocks"])
+from firn import _autoload
+_autoload.plugin().firn_torch_check()
+"""
+    *lines, last = run(script(name) + counts, conf=conf).stdout.splitlines()
+    assert lines == native_output[name].splitlines()
+    assert last.endswith("lost 0")
+    if conf == ADVERSARIAL:
+        assert last.startswith("spilled True")
+
+
+def test_nothing_is_observed_while_memory_suffices(run):
+    run("""
+        import torch, firn
+        from firn import _autoload
+        x = torch.ones(1 << 20, device="cuda")
+        (x * 2).sum().item()
+        assert not _autoload.plugin().firn_torch_observing()
+        y = torch.ones(100 << 20, device="cuda")  # 400 of 800 MiB and more
+        assert _autoload.plugin().firn_torch_observing()
+    """, conf="backend:firn,firn_budget:800MiB")
+
+
+def test_an_operator_above_the_budget(run):
+    """Inputs that fit alone, a result that does not fit beside them."""
+    run("""
+        import torch
+        a = torch.full((10 << 20,), 1.0, device="cuda")
+        b = torch.full((10 << 20,), 2.0, device="cuda")
+        try:
+            torch.add(a, b)
+        except torch.cuda.OutOfMemoryError as error:
+            words = str(error)
+            assert "Tried to allocate 40.00 MiB" in words and "firn_budget" in words, words
+        else:
+            assert False
+        assert a[0].item() == 1 and b[-1].item() == 2
+    """, conf="backend:firn,firn_budget:96MiB,firn_host:256MiB,firn_watch:0")
+
+
+def test_inputs_above_the_budget(run):
+    """An operator that allocates nothing cannot be refused: it works on host memory."""
+    run("""
+        import torch, firn
+        xs = [torch.full((10 << 20,), float(i), device="cuda") for i in range(3)]
+        xs[0].addcmul_(xs[1], xs[2])
+        assert xs[0].min().item() == xs[0].max().item() == 2
+        assert firn.stats()["devices"][0]["zero_copy_bytes"] > 0
+        assert [x[5].item() for x in xs] == [2, 1, 2]
+    """, conf="backend:firn,firn_budget:96MiB,firn_host:512MiB,firn_watch:0")
+
+
+def test_lists_above_the_budget_are_cut(run):
+    """An optimizer step over 16 times 4 lists of 4 MiB, in a sixth of that."""
+    run("""
+        import torch, firn
+        ps = [torch.full((1 << 20,), float(i), device="cuda", requires_grad=True)
+              for i in range(16)]
+        o = torch.optim.SGD(ps, lr=0.5, foreach=True)
+        for p in ps:
+            p.grad = torch.ones_like(p)
+        o.step()
+        assert [p[3].item() for p in ps] == [i - 0.5 for i in range(16)]
+        scaled = torch._foreach_mul([p.detach() for p in ps], [float(i) for i in range(16)])
+        assert [s[9].item() for s in scaled] == [(i - 0.5) * i for i in range(16)]
+        torch._foreach_addcmul_([p.detach() for p in ps], scaled, scaled,
+                                torch.arange(16, dtype=torch.float32))
+        expected = [(i - 0.5) + i * ((i - 0.5) * i) ** 2 for i in range(16)]
+        assert [p[1].item() for p in ps] == expected
+        d = firn.stats()["devices"][0]
+        assert d["zero_copy_bytes"] == 0, d
+        assert d["peak_device_bytes"] <= 48 << 20
+    """, conf="backend:firn,firn_budget:48MiB,firn_host:512MiB,firn_watch:0")
+
+
+def test_a_lost_block_is_an_error(run, tmp_path):
+    """The bytes on disk are spoilt: whoever asks for them gets an error that says so."""
+    done = run("""
+        import os, torch
+        from firn import _autoload
+        x = torch.full((8 << 20,), 3.0, device="cuda")
+        y = torch.full((8 << 20,), 4.0, device="cuda")
+        x.add_(0), y.add_(0)
+        torch.cuda.synchronize()
+        hoard = [torch.ones(4 << 20, device="cuda") for _ in range(8)]
+        for _ in range(4):
+            for each in hoard:
+                each.add_(1)
+        state = torch.cuda.synchronize
+        spoilt = 0
+        for fd in os.listdir("/proc/self/fd"):
+            try:
+                path = os.readlink("/proc/self/fd/" + fd)
+            except OSError:
+                continue
+            if "(deleted)" in path and os.getcwd() in path:
+                size = os.stat("/proc/self/fd/" + fd).st_size
+                with open("/proc/self/fd/" + fd, "r+b", buffering=0) as file:
+                    for at in range(0, size, 4096):
+                        file.seek(at)
+                        file.write(os.urandom(64))
+                spoilt += 1
+        assert spoilt == 1, spoilt
+        try:
+            x.add_(1)
+        except RuntimeError as error:
+            print(error)
+        else:
+            print("read", x[0].item())
+    """, conf="backend:firn,firn_budget:64MiB,firn_host:16MiB,firn_watch:0,firn_dir:%s" % tmp_path,
+               status=None)
+    assert "lost" in done.stdout and "block" in done.stdout, done.stdout + done.stderr

@@ -1,0 +1,234 @@
+"""Reading the configuration before torch does, and putting the allocator in."""
+
+import importlib.util
+import json
+import random
+import re
+import subprocess
+import time
+
+import pytest
+
+from conftest import PYTHON, ROOT
+
+_spec = importlib.util.spec_from_file_location("firn_startup",
+                                               ROOT / "pytorch_plugin/firn/_startup.py")
+startup = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(startup)
+
+
+@pytest.mark.parametrize("conf, wanted, firn, rest", [
+    ("", False, "", ""),
+    ("backend:firn", True, "", ""),
+    (" backend : firn , firn_budget:1GiB,", True, "firn_budget:1GiB", ""),
+    ("max_split_size_mb:64,backend:firn,firn_dir:/a;/b,firn_host:1GiB", True,
+     "firn_dir:/a;/b,firn_host:1GiB", "max_split_size_mb:64"),
+    ("backend:native", False, "", "backend:native"),
+    ("roundup_power2_divisions:[256:1,512:2],backend:firn", True, "",
+     "roundup_power2_divisions:[256:1,512:2]"),
+    ("firn_budget:1GiB", False, "firn_budget:1GiB", ""),
+])
+def test_split_conf(conf, wanted, firn, rest):
+    assert startup.split_conf(conf) == (wanted, firn, rest)
+
+
+def random_conf(generator):
+    pieces = ["backend:firn", "backend:native", "backend", ":", ",", " ", "[", "]", "firn_budget:",
+              "1GiB", "firn_dir:/a;/b", "max_split_size_mb:64", "a:b:c", "\t", "firn_", "\u00e9"]
+    return "".join(generator.choice(pieces) for _ in range(generator.randrange(12)))
+
+
+def test_python_and_cxx_split_alike(run, tmp_path):
+    """10,000 random texts; a failure prints the text."""
+    confs = [random_conf(random.Random(seed)) for seed in range(10_000)]
+    (tmp_path / "confs.json").write_text(json.dumps(confs))
+    done = run("""
+        import json, torch
+        from firn import _libraries
+        library = _libraries.load_plugin()
+        for conf in json.load(open("confs.json")):
+            print(json.dumps(_libraries.read_text(library.firn_torch_split_conf, conf.encode())))
+    """, conf=None)
+    answers = [json.loads(line) for line in done.stdout.splitlines()]
+    assert len(answers) == len(confs)
+    for conf, answer in zip(confs, answers):
+        wanted, firn, rest = startup.split_conf(conf)
+        assert answer == "%d\n%s\n%s" % (wanted, firn, rest), repr(conf)
+
+
+def started(environment):
+    environment = dict(environment)
+    startup.start(environment)
+    return environment
+
+
+def test_words_are_taken_out_and_kept():
+    assert started({"PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:64,backend:firn,firn_host:1GiB"}) \
+        == {"PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:64",
+            "FIRN_CONF": "backend:firn,firn_host:1GiB"}
+    assert started({"PYTORCH_ALLOC_CONF": "backend:firn"}) == {"FIRN_CONF": "backend:firn"}
+    assert started({"PYTORCH_ALLOC_CONF": "firn_host:1GiB",
+                    "PYTORCH_CUDA_ALLOC_CONF": "backend:firn"}) \
+        == {"FIRN_CONF": "backend:firn,firn_host:1GiB"}
+
+
+@pytest.mark.parametrize("environment", [
+    {}, {"PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:64"},
+    {"PYTORCH_CUDA_ALLOC_CONF": "firn_budget:1GiB"},  # torch refuses it by name
+    {"PYTORCH_CUDA_ALLOC_CONF": "backend:native"}])
+def test_nothing_is_changed_where_firn_was_not_asked_for(environment):
+    assert started(environment) == environment
+
+
+def test_another_backend_is_kept_for_a_refusal():
+    assert started({"PYTORCH_CUDA_ALLOC_CONF": "backend:firn,backend:native"}) \
+        == {"FIRN_CONF": "backend:firn,backend:native"}
+
+
+def test_installs_itself(run):
+    done = run("""
+        import torch, firn
+        assert firn.enabled() and firn.stats() == {}
+        assert torch.cuda.get_allocator_backend() == "firn"
+        x = torch.ones(1000, device="cuda")
+        assert x.sum().item() == 1000
+        assert torch.accelerator.memory_allocated() == torch.cuda.memory_allocated() == 4096
+        assert firn.stats()["devices"][0]["budget_bytes"] == 64 << 20
+        assert "64.00 MiB" in firn.memory_summary()
+    """, conf="backend:firn,firn_budget:64MiB,max_split_size_mb:64")
+    assert done.stderr == ""
+
+
+def test_is_inherited_by_children(run):
+    done = run("""
+        import subprocess, sys
+        print(subprocess.run([sys.executable, "-c",
+            "import torch, firn; print(firn.enabled(), torch.cuda.get_allocator_backend())"],
+            stdout=subprocess.PIPE, text=True, check=True).stdout)
+    """)
+    assert done.stdout.split() == ["True", "firn"]
+
+
+def test_stays_out_where_it_was_not_asked_for(run):
+    done = run("""
+        import sys, torch
+        import firn
+        assert not firn.enabled() and firn.stats() == {}
+        assert firn.memory_summary() == "Firn is not in use"
+        assert torch.cuda.get_allocator_backend() == "native"
+        x = torch.ones(1000, device="cuda")
+        firn.pin(x), firn.cold(x), firn.prefetch(x), firn.unpin(x)  # no effect
+        maps = open("/proc/self/maps").read()
+        assert "libfirn_torch.so" not in maps
+    """, conf=None)
+    assert done.stderr == ""
+
+
+def test_the_package_imports_no_torch(firn_environment):
+    done = subprocess.run([PYTHON, "-c", "import sys, firn; assert 'torch' not in sys.modules\n"
+                                         "assert 'ctypes' not in sys.modules"],
+                          env=firn_environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+MALFORMED = {
+    "backend:firn,firn_budget:10XB": "firn_budget",
+    "backend:firn,firn_budget:0": "firn_budget",
+    "backend:firn,firn_budget:-1": "firn_budget",
+    "backend:firn,firn_bugdet:1GiB": "firn_budget",
+    "backend:firn,firn_dir:relative": "firn_dir",
+    "backend:firn,firn_dir:/nonexistent-directory": "firn_dir",
+    "backend:firn,firn_policy:luck": "firn_policy",
+    "backend:firn,backend:native": "backend:native",
+}
+
+
+@pytest.mark.parametrize("conf", MALFORMED)
+def test_malformed_configuration(run, conf):
+    done = run("""
+        import torch  # works: the program may never use CUDA
+        try:
+            torch.cuda.init()
+        except RuntimeError as error:
+            print(str(error).splitlines()[0])
+        else:
+            print("started")
+    """, conf=conf)
+    (line,) = done.stdout.splitlines()
+    assert MALFORMED[conf] in line and line != "started"
+
+
+def test_a_budget_above_the_device(run):
+    done = run("""
+        import torch
+        try:
+            torch.ones(1, device="cuda")
+        except RuntimeError as error:
+            print(error)
+    """, conf="backend:firn,firn_budget:2GiB")
+    assert "firn_budget" in done.stdout and "1GiB" in done.stdout
+
+
+@pytest.mark.parametrize("conf", ["backend:firn,firn_budget:10XB"])
+def test_strict_ends_at_once(run, conf):
+    done = run("import torch; print('went on')", conf=conf, status=2, FIRN_STRICT="1")
+    assert done.stdout == ""
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("firn: ") and "firn_budget" in line
+
+
+def test_firn_words_alone_are_refused_by_torch(run):
+    done = run("""
+        import torch
+        try:
+            torch.cuda.init()
+        except (RuntimeError, ValueError) as error:
+            print(error)
+    """, conf="firn_budget:1GiB")
+    assert "firn_budget" in done.stdout
+
+
+def test_too_late(run):
+    """CUDA was started before the entry point ran: one warning, and the native allocator."""
+    done = run("""
+        import warnings, torch
+        torch.empty(1, device="cuda")  # (no operator of the CPU's stands in here)
+        from firn import _autoload
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            _autoload.load()
+        (warning,) = caught
+        print(warning.message)
+        assert torch.cuda.get_allocator_backend() == "native"
+        assert torch.empty(5, device="cuda").numel() == 5
+    """, TORCH_DEVICE_BACKEND_AUTOLOAD="0", FIRN_DEVICE="auto")
+    assert "CUDA was started before" in done.stdout
+
+
+def test_another_torch(run):
+    done = run("""
+        import sys, types, warnings
+        build = types.ModuleType("firn._build")
+        build.torch_version = "2.4.1"
+        sys.modules["firn._build"] = build
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            import torch
+        words = [str(warning.message) for warning in caught if "firn" in str(warning.message)]
+        print(words)
+        assert torch.cuda.get_allocator_backend() == "native"
+    """, FIRN_DEVICE="auto")
+    assert re.search(r"built for torch 2\.4\.1, found 2\.", done.stdout)
+
+
+def test_the_startup_line_is_cheap():
+    """Every Python pays for the line in firn.pth: less than 0.2 ms without Firn's words."""
+    line = (ROOT / "pytorch_plugin/firn/firn.pth").read_text()
+    assert line.startswith("import ") and line.count("\n") == 1
+    code = compile(line, "firn.pth", "exec")
+    seconds = []
+    for _ in range(200):
+        begin = time.perf_counter()
+        exec(code, {})
+        seconds.append(time.perf_counter() - begin)
+    assert sorted(seconds)[len(seconds) // 2] < 0.0002

@@ -1,10 +1,21 @@
 // The software CUDA runtime: streams, events, capture and graphs. The runtime's handles are the
 // driver's.
+#include <atomic>
+
 #include "backing/gpu/software/cudart/runtime.h"
 
 using namespace firn::cudart;
 
+namespace {
+std::atomic<void (*)(unsigned long long)> on_capture_end{nullptr};
+}  // namespace
+
 extern "C" {
+
+/// Not of the CUDA runtime: `function` is called with the number of each capture that has ended.
+void firn_cudart_on_capture_end(void (*function)(unsigned long long)) {
+  on_capture_end.store(function);
+}
 
 cudaError_t cudaStreamCreate(cudaStream_t* stream) { return FIRN_CALL(cuStreamCreate, stream, 0u); }
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags) {
@@ -74,7 +85,14 @@ cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mo
   return FIRN_CALL(cuStreamBeginCapture, stream, static_cast<CUstreamCaptureMode>(mode));
 }
 cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
-  return FIRN_CALL(cuStreamEndCapture, stream, graph);
+  unsigned long long id = 0;
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  const cudaError_t known =
+      cudaStreamGetCaptureInfo(stream, &status, &id, nullptr, nullptr, nullptr, nullptr);
+  const cudaError_t ended = FIRN_CALL(cuStreamEndCapture, stream, graph);
+  const auto watcher = on_capture_end.load();
+  if (known == cudaSuccess && id != 0 && watcher != nullptr) watcher(id);
+  return ended;
 }
 cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* status) {
   return FIRN_CALL(cuStreamIsCapturing, stream, reinterpret_cast<CUstreamCaptureStatus*>(status));

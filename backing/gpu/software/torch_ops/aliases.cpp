@@ -84,7 +84,7 @@ c10::IValue Aliases::to_cpu(const c10::IValue& value) {
   return value;
 }
 
-c10::Storage Aliases::fresh_storage(const c10::Storage& cpu, c10::Device) {
+c10::Storage Aliases::fresh_storage(const c10::Storage& cpu) {
   const auto [place, added] = fresh_.try_emplace(cpu.unsafeGetStorageImpl());
   if (added) {
     c10::DataPtr memory = device_memory(cpu.nbytes());
@@ -96,7 +96,7 @@ c10::Storage Aliases::fresh_storage(const c10::Storage& cpu, c10::Device) {
   return place->second;
 }
 
-at::Tensor Aliases::original_of(const at::Tensor& tensor, c10::Device device) {
+at::Tensor Aliases::original_of(const at::Tensor& tensor) {
   if (!tensor.defined() || !tensor.is_cpu()) return tensor;
   for (const Pair& pair : pairs_) {
     if (pair.alias.is_same(tensor)) return pair.original;
@@ -110,7 +110,7 @@ at::Tensor Aliases::original_of(const at::Tensor& tensor, c10::Device device) {
       storage = known.original;  // a view
     }
   }
-  if (!storage) storage = fresh_storage(tensor.storage(), device);
+  if (!storage) storage = fresh_storage(tensor.storage());
   at::Tensor result = at::detail::make_tensor<c10::TensorImpl>(
       std::move(storage), c10::DispatchKeySet(c10::DispatchKey::CUDA), tensor.dtype());
   copy_geometry(tensor, result.unsafeGetTensorImpl());
@@ -122,19 +122,32 @@ at::Tensor Aliases::original_of(const at::Tensor& tensor, c10::Device device) {
   return result;
 }
 
-c10::IValue Aliases::to_cuda(const c10::IValue& value, c10::Device device) {
-  if (value.isTensor()) return original_of(value.toTensor(), device);
+c10::IValue Aliases::to_cuda(const c10::IValue& value) {
+  if (value.isTensor()) return original_of(value.toTensor());
   if (value.isTensorList()) {
     c10::List<at::Tensor> list;
     for (const at::Tensor& tensor : value.toTensorVector()) {
-      list.push_back(original_of(tensor, device));
+      list.push_back(original_of(tensor));
     }
     return list;
   }
   return value;
 }
 
-void Aliases::put_back(c10::Device) {
+std::vector<std::pair<void*, size_t>> Aliases::storages_of(const c10::IValue& value) {
+  std::vector<std::pair<void*, size_t>> ranges;
+  const auto add = [&](const at::Tensor& tensor) {
+    if (!tensor.defined() || !tensor.is_cuda()) return;
+    ranges.emplace_back(storage_of(tensor.storage()).bytes, tensor.storage().nbytes());
+  };
+  if (value.isTensor()) add(value.toTensor());
+  if (value.isTensorList()) {
+    for (const at::Tensor& tensor : value.toTensorVector()) add(tensor);
+  }
+  return ranges;
+}
+
+void Aliases::put_back() {
   for (Storage& storage : storages_) {
     if (storage.alias.data() == storage.bytes) continue;
     // Resized past its end: the CPU allocator gave the alias new memory with the old bytes.

@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 namespace firn::torch_ops {
@@ -20,12 +21,12 @@ class Aliases {
   c10::IValue to_cpu(const c10::IValue& value);
 
   /// The reverse for an operator's result: aliases become their originals, views of an alias views
-  /// of its original, new CPU tensors new tensors on `device` whose bytes are still to be copied
+  /// of its original, new CPU tensors new tensors on the current device whose bytes are still to be copied
   /// (copies()). Allocates.
-  c10::IValue to_cuda(const c10::IValue& value, c10::Device device);
+  c10::IValue to_cuda(const c10::IValue& value);
 
   /// Gives originals the sizes, strides and storages that the operator gave their aliases.
-  void put_back(c10::Device device);
+  void put_back();
 
   /// Copies from CPU to device memory that must follow in stream order.
   struct Copy {
@@ -34,6 +35,9 @@ class Aliases {
     size_t bytes;
   };
   const std::vector<Copy>& copies() const { return copies_; }
+
+  /// The bytes of the storage of each CUDA tensor in `value`.
+  std::vector<std::pair<void*, size_t>> storages_of(const c10::IValue& value);
 
   /// Where the CUDA tensors' bytes begin.
   const std::vector<uint64_t>& addresses() const { return addresses_; }
@@ -51,8 +55,8 @@ class Aliases {
 
   at::Tensor alias_of(const at::Tensor& tensor);
   const Storage& storage_of(const c10::Storage& original);
-  at::Tensor original_of(const at::Tensor& tensor, c10::Device device);
-  c10::Storage fresh_storage(const c10::Storage& cpu, c10::Device device);
+  at::Tensor original_of(const at::Tensor& tensor);
+  c10::Storage fresh_storage(const c10::Storage& cpu);
 
   std::vector<Pair> pairs_;
   std::vector<Storage> storages_;

@@ -11,6 +11,8 @@
 #include <ATen/ops/copy.h>
 #include <ATen/ops/copy_native.h>
 #include <ATen/ops/empty_like.h>
+#include <c10/cuda/CUDAGraphsC10Utils.h>
+#include <c10/cuda/CUDAGuard.h>
 
 #include "backing/gpu/software/torch_ops/cpu_kernel.h"
 
@@ -23,19 +25,35 @@ bool plain(const at::Tensor& to, const at::Tensor& from) {
          from.is_contiguous();
 }
 
-void copy_within_device(at::Tensor& to, const at::Tensor& from, bool non_blocking) {
+void copy_as_operator(at::Tensor& to, const at::Tensor& from, bool non_blocking) {
   static const auto op = c10::Dispatcher::singleton().findSchemaOrThrow("aten::copy_", "");
-  static auto* const kernel = new CpuKernel(op, op, /*draws=*/false);
+  static auto* const kernel = [] {
+    auto* const made = new CpuKernel(op, op);
+    made->set_cpu_tensors_welcome();
+    return made;
+  }();
   torch::jit::Stack stack{to, from, non_blocking};
   (*kernel)(op, c10::DispatchKeySet(c10::DispatchKey::CUDA), &stack);
 }
 
 at::Tensor& copy_(at::Tensor& to, const at::Tensor& from, bool non_blocking) {
   if (to.is_same(from)) return to;
+  const at::Tensor& on_device = to.is_cuda() ? to : from;
+  if (c10::cuda::currentStreamCaptureStatusMayInitCtx() != c10::cuda::CaptureStatus::None) {
+    TORCH_CHECK(non_blocking || (to.is_cuda() && from.is_cuda()),
+                "Cannot copy between CPU and CUDA tensors during CUDA graph capture unless the CPU ",
+                "tensor is pinned and the copy non-blocking");
+    TORCH_CHECK(to.device() == from.device() || !to.is_cuda() || !from.is_cuda(),
+                "firn software device: a copy from ", from.device(), " to ", to.device(),
+                " under stream capture");
+    const c10::cuda::OptionalCUDAGuard guard(on_device.device());
+    copy_as_operator(to, from, non_blocking);
+    return to;
+  }
   const bool both_cuda = to.is_cuda() && from.is_cuda();
   if (both_cuda && to.device() == from.device()) {
     if (plain(to, from)) return at::native::copy_(to, from, non_blocking);
-    copy_within_device(to, from, non_blocking);
+    copy_as_operator(to, from, non_blocking);
     return to;
   }
   if (both_cuda && !plain(to, from)) {

@@ -9,10 +9,13 @@
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <optional>
 
 #include "backing/gpu/software/torch_ops/aliases.h"
+#include "backing/gpu/software/torch_ops/capture.h"
 #include "backing/gpu/software/torch_ops/generators.h"
 #include "backing/gpu/software/torch_ops/scratch.h"
 #include "backing/gpu/software/torch_ops/stream_work.h"
@@ -95,21 +98,87 @@ void run_cpu(const c10::OperatorHandle& target, torch::jit::Stack* stack) {
   target.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), stack);
 }
 
-void enqueue_copies(const Aliases& aliases, c10::cuda::CUDAStream stream, const char* name) {
-  if (aliases.copies().empty()) return;
-  Addresses addresses;
-  for (const Aliases::Copy& copy : aliases.copies()) {
-    addresses.push_back(reinterpret_cast<uint64_t>(copy.to));
-  }
-  enqueue(stream.stream(), name, addresses, [copies = aliases.copies()] {
-    for (const Aliases::Copy& copy : copies) std::memcpy(copy.to, copy.from.data(), copy.bytes);
-  });
+void copy_all(const std::vector<Aliases::Copy>& copies) {
+  for (const Aliases::Copy& copy : copies) std::memcpy(copy.to, copy.from.data(), copy.bytes);
 }
+
+// The storages of the tensors in `values`, in their order.
+std::vector<c10::Storage> storages_in(const torch::jit::Stack& values) {
+  std::vector<c10::Storage> storages;
+  const auto add = [&](const at::Tensor& tensor) {
+    if (tensor.defined()) storages.push_back(tensor.storage());
+  };
+  for (const c10::IValue& value : values) {
+    if (value.isTensor()) add(value.toTensor());
+    if (value.isTensorList()) {
+      for (const at::Tensor& tensor : value.toTensorVector()) add(tensor);
+    }
+  }
+  return storages;
+}
+
+// A captured operator, run again: its new results go where the first ones went.
+class Replay {
+ public:
+  Replay(const c10::OperatorHandle& target, std::string name, torch::jit::Stack arguments,
+         const torch::jit::Stack& results, const std::vector<Aliases::Copy>& copies)
+      : target_(target), name_(std::move(name)), arguments_(std::move(arguments)) {
+    for (const c10::Storage& storage : storages_in(results)) {
+      Place place{nullptr, 0};
+      for (const Aliases::Copy& copy : copies) {
+        if (copy.from.unsafeGetStorageImpl() == storage.unsafeGetStorageImpl()) {
+          place = {copy.to, copy.bytes};
+        }
+      }
+      places_.push_back(place);
+    }
+  }
+
+  void operator()() const {
+    try {
+      torch::jit::Stack stack = arguments_;
+      run_cpu(target_, &stack);
+      const auto storages = storages_in(stack);
+      TORCH_CHECK(storages.size() == places_.size(), "another number of results");
+      for (size_t index = 0; index < places_.size(); ++index) {
+        if (places_[index].to == nullptr) continue;
+        TORCH_CHECK(storages[index].nbytes() == places_[index].bytes, "another size of results");
+        std::memcpy(places_[index].to, storages[index].data(), places_[index].bytes);
+      }
+    } catch (const std::exception& error) {
+      // As on a GPU, where an assertion in a kernel loses the context: nothing later can be right.
+      std::fprintf(stderr, "firn software device: %s in a graph's replay: %s\n", name_.c_str(),
+                   error.what());
+      std::abort();
+    }
+  }
+
+ private:
+  struct Place {
+    void* to;  // null for an argument or a view of one
+    size_t bytes;
+  };
+
+  c10::OperatorHandle target_;
+  std::string name_;
+  torch::jit::Stack arguments_;
+  std::vector<Place> places_;
+};
 
 }  // namespace
 
-CpuKernel::CpuKernel(const c10::OperatorHandle& op, const c10::OperatorHandle& target, bool draws)
-    : target_(target), name_(op.schema().name()), draws_(draws) {
+// One call: the caller's arguments, their CPU versions, and where it runs.
+struct CpuKernel::Call {
+  at::ArrayRef<c10::IValue> arguments;
+  c10::cuda::CUDAStream stream;
+  uint64_t capture;
+  Aliases aliases;
+  torch::jit::Stack cpu_stack;      // arguments, then results
+  torch::jit::Stack cpu_arguments;  // kept where it is captured
+};
+
+CpuKernel::CpuKernel(const c10::OperatorHandle& op, const c10::OperatorHandle& target)
+    : target_(target), name_(op.schema().name()) {
   for (const char* mixing : mixing_operators) {
     // index and index_put, also in their _ and out forms, but not index_add and the like
     const std::string base = name_.back() == '_' ? name_.substr(0, name_.size() - 1) : name_;
@@ -123,55 +192,90 @@ CpuKernel::CpuKernel(const c10::OperatorHandle& op, const c10::OperatorHandle& t
       generator_argument_ = static_cast<int>(index);
       draws_ = true;
     }
+    const auto* const alias = arguments[index].alias_info();
+    if (alias != nullptr && alias->isWrite()) written_arguments_.push_back(index);
+  }
+}
+
+void CpuKernel::run(Call& call) const {
+  if (call.aliases.addresses().empty()) {
+    run_cpu(target_, &call.cpu_stack);
+  } else {
+    hold_stream(call.stream.stream(), name_.c_str(), call.aliases.addresses(),
+                [&] { run_cpu(target_, &call.cpu_stack); });
+  }
+}
+
+void CpuKernel::run_drawing(Call& call) const {
+  at::Generator generator = at::cuda::detail::getDefaultCUDAGenerator(call.stream.device_index());
+  if (generator_argument_ >= 0 && !call.arguments[generator_argument_].isNone()) {
+    generator = call.arguments[generator_argument_].toGenerator();
+    TORCH_CHECK(generator.device().is_cuda(),
+                "Expected a 'cuda' device type for generator but found '",
+                generator.device().type(), "'");
+  }
+  with_cpu_generator(generator, [&](const at::Generator& cpu) {
+    if (generator_argument_ >= 0) call.cpu_stack[generator_argument_] = cpu;
+    run(call);
+  });
+}
+
+void CpuKernel::run_captured(Call& call) const {
+  TORCH_CHECK_NOT_IMPLEMENTED(!draws_, "firn software device: ", name_,
+                              " draws random numbers under stream capture");
+  for (const size_t index : written_arguments_) {
+    for (const auto& [bytes, count] : call.aliases.storages_of(call.arguments[index])) {
+      keep_until_end(call.capture, bytes, count);
+    }
+  }
+  run_cpu(target_, &call.cpu_stack);
+}
+
+void CpuKernel::finish(Call& call, torch::jit::Stack* stack) const {
+  call.aliases.put_back();
+  torch::jit::drop(*stack, call.arguments.size());
+  for (const c10::IValue& value : call.cpu_stack) stack->push_back(call.aliases.to_cuda(value));
+  const std::vector<Aliases::Copy>& copies = call.aliases.copies();
+  Addresses addresses;
+  for (const Aliases::Copy& copy : copies) {
+    addresses.push_back(reinterpret_cast<uint64_t>(copy.to));
+  }
+  if (call.capture != 0) {
+    copy_all(copies);
+    addresses.insert(addresses.end(), call.aliases.addresses().begin(),
+                     call.aliases.addresses().end());
+    enqueue(call.stream.stream(), name_.c_str(), addresses,
+            Replay(target_, name_, call.cpu_arguments, call.cpu_stack, copies));
+  } else if (!copies.empty()) {
+    enqueue(call.stream.stream(), name_.c_str(), addresses, [copies] { copy_all(copies); });
   }
 }
 
 void CpuKernel::operator()(const c10::OperatorHandle& op, c10::DispatchKeySet,
                            torch::jit::Stack* stack) {
   const size_t argument_count = op.schema().arguments().size();
-  const size_t first = stack->size() - argument_count;
+  const auto arguments = torch::jit::last(*stack, argument_count);
   DeviceCheck check(op, cpu_tensors_welcome_);
-  for (size_t index = 0; index < argument_count; ++index) check.see((*stack)[first + index], index);
+  for (size_t index = 0; index < argument_count; ++index) check.see(arguments[index], index);
   const c10::Device device = check.device();
   const c10::cuda::CUDAGuard guard(device);
   C10_CUDA_CHECK(cudaSetDevice(device.index()));  // the thread may have no context yet
-  const c10::cuda::CUDAStream stream = c10::cuda::getCurrentCUDAStream(device.index());
 
-  Aliases aliases;
-  torch::jit::Stack cpu_stack;
-  cpu_stack.reserve(argument_count + 2);
-  for (size_t index = 0; index < argument_count; ++index) {
-    cpu_stack.push_back(aliases.to_cpu((*stack)[first + index]));
+  Call call{arguments, c10::cuda::getCurrentCUDAStream(device.index()), 0, {}, {}, {}};
+  call.capture = capture_of(call.stream.stream());
+  call.cpu_stack.reserve(argument_count + 2);
+  for (const c10::IValue& argument : arguments) {
+    call.cpu_stack.push_back(call.aliases.to_cpu(argument));
   }
-  const auto run = [&] {
-    if (aliases.addresses().empty()) {
-      run_cpu(target_, &cpu_stack);
-    } else {
-      hold_stream(stream.stream(), name_.c_str(), aliases.addresses(),
-                  [&] { run_cpu(target_, &cpu_stack); });
-    }
-  };
-  if (draws_) {
-    at::Generator generator = at::cuda::detail::getDefaultCUDAGenerator(device.index());
-    if (generator_argument_ >= 0) {
-      const c10::IValue& given = (*stack)[first + generator_argument_];
-      if (!given.isNone()) generator = given.toGenerator();
-      TORCH_CHECK(generator.device().is_cuda(),
-                  "Expected a 'cuda' device type for generator but found '",
-                  generator.device().type(), "'");
-    }
-    with_cpu_generator(generator, [&](const at::Generator& cpu) {
-      if (generator_argument_ >= 0) cpu_stack[generator_argument_] = cpu;
-      run();
-    });
+  if (call.capture != 0) {
+    call.cpu_arguments = call.cpu_stack;
+    run_captured(call);
+  } else if (draws_) {
+    run_drawing(call);
   } else {
-    run();
+    run(call);
   }
-
-  aliases.put_back(device);
-  torch::jit::drop(*stack, argument_count);
-  for (const c10::IValue& value : cpu_stack) stack->push_back(aliases.to_cuda(value, device));
-  enqueue_copies(aliases, stream, name_.c_str());
+  finish(call, stack);
 }
 
 void RefusedKernel::operator()(const c10::OperatorHandle& op, c10::DispatchKeySet,

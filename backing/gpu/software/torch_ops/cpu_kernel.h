@@ -17,15 +17,28 @@ namespace firn::torch_ops {
 class CpuKernel final : public c10::OperatorKernel {
  public:
   /// Runs `target`'s CPU kernel in the place of `op`'s: `op` itself, or a composition of the same
-  /// schema. `draws`: it draws random numbers without a Generator among its arguments.
-  CpuKernel(const c10::OperatorHandle& op, const c10::OperatorHandle& target, bool draws);
+  /// schema.
+  CpuKernel(const c10::OperatorHandle& op, const c10::OperatorHandle& target);
+
+  /// It draws random numbers without a Generator among its arguments.
+  void set_draws() { draws_ = true; }
+  /// It takes CPU tensors of any size beside CUDA ones.
+  void set_cpu_tensors_welcome() { cpu_tensors_welcome_ = true; }
 
   void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
                   torch::jit::Stack* stack);
 
  private:
+  struct Call;
+
+  void run(Call& call) const;
+  void run_drawing(Call& call) const;
+  void run_captured(Call& call) const;
+  void finish(Call& call, torch::jit::Stack* stack) const;
+
   c10::OperatorHandle target_;
   std::string name_;
+  std::vector<size_t> written_arguments_;
   int generator_argument_ = -1;
   bool draws_ = false;
   bool cpu_tensors_welcome_ = false;

@@ -10,6 +10,7 @@
 #include <set>
 #include <string>
 
+#include "backing/gpu/software/torch_ops/capture.h"
 #include "backing/gpu/software/torch_ops/compositions.h"
 #include "backing/gpu/software/torch_ops/copies.h"
 #include "backing/gpu/software/torch_ops/cpu_kernel.h"
@@ -104,9 +105,11 @@ class Registrar {
     const auto target = targets_.find(full);
     if (target != targets_.end()) {
       const auto& [handle, draws] = target->second;
-      implement(space, within, std::make_unique<CpuKernel>(op, handle, draws));
+      auto kernel = std::make_unique<CpuKernel>(op, handle);
+      if (draws) kernel->set_draws();
+      implement(space, within, std::move(kernel));
     } else if (op.hasComputedKernelForDispatchKey(c10::DispatchKey::CPU)) {
-      implement(space, within, std::make_unique<CpuKernel>(op, op, false));
+      implement(space, within, std::make_unique<CpuKernel>(op, op));
     } else {
       implement(space, within, std::make_unique<RefusedKernel>());
     }
@@ -135,6 +138,7 @@ __attribute__((visibility("default"))) int firn_torch_ops_start() {
   if (started) return 0;
   try {
     open_software_gpu();
+    watch_captures();
     Quiet quiet;
     const c10::WarningUtils::WarningHandlerGuard no_override_warnings(&quiet);
     static auto* const registrar = new Registrar;

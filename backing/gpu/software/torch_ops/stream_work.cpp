@@ -25,7 +25,7 @@ constexpr size_t addresses_max = 480;
 struct Gpu {
   decltype(&::cuLaunchKernel) launch_kernel = nullptr;
   decltype(&::cuStreamQuery) stream_query = nullptr;
-  decltype(&::cuStreamIsCapturing) stream_is_capturing = nullptr;
+  decltype(&::cuStreamGetCaptureInfo_v3) capture_info = nullptr;
   decltype(&::cuGetErrorName) get_error_name = nullptr;
   decltype(&::firnGpuKernelCreate) kernel_create = nullptr;
 };
@@ -164,8 +164,8 @@ void open_software_gpu() {
   Gpu found;
   found.launch_kernel = reinterpret_cast<decltype(found.launch_kernel)>(find("cuLaunchKernel"));
   found.stream_query = reinterpret_cast<decltype(found.stream_query)>(find("cuStreamQuery"));
-  found.stream_is_capturing =
-      reinterpret_cast<decltype(found.stream_is_capturing)>(find("cuStreamIsCapturing"));
+  found.capture_info =
+      reinterpret_cast<decltype(found.capture_info)>(find("cuStreamGetCaptureInfo_v3"));
   found.get_error_name = reinterpret_cast<decltype(found.get_error_name)>(find("cuGetErrorName"));
   found.kernel_create =
       reinterpret_cast<decltype(found.kernel_create)>(find("firnGpuKernelCreate"));
@@ -197,7 +197,7 @@ void enqueue(Stream stream, const char* name, const Addresses& addresses,
   auto* const work = new Work;
   work->references = 1;
   work->function = std::move(function);
-  work->captured = capturing(stream);
+  work->captured = capture_of(stream) != 0;
   try {
     launch(stream, name, addresses, work);
   } catch (...) {
@@ -206,11 +206,14 @@ void enqueue(Stream stream, const char* name, const Addresses& addresses,
   }
 }
 
-bool capturing(Stream stream) {
+uint64_t capture_of(Stream stream) {
   CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-  const CUresult result = gpu.stream_is_capturing(static_cast<CUstream>(stream), &status);
-  if (result != CUDA_SUCCESS) fail("cuStreamIsCapturing", result, "the stream");
-  return status != CU_STREAM_CAPTURE_STATUS_NONE;
+  cuuint64_t capture = 0;
+  const CUresult result =
+      gpu.capture_info(static_cast<CUstream>(stream), &status, &capture, nullptr, nullptr, nullptr,
+                       nullptr);
+  if (result != CUDA_SUCCESS) fail("cuStreamGetCaptureInfo", result, "the stream");
+  return status == CU_STREAM_CAPTURE_STATUS_NONE ? 0 : capture;
 }
 
 }  // namespace firn::torch_ops

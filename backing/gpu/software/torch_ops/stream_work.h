@@ -31,7 +31,7 @@ void hold_stream(Stream stream, const char* name, const Addresses& addresses,
 void enqueue(Stream stream, const char* name, const Addresses& addresses,
              std::function<void()> work);
 
-/// Whether `stream` is being captured into a graph.
-bool capturing(Stream stream);
+/// The number of the capture that `stream` belongs to; 0 for none.
+uint64_t capture_of(Stream stream);
 
 }  // namespace firn::torch_ops

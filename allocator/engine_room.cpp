@@ -15,7 +15,7 @@ namespace firn {
 Result<Reservation> EngineImpl::make_room(Lock& lock, uint64_t granules, const Block* wanted) {
   if (granules > frames_.budget_granules()) return no_room(granules, wanted);
   uint64_t begin = 0, others_since = 0;
-  unsigned fruitless = 0;
+  unsigned fruitless = 0, busy_rounds = 0;
   ++waiting_;
   struct Leave {
     unsigned& waiting;
@@ -55,7 +55,8 @@ Result<Reservation> EngineImpl::make_room(Lock& lock, uint64_t granules, const B
                   !draining_.empty() || !faulting_.empty();
     if (moving) {
       others_since = 0;
-      if (!changed) wait(lock, poll_ns);
+      // Progress without room, time and again, is no reason to spin.
+      if (!changed || ++busy_rounds % 4 == 0) wait(lock, poll_ns);
       continue;
     }
     if (fruitless++ == 0) {  // the last reserves: small segments, and what the device may have now

@@ -156,7 +156,7 @@ void EngineImpl::spill_all() {
     if (!stuck_)
       for (Block* block : std::vector<Block*>(live_)) start_spill(*block, true);
     if (spilling_.empty()) return;
-    if (!pump_locked()) wait(lock, poll_ns);
+    if (!pump_locked() || round % 4 == 3) wait(lock, poll_ns);
   }
 }
 

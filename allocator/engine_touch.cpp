@@ -89,7 +89,8 @@ Result<Hold> EngineImpl::touch_slow(Block& block, CUstream stream, Access access
       }
       case State::faulting:
         if (!stall_begin) stall_begin = clock_.now_ns();
-        if (!pump_locked()) wait(lock, poll_ns);
+        pump_locked();
+        if (block.state() == State::faulting) wait(lock, poll_ns);
         if (block.fault_failures > failures + 3)
           return make_error(Code::driver, 0,
                             fmt::format("block {:#x} could not be brought back: {}", block.address,

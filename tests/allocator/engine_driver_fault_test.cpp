@@ -28,15 +28,16 @@ int scenario(Simulation& sim, std::vector<Kept>& kept) {
       return;
     }
     if (access == Access::write) {
-      block.pattern = pattern;
-      sim.fill(0, block.address, block.bytes, pattern, nullptr);
+      bool filled = sim.fill(0, block.address, block.bytes, pattern, nullptr);
+      if (filled) block.pattern = pattern;
+      failed += !filled;
     } else if (block.pattern) {
-      sim.verify(0, block.address, block.bytes, block.pattern, nullptr);
+      failed += !sim.verify(0, block.address, block.bytes, block.pattern, nullptr);
     }
     engine.release(*hold, nullptr);
   };
-  for (uint64_t i = 0; i < 8; ++i) {
-    size_t bytes = (3u << 20) + i * 700'000;
+  for (uint64_t i = 0; i < 5; ++i) {
+    size_t bytes = (2u << 20) + i * 700'000;
     Result<void*> made = engine.allocate(bytes, nullptr);
     if (!made) {
       ++failed;
@@ -65,7 +66,7 @@ int scenario(Simulation& sim, std::vector<Kept>& kept) {
 
 SimulationOptions options() {
   SimulationOptions o;
-  o.budget_bytes = 20u << 20;
+  o.budget_bytes = 10u << 20;
   o.host_bytes = 16u << 20;
   return o;
 }
@@ -89,7 +90,9 @@ void run(uint64_t n, int error, uint64_t& calls) {
   for (Kept& block : kept) {
     Result<Hold> hold = engine.touch(block.address, nullptr, Access::read);
     ASSERT_TRUE(hold) << describe(hold.error());
-    if (block.pattern) sim.verify(0, block.address, block.bytes, block.pattern, nullptr);
+    if (block.pattern) {
+      ASSERT_TRUE(sim.verify(0, block.address, block.bytes, block.pattern, nullptr));
+    }
     engine.release(*hold, nullptr);
   }
   sim.synchronize();
@@ -111,6 +114,7 @@ TEST(EngineDriverFault, nth_call_fails_for_every_n) {
   run(0, 0, calls);
   ASSERT_GT(calls, 100u);
   uint64_t most = calls;
+  std::printf("%llu calls can fail\n", (unsigned long long)most);
   for (int error : {static_cast<int>(CUDA_ERROR_OUT_OF_MEMORY),
                     static_cast<int>(CUDA_ERROR_UNKNOWN)})
     for (uint64_t n = 1; n <= most; ++n) {

@@ -167,7 +167,8 @@ class World {
     }
     block.touched = true;
     block.pattern = random_() | 1;
-    sim_.fill(block.device, block.address, block.bytes, block.pattern, stream);
+    if (!sim_.fill(block.device, block.address, block.bytes, block.pattern, stream))
+      fail("launch");
     engine.release(*hold, stream);
     after_operator();
   }
@@ -190,9 +191,10 @@ class World {
     }
     if (all)
       for (size_t i : chosen)
-        if (blocks_[i].pattern)
-          sim_.verify(blocks_[i].device, blocks_[i].address, blocks_[i].bytes,
-                      blocks_[i].pattern, stream);
+        if (blocks_[i].pattern &&
+            !sim_.verify(blocks_[i].device, blocks_[i].address, blocks_[i].bytes,
+                         blocks_[i].pattern, stream))
+          fail("launch");
     for (auto& [engine, hold] : holds) engine->release(hold, stream);
     after_operator();
   }
@@ -298,6 +300,8 @@ class World {
     for (int d = 0; d < options_.devices; ++d) {
       Engine& engine = sim_.engine(d);
       engine.trim();
+      for (int i = 0; i < 10'000 && (engine.pump() || engine.busy()); ++i)
+        sim_.clock().wait(1'000'000);
       engine.check();
       EngineStats stats = engine.stats();
       if (stats.allocated_bytes != 0) fail("allocated bytes left");

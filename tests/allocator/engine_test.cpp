@@ -151,7 +151,7 @@ TEST(Engine, prefetch_brings_back_ahead_of_use) {
   Engine& engine = sim.engine(0);
   void* a = make(engine, 6u << 20);
   use(engine, a);
-  sim.fill(0, a, 6u << 20, 7, nullptr);
+  ASSERT_TRUE(sim.fill(0, a, 6u << 20, 7, nullptr));
   sim.synchronize();
   engine.spill_all();
   ASSERT_TRUE(engine.prefetch(a, 6u << 20, nullptr));
@@ -163,7 +163,7 @@ TEST(Engine, prefetch_brings_back_ahead_of_use) {
   EXPECT_EQ(engine.stats().prefetched_bytes, 6u << 20);
   EXPECT_EQ(engine.stats().faulted_bytes, 0u);
   use(engine, a, Access::read);
-  sim.verify(0, a, 6u << 20, 7, nullptr);
+  ASSERT_TRUE(sim.verify(0, a, 6u << 20, 7, nullptr));
   sim.synchronize();
   EXPECT_EQ(Simulation::wrong_bytes, 0u);
 }
@@ -180,7 +180,7 @@ TEST(Engine, without_a_store_a_full_host_tier_stops_eviction_and_says_so) {
     made = engine.allocate(6u << 20, nullptr);
     if (!made) break;
     use(engine, *made);
-    sim.fill(0, *made, 6u << 20, 40 + i, nullptr);
+    ASSERT_TRUE(sim.fill(0, *made, 6u << 20, 40 + i, nullptr));
     blocks.push_back(*made);
   }
   ASSERT_FALSE(made);

@@ -68,9 +68,10 @@ class Simulation {
   FirnGpuCounts counts(int device) const;
 
   /// Enqueues a kernel that writes the pattern of `seed` over [address, address + bytes).
-  void fill(int device, void* address, size_t bytes, uint64_t seed, CUstream stream);
+  /// False when the driver refused the launch (a fault injected).
+  bool fill(int device, void* address, size_t bytes, uint64_t seed, CUstream stream);
   /// Enqueues a kernel that compares; a difference raises wrong_bytes.
-  void verify(int device, void* address, size_t bytes, uint64_t seed, CUstream stream);
+  bool verify(int device, void* address, size_t bytes, uint64_t seed, CUstream stream);
   /// Waits for everything on every device.
   void synchronize();
   static uint64_t wrong_bytes;   // since the simulation began

@@ -2,6 +2,9 @@
 # Everything that bench/demo.sh and tests/run.sh stand on: system packages, .venv with PyTorch, the
 # build in build/, and Firn installed into .venv. Idempotent; at once when all is in place.
 #
+#   bench/setup.sh           without the tests' programs, unless they were built before
+#   bench/setup.sh --tests   with them
+#
 # Needs root or sudo only when a system package is missing. FIRN_PYTHON names another interpreter
 # than /usr/bin/python3 (3.10 or newer). The full log is build/setup.log.
 set -uo pipefail
@@ -16,6 +19,7 @@ python=${FIRN_PYTHON:-/usr/bin/python3}
 log=build/setup.log
 requirements_stamp=.venv/firn-requirements
 source_stamp=build/firn-source
+tests_stamp=build/firn-tests
 install_stamp=.venv/firn-installed
 
 fail() {  # WHAT
@@ -106,22 +110,26 @@ configure() {
   local wipe=()
   [ ! -e build/meson-private/coredata.dat ] || wipe=(--wipe)
   .venv/bin/meson setup "${wipe[@]}" build -Dbuildtype=release -Db_ndebug=false -Dtorch=enabled \
-    -Dtorch_python="$PWD/.venv/bin/python"
+    -Dtorch_python="$PWD/.venv/bin/python" -Dtests="$1"
 }
 
 check_build() {
-  local here="$PWD"
+  local here="$PWD" tests=false
+  if [ $with_tests = yes ] || [ -e "$tests_stamp" ]; then tests=true; fi
   if [ ! -e build/build.ninja ] || [ "$(cat "$source_stamp" 2>/dev/null)" != "$here" ]; then
-    step "configuring build/" configure
+    step "configuring build/" configure $tests
     printf '%s\n' "$here" >"$source_stamp"
+  elif [ $tests = true ] && [ ! -e "$tests_stamp" ]; then
+    step "adding the tests" .venv/bin/meson configure build -Dtests=true
   fi
+  if [ $tests = true ]; then touch "$tests_stamp"; fi
   if .venv/bin/ninja -C build -n 2>/dev/null | grep -q 'no work to do'; then return 0; fi
   step "building" .venv/bin/ninja -C build -j "$(jobs_that_fit)"
 }
 
 install_firn() {
   .venv/bin/python -m pip install --disable-pip-version-check --no-build-isolation --no-deps \
-    --force-reinstall --no-index -Cbuild-dir=build .
+    --force-reinstall --no-index --config-settings=build-dir=build .
 }
 
 installed_is_current() {
@@ -139,17 +147,28 @@ check_install() {
   touch "$install_stamp"
 }
 
-mkdir -p build || exit 1
-exec 9>build/setup.lock
-flock -n 9 || { echo "setup: waiting for another set-up"; flock 9; }
-: >"$log"
-worked=no
-check_packages
-check_venv
-check_build
-check_install
-if [ $worked = no ]; then
-  echo "setup: everything is in place"
-else
-  echo "setup: done ($SECONDS s)"
-fi
+main() {  # read as a whole before it runs: the file may be replaced meanwhile
+  with_tests=no
+  case ${1:-} in
+    '') ;;
+    --tests) with_tests=yes ;;
+    *) echo "setup.sh: unknown option $1 (only --tests)" >&2; exit 2 ;;
+  esac
+  mkdir -p build || exit 1
+  exec 9>build/setup.lock
+  flock -n 9 || { echo "setup: waiting for another set-up"; flock 9; }
+  : >"$log"
+  worked=no
+  check_packages
+  check_venv
+  check_build
+  check_install
+  if [ $worked = no ]; then
+    echo "setup: everything is in place"
+  else
+    echo "setup: done ($SECONDS s)"
+  fi
+  exit 0
+}
+
+main "$@"

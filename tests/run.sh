@@ -30,7 +30,7 @@ for variable in $(compgen -e FIRN_ | grep -vE '^FIRN_(TEST_|SEED$|PYTHON$)'); do
 done
 unset PYTORCH_CUDA_ALLOC_CONF PYTORCH_ALLOC_CONF
 
-bash bench/setup.sh || exit 1
+bash bench/setup.sh --tests || exit 1
 python=.venv/bin/python
 results=build/test-results
 rm -rf "$results" build/meson-logs/testlog.json && mkdir -p "$results" || exit 1

@@ -134,10 +134,10 @@ install_firn() {
 
 installed_is_current() {
   [ -e "$install_stamp" ] && [ -x .venv/bin/firn ] &&
-    [ -z "$(find pyproject.toml pytorch_plugin meson.build -newer "$install_stamp" \
-      -print -quit)" ] &&
-    [ -z "$(find build -newer "$install_stamp" -type f -print -quit \
-      \( -name 'lib*.so' -o -name 'libcuda*.so.*' -o -name firn \))" ]
+    [ -z "$(find pyproject.toml meson.build pytorch_plugin -newer "$install_stamp" -type f \
+      ! -name '*.pyc' -print -quit)" ] &&
+    [ -z "$(find build -newer "$install_stamp" -type f \
+      \( -name 'lib*.so' -o -name 'lib*.so.[0-9]*' -o -name firn \) -print -quit)" ]
 }
 
 check_install() {

@@ -87,10 +87,10 @@ with_firn() {  # SIZE COMMAND...
     --stats "$out/stats.json" --trace "$out/trace.csv" -- "$@"
 }
 
-train() {  # NAME HOW SIZE: its output goes to the terminal and to a log
+train() {  # NAME HOW SIZE: its output goes to a log, without tracebacks' frames to the terminal
   local name=$1 how=$2 size=$3
   "$how" "$size" "$python" bench/demo/train_gpt.py "${options[@]}" --out "$out/$name.json" 2>&1 |
-    tee "$out/$name.log" | sed 's/^/  | /'
+    tee "$out/$name.log" | sed -u '/^Traceback\|^ /d; s/^\(.\{110\}\).*/\1 .../; s/^/  | /'
   return "${PIPESTATUS[0]}"
 }
 

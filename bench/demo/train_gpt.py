@@ -82,7 +82,7 @@ def arguments():
     parser.add_argument("--width", type=int, default=256)
     parser.add_argument("--heads", type=int, default=4)
     parser.add_argument("--length", type=int, default=256)
-    parser.add_argument("--batch", type=int, default=16)
+    parser.add_argument("--batch", type=int, default=20)
     parser.add_argument("--deterministic", action="store_true",
                         help="only operators whose results do not depend on timing")
     parser.add_argument("--out", type=pathlib.Path, help="a JSON file for the results")

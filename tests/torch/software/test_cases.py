@@ -14,6 +14,11 @@ import software_device
 HERE = os.path.dirname(os.path.abspath(__file__))
 MODES = {"native": {}, "expandable": {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}}
 NATIVE_ONLY = {"sweep.py", "trainer.py"}  # long, and nothing in them depends on the allocator
+SETTINGS = {
+    "memory.py": {"FIRN_GPU_MEMORY": "2GiB"},
+    "capacity.py": {"FIRN_GPU_MEMORY": "48MiB"},
+    "devices.py": {"FIRN_GPU_DEVICES": "3", "CUDA_VISIBLE_DEVICES": "2,0"},
+}
 TIMEOUT_S = 900
 
 pytestmark = pytest.mark.skipif(software_device.libraries() is None,
@@ -38,7 +43,7 @@ _results = {}
 def results(file, mode, wanted):
     """What the process for (file, mode) printed; run once for all its cases."""
     if (file, mode) not in _results:
-        env = software_device.environment(**MODES[mode])
+        env = software_device.environment(**MODES[mode], **SETTINGS.get(file, {}))
         process = subprocess.Popen(
             [sys.executable, os.path.join(HERE, "run_cases.py"),
              os.path.join(HERE, "cases", file)] + wanted,

@@ -226,9 +226,9 @@ TEST_F(FirnC, hints_and_pins) {
   EXPECT_EQ(firn_prefetch(block, 8u << 20, nullptr), FIRN_OK) << firn_error();
   EXPECT_EQ(firn_pin(block), FIRN_OK) << firn_error();
   bool named = false;
-  for (const auto& pinned : stats()["devices"][0]["pinned"])
-    named |= pinned["reason"] == "firn_pin()";
-  EXPECT_TRUE(named);
+  nlohmann::json s = stats();
+  for (const auto& pinned : s["devices"][0]["pinned"]) named |= pinned["reason"] == "firn_pin()";
+  EXPECT_TRUE(named) << s.dump(1);
   EXPECT_EQ(firn_unpin(block), FIRN_OK) << firn_error();
   const int read = FIRN_READ;
   ASSERT_EQ(firn_touch(&block, &read, 1, nullptr), FIRN_OK);

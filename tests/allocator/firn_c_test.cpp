@@ -89,14 +89,14 @@ void run_kernel(void* kernel, void* block, size_t bytes, uint64_t seed, CUstream
   ASSERT_EQ(program().launch(kernel, 1, 1, 1, 1, 1, 1, 0, stream, params, nullptr), CUDA_SUCCESS);
 }
 
-std::string spill_dir() {
-  static std::string dir = [] {
+const std::string& spill_dir() {
+  static const std::string& dir = *new std::string([] {
     std::string pattern = (std::filesystem::current_path() / "firn-c-XXXXXX").string();
     if (!::mkdtemp(pattern.data())) std::abort();
     std::atexit([] { std::filesystem::remove_all(spill_dir()); });
     return pattern;
-  }();
-  return dir;
+  }());
+  return dir;  // never destroyed: looked at in an exit handler
 }
 
 class FirnC : public testing::Test {

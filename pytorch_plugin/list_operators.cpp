@@ -95,6 +95,8 @@ void run_whole(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* s
   const size_t count = op.schema().arguments().size();
   touch_arguments(scope.scopes(), info, arguments_of(*stack).slice(stack->size() - count));
   op.redispatchBoxed(keys & after_us, stack);
+  for (const IValue& result : arguments_of(*stack).slice(stack->size() - op.schema().returns().size()))
+    touch_results(scope.scopes(), result);
 }
 
 void run_slices(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack,
@@ -114,6 +116,7 @@ void run_slices(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* 
     ObservedScope scope;
     touch_arguments(scope.scopes(), info, arguments_of(slice));
     op.redispatchBoxed(keys & after_us, &slice);
+    for (const IValue& result : slice) touch_results(scope.scopes(), result);
     join(results, slice, returns);
     begin = end;
   }

@@ -28,7 +28,7 @@ std::unique_ptr<at::ObserverContext> start(const at::RecordFunction& record) {
       info->kind == OperatorInfo::Kind::sliced || autocast_comes_first(*info))
     return nullptr;
   ThreadScopes& scopes = ThreadScopes::mine();
-  scopes.enter(&record);
+  scopes.enter(&record, info);
   if (info->kind == OperatorInfo::Kind::uses) touch_arguments(scopes, *info, record.inputs());
   return nullptr;
 }
@@ -41,7 +41,12 @@ void leave(ThreadScopes& scopes, const void* key) {
 }
 
 void end(const at::RecordFunction& record, at::ObserverContext*) {
-  leave(ThreadScopes::mine(), &record);
+  ThreadScopes& scopes = ThreadScopes::mine();
+  // A block that left an operator as a tensor is used by operators: it may leave the device. (One
+  // that did not may be a workspace that its library keeps.)
+  if (scopes.gives_results(&record))
+    for (const c10::IValue& result : record.outputs()) touch_results(scopes, result);
+  leave(scopes, &record);
 }
 
 }  // namespace
@@ -57,6 +62,11 @@ void touch_arguments(ThreadScopes& scopes, const OperatorInfo& info,
   }
 }
 
+void touch_results(ThreadScopes& scopes, const c10::IValue& result) {
+  for_each_tensor(result,
+                  [&](c10::TensorImpl* tensor) { scopes.touch(tensor, Access::read); });
+}
+
 void install_observer(bool spill_always) {
   static std::mutex mutex;
   std::lock_guard lock(mutex);
@@ -65,6 +75,7 @@ void install_observer(bool spill_always) {
   register_list_operators();
   at::addGlobalCallback(at::RecordFunctionCallback(start, end)
                             .needsInputs(true)
+                            .needsOutputs(true)
                             .scopes({at::RecordScope::FUNCTION}));
   installed.store(true, std::memory_order_release);
 }

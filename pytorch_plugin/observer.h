@@ -52,5 +52,7 @@ void for_each_tensor(const c10::IValue& value, Visit&& visit) {
 /// Holds every tensor among `arguments`.
 void touch_arguments(ThreadScopes& scopes, const OperatorInfo& info,
                      c10::ArrayRef<const c10::IValue> arguments);
+/// Shows the engine that these blocks are tensors.
+void touch_results(ThreadScopes& scopes, const c10::IValue& result);
 
 }  // namespace firn::pytorch

@@ -139,7 +139,10 @@ OperatorInfo classify(const c10::OperatorHandle& op) {
   if (only_calls_others || metadata_in_place || among(metadata_only, name) ||
       (is_core(name) && is_view(schema)))
     return info;
-  info.kind = among(allocates_only, name) ? Kind::allocates : Kind::uses;
+  const bool allocates = among(allocates_only, name) ||
+                         std::string_view(name).starts_with("aten::empty") ||
+                         std::string_view(name).starts_with("aten::_empty");
+  info.kind = allocates ? Kind::allocates : Kind::uses;
   info.written = written_arguments(schema);
   info.has_autocast = op.hasKernelForDispatchKey(c10::DispatchKey::AutocastCUDA) &&
                       !op.isKernelFallthroughKernel(c10::DispatchKey::AutocastCUDA);

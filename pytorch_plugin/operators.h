@@ -15,8 +15,8 @@ namespace firn::pytorch {
 struct OperatorInfo {
   enum class Kind : uint8_t {
     passive,   // views and metadata, and operators that only call others: nothing to hold
-    allocates, // has a kernel of its own, but uses no byte of its inputs (empty_like)
-    uses,      // has a kernel of its own that uses its inputs
+    allocates, // makes memory that anything may use, and uses no byte of its inputs (empty_like)
+    uses,      // has a kernel of its own, which uses its inputs and makes its results
     sliced,    // over lists: left to list_operators.h
   };
   std::string name, overload;

@@ -24,7 +24,7 @@ ThreadScopes& ThreadScopes::mine() {
 
 void ThreadScopes::leave(const void* key) {
   for (size_t i = scopes_.size(); i-- > 0;) {
-    if (scopes_[i] != key) continue;
+    if (scopes_[i].key != key) continue;
     scopes_.resize(i);
     break;
   }

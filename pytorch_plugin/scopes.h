@@ -14,6 +14,7 @@
 #include <c10/core/TensorImpl.h>
 
 #include "allocator/engine.h"
+#include "pytorch_plugin/operators.h"
 
 namespace firn::pytorch {
 
@@ -22,7 +23,13 @@ class ThreadScopes {
   static ThreadScopes& mine();
 
   /// `key` names the operator's scope: the address of its RecordFunction, or of a slice.
-  void enter(const void* key) { scopes_.push_back(key); }
+  void enter(const void* key, const OperatorInfo* info = nullptr) {
+    scopes_.push_back({key, info && info->kind == OperatorInfo::Kind::uses});
+  }
+  /// Whether `key` is the innermost scope, of an operator whose results are tensors to be seen.
+  bool gives_results(const void* key) const {
+    return !scopes_.empty() && scopes_.back().key == key && scopes_.back().gives_results;
+  }
   /// Leaves `key`'s scope and whatever was left open above it; a key that was not entered has no
   /// effect. After the outermost one everything is released.
   void leave(const void* key);
@@ -48,10 +55,15 @@ class ThreadScopes {
     const void* base;
   };
 
+  struct Scope {
+    const void* key;
+    bool gives_results;
+  };
+
   void touch_storage(c10::StorageImpl* storage, int device, Access access);
   void release_all();
 
-  std::vector<const void*> scopes_;
+  std::vector<Scope> scopes_;
   std::vector<Held> held_;
   std::string trouble_;
 };

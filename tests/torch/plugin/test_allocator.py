@@ -239,25 +239,31 @@ def test_mem_pool(run):
     """)
 
 
+GRAPH = """
+    import torch
+    x = torch.ones(2 << 20, device="cuda")
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        y = x * 2
+        z = (y + 1) * 3
+    hoard = [torch.full((4 << 20,), float(i), device="cuda") for i in range(20)]  # 320 MiB
+    for value in (1.0, 5.0):
+        x.fill_(value)
+        graph.replay()
+        torch.cuda.synchronize()
+        assert z.min().item() == z.max().item() == (2 * value + 1) * 3
+    assert [each[0].item() for each in hoard] == list(range(20))
+    del graph, y, z
+"""
+
+
 def test_graph(run):
     """A captured graph replays into the memory it was captured with, also when memory is short."""
-    run("""
-        import torch
-        x = torch.ones(2 << 20, device="cuda")
-        torch.cuda.synchronize()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            y = x * 2
-            z = (y + 1) * 3
-        hoard = [torch.full((4 << 20,), float(i), device="cuda") for i in range(20)]  # 320 MiB
-        for value in (1.0, 5.0):
-            x.fill_(value)
-            graph.replay()
-            torch.cuda.synchronize()
-            assert z.min().item() == z.max().item() == (2 * value + 1) * 3
-        assert [each[0].item() for each in hoard] == list(range(20))
-        del graph, y, z
-    """, conf="backend:firn,firn_budget:192MiB,firn_host:1GiB,firn_watch:0")
+    native = run(GRAPH, conf=None, status=None)
+    if native.returncode != 0:
+        pytest.skip("no capture on this software device: " + native.stderr.strip()[-200:])
+    run(GRAPH, conf="backend:firn,firn_budget:192MiB,firn_host:1GiB,firn_watch:0")
 
 
 def test_hints(run):

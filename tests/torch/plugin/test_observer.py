@@ -47,7 +47,7 @@ CASES = {
         for _ in range(2):
             a = l(torch.randn(1024, 1024, device="cuda") @ w).softmax(-1).log().sum()
             b = e(torch.randint(10_000, (64, 512), device="cuda")).pow(2).mean()
-            d = n(c(torch.randn(4, 3, 128, 128, device="cuda"))).relu().sum()
+            d = n(c(torch.randn(2, 3, 128, 128, device="cuda"))).relu().sum()
             (a * 1e-6 + b + d * 1e-6).backward()
         show(w.grad, e.weight.grad, c.weight.grad, n.weight.grad, n.running_mean, l.weight.grad)
     """,
@@ -88,10 +88,13 @@ CASES = {
         show(*ps, torch.tensor(s.get_scale()))
     """,
     "sparse and nested": """
-        i = torch.randint(0, 1000, (2, 300_000), device="cuda")
-        x = torch.sparse_coo_tensor(i, torch.rand(300_000, device="cuda"), (1000, 1000))
-        show(x.coalesce().values(), x.coalesce().indices(), x.to_dense(),
-             (x @ torch.rand(1000, 600, device="cuda")))
+        x = torch.sparse_csr_tensor(torch.arange(0, 600_001, 600, device="cuda"),
+                                    torch.arange(600_000, device="cuda") % 1000,
+                                    torch.rand(600_000, device="cuda"), (1000, 1000))
+        show(x.to_dense(), x.values(), x.col_indices())
+        n = torch.nested.nested_tensor([torch.rand(1000, 500, device="cuda"),
+                                        torch.rand(700, 500, device="cuda")])
+        show(n.to_padded_tensor(0.0), *(n * 2).unbind())
     """,
     "files and copies": """
         import io
@@ -190,7 +193,7 @@ def test_nothing_is_observed_while_memory_suffices(run):
 
 
 def test_an_operator_above_the_budget(run):
-    """Inputs that fit alone, a result that does not fit beside them."""
+    """Inputs that fit, a result that does not fit beside them."""
     run("""
         import torch
         a = torch.full((10 << 20,), 1.0, device="cuda")
@@ -232,7 +235,7 @@ def test_lists_above_the_budget_are_cut(run):
         scaled = torch._foreach_mul([p.detach() for p in ps], [float(i) for i in range(16)])
         assert [s[9].item() for s in scaled] == [(i - 0.5) * i for i in range(16)]
         torch._foreach_addcmul_([p.detach() for p in ps], scaled, scaled,
-                                torch.arange(16, dtype=torch.float32))
+                                [float(i) for i in range(16)])
         expected = [(i - 0.5) + i * ((i - 0.5) * i) ** 2 for i in range(16)]
         assert [p[1].item() for p in ps] == expected
         d = firn.stats()["devices"][0]
@@ -254,7 +257,6 @@ def test_a_lost_block_is_an_error(run, tmp_path):
         for _ in range(4):
             for each in hoard:
                 each.add_(1)
-        state = torch.cuda.synchronize
         spoilt = 0
         for fd in os.listdir("/proc/self/fd"):
             try:
@@ -268,7 +270,7 @@ def test_a_lost_block_is_an_error(run, tmp_path):
                         file.seek(at)
                         file.write(os.urandom(64))
                 spoilt += 1
-        assert spoilt == 1, spoilt
+        assert spoilt >= 1  # descriptors of the one file
         try:
             x.add_(1)
         except RuntimeError as error:

@@ -17,6 +17,7 @@ namespace {
 constexpr uint64_t wake_data = UINT64_MAX;            // user_data of the eventfd's poll
 constexpr unsigned registered_most = 1024;            // buffers
 constexpr size_t buffer_bytes_max = size_t{1} << 30;  // the kernel's limit for one
+constexpr unsigned submitted_together = 4;            // writes, while the next is summed
 constexpr unsigned busy_wait_us = 200;                // the kernel has no memory for a request
 }  // namespace
 
@@ -59,16 +60,23 @@ void RingLoop::loop() {
       std::lock_guard lock(io_.mutex_);
       if (io_.stopping_) return;
     }
-    int result = io_uring_submit_and_wait(&ring_, 1);
-    if (result == -EAGAIN || result == -EBUSY || result == -ENOMEM) ::usleep(busy_wait_us);
-    // Anything else means that the ring is gone while the kernel may still write to staging memory:
-    // no request could be ended safely.
-    FIRN_STORE_CHECK(result >= 0 || result == -EINTR || result == -EAGAIN || result == -EBUSY ||
-                         result == -ENOMEM,
-                     "io_uring_enter: %s (did the program close descriptors it did not open?)",
-                     errno_words(-result).c_str());
+    check(io_uring_submit_and_wait(&ring_, 1));
     reap();
   }
+}
+
+void RingLoop::submit() { check(io_uring_submit(&ring_)); }
+
+/// An answer of io_uring_enter. Any but these means that the ring is gone while the kernel may
+/// still write to staging memory: no request could be ended safely.
+void RingLoop::check(int result) {
+  if (result == -EAGAIN || result == -EBUSY || result == -ENOMEM) {
+    ::usleep(busy_wait_us);
+    return;
+  }
+  FIRN_STORE_CHECK(result >= 0 || result == -EINTR,
+                   "io_uring_enter: %s (did the program close descriptors it did not open?)",
+                   errno_words(-result).c_str());
 }
 
 void RingLoop::register_regions() {
@@ -145,9 +153,13 @@ void RingLoop::fill() {
     if (!transfer) return;
     size_t number = free_.back();
     free_.pop_back();
-    // The sum of a part is taken while the parts before it are on their way.
+    // The sum of a part is taken while the parts before it are on their way: those go to the kernel
+    // first.
     Job& job = *transfer->job;
-    if (job.write()) job.summer.sum_to(job.data, transfer->end);
+    if (job.write()) {
+      if (io_uring_sq_ready(&ring_) >= submitted_together) submit();
+      job.summer.sum_to(job.data, transfer->end);
+    }
     requests_[number].transfer = std::move(*transfer);
     begin(number);
   }

@@ -44,6 +44,8 @@ class RingLoop {
   void fill();
   /// Submits the transfer's next call; answers it at once where the seam says so.
   void begin(size_t number);
+  void submit();
+  void check(int result);
   void reap();
   void completed(size_t number, ssize_t result);
   int buffer_of(const FileCall& call) const;

@@ -25,7 +25,7 @@ struct SumKernel {
 };
 extern const SumKernel sum_kernel_generic;
 extern const SumKernel sum_kernel_avx2;  // where the build has it; call only with AVX2 present
-const SumKernel& sum_kernel();  // the best one here
+const SumKernel& sum_kernel();           // the best one here
 
 class Summer {
  public:

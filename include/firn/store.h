@@ -148,7 +148,7 @@ class SimulatedStore : public Store {
 };
 std::unique_ptr<SimulatedStore> open_simulated_store(const SimulatedStoreOptions& options);
 
-/// Page-aligned anonymous shared memory for staging: hugetlb pages where the system has them, else
+/// Page-aligned anonymous memory for staging: hugetlb pages where the system has them, else
 /// transparent huge pages; MADV_DONTFORK. Freed by the destructor.
 class StagingRegion {
  public:

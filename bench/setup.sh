@@ -13,7 +13,7 @@ cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/.." || exit 1
 # One ninja for every step: another version would start the build over.
 export PATH="$PWD/.venv/bin:$PATH" NINJA="$PWD/.venv/bin/ninja"
 
-packages=(python3 python3-venv g++ pkg-config git ca-certificates liburing-dev libxxhash-dev
+packages=(python3 python3-venv g++ pkg-config ca-certificates liburing-dev libxxhash-dev
           libcli11-dev nlohmann-json3-dev libfmt-dev libgtest-dev libbenchmark-dev)
 python=${FIRN_PYTHON:-/usr/bin/python3}
 log=build/setup.log

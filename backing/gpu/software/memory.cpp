@@ -135,8 +135,10 @@ void DeviceMemory::open(int ordinal) {
   const std::string name = "firn-gpu" + std::to_string(ordinal);
   frame_file = MemoryFile(name + "-frames", file_bytes);
   frame_space = Stretches(0, file_bytes);
-  small = Heap(name + "-small", uint64_t{1} << 38);
-  large = Heap(name + "-large", uint64_t{1} << 40);
+  // Several times the capacity, so that addresses do not run out by fragmentation before memory does.
+  const uint64_t span = round_up(4 * capacity, granule_bytes) + (uint64_t{16} << 30);
+  small = Heap(name + "-small", span);
+  large = Heap(name + "-large", span);
   opened = true;
 }
 

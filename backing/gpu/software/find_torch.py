@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Prints, as one JSON object, where the running interpreter's PyTorch is and how to build against it.
+"""Prints, as one JSON object, where the running interpreter's PyTorch is and how to build with it.
 
     PYTHON backing/gpu/software/find_torch.py [--lines]
 
@@ -24,8 +24,8 @@ def candidates():
     isolated package build hides them from the import path)."""
     paths = [path for path in sys.path[1:] if path]
     paths += [sysconfig.get_path("platlib"), sysconfig.get_path("purelib")]
-    paths += [os.path.join(sys.prefix, name, "site-packages") for name in
-              ("lib/python%d.%d" % sys.version_info[:2], "lib64/python%d.%d" % sys.version_info[:2])]
+    paths += [os.path.join(sys.prefix, name, "python%d.%d" % sys.version_info[:2], "site-packages")
+              for name in ("lib", "lib64")]
     return list(dict.fromkeys(paths))
 
 

@@ -28,7 +28,8 @@ print(error, count.value)
 
 @pytest.mark.parametrize("visible,expected", [
     (None, "0 3"), ("0", "0 1"), ("1,0", "0 2"), ("2,1,0", "0 3"), ("", "100 0"), ("-1", "100 0"),
-    ("0,7,1", "0 1"), ("1,1", "100 0"), ("x", "100 0"), ("0,-1,1", "0 1"), ("GPU-nothing", "100 0")])
+    ("0,7,1", "0 1"), ("1,1", "100 0"), ("x", "100 0"), ("0,-1,1", "0 1"),
+    ("GPU-nothing", "100 0")])
 def test_visible_devices(visible, expected):
     settings = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
     done = run(COUNT, FIRN_GPU_DEVICES="3", **settings)
@@ -71,6 +72,10 @@ assert runtime.cudaGetErrorString(2) == b"out of memory"
 assert runtime.cudaPeekAtLastError() == 2 and runtime.cudaGetLastError() == 2
 assert runtime.cudaGetLastError() == 0
 assert runtime.cudaSetDevice(9) == 101
+assert runtime.cudaDeviceReset() == 0
+runtime.cudaGetLastError()
+assert runtime.cudaMalloc(ctypes.byref(device), ctypes.c_size_t(4096)) == 0
+assert runtime.cudaFree(device) == 0
 """)
     assert done.returncode == 0, done.stderr
 

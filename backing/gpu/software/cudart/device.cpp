@@ -37,13 +37,11 @@ constexpr IntegerProperty integer_properties[] = {
     {CU_DEVICE_ATTRIBUTE_STREAM_PRIORITIES_SUPPORTED, &cudaDeviceProp::streamPrioritiesSupported},
     {CU_DEVICE_ATTRIBUTE_GLOBAL_L1_CACHE_SUPPORTED, &cudaDeviceProp::globalL1CacheSupported},
     {CU_DEVICE_ATTRIBUTE_LOCAL_L1_CACHE_SUPPORTED, &cudaDeviceProp::localL1CacheSupported},
-    {CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_MULTIPROCESSOR,
-     &cudaDeviceProp::regsPerMultiprocessor},
+    {CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_MULTIPROCESSOR, &cudaDeviceProp::regsPerMultiprocessor},
     {CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY, &cudaDeviceProp::managedMemory},
     {CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS, &cudaDeviceProp::pageableMemoryAccess},
     {CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS, &cudaDeviceProp::concurrentManagedAccess},
-    {CU_DEVICE_ATTRIBUTE_COMPUTE_PREEMPTION_SUPPORTED,
-     &cudaDeviceProp::computePreemptionSupported},
+    {CU_DEVICE_ATTRIBUTE_COMPUTE_PREEMPTION_SUPPORTED, &cudaDeviceProp::computePreemptionSupported},
     {CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM,
      &cudaDeviceProp::canUseHostPointerForRegisteredMem},
     {CU_DEVICE_ATTRIBUTE_COOPERATIVE_LAUNCH, &cudaDeviceProp::cooperativeLaunch},
@@ -68,11 +66,11 @@ void fill_sizes(cudaDeviceProp* properties, CUdevice device) {
     return static_cast<size_t>(attribute_of(device, attribute));
   };
   properties->sharedMemPerBlock = size(CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK);
-  properties->sharedMemPerBlockOptin =
-      size(CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN);
+  properties->sharedMemPerBlockOptin = size(CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN);
   properties->sharedMemPerMultiprocessor =
       size(CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR);
-  properties->reservedSharedMemPerBlock = size(CU_DEVICE_ATTRIBUTE_RESERVED_SHARED_MEMORY_PER_BLOCK);
+  properties->reservedSharedMemPerBlock =
+      size(CU_DEVICE_ATTRIBUTE_RESERVED_SHARED_MEMORY_PER_BLOCK);
   properties->memPitch = size(CU_DEVICE_ATTRIBUTE_MAX_PITCH);
   properties->totalConstMem = size(CU_DEVICE_ATTRIBUTE_TOTAL_CONSTANT_MEMORY);
   properties->textureAlignment = size(CU_DEVICE_ATTRIBUTE_TEXTURE_ALIGNMENT);
@@ -131,6 +129,15 @@ cudaError_t cudaInitDevice(int device, unsigned, unsigned) {
 cudaError_t cudaSetValidDevices(int*, int) { return keep(not_supported("cudaSetValidDevices")); }
 cudaError_t cudaDeviceSynchronize(void) { return FIRN_CALL(cuCtxSynchronize); }
 
+cudaError_t cudaDeviceReset(void) {
+  int device = 0;
+  cudaError_t error = current_device(&device);
+  if (error == cudaSuccess) error = static_cast<cudaError_t>(driver().cuCtxSetCurrent(nullptr));
+  if (error == cudaSuccess) error = FIRN_CALL_BARE(cuDevicePrimaryCtxReset, device);
+  if (error == cudaSuccess) forget_context(device);
+  return keep(error);
+}
+
 cudaError_t cudaSetDeviceFlags(unsigned flags) {
   int device = 0;
   const cudaError_t error = current_device(&device);
@@ -142,9 +149,8 @@ cudaError_t cudaGetDeviceFlags(unsigned* flags) {
   int device = 0;
   int active = 0;
   const cudaError_t error = current_device(&device);
-  return error != cudaSuccess
-             ? keep(error)
-             : FIRN_CALL_BARE(cuDevicePrimaryCtxGetState, device, flags, &active);
+  return error != cudaSuccess ? keep(error)
+                              : FIRN_CALL_BARE(cuDevicePrimaryCtxGetState, device, flags, &active);
 }
 
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int device) {

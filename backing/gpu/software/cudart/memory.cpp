@@ -117,12 +117,10 @@ cudaError_t cudaMemPoolTrimTo(cudaMemPool_t pool, size_t bytes) {
   return FIRN_CALL(cuMemPoolTrimTo, pool, bytes);
 }
 cudaError_t cudaMemPoolGetAttribute(cudaMemPool_t pool, cudaMemPoolAttr attribute, void* value) {
-  return FIRN_CALL(cuMemPoolGetAttribute, pool, static_cast<CUmemPool_attribute>(attribute),
-                   value);
+  return FIRN_CALL(cuMemPoolGetAttribute, pool, static_cast<CUmemPool_attribute>(attribute), value);
 }
 cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t pool, cudaMemPoolAttr attribute, void* value) {
-  return FIRN_CALL(cuMemPoolSetAttribute, pool, static_cast<CUmemPool_attribute>(attribute),
-                   value);
+  return FIRN_CALL(cuMemPoolSetAttribute, pool, static_cast<CUmemPool_attribute>(attribute), value);
 }
 cudaError_t cudaMemPoolSetAccess(cudaMemPool_t pool, const cudaMemAccessDesc* access,
                                  size_t count) {
@@ -211,8 +209,7 @@ cudaError_t cudaMemcpyPeer(void* to, int to_device, const void* from, int from_d
   cudaError_t error = context_of(to_device, &to_context);
   if (error == cudaSuccess) error = context_of(from_device, &from_context);
   if (error != cudaSuccess) return keep(error);
-  return FIRN_CALL(cuMemcpyPeer, address_of(to), to_context, address_of(from), from_context,
-                   bytes);
+  return FIRN_CALL(cuMemcpyPeer, address_of(to), to_context, address_of(from), from_context, bytes);
 }
 cudaError_t cudaMemcpyPeerAsync(void* to, int to_device, const void* from, int from_device,
                                 size_t bytes, cudaStream_t stream) {

@@ -54,8 +54,7 @@ Driver load() {
   if (table.get_proc_address == nullptr) return table;
 #define FIRN_TEXT_OF(text) #text
 #define FIRN_TEXT(text) FIRN_TEXT_OF(text)
-#define FIRN_CUDART_RESOLVE(entry) \
-  resolve(table, library, #entry, FIRN_TEXT(entry), &table.entry);
+#define FIRN_CUDART_RESOLVE(entry) resolve(table, library, #entry, FIRN_TEXT(entry), &table.entry);
   FIRN_CUDART_DRIVER(FIRN_CUDART_RESOLVE)
 #undef FIRN_CUDART_RESOLVE
   table.busy = reinterpret_cast<decltype(table.busy)>(dlsym(library, "firnGpuBusy"));
@@ -159,6 +158,11 @@ cudaError_t enter_device(int device) {
   result = table.cuCtxSetCurrent(context);
   if (result == CUDA_SUCCESS) thread_device = device;
   return static_cast<cudaError_t>(result);
+}
+
+void forget_context(int device) {
+  const std::lock_guard lock(primary_mutex);
+  primary_contexts.at(device).store(nullptr, std::memory_order_release);
 }
 
 cudaError_t enter() {

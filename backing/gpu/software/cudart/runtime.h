@@ -13,6 +13,7 @@ namespace firn::cudart {
 
 // Every driver entry used. An entry that the driver lacks stays null: calls of it answer
 // cudaErrorNotSupported and name it once.
+// clang-format off
 #define FIRN_CUDART_DRIVER(X)                                                                   \
   X(cuInit) X(cuDriverGetVersion) X(cuGetErrorName) X(cuGetErrorString) X(cuDeviceGetCount)     \
   X(cuDeviceGet) X(cuDeviceGetName) X(cuDeviceGetAttribute) X(cuDeviceTotalMem)                 \
@@ -43,6 +44,7 @@ namespace firn::cudart {
   X(cuGraphNodeGetType) X(cuGraphNodeGetDependencies) X(cuGraphAddEmptyNode)                    \
   X(cuGraphInstantiate) X(cuGraphLaunch) X(cuGraphUpload) X(cuGraphExecDestroy)                 \
   X(cuGraphDebugDotPrint)
+// clang-format on
 
 // `#entry` is the base name that cuGetProcAddress wants; `entry` itself expands to the versioned
 // name that <cuda.h> declares.
@@ -59,7 +61,8 @@ struct Driver {
 const Driver& driver();
 
 /// The devices that CUDA_VISIBLE_DEVICES leaves: the first ones of the driver's, as many as are
-/// named, since the software GPU's devices are all alike. (A real driver obeys the variable itself.)
+/// named, since the software GPU's devices are all alike. (A real driver obeys the variable
+/// itself.)
 cudaError_t device_count(int* count);
 
 /// Remembers `error` as the thread's last one, unless it is success, and returns it.
@@ -75,6 +78,8 @@ cudaError_t not_supported(const char* name);
 cudaError_t enter();
 /// Makes `device`'s primary context current.
 cudaError_t enter_device(int device);
+/// After a reset of `device`: its primary context is to be retained anew.
+void forget_context(int device);
 /// The device of the current context, else the thread's; never makes a context.
 cudaError_t current_device(int* device);
 

@@ -99,8 +99,8 @@ cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* 
 }
 cudaError_t cudaStreamGetCaptureInfo(cudaStream_t stream, cudaStreamCaptureStatus* status,
                                      unsigned long long* id, cudaGraph_t* graph,
-                                     const cudaGraphNode_t** nodes,
-                                     const cudaGraphEdgeData** edges, size_t* count) {
+                                     const cudaGraphNode_t** nodes, const cudaGraphEdgeData** edges,
+                                     size_t* count) {
   return FIRN_CALL(cuStreamGetCaptureInfo, stream, reinterpret_cast<CUstreamCaptureStatus*>(status),
                    reinterpret_cast<cuuint64_t*>(id), graph, nodes,
                    reinterpret_cast<const CUgraphEdgeData**>(edges), count);

@@ -89,9 +89,8 @@ c10::Storage Aliases::fresh_storage(const c10::Storage& cpu) {
   if (added) {
     c10::DataPtr memory = device_memory(cpu.nbytes());
     if (cpu.nbytes() != 0) copies_.push_back({cpu, memory.get(), cpu.nbytes()});
-    place->second =
-        c10::Storage(c10::Storage::use_byte_size_t{}, cpu.nbytes(), std::move(memory),
-                     c10::cuda::CUDACachingAllocator::get(), /*resizable=*/true);
+    place->second = c10::Storage(c10::Storage::use_byte_size_t{}, cpu.nbytes(), std::move(memory),
+                                 c10::cuda::CUDACachingAllocator::get(), /*resizable=*/true);
   }
   return place->second;
 }

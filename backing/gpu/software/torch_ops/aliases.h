@@ -1,7 +1,7 @@
 // CPU tensors over the bytes of CUDA tensors, for the length of one operator.
 //
-// Owns the aliases; the CUDA tensors are the caller's. Tensors that share a storage share its alias.
-// The bytes may be touched only while the stream is held (stream_work.h). Needs no lock.
+// Owns the aliases; the CUDA tensors are the caller's. Tensors that share a storage share its
+// alias. The bytes may be touched only while the stream is held (stream_work.h). Needs no lock.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -21,8 +21,8 @@ class Aliases {
   c10::IValue to_cpu(const c10::IValue& value);
 
   /// The reverse for an operator's result: aliases become their originals, views of an alias views
-  /// of its original, new CPU tensors new tensors on the current device whose bytes are still to be copied
-  /// (copies()). Allocates.
+  /// of its original, new CPU tensors new tensors on the current device whose bytes are still to be
+  /// copied (copies()). Allocates.
   c10::IValue to_cuda(const c10::IValue& value);
 
   /// Gives originals the sizes, strides and storages that the operator gave their aliases.
@@ -60,7 +60,7 @@ class Aliases {
 
   std::vector<Pair> pairs_;
   std::vector<Storage> storages_;
-  std::unordered_map<const c10::TensorImpl*, size_t> pair_of_original_;   // when there are many
+  std::unordered_map<const c10::TensorImpl*, size_t> pair_of_original_;  // when there are many
   std::unordered_map<const c10::StorageImpl*, size_t> storage_of_original_;
   std::unordered_map<const c10::StorageImpl*, c10::Storage> fresh_;  // by CPU storage
   std::vector<at::Tensor> passed_;  // CPU tensors among the arguments

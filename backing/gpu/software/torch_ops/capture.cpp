@@ -18,7 +18,8 @@ struct Kept {
 };
 
 // By capture, then by address. A range is kept once, at its first overwriting; ranges of one start
-// may differ in length (a storage that was resized): the longer one is kept from its second part on.
+// may differ in length (a storage that was resized): the longer one is kept from its second part
+// on.
 struct Undo {
   std::mutex mutex;
   std::map<uint64_t, std::map<char*, Kept>> captures;

@@ -55,12 +55,11 @@ std::tuple<Tensor, Tensor, Tensor> lstm_cell_backward(const OptionalTensor& grad
     const Tensor through = at::tanh_backward(*grad_hy * parts[3], tanh_cy);
     grad_cell_state = from_cy ? grad_cell_state + through : through;
   }
-  const Tensor grad_gates = at::cat(
-      {at::sigmoid_backward(grad_cell_state * parts[2], parts[0]),
-       at::sigmoid_backward(grad_cell_state * cx, parts[1]),
-       at::tanh_backward(grad_cell_state * parts[0], parts[2]),
-       at::sigmoid_backward(grad_output, parts[3])},
-      1);
+  const Tensor grad_gates = at::cat({at::sigmoid_backward(grad_cell_state * parts[2], parts[0]),
+                                     at::sigmoid_backward(grad_cell_state * cx, parts[1]),
+                                     at::tanh_backward(grad_cell_state * parts[0], parts[2]),
+                                     at::sigmoid_backward(grad_output, parts[3])},
+                                    1);
   return {grad_gates, grad_cell_state * parts[1], has_bias ? grad_gates.sum(0) : Tensor()};
 }
 
@@ -152,7 +151,8 @@ std::tuple<Tensor, Tensor> rms_norm_backward(const Tensor& grad_out, const Tenso
 }
 
 // As dropout on the CPU: noise of 0 and 1/(1-p), times the input.
-std::tuple<Tensor, Tensor> dropout_forward(const Tensor& input, double p, std::optional<bool> train) {
+std::tuple<Tensor, Tensor> dropout_forward(const Tensor& input, double p,
+                                           std::optional<bool> train) {
   if (train.has_value() && !*train) return {input.clone(), at::ones_like(input, at::kBool)};
   if (p == 1) return {at::zeros_like(input), at::zeros_like(input, at::kBool)};
   Tensor noise = at::empty_like(input).bernoulli_(1 - p, present_cpu_generator());

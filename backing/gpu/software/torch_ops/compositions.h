@@ -12,8 +12,9 @@ namespace firn::torch_ops {
 struct Composition {
   template <class Function>
   Composition(const char* operator_name, bool draws_numbers, Function function)
-      : name(operator_name), draws(draws_numbers), add([operator_name, function](
-                                                           torch::Library& library) {
+      : name(operator_name),
+        draws(draws_numbers),
+        add([operator_name, function](torch::Library& library) {
           library.impl(operator_name, torch::dispatch(c10::DispatchKey::CPU, function));
         }) {}
 

@@ -37,12 +37,14 @@ void copy_as_operator(at::Tensor& to, const at::Tensor& from, bool non_blocking)
 }
 
 at::Tensor& copy_(at::Tensor& to, const at::Tensor& from, bool non_blocking) {
+  if (operators_registered.load(std::memory_order_relaxed)) add_late_operators();
   if (to.is_same(from)) return to;
   const at::Tensor& on_device = to.is_cuda() ? to : from;
   if (c10::cuda::currentStreamCaptureStatusMayInitCtx() != c10::cuda::CaptureStatus::None) {
-    TORCH_CHECK(non_blocking || (to.is_cuda() && from.is_cuda()),
-                "Cannot copy between CPU and CUDA tensors during CUDA graph capture unless the CPU ",
-                "tensor is pinned and the copy non-blocking");
+    TORCH_CHECK(
+        non_blocking || (to.is_cuda() && from.is_cuda()),
+        "Cannot copy between CPU and CUDA tensors during CUDA graph capture unless the CPU ",
+        "tensor is pinned and the copy non-blocking");
     TORCH_CHECK(to.device() == from.device() || !to.is_cuda() || !from.is_cuda(),
                 "firn software device: a copy from ", from.device(), " to ", to.device(),
                 " under stream capture");

@@ -253,6 +253,7 @@ void CpuKernel::finish(Call& call, torch::jit::Stack* stack) const {
 
 void CpuKernel::operator()(const c10::OperatorHandle& op, c10::DispatchKeySet,
                            torch::jit::Stack* stack) {
+  if (operators_registered.load(std::memory_order_relaxed)) add_late_operators();
   const size_t argument_count = op.schema().arguments().size();
   const auto arguments = torch::jit::last(*stack, argument_count);
   DeviceCheck check(op, cpu_tensors_welcome_);

@@ -1,14 +1,15 @@
 // One CUDA operator run by its CPU kernel, over the same bytes.
 //
 // A boxed kernel for DispatchKey::CUDA: it makes CPU tensors over the bytes of the CUDA ones, runs
-// the operator's CPU kernel when the current stream reaches it, gives back the original tensor where
-// an argument was returned, and copies new results into memory of the CUDA allocator in stream
-// order. Owns what it knows of its operator; needs no lock.
+// the operator's CPU kernel when the current stream reaches it, gives back the original tensor
+// where an argument was returned, and copies new results into memory of the CUDA allocator in
+// stream order. Owns what it knows of its operator; needs no lock.
 #pragma once
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/stack.h>
 
+#include <atomic>
 #include <string>
 #include <vector>
 
@@ -43,6 +44,11 @@ class CpuKernel final : public c10::OperatorKernel {
   bool draws_ = false;
   bool cpu_tensors_welcome_ = false;
 };
+
+/// Operators may be registered late, by a library such as torchvision: set when one was.
+extern std::atomic<bool> operators_registered;
+/// Puts CPU kernels in the place of their CUDA kernels too, where they have both.
+void add_late_operators();
 
 /// Refuses an operator by name: NotImplementedError.
 class RefusedKernel final : public c10::OperatorKernel {

@@ -87,8 +87,8 @@ class Companion {
     }
     if (draws != mark_.position.draws()) {
       const auto after = marks_.upper_bound(draws);
-      mark_ = after == marks_.begin() ? Mark{Position::fresh(seed), {}, {}}
-                                      : std::prev(after)->second;
+      mark_ =
+          after == marks_.begin() ? Mark{Position::fresh(seed), {}, {}} : std::prev(after)->second;
       if (mark_.position.draws() != draws) {
         mark_.position.advance(draws);
         mark_.next_float.reset();

@@ -7,6 +7,7 @@
 
 #include <map>
 #include <memory>
+#include <mutex>
 #include <set>
 #include <string>
 
@@ -23,14 +24,30 @@ namespace {
 // Torch's own kernels, which launch nothing: they make, view and describe tensors, or copy by
 // cudaMemcpy.
 const std::set<std::string> kept = {
-    "aten::empty.memory_format", "aten::empty_strided", "aten::view", "aten::as_strided",
-    "aten::_reshape_alias", "aten::set_", "aten::set_.source_Storage",
-    "aten::set_.source_Storage_storage_offset", "aten::set_.source_Tensor", "aten::resize_",
-    "aten::unfold", "aten::record_stream", "aten::is_pinned", "aten::_pin_memory",
-    "aten::_local_scalar_dense", "aten::_efficientzerotensor", "aten::_use_cudnn_ctc_loss",
-    "aten::_use_cudnn_ctc_loss.Tensor", "aten::_use_miopen_ctc_loss",
-    "aten::_use_miopen_ctc_loss.Tensor", "aten::copy_", "aten::_foreach_copy_",
-    "aten::_fused_sdp_choice", "aten::_nested_tensor_from_mask",
+    "aten::empty.memory_format",
+    "aten::empty_strided",
+    "aten::view",
+    "aten::as_strided",
+    "aten::_reshape_alias",
+    "aten::set_",
+    "aten::set_.source_Storage",
+    "aten::set_.source_Storage_storage_offset",
+    "aten::set_.source_Tensor",
+    "aten::resize_",
+    "aten::unfold",
+    "aten::record_stream",
+    "aten::is_pinned",
+    "aten::_pin_memory",
+    "aten::_local_scalar_dense",
+    "aten::_efficientzerotensor",
+    "aten::_use_cudnn_ctc_loss",
+    "aten::_use_cudnn_ctc_loss.Tensor",
+    "aten::_use_miopen_ctc_loss",
+    "aten::_use_miopen_ctc_loss.Tensor",
+    "aten::copy_",
+    "aten::_foreach_copy_",
+    "aten::_fused_sdp_choice",
+    "aten::_nested_tensor_from_mask",
 };
 
 // Composite operators that choose a backend by device: cut off before they choose.
@@ -54,26 +71,47 @@ int64_t choose_maths(const at::Tensor&, const at::Tensor&, const at::Tensor&,
 class Registrar {
  public:
   void add_all() {
-    add_compositions();
     auto& dispatcher = c10::Dispatcher::singleton();
-    for (const c10::OperatorName& name : dispatcher.getAllOpNames()) {
-      const auto op = dispatcher.findOp(name);
-      if (op.has_value() && op->hasSchema() &&
-          op->hasKernelForDispatchKey(c10::DispatchKey::CUDA)) {
-        add(*op);
-      }
+    add_compositions();
+    add_present(/*refuse=*/true);
+    for (const char* name : composites) {
+      add(dispatcher.findSchemaOrThrow(name, ""), /*refuse=*/false);
     }
-    for (const char* name : composites) add(dispatcher.findSchemaOrThrow(name, ""));
     register_copies(library("aten"));
     library("aten").impl("_fused_sdp_choice", TORCH_FN(choose_maths));
+    listening_ = std::make_unique<c10::RegistrationHandleRAII>(
+        dispatcher.addRegistrationListener(std::make_unique<Listener>()));
+    operators_registered = false;  // the listener was told of those that were there
+  }
+
+  /// Operators that have come since. What has no CPU kernel keeps its own: it may be in Python.
+  void add_late() {
+    const std::lock_guard lock(mutex_);
+    if (operators_registered.exchange(false)) add_present(/*refuse=*/false);
   }
 
  private:
+  struct Listener final : c10::OpRegistrationListener {
+    void onOperatorRegistered(const c10::OperatorHandle&) override { operators_registered = true; }
+    void onOperatorDeregistered(const c10::OperatorHandle&) override {}
+  };
+
+  void add_present(bool refuse) {
+    auto& dispatcher = c10::Dispatcher::singleton();
+    for (const c10::OperatorName& name : dispatcher.getAllOpNames()) {
+      const auto op = dispatcher.findOp(name);
+      if (!op.has_value() || !op->hasSchema() || seen_.count(toString(name)) != 0) continue;
+      if (!op->hasKernelForDispatchKey(c10::DispatchKey::CUDA)) continue;
+      seen_.insert(toString(name));
+      add(*op, refuse);
+    }
+  }
+
   torch::Library& library(const std::string& space) {
     auto& known = libraries_[space];
     if (known == nullptr) {
-      known = std::make_unique<torch::Library>(torch::Library::IMPL, space,
-                                               c10::DispatchKey::CUDA, __FILE__, __LINE__);
+      known = std::make_unique<torch::Library>(torch::Library::IMPL, space, c10::DispatchKey::CUDA,
+                                               __FILE__, __LINE__);
     }
     return *known;
   }
@@ -85,8 +123,8 @@ class Registrar {
     for (const Composition& composition : compositions()) {
       const auto op = dispatcher.findOp({std::string("aten::") + composition.name, ""});
       if (!op.has_value()) continue;  // another release of torch
-      definitions_->def(op->schema().cloneWithName(
-          std::string("firn_software::") + composition.name, ""));
+      definitions_->def(
+          op->schema().cloneWithName(std::string("firn_software::") + composition.name, ""));
       composition.add(*definitions_);
       targets_.emplace(
           std::string("aten::") + composition.name,
@@ -96,7 +134,7 @@ class Registrar {
     }
   }
 
-  void add(const c10::OperatorHandle& op) {
+  void add(const c10::OperatorHandle& op, bool refuse) {
     const c10::OperatorName& name = op.operator_name();
     const std::string space(name.getNamespace().value_or("aten"));
     const std::string full = toString(name);
@@ -110,7 +148,7 @@ class Registrar {
       implement(space, within, std::move(kernel));
     } else if (op.hasComputedKernelForDispatchKey(c10::DispatchKey::CPU)) {
       implement(space, within, std::make_unique<CpuKernel>(op, op));
-    } else {
+    } else if (refuse) {
       implement(space, within, std::make_unique<RefusedKernel>());
     }
   }
@@ -121,12 +159,27 @@ class Registrar {
     library(space).impl(name.c_str(), torch::CppFunction::makeFromBoxedFunctor(std::move(kernel)));
   }
 
+  std::mutex mutex_;
+  std::set<std::string> seen_;
+  std::unique_ptr<c10::RegistrationHandleRAII> listening_;
   std::map<std::string, std::unique_ptr<torch::Library>> libraries_;
   std::unique_ptr<torch::Library> definitions_;
   std::map<std::string, std::pair<c10::OperatorHandle, bool>> targets_;
 };
 
+Registrar* registrar = nullptr;
+
 }  // namespace
+
+std::atomic<bool> operators_registered{false};
+
+void add_late_operators() {
+  if (registrar == nullptr) return;
+  Quiet quiet;
+  const c10::WarningUtils::WarningHandlerGuard no_override_warnings(&quiet);
+  registrar->add_late();
+}
+
 }  // namespace firn::torch_ops
 
 extern "C" {
@@ -141,8 +194,9 @@ __attribute__((visibility("default"))) int firn_torch_ops_start() {
     watch_captures();
     Quiet quiet;
     const c10::WarningUtils::WarningHandlerGuard no_override_warnings(&quiet);
-    static auto* const registrar = new Registrar;
-    registrar->add_all();
+    auto* const made = new Registrar;
+    made->add_all();
+    registrar = made;
     install_scratch();
     at::Context& context = at::globalContext();
     context.setUserEnabledCuDNN(false);

@@ -118,9 +118,8 @@ void launch_one(Stream stream, const char* name, const uint64_t* addresses, size
   std::copy(addresses, addresses + count, values.begin() + 1);
   std::vector<void*> params(room + 1);
   for (size_t index = 0; index <= room; ++index) params[index] = &values[index];
-  const CUresult result =
-      gpu.launch_kernel(kernel_of(name, room), 1, 1, 1, 1, 1, 1, 0, static_cast<CUstream>(stream),
-                        params.data(), nullptr);
+  const CUresult result = gpu.launch_kernel(kernel_of(name, room), 1, 1, 1, 1, 1, 1, 0,
+                                            static_cast<CUstream>(stream), params.data(), nullptr);
   if (result != CUDA_SUCCESS) fail("cuLaunchKernel", result, name);
 }
 
@@ -209,9 +208,8 @@ void enqueue(Stream stream, const char* name, const Addresses& addresses,
 uint64_t capture_of(Stream stream) {
   CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
   cuuint64_t capture = 0;
-  const CUresult result =
-      gpu.capture_info(static_cast<CUstream>(stream), &status, &capture, nullptr, nullptr, nullptr,
-                       nullptr);
+  const CUresult result = gpu.capture_info(static_cast<CUstream>(stream), &status, &capture,
+                                           nullptr, nullptr, nullptr, nullptr);
   if (result != CUDA_SUCCESS) fail("cuStreamGetCaptureInfo", result, "the stream");
   return status == CU_STREAM_CAPTURE_STATUS_NONE ? 0 : capture;
 }

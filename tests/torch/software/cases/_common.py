@@ -30,8 +30,8 @@ def assert_same(cuda, cpu, what=""):
 
 
 def both(build, train, steps=5):
-    """Trains build() on the CPU and on the device with train(model, device, step) and compares every
-    loss and every parameter and buffer."""
+    """Trains build() on the CPU and on the device with train(model, device, steps) and compares
+    every loss and every parameter and buffer."""
     torch.manual_seed(7)
     cpu_model = build()
     cuda_model = copy.deepcopy(cpu_model).cuda()

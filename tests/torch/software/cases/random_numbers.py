@@ -1,4 +1,4 @@
-"""Random numbers: the numbers of the CPU's generator of the same seed, and a state that can be kept."""
+"""Random numbers: those of the CPU's generator of the same seed, and a state that can be kept."""
 
 import torch
 from _common import assert_same, bits

@@ -28,8 +28,9 @@ def case_mixed_devices():
 
 def case_operators_without_a_kernel():
     x = torch.ones(2, 4, 8, 8, device="cuda")
-    refused(lambda: torch.cudnn_convolution(x, torch.ones(4, 4, 3, 3, device="cuda"), (1, 1), (1, 1),
-                                            (1, 1), 1, False, False, False),
+    weight = torch.ones(4, 4, 3, 3, device="cuda")
+    refused(lambda: torch.cudnn_convolution(x, weight, (1, 1), (1, 1), (1, 1), 1, False, False,
+                                            False),
             NotImplementedError, "firn software device: no kernel for aten::cudnn_convolution")
     q = torch.ones(1, 2, 8, 16, device="cuda")
     refused(lambda: torch.ops.aten._scaled_dot_product_flash_attention(q, q, q),

@@ -39,6 +39,15 @@ CUresult submit(Gate&, const std::shared_ptr<Stream>& stream, Body body,
   return CUDA_SUCCESS;
 }
 
+void end_capture(const std::shared_ptr<Capture>& capture) {
+  for (const auto& captured : capture->streams) {
+    captured->capture.reset();
+    captured->capture_tail.clear();
+  }
+  capture->ended = true;
+  std::erase(gpu().captures, capture);
+}
+
 CUresult refuse_captured(const Stream& stream) {
   if (!stream.capture) return CUDA_SUCCESS;
   stream.capture->invalidated = true;
@@ -113,11 +122,7 @@ FIRN_GPU_ENTRY_PTSZ(cuStreamEndCapture, (CUstream handle, CUgraph* out), (handle
     if (capture->mode != capture_relaxed && capture->thread != std::this_thread::get_id())
       return CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD;
     const bool whole = joined(*capture);
-    for (const auto& captured : capture->streams) {
-      captured->capture.reset();
-      captured->capture_tail.clear();
-    }
-    std::erase(gpu().captures, capture);
+    end_capture(capture);
     *out = nullptr;
     if (capture->invalidated || !whole) {
       const bool invalidated = std::exchange(capture->invalidated, true);

@@ -6,8 +6,11 @@
 
 namespace firn::software {
 
+// In a forked child the lock may be held by a thread that is not there: nothing takes it.
+
 FIRN_GPU_API int firnGpuConfigure(const FirnGpuConfig* config) {
   Gpu& g = gpu();
+  if (g.forked) return -1;
   Lock lock(g.mutex);
   if (g.initialised || !config || config->struct_bytes != sizeof *config) return -1;
   if (config->devices < 0 || config->devices > devices_max) return -1;
@@ -18,6 +21,7 @@ FIRN_GPU_API int firnGpuConfigure(const FirnGpuConfig* config) {
 
 FIRN_GPU_API void firnGpuReset(void) {
   Gpu& g = gpu();
+  if (g.forked) return;
   Lock lock(g.mutex);
   if (g.entries != 0) die("firnGpuReset", "another thread is inside the driver");
   g.scheduler.reset(lock);
@@ -44,38 +48,45 @@ FIRN_GPU_API void firnGpuReset(void) {
 }
 
 FIRN_GPU_API uint64_t firnGpuNow(void) {
+  if (gpu().forked) return 0;
   Lock lock(gpu().mutex);
   return gpu().scheduler.now_ns();
 }
 
 FIRN_GPU_API void firnGpuAdvanceTo(uint64_t ns) {
+  if (gpu().forked) return;
   Lock lock(gpu().mutex);
   if (!gpu().scheduler.virtual_clock) die("firnGpuAdvanceTo", "the clock is the wall's");
   gpu().scheduler.advance_to(lock, ns);
 }
 
 FIRN_GPU_API uint64_t firnGpuNextEvent(void) {
+  if (gpu().forked) return UINT64_MAX;
   Lock lock(gpu().mutex);
   return gpu().scheduler.next_event_ns();
 }
 
 FIRN_GPU_API void firnGpuFailAt(const char* entry, uint64_t nth, int error) {
+  if (gpu().forked) return;
   Lock lock(gpu().mutex);
   gpu().faults.fail_at(entry, nth, static_cast<CUresult>(error));
 }
 
 FIRN_GPU_API void firnGpuFailRate(const char* entry, double rate, uint64_t seed, int error) {
+  if (gpu().forked) return;
   Lock lock(gpu().mutex);
   gpu().faults.fail_rate(entry, rate, seed, static_cast<CUresult>(error));
 }
 
 FIRN_GPU_API uint64_t firnGpuFallibleCalls(void) {
+  if (gpu().forked) return 0;
   Lock lock(gpu().mutex);
   return gpu().faults.calls();
 }
 
 FIRN_GPU_API int firnGpuCounts(int device, FirnGpuCounts* counts) {
   Gpu& g = gpu();
+  if (g.forked) return -1;
   Lock lock(g.mutex);
   if (!g.has_device(device) || !counts) return -1;
   const Device& d = g.device(device);
@@ -98,6 +109,7 @@ FIRN_GPU_API int firnGpuCounts(int device, FirnGpuCounts* counts) {
 
 FIRN_GPU_API void firnGpuResetPeaks(int device) {
   Gpu& g = gpu();
+  if (g.forked) return;
   Lock lock(g.mutex);
   if (!g.has_device(device)) return;
   DeviceMemory& memory = g.device(device).memory;

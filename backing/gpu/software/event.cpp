@@ -50,6 +50,7 @@ void join(Stream& stream, const Event& event) {
 
 CUresult wait_captured(const std::shared_ptr<Stream>& stream, const Event& event) {
   const auto& capture = event.captured;
+  if (capture->ended) return CUDA_ERROR_CAPTURED_EVENT;
   if (capture->invalidated) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
   if (stream->legacy) {
     capture->invalidated = true;

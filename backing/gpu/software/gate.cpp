@@ -29,8 +29,9 @@ Gpu& gpu() {
 }
 
 Thread& thread() {
-  thread_local Thread this_thread;
-  return this_thread;
+  // Never destroyed: exit handlers call the driver after the main thread's own destructors.
+  thread_local Thread* this_thread = new Thread;
+  return *this_thread;
 }
 
 Gate::Gate(const char* entry, Need need, bool fallible) : entry_(entry) {

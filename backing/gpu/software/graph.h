@@ -39,11 +39,15 @@ struct Capture {
   std::vector<std::shared_ptr<Stream>> streams;  // the origin and those that joined
   std::shared_ptr<Graph> graph;
   bool invalidated = false;
+  bool ended = false;
 };
 
 /// Enqueues, or records where the stream is captured. Counts nothing. `after` may be null.
 CUresult submit(Gate& gate, const std::shared_ptr<Stream>& stream, Body body,
                 std::shared_ptr<Work>* work = nullptr);
+
+/// Takes the capture from its streams; its graph is left.
+void end_capture(const std::shared_ptr<Capture>& capture);
 
 /// Records a node at the end of a captured stream.
 std::shared_ptr<GraphNode> record(const std::shared_ptr<Stream>& stream, Body body);

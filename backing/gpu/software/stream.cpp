@@ -38,7 +38,10 @@ FIRN_GPU_API CUresult cuStreamDestroy_v2(CUstream handle) {
   return enter("cuStreamDestroy", Need::initialised, [&](Gate& gate) -> CUresult {
     auto stream = handle ? gpu().streams.find(gate.entry(), handle) : nullptr;
     if (!stream) return CUDA_ERROR_INVALID_HANDLE;
-    if (stream->capture) stream->capture->invalidated = true;
+    if (const auto capture = stream->capture) {
+      capture->invalidated = true;
+      if (capture->origin == stream) end_capture(capture);
+    }
     gpu().streams.remove(stream->handle);
     // What is queued still orders against the legacy stream, so the context keeps it until done.
     auto settle = [stream] {

@@ -85,13 +85,15 @@ void Scheduler::start(const std::shared_ptr<Work>& work) {
     return;
   }
   ready_.push_back(work);
-  if (idle_workers_ >= ready_.size()) {
+  if (ready_.size() <= returning_) return;  // the worker that made it ready takes it itself
+  if (idle_workers_ + returning_ >= ready_.size()) {
     ready_changed_.notify_one();
     return;
   }
-  // Signals stay with the application's threads.
+  // Signals stay with the application's threads, but for those that a kernel itself raises.
   sigset_t all, before;
   sigfillset(&all);
+  for (int own : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT}) sigdelset(&all, own);
   if (pthread_sigmask(SIG_SETMASK, &all, &before) != 0) die("start", "pthread_sigmask failed");
   std::thread([this] { worker(); }).detach();
   if (pthread_sigmask(SIG_SETMASK, &before, nullptr) != 0) die("start", "pthread_sigmask failed");
@@ -155,10 +157,13 @@ void Scheduler::worker() {
       lock.lock();
     }
     --running_;
-    if (work->generation == generation_)
-      complete(work);
-    else
+    if (work->generation != generation_) {
       gpu().changed.notify_all();  // reset() waits for it
+      continue;
+    }
+    returning_ = 1;
+    complete(work);
+    returning_ = 0;
   }
 }
 

@@ -129,6 +129,7 @@ class Scheduler {
   std::deque<std::shared_ptr<Work>> ready_;
   std::condition_variable ready_changed_;
   unsigned idle_workers_ = 0, running_ = 0;
+  unsigned returning_ = 0;  // 1 while a worker, holding the lock, completes what it ran
   // Virtual clock.
   uint64_t now_ns_ = 0, starts_ = 0;
   std::map<std::pair<uint64_t, uint64_t>, std::shared_ptr<Work>> due_;  // by (end, start order)

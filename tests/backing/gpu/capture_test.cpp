@@ -171,6 +171,27 @@ TEST_P(Capturing, work_outside_the_capture) {
   EXPECT_EQ(cuStreamEndCapture(a, &graph), CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
 }
 
+TEST_P(Capturing, event_of_a_capture_that_ended) {
+  const CUstream s = stream(), other = stream();
+  const CUevent e = event();
+  OK(cuStreamBeginCapture_v2(s, capture_relaxed));
+  OK(cuEventRecord(e, s));
+  finish(s);
+  EXPECT_EQ(cuStreamWaitEvent(other, e, 0), CUDA_ERROR_CAPTURED_EVENT);
+  EXPECT_EQ(status(other), CU_STREAM_CAPTURE_STATUS_NONE);
+  OK(cuEventRecord(e, s));
+  OK(cuStreamWaitEvent(other, e, 0));
+}
+
+TEST_P(Capturing, stream_destroyed_under_its_capture) {
+  const CUstream s = stream(CU_STREAM_DEFAULT);
+  OK(cuStreamBeginCapture_v2(s, capture_global));
+  OK(cuStreamDestroy_v2(s));
+  CUdeviceptr address = 0;
+  OK(cuMemAlloc_v2(&address, MiB));  // nothing is captured any more
+  OK(cuMemsetD8Async(address, 1, MiB, nullptr));
+}
+
 TEST_P(Capturing, launched_graph_holds_its_memory) {
   const CUstream s = stream();
   const CUdeviceptr address = mapped();

@@ -138,6 +138,8 @@ TEST_F(Fork, child_is_refused_and_parent_goes_on) {
     CHILD(cuDeviceGetCount(&count) == CUDA_ERROR_NOT_INITIALIZED);
     CHILD(cuStreamSynchronize(s) == CUDA_ERROR_NOT_INITIALIZED);
     CHILD(cuMemsetD8Async(address, 6, granule, s) == CUDA_ERROR_NOT_INITIALIZED);
+    FirnGpuCounts none{};
+    CHILD(firnGpuCounts(0, &none) == -1);
     return 0;
   });
   EXPECT_EQ(status, 0);

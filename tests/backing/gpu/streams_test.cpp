@@ -1,7 +1,9 @@
 // Streams and events: order within and between streams, the legacy stream, times, copies; on the
 // wall clock with worker threads, and on the virtual clock without.
+#include <unistd.h>
+
 #include <atomic>
-#include <chrono>
+#include <filesystem>
 #include <thread>
 
 #include "fixture.h"
@@ -238,6 +240,30 @@ TEST_F(Wall, copies_take_their_modelled_time) {
   float elapsed = 0;
   OK(cuEventElapsedTime(&elapsed, begin, end));
   EXPECT_GE(elapsed, 20 * MiB / 1e6);
+}
+
+// No thread before the first work, and no more of them than streams were busy at once.
+TEST_F(Wall, one_worker_per_busy_stream) {
+  EXPECT_EXIT(
+      {
+        auto threads = [] {
+          return std::distance(std::filesystem::directory_iterator("/proc/self/task"), {});
+        };
+        const auto before = threads();
+        const CUstream a = stream();
+        const CUstream b = stream();
+        const CUevent e = event();
+        if (cuEventRecord(e, a) != CUDA_SUCCESS || threads() != before) ::_exit(1);
+        for (int i = 0; i < 500; ++i) {
+          if (cuLaunchHostFunc(a, [](void*) {}, nullptr) != CUDA_SUCCESS) ::_exit(2);
+          if (i % 10 == 0 && cuStreamSynchronize(a) != CUDA_SUCCESS) ::_exit(3);
+        }
+        if (cuStreamSynchronize(a) != CUDA_SUCCESS || threads() != before + 1) ::_exit(4);
+        if (firnGpuBusy(a, 3'000'000) || firnGpuBusy(b, 3'000'000)) ::_exit(5);
+        if (cuCtxSynchronize() != CUDA_SUCCESS || threads() != before + 2) ::_exit(6);
+        ::_exit(0);
+      },
+      ::testing::ExitedWithCode(0), "");
 }
 
 // Many threads enqueue, wait and query at once.

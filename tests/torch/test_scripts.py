@@ -83,7 +83,7 @@ def test_fused_optimizer(native, with_firn, spill_dir):
 def test_adversarial(native, with_firn, spill_dir, script):
     """Everything that may leave leaves after every operator: a use that goes unseen is a crash."""
     alone = native(script, *SMALL[script])
-    run = with_firn(script, *SMALL[script], budget="4GiB", dirs=[spill_dir], host="128MiB",
+    run = with_firn(script, *SMALL[script], budget="4GiB", dirs=[spill_dir], host="16MiB",
                     options=["--adversarial"])
     check_same(run, alone)
     check_spilled(run, run.stats["store"]["kind"])

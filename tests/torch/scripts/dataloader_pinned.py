@@ -26,7 +26,7 @@ class Pictures(Dataset):
 
 def network(channels):
     layers = [nn.Conv2d(3, channels, 3, padding=1), nn.ReLU()]
-    for _ in range(4):
+    for _ in range(7):
         layers += [nn.Conv2d(channels, channels, 3, padding=1, bias=False),
                    nn.BatchNorm2d(channels), nn.GELU(), nn.Dropout2d(0.1)]
     layers += [nn.AdaptiveAvgPool2d(4), nn.Flatten(), nn.Linear(16 * channels, 10)]
@@ -37,7 +37,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=5)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--batch", type=int, default=24)
+    parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--size", type=int, default=64)
     parser.add_argument("--channels", type=int, default=32)
     parser.add_argument("--workers", type=int, default=2)

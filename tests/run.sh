@@ -42,11 +42,13 @@ matches() {  # TEXT: one of the names, or any when none is given
   return 1
 }
 
-# Meson's tests by name, "suite / name" or "name" as listed.
+# Meson lists "suite - firn:name"; older ones "firn:suite / name", or the name alone.
 suites=(--suite unit --suite sim --suite stress)
 selected=()
 while IFS= read -r line; do
-  if matches "$line"; then selected+=("${line##* / }"); fi
+  line=${line##* / }
+  line=${line##* - }
+  if matches "$line"; then selected+=("$line"); fi
 done < <(.venv/bin/meson test -C build --no-rebuild --list "${suites[@]}" 2>/dev/null |
          grep -v '^ninja:')
 

@@ -1,5 +1,5 @@
-// The virtual clock: the software GPU's time, which moves only when somebody waits. Owns nothing but
-// its list of stores; needs no lock of its own beyond that list's.
+// The virtual clock: the software GPU's time, which moves only when somebody waits. Owns nothing
+// but its list of stores; needs no lock beyond that list's.
 #include <dlfcn.h>
 
 #include <algorithm>
@@ -36,8 +36,8 @@ class GpuVirtualClock final : public VirtualClock {
         next = std::min(next, store->next_completion_ns());
     }
     if (ns_max == UINT64_MAX && next == UINT64_MAX) {
-      std::fprintf(stderr, "firn: virtual clock: deadlock: a wait without end, and nothing is queued "
-                           "on the GPU or in a store\n");
+      std::fprintf(stderr, "firn: virtual clock: deadlock: a wait without end, and nothing is "
+                           "queued on the GPU or in a store\n");
       std::abort();
     }
     const uint64_t limit = ns_max > UINT64_MAX - now ? UINT64_MAX : now + ns_max;

@@ -1,6 +1,6 @@
-// The part of the CUDA driver's documented ABI that the software GPU answers beyond what Firn itself
-// calls (firn/cuda_abi.h). Owns nothing. tests/backing/gpu/cuda_abi_test.cpp compares sizes, offsets
-// and values with the real <cuda.h>.
+// The part of the CUDA driver's documented ABI that the software GPU answers beyond what Firn calls
+// itself (firn/cuda_abi.h). Owns nothing. tests/backing/gpu/cuda_abi_test.cpp compares sizes,
+// offsets and values with the real <cuda.h>.
 #pragma once
 
 #ifdef FIRN_CUDA_HEADERS

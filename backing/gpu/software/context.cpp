@@ -213,7 +213,8 @@ FIRN_GPU_API CUresult cuCtxGetFlags(unsigned* flags) {
 
 FIRN_GPU_API CUresult cuCtxGetId(CUcontext handle, unsigned long long* id) {
   return enter("cuCtxGetId", Need::initialised, [&](Gate& gate) -> CUresult {
-    auto context = handle ? gpu().contexts.find(gate.entry(), handle) : current_context(gate.lock());
+    auto context =
+        handle ? gpu().contexts.find(gate.entry(), handle) : current_context(gate.lock());
     if (!context || !id) return context ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_INVALID_CONTEXT;
     *id = context->handle;
     return CUDA_SUCCESS;

@@ -17,7 +17,7 @@ CUresult with_event(const char* entry, CUevent handle, const auto& body) {
 }
 
 CUresult record_event(const char* entry, CUevent handle, CUstream on, unsigned flags) {
-  return with_event(entry, handle, [&](Gate& gate, const std::shared_ptr<Event>& event) -> CUresult {
+  return with_event(entry, handle, [&](Gate& gate, const auto& event) -> CUresult {
     if (flags & ~event_external) return CUDA_ERROR_INVALID_VALUE;
     std::shared_ptr<Stream> stream;
     if (CUresult result = find_stream(gate, on, &stream)) return result;

@@ -10,7 +10,8 @@ namespace firn::software {
 namespace {
 void aligned(const char* entry, const char* what, uint64_t value) {
   if (value % granule_bytes)
-    die(entry, std::string(what) + " " + hex(value) + " is not a multiple of the granularity, 2 MiB");
+    die(entry, std::string(what) + " " + hex(value) +
+                   " is not a multiple of the granularity, 2 MiB");
 }
 
 // On the virtual clock a call may take the host's time.

@@ -72,7 +72,8 @@ FIRN_GPU_API CUresult cuMemHostUnregister(void* address) {
   });
 }
 
-FIRN_GPU_API CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr* device, void* host, unsigned flags) {
+FIRN_GPU_API CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr* device, void* host,
+                                                   unsigned flags) {
   return enter("cuMemHostGetDevicePointer", Need::context, [&](Gate&) -> CUresult {
     const uint64_t address = reinterpret_cast<uint64_t>(host);
     const Allocation* allocation = gpu().space.allocation_around(address);

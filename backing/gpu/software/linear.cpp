@@ -14,7 +14,8 @@ CUresult allocate(Gate& gate, CUdeviceptr* address, Allocation wanted) {
   CUresult result = gpu().space.allocate_linear(memory, wanted, &base);
   if (result == CUDA_ERROR_OUT_OF_MEMORY && !gpu().scheduler.idle()) {
     // Frees may be on their way through streams: the driver waits for them before it gives up.
-    for (auto& [handle, stream] : std::map(gpu().streams.live().begin(), gpu().streams.live().end()))
+    const auto& live = gpu().streams.live();
+    for (auto& [handle, stream] : std::map(live.begin(), live.end()))  // a copy, in order
       if (stream->device == wanted.device && !stream->capture)
         gpu().scheduler.wait_for(gate.lock(), gate.entry(), stream->last);
     result = gpu().space.allocate_linear(memory, wanted, &base);

@@ -135,7 +135,7 @@ void DeviceMemory::open(int ordinal) {
   const std::string name = "firn-gpu" + std::to_string(ordinal);
   frame_file = MemoryFile(name + "-frames", file_bytes);
   frame_space = Stretches(0, file_bytes);
-  // Several times the capacity, so that addresses do not run out by fragmentation before memory does.
+  // Several times the capacity: fragmentation shall not end the addresses before the memory.
   const uint64_t span = round_up(4 * capacity, granule_bytes) + (uint64_t{16} << 30);
   small = Heap(name + "-small", span);
   large = Heap(name + "-large", span);

@@ -1,8 +1,8 @@
 // Addresses and physical memory: frames in memfds, reservations, mappings, linear allocations, host
 // memory. Owns all of them. Lock: Gpu::mutex.
 //
-// Invariants: every reserved address without access is PROT_NONE; bytes of a released frame are given
-// back to the system (hole punched); used_bytes <= capacity on every device.
+// Invariants: every reserved address without access is PROT_NONE; bytes of a released frame are
+// given back to the system (hole punched); used_bytes <= capacity on every device.
 #pragma once
 
 #include <cstdint>

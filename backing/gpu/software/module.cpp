@@ -262,7 +262,8 @@ FIRN_GPU_API CUresult cuFuncGetAttribute(int* value, int attribute, CUfunction f
   });
 }
 FIRN_GPU_API CUresult cuFuncSetAttribute(CUfunction function, int, int) {
-  return with_function("cuFuncSetAttribute", function, [](const Function&) { return CUDA_SUCCESS; });
+  return with_function("cuFuncSetAttribute", function,
+                       [](const Function&) { return CUDA_SUCCESS; });
 }
 FIRN_GPU_API CUresult cuFuncSetCacheConfig(CUfunction function, int) {
   return with_function("cuFuncSetCacheConfig", function,

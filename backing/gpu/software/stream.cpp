@@ -205,7 +205,8 @@ FIRN_GPU_ENTRY_PTSZ(cuLaunchHostFunc, (CUstream handle, CUhostFn function, void*
 
 FIRN_GPU_ENTRY_PTSZ(cuStreamAddCallback, (CUstream handle, CUstreamCallback callback, void* data,
                                           unsigned flags), (handle, callback, data, flags)) {
-  return with_stream("cuStreamAddCallback", handle, [&](Gate& gate, const auto& stream) -> CUresult {
+  return with_stream("cuStreamAddCallback", handle,
+                     [&](Gate& gate, const auto& stream) -> CUresult {
     if (!callback || flags) return CUDA_ERROR_INVALID_VALUE;
     if (stream->capture) {
       stream->capture->invalidated = true;

@@ -1,7 +1,7 @@
 // Work: what streams do, in order; and the scheduler that runs it, on the wall clock with worker
 // threads (one per busy stream at most, none before the first work) or on a virtual clock without.
 //
-// Owns: queues, marks, threads, the clock. Lock: Gpu::mutex, dropped while a piece of work executes.
+// Owns: queues, marks, threads, the clock. Lock: Gpu::mutex, dropped while work executes.
 #pragma once
 
 #include <condition_variable>

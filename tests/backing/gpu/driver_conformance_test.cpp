@@ -1,5 +1,5 @@
-// The driver seam's conformance suite: through firn::Driver alone, on the software GPU or on the real
-// driver (FIRN_TEST_DRIVER names the library). What it asserts is what the engine relies on.
+// The driver seam's conformance suite: through firn::Driver alone, on the software GPU or on the
+// real driver (FIRN_TEST_DRIVER names the library). What it asserts is what the engine relies on.
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 

@@ -113,7 +113,7 @@ TEST_F(Kernels, unloaded_function) {
   EXPECT_DEATH(cuModuleUnload(module), "module 0x.* used after destruction");
 }
 
-// Each image is a module of its own, with globals of its own; and its code stays while it is queued.
+// Each image is a module of its own, with its own globals; and its code stays while it is queued.
 TEST_F(Kernels, images) {
   std::ifstream file(path(), std::ios::binary);
   std::vector<char> image{std::istreambuf_iterator<char>(file), {}};

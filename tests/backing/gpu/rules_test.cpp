@@ -60,7 +60,7 @@ TEST_F(Rules, unmap_of_nothing) {
 
 TEST_F(Rules, unmap_of_several_mappings_with_a_gap) {
   const CUdeviceptr address = reserve(3 * granule);
-  for (int i : {0, 2}) OK(cuMemMap(address + static_cast<unsigned>(i) * granule, granule, 0, frame(), 0));
+  for (size_t i : {0u, 2u}) OK(cuMemMap(address + i * granule, granule, 0, frame(), 0));
   EXPECT_DEATH(cuMemUnmap(address, 3 * granule), "is not mapped");
 }
 

@@ -280,3 +280,18 @@ def test_a_lost_block_is_an_error(run, tmp_path):
     """, conf="backend:firn,firn_budget:64MiB,firn_host:16MiB,firn_watch:0,firn_dir:%s" % tmp_path,
                status=None)
     assert "lost" in done.stdout and "block" in done.stdout, done.stdout + done.stderr
+
+
+def test_two_devices(run):
+    """Each device has its own budget; copies between them bring both ends back."""
+    run("""
+        import torch, firn
+        xs = [[torch.full((4 << 20,), float(10 * d + i), device=f"cuda:{d}") for i in range(8)]
+              for d in range(2)]
+        ys = [x.to("cuda:1") * 2 for x in xs[0]]
+        zs = [x.to("cuda:0") * 3 for x in xs[1]]
+        assert [y[7].item() for y in ys] == [2.0 * i for i in range(8)]
+        assert [z[7].item() for z in zs] == [3.0 * (10 + i) for i in range(8)]
+        for device in firn.stats()["devices"]:
+            assert device["spilled_bytes"] > 0 and device["peak_device_bytes"] <= 96 << 20
+    """, conf=TIGHT, FIRN_GPU_DEVICES=2)

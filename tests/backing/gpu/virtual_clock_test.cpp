@@ -174,6 +174,35 @@ TEST_F(WaitingClock, waits_for_a_store_too) {
   EXPECT_EQ(clock->now_ns(), due);
 }
 
+// A completion that belongs to another engine, and lies there unpolled, does not stop the time.
+TEST_F(WaitingClock, goes_on_past_what_is_anothers) {
+  struct Stale : firn::SimulatedStore {
+    uint64_t next_completion_ns() const override { return 5; }
+    firn::Result<void> attach_staging(std::span<std::byte>) override { return {}; }
+    firn::Result<firn::Slot> reserve(size_t) override { return firn::Slot{1}; }
+    firn::Result<void> write(unsigned, firn::Slot, std::span<const std::byte>,
+                             uint64_t) override {
+      return {};
+    }
+    firn::Result<void> read(unsigned, firn::Slot, std::span<std::byte>, uint64_t) override {
+      return {};
+    }
+    bool cancel(unsigned, uint64_t) override { return false; }
+    void discard(firn::Slot) override {}
+    size_t poll(unsigned, std::span<firn::StoreCompletion>) override { return 0; }
+    firn::StoreStats stats() const override { return {}; }
+    void abandon() override {}
+  } stale;
+  clock->attach(&stale);
+  firnGpuAdvanceTo(100);
+  const CUstream s = stream();
+  ASSERT_EQ(firnGpuBusy(s, 1'000'000), 0);
+  clock->wait(UINT64_MAX);
+  EXPECT_EQ(clock->now_ns(), 100u);  // it is due: look first
+  for (int i = 0; i < 3000 && cuStreamQuery(s) != CUDA_SUCCESS; ++i) clock->wait(UINT64_MAX);
+  EXPECT_EQ(cuStreamQuery(s), CUDA_SUCCESS);
+}
+
 TEST_F(SoftwareGpu, virtual_clock_needs_the_software_gpu) {
   firn::Driver real;
   auto clock = firn::open_virtual_clock(real);

@@ -99,7 +99,8 @@ void EngineImpl::advance_fault(Block& block) {
       continue;
     }
     all = false;
-    if (!piece.reading && !start_read(block, i)) break;
+    if (!piece.reading) (void)start_read(block, i);
+    if (block.state() != State::faulting) return;
   }
   if (issued) (void)streams_.close(streams_.now(in_));
   if (!all) return;
@@ -121,6 +122,9 @@ bool EngineImpl::start_read(Block& block, uint32_t index) {
   FIRN_CHECK(piece.slot_valid, "block %llx piece %u has no copy", (unsigned long long)block.address,
              index);
   Staging* staging = staging_for(piece.bytes, 0);
+  // Host memory is full of bytes that have nowhere else to go, and nothing in flight will free any:
+  // what is wanted now comes first, a piece beyond the budget.
+  if (!staging && host_stuck()) staging = host_.acquire_beyond(piece.bytes);
   if (!staging) {
     staging_wanted_ = true;
     return false;

@@ -162,6 +162,7 @@ class EngineImpl final : public Engine {
   void make_pieces(Block& block);
   Staging* staging_for(size_t bytes, uint64_t reserve);
   bool drop_clean_host();
+  bool drop_resident_host();
   void drop_copies(Block& block);
   void drop_piece(Piece& piece);
   bool copy_out(Block& block, uint32_t piece);

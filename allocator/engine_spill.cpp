@@ -155,7 +155,7 @@ void EngineImpl::settle_away(Block& block) {
 Staging* EngineImpl::staging_for(size_t bytes, uint64_t reserve) {
   for (;;) {
     if (Staging* staging = host_.acquire(bytes, reserve)) return staging;
-    if (!drop_clean_host()) return nullptr;
+    if (!drop_clean_host() && !drop_resident_host()) return nullptr;
   }
 }
 
@@ -175,6 +175,24 @@ bool EngineImpl::drop_clean_host() {
     host_.unref(piece.host);
     piece.host = nullptr;
     piece.host_valid = false;
+    return true;
+  }
+  return false;
+}
+
+/// Frees a host copy whose bytes are on the device as well.
+bool EngineImpl::drop_resident_host() {
+  for (auto it = unwritten_.begin(); it != unwritten_.end(); ++it) {
+    Block& block = *it->block;
+    if (block.generation != it->generation || block.version != it->version) continue;
+    Piece& piece = block.pieces[it->piece];
+    if (block.state() != State::resident || !piece.host_valid || piece.slot ||
+        piece.host->refs > 1)
+      continue;
+    host_.unref(piece.host);
+    piece.host = nullptr;
+    piece.host_valid = false;
+    unwritten_.erase(it);
     return true;
   }
   return false;

@@ -36,10 +36,15 @@ void HostTier::abandon() {
 }
 
 bool HostTier::grow(size_t bytes) {
+  if (mapped_ >= budget()) return false;
   uint64_t size = std::min(std::max<uint64_t>(region_bytes, bytes), budget() - mapped_);
   size -= size % store_alignment;
   if (size < bytes || exhausted_) return false;
   if (shared_left_ && !claim(size)) return false;
+  return add_region(size);
+}
+
+bool HostTier::add_region(size_t size) {
   Result<StagingRegion> memory = StagingRegion::create(size);
   if (!memory) {
     exhausted_ = true;
@@ -83,6 +88,14 @@ Staging* HostTier::acquire(size_t bytes, uint64_t reserve) {
   if (ranges_.used() + bytes + reserve > budget()) return nullptr;
   auto begin = ranges_.take(bytes);
   if (!begin && grow(bytes)) begin = ranges_.take(bytes);
+  if (!begin) return nullptr;
+  return new Staging{reinterpret_cast<std::byte*>(*begin), bytes, 1};
+}
+
+Staging* HostTier::acquire_beyond(size_t bytes) {
+  bytes = align_up(bytes);
+  auto begin = ranges_.take(bytes);
+  if (!begin && add_region(bytes)) begin = ranges_.take(bytes);
   if (!begin) return nullptr;
   return new Staging{reinterpret_cast<std::byte*>(*begin), bytes, 1};
 }

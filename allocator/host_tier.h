@@ -36,6 +36,8 @@ class HostTier {
   /// Staging for `bytes`, with one reference; null when the budget (less `reserve` bytes that this
   /// caller may not use) is exhausted or fragmented, or the system gives no more memory.
   Staging* acquire(size_t bytes, uint64_t reserve = 0);
+  /// As acquire(), beyond the budget where need be.
+  Staging* acquire_beyond(size_t bytes);
   void ref(Staging* staging) { ++staging->refs; }
   void unref(Staging* staging);
 
@@ -48,6 +50,7 @@ class HostTier {
 
  private:
   bool grow(size_t bytes);
+  bool add_region(size_t size);
   bool claim(uint64_t size);
 
   const Driver& driver_;

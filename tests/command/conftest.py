@@ -1,15 +1,12 @@
 """The `firn` binary under test, run in a clean environment."""
 
-import os
 import pathlib
 import shutil
 import subprocess
 import tempfile
 
 import pytest
-
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-
+from firn_command import ROOT, clean_environment, find_binary
 
 def pytest_configure(config):
     config.addinivalue_line("markers", "quick: part of `tests/run.sh quick`")
@@ -21,23 +18,6 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if here in item.path.parents and item.get_closest_marker("long") is None:
             item.add_marker(pytest.mark.quick)
-
-
-def find_binary():
-    named = os.environ.get("FIRN_TEST_BINARY")
-    if named:
-        return named
-    for place in (".venv/bin/firn", "build/allocator/command/firn"):
-        if (ROOT / place).exists():
-            return str(ROOT / place)
-    raise FileNotFoundError("no firn: build it first, or name it in FIRN_TEST_BINARY")
-
-
-def clean_environment():
-    kept = {name: value for name, value in os.environ.items()
-            if not name.startswith(("FIRN_", "PYTORCH_"))}
-    kept.pop("LD_PRELOAD", None)
-    return kept
 
 
 @pytest.fixture(scope="session")

@@ -4,7 +4,7 @@ import json
 import os
 
 import pytest
-from test_run import refused
+from firn_command import ROOT, refused
 
 KNOBS = ["budget", "dir", "host", "policy", "store", "store_size", "depth", "piece", "watch",
          "stats", "trace", "driver", "allow_tmpfs", "adversarial"]
@@ -101,7 +101,6 @@ def test_a_bad_configured_directory_is_reported_not_refused(firn):
 
 
 def test_readme_holds_the_table_of_knobs(firn):
-    from conftest import ROOT
     table = firn("doctor", "--markdown").stdout
     assert table.count("\n") == len(KNOBS) + 2
     assert table in (ROOT / "README.md").read_text(encoding="utf-8")

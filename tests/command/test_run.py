@@ -9,18 +9,9 @@ import subprocess
 import sys
 
 import pytest
+from firn_command import find_binary, refused
 
 SOFTWARE = ("--device", "software", "--gpu-memory", "1GiB")
-
-
-def refused(result, *says):
-    assert result.returncode == 2, (result.returncode, result.stdout, result.stderr)
-    assert result.stdout == ""
-    lines = result.stderr.splitlines()
-    assert len(lines) == 1, result.stderr
-    assert lines[0].startswith("firn: ")
-    for text in says:
-        assert text in lines[0], lines[0]
 
 
 BAD_WORDS = [
@@ -212,7 +203,6 @@ def test_words_that_an_outer_python_has_taken_are_kept(firn):
 
 
 def test_a_nested_run_keeps_what_it_does_not_change(firn):
-    from conftest import find_binary
     result = firn("run", *SOFTWARE, "--budget", "256MiB", "--", find_binary(), "run", "--host",
                   "64MiB", "--", "env")
     assert result.returncode == 0, result.stderr

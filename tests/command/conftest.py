@@ -8,6 +8,7 @@ import tempfile
 import pytest
 from firn_command import ROOT, clean_environment, find_binary
 
+
 def pytest_configure(config):
     config.addinivalue_line("markers", "quick: part of `tests/run.sh quick`")
     config.addinivalue_line("markers", "long: only with `tests/run.sh --long`")

@@ -19,6 +19,7 @@
 #include "backing/gpu/software/torch_ops/generators.h"
 #include "backing/gpu/software/torch_ops/scratch.h"
 #include "backing/gpu/software/torch_ops/stream_work.h"
+#include "backing/gpu/software/torch_ops/threads.h"
 
 namespace firn::torch_ops {
 namespace {
@@ -95,6 +96,7 @@ void run_cpu(const c10::OperatorHandle& target, torch::jit::Stack* stack) {
       c10::DispatchKeySet({c10::DispatchKey::Python, c10::DispatchKey::PythonTLSSnapshot}));
   const at::DisableRecordFunctionGuard unobserved;
   const Scratch scratch;
+  use_followed_threads();
   target.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), stack);
 }
 

@@ -17,6 +17,7 @@
 #include "backing/gpu/software/torch_ops/cpu_kernel.h"
 #include "backing/gpu/software/torch_ops/scratch.h"
 #include "backing/gpu/software/torch_ops/stream_work.h"
+#include "backing/gpu/software/torch_ops/threads.h"
 
 namespace firn::torch_ops {
 namespace {
@@ -198,6 +199,7 @@ __attribute__((visibility("default"))) int firn_torch_ops_start() {
     made->add_all();
     registrar = made;
     install_scratch();
+    follow_this_thread();
     at::Context& context = at::globalContext();
     context.setUserEnabledCuDNN(false);
     context.setSDPUseFlash(false);

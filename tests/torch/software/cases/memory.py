@@ -343,3 +343,27 @@ def case_empty_cache_and_capacity():
     del x
     torch.cuda.empty_cache()
     assert torch.cuda.mem_get_info()[0] == free
+
+
+def case_every_thread_uses_as_many_threads():
+    """A count set elsewhere (as DataLoader's pinning thread does) must not change sums."""
+    import threading
+    x = torch.randn(1000, 1000)
+    expected = x.sum()
+    device = x.cuda()
+    found = []
+
+    def work():
+        torch.set_num_threads(1)
+        found.append(device.sum())
+    count = torch.get_num_threads()
+    for _ in range(2):
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+    y = device.clone().requires_grad_()
+    (y * y).sum().backward()  # on autograd's thread
+    assert torch.get_num_threads() == count
+    for value in found:
+        assert_same(value, expected)
+    assert_same(y.grad, 2 * x)

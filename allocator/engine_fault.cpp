@@ -159,8 +159,8 @@ void EngineImpl::read_done(IoRequest& request, const StoreCompletion& completion
   }
   host_.unref(piece.host);
   piece.host = nullptr;
-  // The store itself has re-read what did not match its sum; a failed read is tried thrice.
-  if (completion.error.code != Code::corrupt && piece.read_tries < 3) return;
+  // The store itself has re-read what did not match its sum.
+  if (completion.error.code != Code::corrupt && piece.read_tries < read_tries_most) return;
   if (block.state() == State::faulting) lose(block, completion.error);
 }
 

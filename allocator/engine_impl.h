@@ -101,6 +101,8 @@ class EngineImpl final : public Engine {
   static constexpr uint32_t segment_mark = 0x80000000u;
   // The driver does not call back: copies are found complete by asking, this often while waited for.
   static constexpr uint64_t poll_ns = 100'000;
+  // A failed read is tried again: the copy in the store is the last one.
+  static constexpr unsigned read_tries_most = 8;
   static constexpr size_t unit_bytes = 512;
   static constexpr uint32_t units_per_segment = granule_bytes / unit_bytes;
   static constexpr uint32_t segments_most = 1u << 17;

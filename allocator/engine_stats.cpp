@@ -117,11 +117,14 @@ void EngineImpl::trim() {
   Driver::ContextGuard context(driver_, options_.context);
   Lock lock(mutex_);
   park_ready(true);
-  for (int round = 0; round < 1000 && (!parked_.empty() || !deferred_.empty()); ++round) {
+  const auto leaving = [this] {
+    return !parked_.empty() || !deferred_.empty() || !draining_.empty();
+  };
+  for (int round = 0; round < 1000 && leaving(); ++round) {
     pump_locked();
     park_ready(true);
     reclaim_parked(UINT64_MAX);
-    if (!parked_.empty() || !deferred_.empty()) wait(lock, poll_ns);
+    if (leaving()) wait(lock, poll_ns);
   }
   release_segments();
   frames_.trim();

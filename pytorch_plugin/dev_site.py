@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Firn in Python without installing it: prints the variables that make a build folder's Firn the one
-that Python finds, for `export $(python3 pytorch_plugin/dev_site.py BUILD)`.
+"""Firn in Python without installing it: prints the variables that make a build folder's Firn the
+one that Python finds, for `export $(python3 pytorch_plugin/dev_site.py BUILD)`.
 
-Makes BUILD/site, where the package (a link to the sources), its metadata (the entry point that torch
-calls) and a sitecustomize module in the place of firn.pth are.
+Makes BUILD/site, where the package (a link to the sources), its metadata (the entry point that
+torch calls) and a sitecustomize module in the place of firn.pth are.
 """
 
 import os

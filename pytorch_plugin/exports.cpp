@@ -1,9 +1,9 @@
 // What Python calls, by ctypes. Owns: the calling thread's last document. Locks: none.
+#include <c10/util/Exception.h>
+
 #include <cstdlib>
 #include <cstring>
 #include <string>
-
-#include <c10/util/Exception.h>
 
 #include "allocator/runtime.h"
 #include "pytorch_plugin/firn_allocator.h"

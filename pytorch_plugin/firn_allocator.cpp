@@ -1,12 +1,12 @@
 #include "pytorch_plugin/firn_allocator.h"
 
-#include <cstdlib>
-#include <cstring>
-
+#include <c10/core/impl/GPUTrace.h>
 #include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAStream.h>
-#include <c10/core/impl/GPUTrace.h>
+
+#include <cstdlib>
+#include <cstring>
 
 #include "pytorch_plugin/observer.h"
 

@@ -5,13 +5,13 @@
 // none is held when a callback of PyTorch's (which may take the GIL) is called.
 #pragma once
 
+#include <torch/csrc/cuda/CUDAPluggableAllocator.h>
+
 #include <array>
 #include <atomic>
 #include <mutex>
 #include <string>
 #include <vector>
-
-#include <torch/csrc/cuda/CUDAPluggableAllocator.h>
 
 #include "allocator/runtime.h"
 #include "pytorch_plugin/history.h"
@@ -52,7 +52,7 @@ class FirnAllocator final : public torch::cuda::CUDAPluggableAllocator::CUDAPlug
   std::shared_ptr<void> getIpcDevPtr(std::string handle) override;
   void attachAllocatorTraceTracker(native::AllocatorTraceTracker tracker) override;
   std::shared_ptr<native::AllocatorState> getCheckpointState(c10::DeviceIndex device,
-                                                            c10::MempoolId_t pool) override;
+                                                             c10::MempoolId_t pool) override;
   native::CheckpointDelta setCheckpointPoolState(
       c10::DeviceIndex device, std::shared_ptr<native::AllocatorState> state) override;
 

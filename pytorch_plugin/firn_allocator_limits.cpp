@@ -1,11 +1,11 @@
 // Fractions, caches, out of memory, and what is refused.
-#include <algorithm>
-#include <cmath>
-#include <sstream>
-
 #include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAGuard.h>
+
+#include <algorithm>
+#include <cmath>
+#include <sstream>
 
 #include "pytorch_plugin/firn_allocator.h"
 
@@ -28,8 +28,8 @@ DeviceMemory device_memory(c10::DeviceIndex device) {
 }  // namespace
 
 double FirnAllocator::getMemoryFraction(c10::DeviceIndex device) {
-  TORCH_CHECK(device >= 0 && device < device_count_, "Invalid device index: ",
-              static_cast<int>(device));
+  TORCH_CHECK(device >= 0 && device < device_count_,
+              "Invalid device index: ", static_cast<int>(device));
   return fraction_[device];
 }
 
@@ -88,8 +88,7 @@ void FirnAllocator::out_of_memory(Engine& engine, size_t bytes, c10::DeviceIndex
     std::lock_guard lock(mutex_);
     observers = observers_;
   }
-  for (const auto& observer : observers)
-    observer(device, bytes, memory.total_bytes, free_bytes);
+  for (const auto& observer : observers) observer(device, bytes, memory.total_bytes, free_bytes);
 
   using c10::CachingAllocator::format_size;
   const uint64_t unallocated =
@@ -98,9 +97,9 @@ void FirnAllocator::out_of_memory(Engine& engine, size_t bytes, c10::DeviceIndex
   words << "CUDA out of memory. Tried to allocate " << format_size(bytes) << ". GPU "
         << static_cast<int>(device) << " has a total capacity of "
         << format_size(memory.total_bytes) << " of which " << format_size(free_bytes)
-        << " is free. " << format_size(stats.budget_bytes)
-        << " allowed; Of the allocated memory " << format_size(stats.allocated_bytes)
-        << " is allocated by PyTorch, and " << format_size(unallocated)
+        << " is free. " << format_size(stats.budget_bytes) << " allowed; Of the allocated memory "
+        << format_size(stats.allocated_bytes) << " is allocated by PyTorch, and "
+        << format_size(unallocated)
         << " is reserved by PyTorch but unallocated. Firn: " << error.text;
   TORCH_CHECK_WITH(OutOfMemoryError, false, words.str());
 }
@@ -116,8 +115,9 @@ native::ShareableHandle FirnAllocator::shareIpcHandle(void*) {
 
 std::shared_ptr<void> FirnAllocator::getIpcDevPtr(std::string) {
   TORCH_CHECK_NOT_IMPLEMENTED(
-      false, "firn: receiving CUDA tensors from other processes is not supported; receive a CPU "
-             "tensor, or use backend:native");
+      false,
+      "firn: receiving CUDA tensors from other processes is not supported; receive a CPU "
+      "tensor, or use backend:native");
 }
 
 void FirnAllocator::attachAllocatorTraceTracker(native::AllocatorTraceTracker) {
@@ -127,10 +127,11 @@ void FirnAllocator::attachAllocatorTraceTracker(native::AllocatorTraceTracker) {
 }
 
 std::shared_ptr<native::AllocatorState> FirnAllocator::getCheckpointState(c10::DeviceIndex,
-                                                                         c10::MempoolId_t) {
+                                                                          c10::MempoolId_t) {
   TORCH_CHECK_NOT_IMPLEMENTED(
-      false, "firn: checkpoints of a private pool (CUDA graph trees of torch.compile) are not "
-             "supported; set torch._inductor.config.triton.cudagraph_trees = False");
+      false,
+      "firn: checkpoints of a private pool (CUDA graph trees of torch.compile) are not "
+      "supported; set torch._inductor.config.triton.cudagraph_trees = False");
 }
 
 native::CheckpointDelta FirnAllocator::setCheckpointPoolState(

@@ -45,8 +45,8 @@ c10::CachingDeviceAllocator::DeviceStats FirnAllocator::getDeviceStats(c10::Devi
   TORCH_CHECK(device >= 0 && device < device_count_, "Allocator not initialized for device ",
               static_cast<int>(device), ": did you call init?");
   c10::CachingDeviceAllocator::DeviceStats out;
-  out.max_split_size = static_cast<int64_t>(
-      c10::CachingAllocator::AcceleratorAllocatorConfig::max_split_size());
+  out.max_split_size =
+      static_cast<int64_t>(c10::CachingAllocator::AcceleratorAllocatorConfig::max_split_size());
   Engine* engine = engine_if_open(device);
   if (!engine) return out;
   const PoolTallies tallies = engine->tallies();
@@ -86,9 +86,8 @@ native::SnapshotInfo FirnAllocator::snapshot(c10::MempoolId_t pool, bool include
     std::map<size_t, c10::CachingDeviceAllocator::SegmentInfo> segments;
     std::map<size_t, size_t> block_address;
     std::vector<BlockInfo> blocks = engine->blocks();
-    std::sort(blocks.begin(), blocks.end(), [](const BlockInfo& a, const BlockInfo& b) {
-      return a.base < b.base;
-    });
+    std::sort(blocks.begin(), blocks.end(),
+              [](const BlockInfo& a, const BlockInfo& b) { return a.base < b.base; });
     for (const BlockInfo& block : blocks) {
       const auto address = reinterpret_cast<size_t>(block.base);
       const PoolId owner = pools_.pool_of(block.base);

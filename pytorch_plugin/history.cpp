@@ -1,8 +1,8 @@
 #include "pytorch_plugin/history.h"
 
-#include <algorithm>
-
 #include <c10/util/ApproximateClock.h>
+
+#include <algorithm>
 
 namespace firn::pytorch {
 
@@ -45,8 +45,8 @@ void History::note(Entry::Action action, int device, const void* address, size_t
   std::deque<Entry>& ring = entries_[device];
   if (allocation && when < When::ALLOC) context = nullptr;
   ring.emplace_back(action, static_cast<c10::DeviceIndex>(device),
-                    reinterpret_cast<size_t>(address), bytes, stream, pool, c10::getApproximateTime(),
-                    std::move(context));
+                    reinterpret_cast<size_t>(address), bytes, stream, pool,
+                    c10::getApproximateTime(), std::move(context));
   while (ring.size() > entries_most_) ring.pop_front();
 }
 

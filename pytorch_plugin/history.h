@@ -1,9 +1,11 @@
 // torch.cuda.memory._record_memory_history(): the last allocations and frees, with the stack traces
 // that torch's recorder gathers.
 //
-// Owns: a ring of entries per device, traces of live blocks. Locks: its own; the recorder, which may
-// take the GIL, is called without it.
+// Owns: a ring of entries per device, traces of live blocks. Locks: its own; the recorder, which
+// may take the GIL, is called without it.
 #pragma once
+
+#include <c10/cuda/CUDACachingAllocator.h>
 
 #include <atomic>
 #include <deque>
@@ -12,8 +14,6 @@
 #include <string>
 #include <unordered_map>
 #include <vector>
-
-#include <c10/cuda/CUDACachingAllocator.h>
 
 namespace firn::pytorch {
 

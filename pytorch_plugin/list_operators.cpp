@@ -1,11 +1,11 @@
 #include "pytorch_plugin/list_operators.h"
 
+#include <torch/library.h>
+
 #include <algorithm>
 #include <map>
 #include <memory>
 #include <string_view>
-
-#include <torch/library.h>
 
 #include "allocator/runtime.h"
 #include "pytorch_plugin/observer.h"
@@ -17,8 +17,8 @@ namespace {
 using c10::IValue;
 using torch::jit::Stack;
 
-constexpr uint64_t whole_part = 2;   // lists within 1/2 of the budget are not cut
-constexpr uint64_t slice_part = 8;   // slices are within 1/8 of it
+constexpr uint64_t whole_part = 2;  // lists within 1/2 of the budget are not cut
+constexpr uint64_t slice_part = 8;  // slices are within 1/8 of it
 constexpr c10::DispatchKeySet after_us(c10::DispatchKeySet::FULL_AFTER,
                                        c10::DispatchKey::BackendSelect);
 
@@ -95,7 +95,8 @@ void run_whole(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* s
   const size_t count = op.schema().arguments().size();
   touch_arguments(scope.scopes(), info, arguments_of(*stack).slice(stack->size() - count));
   op.redispatchBoxed(keys & after_us, stack);
-  for (const IValue& result : arguments_of(*stack).slice(stack->size() - op.schema().returns().size()))
+  for (const IValue& result :
+       arguments_of(*stack).slice(stack->size() - op.schema().returns().size()))
     touch_results(scope.scopes(), result);
 }
 
@@ -111,8 +112,8 @@ void run_slices(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* 
     Stack slice(arguments);
     for (size_t i : lists.arguments) slice[i] = cut(arguments[i], begin, end);
     for (size_t i : lists.tensors)
-      slice[i] = arguments[i].toTensor().slice(0, static_cast<int64_t>(begin),
-                                               static_cast<int64_t>(end));
+      slice[i] =
+          arguments[i].toTensor().slice(0, static_cast<int64_t>(begin), static_cast<int64_t>(end));
     ObservedScope scope;
     touch_arguments(scope.scopes(), info, arguments_of(slice));
     op.redispatchBoxed(keys & after_us, &slice);
@@ -165,10 +166,9 @@ bool over_lists(const c10::OperatorHandle& op) {
       !name.starts_with("aten::_amp_foreach_non_finite_check_and_unscale"))
     return false;
   // Results can be joined when each of them is a list.
-  return std::all_of(op.schema().returns().begin(), op.schema().returns().end(),
-                     [](const c10::Argument& result) {
-                       return result.type()->kind() == c10::TypeKind::ListType;
-                     });
+  return std::all_of(
+      op.schema().returns().begin(), op.schema().returns().end(),
+      [](const c10::Argument& result) { return result.type()->kind() == c10::TypeKind::ListType; });
 }
 
 }  // namespace
@@ -184,9 +184,9 @@ void register_list_operators() {
     OperatorInfo info = classify(*op);
     mark_sliced(name);
     const std::string full = toString(name);
-    library->impl(full.c_str() + std::string_view("aten::").size(),
-                  torch::CppFunction::makeFromBoxedFunctor(
-                      std::make_unique<ListKernel>(std::move(info))));
+    library->impl(
+        full.c_str() + std::string_view("aten::").size(),
+        torch::CppFunction::makeFromBoxedFunctor(std::make_unique<ListKernel>(std::move(info))));
   }
 }
 

@@ -1,9 +1,9 @@
 #include "pytorch_plugin/observer.h"
 
+#include <ATen/autocast_mode.h>
+
 #include <atomic>
 #include <mutex>
-
-#include <ATen/autocast_mode.h>
 
 #include "allocator/runtime.h"
 #include "pytorch_plugin/list_operators.h"
@@ -57,14 +57,12 @@ void touch_arguments(ThreadScopes& scopes, const OperatorInfo& info,
                      c10::ArrayRef<const c10::IValue> arguments) {
   for (size_t i = 0; i < arguments.size(); ++i) {
     const Access access = info.writes(i) ? Access::write : Access::read;
-    for_each_tensor(arguments[i],
-                    [&](c10::TensorImpl* tensor) { scopes.touch(tensor, access); });
+    for_each_tensor(arguments[i], [&](c10::TensorImpl* tensor) { scopes.touch(tensor, access); });
   }
 }
 
 void touch_results(ThreadScopes& scopes, const c10::IValue& result) {
-  for_each_tensor(result,
-                  [&](c10::TensorImpl* tensor) { scopes.touch(tensor, Access::read); });
+  for_each_tensor(result, [&](c10::TensorImpl* tensor) { scopes.touch(tensor, Access::read); });
 }
 
 void install_observer(bool spill_always) {

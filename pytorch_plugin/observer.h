@@ -1,13 +1,13 @@
 // The operator observer: reports what every dispatcher call uses, before its kernel is called, and
-// lets go of it afterwards. Installed only once memory comes near the budget; until then an operator
-// costs nothing more.
+// lets go of it afterwards. Installed only once memory comes near the budget; until then an
+// operator costs nothing more.
 //
 // Owns: the process-wide callback. Locks: none while operators run.
 #pragma once
 
-#include <cstdint>
-
 #include <ATen/core/ivalue.h>
+
+#include <cstdint>
 
 #include "pytorch_plugin/operators.h"
 #include "pytorch_plugin/scopes.h"

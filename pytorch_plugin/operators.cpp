@@ -1,5 +1,7 @@
 #include "pytorch_plugin/operators.h"
 
+#include <ATen/core/enum_tag.h>
+
 #include <algorithm>
 #include <array>
 #include <atomic>
@@ -8,8 +10,6 @@
 #include <set>
 #include <string_view>
 
-#include <ATen/core/enum_tag.h>
-
 namespace firn::pytorch {
 
 namespace {
@@ -17,26 +17,60 @@ namespace {
 using Kind = OperatorInfo::Kind;
 
 // Metadata only, although their schemas do not say so.
-constexpr std::string_view metadata_only[] = {
-    "aten::_coalesced_", "aten::_fw_primal", "aten::_has_compatible_shallow_copy_type",
-    "aten::_has_same_storage_numel", "aten::_make_dual",
-    "aten::_reshape_alias", "aten::_unpack_dual", "aten::_unsafe_view", "aten::_version",
-    "aten::as_strided_", "aten::can_cast", "aten::data", "aten::dense_dim", "aten::detach_",
-    "aten::dim", "aten::get_device", "aten::is_coalesced", "aten::is_complex",
-    "aten::is_contiguous", "aten::is_floating_point", "aten::is_leaf", "aten::is_pinned",
-    "aten::is_same_size", "aten::is_set_to", "aten::is_signed", "aten::lift",
-    "aten::lift_fresh", "aten::numel", "aten::output_nr", "aten::record_stream",
-    "aten::rename_", "aten::requires_grad_", "aten::result_type", "aten::retain_grad",
-    "aten::set_", "aten::set_data", "aten::size", "aten::sparse_dim", "aten::storage_offset",
-    "aten::stride", "aten::sym_is_contiguous", "aten::sym_numel", "aten::sym_size",
-    "aten::sym_storage_offset", "aten::sym_stride", "aten::unsafe_chunk",
-    "aten::unsafe_split", "aten::unsafe_split_with_sizes"};
+constexpr std::string_view metadata_only[] = {"aten::_coalesced_",
+                                              "aten::_fw_primal",
+                                              "aten::_has_compatible_shallow_copy_type",
+                                              "aten::_has_same_storage_numel",
+                                              "aten::_make_dual",
+                                              "aten::_reshape_alias",
+                                              "aten::_unpack_dual",
+                                              "aten::_unsafe_view",
+                                              "aten::_version",
+                                              "aten::as_strided_",
+                                              "aten::can_cast",
+                                              "aten::data",
+                                              "aten::dense_dim",
+                                              "aten::detach_",
+                                              "aten::dim",
+                                              "aten::get_device",
+                                              "aten::is_coalesced",
+                                              "aten::is_complex",
+                                              "aten::is_contiguous",
+                                              "aten::is_floating_point",
+                                              "aten::is_leaf",
+                                              "aten::is_pinned",
+                                              "aten::is_same_size",
+                                              "aten::is_set_to",
+                                              "aten::is_signed",
+                                              "aten::lift",
+                                              "aten::lift_fresh",
+                                              "aten::numel",
+                                              "aten::output_nr",
+                                              "aten::record_stream",
+                                              "aten::rename_",
+                                              "aten::requires_grad_",
+                                              "aten::result_type",
+                                              "aten::retain_grad",
+                                              "aten::set_",
+                                              "aten::set_data",
+                                              "aten::size",
+                                              "aten::sparse_dim",
+                                              "aten::storage_offset",
+                                              "aten::stride",
+                                              "aten::sym_is_contiguous",
+                                              "aten::sym_numel",
+                                              "aten::sym_size",
+                                              "aten::sym_storage_offset",
+                                              "aten::sym_stride",
+                                              "aten::unsafe_chunk",
+                                              "aten::unsafe_split",
+                                              "aten::unsafe_split_with_sizes"};
 
 // Take a tensor for its shape and type.
 constexpr std::string_view allocates_only[] = {
-    "aten::empty_like", "aten::full_like", "aten::new_empty", "aten::new_empty_strided",
-    "aten::new_full", "aten::new_ones", "aten::new_zeros", "aten::ones_like", "aten::rand_like",
-    "aten::randint_like", "aten::randn_like", "aten::zeros_like"};
+    "aten::empty_like", "aten::full_like",    "aten::new_empty",  "aten::new_empty_strided",
+    "aten::new_full",   "aten::new_ones",     "aten::new_zeros",  "aten::ones_like",
+    "aten::rand_like",  "aten::randint_like", "aten::randn_like", "aten::zeros_like"};
 
 template <size_t n>
 bool among(const std::string_view (&names)[n], std::string_view name) {
@@ -65,8 +99,8 @@ uint64_t written_arguments(const c10::FunctionSchema& schema) {
   for (size_t i = 0; i < std::min<size_t>(arguments.size(), 64); ++i) {
     const bool annotated = arguments[i].alias_info() && arguments[i].alias_info()->isWrite();
     // Batch normalisation updates these without saying so.
-    const bool running = arguments[i].name() == "running_mean" ||
-                         arguments[i].name() == "running_var";
+    const bool running =
+        arguments[i].name() == "running_mean" || arguments[i].name() == "running_var";
     if (annotated || running) written |= uint64_t{1} << i;
   }
   return written;

@@ -4,25 +4,25 @@
 // look up; one to add.
 #pragma once
 
-#include <cstdint>
-#include <string>
-
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/record_function.h>
+
+#include <cstdint>
+#include <string>
 
 namespace firn::pytorch {
 
 struct OperatorInfo {
   enum class Kind : uint8_t {
-    passive,   // views and metadata, and operators that only call others: nothing to hold
-    allocates, // makes memory that anything may use, and uses no byte of its inputs (empty_like)
-    uses,      // has a kernel of its own, which uses its inputs and makes its results
-    sliced,    // over lists: left to list_operators.h
+    passive,    // views and metadata, and operators that only call others: nothing to hold
+    allocates,  // makes memory that anything may use, and uses no byte of its inputs (empty_like)
+    uses,       // has a kernel of its own, which uses its inputs and makes its results
+    sliced,     // over lists: left to list_operators.h
   };
   std::string name, overload;
   Kind kind = Kind::passive;
-  bool has_autocast = false;   // autocast may cast the inputs first and call again
-  uint64_t written = 0;        // bit per argument; the 64th and later count as written
+  bool has_autocast = false;  // autocast may cast the inputs first and call again
+  uint64_t written = 0;       // bit per argument; the 64th and later count as written
   bool writes(size_t argument) const { return argument >= 64 || ((written >> argument) & 1); }
 };
 

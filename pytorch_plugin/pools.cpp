@@ -1,9 +1,9 @@
 #include "pytorch_plugin/pools.h"
 
+#include <c10/util/Exception.h>
+
 #include <algorithm>
 #include <cstdio>
-
-#include <c10/util/Exception.h>
 
 namespace firn::pytorch {
 

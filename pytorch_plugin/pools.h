@@ -1,9 +1,12 @@
 // Private pools: memory that a CUDA graph replays into, or that torch.cuda.MemPool keeps apart. Its
-// blocks stay on the device (their uses are not seen), and what is freed in a pool is reused by that
-// pool only, on the same stream, until the pool is released.
+// blocks stay on the device (their uses are not seen), and what is freed in a pool is reused by
+// that pool only, on the same stream, until the pool is released.
 //
 // Owns: the blocks freed into pools. Locks: its own, held across engine calls on these rare paths.
 #pragma once
+
+#include <c10/core/CachingDeviceAllocator.h>
+#include <cuda_runtime_api.h>
 
 #include <atomic>
 #include <functional>
@@ -13,9 +16,6 @@
 #include <unordered_map>
 #include <unordered_set>
 #include <vector>
-
-#include <c10/core/CachingDeviceAllocator.h>
-#include <cuda_runtime_api.h>
 
 #include "allocator/engine.h"
 

@@ -1,10 +1,10 @@
 #include "pytorch_plugin/scopes.h"
 
-#include <cstdio>
-
 #include <ATen/SparseCsrTensorImpl.h>
 #include <ATen/SparseTensorImpl.h>
 #include <c10/cuda/CUDAStream.h>
+
+#include <cstdio>
 
 #include "allocator/runtime.h"
 

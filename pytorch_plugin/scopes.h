@@ -8,10 +8,10 @@
 // Owns: thread-local state only. Locks: none.
 #pragma once
 
+#include <c10/core/TensorImpl.h>
+
 #include <string>
 #include <vector>
-
-#include <c10/core/TensorImpl.h>
 
 #include "allocator/engine.h"
 #include "pytorch_plugin/operators.h"

@@ -1,8 +1,9 @@
-"""Firn: GPU memory that ages. Cold blocks leave the GPU for host memory and NVMe, and are back before
-the next kernel that uses them.
+"""Firn: GPU memory that ages. Cold blocks leave the GPU for host memory and NVMe, and are back
+before the next kernel that uses them.
 
-Nothing has to be imported: PYTORCH_CUDA_ALLOC_CONF=backend:firn,firn_budget:20GiB,... is enough. This
-module tells what Firn did, and takes hints. It imports torch only where a tensor is given to it.
+Nothing has to be imported: PYTORCH_CUDA_ALLOC_CONF=backend:firn,firn_budget:20GiB,... is enough.
+This module tells what Firn did, and takes hints. It imports torch only where a tensor is given to
+it.
 """
 
 __all__ = ["cold", "enabled", "memory_summary", "pin", "prefetch", "stats", "unpin"]
@@ -20,8 +21,8 @@ def enabled():
 
 
 def stats():
-    """What `firn run --stats` writes, now: {"pid", "devices": [...], "store": {...}}. {} before CUDA
-    has started, and where Firn is not the allocator."""
+    """What `firn run --stats` writes, now: {"pid", "devices": [...], "store": {...}}. {} before
+    CUDA has started, and where Firn is not the allocator."""
     library = _plugin()
     if library is None:
         return {}

@@ -10,7 +10,8 @@ ADVERSARIAL = "backend:firn,firn_host:1GiB,firn_adversarial:1"
 CASES = {
     "views": """
         x = torch.arange(1 << 20, device="cuda", dtype=torch.float32).view(1024, 1024)
-        parts = list(x.t().split(100)) + [x[::3], x.diagonal(), x.unfold(0, 5, 7), x.expand(2, -1, -1)]
+        parts = list(x.t().split(100)) + [x[::3], x.diagonal(), x.unfold(0, 5, 7)]
+        parts.append(x.expand(2, -1, -1))
         show(*[part.contiguous() for part in parts], x.as_strided((7, 9), (3, 5)).clone())
     """,
     "in place and out": """
@@ -147,7 +148,8 @@ torch.use_deterministic_algorithms(True, warn_only=True)
 def show(*tensors):
     for t in tensors:
         t = t.detach().cpu().contiguous()
-        print(tuple(t.shape), hashlib.sha256(t.flatten().view(torch.uint8).numpy().data).hexdigest())
+        bytes = t.flatten().view(torch.uint8).numpy().data
+        print(tuple(t.shape), hashlib.sha256(bytes).hexdigest())
 """
 
 

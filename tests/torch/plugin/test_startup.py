@@ -63,7 +63,8 @@ def started(environment):
 
 
 def test_words_are_taken_out_and_kept():
-    assert started({"PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:64,backend:firn,firn_host:1GiB"}) \
+    both = "max_split_size_mb:64,backend:firn,firn_host:1GiB"
+    assert started({"PYTORCH_CUDA_ALLOC_CONF": both}) \
         == {"PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:64",
             "FIRN_CONF": "backend:firn,firn_host:1GiB"}
     assert started({"PYTORCH_ALLOC_CONF": "backend:firn"}) == {"FIRN_CONF": "backend:firn"}

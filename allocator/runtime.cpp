@@ -45,6 +45,8 @@ class RuntimeImpl final : public Runtime {
   explicit RuntimeImpl(const Config& config) : config_(config) {}
 
   Result<void> open() {
+    if (config_.policy == "lifetime")
+      std::fprintf(stderr, "firn: firn_policy:lifetime is not there yet; blocks leave by age\n");
     Result<std::unique_ptr<Driver>> driver = open_driver(config_.driver);
     if (!driver) return driver.error();
     driver_ = std::move(*driver);

@@ -47,6 +47,7 @@ Driver::ContextGuard::ContextGuard(const Driver& driver, CUcontext context) : dr
   if (result != CUDA_SUCCESS && result != CUDA_ERROR_DEINITIALIZED)
     result = driver_.ctx_push_current(context);
   pushed_ = result == CUDA_SUCCESS;
+  if (pushed_) relaxed_ = driver_.thread_exchange_stream_capture_mode(&mode_) == CUDA_SUCCESS;
   if (pushed_ || result == CUDA_ERROR_DEINITIALIZED) return;
   std::fprintf(stderr, "firn: %s\n", describe(driver_.error("cuCtxPushCurrent", result)).c_str());
   std::abort();
@@ -54,6 +55,8 @@ Driver::ContextGuard::ContextGuard(const Driver& driver, CUcontext context) : dr
 
 Driver::ContextGuard::~ContextGuard() {
   if (!pushed_) return;
+  // Refused only with an invalid mode, and this one is the driver's own.
+  if (relaxed_) (void)driver_.thread_exchange_stream_capture_mode(&mode_);
   CUcontext popped = nullptr;
   CUresult result = driver_.ctx_pop_current(&popped);
   if (result != CUDA_SUCCESS && result != CUDA_ERROR_DEINITIALIZED)

@@ -72,6 +72,8 @@ namespace firn {
   X(stream_wait_event, cuStreamWaitEvent, (CUstream stream, CUevent event, unsigned flags))      \
   X(stream_is_capturing, cuStreamIsCapturing,                                                    \
     (CUstream stream, CUstreamCaptureStatus * status))                                           \
+  X(thread_exchange_stream_capture_mode, cuThreadExchangeStreamCaptureMode,                      \
+    (CUstreamCaptureMode * mode))                                                                \
   X(event_create, cuEventCreate, (CUevent * event, unsigned flags))                              \
   X(event_destroy, cuEventDestroy_v2, (CUevent event))                                           \
   X(event_record, cuEventRecord, (CUevent event, CUstream stream))                               \
@@ -88,8 +90,9 @@ struct Driver {
   bool software = false; // the software GPU (it exports firnGpuConfigure)
   void* handle = nullptr;  // dlopen's; kept open for the life of the process
 
-  /// Makes `context` current in this thread for its scope and restores what was. Programmer errors
-  /// abort.
+  /// Makes `context` current in this thread for its scope and restores what was; a capture that goes
+  /// on meanwhile, in any thread, is not spoilt by calls that are no work (queries, mappings).
+  /// Programmer errors abort.
   class ContextGuard {
    public:
     ContextGuard(const Driver& driver, CUcontext context);
@@ -99,7 +102,8 @@ struct Driver {
 
    private:
     const Driver& driver_;
-    bool pushed_ = false;
+    bool pushed_ = false, relaxed_ = false;
+    CUstreamCaptureMode mode_ = CU_STREAM_CAPTURE_MODE_RELAXED;  // then: what it was
   };
 
   /// An Error with the driver's own name and words for `result`, e.g.

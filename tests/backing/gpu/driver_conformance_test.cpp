@@ -263,4 +263,17 @@ TEST(DriverTable, library_that_is_no_driver) {
   EXPECT_NE(opened.error().text.find("lacks cuInit"), std::string::npos);
 }
 
+TEST_F(DriverConformance, calls_within_a_guard_do_not_spoil_a_capture) {
+  const auto mode = [&](CUstreamCaptureMode to) {
+    EXPECT_EQ(driver->thread_exchange_stream_capture_mode(&to), CUDA_SUCCESS);
+    return to;
+  };
+  const CUstreamCaptureMode before = mode(CU_STREAM_CAPTURE_MODE_THREAD_LOCAL);
+  {
+    Driver::ContextGuard guard(*driver, context);
+    EXPECT_EQ(mode(CU_STREAM_CAPTURE_MODE_RELAXED), CU_STREAM_CAPTURE_MODE_RELAXED);
+  }
+  EXPECT_EQ(mode(before), CU_STREAM_CAPTURE_MODE_THREAD_LOCAL);
+}
+
 }  // namespace

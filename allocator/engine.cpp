@@ -26,7 +26,8 @@ EngineImpl::EngineImpl(const EngineOptions& options, const Driver& driver, Store
                        unsigned queue, Clock& clock, TraceWriter* trace)
     : options_(options), driver_(driver), store_(store), queue_(queue), clock_(clock),
       trace_(trace), frames_(driver, options.device, options.budget_bytes),
-      host_(driver, store, options.host_bytes, options.host_left), streams_(driver),
+      host_(driver, store, options.host_bytes, options.host_left, options.no_bytes),
+      streams_(driver),
       segments_(new std::atomic<Segment*>[segments_most]()) {
   access_.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
   access_.location.id = options.device;

@@ -30,6 +30,14 @@ struct Hold {
   Block* block = nullptr;
 };
 
+/// Which block leaves next, and what comes back before it is asked for.
+enum class Policy : uint8_t {
+  age,       // unused for longest, weighed by size; nothing comes back unasked
+  greedy,    // a plan of one iteration, made once (TERAIO/G10): for comparison
+  lifetime,  // every next use known from the period that was found; age until then
+  oracle,    // lifetime with the period known from the start: for comparison
+};
+
 struct EngineOptions {
   int device = 0;                  // ordinal
   CUcontext context = nullptr;     // the device's primary context
@@ -38,6 +46,8 @@ struct EngineOptions {
   uint64_t piece_bytes = 8u << 20;
   double watch_fraction = 0.5;
   bool adversarial = false;
+  Policy policy = Policy::age;
+  bool no_bytes = false;  // simulation: staging is addresses without memory
   /// What is left of the process's host budget, shared by its engines; null: host_bytes is one's own.
   std::atomic<uint64_t>* host_left = nullptr;
 };
@@ -70,6 +80,8 @@ struct EngineStats {
   uint64_t zero_copy_bytes = 0;       // touched in host memory because the budget had no room
   uint64_t rounding_bytes = 0;        // frames' bytes beyond what blocks asked for, now
   uint64_t oom_count = 0, retry_count = 0;
+  uint64_t plan_ns = 0;               // CPU time spent on deciding ahead; 0 where nothing does
+  bool period_found = false;          // the program's iteration is known (Policy::lifetime)
   bool watching = false;
   std::vector<PinnedBytes> pinned;
   std::vector<std::string> trouble;   // full disk, refused registration, ... in words

@@ -14,8 +14,9 @@ constexpr size_t align_up(size_t bytes) {
 }  // namespace
 
 HostTier::HostTier(const Driver& driver, Store* store, uint64_t budget_bytes,
-                   std::atomic<uint64_t>* shared_left)
-    : driver_(driver), store_(store), budget_(budget_bytes), shared_left_(shared_left) {}
+                   std::atomic<uint64_t>* shared_left, bool no_bytes)
+    : driver_(driver), store_(store), budget_(budget_bytes), shared_left_(shared_left),
+      no_bytes_(no_bytes) {}
 
 uint64_t HostTier::budget() const {
   if (exhausted_) return mapped_;
@@ -45,7 +46,7 @@ bool HostTier::grow(size_t bytes) {
 }
 
 bool HostTier::add_region(size_t size) {
-  Result<StagingRegion> memory = StagingRegion::create(size);
+  Result<StagingRegion> memory = StagingRegion::create(size, no_bytes_);
   if (!memory) {
     exhausted_ = true;
     trouble_ = "host memory for staging refused after " + std::to_string(mapped_ >> 20) +

@@ -104,10 +104,10 @@ Result<void> SimulatedDisk::submit(Request request, Side side, uint64_t now) {
   request.submitted_ns = now;
   request.was_filled = place.filled;
   if (side == writes) {
-    request.sum = sum_of(request.data, place.bytes);
+    if (options_.keep_bytes) request.sum = sum_of(request.data, place.bytes);
     place.filled = false;
     place.writing = true;
-  } else {
+  } else if (options_.keep_bytes) {
     std::memset(request.data, static_cast<int>(poison), place.bytes);
   }
   ++place.jobs;
@@ -150,7 +150,7 @@ bool SimulatedDisk::move(Request& request, Side side) {
   Place& place = places_.at(request.completion.slot.id);
   if (side == reads) return move_read(request, place);
   place.writing = false;
-  FIRN_STORE_CHECK(sum_of(request.data, place.bytes) == request.sum,
+  FIRN_STORE_CHECK(!options_.keep_bytes || sum_of(request.data, place.bytes) == request.sum,
                    "the bytes for slot %u changed while they were being written",
                    request.completion.slot.id);
   if (chance(options_.write_error_rate)) {
@@ -161,7 +161,7 @@ bool SimulatedDisk::move(Request& request, Side side) {
     dir_.trouble = request.completion.error.text;
     return true;
   }
-  place.data.assign(request.data, request.data + place.bytes);
+  if (options_.keep_bytes) place.data.assign(request.data, request.data + place.bytes);
   place.sum = request.sum;
   place.filled = true;
   place.lasting_corrupt = chance(options_.lasting_corrupt_rate);
@@ -176,6 +176,10 @@ bool SimulatedDisk::move_read(Request& request, Place& place) {
         make_error(Code::io, EIO,
                    fmt::format("read of slot {} ({} bytes): a simulated error", id, place.bytes));
     dir_.trouble = request.completion.error.text;
+    return true;
+  }
+  if (!options_.keep_bytes) {
+    dir_.read_bytes += place.bytes;
     return true;
   }
   std::memcpy(request.data, place.data.data(), place.bytes);

@@ -53,12 +53,22 @@ std::byte* map_aligned(size_t bytes) {
 
 }  // namespace
 
-Result<StagingRegion> StagingRegion::create(size_t bytes) {
+Result<StagingRegion> StagingRegion::create(size_t bytes, bool reserve_only) {
   if (bytes == 0 || bytes % store_alignment != 0)
     return make_error(Code::invalid_argument, 0,
                       "staging of " + std::to_string(bytes) + " bytes: not a multiple of 4 KiB");
   size_t whole = mapping_bytes(bytes);
   StagingRegion region;
+  if (reserve_only) {
+    void* none = ::mmap(nullptr, whole, PROT_NONE, flags | MAP_NORESERVE, -1, 0);
+    if (none == MAP_FAILED)
+      return make_error(Code::host_out_of_memory, errno,
+                        "addresses of " + std::to_string(bytes) + " bytes: mmap: " +
+                            errno_words(errno) + " (firn_host)");
+    region.bytes_ = {static_cast<std::byte*>(none), bytes};
+    region.pages_ = "none";
+    return region;
+  }
   void* huge = ::mmap(nullptr, whole, protection, flags | MAP_HUGETLB | MAP_HUGE_2MB, -1, 0);
   std::byte* data = huge == MAP_FAILED ? map_aligned(whole) : static_cast<std::byte*>(huge);
   if (!data)

@@ -140,6 +140,8 @@ struct SimulatedStoreOptions {
   double write_error_rate = 0, read_error_rate = 0;   // EIO, transient: a later try may pass
   double corrupt_rate = 0;            // first read returns flipped bits (healed by the re-read)
   double lasting_corrupt_rate = 0;    // every read of that slot: Code::corrupt
+  bool keep_bytes = true;             // false: same checks and times, but no data is read from or
+                                      // written to memory, and no sums are taken (no corruption)
 };
 class SimulatedStore : public Store {
  public:
@@ -152,12 +154,13 @@ std::unique_ptr<SimulatedStore> open_simulated_store(const SimulatedStoreOptions
 /// transparent huge pages; MADV_DONTFORK. Freed by the destructor.
 class StagingRegion {
  public:
-  static Result<StagingRegion> create(size_t bytes);
+  /// `reserve_only`: addresses without memory, for simulation in which no bytes move.
+  static Result<StagingRegion> create(size_t bytes, bool reserve_only = false);
   StagingRegion(StagingRegion&&) noexcept;
   StagingRegion& operator=(StagingRegion&&) noexcept;
   ~StagingRegion();
   std::span<std::byte> bytes() const { return bytes_; }
-  const char* pages() const { return pages_; }  // "hugetlb" | "transparent" | "4 KiB"
+  const char* pages() const { return pages_; }  // "hugetlb" | "transparent" | "4 KiB" | "none"
   void abandon() { bytes_ = {}; }               // leaks on purpose (exit, fork)
 
  private:

@@ -73,6 +73,24 @@ bool AddressSpace::reserved(uint64_t address) const {
   return around(reservations_, address, itself) != reservations_.end();
 }
 
+CUresult AddressSpace::map_frame(const char* entry, uint64_t address, size_t bytes,
+                                 const Frame& frame) const {
+  int fd = frame.imported_fd;
+  if (fd < 0)
+    fd = frame.own           ? frame.own->fd()
+         : frame.device >= 0 ? gpu().device(frame.device).memory.frame_file.fd()
+                                : host_file_.fd();
+  void* at = ::mmap(pointer(address), bytes, PROT_NONE, MAP_SHARED | MAP_FIXED | MAP_NORESERVE, fd,
+                    static_cast<off_t>(frame.offset));
+  if (at == MAP_FAILED) return CUDA_ERROR_OUT_OF_MEMORY;
+  // A forked child must not write into its parent's GPU.
+  if (::madvise(at, bytes, MADV_DONTFORK) != 0) {
+    if (!seal(address, bytes)) die(entry, std::string("madvise, mmap: ") + std::strerror(errno));
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  }
+  return CUDA_SUCCESS;
+}
+
 CUresult AddressSpace::map(const char* entry, uint64_t address, size_t bytes,
                            const std::shared_ptr<Frame>& frame) {
   auto home = around(reservations_, address, itself);
@@ -83,18 +101,10 @@ CUresult AddressSpace::map(const char* entry, uint64_t address, size_t bytes,
     die(entry, range_words(address, bytes) + " overlaps the mapping at " + hex(next->first));
   if (auto it = around(mappings_, address, size_of); it != mappings_.end())
     die(entry, range_words(address, bytes) + " overlaps the mapping at " + hex(it->first));
-  int fd = frame->imported_fd;
-  if (fd < 0)
-    fd = frame->own           ? frame->own->fd()
-         : frame->device >= 0 ? gpu().device(frame->device).memory.frame_file.fd()
-                                : host_file_.fd();
-  void* at = ::mmap(pointer(address), bytes, PROT_NONE, MAP_SHARED | MAP_FIXED | MAP_NORESERVE, fd,
-                    static_cast<off_t>(frame->offset));
-  if (at == MAP_FAILED) return CUDA_ERROR_OUT_OF_MEMORY;
-  // A forked child must not write into its parent's GPU.
-  if (::madvise(at, bytes, MADV_DONTFORK) != 0) {
-    if (!seal(address, bytes)) die(entry, std::string("madvise, mmap: ") + std::strerror(errno));
-    return CUDA_ERROR_OUT_OF_MEMORY;
+  // Nothing is touched: no page table, no limit of mappings (vm.max_map_count).
+  if (!gpu().config.no_bytes) {
+    const CUresult result = map_frame(entry, address, bytes, *frame);
+    if (result != CUDA_SUCCESS) return result;
   }
   ++frame->mappings;
   mappings_[address] = Mapping{.base = address, .bytes = bytes, .frame = frame};
@@ -123,7 +133,7 @@ CUresult AddressSpace::unmap(const char* entry, uint64_t address, size_t bytes) 
   if (const Work* work = gpu().scheduler.user_of(address, bytes))
     die(entry, range_words(address, bytes) + " is used by work that is still queued (" +
                    work->body.entry + " on stream " + hex(work->stream->handle) + ")");
-  if (!seal(address, bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
+  if (!gpu().config.no_bytes && !seal(address, bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
   for (auto it = first; it != mappings_.end() && it->first < end;) {
     std::shared_ptr<Frame> frame = std::move(it->second.frame);
     if (frame->device >= 0)
@@ -163,7 +173,8 @@ CUresult AddressSpace::set_access(const char* entry, uint64_t address, size_t by
     const int protection = best == CU_MEM_ACCESS_FLAGS_PROT_READWRITE ? PROT_READ | PROT_WRITE
                            : best == CU_MEM_ACCESS_FLAGS_PROT_READ    ? PROT_READ
                                                                       : PROT_NONE;
-    if (::mprotect(pointer(mapping.base), mapping.bytes, protection) != 0)
+    if (!gpu().config.no_bytes &&
+        ::mprotect(pointer(mapping.base), mapping.bytes, protection) != 0)
       return CUDA_ERROR_OUT_OF_MEMORY;
   }
   return CUDA_SUCCESS;

@@ -14,6 +14,7 @@ FIRN_GPU_API int firnGpuConfigure(const FirnGpuConfig* config) {
   Lock lock(g.mutex);
   if (g.initialised || !config || config->struct_bytes != sizeof *config) return -1;
   if (config->devices < 0 || config->devices > devices_max) return -1;
+  if (config->no_bytes && config->virtual_clock != 1) return -1;
   g.config = *config;
   g.configured = true;
   return 0;
@@ -41,6 +42,7 @@ FIRN_GPU_API void firnGpuReset(void) {
   g.faults.clear();
   g.config = FirnGpuConfig{};
   g.configured = false;
+  g.observer = nullptr;
   g.initialised = false;
   g.scheduler.virtual_clock = false;
   thread().contexts.clear();
@@ -123,6 +125,13 @@ FIRN_GPU_API int firnGpuBusy(void* stream, uint64_t ns) {
     if (CUresult result = find_stream(gate, static_cast<CUstream>(stream), &on)) return result;
     return submit(gate, on, Body{.entry = "firnGpuBusy", .type = node_kernel, .latency_ns = ns});
   }, false);
+}
+
+FIRN_GPU_API void firnGpuObserve(FirnGpuObserver observer, void* context) {
+  if (gpu().forked) return;
+  Lock lock(gpu().mutex);
+  gpu().observer = observer;
+  gpu().observer_context = context;
 }
 
 }  // namespace firn::software

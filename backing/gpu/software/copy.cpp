@@ -76,6 +76,7 @@ CUresult copy(Gate& gate, Rows rows, CUstream handle, bool wait, Side to_side, S
   const int counted = to_device >= 0 ? to_device : from_device >= 0 ? from_device : stream->device;
   Body body{.entry = gate.entry(), .type = node_memcpy};
   model(body, total, to_device, from_device);
+  body.bytes = total;
   if (wait && !stream->capture && total <= inline_bytes_max && !body.link_ns && !body.latency_ns &&
       !gpu().scheduler.virtual_clock && quiet(*stream)) {
     if (CUresult result = submit(gate, stream, Body{.entry = gate.entry()})) return result;
@@ -85,19 +86,22 @@ CUresult copy(Gate& gate, Rows rows, CUstream handle, bool wait, Side to_side, S
   }
   body.ranges = {{rows.to, rows.to_span()}, {rows.from, rows.from_span()}};
   body.settle = [counted, total] { count(counted, total); };
-  body.run = [rows] { move_rows(rows); };
+  const bool moves = !gpu().config.no_bytes;
+  if (moves) body.run = [rows] { move_rows(rows); };
   // Pageable memory: the source may be reused on return, the destination is complete on return.
   if (!wait && !stream->capture) {
     if (from == Place::pageable && total <= staged_bytes_max && rows.rows == 1 &&
         to != Place::pageable) {
-      auto staged = std::make_shared<std::vector<char>>(
-          reinterpret_cast<const char*>(rows.from),
-          reinterpret_cast<const char*>(rows.from) + rows.bytes);
       body.ranges.pop_back();
-      body.run = [rows, staged]() mutable {
-        rows.from = reinterpret_cast<uint64_t>(staged->data());
-        move_rows(rows);
-      };
+      if (moves) {
+        auto staged = std::make_shared<std::vector<char>>(
+            reinterpret_cast<const char*>(rows.from),
+            reinterpret_cast<const char*>(rows.from) + rows.bytes);
+        body.run = [rows, staged]() mutable {
+          rows.from = reinterpret_cast<uint64_t>(staged->data());
+          move_rows(rows);
+        };
+      }
     } else {
       wait = from == Place::pageable || to == Place::pageable;
     }
@@ -155,7 +159,7 @@ CUresult fill(const char* entry, uint64_t to, size_t pitch, unsigned value, size
     body.ranges = {{to, span}};
     body.link = &gpu().device(device >= 0 ? device : stream->device).within;
     body.link_ns = duration_ns(row_bytes * height, gpu().config.memory_bytes_s);
-    body.run = [=] {
+    if (!gpu().config.no_bytes) body.run = [=] {
       for (size_t row = 0; row < height; ++row) {
         char* at = reinterpret_cast<char*>(to + row * pitch);
         if (unit_bytes == 1) {

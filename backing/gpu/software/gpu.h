@@ -86,6 +86,8 @@ struct Gpu {
 
   FirnGpuConfig config{};
   bool configured = false;
+  FirnGpuObserver observer = nullptr;
+  void* observer_context = nullptr;
   std::vector<std::unique_ptr<Device>> devices;
   AddressSpace space;
   Scheduler scheduler;

@@ -177,7 +177,8 @@ void AddressSpace::drop_if_unused(const std::shared_ptr<Frame>& frame) {
   }
   DeviceMemory* memory = frame->device >= 0 ? &gpu().device(frame->device).memory : nullptr;
   if (!frame->own) {
-    (memory ? memory->frame_file : host_file_).punch(frame->offset, frame->bytes);
+    if (!gpu().config.no_bytes)
+      (memory ? memory->frame_file : host_file_).punch(frame->offset, frame->bytes);
     (memory ? memory->frame_space : host_space_).give(frame->offset, frame->bytes);
   }
   frame->own.reset();

@@ -167,6 +167,9 @@ class AddressSpace {
   void reset();
 
  private:
+  /// The frame's pages at the address, without access as yet.
+  CUresult map_frame(const char* entry, uint64_t address, size_t bytes, const Frame& frame) const;
+
   std::map<uint64_t, size_t> reservations_;
   std::map<uint64_t, Mapping> mappings_;
   std::map<uint64_t, Allocation> allocations_;

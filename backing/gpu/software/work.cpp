@@ -79,6 +79,7 @@ void Scheduler::start(const std::shared_ptr<Work>& work) {
     begin = std::max(now, link->free_at_ns);
     link->free_at_ns = begin + work->body.link_ns;
   }
+  work->begin_ns = begin;
   work->end_ns = begin + work->body.link_ns + work->body.latency_ns;
   if (virtual_clock) {
     due_.emplace(std::pair{work->end_ns, ++starts_}, work);
@@ -110,6 +111,10 @@ void Scheduler::finish(const std::shared_ptr<Work>& work,
   work->done_ns = now_ns();
   incomplete_.erase(work.get());
   if (work->body.settle) work->body.settle();
+  if (gpu().observer && work->started)
+    gpu().observer(gpu().observer_context, work->body.entry,
+                   reinterpret_cast<void*>(stream.handle), work->begin_ns, work->done_ns,
+                   work->body.bytes);
   work->body = Body{.entry = work->body.entry};
   work->after.clear();
   for (auto& waiter : work->waiters) {

@@ -48,6 +48,7 @@ struct Body {
   Link* link = nullptr;           // taken for `link_ns`, in turn
   uint64_t link_ns = 0;
   uint64_t latency_ns = 0;        // besides
+  uint64_t bytes = 0;             // copied; for the observer
   std::shared_ptr<Event> record{}; // its completion is this event (a node of a graph)
   bool instant() const { return !run && !ready && !link_ns && !latency_ns; }
 };
@@ -59,6 +60,7 @@ struct Work {
   std::vector<std::shared_ptr<Stream>> waiters;  // streams whose next work waits for this one
   bool started = false, done = false;
   uint64_t generation = 0;  // of the scheduler: what is older than a reset completes nowhere
+  uint64_t begin_ns = 0;
   uint64_t end_ns = 0;   // not before
   uint64_t done_ns = 0;
 };

@@ -1,4 +1,6 @@
 // The virtual clock: modelled times to the nanosecond, determinism, waiting.
+#include <sys/resource.h>
+
 #include <algorithm>
 #include <random>
 
@@ -208,6 +210,124 @@ TEST_F(SoftwareGpu, virtual_clock_needs_the_software_gpu) {
   auto clock = firn::open_virtual_clock(real);
   ASSERT_FALSE(clock);
   EXPECT_EQ(clock.error().code, firn::Code::not_supported);
+}
+
+class WithoutBytes : public SoftwareGpu {
+ protected:
+  void SetUp() override {
+    FirnGpuConfig config{};
+    config.memory_bytes = 512ull << 30;
+    config.virtual_clock = 1;
+    config.link_bytes_s = 1e9;
+    config.link_latency_ns = 1000;
+    config.memory_bytes_s = 1e11;
+    config.no_bytes = 1;
+    start(config);
+  }
+  static long peak_kib() {
+    rusage usage{};
+    EXPECT_EQ(getrusage(RUSAGE_SELF, &usage), 0);
+    return usage.ru_maxrss;
+  }
+};
+
+TEST_F(WithoutBytes, needs_the_virtual_clock) {
+  firnGpuReset();
+  FirnGpuConfig config{};
+  config.struct_bytes = sizeof config;
+  config.no_bytes = 1;
+  EXPECT_EQ(firnGpuConfigure(&config), -1);
+  config.virtual_clock = 1;
+  EXPECT_EQ(firnGpuConfigure(&config), 0);
+}
+
+// Far more mappings than vm.max_map_count would let a process have.
+TEST_F(WithoutBytes, hundreds_of_gibibytes_cost_nothing) {
+  const long before = peak_kib();
+  const size_t frames = (400ull << 30) / granule;
+  const CUdeviceptr address = reserve(frames * granule);
+  for (size_t i = 0; i < frames; ++i) {
+    const auto handle = frame();
+    OK(cuMemMap(address + i * granule, granule, 0, handle, 0));
+    OK(cuMemRelease(handle));
+  }
+  const CUmemAccessDesc a = access();
+  OK(cuMemSetAccess(address, frames * granule, &a, 1));
+  EXPECT_EQ(counts().frame_bytes, frames * granule);
+  const CUstream s = stream();
+  const uint64_t begin = firnGpuNow();
+  OK(cuMemsetD8Async(address, 1, 100ull << 30, s));
+  OK(cuStreamSynchronize(s));
+  EXPECT_EQ(firnGpuNow() - begin, static_cast<uint64_t>(double(100ull << 30) / 1e11 * 1e9));
+  OK(cuMemUnmap(address, frames * granule));
+  EXPECT_EQ(counts().frame_bytes, 0u);
+  EXPECT_LT(peak_kib() - before, 200 << 10) << "of bookkeeping";
+}
+
+TEST_F(WithoutBytes, copies_take_their_time_and_move_nothing) {
+  const CUdeviceptr address = mapped();
+  std::vector<char> page(2 * 4096, 'x');
+  void* host = page.data();
+  OK(cuMemHostRegister_v2(host, page.size(), 0));
+  const CUstream s = stream();
+  const uint64_t begin = firnGpuNow();
+  OK(cuMemcpyHtoDAsync_v2(address, host, 4096, s));
+  OK(cuMemcpyDtoHAsync_v2(static_cast<char*>(host) + 4096, address, 4096, s));
+  EXPECT_EQ(firnGpuNow(), begin) << "registered memory: asynchronous";
+  OK(cuStreamSynchronize(s));
+  EXPECT_EQ(firnGpuNow() - begin, 2u * (4096 + 1000));
+  EXPECT_EQ(page[5000], 'x');
+  EXPECT_EQ(counts().copied_bytes, 2u * 4096);
+  OK(cuMemHostUnregister(host));
+}
+
+TEST_F(WithoutBytes, what_is_forbidden_stays_forbidden) {
+  const CUdeviceptr address = mapped();
+  const CUstream s = stream();
+  OK(cuMemsetD8Async(address, 0, granule, s));
+  EXPECT_DEATH(cuMemUnmap(address, granule), "used by work that is still queued");
+  EXPECT_EQ(cuMemsetD8Async(address + granule, 0, 1, s), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_DEATH(*reinterpret_cast<volatile char*>(address) = 1, "");
+  OK(cuStreamSynchronize(s));
+}
+
+struct Seen {
+  std::string entry;
+  void* stream;
+  uint64_t begin_ns, end_ns, bytes;
+};
+void see(void* context, const char* entry, void* stream, uint64_t begin, uint64_t end,
+         uint64_t bytes) {
+  static_cast<std::vector<Seen>*>(context)->push_back({entry, stream, begin, end, bytes});
+}
+
+TEST_F(WithoutBytes, the_observer_is_told_what_took_time) {
+  const CUdeviceptr address = mapped();
+  std::vector<char> host(4096);
+  OK(cuMemHostRegister_v2(host.data(), host.size(), 0));
+  const CUstream a = stream(), b = stream();
+  std::vector<Seen> seen;
+  firnGpuObserve(see, &seen);
+  const uint64_t begin = firnGpuNow();
+  ASSERT_EQ(firnGpuBusy(a, 500), 0);
+  const CUevent e = event();
+  OK(cuEventRecord(e, a));  // takes no time: not told
+  OK(cuMemcpyHtoDAsync_v2(address, host.data(), 4096, b));
+  OK(cuStreamSynchronize(b));
+  ASSERT_EQ(seen.size(), 2u);
+  EXPECT_EQ(seen[0].entry, "firnGpuBusy");
+  EXPECT_EQ(seen[0].stream, a);
+  EXPECT_EQ(seen[0].end_ns - seen[0].begin_ns, 500u);
+  EXPECT_EQ(seen[1].entry, "cuMemcpyHtoDAsync");
+  EXPECT_EQ(seen[1].stream, b);
+  EXPECT_EQ(seen[1].begin_ns, begin);
+  EXPECT_EQ(seen[1].end_ns, begin + 4096 + 1000);
+  EXPECT_EQ(seen[1].bytes, 4096u);
+  firnGpuObserve(nullptr, nullptr);
+  ASSERT_EQ(firnGpuBusy(a, 500), 0);
+  OK(cuStreamSynchronize(a));
+  EXPECT_EQ(seen.size(), 2u);
+  OK(cuMemHostUnregister(host.data()));
 }
 
 }  // namespace

@@ -67,6 +67,22 @@ TEST(SimulatedStore, memory_is_not_filled_before_its_time) {
   EXPECT_TRUE(holds(disk.piece(1), 1));
 }
 
+TEST(SimulatedStore, without_bytes_only_time_passes) {
+  SimulatedStoreOptions options = round_numbers();
+  options.keep_bytes = false;
+  Disk disk(options);
+  *disk.staging = std::move(*StagingRegion::create(16u << 20, true));  // to touch it is to die
+  EXPECT_STREQ(disk.staging->pages(), "none");
+  Slot slot = *disk.store->reserve(1u << 20);
+  EXPECT_FALSE(disk.store->read(0, slot, disk.piece(0), 1)) << "nothing was written";
+  EXPECT_EQ(write_now(*disk.store, disk.clock, slot, disk.piece(0)).busy_ns, 1'010'000u);
+  ASSERT_TRUE(disk.store->read(0, slot, disk.piece(1), 2));
+  StoreCompletion done = await_one(*disk.store, disk.clock);
+  EXPECT_EQ(done.error.code, Code::ok);
+  EXPECT_EQ(done.busy_ns, 510'000u);
+  EXPECT_EQ(disk.store->stats().read_bytes, 1u << 20);
+}
+
 TEST(SimulatedStore, what_nobody_polls_does_not_stop_time) {
   Disk disk(round_numbers());
   Slot a = disk.filled(1), b = disk.filled(2);

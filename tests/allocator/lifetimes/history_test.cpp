@@ -259,6 +259,23 @@ TEST(History, a_variable_freed_late_keeps_its_identity_and_its_marker) {
   EXPECT_NE(fresh[7], late[6]);
 }
 
+TEST(History, a_state_read_after_its_successor_is_made) {
+  History history;
+  Life state = history.allocate(512), weight = history.allocate(4096);
+  for (int i = 0; i < 8; ++i) {
+    for (uint64_t k = 0; k < 20; ++k) {
+      history.touch(weight, k % 3 == 0);
+      // The rest of the weight's touches, the new state, then the read.
+      if (i > 3) EXPECT_EQ(history.next_use(state), 19 - k + 2) << i << " " << k;
+    }
+    Life next = history.allocate(512);
+    history.touch(state, false);
+    history.touch(next, true);
+    history.free(state);
+    state = next;
+  }
+}
+
 TEST(History, a_plan_given_in_advance_is_known_from_the_first_event) {
   for_seeds(10, [](uint64_t seed, int layers) {
     Steps steps(seed, layers);

@@ -19,17 +19,17 @@ Block* AgeOrder::next(const std::vector<Block*>& live, uint64_t now) {
       std::pop_heap(heap_.begin(), heap_.end());
       Entry entry = heap_.back();
       heap_.pop_back();
-      if (may_leave(entry.block->word.load(std::memory_order_acquire)) &&
+      if (may_leave(*entry.block, entry.block->word.load(std::memory_order_acquire)) &&
           entry.block->age.load(std::memory_order_relaxed) == entry.age)
         return entry.block;
     }
     if (round == 1) break;
     for (Block* block : live) {
       uint64_t w = block->word.load(std::memory_order_acquire);
-      if (!may_leave(w)) continue;
+      if (!may_leave(*block, w)) continue;
       uint64_t age = block->age.load(std::memory_order_relaxed);
       double unused = static_cast<double>(now - std::min(now, age)) + 1;
-      double size = 1.0 + std::bit_width(block->granules) / 8.0;
+      double size = 1.0 + std::bit_width(block->mapped) / 8.0;
       double dropped = (w & word::copies) && clean(*block) ? 1.5 : 1.0;
       heap_.push_back({unused * size * dropped, block, age});
     }

@@ -16,9 +16,12 @@ class AgeOrder {
   Block* next(const std::vector<Block*>& live, uint64_t now);
   /// Forgets scores (a new round of choosing begins).
   void reset() { heap_.clear(); }
-  /// May the block be spilled as its word stands?
-  static bool may_leave(uint64_t w) {
-    return word::state(w) == State::resident && word::holds(w) == 0 && (w & word::proven) &&
+  /// May the block, or what is left of it on the device, be spilled as its word stands?
+  static bool may_leave(const Block& block, uint64_t w) {
+    State state = word::state(w);
+    bool there = state == State::resident ||
+                 ((state == State::hosted || state == State::spilled) && block.mapped > 0);
+    return there && word::holds(w) == 0 && (w & word::proven) &&
            !(w & (word::pinned | word::freed));
   }
 

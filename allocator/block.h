@@ -22,14 +22,25 @@ namespace firn {
 
 struct IoRequest;
 
-/// A part of a large block, the unit of copying and writing.
+/// A stretch of a large block, at most a large frame long: mapped and unmapped as one, so that a
+/// large block leaves and comes back bit by bit.
+struct Span {
+  uint32_t begin = 0, granules = 0;  // within the block
+  bool leaving = false;              // spilling: unmapped once its pieces are valid elsewhere
+  std::vector<Frame> frames;         // none: not mapped
+  bool mapped() const { return !frames.empty(); }
+};
+
+/// A part of a large block within one span, the unit of copying and writing.
 struct Piece {
   uint64_t offset = 0;
   size_t bytes = 0;
+  bool on_device = true;     // its span is mapped and holds the bytes, or a copy in is enqueued
+  bool wanted_out = false;   // spilling: to be made valid elsewhere
   Staging* host = nullptr;   // holds the bytes when host_valid
   Slot slot;                 // holds the bytes when slot_valid
   bool host_valid = false, slot_valid = false;
-  bool copying_out = false, copying_in = false;
+  bool copying_out = false;
   bool writing = false, reading = false;
   uint8_t read_tries = 0;
   IoRequest* request = nullptr;  // when writing or reading
@@ -53,21 +64,25 @@ struct Block {
   uint32_t spill_order = 0;
   Use arrival;                         // copy-in that a user's stream has to wait for
   bool prefetched = false;
-  bool setting_up = false;             // faulting: room is being made, nothing is mapped yet
   uint64_t clean_bytes = 0;            // spilling: bytes that were valid elsewhere from the start
   bool uses_ordered = false;           // spilling: the copy stream waits for every use already
-  bool leave = true;                   // spilling: unmap at the end, not only clean
+  bool leave = true;                   // spilling: to unmap, not only to clean
   uint32_t fault_failures = 0;         // copies in that went wrong and were rolled back
   std::string fault_error;             // the last of them, or why it is lost
   const char* pin_reason = nullptr;
   uint32_t pin_count = 0;
   std::vector<Use> more_uses;          // when word::many_uses
   std::vector<uint16_t> recorded_streams;  // when word::recorded
-  std::vector<Frame> frames;
-  std::vector<Piece> pieces;
+  std::vector<Span> spans;             // large: all of the block, in order of addresses
+  uint32_t mapped = 0;                 // granules of the spans that are mapped
+  uint32_t device = 0;                 // and of those, the ones under the budget
+  std::vector<Piece> pieces;           // none until it is spilled for the first time
 
   State state() const { return word::state(word.load(std::memory_order_acquire)); }
-  uint64_t mapped_bytes() const { return granules * granule_bytes; }
+  uint64_t mapped_bytes() const { return granules * granule_bytes; }  // when all of it is
+  const Span& span_of(const Piece& piece) const {
+    return spans[piece.offset / (spans.front().granules * granule_bytes)];  // all but the last alike
+  }
 };
 
 /// Moves the block by an event, with the table's blessing (aborts otherwise), and clears flags. For

@@ -15,11 +15,11 @@ enum class State : uint8_t {
   free,      // no allocation; the descriptor may be reused
   ready,     // freed by the program, frames still mapped: in its stream's cache
   resident,  // all frames mapped, bytes current on the device
-  spilling,  // bytes are being copied out; frames still mapped
-  hosted,    // no frames; some piece's only copy is in host memory
-  spilled,   // no frames; every piece has a valid copy in the store
-  faulting,  // frames mapped, bytes on their way in
-  draining,  // freed by the program while its reads were in flight
+  spilling,  // bytes are being copied out; spans are unmapped one by one
+  hosted,    // some spans are unmapped; some piece's only copy elsewhere is in host memory
+  spilled,   // some spans are unmapped; every piece has a valid copy in the store
+  faulting,  // spans are mapped again, bytes on their way in
+  draining,  // freed by the program while parts were away, or on their way in
   lost,      // the last good copy could not be read back
 };
 inline constexpr int state_count = 9;
@@ -28,11 +28,11 @@ enum class Event : uint8_t {
   allocate,     // frames mapped for a new allocation
   reuse,        // a ready block serves a new allocation on its stream
   spill,        // guard: no holds, seen by an operator, not pinned
-  copied_out,   // every piece has a valid copy elsewhere, every use is over: frames unmapped
+  copied_out,   // the leaving pieces are valid elsewhere, every use is over: spans unmapped
   keep,         // touched, or failed, or no longer needed to leave: nothing was unmapped
   written,      // the last piece's write was verified complete
   fault,        // wanted again: budget reserved, frames mapped at the same address
-  unfault,      // frames could not be had or mapped: rolled back
+  unfault,      // frames could not be had or mapped, or only a part was prefetched
   arrived,      // every piece's copy is enqueued; using streams wait on its event
   read_failed,  // after re-reads by another path
   release,      // freed by the program
@@ -54,7 +54,8 @@ struct Transition {
 };
 
 // copied_out goes to hosted; a block whose pieces are all in the store moves on by written at once.
-// unfault goes to hosted for the same reason.
+// unfault goes to hosted for the same reason. A block of which only some spans have left is hosted or
+// spilled too, and more of it may leave.
 inline constexpr Transition transitions[] = {
     {State::free, Event::allocate, State::resident},
     {State::ready, Event::reuse, State::resident},
@@ -65,10 +66,12 @@ inline constexpr Transition transitions[] = {
     {State::spilling, Event::keep, State::resident},
     {State::spilling, Event::release, State::ready},
     {State::hosted, Event::written, State::spilled},
+    {State::hosted, Event::spill, State::spilling},
     {State::hosted, Event::fault, State::faulting},
-    {State::hosted, Event::release, State::free},
+    {State::hosted, Event::release, State::draining},
+    {State::spilled, Event::spill, State::spilling},
     {State::spilled, Event::fault, State::faulting},
-    {State::spilled, Event::release, State::free},
+    {State::spilled, Event::release, State::draining},
     {State::faulting, Event::arrived, State::resident},
     {State::faulting, Event::unfault, State::hosted},
     {State::faulting, Event::read_failed, State::lost},

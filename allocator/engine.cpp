@@ -1,6 +1,7 @@
 // Opening and closing a device's engine, looking up addresses, and pump(): one round of everything
 // that completes by itself.
 #include <algorithm>
+#include <bit>
 
 #include <fmt/format.h>
 
@@ -22,12 +23,22 @@ Result<std::unique_ptr<Engine>> Engine::open(const EngineOptions& options, const
   return std::unique_ptr<Engine>(std::move(engine));
 }
 
+/// Pieces lie within spans.
+static EngineOptions with_whole_pieces(EngineOptions options) {
+  const auto whole = [](uint64_t bytes, uint64_t most) {
+    return std::bit_floor(std::clamp<uint64_t>(bytes, granule_bytes, most));
+  };
+  options.span_bytes = whole(options.span_bytes, large_frame_granules * granule_bytes);
+  options.piece_bytes = whole(options.piece_bytes, options.span_bytes);
+  return options;
+}
+
 EngineImpl::EngineImpl(const EngineOptions& options, const Driver& driver, Store* store,
                        unsigned queue, Clock& clock, TraceWriter* trace)
-    : options_(options), driver_(driver), store_(store), queue_(queue), clock_(clock),
+    : options_(with_whole_pieces(options)),
+      large_frames_(options_.span_bytes == large_frame_granules * granule_bytes), driver_(driver), store_(store), queue_(queue), clock_(clock),
       trace_(trace), frames_(driver, options.device, options.budget_bytes),
-      host_(driver, store, options.host_bytes, options.host_left, options.no_bytes),
-      streams_(driver),
+      host_(driver, store, options.host_bytes, options.host_left, options.no_bytes), streams_(driver),
       segments_(new std::atomic<Segment*>[segments_most]()) {
   access_.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
   access_.location.id = options.device;
@@ -79,15 +90,12 @@ EngineImpl::~EngineImpl() {
   }
   for (Block* block : live_) {
     drop_copies(*block);
-    if (!block->frames.empty()) {
-      unmap(block->address, block->frames);
-      frames_.give(block->frames);
-    }
+    unmap_spans(*block);
   }
   for (uint32_t i = 0; i < segment_count_; ++i) {
     Segment* segment = segments_[i].load(std::memory_order_relaxed);
     if (!segment->frames.empty()) {
-      unmap(segment->address, segment->frames);
+      unmap_at(segment->address, segment->frames);
       frames_.give(segment->frames);
     }
     delete segment;

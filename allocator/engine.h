@@ -43,7 +43,8 @@ struct EngineOptions {
   CUcontext context = nullptr;     // the device's primary context
   uint64_t budget_bytes = 0;       // most bytes of frames held at any time; a multiple of 2 MiB
   uint64_t host_bytes = 256u << 20;  // host tier and staging together
-  uint64_t piece_bytes = 8u << 20;
+  uint64_t piece_bytes = 8u << 20;   // unit of copying and writing, at most span_bytes
+  uint64_t span_bytes = 32u << 20;   // unit of mapping within a large block; 2 to 32 MiB
   double watch_fraction = 0.5;
   bool adversarial = false;
   Policy policy = Policy::age;

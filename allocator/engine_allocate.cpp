@@ -88,7 +88,7 @@ Result<void*> EngineImpl::allocate_large(Lock& lock, unsigned stream, size_t byt
       transit(*block, Event::reuse);
       return hand_out(*block, bytes);
     }
-    Result<std::vector<Frame>> frames = frames_.take(std::move(*room));
+    Result<std::vector<Frame>> frames = frames_.take(std::move(*room), large_frames_);
     if (!frames) {
       if (frames.error().detail == CUDA_ERROR_OUT_OF_MEMORY && attempt < 8) continue;
       return frames.error();
@@ -105,9 +105,9 @@ Result<void*> EngineImpl::allocate_large(Lock& lock, unsigned stream, size_t byt
     block->bytes = (bytes + unit_bytes - 1) / unit_bytes * unit_bytes;
     block->stream = static_cast<uint16_t>(stream);
     block->size_class = static_cast<uint16_t>(size_class);
-    block->frames = std::move(*frames);
-    if (Result<void> mapped = map(*block); !mapped) {
-      frames_.give(block->frames);
+    make_spans(*block);
+    if (Result<void> mapped = map_spans(*block, *frames, granules); !mapped) {
+      block->spans.clear();
       arena_->give(block->address, granules);
       table_.recycle(block);
       return mapped.error();
@@ -127,42 +127,6 @@ Result<void*> EngineImpl::allocate_large(Lock& lock, unsigned stream, size_t byt
   }
 }
 
-Result<void> EngineImpl::map(Block& block) {
-  uint64_t at = block.address;
-  Error error;
-  size_t mapped = 0;
-  for (; mapped < block.frames.size() && error.code == Code::ok; ++mapped) {
-    const Frame& frame = block.frames[mapped];
-    CUresult result = driver_.mem_map(at, frame.bytes(), 0, frame.handle, 0);
-    if (result != CUDA_SUCCESS) {
-      error = driver_.error("cuMemMap", result);
-      break;
-    }
-    at += frame.bytes();
-  }
-  if (error.code == Code::ok) {
-    CUresult result = driver_.mem_set_access(block.address, block.mapped_bytes(), &access_, 1);
-    if (result == CUDA_SUCCESS) return {};
-    error = driver_.error("cuMemSetAccess", result);
-  }
-  std::vector<Frame> done(block.frames.begin(),
-                          block.frames.begin() + static_cast<ptrdiff_t>(mapped));
-  unmap(block.address, done);
-  return error;
-}
-
-bool EngineImpl::unmap(uint64_t address, std::vector<Frame>& frames) {
-  for (const Frame& frame : frames) {
-    CUresult result = CUDA_SUCCESS;
-    for (int attempt = 0; attempt < 3; ++attempt)
-      if ((result = driver_.mem_unmap(address, frame.bytes())) == CUDA_SUCCESS) break;
-    FIRN_CHECK(result == CUDA_SUCCESS, "cuMemUnmap of %llx: %d", (unsigned long long)address,
-               static_cast<int>(result));
-    address += frame.bytes();
-  }
-  return true;
-}
-
 Result<void> EngineImpl::add_segment(Lock& lock, unsigned stream) {
   for (int attempt = 0;; ++attempt) {
     Result<Reservation> room = make_room(lock, 1, nullptr);
@@ -178,12 +142,8 @@ Result<void> EngineImpl::add_segment(Lock& lock, unsigned stream) {
       frames_.give(*frames);
       return make_error(Code::out_of_memory, 0, "no addresses left in the arena");
     }
-    Block probe;  // only what map() looks at
-    probe.address = *address;
-    probe.granules = 1;
-    probe.frames = std::move(*frames);
-    if (Result<void> mapped = map(probe); !mapped) {
-      frames_.give(probe.frames);
+    if (Result<void> mapped = map_at(*address, *frames); !mapped) {
+      frames_.give(*frames);
       arena_->give(*address, 1);
       return mapped.error();
     }
@@ -200,7 +160,7 @@ Result<void> EngineImpl::add_segment(Lock& lock, unsigned stream) {
     Segment& segment = *segments_[index].load(std::memory_order_relaxed);
     segment.address = *address;
     segment.stream = static_cast<uint16_t>(stream);
-    segment.frames = std::move(probe.frames);
+    segment.frames = std::move(*frames);
     arena_->set(*address, 1, segment_mark | index);
     small_[stream]->add(*address, granule_bytes);
     segment_tally_[0].add(1);
@@ -307,16 +267,15 @@ void EngineImpl::finish_free(Block& block) {
   }
   if (w & word::copies) drop_copies(block);
   if (state == State::spilling) {
-    std::erase(spilling_, &block);
-    state = State::resident;
-    transit(block, Event::keep);
+    keep(block);
+    state = block.state();
   }
-  if (state == State::hosted || state == State::spilled || state == State::lost) {
+  if (state == State::lost) {
     transit(block, Event::release, life_flags);
     drop_descriptor(block);
     return;
   }
-  if (state == State::faulting) {
+  if (state != State::resident) {
     ++block.generation;  // requests in flight now belong to nobody
     transit(block, Event::release, life_flags);
     std::erase(faulting_, &block);
@@ -394,6 +353,7 @@ void EngineImpl::drop_descriptor(Block& block) {
   }
   ++block.generation;
   block.pieces.clear();
+  block.spans.clear();
   block.more_uses.clear();
   block.recorded_streams.clear();
   block.arrival = {};
@@ -409,7 +369,7 @@ void EngineImpl::release_segments() {
     if (!streams_.wait(streams_.now(segment.stream))) continue;
     if (!small_[segment.stream]->remove(segment.address, granule_bytes)) continue;
     arena_->set(segment.address, 1, 0);
-    unmap(segment.address, segment.frames);
+    unmap_at(segment.address, segment.frames);
     frames_.give(segment.frames);
     arena_->give(segment.address, 1);
     segment_tally_[0].remove(1);

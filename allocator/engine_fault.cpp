@@ -10,60 +10,73 @@
 
 namespace firn {
 
-/// `anyway`: to host memory when the budget has no room.
+/// Maps what is missing of the block and begins to bring its bytes. While room is made the block stays
+/// what it was: a part that is still mapped may leave for others too, and the caller looks again when
+/// this returns. `anyway`: to host memory when the budget has no room.
 Result<void> EngineImpl::begin_fault(Lock& lock, Block& block, bool anyway) {
-  transit(block, Event::fault);
-  block.setting_up = true;
-  for (int attempt = 0;; ++attempt) {
-    Result<Reservation> room = make_room(lock, block.granules, &block);
-    if (block.state() == State::draining) {  // freed while we waited
-      block.setting_up = false;
-      finish_drain(block);
+  const uint32_t generation = block.generation;
+  block.age.store(tick_.fetch_add(1, std::memory_order_relaxed), std::memory_order_relaxed);
+  for (int attempt = 0;;) {
+    const uint64_t missing = block.granules - block.mapped;
+    Result<Reservation> room = make_room(lock, missing, &block);
+    if (block.generation != generation) return {};
+    if (block.state() == State::spilling) keep(block);
+    State state = block.state();
+    if (state != State::hosted && state != State::spilled && state != State::faulting) return {};
+    if (block.granules == block.mapped) return {};
+    if (room && room->granules() != block.granules - block.mapped) continue;
+    if (!room && !(anyway && room.error().code == Code::out_of_memory)) return room.error();
+    Result<void> mapped = room ? map_fault(block, std::move(*room), false)
+                               : map_host_fault(block, room.error());
+    if (mapped) {
+      advance_fault(block);
       return {};
     }
-    Result<void> mapped =
-        room ? map_fault(block, std::move(*room), false) : Result<void>(room.error());
-    if (!room && anyway && room.error().code == Code::out_of_memory) {
-      Result<std::vector<Frame>> frames = frames_.take_host(block.granules);
-      mapped = frames ? map_frames(block, std::move(*frames), false) : Result<void>(frames.error());
-      if (mapped) {
-        block.word.fetch_or(word::zero_copy, std::memory_order_acq_rel);
-        counted_.zero_copy_bytes += block.mapped_bytes();
-        trouble("an operator's tensors do not fit the budget together: some were used in host "
-                "memory, slowly. " + room.error().text);
-      }
-    }
-    if (!mapped && mapped.error().detail == CUDA_ERROR_OUT_OF_MEMORY && attempt < 8) continue;
-    block.setting_up = false;
-    if (!mapped) {
-      transit(block, Event::unfault);
-      settle_away(block);
-      return mapped.error();
-    }
-    advance_fault(block);
-    return {};
+    if (mapped.error().detail != CUDA_ERROR_OUT_OF_MEMORY || ++attempt == 8) return mapped;
   }
 }
 
-/// Takes the frames and maps them; on failure nothing has changed.
+/// Maps whole spans from the head on; on failure nothing has changed.
 Result<void> EngineImpl::map_fault(Block& block, Reservation room, bool prefetched) {
-  Result<std::vector<Frame>> frames = frames_.take(std::move(room));
+  const uint64_t granules = room.granules();
+  Result<std::vector<Frame>> frames = frames_.take(std::move(room), large_frames_);
   if (!frames) return frames.error();
-  return map_frames(block, std::move(*frames), prefetched);
+  if (Result<void> mapped = map_spans(block, *frames, granules); !mapped) return mapped;
+  begin_arriving(block, prefetched);
+  return {};
 }
 
-Result<void> EngineImpl::map_frames(Block& block, std::vector<Frame> frames, bool prefetched) {
-  block.frames = std::move(frames);
-  if (Result<void> mapped = map(block); !mapped) {
-    frames_.give(block.frames);
-    return mapped.error();
+/// The same with host memory at the block's addresses, beyond the budget.
+Result<void> EngineImpl::map_host_fault(Block& block, const Error& no_room) {
+  std::vector<Frame> frames;
+  for (const Span& span : block.spans) {
+    if (span.mapped()) continue;
+    Result<std::vector<Frame>> one = frames_.take_host(span.granules);
+    if (!one) {
+      frames_.give(frames);
+      return one.error();
+    }
+    frames.push_back(one->front());
+  }
+  uint64_t granules = block.granules - block.mapped;
+  if (Result<void> mapped = map_spans(block, frames, granules); !mapped) return mapped;
+  block.word.fetch_or(word::zero_copy, std::memory_order_acq_rel);
+  counted_.zero_copy_bytes += granules * granule_bytes;
+  trouble("an operator's tensors do not fit the budget together: some were used in host memory, "
+          "slowly. " + no_room.text);
+  begin_arriving(block, false);
+  return {};
+}
+
+void EngineImpl::begin_arriving(Block& block, bool prefetched) {
+  if (block.state() != State::faulting) {
+    transit(block, Event::fault);
+    faulting_.push_back(&block);
+    ++counted_.faults;
   }
   block.prefetched = prefetched;
-  faulting_.push_back(&block);
   busy_.store(true, std::memory_order_relaxed);
-  ++counted_.faults;
   trace(prefetched ? "prefetch" : "fault", block);
-  return {};
 }
 
 bool EngineImpl::copy_in(Block& block, uint32_t index) {
@@ -77,18 +90,18 @@ bool EngineImpl::copy_in(Block& block, uint32_t index) {
   }
   Use use = streams_.now(in_);
   add_use(block, use);
-  piece.copying_in = true;
+  piece.on_device = true;
   host_.ref(piece.host);
   copies_in_.push_back({&block, block.generation, block.version, index, piece.host, use});
   return true;
 }
 
 void EngineImpl::advance_fault(Block& block) {
-  if (block.setting_up || block.state() != State::faulting) return;
-  bool all = true, issued = false;
+  if (block.state() != State::faulting) return;
+  bool waiting = false, issued = false;
   for (uint32_t i = 0; i < block.pieces.size(); ++i) {
     Piece& piece = block.pieces[i];
-    if (piece.copying_in) continue;
+    if (piece.on_device || !block.span_of(piece).mapped()) continue;
     if (piece.host_valid) {
       bool forwarded = piece.read_tries == 0;
       if (!copy_in(block, i)) return;
@@ -98,20 +111,24 @@ void EngineImpl::advance_fault(Block& block) {
       piece.read_tries = 0;
       continue;
     }
-    all = false;
+    waiting = true;
     if (!piece.reading) (void)start_read(block, i);
     if (block.state() != State::faulting) return;
   }
   if (issued) (void)streams_.close(streams_.now(in_));
-  if (!all) return;
-  for (Piece& piece : block.pieces) piece.copying_in = false;
+  if (waiting) return;
+  std::erase(faulting_, &block);
+  if (block.mapped < block.granules) {  // a part came ahead of its use, there was no room for more
+    transit(block, Event::unfault);
+    settle_away(block);
+    return;
+  }
   // The last copy in on the copy stream; everything before it is over when it is.
   block.arrival = {};
   for (Use use : block.more_uses)
     if (use.stream() == in_) block.arrival = use;
   if (block.arrival) block.word.fetch_or(word::unsettled, std::memory_order_acq_rel);
   block.age.store(tick_.fetch_add(1, std::memory_order_relaxed), std::memory_order_relaxed);
-  std::erase(faulting_, &block);
   transit(block, Event::arrived);
   trace("arrived", block);
   clock_.notify();
@@ -171,8 +188,7 @@ void EngineImpl::lose(Block& block, const Error& error) {
                (unsigned long long)block.address, block.requested, describe(error).c_str());
   for (Use use : std::vector<Use>(block.more_uses)) (void)streams_.wait(use);
   drop_copies(block);
-  unmap(block.address, block.frames);
-  frames_.give(block.frames);
+  unmap_spans(block);
   std::erase(faulting_, &block);
   transit(block, Event::read_failed, word::unsettled | word::zero_copy);
   clock_.notify();
@@ -183,29 +199,39 @@ void EngineImpl::fail_fault(Block& block) {
   ++block.fault_failures;
   trouble("a copy to the device was refused, tried again: " + block.fault_error);
   for (Use use : std::vector<Use>(block.more_uses)) (void)streams_.wait(use);
-  for (Piece& piece : block.pieces) piece.copying_in = false;
-  unmap(block.address, block.frames);
-  frames_.give(block.frames);
+  for (Span& span : block.spans) {
+    std::span<Piece> pieces = pieces_of(block, span);
+    if (span.mapped() && !std::all_of(pieces.begin(), pieces.end(),
+                                      [](const Piece& piece) { return piece.on_device; }))
+      unmap_span(block, span);
+  }
   std::erase(faulting_, &block);
-  transit(block, Event::unfault, word::zero_copy);
+  transit(block, Event::unfault, block.mapped == block.device ? word::zero_copy : 0);
   settle_away(block);
 }
 
 /// A block freed while its reads were in flight: nobody waits for it, but its frames are mapped
 /// until the copies into them are over.
 void EngineImpl::finish_drain(Block& block) {
-  if (block.setting_up) return;
   if (!uses_over(block)) {
     close_uses(block);
     return;
   }
-  if (!block.frames.empty()) {
-    unmap(block.address, block.frames);
-    frames_.give(block.frames);
-  }
+  unmap_spans(block);
   std::erase(draining_, &block);
   transit(block, Event::drained, life_flags);
   drop_descriptor(block);
+}
+
+/// Granules of the unmapped spans, from the head on, that fit what is available now.
+uint64_t EngineImpl::prefetchable_granules(const Block& block) const {
+  uint64_t granules = 0, available = frames_.available();
+  for (const Span& span : block.spans) {
+    if (span.mapped()) continue;
+    if (granules + span.granules > available) break;
+    granules += span.granules;
+  }
+  return granules;
 }
 
 /// Starts hinted prefetches as far as there is room without waiting for it.
@@ -217,28 +243,26 @@ bool EngineImpl::run_prefetches(Lock& lock) {
     Block& block = *ref.block;
     State state = block.state();
     if (block.generation != ref.generation ||
-        (state != State::hosted && state != State::spilled)) {
+        (state != State::hosted && state != State::spilled && state != State::faulting) ||
+        block.mapped == block.granules) {
       prefetches_.pop_front();
       continue;
     }
-    Reservation room = frames_.reserve(block.granules);
-    if (room.granules() != block.granules) {
+    // As many spans as there is room for, from the head on.
+    uint64_t granules = prefetchable_granules(block);
+    if (granules == 0) {
       park_ready(false);
-      reclaim_parked(block.granules);
-      room = frames_.reserve(block.granules);
+      reclaim_parked(block.granules - block.mapped);
+      granules = prefetchable_granules(block);
     }
-    if (room.granules() != block.granules) {
+    if (granules == 0) {
+      uint64_t wanted = block.granules - block.mapped;
       uint64_t coming = frames_.available() + leaving_granules();
-      if (coming < block.granules) evict(block.granules - coming);
+      if (coming < wanted) evict(wanted - coming, &block);
       break;  // a later pump goes on
     }
-    prefetches_.pop_front();
-    transit(block, Event::fault);
-    if (Result<void> mapped = map_fault(block, std::move(room), true); !mapped) {
-      transit(block, Event::unfault);
-      settle_away(block);
-      break;
-    }
+    if (granules == block.granules - block.mapped) prefetches_.pop_front();
+    if (!map_fault(block, frames_.reserve(granules), true)) break;
     advance_fault(block);
     any = true;
   }

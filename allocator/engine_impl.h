@@ -3,6 +3,7 @@
 //   engine_allocate.cpp  allocate, free, small segments, ready blocks
 //   engine_touch.cpp     touch, release, pin, hints
 //   engine_room.cpp      make room: reclaim, drop, evict, wait, or say why not
+//   engine_map.cpp       a block's spans: mapped and unmapped
 //   engine_spill.cpp     copy out, unmap, write to the store
 //   engine_fault.cpp     map again, read, copy in
 //   engine_stats.cpp     statistics, invariant walk
@@ -15,6 +16,7 @@
 #include <deque>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <unordered_set>
 
 #include "allocator/age_order.h"
@@ -129,8 +131,6 @@ class EngineImpl final : public Engine {
   Result<void*> allocate_small(Lock& lock, unsigned stream, size_t bytes);
   Result<void> add_segment(Lock& lock, unsigned stream);
   Block* take_parked(unsigned stream, uint32_t granules);
-  Result<void> map(Block& block);
-  bool unmap(uint64_t address, std::vector<Frame>& frames);
   Result<void> free_slow(Block& block);
   void count_free(Block& block);
   void finish_free(Block& block);
@@ -139,25 +139,35 @@ class EngineImpl final : public Engine {
   void drop_descriptor(Block& block);
   void release_segments();
 
+  // engine_map.cpp
+  Result<void> map_at(uint64_t address, const std::vector<Frame>& frames);
+  void unmap_at(uint64_t address, const std::vector<Frame>& frames);
+  void make_spans(Block& block);
+  Result<void> map_spans(Block& block, std::vector<Frame>& frames, uint64_t granules);
+  void unmap_span(Block& block, Span& span);
+  void unmap_spans(Block& block);
+  std::span<Piece> pieces_of(Block& block, const Span& span) const;
+
   // engine_touch.cpp
   Result<Hold> touch_slow(Block& block, CUstream stream, Access access, bool anyway);
   void add_use(Block& block, Use use);
   bool uses_over(Block& block);
+  bool programs_uses_over(Block& block);
   void close_uses(Block& block);
 
   // engine_room.cpp
   Result<Reservation> make_room(Lock& lock, uint64_t granules, const Block* wanted);
   uint64_t park_ready(bool small_too);
   uint64_t reclaim_parked(uint64_t granules);
-  uint64_t evict(uint64_t granules);
-  static uint64_t device_granules(const Block& block);
+  uint64_t evict(uint64_t granules, const Block* except);
   uint64_t leaving_granules() const;
   bool held_by_others() const;
   Error no_room(uint64_t granules, const Block* wanted) const;
   std::vector<PinnedBytes> pinned_bytes() const;
 
   // engine_spill.cpp
-  bool start_spill(Block& block, bool leave);
+  bool start_spill(Block& block, bool leave, uint64_t granules = UINT64_MAX);
+  static uint64_t leaving_granules(const Block& block);
   void advance_spill(Block& block);
   bool finish_spill(Block& block);
   void keep(Block& block);
@@ -178,18 +188,21 @@ class EngineImpl final : public Engine {
 
   // engine_fault.cpp
   Result<void> begin_fault(Lock& lock, Block& block, bool anyway);
-  Result<void> map_frames(Block& block, std::vector<Frame> frames, bool prefetched);
   void advance_fault(Block& block);
   void fail_fault(Block& block);
   void read_done(IoRequest& request, const StoreCompletion& completion);
+  uint64_t prefetchable_granules(const Block& block) const;
   bool run_prefetches(Lock& lock);
   void finish_drain(Block& block);
   bool start_read(Block& block, uint32_t piece);
   Result<void> map_fault(Block& block, Reservation room, bool prefetched);
+  Result<void> map_host_fault(Block& block, const Error& no_room);
+  void begin_arriving(Block& block, bool prefetched);
   bool copy_in(Block& block, uint32_t piece);
   void lose(Block& block, const Error& error);
 
   const EngineOptions options_;
+  const bool large_frames_;  // do they fit a span?
   const Driver& driver_;
   Store* const store_;
   const unsigned queue_;

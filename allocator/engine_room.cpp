@@ -14,6 +14,7 @@ namespace firn {
 
 Result<Reservation> EngineImpl::make_room(Lock& lock, uint64_t granules, const Block* wanted) {
   if (granules > frames_.budget_granules()) return no_room(granules, wanted);
+  const uint32_t generation = wanted ? wanted->generation : 0;
   uint64_t begin = 0, others_since = 0;
   unsigned fruitless = 0, busy_rounds = 0;
   ++waiting_;
@@ -36,14 +37,14 @@ Result<Reservation> EngineImpl::make_room(Lock& lock, uint64_t granules, const B
       if (begin) count_stall(begin);
       return reservation;
     }
-    if (wanted && wanted->state() == State::draining) return Reservation();  // nobody wants it now
+    if (wanted && wanted->generation != generation) return Reservation();  // freed meanwhile
     // Only now is memory really short.
     pressed_ = true;
     uint64_t coming = frames_.available() + leaving_granules();
-    for (Block* block : parked_) coming += device_granules(*block);
-    for (Block* block : deferred_) coming += device_granules(*block);
-    for (Block* block : draining_) coming += device_granules(*block);
-    if (coming < granules) evict(granules - coming);
+    for (Block* block : parked_) coming += block->device;
+    for (Block* block : deferred_) coming += block->device;
+    for (Block* block : draining_) coming += block->device;
+    if (coming < granules) evict(granules - coming, wanted);
     bool changed = pump_locked();
     reservation = frames_.reserve(granules);
     if (reservation.granules() == granules) {
@@ -121,29 +122,29 @@ uint64_t EngineImpl::reclaim_parked(uint64_t granules) {
       continue;
     }
     parked_.erase(parked_.begin() + static_cast<ptrdiff_t>(i));
-    reclaimed += block.granules;
-    unmap(block.address, block.frames);
-    frames_.give(block.frames);
+    reclaimed += block.device;
+    unmap_spans(block);
     transit(block, Event::reclaim, word::zero_copy);
     drop_descriptor(block);
   }
   return reclaimed;
 }
 
-/// What the device gains when the block is unmapped.
-uint64_t EngineImpl::device_granules(const Block& block) {
-  return block.word.load(std::memory_order_relaxed) & word::zero_copy ? 0 : block.granules;
-}
-
-uint64_t EngineImpl::evict(uint64_t granules) {
+/// Has the coldest blocks leave, as much of them as is asked for. `except`: it is wanted itself.
+uint64_t EngineImpl::evict(uint64_t granules, const Block* except) {
   if (stuck_) return 0;
   uint64_t started = 0;
+  bool passed_over = false;
   // A spill that fails at once makes its block young; more such failures than blocks end the try.
   for (size_t failures = 0; started < granules && failures <= live_.size();) {
     Block* block = ages_.next(live_, tick_.load(std::memory_order_relaxed));
     if (!block) break;
-    if (start_spill(*block, true)) {
-      started += device_granules(*block);
+    if (block == except) {
+      if (std::exchange(passed_over, true)) break;  // everything else was tried
+      continue;
+    }
+    if (start_spill(*block, true, granules - started)) {
+      started += leaving_granules(*block);
       ++counted_.evictions;
     } else {
       ++failures;
@@ -153,10 +154,16 @@ uint64_t EngineImpl::evict(uint64_t granules) {
   return started;
 }
 
+uint64_t EngineImpl::leaving_granules(const Block& block) {
+  uint64_t granules = 0;
+  for (const Span& span : block.spans)
+    if (span.leaving && !span.frames.front().host) granules += span.granules;
+  return granules;
+}
+
 uint64_t EngineImpl::leaving_granules() const {
   uint64_t granules = 0;
-  for (const Block* block : spilling_)
-    if (block->leave) granules += device_granules(*block);
+  for (const Block* block : spilling_) granules += leaving_granules(*block);
   return granules;
 }
 

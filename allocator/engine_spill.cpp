@@ -28,12 +28,12 @@ void EngineImpl::make_pieces(Block& block) {
   }
 }
 
-/// resident -> spilling, if nobody holds or pins the block. `leave`: unmap it in the end; otherwise
-/// its bytes are only made valid elsewhere.
-bool EngineImpl::start_spill(Block& block, bool leave) {
+/// To spilling, if nobody holds or pins the block. `leave`: at least `granules` of it, from the tail,
+/// are unmapped in the end; otherwise its bytes are only made valid elsewhere.
+bool EngineImpl::start_spill(Block& block, bool leave, uint64_t granules) {
   uint64_t w = block.word.load(std::memory_order_acquire);
   do {
-    if (!AgeOrder::may_leave(w)) return false;
+    if (!AgeOrder::may_leave(block, w)) return false;
     FIRN_CHECK(next_state(word::state(w), Event::spill) == static_cast<int>(State::spilling),
                "block %llx", (unsigned long long)block.address);
   } while (!block.word.compare_exchange_weak(
@@ -41,9 +41,18 @@ bool EngineImpl::start_spill(Block& block, bool leave) {
   make_pieces(block);
   block.leave = leave;
   block.uses_ordered = false;
-  block.clean_bytes = 0;
-  for (const Piece& piece : block.pieces)
-    if (piece.host_valid || piece.slot_valid) block.clean_bytes += piece.bytes;
+  uint64_t left = granules;
+  for (size_t i = block.spans.size(); i-- > 0 && left > 0;) {
+    Span& span = block.spans[i];
+    if (!span.mapped()) continue;
+    span.leaving = leave;
+    left -= std::min<uint64_t>(left, span.granules);
+    for (Piece& piece : pieces_of(block, span)) {
+      piece.wanted_out = true;
+      if (leave && (piece.host_valid || piece.slot_valid))
+        counted_.clean_dropped_bytes += piece.bytes;
+    }
+  }
   spilling_.push_back(&block);
   busy_.store(true, std::memory_order_relaxed);
   trace("spill", block);
@@ -102,7 +111,7 @@ void EngineImpl::advance_spill(Block& block) {
   bool issued = false;
   for (uint32_t i = 0; i < block.pieces.size(); ++i) {
     Piece& piece = block.pieces[i];
-    if (piece.host_valid || piece.slot_valid || piece.copying_out) continue;
+    if (!piece.wanted_out || piece.host_valid || piece.slot_valid || piece.copying_out) continue;
     if (!copy_out(block, i)) break;
     issued = true;
   }
@@ -115,33 +124,44 @@ bool EngineImpl::host_stuck() const {
          copies_out_.empty();
 }
 
-/// spilling -> hosted (or back to resident when the bytes were only to be made valid elsewhere).
+/// Unmaps what may go. spilling -> hosted once all that was to leave has left, or back to resident
+/// when the bytes were only to be made valid elsewhere.
 bool EngineImpl::finish_spill(Block& block) {
-  for (const Piece& piece : block.pieces)
-    if (piece.copying_out || !(piece.host_valid || piece.slot_valid)) return false;
-  if (!block.leave) {
-    keep(block);
-    return true;
+  bool waiting = false;
+  for (Span& span : block.spans) {
+    bool valid = true;
+    for (const Piece& piece : pieces_of(block, span))
+      if (piece.wanted_out)
+        valid &= !piece.copying_out && (piece.host_valid || piece.slot_valid);
+    waiting |= !valid;
+    if (!valid || !span.leaving) continue;
+    // Its own copies out are over; of other pieces' there may be some in flight.
+    if (!programs_uses_over(block)) {
+      close_uses(block);
+      return false;
+    }
+    unmap_span(block, span);
   }
-  if (!uses_over(block)) {
-    close_uses(block);
-    return false;
-  }
-  unmap(block.address, block.frames);
-  frames_.give(block.frames);
-  block.arrival = {};
-  transit(block, Event::copied_out, word::unsettled | word::zero_copy);
-  std::erase(spilling_, &block);
-  counted_.clean_dropped_bytes += block.clean_bytes;
-  trace("copied_out", block);
-  settle_away(block);
+  if (waiting) return false;
+  keep(block);
   return true;
 }
 
-/// spilling -> resident: touched, or failed, or not wanted away after all. Nothing was unmapped.
+/// Ends a spill: everything that was to leave has left, or it was touched, or failed. Resident when
+/// nothing was unmapped; hosted when something was.
 void EngineImpl::keep(Block& block) {
-  transit(block, Event::keep);
+  for (Span& span : block.spans) span.leaving = false;
+  for (Piece& piece : block.pieces) piece.wanted_out = false;
   std::erase(spilling_, &block);
+  if (block.mapped == block.granules) {
+    transit(block, Event::keep);
+    return;
+  }
+  block.arrival = {};  // over, or nothing would have been unmapped
+  transit(block, Event::copied_out,
+          word::unsettled | (block.mapped == block.device ? word::zero_copy : 0));
+  trace("copied_out", block);
+  settle_away(block);
 }
 
 void EngineImpl::settle_away(Block& block) {
@@ -168,7 +188,7 @@ bool EngineImpl::drop_clean_host() {
     Piece& piece = ref.block->pieces[ref.piece];
     if (!piece.host || !piece.host_valid || !piece.slot_valid) continue;
     if (piece.host->refs > 1 ||  // a copy or a write is still going through it, or will
-        (ref.block->state() == State::faulting && !piece.copying_in)) {
+        (ref.block->state() == State::faulting && !piece.on_device)) {
       clean_host_.push_back(ref);
       continue;
     }
@@ -206,7 +226,7 @@ void EngineImpl::drop_piece(Piece& piece) {
     delete piece.request;
   }
   piece.request = nullptr;
-  piece.writing = piece.reading = piece.copying_out = piece.copying_in = false;
+  piece.writing = piece.reading = piece.copying_out = false;
   piece.read_tries = 0;
   if (piece.host) host_.unref(piece.host);
   piece.host = nullptr;

@@ -19,11 +19,9 @@ EngineStats EngineImpl::stats() const {
   s.allocated_bytes = static_cast<uint64_t>(allocated.current);
   s.peak_allocated_bytes = static_cast<uint64_t>(allocated.peak);
   for (const Block* block : live_) {
-    State state = block->state();
-    if (state == State::resident || state == State::spilling || state == State::faulting) {
-      s.resident_bytes += block->mapped_bytes();
+    s.resident_bytes += block->mapped * granule_bytes;
+    if (block->mapped == block->granules)
       s.rounding_bytes += block->mapped_bytes() - block->requested;
-    }
     for (const Piece& piece : block->pieces) {
       if (piece.host_valid) s.hosted_bytes += piece.bytes;
       if (piece.slot_valid) s.nvme_bytes += piece.bytes;
@@ -144,7 +142,7 @@ Result<void> EngineImpl::set_budget(uint64_t bytes) {
     reclaim_parked(UINT64_MAX);
     frames_.trim(0);
     if (frames_.held_granules() <= frames_.budget_granules()) break;
-    if (leaving_granules() < over) evict(over - leaving_granules());
+    if (leaving_granules() < over) evict(over - leaving_granules(), nullptr);
     pump_locked();
     if (spilling_.empty() && parked_.empty() && deferred_.empty()) break;  // the rest is pinned
     wait(lock, poll_ns);
@@ -171,24 +169,35 @@ void EngineImpl::check() const {
     auto address = (unsigned long long)block.address;
     FIRN_CHECK(block.live_at == i, "block %llx", address);
     FIRN_CHECK(arena_->at(block.address) == block.index + 1, "block %llx", address);
-    uint64_t held = 0;
-    for (const Frame& frame : block.frames) held += frame.granules;
-    for (const Frame& frame : block.frames) granules += frame.host ? 0 : frame.granules;
     uint64_t w = block.word.load(std::memory_order_acquire);
     State state = word::state(w);
-    bool mapped = state == State::ready || state == State::resident || state == State::spilling ||
-                  (state == State::faulting && !block.setting_up);
     FIRN_CHECK(state != State::free, "block %llx", address);
-    if (state != State::draining)
-      FIRN_CHECK(held == (mapped ? block.granules : 0), "block %llx (%s): %llu granules of %u",
-                 address, state_names[static_cast<int>(state)], (unsigned long long)held,
-                 block.granules);
+    uint64_t mapped = 0, device = 0;
+    for (const Span& span : block.spans) {
+      uint64_t held = 0;
+      for (const Frame& frame : span.frames) {
+        held += frame.granules;
+        device += frame.host ? 0 : frame.granules;
+      }
+      FIRN_CHECK(!span.mapped() || held == span.granules, "block %llx span %u: %llu of %u", address,
+                 span.begin, (unsigned long long)held, span.granules);
+      mapped += held;
+      FIRN_CHECK(!span.leaving || (span.mapped() && state == State::spilling), "block %llx", address);
+    }
+    granules += device;
+    FIRN_CHECK(mapped == block.mapped && device == block.device, "block %llx", address);
+    bool whole = state == State::ready || state == State::resident;
+    FIRN_CHECK(!whole || mapped == block.granules, "block %llx (%s): %llu granules of %u", address,
+               state_names[static_cast<int>(state)], (unsigned long long)mapped, block.granules);
     for (const Piece& piece : block.pieces) {
       FIRN_CHECK(!piece.host_valid || piece.host, "block %llx", address);
       FIRN_CHECK(!piece.slot_valid || piece.slot, "block %llx", address);
-      if (state == State::hosted || state == State::spilled || state == State::faulting)
-        FIRN_CHECK(piece.host_valid || piece.slot_valid, "block %llx has no copy at %llu", address,
-                   (unsigned long long)piece.offset);
+      if (state == State::hosted || state == State::spilled || state == State::faulting ||
+          state == State::spilling)
+        FIRN_CHECK(piece.host_valid || piece.slot_valid || piece.on_device,
+                   "block %llx has no copy at %llu", address, (unsigned long long)piece.offset);
+      FIRN_CHECK(!piece.on_device || block.span_of(piece).mapped(),
+                 "block %llx at %llu", address, (unsigned long long)piece.offset);
       if (state == State::spilled) FIRN_CHECK(piece.slot_valid, "block %llx", address);
       if (piece.host_valid || piece.slot_valid || piece.copying_out)
         FIRN_CHECK(w & word::copies, "block %llx: copies without the flag", address);

@@ -42,9 +42,9 @@ Result<Hold> EngineImpl::touch_slow(Block& block, CUstream stream, Access access
   if (index < 0)
     return make_error(Code::invalid_argument, 0,
                       fmt::format("more than {} streams", Streams::capacity));
-  uint32_t failures = block.fault_failures;
+  uint32_t failures = block.fault_failures, generation = block.generation;
   uint64_t stall_begin = 0;
-  for (;;) {
+  while (block.generation == generation) {
     uint64_t w = block.word.load(std::memory_order_acquire);
     if (w & word::freed) break;
     switch (word::state(w)) {
@@ -78,17 +78,18 @@ Result<Hold> EngineImpl::touch_slow(Block& block, CUstream stream, Access access
         keep(block);
         break;
       case State::hosted:
-      case State::spilled: {
-        if (!stall_begin) stall_begin = clock_.now_ns();
-        if (Result<void> begun = begin_fault(lock, block, anyway); !begun) {
-          count_stall(stall_begin);
-          if (begun.error().code == Code::out_of_memory) ++counted_.oom_count;
-          return begun.error();
-        }
-        break;
-      }
+      case State::spilled:
       case State::faulting:
         if (!stall_begin) stall_begin = clock_.now_ns();
+        // Faulting and not all mapped: a part is being prefetched.
+        if (word::state(w) != State::faulting || block.mapped < block.granules) {
+          if (Result<void> begun = begin_fault(lock, block, anyway); !begun) {
+            count_stall(stall_begin);
+            if (begun.error().code == Code::out_of_memory) ++counted_.oom_count;
+            return begun.error();
+          }
+          break;
+        }
         pump_locked();
         if (block.state() == State::faulting) wait(lock, poll_ns);
         if (block.fault_failures > failures + 3)
@@ -166,6 +167,15 @@ void EngineImpl::add_use(Block& block, Use use) {
   block.word.fetch_or(word::many_uses, std::memory_order_acq_rel);
 }
 
+/// Everything but copies out is over: a span whose own copies are over may be unmapped.
+bool EngineImpl::programs_uses_over(Block& block) {
+  (void)uses_over(block);
+  for (Use use : block.more_uses)
+    if (use.stream() != out_) return false;
+  return streams_.over(Use{block.use.load(std::memory_order_acquire)}) &&
+         streams_.over(block.arrival);
+}
+
 /// Everything that used the block, its copies included, is over. Forgets the uses that are.
 bool EngineImpl::uses_over(Block& block) {
   std::erase_if(block.more_uses, [&](Use use) { return streams_.over(use); });
@@ -225,6 +235,7 @@ Result<void> EngineImpl::prefetch(const void* pointer, size_t bytes, CUstream st
                         fmt::format("prefetch of {:#x}: no block", at));
     State state = block->state();
     if (state == State::spilling) keep(*block);
+    state = block->state();
     if (state == State::hosted || state == State::spilled)
       prefetches_.push_back({{block, block->generation, block->version, 0},
                              static_cast<unsigned>(std::max(see_stream(stream), 0))});
@@ -247,10 +258,8 @@ Result<void> EngineImpl::cold(const void* pointer, size_t bytes) {
     Block* block = live_at(reinterpret_cast<void*>(at), false);
     if (!block)
       return make_error(Code::invalid_argument, 0, fmt::format("cold of {:#x}: no block", at));
-    if (AgeOrder::may_leave(block->word.load(std::memory_order_acquire))) {
-      block->age.store(0, std::memory_order_relaxed);
-      start_spill(*block, true);
-    }
+    block->age.store(0, std::memory_order_relaxed);
+    start_spill(*block, true);
     at = block->address + std::max<uint64_t>(block->mapped_bytes(), block->bytes);
   }
   pump_locked();

@@ -90,13 +90,13 @@ bool Frames::take_small(std::vector<Frame>& out, Error& error) {
   return true;
 }
 
-Result<std::vector<Frame>> Frames::take(Reservation reservation) {
+Result<std::vector<Frame>> Frames::take(Reservation reservation, bool large) {
   uint64_t wanted = reservation.granules();
   FIRN_CHECK(wanted > 0, "empty reservation");
   std::vector<Frame> out;
   Error error;
   while (wanted > 0) {
-    if (wanted >= large_frame_granules && take_large(out, error)) {
+    if (large && wanted >= large_frame_granules && take_large(out, error)) {
       wanted -= large_frame_granules;
       continue;
     }

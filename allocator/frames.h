@@ -58,7 +58,8 @@ class Frames {
   /// Turns the reservation into frames that add up to its granules, large ones first. On a driver
   /// error nothing is taken and the reservation is given back; when the device itself is out of
   /// memory (others use it too) the effective budget shrinks to what is held.
-  Result<std::vector<Frame>> take(Reservation reservation);
+  /// `large`: whether large ones serve at all.
+  Result<std::vector<Frame>> take(Reservation reservation, bool large = true);
   /// One frame of host memory near the device, which kernels reach over the link: not device memory,
   /// so outside the budget. For the touch that must not fail.
   Result<std::vector<Frame>> take_host(uint64_t granules);

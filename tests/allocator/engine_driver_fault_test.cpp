@@ -68,6 +68,7 @@ SimulationOptions options() {
   SimulationOptions o;
   o.budget_bytes = 10u << 20;
   o.host_bytes = 16u << 20;
+  o.span_bytes = 2u << 20;  // parts of a block come and go
   return o;
 }
 

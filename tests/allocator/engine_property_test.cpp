@@ -60,6 +60,7 @@ class World {
     o.budget_bytes = (10 + below(24)) * (2u << 20);
     o.host_bytes = (16 + below(48)) << 20;
     o.piece_bytes = (1 + below(2)) * (2u << 20);
+    o.span_bytes = uint64_t{2u << 20} << 2 * below(3);  // mapped bit by bit, or nearly whole
     o.with_store = below(8) != 0;
     o.adversarial = below(8) == 0;
     o.store.seed = seed;
@@ -106,6 +107,7 @@ class World {
       case 1: return 4096 + below(1u << 20);
       case 2: return (2u << 20) + below(3) - 1;       // a granule and its neighbours
       case 3: return (1u << 20) + below(3) - 1;       // the border between small and large
+      case 4: return (1u << 20) + below(17u << 20);
       default: return (1u << 20) + below(9u << 20);
     }
   }

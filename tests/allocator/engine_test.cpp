@@ -71,6 +71,37 @@ TEST(Engine, the_oldest_block_leaves_first_and_comes_back_by_use) {
   EXPECT_GT(engine.stats().faulted_bytes, 0u);
 }
 
+TEST(Engine, a_large_block_leaves_and_comes_back_bit_by_bit) {
+  SimulationOptions options = small_budget();
+  options.span_bytes = options.piece_bytes = 2u << 20;
+  Simulation sim(options);
+  Engine& engine = sim.engine(0);
+  void* large = make(engine, 12u << 20);
+  use(engine, large);
+  ASSERT_TRUE(sim.fill(0, large, 12u << 20, 7, nullptr));
+  void* other = make(engine, 8u << 20);  // 4 MiB more than there are
+  EXPECT_EQ(state(engine, large), "hosted");
+  EXPECT_EQ(engine.stats().spilled_bytes, 4u << 20);
+  EXPECT_EQ(engine.stats().resident_bytes, 16u << 20);
+  use(engine, other);
+  engine.check();
+  ASSERT_TRUE(engine.free(other));
+  use(engine, large, Access::read);
+  EXPECT_EQ(engine.stats().faulted_bytes, 4u << 20);
+  ASSERT_TRUE(sim.verify(0, large, 12u << 20, 7, nullptr));
+  sim.synchronize();
+  EXPECT_EQ(Simulation::wrong_bytes, 0u) << Simulation::first_wrong;
+  // And freed while a part of it is away.
+  other = make(engine, 8u << 20);
+  use(engine, other);
+  EXPECT_EQ(state(engine, large), "hosted");
+  ASSERT_TRUE(engine.free(large));
+  ASSERT_TRUE(engine.free(other));
+  engine.trim();
+  engine.check();
+  EXPECT_EQ(sim.counts(0).frame_bytes, 0u);
+}
+
 TEST(Engine, a_block_only_read_leaves_again_without_a_copy) {
   Simulation sim(small_budget());
   Engine& engine = sim.engine(0);

@@ -111,6 +111,7 @@ Simulation::Simulation(const SimulationOptions& options) {
     engine.budget_bytes = options.budget_bytes;
     engine.host_bytes = options.host_bytes;
     engine.piece_bytes = options.piece_bytes;
+    engine.span_bytes = options.span_bytes;
     engine.watch_fraction = options.watch_fraction;
     engine.adversarial = options.adversarial;
     if (options.fail_entry)

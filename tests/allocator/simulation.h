@@ -42,6 +42,7 @@ struct SimulationOptions {
   uint64_t budget_bytes = 64u << 20;
   uint64_t host_bytes = 32u << 20;
   uint64_t piece_bytes = 2u << 20;
+  uint64_t span_bytes = 32u << 20;
   bool with_store = true;
   bool adversarial = false;
   double watch_fraction = 0;

@@ -1,0 +1,121 @@
+// Mapping: a large block's addresses are split into spans of at most a large frame, and each is mapped
+// and unmapped as one. Failing driver calls leave nothing half done.
+#include <algorithm>
+
+#include "allocator/check.h"
+#include "allocator/engine_impl.h"
+
+namespace firn {
+
+/// Maps frames side by side from `address` on, and opens them to the device.
+Result<void> EngineImpl::map_at(uint64_t address, const std::vector<Frame>& frames) {
+  uint64_t at = address;
+  Error error;
+  size_t mapped = 0;
+  for (; mapped < frames.size(); ++mapped) {
+    CUresult result = driver_.mem_map(at, frames[mapped].bytes(), 0, frames[mapped].handle, 0);
+    if (result != CUDA_SUCCESS) {
+      error = driver_.error("cuMemMap", result);
+      break;
+    }
+    at += frames[mapped].bytes();
+  }
+  if (error.code == Code::ok) {
+    CUresult result = driver_.mem_set_access(address, at - address, &access_, 1);
+    if (result == CUDA_SUCCESS) return {};
+    error = driver_.error("cuMemSetAccess", result);
+  }
+  unmap_at(address, {frames.begin(), frames.begin() + static_cast<ptrdiff_t>(mapped)});
+  return error;
+}
+
+void EngineImpl::unmap_at(uint64_t address, const std::vector<Frame>& frames) {
+  for (const Frame& frame : frames) {
+    CUresult result = CUDA_SUCCESS;
+    for (int attempt = 0; attempt < 3; ++attempt)
+      if ((result = driver_.mem_unmap(address, frame.bytes())) == CUDA_SUCCESS) break;
+    FIRN_CHECK(result == CUDA_SUCCESS, "cuMemUnmap of %llx: %d", (unsigned long long)address,
+               static_cast<int>(result));
+    address += frame.bytes();
+  }
+}
+
+void EngineImpl::make_spans(Block& block) {
+  block.spans.clear();
+  block.mapped = block.device = 0;
+  const auto each = static_cast<uint32_t>(options_.span_bytes / granule_bytes);
+  for (uint32_t begin = 0; begin < block.granules; begin += each) {
+    Span span;
+    span.begin = begin;
+    span.granules = std::min(each, block.granules - begin);
+    block.spans.push_back(std::move(span));
+  }
+}
+
+std::span<Piece> EngineImpl::pieces_of(Block& block, const Span& span) const {
+  size_t each = options_.piece_bytes;
+  size_t first = std::min(span.begin * granule_bytes / each, block.pieces.size());
+  size_t last = std::min(((span.begin + span.granules) * granule_bytes + each - 1) / each,
+                         block.pieces.size());
+  return {block.pieces.data() + first, last - first};
+}
+
+/// Maps `frames` to unmapped spans from the head on, `granules` in all, which are whole spans. Large
+/// frames come first in `frames`, and only the last span is shorter than they are. On failure nothing
+/// has changed and the frames are given back.
+Result<void> EngineImpl::map_spans(Block& block, std::vector<Frame>& frames, uint64_t granules) {
+  std::vector<Span*> targets;
+  for (Span& span : block.spans) {
+    if (span.mapped() || granules == 0) continue;
+    FIRN_CHECK(span.granules <= granules, "%u granules wanted, %llu left", span.granules,
+               (unsigned long long)granules);
+    granules -= span.granules;
+    targets.push_back(&span);
+  }
+  FIRN_CHECK(granules == 0, "%llu granules too many", (unsigned long long)granules);
+  auto next = frames.begin();
+  for (Span* span : targets)
+    for (uint32_t filled = 0; filled < span->granules; ++next) {
+      FIRN_CHECK(next != frames.end(), "frames end in a span of %u", span->granules);
+      filled += next->granules;
+      span->frames.push_back(*next);
+      FIRN_CHECK(filled <= span->granules, "a frame across spans");
+    }
+  for (size_t begin = 0, end; begin < targets.size(); begin = end) {  // neighbours in one go
+    std::vector<Frame> run = targets[begin]->frames;
+    for (end = begin + 1; end < targets.size() && targets[end] == targets[end - 1] + 1; ++end)
+      run.insert(run.end(), targets[end]->frames.begin(), targets[end]->frames.end());
+    Result<void> mapped = map_at(block.address + targets[begin]->begin * granule_bytes, run);
+    if (mapped) continue;
+    for (size_t i = 0; i < targets.size(); ++i) {
+      if (i < begin)
+        unmap_at(block.address + targets[i]->begin * granule_bytes, targets[i]->frames);
+      targets[i]->frames.clear();
+    }
+    frames_.give(frames);
+    return mapped;
+  }
+  for (Span* span : targets) {
+    block.mapped += span->granules;
+    if (!span->frames.front().host) block.device += span->granules;
+  }
+  frames.clear();
+  return {};
+}
+
+/// The uses of the span's memory are over.
+void EngineImpl::unmap_span(Block& block, Span& span) {
+  unmap_at(block.address + span.begin * granule_bytes, span.frames);
+  block.mapped -= span.granules;
+  if (!span.frames.front().host) block.device -= span.granules;
+  frames_.give(span.frames);
+  span.leaving = false;
+  for (Piece& piece : pieces_of(block, span)) piece.on_device = piece.wanted_out = false;
+}
+
+void EngineImpl::unmap_spans(Block& block) {
+  for (Span& span : block.spans)
+    if (span.mapped()) unmap_span(block, span);
+}
+
+}  // namespace firn

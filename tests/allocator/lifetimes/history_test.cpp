@@ -266,7 +266,9 @@ TEST(History, a_state_read_after_its_successor_is_made) {
     for (uint64_t k = 0; k < 20; ++k) {
       history.touch(weight, k % 3 == 0);
       // The rest of the weight's touches, the new state, then the read.
-      if (i > 3) EXPECT_EQ(history.next_use(state), 19 - k + 2) << i << " " << k;
+      if (i > 3) {
+        EXPECT_EQ(history.next_use(state), 19 - k + 2) << i << " " << k;
+      }
     }
     Life next = history.allocate(512);
     history.touch(state, false);

@@ -67,6 +67,10 @@ Result<void> EngineImpl::start() {
   out_ = static_cast<unsigned>(see_stream(out_stream_));
   in_ = static_cast<unsigned>(see_stream(in_stream_));
   if (options_.watch_fraction <= 0 || options_.adversarial) watching_ = true;
+  if (options_.policy != Policy::age) {
+    ring_ = std::make_unique<EventRing>();
+    history_ = std::make_unique<History>();
+  }
   return {};
 }
 
@@ -168,7 +172,8 @@ bool EngineImpl::pump() {
   Lock lock(mutex_);
   bool changed = pump_locked();
   changed |= run_prefetches(lock);
-  changed |= clean_ahead();
+  learn();
+  changed |= plan_.valid ? carry_out() : clean_ahead();
   if (trace_) trace_sample();
   bool awaited = waiting_ > 0;
   lock.unlock();
@@ -177,6 +182,7 @@ bool EngineImpl::pump() {
 }
 
 bool EngineImpl::pump_locked() {
+  staging_wanted_ = false;  // whoever still wants some says so below
   bool changed = store_ && reap_store();
   changed |= streams_.poll();
   changed |= reap_copies();

@@ -26,6 +26,7 @@ void* EngineImpl::hand_out(Block& block, size_t requested) {
   block.requested = requested;
   block.age.store(tick_.fetch_add(1, std::memory_order_relaxed), std::memory_order_relaxed);
   hot_.allocated(block.granules != 0, block.bytes, requested);
+  if (block.granules != 0) note(EventKind::allocate, block);
   if (trace_) trace("alloc", block);
   return reinterpret_cast<void*>(block.address);
 }
@@ -198,6 +199,7 @@ Result<void*> EngineImpl::allocate_small(Lock& lock, unsigned stream, size_t byt
 
 void EngineImpl::count_free(Block& block) {
   hot_.freed(block.granules != 0, block.bytes, block.requested);
+  if (block.granules != 0) note(EventKind::free, block);
   if (trace_) trace("free", block);
 }
 
@@ -342,6 +344,7 @@ Result<void> EngineImpl::record_stream(const void* pointer, CUstream stream) {
 /// A block in State::free: its addresses and descriptor can serve another.
 void EngineImpl::drop_descriptor(Block& block) {
   FIRN_CHECK(block.state() == State::free, "block %llx", (unsigned long long)block.address);
+  learn();  // the descriptor's number will be another block's
   if (block.granules != 0) {
     live_[block.live_at] = live_.back();
     live_[block.live_at]->live_at = block.live_at;

@@ -6,6 +6,7 @@
 //   engine_map.cpp       a block's spans: mapped and unmapped
 //   engine_spill.cpp     copy out, unmap, write to the store
 //   engine_fault.cpp     map again, read, copy in
+//   engine_lifetimes.cpp what leaves and what is fetched when every next use is known
 //   engine_stats.cpp     statistics, invariant walk
 //
 // One mutex guards everything but the hot paths (see block.h for what they use). Functions that take
@@ -23,6 +24,9 @@
 #include "allocator/arena.h"
 #include "allocator/block.h"
 #include "allocator/engine.h"
+#include "allocator/event_ring.h"
+#include "allocator/lifetimes/decide.h"
+#include "allocator/lifetimes/history.h"
 #include "allocator/tallies.h"
 #include "allocator/trace.h"
 
@@ -60,6 +64,24 @@ struct PieceRef {
   Block* block;
   uint32_t generation, version;
   uint32_t piece;
+};
+
+/// What was decided last, and how far it was carried out.
+struct Plan {
+  struct Entry {
+    Block* block;
+    uint32_t generation;
+    uint64_t next_use;  // as an event's number
+    uint64_t age;       // when it was decided: a block touched since is no longer meant
+  };
+  bool valid = false;
+  bool pressure = false;        // not everything of the period has room
+  uint64_t made = 0;            // event number
+  uint64_t window = 0;          // event number until which everything has room
+  uint64_t period = 0;          // events
+  std::deque<Entry> fetch;      // in the order of next use
+  std::vector<Entry> farthest;  // on the device, the farthest next use first
+  size_t cleaned = 0;           // the first of `farthest` that may still need a copy elsewhere
 };
 
 class EngineImpl final : public Engine {
@@ -186,6 +208,21 @@ class EngineImpl final : public Engine {
   void written(IoRequest& request, const StoreCompletion& completion);
   void settle_away(Block& block);
 
+  // engine_lifetimes.cpp
+  void note(EventKind kind, const Block& block) {
+    if (ring_ && watching_.load(std::memory_order_relaxed)) ring_->push(kind, block.index);
+  }
+  void learn();
+  void replan();
+  bool carry_out();
+  bool fetch_ahead();
+  bool clean_farthest();
+  uint64_t evict_farthest(uint64_t granules, const Block* except, uint64_t beyond, bool clean_only);
+  uint64_t immovable_granules(const Block& block) const;
+  uint64_t clean_granules(Block& block) const;
+  bool meant(const Plan::Entry& entry) const;
+  void lay_out_steps();
+
   // engine_fault.cpp
   Result<void> begin_fault(Lock& lock, Block& block, bool anyway);
   void advance_fault(Block& block);
@@ -247,6 +284,19 @@ class EngineImpl final : public Engine {
   bool stuck_ = false;              // host memory full and nowhere to write: eviction stops
   unsigned waiting_ = 0;            // threads in make_room
   uint64_t ahead_tick_ = 0;
+  // Policy::lifetime; null otherwise.
+  std::unique_ptr<EventRing> ring_;
+  std::unique_ptr<History> history_;
+  std::vector<Life> life_of_;           // by descriptor
+  std::vector<uint32_t> block_of_life_; // by life: descriptor + 1
+  Plan plan_;
+  struct Scratch {                      // of one decision, kept for its memory
+    std::vector<Block*> blocks;
+    std::vector<lifetimes::Item> items;
+    std::vector<lifetimes::Step> steps;
+    std::vector<uint32_t> item_of;      // by descriptor: item + 1
+    std::vector<uint8_t> gone;          // by item
+  } scratch_;
   std::function<void()> watch_callback_;
   bool watch_due_ = false;
 

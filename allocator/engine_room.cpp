@@ -40,6 +40,7 @@ Result<Reservation> EngineImpl::make_room(Lock& lock, uint64_t granules, const B
     if (wanted && wanted->generation != generation) return Reservation();  // freed meanwhile
     // Only now is memory really short.
     pressed_ = true;
+    learn();
     uint64_t coming = frames_.available() + leaving_granules();
     for (Block* block : parked_) coming += block->device;
     for (Block* block : deferred_) coming += block->device;
@@ -134,6 +135,12 @@ uint64_t EngineImpl::reclaim_parked(uint64_t granules) {
 uint64_t EngineImpl::evict(uint64_t granules, const Block* except) {
   if (stuck_) return 0;
   uint64_t started = 0;
+  if (plan_.valid) {  // what has a copy and is used late; then what is used late; then what there is
+    started += evict_farthest(granules, except, plan_.window, true);
+    if (started < granules) started += evict_farthest(granules - started, except, plan_.window, false);
+    if (started < granules) started += evict_farthest(granules - started, except, 0, true);
+    if (started < granules) started += evict_farthest(granules - started, except, 0, false);
+  }
   bool passed_over = false;
   // A spill that fails at once makes its block young; more such failures than blocks end the try.
   for (size_t failures = 0; started < granules && failures <= live_.size();) {

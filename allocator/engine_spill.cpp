@@ -28,6 +28,14 @@ void EngineImpl::make_pieces(Block& block) {
   }
 }
 
+namespace {
+bool clean(std::span<const Piece> pieces) {
+  return std::all_of(pieces.begin(), pieces.end(), [](const Piece& piece) {
+    return piece.host_valid || piece.slot_valid;
+  });
+}
+}  // namespace
+
 /// To spilling, if nobody holds or pins the block. `leave`: at least `granules` of it, from the tail,
 /// are unmapped in the end; otherwise its bytes are only made valid elsewhere.
 bool EngineImpl::start_spill(Block& block, bool leave, uint64_t granules) {
@@ -44,7 +52,7 @@ bool EngineImpl::start_spill(Block& block, bool leave, uint64_t granules) {
   uint64_t left = granules;
   for (size_t i = block.spans.size(); i-- > 0 && left > 0;) {
     Span& span = block.spans[i];
-    if (!span.mapped()) continue;
+    if (!span.mapped() || (!leave && clean(pieces_of(block, span)))) continue;
     span.leaving = leave;
     left -= std::min<uint64_t>(left, span.granules);
     for (Piece& piece : pieces_of(block, span)) {

@@ -29,6 +29,7 @@ EngineStats EngineImpl::stats() const {
   }
   s.host_used_bytes = host_.used();
   s.touches = tick_.load(std::memory_order_relaxed);
+  s.period_found = plan_.valid;
   s.watching = watching_.load(std::memory_order_relaxed);
   s.pinned = pinned_bytes();
   if (!host_.trouble().empty()) s.trouble.push_back(host_.trouble());

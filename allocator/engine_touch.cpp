@@ -23,6 +23,7 @@ Result<Hold> EngineImpl::touch(const void* pointer, CUstream stream, Access acce
     if (!block.word.compare_exchange_weak(w, held, std::memory_order_acq_rel)) continue;
     block.age.store(tick_.fetch_add(1, std::memory_order_relaxed), std::memory_order_relaxed);
     ++thread_holds(options_.device);
+    note(access == Access::write ? EventKind::touch_write : EventKind::touch_read, block);
     if (trace_) trace("touch", block, access == Access::write ? "write" : "read");
     return Hold{&block};
   }
@@ -69,6 +70,7 @@ Result<Hold> EngineImpl::touch_slow(Block& block, CUstream stream, Access access
           if (block.prefetched) block.prefetched = false;
           if (stall_begin) count_stall(stall_begin);
           ++thread_holds(options_.device);
+          note(access == Access::write ? EventKind::touch_write : EventKind::touch_read, block);
           if (trace_) trace("touch", block, access == Access::write ? "write" : "read");
           return Hold{&block};
         }

@@ -34,24 +34,41 @@ struct Failure {
 
 class World {
  public:
-  explicit World(uint64_t seed) : random_(seed), options_(draw_options(seed)), sim_(options_) {
+  explicit World(uint64_t seed)
+      : random_(seed), seed_(seed), options_(draw_options(seed)), sim_(options_) {
     for (int device = 0; device < options_.devices; ++device)
       for (int i = 0; i < 3; ++i)
         streams_[device].push_back(i == 0 ? nullptr : sim_.make_stream(device));
   }
 
   void run() {
-    unsigned steps = 60 + below(90);
+    if (options_.policy == Policy::lifetime && below(4) != 0) {
+      // The same again and again, as training is: some blocks stay, the others go.
+      for (kept_ = 0; kept_ < 6; kept_ = std::max<size_t>(blocks_.size(), kept_ + 1)) allocate();
+      kept_ = blocks_.size();
+      for (int iteration = 0; iteration < 5; ++iteration) {
+        random_.seed(seed_ * 31);
+        steps(60);
+        while (blocks_.size() > kept_) free_at(blocks_.size() - 1);
+        if (sim_.engine(0).stats().period_found) ++periods_found;
+      }
+    }
+    steps(60 + below(90));
+    finish();
+  }
+
+  static inline uint64_t periods_found = 0;
+
+ private:
+  void steps(unsigned steps) {
     for (unsigned i = 0; i < steps; ++i) {
       step();
       if (i % 8 == 0)
         for (int d = 0; d < options_.devices; ++d) sim_.engine(d).check();
       expect_budget();
     }
-    finish();
   }
 
- private:
   uint64_t below(uint64_t n) { return random_() % n; }
 
   SimulationOptions draw_options(uint64_t seed) {
@@ -63,6 +80,10 @@ class World {
     o.span_bytes = uint64_t{2u << 20} << 2 * below(3);  // mapped bit by bit, or nearly whole
     o.with_store = below(8) != 0;
     o.adversarial = below(8) == 0;
+    if (below(2) == 0) {
+      o.policy = Policy::lifetime;
+      o.watch_fraction = 0;
+    }
     o.store.seed = seed;
     o.store.latency_ns = below(200'000);
     if (below(4) == 0) {
@@ -226,8 +247,8 @@ class World {
   }
 
   void release_one() {
-    if (blocks_.empty()) return;
-    free_at(below(blocks_.size()));
+    if (blocks_.size() <= kept_) return;
+    free_at(kept_ + below(blocks_.size() - kept_));
   }
 
   void free_at(size_t index) {
@@ -317,6 +338,8 @@ class World {
   }
 
   std::mt19937_64 random_;
+  const uint64_t seed_;
+  size_t kept_ = 0;  // the first blocks, which release_one() leaves alone
   bool faulty_ = false, full_ = false;
   SimulationOptions options_;
   Simulation sim_;
@@ -347,6 +370,10 @@ int main(int argc, char** argv) {
     std::fflush(stdout);
     if (!run_seed(seed, argv[0])) ++failed;
     if (failed == 5) break;
+  }
+  if (seeds >= 50 && failed == 0 && World::periods_found == 0) {
+    std::printf("no period was ever found\n");
+    failed = 1;
   }
   std::printf("%llu seeds, %llu failed\n", (unsigned long long)seeds, (unsigned long long)failed);
   return failed ? 1 : 0;

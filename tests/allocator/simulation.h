@@ -45,6 +45,7 @@ struct SimulationOptions {
   uint64_t span_bytes = 32u << 20;
   bool with_store = true;
   bool adversarial = false;
+  Policy policy = Policy::age;
   double watch_fraction = 0;
   SimulatedStoreOptions store;
   const char* fail_entry = nullptr;  // the nth call of it while engines are opened fails

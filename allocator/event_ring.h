@@ -1,0 +1,62 @@
+// What the program does with its large blocks (allocate, touch, free), from any thread in one order,
+// for whoever learns from it. push() takes no lock and makes no allocation: one fetch-and-add and one
+// store. When the reader falls behind by a whole ring the oldest events are lost, and it is told.
+//
+// One reader, under the engine's lock.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "allocator/lifetimes/events.h"
+
+namespace firn {
+
+class EventRing {
+ public:
+  struct Event {
+    lifetimes::EventKind kind;
+    uint32_t block;  // index of its descriptor
+  };
+
+  explicit EventRing(size_t entries = 1 << 16)
+      : slots_(new std::atomic<uint64_t>[entries]()), mask_(entries - 1) {}
+
+  void push(lifetimes::EventKind kind, uint32_t block) {
+    uint64_t at = head_.fetch_add(1, std::memory_order_relaxed);
+    slots_[at & mask_].store(number(at) << 27 | static_cast<uint64_t>(kind) << 25 | block,
+                             std::memory_order_release);
+  }
+
+  /// The next event; false when there is none yet. `lost` is raised by what was overwritten.
+  bool pop(Event& event, uint64_t& lost) {
+    for (;;) {
+      uint64_t word = slots_[tail_ & mask_].load(std::memory_order_acquire);
+      uint64_t behind = (number(tail_) - (word >> 27)) & number_mask;
+      if (behind == 0) {
+        event = {static_cast<lifetimes::EventKind>(word >> 25 & 3),
+                 static_cast<uint32_t>(word & block_mask)};
+        ++tail_;
+        return true;
+      }
+      if (behind <= number_mask / 2) return false;  // of the round before: not written yet
+      uint64_t oldest = head_.load(std::memory_order_relaxed) - mask_ / 2;
+      lost += oldest - tail_;
+      tail_ = oldest;
+    }
+  }
+
+ private:
+  static constexpr uint64_t number_mask = (1ull << 37) - 1;
+  static constexpr uint64_t block_mask = (1ull << 25) - 1;  // as many as BlockTable holds
+  static uint64_t number(uint64_t at) { return (at + 1) & number_mask; }  // never that of an empty slot
+
+  std::unique_ptr<std::atomic<uint64_t>[]> slots_;
+  const uint64_t mask_;
+  std::atomic<uint64_t> head_{0};
+  uint64_t tail_ = 0;
+};
+
+}  // namespace firn

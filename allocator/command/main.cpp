@@ -9,6 +9,7 @@
 #include "allocator/command/doctor.h"
 #include "allocator/command/report.h"
 #include "allocator/command/run.h"
+#include "allocator/command/simulate.h"
 #include "allocator/config.h"
 
 namespace {
@@ -36,8 +37,10 @@ int firn_main(std::vector<std::string> arguments) {
   app.footer("firn COMMAND --help says more. Exit status 2: a word was refused, on one line.");
   RunOptions run_options;
   DoctorOptions doctor_options;
+  SimulateOptions simulate_options;
   const CLI::App* run_app = add_run(app, run_options);
   const CLI::App* doctor_app = add_doctor(app, doctor_options);
+  const CLI::App* simulate_app = add_simulate(app, simulate_options);
   const std::vector<CLI::App*> known = app.get_subcommands([](CLI::App*) { return true; });
   if (!arguments.empty() && !arguments.front().starts_with("-") &&
       std::none_of(known.begin(), known.end(),
@@ -50,11 +53,14 @@ int firn_main(std::vector<std::string> arguments) {
   } catch (const CLI::Success& asked) {  // --help, --version
     return app.exit(asked);
   } catch (const CLI::ParseError& error) {
-    const std::string prefix = run_app->parsed() ? "run: " : doctor_app->parsed() ? "doctor: " : "";
+    std::string prefix;
+    for (const CLI::App* each : {run_app, doctor_app, simulate_app})
+      if (each->parsed()) prefix = each->get_name() + ": ";
     return refuse(prefix + error.what() + " (--help lists what there is)");
   }
   if (run_app->parsed()) return run(run_options, command);
   if (doctor_app->parsed()) return doctor(doctor_options);
+  if (simulate_app->parsed()) return simulate(simulate_options);
   return refuse("no command (--help lists them)");
 }
 

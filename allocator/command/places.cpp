@@ -120,6 +120,28 @@ std::optional<fs::path> find_in_path(const std::string& command) {
   return std::nullopt;
 }
 
+std::optional<fs::path> find_module(const std::string& name) {
+  const fs::path here = executable_folder();
+  std::vector<fs::path> places;
+  for (const fs::path& folder : package_folders(here.parent_path()))
+    places.push_back(folder / "firn" / name);
+  places.push_back(here.parent_path().parent_path().parent_path() / "pytorch_plugin" / "firn" /
+                   name);
+  for (const fs::path& place : places)
+    if (is_file(place)) return place;
+  return std::nullopt;
+}
+
+std::optional<fs::path> find_python() {
+  const fs::path here = executable_folder();
+  for (const fs::path& place : {here / "python3", here.parent_path().parent_path().parent_path() /
+                                                      ".venv" / "bin" / "python3"})
+    if (is_file(place)) return place;
+  if (const char* chosen = ::secure_getenv("FIRN_PYTHON"); chosen != nullptr && *chosen != '\0')
+    return find_in_path(chosen);
+  return find_in_path("python3");
+}
+
 TorchReport examine_torch(const std::string& python) {
   TorchReport report;
   std::vector<fs::path> folders;

@@ -18,6 +18,14 @@ std::optional<std::filesystem::path> find_library(const std::string& name);
 /// Where find_library looks for `name`, in order: for messages.
 std::vector<std::filesystem::path> library_places(const std::string& name);
 
+/// A module of the Python package firn, as a file: in the package of this executable's environment,
+/// or in the sources beside the build folder.
+std::optional<std::filesystem::path> find_module(const std::string& name);
+
+/// A Python interpreter: of the environment this executable is installed in, of the one beside the
+/// build folder, $FIRN_PYTHON, then python3 in PATH.
+std::optional<std::filesystem::path> find_python();
+
 struct TorchReport {
   std::string site_packages;  // folder searched, empty when no Python environment was found
   std::string version;        // "2.11.0+cu130", empty when there is no torch

@@ -18,12 +18,12 @@ typedef struct FirnGpuConfig {
   uint64_t call_ns_create, call_ns_map, call_ns_access, call_ns_unmap;  // modelled on the virtual
                                 // clock only; default 0
   int virtual_clock;            // [FIRN_GPU_CLOCK=virtual|wall] default wall
-  int no_bytes;                 // copies and fills take their time and move nothing, mapped addresses
-                                // stay inaccessible: a GPU of any size costs no memory. Everything
-                                // is checked as ever. With the virtual clock only. Default 0
+  int no_bytes;                 // copies and fills take their time and move nothing, mapped
+                                // addresses stay inaccessible: a GPU of any size costs no memory.
+                                // Everything is checked as ever. Virtual clock only. Default 0
 } FirnGpuConfig;
 
-/// Before cuInit, or after firnGpuReset. 0, or -1 when already initialised or the settings are none.
+/// Before cuInit, or after firnGpuReset. 0, or -1 when already initialised, or for bad settings.
 int firnGpuConfigure(const FirnGpuConfig* config);
 /// Forgets every device, context, stream, event, frame and mapping (tests: a fresh GPU in the same
 /// process). Aborts when another thread is inside the driver.
@@ -65,8 +65,8 @@ int firnGpuKernelCreate(const char* name, FirnGpuKernel fn, const unsigned (*lay
 /// Keeps `stream` (a CUstream) busy for `ns`: a kernel that only takes time.
 int firnGpuBusy(void* stream, uint64_t ns);
 
-/// Called for every piece of work that takes time, when it is complete, with the GPU's lock held (no
-/// call back into the driver): the entry that enqueued it ("cuMemcpyDtoHAsync", "firnGpuBusy"), its
+/// Called for every piece of work that takes time, when it is complete, with the GPU's lock held
+/// (no call back into the driver): the entry that enqueued it ("cuMemcpyDtoHAsync", "firnGpuBusy"), its
 /// stream (a CUstream), its begin and end on the GPU's clock, and the bytes of a copy.
 typedef void (*FirnGpuObserver)(void* context, const char* entry, void* stream, uint64_t begin_ns,
                                 uint64_t end_ns, uint64_t bytes);

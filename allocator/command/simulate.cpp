@@ -1,0 +1,270 @@
+// Locks: none.
+#include "allocator/command/simulate.h"
+
+#include <fmt/format.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <fstream>
+#include <thread>
+
+#include "allocator/command/plotter.h"
+#include "allocator/command/report.h"
+#include "allocator/command/simulate_result.h"
+#include "allocator/command/simulate_words.h"
+#include "allocator/config.h"
+#include "allocator/simulate/program.h"
+
+namespace firn::command {
+namespace {
+
+using Json = nlohmann::ordered_json;
+constexpr int status_failed = 1;  // the simulated program did not come to its end
+
+int refuse_simulate(const std::string& text, int status = status_bad_input) {
+  return refuse("simulate: " + text, status);
+}
+
+/// One line on standard error that is written over, when that is a terminal and it takes a while.
+class Progress {
+ public:
+  explicit Progress(unsigned iterations) : iterations_(iterations) {}
+  ~Progress() { clear(); }
+  void show(unsigned iteration, size_t kernel, size_t kernels) {
+    if (!terminal_) return;
+    const auto now = Clock_::now();
+    if (now < next_) return;
+    next_ = now + std::chrono::milliseconds(200);
+    std::fprintf(stderr, "\rfirn simulate: iteration %u of %u, kernel %zu of %zu\033[K",
+                 iteration + 1, iterations_, kernel + 1, kernels);
+    shown_ = true;
+  }
+  void clear() {
+    if (shown_) std::fputs("\r\033[K", stderr);
+    shown_ = false;
+  }
+
+ private:
+  using Clock_ = std::chrono::steady_clock;
+  const unsigned iterations_;
+  const bool terminal_ = ::isatty(STDERR_FILENO) == 1;
+  bool shown_ = false;
+  Clock_::time_point next_ = Clock_::now() + std::chrono::seconds(1);
+};
+
+Result<Json> run_once(const simulate::MachineOptions& options, const SimulatePlan& plan,
+                      const simulate::ProgramTrace& trace, simulate::Timeline* timeline,
+                      Progress* progress) {
+  Result<std::unique_ptr<simulate::Machine>> machine = simulate::Machine::open(options);
+  if (!machine) return machine.error();
+  simulate::ProgramOptions program;
+  program.iterations = plan.iterations;
+  program.run_ahead = plan.run_ahead;
+  program.timeline = timeline;
+  if (progress)
+    program.progress = [&](unsigned iteration, size_t kernel) {
+      progress->show(iteration, kernel, trace.kernels.size());
+    };
+  Result<simulate::ProgramResult> result = simulate::run_program(**machine, trace, program);
+  if (!result) return result.error();
+  return simulate_json(*result);
+}
+
+Result<void> write_file(const char* option, const std::string& path, const std::string& text) {
+  std::ofstream out(path, std::ios::trunc | std::ios::binary);
+  out << text;
+  out.close();
+  if (out) return {};
+  return make_error(Code::io, errno, fmt::format("{} {}: {}", option, path, std::strerror(errno)));
+}
+
+int print(const std::string& text) {
+  if (std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0)
+    return status_ok;
+  return refuse_simulate(fmt::format("standard output: {}", std::strerror(errno)), status_failed);
+}
+
+std::string dumped(const Json& json) {
+  return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+int simulate_once(const SimulateOptions& options, const SimulatePlan& plan,
+                  const simulate::ProgramTrace& trace, const std::optional<Plotter>& plotter) {
+  if (Result<void> fits = trace.check_fits(plan.machine.gpu_bytes); !fits)
+    return refuse_simulate(fits.error().text);
+  simulate::Timeline timeline;
+  const bool watched = plotter || !plan.timeline.empty();
+  Progress progress(plan.iterations);
+  Result<Json> result =
+      run_once(plan.machine, plan, trace, watched ? &timeline : nullptr, &progress);
+  progress.clear();
+  if (!result) return refuse_simulate(result.error().text, status_failed);
+  Result<void> done;
+  if (!plan.timeline.empty())
+    done = write_file("--timeline", plan.timeline, chrome_trace(timeline, trace));
+  if (done && plotter) done = plotter->draw(plot_data(timeline), plan.plot);
+  if (!done) return refuse_simulate(done.error().text, status_failed);
+  return print(options.json
+                   ? dumped(*result)
+                   : simulate_text(*result, plan, options.prefix, trace.kernels.size()));
+}
+
+/// A machine is a process's: each budget of a sweep has one of its own, and leaves its findings in
+/// a file of memory.
+struct Point {
+  uint64_t budget_bytes = 0;
+  int fd = -1;
+  pid_t pid = -1;
+};
+
+/// In the child: never returns.
+[[noreturn]] void run_point(const Point& point, const SimulatePlan& plan,
+                            const simulate::ProgramTrace& trace) {
+  simulate::MachineOptions machine = plan.machine;
+  machine.gpu_bytes = point.budget_bytes;
+  Result<void> fits = trace.check_fits(point.budget_bytes);
+  Result<Json> result = fits ? run_once(machine, plan, trace, nullptr, nullptr)
+                             : Result<Json>(fits.error());
+  const Json json = result ? sweep_point(point.budget_bytes, *result, plan)
+                           : sweep_failure(point.budget_bytes, result.error().text);
+  const std::string text = json.dump(-1, ' ', false, Json::error_handler_t::replace);
+  for (size_t at = 0; at < text.size();) {
+    const ssize_t put = ::write(point.fd, text.data() + at, text.size() - at);
+    if (put < 0 && errno != EINTR) ::_exit(status_failed);
+    at += put > 0 ? static_cast<size_t>(put) : 0;
+  }
+  ::_exit(status_ok);
+}
+
+Json take_point(Point& point) {
+  int status = 0;
+  while (::waitpid(point.pid, &status, 0) < 0 && errno == EINTR) {
+  }
+  std::string text;
+  const off_t size = ::lseek(point.fd, 0, SEEK_END);
+  if (WIFEXITED(status) && WEXITSTATUS(status) == 0 && size > 0) {
+    text.resize(static_cast<size_t>(size));
+    if (::pread(point.fd, text.data(), text.size(), 0) != size) text.clear();
+  }
+  ::close(point.fd);
+  if (!text.empty()) return Json::parse(text);
+  return sweep_failure(point.budget_bytes,
+                       WIFSIGNALED(status)
+                           ? fmt::format("the simulation ended by signal {}", WTERMSIG(status))
+                           : "the simulation ended without a result");
+}
+
+Result<Json> run_sweep(const SimulatePlan& plan, const simulate::ProgramTrace& trace) {
+  const size_t together = std::max(1u, std::thread::hardware_concurrency());
+  std::vector<Point> points;
+  Json results = Json::array();
+  const bool terminal = ::isatty(STDERR_FILENO) == 1;
+  std::fflush(nullptr);  // what is buffered is the parent's to write
+  for (size_t taken = 0; taken < plan.sweep_bytes.size(); ++taken) {
+    while (points.size() < plan.sweep_bytes.size() && points.size() < taken + together) {
+      Point point{plan.sweep_bytes[points.size()], ::memfd_create("firn-sweep", MFD_CLOEXEC), -1};
+      if (point.fd >= 0) point.pid = ::fork();
+      if (point.pid == 0) run_point(point, plan, trace);
+      if (point.pid < 0)
+        return make_error(Code::io, errno, fmt::format("fork: {}", std::strerror(errno)));
+      points.push_back(point);
+    }
+    results.push_back(take_point(points[taken]));
+    if (terminal)
+      std::fprintf(stderr, "\rfirn simulate: %zu of %zu budgets\033[K", taken + 1,
+                   plan.sweep_bytes.size());
+  }
+  if (terminal) std::fputs("\r\033[K", stderr);
+  return results;
+}
+
+int simulate_sweep(const SimulateOptions& options, const SimulatePlan& plan,
+                   const simulate::ProgramTrace& trace, const std::optional<Plotter>& plotter) {
+  Result<Json> points = run_sweep(plan, trace);
+  if (!points) return refuse_simulate(points.error().text, status_failed);
+  const bool none = std::all_of(points->begin(), points->end(),
+                                [](const Json& point) { return point.contains("error"); });
+  if (none)
+    return refuse_simulate(
+        fmt::format("no budget of the sweep runs the program; {}: {}",
+                    format_size(points->back().at("budget_bytes").get<uint64_t>()),
+                    points->back().at("error").get<std::string>()),
+        status_failed);
+  if (plotter) {
+    const Json data = {{"kind", "sweep"}, {"points", *points}};
+    if (Result<void> done = plotter->draw(data.dump(), plan.plot); !done)
+      return refuse_simulate(done.error().text, status_failed);
+  }
+  return print(options.json ? dumped({{"sweep", *points}}) : sweep_text(*points));
+}
+
+}  // namespace
+
+CLI::App* add_simulate(CLI::App& app, SimulateOptions& options) {
+  CLI::App* sub = app.add_subcommand(
+      "simulate", "Run a trace on a machine in software: how near to the ideal is it?");
+  sub->add_option("PREFIX", options.prefix,
+                  "the trace: PREFIX.tensors.csv and PREFIX.kernels.csv")
+      ->required()
+      ->type_name("");
+  const auto add = [&](const char* name, auto& to, const std::string& meaning, const char* type) {
+    sub->add_option(name, to, meaning)->type_name(type);
+  };
+  add("--gpu-memory", options.gpu_memory, "the GPU's memory, all of it Firn's budget", "SIZE");
+  add("--ssd-read", options.ssd_read, "of each SSD [3.2GiB/s]", "BANDWIDTH");
+  add("--ssd-write", options.ssd_write, "of each SSD [3.2GiB/s]", "BANDWIDTH");
+  add("--pcie", options.pcie, "the link between GPU and host, each way [15.754GiB/s]",
+      "BANDWIDTH");
+  add("--host", options.host,
+      "host memory for staging and for spilled blocks; 1GiB is staging only [1GiB]", "SIZE");
+  add("--policy", options.policy,
+      "age: the longest unused leaves; greedy: a plan made once, as TERAIO's; lifetime: by the "
+      "next use, once the period is found; oracle: the same, known from the start [lifetime]",
+      "age|greedy|lifetime|oracle");
+  add("--iterations", options.iterations,
+      "how many; the steady state is the mean of the last half [6]", "N");
+  add("--run-ahead", options.run_ahead,
+      "kernels that the program enqueues beyond the one that runs [0]", "N");
+  add("--ssd-latency", options.ssd_latency, "of each request [20us]", "TIME");
+  add("--ssds", options.ssds, "how many, blocks dealt out in turn [1]", "N");
+  sub->add_flag("--no-driver-costs", options.no_driver_costs,
+                "mapping calls of the driver take no time (else what they take on an A100)");
+  sub->add_flag("--json", options.json, "the findings as JSON");
+  add("--timeline", options.timeline, "writes all that happened in Chrome's trace format",
+      "FILE.json");
+  add("--plot", options.plot, "draws memory and stalls over time, or the sweep's curve",
+      "FILE.png");
+  add("--sweep", options.sweep,
+      "budget=FIRST:LAST:STEP: one run for each size of GPU memory (instead of --gpu-memory)",
+      "RANGE");
+  add("--ssd-endurance", options.endurance,
+      "bytes that an SSD may be written in its life (TBW): says how many days it lasts", "SIZE");
+  sub->footer(
+      "Sizes: 40GiB, 512MiB. Bandwidths: 3.2GiB/s, 7GB/s. Times: 20us, 1ms.\n"
+      "The engine is the one that serves programs; GPU, link and SSDs are modelled, on a virtual\n"
+      "clock: the same words give the same figures. Exit status 2: something here was refused;\n"
+      "1: the program found no room.");
+  return sub;
+}
+
+int simulate(const SimulateOptions& options) {
+  Result<SimulatePlan> plan = parse_simulate(options);
+  if (!plan) return refuse_simulate(plan.error().text);
+  std::optional<Plotter> plotter;
+  if (!plan->plot.empty()) {
+    Result<Plotter> found = Plotter::find();
+    if (!found) return refuse_simulate("--plot: " + found.error().text);
+    plotter = std::move(*found);
+  }
+  Result<simulate::ProgramTrace> trace = simulate::read_program_trace(options.prefix);
+  if (!trace) return refuse_simulate(trace.error().text);
+  if (plan->sweep_bytes.empty()) return simulate_once(options, *plan, *trace, plotter);
+  return simulate_sweep(options, *plan, *trace, plotter);
+}
+
+}  // namespace firn::command

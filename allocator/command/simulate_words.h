@@ -1,0 +1,30 @@
+// `firn simulate`'s words as values. Errors name the option. Owns: nothing. Locks: none.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "allocator/command/simulate.h"
+#include "allocator/simulate/machine.h"
+#include "firn/result.h"
+
+namespace firn::command {
+
+struct SimulatePlan {
+  simulate::MachineOptions machine;       // gpu_bytes: of the single run
+  std::vector<uint64_t> sweep_bytes;      // budgets; empty: a single run
+  unsigned iterations = 6, run_ahead = 0;
+  std::optional<double> endurance_bytes;  // total bytes written that the SSDs last, together
+  std::string timeline, plot;             // absolute paths; empty: not wanted
+};
+
+Result<SimulatePlan> parse_simulate(const SimulateOptions& options);
+
+/// "3.2GiB/s", "7GB/s": bytes per second.
+Result<double> parse_bandwidth(std::string_view word);
+/// "20us", "0", "1.5ms": nanoseconds.
+Result<uint64_t> parse_time(std::string_view word);
+
+}  // namespace firn::command

@@ -1,0 +1,149 @@
+#include "allocator/simulate/machine.h"
+
+#include <dlfcn.h>
+
+#include <cstdio>
+#include <cstdlib>
+
+#include <fmt/format.h>
+
+#include "allocator/check.h"
+#include "allocator/frames.h"
+
+namespace firn::simulate {
+
+namespace {
+constexpr uint64_t piece_bytes = 32u << 20;
+// Measured on an A100 (second run of the tool, when the driver is warm).
+constexpr uint64_t create_ns = 7600, map_ns = 1100, access_ns = 21'000, unmap_ns = 11'000;
+
+template <class T>
+bool resolve(T& into, void* handle, const char* name) {
+  into = reinterpret_cast<T>(::dlsym(handle, name));
+  return into != nullptr;
+}
+}  // namespace
+
+void ServiceClock::wait(uint64_t ns_max) {
+  if (engine_ && !pumping_) {
+    pumping_ = true;
+    (void)engine_->pump();
+    pumping_ = false;
+  }
+  if (now_ns() > give_up_ns_) give_up();
+  clock_.wait(ns_max);
+}
+
+void ServiceClock::give_up() {
+  std::string line = "firn simulate: no progress: " + (where_ ? where_() : std::string());
+  if (engine_) {
+    const EngineStats stats = engine_->stats();
+    line += fmt::format("; on the device {} of {} bytes, {} faults, {} evictions so far",
+                        stats.device_bytes, stats.budget_bytes, stats.faults, stats.evictions);
+    for (const PinnedBytes& pinned : stats.pinned)
+      line += fmt::format("; {} bytes {}", pinned.bytes, pinned.reason);
+    for (const std::string& trouble : stats.trouble) line += "; " + trouble;
+  }
+  std::fprintf(stderr, "%s\n", line.c_str());
+  std::abort();
+}
+
+Result<std::unique_ptr<Machine>> Machine::open(const MachineOptions& options) {
+  std::unique_ptr<Machine> machine(new Machine(options));
+  if (Result<void> done = machine->start_gpu(); !done) return done.error();
+  if (Result<void> done = machine->start_engine(); !done) return done.error();
+  return machine;
+}
+
+Result<void> Machine::start_gpu() {
+  Result<std::unique_ptr<Driver>> driver = open_driver(options_.gpu_library);
+  if (!driver) return driver.error();
+  driver_ = std::move(*driver);
+  void* handle = driver_->handle;
+  if (!resolve(configure_, handle, "firnGpuConfigure") ||
+      !resolve(reset_, handle, "firnGpuReset") || !resolve(busy_, handle, "firnGpuBusy") ||
+      !resolve(counts_, handle, "firnGpuCounts") || !resolve(observe_, handle, "firnGpuObserve"))
+    return make_error(Code::not_supported, 0,
+                      options_.gpu_library + " is not this version's software GPU");
+  reset_();
+  FirnGpuConfig config{};
+  config.struct_bytes = sizeof config;
+  config.devices = 1;
+  config.memory_bytes = options_.gpu_bytes;
+  config.link_bytes_s = options_.link_bytes_s;
+  config.virtual_clock = 1;
+  config.no_bytes = 1;
+  if (options_.driver_costs) {
+    config.call_ns_create = create_ns;
+    config.call_ns_map = map_ns;
+    config.call_ns_access = access_ns;
+    config.call_ns_unmap = unmap_ns;
+  }
+  if (configure_(&config) != 0)
+    return make_error(Code::not_supported, 0,
+                      options_.gpu_library + " refuses to simulate without bytes");
+  if (CUresult result = driver_->init(0); result != CUDA_SUCCESS)
+    return driver_->error("cuInit", result);
+  if (CUresult result = driver_->device_primary_ctx_retain(&context_, 0); result != CUDA_SUCCESS)
+    return driver_->error("cuDevicePrimaryCtxRetain", result);
+  Driver::ContextGuard guard(*driver_, context_);
+  if (CUresult result = driver_->stream_create(&stream_, CU_STREAM_NON_BLOCKING);
+      result != CUDA_SUCCESS)
+    return driver_->error("cuStreamCreate", result);
+  return {};
+}
+
+Result<void> Machine::start_engine() {
+  Result<std::unique_ptr<VirtualClock>> clock = open_virtual_clock(*driver_);
+  if (!clock) return clock.error();
+  clock_ = std::move(*clock);
+  service_ = std::make_unique<ServiceClock>(*clock_);
+  SimulatedStoreOptions store;
+  store.clock = clock_.get();
+  store.read_bytes_s = options_.ssd_read_bytes_s;
+  store.write_bytes_s = options_.ssd_write_bytes_s;
+  store.latency_ns = options_.ssd_latency_ns;
+  store.keep_bytes = false;
+  disks_ = std::make_unique<Disks>(options_.ssds, store, *clock_);
+  EngineOptions engine;
+  engine.device = 0;
+  engine.context = context_;
+  engine.budget_bytes = options_.gpu_bytes / granule_bytes * granule_bytes;
+  engine.host_bytes = options_.host_bytes;
+  engine.piece_bytes = piece_bytes;
+  engine.watch_fraction = 0;  // every use is seen from the start
+  engine.policy = options_.policy;
+  engine.no_bytes = true;
+  Result<std::unique_ptr<Engine>> opened =
+      Engine::open(engine, *driver_, disks_.get(), 0, *service_);
+  if (!opened) return opened.error();
+  engine_ = std::move(*opened);
+  service_->serve(engine_.get());
+  return {};
+}
+
+void Machine::launch(uint64_t ns) {
+  const int result = busy_(stream_, ns);
+  FIRN_CHECK(result == 0, "firnGpuBusy: %d", result);
+}
+
+uint64_t Machine::check_peak_frame_bytes() const {
+  FirnGpuCounts counts{};
+  FIRN_CHECK(counts_(0, &counts) == 0, "no counts of device 0");
+  FIRN_CHECK(counts.used_bytes_peak <= options_.gpu_bytes,
+             "the GPU held %llu bytes, it has %llu", (unsigned long long)counts.used_bytes_peak,
+             (unsigned long long)options_.gpu_bytes);
+  return counts.used_bytes_peak;
+}
+
+Machine::~Machine() {
+  if (engine_) {
+    service_->serve(nullptr);
+    engine_.reset();
+    (void)check_peak_frame_bytes();
+  }
+  disks_.reset();
+  if (reset_) reset_();
+}
+
+}  // namespace firn::simulate

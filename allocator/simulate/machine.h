@@ -1,0 +1,92 @@
+// A machine in software, without bytes: the software GPU on its virtual clock, simulated SSDs, and
+// one engine between them. One per process: the software GPU is the process's.
+// Owns: all of them. Locks: none (one thread).
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "allocator/engine.h"
+#include "allocator/simulate/disks.h"
+#include "firn/software_gpu.h"
+#include "firn/virtual_clock.h"
+
+namespace firn::simulate {
+
+struct MachineOptions {
+  std::string gpu_library;               // the software GPU's libcuda.so.1
+  uint64_t gpu_bytes = 0;                // capacity and budget
+  double link_bytes_s = 0;               // each way
+  double ssd_read_bytes_s = 0, ssd_write_bytes_s = 0;  // of each SSD
+  uint64_t ssd_latency_ns = 0;
+  unsigned ssds = 1;
+  uint64_t host_bytes = 0;               // staging and host tier together
+  Policy policy = Policy::age;
+  bool driver_costs = true;              // mapping calls take the time they take on an A100
+};
+
+/// The engine's clock. While the program waits, the service thread's part is done: pump() before
+/// time goes on. A wait that leads nowhere ends the process, in words.
+class ServiceClock final : public Clock {
+ public:
+  explicit ServiceClock(VirtualClock& clock) : clock_(clock) {}
+  uint64_t now_ns() override { return clock_.now_ns(); }
+  void wait(uint64_t ns_max) override;
+  void notify() override { clock_.notify(); }
+
+  /// The engine to pump; null before it is there and while it is closed.
+  void serve(Engine* engine) { engine_ = engine; }
+  /// The program got on: from here it has `patience_ns` for its next step. `where` says, when it is
+  /// asked, what the program waits for.
+  void progress(uint64_t patience_ns) { give_up_ns_ = now_ns() + patience_ns; }
+  void explain(std::function<std::string()> where) { where_ = std::move(where); }
+
+ private:
+  [[noreturn]] void give_up();
+  VirtualClock& clock_;
+  Engine* engine_ = nullptr;
+  bool pumping_ = false;
+  uint64_t give_up_ns_ = UINT64_MAX;
+  std::function<std::string()> where_;
+};
+
+class Machine {
+ public:
+  static Result<std::unique_ptr<Machine>> open(const MachineOptions& options);
+  ~Machine();  // aborts when the GPU ever held more frames than it has
+
+  const MachineOptions& options() const { return options_; }
+  Engine& engine() { return *engine_; }
+  ServiceClock& clock() { return *service_; }
+  Disks& disks() { return *disks_; }
+  CUstream stream() const { return stream_; }
+  /// A kernel of `ns` on the stream.
+  void launch(uint64_t ns);
+  /// Told of all work that takes time on the GPU, when it is over.
+  void observe(FirnGpuObserver observer, void* context) { observe_(observer, context); }
+  /// The GPU's own count; aborts when it exceeds the capacity.
+  uint64_t check_peak_frame_bytes() const;
+
+ private:
+  explicit Machine(const MachineOptions& options) : options_(options) {}
+  Result<void> start_gpu();
+  Result<void> start_engine();
+
+  const MachineOptions options_;
+  std::unique_ptr<Driver> driver_;
+  decltype(&firnGpuConfigure) configure_ = nullptr;
+  decltype(&firnGpuReset) reset_ = nullptr;
+  decltype(&firnGpuBusy) busy_ = nullptr;
+  decltype(&firnGpuCounts) counts_ = nullptr;
+  decltype(&firnGpuObserve) observe_ = nullptr;
+  CUcontext context_ = nullptr;
+  CUstream stream_ = nullptr;
+  std::unique_ptr<VirtualClock> clock_;
+  std::unique_ptr<ServiceClock> service_;
+  std::unique_ptr<Disks> disks_;
+  std::unique_ptr<Engine> engine_;
+};
+
+}  // namespace firn::simulate

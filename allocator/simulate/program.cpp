@@ -1,0 +1,321 @@
+#include "allocator/simulate/program.h"
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+
+#include <fmt/format.h>
+
+#include "allocator/check.h"
+#include "allocator/frames.h"
+
+namespace firn::simulate {
+
+namespace {
+
+constexpr unsigned pumps_most = 1000;  // in a row without time going on
+
+/// Figures that only grow; differences of two are what an interval did.
+struct Totals {
+  EngineStats engine;
+  uint64_t written_bytes = 0, read_bytes = 0;
+};
+
+class Program {
+ public:
+  Program(Machine& machine, const ProgramTrace& trace, const ProgramOptions& options)
+      : machine_(machine), engine_(machine.engine()), trace_(trace), options_(options),
+        pointers_(trace.tensors.size(), nullptr), marks_(trace.tensors.size(), 0) {
+    index_lives();
+    // Everything that fits on the GPU, out and in again over the slowest way, ten times.
+    const MachineOptions& m = machine.options();
+    const double slowest = std::min({m.link_bytes_s, m.ssd_read_bytes_s, m.ssd_write_bytes_s});
+    patience_ns_ = 60e9 + 20e9 * static_cast<double>(m.gpu_bytes) / slowest;
+  }
+  ~Program() {
+    machine_.observe(nullptr, nullptr);
+    machine_.disks().on_transfer(nullptr);
+    machine_.clock().explain(nullptr);
+  }
+
+  Result<ProgramResult> run();
+
+ private:
+  void index_lives();
+  Result<void> set_up();
+  Result<void> run_kernel(uint32_t index);
+  Result<void> allocate(uint32_t tensor);
+  Result<void> touch(uint32_t tensor, Access access);
+  void wait_until_running(uint64_t most);
+  void progress();
+  Error in_kernel(const Error& error) const;
+  Totals totals();
+  ProgramResult result(const Totals& begin, const Totals& end);
+
+  static void observed(void* self, const char* entry, void* stream, uint64_t begin, uint64_t end,
+                       uint64_t bytes) {
+    static_cast<Program*>(self)->observe(entry, stream, begin, end, bytes);
+  }
+  void observe(const char* entry, void* stream, uint64_t begin, uint64_t end, uint64_t bytes);
+  void kernel_ended(uint64_t begin, uint64_t end);
+  void sample();
+
+  Machine& machine_;
+  Engine& engine_;
+  const ProgramTrace& trace_;
+  const ProgramOptions& options_;
+  double patience_ns_ = 0;
+
+  std::vector<void*> pointers_;          // per tensor: its block, while it lives
+  std::vector<uint64_t> marks_;          // per tensor: the last kernel that wrote it, counted
+  std::vector<uint32_t> deaths_;         // transient tensors by last kernel
+  std::vector<uint64_t> deaths_at_;      // per kernel: where its part of deaths_ begins
+  std::vector<Hold> holds_;              // of the kernel being prepared
+  std::vector<uint32_t> births_;
+
+  unsigned iteration_ = 0;               // being enqueued
+  uint32_t kernel_ = no_kernel;          // being enqueued
+  uint64_t launched_ = 0, ended_ = 0;    // kernels, in all iterations
+  uint64_t begin_ns_ = 0, last_end_ns_ = 0, stall_ns_ = 0;
+  std::vector<uint64_t> iteration_ends_ns_;
+  std::vector<uint64_t> stall_ns_at_;    // sums, at the ends of iterations
+  uint64_t sampled_ns_ = 0, sample_step_ns_ = 0, peak_host_bytes_ = 0;
+  std::optional<unsigned> period_found_;
+};
+
+void Program::index_lives() {
+  deaths_at_.assign(trace_.kernels.size() + 1, 0);
+  for (const TraceTensor& tensor : trace_.tensors)
+    if (!tensor.persistent && tensor.last != no_kernel) ++deaths_at_[tensor.last + 1];
+  std::partial_sum(deaths_at_.begin(), deaths_at_.end(), deaths_at_.begin());
+  deaths_.resize(deaths_at_.back());
+  std::vector<uint64_t> at(deaths_at_.begin(), deaths_at_.end() - 1);
+  for (uint32_t i = 0; i < trace_.tensors.size(); ++i)
+    if (const TraceTensor& tensor = trace_.tensors[i];
+        !tensor.persistent && tensor.last != no_kernel)
+      deaths_[at[tensor.last]++] = i;
+}
+
+void Program::progress() { machine_.clock().progress(static_cast<uint64_t>(patience_ns_)); }
+
+Error Program::in_kernel(const Error& error) const {
+  Error told = error;
+  told.text = kernel_ == no_kernel
+                  ? "before the first iteration: " + error.text
+                  : fmt::format("iteration {}, kernel {} ({}:{}): {}", iteration_,
+                                trace_.name(trace_.kernels[kernel_]), trace_.kernels_path,
+                                kernel_ + 2, error.text);
+  return told;
+}
+
+Result<void> Program::allocate(uint32_t tensor) {
+  Result<void*> pointer = engine_.allocate(trace_.tensors[tensor].bytes, machine_.stream());
+  if (!pointer) return pointer.error();
+  pointers_[tensor] = *pointer;
+  return {};
+}
+
+Result<void> Program::touch(uint32_t tensor, Access access) {
+  Result<Hold> hold = engine_.touch(pointers_[tensor], machine_.stream(), access);
+  if (!hold) return hold.error();
+  holds_.push_back(*hold);
+  return {};
+}
+
+/// Persistent tensors, written once.
+Result<void> Program::set_up() {
+  progress();
+  for (uint32_t i = 0; i < trace_.tensors.size(); ++i) {
+    if (!trace_.tensors[i].persistent) continue;
+    Result<void> done = allocate(i);
+    if (done) done = touch(i, Access::write);
+    for (Hold hold : holds_) engine_.release(hold, machine_.stream());
+    holds_.clear();
+    if (!done) return done;
+    (void)engine_.pump();
+    progress();
+  }
+  return {};
+}
+
+/// Time goes on, and the engine's service with it, until at most `most` kernels are enqueued and
+/// not over.
+void Program::wait_until_running(uint64_t most) {
+  for (unsigned pumps = 0; launched_ - ended_ > most;) {
+    const uint64_t now = machine_.clock().now_ns();
+    if (options_.timeline && now >= sampled_ns_ + sample_step_ns_) sample();
+    if (engine_.pump() && ++pumps < pumps_most) continue;
+    pumps = 0;
+    machine_.clock().wait(UINT64_MAX);
+  }
+}
+
+Result<void> Program::run_kernel(uint32_t index) {
+  const TraceKernel& kernel = trace_.kernels[index];
+  kernel_ = index;
+  wait_until_running(options_.run_ahead);
+  progress();
+  // What is there already is held first; then the kernel's new tensors are allocated.
+  births_.clear();
+  Result<void> done;
+  const uint64_t mark = launched_ + 1;
+  for (uint32_t tensor : trace_.outputs(kernel)) marks_[tensor] = mark;
+  for (uint32_t tensor : trace_.inputs(kernel)) {
+    if (!pointers_[tensor]) births_.push_back(tensor);
+    else if (marks_[tensor] != mark && done) done = touch(tensor, Access::read);
+  }
+  for (uint32_t tensor : trace_.outputs(kernel)) {
+    if (pointers_[tensor]) {
+      if (done) done = touch(tensor, Access::write);
+    } else if (std::find(births_.begin(), births_.end(), tensor) == births_.end()) {
+      births_.push_back(tensor);
+    }
+  }
+  for (uint32_t tensor : births_)
+    if (done) done = allocate(tensor);
+  for (uint32_t tensor : births_)
+    if (done) done = touch(tensor, marks_[tensor] == mark ? Access::write : Access::read);
+  if (done) {
+    machine_.launch(kernel.duration_ns);
+    ++launched_;
+  }
+  for (Hold hold : holds_) engine_.release(hold, machine_.stream());
+  holds_.clear();
+  if (!done) return in_kernel(done.error());
+  for (uint64_t i = deaths_at_[index]; i < deaths_at_[index + 1]; ++i) {
+    if (Result<void> freed = engine_.free(pointers_[deaths_[i]]); !freed)
+      return in_kernel(freed.error());
+    pointers_[deaths_[i]] = nullptr;
+  }
+  return {};
+}
+
+// From inside the driver: no call back into it.
+void Program::observe(const char* entry, void* stream, uint64_t begin, uint64_t end,
+                      uint64_t bytes) {
+  if (stream == machine_.stream() && std::strcmp(entry, "firnGpuBusy") == 0)
+    kernel_ended(begin, end);
+  else if (options_.timeline && bytes > 0)
+    options_.timeline->spans.push_back(
+        {std::strcmp(entry, "cuMemcpyDtoHAsync") == 0 ? Track::copy_out : Track::copy_in,
+         no_kernel, begin, end, bytes});
+}
+
+void Program::kernel_ended(uint64_t begin, uint64_t end) {
+  const auto kernel = static_cast<uint32_t>(ended_ % trace_.kernels.size());
+  stall_ns_ += begin - last_end_ns_;
+  if (Timeline* timeline = options_.timeline) {
+    if (begin > last_end_ns_)
+      timeline->spans.push_back({Track::stall, kernel, last_end_ns_, begin, 0});
+    timeline->spans.push_back({Track::kernel, kernel, begin, end, 0});
+  }
+  last_end_ns_ = end;
+  if (++ended_ % trace_.kernels.size() == 0) {
+    iteration_ends_ns_.push_back(end);
+    stall_ns_at_.push_back(stall_ns_);
+  }
+}
+
+void Program::sample() {
+  sampled_ns_ = machine_.clock().now_ns();
+  const EngineStats stats = engine_.stats();
+  options_.timeline->samples.push_back(
+      {sampled_ns_, stats.resident_bytes, stats.hosted_bytes, stats.nvme_bytes});
+}
+
+Totals Program::totals() {
+  Totals now;
+  now.engine = engine_.stats();
+  const StoreStats store = machine_.disks().stats();
+  now.written_bytes = store.written_bytes;
+  now.read_bytes = store.read_bytes;
+  peak_host_bytes_ = std::max(peak_host_bytes_, now.engine.host_used_bytes);
+  if (now.engine.period_found && !period_found_) period_found_ = iteration_;
+  return now;
+}
+
+Result<ProgramResult> Program::run() {
+  machine_.clock().explain([this] {
+    return kernel_ == no_kernel
+               ? std::string("while the persistent tensors were made")
+               : fmt::format("iteration {}, kernel {} ({}:{}) could not start", iteration_,
+                             trace_.name(trace_.kernels[kernel_]), trace_.kernels_path,
+                             kernel_ + 2);
+  });
+  if (Result<void> done = set_up(); !done) return in_kernel(done.error());
+  begin_ns_ = last_end_ns_ = machine_.clock().now_ns();
+  machine_.observe(observed, this);
+  if (Timeline* timeline = options_.timeline) {
+    timeline->begin_ns = begin_ns_;
+    timeline->budget_bytes = machine_.options().gpu_bytes;
+    sample_step_ns_ = trace_.duration_ns / 500;
+    machine_.disks().on_transfer([timeline](const DiskTransfer& transfer) {
+      timeline->spans.push_back({transfer.kind == StoreCompletion::Kind::write ? Track::store_write
+                                                                               : Track::store_read,
+                                 no_kernel, transfer.begin_ns, transfer.end_ns, transfer.bytes});
+    });
+    sample();
+  }
+  Totals before = totals(), now = before;
+  for (iteration_ = 0; iteration_ < options_.iterations; ++iteration_) {
+    // The last half counts; its begin, as its end, is when an iteration's last kernel is enqueued.
+    if (iteration_ == options_.iterations / 2) before = now;
+    for (uint32_t k = 0; k < trace_.kernels.size(); ++k) {
+      if (options_.progress && k % 64 == 0) options_.progress(iteration_, k);
+      if (Result<void> done = run_kernel(k); !done) return done.error();
+    }
+    now = totals();
+  }
+  wait_until_running(0);
+  if (Timeline* timeline = options_.timeline) {
+    sample();
+    timeline->iteration_ends_ns = iteration_ends_ns_;
+  }
+  return result(before, now);
+}
+
+ProgramResult Program::result(const Totals& begin, const Totals& end) {
+  ProgramResult r;
+  r.ideal_s = static_cast<double>(trace_.duration_ns) * 1e-9;
+  uint64_t last = begin_ns_;
+  for (uint64_t at : iteration_ends_ns_) {
+    r.iteration_s.push_back(static_cast<double>(at - last) * 1e-9);
+    last = at;
+  }
+  const size_t first = options_.iterations / 2;  // the last half
+  const auto count = static_cast<double>(options_.iterations - first);
+  const auto since = [&](const std::vector<uint64_t>& ends, uint64_t start) {
+    return static_cast<double>(ends.back() - (first ? ends[first - 1] : start)) * 1e-9 / count;
+  };
+  r.steady_s = since(iteration_ends_ns_, begin_ns_);
+  r.stall_s = since(stall_ns_at_, 0);
+  const auto mean = [&](auto of) {
+    return static_cast<double>(of(end) - of(begin)) / count;
+  };
+  r.bytes_spilled = mean([](const Totals& t) { return t.engine.spilled_bytes; });
+  r.bytes_faulted = mean([](const Totals& t) { return t.engine.faulted_bytes; });
+  r.bytes_prefetched = mean([](const Totals& t) { return t.engine.prefetched_bytes; });
+  r.bytes_forwarded = mean([](const Totals& t) { return t.engine.forwarded_bytes; });
+  r.bytes_clean_dropped = mean([](const Totals& t) { return t.engine.clean_dropped_bytes; });
+  r.bytes_written = mean([](const Totals& t) { return t.written_bytes; });
+  r.bytes_read = mean([](const Totals& t) { return t.read_bytes; });
+  r.evictions = mean([](const Totals& t) { return t.engine.evictions; });
+  r.faults = mean([](const Totals& t) { return t.engine.faults; });
+  r.plan_s = mean([](const Totals& t) { return t.engine.plan_ns; }) * 1e-9;
+  r.peak_device_bytes = machine_.check_peak_frame_bytes();
+  r.peak_allocated_bytes = end.engine.peak_allocated_bytes;
+  r.peak_host_bytes = peak_host_bytes_;
+  r.period_found_at_iteration = period_found_;
+  r.trouble = end.engine.trouble;
+  return r;
+}
+
+}  // namespace
+
+Result<ProgramResult> run_program(Machine& machine, const ProgramTrace& trace,
+                                  const ProgramOptions& options) {
+  FIRN_CHECK(options.iterations > 0 && !trace.kernels.empty(), "nothing to run");
+  return Program(machine, trace, options).run();
+}
+
+}  // namespace firn::simulate

@@ -1,0 +1,43 @@
+// The program: iteration after iteration, kernel after kernel, through the engine's public calls as
+// a PyTorch job would make them. It never looks ahead in the trace.
+// Owns: its tensors on the machine. Locks: none (one thread).
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "allocator/simulate/machine.h"
+#include "allocator/simulate/program_trace.h"
+#include "allocator/simulate/timeline.h"
+
+namespace firn::simulate {
+
+struct ProgramOptions {
+  unsigned iterations = 6;
+  unsigned run_ahead = 0;       // kernels enqueued beyond the one that runs
+  Timeline* timeline = nullptr; // filled when not null
+  std::function<void(unsigned iteration, size_t kernel)> progress;  // called now and then
+};
+
+struct ProgramResult {
+  double ideal_s = 0, steady_s = 0;
+  std::vector<double> iteration_s;
+  // Of a steady iteration: means over the last half.
+  double bytes_spilled = 0, bytes_faulted = 0, bytes_prefetched = 0, bytes_forwarded = 0,
+         bytes_clean_dropped = 0, bytes_written = 0, bytes_read = 0, evictions = 0, faults = 0;
+  double stall_s = 0;   // no kernel ran, though the program had one to run
+  double plan_s = 0;    // CPU time of deciding
+  uint64_t peak_device_bytes = 0, peak_allocated_bytes = 0, peak_host_bytes = 0;
+  std::optional<unsigned> period_found_at_iteration;
+  std::vector<std::string> trouble;
+  double fraction_of_ideal() const { return ideal_s / steady_s; }
+};
+
+/// Runs the trace on a fresh machine. out_of_memory when the engine finds no room for a kernel.
+Result<ProgramResult> run_program(Machine& machine, const ProgramTrace& trace,
+                                  const ProgramOptions& options);
+
+}  // namespace firn::simulate

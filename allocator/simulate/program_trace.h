@@ -1,0 +1,59 @@
+// One iteration of a program: its tensors and its kernels in order, as read from PREFIX.tensors.csv
+// and PREFIX.kernels.csv.
+// Owns: everything it names. Locks: none.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "firn/result.h"
+
+namespace firn::simulate {
+
+inline constexpr uint32_t no_kernel = UINT32_MAX;
+
+struct TraceTensor {
+  uint64_t id = 0;
+  uint64_t bytes = 0;
+  bool persistent = false;
+  uint32_t first = no_kernel, last = no_kernel;  // kernels (indices) that name it
+};
+
+struct TraceKernel {
+  uint64_t duration_ns = 0;
+  uint64_t name_at = 0, uses_at = 0;
+  uint32_t name_bytes = 0, inputs = 0, outputs = 0;
+};
+
+class ProgramTrace {
+ public:
+  std::vector<TraceTensor> tensors;
+  std::vector<TraceKernel> kernels;
+  uint64_t duration_ns = 0;  // of all kernels
+
+  std::string_view name(const TraceKernel& kernel) const {
+    return std::string_view(names).substr(kernel.name_at, kernel.name_bytes);
+  }
+  /// Indices of tensors; no tensor twice in either list.
+  std::span<const uint32_t> inputs(const TraceKernel& kernel) const {
+    return std::span(uses).subspan(kernel.uses_at, kernel.inputs);
+  }
+  std::span<const uint32_t> outputs(const TraceKernel& kernel) const {
+    return std::span(uses).subspan(kernel.uses_at + kernel.inputs, kernel.outputs);
+  }
+
+  /// Whether each kernel's tensors, in whole frames, can be on a GPU of `gpu_bytes` together.
+  Result<void> check_fits(uint64_t gpu_bytes) const;
+
+  std::string names;            // one after the other
+  std::vector<uint32_t> uses;   // per kernel: inputs, then outputs
+  std::string tensors_path, kernels_path;
+};
+
+/// Reads and checks both files. Errors begin with "FILE:LINE: ".
+Result<ProgramTrace> read_program_trace(const std::string& prefix);
+
+}  // namespace firn::simulate

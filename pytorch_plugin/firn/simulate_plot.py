@@ -1,0 +1,98 @@
+"""Draws what `firn simulate` found, as JSON on standard input, into a PNG file.
+
+Run by the command, as a file: simulate_plot.py FILE.png, or --check (is matplotlib there?).
+"""
+
+import json
+import sys
+
+GIB = 1 << 30
+TIERS = [("on the device", "#2f6f9f"), ("in host memory", "#8fb8d8"), ("on NVMe", "#d9dde3")]
+
+
+def pyplot():
+    import matplotlib
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as module
+    return module
+
+
+def draw_timeline(data, path):
+    plt = pyplot()
+    figure, (memory, flight) = plt.subplots(
+        2, sharex=True, figsize=(11, 6), gridspec_kw={"height_ratios": [3, 1]})
+    samples = data["samples"]
+    seconds = [sample[0] for sample in samples]
+    memory.stackplot(seconds, *([sample[tier + 1] / GIB for sample in samples]
+                                for tier in range(len(TIERS))),
+                     labels=[words for words, _ in TIERS], step="post",
+                     colors=[color for _, color in TIERS])
+    memory.axhline(data["budget_bytes"] / GIB, color="black", linewidth=1, label="the GPU's memory")
+    memory.set_ylabel("GiB (with copies in two tiers: counted twice)")
+    memory.set_ylim(bottom=0)
+    memory.legend(loc="lower right", framealpha=0.9)
+    flight.step([point[0] for point in data["in_flight"]],
+                [point[1] / GIB for point in data["in_flight"]], where="post", linewidth=0.6,
+                color="#2f6f9f", label="bytes in flight")
+    widest = seconds[-1] / 2000  # a stall narrower than a pixel is drawn as part of its neighbours
+    bars = []
+    for begin, end in data["stalls"]:
+        if bars and begin - bars[-1][1] < widest:
+            bars[-1][1] = end
+        else:
+            bars.append([begin, end])
+    for axes in (memory, flight):
+        axes.broken_barh([(begin, end - begin) for begin, end in bars if end - begin >= widest],
+                         (0, 0.06), transform=axes.get_xaxis_transform(), color="#c0392b")
+        for end in data["iteration_ends"]:
+            axes.axvline(end, color="grey", linewidth=0.5, linestyle=":")
+    flight.plot([], [], color="#c0392b", linewidth=4, label="stalled")
+    flight.set_ylabel("GiB")
+    flight.set_xlabel("seconds (dotted: ends of iterations)")
+    flight.set_xlim(min(0, seconds[0]), seconds[-1])
+    flight.set_ylim(bottom=0)
+    flight.legend(loc="upper right", framealpha=0.9)
+    figure.tight_layout()
+    figure.savefig(path, dpi=120)
+
+
+def draw_sweep(data, path):
+    plt = pyplot()
+    points = [point for point in data["points"] if "error" not in point]
+    budgets = [point["budget_bytes"] / GIB for point in points]
+    figure, slow = plt.subplots(figsize=(9, 4.5))
+    slow.plot(budgets, [point["slow_down"] for point in points], marker="o", color="#2f6f9f",
+              label="slow-down")
+    slow.axhline(1, color="black", linewidth=0.8)
+    slow.set_xlabel("GPU memory, GiB")
+    slow.set_ylabel("time of an iteration / ideal")
+    slow.set_ylim(bottom=0.9)
+    written = slow.twinx()
+    written.plot(budgets, [point["bytes_written"] / GIB for point in points], marker="s",
+                 linestyle="--", color="#c0392b", label="written per iteration")
+    written.set_ylabel("GiB written to SSD per iteration")
+    written.set_ylim(bottom=0)
+    lines = slow.get_lines()[:1] + written.get_lines()
+    slow.legend(lines, [line.get_label() for line in lines], loc="upper right", framealpha=0.9)
+    figure.tight_layout()
+    figure.savefig(path, dpi=120)
+
+
+def main(words):
+    if len(words) != 1:
+        return "usage: simulate_plot.py FILE.png | --check"
+    try:
+        if words[0] == "--check":
+            pyplot()
+            return 0
+        data = json.load(sys.stdin)
+        (draw_sweep if data["kind"] == "sweep" else draw_timeline)(data, words[0])
+    except ImportError as error:
+        return f"{error.name or error} is missing"
+    except OSError as error:
+        return str(error)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

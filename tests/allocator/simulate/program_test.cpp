@@ -1,0 +1,153 @@
+// The program on its machine: times computed by hand, the engine's figures, determinism.
+#include "allocator/simulate/program.h"
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include <cstdlib>
+
+namespace firn::simulate {
+namespace {
+
+constexpr uint64_t MiB = 1u << 20, GiB = 1u << 30;
+
+MachineOptions machine_of(uint64_t gpu_bytes, uint64_t host_bytes = 1 * GiB) {
+  MachineOptions options;
+  options.gpu_library = std::getenv("FIRN_TEST_GPU");
+  options.gpu_bytes = gpu_bytes;
+  options.link_bytes_s = double(16 * GiB);
+  options.ssd_read_bytes_s = options.ssd_write_bytes_s = double(4 * GiB);
+  options.ssd_latency_ns = 0;
+  options.host_bytes = host_bytes;
+  options.driver_costs = false;
+  return options;
+}
+
+ProgramTrace sample(const char* name) {
+  Result<ProgramTrace> trace =
+      read_program_trace(std::string(std::getenv("FIRN_TEST_DATA")) + "/" + name);
+  if (!trace) ADD_FAILURE() << trace.error().text;
+  return std::move(*trace);
+}
+
+ProgramResult run_on(const MachineOptions& options, const ProgramTrace& trace,
+                     ProgramOptions program = {}) {
+  Result<std::unique_ptr<Machine>> machine = Machine::open(options);
+  if (!machine) {
+    ADD_FAILURE() << machine.error().text;
+    return {};
+  }
+  Result<ProgramResult> result = run_program(**machine, trace, program);
+  if (!result) {
+    ADD_FAILURE() << result.error().text;
+    return {};
+  }
+  return *result;
+}
+
+TEST(Program, runs_at_the_ideal_when_everything_fits) {
+  const ProgramTrace trace = sample("layers");
+  for (unsigned run_ahead : {0u, 3u}) {
+    ProgramOptions program;
+    program.run_ahead = run_ahead;
+    const ProgramResult result = run_on(machine_of(1 * GiB), trace, program);
+    EXPECT_DOUBLE_EQ(result.ideal_s, 0.031);
+    ASSERT_EQ(result.iteration_s.size(), 6u);
+    for (double seconds : result.iteration_s) EXPECT_DOUBLE_EQ(seconds, 0.031);
+    EXPECT_DOUBLE_EQ(result.fraction_of_ideal(), 1);
+    EXPECT_EQ(result.bytes_spilled + result.bytes_faulted + result.bytes_written, 0);
+    EXPECT_EQ(result.stall_s, 0);
+  }
+}
+
+// Two tensors of one piece each, written in turn, on a GPU that holds one of them: before each
+// kernel one has to go out, and only then the other can come in. Nothing can be done ahead.
+TEST(Program, ping_pong_is_bound_by_the_transfers) {
+  const ProgramTrace trace = sample("ping-pong");
+  const ProgramResult result = run_on(machine_of(32 * MiB), trace);
+  EXPECT_DOUBLE_EQ(result.ideal_s, 0.002);
+  const double way = 32.0 / 1024 / 16;
+  EXPECT_NEAR(result.steady_s, 2 * (2 * way + 0.001), 1e-9);
+  EXPECT_NEAR(result.stall_s, 4 * way, 1e-9);
+  EXPECT_EQ(result.bytes_spilled, 2.0 * 32 * MiB);
+  EXPECT_EQ(result.bytes_faulted, 2.0 * 32 * MiB);
+  EXPECT_EQ(result.bytes_written, 0);
+  EXPECT_EQ(result.peak_device_bytes, 32 * MiB);
+}
+
+TEST(Program, gives_the_same_figures_twice) {
+  const ProgramTrace trace = sample("layers");
+  const MachineOptions options = machine_of(340 * MiB);
+  const ProgramResult first = run_on(options, trace), second = run_on(options, trace);
+  EXPECT_EQ(first.iteration_s, second.iteration_s);
+  EXPECT_EQ(first.bytes_spilled, second.bytes_spilled);
+  EXPECT_EQ(first.bytes_read, second.bytes_read);
+  EXPECT_GT(first.bytes_spilled, 0);
+  EXPECT_LT(first.fraction_of_ideal(), 1);
+}
+
+TEST(Program, more_disks_are_faster) {
+  ProgramTrace trace = sample("ping-pong");
+  for (TraceTensor& tensor : trace.tensors) tensor.bytes = 768 * MiB;
+  MachineOptions options = machine_of(1 * GiB);
+  const double one = run_on(options, trace).steady_s;
+  options.ssds = 4;
+  const double four = run_on(options, trace).steady_s;
+  EXPECT_LT(four, 0.6 * one);
+}
+
+// Each kernel: one mapping, one access, one unmapping.
+TEST(Program, driver_calls_take_their_time) {
+  const ProgramTrace trace = sample("ping-pong");
+  MachineOptions options = machine_of(32 * MiB);
+  const double free = run_on(options, trace).steady_s;
+  options.driver_costs = true;
+  EXPECT_NEAR(run_on(options, trace).steady_s - free, 2 * (1.1e-6 + 21e-6 + 11e-6), 1e-9);
+}
+
+TEST(Program, records_what_happened) {
+  const ProgramTrace trace = sample("layers");
+  Timeline timeline;
+  ProgramOptions program;
+  program.timeline = &timeline;
+  const ProgramResult result = run_on(machine_of(340 * MiB, 256 * MiB), trace, program);
+  ASSERT_EQ(timeline.iteration_ends_ns.size(), 6u);
+  uint64_t of_track[6] = {}, bytes_of[6] = {};
+  for (const Span& span : timeline.spans) {
+    EXPECT_LE(span.begin_ns, span.end_ns);
+    of_track[static_cast<int>(span.track)] += span.end_ns - span.begin_ns;
+    bytes_of[static_cast<int>(span.track)] += span.bytes;
+  }
+  EXPECT_EQ(of_track[0], 6 * trace.duration_ns);
+  const uint64_t whole = timeline.iteration_ends_ns.back() - timeline.begin_ns;
+  EXPECT_EQ(of_track[0] + of_track[1], whole) << "a kernel runs, or there is a stall";
+  EXPECT_GT(bytes_of[static_cast<int>(Track::copy_out)], 0u);
+  EXPECT_GT(bytes_of[static_cast<int>(Track::store_write)], 0u);
+  EXPECT_GT(bytes_of[static_cast<int>(Track::copy_in)], 0u);
+  // One transfer at a time in each direction, never faster than the link.
+  for (Track track : {Track::copy_out, Track::copy_in})
+    EXPECT_NEAR(double(of_track[static_cast<int>(track)]) * 1e-9,
+                double(bytes_of[static_cast<int>(track)]) / double(16 * GiB), 1e-4);
+  EXPECT_GT(timeline.samples.size(), 10u);
+  const auto json = nlohmann::json::parse(chrome_trace(timeline, trace));
+  EXPECT_GT(json.at("traceEvents").size(), timeline.spans.size());
+  EXPECT_FALSE(nlohmann::json::parse(plot_data(timeline)).at("samples").empty());
+  EXPECT_GT(result.stall_s, 0);
+}
+
+// Small tensors never leave the device: the kernel fits, but not beside them.
+TEST(Program, says_which_kernel_found_no_room) {
+  ProgramTrace trace = sample("layers");
+  for (uint64_t i = 0; i < 100; ++i)
+    trace.tensors.push_back({.id = 1000 + i, .bytes = 1'000'000, .persistent = true});
+  Result<std::unique_ptr<Machine>> machine = Machine::open(machine_of(340 * MiB));
+  ASSERT_TRUE(machine) << machine.error().text;
+  Result<ProgramResult> result = run_program(**machine, trace, {});
+  ASSERT_FALSE(result);
+  EXPECT_EQ(result.error().code, Code::out_of_memory);
+  EXPECT_NE(result.error().text.find("layers.kernels.csv:3"), std::string::npos)
+      << result.error().text;
+}
+
+}  // namespace
+}  // namespace firn::simulate

@@ -71,17 +71,19 @@ struct Plan {
   struct Entry {
     Block* block;
     uint32_t generation;
+    uint64_t granules;  // to leave
     uint64_t next_use;  // as an event's number
     uint64_t age;       // when it was decided: a block touched since is no longer meant
   };
   bool valid = false;
-  bool pressure = false;        // not everything of the period has room
   uint64_t made = 0;            // event number
   uint64_t window = 0;          // event number until which everything has room
   uint64_t period = 0;          // events
+  uint64_t excess = 0;          // granules that do not fit the device at the period's peak
   std::deque<Entry> fetch;      // in the order of next use
   std::vector<Entry> farthest;  // on the device, the farthest next use first
-  size_t cleaned = 0;           // the first of `farthest` that may still need a copy elsewhere
+  std::vector<Entry> leaving;   // what will have to leave, in that order
+  size_t cleaned = 0;           // the first of `leaving` that may still need a copy elsewhere
 };
 
 class EngineImpl final : public Engine {
@@ -195,12 +197,14 @@ class EngineImpl final : public Engine {
   void keep(Block& block);
   void make_pieces(Block& block);
   Staging* staging_for(size_t bytes, uint64_t reserve);
+  bool room_to_clean();
   bool drop_clean_host();
   bool drop_resident_host();
   void drop_copies(Block& block);
   void drop_piece(Piece& piece);
   bool copy_out(Block& block, uint32_t piece);
   bool host_stuck() const;
+  bool host_too_small() const;
   IoRequest* request_for(Block& block, uint32_t piece, Slot slot);
   bool reap_copies();
   bool write_back();
@@ -216,12 +220,12 @@ class EngineImpl final : public Engine {
   void replan();
   bool carry_out();
   bool fetch_ahead();
-  bool clean_farthest();
+  bool clean_ahead_of_leaving();
   uint64_t evict_farthest(uint64_t granules, const Block* except, uint64_t beyond, bool clean_only);
   uint64_t immovable_granules(const Block& block) const;
   uint64_t clean_granules(Block& block) const;
   bool meant(const Plan::Entry& entry) const;
-  void lay_out_steps();
+  void lay_out_period();
 
   // engine_fault.cpp
   Result<void> begin_fault(Lock& lock, Block& block, bool anyway);
@@ -288,14 +292,14 @@ class EngineImpl final : public Engine {
   std::unique_ptr<EventRing> ring_;
   std::unique_ptr<History> history_;
   std::vector<Life> life_of_;           // by descriptor
-  std::vector<uint32_t> block_of_life_; // by life: descriptor + 1
+  
   Plan plan_;
   struct Scratch {                      // of one decision, kept for its memory
     std::vector<Block*> blocks;
     std::vector<lifetimes::Item> items;
     std::vector<lifetimes::Step> steps;
-    std::vector<uint32_t> item_of;      // by descriptor: item + 1
-    std::vector<uint8_t> gone;          // by item
+    std::vector<uint32_t> item_of;      // by identity: item + 1 that plays it
+    std::vector<uint32_t> first_of;     // and that played it first
   } scratch_;
   std::function<void()> watch_callback_;
   bool watch_due_ = false;

@@ -23,14 +23,9 @@ void EngineImpl::learn() {
     if (event.kind == EventKind::allocate || (!life && event.kind != EventKind::free)) {
       if (life) history_->free(life);
       life = history_->allocate(table_[event.block].granules * granule_bytes);
-      if (life >= block_of_life_.size()) block_of_life_.resize(life + 1024);
-      block_of_life_[life] = event.block + 1;
     }
     if (event.kind == EventKind::free) {
-      if (life) {
-        history_->free(life);
-        block_of_life_[life] = 0;
-      }
+      if (life) history_->free(life);
       life = 0;
     } else if (event.kind != EventKind::allocate) {
       history_->touch(life, event.kind == EventKind::touch_write);
@@ -54,73 +49,81 @@ uint64_t EngineImpl::immovable_granules(const Block& block) const {
   return (w & word::pinned) || !(w & word::proven) ? block.device : 0;
 }
 
-/// What comes in the period, as far as it matters to memory: scratch_.steps, for scratch_.items.
-void EngineImpl::lay_out_steps() {
-  auto& [blocks, items, steps, item_of, gone] = scratch_;
-  steps.clear();
-  gone.assign(items.size(), 0);
+/// What is there and what comes in the period, as far as it matters to memory: scratch_.
+void EngineImpl::lay_out_period() {
+  auto& [blocks, items, steps, item_of, first_of] = scratch_;
   const uint64_t period = history_->period();
+  blocks.clear();
+  items.clear();
+  steps.clear();
+  std::fill(item_of.begin(), item_of.end(), 0);
+  std::fill(first_of.begin(), first_of.end(), 0);
+  const auto grow = [&](Identity identity) {
+    if (identity < item_of.size()) return;
+    item_of.resize(identity + 1024);
+    first_of.resize(identity + 1024);
+  };
+  for (Block* block : live_) {
+    State state = block->state();
+    if (immovable_granules(*block) || state == State::ready || state == State::draining ||
+        state == State::lost || (block->word.load(std::memory_order_relaxed) & word::freed))
+      continue;
+    lifetimes::Item item{.size = block->granules, .on_device = block->mapped,
+                         .clean = clean_granules(*block)};
+    const Life life = block->index < life_of_.size() ? life_of_[block->index] : 0;
+    if (!life || !history_->foreseen(life)) item.assumed = period / 2;  // nothing is known
+    blocks.push_back(block);
+    items.push_back(item);
+    if (!life) continue;
+    const Identity identity = history_->identity(life);
+    grow(identity);
+    item_of[identity] = first_of[identity] = static_cast<uint32_t>(items.size());
+  }
   for (uint64_t ahead = 1; ahead <= period; ++ahead) {
     const History::Upcoming coming = history_->upcoming(ahead);
-    uint32_t item = Step::none;
-    if (coming.life && coming.life < block_of_life_.size() && block_of_life_[coming.life]) {
-      uint32_t index = block_of_life_[coming.life] - 1;
-      if (index < item_of.size() && item_of[index]) item = item_of[index] - 1;
-      if (item != Step::none && gone[item]) item = Step::none;  // its successor is meant
-    }
-    const uint64_t size = coming.bytes / granule_bytes;
+    grow(coming.identity);
+    uint32_t& item = item_of[coming.identity];
     if (coming.kind == EventKind::allocate) {
-      if (item != Step::none) gone[item] = 1;
-      steps.push_back({ahead, Step::Kind::birth, Step::none, size});
-    } else if (coming.kind == EventKind::free) {
-      steps.push_back({ahead, Step::Kind::death, item, size});
-      if (item != Step::none) gone[item] = 1;
-    } else if (item != Step::none) {
-      steps.push_back({ahead, Step::Kind::use, item, 0});
-      if (items[item].next_use == lifetimes::no_use) items[item].next_use = ahead;
+      items.push_back({.size = coming.bytes / granule_bytes, .born = true});
+      item = static_cast<uint32_t>(items.size());
+      if (!first_of[coming.identity]) first_of[coming.identity] = item;
+      steps.push_back({ahead, Step::Kind::birth, item - 1});
+    } else if (item) {
+      const bool death = coming.kind == EventKind::free;
+      steps.push_back({ahead, death ? Step::Kind::death : Step::Kind::use, item - 1});
+      if (death) item = 0;
     }
   }
-  for (lifetimes::Item& item : items)
-    item.dead = item.next_use == lifetimes::no_use && gone[&item - items.data()];
+  for (size_t identity = 0; identity < item_of.size(); ++identity)
+    if (item_of[identity]) items[item_of[identity] - 1].again = first_of[identity] - 1;
 }
 
 void EngineImpl::replan() {
   plan_.valid = false;
   if (!history_->known() || history_->period() == 0) return;
-  const uint64_t now = history_->now();
-  auto& [blocks, items, steps, item_of, gone] = scratch_;
-  blocks.clear();
-  items.clear();
-  item_of.assign(table_.size(), 0);
+  const uint64_t now = history_->now(), budget = frames_.budget_granules();
+  lay_out_period();
   uint64_t immovable = static_cast<uint64_t>(reserved_tally_[0].current()) / granule_bytes;
-  for (Block* block : live_) {
-    uint64_t stays = immovable_granules(*block);
-    immovable += stays;
-    State state = block->state();
-    if (stays || state == State::ready || state == State::draining || state == State::lost ||
-        (block->word.load(std::memory_order_relaxed) & word::freed))
-      continue;
-    blocks.push_back(block);
-    items.push_back({lifetimes::no_use, block->granules, block->mapped, false});
-    item_of[block->index] = static_cast<uint32_t>(items.size());
-  }
-  lay_out_steps();
-  const uint64_t budget = frames_.budget_granules();
+  for (Block* block : live_) immovable += immovable_granules(*block);
+  const uint64_t capacity = budget - std::min(budget, immovable);
+  const auto& blocks = scratch_.blocks;
   const lifetimes::Decision decision =
-      lifetimes::decide({budget - std::min(budget, immovable), items, steps});
-  const auto entry = [&](uint32_t i) {
-    const uint64_t next = items[i].next_use;
-    return Plan::Entry{blocks[i], blocks[i]->generation,
+      lifetimes::decide({capacity, history_->period(), scratch_.items, scratch_.steps});
+  const auto entry = [&](uint32_t i, uint64_t granules = 0) {
+    const uint64_t next = decision.next_use[i];
+    return Plan::Entry{blocks[i], blocks[i]->generation, granules,
                        next == lifetimes::no_use ? next : now + next,
                        blocks[i]->age.load(std::memory_order_relaxed)};
   };
   plan_.fetch.clear();
   plan_.farthest.clear();
+  plan_.leaving.clear();
   for (uint32_t i : decision.fetch) plan_.fetch.push_back(entry(i));
   for (uint32_t i : decision.farthest) plan_.farthest.push_back(entry(i));
+  for (auto [i, granules] : decision.leaving) plan_.leaving.push_back(entry(i, granules));
   plan_.valid = true;
-  plan_.pressure = decision.pressure;
   plan_.window = now + decision.window;
+  plan_.excess = decision.peak > capacity ? decision.peak - capacity : 0;
   plan_.made = now;
   plan_.period = history_->period();
   plan_.cleaned = 0;
@@ -129,7 +132,7 @@ void EngineImpl::replan() {
 /// One round of doing what was decided. True when something was begun.
 bool EngineImpl::carry_out() {
   bool any = fetch_ahead();
-  if (plan_.pressure && !stuck_) any |= clean_farthest();
+  if (!stuck_) any |= clean_ahead_of_leaving();
   return any;
 }
 
@@ -225,20 +228,28 @@ bool EngineImpl::fetch_ahead() {
   return any;
 }
 
-/// Makes what is used last valid elsewhere while the way out is idle, so that it can leave later
-/// without I/O.
-bool EngineImpl::clean_farthest() {
+/// Is there staging to spare, so that making copies ahead keeps none from those that wait for it?
+bool EngineImpl::room_to_clean() {
+  const uint64_t ahead = 4 * options_.span_bytes;
+  while (host_.used() + 2 * ahead > host_.budget())
+    if (!drop_clean_host()) return false;
+  return true;
+}
+
+/// Makes what will leave valid elsewhere while the way out is idle, in the order in which it will
+/// leave: then it leaves without I/O.
+bool EngineImpl::clean_ahead_of_leaving() {
   bool any = false;
-  while (plan_.cleaned < plan_.farthest.size()) {
-    uint64_t leaving = 0;
-    for (const CopyInFlight& copy : copies_out_) leaving += copy.staging->bytes;
-    if (leaving >= 2 * options_.span_bytes || staging_wanted_) break;
-    const Plan::Entry& entry = plan_.farthest[plan_.cleaned];
+  while (plan_.cleaned < plan_.leaving.size()) {
+    uint64_t on_the_way = 0;
+    for (const CopyInFlight& copy : copies_out_) on_the_way += copy.staging->bytes;
+    if (on_the_way >= 2 * options_.span_bytes || !room_to_clean()) break;
+    const Plan::Entry& entry = plan_.leaving[plan_.cleaned];
     Block& block = *entry.block;
-    uint64_t w = block.word.load(std::memory_order_acquire);
-    if (!meant(entry) || !AgeOrder::may_leave(block, w) ||
-        clean_granules(block) == block.mapped) {
-      if (block.state() == State::spilling && meant(entry)) break;  // on its way already
+    if (block.state() == State::spilling && meant(entry)) break;  // on its way already
+    const uint64_t clean = clean_granules(block), covered = clean + block.granules - block.mapped;
+    if (!meant(entry) || clean == block.mapped || covered >= entry.granules ||
+        !AgeOrder::may_leave(block, block.word.load(std::memory_order_acquire))) {
       ++plan_.cleaned;
       continue;
     }
@@ -246,11 +257,12 @@ bool EngineImpl::clean_farthest() {
       close_uses(block);
       break;
     }
-    if (!start_spill(block, false, 4 * options_.span_bytes / granule_bytes)) {
+    const uint64_t wanted =
+        std::min(entry.granules - covered, 4 * options_.span_bytes / granule_bytes);
+    if (start_spill(block, false, wanted))
+      any = true;
+    else
       ++plan_.cleaned;
-      continue;
-    }
-    any = true;
   }
   return any;
 }

@@ -34,7 +34,7 @@ Result<Reservation> EngineImpl::make_room(Lock& lock, uint64_t granules, const B
       reservation = frames_.reserve(granules);
     }
     if (reservation.granules() == granules) {
-      if (begin) count_stall(begin);
+      if (begin && !wanted) count_stall(begin);  // else whoever wants the block counts
       return reservation;
     }
     if (wanted && wanted->generation != generation) return Reservation();  // freed meanwhile
@@ -49,7 +49,7 @@ Result<Reservation> EngineImpl::make_room(Lock& lock, uint64_t granules, const B
     bool changed = pump_locked();
     reservation = frames_.reserve(granules);
     if (reservation.granules() == granules) {
-      if (begin) count_stall(begin);
+      if (begin && !wanted) count_stall(begin);  // else whoever wants the block counts
       return reservation;
     }
     if (!begin) begin = clock_.now_ns();
@@ -76,7 +76,7 @@ Result<Reservation> EngineImpl::make_room(Lock& lock, uint64_t granules, const B
         continue;
       }
     }
-    count_stall(begin);
+    if (!wanted) count_stall(begin);
     return no_room(granules, wanted);
   }
 }

@@ -39,6 +39,7 @@ bool clean(std::span<const Piece> pieces) {
 /// To spilling, if nobody holds or pins the block. `leave`: at least `granules` of it, from the tail,
 /// are unmapped in the end; otherwise its bytes are only made valid elsewhere.
 bool EngineImpl::start_spill(Block& block, bool leave, uint64_t granules) {
+  if (leave && !block.leave && block.state() == State::spilling) keep(block);  // more than cleaning
   uint64_t w = block.word.load(std::memory_order_acquire);
   do {
     if (!AgeOrder::may_leave(block, w)) return false;
@@ -183,7 +184,10 @@ void EngineImpl::settle_away(Block& block) {
 Staging* EngineImpl::staging_for(size_t bytes, uint64_t reserve) {
   for (;;) {
     if (Staging* staging = host_.acquire(bytes, reserve)) return staging;
-    if (!drop_clean_host() && !drop_resident_host()) return nullptr;
+    if (drop_clean_host()) continue;
+    // Made ahead, on their way to the store: not to be made twice.
+    if (plan_.valid && store_ && !store_full_) return nullptr;
+    if (!drop_resident_host()) return nullptr;
   }
 }
 
@@ -296,18 +300,24 @@ IoRequest* EngineImpl::request_for(Block& block, uint32_t index, Slot slot) {
   return request;
 }
 
+/// Does what leaves in a period exceed host memory? Then the store is written from the start.
+bool EngineImpl::host_too_small() const {
+  return plan_.valid && plan_.excess * granule_bytes > host_.budget() / 4 * 3;
+}
+
 /// Writes hosted pieces to the store, the coldest first, once host memory is half full or wanted.
 bool EngineImpl::write_back() {
   bool any = false;
   uint64_t in_flight_most = std::max<uint64_t>(host_.budget() / 4, options_.piece_bytes);
   while (!unwritten_.empty() && !store_full_ && writing_bytes_ < in_flight_most &&
-         (staging_wanted_ || host_.used() > host_.budget() / 2)) {
+         (staging_wanted_ || host_.used() > host_.budget() / 2 || host_too_small())) {
     PieceRef ref = unwritten_.front();
     unwritten_.pop_front();
     if (ref.block->generation != ref.generation || ref.block->version != ref.version) continue;
     Piece& piece = ref.block->pieces[ref.piece];
     if (!piece.host_valid || piece.slot || piece.writing) continue;
-    if (ref.block->state() == State::resident && ref.block->leave && piece.host->refs == 1) {
+    if (!plan_.valid && ref.block->state() == State::resident && ref.block->leave &&
+        piece.host->refs == 1) {
       // It left and came back: in use again, its bytes are on the device. Not worth a write.
       host_.unref(piece.host);
       piece.host = nullptr;

@@ -1,11 +1,15 @@
-// What to fetch, and what may leave, when every next use is known. A pure function of what is where
-// and of what comes.
+// What to fetch, what to make valid elsewhere ahead, and what leaves when room is short, when every
+// next use is known. A pure function of what is where and of what comes in one period.
 //
-// The window: going through what comes, everything that is used before some event, and is on the
-// device or is fetched now, has room at every instant until then, beside what is allocated and freed
-// meanwhile. Blocks away are fetched in the order of their next use as long as the window holds; what
-// is used only after its end leaves, the farthest next use first (Belady), and is made valid
-// elsewhere ahead of that.
+// Two looks ahead. Cover: at every instant of the period, what is alive beyond the capacity has to be
+// away. What is away or valid elsewhere covers the instants until its next use; for the rest blocks
+// are made valid elsewhere, as early as possible, the farthest next use first, which covers most (the
+// order is Belady's, A study of replacement algorithms, 1966); nothing else is worth a write. The
+// window goes as far as there is room, at every instant, for everything used until then that is on
+// the device or fetched now, beside what is allocated and freed meanwhile and what cannot leave
+// without being written: so far it is safe to fetch, in the order of next use.
+//
+// Cost: O(n log n) for n steps.
 #pragma once
 
 #include <cstdint>
@@ -16,35 +20,48 @@ namespace firn::lifetimes {
 
 inline constexpr uint64_t no_use = UINT64_MAX;
 
-/// A block that may move. Sizes in granules.
+/// A block that may move, or one that is born within the period. Sizes in granules.
 struct Item {
-  uint64_t next_use = no_use;  // events from now
   uint64_t size = 0;
-  uint64_t on_device = 0;      // the rest of it is away
-  bool dead = false;           // freed without another use
+  uint64_t on_device = 0;  // the rest of it is away; 0 for one that is not born yet
+  uint64_t clean = 0;      // of on_device: valid elsewhere too
+  bool born = false;       // within the period
+  /// Of an item that is there at the end of the period: the one that plays its part at the start
+  /// (itself, when it is never freed); none: nothing is known of its next use.
+  static constexpr uint32_t none = UINT32_MAX;
+  uint32_t again = none;
+  uint64_t assumed = no_use;  // its next use where no step tells of one, events from now
 };
 
 /// Something that comes, of interest to memory. In order.
 struct Step {
   enum class Kind : uint8_t { birth, death, use };
-  static constexpr uint32_t none = UINT32_MAX;
-  uint64_t ahead = 0;    // events from now
+  uint64_t ahead = 0;  // events from now
   Kind kind = Kind::use;
-  uint32_t item = none;  // of a use, or of a death of an item; none: of a block that is yet to be born
-  uint64_t size = 0;     // of a birth, and of a death without item
+  uint32_t item = 0;
 };
 
 struct Situation {
-  uint64_t capacity = 0;  // granules for items and births: the budget without what cannot move
+  uint64_t capacity = 0;  // granules for items: the budget without what cannot move
+  uint64_t period = 0;    // events; steps go no further
   std::span<const Item> items;
   std::span<const Step> steps;
 };
 
 struct Decision {
-  std::vector<uint32_t> fetch;     // items, by next use: each has room until then
-  std::vector<uint32_t> farthest;  // items on the device, the farthest next use first; without dead ones
-  uint64_t window = 0;             // events from now until which the above holds
-  bool pressure = false;           // the steps go further than the window
+  /// Items away or partly away, by next use: each has room from now until then.
+  std::vector<uint32_t> fetch;
+  /// What to make valid elsewhere, in that order: so much of the item is to be away or clean.
+  struct Leaving {
+    uint32_t item;
+    uint64_t granules;
+  };
+  std::vector<Leaving> leaving;
+  /// Items on the device, the farthest next use first; without those that die before it.
+  std::vector<uint32_t> farthest;
+  std::vector<uint64_t> next_use;  // of each item: events from now; no_use: none known, or dead
+  uint64_t window = 0;             // events from now until which fetch holds
+  uint64_t peak = 0;               // granules there would be at most, were everything on the device
 };
 
 Decision decide(const Situation& situation);

@@ -35,20 +35,27 @@ bool transparent_pages() {
          words.find("[madvise]") != std::string::npos;
 }
 
-/// A mapping of `bytes` at a multiple of huge_bytes; null with errno set on failure.
-std::byte* map_aligned(size_t bytes) {
-  void* all = ::mmap(nullptr, bytes + huge_bytes, protection, flags, -1, 0);
+/// Addresses for `bytes` at a multiple of huge_bytes, with a guard of huge_bytes behind: no region is
+/// another's neighbour, so nobody takes two for one and gives a driver or a ring a range that crosses
+/// from one registration into the next. Null with errno set on failure.
+std::byte* reserve_aligned(size_t bytes) {
+  const size_t kept = bytes + huge_bytes;
+  void* all = ::mmap(nullptr, kept + huge_bytes, PROT_NONE, flags | MAP_NORESERVE, -1, 0);
   if (all == MAP_FAILED) return nullptr;
   auto begin = reinterpret_cast<uintptr_t>(all);
   uintptr_t aligned = (begin + huge_bytes - 1) / huge_bytes * huge_bytes;
   bool trimmed =
       (aligned == begin || ::munmap(all, aligned - begin) == 0) &&
-      ::munmap(reinterpret_cast<void*>(aligned + bytes), begin + huge_bytes - aligned) == 0;
+      ::munmap(reinterpret_cast<void*>(aligned + kept), begin + huge_bytes - aligned) == 0;
   if (trimmed) return reinterpret_cast<std::byte*>(aligned);
   int error = errno;
-  (void)::munmap(all, bytes + huge_bytes);
+  (void)::munmap(all, kept + huge_bytes);
   errno = error;
   return nullptr;
+}
+
+bool map_over(std::byte* at, size_t bytes, int more_flags) {
+  return ::mmap(at, bytes, protection, flags | MAP_FIXED | more_flags, -1, 0) != MAP_FAILED;
 }
 
 }  // namespace
@@ -57,32 +64,27 @@ Result<StagingRegion> StagingRegion::create(size_t bytes, bool reserve_only) {
   if (bytes == 0 || bytes % store_alignment != 0)
     return make_error(Code::invalid_argument, 0,
                       "staging of " + std::to_string(bytes) + " bytes: not a multiple of 4 KiB");
-  size_t whole = mapping_bytes(bytes);
+  const size_t whole = mapping_bytes(bytes);
+  const auto refused = [bytes](const char* call) {
+    return make_error(Code::host_out_of_memory, errno,
+                      "staging of " + std::to_string(bytes) + " bytes: " + call + ": " +
+                          errno_words(errno) + " (firn_host)");
+  };
+  std::byte* data = reserve_aligned(whole);
+  if (!data) return refused("mmap");
   StagingRegion region;
-  if (reserve_only) {
-    void* none = ::mmap(nullptr, whole, PROT_NONE, flags | MAP_NORESERVE, -1, 0);
-    if (none == MAP_FAILED)
-      return make_error(Code::host_out_of_memory, errno,
-                        "addresses of " + std::to_string(bytes) + " bytes: mmap: " +
-                            errno_words(errno) + " (firn_host)");
-    region.bytes_ = {static_cast<std::byte*>(none), bytes};
-    region.pages_ = "none";
-    return region;
+  region.bytes_ = {data, bytes};  // unmapped by the destructor from here on
+  region.pages_ = "none";
+  if (reserve_only) return region;
+  if (map_over(data, whole, MAP_HUGETLB | MAP_HUGE_2MB)) {
+    region.pages_ = "hugetlb";
+  } else {
+    if (!map_over(data, whole, 0)) return refused("mmap");
+    region.pages_ = transparent_pages() && ::madvise(data, whole, MADV_HUGEPAGE) == 0
+                        ? "transparent"
+                        : "4 KiB";
   }
-  void* huge = ::mmap(nullptr, whole, protection, flags | MAP_HUGETLB | MAP_HUGE_2MB, -1, 0);
-  std::byte* data = huge == MAP_FAILED ? map_aligned(whole) : static_cast<std::byte*>(huge);
-  if (!data)
-    return make_error(Code::host_out_of_memory, errno,
-                      "staging of " + std::to_string(bytes) +
-                          " bytes: mmap: " + errno_words(errno) + " (firn_host)");
-  region.bytes_ = {data, bytes};
-  region.pages_ = "hugetlb";
-  if (huge == MAP_FAILED)
-    region.pages_ =
-        transparent_pages() && ::madvise(data, whole, MADV_HUGEPAGE) == 0 ? "transparent" : "4 KiB";
-  if (::madvise(data, whole, MADV_DONTFORK) != 0)
-    return make_error(Code::host_out_of_memory, errno,
-                      "staging: madvise(MADV_DONTFORK): " + errno_words(errno));
+  if (::madvise(data, whole, MADV_DONTFORK) != 0) return refused("madvise(MADV_DONTFORK)");
   return region;
 }
 
@@ -96,7 +98,7 @@ StagingRegion& StagingRegion::operator=(StagingRegion&& other) noexcept {
 }
 
 StagingRegion::~StagingRegion() {
-  if (!bytes_.empty()) (void)::munmap(bytes_.data(), mapping_bytes(bytes_.size()));
+  if (!bytes_.empty()) (void)::munmap(bytes_.data(), mapping_bytes(bytes_.size()) + huge_bytes);
 }
 
 }  // namespace firn

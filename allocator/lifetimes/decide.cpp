@@ -28,32 +28,35 @@ class Window {
   int64_t kept_ = 0, change_ = 0, peak_ = 0;
 };
 
-/// When an item is used next, or dies.
-struct Uses {
-  std::vector<uint64_t> after;  // by step: after it
-  std::vector<uint64_t> first;  // by item: from now
-};
-
-Uses uses_of(const Situation& s) {
-  Uses uses{std::vector<uint64_t>(s.steps.size(), no_use),
-            std::vector<uint64_t>(s.items.size(), no_use)};
-  for (size_t i = s.steps.size(); i-- > 0;)  // first uses, for what comes around
-    if (s.steps[i].kind == Step::Kind::use) uses.first[s.steps[i].item] = s.steps[i].ahead;
-  std::vector<uint64_t> next(s.items.size());
-  for (size_t i = 0; i < s.items.size(); ++i) {
-    next[i] = s.items[i].assumed;
-    if (uint32_t again = s.items[i].again; again != Item::none && uses.first[again] != no_use)
-      next[i] = uses.first[again] + s.period;
-  }
-  for (size_t i = s.steps.size(); i-- > 0;) {
-    const Step& step = s.steps[i];
-    uses.after[i] = next[step.item];
-    // Until its death a block is kept like one that is used then: a write would be for nothing.
-    if (step.kind != Step::Kind::birth) next[step.item] = step.ahead;
-  }
-  uses.first = std::move(next);
-  return uses;
+bool uses(const Step& step) {
+  return step.kind == Step::Kind::read || step.kind == Step::Kind::write;
 }
+
+/// When each item is next used or dies, and when its bytes next change or die: events from now.
+struct NextTimes {
+  std::vector<uint64_t> use, change;
+
+  explicit NextTimes(const Situation& s)
+      : use(s.items.size(), no_use), change(s.items.size(), no_use) {
+    for (const Step& step : s.steps) {
+      if (step.kind == Step::Kind::birth) continue;
+      if (use[step.item] == no_use) use[step.item] = step.ahead;
+      if (change[step.item] == no_use && step.kind != Step::Kind::read)
+        change[step.item] = step.ahead;
+    }
+    // Nothing in the rest of the period: as its part begins the next one, or as is assumed.
+    const std::vector<uint64_t> first_use = use, first_change = change;
+    for (size_t i = 0; i < s.items.size(); ++i) {
+      const uint32_t again = s.items[i].again;
+      const auto later = [&](const std::vector<uint64_t>& first) {
+        return again != Item::none && first[again] != no_use ? first[again] + s.period
+                                                             : s.items[i].assumed;
+      };
+      if (use[i] == no_use) use[i] = later(first_use);
+      if (change[i] == no_use) change[i] = later(first_change);
+    }
+  }
+};
 
 /// What of the item leaves without a write, or has left.
 uint64_t covering(const Item& item) { return item.size - (item.on_device - item.clean); }
@@ -71,13 +74,15 @@ class Cover {
     peak_ = alive;
     const auto capacity = static_cast<int64_t>(s.capacity);
     short_.push_back({0, alive - covered - capacity});
-    std::vector<bool> seen(s.items.size());
+    std::vector<bool> changed(s.items.size());
     for (const Step& step : s.steps) {
       const Item& item = s.items[step.item];
       const auto size = static_cast<int64_t>(item.size);
       if (step.kind == Step::Kind::birth) alive += size;
-      if (!seen[step.item] && !item.born) covered -= static_cast<int64_t>(covering(item));
-      seen[step.item] = true;
+      if (step.kind != Step::Kind::read) {
+        if (!changed[step.item] && !item.born) covered -= static_cast<int64_t>(covering(item));
+        changed[step.item] = true;
+      }
       peak_ = std::max(peak_, alive);
       if (int64_t lacks = alive - covered - capacity; lacks > short_.back().second)
         short_.push_back({step.ahead, lacks});
@@ -97,15 +102,23 @@ class Cover {
   std::vector<std::pair<uint64_t, int64_t>> short_;  // (events from now, the most until then)
 };
 
-/// Every block chosen covers all instants before the next use of those chosen after it.
-void choose_leaving(const Situation& s, const Cover& cover, Decision& decision) {
+/// Every block chosen covers all instants before the next change of those chosen after it.
+void choose_leaving(const Situation& s, const Cover& cover, const NextTimes& next,
+                    Decision& decision) {
+  std::vector<uint32_t> dirty;
+  for (uint32_t i = 0; i < s.items.size(); ++i)
+    if (s.items[i].on_device > s.items[i].clean) dirty.push_back(i);
+  std::sort(dirty.begin(), dirty.end(), [&](uint32_t a, uint32_t b) {
+    if (next.change[a] != next.change[b]) return next.change[a] > next.change[b];
+    return next.use[a] != next.use[b] ? next.use[a] > next.use[b] : a < b;
+  });
   int64_t chosen = 0;
-  for (uint32_t i : decision.farthest) {
+  for (uint32_t i : dirty) {
     const Item& item = s.items[i];
-    const uint64_t dirty = item.on_device - item.clean;
-    const int64_t lacks = cover.before(decision.next_use[i]) - chosen;
-    if (lacks <= 0 || dirty == 0) continue;
-    const uint64_t part = std::min(dirty, static_cast<uint64_t>(lacks));
+    const int64_t lacks = cover.before(next.change[i]) - chosen;
+    if (lacks <= 0) continue;
+    const uint64_t part =
+        std::min(item.on_device - item.clean, static_cast<uint64_t>(lacks));
     decision.leaving.push_back({i, covering(item) + part});
     chosen += static_cast<int64_t>(part);
   }
@@ -124,7 +137,7 @@ void look_through_window(const Situation& s, Decision& decision) {
       room = window.birth(item.size);
       seen[step.item] = kept;
     } else if (seen[step.item] == unseen) {
-      const bool use = step.kind == Step::Kind::use;  // one that dies unused is there until then
+      const bool use = uses(step);  // one that dies unused is there until then
       room = window.keep(use ? covering(item) : item.clean);
       if (room && use && item.on_device < item.size) decision.fetch.push_back(step.item);
       if (use)
@@ -143,18 +156,17 @@ void look_through_window(const Situation& s, Decision& decision) {
 
 Decision decide(const Situation& situation) {
   Decision decision;
-  Uses uses = uses_of(situation);
+  NextTimes next(situation);
   const Cover cover(situation);
   decision.peak = cover.peak();
   look_through_window(situation, decision);
-  decision.next_use = std::move(uses.first);
   for (uint32_t i = 0; i < situation.items.size(); ++i)
     if (situation.items[i].on_device > 0) decision.farthest.push_back(i);
   std::sort(decision.farthest.begin(), decision.farthest.end(), [&](uint32_t a, uint32_t b) {
-    const uint64_t at_a = decision.next_use[a], at_b = decision.next_use[b];
-    return at_a != at_b ? at_a > at_b : a < b;
+    return next.use[a] != next.use[b] ? next.use[a] > next.use[b] : a < b;
   });
-  choose_leaving(situation, cover, decision);
+  choose_leaving(situation, cover, next, decision);
+  decision.next_use = std::move(next.use);
   return decision;
 }
 

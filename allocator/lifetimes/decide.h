@@ -2,12 +2,13 @@
 // next use is known. A pure function of what is where and of what comes in one period.
 //
 // Two looks ahead. Cover: at every instant of the period, what is alive beyond the capacity has to be
-// away. What is away or valid elsewhere covers the instants until its next use; for the rest blocks
-// are made valid elsewhere, as early as possible, the farthest next use first, which covers most (the
-// order is Belady's, A study of replacement algorithms, 1966); nothing else is worth a write. The
-// window goes as far as there is room, at every instant, for everything used until then that is on
-// the device or fetched now, beside what is allocated and freed meanwhile and what cannot leave
-// without being written: so far it is safe to fetch, in the order of next use.
+// away. What is away or valid elsewhere covers the instants until it is written again: until then it
+// leaves without I/O, however often it is read. For the rest blocks are made valid elsewhere, as
+// early as possible, those first that are written last, which covers most; nothing else is worth a
+// write. The window goes as far as there is room, at every instant, for everything used until then
+// that is on the device or fetched now, beside what is allocated and freed meanwhile and what cannot
+// leave without being written: so far it is safe to fetch, in the order of next use. What leaves is
+// what is used last (Belady, A study of replacement algorithms, 1966).
 //
 // Cost: O(n log n) for n steps.
 #pragma once
@@ -35,9 +36,9 @@ struct Item {
 
 /// Something that comes, of interest to memory. In order.
 struct Step {
-  enum class Kind : uint8_t { birth, death, use };
+  enum class Kind : uint8_t { birth, death, read, write };
   uint64_t ahead = 0;  // events from now
-  Kind kind = Kind::use;
+  Kind kind = Kind::read;
   uint32_t item = 0;
 };
 

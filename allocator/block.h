@@ -61,7 +61,7 @@ struct Block {
   uint32_t generation = 0;             // raised at every free: tells stale I/O from current
   uint32_t version = 0;                // raised at every write: tells stale copies from valid ones
   uint32_t live_at = 0;                // place in the engine's list of live large blocks
-  uint32_t spill_order = 0;
+  uint64_t next_use = UINT64_MAX;      // as was decided last: an event's number
   Use arrival;                         // copy-in that a user's stream has to wait for
   bool prefetched = false;
   uint64_t clean_bytes = 0;            // spilling: bytes that were valid elsewhere from the start

@@ -83,6 +83,8 @@ struct Plan {
   std::deque<Entry> fetch;      // in the order of next use
   std::vector<Entry> farthest;  // on the device, the farthest next use first
   std::vector<Entry> leaving;   // what will have to leave, in that order
+  std::vector<Entry> later;     // not on the device, or not all of it, by next use
+  size_t read = 0;              // the first of `later` that may still be in the store only
   size_t cleaned = 0;           // the first of `leaving` that may still need a copy elsewhere
 };
 
@@ -129,6 +131,8 @@ class EngineImpl final : public Engine {
   static constexpr uint64_t poll_ns = 100'000;
   // A failed read is tried again: the copy in the store is the last one.
   static constexpr unsigned read_tries_most = 8;
+  // So much of the memory more than what lacks is made valid elsewhere ahead.
+  static constexpr uint64_t spare_part = 16;
   static constexpr size_t unit_bytes = 512;
   static constexpr uint32_t units_per_segment = granule_bytes / unit_bytes;
   static constexpr uint32_t segments_most = 1u << 17;
@@ -199,6 +203,7 @@ class EngineImpl final : public Engine {
   Staging* staging_for(size_t bytes, uint64_t reserve);
   bool room_to_clean();
   bool drop_clean_host();
+  bool drop_useless_host(uint64_t wanted_at);
   bool drop_resident_host();
   void drop_copies(Block& block);
   void drop_piece(Piece& piece);
@@ -221,6 +226,7 @@ class EngineImpl final : public Engine {
   bool carry_out();
   bool fetch_ahead();
   bool clean_ahead_of_leaving();
+  bool read_ahead();
   uint64_t evict_farthest(uint64_t granules, const Block* except, uint64_t beyond, bool clean_only);
   uint64_t immovable_granules(const Block& block) const;
   uint64_t clean_granules(Block& block) const;

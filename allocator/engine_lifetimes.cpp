@@ -111,17 +111,28 @@ void EngineImpl::replan() {
   const uint64_t capacity = budget - std::min(budget, immovable);
   const auto& blocks = scratch_.blocks;
   const lifetimes::Decision decision =
-      lifetimes::decide({capacity, history_->period(), scratch_.items, scratch_.steps});
+      lifetimes::decide(
+      {capacity, capacity / spare_part, history_->period(), scratch_.items, scratch_.steps});
   const auto entry = [&](uint32_t i, uint64_t granules = 0) {
     const uint64_t next = decision.next_use[i];
     return Plan::Entry{blocks[i], blocks[i]->generation, granules,
                        next == lifetimes::no_use ? next : now + next,
                        blocks[i]->age.load(std::memory_order_relaxed)};
   };
+  for (size_t i = 0; i < blocks.size(); ++i)
+    blocks[i]->next_use = decision.next_use[i] == lifetimes::no_use
+                              ? lifetimes::no_use
+                              : now + decision.next_use[i];
   plan_.fetch.clear();
   plan_.farthest.clear();
   plan_.leaving.clear();
   for (uint32_t i : decision.fetch) plan_.fetch.push_back(entry(i));
+  plan_.later.clear();
+  if (store_)
+    for (uint32_t i = 0; i < blocks.size(); ++i)
+      if (blocks[i]->mapped < blocks[i]->granules) plan_.later.push_back(entry(i));
+  std::sort(plan_.later.begin(), plan_.later.end(),
+            [](const Plan::Entry& a, const Plan::Entry& b) { return a.next_use < b.next_use; });
   for (uint32_t i : decision.farthest) plan_.farthest.push_back(entry(i));
   for (auto [i, granules] : decision.leaving) plan_.leaving.push_back(entry(i, granules));
   if (getenv("DBG")) { uint64_t leav=0, items_n=0, away=0, dirty=0, far=0; for (auto& i: scratch_.items) if (!i.born) { ++items_n; away += i.size-i.on_device; dirty += i.on_device-i.clean; } for (auto [i,g]: decision.leaving) { leav+=g; } for (auto i: decision.farthest) if (decision.next_use[i] > history_->period()*7/10) far += scratch_.items[i].on_device - scratch_.items[i].clean; fprintf(stderr, "PLAN t %.3f now %lu period %lu items %lu cap %lu peak %lu away %lu dirty %lu leaving %zu %lu fetch %zu window %lu far %lu\n", clock_.now_ns()/1e9, now, history_->period(), items_n, capacity, decision.peak, away, dirty, decision.leaving.size(), leav, decision.fetch.size(), decision.window, far); }
@@ -130,13 +141,15 @@ void EngineImpl::replan() {
   plan_.excess = decision.peak > capacity ? decision.peak - capacity : 0;
   plan_.made = now;
   plan_.period = history_->period();
-  plan_.cleaned = 0;
+  plan_.cleaned = plan_.read = 0;
 }
 
 /// One round of doing what was decided. True when something was begun.
 bool EngineImpl::carry_out() {
   bool any = fetch_ahead();
   if (!stuck_) any |= clean_ahead_of_leaving();
+  // Where host memory is only what transfers pass through, there is no place to read ahead into.
+  if (store_ && host_.budget() > frames_.budget_granules() * granule_bytes / 8) any |= read_ahead();
   return any;
 }
 
@@ -232,11 +245,36 @@ bool EngineImpl::fetch_ahead() {
   return any;
 }
 
+/// Has pieces that are only in the store come to host memory, in the order of next use, where host
+/// memory is better used for them than for what it holds.
+bool EngineImpl::read_ahead() {
+  bool any = false;
+  uint64_t reading = 0;
+  for (const IoRequest* request : requests_)
+    if (request->block->pieces[request->piece].reading) reading += request->staging->bytes;
+  for (; plan_.read < plan_.later.size(); ++plan_.read) {
+    const Plan::Entry& entry = plan_.later[plan_.read];
+    Block& block = *entry.block;
+    if (!meant(entry)) continue;
+    for (uint32_t i = 0; i < block.pieces.size(); ++i) {
+      const Piece& piece = block.pieces[i];
+      if (piece.on_device || piece.host || !piece.slot_valid || piece.reading) continue;
+      if (reading >= 4 * options_.span_bytes) return any;
+      while (host_.used() + 4 * options_.span_bytes > host_.budget())
+        if (!drop_useless_host(entry.next_use)) return any;
+      if (!start_read(block, i)) return any;
+      reading += piece.bytes;
+      any = true;
+    }
+  }
+  return any;
+}
+
 /// Is there staging to spare, so that making copies ahead keeps none from those that wait for it?
 bool EngineImpl::room_to_clean() {
   const uint64_t ahead = 4 * options_.span_bytes;
   while (host_.used() + 2 * ahead > host_.budget())
-    if (!drop_clean_host()) return false;
+    if (!drop_useless_host(0)) return false;
   return true;
 }
 

@@ -184,6 +184,7 @@ void EngineImpl::settle_away(Block& block) {
 Staging* EngineImpl::staging_for(size_t bytes, uint64_t reserve) {
   for (;;) {
     if (Staging* staging = host_.acquire(bytes, reserve)) return staging;
+    if (plan_.valid && drop_useless_host(0)) continue;
     if (drop_clean_host()) continue;
     // Made ahead, on their way to the store: not to be made twice.
     if (plan_.valid && store_ && !store_full_) return nullptr;
@@ -210,6 +211,34 @@ bool EngineImpl::drop_clean_host() {
     return true;
   }
   return false;
+}
+
+/// Frees the host copy that is used last of those valid in the store too, if that is later than
+/// `wanted_at`; one whose bytes are on the device first.
+bool EngineImpl::drop_useless_host(uint64_t wanted_at) {
+  std::erase_if(clean_host_, [](const PieceRef& ref) {
+    if (ref.block->generation != ref.generation || ref.block->version != ref.version) return true;
+    const Piece& piece = ref.block->pieces[ref.piece];
+    return !piece.host || !piece.host_valid || !piece.slot_valid;
+  });
+  auto best = clean_host_.end();
+  uint64_t best_at = wanted_at;
+  for (auto it = clean_host_.begin(); it != clean_host_.end() && best_at != UINT64_MAX; ++it) {
+    const Piece& piece = it->block->pieces[it->piece];
+    const uint64_t at = piece.on_device ? UINT64_MAX : it->block->next_use;
+    if (piece.host->refs > 1 || at <= best_at ||
+        (it->block->state() == State::faulting && !piece.on_device))
+      continue;
+    best = it;
+    best_at = at;
+  }
+  if (best == clean_host_.end()) return false;
+  Piece& piece = best->block->pieces[best->piece];
+  host_.unref(piece.host);
+  piece.host = nullptr;
+  piece.host_valid = false;
+  clean_host_.erase(best);
+  return true;
 }
 
 /// Frees a host copy whose bytes are on the device as well.

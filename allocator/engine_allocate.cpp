@@ -89,7 +89,7 @@ Result<void*> EngineImpl::allocate_large(Lock& lock, unsigned stream, size_t byt
       transit(*block, Event::reuse);
       return hand_out(*block, bytes);
     }
-    Result<std::vector<Frame>> frames = frames_.take(std::move(*room), large_frames_);
+    Result<std::vector<Frame>> frames = frames_.take(std::move(*room), span_granules_);
     if (!frames) {
       if (frames.error().detail == CUDA_ERROR_OUT_OF_MEMORY && attempt < 8) continue;
       return frames.error();

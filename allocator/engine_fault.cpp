@@ -39,7 +39,7 @@ Result<void> EngineImpl::begin_fault(Lock& lock, Block& block, bool anyway) {
 /// Maps whole spans from the head on; on failure nothing has changed.
 Result<void> EngineImpl::map_fault(Block& block, Reservation room, bool prefetched) {
   const uint64_t granules = room.granules();
-  Result<std::vector<Frame>> frames = frames_.take(std::move(room), large_frames_);
+  Result<std::vector<Frame>> frames = frames_.take(std::move(room), span_granules_);
   if (!frames) return frames.error();
   if (Result<void> mapped = map_spans(block, *frames, granules); !mapped) return mapped;
   begin_arriving(block, prefetched);

@@ -39,6 +39,7 @@ struct IoRequest {
   uint32_t piece;
   Staging* staging;
   Slot slot;
+  bool reads = false;
 };
 
 /// A copy in flight between a piece and its staging; holds a reference to the staging.
@@ -249,7 +250,7 @@ class EngineImpl final : public Engine {
   void lose(Block& block, const Error& error);
 
   const EngineOptions options_;
-  const bool large_frames_;  // do they fit a span?
+  const uint32_t span_granules_;
   const Driver& driver_;
   Store* const store_;
   const unsigned queue_;

@@ -251,7 +251,7 @@ bool EngineImpl::read_ahead() {
   bool any = false;
   uint64_t reading = 0;
   for (const IoRequest* request : requests_)
-    if (request->block->pieces[request->piece].reading) reading += request->staging->bytes;
+    if (request->reads) reading += request->staging->bytes;
   for (; plan_.read < plan_.later.size(); ++plan_.read) {
     const Plan::Entry& entry = plan_.later[plan_.read];
     Block& block = *entry.block;

@@ -43,11 +43,10 @@ void EngineImpl::unmap_at(uint64_t address, const std::vector<Frame>& frames) {
 void EngineImpl::make_spans(Block& block) {
   block.spans.clear();
   block.mapped = block.device = 0;
-  const auto each = static_cast<uint32_t>(options_.span_bytes / granule_bytes);
-  for (uint32_t begin = 0; begin < block.granules; begin += each) {
+  for (uint32_t begin = 0; begin < block.granules; begin += span_granules_) {
     Span span;
     span.begin = begin;
-    span.granules = std::min(each, block.granules - begin);
+    span.granules = std::min(span_granules_, block.granules - begin);
     block.spans.push_back(std::move(span));
   }
 }
@@ -60,9 +59,9 @@ std::span<Piece> EngineImpl::pieces_of(Block& block, const Span& span) const {
   return {block.pieces.data() + first, last - first};
 }
 
-/// Maps `frames` to unmapped spans from the head on, `granules` in all, which are whole spans. Large
-/// frames come first in `frames`, and only the last span is shorter than they are. On failure nothing
-/// has changed and the frames are given back.
+/// Maps `frames` to unmapped spans from the head on, `granules` in all, which are whole spans. The
+/// largest frames come first and are as long as a span; only the last span is shorter. On failure
+/// nothing has changed and the frames are given back.
 Result<void> EngineImpl::map_spans(Block& block, std::vector<Frame>& frames, uint64_t granules) {
   std::vector<Span*> targets;
   for (Span& span : block.spans) {

@@ -322,7 +322,8 @@ bool EngineImpl::reap_copies() {
 
 IoRequest* EngineImpl::request_for(Block& block, uint32_t index, Slot slot) {
   Piece& piece = block.pieces[index];
-  auto* request = new IoRequest{&block, block.generation, block.version, index, piece.host, slot};
+  auto* request = new IoRequest{&block, block.generation, block.version, index, piece.host, slot,
+                                piece.reading};
   host_.ref(piece.host);
   requests_.insert(request);
   piece.request = request;

@@ -1,6 +1,7 @@
 #include "allocator/frames.h"
 
 #include <algorithm>
+#include <bit>
 
 #include "allocator/check.h"
 
@@ -55,57 +56,46 @@ void Frames::release(Frame frame) {
   if (!frame.host) held_ -= frame.granules;
 }
 
-bool Frames::take_large(std::vector<Frame>& out, Error& error) {
-  if (!free_large_.empty()) {
-    out.push_back(free_large_.back());
-    free_large_.pop_back();
-    return true;
+/// A frame of exactly that size. The caller holds a reservation, so there is room: where no such
+/// frame is free, others are given back for it, as few as possible.
+Result<Frame> Frames::obtain(uint32_t granules) {
+  auto& fitting = free_[size_index(granules)];
+  if (!fitting.empty()) {
+    Frame frame = fitting.back();
+    fitting.pop_back();
+    return frame;
   }
-  if (headroom() < large_frame_granules) return false;  // small ones will do
-  Result<Frame> frame = create(large_frame_granules);
-  if (!frame) {
-    error = frame.error();
-    return false;
+  while (headroom() < granules) {
+    size_t from = size_index(granules) + 1;  // the smallest that is larger,
+    while (from < sizes && free_[from].empty()) ++from;
+    if (from == sizes) {  // else the largest that is smaller
+      from = size_index(granules);
+      do {
+        FIRN_CHECK(from > 0, "%u granules reserved, and not there", granules);
+        --from;
+      } while (free_[from].empty());
+    }
+    release(free_[from].back());
+    free_[from].pop_back();
   }
-  out.push_back(*frame);
-  return true;
+  return create(granules);
 }
 
-bool Frames::take_small(std::vector<Frame>& out, Error& error) {
-  if (!free_small_.empty()) {
-    out.push_back(free_small_.back());
-    free_small_.pop_back();
-    return true;
-  }
-  if (headroom() == 0 && !free_large_.empty()) {  // break a large one up
-    release(free_large_.back());
-    free_large_.pop_back();
-  }
-  Result<Frame> frame = create(1);
-  if (!frame) {
-    error = frame.error();
-    return false;
-  }
-  out.push_back(*frame);
-  return true;
-}
-
-Result<std::vector<Frame>> Frames::take(Reservation reservation, bool large) {
+Result<std::vector<Frame>> Frames::take(Reservation reservation, uint32_t granules_most) {
   uint64_t wanted = reservation.granules();
-  FIRN_CHECK(wanted > 0, "empty reservation");
+  FIRN_CHECK(wanted > 0 && std::has_single_bit(granules_most), "%llu granules, frames of %u",
+             (unsigned long long)wanted, granules_most);
   std::vector<Frame> out;
-  Error error;
   while (wanted > 0) {
-    if (large && wanted >= large_frame_granules && take_large(out, error)) {
-      wanted -= large_frame_granules;
-      continue;
+    const auto size = static_cast<uint32_t>(
+        std::min<uint64_t>(granules_most, std::bit_floor(wanted)));
+    Result<Frame> frame = obtain(size);
+    if (!frame) {
+      give(out);
+      return frame.error();
     }
-    if (error.code == Code::ok && take_small(out, error)) {
-      --wanted;
-      continue;
-    }
-    give(out);
-    return error;
+    out.push_back(*frame);
+    wanted -= size;
   }
   return out;
 }
@@ -122,18 +112,24 @@ void Frames::give(std::vector<Frame>& frames) {
     if (frame.host)
       release(frame);
     else
-      (frame.granules == 1 ? free_small_ : free_large_).push_back(frame);
+      free_[size_index(frame.granules)].push_back(frame);
   }
   frames.clear();
   if (held_ > limit_) trim(free_granules() - std::min(free_granules(), held_ - limit_));
 }
 
 void Frames::trim(uint64_t keep) {
-  while (free_granules() > keep) {
-    auto& from = free_small_.empty() ? free_large_ : free_small_;
-    release(from.back());
-    from.pop_back();
-  }
+  for (auto& frames : free_)
+    while (free_granules() > keep && !frames.empty()) {
+      release(frames.back());
+      frames.pop_back();
+    }
+}
+
+uint64_t Frames::free_granules() const {
+  uint64_t granules = 0;
+  for (size_t i = 0; i < sizes; ++i) granules += free_[i].size() << i;
+  return granules;
 }
 
 void Frames::set_budget(uint64_t bytes) {

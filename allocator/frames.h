@@ -1,10 +1,13 @@
-// Frames: handles to physical device memory of two sizes, kept and reused, never more in total than
+// Frames: handles to physical device memory, of 2 to 32 MiB by powers of two (driver calls cost per
+// handle, not per byte), kept and reused, never more in total than
 // the budget. A Reservation is the right to take frames; it must be held before any are taken.
 //
 // Owns every handle it created, free or taken. The caller holds the engine's lock, with the
 // device's context current.
 #pragma once
 
+#include <array>
+#include <bit>
 #include <cstdint>
 #include <utility>
 #include <vector>
@@ -14,7 +17,7 @@
 namespace firn {
 
 inline constexpr uint64_t granule_bytes = 2u << 20;       // smallest frame, alignment of mappings
-inline constexpr uint64_t large_frame_granules = 16;      // 32 MiB
+inline constexpr uint32_t large_frame_granules = 16;      // 32 MiB
 
 struct Frame {
   CUmemGenericAllocationHandle handle = 0;
@@ -55,11 +58,12 @@ class Frames {
   uint64_t available() const;
   /// Reserves `granules`, or nothing when fewer are available (granules() == 0).
   Reservation reserve(uint64_t granules);
-  /// Turns the reservation into frames that add up to its granules, large ones first. On a driver
+  /// Turns the reservation into as few frames of at most `granules_most` (a power of two) as add up
+  /// to its granules, the largest first. On a driver
   /// error nothing is taken and the reservation is given back; when the device itself is out of
   /// memory (others use it too) the effective budget shrinks to what is held.
-  /// `large`: whether large ones serve at all.
-  Result<std::vector<Frame>> take(Reservation reservation, bool large = true);
+  Result<std::vector<Frame>> take(Reservation reservation,
+                                  uint32_t granules_most = large_frame_granules);
   /// One frame of host memory near the device, which kernels reach over the link: not device memory,
   /// so outside the budget. For the touch that must not fail.
   Result<std::vector<Frame>> take_host(uint64_t granules);
@@ -71,7 +75,7 @@ class Frames {
   void set_budget(uint64_t bytes);
   uint64_t budget_granules() const { return budget_; }
   uint64_t held_granules() const { return held_; }            // created: taken and free
-  uint64_t free_granules() const { return free_small_.size() + free_large_.size() * large_frame_granules; }
+  uint64_t free_granules() const;
   uint64_t peak_granules() const { return peak_; }
   void reset_peak() { peak_ = held_; }
   /// True after the device, not the budget, refused a frame.
@@ -83,13 +87,16 @@ class Frames {
   friend class Reservation;
   Result<Frame> create(uint32_t granules);
   void release(Frame frame);
-  bool take_large(std::vector<Frame>& out, Error& error);
-  bool take_small(std::vector<Frame>& out, Error& error);
+  Result<Frame> obtain(uint32_t granules);
+  static constexpr size_t size_index(uint32_t granules) {
+    return static_cast<size_t>(std::countr_zero(granules));
+  }
+  static constexpr size_t sizes = std::bit_width(large_frame_granules);
   uint64_t headroom() const { return limit_ > held_ ? limit_ - held_ : 0; }
 
   const Driver& driver_;
   CUmemAllocationProp prop_{}, host_prop_{};
-  std::vector<Frame> free_small_, free_large_;
+  std::array<std::vector<Frame>, sizes> free_;  // by size
   uint64_t budget_;         // granules
   uint64_t limit_;          // <= budget_: what the device was seen to give
   uint64_t held_ = 0, peak_ = 0, reserved_ = 0;

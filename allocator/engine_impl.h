@@ -203,6 +203,7 @@ class EngineImpl final : public Engine {
   void make_pieces(Block& block);
   Staging* staging_for(size_t bytes, uint64_t reserve);
   bool room_to_clean();
+  uint64_t in_flight_bytes() const;
   bool drop_clean_host();
   bool drop_useless_host(uint64_t wanted_at);
   bool drop_resident_host();
@@ -223,6 +224,7 @@ class EngineImpl final : public Engine {
     if (ring_ && watching_.load(std::memory_order_relaxed)) ring_->push(kind, block.index);
   }
   void learn();
+  void feed(const EventRing::Event& event);
   void replan();
   bool carry_out();
   bool fetch_ahead();

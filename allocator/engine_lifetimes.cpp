@@ -2,6 +2,8 @@
 // (decide.h), and carried out bit by bit as room, channels and completions allow. Whatever is not
 // known goes by age, and every step is one that age could take too: a wrong prediction costs time,
 // never a byte.
+#include <time.h>
+
 #include <algorithm>
 
 #include "allocator/check.h"
@@ -11,34 +13,59 @@ namespace firn {
 
 using lifetimes::Step;
 
+namespace {
+/// Adds the processor time of its scope.
+class CpuTimer {
+ public:
+  explicit CpuTimer(uint64_t& to) : to_(to), begin_(now()) {}
+  ~CpuTimer() { to_ += now() - begin_; }
+  CpuTimer(const CpuTimer&) = delete;
+  CpuTimer& operator=(const CpuTimer&) = delete;
+
+ private:
+  static uint64_t now() {
+    timespec time{};
+    if (::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time) != 0) return 0;
+    return static_cast<uint64_t>(time.tv_sec) * 1'000'000'000 + static_cast<uint64_t>(time.tv_nsec);
+  }
+  uint64_t& to_;
+  const uint64_t begin_;
+};
+}  // namespace
+
 /// Feeds what happened since the last time to the history, and decides anew when enough has changed.
 void EngineImpl::learn() {
   if (!ring_) return;
   EventRing::Event event;
-  uint64_t lost = 0;
-  while (ring_->pop(event, lost)) {
-    if (event.block >= life_of_.size()) life_of_.resize(event.block + 1024);
-    Life& life = life_of_[event.block];
-    // A block from before the watch began, or whose allocation was lost, begins with its first use.
-    if (event.kind == EventKind::allocate || (!life && event.kind != EventKind::free)) {
-      if (life) history_->free(life);
-      life = history_->allocate(table_[event.block].granules * granule_bytes);
-    }
-    if (event.kind == EventKind::free) {
-      if (life) history_->free(life);
-      life = 0;
-    } else if (event.kind != EventKind::allocate) {
-      history_->touch(life, event.kind == EventKind::touch_write);
-    }
-  }
-  if (!history_->known()) {
-    plan_.valid = false;
-    return;
+  if (!ring_->pop(event)) return;
+  {
+    CpuTimer timer(counted_.plan_ns);
+    do feed(event);
+    while (ring_->pop(event));
   }
   // Often enough to follow, seldom enough to cost little: a decision looks at the whole period.
   const uint64_t patience = std::max<uint64_t>(history_->period() / 128, 8);
-  if (!plan_.valid || plan_.period != history_->period() || history_->now() >= plan_.made + patience)
+  if (!history_->known())
+    plan_.valid = false;
+  else if (!plan_.valid || plan_.period != history_->period() ||
+           history_->now() >= plan_.made + patience)
     replan();
+}
+
+void EngineImpl::feed(const EventRing::Event& event) {
+  if (event.block >= life_of_.size()) life_of_.resize(event.block + 1024);
+  Life& life = life_of_[event.block];
+  // A block from before the watch began, or whose allocation was lost, begins with its first use.
+  if (event.kind == EventKind::allocate || (!life && event.kind != EventKind::free)) {
+    if (life) history_->free(life);
+    life = history_->allocate(table_[event.block].granules * granule_bytes);
+  }
+  if (event.kind == EventKind::free) {
+    if (life) history_->free(life);
+    life = 0;
+  } else if (event.kind != EventKind::allocate) {
+    history_->touch(life, event.kind == EventKind::touch_write);
+  }
 }
 
 /// Granules of the block that stay whatever is decided.
@@ -102,6 +129,7 @@ void EngineImpl::lay_out_period() {
 }
 
 void EngineImpl::replan() {
+  CpuTimer timer(counted_.plan_ns);
   plan_.valid = false;
   if (!history_->known() || history_->period() == 0) return;
   const uint64_t now = history_->now(), budget = frames_.budget_granules();
@@ -149,7 +177,7 @@ bool EngineImpl::carry_out() {
   bool any = fetch_ahead();
   if (!stuck_) any |= clean_ahead_of_leaving();
   // Where host memory is only what transfers pass through, there is no place to read ahead into.
-  if (store_ && host_.budget() > frames_.budget_granules() * granule_bytes / 8) any |= read_ahead();
+  if (store_ && host_.budget() > frames_.budget_granules() * granule_bytes / 2) any |= read_ahead();
   return any;
 }
 
@@ -210,7 +238,7 @@ bool EngineImpl::fetch_ahead() {
       for (const Piece& piece : other->pieces)
         if (!piece.on_device && other->span_of(piece).mapped()) arriving += piece.bytes;
     for (const CopyInFlight& copy : copies_in_) arriving += copy.staging->bytes;
-    if (arriving >= 4 * options_.span_bytes) break;
+    if (arriving >= in_flight_bytes()) break;
     if (state == State::spilling) keep(block);
     uint64_t granules = prefetchable_granules(block);
     const uint64_t span = options_.span_bytes / granule_bytes;
@@ -259,8 +287,8 @@ bool EngineImpl::read_ahead() {
     for (uint32_t i = 0; i < block.pieces.size(); ++i) {
       const Piece& piece = block.pieces[i];
       if (piece.on_device || piece.host || !piece.slot_valid || piece.reading) continue;
-      if (reading >= 4 * options_.span_bytes) return any;
-      while (host_.used() + 4 * options_.span_bytes > host_.budget())
+      if (reading >= in_flight_bytes()) return any;
+      while (host_.used() + in_flight_bytes() > host_.budget())
         if (!drop_useless_host(entry.next_use)) return any;
       if (!start_read(block, i)) return any;
       reading += piece.bytes;
@@ -270,11 +298,15 @@ bool EngineImpl::read_ahead() {
   return any;
 }
 
+/// As much as keeps a channel busy, and little enough to leave host memory for others.
+uint64_t EngineImpl::in_flight_bytes() const {
+  return std::min(4 * options_.span_bytes, host_.budget() / 8);
+}
+
 /// Is there staging to spare, so that making copies ahead keeps none from those that wait for it?
 bool EngineImpl::room_to_clean() {
-  const uint64_t ahead = 4 * options_.span_bytes;
-  while (host_.used() + 2 * ahead > host_.budget())
-    if (!drop_useless_host(0)) return false;
+  while (host_.used() + 2 * in_flight_bytes() > host_.budget())
+    if (!drop_useless_host(plan_.window)) return false;
   return true;
 }
 
@@ -285,7 +317,7 @@ bool EngineImpl::clean_ahead_of_leaving() {
   while (plan_.cleaned < plan_.leaving.size()) {
     uint64_t on_the_way = 0;
     for (const CopyInFlight& copy : copies_out_) on_the_way += copy.staging->bytes;
-    if (on_the_way >= 2 * options_.span_bytes || !room_to_clean()) break;
+    if (on_the_way >= in_flight_bytes() / 2 || !room_to_clean()) break;
     const Plan::Entry& entry = plan_.leaving[plan_.cleaned];
     Block& block = *entry.block;
     if (block.state() == State::spilling && meant(entry)) break;  // on its way already

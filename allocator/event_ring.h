@@ -1,6 +1,7 @@
 // What the program does with its large blocks (allocate, touch, free), from any thread in one order,
 // for whoever learns from it. push() takes no lock and makes no allocation: one fetch-and-add and one
-// store. When the reader falls behind by a whole ring the oldest events are lost, and it is told.
+// store. When the reader falls behind by a whole ring the oldest events are lost: to it the program
+// has changed.
 //
 // One reader, under the engine's lock.
 #pragma once
@@ -30,8 +31,8 @@ class EventRing {
                              std::memory_order_release);
   }
 
-  /// The next event; false when there is none yet. `lost` is raised by what was overwritten.
-  bool pop(Event& event, uint64_t& lost) {
+  /// The next event; false when there is none yet. What was overwritten is passed over.
+  bool pop(Event& event) {
     for (;;) {
       uint64_t word = slots_[tail_ & mask_].load(std::memory_order_acquire);
       uint64_t behind = (number(tail_) - (word >> 27)) & number_mask;
@@ -42,9 +43,7 @@ class EventRing {
         return true;
       }
       if (behind <= number_mask / 2) return false;  // of the round before: not written yet
-      uint64_t oldest = head_.load(std::memory_order_relaxed) - mask_ / 2;
-      lost += oldest - tail_;
-      tail_ = oldest;
+      tail_ = head_.load(std::memory_order_relaxed) - mask_ / 2;
     }
   }
 

@@ -45,8 +45,6 @@ class RuntimeImpl final : public Runtime {
   explicit RuntimeImpl(const Config& config) : config_(config) {}
 
   Result<void> open() {
-    if (config_.policy == "lifetime")
-      std::fprintf(stderr, "firn: firn_policy:lifetime is not there yet; blocks leave by age\n");
     Result<std::unique_ptr<Driver>> driver = open_driver(config_.driver);
     if (!driver) return driver.error();
     driver_ = std::move(*driver);
@@ -199,6 +197,7 @@ class RuntimeImpl final : public Runtime {
     options.piece_bytes = config_.piece_bytes;
     options.watch_fraction = config_.watch_fraction;
     options.adversarial = config_.adversarial;
+    if (config_.policy == "lifetime") options.policy = Policy::lifetime;
     return Engine::open(options, driver, store_.get(), static_cast<unsigned>(ordinal),
                         wall_clock(), trace_.get());
   }

@@ -12,9 +12,11 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
+#include "allocator/lifetimes/events.h"
 #include "firn/clock.h"
 #include "firn/driver.h"
 #include "firn/store.h"
@@ -33,9 +35,8 @@ struct Hold {
 /// Which block leaves next, and what comes back before it is asked for.
 enum class Policy : uint8_t {
   age,       // unused for longest, weighed by size; nothing comes back unasked
-  greedy,    // a plan of one iteration, made once (TERAIO/G10): for comparison
   lifetime,  // every next use known from the period that was found; age until then
-  oracle,    // lifetime with the period known from the start: for comparison
+  oracle,    // lifetime with the period told in advance (foresee): for comparison
 };
 
 struct EngineOptions {
@@ -159,6 +160,16 @@ class Engine {
   /// Spills every block that may be spilled and waits for it (adversarial mode, `firn spill`).
   virtual void spill_all() = 0;
   /// Called once, from the thread whose allocation crossed watch_fraction, with no lock held.
+  /// An event that will come: of the block around `pointer`, or, where that is null, of a block yet to
+  /// be allocated, by a number of the caller's choice (bytes: of its allocation; at least 1 MiB).
+  struct Coming {
+    lifetimes::EventKind kind;
+    const void* pointer;
+    uint32_t number;
+    uint64_t bytes;
+  };
+  /// Policy::oracle: this is what comes next, again and again.
+  virtual void foresee(std::span<const Coming> coming) = 0;
   virtual void on_watch(std::function<void()> callback) = 0;
   virtual bool watching() const = 0;
 

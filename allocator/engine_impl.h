@@ -116,6 +116,7 @@ class EngineImpl final : public Engine {
   void trim() override;
   Result<void> set_budget(uint64_t bytes) override;
   void spill_all() override;
+  void foresee(std::span<const Coming> coming) override;
   void on_watch(std::function<void()> callback) override;
   bool watching() const override { return watching_.load(std::memory_order_relaxed); }
   EngineStats stats() const override;

@@ -68,6 +68,25 @@ void EngineImpl::feed(const EventRing::Event& event) {
   }
 }
 
+void EngineImpl::foresee(std::span<const Coming> coming) {
+  if (!history_) return;
+  Lock lock(mutex_);
+  learn();
+  std::vector<History::Planned> plan;
+  plan.reserve(coming.size());
+  for (const Coming& event : coming) {
+    uint32_t block = History::plan_block + event.number;
+    if (event.pointer) {
+      const Block* live = live_at(event.pointer, false);
+      block = live && live->index < life_of_.size() ? life_of_[live->index] : 0;
+      if (!block) continue;  // small, or never touched
+    }
+    plan.push_back({event.kind, block, size_class::granules(event.bytes) * granule_bytes});
+  }
+  history_->preload(plan);
+  replan();
+}
+
 /// Granules of the block that stay whatever is decided.
 uint64_t EngineImpl::immovable_granules(const Block& block) const {
   uint64_t w = block.word.load(std::memory_order_relaxed);

@@ -223,9 +223,9 @@ CLI::App* add_simulate(CLI::App& app, SimulateOptions& options) {
   add("--host", options.host,
       "host memory for staging and for spilled blocks; 1GiB is staging only [1GiB]", "SIZE");
   add("--policy", options.policy,
-      "age: the longest unused leaves; greedy: a plan made once, as TERAIO's; lifetime: by the "
-      "next use, once the period is found; oracle: the same, known from the start [lifetime]",
-      "age|greedy|lifetime|oracle");
+      "age: the longest unused leaves; lifetime: by the next use, once the period is found; "
+      "oracle: the same, known from the start [lifetime]",
+      "age|lifetime|oracle");
   add("--iterations", options.iterations,
       "how many; the steady state is the mean of the last half [6]", "N");
   add("--run-ahead", options.run_ahead,

@@ -56,12 +56,12 @@ Result<void> take_bandwidth(const char* option, const std::string& word, double&
 
 Result<Policy> policy_of(const std::string& word) {
   const std::pair<const char*, Policy> known[] = {{"age", Policy::age},
-                                                  {"greedy", Policy::greedy},
                                                   {"lifetime", Policy::lifetime},
                                                   {"oracle", Policy::oracle}};
   for (const auto& [name, policy] : known)
     if (word == name) return policy;
-  return bad("--policy: " + quote_word(word) + " is none of age, greedy, lifetime, oracle");
+  if (word == "greedy") return bad("--policy: greedy is not there yet; there are age, lifetime, oracle");
+  return bad("--policy: " + quote_word(word) + " is none of age, lifetime, oracle");
 }
 
 // "budget=20GiB:80GiB:10GiB"

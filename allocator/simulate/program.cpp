@@ -7,9 +7,12 @@
 #include <fmt/format.h>
 
 #include "allocator/check.h"
+#include "allocator/block.h"
 #include "allocator/frames.h"
 
 namespace firn::simulate {
+
+using lifetimes::EventKind;
 
 namespace {
 
@@ -43,6 +46,9 @@ class Program {
  private:
   void index_lives();
   Result<void> set_up();
+  template <class Exists>
+  void lay_out(uint32_t index, Exists&& exists);
+  void foresee();
   Result<void> run_kernel(uint32_t index);
   Result<void> allocate(uint32_t tensor);
   Result<void> touch(uint32_t tensor, Access access);
@@ -67,11 +73,13 @@ class Program {
   double patience_ns_ = 0;
 
   std::vector<void*> pointers_;          // per tensor: its block, while it lives
-  std::vector<uint64_t> marks_;          // per tensor: the last kernel that wrote it, counted
+  std::vector<uint64_t> marks_;          // per tensor: the last kernel laid out that writes it
+  uint64_t marks_used_ = 0;
   std::vector<uint32_t> deaths_;         // transient tensors by last kernel
   std::vector<uint64_t> deaths_at_;      // per kernel: where its part of deaths_ begins
   std::vector<Hold> holds_;              // of the kernel being prepared
-  std::vector<uint32_t> births_;
+  // Of the kernel laid out last.
+  std::vector<std::pair<uint32_t, Access>> touches_there_, births_;
 
   unsigned iteration_ = 0;               // being enqueued
   uint32_t kernel_ = no_kernel;          // being enqueued
@@ -150,31 +158,72 @@ void Program::wait_until_running(uint64_t most) {
   }
 }
 
+/// What a kernel does to memory: what is there already is held first; then its new tensors are
+/// allocated, and held too.
+template <class Exists>
+void Program::lay_out(uint32_t index, Exists&& exists) {
+  const TraceKernel& kernel = trace_.kernels[index];
+  touches_there_.clear();
+  births_.clear();
+  const uint64_t mark = ++marks_used_;
+  for (uint32_t tensor : trace_.outputs(kernel)) marks_[tensor] = mark;
+  for (uint32_t tensor : trace_.inputs(kernel)) {
+    const Access access = marks_[tensor] == mark ? Access::write : Access::read;
+    if (!exists(tensor))
+      births_.push_back({tensor, access});
+    else if (access == Access::read)
+      touches_there_.push_back({tensor, access});
+  }
+  for (uint32_t tensor : trace_.outputs(kernel)) {
+    const std::pair<uint32_t, Access> write{tensor, Access::write};
+    if (exists(tensor))
+      touches_there_.push_back(write);
+    else if (std::find(births_.begin(), births_.end(), write) == births_.end())
+      births_.push_back(write);
+  }
+}
+
+/// Policy::oracle: the whole iteration in advance.
+void Program::foresee() {
+  std::vector<Engine::Coming> coming;
+  std::vector<bool> there(trace_.tensors.size());
+  const auto add = [&](EventKind kind, uint32_t tensor) {
+    const uint64_t bytes = trace_.tensors[tensor].bytes;
+    if (bytes > size_class::small_most)
+      coming.push_back({kind, pointers_[tensor], tensor, bytes});
+  };
+  const auto add_touch = [&](std::pair<uint32_t, Access> touch) {
+    add(touch.second == Access::write ? EventKind::touch_write : EventKind::touch_read, touch.first);
+  };
+  for (uint32_t i = 0; i < trace_.kernels.size(); ++i) {
+    lay_out(i, [&](uint32_t tensor) { return pointers_[tensor] || there[tensor]; });
+    for (auto touch : touches_there_) add_touch(touch);
+    for (auto birth : births_) {
+      add(EventKind::allocate, birth.first);
+      there[birth.first] = true;
+    }
+    for (auto birth : births_) add_touch(birth);
+    for (uint64_t d = deaths_at_[i]; d < deaths_at_[i + 1]; ++d) {
+      add(EventKind::free, deaths_[d]);
+      there[deaths_[d]] = false;
+    }
+  }
+  engine_.foresee(coming);
+}
+
 Result<void> Program::run_kernel(uint32_t index) {
   const TraceKernel& kernel = trace_.kernels[index];
   kernel_ = index;
   wait_until_running(options_.run_ahead);
   progress();
-  // What is there already is held first; then the kernel's new tensors are allocated.
-  births_.clear();
+  lay_out(index, [this](uint32_t tensor) { return pointers_[tensor] != nullptr; });
   Result<void> done;
-  const uint64_t mark = launched_ + 1;
-  for (uint32_t tensor : trace_.outputs(kernel)) marks_[tensor] = mark;
-  for (uint32_t tensor : trace_.inputs(kernel)) {
-    if (!pointers_[tensor]) births_.push_back(tensor);
-    else if (marks_[tensor] != mark && done) done = touch(tensor, Access::read);
-  }
-  for (uint32_t tensor : trace_.outputs(kernel)) {
-    if (pointers_[tensor]) {
-      if (done) done = touch(tensor, Access::write);
-    } else if (std::find(births_.begin(), births_.end(), tensor) == births_.end()) {
-      births_.push_back(tensor);
-    }
-  }
-  for (uint32_t tensor : births_)
+  for (auto [tensor, access] : touches_there_)
+    if (done) done = touch(tensor, access);
+  for (auto [tensor, access] : births_)
     if (done) done = allocate(tensor);
-  for (uint32_t tensor : births_)
-    if (done) done = touch(tensor, marks_[tensor] == mark ? Access::write : Access::read);
+  for (auto [tensor, access] : births_)
+    if (done) done = touch(tensor, access);
   if (done) {
     machine_.launch(kernel.duration_ns);
     ++launched_;
@@ -243,6 +292,7 @@ Result<ProgramResult> Program::run() {
                              kernel_ + 2);
   });
   if (Result<void> done = set_up(); !done) return in_kernel(done.error());
+  if (machine_.options().policy == Policy::oracle) foresee();
   begin_ns_ = last_end_ns_ = machine_.clock().now_ns();
   machine_.observe(observed, this);
   if (Timeline* timeline = options_.timeline) {

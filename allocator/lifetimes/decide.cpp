@@ -66,15 +66,14 @@ class Cover {
  public:
   explicit Cover(const Situation& s) {
     int64_t alive = 0, covered = 0;
-    const auto capacity = static_cast<int64_t>(s.capacity);
+    // What is fetched for a use is there a little before it and after: the spare part is for that.
+    const auto capacity = static_cast<int64_t>(s.capacity) - static_cast<int64_t>(s.spare);
     for (const Item& item : s.items) {
       if (item.born) continue;
       alive += static_cast<int64_t>(item.size);
       covered += static_cast<int64_t>(covering(item));
     }
     peak_ = alive;
-    // What is fetched for a use is there a little before it and after.
-    alive += static_cast<int64_t>(s.spare);
     short_.push_back({0, alive - covered - capacity});
     std::vector<bool> changed(s.items.size());
     for (const Step& step : s.steps) {

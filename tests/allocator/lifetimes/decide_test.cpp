@@ -1,0 +1,199 @@
+// decide() against the naive reading of what it promises, on random situations from a seed:
+// FIRN_SEED=N replays one.
+#include "allocator/lifetimes/decide.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <random>
+
+using namespace firn::lifetimes;
+
+namespace {
+
+struct Case {
+  std::vector<Item> items;
+  std::vector<Step> steps;
+  uint64_t capacity = 0, spare = 0, period = 0;
+  Situation situation() const { return {capacity, spare, period, items, steps}; }
+};
+
+/// Blocks that are there, in part away or clean, and a period in which blocks are born, used, written
+/// and die.
+Case draw(uint64_t seed) {
+  std::mt19937_64 random(seed);
+  const auto below = [&](uint64_t n) { return random() % n; };
+  Case c;
+  uint64_t on_device = 0;
+  for (uint64_t i = 0, n = 1 + below(12); i < n; ++i) {
+    Item item;
+    item.size = 1 + below(20);
+    item.on_device = below(3) ? item.size - below(item.size) * below(2) : 0;
+    item.clean = below(2) ? below(item.on_device + 1) : 0;
+    item.again = static_cast<uint32_t>(i);
+    on_device += item.on_device;
+    c.items.push_back(item);
+  }
+  c.capacity = on_device + below(30);
+  c.spare = below(3);
+  std::vector<uint32_t> alive(c.items.size());
+  for (uint32_t i = 0; i < alive.size(); ++i) alive[i] = i;
+  for (uint64_t ahead = 1, n = below(60); ahead <= n; ++ahead) {
+    const uint64_t what = below(8);
+    if (what == 0 || alive.empty()) {
+      Item item;
+      item.size = 1 + below(20);
+      item.born = true;
+      c.items.push_back(item);
+      alive.push_back(static_cast<uint32_t>(c.items.size() - 1));
+      c.steps.push_back({ahead, Step::Kind::birth, alive.back()});
+      continue;
+    }
+    const size_t at = below(alive.size());
+    const Step::Kind kind = what == 1   ? Step::Kind::death
+                            : what == 2 ? Step::Kind::write
+                                        : Step::Kind::read;
+    c.steps.push_back({ahead, kind, alive[at]});
+    if (kind == Step::Kind::death) alive.erase(alive.begin() + static_cast<ptrdiff_t>(at));
+    c.period = ahead;
+  }
+  c.period = c.steps.empty() ? 1 : c.steps.back().ahead;
+  return c;
+}
+
+uint64_t first(const Case& c, uint32_t item, bool changes) {
+  for (const Step& step : c.steps)
+    if (step.item == item && step.kind != Step::Kind::birth &&
+        (!changes || step.kind != Step::Kind::read))
+      return step.ahead;
+  return UINT64_MAX;
+}
+
+bool lives_at(const Case& c, uint32_t item, uint64_t ahead) {
+  bool lives = !c.items[item].born;
+  for (const Step& step : c.steps) {
+    if (step.item != item) continue;
+    if (step.kind == Step::Kind::birth && step.ahead <= ahead) lives = true;
+    if (step.kind == Step::Kind::death && step.ahead < ahead) lives = false;
+  }
+  return lives;
+}
+
+/// Everything fetched now has room until it is used: beside what cannot leave without a write, what
+/// is used before it, and what is born meanwhile.
+void expect_room(const Case& c, const Decision& d) {
+  for (size_t f = 0; f < d.fetch.size(); ++f) {
+    const uint64_t use = first(c, d.fetch[f], false);
+    ASSERT_LE(use, d.window);
+    for (uint64_t at = 0; at <= use; ++at) {
+      uint64_t there = 0;
+      for (uint32_t i = 0; i < c.items.size(); ++i) {
+        const Item& item = c.items[i];
+        if (!lives_at(c, i, at)) continue;
+        const bool fetched =
+            std::find(d.fetch.begin(), d.fetch.begin() + static_cast<ptrdiff_t>(f) + 1, i) !=
+            d.fetch.begin() + static_cast<ptrdiff_t>(f) + 1;
+        if (item.born || fetched)
+          there += item.size;
+        else if (first(c, i, false) <= use)
+          there += item.on_device;
+        else
+          there += item.on_device - item.clean;
+      }
+      ASSERT_LE(there, c.capacity) << "at " << at << ", fetching item " << d.fetch[f];
+    }
+  }
+}
+
+/// At every instant what lacks is covered, or nothing is left that could cover it; and nothing is
+/// written where nothing lacks.
+void expect_cover(const Case& c, const Decision& d) {
+  uint64_t most = 0;
+  for (uint64_t at = 0; at <= c.period; ++at) {
+    uint64_t alive = 0, covered = 0;
+    bool more = false;
+    for (uint32_t i = 0; i < c.items.size(); ++i) {
+      const Item& item = c.items[i];
+      if (!lives_at(c, i, at)) continue;
+      alive += item.size;
+      if (item.born || first(c, i, true) <= at) continue;
+      uint64_t covers = item.size - (item.on_device - item.clean);
+      for (const Decision::Leaving& leaving : d.leaving)
+        if (leaving.item == i) covers = leaving.granules;
+      covered += covers;
+      more |= covers < item.size;
+    }
+    most = std::max(most, alive);
+    ASSERT_TRUE(alive + c.spare <= c.capacity + covered || !more)
+        << "at " << at << ": " << alive << " alive, " << covered << " covered";
+  }
+  EXPECT_EQ(d.peak, most);
+  if (most + c.spare <= c.capacity) {
+    EXPECT_TRUE(d.leaving.empty());
+  }
+  for (const Decision::Leaving& leaving : d.leaving) {
+    const Item& item = c.items[leaving.item];
+    EXPECT_LE(leaving.granules, item.size);
+    EXPECT_GT(leaving.granules, item.size - (item.on_device - item.clean));
+  }
+}
+
+}  // namespace
+
+TEST(Decide, nothing_moves_where_everything_fits) {
+  Case c;
+  c.items = {{.size = 4, .on_device = 4, .again = 0}, {.size = 4, .on_device = 4, .again = 1}};
+  c.steps = {{1, Step::Kind::read, 0}, {2, Step::Kind::write, 1}};
+  c.capacity = 8;
+  c.period = 2;
+  const Decision d = decide(c.situation());
+  EXPECT_TRUE(d.fetch.empty());
+  EXPECT_TRUE(d.leaving.empty());
+  EXPECT_EQ(d.window, 2u);
+  EXPECT_EQ(d.peak, 8u);
+}
+
+TEST(Decide, what_is_written_last_is_made_clean_and_what_is_used_last_leaves_first) {
+  Case c;
+  c.items = {{.size = 4, .on_device = 4, .again = 0},
+             {.size = 4, .on_device = 4, .again = 1},
+             {.size = 4, .born = true}};
+  // 0 is used last, but written soon; 1 is read soon and written last.
+  c.steps = {{1, Step::Kind::read, 1},  {2, Step::Kind::write, 0}, {3, Step::Kind::birth, 2},
+             {4, Step::Kind::write, 2}, {5, Step::Kind::death, 2}, {6, Step::Kind::write, 1},
+             {7, Step::Kind::read, 0}};
+  c.capacity = 8;
+  c.period = 7;
+  const Decision d = decide(c.situation());
+  ASSERT_EQ(d.leaving.size(), 1u);
+  EXPECT_EQ(d.leaving[0].item, 1u);
+  EXPECT_EQ(d.leaving[0].granules, 4u);
+  EXPECT_EQ(d.farthest, (std::vector<uint32_t>{0, 1}));
+}
+
+TEST(Decide, holds_what_it_promises) {
+  uint64_t begin = 1, end = 3000;
+  if (const char* seed = std::getenv("FIRN_SEED")) {
+    begin = std::strtoull(seed, nullptr, 0);
+    end = begin + 1;
+  }
+  size_t fetched = 0, leaving = 0;
+  for (uint64_t seed = begin; seed < end; ++seed) {
+    SCOPED_TRACE("replay: FIRN_SEED=" + std::to_string(seed));
+    const Case c = draw(seed);
+    const Decision d = decide(c.situation());
+    fetched += d.fetch.size();
+    leaving += d.leaving.size();
+    expect_room(c, d);
+    expect_cover(c, d);
+    EXPECT_TRUE(std::is_sorted(d.farthest.begin(), d.farthest.end(), [&](uint32_t a, uint32_t b) {
+      return d.next_use[a] > d.next_use[b];
+    }));
+    if (HasFailure()) return;
+  }
+  if (end - begin > 1) {  // the cases are of interest
+    EXPECT_GT(fetched, 500u);
+    EXPECT_GT(leaving, 500u);
+  }
+}

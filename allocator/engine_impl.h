@@ -213,6 +213,7 @@ class EngineImpl final : public Engine {
   bool copy_out(Block& block, uint32_t piece);
   bool host_stuck() const;
   bool host_too_small() const;
+  bool host_is_passage() const;
   IoRequest* request_for(Block& block, uint32_t piece, Slot slot);
   bool reap_copies();
   bool write_back();

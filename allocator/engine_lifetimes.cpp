@@ -66,6 +66,9 @@ void EngineImpl::feed(const EventRing::Event& event) {
   } else if (event.kind != EventKind::allocate) {
     history_->touch(life, event.kind == EventKind::touch_write);
   }
+  const uint64_t ahead = life && history_->known() ? history_->next_event(life) : History::never;
+  table_[event.block].next_use =
+      ahead == History::never ? lifetimes::no_use : history_->now() + ahead;
 }
 
 void EngineImpl::foresee(std::span<const Coming> coming) {
@@ -195,8 +198,7 @@ void EngineImpl::replan() {
 bool EngineImpl::carry_out() {
   bool any = fetch_ahead();
   if (!stuck_) any |= clean_ahead_of_leaving();
-  // Where host memory is only what transfers pass through, there is no place to read ahead into.
-  if (store_ && host_.budget() > frames_.budget_granules() * granule_bytes / 2) any |= read_ahead();
+  if (store_ && !host_is_passage()) any |= read_ahead();
   return any;
 }
 
@@ -307,7 +309,8 @@ bool EngineImpl::read_ahead() {
       const Piece& piece = block.pieces[i];
       if (piece.on_device || piece.host || !piece.slot_valid || piece.reading) continue;
       if (reading >= in_flight_bytes()) return any;
-      while (host_.used() + in_flight_bytes() > host_.budget())
+      // Clear of what room_to_clean() keeps free, or it would be filled and emptied for ever.
+      while (host_.used() + 4 * in_flight_bytes() > host_.budget())
         if (!drop_useless_host(entry.next_use)) return any;
       if (!start_read(block, i)) return any;
       reading += piece.bytes;

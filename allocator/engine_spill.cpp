@@ -214,7 +214,7 @@ bool EngineImpl::drop_clean_host() {
 }
 
 /// Frees the host copy that is used last of those valid in the store too, if that is later than
-/// `wanted_at`; one whose bytes are on the device first.
+/// `wanted_at`; one whose bytes are on the device until then first.
 bool EngineImpl::drop_useless_host(uint64_t wanted_at) {
   std::erase_if(clean_host_, [](const PieceRef& ref) {
     if (ref.block->generation != ref.generation || ref.block->version != ref.version) return true;
@@ -225,7 +225,9 @@ bool EngineImpl::drop_useless_host(uint64_t wanted_at) {
   uint64_t best_at = wanted_at;
   for (auto it = clean_host_.begin(); it != clean_host_.end() && best_at != UINT64_MAX; ++it) {
     const Piece& piece = it->block->pieces[it->piece];
-    const uint64_t at = piece.on_device ? UINT64_MAX : it->block->next_use;
+    // What is on the device until its next use does not come from host memory then.
+    const uint64_t next_use = it->block->next_use;
+    const uint64_t at = piece.on_device && next_use <= plan_.window ? UINT64_MAX : next_use;
     if (piece.host->refs > 1 || at <= best_at ||
         (it->block->state() == State::faulting && !piece.on_device))
       continue;
@@ -330,9 +332,14 @@ IoRequest* EngineImpl::request_for(Block& block, uint32_t index, Slot slot) {
   return request;
 }
 
+/// Is host memory only what transfers pass through, and no place to keep much?
+bool EngineImpl::host_is_passage() const {
+  return host_.budget() <= frames_.budget_granules() * granule_bytes / 2;
+}
+
 /// Does what leaves in a period exceed host memory? Then the store is written from the start.
 bool EngineImpl::host_too_small() const {
-  return plan_.valid && plan_.excess * granule_bytes > host_.budget() / 4 * 3;
+  return plan_.excess * granule_bytes > (host_is_passage() ? 0 : host_.budget() / 4 * 3);
 }
 
 /// Writes hosted pieces to the store, the coldest first, once host memory is half full or wanted.
@@ -340,7 +347,8 @@ bool EngineImpl::write_back() {
   bool any = false;
   uint64_t in_flight_most = std::max<uint64_t>(host_.budget() / 4, options_.piece_bytes);
   while (!unwritten_.empty() && !store_full_ && writing_bytes_ < in_flight_most &&
-         (staging_wanted_ || host_.used() > host_.budget() / 2 || host_too_small())) {
+         (staging_wanted_ ||
+          (plan_.valid ? host_too_small() : host_.used() > host_.budget() / 2))) {
     PieceRef ref = unwritten_.front();
     unwritten_.pop_front();
     if (ref.block->generation != ref.generation || ref.block->version != ref.version) continue;

@@ -126,8 +126,7 @@ void choose_leaving(const Situation& s, const Cover& cover, const NextTimes& nex
 }
 
 void look_through_window(const Situation& s, Decision& decision) {
-  enum : uint8_t { unseen, kept, gone };
-  std::vector<uint8_t> seen(s.items.size(), unseen);
+  std::vector<bool> kept(s.items.size());
   Window window(s.capacity);
   for (const Item& item : s.items)  // what cannot leave at once stays
     if (!window.keep(item.on_device - item.clean)) return;
@@ -136,13 +135,13 @@ void look_through_window(const Situation& s, Decision& decision) {
     bool room = true;
     if (step.kind == Step::Kind::birth) {
       room = window.birth(item.size);
-      seen[step.item] = kept;
-    } else if (seen[step.item] == unseen) {
+      kept[step.item] = true;
+    } else if (!kept[step.item]) {
       const bool use = uses(step);  // one that dies unused is there until then
       room = window.keep(use ? covering(item) : item.clean);
       if (room && use && item.on_device < item.size) decision.fetch.push_back(step.item);
       if (use)
-        seen[step.item] = kept;
+        kept[step.item] = true;
       else
         window.death(item.on_device);
     } else if (step.kind == Step::Kind::death) {

@@ -79,6 +79,18 @@ def test_fused_optimizer(native, with_firn, spill_dir):
     check_budget(run, budget)
 
 
+@pytest.mark.parametrize("script", ["gpt_adamw.py", "convnet_bn_sgd_checkpoint.py"])
+def test_lifetimes(native, with_firn, spill_dir, script):
+    """Iterations are recognised, and most of what comes back comes before it is asked for."""
+    alone = native(script, "--steps", 6)
+    budget = alone.budget(0.5)
+    run = with_firn(script, "--steps", 6, budget=budget, dirs=[spill_dir], host="128MiB",
+                    environment={"FIRN_POLICY": "lifetime"})
+    check_same(run, alone)
+    check_budget(run, budget)
+    assert run.device()["prefetched_bytes"] > run.device()["faulted_bytes"]
+
+
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_adversarial(native, with_firn, spill_dir, script):
     """Everything that may leave leaves after every operator: a use that goes unseen is a crash."""

@@ -31,7 +31,7 @@ esac
 # Meson's tests that take minutes: not part of quick.
 slow=(engine_driver_fault)
 # The caller's own settings must not decide what is tested.
-for variable in $(compgen -e FIRN_ | grep -vE '^FIRN_(TEST_|SEEDS?$|PYTHON$)'); do
+for variable in $(compgen -e FIRN_ | grep -vE '^FIRN_(TEST_|SEEDS?$|PYTHON$|SHARED$)'); do
   unset "$variable"
 done
 unset PYTORCH_CUDA_ALLOC_CONF PYTORCH_ALLOC_CONF

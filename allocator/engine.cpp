@@ -36,10 +36,11 @@ static EngineOptions with_whole_pieces(EngineOptions options) {
 EngineImpl::EngineImpl(const EngineOptions& options, const Driver& driver, Store* store,
                        unsigned queue, Clock& clock, TraceWriter* trace)
     : options_(with_whole_pieces(options)),
-      span_granules_(static_cast<uint32_t>(options_.span_bytes / granule_bytes)), driver_(driver), store_(store), queue_(queue), clock_(clock),
-      trace_(trace), frames_(driver, options.device, options.budget_bytes),
-      host_(driver, store, options.host_bytes, options.host_left, options.no_bytes), streams_(driver),
-      segments_(new std::atomic<Segment*>[segments_most]()) {
+      span_granules_(static_cast<uint32_t>(options_.span_bytes / granule_bytes)), driver_(driver),
+      store_(store), queue_(queue), clock_(clock), trace_(trace),
+      frames_(driver, options.device, options.budget_bytes),
+      host_(driver, store, options.host_bytes, options.host_left, options.no_bytes),
+      streams_(driver), segments_(new std::atomic<Segment*>[segments_most]()) {
   access_.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
   access_.location.id = options.device;
   access_.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;

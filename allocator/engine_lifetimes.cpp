@@ -185,7 +185,6 @@ void EngineImpl::replan() {
             [](const Plan::Entry& a, const Plan::Entry& b) { return a.next_use < b.next_use; });
   for (uint32_t i : decision.farthest) plan_.farthest.push_back(entry(i));
   for (auto [i, granules] : decision.leaving) plan_.leaving.push_back(entry(i, granules));
-  if (getenv("DBG")) { uint64_t leav=0, items_n=0, away=0, dirty=0, far=0; for (auto& i: scratch_.items) if (!i.born) { ++items_n; away += i.size-i.on_device; dirty += i.on_device-i.clean; } for (auto [i,g]: decision.leaving) { leav+=g; } for (auto i: decision.farthest) if (decision.next_use[i] > history_->period()*7/10) far += scratch_.items[i].on_device - scratch_.items[i].clean; fprintf(stderr, "PLAN t %.3f now %lu period %lu items %lu cap %lu peak %lu away %lu dirty %lu leaving %zu %lu fetch %zu window %lu far %lu\n", clock_.now_ns()/1e9, now, history_->period(), items_n, capacity, decision.peak, away, dirty, decision.leaving.size(), leav, decision.fetch.size(), decision.window, far); }
   plan_.valid = true;
   plan_.window = now + decision.window;
   plan_.excess = decision.peak > capacity ? decision.peak - capacity : 0;

@@ -60,7 +60,8 @@ Result<Policy> policy_of(const std::string& word) {
                                                   {"oracle", Policy::oracle}};
   for (const auto& [name, policy] : known)
     if (word == name) return policy;
-  if (word == "greedy") return bad("--policy: greedy is not there yet; there are age, lifetime, oracle");
+  if (word == "greedy")
+    return bad("--policy: greedy is not there yet; there are age, lifetime, oracle");
   return bad("--policy: " + quote_word(word) + " is none of age, lifetime, oracle");
 }
 

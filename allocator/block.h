@@ -127,6 +127,14 @@ class ReadyStack {
     } while (!head_.compare_exchange_weak(head, mine, std::memory_order_release,
                                           std::memory_order_relaxed));
   }
+  /// How many there are, at most `most`; an estimate while others push and pop.
+  uint32_t count(const BlockTable& table, uint64_t most) const {
+    uint32_t found = 0;
+    for (auto at = static_cast<uint32_t>(head_.load(std::memory_order_acquire));
+         at != 0 && found < most; ++found)
+      at = table[at - 1].next.load(std::memory_order_relaxed);
+    return found;
+  }
   Block* pop(BlockTable& table) {
     uint64_t head = head_.load(std::memory_order_acquire);
     for (;;) {

@@ -184,6 +184,7 @@ bool EngineImpl::pump() {
 
 bool EngineImpl::pump_locked() {
   staging_wanted_ = false;  // whoever still wants some says so below
+  if (history_) reading_.tell(clock_.now_ns(), reads_in_flight_ > 0);
   bool changed = store_ && reap_store();
   changed |= streams_.poll();
   changed |= reap_copies();
@@ -227,10 +228,12 @@ bool EngineImpl::reap_store() {
       auto* request = reinterpret_cast<IoRequest*>(completions[i].tag);
       FIRN_CHECK(requests_.erase(request) == 1, "unknown completion %p",
                  static_cast<void*>(request));
-      if (completions[i].kind == StoreCompletion::Kind::write)
+      if (completions[i].kind == StoreCompletion::Kind::write) {
         written(*request, completions[i]);
-      else
+      } else {
+        --reads_in_flight_;
         read_done(*request, completions[i]);
+      }
       host_.unref(request->staging);
       delete request;
     }

@@ -76,8 +76,8 @@ Block* EngineImpl::take_parked(unsigned stream, uint32_t granules) {
 }
 
 Result<void*> EngineImpl::allocate_large(Lock& lock, unsigned stream, size_t bytes) {
-  uint32_t granules = size_class::granules(bytes);
-  unsigned size_class = size_class::of_granules(granules);
+  const uint32_t granules = size_class::granules(bytes);
+  const unsigned size_class = size_class::of_granules(granules);
   if (Block* block = take_parked(stream, granules)) return hand_out(*block, bytes);
   for (int attempt = 0;; ++attempt) {
     Result<Reservation> room = make_room(lock, granules, nullptr);
@@ -94,38 +94,46 @@ Result<void*> EngineImpl::allocate_large(Lock& lock, unsigned stream, size_t byt
       if (frames.error().detail == CUDA_ERROR_OUT_OF_MEMORY && attempt < 8) continue;
       return frames.error();
     }
-    auto address = arena_->take(granules);
-    block = address ? table_.make() : nullptr;
-    if (!block) {
-      if (address) arena_->give(*address, granules);
-      frames_.give(*frames);
-      return make_error(Code::out_of_memory, 0, "no addresses left in the arena");
-    }
-    block->address = *address;
-    block->granules = granules;
-    block->bytes = (bytes + unit_bytes - 1) / unit_bytes * unit_bytes;
-    block->stream = static_cast<uint16_t>(stream);
-    block->size_class = static_cast<uint16_t>(size_class);
-    make_spans(*block);
-    if (Result<void> mapped = map_spans(*block, *frames, granules); !mapped) {
-      block->spans.clear();
-      arena_->give(block->address, granules);
-      table_.recycle(block);
-      return mapped.error();
-    }
-    block->live_at = static_cast<uint32_t>(live_.size());
-    live_.push_back(block);
-    block->use.store(0, std::memory_order_relaxed);
-    arena_->set(block->address, granules, block->index + 1);
-    reserved_tally_[1].add(static_cast<int64_t>(block->mapped_bytes()));
-    segment_tally_[1].add(1);
-    transit(*block, Event::allocate, life_flags | word::small | word::many_uses | word::zero_copy);
+    Result<Block*> made = make_block(stream, bytes, std::move(*frames));
+    if (!made) return made.error();
     uint64_t used = frames_.held_granules() - frames_.free_granules();
     if (static_cast<double>(used) >
         options_.watch_fraction * static_cast<double>(frames_.budget_granules()))
       watch_due_ = true;
-    return hand_out(*block, bytes);
+    return hand_out(**made, bytes);
   }
+}
+
+/// A large block of `frames`, resident and not handed out yet. On failure the frames are given back.
+Result<Block*> EngineImpl::make_block(unsigned stream, size_t bytes, std::vector<Frame> frames) {
+  const uint32_t granules = size_class::granules(bytes);
+  auto address = arena_->take(granules);
+  Block* block = address ? table_.make() : nullptr;
+  if (!block) {
+    if (address) arena_->give(*address, granules);
+    frames_.give(frames);
+    return make_error(Code::out_of_memory, 0, "no addresses left in the arena");
+  }
+  block->address = *address;
+  block->granules = granules;
+  block->bytes = (bytes + unit_bytes - 1) / unit_bytes * unit_bytes;
+  block->stream = static_cast<uint16_t>(stream);
+  block->size_class = static_cast<uint16_t>(size_class::of_granules(granules));
+  make_spans(*block);
+  if (Result<void> mapped = map_spans(*block, frames, granules); !mapped) {
+    block->spans.clear();
+    arena_->give(block->address, granules);
+    table_.recycle(block);
+    return mapped.error();
+  }
+  block->live_at = static_cast<uint32_t>(live_.size());
+  live_.push_back(block);
+  block->use.store(0, std::memory_order_relaxed);
+  arena_->set(block->address, granules, block->index + 1);
+  reserved_tally_[1].add(static_cast<int64_t>(block->mapped_bytes()));
+  segment_tally_[1].add(1);
+  transit(*block, Event::allocate, life_flags | word::small | word::many_uses | word::zero_copy);
+  return block;
 }
 
 Result<void> EngineImpl::add_segment(Lock& lock, unsigned stream) {

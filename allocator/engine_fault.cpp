@@ -152,7 +152,10 @@ bool EngineImpl::start_read(Block& block, uint32_t index) {
   IoRequest* request = request_for(block, index, piece.slot);
   Result<void> begun = store_->read(queue_, piece.slot, {staging->data, staging->bytes},
                                     reinterpret_cast<uint64_t>(request));
-  if (begun) return true;
+  if (begun) {
+    ++reads_in_flight_;
+    return true;
+  }
   StoreCompletion failed;
   failed.kind = StoreCompletion::Kind::read;
   failed.error = begun.error();

@@ -6,6 +6,7 @@
 //   engine_map.cpp       a block's spans: mapped and unmapped
 //   engine_spill.cpp     copy out, unmap, write to the store
 //   engine_fault.cpp     map again, read, copy in
+//   engine_births.cpp    blocks mapped ahead of the allocations that come
 //   engine_lifetimes.cpp what leaves and what is fetched when every next use is known
 //   engine_stats.cpp     statistics, invariant walk
 //
@@ -27,6 +28,7 @@
 #include "allocator/event_ring.h"
 #include "allocator/lifetimes/decide.h"
 #include "allocator/lifetimes/history.h"
+#include "allocator/lifetimes/load.h"
 #include "allocator/tallies.h"
 #include "allocator/trace.h"
 
@@ -75,6 +77,7 @@ struct Plan {
     uint64_t granules;  // to leave
     uint64_t next_use;  // as an event's number
     uint64_t age;       // when it was decided: a block touched since is no longer meant
+    bool spare = false; // to leave only while nothing else does
   };
   bool valid = false;
   uint64_t made = 0;            // event number
@@ -135,6 +138,14 @@ class EngineImpl final : public Engine {
   static constexpr unsigned read_tries_most = 8;
   // So much of the memory more than what lacks is made valid elsewhere ahead.
   static constexpr uint64_t spare_part = 16;
+  // A decision looks at a whole period; so many steps are looked at in a period, at least.
+  static constexpr uint64_t decision_steps = 1ull << 26;
+  // Where the SSDs are reading for more than such a part of the time, what comes from there replaces
+  // what must come from there too only in the last of so many parts of the period before its use.
+  static constexpr double reading_most = .8;
+  static constexpr uint64_t swap_part = 128;
+  // So many events ahead blocks are made for allocations that come.
+  static constexpr uint64_t births_ahead = 4;
   static constexpr size_t unit_bytes = 512;
   static constexpr uint32_t units_per_segment = granule_bytes / unit_bytes;
   static constexpr uint32_t segments_most = 1u << 17;
@@ -158,6 +169,7 @@ class EngineImpl final : public Engine {
   }
   void* hand_out(Block& block, size_t requested);
   Result<void*> allocate_large(Lock& lock, unsigned stream, size_t bytes);
+  Result<Block*> make_block(unsigned stream, size_t bytes, std::vector<Frame> frames);
   Result<void*> allocate_small(Lock& lock, unsigned stream, size_t bytes);
   Result<void> add_segment(Lock& lock, unsigned stream);
   Block* take_parked(unsigned stream, uint32_t granules);
@@ -188,7 +200,7 @@ class EngineImpl final : public Engine {
   // engine_room.cpp
   Result<Reservation> make_room(Lock& lock, uint64_t granules, const Block* wanted);
   uint64_t park_ready(bool small_too);
-  uint64_t reclaim_parked(uint64_t granules);
+  uint64_t reclaim_parked(uint64_t granules, bool spare_claimed = false);
   uint64_t evict(uint64_t granules, const Block* except);
   uint64_t leaving_granules() const;
   bool held_by_others() const;
@@ -200,6 +212,7 @@ class EngineImpl final : public Engine {
   static uint64_t leaving_granules(const Block& block);
   void advance_spill(Block& block);
   bool finish_spill(Block& block);
+  void finish_spills();
   void keep(Block& block);
   void make_pieces(Block& block);
   Staging* staging_for(size_t bytes, uint64_t reserve);
@@ -232,11 +245,31 @@ class EngineImpl final : public Engine {
   bool fetch_ahead();
   bool clean_ahead_of_leaving();
   bool read_ahead();
+  uint64_t give_way_after(const Plan::Entry& entry) const;
   uint64_t evict_farthest(uint64_t granules, const Block* except, uint64_t beyond, bool clean_only);
   uint64_t immovable_granules(const Block& block) const;
   uint64_t clean_granules(Block& block) const;
   bool meant(const Plan::Entry& entry) const;
   void lay_out_period();
+
+  // engine_births.cpp
+  struct Births {
+    struct Kind {  // of blocks that are alike to an allocation
+      unsigned stream;
+      uint32_t granules;
+      uint32_t ready;    // that nothing is counted on yet
+      uint32_t claimed;  // that allocations are counted on
+      uint32_t spared;   // of those, in a round of reclaim_parked()
+    };
+    uint64_t done_at = UINT64_MAX;   // event number up to which all was done
+    std::vector<Kind> kinds;         // of the coming allocations
+    std::vector<uint16_t> stream_of; // by identity: the stream + 1 that allocated it last
+  };
+  bool allocate_ahead();
+  Births::Kind& births_kind(unsigned stream, uint32_t granules);
+  bool make_ready_ahead(unsigned stream, size_t bytes);
+  bool room_for_birth(uint64_t granules);
+  bool spared(const Block& block);
 
   // engine_fault.cpp
   Result<void> begin_fault(Lock& lock, Block& block, bool anyway);
@@ -280,6 +313,7 @@ class EngineImpl final : public Engine {
   std::deque<CopyInFlight> copies_out_, copies_in_;
   std::unordered_set<IoRequest*> requests_;
   uint64_t writing_bytes_ = 0;
+  unsigned reads_in_flight_ = 0;
   std::deque<PieceRef> unwritten_, clean_host_;
   std::deque<std::pair<PieceRef, unsigned>> prefetches_;  // (block, stream)
   // Looked up without the lock: pointers never move, and a Segment is never freed, only reused.
@@ -305,6 +339,9 @@ class EngineImpl final : public Engine {
   std::vector<Life> life_of_;           // by descriptor
   
   Plan plan_;
+  Births births_;
+  lifetimes::Load reading_;             // of the store
+  uint64_t reading_since_ = 0;          // event number at which reading_'s period began
   struct Scratch {                      // of one decision, kept for its memory
     std::vector<Block*> blocks;
     std::vector<lifetimes::Item> items;

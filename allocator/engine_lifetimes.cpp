@@ -44,10 +44,14 @@ void EngineImpl::learn() {
     while (ring_->pop(event));
   }
   // Often enough to follow, seldom enough to cost little: a decision looks at the whole period.
-  const uint64_t patience = std::max<uint64_t>(history_->period() / 128, 8);
+  // What is wholly carried out leaves a channel idle, and is made anew sooner.
+  const bool spent = plan_.cleaned == plan_.leaving.size() || plan_.fetch.empty();
+  const uint64_t period = history_->period(), seldom = std::max<uint64_t>(period / 128, 8);
+  const uint64_t patience =
+      spent ? std::min(std::max(period / 4096, period * period / decision_steps), seldom) : seldom;
   if (!history_->known())
     plan_.valid = false;
-  else if (!plan_.valid || plan_.period != history_->period() ||
+  else if (!plan_.valid || plan_.period != period ||
            history_->now() >= plan_.made + patience)
     replan();
 }
@@ -59,6 +63,9 @@ void EngineImpl::feed(const EventRing::Event& event) {
   if (event.kind == EventKind::allocate || (!life && event.kind != EventKind::free)) {
     if (life) history_->free(life);
     life = history_->allocate(table_[event.block].granules * granule_bytes);
+    const Identity identity = history_->identity(life);
+    if (identity >= births_.stream_of.size()) births_.stream_of.resize(identity + 1024);
+    births_.stream_of[identity] = static_cast<uint16_t>(table_[event.block].stream + 1);
   }
   if (event.kind == EventKind::free) {
     if (life) history_->free(life);
@@ -184,18 +191,26 @@ void EngineImpl::replan() {
   std::sort(plan_.later.begin(), plan_.later.end(),
             [](const Plan::Entry& a, const Plan::Entry& b) { return a.next_use < b.next_use; });
   for (uint32_t i : decision.farthest) plan_.farthest.push_back(entry(i));
-  for (auto [i, granules] : decision.leaving) plan_.leaving.push_back(entry(i, granules));
+  for (auto [i, granules, spare] : decision.leaving) {
+    plan_.leaving.push_back(entry(i, granules));
+    plan_.leaving.back().spare = spare;
+  }
   plan_.valid = true;
   plan_.window = now + decision.window;
   plan_.excess = decision.peak > capacity ? decision.peak - capacity : 0;
   plan_.made = now;
   plan_.period = history_->period();
   plan_.cleaned = plan_.read = 0;
+  if (now >= reading_since_ + plan_.period) {
+    reading_.period_over();
+    reading_since_ = now;
+  }
 }
 
 /// One round of doing what was decided. True when something was begun.
 bool EngineImpl::carry_out() {
-  bool any = fetch_ahead();
+  bool any = allocate_ahead();
+  any |= fetch_ahead();
   if (!stuck_) any |= clean_ahead_of_leaving();
   if (store_ && !host_is_passage()) any |= read_ahead();
   return any;
@@ -239,6 +254,15 @@ uint64_t EngineImpl::evict_farthest(uint64_t granules, const Block* except, uint
   return started;
 }
 
+/// What is used after this event leaves for the entry. Each such swap is a read to come: where SSDs
+/// have little time left, an early swap takes it from what is needed.
+uint64_t EngineImpl::give_way_after(const Plan::Entry& entry) const {
+  if (reading_.part() < reading_most || !host_is_passage()) return entry.next_use;
+  const uint64_t now = history_->now(), period = history_->period();
+  if (entry.next_use <= now + period / swap_part) return entry.next_use;
+  return std::max(entry.next_use, now + period);
+}
+
 /// Brings back what is used next, as long as the window has room for it and what leaves for it is
 /// clean. Few pieces at a time: what is wanted at once must not queue behind them.
 bool EngineImpl::fetch_ahead() {
@@ -264,17 +288,13 @@ bool EngineImpl::fetch_ahead() {
     const uint64_t span = options_.span_bytes / granule_bytes;
     if (granules < std::min<uint64_t>(span, block.granules - block.mapped)) {
       park_ready(false);
-      reclaim_parked(span);
+      reclaim_parked(span, true);
       granules = prefetchable_granules(block);
     }
     if (granules == 0) {
       uint64_t coming = frames_.available() + leaving_granules();
-      if (coming < span) evict_farthest(span - coming, &block, entry.next_use, true);
-      for (size_t i = 0; i < spilling_.size();) {
-        Block* leaving = spilling_[i];
-        finish_spill(*leaving);
-        if (i < spilling_.size() && spilling_[i] == leaving) ++i;
-      }
+      if (coming < span) evict_farthest(span - coming, &block, give_way_after(entry), true);
+      finish_spills();
       granules = prefetchable_granules(block);
     }
     granules = std::min(granules, span);
@@ -340,6 +360,10 @@ bool EngineImpl::clean_ahead_of_leaving() {
     for (const CopyInFlight& copy : copies_out_) on_the_way += copy.staging->bytes;
     if (on_the_way >= in_flight_bytes() / 2 || !room_to_clean()) break;
     const Plan::Entry& entry = plan_.leaving[plan_.cleaned];
+    if (entry.spare && store_ && host_is_passage() &&
+        on_the_way + writing_bytes_ + unwritten_.size() * options_.piece_bytes >=
+            2 * options_.span_bytes)
+      break;
     Block& block = *entry.block;
     if (block.state() == State::spilling && meant(entry)) break;  // on its way already
     const uint64_t clean = clean_granules(block), covered = clean + block.granules - block.mapped;

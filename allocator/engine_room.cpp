@@ -30,7 +30,7 @@ Result<Reservation> EngineImpl::make_room(Lock& lock, uint64_t granules, const B
     }
     if (reservation.granules() != granules) {
       park_ready(false);
-      reclaim_parked(granules);
+      reclaim_parked(granules, true);
       reservation = frames_.reserve(granules);
     }
     if (reservation.granules() == granules) {
@@ -47,6 +47,7 @@ Result<Reservation> EngineImpl::make_room(Lock& lock, uint64_t granules, const B
     for (Block* block : draining_) coming += block->device;
     if (coming < granules) evict(granules - coming, wanted);
     bool changed = pump_locked();
+    reclaim_parked(granules);
     reservation = frames_.reserve(granules);
     if (reservation.granules() == granules) {
       if (begin && !wanted) count_stall(begin);  // else whoever wants the block counts
@@ -108,16 +109,19 @@ uint64_t EngineImpl::park_ready(bool small_too) {
 }
 
 /// Unmaps parked blocks whose uses are over, the ones that were freed first, until `granules` are
-/// available; has events recorded behind the others.
-uint64_t EngineImpl::reclaim_parked(uint64_t granules) {
+/// available; has events recorded behind the others. `spare_claimed`: not those that allocations
+/// soon to come are counted on.
+uint64_t EngineImpl::reclaim_parked(uint64_t granules, bool spare_claimed) {
   std::sort(parked_.begin(), parked_.end(), [](const Block* a, const Block* b) {
     return a->age.load(std::memory_order_relaxed) > b->age.load(std::memory_order_relaxed);
   });
+  for (Births::Kind& kind : births_.kinds) kind.spared = 0;
   uint64_t reclaimed = 0;
   for (size_t i = parked_.size(); i-- > 0;) {
     Block& block = *parked_[i];
     bool zero_copy = block.word.load(std::memory_order_relaxed) & word::zero_copy;
     if (!zero_copy && frames_.available() >= granules) continue;
+    if (spare_claimed && !zero_copy && spared(block)) continue;
     if (!uses_over(block)) {
       close_uses(block);
       continue;

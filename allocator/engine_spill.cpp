@@ -156,6 +156,14 @@ bool EngineImpl::finish_spill(Block& block) {
   return true;
 }
 
+void EngineImpl::finish_spills() {
+  for (size_t i = 0; i < spilling_.size();) {
+    Block* leaving = spilling_[i];
+    finish_spill(*leaving);
+    if (i < spilling_.size() && spilling_[i] == leaving) ++i;
+  }
+}
+
 /// Ends a spill: everything that was to leave has left, or it was touched, or failed. Resident when
 /// nothing was unmapped; hosted when something was.
 void EngineImpl::keep(Block& block) {

@@ -66,8 +66,7 @@ class Cover {
  public:
   explicit Cover(const Situation& s) {
     int64_t alive = 0, covered = 0;
-    // What is fetched for a use is there a little before it and after: the spare part is for that.
-    const auto capacity = static_cast<int64_t>(s.capacity) - static_cast<int64_t>(s.spare);
+    const auto capacity = static_cast<int64_t>(s.capacity);
     for (const Item& item : s.items) {
       if (item.born) continue;
       alive += static_cast<int64_t>(item.size);
@@ -113,15 +112,21 @@ void choose_leaving(const Situation& s, const Cover& cover, const NextTimes& nex
     if (next.change[a] != next.change[b]) return next.change[a] > next.change[b];
     return next.use[a] != next.use[b] ? next.use[a] > next.use[b] : a < b;
   });
-  int64_t chosen = 0;
-  for (uint32_t i : dirty) {
-    const Item& item = s.items[i];
-    const int64_t lacks = cover.before(next.change[i]) - chosen;
-    if (lacks <= 0) continue;
-    const uint64_t part =
-        std::min(item.on_device - item.clean, static_cast<uint64_t>(lacks));
-    decision.leaving.push_back({i, covering(item) + part});
-    chosen += static_cast<int64_t>(part);
+  // What is fetched for a use is there a little before it and after: the spare part is for that, when
+  // all that lacks is chosen.
+  std::vector<uint64_t> parts(dirty.size());
+  for (const uint64_t spare : {uint64_t{0}, s.spare}) {
+    int64_t chosen = 0;
+    for (size_t d = 0; d < dirty.size(); ++d) {
+      const Item& item = s.items[dirty[d]];
+      const int64_t lacks =
+          cover.before(next.change[dirty[d]]) + static_cast<int64_t>(spare) - chosen;
+      if (lacks <= 0) continue;
+      const uint64_t part = std::min(item.on_device - item.clean, static_cast<uint64_t>(lacks));
+      if (part > parts[d]) decision.leaving.push_back({dirty[d], covering(item) + part, spare > 0});
+      parts[d] = std::max(parts[d], part);
+      chosen += static_cast<int64_t>(part);
+    }
   }
 }
 

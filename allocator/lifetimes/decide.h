@@ -57,6 +57,7 @@ struct Decision {
   struct Leaving {
     uint32_t item;
     uint64_t granules;
+    bool spare;  // beyond what lacks: nothing else is to wait for it
   };
   std::vector<Leaving> leaving;
   /// Items on the device, the farthest next use first; without those that die before it.

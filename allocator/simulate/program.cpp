@@ -154,6 +154,7 @@ void Program::wait_until_running(uint64_t most) {
     if (options_.timeline && now >= sampled_ns_ + sample_step_ns_) sample();
     if (engine_.pump() && ++pumps < pumps_most) continue;
     pumps = 0;
+    if (launched_ - ended_ <= most) break;  // ended while the service was in the driver
     machine_.clock().wait(UINT64_MAX);
   }
 }

@@ -176,6 +176,16 @@ inline unsigned of_granules(uint32_t granules) {
 /// A stream's ready blocks, one stack per size class.
 struct ReadyStacks {
   std::array<ReadyStack, size_class::count> stacks;
+  /// A bit per size class whose stack may hold something: those that look for all ready blocks need
+  /// not look at a thousand empty stacks. A push that races with a look may leave its bit unset.
+  std::array<std::atomic<uint64_t>, (size_class::count + 63) / 64> used{};
+
+  void push(BlockTable& table, Block& block) {
+    stacks[block.size_class].push(table, block);
+    std::atomic<uint64_t>& word = used[block.size_class / 64];
+    const uint64_t bit = uint64_t{1} << block.size_class % 64;
+    if (!(word.load(std::memory_order_relaxed) & bit)) word.fetch_or(bit, std::memory_order_release);
+  }
 };
 
 }  // namespace firn

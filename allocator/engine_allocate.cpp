@@ -238,7 +238,7 @@ void EngineImpl::make_ready(Block& block) {
   ++block.generation;
   block.use.store(streams_.now(block.stream).bits, std::memory_order_relaxed);
   if (block.size_class < size_class::count) {
-    ready(block.stream).stacks[block.size_class].push(table_, block);
+    ready(block.stream).push(table_, block);
   } else {
     Lock lock(mutex_);
     parked_.push_back(&block);
@@ -308,7 +308,7 @@ void EngineImpl::finish_free(Block& block) {
     deferred_.push_back(&block);
     busy_.store(true, std::memory_order_relaxed);
   } else if (block.size_class < size_class::count && !(w & word::zero_copy)) {
-    ready(block.stream).stacks[block.size_class].push(table_, block);
+    ready(block.stream).push(table_, block);
   } else {
     parked_.push_back(&block);
   }
@@ -325,7 +325,7 @@ void EngineImpl::settle_deferred() {
     deferred_.erase(deferred_.begin() + static_cast<ptrdiff_t>(i));
     if (block.size_class < size_class::count &&
         !(block.word.load(std::memory_order_relaxed) & word::zero_copy))
-      ready(block.stream).stacks[block.size_class].push(table_, block);
+      ready(block.stream).push(table_, block);
     else
       parked_.push_back(&block);
   }

@@ -56,7 +56,7 @@ bool EngineImpl::make_ready_ahead(unsigned stream, size_t bytes) {
   ++(*block)->generation;
   (*block)->age.store(tick_.fetch_add(1, std::memory_order_relaxed), std::memory_order_relaxed);
   if ((*block)->size_class < size_class::count)
-    ready(stream).stacks[(*block)->size_class].push(table_, **block);
+    ready(stream).push(table_, **block);
   else
     parked_.push_back(*block);
   return true;

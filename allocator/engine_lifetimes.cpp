@@ -45,7 +45,8 @@ void EngineImpl::learn() {
   }
   // Often enough to follow, seldom enough to cost little: a decision looks at the whole period.
   // What is wholly carried out leaves a channel idle, and is made anew sooner.
-  const bool spent = plan_.cleaned == plan_.leaving.size() || plan_.fetch.empty();
+  const bool spent =
+      plan_.excess > 0 && (plan_.cleaned == plan_.leaving.size() || plan_.fetch.empty());
   const uint64_t period = history_->period(), seldom = std::max<uint64_t>(period / 128, 8);
   const uint64_t patience =
       spent ? std::min(std::max(period / 4096, period * period / decision_steps), seldom) : seldom;

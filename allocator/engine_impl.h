@@ -74,7 +74,7 @@ struct Plan {
   struct Entry {
     Block* block;
     uint32_t generation;
-    uint64_t granules;  // to leave
+    uint64_t granules;  // to be away or clean; of what is fetched, to be on the device
     uint64_t next_use;  // as an event's number
     uint64_t age;       // when it was decided: a block touched since is no longer meant
     bool spare = false; // to leave only while nothing else does

@@ -184,7 +184,8 @@ void EngineImpl::replan() {
   plan_.fetch.clear();
   plan_.farthest.clear();
   plan_.leaving.clear();
-  for (uint32_t i : decision.fetch) plan_.fetch.push_back(entry(i));
+  for (uint32_t i : decision.fetch) plan_.fetch.push_back(entry(i, blocks[i]->granules));
+  if (!plan_.fetch.empty()) plan_.fetch.back().granules = decision.last_granules;
   plan_.later.clear();
   if (store_)
     for (uint32_t i = 0; i < blocks.size(); ++i)
@@ -272,7 +273,7 @@ bool EngineImpl::fetch_ahead() {
     Plan::Entry& entry = plan_.fetch.front();
     Block& block = *entry.block;
     State state = block.state();
-    if (!meant(entry) || block.mapped == block.granules ||
+    if (!meant(entry) || block.mapped >= entry.granules ||
         (state != State::hosted && state != State::spilled && state != State::faulting &&
          state != State::spilling)) {
       plan_.fetch.pop_front();
@@ -298,7 +299,7 @@ bool EngineImpl::fetch_ahead() {
       finish_spills();
       granules = prefetchable_granules(block);
     }
-    granules = std::min(granules, span);
+    granules = std::min({granules, span, entry.granules - block.mapped});
     if (granules == 0) break;
     uint64_t whole = 0;  // spans, not parts of them
     for (const Span& part : block.spans) {

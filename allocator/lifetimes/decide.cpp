@@ -21,6 +21,9 @@ class Window {
     peak_ = std::max(peak_, change_);
     return kept_ + peak_ <= capacity_;
   }
+  uint64_t room() const {
+    return static_cast<uint64_t>(std::max<int64_t>(capacity_ - kept_ - peak_, 0));
+  }
   void death(uint64_t size) { change_ -= static_cast<int64_t>(size); }
 
  private:
@@ -102,6 +105,17 @@ class Cover {
   std::vector<std::pair<uint64_t, int64_t>> short_;  // (events from now, the most until then)
 };
 
+/// Whatever will not have changed when room lacks, as it leaves then. Until that is worth nothing.
+void choose_all_leaving(const Situation& s, const NextTimes& next, Decision& decision) {
+  for (uint32_t i = 0; i < s.items.size(); ++i)
+    if (s.items[i].on_device > s.items[i].clean && next.change[i] > decision.lacking)
+      decision.leaving.push_back({i, s.items[i].size});
+  std::sort(decision.leaving.begin(), decision.leaving.end(), [&](const auto& a, const auto& b) {
+    const uint64_t use_a = next.use[a.item], use_b = next.use[b.item];
+    return use_a != use_b ? use_a > use_b : a.item < b.item;
+  });
+}
+
 /// Every block chosen covers all instants before the next change of those chosen after it.
 void choose_leaving(const Situation& s, const Cover& cover, const NextTimes& next,
                     Decision& decision) {
@@ -133,6 +147,7 @@ void choose_leaving(const Situation& s, const Cover& cover, const NextTimes& nex
 void look_through_window(const Situation& s, Decision& decision) {
   std::vector<bool> kept(s.items.size());
   Window window(s.capacity);
+  decision.lacking = 0;
   for (const Item& item : s.items)  // what cannot leave at once stays
     if (!window.keep(item.on_device - item.clean)) return;
   for (const Step& step : s.steps) {
@@ -143,8 +158,13 @@ void look_through_window(const Situation& s, Decision& decision) {
       kept[step.item] = true;
     } else if (!kept[step.item]) {
       const bool use = uses(step);  // one that dies unused is there until then
+      const uint64_t left = window.room();
       room = window.keep(use ? covering(item) : item.clean);
-      if (room && use && item.on_device < item.size) decision.fetch.push_back(step.item);
+      const uint64_t away = item.size - item.on_device, part = left - std::min(left, item.clean);
+      if (use && away > 0 && (room || part > 0)) {  // as much of it as there is room for
+        decision.fetch.push_back(step.item);
+        decision.last_granules = item.on_device + std::min(away, part);
+      }
       if (use)
         kept[step.item] = true;
       else
@@ -152,9 +172,13 @@ void look_through_window(const Situation& s, Decision& decision) {
     } else if (step.kind == Step::Kind::death) {
       window.death(item.size);
     }
-    if (!room) break;
+    if (!room) {
+      decision.lacking = step.ahead;
+      return;
+    }
     decision.window = step.ahead;
   }
+  decision.lacking = no_use;
 }
 
 }  // namespace
@@ -170,7 +194,10 @@ Decision decide(const Situation& situation) {
   std::sort(decision.farthest.begin(), decision.farthest.end(), [&](uint32_t a, uint32_t b) {
     return next.use[a] != next.use[b] ? next.use[a] > next.use[b] : a < b;
   });
-  choose_leaving(situation, cover, next, decision);
+  if (situation.eager)
+    choose_all_leaving(situation, next, decision);
+  else
+    choose_leaving(situation, cover, next, decision);
   decision.next_use = std::move(next.use);
   return decision;
 }

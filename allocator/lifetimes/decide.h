@@ -4,11 +4,13 @@
 // Two looks ahead. Cover: at every instant of the period, what is alive beyond the capacity has to be
 // away. What is away or valid elsewhere covers the instants until it is written again: until then it
 // leaves without I/O, however often it is read. For the rest blocks are made valid elsewhere, as
-// early as possible, those first that are written last, which covers most; nothing else is worth a
-// write. The window goes as far as there is room, at every instant, for everything used until then
-// that is on the device or fetched now, beside what is allocated and freed meanwhile and what cannot
-// leave without being written: so far it is safe to fetch, in the order of next use. What leaves is
-// what is used last (Belady, A study of replacement algorithms, 1966).
+// early as possible, those first that are written last, which covers most. Nothing else is worth a
+// write, where writes wear something out; where they do not (`eager`), what comes back comes the
+// earlier the more can leave for it, and the way out is never idle. The window goes as far as there
+// is room, at every instant, for everything used until then that is on the device or fetched now,
+// beside what is allocated and freed meanwhile and what cannot leave without being written: so far
+// it is safe to fetch, in the order of next use, the last of it in part. What leaves is what is used
+// last (Belady, A study of replacement algorithms, 1966).
 //
 // Cost: O(n log n) for n steps.
 #pragma once
@@ -48,11 +50,14 @@ struct Situation {
   uint64_t period = 0;    // events; steps go no further
   std::span<const Item> items;
   std::span<const Step> steps;
+  bool eager = false;  // copies cost nothing while nothing else is to be copied out
 };
 
 struct Decision {
-  /// Items away or partly away, by next use: each has room from now until then.
+  /// Items away or partly away, by next use: each has room from now until then, the last of them so
+  /// many granules of it, those on the device included.
   std::vector<uint32_t> fetch;
+  uint64_t last_granules = 0;
   /// What to make valid elsewhere, in that order: so much of the item is to be away or clean.
   struct Leaving {
     uint32_t item;
@@ -63,6 +68,7 @@ struct Decision {
   /// Items on the device, the farthest next use first; without those that die before it.
   std::vector<uint32_t> farthest;
   std::vector<uint64_t> next_use;  // of each item: events from now; no_use: none known, or dead
+  uint64_t lacking = no_use;       // events from now: the first that has no room without a write
   uint64_t window = 0;             // events from now until which fetch holds
   uint64_t peak = 0;               // granules there would be at most, were everything on the device
 };

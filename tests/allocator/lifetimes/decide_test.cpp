@@ -16,7 +16,9 @@ struct Case {
   std::vector<Item> items;
   std::vector<Step> steps;
   uint64_t capacity = 0, spare = 0, period = 0;
-  Situation situation() const { return {capacity, spare, period, items, steps}; }
+  Situation situation(bool eager = false) const {
+    return {capacity, spare, period, items, steps, eager};
+  }
 };
 
 /// Blocks that are there, in part away or clean, and a period in which blocks are born, used, written
@@ -85,7 +87,9 @@ bool lives_at(const Case& c, uint32_t item, uint64_t ahead) {
 void expect_room(const Case& c, const Decision& d) {
   for (size_t f = 0; f < d.fetch.size(); ++f) {
     const uint64_t use = first(c, d.fetch[f], false);
-    ASSERT_LE(use, d.window);
+    const bool last = f + 1 == d.fetch.size();
+    ASSERT_LE(use, last ? std::max(d.window, d.lacking) : d.window);
+    ASSERT_TRUE(!last || d.last_granules > c.items[d.fetch[f]].on_device);
     for (uint64_t at = 0; at <= use; ++at) {
       uint64_t there = 0;
       for (uint32_t i = 0; i < c.items.size(); ++i) {
@@ -94,7 +98,9 @@ void expect_room(const Case& c, const Decision& d) {
         const bool fetched =
             std::find(d.fetch.begin(), d.fetch.begin() + static_cast<ptrdiff_t>(f) + 1, i) !=
             d.fetch.begin() + static_cast<ptrdiff_t>(f) + 1;
-        if (item.born || fetched)
+        if (fetched && last && i == d.fetch[f])
+          there += d.last_granules;
+        else if (item.born || fetched)
           there += item.size;
         else if (first(c, i, false) <= use)
           there += item.on_device;
@@ -139,7 +145,40 @@ void expect_cover(const Case& c, const Decision& d) {
   }
 }
 
+/// All that is dirty, but not what changes before room lacks.
+void expect_eager(const Case& c, const Decision& d) {
+  uint64_t dirty = 0;
+  for (uint32_t i = 0; i < c.items.size(); ++i) {
+    uint64_t change = first(c, i, true);
+    if (change == UINT64_MAX) {
+      const uint32_t again = c.items[i].again;
+      change = again == Item::none ? UINT64_MAX : first(c, again, true);
+      if (change != UINT64_MAX) change += c.period;
+    }
+    dirty += c.items[i].on_device > c.items[i].clean && change > d.lacking;
+  }
+  EXPECT_EQ(d.leaving.size(), dirty);
+  for (const Decision::Leaving& leaving : d.leaving)
+    EXPECT_EQ(leaving.granules, c.items[leaving.item].size);
+  EXPECT_TRUE(std::is_sorted(d.leaving.begin(), d.leaving.end(), [&](auto& a, auto& b) {
+    return d.next_use[a.item] > d.next_use[b.item];
+  }));
+}
+
 }  // namespace
+
+TEST(Decide, what_has_no_room_is_fetched_in_part) {
+  Case c;
+  c.items = {{.size = 4, .on_device = 4, .again = 0}, {.size = 4, .on_device = 1, .clean = 1}};
+  c.steps = {{1, Step::Kind::read, 1}, {2, Step::Kind::write, 0}};
+  c.capacity = 7;
+  c.period = 2;
+  const Decision d = decide(c.situation());
+  EXPECT_EQ(d.fetch, (std::vector<uint32_t>{1}));
+  EXPECT_EQ(d.last_granules, 3u);
+  EXPECT_EQ(d.lacking, 1u);
+  EXPECT_EQ(d.window, 0u);
+}
 
 TEST(Decide, nothing_moves_where_everything_fits) {
   Case c;
@@ -190,6 +229,7 @@ TEST(Decide, holds_what_it_promises) {
     EXPECT_TRUE(std::is_sorted(d.farthest.begin(), d.farthest.end(), [&](uint32_t a, uint32_t b) {
       return d.next_use[a] > d.next_use[b];
     }));
+    expect_eager(c, decide(c.situation(true)));
     if (HasFailure()) return;
   }
   if (end - begin > 1) {  // the cases are of interest

@@ -1,0 +1,160 @@
+// Where a rehearsal takes place: blocks in pieces, device memory, host memory, channels, and one
+// plan that is carried out. Owns all of it. Private to rehearse.cpp.
+//
+// A piece's bytes are valid on the device, in host memory, in the store, in any number of them; a
+// piece is clean when it is on the device and valid elsewhere. Device memory of a piece is given
+// back only when it is clean or dead, and no copy of it is in flight.
+#pragma once
+
+#include <deque>
+#include <queue>
+#include <vector>
+
+#include "allocator/lifetimes/rehearse.h"
+
+namespace firn::lifetimes {
+
+struct StagePiece {
+  uint32_t granules = 0;
+  bool device = false;    // valid there
+  bool arriving = false;  // device memory is taken, the bytes are on their way
+  bool leaving = false;   // room is wanted: leaves as soon as it is valid elsewhere
+  bool going = false;     // a copy out is in flight
+  bool host = false;      // host memory is taken
+  bool host_valid = false, store_valid = false;
+  bool writing = false, reading = false;  // to, from the store
+  bool clean() const { return device && (host_valid || store_valid); }
+  bool mapped() const { return device || arriving; }
+};
+
+struct StageBlock {
+  std::vector<StagePiece> pieces;
+  uint32_t life = 0;         // 0: dead
+  uint32_t version = 0;      // of its contents
+  uint64_t size = 0, mapped = 0, clean = 0;  // granules; mapped: with those that arrive
+  uint64_t touched = 0;      // number of the last step
+  uint64_t next_use = no_use;  // number of the step
+  bool held = false;         // used by the kernels that run now or next
+  bool changing = false;     // held, and written
+  bool dying = false;        // dead when they are over
+  bool unborn = false;       // waits for room
+  bool proven = false;       // used at least once since its birth
+  bool away() const { return mapped < size; }
+};
+
+class Stage {
+ public:
+  struct Entry {
+    uint32_t block, life;
+    uint64_t touched, next_use;
+    uint64_t granules;  // to be away or clean
+  };
+  struct Plan {
+    std::vector<Entry> fetch, farthest, leaving, later;
+    uint64_t window = 0, excess = 0;  // step's number, granules
+    size_t fetched = 0, cleaned = 0, read = 0;  // how far it was carried out
+  };
+
+  Stage(const RehearsalMachine& machine, const Tuning& tuning, Rehearsed& result,
+        RehearsalObserver* observer);
+
+  /// A block with nothing on the device and nothing elsewhere.
+  uint32_t make(uint64_t granules);
+  /// As the rehearsal begins: so much of it is on the device, so much of that clean.
+  void place(uint32_t block, uint64_t on_device, uint64_t clean, uint64_t in_store);
+  void bear(uint32_t block);
+  /// The program waits for it from here on: nothing of it leaves.
+  void want(uint32_t block, uint64_t step);
+  bool is_there(uint32_t block) const;
+  void use(uint32_t block);
+  void change(uint32_t block);
+  void kill(uint32_t block);
+  /// The kernels that ran are over.
+  void let_go();
+
+  StageBlock& operator[](uint32_t block) { return blocks_[block]; }
+  uint32_t count() const { return static_cast<uint32_t>(blocks_.size()); }
+  uint64_t free() const { return machine_.capacity - taken_; }
+  uint64_t draining() const { return draining_; }
+  uint64_t now() const { return now_; }
+  /// Granules of the copies out and in that are over.
+  uint64_t moved() const { return moved_; }
+
+  /// Carried out by pump().
+  Plan plan;
+  void planned() { farthest_begin_ = 0; }
+  /// Waited for: this block, or room for it when it is unborn.
+  static constexpr uint32_t nobody = UINT32_MAX;
+  uint32_t wanted = nobody;
+
+  /// Begins what can be begun now.
+  void pump();
+  /// Time goes on, to `until` at most, or to the end of the transfer that ends first. False: there is
+  /// neither.
+  bool advance(uint64_t until);
+  void happen(Happening happening);
+
+ private:
+  struct Transfer {
+    bool active = false, stale = false;  // stale: the bytes are not wanted any more
+    bool owns_device = false, owns_host = false;  // memory is given back when the transfer is over
+    uint32_t block = 0, life = 0, piece = 0, granules = 0;
+    uint64_t end_ns = 0;
+  };
+  struct Ref {
+    uint32_t block, life, version, piece;
+  };
+  struct Droppable {
+    uint64_t next_use;
+    Ref ref;
+    bool operator<(const Droppable& other) const { return next_use < other.next_use; }
+  };
+
+  StagePiece* valid(const Ref& ref);
+  bool meant(const Entry& entry) const;
+  Transfer& on(Channel channel) { return transfers_[static_cast<unsigned>(channel)]; }
+  void begin(Channel channel, const Ref& ref);
+  void end(Channel channel);
+  void ended(Channel channel, const Transfer& transfer, StagePiece& piece);
+  Ref ref(uint32_t block, uint32_t piece) const;
+  void take(uint32_t block, uint32_t piece);
+  void give(uint32_t block, uint32_t piece);
+  void take_host(StagePiece& piece);
+  void give_host(StagePiece& piece);
+  void strip(uint32_t block, bool dies);
+  bool may_leave(const StageBlock& block) const;
+  uint64_t make_leave(uint32_t block, uint64_t granules, bool clean_only);
+  uint64_t evict_farthest(uint64_t granules, uint32_t except, uint64_t beyond, bool clean_only);
+  uint64_t evict_going(uint64_t beyond);
+  void evict(uint64_t granules);
+  bool host_room(uint64_t granules, uint64_t margin, uint64_t wanted_at);
+  uint64_t in_flight() const;
+  bool drop_resident_host();
+  bool arrive(uint32_t block, uint64_t beyond, bool demanded);
+  bool begin_arrivals();
+  bool begin_in();
+  bool begin_out();
+  bool begin_write();
+  bool begin_read();
+  bool read_for_host();
+  bool passage() const { return machine_.host <= machine_.capacity / 2; }
+
+  const RehearsalMachine machine_;
+  const Tuning tuning_;
+  Rehearsed& result_;
+  RehearsalObserver* const observer_;
+  std::vector<StageBlock> blocks_;
+  std::vector<uint32_t> dead_;  // to be used again
+  std::vector<uint32_t> held_;
+  size_t farthest_begin_ = 0;  // entries of plan.farthest before it have nothing more to give
+  Transfer transfers_[channels];
+  uint64_t now_ = 0, taken_ = 0, host_taken_ = 0, moved_ = 0;
+  uint64_t draining_ = 0;  // granules of dead blocks' transfers
+  uint64_t leaving_ = 0;   // granules that leave
+  uint32_t lives_ = 0;
+  bool host_wanted_ = false;
+  std::deque<Ref> arrivals_, going_, unwritten_;
+  std::priority_queue<Droppable> droppable_;  // host copies that are in the store too
+};
+
+}  // namespace firn::lifetimes

@@ -1,0 +1,326 @@
+// What is carried out, as engine_lifetimes.cpp, engine_room.cpp and engine_spill.cpp do it: what
+// arrives, what leaves for it, what is made valid elsewhere ahead, and host memory's part in it.
+#include <algorithm>
+
+#include "allocator/lifetimes/stage.h"
+
+namespace firn::lifetimes {
+
+void Stage::pump() {
+  bool any = true;
+  while (any) {
+    host_wanted_ = false;
+    any = begin_arrivals();
+    any |= begin_in();
+    any |= begin_out();
+    any |= begin_write();
+    any |= begin_read();
+  }
+}
+
+bool Stage::may_leave(const StageBlock& block) const {
+  return block.life && !block.held && block.proven && block.mapped > 0;
+}
+
+/// Has so much of the block leave, from the tail; at once where it is clean.
+uint64_t Stage::make_leave(uint32_t index, uint64_t granules, bool clean_only) {
+  StageBlock& block = blocks_[index];
+  uint64_t started = 0;
+  for (uint32_t i = static_cast<uint32_t>(block.pieces.size()); i-- > 0 && started < granules;) {
+    StagePiece& piece = block.pieces[i];
+    if (!piece.device || piece.leaving) continue;
+    if (piece.clean()) {
+      started += piece.granules;
+      give(index, i);
+    } else if (!clean_only) {
+      started += piece.granules;
+      leaving_ += piece.granules;
+      piece.leaving = true;
+      if (!piece.going) going_.push_back(ref(index, i));
+    }
+  }
+  return started;
+}
+
+uint64_t Stage::evict_farthest(uint64_t granules, uint32_t except, uint64_t beyond,
+                               bool clean_only) {
+  uint64_t started = 0;
+  for (size_t i = farthest_begin_; i < plan.farthest.size(); ++i) {
+    const Entry& entry = plan.farthest[i];
+    if (started >= granules || entry.next_use <= beyond) break;
+    const bool over = !meant(entry) || blocks_[entry.block].mapped == 0;
+    if (over && i == farthest_begin_) ++farthest_begin_;
+    if (over || entry.block == except || !may_leave(blocks_[entry.block]) ||
+        (clean_only && blocks_[entry.block].clean == 0))
+      continue;
+    started += make_leave(entry.block, granules - started, clean_only);
+  }
+  return started;
+}
+
+/// What is on its way out already is free the soonest.
+uint64_t Stage::evict_going(uint64_t beyond) {
+  const Transfer& copy = on(Channel::out);
+  if (!copy.active || copy.stale || copy.block == wanted) return 0;
+  const StageBlock& block = blocks_[copy.block];
+  StagePiece& piece = blocks_[copy.block].pieces[copy.piece];
+  if (!may_leave(block) || piece.leaving || block.next_use <= beyond) return 0;
+  piece.leaving = true;
+  leaving_ += piece.granules;
+  return piece.granules;
+}
+
+/// What has a copy and is used late; then what is used late; then what there is, by age in the end.
+void Stage::evict(uint64_t granules) {
+  uint64_t started = 0;
+  for (uint64_t beyond : {plan.window, uint64_t{0}})
+    for (bool clean_only : {true, false}) {
+      if (started < granules && !clean_only) started += evict_going(beyond);
+      if (started < granules)
+        started += evict_farthest(granules - started, wanted, beyond, clean_only);
+    }
+  while (started < granules) {
+    uint32_t oldest = nobody;
+    for (uint32_t i = 0; i < count(); ++i) {
+      const StageBlock& block = blocks_[i];
+      if (i == wanted || !may_leave(block) || (oldest != nobody &&
+          blocks_[oldest].touched <= block.touched))
+        continue;
+      if (std::any_of(block.pieces.begin(), block.pieces.end(), [](const StagePiece& piece) {
+            return piece.device && !piece.leaving;
+          }))
+        oldest = i;
+    }
+    if (oldest == nobody) return;
+    started += make_leave(oldest, granules - started, false);
+  }
+}
+
+/// Takes device memory for the first piece that is away, if there is room, or room by dropping what
+/// has a copy and is used after `beyond`.
+bool Stage::arrive(uint32_t index, uint64_t beyond, bool demanded) {
+  StageBlock& block = blocks_[index];
+  const auto first = std::find_if(block.pieces.begin(), block.pieces.end(),
+                                  [](const StagePiece& piece) { return !piece.mapped(); });
+  if (first == block.pieces.end()) return false;
+  const uint64_t coming = free() + leaving_;
+  if (coming < first->granules && !demanded)
+    evict_farthest(first->granules - coming, index, beyond, true);
+  if (free() < first->granules) return false;
+  first->arriving = true;
+  const auto piece = static_cast<uint32_t>(first - block.pieces.begin());
+  take(index, piece);
+  block.clean += first->granules;
+  arrivals_.push_back(ref(index, piece));
+  return true;
+}
+
+bool Stage::begin_arrivals() {
+  bool any = false;
+  uint64_t kept_free = 0;  // for what is waited for
+  if (wanted != nobody) {
+    StageBlock& block = blocks_[wanted];
+    const uint64_t missing = block.size - block.mapped;
+    if (free() + leaving_ < missing) evict(missing - (free() + leaving_));
+    if (!block.unborn)
+      while (arrive(wanted, 0, true)) any = true;
+    kept_free = block.size - block.mapped;
+  }
+  for (; plan.fetched < plan.fetch.size();) {
+    const Entry& entry = plan.fetch[plan.fetched];
+    const StageBlock& block = blocks_[entry.block];
+    if (!meant(entry) || block.mapped >= entry.granules) {
+      ++plan.fetched;
+      continue;
+    }
+    const auto piece = std::find_if(block.pieces.begin(), block.pieces.end(),
+                                    [](const StagePiece& p) { return !p.mapped(); });
+    // Memory is taken when the copy begins; for what has to be read first, a little before.
+    uint64_t arriving = 0;
+    bool next_is_there = false;
+    for (const Ref& ref : arrivals_)
+      if (const StagePiece* other = valid(ref); other && other->arriving) {
+        arriving += other->granules;
+        next_is_there |= other->host_valid;
+      }
+    if (piece->host_valid ? on(Channel::in).active || next_is_there : arriving >= in_flight()) break;
+    if (kept_free > 0 && free() + leaving_ < kept_free + piece->granules) break;
+    if (!arrive(entry.block, entry.next_use, false)) break;
+    any = true;
+  }
+  return any;
+}
+
+bool Stage::begin_in() {
+  if (on(Channel::in).active) return false;
+  auto next = arrivals_.end();
+  for (auto it = arrivals_.begin(); it != arrivals_.end();) {
+    const StagePiece* piece = valid(*it);
+    if (!piece || !piece->arriving) {
+      it = arrivals_.erase(it);
+      next = arrivals_.end();
+      continue;
+    }
+    if (piece->host_valid && (next == arrivals_.end() ||
+                              (it->block == wanted && next->block != wanted)))
+      next = it;
+    ++it;
+  }
+  if (next == arrivals_.end()) return false;
+  const Ref ref = *next;
+  arrivals_.erase(next);
+  begin(Channel::in, ref);
+  return true;
+}
+
+/// What leaves first; then what is made valid elsewhere ahead, while the way out is idle.
+bool Stage::begin_out() {
+  if (on(Channel::out).active) return false;
+  const auto go = [&](const Ref& ref, StagePiece& piece) {
+    piece.going = true;
+    take_host(piece);
+    begin(Channel::out, ref);
+    return true;
+  };
+  while (!going_.empty()) {
+    const Ref ref = going_.front();
+    StagePiece* piece = valid(ref);
+    if (!piece || !piece->leaving || piece->going || piece->host) {
+      going_.pop_front();
+      continue;
+    }
+    const uint64_t reserve = std::min(machine_.host / 4, 2 * machine_.piece);
+    while (!host_room(piece->granules, reserve, 0))
+      if (!drop_resident_host()) {
+        host_wanted_ = true;
+        return false;
+      }
+    going_.pop_front();
+    return go(ref, *piece);
+  }
+  for (size_t i = plan.cleaned; i < plan.leaving.size(); ++i) {
+    const Entry& entry = plan.leaving[i];
+    StageBlock& block = blocks_[entry.block];
+    if (!meant(entry) || block.size - block.mapped + block.clean >= entry.granules) {
+      if (i == plan.cleaned) ++plan.cleaned;
+      continue;
+    }
+    const bool only_read = machine_.out_while_read && block.held && !block.changing;
+    if (!may_leave(block) && !only_read) continue;
+    for (uint32_t p = static_cast<uint32_t>(block.pieces.size()); p-- > 0;) {
+      StagePiece& piece = block.pieces[p];
+      if (!piece.device || piece.clean() || piece.host || piece.leaving) continue;
+      if (!host_room(piece.granules, 2 * in_flight(), plan.window)) return false;
+      return go(ref(entry.block, p), piece);
+    }
+  }
+  return false;
+}
+
+/// As much as keeps a channel busy, and little enough to leave host memory for others.
+uint64_t Stage::in_flight() const {
+  return std::max<uint64_t>(std::min(4 * machine_.piece, machine_.host / 8), 1);
+}
+
+/// Drops host copies that are in the store too and used after `wanted_at`, the last used first, until
+/// there is room.
+bool Stage::host_room(uint64_t granules, uint64_t margin, uint64_t wanted_at) {
+  std::vector<Droppable> busy;
+  while (host_taken_ + granules + margin > machine_.host && !droppable_.empty()) {
+    const Droppable top = droppable_.top();
+    StagePiece* piece = valid(top.ref);
+    if (piece && piece->host_valid && piece->store_valid) {
+      // What is on the device until its next use does not come from host memory then.
+      const uint64_t next_use = blocks_[top.ref.block].next_use;
+      if ((piece->device && next_use <= plan.window ? no_use : next_use) <= wanted_at) break;
+      if (piece->arriving || piece->writing)
+        busy.push_back(top);
+      else
+        give_host(*piece);
+    }
+    droppable_.pop();
+  }
+  for (const Droppable& one : busy) droppable_.push(one);
+  return host_taken_ + granules + margin <= machine_.host;
+}
+
+/// Without a store: frees a host copy whose bytes are on the device as well.
+bool Stage::drop_resident_host() {
+  if (machine_.has_store()) return false;
+  for (auto it = unwritten_.begin(); it != unwritten_.end();) {
+    StagePiece* piece = valid(*it);
+    const bool droppable = piece && piece->clean() && !piece->leaving;
+    const Ref ref = *it;
+    if (!piece || !piece->host_valid || droppable) it = unwritten_.erase(it);
+    else ++it;
+    if (!droppable) continue;
+    give_host(*piece);
+    blocks_[ref.block].clean -= piece->granules;
+    return true;
+  }
+  return false;
+}
+
+/// To the store, in the order of arrival in host memory.
+bool Stage::begin_write() {
+  if (!machine_.has_store() || on(Channel::write).active) return false;
+  const bool too_small = plan.excess > (passage() ? 0 : machine_.host / 4 * 3);
+  const bool full = host_taken_ + 2 * in_flight() + machine_.piece > machine_.host;
+  if (!host_wanted_ && !(tuning_.write_only_overflow ? full : too_small)) return false;
+  while (!unwritten_.empty()) {
+    const Ref ref = unwritten_.front();
+    unwritten_.pop_front();
+    StagePiece* piece = valid(ref);
+    if (!piece || !piece->host_valid || piece->store_valid || piece->writing) continue;
+    piece->writing = true;
+    begin(Channel::write, ref);
+    return true;
+  }
+  return false;
+}
+
+bool Stage::begin_read() {
+  if (!machine_.has_store() || on(Channel::read).active) return false;
+  const Ref* next = nullptr;
+  for (const Ref& ref : arrivals_) {
+    const StagePiece* piece = valid(ref);
+    if (piece && piece->arriving && !piece->host && piece->store_valid &&
+        (!next || (ref.block == wanted && next->block != wanted)))
+      next = &ref;
+  }
+  if (!next) return read_for_host();
+  StagePiece* piece = valid(*next);
+  // What is wanted now comes first, beyond the host memory if nothing in flight will free any.
+  const bool stuck = !on(Channel::out).active && !on(Channel::in).active &&
+                     !on(Channel::write).active;
+  if (!host_room(piece->granules, 0, 0) && !stuck) {
+    host_wanted_ = true;
+    return begin_write();
+  }
+  take_host(*piece);
+  piece->reading = true;
+  begin(Channel::read, *next);
+  return true;
+}
+
+/// What is only in the store comes to host memory, in the order of next use, where host memory is
+/// better used for it than for what it holds.
+bool Stage::read_for_host() {
+  if (passage()) return false;
+  for (; plan.read < plan.later.size(); ++plan.read) {
+    const Entry& entry = plan.later[plan.read];
+    if (!meant(entry)) continue;
+    for (uint32_t i = 0; i < blocks_[entry.block].pieces.size(); ++i) {
+      StagePiece& piece = blocks_[entry.block].pieces[i];
+      if (piece.mapped() || piece.host || !piece.store_valid) continue;
+      if (!host_room(piece.granules, 4 * in_flight(), entry.next_use)) return false;
+      take_host(piece);
+      piece.reading = true;
+      begin(Channel::read, ref(entry.block, i));
+      return true;
+    }
+  }
+  return false;
+}
+
+}  // namespace firn::lifetimes

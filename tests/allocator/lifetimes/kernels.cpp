@@ -1,0 +1,178 @@
+#include "tests/allocator/lifetimes/kernels.h"
+
+#include <algorithm>
+
+namespace firn::program {
+
+using lifetimes::Step;
+
+uint64_t Kernels::working_set() const {
+  uint64_t most = 0;
+  for (const Kernel& kernel : kernels) {
+    uint64_t granules = 0;
+    for (const Use& use : kernel.uses) granules += blocks[use.block].size;
+    most = std::max(most, granules);
+  }
+  return most;
+}
+
+uint64_t Kernels::peak() const {
+  uint64_t most = 0;
+  for (size_t k = 0; k < kernels.size(); ++k) {
+    uint64_t alive = 0;
+    for (const Block& block : blocks)
+      if (block.persistent || (block.born <= k && k <= block.dies)) alive += block.size;
+    most = std::max(most, alive);
+  }
+  return most;
+}
+
+Kernels draw(const Bounds& bounds, std::mt19937_64& random) {
+  const auto between = [&](const uint64_t(&range)[2]) {
+    return range[0] + random() % (range[1] - range[0] + 1);
+  };
+  std::uniform_real_distribution<> share;
+  Kernels program;
+  program.kernels.resize(between(bounds.kernels));
+  const size_t n = program.kernels.size();
+  for (Kernels::Kernel& kernel : program.kernels) kernel.ns = between(bounds.ns);
+  const auto use = [&](uint32_t block, size_t kernel, bool write) {
+    auto& uses = program.kernels[kernel].uses;
+    const auto known = std::find_if(uses.begin(), uses.end(),
+                                    [&](const auto& other) { return other.block == block; });
+    if (known == uses.end())
+      uses.push_back({block, write});
+    else
+      known->write |= write;
+  };
+  const uint64_t count = between(bounds.blocks);
+  for (uint32_t i = 0; i < count; ++i) {
+    Kernels::Block block{.size = between(bounds.size), .persistent = share(random) < bounds.persistent};
+    size_t first = random() % n, last = random() % n;
+    if (last < first) std::swap(first, last);
+    block.born = first;
+    block.dies = last;
+    use(i, first, !block.persistent || share(random) < bounds.writes);
+    if (!block.persistent) use(i, last, share(random) < bounds.writes);
+    for (uint64_t more = random() % (2 * bounds.uses + 1); more > 0; --more)
+      use(i, first + random() % (last - first + 1), share(random) < bounds.writes);
+    program.blocks.push_back(block);
+  }
+  for (size_t k = program.kernels.size(); k-- > 0;) {  // what uses nothing tells of nothing
+    if (!program.kernels[k].uses.empty()) continue;
+    program.kernels.erase(program.kernels.begin() + static_cast<ptrdiff_t>(k));
+    for (Kernels::Block& block : program.blocks) {
+      block.born -= block.born > k;
+      block.dies -= block.dies > k;
+    }
+  }
+  return program;
+}
+
+Kernels train(size_t layers, uint64_t seed) {
+  std::mt19937_64 random(seed);
+  const auto between = [&](uint64_t least, uint64_t most) {
+    return least + random() % (most - least + 1);
+  };
+  const uint64_t weight = between(1, 12), state = between(1, 24), kept = between(2, 40);
+  const uint64_t inner = between(1, 40), ns = between(200'000, 4'000'000);
+  Kernels program;
+  const auto block = [&](uint64_t size, bool persistent) {
+    program.blocks.push_back({.size = size, .persistent = persistent});
+    return static_cast<uint32_t>(program.blocks.size() - 1);
+  };
+  const auto kernel = [&](uint64_t time, std::vector<Kernels::Use> uses) {
+    for (const auto& use : uses) {
+      Kernels::Block& used = program.blocks[use.block];
+      if (used.born == SIZE_MAX) used.born = program.kernels.size();
+      used.dies = program.kernels.size();
+    }
+    program.kernels.push_back({std::max<uint64_t>(time, 1), std::move(uses)});
+  };
+  struct Layer {
+    uint32_t first, second, moments[2], middle, act, out;
+  };
+  std::vector<Layer> all(layers);
+  const auto temporary = [&](uint64_t size) {
+    const uint32_t i = block(size, false);
+    program.blocks[i].born = SIZE_MAX;
+    return i;
+  };
+  for (Layer& layer : all)
+    layer = {block(weight, true), block(weight, true), {block(state, true), block(state, true)}, 0, 0, 0};
+  uint32_t in = temporary(kept);
+  const uint32_t first = in;
+  for (Layer& layer : all) {
+    layer.middle = temporary(inner);
+    layer.act = temporary(inner);
+    layer.out = temporary(kept);
+    kernel(ns, {{in, in == first}, {layer.first, false}, {layer.middle, true}});
+    kernel(ns / 8, {{layer.middle, false}, {layer.act, true}});
+    kernel(ns, {{layer.act, false}, {layer.second, false}, {layer.out, true}});
+    in = layer.out;
+  }
+  uint32_t grad = temporary(kept);
+  kernel(ns / 4, {{in, false}, {grad, true}});
+  for (size_t i = layers; i-- > 0;) {
+    const Layer& layer = all[i];
+    const uint32_t to_act = temporary(inner), to_middle = temporary(inner), next = temporary(kept);
+    const uint32_t sum = temporary(weight);
+    kernel(ns, {{grad, false}, {layer.act, false}, {layer.second, false}, {to_act, true}});
+    kernel(ns, {{layer.middle, false}, {to_act, false}, {to_middle, true}});
+    kernel(ns, {{i ? all[i - 1].out : first, false}, {to_middle, false}, {layer.first, false},
+                {sum, true}, {next, true}});
+    kernel(ns / 16, {{sum, false}, {layer.first, true}, {layer.second, true},
+                     {layer.moments[0], true}, {layer.moments[1], true}});
+    grad = next;
+  }
+  return program;
+}
+
+Script::Script(const Kernels& program) {
+  for (uint32_t i = 0; i < program.blocks.size(); ++i) {
+    const Kernels::Block& block = program.blocks[i];
+    items.push_back({.size = block.size, .born = !block.persistent});
+    if (block.persistent) items.back().again = i;
+  }
+  const auto step = [&](Step::Kind kind, uint32_t item) {
+    steps.push_back({steps.size() + 1, kind, item});
+    before_ns.push_back(after_ns);
+    after_ns = 0;
+  };
+  for (size_t k = 0; k < program.kernels.size(); ++k) {
+    const Kernels::Kernel& kernel = program.kernels[k];
+    // As an operator does: it holds what it is given before it makes its results.
+    for (const bool born : {false, true})
+      for (const auto& use : kernel.uses) {
+        const Kernels::Block& block = program.blocks[use.block];
+        if (born != (!block.persistent && block.born == k)) continue;
+        if (born) step(Step::Kind::birth, use.block);
+        step(use.write ? Step::Kind::write : Step::Kind::read, use.block);
+      }
+    after_ns += kernel.ns;
+    for (const auto& use : kernel.uses) {
+      const Kernels::Block& block = program.blocks[use.block];
+      if (!block.persistent && block.dies == k) step(Step::Kind::death, use.block);
+    }
+  }
+}
+
+void Script::start_warm(uint64_t capacity) {
+  for (lifetimes::Item& item : items) {
+    if (item.born || item.size > capacity) continue;
+    item.on_device = item.size;
+    capacity -= item.size;
+  }
+}
+
+lifetimes::Rehearsal Script::rehearsal(const lifetimes::RehearsalMachine& machine) const {
+  lifetimes::Rehearsal rehearsal;
+  rehearsal.items = items;
+  rehearsal.steps = steps;
+  rehearsal.before_ns = before_ns;
+  rehearsal.after_ns = after_ns;
+  rehearsal.machine = machine;
+  return rehearsal;
+}
+
+}  // namespace firn::program

@@ -1,0 +1,61 @@
+// Programs as kernels with durations, drawn from a seed, for rehearsals: persistent blocks and ones
+// that are born and die within an iteration.
+#pragma once
+
+#include <cstdint>
+#include <random>
+#include <vector>
+
+#include "allocator/lifetimes/rehearse.h"
+
+namespace firn::program {
+
+struct Kernels {
+  struct Block {
+    uint64_t size = 0;  // granules
+    bool persistent = false;
+    size_t born = 0, dies = 0;  // kernels: before the one, after the other; not persistent ones
+  };
+  struct Use {
+    uint32_t block;
+    bool write;
+  };
+  struct Kernel {
+    uint64_t ns = 0;
+    std::vector<Use> uses;  // each block once
+  };
+  std::vector<Block> blocks;
+  std::vector<Kernel> kernels;
+
+  /// Granules that the kernel's blocks have together, at most over all kernels.
+  uint64_t working_set() const;
+  /// Granules alive at most.
+  uint64_t peak() const;
+};
+
+struct Bounds {
+  uint64_t blocks[2], size[2], kernels[2], ns[2];  // least, most
+  double writes = 0.3;                             // share of the uses
+  double persistent = 0.5;                         // share of the blocks
+  uint64_t uses = 2;                               // of a block beyond the first, on average
+};
+
+Kernels draw(const Bounds& bounds, std::mt19937_64& random);
+
+/// Training of a network of so many layers, 8 kernels a layer, in all: forward, backward, optimizer.
+/// 14 blocks a layer; sizes and times vary, alike in every layer.
+Kernels train(size_t layers, uint64_t seed);
+
+/// For rehearse(): what it needs, of the program.
+struct Script {
+  explicit Script(const Kernels& program);
+  std::vector<lifetimes::Item> items;  // persistent ones are away
+  std::vector<lifetimes::Step> steps;
+  std::vector<uint64_t> before_ns;
+  uint64_t after_ns = 0;
+  /// As many persistent blocks as fit are on the device, not clean, in the order of their numbers.
+  void start_warm(uint64_t capacity);
+  lifetimes::Rehearsal rehearsal(const lifetimes::RehearsalMachine& machine) const;
+};
+
+}  // namespace firn::program

@@ -23,6 +23,7 @@ class Program {
 
  private:
   static constexpr uint32_t nobody = Stage::nobody;
+  static constexpr uint64_t waits_most = 1'000'000;  // transfers for one step: it never comes
   bool period();
   bool step(const Step& step);
   void compute(uint64_t ns);
@@ -173,9 +174,10 @@ bool Program::wait_for(uint32_t block) {
   const auto over = [&] {
     return stage_[block].unborn ? stage_.free() >= stage_[block].size : stage_.is_there(block);
   };
-  while (!over()) {
+  for (uint64_t rounds = 0; !over(); ++rounds) {
     stage_.pump();
-    if (!over() && !stage_.advance(UINT64_MAX)) return false;
+    if (over()) break;
+    if (rounds > waits_most || !stage_.advance(UINT64_MAX)) return false;
   }
   stage_.wanted = Stage::nobody;
   return true;

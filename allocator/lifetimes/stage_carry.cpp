@@ -6,9 +6,15 @@
 
 namespace firn::lifetimes {
 
+namespace {
+// What begins at one instant is at most a transfer on each channel, and what leaves and arrives at
+// once for it. More is going round in circles, which only time ends.
+constexpr unsigned rounds_most = 1000;
+}  // namespace
+
 void Stage::pump() {
   bool any = true;
-  while (any) {
+  for (unsigned rounds = 0; any && rounds < rounds_most; ++rounds) {
     host_wanted_ = false;
     any = begin_arrivals();
     any |= begin_in();

@@ -17,12 +17,17 @@ uint64_t Kernels::working_set() const {
 }
 
 uint64_t Kernels::peak() const {
-  uint64_t most = 0;
+  std::vector<uint64_t> born(kernels.size() + 1), died(kernels.size() + 1);
+  uint64_t alive = 0, most = 0;
+  for (const Block& block : blocks) {
+    if (block.persistent) alive += block.size;
+    born[block.persistent ? kernels.size() : block.born] += block.size;
+    died[block.persistent ? kernels.size() : block.dies] += block.size;
+  }
   for (size_t k = 0; k < kernels.size(); ++k) {
-    uint64_t alive = 0;
-    for (const Block& block : blocks)
-      if (block.persistent || (block.born <= k && k <= block.dies)) alive += block.size;
+    alive += born[k];
     most = std::max(most, alive);
+    alive -= died[k];
   }
   return most;
 }

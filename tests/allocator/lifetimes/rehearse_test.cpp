@@ -232,6 +232,7 @@ TEST(Rehearse, nothing_moves_where_everything_fits) {
     SCOPED_TRACE(seed);
     Case c = draw_case(seed);
     for (const auto& block : c.program.blocks) c.machine.capacity += 2 * block.size;  // and spare
+    c.tuning.spare_part = 16;
     c.warm = true;
     const Rehearsed rehearsed = c.run(nullptr);
     ASSERT_TRUE(rehearsed.possible);

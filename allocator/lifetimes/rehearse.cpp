@@ -44,7 +44,7 @@ class Program {
   Stage stage_;
   const uint64_t patience_;        // steps between two decisions
   std::vector<uint32_t> block_of_;  // of each item, now
-  std::vector<uint64_t> until_next_;  // of each step: steps until the same bytes' next; no_use: none
+  std::vector<uint64_t> until_next_;  // of each step: steps until the same bytes' next, or no_use
   uint64_t number_ = 0;            // of the last step, over all periods
   size_t at_ = 0;                  // the next step of the period
   bool last_ = false;              // period, and nothing comes after it
@@ -70,7 +70,8 @@ Program::Program(const Rehearsal& rehearsal, Rehearsed& result, RehearsalObserve
     const Item& item = r_.items[i];
     if (item.born) continue;
     block_of_[i] = stage_.make(item.size);
-    stage_.place(block_of_[i], item.on_device, item.clean, r_.in_store.empty() ? 0 : r_.in_store[i]);
+    const uint64_t in_store = r_.in_store.empty() ? 0 : r_.in_store[i];
+    stage_.place(block_of_[i], item.on_device, item.clean, in_store);
   }
 }
 

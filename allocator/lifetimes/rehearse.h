@@ -1,5 +1,5 @@
-// A rehearsal: how long iterations take when decide() is carried out on a machine of given memory and
-// bandwidths, without any engine, device or clock. A pure function, the same every time.
+// A rehearsal: how long iterations take when decide() is carried out on a machine of given memory
+// and bandwidths, without any engine, device or clock. A pure function, the same every time.
 //
 // What it leaves out of the engine: the program does not run ahead of the device; mapping costs
 // nothing; a transfer is one piece at a time on each channel, chosen when the channel is idle, and
@@ -71,11 +71,11 @@ struct Rehearsal {
   // One period. The spans are the caller's and stay until rehearse() returns.
   std::span<const Item> items;        // as they are now, see decide.h; on_device of what is born: 0
   std::span<const Step> steps;        // `ahead` is not looked at: the position counts
-  std::span<const uint64_t> before_ns;  // for each step: kernels' device time between the last and it
-  /// Of each item: granules whose copy elsewhere is in the store only, the rest being in host memory.
-  /// Empty: nothing is in the store.
+  std::span<const uint64_t> before_ns;  // of each step: kernels' device time since the last one
+  /// Of each item: granules whose copy elsewhere is in the store only, the rest being in host
+  /// memory. Empty: nothing is in the store.
   std::span<const uint64_t> in_store;
-  uint64_t after_ns = 0;              // kernels' device time between the last step and the next period
+  uint64_t after_ns = 0;              // kernels' device time between the last step and the end
   unsigned periods = 2;               // how often it is run
   bool ends = false;                  // nothing comes after the last: known to the decisions of it
   unsigned decisions = 128;           // a period at most, and one between two kernels

@@ -22,7 +22,8 @@ Stage::Ref Stage::ref(uint32_t block, uint32_t piece) const {
 
 StagePiece* Stage::valid(const Ref& ref) {
   StageBlock& block = blocks_[ref.block];
-  return block.life == ref.life && block.version == ref.version ? &block.pieces[ref.piece] : nullptr;
+  const bool same = block.life == ref.life && block.version == ref.version;
+  return same ? &block.pieces[ref.piece] : nullptr;
 }
 
 bool Stage::meant(const Entry& entry) const {

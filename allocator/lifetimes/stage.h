@@ -89,8 +89,8 @@ class Stage {
 
   /// Begins what can be begun now.
   void pump();
-  /// Time goes on, to `until` at most, or to the end of the transfer that ends first. False: there is
-  /// neither.
+  /// Time goes on, to `until` at most, or to the end of the transfer that ends first. False: there
+  /// is neither.
   bool advance(uint64_t until);
   void happen(Happening happening);
 

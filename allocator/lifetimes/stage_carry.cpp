@@ -149,7 +149,8 @@ bool Stage::begin_arrivals() {
         arriving += other->granules;
         next_is_there |= other->host_valid;
       }
-    if (piece->host_valid ? on(Channel::in).active || next_is_there : arriving >= in_flight()) break;
+    if (piece->host_valid ? on(Channel::in).active || next_is_there : arriving >= in_flight())
+      break;
     if (kept_free > 0 && free() + leaving_ < kept_free + piece->granules) break;
     if (!arrive(entry.block, entry.next_use, false)) break;
     any = true;
@@ -228,8 +229,8 @@ uint64_t Stage::in_flight() const {
   return std::max<uint64_t>(std::min(4 * machine_.piece, machine_.host / 8), 1);
 }
 
-/// Drops host copies that are in the store too and used after `wanted_at`, the last used first, until
-/// there is room.
+/// Drops host copies that are in the store too and used after `wanted_at`, the last used first,
+/// until there is room.
 bool Stage::host_room(uint64_t granules, uint64_t margin, uint64_t wanted_at) {
   std::vector<Droppable> busy;
   while (host_taken_ + granules + margin > machine_.host && !droppable_.empty()) {

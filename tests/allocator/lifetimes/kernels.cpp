@@ -52,7 +52,8 @@ Kernels draw(const Bounds& bounds, std::mt19937_64& random) {
   };
   const uint64_t count = between(bounds.blocks);
   for (uint32_t i = 0; i < count; ++i) {
-    Kernels::Block block{.size = between(bounds.size), .persistent = share(random) < bounds.persistent};
+    Kernels::Block block{.size = between(bounds.size)};
+    block.persistent = share(random) < bounds.persistent;
     size_t first = random() % n, last = random() % n;
     if (last < first) std::swap(first, last);
     block.born = first;
@@ -104,7 +105,8 @@ Kernels train(size_t layers, uint64_t seed) {
     return i;
   };
   for (Layer& layer : all)
-    layer = {block(weight, true), block(weight, true), {block(state, true), block(state, true)}, 0, 0, 0};
+    layer = {block(weight, true), block(weight, true), {block(state, true), block(state, true)},
+             0, 0, 0};
   uint32_t in = temporary(kept);
   const uint32_t first = in;
   for (Layer& layer : all) {

@@ -42,8 +42,8 @@ struct Bounds {
 
 Kernels draw(const Bounds& bounds, std::mt19937_64& random);
 
-/// Training of a network of so many layers, 8 kernels a layer, in all: forward, backward, optimizer.
-/// 14 blocks a layer; sizes and times vary, alike in every layer.
+/// Training of a network of so many layers: forward, backward and optimizer, 7 kernels and 11 blocks
+/// a layer. Sizes and times depend on the seed and are alike in every layer.
 Kernels train(size_t layers, uint64_t seed);
 
 /// For rehearse(): what it needs, of the program.

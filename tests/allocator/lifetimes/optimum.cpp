@@ -66,10 +66,13 @@ class Search {
     std::array<uint8_t, blocks_most> ends{};  // first kernel, from this on, before which they die
   };
   unsigned taken(const State& s) const;
-  uint8_t next_kernel(const State& s) const { return static_cast<uint8_t>(s.kernel + (s.left > 0)); }
+  uint8_t next_kernel(const State& s) const {
+    return static_cast<uint8_t>(s.kernel + (s.left > 0));
+  }
   bool held(const State& s, unsigned b) const { return s.left > 0 && kernels_[s.kernel].uses[b]; }
-  bool held_out(const Kernel& runs, unsigned b) const {
-    return machine_.out_while_read ? runs.writes[b] : runs.uses[b];
+  /// A copy out may begin no more; with the kernel it may, just before.
+  bool held_out(const Kernel& runs, bool begins, unsigned b) const {
+    return begins || machine_.out_while_read ? runs.writes[b] : runs.uses[b];
   }
   bool drop(State& s, unsigned granules, unsigned beyond, const Kernel* spares) const;
   bool start(State& s) const;
@@ -253,7 +256,7 @@ void Search::expand(const State& s, unsigned time) {
     for (unsigned out = 0; out <= count_; ++out) {
       State a = begun;
       if (out < count_) {
-        if (a.out != nobody || !a.dirty[out] || (runs && held_out(*runs, out))) continue;
+        if (a.out != nobody || !a.dirty[out] || (runs && held_out(*runs, !s.left, out))) continue;
         a.out = static_cast<uint8_t>(out);
         a.out_left = static_cast<uint8_t>(machine_.out_ns);
       }

@@ -26,7 +26,8 @@ Tiny draw_tiny(uint64_t seed) {
   std::mt19937_64 random(seed);
   for (;;) {
     Tiny tiny;
-    tiny.program = draw({.blocks = {3, 5}, .size = {1, 3}, .kernels = {4, 8}, .ns = {1, 6}}, random);
+    tiny.program =
+        draw({.blocks = {3, 5}, .size = {1, 3}, .kernels = {4, 8}, .ns = {1, 6}}, random);
     const uint64_t least = tiny.program.working_set(), most = tiny.program.peak();
     if (least >= most) continue;
     tiny.machine.capacity = least + random() % (most - least);
@@ -99,7 +100,9 @@ struct Shares {
 Shares compare(const char* name, const Tuning& tuning, bool out_while_read) {
   uint64_t begin = 1, count = 1000;
   if (const char* length = std::getenv("FIRN_TEST_LENGTH"))
-    count = std::strcmp(length, "quick") == 0 ? 300 : std::strcmp(length, "long") == 0 ? 10000 : 1000;
+    count = std::strcmp(length, "quick") == 0  ? 300
+            : std::strcmp(length, "long") == 0 ? 10'000
+                                               : 1000;
   const char* replay = std::getenv("FIRN_SEED");
   if (replay) {
     begin = std::strtoull(replay, nullptr, 0);
@@ -123,7 +126,9 @@ Shares compare(const char* name, const Tuning& tuning, bool out_while_read) {
       std::printf("%llu ns, optimum %llu ns\n", (unsigned long long)rehearsed.total_ns,
                   (unsigned long long)best.ns);
     if (testing::Test::HasFailure()) return {};
-    ratios.push_back({static_cast<double>(rehearsed.total_ns) / static_cast<double>(best.ns), seed});
+    const double ratio =
+        static_cast<double>(rehearsed.total_ns) / static_cast<double>(best.ns);
+    ratios.push_back({ratio, seed});
   }
   if (replay) return {1, 1};
   std::sort(ratios.begin(), ratios.end());
@@ -149,8 +154,8 @@ Shares compare(const char* name, const Tuning& tuning, bool out_while_read) {
 }  // namespace
 
 // A granule is a sixth of the memory here and its copy takes as long as a kernel: what was decided
-// when the kernel began is stale as soon as a copy is over. And copies out of what is only read need
-// not wait.
+// when the kernel began is stale as soon as a copy is over. And copies out of what is only read
+// need not wait.
 TEST(Optimum, decisions_anew_after_every_copy_are_near_it) {
   const Shares shares = compare("after copies", {.eager = true, .stale_part = 1000}, true);
   EXPECT_GE(shares.near, 0.95);
@@ -158,7 +163,8 @@ TEST(Optimum, decisions_anew_after_every_copy_are_near_it) {
 
 // The same on a machine where what kernels use is not copied out.
 TEST(Optimum, decisions_anew_after_every_copy_are_near_it_without_copies_in_use) {
-  const Shares shares = compare("after copies, none in use", {.eager = true, .stale_part = 1000}, false);
+  const Shares shares =
+      compare("after copies, none in use", {.eager = true, .stale_part = 1000}, false);
   EXPECT_GE(shares.near, 0.93);
 }
 

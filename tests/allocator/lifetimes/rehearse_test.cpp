@@ -180,7 +180,8 @@ Case draw_case(uint64_t seed) {
   const bool store = below(2);
   for (unsigned channel = 0; channel < (store ? 4u : 2u); ++channel)
     c.machine.bytes_s[channel] = 1e9 * static_cast<double>(1 + below(50));
-  c.machine.host = store ? 4 * c.machine.piece + below(c.program.peak()) : 2 * c.program.peak() + 100;
+  c.machine.host =
+      store ? 4 * c.machine.piece + below(c.program.peak()) : 2 * c.program.peak() + 100;
   c.machine.out_while_read = below(2);
   c.tuning = {.spare_part = below(20), .write_only_overflow = below(2) == 0, .eager = below(2) == 0,
               .stale_part = below(3) * 8};

@@ -70,10 +70,6 @@ class Search {
     return static_cast<uint8_t>(s.kernel + (s.left > 0));
   }
   bool held(const State& s, unsigned b) const { return s.left > 0 && kernels_[s.kernel].uses[b]; }
-  /// A copy out may begin no more; with the kernel it may, just before.
-  bool held_out(const Kernel& runs, bool begins, unsigned b) const {
-    return begins || machine_.out_while_read ? runs.writes[b] : runs.uses[b];
-  }
   bool drop(State& s, unsigned granules, unsigned beyond, const Kernel* spares) const;
   bool start(State& s) const;
   unsigned least(const State& s) const;
@@ -256,7 +252,7 @@ void Search::expand(const State& s, unsigned time) {
     for (unsigned out = 0; out <= count_; ++out) {
       State a = begun;
       if (out < count_) {
-        if (a.out != nobody || !a.dirty[out] || (runs && held_out(*runs, !s.left, out))) continue;
+        if (a.out != nobody || !a.dirty[out] || (runs && runs->writes[out])) continue;
         a.out = static_cast<uint8_t>(out);
         a.out_left = static_cast<uint8_t>(machine_.out_ns);
       }

@@ -63,8 +63,7 @@ struct Naive {
         --next.clean[b];
         at_once(next, all);
       }
-      const bool held = used && (used->write || !machine.out_while_read);
-      if (s.out == -1 && s.dirty[b] && !held) {
+      if (s.out == -1 && s.dirty[b] && !(used && used->write)) {
         State next = s;
         next.out = static_cast<int>(b);
         next.out_left = static_cast<unsigned>(machine.out_ns);
@@ -170,7 +169,6 @@ TEST(OptimumSearch, agrees_with_a_naive_one) {
     machine.capacity = program.working_set() + random() % (program.peak() - program.working_set());
     machine.out_ns = 1 + random() % 3;
     machine.in_ns = 1 + random() % 3;
-    machine.out_while_read = random() % 2;
     machine.warm = random() % 2;
     uint64_t compute_ns = 0;
     for (const auto& kernel : program.kernels) compute_ns += 2 * kernel.ns;

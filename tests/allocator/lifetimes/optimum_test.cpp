@@ -19,6 +19,7 @@ struct Tiny {
   Kernels program;
   TinyMachine machine;
   unsigned periods = 2;
+  bool out_while_read = true;  // of the rehearsal; the optimum always may
 };
 
 /// Something has to move: there is room for every kernel, but not for all that is alive.
@@ -53,7 +54,7 @@ Rehearsed rehearse_tiny(const Tiny& tiny, const Tuning& tuning = {},
   Rehearsal rehearsal = script.rehearsal(machine);
   rehearsal.periods = tiny.periods;
   rehearsal.tuning = tuning;
-  rehearsal.machine.out_while_read = tiny.machine.out_while_read;
+  rehearsal.machine.out_while_read = tiny.out_while_read;
   return rehearse(rehearsal, observer);
 }
 
@@ -96,7 +97,7 @@ struct Shares {
   double exact = 0, near = 0;  // of the programs: optimal, within 5 % of it
 };
 
-/// The rehearsal against the optimum on the same machine, on `count` programs.
+/// The rehearsal against the optimum, on `count` programs.
 Shares compare(const char* name, const Tuning& tuning, bool out_while_read) {
   uint64_t begin = 1, count = 1000;
   if (const char* length = std::getenv("FIRN_TEST_LENGTH"))
@@ -113,7 +114,7 @@ Shares compare(const char* name, const Tuning& tuning, bool out_while_read) {
   for (uint64_t seed = begin; seed < begin + count; ++seed) {
     SCOPED_TRACE("replay: FIRN_SEED=" + std::to_string(seed));
     Tiny tiny = draw_tiny(seed);
-    tiny.machine.out_while_read = out_while_read;
+    tiny.out_while_read = out_while_read;
     Teller teller;
     if (replay) print(tiny);
     const Rehearsed rehearsed = rehearse_tiny(tiny, tuning, replay ? &teller : nullptr);
@@ -161,21 +162,21 @@ TEST(Optimum, decisions_anew_after_every_copy_are_near_it) {
   EXPECT_GE(shares.near, 0.95);
 }
 
-// The same on a machine where what kernels use is not copied out.
+// Where what kernels use is not copied out, as by the engine; the optimum still does.
 TEST(Optimum, decisions_anew_after_every_copy_are_near_it_without_copies_in_use) {
   const Shares shares =
       compare("after copies, none in use", {.eager = true, .stale_part = 1000}, false);
-  EXPECT_GE(shares.near, 0.93);
+  EXPECT_GE(shares.near, 0.83);
 }
 
 // As the engine does: decided when a kernel begins, not between.
 TEST(Optimum, decisions_at_kernels_eager) {
   const Shares shares = compare("at kernels, eager", {.eager = true}, false);
-  EXPECT_GE(shares.near, 0.80);
+  EXPECT_GE(shares.near, 0.73);
 }
 
 // The least that is written has its price.
 TEST(Optimum, decisions_at_kernels_sparing) {
   const Shares shares = compare("at kernels, sparing", {}, false);
-  EXPECT_GE(shares.near, 0.60);
+  EXPECT_GE(shares.near, 0.57);
 }

@@ -7,8 +7,8 @@
 // last of them without taking memory from anything, except a kernel with births, which may also
 // wait. Among clean granules those used last are dropped, and among those that are away those used
 // first are read: either exchange makes no schedule longer (Belady 1966), as all granules take the
-// same time. Memory is dropped only where it is needed. A copy may be
-// made of what the kernel that runs only reads, but not of what it writes.
+// same time. Memory is dropped only where it is needed. A copy may be made of what the kernel that
+// runs only reads, but not of what it writes.
 #pragma once
 
 #include <cstdint>

@@ -109,7 +109,7 @@ class Cover {
 void choose_all_leaving(const Situation& s, const NextTimes& next, Decision& decision) {
   for (uint32_t i = 0; i < s.items.size(); ++i)
     if (s.items[i].on_device > s.items[i].clean && next.change[i] > decision.lacking)
-      decision.leaving.push_back({i, s.items[i].size});
+      decision.leaving.push_back({i, s.items[i].size, false});
   std::sort(decision.leaving.begin(), decision.leaving.end(), [&](const auto& a, const auto& b) {
     const uint64_t use_a = next.use[a.item], use_b = next.use[b.item];
     return use_a != use_b ? use_a > use_b : a.item < b.item;

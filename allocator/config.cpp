@@ -48,6 +48,8 @@ constexpr uint64_t piece_bytes_min = 64u << 10;
 constexpr uint64_t piece_bytes_max = 1u << 30;  // a slot's limit
 constexpr uint64_t piece_alignment = 4096;      // a slot's granularity
 constexpr unsigned depth_max = 1024;
+constexpr uint64_t bandwidth_min = 1u << 20;
+constexpr uint64_t latency_us_max = 1'000'000;
 
 std::string one_of(std::string_view value, std::initializer_list<std::string_view> allowed) {
   if (std::find(allowed.begin(), allowed.end(), value) != allowed.end()) return {};
@@ -65,6 +67,22 @@ std::string take_size(uint64_t& to, std::string_view value, uint64_t least = 1) 
   if (!bytes) return bytes.error().text;
   if (*bytes < least) return quote_word(value) + " is less than " + format_size(least);
   to = *bytes;
+  return {};
+}
+
+std::string take_bandwidth(uint64_t& to, std::string_view value) {
+  constexpr std::string_view per_second = "/s";
+  if (!value.ends_with(per_second)) return quote_word(value) + " is no bandwidth; write 3.2GiB/s";
+  return take_size(to, value.substr(0, value.size() - per_second.size()), bandwidth_min);
+}
+
+std::string take_latency(uint64_t& to, std::string_view value) {
+  uint64_t us = 0;
+  const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), us);
+  if (error != std::errc() || std::string_view(end, value.data() + value.size()) != "us" ||
+      us > latency_us_max)
+    return quote_word(value) + " is not a time from 0us to 1000000us";
+  to = us * 1000;
   return {};
 }
 
@@ -136,6 +154,9 @@ std::string show_size(uint64_t bytes) {
     if (bytes % units[i].bytes == 0)
       return std::to_string(bytes / units[i].bytes).append(units[i].name);
   return std::to_string(bytes);
+}
+std::string show_bandwidth(uint64_t bytes_s) {
+  return bytes_s == 0 ? "" : show_size(bytes_s) + "/s";
 }
 std::string show_flag(bool flag) { return flag ? "1" : "0"; }
 
@@ -210,6 +231,16 @@ const Entry table[] = {
       "tests, or an unusual installation"},
      [](Config& c, std::string_view v) { return take_path(c.driver, v); },
      [](const Config& c) { return c.driver; }},
+    {{"store_read", "size/s", "as fast as it is", "reads come no faster than a modelled SSD's",
+      "tests only, beside the software GPU's FIRN_GPU_LINK"},
+     [](Config& c, std::string_view v) { return take_bandwidth(c.store_read_bytes_s, v); },
+     [](const Config& c) { return show_bandwidth(c.store_read_bytes_s); }},
+    {{"store_write", "size/s", "as fast as it is", "the same of writes", "tests only"},
+     [](Config& c, std::string_view v) { return take_bandwidth(c.store_write_bytes_s, v); },
+     [](const Config& c) { return show_bandwidth(c.store_write_bytes_s); }},
+    {{"store_latency", "us", "0us", "and each request takes so much longer", "tests only"},
+     [](Config& c, std::string_view v) { return take_latency(c.store_latency_ns, v); },
+     [](const Config& c) { return std::to_string(c.store_latency_ns / 1000) + "us"; }},
     {{"allow_tmpfs", "flag", "0", "accept spill directories in memory (tmpfs)",
       "tests only: it spills memory into memory"},
      [](Config& c, std::string_view v) { return take_flag(c.allow_tmpfs, v); },

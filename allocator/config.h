@@ -26,6 +26,9 @@ struct Config {
   uint64_t piece_bytes = 8u << 20;      // unit of copying and writing
   uint64_t store_bytes = 0;             // most bytes per directory; 0: no limit
   unsigned depth = 32;                  // I/O requests in flight per directory
+  uint64_t store_read_bytes_s = 0;      // tests: a modelled SSD; 0: as fast as it is
+  uint64_t store_write_bytes_s = 0;
+  uint64_t store_latency_ns = 0;
 };
 
 struct Knob {

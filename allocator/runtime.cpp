@@ -62,6 +62,8 @@ class RuntimeImpl final : public Runtime {
       options.dirs = config_.dirs;
       options.depth = config_.depth;
       options.allow_tmpfs = config_.allow_tmpfs;
+      options.pace = {static_cast<double>(config_.store_read_bytes_s),
+                      static_cast<double>(config_.store_write_bytes_s), config_.store_latency_ns};
       options.clock = &wall_clock();
       if (config_.store_bytes) options.max_bytes_per_dir = config_.store_bytes;
       if (config_.store == "io_uring") options.kind = StoreOptions::Kind::io_uring;

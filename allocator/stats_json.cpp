@@ -37,6 +37,8 @@ nlohmann::ordered_json device_json(const EngineStats& s, const std::vector<std::
   d["stalls"] = s.stalls;
   d["out_of_memory"] = s.oom_count;
   d["watching"] = s.watching;
+  d["period_found"] = s.period_found;
+  d["plan_s"] = static_cast<double>(s.plan_ns) / 1e9;
   d["trouble"] = s.trouble;
   return d;
 }

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "backing/store/file_store.h"
+#include "backing/store/paced_store.h"
 #include "backing/store/ring_loop.h"
 
 namespace firn {
@@ -109,8 +110,12 @@ Result<std::unique_ptr<Store>> open_file_store(const StoreOptions& options, File
     }
     files.push_back(std::move(*file));
   }
-  return std::unique_ptr<Store>(new FileStore(
+  std::unique_ptr<Store> store(new FileStore(
       std::make_unique<FileStoreCore>(options, calls, std::move(files), ring, std::move(why))));
+  if (options.pace)
+    store = std::make_unique<PacedStore>(std::move(store), options.pace,
+                                         options.clock ? *options.clock : wall_clock());
+  return store;
 }
 
 Result<std::unique_ptr<Store>> open_store(const StoreOptions& options) {

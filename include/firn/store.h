@@ -98,6 +98,13 @@ class Store {
   virtual void abandon() = 0;
 };
 
+/// Speeds of a modelled SSD that a store is held to (backing/store/paced_store.h). 0: not held.
+struct StorePace {
+  double read_bytes_s = 0, write_bytes_s = 0;  // of the whole store
+  uint64_t latency_ns = 0;                     // of each request
+  explicit operator bool() const { return read_bytes_s > 0 || write_bytes_s > 0 || latency_ns > 0; }
+};
+
 struct StoreOptions {
   enum class Kind : uint8_t { automatic, io_uring, threads };
   Kind kind = Kind::automatic;
@@ -109,6 +116,7 @@ struct StoreOptions {
   size_t max_bytes_per_dir = SIZE_MAX;
   bool allow_tmpfs = false;
   Clock* clock = nullptr;             // notified at completions; wall_clock() when null
+  StorePace pace;                     // tests: completions come as late as a modelled SSD's
 };
 
 /// Opens a store of real files: O_TMPFILE, O_DIRECT, mode 0600, one per directory, no name ever.

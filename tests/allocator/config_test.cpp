@@ -150,7 +150,8 @@ TEST_F(ConfigTest, EveryKnobIsReadFromWordsAndFromTheEnvironment) {
       {"policy", "lifetime"},  {"store", "threads"},     {"store_size", "1TiB"},
       {"depth", "16"},         {"piece", "4MiB"},        {"watch", "0.25"},
       {"stats", "/x/%p.json"}, {"trace", "t.csv"},       {"driver", "/x/libcuda.so.1"},
-      {"allow_tmpfs", "1"},    {"adversarial", "1"}};
+      {"allow_tmpfs", "1"},    {"adversarial", "1"},     {"store_read", "3GiB/s"},
+      {"store_write", "2GiB/s"}, {"store_latency", "20us"}};
   ASSERT_EQ(std::size(table), knobs().size()) << "a knob is missing from this test";
   for (const auto& [name, value] : table) {
     clear();

@@ -1,5 +1,5 @@
-// What every store promises (include/firn/store.h), on io_uring, on threads and on the simulated
-// disk. FIRN_SEED=n replays one seed of the fuzz.
+// What every store promises (include/firn/store.h), on io_uring, on threads, on the simulated disk
+// and on files held to a modelled SSD. FIRN_SEED=n replays one seed of the fuzz.
 #include <algorithm>
 #include <map>
 #include <set>
@@ -9,7 +9,7 @@
 namespace firn::testing_store {
 namespace {
 
-enum class Kind { io_uring, threads, simulated };
+enum class Kind { io_uring, threads, simulated, paced };
 
 class StoreConformance : public testing::TestWithParam<Kind> {
  protected:
@@ -33,9 +33,11 @@ class StoreConformance : public testing::TestWithParam<Kind> {
       open_.store = std::move(simulated);
       return;
     }
-    StoreOptions options =
-        small_options(dirs_[0].path(), GetParam() == Kind::io_uring ? StoreOptions::Kind::io_uring
-                                                                    : StoreOptions::Kind::threads);
+    const StoreOptions::Kind kind = GetParam() == Kind::io_uring ? StoreOptions::Kind::io_uring
+                                    : GetParam() == Kind::paced  ? StoreOptions::Kind::automatic
+                                                                 : StoreOptions::Kind::threads;
+    StoreOptions options = small_options(dirs_[0].path(), kind);
+    if (GetParam() == Kind::paced) options.pace = {4e9, 2e9, 50'000};
     options.max_bytes_per_dir = capacity_bytes;
     for (size_t i = 1; i < dirs; ++i) options.dirs.push_back(dirs_[i].path());
     Result<std::unique_ptr<Store>> store = open_store(options);
@@ -444,10 +446,12 @@ TEST_P(StoreConformance, follows_the_model) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Kinds, StoreConformance,
-                         testing::Values(Kind::io_uring, Kind::threads, Kind::simulated),
+                         testing::Values(Kind::io_uring, Kind::threads, Kind::simulated,
+                                         Kind::paced),
                          [](const auto& kind) {
                            return std::string(kind.param == Kind::io_uring  ? "io_uring"
                                               : kind.param == Kind::threads ? "threads"
+                                              : kind.param == Kind::paced   ? "paced"
                                                                             : "simulated");
                          });
 

@@ -10,6 +10,7 @@ import sys
 import time
 
 import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 
 def noted():
@@ -32,7 +33,7 @@ def main():
             out.write(json.dumps(noted()) + "\n")
             out.flush()
 
-        torch.optim.optimizer.register_optimizer_step_post_hook(note)
+        register_optimizer_step_post_hook(note)
         sys.argv = [script, *arguments]
         sys.path.insert(0, script.rpartition("/")[0])
         runpy.run_path(script, run_name="__main__")

@@ -1,0 +1,173 @@
+#!/usr/bin/env python3
+"""Lifetimes against age in programs that run: the demo's GPT and a residual convolutional network, at
+half the memory they need, on the software GPU with a modelled link and a modelled SSD.
+
+  bench/lifetimes/live.py [--steps 7] [--ratio 2] [--host 128MiB] [--only gpt|convnet] [--json]
+
+Kernels run on this machine's processor, so that a step takes seconds. The modelled speeds are chosen
+to fit: the SSD takes 1/RATIO of an unlimited step to move what does not fit once (each way at a
+time), and the link is 5 times as fast as the SSD, as 16 GiB/s are beside 3.2 GiB/s. Figures are
+of steps after the period was found, and of the same steps by age.
+"""
+
+import argparse
+import dataclasses
+import json
+import pathlib
+import sys
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tests" / "torch"))
+import script_runs  # noqa: E402
+
+MIB = 1 << 20
+LINK_OVER_SSD = 5
+
+
+@dataclasses.dataclass
+class Program:
+    script: pathlib.Path
+    arguments: tuple
+
+
+PROGRAMS = {
+    "gpt": Program(ROOT / "bench/demo/train_gpt.py", ()),
+    "convnet": Program(script_runs.SCRIPTS / "convnet_bn_sgd_checkpoint.py",
+                       ("--batch", 32, "--blocks", 6)),
+}
+
+
+@dataclasses.dataclass
+class Measured:
+    """One run: what its script computed, and what was noted at the end of each of its steps."""
+    results: object
+    notes: list
+    run: script_runs.Run
+
+    def step_s(self):
+        """The fastest: others may use this machine too."""
+        times = [note["time_s"] for note in self.notes]
+        return min(b - a for a, b in zip(times, times[1:]))
+
+    def steps_since_found(self):
+        """How many steps there were after the first that began with the period known."""
+        found = [note["period_found"] for note in self.notes]
+        return len(found) - found.index(True) - 2 if True in found else 0
+
+    def in_last(self, steps):
+        """What was added to the statistics in a step, on average, in the last `steps`."""
+        first, last = self.notes[-1 - steps], self.notes[-1]
+        return {key: (last[key] - first[key]) / steps for key in last if key != "period_found"}
+
+
+def measure(places, folder, program, steps, **firn):
+    """`firn`: of run_with_firn; none for a run with PyTorch's own allocator."""
+    folder = pathlib.Path(tempfile.mkdtemp(dir=folder))
+    notes = folder / "notes.jsonl"
+    arguments = [notes, program.script, "--steps", steps, *program.arguments]
+    out = folder / "out.json"
+    if program.script.parent.name == "demo":
+        arguments += ["--out", out]
+    script = str(ROOT / "bench/lifetimes/steps.py")
+    if firn:
+        run = script_runs.run_with_firn(places, folder, script, *arguments, **firn)
+    else:
+        run = script_runs.run_native(places, folder, script, *arguments)
+    if run.status != 0:
+        raise RuntimeError(f"{program.script.name} ended with {run.status}:\n{run.text}")
+    results = run.results()
+    if out.exists():
+        written = json.loads(out.read_text())
+        results = {key: written[key] for key in ("losses", "parameters_sha256")}
+    return Measured(results, [json.loads(line) for line in notes.read_text().splitlines()], run)
+
+
+@dataclasses.dataclass
+class Machine:
+    budget: int
+    link_bytes_s: int
+    ssd_bytes_s: int
+    host: str
+
+    @staticmethod
+    def fit(unlimited, fraction, ratio, host):
+        peak = unlimited.notes[-1]["peak_bytes"]
+        budget = int(peak * fraction) // script_runs.GRANULE * script_runs.GRANULE
+        ssd = max(int((peak - budget) * ratio / unlimited.step_s()) // MIB, 1) * MIB
+        return Machine(budget, LINK_OVER_SSD * ssd, ssd, host)
+
+    def words(self, directory, policy):
+        """For measure()."""
+        ssd, link = f"{self.ssd_bytes_s >> 20}MiB/s", f"{self.link_bytes_s >> 20}MiB/s"
+        return {"budget": self.budget, "dirs": [directory], "host": self.host,
+                "environment": {"FIRN_POLICY": policy, "FIRN_GPU_LINK": link,
+                                "FIRN_GPU_LINK_LATENCY": "10us", "FIRN_STORE_READ": ssd,
+                                "FIRN_STORE_WRITE": ssd, "FIRN_STORE_LATENCY": "100us"}}
+
+
+def compare(places, folder, directory, program, unlimited, machine):
+    """{"age": ..., "lifetime": ...}: steady figures per step, and whether the bits are equal."""
+    runs = {policy: measure(places, folder, program, len(unlimited.notes),
+                            **machine.words(directory, policy)) for policy in ("age", "lifetime")}
+    steady = runs["lifetime"].steps_since_found()
+    if steady < 1:
+        raise RuntimeError(f"the period was found too late: {len(unlimited.notes)} steps")
+    return {policy: {**run.in_last(steady), "steps": steady,
+                     "equal": run.results == unlimited.results} for policy, run in runs.items()}
+
+
+def report(name, unlimited, machine, found):
+    peak, step_s = unlimited.notes[-1]["peak_bytes"], unlimited.step_s()
+    out_s = found["lifetime"]["spilled_bytes"] / machine.ssd_bytes_s
+    print(f"\n{name}: peak {peak >> 20} MiB, budget {machine.budget >> 20} MiB, host memory "
+          f"{machine.host}, unlimited step {step_s:.2f} s\n"
+          f"  SSD {machine.ssd_bytes_s >> 20} MiB/s each way, link {machine.link_bytes_s >> 20} "
+          f"MiB/s each way; what leaves takes {out_s / step_s:.2f} of an unlimited step")
+    print(f"  {'per step':9} {'seconds':>8} {'stall_s':>8} {'spilled':>9} {'faulted':>9} "
+          f"{'prefetched':>11} {'bits':>8}")
+    for policy, each in found.items():
+        print(f"  {policy:9} {each['time_s']:8.2f} {each['stall_s']:8.3f} "
+              f"{each['spilled_bytes'] / MIB:5.0f} MiB {each['faulted_bytes'] / MIB:5.0f} MiB "
+              f"{each['prefetched_bytes'] / MIB:7.0f} MiB "
+              f"{'equal' if each['equal'] else 'DIFFER':>8}")
+    age, lifetime = found["age"]["stall_s"], found["lifetime"]["stall_s"]
+    print(f"  stalls with lifetimes: {lifetime / age:.3f} of those with age, "
+          f"over {found['age']['steps']} steps")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--steps", type=int, default=7)
+    parser.add_argument("--fraction", type=float, default=0.5, help="of the peak: the budget")
+    parser.add_argument("--ratio", type=float, default=2,
+                        help="unlimited step over the time to move what does not fit")
+    parser.add_argument("--host", default="128MiB", help="pinned host memory")
+    parser.add_argument("--only", choices=PROGRAMS)
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    places = script_runs.Places.find()
+    if isinstance(places, str):
+        sys.exit(f"live.py: {places}")
+    build = ROOT / "build"
+    build.mkdir(exist_ok=True)
+    document = {}
+    with tempfile.TemporaryDirectory(dir=build) as folder:
+        directory = pathlib.Path(folder) / "spill"
+        directory.mkdir()
+        for name in [options.only] if options.only else PROGRAMS:
+            program = PROGRAMS[name]
+            unlimited = measure(places, folder, program, options.steps)
+            machine = Machine.fit(unlimited, options.fraction, options.ratio, options.host)
+            found = compare(places, folder, directory, program, unlimited, machine)
+            document[name] = {"machine": dataclasses.asdict(machine),
+                              "unlimited_step_s": unlimited.step_s(), **found}
+            if not options.json:
+                report(name, unlimited, machine, found)
+    if options.json:
+        print(json.dumps(document, indent=1))
+
+
+if __name__ == "__main__":
+    main()

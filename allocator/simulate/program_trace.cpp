@@ -16,8 +16,8 @@ namespace firn::simulate {
 namespace {
 
 constexpr uint64_t tensor_bytes_most = uint64_t{1} << 46;  // more than an engine's addresses
-constexpr uint64_t duration_ns_most = uint64_t{1} << 56;   // of the whole iteration: two years
-constexpr uint64_t tensors_most = 1u << 26, kernels_most = 1u << 26;
+constexpr uint64_t duration_ns_most = uint64_t{1} << 56;   // of all iterations: two years
+constexpr uint64_t tensors_most = 1u << 26;
 constexpr uint64_t line_of(size_t index) { return index + 2; }  // below the header
 
 bool parse_id(std::string_view word, uint64_t& id) {
@@ -87,8 +87,9 @@ Result<void> read_tensors(ProgramTrace& trace) {
 
 class KernelReader {
  public:
-  KernelReader(ProgramTrace& trace, const Ids& ids, CsvFile& file)
-      : trace_(trace), ids_(ids), file_(file), seen_(trace.tensors.size(), 0) {}
+  KernelReader(ProgramTrace& trace, const Ids& ids, CsvFile& file, unsigned iterations)
+      : trace_(trace), ids_(ids), file_(file), iterations_(iterations),
+        seen_(trace.tensors.size(), 0) {}
 
   Result<void> read() {
     for (;;) {
@@ -112,10 +113,13 @@ class KernelReader {
     if (!duration) return file_.wrong("duration_ns " + duration.error().text);
     kernel.duration_ns = *duration;
     trace_.duration_ns += *duration;
-    if (trace_.duration_ns > duration_ns_most)
-      return file_.wrong("the durations add up to more than two years");
-    if (trace_.kernels.size() == kernels_most)
-      return file_.wrong(fmt::format("more than {} kernels", kernels_most));
+    if (trace_.duration_ns > duration_ns_most / iterations_)
+      return file_.wrong(fmt::format("the durations add up to more than two years in {} "
+                                     "iterations (--iterations)", iterations_));
+    if ((trace_.kernels.size() + 1) * iterations_ > kernels_run_most)
+      return file_.wrong(fmt::format("more than {} kernels; in {} iterations (--iterations) at "
+                                     "most {} are run",
+                                     trace_.kernels.size(), iterations_, kernels_run_most));
     kernel.uses_at = trace_.uses.size();
     Result<uint32_t> inputs = read_list("inputs", file_.field(3));
     if (!inputs) return inputs.error();
@@ -176,6 +180,7 @@ class KernelReader {
   ProgramTrace& trace_;
   const Ids& ids_;
   CsvFile& file_;
+  const uint64_t iterations_;
   std::vector<uint64_t> seen_;  // per tensor: the last list that named it
   uint64_t lists_ = 0, last_ = 0;
   bool rising_ = true;                  // so far: then past_ holds every id, known_ none
@@ -185,7 +190,7 @@ class KernelReader {
 
 }  // namespace
 
-Result<ProgramTrace> read_program_trace(const std::string& prefix) {
+Result<ProgramTrace> read_program_trace(const std::string& prefix, unsigned iterations) {
   ProgramTrace trace;
   trace.tensors_path = prefix + ".tensors.csv";
   trace.kernels_path = prefix + ".kernels.csv";
@@ -199,7 +204,7 @@ Result<ProgramTrace> read_program_trace(const std::string& prefix) {
   Result<CsvFile> file =
       CsvFile::open(trace.kernels_path, {"kernel", "name", "duration_ns", "inputs", "outputs"});
   if (!file) return file.error();
-  if (Result<void> done = KernelReader(trace, ids, *file).read(); !done) return done.error();
+  if (Result<void> done = KernelReader(trace, ids, *file, iterations).read(); !done) return done.error();
   return trace;
 }
 

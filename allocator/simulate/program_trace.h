@@ -53,7 +53,10 @@ class ProgramTrace {
   std::string tensors_path, kernels_path;
 };
 
-/// Reads and checks both files. Errors begin with "FILE:LINE: ".
-Result<ProgramTrace> read_program_trace(const std::string& prefix);
+/// Running takes 2 to 200 us for each kernel: more in all iterations would be waited for in vain.
+inline constexpr uint64_t kernels_run_most = 1u << 24;
+
+/// Reads and checks both files, for so many iterations. Errors begin with "FILE:LINE: ".
+Result<ProgramTrace> read_program_trace(const std::string& prefix, unsigned iterations = 1);
 
 }  // namespace firn::simulate

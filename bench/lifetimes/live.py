@@ -5,9 +5,10 @@ half the memory they need, on the software GPU with a modelled link and a modell
   bench/lifetimes/live.py [--steps 7] [--ratio 2] [--host 128MiB] [--only gpt|convnet] [--json]
 
 Kernels run on this machine's processor, so that a step takes seconds. The modelled speeds are chosen
-to fit: the SSD takes 1/RATIO of an unlimited step to move what does not fit once (each way at a
-time), and the link is 5 times as fast as the SSD, as 16 GiB/s are beside 3.2 GiB/s. Figures are
-of steps after the period was found, and of the same steps by age.
+to fit: to move what does not fit out to the SSD and in again, one after the other, takes 1/RATIO of
+an unlimited step, and the link is 5 times as fast as the SSD, as 16 GiB/s are beside 3.2 GiB/s.
+Figures are of steps after the period was found, and of the same steps by age. Other work on this
+machine makes steps longer, and so transfers easier to hide, or the other way round.
 """
 
 import argparse
@@ -94,7 +95,7 @@ class Machine:
     def fit(unlimited, fraction, ratio, host):
         peak = unlimited.notes[-1]["peak_bytes"]
         budget = int(peak * fraction) // script_runs.GRANULE * script_runs.GRANULE
-        ssd = max(int((peak - budget) * ratio / unlimited.step_s()) // MIB, 1) * MIB
+        ssd = max(int(2 * (peak - budget) * ratio / unlimited.step_s()) // MIB, 1) * MIB
         return Machine(budget, LINK_OVER_SSD * ssd, ssd, host)
 
     def words(self, directory, policy):
@@ -119,11 +120,13 @@ def compare(places, folder, directory, program, unlimited, machine):
 
 def report(name, unlimited, machine, found):
     peak, step_s = unlimited.notes[-1]["peak_bytes"], unlimited.step_s()
-    out_s = found["lifetime"]["spilled_bytes"] / machine.ssd_bytes_s
+    age, lifetime = found["age"], found["lifetime"]
+    both = lifetime["spilled_bytes"] + lifetime["prefetched_bytes"] + lifetime["faulted_bytes"]
+    part = both / machine.ssd_bytes_s / step_s
     print(f"\n{name}: peak {peak >> 20} MiB, budget {machine.budget >> 20} MiB, host memory "
           f"{machine.host}, unlimited step {step_s:.2f} s\n"
           f"  SSD {machine.ssd_bytes_s >> 20} MiB/s each way, link {machine.link_bytes_s >> 20} "
-          f"MiB/s each way; what leaves takes {out_s / step_s:.2f} of an unlimited step")
+          f"MiB/s each way; what moves takes the SSD {part:.2f} of an unlimited step, both ways")
     print(f"  {'per step':9} {'seconds':>8} {'stall_s':>8} {'spilled':>9} {'faulted':>9} "
           f"{'prefetched':>11} {'bits':>8}")
     for policy, each in found.items():
@@ -131,9 +134,8 @@ def report(name, unlimited, machine, found):
               f"{each['spilled_bytes'] / MIB:5.0f} MiB {each['faulted_bytes'] / MIB:5.0f} MiB "
               f"{each['prefetched_bytes'] / MIB:7.0f} MiB "
               f"{'equal' if each['equal'] else 'DIFFER':>8}")
-    age, lifetime = found["age"]["stall_s"], found["lifetime"]["stall_s"]
-    print(f"  stalls with lifetimes: {lifetime / age:.3f} of those with age, "
-          f"over {found['age']['steps']} steps")
+    print(f"  stalls with lifetimes: {lifetime['stall_s'] / age['stall_s']:.3f} of those with age, "
+          f"over {age['steps']} steps")
 
 
 def main():
@@ -142,7 +144,7 @@ def main():
     parser.add_argument("--steps", type=int, default=7)
     parser.add_argument("--fraction", type=float, default=0.5, help="of the peak: the budget")
     parser.add_argument("--ratio", type=float, default=2,
-                        help="unlimited step over the time to move what does not fit")
+                        help="unlimited step over the time to move what does not fit out and in")
     parser.add_argument("--host", default="128MiB", help="pinned host memory")
     parser.add_argument("--only", choices=PROGRAMS)
     parser.add_argument("--json", action="store_true")

@@ -261,7 +261,8 @@ int simulate(const SimulateOptions& options) {
     if (!found) return refuse_simulate("--plot: " + found.error().text);
     plotter = std::move(*found);
   }
-  Result<simulate::ProgramTrace> trace = simulate::read_program_trace(options.prefix, plan->iterations);
+  Result<simulate::ProgramTrace> trace =
+      simulate::read_program_trace(options.prefix, plan->iterations);
   if (!trace) return refuse_simulate(trace.error().text);
   if (plan->sweep_bytes.empty()) return simulate_once(options, *plan, *trace, plotter);
   return simulate_sweep(options, *plan, *trace, plotter);

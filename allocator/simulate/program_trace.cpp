@@ -204,7 +204,8 @@ Result<ProgramTrace> read_program_trace(const std::string& prefix, unsigned iter
   Result<CsvFile> file =
       CsvFile::open(trace.kernels_path, {"kernel", "name", "duration_ns", "inputs", "outputs"});
   if (!file) return file.error();
-  if (Result<void> done = KernelReader(trace, ids, *file, iterations).read(); !done) return done.error();
+  KernelReader reader(trace, ids, *file, iterations);
+  if (Result<void> done = reader.read(); !done) return done.error();
   return trace;
 }
 

@@ -1,5 +1,5 @@
-"""`firn simulate` on a trace of ten million kernels: an answer, or a refusal that says how many are too
-many; in bounded time and memory either way."""
+"""`firn simulate` on a trace of ten million kernels: an answer, or a refusal that says how many are
+too many; in bounded time and memory either way."""
 
 import json
 import os

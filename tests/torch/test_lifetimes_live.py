@@ -1,5 +1,6 @@
-"""Lifetimes against age in programs that run, at half the memory they need, on a modelled link and a
-modelled SSD (bench/lifetimes/live.py): waits are few, and nearly all comes before it is asked for."""
+"""Lifetimes against age in programs that run, at half the memory they need, on a modelled link and
+a modelled SSD (bench/lifetimes/live.py): waits are few, and nearly all comes before it is asked
+for."""
 
 import sys
 

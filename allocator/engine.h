@@ -24,6 +24,9 @@
 namespace firn {
 
 struct Block;
+namespace record {
+class Recorder;  // allocator/record/recorder.h
+}
 
 enum class Access : uint8_t { read, write };
 
@@ -52,6 +55,8 @@ struct EngineOptions {
   bool no_bytes = false;  // simulation: staging is addresses without memory
   /// What is left of the process's host budget, shared by its engines; null: host_bytes is one's own.
   std::atomic<uint64_t>* host_left = nullptr;
+  /// Told of every allocation and free, when tracing; null otherwise. Outlives the engine.
+  record::Recorder* recorder = nullptr;
 };
 
 /// Counted as torch's statistics are: current, peak since the last reset, totals.

@@ -7,6 +7,7 @@
 
 #include "allocator/check.h"
 #include "allocator/engine_impl.h"
+#include "allocator/record/recorder.h"
 
 namespace firn {
 
@@ -27,6 +28,7 @@ void* EngineImpl::hand_out(Block& block, size_t requested) {
   block.age.store(tick_.fetch_add(1, std::memory_order_relaxed), std::memory_order_relaxed);
   hot_.allocated(block.granules != 0, block.bytes, requested);
   if (block.granules != 0) note(EventKind::allocate, block);
+  if (options_.recorder) options_.recorder->allocated(block.address, requested);
   if (trace_) trace("alloc", block);
   return reinterpret_cast<void*>(block.address);
 }
@@ -208,6 +210,7 @@ Result<void*> EngineImpl::allocate_small(Lock& lock, unsigned stream, size_t byt
 void EngineImpl::count_free(Block& block) {
   hot_.freed(block.granules != 0, block.bytes, block.requested);
   if (block.granules != 0) note(EventKind::free, block);
+  if (options_.recorder) options_.recorder->freed(block.address);
   if (trace_) trace("free", block);
 }
 

@@ -18,6 +18,8 @@
 #include <fmt/format.h>
 
 #include "allocator/check.h"
+#include "allocator/record/program_files.h"
+#include "allocator/record/recorder.h"
 #include "allocator/stats_json.h"
 #include "allocator/trace.h"
 
@@ -76,6 +78,7 @@ class RuntimeImpl final : public Runtime {
       Result<std::unique_ptr<TraceWriter>> trace = TraceWriter::create(config_.trace_file);
       if (!trace) return trace.error();
       trace_ = std::move(*trace);
+      config_.watch_fraction = 0;  // every operator is to be seen
     }
     return {};
   }
@@ -109,6 +112,12 @@ class RuntimeImpl final : public Runtime {
       if (engine && engine->contains(pointer)) return engine;
     }
     return nullptr;
+  }
+
+  record::Recorder* recorder(int ordinal) const override {
+    return ordinal >= 0 && ordinal < devices_most
+               ? recorders_[ordinal].load(std::memory_order_acquire)
+               : nullptr;
   }
 
   int device_count() const override {
@@ -155,6 +164,8 @@ class RuntimeImpl final : public Runtime {
     }
     if (!config_.stats_file.empty()) write_stats();
     if (trace_) trace_->flush();
+    for (const auto& slot : recorders_)
+      if (record::Recorder* recorder = slot.load(std::memory_order_acquire)) recorder->finish();
   }
 
   /// In the child after fork: nothing of the parent's is touched.
@@ -198,10 +209,21 @@ class RuntimeImpl final : public Runtime {
     options.host_left = &host_left_;
     options.piece_bytes = config_.piece_bytes;
     options.watch_fraction = config_.watch_fraction;
+    options.recorder = open_recorder(ordinal, options.context);
     options.adversarial = config_.adversarial;
     if (config_.policy == "lifetime") options.policy = Policy::lifetime;
     return Engine::open(options, driver, store_.get(), static_cast<unsigned>(ordinal),
                         wall_clock(), trace_.get());
+  }
+
+  /// The first device's files are named by the trace alone; a further one's by its ordinal too.
+  /// Never destroyed: an engine has it.
+  record::Recorder* open_recorder(int ordinal, CUcontext context) {
+    if (!trace_) return nullptr;
+    std::string prefix = record::program_prefix(expand_pid(config_.trace_file));
+    if (recorded_++ > 0) prefix += fmt::format("-device{}", ordinal);
+    recorders_[ordinal] = new record::Recorder(*driver_, context, prefix);
+    return recorders_[ordinal];
   }
 
   /// The service thread: pumps while something is in flight, sleeps otherwise.
@@ -234,6 +256,8 @@ class RuntimeImpl final : public Runtime {
   std::unique_ptr<Store> store_;
   std::unique_ptr<TraceWriter> trace_;
   std::array<std::atomic<Engine*>, devices_most> engines_{};
+  std::array<std::atomic<record::Recorder*>, devices_most> recorders_{};
+  int recorded_ = 0;  // devices with one
   std::array<std::thread, devices_most> service_;
   std::atomic<uint64_t> host_left_{0};
   mutable std::mutex mutex_;

@@ -11,6 +11,10 @@
 
 namespace firn {
 
+namespace record {
+class Recorder;  // allocator/record/recorder.h
+}
+
 class Runtime {
  public:
   /// Opens driver and store; idempotent (a second call with other settings is invalid_argument).
@@ -26,6 +30,8 @@ class Runtime {
   virtual Engine* opened(int ordinal) const = 0;
   /// The engine whose arena holds `pointer`, or null. Lock-free.
   virtual Engine* around(const void* pointer) const = 0;
+  /// What records the opened device's operators; null when not tracing. Lock-free.
+  virtual record::Recorder* recorder(int ordinal) const = 0;
   virtual int device_count() const = 0;
   virtual const Config& config() const = 0;
   virtual const Driver& driver() const = 0;

@@ -45,6 +45,7 @@ void FirnAllocator::init(int device_count) {
   // Registered after the runtime's own handler, hence called before it.
   static const bool registered = std::atexit([] { exiting = true; }) == 0;
   TORCH_CHECK(registered, "firn: atexit refused");
+  recording = !(*runtime)->config().trace_file.empty();
   device_count_ = device_count;
   const double fraction = native::CUDAAllocatorConfig::per_process_memory_fraction();
   for (int device = 0; device < device_count; ++device) fraction_[device] = fraction;
@@ -92,6 +93,8 @@ void* FirnAllocator::take(size_t bytes, c10::DeviceIndex device, cudaStream_t st
   }
   if (bytes == 0) return nullptr;
   Engine& engine = this->engine(device);
+  if (recording.load(std::memory_order_relaxed)) [[unlikely]]
+    ThreadScopes::mine().before_allocation();
   void* pointer = nullptr;
   if (pools_.any()) [[unlikely]] {
     Result<void*> pooled = pools_.allocate(engine, device, bytes, stream);
@@ -111,7 +114,7 @@ void* FirnAllocator::take(size_t bytes, c10::DeviceIndex device, cudaStream_t st
     pointer = *made;
   }
   if (observing()) [[unlikely]]
-    ThreadScopes::mine().hold_new(engine, pointer, stream);
+    ThreadScopes::mine().hold_new(engine, device, pointer, stream);
   if (history_.enabled()) [[unlikely]]
     history_.note(History::Entry::ALLOC, device, pointer, bytes, stream, pools_.pool_of(pointer));
   if (const c10::impl::PyInterpreter* trace = c10::impl::GPUTrace::get_trace()) [[unlikely]]

@@ -91,7 +91,7 @@ void join(std::vector<IValue>& results, Stack& stack, size_t returns) {
 
 void run_whole(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack,
                const OperatorInfo& info) {
-  ObservedScope scope;
+  ObservedScope scope(info);
   const size_t count = op.schema().arguments().size();
   touch_arguments(scope.scopes(), info, arguments_of(*stack).slice(stack->size() - count));
   op.redispatchBoxed(keys & after_us, stack);
@@ -114,7 +114,7 @@ void run_slices(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* 
     for (size_t i : lists.tensors)
       slice[i] =
           arguments[i].toTensor().slice(0, static_cast<int64_t>(begin), static_cast<int64_t>(end));
-    ObservedScope scope;
+    ObservedScope scope(info);
     touch_arguments(scope.scopes(), info, arguments_of(slice));
     op.redispatchBoxed(keys & after_us, &slice);
     for (const IValue& result : slice) touch_results(scope.scopes(), result);

@@ -59,10 +59,12 @@ void touch_arguments(ThreadScopes& scopes, const OperatorInfo& info,
     const Access access = info.writes(i) ? Access::write : Access::read;
     for_each_tensor(arguments[i], [&](c10::TensorImpl* tensor) { scopes.touch(tensor, access); });
   }
+  scopes.arguments_touched();
 }
 
 void touch_results(ThreadScopes& scopes, const c10::IValue& result) {
-  for_each_tensor(result, [&](c10::TensorImpl* tensor) { scopes.touch(tensor, Access::read); });
+  for_each_tensor(
+      result, [&](c10::TensorImpl* tensor) { scopes.touch(tensor, Access::read, false); });
 }
 
 void install_observer(bool spill_always) {

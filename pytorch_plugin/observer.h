@@ -22,7 +22,9 @@ bool observing();
 /// An operator's scope for code that stands in for its kernel.
 class ObservedScope {
  public:
-  ObservedScope() : scopes_(ThreadScopes::mine()) { scopes_.enter(this); }
+  explicit ObservedScope(const OperatorInfo& info) : scopes_(ThreadScopes::mine()) {
+    scopes_.enter(this, &info);
+  }
   ~ObservedScope();
   ObservedScope(const ObservedScope&) = delete;
   ObservedScope& operator=(const ObservedScope&) = delete;

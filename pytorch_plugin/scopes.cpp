@@ -29,6 +29,9 @@ void ThreadScopes::leave(const void* key) {
     break;
   }
   if (!scopes_.empty()) return;
+  // (In the child of a fork the recorder is the parent's.)
+  if (recorded_.recorder && Runtime::get()) recorded_.recorder->end(recorded_);
+  if (!recorded_.name.empty()) recorded_ = {};
   release_all();
   if (!trouble_.empty()) {
     // Nothing threw it: the operator neither allocated nor read the storage through torch.
@@ -44,14 +47,14 @@ void ThreadScopes::release_all() {
   held_.clear();
 }
 
-void ThreadScopes::touch(c10::TensorImpl* tensor, Access access) {
+void ThreadScopes::touch(c10::TensorImpl* tensor, Access access, bool uses) {
   if (!tensor->is_cuda()) return;
   const int device = tensor->device().index();
   switch (tensor->layout()) {
     case c10::kSparse: {
       auto* sparse = static_cast<at::SparseTensorImpl*>(tensor);
-      touch(sparse->indices().unsafeGetTensorImpl(), access);
-      touch(sparse->values().unsafeGetTensorImpl(), access);
+      touch(sparse->indices().unsafeGetTensorImpl(), access, uses);
+      touch(sparse->values().unsafeGetTensorImpl(), access, uses);
       return;
     }
     case c10::kSparseCsr:
@@ -59,28 +62,36 @@ void ThreadScopes::touch(c10::TensorImpl* tensor, Access access) {
     case c10::kSparseBsr:
     case c10::kSparseBsc: {
       auto* sparse = static_cast<at::SparseCsrTensorImpl*>(tensor);
-      touch(sparse->compressed_indices().unsafeGetTensorImpl(), access);
-      touch(sparse->plain_indices().unsafeGetTensorImpl(), access);
-      touch(sparse->values().unsafeGetTensorImpl(), access);
+      touch(sparse->compressed_indices().unsafeGetTensorImpl(), access, uses);
+      touch(sparse->plain_indices().unsafeGetTensorImpl(), access, uses);
+      touch(sparse->values().unsafeGetTensorImpl(), access, uses);
       return;
     }
     default:
       if (tensor->has_storage())
-        touch_storage(tensor->unsafe_storage().unsafeGetStorageImpl(), device, access);
+        touch_storage(tensor->unsafe_storage().unsafeGetStorageImpl(), device, access, uses);
   }
 }
 
-void ThreadScopes::touch_storage(c10::StorageImpl* storage, int device, Access access) {
+void ThreadScopes::touch_storage(c10::StorageImpl* storage, int device, Access access,
+                                 bool uses) {
   // A fake tensor says CUDA and has a storage without memory.
   const void* base = storage ? storage->_mutable_data_ptr_no_checks().get() : nullptr;
   Runtime* runtime = base ? Runtime::get() : nullptr;
   Engine* engine = runtime ? runtime->opened(device) : nullptr;
   if (!engine) return;
   CUstream stream = c10::cuda::getCurrentCUDAStream(static_cast<c10::DeviceIndex>(device));
+  record::Recorder* recorder =
+      uses && recording.load(std::memory_order_relaxed) ? runtime->recorder(device) : nullptr;
+  if (recorder) recorder->pause(recorded_);
   Result<Hold> hold = engine->touch(base, stream, access);
   // The operator has chosen its kernel and cannot be stopped from here: let it run slowly.
   if (!hold && hold.error().code == Code::out_of_memory)
     hold = engine->touch_anyway(base, stream, access);
+  if (recorder) {
+    recorder->uses(recorded_, base, access == Access::write);
+    recorded_stream_ = stream;
+  }
   if (hold) {
     if (hold->block) held_.push_back({engine, *hold, stream, base});
     return;
@@ -91,8 +102,21 @@ void ThreadScopes::touch_storage(c10::StorageImpl* storage, int device, Access a
   trouble_ = std::move(words);
 }
 
-void ThreadScopes::hold_new(Engine& engine, void* pointer, CUstream stream) {
+void ThreadScopes::arguments_touched() {
+  if (recorded_.recorder) recorded_.recorder->resume(recorded_, recorded_stream_);
+}
+
+void ThreadScopes::before_allocation() {
+  if (recorded_.recorder) recorded_.recorder->pause(recorded_);
+}
+
+void ThreadScopes::hold_new(Engine& engine, int device, void* pointer, CUstream stream) {
   if (scopes_.empty()) return;
+  if (recording.load(std::memory_order_relaxed)) [[unlikely]]
+    if (record::Recorder* recorder = Runtime::get()->recorder(device)) {
+      recorder->makes(recorded_, pointer);
+      recorder->resume(recorded_, stream);
+    }
   Hold hold = engine.hold_new(pointer);
   if (hold.block) held_.push_back({&engine, hold, stream, pointer});
 }

@@ -10,21 +10,28 @@
 
 #include <c10/core/TensorImpl.h>
 
+#include <atomic>
 #include <string>
 #include <vector>
 
 #include "allocator/engine.h"
+#include "allocator/record/recorder.h"
 #include "pytorch_plugin/operators.h"
 
 namespace firn::pytorch {
+
+/// When tracing: outermost operators are told to the device's recorder. Set before any is seen.
+inline std::atomic<bool> recording{false};
 
 class ThreadScopes {
  public:
   static ThreadScopes& mine();
 
   /// `key` names the operator's scope: the address of its RecordFunction, or of a slice.
-  void enter(const void* key, const OperatorInfo* info = nullptr) {
-    scopes_.push_back({key, info && info->kind == OperatorInfo::Kind::uses});
+  void enter(const void* key, const OperatorInfo* info) {
+    if (scopes_.empty() && recording.load(std::memory_order_relaxed)) [[unlikely]]
+      recorded_.name = info->name;
+    scopes_.push_back({key, info->kind == OperatorInfo::Kind::uses});
   }
   /// Whether `key` is the innermost scope, of an operator whose results are tensors to be seen.
   bool gives_results(const void* key) const {
@@ -37,10 +44,15 @@ class ThreadScopes {
 
   /// Holds the blocks of the tensor's storages (dense, sparse, nested) that are Firn's. An error is
   /// kept for raise_trouble(), or put into the storage, which then throws when it is accessed.
-  void touch(c10::TensorImpl* tensor, Access access);
+  /// `uses`: the running operator uses them (else they are its results).
+  void touch(c10::TensorImpl* tensor, Access access, bool uses = true);
+  /// All that the operator was given has been touched: its kernel is next.
+  void arguments_touched();
 
+  /// This thread is about to allocate, and may have to wait for room.
+  void before_allocation();
   /// A block just allocated by this thread: held as the rule says.
-  void hold_new(Engine& engine, void* pointer, CUstream stream);
+  void hold_new(Engine& engine, int device, void* pointer, CUstream stream);
   /// This thread is about to free `pointer`: lets go of it first, so that it can be reused at once.
   void forget(const void* pointer);
 
@@ -60,12 +72,14 @@ class ThreadScopes {
     bool gives_results;
   };
 
-  void touch_storage(c10::StorageImpl* storage, int device, Access access);
+  void touch_storage(c10::StorageImpl* storage, int device, Access access, bool uses);
   void release_all();
 
   std::vector<Scope> scopes_;
   std::vector<Held> held_;
   std::string trouble_;
+  record::Operator recorded_;       // the outermost one, when recording
+  CUstream recorded_stream_ = nullptr;
 };
 
 }  // namespace firn::pytorch

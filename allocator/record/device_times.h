@@ -1,0 +1,54 @@
+// How long the device worked: pairs of timed events around stretches of work on a stream, asked for
+// once they are over. Never waits for the device.
+// Owns: its events, reused, and left to the driver's end. Locks: one of its own; callers need none.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <mutex>
+#include <vector>
+
+#include "firn/driver.h"
+
+namespace firn::record {
+
+/// Work enqueued between two marks on one stream.
+struct Stretch {
+  CUevent begin = nullptr, end = nullptr;
+};
+
+class DeviceTimes {
+ public:
+  /// `driver` outlives this.
+  DeviceTimes(const Driver& driver, CUcontext context) : driver_(driver), context_(context) {}
+
+  /// A mark behind what is enqueued on the stream; null where there can be none: the stream is
+  /// being captured into a graph, or the driver refused.
+  CUevent mark(CUstream stream);
+  /// Takes the stretches' marks; `kernel`'s time is the sum of theirs.
+  void measure(uint32_t kernel, std::vector<Stretch> stretches);
+  void forget(const std::vector<Stretch>& stretches);
+
+  struct Time {
+    uint32_t kernel;
+    uint64_t ns;
+  };
+  /// The times of work that is over and was not asked for before. `all`: also of what is behind
+  /// work that is not over, on other streams.
+  std::vector<Time> collect(bool all = false);
+
+ private:
+  struct Pending {
+    uint32_t kernel;
+    std::vector<Stretch> stretches;
+  };
+  void recycle(const std::vector<Stretch>& stretches);
+
+  const Driver& driver_;
+  const CUcontext context_;
+  std::mutex mutex_;
+  std::deque<Pending> pending_;
+  std::vector<CUevent> spare_;
+};
+
+}  // namespace firn::record

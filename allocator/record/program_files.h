@@ -1,0 +1,25 @@
+// An iteration as the two files that `firn simulate PREFIX` reads: PREFIX.tensors.csv and
+// PREFIX.kernels.csv. What its reader refuses is never written.
+// Owns: nothing. Locks: none.
+#pragma once
+
+#include <string>
+
+#include "allocator/record/iteration.h"
+#include "firn/result.h"
+
+namespace firn::record {
+
+/// "job.csv": "job"; other names are prefixes as they are.
+std::string program_prefix(const std::string& trace_file);
+
+/// Removes what an earlier run left under these names, so that a crash leaves no file and not that
+/// of another run.
+void remove_program(const std::string& prefix);
+
+/// Writes both files under other names and renames them. `iteration` has a kernel. Errors (io)
+/// name the file; then neither is there.
+Result<void> write_program(const Recording& recording, const Iteration& iteration,
+                           const std::string& prefix);
+
+}  // namespace firn::record

@@ -1,0 +1,142 @@
+#include "allocator/record/recorder.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <utility>
+
+#include "allocator/record/iteration.h"
+#include "allocator/record/program_files.h"
+
+namespace firn::record {
+
+Recorder::Recorder(const Driver& driver, CUcontext context, std::string prefix)
+    : prefix_(std::move(prefix)), times_(driver, context) {
+  remove_program(prefix_);
+}
+
+void Recorder::allocated(uint64_t address, uint64_t bytes) {
+  std::lock_guard lock(mutex_);
+  if (!room()) return;
+  live_[address] = {recording_.allocate(bytes), bytes};
+}
+
+void Recorder::freed(uint64_t address) {
+  std::lock_guard lock(mutex_);
+  if (!room()) return;
+  const auto found = live_.find(address);
+  if (found == live_.end()) return;
+  recording_.free(found->second.block);
+  live_.erase(found);
+}
+
+const Recorder::Live* Recorder::live_at(const void* pointer) const {
+  const auto address = reinterpret_cast<uint64_t>(pointer);
+  auto found = live_.upper_bound(address);
+  if (found == live_.begin()) return nullptr;
+  --found;
+  return address - found->first < found->second.bytes ? &found->second : nullptr;
+}
+
+bool Recorder::mine(Operator& op) {
+  if (!op.recorder) op.recorder = this;
+  return op.recorder == this && !cut_off_.load(std::memory_order_relaxed);
+}
+
+/// Under the lock: may something be added? The one time that it may not is remembered.
+bool Recorder::room() {
+  if (recording_.full()) cut_off_ = true;
+  return !cut_off_ && !finished_;
+}
+
+void Recorder::pause(Operator& op) {
+  if (!mine(op) || !op.begin) return;
+  const Stretch stretch{std::exchange(op.begin, nullptr), times_.mark(op.stream)};
+  if (stretch.end)
+    op.stretches.push_back(stretch);
+  else
+    times_.forget({stretch});
+}
+
+void Recorder::uses(Operator& op, const void* pointer, bool write) {
+  if (!mine(op)) return;
+  std::lock_guard lock(mutex_);
+  const Live* live = live_at(pointer);
+  if (!live) return;
+  op.kernel = true;
+  op.uses.push_back({live->block, !write, write, false});
+}
+
+void Recorder::makes(Operator& op, const void* pointer) {
+  if (!mine(op)) return;
+  std::lock_guard lock(mutex_);
+  if (const Live* live = live_at(pointer)) op.uses.push_back({live->block, false, true, true});
+}
+
+void Recorder::resume(Operator& op, CUstream stream) {
+  if (!mine(op)) return;
+  if (op.begin && op.stream == stream) return;
+  pause(op);
+  op.stream = stream;
+  op.begin = times_.mark(stream);
+}
+
+void Recorder::end(Operator& op) {
+  if (!mine(op)) return;
+  pause(op);
+  Operator done = std::exchange(op, {});
+  std::sort(done.uses.begin(), done.uses.end(),
+            [](const Operator::Use& a, const Operator::Use& b) { return a.block < b.block; });
+  std::vector<uint32_t> inputs, outputs;
+  for (size_t i = 0; i < done.uses.size();) {
+    Operator::Use whole = done.uses[i];
+    for (; i < done.uses.size() && done.uses[i].block == whole.block; ++i) {
+      whole.read |= done.uses[i].read;
+      whole.written |= done.uses[i].written;
+      whole.made |= done.uses[i].made;
+    }
+    // What it has allocated itself it can only have read after writing it.
+    if (whole.read && !whole.made) inputs.push_back(whole.block);
+    if (whole.written) outputs.push_back(whole.block);
+  }
+  collect(false);
+  std::lock_guard lock(mutex_);
+  if (!done.kernel || !room()) {
+    times_.forget(done.stretches);
+    return;
+  }
+  times_.measure(recording_.kernel(done.name, 0, inputs, outputs), std::move(done.stretches));
+}
+
+void Recorder::collect(bool all) {
+  const std::vector<DeviceTimes::Time> times = times_.collect(all);
+  std::lock_guard lock(mutex_);
+  for (const DeviceTimes::Time& time : times) recording_.set_duration(time.kernel, time.ns);
+}
+
+void Recorder::finish() {
+  collect(true);
+  std::lock_guard lock(mutex_);
+  if (std::exchange(finished_, true)) return;
+  const Iteration iteration = cut_iteration(recording_);
+  if (iteration.kernels.empty()) {
+    std::fprintf(stderr, "firn: trace: no operator used the device: no %s.kernels.csv\n",
+                 prefix_.c_str());
+    return;
+  }
+  if (Result<void> written = write_program(recording_, iteration, prefix_); !written) {
+    std::fprintf(stderr, "firn: trace: %s (firn_trace)\n", written.error().text.c_str());
+    return;
+  }
+  if (cut_off_)
+    std::fprintf(stderr, "firn: trace: memory for %zu operators was full: later ones are not in "
+                 "%s.kernels.csv\n", recording_.kernels().size(), prefix_.c_str());
+  if (!iteration.periodic)
+    std::fprintf(stderr, "firn: trace: no iteration was seen to repeat: %s.kernels.csv holds "
+                 "everything, as one\n", prefix_.c_str());
+  if (iteration.untimed > iteration.kernels.size() / 100)
+    std::fprintf(stderr, "firn: trace: the time of %llu of %zu operators is unknown: 1 ns in "
+                 "%s.kernels.csv\n", static_cast<unsigned long long>(iteration.untimed),
+                 iteration.kernels.size(), prefix_.c_str());
+}
+
+}  // namespace firn::record

@@ -12,6 +12,8 @@ namespace {
 
 constexpr uint64_t never = UINT64_MAX;
 constexpr uint32_t none = UINT32_MAX;
+// Smaller blocks share frames: they take no room that others could have.
+constexpr uint64_t kept_bytes_least = 1u << 20;
 // As many events as the history keeps; older ones cannot belong to a period that it finds.
 constexpr size_t events_learned_most = 3u << 20;
 
@@ -19,7 +21,7 @@ constexpr size_t events_learned_most = 3u << 20;
 struct Lives {
   struct Block {
     uint64_t born = never, freed = never;  // events
-    uint32_t born_before = none;           // the first kernel recorded later
+    uint32_t born_before = none, freed_before = none;  // the first kernel recorded later
   };
   /// Between kernel g - 1 and kernel g: where the least is alive. A position p lies before event p.
   struct Gap {
@@ -47,6 +49,7 @@ struct Lives {
         live_bytes += bytes;
       } else {
         block.freed = i;
+        block.freed_before = static_cast<uint32_t>(kernel_at.size());
         live_bytes -= bytes;
       }
       if (live_bytes < gaps.back().live_bytes) gaps.back() = {i + 1, live_bytes};
@@ -71,12 +74,14 @@ class Periods {
     }
   }
 
-  /// Of all kernel counts, the one seen most often; 0: none. `last`: the last kernel there.
+  /// Of all kernel counts, the one that most device time speaks for; 0: none. `last`: the last
+  /// kernel there.
   size_t best(uint32_t& last) const {
-    size_t best = 0, most = 0;
+    size_t best = 0;
+    uint64_t most = 0;
     for (const auto& [period, seen] : seen_)
-      if (seen.times > most) {
-        most = seen.times;
+      if (seen.ns > most) {
+        most = seen.ns;
         best = period;
         last = seen.last;
       }
@@ -85,7 +90,7 @@ class Periods {
 
  private:
   struct Seen {
-    size_t times = 0;
+    uint64_t ns = 0;  // of kernels there, and one for each
     uint32_t last = 0;
   };
 
@@ -133,7 +138,7 @@ class Periods {
     const auto twin_kernel = static_cast<size_t>(end - ends_.begin());
     if (recording_.kernels()[twin_kernel].name != recording_.kernels()[kernel].name) return;
     Seen& seen = seen_[kernel - twin_kernel];
-    ++seen.times;
+    seen.ns += recording_.kernels()[kernel].duration_ns + 1;
     seen.last = kernel;
   }
 
@@ -158,9 +163,10 @@ Window find_window(const Recording& recording, const Lives& lives) {
   uint32_t last = 0;
   const auto period = static_cast<uint32_t>(Periods(recording).best(last));
   if (period == 0 || period > kernels) return everything;
-  // The last kernel with which a whole period ends whose operators are those of the one before.
+  // The last kernel with which a whole period ends whose operators are those of the one before;
+  // not beyond what the history knew: a thousand copies in a row have every period.
   uint32_t run = 0, end = 0;
-  for (uint32_t k = period; k < kernels; ++k) {
+  for (uint32_t k = period; k <= last; ++k) {
     run = recording.kernels()[k].name == recording.kernels()[k - period].name ? run + 1 : 0;
     if (run >= period) end = k + 1;
   }
@@ -215,8 +221,19 @@ class Cutter {
       heads_.push_back(block);
     else if (there_at_end)
       tails_.push_back(block);
-    else if (uses_.count(block))
+    else if (const auto used = uses_.find(block); used != uses_.end()) {
       add(block, false);
+      keep(block, used->second.last);
+    }
+  }
+
+  /// It stays allocated when it was used last: until the last kernel before its free, which names
+  /// it as an input for that reason alone.
+  void keep(uint32_t block, uint32_t last_use) {
+    const uint32_t freed_before = lives_.blocks[block].freed_before;
+    if (recording_.block_bytes()[block] < kept_bytes_least || freed_before == none) return;
+    if (freed_before > last_use + 1 && freed_before <= window_.end)
+      kept_[freed_before - 1].push_back(block);
   }
 
   void add(uint32_t block, bool persistent) {
@@ -268,9 +285,13 @@ class Cutter {
     const Recording::Kernel& kernel = recording_.kernels()[number];
     const uint64_t ns = duration(number);
     if (ns == 0) ++out_.untimed;
-    out_.kernels.push_back({std::max<uint64_t>(ns, 1), out_.uses.size(), number, kernel.inputs,
-                            kernel.outputs});
-    for (uint32_t block : recording_.uses(kernel)) out_.uses.push_back(tensor_of_.at(block));
+    const auto kept = kept_.find(number);
+    const size_t kept_count = kept == kept_.end() ? 0 : kept->second.size();
+    out_.kernels.push_back({std::max<uint64_t>(ns, 1), out_.uses.size(), number,
+                            static_cast<uint32_t>(kernel.inputs + kept_count), kernel.outputs});
+    for (uint32_t block : recording_.inputs(kernel)) out_.uses.push_back(tensor_of_.at(block));
+    for (size_t i = 0; i < kept_count; ++i) out_.uses.push_back(tensor_of_.at(kept->second[i]));
+    for (uint32_t block : recording_.outputs(kernel)) out_.uses.push_back(tensor_of_.at(block));
   }
 
   const Recording& recording_;
@@ -278,6 +299,7 @@ class Cutter {
   const Window window_;
   std::unordered_map<uint32_t, Uses> uses_;            // in the window, by block
   std::unordered_map<uint32_t, uint32_t> tensor_of_;   // by block
+  std::unordered_map<uint32_t, std::vector<uint32_t>> kept_;  // by kernel: its inputs besides
   std::vector<uint32_t> heads_, tails_;                // blocks alive at one of the window's ends
   Iteration out_;
 };

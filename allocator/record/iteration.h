@@ -4,8 +4,12 @@
 // The period is found by allocator/lifetimes/history.h, and taken from the last place where the
 // same operators ran in the same order twice. It is cut where the least memory is alive. What is
 // alive across the cut and not for good (a gradient that is freed only by the next iteration) is
-// written as persistent: more memory than the program has, never less. Memory that stays allocated
-// after its last use in the iteration ends there: a transient has no other end.
+// written as persistent: more memory than the program has, never less.
+//
+// A transient ends with its last use, but programs keep memory for longer (a tensor that is saved
+// for backward and not needed): then the last kernel before the free has it among its inputs too,
+// so that it takes room as long as it does. Should it have been spilled, it comes back for that,
+// once more than in the program.
 #pragma once
 
 #include <cstdint>

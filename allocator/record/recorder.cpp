@@ -18,6 +18,7 @@ void Recorder::allocated(uint64_t address, uint64_t bytes) {
   std::lock_guard lock(mutex_);
   if (!room()) return;
   live_[address] = {recording_.allocate(bytes), bytes};
+  written_.push_back(false);
 }
 
 void Recorder::freed(uint64_t address) {
@@ -63,7 +64,7 @@ void Recorder::uses(Operator& op, const void* pointer, bool write) {
   const Live* live = live_at(pointer);
   if (!live) return;
   op.kernel = true;
-  op.uses.push_back({live->block, !write, write, false});
+  op.uses.push_back({live->block, !write || written_[live->block], write, false});
 }
 
 void Recorder::makes(Operator& op, const void* pointer) {
@@ -104,6 +105,7 @@ void Recorder::end(Operator& op) {
     times_.forget(done.stretches);
     return;
   }
+  for (uint32_t block : outputs) written_[block] = true;
   times_.measure(recording_.kernel(done.name, 0, inputs, outputs), std::move(done.stretches));
 }
 

@@ -53,7 +53,8 @@ class Recorder {
   // The front end. All do nothing for another recorder's operator, or once the recording is full.
   /// The operator is about to wait: for a block, or for memory.
   void pause(Operator& op);
-  /// It reads or writes the block around `pointer`.
+  /// It reads or writes the block around `pointer`. What is written and holds bytes already counts
+  /// as read too: operators do not say whether they only replace it.
   void uses(Operator& op, const void* pointer, bool write);
   /// It has allocated the block at `pointer`: an output, whatever it does with it.
   void makes(Operator& op, const void* pointer);
@@ -81,6 +82,7 @@ class Recorder {
   std::mutex mutex_;
   Recording recording_;
   std::map<uint64_t, Live> live_;  // by address
+  std::vector<bool> written_;      // by block: an operator that is over wrote it
   std::atomic<bool> cut_off_{false};  // the recording is full, something was left out
   bool finished_ = false;
 };

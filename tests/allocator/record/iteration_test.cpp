@@ -150,6 +150,43 @@ TEST_F(Cut, lives_that_overlap_are_two_tensors) {
   EXPECT_EQ(count(state_bytes), (Count{2, 0}));
 }
 
+/// Saved, and not needed: it takes room until it is freed.
+TEST_F(Cut, memory_that_is_not_used_any_more_lasts_until_its_free) {
+  constexpr uint64_t saved_bytes = 7'000'000, small_bytes = 700;
+  trainer_.make_model();
+  for (int i = 0; i < 6; ++i) {
+    const uint32_t saved = recording_.allocate(saved_bytes);
+    const uint32_t small = recording_.allocate(small_bytes);
+    recording_.kernel("save", 10, {}, std::vector{saved, small});
+    trainer_.iteration(ZeroGrad::at_the_end);
+    recording_.free(saved);
+    recording_.free(small);
+    recording_.kernel("tell", 10, std::vector{trainer_.loss}, {});
+  }
+  cut();
+  expect_one_iteration(trainer_.kernels() + 2);
+  EXPECT_EQ(count(saved_bytes), (Count{0, 1}));
+  std::vector<std::string> users;
+  for (size_t k = 0; k < cut_.kernels.size(); ++k) {
+    const Iteration::Kernel& kernel = cut_.kernels[k];
+    for (uint32_t tensor : std::span(cut_.uses).subspan(kernel.uses_at, kernel.inputs)) {
+      EXPECT_NE(cut_.tensors[tensor].bytes, small_bytes);
+      if (cut_.tensors[tensor].bytes == saved_bytes) users.push_back(name(k));
+    }
+  }
+  EXPECT_EQ(users, std::vector<std::string>{"step"});
+}
+
+/// The names of what comes after repeat in every period.
+TEST_F(Cut, copies_in_a_row_are_no_iteration) {
+  train(5, ZeroGrad::at_the_start);
+  for (size_t i = 0; i < 5 * trainer_.kernels(); ++i)
+    recording_.kernel("copy", 10, std::vector{trainer_.weights[i % 4]}, {});
+  cut();
+  expect_one_iteration(trainer_.kernels());
+  for (size_t i = 0; i < cut_.kernels.size(); ++i) EXPECT_NE(name(i), "copy");
+}
+
 /// A program that keeps a little more in every iteration.
 TEST_F(Cut, what_is_never_freed_is_persistent) {
   trainer_.make_model();

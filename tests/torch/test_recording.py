@@ -10,7 +10,7 @@ import pytest
 from script_runs import clean_environment
 
 MIB = 1 << 20
-LAYERS = 12
+LAYERS = 24
 # Every operator is written out: two per layer, a sum, and one more per layer.
 PLAIN = f"""
 import torch

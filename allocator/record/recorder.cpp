@@ -9,8 +9,9 @@
 
 namespace firn::record {
 
-Recorder::Recorder(const Driver& driver, CUcontext context, std::string prefix)
-    : prefix_(std::move(prefix)), times_(driver, context) {
+Recorder::Recorder(const Driver& driver, CUcontext context, std::string prefix,
+                   size_t kernels_most)
+    : prefix_(std::move(prefix)), times_(driver, context), recording_(kernels_most) {
   remove_program(prefix_);
 }
 

@@ -43,8 +43,9 @@ struct Operator {
 class Recorder {
  public:
   /// Files left under `prefix` by an earlier run are removed. `driver` outlives this; `context` is
-  /// the device's.
-  Recorder(const Driver& driver, CUcontext context, std::string prefix);
+  /// the device's. No more than `kernels_most` are kept.
+  Recorder(const Driver& driver, CUcontext context, std::string prefix,
+           size_t kernels_most = Recording::kernels_most_default);
 
   // The engine.
   void allocated(uint64_t address, uint64_t bytes);

@@ -29,7 +29,8 @@ class Recording {
   };
 
   /// At most so many kernels, and several times as many of everything else (under 400 MiB).
-  explicit Recording(size_t kernels_most = 2'000'000) : kernels_most_(kernels_most) {}
+  static constexpr size_t kernels_most_default = 2'000'000;
+  explicit Recording(size_t kernels_most = kernels_most_default) : kernels_most_(kernels_most) {}
 
   /// A new block's number. Only while not full(), as free() and kernel().
   uint32_t allocate(uint64_t bytes);

@@ -118,8 +118,7 @@ def test_what_the_job_needs(with_firn, simulated, tmp_path, script, arguments):
     assert half["steady_s"] > whole["steady_s"]
 
 
-def test_waiting_is_no_operators_time(with_firn, tmp_path, spill_dir):
-    """At half the memory the operators take no longer, whatever they wait for."""
+def test_the_same_is_recorded_while_blocks_spill(with_firn, tmp_path, spill_dir):
     arguments = ("--steps", 4, "--layers", 4)
     free = with_firn("gpt_adamw.py", *arguments, budget="4GiB",
                      options=["--trace", tmp_path / "free.csv"])
@@ -129,6 +128,8 @@ def test_waiting_is_no_operators_time(with_firn, tmp_path, spill_dir):
     assert short.device()["stall_s"] > 0
     recorded = read(tmp_path / "free"), read(tmp_path / "short")
     assert recorded[0].names() == recorded[1].names()
+    for kind in ("persistent", "transient"):
+        assert recorded[0].bytes(kind) == recorded[1].bytes(kind)
 
 
 @pytest.mark.quick

@@ -150,6 +150,27 @@ TEST_F(Cut, lives_that_overlap_are_two_tensors) {
   EXPECT_EQ(count(state_bytes), (Count{2, 0}));
 }
 
+/// Made in one iteration, used and freed in the next before its successor is there, and never is
+/// there less: one tensor for both.
+TEST_F(Cut, what_is_handed_on_is_one_tensor) {
+  constexpr uint64_t state_bytes = 7'000'000, between_bytes = 8'000'000;
+  trainer_.make_model();
+  uint32_t state = recording_.allocate(state_bytes);
+  for (int i = 0; i < 6; ++i) {
+    const uint32_t between = recording_.allocate(between_bytes);
+    recording_.kernel("take", 10, std::vector{state}, std::vector{between});
+    recording_.free(state);
+    trainer_.iteration(ZeroGrad::at_the_end);
+    state = recording_.allocate(state_bytes);
+    recording_.kernel("give", 10, std::vector{between}, std::vector{state});
+    recording_.free(between);
+  }
+  cut();
+  expect_one_iteration(trainer_.kernels() + 2);
+  EXPECT_EQ(count(state_bytes), (Count{1, 0}));
+  EXPECT_EQ(count(between_bytes), (Count{0, 1}));
+}
+
 /// Saved, and not needed: it takes room until it is freed.
 TEST_F(Cut, memory_that_is_not_used_any_more_lasts_until_its_free) {
   constexpr uint64_t saved_bytes = 7'000'000, small_bytes = 700;

@@ -1,6 +1,6 @@
 """Lifetimes against age in programs that run, at half the memory they need, on a modelled link and
 a modelled SSD (bench/lifetimes/live.py): waits are few, and nearly all comes before it is asked
-for."""
+for. Long: ten minutes, and its seconds are the wall clock's."""
 
 import sys
 
@@ -26,6 +26,7 @@ def shortcomings(found):
                f"faulted {lifetime['faulted_bytes']:.0f}")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", live.PROGRAMS)
 def test_lifetimes_hide_what_age_waits_for(places, tmp_path, spill_dir, name):
     program = live.PROGRAMS[name]

@@ -67,6 +67,7 @@ struct Block {
   uint64_t clean_bytes = 0;            // spilling: bytes that were valid elsewhere from the start
   bool uses_ordered = false;           // spilling: the copy stream waits for every use already
   bool leave = true;                   // spilling: to unmap, not only to clean
+  bool to_store = false;               // by a greedy plan: it does not stay in host memory
   uint32_t fault_failures = 0;         // copies in that went wrong and were rolled back
   std::string fault_error;             // the last of them, or why it is lost
   const char* pin_reason = nullptr;

@@ -174,7 +174,9 @@ bool EngineImpl::pump() {
   bool changed = pump_locked();
   changed |= run_prefetches(lock);
   learn();
-  changed |= plan_.valid ? carry_out() : clean_ahead();
+  changed |= plan_.valid     ? carry_out()
+             : greedy_.valid ? carry_out_greedy()
+                             : clean_ahead();
   if (trace_) trace_sample();
   bool awaited = waiting_ > 0;
   lock.unlock();
@@ -187,6 +189,10 @@ bool EngineImpl::pump_locked() {
   if (history_) reading_.tell(clock_.now_ns(), reads_in_flight_ > 0);
   bool changed = store_ && reap_store();
   changed |= streams_.poll();
+  if (device_clock_.pending())
+    device_clock_.poll(clock_.now_ns(), [this](uint64_t position, uint64_t device_ns) {
+      history_->stamp(position, device_ns);
+    });
   changed |= reap_copies();
   for (size_t i = 0; i < spilling_.size();) {
     Block& block = *spilling_[i];
@@ -212,7 +218,8 @@ bool EngineImpl::pump_locked() {
   if (store_) changed |= write_back();
   busy_.store(!spilling_.empty() || !faulting_.empty() || !draining_.empty() ||
                   !deferred_.empty() || !requests_.empty() || !prefetches_.empty() ||
-                  !copies_in_.empty() || !copies_out_.empty() || waiting_ > 0,
+                  !copies_in_.empty() || !copies_out_.empty() || waiting_ > 0 ||
+                  device_clock_.pending(),
               std::memory_order_relaxed);
   return changed;
 }
@@ -228,7 +235,11 @@ bool EngineImpl::reap_store() {
       auto* request = reinterpret_cast<IoRequest*>(completions[i].tag);
       FIRN_CHECK(requests_.erase(request) == 1, "unknown completion %p",
                  static_cast<void*>(request));
-      if (completions[i].kind == StoreCompletion::Kind::write) {
+      const bool write = completions[i].kind == StoreCompletion::Kind::write;
+      const bool failed = completions[i].error.code != Code::ok;
+      bandwidths_.end(write ? lifetimes::Channel::store_write : lifetimes::Channel::store_read,
+                      failed ? 0 : request->staging->bytes, clock_.now_ns());
+      if (write) {
         written(*request, completions[i]);
       } else {
         --reads_in_flight_;
@@ -248,8 +259,16 @@ void EngineImpl::wait(Lock& lock, uint64_t ns) {
   lock.lock();
 }
 
+/// The program's thread is held up from here to count_stall(), which is not the program's time.
+void EngineImpl::begin_stall() {
+  if (!ring_ || !watching_.load(std::memory_order_relaxed)) return;
+  (void)take_events();
+  mark_device_time(0);
+}
+
 void EngineImpl::count_stall(uint64_t begin_ns) {
   uint64_t now = clock_.now_ns();
+  device_clock_.stalled(now);
   counted_.stall_ns += now - begin_ns;
   ++counted_.stalls;
   if (trace_ && now > begin_ns)

@@ -40,6 +40,7 @@ enum class Policy : uint8_t {
   age,       // unused for longest, weighed by size; nothing comes back unasked
   lifetime,  // every next use known from the period that was found; age until then
   oracle,    // lifetime with the period told in advance (foresee): for comparison
+  greedy,    // migrations planned once in a period, as published (lifetimes/greedy.h): likewise
 };
 
 struct EngineOptions {
@@ -88,6 +89,9 @@ struct EngineStats {
   uint64_t rounding_bytes = 0;        // frames' bytes beyond what blocks asked for, now
   uint64_t oom_count = 0, retry_count = 0;
   uint64_t plan_ns = 0;               // CPU time spent on deciding ahead; 0 where nothing does
+  // Bytes per second while something moved; 0: too little moved so far to say.
+  double measured_host_out_bytes_s = 0, measured_host_in_bytes_s = 0;
+  double measured_store_write_bytes_s = 0, measured_store_read_bytes_s = 0;
   bool period_found = false;          // the program's iteration is known (Policy::lifetime)
   bool watching = false;
   std::vector<PinnedBytes> pinned;

@@ -92,7 +92,8 @@ bool EngineImpl::copy_in(Block& block, uint32_t index) {
   add_use(block, use);
   piece.on_device = true;
   host_.ref(piece.host);
-  copies_in_.push_back({&block, block.generation, block.version, index, piece.host, use});
+  copies_in_.push_back({&block, block.generation, block.version, index, piece.host, use, false});
+  bandwidths_.begin(lifetimes::Channel::host_in, clock_.now_ns());
   return true;
 }
 
@@ -154,6 +155,7 @@ bool EngineImpl::start_read(Block& block, uint32_t index) {
                                     reinterpret_cast<uint64_t>(request));
   if (begun) {
     ++reads_in_flight_;
+    bandwidths_.begin(lifetimes::Channel::store_read, clock_.now_ns());
     return true;
   }
   StoreCompletion failed;

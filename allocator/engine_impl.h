@@ -8,6 +8,7 @@
 //   engine_fault.cpp     map again, read, copy in
 //   engine_births.cpp    blocks mapped ahead of the allocations that come
 //   engine_lifetimes.cpp what leaves and what is fetched when every next use is known
+//   engine_greedy.cpp    the same by the published greedy plan
 //   engine_stats.cpp     statistics, invariant walk
 //
 // One mutex guards everything but the hot paths (see block.h for what they use). Functions that take
@@ -24,8 +25,10 @@
 #include "allocator/age_order.h"
 #include "allocator/arena.h"
 #include "allocator/block.h"
+#include "allocator/device_clock.h"
 #include "allocator/engine.h"
 #include "allocator/event_ring.h"
+#include "allocator/lifetimes/bandwidths.h"
 #include "allocator/lifetimes/decide.h"
 #include "allocator/lifetimes/history.h"
 #include "allocator/lifetimes/load.h"
@@ -51,6 +54,7 @@ struct CopyInFlight {
   uint32_t piece;
   Staging* staging;
   Use use;  // on the copy stream; over when the copy is
+  bool waited = false;  // for the program: the time it took says nothing of the link
 };
 
 /// A 2 MiB frame cut into small blocks, for one stream.
@@ -90,6 +94,27 @@ struct Plan {
   std::vector<Entry> later;     // not on the device, or not all of it, by next use
   size_t read = 0;              // the first of `later` that may still be in the store only
   size_t cleaned = 0;           // the first of `leaving` that may still need a copy elsewhere
+};
+
+/// Policy::greedy: the plan of a period, and what of it is due.
+struct GreedyRun {
+  struct Trigger {
+    uint64_t ahead;  // events after the plan was made
+    Identity identity;
+    bool write, to_store;
+  };
+  struct Due {
+    Block* block;
+    uint32_t generation;
+    uint64_t age;  // touched since: no longer meant
+    bool to_store;
+  };
+  bool valid = false;
+  uint64_t made = 0, period = 0;  // event number; events
+  std::vector<Trigger> triggers;  // in their order
+  size_t next = 0;                // the first trigger that has not come
+  std::deque<Due> writes, reads;
+  std::deque<PieceRef> store_bound;  // copied out, to be written to the store at once
 };
 
 class EngineImpl final : public Engine {
@@ -146,6 +171,10 @@ class EngineImpl final : public Engine {
   static constexpr uint64_t swap_part = 128;
   // So many events ahead blocks are made for allocations that come.
   static constexpr uint64_t births_ahead = 4;
+  // Device times are taken so many events apart, or more.
+  static constexpr uint64_t stamp_events = 4;
+  // A greedy plan leaves so much of the memory free, for what comes a little sooner than planned.
+  static constexpr uint64_t greedy_spare_part = 64;
   static constexpr size_t unit_bytes = 512;
   static constexpr uint32_t units_per_segment = granule_bytes / unit_bytes;
   static constexpr uint32_t segments_most = 1u << 17;
@@ -156,6 +185,7 @@ class EngineImpl final : public Engine {
   bool pump_locked();
   bool reap_store();
   void wait(Lock& lock, uint64_t ns);
+  void begin_stall();
   void count_stall(uint64_t begin_ns);
   void trace(const char* event, const Block& block, const char* detail = "");
   void trace_sample();
@@ -239,6 +269,8 @@ class EngineImpl final : public Engine {
     if (ring_ && watching_.load(std::memory_order_relaxed)) ring_->push(kind, block.index);
   }
   void learn();
+  bool take_events();
+  void mark_device_time(uint64_t events_least);
   void feed(const EventRing::Event& event);
   void replan();
   bool carry_out();
@@ -270,6 +302,15 @@ class EngineImpl final : public Engine {
   bool make_ready_ahead(unsigned stream, size_t bytes);
   bool room_for_birth(uint64_t granules);
   bool spared(const Block& block);
+
+  // engine_greedy.cpp
+  void learn_greedy();
+  void replan_greedy();
+  bool carry_out_greedy();
+  void pull_triggers();
+  bool begin_writes();
+  bool begin_reads();
+  std::deque<PieceRef>* due_to_write();
 
   // engine_fault.cpp
   Result<void> begin_fault(Lock& lock, Block& block, bool anyway);
@@ -337,7 +378,13 @@ class EngineImpl final : public Engine {
   std::unique_ptr<EventRing> ring_;
   std::unique_ptr<History> history_;
   std::vector<Life> life_of_;           // by descriptor
-  
+  DeviceClock device_clock_{streams_};
+  std::atomic<int> program_stream_{-1}; // of the last release; -1: none yet
+
+  lifetimes::Bandwidths bandwidths_;
+  uint64_t learned_ = 0;                // event number when it was learned from last
+  std::vector<uint32_t> block_of_;      // descriptor, by life
+  GreedyRun greedy_;
   Plan plan_;
   Births births_;
   lifetimes::Load reading_;             // of the store

@@ -33,15 +33,32 @@ class CpuTimer {
 };
 }  // namespace
 
-/// Feeds what happened since the last time to the history, and decides anew when enough has changed.
-void EngineImpl::learn() {
-  if (!ring_) return;
+/// Feeds what happened since the last time to the history. False: nothing.
+bool EngineImpl::take_events() {
   EventRing::Event event;
-  if (!ring_->pop(event)) return;
-  {
+  if (!ring_->pop(event)) return false;
+  CpuTimer timer(counted_.plan_ns);
+  do feed(event);
+  while (ring_->pop(event));
+  return true;
+}
+
+/// Has the device's time taken behind what the program enqueued so far, if enough happened since.
+void EngineImpl::mark_device_time(uint64_t events_least) {
+  const int stream = program_stream_.load(std::memory_order_relaxed);
+  if (stream >= 0 && history_->now() >= device_clock_.last_position() + events_least)
+    device_clock_.mark(static_cast<unsigned>(stream), history_->now());
+}
+
+/// Learns what happened, and decides anew when enough has changed.
+void EngineImpl::learn() {
+  if (!ring_ || (!take_events() && history_->now() == learned_)) return;
+  learned_ = history_->now();
+  mark_device_time(stamp_events);
+  if (options_.policy == Policy::greedy) {
     CpuTimer timer(counted_.plan_ns);
-    do feed(event);
-    while (ring_->pop(event));
+    learn_greedy();
+    return;
   }
   // Often enough to follow, seldom enough to cost little: a decision looks at the whole period.
   // What is wholly carried out leaves a channel idle, and is made anew sooner.
@@ -67,6 +84,8 @@ void EngineImpl::feed(const EventRing::Event& event) {
     const Identity identity = history_->identity(life);
     if (identity >= births_.stream_of.size()) births_.stream_of.resize(identity + 1024);
     births_.stream_of[identity] = static_cast<uint16_t>(table_[event.block].stream + 1);
+    if (life >= block_of_.size()) block_of_.resize(life + 1024);
+    block_of_[life] = event.block;
   }
   if (event.kind == EventKind::free) {
     if (life) history_->free(life);

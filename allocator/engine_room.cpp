@@ -54,7 +54,10 @@ Result<Reservation> EngineImpl::make_room(Lock& lock, uint64_t granules, const B
       if (begin && !wanted) count_stall(begin);  // else whoever wants the block counts
       return reservation;
     }
-    if (!begin) begin = clock_.now_ns();
+    if (!begin) {
+      begin = clock_.now_ns();
+      if (!wanted) begin_stall();
+    }
     bool moving = !spilling_.empty() || !parked_.empty() || !deferred_.empty() ||
                   !draining_.empty() || !faulting_.empty();
     if (moving) {

@@ -107,12 +107,14 @@ bool EngineImpl::copy_out(Block& block, uint32_t index) {
     keep(block);
     return false;
   }
+  const bool waited = !programs_uses_over(block);
+  bandwidths_.begin(lifetimes::Channel::host_out, clock_.now_ns());
   Use use = streams_.now(out_);
   add_use(block, use);
   piece.host = staging;
   piece.copying_out = true;
   host_.ref(staging);
-  copies_out_.push_back({&block, block.generation, block.version, index, staging, use});
+  copies_out_.push_back({&block, block.generation, block.version, index, staging, use, waited});
   return true;
 }
 
@@ -272,6 +274,9 @@ bool EngineImpl::drop_resident_host() {
 void EngineImpl::drop_piece(Piece& piece) {
   if (piece.request && store_->cancel(queue_, reinterpret_cast<uint64_t>(piece.request))) {
     if (piece.writing) writing_bytes_ -= piece.request->staging->bytes;
+    bandwidths_.end(piece.writing ? lifetimes::Channel::store_write
+                                  : lifetimes::Channel::store_read,
+                    0, clock_.now_ns());
     requests_.erase(piece.request);
     host_.unref(piece.request->staging);
     delete piece.request;
@@ -308,12 +313,15 @@ bool EngineImpl::reap_copies() {
     }
     copies_out_.pop_front();
     any = true;
+    bandwidths_.end(lifetimes::Channel::host_out, copy.waited ? 0 : copy.staging->bytes,
+                    clock_.now_ns());
     if (copy.block->generation == copy.generation && copy.block->version == copy.version) {
       Piece& piece = copy.block->pieces[copy.piece];
       piece.copying_out = false;
       piece.host_valid = true;
       counted_.spilled_bytes += piece.bytes;
-      unwritten_.push_back({copy.block, copy.generation, copy.version, copy.piece});
+      (copy.block->to_store ? greedy_.store_bound : unwritten_)
+          .push_back({copy.block, copy.generation, copy.version, copy.piece});
     }
     host_.unref(copy.staging);
   }
@@ -325,6 +333,7 @@ bool EngineImpl::reap_copies() {
     }
     copies_in_.pop_front();
     any = true;
+    bandwidths_.end(lifetimes::Channel::host_in, copy.staging->bytes, clock_.now_ns());
     host_.unref(copy.staging);
   }
   return any;
@@ -354,11 +363,15 @@ bool EngineImpl::host_too_small() const {
 bool EngineImpl::write_back() {
   bool any = false;
   uint64_t in_flight_most = std::max<uint64_t>(host_.budget() / 4, options_.piece_bytes);
-  while (!unwritten_.empty() && !store_full_ && writing_bytes_ < in_flight_most &&
-         (staging_wanted_ ||
-          (plan_.valid ? host_too_small() : host_.used() > host_.budget() / 2))) {
-    PieceRef ref = unwritten_.front();
-    unwritten_.pop_front();
+  if (store_full_) {  // what was bound for it stays, to be dropped as other copies are
+    unwritten_.insert(unwritten_.end(), greedy_.store_bound.begin(), greedy_.store_bound.end());
+    greedy_.store_bound.clear();
+  }
+  while (!store_full_ && writing_bytes_ < in_flight_most) {
+    std::deque<PieceRef>* from = due_to_write();
+    if (!from) break;
+    PieceRef ref = from->front();
+    from->pop_front();
     if (ref.block->generation != ref.generation || ref.block->version != ref.version) continue;
     Piece& piece = ref.block->pieces[ref.piece];
     if (!piece.host_valid || piece.slot || piece.writing) continue;
@@ -373,7 +386,7 @@ bool EngineImpl::write_back() {
     Result<Slot> slot = store_->reserve(piece.host->bytes);
     if (!slot) {
       store_full_ = true;
-      unwritten_.push_front(ref);
+      from->push_front(ref);
       trouble("spilled blocks stay in host memory: " + slot.error().text);
       break;
     }
@@ -392,6 +405,7 @@ bool EngineImpl::write_back() {
       delete request;
       break;
     }
+    bandwidths_.begin(lifetimes::Channel::store_write, clock_.now_ns());
     any = true;
   }
   return any;
@@ -408,7 +422,13 @@ void EngineImpl::written(IoRequest& request, const StoreCompletion& completion) 
   if (completion.error.code == Code::ok) {
     write_failures_ = 0;
     piece.slot_valid = true;
-    clean_host_.push_back(ref);
+    if (block.to_store && block.state() != State::faulting) {  // as the plan has it
+      host_.unref(piece.host);
+      piece.host = nullptr;
+      piece.host_valid = false;
+    } else {
+      clean_host_.push_back(ref);
+    }
     stuck_ = false;
     settle_away(block);
     return;

@@ -29,7 +29,12 @@ EngineStats EngineImpl::stats() const {
   }
   s.host_used_bytes = host_.used();
   s.touches = tick_.load(std::memory_order_relaxed);
-  s.period_found = plan_.valid;
+  s.period_found = plan_.valid || greedy_.valid;
+  using lifetimes::Channel;
+  s.measured_host_out_bytes_s = bandwidths_.bytes_s(Channel::host_out);
+  s.measured_host_in_bytes_s = bandwidths_.bytes_s(Channel::host_in);
+  s.measured_store_write_bytes_s = bandwidths_.bytes_s(Channel::store_write);
+  s.measured_store_read_bytes_s = bandwidths_.bytes_s(Channel::store_read);
   s.watching = watching_.load(std::memory_order_relaxed);
   s.pinned = pinned_bytes();
   if (!host_.trouble().empty()) s.trouble.push_back(host_.trouble());

@@ -55,8 +55,11 @@ Result<Hold> EngineImpl::touch_slow(Block& block, CUstream stream, Access access
           if (streams_.over(block.arrival)) {
             block.word.fetch_and(~word::unsettled, std::memory_order_acq_rel);
             block.arrival = {};
-          } else if (Result<void> ordered = streams_.order(index, block.arrival); !ordered) {
-            return ordered.error();
+          } else {
+            if (!stall_begin) begin_stall();
+            if (Result<void> ordered = streams_.order(index, block.arrival); !ordered)
+              return ordered.error();
+            if (ring_) device_clock_.waits_for(block.arrival);
           }
         }
         if (access == Access::write && (w & word::copies)) drop_copies(block);
@@ -82,7 +85,10 @@ Result<Hold> EngineImpl::touch_slow(Block& block, CUstream stream, Access access
       case State::hosted:
       case State::spilled:
       case State::faulting:
-        if (!stall_begin) stall_begin = clock_.now_ns();
+        if (!stall_begin) {
+          stall_begin = clock_.now_ns();
+          begin_stall();
+        }
         // Faulting and not all mapped: a part is being prefetched.
         if (word::state(w) != State::faulting || block.mapped < block.granules) {
           if (Result<void> begun = begin_fault(lock, block, anyway); !begun) {
@@ -121,6 +127,8 @@ void EngineImpl::release(Hold hold, CUstream stream) {
     FIRN_CHECK(index >= 0, "more than %u streams", Streams::capacity);
   }
   Use use = streams_.now(static_cast<unsigned>(index));
+  if (program_stream_.load(std::memory_order_relaxed) != index)
+    program_stream_.store(index, std::memory_order_relaxed);
   uint64_t last = block.use.load(std::memory_order_acquire);
   for (;;) {
     Use before{last};

@@ -36,6 +36,10 @@ nlohmann::ordered_json device_json(const EngineStats& s, const std::vector<std::
   d["faults"] = s.faults;
   d["stalls"] = s.stalls;
   d["out_of_memory"] = s.oom_count;
+  d["measured_host_out_bytes_s"] = s.measured_host_out_bytes_s;
+  d["measured_host_in_bytes_s"] = s.measured_host_in_bytes_s;
+  d["measured_store_write_bytes_s"] = s.measured_store_write_bytes_s;
+  d["measured_store_read_bytes_s"] = s.measured_store_read_bytes_s;
   d["watching"] = s.watching;
   d["period_found"] = s.period_found;
   d["plan_s"] = static_cast<double>(s.plan_ns) / 1e9;

@@ -224,8 +224,9 @@ CLI::App* add_simulate(CLI::App& app, SimulateOptions& options) {
       "host memory for staging and for spilled blocks; 1GiB is staging only [1GiB]", "SIZE");
   add("--policy", options.policy,
       "age: the longest unused leaves; lifetime: by the next use, once the period is found; "
-      "oracle: the same, known from the start [lifetime]",
-      "age|lifetime|oracle");
+      "oracle: the same, known from the start; greedy: the published plan of migrations, made "
+      "once the period is found [lifetime]",
+      "age|lifetime|oracle|greedy");
   add("--iterations", options.iterations,
       "how many; the steady state is the mean of the last half [6]", "N");
   add("--run-ahead", options.run_ahead,

@@ -42,6 +42,10 @@ Json simulate_json(const simulate::ProgramResult& r) {
                {"peak_device_bytes", r.peak_device_bytes},
                {"peak_allocated_bytes", r.peak_allocated_bytes},
                {"peak_host_bytes", r.peak_host_bytes},
+               {"measured_host_out_bytes_s", whole(r.measured_host_out_bytes_s)},
+               {"measured_host_in_bytes_s", whole(r.measured_host_in_bytes_s)},
+               {"measured_store_write_bytes_s", whole(r.measured_store_write_bytes_s)},
+               {"measured_store_read_bytes_s", whole(r.measured_store_read_bytes_s)},
                {"period_found_at_iteration", nullptr},
                {"trouble", r.trouble}};
   if (r.period_found_at_iteration)

@@ -57,12 +57,11 @@ Result<void> take_bandwidth(const char* option, const std::string& word, double&
 Result<Policy> policy_of(const std::string& word) {
   const std::pair<const char*, Policy> known[] = {{"age", Policy::age},
                                                   {"lifetime", Policy::lifetime},
-                                                  {"oracle", Policy::oracle}};
+                                                  {"oracle", Policy::oracle},
+                                                  {"greedy", Policy::greedy}};
   for (const auto& [name, policy] : known)
     if (word == name) return policy;
-  if (word == "greedy")
-    return bad("--policy: greedy is not there yet; there are age, lifetime, oracle");
-  return bad("--policy: " + quote_word(word) + " is none of age, lifetime, oracle");
+  return bad("--policy: " + quote_word(word) + " is none of age, lifetime, oracle, greedy");
 }
 
 // "budget=20GiB:80GiB:10GiB"

@@ -253,7 +253,8 @@ void Program::decide_anew() {
   for (uint32_t i : decision.fetch) plan.fetch.push_back(entry(i, decision, items_[i].size));
   if (!plan.fetch.empty()) plan.fetch.back().granules = decision.last_granules;
   for (uint32_t i : decision.farthest) plan.farthest.push_back(entry(i, decision));
-  for (auto [i, granules] : decision.leaving) plan.leaving.push_back(entry(i, decision, granules));
+  for (const Decision::Leaving& leaving : decision.leaving)
+    plan.leaving.push_back(entry(leaving.item, decision, leaving.granules));
   if (r_.machine.has_store()) {
     for (uint32_t i = 0; i < blocks_.size(); ++i)
       if (items_[i].on_device < items_[i].size) plan.later.push_back(entry(i, decision));

@@ -357,6 +357,10 @@ ProgramResult Program::result(const Totals& begin, const Totals& end) {
   r.peak_allocated_bytes = end.engine.peak_allocated_bytes;
   r.peak_host_bytes = peak_host_bytes_;
   r.period_found_at_iteration = period_found_;
+  r.measured_host_out_bytes_s = end.engine.measured_host_out_bytes_s;
+  r.measured_host_in_bytes_s = end.engine.measured_host_in_bytes_s;
+  r.measured_store_write_bytes_s = end.engine.measured_store_write_bytes_s;
+  r.measured_store_read_bytes_s = end.engine.measured_store_read_bytes_s;
   r.trouble = end.engine.trouble;
   return r;
 }

@@ -31,6 +31,9 @@ struct ProgramResult {
   double stall_s = 0;   // no kernel ran, though the program had one to run
   double plan_s = 0;    // CPU time of deciding
   uint64_t peak_device_bytes = 0, peak_allocated_bytes = 0, peak_host_bytes = 0;
+  // As the engine measured them, at the end; 0: too little moved.
+  double measured_host_out_bytes_s = 0, measured_host_in_bytes_s = 0,
+         measured_store_write_bytes_s = 0, measured_store_read_bytes_s = 0;
   std::optional<unsigned> period_found_at_iteration;
   std::vector<std::string> trouble;
   double fraction_of_ideal() const { return ideal_s / steady_s; }

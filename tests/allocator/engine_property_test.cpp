@@ -42,7 +42,7 @@ class World {
   }
 
   void run() {
-    if (options_.policy == Policy::lifetime && below(4) != 0) {
+    if (options_.policy != Policy::age && below(4) != 0) {
       // The same again and again, as training is: some blocks stay, the others go.
       for (kept_ = 0; kept_ < 6; kept_ = std::max<size_t>(blocks_.size(), kept_ + 1)) allocate();
       kept_ = blocks_.size();
@@ -81,7 +81,7 @@ class World {
     o.with_store = below(8) != 0;
     o.adversarial = below(8) == 0;
     if (below(2) == 0) {
-      o.policy = Policy::lifetime;
+      o.policy = below(3) ? Policy::lifetime : Policy::greedy;
       o.watch_fraction = 0;
     }
     o.store.seed = seed;

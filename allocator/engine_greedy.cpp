@@ -1,0 +1,196 @@
+// Policy::greedy: the published plan (lifetimes/greedy.h), made once in a period from measured
+// device times and bandwidths, and carried out by the events at which its writes and reads are due.
+// Where it leaves memory over the capacity, or the program does otherwise than it did, blocks leave
+// by age and come back on demand: a wrong plan costs time, never a byte.
+#include <algorithm>
+
+#include "allocator/engine_impl.h"
+#include "allocator/lifetimes/greedy.h"
+
+namespace firn {
+
+using lifetimes::Channel;
+using lifetimes::Migration;
+using lifetimes::Step;
+
+void EngineImpl::learn_greedy() {
+  const uint64_t now = history_->now();
+  if (!history_->known()) {
+    greedy_.valid = false;
+    greedy_.writes.clear();
+    greedy_.reads.clear();
+    return;
+  }
+  // A period that slips by some events is the same period: not planned anew at every slip.
+  const bool over = now >= greedy_.made + greedy_.period;
+  const bool other = history_->period() != greedy_.period &&
+                     now >= greedy_.made + greedy_.period / 16;
+  if (!greedy_.valid || over || other) replan_greedy();
+  pull_triggers();
+}
+
+void EngineImpl::replan_greedy() {
+  greedy_.valid = false;
+  const uint64_t period = history_->period();
+  const uint64_t period_ns = period ? history_->ns_until(period) : 0;
+  if (period_ns == 0 || period_ns == History::never) return;  // not long enough on the device yet
+  lay_out_period();
+  std::vector<uint64_t> step_ns(scratch_.steps.size());
+  std::vector<Identity> identities(scratch_.items.size());
+  for (size_t i = 0; i < scratch_.blocks.size(); ++i) {
+    const uint32_t index = scratch_.blocks[i]->index;
+    const Life life = index < life_of_.size() ? life_of_[index] : 0;
+    if (life) identities[i] = history_->identity(life);
+  }
+  uint64_t reached_ns = 0;
+  for (size_t i = 0; i < step_ns.size(); ++i) {
+    const Step& step = scratch_.steps[i];
+    if (const uint64_t ns = history_->ns_until(step.ahead); ns != History::never)
+      reached_ns = std::clamp(ns, reached_ns, period_ns);
+    step_ns[i] = reached_ns;
+    if (step.kind == Step::Kind::birth)
+      identities[step.item] = history_->upcoming(step.ahead).identity;
+  }
+  uint64_t immovable = static_cast<uint64_t>(reserved_tally_[0].current()) / granule_bytes;
+  for (const Block* block : live_) immovable += immovable_granules(*block);
+  const uint64_t budget = frames_.budget_granules();
+  lifetimes::GreedyInput input;
+  input.capacity = budget - std::min(budget, immovable);
+  input.capacity -= input.capacity / greedy_spare_part;
+  input.period = period;
+  input.period_ns = period_ns;
+  input.items = scratch_.items;
+  input.steps = scratch_.steps;
+  input.step_ns = step_ns;
+  if (!host_is_passage() || !store_) {
+    const uint64_t staging = host_.budget() / 32 + 4 * in_flight_bytes();
+    input.host_capacity = (host_.budget() - std::min(host_.budget(), staging)) / granule_bytes;
+  }
+  // What was never measured is taken for as fast as the link, and measured by being used.
+  const auto granules_s = [&](Channel channel, double otherwise) {
+    const double measured = bandwidths_.bytes_s(channel) / static_cast<double>(granule_bytes);
+    return measured > 0 ? measured : otherwise;
+  };
+  constexpr double link = 16e9 / static_cast<double>(granule_bytes);
+  input.link_out = granules_s(Channel::host_out, granules_s(Channel::host_in, link));
+  input.link_in = granules_s(Channel::host_in, input.link_out);
+  if (store_) {
+    input.store_write = granules_s(Channel::store_write, input.link_out);
+    input.store_read = granules_s(Channel::store_read, input.link_in);
+  }
+  const lifetimes::GreedyPlan plan = lifetimes::plan_greedy(input);
+  greedy_.triggers.clear();
+  for (const Migration& m : plan.migrations) {
+    const bool to_store = m.to == Migration::Place::store;
+    greedy_.triggers.push_back({m.write_ahead, identities[m.item], true, to_store});
+    greedy_.triggers.push_back({m.read_ahead, identities[m.reader], false, to_store});
+  }
+  std::stable_sort(greedy_.triggers.begin(), greedy_.triggers.end(),
+                   [](const auto& a, const auto& b) { return a.ahead < b.ahead; });
+  greedy_.next = 0;
+  greedy_.made = history_->now();
+  greedy_.period = period;
+  greedy_.valid = true;
+}
+
+/// What has come due by the events so far.
+void EngineImpl::pull_triggers() {
+  const uint64_t ahead = history_->now() - greedy_.made;
+  for (; greedy_.valid && greedy_.next < greedy_.triggers.size(); ++greedy_.next) {
+    const GreedyRun::Trigger& trigger = greedy_.triggers[greedy_.next];
+    if (trigger.ahead > ahead) break;
+    const Life life = trigger.identity ? history_->holder(trigger.identity) : 0;
+    if (!life || life >= block_of_.size()) continue;
+    Block& block = table_[block_of_[life]];
+    if (life_of_[block.index] != life) continue;
+    auto& due = trigger.write ? greedy_.writes : greedy_.reads;
+    due.push_back({&block, block.generation, block.age.load(std::memory_order_relaxed),
+                   trigger.to_store});
+  }
+}
+
+/// Where the next piece to write waits; null when none is due.
+std::deque<PieceRef>* EngineImpl::due_to_write() {
+  if (!greedy_.store_bound.empty()) return &greedy_.store_bound;
+  if (unwritten_.empty()) return nullptr;
+  if (staging_wanted_) return &unwritten_;
+  if (plan_.valid) return host_too_small() ? &unwritten_ : nullptr;
+  // What a greedy plan has in host memory stays there as long as it can.
+  const uint64_t stays = greedy_.valid && !host_is_passage()
+                             ? host_.budget() - 4 * in_flight_bytes()
+                             : host_.budget() / 2;
+  return host_.used() > stays ? &unwritten_ : nullptr;
+}
+
+bool EngineImpl::carry_out_greedy() {
+  bool any = begin_reads();
+  if (!stuck_) any |= begin_writes();
+  return any;
+}
+
+/// Those whose uses are over: one that is still in use does not hold back the others.
+bool EngineImpl::begin_writes() {
+  bool any = false;
+  std::erase_if(greedy_.writes, [&](const GreedyRun::Due& due) {
+    Block& block = *due.block;
+    if (block.generation != due.generation || block.mapped == 0 ||
+        block.age.load(std::memory_order_relaxed) != due.age)
+      return true;
+    const uint64_t w = block.word.load(std::memory_order_acquire);
+    if (word::state(w) != State::spilling && !AgeOrder::may_leave(block, w))
+      return (w & (word::pinned | word::freed)) != 0;
+    if (!programs_uses_over(block)) {
+      close_uses(block);
+      return false;
+    }
+    block.to_store = due.to_store && store_;
+    if (word::state(w) == State::spilling && block.leave) return true;  // leaves by age already
+    any |= start_spill(block, true);
+    return true;
+  });
+  return any;
+}
+
+/// In their order, as far as there is room: what is over the capacity waits for what leaves.
+bool EngineImpl::begin_reads() {
+  bool any = false;
+  const uint64_t span = options_.span_bytes / granule_bytes;
+  // Whoever waits for room has it first.
+  while (!greedy_.reads.empty() && waiting_ == 0) {
+    const GreedyRun::Due& due = greedy_.reads.front();
+    Block& block = *due.block;
+    State state = block.state();
+    if (block.generation != due.generation || block.mapped == block.granules ||
+        (state != State::hosted && state != State::spilled && state != State::faulting &&
+         state != State::spilling)) {
+      greedy_.reads.pop_front();
+      continue;
+    }
+    uint64_t arriving = 0;
+    for (const Block* other : faulting_)
+      for (const Piece& piece : other->pieces)
+        if (!piece.on_device && other->span_of(piece).mapped()) arriving += piece.bytes;
+    for (const CopyInFlight& copy : copies_in_) arriving += copy.staging->bytes;
+    if (arriving >= in_flight_bytes()) break;
+    if (state == State::spilling) keep(block);
+    uint64_t granules = prefetchable_granules(block);
+    const uint64_t wanted = std::min<uint64_t>(span, block.granules - block.mapped);
+    if (granules < wanted) {
+      park_ready(false);
+      reclaim_parked(wanted);
+      granules = prefetchable_granules(block);
+    }
+    uint64_t whole = 0;  // spans, not parts of them
+    for (const Span& part : block.spans) {
+      if (part.mapped()) continue;
+      if (whole + part.granules > std::min(granules, span)) break;
+      whole += part.granules;
+    }
+    if (whole == 0 || !map_fault(block, frames_.reserve(whole), true)) break;
+    advance_fault(block);
+    any = true;
+  }
+  return any;
+}
+
+}  // namespace firn

@@ -21,6 +21,7 @@ struct Config {
   std::string driver;                   // library to open; empty: libcuda.so.1 as the loader finds it
   std::string stats_file, trace_file;   // %p: process id; relative ones as given
   double watch_fraction = 0.5;          // observer on once allocated memory exceeds this of budget
+  double spare_fraction = 1. / 16;      // lifetimes: written ahead beyond what is foreseen to lack
   bool allow_tmpfs = false;
   bool adversarial = false;             // tests: spill every unpinned block when no operator runs
   uint64_t piece_bytes = 8u << 20;      // unit of copying and writing

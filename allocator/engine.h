@@ -51,6 +51,8 @@ struct EngineOptions {
   uint64_t piece_bytes = 8u << 20;   // unit of copying and writing, at most span_bytes
   uint64_t span_bytes = 32u << 20;   // unit of mapping within a large block; 2 to 32 MiB
   double watch_fraction = 0.5;
+  double spare_fraction = 1. / 16;   // Policy::lifetime: of the memory, made valid elsewhere ahead
+                                     // beyond what is foreseen to lack
   bool adversarial = false;
   Policy policy = Policy::age;
   bool no_bytes = false;  // simulation: staging is addresses without memory

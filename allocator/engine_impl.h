@@ -161,8 +161,6 @@ class EngineImpl final : public Engine {
   static constexpr uint64_t poll_ns = 100'000;
   // A failed read is tried again: the copy in the store is the last one.
   static constexpr unsigned read_tries_most = 8;
-  // So much of the memory more than what lacks is made valid elsewhere ahead.
-  static constexpr uint64_t spare_part = 16;
   // A decision looks at a whole period; so many steps are looked at in a period, at least.
   static constexpr uint64_t decision_steps = 1ull << 26;
   // Where the SSDs are reading for more than such a part of the time, what comes from there replaces

@@ -187,9 +187,9 @@ void EngineImpl::replan() {
   for (Block* block : live_) immovable += immovable_granules(*block);
   const uint64_t capacity = budget - std::min(budget, immovable);
   const auto& blocks = scratch_.blocks;
-  const lifetimes::Decision decision =
-      lifetimes::decide(
-      {capacity, capacity / spare_part, history_->period(), scratch_.items, scratch_.steps});
+  const auto spare = static_cast<uint64_t>(static_cast<double>(capacity) * options_.spare_fraction);
+  const lifetimes::Decision decision = lifetimes::decide(
+      {capacity, spare, history_->period(), scratch_.items, scratch_.steps, false});
   const auto entry = [&](uint32_t i, uint64_t granules = 0) {
     const uint64_t next = decision.next_use[i];
     return Plan::Entry{blocks[i], blocks[i]->generation, granules,

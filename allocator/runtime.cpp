@@ -209,6 +209,7 @@ class RuntimeImpl final : public Runtime {
     options.host_left = &host_left_;
     options.piece_bytes = config_.piece_bytes;
     options.watch_fraction = config_.watch_fraction;
+    options.spare_fraction = config_.spare_fraction;
     options.recorder = open_recorder(ordinal, options.context);
     options.adversarial = config_.adversarial;
     if (config_.policy == "lifetime") options.policy = Policy::lifetime;

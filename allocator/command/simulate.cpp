@@ -231,6 +231,9 @@ CLI::App* add_simulate(CLI::App& app, SimulateOptions& options) {
       "how many; the steady state is the mean of the last half [6]", "N");
   add("--run-ahead", options.run_ahead,
       "kernels that the program enqueues beyond the one that runs [0]", "N");
+  add("--spare", options.spare,
+      "so much of the memory is written ahead beyond what is foreseen to lack; 0 writes least "
+      "[0.0625]", "FRACTION");
   add("--ssd-latency", options.ssd_latency, "of each request [20us]", "TIME");
   add("--ssds", options.ssds, "how many, blocks dealt out in turn [1]", "N");
   sub->add_flag("--no-driver-costs", options.no_driver_costs,

@@ -141,6 +141,11 @@ Result<void> take_machine(const SimulateOptions& options, simulate::MachineOptio
   if (!policy) return policy.error();
   machine.policy = *policy;
   machine.driver_costs = !options.no_driver_costs;
+  const char* const end = options.spare.data() + options.spare.size();
+  const auto [stop, error] = std::from_chars(options.spare.data(), end, machine.spare_fraction);
+  if (error != std::errc() || stop != end ||
+      !(machine.spare_fraction >= 0 && machine.spare_fraction <= 1))
+    return bad("--spare: " + quote_word(options.spare) + " is not a number from 0 to 1");
   return {};
 }
 

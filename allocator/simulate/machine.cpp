@@ -113,6 +113,7 @@ Result<void> Machine::start_engine() {
   engine.piece_bytes = piece_bytes;
   engine.watch_fraction = 0;  // every use is seen from the start
   engine.policy = options_.policy;
+  engine.spare_fraction = options_.spare_fraction;
   engine.no_bytes = true;
   Result<std::unique_ptr<Engine>> opened =
       Engine::open(engine, *driver_, disks_.get(), 0, *service_);

@@ -24,6 +24,7 @@ struct MachineOptions {
   unsigned ssds = 1;
   uint64_t host_bytes = 0;               // staging and host tier together
   Policy policy = Policy::age;
+  double spare_fraction = 1. / 16;       // see EngineOptions
   bool driver_costs = true;              // mapping calls take the time they take on an A100
 };
 

@@ -149,6 +149,7 @@ TEST_F(ConfigTest, EveryKnobIsReadFromWordsAndFromTheEnvironment) {
       {"budget", "20GiB"},     {"dir", "/nvme0;/nvme1"}, {"host", "8GiB"},
       {"policy", "lifetime"},  {"store", "threads"},     {"store_size", "1TiB"},
       {"depth", "16"},         {"piece", "4MiB"},        {"watch", "0.25"},
+      {"spare", "0.5"},
       {"stats", "/x/%p.json"}, {"trace", "t.csv"},       {"driver", "/x/libcuda.so.1"},
       {"allow_tmpfs", "1"},    {"adversarial", "1"},     {"store_read", "3GiB/s"},
       {"store_write", "2GiB/s"}, {"store_latency", "20us"}};
@@ -196,6 +197,7 @@ TEST_F(ConfigTest, BadWordsAreRefusedOnOneLineThatNamesThem) {
       {"firn_store:aio", "io_uring"},
       {"firn_watch:2", "from 0 to 1"},
       {"firn_watch:nan", "from 0 to 1"},
+      {"firn_spare:-1", "from 0 to 1"},
       {"firn_watch:half", "from 0 to 1"},
       {"firn_depth:0", "1 to 1024"},
       {"firn_depth:1.5", "1 to 1024"},

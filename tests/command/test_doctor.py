@@ -7,7 +7,7 @@ import pytest
 from firn_command import ROOT, refused
 
 KNOBS = ["budget", "dir", "host", "policy", "store", "store_size", "depth", "piece", "watch",
-         "stats", "trace", "driver", "store_read", "store_write", "store_latency",
+         "spare", "stats", "trace", "driver", "store_read", "store_write", "store_latency",
          "allow_tmpfs", "adversarial"]
 
 

@@ -41,6 +41,7 @@ BAD_WORDS = [
     ((LAYERS, "--gpu-memory", "1GiB", "--iterations", "2.5"), ("--iterations", "2.5")),
     ((LAYERS, "--gpu-memory", "1GiB", "--iterations", "-3"), ("--iterations", "-3")),
     ((LAYERS, "--gpu-memory", "1GiB", "--run-ahead", "x"), ("--run-ahead", "x")),
+    ((LAYERS, "--gpu-memory", "1GiB", "--spare", "2"), ("--spare", "2")),
     ((LAYERS, "--gpu-memory", "1GiB", "--ssds", "0"), ("--ssds", "0")),
     ((LAYERS, "--gpu-memory", "1GiB", "--ssd-latency", "20"), ("--ssd-latency", "20us")),
     ((LAYERS, "--gpu-memory", "1GiB", "--ssd-latency", "2s"), ("--ssd-latency", "1s")),
@@ -171,7 +172,7 @@ def test_help_names_every_option(firn):
     result = firn("simulate", "--help")
     assert result.returncode == 0
     for option in ("PREFIX", "--gpu-memory", "--ssd-read", "--ssd-write", "--pcie", "--host",
-                   "--policy", "--iterations", "--run-ahead", "--ssd-latency", "--ssds", "--json",
+                   "--policy", "--iterations", "--run-ahead", "--spare", "--ssd-latency", "--ssds", "--json",
                    "--timeline", "--plot", "--sweep", "--ssd-endurance"):
         assert option in result.stdout
 

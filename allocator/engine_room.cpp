@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <bit>
 #include <map>
+#include <optional>
 
 #include <fmt/format.h>
 
@@ -16,7 +17,8 @@ namespace firn {
 Result<Reservation> EngineImpl::make_room(Lock& lock, uint64_t granules, const Block* wanted) {
   if (granules > frames_.budget_granules()) return no_room(granules, wanted);
   const uint32_t generation = wanted ? wanted->generation : 0;
-  uint64_t begin = 0, others_since = 0;
+  std::optional<uint64_t> begin;  // of the stall
+  uint64_t others_since = 0;
   unsigned fruitless = 0, busy_rounds = 0;
   ++waiting_;
   struct Leave {
@@ -35,7 +37,7 @@ Result<Reservation> EngineImpl::make_room(Lock& lock, uint64_t granules, const B
       reservation = frames_.reserve(granules);
     }
     if (reservation.granules() == granules) {
-      if (begin && !wanted) count_stall(begin);  // else whoever wants the block counts
+      if (begin && !wanted) count_stall(*begin);  // else whoever wants the block counts
       return reservation;
     }
     if (wanted && wanted->generation != generation) return Reservation();  // freed meanwhile
@@ -51,7 +53,7 @@ Result<Reservation> EngineImpl::make_room(Lock& lock, uint64_t granules, const B
     reclaim_parked(granules);
     reservation = frames_.reserve(granules);
     if (reservation.granules() == granules) {
-      if (begin && !wanted) count_stall(begin);  // else whoever wants the block counts
+      if (begin && !wanted) count_stall(*begin);  // else whoever wants the block counts
       return reservation;
     }
     if (!begin) {
@@ -81,7 +83,7 @@ Result<Reservation> EngineImpl::make_room(Lock& lock, uint64_t granules, const B
         continue;
       }
     }
-    if (!wanted) count_stall(begin);
+    if (!wanted) count_stall(*begin);
     return no_room(granules, wanted);
   }
 }

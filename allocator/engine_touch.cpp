@@ -1,6 +1,7 @@
 // Touches, holds, pins and hints. touch() and release() of a resident block: one compare-and-swap
 // and one fetch-and-subtract on its word, two relaxed stores, no lock, no allocation.
 #include <algorithm>
+#include <optional>
 
 #include <fmt/format.h>
 
@@ -44,7 +45,7 @@ Result<Hold> EngineImpl::touch_slow(Block& block, CUstream stream, Access access
     return make_error(Code::invalid_argument, 0,
                       fmt::format("more than {} streams", Streams::capacity));
   uint32_t failures = block.fault_failures, generation = block.generation;
-  uint64_t stall_begin = 0;
+  std::optional<uint64_t> stall_begin;
   while (block.generation == generation) {
     uint64_t w = block.word.load(std::memory_order_acquire);
     if (w & word::freed) break;
@@ -71,7 +72,7 @@ Result<Hold> EngineImpl::touch_slow(Block& block, CUstream stream, Access access
           block.age.store(tick_.fetch_add(1, std::memory_order_relaxed),
                           std::memory_order_relaxed);
           if (block.prefetched) block.prefetched = false;
-          if (stall_begin) count_stall(stall_begin);
+          if (stall_begin) count_stall(*stall_begin);
           ++thread_holds(options_.device);
           note(access == Access::write ? EventKind::touch_write : EventKind::touch_read, block);
           if (trace_) trace("touch", block, access == Access::write ? "write" : "read");
@@ -92,7 +93,7 @@ Result<Hold> EngineImpl::touch_slow(Block& block, CUstream stream, Access access
         // Faulting and not all mapped: a part is being prefetched.
         if (word::state(w) != State::faulting || block.mapped < block.granules) {
           if (Result<void> begun = begin_fault(lock, block, anyway); !begun) {
-            count_stall(stall_begin);
+            count_stall(*stall_begin);
             if (begun.error().code == Code::out_of_memory) ++counted_.oom_count;
             return begun.error();
           }

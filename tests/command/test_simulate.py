@@ -138,6 +138,21 @@ def test_ping_pong_is_bound_by_the_link(firn, policy):
     assert found["peak_device_bytes"] == 32 << 20
 
 
+def test_what_is_allocated_next_is_mapped_while_the_kernel_runs(firn, tmp_path):
+    """Every kernel of 1 ms writes a tensor of another size; two fit, and all frames are kept. Each
+    allocation takes the driver's calls: in the program's time by age, in the kernels' by lifetimes."""
+    kernels = 40
+    (tmp_path / "t.tensors.csv").write_text("tensor,bytes,kind\n" + "".join(
+        f"{i},{(24 + 4 * (7 * i % 20)) << 20},transient\n" for i in range(kernels)))
+    (tmp_path / "t.kernels.csv").write_text("kernel,name,duration_ns,inputs,outputs\n" + "".join(
+        f"{i},k,1000000,{i - 1 if i else ''},{i}\n" for i in range(kernels)))
+    age, lifetime = (simulated(firn, tmp_path / "t", "--gpu-memory", "256MiB", "--policy", policy)
+                     for policy in ("age", "lifetime"))
+    assert age["bytes_spilled"] == lifetime["bytes_spilled"] == 0
+    assert age["stall_s"] > 1e-3
+    assert lifetime["stall_s"] < age["stall_s"] / 20
+
+
 def test_two_runs_say_the_same(firn):
     words = (LAYERS, "--gpu-memory", "340MiB", "--policy", "age", "--iterations", "5")
     first, second = (simulated(firn, *words) for _ in range(2))
@@ -172,7 +187,8 @@ def test_help_names_every_option(firn):
     result = firn("simulate", "--help")
     assert result.returncode == 0
     for option in ("PREFIX", "--gpu-memory", "--ssd-read", "--ssd-write", "--pcie", "--host",
-                   "--policy", "--iterations", "--run-ahead", "--spare", "--ssd-latency", "--ssds", "--json",
+                   "--policy", "--iterations", "--run-ahead", "--spare", "--ssd-latency", "--ssds",
+                   "--json",
                    "--timeline", "--plot", "--sweep", "--ssd-endurance"):
         assert option in result.stdout
 

@@ -85,6 +85,7 @@ struct Plan {
   };
   bool valid = false;
   uint64_t made = 0;            // event number
+  uint64_t made_ns = 0;
   uint64_t window = 0;          // event number until which everything has room
   uint64_t period = 0;          // events
   uint64_t excess = 0;          // granules that do not fit the device at the period's peak
@@ -161,8 +162,10 @@ class EngineImpl final : public Engine {
   static constexpr uint64_t poll_ns = 100'000;
   // A failed read is tried again: the copy in the store is the last one.
   static constexpr unsigned read_tries_most = 8;
-  // A decision looks at a whole period; so many steps are looked at in a period, at least.
-  static constexpr uint64_t decision_steps = 1ull << 26;
+  // After a decision so long, for each event of the period, until the next: about ten times what it
+  // took, so that deciding takes little of a processor and holds the lock little, however short the
+  // iterations are.
+  static constexpr uint64_t decision_pause_ns = 100;
   // Where the SSDs are reading for more than such a part of the time, what comes from there replaces
   // what must come from there too only in the last of so many parts of the period before its use.
   static constexpr double reading_most = .8;

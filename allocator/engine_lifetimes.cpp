@@ -64,13 +64,13 @@ void EngineImpl::learn() {
   // What is wholly carried out leaves a channel idle, and is made anew sooner.
   const bool spent =
       plan_.excess > 0 && (plan_.cleaned == plan_.leaving.size() || plan_.fetch.empty());
-  const uint64_t period = history_->period(), seldom = std::max<uint64_t>(period / 128, 8);
-  const uint64_t patience =
-      spent ? std::min(std::max(period / 4096, period * period / decision_steps), seldom) : seldom;
+  const uint64_t period = history_->period();
+  const uint64_t patience = spent ? 1 : std::max<uint64_t>(period / 128, 8);
   if (!history_->known())
     plan_.valid = false;
   else if (!plan_.valid || plan_.period != period ||
-           history_->now() >= plan_.made + patience)
+           (history_->now() >= plan_.made + patience &&
+            clock_.now_ns() >= plan_.made_ns + period * decision_pause_ns))
     replan();
 }
 
@@ -220,6 +220,7 @@ void EngineImpl::replan() {
   plan_.window = now + decision.window;
   plan_.excess = decision.peak > capacity ? decision.peak - capacity : 0;
   plan_.made = now;
+  plan_.made_ns = clock_.now_ns();
   plan_.period = history_->period();
   plan_.cleaned = plan_.read = 0;
   if (now >= reading_since_ + plan_.period) {

@@ -120,6 +120,10 @@ std::vector<BlockInfo> EngineImpl::blocks() const {
 void EngineImpl::trim() {
   Driver::ContextGuard context(driver_, options_.context);
   Lock lock(mutex_);
+  if (history_) {  // nothing is made ready ahead until the program goes on
+    learn();
+    births_.done_at = history_->now();
+  }
   park_ready(true);
   const auto leaving = [this] {
     return !parked_.empty() || !deferred_.empty() || !draining_.empty();

@@ -44,7 +44,9 @@ bool EngineImpl::take_events() {
 }
 
 /// Has the device's time taken behind what the program enqueued so far, if enough happened since.
+/// Only for a policy that decides by it: marks are events on the program's stream, and asked for.
 void EngineImpl::mark_device_time(uint64_t events_least) {
+  if (options_.policy != Policy::greedy) return;
   const int stream = program_stream_.load(std::memory_order_relaxed);
   if (stream >= 0 && history_->now() >= device_clock_.last_position() + events_least)
     device_clock_.mark(static_cast<unsigned>(stream), history_->now());

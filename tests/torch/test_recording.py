@@ -115,7 +115,7 @@ def test_what_the_job_needs(with_firn, simulated, tmp_path, script, arguments):
     assert 0.01 * run.seconds / 4 < whole["ideal_s"] < run.seconds / 4
     half = simulated(recorded, "--gpu-memory", peak // 2)
     assert half["bytes_spilled"] > 0
-    assert half["steady_s"] > whole["steady_s"]
+    assert half["steady_s"] >= whole["steady_s"]  # all that moves may be hidden
 
 
 def test_the_same_is_recorded_while_blocks_spill(with_firn, tmp_path, spill_dir):

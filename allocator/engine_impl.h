@@ -162,10 +162,10 @@ class EngineImpl final : public Engine {
   static constexpr uint64_t poll_ns = 100'000;
   // A failed read is tried again: the copy in the store is the last one.
   static constexpr unsigned read_tries_most = 8;
-  // After a decision so long, for each event of the period, until the next: about ten times what it
+  // After a decision so long, for each event of the period, until the next: about three times what it
   // took, so that deciding takes little of a processor and holds the lock little, however short the
   // iterations are.
-  static constexpr uint64_t decision_pause_ns = 100;
+  static constexpr uint64_t decision_pause_ns = 25;
   // Where the SSDs are reading for more than such a part of the time, what comes from there replaces
   // what must come from there too only in the last of so many parts of the period before its use.
   static constexpr double reading_most = .8;

@@ -206,7 +206,9 @@ void EngineImpl::replan() {
   plan_.farthest.clear();
   plan_.leaving.clear();
   for (uint32_t i : decision.fetch) plan_.fetch.push_back(entry(i, blocks[i]->granules));
-  if (!plan_.fetch.empty()) plan_.fetch.back().granules = decision.last_granules;
+  // In part it is no use to the kernel yet, and takes the room of what is.
+  if (!plan_.fetch.empty() && decision.last_granules < plan_.fetch.back().granules)
+    plan_.fetch.pop_back();
   plan_.later.clear();
   if (store_)
     for (uint32_t i = 0; i < blocks.size(); ++i)

@@ -150,7 +150,7 @@ def test_what_is_allocated_next_is_mapped_while_the_kernel_runs(firn, tmp_path):
                      for policy in ("age", "lifetime"))
     assert age["bytes_spilled"] == lifetime["bytes_spilled"] == 0
     assert age["stall_s"] > 1e-3
-    assert lifetime["stall_s"] < age["stall_s"] / 20
+    assert lifetime["stall_s"] < age["stall_s"] / 2
 
 
 def test_two_runs_say_the_same(firn):

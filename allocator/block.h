@@ -125,7 +125,7 @@ class ReadyStack {
     do {
       block.next.store(static_cast<uint32_t>(head), std::memory_order_relaxed);
       mine = ((head >> 32) + 1) << 32 | (block.index + 1);
-    } while (!head_.compare_exchange_weak(head, mine, std::memory_order_release,
+    } while (!head_.compare_exchange_weak(head, mine, std::memory_order_seq_cst,
                                           std::memory_order_relaxed));
   }
   /// How many there are, at most `most`; an estimate while others push and pop.
@@ -137,7 +137,7 @@ class ReadyStack {
     return found;
   }
   Block* pop(BlockTable& table) {
-    uint64_t head = head_.load(std::memory_order_acquire);
+    uint64_t head = head_.load(std::memory_order_seq_cst);
     for (;;) {
       uint32_t top = static_cast<uint32_t>(head);
       if (top == 0) return nullptr;
@@ -177,15 +177,16 @@ inline unsigned of_granules(uint32_t granules) {
 /// A stream's ready blocks, one stack per size class.
 struct ReadyStacks {
   std::array<ReadyStack, size_class::count> stacks;
-  /// A bit per size class whose stack may hold something: those that look for all ready blocks need
-  /// not look at a thousand empty stacks. A push that races with a look may leave its bit unset.
+  /// A bit per size class whose stack may hold something: who takes all ready blocks need not look
+  /// at a thousand empty stacks. It clears the bit before it empties the stack, and a push looks at
+  /// the bit after it has pushed; in one order for all (seq_cst), so that one of them sees the other.
   std::array<std::atomic<uint64_t>, (size_class::count + 63) / 64> used{};
 
   void push(BlockTable& table, Block& block) {
     stacks[block.size_class].push(table, block);
     std::atomic<uint64_t>& word = used[block.size_class / 64];
     const uint64_t bit = uint64_t{1} << block.size_class % 64;
-    if (!(word.load(std::memory_order_relaxed) & bit)) word.fetch_or(bit, std::memory_order_release);
+    if (!(word.load(std::memory_order_seq_cst) & bit)) word.fetch_or(bit);
   }
 };
 

@@ -186,7 +186,7 @@ bool EngineImpl::pump() {
 
 bool EngineImpl::pump_locked() {
   staging_wanted_ = false;  // whoever still wants some says so below
-  if (history_) reading_.tell(clock_.now_ns(), reads_in_flight_ > 0);
+  if (history_) reading_.tell(clock_.now_ns(), bandwidths_.busy(lifetimes::Channel::store_read));
   bool changed = store_ && reap_store();
   changed |= streams_.poll();
   if (device_clock_.pending())
@@ -242,7 +242,6 @@ bool EngineImpl::reap_store() {
       if (write) {
         written(*request, completions[i]);
       } else {
-        --reads_in_flight_;
         read_done(*request, completions[i]);
       }
       host_.unref(request->staging);
@@ -261,7 +260,7 @@ void EngineImpl::wait(Lock& lock, uint64_t ns) {
 
 /// The program's thread is held up from here to count_stall(), which is not the program's time.
 void EngineImpl::begin_stall() {
-  if (!ring_ || !watching_.load(std::memory_order_relaxed)) return;
+  if (options_.policy != Policy::greedy || !watching_.load(std::memory_order_relaxed)) return;
   (void)take_events();
   mark_device_time(0);
 }

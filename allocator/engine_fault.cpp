@@ -154,7 +154,6 @@ bool EngineImpl::start_read(Block& block, uint32_t index) {
   Result<void> begun = store_->read(queue_, piece.slot, {staging->data, staging->bytes},
                                     reinterpret_cast<uint64_t>(request));
   if (begun) {
-    ++reads_in_flight_;
     bandwidths_.begin(lifetimes::Channel::store_read, clock_.now_ns());
     return true;
   }
@@ -228,15 +227,42 @@ void EngineImpl::finish_drain(Block& block) {
   drop_descriptor(block);
 }
 
-/// Granules of the unmapped spans, from the head on, that fit what is available now.
-uint64_t EngineImpl::prefetchable_granules(const Block& block) const {
-  uint64_t granules = 0, available = frames_.available();
+/// Granules of the unmapped spans, from the head on, that fit what is available now and `most`.
+uint64_t EngineImpl::prefetchable_granules(const Block& block, uint64_t most) const {
+  uint64_t granules = 0;
+  const uint64_t available = std::min(frames_.available(), most);
   for (const Span& span : block.spans) {
     if (span.mapped()) continue;
     if (granules + span.granules > available) break;
     granules += span.granules;
   }
   return granules;
+}
+
+/// Is it away, or partly, and can it be fetched?
+bool EngineImpl::may_arrive(const Block& block) const {
+  const State state = block.state();
+  return block.mapped < block.granules &&
+         (state == State::hosted || state == State::spilled || state == State::faulting ||
+          state == State::spilling);
+}
+
+/// Bytes on their way to the device, or waiting for it in host memory or the store.
+uint64_t EngineImpl::arriving_bytes() const {
+  uint64_t arriving = 0;
+  for (const Block* block : faulting_)
+    for (const Piece& piece : block->pieces)
+      if (!piece.on_device && block->span_of(piece).mapped()) arriving += piece.bytes;
+  for (const CopyInFlight& copy : copies_in_) arriving += copy.staging->bytes;
+  return arriving;
+}
+
+/// Begins to fetch the next of the block's spans, if there is room for it without waiting.
+bool EngineImpl::prefetch_span(Block& block) {
+  const uint64_t granules = prefetchable_granules(block, span_granules_);
+  if (granules == 0 || !map_fault(block, frames_.reserve(granules), true)) return false;
+  advance_fault(block);
+  return true;
 }
 
 /// Starts hinted prefetches as far as there is room without waiting for it.

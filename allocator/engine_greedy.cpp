@@ -154,40 +154,22 @@ bool EngineImpl::begin_writes() {
 /// In their order, as far as there is room: what is over the capacity waits for what leaves.
 bool EngineImpl::begin_reads() {
   bool any = false;
-  const uint64_t span = options_.span_bytes / granule_bytes;
   // Whoever waits for room has it first.
   while (!greedy_.reads.empty() && waiting_ == 0) {
     const GreedyRun::Due& due = greedy_.reads.front();
     Block& block = *due.block;
-    State state = block.state();
-    if (block.generation != due.generation || block.mapped == block.granules ||
-        (state != State::hosted && state != State::spilled && state != State::faulting &&
-         state != State::spilling)) {
+    if (block.generation != due.generation || !may_arrive(block)) {
       greedy_.reads.pop_front();
       continue;
     }
-    uint64_t arriving = 0;
-    for (const Block* other : faulting_)
-      for (const Piece& piece : other->pieces)
-        if (!piece.on_device && other->span_of(piece).mapped()) arriving += piece.bytes;
-    for (const CopyInFlight& copy : copies_in_) arriving += copy.staging->bytes;
-    if (arriving >= in_flight_bytes()) break;
-    if (state == State::spilling) keep(block);
-    uint64_t granules = prefetchable_granules(block);
-    const uint64_t wanted = std::min<uint64_t>(span, block.granules - block.mapped);
-    if (granules < wanted) {
+    if (arriving_bytes() >= in_flight_bytes()) break;
+    if (block.state() == State::spilling) keep(block);
+    const uint64_t wanted = std::min<uint64_t>(span_granules_, block.granules - block.mapped);
+    if (prefetchable_granules(block) < wanted) {
       park_ready(false);
       reclaim_parked(wanted);
-      granules = prefetchable_granules(block);
     }
-    uint64_t whole = 0;  // spans, not parts of them
-    for (const Span& part : block.spans) {
-      if (part.mapped()) continue;
-      if (whole + part.granules > std::min(granules, span)) break;
-      whole += part.granules;
-    }
-    if (whole == 0 || !map_fault(block, frames_.reserve(whole), true)) break;
-    advance_fault(block);
+    if (!prefetch_span(block)) break;
     any = true;
   }
   return any;

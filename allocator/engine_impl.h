@@ -318,7 +318,10 @@ class EngineImpl final : public Engine {
   void advance_fault(Block& block);
   void fail_fault(Block& block);
   void read_done(IoRequest& request, const StoreCompletion& completion);
-  uint64_t prefetchable_granules(const Block& block) const;
+  uint64_t prefetchable_granules(const Block& block, uint64_t most = UINT64_MAX) const;
+  bool may_arrive(const Block& block) const;
+  uint64_t arriving_bytes() const;
+  bool prefetch_span(Block& block);
   bool run_prefetches(Lock& lock);
   void finish_drain(Block& block);
   bool start_read(Block& block, uint32_t piece);
@@ -355,7 +358,6 @@ class EngineImpl final : public Engine {
   std::deque<CopyInFlight> copies_out_, copies_in_;
   std::unordered_set<IoRequest*> requests_;
   uint64_t writing_bytes_ = 0;
-  unsigned reads_in_flight_ = 0;
   std::deque<PieceRef> unwritten_, clean_host_;
   std::deque<std::pair<PieceRef, unsigned>> prefetches_;  // (block, stream)
   // Looked up without the lock: pointers never move, and a Segment is never freed, only reused.

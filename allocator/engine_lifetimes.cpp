@@ -205,9 +205,9 @@ void EngineImpl::replan() {
   plan_.fetch.clear();
   plan_.farthest.clear();
   plan_.leaving.clear();
-  for (uint32_t i : decision.fetch) plan_.fetch.push_back(entry(i, blocks[i]->granules));
+  for (uint32_t i : decision.fetch) plan_.fetch.push_back(entry(i));
   // In part it is no use to the kernel yet, and takes the room of what is.
-  if (!plan_.fetch.empty() && decision.last_granules < plan_.fetch.back().granules)
+  if (!plan_.fetch.empty() && decision.last_granules < blocks[decision.fetch.back()]->granules)
     plan_.fetch.pop_back();
   plan_.later.clear();
   if (store_)
@@ -296,44 +296,24 @@ bool EngineImpl::fetch_ahead() {
   while (!plan_.fetch.empty()) {
     Plan::Entry& entry = plan_.fetch.front();
     Block& block = *entry.block;
-    State state = block.state();
-    if (!meant(entry) || block.mapped >= entry.granules ||
-        (state != State::hosted && state != State::spilled && state != State::faulting &&
-         state != State::spilling)) {
+    if (!meant(entry) || !may_arrive(block)) {
       plan_.fetch.pop_front();
       continue;
     }
-    uint64_t arriving = 0;
-    for (const Block* other : faulting_)
-      for (const Piece& piece : other->pieces)
-        if (!piece.on_device && other->span_of(piece).mapped()) arriving += piece.bytes;
-    for (const CopyInFlight& copy : copies_in_) arriving += copy.staging->bytes;
-    if (arriving >= in_flight_bytes()) break;
-    if (state == State::spilling) keep(block);
-    uint64_t granules = prefetchable_granules(block);
-    const uint64_t span = options_.span_bytes / granule_bytes;
-    if (granules < std::min<uint64_t>(span, block.granules - block.mapped)) {
+    if (arriving_bytes() >= in_flight_bytes()) break;
+    if (block.state() == State::spilling) keep(block);
+    const uint64_t span = span_granules_;
+    if (prefetchable_granules(block) < std::min<uint64_t>(span, block.granules - block.mapped)) {
       park_ready(false);
       reclaim_parked(span, true);
-      granules = prefetchable_granules(block);
     }
-    if (granules == 0) {
+    if (prefetchable_granules(block) == 0) {
       uint64_t coming = frames_.available() + leaving_granules();
       if (coming < span) evict_farthest(span - coming, &block, give_way_after(entry), true);
       finish_spills();
-      granules = prefetchable_granules(block);
     }
-    granules = std::min({granules, span, entry.granules - block.mapped});
-    if (granules == 0) break;
-    uint64_t whole = 0;  // spans, not parts of them
-    for (const Span& part : block.spans) {
-      if (part.mapped()) continue;
-      if (whole + part.granules > granules) break;
-      whole += part.granules;
-    }
-    if (whole == 0 || !map_fault(block, frames_.reserve(whole), true)) break;
+    if (!prefetch_span(block)) break;
     entry.age = block.age.load(std::memory_order_relaxed);
-    advance_fault(block);
     any = true;
   }
   return any;

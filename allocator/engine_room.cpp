@@ -95,15 +95,13 @@ uint64_t EngineImpl::park_ready(bool small_too) {
     ReadyStacks* stacks = ready_[stream].load(std::memory_order_relaxed);
     if (!stacks) continue;
     for (unsigned c = small_too ? 0 : size_class::small_count; c < size_class::count; ++c) {
-      if (!small_too) {  // whoever needs the last reserves looks everywhere
-        const uint64_t used = stacks->used[c / 64].load(std::memory_order_acquire) >> c % 64;
-        if (used == 0) {
-          c |= 63;
-          continue;
-        }
-        c += static_cast<unsigned>(std::countr_zero(used));
-        stacks->used[c / 64].fetch_and(~(uint64_t{1} << c % 64), std::memory_order_acq_rel);
+      const uint64_t used = stacks->used[c / 64].load() >> c % 64;
+      if (used == 0) {
+        c |= 63;
+        continue;
       }
+      c += static_cast<unsigned>(std::countr_zero(used));
+      stacks->used[c / 64].fetch_and(~(uint64_t{1} << c % 64));
       while (Block* block = stacks->stacks[c].pop(table_)) {
         if (block->granules != 0) {
           parked_.push_back(block);

@@ -25,6 +25,7 @@ class Bandwidths {
   /// since the last completion counts. So too for one that did not wait for the channel alone.
   void end(Channel channel, uint64_t bytes, uint64_t now_ns);
 
+  bool busy(Channel channel) const { return of_[static_cast<size_t>(channel)].in_flight > 0; }
   /// 0: not known yet, less than `bytes_least` went through.
   double bytes_s(Channel channel) const;
   static constexpr double bytes_least = 32 << 20;

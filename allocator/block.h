@@ -62,6 +62,7 @@ struct Block {
   uint32_t version = 0;                // raised at every write: tells stale copies from valid ones
   uint32_t live_at = 0;                // place in the engine's list of live large blocks
   uint64_t next_use = UINT64_MAX;      // as was decided last: an event's number
+  uint64_t next_change = UINT64_MAX;   // or death; the same
   Use arrival;                         // copy-in that a user's stream has to wait for
   bool prefetched = false;
   uint64_t clean_bytes = 0;            // spilling: bytes that were valid elsewhere from the start

@@ -109,19 +109,6 @@ void EngineImpl::pull_triggers() {
   }
 }
 
-/// Where the next piece to write waits; null when none is due.
-std::deque<PieceRef>* EngineImpl::due_to_write() {
-  if (!greedy_.store_bound.empty()) return &greedy_.store_bound;
-  if (unwritten_.empty()) return nullptr;
-  if (staging_wanted_) return &unwritten_;
-  if (plan_.valid) return host_too_small() ? &unwritten_ : nullptr;
-  // What a greedy plan has in host memory stays there as long as it can.
-  const uint64_t stays = greedy_.valid && !host_is_passage()
-                             ? host_.budget() - 4 * in_flight_bytes()
-                             : host_.budget() / 2;
-  return host_.used() > stays ? &unwritten_ : nullptr;
-}
-
 bool EngineImpl::carry_out_greedy() {
   bool any = begin_reads();
   if (!stuck_) any |= begin_writes();

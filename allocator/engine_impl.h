@@ -4,10 +4,12 @@
 //   engine_touch.cpp     touch, release, pin, hints
 //   engine_room.cpp      make room: reclaim, drop, evict, wait, or say why not
 //   engine_map.cpp       a block's spans: mapped and unmapped
-//   engine_spill.cpp     copy out, unmap, write to the store
+//   engine_spill.cpp     copy out, unmap
+//   engine_write.cpp     write to the store
 //   engine_fault.cpp     map again, read, copy in
 //   engine_births.cpp    blocks mapped ahead of the allocations that come
 //   engine_lifetimes.cpp what leaves and what is fetched when every next use is known
+//   engine_host.cpp      the same for host memory and the store
 //   engine_greedy.cpp    the same by the published greedy plan
 //   engine_stats.cpp     statistics, invariant walk
 //
@@ -72,6 +74,9 @@ struct PieceRef {
   uint32_t generation, version;
   uint32_t piece;
 };
+inline bool current(const PieceRef& ref) {
+  return ref.block->generation == ref.generation && ref.block->version == ref.version;
+}
 
 /// What was decided last, and how far it was carried out.
 struct Plan {
@@ -87,13 +92,17 @@ struct Plan {
   uint64_t made = 0;            // event number
   uint64_t made_ns = 0;
   uint64_t window = 0;          // event number until which everything has room
+  uint64_t memory_window = 0;   // the same for the device and host memory together
   uint64_t period = 0;          // events
   uint64_t excess = 0;          // granules that do not fit the device at the period's peak
   std::deque<Entry> fetch;      // in the order of next use
   std::vector<Entry> farthest;  // on the device, the farthest next use first
   std::vector<Entry> leaving;   // what will have to leave, in that order
-  std::vector<Entry> later;     // not on the device, or not all of it, by next use
-  size_t read = 0;              // the first of `later` that may still be in the store only
+  std::vector<Entry> reads;     // only in the store in part, and to come to memory, by next use
+  std::vector<Entry> writes;    // to be in the store, in that order
+  size_t read = 0;              // the first of `reads` that may still be in the store only
+  size_t written = 0;           // the first of `writes` that may still need a write
+  bool write_looked = false;    // nothing of `writes` is in host memory and not being written
   size_t cleaned = 0;           // the first of `leaving` that may still need a copy elsewhere
 };
 
@@ -170,6 +179,8 @@ class EngineImpl final : public Engine {
   // what must come from there too only in the last of so many parts of the period before its use.
   static constexpr double reading_most = .8;
   static constexpr uint64_t swap_part = 128;
+  // So much of host memory is not counted on: gaps between pieces of different sizes.
+  static constexpr uint64_t host_gaps_part = 32;
   // So many events ahead blocks are made for allocations that come.
   static constexpr uint64_t births_ahead = 4;
   // Device times are taken so many events apart, or more.
@@ -247,21 +258,23 @@ class EngineImpl final : public Engine {
   void keep(Block& block);
   void make_pieces(Block& block);
   Staging* staging_for(size_t bytes, uint64_t reserve);
-  bool room_to_clean();
-  uint64_t in_flight_bytes() const;
   bool drop_clean_host();
-  bool drop_useless_host(uint64_t wanted_at);
   bool drop_resident_host();
   void drop_copies(Block& block);
   void drop_piece(Piece& piece);
   bool copy_out(Block& block, uint32_t piece);
   bool host_stuck() const;
-  bool host_too_small() const;
-  bool host_is_passage() const;
-  IoRequest* request_for(Block& block, uint32_t piece, Slot slot);
   bool reap_copies();
-  bool write_back();
   bool clean_ahead();
+
+  // engine_write.cpp
+  IoRequest* request_for(Block& block, uint32_t piece, Slot slot);
+  bool unwritten(const PieceRef& ref) const;
+  void came_to_host(const PieceRef& ref);
+  void came_back(const PieceRef& ref);
+  bool next_write(PieceRef& ref);
+  bool write_back();
+  bool start_write(const PieceRef& ref);
   void written(IoRequest& request, const StoreCompletion& completion);
   void settle_away(Block& block);
 
@@ -277,13 +290,27 @@ class EngineImpl final : public Engine {
   bool carry_out();
   bool fetch_ahead();
   bool clean_ahead_of_leaving();
-  bool read_ahead();
   uint64_t give_way_after(const Plan::Entry& entry) const;
   uint64_t evict_farthest(uint64_t granules, const Block* except, uint64_t beyond, bool clean_only);
   uint64_t immovable_granules(const Block& block) const;
   uint64_t clean_granules(Block& block) const;
   bool meant(const Plan::Entry& entry) const;
   void lay_out_period();
+
+  Plan::Entry plan_entry(const lifetimes::Decision& decision, uint32_t item,
+                         uint64_t granules) const;
+
+  // engine_host.cpp
+  uint64_t host_reserve_bytes() const;
+  bool host_is_passage() const;
+  void lay_out_in_memory(const Block& block, lifetimes::Item& item) const;
+  void replan_host(uint64_t capacity, uint64_t spare);
+  bool next_planned_write(PieceRef& ref);
+  bool drop_returned();
+  bool drop_useless_host(uint64_t wanted_at);
+  bool read_ahead();
+  uint64_t in_flight_bytes() const;
+  bool room_to_clean();
 
   // engine_births.cpp
   struct Births {
@@ -311,7 +338,6 @@ class EngineImpl final : public Engine {
   void pull_triggers();
   bool begin_writes();
   bool begin_reads();
-  std::deque<PieceRef>* due_to_write();
 
   // engine_fault.cpp
   Result<void> begin_fault(Lock& lock, Block& block, bool anyway);
@@ -359,6 +385,9 @@ class EngineImpl final : public Engine {
   std::unordered_set<IoRequest*> requests_;
   uint64_t writing_bytes_ = 0;
   std::deque<PieceRef> unwritten_, clean_host_;
+  std::deque<PieceRef> returned_;  // came to the device, in that order, and were in host memory
+  // Entries from which on those that are out of date are removed.
+  size_t unwritten_tidy_ = 1024, returned_tidy_ = 1024;
   std::deque<std::pair<PieceRef, unsigned>> prefetches_;  // (block, stream)
   // Looked up without the lock: pointers never move, and a Segment is never freed, only reused.
   std::unique_ptr<std::atomic<Segment*>[]> segments_;

@@ -179,6 +179,15 @@ void EngineImpl::lay_out_period() {
     if (item_of[identity]) items[item_of[identity] - 1].again = first_of[identity] - 1;
 }
 
+Plan::Entry EngineImpl::plan_entry(const lifetimes::Decision& decision, uint32_t item,
+                                   uint64_t granules) const {
+  const uint64_t next = decision.next_use[item];
+  Block* block = scratch_.blocks[item];
+  return {block, block->generation, granules,
+          next == lifetimes::no_use ? next : history_->now() + next,
+          block->age.load(std::memory_order_relaxed)};
+}
+
 void EngineImpl::replan() {
   CpuTimer timer(counted_.plan_ns);
   plan_.valid = false;
@@ -193,15 +202,13 @@ void EngineImpl::replan() {
   const lifetimes::Decision decision = lifetimes::decide(
       {capacity, spare, history_->period(), scratch_.items, scratch_.steps, false});
   const auto entry = [&](uint32_t i, uint64_t granules = 0) {
-    const uint64_t next = decision.next_use[i];
-    return Plan::Entry{blocks[i], blocks[i]->generation, granules,
-                       next == lifetimes::no_use ? next : now + next,
-                       blocks[i]->age.load(std::memory_order_relaxed)};
+    return plan_entry(decision, i, granules);
   };
-  for (size_t i = 0; i < blocks.size(); ++i)
-    blocks[i]->next_use = decision.next_use[i] == lifetimes::no_use
-                              ? lifetimes::no_use
-                              : now + decision.next_use[i];
+  const auto event = [&](uint64_t ahead) { return ahead == lifetimes::no_use ? ahead : now + ahead; };
+  for (size_t i = 0; i < blocks.size(); ++i) {
+    blocks[i]->next_use = event(decision.next_use[i]);
+    blocks[i]->next_change = event(decision.next_change[i]);
+  }
   plan_.fetch.clear();
   plan_.farthest.clear();
   plan_.leaving.clear();
@@ -209,24 +216,22 @@ void EngineImpl::replan() {
   // In part it is no use to the kernel yet, and takes the room of what is.
   if (!plan_.fetch.empty() && decision.last_granules < blocks[decision.fetch.back()]->granules)
     plan_.fetch.pop_back();
-  plan_.later.clear();
-  if (store_)
-    for (uint32_t i = 0; i < blocks.size(); ++i)
-      if (blocks[i]->mapped < blocks[i]->granules) plan_.later.push_back(entry(i));
-  std::sort(plan_.later.begin(), plan_.later.end(),
-            [](const Plan::Entry& a, const Plan::Entry& b) { return a.next_use < b.next_use; });
   for (uint32_t i : decision.farthest) plan_.farthest.push_back(entry(i));
   for (auto [i, granules, spare] : decision.leaving) {
     plan_.leaving.push_back(entry(i, granules));
     plan_.leaving.back().spare = spare;
   }
   plan_.valid = true;
-  plan_.window = now + decision.window;
+  plan_.window = plan_.memory_window = now + decision.window;
   plan_.excess = decision.peak > capacity ? decision.peak - capacity : 0;
   plan_.made = now;
   plan_.made_ns = clock_.now_ns();
   plan_.period = history_->period();
-  plan_.cleaned = plan_.read = 0;
+  plan_.cleaned = plan_.read = plan_.written = 0;
+  plan_.write_looked = false;
+  plan_.reads.clear();
+  plan_.writes.clear();
+  if (store_) replan_host(capacity, spare);
   if (now >= reading_since_ + plan_.period) {
     reading_.period_over();
     reading_since_ = now;
@@ -317,44 +322,6 @@ bool EngineImpl::fetch_ahead() {
     any = true;
   }
   return any;
-}
-
-/// Has pieces that are only in the store come to host memory, in the order of next use, where host
-/// memory is better used for them than for what it holds.
-bool EngineImpl::read_ahead() {
-  bool any = false;
-  uint64_t reading = 0;
-  for (const IoRequest* request : requests_)
-    if (request->reads) reading += request->staging->bytes;
-  for (; plan_.read < plan_.later.size(); ++plan_.read) {
-    const Plan::Entry& entry = plan_.later[plan_.read];
-    Block& block = *entry.block;
-    if (!meant(entry)) continue;
-    for (uint32_t i = 0; i < block.pieces.size(); ++i) {
-      const Piece& piece = block.pieces[i];
-      if (piece.on_device || piece.host || !piece.slot_valid || piece.reading) continue;
-      if (reading >= in_flight_bytes()) return any;
-      // Clear of what room_to_clean() keeps free, or it would be filled and emptied for ever.
-      while (host_.used() + 4 * in_flight_bytes() > host_.budget())
-        if (!drop_useless_host(entry.next_use)) return any;
-      if (!start_read(block, i)) return any;
-      reading += piece.bytes;
-      any = true;
-    }
-  }
-  return any;
-}
-
-/// As much as keeps a channel busy, and little enough to leave host memory for others.
-uint64_t EngineImpl::in_flight_bytes() const {
-  return std::min(4 * options_.span_bytes, host_.budget() / 8);
-}
-
-/// Is there staging to spare, so that making copies ahead keeps none from those that wait for it?
-bool EngineImpl::room_to_clean() {
-  while (host_.used() + 2 * in_flight_bytes() > host_.budget())
-    if (!drop_useless_host(plan_.window)) return false;
-  return true;
 }
 
 /// Makes what will leave valid elsewhere while the way out is idle, in the order in which it will

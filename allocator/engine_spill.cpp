@@ -1,4 +1,4 @@
-// Out: device to host memory, frames unmapped, host memory to the store. A piece's bytes are in at
+// Out: device to host memory, frames unmapped (on to the store: engine_write.cpp). A piece's bytes are in at
 // least one of {device, host, store} at every moment; the frames go only after every piece has a
 // valid copy elsewhere and every use of the block is over.
 #include <algorithm>
@@ -207,7 +207,7 @@ bool EngineImpl::drop_clean_host() {
   for (size_t tries = clean_host_.size(); tries > 0; --tries) {
     PieceRef ref = clean_host_.front();
     clean_host_.pop_front();
-    if (ref.block->generation != ref.generation || ref.block->version != ref.version) continue;
+    if (!current(ref)) continue;
     Piece& piece = ref.block->pieces[ref.piece];
     if (!piece.host || !piece.host_valid || !piece.slot_valid) continue;
     if (piece.host->refs > 1 ||  // a copy or a write is still going through it, or will
@@ -223,41 +223,11 @@ bool EngineImpl::drop_clean_host() {
   return false;
 }
 
-/// Frees the host copy that is used last of those valid in the store too, if that is later than
-/// `wanted_at`; one whose bytes are on the device until then first.
-bool EngineImpl::drop_useless_host(uint64_t wanted_at) {
-  std::erase_if(clean_host_, [](const PieceRef& ref) {
-    if (ref.block->generation != ref.generation || ref.block->version != ref.version) return true;
-    const Piece& piece = ref.block->pieces[ref.piece];
-    return !piece.host || !piece.host_valid || !piece.slot_valid;
-  });
-  auto best = clean_host_.end();
-  uint64_t best_at = wanted_at;
-  for (auto it = clean_host_.begin(); it != clean_host_.end() && best_at != UINT64_MAX; ++it) {
-    const Piece& piece = it->block->pieces[it->piece];
-    // What is on the device until its next use does not come from host memory then.
-    const uint64_t next_use = it->block->next_use;
-    const uint64_t at = piece.on_device && next_use <= plan_.window ? UINT64_MAX : next_use;
-    if (piece.host->refs > 1 || at <= best_at ||
-        (it->block->state() == State::faulting && !piece.on_device))
-      continue;
-    best = it;
-    best_at = at;
-  }
-  if (best == clean_host_.end()) return false;
-  Piece& piece = best->block->pieces[best->piece];
-  host_.unref(piece.host);
-  piece.host = nullptr;
-  piece.host_valid = false;
-  clean_host_.erase(best);
-  return true;
-}
-
 /// Frees a host copy whose bytes are on the device as well.
 bool EngineImpl::drop_resident_host() {
   for (auto it = unwritten_.begin(); it != unwritten_.end(); ++it) {
     Block& block = *it->block;
-    if (block.generation != it->generation || block.version != it->version) continue;
+    if (!current(*it)) continue;
     Piece& piece = block.pieces[it->piece];
     if (block.state() != State::resident || !piece.host_valid || piece.slot ||
         piece.host->refs > 1)
@@ -320,8 +290,7 @@ bool EngineImpl::reap_copies() {
       piece.copying_out = false;
       piece.host_valid = true;
       counted_.spilled_bytes += piece.bytes;
-      (copy.block->to_store ? greedy_.store_bound : unwritten_)
-          .push_back({copy.block, copy.generation, copy.version, copy.piece});
+      came_to_host({copy.block, copy.generation, copy.version, copy.piece});
     }
     host_.unref(copy.staging);
   }
@@ -335,109 +304,10 @@ bool EngineImpl::reap_copies() {
     any = true;
     bandwidths_.end(lifetimes::Channel::host_in, copy.staging->bytes, clock_.now_ns());
     host_.unref(copy.staging);
+    const PieceRef ref{copy.block, copy.generation, copy.version, copy.piece};
+    if (plan_.valid && current(ref)) came_back(ref);
   }
   return any;
-}
-
-IoRequest* EngineImpl::request_for(Block& block, uint32_t index, Slot slot) {
-  Piece& piece = block.pieces[index];
-  auto* request = new IoRequest{&block, block.generation, block.version, index, piece.host, slot,
-                                piece.reading};
-  host_.ref(piece.host);
-  requests_.insert(request);
-  piece.request = request;
-  return request;
-}
-
-/// Is host memory only what transfers pass through, and no place to keep much?
-bool EngineImpl::host_is_passage() const {
-  return host_.budget() <= frames_.budget_granules() * granule_bytes / 2;
-}
-
-/// Does what leaves in a period exceed host memory? Then the store is written from the start.
-bool EngineImpl::host_too_small() const {
-  return plan_.excess * granule_bytes > (host_is_passage() ? 0 : host_.budget() / 4 * 3);
-}
-
-/// Writes hosted pieces to the store, the coldest first, once host memory is half full or wanted.
-bool EngineImpl::write_back() {
-  bool any = false;
-  uint64_t in_flight_most = std::max<uint64_t>(host_.budget() / 4, options_.piece_bytes);
-  if (store_full_) {  // what was bound for it stays, to be dropped as other copies are
-    unwritten_.insert(unwritten_.end(), greedy_.store_bound.begin(), greedy_.store_bound.end());
-    greedy_.store_bound.clear();
-  }
-  while (!store_full_ && writing_bytes_ < in_flight_most) {
-    std::deque<PieceRef>* from = due_to_write();
-    if (!from) break;
-    PieceRef ref = from->front();
-    from->pop_front();
-    if (ref.block->generation != ref.generation || ref.block->version != ref.version) continue;
-    Piece& piece = ref.block->pieces[ref.piece];
-    if (!piece.host_valid || piece.slot || piece.writing) continue;
-    if (!plan_.valid && ref.block->state() == State::resident && ref.block->leave &&
-        piece.host->refs == 1) {
-      // It left and came back: in use again, its bytes are on the device. Not worth a write.
-      host_.unref(piece.host);
-      piece.host = nullptr;
-      piece.host_valid = false;
-      continue;
-    }
-    Result<Slot> slot = store_->reserve(piece.host->bytes);
-    if (!slot) {
-      store_full_ = true;
-      from->push_front(ref);
-      trouble("spilled blocks stay in host memory: " + slot.error().text);
-      break;
-    }
-    piece.slot = *slot;
-    piece.writing = true;
-    IoRequest* request = request_for(*ref.block, ref.piece, *slot);
-    writing_bytes_ += piece.host->bytes;
-    Result<void> begun = store_->write(queue_, *slot, {piece.host->data, piece.host->bytes},
-                                       reinterpret_cast<uint64_t>(request));
-    if (!begun) {
-      StoreCompletion failed;
-      failed.error = begun.error();
-      requests_.erase(request);
-      written(*request, failed);
-      host_.unref(request->staging);
-      delete request;
-      break;
-    }
-    bandwidths_.begin(lifetimes::Channel::store_write, clock_.now_ns());
-    any = true;
-  }
-  return any;
-}
-
-void EngineImpl::written(IoRequest& request, const StoreCompletion& completion) {
-  writing_bytes_ -= request.staging->bytes;
-  Block& block = *request.block;
-  if (block.generation != request.generation || block.version != request.version) return;
-  Piece& piece = block.pieces[request.piece];
-  piece.writing = false;
-  piece.request = nullptr;
-  PieceRef ref{&block, block.generation, block.version, request.piece};
-  if (completion.error.code == Code::ok) {
-    write_failures_ = 0;
-    piece.slot_valid = true;
-    if (block.to_store && block.state() != State::faulting) {  // as the plan has it
-      host_.unref(piece.host);
-      piece.host = nullptr;
-      piece.host_valid = false;
-    } else {
-      clean_host_.push_back(ref);
-    }
-    stuck_ = false;
-    settle_away(block);
-    return;
-  }
-  store_->discard(piece.slot);
-  piece.slot = {};
-  unwritten_.push_front(ref);
-  trouble("a write to the store failed, the bytes stay in host memory: " + completion.error.text);
-  if (completion.error.code == Code::no_space || ++write_failures_ >= 16) store_full_ = true;
 }
 
 /// Makes the oldest blocks' bytes valid elsewhere ahead of need, without unmapping them: when room

@@ -199,6 +199,7 @@ Decision decide(const Situation& situation) {
   else
     choose_leaving(situation, cover, next, decision);
   decision.next_use = std::move(next.use);
+  decision.next_change = std::move(next.change);
   return decision;
 }
 

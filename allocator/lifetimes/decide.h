@@ -68,6 +68,7 @@ struct Decision {
   /// Items on the device, the farthest next use first; without those that die before it.
   std::vector<uint32_t> farthest;
   std::vector<uint64_t> next_use;  // of each item: events from now; no_use: none known, or dead
+  std::vector<uint64_t> next_change;  // the same of the next write or death
   uint64_t lacking = no_use;       // events from now: the first that has no room without a write
   uint64_t window = 0;             // events from now until which fetch holds
   uint64_t peak = 0;               // granules there would be at most, were everything on the device

@@ -1,0 +1,171 @@
+// On: host memory to the store. A piece keeps its host copy until room is needed for others.
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "allocator/check.h"
+#include "allocator/engine_impl.h"
+
+namespace firn {
+
+IoRequest* EngineImpl::request_for(Block& block, uint32_t index, Slot slot) {
+  Piece& piece = block.pieces[index];
+  auto* request = new IoRequest{&block, block.generation, block.version, index, piece.host, slot,
+                                piece.reading};
+  host_.ref(piece.host);
+  requests_.insert(request);
+  piece.request = request;
+  return request;
+}
+
+namespace {
+/// Removes what is out of date, seldom enough to cost little.
+template <class Keep>
+void tidy(std::deque<PieceRef>& refs, size_t& limit, Keep&& keep) {
+  if (refs.size() < limit) return;
+  std::erase_if(refs, [&](const PieceRef& ref) { return !keep(ref); });
+  limit = 2 * refs.size() + 1024;
+}
+}  // namespace
+
+bool EngineImpl::unwritten(const PieceRef& ref) const {
+  if (!current(ref)) return false;
+  const Piece& piece = ref.block->pieces[ref.piece];
+  return piece.host_valid && !piece.slot && !piece.writing;
+}
+
+/// A copy of the piece has arrived in host memory.
+void EngineImpl::came_to_host(const PieceRef& ref) {
+  (ref.block->to_store ? greedy_.store_bound : unwritten_).push_back(ref);
+  plan_.write_looked = false;
+  tidy(unwritten_, unwritten_tidy_, [this](const PieceRef& old) { return unwritten(old); });
+}
+
+/// A copy of the piece has arrived on the device, beside that in host memory.
+void EngineImpl::came_back(const PieceRef& ref) {
+  returned_.push_back(ref);
+  tidy(returned_, returned_tidy_, [](const PieceRef& old) {
+    if (!current(old)) return false;
+    const Piece& piece = old.block->pieces[old.piece];
+    return piece.on_device && piece.host_valid;
+  });
+}
+
+/// What is decided to be in the store comes first. The rest goes there when host memory is wanted,
+/// what is used last before the others; without a decision, in the order of arrival, from half of
+/// host memory on.
+bool EngineImpl::next_write(PieceRef& ref) {
+  const auto first_of = [&](std::deque<PieceRef>& from) {
+    while (!from.empty() && !unwritten(from.front())) from.pop_front();
+    if (from.empty()) return false;
+    ref = from.front();
+    from.pop_front();
+    return true;
+  };
+  if (first_of(greedy_.store_bound)) return true;
+  if (plan_.valid) {
+    if (next_planned_write(ref)) return true;
+    if (host_is_passage() && first_of(unwritten_)) return true;
+    if (!staging_wanted_) return false;
+    std::erase_if(unwritten_, [this](const PieceRef& old) { return !unwritten(old); });
+    const auto last = std::max_element(
+        unwritten_.begin(), unwritten_.end(), [](const PieceRef& a, const PieceRef& b) {
+          return a.block->next_use < b.block->next_use;
+        });
+    if (last == unwritten_.end()) return false;
+    ref = *last;
+    unwritten_.erase(last);
+    return true;
+  }
+  // What a greedy plan has in host memory stays there as long as it can.
+  const uint64_t stays = greedy_.valid && !host_is_passage()
+                             ? host_.budget() - 4 * in_flight_bytes()
+                             : host_.budget() / 2;
+  return (staging_wanted_ || host_.used() > stays) && first_of(unwritten_);
+}
+
+/// Has what is due written, as much at a time as keeps the store busy.
+bool EngineImpl::write_back() {
+  bool any = false;
+  const uint64_t in_flight_most =
+      plan_.valid ? in_flight_bytes() : std::max(host_.budget() / 4, options_.piece_bytes);
+  if (store_full_) {  // what was bound for it stays, to be dropped as other copies are
+    unwritten_.insert(unwritten_.end(), greedy_.store_bound.begin(), greedy_.store_bound.end());
+    greedy_.store_bound.clear();
+  }
+  PieceRef ref{};
+  while (!store_full_ && writing_bytes_ < in_flight_most && next_write(ref)) {
+    Piece& piece = ref.block->pieces[ref.piece];
+    if (!plan_.valid && ref.block->state() == State::resident && ref.block->leave &&
+        piece.host->refs == 1) {
+      // It left and came back: in use again, its bytes are on the device. Not worth a write.
+      host_.unref(piece.host);
+      piece.host = nullptr;
+      piece.host_valid = false;
+      continue;
+    }
+    if (!start_write(ref)) break;
+    any = true;
+  }
+  return any;
+}
+
+/// False: the store took it not. The piece stays in host memory then, and in unwritten_.
+bool EngineImpl::start_write(const PieceRef& ref) {
+  Piece& piece = ref.block->pieces[ref.piece];
+  Result<Slot> slot = store_->reserve(piece.host->bytes);
+  if (!slot) {
+    store_full_ = true;
+    unwritten_.push_front(ref);
+    trouble("spilled blocks stay in host memory: " + slot.error().text);
+    return false;
+  }
+  piece.slot = *slot;
+  piece.writing = true;
+  IoRequest* request = request_for(*ref.block, ref.piece, *slot);
+  writing_bytes_ += piece.host->bytes;
+  Result<void> begun = store_->write(queue_, *slot, {piece.host->data, piece.host->bytes},
+                                     reinterpret_cast<uint64_t>(request));
+  if (begun) {
+    bandwidths_.begin(lifetimes::Channel::store_write, clock_.now_ns());
+    return true;
+  }
+  StoreCompletion failed;
+  failed.error = begun.error();
+  requests_.erase(request);
+  written(*request, failed);
+  host_.unref(request->staging);
+  delete request;
+  return false;
+}
+
+void EngineImpl::written(IoRequest& request, const StoreCompletion& completion) {
+  writing_bytes_ -= request.staging->bytes;
+  Block& block = *request.block;
+  if (block.generation != request.generation || block.version != request.version) return;
+  Piece& piece = block.pieces[request.piece];
+  piece.writing = false;
+  piece.request = nullptr;
+  PieceRef ref{&block, block.generation, block.version, request.piece};
+  if (completion.error.code == Code::ok) {
+    write_failures_ = 0;
+    piece.slot_valid = true;
+    if (block.to_store && block.state() != State::faulting) {  // as the plan has it
+      host_.unref(piece.host);
+      piece.host = nullptr;
+      piece.host_valid = false;
+    } else {
+      clean_host_.push_back(ref);
+    }
+    stuck_ = false;
+    settle_away(block);
+    return;
+  }
+  store_->discard(piece.slot);
+  piece.slot = {};
+  unwritten_.push_front(ref);
+  trouble("a write to the store failed, the bytes stay in host memory: " + completion.error.text);
+  if (completion.error.code == Code::no_space || ++write_failures_ >= 16) store_full_ = true;
+}
+
+}  // namespace firn

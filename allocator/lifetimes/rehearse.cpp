@@ -37,6 +37,7 @@ class Program {
     return part && stage_.moved() > moved_ + r_.machine.capacity / part;
   }
   void decide_anew();
+  void decide_for_host(uint64_t capacity, uint64_t spare);
   Stage::Entry entry(uint32_t item, const Decision& decision, uint64_t granules = 0);
 
   const Rehearsal& r_;
@@ -249,23 +250,34 @@ void Program::decide_anew() {
   plan.fetch.clear();
   plan.farthest.clear();
   plan.leaving.clear();
-  plan.later.clear();
+  plan.reads.clear();
+  plan.writes.clear();
   for (uint32_t i : decision.fetch) plan.fetch.push_back(entry(i, decision, items_[i].size));
   if (!plan.fetch.empty()) plan.fetch.back().granules = decision.last_granules;
   for (uint32_t i : decision.farthest) plan.farthest.push_back(entry(i, decision));
   for (const Decision::Leaving& leaving : decision.leaving)
     plan.leaving.push_back(entry(leaving.item, decision, leaving.granules));
-  if (r_.machine.has_store()) {
-    for (uint32_t i = 0; i < blocks_.size(); ++i)
-      if (items_[i].on_device < items_[i].size) plan.later.push_back(entry(i, decision));
-    std::sort(plan.later.begin(), plan.later.end(), [](const auto& a, const auto& b) {
-      return a.next_use != b.next_use ? a.next_use < b.next_use : a.block < b.block;
-    });
+  plan.window = plan.memory_window = number_ + decision.window;
+  plan.fetched = plan.cleaned = plan.read = plan.written = 0;
+  for (size_t i = 0; i < blocks_.size(); ++i) {
+    const uint64_t change = decision.next_change[i];
+    stage_[blocks_[i]].next_change = change == no_use ? no_use : number_ + change;
   }
-  plan.window = number_ + decision.window;
-  plan.excess = decision.peak > capacity ? decision.peak - capacity : 0;
-  plan.fetched = plan.cleaned = plan.read = 0;
   stage_.planned();
+  if (r_.machine.has_store()) decide_for_host(capacity, spare);
+}
+
+/// One level up, as EngineImpl::replan_host() does.
+void Program::decide_for_host(uint64_t capacity, uint64_t spare) {
+  for (size_t i = 0; i < blocks_.size(); ++i) stage_.lay_out_in_memory(blocks_[i], items_[i]);
+  const uint64_t host = r_.machine.host, keeps = host - std::min(host, stage_.host_reserve());
+  const Decision decision =
+      decide({capacity + keeps, spare, r_.steps.size(), items_, steps_, false});
+  Stage::Plan& plan = stage_.plan;
+  plan.memory_window = number_ + decision.window;
+  for (uint32_t i : decision.fetch) plan.reads.push_back(entry(i, decision));
+  for (const Decision::Leaving& leaving : decision.leaving)
+    plan.writes.push_back(entry(leaving.item, decision, leaving.granules));
 }
 
 }  // namespace

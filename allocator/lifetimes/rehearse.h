@@ -35,9 +35,8 @@ struct RehearsalMachine {
 
 /// What can be chosen.
 struct Tuning {
-  uint64_t spare_part = 16;          // 1/n of the capacity is covered beyond what lacks; 0: nothing
-  bool write_only_overflow = false;  // only what host memory cannot hold goes to the store
-  bool eager = false;                // see Situation
+  uint64_t spare_part = 16;  // 1/n of the capacity is covered beyond what lacks; 0: nothing
+  bool eager = false;        // see Situation
   uint64_t stale_part = 0;  // decided anew when 1/n of the capacity was copied; 0: only by steps
 };
 

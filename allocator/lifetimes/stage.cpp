@@ -265,6 +265,7 @@ void Stage::ended(Channel channel, const Transfer& transfer, StagePiece& piece) 
     case Channel::in:
       piece.arriving = false;
       piece.device = true;
+      returned_.push_back(of);
       break;
     case Channel::write:
       piece.writing = false;

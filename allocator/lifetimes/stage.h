@@ -34,6 +34,7 @@ struct StageBlock {
   uint64_t size = 0, mapped = 0, clean = 0;  // granules; mapped: with those that arrive
   uint64_t touched = 0;      // number of the last step
   uint64_t next_use = no_use;  // number of the step
+  uint64_t next_change = no_use;  // or death, as was decided last
   bool held = false;         // used by the kernels that run now or next
   bool changing = false;     // held, and written
   bool dying = false;        // dead when they are over
@@ -50,9 +51,9 @@ class Stage {
     uint64_t granules;  // to be away or clean
   };
   struct Plan {
-    std::vector<Entry> fetch, farthest, leaving, later;
-    uint64_t window = 0, excess = 0;  // step's number, granules
-    size_t fetched = 0, cleaned = 0, read = 0;  // how far it was carried out
+    std::vector<Entry> fetch, farthest, leaving, reads, writes;
+    uint64_t window = 0, memory_window = 0;  // steps' numbers
+    size_t fetched = 0, cleaned = 0, read = 0, written = 0;  // how far it was carried out
   };
 
   Stage(const RehearsalMachine& machine, const Tuning& tuning, Rehearsed& result,
@@ -75,6 +76,12 @@ class Stage {
   StageBlock& operator[](uint32_t block) { return blocks_[block]; }
   uint32_t count() const { return static_cast<uint32_t>(blocks_.size()); }
   uint64_t free() const { return machine_.capacity - taken_; }
+  /// Granules of host memory that are for transfers and for copies made ahead of leaving.
+  uint64_t host_reserve() const;
+  /// Is host memory only what transfers pass through?
+  bool passage() const { return machine_.host <= host_reserve(); }
+  /// How much of the block is on the device or in host memory, and of that in the store too.
+  void lay_out_in_memory(uint32_t block, Item& item) const;
   uint64_t draining() const { return draining_; }
   uint64_t now() const { return now_; }
   /// Granules of the copies out and in that are over.
@@ -129,15 +136,17 @@ class Stage {
   void evict(uint64_t granules);
   bool host_room(uint64_t granules, uint64_t margin, uint64_t wanted_at);
   uint64_t in_flight() const;
+  bool drop_returned();
   bool drop_resident_host();
   bool arrive(uint32_t block, uint64_t beyond, bool demanded);
   bool begin_arrivals();
   bool begin_in();
   bool begin_out();
+  StagePiece* planned_write(Ref& ref);
+  StagePiece* next_write(Ref& ref);
   bool begin_write();
   bool begin_read();
   bool read_for_host();
-  bool passage() const { return machine_.host <= machine_.capacity / 2; }
 
   const RehearsalMachine machine_;
   const Tuning tuning_;
@@ -154,6 +163,7 @@ class Stage {
   uint32_t lives_ = 0;
   bool host_wanted_ = false;
   std::deque<Ref> arrivals_, going_, unwritten_;
+  std::deque<Ref> returned_;  // came to the device, and were in host memory
   std::priority_queue<Droppable> droppable_;  // host copies that are in the store too
 };
 

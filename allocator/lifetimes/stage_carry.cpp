@@ -1,5 +1,6 @@
 // What is carried out, as engine_lifetimes.cpp, engine_room.cpp and engine_spill.cpp do it: what
-// arrives, what leaves for it, what is made valid elsewhere ahead, and host memory's part in it.
+// arrives, what leaves for it, and what is made valid elsewhere ahead. Host memory's part in it:
+// stage_host.cpp.
 #include <algorithm>
 
 #include "allocator/lifetimes/stage.h"
@@ -217,71 +218,9 @@ bool Stage::begin_out() {
     for (uint32_t p = static_cast<uint32_t>(block.pieces.size()); p-- > 0;) {
       StagePiece& piece = block.pieces[p];
       if (!piece.device || piece.clean() || piece.host || piece.leaving) continue;
-      if (!host_room(piece.granules, 2 * in_flight(), plan.window)) return false;
+      if (!host_room(piece.granules, 2 * in_flight(), plan.memory_window)) return false;
       return go(ref(entry.block, p), piece);
     }
-  }
-  return false;
-}
-
-/// As much as keeps a channel busy, and little enough to leave host memory for others.
-uint64_t Stage::in_flight() const {
-  return std::max<uint64_t>(std::min(4 * machine_.piece, machine_.host / 8), 1);
-}
-
-/// Drops host copies that are in the store too and used after `wanted_at`, the last used first,
-/// until there is room.
-bool Stage::host_room(uint64_t granules, uint64_t margin, uint64_t wanted_at) {
-  std::vector<Droppable> busy;
-  while (host_taken_ + granules + margin > machine_.host && !droppable_.empty()) {
-    const Droppable top = droppable_.top();
-    StagePiece* piece = valid(top.ref);
-    if (piece && piece->host_valid && piece->store_valid) {
-      // What is on the device until its next use does not come from host memory then.
-      const uint64_t next_use = blocks_[top.ref.block].next_use;
-      if ((piece->device && next_use <= plan.window ? no_use : next_use) <= wanted_at) break;
-      if (piece->arriving || piece->writing)
-        busy.push_back(top);
-      else
-        give_host(*piece);
-    }
-    droppable_.pop();
-  }
-  for (const Droppable& one : busy) droppable_.push(one);
-  return host_taken_ + granules + margin <= machine_.host;
-}
-
-/// Without a store: frees a host copy whose bytes are on the device as well.
-bool Stage::drop_resident_host() {
-  if (machine_.has_store()) return false;
-  for (auto it = unwritten_.begin(); it != unwritten_.end();) {
-    StagePiece* piece = valid(*it);
-    const bool droppable = piece && piece->clean() && !piece->leaving;
-    const Ref ref = *it;
-    if (!piece || !piece->host_valid || droppable) it = unwritten_.erase(it);
-    else ++it;
-    if (!droppable) continue;
-    give_host(*piece);
-    blocks_[ref.block].clean -= piece->granules;
-    return true;
-  }
-  return false;
-}
-
-/// To the store, in the order of arrival in host memory.
-bool Stage::begin_write() {
-  if (!machine_.has_store() || on(Channel::write).active) return false;
-  const bool too_small = plan.excess > (passage() ? 0 : machine_.host / 4 * 3);
-  const bool full = host_taken_ + 2 * in_flight() + machine_.piece > machine_.host;
-  if (!host_wanted_ && !(tuning_.write_only_overflow ? full : too_small)) return false;
-  while (!unwritten_.empty()) {
-    const Ref ref = unwritten_.front();
-    unwritten_.pop_front();
-    StagePiece* piece = valid(ref);
-    if (!piece || !piece->host_valid || piece->store_valid || piece->writing) continue;
-    piece->writing = true;
-    begin(Channel::write, ref);
-    return true;
   }
   return false;
 }
@@ -308,26 +247,6 @@ bool Stage::begin_read() {
   piece->reading = true;
   begin(Channel::read, *next);
   return true;
-}
-
-/// What is only in the store comes to host memory, in the order of next use, where host memory is
-/// better used for it than for what it holds.
-bool Stage::read_for_host() {
-  if (passage()) return false;
-  for (; plan.read < plan.later.size(); ++plan.read) {
-    const Entry& entry = plan.later[plan.read];
-    if (!meant(entry)) continue;
-    for (uint32_t i = 0; i < blocks_[entry.block].pieces.size(); ++i) {
-      StagePiece& piece = blocks_[entry.block].pieces[i];
-      if (piece.mapped() || piece.host || !piece.store_valid) continue;
-      if (!host_room(piece.granules, 4 * in_flight(), entry.next_use)) return false;
-      take_host(piece);
-      piece.reading = true;
-      begin(Channel::read, ref(entry.block, i));
-      return true;
-    }
-  }
-  return false;
 }
 
 }  // namespace firn::lifetimes

@@ -183,8 +183,7 @@ Case draw_case(uint64_t seed) {
   c.machine.host =
       store ? 4 * c.machine.piece + below(c.program.peak()) : 2 * c.program.peak() + 100;
   c.machine.out_while_read = below(2);
-  c.tuning = {.spare_part = below(20), .write_only_overflow = below(2) == 0, .eager = below(2) == 0,
-              .stale_part = below(3) * 8};
+  c.tuning = {.spare_part = below(20), .eager = below(2) == 0, .stale_part = below(3) * 8};
   c.periods = 1 + static_cast<unsigned>(below(3));
   c.warm = below(2);
   c.ends = below(2);

@@ -1,0 +1,162 @@
+// Host memory in a rehearsal, as engine_host.cpp and engine_write.cpp use it: what goes on to the
+// store, what comes from there ahead of its use, and which copies give way.
+#include <algorithm>
+
+#include "allocator/lifetimes/stage.h"
+
+namespace firn::lifetimes {
+
+uint64_t Stage::host_reserve() const {
+  const uint64_t spare = tuning_.spare_part ? machine_.capacity / tuning_.spare_part : 0;
+  return 4 * in_flight() + spare;
+}
+
+void Stage::lay_out_in_memory(uint32_t index, Item& item) const {
+  item.on_device = item.clean = 0;
+  for (const StagePiece& piece : blocks_[index].pieces) {
+    if (!piece.mapped() && !piece.host) continue;
+    item.on_device += piece.granules;
+    if (piece.store_valid || piece.writing) item.clean += piece.granules;
+  }
+}
+
+/// As much as keeps a channel busy, and little enough to leave host memory for others.
+uint64_t Stage::in_flight() const {
+  return std::max<uint64_t>(std::min(4 * machine_.piece, machine_.host / 8), 1);
+}
+
+/// Drops host copies that are in the store too and used after `wanted_at`, the last used first,
+/// until there is room.
+bool Stage::host_room(uint64_t granules, uint64_t margin, uint64_t wanted_at) {
+  while (host_taken_ + granules + margin > machine_.host && drop_returned()) {
+  }
+  std::vector<Droppable> busy;
+  while (host_taken_ + granules + margin > machine_.host && !droppable_.empty()) {
+    const Droppable top = droppable_.top();
+    StagePiece* piece = valid(top.ref);
+    if (piece && piece->host_valid && piece->store_valid) {
+      // What is on the device until its next use does not come from host memory then.
+      const uint64_t next_use = blocks_[top.ref.block].next_use;
+      if ((piece->device && next_use <= plan.window ? no_use : next_use) <= wanted_at) break;
+      if (piece->arriving || piece->writing)
+        busy.push_back(top);
+      else
+        give_host(*piece);
+    }
+    droppable_.pop();
+  }
+  for (const Droppable& one : busy) droppable_.push(one);
+  return host_taken_ + granules + margin <= machine_.host;
+}
+
+/// Frees a host copy of what came to the device and stays until it is used, and changes or dies then.
+bool Stage::drop_returned() {
+  while (!returned_.empty()) {
+    const Ref ref = returned_.front();
+    returned_.pop_front();
+    StagePiece* piece = valid(ref);
+    StageBlock& block = blocks_[ref.block];
+    if (!piece || block.next_change > plan.window || !piece->device || !piece->host_valid ||
+        piece->writing || piece->leaving)
+      continue;
+    if (!piece->store_valid) block.clean -= piece->granules;
+    give_host(*piece);
+    return true;
+  }
+  return false;
+}
+
+/// Without a store: frees a host copy whose bytes are on the device as well.
+bool Stage::drop_resident_host() {
+  if (machine_.has_store()) return false;
+  for (auto it = unwritten_.begin(); it != unwritten_.end();) {
+    StagePiece* piece = valid(*it);
+    const bool droppable = piece && piece->clean() && !piece->leaving;
+    const Ref ref = *it;
+    if (!piece || !piece->host_valid || droppable) it = unwritten_.erase(it);
+    else ++it;
+    if (!droppable) continue;
+    give_host(*piece);
+    blocks_[ref.block].clean -= piece->granules;
+    return true;
+  }
+  return false;
+}
+
+/// What is decided to be in the store, from each block's tail.
+StagePiece* Stage::planned_write(Ref& which) {
+  for (size_t i = plan.written; i < plan.writes.size(); ++i) {
+    const Entry& entry = plan.writes[i];
+    StageBlock& block = blocks_[entry.block];
+    bool over = !meant(entry);
+    uint64_t covered = 0;
+    for (size_t p = block.pieces.size(); p-- > 0 && !over;) {
+      const StagePiece& piece = block.pieces[p];
+      if (piece.store_valid || piece.writing) covered += piece.granules;
+      over = covered >= entry.granules;
+    }
+    if (over) {
+      if (i == plan.written) ++plan.written;
+      continue;
+    }
+    for (uint32_t p = static_cast<uint32_t>(block.pieces.size()); p-- > 0;) {
+      StagePiece& piece = block.pieces[p];
+      if (!piece.host_valid || piece.store_valid || piece.writing) continue;
+      which = ref(entry.block, p);
+      return &piece;
+    }
+  }
+  return nullptr;
+}
+
+/// That first; what passes through host memory in the order of arrival; the rest when host memory is
+/// wanted, what is used last before the others.
+StagePiece* Stage::next_write(Ref& which) {
+  if (StagePiece* planned = planned_write(which)) return planned;
+  if (!passage() && !host_wanted_) return nullptr;
+  std::erase_if(unwritten_, [this](const Ref& ref) {
+    const StagePiece* piece = valid(ref);
+    return !piece || !piece->host_valid || piece->store_valid || piece->writing;
+  });
+  if (unwritten_.empty()) return nullptr;
+  auto chosen = unwritten_.begin();
+  if (!passage())
+    chosen = std::max_element(chosen, unwritten_.end(), [this](const Ref& a, const Ref& b) {
+      return blocks_[a.block].next_use < blocks_[b.block].next_use;
+    });
+  which = *chosen;
+  unwritten_.erase(chosen);
+  return valid(which);
+}
+
+bool Stage::begin_write() {
+  if (!machine_.has_store() || on(Channel::write).active) return false;
+  Ref ref{};
+  StagePiece* piece = next_write(ref);
+  if (!piece) return false;
+  piece->writing = true;
+  begin(Channel::write, ref);
+  return true;
+}
+
+/// What is only in the store comes to host memory, in the order of next use, where host memory is
+/// better used for it than for what it holds.
+bool Stage::read_for_host() {
+  if (passage()) return false;
+  for (; plan.read < plan.reads.size(); ++plan.read) {
+    const Entry& entry = plan.reads[plan.read];
+    if (!meant(entry)) continue;
+    for (uint32_t i = 0; i < blocks_[entry.block].pieces.size(); ++i) {
+      StagePiece& piece = blocks_[entry.block].pieces[i];
+      if (piece.mapped() || piece.host || !piece.store_valid) continue;
+      if (!host_room(piece.granules, 4 * in_flight(), entry.next_use)) return false;
+      take_host(piece);
+      piece.reading = true;
+      begin(Channel::read, ref(entry.block, i));
+      return true;
+    }
+  }
+  return false;
+}
+
+}  // namespace firn::lifetimes

@@ -90,6 +90,7 @@ struct EngineStats {
   uint64_t zero_copy_bytes = 0;       // touched in host memory because the budget had no room
   uint64_t rounding_bytes = 0;        // frames' bytes beyond what blocks asked for, now
   uint64_t oom_count = 0, retry_count = 0;
+  double spare_fraction = 0;          // written ahead beyond what lacks, as chosen by rehearsal
   uint64_t plan_ns = 0;               // CPU time spent on deciding ahead; 0 where nothing does
   // Bytes per second while something moved; 0: too little moved so far to say.
   double measured_host_out_bytes_s = 0, measured_host_in_bytes_s = 0;
@@ -161,6 +162,11 @@ class Engine {
   /// Reaps completions, advances blocks, keeps a little memory free ahead of need. True when it
   /// changed anything. Called by the service thread, and by waiting application threads.
   virtual bool pump() = 0;
+  /// Long thinking that is due: chooses how blocks are written ahead by rehearsing what comes. Takes
+  /// tens of milliseconds, and no lock while it thinks: for a thread that nobody waits for. False:
+  /// nothing was due.
+  virtual bool ponder() = 0;
+  virtual bool ponder_due() const = 0;
   /// True while something is in flight or a prefetch waits: pump() is due again soon.
   virtual bool busy() const = 0;
 

@@ -35,22 +35,16 @@ void EngineImpl::replan_greedy() {
   const uint64_t period_ns = period ? history_->ns_until(period) : 0;
   if (period_ns == 0 || period_ns == History::never) return;  // not long enough on the device yet
   lay_out_period();
-  std::vector<uint64_t> step_ns(scratch_.steps.size());
+  const std::vector<uint64_t> step_ns = step_times(period_ns);
   std::vector<Identity> identities(scratch_.items.size());
   for (size_t i = 0; i < scratch_.blocks.size(); ++i) {
     const uint32_t index = scratch_.blocks[i]->index;
     const Life life = index < life_of_.size() ? life_of_[index] : 0;
     if (life) identities[i] = history_->identity(life);
   }
-  uint64_t reached_ns = 0;
-  for (size_t i = 0; i < step_ns.size(); ++i) {
-    const Step& step = scratch_.steps[i];
-    if (const uint64_t ns = history_->ns_until(step.ahead); ns != History::never)
-      reached_ns = std::clamp(ns, reached_ns, period_ns);
-    step_ns[i] = reached_ns;
+  for (const Step& step : scratch_.steps)
     if (step.kind == Step::Kind::birth)
       identities[step.item] = history_->upcoming(step.ahead).identity;
-  }
   uint64_t immovable = static_cast<uint64_t>(reserved_tally_[0].current()) / granule_bytes;
   for (const Block* block : live_) immovable += immovable_granules(*block);
   const uint64_t budget = frames_.budget_granules();

@@ -11,7 +11,7 @@ namespace firn {
 /// Host memory that is not counted on to keep anything: for transfers, for copies made ahead of
 /// leaving, and for gaps between pieces of different sizes.
 uint64_t EngineImpl::host_reserve_bytes() const {
-  const auto spare = static_cast<uint64_t>(options_.spare_fraction *
+  const auto spare = static_cast<uint64_t>(spare_fraction_ *
                                            static_cast<double>(frames_.budget_granules()));
   return 4 * in_flight_bytes() + spare * granule_bytes + host_.budget() / host_gaps_part;
 }

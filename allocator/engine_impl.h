@@ -10,7 +10,8 @@
 //   engine_births.cpp    blocks mapped ahead of the allocations that come
 //   engine_lifetimes.cpp what leaves and what is fetched when every next use is known
 //   engine_host.cpp      the same for host memory and the store
-//   engine_greedy.cpp    the same by the published greedy plan
+//   engine_choose.cpp    how much is written ahead, by rehearsing what comes
+//   engine_greedy.cpp    what leaves and what is fetched by the published greedy plan
 //   engine_stats.cpp     statistics, invariant walk
 //
 // One mutex guards everything but the hot paths (see block.h for what they use). Functions that take
@@ -34,6 +35,7 @@
 #include "allocator/lifetimes/decide.h"
 #include "allocator/lifetimes/history.h"
 #include "allocator/lifetimes/load.h"
+#include "allocator/lifetimes/rehearse.h"
 #include "allocator/tallies.h"
 #include "allocator/trace.h"
 
@@ -150,6 +152,8 @@ class EngineImpl final : public Engine {
   Result<void> prefetch(const void* pointer, size_t bytes, CUstream stream) override;
   Result<void> cold(const void* pointer, size_t bytes) override;
   bool pump() override;
+  bool ponder() override;
+  bool ponder_due() const override { return ponder_due_.load(std::memory_order_acquire); }
   bool busy() const override;
   void trim() override;
   Result<void> set_budget(uint64_t bytes) override;
@@ -312,6 +316,17 @@ class EngineImpl final : public Engine {
   uint64_t in_flight_bytes() const;
   bool room_to_clean();
 
+  // engine_choose.cpp
+  struct Stock {  // what is rehearsed; its spans are of the vectors, and set when it is
+    lifetimes::Rehearsal rehearsal;
+    std::vector<lifetimes::Item> items;
+    std::vector<lifetimes::Step> steps;
+    std::vector<uint64_t> before_ns, in_store;
+  };
+  std::vector<uint64_t> step_times(uint64_t period_ns) const;
+  void consider_choice();
+  bool take_stock(uint64_t period_ns);
+
   // engine_births.cpp
   struct Births {
     struct Kind {  // of blocks that are alike to an allocation
@@ -419,6 +434,15 @@ class EngineImpl final : public Engine {
   GreedyRun greedy_;
   Plan plan_;
   Births births_;
+  struct Choice {
+    bool timing = false;               // the period's device times are being taken
+    bool due = false;                  // or being thought about
+    uint64_t since = 0;                // event number at which that began
+    uint64_t period = 0, made = 0;     // for which was chosen last, and when: events, event number
+    Stock stock;
+  } choice_;
+  std::atomic<bool> ponder_due_{false};
+  double spare_fraction_ = options_.spare_fraction;
   lifetimes::Load reading_;             // of the store
   uint64_t reading_since_ = 0;          // event number at which reading_'s period began
   struct Scratch {                      // of one decision, kept for its memory

@@ -2,36 +2,15 @@
 // (decide.h), and carried out bit by bit as room, channels and completions allow. Whatever is not
 // known goes by age, and every step is one that age could take too: a wrong prediction costs time,
 // never a byte.
-#include <time.h>
-
 #include <algorithm>
 
 #include "allocator/check.h"
+#include "allocator/cpu_timer.h"
 #include "allocator/engine_impl.h"
 
 namespace firn {
 
 using lifetimes::Step;
-
-namespace {
-/// Adds the processor time of its scope.
-class CpuTimer {
- public:
-  explicit CpuTimer(uint64_t& to) : to_(to), begin_(now()) {}
-  ~CpuTimer() { to_ += now() - begin_; }
-  CpuTimer(const CpuTimer&) = delete;
-  CpuTimer& operator=(const CpuTimer&) = delete;
-
- private:
-  static uint64_t now() {
-    timespec time{};
-    if (::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time) != 0) return 0;
-    return static_cast<uint64_t>(time.tv_sec) * 1'000'000'000 + static_cast<uint64_t>(time.tv_nsec);
-  }
-  uint64_t& to_;
-  const uint64_t begin_;
-};
-}  // namespace
 
 /// Feeds what happened since the last time to the history. False: nothing.
 bool EngineImpl::take_events() {
@@ -44,9 +23,9 @@ bool EngineImpl::take_events() {
 }
 
 /// Has the device's time taken behind what the program enqueued so far, if enough happened since.
-/// Only for a policy that decides by it: marks are events on the program's stream, and asked for.
+/// Only while somebody decides by it: marks are events on the program's stream, and asked for.
 void EngineImpl::mark_device_time(uint64_t events_least) {
-  if (options_.policy != Policy::greedy) return;
+  if (options_.policy != Policy::greedy && !choice_.timing) return;
   const int stream = program_stream_.load(std::memory_order_relaxed);
   if (stream >= 0 && history_->now() >= device_clock_.last_position() + events_least)
     device_clock_.mark(static_cast<unsigned>(stream), history_->now());
@@ -74,6 +53,7 @@ void EngineImpl::learn() {
            (history_->now() >= plan_.made + patience &&
             clock_.now_ns() >= plan_.made_ns + period * decision_pause_ns))
     replan();
+  consider_choice();
 }
 
 void EngineImpl::feed(const EventRing::Event& event) {
@@ -198,7 +178,7 @@ void EngineImpl::replan() {
   for (Block* block : live_) immovable += immovable_granules(*block);
   const uint64_t capacity = budget - std::min(budget, immovable);
   const auto& blocks = scratch_.blocks;
-  const auto spare = static_cast<uint64_t>(static_cast<double>(capacity) * options_.spare_fraction);
+  const auto spare = static_cast<uint64_t>(static_cast<double>(capacity) * spare_fraction_);
   const lifetimes::Decision decision = lifetimes::decide(
       {capacity, spare, history_->period(), scratch_.items, scratch_.steps, false});
   const auto entry = [&](uint32_t i, uint64_t granules = 0) {

@@ -29,6 +29,7 @@ EngineStats EngineImpl::stats() const {
   }
   s.host_used_bytes = host_.used();
   s.touches = tick_.load(std::memory_order_relaxed);
+  s.spare_fraction = spare_fraction_;
   s.period_found = plan_.valid || greedy_.valid;
   using lifetimes::Channel;
   s.measured_host_out_bytes_s = bandwidths_.bytes_s(Channel::host_out);

@@ -236,6 +236,7 @@ class RuntimeImpl final : public Runtime {
     }
     while (!stopping_.load(std::memory_order_acquire)) {
       bool changed = engine.pump();
+      if (engine.ponder_due()) std::thread([&engine] { (void)engine.ponder(); }).detach();
       if (!changed) wall_clock().wait(engine.busy() ? 200'000 : 20'000'000);
     }
     std::lock_guard lock(mutex_);

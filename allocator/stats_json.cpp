@@ -42,6 +42,7 @@ nlohmann::ordered_json device_json(const EngineStats& s, const std::vector<std::
   d["measured_store_read_bytes_s"] = s.measured_store_read_bytes_s;
   d["watching"] = s.watching;
   d["period_found"] = s.period_found;
+  d["spare"] = s.spare_fraction;
   d["plan_s"] = static_cast<double>(s.plan_ns) / 1e9;
   d["trouble"] = s.trouble;
   return d;

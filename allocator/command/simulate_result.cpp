@@ -46,6 +46,7 @@ Json simulate_json(const simulate::ProgramResult& r) {
                {"measured_host_in_bytes_s", whole(r.measured_host_in_bytes_s)},
                {"measured_store_write_bytes_s", whole(r.measured_store_write_bytes_s)},
                {"measured_store_read_bytes_s", whole(r.measured_store_read_bytes_s)},
+               {"spare", r.spare_fraction},
                {"period_found_at_iteration", nullptr},
                {"trouble", r.trouble}};
   if (r.period_found_at_iteration)

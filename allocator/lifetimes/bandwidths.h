@@ -9,10 +9,9 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace firn::lifetimes {
+#include "allocator/lifetimes/channel.h"
 
-enum class Channel : uint8_t { host_out, host_in, store_write, store_read };
-inline constexpr size_t channel_count = 4;
+namespace firn::lifetimes {
 
 class Bandwidths {
  public:

@@ -101,6 +101,7 @@ bool Program::run() {
     const uint64_t begin = stage_.now();
     if (!period()) return false;
     result_.last_ns = stage_.now() - begin;
+    if (p == 0) result_.first_ns = result_.last_ns;
   }
   result_.total_ns = stage_.now();
   result_.stall_ns = stage_.now() - computed_ns_;

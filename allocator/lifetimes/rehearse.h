@@ -13,20 +13,18 @@
 #include <cstdint>
 #include <span>
 
+#include "allocator/lifetimes/channel.h"
 #include "allocator/lifetimes/decide.h"
 
 namespace firn::lifetimes {
 
-/// Ways for the bytes. Each carries one piece at a time, independent of the others.
-enum class Channel : uint8_t { out, in, write, read };  // device to host, back; host to store, back
-inline constexpr unsigned channels = 4;
-
+/// Each channel carries one piece at a time, independent of the others.
 struct RehearsalMachine {
   uint64_t capacity = 0;                   // granules on the device for items
   uint64_t host = 0;                       // granules of host memory, for passage and for keeping
   uint64_t granule_bytes = 2 << 20;        // bytes
   uint64_t piece = 16;                     // granules of a transfer, at most
-  double bytes_s[channels] = {};           // of each channel; write and read 0: no store
+  double bytes_s[channel_count] = {};           // of each channel; write and read 0: no store
   bool out_while_read = false;             // copies out are made of what kernels in flight read
   bool has_store() const { return bytes_s[2] > 0 && bytes_s[3] > 0; }
   /// Nanoseconds for so many granules.
@@ -52,7 +50,7 @@ struct Happening {
   };
   What what = What::taken;
   uint64_t ns = 0, end_ns = 0;
-  Channel channel = Channel::out;
+  Channel channel = Channel::host_out;
   uint32_t block = 0, piece = 0;
   uint64_t granules = 0;
   uint64_t device = 0, host = 0;  // granules taken now, on the device and in host memory
@@ -88,8 +86,9 @@ struct Rehearsed {
   bool possible = false;
   uint64_t total_ns = 0;
   uint64_t stall_ns = 0;           // of total_ns: no kernel runs
+  uint64_t first_ns = 0;           // of the first period
   uint64_t last_ns = 0;            // of the last period
-  uint64_t bytes[channels] = {};   // booked on each channel
+  uint64_t bytes[channel_count] = {};   // booked on each channel
   uint64_t decided = 0;            // calls of decide()
 };
 

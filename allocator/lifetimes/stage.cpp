@@ -175,7 +175,7 @@ void Stage::strip(uint32_t index, bool dies) {
     StagePiece& piece = block.pieces[i];
     Transfer* last = nullptr;
     Transfer* device = nullptr;
-    for (unsigned c = 0; c < channels; ++c) {
+    for (unsigned c = 0; c < channel_count; ++c) {
       Transfer& transfer = transfers_[c];
       if (!transfer.active || transfer.life != block.life || transfer.piece != i ||
           transfer.block != index)
@@ -232,7 +232,7 @@ bool Stage::advance(uint64_t until) {
     if (transfer.active) next = std::min(next, transfer.end_ns);
   if (next == UINT64_MAX) return false;
   now_ = next;
-  for (unsigned c = 0; c < channels; ++c)
+  for (unsigned c = 0; c < channel_count; ++c)
     if (transfers_[c].active && transfers_[c].end_ns <= now_) end(static_cast<Channel>(c));
   return true;
 }
@@ -240,7 +240,7 @@ bool Stage::advance(uint64_t until) {
 void Stage::end(Channel channel) {
   const Transfer transfer = on(channel);
   on(channel) = {};
-  if (channel == Channel::out || channel == Channel::in) moved_ += transfer.granules;
+  if (channel == Channel::host_out || channel == Channel::host_in) moved_ += transfer.granules;
   if (transfer.owns_device) {
     taken_ -= transfer.granules;
     draining_ -= transfer.granules;
@@ -255,24 +255,24 @@ void Stage::ended(Channel channel, const Transfer& transfer, StagePiece& piece) 
   StageBlock& block = blocks_[transfer.block];
   const Ref of = ref(transfer.block, transfer.piece);
   switch (channel) {
-    case Channel::out:
+    case Channel::host_out:
       piece.going = false;
       piece.host_valid = true;
       block.clean += piece.granules;
       unwritten_.push_back(of);
       if (piece.leaving) give(transfer.block, transfer.piece);
       break;
-    case Channel::in:
+    case Channel::host_in:
       piece.arriving = false;
       piece.device = true;
       returned_.push_back(of);
       break;
-    case Channel::write:
+    case Channel::store_write:
       piece.writing = false;
       piece.store_valid = true;
       droppable_.push({block.next_use, of});
       break;
-    case Channel::read:
+    case Channel::store_read:
       piece.reading = false;
       piece.host_valid = true;
       droppable_.push({block.next_use, of});

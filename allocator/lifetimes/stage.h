@@ -156,7 +156,7 @@ class Stage {
   std::vector<uint32_t> dead_;  // to be used again
   std::vector<uint32_t> held_;
   size_t farthest_begin_ = 0;  // entries of plan.farthest before it have nothing more to give
-  Transfer transfers_[channels];
+  Transfer transfers_[channel_count];
   uint64_t now_ = 0, taken_ = 0, host_taken_ = 0, moved_ = 0;
   uint64_t draining_ = 0;  // granules of dead blocks' transfers
   uint64_t leaving_ = 0;   // granules that leave

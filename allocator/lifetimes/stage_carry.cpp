@@ -67,7 +67,7 @@ uint64_t Stage::evict_farthest(uint64_t granules, uint32_t except, uint64_t beyo
 
 /// What is on its way out already is free the soonest.
 uint64_t Stage::evict_going(uint64_t beyond) {
-  const Transfer& copy = on(Channel::out);
+  const Transfer& copy = on(Channel::host_out);
   if (!copy.active || copy.stale || copy.block == wanted) return 0;
   const StageBlock& block = blocks_[copy.block];
   StagePiece& piece = blocks_[copy.block].pieces[copy.piece];
@@ -150,7 +150,7 @@ bool Stage::begin_arrivals() {
         arriving += other->granules;
         next_is_there |= other->host_valid;
       }
-    if (piece->host_valid ? on(Channel::in).active || next_is_there : arriving >= in_flight())
+    if (piece->host_valid ? on(Channel::host_in).active || next_is_there : arriving >= in_flight())
       break;
     if (kept_free > 0 && free() + leaving_ < kept_free + piece->granules) break;
     if (!arrive(entry.block, entry.next_use, false)) break;
@@ -160,7 +160,7 @@ bool Stage::begin_arrivals() {
 }
 
 bool Stage::begin_in() {
-  if (on(Channel::in).active) return false;
+  if (on(Channel::host_in).active) return false;
   auto next = arrivals_.end();
   for (auto it = arrivals_.begin(); it != arrivals_.end();) {
     const StagePiece* piece = valid(*it);
@@ -177,17 +177,17 @@ bool Stage::begin_in() {
   if (next == arrivals_.end()) return false;
   const Ref ref = *next;
   arrivals_.erase(next);
-  begin(Channel::in, ref);
+  begin(Channel::host_in, ref);
   return true;
 }
 
 /// What leaves first; then what is made valid elsewhere ahead, while the way out is idle.
 bool Stage::begin_out() {
-  if (on(Channel::out).active) return false;
+  if (on(Channel::host_out).active) return false;
   const auto go = [&](const Ref& ref, StagePiece& piece) {
     piece.going = true;
     take_host(piece);
-    begin(Channel::out, ref);
+    begin(Channel::host_out, ref);
     return true;
   };
   while (!going_.empty()) {
@@ -226,7 +226,7 @@ bool Stage::begin_out() {
 }
 
 bool Stage::begin_read() {
-  if (!machine_.has_store() || on(Channel::read).active) return false;
+  if (!machine_.has_store() || on(Channel::store_read).active) return false;
   const Ref* next = nullptr;
   for (const Ref& ref : arrivals_) {
     const StagePiece* piece = valid(ref);
@@ -237,15 +237,15 @@ bool Stage::begin_read() {
   if (!next) return read_for_host();
   StagePiece* piece = valid(*next);
   // What is wanted now comes first, beyond the host memory if nothing in flight will free any.
-  const bool stuck = !on(Channel::out).active && !on(Channel::in).active &&
-                     !on(Channel::write).active;
+  const bool stuck = !on(Channel::host_out).active && !on(Channel::host_in).active &&
+                     !on(Channel::store_write).active;
   if (!host_room(piece->granules, 0, 0) && !stuck) {
     host_wanted_ = true;
     return begin_write();
   }
   take_host(*piece);
   piece->reading = true;
-  begin(Channel::read, *next);
+  begin(Channel::store_read, *next);
   return true;
 }
 

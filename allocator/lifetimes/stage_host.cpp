@@ -130,12 +130,12 @@ StagePiece* Stage::next_write(Ref& which) {
 }
 
 bool Stage::begin_write() {
-  if (!machine_.has_store() || on(Channel::write).active) return false;
+  if (!machine_.has_store() || on(Channel::store_write).active) return false;
   Ref ref{};
   StagePiece* piece = next_write(ref);
   if (!piece) return false;
   piece->writing = true;
-  begin(Channel::write, ref);
+  begin(Channel::store_write, ref);
   return true;
 }
 
@@ -152,7 +152,7 @@ bool Stage::read_for_host() {
       if (!host_room(piece.granules, 4 * in_flight(), entry.next_use)) return false;
       take_host(piece);
       piece.reading = true;
-      begin(Channel::read, ref(entry.block, i));
+      begin(Channel::store_read, ref(entry.block, i));
       return true;
     }
   }

@@ -28,6 +28,7 @@ void ServiceClock::wait(uint64_t ns_max) {
   if (engine_ && !pumping_) {
     pumping_ = true;
     (void)engine_->pump();
+    (void)engine_->ponder();  // beside the program, in no time of its clock
     pumping_ = false;
   }
   if (now_ns() > give_up_ns_) give_up();

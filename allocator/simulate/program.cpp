@@ -356,6 +356,7 @@ ProgramResult Program::result(const Totals& begin, const Totals& end) {
   r.peak_device_bytes = machine_.check_peak_frame_bytes();
   r.peak_allocated_bytes = end.engine.peak_allocated_bytes;
   r.peak_host_bytes = peak_host_bytes_;
+  r.spare_fraction = engine_.stats().spare_fraction;
   r.period_found_at_iteration = period_found_;
   r.measured_host_out_bytes_s = end.engine.measured_host_out_bytes_s;
   r.measured_host_in_bytes_s = end.engine.measured_host_in_bytes_s;

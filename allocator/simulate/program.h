@@ -34,6 +34,7 @@ struct ProgramResult {
   // As the engine measured them, at the end; 0: too little moved.
   double measured_host_out_bytes_s = 0, measured_host_in_bytes_s = 0,
          measured_store_write_bytes_s = 0, measured_store_read_bytes_s = 0;
+  double spare_fraction = 0;  // as it was in the end
   std::optional<unsigned> period_found_at_iteration;
   std::vector<std::string> trouble;
   double fraction_of_ideal() const { return ideal_s / steady_s; }

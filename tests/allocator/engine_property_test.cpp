@@ -114,7 +114,10 @@ class World {
       case 10: case 11: release_one(); break;
       case 12: hint(); break;
       case 13: sim_.clock().wait(below(500'000)); break;
-      case 14: sim_.engine(any_device()).pump(); break;
+      case 14:
+        sim_.engine(any_device()).pump();
+        sim_.engine(any_device()).ponder();
+        break;
       case 15: rare(); break;
     }
     if (sim_.wrong_bytes) fail("wrong bytes: " + sim_.first_wrong);

@@ -86,7 +86,7 @@ class Teller final : public RehearsalObserver {
     const char* what[] = {"taken", "given", "transfer", "change", "compute", "use"};
     std::printf("%4llu %s", (unsigned long long)h.ns, what[static_cast<int>(h.what)]);
     if (h.what == Happening::What::transfer)
-      std::printf(h.channel == Channel::out ? " out" : " in");
+      std::printf(h.channel == Channel::host_out ? " out" : " in");
     if (h.what != Happening::What::compute) std::printf(" life %u piece %u", h.block, h.piece);
     if (h.end_ns) std::printf(" until %llu", (unsigned long long)h.end_ns);
     std::printf(" (%llu taken)\n", (unsigned long long)h.device);

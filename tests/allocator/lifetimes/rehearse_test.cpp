@@ -39,14 +39,14 @@ class Watcher final : public RehearsalObserver {
     if (h.what == Happening::What::use) use(h);
   }
 
-  uint64_t count = 0, left = 0, bytes[channels] = {};
+  uint64_t count = 0, left = 0, bytes[channel_count] = {};
 
  private:
   struct Piece {
     uint64_t granules = 0;
     bool there = false;
     uint64_t valid_ns = UINT64_MAX;  // from then on there is a copy elsewhere; none: UINT64_MAX
-    uint64_t busy_ns[channels] = {}; // until then it is copied
+    uint64_t busy_ns[channel_count] = {}; // until then it is copied
   };
 
   void taken(const Happening& h) {
@@ -65,7 +65,7 @@ class Watcher final : public RehearsalObserver {
     piece.there = false;
     device_ -= h.granules;
     ASSERT_EQ(device_, h.device);
-    for (Channel channel : {Channel::out, Channel::in})
+    for (Channel channel : {Channel::host_out, Channel::host_in})
       ASSERT_LE(piece.busy_ns[static_cast<unsigned>(channel)], h.ns) << "copied still";
     ASSERT_FALSE(in_use(h.block, h.ns, used_, used_next_)) << "used still";
     left += piece.valid_ns <= h.ns;
@@ -81,18 +81,18 @@ class Watcher final : public RehearsalObserver {
     bytes[channel] += h.granules * machine_.granule_bytes;
     Piece& piece = pieces_[{h.block, h.piece}];
     piece.busy_ns[channel] = h.end_ns;
-    if (h.channel == Channel::out) {
+    if (h.channel == Channel::host_out) {
       ASSERT_TRUE(piece.there) << "copied from where it is not";
       ASSERT_FALSE(machine_.out_while_read ? in_use(h.block, h.ns, changed_, changed_next_)
                                            : in_use(h.block, h.ns, used_, used_next_))
           << "copied while it is in use";
       piece.valid_ns = h.end_ns;
     }
-    if (h.channel == Channel::in) {
+    if (h.channel == Channel::host_in) {
       ASSERT_TRUE(piece.there) << "copied to memory it has not";
       ASSERT_FALSE(lost_.contains({h.block, h.piece})) << "its bytes were lost";
       piece.valid_ns = 0;  // what it comes from
-      for (Channel from : {Channel::out, Channel::read})
+      for (Channel from : {Channel::host_out, Channel::store_read})
         ASSERT_LE(piece.busy_ns[static_cast<unsigned>(from)], h.ns) << "before it has come";
     }
   }
@@ -111,7 +111,7 @@ class Watcher final : public RehearsalObserver {
     for (auto it = pieces_.lower_bound({h.block, 0}); it != pieces_.end(); ++it) {
       if (it->first.first != h.block) break;
       if (it->second.there) granules += it->second.granules;
-      ASSERT_LE(it->second.busy_ns[static_cast<unsigned>(Channel::in)], h.ns) << "used too soon";
+      ASSERT_LE(it->second.busy_ns[static_cast<unsigned>(Channel::host_in)], h.ns) << "used too soon";
       ASSERT_FALSE(lost_.contains(it->first)) << "its bytes were lost";
     }
     ASSERT_EQ(granules, h.granules) << "used, but not all of it is there";
@@ -135,7 +135,7 @@ class Watcher final : public RehearsalObserver {
   std::map<std::pair<uint32_t, uint32_t>, Piece> pieces_;
   std::set<std::pair<uint32_t, uint32_t>> lost_;
   std::set<uint32_t> used_, used_next_, changed_, changed_next_;  // by the kernels that run, next
-  uint64_t free_ns_[channels] = {};
+  uint64_t free_ns_[channel_count] = {};
 };
 
 struct Case {
@@ -160,7 +160,7 @@ struct Case {
   /// Kernels one after the other, and for every use all that is alive moves on every channel.
   uint64_t serial_ns() const {
     uint64_t ns = 0, move = 0;
-    for (Channel channel : {Channel::out, Channel::in, Channel::write, Channel::read})
+    for (Channel channel : {Channel::host_out, Channel::host_in, Channel::store_write, Channel::store_read})
       if (machine.bytes_s[static_cast<unsigned>(channel)] > 0)
         move += machine.ns(channel, 1) * (program.peak() + machine.piece);
     for (const auto& kernel : program.kernels) ns += kernel.ns + kernel.uses.size() * move;
@@ -199,7 +199,7 @@ TEST(Rehearse, holds_on_random_programs) {
     begin = std::strtoull(seed, nullptr, 0);
     end = begin + 1;
   }
-  uint64_t left = 0, bytes[channels] = {};
+  uint64_t left = 0, bytes[channel_count] = {};
   for (uint64_t seed = begin; seed < end; ++seed) {
     SCOPED_TRACE("replay: FIRN_SEED=" + std::to_string(seed) + " rehearse_test");
     const Case c = draw_case(seed);
@@ -211,7 +211,7 @@ TEST(Rehearse, holds_on_random_programs) {
     uint64_t compute_ns = 0;
     for (const auto& kernel : c.program.kernels) compute_ns += kernel.ns * c.periods;
     ASSERT_EQ(rehearsed.total_ns, rehearsed.stall_ns + compute_ns);
-    for (unsigned channel = 0; channel < channels; ++channel) {
+    for (unsigned channel = 0; channel < channel_count; ++channel) {
       ASSERT_EQ(rehearsed.bytes[channel], watcher.bytes[channel]);
       bytes[channel] += watcher.bytes[channel];
     }

@@ -1,0 +1,144 @@
+// How much is written ahead, chosen by rehearsal (lifetimes/rehearse.h): once a period is known and
+// was timed, the coming periods are rehearsed with each of a few settings on the machine as it was
+// measured, and the one that is clearly the fastest is taken. The thinking is done by a thread that
+// nobody waits for, without the lock.
+#include <algorithm>
+#include <cmath>
+
+#include "allocator/cpu_timer.h"
+#include "allocator/engine_impl.h"
+
+namespace firn {
+
+using lifetimes::Channel;
+using lifetimes::Rehearsed;
+using lifetimes::Step;
+
+namespace {
+// A setting that writes less has to be better by such a part.
+constexpr double better_least = .004;
+// Chosen anew after so many periods: bandwidths change, and who else uses the disks.
+constexpr uint64_t chosen_periods = 256;
+// The first of them depends on where everything is at the moment, and does not count.
+constexpr unsigned rehearsed_periods = 4;
+// Longer periods are not rehearsed: it would take seconds of a processor.
+constexpr size_t steps_most = 100'000;
+
+uint64_t part_of(double fraction) {
+  return fraction > 0 ? static_cast<uint64_t>(std::llround(std::max(1., 1 / fraction))) : 0;
+}
+}  // namespace
+
+/// Nanoseconds of device time from now to each of scratch_.steps, never descending; `period_ns`: of
+/// the whole period.
+std::vector<uint64_t> EngineImpl::step_times(uint64_t period_ns) const {
+  std::vector<uint64_t> times(scratch_.steps.size());
+  uint64_t reached_ns = 0;
+  for (size_t i = 0; i < times.size(); ++i) {
+    const uint64_t ns = history_->ns_until(scratch_.steps[i].ahead);
+    if (ns != History::never) reached_ns = std::clamp(ns, reached_ns, period_ns);
+    times[i] = reached_ns;
+  }
+  return times;
+}
+
+/// Begins to take the period's device times when there is something to choose, and asks for a choice
+/// when they are known.
+void EngineImpl::consider_choice() {
+  if (options_.policy == Policy::greedy || options_.spare_fraction <= 0 || choice_.due) return;
+  if (!plan_.valid || plan_.excess == 0) {
+    choice_.timing = false;
+    return;
+  }
+  const uint64_t now = history_->now(), period = history_->period();
+  const uint64_t other = std::max(period, choice_.period) - std::min(period, choice_.period);
+  if (!choice_.timing) {
+    if (other <= choice_.period / 16 && now < choice_.made + chosen_periods * period) return;
+    choice_.timing = true;
+    choice_.since = now;
+  }
+  if (now < choice_.since + period + period / 8) return;
+  const uint64_t period_ns = history_->ns_until(period);
+  if (period_ns == 0 || period_ns == History::never) return;
+  if (!take_stock(period_ns)) return;
+  choice_.period = period;
+  choice_.made = now;
+  choice_.timing = false;
+  choice_.due = true;
+  ponder_due_.store(true, std::memory_order_release);
+}
+
+/// What is to be rehearsed. False: the machine is not measured yet.
+bool EngineImpl::take_stock(uint64_t period_ns) {
+  auto& [rehearsal, items, steps, before_ns, in_store] = choice_.stock;
+  items.clear();
+  steps.clear();
+  lifetimes::RehearsalMachine& machine = rehearsal.machine;
+  const Channel ways[lifetimes::channel_count] = {Channel::host_out, Channel::host_in,
+                                             Channel::store_write, Channel::store_read};
+  for (unsigned way = 0; way < lifetimes::channel_count; ++way) {
+    machine.bytes_s[way] = store_ || way < 2 ? bandwidths_.bytes_s(ways[way]) : 0;
+    const bool needed = way < 2 || (store_ && (host_is_passage() || !plan_.writes.empty()));
+    if (needed && machine.bytes_s[way] <= 0) return false;
+  }
+  lay_out_period();
+  uint64_t immovable = static_cast<uint64_t>(reserved_tally_[0].current()) / granule_bytes;
+  for (const Block* block : live_) immovable += immovable_granules(*block);
+  const uint64_t budget = frames_.budget_granules();
+  machine.capacity = budget - std::min(budget, immovable);
+  machine.host = host_.budget() / granule_bytes;
+  machine.granule_bytes = granule_bytes;
+  machine.piece = std::max<uint64_t>(options_.piece_bytes / granule_bytes, 1);
+  if (scratch_.steps.size() > steps_most) return true;  // nothing is rehearsed
+  items = scratch_.items;
+  steps = scratch_.steps;
+  before_ns = step_times(period_ns);
+  rehearsal.after_ns = period_ns - (before_ns.empty() ? 0 : before_ns.back());
+  for (size_t i = before_ns.size(); i-- > 1;) before_ns[i] -= before_ns[i - 1];
+  in_store.assign(items.size(), 0);
+  for (size_t i = 0; i < scratch_.blocks.size(); ++i) {
+    const Block& block = *scratch_.blocks[i];
+    uint64_t only = 0;
+    for (const Piece& piece : block.pieces)
+      if (piece.slot_valid && !piece.host && !block.span_of(piece).mapped()) only += piece.bytes;
+    in_store[i] = only / granule_bytes;
+  }
+  rehearsal.periods = rehearsed_periods;
+  return true;
+}
+
+bool EngineImpl::ponder() {
+  if (!ponder_due_.exchange(false, std::memory_order_acquire)) return false;
+  Stock stock;
+  {
+    Lock lock(mutex_);
+    std::swap(stock, choice_.stock);
+  }
+  uint64_t cpu_ns = 0;
+  double best = 0, chosen = options_.spare_fraction;
+  if (!stock.steps.empty()) {
+    CpuTimer timer(cpu_ns);
+    lifetimes::Rehearsal& rehearsal = stock.rehearsal;
+    rehearsal.items = stock.items;
+    rehearsal.steps = stock.steps;
+    rehearsal.before_ns = stock.before_ns;
+    rehearsal.in_store = stock.in_store;
+    for (const double part : {1., .25, 0.}) {
+      const double spare = options_.spare_fraction * part;
+      rehearsal.tuning.spare_part = part_of(spare);
+      const Rehearsed rehearsed = lifetimes::rehearse(rehearsal);
+      if (!rehearsed.possible) continue;
+      const auto ns = static_cast<double>(rehearsed.total_ns - rehearsed.first_ns);
+      if (best > 0 && ns > best * (1 - better_least)) continue;
+      best = ns;
+      chosen = spare;
+    }
+  }
+  Lock lock(mutex_);
+  counted_.plan_ns += cpu_ns;
+  spare_fraction_ = chosen;
+  choice_.due = false;
+  return true;
+}
+
+}  // namespace firn

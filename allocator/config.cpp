@@ -186,8 +186,8 @@ const Entry table[] = {
       "more spares SSD traffic; less leaves memory to data loading"},
      [](Config& c, std::string_view v) { return take_size(c.host_bytes, v, host_bytes_min); },
      [](const Config& c) { return show_size(c.host_bytes); }},
-    {{"policy", "age|lifetime", "age", "how Firn chooses what leaves the GPU",
-      "lifetime for jobs whose iterations repeat"},
+    {{"policy", "age|lifetime", "lifetime", "how Firn chooses what leaves the GPU",
+      "age where nothing repeats and learning is to cost nothing"},
      [](Config& c, std::string_view v) {
        std::string trouble = one_of(v, {"age", "lifetime"});
        if (trouble.empty()) c.policy = v;

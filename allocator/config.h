@@ -16,7 +16,7 @@ struct Config {
   uint64_t budget_bytes = 0;            // 0: all that is free on the device, less a margin
   std::vector<std::string> dirs;        // empty: host tier only
   uint64_t host_bytes = 0;              // 0: automatic (see host_bytes_default)
-  std::string policy = "age";           // age | lifetime
+  std::string policy = "lifetime";      // age | lifetime
   std::string store = "automatic";      // automatic | io_uring | threads
   std::string driver;                   // library to open; empty: libcuda.so.1 as the loader finds it
   std::string stats_file, trace_file;   // %p: process id; relative ones as given

@@ -127,7 +127,7 @@ TEST_F(ConfigTest, DefaultsHoldWithoutWords) {
   ASSERT_TRUE(config) << config.error().text;
   EXPECT_EQ(config->budget_bytes, 0u);
   EXPECT_TRUE(config->dirs.empty());
-  EXPECT_EQ(config->policy, "age");
+  EXPECT_EQ(config->policy, "lifetime");
   EXPECT_EQ(config->store, "automatic");
   EXPECT_EQ(config->piece_bytes, 8u << 20);
   EXPECT_EQ(config->depth, 32u);

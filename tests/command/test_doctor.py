@@ -61,7 +61,7 @@ def test_the_document_holds_every_finding(firn, spill_dir):
     assert list(knobs) == KNOBS
     assert knobs["budget"]["value"] == "3GiB" and knobs["budget"]["source"] == "environment"
     assert knobs["host"]["value"] == "64MiB" and knobs["host"]["source"] == "words"
-    assert knobs["policy"]["value"] == "age" and knobs["policy"]["source"] == "default"
+    assert knobs["policy"]["value"] == "lifetime" and knobs["policy"]["source"] == "default"
     assert report["unknown_variables"] == ["FIRN_BUGDET"]
     assert any("FIRN_BUGDET" in why for why in report["use"]["why_not_better"])
 

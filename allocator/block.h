@@ -83,7 +83,8 @@ struct Block {
   State state() const { return word::state(word.load(std::memory_order_acquire)); }
   uint64_t mapped_bytes() const { return granules * granule_bytes; }  // when all of it is
   const Span& span_of(const Piece& piece) const {
-    return spans[piece.offset / (spans.front().granules * granule_bytes)];  // all but the last alike
+    // All spans but the last are alike.
+    return spans[piece.offset / (spans.front().granules * granule_bytes)];
   }
 };
 
@@ -180,7 +181,8 @@ struct ReadyStacks {
   std::array<ReadyStack, size_class::count> stacks;
   /// A bit per size class whose stack may hold something: who takes all ready blocks need not look
   /// at a thousand empty stacks. It clears the bit before it empties the stack, and a push looks at
-  /// the bit after it has pushed; in one order for all (seq_cst), so that one of them sees the other.
+  /// the bit after it has pushed; in one order for all (seq_cst), so that one of them sees the
+  /// other.
   std::array<std::atomic<uint64_t>, (size_class::count + 63) / 64> used{};
 
   void push(BlockTable& table, Block& block) {

@@ -1,8 +1,8 @@
 // The life of a block: its states, the events that move it, and the one table of what may follow
 // what. Whatever is not in the table aborts, naming block, state and event.
 //
-// A block's word (one atomic 64-bit integer) holds the state, flags and the number of holds, so that
-// touching a resident block is one compare-and-swap, and spilling one can only begin when that
+// A block's word (one atomic 64-bit integer) holds the state, flags and the number of holds, so
+// that touching a resident block is one compare-and-swap, and spilling one can only begin when that
 // compare-and-swap sees no hold.
 #pragma once
 
@@ -54,8 +54,8 @@ struct Transition {
 };
 
 // copied_out goes to hosted; a block whose pieces are all in the store moves on by written at once.
-// unfault goes to hosted for the same reason. A block of which only some spans have left is hosted or
-// spilled too, and more of it may leave.
+// unfault goes to hosted for the same reason. A block of which only some spans have left is hosted
+// or spilled too, and more of it may leave.
 inline constexpr Transition transitions[] = {
     {State::free, Event::allocate, State::resident},
     {State::ready, Event::reuse, State::resident},

@@ -21,27 +21,6 @@ struct Entry {
   Shower show;
 };
 
-__extension__ typedef unsigned __int128 Wide;
-
-struct Unit {
-  std::string_view name;
-  uint64_t bytes;
-};
-// Binary units, largest first, then decimal ones and plain bytes.
-constexpr Unit units[] = {
-    {"TiB", 1ull << 40},
-    {"GiB", 1ull << 30},
-    {"MiB", 1ull << 20},
-    {"KiB", 1ull << 10},
-    {"TB", 1000ull * 1000 * 1000 * 1000},
-    {"GB", 1000ull * 1000 * 1000},
-    {"MB", 1000ull * 1000},
-    {"KB", 1000},
-    {"B", 1},
-    {"", 1},
-};
-constexpr size_t binary_units = 4;
-
 constexpr uint64_t budget_bytes_min = 2u << 20;  // one frame
 constexpr uint64_t host_bytes_min = 16u << 20;   // staging for a few pieces
 constexpr uint64_t piece_bytes_min = 64u << 10;
@@ -147,16 +126,8 @@ std::string take_depth(Config& config, std::string_view value) {
   return {};
 }
 
-// Exact, so that what is shown can be given back: the largest binary unit that divides it.
-std::string show_size(uint64_t bytes) {
-  if (bytes == 0) return {};
-  for (size_t i = 0; i < binary_units; ++i)
-    if (bytes % units[i].bytes == 0)
-      return std::to_string(bytes / units[i].bytes).append(units[i].name);
-  return std::to_string(bytes);
-}
 std::string show_bandwidth(uint64_t bytes_s) {
-  return bytes_s == 0 ? "" : show_size(bytes_s) + "/s";
+  return bytes_s == 0 ? "" : exact_size(bytes_s) + "/s";
 }
 std::string show_flag(bool flag) { return flag ? "1" : "0"; }
 
@@ -176,7 +147,7 @@ const Entry table[] = {
       "most GPU memory Firn holds, per device",
       "to leave room for another job, or to try how little is enough"},
      [](Config& c, std::string_view v) { return take_size(c.budget_bytes, v, budget_bytes_min); },
-     [](const Config& c) { return show_size(c.budget_bytes); }},
+     [](const Config& c) { return exact_size(c.budget_bytes); }},
     {{"dir", "list", "none: host memory is the only tier",
       "directories on NVMe for spill files (DIR;DIR, one per SSD)",
       "always, where there is an SSD: a local directory that only you can write"},
@@ -185,7 +156,7 @@ const Entry table[] = {
     {{"host", "size", "automatic", "most pinned host memory, staging included",
       "more spares SSD traffic; less leaves memory to data loading"},
      [](Config& c, std::string_view v) { return take_size(c.host_bytes, v, host_bytes_min); },
-     [](const Config& c) { return show_size(c.host_bytes); }},
+     [](const Config& c) { return exact_size(c.host_bytes); }},
     {{"policy", "age|lifetime", "lifetime", "how Firn chooses what leaves the GPU",
       "age where nothing repeats and learning is to cost nothing"},
      [](Config& c, std::string_view v) {
@@ -205,7 +176,7 @@ const Entry table[] = {
     {{"store_size", "size", "no limit", "most bytes of spill file in each directory",
       "on a disk that others need too"},
      [](Config& c, std::string_view v) { return take_size(c.store_bytes, v); },
-     [](const Config& c) { return show_size(c.store_bytes); }},
+     [](const Config& c) { return exact_size(c.store_bytes); }},
     {{"depth", "requests", "32", "I/O requests in flight per directory",
       "less where the SSD is shared; more rarely helps"},
      take_depth,
@@ -213,7 +184,7 @@ const Entry table[] = {
     {{"piece", "size", "8MiB", "unit of copying and writing",
       "rarely; smaller overlaps more and costs more driver calls"},
      take_piece,
-     [](const Config& c) { return show_size(c.piece_bytes); }},
+     [](const Config& c) { return exact_size(c.piece_bytes); }},
     {{"watch", "fraction", "0.5",
       "operators are observed once this part of the budget is allocated",
       "0 observes from the start"},
@@ -317,77 +288,10 @@ constexpr std::string_view prefix = "firn_";
 
 }  // namespace
 
-Result<uint64_t> parse_size(std::string_view word) {
-  constexpr const char* advice = "; write 20GiB, 512MiB, 1.5GB or plain bytes";
-  const auto trouble = [&](const std::string& what) {
-    return make_error(Code::invalid_argument, 0, quote_word(word) + " " + what);
-  };
-  const auto is_digit = [](char c) { return c >= '0' && c <= '9'; };
-  if (word.empty()) return trouble(std::string("is empty") + advice);
-  if (word.front() == '-') return trouble("is negative");
-
-  // A decimal number, exactly: mantissa / scale, both whole.
-  Wide mantissa = 0, scale = 1;
-  size_t i = 0, digits = 0;
-  for (bool fraction = false; i < word.size(); ++i) {
-    if (word[i] == '.' && !fraction) {
-      fraction = true;
-      continue;
-    }
-    if (!is_digit(word[i])) break;
-    if (++digits > 24) return trouble("has too many digits");
-    mantissa = mantissa * 10 + static_cast<unsigned>(word[i] - '0');
-    if (fraction) scale *= 10;
-  }
-  if (!is_digit(word.front()) || word[i - 1] == '.')
-    return trouble(std::string("is not a size") + advice);
-  const std::string_view suffix = word.substr(i);
-  const Unit* unit = std::find_if(std::begin(units), std::end(units),
-                                  [&](const Unit& each) { return each.name == suffix; });
-  if (unit == std::end(units))
-    return trouble("has the unknown unit " + quote_word(suffix) + advice);
-  // Whole and fractional part apart, so that neither product exceeds 128 bits.
-  const Wide whole = mantissa / scale, rest = mantissa % scale;
-  if (whole > UINT64_MAX / unit->bytes) return trouble("is more than 64 bits hold");
-  const Wide bytes = whole * unit->bytes + rest * unit->bytes / scale;
-  if (bytes > UINT64_MAX) return trouble("is more than 64 bits hold");
-  if (bytes == 0) return trouble("is 0 bytes");
-  return static_cast<uint64_t>(bytes);
-}
-
-std::string format_size(uint64_t bytes) {
-  for (size_t i = 0; i < binary_units; ++i) {
-    const Unit& unit = units[i];
-    if (bytes < unit.bytes) continue;
-    if (bytes % unit.bytes == 0) return std::to_string(bytes / unit.bytes).append(unit.name);
-    std::array<char, 32> text;
-    std::snprintf(text.data(), text.size(), "%.2f",
-                  static_cast<double>(bytes) / static_cast<double>(unit.bytes));
-    return std::string(text.data()).append(unit.name);
-  }
-  return std::to_string(bytes);
-}
-
 std::vector<Knob> knobs() {
   std::vector<Knob> all;
   for (const Entry& entry : table) all.push_back(entry.knob);
   return all;
-}
-
-std::string quote_word(std::string_view word) {
-  constexpr size_t length_max = 80;
-  std::string text = "\"";
-  for (const char c : word.substr(0, length_max)) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (byte >= 0x20 && byte != 0x7f) {
-      text += c;
-      continue;
-    }
-    std::array<char, 8> escaped;
-    std::snprintf(escaped.data(), escaped.size(), "\\x%02x", static_cast<unsigned>(byte));
-    text += escaped.data();
-  }
-  return text + (word.size() > length_max ? "...\"" : "\"");
 }
 
 std::string environment_name(std::string_view knob) {

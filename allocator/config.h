@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "allocator/sizes.h"
 #include "firn/result.h"
 
 namespace firn {
@@ -18,7 +19,7 @@ struct Config {
   uint64_t host_bytes = 0;              // 0: automatic (see host_bytes_default)
   std::string policy = "lifetime";      // age | lifetime
   std::string store = "automatic";      // automatic | io_uring | threads
-  std::string driver;                   // library to open; empty: libcuda.so.1 as the loader finds it
+  std::string driver;                   // to open; empty: libcuda.so.1 as the loader finds it
   std::string stats_file, trace_file;   // %p: process id; relative ones as given
   double watch_fraction = 0.5;          // observer on once allocated memory exceeds this of budget
   double spare_fraction = 1. / 16;      // lifetimes: written ahead beyond what is foreseen to lack
@@ -41,12 +42,6 @@ struct Knob {
 };
 std::vector<Knob> knobs();
 
-/// "20GiB" "512MiB" "1.5GB" "4096": bytes. Errors name the word: 0, negative, unknown suffix,
-/// overflow, empty.
-Result<uint64_t> parse_size(std::string_view word);
-/// "20GiB" when that is exact, else two decimals of the unit that fits ("1.46GiB").
-std::string format_size(uint64_t bytes);
-
 /// Sets one knob from text. `where` ("--budget 10XB", "FIRN_BUDGET=10XB") begins an error's line.
 Result<void> set_knob(Config& config, std::string_view name, std::string_view value,
                       std::string_view where);
@@ -54,13 +49,10 @@ Result<void> set_knob(Config& config, std::string_view name, std::string_view va
 std::string show_knob(const Config& config, std::string_view name);
 /// "FIRN_STORE_SIZE" for "store_size".
 std::string environment_name(std::string_view knob);
-/// A foreign word in quotes, fit for one line: control characters escaped, long ones cut.
-std::string quote_word(std::string_view word);
-
 /// From `conf` ("firn_budget:20GiB,firn_dir:/a;/b": the firn_ words of PYTORCH_CUDA_ALLOC_CONF,
-/// already taken out of it) over FIRN_* of the environment over the defaults. Unknown firn_ keys and
-/// malformed values are invalid_argument, one line: what, where, which knob. Directories are checked
-/// for being absolute here, for everything else when the store is opened.
+/// already taken out of it) over FIRN_* of the environment over the defaults. Unknown firn_ keys
+/// and malformed values are invalid_argument, one line: what, where, which knob. Directories are
+/// checked for being absolute here, for everything else when the store is opened.
 Result<Config> parse_config(std::string_view conf);
 
 /// Splits "backend:firn,max_split_size_mb:64,firn_budget:1GiB" into firn's words and the rest

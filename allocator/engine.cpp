@@ -260,7 +260,8 @@ void EngineImpl::wait(Lock& lock, uint64_t ns) {
 
 /// The program's thread is held up from here to count_stall(), which is not the program's time.
 void EngineImpl::begin_stall() {
-  if ((options_.policy != Policy::greedy && !choice_.timing) || !watching_.load(std::memory_order_relaxed)) return;
+  if (options_.policy != Policy::greedy && !choice_.timing) return;
+  if (!watching_.load(std::memory_order_relaxed)) return;
   (void)take_events();
   mark_device_time(0);
 }

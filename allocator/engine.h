@@ -56,7 +56,8 @@ struct EngineOptions {
   bool adversarial = false;
   Policy policy = Policy::age;
   bool no_bytes = false;  // simulation: staging is addresses without memory
-  /// What is left of the process's host budget, shared by its engines; null: host_bytes is one's own.
+  /// What is left of the process's host budget, shared by its engines; null: host_bytes is one's
+  /// own.
   std::atomic<uint64_t>* host_left = nullptr;
   /// Told of every allocation and free, when tracing; null otherwise. Outlives the engine.
   record::Recorder* recorder = nullptr;
@@ -143,8 +144,8 @@ class Engine {
   /// Foreign pointers and small blocks give an empty hold. Errors: out_of_memory, lost.
   virtual Result<Hold> touch(const void* pointer, CUstream stream, Access access) = 0;
   /// As touch(), for callers that cannot stop the work: where the budget has no room, the block is
-  /// mapped to host memory at its address, beyond the budget, which kernels reach over the link, and
-  /// leaves again after release(). Counted in zero_copy_bytes. Errors: lost, driver.
+  /// mapped to host memory at its address, beyond the budget, which kernels reach over the link,
+  /// and leaves again after release(). Counted in zero_copy_bytes. Errors: lost, driver.
   virtual Result<Hold> touch_anyway(const void* pointer, CUstream stream, Access access) = 0;
   /// The work has been enqueued: from here the block's age and last use count.
   virtual void release(Hold hold, CUstream stream) = 0;
@@ -162,9 +163,9 @@ class Engine {
   /// Reaps completions, advances blocks, keeps a little memory free ahead of need. True when it
   /// changed anything. Called by the service thread, and by waiting application threads.
   virtual bool pump() = 0;
-  /// Long thinking that is due: chooses how blocks are written ahead by rehearsing what comes. Takes
-  /// tens of milliseconds, and no lock while it thinks: for a thread that nobody waits for. False:
-  /// nothing was due.
+  /// Long thinking that is due: chooses how blocks are written ahead by rehearsing what comes.
+  /// Takes tens of milliseconds, and no lock while it thinks: for a thread that nobody waits for.
+  /// False: nothing was due.
   virtual bool ponder() = 0;
   virtual bool ponder_due() const = 0;
   /// True while something is in flight or a prefetch waits: pump() is due again soon.
@@ -177,8 +178,9 @@ class Engine {
   /// Spills every block that may be spilled and waits for it (adversarial mode, `firn spill`).
   virtual void spill_all() = 0;
   /// Called once, from the thread whose allocation crossed watch_fraction, with no lock held.
-  /// An event that will come: of the block around `pointer`, or, where that is null, of a block yet to
-  /// be allocated, by a number of the caller's choice (bytes: of its allocation; at least 1 MiB).
+  /// An event that will come: of the block around `pointer`, or, where that is null, of a block yet
+  /// to be allocated, by a number of the caller's choice (bytes: of its allocation; at least 1
+  /// MiB).
   struct Coming {
     lifetimes::EventKind kind;
     const void* pointer;

@@ -106,7 +106,8 @@ Result<void*> EngineImpl::allocate_large(Lock& lock, unsigned stream, size_t byt
   }
 }
 
-/// A large block of `frames`, resident and not handed out yet. On failure the frames are given back.
+/// A large block of `frames`, resident and not handed out yet. On failure the frames are given
+/// back.
 Result<Block*> EngineImpl::make_block(unsigned stream, size_t bytes, std::vector<Frame> frames) {
   const uint32_t granules = size_class::granules(bytes);
   auto address = arena_->take(granules);

@@ -16,7 +16,8 @@ bool EngineImpl::allocate_ahead() {
   for (uint64_t ahead = 1; ahead <= most && enough; ++ahead) {
     const History::Upcoming coming = history_->upcoming(ahead);
     if (coming.kind != EventKind::allocate && coming.kind != EventKind::free) continue;
-    if (coming.identity >= births_.stream_of.size() || !births_.stream_of[coming.identity]) continue;
+    if (coming.identity >= births_.stream_of.size() || !births_.stream_of[coming.identity])
+      continue;
     const unsigned stream = births_.stream_of[coming.identity] - 1u;
     Births::Kind& kind = births_kind(stream, size_class::granules(coming.bytes));
     if (coming.kind == EventKind::free) {

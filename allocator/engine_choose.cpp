@@ -42,8 +42,8 @@ std::vector<uint64_t> EngineImpl::step_times(uint64_t period_ns) const {
   return times;
 }
 
-/// Begins to take the period's device times when there is something to choose, and asks for a choice
-/// when they are known.
+/// Begins to take the period's device times when there is something to choose, and asks for a
+/// choice when they are known.
 void EngineImpl::consider_choice() {
   if (options_.policy == Policy::greedy || options_.spare_fraction <= 0 || choice_.due) return;
   if (!plan_.valid || plan_.excess == 0) {

@@ -10,9 +10,9 @@
 
 namespace firn {
 
-/// Maps what is missing of the block and begins to bring its bytes. While room is made the block stays
-/// what it was: a part that is still mapped may leave for others too, and the caller looks again when
-/// this returns. `anyway`: to host memory when the budget has no room.
+/// Maps what is missing of the block and begins to bring its bytes. While room is made the block
+/// stays what it was: a part that is still mapped may leave for others too, and the caller looks
+/// again when this returns. `anyway`: to host memory when the budget has no room.
 Result<void> EngineImpl::begin_fault(Lock& lock, Block& block, bool anyway) {
   const uint32_t generation = block.generation;
   block.age.store(tick_.fetch_add(1, std::memory_order_relaxed), std::memory_order_relaxed);

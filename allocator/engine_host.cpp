@@ -1,7 +1,7 @@
-// Host memory as a place to keep: which of what left the device goes on to the store, what comes back
-// from there ahead of its use, and which copies give way, when every next use is known. The same
-// decision as for the device (lifetimes/decide.h), one level up: device and host memory together are
-// the memory, the store is elsewhere.
+// Host memory as a place to keep: which of what left the device goes on to the store, what comes
+// back from there ahead of its use, and which copies give way, when every next use is known. The
+// same decision as for the device (lifetimes/decide.h), one level up: device and host memory
+// together are the memory, the store is elsewhere.
 #include <algorithm>
 
 #include "allocator/engine_impl.h"
@@ -81,7 +81,8 @@ bool EngineImpl::next_planned_write(PieceRef& ref) {
   return false;
 }
 
-/// Frees a host copy of what came to the device and stays until it is used, and changes or dies then.
+/// Frees a host copy of what came to the device and stays until it is used, and changes or dies
+/// then.
 bool EngineImpl::drop_returned() {
   while (!returned_.empty()) {
     const PieceRef ref = returned_.front();

@@ -14,8 +14,8 @@
 //   engine_greedy.cpp    what leaves and what is fetched by the published greedy plan
 //   engine_stats.cpp     statistics, invariant walk
 //
-// One mutex guards everything but the hot paths (see block.h for what they use). Functions that take
-// a Lock& may release it to wait; whatever they were given may have changed when they return.
+// One mutex guards everything but the hot paths (see block.h for what they use). Functions that
+// take a Lock& may release it to wait; whatever they were given may have changed when they return.
 #pragma once
 
 #include <condition_variable>
@@ -30,6 +30,7 @@
 #include "allocator/block.h"
 #include "allocator/device_clock.h"
 #include "allocator/engine.h"
+#include "allocator/engine_plan.h"
 #include "allocator/event_ring.h"
 #include "allocator/lifetimes/bandwidths.h"
 #include "allocator/lifetimes/decide.h"
@@ -40,94 +41,6 @@
 #include "allocator/trace.h"
 
 namespace firn {
-
-/// One I/O request in flight; its address is the store's tag. Holds a reference to its staging.
-struct IoRequest {
-  Block* block;
-  uint32_t generation, version;
-  uint32_t piece;
-  Staging* staging;
-  Slot slot;
-  bool reads = false;
-};
-
-/// A copy in flight between a piece and its staging; holds a reference to the staging.
-struct CopyInFlight {
-  Block* block;
-  uint32_t generation, version;
-  uint32_t piece;
-  Staging* staging;
-  Use use;  // on the copy stream; over when the copy is
-  bool waited = false;  // for the program: the time it took says nothing of the link
-};
-
-/// A 2 MiB frame cut into small blocks, for one stream.
-struct Segment {
-  uint64_t address = 0;
-  uint16_t stream = 0;
-  uint32_t live = 0;  // blocks handed out or ready in it
-  std::vector<Frame> frames;
-  std::unique_ptr<std::atomic<uint32_t>[]> units;  // per 512 B: block index + 1 at its first unit
-};
-
-/// A piece by name, checked against the block's generation and version when it is used.
-struct PieceRef {
-  Block* block;
-  uint32_t generation, version;
-  uint32_t piece;
-};
-inline bool current(const PieceRef& ref) {
-  return ref.block->generation == ref.generation && ref.block->version == ref.version;
-}
-
-/// What was decided last, and how far it was carried out.
-struct Plan {
-  struct Entry {
-    Block* block;
-    uint32_t generation;
-    uint64_t granules;  // to be away or clean; of what is fetched, to be on the device
-    uint64_t next_use;  // as an event's number
-    uint64_t age;       // when it was decided: a block touched since is no longer meant
-    bool spare = false; // to leave only while nothing else does
-  };
-  bool valid = false;
-  uint64_t made = 0;            // event number
-  uint64_t made_ns = 0;
-  uint64_t window = 0;          // event number until which everything has room
-  uint64_t memory_window = 0;   // the same for the device and host memory together
-  uint64_t period = 0;          // events
-  uint64_t excess = 0;          // granules that do not fit the device at the period's peak
-  std::deque<Entry> fetch;      // in the order of next use
-  std::vector<Entry> farthest;  // on the device, the farthest next use first
-  std::vector<Entry> leaving;   // what will have to leave, in that order
-  std::vector<Entry> reads;     // only in the store in part, and to come to memory, by next use
-  std::vector<Entry> writes;    // to be in the store, in that order
-  size_t read = 0;              // the first of `reads` that may still be in the store only
-  size_t written = 0;           // the first of `writes` that may still need a write
-  bool write_looked = false;    // nothing of `writes` is in host memory and not being written
-  size_t cleaned = 0;           // the first of `leaving` that may still need a copy elsewhere
-};
-
-/// Policy::greedy: the plan of a period, and what of it is due.
-struct GreedyRun {
-  struct Trigger {
-    uint64_t ahead;  // events after the plan was made
-    Identity identity;
-    bool write, to_store;
-  };
-  struct Due {
-    Block* block;
-    uint32_t generation;
-    uint64_t age;  // touched since: no longer meant
-    bool to_store;
-  };
-  bool valid = false;
-  uint64_t made = 0, period = 0;  // event number; events
-  std::vector<Trigger> triggers;  // in their order
-  size_t next = 0;                // the first trigger that has not come
-  std::deque<Due> writes, reads;
-  std::deque<PieceRef> store_bound;  // copied out, to be written to the store at once
-};
 
 class EngineImpl final : public Engine {
  public:
@@ -171,16 +84,18 @@ class EngineImpl final : public Engine {
 
  private:
   static constexpr uint32_t segment_mark = 0x80000000u;
-  // The driver does not call back: copies are found complete by asking, this often while waited for.
+  // The driver does not call back: copies are found complete by asking, this often while waited
+  // for.
   static constexpr uint64_t poll_ns = 100'000;
   // A failed read is tried again: the copy in the store is the last one.
   static constexpr unsigned read_tries_most = 8;
-  // After a decision so long, for each event of the period, until the next: about three times what it
-  // took, so that deciding takes little of a processor and holds the lock little, however short the
-  // iterations are.
+  // After a decision so long, for each event of the period, until the next: about three times what
+  // it took, so that deciding takes little of a processor and holds the lock little, however short
+  // the iterations are.
   static constexpr uint64_t decision_pause_ns = 25;
-  // Where the SSDs are reading for more than such a part of the time, what comes from there replaces
-  // what must come from there too only in the last of so many parts of the period before its use.
+  // Where the SSDs are reading for more than such a part of the time, what comes from there
+  // replaces what must come from there too only in the last of so many parts of the period before
+  // its use.
   static constexpr double reading_most = .8;
   static constexpr uint64_t swap_part = 128;
   // So much of host memory is not counted on: gaps between pieces of different sizes.
@@ -393,7 +308,7 @@ class EngineImpl final : public Engine {
   CUmemAccessDesc access_{};
 
   std::vector<Block*> live_;           // every large block with a descriptor in use
-  std::vector<Block*> parked_;         // ready blocks taken off the stacks: first in line to reclaim
+  std::vector<Block*> parked_;         // ready blocks off the stacks: first in line to reclaim
   std::vector<Block*> deferred_;       // freed, waiting for recorded streams
   std::vector<Block*> spilling_, faulting_, draining_;
   std::deque<CopyInFlight> copies_out_, copies_in_;

@@ -184,7 +184,9 @@ void EngineImpl::replan() {
   const auto entry = [&](uint32_t i, uint64_t granules = 0) {
     return plan_entry(decision, i, granules);
   };
-  const auto event = [&](uint64_t ahead) { return ahead == lifetimes::no_use ? ahead : now + ahead; };
+  const auto event = [&](uint64_t ahead) {
+    return ahead == lifetimes::no_use ? ahead : now + ahead;
+  };
   for (size_t i = 0; i < blocks.size(); ++i) {
     blocks[i]->next_use = event(decision.next_use[i]);
     blocks[i]->next_change = event(decision.next_change[i]);

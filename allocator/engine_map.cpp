@@ -1,5 +1,5 @@
-// Mapping: a large block's addresses are split into spans of at most a large frame, and each is mapped
-// and unmapped as one. Failing driver calls leave nothing half done.
+// Mapping: a large block's addresses are split into spans of at most a large frame, and each is
+// mapped and unmapped as one. Failing driver calls leave nothing half done.
 #include <algorithm>
 
 #include "allocator/check.h"

@@ -152,12 +152,11 @@ uint64_t EngineImpl::reclaim_parked(uint64_t granules, bool spare_claimed) {
 uint64_t EngineImpl::evict(uint64_t granules, const Block* except) {
   if (stuck_) return 0;
   uint64_t started = 0;
-  if (plan_.valid) {  // what has a copy and is used late; then what is used late; then what there is
-    started += evict_farthest(granules, except, plan_.window, true);
-    if (started < granules) started += evict_farthest(granules - started, except, plan_.window, false);
-    if (started < granules) started += evict_farthest(granules - started, except, 0, true);
-    if (started < granules) started += evict_farthest(granules - started, except, 0, false);
-  }
+  if (plan_.valid)  // what has a copy and is used late; then what is used late; then what there is
+    for (const uint64_t beyond : {plan_.window, uint64_t{0}})
+      for (const bool clean_only : {true, false})
+        if (started < granules)
+          started += evict_farthest(granules - started, except, beyond, clean_only);
   bool passed_over = false;
   // A spill that fails at once makes its block young; more such failures than blocks end the try.
   for (size_t failures = 0; started < granules && failures <= live_.size();) {

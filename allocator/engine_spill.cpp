@@ -1,6 +1,6 @@
-// Out: device to host memory, frames unmapped (on to the store: engine_write.cpp). A piece's bytes are in at
-// least one of {device, host, store} at every moment; the frames go only after every piece has a
-// valid copy elsewhere and every use of the block is over.
+// Out: device to host memory, frames unmapped (on to the store: engine_write.cpp). A piece's bytes
+// are in at least one of {device, host, store} at every moment; the frames go only after every
+// piece has a valid copy elsewhere and every use of the block is over.
 #include <algorithm>
 
 #include <fmt/format.h>
@@ -36,8 +36,8 @@ bool clean(std::span<const Piece> pieces) {
 }
 }  // namespace
 
-/// To spilling, if nobody holds or pins the block. `leave`: at least `granules` of it, from the tail,
-/// are unmapped in the end; otherwise its bytes are only made valid elsewhere.
+/// To spilling, if nobody holds or pins the block. `leave`: at least `granules` of it, from the
+/// tail, are unmapped in the end; otherwise its bytes are only made valid elsewhere.
 bool EngineImpl::start_spill(Block& block, bool leave, uint64_t granules) {
   if (leave && !block.leave && block.state() == State::spilling) keep(block);  // more than cleaning
   uint64_t w = block.word.load(std::memory_order_acquire);

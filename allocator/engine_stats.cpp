@@ -193,7 +193,8 @@ void EngineImpl::check() const {
       FIRN_CHECK(!span.mapped() || held == span.granules, "block %llx span %u: %llu of %u", address,
                  span.begin, (unsigned long long)held, span.granules);
       mapped += held;
-      FIRN_CHECK(!span.leaving || (span.mapped() && state == State::spilling), "block %llx", address);
+      FIRN_CHECK(!span.leaving || (span.mapped() && state == State::spilling), "block %llx",
+                 address);
     }
     granules += device;
     FIRN_CHECK(mapped == block.mapped && device == block.device, "block %llx", address);

@@ -1,7 +1,7 @@
-// What the program does with its large blocks (allocate, touch, free), from any thread in one order,
-// for whoever learns from it. push() takes no lock and makes no allocation: one fetch-and-add and one
-// store. When the reader falls behind by a whole ring the oldest events are lost: to it the program
-// has changed.
+// What the program does with its large blocks (allocate, touch, free), from any thread in one
+// order, for whoever learns from it. push() takes no lock and makes no allocation: one
+// fetch-and-add and one store. When the reader falls behind by a whole ring the oldest events are
+// lost: to it the program has changed.
 //
 // One reader, under the engine's lock.
 #pragma once
@@ -50,7 +50,8 @@ class EventRing {
  private:
   static constexpr uint64_t number_mask = (1ull << 37) - 1;
   static constexpr uint64_t block_mask = (1ull << 25) - 1;  // as many as BlockTable holds
-  static uint64_t number(uint64_t at) { return (at + 1) & number_mask; }  // never that of an empty slot
+  /// Never that of an empty slot.
+  static uint64_t number(uint64_t at) { return (at + 1) & number_mask; }
 
   std::unique_ptr<std::atomic<uint64_t>[]> slots_;
   const uint64_t mask_;

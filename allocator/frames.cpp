@@ -13,7 +13,8 @@ Frames::Frames(const Driver& driver, int device, uint64_t budget_bytes)
   prop_.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
   prop_.location.id = device;
   int node = 0;
-  if (driver.device_get_attribute(&node, CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID, device) != CUDA_SUCCESS ||
+  if (driver.device_get_attribute(&node, CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID, device) !=
+          CUDA_SUCCESS ||
       node < 0)
     node = 0;
   host_prop_.type = CU_MEM_ALLOCATION_TYPE_PINNED;

@@ -33,7 +33,8 @@ class Reservation {
  public:
   Reservation() = default;
   Reservation(Reservation&& other) noexcept
-      : frames_(std::exchange(other.frames_, nullptr)), granules_(std::exchange(other.granules_, 0)) {}
+      : frames_(std::exchange(other.frames_, nullptr)),
+        granules_(std::exchange(other.granules_, 0)) {}
   Reservation& operator=(Reservation&& other) noexcept {
     std::swap(frames_, other.frames_);
     std::swap(granules_, other.granules_);
@@ -64,8 +65,8 @@ class Frames {
   /// memory (others use it too) the effective budget shrinks to what is held.
   Result<std::vector<Frame>> take(Reservation reservation,
                                   uint32_t granules_most = large_frame_granules);
-  /// One frame of host memory near the device, which kernels reach over the link: not device memory,
-  /// so outside the budget. For the touch that must not fail.
+  /// One frame of host memory near the device, which kernels reach over the link: not device
+  /// memory, so outside the budget. For the touch that must not fail.
   Result<std::vector<Frame>> take_host(uint64_t granules);
   /// Gives back frames that are no longer mapped anywhere.
   void give(std::vector<Frame>& frames);

@@ -2,8 +2,8 @@
 // linger as a second home of cold pieces, within its own budget.
 //
 // Owns the regions. A Staging is counted by references: the piece whose bytes it holds, a copy in
-// flight, an I/O request in flight; with the last one its memory is free again. The caller holds the
-// engine's lock, with the device's context current.
+// flight, an I/O request in flight; with the last one its memory is free again. The caller holds
+// the engine's lock, with the device's context current.
 #pragma once
 
 #include <atomic>

@@ -51,8 +51,8 @@ class Streams {
   bool over(Use use) const {
     return !use || use.epoch() <= entries_[use.stream()]->done.load(std::memory_order_acquire);
   }
-  /// Makes sure that an event lies behind the use, so that it can become over. False when the driver
-  /// refused (tried again at the next call).
+  /// Makes sure that an event lies behind the use, so that it can become over. False when the
+  /// driver refused (tried again at the next call).
   bool close(Use use);
   /// Makes `index`'s later work wait for the use; by waiting here when no event can be had.
   Result<void> order(unsigned index, Use use);

@@ -1,8 +1,8 @@
 // The event trace: one CSV row per event, for `firn run --trace`. Rows are appended under a lock of
 // its own to a buffer that is written out by whoever fills it; only used when tracing.
 //
-// Columns: time_ns,event,device,stream,block,bytes,detail. Events: alloc free touch spill copied_out
-// written fault arrived prefetch drop stall oom sample; sample rows carry
+// Columns: time_ns,event,device,stream,block,bytes,detail. Events: alloc free touch spill
+// copied_out written fault arrived prefetch drop stall oom sample; sample rows carry
 // resident=N;hosted=N;nvme=N;budget=N;flight=N in `detail`.
 #pragma once
 

@@ -81,7 +81,8 @@ if [ ${#names[@]} -gt 0 ]; then
   options+=(-k "${expression# or }")
 fi
 $python -m pytest -q -rfEs --durations=5 -p no:cacheprovider \
-  --junitxml="$results/pytest.xml" "${options[@]}" "${folders[@]}" </dev/null 2>&1 | tee "$results/pytest.log"
+  --junitxml="$results/pytest.xml" "${options[@]}" "${folders[@]}" \
+  </dev/null 2>&1 | tee "$results/pytest.log"
 pytest_status=${PIPESTATUS[0]}
 # 5: nothing was selected, which is another runner's name or nobody's (seen below).
 [ "$pytest_status" = 5 ] && pytest_status=0

@@ -126,8 +126,8 @@ void choose_leaving(const Situation& s, const Cover& cover, const NextTimes& nex
     if (next.change[a] != next.change[b]) return next.change[a] > next.change[b];
     return next.use[a] != next.use[b] ? next.use[a] > next.use[b] : a < b;
   });
-  // What is fetched for a use is there a little before it and after: the spare part is for that, when
-  // all that lacks is chosen.
+  // What is fetched for a use is there a little before it and after: the spare part is for that,
+  // when all that lacks is chosen.
   std::vector<uint64_t> parts(dirty.size());
   for (const uint64_t spare : {uint64_t{0}, s.spare}) {
     int64_t chosen = 0;

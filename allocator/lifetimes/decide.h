@@ -1,16 +1,16 @@
 // What to fetch, what to make valid elsewhere ahead, and what leaves when room is short, when every
 // next use is known. A pure function of what is where and of what comes in one period.
 //
-// Two looks ahead. Cover: at every instant of the period, what is alive beyond the capacity has to be
-// away. What is away or valid elsewhere covers the instants until it is written again: until then it
-// leaves without I/O, however often it is read. For the rest blocks are made valid elsewhere, as
-// early as possible, those first that are written last, which covers most. Nothing else is worth a
-// write, where writes wear something out; where they do not (`eager`), what comes back comes the
-// earlier the more can leave for it, and the way out is never idle. The window goes as far as there
-// is room, at every instant, for everything used until then that is on the device or fetched now,
-// beside what is allocated and freed meanwhile and what cannot leave without being written: so far
-// it is safe to fetch, in the order of next use, the last of it in part. What leaves is what is used
-// last (Belady, A study of replacement algorithms, 1966).
+// Two looks ahead. Cover: at every instant of the period, what is alive beyond the capacity has to
+// be away. What is away or valid elsewhere covers the instants until it is written again: until
+// then it leaves without I/O, however often it is read. For the rest blocks are made valid
+// elsewhere, as early as possible, those first that are written last, which covers most. Nothing
+// else is worth a write, where writes wear something out; where they do not (`eager`), what comes
+// back comes the earlier the more can leave for it, and the way out is never idle. The window goes
+// as far as there is room, at every instant, for everything used until then that is on the device
+// or fetched now, beside what is allocated and freed meanwhile and what cannot leave without being
+// written: so far it is safe to fetch, in the order of next use, the last of it in part. What
+// leaves is what is used last (Belady, A study of replacement algorithms, 1966).
 //
 // Cost: O(n log n) for n steps.
 #pragma once

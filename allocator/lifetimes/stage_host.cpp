@@ -49,7 +49,8 @@ bool Stage::host_room(uint64_t granules, uint64_t margin, uint64_t wanted_at) {
   return host_taken_ + granules + margin <= machine_.host;
 }
 
-/// Frees a host copy of what came to the device and stays until it is used, and changes or dies then.
+/// Frees a host copy of what came to the device and stays until it is used, and changes or dies
+/// then.
 bool Stage::drop_returned() {
   while (!returned_.empty()) {
     const Ref ref = returned_.front();
@@ -109,8 +110,8 @@ StagePiece* Stage::planned_write(Ref& which) {
   return nullptr;
 }
 
-/// That first; what passes through host memory in the order of arrival; the rest when host memory is
-/// wanted, what is used last before the others.
+/// That first; what passes through host memory in the order of arrival; the rest when host memory
+/// is wanted, what is used last before the others.
 StagePiece* Stage::next_write(Ref& which) {
   if (StagePiece* planned = planned_write(which)) return planned;
   if (!passage() && !host_wanted_) return nullptr;

@@ -194,7 +194,8 @@ void Program::foresee() {
       coming.push_back({kind, pointers_[tensor], tensor, bytes});
   };
   const auto add_touch = [&](std::pair<uint32_t, Access> touch) {
-    add(touch.second == Access::write ? EventKind::touch_write : EventKind::touch_read, touch.first);
+    add(touch.second == Access::write ? EventKind::touch_write : EventKind::touch_read,
+        touch.first);
   };
   for (uint32_t i = 0; i < trace_.kernels.size(); ++i) {
     lay_out(i, [&](uint32_t tensor) { return pointers_[tensor] || there[tensor]; });

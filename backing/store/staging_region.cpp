@@ -35,9 +35,9 @@ bool transparent_pages() {
          words.find("[madvise]") != std::string::npos;
 }
 
-/// Addresses for `bytes` at a multiple of huge_bytes, with a guard of huge_bytes behind: no region is
-/// another's neighbour, so nobody takes two for one and gives a driver or a ring a range that crosses
-/// from one registration into the next. Null with errno set on failure.
+/// Addresses for `bytes` at a multiple of huge_bytes, with a guard of huge_bytes behind: no region
+/// is another's neighbour, so nobody takes two for one and gives a driver or a ring a range that
+/// crosses from one registration into the next. Null with errno set on failure.
 std::byte* reserve_aligned(size_t bytes) {
   const size_t kept = bytes + huge_bytes;
   void* all = ::mmap(nullptr, kept + huge_bytes, PROT_NONE, flags | MAP_NORESERVE, -1, 0);

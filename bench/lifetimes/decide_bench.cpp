@@ -1,7 +1,5 @@
 // What decisions cost: [KERNELS...]. Milliseconds of decide() for a training iteration of so many
 // kernels, and of a rehearsal of that iteration with all its decisions, by processor time.
-#include <time.h>
-
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -14,29 +12,6 @@ using namespace firn;
 using namespace firn::lifetimes;
 using namespace firn::program;
 
-namespace {
-
-double cpu_ms() {
-  timespec time{};
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
-  return 1e3 * static_cast<double>(time.tv_sec) + 1e-6 * static_cast<double>(time.tv_nsec);
-}
-
-double decision_ms(const Kernels& program, const Script& script, bool eager) {
-  const Situation situation{program.peak() / 2, program.peak() / 32, script.steps.size(),
-                            script.items, script.steps, eager};
-  double least = 1e18;
-  for (int i = 0; i < 7; ++i) {
-    const double begin = cpu_ms();
-    const Decision decision = decide(situation);
-    least = std::min(least, cpu_ms() - begin);
-    if (decision.next_use.empty()) std::abort();
-  }
-  return least;
-}
-
-}  // namespace
-
 int main(int count, char** values) {
   std::vector<size_t> sizes{1000, 2500, 5000, 10'000, 20'000, 50'000, 100'000};
   if (count > 1) sizes.clear();
@@ -47,17 +22,18 @@ int main(int count, char** values) {
     const Kernels program = train(std::max<size_t>(kernels / 7, 1), 1);
     Script script(program);
     script.start_warm(program.peak() / 2);
-    const double sparing = decision_ms(program, script, false);
-    const double eager = decision_ms(program, script, true);
+    Decision decision;
+    const double sparing = 1e3 * decision_s(program, false, 7, decision);
+    const double eager = 1e3 * decision_s(program, true, 7, decision);
     const auto n = static_cast<double>(script.steps.size());
     RehearsalMachine machine;
     machine.capacity = std::max(program.peak() / 2, program.working_set());
     machine.host = 2 * program.peak();
     machine.bytes_s[0] = machine.bytes_s[1] = 2e10;
     const Rehearsal rehearsal = script.rehearsal(machine);
-    const double begin = cpu_ms();
+    const double begin = cpu_s();
     const Rehearsed rehearsed = rehearse(rehearsal);
-    const double each = (cpu_ms() - begin) / rehearsal.periods;
+    const double each = 1e3 * (cpu_s() - begin) / rehearsal.periods;
     std::printf("%8zu %8zu %8zu %12.3f %12.3f %14.2f %14.1f %10.0f\n", program.kernels.size(),
                 script.items.size(), script.steps.size(), sparing, eager,
                 1e6 * sparing / (n * std::log2(n)), each,

@@ -1,4 +1,5 @@
-// Rehearses a trace under some tunings: what a rehearsal believes, beside what `firn simulate` finds.
+// Rehearses a trace under some tunings: what a rehearsal believes, beside what `firn simulate`
+// finds.
 //   rehearse_trace PREFIX GPU_BYTES HOST_BYTES STORE_BYTES_S [LINK_BYTES_S]
 #include <cstdio>
 #include <cstdlib>

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Lifetimes against age on random programs: how much slower is the worst, how much faster the median?
+"""Lifetimes against age on random programs: how much slower is the worst?
 
   bench/simulate/random_programs.py [--programs 200] [--seed 1] [--firn .venv/bin/firn]
 
 Each program is a trace for `firn simulate`: training steps of layers whose sizes drift, change from
-step to step or are drawn anew; evaluation in between; or no order at all. All steps are in one trace,
-run once, so what repeats is what the program itself repeats.
+step to step or are drawn anew; evaluation in between; or no order at all. All steps are in one
+trace, run once, so what repeats is what the program itself repeats.
 """
 
 import argparse

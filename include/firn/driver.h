@@ -3,7 +3,8 @@
 //
 // Contract of use (what the real driver wants, and what the software GPU aborts on):
 //  - the device's context is current in the calling thread (Driver::ContextGuard);
-//  - a mapping starts at its reservation's granule, frame offset 0, and is followed by mem_set_access;
+//  - a mapping starts at its reservation's granule, frame offset 0, and is followed by
+// mem_set_access;
 //  - mem_unmap only after the events of every stream that used the memory have completed;
 //  - a frame (handle) is released only when unmapped; handles, streams, events are not used after
 //    their destruction.
@@ -90,8 +91,8 @@ struct Driver {
   bool software = false; // the software GPU (it exports firnGpuConfigure)
   void* handle = nullptr;  // dlopen's; kept open for the life of the process
 
-  /// Makes `context` current in this thread for its scope and restores what was; a capture that goes
-  /// on meanwhile, in any thread, is not spoilt by calls that are no work (queries, mappings).
+  /// Makes `context` current in this thread for its scope and restores what was; a capture that
+  /// goes on meanwhile, in any thread, is not spoilt by calls that are no work (queries, mappings).
   /// Programmer errors abort.
   class ContextGuard {
    public:

@@ -52,7 +52,8 @@ FIRN_API int firn_init(const char* conf);
 
 /**
  * Allocates at least `bytes` on `device` (ordinal) for work on `stream`.
- * @param[out] block device address, 512-byte aligned at least; null for 0 bytes. Contents undefined.
+ * @param[out] block device address, 512-byte aligned at least; null for 0 bytes. Contents
+ *     undefined.
  * @return FIRN_OUT_OF_MEMORY when, after everything evictable was evicted, there is no room.
  */
 FIRN_API int firn_malloc(void** block, size_t bytes, int device, firn_stream stream);

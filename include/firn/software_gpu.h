@@ -1,6 +1,7 @@
 // What the software GPU's libcuda.so.1 exports beside the driver API: its settings, its clock, its
-// faults and its own count of frames. Resolve these by dlsym from Driver::handle; absent from a real
-// driver. Every setting can come from the environment too (the names in brackets), read at cuInit.
+// faults and its own count of frames. Resolve these by dlsym from Driver::handle; absent from a
+// real driver. Every setting can come from the environment too (the names in brackets), read at
+// cuInit.
 #pragma once
 
 #include <cstdint>
@@ -66,8 +67,8 @@ int firnGpuKernelCreate(const char* name, FirnGpuKernel fn, const unsigned (*lay
 int firnGpuBusy(void* stream, uint64_t ns);
 
 /// Called for every piece of work that takes time, when it is complete, with the GPU's lock held
-/// (no call back into the driver): the entry that enqueued it ("cuMemcpyDtoHAsync", "firnGpuBusy"), its
-/// stream (a CUstream), its begin and end on the GPU's clock, and the bytes of a copy.
+/// (no call back into the driver): the entry that enqueued it ("cuMemcpyDtoHAsync", "firnGpuBusy"),
+/// its stream (a CUstream), its begin and end on the GPU's clock, and the bytes of a copy.
 typedef void (*FirnGpuObserver)(void* context, const char* entry, void* stream, uint64_t begin_ns,
                                 uint64_t end_ns, uint64_t bytes);
 /// One observer at a time; null ends it. firnGpuReset() forgets it.

@@ -49,7 +49,7 @@ struct StoreDirStats {
 
 struct StoreStats {
   std::string kind;             // "io_uring" | "threads" | "simulated"
-  std::string why;              // why not better (io_uring refused: EPERM ..., staging not registered: ...)
+  std::string why;              // why not better (io_uring refused: EPERM ..., ...)
   std::vector<StoreDirStats> dirs;
   uint64_t written_bytes = 0, read_bytes = 0;
   uint64_t slots_in_use = 0, slot_bytes_in_use = 0;

@@ -16,8 +16,8 @@ class VirtualClock : public Clock {
 };
 
 /// `driver` is the software GPU, configured with virtual_clock. wait() advances to the earlier of
-/// the GPU's and the stores' next events (and never past ns_max); it aborts with "deadlock" in words
-/// when called with ns_max == UINT64_MAX and nothing is queued anywhere.
+/// the GPU's and the stores' next events (and never past ns_max); it aborts with "deadlock" in
+/// words when called with ns_max == UINT64_MAX and nothing is queued anywhere.
 Result<std::unique_ptr<VirtualClock>> open_virtual_clock(const Driver& driver);
 
 }  // namespace firn

@@ -147,7 +147,7 @@ TEST_F(ConfigTest, DefaultsInTheTableAreConfigs) {
 TEST_F(ConfigTest, EveryKnobIsReadFromWordsAndFromTheEnvironment) {
   const std::pair<const char*, const char*> table[] = {
       {"budget", "20GiB"},     {"dir", "/nvme0;/nvme1"}, {"host", "8GiB"},
-      {"policy", "lifetime"},  {"store", "threads"},     {"store_size", "1TiB"},
+      {"policy", "age"},       {"store", "threads"},     {"store_size", "1TiB"},
       {"depth", "16"},         {"piece", "4MiB"},        {"watch", "0.25"},
       {"spare", "0.5"},
       {"stats", "/x/%p.json"}, {"trace", "t.csv"},       {"driver", "/x/libcuda.so.1"},

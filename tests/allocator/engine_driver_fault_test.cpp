@@ -15,8 +15,8 @@ struct Kept {
   uint64_t pattern;
 };
 
-/// A job at twice its budget: fills blocks, which spill, reads them all back, frees some. Calls that
-/// fail are left out, as a program would that catches the error. Returns how many failed.
+/// A job at twice its budget: fills blocks, which spill, reads them all back, frees some. Calls
+/// that fail are left out, as a program would that catches the error. Returns how many failed.
 int scenario(Simulation& sim, std::vector<Kept>& kept) {
   Engine& engine = sim.engine(0);
   int failed = 0;

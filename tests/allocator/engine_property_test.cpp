@@ -1,5 +1,6 @@
-// The engine against a naive model: random sizes, streams, touches, frees, hints, faults, on several
-// devices, from a seed. The model keeps, per block, the seed of the pattern last written to it.
+// The engine against a naive model: random sizes, streams, touches, frees, hints, faults, on
+// several devices, from a seed. The model keeps, per block, the seed of the pattern last written to
+// it.
 //
 //   engine_property_test              FIRN_SEEDS (default 1000) seeds from 1
 //   engine_property_test SEED         that seed alone: the command a failure prints
@@ -317,7 +318,8 @@ class World {
 
   void finish() {
     for (size_t i = 0; i < blocks_.size(); ++i) {
-      if (blocks_[i].pinned) must(sim_.engine(blocks_[i].device).unpin(blocks_[i].address), "unpin");
+      if (blocks_[i].pinned)
+        must(sim_.engine(blocks_[i].device).unpin(blocks_[i].address), "unpin");
       read({i}, blocks_[i].home);
     }
     sim_.synchronize();

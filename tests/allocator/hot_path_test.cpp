@@ -55,7 +55,10 @@ TEST(HotPath, touch_and_release_of_a_resident_block) {
   Engine& engine = sim.engine(0);
   Result<void*> block = engine.allocate(4u << 20, nullptr);
   ASSERT_TRUE(block);
-  { Result<Hold> first = engine.touch(*block, nullptr, Access::write); engine.release(*first, nullptr); }
+  {
+    Result<Hold> first = engine.touch(*block, nullptr, Access::write);
+    engine.release(*first, nullptr);
+  }
   Counted counted;
   for (int i = 0; i < 1000; ++i) {
     Result<Hold> hold = engine.touch(*block, nullptr, i % 2 ? Access::read : Access::write);

@@ -9,7 +9,8 @@ std::string Simulation::first_wrong;
 
 namespace {
 
-// Sparse, so that a thousand seeds run in a minute: one word in every 1 KiB, first and last included.
+// Sparse, so that a thousand seeds run in a minute: one word in every 1 KiB, first and last
+// included.
 constexpr size_t step = 1024;
 
 uint64_t mix(uint64_t x) {

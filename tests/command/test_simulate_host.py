@@ -62,8 +62,8 @@ def test_what_is_written_ahead_is_chosen_by_rehearsal(tmp_path):
     deep_training(tmp_path / "deep", 1)
     slow = ("--ssd-read", "1GiB/s", "--ssd-write", "1GiB/s")
     for host in ("256MiB", "3GiB"):
-        # Where a slow SSD has no time to spare, a part written ahead costs more than it gives; where
-        # nearly all fits host memory, none at all costs more.
+        # Where a slow SSD has no time to spare, a part written ahead costs more than it gives;
+        # where nearly all fits host memory, none at all costs more.
         given = simulate(tmp_path / "deep", *slow, "--host", host, "--spare", "0.0625")
         none = simulate(tmp_path / "deep", *slow, "--host", host, "--spare", "0")
         assert given["spare"] < 0.0625 and none["spare"] == 0

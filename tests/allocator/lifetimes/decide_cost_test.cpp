@@ -2,7 +2,6 @@
 // the iteration that it rehearses. Processor time, the least of several, with bounds that only
 // another order of growth exceeds.
 #include <gtest/gtest.h>
-#include <time.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -15,35 +14,19 @@ using namespace firn::program;
 
 namespace {
 
-double cpu_s() {
-  timespec time{};
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
-  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
-}
-
-/// Of one decision at the start of an iteration, half of what persists being on the device.
-double decision_s(size_t layers, bool eager) {
-  const Kernels program = train(layers, 1);
-  Script script(program);
-  script.start_warm(program.peak() / 2);
-  const Situation situation{program.peak() / 2, program.peak() / 32, script.steps.size(),
-                            script.items, script.steps, eager};
-  double least = 1e9;
-  for (int i = 0; i < 5; ++i) {
-    const double begin = cpu_s();
-    const Decision decision = decide(situation);
-    least = std::min(least, cpu_s() - begin);
-    EXPECT_FALSE(decision.farthest.empty());
-    EXPECT_FALSE(decision.leaving.empty());
-  }
-  return least;
+double cost_s(size_t layers, bool eager) {
+  Decision decision;
+  const double seconds = decision_s(train(layers, 1), eager, 5, decision);
+  EXPECT_FALSE(decision.farthest.empty());
+  EXPECT_FALSE(decision.leaving.empty());
+  return seconds;
 }
 
 }  // namespace
 
 TEST(DecideCost, grows_as_n_log_n) {
   for (const bool eager : {false, true}) {
-    const double few = decision_s(1000, eager), many = decision_s(8000, eager);
+    const double few = cost_s(1000, eager), many = cost_s(8000, eager);
     std::printf("%s: %.2f ms for 7,000 kernels, %.2f ms for 56,000: %.1f times\n",
                 eager ? "eager" : "sparing", few * 1e3, many * 1e3, many / few);
     // 8 times as many: 8 to 11 times as long, with caches that hold less of it; squared it were 64.

@@ -21,8 +21,8 @@ struct Case {
   }
 };
 
-/// Blocks that are there, in part away or clean, and a period in which blocks are born, used, written
-/// and die.
+/// Blocks that are there, in part away or clean, and a period in which blocks are born, used,
+/// written and die.
 Case draw(uint64_t seed) {
   std::mt19937_64 random(seed);
   const auto below = [&](uint64_t n) { return random() % n; };

@@ -1,9 +1,14 @@
 #include "tests/allocator/lifetimes/kernels.h"
 
+#include <time.h>
+
 #include <algorithm>
+#include <cstdlib>
 
 namespace firn::program {
 
+using lifetimes::Decision;
+using lifetimes::Situation;
 using lifetimes::Step;
 
 uint64_t Kernels::working_set() const {
@@ -180,6 +185,26 @@ lifetimes::Rehearsal Script::rehearsal(const lifetimes::RehearsalMachine& machin
   rehearsal.after_ns = after_ns;
   rehearsal.machine = machine;
   return rehearsal;
+}
+
+double cpu_s() {
+  timespec time{};
+  if (clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time) != 0) std::abort();
+  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+}
+
+double decision_s(const Kernels& program, bool eager, int tries, Decision& decision) {
+  Script script(program);
+  script.start_warm(program.peak() / 2);
+  const Situation situation{program.peak() / 2, program.peak() / 32, script.steps.size(),
+                            script.items, script.steps, eager};
+  double least = 1e9;
+  for (int i = 0; i < tries; ++i) {
+    const double begin = cpu_s();
+    decision = decide(situation);
+    least = std::min(least, cpu_s() - begin);
+  }
+  return least;
 }
 
 }  // namespace firn::program

@@ -42,8 +42,8 @@ struct Bounds {
 
 Kernels draw(const Bounds& bounds, std::mt19937_64& random);
 
-/// Training of a network of so many layers: forward, backward and optimizer, 7 kernels and 11 blocks
-/// a layer. Sizes and times depend on the seed and are alike in every layer.
+/// Training of a network of so many layers: forward, backward and optimizer, 7 kernels and 11
+/// blocks a layer. Sizes and times depend on the seed and are alike in every layer.
 Kernels train(size_t layers, uint64_t seed);
 
 /// For rehearse(): what it needs, of the program.
@@ -57,5 +57,12 @@ struct Script {
   void start_warm(uint64_t capacity);
   lifetimes::Rehearsal rehearsal(const lifetimes::RehearsalMachine& machine) const;
 };
+
+/// Processor time of this thread.
+double cpu_s();
+
+/// Seconds of the program's decision at the start of an iteration, half of what persists being on
+/// the device; the least of `tries`. `decision`: the last one made.
+double decision_s(const Kernels& program, bool eager, int tries, lifetimes::Decision& decision);
 
 }  // namespace firn::program

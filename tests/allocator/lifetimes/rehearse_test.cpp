@@ -111,7 +111,8 @@ class Watcher final : public RehearsalObserver {
     for (auto it = pieces_.lower_bound({h.block, 0}); it != pieces_.end(); ++it) {
       if (it->first.first != h.block) break;
       if (it->second.there) granules += it->second.granules;
-      ASSERT_LE(it->second.busy_ns[static_cast<unsigned>(Channel::host_in)], h.ns) << "used too soon";
+      ASSERT_LE(it->second.busy_ns[static_cast<unsigned>(Channel::host_in)], h.ns)
+          << "used too soon";
       ASSERT_FALSE(lost_.contains(it->first)) << "its bytes were lost";
     }
     ASSERT_EQ(granules, h.granules) << "used, but not all of it is there";
@@ -160,7 +161,8 @@ struct Case {
   /// Kernels one after the other, and for every use all that is alive moves on every channel.
   uint64_t serial_ns() const {
     uint64_t ns = 0, move = 0;
-    for (Channel channel : {Channel::host_out, Channel::host_in, Channel::store_write, Channel::store_read})
+    for (Channel channel : {Channel::host_out, Channel::host_in, Channel::store_write,
+                            Channel::store_read})
       if (machine.bytes_s[static_cast<unsigned>(channel)] > 0)
         move += machine.ns(channel, 1) * (program.peak() + machine.piece);
     for (const auto& kernel : program.kernels) ns += kernel.ns + kernel.uses.size() * move;

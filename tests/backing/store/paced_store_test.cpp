@@ -1,5 +1,5 @@
-// The modelled SSD in front of a store: to the nanosecond over the simulated disk, by a clock that is
-// set by hand; and over real files.
+// The modelled SSD in front of a store: to the nanosecond over the simulated disk, by a clock that
+// is set by hand; and over real files.
 #include "backing/store/paced_store.h"
 
 #include "tests/backing/store/store_testing.h"

@@ -158,7 +158,8 @@ TEST(StagingRegion, regions_are_never_neighbours) {
   for (int i = 0; i < 8; ++i)
     regions.push_back(std::move(*StagingRegion::create(4u << 20, i % 2 == 0)));
   for (const StagingRegion& a : regions)
-    for (const StagingRegion& b : regions) EXPECT_NE(a.bytes().data() + a.bytes().size(), b.bytes().data());
+    for (const StagingRegion& b : regions)
+      EXPECT_NE(a.bytes().data() + a.bytes().size(), b.bytes().data());
 }
 
 TEST(StagingRegion, is_aligned_zeroed_and_hidden_from_children) {

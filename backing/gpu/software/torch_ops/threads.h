@@ -1,5 +1,5 @@
-// How many threads an operator uses. Sums are split by it, so it decides bits: every thread that runs
-// operators must use as many as the program's main thread does.
+// How many threads an operator uses. Sums are split by it, so it decides bits: every thread that
+// runs operators must use as many as the program's main thread does.
 //
 // torch gives a new thread whatever count was set last by any thread, and DataLoader's thread that
 // pins memory sets 1: without this, autograd's thread of a device would have 1 or not, by chance.

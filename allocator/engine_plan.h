@@ -1,0 +1,106 @@
+// What the engine keeps of work in flight and of what was decided. Private to the engine.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <vector>
+
+#include "allocator/block.h"
+#include "allocator/frames.h"
+#include "allocator/host_tier.h"
+#include "allocator/lifetimes/events.h"
+#include "firn/store.h"
+
+namespace firn {
+
+/// One I/O request in flight; its address is the store's tag. Holds a reference to its staging.
+struct IoRequest {
+  Block* block;
+  uint32_t generation, version;
+  uint32_t piece;
+  Staging* staging;
+  Slot slot;
+  bool reads = false;
+};
+
+/// A copy in flight between a piece and its staging; holds a reference to the staging.
+struct CopyInFlight {
+  Block* block;
+  uint32_t generation, version;
+  uint32_t piece;
+  Staging* staging;
+  Use use;  // on the copy stream; over when the copy is
+  bool waited = false;  // for the program: the time it took says nothing of the link
+};
+
+/// A 2 MiB frame cut into small blocks, for one stream.
+struct Segment {
+  uint64_t address = 0;
+  uint16_t stream = 0;
+  uint32_t live = 0;  // blocks handed out or ready in it
+  std::vector<Frame> frames;
+  std::unique_ptr<std::atomic<uint32_t>[]> units;  // per 512 B: block index + 1 at its first unit
+};
+
+/// A piece by name, checked against the block's generation and version when it is used.
+struct PieceRef {
+  Block* block;
+  uint32_t generation, version;
+  uint32_t piece;
+};
+inline bool current(const PieceRef& ref) {
+  return ref.block->generation == ref.generation && ref.block->version == ref.version;
+}
+
+/// What was decided last, and how far it was carried out.
+struct Plan {
+  struct Entry {
+    Block* block;
+    uint32_t generation;
+    uint64_t granules;  // to be away or clean; of what is fetched, to be on the device
+    uint64_t next_use;  // as an event's number
+    uint64_t age;       // when it was decided: a block touched since is no longer meant
+    bool spare = false; // to leave only while nothing else does
+  };
+  bool valid = false;
+  uint64_t made = 0;            // event number
+  uint64_t made_ns = 0;
+  uint64_t window = 0;          // event number until which everything has room
+  uint64_t memory_window = 0;   // the same for the device and host memory together
+  uint64_t period = 0;          // events
+  uint64_t excess = 0;          // granules that do not fit the device at the period's peak
+  std::deque<Entry> fetch;      // in the order of next use
+  std::vector<Entry> farthest;  // on the device, the farthest next use first
+  std::vector<Entry> leaving;   // what will have to leave, in that order
+  std::vector<Entry> reads;     // only in the store in part, and to come to memory, by next use
+  std::vector<Entry> writes;    // to be in the store, in that order
+  size_t read = 0;              // the first of `reads` that may still be in the store only
+  size_t written = 0;           // the first of `writes` that may still need a write
+  bool write_looked = false;    // nothing of `writes` is in host memory and not being written
+  size_t cleaned = 0;           // the first of `leaving` that may still need a copy elsewhere
+};
+
+/// Policy::greedy: the plan of a period, and what of it is due.
+struct GreedyRun {
+  struct Trigger {
+    uint64_t ahead;  // events after the plan was made
+    lifetimes::Identity identity;
+    bool write, to_store;
+  };
+  struct Due {
+    Block* block;
+    uint32_t generation;
+    uint64_t age;  // touched since: no longer meant
+    bool to_store;
+  };
+  bool valid = false;
+  uint64_t made = 0, period = 0;  // event number; events
+  std::vector<Trigger> triggers;  // in their order
+  size_t next = 0;                // the first trigger that has not come
+  std::deque<Due> writes, reads;
+  std::deque<PieceRef> store_bound;  // copied out, to be written to the store at once
+};
+
+}  // namespace firn

@@ -153,3 +153,25 @@ def test_a_crash_leaves_no_files(with_firn, tmp_path):
                     options=["--trace", tmp_path / "job.csv"])
     assert run.status != 0
     assert sorted(path.name for path in tmp_path.glob("job*")) == ["job.csv"]
+
+
+TWO_DEVICES = """
+import torch
+with torch.no_grad():
+    for device, size in ((0, 1024), (1, 512)):
+        weights = [torch.ones(size, size, device=f"cuda:{device}") for _ in range(8)]
+        for step in range(8):
+            for weight in weights:
+                weight.mul_(0.5)
+        torch.cuda.synchronize(device)
+"""
+
+
+def test_each_device_has_files_of_its_own(with_firn, tmp_path):
+    run = with_firn(TWO_DEVICES, budget="4GiB", options=["--trace", tmp_path / "job.csv"],
+                    environment={"FIRN_GPU_DEVICES": "2"})
+    assert run.status == 0, run.text
+    for prefix, bytes_each in ((tmp_path / "job", 4 * MIB), (tmp_path / "job-device1", MIB)):
+        recorded = read(prefix)
+        assert recorded.names() == ["aten::mul_"] * 8
+        assert recorded.bytes("persistent") == 8 * bytes_each

@@ -17,8 +17,11 @@ using lifetimes::Step;
 namespace {
 // A setting that writes less has to be better by such a part.
 constexpr double better_least = .004;
-// Chosen anew after so many periods: bandwidths change, and who else uses the disks.
-constexpr uint64_t chosen_periods = 256;
+// Chosen anew after so many periods: bandwidths change, and who else uses the disks. Sooner when the
+// period itself is another.
+constexpr uint64_t chosen_periods = 256, chosen_periods_least = 16;
+// What is not measured in so many periods is not asked for any longer.
+constexpr uint64_t timed_periods = 8;
 // The first of them depends on where everything is at the moment, and does not count.
 constexpr unsigned rehearsed_periods = 4;
 // Longer periods are not rehearsed: it would take seconds of a processor.
@@ -53,19 +56,20 @@ void EngineImpl::consider_choice() {
   const uint64_t now = history_->now(), period = history_->period();
   const uint64_t other = std::max(period, choice_.period) - std::min(period, choice_.period);
   if (!choice_.timing) {
-    if (other <= choice_.period / 16 && now < choice_.made + chosen_periods * period) return;
+    const uint64_t holds = other <= choice_.period / 16 ? chosen_periods : chosen_periods_least;
+    if (choice_.period != 0 && now < choice_.made + holds * period) return;
     choice_.timing = true;
     choice_.since = now;
   }
   if (now < choice_.since + period + period / 8) return;
   const uint64_t period_ns = history_->ns_until(period);
-  if (period_ns == 0 || period_ns == History::never) return;
-  if (!take_stock(period_ns)) return;
+  const bool timed = period_ns != 0 && period_ns != History::never && take_stock(period_ns);
+  if (!timed && now < choice_.since + timed_periods * period) return;
   choice_.period = period;
   choice_.made = now;
   choice_.timing = false;
-  choice_.due = true;
-  ponder_due_.store(true, std::memory_order_release);
+  choice_.due = timed;
+  ponder_due_.store(timed, std::memory_order_release);
 }
 
 /// What is to be rehearsed. False: the machine is not measured yet.

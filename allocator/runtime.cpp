@@ -13,6 +13,7 @@
 #include <cstdlib>
 #include <fstream>
 #include <mutex>
+#include <system_error>
 #include <thread>
 
 #include <fmt/format.h>
@@ -236,12 +237,21 @@ class RuntimeImpl final : public Runtime {
     }
     while (!stopping_.load(std::memory_order_acquire)) {
       bool changed = engine.pump();
-      if (engine.ponder_due()) std::thread([&engine] { (void)engine.ponder(); }).detach();
+      if (engine.ponder_due()) ponder_beside(engine);
       if (!changed) wall_clock().wait(engine.busy() ? 200'000 : 20'000'000);
     }
     std::lock_guard lock(mutex_);
     --serving_;
     left_.notify_all();
+  }
+
+  /// Beside the service thread, which others wait for; by it where there is no other.
+  static void ponder_beside(Engine& engine) {
+    try {
+      std::thread([&engine] { (void)engine.ponder(); }).detach();  // the engine outlives it
+    } catch (const std::system_error&) {
+      (void)engine.ponder();
+    }
   }
 
   void write_stats() {

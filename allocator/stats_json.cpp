@@ -59,6 +59,11 @@ std::string stats_json(const std::vector<EngineStats>& devices, const StoreStats
   st["kind"] = store.kind.empty() ? "none" : store.kind;
   st["dirs"] = nlohmann::ordered_json::array();
   for (const StoreDirStats& dir : store.dirs) st["dirs"].push_back(dir.dir);
+  st["measured"] = nlohmann::ordered_json::array();
+  for (const StoreDirStats& dir : store.dirs)
+    st["measured"].push_back({{"dir", dir.dir},
+                              {"write_bytes_s", dir.write_bytes_s},
+                              {"read_bytes_s", dir.read_bytes_s}});
   st["written_bytes"] = store.written_bytes;
   st["read_bytes"] = store.read_bytes;
   st["why"] = store.why;

@@ -195,6 +195,7 @@ Result<void> FileStoreCore::submit(StoreCompletion::Kind kind, unsigned queue, S
     }
     ++at->jobs;
     dir->outstanding_bytes += bytes;
+    (job->write() ? dir->writes : dir->reads).begin(clock_.now_ns());
   }
   Job refused;  // what settle() needs, should the job not be taken
   refused.kind = kind;
@@ -214,6 +215,7 @@ Result<void> FileStoreCore::submit(StoreCompletion::Kind kind, unsigned queue, S
 /// A job is over: what its slot holds now, and whether its room goes back. mutex_ held.
 void FileStoreCore::settle(Place& place, const Job& job, Dir& dir) {
   dir.outstanding_bytes -= job.bytes;
+  (job.write() ? dir.writes : dir.reads).end(job.failed() ? 0 : job.bytes, clock_.now_ns());
   --place.jobs;
   if (job.write()) {
     place.writing = false;
@@ -309,7 +311,8 @@ StoreStats FileStoreCore::stats() const {
   for (const auto& dir : dirs_) {
     add(dir->why);
     stats.dirs.push_back({dir->file.dir(), dir->written_bytes, dir->read_bytes, dir->file_bytes,
-                          dir->trouble, dir->writable});
+                          dir->trouble, dir->writable, dir->writes.bytes_s(),
+                          dir->reads.bytes_s()});
     stats.written_bytes += dir->written_bytes;
     stats.read_bytes += dir->read_bytes;
   }

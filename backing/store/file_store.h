@@ -17,6 +17,7 @@
 #include "backing/store/dir_io.h"
 #include "backing/store/free_ranges.h"
 #include "firn/store.h"
+#include "firn/throughput.h"
 
 namespace firn {
 
@@ -65,6 +66,7 @@ class FileStoreCore final : public JobHost {
     uint64_t file_bytes = 0;         // as last grown: file.bytes() is read under grow_mutex only
     uint64_t outstanding_bytes = 0;  // queued or in flight
     uint64_t written_bytes = 0, read_bytes = 0;
+    Throughput writes, reads;
     std::string trouble, why;  // last error; why not better
     bool writable = true;
     uint64_t grow_again_ns = 0;  // after a refusal: not before

@@ -112,6 +112,7 @@ Result<void> SimulatedDisk::submit(Request request, Side side, uint64_t now) {
   }
   ++place.jobs;
   waiting_[side].push_back(std::move(request));
+  speed_[side].begin(now);
   if (waiting_[side].size() == 1) start(side, std::max(now, free_ns_[side]));
   return {};
 }
@@ -140,6 +141,8 @@ void SimulatedDisk::advance(uint64_t now) {
       start(side, next);
       continue;
     }
+    const Request& over = waiting_[side].front();
+    speed_[side].end(over.completion.error.code == Code::ok ? over.completion.bytes : 0, next);
     end(waiting_[side].front(), next);
     waiting_[side].pop_front();
     if (!waiting_[side].empty()) start(side, next);
@@ -241,6 +244,7 @@ bool SimulatedDisk::cancel(unsigned queue, uint64_t tag) {
       places_.erase(id);
     }
     waiting_[side].erase(found);
+    speed_[side].end(0, now);
     return true;
   }
   return false;
@@ -282,6 +286,8 @@ StoreStats SimulatedDisk::stats() const {
   StoreStats stats;
   stats.kind = "simulated";
   stats.dirs = {dir_};
+  stats.dirs[0].write_bytes_s = speed_[writes].bytes_s();
+  stats.dirs[0].read_bytes_s = speed_[reads].bytes_s();
   stats.written_bytes = dir_.written_bytes;
   stats.read_bytes = dir_.read_bytes;
   stats.slots_in_use = places_.size();

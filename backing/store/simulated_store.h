@@ -18,6 +18,7 @@
 #include "backing/store/file_store.h"
 #include "backing/store/sum.h"
 #include "firn/store.h"
+#include "firn/throughput.h"
 
 namespace firn {
 
@@ -81,6 +82,7 @@ class SimulatedDisk final : public SimulatedStore {
   std::array<uint64_t, 2> free_ns_{};           // when the direction was last free
   mutable std::deque<Done> done_;               // in the order they fall due
   StoreDirStats dir_;
+  Throughput speed_[2];  // by side
   uint64_t slot_bytes_ = 0, reread_ = 0, corrupt_ = 0;
 };
 

@@ -45,6 +45,8 @@ struct StoreDirStats {
   uint64_t file_bytes = 0;      // preallocated
   std::string trouble;          // last ENOSPC / EIO / EFBIG in words, empty when none
   bool writable = true;         // false after such an error: no new slot is placed here
+  double write_bytes_s = 0;     // measured lately, while there was something to do; 0: not known
+  double read_bytes_s = 0;
 };
 
 struct StoreStats {

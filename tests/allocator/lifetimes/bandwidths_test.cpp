@@ -40,18 +40,18 @@ TEST(Bandwidths, little_says_nothing) {
 }
 
 TEST(Bandwidths, are_forgotten_slowly) {
-  Bandwidths b(1000 * ms);
+  firn::Throughput way(1000 * ms);
   uint64_t now = 0;
   const auto move = [&](uint64_t took, int times) {
     for (int i = 0; i < times; ++i) {
-      b.begin(Channel::host_in, now);
-      b.end(Channel::host_in, 10 * mib, now += took);
+      way.begin(now);
+      way.end(10 * mib, now += took);
     }
   };
   move(10 * ms, 200);   // 1000 MiB/s for 2 s
-  EXPECT_NEAR(b.bytes_s(Channel::host_in), 1000.0 * mib, 1.0 * mib);
+  EXPECT_NEAR(way.bytes_s(), 1000.0 * mib, 1.0 * mib);
   move(20 * ms, 5);     // half as fast for 0.1 s
-  EXPECT_GT(b.bytes_s(Channel::host_in), 900.0 * mib);
+  EXPECT_GT(way.bytes_s(), 900.0 * mib);
   move(20 * ms, 200);   // and for 4 s
-  EXPECT_NEAR(b.bytes_s(Channel::host_in), 500.0 * mib, 15.0 * mib);
+  EXPECT_NEAR(way.bytes_s(), 500.0 * mib, 15.0 * mib);
 }

@@ -57,6 +57,19 @@ TEST(SimulatedStore, bandwidth_is_shared_and_directions_are_apart) {
   EXPECT_TRUE(holds(disk.piece(2), 2));
 }
 
+TEST(SimulatedStore, its_speed_is_measured) {
+  Disk disk(round_numbers());
+  std::vector<Slot> slots;
+  for (uint64_t i = 0; i < 31; ++i) slots.push_back(disk.filled(i));
+  EXPECT_EQ(disk.store->stats().dirs[0].write_bytes_s, 0) << "too little to say";
+  slots.push_back(disk.filled(31));
+  for (Slot slot : slots)
+    (void)read_now(*disk.store, disk.clock, slot, disk.piece(1));
+  const StoreDirStats dir = disk.store->stats().dirs[0];
+  EXPECT_NEAR(dir.write_bytes_s, round_numbers().write_bytes_s, 1);
+  EXPECT_NEAR(dir.read_bytes_s, round_numbers().read_bytes_s, 1);
+}
+
 TEST(SimulatedStore, memory_is_not_filled_before_its_time) {
   Disk disk(round_numbers());
   Slot slot = disk.filled(1);

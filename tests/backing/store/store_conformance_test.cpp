@@ -101,6 +101,24 @@ TEST_P(StoreConformance, bytes_come_back) {
   EXPECT_EQ(stats.reread + stats.corrupt, 0u);
 }
 
+TEST_P(StoreConformance, each_directory_is_measured) {
+  const size_t dirs = GetParam() == Kind::simulated ? 1 : 2, bytes = 1u << 20;
+  open(dirs, SIZE_MAX);
+  add_staging(open_, 16u << 20);
+  std::span<std::byte> data = open_.staging->bytes().subspan(0, bytes);
+  for (size_t i = 0; i < dirs * 40; ++i) {
+    const Slot slot = reserve(bytes);
+    ASSERT_EQ(write_now(store(), clock(), slot, data).error.code, Code::ok);
+    ASSERT_EQ(read_now(store(), clock(), slot, data).error.code, Code::ok);
+  }
+  const StoreStats stats = store().stats();
+  ASSERT_EQ(stats.dirs.size(), dirs);
+  for (const StoreDirStats& dir : stats.dirs) {
+    EXPECT_GT(dir.write_bytes_s, 1e6) << dir.dir;
+    EXPECT_GT(dir.read_bytes_s, 1e6) << dir.dir;
+  }
+}
+
 TEST_P(StoreConformance, nonsense_is_refused) {
   for (size_t bytes :
        {size_t{0}, size_t{1}, size_t{4095}, size_t{4097}, (size_t{1} << 30) + 4096}) {

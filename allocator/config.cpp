@@ -191,7 +191,7 @@ const Entry table[] = {
      [](Config& c, std::string_view v) { return take_fraction(c.watch_fraction, v); },
      [](const Config& c) { return show_fraction(c.watch_fraction); }},
     {{"spare", "fraction", "0.0625",
-      "lifetimes write so much of the budget ahead beyond what is foreseen to lack",
+      "lifetimes write at most so much of the budget ahead beyond what is foreseen to lack",
       "0 writes least to the SSD, at a little time"},
      [](Config& c, std::string_view v) { return take_fraction(c.spare_fraction, v); },
      [](const Config& c) { return show_fraction(c.spare_fraction); }},

@@ -1,0 +1,130 @@
+// Locks: the one between the caller, which watches the deadline, and the threads that search.
+#include "allocator/layout/layout.h"
+
+#include <algorithm>
+#include <condition_variable>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <numeric>
+#include <thread>
+
+#include "allocator/layout/part.h"
+#include "allocator/layout/problem.h"
+
+namespace firn::layout {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using Parts = std::vector<std::unique_ptr<Part>>;
+
+/// Parts may lie over each other: as high as the goal is good enough for each of them.
+Parts make_parts(Problem problem, const Options& options) {
+  const uint64_t goal = std::max(options.capacity, problem.load);
+  std::vector<std::vector<uint32_t>> members = independent_parts(problem);
+  Parts parts;
+  parts.reserve(members.size());
+  for (std::vector<uint32_t>& each : members) {
+    Problem part = members.size() == 1 ? std::move(problem) : make_part(problem, each);
+    parts.push_back(std::make_unique<Part>(std::move(part), std::move(each), goal, options.seed));
+  }
+  return parts;
+}
+
+/// Threads that take steps of the parts that are not done, in turn, until all are or time is up.
+class Crew {
+ public:
+  explicit Crew(const Parts& parts) : parts_(parts) {}
+
+  void work(unsigned threads, Clock::time_point end) {
+    working_ = threads;
+    std::vector<std::jthread> all;
+    const auto stop = [&] { stop_.store(true, std::memory_order_relaxed); };
+    try {
+      for (unsigned i = 0; i < threads; ++i) all.emplace_back([this] { run(); });
+    } catch (...) {
+      stop();
+      throw;
+    }
+    {
+      std::unique_lock lock(mutex_);
+      changed_.wait_until(lock, end, [&] { return working_ == 0; });
+      stop();
+    }
+    all.clear();
+    if (failed_) std::rethrow_exception(failed_);
+  }
+
+ private:
+  void run() {
+    std::exception_ptr failed;
+    try {
+      take_steps();
+    } catch (...) {
+      failed = std::current_exception();
+    }
+    const std::lock_guard lock(mutex_);
+    if (failed) failed_ = failed;
+    if (failed) stop_.store(true, std::memory_order_relaxed);
+    if (--working_ == 0) changed_.notify_one();
+  }
+  void take_steps() {
+    // A few steps of a part at a time: what a search is built from is of one part.
+    constexpr int steps_in_turn = 64;
+    Part::Bench bench;
+    for (bool left = true; left;) {
+      left = false;
+      for (const std::unique_ptr<Part>& part : parts_)
+        for (int step = 0; step < steps_in_turn && !part->done(); ++step) {
+          if (stop_.load(std::memory_order_relaxed)) return;
+          left = true;
+          part->step(bench, stop_);
+        }
+    }
+    // What other threads still try is of no use.
+    stop_.store(true, std::memory_order_relaxed);
+  }
+
+  const Parts& parts_;
+  std::atomic<bool> stop_{false};
+  std::mutex mutex_;  // guards what follows
+  std::condition_variable changed_;
+  unsigned working_ = 0;
+  std::exception_ptr failed_;
+};
+
+}  // namespace
+
+Layout solve(std::span<const Buffer> buffers, const Options& options) {
+  const Clock::time_point begin = Clock::now();
+  Problem problem = make_problem(buffers);
+  Layout layout;
+  layout.load = problem.load;
+  layout.offsets.resize(buffers.size());
+  Parts parts = make_parts(std::move(problem), options);
+  std::erase_if(parts, [&](const std::unique_ptr<Part>& part) {
+    // Most parts of many are done at once.
+    if (!part->done()) return false;
+    for (size_t i = 0; i < part->members().size(); ++i)
+      layout.offsets[part->members()[i]] = part->offsets()[i];
+    layout.height = std::max(layout.height, part->height());
+    return true;
+  });
+  const unsigned threads =
+      options.threads ? options.threads : std::max(1u, std::thread::hardware_concurrency());
+  if (!parts.empty()) {
+    const Clock::duration most = Clock::time_point::max() - begin;
+    Crew(parts).work(threads, begin + std::min<Clock::duration>(options.deadline, most));
+  }
+  bool proven = true;
+  for (const std::unique_ptr<Part>& part : parts) {
+    for (size_t i = 0; i < part->members().size(); ++i)
+      layout.offsets[part->members()[i]] = part->offsets()[i];
+    layout.height = std::max(layout.height, part->height());
+    proven = proven && (part->proven() || part->height() <= layout.load);
+  }
+  layout.optimal = layout.height == layout.load || proven;
+  return layout;
+}
+
+}  // namespace firn::layout

@@ -10,9 +10,9 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
-#include <fstream>
 #include <thread>
 
+#include "allocator/command/output.h"
 #include "allocator/command/plotter.h"
 #include "allocator/command/report.h"
 #include "allocator/command/simulate_result.h"
@@ -28,6 +28,11 @@ constexpr int status_failed = 1;  // the simulated program did not come to its e
 
 int refuse_simulate(const std::string& text, int status = status_bad_input) {
   return refuse("simulate: " + text, status);
+}
+
+int print_simulate(const std::string& text) {
+  Result<void> done = print(text);
+  return done ? status_ok : refuse_simulate(done.error().text, status_failed);
 }
 
 /// One line on standard error that is written over, when that is a terminal and it takes a while.
@@ -75,24 +80,6 @@ Result<Json> run_once(const simulate::MachineOptions& options, const SimulatePla
   return simulate_json(*result);
 }
 
-Result<void> write_file(const char* option, const std::string& path, const std::string& text) {
-  std::ofstream out(path, std::ios::trunc | std::ios::binary);
-  out << text;
-  out.close();
-  if (out) return {};
-  return make_error(Code::io, errno, fmt::format("{} {}: {}", option, path, std::strerror(errno)));
-}
-
-int print(const std::string& text) {
-  if (std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0)
-    return status_ok;
-  return refuse_simulate(fmt::format("standard output: {}", std::strerror(errno)), status_failed);
-}
-
-std::string dumped(const Json& json) {
-  return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
-}
-
 int simulate_once(const SimulateOptions& options, const SimulatePlan& plan,
                   const simulate::ProgramTrace& trace, const std::optional<Plotter>& plotter) {
   if (Result<void> fits = trace.check_fits(plan.machine.gpu_bytes); !fits)
@@ -109,7 +96,7 @@ int simulate_once(const SimulateOptions& options, const SimulatePlan& plan,
     done = write_file("--timeline", plan.timeline, chrome_trace(timeline, trace));
   if (done && plotter) done = plotter->draw(plot_data(timeline), plan.plot);
   if (!done) return refuse_simulate(done.error().text, status_failed);
-  return print(options.json
+  return print_simulate(options.json
                    ? dumped(*result)
                    : simulate_text(*result, plan, options.prefix, trace.kernels.size()));
 }
@@ -200,7 +187,7 @@ int simulate_sweep(const SimulateOptions& options, const SimulatePlan& plan,
     if (Result<void> done = plotter->draw(data.dump(), plan.plot); !done)
       return refuse_simulate(done.error().text, status_failed);
   }
-  return print(options.json ? dumped({{"sweep", *points}}) : sweep_text(*points));
+  return print_simulate(options.json ? dumped({{"sweep", *points}}) : sweep_text(*points));
 }
 
 }  // namespace

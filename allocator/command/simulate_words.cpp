@@ -2,15 +2,13 @@
 #include "allocator/command/simulate_words.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <charconv>
 #include <cmath>
-#include <cstring>
 #include <filesystem>
 
+#include "allocator/command/output.h"
 #include "allocator/command/places.h"
 #include "allocator/config.h"
 
@@ -92,19 +90,6 @@ Result<std::vector<uint64_t>> sweep_of(const std::string& word) {
   return budgets;
 }
 
-Result<std::string> output_path(const char* option, const std::string& file) {
-  std::error_code error;
-  const std::filesystem::path path = std::filesystem::absolute(file, error);
-  if (file.empty() || error)
-    return bad(fmt::format("{} {}: is no file's name", option, quote_word(file)));
-  if (std::filesystem::is_directory(path, error))
-    return bad(fmt::format("{} {}: is a directory", option, quote_word(file)));
-  if (::access(path.parent_path().c_str(), W_OK) != 0)
-    return bad(fmt::format("{} {}: cannot write in {}: {}", option, quote_word(file),
-                           path.parent_path().string(), std::strerror(errno)));
-  return path.string();
-}
-
 Result<void> take_machine(const SimulateOptions& options, simulate::MachineOptions& machine) {
   const std::optional<std::filesystem::path> library = find_library("software/libcuda.so.1");
   if (!library) {
@@ -131,7 +116,7 @@ Result<void> take_machine(const SimulateOptions& options, simulate::MachineOptio
         {"--ssd-write", &options.ssd_write, &machine.ssd_write_bytes_s},
         {"--pcie", &options.pcie, &machine.link_bytes_s}})
     if (Result<void> done = take_bandwidth(option, *word, *to); !done) return done;
-  Result<uint64_t> latency = parse_time(options.ssd_latency);
+  Result<uint64_t> latency = parse_time(options.ssd_latency, latency_ns_most);
   if (!latency) return bad("--ssd-latency: " + latency.error().text);
   machine.ssd_latency_ns = *latency;
   Result<unsigned> ssds = count_between("--ssds", options.ssds, 1, ssds_most);
@@ -170,7 +155,7 @@ Result<double> parse_bandwidth(std::string_view word) {
   return value;
 }
 
-Result<uint64_t> parse_time(std::string_view word) {
+Result<uint64_t> parse_time(std::string_view word, uint64_t ns_most) {
   double value = 0;
   const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), value);
   const std::string_view unit(end, static_cast<size_t>(word.data() + word.size() - end));
@@ -182,8 +167,8 @@ Result<uint64_t> parse_time(std::string_view word) {
                                                     : 0;
   if (error != std::errc() || scale == 0 || !std::isfinite(value) || value < 0)
     return bad(quote_word(word) + " is no time; write 20us, 700ns or 1ms");
-  if (value * scale > static_cast<double>(latency_ns_most))
-    return bad(quote_word(word) + " is more than 1s");
+  if (value * scale > static_cast<double>(ns_most))
+    return bad(fmt::format("{} is more than {}s", quote_word(word), ns_most / 1'000'000'000));
   return static_cast<uint64_t>(std::llround(value * scale));
 }
 

@@ -24,7 +24,7 @@ Result<SimulatePlan> parse_simulate(const SimulateOptions& options);
 
 /// "3.2GiB/s", "7GB/s": bytes per second.
 Result<double> parse_bandwidth(std::string_view word);
-/// "20us", "0", "1.5ms": nanoseconds.
-Result<uint64_t> parse_time(std::string_view word);
+/// "20us", "0", "1.5ms": nanoseconds, at most `ns_most` (whole seconds).
+Result<uint64_t> parse_time(std::string_view word, uint64_t ns_most);
 
 }  // namespace firn::command

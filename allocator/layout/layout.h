@@ -34,11 +34,12 @@ inline constexpr uint64_t load_max_of_many = uint64_t{1} << 59;
 /// Buffers, and the two ends of each, are numbered in 32 bits.
 inline constexpr size_t buffers_max = size_t{1} << 30;
 
-/// The largest sum of sizes alive at once, and the first time at which it is reached. No layout is
-/// lower. 0 at 0 without buffers.
+/// The largest sum of sizes alive at once, the first time at which it is reached, and a buffer that
+/// begins then. No layout is lower. All 0 without buffers.
 struct Load {
   uint64_t bytes = 0;
   uint64_t time = 0;
+  size_t buffer = 0;
 };
 
 /// Why solve() cannot take an instance: lower is not below upper; the size is 0 or above size_max;

@@ -102,7 +102,7 @@ Examined examine(std::span<const Buffer> buffers) {
     const uint64_t size = buffers[edge.buffer].size;
     alive = edge.begins ? alive + size : alive - size;
     if (alive > load_max) return wrong(Trouble::Kind::load, edge.buffer);
-    if (alive > examined.load.bytes) examined.load = {alive, edge.time};
+    if (alive > examined.load.bytes) examined.load = {alive, edge.time, edge.buffer};
   }
   return examined;
 }

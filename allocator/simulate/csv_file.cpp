@@ -29,7 +29,7 @@ CsvFile::CsvFile(CsvFile&& other) noexcept
     : path_(std::move(other.path_)), fd_(std::exchange(other.fd_, -1)),
       file_bytes_(other.file_bytes_), line_(other.line_), buffer_(std::move(other.buffer_)),
       at_(other.at_), end_(other.end_), all_read_(other.all_read_),
-      columns_(other.columns_), places_(std::move(other.places_)) {}
+      names_(std::move(other.names_)), places_(std::move(other.places_)) {}
 // fields_ are the header's, and forgotten
 
 CsvFile::~CsvFile() {
@@ -62,7 +62,7 @@ Result<CsvFile> CsvFile::open(const std::string& path, std::vector<std::string_v
       return file.wrong(fmt::format("column \"{}\" twice in the header", column));
     file.places_.push_back(static_cast<size_t>(found - file.fields_.begin()));
   }
-  file.columns_ = file.fields_.size();
+  file.names_.assign(file.fields_.begin(), file.fields_.end());
   return file;
 }
 
@@ -134,12 +134,12 @@ Result<bool> CsvFile::next() {
   Result<bool> more = next_line(line);
   if (!more || !*more) return more;
   if (Result<void> done = split(line); !done) return done.error();
-  if (fields_.size() != columns_)
-    return wrong(fmt::format("{} fields, the header has {}", fields_.size(), columns_));
+  if (fields_.size() != names_.size())
+    return wrong(fmt::format("{} fields, the header has {}", fields_.size(), names_.size()));
   return true;
 }
 
-Result<uint64_t> positive_number(std::string_view word, uint64_t most) {
+Result<uint64_t> whole_number(std::string_view word, uint64_t most) {
   const auto trouble = [&](const char* what) {
     return make_error(Code::invalid_argument, 0, quote_word(word) + " " + what);
   };
@@ -148,7 +148,13 @@ Result<uint64_t> positive_number(std::string_view word, uint64_t most) {
   if (word.starts_with('-')) return trouble("is negative");
   if (word.empty() || end != word.data() + word.size()) return trouble("is not a whole number");
   if (error == std::errc::result_out_of_range || value > most) return trouble("is too large");
-  if (value == 0) return trouble("is zero");
+  return value;
+}
+
+Result<uint64_t> positive_number(std::string_view word, uint64_t most) {
+  Result<uint64_t> value = whole_number(word, most);
+  if (value && *value == 0)
+    return make_error(Code::invalid_argument, 0, quote_word(word) + " is zero");
   return value;
 }
 

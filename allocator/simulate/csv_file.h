@@ -25,6 +25,8 @@ class CsvFile {
   Result<bool> next();
   /// The field of columns[index] in the present line. Valid until next().
   std::string_view field(size_t index) const { return fields_[places_[index]]; }
+  /// The header's columns, all of them, as they come.
+  const std::vector<std::string>& names() const { return names_; }
   uint64_t line() const { return line_; }
   uint64_t file_bytes() const { return file_bytes_; }
   /// An error that begins with "FILE:LINE: ", of the present line or of `line`.
@@ -47,11 +49,13 @@ class CsvFile {
   bool all_read_ = false;
   std::vector<std::string_view> fields_;
   std::string unquoted_;         // what quoted fields of the present line point to
-  size_t columns_ = 0;           // of the header
+  std::vector<std::string> names_;
   std::vector<size_t> places_;   // of columns among the fields
 };
 
-/// A whole number from 1 to `most`, in plain digits. The error has no file and line.
+/// A whole number up to `most`, in plain digits. The error has no file and line.
+Result<uint64_t> whole_number(std::string_view word, uint64_t most);
+/// The same, from 1 on.
 Result<uint64_t> positive_number(std::string_view word, uint64_t most);
 
 }  // namespace firn::simulate

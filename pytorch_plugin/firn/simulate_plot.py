@@ -1,4 +1,4 @@
-"""Draws what `firn simulate` found, as JSON on standard input, into a PNG file.
+"""Draws what `firn simulate` or `firn layout` found, as JSON on standard input, into a PNG file.
 
 Run by the command, as a file: simulate_plot.py FILE.png, or --check (is matplotlib there?).
 """
@@ -78,6 +78,32 @@ def draw_sweep(data, path):
     figure.savefig(path, dpi=120)
 
 
+def draw_layout(data, path):
+    plt = pyplot()
+    from matplotlib.collections import PolyCollection
+    figure, axes = plt.subplots(figsize=(11, 6))
+    corners = [[(lower, offset), (upper, offset), (upper, offset + size), (lower, offset + size)]
+               for lower, upper, offset, size in data["buffers"]]
+    shades = plt.get_cmap("Blues")
+    colors = [shades(0.3 + 0.5 * (index * 0.618 % 1)) for index in range(len(corners))]
+    axes.add_collection(PolyCollection(
+        corners, facecolors=colors, edgecolors="white", linewidths=0.3 if len(corners) < 5000 else 0))
+    axes.axhline(data["load"], color="black", linewidth=0.8, label="load: no layout is lower")
+    axes.axhline(data["height"], color="#c0392b", linewidth=0.8, linestyle="--", label="height")
+    axes.set_xlim(data["begin"], data["end"])
+    axes.set_ylim(0, data["height"] * 1.05)
+    axes.set_xlabel("time")
+    axes.set_ylabel("address")
+    if data["left_out"]:
+        axes.set_title(f"the largest {len(corners)} buffers, {data['left_out']} smaller left out")
+    axes.legend(loc="upper right", framealpha=0.9)
+    figure.tight_layout()
+    figure.savefig(path, dpi=120)
+
+
+DRAWN = {"sweep": draw_sweep, "timeline": draw_timeline, "layout": draw_layout}
+
+
 def main(words):
     if len(words) != 1:
         return "usage: simulate_plot.py FILE.png | --check"
@@ -86,7 +112,7 @@ def main(words):
             pyplot()
             return 0
         data = json.load(sys.stdin)
-        (draw_sweep if data["kind"] == "sweep" else draw_timeline)(data, words[0])
+        DRAWN[data["kind"]](data, words[0])
     except ImportError as error:
         return f"{error.name or error} is missing"
     except OSError as error:

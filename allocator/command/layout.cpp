@@ -1,0 +1,195 @@
+// Locks: none.
+#include "allocator/command/layout.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <chrono>
+#include <nlohmann/json.hpp>
+#include <numeric>
+#include <thread>
+#include <vector>
+
+#include "allocator/command/layout_file.h"
+#include "allocator/command/output.h"
+#include "allocator/command/plotter.h"
+#include "allocator/command/report.h"
+#include "allocator/command/simulate_words.h"
+#include "allocator/config.h"
+#include "allocator/layout/layout.h"
+
+namespace firn::command {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using Clock = std::chrono::steady_clock;
+constexpr int status_failed = 1;  // the capacity was not reached, or a file was not written
+constexpr uint64_t deadline_ns_most = 86'400'000'000'000;
+constexpr unsigned threads_most = 1024;
+constexpr size_t drawn_most = 20'000;
+
+Error bad(std::string text) { return make_error(Code::invalid_argument, 0, std::move(text)); }
+
+int refuse_layout(const std::string& text, int status = status_bad_input) {
+  return refuse("layout: " + text, status);
+}
+
+struct LayoutPlan {
+  layout::Options solve;
+  std::string out, plot;  // absolute paths; empty: not wanted
+};
+
+Result<uint64_t> number_of(const char* option, const std::string& word, uint64_t least,
+                           uint64_t most) {
+  uint64_t value = 0;
+  const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), value);
+  if (error != std::errc() || end != word.data() + word.size() || value < least || value > most)
+    return bad(fmt::format("{}: {} is not a whole number from {} to {}", option, quote_word(word),
+                           least, most));
+  return value;
+}
+
+Result<LayoutPlan> parse_layout(const LayoutOptions& options) {
+  LayoutPlan plan;
+  if (options.capacity) {
+    Result<uint64_t> bytes = parse_size(*options.capacity);
+    if (!bytes) return bad("--capacity: " + bytes.error().text);
+    plan.solve.capacity = *bytes;
+  }
+  Result<uint64_t> deadline = parse_time(options.deadline, deadline_ns_most);
+  if (!deadline) return bad("--deadline: " + deadline.error().text);
+  plan.solve.deadline = std::chrono::nanoseconds(static_cast<int64_t>(*deadline));
+  Result<uint64_t> seed = number_of("--seed", options.seed, 0, ~uint64_t{0});
+  if (!seed) return seed.error();
+  plan.solve.seed = *seed;
+  plan.solve.threads = std::clamp(std::thread::hardware_concurrency(), 1u, threads_most);
+  if (options.threads) {
+    Result<uint64_t> threads = number_of("--threads", *options.threads, 1, threads_most);
+    if (!threads) return threads.error();
+    plan.solve.threads = static_cast<unsigned>(*threads);
+  }
+  for (const auto& [option, given, to] :
+       {std::tuple{"-o", &options.out, &plan.out}, {"--plot", &options.plot, &plan.plot}}) {
+    if (!*given) continue;
+    Result<std::string> path = output_path(option, **given);
+    if (!path) return path.error();
+    *to = *path;
+  }
+  return plan;
+}
+
+std::string plot_data(const LayoutFile& file, const layout::Layout& layout) {
+  const std::span<const layout::Buffer> buffers = file.buffers();
+  std::vector<uint32_t> drawn(buffers.size());
+  std::iota(drawn.begin(), drawn.end(), 0u);
+  const auto area = [&](uint32_t i) {
+    return static_cast<double>(buffers[i].upper - buffers[i].lower) *
+           static_cast<double>(buffers[i].size);
+  };
+  if (drawn.size() > drawn_most) {
+    std::nth_element(drawn.begin(), drawn.begin() + drawn_most, drawn.end(),
+                     [&](uint32_t a, uint32_t b) { return area(a) > area(b); });
+    drawn.resize(drawn_most);
+  }
+  Json data = {{"kind", "layout"}, {"height", layout.height}, {"load", layout.load}};
+  data["left_out"] = buffers.size() - drawn.size();
+  uint64_t begin = buffers[0].lower, end = buffers[0].upper;
+  for (const layout::Buffer& buffer : buffers) {
+    begin = std::min(begin, buffer.lower);
+    end = std::max(end, buffer.upper);
+  }
+  data["begin"] = begin;
+  data["end"] = end;
+  Json& corners = data["buffers"] = Json::array();
+  for (uint32_t i : drawn)
+    corners.push_back({buffers[i].lower, buffers[i].upper, layout.offsets[i], buffers[i].size});
+  return data.dump();
+}
+
+std::string layout_text(const LayoutFile& file, const layout::Layout& layout, double seconds) {
+  return fmt::format(
+      "{} buffers, load {} bytes at time {}\nheight {} bytes, {:.6f} x the load{}, in {:.3f} s\n",
+      file.buffers().size(), layout.load, file.load().time, layout.height,
+      static_cast<double>(layout.height) / static_cast<double>(layout.load),
+      layout.optimal ? " (no layout is lower)" : "", seconds);
+}
+
+/// Files first: what is printed says that they are there.
+int hand_over(const LayoutOptions& options, const LayoutPlan& plan, const LayoutFile& file,
+              const std::optional<Plotter>& plotter, const layout::Layout& layout,
+              double seconds) {
+  Result<void> done;
+  if (!plan.out.empty()) done = write_file("-o", plan.out, file.with_offsets(layout.offsets));
+  if (done && plotter) done = plotter->draw(plot_data(file, layout), plan.plot);
+  if (!done) return refuse_layout(done.error().text, status_failed);
+  Json json = {{"height", layout.height},   {"load", layout.load},
+               {"seconds", seconds},        {"buffers", file.buffers().size()},
+               {"load_time", file.load().time}, {"optimal", layout.optimal}};
+  const bool reached = !options.capacity || layout.height <= plan.solve.capacity;
+  if (options.capacity) json["capacity_reached"] = reached;
+  if (done = print(options.json ? dumped(json) : layout_text(file, layout, seconds)); !done)
+    return refuse_layout(done.error().text, status_failed);
+  if (reached) return status_ok;
+  return refuse_layout(
+      fmt::format("--capacity {} was not reached: height {} {}", plan.solve.capacity,
+                  layout.height,
+                  layout.optimal ? "is proven to be the lowest"
+                                 : fmt::format("after {:.3f} s (--deadline gives more)", seconds)),
+      status_failed);
+}
+
+}  // namespace
+
+CLI::App* add_layout(CLI::App& app, LayoutOptions& options) {
+  CLI::App* sub = app.add_subcommand(
+      "layout", "Give buffers with known lifetimes addresses: how little memory holds them?");
+  sub->add_option("INSTANCE.csv", options.instance,
+                  "columns id, lower, upper, size: alive in [lower, upper), size in bytes")
+      ->required()
+      ->type_name("");
+  const auto add = [&](const char* name, auto& to, const std::string& meaning, const char* type) {
+    sub->add_option(name, to, meaning)->type_name(type);
+  };
+  add("--capacity", options.capacity,
+      "end at the first layout of at most this height (else at the lowest)", "SIZE");
+  add("--deadline", options.deadline, "time for reading and searching, at most a day [10s]",
+      "TIME");
+  add("--seed", options.seed, "of the orders that are tried [0]", "N");
+  add("--threads", options.threads, "that search [one for each core]", "N");
+  add("-o,--output", options.out, "writes the instance with the column `offset`", "FILE.csv");
+  add("--plot", options.plot, "draws the layout: time across, addresses up", "FILE.png");
+  sub->add_flag("--json", options.json, "height, load and seconds as JSON");
+  sub->footer(
+      "No layout is lower than the load, the largest sum of sizes alive at once: the search ends\n"
+      "there, where nothing lower is proven to exist, or at the deadline with the best so far.\n"
+      "One thread and a seed: the same layout again, unless the deadline cut it short.\n"
+      "Exit status 2: something here was refused; 1: the capacity was not reached.");
+  return sub;
+}
+
+int layout(const LayoutOptions& options) {
+  const Clock::time_point begin = Clock::now();
+  Result<LayoutPlan> plan = parse_layout(options);
+  if (!plan) return refuse_layout(plan.error().text);
+  std::optional<Plotter> plotter;
+  if (!plan->plot.empty()) {
+    Result<Plotter> found = Plotter::find();
+    if (!found) return refuse_layout("--plot: " + found.error().text);
+    plotter = std::move(*found);
+  }
+  Result<LayoutFile> file = LayoutFile::read(options.instance);
+  if (!file) return refuse_layout(file.error().text);
+  const layout::Load load = file->load();
+  if (options.capacity && plan->solve.capacity < load.bytes)
+    return refuse_layout(fmt::format(
+        "{}: --capacity {} is below the load: {} bytes are alive at time {}",
+        file->place(load.buffer), plan->solve.capacity, load.bytes, load.time));
+  layout::Options solve = plan->solve;
+  solve.deadline = std::max(solve.deadline - (Clock::now() - begin), std::chrono::nanoseconds(0));
+  const layout::Layout found = layout::solve(file->buffers(), solve);
+  const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
+  return hand_over(options, *plan, *file, plotter, found, seconds);
+}
+
+}  // namespace firn::command

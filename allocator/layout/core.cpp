@@ -10,10 +10,12 @@
 namespace firn::layout {
 namespace {
 
-/// Of an attempt: two for each item, at times more, so that in the end everything is tried.
+constexpr uint64_t fewest_every = 3;
+
+/// Of an attempt: 1.5 for each item, at times more, so that in the end everything is tried.
 uint64_t branches_of(size_t items, uint64_t number) {
   constexpr uint64_t longer_every = 8, doublings_max = 40;
-  uint64_t branches = 2 * items + 16;
+  uint64_t branches = items + items / 2 + 16;
   if (number % longer_every == longer_every - 1) {
     const auto doublings = static_cast<uint64_t>(std::countr_zero(number / longer_every + 1)) + 1;
     branches <<= std::min(doublings, doublings_max);
@@ -53,6 +55,8 @@ Search::Outcome CoreSearch::attempt(uint64_t height, double nearness, uint64_t s
   if (!core.search) return Search::Outcome::gave_up;
   const Search::Outcome outcome =
       core.search->attempt(height, search_order(core.problem, seed, number),
+                           number % fewest_every == 1 ? Search::Branching::fewest
+                                                      : Search::Branching::smallest_share,
                            branches_of(core.items.size(), number));
   if (outcome != Search::Outcome::found) return outcome;
   offsets_.assign(problem_.items.size(), nowhere);

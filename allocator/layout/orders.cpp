@@ -27,7 +27,8 @@ constexpr double skyline_chances[] = {0.1, 0.5, 0.2, 1, 2};
 
 // Without any order, and with ones that chance may overrule.
 constexpr Weights search_weights[] = {
-    {0, 0, 0, 1, false}, {1, 0, 0, 3, false}, {0, 0, 0, 1, false}, {1, 1, 0, 3, false}};
+    {0, 0, 0, 1, false}, {1, 1, 0, 3, false}, {0, 0, 0, 1, false}, {0, 0, 0, 1, false},
+    {1, 0, 0, 3, false}};
 
 std::vector<uint32_t> ranked(const Problem& problem, const Weights& weights,
                              std::mt19937_64& random) {

@@ -15,6 +15,7 @@ namespace {
 /// Items times sections: what a search keeps in memory is of this order.
 constexpr uint64_t searched_lifetimes_max = 10'000'000;
 constexpr uint64_t searches_per_skyline = 15;
+constexpr uint64_t core_every = 4, searches_per_height = 12;
 constexpr double nearnesses[] = {0.97, 0.9, 0.99, 0.8};
 
 }  // namespace
@@ -56,10 +57,10 @@ void Part::skyline_step(uint64_t number, const std::atomic<bool>& stop) {
 void Part::search_step(uint64_t number, Bench& bench, const std::atomic<bool>& stop) {
   if (bench.part != this) bench = {this, std::make_unique<CoreSearch>(problem_, stop)};
   const uint64_t height = height_to_try(number);
-  // Every other time all of it, where that is small enough.
-  const double nearness = searched_whole_ && number % 2 == 0
+  // Mostly all of it, where that is small enough.
+  const double nearness = searched_whole_ && number % core_every != 0
                               ? 0
-                              : nearnesses[number / 2 % std::size(nearnesses)];
+                              : nearnesses[number / core_every % std::size(nearnesses)];
   switch (bench.core->attempt(height, nearness, seed_, number)) {
     case Search::Outcome::found: return take_offsets(bench.core->offsets());
     case Search::Outcome::none: return prove_impossible(height);
@@ -71,7 +72,7 @@ uint64_t Part::height_to_try(uint64_t number) {
   const std::lock_guard lock(mutex_);
   const uint64_t least = impossible_end_, most = std::max(least, height_ - 1);
   // As tight as possible can be easier than loose.
-  const uint64_t turn = number / 2 % 4;
+  const uint64_t turn = number / searches_per_height % 4;
   if (goal_ > least) return turn == 3 ? least : std::min(goal_, most);
   if (turn == 0) return least;
   return turn == 1 ? most : least + (most - least) / (turn == 2 ? 8 : 2);

@@ -33,6 +33,49 @@ Search::Search(const Problem& problem, const std::atomic<bool>& stop)
     begin = end;
   }
   is_dirty_.assign(problem.sections(), 0);
+  list_neighbours();
+  list_left();
+}
+
+void Search::list_neighbours() {
+  const std::vector<Item>& items = problem_.items;
+  const auto each_neighbour = [&](uint32_t index, const auto& visit) {
+    for (uint32_t other : sections_.alive(items[index].first))
+      if (other != index) visit(other);
+    for (uint32_t s = items[index].first + 1; s < items[index].last; ++s)
+      for (uint32_t other : sections_.beginning(s)) visit(other);
+  };
+  neighbours_begin_.assign(items.size() + 1, 0);
+  for (uint32_t i = 0; i < items.size(); ++i)
+    each_neighbour(i, [&](uint32_t other) { ++neighbours_begin_[other + 1]; });
+  std::partial_sum(neighbours_begin_.begin(), neighbours_begin_.end(), neighbours_begin_.begin());
+  neighbours_.resize(neighbours_begin_.back());
+  std::vector<uint32_t> by_size(items.size());
+  std::iota(by_size.begin(), by_size.end(), 0u);
+  std::stable_sort(by_size.begin(), by_size.end(),
+                   [&](uint32_t a, uint32_t b) { return items[a].size < items[b].size; });
+  std::vector<size_t> ends(neighbours_begin_.begin(), neighbours_begin_.end() - 1);
+  for (uint32_t i : by_size)
+    each_neighbour(i, [&](uint32_t other) { neighbours_[ends[other]++] = i; });
+}
+
+void Search::list_left() {
+  const std::vector<Item>& items = problem_.items;
+  left_begin_.assign(problem_.sections() + 1, 0);
+  for (uint32_t s = 0; s < problem_.sections(); ++s)
+    left_begin_[s + 1] = left_begin_[s] + sections_.alive(s).size();
+  left_.resize(left_begin_.back());
+  places_begin_.assign(items.size() + 1, 0);
+  for (size_t i = 0; i < items.size(); ++i)
+    places_begin_[i + 1] = places_begin_[i] + (items[i].last - items[i].first);
+  places_.resize(places_begin_.back());
+  for (uint32_t s = 0; s < problem_.sections(); ++s) {
+    const std::span<const uint32_t> alive = sections_.alive(s);
+    for (uint32_t at = 0; at < alive.size(); ++at) {
+      left_[left_begin_[s] + at] = alive[at];
+      places_[places_begin_[alive[at]] + s - items[alive[at]].first] = at;
+    }
+  }
 }
 
 void Search::reset(uint64_t height, std::span<const uint32_t> rank) {
@@ -42,8 +85,8 @@ void Search::reset(uint64_t height, std::span<const uint32_t> rank) {
   floors_.assign(sections, 0);
   bytes_left_ = problem_.loads;
   items_left_.resize(sections);
-  for (size_t s = 0; s < sections; ++s) 
-    items_left_[s] = static_cast<uint32_t>(sections_.alive(static_cast<uint32_t>(s)).size());
+  for (uint32_t s = 0; s < sections; ++s)
+    items_left_[s] = static_cast<uint32_t>(sections_.alive(s).size());
   crossing_left_.assign(sections, 0);
   for (const Item& item : problem_.items)
     for (uint32_t s = item.first + 1; s < item.last; ++s) ++crossing_left_[s];
@@ -55,8 +98,9 @@ void Search::reset(uint64_t height, std::span<const uint32_t> rank) {
 }
 
 Search::Outcome Search::attempt(uint64_t height, std::span<const uint32_t> rank,
-                                uint64_t branches_max) {
+                                Branching branching, uint64_t branches_max) {
   reset(height, rank);
+  branching_ = branching;
   branches_left_ = branches_max;
   if (height < problem_.load) return Outcome::none;
   return solve({0, problem_.sections()});
@@ -80,18 +124,21 @@ Search::Outcome Search::solve(Range range) {
 uint32_t Search::choose(Range range) const {
   const uint64_t lowest =
       *std::min_element(floors_.begin() + range.begin, floors_.begin() + range.end);
-  // Where fewest can lie at the lowest level, a wrong choice shows soonest.
-  uint32_t chosen = 0, fewest = std::numeric_limits<uint32_t>::max();
-  for (uint32_t s = range.begin; s < range.end && fewest > 1; ++s) {
+  // Where the choice is least, a wrong one shows soonest.
+  uint32_t chosen = 0;
+  double least = std::numeric_limits<double>::max();
+  for (uint32_t s = range.begin; s < range.end; ++s) {
     if (floors_[s] != lowest) continue;
     uint32_t candidates = 0, first = 0;
-    for (uint32_t item : sections_.alive(s)) {
-      if (placed_[item] || offsets_[item] != lowest) continue;
+    for (uint32_t item : left_in(s)) {
+      if (offsets_[item] != lowest) continue;
       if (candidates == 0 || rank_[item] < rank_[first]) first = item;
       ++candidates;
     }
-    if (candidates >= fewest) continue;
-    fewest = candidates;
+    const double choice =
+        branching_ == Branching::fewest ? candidates : (candidates + 1.0) / items_left_[s];
+    if (choice >= least) continue;
+    least = choice;
     chosen = first;
   }
   return chosen;
@@ -123,25 +170,39 @@ bool Search::place(uint32_t index) {
   changes_.push_back({Change::Kind::placed, index, 0});
   for (uint32_t s = item.first; s < item.last; ++s) {
     bytes_left_[s] -= item.size;
-    --items_left_[s];
+    // The last one left takes its place; it stays just behind, where undo() finds it.
+    const uint32_t at = places_[places_begin_[index] + s - item.first];
+    const uint32_t end = --items_left_[s];
+    const uint32_t last = left_[left_begin_[s] + end];
+    std::swap(left_[left_begin_[s] + at], left_[left_begin_[s] + end]);
+    places_[places_begin_[last] + s - problem_.items[last].first] = at;
+    places_[places_begin_[index] + s - item.first] = end;
   }
   for (uint32_t s = item.first + 1; s < item.last; ++s) --crossing_left_[s];
-  for (uint32_t s = item.first; s < item.last; ++s)
+  for (uint32_t s = item.first; s < item.last; ++s) {
     if (!raise_floor(s, top)) return false;
+    for (uint32_t other : left_in(s))
+      if (!raise_bound(other, top)) return false;
+    mark_dirty(s);
+  }
   return settle();
 }
 
 bool Search::exclude(uint32_t index) {
   const Item& item = problem_.items[index];
-  // Higher, it rests on one that is not placed yet: nothing placed near it is above its bound.
+  // Higher, it rests on one that is not placed yet: nothing placed near it is above its bound,
+  // which is the lowest of all. From the smallest neighbour on: soon none can be lower.
+  const uint64_t lowest = offsets_[index];
   uint64_t bound = no_bound;
-  for (uint32_t s = item.first; s < item.last; ++s)
-    for (uint32_t other : sections_.alive(s))
-      if (other != index && !placed_[other])
-        bound = std::min(bound, offsets_[other] + problem_.items[other].size);
+  for (size_t at = neighbours_begin_[index]; at < neighbours_begin_[index + 1]; ++at) {
+    const uint32_t other = neighbours_[at];
+    const uint64_t size = problem_.items[other].size;
+    if (lowest + size >= bound) break;
+    if (!placed_[other]) bound = std::min(bound, offsets_[other] + size);
+  }
   if (bound == no_bound || bound + item.size > height_) return false;
   uint32_t twin = index;
-  do {  // of twins the first in the order is the lowest
+  do {  // of twins the first in rank is the lowest
     if (!placed_[twin] && !raise_bound(twin, bound)) return false;
     twin = twins_[twin];
   } while (twin != index);
@@ -149,15 +210,9 @@ bool Search::exclude(uint32_t index) {
 }
 
 bool Search::raise_floor(uint32_t section, uint64_t floor) {
-  if (floor <= floors_[section]) return true;
   changes_.push_back({Change::Kind::floor, section, floors_[section]});
   floors_[section] = floor;
-  if (items_left_[section] == 0) return true;
-  if (floor + bytes_left_[section] > height_) return false;
-  for (uint32_t item : sections_.alive(section))
-    if (!placed_[item] && !raise_bound(item, floor)) return false;
-  mark_dirty(section);
-  return true;
+  return items_left_[section] == 0 || floor + bytes_left_[section] <= height_;
 }
 
 bool Search::raise_bound(uint32_t index, uint64_t bound) {
@@ -167,8 +222,9 @@ bool Search::raise_bound(uint32_t index, uint64_t bound) {
   if (bound + item.size > height_) return false;
   changes_.push_back({Change::Kind::bound, index, before});
   offsets_[index] = bound;
+  // A floor is the lowest bound in its section: where this was not it, nothing changes.
   for (uint32_t s = item.first; s < item.last; ++s)
-    if (floors_[s] < bound) mark_dirty(s);
+    if (floors_[s] == before) mark_dirty(s);
   return true;
 }
 
@@ -185,9 +241,8 @@ bool Search::settle() {
     is_dirty_[section] = 0;
     if (items_left_[section] == 0) continue;
     uint64_t lowest = no_bound;
-    for (uint32_t item : sections_.alive(section))
-      if (!placed_[item]) lowest = std::min(lowest, offsets_[item]);
-    if (!raise_floor(section, lowest)) return false;
+    for (uint32_t item : left_in(section)) lowest = std::min(lowest, offsets_[item]);
+    if (lowest > floors_[section] && !raise_floor(section, lowest)) return false;
   }
   return true;
 }

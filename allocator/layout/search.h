@@ -27,11 +27,16 @@ class Search {
     gave_up,   // the branches allowed are used up, or `stop` was set
   };
 
+  /// Which section's candidates are tried: where there are fewest, or where they are the smallest
+  /// share of what is to be placed there. Which is better differs by instance.
+  enum class Branching : uint8_t { fewest, smallest_share };
+
   /// Keeps references to both. `stop` may be set by another thread.
   Search(const Problem& problem, const std::atomic<bool>& stop);
 
   /// Tries `branches_max` branches, items of lower rank first (ranks differ). `height` at least the load.
-  Outcome attempt(uint64_t height, std::span<const uint32_t> rank, uint64_t branches_max);
+  Outcome attempt(uint64_t height, std::span<const uint32_t> rank, Branching branching,
+                  uint64_t branches_max);
 
   std::span<const uint64_t> offsets() const { return offsets_; }
 
@@ -58,6 +63,11 @@ class Search {
   /// Floors up to the lowest bound in each section that changed, and what follows from that.
   bool settle();
   void mark_dirty(uint32_t section);
+  void list_neighbours();
+  void list_left();
+  std::span<const uint32_t> left_in(uint32_t section) const {
+    return {left_.data() + left_begin_[section], items_left_[section]};
+  }
   void undo(size_t changes);
 
   const Problem& problem_;
@@ -65,8 +75,16 @@ class Search {
   const Sections sections_;
   std::vector<uint32_t> twins_;  // the next item of the same lifetime and size, in a ring
 
+  std::vector<size_t> neighbours_begin_;
+  std::vector<uint32_t> neighbours_;  // of each item, those alive with it, small ones first
+  // Of each section: its items, those not placed in front (items_left_ of them).
+  std::vector<size_t> left_begin_, places_begin_;
+  std::vector<uint32_t> left_;
+  std::vector<uint32_t> places_;      // of each item, in each of its sections' stretch of left_
+
   uint64_t height_ = 0;
   uint64_t branches_left_ = 0;
+  Branching branching_ = Branching::fewest;
   std::span<const uint32_t> rank_;
   // Of each section: all below is decided; what is not placed yet, in bytes and in items.
   std::vector<uint64_t> floors_, bytes_left_;

@@ -169,7 +169,6 @@ CLI::App* add_layout(CLI::App& app, LayoutOptions& options) {
 }
 
 int layout(const LayoutOptions& options) {
-  const Clock::time_point begin = Clock::now();
   Result<LayoutPlan> plan = parse_layout(options);
   if (!plan) return refuse_layout(plan.error().text);
   std::optional<Plotter> plotter;
@@ -178,6 +177,7 @@ int layout(const LayoutOptions& options) {
     if (!found) return refuse_layout("--plot: " + found.error().text);
     plotter = std::move(*found);
   }
+  const Clock::time_point begin = Clock::now();
   Result<LayoutFile> file = LayoutFile::read(options.instance);
   if (!file) return refuse_layout(file.error().text);
   const layout::Load load = file->load();

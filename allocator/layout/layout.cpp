@@ -6,8 +6,9 @@
 #include <exception>
 #include <memory>
 #include <mutex>
-#include <numeric>
+#include <set>
 #include <thread>
+#include <utility>
 
 #include "allocator/layout/part.h"
 #include "allocator/layout/problem.h"
@@ -31,10 +32,13 @@ Parts make_parts(Problem problem, const Options& options) {
   return parts;
 }
 
-/// Threads that take steps of the parts that are not done, in turn, until all are or time is up.
+/// Threads that take steps of the highest part that is not done, until all are or time is up: no
+/// other matters to the height of the whole.
 class Crew {
  public:
-  explicit Crew(const Parts& parts) : parts_(parts) {}
+  explicit Crew(const Parts& parts) : parts_(parts) {
+    for (size_t i = 0; i < parts.size(); ++i) waiting_.emplace(parts[i]->height(), i);
+  }
 
   void work(unsigned threads, Clock::time_point end) {
     working_ = threads;
@@ -69,17 +73,25 @@ class Crew {
     if (--working_ == 0) changed_.notify_one();
   }
   void take_steps() {
-    // A few steps of a part at a time: what a search is built from is of one part.
-    constexpr int steps_in_turn = 64;
+    // Several at a time: what a search is built from is of one part.
+    constexpr int steps_in_turn = 8;
     Part::Bench bench;
-    for (bool left = true; left;) {
-      left = false;
-      for (const std::unique_ptr<Part>& part : parts_)
-        for (int step = 0; step < steps_in_turn && !part->done(); ++step) {
-          if (stop_.load(std::memory_order_relaxed)) return;
-          left = true;
-          part->step(bench, stop_);
-        }
+    for (;;) {
+      std::pair<uint64_t, size_t> highest;
+      {
+        const std::lock_guard lock(mutex_);
+        if (waiting_.empty()) break;
+        highest = *waiting_.rbegin();
+      }
+      Part& part = *parts_[highest.second];
+      for (int step = 0; step < steps_in_turn && !part.done(); ++step) {
+        if (stop_.load(std::memory_order_relaxed)) return;
+        part.step(bench, stop_);
+      }
+      const uint64_t height = part.height();
+      const std::lock_guard lock(mutex_);
+      if (waiting_.erase(highest) == 0) continue;  // another thread has seen to it
+      if (!part.done()) waiting_.emplace(height, highest.second);
     }
     // What other threads still try is of no use.
     stop_.store(true, std::memory_order_relaxed);
@@ -90,6 +102,7 @@ class Crew {
   std::mutex mutex_;  // guards what follows
   std::condition_variable changed_;
   unsigned working_ = 0;
+  std::set<std::pair<uint64_t, size_t>> waiting_;  // height and place of the parts not done
   std::exception_ptr failed_;
 };
 

@@ -69,8 +69,13 @@ uint32_t LifetimesTree::best(uint32_t begin, uint32_t end) const {
   return find({begin, end, none, 0});
 }
 
-uint32_t LifetimesTree::best_over(uint32_t begin, uint32_t end, uint32_t section) const {
-  return find({begin, end, section, section + 1});
+uint32_t LifetimesTree::best_over(uint32_t begin, uint32_t end, uint32_t from,
+                                  uint32_t to) const {
+  return find({begin, end, from, to + 1});
+}
+
+uint32_t LifetimesTree::best_filling(uint32_t begin, uint32_t end) const {
+  return find({begin, end, begin, end});
 }
 
 uint32_t LifetimesTree::find(const Query& query) const {

@@ -40,8 +40,10 @@ class LifetimesTree {
 
   /// The best item not yet taken that lies in [begin, end); `none` without any.
   uint32_t best(uint32_t begin, uint32_t end) const;
-  /// The same of those alive in `section` too.
-  uint32_t best_over(uint32_t begin, uint32_t end, uint32_t section) const;
+  /// The same of those alive in both `from` and `to` as well, from <= to.
+  uint32_t best_over(uint32_t begin, uint32_t end, uint32_t from, uint32_t to) const;
+  /// The same of those that live in [begin, end) exactly.
+  uint32_t best_filling(uint32_t begin, uint32_t end) const;
   void take(uint32_t item);
 
  private:

@@ -10,25 +10,25 @@
 namespace firn::layout {
 namespace {
 
-/// What comes first: large c0 log(sections) + c1 log(size) + c2 first / sections, disturbed by up to
-/// `chance` either way.
+/// What comes first: where this is large: duration x log(sections) + size x log(bytes) + first x place in time, disturbed
+/// by up to `chance` either way.
 struct Weights {
   double duration, size, first, chance;
-  bool where_most_is_left;
+  SkylineChoice choice = SkylineChoice::rank;
 };
+constexpr SkylineChoice most = SkylineChoice::most_left, ends = SkylineChoice::most_left_at_ends;
 
 // The best one differs by instance; those that led most often come first.
 constexpr Weights skyline_weights[] = {
-    {0, 1, 0, 0, true},    {1, 1, 0, 0, true},    {0, 0, -1, 0, true},   {1, 0.5, 0, 0, true},
-    {1, 0, 0, 0, true},    {1, 1, 0, 0, false},   {1, 0, 0, 0, false},   {0, 1, 0, 0, false},
-    {0, 0, -1, 0, false},  {0.5, 1, 0, 0, true},  {0, 0, 1, 0, true},    {1, 0.5, 0, 0, false},
+    {0, 1, 0, 0, most}, {1, 0, 0, 0, most},   {0, 0, -1, 0, most}, {1, 1, 0, 0, most},
+    {0, 1, 0, 0, ends}, {1, 0.5, 0, 0, most}, {1, 1, 0, 0},        {1, 0, 0, 0},
+    {0, 1, 0, 0},       {0, 0, -1, 0},        {1, 1, 0, 0, ends},  {0.5, 1, 0, 0, most},
 };
 constexpr double skyline_chances[] = {0.1, 0.5, 0.2, 1, 2};
 
 // Without any order, and with ones that chance may overrule.
 constexpr Weights search_weights[] = {
-    {0, 0, 0, 1, false}, {1, 1, 0, 3, false}, {0, 0, 0, 1, false}, {0, 0, 0, 1, false},
-    {1, 0, 0, 3, false}};
+    {0, 0, 0, 1}, {1, 1, 0, 3}, {0, 0, 0, 1}, {0, 0, 0, 1}, {1, 0, 0, 3}};
 
 std::vector<uint32_t> ranked(const Problem& problem, const Weights& weights,
                              std::mt19937_64& random) {
@@ -69,7 +69,7 @@ Order skyline_order(const Problem& problem, uint64_t seed, uint64_t number) {
   Weights weights = skyline_weights[number % skyline_orders_fixed];
   const uint64_t round = number / skyline_orders_fixed;
   if (round > 0) weights.chance = skyline_chances[(round - 1) % std::size(skyline_chances)];
-  return {ranked(problem, weights, random), weights.where_most_is_left};
+  return {ranked(problem, weights, random), weights.choice};
 }
 
 std::vector<uint32_t> search_order(const Problem& problem, uint64_t seed, uint64_t number) {

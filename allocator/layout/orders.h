@@ -7,13 +7,14 @@
 #include <vector>
 
 #include "allocator/layout/problem.h"
+#include "allocator/layout/skyline.h"
 
 namespace firn::layout {
 
 /// A permutation: rank[item], lower first.
 struct Order {
   std::vector<uint32_t> rank;
-  bool where_most_is_left = false;  // see SkylineRun
+  SkylineChoice choice = SkylineChoice::rank;
 };
 
 /// The `number`th order for the greedy skyline.

@@ -50,7 +50,7 @@ void Part::skyline_step(uint64_t number, const std::atomic<bool>& stop) {
     height_end = height_;
   }
   const std::vector<uint64_t> offsets =
-      run_skyline(problem_, shape(), {order.rank, order.where_most_is_left, height_end}, stop);
+      run_skyline(problem_, shape(), {order.rank, order.choice, height_end}, stop);
   if (!offsets.empty()) take_offsets(offsets);
 }
 
@@ -76,6 +76,11 @@ uint64_t Part::height_to_try(uint64_t number) {
   if (goal_ > least) return turn == 3 ? least : std::min(goal_, most);
   if (turn == 0) return least;
   return turn == 1 ? most : least + (most - least) / (turn == 2 ? 8 : 2);
+}
+
+uint64_t Part::height() {
+  const std::lock_guard lock(mutex_);
+  return height_;
 }
 
 const LifetimesShape& Part::shape() {

@@ -32,8 +32,8 @@ class Part {
 
   /// The height is good enough, or proven to be the least.
   bool done() const { return done_.load(std::memory_order_acquire); }
+  uint64_t height();
   /// The following need that no step is under way.
-  uint64_t height() const { return height_; }
   bool proven() const { return height_ <= impossible_end_; }
   const std::vector<uint64_t>& offsets() const { return offsets_; }
   const std::vector<uint32_t>& members() const { return members_; }

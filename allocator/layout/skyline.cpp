@@ -88,6 +88,19 @@ class Stretches {
   std::priority_queue<Entry> lowest_;
 };
 
+uint32_t choose(const LifetimesTree& waiting, const Stretches::Lowest& lowest, uint32_t most,
+                bool at_ends) {
+  const uint32_t filling = waiting.best_filling(lowest.begin, lowest.end);
+  if (filling != none) return filling;
+  if (at_ends)
+    for (uint32_t end : {lowest.begin, lowest.end - 1}) {
+      const uint32_t chosen = waiting.best_over(lowest.begin, lowest.end, std::min(most, end),
+                                                std::max(most, end));
+      if (chosen != none) return chosen;
+    }
+  return waiting.best_over(lowest.begin, lowest.end, most, most);
+}
+
 }  // namespace
 
 std::vector<uint64_t> run_skyline(const Problem& problem, const LifetimesShape& shape,
@@ -95,7 +108,7 @@ std::vector<uint64_t> run_skyline(const Problem& problem, const LifetimesShape& 
   std::vector<uint64_t> offsets(problem.items.size());
   LifetimesTree waiting(shape, run.rank);
   std::optional<LoadTree> left;
-  if (run.where_most_is_left) left.emplace(problem.loads);
+  if (run.choice != SkylineChoice::rank) left.emplace(problem.loads);
   Stretches stretches(problem.sections());
   for (size_t placed = 0; placed < offsets.size();) {
     if (stop.load(std::memory_order_relaxed)) return {};
@@ -104,7 +117,9 @@ std::vector<uint64_t> run_skyline(const Problem& problem, const LifetimesShape& 
     if (left) {
       const LoadTree::Most most = left->most(lowest.begin, lowest.end);
       if (lowest.level + most.bytes >= run.height_end) return {};
-      if (most.bytes > 0) chosen = waiting.best_over(lowest.begin, lowest.end, most.section);
+      if (most.bytes > 0)
+        chosen = choose(waiting, lowest, most.section,
+                        run.choice == SkylineChoice::most_left_at_ends);
     }
     if (chosen == none) chosen = waiting.best(lowest.begin, lowest.end);
     if (chosen == none) {

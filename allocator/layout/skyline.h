@@ -14,11 +14,20 @@
 
 namespace firn::layout {
 
+/// Which items of a stretch come first; among them the rank decides, and it decides alone where
+/// there are none.
+enum class SkylineChoice : uint8_t {
+  rank,
+  /// What fills the stretch; then what is alive where most is still to be placed, so that losses
+  /// fall where there is room for them.
+  most_left,
+  /// The same, and among the latter what begins or ends with the stretch.
+  most_left_at_ends,
+};
+
 struct SkylineRun {
   std::span<const uint32_t> rank;  // of each item: lower is better; they differ
-  /// First choice: what is alive where most is still to be placed, so that losses fall where there
-  /// is room for them.
-  bool where_most_is_left = false;
+  SkylineChoice choice = SkylineChoice::rank;
   /// A layout of this height or more is of no use.
   uint64_t height_end = 0;
 };

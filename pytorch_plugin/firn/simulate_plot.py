@@ -87,11 +87,12 @@ def draw_layout(data, path):
     shades = plt.get_cmap("Blues")
     colors = [shades(0.3 + 0.5 * (index * 0.618 % 1)) for index in range(len(corners))]
     axes.add_collection(PolyCollection(
-        corners, facecolors=colors, edgecolors="white", linewidths=0.3 if len(corners) < 5000 else 0))
+        corners, facecolors=colors, edgecolors="white",
+        linewidths=0.3 if len(corners) < 5000 else 0))
     axes.axhline(data["load"], color="black", linewidth=0.8, label="load: no layout is lower")
     axes.axhline(data["height"], color="#c0392b", linewidth=0.8, linestyle="--", label="height")
     axes.set_xlim(data["begin"], data["end"])
-    axes.set_ylim(0, data["height"] * 1.05)
+    axes.set_ylim(0, data["height"] * 1.15)
     axes.set_xlabel("time")
     axes.set_ylabel("address")
     if data["left_out"]:

@@ -62,8 +62,8 @@ Search::Outcome CoreSearch::attempt(uint64_t height, double nearness, uint64_t s
   offsets_.assign(problem_.items.size(), nowhere);
   for (size_t i = 0; i < core.items.size(); ++i)
     offsets_[core.items[i]] = core.search->offsets()[i];
-  return fill(problem_, sections_, core.others, height, offsets_) ? outcome
-                                                                  : Search::Outcome::gave_up;
+  const bool filled = fill(problem_, sections_, core.others, height, stop_, offsets_);
+  return filled ? outcome : Search::Outcome::gave_up;
 }
 
 }  // namespace firn::layout

@@ -20,9 +20,9 @@ class CoreSearch {
   /// Keeps references.
   CoreSearch(const Problem& problem, const std::atomic<bool>& stop);
 
-  /// Searches the items alive where the load is at least `nearness` (0 to 1) of the problem's, for a
-  /// layout of all of at most `height`. `none` is proven for all as well: they hold these. `gave_up`
-  /// also where the others found no room, or there are more than items_max near the peak.
+  /// Searches the items alive where the load is at least `nearness` (0 to 1) of the problem's, for
+  /// a layout of all of at most `height`. `none` is proven for all as well: they hold these.
+  /// `gave_up` also where the others found no room, or more than items_max are near the peak.
   Search::Outcome attempt(uint64_t height, double nearness, uint64_t seed, uint64_t number);
   std::span<const uint64_t> offsets() const { return offsets_; }
 

@@ -7,9 +7,10 @@
 namespace firn::layout {
 
 bool fill(const Problem& problem, const Sections& sections, std::span<const uint32_t> order,
-          uint64_t height, std::vector<uint64_t>& offsets) {
+          uint64_t height, const std::atomic<bool>& stop, std::vector<uint64_t>& offsets) {
   std::vector<std::pair<uint64_t, uint64_t>> taken;  // [first, second) of those alive with one
   for (const uint32_t index : order) {
+    if (stop.load(std::memory_order_relaxed)) return false;
     const Item& item = problem.items[index];
     taken.clear();
     const auto add = [&](std::span<const uint32_t> others) {

@@ -50,7 +50,8 @@ LoadTree::Most LoadTree::most(uint32_t begin, uint32_t end) const {
       // The largest is in here: straight down to it.
       found.bytes = most_[visit.node] - visit.taken;
       uint32_t node = visit.node;
-      while (node < leaves_) node = most_[2 * node] >= most_[2 * node + 1] ? 2 * node : 2 * node + 1;
+      while (node < leaves_)
+        node = most_[2 * node] >= most_[2 * node + 1] ? 2 * node : 2 * node + 1;
       found.section = node - leaves_;
       continue;
     }

@@ -10,8 +10,8 @@
 namespace firn::layout {
 namespace {
 
-/// What comes first: where this is large: duration x log(sections) + size x log(bytes) + first x place in time, disturbed
-/// by up to `chance` either way.
+/// First comes what has most of duration x log(sections) + size x log(bytes) + first x place in
+/// time, disturbed by up to `chance` either way.
 struct Weights {
   double duration, size, first, chance;
   SkylineChoice choice = SkylineChoice::rank;

@@ -34,7 +34,7 @@ class Search {
   /// Keeps references to both. `stop` may be set by another thread.
   Search(const Problem& problem, const std::atomic<bool>& stop);
 
-  /// Tries `branches_max` branches, items of lower rank first (ranks differ). `height` at least the load.
+  /// Tries `branches_max` branches, items of lower rank first (ranks differ).
   Outcome attempt(uint64_t height, std::span<const uint32_t> rank, Branching branching,
                   uint64_t branches_max);
 

@@ -1,5 +1,5 @@
-"""`firn layout`: bad input is one line and status 2; the contract; public instances; every layout is
-checked by bench/layout/check.py, which shares nothing with the solver."""
+"""`firn layout`: bad input is one line and status 2; the contract; public instances. Every layout
+is checked by bench/layout/check.py, which shares nothing with the solver."""
 
 import json
 import os
@@ -16,8 +16,8 @@ import instances  # noqa: E402
 SAMPLE = str(ROOT / "tests" / "data" / "buffers.csv")
 HEADER = "id,lower,upper,size\n"
 # Their lowest layout is 12 high, above their load of 11: proven before any deadline.
-ABOVE_LOAD = [(1, 3, 5), (4, 7, 5), (2, 5, 3), (2, 4, 2), (7, 9, 1), (1, 4, 1), (3, 5, 2), (0, 2, 5),
-              (5, 8, 5)]
+ABOVE_LOAD = [(1, 3, 5), (4, 7, 5), (2, 5, 3), (2, 4, 2), (7, 9, 1), (1, 4, 1), (3, 5, 2),
+              (0, 2, 5), (5, 8, 5)]
 
 BAD_WORDS = [
     # arguments, what the line names

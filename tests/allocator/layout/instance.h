@@ -45,8 +45,8 @@ inline std::vector<Buffer> random_buffers(uint64_t seed, size_t most) {
   return buffers;
 }
 
-/// Nine buffers whose lowest layout, 12, is above their load, 11: the fewest among random ones. Sizes
-/// times a number from the seed, time either way, one more buffer beside.
+/// Nine buffers whose lowest layout, 12, is above their load, 11: the fewest among random ones.
+/// Sizes times a number from the seed, time either way, one more buffer beside.
 inline std::vector<Buffer> above_load(uint64_t seed) {
   std::vector<Buffer> buffers = {{1, 3, 5}, {4, 7, 5}, {2, 5, 3}, {2, 4, 2}, {7, 9, 1},
                                  {1, 4, 1}, {3, 5, 2}, {0, 2, 5}, {5, 8, 5}};

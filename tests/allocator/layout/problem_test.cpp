@@ -94,13 +94,14 @@ TEST(Fill, TakesTheLowestHoleThatHolds) {
   const std::vector<Buffer> buffers = {{0, 4, 4}, {1, 5, 4}, {9, 12, 50}, {2, 4, 2}, {2, 4, 3}};
   const Problem problem = make_problem(buffers);
   const Sections sections(problem);
+  const std::atomic<bool> stop{false};
   std::vector<uint64_t> offsets = {0, 6, 0, nowhere, nowhere};
   const std::vector<uint32_t> order = {4, 3};
-  EXPECT_TRUE(fill(problem, sections, order, 13, offsets));
+  EXPECT_TRUE(fill(problem, sections, order, 13, stop, offsets));
   EXPECT_EQ(offsets[4], 10u);
   EXPECT_EQ(offsets[3], 4u);
   offsets = {0, 6, 0, nowhere, nowhere};
-  EXPECT_FALSE(fill(problem, sections, order, 12, offsets));
+  EXPECT_FALSE(fill(problem, sections, order, 12, stop, offsets));
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <utility>
 
 namespace firn::layout {
 namespace {
@@ -37,32 +38,41 @@ LifetimesShape::LifetimesShape(const Problem& problem) {
   items_.resize(items);
   place_.resize(items);
   lifetimes_.resize(items);
-  boxes_.assign(2 * size_t{leaves_}, {0xffffffff, 0, 0xffffffff, 0});
   for (uint32_t at = 0; at < items; ++at) {
     items_[at] = points[at].item;
     place_[points[at].item] = at;
     lifetimes_[at] = problem.items[points[at].item];
-    const auto [first, last, size] = lifetimes_[at];
-    Box& box = boxes_[leaves_ + at / leaf_items];
-    box = {std::min(box.first_min, first), std::max(box.first_max, first),
-           std::min(box.last_min, last), std::max(box.last_max, last)};
-  }
-  for (uint32_t node = leaves_ - 1; node > 0; --node) {
-    const Box &a = boxes_[2 * node], &b = boxes_[2 * node + 1];
-    boxes_[node] = {std::min(a.first_min, b.first_min), std::max(a.first_max, b.first_max),
-                    std::min(a.last_min, b.last_min), std::max(a.last_max, b.last_max)};
   }
 }
 
-LifetimesTree::LifetimesTree(const LifetimesShape& shape, std::span<const uint32_t> rank)
-    : shape_(shape), ranks_(rank.size()), best_(shape.boxes_.size(), none) {
-  for (uint32_t at = 0; at < ranks_.size(); ++at) {
-    ranks_[at] = rank[shape.items_[at]];
-    uint32_t& best = best_[shape.leaves_ + at / LifetimesShape::leaf_items];
-    best = std::min(best, ranks_[at]);
+void LifetimesTree::Node::add(const Node& other) {
+  best = std::min(best, other.best);
+  first_min = std::min(first_min, other.first_min);
+  first_max = std::max(first_max, other.first_max);
+  last_min = std::min(last_min, other.last_min);
+  last_max = std::max(last_max, other.last_max);
+}
+
+LifetimesTree::Node LifetimesTree::leaf(uint32_t node) const {
+  const size_t begin = size_t{node - shape_.leaves_} * LifetimesShape::leaf_items;
+  const size_t end = std::min(begin + LifetimesShape::leaf_items, ranks_.size());
+  Node found;
+  for (size_t at = begin; at < end; ++at) {
+    if (ranks_[at] == none) continue;
+    const Item& item = shape_.lifetimes_[at];
+    found.add({ranks_[at], item.first, item.first, item.last, item.last});
   }
-  for (uint32_t node = shape.leaves_ - 1; node > 0; --node)
-    best_[node] = std::min(best_[2 * node], best_[2 * node + 1]);
+  return found;
+}
+
+LifetimesTree::LifetimesTree(const LifetimesShape& shape, std::span<const uint32_t> rank)
+    : shape_(shape), ranks_(rank.size()), nodes_(2 * size_t{shape.leaves_}) {
+  for (uint32_t at = 0; at < ranks_.size(); ++at) ranks_[at] = rank[shape.items_[at]];
+  for (uint32_t node = shape.leaves_; node < nodes_.size(); ++node) nodes_[node] = leaf(node);
+  for (uint32_t node = shape.leaves_ - 1; node > 0; --node) {
+    nodes_[node] = nodes_[2 * node];
+    nodes_[node].add(nodes_[2 * node + 1]);
+  }
 }
 
 uint32_t LifetimesTree::best(uint32_t begin, uint32_t end) const {
@@ -81,46 +91,52 @@ uint32_t LifetimesTree::best_filling(uint32_t begin, uint32_t end) const {
 uint32_t LifetimesTree::find(const Query& query) const {
   std::array<uint32_t, 64> stack;  // at most one node of each level waits
   uint32_t depth = 0, best_rank = none, best_item = none;
-  for (uint32_t node = 1;;) {
-    const LifetimesShape::Box& box = shape_.boxes_[node];
-    const bool may = best_[node] < best_rank && box.first_max >= query.begin &&
-                     box.last_min <= query.end && box.first_min <= query.first_most &&
-                     box.last_max >= query.last_least;
-    if (may && node < shape_.leaves_) {
-      const uint32_t better = best_[2 * node] <= best_[2 * node + 1] ? 2 * node : 2 * node + 1;
-      stack[depth++] = better ^ 1;
-      node = better;
-      continue;
+  const auto may = [&](const Node& node) {
+    return node.best < best_rank && node.first_max >= query.begin && node.last_min <= query.end &&
+           node.first_min <= query.first_most && node.last_max >= query.last_least;
+  };
+  if (may(nodes_[1])) stack[depth++] = 1;
+  while (depth > 0) {
+    uint32_t node = stack[--depth];
+    if (nodes_[node].best >= best_rank) continue;
+    while (node < shape_.leaves_) {
+      uint32_t next = 2 * node, other = 2 * node + 1;
+      if (nodes_[other].best < nodes_[next].best) std::swap(next, other);
+      const bool there = may(nodes_[next]);
+      if (may(nodes_[other])) {
+        if (there) stack[depth++] = other;
+        else next = other;
+      } else if (!there) {
+        next = 0;
+      }
+      node = next;
+      if (node == 0) break;
     }
-    if (may) {
-      const size_t begin = size_t{node - shape_.leaves_} * LifetimesShape::leaf_items;
-      const size_t end = std::min(begin + LifetimesShape::leaf_items, ranks_.size());
-      for (size_t at = begin; at < end; ++at) {
-        const Item& item = shape_.lifetimes_[at];
-        if (ranks_[at] < best_rank && item.first >= query.begin && item.last <= query.end &&
-            item.first <= query.first_most && item.last >= query.last_least) {
-          best_rank = ranks_[at];
-          best_item = shape_.items_[at];
-        }
+    if (node == 0) continue;
+    const size_t begin = size_t{node - shape_.leaves_} * LifetimesShape::leaf_items;
+    const size_t end = std::min(begin + LifetimesShape::leaf_items, ranks_.size());
+    for (size_t at = begin; at < end; ++at) {
+      const Item& item = shape_.lifetimes_[at];
+      if (ranks_[at] < best_rank && item.first >= query.begin && item.last <= query.end &&
+          item.first <= query.first_most && item.last >= query.last_least) {
+        best_rank = ranks_[at];
+        best_item = shape_.items_[at];
       }
     }
-    if (depth == 0) return best_item;
-    node = stack[--depth];
   }
+  return best_item;
 }
 
 void LifetimesTree::take(uint32_t item) {
   const uint32_t at = shape_.place_[item];
   ranks_[at] = none;
   uint32_t node = shape_.leaves_ + at / LifetimesShape::leaf_items;
-  const size_t begin = size_t{at} / LifetimesShape::leaf_items * LifetimesShape::leaf_items;
-  const size_t end = std::min(begin + LifetimesShape::leaf_items, ranks_.size());
-  best_[node] = *std::min_element(ranks_.begin() + static_cast<ptrdiff_t>(begin),
-                                  ranks_.begin() + static_cast<ptrdiff_t>(end));
+  nodes_[node] = leaf(node);
   for (node /= 2; node > 0; node /= 2) {
-    const uint32_t best = std::min(best_[2 * node], best_[2 * node + 1]);
-    if (best_[node] == best) break;
-    best_[node] = best;
+    Node both = nodes_[2 * node];
+    both.add(nodes_[2 * node + 1]);
+    if (both == nodes_[node]) break;
+    nodes_[node] = both;
   }
 }
 

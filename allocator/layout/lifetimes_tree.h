@@ -1,6 +1,6 @@
 // Items by their lifetimes: which of those that lie wholly in a range of sections ranks first? A
-// tree over the items in Morton order of (first, last), boxes of lifetimes in its nodes, the best
-// rank below each node kept up to date as items are taken.
+// tree over the items in Morton order of (first, last), in its nodes the box of lifetimes and the
+// best rank of what is below and not yet taken.
 // Owns: its arrays. Locks: none; the shape is shared, read only.
 #pragma once
 
@@ -20,15 +20,11 @@ class LifetimesShape {
 
  private:
   friend class LifetimesTree;
-  struct Box {
-    uint32_t first_min, first_max, last_min, last_max;
-  };
   static constexpr uint32_t leaf_items = 8;
   uint32_t leaves_ = 1;              // a power of two
   std::vector<uint32_t> items_;      // in the tree's order
   std::vector<uint32_t> place_;      // of each item in it
   std::vector<Item> lifetimes_;      // in the tree's order
-  std::vector<Box> boxes_;           // node n has children 2n and 2n + 1; the root is 1
 };
 
 class LifetimesTree {
@@ -50,10 +46,18 @@ class LifetimesTree {
   struct Query {
     uint32_t begin, end, first_most, last_least;
   };
+  /// Of the items not taken below it. Without any: `best` is none, the box is inside out.
+  struct Node {
+    uint32_t best = none;
+    uint32_t first_min = none, first_max = 0, last_min = none, last_max = 0;
+    void add(const Node& other);
+    bool operator==(const Node&) const = default;
+  };
   uint32_t find(const Query& query) const;
+  Node leaf(uint32_t node) const;
   const LifetimesShape& shape_;
   std::vector<uint32_t> ranks_;  // in the tree's order; none: taken
-  std::vector<uint32_t> best_;   // of each node: the least of the ranks below it
+  std::vector<Node> nodes_;      // node n has children 2n and 2n + 1; the root is 1
 };
 
 }  // namespace firn::layout

@@ -38,7 +38,7 @@ TEST(Search, FindsWhatExistsInEveryOrder) {
   const std::atomic<bool> stop{false};
   for (uint64_t seed : seeds(150)) {
     SCOPED_TRACE(replay(seed));
-    const std::vector<Buffer> buffers = dissection(seed, 14, 1 << 10);
+    const std::vector<Buffer> buffers = dissection(seed, 10 + seed % 30, 1 << 10);
     const Problem problem = make_problem(buffers);
     Search search(problem, stop);
     for (const auto branching : {Search::Branching::fewest, Search::Branching::smallest_share})
@@ -48,6 +48,31 @@ TEST(Search, FindsWhatExistsInEveryOrder) {
                   Search::Outcome::found);
         expect_valid(buffers, search.offsets(), problem.load);
       }
+    if (HasFailure()) return;
+  }
+}
+
+TEST(Search, WhatItSaysIsImpossibleIs) {
+  // Hardly any has its optimum above the load: brute force is for those that are said to.
+  const std::atomic<bool> stop{false};
+  for (uint64_t seed : seeds(8000)) {
+    SCOPED_TRACE(replay(seed));
+    std::mt19937_64 random(seed);
+    const uint64_t times = 4 + random() % 6, sizes = 2 + random() % 4;
+    std::vector<Buffer> buffers(10);
+    for (Buffer& buffer : buffers) {
+      buffer.lower = random() % times;
+      buffer.upper = buffer.lower + 1 + random() % 3;
+      buffer.size = 1 + random() % sizes;
+    }
+    const Problem problem = make_problem(buffers);
+    Search search(problem, stop);
+    for (const auto branching : {Search::Branching::fewest, Search::Branching::smallest_share}) {
+      const Search::Outcome outcome =
+          search.attempt(problem.load, search_order(problem, seed, 0), branching, all_branches);
+      if (outcome != Search::Outcome::none) continue;
+      EXPECT_GT(BruteForce(buffers).height(), problem.load);
+    }
     if (HasFailure()) return;
   }
 }

@@ -1,0 +1,132 @@
+"""Makes every call twice on the software GPU, in a process with the native allocator and in one
+with Firn's, and prints what came out: call | native | firn.
+
+    python compare.py [--build BUILD] [--all] [FILE[:CALL]...]
+
+BUILD is a build folder; without it, the Firn that is installed in .venv. --all: also the calls that
+answer alike, and whole answers.
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+HERE = pathlib.Path(__file__).resolve().parent
+ROOT = HERE.parents[2]
+PYTHON = str(ROOT / ".venv/bin/python")
+SECONDS = 240
+
+
+def environment(build=None):
+    """The software GPU's, without an allocator asked for."""
+    kept = {name: value for name, value in os.environ.items()
+            if not name.startswith(("FIRN_", "PYTORCH_", "CUDA_")) and
+            name not in ("PYTHONPATH", "LD_PRELOAD")}
+    if build:
+        made = subprocess.run([sys.executable, str(ROOT / "pytorch_plugin/dev_site.py"), build],
+                              capture_output=True, text=True, check=True).stdout
+        kept.update(line.split("=", 1) for line in made.split())
+    kept["PYTHONDONTWRITEBYTECODE"] = "1"
+    found = subprocess.run(
+        [PYTHON, "-c", "from firn._libraries import find_library as f\n"
+                       "print(f('software/libcudart.so.13'), f('software/libcuda.so.1'), sep=':')"],
+        env=kept, cwd="/", capture_output=True, text=True, check=True).stdout.strip()
+    return {**kept, "LD_PRELOAD": found, "FIRN_DEVICE": "software",
+            "FIRN_GPU_MEMORY": str(1 << 30)}
+
+
+def calls_of(path, settings):
+    done = subprocess.run([PYTHON, str(HERE / "run_calls.py"), "--list", str(path)], env=settings,
+                          capture_output=True, text=True, check=True)
+    return json.loads(done.stdout)
+
+
+def run(path, names, settings, need=None, backend=None):
+    """{call: answer or error} of one process, and of others from where one died."""
+    found = {}
+    need = need or {"conf": "", "environment": {}}
+    conf = ",".join(filter(None, (backend, need["conf"])))
+    settings = {**settings, **need["environment"]}
+    if conf:
+        settings["PYTORCH_CUDA_ALLOC_CONF"] = conf
+    while names:
+        try:
+            done = subprocess.run([PYTHON, str(HERE / "run_calls.py"), str(path), *names],
+                                  env=settings, capture_output=True, text=True, timeout=SECONDS,
+                                  stdin=subprocess.DEVNULL)
+            output, end = done.stdout, "ended with status %d: %s" % (
+                done.returncode, done.stderr.strip()[-300:])
+        except subprocess.TimeoutExpired as late:
+            output, end = (late.stdout or b"").decode(), "did not come back"
+            done = None
+        running = None
+        for line in output.splitlines():
+            if not line.startswith("@"):
+                continue
+            said = json.loads(line[1:])
+            if "begin" in said:
+                running = said["begin"]
+            else:
+                found[said.pop("call")] = said
+                running = None
+        if running:
+            found[running] = {"error": end}
+        elif done is None or done.returncode != 0:
+            left = [name for name in names if name not in found]
+            found[left[0] if left else names[-1]] = {"error": end}
+        names = [name for name in names if name not in found]
+    return found
+
+
+def compare(path, settings, names=None):
+    """[(call, native's answer, Firn's)]"""
+    listed = {name: need for name, need in calls_of(path, settings).items()
+              if not names or name in names}
+    together = [name for name, need in listed.items() if not need]
+    answers = []
+    for backend in (None, "backend:firn"):
+        found = run(path, together, settings, backend=backend)
+        for name, need in listed.items():
+            if need:
+                found.update(run(path, [name], settings, need, backend))
+        answers.append(found)
+    return [(name, answers[0][name], answers[1][name]) for name in listed]
+
+
+def agrees(native, firn):
+    """Firn does what native does; where native fails, that is no example."""
+    return "error" in native or native == firn
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--build")
+    parser.add_argument("--all", action="store_true")
+    parser.add_argument("files", nargs="*")
+    options = parser.parse_args()
+    settings = environment(options.build)
+    wanted = {}
+    for word in options.files or sorted(map(str, HERE.glob("*[!n]_calls.py"))):
+        file, _, name = word.partition(":")
+        wanted.setdefault(file, []).extend([name] if name else [])
+    same = total = 0
+    for file, names in wanted.items():
+        path = pathlib.Path(file).resolve()
+        for name, native, firn in compare(path, settings, names):
+            total += 1
+            alike = agrees(native, firn)
+            same += alike
+            if options.all or not alike or "error" in native:
+                most = None if options.all else 300
+                mark = "same" if alike else "DIFFERS"
+                print("%s:%s | %s\n  native | %s\n  firn   | %s" % (
+                    path.stem[:-6], name[5:], mark, json.dumps(native)[:most],
+                    json.dumps(firn)[:most]), flush=True)
+    print("%d of %d calls answered alike" % (same, total))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,210 @@
+"""Memory of CUDA graphs: their pools, and checkpoints of a pool's state."""
+
+import torch
+from _calls import MIB, empty, refusal
+
+DEVICE = 0
+
+
+def captured(function, pool=None):
+    """(graph, what function returned, its pool) of a capture on a side stream."""
+    graph = torch.cuda.CUDAGraph()
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        graph.capture_begin(*([pool] if pool else []))
+        result = function()
+        graph.capture_end()
+    torch.cuda.current_stream().wait_stream(stream)
+    return graph, result, graph.pool()
+
+
+def pool_blocks(pool):
+    """[state, size] of the pool's blocks of at least 1 MiB, by address."""
+    return [[block["state"], block["size"]]
+            for segment in sorted(torch.cuda.memory_snapshot(pool), key=lambda s: s["address"])
+            for block in segment["blocks"] if block["size"] >= MIB]
+
+
+def call_memory_of_a_graph():
+    x = torch.ones(2 * MIB, device="cuda")
+    graph, y, pool = captured(lambda: x * 2)
+    found = [torch.cuda.memory_allocated()]
+    graph.replay()
+    found.append(y.sum().item())
+    del y
+    found.append(torch.cuda.memory_allocated())
+    del graph
+    torch.cuda.empty_cache()
+    return found + [len(torch.cuda.memory_snapshot(pool)), torch.cuda.memory_reserved()]
+
+
+def call_results_after_the_graph():
+    x = torch.ones(2 * MIB, device="cuda")
+    graph, y, _ = captured(lambda: x + 4)
+    graph.replay()
+    graph.reset()
+    del graph
+    z = torch.zeros(2 * MIB, device="cuda")
+    return [y.sum().item(), z.sum().item(), torch.cuda.memory_allocated()]
+
+
+def call_graphs_that_share_a_pool():
+    x = torch.ones(2 * MIB, device="cuda")
+    first, y, pool = captured(lambda: x * 3)
+    second, z, same = captured(lambda: y + 1, pool)
+    first.replay()
+    second.replay()
+    found = [pool == same, z.sum().item()]
+    del first, y
+    second.replay()
+    found.append(torch.cuda.memory_allocated())
+    return found
+
+
+def call_temporaries_are_reused_in_a_graph():
+    x = torch.ones(4 * MIB, device="cuda")
+
+    def work():
+        y = x
+        for _ in range(6):
+            y = y + 1
+        return y
+    before = torch.cuda.memory_allocated()
+    graph, y, pool = captured(work)
+    graph.replay()
+    found = [y[0].item(), torch.cuda.memory_allocated() - before]
+    return found + [sum(segment["total_size"] for segment in torch.cuda.memory_snapshot(pool))
+                    <= 2 * 16 * MIB]
+
+
+def call_a_failed_capture():
+    def work():
+        empty(3 * MIB)
+        raise ValueError("in the middle")
+    graph = torch.cuda.CUDAGraph()
+    try:
+        with torch.cuda.graph(graph):
+            work()
+    except ValueError:
+        pass
+    del graph
+    torch.cuda.synchronize()
+    return torch.cuda.memory_allocated()
+
+
+def call_record_stream_in_a_capture():
+    x = torch.ones(4 * MIB, device="cuda")
+    side = torch.cuda.Stream()
+
+    def work():
+        y = x * 2
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            z = y + 1
+        y.record_stream(side)
+        del y
+        w = torch.zeros_like(x)
+        torch.cuda.current_stream().wait_stream(side)
+        return z, w
+    graph, (z, w), _ = captured(work)
+    graph.replay()
+    torch.cuda.synchronize()
+    return [z.sum().item() == 12 * MIB, w.sum().item()]
+
+
+def call_allocations_of_other_streams_stay_outside():
+    kept = []
+    other = torch.cuda.Stream()
+
+    def work():
+        with torch.cuda.stream(other):
+            kept.append(empty(3 * MIB))
+        return empty(5 * MIB)
+    graph, y, pool = captured(work)
+    return pool_blocks(pool)
+
+
+def call_graphed_callables():
+    model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(),
+                                torch.nn.Linear(64, 8)).cuda()
+    x = torch.randn(16, 64, device="cuda")
+    graphed = torch.cuda.make_graphed_callables(model, (x,))
+    loss = graphed(x).sum()
+    loss.backward()
+    return [loss.requires_grad, all(p.grad is not None for p in model.parameters())]
+
+
+def checkpointed():
+    """A graph with two results, and the state of its pool when both were alive."""
+    graph, outputs, pool = captured(lambda: [empty(4 * MIB), empty(6 * MIB)])
+    return graph, outputs, pool, torch._C._cuda_getCheckpointState(DEVICE, pool)
+
+
+def call_checkpoint_of_live_blocks():
+    graph, outputs, pool, state = checkpointed()
+    addresses = [each.data_ptr() for each in outputs]
+    before = pool_blocks(pool)
+    storages = [each.untyped_storage()._cdata for each in outputs]
+    torch._C._cuda_setCheckpointPoolState(DEVICE, state, storages, storages)
+    found = [before, pool_blocks(pool) == before, torch.cuda.memory_allocated(),
+             [each.data_ptr() for each in outputs] == addresses]
+    del outputs
+    return found + [torch.cuda.memory_allocated()]
+
+
+def call_checkpoint_brings_blocks_back():
+    graph, outputs, pool, state = checkpointed()
+    addresses = [each.data_ptr() for each in outputs]
+    before = pool_blocks(pool)
+    del outputs
+    freed = torch.cuda.memory_allocated()
+    torch._C._cuda_setCheckpointPoolState(DEVICE, state, [], [])
+    # Nobody took the blocks over: they went back at once.
+    return [before, freed, torch.cuda.memory_allocated(),
+            torch._C._cuda_checkPoolLiveAllocations(DEVICE, pool, set()), len(addresses)]
+
+
+def call_checkpoint_without_stale_storages():
+    graph, outputs, pool, _ = checkpointed()
+    del outputs
+    state = torch._C._cuda_getCheckpointState(DEVICE, pool)
+    second, more, _ = captured(lambda: empty(5 * MIB), pool)
+    found = [refusal(torch._C._cuda_setCheckpointPoolState, DEVICE, state, [], [])]
+    return found
+
+
+def call_checkpoint_frees_what_came_later():
+    graph, outputs, pool, state = checkpointed()
+    second, more, _ = captured(lambda: empty(5 * MIB), pool)
+    storages = [each.untyped_storage()._cdata for each in outputs]
+    live = torch.cuda.memory_allocated()
+    torch._C._cuda_setCheckpointPoolState(
+        DEVICE, state, storages + [more.untyped_storage()._cdata], storages)
+    return [live, torch.cuda.memory_allocated(),
+            torch._C._cuda_checkPoolLiveAllocations(DEVICE, pool,
+                                                    {each.data_ptr() for each in outputs})]
+
+
+def call_graph_trees():
+    """What torch.compile's mode "reduce-overhead" does with a function, without its compiler."""
+    from torch._inductor.cudagraph_trees import cudagraphify_impl
+    from torch._inductor.utils import BoxedBool
+
+    def work(inputs):
+        x = inputs[0]
+        inputs.clear()
+        return [x * 2 + 1]
+    x = torch.ones(2 * MIB, device="cuda")
+    del BoxedBool
+    with torch.no_grad():
+        run = cudagraphify_impl(work, [x], (), device_index=0, is_backward=False,
+                                is_inference=True, compile_id=None)
+        found = []
+        for turn in range(4):
+            torch.compiler.cudagraph_mark_step_begin()
+            y = run([torch.full_like(x, float(turn))])[0]
+            found.append(y.sum().item() / (2 * MIB))
+            del y
+    torch._inductor.cudagraph_trees.reset_cudagraph_trees()
+    return found

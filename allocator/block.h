@@ -94,7 +94,8 @@ void transit(Block& block, Event event, uint64_t clear = 0);
 
 /// The flags that end with an allocation's life.
 inline constexpr uint64_t life_flags =
-    word::proven | word::pinned | word::copies | word::unsettled | word::freed | word::recorded;
+    word::proven | word::pinned | word::copies | word::unsettled | word::freed | word::recorded |
+    word::idle;
 
 /// Descriptors at stable addresses, found by index; a descriptor is never freed, only reused.
 class BlockTable {

@@ -105,10 +105,26 @@ struct EngineStats {
 struct BlockInfo {
   void* base = nullptr;
   size_t bytes = 0, requested_bytes = 0;
+  size_t capacity = 0;                // what it could hold: its frames
   CUstream stream = nullptr;
   const char* state = "";             // resident | spilling | hosted | spilled | faulting | ...
   bool small = false, live = false;
+  bool recorded = false;              // record_stream: a free waits for other streams
+  bool waiting = false;               // freed, and does so (blocks() only)
   uint64_t pins = 0;
+};
+
+/// What happens to memory beside the calls that ask for it.
+struct MemoryEvent {
+  enum class Kind : uint8_t {
+    segment_made,    // memory mapped for a large block, or for small ones to share
+    segment_given,   // and given back
+    free_completed,  // a freed block has waited for the other streams that used it
+  };
+  Kind kind;
+  void* address = nullptr;
+  uint64_t bytes = 0;
+  CUstream stream = nullptr;
 };
 
 class TraceWriter;  // allocator/trace.h
@@ -157,6 +173,10 @@ class Engine {
   /// once (automatic for new blocks), or ever, with pin(). `reason` must outlive the engine.
   virtual Result<void> pin(const void* pointer, const char* reason) = 0;
   virtual Result<void> unpin(const void* pointer) = 0;
+  /// The owner of a pinned block keeps it unused (it counts as free), and uses it again for `bytes`
+  /// that fit it.
+  virtual void set_idle(const void* pointer) = 0;
+  virtual void set_used(const void* pointer, size_t bytes) = 0;
   virtual Result<void> prefetch(const void* pointer, size_t bytes, CUstream stream) = 0;
   virtual Result<void> cold(const void* pointer, size_t bytes) = 0;
 
@@ -191,6 +211,8 @@ class Engine {
   virtual void foresee(std::span<const Coming> coming) = 0;
   virtual void on_watch(std::function<void()> callback) = 0;
   virtual bool watching() const = 0;
+  /// Called under the engine's lock: `callback` may take note, no more.
+  virtual void on_memory(std::function<void(const MemoryEvent&)> callback) = 0;
 
   virtual EngineStats stats() const = 0;
   virtual PoolTallies tallies() const = 0;

@@ -25,6 +25,8 @@ int EngineImpl::see_stream(CUstream stream) {
 
 void* EngineImpl::hand_out(Block& block, size_t requested) {
   block.requested = requested;
+  // A large block may have served another size of its class.
+  if (block.granules != 0) block.bytes = (requested + unit_bytes - 1) / unit_bytes * unit_bytes;
   block.age.store(tick_.fetch_add(1, std::memory_order_relaxed), std::memory_order_relaxed);
   hot_.allocated(block.granules != 0, block.bytes, requested);
   if (block.granules != 0) note(EventKind::allocate, block);
@@ -133,8 +135,7 @@ Result<Block*> EngineImpl::make_block(unsigned stream, size_t bytes, std::vector
   live_.push_back(block);
   block->use.store(0, std::memory_order_relaxed);
   arena_->set(block->address, granules, block->index + 1);
-  reserved_tally_[1].add(static_cast<int64_t>(block->mapped_bytes()));
-  segment_tally_[1].add(1);
+  count_segment(true, true, block->address, block->mapped_bytes(), stream);
   transit(*block, Event::allocate, life_flags | word::small | word::many_uses | word::zero_copy);
   return block;
 }
@@ -175,8 +176,7 @@ Result<void> EngineImpl::add_segment(Lock& lock, unsigned stream) {
     segment.frames = std::move(*frames);
     arena_->set(*address, 1, segment_mark | index);
     small_[stream]->add(*address, granule_bytes);
-    segment_tally_[0].add(1);
-    reserved_tally_[0].add(granule_bytes);
+    count_segment(true, false, *address, granule_bytes, stream);
     return {};
   }
 }
@@ -209,7 +209,8 @@ Result<void*> EngineImpl::allocate_small(Lock& lock, unsigned stream, size_t byt
 }
 
 void EngineImpl::count_free(Block& block) {
-  hot_.freed(block.granules != 0, block.bytes, block.requested);
+  if (!(block.word.load(std::memory_order_relaxed) & word::idle)) [[likely]]
+    hot_.freed(block.granules != 0, block.bytes, block.requested);
   if (block.granules != 0) note(EventKind::free, block);
   if (options_.recorder) options_.recorder->freed(block.address);
   if (trace_) trace("free", block);
@@ -225,7 +226,7 @@ Result<void> EngineImpl::free(void* pointer) {
   Use last{block->use.load(std::memory_order_relaxed)};
   if (!last || last.stream() == block->stream) {
     constexpr uint64_t slow = word::pinned | word::copies | word::unsettled | word::freed |
-                              word::recorded | word::many_uses | word::zero_copy;
+                              word::recorded | word::many_uses | word::zero_copy | word::idle;
     while (word::state(w) == State::resident && !(w & slow) && word::holds(w) == 0) {
       uint64_t next = word::with_state(w & ~word::proven, State::ready);
       if (!block->word.compare_exchange_weak(w, next, std::memory_order_acq_rel)) continue;
@@ -309,6 +310,7 @@ void EngineImpl::finish_free(Block& block) {
     for (uint16_t stream : block.recorded_streams) add_use(block, streams_.now(stream));
     block.recorded_streams.clear();
     close_uses(block);
+    hot_.waits(block.granules != 0, block.bytes);
     deferred_.push_back(&block);
     busy_.store(true, std::memory_order_relaxed);
   } else if (block.size_class < size_class::count && !(w & word::zero_copy)) {
@@ -327,6 +329,9 @@ void EngineImpl::settle_deferred() {
       continue;
     }
     deferred_.erase(deferred_.begin() + static_cast<ptrdiff_t>(i));
+    hot_.waited(block.granules != 0, block.bytes);
+    tell({MemoryEvent::Kind::free_completed, reinterpret_cast<void*>(block.address),
+          block.mapped_bytes(), streams_.handle(block.stream)});
     if (block.size_class < size_class::count &&
         !(block.word.load(std::memory_order_relaxed) & word::zero_copy))
       ready(block.stream).push(table_, block);
@@ -363,8 +368,7 @@ void EngineImpl::drop_descriptor(Block& block) {
     live_.pop_back();
     arena_->set(block.address, block.granules, 0);
     arena_->give(block.address, block.granules);
-    reserved_tally_[1].remove(static_cast<int64_t>(block.mapped_bytes()));
-    segment_tally_[1].remove(1);
+    count_segment(false, true, block.address, block.mapped_bytes(), block.stream);
   }
   ++block.generation;
   block.pieces.clear();
@@ -387,8 +391,7 @@ void EngineImpl::release_segments() {
     unmap_at(segment.address, segment.frames);
     frames_.give(segment.frames);
     arena_->give(segment.address, 1);
-    segment_tally_[0].remove(1);
-    reserved_tally_[0].remove(granule_bytes);
+    count_segment(false, false, segment.address, granule_bytes, segment.stream);
     spare_segments_.push_back(i);
   }
 }

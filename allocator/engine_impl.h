@@ -73,6 +73,9 @@ class EngineImpl final : public Engine {
   void spill_all() override;
   void foresee(std::span<const Coming> coming) override;
   void on_watch(std::function<void()> callback) override;
+  void on_memory(std::function<void(const MemoryEvent&)> callback) override;
+  void set_idle(const void* pointer) override;
+  void set_used(const void* pointer, size_t bytes) override;
   bool watching() const override { return watching_.load(std::memory_order_relaxed); }
   EngineStats stats() const override;
   PoolTallies tallies() const override;
@@ -141,6 +144,10 @@ class EngineImpl final : public Engine {
   void settle_deferred();
   void drop_descriptor(Block& block);
   void release_segments();
+  void count_segment(bool made, bool large, uint64_t address, uint64_t bytes, unsigned stream);
+  void tell(const MemoryEvent& event) {
+    if (memory_callback_) memory_callback_(event);
+  }
 
   // engine_map.cpp
   Result<void> map_at(uint64_t address, const std::vector<Frame>& frames);
@@ -372,6 +379,8 @@ class EngineImpl final : public Engine {
 
   HotCounters hot_;
   AtomicTally segment_tally_[2], reserved_tally_[2];
+  Peak segment_peak_;
+  std::function<void(const MemoryEvent&)> memory_callback_;
   mutable EngineStats counted_;     // the part counted under the lock
   uint64_t peak_held_base_ = 0;
   uint64_t sample_ns_ = 0;

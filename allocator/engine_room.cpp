@@ -20,6 +20,7 @@ Result<Reservation> EngineImpl::make_room(Lock& lock, uint64_t granules, const B
   std::optional<uint64_t> begin;  // of the stall
   uint64_t others_since = 0;
   unsigned fruitless = 0, busy_rounds = 0;
+  bool short_before = false;
   ++waiting_;
   struct Leave {
     unsigned& waiting;
@@ -42,6 +43,8 @@ Result<Reservation> EngineImpl::make_room(Lock& lock, uint64_t granules, const B
     }
     if (wanted && wanted->generation != generation) return Reservation();  // freed meanwhile
     // Only now is memory really short.
+    if (!wanted && !short_before) ++counted_.retry_count;
+    short_before = true;
     pressed_ = true;
     learn();
     uint64_t coming = frames_.available() + leaving_granules();

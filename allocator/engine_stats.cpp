@@ -15,7 +15,7 @@ EngineStats EngineImpl::stats() const {
   s.budget_bytes = frames_.budget_granules() * granule_bytes;
   s.device_bytes = frames_.held_granules() * granule_bytes;
   s.peak_device_bytes = frames_.peak_granules() * granule_bytes;
-  Tally allocated = hot_.all_allocated_bytes.get();
+  const Tally allocated = hot_.allocated_bytes.all();
   s.allocated_bytes = static_cast<uint64_t>(allocated.current);
   s.peak_allocated_bytes = static_cast<uint64_t>(allocated.peak);
   for (const Block* block : live_) {
@@ -45,21 +45,22 @@ EngineStats EngineImpl::stats() const {
 PoolTallies EngineImpl::tallies() const {
   Lock lock(mutex_);
   PoolTallies t;
+  hot_.allocation.get(t.allocation);
+  hot_.allocated_bytes.get(t.allocated_bytes);
+  hot_.requested_bytes.get(t.requested_bytes);
+  hot_.waiting.get(hot_.allocation, t.active);
+  hot_.waiting_bytes.get(hot_.allocated_bytes, t.active_bytes);
   auto sum = [](Tally all[3]) {
-    all[0] = {all[1].current + all[2].current, all[1].peak + all[2].peak,
-              all[1].allocated + all[2].allocated, all[1].freed + all[2].freed};
+    all[0] = {all[1].current + all[2].current, 0, all[1].allocated + all[2].allocated,
+              all[1].freed + all[2].freed};
   };
   for (int pool = 0; pool < 2; ++pool) {
-    t.allocation[pool + 1] = t.active[pool + 1] = hot_.pool[pool].allocation.get();
-    t.allocated_bytes[pool + 1] = t.active_bytes[pool + 1] = hot_.pool[pool].allocated_bytes.get();
-    t.requested_bytes[pool + 1] = hot_.pool[pool].requested_bytes.get();
     t.segment[pool + 1] = segment_tally_[pool].get();
     t.reserved_bytes[pool + 1] = reserved_tally_[pool].get();
   }
-  for (Tally* all : {t.allocation, t.active, t.allocated_bytes, t.active_bytes, t.requested_bytes,
-                     t.segment, t.reserved_bytes, t.inactive_split, t.inactive_split_bytes})
-    sum(all);
-  t.allocated_bytes[0].peak = t.active_bytes[0].peak = hot_.all_allocated_bytes.get().peak;
+  sum(t.segment);
+  sum(t.reserved_bytes);
+  t.segment[0].peak = segment_peak_.get();
   // What is reserved from the device are frames, whichever pool they serve.
   t.reserved_bytes[0].current = static_cast<int64_t>(frames_.held_granules() * granule_bytes);
   t.reserved_bytes[0].peak = static_cast<int64_t>(frames_.peak_granules() * granule_bytes);
@@ -68,32 +69,60 @@ PoolTallies EngineImpl::tallies() const {
 
 void EngineImpl::reset_peaks() {
   Lock lock(mutex_);
-  for (PoolCounters& pool : hot_.pool) {
-    pool.allocation.reset_peak();
-    pool.allocated_bytes.reset_peak();
-    pool.requested_bytes.reset_peak();
-  }
-  hot_.all_allocated_bytes.reset_peak();
+  hot_.reset_peaks();
   for (int pool = 0; pool < 2; ++pool) {
     segment_tally_[pool].reset_peak();
     reserved_tally_[pool].reset_peak();
   }
+  segment_peak_.reset(segment_tally_[0].current() + segment_tally_[1].current());
   frames_.reset_peak();
 }
 
 void EngineImpl::reset_totals() {
   Lock lock(mutex_);
-  for (PoolCounters& pool : hot_.pool) {
-    pool.allocation.reset_totals();
-    pool.allocated_bytes.reset_totals();
-    pool.requested_bytes.reset_totals();
-  }
-  hot_.all_allocated_bytes.reset_totals();
+  hot_.reset_totals();
   for (int pool = 0; pool < 2; ++pool) {
     segment_tally_[pool].reset_totals();
     reserved_tally_[pool].reset_totals();
   }
   counted_.oom_count = counted_.retry_count = 0;
+}
+
+void EngineImpl::count_segment(bool made, bool large, uint64_t address, uint64_t bytes,
+                               unsigned stream) {
+  if (made) {
+    segment_tally_[large].add(1);
+    reserved_tally_[large].add(static_cast<int64_t>(bytes));
+    segment_peak_.raise(segment_tally_[0].current() + segment_tally_[1].current());
+  } else {
+    segment_tally_[large].remove(1);
+    reserved_tally_[large].remove(static_cast<int64_t>(bytes));
+  }
+  tell({made ? MemoryEvent::Kind::segment_made : MemoryEvent::Kind::segment_given,
+        reinterpret_cast<void*>(address), bytes, streams_.handle(stream)});
+}
+
+void EngineImpl::on_memory(std::function<void(const MemoryEvent&)> callback) {
+  Lock lock(mutex_);
+  memory_callback_ = std::move(callback);
+}
+
+void EngineImpl::set_idle(const void* pointer) {
+  Block* block = live_at(pointer, true);
+  if (!block) return;
+  if (block->word.fetch_or(word::idle, std::memory_order_acq_rel) & word::idle) return;
+  hot_.freed(block->granules != 0, block->bytes, block->requested);
+}
+
+void EngineImpl::set_used(const void* pointer, size_t bytes) {
+  Block* block = live_at(pointer, true);
+  if (!block || !(block->word.load(std::memory_order_acquire) & word::idle)) return;
+  FIRN_CHECK(bytes <= (block->granules ? block->mapped_bytes() : block->bytes), "block %llx",
+             (unsigned long long)block->address);
+  block->requested = bytes;
+  if (block->granules != 0) block->bytes = (bytes + unit_bytes - 1) / unit_bytes * unit_bytes;
+  hot_.allocated(block->granules != 0, block->bytes, bytes);
+  block->word.fetch_and(~word::idle, std::memory_order_acq_rel);
 }
 
 std::vector<BlockInfo> EngineImpl::blocks() const {
@@ -107,12 +136,15 @@ std::vector<BlockInfo> EngineImpl::blocks() const {
     info.base = reinterpret_cast<void*>(block.address);
     info.bytes = block.bytes;
     info.requested_bytes = block.requested;
+    info.capacity = block.granules ? block.mapped_bytes() : block.bytes;
     info.stream = streams_.handle(block.stream);
     info.state = state_names[static_cast<int>(word::state(w))];
     info.small = w & word::small;
     info.live = word::state(w) != State::ready && word::state(w) != State::draining &&
-                !(w & word::freed);
+                !(w & (word::freed | word::idle));
     info.pins = word::holds(w) + ((w & word::pinned) ? 1 : 0);
+    info.recorded = w & word::recorded;
+    info.waiting = std::find(deferred_.begin(), deferred_.end(), &block) != deferred_.end();
     out.push_back(info);
   }
   return out;

@@ -2,6 +2,7 @@
 // present value is their difference, peaks are raised where a total grew.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 
@@ -45,28 +46,133 @@ class AtomicTally {
   int64_t up_base_ = 0, down_base_ = 0;  // under the engine's lock
 };
 
-/// One pool's counters; "all" is the sum of small and large except for its peaks, kept apart.
-struct PoolCounters {
-  AtomicTally allocation, allocated_bytes, requested_bytes;
+/// The most that a value has been since the last reset.
+class Peak {
+ public:
+  void raise(int64_t value) {
+    int64_t peak = peak_.load(std::memory_order_relaxed);
+    while (value > peak &&
+           !peak_.compare_exchange_weak(peak, value, std::memory_order_relaxed)) {
+    }
+  }
+  void reset(int64_t value) { peak_.store(value, std::memory_order_relaxed); }
+  int64_t get() const { return peak_.load(std::memory_order_relaxed); }
+
+ private:
+  std::atomic<int64_t> peak_{0};
 };
 
-/// What the engine counts on its hot paths: pools small (0) and large (1), and both together (2).
+/// One quantity in both pools, small (0) and large (1). "All" is their sum; its peak is its own,
+/// for the pools may have had theirs at different times.
+class PooledTally {
+ public:
+  void add(bool large, int64_t amount) {
+    pool_[large].add(amount);
+    peak_.raise(current());
+  }
+  void remove(bool large, int64_t amount) { pool_[large].remove(amount); }
+  int64_t current(bool large) const { return pool_[large].current(); }
+  int64_t current() const { return pool_[0].current() + pool_[1].current(); }
+  Tally all() const {
+    const Tally small = pool_[0].get(), large = pool_[1].get();
+    return {small.current + large.current, peak_.get(), small.allocated + large.allocated,
+            small.freed + large.freed};
+  }
+  void get(Tally out[3]) const {
+    out[0] = all();
+    for (int pool = 0; pool < 2; ++pool) out[pool + 1] = pool_[pool].get();
+  }
+  void reset_peak() {
+    for (AtomicTally& pool : pool_) pool.reset_peak();
+    peak_.reset(current());
+  }
+  void reset_totals() {
+    for (AtomicTally& pool : pool_) pool.reset_totals();
+  }
+
+ private:
+  AtomicTally pool_[2];
+  Peak peak_;
+};
+
+/// What was freed while work on other streams may still use it: torch calls it active, not
+/// allocated. Only then do the peaks of what is active differ from those of what is allocated.
+class WaitingTally {
+ public:
+  void add(bool large, int64_t amount) { waiting_.add(large, amount); }
+  void remove(bool large, int64_t amount) { waiting_.remove(large, amount); }
+  bool any() const { return waiting_.current() != 0; }
+  void raise(const PooledTally& allocated) {
+    for (int pool = 0; pool < 2; ++pool)
+      peak_[pool + 1].raise(allocated.current(pool) + waiting_.current(pool));
+    peak_[0].raise(allocated.current() + waiting_.current());
+  }
+  /// What is active, given what is allocated.
+  void get(const PooledTally& allocated, Tally out[3]) const {
+    allocated.get(out);
+    Tally waiting[3];
+    waiting_.get(waiting);
+    for (int pool = 0; pool < 3; ++pool) {
+      Tally& tally = out[pool];
+      tally.current += waiting[pool].current;
+      tally.peak = std::max({tally.peak, peak_[pool].get(), tally.current});
+      tally.freed -= waiting[pool].current - waiting_at_reset_[pool];
+    }
+  }
+  void reset_peak() {
+    for (Peak& peak : peak_) peak.reset(0);
+  }
+  void reset_totals() {
+    for (int pool = 0; pool < 2; ++pool) waiting_at_reset_[pool + 1] = waiting_.current(pool);
+    waiting_at_reset_[0] = waiting_.current();
+  }
+
+ private:
+  PooledTally waiting_;
+  Peak peak_[3];
+  int64_t waiting_at_reset_[3] = {};  // under the engine's lock
+};
+
+/// What the engine counts on its hot paths.
 struct HotCounters {
-  PoolCounters pool[2];
-  AtomicTally all_allocated_bytes;
+  PooledTally allocation, allocated_bytes, requested_bytes;
+  WaitingTally waiting, waiting_bytes;
   void allocated(bool large, size_t bytes, size_t requested) {
-    PoolCounters& p = pool[large];
-    p.allocation.add(1);
-    p.allocated_bytes.add(static_cast<int64_t>(bytes));
-    p.requested_bytes.add(static_cast<int64_t>(requested));
-    all_allocated_bytes.add(static_cast<int64_t>(bytes));
+    allocation.add(large, 1);
+    allocated_bytes.add(large, static_cast<int64_t>(bytes));
+    requested_bytes.add(large, static_cast<int64_t>(requested));
+    if (waiting.any()) [[unlikely]]
+      raise_active();
   }
   void freed(bool large, size_t bytes, size_t requested) {
-    PoolCounters& p = pool[large];
-    p.allocation.remove(1);
-    p.allocated_bytes.remove(static_cast<int64_t>(bytes));
-    p.requested_bytes.remove(static_cast<int64_t>(requested));
-    all_allocated_bytes.remove(static_cast<int64_t>(bytes));
+    allocation.remove(large, 1);
+    allocated_bytes.remove(large, static_cast<int64_t>(bytes));
+    requested_bytes.remove(large, static_cast<int64_t>(requested));
+  }
+  /// A block that is to be freed waits for other streams, or has done so.
+  void waits(bool large, size_t bytes) {
+    waiting.add(large, 1);
+    waiting_bytes.add(large, static_cast<int64_t>(bytes));
+  }
+  void waited(bool large, size_t bytes) {
+    waiting.remove(large, 1);
+    waiting_bytes.remove(large, static_cast<int64_t>(bytes));
+  }
+  void reset_peaks() {
+    for (PooledTally* tally : {&allocation, &allocated_bytes, &requested_bytes})
+      tally->reset_peak();
+    for (WaitingTally* tally : {&waiting, &waiting_bytes}) tally->reset_peak();
+  }
+  void reset_totals() {
+    for (PooledTally* tally : {&allocation, &allocated_bytes, &requested_bytes})
+      tally->reset_totals();
+    for (WaitingTally* tally : {&waiting, &waiting_bytes}) tally->reset_totals();
+  }
+
+ private:
+  void raise_active() {
+    waiting.raise(allocation);
+    waiting_bytes.raise(allocated_bytes);
   }
 };
 

@@ -9,6 +9,8 @@
 #include <cstring>
 
 #include "pytorch_plugin/observer.h"
+#include "pytorch_plugin/torch_settings.h"
+#include "pytorch_plugin/uncached.h"
 
 namespace firn::pytorch {
 
@@ -18,16 +20,13 @@ std::atomic<FirnAllocator*> the_allocator{nullptr};
 // Once exit has begun CUDA must not be called, and memory is the operating system's to take back.
 std::atomic<bool> exiting{false};
 
-void delete_for_torch(void* pointer) { the_allocator.load()->raw_delete(pointer); }
+constexpr size_t exabyte = size_t{1} << 60;
 
-[[noreturn]] void unused_function() { TORCH_INTERNAL_ASSERT(false, "firn: not the way in"); }
+void delete_for_torch(void* pointer) { the_allocator.load()->raw_delete(pointer); }
 
 }  // namespace
 
-FirnAllocator::FirnAllocator(std::string conf)
-    : CUDAPluggableAllocator([](size_t, int, cudaStream_t) -> void* { unused_function(); },
-                             [](void*, size_t, int, cudaStream_t) { unused_function(); }),
-      conf_(std::move(conf)) {
+FirnAllocator::FirnAllocator(std::string conf) : conf_(std::move(conf)) {
   for (auto& fraction : fraction_) fraction = 1.0;
 }
 
@@ -45,6 +44,7 @@ void FirnAllocator::init(int device_count) {
   // Registered after the runtime's own handler, hence called before it.
   static const bool registered = std::atexit([] { exiting = true; }) == 0;
   TORCH_CHECK(registered, "firn: atexit refused");
+  check_torch_settings();
   recording = !(*runtime)->config().trace_file.empty();
   device_count_ = device_count;
   const double fraction = native::CUDAAllocatorConfig::per_process_memory_fraction();
@@ -79,6 +79,7 @@ Engine& FirnAllocator::open_engine(c10::DeviceIndex device) {
     const Config& config = runtime->config();
     if (config.adversarial || config.watch_fraction == 0) install_observer(config.adversarial);
     (*engine)->on_watch([] { install_observer(false); });
+    (*engine)->on_memory([this, device](const MemoryEvent& e) { history_.heard(device, e); });
   }
   apply_fraction(**engine, device);
   return **engine;
@@ -103,77 +104,115 @@ void* FirnAllocator::take(size_t bytes, c10::DeviceIndex device, cudaStream_t st
   }
   if (!pointer) {
     Result<void*> made = engine.allocate(bytes, stream);
-    if (!made) [[unlikely]] {
-      // Others may have caches of their own (torch's list of such callbacks).
-      bool freed = false;
-      for (const std::string& name : c10::FreeCudaMemoryCallbacksRegistry()->Keys())
-        freed |= c10::FreeCudaMemoryCallbacksRegistry()->Create(name)->Execute();
-      if (freed) made = engine.allocate(bytes, stream);
-      if (!made) out_of_memory(engine, bytes, device, made.error());
-    }
-    pointer = *made;
+    pointer = made ? *made : try_again(engine, bytes, device, stream);
+    if (!pointer) [[unlikely]]
+      out_of_memory(engine, bytes, device, made.error());
   }
   if (observing()) [[unlikely]]
     ThreadScopes::mine().hold_new(engine, device, pointer, stream);
-  if (history_.enabled()) [[unlikely]]
-    history_.note(History::Entry::ALLOC, device, pointer, bytes, stream, pools_.pool_of(pointer));
+  if (history_.noting()) [[unlikely]]
+    history_.note({History::Entry::ALLOC, device, pointer, bytes, stream, pools_.pool_of(pointer)});
   if (const c10::impl::PyInterpreter* trace = c10::impl::GPUTrace::get_trace()) [[unlikely]]
     (*trace)->trace_gpu_memory_allocation(c10::kCUDA, reinterpret_cast<uintptr_t>(pointer));
   return pointer;
+}
+
+/// The engine had nothing: others may.
+void* FirnAllocator::try_again(Engine& engine, size_t bytes, c10::DeviceIndex device,
+                               cudaStream_t stream) {
+  if (pools_.any())
+    if (void* lent = pools_.borrow(engine, device, bytes, stream)) return lent;
+  // Whoever has a cache of his own (torch's list of such callbacks).
+  bool freed = false;
+  for (const std::string& name : c10::FreeCudaMemoryCallbacksRegistry()->Keys())
+    freed |= c10::FreeCudaMemoryCallbacksRegistry()->Create(name)->Execute();
+  if (!freed) return nullptr;
+  Result<void*> made = engine.allocate(bytes, stream);
+  return made ? *made : nullptr;
 }
 
 void FirnAllocator::give_back(void* pointer) {
   if (exiting.load(std::memory_order_relaxed)) return;
   Runtime* runtime = Runtime::get();
   if (!runtime) return;  // the child of a fork: the memory is the parent's
-  Engine* engine = runtime->around(pointer);
-  TORCH_CHECK(engine, "invalid device pointer: ", pointer);
   if (observing()) [[unlikely]]
     ThreadScopes::mine().forget(pointer);
+  if (pools_.any()) [[unlikely]]
+    if (std::optional<Pools::Freed> what = pools_.to_free(pointer))
+      return give_back_to_pool(pointer, *what);
+  Engine* engine = runtime->around(pointer);
+  TORCH_CHECK(engine, "invalid device pointer: ", pointer);
   if (const c10::impl::PyInterpreter* trace = c10::impl::GPUTrace::get_trace()) [[unlikely]]
     (*trace)->trace_gpu_memory_deallocation(c10::kCUDA, reinterpret_cast<uintptr_t>(pointer));
-  if (history_.enabled()) [[unlikely]] {
-    if (std::optional<BlockInfo> block = engine->find(pointer)) {
-      const int device = engine->stats().device;
-      const PoolId pool = pools_.pool_of(pointer);
-      for (auto action : {History::Entry::FREE_REQUESTED, History::Entry::FREE_COMPLETED})
-        history_.note(action, device, pointer, block->requested_bytes, block->stream, pool);
-    }
+  if (history_.noting()) [[unlikely]] {
+    std::optional<BlockInfo> block = engine->find(pointer);
+    if (block && block->base == pointer)
+      note_free({History::Entry::FREE_REQUESTED, engine->stats().device, pointer,
+                 block->requested_bytes, block->stream, {0, 0}},
+                block->recorded);
   }
-  if (pools_.any() && pools_.free(*engine, pointer)) [[unlikely]]
-    return;
   Result<void> freed = engine->free(pointer);
   TORCH_CHECK(freed, "invalid device pointer: ", pointer, " (", freed.error().text, ")");
 }
 
+void FirnAllocator::give_back_to_pool(void* pointer, const Pools::Freed& what) {
+  if (const c10::impl::PyInterpreter* trace = c10::impl::GPUTrace::get_trace())
+    (*trace)->trace_gpu_memory_deallocation(c10::kCUDA, reinterpret_cast<uintptr_t>(pointer));
+  // (A pool's waiting frees are entered as completed when they are asked for.)
+  if (history_.noting())
+    note_free({History::Entry::FREE_REQUESTED, what.device, pointer, what.bytes, what.stream,
+               what.pool},
+              false);
+  pools_.free(engine_if_open(static_cast<c10::DeviceIndex>(what.device)), pointer);
+}
+
+/// Before the free: afterwards another thread may already have the block.
+void FirnAllocator::note_free(const History::Event& event, bool waits) {
+  History::Event completed = event;
+  completed.action = History::Entry::FREE_COMPLETED;
+  if (waits) history_.awaits(completed);
+  history_.note(event);
+  if (!waits) history_.note(completed);
+}
+
 c10::DataPtr FirnAllocator::allocate(size_t bytes) {
+  TORCH_CHECK_WITH(OutOfMemoryError, bytes < exabyte,
+                   "CUDA out of memory. Tried to allocate more than 1EB memory.");
   c10::DeviceIndex device = 0;
   C10_CUDA_CHECK(c10::cuda::GetDevice(&device));
+  if (uncached() || !isEnabled()) [[unlikely]]
+    return allocate_uncached(engine_if_open(device), bytes, device);
   void* pointer = take(bytes, device, c10::cuda::getCurrentCUDAStream(device));
   return {pointer, pointer, delete_for_torch, c10::Device(c10::kCUDA, device)};
 }
 
 void* FirnAllocator::raw_alloc(size_t bytes) {
-  c10::DeviceIndex device = 0;
-  C10_CUDA_CHECK(c10::cuda::GetDevice(&device));
-  return take(bytes, device, c10::cuda::getCurrentCUDAStream(device));
+  return raw_alloc_with_stream(bytes, c10::cuda::getCurrentCUDAStream());
 }
 
 void* FirnAllocator::raw_alloc_with_stream(size_t bytes, cudaStream_t stream) {
   c10::DeviceIndex device = 0;
   C10_CUDA_CHECK(c10::cuda::GetDevice(&device));
+  if (uncached()) [[unlikely]]
+    return allocate_uncached(engine_if_open(device), bytes, device).release_context();
   return take(bytes, device, stream);
 }
 
 void FirnAllocator::raw_delete(void* pointer) {
-  if (pointer) give_back(pointer);
+  if (uncached()) [[unlikely]]
+    delete_uncached(pointer);
+  else if (pointer)
+    give_back(pointer);
 }
 
-c10::DeleterFnPtr FirnAllocator::raw_deleter() const { return delete_for_torch; }
+c10::DeleterFnPtr FirnAllocator::raw_deleter() const {
+  return uncached() || !isEnabled() ? delete_uncached : delete_for_torch;
+}
 
 void FirnAllocator::recordStream(const c10::DataPtr& pointer, c10::cuda::CUDAStream stream) {
   // Not ours: memory from another process, or from another allocator.
-  if (!pointer.get() || pointer.get_deleter() != raw_deleter()) return;
+  if (!pointer.get() || pointer.get_deleter() != delete_for_torch) return;
+  if (pools_.any() && pools_.record_stream(pointer.get(), stream.stream())) return;
   Runtime* runtime = Runtime::get();
   Engine* engine = runtime ? runtime->around(pointer.get()) : nullptr;
   TORCH_CHECK(engine, "No allocated block can be found");
@@ -188,6 +227,28 @@ void* FirnAllocator::getBaseAllocation(void* pointer, size_t* bytes) {
   TORCH_CHECK(block, "invalid device pointer: ", pointer);
   if (bytes) *bytes = block->bytes;
   return block->base;
+}
+
+/// What torch copies outside its operators (a copy on write, say): nobody else sees this use.
+void FirnAllocator::copy_data(void* to, const void* from, size_t bytes) const {
+  Runtime* runtime = Runtime::get();
+  std::vector<std::pair<Engine*, Hold>> held;
+  struct Release {
+    std::vector<std::pair<Engine*, Hold>>& held;
+    ~Release() {
+      for (auto& [engine, hold] : held) engine->release(hold, nullptr);
+    }
+  } release{held};
+  auto touch = [&](const void* pointer, Access access) {
+    Engine* engine = runtime ? runtime->around(pointer) : nullptr;
+    if (!engine) return;
+    Result<Hold> hold = engine->touch(pointer, nullptr, access);
+    TORCH_CHECK(hold, "firn: ", describe(hold.error()));
+    if (hold->block) held.push_back({engine, *hold});
+  };
+  touch(from, Access::read);
+  touch(to, Access::write);
+  C10_CUDA_CHECK(cudaMemcpy(to, from, bytes, cudaMemcpyDeviceToDevice));
 }
 
 cudaError_t FirnAllocator::memcpyAsync(void* to, int to_device, const void* from, int from_device,

@@ -1,5 +1,5 @@
-// PyTorch's CUDA allocator on Firn's engines: derived from the exported pluggable allocator, which
-// implements every pure virtual of its release, and overriding everything that a program can see.
+// PyTorch's CUDA allocator on Firn's engines: everything that torch can ask of one. (Not derived from
+// torch's pluggable allocator, whose copy_data() is final and reads memory that may be away.)
 //
 // Owns: private pools, observers. Locks: one for those two; none on the way to an allocation, and
 // none is held when a callback of PyTorch's (which may take the GIL) is called.
@@ -21,7 +21,7 @@ namespace firn::pytorch {
 
 namespace native = c10::cuda::CUDACachingAllocator;
 
-class FirnAllocator final : public torch::cuda::CUDAPluggableAllocator::CUDAPluggableAllocator {
+class FirnAllocator final : public native::CUDAAllocator {
  public:
   /// `conf` is parsed and acted on when CUDA starts, in init().
   explicit FirnAllocator(std::string conf);
@@ -39,22 +39,23 @@ class FirnAllocator final : public torch::cuda::CUDAPluggableAllocator::CUDAPlug
   cudaError_t memcpyAsync(void* to, int to_device, const void* from, int from_device, size_t bytes,
                           cudaStream_t stream, bool p2p_enabled) override;
   void enablePeerAccess(c10::DeviceIndex device, c10::DeviceIndex other) override;
+  void copy_data(void* to, const void* from, size_t bytes) const override;
   std::string name() override { return "firn"; }
-  bool isEnabled() const override { return true; }
 
   // firn_allocator_limits.cpp
   double getMemoryFraction(c10::DeviceIndex device) override;
   void setMemoryFraction(double fraction, c10::DeviceIndex device) override;
+  void enable(bool value) override { enabled_ = value; }
+  bool isEnabled() const override { return enabled_; }
   void emptyCache(c10::MempoolId_t pool) override;
   void cacheInfo(c10::DeviceIndex device, size_t* largest) override;
   void attachOutOfMemoryObserver(native::OutOfMemoryObserver observer) override;
   native::ShareableHandle shareIpcHandle(void* pointer) override;
   std::shared_ptr<void> getIpcDevPtr(std::string handle) override;
-  void attachAllocatorTraceTracker(native::AllocatorTraceTracker tracker) override;
-  std::shared_ptr<native::AllocatorState> getCheckpointState(c10::DeviceIndex device,
-                                                             c10::MempoolId_t pool) override;
-  native::CheckpointDelta setCheckpointPoolState(
-      c10::DeviceIndex device, std::shared_ptr<native::AllocatorState> state) override;
+  /// Empty: Firn has no segments that grow.
+  std::vector<native::StreamSegmentSize> getExpandableSegmentSizes(c10::DeviceIndex) override {
+    return {};
+  }
 
   // firn_allocator_stats.cpp
   c10::CachingDeviceAllocator::DeviceStats getDeviceStats(c10::DeviceIndex device) override;
@@ -66,7 +67,14 @@ class FirnAllocator final : public torch::cuda::CUDAPluggableAllocator::CUDAPlug
                      native::RecordContext when, bool clear,
                      const std::vector<std::string>& skip) override;
 
-  // Private pools (CUDA graphs, torch.cuda.MemPool): pools.h
+  void recordAnnotation(const std::vector<std::pair<std::string, std::string>>& words) override;
+  void pushCompileContext(std::string& words) override { history_.push_compile_context(words); }
+  void popCompileContext() override { history_.pop_compile_context(); }
+  void setUserMetadata(const std::string& words) override { history_.set_user_metadata(words); }
+  std::string getUserMetadata() override { return history_.user_metadata(); }
+  void attachAllocatorTraceTracker(native::AllocatorTraceTracker tracker) override;
+
+  // firn_allocator_pools.cpp: private pools (CUDA graphs, torch.cuda.MemPool), see pools.h
   void beginAllocateToPool(c10::DeviceIndex device, c10::MempoolId_t pool,
                            std::function<bool(cudaStream_t)> filter) override;
   void endAllocateToPool(c10::DeviceIndex device, c10::MempoolId_t pool) override;
@@ -78,10 +86,20 @@ class FirnAllocator final : public torch::cuda::CUDAPluggableAllocator::CUDAPlug
   void setNoSplit(c10::DeviceIndex device, c10::MempoolId_t pool) override;
   bool checkPoolLiveAllocations(c10::DeviceIndex device, c10::MempoolId_t pool,
                                 const std::unordered_set<void*>& expected) override;
+  std::shared_ptr<native::AllocatorState> getCheckpointState(c10::DeviceIndex device,
+                                                             c10::MempoolId_t pool) override;
+  native::CheckpointDelta setCheckpointPoolState(
+      c10::DeviceIndex device, std::shared_ptr<native::AllocatorState> state) override;
 
  private:
   void* take(size_t bytes, c10::DeviceIndex device, cudaStream_t stream);
+  void* try_again(Engine& engine, size_t bytes, c10::DeviceIndex device, cudaStream_t stream);
   void give_back(void* pointer);
+  void give_back_to_pool(void* pointer, const Pools::Freed& what);
+  void note_free(const History::Event& event, bool waits);
+  void check_device(c10::DeviceIndex device) const;
+  void add_segments(Engine& engine, c10::DeviceIndex device, c10::MempoolId_t pool,
+                    std::vector<c10::CachingDeviceAllocator::SegmentInfo>& out);
   Engine& engine(c10::DeviceIndex device);
   Engine* engine_if_open(c10::DeviceIndex device) const;
   Engine& open_engine(c10::DeviceIndex device);
@@ -90,7 +108,9 @@ class FirnAllocator final : public torch::cuda::CUDAPluggableAllocator::CUDAPlug
                                   const Error& error);
 
   const std::string conf_;
+  bool initialized_ = false;
   int device_count_ = 0;
+  std::atomic<bool> enabled_{true};  // else memory comes from the driver and goes back to it
   std::array<std::atomic<double>, C10_COMPILE_TIME_MAX_GPUS> fraction_;
   std::array<std::atomic<uint64_t>, C10_COMPILE_TIME_MAX_GPUS> budget_bytes_{};  // as opened
   std::mutex mutex_;

@@ -57,6 +57,7 @@ void FirnAllocator::apply_fraction(Engine& engine, c10::DeviceIndex device) {
 void FirnAllocator::emptyCache(c10::MempoolId_t) {
   for (int device = 0; device < device_count_; ++device)
     if (Engine* engine = engine_if_open(static_cast<c10::DeviceIndex>(device))) engine->trim();
+  history_.settle();
 }
 
 /// cuDNN's benchmarks size their workspaces by this: what could be had without eviction.
@@ -79,8 +80,9 @@ void FirnAllocator::out_of_memory(Engine& engine, size_t bytes, c10::DeviceIndex
   // What the budget leaves is all there is for us.
   const uint64_t left = stats.budget_bytes - std::min(stats.device_bytes, stats.budget_bytes);
   const size_t free_bytes = std::min<size_t>(memory.free_bytes, left);
-  history_.note(History::Entry::OOM, device, reinterpret_cast<void*>(free_bytes), bytes,
-                c10::cuda::getCurrentCUDAStream(device).stream(), {0, 0});
+  if (history_.noting())
+    history_.note({History::Entry::OOM, device, reinterpret_cast<void*>(free_bytes), bytes,
+                   c10::cuda::getCurrentCUDAStream(device).stream(), {0, 0}});
   c10::reportOutOfMemoryToProfiler(static_cast<int64_t>(bytes), stats.allocated_bytes,
                                    stats.device_bytes, c10::Device(c10::kCUDA, device));
   std::vector<native::OutOfMemoryObserver> observers;
@@ -118,59 +120,6 @@ std::shared_ptr<void> FirnAllocator::getIpcDevPtr(std::string) {
       false,
       "firn: receiving CUDA tensors from other processes is not supported; receive a CPU "
       "tensor, or use backend:native");
-}
-
-void FirnAllocator::attachAllocatorTraceTracker(native::AllocatorTraceTracker) {
-  // Trackers register segments with NCCL. Firn's are not registered: collectives copy instead.
-  if (Runtime* runtime = Runtime::get())
-    runtime->note_unseen("an allocator trace tracker (NCCL registration): it is not called");
-}
-
-std::shared_ptr<native::AllocatorState> FirnAllocator::getCheckpointState(c10::DeviceIndex,
-                                                                          c10::MempoolId_t) {
-  TORCH_CHECK_NOT_IMPLEMENTED(
-      false,
-      "firn: checkpoints of a private pool (CUDA graph trees of torch.compile) are not "
-      "supported; set torch._inductor.config.triton.cudagraph_trees = False");
-}
-
-native::CheckpointDelta FirnAllocator::setCheckpointPoolState(
-    c10::DeviceIndex, std::shared_ptr<native::AllocatorState>) {
-  TORCH_CHECK_NOT_IMPLEMENTED(false, "firn: checkpoints of a private pool are not supported");
-}
-
-// --- private pools -------------------------------------------------------------------------------
-
-void FirnAllocator::beginAllocateToPool(c10::DeviceIndex device, c10::MempoolId_t pool,
-                                        std::function<bool(cudaStream_t)> filter) {
-  pools_.begin(device, pool, std::move(filter));
-}
-
-void FirnAllocator::endAllocateToPool(c10::DeviceIndex device, c10::MempoolId_t pool) {
-  pools_.end(device, pool);
-}
-
-void FirnAllocator::releasePool(c10::DeviceIndex device, c10::MempoolId_t pool) {
-  pools_.release(engine_if_open(device), device, pool);
-}
-
-int FirnAllocator::getPoolUseCount(c10::DeviceIndex device, c10::MempoolId_t pool) {
-  return pools_.use_count(device, pool);
-}
-
-void FirnAllocator::createOrIncrefPool(c10::DeviceIndex device, c10::MempoolId_t pool,
-                                       std::shared_ptr<native::CUDAAllocator> allocator) {
-  TORCH_CHECK_NOT_IMPLEMENTED(!allocator, "firn: a MemPool with an allocator of its own");
-  pools_.add_use(device, pool);
-}
-
-// Both are about segments that a native pool would split or lend; Firn's blocks are whole.
-void FirnAllocator::setUseOnOOM(c10::DeviceIndex, c10::MempoolId_t, bool) {}
-void FirnAllocator::setNoSplit(c10::DeviceIndex, c10::MempoolId_t) {}
-
-bool FirnAllocator::checkPoolLiveAllocations(c10::DeviceIndex device, c10::MempoolId_t pool,
-                                             const std::unordered_set<void*>& expected) {
-  return pools_.live(device, pool) == expected;
 }
 
 }  // namespace firn::pytorch

@@ -1,4 +1,8 @@
 // torch.cuda.memory_stats(), snapshots, history.
+#include <c10/cuda/CUDAException.h>
+#include <c10/cuda/CUDAFunctions.h>
+
+#include <algorithm>
 #include <map>
 
 #include "pytorch_plugin/firn_allocator.h"
@@ -9,6 +13,7 @@ namespace {
 
 using c10::CachingAllocator::Stat;
 using c10::CachingAllocator::StatArray;
+using c10::CachingDeviceAllocator::SegmentInfo;
 
 StatArray convert(const Tally (&tallies)[3]) {
   StatArray out;
@@ -39,17 +44,42 @@ native::AllocatorConfigInfo config_info() {
 
 constexpr size_t segment_bytes = 2u << 20;  // small blocks share segments of this size
 
+/// torch's tools add up sizes to find addresses: what lies between blocks is named as free.
+void add_gap(SegmentInfo& segment, size_t end) {
+  size_t next = segment.address;
+  for (const auto& block : segment.blocks) next += block.size;
+  if (next >= end) return;
+  c10::CachingDeviceAllocator::BlockInfo gap;
+  gap.size = end - next;
+  segment.blocks.push_back(std::move(gap));
+}
+
+/// The next block by address.
+void add_block(SegmentInfo& segment, size_t address,
+               c10::CachingDeviceAllocator::BlockInfo&& block) {
+  add_gap(segment, address);
+  if (block.allocated) {
+    segment.allocated_size += block.size;
+    segment.requested_size += block.requested_size;
+  }
+  if (block.active) segment.active_size += block.size;
+  segment.blocks.push_back(std::move(block));
+}
+
 }  // namespace
 
 c10::CachingDeviceAllocator::DeviceStats FirnAllocator::getDeviceStats(c10::DeviceIndex device) {
-  TORCH_CHECK(device >= 0 && device < device_count_, "Allocator not initialized for device ",
-              static_cast<int>(device), ": did you call init?");
+  check_device(device);
   c10::CachingDeviceAllocator::DeviceStats out;
   out.max_split_size =
       static_cast<int64_t>(c10::CachingAllocator::AcceleratorAllocatorConfig::max_split_size());
   Engine* engine = engine_if_open(device);
   if (!engine) return out;
-  const PoolTallies tallies = engine->tallies();
+  PoolTallies tallies = engine->tallies();
+  if (tallies.active[0].current != tallies.allocation[0].current) {
+    engine->pump();  // what waits for other streams may have waited long enough
+    tallies = engine->tallies();
+  }
   const EngineStats stats = engine->stats();
   out.allocation = convert(tallies.allocation);
   out.segment = convert(tallies.segment);
@@ -67,71 +97,108 @@ c10::CachingDeviceAllocator::DeviceStats FirnAllocator::getDeviceStats(c10::Devi
   return out;
 }
 
+void FirnAllocator::check_device(c10::DeviceIndex device) const {
+  TORCH_CHECK(device >= 0 && device < device_count_, "Allocator not initialized for device ",
+              static_cast<int>(device), ": did you call init?");
+}
+
 void FirnAllocator::resetAccumulatedStats(c10::DeviceIndex device) {
+  check_device(device);
   if (Engine* engine = engine_if_open(device)) engine->reset_totals();
 }
 
 void FirnAllocator::resetPeakStats(c10::DeviceIndex device) {
+  check_device(device);
   if (Engine* engine = engine_if_open(device)) engine->reset_peaks();
 }
 
 /// A large block is a segment of its own; small ones are listed under the segment they share.
+void FirnAllocator::add_segments(Engine& engine, c10::DeviceIndex device, c10::MempoolId_t pool,
+                                 std::vector<SegmentInfo>& out) {
+  const bool all = pool == c10::MempoolId_t{0, 0};
+  std::map<size_t, SegmentInfo> segments;
+  std::vector<BlockInfo> blocks = engine.blocks();
+  std::sort(blocks.begin(), blocks.end(),
+            [](const BlockInfo& a, const BlockInfo& b) { return a.base < b.base; });
+  for (const BlockInfo& block : blocks) {
+    const auto address = reinterpret_cast<size_t>(block.base);
+    const PoolId owner = pools_.pool_of(block.base);
+    if (!all && owner != pool) continue;
+    const size_t base = block.small ? address / segment_bytes * segment_bytes : address;
+    SegmentInfo& segment = segments[base];
+    segment.device = device;
+    segment.address = base;
+    segment.stream = block.stream;
+    segment.is_large = !block.small;
+    segment.owner_private_pool_id = owner;
+    segment.total_size = block.small ? segment_bytes : block.capacity;
+    segment.context_when_allocated = history_.context_of_segment(reinterpret_cast<void*>(base));
+    c10::CachingDeviceAllocator::BlockInfo info;
+    info.size = block.bytes;
+    info.requested_size = block.requested_bytes;
+    info.allocated = block.live;
+    info.active = block.live || block.waiting;
+    info.context_when_allocated = history_.context_of(block.base);
+    add_block(segment, address, std::move(info));
+  }
+  for (const Pools::OwnBlock& block : pools_.own_blocks(device)) {
+    if (!all && block.what.pool != pool) continue;
+    const auto base = reinterpret_cast<size_t>(block.address);
+    SegmentInfo& segment = segments[base];
+    segment.device = device;
+    segment.address = base;
+    segment.stream = block.what.stream;
+    segment.is_large = block.capacity >= segment_bytes / 2;
+    segment.owner_private_pool_id = block.what.pool;
+    segment.total_size = block.capacity;
+    c10::CachingDeviceAllocator::BlockInfo info;
+    info.size = block.capacity;
+    info.requested_size = block.what.bytes;
+    info.allocated = info.active = block.live;
+    info.context_when_allocated = history_.context_of(block.address);
+    add_block(segment, base, std::move(info));
+  }
+  for (auto& [base, segment] : segments) {
+    add_gap(segment, base + segment.total_size);
+    out.push_back(std::move(segment));
+  }
+}
+
 native::SnapshotInfo FirnAllocator::snapshot(c10::MempoolId_t pool, bool include_traces) {
   native::SnapshotInfo out;
   out.config_metadata = config_info();
-  const bool all = pool.first == 0 && pool.second == 0;
   for (int device = 0; device < device_count_; ++device) {
-    Engine* engine = engine_if_open(static_cast<c10::DeviceIndex>(device));
+    const auto index = static_cast<c10::DeviceIndex>(device);
+    Engine* engine = engine_if_open(index);
     if (!engine) continue;
-    std::map<size_t, c10::CachingDeviceAllocator::SegmentInfo> segments;
-    std::map<size_t, size_t> block_address;
-    std::vector<BlockInfo> blocks = engine->blocks();
-    std::sort(blocks.begin(), blocks.end(),
-              [](const BlockInfo& a, const BlockInfo& b) { return a.base < b.base; });
-    for (const BlockInfo& block : blocks) {
-      const auto address = reinterpret_cast<size_t>(block.base);
-      const PoolId owner = pools_.pool_of(block.base);
-      if (!all && owner != pool) continue;
-      const size_t base = block.small ? address / segment_bytes * segment_bytes : address;
-      auto& segment = segments[base];
-      segment.device = static_cast<c10::DeviceIndex>(device);
-      segment.address = base;
-      segment.stream = block.stream;
-      segment.is_large = !block.small;
-      segment.owner_private_pool_id = owner;
-      segment.total_size = block.small ? segment_bytes : block.bytes;
-      c10::CachingDeviceAllocator::BlockInfo info;
-      info.size = block.bytes;
-      info.requested_size = block.live ? block.requested_bytes : 0;
-      info.allocated = info.active = block.live;
-      info.context_when_allocated = history_.context_of(block.base);
-      // torch's tools add up sizes to find addresses: name what lies between as free.
-      size_t& next = block_address.try_emplace(base, base).first->second;
-      if (next < address) {
-        c10::CachingDeviceAllocator::BlockInfo gap;
-        gap.size = address - next;
-        segment.blocks.push_back(gap);
-      }
-      next = address + block.bytes;
-      if (block.live) {
-        segment.allocated_size += block.bytes;
-        segment.active_size += block.bytes;
-        segment.requested_size += block.requested_bytes;
-      }
-      segment.blocks.push_back(std::move(info));
-    }
-    for (auto& [base, segment] : segments) {
-      if (const size_t end = base + segment.total_size, next = block_address[base]; next < end) {
-        c10::CachingDeviceAllocator::BlockInfo gap;
-        gap.size = end - next;
-        segment.blocks.push_back(gap);
-      }
-      out.segments.push_back(std::move(segment));
-    }
+    engine->pump();
+    history_.settle();
+    add_segments(*engine, index, pool, out.segments);
   }
+  out.external_annotations = history_.annotations();
   out.device_traces = include_traces ? history_.traces(device_count_)
                                      : std::vector<std::vector<History::Entry>>(device_count_);
+  // As torch does: a snapshot is in the history that the next one shows.
+  for (int device = 0; device < device_count_ && history_.noting(); ++device)
+    if (Engine* engine = engine_if_open(static_cast<c10::DeviceIndex>(device)))
+      history_.note({History::Entry::SNAPSHOT, device, nullptr,
+                     static_cast<size_t>(engine->tallies().active_bytes[0].current), nullptr,
+                     pool});
   return out;
+}
+
+void FirnAllocator::recordAnnotation(
+    const std::vector<std::pair<std::string, std::string>>& words) {
+  c10::DeviceIndex device = 0;
+  C10_CUDA_CHECK(c10::cuda::GetDevice(&device));
+  history_.annotate(device, words);
+}
+
+void FirnAllocator::attachAllocatorTraceTracker(native::AllocatorTraceTracker tracker) {
+  if (Runtime* runtime = Runtime::get())
+    runtime->note_unseen("an allocator trace tracker: it is not told of segments (NCCL does not "
+                         "register them and copies)");
+  history_.add_tracker(std::move(tracker));
 }
 
 void FirnAllocator::recordHistory(bool enabled, native::CreateContextFn recorder,

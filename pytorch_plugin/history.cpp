@@ -6,11 +6,24 @@
 
 namespace firn::pytorch {
 
+namespace {
+
+/// Approximate times to microseconds since 1970, as torch's snapshots have them.
+template <class Entries>
+void convert_times(Entries& entries) {
+  static c10::ApproximateClockToUnixTimeConverter converter;
+  const auto to_unix_ns = converter.makeConverter();
+  for (auto& entry : entries) entry.time_.t_ = to_unix_ns(entry.time_.approx_t_) / 1000;
+}
+
+}  // namespace
+
 void History::set(bool enabled, Recorder recorder, size_t entries_most, When when, bool clear,
                   const std::vector<std::string>& skip) {
   std::vector<Entry::Action> skipped;
   for (const std::string& word : skip)
     skipped.push_back(c10::CachingDeviceAllocator::parseTraceEntryAction(word));
+  settle();
   std::lock_guard lock(mutex_);
   recorder_ = enabled ? recorder : nullptr;
   when_ = enabled ? when : When::NEVER;
@@ -18,36 +31,140 @@ void History::set(bool enabled, Recorder recorder, size_t entries_most, When whe
   skipped_ = std::move(skipped);
   if (!enabled || clear) {
     entries_.clear();
+    annotations_.clear();
     live_.clear();
+    segments_.clear();
   }
   enabled_.store(enabled, std::memory_order_release);
+  noting_.store(enabled || !trackers_.empty(), std::memory_order_release);
 }
 
-void History::note(Entry::Action action, int device, const void* address, size_t bytes,
-                   void* stream, c10::MempoolId_t pool) {
+void History::add_tracker(Tracker tracker) {
+  std::lock_guard lock(mutex_);
+  trackers_.push_back(std::move(tracker));
+  noting_.store(true, std::memory_order_release);
+}
+
+/// The caller's stack, where so much is recorded. Without a lock: the recorder takes the GIL.
+History::Context History::gather(When least) {
   Recorder recorder = nullptr;
-  When when;
   {
     std::lock_guard lock(mutex_);
-    if (!enabled()) return;
-    recorder = recorder_;
-    when = when_;
+    if (when_ >= least) recorder = recorder_;
   }
-  const bool allocation = action == Entry::ALLOC;
-  Context context;
-  if (recorder && (allocation ? when >= When::STATE : when >= When::ALL)) context = recorder();
+  return recorder ? recorder() : nullptr;
+}
+
+/// Under the lock.
+History::Entry History::enter(const Event& event, c10::approx_time_t time, Context context) {
+  if (when_ < When::ALLOC) context = nullptr;
+  Entry entry(event.action, static_cast<c10::DeviceIndex>(event.device),
+              reinterpret_cast<size_t>(event.address), event.bytes, event.stream, event.pool, time,
+              std::move(context), compile_contexts_.empty() ? "N/A" : compile_contexts_.back(),
+              user_metadata_);
+  if (enabled() && std::find(skipped_.begin(), skipped_.end(), event.action) == skipped_.end()) {
+    std::deque<Entry>& ring = entries_[event.device];
+    ring.push_back(entry);
+    while (ring.size() > entries_most_) ring.pop_front();
+  }
+  return entry;
+}
+
+/// Under the lock. `context`: of the call that is being noted, and that brought a segment along.
+void History::enter_heard(const Context& context) {
+  std::vector<Heard> heard;
+  {
+    std::lock_guard lock(heard_mutex_);
+    heard.swap(heard_);
+  }
+  for (const Heard& each : heard) {
+    const MemoryEvent& event = each.event;
+    if (event.kind == MemoryEvent::Kind::free_completed) {
+      auto found = awaited_.find(event.address);
+      if (found == awaited_.end()) continue;
+      enter(found->second, each.time, live_[event.address]);
+      live_.erase(event.address);
+      awaited_.erase(found);
+      continue;
+    }
+    const bool made = event.kind == MemoryEvent::Kind::segment_made;
+    enter({made ? Entry::SEGMENT_ALLOC : Entry::SEGMENT_FREE, each.device, event.address,
+           event.bytes, event.stream, {0, 0}},
+          each.time, context);
+    if (!made)
+      segments_.erase(event.address);
+    else if (context)
+      segments_[event.address] = context;
+  }
+}
+
+void History::heard(int device, const MemoryEvent& event) {
+  if (!noting()) return;
+  std::lock_guard lock(heard_mutex_);
+  heard_.push_back({device, event, c10::getApproximateTime()});
+}
+
+void History::settle() {
+  if (!noting()) return;
+  Context context = gather(When::ALL);
   std::lock_guard lock(mutex_);
-  if (allocation && context)
-    live_[address] = context;
-  else if (action == Entry::FREE_COMPLETED)
-    live_.erase(address);
-  if (std::find(skipped_.begin(), skipped_.end(), action) != skipped_.end()) return;
-  std::deque<Entry>& ring = entries_[device];
-  if (allocation && when < When::ALLOC) context = nullptr;
-  ring.emplace_back(action, static_cast<c10::DeviceIndex>(device),
-                    reinterpret_cast<size_t>(address), bytes, stream, pool,
-                    c10::getApproximateTime(), std::move(context));
-  while (ring.size() > entries_most_) ring.pop_front();
+  enter_heard(context);
+}
+
+void History::note(const Event& event) {
+  const bool allocation = event.action == Entry::ALLOC || event.action == Entry::OOM;
+  Context context = gather(allocation ? When::STATE : When::ALL);
+  std::vector<Tracker> trackers;
+  std::optional<Entry> entry;
+  {
+    std::lock_guard lock(mutex_);
+    enter_heard(context);
+    const bool freed = event.action == Entry::FREE_REQUESTED ||
+                       event.action == Entry::FREE_COMPLETED;
+    if (event.action == Entry::ALLOC && context) live_[event.address] = context;
+    if (auto found = live_.find(event.address); freed && found != live_.end()) {
+      if (!context) context = found->second;
+      if (event.action == Entry::FREE_COMPLETED) live_.erase(found);
+    }
+    entry = enter(event, c10::getApproximateTime(), std::move(context));
+    trackers = trackers_;
+  }
+  for (const Tracker& tracker : trackers) tracker(*entry);
+}
+
+void History::awaits(const Event& event) {
+  std::lock_guard lock(mutex_);
+  awaited_.insert_or_assign(event.address, event);
+}
+
+void History::annotate(int device,
+                       const std::vector<std::pair<std::string, std::string>>& words) {
+  if (!enabled()) return;
+  Annotation entry(static_cast<c10::DeviceIndex>(device), c10::getApproximateTime());
+  for (const auto& [name, value] : words) entry.recordUserMetadata(name, value);
+  std::lock_guard lock(mutex_);
+  annotations_.push_back(std::move(entry));
+  while (annotations_.size() > entries_most_) annotations_.pop_front();
+}
+
+void History::push_compile_context(const std::string& words) {
+  std::lock_guard lock(mutex_);
+  compile_contexts_.push_back(words);
+}
+
+void History::pop_compile_context() {
+  std::lock_guard lock(mutex_);
+  if (!compile_contexts_.empty()) compile_contexts_.pop_back();
+}
+
+void History::set_user_metadata(const std::string& words) {
+  std::lock_guard lock(mutex_);
+  user_metadata_ = words;
+}
+
+std::string History::user_metadata() {
+  std::lock_guard lock(mutex_);
+  return user_metadata_;
 }
 
 History::Context History::context_of(const void* address) {
@@ -57,18 +174,29 @@ History::Context History::context_of(const void* address) {
   return found == live_.end() ? nullptr : found->second;
 }
 
+History::Context History::context_of_segment(const void* address) {
+  if (!enabled()) return nullptr;
+  std::lock_guard lock(mutex_);
+  auto found = segments_.find(address);
+  return found == segments_.end() ? nullptr : found->second;
+}
+
 std::vector<std::vector<History::Entry>> History::traces(int device_count) {
-  static c10::ApproximateClockToUnixTimeConverter converter;
-  const auto to_unix_ns = converter.makeConverter();
   std::lock_guard lock(mutex_);
   std::vector<std::vector<Entry>> out(device_count);
   for (int device = 0; device < device_count; ++device) {
     auto found = entries_.find(device);
     if (found == entries_.end()) continue;
     out[device].assign(found->second.begin(), found->second.end());
-    for (Entry& entry : out[device])
-      entry.time_.t_ = to_unix_ns(entry.time_.approx_t_) / 1000;  // microseconds, as torch's
+    convert_times(out[device]);
   }
+  return out;
+}
+
+std::vector<History::Annotation> History::annotations() {
+  std::lock_guard lock(mutex_);
+  std::vector<Annotation> out(annotations_.begin(), annotations_.end());
+  convert_times(out);
   return out;
 }
 

@@ -1,8 +1,9 @@
-// torch.cuda.memory._record_memory_history(): the last allocations and frees, with the stack traces
-// that torch's recorder gathers.
+// torch.cuda.memory._record_memory_history(): the last allocations and frees, segments and
+// annotations, with the stack traces that torch's recorder gathers; and torch's trace trackers.
 //
-// Owns: a ring of entries per device, traces of live blocks. Locks: its own; the recorder, which
-// may take the GIL, is called without it.
+// Owns: rings of entries, traces of live blocks, what engines told and nobody has entered yet.
+// Locks: its own two. No other lock is asked for under them, and recorder and trackers, which may
+// take the GIL, are called without them.
 #pragma once
 
 #include <c10/cuda/CUDACachingAllocator.h>
@@ -15,33 +16,82 @@
 #include <unordered_map>
 #include <vector>
 
+#include "allocator/engine.h"
+
 namespace firn::pytorch {
 
 class History {
  public:
   using Entry = c10::CachingDeviceAllocator::TraceEntry;
+  using Annotation = c10::CachingDeviceAllocator::AnnotationEntry;
   using Context = std::shared_ptr<c10::GatheredContext>;
   using Recorder = c10::CachingDeviceAllocator::CreateContextFn;
+  using Tracker = c10::CachingDeviceAllocator::AllocatorTraceTracker;
   using When = c10::CachingDeviceAllocator::RecordContext;
 
+  /// Is there anybody to note for: history, or a tracker?
+  bool noting() const { return noting_.load(std::memory_order_relaxed); }
   bool enabled() const { return enabled_.load(std::memory_order_relaxed); }
   void set(bool enabled, Recorder recorder, size_t entries_most, When when, bool clear,
            const std::vector<std::string>& skip);
-  void note(Entry::Action action, int device, const void* address, size_t bytes, void* stream,
-            c10::MempoolId_t pool);
-  /// The trace of the live block at `address`, or null.
+
+  struct Event {
+    Entry::Action action;
+    int device;
+    const void* address;
+    size_t bytes;
+    void* stream;
+    c10::MempoolId_t pool;
+  };
+  void note(const Event& event);
+  /// A block is freed while other streams may use it: the engine will tell when that is over.
+  void awaits(const Event& event);
+  /// From an engine, under its lock: entered later, by settle() or with the next note.
+  void heard(int device, const MemoryEvent& event);
+  /// Enters what engines have told.
+  void settle();
+
+  void annotate(int device, const std::vector<std::pair<std::string, std::string>>& words);
+  void push_compile_context(const std::string& words);
+  void pop_compile_context();
+  void set_user_metadata(const std::string& words);
+  std::string user_metadata();
+  /// Trackers are not told of segments: they would register memory that moves.
+  void add_tracker(Tracker tracker);
+
+  /// The trace of the live block, or segment, at `address`, or null.
   Context context_of(const void* address);
+  Context context_of_segment(const void* address);
   std::vector<std::vector<Entry>> traces(int device_count);
+  std::vector<Annotation> annotations();
 
  private:
-  std::atomic<bool> enabled_{false};
+  struct Heard {
+    int device;
+    MemoryEvent event;
+    c10::approx_time_t time;
+  };
+
+  Context gather(When least);
+  void enter_heard(const Context& context);
+  Entry enter(const Event& event, c10::approx_time_t time, Context context);
+
+  std::atomic<bool> enabled_{false}, noting_{false};
   std::mutex mutex_;
   Recorder recorder_ = nullptr;
   When when_ = When::NEVER;
   size_t entries_most_ = 0;
   std::vector<Entry::Action> skipped_;
+  std::vector<Tracker> trackers_;
+  std::vector<std::string> compile_contexts_;
+  std::string user_metadata_;
   std::unordered_map<int, std::deque<Entry>> entries_;
-  std::unordered_map<const void*, Context> live_;
+  std::deque<Annotation> annotations_;
+  std::unordered_map<const void*, Context> live_, segments_;
+  std::unordered_map<const void*, Event> awaited_;
+
+  std::mutex heard_mutex_;
+  std::vector<Heard> heard_;
 };
 
 }  // namespace firn::pytorch

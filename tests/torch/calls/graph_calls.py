@@ -20,10 +20,10 @@ def captured(function, pool=None):
 
 
 def pool_blocks(pool):
-    """[state, size] of the pool's blocks of at least 1 MiB, by address."""
-    return [[block["state"], block["size"]]
-            for segment in sorted(torch.cuda.memory_snapshot(pool), key=lambda s: s["address"])
-            for block in segment["blocks"] if block["size"] >= MIB]
+    """The sizes of the pool's live blocks of at least 1 MiB."""
+    return sorted(block["size"] for segment in torch.cuda.memory_snapshot(pool)
+                  for block in segment["blocks"]
+                  if block["size"] >= MIB and block["state"] == "active_allocated")
 
 
 def call_memory_of_a_graph():
@@ -36,7 +36,7 @@ def call_memory_of_a_graph():
     found.append(torch.cuda.memory_allocated())
     del graph
     torch.cuda.empty_cache()
-    return found + [len(torch.cuda.memory_snapshot(pool)), torch.cuda.memory_reserved()]
+    return found + [len(torch.cuda.memory_snapshot(pool))]
 
 
 def call_results_after_the_graph():
@@ -116,6 +116,8 @@ def call_record_stream_in_a_capture():
 def call_allocations_of_other_streams_stay_outside():
     kept = []
     other = torch.cuda.Stream()
+    with torch.cuda.stream(other):
+        empty(3 * MIB)  # cached: a driver's allocation is not allowed in a capture
 
     def work():
         with torch.cuda.stream(other):
@@ -141,49 +143,60 @@ def checkpointed():
     return graph, outputs, pool, torch._C._cuda_getCheckpointState(DEVICE, pool)
 
 
-def call_checkpoint_of_live_blocks():
-    graph, outputs, pool, state = checkpointed()
-    addresses = [each.data_ptr() for each in outputs]
-    before = pool_blocks(pool)
-    storages = [each.untyped_storage()._cdata for each in outputs]
-    torch._C._cuda_setCheckpointPoolState(DEVICE, state, storages, storages)
-    found = [before, pool_blocks(pool) == before, torch.cuda.memory_allocated(),
-             [each.data_ptr() for each in outputs] == addresses]
-    del outputs
-    return found + [torch.cuda.memory_allocated()]
+def storages_of(tensors):
+    return [each.untyped_storage()._cdata for each in tensors]
 
 
 def call_checkpoint_brings_blocks_back():
+    """Blocks that were freed belong to the tensors again that were left without memory."""
     graph, outputs, pool, state = checkpointed()
     addresses = [each.data_ptr() for each in outputs]
     before = pool_blocks(pool)
-    del outputs
+    for storage in storages_of(outputs):
+        torch._C._free_And_Remove_DeleterFn(storage)
     freed = torch.cuda.memory_allocated()
-    torch._C._cuda_setCheckpointPoolState(DEVICE, state, [], [])
-    # Nobody took the blocks over: they went back at once.
-    return [before, freed, torch.cuda.memory_allocated(),
-            torch._C._cuda_checkPoolLiveAllocations(DEVICE, pool, set()), len(addresses)]
-
-
-def call_checkpoint_without_stale_storages():
-    graph, outputs, pool, _ = checkpointed()
+    torch._C._cuda_setCheckpointPoolState(DEVICE, state, [], storages_of(outputs))
+    found = [before, freed, pool_blocks(pool) == before, torch.cuda.memory_allocated(),
+             torch._C._cuda_checkPoolLiveAllocations(DEVICE, pool, set(addresses)),
+             [each.data_ptr() for each in outputs] == addresses]
     del outputs
-    state = torch._C._cuda_getCheckpointState(DEVICE, pool)
-    second, more, _ = captured(lambda: empty(5 * MIB), pool)
-    found = [refusal(torch._C._cuda_setCheckpointPoolState, DEVICE, state, [], [])]
-    return found
+    return found + [torch.cuda.memory_allocated(), pool_blocks(pool)]
+
+
+def call_checkpoint_after_other_allocations():
+    """Between checkpoint and restoring, the pool's memory served other sizes."""
+    graph, outputs, pool, state = checkpointed()
+    for storage in storages_of(outputs):
+        torch._C._free_And_Remove_DeleterFn(storage)
+    second, more, _ = captured(lambda: [empty(5 * MIB), empty(3 * MIB)], pool)
+    del second, more
+    torch._C._cuda_setCheckpointPoolState(DEVICE, state, [], storages_of(outputs))
+    found = [pool_blocks(pool), torch.cuda.memory_allocated()]
+    for each in outputs:
+        each.fill_(7)
+    return found + [[each.sum().item() for each in outputs]]
 
 
 def call_checkpoint_frees_what_came_later():
     graph, outputs, pool, state = checkpointed()
     second, more, _ = captured(lambda: empty(5 * MIB), pool)
-    storages = [each.untyped_storage()._cdata for each in outputs]
+    for storage in storages_of(outputs):
+        torch._C._free_And_Remove_DeleterFn(storage)
     live = torch.cuda.memory_allocated()
-    torch._C._cuda_setCheckpointPoolState(
-        DEVICE, state, storages + [more.untyped_storage()._cdata], storages)
+    torch._C._cuda_setCheckpointPoolState(DEVICE, state, storages_of([more]),
+                                          storages_of(outputs))
     return [live, torch.cuda.memory_allocated(),
             torch._C._cuda_checkPoolLiveAllocations(DEVICE, pool,
                                                     {each.data_ptr() for each in outputs})]
+
+
+def call_checkpoint_that_nobody_takes_over():
+    graph, outputs, pool, state = checkpointed()
+    del outputs
+    freed = torch.cuda.memory_allocated()
+    torch._C._cuda_setCheckpointPoolState(DEVICE, state, [], [])
+    return [freed, torch.cuda.memory_allocated(),
+            torch._C._cuda_checkPoolLiveAllocations(DEVICE, pool, set())]
 
 
 def call_graph_trees():

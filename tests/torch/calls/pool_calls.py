@@ -151,7 +151,7 @@ def call_another_thread_does_not_use_the_pool():
 def call_an_allocator_of_its_own():
     allocator, counts = own_allocator()
     pool = torch.cuda.MemPool(allocator.allocator())
-    found = [pool.allocator is not None, counts()]
+    found = [counts()]
     with torch.cuda.use_mem_pool(pool):
         x = torch.full((30 * MIB // 4,), 2.0, device="cuda")
     found += [counts(), x.sum().item(), len(pool.snapshot()), torch.cuda.memory_allocated()]
@@ -176,9 +176,9 @@ def call_a_pool_used_on_out_of_memory():
     for use in (False, True):
         pool = torch.cuda.MemPool(use_on_oom=use)
         with torch.cuda.use_mem_pool(pool):
-            x = empty(total // 2)
+            x = empty(total // 8 * 5)
         del x
-        found.append(refusal(empty, total // 2))
+        found.append(refusal(empty, total // 8 * 5))
         del pool
         settle()
     return found

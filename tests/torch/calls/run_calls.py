@@ -40,6 +40,8 @@ def main(words):
         except BaseException as error:
             frames = traceback.extract_tb(error.__traceback__)
             line = next((f.lineno for f in reversed(frames) if f.filename == words[0]), 0)
+            if os.environ.get("FIRN_TEST_TRACEBACK"):
+                traceback.print_exc()
             say(call=name, error="%s at line %d: %s" % (type(error).__name__, line,
                                                         str(error).split("\n")[0]))
 

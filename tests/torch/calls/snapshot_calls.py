@@ -262,16 +262,10 @@ def call_saved_snapshots():
         snapshot = pickle.load(file)
     memory._record_memory_history(enabled=None)
     from torch.cuda import _memory_viz as viz
-    viz.calc_active(snapshot["segments"][0])
     text = viz.segsum(snapshot), viz.trace(snapshot)
     pages = viz.trace_plot(snapshot), viz.segment_plot(snapshot)
-    empty_one = {"segments": [], "device_traces": []}
-    lines = viz.segment_plot(snapshot)
-    difference = viz.compare(empty_one["segments"], snapshot["segments"])
-    flames = viz.format_flamegraph(viz.segment_memory(snapshot)
-                                   if hasattr(viz, "segment_memory") else "a 1")
     del x
-    return [all(text), all(pages), bool(lines), bool(difference), bool(flames)]
+    return [["allocate_in_a_function" in text[0], "alloc" in text[1]], all(pages)]
 
 
 def call_history_is_enabled():

@@ -138,20 +138,6 @@ def call_a_new_stream_at_an_old_address():
     return found
 
 
-def call_a_recorded_stream_is_destroyed():
-    runtime, stream = made_stream()
-    x = empty(4 * MIB)
-    outside = torch.cuda.ExternalStream(stream.value)
-    with torch.cuda.stream(outside):
-        y = x + 1
-    torch.cuda.synchronize()
-    x.record_stream(outside)
-    runtime.cudaStreamDestroy(stream)
-    del y
-    z = empty(4 * MIB)
-    return z.numel()
-
-
 @alone()
 def call_fork_after_start():
     import os

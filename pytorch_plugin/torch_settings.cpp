@@ -1,0 +1,59 @@
+#include "pytorch_plugin/torch_settings.h"
+
+#include <c10/core/AllocatorConfig.h>
+#include <c10/cuda/CUDAAllocatorConfig.h>
+
+namespace firn::pytorch {
+
+namespace {
+
+using Fate = TorchSetting::Fate;
+
+constexpr const char* no_split = "large blocks are not split: each has frames of its own";
+
+constexpr TorchSetting table[] = {
+    {"backend", Fate::kept, ""},
+    {"per_process_memory_fraction", Fate::kept, ""},
+    // torch's pinned host memory is not Firn's: these go on as they were.
+    {"pinned_use_background_threads", Fate::kept, ""},
+    {"pinned_use_cuda_host_register", Fate::kept, ""},
+    {"pinned_num_register_threads", Fate::kept, ""},
+    {"pinned_reserve_segment_size_mb", Fate::kept, ""},
+    {"max_split_size_mb", Fate::needless, no_split},
+    {"max_non_split_rounding_mb", Fate::needless, no_split},
+    {"large_segment_size_mb", Fate::needless, no_split},
+    {"expandable_segments", Fate::needless,
+     "memory is always mapped by frames, which any block can use"},
+    {"garbage_collection_threshold", Fate::needless,
+     "what is cached is given up as soon as it lacks elsewhere"},
+    {"roundup_power2_divisions", Fate::needless,
+     "blocks of all sizes share frames, so sizes that differ do not fragment memory"},
+    {"release_lock_on_cudamalloc", Fate::needless, "cached blocks are had without a lock"},
+    {"graph_capture_record_stream_reuse", Fate::needless,
+     "within a capture, blocks used on several streams are never reused"},
+};
+
+}  // namespace
+
+std::span<const TorchSetting> torch_settings() { return table; }
+
+std::string needless_settings(const std::string& settings) {
+  std::string out;
+  const c10::CachingAllocator::ConfigTokenizer tokens(settings);
+  for (const TorchSetting& setting : table) {
+    bool named = false;
+    for (size_t i = 0; i + 2 < tokens.size(); ++i)
+      named |= tokens[i] == setting.name && tokens[i + 1] == ":" && tokens[i + 2] != "False";
+    if (named && setting.fate == Fate::needless)
+      out += (out.empty() ? "" : "; ") + std::string(setting.name) + " (" + setting.words + ")";
+  }
+  return out;
+}
+
+void check_torch_settings() {
+  (void)c10::cuda::CUDACachingAllocator::CUDAAllocatorConfig::instance();
+  const std::string needless = needless_settings(c10::CachingAllocator::getAllocatorSettings());
+  if (!needless.empty()) TORCH_WARN("firn: needless settings have no effect: ", needless);
+}
+
+}  // namespace firn::pytorch

@@ -1,0 +1,26 @@
+// torch's own settings (PYTORCH_CUDA_ALLOC_CONF, PYTORCH_ALLOC_CONF): what each means with Firn.
+#pragma once
+
+#include <span>
+#include <string>
+
+namespace firn::pytorch {
+
+struct TorchSetting {
+  enum class Fate {
+    kept,      // means what it means with the native allocator
+    needless,  // accepted: what it is for cannot happen here, or is so anyway
+  };
+  const char* name;
+  Fate fate;
+  const char* words;  // why it is needless
+};
+
+std::span<const TorchSetting> torch_settings();
+/// The needless ones among the settings in use, each with its words; empty when there are none.
+std::string needless_settings(const std::string& settings);
+/// Has torch parse its settings now: malformed values and unknown keys throw, as natively. Says
+/// once which of them are needless.
+void check_torch_settings();
+
+}  // namespace firn::pytorch

@@ -147,6 +147,14 @@ Block* EngineImpl::live_at(const void* pointer, bool exact) const {
   return block;
 }
 
+void EngineImpl::may_end(CUstream stream) {
+  int index = streams_.find(stream);
+  if (index >= 0 && streams_.may_end_known(static_cast<unsigned>(index))) return;
+  Lock lock(mutex_);
+  index = see_stream(stream);
+  if (index >= 0) streams_.may_end(static_cast<unsigned>(index));
+}
+
 bool EngineImpl::contains(const void* pointer) const {
   return arena_->contains(reinterpret_cast<uint64_t>(pointer));
 }

@@ -54,6 +54,7 @@ class EngineImpl final : public Engine {
   Result<void*> allocate(size_t bytes, CUstream stream) override;
   Result<void> free(void* pointer) override;
   Result<void> record_stream(const void* pointer, CUstream stream) override;
+  void may_end(CUstream stream) override;
   bool contains(const void* pointer) const override;
   std::optional<BlockInfo> find(const void* pointer) const override;
   Result<Hold> touch(const void* pointer, CUstream stream, Access access) override;

@@ -33,9 +33,20 @@ int Streams::see(CUstream stream) {
   return static_cast<int>(index);
 }
 
+/// Waits for all of the device's work. False while that is not allowed (a capture is under way).
+bool Streams::close_by_device(Entry& entry) {
+  const uint64_t epoch = entry.open.fetch_add(1, std::memory_order_seq_cst);
+  if (driver_.ctx_synchronize() != CUDA_SUCCESS) return false;
+  entry.recorded = epoch;
+  if (epoch > entry.done.load(std::memory_order_relaxed))
+    entry.done.store(epoch, std::memory_order_release);
+  return true;
+}
+
 bool Streams::close(Use use) {
   Entry& entry = *entries_[use.stream()];
   if (use.epoch() <= entry.recorded) return true;
+  if (entry.may_end.load(std::memory_order_acquire)) return close_by_device(entry);
   CUstreamCaptureStatus capture = CU_STREAM_CAPTURE_STATUS_NONE;
   if (driver_.stream_is_capturing &&
       (driver_.stream_is_capturing(entry.stream, &capture) != CUDA_SUCCESS ||
@@ -61,6 +72,7 @@ bool Streams::close(Use use) {
 
 Result<void> Streams::order(unsigned index, Use use) {
   if (over(use) || use.stream() == index) return {};
+  if (may_end_known(index)) return wait(use);
   if (close(use)) {
     for (const Closed& closed : entries_[use.stream()]->closed) {
       if (closed.epoch < use.epoch()) continue;
@@ -103,7 +115,10 @@ Result<void> Streams::wait(Use use) {
         entry.done.store(closed.epoch, std::memory_order_release);
       return {};
     }
+    if (over(use)) return {};
   }
+  if (entry.may_end.load(std::memory_order_acquire))
+    return make_error(Code::driver, 0, "a capture is under way: cannot wait for the device");
   // No event to be had: raise the number first, so that everything at or below it was enqueued
   // before the stream is waited for.
   uint64_t epoch = entry.open.fetch_add(1, std::memory_order_seq_cst);

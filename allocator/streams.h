@@ -43,6 +43,13 @@ class Streams {
   /// The index, seeing it for the first time if need be; -1 when there are too many.
   int see(CUstream stream);
 
+  /// The stream may be destroyed by its owner, unseen, while blocks still name it: from here its
+  /// handle is not given to the driver any more. Its work is over when the device's is.
+  void may_end(unsigned index) { entries_[index]->may_end.store(true, std::memory_order_release); }
+  bool may_end_known(unsigned index) const {
+    return entries_[index]->may_end.load(std::memory_order_acquire);
+  }
+
   /// The use that work enqueued before this call on the stream belongs to. Lock-free.
   Use now(unsigned index) const {
     return Use::make(index, entries_[index]->open.load(std::memory_order_acquire));
@@ -77,9 +84,11 @@ class Streams {
     CUstream stream = nullptr;
     std::atomic<uint64_t> open{1};
     std::atomic<uint64_t> done{0};
+    std::atomic<bool> may_end{false};
     uint64_t recorded = 0;  // the last epoch with an event behind it
     std::deque<Closed> closed;
   };
+  bool close_by_device(Entry& entry);
   static size_t hash(CUstream stream) {
     auto bits = reinterpret_cast<uintptr_t>(stream);
     return (bits ^ (bits >> 12) ^ (bits >> 24)) * 0x9E3779B97F4A7C15ull >> 51;  // 13 bits

@@ -10,6 +10,7 @@
 
 #include "pytorch_plugin/observer.h"
 #include "pytorch_plugin/torch_settings.h"
+#include "pytorch_plugin/torch_stream.h"
 #include "pytorch_plugin/uncached.h"
 
 namespace firn::pytorch {
@@ -182,7 +183,9 @@ c10::DataPtr FirnAllocator::allocate(size_t bytes) {
   C10_CUDA_CHECK(c10::cuda::GetDevice(&device));
   if (uncached() || !isEnabled()) [[unlikely]]
     return allocate_uncached(engine_if_open(device), bytes, device);
-  void* pointer = take(bytes, device, c10::cuda::getCurrentCUDAStream(device));
+  const c10::cuda::CUDAStream stream = c10::cuda::getCurrentCUDAStream(device);
+  void* pointer = nullptr;
+  if (bytes > 0) pointer = take(bytes, device, tell_stream(engine(device), stream));
   return {pointer, pointer, delete_for_torch, c10::Device(c10::kCUDA, device)};
 }
 
@@ -216,7 +219,7 @@ void FirnAllocator::recordStream(const c10::DataPtr& pointer, c10::cuda::CUDAStr
   Runtime* runtime = Runtime::get();
   Engine* engine = runtime ? runtime->around(pointer.get()) : nullptr;
   TORCH_CHECK(engine, "No allocated block can be found");
-  Result<void> recorded = engine->record_stream(pointer.get(), stream.stream());
+  Result<void> recorded = engine->record_stream(pointer.get(), tell_stream(*engine, stream));
   TORCH_CHECK(recorded, recorded.error().text);
 }
 

@@ -7,6 +7,7 @@
 #include <cstdio>
 
 #include "allocator/runtime.h"
+#include "pytorch_plugin/torch_stream.h"
 
 namespace firn::pytorch {
 
@@ -80,7 +81,8 @@ void ThreadScopes::touch_storage(c10::StorageImpl* storage, int device, Access a
   Runtime* runtime = base ? Runtime::get() : nullptr;
   Engine* engine = runtime ? runtime->opened(device) : nullptr;
   if (!engine) return;
-  CUstream stream = c10::cuda::getCurrentCUDAStream(static_cast<c10::DeviceIndex>(device));
+  CUstream stream = tell_stream(
+      *engine, c10::cuda::getCurrentCUDAStream(static_cast<c10::DeviceIndex>(device)));
   record::Recorder* recorder =
       uses && recording.load(std::memory_order_relaxed) ? runtime->recorder(device) : nullptr;
   if (recorder) recorder->pause(recorded_);

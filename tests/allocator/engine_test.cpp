@@ -262,6 +262,68 @@ TEST(Engine, watching_starts_once_memory_nears_the_budget) {
   EXPECT_TRUE(engine.watching());
 }
 
+TEST(Engine, a_reused_block_counts_what_is_asked_for_now) {
+  Simulation sim({});
+  Engine& engine = sim.engine(0);
+  ASSERT_TRUE(engine.free(make(engine, 1u << 20)));
+  make(engine, (1u << 20) + 1);
+  EXPECT_EQ(engine.tallies().allocated_bytes[0].current, (1 << 20) + 512);
+}
+
+TEST(Engine, the_peak_of_all_is_not_the_sum_of_the_pools_peaks) {
+  Simulation sim({});
+  Engine& engine = sim.engine(0);
+  ASSERT_TRUE(engine.free(make(engine, 1000)));
+  ASSERT_TRUE(engine.free(make(engine, 4u << 20)));
+  PoolTallies t = engine.tallies();
+  EXPECT_EQ(t.allocation[0].peak, 1);
+  EXPECT_EQ(t.allocation[1].peak, 1);
+  EXPECT_EQ(t.requested_bytes[0].peak, 4 << 20);
+}
+
+TEST(Engine, an_idle_block_counts_as_free) {
+  Simulation sim({});
+  Engine& engine = sim.engine(0);
+  void* block = make(engine, 3u << 20);
+  ASSERT_TRUE(engine.pin(block, "test"));
+  engine.set_idle(block);
+  engine.set_idle(block);
+  EXPECT_EQ(engine.tallies().allocated_bytes[0].current, 0);
+  EXPECT_FALSE(engine.blocks().front().live);
+  engine.set_used(block, (3u << 20) + 5);
+  EXPECT_EQ(engine.tallies().requested_bytes[0].current, (3 << 20) + 5);
+  engine.set_idle(block);
+  ASSERT_TRUE(engine.unpin(block));
+  ASSERT_TRUE(engine.free(block));
+  PoolTallies t = engine.tallies();
+  EXPECT_EQ(t.allocation[0].current, 0);
+  EXPECT_EQ(t.allocation[0].allocated, t.allocation[0].freed);
+  engine.check();
+}
+
+TEST(Engine, memory_events_tell_of_segments_and_of_frees_that_waited) {
+  Simulation sim({});
+  Engine& engine = sim.engine(0);
+  std::vector<MemoryEvent> events;
+  engine.on_memory([&](const MemoryEvent& event) { events.push_back(event); });
+  void* block = make(engine, 3u << 20);
+  ASSERT_EQ(events.size(), 1u);
+  EXPECT_EQ(events[0].kind, MemoryEvent::Kind::segment_made);
+  EXPECT_EQ(events[0].address, block);
+  EXPECT_EQ(events[0].bytes, 4u << 20);
+  ASSERT_TRUE(engine.record_stream(block, sim.stream(0)));
+  EXPECT_TRUE(engine.find(block)->recorded);
+  ASSERT_TRUE(engine.free(block));
+  EXPECT_EQ(engine.tallies().active[0].current, 1);
+  EXPECT_EQ(engine.tallies().allocation[0].current, 0);
+  engine.trim();
+  EXPECT_EQ(engine.tallies().active[0].current, 0);
+  ASSERT_EQ(events.size(), 3u);
+  EXPECT_EQ(events[1].kind, MemoryEvent::Kind::free_completed);
+  EXPECT_EQ(events[2].kind, MemoryEvent::Kind::segment_given);
+  engine.on_memory(nullptr);
+}
+
 TEST(Engine, statistics_balance) {
   Simulation sim({});
   Engine& engine = sim.engine(0);

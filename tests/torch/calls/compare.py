@@ -20,6 +20,10 @@ PYTHON = str(ROOT / ".venv/bin/python")
 SECONDS = 240
 
 
+def files():
+    return [path for path in sorted(HERE.glob("*_calls.py")) if path.stem != "run_calls"]
+
+
 def environment(build=None):
     """The software GPU's, without an allocator asked for."""
     kept = {name: value for name, value in os.environ.items()
@@ -109,7 +113,7 @@ def main():
     options = parser.parse_args()
     settings = environment(options.build)
     wanted = {}
-    for word in options.files or sorted(map(str, HERE.glob("*[!n]_calls.py"))):
+    for word in options.files or map(str, files()):
         file, _, name = word.partition(":")
         wanted.setdefault(file, []).extend([name] if name else [])
     same = total = 0

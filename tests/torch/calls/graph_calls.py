@@ -147,13 +147,24 @@ def storages_of(tensors):
     return [each.untyped_storage()._cdata for each in tensors]
 
 
+def without_memory(tensors):
+    """Tensors at the same addresses, whose memory nobody holds."""
+    made = []
+    for each in tensors:
+        storage = torch._C._construct_storage_from_data_pointer(
+            each.data_ptr(), each.device, each.untyped_storage().nbytes())
+        made.append(torch.empty(0, dtype=each.dtype, device=each.device).set_(
+            storage, 0, each.shape, each.stride()))
+    tensors.clear()
+    return made
+
+
 def call_checkpoint_brings_blocks_back():
     """Blocks that were freed belong to the tensors again that were left without memory."""
     graph, outputs, pool, state = checkpointed()
     addresses = [each.data_ptr() for each in outputs]
     before = pool_blocks(pool)
-    for storage in storages_of(outputs):
-        torch._C._free_And_Remove_DeleterFn(storage)
+    outputs = without_memory(outputs)
     freed = torch.cuda.memory_allocated()
     torch._C._cuda_setCheckpointPoolState(DEVICE, state, [], storages_of(outputs))
     found = [before, freed, pool_blocks(pool) == before, torch.cuda.memory_allocated(),
@@ -166,8 +177,7 @@ def call_checkpoint_brings_blocks_back():
 def call_checkpoint_after_other_allocations():
     """Between checkpoint and restoring, the pool's memory served other sizes."""
     graph, outputs, pool, state = checkpointed()
-    for storage in storages_of(outputs):
-        torch._C._free_And_Remove_DeleterFn(storage)
+    outputs = without_memory(outputs)
     second, more, _ = captured(lambda: [empty(5 * MIB), empty(3 * MIB)], pool)
     del second, more
     torch._C._cuda_setCheckpointPoolState(DEVICE, state, [], storages_of(outputs))
@@ -180,8 +190,7 @@ def call_checkpoint_after_other_allocations():
 def call_checkpoint_frees_what_came_later():
     graph, outputs, pool, state = checkpointed()
     second, more, _ = captured(lambda: empty(5 * MIB), pool)
-    for storage in storages_of(outputs):
-        torch._C._free_And_Remove_DeleterFn(storage)
+    outputs = without_memory(outputs)
     live = torch.cuda.memory_allocated()
     torch._C._cuda_setCheckpointPoolState(DEVICE, state, storages_of([more]),
                                           storages_of(outputs))
@@ -202,17 +211,15 @@ def call_checkpoint_that_nobody_takes_over():
 def call_graph_trees():
     """What torch.compile's mode "reduce-overhead" does with a function, without its compiler."""
     from torch._inductor.cudagraph_trees import cudagraphify_impl
-    from torch._inductor.utils import BoxedBool
 
     def work(inputs):
         x = inputs[0]
         inputs.clear()
         return [x * 2 + 1]
     x = torch.ones(2 * MIB, device="cuda")
-    del BoxedBool
     with torch.no_grad():
         run = cudagraphify_impl(work, [x], (), device_index=0, is_backward=False,
-                                is_inference=True, compile_id=None)
+                                is_inference=True, stack_traces=[None])
         found = []
         for turn in range(4):
             torch.compiler.cudagraph_mark_step_begin()

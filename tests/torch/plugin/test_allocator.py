@@ -147,11 +147,12 @@ def test_snapshot_and_history(run):
         assert a.data_ptr() in [block["address"] for block in live]
         assert all(block["frames"] for block in live)
         (trace,) = snapshot["device_traces"]
-        assert [entry["action"] for entry in trace] == ["alloc", "alloc"]
+        assert [entry["action"] for entry in trace] == ["segment_alloc", "alloc"] * 2
         pointer = a.data_ptr()
         del a
         trace = torch.cuda.memory._snapshot()["device_traces"][0]
-        assert [entry["action"] for entry in trace][2:] == ["free_requested", "free_completed"]
+        assert [entry["action"] for entry in trace][4:] == ["snapshot", "free_requested",
+                                                            "free_completed"]
         assert trace[-1]["addr"] == pointer and trace[-1]["size"] == 12 << 20
         torch.cuda.memory._record_memory_history(enabled=None)
         assert torch.cuda.memory._snapshot()["device_traces"] == [[]]
@@ -264,6 +265,65 @@ def test_graph(run):
     if native.returncode != 0:
         pytest.skip("no capture on this software device: " + native.stderr.strip()[-200:])
     run(GRAPH, conf="backend:firn,firn_budget:192MiB,firn_host:1GiB,firn_watch:0")
+
+
+TREES = """
+    import torch
+    from torch._inductor.cudagraph_trees import cudagraphify_impl, reset_cudagraph_trees
+
+    def work(inputs):
+        x, y = inputs
+        inputs.clear()
+        return [x * 2 + y, (x + y) * 3]
+    x = torch.ones(1 << 20, device="cuda")
+    hoard = [torch.full((4 << 20,), float(i), device="cuda") for i in range(16)]  # 256 MiB
+    with torch.no_grad():
+        first, second = (cudagraphify_impl(
+            work, [x, x], (), device_index=0, is_backward=False, is_inference=True,
+            stack_traces=[None, None]) for _ in range(2))
+        for turn in range(6):
+            torch.compiler.cudagraph_mark_step_begin()
+            a, b = first([torch.full_like(x, float(turn)), torch.ones_like(x)])
+            c, d = second([a, b])
+            assert [t[-1].item() for t in (c, d)] == [
+                2 * (2 * turn + 1) + 3 * (turn + 1), 3 * (2 * turn + 1 + 3 * (turn + 1))]
+            del a, b, c, d
+            assert [each[-1].item() for each in hoard] == list(range(16))
+    reset_cudagraph_trees()
+    del first, second
+"""
+
+
+def test_graph_trees(run):
+    """What torch.compile does with CUDA graphs, without its compiler, also when memory is short."""
+    run(TREES, conf=None)
+    run(TREES, conf="backend:firn,firn_budget:128MiB,firn_host:1GiB,firn_watch:0")
+
+
+def test_memory_spilled_when_it_is_copied_on_write(run):
+    """torch copies outside its operators: the memory is brought back for that."""
+    run("""
+        import torch
+        from firn import _autoload
+        x = torch.full((4 << 20,), 3.0, device="cuda")
+        y = torch._lazy_clone(x)
+        z = x + y
+        torch.cuda.synchronize()
+        _autoload.plugin().firn_torch_spill_all()
+        assert y.data_ptr() != x.data_ptr()
+        y += 1
+        assert (x + y)[-1].item() == 7 and z[-1].item() == 6
+    """, conf="backend:firn,firn_budget:256MiB,firn_host:256MiB,firn_watch:0")
+
+
+def test_needless_settings_say_so(run):
+    done = run("""
+        import torch
+        torch.ones(1, device="cuda")
+    """, conf="backend:firn,expandable_segments:True,max_split_size_mb:64,"
+              "pinned_use_background_threads:True")
+    assert "needless settings have no effect: max_split_size_mb (" in done.stderr
+    assert "expandable_segments (" in done.stderr and "pinned" not in done.stderr
 
 
 def test_hints(run):

@@ -96,7 +96,7 @@ def test_installs_itself(run):
         assert torch.accelerator.memory_allocated() == torch.cuda.memory_allocated() == 4096
         assert firn.stats()["devices"][0]["budget_bytes"] == 64 << 20
         assert "64.00 MiB" in firn.memory_summary()
-    """, conf="backend:firn,firn_budget:64MiB,max_split_size_mb:64")
+    """, conf="backend:firn,firn_budget:64MiB,pinned_num_register_threads:1")
     assert done.stderr == ""
 
 

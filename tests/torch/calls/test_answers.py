@@ -1,0 +1,43 @@
+"""Every call that works with the native allocator gives the same answer with Firn's, or is listed
+below with the reason. compare.py prints both answers."""
+
+import os
+
+import compare
+import pytest
+
+DIFFERENT = {
+    "call_sizes_are_rounded_alike":
+        "small blocks come in eight sizes to a doubling; what a block takes is counted",
+    "call_segments_add_up": "likewise",
+    "call_out_of_memory_is_counted":
+        "what exceeds the whole budget is refused without giving anything back first: no retry",
+    "call_an_allocator_of_its_own":
+        "memory of a MemPool's own allocator is not Firn's: in snapshots, not in statistics; and its "
+        "blocks are kept apart",
+    "call_no_split": "with no_split, as always, Firn gives every block of 1 MiB or more its frames",
+    "call_smaller_blocks_from_a_large_one":
+        "pools reuse whole blocks, where at least half of one is used",
+    "call_roundup": "roundup_power2_divisions is needless, and says so",
+    "call_roundup_by_size": "likewise",
+    "call_negative_sizes": "natively -1 bytes are 0",
+}
+
+
+@pytest.fixture(scope="module")
+def settings():
+    found = compare.environment(os.environ.get("FIRN_TEST_BUILD"))
+    if "None" in found["LD_PRELOAD"] or not found["LD_PRELOAD"]:
+        pytest.skip("Firn's libraries are not built or not installed")
+    return found
+
+
+@pytest.mark.parametrize("path", compare.files(), ids=lambda path: path.stem)
+def test_calls_answer_as_natively(path, settings):
+    answers = compare.compare(path, settings)
+    assert answers
+    # Without examples nothing is compared.
+    assert [name for name, native, _ in answers if "error" in native] == []
+    assert {name: (native, firn) for name, native, firn in answers
+            if not compare.agrees(native, firn) and
+            (name not in DIFFERENT or "error" in firn)} == {}

@@ -150,8 +150,9 @@ class Engine {
   /// Work on `stream` uses the block: after free() it is reused only once that work is over.
   virtual Result<void> record_stream(const void* pointer, CUstream stream) = 0;
 
-  /// The program made `stream` by itself and may destroy it at any time: from here its handle is only
-  /// compared. Costs a wait for the device where its work has to be over. Lock-free once known.
+  /// The program made `stream` by itself and may destroy it at any time: from here its handle is
+  /// only compared. Costs a wait for the device where its work has to be over. Lock-free once
+  /// known.
   virtual void may_end(CUstream stream) = 0;
 
   /// Is `pointer` inside this device's arena? Lock-free.

@@ -1,5 +1,5 @@
-// PyTorch's CUDA allocator on Firn's engines: everything that torch can ask of one. (Not derived from
-// torch's pluggable allocator, whose copy_data() is final and reads memory that may be away.)
+// PyTorch's CUDA allocator on Firn's engines: everything that torch can ask of one. (Not derived
+// from torch's pluggable allocator, whose copy_data() is final and reads memory that may be away.)
 //
 // Owns: private pools, observers. Locks: one for those two; none on the way to an allocation, and
 // none is held when a callback of PyTorch's (which may take the GIL) is called.

@@ -86,10 +86,7 @@ bool EngineImpl::take_stock(uint64_t period_ns) {
     if (needed && machine.bytes_s[way] <= 0) return false;
   }
   lay_out_period();
-  uint64_t immovable = static_cast<uint64_t>(reserved_tally_[0].current()) / granule_bytes;
-  for (const Block* block : live_) immovable += immovable_granules(*block);
-  const uint64_t budget = frames_.budget_granules();
-  machine.capacity = budget - std::min(budget, immovable);
+  machine.capacity = movable_capacity();
   machine.host = host_.budget() / granule_bytes;
   machine.granule_bytes = granule_bytes;
   machine.piece = std::max<uint64_t>(options_.piece_bytes / granule_bytes, 1);

@@ -45,11 +45,8 @@ void EngineImpl::replan_greedy() {
   for (const Step& step : scratch_.steps)
     if (step.kind == Step::Kind::birth)
       identities[step.item] = history_->upcoming(step.ahead).identity;
-  uint64_t immovable = static_cast<uint64_t>(reserved_tally_[0].current()) / granule_bytes;
-  for (const Block* block : live_) immovable += immovable_granules(*block);
-  const uint64_t budget = frames_.budget_granules();
   lifetimes::GreedyInput input;
-  input.capacity = budget - std::min(budget, immovable);
+  input.capacity = movable_capacity();
   input.capacity -= input.capacity / greedy_spare_part;
   input.period = period;
   input.period_ns = period_ns;

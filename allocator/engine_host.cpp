@@ -81,6 +81,12 @@ bool EngineImpl::next_planned_write(PieceRef& ref) {
   return false;
 }
 
+void EngineImpl::drop_host_copy(Piece& piece) {
+  host_.unref(piece.host);
+  piece.host = nullptr;
+  piece.host_valid = false;
+}
+
 /// Frees a host copy of what came to the device and stays until it is used, and changes or dies
 /// then.
 bool EngineImpl::drop_returned() {
@@ -90,9 +96,7 @@ bool EngineImpl::drop_returned() {
     if (!current(ref) || ref.block->next_change > plan_.window) continue;
     Piece& piece = ref.block->pieces[ref.piece];
     if (!piece.on_device || !piece.host_valid || piece.host->refs > 1) continue;
-    host_.unref(piece.host);
-    piece.host = nullptr;
-    piece.host_valid = false;
+    drop_host_copy(piece);
     return true;
   }
   return false;
@@ -122,9 +126,7 @@ bool EngineImpl::drop_useless_host(uint64_t wanted_at) {
   }
   if (best == clean_host_.end()) return false;
   Piece& piece = best->block->pieces[best->piece];
-  host_.unref(piece.host);
-  piece.host = nullptr;
-  piece.host_valid = false;
+  drop_host_copy(piece);
   clean_host_.erase(best);
   return true;
 }

@@ -220,6 +220,7 @@ class EngineImpl final : public Engine {
   uint64_t give_way_after(const Plan::Entry& entry) const;
   uint64_t evict_farthest(uint64_t granules, const Block* except, uint64_t beyond, bool clean_only);
   uint64_t immovable_granules(const Block& block) const;
+  uint64_t movable_capacity() const;
   uint64_t clean_granules(Block& block) const;
   bool meant(const Plan::Entry& entry) const;
   void lay_out_period();
@@ -233,6 +234,7 @@ class EngineImpl final : public Engine {
   void lay_out_in_memory(const Block& block, lifetimes::Item& item) const;
   void replan_host(uint64_t capacity, uint64_t spare);
   bool next_planned_write(PieceRef& ref);
+  void drop_host_copy(Piece& piece);
   bool drop_returned();
   bool drop_useless_host(uint64_t wanted_at);
   bool read_ahead();

@@ -107,6 +107,14 @@ uint64_t EngineImpl::immovable_granules(const Block& block) const {
   return (w & word::pinned) || !(w & word::proven) ? block.device : 0;
 }
 
+/// Granules of the budget for what may move.
+uint64_t EngineImpl::movable_capacity() const {
+  uint64_t immovable = static_cast<uint64_t>(reserved_tally_[0].current()) / granule_bytes;
+  for (const Block* block : live_) immovable += immovable_granules(*block);
+  const uint64_t budget = frames_.budget_granules();
+  return budget - std::min(budget, immovable);
+}
+
 /// What is there and what comes in the period, as far as it matters to memory: scratch_.
 void EngineImpl::lay_out_period() {
   auto& [blocks, items, steps, item_of, first_of] = scratch_;
@@ -172,11 +180,8 @@ void EngineImpl::replan() {
   CpuTimer timer(counted_.plan_ns);
   plan_.valid = false;
   if (!history_->known() || history_->period() == 0) return;
-  const uint64_t now = history_->now(), budget = frames_.budget_granules();
+  const uint64_t now = history_->now(), capacity = movable_capacity();
   lay_out_period();
-  uint64_t immovable = static_cast<uint64_t>(reserved_tally_[0].current()) / granule_bytes;
-  for (Block* block : live_) immovable += immovable_granules(*block);
-  const uint64_t capacity = budget - std::min(budget, immovable);
   const auto& blocks = scratch_.blocks;
   const auto spare = static_cast<uint64_t>(static_cast<double>(capacity) * spare_fraction_);
   const lifetimes::Decision decision = lifetimes::decide(

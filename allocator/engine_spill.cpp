@@ -215,9 +215,7 @@ bool EngineImpl::drop_clean_host() {
       clean_host_.push_back(ref);
       continue;
     }
-    host_.unref(piece.host);
-    piece.host = nullptr;
-    piece.host_valid = false;
+    drop_host_copy(piece);
     return true;
   }
   return false;
@@ -232,9 +230,7 @@ bool EngineImpl::drop_resident_host() {
     if (block.state() != State::resident || !piece.host_valid || piece.slot ||
         piece.host->refs > 1)
       continue;
-    host_.unref(piece.host);
-    piece.host = nullptr;
-    piece.host_valid = false;
+    drop_host_copy(piece);
     unwritten_.erase(it);
     return true;
   }

@@ -99,9 +99,7 @@ bool EngineImpl::write_back() {
     if (!plan_.valid && ref.block->state() == State::resident && ref.block->leave &&
         piece.host->refs == 1) {
       // It left and came back: in use again, its bytes are on the device. Not worth a write.
-      host_.unref(piece.host);
-      piece.host = nullptr;
-      piece.host_valid = false;
+      drop_host_copy(piece);
       continue;
     }
     if (!start_write(ref)) break;
@@ -151,9 +149,7 @@ void EngineImpl::written(IoRequest& request, const StoreCompletion& completion) 
     write_failures_ = 0;
     piece.slot_valid = true;
     if (block.to_store && block.state() != State::faulting) {  // as the plan has it
-      host_.unref(piece.host);
-      piece.host = nullptr;
-      piece.host_valid = false;
+      drop_host_copy(piece);
     } else {
       clean_host_.push_back(ref);
     }

@@ -249,13 +249,7 @@ bool EngineImpl::reap_store() {
       const bool failed = completions[i].error.code != Code::ok;
       bandwidths_.end(write ? lifetimes::Channel::store_write : lifetimes::Channel::store_read,
                       failed ? 0 : request->staging->bytes, clock_.now_ns());
-      if (write) {
-        written(*request, completions[i]);
-      } else {
-        read_done(*request, completions[i]);
-      }
-      host_.unref(request->staging);
-      delete request;
+      end_request(request, completions[i]);
     }
   }
   return any;

@@ -12,13 +12,12 @@ namespace firn {
 
 using lifetimes::Channel;
 using lifetimes::Rehearsed;
-using lifetimes::Step;
 
 namespace {
 // A setting that writes less has to be better by such a part.
 constexpr double better_least = .004;
-// Chosen anew after so many periods: bandwidths change, and who else uses the disks. Sooner when the
-// period itself is another.
+// Chosen anew after so many periods: bandwidths change, and who else uses the disks. Sooner when
+// the period itself is another.
 constexpr uint64_t chosen_periods = 256, chosen_periods_least = 16;
 // What is not measured in so many periods is not asked for any longer.
 constexpr uint64_t timed_periods = 8;
@@ -78,12 +77,12 @@ bool EngineImpl::take_stock(uint64_t period_ns) {
   items.clear();
   steps.clear();
   lifetimes::RehearsalMachine& machine = rehearsal.machine;
-  const Channel ways[lifetimes::channel_count] = {Channel::host_out, Channel::host_in,
-                                             Channel::store_write, Channel::store_read};
-  for (unsigned way = 0; way < lifetimes::channel_count; ++way) {
-    machine.bytes_s[way] = store_ || way < 2 ? bandwidths_.bytes_s(ways[way]) : 0;
-    const bool needed = way < 2 || (store_ && (host_is_passage() || !plan_.writes.empty()));
-    if (needed && machine.bytes_s[way] <= 0) return false;
+  for (size_t i = 0; i < lifetimes::channel_count; ++i) {
+    const auto channel = static_cast<Channel>(i);
+    const bool link = channel == Channel::host_out || channel == Channel::host_in;
+    machine.bytes_s[i] = store_ || link ? bandwidths_.bytes_s(channel) : 0;
+    const bool needed = link || (store_ && (host_is_passage() || !plan_.writes.empty()));
+    if (needed && machine.bytes_s[i] <= 0) return false;
   }
   lay_out_period();
   machine.capacity = movable_capacity();

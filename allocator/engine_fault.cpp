@@ -161,9 +161,7 @@ bool EngineImpl::start_read(Block& block, uint32_t index) {
   failed.kind = StoreCompletion::Kind::read;
   failed.error = begun.error();
   requests_.erase(request);
-  read_done(*request, failed);
-  host_.unref(request->staging);
-  delete request;
+  end_request(request, failed);
   return false;
 }
 

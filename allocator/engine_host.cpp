@@ -46,7 +46,6 @@ void EngineImpl::replan_host(uint64_t capacity, uint64_t spare) {
       {capacity + keeps, spare, history_->period(), scratch_.items, scratch_.steps, false});
   plan_.memory_window = history_->now() + decision.window;
   for (uint32_t i : decision.fetch) plan_.reads.push_back(plan_entry(decision, i, 0));
-  if (!plan_.reads.empty()) plan_.reads.back().granules = decision.last_granules;
   for (auto [i, granules, is_spare] : decision.leaving) {
     plan_.writes.push_back(plan_entry(decision, i, granules));
     plan_.writes.back().spare = is_spare;
@@ -71,7 +70,7 @@ bool EngineImpl::next_planned_write(PieceRef& ref) {
       continue;
     }
     // A spare write waits until nothing else is written.
-    if (entry.spare && writing_bytes_ > 0) break;
+    if (entry.spare && writing_bytes_ > 0) return false;
     for (size_t i = block.pieces.size(); i-- > 0;) {
       ref = {&block, block.generation, block.version, static_cast<uint32_t>(i)};
       if (unwritten(ref)) return true;

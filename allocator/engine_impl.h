@@ -202,6 +202,7 @@ class EngineImpl final : public Engine {
   bool next_write(PieceRef& ref);
   bool write_back();
   bool start_write(const PieceRef& ref);
+  void end_request(IoRequest* request, const StoreCompletion& completion);
   void written(IoRequest& request, const StoreCompletion& completion);
   void settle_away(Block& block);
 

@@ -131,10 +131,18 @@ bool EngineImpl::start_write(const PieceRef& ref) {
   StoreCompletion failed;
   failed.error = begun.error();
   requests_.erase(request);
-  written(*request, failed);
+  end_request(request, failed);
+  return false;
+}
+
+/// What the store says of a request, taken or not; the request is gone after it.
+void EngineImpl::end_request(IoRequest* request, const StoreCompletion& completion) {
+  if (completion.kind == StoreCompletion::Kind::write)
+    written(*request, completion);
+  else
+    read_done(*request, completion);
   host_.unref(request->staging);
   delete request;
-  return false;
 }
 
 void EngineImpl::written(IoRequest& request, const StoreCompletion& completion) {

@@ -14,6 +14,7 @@
 #include "allocator/command/checks.h"
 #include "allocator/command/devices.h"
 #include "allocator/command/machine.h"
+#include "allocator/command/output.h"
 #include "allocator/command/places.h"
 #include "allocator/command/report.h"
 #include "allocator/config.h"
@@ -47,19 +48,6 @@ class RunFormatter : public CLI::Formatter {
 
 Error bad(std::string text) { return make_error(Code::invalid_argument, 0, std::move(text)); }
 
-// A file that COMMAND's process will write: absolute, since COMMAND may change its directory.
-Result<std::string> output_file(const char* option, const std::string& file) {
-  std::error_code error;
-  const std::filesystem::path path = std::filesystem::absolute(file, error);
-  if (error) return bad(fmt::format("{} {}: {}", option, quote_word(file), error.message()));
-  if (std::filesystem::is_directory(path, error))
-    return bad(fmt::format("{} {}: is a directory", option, quote_word(file)));
-  if (::access(path.parent_path().c_str(), W_OK) != 0)
-    return bad(fmt::format("{} {}: cannot write in {}: {}", option, quote_word(file),
-                           path.parent_path().string(), std::strerror(errno)));
-  return path.string();
-}
-
 // Option, knob and value of everything given on the command line.
 struct Given {
   const char *option, *knob;
@@ -87,7 +75,8 @@ Result<std::vector<Given>> given_knobs(const RunOptions& options) {
   for (const auto& [option, knob, file] :
        {std::tuple{"--stats", "stats", options.stats}, {"--trace", "trace", options.trace}}) {
     if (!file) continue;
-    Result<std::string> path = output_file(option, *file);
+    // Absolute: COMMAND's process writes it, and may change its directory.
+    Result<std::string> path = output_path(option, *file);
     if (!path) return path.error();
     add(option, knob, *path);
   }

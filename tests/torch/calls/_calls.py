@@ -38,6 +38,15 @@ def empty(size, **options):
     return torch.empty(size, dtype=torch.uint8, device="cuda", **options)
 
 
+def free_while_used(size):
+    """Frees so many bytes that another stream uses for a while yet."""
+    side = torch.cuda.Stream()
+    x = empty(size)
+    with torch.cuda.stream(side):
+        torch.cuda._sleep(300_000_000)
+    x.record_stream(side)
+
+
 def refusal(function, *arguments, **options):
     """[the error's type, what it says up to where allocators differ], or None."""
     try:

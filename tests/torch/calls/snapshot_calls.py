@@ -4,7 +4,7 @@ import pickle
 import tempfile
 
 import torch
-from _calls import MIB, alone, empty, settle
+from _calls import MIB, alone, empty, free_while_used, settle
 
 memory = torch.cuda.memory
 
@@ -198,12 +198,7 @@ def call_annotations():
 
 def call_waiting_frees():
     memory._record_memory_history()
-    side = torch.cuda.Stream()
-    x = empty(4 * MIB)
-    with torch.cuda.stream(side):
-        torch.cuda._sleep(300_000_000)
-    x.record_stream(side)
-    del x
+    free_while_used(4 * MIB)
     snapshot = memory._snapshot()
     states = [block["state"] for segment in snapshot["segments"] for block in segment["blocks"]
               if block["size"] == 4 * MIB]

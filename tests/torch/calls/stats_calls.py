@@ -1,7 +1,7 @@
 """Statistics: their keys, and what they count."""
 
 import torch
-from _calls import MIB, empty, refusal, settle, statistics
+from _calls import MIB, empty, free_while_used, refusal, settle, statistics
 
 POOLS = ("all", "small_pool", "large_pool")
 FIELDS = ("current", "peak", "allocated", "freed")
@@ -69,30 +69,19 @@ def call_peaks_after_reset():
 
 
 def call_active_waits_for_other_streams():
-    side = torch.cuda.Stream()
-    x = empty(4 * MIB)
-    with torch.cuda.stream(side):
-        torch.cuda._sleep(300_000_000)
-    x.record_stream(side)
-    del x
+    free_while_used(4 * MIB)
     names = ("allocation.all.current", "active.all.current", "active_bytes.all.current",
              "active_bytes.large_pool.current", "active.all.freed", "allocation.all.freed")
     waiting = statistics(*names)
     torch.cuda.synchronize()
     other = empty(512)
     over = statistics(*names)
-    peaks = four("active_bytes")[1]
     del other
-    return [waiting, over, peaks]
+    return [waiting, over]
 
 
 def call_peak_of_active_while_one_waits():
-    side = torch.cuda.Stream()
-    x = empty(4 * MIB)
-    with torch.cuda.stream(side):
-        torch.cuda._sleep(300_000_000)
-    x.record_stream(side)
-    del x
+    free_while_used(4 * MIB)
     y = empty(6 * MIB)
     found = [four("active_bytes")[:2], four("active")[:2], four("allocated_bytes")[:2]]
     torch.cuda.synchronize()

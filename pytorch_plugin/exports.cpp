@@ -8,6 +8,7 @@
 #include "allocator/runtime.h"
 #include "pytorch_plugin/firn_allocator.h"
 #include "pytorch_plugin/observer.h"
+#include "pytorch_plugin/torch_settings.h"
 
 #define FIRN_TORCH_API extern "C" __attribute__((visibility("default")))
 
@@ -66,6 +67,11 @@ FIRN_TORCH_API size_t firn_torch_split_conf(const char* conf, char* text, size_t
 FIRN_TORCH_API size_t firn_torch_stats(char* text, size_t size) {
   Runtime* runtime = Runtime::get();
   return give_text(runtime ? runtime->stats_json() : std::string(), text, size);
+}
+
+/// What torch's own settings mean with Firn, as README has it.
+FIRN_TORCH_API size_t firn_torch_settings(char* text, size_t size) {
+  return give_text(pytorch::settings_table(), text, size);
 }
 
 FIRN_TORCH_API int firn_torch_observing() { return pytorch::observing() ? 1 : 0; }

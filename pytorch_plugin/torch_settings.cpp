@@ -3,6 +3,9 @@
 #include <c10/core/AllocatorConfig.h>
 #include <c10/cuda/CUDAAllocatorConfig.h>
 
+#include <algorithm>
+#include <iterator>
+
 namespace firn::pytorch {
 
 namespace {
@@ -36,6 +39,22 @@ constexpr TorchSetting table[] = {
 }  // namespace
 
 std::span<const TorchSetting> torch_settings() { return table; }
+
+std::string settings_table() {
+  std::string out = "| setting | with Firn |\n|---|---|\n";
+  for (const TorchSetting& setting : table)
+    out += std::string("| `") + setting.name + "` | " +
+           (setting.fate == Fate::kept ? "as natively" : std::string("needless: ") + setting.words) +
+           " |\n";
+  for (const std::string& key : c10::CachingAllocator::AcceleratorAllocatorConfig::getKeys()) {
+    const bool known = std::any_of(std::begin(table), std::end(table),
+                                   [&](const TorchSetting& each) { return key == each.name; });
+    // Another vendor's names for the same settings.
+    if (!known && key.find("hip") == std::string::npos)
+      out += "| `" + key + "` | unknown |\n";
+  }
+  return out;
+}
 
 std::string needless_settings(const std::string& settings) {
   std::string out;

@@ -17,6 +17,8 @@ struct TorchSetting {
 };
 
 std::span<const TorchSetting> torch_settings();
+/// A Markdown table of all of them. torch's keys that are not among them are "unknown".
+std::string settings_table();
 /// The needless ones among the settings in use, each with its words; empty when there are none.
 std::string needless_settings(const std::string& settings);
 /// Has torch parse its settings now: malformed values and unknown keys throw, as natively. Says

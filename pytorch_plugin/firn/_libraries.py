@@ -35,6 +35,7 @@ def load_plugin():
             ("install", ctypes.c_int, (text, text, size)),
             ("split_conf", size, (text, text, size)),
             ("stats", size, (text, size)),
+            ("settings", size, (text, size)),
             ("observing", ctypes.c_int, ()),
             ("observe", None, ()),
             ("pin", ctypes.c_int, (address, text, size)),

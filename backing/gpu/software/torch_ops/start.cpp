@@ -54,8 +54,9 @@ const std::set<std::string> kept = {
 // Composite operators that choose a backend by device: cut off before they choose.
 const char* const composites[] = {"aten::convolution", "aten::_convolution"};
 
-// A namespace whose CUDA operators work between processes and devices.
-constexpr const char* left_alone = "symm_mem";
+// Namespaces whose operators work between processes and devices: torch's own code does the copies
+// that they need (a collective by gloo goes through host memory).
+const std::set<std::string> left_alone = {"c10d", "symm_mem"};
 
 class Quiet final : public c10::WarningHandler {
  public:
@@ -139,7 +140,7 @@ class Registrar {
     const c10::OperatorName& name = op.operator_name();
     const std::string space(name.getNamespace().value_or("aten"));
     const std::string full = toString(name);
-    if (space == left_alone || kept.count(full) != 0) return;
+    if (left_alone.count(space) != 0 || kept.count(full) != 0) return;
     std::string within = full.substr(space.size() + 2);
     const auto target = targets_.find(full);
     if (target != targets_.end()) {

@@ -1,0 +1,54 @@
+"""What torchrun starts: each case (of training.WRAPPERS, or "collectives"), one after the other.
+
+Every rank writes a file of lines "CASE WHAT VALUE"; what follows "peak" and "device" may differ
+between two allocators, all else must not.
+"""
+
+import argparse
+import ctypes
+import gc
+import os
+import pathlib
+
+import torch
+import torch.distributed as dist
+
+import collectives
+import training
+
+USED_BYTES_PEAK = 4  # of FirnGpuCounts, all uint64 (include/firn/software_gpu.h)
+
+
+def device_bytes_peak():
+    """By the software GPU's own count, which knows nothing of Firn."""
+    counts = (ctypes.c_uint64 * 13)()
+    found = ctypes.CDLL("libcuda.so.1").firnGpuCounts(torch.cuda.current_device(),
+                                                      ctypes.byref(counts))
+    assert found == 0
+    return counts[USED_BYTES_PEAK]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--output", required=True, help="this folder gets a file per rank")
+    parser.add_argument("--steps", type=int, default=training.STEPS)
+    parser.add_argument("cases", nargs="+")
+    args = parser.parse_args()
+
+    torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    dist.init_process_group("gloo")
+    output = pathlib.Path(args.output) / f"rank{dist.get_rank()}.txt"
+    with open(output, "w", encoding="utf-8") as file:
+        for case in args.cases:
+            said = (collectives.run() if case == "collectives" else
+                    training.train(case, args.steps))
+            for what, value in said:
+                print(case, what, value, file=file, flush=True)
+            gc.collect()
+            torch.cuda.empty_cache()
+        print("all device", device_bytes_peak(), file=file)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

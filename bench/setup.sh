@@ -127,9 +127,13 @@ check_build() {
   step "building" .venv/bin/ninja -C build -j "$(jobs_that_fit)"
 }
 
-install_firn() {
+install_firn() {  # with build/ as it is configured
+  local tests=false
+  [ ! -e "$tests_stamp" ] || tests=true
   .venv/bin/python -m pip install --disable-pip-version-check --no-build-isolation --no-deps \
-    --force-reinstall --no-index --config-settings=build-dir=build .
+    --force-reinstall --no-index --config-settings=build-dir=build \
+    --config-settings=setup-args="-Dtorch_python=$PWD/.venv/bin/python" \
+    --config-settings=setup-args="-Dtests=$tests" .
 }
 
 installed_is_current() {

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <fstream>
+#include <string_view>
 
 namespace firn::command {
 namespace fs = std::filesystem;
@@ -15,9 +16,9 @@ namespace {
 constexpr const char* build_places[][2] = {
     {"software/libcuda.so.1", "backing/gpu/software/libcuda.so.1"},
     {"software/libcudart.so.13", "backing/gpu/software/cudart/libcudart.so.13"},
-    {"libfirn_torch_ops.so", "backing/gpu/software/torch_ops/libfirn_torch_ops.so"},
-    {"libfirn_torch.so", "pytorch_plugin/libfirn_torch.so"},
 };
+// The folder that is like the package's lib/ for libraries that stand on torch.
+constexpr const char* build_torch_folder = "pytorch_plugin";
 
 fs::path executable_folder() {
   std::error_code error;
@@ -71,6 +72,23 @@ std::string assigned_text(const fs::path& file, const std::string& name) {
   return {};
 }
 
+// "2.11 and 2.12": the releases of torch that a folder has a plugin for.
+std::string minors_in(const fs::path& folder) {
+  constexpr std::string_view before = "libfirn_torch-", after = ".so";
+  std::vector<std::string> minors;
+  std::error_code error;
+  for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
+    const std::string name = it->path().filename().string();
+    if (name.starts_with(before) && name.ends_with(after))
+      minors.push_back(
+          name.substr(before.size(), name.size() - before.size() - after.size()));
+  }
+  std::sort(minors.begin(), minors.end());
+  std::string words;
+  for (const std::string& minor : minors) words += (words.empty() ? "" : " and ") + minor;
+  return words;
+}
+
 std::string minor_of(const std::string& version) {
   const size_t dot = version.find('.');
   return dot == std::string::npos ? version : version.substr(0, version.find('.', dot + 1));
@@ -85,6 +103,7 @@ std::vector<fs::path> library_places(const std::string& name) {
   const auto add_build = [&](const fs::path& build) {
     for (const auto& [packaged, built] : build_places)
       if (name == packaged) places.push_back(build / built);
+    if (name.starts_with("libfirn_torch")) places.push_back(build / build_torch_folder / name);
   };
   if (const char* build = ::secure_getenv("FIRN_BUILD"); build != nullptr && *build != '\0')
     add_build(build);
@@ -166,18 +185,19 @@ TorchReport examine_torch(const std::string& python) {
     report.site_packages = folder;
     report.version = version;
     report.package = is_file(folder / "firn" / "__init__.py");
-    report.built_for = assigned_text(folder / "firn" / "_build.py", "torch_version");
+    report.built_for = minors_in(folder / "firn" / "lib");
     break;
   }
-  report.plugin = find_library("libfirn_torch.so").has_value();
-  report.operators = find_library("libfirn_torch_ops.so").has_value();
+  const std::string minor = minor_of(report.version);
+  report.plugin = find_library("libfirn_torch-" + minor + ".so").has_value();
+  report.operators = find_library("libfirn_torch_ops-" + minor + ".so").has_value();
   if (report.version.empty())
     report.why = "no torch found";
   else if (!report.package)
     report.why = "the Python package firn is not installed beside torch";
-  else if (!report.plugin)
+  else if (!report.plugin && report.built_for.empty())
     report.why = "libfirn_torch.so not found";
-  else if (!report.built_for.empty() && minor_of(report.built_for) != minor_of(report.version))
+  else if (!report.plugin)
     report.why = "built for torch " + report.built_for + ", found " + report.version;
   return report;
 }

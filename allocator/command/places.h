@@ -9,10 +9,10 @@
 
 namespace firn::command {
 
-/// One of the package's libraries ("software/libcuda.so.1", "libfirn_torch.so", ...), looked for in
-/// $FIRN_LIB, in the build folder $FIRN_BUILD, in the package of the environment this executable is
-/// installed in (<prefix>/lib/python3*/site-packages/firn/lib), and in the build folder it was
-/// built in.
+/// One of the package's libraries ("software/libcuda.so.1", "libfirn_torch-2.11.so", ...), looked
+/// for in $FIRN_LIB, in the build folder $FIRN_BUILD, in the package of the environment this
+/// executable is installed in (<prefix>/lib/python3*/site-packages/firn/lib), and in the build
+/// folder it was built in.
 std::optional<std::filesystem::path> find_library(const std::string& name);
 
 /// Where find_library looks for `name`, in order: for messages.
@@ -29,9 +29,9 @@ std::optional<std::filesystem::path> find_python();
 struct TorchReport {
   std::string site_packages;  // folder searched, empty when no Python environment was found
   std::string version;        // "2.11.0+cu130", empty when there is no torch
-  std::string built_for;      // torch version the plugin was built for, empty when unknown
-  bool plugin = false;        // libfirn_torch.so found
-  bool operators = false;     // libfirn_torch_ops.so (software GPU) found
+  std::string built_for;      // releases of torch that there are plugins for, empty when none
+  bool plugin = false;        // libfirn_torch-*.so for it found
+  bool operators = false;     // libfirn_torch_ops-*.so (software GPU) likewise
   bool package = false;       // the Python package firn is installed beside torch
   std::string why;            // why PyTorch programs will not get Firn; empty when they will
 };

@@ -11,6 +11,7 @@ import warnings
 from firn import _libraries, _startup
 
 _plugin = None  # libfirn_torch.so, once it is the allocator
+_tried = False  # once is enough, however many copies of the entry point are installed
 
 
 def plugin():
@@ -24,23 +25,8 @@ def _complain(words):
     warnings.warn("firn: " + words, RuntimeWarning, stacklevel=3)
 
 
-def _version_misfit(version):
-    """What is wrong with this torch, in words; '' when it fits."""
-    try:
-        from firn._build import torch_version
-    except ImportError:
-        return ""  # from a build folder
-    if version.split(".")[:2] == torch_version.split(".")[:2]:
-        return ""
-    return ("built for torch %s, found %s: its binary interface differs; reinstall firn "
-            "(the native allocator stays)" % (torch_version, version))
-
-
 def _start_software_device():
-    path = _libraries.find_library("libfirn_torch_ops.so")
-    if path is None:
-        return "FIRN_DEVICE=software: libfirn_torch_ops.so is not installed"
-    library = ctypes.CDLL(path)
+    library = _libraries.load_for_torch("libfirn_torch_ops.so")
     library.firn_torch_ops_error.restype = ctypes.c_char_p
     if library.firn_torch_ops_start() != 0:
         return "FIRN_DEVICE=software: " + library.firn_torch_ops_error().decode(errors="replace")
@@ -65,13 +51,14 @@ def _install(conf):
 
 def load():
     """The entry point."""
-    import torch
+    global _tried
     conf = _startup.wanted()
     software = os.environ.get("FIRN_DEVICE") == "software"
-    if _plugin is not None or (conf is None and not software):
+    if _tried or (conf is None and not software):
         return
+    _tried = True
     try:
-        words = _version_misfit(torch.__version__)
+        words = _libraries.misfit()
         if not words and software:
             words = _start_software_device()
         if not words and conf is not None:

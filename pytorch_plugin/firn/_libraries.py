@@ -1,35 +1,123 @@
-"""Where Firn's libraries are, and the functions of libfirn_torch.so."""
+"""Where Firn's libraries are, and the functions of libfirn_torch.so.
+
+Two of them stand on torch's binary interface, which changes with every minor release: the package
+holds libfirn_torch-2.11.so for torch 2.11, and may hold one for each of several releases.
+"""
 
 import ctypes
 import os
+import re
+import sys
 
-_PLACES = (  # in the package, in a build folder
-    ("libfirn_torch.so", "pytorch_plugin/libfirn_torch.so"),
-    ("libfirn_torch_ops.so", "backing/gpu/software/torch_ops/libfirn_torch_ops.so"),
-    ("software/libcuda.so.1", "backing/gpu/software/libcuda.so.1"),
-    ("software/libcudart.so.13", "backing/gpu/software/cudart/libcudart.so.13"),
-)
+_BUILT = {  # where a build folder has what the package has in lib/
+    "libfirn_torch.so": "pytorch_plugin/libfirn_torch.so",
+    "libfirn_torch_ops.so": "backing/gpu/software/torch_ops/libfirn_torch_ops.so",
+    "software/libcuda.so.1": "backing/gpu/software/libcuda.so.1",
+    "software/libcudart.so.13": "backing/gpu/software/cudart/libcudart.so.13",
+}
+_FOR_TORCH = ("libfirn_torch.so", "libfirn_torch_ops.so")
+
+
+def _minor(version):
+    """'2.11' of '2.11.0+cu130'; '' of what is no version."""
+    match = re.match(r"\d+\.\d+", version)
+    return match.group() if match else ""
+
+
+def _assigned(path, name):
+    """The text that a Python file assigns to a name; '' where it does not."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            match = re.search(r"^%s\s*=\s*['\"]([^'\"]*)" % name, file.read(), re.M)
+    except OSError:
+        return ""
+    return match.group(1) if match else ""
+
+
+def torch_version():
+    """Of the torch that is loaded, or else would be; '' where there is none."""
+    torch = sys.modules.get("torch")
+    if getattr(torch, "__version__", None):
+        return str(torch.__version__)
+    import importlib.util
+    spec = importlib.util.find_spec("torch") if torch is None else None
+    if spec is None or not spec.origin:
+        return ""
+    return _assigned(os.path.join(os.path.dirname(spec.origin), "version.py"), "__version__")
+
+
+def _folders():
+    """Folders with libraries for several releases of torch: FIRN_LIB, a build folder's, the
+    package's."""
+    if os.environ.get("FIRN_LIB"):
+        yield os.environ["FIRN_LIB"]
+    if os.environ.get("FIRN_BUILD"):
+        yield os.path.join(os.environ["FIRN_BUILD"], "pytorch_plugin")
+    yield os.path.join(os.path.dirname(os.path.abspath(__file__)), "lib")
+
+
+def _built_for(build):
+    """The torch that a build folder's libraries without a minor in their names are for."""
+    return _minor(_assigned(os.path.join(build, "pytorch_plugin/_build.py"), "torch_version"))
+
+
+def minors_found():
+    """The releases of torch that there is a plugin for, in order."""
+    found = set()
+    for folder in _folders():
+        if os.path.isdir(folder):
+            found.update(re.findall(r"^libfirn_torch-(\d+\.\d+)\.so$",
+                                    "\n".join(os.listdir(folder)), re.M))
+    if os.environ.get("FIRN_BUILD"):
+        found.add(_built_for(os.environ["FIRN_BUILD"]))
+    return sorted(found - {""}, key=lambda minor: [int(part) for part in minor.split(".")])
 
 
 def find_library(name):
     """FIRN_LIB (a folder like the package's lib/) first, then FIRN_BUILD (a build folder), then the
-    package. None where there is none."""
-    places = []
+    package. None where there is none; libraries that stand on torch are those that fit it."""
+    build = os.environ.get("FIRN_BUILD")
+    in_build = [os.path.join(build, _BUILT[name])] if build and name in _BUILT else []
+    if name in _FOR_TORCH:
+        minor = _minor(torch_version())
+        if build and _built_for(build) != minor:
+            in_build = []  # what was built for another torch as well has its minor in its name
+        name = name.replace(".so", "-%s.so" % minor)
+    places = [os.path.join(folder, name) for folder in _folders()]
     if os.environ.get("FIRN_LIB"):
-        places.append(os.path.join(os.environ["FIRN_LIB"], name))
-    if os.environ.get("FIRN_BUILD"):
-        places += [os.path.join(os.environ["FIRN_BUILD"], built)
-                   for packaged, built in _PLACES if packaged == name]
-    places.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), "lib", name))
+        places[1:1] = in_build
+    else:
+        places[:0] = in_build
     return next((place for place in places if os.path.isfile(place)), None)
+
+
+def misfit():
+    """What is wrong with this torch, in words; '' where there is a plugin for it."""
+    version, minors = torch_version(), minors_found()
+    if _minor(version) in minors:
+        return ""
+    if not minors:
+        return "libfirn_torch.so is not installed; reinstall firn (the native allocator stays)"
+    return ("built for torch %s, found %s: its binary interface differs; reinstall firn "
+            "(the native allocator stays)" % (" and ".join(minors), version))
+
+
+def load_for_torch(name):
+    """A library that stands on torch, which must be loaded. OSError where there is none that
+    fits."""
+    path = find_library(name)
+    if path is None:
+        raise OSError(misfit() or "%s for torch %s is not installed" % (name, torch_version()))
+    try:
+        return ctypes.CDLL(path)
+    except OSError as error:  # another build of the same release: another CUDA
+        raise OSError("%s does not fit torch %s (%s); reinstall firn" % (
+            os.path.basename(path), torch_version(), error)) from None
 
 
 def load_plugin():
     """libfirn_torch.so, with its functions declared. torch must be loaded."""
-    path = find_library("libfirn_torch.so")
-    if path is None:
-        raise OSError("libfirn_torch.so is not installed")
-    library = ctypes.CDLL(path)
+    library = load_for_torch("libfirn_torch.so")
     text, size, address = ctypes.c_char_p, ctypes.c_size_t, ctypes.c_void_p
     for name, result, arguments in (
             ("install", ctypes.c_int, (text, text, size)),

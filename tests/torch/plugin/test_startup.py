@@ -206,20 +206,69 @@ def test_too_late(run):
     assert "CUDA was started before" in done.stdout
 
 
-def test_another_torch(run):
+def test_another_torch(run, tmp_path):
+    """Libraries for other releases only: one warning, and the native allocator."""
+    for name in ("libfirn_torch-2.4.so", "libfirn_torch-2.10.so", "libfirn_torch_ops-2.4.so"):
+        (tmp_path / name).write_text("")
     done = run("""
-        import sys, types, warnings
-        build = types.ModuleType("firn._build")
-        build.torch_version = "2.4.1"
-        sys.modules["firn._build"] = build
+        import os, sys, warnings
+        from firn import _libraries
+        _libraries._folders = lambda: [os.environ["FIRN_LIB"]]
+        os.environ.pop("FIRN_BUILD", None)
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             import torch
-        words = [str(warning.message) for warning in caught if "firn" in str(warning.message)]
+        (words,) = [str(warning.message) for warning in caught if "firn" in str(warning.message)]
         print(words)
         assert torch.cuda.get_allocator_backend() == "native"
-    """, FIRN_DEVICE="auto")
-    assert re.search(r"built for torch 2\.4\.1, found 2\.", done.stdout)
+    """, FIRN_DEVICE="auto", FIRN_LIB=tmp_path)
+    assert re.match(r"firn: built for torch 2\.4 and 2\.10, found 2\.1\d\.", done.stdout)
+
+
+def test_a_library_that_does_not_load(run, tmp_path):
+    """Of the right release, but for another CUDA, say: the loader's words, and what to do."""
+    done = run("""
+        import sys
+        from firn import _libraries
+        name = "libfirn_torch-%s.so" % _libraries._minor(_libraries.torch_version())
+        assert "torch" not in sys.modules
+        open(name, "w").close()
+        import torch
+    """, FIRN_DEVICE="auto", FIRN_LIB=tmp_path)
+    assert re.search(r"firn: libfirn_torch-2\.\d+\.so does not fit torch 2\..*file too short.*"
+                     "reinstall firn", done.stderr)
+
+
+def test_the_library_of_the_torch_that_is_loaded(run):
+    """Of several, the one with torch's minor in its name; in a build folder also without one, as
+    _build.py says."""
+    done = run("""
+        import os, sys, types
+        from firn import _libraries
+        folders = [os.path.join(os.getcwd(), name) for name in ("lib", "build")]
+        for name in ("lib/libfirn_torch-2.9.so", "lib/libfirn_torch-2.11.so",
+                     "build/pytorch_plugin/libfirn_torch.so",
+                     "build/pytorch_plugin/libfirn_torch-2.12.so", "build/pytorch_plugin/_build.py",
+                     "build/backing/gpu/software/torch_ops/libfirn_torch_ops.so"):
+            os.makedirs(os.path.dirname(name), exist_ok=True)
+            with open(name, "w") as file:
+                file.write('torch_version = "2.10.1+cu130"')
+        os.environ.update(FIRN_LIB=os.path.abspath("lib"), FIRN_BUILD=os.path.abspath("build"))
+        def found(version, name="libfirn_torch.so"):
+            _libraries.torch_version = lambda: version
+            path = _libraries.find_library(name)
+            return path and os.path.relpath(path)
+        assert found("2.9.0a1") == "lib/libfirn_torch-2.9.so"
+        assert found("2.10.0") == "build/pytorch_plugin/libfirn_torch.so"
+        assert found("2.11.3+cu130") == "lib/libfirn_torch-2.11.so"
+        assert found("2.12.1") == "build/pytorch_plugin/libfirn_torch-2.12.so"
+        assert found("2.1.0") is None and found("nonsense") is None
+        assert found("2.10.0", "libfirn_torch_ops.so").startswith("build/backing/")
+        assert found("2.12.0", "libfirn_torch_ops.so") is None
+        _libraries._folders = lambda: [os.environ["FIRN_LIB"]]
+        assert _libraries.minors_found() == ["2.9", "2.10", "2.11"]
+    """, conf=None, FIRN_DEVICE="auto")
+    assert done.stderr == ""
 
 
 def test_the_startup_line_is_cheap():

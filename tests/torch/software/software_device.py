@@ -1,6 +1,6 @@
 """The software device for a Python process: where its libraries are, and how to switch it on.
 
-Libraries: FIRN_LIB (a folder that has libfirn_torch_ops.so, and software/libcuda.so.1 and
+Libraries: FIRN_LIB (a folder that has libfirn_torch_ops-*.so, and software/libcuda.so.1 and
 software/libcudart.so.13), else the newest build folder of this repository.
 """
 
@@ -18,7 +18,8 @@ def libraries():
     if folder:
         candidates.append({"cuda": os.path.join(folder, "software", "libcuda.so.1"),
                            "cudart": os.path.join(folder, "software", "libcudart.so.13"),
-                           "ops": os.path.join(folder, "libfirn_torch_ops.so")})
+                           "ops": next(iter(glob.glob(
+                               os.path.join(folder, "libfirn_torch_ops-*.so"))), "")})
     else:
         for build in [os.environ.get("FIRN_BUILD")] + glob.glob(os.path.join(ROOT, "build*")):
             software = os.path.join(build or "", "backing", "gpu", "software")

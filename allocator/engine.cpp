@@ -275,6 +275,7 @@ void EngineImpl::count_stall(uint64_t begin_ns) {
   device_clock_.stalled(now);
   counted_.stall_ns += now - begin_ns;
   ++counted_.stalls;
+  if (stall_callback_) stall_callback_(now - begin_ns);
   if (trace_ && now > begin_ns)
     trace_->row(now, "stall", options_.device, 0, 0, now - begin_ns);
 }

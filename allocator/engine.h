@@ -216,6 +216,12 @@ class Engine {
   virtual void foresee(std::span<const Coming> coming) = 0;
   virtual void on_watch(std::function<void()> callback) = 0;
   virtual bool watching() const = 0;
+  /// While stopped, nothing that is on the device leaves it: what does not fit is out of memory,
+  /// and what operators use of it is used in host memory (touch_anyway). What was leaving stays, as
+  /// far as it has not left.
+  virtual void stop_spilling(bool stopped) = 0;
+  /// Called under the engine's lock, by the thread that has waited so long: take note, no more.
+  virtual void on_stall(std::function<void(uint64_t ns)> callback) = 0;
   /// Called under the engine's lock: `callback` may take note, no more.
   virtual void on_memory(std::function<void(const MemoryEvent&)> callback) = 0;
 

@@ -74,6 +74,8 @@ class EngineImpl final : public Engine {
   void spill_all() override;
   void foresee(std::span<const Coming> coming) override;
   void on_watch(std::function<void()> callback) override;
+  void stop_spilling(bool stopped) override;
+  void on_stall(std::function<void(uint64_t ns)> callback) override;
   void on_memory(std::function<void(const MemoryEvent&)> callback) override;
   void set_idle(const void* pointer) override;
   void set_used(const void* pointer, size_t bytes) override;
@@ -345,6 +347,7 @@ class EngineImpl final : public Engine {
   bool store_full_ = false;         // no_space: no more writes until a slot comes free
   unsigned write_failures_ = 0;     // in a row, of any kind
   bool stuck_ = false;              // host memory full and nowhere to write: eviction stops
+  bool spilling_stopped_ = false;   // stop_spilling()
   unsigned waiting_ = 0;            // threads in make_room
   uint64_t ahead_tick_ = 0;
   // Policy::lifetime; null otherwise.
@@ -385,6 +388,7 @@ class EngineImpl final : public Engine {
   AtomicTally segment_tally_[2], reserved_tally_[2];
   Peak segment_peak_;
   std::function<void(const MemoryEvent&)> memory_callback_;
+  std::function<void(uint64_t ns)> stall_callback_;
   mutable EngineStats counted_;     // the part counted under the lock
   uint64_t peak_held_base_ = 0;
   uint64_t sample_ns_ = 0;

@@ -153,7 +153,7 @@ uint64_t EngineImpl::reclaim_parked(uint64_t granules, bool spare_claimed) {
 
 /// Has the coldest blocks leave, as much of them as is asked for. `except`: it is wanted itself.
 uint64_t EngineImpl::evict(uint64_t granules, const Block* except) {
-  if (stuck_) return 0;
+  if (stuck_ || spilling_stopped_) return 0;
   uint64_t started = 0;
   if (plan_.valid)  // what has a copy and is used late; then what is used late; then what there is
     for (const uint64_t beyond : {plan_.window, uint64_t{0}})
@@ -239,6 +239,7 @@ Error EngineImpl::no_room(uint64_t granules, const Block* wanted) const {
     text += fmt::format("; eviction has stopped: {} of host memory are full (firn_host) and {}",
                         format_size(host_.budget()),
                         store_ ? "the store takes no more (firn_dir)" : "no firn_dir is set");
+  if (spilling_stopped_) text += "; firn.no_spill() keeps everything on the device until it ends";
   text += ". A larger firn_budget, or smaller tensors in a single operator, would help";
   return make_error(Code::out_of_memory, 0, text);
 }

@@ -39,8 +39,11 @@ bool clean(std::span<const Piece> pieces) {
 /// To spilling, if nobody holds or pins the block. `leave`: at least `granules` of it, from the
 /// tail, are unmapped in the end; otherwise its bytes are only made valid elsewhere.
 bool EngineImpl::start_spill(Block& block, bool leave, uint64_t granules) {
-  if (leave && !block.leave && block.state() == State::spilling) keep(block);  // more than cleaning
   uint64_t w = block.word.load(std::memory_order_acquire);
+  // (What is mapped to host memory is not on the device.)
+  if (leave && spilling_stopped_ && !(w & word::zero_copy)) return false;
+  if (leave && !block.leave && block.state() == State::spilling) keep(block);  // more than cleaning
+  w = block.word.load(std::memory_order_acquire);
   do {
     if (!AgeOrder::may_leave(block, w)) return false;
     FIRN_CHECK(next_state(word::state(w), Event::spill) == static_cast<int>(State::spilling),
@@ -156,6 +159,15 @@ bool EngineImpl::finish_spill(Block& block) {
   if (waiting) return false;
   keep(block);
   return true;
+}
+
+void EngineImpl::stop_spilling(bool stopped) {
+  Driver::ContextGuard context(driver_, options_.context);
+  Lock lock(mutex_);
+  if (std::exchange(spilling_stopped_, stopped) == stopped || !stopped) return;
+  for (Block* block : std::vector<Block*>(spilling_))
+    if (block->leave && !(block->word.load(std::memory_order_acquire) & word::zero_copy))
+      keep(*block);
 }
 
 void EngineImpl::finish_spills() {

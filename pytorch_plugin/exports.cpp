@@ -7,7 +7,9 @@
 
 #include "allocator/runtime.h"
 #include "pytorch_plugin/firn_allocator.h"
+#include "pytorch_plugin/no_spill.h"
 #include "pytorch_plugin/observer.h"
+#include "pytorch_plugin/stalls.h"
 #include "pytorch_plugin/torch_settings.h"
 
 #define FIRN_TORCH_API extern "C" __attribute__((visibility("default")))
@@ -72,6 +74,20 @@ FIRN_TORCH_API size_t firn_torch_stats(char* text, size_t size) {
 /// What torch's own settings mean with Firn, as README has it.
 FIRN_TORCH_API size_t firn_torch_settings(char* text, size_t size) {
   return give_text(pytorch::settings_table(), text, size);
+}
+
+/// Who waited: see stalls.h.
+FIRN_TORCH_API size_t firn_torch_stalls(char* text, size_t size) {
+  return give_text(pytorch::stalls_json(), text, size);
+}
+FIRN_TORCH_API void firn_torch_call_sites(int asked) { pytorch::ask_for_call_sites(asked != 0); }
+
+/// 1: nothing leaves the device until the matching 0.
+FIRN_TORCH_API void firn_torch_no_spill(int enter) {
+  if (enter)
+    pytorch::enter_no_spill();
+  else
+    pytorch::leave_no_spill();
 }
 
 FIRN_TORCH_API int firn_torch_observing() { return pytorch::observing() ? 1 : 0; }

@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "pytorch_plugin/no_spill.h"
 #include "pytorch_plugin/observer.h"
 #include "pytorch_plugin/torch_settings.h"
 #include "pytorch_plugin/torch_stream.h"
@@ -80,6 +81,8 @@ Engine& FirnAllocator::open_engine(c10::DeviceIndex device) {
     const Config& config = runtime->config();
     if (config.adversarial || config.watch_fraction == 0) install_observer(config.adversarial);
     (*engine)->on_watch([] { install_observer(false); });
+    (*engine)->on_stall([](uint64_t ns) { ThreadScopes::mine().stalled(ns); });
+    follow_no_spill(**engine);
     (*engine)->on_memory([this, device](const MemoryEvent& e) { history_.heard(device, e); });
   }
   apply_fraction(**engine, device);

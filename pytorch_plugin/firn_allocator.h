@@ -16,12 +16,11 @@
 #include "allocator/runtime.h"
 #include "pytorch_plugin/history.h"
 #include "pytorch_plugin/pools.h"
+#include "pytorch_plugin/torch_releases.h"
 
 namespace firn::pytorch {
 
-namespace native = c10::cuda::CUDACachingAllocator;
-
-class FirnAllocator final : public native::CUDAAllocator {
+class FirnAllocator final : public CudaAllocatorOfAllReleases {
  public:
   /// `conf` is parsed and acted on when CUDA starts, in init().
   explicit FirnAllocator(std::string conf);
@@ -50,6 +49,8 @@ class FirnAllocator final : public native::CUDAAllocator {
   void emptyCache(c10::MempoolId_t pool) override;
   void cacheInfo(c10::DeviceIndex device, size_t* largest) override;
   void attachOutOfMemoryObserver(native::OutOfMemoryObserver observer) override;
+  /// Nothing to tell: what does not fit the budget is out of memory, never rejected before.
+  void attachOomRejectionObserver(OomRejectionObserver) override {}
   native::ShareableHandle shareIpcHandle(void* pointer) override;
   std::shared_ptr<void> getIpcDevPtr(std::string handle) override;
   /// Empty: Firn has no segments that grow.
@@ -63,6 +64,7 @@ class FirnAllocator final : public native::CUDAAllocator {
   void resetPeakStats(c10::DeviceIndex device) override;
   native::SnapshotInfo snapshot(c10::MempoolId_t pool, bool include_traces) override;
   bool isHistoryEnabled() override { return history_.enabled(); }
+  std::shared_ptr<c10::GatheredContext> getContextForPointer(const void* pointer) override;
   void recordHistory(bool enabled, native::CreateContextFn recorder, size_t entries_most,
                      native::RecordContext when, bool clear,
                      const std::vector<std::string>& skip) override;

@@ -187,6 +187,14 @@ native::SnapshotInfo FirnAllocator::snapshot(c10::MempoolId_t pool, bool include
   return out;
 }
 
+/// Where the block around `pointer` was allocated, as far as history was recorded then.
+std::shared_ptr<c10::GatheredContext> FirnAllocator::getContextForPointer(const void* pointer) {
+  Runtime* runtime = Runtime::get();
+  Engine* engine = runtime ? runtime->around(pointer) : nullptr;
+  std::optional<BlockInfo> block = engine ? engine->find(pointer) : std::nullopt;
+  return block ? history_.context_of(block->base) : nullptr;
+}
+
 void FirnAllocator::recordAnnotation(
     const std::vector<std::pair<std::string, std::string>>& words) {
   c10::DeviceIndex device = 0;

@@ -7,6 +7,7 @@
 #include <cstdio>
 
 #include "allocator/runtime.h"
+#include "pytorch_plugin/stalls.h"
 #include "pytorch_plugin/torch_stream.h"
 
 namespace firn::pytorch {
@@ -34,6 +35,8 @@ void ThreadScopes::leave(const void* key) {
   if (recorded_.recorder && Runtime::get()) recorded_.recorder->end(recorded_);
   if (!recorded_.name.empty()) recorded_ = {};
   release_all();
+  if (waits_ != 0) [[unlikely]]
+    tell_call_site();
   if (!trouble_.empty()) {
     // Nothing threw it: the operator neither allocated nor read the storage through torch.
     std::fprintf(stderr, "firn: %s\n", trouble_.c_str());
@@ -113,7 +116,11 @@ void ThreadScopes::before_allocation() {
 }
 
 void ThreadScopes::hold_new(Engine& engine, int device, void* pointer, CUstream stream) {
-  if (scopes_.empty()) return;
+  if (scopes_.empty()) {
+    if (waits_ != 0) [[unlikely]]
+      tell_call_site();
+    return;
+  }
   if (recording.load(std::memory_order_relaxed)) [[unlikely]]
     if (record::Recorder* recorder = Runtime::get()->recorder(device)) {
       recorder->makes(recorded_, pointer);
@@ -130,6 +137,17 @@ void ThreadScopes::forget(const void* pointer) {
     held_[i].engine->release(held_[i].hold, held_[i].stream);
     held_.erase(held_.begin() + static_cast<ptrdiff_t>(i));
   }
+}
+
+void ThreadScopes::stalled(uint64_t ns) {
+  note_stall(scopes_.empty() ? nullptr : scopes_.back().info, ns);
+  ++waits_;
+  waited_ns_ += ns;
+}
+
+/// Nothing is held here: see note_call_site().
+void ThreadScopes::tell_call_site() {
+  note_call_site(std::exchange(waits_, 0), std::exchange(waited_ns_, 0));
 }
 
 std::string ThreadScopes::take_trouble() { return std::exchange(trouble_, {}); }

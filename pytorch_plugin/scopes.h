@@ -31,7 +31,7 @@ class ThreadScopes {
   void enter(const void* key, const OperatorInfo* info) {
     if (scopes_.empty() && recording.load(std::memory_order_relaxed)) [[unlikely]]
       recorded_.name = info->name;
-    scopes_.push_back({key, info->kind == OperatorInfo::Kind::uses});
+    scopes_.push_back({key, info, info->kind == OperatorInfo::Kind::uses});
   }
   /// Whether `key` is the innermost scope, of an operator whose results are tensors to be seen.
   bool gives_results(const void* key) const {
@@ -56,6 +56,9 @@ class ThreadScopes {
   /// This thread is about to free `pointer`: lets go of it first, so that it can be reused at once.
   void forget(const void* pointer);
 
+  /// This thread has waited for memory (called under the engine's lock).
+  void stalled(uint64_t ns);
+
   /// What a touch in the running operator could not do; empty when all is well.
   std::string take_trouble();
 
@@ -69,15 +72,18 @@ class ThreadScopes {
 
   struct Scope {
     const void* key;
+    const OperatorInfo* info;
     bool gives_results;
   };
 
   void touch_storage(c10::StorageImpl* storage, int device, Access access, bool uses);
   void release_all();
+  void tell_call_site();
 
   std::vector<Scope> scopes_;
   std::vector<Held> held_;
   std::string trouble_;
+  uint64_t waits_ = 0, waited_ns_ = 0;  // since the last call site
   record::Operator recorded_;       // the outermost one, when recording
   CUstream recorded_stream_ = nullptr;
 };

@@ -31,6 +31,7 @@ constexpr TorchSetting table[] = {
      "what is cached is given up as soon as it lacks elsewhere"},
     {"roundup_power2_divisions", Fate::needless,
      "blocks of all sizes share frames, so sizes that differ do not fragment memory"},
+    {"throw_on_cudamalloc_oom", Fate::needless, "what does not fit is refused in any case"},
     {"release_lock_on_cudamalloc", Fate::needless, "cached blocks are had without a lock"},
     {"graph_capture_record_stream_reuse", Fate::needless,
      "within a capture, blocks used on several streams are never reused"},

@@ -3,90 +3,149 @@ before the next kernel that uses them.
 
 Nothing has to be imported: PYTORCH_CUDA_ALLOC_CONF=backend:firn,firn_budget:20GiB,... is enough.
 This module tells what Firn did, and takes hints. It imports torch only where a tensor is given to
-it.
+it. Where Firn is not the allocator, everything here works and has no effect.
 """
 
-__all__ = ["cold", "enabled", "memory_summary", "pin", "prefetch", "stats", "unpin"]
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import ctypes
+    import os
+    from types import TracebackType
+    from typing import Any, Iterator
+
+    import torch
+
+__all__ = ["call_sites", "cold", "enabled", "memory_summary", "no_spill", "pin", "prefetch",
+           "report", "stats", "unpin"]
 
 
-def _plugin():
+def _plugin() -> ctypes.CDLL | None:
     import sys
     autoload = sys.modules.get("firn._autoload")
     return autoload.plugin() if autoload else None
 
 
-def enabled():
+def enabled() -> bool:
     """Whether Firn is this process's CUDA allocator."""
     return _plugin() is not None
 
 
-def stats():
-    """What `firn run --stats` writes, now: {"pid", "devices": [...], "store": {...}}. {} before
-    CUDA has started, and where Firn is not the allocator."""
+def stats() -> dict[str, Any]:
+    """What `firn run --stats` writes, now: {"pid", "devices": [...], "store": {...}}, and
+    {"stalls": {"operators": [{"name", "waits", "seconds"}], "call_sites": [the same]}}: who waited
+    for memory, the longest first. {} before CUDA has started, and where Firn is not the
+    allocator."""
     library = _plugin()
     if library is None:
         return {}
     import json
     from firn._libraries import read_text
     text = read_text(library.firn_torch_stats)
-    return json.loads(text) if text else {}
+    if not text:
+        return {}
+    document: dict[str, Any] = json.loads(text)
+    document["stalls"] = json.loads(read_text(library.firn_torch_stalls))
+    return document
 
 
-def memory_summary():
-    """stats() as a few lines of text."""
-    def size(count):
-        for unit in ("B", "KiB", "MiB", "GiB"):
-            if count < 1024:
-                break
-            count /= 1024
-        else:
-            unit = "TiB"
-        return ("%d %s" if unit == "B" else "%.2f %s") % (count, unit)
-
-    document = stats()
-    lines = []
-    for device in document.get("devices", []):
-        lines.append("device %d: %s of %s on the device, %s in host memory, %s on NVMe" % (
-            device["device"], size(device["device_bytes"]), size(device["budget_bytes"]),
-            size(device["hosted_bytes"]), size(device["nvme_bytes"])))
-        lines.append("  spilled %s, faulted %s, prefetched %s, waited %.3f s" % (
-            size(device["spilled_bytes"]), size(device["faulted_bytes"]),
-            size(device["prefetched_bytes"]), device["stall_s"]))
-        lines += ["  pinned %s: %s" % (size(pin["bytes"]), pin["reason"])
-                  for pin in device["pinned"]]
-        lines += ["  trouble: " + words for words in device["trouble"]]
-    return "\n".join(lines) if lines else "Firn is not in use"
+def call_sites(wanted: bool = True) -> None:
+    """From now on waits are also told by the line of the program (the innermost that is not
+    torch's): stats()["stalls"]["call_sites"]. Costs some microseconds, and Python's lock, for each
+    operator that waited; nothing for those that did not."""
+    library = _plugin()
+    if library is not None:
+        library.firn_torch_call_sites(int(wanted))
 
 
-def _hint(name, tensor, *more):
+def memory_summary(device: int | None = None, abbreviated: bool = False) -> str:
+    """A table for each device (or for one), like torch.cuda.memory_summary()'s: what is where, what
+    moved, who waited, what stays on the device and why. `abbreviated`: without the latter two."""
+    from firn import _tables
+    return _tables.summary(stats(), device, abbreviated)
+
+
+def report(file: str | os.PathLike[str] | None = None) -> str:
+    """What moved, what waited and where, what stays on the device and why, what Firn could not see,
+    as text to read; also written to `file`, when one is named."""
+    from firn import _tables
+    text = _tables.report(stats())
+    if file is not None:
+        with open(file, "w", encoding="utf-8") as out:
+            out.write(text + "\n")
+    return text
+
+
+def _storages(tensor: torch.Tensor) -> Iterator[torch.UntypedStorage]:
+    import torch
+    if tensor.layout == torch.sparse_coo:
+        parts = [tensor._indices(), tensor._values()]
+    elif tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
+        parts = [tensor.crow_indices(), tensor.col_indices(), tensor.values()]
+    elif tensor.layout in (torch.sparse_csc, torch.sparse_bsc):
+        parts = [tensor.ccol_indices(), tensor.row_indices(), tensor.values()]
+    else:
+        parts = [tensor]
+    for part in parts:
+        yield part.untyped_storage()
+
+
+def _hint(name: str, tensor: torch.Tensor, *more: int, with_size: bool = False) -> None:
     library = _plugin()
     if library is None or not tensor.is_cuda:
         return
     import ctypes
     error = ctypes.create_string_buffer(1024)
-    address = tensor.untyped_storage().data_ptr()
-    if address and getattr(library, "firn_torch_" + name)(address, *more, error, len(error)):
-        raise RuntimeError("firn: " + error.value.decode(errors="replace"))
+    function = getattr(library, "firn_torch_" + name)
+    for storage in _storages(tensor):
+        address = storage.data_ptr()
+        size = (storage.nbytes(),) if with_size else ()
+        if address and function(address, *size, *more, error, len(error)):
+            raise RuntimeError("firn: " + error.value.decode(errors="replace"))
 
 
-def pin(tensor):
+def pin(tensor: torch.Tensor) -> None:
     """Keeps the tensor's storage on the device until unpin(). Counted. For memory that something
     uses without PyTorch's operators."""
     _hint("pin", tensor)
 
 
-def unpin(tensor):
+def unpin(tensor: torch.Tensor) -> None:
+    """Takes back one pin(). RuntimeError where there is none."""
     _hint("unpin", tensor)
 
 
-def prefetch(tensor):
+def prefetch(tensor: torch.Tensor) -> None:
     """Starts bringing the tensor's storage back for the current stream; does not wait."""
-    if tensor.is_cuda:
+    if enabled() and tensor.is_cuda:
         import torch
-        stream = torch.cuda.current_stream(tensor.device).cuda_stream
-        _hint("prefetch", tensor, tensor.untyped_storage().nbytes(), stream)
+        stream: int = torch.cuda.current_stream(tensor.device).cuda_stream
+        _hint("prefetch", tensor, stream, with_size=True)
 
 
-def cold(tensor):
+def cold(tensor: torch.Tensor) -> None:
     """The tensor will not be used soon: its storage is the first to leave."""
-    _hint("cold", tensor, tensor.untyped_storage().nbytes())
+    _hint("cold", tensor, with_size=True)
+
+
+class no_spill:
+    """While a `with firn.no_spill():` is entered, by any thread, nothing that is on a device leaves
+    it, whoever it belongs to. What is away still comes back while there is room, and is used in
+    host memory, slowly, where there is none. An allocation that does not fit raises
+    torch.OutOfMemoryError, which says so. May be nested."""
+
+    def __init__(self) -> None:
+        self._entered: list[ctypes.CDLL | None] = []
+
+    def __enter__(self) -> None:
+        library = _plugin()
+        if library is not None:
+            library.firn_torch_no_spill(1)
+        self._entered.append(library)
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 trace: TracebackType | None) -> None:
+        library = self._entered.pop()
+        if library is not None:
+            library.firn_torch_no_spill(0)

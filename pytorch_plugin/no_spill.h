@@ -1,0 +1,15 @@
+// firn.no_spill(): while anyone is inside, nothing leaves any device.
+//
+// Owns: how many are inside. Locks: one, for that.
+#pragma once
+
+#include "allocator/engine.h"
+
+namespace firn::pytorch {
+
+void enter_no_spill();
+void leave_no_spill();
+/// An engine just opened: as the others are.
+void follow_no_spill(Engine& engine);
+
+}  // namespace firn::pytorch

@@ -1,0 +1,27 @@
+// Who waited for memory: by operator, and, when asked for, by the line of the Python program.
+//
+// Owns: process-wide tables. Locks: one, a leaf, taken only after a wait.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "pytorch_plugin/operators.h"
+
+namespace firn::pytorch {
+
+/// The calling thread waited for so long, in `info`'s operator (null: in none). May be called under
+/// an engine's lock.
+void note_stall(const OperatorInfo* info, uint64_t ns);
+
+/// What note_stall() was told of since the last call waited for this line of the program. When call
+/// sites are asked for, this takes Python's GIL: call it under no lock and holding no block, for
+/// whoever has the GIL may be waiting for one.
+void note_call_site(uint64_t times, uint64_t ns);
+void ask_for_call_sites(bool asked);
+
+/// {"operators": [{"name": ..., "waits": ..., "seconds": ...}], "call_sites": [the same]}, the
+/// longest first.
+std::string stalls_json();
+
+}  // namespace firn::pytorch

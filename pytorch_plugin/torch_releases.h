@@ -1,0 +1,33 @@
+// What differs between the releases of torch that the plugin can be built against (2.11, 2.12).
+#pragma once
+
+#include <c10/core/CachingDeviceAllocator.h>
+#include <c10/cuda/CUDACachingAllocator.h>
+#include <torch/headeronly/version.h>
+
+#include <functional>
+#include <memory>
+
+#define FIRN_TORCH_AT_LEAST(major, minor) \
+  (TORCH_VERSION_MAJOR > (major) ||       \
+   (TORCH_VERSION_MAJOR == (major) && TORCH_VERSION_MINOR >= (minor)))
+
+namespace firn::pytorch {
+
+namespace native = c10::cuda::CUDACachingAllocator;
+
+/// A CUDA allocator as the newest of these releases asks for one. What the torch at hand does not
+/// know of is declared here, and never called.
+class CudaAllocatorOfAllReleases : public native::CUDAAllocator {
+#if !FIRN_TORCH_AT_LEAST(2, 12)
+ public:
+  using OomRejectionObserver = std::function<void(int64_t, size_t, size_t, size_t)>;
+  virtual void attachOomRejectionObserver(OomRejectionObserver observer) = 0;
+  virtual std::shared_ptr<c10::GatheredContext> getContextForPointer(const void* pointer) = 0;
+#else
+ protected:
+  using OomRejectionObserver = native::OomRejectionObserver;
+#endif
+};
+
+}  // namespace firn::pytorch

@@ -3,6 +3,7 @@
 // known goes by age, and every step is one that age could take too: a wrong prediction costs time,
 // never a byte.
 #include <algorithm>
+#include <utility>
 
 #include "allocator/check.h"
 #include "allocator/cpu_timer.h"
@@ -148,6 +149,14 @@ void EngineImpl::lay_out_period() {
   for (uint64_t ahead = 1; ahead <= period; ++ahead) {
     const History::Upcoming coming = history_->upcoming(ahead);
     grow(coming.identity);
+    if (coming.kind == EventKind::allocate) {
+      // Who plays it still goes on as another, and is freed as that.
+      uint32_t older = std::exchange(item_of[coming.identity], 0);
+      for (Identity at = coming.identity; older && (at = history_->marker(at));) {
+        grow(at);
+        std::swap(older, item_of[at]);
+      }
+    }
     uint32_t& item = item_of[coming.identity];
     if (coming.kind == EventKind::allocate) {
       items.push_back({.size = coming.bytes / granule_bytes, .born = true});

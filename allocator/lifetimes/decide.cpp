@@ -127,9 +127,12 @@ void choose_leaving(const Situation& s, const Cover& cover, const NextTimes& nex
     return next.use[a] != next.use[b] ? next.use[a] > next.use[b] : a < b;
   });
   // What is fetched for a use is there a little before it and after: the spare part is for that,
-  // when all that lacks is chosen.
+  // when all that lacks is chosen. What lacks nowhere need not be fetched, and of little that lacks
+  // little is.
+  const uint64_t lacks_most = cover.peak() - std::min(cover.peak(), s.capacity);
+  const uint64_t spare_most = std::min(s.spare, lacks_most);
   std::vector<uint64_t> parts(dirty.size());
-  for (const uint64_t spare : {uint64_t{0}, s.spare}) {
+  for (const uint64_t spare : {uint64_t{0}, spare_most}) {
     int64_t chosen = 0;
     for (size_t d = 0; d < dirty.size(); ++d) {
       const Item& item = s.items[dirty[d]];

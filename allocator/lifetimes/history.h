@@ -47,6 +47,9 @@ class History {
   Identity identity(Life life) const { return identities_[life].identity; }
   /// The life that plays it now; 0: none.
   Life holder(Identity identity) const { return identities_.holder(identity); }
+  /// What a life that plays it goes on as when the next one that does is allocated; 0: that never
+  /// was.
+  Identity marker(Identity identity) const { return identities_.marker(identity); }
 
   struct Upcoming {
     EventKind kind = EventKind::allocate;

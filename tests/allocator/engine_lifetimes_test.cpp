@@ -1,0 +1,104 @@
+// What the engine moves when it knows the program's period: nothing, where all of it fits.
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "tests/allocator/simulation.h"
+
+using namespace firn;
+using namespace firn::test;
+
+namespace {
+
+constexpr size_t block_bytes = 4u << 20;
+constexpr int layers = 4;
+
+/// A training loop. A step's result is freed only after the next step's is made, as Python frees a
+/// variable's old value after the new one.
+class Loop {
+ public:
+  explicit Loop(Simulation& simulation)
+      : simulation_(simulation), engine_(simulation.engine(0)) {
+    for (int i = 0; i < layers; ++i) weights_.push_back(make());
+  }
+  static constexpr uint64_t alive_most = (2 * layers + 2) * block_bytes;
+
+  void step() {
+    std::vector<void*> kept;
+    for (int i = 0; i < layers; ++i) {
+      use(weights_[static_cast<size_t>(i)], Access::read);
+      kept.push_back(make());
+    }
+    void* result = make();
+    if (result_) give_back(result_);
+    result_ = result;
+    void* gradient = make();  // as much memory as before the old result was freed
+    for (int i = layers; i-- > 0;) {
+      use(kept[static_cast<size_t>(i)], Access::read);
+      use(weights_[static_cast<size_t>(i)], Access::write);
+      give_back(kept[static_cast<size_t>(i)]);
+    }
+    give_back(gradient);
+  }
+
+ private:
+  void* make() {
+    Result<void*> block = engine_.allocate(block_bytes, nullptr);
+    EXPECT_TRUE(block) << describe(block.error());
+    use(*block, Access::write);
+    return *block;
+  }
+  void use(void* block, Access access) {
+    Result<Hold> hold = engine_.touch(block, nullptr, access);
+    EXPECT_TRUE(hold) << describe(hold.error());
+    engine_.release(*hold, nullptr);
+    carry_out();
+  }
+  void give_back(void* block) {
+    EXPECT_TRUE(engine_.free(block));
+    carry_out();
+  }
+  /// All that was decided, to its end: every kernel takes long.
+  void carry_out() {
+    simulation_.clock().wait(1'000'000);
+    while (engine_.pump()) simulation_.clock().wait(1'000'000);
+  }
+
+  Simulation& simulation_;
+  Engine& engine_;
+  std::vector<void*> weights_;
+  void* result_ = nullptr;
+};
+
+/// What happened in ten steps after the period was found.
+EngineStats run(uint64_t budget_bytes) {
+  constexpr int warm = 5;
+  SimulationOptions options;
+  options.budget_bytes = budget_bytes;
+  options.policy = Policy::lifetime;
+  Simulation simulation(options);
+  Loop loop(simulation);
+  for (int i = 0; i < warm; ++i) loop.step();
+  const EngineStats before = simulation.engine(0).stats();
+  for (int i = 0; i < 10; ++i) loop.step();
+  EngineStats stats = simulation.engine(0).stats();
+  stats.spilled_bytes -= before.spilled_bytes;
+  stats.evictions -= before.evictions;
+  return stats;
+}
+
+}  // namespace
+
+TEST(EngineLifetimes, nothing_moves_where_everything_just_fits) {
+  const EngineStats stats = run(Loop::alive_most);
+  EXPECT_TRUE(stats.period_found);
+  EXPECT_EQ(stats.peak_device_bytes, Loop::alive_most);
+  EXPECT_EQ(stats.spilled_bytes, 0u);
+  EXPECT_EQ(stats.evictions, 0u);
+}
+
+TEST(EngineLifetimes, where_a_block_lacks_something_moves) {
+  const EngineStats stats = run(Loop::alive_most - block_bytes);
+  EXPECT_TRUE(stats.period_found);
+  EXPECT_GT(stats.spilled_bytes, 0u);
+}

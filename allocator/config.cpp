@@ -153,7 +153,8 @@ const Entry table[] = {
       "always, where there is an SSD: a local directory that only you can write"},
      take_dirs,
      show_dirs},
-    {{"host", "size", "automatic", "most pinned host memory, staging included",
+    {{"host", "size", "automatic: a quarter of what is available, shared by all processes, at most 8GiB",
+      "most pinned host memory, staging included, per process",
       "more spares SSD traffic; less leaves memory to data loading"},
      [](Config& c, std::string_view v) { return take_size(c.host_bytes, v, host_bytes_min); },
      [](const Config& c) { return exact_size(c.host_bytes); }},
@@ -173,14 +174,25 @@ const Entry table[] = {
        return trouble;
      },
      [](const Config& c) { return c.store; }},
-    {{"store_size", "size", "no limit", "most bytes of spill file in each directory",
+    {{"store_size", "size", "no limit",
+      "most bytes of spill file in each directory, shared by the processes that use its SSD",
       "on a disk that others need too"},
      [](Config& c, std::string_view v) { return take_size(c.store_bytes, v); },
      [](const Config& c) { return exact_size(c.store_bytes); }},
-    {{"depth", "requests", "32", "I/O requests in flight per directory",
+    {{"depth", "requests", "32",
+      "I/O requests in flight per directory, shared by the processes that use its SSD",
       "less where the SSD is shared; more rarely helps"},
      take_depth,
      [](const Config& c) { return std::to_string(c.depth); }},
+    {{"spread", "own|all", "own",
+      "with several ranks and several directories: each rank its own first, or all of them",
+      "all where some ranks spill much more than others"},
+     [](Config& c, std::string_view v) {
+       std::string trouble = one_of(v, {"own", "all"});
+       if (trouble.empty()) c.spread = v;
+       return trouble;
+     },
+     [](const Config& c) { return c.spread; }},
     {{"piece", "size", "8MiB", "unit of copying and writing",
       "rarely; smaller overlaps more and costs more driver calls"},
      take_piece,

@@ -16,7 +16,7 @@ namespace firn {
 struct Config {
   uint64_t budget_bytes = 0;            // 0: all that is free on the device, less a margin
   std::vector<std::string> dirs;        // empty: host tier only
-  uint64_t host_bytes = 0;              // 0: automatic (see host_bytes_default)
+  uint64_t host_bytes = 0;              // 0: automatic (host_share_bytes())
   std::string policy = "lifetime";      // age | lifetime
   std::string store = "automatic";      // automatic | io_uring | threads
   std::string driver;                   // to open; empty: libcuda.so.1 as the loader finds it
@@ -27,7 +27,8 @@ struct Config {
   bool adversarial = false;             // tests: spill every unpinned block when no operator runs
   uint64_t piece_bytes = 8u << 20;      // unit of copying and writing
   uint64_t store_bytes = 0;             // most bytes per directory; 0: no limit
-  unsigned depth = 32;                  // I/O requests in flight per directory
+  unsigned depth = 32;                  // I/O requests in flight per directory, of all processes
+  std::string spread = "own";           // own | all: directories of a rank, see ranks.h
   uint64_t store_read_bytes_s = 0;      // tests: a modelled SSD; 0: as fast as it is
   uint64_t store_write_bytes_s = 0;
   uint64_t store_latency_ns = 0;

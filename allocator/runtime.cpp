@@ -19,10 +19,14 @@
 #include <fmt/format.h>
 
 #include "allocator/check.h"
+#include "allocator/machine_memory.h"
+#include "allocator/rank_dirs.h"
+#include "allocator/ranks.h"
 #include "allocator/record/program_files.h"
 #include "allocator/record/recorder.h"
 #include "allocator/stats_json.h"
 #include "allocator/trace.h"
+#include "firn/neighbours.h"
 
 namespace firn {
 
@@ -30,18 +34,9 @@ namespace {
 
 constexpr int devices_most = 16;  // the store's queues
 
-/// What the system can spare for pinned memory: a quarter of what is available, at most 8 GiB.
-uint64_t default_host_bytes() {
-  std::ifstream info("/proc/meminfo");
-  std::string key, unit;
-  uint64_t kib = 0;
-  while (info >> key >> kib >> unit)
-    if (key == "MemAvailable:") break;
-  uint64_t available = kib << 10;
-  std::ifstream cgroup("/sys/fs/cgroup/memory.max");
-  if (uint64_t limit = 0; cgroup >> limit) available = std::min(available, limit);
-  return std::clamp<uint64_t>(available / 4, 64u << 20, uint64_t{8} << 30);
-}
+constexpr uint64_t share_wait_ns = 500'000'000;  // between looks at who else is there
+// Stands for the machine's memory, or the container's, whose root it is.
+constexpr const char* memory_place = "/";
 
 class RuntimeImpl final : public Runtime {
  public:
@@ -51,18 +46,27 @@ class RuntimeImpl final : public Runtime {
     Result<std::unique_ptr<Driver>> driver = open_driver(config_.driver);
     if (!driver) return driver.error();
     driver_ = std::move(*driver);
-    if (config_.host_bytes == 0) config_.host_bytes = default_host_bytes();
+    if (config_.host_bytes == 0) {
+      host_shared_ = true;
+      available_bytes_ = available_memory_bytes();
+      config_.host_bytes = host_share_bytes(available_bytes_, local_rank().ranks);
+    }
     if (config_.host_bytes < (16u << 20))
       return make_error(Code::invalid_argument, 0,
                         fmt::format("firn_host: {} is below the least, 16MiB",
                                     format_size(config_.host_bytes)));
-    // Eight pieces have to fit, so that copies, writes and reads can overlap.
+    // Eight pieces have to fit (share_host() keeps that), so that copies, writes and reads can overlap.
     uint64_t piece = std::min<uint64_t>(config_.piece_bytes, config_.host_bytes / 8);
     config_.piece_bytes = std::max<uint64_t>(piece / (2u << 20) * (2u << 20), 2u << 20);
-    host_left_ = config_.host_bytes;
+    host_left_ = host_given_ = config_.host_bytes;
+    share_host();
     if (!config_.dirs.empty()) {
       StoreOptions options;
       options.dirs = config_.dirs;
+      const LocalRank who = local_rank();
+      if (config_.spread == "own" && who.ranks > 1 && config_.dirs.size() > 1)
+        options.own_dirs = dirs_of_rank(who, config_.dirs.size(),
+                                        rank_distances(who.ranks, config_.dirs, *driver_));
       options.depth = config_.depth;
       options.allow_tmpfs = config_.allow_tmpfs;
       options.pace = {static_cast<double>(config_.store_read_bytes_s),
@@ -151,7 +155,8 @@ class RuntimeImpl final : public Runtime {
       std::lock_guard lock(mutex_);
       unseen = unseen_;
     }
-    return firn::stats_json(devices, store_ ? store_->stats() : StoreStats{}, unseen);
+    return firn::stats_json(devices, {host_given_, host_sharers_},
+                            store_ ? store_->stats() : StoreStats{}, unseen);
   }
 
   void stop() override {
@@ -228,6 +233,34 @@ class RuntimeImpl final : public Runtime {
     return recorders_[ordinal];
   }
 
+  /// The default budget of host memory is a share of what was there for all at our start: it
+  /// follows their number. What is mapped already stays: nothing is taken from who has it.
+  void share_host() {
+    const uint64_t now = wall_clock().now_ns();
+    uint64_t due = share_again_ns_.load(std::memory_order_relaxed);
+    if (now < due || !share_again_ns_.compare_exchange_strong(due, now + share_wait_ns,
+                                                              std::memory_order_relaxed))
+      return;
+    host_sharers_ = neighbours_.count();
+    if (!host_shared_) return;
+    std::lock_guard lock(share_mutex_);
+    // A launcher's word counts also before the other ranks are there.
+    const unsigned sharers = std::max<unsigned>(host_sharers_, local_rank().ranks);
+    const uint64_t least = 8 * config_.piece_bytes;  // as at the start
+    const uint64_t share =
+        std::min(std::max(host_share_bytes(available_bytes_, sharers), least), config_.host_bytes);
+    if (share > host_given_) {
+      host_left_ += share - host_given_;
+      host_given_ = share;
+    } else if (share < host_given_) {
+      uint64_t left = host_left_.load(), less = 0;
+      do {
+        less = std::min<uint64_t>(host_given_ - share, left);
+      } while (!host_left_.compare_exchange_weak(left, left - less));
+      host_given_ -= less;
+    }
+  }
+
   /// The service thread: pumps while something is in flight, sleeps otherwise.
   void serve(Engine& engine, int ordinal) {
     pthread_setname_np(pthread_self(), fmt::format("firn-pump-{}", ordinal).c_str());
@@ -238,6 +271,7 @@ class RuntimeImpl final : public Runtime {
     while (!stopping_.load(std::memory_order_acquire)) {
       bool changed = engine.pump();
       if (engine.ponder_due()) ponder_beside(engine);
+      share_host();
       if (!changed) wall_clock().wait(engine.busy() ? 200'000 : 20'000'000);
     }
     std::lock_guard lock(mutex_);
@@ -272,6 +306,13 @@ class RuntimeImpl final : public Runtime {
   int recorded_ = 0;  // devices with one
   std::array<std::thread, devices_most> service_;
   std::atomic<uint64_t> host_left_{0};
+  Neighbours neighbours_ = Neighbours::join({memory_place});
+  bool host_shared_ = false;      // the budget of host memory is the default
+  uint64_t available_bytes_ = 0;  // then: at our start
+  std::atomic<uint64_t> host_given_{0};  // the budget just now
+  std::atomic<unsigned> host_sharers_{1};
+  std::atomic<uint64_t> share_again_ns_{0};
+  std::mutex share_mutex_;  // one budget is set at a time
   mutable std::mutex mutex_;
   std::condition_variable left_;
   int serving_ = 0;

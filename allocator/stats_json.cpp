@@ -49,12 +49,13 @@ nlohmann::ordered_json device_json(const EngineStats& s, const std::vector<std::
 }
 }  // namespace
 
-std::string stats_json(const std::vector<EngineStats>& devices, const StoreStats& store,
-                       const std::vector<std::string>& unseen) {
+std::string stats_json(const std::vector<EngineStats>& devices, const HostStats& host,
+                       const StoreStats& store, const std::vector<std::string>& unseen) {
   nlohmann::ordered_json out;
   out["pid"] = ::getpid();
   out["devices"] = nlohmann::ordered_json::array();
   for (const EngineStats& s : devices) out["devices"].push_back(device_json(s, unseen));
+  out["host"] = {{"budget_bytes", host.budget_bytes}, {"sharers", host.sharers}};
   nlohmann::ordered_json& st = out["store"];
   st["kind"] = store.kind.empty() ? "none" : store.kind;
   st["dirs"] = nlohmann::ordered_json::array();
@@ -63,7 +64,10 @@ std::string stats_json(const std::vector<EngineStats>& devices, const StoreStats
   for (const StoreDirStats& dir : store.dirs)
     st["measured"].push_back({{"dir", dir.dir},
                               {"write_bytes_s", dir.write_bytes_s},
-                              {"read_bytes_s", dir.read_bytes_s}});
+                              {"read_bytes_s", dir.read_bytes_s},
+                              {"written_bytes", dir.written_bytes},
+                              {"own", dir.own},
+                              {"sharers", dir.sharers}});
   st["written_bytes"] = store.written_bytes;
   st["read_bytes"] = store.read_bytes;
   st["why"] = store.why;

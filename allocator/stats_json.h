@@ -9,7 +9,13 @@
 
 namespace firn {
 
-std::string stats_json(const std::vector<EngineStats>& devices, const StoreStats& store,
-                       const std::vector<std::string>& unseen);
+/// Pinned host memory, of all devices.
+struct HostStats {
+  uint64_t budget_bytes = 0;
+  unsigned sharers = 1;  // processes of Firn on this machine, with this one, as last counted
+};
+
+std::string stats_json(const std::vector<EngineStats>& devices, const HostStats& host,
+                       const StoreStats& store, const std::vector<std::string>& unseen);
 
 }  // namespace firn

@@ -10,6 +10,8 @@
 #include <filesystem>
 #include <fstream>
 
+#include "allocator/machine_memory.h"
+
 namespace firn::command {
 namespace {
 
@@ -33,21 +35,6 @@ std::string chosen(const std::string& line) {
   const size_t open = line.find('['), close = line.find(']');
   if (open == std::string::npos || close == std::string::npos || close < open) return {};
   return line.substr(open + 1, close - open - 1);
-}
-
-uint64_t cgroup_limit() {
-  std::ifstream in("/proc/self/cgroup");
-  uint64_t least = UINT64_MAX;
-  for (std::string line; std::getline(in, line);) {
-    if (!line.starts_with("0::/")) continue;  // version 2; version 1 is not looked at
-    const std::filesystem::path root = "/sys/fs/cgroup";
-    for (std::filesystem::path group = line.substr(3);; group = group.parent_path()) {
-      const std::string text = first_line(root / group.relative_path() / "memory.max");
-      least = std::min(least, number(text, UINT64_MAX));
-      if (group == group.parent_path()) break;
-    }
-  }
-  return least;
 }
 
 uint64_t soft_limit(int resource) {
@@ -88,7 +75,7 @@ MachineReport examine_machine() {
   }
   report.hugetlb_bytes = pages * page_bytes;
   report.hugetlb_free_bytes = pages_free * page_bytes;
-  report.cgroup_bytes = cgroup_limit();
+  report.cgroup_bytes = cgroup_memory_bytes();
   report.memlock_bytes = soft_limit(RLIMIT_MEMLOCK);
   report.file_size_bytes = soft_limit(RLIMIT_FSIZE);
   report.memlock_ignored = may_lock_memory();

@@ -17,7 +17,8 @@ namespace firn {
 
 DirIo::DirIo(SpillFile& file, FileCalls& calls, JobHost& host, IoLimits limits, bool ring,
              unsigned number)
-    : file_(file), calls_(calls), host_(host), limits_(limits), number_(number), ring_(ring) {}
+    : file_(file), calls_(calls), host_(host), limits_(limits), number_(number),
+      depth_(limits.depth), ring_(ring) {}
 
 DirIo::~DirIo() {
   {
@@ -120,11 +121,16 @@ std::string DirIo::why() const {
   return why_;
 }
 
+void DirIo::share_depth(unsigned depth) {
+  std::lock_guard lock(mutex_);
+  depth_ = std::clamp(depth, 1u, limits_.depth);
+}
+
 std::optional<Transfer> DirIo::take() {
   unsigned busy = in_flight_[reads] + in_flight_[writes];
-  if (stopping_ || idle() || busy >= limits_.depth) return std::nullopt;
-  unsigned for_writes = std::max(limits_.depth / 4, 1u);
-  unsigned for_reads = std::max(limits_.depth - for_writes, 1u);
+  if (stopping_ || idle() || busy >= depth_) return std::nullopt;
+  unsigned for_writes = std::max(depth_ / 4, 1u);
+  unsigned for_reads = std::max(depth_ - for_writes, 1u);
   bool read_first =
       !waiting_[reads].empty() && (waiting_[writes].empty() || in_flight_[reads] < for_reads);
   auto& side = waiting_[read_first ? reads : writes];

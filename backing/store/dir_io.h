@@ -34,7 +34,7 @@ class JobHost {
 
 struct IoLimits {
   size_t request_bytes = 1 << 20;
-  unsigned depth = 32;   // transfers in flight
+  unsigned depth = 32;   // transfers in flight, at most
   unsigned threads = 4;  // where there is no ring
 };
 
@@ -51,6 +51,9 @@ class DirIo {
   std::unique_ptr<Job> withdraw(unsigned queue, uint64_t tag);
   /// Makes `region` known to the ring; returns when that is done, or was refused (see why()).
   Result<void> attach(std::span<std::byte> region);
+
+  /// At most so many transfers in flight from now on (1 .. IoLimits::depth).
+  void share_depth(unsigned depth);
 
   bool ring() const;        // false also when the ring thread fell back
   std::string why() const;  // why not better
@@ -84,6 +87,7 @@ class DirIo {
   std::condition_variable attached_;         // a region was dealt with
   std::array<std::deque<Job*>, 2> waiting_;  // with transfers not taken; owned until finished
   std::array<unsigned, 2> in_flight_{};      // transfers, by side
+  unsigned depth_;                           // of them, just now
   std::vector<std::span<std::byte>> regions_;
   size_t regions_seen_ = 0;  // by the ring's thread
   bool ring_;

@@ -6,12 +6,15 @@
 #include <numeric>
 
 #include "backing/store/check.h"
+#include "firn/topology.h"
 
 namespace firn {
 
 namespace {
 constexpr size_t slot_bytes_max = size_t{1} << 30;
-constexpr uint64_t grow_wait_ns = 1'000'000'000;  // between tries on a disk that was full
+constexpr uint64_t grow_wait_ns = 1'000'000'000;   // between tries on a disk that was full
+constexpr uint64_t share_wait_ns = 500'000'000;    // between looks at who else is there
+constexpr unsigned depth_least = 4;                // keeps an SSD busy, and a write beside reads
 
 Error wrong(std::string text) { return make_error(Code::invalid_argument, 0, std::move(text)); }
 }  // namespace
@@ -30,6 +33,12 @@ std::string reservation_trouble(size_t bytes) {
                      slot_bytes_max);
 }
 
+FileStoreCore::Dir::Dir(SpillFile opened)
+    : file(std::move(opened)),
+      why(file.why()),
+      in_dir(Neighbours::join({file.dir()})),
+      on_disk(Neighbours::join({disk_of(file.dir())})) {}
+
 FileStoreCore::FileStoreCore(const StoreOptions& options, FileCalls& calls,
                              std::vector<SpillFile> files, bool ring, std::string why)
     : options_(options),
@@ -43,7 +52,26 @@ FileStoreCore::FileStoreCore(const StoreOptions& options, FileCalls& calls,
     auto dir = std::make_unique<Dir>(std::move(file));
     dir->io = std::make_unique<DirIo>(dir->file, calls, *this, limits, ring,
                                       static_cast<unsigned>(dirs_.size()));
+    dir->own = options.own_dirs.empty() ||
+               std::find(options.own_dirs.begin(), options.own_dirs.end(), dirs_.size()) !=
+                   options.own_dirs.end();
     dirs_.push_back(std::move(dir));
+  }
+}
+
+/// What all have in flight together stays what one alone would: a read that is waited for has no
+/// more requests before it than that.
+void FileStoreCore::share() {
+  const uint64_t now = clock_.now_ns();
+  uint64_t due = share_again_ns_.load(std::memory_order_relaxed);
+  if (now < due || !share_again_ns_.compare_exchange_strong(due, now + share_wait_ns,
+                                                            std::memory_order_relaxed))
+    return;
+  for (auto& dir : dirs_) {
+    const unsigned sharers = std::max(dir->in_dir.count(), dir->on_disk.count());
+    dir->sharers.store(sharers, std::memory_order_relaxed);
+    dir->io->share_depth(
+        std::max(options_.depth / sharers, std::min(options_.depth, depth_least)));
   }
 }
 
@@ -73,12 +101,13 @@ FileStoreCore::Place* FileStoreCore::place(Slot slot) {
 Result<Slot> FileStoreCore::reserve(size_t bytes) {
   if (std::string trouble = reservation_trouble(bytes); !trouble.empty()) return wrong(trouble);
   std::unique_lock lock(mutex_);
-  // The directory with the least on its way; equals in turn.
+  // Its own, then the others; of these the directory with the least on its way; equals in turn.
   std::vector<size_t> order(dirs_.size());
   std::iota(order.begin(), order.end(), size_t{0});
   std::rotate(order.begin(), order.begin() + static_cast<ptrdiff_t>(next_dir_ % order.size()),
               order.end());
   std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
+    if (dirs_[a]->own != dirs_[b]->own) return dirs_[a]->own;
     return dirs_[a]->outstanding_bytes < dirs_[b]->outstanding_bytes;
   });
   Error last = make_error(Code::no_space, 0, "");
@@ -130,7 +159,9 @@ Result<void> FileStoreCore::grow(Dir& dir, size_t bytes, std::unique_lock<std::m
   lock.unlock();
   std::lock_guard one_at_a_time(dir.grow_mutex);
   uint64_t now = clock_.now_ns();
-  uint64_t limit = std::min<uint64_t>(calls_.file_bytes_max(), options_.max_bytes_per_dir);
+  uint64_t ours_most = options_.max_bytes_per_dir;
+  if (ours_most != SIZE_MAX) ours_most /= dir.in_dir.count();
+  uint64_t limit = std::min<uint64_t>(calls_.file_bytes_max(), ours_most);
   limit -= limit % store_alignment;
   lock.lock();
   if (dir.free.largest() >= bytes) return {};  // grown meanwhile
@@ -138,7 +169,7 @@ Result<void> FileStoreCore::grow(Dir& dir, size_t bytes, std::unique_lock<std::m
   uint64_t need = bytes - dir.free.tail(dir.file_bytes);
   uint64_t left = limit > dir.file_bytes ? limit - dir.file_bytes : 0;
   if (need > left) {
-    bool ours = limit + store_alignment > options_.max_bytes_per_dir;
+    bool ours = limit + store_alignment > ours_most;
     dir.trouble = fmt::format("{}: the spill file of {} bytes cannot grow by {}: {}",
                               dir.file.dir(), dir.file_bytes, need,
                               ours ? "firn_store_size is reached"
@@ -166,6 +197,7 @@ Result<void> FileStoreCore::grow(Dir& dir, size_t bytes, std::unique_lock<std::m
 
 Result<void> FileStoreCore::submit(StoreCompletion::Kind kind, unsigned queue, Slot slot,
                                    std::byte* data, size_t bytes, uint64_t tag) {
+  share();
   auto job = std::make_unique<Job>();
   job->kind = kind;
   job->queue = queue;
@@ -312,7 +344,8 @@ StoreStats FileStoreCore::stats() const {
     add(dir->why);
     stats.dirs.push_back({dir->file.dir(), dir->written_bytes, dir->read_bytes, dir->file_bytes,
                           dir->trouble, dir->writable, dir->writes.bytes_s(),
-                          dir->reads.bytes_s()});
+                          dir->reads.bytes_s(), dir->own,
+                          dir->sharers.load(std::memory_order_relaxed)});
     stats.written_bytes += dir->written_bytes;
     stats.read_bytes += dir->read_bytes;
   }

@@ -16,6 +16,7 @@
 
 #include "backing/store/dir_io.h"
 #include "backing/store/free_ranges.h"
+#include "firn/neighbours.h"
 #include "firn/store.h"
 #include "firn/throughput.h"
 
@@ -72,7 +73,11 @@ class FileStoreCore final : public JobHost {
     uint64_t grow_again_ns = 0;  // after a refusal: not before
     std::mutex grow_mutex;
     std::unique_ptr<DirIo> io;
-    explicit Dir(SpillFile opened) : file(std::move(opened)), why(file.why()) {}
+    bool own = true;
+    // Others in this directory, and on its SSD through any directory.
+    Neighbours in_dir, on_disk;
+    std::atomic<unsigned> sharers{1};
+    explicit Dir(SpillFile opened);
   };
 
   Place* place(Slot slot);
@@ -82,6 +87,8 @@ class FileStoreCore final : public JobHost {
   Result<uint64_t> find_room(Dir& dir, size_t bytes, std::unique_lock<std::mutex>& lock);
   Result<void> grow(Dir& dir, size_t bytes, std::unique_lock<std::mutex>& lock);
   void settle(Place& place, const Job& job, Dir& dir);
+  /// Looks who else is there, now and then; without mutex_.
+  void share();
 
   StoreOptions options_;
   FileCalls& calls_;
@@ -95,6 +102,7 @@ class FileStoreCore final : public JobHost {
   std::array<std::deque<StoreCompletion>, store_queues> done_;
   uint64_t slots_ = 0, slot_bytes_ = 0, reread_ = 0, corrupt_ = 0;
   size_t next_dir_ = 0;  // where the round goes on
+  std::atomic<uint64_t> share_again_ns_{0};
   std::vector<std::unique_ptr<Dir>> dirs_;
 };
 

@@ -28,6 +28,7 @@ namespace firn {
   X(device_get_count, cuDeviceGetCount, (int* count))                                            \
   X(device_get, cuDeviceGet, (CUdevice * device, int ordinal))                                   \
   X(device_get_name, cuDeviceGetName, (char* name, int length, CUdevice device))                 \
+  X(device_get_pci_bus_id, cuDeviceGetPCIBusId, (char* id, int length, CUdevice device))         \
   X(device_get_attribute, cuDeviceGetAttribute,                                                  \
     (int* value, CUdevice_attribute attribute, CUdevice device))                                 \
   X(device_total_mem, cuDeviceTotalMem_v2, (size_t* bytes, CUdevice device))                     \

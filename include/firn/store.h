@@ -47,6 +47,9 @@ struct StoreDirStats {
   bool writable = true;         // false after such an error: no new slot is placed here
   double write_bytes_s = 0;     // measured lately, while there was something to do; 0: not known
   double read_bytes_s = 0;
+  bool own = true;              // false: only where the process's own directories have no room
+  unsigned sharers = 1;         // users of this directory's SSD just now, this one included; a
+                                // process counts once for each of its directories there
 };
 
 struct StoreStats {
@@ -112,10 +115,12 @@ struct StoreOptions {
   Kind kind = Kind::automatic;
   std::vector<std::string> dirs;      // at least one; absolute
   size_t request_bytes = 1 << 20;     // one SQE or pread/pwrite at most
-  unsigned depth = 32;                // requests in flight per directory
+  std::vector<size_t> own_dirs;       // new slots go there while there is room; empty: to all
+  unsigned depth = 32;                // requests in flight per directory, of all processes that
+                                      // use its SSD (neighbours.h): each has its share
   unsigned threads = 4;               // pread/pwrite threads per directory
   size_t grow_bytes = 256u << 20;     // preallocation step
-  size_t max_bytes_per_dir = SIZE_MAX;
+  size_t max_bytes_per_dir = SIZE_MAX;  // of all processes that use the directory: as depth
   bool allow_tmpfs = false;
   Clock* clock = nullptr;             // notified at completions; wall_clock() when null
   StorePace pace;                     // tests: completions come as late as a modelled SSD's

@@ -6,8 +6,8 @@ import os
 import pytest
 from firn_command import ROOT, refused
 
-KNOBS = ["budget", "dir", "host", "policy", "store", "store_size", "depth", "piece", "watch",
-         "spare", "stats", "trace", "driver", "store_read", "store_write", "store_latency",
+KNOBS = ["budget", "dir", "host", "policy", "store", "store_size", "depth", "spread", "piece",
+         "watch", "spare", "stats", "trace", "driver", "store_read", "store_write", "store_latency",
          "allow_tmpfs", "adversarial"]
 
 

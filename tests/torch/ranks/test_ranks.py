@@ -2,13 +2,17 @@
 at half of it, with one spill directory for both."""
 
 import dataclasses
+import fcntl
 import json
+import os
 import pathlib
+import signal
 import subprocess
 
 import pytest
 
 import script_runs
+from test_scripts_left_behind import open_file_bytes, wait_for, written_bytes
 
 WORKER = pathlib.Path(__file__).with_name("worker.py")
 RANKS = 2
@@ -33,9 +37,20 @@ class Ranks:
         return max(int(line[2]) for lines in self.lines for line in lines if line[:2] == (case, what))
 
 
+def torchrun(places, folder, arguments):
+    return [places.python, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node",
+            str(RANKS), str(WORKER), "--output", str(folder), *arguments]
+
+
+def firn_run(places, folder, dirs, budget, *options, host="32MiB"):
+    return [places.firn, "run", "--device", "software", "--gpu-memory",
+            str(script_runs.DEVICE_MEMORY), "--budget", str(budget), "--host", host,
+            *(word for each in dirs for word in ("--dir", str(each))),
+            "--stats", str(folder / "stats-%p.json"), *options, "--"]
+
+
 def launch(places, folder, cases, environment, prefix=()):
-    command = [*prefix, places.python, "-m", "torch.distributed.run", "--standalone",
-               "--nproc-per-node", str(RANKS), str(WORKER), "--output", str(folder), *cases]
+    command = [*prefix, *torchrun(places, folder, cases)]
     done = subprocess.run(command, env={**environment, **ENVIRONMENT}, stdin=subprocess.DEVNULL,
                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                           errors="replace", timeout=script_runs.TIMEOUT_S)
@@ -45,7 +60,9 @@ def launch(places, folder, cases, environment, prefix=()):
         said = path.read_text().splitlines() if path.exists() else []
         lines.append([tuple(line.split(" ", 2)) for line in said])
     stats = [json.loads(path.read_text()) for path in folder.glob("stats-*.json")]
-    return Ranks(done.returncode, done.stdout, lines, [each for each in stats if each["devices"]])
+    stats = sorted((each for each in stats if each["devices"]),
+                   key=lambda each: each["devices"][0]["device"])  # the rank is the device
+    return Ranks(done.returncode, done.stdout, lines, stats)
 
 
 @pytest.fixture(scope="module")
@@ -60,11 +77,9 @@ def native(places, tmp_path_factory):
     return run
 
 
-def with_firn(places, folder, spill_dir, cases, budget, *options, host="32MiB"):
-    prefix = [places.firn, "run", "--device", "software", "--gpu-memory",
-              str(script_runs.DEVICE_MEMORY), "--budget", str(budget), "--host", host,
-              "--dir", str(spill_dir), "--stats", str(folder / "stats-%p.json"), *options, "--"]
-    return launch(places, folder, cases, script_runs.clean_environment(), prefix)
+def with_firn(places, folder, dirs, cases, budget, *options):
+    return launch(places, folder, cases, script_runs.clean_environment(),
+                  firn_run(places, folder, dirs, budget, *options))
 
 
 def check_same(run, native, cases):
@@ -78,19 +93,86 @@ def check_same(run, native, cases):
         assert stats["store"]["written_bytes"] > 0 and stats["store"]["read_bytes"] > 0
 
 
-@pytest.mark.parametrize("case", [
-    "ddp", "fully_shard", pytest.param("fsdp1", marks=pytest.mark.long)])
+def half_of(peak):
+    return peak // 2 // script_runs.GRANULE * script_runs.GRANULE
+
+
+@pytest.mark.parametrize("case", ["ddp", pytest.param("fsdp1", marks=pytest.mark.long)])
 def test_bits_are_equal_at_half_the_memory(places, native, spill_dir, tmp_path, case):
     peak = native.most(case, "peak")
-    budget = peak // 2 // script_runs.GRANULE * script_runs.GRANULE
-    run = with_firn(places, tmp_path, spill_dir, [case], budget)
+    budget = half_of(peak)
+    run = with_firn(places, tmp_path, [spill_dir], [case], budget)
     check_same(run, native, [case])
     assert run.most("all", "device") <= budget < peak
     assert run.most(case, "peak") > budget
+    for stats in run.stats:  # each counts the other (and whoever else uses this disk and machine)
+        assert stats["host"]["sharers"] >= RANKS
+        assert stats["store"]["measured"][0]["sharers"] >= RANKS
+
+
+def test_each_rank_spills_to_a_directory_of_its_own(places, native, spill_dir, tmp_path):
+    dirs = [spill_dir / "first", spill_dir / "second"]
+    for each in dirs:
+        each.mkdir()
+    budget = half_of(native.most("fully_shard", "peak"))
+    run = with_firn(places, tmp_path, dirs, ["fully_shard"], budget)
+    for each in dirs:
+        each.rmdir()
+    check_same(run, native, ["fully_shard"])
+    assert run.most("all", "device") <= budget
+    for rank, stats in enumerate(run.stats):
+        assert stats["devices"][0]["device"] == rank
+        for number, said in enumerate(stats["store"]["measured"]):
+            assert said["own"] is (number == rank)
+            assert (said["written_bytes"] > 0) is (number == rank)
 
 
 def test_adversarial(places, native, spill_dir, tmp_path):
     """A use of memory that goes unseen is a crash: gloo's copies too."""
     cases = [*TRAINING, "collectives"]
-    run = with_firn(places, tmp_path, spill_dir, cases, "4GiB", "--adversarial")
+    run = with_firn(places, tmp_path, [spill_dir], cases, "4GiB", "--adversarial")
     check_same(run, native, cases)
+
+
+def locks_on(folder):
+    """The kernel's lines on locks of that directory, by which Firn's processes count themselves."""
+    ending = ":%d" % folder.stat().st_ino
+    return [line for line in pathlib.Path("/proc/locks").read_text().splitlines()
+            if any(word.endswith(ending) for word in line.split())]
+
+
+def locks_are_told(folder):
+    """Not by every file system: some show other inodes there than stat does."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.lockf(descriptor, fcntl.LOCK_SH)
+        return len(locks_on(folder)) == 1
+    finally:
+        os.close(descriptor)
+
+
+def test_a_rank_killed_while_it_spills_leaves_nothing(places, native, spill_dir, tmp_path):
+    """(The fixture looks at the directory and at /dev/shm; torchrun ends the other rank.)"""
+    command = [*firn_run(places, tmp_path, [spill_dir], half_of(native.most("ddp", "peak"))),
+               *torchrun(places, tmp_path, ["--steps", "1000", "ddp"])]
+    process = subprocess.Popen(command, env={**script_runs.clean_environment(), **ENVIRONMENT},
+                               stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                               stderr=subprocess.STDOUT, text=True, errors="replace")
+    pids = [tmp_path / f"rank{rank}.pid" for rank in range(RANKS)]
+    told = locks_are_told(spill_dir)
+    try:
+        wait_for(lambda: all(path.exists() and path.read_text() for path in pids), process)
+        pids = [int(path.read_text()) for path in pids]
+        wait_for(lambda: min(map(written_bytes, pids)) > (64 << 20), process)
+        assert len(locks_on(spill_dir)) == (RANKS if told else 0)
+        assert min(open_file_bytes(pid, spill_dir) for pid in pids) > 0
+        os.kill(pids[1], signal.SIGKILL)
+        output = process.communicate(timeout=script_runs.TIMEOUT_S)[0]
+    finally:
+        process.terminate()  # torchrun then ends its ranks
+        process.wait()
+    assert process.returncode == 1 and "SIGKILL" in output, output
+    assert locks_on(spill_dir) == []
+    for pid in pids:  # neither of them is there, nor what it held
+        assert open_file_bytes(pid, spill_dir) == 0
+        assert not pathlib.Path(f"/proc/{pid}").exists()

@@ -38,6 +38,7 @@ def main():
     torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     dist.init_process_group("gloo")
     output = pathlib.Path(args.output) / f"rank{dist.get_rank()}.txt"
+    output.with_suffix(".pid").write_text(str(os.getpid()))
     with open(output, "w", encoding="utf-8") as file:
         for case in args.cases:
             said = (collectives.run() if case == "collectives" else

@@ -3,6 +3,8 @@ where it was asked for. Never raises into `import torch`: a warning says what is
 `firn run` (FIRN_STRICT), the process ends with status 2 and that line.
 """
 
+from __future__ import annotations
+
 import ctypes
 import os
 import sys
@@ -10,30 +12,30 @@ import warnings
 
 from firn import _libraries, _startup
 
-_plugin = None  # libfirn_torch.so, once it is the allocator
+_plugin: ctypes.CDLL | None = None  # libfirn_torch.so, once it is the allocator
 _tried = False  # once is enough, however many copies of the entry point are installed
 
 
-def plugin():
+def plugin() -> ctypes.CDLL | None:
     return _plugin
 
 
-def _complain(words):
+def _complain(words: str) -> None:
     if os.environ.get("FIRN_STRICT") == "1":
         print("firn: " + words, file=sys.stderr, flush=True)
         raise SystemExit(2)
     warnings.warn("firn: " + words, RuntimeWarning, stacklevel=3)
 
 
-def _start_software_device():
+def _start_software_device() -> str:
     library = _libraries.load_for_torch("libfirn_torch_ops.so")
     library.firn_torch_ops_error.restype = ctypes.c_char_p
     if library.firn_torch_ops_start() != 0:
-        return "FIRN_DEVICE=software: " + library.firn_torch_ops_error().decode(errors="replace")
+        return "FIRN_DEVICE=software: %s" % library.firn_torch_ops_error().decode(errors="replace")
     return ""
 
 
-def _install(conf):
+def _install(conf: str) -> str:
     global _plugin
     library = _libraries.load_plugin()
     error = ctypes.create_string_buffer(1024)
@@ -49,7 +51,7 @@ def _install(conf):
     return words
 
 
-def load():
+def load() -> None:
     """The entry point."""
     global _tried
     conf = _startup.wanted()

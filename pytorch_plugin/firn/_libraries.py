@@ -4,10 +4,16 @@ Two of them stand on torch's binary interface, which changes with every minor re
 holds libfirn_torch-2.11.so for torch 2.11, and may hold one for each of several releases.
 """
 
+from __future__ import annotations
+
 import ctypes
 import os
 import re
 import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Iterator
 
 _BUILT = {  # where a build folder has what the package has in lib/
     "libfirn_torch.so": "pytorch_plugin/libfirn_torch.so",
@@ -18,13 +24,13 @@ _BUILT = {  # where a build folder has what the package has in lib/
 _FOR_TORCH = ("libfirn_torch.so", "libfirn_torch_ops.so")
 
 
-def _minor(version):
+def _minor(version: str) -> str:
     """'2.11' of '2.11.0+cu130'; '' of what is no version."""
     match = re.match(r"\d+\.\d+", version)
     return match.group() if match else ""
 
 
-def _assigned(path, name):
+def _assigned(path: str, name: str) -> str:
     """The text that a Python file assigns to a name; '' where it does not."""
     try:
         with open(path, encoding="utf-8") as file:
@@ -34,19 +40,18 @@ def _assigned(path, name):
     return match.group(1) if match else ""
 
 
-def torch_version():
+def torch_version() -> str:
     """Of the torch that is loaded, or else would be; '' where there is none."""
-    torch = sys.modules.get("torch")
-    if getattr(torch, "__version__", None):
-        return str(torch.__version__)
+    if "torch" in sys.modules:
+        return str(getattr(sys.modules["torch"], "__version__", ""))
     import importlib.util
-    spec = importlib.util.find_spec("torch") if torch is None else None
+    spec = importlib.util.find_spec("torch")
     if spec is None or not spec.origin:
         return ""
     return _assigned(os.path.join(os.path.dirname(spec.origin), "version.py"), "__version__")
 
 
-def _folders():
+def _folders() -> Iterator[str]:
     """Folders with libraries for several releases of torch: FIRN_LIB, a build folder's, the
     package's."""
     if os.environ.get("FIRN_LIB"):
@@ -56,14 +61,14 @@ def _folders():
     yield os.path.join(os.path.dirname(os.path.abspath(__file__)), "lib")
 
 
-def _built_for(build):
+def _built_for(build: str) -> str:
     """The torch that a build folder's libraries without a minor in their names are for."""
     return _minor(_assigned(os.path.join(build, "pytorch_plugin/_build.py"), "torch_version"))
 
 
-def minors_found():
+def minors_found() -> list[str]:
     """The releases of torch that there is a plugin for, in order."""
-    found = set()
+    found: set[str] = set()
     for folder in _folders():
         if os.path.isdir(folder):
             found.update(re.findall(r"^libfirn_torch-(\d+\.\d+)\.so$",
@@ -73,7 +78,7 @@ def minors_found():
     return sorted(found - {""}, key=lambda minor: [int(part) for part in minor.split(".")])
 
 
-def find_library(name):
+def find_library(name: str) -> str | None:
     """FIRN_LIB (a folder like the package's lib/) first, then FIRN_BUILD (a build folder), then the
     package. None where there is none; libraries that stand on torch are those that fit it."""
     build = os.environ.get("FIRN_BUILD")
@@ -91,7 +96,7 @@ def find_library(name):
     return next((place for place in places if os.path.isfile(place)), None)
 
 
-def misfit():
+def misfit() -> str:
     """What is wrong with this torch, in words; '' where there is a plugin for it."""
     version, minors = torch_version(), minors_found()
     if _minor(version) in minors:
@@ -102,7 +107,7 @@ def misfit():
             "(the native allocator stays)" % (" and ".join(minors), version))
 
 
-def load_for_torch(name):
+def load_for_torch(name: str) -> ctypes.CDLL:
     """A library that stands on torch, which must be loaded. OSError where there is none that
     fits."""
     path = find_library(name)
@@ -115,7 +120,7 @@ def load_for_torch(name):
             os.path.basename(path), torch_version(), error)) from None
 
 
-def load_plugin():
+def load_plugin() -> ctypes.CDLL:
     """libfirn_torch.so, with its functions declared. torch must be loaded."""
     library = load_for_torch("libfirn_torch.so")
     text, size, address = ctypes.c_char_p, ctypes.c_size_t, ctypes.c_void_p
@@ -141,7 +146,7 @@ def load_plugin():
     return library
 
 
-def read_text(function, *arguments):
+def read_text(function: Any, *arguments: Any) -> str:
     """The text of a function that takes (..., buffer, size) and answers the whole length."""
     size = 4096
     while True:

@@ -6,13 +6,19 @@ Imported by the line in firn.pth, and only where one of the variables mentions F
 but os.
 """
 
+from __future__ import annotations
+
 import os
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Mapping, MutableMapping
 
 VARIABLES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 KEPT = "FIRN_CONF"
 
 
-def split_words(conf):
+def split_words(conf: str) -> list[str]:
     """The words of `conf`; torch's may hold commas in brackets."""
     words, depth, begin = [], 0, 0
     for i, letter in enumerate(conf + ","):
@@ -23,9 +29,11 @@ def split_words(conf):
     return [word for word in words if word]
 
 
-def split_conf(conf):
+def split_conf(conf: str) -> tuple[bool, str, str]:
     """(wanted, Firn's words, the rest): as split_conf() of allocator/config.h."""
-    wanted, firn, rest = False, [], []
+    wanted = False
+    firn: list[str] = []
+    rest: list[str] = []
     for word in split_words(conf):
         key, _, value = (part.strip(" \t\r\n") for part in word.partition(":"))
         if key == "backend" and value == "firn":
@@ -35,7 +43,7 @@ def split_conf(conf):
     return wanted, ",".join(firn), ",".join(rest)
 
 
-def start(environ=os.environ):
+def start(environ: MutableMapping[str, str] = os.environ) -> None:
     """Where backend:firn is among the words. Elsewhere nothing is changed: torch then refuses
     firn_* by name, and does not ignore them."""
     split = {name: split_conf(environ[name]) for name in VARIABLES if environ.get(name)}
@@ -56,7 +64,7 @@ def start(environ=os.environ):
     environ[KEPT] = ",".join(kept)
 
 
-def wanted(environ=os.environ):
+def wanted(environ: Mapping[str, str] = os.environ) -> str | None:
     """Firn's words, or None where Firn was not asked for."""
     conf = environ.get(KEPT, "")
     return conf if split_conf(conf)[0] else None

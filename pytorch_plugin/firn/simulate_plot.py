@@ -3,21 +3,27 @@
 Run by the command, as a file: simulate_plot.py FILE.png, or --check (is matplotlib there?).
 """
 
+from __future__ import annotations
+
 import json
 import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 GIB = 1 << 30
 TIERS = [("on the device", "#2f6f9f"), ("in host memory", "#8fb8d8"), ("on NVMe", "#d9dde3")]
 
 
-def pyplot():
+def pyplot() -> Any:
     import matplotlib
     matplotlib.use("Agg")
     from matplotlib import pyplot as module
     return module
 
 
-def draw_timeline(data, path):
+def draw_timeline(data: dict[str, Any], path: str) -> None:
     plt = pyplot()
     figure, (memory, flight) = plt.subplots(
         2, sharex=True, figsize=(11, 6), gridspec_kw={"height_ratios": [3, 1]})
@@ -35,7 +41,7 @@ def draw_timeline(data, path):
                 [point[1] / GIB for point in data["in_flight"]], where="post", linewidth=0.6,
                 color="#2f6f9f", label="bytes in flight")
     widest = seconds[-1] / 2000  # a stall narrower than a pixel is drawn as part of its neighbours
-    bars = []
+    bars: list[list[float]] = []
     for begin, end in data["stalls"]:
         if bars and begin - bars[-1][1] < widest:
             bars[-1][1] = end
@@ -56,7 +62,7 @@ def draw_timeline(data, path):
     figure.savefig(path, dpi=120)
 
 
-def draw_sweep(data, path):
+def draw_sweep(data: dict[str, Any], path: str) -> None:
     plt = pyplot()
     points = [point for point in data["points"] if "error" not in point]
     budgets = [point["budget_bytes"] / GIB for point in points]
@@ -78,7 +84,7 @@ def draw_sweep(data, path):
     figure.savefig(path, dpi=120)
 
 
-def draw_layout(data, path):
+def draw_layout(data: dict[str, Any], path: str) -> None:
     plt = pyplot()
     from matplotlib.collections import PolyCollection
     figure, axes = plt.subplots(figsize=(11, 6))
@@ -105,7 +111,7 @@ def draw_layout(data, path):
 DRAWN = {"sweep": draw_sweep, "timeline": draw_timeline, "layout": draw_layout}
 
 
-def main(words):
+def main(words: list[str]) -> int | str:
     if len(words) != 1:
         return "usage: simulate_plot.py FILE.png | --check"
     try:

@@ -35,7 +35,8 @@ class Places:
             shown = subprocess.run([sys.executable, *dev_site], capture_output=True, text=True,
                                    check=True)
             os.environ.update(line.split("=", 1) for line in shown.stdout.splitlines())
-            return Places(str(build / "allocator/command/firn"), str(ROOT / ".venv/bin/python"),
+            python = os.environ.get("FIRN_TEST_PYTHON") or str(ROOT / ".venv/bin/python")
+            return Places(str(build / "allocator/command/firn"), python,
                           [build / "backing/gpu/software/cudart/libcudart.so.13",
                            build / "backing/gpu/software/libcuda.so.1"])
         firn = os.environ.get("FIRN_TEST_BINARY") or str(ROOT / ".venv/bin/firn")

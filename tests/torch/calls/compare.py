@@ -16,7 +16,7 @@ import sys
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[2]
-PYTHON = str(ROOT / ".venv/bin/python")
+PYTHON = os.environ.get("FIRN_TEST_PYTHON") or str(ROOT / ".venv/bin/python")
 SECONDS = 240
 
 

@@ -1,6 +1,7 @@
 """The PyTorch plugin on the software GPU: each test runs Python in a process of its own.
 
-The Firn under test: the one installed in .venv, or, with FIRN_TEST_BUILD, that build folder's.
+The Firn under test: the one installed in .venv, or, with FIRN_TEST_BUILD, that build folder's (and
+with FIRN_TEST_PYTHON another Python than .venv's: another torch).
 """
 
 import importlib.util
@@ -13,7 +14,7 @@ import textwrap
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
-PYTHON = str(ROOT / ".venv/bin/python")
+PYTHON = os.environ.get("FIRN_TEST_PYTHON") or str(ROOT / ".venv/bin/python")
 
 
 def pytest_collection_modifyitems(items):

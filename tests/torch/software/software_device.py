@@ -1,7 +1,7 @@
 """The software device for a Python process: where its libraries are, and how to switch it on.
 
 Libraries: FIRN_LIB (a folder that has libfirn_torch_ops-*.so, and software/libcuda.so.1 and
-software/libcudart.so.13), else the newest build folder of this repository.
+software/libcudart.so.13), FIRN_BUILD (a build folder), else the newest one of this repository.
 """
 
 import ctypes
@@ -21,8 +21,9 @@ def libraries():
                            "ops": next(iter(glob.glob(
                                os.path.join(folder, "libfirn_torch_ops-*.so"))), "")})
     else:
-        for build in [os.environ.get("FIRN_BUILD")] + glob.glob(os.path.join(ROOT, "build*")):
-            software = os.path.join(build or "", "backing", "gpu", "software")
+        named = os.environ.get("FIRN_BUILD")
+        for build in [named] if named else glob.glob(os.path.join(ROOT, "build*")):
+            software = os.path.join(build, "backing", "gpu", "software")
             candidates.append({
                 "cuda": os.path.join(software, "libcuda.so.1"),
                 "cudart": os.path.join(software, "cudart", "libcudart.so.13"),

@@ -73,6 +73,7 @@ struct Block {
   std::string fault_error;             // the last of them, or why it is lost
   const char* pin_reason = nullptr;
   uint32_t pin_count = 0;
+  bool small_segment = false;          // when word::segment: counted in the small blocks' pool
   std::vector<Use> more_uses;          // when word::many_uses
   std::vector<uint16_t> recorded_streams;  // when word::recorded
   std::vector<Span> spans;             // large: all of the block, in order of addresses
@@ -95,7 +96,7 @@ void transit(Block& block, Event event, uint64_t clear = 0);
 /// The flags that end with an allocation's life.
 inline constexpr uint64_t life_flags =
     word::proven | word::pinned | word::copies | word::unsettled | word::freed | word::recorded |
-    word::idle;
+    word::segment;
 
 /// Descriptors at stable addresses, found by index; a descriptor is never freed, only reused.
 class BlockTable {

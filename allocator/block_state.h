@@ -110,7 +110,7 @@ inline constexpr uint64_t many_uses = 1u << 10;  // uses beyond the last one are
 inline constexpr uint64_t small = 1u << 11;      // below a granule: in a segment, never spilled
 inline constexpr uint64_t zero_copy = 1u << 12;  // mapped to host memory, beyond the budget, for a
                                                  // touch that could not wait for room
-inline constexpr uint64_t idle = 1u << 13;       // its owner (a private pool) keeps it unused
+inline constexpr uint64_t segment = 1u << 13;    // its owner cuts it up: allocate_segment()
 inline constexpr int holds_shift = 16;
 inline constexpr uint64_t hold_one = 1ull << holds_shift;
 

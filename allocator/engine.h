@@ -73,6 +73,24 @@ struct PoolTallies {           // index 0: all, 1: small (< 1 MiB), 2: large
       requested_bytes[3];
 };
 
+/// Something that happened to a part of a segment which its owner cuts up, or to a segment that is
+/// not the engine's memory.
+struct PartEvent {
+  enum class Kind : uint8_t {
+    allocated,
+    freed,
+    waits,             // freed, while other streams may use it: before `freed`
+    waited,
+    inactive,          // parts that are free beside others, in `pieces` and `bytes`: the change
+    foreign_made,      // a segment from elsewhere
+    foreign_given,
+  };
+  Kind kind;
+  bool large = false;  // the pool that it counts for
+  const void* address = nullptr;
+  int64_t bytes = 0, requested = 0, pieces = 0;
+};
+
 struct PinnedBytes {
   std::string reason;
   uint64_t bytes = 0;
@@ -178,10 +196,12 @@ class Engine {
   /// once (automatic for new blocks), or ever, with pin(). `reason` must outlive the engine.
   virtual Result<void> pin(const void* pointer, const char* reason) = 0;
   virtual Result<void> unpin(const void* pointer) = 0;
-  /// The owner of a pinned block keeps it unused (it counts as free), and uses it again for `bytes`
-  /// that fit it.
-  virtual void set_idle(const void* pointer) = 0;
-  virtual void set_used(const void* pointer, size_t bytes) = 0;
+  /// Memory that its owner cuts into parts himself: pinned for `reason`, counted as a segment (of
+  /// the small blocks' pool when `small`) and not as an allocation. free() gives it back.
+  virtual Result<void*> allocate_segment(size_t bytes, CUstream stream, bool small,
+                                         const char* reason) = 0;
+  /// What its owner does with parts of it, for statistics and recordings.
+  virtual void count(const PartEvent& event) = 0;
   virtual Result<void> prefetch(const void* pointer, size_t bytes, CUstream stream) = 0;
   virtual Result<void> cold(const void* pointer, size_t bytes) = 0;
 

@@ -60,7 +60,12 @@ Result<void*> EngineImpl::allocate(size_t bytes, CUstream stream) {
     if (index < 0)
       return make_error(Code::invalid_argument, 0,
                         fmt::format("more than {} streams", Streams::capacity));
-    result = small ? allocate_small(lock, index, bytes) : allocate_large(lock, index, bytes);
+    if (small) {
+      result = allocate_small(lock, index, bytes);
+    } else {
+      Result<Block*> block = large_block(lock, index, bytes);
+      result = block ? Result<void*>(hand_out(**block, bytes)) : Result<void*>(block.error());
+    }
     if (!result && result.error().code == Code::out_of_memory) ++counted_.oom_count;
   }
   reach_watch();
@@ -79,10 +84,11 @@ Block* EngineImpl::take_parked(unsigned stream, uint32_t granules) {
   return nullptr;
 }
 
-Result<void*> EngineImpl::allocate_large(Lock& lock, unsigned stream, size_t bytes) {
+/// A large block of the stream, resident and not handed out yet.
+Result<Block*> EngineImpl::large_block(Lock& lock, unsigned stream, size_t bytes) {
   const uint32_t granules = size_class::granules(bytes);
   const unsigned size_class = size_class::of_granules(granules);
-  if (Block* block = take_parked(stream, granules)) return hand_out(*block, bytes);
+  if (Block* block = take_parked(stream, granules)) return block;
   for (int attempt = 0;; ++attempt) {
     Result<Reservation> room = make_room(lock, granules, nullptr);
     if (!room) return room.error();
@@ -91,7 +97,7 @@ Result<void*> EngineImpl::allocate_large(Lock& lock, unsigned stream, size_t byt
                                                   : nullptr;
     if (block) {
       transit(*block, Event::reuse);
-      return hand_out(*block, bytes);
+      return block;
     }
     Result<std::vector<Frame>> frames = frames_.take(std::move(*room), span_granules_);
     if (!frames) {
@@ -104,7 +110,7 @@ Result<void*> EngineImpl::allocate_large(Lock& lock, unsigned stream, size_t byt
     if (static_cast<double>(used) >
         options_.watch_fraction * static_cast<double>(frames_.budget_granules()))
       watch_due_ = true;
-    return hand_out(**made, bytes);
+    return *made;
   }
 }
 
@@ -201,6 +207,7 @@ Result<void*> EngineImpl::allocate_small(Lock& lock, unsigned stream, size_t byt
   block->size_class = static_cast<uint16_t>(size_class);
   Segment& segment = *segments_[arena_->at(*address) & ~segment_mark].load();
   ++segment.live;
+  ++small_blocks_;
   block->word.store(static_cast<uint64_t>(State::free) | word::small, std::memory_order_relaxed);
   transit(*block, Event::allocate, life_flags | word::many_uses);
   segment.units[(*address - segment.address) / unit_bytes].store(block->index + 1,
@@ -209,8 +216,9 @@ Result<void*> EngineImpl::allocate_small(Lock& lock, unsigned stream, size_t byt
 }
 
 void EngineImpl::count_free(Block& block) {
-  if (!(block.word.load(std::memory_order_relaxed) & word::idle)) [[likely]]
-    hot_.freed(block.granules != 0, block.bytes, block.requested);
+  if (block.word.load(std::memory_order_relaxed) & word::segment) [[unlikely]]
+    return uncount_segment(block);
+  hot_.freed(block.granules != 0, block.bytes, block.requested);
   if (block.granules != 0) note(EventKind::free, block);
   if (options_.recorder) options_.recorder->freed(block.address);
   if (trace_) trace("free", block);
@@ -226,7 +234,7 @@ Result<void> EngineImpl::free(void* pointer) {
   Use last{block->use.load(std::memory_order_relaxed)};
   if (!last || last.stream() == block->stream) {
     constexpr uint64_t slow = word::pinned | word::copies | word::unsettled | word::freed |
-                              word::recorded | word::many_uses | word::zero_copy | word::idle;
+                              word::recorded | word::many_uses | word::zero_copy | word::segment;
     while (word::state(w) == State::resident && !(w & slow) && word::holds(w) == 0) {
       uint64_t next = word::with_state(w & ~word::proven, State::ready);
       if (!block->word.compare_exchange_weak(w, next, std::memory_order_acq_rel)) continue;

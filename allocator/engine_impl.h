@@ -77,8 +77,9 @@ class EngineImpl final : public Engine {
   void stop_spilling(bool stopped) override;
   void on_stall(std::function<void(uint64_t ns)> callback) override;
   void on_memory(std::function<void(const MemoryEvent&)> callback) override;
-  void set_idle(const void* pointer) override;
-  void set_used(const void* pointer, size_t bytes) override;
+  Result<void*> allocate_segment(size_t bytes, CUstream stream, bool small,
+                                 const char* reason) override;
+  void count(const PartEvent& event) override;
   bool watching() const override { return watching_.load(std::memory_order_relaxed); }
   EngineStats stats() const override;
   PoolTallies tallies() const override;
@@ -135,7 +136,7 @@ class EngineImpl final : public Engine {
     return *ready_[stream].load(std::memory_order_acquire);
   }
   void* hand_out(Block& block, size_t requested);
-  Result<void*> allocate_large(Lock& lock, unsigned stream, size_t bytes);
+  Result<Block*> large_block(Lock& lock, unsigned stream, size_t bytes);
   Result<Block*> make_block(unsigned stream, size_t bytes, std::vector<Frame> frames);
   Result<void*> allocate_small(Lock& lock, unsigned stream, size_t bytes);
   Result<void> add_segment(Lock& lock, unsigned stream);
@@ -147,6 +148,8 @@ class EngineImpl final : public Engine {
   void settle_deferred();
   void drop_descriptor(Block& block);
   void release_segments();
+  void uncount_segment(Block& block);
+  void add_inactive(PoolTallies& tallies) const;
   void count_segment(bool made, bool large, uint64_t address, uint64_t bytes, unsigned stream);
   void tell(const MemoryEvent& event) {
     if (memory_callback_) memory_callback_(event);
@@ -387,6 +390,8 @@ class EngineImpl final : public Engine {
   HotCounters hot_;
   AtomicTally segment_tally_[2], reserved_tally_[2];
   Peak segment_peak_;
+  mutable PartTallies parts_;
+  int64_t small_blocks_ = 0;  // in their segments, live or cached
   std::function<void(const MemoryEvent&)> memory_callback_;
   std::function<void(uint64_t ns)> stall_callback_;
   mutable EngineStats counted_;     // the part counted under the lock

@@ -115,6 +115,7 @@ uint64_t EngineImpl::park_ready(bool small_too) {
         segment.units[(block->address - segment.address) / unit_bytes].store(
             0, std::memory_order_release);
         --segment.live;
+        --small_blocks_;
         small_[stream]->release(block->address, block->bytes, granule_bytes);
         transit(*block, Event::reclaim);
         drop_descriptor(*block);

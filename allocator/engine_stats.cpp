@@ -64,6 +64,8 @@ PoolTallies EngineImpl::tallies() const {
   // What is reserved from the device are frames, whichever pool they serve.
   t.reserved_bytes[0].current = static_cast<int64_t>(frames_.held_granules() * granule_bytes);
   t.reserved_bytes[0].peak = static_cast<int64_t>(frames_.peak_granules() * granule_bytes);
+  parts_.add_to(t);
+  add_inactive(t);
   return t;
 }
 
@@ -75,6 +77,7 @@ void EngineImpl::reset_peaks() {
     reserved_tally_[pool].reset_peak();
   }
   segment_peak_.reset(segment_tally_[0].current() + segment_tally_[1].current());
+  parts_.reset_peaks();
   frames_.reset_peak();
 }
 
@@ -85,6 +88,7 @@ void EngineImpl::reset_totals() {
     segment_tally_[pool].reset_totals();
     reserved_tally_[pool].reset_totals();
   }
+  parts_.reset_totals();
   counted_.oom_count = counted_.retry_count = 0;
 }
 
@@ -112,24 +116,6 @@ void EngineImpl::on_memory(std::function<void(const MemoryEvent&)> callback) {
   memory_callback_ = std::move(callback);
 }
 
-void EngineImpl::set_idle(const void* pointer) {
-  Block* block = live_at(pointer, true);
-  if (!block) return;
-  if (block->word.fetch_or(word::idle, std::memory_order_acq_rel) & word::idle) return;
-  hot_.freed(block->granules != 0, block->bytes, block->requested);
-}
-
-void EngineImpl::set_used(const void* pointer, size_t bytes) {
-  Block* block = live_at(pointer, true);
-  if (!block || !(block->word.load(std::memory_order_acquire) & word::idle)) return;
-  FIRN_CHECK(bytes <= (block->granules ? block->mapped_bytes() : block->bytes), "block %llx",
-             (unsigned long long)block->address);
-  block->requested = bytes;
-  if (block->granules != 0) block->bytes = (bytes + unit_bytes - 1) / unit_bytes * unit_bytes;
-  hot_.allocated(block->granules != 0, block->bytes, bytes);
-  block->word.fetch_and(~word::idle, std::memory_order_acq_rel);
-}
-
 std::vector<BlockInfo> EngineImpl::blocks() const {
   Lock lock(mutex_);
   std::vector<BlockInfo> out;
@@ -146,7 +132,7 @@ std::vector<BlockInfo> EngineImpl::blocks() const {
     info.state = state_names[static_cast<int>(word::state(w))];
     info.small = w & word::small;
     info.live = word::state(w) != State::ready && word::state(w) != State::draining &&
-                !(w & (word::freed | word::idle));
+                !(w & (word::freed | word::segment));
     info.pins = word::holds(w) + ((w & word::pinned) ? 1 : 0);
     info.recorded = w & word::recorded;
     info.waiting = std::find(deferred_.begin(), deferred_.end(), &block) != deferred_.end();

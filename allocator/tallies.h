@@ -176,4 +176,84 @@ struct HotCounters {
   }
 };
 
+/// A value that is known when it is asked for, and how much of it was taken again since it began.
+/// Its peak is the most that was seen.
+class SeenTally {
+ public:
+  void add_to(Tally t[3], int64_t current, int64_t freed) {
+    current_ = current;
+    peak_ = std::max(peak_, current);
+    const Tally seen{current, peak_, freed + current - at_reset_, freed};
+    for (int pool = 0; pool < 2; ++pool) {
+      t[pool].current += seen.current;
+      t[pool].peak += seen.peak;
+      t[pool].allocated += seen.allocated;
+      t[pool].freed += seen.freed;
+    }
+  }
+  void reset_peak() { peak_ = current_; }
+  void reset_totals() { at_reset_ = current_; }
+
+ private:
+  int64_t current_ = 0, peak_ = 0, at_reset_ = 0;
+};
+
+/// What segments add that their owners cut up, or that are not the engine's memory. Under the
+/// engine's lock.
+struct PartTallies {
+  /// Large blocks of the engine that serve as segments of small parts.
+  AtomicTally small_segments, small_bytes;
+  PooledTally foreign_segments, foreign_bytes;
+  PooledTally inactive, inactive_bytes;
+  int64_t active_small = 0, active_small_bytes = 0;  // parts that are allocated, or wait
+  SeenTally shared, shared_bytes;  // free in the segments that the engine's small blocks share
+
+  void add_to(PoolTallies& t) const {
+    move(t.segment, small_segments.get());
+    move(t.reserved_bytes, small_bytes.get());
+    add(t.segment, foreign_segments);
+    add(t.reserved_bytes, foreign_bytes);
+    inactive.get(t.inactive_split);
+    inactive_bytes.get(t.inactive_split_bytes);
+  }
+  void reset_peaks() {
+    small_segments.reset_peak();
+    small_bytes.reset_peak();
+    shared.reset_peak();
+    shared_bytes.reset_peak();
+    for (PooledTally* tally : {&foreign_segments, &foreign_bytes, &inactive, &inactive_bytes})
+      tally->reset_peak();
+  }
+  void reset_totals() {
+    small_segments.reset_totals();
+    small_bytes.reset_totals();
+    shared.reset_totals();
+    shared_bytes.reset_totals();
+    for (PooledTally* tally : {&foreign_segments, &foreign_bytes, &inactive, &inactive_bytes})
+      tally->reset_totals();
+  }
+
+ private:
+  /// Out of the large pool into the small one. "All" stays what it is.
+  static void move(Tally t[3], const Tally& part) {
+    t[1].current += part.current;
+    t[1].peak += part.peak;
+    t[1].allocated += part.allocated;
+    t[1].freed += part.freed;
+    t[2].current -= part.current;
+    t[2].allocated += part.freed;
+    t[2].freed += part.allocated;
+  }
+  static void add(Tally t[3], const PooledTally& more) {
+    Tally added[3];
+    more.get(added);
+    for (int pool = 0; pool < 3; ++pool) {
+      t[pool].current += added[pool].current;
+      t[pool].peak += added[pool].peak;  // at most: they need not have been at once
+      t[pool].allocated += added[pool].allocated;
+      t[pool].freed += added[pool].freed;
+    }
+  }
+};
+
 }  // namespace firn

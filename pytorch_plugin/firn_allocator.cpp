@@ -24,12 +24,36 @@ std::atomic<bool> exiting{false};
 
 constexpr size_t exabyte = size_t{1} << 60;
 
+/// torch.profiler's memory events (profile_memory): `bytes` more at `pointer`, or fewer.
+void report_to_profiler(const Engine& engine, c10::DeviceIndex device, void* pointer,
+                        int64_t bytes) {
+  const PoolTallies tallies = engine.tallies();
+  c10::reportMemoryUsageToProfiler(
+      pointer, bytes, static_cast<size_t>(tallies.allocated_bytes[0].current),
+      static_cast<size_t>(tallies.reserved_bytes[0].current), c10::Device(c10::kCUDA, device));
+}
+
+/// What statistics count for a live block.
+int64_t bytes_of(const Engine& engine, Pools& pools, const void* pointer) {
+  if (pools.any())
+    if (const size_t bytes = pools.block_bytes(pointer)) return static_cast<int64_t>(bytes);
+  const std::optional<BlockInfo> block = engine.find(pointer);
+  return block && block->base == pointer ? static_cast<int64_t>(block->bytes) : 0;
+}
+
 void delete_for_torch(void* pointer) { the_allocator.load()->raw_delete(pointer); }
 
 }  // namespace
 
 FirnAllocator::FirnAllocator(std::string conf) : conf_(std::move(conf)) {
   for (auto& fraction : fraction_) fraction = 1.0;
+  pools_.on_segment([this](const Pools::SegmentEvent& event) {
+    if (!history_.noting()) return;
+    history_.note_segment({event.made ? History::Entry::SEGMENT_ALLOC
+                                      : History::Entry::SEGMENT_FREE,
+                           event.device, event.address, event.bytes, event.stream, event.pool},
+                          event.foreign);
+  });
 }
 
 // --- start ---------------------------------------------------------------------------------------
@@ -118,6 +142,8 @@ void* FirnAllocator::take(size_t bytes, c10::DeviceIndex device, cudaStream_t st
     history_.note({History::Entry::ALLOC, device, pointer, bytes, stream, pools_.pool_of(pointer)});
   if (const c10::impl::PyInterpreter* trace = c10::impl::GPUTrace::get_trace()) [[unlikely]]
     (*trace)->trace_gpu_memory_allocation(c10::kCUDA, reinterpret_cast<uintptr_t>(pointer));
+  if (c10::memoryProfilingEnabled()) [[unlikely]]
+    report_to_profiler(engine, device, pointer, bytes_of(engine, pools_, pointer));
   return pointer;
 }
 
@@ -155,8 +181,13 @@ void FirnAllocator::give_back(void* pointer) {
                  block->requested_bytes, block->stream, {0, 0}},
                 block->recorded);
   }
+  const bool profiled = c10::memoryProfilingEnabled();
+  const int64_t bytes = profiled ? bytes_of(*engine, pools_, pointer) : 0;
   Result<void> freed = engine->free(pointer);
   TORCH_CHECK(freed, "invalid device pointer: ", pointer, " (", freed.error().text, ")");
+  if (profiled) [[unlikely]]
+    report_to_profiler(*engine, static_cast<c10::DeviceIndex>(engine->stats().device), pointer,
+                       -bytes);
 }
 
 void FirnAllocator::give_back_to_pool(void* pointer, const Pools::Freed& what) {
@@ -167,7 +198,12 @@ void FirnAllocator::give_back_to_pool(void* pointer, const Pools::Freed& what) {
     note_free({History::Entry::FREE_REQUESTED, what.device, pointer, what.bytes, what.stream,
                what.pool},
               false);
-  pools_.free(engine_if_open(static_cast<c10::DeviceIndex>(what.device)), pointer);
+  const auto device = static_cast<c10::DeviceIndex>(what.device);
+  Engine* engine = engine_if_open(device);
+  const bool profiled = engine && c10::memoryProfilingEnabled();
+  const int64_t bytes = profiled ? bytes_of(*engine, pools_, pointer) : 0;
+  pools_.free(engine, pointer);
+  if (profiled) report_to_profiler(*engine, device, pointer, -bytes);
 }
 
 /// Before the free: afterwards another thread may already have the block.
@@ -199,16 +235,22 @@ void* FirnAllocator::raw_alloc(size_t bytes) {
 void* FirnAllocator::raw_alloc_with_stream(size_t bytes, cudaStream_t stream) {
   c10::DeviceIndex device = 0;
   C10_CUDA_CHECK(c10::cuda::GetDevice(&device));
-  if (uncached()) [[unlikely]]
+  if (uncached() || !isEnabled()) [[unlikely]]
     return allocate_uncached(engine_if_open(device), bytes, device).release_context();
   return take(bytes, device, stream);
 }
 
 void FirnAllocator::raw_delete(void* pointer) {
-  if (uncached()) [[unlikely]]
+  if (uncached() || (!isEnabled() && !ours(pointer))) [[unlikely]]
     delete_uncached(pointer);
   else if (pointer)
     give_back(pointer);
+}
+
+/// Is it of an engine, or of a pool?
+bool FirnAllocator::ours(const void* pointer) {
+  Runtime* runtime = Runtime::get();
+  return (runtime && runtime->around(pointer)) || pools_.segment_around(pointer);
 }
 
 c10::DeleterFnPtr FirnAllocator::raw_deleter() const {
@@ -227,6 +269,10 @@ void FirnAllocator::recordStream(const c10::DataPtr& pointer, c10::cuda::CUDAStr
 }
 
 void* FirnAllocator::getBaseAllocation(void* pointer, size_t* bytes) {
+  if (auto segment = pools_.segment_around(pointer)) {
+    if (bytes) *bytes = segment->second;
+    return segment->first;
+  }
   Runtime* runtime = Runtime::get();
   Engine* engine = runtime ? runtime->around(pointer) : nullptr;
   std::optional<BlockInfo> block = engine ? engine->find(pointer) : std::nullopt;

@@ -99,6 +99,7 @@ class FirnAllocator final : public CudaAllocatorOfAllReleases {
   void give_back(void* pointer);
   void give_back_to_pool(void* pointer, const Pools::Freed& what);
   void note_free(const History::Event& event, bool waits);
+  bool ours(const void* pointer);
   void check_device(c10::DeviceIndex device) const;
   void add_segments(Engine& engine, c10::DeviceIndex device, c10::MempoolId_t pool,
                     std::vector<c10::CachingDeviceAllocator::SegmentInfo>& out);

@@ -29,8 +29,9 @@ void FirnAllocator::setUseOnOOM(c10::DeviceIndex device, c10::MempoolId_t pool, 
   pools_.set_use_on_oom(device, pool, use);
 }
 
-// About segments that a native pool would split; Firn's blocks are whole.
-void FirnAllocator::setNoSplit(c10::DeviceIndex, c10::MempoolId_t) {}
+void FirnAllocator::setNoSplit(c10::DeviceIndex device, c10::MempoolId_t pool) {
+  pools_.set_no_split(device, pool);
+}
 
 bool FirnAllocator::checkPoolLiveAllocations(c10::DeviceIndex device, c10::MempoolId_t pool,
                                              const std::unordered_set<void*>& expected) {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <map>
+#include <unordered_set>
 
 #include "pytorch_plugin/firn_allocator.h"
 
@@ -78,6 +79,7 @@ c10::CachingDeviceAllocator::DeviceStats FirnAllocator::getDeviceStats(c10::Devi
   PoolTallies tallies = engine->tallies();
   if (tallies.active[0].current != tallies.allocation[0].current) {
     engine->pump();  // what waits for other streams may have waited long enough
+    pools_.settle(*engine, device);
     tallies = engine->tallies();
   }
   const EngineStats stats = engine->stats();
@@ -112,27 +114,57 @@ void FirnAllocator::resetPeakStats(c10::DeviceIndex device) {
   if (Engine* engine = engine_if_open(device)) engine->reset_peaks();
 }
 
-/// A large block is a segment of its own; small ones are listed under the segment they share.
+/// A large block is a segment of its own; small ones are listed under the segment they share, and
+/// so are a pool's.
 void FirnAllocator::add_segments(Engine& engine, c10::DeviceIndex device, c10::MempoolId_t pool,
                                  std::vector<SegmentInfo>& out) {
   const bool all = pool == c10::MempoolId_t{0, 0};
   std::map<size_t, SegmentInfo> segments;
-  std::vector<BlockInfo> blocks = engine.blocks();
-  std::sort(blocks.begin(), blocks.end(),
-            [](const BlockInfo& a, const BlockInfo& b) { return a.base < b.base; });
-  for (const BlockInfo& block : blocks) {
-    const auto address = reinterpret_cast<size_t>(block.base);
-    const PoolId owner = pools_.pool_of(block.base);
-    if (!all && owner != pool) continue;
-    const size_t base = block.small ? address / segment_bytes * segment_bytes : address;
+  auto segment_at = [&](size_t base, size_t bytes, void* stream, bool large) -> SegmentInfo& {
     SegmentInfo& segment = segments[base];
     segment.device = device;
     segment.address = base;
-    segment.stream = block.stream;
-    segment.is_large = !block.small;
-    segment.owner_private_pool_id = owner;
-    segment.total_size = block.small ? segment_bytes : block.capacity;
-    segment.context_when_allocated = history_.context_of_segment(reinterpret_cast<void*>(base));
+    segment.stream = static_cast<cudaStream_t>(stream);
+    segment.is_large = large;
+    segment.total_size = bytes;
+    return segment;
+  };
+  // Before the engine's: a segment that a pool gives back meanwhile is then seen once.
+  const std::vector<Pools::SegmentOf> pooled = pools_.segments(device);
+  std::unordered_set<const void*> of_pools;
+  for (const Pools::SegmentOf& each : pooled) {
+    of_pools.insert(each.address);
+    if (!all && each.pool != pool) continue;
+    const auto base = reinterpret_cast<size_t>(each.address);
+    SegmentInfo& segment =
+        segment_at(base, each.what.bytes, each.what.stream, each.what.large);
+    segment.owner_private_pool_id = each.pool;
+    if (each.what.pieces.size() == 1)
+      segment.context_when_allocated = history_.context_of_segment(each.address);
+    for (const auto& [offset, piece] : each.what.pieces) {
+      auto* address = reinterpret_cast<void*>(base + offset);
+      c10::CachingDeviceAllocator::BlockInfo info;
+      info.size = piece.bytes;
+      info.requested_size = piece.requested;
+      info.active = piece.used;
+      info.allocated = piece.used && !each.waiting.count(address);
+      if (info.active) info.context_when_allocated = history_.context_of(address);
+      add_block(segment, base + offset, std::move(info));
+    }
+  }
+  std::vector<BlockInfo> blocks;
+  if (all) blocks = engine.blocks();
+  std::sort(blocks.begin(), blocks.end(),
+            [](const BlockInfo& a, const BlockInfo& b) { return a.base < b.base; });
+  for (const BlockInfo& block : blocks) {
+    if (of_pools.count(block.base)) continue;
+    const auto address = reinterpret_cast<size_t>(block.base);
+    SegmentInfo& segment =
+        block.small ? segment_at(address / segment_bytes * segment_bytes, segment_bytes,
+                                 block.stream, false)
+                    : segment_at(address, block.capacity, block.stream, true);
+    // As natively, where a segment is cut nobody knows who asked for it first.
+    if (!block.small) segment.context_when_allocated = history_.context_of_segment(block.base);
     c10::CachingDeviceAllocator::BlockInfo info;
     info.size = block.bytes;
     info.requested_size = block.requested_bytes;
@@ -140,23 +172,6 @@ void FirnAllocator::add_segments(Engine& engine, c10::DeviceIndex device, c10::M
     info.active = block.live || block.waiting;
     info.context_when_allocated = history_.context_of(block.base);
     add_block(segment, address, std::move(info));
-  }
-  for (const Pools::OwnBlock& block : pools_.own_blocks(device)) {
-    if (!all && block.what.pool != pool) continue;
-    const auto base = reinterpret_cast<size_t>(block.address);
-    SegmentInfo& segment = segments[base];
-    segment.device = device;
-    segment.address = base;
-    segment.stream = block.what.stream;
-    segment.is_large = block.capacity >= segment_bytes / 2;
-    segment.owner_private_pool_id = block.what.pool;
-    segment.total_size = block.capacity;
-    c10::CachingDeviceAllocator::BlockInfo info;
-    info.size = block.capacity;
-    info.requested_size = block.what.bytes;
-    info.allocated = info.active = block.live;
-    info.context_when_allocated = history_.context_of(block.address);
-    add_block(segment, base, std::move(info));
   }
   for (auto& [base, segment] : segments) {
     add_gap(segment, base + segment.total_size);
@@ -172,6 +187,7 @@ native::SnapshotInfo FirnAllocator::snapshot(c10::MempoolId_t pool, bool include
     Engine* engine = engine_if_open(index);
     if (!engine) continue;
     engine->pump();
+    pools_.settle(*engine, index);
     history_.settle();
     add_segments(*engine, index, pool, out.segments);
   }
@@ -204,8 +220,8 @@ void FirnAllocator::recordAnnotation(
 
 void FirnAllocator::attachAllocatorTraceTracker(native::AllocatorTraceTracker tracker) {
   if (Runtime* runtime = Runtime::get())
-    runtime->note_unseen("an allocator trace tracker: it is not told of segments (NCCL does not "
-                         "register them and copies)");
+    runtime->note_unseen("an allocator trace tracker: it is told of private pools' segments only "
+                         "(NCCL does not register others and copies)");
   history_.add_tracker(std::move(tracker));
 }
 

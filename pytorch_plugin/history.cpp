@@ -56,12 +56,23 @@ History::Context History::gather(When least) {
 }
 
 /// Under the lock.
-History::Entry History::enter(const Event& event, c10::approx_time_t time, Context context) {
+History::Entry History::entry_of(const Event& event, c10::approx_time_t time, Context context) {
   if (when_ < When::ALLOC) context = nullptr;
-  Entry entry(event.action, static_cast<c10::DeviceIndex>(event.device),
-              reinterpret_cast<size_t>(event.address), event.bytes, event.stream, event.pool, time,
-              std::move(context), compile_contexts_.empty() ? "N/A" : compile_contexts_.back(),
-              user_metadata_);
+  return {event.action,
+          static_cast<c10::DeviceIndex>(event.device),
+          reinterpret_cast<size_t>(event.address),
+          event.bytes,
+          event.stream,
+          event.pool,
+          time,
+          std::move(context),
+          compile_contexts_.empty() ? "N/A" : compile_contexts_.back(),
+          user_metadata_};
+}
+
+/// Under the lock.
+History::Entry History::enter(const Event& event, c10::approx_time_t time, Context context) {
+  Entry entry = entry_of(event, time, std::move(context));
   if (enabled() && std::find(skipped_.begin(), skipped_.end(), event.action) == skipped_.end()) {
     std::deque<Entry>& ring = entries_[event.device];
     ring.push_back(entry);
@@ -127,6 +138,20 @@ void History::note(const Event& event) {
       if (event.action == Entry::FREE_COMPLETED) live_.erase(found);
     }
     entry = enter(event, c10::getApproximateTime(), std::move(context));
+    trackers = trackers_;
+  }
+  for (const Tracker& tracker : trackers) tracker(*entry);
+}
+
+void History::note_segment(const Event& event, bool enter) {
+  Context context = gather(When::ALL);
+  std::vector<Tracker> trackers;
+  std::optional<Entry> entry;
+  {
+    std::lock_guard lock(mutex_);
+    enter_heard(context);
+    const c10::approx_time_t now = c10::getApproximateTime();
+    entry = enter ? this->enter(event, now, context) : entry_of(event, now, context);
     trackers = trackers_;
   }
   for (const Tracker& tracker : trackers) tracker(*entry);

@@ -44,6 +44,9 @@ class History {
     c10::MempoolId_t pool;
   };
   void note(const Event& event);
+  /// A private pool's segment, of which trackers may be told: it stays where it is. `enter`: no
+  /// engine tells of it.
+  void note_segment(const Event& event, bool enter);
   /// A block is freed while other streams may use it: the engine will tell when that is over.
   void awaits(const Event& event);
   /// From an engine, under its lock: entered later, by settle() or with the next note.
@@ -56,7 +59,7 @@ class History {
   void pop_compile_context();
   void set_user_metadata(const std::string& words);
   std::string user_metadata();
-  /// Trackers are not told of segments: they would register memory that moves.
+  /// Of segments, trackers are told of private pools' only: they register them, and others' move.
   void add_tracker(Tracker tracker);
 
   /// The trace of the live block, or segment, at `address`, or null.
@@ -74,6 +77,7 @@ class History {
 
   Context gather(When least);
   void enter_heard(const Context& context);
+  Entry entry_of(const Event& event, c10::approx_time_t time, Context context);
   Entry enter(const Event& event, c10::approx_time_t time, Context context);
 
   std::atomic<bool> enabled_{false}, noting_{false};

@@ -1,10 +1,11 @@
-// Private pools: memory that a CUDA graph replays into, or that torch.cuda.MemPool keeps apart. Its
-// blocks stay on the device (their uses are not seen), and what is freed in a pool is reused by
-// that pool only, on the same stream, until the pool is released. A pool may have an allocator of
-// its own; its memory is not Firn's, and not in Firn's statistics.
+// Private pools: memory that a CUDA graph replays into, or that torch.cuda.MemPool keeps apart. A
+// pool's memory stays on the device (its uses are not seen). It comes in segments, which are cut and
+// joined as natively (pool_segments.h); what is freed in a pool is reused by that pool only, on the
+// same stream, until the pool is released. A pool may have an allocator of its own; its memory is
+// not Firn's, but is handed out and counted in the same way.
 //
-// Owns: the blocks freed into pools. Locks: its own, held across engine calls on these rare paths,
-// not across those of a pool's own allocator.
+// Owns: the pools' segments. Locks: its own, held across engine calls on these rare paths, not
+// across those of a pool's own allocator or of whoever is told of segments.
 #pragma once
 
 #include <c10/cuda/CUDACachingAllocator.h>
@@ -18,23 +19,21 @@
 #include <optional>
 #include <unordered_map>
 #include <unordered_set>
+#include <utility>
 #include <vector>
 
 #include "allocator/engine.h"
+#include "pytorch_plugin/pool_segments.h"
 
 namespace firn::pytorch {
 
 using PoolId = c10::MempoolId_t;
 using OwnAllocator = std::shared_ptr<c10::cuda::CUDACachingAllocator::CUDAAllocator>;
 
-/// Which blocks of a pool were allocated: a checkpoint, to be gone back to.
+/// How a pool's segments were cut, and what was in use: a checkpoint, to be gone back to.
 struct PoolState final : c10::cuda::CUDACachingAllocator::AllocatorState {
-  struct Allocated {
-    void* block;
-    size_t bytes;
-  };
   PoolId id;
-  std::vector<Allocated> live;
+  PoolSegments::Segments segments;
 };
 
 class Pools {
@@ -48,12 +47,18 @@ class Pools {
   void add_use(int device, PoolId pool, OwnAllocator allocator);
   /// What is free in the pool serves allocations outside it that would fail.
   void set_use_on_oom(int device, PoolId pool, bool use);
-  /// Drops one use; after the last, what is free in the pool goes back.
+  /// Its segments are not cut.
+  void set_no_split(int device, PoolId pool);
+  /// Drops one use; after the last, segments without a block in use go back.
   void release(Engine* engine, int device, PoolId pool);
   int use_count(int device, PoolId pool);
   std::unordered_set<void*> live(int device, PoolId pool);
-  /// The pool that `pointer` belongs to, {0, 0} for none.
+  /// The pool that the block at `pointer` belongs to, {0, 0} for none.
   PoolId pool_of(const void* pointer);
+  /// What statistics count for the pool's block at `pointer`; 0 for none.
+  size_t block_bytes(const void* pointer);
+  /// The segment around `pointer`: its address and bytes.
+  std::optional<std::pair<void*, size_t>> segment_around(const void* pointer);
 
   /// The pool's block for an allocation on `stream`, or null when no pool wants it. Errors are the
   /// engine's.
@@ -70,10 +75,12 @@ class Pools {
   };
   /// What free() would free: nothing for a block that is no pool's. Throws for one freed before.
   std::optional<Freed> to_free(const void* pointer);
-  /// Keeps a pool's block, or gives it back. `engine`: null for memory of a pool's own allocator.
+  /// `engine`: null where there is none any more.
   void free(Engine* engine, void* pointer);
   /// True when the block is a pool's: its free waits for the stream's work.
   bool record_stream(const void* pointer, cudaStream_t stream);
+  /// Takes back what has waited long enough.
+  void settle(Engine& engine, int device);
 
   std::shared_ptr<PoolState> checkpoint(int device, PoolId pool);
   /// What was freed and what is allocated again, by address.
@@ -82,54 +89,78 @@ class Pools {
   };
   Delta restore(Engine& engine, int device, const PoolState& state);
 
-  struct OwnBlock {  // of a pool's own allocator, for snapshots
-    Freed what;
-    const void* address;
-    size_t capacity;
-    bool live;
+  struct SegmentOf {
+    int device = 0;
+    PoolId pool;
+    bool foreign = false;  // of a pool's own allocator
+    void* address = nullptr;
+    PoolSegments::Segment what;
+    std::unordered_set<void*> waiting;  // pieces that were freed, and that other streams use
   };
-  std::vector<OwnBlock> own_blocks(int device);
+  std::vector<SegmentOf> segments(int device);
+
+  /// A pool has taken a segment, or is about to give one back. Called without the lock.
+  struct SegmentEvent {
+    bool made = false;
+    int device = 0;
+    PoolId pool;
+    bool foreign = false;
+    void* address = nullptr;
+    size_t bytes = 0;
+    void* stream = nullptr;
+  };
+  void on_segment(std::function<void(const SegmentEvent&)> callback) {
+    on_segment_ = std::move(callback);
+  }
 
  private:
   struct Pool {
     int device = 0;
     PoolId id;
     int uses = 0;
-    bool released = false, use_on_oom = false;
+    bool released = false, use_on_oom = false, no_split = false;
     OwnAllocator allocator;
-    std::unordered_set<void*> live;
-    std::multimap<std::pair<cudaStream_t, size_t>, void*> free;  // by stream and capacity
-    std::vector<void*> waiting;                                  // freed, and used by others
+    PoolSegments memory;
+    PoolSegments::Inactive told[2];  // what the engine's statistics know
+    std::vector<void*> waiting;      // freed, and used by others
   };
-  struct Member {
+  struct Block {  // in use, or waiting
     std::shared_ptr<Pool> pool;
     cudaStream_t stream;
-    size_t capacity, bytes;
-    std::vector<cudaStream_t> recorded;
-    std::vector<cudaEvent_t> events;  // behind the recorded streams' work, once it can be had
+    size_t bytes, requested;
+    bool waiting = false;
+    std::vector<cudaStream_t> recorded = {};
+    std::vector<cudaEvent_t> events = {};  // behind the recorded streams' work, once it can be had
   };
   struct Filter {
     std::shared_ptr<Pool> pool;
     std::function<bool(cudaStream_t)> wants;
   };
   using Key = std::pair<int, PoolId>;
+  using Given = std::vector<SegmentEvent>;
 
   std::shared_ptr<Pool> find(int device, PoolId pool) const;
+  std::shared_ptr<Pool> known(int device, PoolId pool) const;
   std::shared_ptr<Pool>& make(int device, PoolId pool);
-  void* take_free(Engine& engine, Pool& pool, size_t bytes, cudaStream_t stream, bool any_size);
-  Result<void*> add_block(Engine& engine, const std::shared_ptr<Pool>& pool, size_t bytes,
-                          cudaStream_t stream);
-  Result<void*> add_own(const std::shared_ptr<Pool>& pool, size_t bytes, cudaStream_t stream);
-  void put_free(Pool& pool, void* block);
-  void settle_waiting(Pool& pool);
-  void give_free(Engine* engine, Pool& pool, std::vector<void*>& own);
-  void settle();
+  void* take(Engine& engine, const std::shared_ptr<Pool>& pool, size_t bytes, cudaStream_t stream);
+  Result<void*> add_segment(Engine& engine, const std::shared_ptr<Pool>& pool, size_t bytes,
+                            cudaStream_t stream, SegmentEvent& made);
+  void note_block(Engine& engine, const std::shared_ptr<Pool>& pool, void* address,
+                  const PoolSegments::Piece& piece, cudaStream_t stream);
+  void put_free(Engine* engine, Pool& pool, void* block);
+  void settle_waiting(Engine& engine, Pool& pool);
+  void count_inactive(Engine* engine, Pool& pool);
+  Given take_unused(Pool& pool);
+  void give_back(Engine* engine, const OwnAllocator& allocator, const Given& given);
+  void settle_any();
 
   std::atomic<bool> any_{false};
+  std::function<void(const SegmentEvent&)> on_segment_;  // set before there are pools
   std::mutex mutex_;
   std::map<Key, std::shared_ptr<Pool>> pools_;
   std::vector<Filter> filters_;
-  std::unordered_map<const void*, Member> members_;
+  std::unordered_map<const void*, Block> blocks_;
+  std::map<PoolSegments::Address, std::shared_ptr<Pool>> segments_;  // of all pools
 };
 
 }  // namespace firn::pytorch

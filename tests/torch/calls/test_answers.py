@@ -13,11 +13,8 @@ DIFFERENT = {
     "call_out_of_memory_is_counted":
         "what exceeds the whole budget is refused without giving anything back first: no retry",
     "call_an_allocator_of_its_own":
-        "memory of a MemPool's own allocator is not Firn's: in snapshots, not in statistics; and "
-        "its blocks are kept apart",
-    "call_no_split": "with no_split, as always, Firn gives every block of 1 MiB or more its frames",
-    "call_smaller_blocks_from_a_large_one":
-        "pools reuse whole blocks, where at least half of one is used",
+        "natively, what waited for other streams is not looked at while a pool is in use, and "
+        "more memory is taken",
     "call_roundup": "roundup_power2_divisions is needless, and says so",
     "call_roundup_by_size": "likewise",
     "call_negative_sizes": "natively -1 bytes are 0",

@@ -72,6 +72,7 @@ struct Block {
   uint32_t fault_failures = 0;         // copies in that went wrong and were rolled back
   std::string fault_error;             // the last of them, or why it is lost
   const char* pin_reason = nullptr;
+  const char* given_reason = nullptr;  // when word::given
   uint32_t pin_count = 0;
   bool small_segment = false;          // when word::segment: counted in the small blocks' pool
   std::vector<Use> more_uses;          // when word::many_uses
@@ -96,7 +97,7 @@ void transit(Block& block, Event event, uint64_t clear = 0);
 /// The flags that end with an allocation's life.
 inline constexpr uint64_t life_flags =
     word::proven | word::pinned | word::copies | word::unsettled | word::freed | word::recorded |
-    word::segment;
+    word::segment | word::given;
 
 /// Descriptors at stable addresses, found by index; a descriptor is never freed, only reused.
 class BlockTable {

@@ -193,7 +193,8 @@ class Engine {
   virtual Hold hold_new(const void* pointer) = 0;
 
   /// A block's uses are not all seen by touch(), or not yet: it is not evicted until it was touched
-  /// once (automatic for new blocks), or ever, with pin(). `reason` must outlive the engine.
+  /// once (automatic for new blocks), or ever, with pin(). `reason` must outlive the engine. Who
+  /// pins may write, on any stream: its copies elsewhere are dropped, its bytes waited for.
   virtual Result<void> pin(const void* pointer, const char* reason) = 0;
   virtual Result<void> unpin(const void* pointer) = 0;
   /// Memory that its owner cuts into parts himself: pinned for `reason`, counted as a segment (of
@@ -202,6 +203,10 @@ class Engine {
                                          const char* reason) = 0;
   /// What its owner does with parts of it, for statistics and recordings.
   virtual void count(const PartEvent& event) = 0;
+  /// The block's bare address is handed to somebody whose uses nobody reports: pinned until it is
+  /// freed, however often this is called. unpin() beyond the counted pins takes it back. Lock-free
+  /// when it was called before. Nothing happens to foreign pointers.
+  virtual Result<void> give_address(const void* pointer, const char* reason) = 0;
   virtual Result<void> prefetch(const void* pointer, size_t bytes, CUstream stream) = 0;
   virtual Result<void> cold(const void* pointer, size_t bytes) = 0;
 

@@ -63,6 +63,7 @@ class EngineImpl final : public Engine {
   Hold hold_new(const void* pointer) override;
   Result<void> pin(const void* pointer, const char* reason) override;
   Result<void> unpin(const void* pointer) override;
+  Result<void> give_address(const void* pointer, const char* reason) override;
   Result<void> prefetch(const void* pointer, size_t bytes, CUstream stream) override;
   Result<void> cold(const void* pointer, size_t bytes) override;
   bool pump() override;
@@ -165,6 +166,8 @@ class EngineImpl final : public Engine {
   std::span<Piece> pieces_of(Block& block, const Span& span) const;
 
   // engine_touch.cpp
+  template <class Mark>
+  Result<void> pin_with(Block& block, Mark&& mark);
   Result<Hold> touch_slow(Block& block, CUstream stream, Access access, bool anyway);
   void add_use(Block& block, Use use);
   bool uses_over(Block& block);

@@ -208,7 +208,9 @@ std::vector<PinnedBytes> EngineImpl::pinned_bytes() const {
     State state = word::state(w);
     if (state != State::resident && state != State::spilling) continue;
     if (w & word::pinned)
-      by_reason[block->pin_reason ? block->pin_reason : "pinned"] += block->mapped_bytes();
+      by_reason[block->pin_reason   ? block->pin_reason
+                : (w & word::given) ? block->given_reason
+                                    : "pinned"] += block->mapped_bytes();
     else if (word::holds(w) > 0)
       by_reason["held by operators that are running"] += block->mapped_bytes();
     else if (!(w & word::proven))

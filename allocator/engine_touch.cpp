@@ -204,22 +204,44 @@ void EngineImpl::close_uses(Block& block) {
   if (block.arrival && !streams_.over(block.arrival)) (void)streams_.close(block.arrival);
 }
 
+/// Under pin() and give_address(): resident, its bytes there for every stream, its copies dropped.
+/// `mark` is called with the lock held.
+template <class Mark>
+Result<void> EngineImpl::pin_with(Block& block, Mark&& mark) {
+  const auto* pointer = reinterpret_cast<const void*>(block.address);
+  Result<Hold> hold = touch(pointer, nullptr, Access::write);
+  if (!hold) return hold.error();
+  Result<void> arrived;
+  {
+    Driver::ContextGuard context(driver_, options_.context);
+    Lock lock(mutex_);
+    if (block.arrival && !streams_.over(block.arrival)) arrived = streams_.wait(block.arrival);
+    if (arrived) mark();
+  }
+  release(*hold, nullptr);
+  return arrived;
+}
+
 Result<void> EngineImpl::pin(const void* pointer, const char* reason) {
   Block* block = live_at(pointer, false);
   if (!block)
     return make_error(Code::invalid_argument, 0, fmt::format("pin of {}: no block", pointer));
   if (block->word.load(std::memory_order_acquire) & word::small) return {};
-  // A pinned block is a resident block.
-  Result<Hold> hold = touch(pointer, nullptr, Access::read);
-  if (!hold) return hold.error();
-  {
-    Lock lock(mutex_);
+  return pin_with(*block, [&] {
     block->pin_reason = reason;
     ++block->pin_count;
     block->word.fetch_or(word::pinned, std::memory_order_acq_rel);
-  }
-  release(*hold, nullptr);
-  return {};
+  });
+}
+
+Result<void> EngineImpl::give_address(const void* pointer, const char* reason) {
+  Block* block = live_at(pointer, false);
+  if (!block || (block->word.load(std::memory_order_acquire) & (word::small | word::given)))
+    return {};
+  return pin_with(*block, [&] {
+    block->given_reason = reason;
+    block->word.fetch_or(word::pinned | word::given, std::memory_order_acq_rel);
+  });
 }
 
 Result<void> EngineImpl::unpin(const void* pointer) {
@@ -228,10 +250,15 @@ Result<void> EngineImpl::unpin(const void* pointer) {
     return make_error(Code::invalid_argument, 0,
                       fmt::format("unpin of {}: not pinned", pointer));
   Lock lock(mutex_);
-  if (block->pin_count > 0 && --block->pin_count == 0) {
-    block->word.fetch_and(~word::pinned, std::memory_order_acq_rel);
-    block->pin_reason = nullptr;
-  }
+  uint64_t gone = 0;
+  if (block->pin_count > 0)
+    --block->pin_count;
+  else
+    gone = word::given;
+  const uint64_t left = block->word.fetch_and(~gone, std::memory_order_acq_rel) & ~gone;
+  if (block->pin_count > 0) return {};
+  block->pin_reason = nullptr;
+  if (!(left & word::given)) block->word.fetch_and(~word::pinned, std::memory_order_acq_rel);
   return {};
 }
 

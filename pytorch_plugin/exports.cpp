@@ -33,6 +33,11 @@ Engine* engine_of(const void* pointer) {
   return runtime ? runtime->around(pointer) : nullptr;
 }
 
+std::string& address_error() {
+  static thread_local std::string words;
+  return words;
+}
+
 int answer(const Result<void>& result, char* error, size_t size) {
   if (result) return 0;
   give_text(result.error().text, error, size);
@@ -98,10 +103,15 @@ FIRN_TORCH_API int firn_torch_pin(void* pointer, char* error, size_t size) {
   if (!engine) return 0;
   return answer(engine->pin(pointer, "firn.pin()"), error, size);
 }
-FIRN_TORCH_API int firn_torch_unpin(void* pointer, char* error, size_t size) {
+/// What used it unseen so far is on `stream`, or over: the block does not leave before that.
+FIRN_TORCH_API int firn_torch_unpin(void* pointer, void* stream, char* error, size_t size) {
   Engine* engine = engine_of(pointer);
   if (!engine) return 0;
-  return answer(engine->unpin(pointer), error, size);
+  Result<Hold> hold = engine->touch(pointer, static_cast<CUstream>(stream), Access::write);
+  if (!hold) return answer(hold.error(), error, size);
+  const int status = answer(engine->unpin(pointer), error, size);
+  engine->release(*hold, static_cast<CUstream>(stream));
+  return status;
 }
 FIRN_TORCH_API int firn_torch_prefetch(void* pointer, size_t bytes, void* stream, char* error,
                                        size_t size) {
@@ -114,6 +124,30 @@ FIRN_TORCH_API int firn_torch_cold(void* pointer, size_t bytes, char* error, siz
   if (!engine) return 0;
   return answer(engine->cold(pointer, bytes), error, size);
 }
+/// The bare address of a tensor's memory is about to leave PyTorch: `how` names the way (below).
+/// 0: done, or not Firn's; else as firn::Code, with the words for firn_torch_address_error().
+FIRN_TORCH_API int firn_torch_give_address(void* pointer, int how) {
+  static constexpr const char* reasons[] = {
+      "its address was asked for (data_ptr())", "exported by DLPack",
+      "exported by __cuda_array_interface__", "registered for direct storage access (cuFile)"};
+  Engine* engine = engine_of(pointer);
+  if (!engine) return 0;
+  Result<void> given = engine->give_address(pointer, reasons[how]);
+  if (given) return 0;
+  address_error() = given.error().text;
+  return static_cast<int>(given.error().code);
+}
+FIRN_TORCH_API size_t firn_torch_address_error(char* text, size_t size) {
+  return give_text(address_error(), text, size);
+}
+/// What this thread does until firn_torch_end_use() uses memory without PyTorch's operators: of
+/// each of the pointers told, and of all that is allocated meanwhile.
+FIRN_TORCH_API void firn_torch_begin_use() { pytorch::begin_use(); }
+FIRN_TORCH_API int firn_torch_use(void* pointer) {
+  address_error() = pytorch::use_memory(pointer);
+  return address_error().empty() ? 0 : 1;
+}
+FIRN_TORCH_API void firn_torch_end_use() { pytorch::end_use(); }
 /// The state of the block around `pointer` in words ("resident", "spilled", ...); "" for foreign.
 FIRN_TORCH_API size_t firn_torch_state(void* pointer, char* text, size_t size) {
   Engine* engine = engine_of(pointer);

@@ -89,11 +89,19 @@ void join(std::vector<IValue>& results, Stack& stack, size_t returns) {
   }
 }
 
+/// Unlike the observer, a kernel can still refuse: before anything was written.
+void touch_or_throw(ThreadScopes& scopes, const OperatorInfo& info,
+                    c10::ArrayRef<IValue> arguments) {
+  touch_arguments(scopes, info, arguments);
+  const std::string trouble = scopes.take_trouble();
+  TORCH_CHECK(trouble.empty(), "firn: ", trouble);
+}
+
 void run_whole(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack,
                const OperatorInfo& info) {
   ObservedScope scope(info);
   const size_t count = op.schema().arguments().size();
-  touch_arguments(scope.scopes(), info, arguments_of(*stack).slice(stack->size() - count));
+  touch_or_throw(scope.scopes(), info, arguments_of(*stack).slice(stack->size() - count));
   op.redispatchBoxed(keys & after_us, stack);
   for (const IValue& result :
        arguments_of(*stack).slice(stack->size() - op.schema().returns().size()))
@@ -115,7 +123,7 @@ void run_slices(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* 
       slice[i] =
           arguments[i].toTensor().slice(0, static_cast<int64_t>(begin), static_cast<int64_t>(end));
     ObservedScope scope(info);
-    touch_arguments(scope.scopes(), info, arguments_of(slice));
+    touch_or_throw(scope.scopes(), info, arguments_of(slice));
     op.redispatchBoxed(keys & after_us, &slice);
     for (const IValue& result : slice) touch_results(scope.scopes(), result);
     join(results, slice, returns);

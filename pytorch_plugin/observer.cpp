@@ -4,6 +4,8 @@
 
 #include <atomic>
 #include <mutex>
+#include <string>
+#include <string_view>
 
 #include "allocator/runtime.h"
 #include "pytorch_plugin/list_operators.h"
@@ -22,14 +24,27 @@ bool autocast_comes_first(const OperatorInfo& info) {
          !c10::impl::tls_is_dispatch_key_excluded(c10::DispatchKey::AutocastCUDA);
 }
 
+/// PyTorch would swallow what a callback throws, with a warning, and go on: it becomes an error of
+/// the running operator, as what a touch could not do.
+template <class Work>
+void without_throwing(ThreadScopes& scopes, Work&& work) noexcept {
+  try {
+    work();
+  } catch (const std::exception& e) {
+    scopes.note_trouble(std::string("while an operator's tensors were looked at: ") + e.what());
+  }
+}
+
 std::unique_ptr<at::ObserverContext> start(const at::RecordFunction& record) {
-  const OperatorInfo* info = find_operator(record);
-  if (!info || info->kind == OperatorInfo::Kind::passive ||
-      info->kind == OperatorInfo::Kind::sliced || autocast_comes_first(*info))
-    return nullptr;
   ThreadScopes& scopes = ThreadScopes::mine();
-  scopes.enter(&record, info);
-  if (info->kind == OperatorInfo::Kind::uses) touch_arguments(scopes, *info, record.inputs());
+  without_throwing(scopes, [&] {
+    const OperatorInfo* info = find_operator(record);
+    if (!info || info->kind == OperatorInfo::Kind::passive ||
+        info->kind == OperatorInfo::Kind::sliced || autocast_comes_first(*info))
+      return;
+    scopes.enter(&record, info);
+    if (info->kind == OperatorInfo::Kind::uses) touch_arguments(scopes, *info, record.inputs());
+  });
   return nullptr;
 }
 
@@ -40,12 +55,24 @@ void leave(ThreadScopes& scopes, const void* key) {
     if (Runtime* runtime = Runtime::get()) runtime->spill_all();
 }
 
+/// An object that an operator returns (packed weights, say) may keep its tensors, and give them to
+/// others that nobody sees use them. (Not the work of collectives: c10d keeps its tensors itself.)
+bool keeps_tensors(const at::RecordFunction& record, const c10::IValue& result) {
+  return result.isObject() && !std::string_view(record.name()).starts_with("c10d::");
+}
+
 void end(const at::RecordFunction& record, at::ObserverContext*) {
   ThreadScopes& scopes = ThreadScopes::mine();
   // A block that left an operator as a tensor is used by operators: it may leave the device. (One
   // that did not may be a workspace that its library keeps.)
   if (scopes.gives_results(&record))
-    for (const c10::IValue& result : record.outputs()) touch_results(scopes, result);
+    without_throwing(scopes, [&] {
+      for (const c10::IValue& result : record.outputs()) {
+        touch_results(scopes, result);
+        if (keeps_tensors(record, result)) [[unlikely]]
+          scopes.keep_held("kept by an object that an operator returned");
+      }
+    });
   leave(scopes, &record);
 }
 
@@ -66,6 +93,21 @@ void touch_results(ThreadScopes& scopes, const c10::IValue& result) {
   for_each_tensor(
       result, [&](c10::TensorImpl* tensor) { scopes.touch(tensor, Access::read, false); });
 }
+
+namespace {
+const OperatorInfo use_of_memory{
+    .name = "firn::use", .overload = "", .kind = OperatorInfo::Kind::uses};
+}
+
+void begin_use() { ThreadScopes::mine().enter(&use_of_memory, &use_of_memory); }
+
+std::string use_memory(const void* pointer) {
+  ThreadScopes& scopes = ThreadScopes::mine();
+  without_throwing(scopes, [&] { scopes.touch_address(pointer); });
+  return scopes.take_trouble();
+}
+
+void end_use() { leave(ThreadScopes::mine(), &use_of_memory); }
 
 void install_observer(bool spill_always) {
   static std::mutex mutex;

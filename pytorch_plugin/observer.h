@@ -34,26 +34,32 @@ class ObservedScope {
   ThreadScopes& scopes_;
 };
 
-/// Calls `visit` with every tensor in `value`: a tensor, a list, optional ones, tuples of them.
+/// Calls `visit` with every tensor in `value`: a tensor, or lists, tuples and dictionaries of them.
 template <class Visit>
 void for_each_tensor(const c10::IValue& value, Visit&& visit) {
   if (value.isTensor()) {
     visit(value.unsafeToTensorImpl());
   } else if (value.isList()) {
-    for (const c10::IValue& element : value.toListRef()) {
-      if (!element.isTensor() && !element.isNone() && !element.isList() && !element.isTuple())
-        return;  // numbers: all of them are
-      for_each_tensor(element, visit);
-    }
+    for (const c10::IValue& element : value.toListRef()) for_each_tensor(element, visit);
   } else if (value.isTuple()) {
     for (const c10::IValue& element : value.toTupleRef().elements())
       for_each_tensor(element, visit);
+  } else if (value.isGenericDict()) {
+    for (const auto& entry : value.toGenericDict()) {
+      for_each_tensor(entry.key(), visit);
+      for_each_tensor(entry.value(), visit);
+    }
   }
 }
 
 /// Holds every tensor among `arguments`.
 void touch_arguments(ThreadScopes& scopes, const OperatorInfo& info,
                      c10::ArrayRef<const c10::IValue> arguments);
+/// What this thread does until end_use() uses memory without operators: as in an operator's scope.
+void begin_use();
+/// Holds the block around `pointer` until end_use(). What went wrong; empty when all is well.
+std::string use_memory(const void* pointer);
+void end_use();
 /// Shows the engine that these blocks are tensors.
 void touch_results(ThreadScopes& scopes, const c10::IValue& result);
 

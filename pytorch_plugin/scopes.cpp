@@ -2,6 +2,8 @@
 
 #include <ATen/SparseCsrTensorImpl.h>
 #include <ATen/SparseTensorImpl.h>
+#include <ATen/quantized/QTensorImpl.h>
+#include <ATen/quantized/Quantizer.h>
 #include <c10/cuda/CUDAStream.h>
 
 #include <cstdio>
@@ -51,60 +53,91 @@ void ThreadScopes::release_all() {
   held_.clear();
 }
 
+// A tensor's device() and layout() may be Python's to answer (a wrapper subclass): slow, and free to
+// throw. Its keys and its storage tell without asking; what such a wrapper stands for is seen when
+// it calls operators.
 void ThreadScopes::touch(c10::TensorImpl* tensor, Access access, bool uses) {
-  if (!tensor->is_cuda()) return;
-  const int device = tensor->device().index();
-  switch (tensor->layout()) {
-    case c10::kSparse: {
-      auto* sparse = static_cast<at::SparseTensorImpl*>(tensor);
-      touch(sparse->indices().unsafeGetTensorImpl(), access, uses);
-      touch(sparse->values().unsafeGetTensorImpl(), access, uses);
-      return;
+  const c10::DispatchKeySet keys = tensor->key_set();
+  if (!keys.has_backend(c10::BackendComponent::CUDABit)) return;
+  if (keys.has_any(c10::sparse_ks | c10::sparse_csr_ks |
+                   c10::DispatchKeySet(c10::DispatchKey::Quantized))) [[unlikely]]
+    touch_parts(tensor, access, uses);
+  if (tensor->has_storage())
+    touch_storage(tensor->unsafe_storage().unsafeGetStorageImpl(), access, uses);
+}
+
+/// Tensors that a tensor of another kind keeps beside a storage, or in its place. (A wrapper
+/// subclass has the keys of such a kind without being one.)
+void ThreadScopes::touch_parts(c10::TensorImpl* tensor, Access access, bool uses) {
+  auto part = [&](const at::Tensor& each) { touch(each.unsafeGetTensorImpl(), access, uses); };
+  if (auto* sparse = dynamic_cast<at::SparseTensorImpl*>(tensor)) {
+    part(sparse->indices());
+    part(sparse->values());
+  } else if (auto* compressed = dynamic_cast<at::SparseCsrTensorImpl*>(tensor)) {
+    part(compressed->compressed_indices());
+    part(compressed->plain_indices());
+    part(compressed->values());
+  } else if (auto* quantized = dynamic_cast<at::QTensorImpl*>(tensor)) {
+    access = Access::read;
+    if (auto* channels =
+            dynamic_cast<at::PerChannelAffineQuantizer*>(quantized->quantizer().get())) {
+      part(channels->scales());
+      part(channels->zero_points());
     }
-    case c10::kSparseCsr:
-    case c10::kSparseCsc:
-    case c10::kSparseBsr:
-    case c10::kSparseBsc: {
-      auto* sparse = static_cast<at::SparseCsrTensorImpl*>(tensor);
-      touch(sparse->compressed_indices().unsafeGetTensorImpl(), access, uses);
-      touch(sparse->plain_indices().unsafeGetTensorImpl(), access, uses);
-      touch(sparse->values().unsafeGetTensorImpl(), access, uses);
-      return;
-    }
-    default:
-      if (tensor->has_storage())
-        touch_storage(tensor->unsafe_storage().unsafeGetStorageImpl(), device, access, uses);
   }
 }
 
-void ThreadScopes::touch_storage(c10::StorageImpl* storage, int device, Access access,
-                                 bool uses) {
-  // A fake tensor says CUDA and has a storage without memory.
-  const void* base = storage ? storage->_mutable_data_ptr_no_checks().get() : nullptr;
+void ThreadScopes::touch_storage(c10::StorageImpl* storage, Access access, bool uses) {
+  // (A fake tensor says CUDA and has a storage of another device.)
+  if (!storage || storage->device_type() != c10::kCUDA) return;
+  const void* base = storage->_mutable_data_ptr_no_checks().get();
   Runtime* runtime = base ? Runtime::get() : nullptr;
+  const int device = storage->device().index();
   Engine* engine = runtime ? runtime->opened(device) : nullptr;
   if (!engine) return;
-  CUstream stream = tell_stream(
-      *engine, c10::cuda::getCurrentCUDAStream(static_cast<c10::DeviceIndex>(device)));
   record::Recorder* recorder =
       uses && recording.load(std::memory_order_relaxed) ? runtime->recorder(device) : nullptr;
   if (recorder) recorder->pause(recorded_);
-  Result<Hold> hold = engine->touch(base, stream, access);
-  // The operator has chosen its kernel and cannot be stopped from here: let it run slowly.
-  if (!hold && hold.error().code == Code::out_of_memory)
-    hold = engine->touch_anyway(base, stream, access);
+  CUstream stream = nullptr;
+  const Code code = touch_memory(*engine, device, base, access, stream);
   if (recorder) {
     recorder->uses(recorded_, base, access == Access::write);
     recorded_stream_ = stream;
   }
-  if (hold) {
-    if (hold->block) held_.push_back({engine, *hold, stream, base});
-    return;
+  if (code == Code::lost)
+    storage->release_data_and_set_meta_custom_data_ptr_error_msg_("firn: " + trouble_);
+}
+
+/// `stream`: the device's current one, which is told.
+Code ThreadScopes::touch_memory(Engine& engine, int device, const void* base, Access access,
+                                CUstream& stream) {
+  stream = tell_stream(engine,
+                       c10::cuda::getCurrentCUDAStream(static_cast<c10::DeviceIndex>(device)));
+  Result<Hold> hold = engine.touch(base, stream, access);
+  // The operator has chosen its kernel and cannot be stopped from here: let it run slowly.
+  if (!hold && hold.error().code == Code::out_of_memory)
+    hold = engine.touch_anyway(base, stream, access);
+  if (!hold) {
+    trouble_ = describe(hold.error());
+    return hold.error().code;
   }
-  std::string words = describe(hold.error());
-  if (hold.error().code == Code::lost)
-    storage->release_data_and_set_meta_custom_data_ptr_error_msg_("firn: " + words);
-  trouble_ = std::move(words);
+  if (hold->block) held_.push_back({&engine, *hold, stream, base});
+  return Code::ok;
+}
+
+void ThreadScopes::touch_address(const void* pointer) {
+  Runtime* runtime = Runtime::get();
+  Engine* engine = runtime ? runtime->around(pointer) : nullptr;
+  CUstream stream = nullptr;
+  for (int device = 0; engine && device < runtime->device_count(); ++device)
+    if (runtime->opened(device) == engine)
+      (void)touch_memory(*engine, device, pointer, Access::write, stream);
+}
+
+void ThreadScopes::keep_held(const char* reason) {
+  for (const Held& held : held_)
+    if (Result<void> kept = held.engine->give_address(held.base, reason); !kept)
+      trouble_ = describe(kept.error());
 }
 
 void ThreadScopes::arguments_touched() {

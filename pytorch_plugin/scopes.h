@@ -46,6 +46,12 @@ class ThreadScopes {
   /// kept for raise_trouble(), or put into the storage, which then throws when it is accessed.
   /// `uses`: the running operator uses them (else they are its results).
   void touch(c10::TensorImpl* tensor, Access access, bool uses = true);
+  /// As touch(), of the Firn block around `pointer`, which is read and written.
+  void touch_address(const void* pointer);
+  /// What is held now is kept by something that nobody sees: it stays on the device for its life.
+  void keep_held(const char* reason);
+  /// What went wrong outside of a touch; as an error of a touch.
+  void note_trouble(std::string words) { trouble_ = std::move(words); }
   /// All that the operator was given has been touched: its kernel is next.
   void arguments_touched();
 
@@ -76,7 +82,10 @@ class ThreadScopes {
     bool gives_results;
   };
 
-  void touch_storage(c10::StorageImpl* storage, int device, Access access, bool uses);
+  void touch_parts(c10::TensorImpl* tensor, Access access, bool uses);
+  void touch_storage(c10::StorageImpl* storage, Access access, bool uses);
+  Code touch_memory(Engine& engine, int device, const void* base, Access access,
+                    CUstream& stream);
   void release_all();
   void tell_call_site();
 

@@ -97,9 +97,10 @@ def _hint(name: str, tensor: torch.Tensor, *more: int, with_size: bool = False) 
         return
     import ctypes
     error = ctypes.create_string_buffer(1024)
+    from firn._addresses import storage_address
     function = getattr(library, "firn_torch_" + name)
     for storage in _storages(tensor):
-        address = storage.data_ptr()
+        address = storage_address(storage)
         size = (storage.nbytes(),) if with_size else ()
         if address and function(address, *size, *more, error, len(error)):
             raise RuntimeError("firn: " + error.value.decode(errors="replace"))
@@ -112,16 +113,22 @@ def pin(tensor: torch.Tensor) -> None:
 
 
 def unpin(tensor: torch.Tensor) -> None:
-    """Takes back one pin(). RuntimeError where there is none."""
-    _hint("unpin", tensor)
+    """Takes one pin() back, or, without one, that the tensor's address was given away (data_ptr(),
+    DLPack, __cuda_array_interface__). What used it so far has to be enqueued on the current
+    stream, or over. RuntimeError where there is neither."""
+    _hint("unpin", tensor, *_stream(tensor))
+
+
+def _stream(tensor: torch.Tensor) -> tuple[int, ...]:
+    if not enabled() or not tensor.is_cuda:
+        return ()
+    import torch
+    return (torch.cuda.current_stream(tensor.device).cuda_stream,)
 
 
 def prefetch(tensor: torch.Tensor) -> None:
     """Starts bringing the tensor's storage back for the current stream; does not wait."""
-    if enabled() and tensor.is_cuda:
-        import torch
-        stream: int = torch.cuda.current_stream(tensor.device).cuda_stream
-        _hint("prefetch", tensor, stream, with_size=True)
+    _hint("prefetch", tensor, *_stream(tensor), with_size=True)
 
 
 def cold(tensor: torch.Tensor) -> None:

@@ -10,7 +10,7 @@ import os
 import sys
 import warnings
 
-from firn import _libraries, _startup
+from firn import _addresses, _libraries, _startup
 
 _plugin: ctypes.CDLL | None = None  # libfirn_torch.so, once it is the allocator
 _tried = False  # once is enough, however many copies of the entry point are installed
@@ -43,6 +43,7 @@ def _install(conf: str) -> str:
     words = error.value.decode(errors="replace").splitlines()[0] if error.value else ""
     if status != 2:
         _plugin = library
+        _addresses.install(library)
         # A malformed setting is reported when CUDA starts; at once under `firn run`.
         return words if os.environ.get("FIRN_STRICT") == "1" else ""
     if "already initialized" in words:

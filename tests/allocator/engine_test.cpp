@@ -149,6 +149,58 @@ TEST(Engine, a_pinned_block_stays_and_is_named_with_its_reason) {
   EXPECT_TRUE(engine.allocate(10u << 20, nullptr));
 }
 
+TEST(Engine, who_pins_a_block_may_write_it) {
+  Simulation sim(small_budget());
+  Engine& engine = sim.engine(0);
+  void* a = make(engine, 6u << 20);
+  use(engine, a);
+  ASSERT_TRUE(sim.fill(0, a, 6u << 20, 1, nullptr));
+  engine.spill_all();
+  ASSERT_NE(state(engine, a), "resident");
+  ASSERT_TRUE(engine.pin(a, "by the test"));
+  // On another stream, which nobody told to wait for the bytes.
+  ASSERT_TRUE(sim.fill(0, a, 6u << 20, 2, sim.make_stream(0)));
+  sim.synchronize();
+  ASSERT_TRUE(engine.unpin(a));
+  engine.spill_all();
+  use(engine, a, Access::read);
+  ASSERT_TRUE(sim.verify(0, a, 6u << 20, 2, nullptr));
+  sim.synchronize();
+  EXPECT_EQ(Simulation::wrong_bytes, 0u) << Simulation::first_wrong;
+}
+
+TEST(Engine, a_block_whose_address_was_given_stays_until_it_is_freed) {
+  Simulation sim(small_budget());
+  Engine& engine = sim.engine(0);
+  auto* a = static_cast<char*>(make(engine, 6u << 20));
+  use(engine, a);
+  engine.spill_all();
+  ASSERT_NE(state(engine, a), "resident");
+  ASSERT_TRUE(engine.give_address(a + 12345, "given by the test"));
+  ASSERT_TRUE(engine.pin(a, "by the test"));
+  ASSERT_TRUE(engine.give_address(a, "given by the test"));
+  ASSERT_TRUE(engine.unpin(a));
+  engine.spill_all();
+  EXPECT_EQ(state(engine, a), "resident");
+  ASSERT_EQ(engine.stats().pinned.size(), 1u);
+  EXPECT_EQ(engine.stats().pinned[0].reason, "given by the test");
+  // The next allocation there is another block.
+  ASSERT_TRUE(engine.free(a));
+  ASSERT_EQ(make(engine, 6u << 20), a);
+  use(engine, a);
+  engine.spill_all();
+  EXPECT_NE(state(engine, a), "resident");
+  // And it can be taken back.
+  ASSERT_TRUE(engine.give_address(a, "given by the test"));
+  ASSERT_TRUE(engine.unpin(a));
+  EXPECT_FALSE(engine.unpin(a));
+  engine.spill_all();
+  EXPECT_NE(state(engine, a), "resident");
+  engine.check();
+  int elsewhere = 0;
+  EXPECT_TRUE(engine.give_address(&elsewhere, "given by the test"));
+}
+
 TEST(Engine, memory_freed_on_a_stream_is_reused_at_once_there_and_elsewhere_after_its_event) {
   Simulation sim({});
   Engine& engine = sim.engine(0);

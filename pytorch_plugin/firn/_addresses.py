@@ -1,0 +1,164 @@
+"""Memory that is used without PyTorch's operators.
+
+Whoever takes a tensor's bare address (data_ptr(), DLPack, __cuda_array_interface__) uses it unseen:
+its block stays on the device until it is freed, and the statistics' "pinned" says why. Callers that
+are known only to compare addresses do not count. Some functions of torch's own use memory without
+operators, for as long as they run: it is held meanwhile.
+
+install() wraps these in Python. Nothing here costs a program anything that runs without Firn.
+"""
+
+import functools
+import sys
+
+DATA_PTR, DLPACK, ARRAY_INTERFACE, DIRECT_STORAGE = range(4)  # firn_torch_give_address()'s `how`
+OUT_OF_MEMORY = 2  # firn::Code
+DLPACK_CPU = 1     # kDLCPU: a copy there
+
+# Modules that take addresses as names of tensors: which are the same, which are views, is it 0, is
+# it aligned. A name with a dot at its end: and those below.
+ONLY_COMPARE = (
+    "accelerate.accelerator", "accelerate.big_modeling", "accelerate.hooks",
+    "accelerate.utils.modeling", "safetensors.torch",
+    "torch._dynamo.", "torch._functorch.", "torch._inductor.compile_fx",
+    "torch._inductor.cudagraph_trees", "torch._inductor.cudagraph_utils", "torch._inductor.utils",
+    "torch._subclasses.", "torch._tensor", "torch.autograd.graph", "torch.cuda._sanitizer",
+    "torch.cuda.graphs", "torch.distributed.", "torch.export.", "torch.fx.",
+    "torch.multiprocessing.reductions", "torch.nn.modules.rnn", "torch.nn.utils.",
+    "torch.serialization", "torch.sparse._triton_ops", "torch.storage", "torch.utils.",
+    "transformers.integrations.moe", "transformers.modeling_utils", "transformers.pytorch_utils",
+    "transformers.trainer",
+)
+# Of the packages above, what hands addresses on.
+HAND_ON = ("torch.distributed._symmetric_memory.",)
+# torch's own functions that use memory outside of operators: NCCL and cuFile are called directly.
+WITHOUT_OPERATORS = (
+    "_broadcast", "_broadcast_coalesced", "_broadcast_out", "_nccl_all_gather", "_nccl_all_reduce",
+    "_nccl_broadcast", "_nccl_reduce", "_nccl_reduce_scatter", "_gds_load_storage",
+    "_gds_save_storage",
+)
+
+_library = None
+_known = {}  # module: does it only compare
+
+
+def _below(module, names):
+    return any(module == name.rstrip(".") or (name.endswith(".") and module.startswith(name))
+               for name in names)
+
+
+def _only_compares(frame):
+    """Whether the caller of data_ptr() takes the address as a name."""
+    # A storage's data_ptr() calls another storage's: what counts is who called that.
+    while frame.f_code.co_name in ("data_ptr", "_data_ptr") and frame.f_back is not None:
+        frame = frame.f_back
+    module = frame.f_globals.get("__name__", "")
+    known = _known.get(module)
+    if known is None:
+        known = _known[module] = _below(module, ONLY_COMPARE) and not _below(module, HAND_ON)
+    return known
+
+
+def give(address, how):
+    """Raises where the block cannot be had on the device."""
+    code = _library.firn_torch_give_address(address, how)
+    if code:
+        import torch
+        from firn._libraries import read_text
+        words = read_text(_library.firn_torch_address_error)
+        raise (torch.cuda.OutOfMemoryError if code == OUT_OF_MEMORY else RuntimeError)(
+            "firn: " + words)
+
+
+def _data_ptr(original):
+    @functools.wraps(original)
+    def data_ptr(self):
+        address = original(self)
+        if address and not _only_compares(sys._getframe(1)):
+            give(address, DATA_PTR)
+        return address
+    return data_ptr
+
+
+def _array_interface(original):
+    def __cuda_array_interface__(self):
+        answer = original.fget(self)
+        if isinstance(answer, dict) and answer.get("data", (0,))[0]:
+            give(answer["data"][0], ARRAY_INTERFACE)
+        return answer
+    return property(functools.wraps(original.fget)(__cuda_array_interface__))
+
+
+def _dlpack(original, address_of):
+    @functools.wraps(original)
+    def to_dlpack(tensor, *arguments, **options):
+        capsule = original(tensor, *arguments, **options)
+        device = options.get("dl_device")
+        if not options.get("copy") and (device is None or device[0] != DLPACK_CPU):
+            address = address_of(tensor)
+            if address:
+                give(address, DLPACK)
+        return capsule
+    return to_dlpack
+
+
+def _storages(values, torch):
+    for value in values:
+        if isinstance(value, (list, tuple)):
+            yield from _storages(value, torch)
+        elif isinstance(value, torch.Tensor) and value.layout is torch.strided:
+            yield value.untyped_storage()
+        elif isinstance(value, torch.UntypedStorage):
+            yield value
+
+
+def _held(original, torch, address_of):
+    """`original`, with what it is given, and what it allocates, held meanwhile."""
+    @functools.wraps(original)
+    def function(*arguments, **options):
+        if not _library.firn_torch_observing():
+            return original(*arguments, **options)
+        from firn._libraries import read_text
+        _library.firn_torch_begin_use()
+        try:
+            for storage in _storages((*arguments, *options.values()), torch):
+                address = address_of(storage) if storage.is_cuda else 0
+                if address and _library.firn_torch_use(address):
+                    raise RuntimeError("firn: " + read_text(_library.firn_torch_address_error))
+            return original(*arguments, **options)
+        finally:
+            _library.firn_torch_end_use()
+    return function
+
+
+def install(library):
+    global _library
+    import torch
+    if _library is not None:
+        return
+    _library = library
+    tensor, storage = torch.Tensor, torch.UntypedStorage
+    tensor_address, storage_address = tensor.data_ptr, storage.data_ptr
+    tensor.data_ptr = _data_ptr(tensor_address)
+    storage.data_ptr = _data_ptr(storage_address)
+    tensor.__cuda_array_interface__ = _array_interface(tensor.__cuda_array_interface__)
+    # Consumers that know it fall back to __dlpack__.
+    if "__dlpack_c_exchange_api__" in vars(tensor):
+        del tensor.__dlpack_c_exchange_api__
+    for name in ("_to_dlpack", "_to_dlpack_versioned"):
+        if hasattr(torch._C, name):
+            setattr(torch._C, name, _dlpack(getattr(torch._C, name), tensor_address))
+    torch.utils.dlpack.to_dlpack = torch.to_dlpack = torch._C._to_dlpack
+    # TorchScript's fuser launches kernels of its own.
+    torch._C._jit_override_can_fuse_on_gpu(False)
+    # The bytes that a storage keeps are copied without an operator.
+    storage.resize_ = _held(storage.resize_, torch, storage_address)
+    for name in WITHOUT_OPERATORS:
+        if hasattr(torch._C, name):
+            setattr(torch._C, name, _held(getattr(torch._C, name), torch, storage_address))
+
+
+def storage_address(storage):
+    """The address of a CUDA storage, which is not taken as given away."""
+    import torch
+    return torch.UntypedStorage.data_ptr.__wrapped__(storage)

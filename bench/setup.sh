@@ -132,7 +132,6 @@ install_firn() {  # with build/ as it is configured
   [ ! -e "$tests_stamp" ] || tests=true
   .venv/bin/python -m pip install --disable-pip-version-check --no-build-isolation --no-deps \
     --force-reinstall --no-index --config-settings=build-dir=build \
-    --config-settings=setup-args="-Dtorch_python=$PWD/.venv/bin/python" \
     --config-settings=setup-args="-Dtests=$tests" .
 }
 

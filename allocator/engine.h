@@ -251,6 +251,7 @@ class Engine {
   virtual void on_memory(std::function<void(const MemoryEvent&)> callback) = 0;
 
   virtual EngineStats stats() const = 0;
+  virtual uint64_t budget_bytes() const = 0;  // as stats() says, and no more
   virtual PoolTallies tallies() const = 0;
   virtual void reset_peaks() = 0;
   virtual void reset_totals() = 0;

@@ -83,6 +83,7 @@ class EngineImpl final : public Engine {
   void count(const PartEvent& event) override;
   bool watching() const override { return watching_.load(std::memory_order_relaxed); }
   EngineStats stats() const override;
+  uint64_t budget_bytes() const override;
   PoolTallies tallies() const override;
   void reset_peaks() override;
   void reset_totals() override;

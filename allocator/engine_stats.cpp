@@ -8,6 +8,11 @@
 
 namespace firn {
 
+uint64_t EngineImpl::budget_bytes() const {
+  Lock lock(mutex_);
+  return frames_.budget_granules() * granule_bytes;
+}
+
 EngineStats EngineImpl::stats() const {
   Lock lock(mutex_);
   EngineStats s = counted_;

@@ -28,7 +28,8 @@ uint64_t storage_bytes(const at::Tensor& tensor) {
              : 0;
 }
 
-/// The arguments that have one element per tensor, and how many elements that is.
+/// The arguments that have one element per tensor, and how many elements that is. 0: not to be cut;
+/// lists of different lengths are for the operator to refuse, which slices might not notice.
 struct Lists {
   size_t length = 0;
   std::vector<size_t> arguments;  // lists
@@ -40,13 +41,34 @@ Lists find_lists(const c10::FunctionSchema& schema, c10::ArrayRef<IValue> argume
   for (const IValue& argument : arguments)
     if (argument.isTensorList() && lists.length == 0) lists.length = argument.toListRef().size();
   for (size_t i = 0; i < arguments.size() && lists.length > 0; ++i) {
+    size_t length = 0;
     if (arguments[i].isList()) {
-      if (arguments[i].toListRef().size() == lists.length) lists.arguments.push_back(i);
+      length = arguments[i].toListRef().size();
+      if (length == 0) continue;  // left out: an optimizer's state that it does not have
+      lists.arguments.push_back(i);
     } else if (arguments[i].isTensor() && schema.arguments()[i].name() == "scalars") {
+      const at::Tensor& scalars = arguments[i].toTensor();
+      length = scalars.dim() == 1 ? static_cast<size_t>(scalars.size(0)) : 0;
       lists.tensors.push_back(i);
+    } else {
+      continue;
     }
+    if (length != lists.length) return {};
   }
   return lists;
+}
+
+/// The storages' bytes of a list from its element `at` on, elements that share one counted once.
+uint64_t next_bytes(c10::ArrayRef<IValue> list, size_t at) {
+  const at::Tensor& tensor = list[at].toTensor();
+  if (at > 0) {
+    const at::Tensor& before = list[at - 1].toTensor();
+    if (tensor.defined() && before.defined() && tensor.has_storage() && before.has_storage() &&
+        tensor.unsafeGetTensorImpl()->unsafe_storage().is_alias_of(
+            before.unsafeGetTensorImpl()->unsafe_storage()))
+      return 0;
+  }
+  return storage_bytes(tensor);
 }
 
 /// How far a slice from `begin` goes: as many elements as `bytes_most` holds, at least one.
@@ -56,7 +78,8 @@ size_t slice_end(const Lists& lists, c10::ArrayRef<IValue> arguments, size_t beg
   for (size_t at = begin; at < lists.length; ++at) {
     for (size_t i : lists.arguments)
       if (arguments[i].isTensorList())
-        bytes += storage_bytes(arguments[i].toListRef()[at].toTensor());
+        bytes += at == begin ? storage_bytes(arguments[i].toListRef()[at].toTensor())
+                             : next_bytes(arguments[i].toListRef(), at);
     if (bytes > bytes_most && at > begin) return at;
   }
   return lists.length;
@@ -143,21 +166,18 @@ class ListKernel final : public c10::OperatorKernel {
     int device = -1;
     for (size_t i : lists.arguments) {
       if (!arguments[i].isTensorList()) continue;
-      for (const IValue& element : arguments[i].toListRef()) {
-        const at::Tensor& tensor = element.toTensor();
+      const c10::ArrayRef<IValue> list = arguments[i].toListRef();
+      for (size_t at = 0; at < list.size(); ++at) {
+        const at::Tensor& tensor = list[at].toTensor();
         if (!tensor.defined() || !tensor.is_cuda()) continue;
-        bytes += storage_bytes(tensor);
+        bytes += next_bytes(list, at);
         device = tensor.device().index();
       }
     }
     Runtime* runtime = device >= 0 ? Runtime::get() : nullptr;
     Engine* engine = runtime ? runtime->opened(device) : nullptr;
-    if (!engine) {
-      op.redispatchBoxed(keys & after_us, stack);
-      return;
-    }
-    const uint64_t budget = engine->stats().budget_bytes;
-    if (bytes <= budget / whole_part || lists.length < 2)
+    const uint64_t budget = engine && lists.length > 1 ? engine->budget_bytes() : 0;
+    if (budget == 0 || bytes <= budget / whole_part)
       run_whole(op, keys, stack, info_);
     else
       run_slices(op, keys, stack, info_, lists, budget / slice_part);

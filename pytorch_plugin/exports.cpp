@@ -157,6 +157,18 @@ FIRN_TORCH_API size_t firn_torch_state(void* pointer, char* text, size_t size) {
 FIRN_TORCH_API void firn_torch_spill_all() {
   if (Runtime* runtime = Runtime::get()) runtime->spill_all();
 }
+/// Of every second live block what may be spilled is, and the others stay (tests).
+FIRN_TORCH_API void firn_torch_spill_half() {
+  Runtime* runtime = Runtime::get();
+  for (int device = 0; runtime && device < runtime->device_count(); ++device) {
+    Engine* engine = runtime->opened(device);
+    if (!engine) continue;
+    bool chosen = false;
+    for (const BlockInfo& block : engine->blocks())
+      if (block.live && !block.small && (chosen = !chosen)) (void)engine->cold(block.base, 1);
+    engine->pump();
+  }
+}
 FIRN_TORCH_API void firn_torch_check() {
   Runtime* runtime = Runtime::get();
   for (int device = 0; runtime && device < runtime->device_count(); ++device)

@@ -145,6 +145,7 @@ def load_plugin() -> ctypes.CDLL:
             ("cold", ctypes.c_int, (address, size, text, size)),
             ("state", size, (address, text, size)),
             ("spill_all", None, ()),
+            ("spill_half", None, ()),
             ("check", None, ())):
         function = getattr(library, "firn_torch_" + name)
         function.restype, function.argtypes = result, arguments

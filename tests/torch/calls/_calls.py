@@ -9,6 +9,7 @@ import sys
 import torch
 
 MIB = 1 << 20
+STATE = os.environ.get("FIRN_CALLS_STATE", "")  # what of the memory is spilled: "", "half", "all"
 
 
 def alone(conf="", status=0, **environment):
@@ -34,8 +35,28 @@ def settle():
 
 
 def empty(size, **options):
-    """So many bytes of device memory, without a kernel."""
-    return torch.empty(size, dtype=torch.uint8, device="cuda", **options)
+    """So many bytes of device memory, without a kernel; where memory is to be spilled, with one: it
+    leaves once an operator was seen to use it."""
+    made = torch.empty(size, dtype=torch.uint8, device="cuda", **options)
+    return made.zero_() if STATE else made
+
+
+class SpillHalf(torch.overrides.TorchFunctionMode):
+    """After every call of torch's, every second block is spilled."""
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        answer = function(*args, **(kwargs or {}))
+        from firn import _autoload
+        _autoload.plugin().firn_torch_spill_half()
+        return answer
+
+
+def in_state(call):
+    """The call's answer with memory in the state that is asked for."""
+    if STATE != "half":
+        return call()  # "all": by firn_adversarial
+    with SpillHalf():
+        return call()
 
 
 def free_while_used(size):

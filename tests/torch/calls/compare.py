@@ -1,10 +1,11 @@
 """Makes every call twice on the software GPU, in a process with the native allocator and in one
 with Firn's, and prints what came out: call | native | firn.
 
-    python compare.py [--build BUILD] [--all] [FILE[:CALL]...]
+    python compare.py [--build BUILD] [--state half|all] [--all] [FILE[:CALL]...]
 
 BUILD is a build folder; without it, the Firn that is installed in .venv. --all: also the calls that
-answer alike, and whole answers.
+answer alike, and whole answers. --state: with Firn, every second block, or every one, is spilled
+after every call of torch's.
 """
 
 import argparse
@@ -87,19 +88,28 @@ def run(path, names, settings, need=None, backend=None):
     return found
 
 
-def compare(path, settings, names=None):
-    """[(call, native's answer, Firn's)]"""
+STATES = {"": "", "half": "", "all": "firn_adversarial:1"}  # what is spilled: how
+
+
+def answers(path, settings, names=None, backend=None, state=""):
+    """{call: its answer} with one allocator, while half, or all, of its memory is spilled."""
+    settings = {**settings, "FIRN_CALLS_STATE": state}
+    words = ",".join(filter(None, (backend, STATES[state])))
     listed = {name: need for name, need in calls_of(path, settings).items()
               if not names or name in names}
-    together = [name for name, need in listed.items() if not need]
-    answers = []
-    for backend in (None, "backend:firn"):
-        found = run(path, together, settings, backend=backend)
-        for name, need in listed.items():
-            if need:
-                found.update(run(path, [name], settings, need, backend))
-        answers.append(found)
-    return [(name, answers[0][name], answers[1][name]) for name in listed]
+    found = run(path, [name for name, need in listed.items() if not need], settings,
+                backend=words)
+    for name, need in listed.items():
+        if need:
+            found.update(run(path, [name], settings, need, words))
+    return {name: found[name] for name in listed}
+
+
+def compare(path, settings, names=None, state="", native=None):
+    """[(call, native's answer, Firn's)]; `native`: all of them, where they are known."""
+    native = native or answers(path, settings, names)
+    firn = answers(path, settings, names, "backend:firn", state)
+    return [(name, native[name], firn[name]) for name in firn]
 
 
 def agrees(native, firn):
@@ -111,6 +121,7 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--build")
     parser.add_argument("--all", action="store_true")
+    parser.add_argument("--state", choices=list(STATES), default="")
     parser.add_argument("files", nargs="*")
     options = parser.parse_args()
     settings = environment(options.build)
@@ -121,7 +132,7 @@ def main():
     same = total = 0
     for file, names in wanted.items():
         path = pathlib.Path(file).resolve()
-        for name, native, firn in compare(path, settings, names):
+        for name, native, firn in compare(path, settings, names, options.state):
             total += 1
             alike = agrees(native, firn)
             same += alike

@@ -36,7 +36,7 @@ def main(words):
         try:
             if not hasattr(calls[name], "alone"):
                 _calls.settle()
-            say(call=name, answer=calls[name]())
+            say(call=name, answer=_calls.in_state(calls[name]))
         except BaseException as error:
             frames = traceback.extract_tb(error.__traceback__)
             line = next((f.lineno for f in reversed(frames) if f.filename == words[0]), 0)

@@ -52,9 +52,9 @@ def optimizer(make, **options):
         "        train(lambda ps: torch.optim.%s%s)\n" % (make, words)
 
 
-# Buffers made by empty_like() have not been seen in use before the first step, and stay: where they
-# fill the budget, that step works on host memory.
-FILLED_BY_BUFFERS = ("SGD, fused", "SGD, maximize, fused")
+# Works on host memory in part: buffers made by empty_like() have not been seen in use before the
+# first step, and stay, here all of the budget; and lists of different lengths are not cut.
+ON_HOST_MEMORY = ("SGD, fused", "SGD, maximize, fused", "lists of other lengths")
 
 
 def budget(lists):

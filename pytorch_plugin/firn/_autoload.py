@@ -55,6 +55,9 @@ def _install(conf: str) -> str:
 def load() -> None:
     """The entry point."""
     global _tried
+    # Where the start-up line did not run (python -S, a package on PYTHONPATH, a torch that another
+    # start-up line imports before): torch reads its settings when CUDA starts, and not before.
+    _startup.start()
     conf = _startup.wanted()
     software = os.environ.get("FIRN_DEVICE") == "software"
     if _tried or (conf is None and not software):

@@ -5,8 +5,8 @@
 #
 #   tests/torch/other_torch.sh VERSION [PYTEST-ARGUMENT...]     (say 2.12.1; default arguments: all)
 #
-# The status is pytest's; 77 where that torch cannot be had (no network). Idempotent: the second time
-# only what has changed is compiled. Takes 5 GB of disk, and as long as compiling does.
+# The status is pytest's; 77 where that torch cannot be had (no network). Idempotent: the second
+# time only what has changed is compiled. Takes 5 GB of disk, and as long as compiling does.
 set -uo pipefail
 cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/../.." || exit 1
 
@@ -32,7 +32,8 @@ build() {
   [ -e "$folder/build/build.ninja" ] ||
     "$venv/bin/meson" setup "$folder/build" -Dbuildtype=release -Db_ndebug=false -Dtorch=enabled \
       -Dtorch_python="$venv/bin/python" -Dtests=false || return 1
-  NINJA="$venv/bin/ninja" "$venv/bin/ninja" -C "$folder/build" ${FIRN_TEST_JOBS:+-j "$FIRN_TEST_JOBS"}
+  export NINJA=$venv/bin/ninja
+  "$NINJA" -C "$folder/build" ${FIRN_TEST_JOBS:+-j "$FIRN_TEST_JOBS"}
 }
 
 install >"$log" 2>&1 || { tail -n 5 "$log"; fail "torch $version cannot be installed" 77; }
@@ -40,8 +41,7 @@ build >>"$log" 2>&1 || { tail -n 40 "$log"; fail "Firn does not build against to
 
 what=("$@")
 if [ ${#what[@]} -eq 0 ]; then
-  what=(tests/torch/plugin tests/torch/calls tests/torch/software tests/torch/test_scripts.py
-        -k "not test_scripts or gpt_adamw" -m "not long")
+  what=(tests/torch -k "(plugin or calls or software or gpt_adamw) and not packaging" -m "not long")
 fi
 FIRN_TEST_BUILD="$folder/build" FIRN_BUILD="$folder/build" FIRN_TEST_PYTHON="$venv/bin/python" \
   exec "$venv/bin/python" -m pytest -q -rfEs -p no:cacheprovider "${what[@]}"

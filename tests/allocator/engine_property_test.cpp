@@ -67,6 +67,7 @@ class World {
       if (i % 8 == 0)
         for (int d = 0; d < options_.devices; ++d) sim_.engine(d).check();
       expect_budget();
+      expect_nothing_leaves();
     }
   }
 
@@ -160,7 +161,7 @@ class World {
   void expect_no_room(int device, size_t bytes, const Error& error) {
     if (error.code != Code::out_of_memory && error.code != Code::lost)
       fail("allocation: " + describe(error));
-    if (full_ || faulty_) return;
+    if (full_ || faulty_ || stopped_[device]) return;
     EngineStats stats = sim_.engine(device).stats();
     uint64_t staying = (bytes + (2u << 20) - 1) / (2u << 20) * (2u << 20);
     for (const PinnedBytes& pinned : stats.pinned) staying += pinned.bytes;
@@ -297,8 +298,13 @@ class World {
   }
 
   void rare() {
-    Engine& engine = sim_.engine(any_device());
-    switch (below(4)) {
+    const int device = any_device();
+    Engine& engine = sim_.engine(device);
+    switch (below(5)) {
+      case 4:
+        engine.stop_spilling(stopped_[device] = !stopped_[device]);
+        evictions_[device] = engine.stats().evictions;
+        break;
       case 0: engine.trim(); break;
       case 1: engine.spill_all(); break;
       case 2: sim_.synchronize(); break;
@@ -316,7 +322,14 @@ class World {
         fail("device " + std::to_string(d) + " held " + std::to_string(peak) + " bytes of frames");
   }
 
+  void expect_nothing_leaves() {
+    for (int d = 0; d < options_.devices; ++d)
+      if (stopped_[d] && sim_.engine(d).stats().evictions != evictions_[d])
+        fail("a block was evicted while spilling was stopped");
+  }
+
   void finish() {
+    for (int d = 0; d < options_.devices; ++d) sim_.engine(d).stop_spilling(stopped_[d] = false);
     for (size_t i = 0; i < blocks_.size(); ++i) {
       if (blocks_[i].pinned)
         must(sim_.engine(blocks_[i].device).unpin(blocks_[i].address), "unpin");
@@ -342,6 +355,8 @@ class World {
     if (sim_.store() && sim_.store()->stats().slots_in_use != 0) fail("slots left");
   }
 
+  std::map<int, bool> stopped_;
+  std::map<int, uint64_t> evictions_;
   std::mt19937_64 random_;
   const uint64_t seed_;
   size_t kept_ = 0;  // the first blocks, which release_one() leaves alone

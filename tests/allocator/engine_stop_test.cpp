@@ -1,0 +1,98 @@
+// Spilling stopped for a while, and who is told of waits.
+#include <gtest/gtest.h>
+
+#include "tests/allocator/simulation.h"
+
+using namespace firn;
+using namespace firn::test;
+
+namespace {
+constexpr size_t block_bytes = 6u << 20;
+
+SimulationOptions small_budget() {
+  SimulationOptions o;
+  o.budget_bytes = 18u << 20;
+  o.host_bytes = 64u << 20;
+  return o;
+}
+void use(Engine& engine, void* block, bool anyway = false) {
+  Result<Hold> hold = engine.touch(block, nullptr, Access::write);
+  if (!hold && anyway) hold = engine.touch_anyway(block, nullptr, Access::write);
+  ASSERT_TRUE(hold) << describe(hold.error());
+  engine.release(*hold, nullptr);
+}
+void* make(Engine& engine) {
+  Result<void*> block = engine.allocate(block_bytes, nullptr);
+  EXPECT_TRUE(block) << describe(block.error());
+  use(engine, *block);
+  return *block;
+}
+std::string state(Engine& engine, void* block) { return engine.find(block)->state; }
+}  // namespace
+
+TEST(Stop, nothing_leaves_and_what_does_not_fit_says_why) {
+  Simulation sim(small_budget());
+  Engine& engine = sim.engine(0);
+  void *a = make(engine), *b = make(engine), *c = make(engine);
+  engine.stop_spilling(true);
+  engine.spill_all();
+  EXPECT_TRUE(engine.cold(a, block_bytes));
+  Result<void*> more = engine.allocate(block_bytes, nullptr);
+  ASSERT_FALSE(more);
+  EXPECT_EQ(more.error().code, Code::out_of_memory);
+  EXPECT_NE(more.error().text.find("firn.no_spill()"), std::string::npos) << more.error().text;
+  for (void* block : {a, b, c}) EXPECT_EQ(state(engine, block), "resident");
+  engine.stop_spilling(false);
+  EXPECT_TRUE(engine.allocate(block_bytes, nullptr));
+}
+
+TEST(Stop, what_is_away_is_used_in_host_memory_where_there_is_no_room) {
+  Simulation sim(small_budget());
+  Engine& engine = sim.engine(0);
+  void* a = make(engine);
+  make(engine), make(engine), make(engine);  // a leaves
+  ASSERT_NE(state(engine, a), "resident");
+  engine.stop_spilling(true);
+  const uint64_t evictions = engine.stats().evictions;
+  EXPECT_FALSE(engine.touch(a, nullptr, Access::write));
+  use(engine, a, true);
+  EXPECT_EQ(engine.stats().evictions, evictions);
+  EXPECT_GE(engine.stats().zero_copy_bytes, block_bytes);
+  EXPECT_LE(sim.counts(0).frame_bytes_peak, 18u << 20);
+  sim.synchronize();
+  while (engine.pump()) sim.clock().wait(1'000'000);
+  EXPECT_NE(state(engine, a), "resident");  // back to where it was
+  engine.stop_spilling(false);
+  use(engine, a);
+  EXPECT_GT(engine.stats().evictions, evictions);
+}
+
+TEST(Stop, what_was_leaving_stays) {
+  Simulation sim(small_budget());
+  Engine& engine = sim.engine(0);
+  void* a = make(engine);
+  sim.synchronize();
+  ASSERT_TRUE(engine.cold(a, block_bytes));
+  ASSERT_EQ(state(engine, a), "spilling");
+  engine.stop_spilling(true);
+  sim.synchronize();
+  engine.pump();
+  EXPECT_EQ(state(engine, a), "resident");
+}
+
+TEST(Stop, whoever_waits_is_told_for_how_long) {
+  Simulation sim(small_budget());
+  Engine& engine = sim.engine(0);
+  uint64_t waits = 0, ns = 0;
+  engine.on_stall([&](uint64_t waited_ns) {
+    ++waits;
+    ns += waited_ns;
+  });
+  void* a = make(engine);
+  EXPECT_EQ(waits, 0u);
+  make(engine), make(engine), make(engine);
+  use(engine, a);
+  EXPECT_GT(waits, 0u);
+  EXPECT_EQ(waits, engine.stats().stalls);
+  EXPECT_EQ(ns, engine.stats().stall_ns);
+}

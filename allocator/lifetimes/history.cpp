@@ -22,6 +22,13 @@ Life History::allocate(uint64_t bytes) {
     const Event& expected = events_[twin_.position() + 1];
     if (expected.allocates() && (expected.bytes == bytes || twin_.steady()))
       wanted = expected.identity;
+    // Two play it already that began in this very iteration: roles that were taken for one, when a
+    // layer still looked like the layer before. From here on they are told apart.
+    const auto here = [&](Identity identity) {
+      const Life holder = identity ? identities_.holder(identity) : 0;
+      return holder && identities_[holder].born > twin_.position() + 1;
+    };
+    if (here(wanted) && here(identities_.marker(wanted))) wanted = 0;
   }
   Life life = identities_.begin(bytes, now() + 1, wanted);
   feed(EventKind::allocate, life);

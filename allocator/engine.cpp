@@ -41,9 +41,7 @@ EngineImpl::EngineImpl(const EngineOptions& options, const Driver& driver, Store
       frames_(driver, options.device, options.budget_bytes),
       host_(driver, store, options.host_bytes, options.host_left, options.no_bytes),
       streams_(driver), segments_(new std::atomic<Segment*>[segments_most]()) {
-  access_.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
-  access_.location.id = options.device;
-  access_.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+  access_.push_back(access_of(options.device));
 }
 
 Result<void> EngineImpl::start() {

@@ -207,6 +207,9 @@ class Engine {
   /// freed, however often this is called. unpin() beyond the counted pins takes it back. Lock-free
   /// when it was called before. Nothing happens to foreign pointers.
   virtual Result<void> give_address(const void* pointer, const char* reason) = 0;
+  /// Kernels of `device` may use this device's memory directly: what is mapped, now and later, is
+  /// open to it.
+  virtual Result<void> allow_peer(int device) = 0;
   virtual Result<void> prefetch(const void* pointer, size_t bytes, CUstream stream) = 0;
   virtual Result<void> cold(const void* pointer, size_t bytes) = 0;
 

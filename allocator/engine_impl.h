@@ -64,6 +64,7 @@ class EngineImpl final : public Engine {
   Result<void> pin(const void* pointer, const char* reason) override;
   Result<void> unpin(const void* pointer) override;
   Result<void> give_address(const void* pointer, const char* reason) override;
+  Result<void> allow_peer(int device) override;
   Result<void> prefetch(const void* pointer, size_t bytes, CUstream stream) override;
   Result<void> cold(const void* pointer, size_t bytes) override;
   bool pump() override;
@@ -150,6 +151,7 @@ class EngineImpl final : public Engine {
   void settle_deferred();
   void drop_descriptor(Block& block);
   void release_segments();
+  static CUmemAccessDesc access_of(int device);
   void uncount_segment(Block& block);
   void add_inactive(PoolTallies& tallies) const;
   void count_segment(bool made, bool large, uint64_t address, uint64_t bytes, unsigned stream);
@@ -325,7 +327,7 @@ class EngineImpl final : public Engine {
   std::vector<std::unique_ptr<ReadyStacks>> ready_owner_;
   CUstream out_stream_ = nullptr, in_stream_ = nullptr;  // device to host, host to device
   unsigned out_ = 0, in_ = 0;                            // their Streams indices
-  CUmemAccessDesc access_{};
+  std::vector<CUmemAccessDesc> access_;  // to what is mapped: this device's, then its peers'
 
   std::vector<Block*> live_;           // every large block with a descriptor in use
   std::vector<Block*> parked_;         // ready blocks off the stacks: first in line to reclaim

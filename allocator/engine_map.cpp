@@ -21,7 +21,7 @@ Result<void> EngineImpl::map_at(uint64_t address, const std::vector<Frame>& fram
     at += frames[mapped].bytes();
   }
   if (error.code == Code::ok) {
-    CUresult result = driver_.mem_set_access(address, at - address, &access_, 1);
+    CUresult result = driver_.mem_set_access(address, at - address, access_.data(), access_.size());
     if (result == CUDA_SUCCESS) return {};
     error = driver_.error("cuMemSetAccess", result);
   }
@@ -38,6 +38,38 @@ void EngineImpl::unmap_at(uint64_t address, const std::vector<Frame>& frames) {
                static_cast<int>(result));
     address += frame.bytes();
   }
+}
+
+CUmemAccessDesc EngineImpl::access_of(int device) {
+  CUmemAccessDesc access{};
+  access.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+  access.location.id = device;
+  access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+  return access;
+}
+
+Result<void> EngineImpl::allow_peer(int device) {
+  Driver::ContextGuard context(driver_, options_.context);
+  Lock lock(mutex_);
+  for (const CUmemAccessDesc& known : access_)
+    if (known.location.id == device) return {};
+  const CUmemAccessDesc access = access_of(device);
+  auto open = [&](uint64_t address, uint64_t granules) -> Result<void> {
+    CUresult result = driver_.mem_set_access(address, granules * granule_bytes, &access, 1);
+    if (result == CUDA_SUCCESS) return {};
+    return driver_.error("cuMemSetAccess for a peer", result);
+  };
+  for (const Block* block : live_)
+    for (const Span& span : block->spans)
+      if (span.mapped())
+        if (Result<void> opened = open(block->address + span.begin * granule_bytes, span.granules);
+            !opened)
+          return opened;
+  for (uint32_t i = 0; i < segment_count_; ++i)
+    if (const Segment& segment = *segments_[i].load(); !segment.frames.empty())
+      if (Result<void> opened = open(segment.address, 1); !opened) return opened;
+  access_.push_back(access);
+  return {};
 }
 
 void EngineImpl::make_spans(Block& block) {

@@ -43,15 +43,19 @@ bool Streams::close_by_device(Entry& entry) {
   return true;
 }
 
+bool Streams::captured(CUstream stream) const {
+  CUstreamCaptureStatus capture = CU_STREAM_CAPTURE_STATUS_NONE;
+  return driver_.stream_is_capturing &&
+         (driver_.stream_is_capturing(stream, &capture) != CUDA_SUCCESS ||
+          capture != CU_STREAM_CAPTURE_STATUS_NONE);
+}
+
 bool Streams::close(Use use) {
   Entry& entry = *entries_[use.stream()];
   if (use.epoch() <= entry.recorded) return true;
   if (entry.may_end.load(std::memory_order_acquire)) return close_by_device(entry);
-  CUstreamCaptureStatus capture = CU_STREAM_CAPTURE_STATUS_NONE;
-  if (driver_.stream_is_capturing &&
-      (driver_.stream_is_capturing(entry.stream, &capture) != CUDA_SUCCESS ||
-       capture != CU_STREAM_CAPTURE_STATUS_NONE))
-    return false;  // an event recorded now would become part of somebody's graph
+  // An event recorded now would become part of somebody's graph.
+  if (captured(entry.stream)) return false;
   CUevent event = nullptr;
   if (!spare_.empty()) {
     event = spare_.back();
@@ -72,7 +76,8 @@ bool Streams::close(Use use) {
 
 Result<void> Streams::order(unsigned index, Use use) {
   if (over(use) || use.stream() == index) return {};
-  if (may_end_known(index)) return wait(use);
+  // A graph knows nothing of work outside itself: a capture that were to wait would be invalid.
+  if (may_end_known(index) || captured(handle(index))) return wait(use);
   if (close(use)) {
     for (const Closed& closed : entries_[use.stream()]->closed) {
       if (closed.epoch < use.epoch()) continue;
@@ -117,8 +122,8 @@ Result<void> Streams::wait(Use use) {
     }
     if (over(use)) return {};
   }
-  if (entry.may_end.load(std::memory_order_acquire))
-    return make_error(Code::driver, 0, "a capture is under way: cannot wait for the device");
+  if (entry.may_end.load(std::memory_order_acquire) || captured(entry.stream))
+    return make_error(Code::driver, 0, "a capture is under way: its work cannot be waited for");
   // No event to be had: raise the number first, so that everything at or below it was enqueued
   // before the stream is waited for.
   uint64_t epoch = entry.open.fetch_add(1, std::memory_order_seq_cst);

@@ -88,6 +88,8 @@ class Streams {
     uint64_t recorded = 0;  // the last epoch with an event behind it
     std::deque<Closed> closed;
   };
+  /// Is it being captured into a graph, or may that not be asked?
+  bool captured(CUstream stream) const;
   bool close_by_device(Entry& entry);
   static size_t hash(CUstream stream) {
     auto bits = reinterpret_cast<uintptr_t>(stream);

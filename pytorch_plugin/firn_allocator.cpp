@@ -3,6 +3,7 @@
 #include <c10/core/impl/GPUTrace.h>
 #include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAFunctions.h>
+#include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 
 #include <cstdlib>
@@ -305,16 +306,21 @@ void FirnAllocator::copy_data(void* to, const void* from, size_t bytes) const {
 
 cudaError_t FirnAllocator::memcpyAsync(void* to, int to_device, const void* from, int from_device,
                                        size_t bytes, cudaStream_t stream, bool) {
-  // Between devices always by the peer copy: Firn's memory is mapped for its own device alone.
   if (to_device == from_device)
     return cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream);
   return cudaMemcpyPeerAsync(to, to_device, from, from_device, bytes, stream);
 }
 
+/// Kernels of `device` will use memory of `other`.
 void FirnAllocator::enablePeerAccess(c10::DeviceIndex device, c10::DeviceIndex other) {
-  if (Runtime* runtime = Runtime::get())
-    runtime->note_unseen("peer access from device " + std::to_string(device) + " to " +
-                         std::to_string(other) + ": kernels that use it directly");
+  c10::cuda::CUDAGuard guard(device);
+  const cudaError_t status = cudaDeviceEnablePeerAccess(other, 0);  // (to memory not of Firn)
+  if (status == cudaErrorPeerAccessAlreadyEnabled)
+    (void)cudaGetLastError();  // not an error
+  else
+    C10_CUDA_CHECK(status);
+  Result<void> allowed = engine(other).allow_peer(device);
+  TORCH_CHECK(allowed, "firn: ", describe(allowed.error()));
 }
 
 // --- installation --------------------------------------------------------------------------------

@@ -40,6 +40,7 @@ class FirnAllocator final : public CudaAllocatorOfAllReleases {
   void enablePeerAccess(c10::DeviceIndex device, c10::DeviceIndex other) override;
   void copy_data(void* to, const void* from, size_t bytes) const override;
   std::string name() override { return "firn"; }
+  Pools& pools() { return pools_; }
 
   // firn_allocator_limits.cpp
   double getMemoryFraction(c10::DeviceIndex device) override;

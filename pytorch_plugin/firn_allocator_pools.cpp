@@ -1,10 +1,13 @@
 // Private pools: what torch calls of them, and checkpoints of their state.
 #include "pytorch_plugin/firn_allocator.h"
+#include "pytorch_plugin/observer.h"
 
 namespace firn::pytorch {
 
 void FirnAllocator::beginAllocateToPool(c10::DeviceIndex device, c10::MempoolId_t pool,
                                         std::function<bool(cudaStream_t)> filter) {
+  // A graph that is captured now may be replayed when memory is short.
+  install_observer(false);
   pools_.begin(device, pool, std::move(filter));
 }
 

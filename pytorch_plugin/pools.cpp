@@ -12,6 +12,7 @@ namespace firn::pytorch {
 
 namespace {
 constexpr const char* pin_reason = "CUDA graph or MemPool: replays are not seen";
+constexpr const char* input_reason = "used by a CUDA graph: replays are not seen";
 }  // namespace
 
 std::shared_ptr<Pools::Pool> Pools::find(int device, PoolId pool) const {
@@ -48,6 +49,7 @@ void Pools::begin(int device, PoolId pool, std::function<bool(cudaStream_t)> fil
   for (const Filter& other : filters_)
     TORCH_CHECK(other.pool != made, "beginAllocateToPool: already recording to mempool_id");
   filters_.push_back({made, std::move(filter)});
+  recording_.store(true, std::memory_order_relaxed);
 }
 
 void Pools::end(int device, PoolId pool) {
@@ -57,6 +59,25 @@ void Pools::end(int device, PoolId pool) {
   });
   TORCH_CHECK(found != filters_.end(), "endAllocateToPool: not currently recording to mempool_id");
   filters_.erase(found);
+  recording_.store(!filters_.empty(), std::memory_order_relaxed);
+}
+
+Result<void> Pools::used_in_capture(Engine& engine, int device, const void* base,
+                                    cudaStream_t stream) {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  if (cudaStreamIsCapturing(stream, &status) != cudaSuccess ||
+      status == cudaStreamCaptureStatusNone)
+    return {};
+  std::lock_guard lock(mutex_);
+  if (blocks_.count(base)) return {};  // a pool's own, which is pinned
+  for (auto filter = filters_.rbegin(); filter != filters_.rend(); ++filter) {
+    if (filter->pool->device != device || !filter->wants(stream)) continue;
+    if (!filter->pool->inputs.insert(base).second) return {};
+    Result<void> pinned = engine.pin(base, input_reason);
+    if (!pinned) filter->pool->inputs.erase(base);
+    return pinned;
+  }
+  return {};
 }
 
 void Pools::add_use(int device, PoolId pool, OwnAllocator allocator) {
@@ -122,6 +143,8 @@ void Pools::release(Engine* engine, int device, PoolId id) {
   {
     std::lock_guard lock(mutex_);
     for (void* block : std::exchange(pool->waiting, {})) put_free(engine, *pool, block);
+    for (const void* input : std::exchange(pool->inputs, {}))
+      if (engine) (void)engine->unpin(input);
     given = take_unused(*pool);
   }
   give_back(engine, pool->allocator, given);

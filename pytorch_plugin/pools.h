@@ -45,6 +45,12 @@ class Pools {
   void begin(int device, PoolId pool, std::function<bool(cudaStream_t)> filter);
   void end(int device, PoolId pool);
   void add_use(int device, PoolId pool, OwnAllocator allocator);
+  /// A capture into a pool reads or writes the block at `base` on `stream`: a replay will do so
+  /// unseen, so the block is pinned until the pool is released or the block is freed.
+  Result<void> used_in_capture(Engine& engine, int device, const void* base,
+                               cudaStream_t stream);
+  /// Is anything allocated to a pool now, as in every capture?
+  bool recording() const { return recording_.load(std::memory_order_relaxed); }
   /// What is free in the pool serves allocations outside it that would fail.
   void set_use_on_oom(int device, PoolId pool, bool use);
   /// Its segments are not cut.
@@ -123,6 +129,7 @@ class Pools {
     PoolSegments memory;
     PoolSegments::Inactive told[2];  // what the engine's statistics know
     std::vector<void*> waiting;      // freed, and used by others
+    std::unordered_set<const void*> inputs;  // blocks outside, pinned for its graphs
   };
   struct Block {  // in use, or waiting
     std::shared_ptr<Pool> pool;
@@ -154,7 +161,7 @@ class Pools {
   void give_back(Engine* engine, const OwnAllocator& allocator, const Given& given);
   void settle_any();
 
-  std::atomic<bool> any_{false};
+  std::atomic<bool> any_{false}, recording_{false};
   std::function<void(const SegmentEvent&)> on_segment_;  // set before there are pools
   std::mutex mutex_;
   std::map<Key, std::shared_ptr<Pool>> pools_;

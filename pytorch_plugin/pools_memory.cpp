@@ -1,5 +1,6 @@
 // What is freed in pools, and when it can be used again; checkpoints; snapshots.
 #include <c10/cuda/CUDAException.h>
+#include <c10/cuda/CUDAGraphsC10Utils.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
@@ -28,6 +29,7 @@ std::optional<Pools::Freed> Pools::to_free(const void* pointer) {
       return Freed{block.pool->device, block.requested, block.stream, block.pool->id,
                    !block.recorded.empty()};
     }
+    for (const auto& [key, pool] : pools_) pool->inputs.erase(pointer);
   }
   // The engine's block there is the pool's segment: not one that could be freed from outside.
   TORCH_CHECK(!segment_around(pointer), "invalid device pointer: ", pointer, " (freed before)");
@@ -103,6 +105,9 @@ void Pools::settle_waiting(Engine& engine, Pool& pool) {
     return cudaStreamIsCapturing(stream, &status) != cudaSuccess ||
            status != cudaStreamCaptureStatusNone;
   };
+  // Another stream's capture may forbid to ask for events, though it does not matter here.
+  std::optional<c10::cuda::CUDAStreamCaptureModeGuard> relaxed;
+  if (!pool.waiting.empty()) relaxed.emplace(cudaStreamCaptureModeRelaxed);
   for (size_t i = 0; i < pool.waiting.size();) {
     Block& block = blocks_.at(pool.waiting[i]);
     bool later = capturing(block.stream);

@@ -9,6 +9,7 @@
 #include <cstdio>
 
 #include "allocator/runtime.h"
+#include "pytorch_plugin/firn_allocator.h"
 #include "pytorch_plugin/stalls.h"
 #include "pytorch_plugin/torch_stream.h"
 
@@ -122,6 +123,10 @@ Code ThreadScopes::touch_memory(Engine& engine, int device, const void* base, Ac
     return hold.error().code;
   }
   if (hold->block) held_.push_back({&engine, *hold, stream, base});
+  Pools& pools = installed_allocator()->pools();
+  if (hold->block && pools.recording()) [[unlikely]]
+    if (Result<void> pinned = pools.used_in_capture(engine, device, base, stream); !pinned)
+      trouble_ = describe(pinned.error());
   return Code::ok;
 }
 

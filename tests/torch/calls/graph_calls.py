@@ -1,7 +1,7 @@
 """Memory of CUDA graphs: their pools, and checkpoints of a pool's state."""
 
 import torch
-from _calls import MIB, empty, refusal
+from _calls import MIB, alone, empty, is_firn, refusal
 
 DEVICE = 0
 
@@ -135,6 +135,59 @@ def call_graphed_callables():
     loss = graphed(x).sum()
     loss.backward()
     return [loss.requires_grad, all(p.grad is not None for p in model.parameters())]
+
+
+def pinned_inputs():
+    """How many bytes outside pools stay on the GPU for graphs; natively all do."""
+    if not is_firn():
+        return None
+    import firn
+    return sum(each["bytes"] for device in firn.stats()["devices"] for each in device["pinned"]
+               if each["reason"].startswith("used by a CUDA graph"))
+
+
+@alone(FIRN_BUDGET="160MiB", FIRN_WATCH="0")
+def call_inputs_of_a_graph_stay():
+    """Memory is short between replays, which nobody sees read their inputs."""
+    x = torch.full((8 * MIB,), 2.0, device="cuda")
+    graph, y, _ = captured(lambda: x * 2)
+    found = []
+    for turn in range(3):
+        others = [torch.full((4 * MIB,), float(turn), device="cuda") for _ in range(8)]
+        x.fill_(turn + 1)
+        total = sum(each.sum().item() for each in others)
+        graph.replay()
+        found.append([total / MIB, y.sum().item() / MIB])
+        del others
+    found.append(pinned_inputs() in (None, 32 * MIB))
+    del graph, y
+    found.append(pinned_inputs() in (None, 0))
+    return found + [x.sum().item() / MIB]
+
+
+@alone(FIRN_BUDGET="160MiB", FIRN_WATCH="0")
+def call_inputs_that_come_back_in_a_capture():
+    x = torch.full((8 * MIB,), 2.0, device="cuda")
+    others = [torch.full((4 * MIB,), 1.0, device="cuda") for _ in range(9)]
+    graph, y, _ = captured(lambda: x + 3)
+    graph.replay()
+    found = [y.sum().item() / MIB, x.sum().item() / MIB]
+    return found + [sum(each.sum().item() for each in others) / MIB]
+
+
+@alone(FIRN_BUDGET="160MiB", FIRN_WATCH="0")
+def call_inputs_that_are_freed_before_their_graph():
+    x = torch.full((8 * MIB,), 2.0, device="cuda")
+    graph, y, _ = captured(lambda: x * 2)
+    graph.replay()
+    found = [y.sum().item() / MIB]
+    del x
+    found.append(pinned_inputs() in (None, 0))
+    z = torch.full((8 * MIB,), 5.0, device="cuda")  # at the same address, natively too
+    graph.replay()
+    found.append(y.sum().item() / MIB)
+    del graph
+    return found + [z.sum().item() / MIB]
 
 
 def checkpointed():

@@ -254,3 +254,44 @@ def call_a_sync_in_debug_mode():
         return refusal(empty, 40 * MIB)
     finally:
         torch.cuda.set_sync_debug_mode("default")
+
+
+def call_a_pool_released_while_it_is_allocated_into():
+    pool = torch._C._graph_pool_handle()
+    torch._C._cuda_beginAllocateCurrentThreadToPool(0, pool)
+    x = empty(3 * MIB)
+    torch._C._cuda_releasePool(0, pool)
+    y = empty(30 * MIB)
+    z = empty(100)
+    torch._C._cuda_endAllocateToPool(0, pool)
+    found = [torch.cuda.memory_allocated()]
+    y.fill_(7)
+    found.append(y[-1].item())
+    del y
+    torch.cuda.empty_cache()
+    found.append(torch.cuda.memory_allocated())
+    del x, z
+    torch.cuda.empty_cache()
+    return found + [torch.cuda.memory_allocated(), torch.cuda.memory_reserved()]
+
+
+def call_a_pool_released_twice():
+    pool = torch._C._graph_pool_handle()
+    torch._C._cuda_beginAllocateCurrentThreadToPool(0, pool)
+    x = empty(3 * MIB)
+    torch._C._cuda_endAllocateToPool(0, pool)
+    torch._C._cuda_releasePool(0, pool)
+    del x
+    torch.cuda.empty_cache()
+    return [refusal(torch._C._cuda_releasePool, 0, pool), torch.cuda.memory_allocated()]
+
+
+def call_middle_of_a_pool_s_block():
+    """What is free beside a block, and inside it, is not somebody's to free."""
+    pool = torch.cuda.MemPool()
+    with torch.cuda.use_mem_pool(pool):
+        pointer = torch.cuda.caching_allocator_alloc(3 * MIB)
+    delete = torch.cuda.caching_allocator_delete
+    found = [refusal(delete, pointer + 512), refusal(delete, pointer + 4 * MIB)]
+    delete(pointer)
+    return found + [refusal(delete, pointer), torch.cuda.memory_allocated()]

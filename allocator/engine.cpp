@@ -39,7 +39,8 @@ EngineImpl::EngineImpl(const EngineOptions& options, const Driver& driver, Store
       span_granules_(static_cast<uint32_t>(options_.span_bytes / granule_bytes)), driver_(driver),
       store_(store), queue_(queue), clock_(clock), trace_(trace),
       frames_(driver, options.device, options.budget_bytes),
-      host_(driver, store, options.host_bytes, options.host_left, options.no_bytes),
+      host_(driver, store, options.host_bytes, options.host_left, options.host_own,
+            options.no_bytes),
       streams_(driver), segments_(new std::atomic<Segment*>[segments_most]()) {
   access_.push_back(access_of(options.device));
 }

@@ -59,6 +59,7 @@ struct EngineOptions {
   /// What is left of the process's host budget, shared by its engines; null: host_bytes is one's
   /// own.
   std::atomic<uint64_t>* host_left = nullptr;
+  uint64_t host_own = 0;  // then: what this engine has besides, whatever the others take
   /// Told of every allocation and free, when tracing; null otherwise. Outlives the engine.
   record::Recorder* recorder = nullptr;
 };

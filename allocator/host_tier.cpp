@@ -14,14 +14,14 @@ constexpr size_t align_up(size_t bytes) {
 }  // namespace
 
 HostTier::HostTier(const Driver& driver, Store* store, uint64_t budget_bytes,
-                   std::atomic<uint64_t>* shared_left, bool no_bytes)
+                   std::atomic<uint64_t>* shared_left, uint64_t own, bool no_bytes)
     : driver_(driver), store_(store), budget_(budget_bytes), shared_left_(shared_left),
-      no_bytes_(no_bytes) {}
+      own_left_(shared_left ? own : 0), no_bytes_(no_bytes) {}
 
 uint64_t HostTier::budget() const {
   if (exhausted_) return mapped_;
   if (!shared_left_) return budget_;
-  return std::min(budget_, mapped_ + shared_left_->load(std::memory_order_relaxed));
+  return std::min(budget_, mapped_ + own_left_ + shared_left_->load(std::memory_order_relaxed));
 }
 
 HostTier::~HostTier() {
@@ -75,12 +75,15 @@ bool HostTier::add_region(size_t size) {
   return true;
 }
 
-/// Takes `size` out of the shared budget; regions are never given back before the end.
+/// Takes `size` out of its own budget, then of the shared one; regions are never given back before
+/// the end.
 bool HostTier::claim(uint64_t size) {
+  const uint64_t own = std::min(size, own_left_), rest = size - own;
   uint64_t left = shared_left_->load(std::memory_order_relaxed);
   do {
-    if (left < size) return false;
-  } while (!shared_left_->compare_exchange_weak(left, left - size, std::memory_order_relaxed));
+    if (left < rest) return false;
+  } while (!shared_left_->compare_exchange_weak(left, left - rest, std::memory_order_relaxed));
+  own_left_ -= own;
   return true;
 }
 

@@ -28,10 +28,10 @@ struct Staging {
 
 class HostTier {
  public:
-  /// `shared_left`: what the process's engines may still map together; null: no sharing.
-  /// `no_bytes`: addresses without memory (simulation).
+  /// `shared_left`: what the process's engines may still map together, beside the first `own` bytes
+  /// of each; null: no sharing. `no_bytes`: addresses without memory (simulation).
   HostTier(const Driver& driver, Store* store, uint64_t budget_bytes,
-           std::atomic<uint64_t>* shared_left, bool no_bytes = false);
+           std::atomic<uint64_t>* shared_left, uint64_t own, bool no_bytes = false);
   ~HostTier();
 
   /// Staging for `bytes`, with one reference; null when the budget (less `reserve` bytes that this
@@ -58,6 +58,7 @@ class HostTier {
   Store* store_;
   const uint64_t budget_;
   std::atomic<uint64_t>* const shared_left_;
+  uint64_t own_left_;  // of `own`; 0 without sharing
   const bool no_bytes_;
   uint64_t mapped_ = 0;
   bool exhausted_ = false;  // the system refused more

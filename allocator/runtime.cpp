@@ -213,6 +213,12 @@ class RuntimeImpl final : public Runtime {
                                                        : free_bytes;
     options.host_bytes = config_.host_bytes;
     options.host_left = &host_left_;
+    // Devices take host memory as they come to need it, and keep it. One that comes when all is
+    // taken could not move anything: eight pieces are each one's, for the last ones beyond the
+    // budget.
+    options.host_own = std::min(8 * config_.piece_bytes, config_.host_bytes);
+    uint64_t left = host_left_.load();
+    while (!host_left_.compare_exchange_weak(left, left - std::min(left, options.host_own))) {}
     options.piece_bytes = config_.piece_bytes;
     options.watch_fraction = config_.watch_fraction;
     options.spare_fraction = config_.spare_fraction;

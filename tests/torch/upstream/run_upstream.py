@@ -47,6 +47,7 @@ LONG = ("test_allocator_fuzz", "test_cpp_memory_snapshot_pickle", "test_graph_cu
 ONE_MIB = "outside pools, blocks of exactly 1 MiB have frames of their own"
 SPILLS = "what natively is out of memory spills"
 TOO_LARGE = "one of its tensors is larger than the budget"
+GRAPH = "all that a graph uses is on the GPU at once, and more than the budget"
 WAITS = "expects a stream to be busy; spilling after every operator waits for it"
 # Those that pass natively and cannot pass with Firn, by mode, with the reason.
 DIFFERENT = {
@@ -59,6 +60,8 @@ DIFFERENT = {
         "TestCuda.test_out_of_memory_retry": TOO_LARGE,
         "TestCuda.test_set_per_process_memory_fraction": TOO_LARGE,
         "TestCudaMallocAsync.test_garbage_collect_expandable": TOO_LARGE,
+        "TestCuda.test_cuda_graph_allocator_propagates_stream": GRAPH,
+        "TestCuda.test_graph_debugdump": GRAPH,
     },
     "adversarial": {
         "TestCuda.test_to_non_blocking": WAITS,

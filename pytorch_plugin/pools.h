@@ -1,5 +1,5 @@
-// Private pools: memory that a CUDA graph replays into, or that torch.cuda.MemPool keeps apart. A
-// pool's memory stays on the device (its uses are not seen). It comes in segments, which are cut and
+// Private pools: memory that a CUDA graph replays into, or that torch.cuda.MemPool keeps apart.
+// A pool's memory stays on the device (its uses are not seen). It comes in segments, cut and
 // joined as natively (pool_segments.h); what is freed in a pool is reused by that pool only, on the
 // same stream, until the pool is released. A pool may have an allocator of its own; its memory is
 // not Firn's, but is handed out and counted in the same way.

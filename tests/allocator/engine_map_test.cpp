@@ -1,0 +1,58 @@
+// Mapped memory and the devices that it is open to.
+#include <gtest/gtest.h>
+
+#include "tests/allocator/simulation.h"
+
+namespace firn::test {
+namespace {
+
+void* make(Engine& engine, size_t bytes) {
+  Result<void*> block = engine.allocate(bytes, nullptr);
+  FIRN_CHECK(block, "%s", describe(block.error()).c_str());
+  return *block;
+}
+
+/// May kernels of `device` use what is at `address`?
+bool open_to(int device, const void* address) {
+  unsigned long long flags = 0;
+  CUmemLocation location{};
+  location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+  location.id = device;
+  using GetAccess = CUresult(unsigned long long*, const CUmemLocation*, CUdeviceptr);
+  auto* get = reinterpret_cast<GetAccess*>(
+      ::dlsym(::dlopen(std::getenv("FIRN_TEST_GPU"), RTLD_NOW | RTLD_NOLOAD), "cuMemGetAccess"));
+  return get && get(&flags, &location, reinterpret_cast<CUdeviceptr>(address)) == CUDA_SUCCESS &&
+         flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+}
+
+TEST(EngineMap, a_peer_may_use_what_is_mapped_before_and_after) {
+  SimulationOptions o;
+  o.devices = 2;
+  Simulation sim(o);
+  Engine& engine = sim.engine(0);
+  void* before = make(engine, 40u << 20);
+  void* small = make(engine, 1000);
+  EXPECT_TRUE(open_to(0, before));
+  EXPECT_FALSE(open_to(1, before));
+  ASSERT_TRUE(engine.allow_peer(1));
+  ASSERT_TRUE(engine.allow_peer(1));
+  void* after = make(engine, 4u << 20);
+  for (const void* block : {before, static_cast<void*>(static_cast<char*>(before) + (39u << 20)),
+                            small, after}) {
+    EXPECT_TRUE(open_to(0, block));
+    EXPECT_TRUE(open_to(1, block));
+  }
+  Result<Hold> hold = engine.touch(before, nullptr, Access::write);
+  ASSERT_TRUE(hold);
+  engine.release(*hold, nullptr);
+  engine.spill_all();
+  EXPECT_FALSE(open_to(1, before));
+  hold = engine.touch(before, nullptr, Access::read);
+  ASSERT_TRUE(hold);
+  EXPECT_TRUE(open_to(1, before));
+  engine.release(*hold, nullptr);
+  EXPECT_FALSE(open_to(0, make(sim.engine(1), 4u << 20)));
+}
+
+}  // namespace
+}  // namespace firn::test

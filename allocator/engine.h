@@ -159,6 +159,8 @@ class Engine {
   virtual ~Engine() = default;
   /// Forgets everything without another driver or store call: process exit, fork in the child.
   virtual void abandon() = 0;
+  /// The device's primary context.
+  virtual CUcontext context() const = 0;
 
   /// A block of at least `bytes` (0: null), for work on `stream`; resident, contents undefined.
   /// out_of_memory says what is pinned and why, and which knob changes it.
@@ -167,7 +169,9 @@ class Engine {
   /// over. invalid_argument for foreign, interior and already freed pointers: nothing was changed.
   virtual Result<void> free(void* pointer) = 0;
   /// Work on `stream` uses the block: after free() it is reused only once that work is over.
-  virtual Result<void> record_stream(const void* pointer, CUstream stream) = 0;
+  /// `context`: the stream's; null: this device's.
+  virtual Result<void> record_stream(const void* pointer, CUstream stream,
+                                     CUcontext context = nullptr) = 0;
 
   /// The program made `stream` by itself and may destroy it at any time: from here its handle is
   /// only compared. Costs a wait for the device where its work has to be over. Lock-free once

@@ -11,8 +11,8 @@
 
 namespace firn {
 
-int EngineImpl::see_stream(CUstream stream) {
-  int index = streams_.see(stream);
+int EngineImpl::see_stream(CUstream stream, CUcontext context) {
+  int index = streams_.see(stream, context);
   if (index < 0) return index;
   if (!ready_[index].load(std::memory_order_relaxed)) {
     ready_owner_.push_back(std::make_unique<ReadyStacks>());
@@ -348,13 +348,14 @@ void EngineImpl::settle_deferred() {
   }
 }
 
-Result<void> EngineImpl::record_stream(const void* pointer, CUstream stream) {
+Result<void> EngineImpl::record_stream(const void* pointer, CUstream stream, CUcontext context) {
   Block* block = live_at(pointer, false);
   if (!block)
     return make_error(Code::invalid_argument, 0,
                       fmt::format("record_stream of {}: not in a live block", pointer));
   Lock lock(mutex_);
-  int index = see_stream(stream);
+  if (context == options_.context) context = nullptr;
+  int index = see_stream(stream, context);
   if (index < 0)
     return make_error(Code::invalid_argument, 0,
                       fmt::format("more than {} streams", Streams::capacity));

@@ -53,7 +53,8 @@ class EngineImpl final : public Engine {
 
   Result<void*> allocate(size_t bytes, CUstream stream) override;
   Result<void> free(void* pointer) override;
-  Result<void> record_stream(const void* pointer, CUstream stream) override;
+  Result<void> record_stream(const void* pointer, CUstream stream, CUcontext context) override;
+  CUcontext context() const override { return options_.context; }
   void may_end(CUstream stream) override;
   bool contains(const void* pointer) const override;
   std::optional<BlockInfo> find(const void* pointer) const override;
@@ -134,7 +135,7 @@ class EngineImpl final : public Engine {
   void reach_watch();
 
   // engine_allocate.cpp
-  int see_stream(CUstream stream);
+  int see_stream(CUstream stream, CUcontext context = nullptr);
   ReadyStacks& ready(unsigned stream) const {
     return *ready_[stream].load(std::memory_order_acquire);
   }

@@ -1,33 +1,57 @@
 #include "allocator/streams.h"
 
+#include <optional>
+
 namespace firn {
+
+namespace {
+
+/// An event is recorded on streams of its own context only.
+class OtherContext {
+ public:
+  OtherContext(const Driver& driver, CUcontext context) {
+    if (context) guard_.emplace(driver, context);
+  }
+
+ private:
+  std::optional<Driver::ContextGuard> guard_;
+};
+
+}  // namespace
 
 Streams::~Streams() {
   if (abandoned_) return;
   for (CUevent event : spare_) (void)driver_.event_destroy(event);
-  for (unsigned i = 0; i < count(); ++i)
+  for (unsigned i = 0; i < count(); ++i) {
     for (const Closed& closed : entries_[i]->closed) (void)driver_.event_destroy(closed.event);
+    for (CUevent event : entries_[i]->spare) (void)driver_.event_destroy(event);
+  }
 }
 
 int Streams::find(CUstream stream) const {
   for (size_t at = hash(stream), step = 0; step < slots_.size(); ++step, ++at) {
     uint32_t slot = slots_[at % slots_.size()].load(std::memory_order_acquire);
     if (slot == 0) return -1;
-    if (entries_[slot - 1]->stream == stream) return static_cast<int>(slot - 1);
+    if (entries_[slot - 1]->key == stream) return static_cast<int>(slot - 1);
   }
   return -1;
 }
 
-int Streams::see(CUstream stream) {
-  if (stream == CU_STREAM_LEGACY) stream = nullptr;
-  int known = find(stream);
-  if (known >= 0) return known;
+int Streams::see(CUstream stream, CUcontext context) {
+  const CUstream key = key_of(stream, context);
+  int known = find(key);
+  if (known >= 0) {
+    if (context) entries_[known]->context = context;
+    return known;
+  }
   unsigned index = count();
   if (index == capacity) return -1;
   entries_[index] = std::make_unique<Entry>();
-  entries_[index]->stream = stream;
+  entries_[index]->stream = stream == CU_STREAM_LEGACY ? nullptr : stream;
+  entries_[index]->key = key;
+  entries_[index]->context = context;
   count_.store(index + 1, std::memory_order_release);
-  size_t at = hash(stream);
+  size_t at = hash(key);
   while (slots_[at % slots_.size()].load(std::memory_order_relaxed) != 0) ++at;
   slots_[at % slots_.size()].store(index + 1, std::memory_order_release);
   return static_cast<int>(index);
@@ -35,6 +59,7 @@ int Streams::see(CUstream stream) {
 
 /// Waits for all of the device's work. False while that is not allowed (a capture is under way).
 bool Streams::close_by_device(Entry& entry) {
+  OtherContext other(driver_, entry.context);
   const uint64_t epoch = entry.open.fetch_add(1, std::memory_order_seq_cst);
   if (driver_.ctx_synchronize() != CUDA_SUCCESS) return false;
   entry.recorded = epoch;
@@ -54,18 +79,20 @@ bool Streams::close(Use use) {
   Entry& entry = *entries_[use.stream()];
   if (use.epoch() <= entry.recorded) return true;
   if (entry.may_end.load(std::memory_order_acquire)) return close_by_device(entry);
+  OtherContext other(driver_, entry.context);
   // An event recorded now would become part of somebody's graph.
   if (captured(entry.stream)) return false;
+  std::vector<CUevent>& spare = spare_of(entry);
   CUevent event = nullptr;
-  if (!spare_.empty()) {
-    event = spare_.back();
-    spare_.pop_back();
+  if (!spare.empty()) {
+    event = spare.back();
+    spare.pop_back();
   } else if (driver_.event_create(&event, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS) {
     return false;
   }
   uint64_t epoch = entry.open.fetch_add(1, std::memory_order_seq_cst);
   if (driver_.event_record(event, entry.stream) != CUDA_SUCCESS) {
-    spare_.push_back(event);
+    spare.push_back(event);
     return false;  // the number is spent; a later event closes this epoch too
   }
   entry.recorded = epoch;
@@ -98,7 +125,7 @@ bool Streams::poll() {
       if (driver_.event_query(entry.closed.front().event) != CUDA_SUCCESS) break;
       if (entry.closed.front().epoch > entry.done.load(std::memory_order_relaxed))
         entry.done.store(entry.closed.front().epoch, std::memory_order_release);
-      spare_.push_back(entry.closed.front().event);
+      spare_of(entry).push_back(entry.closed.front().event);
       entry.closed.pop_front();
       --pending_;
       any = true;
@@ -122,6 +149,7 @@ Result<void> Streams::wait(Use use) {
     }
     if (over(use)) return {};
   }
+  OtherContext other(driver_, entry.context);
   if (entry.may_end.load(std::memory_order_acquire) || captured(entry.stream))
     return make_error(Code::driver, 0, "a capture is under way: its work cannot be waited for");
   // No event to be had: raise the number first, so that everything at or below it was enqueued

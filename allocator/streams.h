@@ -41,7 +41,8 @@ class Streams {
   /// The index of a stream, or -1 when it was never seen. Lock-free.
   int find(CUstream stream) const;
   /// The index, seeing it for the first time if need be; -1 when there are too many.
-  int see(CUstream stream);
+  /// `context`: that of another device whose stream it is; null: the engine's own.
+  int see(CUstream stream, CUcontext context = nullptr);
 
   /// The stream may be destroyed by its owner, unseen, while blocks still name it: from here its
   /// handle is not given to the driver any more. Its work is over when the device's is.
@@ -81,7 +82,10 @@ class Streams {
     CUevent event;
   };
   struct Entry {
-    CUstream stream = nullptr;
+    CUstream stream = nullptr;     // the handle
+    CUstream key = nullptr;        // it is found by: see key_of()
+    CUcontext context = nullptr;   // another device's; null: the engine's own
+    std::vector<CUevent> spare;    // of that other context
     std::atomic<uint64_t> open{1};
     std::atomic<uint64_t> done{0};
     std::atomic<bool> may_end{false};
@@ -90,7 +94,13 @@ class Streams {
   };
   /// Is it being captured into a graph, or may that not be asked?
   bool captured(CUstream stream) const;
+  /// Every device has a default stream, and all have the same handle.
+  static CUstream key_of(CUstream stream, CUcontext context) {
+    if (stream == CU_STREAM_LEGACY) stream = nullptr;
+    return stream || !context ? stream : reinterpret_cast<CUstream>(context);
+  }
   bool close_by_device(Entry& entry);
+  std::vector<CUevent>& spare_of(Entry& entry) { return entry.context ? entry.spare : spare_; }
   static size_t hash(CUstream stream) {
     auto bits = reinterpret_cast<uintptr_t>(stream);
     return (bits ^ (bits >> 12) ^ (bits >> 24)) * 0x9E3779B97F4A7C15ull >> 51;  // 13 bits

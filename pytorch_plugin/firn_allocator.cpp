@@ -265,7 +265,9 @@ void FirnAllocator::recordStream(const c10::DataPtr& pointer, c10::cuda::CUDAStr
   Runtime* runtime = Runtime::get();
   Engine* engine = runtime ? runtime->around(pointer.get()) : nullptr;
   TORCH_CHECK(engine, "No allocated block can be found");
-  Result<void> recorded = engine->record_stream(pointer.get(), tell_stream(*engine, stream));
+  // Of whichever device: its context is the one that events of it are recorded in.
+  Result<void> recorded = engine->record_stream(pointer.get(), tell_stream(*engine, stream),
+                                                this->engine(stream.device_index()).context());
   TORCH_CHECK(recorded, recorded.error().text);
 }
 

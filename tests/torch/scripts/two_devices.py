@@ -75,7 +75,7 @@ def halves():
     first = nn.Sequential(nn.Linear(512, 1024), nn.GELU(), nn.Linear(1024, 1024)).to(FIRST)
     second = nn.Sequential(nn.GELU(), nn.Linear(1024, 512)).to(SECOND)
     parameters = [*first.parameters(), *second.parameters()]
-    optimizer = torch.optim.AdamW(parameters, lr=1e-3)
+    optimizer = torch.optim.SGD(parameters, lr=0.1, momentum=0.9)
     for step in range(3):
         x = numbers(50 + step, 512 * 512).view(512, 512).to(FIRST) / 999
         loss = F.mse_loss(second(first(x).to(SECOND)), x.to(SECOND))
@@ -113,7 +113,7 @@ def data_parallel():
 
 
 def main():
-    kept = [numbers(90 + i, device=device) for i in range(6) for device in (FIRST, SECOND)]
+    kept = [numbers(90 + i, device=device) for i in range(12) for device in (FIRST, SECOND)]
     for case in (copies, round_trips, side_streams, on_the_wrong_current_device, halves,
                  data_parallel):
         print("case", case.__name__, report.digest(case()), flush=True)

@@ -47,14 +47,16 @@ class Events {
 
   /// Events so far; also the position of the newest. Position 0 is before the first.
   uint64_t now() const { return now_; }
-  uint64_t oldest() const { return now_ < most_ ? 0 : now_ - most_ + 1; }
-  bool holds(uint64_t position) const { return position <= now_ && position >= oldest(); }
+  uint64_t oldest() const { return oldest_; }
+  bool holds(uint64_t position) const { return position <= now_ && position >= oldest_; }
   const Event& operator[](uint64_t position) const { return ring_[position & (ring_.size() - 1)]; }
   void rename(uint64_t position, Identity identity) {
     ring_[position & (ring_.size() - 1)].identity = identity & 0xffffff;
   }
   /// Will the next append forget an event?
-  bool full() const { return now_ + 1 >= most_; }
+  bool full() const { return ring_.size() >= wanted_ && now_ + 1 - oldest_ >= ring_.size(); }
+  /// So many are enough from here on (at most `most`). What is kept is not given up for it.
+  void want(size_t events);
   size_t most() const { return most_; }
   size_t bytes() const { return ring_.capacity() * sizeof(Event); }
 
@@ -73,9 +75,11 @@ class Events {
 
  private:
   static constexpr uint64_t base = 0x9e3779b97f4a7c15ull | 1;
-  size_t most_;
-  uint64_t now_ = 0;
-  std::vector<Event> ring_;  // grows by doubling until most_
+  void grow();
+
+  size_t most_, wanted_;
+  uint64_t now_ = 0, oldest_ = 0;
+  std::vector<Event> ring_;  // grows by doubling until wanted_
 };
 
 }  // namespace firn::lifetimes

@@ -11,6 +11,10 @@ namespace firn::lifetimes {
 namespace {
 constexpr size_t stamps_most = 1 << 16;
 constexpr int markers_followed = 3;
+// While the period is known, so many periods are kept, and so many events at least: a small loop
+// that goes on for days needs no more.
+constexpr uint64_t periods_kept = 64;
+constexpr size_t events_kept_least = 1 << 16;
 }  // namespace
 
 History::History(size_t events_most)
@@ -70,6 +74,8 @@ void History::append(EventKind kind, Identity identity, bool persistent, uint64_
 void History::feed(EventKind kind, Life life) {
   bool frees = kind == EventKind::free;
   Identities::LifeRecord& record = identities_[life];
+  events_.want(known() ? std::max<size_t>(periods_kept * period(), events_kept_least)
+                       : events_.most());
   append(kind, record.identity, record.persistent, record.bytes, record.born,
          identities_.live_bytes() - (frees ? record.bytes : 0),
          identities_.live_count() - (frees ? 1 : 0));
@@ -139,6 +145,7 @@ void History::preload(std::span<const Planned> plan) {
     uint64_t bytes, born;
   };
   std::unordered_map<uint32_t, Block> blocks;
+  events_.want(events_.most());
   uint64_t begin = now(), live_bytes = identities_.live_bytes();
   uint32_t live_count = identities_.live_count();
   for (const Planned& planned : plan) {

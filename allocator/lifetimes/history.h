@@ -27,7 +27,7 @@ namespace firn::lifetimes {
 class History {
  public:
   /// Older events than `events_most` (rounded up to a power of two) are forgotten; an iteration
-  /// must be shorter.
+  /// must be shorter. Fewer are kept of short iterations, while they are known.
   explicit History(size_t events_most = 1 << 20);
 
   // What the program does, in its order.

@@ -1,5 +1,5 @@
-// How much memory this machine, or the container that we are in, has for us, and a process's default
-// share of it to pin. Owns: nothing. Locks: none (reads /proc and /sys).
+// How much memory this machine, or the container that we are in, has for us, and a process's
+// default share of it to pin. Owns: nothing. Locks: none (reads /proc and /sys).
 #pragma once
 
 #include <cstdint>

@@ -95,7 +95,7 @@ std::vector<size_t> dirs_of_rank(LocalRank who, size_t dirs, const Distances& di
   if (ranks < 2 || dirs < 2 || who.rank >= ranks) return all;
   if (dirs < ranks && ranks % dirs != 0) return all;
 
-  // A row for each directory that a rank is to have, a column for each rank that a directory serves.
+  // A row for each directory that a rank is to have, a column for each rank that one serves.
   const size_t each_rank = std::max<size_t>(dirs / ranks, 1);
   const size_t each_dir = std::max<size_t>(ranks / dirs, 1);
   std::vector<std::vector<int64_t>> cost(ranks * each_rank,

@@ -55,7 +55,7 @@ class RuntimeImpl final : public Runtime {
       return make_error(Code::invalid_argument, 0,
                         fmt::format("firn_host: {} is below the least, 16MiB",
                                     format_size(config_.host_bytes)));
-    // Eight pieces have to fit (share_host() keeps that), so that copies, writes and reads can overlap.
+    // Eight pieces have to fit (share_host() keeps that): copies, writes, reads can overlap.
     uint64_t piece = std::min<uint64_t>(config_.piece_bytes, config_.host_bytes / 8);
     config_.piece_bytes = std::max<uint64_t>(piece / (2u << 20) * (2u << 20), 2u << 20);
     host_left_ = host_given_ = config_.host_bytes;

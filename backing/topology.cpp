@@ -70,8 +70,8 @@ int pci_node(const std::string& id, const std::string& sys) {
   // The driver may write the domain with eight digits, sysfs does with four.
   if (const size_t colon = name.find(':'); colon == 8 && name.starts_with("0000"))
     name = name.substr(4);
-  return static_cast<int>(
-      std::max(number_in(fs::path(sys) / "bus/pci/devices" / name / "numa_node").value_or(-1), -1L));
+  const fs::path device = fs::path(sys) / "bus/pci/devices" / name;
+  return static_cast<int>(std::max(number_in(device / "numa_node").value_or(-1), -1L));
 }
 
 unsigned node_distance(int from, int to, const std::string& sys) {

@@ -6,8 +6,8 @@
 
 namespace firn {
 
-/// The sysfs directory of the whole disk that holds `path` ("/sys/devices/.../nvme0n1"); empty where
-/// there is none to be told (overlay, btrfs, network).
+/// The sysfs directory of the whole disk that holds `path` ("/sys/devices/.../nvme0n1"); empty
+/// where there is none to be told (overlay, btrfs, network).
 std::string disk_of(const std::string& path, const std::string& sys = "/sys");
 
 /// The NUMA node of a disk (disk_of()); of a device made of several, theirs where it is the same.

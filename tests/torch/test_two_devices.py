@@ -1,5 +1,5 @@
-"""One process that uses two devices, each with its budget: bits equal with less than it needs, and in
-adversarial mode, in which a copy between devices that goes unseen is a crash."""
+"""One process that uses two devices, each with its budget: bits equal with less than it needs, and
+in adversarial mode, in which a copy between devices that goes unseen is a crash."""
 
 import script_runs
 

@@ -1,5 +1,5 @@
-"""Two ranks on one machine, under torchrun with gloo: the bits of a run with all the memory it wants,
-at half of it, with one spill directory for both."""
+"""Two ranks on one machine, under torchrun with gloo: the bits of a run with all the memory it
+wants, at half of it, with one spill directory for both."""
 
 import dataclasses
 import fcntl
@@ -34,7 +34,8 @@ class Ranks:
 
     def most(self, case, what):
         """The largest figure of that name."""
-        return max(int(line[2]) for lines in self.lines for line in lines if line[:2] == (case, what))
+        return max(int(line[2]) for lines in self.lines for line in lines
+                   if line[:2] == (case, what))
 
 
 def torchrun(places, folder, arguments):

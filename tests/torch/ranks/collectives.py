@@ -1,6 +1,6 @@
 """Every collective that gloo has for CUDA tensors. In between operators run, while a collective
-that was asked for asynchronously may still be under way: gloo copies through host memory, on streams and
-in threads of its own."""
+that was asked for asynchronously may still be under way: gloo copies through host memory, on
+streams and in threads of its own."""
 
 import pathlib
 import sys

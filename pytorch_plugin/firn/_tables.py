@@ -67,8 +67,8 @@ def _device_table(device: dict[str, Any], stalls: dict[str, Any], abbreviated: b
              _line("Spilled: copied out", size(device["spilled_bytes"])),
              _line("Left without a copy: one was elsewhere", size(device["clean_dropped_bytes"])),
              _line("Faulted: back because it was used", size(device["faulted_bytes"])),
-             _line("  of it from host memory", size(device["forwarded_bytes"])),
              _line("Prefetched: back before", size(device["prefetched_bytes"])),
+             _line("Of both, from host memory without a read", size(device["forwarded_bytes"])),
              _line("Used in host memory, over the link", size(device["zero_copy_bytes"])),
              _rule("-"), _line("Touches", "times", "part"), _rule("-"),
              _line("All", _number(touches)),
@@ -128,7 +128,7 @@ def _device_report(device: dict[str, Any]) -> list[str]:
     else:
         lines.append("  Out: %s copied out, %s left because a copy was elsewhere." % (
             size(device["spilled_bytes"]), size(device["clean_dropped_bytes"])))
-        lines.append("  Back: %s before it was used, %s when it was (of that %s from host "
+        lines.append("  Back: %s before it was used, %s when it was (of both, %s from host "
                      "memory)." % (size(device["prefetched_bytes"]), size(device["faulted_bytes"]),
                                    size(device["forwarded_bytes"])))
         lines.append("  Now away: %s in host memory, %s on NVMe." % (

@@ -175,8 +175,9 @@ def call_raw_allocations():
 
 
 def call_locks():
-    with torch.cuda.memory._free_mutex():
-        pass
+    if hasattr(torch.cuda.memory, "_free_mutex"):  # not in 2.12
+        with torch.cuda.memory._free_mutex():
+            pass
     return True
 
 

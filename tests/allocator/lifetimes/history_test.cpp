@@ -220,6 +220,33 @@ TEST(History, a_program_without_a_period_is_not_known_and_not_kept) {
   });
 }
 
+TEST(History, of_short_iterations_a_bounded_part_is_kept) {
+  History history;
+  const Life weight = history.allocate(1 << 20);
+  // Iterations of so many blocks, five events each.
+  const auto iterate = [&](uint64_t blocks) {
+    for (uint64_t i = 0; i < blocks; ++i) {
+      const Life life = history.allocate((i + 1) << 21);
+      history.touch(life, true);
+      history.touch(weight, i == 0);
+      history.touch(life, false);
+      history.free(life);
+    }
+  };
+  for (int i = 0; i < 20'000; ++i) iterate(4);
+  const size_t bytes = history.bytes();
+  for (int i = 0; i < 60'000; ++i) iterate(4);
+  EXPECT_LE(history.bytes(), bytes + bytes / 64);
+  EXPECT_TRUE(history.known());
+  EXPECT_EQ(history.period(), 20u);
+  EXPECT_EQ(history.next_use(weight), 3u);
+  // More is kept again of longer ones.
+  for (int i = 0; i < 6; ++i) iterate(10'000);
+  EXPECT_TRUE(history.known());
+  EXPECT_EQ(history.period(), 50'000u);
+  EXPECT_EQ(history.next_use(weight), 3u);
+}
+
 TEST(History, forgets_within_its_bound_and_stays_exact) {
   for_seeds(5, [](uint64_t seed, int layers) {
     Steps steps(seed, layers);

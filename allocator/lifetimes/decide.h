@@ -46,8 +46,8 @@ struct Step {
 
 struct Situation {
   uint64_t capacity = 0;  // granules for items: the budget without what cannot move
-  uint64_t spare = 0;     // granules to cover beyond what lacks, so that none is waited for; no more
-                          // than lacks at the peak
+  uint64_t spare = 0;     // granules to cover beyond what lacks, so that none is waited for; no
+                          // more than lacks at the peak
   uint64_t period = 0;    // events; steps go no further
   std::span<const Item> items;
   std::span<const Step> steps;

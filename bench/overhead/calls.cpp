@@ -1,5 +1,5 @@
-// What PyTorch's CUDA allocator, whichever is installed, takes for a call, and what an operator that
-// computes nothing takes. Loaded into Python by overhead.py. Times are of one thread, in
+// What PyTorch's CUDA allocator, whichever is installed, takes for a call, and what an operator
+// that computes nothing takes. Loaded into Python by overhead.py. Times are of one thread, in
 // nanoseconds a call.
 #include <ATen/ATen.h>
 #include <c10/core/InferenceMode.h>

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""A job at the edge of its budget: what a step takes, and what moves, where all of the job just fits,
-on the software GPU. Each run is paired with one without a limit: the same step of each in turn
-(in_turn.py).
+"""A job at the edge of its budget: what a step takes, and what moves, where all of the job just
+fits, on the software GPU. Each run is paired with one without a limit: the same step of
+each in turn (in_turn.py).
 
   bench/overhead/edge.py [--steps 12] [--only gpt|convnet|lstm] [--policy lifetime] [--json]
 

@@ -1,6 +1,6 @@
-"""Runs a training script unchanged, one optimizer step at a time: writes a line of JSON to IN_TURN_OUT
-(a descriptor) at the end of each, and goes on when a byte comes from IN_TURN_IN. in_turn.py is at
-the other ends.
+"""Runs a training script unchanged, one optimizer step at a time: writes a line of JSON to
+IN_TURN_OUT (a descriptor) at the end of each, and goes on when a byte comes from IN_TURN_IN.
+in_turn.py is at the other ends.
 
     steps.py SCRIPT [ARGUMENT...]
 """

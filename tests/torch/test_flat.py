@@ -13,8 +13,8 @@ SCRIPT = "small_loop.py"
 MIB = 1 << 20
 WARM_PART = 0.2  # of the iterations, not looked at
 # A line through what is held grows by no more than this from its first to its last sample; memory
-# of the process, beyond what it grows by natively. (A megabyte over 8,000 iterations is 131 bytes an
-# iteration.)
+# of the process, beyond what it grows by natively. (A megabyte over 8,000 iterations is 131 bytes
+# an iteration.)
 GROWTH_MOST = {"anonymous": 2 * MIB, "resident": 4 * MIB, "stored": 0, "files": 0.5, "threads": 0.5,
                "device_bytes": 2 * MIB, "hosted": 4 * MIB, "nvme_bytes": 4 * MIB, "allocated": 0}
 # The history of the last 65,536 events fills up at first (allocator/lifetimes/history.cpp).

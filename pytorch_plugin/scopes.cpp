@@ -55,8 +55,8 @@ void ThreadScopes::release_all() {
 }
 
 // A tensor's device() and layout() may be Python's to answer (a wrapper subclass): slow, and free
-// to throw. Its keys and its storage tell without asking; what such a wrapper stands for is seen when
-// it calls operators.
+// to throw. Its keys and its storage tell without asking; what such a wrapper stands for is seen
+// when it calls operators.
 void ThreadScopes::touch(c10::TensorImpl* tensor, Access access, bool uses) {
   const c10::DispatchKeySet keys = tensor->key_set();
   if (!keys.has_backend(c10::BackendComponent::CUDABit)) return;

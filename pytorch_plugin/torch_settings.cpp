@@ -45,7 +45,8 @@ std::string settings_table() {
   std::string out = "| setting | with Firn |\n|---|---|\n";
   for (const TorchSetting& setting : table)
     out += std::string("| `") + setting.name + "` | " +
-           (setting.fate == Fate::kept ? "as natively" : std::string("needless: ") + setting.words) +
+           (setting.fate == Fate::kept ? std::string("as natively")
+                                       : std::string("needless: ") + setting.words) +
            " |\n";
   for (const std::string& key : c10::CachingAllocator::AcceleratorAllocatorConfig::getKeys()) {
     const bool known = std::any_of(std::begin(table), std::end(table),

@@ -1,5 +1,5 @@
-// How fast each channel is (firn/throughput.h). Needs nothing: no clock, no thread. The caller holds
-// one lock around every call.
+// How fast each channel is (firn/throughput.h). Needs nothing: no clock, no thread. The caller
+// holds one lock around every call.
 #pragma once
 
 #include <array>

@@ -5,8 +5,9 @@ at half the memory they need, on the software GPU with a modelled link and a mod
   bench/lifetimes/live.py [--steps 7] [--ratio 2] [--host 128MiB] [--only gpt|convnet] [--json]
 
 Kernels run on this machine's processor, so that a step takes seconds. The modelled speeds are
-chosen to fit: to move what does not fit out to the SSD and in again, one after the other, takes 1/RATIO
-of an unlimited step, and the link is 5 times as fast as the SSD, as 16 GiB/s are beside 3.2 GiB/s.
+chosen to fit: to move what does not fit out to the SSD and in again, one after the other, takes
+1/RATIO of an unlimited step, and the link is 5 times as fast as the SSD, as 16 GiB/s are beside
+3.2 GiB/s.
 Figures are of steps after the period was found, and of the same steps by age. Other work on this
 machine makes steps longer, and so transfers easier to hide, or the other way round.
 """

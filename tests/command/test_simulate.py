@@ -140,7 +140,8 @@ def test_ping_pong_is_bound_by_the_link(firn, policy):
 
 def test_what_is_allocated_next_is_mapped_while_the_kernel_runs(firn, tmp_path):
     """Every kernel of 1 ms writes a tensor of another size; two fit, and all frames are kept. Each
-    allocation takes the driver's calls: in the program's time by age, in the kernels' by lifetimes."""
+    allocation takes the driver's calls: in the program's time by age, in the kernels' by
+    lifetimes."""
     kernels = 40
     (tmp_path / "t.tensors.csv").write_text("tensor,bytes,kind\n" + "".join(
         f"{i},{(24 + 4 * (7 * i % 20)) << 20},transient\n" for i in range(kernels)))

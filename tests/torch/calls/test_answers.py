@@ -36,9 +36,9 @@ def native():
     return {}
 
 
-# Which calls are also made while half, or all, of their memory is spilled. Not graph_calls with all:
-# what a capture uses has to be on the device when it begins, for bringing it back cannot be part of
-# a graph.
+# Which calls are also made while half, or all, of their memory is spilled. Not graph_calls with
+# all: what a capture uses has to be on the device when it begins, for bringing it back cannot be
+# part of a graph.
 SPILLED = {"graph_calls": ["half"], "pool_calls": ["half", "all"], "snapshot_calls": ["half"],
            "stats_calls": ["half", "all"], "wrong_calls": ["half"]}
 # And with everything spilled besides:

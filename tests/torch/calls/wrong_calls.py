@@ -256,6 +256,7 @@ def call_a_sync_in_debug_mode():
         torch.cuda.set_sync_debug_mode("default")
 
 
+@alone()
 def call_a_pool_released_while_it_is_allocated_into():
     pool = torch._C._graph_pool_handle()
     torch._C._cuda_beginAllocateCurrentThreadToPool(0, pool)

@@ -2,8 +2,8 @@
 clipping, scaling. Each piece prints the same with the native allocator and with Firn. For
 fork_cases.py.
 
-What is trained is COUNT parameters of 2 MiB. With gradients and states an optimizer has 3 or 4 times
-that, and Firn's budget is a third of all of it.
+What is trained is COUNT parameters of 2 MiB. With gradients and states an optimizer has 3 or 4
+times that, and Firn's budget is a third of all of it.
 """
 
 FRAME = """
@@ -75,7 +75,8 @@ OPTIMIZERS = {
     "Adam, amsgrad": (5, optimizer("Adam(ps, amsgrad=True, weight_decay=0.1, foreach=True)")),
     "Adam, amsgrad, fused": (5, optimizer("Adam(ps, amsgrad=True, fused=True)")),
     "Adam, maximize": (4, optimizer("Adam(ps, maximize=True, foreach=True)")),
-    "SGD, maximize, fused": (3, optimizer("SGD(ps, lr=0.1, momentum=0.9, maximize=True, fused=True)")),
+    "SGD, maximize, fused": (3, optimizer(
+        "SGD(ps, lr=0.1, momentum=0.9, maximize=True, fused=True)")),
     "AdamW, capturable": (4, optimizer("AdamW(ps, capturable=True, foreach=True)")),
     "AdamW, lr a tensor": (4, optimizer(
         "AdamW(ps, lr=torch.tensor(0.01, device='cuda'), capturable=True, foreach=True)")),

@@ -128,7 +128,8 @@ def test_exports_stay_good(run_code):
         # Copies do not count, nor what has no memory of Firn's.
         x = big(3)
         x.__dlpack__(copy=True, max_version=(1, 0))
-        torch.rand(5).data_ptr(), torch.rand(5).__dlpack__(), torch.empty(0, device="cuda").data_ptr()
+        torch.rand(5).data_ptr(), torch.rand(5).__dlpack__()
+        torch.empty(0, device="cuda").data_ptr()
         torch.rand(BIG).pin_memory().data_ptr(), torch.empty(BIG, device="meta").data_ptr()
         assert state(x) != "resident"
         # The way that no wrapper sees is closed: consumers take __dlpack__.

@@ -1,6 +1,6 @@
 """Every way of using memory in touch_cases.py is seen: with everything that may be spilled away
-after every operator, the bytes are the native allocator's; a use that went unseen would end the process,
-because nothing is mapped at that address."""
+after every operator, the bytes are the native allocator's; a use that went unseen would end the
+process, because nothing is mapped at that address."""
 
 import json
 import subprocess

@@ -227,7 +227,8 @@ KINDS = {
             def __new__(cls, inner, layout):
                 return torch.Tensor._make_wrapper_subclass(
                     cls, inner.shape, dtype=inner.dtype, device=inner.device, layout=layout,
-                    dispatch_device=True, dispatch_layout=True, dispatch_sizes_strides_policy="sizes")
+                    dispatch_device=True, dispatch_layout=True,
+                    dispatch_sizes_strides_policy="sizes")
             def __init__(self, inner, layout):
                 self.inner, self.kind = inner, layout
             @classmethod
@@ -283,7 +284,8 @@ WAYS = {
         show(grad(lambda t: t.sin().pow(2).sum())(x), *grad_and_value(lambda t: (t * t).sum())(x))
         y, back = vjp(lambda t: t.exp() * 2, x)
         show(y, *back(x), *jvp(lambda t: t.tanh() * t, (x,), (x.cos(),)),
-             jacrev(lambda t: t[:8] * t[8:16])(x), grad(lambda t: grad(lambda u: (u ** 3).sum())(t).sum())(x),
+             jacrev(lambda t: t[:8] * t[8:16])(x),
+             grad(lambda t: grad(lambda u: (u ** 3).sum())(t).sum())(x),
              hessian(lambda t: (t ** 3).sum())(x[:20]))
         y, f = linearize(torch.sin, x)
         show(y, f(x))

@@ -297,3 +297,23 @@ def test_two_devices(run):
         for device in firn.stats()["devices"]:
             assert device["spilled_bytes"] > 0 and device["peak_device_bytes"] <= 96 << 20
     """, conf=TIGHT, FIRN_GPU_DEVICES=2)
+
+
+def test_what_is_only_read_is_copied_out_once(run):
+    """The operators' schemas tell reads from writes."""
+    moved = {}
+    for use in ("w.sum()", "w.add_(1)"):
+        done = run(f"""
+            import torch, firn
+            weights = [torch.full((2 << 20,), float(n), device="cuda") for n in range(12)]
+            for _ in range(8):
+                for w in weights:
+                    {use}
+            assert [w[7].item() % 1 for w in weights] == [0.0] * 12
+            device = firn.stats()["devices"][0]
+            print(device["spilled_bytes"], device["clean_dropped_bytes"])
+        """, conf="backend:firn,firn_budget:64MiB,firn_host:1GiB,firn_watch:0")
+        moved[use] = [int(word) / (96 << 20) for word in done.stdout.split()[-2:]]
+    spilled, dropped = moved["w.sum()"]
+    assert spilled <= 1 and dropped > 1  # in parts of all weights
+    assert moved["w.add_(1)"][0] > 2

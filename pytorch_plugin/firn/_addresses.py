@@ -8,8 +8,14 @@ operators, for as long as they run: it is held meanwhile.
 install() wraps these in Python. Nothing here costs a program anything that runs without Firn.
 """
 
+from __future__ import annotations
+
+import ctypes
 import functools
 import sys
+from collections.abc import Callable, Iterable, Iterator
+from types import FrameType
+from typing import Any
 
 DATA_PTR, DLPACK, ARRAY_INTERFACE, DIRECT_STORAGE = range(4)  # firn_torch_give_address()'s `how`
 OUT_OF_MEMORY = 2  # firn::Code
@@ -38,16 +44,23 @@ WITHOUT_OPERATORS = (
     "_gds_save_storage",
 )
 
-_library = None
-_known = {}  # module: does it only compare
+Function = Callable[..., Any]
+
+_library: ctypes.CDLL | None = None
+_known: dict[str, bool] = {}  # module: does it only compare
 
 
-def _below(module, names):
+def _plugin() -> ctypes.CDLL:
+    assert _library is not None  # install() was called
+    return _library
+
+
+def _below(module: str, names: Iterable[str]) -> bool:
     return any(module == name.rstrip(".") or (name.endswith(".") and module.startswith(name))
                for name in names)
 
 
-def _only_compares(frame):
+def _only_compares(frame: FrameType) -> bool:
     """Whether the caller of data_ptr() takes the address as a name."""
     # A storage's data_ptr() calls another storage's: what counts is who called that.
     while frame.f_code.co_name in ("data_ptr", "_data_ptr") and frame.f_back is not None:
@@ -59,39 +72,43 @@ def _only_compares(frame):
     return known
 
 
-def give(address, how):
+def give(address: int, how: int) -> None:
     """Raises where the block cannot be had on the device."""
-    code = _library.firn_torch_give_address(address, how)
+    code = _plugin().firn_torch_give_address(address, how)
     if code:
         import torch
         from firn._libraries import read_text
-        words = read_text(_library.firn_torch_address_error)
+        words = read_text(_plugin().firn_torch_address_error)
         raise (torch.cuda.OutOfMemoryError if code == OUT_OF_MEMORY else RuntimeError)(
             "firn: " + words)
 
 
-def _data_ptr(original):
+def _data_ptr(original: Function) -> Function:
     @functools.wraps(original)
-    def data_ptr(self):
-        address = original(self)
+    def data_ptr(self: Any) -> int:
+        address: int = original(self)
         if address and not _only_compares(sys._getframe(1)):
             give(address, DATA_PTR)
         return address
     return data_ptr
 
 
-def _array_interface(original):
-    def __cuda_array_interface__(self):
-        answer = original.fget(self)
+def _array_interface(original: property) -> property:
+    get = original.fget
+    assert get is not None
+
+    @functools.wraps(get)
+    def __cuda_array_interface__(self: Any) -> Any:
+        answer = get(self)
         if isinstance(answer, dict) and answer.get("data", (0,))[0]:
             give(answer["data"][0], ARRAY_INTERFACE)
         return answer
-    return property(functools.wraps(original.fget)(__cuda_array_interface__))
+    return property(__cuda_array_interface__)
 
 
-def _dlpack(original, address_of):
+def _dlpack(original: Function, address_of: Function) -> Function:
     @functools.wraps(original)
-    def to_dlpack(tensor, *arguments, **options):
+    def to_dlpack(tensor: Any, *arguments: Any, **options: Any) -> Any:
         capsule = original(tensor, *arguments, **options)
         device = options.get("dl_device")
         if not options.get("copy") and (device is None or device[0] != DLPACK_CPU):
@@ -102,7 +119,7 @@ def _dlpack(original, address_of):
     return to_dlpack
 
 
-def _storages(values, torch):
+def _storages(values: Iterable[Any], torch: Any) -> Iterator[Any]:
     for value in values:
         if isinstance(value, (list, tuple)):
             yield from _storages(value, torch)
@@ -112,28 +129,29 @@ def _storages(values, torch):
             yield value
 
 
-def _held(original, torch, address_of):
+def _held(original: Function, torch: Any, address_of: Function) -> Function:
     """`original`, with what it is given, and what it allocates, held meanwhile."""
     @functools.wraps(original)
-    def function(*arguments, **options):
-        if not _library.firn_torch_observing():
+    def function(*arguments: Any, **options: Any) -> Any:
+        if not _plugin().firn_torch_observing():
             return original(*arguments, **options)
         from firn._libraries import read_text
-        _library.firn_torch_begin_use()
+        _plugin().firn_torch_begin_use()
         try:
             for storage in _storages((*arguments, *options.values()), torch):
                 address = address_of(storage) if storage.is_cuda else 0
-                if address and _library.firn_torch_use(address):
-                    raise RuntimeError("firn: " + read_text(_library.firn_torch_address_error))
+                if address and _plugin().firn_torch_use(address):
+                    raise RuntimeError("firn: " + read_text(_plugin().firn_torch_address_error))
             return original(*arguments, **options)
         finally:
-            _library.firn_torch_end_use()
+            _plugin().firn_torch_end_use()
     return function
 
 
-def install(library):
+def install(library: ctypes.CDLL) -> None:
     global _library
-    import torch
+    import torch as loaded
+    torch: Any = loaded  # its stubs do not foresee that anybody wraps its methods
     if _library is not None:
         return
     _library = library
@@ -158,7 +176,9 @@ def install(library):
             setattr(torch._C, name, _held(getattr(torch._C, name), torch, storage_address))
 
 
-def storage_address(storage):
+def storage_address(storage: Any) -> int:
     """The address of a CUDA storage, which is not taken as given away."""
     import torch
-    return torch.UntypedStorage.data_ptr.__wrapped__(storage)
+    wrapped: Any = torch.UntypedStorage.data_ptr
+    address: int = wrapped.__wrapped__(storage)
+    return address

@@ -258,6 +258,7 @@ def call_a_sync_in_debug_mode():
 
 @alone()
 def call_a_pool_released_while_it_is_allocated_into():
+    torch.cuda.init()
     pool = torch._C._graph_pool_handle()
     torch._C._cuda_beginAllocateCurrentThreadToPool(0, pool)
     x = empty(3 * MIB)

@@ -13,8 +13,9 @@ BIG = 1 << 18
 def big(n=0.0):
     return torch.arange(BIG, device="cuda", dtype=torch.float32).add_(n)
 def state(t):
-    from firn._addresses import address_of
-    return _libraries.read_text(_autoload.plugin().firn_torch_state, address_of(t))
+    from firn._addresses import storage_address
+    address = storage_address(t.untyped_storage())
+    return _libraries.read_text(_autoload.plugin().firn_torch_state, address)
 def pinned():
     return {p["reason"]: p["bytes"] for p in firn.stats()["devices"][0]["pinned"]
             if "small" not in p["reason"] and "not yet seen" not in p["reason"]}

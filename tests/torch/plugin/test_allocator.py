@@ -307,13 +307,15 @@ def test_memory_spilled_when_it_is_copied_on_write(run):
         from firn import _autoload
         from firn import _libraries
         state = lambda address: _libraries.read_text(_autoload.plugin().firn_torch_state, address)
+        from firn._addresses import storage_address
         x = torch.full((4 << 20,), 3.0, device="cuda")
-        address = x.data_ptr()
+        address = storage_address(x.untyped_storage())
         y = torch._lazy_clone(x)
         torch.cuda.synchronize()
         _autoload.plugin().firn_torch_spill_all()
         assert state(address) == "hosted"
-        assert y.untyped_storage().data_ptr() != address  # copied here, outside any operator
+        y.untyped_storage()  # copied here, outside any operator
+        assert storage_address(y.untyped_storage()) != address
         y += 1
         assert (x + y)[-1].item() == 7
     """, conf="backend:firn,firn_budget:256MiB,firn_host:256MiB,firn_watch:0")
@@ -335,7 +337,9 @@ def test_hints(run):
         x = torch.full((4 << 20,), 3.0, device="cuda")
         y = x + 1
         from firn import _autoload, _libraries
-        state = lambda t: _libraries.read_text(_autoload.plugin().firn_torch_state, t.data_ptr())
+        from firn._addresses import storage_address
+        state = lambda t: _libraries.read_text(_autoload.plugin().firn_torch_state,
+                                               storage_address(t.untyped_storage()))
         torch.cuda.synchronize()
         firn.cold(x)
         _autoload.plugin().firn_torch_spill_all()

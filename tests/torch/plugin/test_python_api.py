@@ -11,9 +11,9 @@ from conftest import PYTHON, ROOT, clean_environment
 TIGHT = "backend:firn,firn_budget:40MiB,firn_host:256MiB,firn_watch:0,firn_policy:age"
 TURNS = """
     import json, torch, firn
-    from firn import _libraries
+    from firn import _addresses, _libraries
     def state(tensor):
-        address = tensor.untyped_storage().data_ptr()
+        address = _addresses.storage_address(tensor.untyped_storage())
         return _libraries.read_text(firn._plugin().firn_torch_state, address)
     def make(count):
         return [torch.ones(1 << 21, device="cuda") for _ in range(count)]

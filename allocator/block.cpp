@@ -56,6 +56,36 @@ size_t small_bytes(unsigned size_class) {
 
 static_assert(small_most <= (1u << 20));
 
+namespace {
+constexpr uint32_t least = 16;  // grains of the smallest large block
+constexpr uint32_t sharing_most = least << 5;
+
+/// Grains between classes: a sixteenth of the doubling's lower end, which is not of the doubling.
+constexpr unsigned step_bits(uint32_t grains) {
+  return grains <= 2 * least ? 0 : std::bit_width(grains - 1) - 5;
+}
+}  // namespace
+
+uint32_t grains(size_t bytes, uint32_t shared_most) {
+  const uint64_t exact = (bytes + grain_bytes - 1) / grain_bytes;
+  const auto whole = static_cast<uint32_t>((exact + granule_grains - 1) / granule_grains *
+                                           granule_grains);
+  if (exact >= sharing_most) return whole;
+  const unsigned bits = step_bits(static_cast<uint32_t>(exact));
+  const auto rounded = static_cast<uint32_t>((((exact - 1) >> bits) + 1) << bits);
+  const bool saves = (whole - rounded) * 32 >= rounded;
+  return saves && rounded <= shared_most ? rounded : whole;
+}
+
+unsigned of_grains(uint32_t grains) {
+  if (grains % granule_grains == 0) {
+    const uint32_t granules = grains / granule_grains;
+    return granules <= whole_count ? small_count + granules - 1 : count;
+  }
+  const unsigned bits = step_bits(grains);
+  return small_count + whole_count + bits * 16 + (grains >> bits) - least;
+}
+
 }  // namespace size_class
 
 }  // namespace firn

@@ -25,7 +25,7 @@ struct IoRequest;
 /// A stretch of a large block, at most a large frame long: mapped and unmapped as one, so that a
 /// large block leaves and comes back bit by bit.
 struct Span {
-  uint32_t begin = 0, granules = 0;  // within the block
+  uint32_t begin = 0, grains = 0;    // within the block
   bool leaving = false;              // spilling: unmapped once its pieces are valid elsewhere
   std::vector<Frame> frames;         // none: not mapped
   bool mapped() const { return !frames.empty(); }
@@ -54,7 +54,7 @@ struct Block {
   uint32_t index = 0;                  // of this descriptor in its table
   uint16_t stream = 0;                 // Streams index of the allocation's stream
   uint16_t size_class = 0;
-  uint32_t granules = 0;               // large: mapped size; 0: small
+  uint32_t grains = 0;                 // large: mapped size; 0: small
   uint64_t address = 0;
   size_t bytes = 0;                    // usable, by size class; what statistics count
   size_t requested = 0;
@@ -78,15 +78,22 @@ struct Block {
   std::vector<Use> more_uses;          // when word::many_uses
   std::vector<uint16_t> recorded_streams;  // when word::recorded
   std::vector<Span> spans;             // large: all of the block, in order of addresses
-  uint32_t mapped = 0;                 // granules of the spans that are mapped
+  Shape shape;                         // large, one span: of the frames that it shares
+  uint32_t mapped = 0;                 // grains of the spans that are mapped
   uint32_t device = 0;                 // and of those, the ones under the budget
   std::vector<Piece> pieces;           // none until it is spilled for the first time
 
   State state() const { return word::state(word.load(std::memory_order_acquire)); }
-  uint64_t mapped_bytes() const { return granules * granule_bytes; }  // when all of it is
+  uint64_t mapped_bytes() const { return grains * grain_bytes; }  // when all of it is
+  /// Of a large block: the granules of addresses that are its own.
+  uint64_t base() const { return address / granule_bytes * granule_bytes; }
+  uint32_t granules() const {
+    return static_cast<uint32_t>(
+        (address - base() + mapped_bytes() + granule_bytes - 1) / granule_bytes);
+  }
   const Span& span_of(const Piece& piece) const {
     // All spans but the last are alike.
-    return spans[piece.offset / (spans.front().granules * granule_bytes)];
+    return spans[piece.offset / (spans.front().grains * grain_bytes)];
   }
 };
 
@@ -160,23 +167,23 @@ class ReadyStack {
 };
 
 /// The size classes: small ones 512 B apart at first, then eight to a doubling, up to 1 MiB; large
-/// ones by granule.
+/// ones whole granules, and between them, up to 32 MiB, sixteen to a doubling, where that saves
+/// more than a thirty-second.
 namespace size_class {
-inline constexpr size_t small_most = (1u << 20) - 1;  // larger requests get frames of their own
+inline constexpr size_t small_most = (1u << 20) - 1;  // larger requests have grains of their own
 inline constexpr unsigned small_count = 80;
-inline constexpr unsigned large_count = 1024;           // up to 2 GiB; larger go by the lock
-inline constexpr unsigned count = small_count + large_count;
+inline constexpr unsigned whole_count = 1024;           // up to 2 GiB; larger go by the lock
+inline constexpr unsigned shared_count = 5 * 16 + 1;    // from 1 MiB on
+inline constexpr unsigned count = small_count + whole_count + shared_count;
 
 /// 0..small_count-1 for 1..small_most.
 unsigned of_small(size_t bytes);
 size_t small_bytes(unsigned size_class);
-inline uint32_t granules(size_t bytes) {
-  return static_cast<uint32_t>((bytes + granule_bytes - 1) / granule_bytes);
-}
-/// small_count + granules - 1, or count when too large for a stack.
-inline unsigned of_granules(uint32_t granules) {
-  return granules <= large_count ? small_count + granules - 1 : count;
-}
+/// What a large block of so many bytes takes: a multiple of a granule's grains, or, up to
+/// `shared_most`, what its size class has.
+uint32_t grains(size_t bytes, uint32_t shared_most);
+/// Of a number that grains() gave; count when too large for a stack.
+unsigned of_grains(uint32_t grains);
 }  // namespace size_class
 
 /// A stream's ready blocks, one stack per size class.

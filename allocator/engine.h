@@ -108,7 +108,8 @@ struct EngineStats {
   uint64_t stall_ns = 0, stalls = 0;  // application threads waiting for room or for a fault
   uint64_t touches = 0, lost_blocks = 0, evictions = 0, faults = 0;
   uint64_t zero_copy_bytes = 0;       // touched in host memory because the budget had no room
-  uint64_t rounding_bytes = 0;        // frames' bytes beyond what blocks asked for, now
+  uint64_t rounding_bytes = 0;        // blocks' bytes beyond what was asked for, now
+  uint64_t gap_bytes = 0;             // free in frames that several blocks share
   uint64_t oom_count = 0, retry_count = 0;
   double spare_fraction = 0;          // written ahead beyond what lacks, as chosen by rehearsal
   uint64_t plan_ns = 0;               // CPU time spent on deciding ahead; 0 where nothing does

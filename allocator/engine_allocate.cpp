@@ -26,10 +26,10 @@ int EngineImpl::see_stream(CUstream stream, CUcontext context) {
 void* EngineImpl::hand_out(Block& block, size_t requested) {
   block.requested = requested;
   // A large block may have served another size of its class.
-  if (block.granules != 0) block.bytes = (requested + unit_bytes - 1) / unit_bytes * unit_bytes;
+  if (block.grains != 0) block.bytes = (requested + unit_bytes - 1) / unit_bytes * unit_bytes;
   block.age.store(tick_.fetch_add(1, std::memory_order_relaxed), std::memory_order_relaxed);
-  hot_.allocated(block.granules != 0, block.bytes, requested);
-  if (block.granules != 0) note(EventKind::allocate, block);
+  hot_.allocated(block.grains != 0, block.bytes, requested);
+  if (block.grains != 0) note(EventKind::allocate, block);
   if (options_.recorder) options_.recorder->allocated(block.address, requested);
   if (trace_) trace("alloc", block);
   return reinterpret_cast<void*>(block.address);
@@ -40,12 +40,13 @@ Result<void*> EngineImpl::allocate(size_t bytes, CUstream stream) {
   bool small = bytes <= size_class::small_most;
   if (bytes > (uint64_t{1} << 46))
     return make_error(Code::out_of_memory, 0, fmt::format("{} bytes are asked for", bytes));
-  uint32_t granules = size_class::granules(bytes);
-  unsigned size_class = small ? size_class::of_small(bytes) : size_class::of_granules(granules);
+  unsigned size_class = small ? size_class::of_small(bytes)
+                              : size_class::of_grains(grains_of(bytes));
   if (stream == CU_STREAM_LEGACY) stream = nullptr;
   int index = streams_.find(stream);
   // A stream may be known a moment before its stacks are.
   ReadyStacks* stacks = index >= 0 ? ready_[index].load(std::memory_order_acquire) : nullptr;
+  if (deferred_count_.load(std::memory_order_relaxed) != 0) look_at_deferred();
   if (stacks && size_class < size_class::count) {
     if (Block* block = stacks->stacks[size_class].pop(table_)) {
       transit(*block, Event::reuse);
@@ -72,10 +73,10 @@ Result<void*> EngineImpl::allocate(size_t bytes, CUstream stream) {
   return result;
 }
 
-Block* EngineImpl::take_parked(unsigned stream, uint32_t granules) {
+Block* EngineImpl::take_parked(unsigned stream, uint32_t grains) {
   for (size_t i = parked_.size(); i-- > 0;) {
     Block* block = parked_[i];
-    if (block->stream != stream || block->granules != granules) continue;
+    if (block->stream != stream || block->grains != grains) continue;
     if (block->word.load(std::memory_order_relaxed) & word::zero_copy) continue;
     parked_.erase(parked_.begin() + static_cast<ptrdiff_t>(i));
     transit(*block, Event::reuse);
@@ -86,11 +87,11 @@ Block* EngineImpl::take_parked(unsigned stream, uint32_t granules) {
 
 /// A large block of the stream, resident and not handed out yet.
 Result<Block*> EngineImpl::large_block(Lock& lock, unsigned stream, size_t bytes) {
-  const uint32_t granules = size_class::granules(bytes);
-  const unsigned size_class = size_class::of_granules(granules);
-  if (Block* block = take_parked(stream, granules)) return block;
+  const uint32_t grains = grains_of(bytes);
+  const unsigned size_class = size_class::of_grains(grains);
+  if (Block* block = take_parked(stream, grains)) return block;
   for (int attempt = 0;; ++attempt) {
-    Result<Reservation> room = make_room(lock, granules, nullptr);
+    Result<Reservation> room = make_room(lock, frames_.granules_for(shape_of(grains)), nullptr);
     if (!room) return room.error();
     // While waiting, a block of this very size may have come free on the stream.
     Block* block = size_class < size_class::count ? ready(stream).stacks[size_class].pop(table_)
@@ -99,13 +100,14 @@ Result<Block*> EngineImpl::large_block(Lock& lock, unsigned stream, size_t bytes
       transit(*block, Event::reuse);
       return block;
     }
-    Result<std::vector<Frame>> frames = frames_.take(std::move(*room), span_granules_);
-    if (!frames) {
-      if (frames.error().detail == CUDA_ERROR_OUT_OF_MEMORY && attempt < 8) continue;
-      return frames.error();
+    // (While waiting, gaps in shared frames have come and gone.)
+    const Shape shape = shape_of(grains);
+    if (frames_.granules_for(shape) > room->granules()) continue;
+    Result<Block*> made = make_block(stream, bytes, std::move(*room), shape);
+    if (!made) {
+      if (made.error().detail == CUDA_ERROR_OUT_OF_MEMORY && attempt < 8) continue;
+      return made.error();
     }
-    Result<Block*> made = make_block(stream, bytes, std::move(*frames));
-    if (!made) return made.error();
     uint64_t used = frames_.held_granules() - frames_.free_granules();
     if (static_cast<double>(used) >
         options_.watch_fraction * static_cast<double>(frames_.budget_granules()))
@@ -114,10 +116,19 @@ Result<Block*> EngineImpl::large_block(Lock& lock, unsigned stream, size_t bytes
   }
 }
 
-/// A large block of `frames`, resident and not handed out yet. On failure the frames are given
-/// back.
-Result<Block*> EngineImpl::make_block(unsigned stream, size_t bytes, std::vector<Frame> frames) {
-  const uint32_t granules = size_class::granules(bytes);
+/// The shape of a new block as things are now.
+Shape EngineImpl::shape_of(uint32_t grains) const {
+  if (grains % granule_grains == 0) return {0, grains / granule_grains, 0};
+  return frames_.shared().shape(grains);
+}
+
+/// A large block of that shape, for which `room` is enough; resident and not handed out yet.
+Result<Block*> EngineImpl::make_block(unsigned stream, size_t bytes, Reservation room,
+                                      const Shape& shape) {
+  Result<std::vector<Frame>> taken = frames_.take(std::move(room), shape, span_granules_);
+  if (!taken) return taken.error();
+  std::vector<Frame>& frames = *taken;
+  const uint32_t granules = shape.granules();
   auto address = arena_->take(granules);
   Block* block = address ? table_.make() : nullptr;
   if (!block) {
@@ -125,22 +136,23 @@ Result<Block*> EngineImpl::make_block(unsigned stream, size_t bytes, std::vector
     frames_.give(frames);
     return make_error(Code::out_of_memory, 0, "no addresses left in the arena");
   }
-  block->address = *address;
-  block->granules = granules;
+  block->address = *address + shape.offset();
+  block->shape = shape;
+  block->grains = shape.grains();
   block->bytes = (bytes + unit_bytes - 1) / unit_bytes * unit_bytes;
   block->stream = static_cast<uint16_t>(stream);
-  block->size_class = static_cast<uint16_t>(size_class::of_granules(granules));
+  block->size_class = static_cast<uint16_t>(size_class::of_grains(block->grains));
   make_spans(*block);
-  if (Result<void> mapped = map_spans(*block, frames, granules); !mapped) {
+  if (Result<void> mapped = map_spans(*block, frames, block->grains); !mapped) {
     block->spans.clear();
-    arena_->give(block->address, granules);
+    arena_->give(*address, granules);
     table_.recycle(block);
     return mapped.error();
   }
   block->live_at = static_cast<uint32_t>(live_.size());
   live_.push_back(block);
   block->use.store(0, std::memory_order_relaxed);
-  arena_->set(block->address, granules, block->index + 1);
+  arena_->set(*address, granules, block->index + 1);
   count_segment(true, true, block->address, block->mapped_bytes(), stream);
   transit(*block, Event::allocate, life_flags | word::small | word::many_uses | word::zero_copy);
   return block;
@@ -201,7 +213,7 @@ Result<void*> EngineImpl::allocate_small(Lock& lock, unsigned stream, size_t byt
     return make_error(Code::out_of_memory, 0, "too many live blocks");
   }
   block->address = *address;
-  block->granules = 0;
+  block->grains = 0;
   block->bytes = size;
   block->stream = static_cast<uint16_t>(stream);
   block->size_class = static_cast<uint16_t>(size_class);
@@ -218,8 +230,8 @@ Result<void*> EngineImpl::allocate_small(Lock& lock, unsigned stream, size_t byt
 void EngineImpl::count_free(Block& block) {
   if (block.word.load(std::memory_order_relaxed) & word::segment) [[unlikely]]
     return uncount_segment(block);
-  hot_.freed(block.granules != 0, block.bytes, block.requested);
-  if (block.granules != 0) note(EventKind::free, block);
+  hot_.freed(block.grains != 0, block.bytes, block.requested);
+  if (block.grains != 0) note(EventKind::free, block);
   if (options_.recorder) options_.recorder->freed(block.address);
   if (trace_) trace("free", block);
 }
@@ -318,14 +330,25 @@ void EngineImpl::finish_free(Block& block) {
     for (uint16_t stream : block.recorded_streams) add_use(block, streams_.now(stream));
     block.recorded_streams.clear();
     close_uses(block);
-    hot_.waits(block.granules != 0, block.bytes);
+    hot_.waits(block.grains != 0, block.bytes);
     deferred_.push_back(&block);
+    deferred_count_.store(static_cast<uint32_t>(deferred_.size()), std::memory_order_relaxed);
     busy_.store(true, std::memory_order_relaxed);
   } else if (block.size_class < size_class::count && !(w & word::zero_copy)) {
     ready(block.stream).push(table_, block);
   } else {
     parked_.push_back(&block);
   }
+}
+
+/// What was freed while other streams used it is there again as soon as they are done, as with the
+/// native allocator, and not only when the service thread has looked.
+void EngineImpl::look_at_deferred() {
+  Lock lock(mutex_, std::try_to_lock);
+  if (!lock) return;
+  Driver::ContextGuard context(driver_, options_.context);
+  (void)streams_.poll();
+  settle_deferred();
 }
 
 void EngineImpl::settle_deferred() {
@@ -337,7 +360,7 @@ void EngineImpl::settle_deferred() {
       continue;
     }
     deferred_.erase(deferred_.begin() + static_cast<ptrdiff_t>(i));
-    hot_.waited(block.granules != 0, block.bytes);
+    hot_.waited(block.grains != 0, block.bytes);
     tell({MemoryEvent::Kind::free_completed, reinterpret_cast<void*>(block.address),
           block.mapped_bytes(), streams_.handle(block.stream)});
     if (block.size_class < size_class::count &&
@@ -346,6 +369,7 @@ void EngineImpl::settle_deferred() {
     else
       parked_.push_back(&block);
   }
+  deferred_count_.store(static_cast<uint32_t>(deferred_.size()), std::memory_order_relaxed);
 }
 
 Result<void> EngineImpl::record_stream(const void* pointer, CUstream stream, CUcontext context) {
@@ -371,12 +395,12 @@ Result<void> EngineImpl::record_stream(const void* pointer, CUstream stream, CUc
 void EngineImpl::drop_descriptor(Block& block) {
   FIRN_CHECK(block.state() == State::free, "block %llx", (unsigned long long)block.address);
   learn();  // the descriptor's number will be another block's
-  if (block.granules != 0) {
+  if (block.grains != 0) {
     live_[block.live_at] = live_.back();
     live_[block.live_at]->live_at = block.live_at;
     live_.pop_back();
-    arena_->set(block.address, block.granules, 0);
-    arena_->give(block.address, block.granules);
+    arena_->set(block.base(), block.granules(), 0);
+    arena_->give(block.base(), block.granules());
     count_segment(false, true, block.address, block.mapped_bytes(), block.stream);
   }
   ++block.generation;

@@ -19,7 +19,7 @@ bool EngineImpl::allocate_ahead() {
     if (coming.identity >= births_.stream_of.size() || !births_.stream_of[coming.identity])
       continue;
     const unsigned stream = births_.stream_of[coming.identity] - 1u;
-    Births::Kind& kind = births_kind(stream, size_class::granules(coming.bytes));
+    Births::Kind& kind = births_kind(stream, grains_of(coming.bytes));
     if (coming.kind == EventKind::free) {
       ++kind.ready;
     } else {
@@ -34,24 +34,24 @@ bool EngineImpl::allocate_ahead() {
   return any;
 }
 
-EngineImpl::Births::Kind& EngineImpl::births_kind(unsigned stream, uint32_t granules) {
+EngineImpl::Births::Kind& EngineImpl::births_kind(unsigned stream, uint32_t grains) {
   for (Births::Kind& kind : births_.kinds)
-    if (kind.stream == stream && kind.granules == granules) return kind;
-  Births::Kind kind{stream, granules, 0, 0, 0};
-  const unsigned size_class = size_class::of_granules(granules);
+    if (kind.stream == stream && kind.grains == grains) return kind;
+  Births::Kind kind{stream, grains, 0, 0, 0};
+  const unsigned size_class = size_class::of_grains(grains);
   if (size_class < size_class::count)
     kind.ready = ready(stream).stacks[size_class].count(table_, births_ahead);
   for (const Block* block : parked_)
-    if (block->stream == stream && block->granules == granules) ++kind.ready;
+    if (block->stream == stream && block->grains == grains) ++kind.ready;
   return births_.kinds.emplace_back(kind);
 }
 
 bool EngineImpl::make_ready_ahead(unsigned stream, size_t bytes) {
-  const uint32_t granules = size_class::granules(bytes);
-  if (!room_for_birth(granules)) return false;
-  Result<std::vector<Frame>> frames = frames_.take(frames_.reserve(granules), span_granules_);
-  if (!frames) return false;
-  Result<Block*> block = make_block(stream, bytes, std::move(*frames));
+  Shape shape = shape_of(grains_of(bytes));
+  if (!room_for_birth(frames_.granules_for(shape))) return false;
+  shape = shape_of(shape.grains());  // (gaps may have come)
+  Result<Block*> block =
+      make_block(stream, bytes, frames_.reserve(frames_.granules_for(shape)), shape);
   if (!block) return false;
   transit(**block, Event::release);
   ++(*block)->generation;
@@ -68,8 +68,9 @@ bool EngineImpl::room_for_birth(uint64_t granules) {
   if (frames_.available() >= granules) return true;
   park_ready(false);
   reclaim_parked(granules, true);
-  const uint64_t coming = frames_.available() + leaving_granules();
-  if (coming < granules) evict_farthest(granules - coming, nullptr, plan_.window, true);
+  const uint64_t wanted = granules * granule_grains;
+  const uint64_t coming = frames_.available() * granule_grains + leaving_grains();
+  if (coming < wanted) evict_farthest(wanted - coming, nullptr, plan_.window, true);
   finish_spills();
   return frames_.available() >= granules;
 }
@@ -77,7 +78,7 @@ bool EngineImpl::room_for_birth(uint64_t granules) {
 /// Is a coming allocation counted on this ready block? Once for each of them.
 bool EngineImpl::spared(const Block& block) {
   for (Births::Kind& kind : births_.kinds)
-    if (kind.stream == block.stream && kind.granules == block.granules)
+    if (kind.stream == block.stream && kind.grains == block.grains)
       return kind.spared < kind.claimed && ++kind.spared > 0;
   return false;
 }

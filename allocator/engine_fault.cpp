@@ -17,16 +17,17 @@ Result<void> EngineImpl::begin_fault(Lock& lock, Block& block, bool anyway) {
   const uint32_t generation = block.generation;
   block.age.store(tick_.fetch_add(1, std::memory_order_relaxed), std::memory_order_relaxed);
   for (int attempt = 0;;) {
-    const uint64_t missing = block.granules - block.mapped;
-    Result<Reservation> room = make_room(lock, missing, &block);
+    Result<Reservation> room =
+        make_room(lock, granules_for(block, block.grains - block.mapped), &block);
     if (block.generation != generation) return {};
     if (block.state() == State::spilling) keep(block);
     State state = block.state();
     if (state != State::hosted && state != State::spilled && state != State::faulting) return {};
-    if (block.granules == block.mapped) return {};
-    if (room && room->granules() != block.granules - block.mapped) continue;
+    const uint64_t missing = block.grains - block.mapped;
+    if (missing == 0) return {};
+    if (room && room->granules() < granules_for(block, missing)) continue;
     if (!room && !(anyway && room.error().code == Code::out_of_memory)) return room.error();
-    Result<void> mapped = room ? map_fault(block, std::move(*room), false)
+    Result<void> mapped = room ? map_fault(block, missing, std::move(*room), false)
                                : map_host_fault(block, room.error());
     if (mapped) {
       advance_fault(block);
@@ -36,12 +37,19 @@ Result<void> EngineImpl::begin_fault(Lock& lock, Block& block, bool anyway) {
   }
 }
 
-/// Maps whole spans from the head on; on failure nothing has changed.
-Result<void> EngineImpl::map_fault(Block& block, Reservation room, bool prefetched) {
-  const uint64_t granules = room.granules();
-  Result<std::vector<Frame>> frames = frames_.take(std::move(room), span_granules_);
+/// What has to be reserved to map so many of the block's grains: whole spans, as things are now.
+uint64_t EngineImpl::granules_for(const Block& block, uint64_t grains) const {
+  return block.shape.shared() ? frames_.granules_for(block.shape) : grains / granule_grains;
+}
+
+/// Maps whole spans from the head on, for which the room is enough; on failure nothing has changed.
+Result<void> EngineImpl::map_fault(Block& block, uint64_t grains, Reservation room,
+                                   bool prefetched) {
+  const Shape part{0, static_cast<uint32_t>(grains / granule_grains), 0};
+  Result<std::vector<Frame>> frames =
+      frames_.take(std::move(room), block.shape.shared() ? block.shape : part, span_granules_);
   if (!frames) return frames.error();
-  if (Result<void> mapped = map_spans(block, *frames, granules); !mapped) return mapped;
+  if (Result<void> mapped = map_spans(block, *frames, grains); !mapped) return mapped;
   begin_arriving(block, prefetched);
   return {};
 }
@@ -51,17 +59,18 @@ Result<void> EngineImpl::map_host_fault(Block& block, const Error& no_room) {
   std::vector<Frame> frames;
   for (const Span& span : block.spans) {
     if (span.mapped()) continue;
-    Result<std::vector<Frame>> one = frames_.take_host(span.granules);
+    Result<std::vector<Frame>> one = frames_.take_host(
+        block.shape.shared() ? block.shape.granules() : span.grains / granule_grains);
     if (!one) {
       frames_.give(frames);
       return one.error();
     }
     frames.push_back(one->front());
   }
-  uint64_t granules = block.granules - block.mapped;
-  if (Result<void> mapped = map_spans(block, frames, granules); !mapped) return mapped;
+  const uint64_t grains = block.grains - block.mapped;
+  if (Result<void> mapped = map_spans(block, frames, grains); !mapped) return mapped;
   block.word.fetch_or(word::zero_copy, std::memory_order_acq_rel);
-  counted_.zero_copy_bytes += granules * granule_bytes;
+  counted_.zero_copy_bytes += grains * grain_bytes;
   trouble("an operator's tensors do not fit the budget together: some were used in host memory, "
           "slowly. " + no_room.text);
   begin_arriving(block, false);
@@ -119,7 +128,7 @@ void EngineImpl::advance_fault(Block& block) {
   if (issued) (void)streams_.close(streams_.now(in_));
   if (waiting) return;
   std::erase(faulting_, &block);
-  if (block.mapped < block.granules) {  // a part came ahead of its use, there was no room for more
+  if (block.mapped < block.grains) {  // a part came ahead of its use, there was no room for more
     transit(block, Event::unfault);
     settle_away(block);
     return;
@@ -225,22 +234,23 @@ void EngineImpl::finish_drain(Block& block) {
   drop_descriptor(block);
 }
 
-/// Granules of the unmapped spans, from the head on, that fit what is available now and `most`.
-uint64_t EngineImpl::prefetchable_granules(const Block& block, uint64_t most) const {
-  uint64_t granules = 0;
-  const uint64_t available = std::min(frames_.available(), most);
+/// Grains of the unmapped spans, from the head on, that fit what is available now and `most`.
+uint64_t EngineImpl::prefetchable_grains(const Block& block, uint64_t most) const {
+  uint64_t grains = 0;
+  const uint64_t available = frames_.available();
   for (const Span& span : block.spans) {
     if (span.mapped()) continue;
-    if (granules + span.granules > available) break;
-    granules += span.granules;
+    const uint64_t with = grains + span.grains;
+    if (with > most || granules_for(block, with) > available) break;
+    grains = with;
   }
-  return granules;
+  return grains;
 }
 
 /// Is it away, or partly, and can it be fetched?
 bool EngineImpl::may_arrive(const Block& block) const {
   const State state = block.state();
-  return block.mapped < block.granules &&
+  return block.mapped < block.grains &&
          (state == State::hosted || state == State::spilled || state == State::faulting ||
           state == State::spilling);
 }
@@ -257,8 +267,10 @@ uint64_t EngineImpl::arriving_bytes() const {
 
 /// Begins to fetch the next of the block's spans, if there is room for it without waiting.
 bool EngineImpl::prefetch_span(Block& block) {
-  const uint64_t granules = prefetchable_granules(block, span_granules_);
-  if (granules == 0 || !map_fault(block, frames_.reserve(granules), true)) return false;
+  const uint64_t grains = prefetchable_grains(block, span_granules_ * granule_grains);
+  if (grains == 0 ||
+      !map_fault(block, grains, frames_.reserve(granules_for(block, grains)), true))
+    return false;
   advance_fault(block);
   return true;
 }
@@ -273,25 +285,25 @@ bool EngineImpl::run_prefetches(Lock& lock) {
     State state = block.state();
     if (block.generation != ref.generation ||
         (state != State::hosted && state != State::spilled && state != State::faulting) ||
-        block.mapped == block.granules) {
+        block.mapped == block.grains) {
       prefetches_.pop_front();
       continue;
     }
     // As many spans as there is room for, from the head on.
-    uint64_t granules = prefetchable_granules(block);
-    if (granules == 0) {
+    const uint64_t wanted = block.grains - block.mapped;
+    uint64_t grains = prefetchable_grains(block);
+    if (grains == 0) {
       park_ready(false);
-      reclaim_parked(block.granules - block.mapped);
-      granules = prefetchable_granules(block);
+      reclaim_parked(granules_for(block, wanted));
+      grains = prefetchable_grains(block);
     }
-    if (granules == 0) {
-      uint64_t wanted = block.granules - block.mapped;
-      uint64_t coming = frames_.available() + leaving_granules();
+    if (grains == 0) {
+      uint64_t coming = frames_.available() * granule_grains + leaving_grains();
       if (coming < wanted) evict(wanted - coming, &block);
       break;  // a later pump goes on
     }
-    if (granules == block.granules - block.mapped) prefetches_.pop_front();
-    if (!map_fault(block, frames_.reserve(granules), true)) break;
+    if (grains == wanted) prefetches_.pop_front();
+    if (!map_fault(block, grains, frames_.reserve(granules_for(block, grains)), true)) break;
     advance_fault(block);
     any = true;
   }

@@ -55,19 +55,19 @@ void EngineImpl::replan_greedy() {
   input.step_ns = step_ns;
   if (!host_is_passage() || !store_) {
     const uint64_t staging = host_.budget() / 32 + 4 * in_flight_bytes();
-    input.host_capacity = (host_.budget() - std::min(host_.budget(), staging)) / granule_bytes;
+    input.host_capacity = (host_.budget() - std::min(host_.budget(), staging)) / grain_bytes;
   }
   // What was never measured is taken for as fast as the link, and measured by being used.
-  const auto granules_s = [&](Channel channel, double otherwise) {
-    const double measured = bandwidths_.bytes_s(channel) / static_cast<double>(granule_bytes);
+  const auto grains_s = [&](Channel channel, double otherwise) {
+    const double measured = bandwidths_.bytes_s(channel) / static_cast<double>(grain_bytes);
     return measured > 0 ? measured : otherwise;
   };
-  constexpr double link = 16e9 / static_cast<double>(granule_bytes);
-  input.link_out = granules_s(Channel::host_out, granules_s(Channel::host_in, link));
-  input.link_in = granules_s(Channel::host_in, input.link_out);
+  constexpr double link = 16e9 / static_cast<double>(grain_bytes);
+  input.link_out = grains_s(Channel::host_out, grains_s(Channel::host_in, link));
+  input.link_in = grains_s(Channel::host_in, input.link_out);
   if (store_) {
-    input.store_write = granules_s(Channel::store_write, input.link_out);
-    input.store_read = granules_s(Channel::store_read, input.link_in);
+    input.store_write = grains_s(Channel::store_write, input.link_out);
+    input.store_read = grains_s(Channel::store_read, input.link_in);
   }
   const lifetimes::GreedyPlan plan = lifetimes::plan_greedy(input);
   greedy_.triggers.clear();
@@ -142,10 +142,11 @@ bool EngineImpl::begin_reads() {
     }
     if (arriving_bytes() >= in_flight_bytes()) break;
     if (block.state() == State::spilling) keep(block);
-    const uint64_t wanted = std::min<uint64_t>(span_granules_, block.granules - block.mapped);
-    if (prefetchable_granules(block) < wanted) {
+    const uint64_t wanted =
+        std::min<uint64_t>(span_granules_ * granule_grains, block.grains - block.mapped);
+    if (prefetchable_grains(block) < wanted) {
       park_ready(false);
-      reclaim_parked(wanted);
+      reclaim_parked(granules_for(block, wanted));
     }
     if (!prefetch_span(block)) break;
     any = true;

@@ -11,9 +11,9 @@ namespace firn {
 /// Host memory that is not counted on to keep anything: for transfers, for copies made ahead of
 /// leaving, and for gaps between pieces of different sizes.
 uint64_t EngineImpl::host_reserve_bytes() const {
-  const auto spare = static_cast<uint64_t>(spare_fraction_ *
-                                           static_cast<double>(frames_.budget_granules()));
-  return 4 * in_flight_bytes() + spare * granule_bytes + host_.budget() / host_gaps_part;
+  const auto spare = static_cast<uint64_t>(
+      spare_fraction_ * static_cast<double>(frames_.budget_granules() * granule_bytes));
+  return 4 * in_flight_bytes() + spare + host_.budget() / host_gaps_part;
 }
 
 /// Is host memory only what transfers pass through, and no place to keep anything?
@@ -22,7 +22,7 @@ bool EngineImpl::host_is_passage() const { return host_.budget() <= host_reserve
 /// How much of the block is on the device or in host memory, and of that in the store too, written
 /// or about to be.
 void EngineImpl::lay_out_in_memory(const Block& block, lifetimes::Item& item) const {
-  item.on_device = block.granules;
+  item.on_device = block.grains;
   item.clean = 0;
   uint64_t away = 0, stored = 0;
   for (const Piece& piece : block.pieces) {
@@ -32,8 +32,8 @@ void EngineImpl::lay_out_in_memory(const Block& block, lifetimes::Item& item) co
     else if (piece.slot)
       stored += piece.bytes;
   }
-  item.on_device -= away / granule_bytes;
-  item.clean = std::min(item.on_device, stored / granule_bytes);
+  item.on_device -= away / grain_bytes;
+  item.clean = std::min(item.on_device, stored / grain_bytes);
 }
 
 /// What is to be written to the store and read from it, by a decision for all memory.
@@ -41,13 +41,13 @@ void EngineImpl::replan_host(uint64_t capacity, uint64_t spare) {
   const auto& blocks = scratch_.blocks;
   for (size_t i = 0; i < blocks.size(); ++i) lay_out_in_memory(*blocks[i], scratch_.items[i]);
   const uint64_t keeps =
-      (host_.budget() - std::min(host_.budget(), host_reserve_bytes())) / granule_bytes;
+      (host_.budget() - std::min(host_.budget(), host_reserve_bytes())) / grain_bytes;
   const lifetimes::Decision decision = lifetimes::decide(
       {capacity + keeps, spare, history_->period(), scratch_.items, scratch_.steps, false});
   plan_.memory_window = history_->now() + decision.window;
   for (uint32_t i : decision.fetch) plan_.reads.push_back(plan_entry(decision, i, 0));
-  for (auto [i, granules, is_spare] : decision.leaving) {
-    plan_.writes.push_back(plan_entry(decision, i, granules));
+  for (auto [i, grains, is_spare] : decision.leaving) {
+    plan_.writes.push_back(plan_entry(decision, i, grains));
     plan_.writes.back().spare = is_spare;
   }
 }
@@ -62,8 +62,8 @@ bool EngineImpl::next_planned_write(PieceRef& ref) {
     uint64_t covered = 0;
     for (size_t i = block.pieces.size(); i-- > 0 && !over;) {
       const Piece& piece = block.pieces[i];
-      if (piece.slot) covered += (piece.bytes + granule_bytes - 1) / granule_bytes;
-      over = covered >= entry.granules;
+      if (piece.slot) covered += (piece.bytes + grain_bytes - 1) / grain_bytes;
+      over = covered >= entry.grains;
     }
     if (over) {
       if (w == plan_.written) ++plan_.written;

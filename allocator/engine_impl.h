@@ -141,14 +141,19 @@ class EngineImpl final : public Engine {
   }
   void* hand_out(Block& block, size_t requested);
   Result<Block*> large_block(Lock& lock, unsigned stream, size_t bytes);
-  Result<Block*> make_block(unsigned stream, size_t bytes, std::vector<Frame> frames);
+  uint32_t grains_of(size_t bytes) const {
+    return size_class::grains(bytes, span_granules_ * granule_grains);
+  }
+  Shape shape_of(uint32_t grains) const;
+  Result<Block*> make_block(unsigned stream, size_t bytes, Reservation room, const Shape& shape);
   Result<void*> allocate_small(Lock& lock, unsigned stream, size_t bytes);
   Result<void> add_segment(Lock& lock, unsigned stream);
-  Block* take_parked(unsigned stream, uint32_t granules);
+  Block* take_parked(unsigned stream, uint32_t grains);
   Result<void> free_slow(Block& block);
   void count_free(Block& block);
   void finish_free(Block& block);
   void make_ready(Block& block);
+  void look_at_deferred();
   void settle_deferred();
   void drop_descriptor(Block& block);
   void release_segments();
@@ -164,7 +169,7 @@ class EngineImpl final : public Engine {
   Result<void> map_at(uint64_t address, const std::vector<Frame>& frames);
   void unmap_at(uint64_t address, const std::vector<Frame>& frames);
   void make_spans(Block& block);
-  Result<void> map_spans(Block& block, std::vector<Frame>& frames, uint64_t granules);
+  Result<void> map_spans(Block& block, std::vector<Frame>& frames, uint64_t grains);
   void unmap_span(Block& block, Span& span);
   void unmap_spans(Block& block);
   std::span<Piece> pieces_of(Block& block, const Span& span) const;
@@ -180,17 +185,17 @@ class EngineImpl final : public Engine {
 
   // engine_room.cpp
   Result<Reservation> make_room(Lock& lock, uint64_t granules, const Block* wanted);
-  uint64_t park_ready(bool small_too);
-  uint64_t reclaim_parked(uint64_t granules, bool spare_claimed = false);
-  uint64_t evict(uint64_t granules, const Block* except);
-  uint64_t leaving_granules() const;
+  void park_ready(bool small_too);
+  void reclaim_parked(uint64_t granules, bool spare_claimed = false);
+  uint64_t evict(uint64_t grains, const Block* except);
+  uint64_t leaving_grains() const;
   bool held_by_others() const;
   Error no_room(uint64_t granules, const Block* wanted) const;
   std::vector<PinnedBytes> pinned_bytes() const;
 
   // engine_spill.cpp
-  bool start_spill(Block& block, bool leave, uint64_t granules = UINT64_MAX);
-  static uint64_t leaving_granules(const Block& block);
+  bool start_spill(Block& block, bool leave, uint64_t grains = UINT64_MAX);
+  static uint64_t leaving_grains(const Block& block);
   void advance_spill(Block& block);
   bool finish_spill(Block& block);
   void finish_spills();
@@ -231,15 +236,15 @@ class EngineImpl final : public Engine {
   bool fetch_ahead();
   bool clean_ahead_of_leaving();
   uint64_t give_way_after(const Plan::Entry& entry) const;
-  uint64_t evict_farthest(uint64_t granules, const Block* except, uint64_t beyond, bool clean_only);
-  uint64_t immovable_granules(const Block& block) const;
+  uint64_t evict_farthest(uint64_t grains, const Block* except, uint64_t beyond, bool clean_only);
+  uint64_t immovable_grains(const Block& block) const;
   uint64_t movable_capacity() const;
-  uint64_t clean_granules(Block& block) const;
+  uint64_t clean_grains(Block& block) const;
   bool meant(const Plan::Entry& entry) const;
   void lay_out_period();
 
   Plan::Entry plan_entry(const lifetimes::Decision& decision, uint32_t item,
-                         uint64_t granules) const;
+                         uint64_t grains) const;
 
   // engine_host.cpp
   uint64_t host_reserve_bytes() const;
@@ -269,7 +274,7 @@ class EngineImpl final : public Engine {
   struct Births {
     struct Kind {  // of blocks that are alike to an allocation
       unsigned stream;
-      uint32_t granules;
+      uint32_t grains;
       uint32_t ready;    // that nothing is counted on yet
       uint32_t claimed;  // that allocations are counted on
       uint32_t spared;   // of those, in a round of reclaim_parked()
@@ -279,7 +284,7 @@ class EngineImpl final : public Engine {
     std::vector<uint16_t> stream_of; // by identity: the stream + 1 that allocated it last
   };
   bool allocate_ahead();
-  Births::Kind& births_kind(unsigned stream, uint32_t granules);
+  Births::Kind& births_kind(unsigned stream, uint32_t grains);
   bool make_ready_ahead(unsigned stream, size_t bytes);
   bool room_for_birth(uint64_t granules);
   bool spared(const Block& block);
@@ -297,14 +302,15 @@ class EngineImpl final : public Engine {
   void advance_fault(Block& block);
   void fail_fault(Block& block);
   void read_done(IoRequest& request, const StoreCompletion& completion);
-  uint64_t prefetchable_granules(const Block& block, uint64_t most = UINT64_MAX) const;
+  uint64_t prefetchable_grains(const Block& block, uint64_t most = UINT64_MAX) const;
   bool may_arrive(const Block& block) const;
   uint64_t arriving_bytes() const;
   bool prefetch_span(Block& block);
   bool run_prefetches(Lock& lock);
   void finish_drain(Block& block);
   bool start_read(Block& block, uint32_t piece);
-  Result<void> map_fault(Block& block, Reservation room, bool prefetched);
+  Result<void> map_fault(Block& block, uint64_t grains, Reservation room, bool prefetched);
+  uint64_t granules_for(const Block& block, uint64_t grains) const;
   Result<void> map_host_fault(Block& block, const Error& no_room);
   void begin_arriving(Block& block, bool prefetched);
   bool copy_in(Block& block, uint32_t piece);
@@ -333,6 +339,7 @@ class EngineImpl final : public Engine {
   std::vector<Block*> live_;           // every large block with a descriptor in use
   std::vector<Block*> parked_;         // ready blocks off the stacks: first in line to reclaim
   std::vector<Block*> deferred_;       // freed, waiting for recorded streams
+  std::atomic<uint32_t> deferred_count_{0};
   std::vector<Block*> spilling_, faulting_, draining_;
   std::deque<CopyInFlight> copies_out_, copies_in_;
   std::unordered_set<IoRequest*> requests_;

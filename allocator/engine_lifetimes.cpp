@@ -63,7 +63,7 @@ void EngineImpl::feed(const EventRing::Event& event) {
   // A block from before the watch began, or whose allocation was lost, begins with its first use.
   if (event.kind == EventKind::allocate || (!life && event.kind != EventKind::free)) {
     if (life) history_->free(life);
-    life = history_->allocate(table_[event.block].granules * granule_bytes);
+    life = history_->allocate(table_[event.block].grains * grain_bytes);
     const Identity identity = history_->identity(life);
     if (identity >= births_.stream_of.size()) births_.stream_of.resize(identity + 1024);
     births_.stream_of[identity] = static_cast<uint16_t>(table_[event.block].stream + 1);
@@ -94,25 +94,26 @@ void EngineImpl::foresee(std::span<const Coming> coming) {
       block = live && live->index < life_of_.size() ? life_of_[live->index] : 0;
       if (!block) continue;  // small, or never touched
     }
-    plan.push_back({event.kind, block, size_class::granules(event.bytes) * granule_bytes});
+    plan.push_back({event.kind, block, grains_of(event.bytes) * grain_bytes});
   }
   history_->preload(plan);
   replan();
 }
 
-/// Granules of the block that stay whatever is decided.
-uint64_t EngineImpl::immovable_granules(const Block& block) const {
+/// Grains of the block that stay whatever is decided.
+uint64_t EngineImpl::immovable_grains(const Block& block) const {
   uint64_t w = block.word.load(std::memory_order_relaxed);
   State state = word::state(w);
   if (state == State::ready || state == State::draining || (w & word::freed)) return 0;
   return (w & word::pinned) || !(w & word::proven) ? block.device : 0;
 }
 
-/// Granules of the budget for what may move.
+/// Grains of the budget for what may move.
 uint64_t EngineImpl::movable_capacity() const {
-  uint64_t immovable = static_cast<uint64_t>(reserved_tally_[0].current()) / granule_bytes;
-  for (const Block* block : live_) immovable += immovable_granules(*block);
-  const uint64_t budget = frames_.budget_granules();
+  uint64_t immovable = static_cast<uint64_t>(reserved_tally_[0].current()) / grain_bytes +
+                       frames_.shared().free_grains();  // gaps: as many as now, later too
+  for (const Block* block : live_) immovable += immovable_grains(*block);
+  const uint64_t budget = frames_.budget_granules() * granule_grains;
   return budget - std::min(budget, immovable);
 }
 
@@ -132,11 +133,11 @@ void EngineImpl::lay_out_period() {
   };
   for (Block* block : live_) {
     State state = block->state();
-    if (immovable_granules(*block) || state == State::ready || state == State::draining ||
+    if (immovable_grains(*block) || state == State::ready || state == State::draining ||
         state == State::lost || (block->word.load(std::memory_order_relaxed) & word::freed))
       continue;
-    lifetimes::Item item{.size = block->granules, .on_device = block->mapped,
-                         .clean = clean_granules(*block)};
+    lifetimes::Item item{.size = block->grains, .on_device = block->mapped,
+                         .clean = clean_grains(*block)};
     const Life life = block->index < life_of_.size() ? life_of_[block->index] : 0;
     if (!life || !history_->foreseen(life)) item.assumed = period / 2;  // nothing is known
     blocks.push_back(block);
@@ -159,7 +160,7 @@ void EngineImpl::lay_out_period() {
     }
     uint32_t& item = item_of[coming.identity];
     if (coming.kind == EventKind::allocate) {
-      items.push_back({.size = coming.bytes / granule_bytes, .born = true});
+      items.push_back({.size = coming.bytes / grain_bytes, .born = true});
       item = static_cast<uint32_t>(items.size());
       if (!first_of[coming.identity]) first_of[coming.identity] = item;
       steps.push_back({ahead, Step::Kind::birth, item - 1});
@@ -177,10 +178,10 @@ void EngineImpl::lay_out_period() {
 }
 
 Plan::Entry EngineImpl::plan_entry(const lifetimes::Decision& decision, uint32_t item,
-                                   uint64_t granules) const {
+                                   uint64_t grains) const {
   const uint64_t next = decision.next_use[item];
   Block* block = scratch_.blocks[item];
-  return {block, block->generation, granules,
+  return {block, block->generation, grains,
           next == lifetimes::no_use ? next : history_->now() + next,
           block->age.load(std::memory_order_relaxed)};
 }
@@ -195,8 +196,8 @@ void EngineImpl::replan() {
   const auto spare = static_cast<uint64_t>(static_cast<double>(capacity) * spare_fraction_);
   const lifetimes::Decision decision = lifetimes::decide(
       {capacity, spare, history_->period(), scratch_.items, scratch_.steps, false});
-  const auto entry = [&](uint32_t i, uint64_t granules = 0) {
-    return plan_entry(decision, i, granules);
+  const auto entry = [&](uint32_t i, uint64_t grains = 0) {
+    return plan_entry(decision, i, grains);
   };
   const auto event = [&](uint64_t ahead) {
     return ahead == lifetimes::no_use ? ahead : now + ahead;
@@ -210,11 +211,11 @@ void EngineImpl::replan() {
   plan_.leaving.clear();
   for (uint32_t i : decision.fetch) plan_.fetch.push_back(entry(i));
   // In part it is no use to the kernel yet, and takes the room of what is.
-  if (!plan_.fetch.empty() && decision.last_granules < blocks[decision.fetch.back()]->granules)
+  if (!plan_.fetch.empty() && decision.last_grains < blocks[decision.fetch.back()]->grains)
     plan_.fetch.pop_back();
   for (uint32_t i : decision.farthest) plan_.farthest.push_back(entry(i));
-  for (auto [i, granules, spare] : decision.leaving) {
-    plan_.leaving.push_back(entry(i, granules));
+  for (auto [i, grains, spare] : decision.leaving) {
+    plan_.leaving.push_back(entry(i, grains));
     plan_.leaving.back().spare = spare;
   }
   plan_.valid = true;
@@ -248,34 +249,34 @@ bool EngineImpl::meant(const Plan::Entry& entry) const {
          entry.block->age.load(std::memory_order_relaxed) == entry.age;
 }
 
-/// Granules at the block's tail that are mapped and valid elsewhere: they leave without I/O.
-uint64_t EngineImpl::clean_granules(Block& block) const {
-  uint64_t granules = 0;
+/// Grains at the block's tail that are mapped and valid elsewhere: they leave without I/O.
+uint64_t EngineImpl::clean_grains(Block& block) const {
+  uint64_t grains = 0;
   if (block.pieces.empty()) return 0;
   for (size_t i = block.spans.size(); i-- > 0;) {
     if (!block.spans[i].mapped()) continue;
     for (const Piece& piece : pieces_of(block, block.spans[i]))
-      if (!piece.host_valid && !piece.slot_valid) return granules;
-    granules += block.spans[i].granules;
+      if (!piece.host_valid && !piece.slot_valid) return grains;
+    grains += block.spans[i].grains;
   }
-  return granules;
+  return grains;
 }
 
 /// Has blocks leave that are used after `beyond`, the farthest first.
-uint64_t EngineImpl::evict_farthest(uint64_t granules, const Block* except, uint64_t beyond,
+uint64_t EngineImpl::evict_farthest(uint64_t grains, const Block* except, uint64_t beyond,
                                     bool clean_only) {
   uint64_t started = 0;
   for (const Plan::Entry& entry : plan_.farthest) {
-    if (started >= granules || entry.next_use <= beyond) break;
+    if (started >= grains || entry.next_use <= beyond) break;
     Block& block = *entry.block;
     if (&block == except || !meant(entry) ||
         !AgeOrder::may_leave(block, block.word.load(std::memory_order_acquire)))
       continue;
-    uint64_t wanted = granules - started;
-    if (clean_only) wanted = std::min(wanted, clean_granules(block));
+    uint64_t wanted = grains - started;
+    if (clean_only) wanted = std::min(wanted, clean_grains(block));
     if (wanted == 0 || (clean_only && !uses_over(block))) continue;
     if (!start_spill(block, true, wanted)) continue;
-    started += leaving_granules(block);
+    started += leaving_grains(block);
     ++counted_.evictions;
   }
   return started;
@@ -303,13 +304,13 @@ bool EngineImpl::fetch_ahead() {
     }
     if (arriving_bytes() >= in_flight_bytes()) break;
     if (block.state() == State::spilling) keep(block);
-    const uint64_t span = span_granules_;
-    if (prefetchable_granules(block) < std::min<uint64_t>(span, block.granules - block.mapped)) {
+    const uint64_t span = span_granules_ * granule_grains;
+    if (prefetchable_grains(block) < std::min<uint64_t>(span, block.grains - block.mapped)) {
       park_ready(false);
-      reclaim_parked(span, true);
+      reclaim_parked(span_granules_, true);
     }
-    if (prefetchable_granules(block) == 0) {
-      uint64_t coming = frames_.available() + leaving_granules();
+    if (prefetchable_grains(block) == 0) {
+      uint64_t coming = frames_.available() * granule_grains + leaving_grains();
       if (coming < span) evict_farthest(span - coming, &block, give_way_after(entry), true);
       finish_spills();
     }
@@ -335,8 +336,8 @@ bool EngineImpl::clean_ahead_of_leaving() {
       break;
     Block& block = *entry.block;
     if (block.state() == State::spilling && meant(entry)) break;  // on its way already
-    const uint64_t clean = clean_granules(block), covered = clean + block.granules - block.mapped;
-    if (!meant(entry) || clean == block.mapped || covered >= entry.granules ||
+    const uint64_t clean = clean_grains(block), covered = clean + block.grains - block.mapped;
+    if (!meant(entry) || clean == block.mapped || covered >= entry.grains ||
         !AgeOrder::may_leave(block, block.word.load(std::memory_order_acquire))) {
       ++plan_.cleaned;
       continue;
@@ -346,7 +347,7 @@ bool EngineImpl::clean_ahead_of_leaving() {
       break;
     }
     const uint64_t wanted =
-        std::min(entry.granules - covered, 4 * options_.span_bytes / granule_bytes);
+        std::min(entry.grains - covered, 4 * options_.span_bytes / grain_bytes);
     if (start_spill(block, false, wanted))
       any = true;
     else

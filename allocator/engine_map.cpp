@@ -54,20 +54,22 @@ Result<void> EngineImpl::allow_peer(int device) {
   for (const CUmemAccessDesc& known : access_)
     if (known.location.id == device) return {};
   const CUmemAccessDesc access = access_of(device);
-  auto open = [&](uint64_t address, uint64_t granules) -> Result<void> {
-    CUresult result = driver_.mem_set_access(address, granules * granule_bytes, &access, 1);
+  auto open = [&](uint64_t address, uint64_t bytes) -> Result<void> {
+    CUresult result = driver_.mem_set_access(address, bytes, &access, 1);
     if (result == CUDA_SUCCESS) return {};
     return driver_.error("cuMemSetAccess for a peer", result);
   };
   for (const Block* block : live_)
     for (const Span& span : block->spans)
       if (span.mapped())
-        if (Result<void> opened = open(block->address + span.begin * granule_bytes, span.granules);
+        if (Result<void> opened = open(block->base() + span.begin * grain_bytes,
+                                       block->shape.shared() ? block->granules() * granule_bytes
+                                                             : span.grains * grain_bytes);
             !opened)
           return opened;
   for (uint32_t i = 0; i < segment_count_; ++i)
     if (const Segment& segment = *segments_[i].load(); !segment.frames.empty())
-      if (Result<void> opened = open(segment.address, 1); !opened) return opened;
+      if (Result<void> opened = open(segment.address, granule_bytes); !opened) return opened;
   access_.push_back(access);
   return {};
 }
@@ -75,60 +77,61 @@ Result<void> EngineImpl::allow_peer(int device) {
 void EngineImpl::make_spans(Block& block) {
   block.spans.clear();
   block.mapped = block.device = 0;
-  for (uint32_t begin = 0; begin < block.granules; begin += span_granules_) {
+  const uint32_t each = block.shape.shared() ? block.grains : span_granules_ * granule_grains;
+  for (uint32_t begin = 0; begin < block.grains; begin += each) {
     Span span;
     span.begin = begin;
-    span.granules = std::min(span_granules_, block.granules - begin);
+    span.grains = std::min(each, block.grains - begin);
     block.spans.push_back(std::move(span));
   }
 }
 
 std::span<Piece> EngineImpl::pieces_of(Block& block, const Span& span) const {
   size_t each = options_.piece_bytes;
-  size_t first = std::min(span.begin * granule_bytes / each, block.pieces.size());
-  size_t last = std::min(((span.begin + span.granules) * granule_bytes + each - 1) / each,
+  size_t first = std::min(span.begin * grain_bytes / each, block.pieces.size());
+  size_t last = std::min(((span.begin + span.grains) * grain_bytes + each - 1) / each,
                          block.pieces.size());
   return {block.pieces.data() + first, last - first};
 }
 
-/// Maps `frames` to unmapped spans from the head on, `granules` in all, which are whole spans. The
+/// Maps `frames` to unmapped spans from the head on, `grains` in all, which are whole spans. The
 /// largest frames come first and are as long as a span; only the last span is shorter. On failure
 /// nothing has changed and the frames are given back.
-Result<void> EngineImpl::map_spans(Block& block, std::vector<Frame>& frames, uint64_t granules) {
+Result<void> EngineImpl::map_spans(Block& block, std::vector<Frame>& frames, uint64_t grains) {
   std::vector<Span*> targets;
   for (Span& span : block.spans) {
-    if (span.mapped() || granules == 0) continue;
-    FIRN_CHECK(span.granules <= granules, "%u granules wanted, %llu left", span.granules,
-               (unsigned long long)granules);
-    granules -= span.granules;
+    if (span.mapped() || grains == 0) continue;
+    FIRN_CHECK(span.grains <= grains, "%u grains wanted, %llu left", span.grains,
+               (unsigned long long)grains);
+    grains -= span.grains;
     targets.push_back(&span);
   }
-  FIRN_CHECK(granules == 0, "%llu granules too many", (unsigned long long)granules);
+  FIRN_CHECK(grains == 0, "%llu grains too many", (unsigned long long)grains);
   auto next = frames.begin();
   for (Span* span : targets)
-    for (uint32_t filled = 0; filled < span->granules; ++next) {
-      FIRN_CHECK(next != frames.end(), "frames end in a span of %u", span->granules);
-      filled += next->granules;
+    for (uint64_t filled = 0; filled < span->grains; ++next) {
+      FIRN_CHECK(next != frames.end(), "frames end in a span of %u", span->grains);
+      filled += next->grains();
       span->frames.push_back(*next);
-      FIRN_CHECK(filled <= span->granules, "a frame across spans");
+      FIRN_CHECK(filled <= span->grains || next->host, "a frame across spans");
     }
   for (size_t begin = 0, end; begin < targets.size(); begin = end) {  // neighbours in one go
     std::vector<Frame> run = targets[begin]->frames;
     for (end = begin + 1; end < targets.size() && targets[end] == targets[end - 1] + 1; ++end)
       run.insert(run.end(), targets[end]->frames.begin(), targets[end]->frames.end());
-    Result<void> mapped = map_at(block.address + targets[begin]->begin * granule_bytes, run);
+    Result<void> mapped = map_at(block.base() + targets[begin]->begin * grain_bytes, run);
     if (mapped) continue;
     for (size_t i = 0; i < targets.size(); ++i) {
       if (i < begin)
-        unmap_at(block.address + targets[i]->begin * granule_bytes, targets[i]->frames);
+        unmap_at(block.base() + targets[i]->begin * grain_bytes, targets[i]->frames);
       targets[i]->frames.clear();
     }
     frames_.give(frames);
     return mapped;
   }
   for (Span* span : targets) {
-    block.mapped += span->granules;
-    if (!span->frames.front().host) block.device += span->granules;
+    block.mapped += span->grains;
+    if (!span->frames.front().host) block.device += span->grains;
   }
   frames.clear();
   return {};
@@ -136,9 +139,9 @@ Result<void> EngineImpl::map_spans(Block& block, std::vector<Frame>& frames, uin
 
 /// The uses of the span's memory are over.
 void EngineImpl::unmap_span(Block& block, Span& span) {
-  unmap_at(block.address + span.begin * granule_bytes, span.frames);
-  block.mapped -= span.granules;
-  if (!span.frames.front().host) block.device -= span.granules;
+  unmap_at(block.base() + span.begin * grain_bytes, span.frames);
+  block.mapped -= span.grains;
+  if (!span.frames.front().host) block.device -= span.grains;
   frames_.give(span.frames);
   span.leaving = false;
   for (Piece& piece : pieces_of(block, span)) piece.on_device = piece.wanted_out = false;

@@ -26,7 +26,7 @@ Result<void*> EngineImpl::allocate_segment(size_t bytes, CUstream stream, bool s
     if (index < 0)
       return make_error(Code::invalid_argument, 0,
                         fmt::format("more than {} streams", Streams::capacity));
-    const unsigned size_class = size_class::of_granules(size_class::granules(bytes));
+    const unsigned size_class = size_class::of_grains(grains_of(bytes));
     Block* ready_block = size_class < size_class::count
                              ? ready(index).stacks[size_class].pop(table_)
                              : nullptr;

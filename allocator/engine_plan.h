@@ -59,7 +59,7 @@ struct Plan {
   struct Entry {
     Block* block;
     uint32_t generation;
-    uint64_t granules;  // to be away or clean; of what is fetched, to be on the device
+    uint64_t grains;  // to be away or clean; of what is fetched, to be on the device
     uint64_t next_use;  // as an event's number
     uint64_t age;       // when it was decided: a block touched since is no longer meant
     bool spare = false; // to leave only while nothing else does
@@ -70,7 +70,7 @@ struct Plan {
   uint64_t window = 0;          // event number until which everything has room
   uint64_t memory_window = 0;   // the same for the device and host memory together
   uint64_t period = 0;          // events
-  uint64_t excess = 0;          // granules that do not fit the device at the period's peak
+  uint64_t excess = 0;          // grains that do not fit the device at the period's peak
   std::deque<Entry> fetch;      // in the order of next use
   std::vector<Entry> farthest;  // on the device, the farthest next use first
   std::vector<Entry> leaving;   // what will have to leave, in that order

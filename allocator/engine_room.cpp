@@ -47,11 +47,12 @@ Result<Reservation> EngineImpl::make_room(Lock& lock, uint64_t granules, const B
     short_before = true;
     pressed_ = true;
     learn();
-    uint64_t coming = frames_.available() + leaving_granules();
+    const uint64_t lacking = granules * granule_grains;
+    uint64_t coming = frames_.available() * granule_grains + leaving_grains();
     for (Block* block : parked_) coming += block->device;
     for (Block* block : deferred_) coming += block->device;
     for (Block* block : draining_) coming += block->device;
-    if (coming < granules) evict(granules - coming, wanted);
+    if (coming < lacking) evict(lacking - coming, wanted);
     bool changed = pump_locked();
     reclaim_parked(granules);
     reservation = frames_.reserve(granules);
@@ -92,8 +93,7 @@ Result<Reservation> EngineImpl::make_room(Lock& lock, uint64_t granules, const B
 }
 
 /// Takes every ready block off its stack. The next allocation of its size finds it in parked_.
-uint64_t EngineImpl::park_ready(bool small_too) {
-  uint64_t granules = 0;
+void EngineImpl::park_ready(bool small_too) {
   for (unsigned stream = 0; stream < streams_.count(); ++stream) {
     ReadyStacks* stacks = ready_[stream].load(std::memory_order_relaxed);
     if (!stacks) continue;
@@ -106,9 +106,8 @@ uint64_t EngineImpl::park_ready(bool small_too) {
       c += static_cast<unsigned>(std::countr_zero(used));
       stacks->used[c / 64].fetch_and(~(uint64_t{1} << c % 64));
       while (Block* block = stacks->stacks[c].pop(table_)) {
-        if (block->granules != 0) {
+        if (block->grains != 0) {
           parked_.push_back(block);
-          granules += block->granules;
           continue;
         }
         Segment& segment = *segments_[arena_->at(block->address) & ~segment_mark].load();
@@ -122,18 +121,16 @@ uint64_t EngineImpl::park_ready(bool small_too) {
       }
     }
   }
-  return granules;
 }
 
 /// Unmaps parked blocks whose uses are over, the ones that were freed first, until `granules` are
 /// available; has events recorded behind the others. `spare_claimed`: not those that allocations
 /// soon to come are counted on.
-uint64_t EngineImpl::reclaim_parked(uint64_t granules, bool spare_claimed) {
+void EngineImpl::reclaim_parked(uint64_t granules, bool spare_claimed) {
   std::sort(parked_.begin(), parked_.end(), [](const Block* a, const Block* b) {
     return a->age.load(std::memory_order_relaxed) > b->age.load(std::memory_order_relaxed);
   });
   for (Births::Kind& kind : births_.kinds) kind.spared = 0;
-  uint64_t reclaimed = 0;
   for (size_t i = parked_.size(); i-- > 0;) {
     Block& block = *parked_[i];
     bool zero_copy = block.word.load(std::memory_order_relaxed) & word::zero_copy;
@@ -144,34 +141,32 @@ uint64_t EngineImpl::reclaim_parked(uint64_t granules, bool spare_claimed) {
       continue;
     }
     parked_.erase(parked_.begin() + static_cast<ptrdiff_t>(i));
-    reclaimed += block.device;
     unmap_spans(block);
     transit(block, Event::reclaim, word::zero_copy);
     drop_descriptor(block);
   }
-  return reclaimed;
 }
 
 /// Has the coldest blocks leave, as much of them as is asked for. `except`: it is wanted itself.
-uint64_t EngineImpl::evict(uint64_t granules, const Block* except) {
+uint64_t EngineImpl::evict(uint64_t grains, const Block* except) {
   if (stuck_ || spilling_stopped_) return 0;
   uint64_t started = 0;
   if (plan_.valid)  // what has a copy and is used late; then what is used late; then what there is
     for (const uint64_t beyond : {plan_.window, uint64_t{0}})
       for (const bool clean_only : {true, false})
-        if (started < granules)
-          started += evict_farthest(granules - started, except, beyond, clean_only);
+        if (started < grains)
+          started += evict_farthest(grains - started, except, beyond, clean_only);
   bool passed_over = false;
   // A spill that fails at once makes its block young; more such failures than blocks end the try.
-  for (size_t failures = 0; started < granules && failures <= live_.size();) {
+  for (size_t failures = 0; started < grains && failures <= live_.size();) {
     Block* block = ages_.next(live_, tick_.load(std::memory_order_relaxed));
     if (!block) break;
     if (block == except) {
       if (std::exchange(passed_over, true)) break;  // everything else was tried
       continue;
     }
-    if (start_spill(*block, true, granules - started)) {
-      started += leaving_granules(*block);
+    if (start_spill(*block, true, grains - started)) {
+      started += leaving_grains(*block);
       ++counted_.evictions;
     } else {
       ++failures;
@@ -181,17 +176,17 @@ uint64_t EngineImpl::evict(uint64_t granules, const Block* except) {
   return started;
 }
 
-uint64_t EngineImpl::leaving_granules(const Block& block) {
-  uint64_t granules = 0;
+uint64_t EngineImpl::leaving_grains(const Block& block) {
+  uint64_t grains = 0;
   for (const Span& span : block.spans)
-    if (span.leaving && !span.frames.front().host) granules += span.granules;
-  return granules;
+    if (span.leaving && !span.frames.front().host) grains += span.grains;
+  return grains;
 }
 
-uint64_t EngineImpl::leaving_granules() const {
-  uint64_t granules = 0;
-  for (const Block* block : spilling_) granules += leaving_granules(*block);
-  return granules;
+uint64_t EngineImpl::leaving_grains() const {
+  uint64_t grains = 0;
+  for (const Block* block : spilling_) grains += leaving_grains(*block);
+  return grains;
 }
 
 bool EngineImpl::held_by_others() const {
@@ -235,6 +230,8 @@ Error EngineImpl::no_room(uint64_t granules, const Block* wanted) const {
   text += pinned.empty() ? "; nothing is pinned" : "; staying on the device: ";
   for (size_t i = 0; i < pinned.size(); ++i)
     text += fmt::format("{}{} {}", i ? ", " : "", format_size(pinned[i].bytes), pinned[i].reason);
+  if (const uint64_t gaps = frames_.shared().free_grains() * grain_bytes; gaps > 0)
+    text += fmt::format(", {} in gaps of frames that they share", format_size(gaps));
   if (frames_.device_short())
     text += fmt::format("; the device itself gave only {}",
                         format_size(frames_.held_granules() * granule_bytes));

@@ -36,9 +36,9 @@ bool clean(std::span<const Piece> pieces) {
 }
 }  // namespace
 
-/// To spilling, if nobody holds or pins the block. `leave`: at least `granules` of it, from the
+/// To spilling, if nobody holds or pins the block. `leave`: at least `grains` of it, from the
 /// tail, are unmapped in the end; otherwise its bytes are only made valid elsewhere.
-bool EngineImpl::start_spill(Block& block, bool leave, uint64_t granules) {
+bool EngineImpl::start_spill(Block& block, bool leave, uint64_t grains) {
   uint64_t w = block.word.load(std::memory_order_acquire);
   // (What is mapped to host memory is not on the device.)
   if (leave && spilling_stopped_ && !(w & word::zero_copy)) return false;
@@ -53,12 +53,12 @@ bool EngineImpl::start_spill(Block& block, bool leave, uint64_t granules) {
   make_pieces(block);
   block.leave = leave;
   block.uses_ordered = false;
-  uint64_t left = granules;
+  uint64_t left = grains;
   for (size_t i = block.spans.size(); i-- > 0 && left > 0;) {
     Span& span = block.spans[i];
     if (!span.mapped() || (!leave && clean(pieces_of(block, span)))) continue;
     span.leaving = leave;
-    left -= std::min<uint64_t>(left, span.granules);
+    left -= std::min<uint64_t>(left, span.grains);
     for (Piece& piece : pieces_of(block, span)) {
       piece.wanted_out = true;
       if (leave && (piece.host_valid || piece.slot_valid))
@@ -184,7 +184,7 @@ void EngineImpl::keep(Block& block) {
   for (Span& span : block.spans) span.leaving = false;
   for (Piece& piece : block.pieces) piece.wanted_out = false;
   std::erase(spilling_, &block);
-  if (block.mapped == block.granules) {
+  if (block.mapped == block.grains) {
     transit(block, Event::keep);
     return;
   }
@@ -327,12 +327,13 @@ bool EngineImpl::clean_ahead() {
     return false;
   ahead_tick_ = tick;
   ahead_.reset();
-  uint64_t granules = 0, target = std::max<uint64_t>(frames_.budget_granules() / 16, 1);
+  const uint64_t target = std::max<uint64_t>(frames_.budget_granules() * granule_grains / 16, 1);
+  uint64_t grains = 0;
   bool any = false;
-  while (granules < target) {
+  while (grains < target) {
     Block* block = ahead_.next(live_, tick);
     if (!block) break;
-    granules += block->granules;
+    grains += block->grains;
     bool clean = !block->pieces.empty();
     for (const Piece& piece : block->pieces) clean &= piece.host_valid || piece.slot_valid;
     if (clean || !uses_over(*block)) continue;

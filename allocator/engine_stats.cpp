@@ -24,14 +24,15 @@ EngineStats EngineImpl::stats() const {
   s.allocated_bytes = static_cast<uint64_t>(allocated.current);
   s.peak_allocated_bytes = static_cast<uint64_t>(allocated.peak);
   for (const Block* block : live_) {
-    s.resident_bytes += block->mapped * granule_bytes;
-    if (block->mapped == block->granules)
+    s.resident_bytes += block->mapped * grain_bytes;
+    if (block->mapped == block->grains)
       s.rounding_bytes += block->mapped_bytes() - block->requested;
     for (const Piece& piece : block->pieces) {
       if (piece.host_valid) s.hosted_bytes += piece.bytes;
       if (piece.slot_valid) s.nvme_bytes += piece.bytes;
     }
   }
+  s.gap_bytes = frames_.shared().free_grains() * grain_bytes;
   s.host_used_bytes = host_.used();
   s.touches = tick_.load(std::memory_order_relaxed);
   s.spare_fraction = spare_fraction_;
@@ -132,7 +133,7 @@ std::vector<BlockInfo> EngineImpl::blocks() const {
     info.base = reinterpret_cast<void*>(block.address);
     info.bytes = block.bytes;
     info.requested_bytes = block.requested;
-    info.capacity = block.granules ? block.mapped_bytes() : block.bytes;
+    info.capacity = block.grains ? block.mapped_bytes() : block.bytes;
     info.stream = streams_.handle(block.stream);
     info.state = state_names[static_cast<int>(word::state(w))];
     info.small = w & word::small;
@@ -181,7 +182,8 @@ Result<void> EngineImpl::set_budget(uint64_t bytes) {
     reclaim_parked(UINT64_MAX);
     frames_.trim(0);
     if (frames_.held_granules() <= frames_.budget_granules()) break;
-    if (leaving_granules() < over) evict(over - leaving_granules(), nullptr);
+    over *= granule_grains;
+    if (leaving_grains() < over) evict(over - leaving_grains(), nullptr);
     pump_locked();
     if (spilling_.empty() && parked_.empty() && deferred_.empty()) break;  // the rest is pinned
     wait(lock, poll_ns);
@@ -202,7 +204,7 @@ void EngineImpl::spill_all() {
 
 void EngineImpl::check() const {
   Lock lock(mutex_);
-  uint64_t granules = 0;
+  uint64_t granules = 0, shared_grains = 0;
   for (size_t i = 0; i < live_.size(); ++i) {
     const Block& block = *live_[i];
     auto address = (unsigned long long)block.address;
@@ -215,20 +217,22 @@ void EngineImpl::check() const {
     for (const Span& span : block.spans) {
       uint64_t held = 0;
       for (const Frame& frame : span.frames) {
-        held += frame.granules;
-        device += frame.host ? 0 : frame.granules;
+        held += frame.grains();
+        device += frame.host ? 0 : frame.grains();
+        if (!frame.host && !frame.part) granules += frame.granules;
+        if (frame.part) shared_grains += frame.grains();
       }
-      FIRN_CHECK(!span.mapped() || held == span.granules, "block %llx span %u: %llu of %u", address,
-                 span.begin, (unsigned long long)held, span.granules);
-      mapped += held;
+      FIRN_CHECK(!span.mapped() || held == span.grains || span.frames.front().host,
+                 "block %llx span %u: %llu of %u", address, span.begin, (unsigned long long)held,
+                 span.grains);
+      if (span.mapped()) mapped += span.grains;
       FIRN_CHECK(!span.leaving || (span.mapped() && state == State::spilling), "block %llx",
                  address);
     }
-    granules += device;
     FIRN_CHECK(mapped == block.mapped && device == block.device, "block %llx", address);
     bool whole = state == State::ready || state == State::resident;
-    FIRN_CHECK(!whole || mapped == block.granules, "block %llx (%s): %llu granules of %u", address,
-               state_names[static_cast<int>(state)], (unsigned long long)mapped, block.granules);
+    FIRN_CHECK(!whole || mapped == block.grains, "block %llx (%s): %llu grains of %u", address,
+               state_names[static_cast<int>(state)], (unsigned long long)mapped, block.grains);
     for (const Piece& piece : block.pieces) {
       FIRN_CHECK(!piece.host_valid || piece.host, "block %llx", address);
       FIRN_CHECK(!piece.slot_valid || piece.slot, "block %llx", address);
@@ -245,6 +249,11 @@ void EngineImpl::check() const {
   }
   for (uint32_t i = 0; i < segment_count_; ++i)
     for (const Frame& frame : segments_[i].load()->frames) granules += frame.granules;
+  const SharedFrames& shared = frames_.shared();
+  FIRN_CHECK(shared_grains + shared.free_grains() == shared.count() * granule_grains,
+             "%llu grains in %llu shared frames, %llu free", (unsigned long long)shared_grains,
+             (unsigned long long)shared.count(), (unsigned long long)shared.free_grains());
+  granules += shared.count();
   FIRN_CHECK(granules + frames_.free_granules() == frames_.held_granules(),
              "%llu granules in blocks, %llu free, %llu held", (unsigned long long)granules,
              (unsigned long long)frames_.free_granules(),

@@ -91,7 +91,7 @@ Result<Hold> EngineImpl::touch_slow(Block& block, CUstream stream, Access access
           begin_stall();
         }
         // Faulting and not all mapped: a part is being prefetched.
-        if (word::state(w) != State::faulting || block.mapped < block.granules) {
+        if (word::state(w) != State::faulting || block.mapped < block.grains) {
           if (Result<void> begun = begin_fault(lock, block, anyway); !begun) {
             count_stall(*stall_begin);
             if (begun.error().code == Code::out_of_memory) ++counted_.oom_count;

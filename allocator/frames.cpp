@@ -83,7 +83,10 @@ Result<Frame> Frames::obtain(uint32_t granules) {
 }
 
 Result<std::vector<Frame>> Frames::take(Reservation reservation, uint32_t granules_most) {
-  uint64_t wanted = reservation.granules();
+  return take_whole(reservation.granules(), granules_most);
+}
+
+Result<std::vector<Frame>> Frames::take_whole(uint64_t wanted, uint32_t granules_most) {
   FIRN_CHECK(wanted > 0 && std::has_single_bit(granules_most), "%llu granules, frames of %u",
              (unsigned long long)wanted, granules_most);
   std::vector<Frame> out;
@@ -101,6 +104,44 @@ Result<std::vector<Frame>> Frames::take(Reservation reservation, uint32_t granul
   return out;
 }
 
+/// These grains of a shared frame: of one that has them free, else of a new one.
+Result<Frame> Frames::obtain_part(uint32_t grains) {
+  uint32_t index = shared_.take(grains);
+  if (index == SharedFrames::none) {
+    Result<Frame> fresh = obtain(1);
+    if (!fresh) return fresh.error();
+    index = shared_.add(fresh->handle, grains);
+  }
+  Frame frame{shared_.handle(index), 1};
+  frame.part = grains;
+  frame.shared = index;
+  return frame;
+}
+
+Result<std::vector<Frame>> Frames::take(Reservation reservation, const Shape& shape,
+                                        uint32_t granules_most) {
+  FIRN_CHECK(granules_for(shape) <= reservation.granules(), "%llu granules reserved",
+             (unsigned long long)reservation.granules());
+  std::vector<Frame> out;
+  for (uint32_t part : {shape.head, shape.tail}) {
+    if (part == 0) continue;
+    Result<Frame> frame = obtain_part(part);
+    if (!frame) {
+      give(out);
+      return frame.error();
+    }
+    out.push_back(*frame);
+  }
+  if (shape.body == 0) return out;
+  Result<std::vector<Frame>> body = take_whole(shape.body, granules_most);
+  if (!body) {
+    give(out);
+    return body.error();
+  }
+  out.insert(out.begin() + (shape.head != 0), body->begin(), body->end());
+  return out;
+}
+
 Result<std::vector<Frame>> Frames::take_host(uint64_t granules) {
   Frame frame{0, static_cast<uint32_t>(granules), true};
   CUresult result = driver_.mem_create(&frame.handle, frame.bytes(), &host_prop_, 0);
@@ -112,8 +153,10 @@ void Frames::give(std::vector<Frame>& frames) {
   for (const Frame& frame : frames) {
     if (frame.host)
       release(frame);
-    else
+    else if (frame.part == 0)
       free_[size_index(frame.granules)].push_back(frame);
+    else if (shared_.give(frame.shared, frame.part))
+      free_[0].push_back({frame.handle, 1});
   }
   frames.clear();
   if (held_ > limit_) trim(free_granules() - std::min(free_granules(), held_ - limit_));

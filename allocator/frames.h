@@ -12,18 +12,23 @@
 #include <utility>
 #include <vector>
 
+#include "allocator/shared_frames.h"
 #include "firn/driver.h"
 
 namespace firn {
 
-inline constexpr uint64_t granule_bytes = 2u << 20;       // smallest frame, alignment of mappings
-inline constexpr uint32_t large_frame_granules = 16;      // 32 MiB
+inline constexpr uint32_t large_frame_granules = 16;  // 32 MiB
 
 struct Frame {
   CUmemGenericAllocationHandle handle = 0;
   uint32_t granules = 0;
   bool host = false;  // host memory at a device address: outside the budget, never kept
+  uint32_t part = 0;  // the grains that are meant of a shared frame, a bit for each; 0: all
+  uint32_t shared = 0;  // then: which
   uint64_t bytes() const { return granules * granule_bytes; }
+  uint64_t grains() const {
+    return part ? static_cast<uint64_t>(std::popcount(part)) : granules * granule_grains;
+  }
 };
 
 class Frames;
@@ -65,6 +70,13 @@ class Frames {
   /// memory (others use it too) the effective budget shrinks to what is held.
   Result<std::vector<Frame>> take(Reservation reservation,
                                   uint32_t granules_most = large_frame_granules);
+  /// Frames for a block of that shape, in the order of its addresses, of which shared ones come out
+  /// of those that have room. The reservation is for at least granules_for(shape).
+  Result<std::vector<Frame>> take(Reservation reservation, const Shape& shape,
+                                  uint32_t granules_most);
+  /// Granules that have to be reserved for the shape as things are now.
+  uint64_t granules_for(const Shape& shape) const { return shared_.new_frames(shape); }
+  const SharedFrames& shared() const { return shared_; }
   /// One frame of host memory near the device, which kernels reach over the link: not device
   /// memory, so outside the budget. For the touch that must not fail.
   Result<std::vector<Frame>> take_host(uint64_t granules);
@@ -89,6 +101,8 @@ class Frames {
   Result<Frame> create(uint32_t granules);
   void release(Frame frame);
   Result<Frame> obtain(uint32_t granules);
+  Result<Frame> obtain_part(uint32_t grains);
+  Result<std::vector<Frame>> take_whole(uint64_t granules, uint32_t granules_most);
   static constexpr size_t size_index(uint32_t granules) {
     return static_cast<size_t>(std::countr_zero(granules));
   }
@@ -98,6 +112,7 @@ class Frames {
   const Driver& driver_;
   CUmemAllocationProp prop_{}, host_prop_{};
   std::array<std::vector<Frame>, sizes> free_;  // by size
+  SharedFrames shared_;
   uint64_t budget_;         // granules
   uint64_t limit_;          // <= budget_: what the device was seen to give
   uint64_t held_ = 0, peak_ = 0, reserved_ = 0;

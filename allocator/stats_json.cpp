@@ -31,6 +31,7 @@ nlohmann::ordered_json device_json(const EngineStats& s, const std::vector<std::
   d["hosted_bytes"] = s.hosted_bytes;
   d["nvme_bytes"] = s.nvme_bytes;
   d["rounding_bytes"] = s.rounding_bytes;
+  d["gap_bytes"] = s.gap_bytes;
   d["zero_copy_bytes"] = s.zero_copy_bytes;
   d["evictions"] = s.evictions;
   d["faults"] = s.faults;

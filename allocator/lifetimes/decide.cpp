@@ -166,7 +166,7 @@ void look_through_window(const Situation& s, Decision& decision) {
       const uint64_t away = item.size - item.on_device, part = left - std::min(left, item.clean);
       if (use && away > 0 && (room || part > 0)) {  // as much of it as there is room for
         decision.fetch.push_back(step.item);
-        decision.last_granules = item.on_device + std::min(away, part);
+        decision.last_grains = item.on_device + std::min(away, part);
       }
       if (use)
         kept[step.item] = true;

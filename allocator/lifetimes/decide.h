@@ -23,7 +23,7 @@ namespace firn::lifetimes {
 
 inline constexpr uint64_t no_use = UINT64_MAX;
 
-/// A block that may move, or one that is born within the period. Sizes in granules.
+/// A block that may move, or one that is born within the period. Sizes in grains.
 struct Item {
   uint64_t size = 0;
   uint64_t on_device = 0;  // the rest of it is away; 0 for one that is not born yet
@@ -45,8 +45,8 @@ struct Step {
 };
 
 struct Situation {
-  uint64_t capacity = 0;  // granules for items: the budget without what cannot move
-  uint64_t spare = 0;     // granules to cover beyond what lacks, so that none is waited for; no
+  uint64_t capacity = 0;  // grains for items: the budget without what cannot move
+  uint64_t spare = 0;     // grains to cover beyond what lacks, so that none is waited for; no
                           // more than lacks at the peak
   uint64_t period = 0;    // events; steps go no further
   std::span<const Item> items;
@@ -56,13 +56,13 @@ struct Situation {
 
 struct Decision {
   /// Items away or partly away, by next use: each has room from now until then, the last of them so
-  /// many granules of it, those on the device included.
+  /// many grains of it, those on the device included.
   std::vector<uint32_t> fetch;
-  uint64_t last_granules = 0;
+  uint64_t last_grains = 0;
   /// What to make valid elsewhere, in that order: so much of the item is to be away or clean.
   struct Leaving {
     uint32_t item;
-    uint64_t granules;
+    uint64_t grains;
     bool spare;  // beyond what lacks: nothing else is to wait for it
   };
   std::vector<Leaving> leaving;
@@ -72,7 +72,7 @@ struct Decision {
   std::vector<uint64_t> next_change;  // the same of the next write or death
   uint64_t lacking = no_use;       // events from now: the first that has no room without a write
   uint64_t window = 0;             // events from now until which fetch holds
-  uint64_t peak = 0;               // granules there would be at most, were everything on the device
+  uint64_t peak = 0;               // grains there would be at most, were everything on the device
 };
 
 Decision decide(const Situation& situation);

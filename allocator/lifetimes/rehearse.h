@@ -20,15 +20,15 @@ namespace firn::lifetimes {
 
 /// Each channel carries one piece at a time, independent of the others.
 struct RehearsalMachine {
-  uint64_t capacity = 0;                   // granules on the device for items
-  uint64_t host = 0;                       // granules of host memory, for passage and for keeping
-  uint64_t granule_bytes = 2 << 20;        // bytes
-  uint64_t piece = 16;                     // granules of a transfer, at most
+  uint64_t capacity = 0;                   // grains on the device for items
+  uint64_t host = 0;                       // grains of host memory, for passage and for keeping
+  uint64_t grain_bytes = 2 << 20;        // bytes
+  uint64_t piece = 16;                     // grains of a transfer, at most
   double bytes_s[channel_count] = {};           // of each channel; write and read 0: no store
   bool out_while_read = false;             // copies out are made of what kernels in flight read
   bool has_store() const { return bytes_s[2] > 0 && bytes_s[3] > 0; }
-  /// Nanoseconds for so many granules.
-  uint64_t ns(Channel channel, uint64_t granules) const;
+  /// Nanoseconds for so many grains.
+  uint64_t ns(Channel channel, uint64_t grains) const;
 };
 
 /// What can be chosen.
@@ -38,7 +38,7 @@ struct Tuning {
   uint64_t stale_part = 0;  // decided anew when 1/n of the capacity was copied; 0: only by steps
 };
 
-/// One change, for invariants. Granules; `block` is a number of one life, never given twice.
+/// One change, for invariants. Grains; `block` is a number of one life, never given twice.
 struct Happening {
   enum class What : uint8_t {
     taken,     // device memory by the piece, for a birth or for its arrival
@@ -52,8 +52,8 @@ struct Happening {
   uint64_t ns = 0, end_ns = 0;
   Channel channel = Channel::host_out;
   uint32_t block = 0, piece = 0;
-  uint64_t granules = 0;
-  uint64_t device = 0, host = 0;  // granules taken now, on the device and in host memory
+  uint64_t grains = 0;
+  uint64_t device = 0, host = 0;  // grains taken now, on the device and in host memory
 };
 
 class RehearsalObserver {
@@ -69,7 +69,7 @@ struct Rehearsal {
   std::span<const Item> items;        // as they are now, see decide.h; on_device of what is born: 0
   std::span<const Step> steps;        // `ahead` is not looked at: the position counts
   std::span<const uint64_t> before_ns;  // of each step: kernels' device time since the last one
-  /// Of each item: granules whose copy elsewhere is in the store only, the rest being in host
+  /// Of each item: grains whose copy elsewhere is in the store only, the rest being in host
   /// memory. Empty: nothing is in the store.
   std::span<const uint64_t> in_store;
   uint64_t after_ns = 0;              // kernels' device time between the last step and the end

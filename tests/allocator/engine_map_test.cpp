@@ -31,6 +31,8 @@ TEST(EngineMap, a_peer_may_use_what_is_mapped_before_and_after) {
   Simulation sim(o);
   Engine& engine = sim.engine(0);
   void* before = make(engine, 40u << 20);
+  void* sharing = make(engine, 5u << 20);
+  void* beside = make(engine, (5u << 20) - 1);  // in one of the frames, at addresses of its own
   void* small = make(engine, 1000);
   EXPECT_TRUE(open_to(0, before));
   EXPECT_FALSE(open_to(1, before));
@@ -38,7 +40,8 @@ TEST(EngineMap, a_peer_may_use_what_is_mapped_before_and_after) {
   ASSERT_TRUE(engine.allow_peer(1));
   void* after = make(engine, 4u << 20);
   for (const void* block : {before, static_cast<void*>(static_cast<char*>(before) + (39u << 20)),
-                            small, after}) {
+                            sharing, beside, static_cast<void*>(static_cast<char*>(beside) +
+                            (5u << 20) - 2), small, after}) {
     EXPECT_TRUE(open_to(0, block));
     EXPECT_TRUE(open_to(1, block));
   }

@@ -163,7 +163,7 @@ class World {
       fail("allocation: " + describe(error));
     if (full_ || faulty_ || stopped_[device]) return;
     EngineStats stats = sim_.engine(device).stats();
-    uint64_t staying = (bytes + (2u << 20) - 1) / (2u << 20) * (2u << 20);
+    uint64_t staying = stats.gap_bytes + (bytes + (2u << 20) - 1) / (2u << 20) * (2u << 20);
     for (const PinnedBytes& pinned : stats.pinned) staying += pinned.bytes;
     if (staying <= stats.budget_bytes)
       fail("out of memory with " + std::to_string(staying) + " of " +

@@ -342,7 +342,7 @@ TEST(Engine, memory_events_tell_of_segments_and_of_frees_that_waited) {
   ASSERT_EQ(events.size(), 1u);
   EXPECT_EQ(events[0].kind, MemoryEvent::Kind::segment_made);
   EXPECT_EQ(events[0].address, block);
-  EXPECT_EQ(events[0].bytes, 4u << 20);
+  EXPECT_EQ(events[0].bytes, 3u << 20);
   ASSERT_TRUE(engine.record_stream(block, sim.make_stream(0)));
   EXPECT_TRUE(engine.find(block)->recorded);
   ASSERT_TRUE(engine.free(block));

@@ -12,7 +12,7 @@ namespace firn::program {
 
 struct Kernels {
   struct Block {
-    uint64_t size = 0;  // granules
+    uint64_t size = 0;  // grains
     bool persistent = false;
     size_t born = 0, dies = 0;  // kernels: before the one, after the other; not persistent ones
   };
@@ -27,9 +27,9 @@ struct Kernels {
   std::vector<Block> blocks;
   std::vector<Kernel> kernels;
 
-  /// Granules that the kernel's blocks have together, at most over all kernels.
+  /// Grains that the kernel's blocks have together, at most over all kernels.
   uint64_t working_set() const;
-  /// Granules alive at most.
+  /// Grains alive at most.
   uint64_t peak() const;
 };
 

@@ -43,7 +43,7 @@ class Watcher final : public RehearsalObserver {
 
  private:
   struct Piece {
-    uint64_t granules = 0;
+    uint64_t grains = 0;
     bool there = false;
     uint64_t valid_ns = UINT64_MAX;  // from then on there is a copy elsewhere; none: UINT64_MAX
     uint64_t busy_ns[channel_count] = {}; // until then it is copied
@@ -53,8 +53,8 @@ class Watcher final : public RehearsalObserver {
     Piece& piece = pieces_[{h.block, h.piece}];
     ASSERT_FALSE(piece.there) << "taken twice";
     piece.there = true;
-    piece.granules = h.granules;
-    device_ += h.granules;
+    piece.grains = h.grains;
+    device_ += h.grains;
     ASSERT_EQ(device_, h.device);
   }
 
@@ -63,7 +63,7 @@ class Watcher final : public RehearsalObserver {
     Piece& piece = pieces_[{h.block, h.piece}];
     ASSERT_TRUE(piece.there) << "given back, but not taken";
     piece.there = false;
-    device_ -= h.granules;
+    device_ -= h.grains;
     ASSERT_EQ(device_, h.device);
     for (Channel channel : {Channel::host_out, Channel::host_in})
       ASSERT_LE(piece.busy_ns[static_cast<unsigned>(channel)], h.ns) << "copied still";
@@ -76,9 +76,9 @@ class Watcher final : public RehearsalObserver {
   void transfer(const Happening& h) {
     const auto channel = static_cast<unsigned>(h.channel);
     ASSERT_GE(h.ns, free_ns_[channel]) << "channel " << channel << " carries two at once";
-    ASSERT_EQ(h.end_ns - h.ns, machine_.ns(h.channel, h.granules));
+    ASSERT_EQ(h.end_ns - h.ns, machine_.ns(h.channel, h.grains));
     free_ns_[channel] = h.end_ns;
-    bytes[channel] += h.granules * machine_.granule_bytes;
+    bytes[channel] += h.grains * machine_.grain_bytes;
     Piece& piece = pieces_[{h.block, h.piece}];
     piece.busy_ns[channel] = h.end_ns;
     if (h.channel == Channel::host_out) {
@@ -107,15 +107,15 @@ class Watcher final : public RehearsalObserver {
 
   /// By the kernels that run next.
   void use(const Happening& h) {
-    uint64_t granules = 0;
+    uint64_t grains = 0;
     for (auto it = pieces_.lower_bound({h.block, 0}); it != pieces_.end(); ++it) {
       if (it->first.first != h.block) break;
-      if (it->second.there) granules += it->second.granules;
+      if (it->second.there) grains += it->second.grains;
       ASSERT_LE(it->second.busy_ns[static_cast<unsigned>(Channel::host_in)], h.ns)
           << "used too soon";
       ASSERT_FALSE(lost_.contains(it->first)) << "its bytes were lost";
     }
-    ASSERT_EQ(granules, h.granules) << "used, but not all of it is there";
+    ASSERT_EQ(grains, h.grains) << "used, but not all of it is there";
     used_next_.insert(h.block);
   }
 

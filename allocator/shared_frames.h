@@ -1,0 +1,72 @@
+// Frames that several blocks share: a block whose size is no multiple of a frame's has its first
+// and last bytes in frames of which other blocks have the rest, so that what a job holds is what it
+// asked for. Each block's addresses are its own: a shared frame is mapped at the addresses of every
+// block that is in it (virtual aliasing, which the driver allows), and each uses its own grains of
+// it; the grain is far larger than any cache line, so no line is used through two addresses.
+//
+// A frame here is known by its index; sizes and places are in grains. The caller holds the engine's
+// lock.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "firn/driver.h"
+
+namespace firn {
+
+inline constexpr uint64_t granule_bytes = 2u << 20;  // smallest frame, alignment of mappings
+inline constexpr uint64_t grain_bytes = 64u << 10;   // unit in which memory is counted
+inline constexpr uint32_t granule_grains = granule_bytes / grain_bytes;
+
+/// Where a block's grains lie in its frames, in the order of its addresses: the grains of a first
+/// and of a last shared frame, a bit for each (bit 0: at the frame's start), 0 for none; and whole
+/// granules between them. A block within one shared frame has a head and nothing else.
+struct Shape {
+  uint32_t head = 0, body = 0, tail = 0;
+  bool shared() const { return head != 0 || tail != 0; }
+  uint32_t grains() const;
+  /// Granules of addresses that it touches.
+  uint32_t granules() const { return body + (head != 0) + (tail != 0); }
+  /// Of the first byte in its first granule.
+  uint64_t offset() const;
+};
+
+class SharedFrames {
+ public:
+  /// The shape for `grains` (no multiple of a granule's) that takes the fewest new frames, and of
+  /// those one that fills gaps exactly.
+  Shape shape(uint32_t grains) const;
+  /// New frames that the shape takes now, its body included.
+  uint32_t new_frames(const Shape& shape) const;
+
+  static constexpr uint32_t none = UINT32_MAX;
+  /// The fullest frame in which these grains are free, which it takes; or none.
+  uint32_t take(uint32_t grains);
+  /// A new frame, of which these grains are taken.
+  uint32_t add(CUmemGenericAllocationHandle handle, uint32_t grains);
+  /// True when none of the frame's grains is taken any more: it is forgotten.
+  bool give(uint32_t index, uint32_t grains);
+  CUmemGenericAllocationHandle handle(uint32_t index) const { return frames_[index].handle; }
+
+  uint64_t count() const { return count_; }
+  uint64_t free_grains() const { return free_grains_; }  // of all of them
+
+ private:
+  struct Shared {
+    CUmemGenericAllocationHandle handle = 0;
+    uint32_t taken = 0;
+    uint32_t open_at = 0;  // in open_, when not full
+  };
+  uint32_t find(uint32_t grains) const;
+  Shape within_one(uint32_t grains) const;
+  void open(uint32_t index);
+  void close(uint32_t index);
+
+  std::vector<Shared> frames_;
+  std::vector<uint32_t> spare_;  // of frames_, unused
+  std::vector<uint32_t> open_;   // of frames_, with free grains
+  uint64_t count_ = 0, free_grains_ = 0;
+};
+
+}  // namespace firn

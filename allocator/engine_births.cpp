@@ -49,9 +49,11 @@ EngineImpl::Births::Kind& EngineImpl::births_kind(unsigned stream, uint32_t grai
 bool EngineImpl::make_ready_ahead(unsigned stream, size_t bytes) {
   Shape shape = shape_of(grains_of(bytes));
   if (!room_for_birth(frames_.granules_for(shape))) return false;
-  shape = shape_of(shape.grains());  // (gaps may have come)
-  Result<Block*> block =
-      make_block(stream, bytes, frames_.reserve(frames_.granules_for(shape)), shape);
+  shape = shape_of(shape.grains());  // (gaps may have come or gone)
+  const uint64_t granules = frames_.granules_for(shape);
+  Reservation room = frames_.reserve(granules);
+  if (room.granules() != granules) return false;
+  Result<Block*> block = make_block(stream, bytes, std::move(room), shape);
   if (!block) return false;
   transit(**block, Event::release);
   ++(*block)->generation;
@@ -73,6 +75,51 @@ bool EngineImpl::room_for_birth(uint64_t granules) {
   if (coming < wanted) evict_farthest(wanted - coming, nullptr, plan_.window, true);
   finish_spills();
   return frames_.available() >= granules;
+}
+
+/// For each kind, when the program will have used up one, two, ... of its ready blocks, were no
+/// memory to change its kind: as far as the coming period tells.
+void EngineImpl::foresee_wants() {
+  births_.wants.clear();
+  births_.wants_made = history_->now();
+  const uint64_t period = history_->period();
+  for (uint64_t ahead = 1; ahead <= period; ++ahead) {
+    const History::Upcoming coming = history_->upcoming(ahead);
+    if (coming.kind != EventKind::allocate && coming.kind != EventKind::free) continue;
+    if (coming.identity >= births_.stream_of.size() || !births_.stream_of[coming.identity])
+      continue;
+    Births::Wants& wants =
+        births_.wants[{births_.stream_of[coming.identity] - 1u, grains_of(coming.bytes)}];
+    if (coming.kind == EventKind::free) {
+      --wants.balance;
+    } else if (++wants.balance > static_cast<int64_t>(wants.at.size())) {
+      wants.at.push_back(history_->now() + ahead);
+    }
+  }
+}
+
+/// Parked blocks in the order in which they are reclaimed, from the back on: the ones that are
+/// wanted last as far as that is known (which of all changes of kind makes the fewest), and then
+/// the ones that were freed first.
+void EngineImpl::order_parked() {
+  std::sort(parked_.begin(), parked_.end(), [](const Block* a, const Block* b) {
+    return a->age.load(std::memory_order_relaxed) > b->age.load(std::memory_order_relaxed);
+  });
+  if (!history_ || !history_->known() || history_->period() == 0) return;
+  if (history_->now() < births_.wants_made ||
+      history_->now() - births_.wants_made > history_->period() / wants_part)
+    foresee_wants();
+  for (auto& [kind, wants] : births_.wants) wants.ready = 0;
+  for (Block* block : parked_) {  // the youngest first: those are handed out first
+    const auto wants = births_.wants.find({block->stream, block->grains});
+    block->next_use = lifetimes::no_use;
+    if (wants == births_.wants.end()) continue;
+    const uint32_t before_it = wants->second.ready++;
+    if (before_it < wants->second.at.size()) block->next_use = wants->second.at[before_it];
+  }
+  std::stable_sort(parked_.begin(), parked_.end(), [](const Block* a, const Block* b) {
+    return a->next_use < b->next_use;
+  });
 }
 
 /// Is a coming allocation counted on this ready block? Once for each of them.

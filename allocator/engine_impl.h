@@ -20,6 +20,7 @@
 
 #include <condition_variable>
 #include <deque>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <span>
@@ -113,6 +114,8 @@ class EngineImpl final : public Engine {
   static constexpr uint64_t host_gaps_part = 32;
   // So many events ahead blocks are made for allocations that come.
   static constexpr uint64_t births_ahead = 4;
+  // What ready blocks are wanted for is looked at again after such a part of the period.
+  static constexpr uint64_t wants_part = 16;
   // Device times are taken so many events apart, or more.
   static constexpr uint64_t stamp_events = 4;
   // A greedy plan leaves so much of the memory free, for what comes a little sooner than planned.
@@ -281,9 +284,18 @@ class EngineImpl final : public Engine {
     };
     uint64_t done_at = UINT64_MAX;   // event number up to which all was done
     std::vector<Kind> kinds;         // of the coming allocations
+    struct Wants {
+      int64_t balance = 0;
+      uint32_t ready = 0;
+      std::vector<uint64_t> at;      // event numbers
+    };
+    std::map<std::pair<unsigned, uint32_t>, Wants> wants;  // by stream and grains
+    uint64_t wants_made = UINT64_MAX;                      // event number
     std::vector<uint16_t> stream_of; // by identity: the stream + 1 that allocated it last
   };
   bool allocate_ahead();
+  void foresee_wants();
+  void order_parked();
   Births::Kind& births_kind(unsigned stream, uint32_t grains);
   bool make_ready_ahead(unsigned stream, size_t bytes);
   bool room_for_birth(uint64_t granules);

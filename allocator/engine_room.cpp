@@ -123,13 +123,11 @@ void EngineImpl::park_ready(bool small_too) {
   }
 }
 
-/// Unmaps parked blocks whose uses are over, the ones that were freed first, until `granules` are
+/// Unmaps parked blocks whose uses are over, as order_parked() has them, until `granules` are
 /// available; has events recorded behind the others. `spare_claimed`: not those that allocations
 /// soon to come are counted on.
 void EngineImpl::reclaim_parked(uint64_t granules, bool spare_claimed) {
-  std::sort(parked_.begin(), parked_.end(), [](const Block* a, const Block* b) {
-    return a->age.load(std::memory_order_relaxed) > b->age.load(std::memory_order_relaxed);
-  });
+  order_parked();
   for (Births::Kind& kind : births_.kinds) kind.spared = 0;
   for (size_t i = parked_.size(); i-- > 0;) {
     Block& block = *parked_[i];

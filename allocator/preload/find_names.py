@@ -1,0 +1,42 @@
+#!/usr/bin/env python3
+"""The driver's exported names, for the stand-in's table of stubs: those of names.txt, and those of
+the toolkit's stub library where there is one, as lines N(index, name).
+
+find_names.py NAMES.txt HANDLED.inc OUT.inc [STUB]...
+"""
+
+import re
+import subprocess
+import sys
+
+
+def exported(library):
+    """What a shared library defines; nothing where it cannot be read (another architecture's nm)."""
+    try:
+        listing = subprocess.run(["nm", "-D", "--defined-only", library], capture_output=True,
+                                 text=True, check=True).stdout
+    except (OSError, subprocess.CalledProcessError):
+        return set()
+    words = (line.split() for line in listing.splitlines())
+    return {each[2].partition("@")[0] for each in words if len(each) == 3 and each[1] in "TW"}
+
+
+def main(names_file, handled_file, out_file, stubs):
+    with open(names_file, encoding="ascii") as file:
+        names = set(file.read().split())
+    for stub in stubs:
+        names |= exported(stub)
+    names = sorted(name for name in names if re.fullmatch(r"cu[A-Z]\w*", name))
+    with open(handled_file, encoding="ascii") as file:
+        handled = re.findall(r"^H\((\w+)", file.read(), re.M)
+    unknown = sorted(set(handled) - set(names))
+    if unknown:
+        sys.exit("%s: no driver exports %s" % (handled_file, ", ".join(unknown)))
+    with open(out_file, "w", encoding="ascii") as out:
+        for index, name in enumerate(names):
+            out.write("N(%d, %s)\n" % (index, name))
+        out.write("#define FIRN_NAMES %d\n" % len(names))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2], sys.argv[3], sys.argv[4:])

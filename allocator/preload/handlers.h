@@ -1,0 +1,69 @@
+// What handlers are made of: their declarations, the real driver's entries, and the door that every
+// call comes in by. Owns the calling thread's depth.
+#pragma once
+
+#include <atomic>
+#include <cerrno>
+#include <exception>
+
+#include "allocator/preload/abi.h"
+#include "allocator/preload/stand_in.h"
+
+namespace firn::preload {
+
+#define H(entry, parameters) CUresult entry parameters;
+#include "allocator/preload/handled.inc"
+#undef H
+
+/// The real driver's entries that Firn calls.
+struct Real {
+#define H(entry, parameters) CUresult(*entry) parameters = nullptr;
+#define C(entry, parameters) CUresult(*entry) parameters = nullptr;
+#include "allocator/preload/handled.inc"
+#include "allocator/preload/called.inc"
+#undef H
+#undef C
+};
+
+extern Real real_entries;  // filled before the first handler is handed out
+inline const Real& real() { return real_entries; }
+const FirnStandIn& stand_in();
+
+/// False in a forked child, and once exit has begun: the driver is called as if Firn were not there.
+inline std::atomic<bool> live{false};
+
+/// How many handlers this thread is in. In the static block: found without a call.
+inline thread_local int depth __attribute__((tls_model("initial-exec"))) = 0;
+
+/// Driver entries called meanwhile by this thread go to the driver.
+class Inside {
+ public:
+  Inside() : error_(errno) { ++depth; }
+  ~Inside() {
+    --depth;
+    errno = error_;
+  }
+  Inside(const Inside&) = delete;
+  Inside& operator=(const Inside&) = delete;
+
+ private:
+  int error_;
+};
+
+/// What is handed out for an entry.
+template <auto handler, auto entry>
+struct Door;
+template <class... P, CUresult (*handler)(P...), CUresult (*Real::*entry)(P...)>
+struct Door<handler, entry> {
+  static CUresult enter(P... parameters) {
+    if (depth > 0 || !live.load(std::memory_order_acquire)) return (real().*entry)(parameters...);
+    Inside inside;
+    try {
+      return handler(parameters...);
+    } catch (const std::exception&) {
+      return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+  }
+};
+
+}  // namespace firn::preload

@@ -1,7 +1,6 @@
 #include "allocator/preload/doors.h"
 
-#include <algorithm>
-#include <cstring>
+#include <memory>
 #include <string_view>
 #include <unordered_map>
 
@@ -9,38 +8,39 @@
 
 namespace firn::preload {
 
-Real real_entries;
-
 namespace {
 
 struct Doors {
   std::unordered_map<std::string_view, void*> of_name;
   std::unordered_map<const void*, Known> of_address;
 };
-const Doors* doors = nullptr;  // never destroyed: calls may come until the process is gone
+// Never destroyed: calls may come until the process is gone.
+std::atomic<const Doors*> doors{nullptr};
 
 template <class Function>
-void take(const char* name, Function*& entry) {
-  entry = reinterpret_cast<Function*>(stand_in().real(name));
+void take(const FirnStandIn& stand_in, const char* name, Function*& entry) {
+  entry = reinterpret_cast<Function*>(stand_in.real(name));
 }
 
 }  // namespace
 
-void open_doors() {
-  auto* made = new Doors;
-#define H(entry, parameters)                                                     \
-  take(#entry, real_entries.entry);                                              \
-  if (real_entries.entry)                                                        \
-    made->of_name[#entry] =                                                      \
+bool open_doors(const FirnStandIn& stand_in) {
+  if (doors.load(std::memory_order_acquire)) return false;
+  auto made = std::make_unique<Doors>();
+  auto real = std::make_unique<Real>();
+#define H(entry, parameters)                                               \
+  take(stand_in, #entry, real->entry);                                \
+  if (real->entry)                                                    \
+    made->of_name[#entry] =                                                \
         reinterpret_cast<void*>(&Door<&preload::entry, &Real::entry>::enter);
-#define C(entry, parameters) take(#entry, real_entries.entry);
+#define C(entry, parameters) take(stand_in, #entry, real->entry);
 #include "allocator/preload/called.inc"
 #include "allocator/preload/handled.inc"
 #undef H
 #undef C
-  for (unsigned i = 0; i < stand_in().names_count; ++i) {
-    const char* name = stand_in().names[i];
-    const void* address = stand_in().real(name);
+  for (unsigned i = 0; i < stand_in.names_count; ++i) {
+    const char* name = stand_in.names[i];
+    const void* address = stand_in.real(name);
     if (!address) continue;
     const auto door = made->of_name.find(name);
     Known& known = made->of_address[address];
@@ -48,17 +48,28 @@ void open_doors() {
     if (!known.entry || door != made->of_name.end())
       known = {name, door == made->of_name.end() ? known.door : door->second};
   }
-  doors = made;
+  // Threads that come at once have found the same: whose is kept does not matter. The doors last:
+  // who sees them sees all.
+  const Real* no_entries = nullptr;
+  const FirnStandIn* nobody = nullptr;
+  const Doors* none = nullptr;
+  the_stand_in.compare_exchange_strong(nobody, &stand_in);
+  if (real_entries.compare_exchange_strong(no_entries, real.get())) (void)real.release();
+  if (!doors.compare_exchange_strong(none, made.get())) return false;
+  (void)made.release();
+  return true;
 }
 
 void* door_of_name(const char* entry) {
-  const auto found = doors->of_name.find(entry);
-  return found == doors->of_name.end() ? nullptr : found->second;
+  const Doors& open = *doors.load(std::memory_order_acquire);
+  const auto found = open.of_name.find(entry);
+  return found == open.of_name.end() ? nullptr : found->second;
 }
 
 Known door_of_address(const void* address) {
-  const auto found = doors->of_address.find(address);
-  return found == doors->of_address.end() ? Known{} : found->second;
+  const Doors& open = *doors.load(std::memory_order_acquire);
+  const auto found = open.of_address.find(address);
+  return found == open.of_address.end() ? Known{} : found->second;
 }
 
 }  // namespace firn::preload

@@ -1,10 +1,12 @@
 // Which driver entry leads to which handler. Filled at the start, then only read: no lock.
 #pragma once
 
+#include "allocator/preload/stand_in.h"
+
 namespace firn::preload {
 
-/// Takes the real driver's entries and learns their addresses.
-void open_doors();
+/// Takes the real driver's entries and learns their addresses. True for the one thread that did it.
+bool open_doors(const FirnStandIn& stand_in);
 /// What answers the entry of that exported name; null: the driver does.
 void* door_of_name(const char* entry);
 

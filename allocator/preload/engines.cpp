@@ -34,7 +34,11 @@ Runtime* start_runtime() {
   if (refused) return nullptr;
   Result<Config> config = parse_config(firn_words());
   Result<Runtime*> runtime = config ? Runtime::start(*config) : Result<Runtime*>(config.error());
-  if (runtime) return *runtime;
+  if (runtime) {
+    // After the runtime's own, so before it: no handler finds an engine that has stopped.
+    (void)std::atexit(step_aside);
+    return *runtime;
+  }
   refused = true;
   std::fprintf(stderr, "firn: %s: nothing will spill\n", describe(runtime.error()).c_str());
   return nullptr;

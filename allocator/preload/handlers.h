@@ -25,12 +25,15 @@ struct Real {
 #undef C
 };
 
-extern Real real_entries;  // filled before the first handler is handed out
-inline const Real& real() { return real_entries; }
-const FirnStandIn& stand_in();
+/// Published before the first handler is handed out.
+inline std::atomic<const Real*> real_entries{nullptr};
+inline std::atomic<const FirnStandIn*> the_stand_in{nullptr};
+inline const Real& real() { return *real_entries.load(std::memory_order_relaxed); }
+inline const FirnStandIn& stand_in() { return *the_stand_in.load(std::memory_order_relaxed); }
 
 /// False in a forked child, and once exit has begun: the driver is called as if Firn were not there.
 inline std::atomic<bool> live{false};
+void step_aside();  // for good
 
 /// How many handlers this thread is in. In the static block: found without a call.
 inline thread_local int depth __attribute__((tls_model("initial-exec"))) = 0;

@@ -13,36 +13,46 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "allocator/preload/parts.h"
+
 static const char wanted[] = "libcuda.so.1";
+static const char* preferred;
 
-/* Anything of this library: tells it from other objects of the same name. */
-extern void* firn_targets[];
-
-static int same_file(const char* a, const char* b) {
+int firn_same_file(const char* a, const char* b) {
   struct stat one, other;
   return stat(a, &one) == 0 && stat(b, &other) == 0 && one.st_dev == other.st_dev &&
          one.st_ino == other.st_ino;
 }
 
-/* A library for this machine that is not the stand-in itself. */
-static int usable(const char* path) {
-  Dl_info own;
-  if (dladdr((void*)firn_targets, &own) && own.dli_fname && same_file(path, own.dli_fname))
-    return 0;
+int firn_is_driver(const char* path) {
+#if defined(__x86_64__)
+  const int machine = EM_X86_64;
+#elif defined(__aarch64__)
+  const int machine = EM_AARCH64;
+#endif
+  char own[4096];
+  if (firn_own_file(own, sizeof own) && firn_same_file(path, own)) return 0;
   const int fd = open(path, O_RDONLY | O_CLOEXEC);
   if (fd < 0) return 0;
-  ElfW(Ehdr) header, native;
+  ElfW(Ehdr) header;
   const ssize_t got = read(fd, &header, sizeof header);
   close(fd);
-  if (got != (ssize_t)sizeof header || memcmp(header.e_ident, ELFMAG, SELFMAG) != 0) return 0;
-#if defined(__x86_64__)
-  native.e_machine = EM_X86_64;
-#elif defined(__aarch64__)
-  native.e_machine = EM_AARCH64;
-#endif
-  return header.e_machine == native.e_machine && header.e_ident[EI_CLASS] == ELFCLASS64;
+  return got == (ssize_t)sizeof header && memcmp(header.e_ident, ELFMAG, SELFMAG) == 0 &&
+         header.e_machine == machine && header.e_ident[EI_CLASS] == ELFCLASS64;
 }
 
+int firn_is_driver_name(const char* name) {
+  return strncmp(name, "libcuda.so", 10) == 0 &&
+         (name[10] == 0 ||
+          (name[10] == '.' && name[11] && name[11 + strspn(name + 11, "0123456789.")] == 0));
+}
+
+void firn_prefer_driver(const char* path) {
+  char* kept = strdup(path);
+  if (kept) __atomic_store_n(&preferred, kept, __ATOMIC_RELEASE);  /* the one before may be read */
+}
+
+/* False where it does not fit. */
 static int keep(const char* found, char* path, size_t size) {
   const size_t length = strlen(found);
   if (length >= size) return 0;
@@ -50,11 +60,38 @@ static int keep(const char* found, char* path, size_t size) {
   return 1;
 }
 
-/* "libcuda.so.1", or the file that its link leads to: "libcuda.so.580.65.06". */
-static int is_driver_name(const char* path) {
-  const char* slash = strrchr(path, '/');
-  const char* name = slash ? slash + 1 : path;
-  return strncmp(name, "libcuda.so", 10) == 0 && (name[10] == 0 || name[10] == '.');
+/* The file that a mapped address is of, by the kernel's word: absolute whatever the loader was
+ * given and wherever the program went since. */
+static int mapped_file(const void* address, char* path, size_t size) {
+  FILE* maps = fopen("/proc/self/maps", "re");
+  char line[4400];
+  int found = 0;
+  if (!maps) return 0;
+  while (!found && fgets(line, sizeof line, maps)) {
+    uintptr_t begin, end;
+    char* name = strchr(line, '/');
+    if (!name || sscanf(line, "%zx-%zx", &begin, &end) != 2) continue;
+    name[strcspn(name, "\n")] = 0;
+    found = (uintptr_t)address >= begin && (uintptr_t)address < end && keep(name, path, size);
+  }
+  fclose(maps);
+  return found;
+}
+
+int firn_own_file(char* path, size_t size) {
+  Dl_info own;
+  if (dladdr((void*)firn_targets, &own) && own.dli_fname && own.dli_fname[0] == '/' &&
+      keep(own.dli_fname, path, size))
+    return 1;
+  return mapped_file(wanted, path, size);
+}
+
+size_t firn_own_folder(char* folder, size_t size) {
+  if (!firn_own_file(folder, size)) folder[0] = 0;
+  char* slash = strrchr(folder, '/');
+  const size_t length = slash ? (size_t)(slash - folder) + 1 : 0;
+  if (size > 0) folder[length] = 0;
+  return length;
 }
 
 static int loaded_driver(char* path, size_t size) {
@@ -64,8 +101,8 @@ static int loaded_driver(char* path, size_t size) {
   const struct link_map* self = map;
   while (map->l_prev) map = map->l_prev;
   for (; map; map = map->l_next)
-    if (map != self && map->l_name && map->l_name[0] == '/' && is_driver_name(map->l_name) &&
-        usable(map->l_name))
+    if (map != self && map->l_name && map->l_name[0] == '/' &&
+        firn_is_driver_name(strrchr(map->l_name, '/') + 1) && firn_is_driver(map->l_name))
       return keep(map->l_name, path, size);
   return 0;
 }
@@ -77,7 +114,7 @@ static int software_driver(const char* own_folder, char* path, size_t size) {
   if (!device || strcmp(device, "software") != 0) return 0;
   for (size_t i = 0; i < sizeof places / sizeof *places; ++i)
     if ((size_t)snprintf(path, size, "%s%s%s", own_folder, places[i], wanted) < size &&
-        usable(path))
+        firn_is_driver(path))
       return 1;
   return 0;
 }
@@ -129,7 +166,8 @@ static int cached_driver(char* path, size_t size) {
     bytes = mmap(NULL, (size_t)about.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
   close(fd);
   if (bytes == MAP_FAILED) return 0;
-  const char* found = firn_find_in_cache(bytes, (size_t)about.st_size, wanted, usable);
+  const char* found = firn_find_in_cache(bytes, (size_t)about.st_size, wanted,
+                                                  firn_is_driver);
   const int kept = found && keep(found, path, size);
   munmap(bytes, (size_t)about.st_size);
   return kept;
@@ -157,7 +195,7 @@ static int searched_driver(char* path, size_t size) {
     const unsigned begin = system ? own : 0, end = system ? (list ? list->dls_cnt : 0) : own;
     for (unsigned i = begin; i < end && !found; ++i)
       found = (size_t)snprintf(path, size, "%s/%s", list->dls_serpath[i].dls_name, wanted) < size &&
-              usable(path);
+              firn_is_driver(path);
     if (!system && !found) found = cached_driver(path, size);
   }
   free(list);
@@ -165,9 +203,18 @@ static int searched_driver(char* path, size_t size) {
   return found;
 }
 
+static int named_driver(const char* named, char* path, size_t size) {
+  return named && named[0] == '/' && firn_is_driver(named) && keep(named, path, size);
+}
+
 int firn_find_real_driver(const char* own_folder, char* path, size_t size) {
   const char* named = secure_getenv("FIRN_DRIVER");
-  if (named && named[0] == '/') return usable(named) && keep(named, path, size);
-  return loaded_driver(path, size) || software_driver(own_folder, path, size) ||
-         searched_driver(path, size);
+  const int found =
+      named && named[0] == '/'
+          ? named_driver(named, path, size)
+          : loaded_driver(path, size) || software_driver(own_folder, path, size) ||
+                named_driver(__atomic_load_n(&preferred, __ATOMIC_ACQUIRE), path, size) ||
+                searched_driver(path, size);
+  if (!found) path[0] = 0;
+  return found;
 }

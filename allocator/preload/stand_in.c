@@ -1,20 +1,25 @@
-/* Fills the stubs' table at the first driver call: finds and opens the real driver, then the library
- * behind. Owns both handles, which stay open for the life of the process. Lock: start_lock, while
- * starting; afterwards none. */
+/* Fills the stubs' table: opens the real driver when it is first asked for, the library behind at
+ * the first driver call. Owns both handles, which stay open for the life of the process.
+ *
+ * Locks: none. The loader's lock is held by a thread that runs a library's constructor, and wanted by
+ * every dlopen and dlsym here: with a lock of our own around those, two threads could wait for each
+ * other. So threads that come at once do the same work and the first one's is kept. */
 #define _GNU_SOURCE
 #include "allocator/preload/stand_in.h"
 
 #include <dlfcn.h>
 #include <errno.h>
-#include <pthread.h>
+#include <link.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/auxv.h>
 
+#include "allocator/preload/parts.h"
 #include "allocator/preload/real_driver.h"
 
 #define EXPORTED __attribute__((visibility("default")))
+#define IN_STATIC_BLOCK __attribute__((tls_model("initial-exec")))
 
 static const char* const names[] = {
 #define N(index, name) #name,
@@ -22,144 +27,179 @@ static const char* const names[] = {
 #undef N
 };
 
-/* The targets of the stubs; null: not asked for yet. */
 void* firn_targets[FIRN_NAMES];
+struct FirnRoutes firn_routes;
 
-static struct FirnStandIn stand_in;
-static struct FirnBehind behind;
-static pthread_mutex_t start_lock = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
-static int started;    /* written under start_lock; read with acquire */
-static int starting;   /* under start_lock */
-static void* (*next_dlsym)(void* handle, const char* name);
+static const struct FirnDriver* driver;  /* published once; handle null: there is none */
+static const struct FirnBehind* behind;  /* published once, with `told` */
+static struct FirnStandIn* told;
+static int without_behind;               /* tried, and said why */
+/* What this thread opens just now: its constructors may come back here. */
+static _Thread_local int opening IN_STATIC_BLOCK;
 
 /* What a program gets where there is no driver, and of one that is older than the program. */
 static int no_driver(void) { return 100; /* CUDA_ERROR_NO_DEVICE */ }
 static int no_entry(void) { return 801; /* CUDA_ERROR_NOT_SUPPORTED */ }
 
-/* The C library's dlsym, whoever else hooks it: by its version, which hooks do not have. */
-static void* next(const char* name) {
-  static const char* const versions[] = {"GLIBC_2.34", "GLIBC_2.17", "GLIBC_2.2.5", "GLIBC_2.27"};
-  if (!next_dlsym)
-    for (size_t i = 0; !next_dlsym && i < sizeof versions / sizeof *versions; ++i)
-      next_dlsym = (void* (*)(void*, const char*))dlvsym(RTLD_NEXT, "dlsym", versions[i]);
-  return next_dlsym ? next_dlsym(RTLD_NEXT, name) : NULL;
-}
-
 static void* no_dlopen(const char* name, int flags) {
   (void)name, (void)flags;
   return NULL;
 }
+static void* no_dlsym(void* handle, const char* name) {
+  (void)handle, (void)name;
+  return NULL;
+}
 
 void* (*firn_next_dlopen)(const char* name, int flags);
+void* (*firn_next_dlsym)(void* handle, const char* name);
 
-static void find_next_dlopen(void) {
+/* dlsym by its version, which hooks of it do not have. */
+void firn_find_next(void) {
+  static const char* const versions[] = {"GLIBC_2.34", "GLIBC_2.17", "GLIBC_2.2.5", "GLIBC_2.27"};
   if (__atomic_load_n(&firn_next_dlopen, __ATOMIC_ACQUIRE)) return;
-  void* found = next("dlopen");
-  __atomic_store_n(&firn_next_dlopen,
-                   found ? (void* (*)(const char*, int))found : no_dlopen, __ATOMIC_RELEASE);
+  void* (*find)(void*, const char*) = NULL;
+  for (size_t i = 0; !find && i < sizeof versions / sizeof *versions; ++i)
+    find = (void* (*)(void*, const char*))dlvsym(RTLD_NEXT, "dlsym", versions[i]);
+  if (!find) find = no_dlsym;
+  void* (*open)(const char*, int) = (void* (*)(const char*, int))find(RTLD_NEXT, "dlopen");
+  __atomic_store_n(&firn_next_dlsym, find, __ATOMIC_RELEASE);
+  __atomic_store_n(&firn_next_dlopen, open ? open : no_dlopen, __ATOMIC_RELEASE);
+}
+
+const char* firn_own_name(void) {
+  Dl_info info;
+  struct link_map* map = NULL;
+  if (dladdr1((void*)firn_targets, &info, (void**)&map, RTLD_DL_LINKMAP) && map && map->l_name[0])
+    return map->l_name;
+  return "libcuda.so.1";
 }
 
 static void* real(const char* name) {
-  return stand_in.handle ? next_dlsym(stand_in.handle, name) : NULL;
+  const struct FirnDriver* opened = __atomic_load_n(&driver, __ATOMIC_ACQUIRE);
+  return opened && opened->handle ? firn_next_dlsym(opened->handle, name) : NULL;
 }
 
-/* This library's own folder, with the final slash; "" where it cannot be told. */
-static void own_folder(char* folder, size_t size) {
-  Dl_info info;
-  folder[0] = 0;
-  if (!dladdr((void*)firn_targets, &info) || !info.dli_fname) return;
-  const char* slash = strrchr(info.dli_fname, '/');
-  const size_t length = slash ? (size_t)(slash - info.dli_fname) + 1 : 0;
-  if (length == 0 || length >= size) return;
-  memcpy(folder, info.dli_fname, length);
-  folder[length] = 0;
+/* Says it once. */
+static void complain(const char* text, const char* more) {
+  static int said;
+  if (!__atomic_exchange_n(&said, 1, __ATOMIC_RELAXED)) fprintf(stderr, "firn: %s%s\n", text, more);
 }
 
-/* A program with another user's rights gets the driver and nothing else. */
-static void open_behind(const char* folder) {
-  if (getauxval(AT_SECURE) || !folder[0]) return;
+const struct FirnDriver* firn_real_driver(int open) {
+  const struct FirnDriver* known = __atomic_load_n(&driver, __ATOMIC_ACQUIRE);
+  if (known || !open || opening) return known;
+  struct FirnDriver* made = calloc(1, sizeof *made);
+  char folder[4096];
+  if (!made) return NULL;
+  firn_own_folder(folder, sizeof folder);
+  ++opening;
+  if (firn_find_real_driver(folder, made->path, sizeof made->path)) {
+    made->handle = firn_next_dlopen(made->path, RTLD_NOW | RTLD_LOCAL);
+    if (!made->handle) {
+      const char* why = dlerror();
+      complain(why ? why : made->path, "");
+    }
+  }
+  --opening;
+  const struct FirnDriver* expected = NULL;
+  if (__atomic_compare_exchange_n(&driver, &expected, made, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
+    return made;
+  free(made);  /* its handle counts in the loader's, and stays */
+  return expected;
+}
+
+/* Everything that the library behind is to know, once. */
+static const struct FirnStandIn* tell(const struct FirnDriver* opened) {
+  struct FirnStandIn* made = calloc(1, sizeof *made);
+  if (!made) return NULL;
+  *made = (struct FirnStandIn){.version = FIRN_STAND_IN_VERSION,
+                               .library = opened->path,
+                               .handle = opened->handle,
+                               .names = names,
+                               .names_count = FIRN_NAMES,
+                               .real = real,
+                               .routes = &firn_routes};
+  struct FirnStandIn* expected = NULL;
+  if (__atomic_compare_exchange_n(&told, &expected, made, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
+    return made;
+  free(made);
+  return expected;
+}
+
+static const struct FirnBehind* open_behind(const struct FirnDriver* opened) {
   char path[4096];
-  if ((size_t)snprintf(path, sizeof path, "%slibfirn_behind.so", folder) >= sizeof path) return;
+  const size_t length = firn_own_folder(path, sizeof path);
+  static const char file[] = "libfirn_behind.so";
+  if (length == 0 || length + sizeof file > sizeof path) return NULL;
+  memcpy(path + length, file, sizeof file);
   void* handle = firn_next_dlopen(path, RTLD_NOW | RTLD_LOCAL);
   if (!handle) {
     const char* why = dlerror();
-    fprintf(stderr, "firn: %s: every CUDA call goes to the driver, nothing will spill\n",
-            why ? why : path);
-    return;
+    complain(why ? why : path, ": CUDA calls go to the driver, nothing will spill");
+    return NULL;
   }
-  int (*start)(const struct FirnStandIn*, struct FirnBehind*) =
-      (int (*)(const struct FirnStandIn*, struct FirnBehind*))next_dlsym(handle,
-                                                                         "firn_behind_start");
-  struct FirnBehind answer = {NULL, NULL};
-  if (start && start(&stand_in, &answer) == 0) {
-    behind = answer;
-  } else {
-    fprintf(stderr, "firn: %s is of another build: nothing will spill\n", path);
-  }
+  const struct FirnBehind* (*start)(const struct FirnStandIn*) =
+      (const struct FirnBehind* (*)(const struct FirnStandIn*))firn_next_dlsym(handle,
+                                                                   "firn_behind_start");
+  const struct FirnStandIn* knows = tell(opened);
+  const struct FirnBehind* answer = start && knows ? start(knows) : NULL;
+  if (!answer) complain(path, " is of another build: nothing will spill");
+  return answer;
 }
 
-static void start(void) {
-  static char library[4096];
-  char folder[4096];
-  find_next_dlopen();
-  own_folder(folder, sizeof folder);
-  stand_in.version = FIRN_STAND_IN_VERSION;
-  stand_in.names = names;
-  stand_in.names_count = FIRN_NAMES;
-  stand_in.real = real;
-  stand_in.next_dlopen = firn_next_dlopen;
-  stand_in.library = library;
-  if (firn_find_real_driver(folder, library, sizeof library)) {
-    stand_in.handle = firn_next_dlopen(library, RTLD_NOW | RTLD_LOCAL);
-    if (!stand_in.handle) {
-      const char* why = dlerror();
-      fprintf(stderr, "firn: %s\n", why ? why : library);
-    }
-  }
-  if (stand_in.handle) open_behind(folder);
+/* A program with another user's rights gets the driver and nothing else. */
+static const struct FirnBehind* ensure_behind(const struct FirnDriver* opened) {
+  const struct FirnBehind* known = __atomic_load_n(&behind, __ATOMIC_ACQUIRE);
+  if (known || opening || !opened || !opened->handle ||
+      __atomic_load_n(&without_behind, __ATOMIC_ACQUIRE))
+    return known;
+  ++opening;
+  const struct FirnBehind* answer = getauxval(AT_SECURE) ? NULL : open_behind(opened);
+  --opening;
+  if (answer)
+    __atomic_store_n(&behind, answer, __ATOMIC_RELEASE);
+  else
+    __atomic_store_n(&without_behind, 1, __ATOMIC_RELEASE);
+  return answer;
 }
 
-/* False: this thread is starting just now, and the answer is not the last word. */
-static int ensure_started(void) {
-  if (__atomic_load_n(&started, __ATOMIC_ACQUIRE)) return 1;
-  pthread_mutex_lock(&start_lock);
-  const int within = starting;
-  if (!started && !within) {
-    starting = 1;
-    start();
-    starting = 0;
-    __atomic_store_n(&started, 1, __ATOMIC_RELEASE);
-  }
-  pthread_mutex_unlock(&start_lock);
-  return !within;
-}
+int firn_asked(void) { return firn_real_driver(0) != NULL; }
 
 /* Called by the stubs. */
 void* firn_resolve(unsigned index) {
-  const int error = errno;
-  const int last = ensure_started();
-  void* target = behind.handler ? behind.handler(names[index]) : NULL;
+  const int error = errno, last = !opening;
+  firn_find_next();
+  const struct FirnDriver* opened = firn_real_driver(1);
+  const struct FirnBehind* answers = ensure_behind(opened);
+  void* target = answers ? answers->handler(names[index]) : NULL;
   if (!target) target = real(names[index]);
-  if (!target) target = stand_in.handle ? (void*)no_entry : (void*)no_driver;
+  if (!target && opened && opened->handle) {
+    __atomic_add_fetch(&firn_routes.missing_entries, 1, __ATOMIC_RELAXED);
+    __atomic_store_n(&firn_routes.missing_entry, names[index], __ATOMIC_RELAXED);
+    target = (void*)no_entry;
+  }
+  if (!target) {
+    if (last)
+      complain("no CUDA driver (libcuda.so.1) on this machine: every call to it answers "
+               "CUDA_ERROR_NO_DEVICE", "");
+    target = (void*)no_driver;
+  }
   if (last) __atomic_store_n(&firn_targets[index], target, __ATOMIC_RELEASE);
   errno = error;
   return target;
 }
 
-/* Called by the stub of dlopen: the name to go on with. */
-const char* firn_dlopen_name(const char* name) {
-  const int error = errno;
-  find_next_dlopen();
-  errno = error;
-  return name;
-}
-
 EXPORTED void* firn_stand_in(const char* what) {
   const int error = errno;
-  ensure_started();
-  void* found = strcmp(what, "driver") == 0 ? stand_in.handle
-                : behind.offer              ? behind.offer(what)
-                                            : NULL;
+  firn_find_next();
+  const struct FirnDriver* opened = firn_real_driver(1);
+  void* found = NULL;
+  if (strcmp(what, "driver") == 0) {
+    found = opened ? opened->handle : NULL;
+  } else {
+    const struct FirnBehind* answers = ensure_behind(opened);
+    if (answers) found = answers->offer(what);
+  }
   errno = error;
   return found;
 }

@@ -1,17 +1,28 @@
 /* The stand-in: a library with the driver's soname, in front of the real one. It is loaded into
  * every process under LD_PRELOAD, so it needs nothing but the C library and does nothing before the
- * first driver call; what handles memory and launches is a library of its own, opened then (behind).
+ * first driver call; what handles memory and launches is a library of its own, opened then: behind.
  *
  * This header is what the two say to each other. C and C++. */
 #pragma once
 
 #include <stddef.h>
+#include <stdint.h>
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-#define FIRN_STAND_IN_VERSION 1
+#define FIRN_STAND_IN_VERSION 2
+
+/* How the driver was reached, besides by its soname. */
+struct FirnRoutes {
+  uint64_t unversioned;       /* dlopen("libcuda.so"): led to the stand-in */
+  uint64_t paths;             /* dlopen of a path: likewise */
+  uint64_t other_drivers;     /* a second driver opened by its path: past the stand-in */
+  uint64_t missing_entries;   /* entries that were called and that the real driver does not have */
+  const char* missing_entry;  /* the last of them */
+  const char* other_driver;   /* the last of those */
+};
 
 /* What the stand-in tells the library behind. All of it lives as long as the process. */
 struct FirnStandIn {
@@ -21,7 +32,7 @@ struct FirnStandIn {
   const char* const* names;       /* every driver entry that the stand-in exports, sorted */
   unsigned names_count;
   void* (*real)(const char* name);  /* the real driver's entry, or null. Lock-free. */
-  void* (*next_dlopen)(const char* name, int flags);  /* past the stand-in's own */
+  const struct FirnRoutes* routes;  /* counted on: read with __atomic_load_n */
 };
 
 /* And what the library behind answers. */
@@ -32,8 +43,10 @@ struct FirnBehind {
   void* (*offer)(const char* what);
 };
 
-/* The library behind exports this one function. 0: `behind` is filled. */
-int firn_behind_start(const struct FirnStandIn* stand_in, struct FirnBehind* behind);
+/* The library behind exports this one function. Null: it is of another build, or cannot serve. May
+ * be called by several threads at once (a lock here could wait for the loader's): all get the same
+ * answer. */
+const struct FirnBehind* firn_behind_start(const struct FirnStandIn* stand_in);
 
 /* The one name that the stand-in exports beside the driver's and dlopen: how Firn finds out that the
  * libcuda.so.1 it has opened is the stand-in. "driver": dlopen's handle of the real driver, null

@@ -8,29 +8,25 @@
 
 namespace firn::preload {
 
-namespace {
-
-FirnStandIn told;
-
 void step_aside() { live.store(false, std::memory_order_release); }
 
+namespace {
 void* offer(const char*) { return nullptr; }
-
+constexpr FirnBehind answer = {door_of_name, offer};
 }  // namespace
-
-const FirnStandIn& stand_in() { return told; }
 
 }  // namespace firn::preload
 
-extern "C" __attribute__((visibility("default"))) int firn_behind_start(
-    const FirnStandIn* stand_in, FirnBehind* behind) {
+extern "C" __attribute__((visibility("default"))) const FirnBehind* firn_behind_start(
+    const FirnStandIn* stand_in) {
   using namespace firn::preload;
-  if (stand_in->version != FIRN_STAND_IN_VERSION) return 1;
-  told = *stand_in;
-  open_doors();
-  if (std::atexit(step_aside) != 0 || ::pthread_atfork(nullptr, nullptr, step_aside) != 0)
-    return 1;
-  live = true;
-  *behind = {door_of_name, offer};
-  return 0;
+  if (stand_in->version != FIRN_STAND_IN_VERSION) return nullptr;
+  try {
+    if (open_doors(*stand_in) && std::atexit(step_aside) == 0 &&
+        ::pthread_atfork(nullptr, nullptr, step_aside) == 0)
+      live.store(true, std::memory_order_release);
+  } catch (const std::exception&) {  // no memory
+    return nullptr;
+  }
+  return &answer;
 }

@@ -63,9 +63,10 @@ static const char* lead_path(const char* path, int flags) {
 static const char* lead(const char* name, int flags) {
   firn_find_next();
   if (strchr(name, '/')) return lead_path(name, flags);
+  const int unversioned = strcmp(name, "libcuda.so") == 0;
+  if (!unversioned && strcmp(name, "libcuda.so.1") != 0) return name;
   if ((flags & RTLD_NOLOAD) && !firn_asked() && !needed()) return nowhere;
   const struct FirnDriver* opened = firn_real_driver(1);
-  const int unversioned = strcmp(name, "libcuda.so") == 0;
   if (!opened || !opened->handle)
     return unversioned ? name : opened && opened->path[0] ? opened->path : nowhere;
   if (unversioned) count(&firn_routes.unversioned);

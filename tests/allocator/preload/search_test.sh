@@ -1,8 +1,9 @@
 #!/bin/bash
 # Where the stand-in finds the real driver: as the loader would. The caller's environment plays no
-# part. search_test.sh LIBFIRN_PRELOAD SOFTWARE_LIBCUDA ROUTES ROUTES_LINKED
+# part. search_test.sh LIBFIRN_PRELOAD SOFTWARE_LIBCUDA ROUTES ROUTES_LINKED LIBROUTES_LIBRARY
 set -u
 preload=$(realpath "$1") gpu=$(realpath "$2") routes=$(realpath "$3") linked=$(realpath "$4")
+library=$(realpath "$5")
 folder=$(mktemp -d) || exit 1
 trap 'rm -rf "$folder"' EXIT
 failed=0
@@ -39,6 +40,8 @@ expect 0 "" LD_PRELOAD="$preload" "$routes" path
 cd "$(dirname "$preload")" || exit 1
 expect 0 "" FIRN_DEVICE=software LD_PRELOAD="./$(basename "$preload")" "$routes" elsewhere
 cd / || exit 1
+# The caller of dlopen stays the caller: only its own RUNPATH leads to what it opens.
+expect 0 "" LD_PRELOAD="$preload" "$routes" sibling "$library"
 
 # No driver at all: what the program would get, or a word and an error.
 if ! env -i "$routes" soname 2>/dev/null; then

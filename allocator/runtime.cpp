@@ -20,6 +20,7 @@
 
 #include "allocator/check.h"
 #include "allocator/machine_memory.h"
+#include "allocator/meeting.h"
 #include "allocator/rank_dirs.h"
 #include "allocator/ranks.h"
 #include "allocator/record/program_files.h"
@@ -42,10 +43,8 @@ class RuntimeImpl final : public Runtime {
  public:
   explicit RuntimeImpl(const Config& config) : config_(config) {}
 
-  Result<void> open() {
-    Result<std::unique_ptr<Driver>> driver = open_driver(config_.driver);
-    if (!driver) return driver.error();
-    driver_ = std::move(*driver);
+  Result<void> open(std::unique_ptr<Driver> driver) {
+    driver_ = std::move(driver);
     if (config_.host_bytes == 0) {
       host_shared_ = true;
       available_bytes_ = available_memory_bytes();
@@ -141,6 +140,11 @@ class RuntimeImpl final : public Runtime {
       unseen_.push_back(words);
   }
 
+  void add_section(const std::string& name, std::function<std::string()> json) override {
+    std::lock_guard lock(mutex_);
+    sections_[name] = std::move(json);
+  }
+
   void spill_all() override {
     for (const auto& slot : engines_)
       if (Engine* engine = slot.load(std::memory_order_acquire)) engine->spill_all();
@@ -151,12 +155,14 @@ class RuntimeImpl final : public Runtime {
     for (const auto& slot : engines_)
       if (Engine* engine = slot.load(std::memory_order_acquire)) devices.push_back(engine->stats());
     std::vector<std::string> unseen;
+    Sections sections;
     {
       std::lock_guard lock(mutex_);
       unseen = unseen_;
+      sections = sections_;
     }
     return firn::stats_json(devices, {host_given_, host_sharers_},
-                            store_ ? store_->stats() : StoreStats{}, unseen);
+                            store_ ? store_->stats() : StoreStats{}, unseen, sections);
   }
 
   void stop() override {
@@ -324,38 +330,56 @@ class RuntimeImpl final : public Runtime {
   int serving_ = 0;
   std::atomic<bool> stopping_{false};
   std::vector<std::string> unseen_;
+  Sections sections_;
 };
 
-std::atomic<RuntimeImpl*> the_runtime{nullptr};
+std::atomic<RuntimeImpl*> own_runtime{nullptr};
+std::atomic<Runtime*> the_runtime{nullptr};  // own_runtime, or another front end's
 std::mutex start_mutex;
 
 void stop_at_exit() {
-  if (RuntimeImpl* runtime = the_runtime.load()) runtime->stop();
+  if (RuntimeImpl* runtime = own_runtime.load()) runtime->stop();
 }
 void forget_in_child() {
-  if (RuntimeImpl* runtime = the_runtime.exchange(nullptr)) runtime->forget();
+  the_runtime.store(nullptr);
+  if (RuntimeImpl* runtime = own_runtime.exchange(nullptr)) runtime->forget();
+}
+
+Result<Runtime*> used_again(Runtime* runtime, const Config& config) {
+  if (runtime->config().budget_bytes == config.budget_bytes &&
+      runtime->config().dirs == config.dirs)
+    return runtime;
+  return make_error(Code::invalid_argument, 0, "Firn runs in this process with other settings");
+}
+
+Result<void> register_ends() {
+  static bool registered = false;
+  if (!registered && (std::atexit(stop_at_exit) != 0 ||
+                      pthread_atfork(nullptr, nullptr, forget_in_child) != 0))
+    return make_error(Code::host_out_of_memory, 0, "atexit or pthread_atfork refused");
+  registered = true;
+  return {};
 }
 
 }  // namespace
 
 Result<Runtime*> Runtime::start(const Config& config) {
   std::lock_guard lock(start_mutex);
-  if (RuntimeImpl* runtime = the_runtime.load()) {
-    if (runtime->config().budget_bytes == config.budget_bytes &&
-        runtime->config().dirs == config.dirs)
-      return static_cast<Runtime*>(runtime);
-    return make_error(Code::invalid_argument, 0, "Firn runs in this process with other settings");
+  if (Runtime* runtime = the_runtime.load()) return used_again(runtime, config);
+  Result<std::unique_ptr<Driver>> driver = open_driver(config.driver);
+  if (!driver) return driver.error();
+  Runtime* in_charge = met_runtime(**driver);
+  if (in_charge) {
+    if (Result<Runtime*> other = used_again(in_charge, config); !other) return other;
+  } else {
+    auto runtime = std::make_unique<RuntimeImpl>(config);
+    if (Result<void> opened = runtime->open(std::move(*driver)); !opened) return opened.error();
+    in_charge = offer_runtime(runtime->driver(), runtime.get());
+    if (in_charge == runtime.get()) own_runtime.store(runtime.release());
   }
-  auto runtime = std::make_unique<RuntimeImpl>(config);
-  if (Result<void> opened = runtime->open(); !opened) return opened.error();
-  static bool registered = false;
-  if (!registered) {
-    registered = true;
-    if (std::atexit(stop_at_exit) != 0 || pthread_atfork(nullptr, nullptr, forget_in_child) != 0)
-      return make_error(Code::host_out_of_memory, 0, "atexit or pthread_atfork refused");
-  }
-  the_runtime.store(runtime.release());
-  return static_cast<Runtime*>(the_runtime.load());
+  if (Result<void> done = register_ends(); !done) return done.error();
+  the_runtime.store(in_charge);
+  return in_charge;
 }
 
 Runtime* Runtime::get() { return the_runtime.load(std::memory_order_acquire); }

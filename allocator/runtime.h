@@ -2,6 +2,7 @@
 // Front ends (PyTorch plugin, preload library, C API) stand on it.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -18,6 +19,7 @@ class Recorder;  // allocator/record/recorder.h
 class Runtime {
  public:
   /// Opens driver and store; idempotent (a second call with other settings is invalid_argument).
+  /// Where another front end of Firn's has begun in this process, its runtime is used (meeting.h).
   /// No thread is started before the first device is opened.
   static Result<Runtime*> start(const Config& config);
   /// The started runtime, or null. Lock-free.
@@ -39,6 +41,9 @@ class Runtime {
 
   /// Names something that front ends know they do not see, for the statistics' "unseen" list.
   virtual void note_unseen(const std::string& words) = 0;
+  /// One more member of the statistics' document: `json` is asked for its value's text. From then on
+  /// until the process ends; a second one of that name takes the first one's place.
+  virtual void add_section(const std::string& name, std::function<std::string()> json) = 0;
   /// Spills every block that may be spilled, on every opened device (adversarial mode).
   virtual void spill_all() = 0;
 

@@ -51,7 +51,8 @@ nlohmann::ordered_json device_json(const EngineStats& s, const std::vector<std::
 }  // namespace
 
 std::string stats_json(const std::vector<EngineStats>& devices, const HostStats& host,
-                       const StoreStats& store, const std::vector<std::string>& unseen) {
+                       const StoreStats& store, const std::vector<std::string>& unseen,
+                       const Sections& sections) {
   nlohmann::ordered_json out;
   out["pid"] = ::getpid();
   out["devices"] = nlohmann::ordered_json::array();
@@ -77,6 +78,8 @@ std::string stats_json(const std::vector<EngineStats>& devices, const HostStats&
   st["trouble"] = nlohmann::ordered_json::array();
   for (const StoreDirStats& dir : store.dirs)
     if (!dir.trouble.empty()) st["trouble"].push_back(dir.dir + ": " + dir.trouble);
+  for (const auto& [name, json] : sections)
+    out[name] = nlohmann::ordered_json::parse(json(), nullptr, false);
   return out.dump(2);
 }
 

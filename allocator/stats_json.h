@@ -1,6 +1,8 @@
 // The document of `firn run --stats`: what the contract names, and beside it what explains it.
 #pragma once
 
+#include <functional>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -15,7 +17,11 @@ struct HostStats {
   unsigned sharers = 1;  // processes of Firn on this machine, with this one, as last counted
 };
 
+/// What front ends add to the document: a member's name, and what gives its value as JSON.
+using Sections = std::map<std::string, std::function<std::string()>>;
+
 std::string stats_json(const std::vector<EngineStats>& devices, const HostStats& host,
-                       const StoreStats& store, const std::vector<std::string>& unseen);
+                       const StoreStats& store, const std::vector<std::string>& unseen,
+                       const Sections& sections = {});
 
 }  // namespace firn

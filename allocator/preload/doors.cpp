@@ -72,4 +72,13 @@ Known door_of_address(const void* address) {
   return found == open.of_address.end() ? Known{} : found->second;
 }
 
+std::vector<Called> handlers_called() {
+  return {
+#define H(entry, parameters) \
+  {#entry, Door<&preload::entry, &Real::entry>::calls.load(std::memory_order_relaxed)},
+#include "allocator/preload/handled.inc"
+#undef H
+  };
+}
+
 }  // namespace firn::preload

@@ -1,6 +1,9 @@
 // Which driver entry leads to which handler. Filled at the start, then only read: no lock.
 #pragma once
 
+#include <cstdint>
+#include <vector>
+
 #include "allocator/preload/stand_in.h"
 
 namespace firn::preload {
@@ -16,5 +19,12 @@ struct Known {
   void* door = nullptr;         // null: not handled
 };
 Known door_of_address(const void* address);
+
+/// How often each handler was called, in the list's order.
+struct Called {
+  const char* entry;
+  uint64_t calls;
+};
+std::vector<Called> handlers_called();
 
 }  // namespace firn::preload

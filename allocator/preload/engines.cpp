@@ -2,8 +2,11 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <mutex>
 
+#include "allocator/meeting.h"
+#include "allocator/preload/coverage.h"
 #include "allocator/preload/handlers.h"
 
 namespace firn::preload {
@@ -18,22 +21,20 @@ std::string variable(const char* name) {
   return value ? value : "";
 }
 
-/// The words that are meant for Firn, wherever a front end keeps them.
-std::string firn_words() {
-  std::string words;
-  for (const char* name : {"FIRN_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"}) {
-    const std::string firn = split_conf(variable(name)).firn;
-    if (!firn.empty()) words.append(words.empty() ? "" : ",").append(firn);
-  }
-  return words;
-}
+// Ours or another front end's. A child of fork never comes here: its calls go to the driver.
+std::atomic<Runtime*> in_charge{nullptr};
+std::atomic<bool> ours{false};
+// What this thread offers meanwhile is our own.
+thread_local bool starting __attribute__((tls_model("initial-exec"))) = false;
 
 Runtime* start_runtime() {
   std::lock_guard lock(start_mutex);
-  if (Runtime* runtime = Runtime::get()) return runtime;
+  if (Runtime* runtime = in_charge.load(std::memory_order_acquire)) return runtime;
   if (refused) return nullptr;
-  Result<Config> config = parse_config(firn_words());
+  Result<Config> config = configuration();
+  starting = true;
   Result<Runtime*> runtime = config ? Runtime::start(*config) : Result<Runtime*>(config.error());
+  starting = false;
   if (runtime) {
     // After the runtime's own, so before it: no handler finds an engine that has stopped.
     (void)std::atexit(step_aside);
@@ -46,7 +47,34 @@ Runtime* start_runtime() {
 
 }  // namespace
 
-Runtime* runtime_here() { return Runtime::get(); }
+Result<Config> configuration() {
+  // An outer `firn run` and the Python package keep them here; torch's own variables hold them too.
+  const std::string kept = variable("FIRN_CONF");
+  if (!kept.empty()) return parse_config(split_conf(kept).firn);
+  std::string words;
+  for (const char* name : {"PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"}) {
+    const std::string firn = split_conf(variable(name)).firn;
+    if (!firn.empty()) words.append(words.empty() ? "" : ",").append(firn);
+  }
+  return parse_config(words);
+}
+
+void forget_runtime() { in_charge.store(nullptr); }
+
+Runtime* runtime_here() { return in_charge.load(std::memory_order_acquire); }
+
+Runtime* meet(Runtime* offered, const char* build) {
+  if (std::strcmp(build, runtime_build()) != 0) {
+    note_unseen("another front end of Firn, of another build, manages memory of its own");
+    return nullptr;
+  }
+  Runtime* none = nullptr;
+  if (!offered || !in_charge.compare_exchange_strong(none, offered)) return runtime_here();
+  ours.store(starting, std::memory_order_release);
+  offered->add_section("coverage", coverage_json);
+  for (const std::string& words : noted_unseen()) offered->note_unseen(words);
+  return offered;
+}
 
 Engine* engine_here() {
   CUcontext context = nullptr;
@@ -56,14 +84,16 @@ Engine* engine_here() {
   if (real().cuCtxGetCurrent(&context) != CUDA_SUCCESS || !context ||
       real().cuCtxGetDevice(&device) != CUDA_SUCCESS)
     return nullptr;
-  Runtime* runtime = Runtime::get();
+  Runtime* runtime = runtime_here();
+  // Another front end hands out the memory that is Firn's.
+  if (runtime && !ours.load(std::memory_order_acquire)) return nullptr;
   Engine* engine = runtime ? runtime->opened(device) : nullptr;
   if (!engine) {
     // Opening it retains the primary context, and would make one where there is none.
     if (real().cuDevicePrimaryCtxGetState(device, &flags, &active) != CUDA_SUCCESS || !active)
       return nullptr;
     if (!runtime) runtime = start_runtime();
-    if (!runtime) return nullptr;
+    if (!runtime || !ours.load(std::memory_order_acquire)) return nullptr;
     Result<Engine*> opened = runtime->device(device);
     if (!opened) {
       static std::once_flag said;
@@ -78,7 +108,7 @@ Engine* engine_here() {
 }
 
 Engine* engine_around(CUdeviceptr address) {
-  Runtime* runtime = Runtime::get();
+  Runtime* runtime = runtime_here();
   return runtime ? runtime->around(reinterpret_cast<const void*>(address)) : nullptr;
 }
 

@@ -15,8 +15,14 @@ Engine* engine_here();
 /// The engine whose arena holds the address, ours or another front end's; null: not Firn's.
 Engine* engine_around(CUdeviceptr address);
 
-/// What is in charge, or null before the first allocation.
+/// The runtime in charge, ours or another front end's; null before there is one.
 Runtime* runtime_here();
+/// In a child of fork.
+void forget_runtime();
+/// As allocator/meeting.h has it: what other front ends of this process reach through the stand-in.
+Runtime* meet(Runtime* offered, const char* build);
+/// What the environment says, wherever a front end keeps its words.
+Result<Config> configuration();
 
 /// The driver's word for an engine's error.
 CUresult result_of(const Error& error);

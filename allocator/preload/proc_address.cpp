@@ -1,32 +1,38 @@
 // cuGetProcAddress: the driver is asked, and what it answers is looked up by its address, so that
 // versions and per-thread variants are the driver's own choice. cuGetExportTable passes.
+#include "allocator/preload/coverage.h"
 #include "allocator/preload/doors.h"
 #include "allocator/preload/handlers.h"
 
 namespace firn::preload {
 
 namespace {
-void substitute(void** entry) {
-  if (!entry || !*entry) return;
-  const Known known = door_of_address(*entry);
+Count export_tables("export_tables");
+
+void substitute(const char* symbol, void** entry, int version, CUresult result) {
+  if (!symbol || !entry) return;
+  const bool found = result == CUDA_SUCCESS && *entry;
+  const Known known = found ? door_of_address(*entry) : Known{};
+  saw_symbol(symbol, version, found, known);
   if (known.door) *entry = known.door;
 }
 }  // namespace
 
 CUresult cuGetProcAddress(const char* symbol, void** entry, int version, uint64_t flags) {
   const CUresult result = real().cuGetProcAddress(symbol, entry, version, flags);
-  if (result == CUDA_SUCCESS) substitute(entry);
+  substitute(symbol, entry, version, result);
   return result;
 }
 
 CUresult cuGetProcAddress_v2(const char* symbol, void** entry, int version, uint64_t flags,
                              int* status) {
   const CUresult result = real().cuGetProcAddress_v2(symbol, entry, version, flags, status);
-  if (result == CUDA_SUCCESS) substitute(entry);
+  substitute(symbol, entry, version, result);
   return result;
 }
 
 CUresult cuGetExportTable(const void** table, const CUuuid* id) {
+  export_tables.add();
   return real().cuGetExportTable(table, id);
 }
 

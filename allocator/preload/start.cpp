@@ -2,18 +2,45 @@
 #include <pthread.h>
 
 #include <cstdlib>
+#include <cstring>
 
+#include "allocator/preload/coverage.h"
 #include "allocator/preload/doors.h"
+#include "allocator/preload/engines.h"
 #include "allocator/preload/handlers.h"
 
 namespace firn::preload {
 
-void step_aside() { live.store(false, std::memory_order_release); }
-
 namespace {
-void* offer(const char*) { return nullptr; }
-constexpr FirnBehind answer = {door_of_name, offer};
+
+std::atomic<bool> forked{false};
+
+void* answer_name(const char* entry) {
+  void* door = door_of_name(entry);
+  saw_name(entry, door != nullptr);
+  return door;
+}
+
+void* offer(const char* what) {
+  return std::strcmp(what, "runtime") == 0 ? reinterpret_cast<void*>(&meet) : nullptr;
+}
+
+constexpr FirnBehind answer = {answer_name, offer};
+
+void end() {
+  step_aside();
+  if (!forked.load(std::memory_order_relaxed)) write_coverage_alone();
+}
+
+void leave_child() {
+  forked.store(true, std::memory_order_relaxed);
+  step_aside();
+  forget_runtime();
+}
+
 }  // namespace
+
+void step_aside() { live.store(false, std::memory_order_release); }
 
 }  // namespace firn::preload
 
@@ -22,8 +49,8 @@ extern "C" __attribute__((visibility("default"))) const FirnBehind* firn_behind_
   using namespace firn::preload;
   if (stand_in->version != FIRN_STAND_IN_VERSION) return nullptr;
   try {
-    if (open_doors(*stand_in) && std::atexit(step_aside) == 0 &&
-        ::pthread_atfork(nullptr, nullptr, step_aside) == 0)
+    if (open_doors(*stand_in) && std::atexit(end) == 0 &&
+        ::pthread_atfork(nullptr, nullptr, leave_child) == 0)
       live.store(true, std::memory_order_release);
   } catch (const std::exception&) {  // no memory
     return nullptr;

@@ -18,17 +18,13 @@ Result<std::unique_ptr<Driver>> open_driver(const std::string& library) {
                       "no GPU driver: " + std::string(why ? why : name + " cannot be opened") +
                           "; the software GPU needs no driver (firn run --device software)");
   }
-  // Where Firn's stand-in is in front of the driver, Firn's own calls go past it
-  // (allocator/preload/stand_in.h).
-  using StandIn = void*(const char*);
-  if (auto* stand_in = reinterpret_cast<StandIn*>(::dlsym(handle, "firn_stand_in"))) {
-    handle = stand_in("driver");
-    if (!handle)
-      return make_error(Code::not_supported, 0,
-                        "no GPU driver: " + name + " is not on this machine; the software GPU "
-                        "needs no driver (firn run --device software)");
-  }
   auto driver = std::make_unique<Driver>();
+  driver->stand_in = reinterpret_cast<void* (*)(const char*)>(::dlsym(handle, "firn_stand_in"));
+  if (driver->stand_in) handle = driver->stand_in("driver");
+  if (!handle)
+    return make_error(Code::not_supported, 0,
+                      "no GPU driver: " + name + " is not on this machine; the software GPU needs "
+                      "no driver (firn run --device software)");
   driver->handle = handle;
   driver->software = ::dlsym(handle, "firnGpuConfigure") != nullptr;
   std::string missing;

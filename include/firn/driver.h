@@ -91,6 +91,9 @@ struct Driver {
   std::string library;   // path it was opened from
   bool software = false; // the software GPU (it exports firnGpuConfigure)
   void* handle = nullptr;  // dlopen's; kept open for the life of the process
+  /// Where Firn's stand-in is in front of it (allocator/preload/stand_in.h), which these entries go
+  /// past; null: it is not.
+  void* (*stand_in)(const char* what) = nullptr;
 
   /// Makes `context` current in this thread for its scope and restores what was; a capture that
   /// goes on meanwhile, in any thread, is not spoilt by calls that are no work (queries, mappings).

@@ -1,0 +1,165 @@
+#include "allocator/preload/coverage.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <map>
+#include <mutex>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <string_view>
+#include <vector>
+
+#include "allocator/preload/engines.h"
+#include "allocator/preload/handlers.h"
+#include "allocator/stats_json.h"
+#include "allocator/trace.h"
+
+namespace firn::preload {
+
+namespace {
+
+using nlohmann::ordered_json;
+
+std::atomic<const Count*> counts{nullptr};
+
+// What is of no use to tell twice, by name.
+struct Seen {
+  std::mutex mutex;
+  std::set<std::string> hooked, passed, missing;
+  std::map<std::string, int> unknown;  // and the CUDA version it was asked for
+  std::vector<std::string> unseen;     // until there is a runtime that keeps them
+};
+Seen& seen() {
+  static Seen* const all = new Seen;  // never destroyed: asked for until the process is gone
+  return *all;
+}
+
+std::string version_words(int version) {
+  return fmt::format("{}.{}", version / 1000, version % 1000 / 10);
+}
+
+uint64_t calls_of(const std::vector<Called>& calls, std::string_view begin) {
+  uint64_t sum = 0;
+  for (const Called& each : calls)
+    if (std::string_view(each.entry).starts_with(begin)) sum += each.calls;
+  return sum;
+}
+
+bool handles(const std::vector<Called>& calls, std::string_view begin) {
+  return std::any_of(calls.begin(), calls.end(), [&](const Called& each) {
+    return std::string_view(each.entry).starts_with(begin);
+  });
+}
+
+std::vector<std::string> warnings_of(const Seen& all, const std::vector<Called>& calls) {
+  std::vector<std::string> warnings;
+  for (const auto& [name, version] : all.unknown)
+    warnings.push_back(
+        fmt::format("{} (asked for as of CUDA {}) is newer than this Firn: what it does passes "
+                    "unseen; build Firn with a newer toolkit, or update it",
+                    name, version_words(version)));
+  if (handles(calls, "cuLaunch") && calls_of(calls, "cuMemAlloc") > 0 &&
+      calls_of(calls, "cuLaunch") + calls_of(calls, "cuGraphLaunch") == 0)
+    warnings.push_back(
+        "memory was allocated and no kernel's launch was seen: if this program launches kernels, "
+        "they go past Firn, and nothing is safe to spill");
+  const FirnRoutes& routes = *stand_in().routes;
+  if (__atomic_load_n(&routes.other_drivers, __ATOMIC_RELAXED) > 0)
+    warnings.push_back(
+        fmt::format("a second driver was opened by its path, {}: what is called there passes "
+                    "unseen (FIRN_DRIVER names the one to use)",
+                    __atomic_load_n(&routes.other_driver, __ATOMIC_RELAXED)));
+  if (__atomic_load_n(&routes.missing_entries, __ATOMIC_RELAXED) > 0)
+    warnings.push_back(
+        fmt::format("{} was called, which this driver does not have: it answered "
+                    "CUDA_ERROR_NOT_SUPPORTED",
+                    __atomic_load_n(&routes.missing_entry, __ATOMIC_RELAXED)));
+  return warnings;
+}
+
+}  // namespace
+
+Count::Count(const char* name) : name_(name), next_(counts.load()) {
+  while (!counts.compare_exchange_weak(next_, this)) {}
+}
+
+void saw_name(const char* entry, bool door) {
+  std::lock_guard lock(seen().mutex);
+  (door ? seen().hooked : seen().passed).insert(entry);
+}
+
+void saw_symbol(const char* symbol, int version, bool found, const Known& known) {
+  std::lock_guard lock(seen().mutex);
+  if (!found)
+    seen().missing.insert(symbol);
+  else if (!known.entry)
+    seen().unknown.emplace(symbol, version);
+  else
+    (known.door ? seen().hooked : seen().passed).insert(known.entry);
+}
+
+void note_unseen(const std::string& words) {
+  {
+    std::lock_guard lock(seen().mutex);
+    if (std::find(seen().unseen.begin(), seen().unseen.end(), words) == seen().unseen.end())
+      seen().unseen.push_back(words);
+  }
+  if (Runtime* runtime = runtime_here()) runtime->note_unseen(words);
+}
+
+std::vector<std::string> noted_unseen() {
+  std::lock_guard lock(seen().mutex);
+  return seen().unseen;
+}
+
+std::string coverage_json() {
+  ordered_json out;
+  const std::vector<Called> calls = handlers_called();
+  out["driver"] = stand_in().library;
+  {
+    std::lock_guard lock(seen().mutex);
+    out["hooked"] = seen().hooked;
+    out["passed"] = seen().passed;
+    out["missing"] = seen().missing;
+    out["unknown"] = ordered_json::array();
+    for (const auto& [name, version] : seen().unknown)
+      out["unknown"].push_back({{"name", name}, {"version", version}});
+    out["warnings"] = warnings_of(seen(), calls);
+    out["unseen"] = seen().unseen;
+  }
+  out["calls"] = ordered_json::object();
+  for (const Called& each : calls)
+    if (each.calls > 0) out["calls"][each.entry] = each.calls;
+  const FirnRoutes& routes = *stand_in().routes;
+  out["routes"] = {{"unversioned", __atomic_load_n(&routes.unversioned, __ATOMIC_RELAXED)},
+                   {"path", __atomic_load_n(&routes.paths, __ATOMIC_RELAXED)},
+                   {"other_driver", __atomic_load_n(&routes.other_drivers, __ATOMIC_RELAXED)}};
+  for (const Count* count = counts.load(); count; count = count->next())
+    out[count->name()] = count->value();
+  // By nature: nothing of it arrives here.
+  out["never_seen"] = {"other link namespaces (dlmopen)",
+                       "the driver's path opened by a library that was opened with RTLD_DEEPBIND",
+                       "the driver's private tables (cuGetExportTable)"};
+  return out.dump();
+}
+
+void write_coverage_alone() {
+  if (runtime_here()) return;  // it writes them
+  Result<Config> config = configuration();
+  if (!config || config->stats_file.empty()) return;
+  const std::string name = expand_pid(config->stats_file);
+  // Nothing that a process with memory of Firn's has written is replaced.
+  const int file = ::open(name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+  if (file < 0) return;
+  const std::string text =
+      stats_json({}, {}, {}, {}, {{"coverage", coverage_json}}) + "\n";
+  if (::write(file, text.data(), text.size()) != static_cast<ssize_t>(text.size()))
+    std::fprintf(stderr, "firn: cannot write the statistics to %s (--stats)\n", name.c_str());
+  ::close(file);
+}
+
+}  // namespace firn::preload

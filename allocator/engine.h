@@ -179,8 +179,19 @@ class Engine {
   /// known.
   virtual void may_end(CUstream stream) = 0;
 
+  /// The stream is about to be destroyed by its owner: its work so far can be waited for without
+  /// it, and a later stream may have its handle. Nothing happens to streams that were never seen.
+  virtual void stream_ends(CUstream stream) = 0;
+  /// By what name touch(), release() and record_stream() know a stream of another device's context.
+  virtual CUstream stream_of(CUstream stream, CUcontext context) = 0;
+
   /// Is `pointer` inside this device's arena? Lock-free.
   virtual bool contains(const void* pointer) const = 0;
+  /// The arena's addresses.
+  struct Addresses {
+    uint64_t base = 0, bytes = 0;
+  };
+  virtual Addresses addresses() const = 0;
   /// The live block around `pointer`.
   virtual std::optional<BlockInfo> find(const void* pointer) const = 0;
 
@@ -194,6 +205,19 @@ class Engine {
   virtual Result<Hold> touch_anyway(const void* pointer, CUstream stream, Access access) = 0;
   /// The work has been enqueued: from here the block's age and last use count.
   virtual void release(Hold hold, CUstream stream) = 0;
+  /// touch() of the blocks around many addresses at once, as far as they are resident with their
+  /// bytes: the hot path of launches. Appends a hold for each block to `holds`, which has room for
+  /// `addresses.size()` more, and returns how many addresses are done; the next one needs touch().
+  /// Lock-free.
+  virtual size_t touch_many(std::span<const uint64_t> addresses, Access access, Hold* holds,
+                            size_t& held) = 0;
+  /// release() of many. Lock-free as release() is.
+  virtual void release_many(std::span<const Hold> holds, CUstream stream) = 0;
+  /// Holds the block around `pointer` as it is, for nobody's use: until release_apart(), from any
+  /// thread. Whoever waits for room waits for that. Empty for a block that is not resident, and for
+  /// small ones.
+  virtual Hold hold_apart(const void* pointer) = 0;
+  virtual void release_apart(Hold hold) = 0;
   /// A block just allocated inside an operator: holds it as touch() would, without proving that its
   /// uses are seen.
   virtual Hold hold_new(const void* pointer) = 0;

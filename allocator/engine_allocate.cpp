@@ -14,6 +14,7 @@ namespace firn {
 int EngineImpl::see_stream(CUstream stream, CUcontext context) {
   int index = streams_.see(stream, context);
   if (index < 0) return index;
+  streams_.used(static_cast<unsigned>(index));
   if (!ready_[index].load(std::memory_order_relaxed)) {
     ready_owner_.push_back(std::make_unique<ReadyStacks>());
     if (small_.size() <= static_cast<size_t>(index)) small_.resize(index + 1);

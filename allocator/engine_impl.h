@@ -2,6 +2,7 @@
 //   engine.cpp           opening, closing, looking up, pump()
 //   engine_allocate.cpp  allocate, free, small segments, ready blocks
 //   engine_touch.cpp     touch, release, pin, hints
+//   engine_touch_many.cpp  touch and release of a launch's blocks at once; streams that end
 //   engine_room.cpp      make room: reclaim, drop, evict, wait, or say why not
 //   engine_map.cpp       a block's spans: mapped and unmapped
 //   engine_spill.cpp     copy out, unmap
@@ -57,11 +58,19 @@ class EngineImpl final : public Engine {
   Result<void> record_stream(const void* pointer, CUstream stream, CUcontext context) override;
   CUcontext context() const override { return options_.context; }
   void may_end(CUstream stream) override;
+  void stream_ends(CUstream stream) override;
+  CUstream stream_of(CUstream stream, CUcontext context) override;
+  Addresses addresses() const override { return {arena_->base(), arena_->bytes()}; }
   bool contains(const void* pointer) const override;
   std::optional<BlockInfo> find(const void* pointer) const override;
   Result<Hold> touch(const void* pointer, CUstream stream, Access access) override;
   Result<Hold> touch_anyway(const void* pointer, CUstream stream, Access access) override;
   void release(Hold hold, CUstream stream) override;
+  size_t touch_many(std::span<const uint64_t> addresses, Access access, Hold* holds,
+                    size_t& held) override;
+  void release_many(std::span<const Hold> holds, CUstream stream) override;
+  Hold hold_apart(const void* pointer) override;
+  void release_apart(Hold hold) override;
   Hold hold_new(const void* pointer) override;
   Result<void> pin(const void* pointer, const char* reason) override;
   Result<void> unpin(const void* pointer) override;
@@ -182,6 +191,9 @@ class EngineImpl final : public Engine {
   Result<void> pin_with(Block& block, Mark&& mark);
   Result<Hold> touch_slow(Block& block, CUstream stream, Access access, bool anyway);
   void add_use(Block& block, Use use);
+  unsigned index_of(CUstream stream);
+  void set_use(Block& block, Use use);
+  void drop_hold(Block& block);
   bool uses_over(Block& block);
   bool programs_uses_over(Block& block);
   void close_uses(Block& block);

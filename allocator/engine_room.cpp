@@ -20,6 +20,7 @@ Result<Reservation> EngineImpl::make_room(Lock& lock, uint64_t granules, const B
   std::optional<uint64_t> begin;  // of the stall
   uint64_t others_since = 0;
   unsigned fruitless = 0, busy_rounds = 0;
+  bool last_look = false;  // nobody else holds anything any more, and all was looked at since
   bool short_before = false;
   ++waiting_;
   struct Leave {
@@ -83,9 +84,13 @@ Result<Reservation> EngineImpl::make_room(Lock& lock, uint64_t granules, const B
     if (held_by_others()) {
       if (!others_since) others_since = now;
       if (now - others_since < 10'000'000'000ull) {
+        last_look = false;
         wait(lock, poll_ns);
         continue;
       }
+    } else if (!last_look) {
+      last_look = true;  // what was released since evict() looked
+      continue;
     }
     if (!wanted) count_stall(*begin);
     return no_room(granules, wanted);

@@ -117,9 +117,8 @@ Result<Hold> EngineImpl::touch_slow(Block& block, CUstream stream, Access access
   return Hold{};
 }
 
-void EngineImpl::release(Hold hold, CUstream stream) {
-  if (!hold.block) return;
-  Block& block = *hold.block;
+/// Streams index, seen for the first time if need be.
+unsigned EngineImpl::index_of(CUstream stream) {
   if (stream == CU_STREAM_LEGACY) stream = nullptr;
   int index = streams_.find(stream);
   if (index < 0) {
@@ -127,9 +126,13 @@ void EngineImpl::release(Hold hold, CUstream stream) {
     index = see_stream(stream);
     FIRN_CHECK(index >= 0, "more than %u streams", Streams::capacity);
   }
-  Use use = streams_.now(static_cast<unsigned>(index));
+  streams_.used(static_cast<unsigned>(index));
   if (program_stream_.load(std::memory_order_relaxed) != index)
     program_stream_.store(index, std::memory_order_relaxed);
+  return static_cast<unsigned>(index);
+}
+
+void EngineImpl::set_use(Block& block, Use use) {
   uint64_t last = block.use.load(std::memory_order_acquire);
   for (;;) {
     Use before{last};
@@ -140,7 +143,9 @@ void EngineImpl::release(Hold hold, CUstream stream) {
     }
     if (block.use.compare_exchange_weak(last, use.bits, std::memory_order_acq_rel)) break;
   }
-  --thread_holds(options_.device);
+}
+
+void EngineImpl::drop_hold(Block& block) {
   uint64_t w = block.word.fetch_sub(word::hold_one, std::memory_order_acq_rel);
   FIRN_CHECK(word::holds(w) > 0, "block %llx released without a hold",
              (unsigned long long)block.address);
@@ -152,6 +157,13 @@ void EngineImpl::release(Hold hold, CUstream stream) {
     else
       start_spill(block, true);  // back to where it was as soon as the work is over
   }
+}
+
+void EngineImpl::release(Hold hold, CUstream stream) {
+  if (!hold.block) return;
+  set_use(*hold.block, streams_.now(index_of(stream)));
+  --thread_holds(options_.device);
+  drop_hold(*hold.block);
 }
 
 Hold EngineImpl::hold_new(const void* pointer) {

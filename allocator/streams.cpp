@@ -68,6 +68,26 @@ bool Streams::close_by_device(Entry& entry) {
   return true;
 }
 
+void Streams::ends(unsigned index) {
+  Entry& entry = *entries_[index];
+  if (no_handle(entry)) return;
+  if (close(now(index)))
+    entry.ended.store(true, std::memory_order_release);
+  else
+    may_end(index);
+}
+
+/// Nothing was enqueued since the last event: it speaks for what was opened after it too.
+bool Streams::close_ended(Entry& entry) {
+  const uint64_t epoch = entry.open.fetch_add(1, std::memory_order_seq_cst);
+  entry.recorded = epoch;
+  if (!entry.closed.empty())
+    entry.closed.back().epoch = epoch;
+  else
+    entry.done.store(epoch, std::memory_order_release);
+  return true;
+}
+
 bool Streams::captured(CUstream stream) const {
   CUstreamCaptureStatus capture = CU_STREAM_CAPTURE_STATUS_NONE;
   return driver_.stream_is_capturing &&
@@ -79,6 +99,7 @@ bool Streams::close(Use use) {
   Entry& entry = *entries_[use.stream()];
   if (use.epoch() <= entry.recorded) return true;
   if (entry.may_end.load(std::memory_order_acquire)) return close_by_device(entry);
+  if (entry.ended.load(std::memory_order_acquire)) return close_ended(entry);
   OtherContext other(driver_, entry.context);
   // An event recorded now would become part of somebody's graph.
   if (captured(entry.stream)) return false;
@@ -104,10 +125,11 @@ bool Streams::close(Use use) {
 Result<void> Streams::order(unsigned index, Use use) {
   if (over(use) || use.stream() == index) return {};
   // A graph knows nothing of work outside itself: a capture that were to wait would be invalid.
-  if (may_end_known(index) || captured(handle(index))) return wait(use);
+  if (no_handle(*entries_[index]) || captured(handle(index))) return wait(use);
   if (close(use)) {
     for (const Closed& closed : entries_[use.stream()]->closed) {
       if (closed.epoch < use.epoch()) continue;
+      OtherContext other(driver_, entries_[index]->context);  // whose default stream it may be
       CUresult result = driver_.stream_wait_event(handle(index), closed.event, 0);
       if (result == CUDA_SUCCESS) return {};
       break;

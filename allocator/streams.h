@@ -50,6 +50,15 @@ class Streams {
   bool may_end_known(unsigned index) const {
     return entries_[index]->may_end.load(std::memory_order_acquire);
   }
+  /// The stream is about to be destroyed: an event behind its work takes its place, and its handle
+  /// is not given to the driver until used() says that a later stream has it. Refused events make
+  /// it one that may_end().
+  void ends(unsigned index);
+  /// The program gives work to the stream. Lock-free.
+  void used(unsigned index) {
+    if (entries_[index]->ended.load(std::memory_order_relaxed))
+      entries_[index]->ended.store(false, std::memory_order_release);
+  }
 
   /// The use that work enqueued before this call on the stream belongs to. Lock-free.
   Use now(unsigned index) const {
@@ -68,6 +77,12 @@ class Streams {
   bool poll();
   /// Waits in the calling thread until the use is over.
   Result<void> wait(Use use);
+
+  /// What a stream is found by. Every device has a default stream, and all have the same handle.
+  static CUstream key_of(CUstream stream, CUcontext context) {
+    if (stream == CU_STREAM_LEGACY) stream = nullptr;
+    return stream || !context ? stream : reinterpret_cast<CUstream>(context);
+  }
 
   CUstream handle(unsigned index) const { return entries_[index]->stream; }
   unsigned count() const { return count_.load(std::memory_order_acquire); }
@@ -89,17 +104,18 @@ class Streams {
     std::atomic<uint64_t> open{1};
     std::atomic<uint64_t> done{0};
     std::atomic<bool> may_end{false};
+    std::atomic<bool> ended{false};
     uint64_t recorded = 0;  // the last epoch with an event behind it
     std::deque<Closed> closed;
   };
   /// Is it being captured into a graph, or may that not be asked?
   bool captured(CUstream stream) const;
-  /// Every device has a default stream, and all have the same handle.
-  static CUstream key_of(CUstream stream, CUcontext context) {
-    if (stream == CU_STREAM_LEGACY) stream = nullptr;
-    return stream || !context ? stream : reinterpret_cast<CUstream>(context);
-  }
   bool close_by_device(Entry& entry);
+  bool close_ended(Entry& entry);
+  bool no_handle(const Entry& entry) const {
+    return entry.may_end.load(std::memory_order_acquire) ||
+           entry.ended.load(std::memory_order_acquire);
+  }
   std::vector<CUevent>& spare_of(Entry& entry) { return entry.context ? entry.spare : spare_; }
   static size_t hash(CUstream stream) {
     auto bits = reinterpret_cast<uintptr_t>(stream);

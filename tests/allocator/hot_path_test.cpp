@@ -50,6 +50,29 @@ TEST(HotPath, the_counters_count) {
   EXPECT_GE(counted.allocated(), 1u);
 }
 
+TEST(HotPath, touch_and_release_of_a_launchs_blocks) {
+  Simulation sim({});
+  Engine& engine = sim.engine(0);
+  uint64_t words[4];
+  Hold holds[4];
+  size_t held = 0;
+  for (uint64_t& word : words) {
+    Result<void*> block = engine.allocate(4u << 20, nullptr);
+    ASSERT_TRUE(block);
+    word = reinterpret_cast<uint64_t>(*block);
+  }
+  ASSERT_EQ(engine.touch_many(words, Access::write, holds, held), 4u);
+  engine.release_many({holds, held}, nullptr);
+  Counted counted;
+  for (int i = 0; i < 1000; ++i) {
+    held = 0;
+    if (engine.touch_many(words, Access::write, holds, held) != 4 || held != 4) ADD_FAILURE();
+    engine.release_many({holds, held}, nullptr);
+  }
+  EXPECT_EQ(counted.locked(), 0u);
+  EXPECT_EQ(counted.allocated(), 0u);
+}
+
 TEST(HotPath, touch_and_release_of_a_resident_block) {
   Simulation sim({});
   Engine& engine = sim.engine(0);

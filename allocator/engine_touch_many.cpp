@@ -1,0 +1,81 @@
+// A launch's blocks, touched and released at once: for each block one compare-and-swap and one
+// fetch-and-subtract, for all of them one tick. No lock, no allocation where all are resident.
+#include <algorithm>
+
+#include "allocator/check.h"
+#include "allocator/engine_impl.h"
+
+namespace firn {
+
+namespace {
+// Among so many of the last holds a block is looked for: a second hold of one is harmless.
+constexpr size_t looked_back = 64;
+}  // namespace
+
+size_t EngineImpl::touch_many(std::span<const uint64_t> addresses, Access access, Hold* holds,
+                              size_t& held) {
+  uint64_t blocked = word::unsettled | word::freed;
+  if (access == Access::write) blocked |= word::copies;
+  const auto kind = access == Access::write ? EventKind::touch_write : EventKind::touch_read;
+  const size_t before = held;
+  uint64_t tick = 0;
+  size_t done = 0;
+  for (; done < addresses.size(); ++done) {
+    if (!arena_->contains(addresses[done])) continue;
+    const uint32_t entry = arena_->at(addresses[done]);
+    if (entry == 0 || (entry & segment_mark)) continue;
+    Block& block = table_[entry - 1];
+    const Hold* end = holds + held;
+    const Hold* first = held > looked_back ? end - looked_back : holds;
+    if (std::any_of(first, end, [&](Hold h) { return h.block == &block; })) continue;
+    uint64_t w = block.word.load(std::memory_order_acquire);
+    bool taken = false;
+    while (!taken && word::state(w) == State::resident && !(w & blocked))
+      taken = block.word.compare_exchange_weak(w, (w | word::proven) + word::hold_one,
+                                               std::memory_order_acq_rel);
+    if (!taken) break;
+    if (tick == 0) tick = tick_.fetch_add(addresses.size() - done, std::memory_order_relaxed);
+    block.age.store(tick++, std::memory_order_relaxed);
+    note(kind, block);
+    if (trace_) trace("touch", block, access == Access::write ? "write" : "read");
+    holds[held++] = Hold{&block};
+  }
+  thread_holds(options_.device) += static_cast<int>(held - before);
+  return done;
+}
+
+void EngineImpl::release_many(std::span<const Hold> holds, CUstream stream) {
+  if (holds.empty()) return;
+  const Use use = streams_.now(index_of(stream));
+  for (Hold hold : holds) set_use(*hold.block, use);
+  thread_holds(options_.device) -= static_cast<int>(holds.size());
+  for (Hold hold : holds) drop_hold(*hold.block);
+}
+
+Hold EngineImpl::hold_apart(const void* pointer) {
+  const Hold hold = hold_new(pointer);
+  if (hold.block) --thread_holds(options_.device);
+  return hold;
+}
+
+void EngineImpl::release_apart(Hold hold) {
+  if (hold.block) drop_hold(*hold.block);
+}
+
+void EngineImpl::stream_ends(CUstream stream) {
+  if (stream == CU_STREAM_LEGACY || streams_.find(stream) < 0) return;
+  Driver::ContextGuard context(driver_, options_.context);
+  Lock lock(mutex_);
+  streams_.ends(static_cast<unsigned>(streams_.find(stream)));
+}
+
+CUstream EngineImpl::stream_of(CUstream stream, CUcontext context) {
+  if (!context || context == options_.context) return stream;
+  const CUstream key = Streams::key_of(stream, context);
+  if (streams_.find(key) >= 0) return key;
+  Lock lock(mutex_);
+  (void)see_stream(stream, context);
+  return key;
+}
+
+}  // namespace firn

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "allocator/preload/abi_types.h"
 #include "firn/cuda_abi.h"
 
 extern "C" {

@@ -1,23 +1,90 @@
-// Device memory by the classic calls.
+// Device memory by the classic calls, and what the driver tells of it.
+#include "allocator/preload/memory.h"
+
 #include "allocator/preload/engines.h"
+#include "allocator/preload/graphs.h"
 #include "allocator/preload/handlers.h"
+#include "allocator/preload/inspections.h"
 
 namespace firn::preload {
 
-CUresult cuMemAlloc_v2(CUdeviceptr* address, size_t bytes) {
-  Engine* engine = address && bytes > 0 ? engine_here() : nullptr;
-  if (!engine) return real().cuMemAlloc_v2(address, bytes);
-  Result<void*> made = engine->allocate(bytes, CU_STREAM_LEGACY);
+namespace {
+constexpr size_t pitch_alignment = 512;
+void* pointer(uint64_t address) { return reinterpret_cast<void*>(address); }
+}  // namespace
+
+CUresult allocate(Engine& engine, CUdeviceptr* address, size_t bytes, CUstream stream) {
+  Result<void*> made = engine.allocate(bytes, stream);
   if (!made) return result_of(made.error());
   *address = reinterpret_cast<CUdeviceptr>(*made);
   return CUDA_SUCCESS;
 }
 
-CUresult cuMemFree_v2(CUdeviceptr address) {
-  Engine* engine = engine_around(address);
-  if (!engine) return real().cuMemFree_v2(address);
-  Result<void> done = engine->free(reinterpret_cast<void*>(address));
+std::optional<Reached> block_at(CUdeviceptr address) {
+  View* view = views().at(address);
+  Reached block;
+  if (!view || !block_around(*view, address, block) || block.base != address) return std::nullopt;
+  return block;
+}
+
+CUresult release_block(const Reached& block) {
+  pool_gave_back(block.base);
+  inspections().forget(block.base);
+  tables().forget(block.base, block.bytes);
+  Result<void> done = block.view->engine->free(pointer(block.base));
   return done ? CUDA_SUCCESS : result_of(done.error());
+}
+
+CUresult wait_for_context(CUcontext context) {
+  CUcontext current = nullptr;
+  if (real().cuCtxGetCurrent(&current) == CUDA_SUCCESS && current) {
+    const CUresult result = real().cuCtxSynchronize();
+    if (result != CUDA_SUCCESS || current == context) return result;
+  }
+  if (CUresult result = real().cuCtxPushCurrent_v2(context)) return result;
+  const CUresult result = real().cuCtxSynchronize();
+  (void)real().cuCtxPopCurrent_v2(&current);
+  return result;
+}
+
+void release_all(View& view) {
+  (void)wait_for_context(view.context);
+  for (const BlockInfo& info : view.engine->blocks())
+    if (info.live)
+      if (auto block = block_at(reinterpret_cast<CUdeviceptr>(info.base)))
+        (void)release_block(*block);
+}
+
+// Memory of a blocking call is at once for every stream: it comes from, and goes back to, a stream
+// that has no work, so nothing of it is in use when it is handed out again.
+CUresult cuMemAlloc_v2(CUdeviceptr* address, size_t bytes) {
+  Engine* engine = address && bytes > 0 ? engine_here() : nullptr;
+  if (!engine) return real().cuMemAlloc_v2(address, bytes);
+  return allocate(*engine, address, bytes, views().of(*engine).plain);
+}
+
+CUresult cuMemAllocPitch_v2(CUdeviceptr* address, size_t* pitch, size_t width_bytes, size_t height,
+                            unsigned element_bytes) {
+  const bool fine = address && pitch && width_bytes > 0 && height > 0 &&
+                    (element_bytes == 4 || element_bytes == 8 || element_bytes == 16);
+  const size_t row = (width_bytes + pitch_alignment - 1) / pitch_alignment * pitch_alignment;
+  Engine* engine = fine && row <= SIZE_MAX / height ? engine_here() : nullptr;
+  if (!engine)
+    return real().cuMemAllocPitch_v2(address, pitch, width_bytes, height, element_bytes);
+  const CUresult result =
+      allocate(*engine, address, row * height, views().of(*engine).plain);
+  if (result == CUDA_SUCCESS) *pitch = row;
+  return result;
+}
+
+// As the driver does, it waits for all work first: what is enqueued may use the memory.
+CUresult cuMemFree_v2(CUdeviceptr address) {
+  View* view = views().at(address);
+  if (!view) return real().cuMemFree_v2(address);
+  if (!block_at(address)) return CUDA_ERROR_INVALID_VALUE;
+  if (CUresult result = wait_for_context(view->context)) return result;
+  const auto block = block_at(address);
+  return block ? release_block(*block) : CUDA_ERROR_INVALID_VALUE;
 }
 
 CUresult cuMemGetInfo_v2(size_t* free_bytes, size_t* total_bytes) {
@@ -29,6 +96,95 @@ CUresult cuMemGetInfo_v2(size_t* free_bytes, size_t* total_bytes) {
   *total_bytes = stats.budget_bytes;
   *free_bytes = stats.budget_bytes > held ? stats.budget_bytes - held : 0;
   return CUDA_SUCCESS;
+}
+
+CUresult cuMemGetAddressRange_v2(CUdeviceptr* base, size_t* bytes, CUdeviceptr address) {
+  View* view = views().at(address);
+  if (!view) return real().cuMemGetAddressRange_v2(base, bytes, address);
+  const auto info = view->engine->find(pointer(address));
+  if (!info) return CUDA_ERROR_NOT_FOUND;
+  if (base) *base = reinterpret_cast<CUdeviceptr>(info->base);
+  if (bytes) *bytes = info->requested_bytes;
+  return CUDA_SUCCESS;
+}
+
+namespace {
+// CUpointer_attribute.
+enum : int {
+  a_context = 1, a_memory_type = 2, a_device_pointer = 3, a_host_pointer = 4, a_p2p_tokens = 5,
+  a_sync_memops = 6, a_buffer_id = 7, a_is_managed = 8, a_device_ordinal = 9,
+  a_legacy_ipc = 10, a_range_start = 11, a_range_bytes = 12, a_mapped = 13,
+  a_handle_types = 14, a_rdma = 15, a_access = 16, a_pool = 17, a_mapping_bytes = 18,
+  a_mapping_base = 19, a_block_id = 20,
+};
+
+/// Of a block of Firn's, wherever its bytes are.
+CUresult attribute_of(View& view, const BlockInfo& block, CUdeviceptr address, int attribute,
+                      void* value) {
+  auto* wide = static_cast<uint64_t*>(value);
+  auto* narrow = static_cast<int*>(value);
+  const auto base = reinterpret_cast<uint64_t>(block.base);
+  switch (attribute) {
+    case a_context: *static_cast<CUcontext*>(value) = view.context; break;
+    case a_memory_type: *narrow = memory_device; break;
+    case a_device_pointer: *wide = address; break;
+    case a_is_managed:
+    case a_legacy_ipc: *static_cast<bool*>(value) = false; break;
+    case a_rdma:
+    case a_sync_memops: *narrow = 0; break;
+    case a_mapped: *static_cast<bool*>(value) = true; break;
+    case a_buffer_id:
+    case a_block_id: *wide = base; break;
+    case a_device_ordinal: *narrow = view.engine->stats().device; break;
+    case a_range_start:
+    case a_mapping_base: *wide = base; break;
+    case a_range_bytes: *wide = block.requested_bytes; break;
+    case a_mapping_bytes: *wide = block.capacity; break;
+    case a_handle_types: *wide = 0; break;
+    case a_access: *narrow = CU_MEM_ACCESS_FLAGS_PROT_READWRITE; break;
+    case a_pool: *static_cast<void**>(value) = pool_of_block(base); break;
+    default: return CUDA_ERROR_INVALID_VALUE;  // among them the host's pointer: there is none
+  }
+  return CUDA_SUCCESS;
+}
+}  // namespace
+
+CUresult cuPointerGetAttribute(void* value, int attribute, CUdeviceptr address) {
+  View* view = views().at(address);
+  if (!view || !value) return real().cuPointerGetAttribute(value, attribute, address);
+  const auto block = view->engine->find(pointer(address));
+  return block ? attribute_of(*view, *block, address, attribute, value)
+               : CUDA_ERROR_INVALID_VALUE;
+}
+
+// What an attribute has no answer for is null here, and no error.
+CUresult cuPointerGetAttributes(unsigned count, int* attributes, void** values,
+                                CUdeviceptr address) {
+  View* view = views().at(address);
+  const auto block = view ? view->engine->find(pointer(address)) : std::nullopt;
+  if (!block || !attributes || !values)
+    return real().cuPointerGetAttributes(count, attributes, values, address);
+  for (unsigned i = 0; i < count; ++i) {
+    if (!values[i]) return CUDA_ERROR_INVALID_VALUE;
+    if (attributes[i] == a_host_pointer)
+      *static_cast<void**>(values[i]) = nullptr;
+    else if (CUresult result =
+                 attribute_of(*view, *block, address, attributes[i], values[i]))
+      return result;
+  }
+  return CUDA_SUCCESS;
+}
+
+// Who wants copies to be waited for wants to reach the memory by other ways than CUDA's.
+CUresult cuPointerSetAttribute(const void* value, int attribute, CUdeviceptr address) {
+  View* view = views().at(address);
+  if (!view) return real().cuPointerSetAttribute(value, attribute, address);
+  if (!value || attribute != a_sync_memops || !view->engine->find(pointer(address)))
+    return CUDA_ERROR_INVALID_VALUE;
+  Result<void> stays = view->engine->give_address(pointer(address),
+                                                  "copies to it are to be waited for (RDMA)");
+  return stays ? real().cuPointerSetAttribute(value, attribute, address)
+               : result_of(stays.error());
 }
 
 }  // namespace firn::preload

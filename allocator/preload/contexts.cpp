@@ -1,0 +1,137 @@
+// Streams that end, contexts that come and go, and access between devices.
+//
+// Owns how often the program retained each primary context, and who may reach whom. Lock: one.
+#include <map>
+#include <mutex>
+#include <set>
+
+#include "allocator/preload/engines.h"
+#include "allocator/preload/globals.h"
+#include "allocator/preload/handlers.h"
+#include "allocator/preload/inspections.h"
+#include "allocator/preload/memory.h"
+
+namespace firn::preload {
+
+namespace {
+struct Contexts {
+  std::mutex mutex;
+  std::map<CUdevice, unsigned> retained;
+  std::set<std::pair<CUcontext, CUdevice>> reached;  // memory of a context, by a device
+};
+Contexts& contexts() {
+  static Contexts& all = *new Contexts;
+  return all;
+}
+
+View* view_of(CUdevice device) {
+  Runtime* runtime = runtime_here();
+  Engine* engine = runtime ? runtime->opened(device) : nullptr;
+  return engine ? &views().of(*engine) : nullptr;
+}
+
+void ended(CUresult result) {
+  if (result != CUDA_SUCCESS) return;
+  kernels().forget();
+}
+
+template <class Call>
+CUresult made(Call&& call) {
+  contexts_differ();
+  return call();
+}
+
+/// The engine stands on the primary context: that lives on, without what the program had in it.
+void empty(View& view) {
+  inspections().drain();
+  release_all(view);
+  kernels().forget();
+  forget_all_globals();
+}
+}  // namespace
+
+void open_to_peers(View& view) {
+  std::lock_guard lock(contexts().mutex);
+  for (const auto& [context, device] : contexts().reached)
+    if (context == view.context) (void)view.engine->allow_peer(device);
+}
+
+CUresult cuStreamDestroy_v2(CUstream stream) {
+  if (stream && stream != CU_STREAM_LEGACY && stream != CU_STREAM_PER_THREAD)
+    for (unsigned i = 0, n = views().count(); i < n; ++i) views()[i].engine->stream_ends(stream);
+  return real().cuStreamDestroy_v2(stream);
+}
+
+CUresult cuCtxCreate_v2(CUcontext* context, unsigned flags, CUdevice device) {
+  return made([&] { return real().cuCtxCreate_v2(context, flags, device); });
+}
+CUresult cuCtxCreate_v3(CUcontext* context, void* affinity, int count, unsigned flags,
+                        CUdevice device) {
+  return made([&] { return real().cuCtxCreate_v3(context, affinity, count, flags, device); });
+}
+CUresult cuCtxCreate_v4(CUcontext* context, void* parameters, unsigned flags, CUdevice device) {
+  return made([&] { return real().cuCtxCreate_v4(context, parameters, flags, device); });
+}
+CUresult cuCtxFromGreenCtx(CUcontext* context, void* green) {
+  return made([&] { return real().cuCtxFromGreenCtx(context, green); });
+}
+
+// Its streams end with it. What they still do with Firn's memory is over before, for the driver
+// waits too, but not before it was told to destroy them.
+CUresult cuCtxDestroy_v2(CUcontext context) {
+  if (views().count() > 0 && context) (void)wait_for_context(context);
+  const CUresult result = real().cuCtxDestroy_v2(context);
+  ended(result);
+  return result;
+}
+
+CUresult cuCtxEnablePeerAccess(CUcontext peer, unsigned flags) {
+  const CUresult result = real().cuCtxEnablePeerAccess(peer, flags);
+  CUdevice device = 0;
+  if (result != CUDA_SUCCESS || real().cuCtxGetDevice(&device) != CUDA_SUCCESS) return result;
+  contexts_differ();
+  {
+    std::lock_guard lock(contexts().mutex);
+    contexts().reached.emplace(peer, device);
+  }
+  for (unsigned i = 0, n = views().count(); i < n; ++i)
+    if (views()[i].context == peer) open_to_peers(views()[i]);
+  return result;
+}
+
+CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice device) {
+  const CUresult result = real().cuDevicePrimaryCtxRetain(context, device);
+  if (result == CUDA_SUCCESS) {
+    std::lock_guard lock(contexts().mutex);
+    ++contexts().retained[device];
+  }
+  return result;
+}
+
+CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device) {
+  bool last = false;
+  {
+    std::lock_guard lock(contexts().mutex);
+    unsigned& count = contexts().retained[device];
+    // What is left then is the engine's own.
+    if (count == 0 && view_of(device)) return CUDA_ERROR_INVALID_CONTEXT;
+    if (count > 0) last = --count == 0;
+  }
+  if (last)
+    if (View* view = view_of(device)) empty(*view);
+  const CUresult result = real().cuDevicePrimaryCtxRelease_v2(device);
+  ended(result);
+  return result;
+}
+
+CUresult cuDevicePrimaryCtxReset_v2(CUdevice device) {
+  if (View* view = view_of(device)) {
+    empty(*view);
+    return CUDA_SUCCESS;
+  }
+  const CUresult result = real().cuDevicePrimaryCtxReset_v2(device);
+  ended(result);
+  return result;
+}
+
+}  // namespace firn::preload

@@ -1,0 +1,145 @@
+#include "allocator/preload/copies.h"
+
+#include <algorithm>
+#include <array>
+
+#include "allocator/preload/graphs.h"
+#include "allocator/preload/handlers.h"
+
+namespace firn::preload {
+
+namespace {
+uint64_t number(const void* pointer) { return reinterpret_cast<uint64_t>(pointer); }
+
+/// Memory that the driver knows as a device's. What it does not know is the host's.
+bool on_device(uint64_t address) {
+  constexpr int memory_type = 2;  // CU_POINTER_ATTRIBUTE_MEMORY_TYPE
+  unsigned type = 0;
+  return views().at(address) ||
+         (real().cuPointerGetAttribute(&type, memory_type, address) == CUDA_SUCCESS &&
+          type == memory_device);
+}
+
+/// Calls each(to, from, bytes) for every row, or once where rows lie end to end.
+template <class Each>
+void each_row(const Copy& copy, Each&& each) {
+  const bool dense = copy.rows == 1 ||
+                     (copy.to_pitch == copy.bytes && (!copy.from || copy.from_pitch == copy.bytes));
+  for (size_t z = 0; z < copy.slices; ++z) {
+    const uint64_t to = copy.to + z * copy.to_slice;
+    const uint64_t from = copy.from ? copy.from + z * copy.from_slice : 0;
+    if (dense) {
+      each(to, from, copy.bytes * copy.rows);
+      continue;
+    }
+    for (size_t y = 0; y < copy.rows; ++y)
+      each(to + y * copy.to_pitch, from ? from + y * copy.from_pitch : 0, copy.bytes);
+  }
+}
+
+/// A copy that goes beyond its block is the driver's to refuse: its source is not looked at.
+bool within_block(const Copy& copy) {
+  View* view = views().at(copy.to);
+  Reached block;
+  if (!view) return true;
+  if (!block_around(*view, copy.to, block)) return false;
+  const size_t span = (copy.slices - 1) * copy.to_slice + (copy.rows - 1) * copy.to_pitch +
+                      copy.bytes;
+  return copy.to + span <= block.base + block.bytes;
+}
+
+/// Into the device: which addresses are where from now on.
+void tell_tables(const Copy& copy, Copy::Source source, CUgraph graph) {
+  if (!within_block(copy)) return;
+  each_row(copy, [&](uint64_t to, uint64_t from, size_t bytes) {
+    if (graph) {
+      if (source == Copy::Source::none) return;
+      const GraphCopy row{to, from, bytes, source == Copy::Source::host};
+      return note_captured(graph, {}, {&row, 1});
+    }
+    if (source == Copy::Source::host)
+      counters().table_words.fetch_add(
+          tables().write(to, reinterpret_cast<const void*>(from), bytes),
+          std::memory_order_relaxed);
+    else if (source == Copy::Source::device && from)
+      tables().copy(to, from, bytes);
+    else
+      tables().forget(to, bytes);
+  });
+}
+}  // namespace
+
+CUresult begin_copy(const Copy& copy, Work& work, bool& ours) {
+  if (copy.bytes == 0 || copy.rows == 0 || copy.slices == 0) return CUDA_SUCCESS;
+  const CUgraph graph = captures_under_way() ? captured_into(copy.stream) : nullptr;
+  if (copy.to && !copy.to_host) work.see(copy.to);
+  if (copy.from && copy.source != Copy::Source::host) work.see_read(copy.from);
+  Copy::Source source = copy.source;
+  const bool nothing_from = !copy.from && copy.source == Copy::Source::host;  // a null pointer
+  if (copy.to && !copy.to_host && !nothing_from) {
+    const bool anywhere = views().at(copy.to) != nullptr;
+    if (source == Copy::Source::unknown && copy.from)
+      source = on_device(copy.from) ? Copy::Source::device : Copy::Source::host;
+    // To memory of the driver's only what holds addresses, or could, is worth a look.
+    if (anywhere || source == Copy::Source::host || tables().foreign())
+      if (anywhere || copy.source == Copy::Source::host || on_device(copy.to))
+        tell_tables(copy, source, graph);
+  }
+  if (graph) {
+    const std::array words{copy.to, copy.from};
+    if (!work.empty()) note_captured(graph, words);
+    return CUDA_SUCCESS;
+  }
+  if (work.empty()) return CUDA_SUCCESS;
+  counters().copies.fetch_add(1, std::memory_order_relaxed);
+  ours = true;
+  return work.hold(false);
+}
+
+void end_copy(Work& work) {
+  work.release();
+  spill_if_adversarial();
+}
+
+bool read_copy(const CUDA_MEMCPY2D* from, Copy& copy) {
+  if (!from) return false;
+  copy.bytes = from->WidthInBytes;
+  copy.rows = from->Height;
+  copy.to_pitch = from->dstPitch;
+  copy.from_pitch = from->srcPitch;
+  copy.to_host = from->dstMemoryType == memory_host;
+  if (from->dstMemoryType != memory_array)
+    copy.to = (copy.to_host ? number(from->dstHost) : from->dstDevice) +
+              from->dstY * from->dstPitch + from->dstXInBytes;
+  copy.source = from->srcMemoryType == memory_host     ? Copy::Source::host
+                : from->srcMemoryType == memory_device ? Copy::Source::device
+                                                       : Copy::Source::unknown;
+  if (from->srcMemoryType != memory_array)
+    copy.from = (from->srcMemoryType == memory_host ? number(from->srcHost) : from->srcDevice) +
+                from->srcY * from->srcPitch + from->srcXInBytes;
+  return true;
+}
+
+bool read_copy(const CUDA_MEMCPY3D* from, Copy& copy) {
+  if (!from) return false;
+  copy.bytes = from->WidthInBytes;
+  copy.rows = from->Height;
+  copy.slices = from->Depth;
+  copy.to_pitch = from->dstPitch;
+  copy.from_pitch = from->srcPitch;
+  copy.to_slice = from->dstPitch * from->dstHeight;
+  copy.from_slice = from->srcPitch * from->srcHeight;
+  copy.to_host = from->dstMemoryType == memory_host;
+  if (from->dstMemoryType != memory_array)
+    copy.to = (copy.to_host ? number(from->dstHost) : from->dstDevice) +
+              from->dstZ * copy.to_slice + from->dstY * from->dstPitch + from->dstXInBytes;
+  copy.source = from->srcMemoryType == memory_host     ? Copy::Source::host
+                : from->srcMemoryType == memory_device ? Copy::Source::device
+                                                       : Copy::Source::unknown;
+  if (from->srcMemoryType != memory_array)
+    copy.from = (from->srcMemoryType == memory_host ? number(from->srcHost) : from->srcDevice) +
+                from->srcZ * copy.from_slice + from->srcY * from->srcPitch + from->srcXInBytes;
+  return true;
+}
+
+}  // namespace firn::preload

@@ -1,0 +1,43 @@
+// Copies and fills: the blocks that they read and write are touched around the driver's call, and
+// the pointer tables learn what it does to them.
+#pragma once
+
+#include "allocator/preload/abi_types.h"
+#include "allocator/preload/work.h"
+
+namespace firn::preload {
+
+/// One copy or fill: `slices` of `rows` of `bytes`.
+struct Copy {
+  enum class Source : uint8_t { host, device, unknown, none };  // none: a fill
+  uint64_t to = 0, from = 0;  // 0: not linear memory (an array)
+  size_t bytes = 0;
+  Source source = Source::unknown;
+  bool to_host = false;       // surely
+  size_t rows = 1, to_pitch = 0, from_pitch = 0;
+  size_t slices = 1, to_slice = 0, from_slice = 0;
+  CUstream stream = nullptr;
+  CUcontext to_context = nullptr, from_context = nullptr;  // of copies between devices
+};
+
+/// Touches, and tells the tables. An error: the call must not be made. `ours`: there is something
+/// to end afterwards.
+CUresult begin_copy(const Copy& copy, Work& work, bool& ours);
+void end_copy(Work& work);
+
+template <class Call>
+CUresult around(const Copy& copy, Call&& call) {
+  if (views().count() == 0) return call();
+  Work work(where(copy.stream));
+  bool ours = false;
+  if (CUresult result = begin_copy(copy, work, ours)) return result;
+  const CUresult result = call();
+  if (ours) end_copy(work);
+  return result;
+}
+
+/// What a structure of cuMemcpy2D or 3D says; false where it says nothing that a driver would take.
+bool read_copy(const CUDA_MEMCPY2D* from, Copy& copy);
+bool read_copy(const CUDA_MEMCPY3D* from, Copy& copy);
+
+}  // namespace firn::preload

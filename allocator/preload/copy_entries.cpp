@@ -1,0 +1,238 @@
+// The driver's entries that copy and fill linear memory: each one said as a Copy.
+#include <array>
+
+#include "allocator/preload/copies.h"
+#include "allocator/preload/graphs.h"
+#include "allocator/preload/handlers.h"
+
+namespace firn::preload {
+
+namespace {
+using Source = Copy::Source;
+
+uint64_t number(const void* pointer) { return reinterpret_cast<uint64_t>(pointer); }
+CUstream own(CUstream stream) { return stream ? stream : CU_STREAM_PER_THREAD; }
+
+Copy fill(CUdeviceptr to, size_t pitch, size_t unit, size_t width, size_t height,
+          CUstream stream) {
+  return {.to = to, .bytes = unit * width, .source = Source::none, .rows = height,
+          .to_pitch = pitch, .stream = stream};
+}
+
+template <class What, class Call>
+CUresult structured(const What* what, CUstream stream, Call&& call) {
+  Copy copy;
+  if (!read_copy(what, copy)) return call();
+  copy.stream = stream;
+  return around(copy, call);
+}
+}  // namespace
+
+// An entry and its variant whose null stream is the thread's own.
+#define DEFAULT_STREAM(entry, parameters, arguments, ...)                                      \
+  CUresult entry parameters {                                                                  \
+    const CUstream stream = nullptr;                                                           \
+    return around(__VA_ARGS__, [&] { return real().entry arguments; });                        \
+  }                                                                                            \
+  CUresult entry##_ptds parameters {                                                           \
+    const CUstream stream = CU_STREAM_PER_THREAD;                                              \
+    return around(__VA_ARGS__, [&] { return real().entry##_ptds arguments; });                 \
+  }
+#define ON_STREAM(entry, parameters, arguments, ...)                                           \
+  CUresult entry parameters {                                                                  \
+    return around(__VA_ARGS__, [&] { return real().entry arguments; });                        \
+  }                                                                                            \
+  CUresult entry##_ptsz parameters {                                                           \
+    Copy copy = __VA_ARGS__;                                                                   \
+    copy.stream = own(copy.stream);                                                            \
+    return around(copy, [&] { return real().entry##_ptsz arguments; });                        \
+  }
+
+DEFAULT_STREAM(cuMemcpy, (CUdeviceptr to, CUdeviceptr from, size_t bytes), (to, from, bytes),
+               Copy{.to = to, .from = from, .bytes = bytes, .stream = stream})
+ON_STREAM(cuMemcpyAsync, (CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream),
+          (to, from, bytes, stream),
+          Copy{.to = to, .from = from, .bytes = bytes, .stream = stream})
+DEFAULT_STREAM(cuMemcpyHtoD_v2, (CUdeviceptr to, const void* from, size_t bytes),
+               (to, from, bytes),
+               Copy{.to = to, .from = number(from), .bytes = bytes, .source = Source::host,
+                    .stream = stream})
+ON_STREAM(cuMemcpyHtoDAsync_v2,
+          (CUdeviceptr to, const void* from, size_t bytes, CUstream stream),
+          (to, from, bytes, stream),
+          Copy{.to = to, .from = number(from), .bytes = bytes, .source = Source::host,
+               .stream = stream})
+DEFAULT_STREAM(cuMemcpyDtoH_v2, (void* to, CUdeviceptr from, size_t bytes), (to, from, bytes),
+               Copy{.to = number(to), .from = from, .bytes = bytes, .source = Source::device,
+                    .to_host = true, .stream = stream})
+ON_STREAM(cuMemcpyDtoHAsync_v2, (void* to, CUdeviceptr from, size_t bytes, CUstream stream),
+          (to, from, bytes, stream),
+          Copy{.to = number(to), .from = from, .bytes = bytes, .source = Source::device,
+               .to_host = true, .stream = stream})
+DEFAULT_STREAM(cuMemcpyDtoD_v2, (CUdeviceptr to, CUdeviceptr from, size_t bytes),
+               (to, from, bytes),
+               Copy{.to = to, .from = from, .bytes = bytes, .source = Source::device,
+                    .stream = stream})
+ON_STREAM(cuMemcpyDtoDAsync_v2,
+          (CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream),
+          (to, from, bytes, stream),
+          Copy{.to = to, .from = from, .bytes = bytes, .source = Source::device,
+               .stream = stream})
+DEFAULT_STREAM(cuMemcpyPeer,
+               (CUdeviceptr to, CUcontext to_context, CUdeviceptr from, CUcontext from_context,
+                size_t bytes),
+               (to, to_context, from, from_context, bytes),
+               Copy{.to = to, .from = from, .bytes = bytes, .source = Source::device,
+                    .stream = stream})
+ON_STREAM(cuMemcpyPeerAsync,
+          (CUdeviceptr to, CUcontext to_context, CUdeviceptr from, CUcontext from_context,
+           size_t bytes, CUstream stream),
+          (to, to_context, from, from_context, bytes, stream),
+          Copy{.to = to, .from = from, .bytes = bytes, .source = Source::device,
+               .stream = stream})
+// From and into arrays, which hold no addresses.
+DEFAULT_STREAM(cuMemcpyAtoD_v2, (CUdeviceptr to, CUarray from, size_t offset, size_t bytes),
+               (to, from, offset, bytes),
+               Copy{.to = to, .bytes = bytes, .source = Source::none, .stream = stream})
+DEFAULT_STREAM(cuMemcpyDtoA_v2, (CUarray to, size_t offset, CUdeviceptr from, size_t bytes),
+               (to, offset, from, bytes),
+               Copy{.from = from, .bytes = bytes, .source = Source::device, .stream = stream})
+
+#define STRUCTURED(entry, what)                                                                \
+  CUresult entry(const what* copy) {                                                           \
+    return structured(copy, nullptr, [&] { return real().entry(copy); });                      \
+  }                                                                                            \
+  CUresult entry##_ptds(const what* copy) {                                                    \
+    return structured(copy, CU_STREAM_PER_THREAD, [&] { return real().entry##_ptds(copy); });  \
+  }
+#define STRUCTURED_ASYNC(entry, what)                                                          \
+  CUresult entry(const what* copy, CUstream stream) {                                          \
+    return structured(copy, stream, [&] { return real().entry(copy, stream); });               \
+  }                                                                                            \
+  CUresult entry##_ptsz(const what* copy, CUstream stream) {                                   \
+    return structured(copy, own(stream), [&] { return real().entry##_ptsz(copy, stream); });   \
+  }
+STRUCTURED(cuMemcpy2D_v2, CUDA_MEMCPY2D)
+STRUCTURED(cuMemcpy2DUnaligned_v2, CUDA_MEMCPY2D)
+STRUCTURED_ASYNC(cuMemcpy2DAsync_v2, CUDA_MEMCPY2D)
+STRUCTURED(cuMemcpy3D_v2, CUDA_MEMCPY3D)
+STRUCTURED_ASYNC(cuMemcpy3DAsync_v2, CUDA_MEMCPY3D)
+STRUCTURED(cuMemcpy3DPeer, CUDA_MEMCPY3D_PEER)
+STRUCTURED_ASYNC(cuMemcpy3DPeerAsync, CUDA_MEMCPY3D_PEER)
+
+namespace {
+/// Many copies in one call, in any order: all their blocks are held until all are enqueued.
+template <class Call>
+CUresult batch(CUdeviceptr* to, CUdeviceptr* from, const size_t* bytes, size_t count,
+               CUstream stream, Call&& call) {
+  if (views().count() == 0 || !to || !from || !bytes || count == 0) return call();
+  Work work(where(stream));
+  bool ours = false;
+  for (size_t i = 0; i < count; ++i) {
+    bool one = false;
+    const Copy copy{.to = to[i], .from = from[i], .bytes = bytes[i], .stream = stream};
+    if (CUresult result = begin_copy(copy, work, one)) return result;
+    ours |= one;
+  }
+  const CUresult result = call();
+  if (ours) end_copy(work);
+  return result;
+}
+}  // namespace
+
+#define BATCH(entry, of_stream)                                                                \
+  CUresult entry(CUdeviceptr* to, CUdeviceptr* from, size_t* bytes, size_t count,              \
+                 void* attributes, size_t* indices, size_t attribute_count, size_t* failed,    \
+                 CUstream stream) {                                                            \
+    return batch(to, from, bytes, count, of_stream, [&] {                                      \
+      return real().entry(to, from, bytes, count, attributes, indices, attribute_count,        \
+                          failed, stream);                                                     \
+    });                                                                                        \
+  }
+#define BATCH_V2(entry, of_stream)                                                             \
+  CUresult entry(CUdeviceptr* to, CUdeviceptr* from, size_t* bytes, size_t count,              \
+                 void* attributes, size_t* indices, size_t attribute_count, CUstream stream) { \
+    return batch(to, from, bytes, count, of_stream, [&] {                                      \
+      return real().entry(to, from, bytes, count, attributes, indices, attribute_count,        \
+                          stream);                                                             \
+    });                                                                                        \
+  }
+BATCH(cuMemcpyBatchAsync, stream)
+BATCH(cuMemcpyBatchAsync_ptsz, own(stream))
+BATCH_V2(cuMemcpyBatchAsync_v2, stream)
+BATCH_V2(cuMemcpyBatchAsync_v2_ptsz, own(stream))
+
+#define FILL(bits, type)                                                                       \
+  DEFAULT_STREAM(cuMemsetD##bits##_v2, (CUdeviceptr to, type value, size_t count),             \
+                 (to, value, count), fill(to, 0, bits / 8, count, 1, stream))                  \
+  ON_STREAM(cuMemsetD##bits##Async,                                                            \
+            (CUdeviceptr to, type value, size_t count, CUstream stream),                       \
+            (to, value, count, stream), fill(to, 0, bits / 8, count, 1, stream))               \
+  DEFAULT_STREAM(cuMemsetD2D##bits##_v2,                                                       \
+                 (CUdeviceptr to, size_t pitch, type value, size_t width, size_t height),      \
+                 (to, pitch, value, width, height),                                            \
+                 fill(to, pitch, bits / 8, width, height, stream))                             \
+  ON_STREAM(cuMemsetD2D##bits##Async,                                                          \
+            (CUdeviceptr to, size_t pitch, type value, size_t width, size_t height,            \
+             CUstream stream),                                                                 \
+            (to, pitch, value, width, height, stream),                                         \
+            fill(to, pitch, bits / 8, width, height, stream))
+FILL(8, unsigned char)
+FILL(16, unsigned short)
+FILL(32, unsigned)
+
+namespace {
+/// Semaphores in memory: a value written is as a copy of it; what waits may do so while the block
+/// is away from the device, so it stays for good.
+template <class Value, class Call>
+CUresult semaphore(CUstream stream, CUdeviceptr address, const Value* written, Call&& call) {
+  View* view = views().at(address);
+  if (!view) return call();
+  (void)view->engine->give_address(reinterpret_cast<void*>(address),
+                                   "a stream waits for or writes a value there");
+  if (!written) return call();
+  return around(Copy{.to = address, .from = number(written), .bytes = sizeof(Value),
+                     .source = Source::host, .stream = stream}, call);
+}
+}  // namespace
+
+#define SEMAPHORE(entry, bits, written)                                                        \
+  CUresult entry(CUstream stream, CUdeviceptr address, uint##bits##_t value, unsigned flags) { \
+    return semaphore(stream, address, static_cast<const uint##bits##_t*>(written),             \
+                     [&] { return real().entry(stream, address, value, flags); });             \
+  }                                                                                            \
+  CUresult entry##_ptsz(CUstream stream, CUdeviceptr address, uint##bits##_t value,            \
+                        unsigned flags) {                                                      \
+    return semaphore(own(stream), address, static_cast<const uint##bits##_t*>(written),        \
+                     [&] { return real().entry##_ptsz(stream, address, value, flags); });      \
+  }
+SEMAPHORE(cuStreamWriteValue32_v2, 32, &value)
+SEMAPHORE(cuStreamWriteValue64_v2, 64, &value)
+SEMAPHORE(cuStreamWaitValue32_v2, 32, nullptr)
+SEMAPHORE(cuStreamWaitValue64_v2, 64, nullptr)
+
+namespace {
+void stay(const CUstreamBatchMemOpParams* operations, unsigned count) {
+  constexpr unsigned waits_and_writes[] = {1, 2, 4, 5};
+  for (unsigned i = 0; operations && i < count; ++i)
+    for (unsigned kind : waits_and_writes)
+      if (operations[i].operation == kind)
+        if (View* view = views().at(operations[i].address))
+          (void)view->engine->give_address(
+              reinterpret_cast<void*>(operations[i].address),
+              "a stream waits for or writes a value there");
+}
+}  // namespace
+
+CUresult cuStreamBatchMemOp_v2(CUstream stream, unsigned count,
+                               CUstreamBatchMemOpParams* operations, unsigned flags) {
+  stay(operations, count);
+  return real().cuStreamBatchMemOp_v2(stream, count, operations, flags);
+}
+CUresult cuStreamBatchMemOp_v2_ptsz(CUstream stream, unsigned count,
+                                    CUstreamBatchMemOpParams* operations, unsigned flags) {
+  stay(operations, count);
+  return real().cuStreamBatchMemOp_v2_ptsz(stream, count, operations, flags);
+}
+
+}  // namespace firn::preload

@@ -1,0 +1,31 @@
+// Variables of modules: memory outside the arenas that kernels reach without being given it. What
+// they hold counts for every launch while it is known; this keeps which ranges end with a module.
+//
+// Owns the list of ranges. Lock: one.
+#pragma once
+
+#include "allocator/preload/tables.h"
+#include "firn/cuda_abi.h"
+
+namespace firn::preload {
+
+/// `module` or library: any handle.
+void add_global(const void* module, Range variable);
+/// The module was unloaded: its variables hold nothing any more.
+void forget_globals(const void* module);
+/// Contexts end with all their modules.
+void forget_all_globals();
+
+template <class Call>
+CUresult note_global(const void* module, CUdeviceptr* address, size_t* bytes, Call&& call) {
+  CUdeviceptr at = 0;
+  size_t size = 0;
+  const CUresult result = call(&at, &size);
+  if (result != CUDA_SUCCESS) return result;
+  add_global(module, {at, size});
+  if (address) *address = at;
+  if (bytes) *bytes = size;
+  return result;
+}
+
+}  // namespace firn::preload

@@ -1,0 +1,242 @@
+#include "allocator/preload/graphs.h"
+
+#include <algorithm>
+#include <map>
+#include <mutex>
+
+#include "allocator/preload/copies.h"
+#include "allocator/preload/handlers.h"
+#include "allocator/preload/inspections.h"
+
+namespace firn::preload {
+
+namespace {
+/// An executable: its set, and what is known of its launches as of a kernel's.
+struct Executable {
+  GraphSet set;
+  std::shared_ptr<Kernel> kernel = std::make_shared<Kernel>();
+};
+struct Graphs {
+  std::mutex mutex;
+  std::map<CUgraph, GraphSet> graphs;
+  std::map<CUgraphExec, Executable> executables;
+};
+Graphs& graphs() {
+  static Graphs& all = *new Graphs;
+  return all;
+}
+std::atomic<int> under_way{0};
+
+/// In no arena: kept out, so that a set is as long as it must be.
+void add_word(GraphSet& set, uint64_t word) {
+  if (!views().at(word)) return;
+  set.words.push_back(word);
+  // Long captures touch the same blocks again and again.
+  if (set.words.size() > 2 * set.tidied + 1024) set.tidy();
+}
+
+/// What copies in the graph will have done once it has run.
+void tell_tables(const GraphSet& set) {
+  for (const GraphCopy& copy : set.copies) {
+    if (copy.from_host)
+      (void)tables().write(copy.to, reinterpret_cast<const void*>(copy.from), copy.bytes, true);
+    else
+      tables().copy(copy.to, copy.from, copy.bytes, true);
+  }
+}
+
+void instantiated(CUgraphExec exec, CUgraph graph) {
+  std::lock_guard lock(graphs().mutex);
+  Executable& executable = graphs().executables[exec];
+  executable = {};
+  const auto found = graphs().graphs.find(graph);
+  if (found == graphs().graphs.end()) return;
+  found->second.tidy();
+  executable.set = found->second;
+}
+
+template <class Call>
+CUresult begin_capture(Call&& call) {
+  // Before the call: work of other threads may go into the capture as soon as it has begun.
+  under_way.fetch_add(1, std::memory_order_acq_rel);
+  const CUresult result = call();
+  if (result != CUDA_SUCCESS) under_way.fetch_sub(1, std::memory_order_acq_rel);
+  return result;
+}
+
+/// An ended capture counts no more, however it ended: but not one that did not end.
+template <class Call>
+CUresult end_capture(CUstream stream, Call&& call) {
+  CUstreamCaptureStatus before = CU_STREAM_CAPTURE_STATUS_NONE, after = before;
+  (void)real().cuStreamIsCapturing(stream, &before);
+  const CUresult result = call();
+  if (before != CU_STREAM_CAPTURE_STATUS_NONE &&
+      (real().cuStreamIsCapturing(stream, &after) != CUDA_SUCCESS ||
+       after == CU_STREAM_CAPTURE_STATUS_NONE))
+    under_way.fetch_sub(1, std::memory_order_acq_rel);
+  return result;
+}
+
+template <class Call>
+CUresult launch_graph(CUgraphExec exec, CUstream stream, Call&& call) {
+  if (views().count() == 0) return call();
+  GraphSet set;
+  std::shared_ptr<Kernel> kernel;
+  {
+    std::lock_guard lock(graphs().mutex);
+    const auto found = graphs().executables.find(exec);
+    if (found == graphs().executables.end()) return call();
+    set = found->second.set;
+    kernel = found->second.kernel;
+  }
+  counters().graph_launches.fetch_add(1, std::memory_order_relaxed);
+  if (captures_under_way())
+    if (CUgraph into = captured_into(stream)) {
+      note_captured(into, set.words, set.copies);
+      return call();
+    }
+  Work work(where(stream));
+  for (uint64_t word : set.words) work.see(word);
+  std::vector<uint64_t> overwritten;
+  for (const GraphCopy& copy : set.copies) tables().collect(copy.to, copy.bytes, overwritten);
+  for (uint64_t word : overwritten) work.see(word);
+  tell_tables(set);
+  if (work.empty() && !tables().foreign()) return call();
+  if (CUresult result = work.hold(true)) return result;
+  const CUresult result = call();
+  if (result == CUDA_SUCCESS && inspections().wanted(*kernel, work.followed()))
+    inspections().add(*kernel, work.followed(), stream, work.reached(), kernel);
+  work.release();
+  spill_if_adversarial();
+  return result;
+}
+}  // namespace
+
+void GraphSet::add(const GraphSet& other) {
+  words.insert(words.end(), other.words.begin(), other.words.end());
+  copies.insert(copies.end(), other.copies.begin(), other.copies.end());
+  tidy();
+}
+
+void GraphSet::tidy() {
+  std::sort(words.begin(), words.end());
+  words.erase(std::unique(words.begin(), words.end()), words.end());
+  tidied = words.size();
+}
+
+bool captures_under_way() { return under_way.load(std::memory_order_acquire) > 0; }
+
+CUgraph captured_into(CUstream stream) {
+  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+  uint64_t id = 0;
+  CUgraph graph = nullptr;
+  CUresult result = CUDA_ERROR_NOT_SUPPORTED;
+  if (real().cuStreamGetCaptureInfo_v2)
+    result = real().cuStreamGetCaptureInfo_v2(stream, &status, &id, &graph, nullptr, nullptr);
+  else if (real().cuStreamGetCaptureInfo_v3)
+    result =
+        real().cuStreamGetCaptureInfo_v3(stream, &status, &id, &graph, nullptr, nullptr, nullptr);
+  return result == CUDA_SUCCESS && status == CU_STREAM_CAPTURE_STATUS_ACTIVE ? graph : nullptr;
+}
+
+void note_captured(CUgraph graph, std::span<const uint64_t> words,
+                   std::span<const GraphCopy> copies) {
+  std::lock_guard lock(graphs().mutex);
+  GraphSet& set = graphs().graphs[graph];
+  for (uint64_t word : words) add_word(set, word);
+  set.copies.insert(set.copies.end(), copies.begin(), copies.end());
+}
+
+void note_executable(CUgraphExec exec, std::span<const uint64_t> words) {
+  std::lock_guard lock(graphs().mutex);
+  Executable& executable = graphs().executables[exec];
+  for (uint64_t word : words) add_word(executable.set, word);
+}
+
+void join_graphs(CUgraph into, CUgraph from) {
+  std::lock_guard lock(graphs().mutex);
+  const auto found = graphs().graphs.find(from);
+  if (found == graphs().graphs.end()) return;
+  const GraphSet set = found->second;
+  graphs().graphs[into].add(set);
+}
+
+void join_executable(CUgraphExec into, CUgraph from) {
+  std::lock_guard lock(graphs().mutex);
+  const auto found = graphs().graphs.find(from);
+  if (found != graphs().graphs.end()) graphs().executables[into].set.add(found->second);
+}
+
+CUresult cuStreamBeginCapture_v2(CUstream stream, int mode) {
+  return begin_capture([&] { return real().cuStreamBeginCapture_v2(stream, mode); });
+}
+CUresult cuStreamBeginCapture_v2_ptsz(CUstream stream, int mode) {
+  return begin_capture([&] { return real().cuStreamBeginCapture_v2_ptsz(stream, mode); });
+}
+CUresult cuStreamBeginCaptureToGraph(CUstream stream, CUgraph graph, const CUgraphNode* after,
+                                     const void* edges, size_t count, int mode) {
+  return begin_capture([&] {
+    return real().cuStreamBeginCaptureToGraph(stream, graph, after, edges, count, mode);
+  });
+}
+CUresult cuStreamBeginCaptureToGraph_ptsz(CUstream stream, CUgraph graph, const CUgraphNode* after,
+                                          const void* edges, size_t count, int mode) {
+  return begin_capture([&] {
+    return real().cuStreamBeginCaptureToGraph_ptsz(stream, graph, after, edges, count, mode);
+  });
+}
+CUresult cuStreamEndCapture(CUstream stream, CUgraph* graph) {
+  return end_capture(stream, [&] { return real().cuStreamEndCapture(stream, graph); });
+}
+CUresult cuStreamEndCapture_ptsz(CUstream stream, CUgraph* graph) {
+  return end_capture(stream ? stream : CU_STREAM_PER_THREAD,
+                     [&] { return real().cuStreamEndCapture_ptsz(stream, graph); });
+}
+
+CUresult cuGraphInstantiateWithFlags(CUgraphExec* exec, CUgraph graph, unsigned long long flags) {
+  const CUresult result = real().cuGraphInstantiateWithFlags(exec, graph, flags);
+  if (result == CUDA_SUCCESS) instantiated(*exec, graph);
+  return result;
+}
+CUresult cuGraphInstantiate_v2(CUgraphExec* exec, CUgraph graph, CUgraphNode* node, char* log,
+                               size_t log_bytes) {
+  const CUresult result = real().cuGraphInstantiate_v2(exec, graph, node, log, log_bytes);
+  if (result == CUDA_SUCCESS) instantiated(*exec, graph);
+  return result;
+}
+CUresult cuGraphInstantiateWithParams(CUgraphExec* exec, CUgraph graph, void* parameters) {
+  const CUresult result = real().cuGraphInstantiateWithParams(exec, graph, parameters);
+  if (result == CUDA_SUCCESS) instantiated(*exec, graph);
+  return result;
+}
+CUresult cuGraphInstantiateWithParams_ptsz(CUgraphExec* exec, CUgraph graph, void* parameters) {
+  const CUresult result = real().cuGraphInstantiateWithParams_ptsz(exec, graph, parameters);
+  if (result == CUDA_SUCCESS) instantiated(*exec, graph);
+  return result;
+}
+
+CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream) {
+  return launch_graph(exec, stream, [&] { return real().cuGraphLaunch(exec, stream); });
+}
+CUresult cuGraphLaunch_ptsz(CUgraphExec exec, CUstream stream) {
+  return launch_graph(exec, stream ? stream : CU_STREAM_PER_THREAD,
+                      [&] { return real().cuGraphLaunch_ptsz(exec, stream); });
+}
+
+// A destroyed handle may come again: what it was is forgotten first.
+CUresult cuGraphDestroy(CUgraph graph) {
+  {
+    std::lock_guard lock(graphs().mutex);
+    graphs().graphs.erase(graph);
+  }
+  return real().cuGraphDestroy(graph);
+}
+CUresult cuGraphExecDestroy(CUgraphExec exec) {
+  {
+    std::lock_guard lock(graphs().mutex);
+    graphs().executables.erase(exec);
+  }
+  return real().cuGraphExecDestroy(exec);
+}
+
+}  // namespace firn::preload

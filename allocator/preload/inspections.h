@@ -1,0 +1,113 @@
+// Addresses that kernels themselves write into memory: found by looking at what they wrote.
+//
+// Why this is enough. An address of a block is born on the host, and reaches a kernel by its
+// parameters or by memory. What the host writes is scanned (tables.h). So memory can hold an
+// address that Firn does not know of only if a kernel stored it there: one that it was given, or one
+// that it loaded. Both are of blocks which that launch could reach. Therefore:
+//  - all that such a launch can reach is held on the device until the memory it could write was
+//    looked at, and a launch that reaches any of that memory meanwhile reaches all of it (reach());
+//  - an address found there, of a block that the launch could reach, is remembered as a table is,
+//    and its block stays on the device from then on, with the reason in the statistics.
+// That is proven, for launches that are looked at, of whole 8-byte aligned addresses. What is
+// assumed: a kernel function of which the first launches (looks_needed; counted apart for launches
+// that reach tables, since those could copy addresses) stored none will store none later. One that
+// stored an address is looked at after each launch, for ever. FIRN_LOOKS=all assumes nothing.
+// Not seen: what kernels store outside the arenas (variables of modules, managed memory, the
+// device's own heap), addresses in parts or in disguise.
+//
+// Owns a thread, started by the first launch that is to be looked at, that waits for launches and
+// reads memory through a stream of its own. Lock: one, never held while the driver or an engine is
+// called, except by the thread for a moment to take note.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <unordered_map>
+#include <vector>
+
+#include "allocator/preload/work.h"
+
+namespace firn::preload {
+
+class Inspections {
+ public:
+  static constexpr uint32_t looks_needed = 2;
+
+  /// Is a launch of this kernel to be looked at? `tables`: it reached addresses in memory.
+  bool wanted(const Kernel& kernel, bool tables) const {
+    return kernel.stores_addresses.load(std::memory_order_relaxed) ||
+           (tables ? kernel.looked_at_with_tables : kernel.looked_at)
+                   .load(std::memory_order_relaxed) < looks_;
+  }
+  /// The launch is enqueued on `stream` (of the current context, CU_STREAM_PER_THREAD by name);
+  /// what it reached is still held.
+  void add(Kernel& kernel, bool tables, CUstream stream, const std::vector<Reached>& reached,
+           std::shared_ptr<Kernel> owner = nullptr);
+
+  bool pending() const { return pending_.load(std::memory_order_acquire) != 0; }
+  /// Is the block among those to be looked at?
+  bool concerns(uint64_t base) const;
+  /// Appends the blocks that this one may lead to. False: it is not among those to be looked at.
+  bool reach(uint64_t base, std::vector<uint64_t>& addresses) const;
+  /// The block ends: it is not looked at any more. Waits while it is.
+  void forget(uint64_t base);
+  /// Waits until all that is enqueued was looked at: at most for so long as nothing happens.
+  void drain();
+
+ private:
+  struct Memory {
+    Reached block;
+    Hold hold;       // apart; empty for small blocks
+    bool gone = false;
+  };
+  struct Launch {
+    Kernel* kernel = nullptr;
+    std::shared_ptr<Kernel> owner;  // of a kernel that may end before
+    bool tables = false;
+    CUcontext context = nullptr;
+    CUevent event = nullptr;
+    std::vector<Memory> memory;
+    bool reaches(uint64_t base) const;
+  };
+  using Batch = std::vector<std::unique_ptr<Launch>>;
+  using Finds = std::vector<std::pair<uint64_t, uint64_t>>;  // (place, value)
+
+  Inspections();
+  friend Inspections& inspections();
+  void run();
+  void start_thread();
+  void take_completed(Batch& batch);
+  void look(Batch& batch);
+  bool look_at(const Reached& block, Batch& batch);
+  bool read(const Reached& block, Finds& found);
+  void settle(Batch& batch, const Reached& block, const Finds& found);
+  void end(Batch& batch);
+  void stop();
+
+  uint32_t looks_ = looks_needed;
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<std::unique_ptr<Launch>> launches_;
+  Batch* looking_ = nullptr;                          // taken from launches_, not yet ended
+  std::unordered_map<uint64_t, unsigned> concerned_;  // by base: launches that wait
+  std::unordered_map<CUcontext, std::vector<CUevent>> spare_;
+  uint64_t reading_ = 0;                              // base of the block that is being read
+  uint64_t ended_ = 0;                                // launches looked at so far
+  bool running_ = false, stopping_ = false, within_ = false;  // within_: the thread may be calling
+  std::atomic<size_t> pending_{0};
+  struct Reader {  // the thread's own
+    CUstream stream = nullptr;
+    void* buffer = nullptr;
+  };
+  std::unordered_map<CUcontext, Reader> readers_;
+};
+
+Inspections& inspections();
+/// Stands for kernels of which nothing can be kept: looked at after each launch.
+Kernel& stranger();
+
+}  // namespace firn::preload

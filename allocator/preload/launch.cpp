@@ -1,0 +1,162 @@
+// Launches: every word of a kernel's parameters that lies in an arena is an address; the blocks
+// around them, and what these lead to, are on the device before the kernel is enqueued.
+#include <span>
+
+#include "allocator/preload/globals.h"
+#include "allocator/preload/graphs.h"
+#include "allocator/preload/handlers.h"
+#include "allocator/preload/inspections.h"
+
+namespace firn::preload {
+
+namespace {
+template <class Call>
+CUresult launch(CUfunction function, CUstream stream, void** parameters, void** extra,
+                Call&& call) {
+  if (views().count() == 0 || !function) return call();
+  Kernel* kernel = kernels().find(function);
+  Work work(where(stream));
+  Counters& counted = counters();
+  counted.launches.fetch_add(1, std::memory_order_relaxed);
+  if (!for_each_word(*kernel, parameters, extra, [&](uint64_t word) { work.see(word); })) {
+    counted.unknown_kernels.fetch_add(1, std::memory_order_relaxed);
+    note_unseen("kernels whose parameters the driver does not tell: all memory was touched");
+    work.see_all();
+  }
+  if (captures_under_way()) [[unlikely]]
+    if (CUgraph graph = captured_into(stream)) {
+      note_captured(graph, work.seen());
+      return call();
+    }
+  if (work.empty() && !tables().foreign()) return call();
+  if (CUresult result = work.hold(true)) return result;
+  const CUresult result = call();
+  if (result == CUDA_SUCCESS && inspections().wanted(*kernel, work.followed())) [[unlikely]]
+    inspections().add(kernel->kept ? *kernel : stranger(), work.followed(), stream, work.reached());
+  work.release();
+  spill_if_adversarial();
+  return result;
+}
+
+/// Of parameters that were set before by other calls, or lie in lists that nobody uses any more.
+template <class Call>
+CUresult launch_unknown(CUstream stream, Call&& call) {
+  if (views().count() == 0) return call();
+  counters().launches.fetch_add(1, std::memory_order_relaxed);
+  counters().unknown_kernels.fetch_add(1, std::memory_order_relaxed);
+  note_unseen("launches by the calls of CUDA 3: all memory was touched");
+  Work work(where(stream));
+  work.see_all();
+  if (CUresult result = work.hold(false)) return result;
+  const CUresult result = call();
+  if (result == CUDA_SUCCESS) inspections().add(stranger(), true, stream, work.reached());
+  work.release();
+  spill_if_adversarial();
+  return result;
+}
+
+/// The thread's own default stream by its name.
+CUstream own(CUstream stream) { return stream ? stream : CU_STREAM_PER_THREAD; }
+}  // namespace
+
+CUresult cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
+                        unsigned block_x, unsigned block_y, unsigned block_z,
+                        unsigned shared_bytes, CUstream stream, void** parameters, void** extra) {
+  return launch(function, stream, parameters, extra, [&] {
+    return real().cuLaunchKernel(function, grid_x, grid_y, grid_z, block_x, block_y, block_z,
+                                 shared_bytes, stream, parameters, extra);
+  });
+}
+CUresult cuLaunchKernel_ptsz(CUfunction function, unsigned grid_x, unsigned grid_y,
+                             unsigned grid_z, unsigned block_x, unsigned block_y,
+                             unsigned block_z, unsigned shared_bytes, CUstream stream,
+                             void** parameters, void** extra) {
+  return launch(function, own(stream), parameters, extra, [&] {
+    return real().cuLaunchKernel_ptsz(function, grid_x, grid_y, grid_z, block_x, block_y, block_z,
+                                      shared_bytes, stream, parameters, extra);
+  });
+}
+
+CUresult cuLaunchCooperativeKernel(CUfunction function, unsigned grid_x, unsigned grid_y,
+                                   unsigned grid_z, unsigned block_x, unsigned block_y,
+                                   unsigned block_z, unsigned shared_bytes, CUstream stream,
+                                   void** parameters) {
+  return launch(function, stream, parameters, nullptr, [&] {
+    return real().cuLaunchCooperativeKernel(function, grid_x, grid_y, grid_z, block_x, block_y,
+                                            block_z, shared_bytes, stream, parameters);
+  });
+}
+CUresult cuLaunchCooperativeKernel_ptsz(CUfunction function, unsigned grid_x, unsigned grid_y,
+                                        unsigned grid_z, unsigned block_x, unsigned block_y,
+                                        unsigned block_z, unsigned shared_bytes, CUstream stream,
+                                        void** parameters) {
+  return launch(function, own(stream), parameters, nullptr, [&] {
+    return real().cuLaunchCooperativeKernel_ptsz(function, grid_x, grid_y, grid_z, block_x,
+                                                 block_y, block_z, shared_bytes, stream,
+                                                 parameters);
+  });
+}
+
+CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction function, void** parameters,
+                          void** extra) {
+  return launch(function, config ? config->hStream : nullptr, parameters, extra, [&] {
+    return real().cuLaunchKernelEx(config, function, parameters, extra);
+  });
+}
+CUresult cuLaunchKernelEx_ptsz(const CUlaunchConfig* config, CUfunction function,
+                               void** parameters, void** extra) {
+  return launch(function, own(config ? config->hStream : nullptr), parameters, extra, [&] {
+    return real().cuLaunchKernelEx_ptsz(config, function, parameters, extra);
+  });
+}
+
+CUresult cuLaunchCooperativeKernelMultiDevice(void* launches, unsigned count, unsigned flags) {
+  return launch_unknown(nullptr, [&] {
+    return real().cuLaunchCooperativeKernelMultiDevice(launches, count, flags);
+  });
+}
+CUresult cuLaunchGridAsync(CUfunction function, int width, int height, CUstream stream) {
+  return launch_unknown(stream, [&] {
+    return real().cuLaunchGridAsync(function, width, height, stream);
+  });
+}
+CUresult cuLaunchGrid(CUfunction function, int width, int height) {
+  return launch_unknown(nullptr, [&] { return real().cuLaunchGrid(function, width, height); });
+}
+CUresult cuLaunch(CUfunction function) {
+  return launch_unknown(nullptr, [&] { return real().cuLaunch(function); });
+}
+
+CUresult cuModuleUnload(CUmodule module) {
+  const CUresult result = real().cuModuleUnload(module);
+  if (result == CUDA_SUCCESS) {
+    kernels().forget();
+    forget_globals(module);
+  }
+  return result;
+}
+CUresult cuLibraryUnload(CUlibrary library) {
+  const CUresult result = real().cuLibraryUnload(library);
+  if (result == CUDA_SUCCESS) {
+    kernels().forget();
+    forget_globals(library);
+  }
+  return result;
+}
+
+// A module's variables may hold addresses that the host copies there: they are known to the tables
+// by their own addresses; here it is noted when they end.
+CUresult cuModuleGetGlobal_v2(CUdeviceptr* address, size_t* bytes, CUmodule module,
+                              const char* name) {
+  return note_global(module, address, bytes, [&](CUdeviceptr* at, size_t* size) {
+    return real().cuModuleGetGlobal_v2(at, size, module, name);
+  });
+}
+CUresult cuLibraryGetGlobal(CUdeviceptr* address, size_t* bytes, CUlibrary library,
+                            const char* name) {
+  return note_global(library, address, bytes, [&](CUdeviceptr* at, size_t* size) {
+    return real().cuLibraryGetGlobal(at, size, library, name);
+  });
+}
+
+}  // namespace firn::preload

@@ -1,0 +1,29 @@
+// Blocks as the memory handlers make and end them. Owns the pools' tallies (pools.cpp).
+#pragma once
+
+#include <optional>
+
+#include "allocator/preload/abi_types.h"
+#include "allocator/preload/work.h"
+
+namespace firn::preload {
+
+/// From an engine, for work on `stream` (as the engine names it).
+CUresult allocate(Engine& engine, CUdeviceptr* address, size_t bytes, CUstream stream);
+/// The live block that begins there.
+std::optional<Reached> block_at(CUdeviceptr address);
+/// Its uses are over, or recorded: it ends, with everything that is known of it.
+CUresult release_block(const Reached& block);
+/// All of a device's blocks end: its primary context does, as the program sees it.
+void release_all(View& view);
+/// Waits for the current context's work and for that one's.
+CUresult wait_for_context(CUcontext context);
+
+void pool_gave_back(uint64_t base);
+/// The pool's handle; null for memory of no pool.
+void* pool_of_block(uint64_t base);
+
+/// Memory that the driver keeps, and why: for the statistics.
+void passed_on(const char* reason, uint64_t bytes);
+
+}  // namespace firn::preload

@@ -1,0 +1,87 @@
+#include "allocator/preload/views.h"
+
+#include <mutex>
+#include <set>
+
+#include "allocator/preload/engines.h"
+#include "allocator/preload/handlers.h"
+
+namespace firn::preload {
+
+namespace {
+std::mutex adding;
+std::atomic<bool> differ{false};
+}  // namespace
+
+// None of these is ever destroyed: calls come until the process has ended.
+Views& views() {
+  static Views& all = *new Views;
+  return all;
+}
+Tables& tables() {
+  static Tables& all = *new Tables;
+  return all;
+}
+Counters& counters() {
+  static Counters& all = *new Counters;
+  return all;
+}
+Kernels& kernels() {
+  static Kernels& all = *new Kernels({real().cuFuncGetParamInfo, real().cuKernelGetParamInfo,
+                                      real().cuFuncGetModule, nullptr});
+  return all;
+}
+
+View& Views::of(Engine& engine) {
+  for (unsigned i = 0, n = count(); i < n; ++i)
+    if (views_[i].engine == &engine) return views_[i];
+  std::lock_guard lock(adding);
+  const unsigned index = count_.load(std::memory_order_relaxed);
+  for (unsigned i = 0; i < index; ++i)
+    if (views_[i].engine == &engine) return views_[i];
+  View& view = views_[index % most];
+  view.engine = &engine;
+  view.arena = {engine.addresses().base, engine.addresses().bytes};
+  view.context = engine.context();
+  tables().add_arena(view.arena);
+  CUcontext left = nullptr;
+  if (real().cuCtxPushCurrent_v2(view.context) == CUDA_SUCCESS) {
+    if (real().cuStreamCreate(&view.plain, CU_STREAM_NON_BLOCKING) != CUDA_SUCCESS)
+      view.plain = nullptr;
+    (void)real().cuCtxPopCurrent_v2(&left);
+  }
+  count_.store(index + 1, std::memory_order_release);
+  int devices = 0;
+  if (real().cuDeviceGetCount(&devices) != CUDA_SUCCESS || devices > 1) contexts_differ();
+  open_to_peers(view);
+  return view;
+}
+
+void Views::refresh() {
+  Runtime* runtime = runtime_here();
+  for (unsigned i = 0; runtime && i < most; ++i)
+    if (Engine* engine = runtime->opened(static_cast<int>(i))) (void)of(*engine);
+}
+
+void contexts_differ() { differ.store(true, std::memory_order_release); }
+bool do_contexts_differ() { return differ.load(std::memory_order_acquire); }
+
+Where where(CUstream stream) {
+  Where w{stream, nullptr};
+  if (stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD) w.stream = nullptr;
+  if (do_contexts_differ() && real().cuCtxGetCurrent(&w.context) != CUDA_SUCCESS)
+    w.context = nullptr;
+  return w;
+}
+
+void note_unseen(const char* words) {
+  static std::mutex mutex;
+  static std::set<const char*>& said = *new std::set<const char*>;
+  {
+    std::lock_guard lock(mutex);
+    if (!said.insert(words).second) return;
+  }
+  if (Runtime* runtime = runtime_here()) runtime->note_unseen(words);
+}
+
+}  // namespace firn::preload

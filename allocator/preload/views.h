@@ -1,0 +1,80 @@
+// The engines as launches and copies see them: one view per opened device, found by address without
+// a lock; and the process's knowledge of memory that all of them share.
+//
+// Owns the views, which live as long as the process (so do engines). Lock: one, for adding.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+
+#include "allocator/engine.h"
+#include "allocator/preload/parameters.h"
+#include "allocator/preload/tables.h"
+#include "firn/cuda_abi.h"
+
+namespace firn::preload {
+
+struct View {
+  Engine* engine = nullptr;
+  Range arena;
+  CUcontext context = nullptr;         // the device's primary one
+  CUstream plain = nullptr;  // what cuMemAlloc allocates for: no work is ever on it
+};
+
+/// What was seen, for the coverage report.
+struct Counters {
+  std::atomic<uint64_t> launches{0}, words{0}, unknown_kernels{0}, tables_followed{0};
+  std::atomic<uint64_t> table_words{0};      // addresses seen in copies from the host
+  std::atomic<uint64_t> looked_bytes{0};     // of memory that kernels wrote
+  std::atomic<uint64_t> stored_addresses{0}; // found there
+  std::atomic<uint64_t> passed_on_bytes{0};  // memory that the driver keeps: not Firn's
+  std::atomic<uint64_t> host_mapped_launches{0};  // touched in host memory: no room for all
+  std::atomic<uint64_t> copies{0}, graph_launches{0};
+};
+
+class Views {
+ public:
+  static constexpr unsigned most = 16;
+
+  /// The view of an engine, made at first sight: before any of its addresses is handed out.
+  View& of(Engine& engine);
+  /// Views of all engines opened so far, by whichever front end.
+  void refresh();
+  View* at(uint64_t address) {
+    for (unsigned i = 0, n = count(); i < n; ++i)
+      if (views_[i].arena.contains(address)) return &views_[i];
+    return nullptr;
+  }
+  unsigned count() const { return count_.load(std::memory_order_acquire); }
+  View& operator[](unsigned index) { return views_[index]; }
+
+ private:
+  std::array<View, most> views_;
+  std::atomic<unsigned> count_{0};
+};
+
+Views& views();
+/// What was opened to other devices before the engine was there.
+void open_to_peers(View& view);
+Tables& tables();
+Kernels& kernels();
+Counters& counters();
+
+/// Work that a call is about to enqueue: its stream by the engines' name, and the calling thread's
+/// context where that can make a difference (else null).
+struct Where {
+  CUstream stream = nullptr;
+  CUcontext context = nullptr;
+};
+/// A thread's own default stream is of the legacy default stream for the engines: an event there
+/// lies behind the work of all blocking streams, and what waits there holds up theirs.
+Where where(CUstream stream);
+/// From here contexts other than the devices' primary ones may be about.
+void contexts_differ();
+bool do_contexts_differ();
+
+/// Says once, and for the statistics' "unseen" list, what Firn does not follow.
+void note_unseen(const char* words);
+
+}  // namespace firn::preload

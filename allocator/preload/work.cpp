@@ -1,0 +1,178 @@
+#include "allocator/preload/work.h"
+
+#include <algorithm>
+#include <unordered_set>
+
+#include "allocator/preload/engines.h"
+#include "allocator/preload/graphs.h"
+#include "allocator/preload/inspections.h"
+
+namespace firn::preload {
+
+namespace {
+// Where tables lead to more blocks than these, everything is touched instead.
+constexpr size_t blocks_most = 1u << 16;
+
+const void* pointer(uint64_t address) { return reinterpret_cast<const void*>(address); }
+}  // namespace
+
+bool block_around(View& view, uint64_t address, Reached& block) {
+  const auto info = view.engine->find(pointer(address));
+  if (!info) return false;
+  block = {&view, reinterpret_cast<uint64_t>(info->base), info->bytes};
+  return true;
+}
+
+void Work::see_all() {
+  views().refresh();
+  for (unsigned i = 0, n = views().count(); i < n; ++i)
+    for (const BlockInfo& block : views()[i].engine->blocks())
+      if (block.live) see(reinterpret_cast<uint64_t>(block.base));
+}
+
+Work::Part& Work::part_of(View& view) {
+  if (!first_.view) first_.view = &view;
+  if (first_.view == &view) return first_;
+  for (const auto& part : others_)
+    if (part->view == &view) return *part;
+  others_.push_back(std::make_unique<Part>());
+  others_.back()->view = &view;
+  return *others_.back();
+}
+
+/// Away, on its way, or with copies elsewhere. What does not fit is used where it can be had: in
+/// host memory at its address.
+CUresult Work::touch_slow(Part& part, uint64_t word, Access access) {
+  const CUstream stream = stream_for(*part.view);
+  Engine& engine = *part.view->engine;
+  Result<Hold> hold = engine.touch(pointer(word), stream, access);
+  if (!hold && hold.error().code == Code::out_of_memory) {
+    if (guessed_ && patient_) return CUDA_ERROR_NOT_READY;
+    counters().host_mapped_launches.fetch_add(1, std::memory_order_relaxed);
+    hold = engine.touch_anyway(pointer(word), stream, access);
+  }
+  if (!hold) return result_of(hold.error());
+  if (hold->block) part.holds.push_back(*hold);
+  return CUDA_SUCCESS;
+}
+
+CUresult Work::touch(Part& part, std::span<const uint64_t> words, Access access) {
+  while (!words.empty()) {
+    part.holds.reserve(part.holds.size() + words.size());
+    size_t held = part.holds.size();
+    const size_t done =
+        part.view->engine->touch_many(words, access, part.holds.data(), held);
+    part.holds.grow_to(held);
+    words = words.subspan(done);
+    if (words.empty()) break;
+    if (CUresult result = touch_slow(part, words.front(), access)) return result;
+    words = words.subspan(1);
+  }
+  return CUDA_SUCCESS;
+}
+
+CUresult Work::hold_all(std::span<const uint64_t> words) {
+  if (words.empty()) return CUDA_SUCCESS;
+  if (!several_) return touch(part_of(*view_), words, Access::write);
+  for (uint64_t word : words)
+    if (View* view = views().at(word))
+      if (CUresult result = touch(part_of(*view), {&word, 1}, Access::write)) return result;
+  return CUDA_SUCCESS;
+}
+
+/// May any of it hold addresses, or be still to be looked at?
+bool Work::leads_on() const {
+  if (tables().foreign()) return true;
+  const bool pending = inspections().pending();
+  if (!pending && tables().words() == 0) return false;
+  for (uint64_t word : words_) {
+    View* view = views().at(word);
+    Reached block;
+    if (!view || !block_around(*view, word, block)) continue;
+    if (tables().holds(block.base, block.bytes) || (pending && inspections().concerns(block.base)))
+      return true;
+  }
+  return false;
+}
+
+void Work::follow() {
+  std::vector<uint64_t> next(words_.begin(), words_.end());
+  if (tables().foreign()) tables().collect_foreign(next);
+  const bool pending = inspections().pending();
+  std::unordered_set<uint64_t> visited;
+  const size_t given = words_.size();
+  for (size_t i = 0; i < next.size(); ++i) {
+    View* view = views().at(next[i]);
+    Reached block;
+    if (!view || !block_around(*view, next[i], block) || !visited.insert(block.base).second)
+      continue;
+    if (visited.size() > blocks_most) {
+      note_unseen("a pointer table leads to more than 65536 blocks: all of them were touched");
+      return see_all();
+    }
+    if (i >= given) found_.push_back(block.base);
+    if (view_ && view != view_) several_ = true;
+    view_ = view;
+    if (tables().holds(block.base, block.bytes)) tables().collect(block.base, block.bytes, next);
+    if (pending) guessed_ |= inspections().reach(block.base, next);
+  }
+  followed_ = next.size() > given;
+  if (followed_) counters().tables_followed.fetch_add(1, std::memory_order_relaxed);
+}
+
+CUresult Work::hold_once(bool follow_tables) {
+  found_.clear();
+  guessed_ = followed_ = false;
+  if (follow_tables && leads_on()) follow();
+  CUresult result = hold_all(words_);
+  if (result == CUDA_SUCCESS) result = hold_all(found_);
+  for (uint64_t word : reads_)
+    if (View* view = views().at(word); view && result == CUDA_SUCCESS)
+      result = touch(part_of(*view), {&word, 1}, Access::read);
+  if (result != CUDA_SUCCESS) release();
+  return result;
+}
+
+/// What launches before this one may have stored somewhere is held for it as long as nobody knows;
+/// where there is no room for so much, it is better to know.
+CUresult Work::hold(bool follow_tables) {
+  CUresult result = hold_once(follow_tables);
+  if (result != CUDA_ERROR_NOT_READY) return result;
+  inspections().drain();
+  patient_ = false;
+  return hold_once(follow_tables);
+}
+
+void Work::release() {
+  if (first_.view && !first_.holds.empty()) {
+    first_.view->engine->release_many(first_.holds, stream_for(*first_.view));
+    first_.holds.clear();
+  }
+  for (const auto& part : others_) {
+    part->view->engine->release_many(part->holds, stream_for(*part->view));
+    part->holds.clear();
+  }
+}
+
+std::vector<Reached> Work::reached() const {
+  std::vector<Reached> all;
+  std::unordered_set<uint64_t> visited;
+  const auto add = [&](uint64_t word) {
+    View* view = views().at(word);
+    Reached block;
+    if (view && block_around(*view, word, block) && visited.insert(block.base).second)
+      all.push_back(block);
+  };
+  for (uint64_t word : words_) add(word);
+  for (uint64_t word : found_) add(word);
+  return all;
+}
+
+void spill_if_adversarial() {
+  Runtime* runtime = runtime_here();
+  if (!runtime || !runtime->config().adversarial || captures_under_way()) return;
+  inspections().drain();
+  runtime->spill_all();
+}
+
+}  // namespace firn::preload

@@ -1,0 +1,105 @@
+// The driver API that these programs are written against: the real <cuda.h> with FIRN_REAL_CUDA,
+// otherwise as much of it as they call, for the software GPU.
+#pragma once
+
+#ifdef FIRN_REAL_CUDA
+#include <cuda.h>
+#else
+#include <stddef.h>
+#include <stdint.h>
+
+#include "backing/gpu/software/abi.h"
+
+typedef int CUmemPool_attribute;
+typedef unsigned CUmemorytype;
+
+#define cuCtxPopCurrent cuCtxPopCurrent_v2
+#define cuCtxPushCurrent cuCtxPushCurrent_v2
+#define cuDevicePrimaryCtxRelease cuDevicePrimaryCtxRelease_v2
+#define cuDevicePrimaryCtxReset cuDevicePrimaryCtxReset_v2
+#define cuEventDestroy cuEventDestroy_v2
+#define cuGraphInstantiate cuGraphInstantiateWithFlags
+#define cuMemAlloc cuMemAlloc_v2
+#define cuMemAllocPitch cuMemAllocPitch_v2
+#define cuMemFree cuMemFree_v2
+#define cuMemGetAddressRange cuMemGetAddressRange_v2
+#define cuMemGetInfo cuMemGetInfo_v2
+#define cuMemcpy2D cuMemcpy2D_v2
+#define cuMemcpyDtoD cuMemcpyDtoD_v2
+#define cuMemcpyDtoDAsync cuMemcpyDtoDAsync_v2
+#define cuMemcpyDtoH cuMemcpyDtoH_v2
+#define cuMemcpyDtoHAsync cuMemcpyDtoHAsync_v2
+#define cuMemcpyHtoD cuMemcpyHtoD_v2
+#define cuMemcpyHtoDAsync cuMemcpyHtoDAsync_v2
+#define cuMemsetD32 cuMemsetD32_v2
+#define cuModuleGetGlobal cuModuleGetGlobal_v2
+#define cuStreamBeginCapture cuStreamBeginCapture_v2
+#define cuStreamDestroy cuStreamDestroy_v2
+#define cuCtxCreate cuCtxCreate_v2
+#define cuCtxDestroy cuCtxDestroy_v2
+
+extern "C" {
+CUresult cuInit(unsigned);
+CUresult cuGetErrorName(CUresult, const char**);
+CUresult cuDeviceGet(CUdevice*, int);
+CUresult cuDeviceGetCount(int*);
+CUresult cuDevicePrimaryCtxRetain(CUcontext*, CUdevice);
+CUresult cuDevicePrimaryCtxRelease(CUdevice);
+CUresult cuDevicePrimaryCtxReset(CUdevice);
+CUresult cuDeviceGetDefaultMemPool(CUmemoryPool*, CUdevice);
+CUresult cuCtxCreate(CUcontext*, unsigned, CUdevice);
+CUresult cuCtxDestroy(CUcontext);
+CUresult cuCtxSetCurrent(CUcontext);
+CUresult cuCtxSynchronize(void);
+CUresult cuCtxEnablePeerAccess(CUcontext, unsigned);
+CUresult cuMemAlloc(CUdeviceptr*, size_t);
+CUresult cuMemAllocPitch(CUdeviceptr*, size_t*, size_t, size_t, unsigned);
+CUresult cuMemAllocManaged(CUdeviceptr*, size_t, unsigned);
+CUresult cuMemFree(CUdeviceptr);
+CUresult cuMemAllocAsync(CUdeviceptr*, size_t, CUstream);
+CUresult cuMemAllocFromPoolAsync(CUdeviceptr*, size_t, CUmemoryPool, CUstream);
+CUresult cuMemFreeAsync(CUdeviceptr, CUstream);
+CUresult cuMemPoolCreate(CUmemoryPool*, const CUmemPoolProps*);
+CUresult cuMemPoolDestroy(CUmemoryPool);
+CUresult cuMemPoolTrimTo(CUmemoryPool, size_t);
+CUresult cuMemPoolGetAttribute(CUmemoryPool, int, void*);
+CUresult cuMemGetInfo(size_t*, size_t*);
+CUresult cuMemGetAddressRange(CUdeviceptr*, size_t*, CUdeviceptr);
+CUresult cuPointerGetAttribute(void*, int, CUdeviceptr);
+CUresult cuPointerGetAttributes(unsigned, int*, void**, CUdeviceptr);
+CUresult cuMemcpy(CUdeviceptr, CUdeviceptr, size_t);
+CUresult cuMemcpyAsync(CUdeviceptr, CUdeviceptr, size_t, CUstream);
+CUresult cuMemcpyHtoD(CUdeviceptr, const void*, size_t);
+CUresult cuMemcpyHtoDAsync(CUdeviceptr, const void*, size_t, CUstream);
+CUresult cuMemcpyDtoH(void*, CUdeviceptr, size_t);
+CUresult cuMemcpyDtoHAsync(void*, CUdeviceptr, size_t, CUstream);
+CUresult cuMemcpyDtoD(CUdeviceptr, CUdeviceptr, size_t);
+CUresult cuMemcpyDtoDAsync(CUdeviceptr, CUdeviceptr, size_t, CUstream);
+CUresult cuMemcpyPeerAsync(CUdeviceptr, CUcontext, CUdeviceptr, CUcontext, size_t, CUstream);
+CUresult cuMemcpy2D(const CUDA_MEMCPY2D*);
+CUresult cuMemsetD32(CUdeviceptr, unsigned, size_t);
+CUresult cuMemsetD32Async(CUdeviceptr, unsigned, size_t, CUstream);
+CUresult cuStreamCreate(CUstream*, unsigned);
+CUresult cuStreamDestroy(CUstream);
+CUresult cuStreamSynchronize(CUstream);
+CUresult cuStreamWaitEvent(CUstream, CUevent, unsigned);
+CUresult cuStreamBeginCapture(CUstream, int);
+CUresult cuStreamEndCapture(CUstream, CUgraph*);
+CUresult cuLaunchHostFunc(CUstream, CUhostFn, void*);
+CUresult cuGraphInstantiate(CUgraphExec*, CUgraph, unsigned long long);
+CUresult cuGraphLaunch(CUgraphExec, CUstream);
+CUresult cuGraphDestroy(CUgraph);
+CUresult cuGraphExecDestroy(CUgraphExec);
+CUresult cuEventCreate(CUevent*, unsigned);
+CUresult cuEventDestroy(CUevent);
+CUresult cuEventRecord(CUevent, CUstream);
+CUresult cuModuleLoad(CUmodule*, const char*);
+CUresult cuModuleUnload(CUmodule);
+CUresult cuModuleGetFunction(CUfunction*, CUmodule, const char*);
+CUresult cuModuleGetGlobal(CUdeviceptr*, size_t*, CUmodule, const char*);
+CUresult cuLaunchKernel(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
+                        unsigned, CUstream, void**, void**);
+CUresult cuLaunchCooperativeKernel(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned,
+                                   unsigned, unsigned, CUstream, void**);
+}
+#endif

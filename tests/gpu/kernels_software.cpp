@@ -1,0 +1,99 @@
+// The kernels for the software GPU: NAME and NAME_params of a shared object. Each runs as one host
+// function over all elements.
+#include "tests/gpu/kernels.h"
+
+#define KERNEL extern "C" __attribute__((visibility("default")))
+#define LAYOUT(name, ...)                                                                        \
+  extern "C" __attribute__((visibility("default"))) const unsigned name##_params[][2];           \
+  const unsigned name##_params[][2] = {__VA_ARGS__, {0, 0}};
+#define ARGUMENTS void **parameters, const unsigned*, const unsigned*
+
+namespace {
+using Count = unsigned long long;
+template <class T>
+const T& take(void** parameters, int index) {
+  return *static_cast<const T*>(parameters[index]);
+}
+}  // namespace
+
+extern "C" {
+extern __attribute__((visibility("default"))) const Word* firn_global;
+const Word* firn_global = nullptr;
+}
+
+LAYOUT(fill, {0, 8}, {8, 8}, {16, 4})
+KERNEL void fill(ARGUMENTS) {
+  Word* to = take<Word*>(parameters, 0);
+  for (Count i = 0; i < take<Count>(parameters, 1); ++i)
+    to[i] = scramble(take<Word>(parameters, 2) + static_cast<Word>(i));
+}
+
+LAYOUT(mix, {0, 8}, {8, 8}, {16, 8}, {24, 8}, {32, 4})
+KERNEL void mix(ARGUMENTS) {
+  Word* to = take<Word*>(parameters, 0);
+  const Word *a = take<const Word*>(parameters, 1), *b = take<const Word*>(parameters, 2);
+  const Count count = take<Count>(parameters, 3);
+  const Word salt = take<Word>(parameters, 4);
+  for (Count i = 0; i < count; ++i) to[i] = mixed(to[i], a[i], b[i], salt);
+}
+
+LAYOUT(products, {0, 8}, {8, 8}, {16, 8}, {24, 4}, {32, 8})
+KERNEL void products(ARGUMENTS) {
+  Word* const* to = take<Word* const*>(parameters, 0);
+  const Word* const* a = take<const Word* const*>(parameters, 1);
+  const Word* const* b = take<const Word* const*>(parameters, 2);
+  const Count count = take<Count>(parameters, 4);
+  for (unsigned entry = 0; entry < take<unsigned>(parameters, 3); ++entry)
+    for (Count i = 0; i < count; ++i) {
+      Word sum = to[entry][i];
+      if (i < matrix_side * matrix_side)
+        for (unsigned k = 0; k < matrix_side; ++k)
+          sum += a[entry][i / matrix_side * matrix_side + k] *
+                 b[entry][k * matrix_side + i % matrix_side];
+      to[entry][i] = mixed(sum, a[entry][i], b[entry][i], entry);
+    }
+}
+
+LAYOUT(gather, {0, sizeof(Sources)}, {sizeof(Sources), 8})
+KERNEL void gather(ARGUMENTS) {
+  const Sources& sources = take<Sources>(parameters, 0);
+  for (Count i = 0; i < take<Count>(parameters, 1); ++i) {
+    Word sum = sources.out[i];
+    for (int k = 0; k < inputs_most; ++k)
+      sum += sources.weight * static_cast<Word>(k + 1) * sources.in[k][i];
+    sources.out[i] = scramble(sum + sources.salt);
+  }
+}
+
+LAYOUT(layers, {0, 8}, {8, 4})
+KERNEL void layers(ARGUMENTS) {
+  const Word salt = take<Word>(parameters, 1);
+  for (const Layer* layer = take<const Layer*>(parameters, 0); layer; layer = layer->below)
+    for (Count i = 0; i < layer->count; ++i)
+      layer->out[i] = mixed(layer->out[i], layer->in[i], salt, static_cast<Word>(i));
+}
+
+LAYOUT(link, {0, 8}, {8, 8}, {16, 4})
+KERNEL void link(ARGUMENTS) {
+  Link* node = take<Link*>(parameters, 0);
+  node->next = take<Link*>(parameters, 1);
+  node->value = take<Word>(parameters, 2);
+}
+
+LAYOUT(walk, {0, 8}, {8, 8}, {16, 4})
+KERNEL void walk(ARGUMENTS) {
+  Word sum = take<Word>(parameters, 2);
+  for (Link* at = take<Link*>(parameters, 0); at; at = at->next) {
+    sum = scramble(sum + at->value);
+    at->value += sum;
+  }
+  Word* out = take<Word*>(parameters, 1);
+  out[0] = scramble(out[0] + sum);
+}
+
+LAYOUT(from_global, {0, 8}, {8, 8}, {16, 4})
+KERNEL void from_global(ARGUMENTS) {
+  Word* to = take<Word*>(parameters, 0);
+  for (Count i = 0; i < take<Count>(parameters, 1); ++i)
+    to[i] = mixed(to[i], firn_global[i], take<Word>(parameters, 2), 1);
+}

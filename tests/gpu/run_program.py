@@ -1,0 +1,88 @@
+#!/usr/bin/env python3
+"""One program, three times: on the driver alone; with Firn at half of the memory that it said it
+needs; and with all spilled after every release. The same bits each time, and something moved.
+
+run_program.py PRELOAD_LIBRARY PROGRAM KERNELS [--expect-pinned WORDS] [--devices N] [--seconds]
+Environment: FIRN_TEST_GPU is the software GPU; without it the machine's own driver serves.
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+
+
+def clean_environment(options):
+    environment = {k: v for k, v in os.environ.items()
+                   if not k.startswith("FIRN_") and k not in ("LD_PRELOAD",
+                                                               "PYTORCH_CUDA_ALLOC_CONF")}
+    software = os.environ.get("FIRN_TEST_GPU")
+    if software:
+        folder = str(pathlib.Path(software).parent)
+        environment["LD_LIBRARY_PATH"] = folder
+        environment["FIRN_GPU_MEMORY"] = "2GiB"
+        environment["FIRN_GPU_DEVICES"] = str(options.devices)
+    return environment
+
+
+def run(options, environment):
+    ran = subprocess.run([options.program, options.kernels], env=environment, capture_output=True,
+                         text=True, timeout=300)
+    found = re.search(r"digest ([0-9a-f]+) bytes (\d+)", ran.stdout)
+    if ran.returncode != 0 or not found:
+        sys.exit("status %d\n%s%s" % (ran.returncode, ran.stdout, ran.stderr))
+    return found.group(1), int(found.group(2)), ran.stderr
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("library")
+    parser.add_argument("program")
+    parser.add_argument("kernels")
+    parser.add_argument("--expect-pinned")
+    parser.add_argument("--devices", type=int, default=1)
+    options = parser.parse_args()
+    environment = clean_environment(options)
+    digest, needed, _ = run(options, environment)
+    for adversarial in (False, True):
+        with tempfile.TemporaryDirectory() as folder:
+            stats_file = pathlib.Path(folder) / "stats.json"
+            with_firn = dict(environment, LD_PRELOAD=options.library,
+                             FIRN_STATS=str(stats_file), FIRN_HOST="512MiB",
+                             FIRN_BUDGET=str(needed // 2 // (2 << 20) * (2 << 20)))
+            if adversarial:
+                with_firn["FIRN_ADVERSARIAL"] = "1"
+            if os.environ.get("FIRN_TEST_GPU"):
+                with_firn["FIRN_DEVICE"] = "software"
+            mine, _, said = run(options, with_firn)
+            if not stats_file.exists():
+                sys.exit("no statistics were written: Firn was not there\n" + said)
+            stats = json.loads(stats_file.read_text())
+        devices = stats["devices"]
+        summary = [{key: device[key] for key in ("budget_bytes", "peak_device_bytes",
+                                                 "spilled_bytes", "faulted_bytes", "touches",
+                                                 "zero_copy_bytes", "pinned", "unseen")}
+                   for device in devices]
+        print(json.dumps({"adversarial": adversarial, "devices": summary}, indent=1))
+        print(said, end="")
+        if mine != digest:
+            sys.exit("digest %s, on the driver alone %s" % (mine, digest))
+        if len(devices) != options.devices:
+            sys.exit("%d devices" % len(devices))
+        for device in devices:
+            if device["spilled_bytes"] == 0 or device["faulted_bytes"] == 0:
+                sys.exit("nothing was spilled")
+            if device["peak_device_bytes"] > device["budget_bytes"]:
+                sys.exit("more than the budget was held")
+        reasons = {pin["reason"] for device in devices for pin in device["pinned"]}
+        if options.expect_pinned and options.expect_pinned not in reasons:
+            sys.exit("not pinned: %s; but %s" % (options.expect_pinned, reasons))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

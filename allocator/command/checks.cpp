@@ -1,9 +1,13 @@
 // Locks: none.
 #include "allocator/command/checks.h"
 
+#include <elf.h>
 #include <fmt/format.h>
+#include <sys/stat.h>
 
+#include <algorithm>
 #include <array>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <vector>
@@ -16,6 +20,21 @@ namespace {
 constexpr size_t scanned_bytes_max = 64u << 20;  // of a program's file
 
 Error bad(std::string text) { return make_error(Code::invalid_argument, 0, std::move(text)); }
+
+// Whether the dynamic loader starts it.
+bool has_interpreter(const std::string& bytes) {
+  Elf64_Ehdr header;
+  if (bytes.size() < sizeof header) return true;
+  std::memcpy(&header, bytes.data(), sizeof header);
+  for (unsigned i = 0; i < header.e_phnum; ++i) {
+    Elf64_Phdr part;
+    const uint64_t at = header.e_phoff + uint64_t{i} * sizeof part;
+    if (header.e_phentsize != sizeof part || at > bytes.size() - sizeof part) return true;
+    std::memcpy(&part, bytes.data() + at, sizeof part);
+    if (part.p_type == PT_INTERP) return true;
+  }
+  return false;
+}
 
 }  // namespace
 
@@ -51,7 +70,7 @@ Result<void> check_dir(const std::string& dir, const Config& config) {
 
 std::string past_firn(const std::string& command) {
   const std::optional<std::filesystem::path> path = find_in_path(command);
-  if (!path || path->filename().string().starts_with("python")) return {};
+  if (!path) return {};
   std::ifstream in(*path, std::ios::binary);
   std::string bytes(scanned_bytes_max, '\0');
   in.read(bytes.data(), static_cast<std::streamsize>(bytes.size()));
@@ -59,10 +78,17 @@ std::string past_firn(const std::string& command) {
   if (!bytes.starts_with("\x7f"
                          "ELF"))
     return {};
-  for (const char* mark : {"__cudaRegisterFatBinary", "libcudart.so", "libcuda.so"})
-    if (bytes.find(mark) != std::string::npos)
-      return path->string() +
-             " is a CUDA program, not Python: it runs, but Firn does not manage its memory";
+  const std::array marks = {"__cudaRegisterFatBinary", "libcudart.so", "libcuda.so"};
+  if (std::none_of(marks.begin(), marks.end(), [&](const char* mark) {
+        return bytes.find(mark) != std::string::npos;
+      }))
+    return {};
+  const std::string begin = path->string() + " is a CUDA program ";
+  const std::string end = ", which the loader preloads nothing into: Firn does not manage its memory";
+  struct stat about {};
+  if (::stat(path->c_str(), &about) == 0 && (about.st_mode & (S_ISUID | S_ISGID)))
+    return begin + "with another user's rights" + end;
+  if (!has_interpreter(bytes)) return begin + "that is statically linked" + end;
   return {};
 }
 

@@ -14,6 +14,7 @@ namespace {
 
 // Where the build tree keeps what the package keeps in lib/.
 constexpr const char* build_places[][2] = {
+    {"libfirn_preload.so", "allocator/preload/libfirn_preload.so"},
     {"software/libcuda.so.1", "backing/gpu/software/libcuda.so.1"},
     {"software/libcudart.so.13", "backing/gpu/software/cudart/libcudart.so.13"},
 };

@@ -141,22 +141,25 @@ Result<Config> set_configuration(const std::vector<Given>& given) {
   return config;
 }
 
-// "A:B:C" before what LD_PRELOAD already holds.
+constexpr const char* stand_in = "libfirn_preload.so";
+
+// "A:B:C" before what LD_PRELOAD already holds (an outer run's own are not put in twice).
 Result<void> preload(const std::vector<std::string>& names) {
+  const std::string before = variable("LD_PRELOAD");
   std::string list;
   for (const std::string& name : names) {
     const std::optional<std::filesystem::path> path = find_library(name);
     if (!path) {
-      std::string text = "--device software: " + name + " not found; looked at";
+      std::string text = name + " not found; looked at";
       for (const std::filesystem::path& place : library_places(name)) text += " " + place.string();
       return bad(text + " (FIRN_LIB names another folder)");
     }
     if (path->string().find_first_of(" :\t\n") != std::string::npos)
-      return bad("--device software: LD_PRELOAD cannot hold the path " +
-                 quote_word(path->string()));
-    list.append(list.empty() ? "" : ":").append(path->string());
+      return bad("LD_PRELOAD cannot hold the path " + quote_word(path->string()));
+    if ((":" + before + ":").find(":" + path->string() + ":") == std::string::npos)
+      list.append(list.empty() ? "" : ":").append(path->string());
   }
-  const std::string before = variable("LD_PRELOAD");
+  if (list.empty()) return {};
   return set_variable("LD_PRELOAD", before.empty() ? list : list + ":" + before);
 }
 
@@ -172,8 +175,10 @@ Result<uint64_t> set_software_device(const RunOptions& options) {
       {"FIRN_GPU_MEMORY", std::to_string(*bytes)}, {"FIRN_DEVICE", "software"}};
   for (const auto& [name, value] : variables)
     if (Result<void> done = set_variable(name, value); !done) return done.error();
-  if (Result<void> done = preload({"software/libcudart.so.13", "software/libcuda.so.1"}); !done)
-    return done.error();
+  // The stand-in finds the software driver beside itself; a runtime that programs are linked with
+  // has to be there before them.
+  if (Result<void> done = preload({stand_in, "software/libcudart.so.13"}); !done)
+    return bad("--device software: " + done.error().text);
   return bytes;
 }
 
@@ -190,6 +195,9 @@ Result<uint64_t> set_device(const RunOptions& options, const Config& config) {
     return bad("--gpu-memory is the software GPU's capacity; it needs --device software");
   uint64_t least = UINT64_MAX;
   for (const DeviceReport& device : driver.devices) least = std::min(least, device.memory_bytes);
+  // PyTorch programs can do without it.
+  if (Result<void> done = preload({stand_in}); !done)
+    warn("run: " + done.error().text + ": only PyTorch programs get Firn");
   return least;
 }
 
@@ -224,7 +232,8 @@ CLI::App* add_run(CLI::App& app, RunOptions& options) {
   run->add_flag("--adversarial", options.adversarial)->group("");
   std::string footer =
       "COMMAND runs as it is; the exit status is its own (2: something here was refused).\n"
-      "PyTorch programs get Firn through the Python package; other CUDA programs do not yet.\n\n"
+      "PyTorch programs get Firn through the Python package, other CUDA programs through a library\n"
+      "in front of the driver (LD_PRELOAD).\n\n"
       "Every setting, as a word firn_NAME:VALUE of PYTORCH_CUDA_ALLOC_CONF or as FIRN_NAME:\n";
   for (const Knob& knob : knobs())
     footer += fmt::format("  {:<12} {} [{}]\n", knob.name, knob.meaning, knob.fallback);

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from typing import Any, Iterator
 
 _BUILT = {  # where a build folder has what the package has in lib/
+    "libfirn_preload.so": "allocator/preload/libfirn_preload.so",
     "libfirn_torch.so": "pytorch_plugin/libfirn_torch.so",
     "libfirn_torch_ops.so": "backing/gpu/software/torch_ops/libfirn_torch_ops.so",
     "software/libcuda.so.1": "backing/gpu/software/libcuda.so.1",

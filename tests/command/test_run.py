@@ -171,7 +171,8 @@ def test_the_environment_says_what_was_asked(firn, spill_dir, tmp_path):
     assert seen["FIRN_STRICT"] == "1" and seen["FIRN_DEVICE"] == "software"
     assert seen["FIRN_GPU_MEMORY"] == str(1 << 30)
     libraries = seen["LD_PRELOAD"].split(":")
-    assert [os.path.basename(each) for each in libraries] == ["libcudart.so.13", "libcuda.so.1"]
+    assert [os.path.basename(each) for each in libraries] == \
+        ["libfirn_preload.so", "libcudart.so.13"]
     assert all(os.path.isfile(each) for each in libraries)
 
 
@@ -207,6 +208,8 @@ def test_a_nested_run_keeps_what_it_does_not_change(firn):
                   "64MiB", "--", "env")
     assert result.returncode == 0, result.stderr
     assert "FIRN_BUDGET=256MiB\n" in result.stdout and "FIRN_HOST=64MiB\n" in result.stdout
+    (preloaded,) = [line for line in result.stdout.splitlines() if line.startswith("LD_PRELOAD=")]
+    assert preloaded.count("libfirn_preload.so") == 1
 
 
 PIECES = ["run", "doctor", "--", "--budget", "--dir", "--host", "--policy", "--device", "software",

@@ -22,22 +22,31 @@ void take(const FirnStandIn& stand_in, const char* name, Function*& entry) {
   entry = reinterpret_cast<Function*>(stand_in.real(name));
 }
 
+template <auto handler, auto entry, bool late>
+uint64_t calls_of() {
+  return Door<handler, entry, late>::calls.load(std::memory_order_relaxed);
+}
+
 }  // namespace
 
 bool open_doors(const FirnStandIn& stand_in) {
   if (doors.load(std::memory_order_acquire)) return false;
   auto made = std::make_unique<Doors>();
   auto real = std::make_unique<Real>();
-#define H(entry, parameters)                                               \
+#define H(entry, parameters) FIRN_OPEN(entry, false)
+#define L(entry, parameters) FIRN_OPEN(entry, true)
+#define FIRN_OPEN(entry, late)                                             \
   take(stand_in, #entry, real->entry);                                \
   if (real->entry)                                                    \
     made->of_name[#entry] =                                                \
-        reinterpret_cast<void*>(&Door<&preload::entry, &Real::entry>::enter);
+        reinterpret_cast<void*>(&Door<&preload::entry, &Real::entry, late>::enter);
 #define C(entry, parameters) take(stand_in, #entry, real->entry);
 #include "allocator/preload/called.inc"
 #include "allocator/preload/handled.inc"
 #undef H
+#undef L
 #undef C
+#undef FIRN_OPEN
   for (unsigned i = 0; i < stand_in.names_count; ++i) {
     const char* name = stand_in.names[i];
     const void* address = stand_in.real(name);
@@ -74,10 +83,11 @@ Known door_of_address(const void* address) {
 
 std::vector<Called> handlers_called() {
   return {
-#define H(entry, parameters) \
-  {#entry, Door<&preload::entry, &Real::entry>::calls.load(std::memory_order_relaxed)},
+#define H(entry, parameters) {#entry, calls_of<&preload::entry, &Real::entry, false>()},
+#define L(entry, parameters) {#entry, calls_of<&preload::entry, &Real::entry, true>()},
 #include "allocator/preload/handled.inc"
 #undef H
+#undef L
   };
 }
 

@@ -19,6 +19,8 @@ Engine* engine_around(CUdeviceptr address);
 Runtime* runtime_here();
 /// In a child of fork.
 void forget_runtime();
+/// Exit has begun: from here the driver is called as if Firn were not there.
+void step_aside();
 /// As allocator/meeting.h has it: what other front ends of this process reach through the stand-in.
 Runtime* meet(Runtime* offered, const char* build);
 /// What the environment says, wherever a front end keeps its words.

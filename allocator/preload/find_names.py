@@ -28,7 +28,7 @@ def main(names_file, handled_file, out_file, stubs):
         names |= exported(stub)
     names = sorted(name for name in names if re.fullmatch(r"cu[A-Z]\w*", name))
     with open(handled_file, encoding="ascii") as file:
-        handled = re.findall(r"^H\((\w+)", file.read(), re.M)
+        handled = re.findall(r"^[HL]\((\w+)", file.read(), re.M)
     unknown = sorted(set(handled) - set(names))
     if unknown:
         sys.exit("%s: no driver exports %s" % (handled_file, ", ".join(unknown)))

@@ -33,7 +33,9 @@ inline const FirnStandIn& stand_in() { return *the_stand_in.load(std::memory_ord
 
 /// False in a forked child, and once exit has begun: the driver is called as if Firn were not there.
 inline std::atomic<bool> live{false};
-void step_aside();  // for good
+/// Exit has begun, in a process that is no child of fork.
+inline std::atomic<bool> at_exit{false};
+inline bool exiting() { return at_exit.load(std::memory_order_acquire); }
 
 /// How many handlers this thread is in. In the static block: found without a call.
 inline thread_local int depth __attribute__((tls_model("initial-exec"))) = 0;
@@ -53,16 +55,17 @@ class Inside {
   int error_;
 };
 
-/// What is handed out for an entry.
-template <auto handler, auto entry>
+/// What is handed out for an entry. `late`: called once exit has begun, too.
+template <auto handler, auto entry, bool late = false>
 struct Door;
-template <class... P, CUresult (*handler)(P...), CUresult (*Real::*entry)(P...)>
-struct Door<handler, entry> {
+template <class... P, CUresult (*handler)(P...), CUresult (*Real::*entry)(P...), bool late>
+struct Door<handler, entry, late> {
   /// Told by the coverage report. Now and then one is lost where threads meet.
   static inline std::atomic<uint64_t> calls{0};
 
   static CUresult enter(P... parameters) {
-    if (depth > 0 || !live.load(std::memory_order_acquire)) return (real().*entry)(parameters...);
+    if (depth > 0 || (!live.load(std::memory_order_acquire) && !(late && exiting())))
+      return (real().*entry)(parameters...);
     Inside inside;
     calls.store(calls.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
     try {

@@ -81,6 +81,7 @@ CUresult cuMemAllocPitch_v2(CUdeviceptr* address, size_t* pitch, size_t width_by
 CUresult cuMemFree_v2(CUdeviceptr address) {
   View* view = views().at(address);
   if (!view) return real().cuMemFree_v2(address);
+  if (exiting()) return CUDA_SUCCESS;  // left to the operating system
   if (!block_at(address)) return CUDA_ERROR_INVALID_VALUE;
   if (CUresult result = wait_for_context(view->context)) return result;
   const auto block = block_at(address);

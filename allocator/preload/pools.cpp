@@ -70,6 +70,7 @@ CUresult allocate_from(CUdeviceptr* address, size_t bytes, CUmemoryPool pool, CU
 template <class Call>
 CUresult free_on(CUdeviceptr address, CUstream stream, Call&& call) {
   View* view = views().at(address);
+  if (view && exiting()) return CUDA_SUCCESS;  // left to the operating system
   if (!view || (captures_under_way() && captured_into(stream))) return call();
   const auto block = block_at(address);
   if (!block) return CUDA_ERROR_INVALID_VALUE;

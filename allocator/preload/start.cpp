@@ -13,7 +13,7 @@ namespace firn::preload {
 
 namespace {
 
-std::atomic<bool> forked{false};
+bool forked = false;  // this is a child, which has one thread
 
 void* answer_name(const char* entry) {
   void* door = door_of_name(entry);
@@ -29,18 +29,21 @@ constexpr FirnBehind answer = {answer_name, offer};
 
 void end() {
   step_aside();
-  if (!forked.load(std::memory_order_relaxed)) write_coverage_alone();
+  if (!forked) write_coverage_alone();
 }
 
 void leave_child() {
-  forked.store(true, std::memory_order_relaxed);
-  step_aside();
+  forked = true;
+  live.store(false, std::memory_order_release);
   forget_runtime();
 }
 
 }  // namespace
 
-void step_aside() { live.store(false, std::memory_order_release); }
+void step_aside() {
+  live.store(false, std::memory_order_release);
+  if (!forked) at_exit.store(true, std::memory_order_release);
+}
 
 }  // namespace firn::preload
 

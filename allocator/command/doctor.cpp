@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "allocator/command/coverage.h"
 #include "allocator/command/devices.h"
 #include "allocator/command/doctor_text.h"
 #include "allocator/command/machine.h"
@@ -212,12 +213,27 @@ CLI::App* add_doctor(CLI::App& app, DoctorOptions& options) {
       ->allow_extra_args(false);
   doctor->add_flag("--json", options.json, "one JSON document on standard output");
   doctor->add_flag("--markdown", options.markdown)->group("");
-  doctor->footer("Writes and reads 256MiB in each directory; leaves nothing behind.");
+  doctor
+      ->add_option("--device", options.device, "with COMMAND: as of firn run [auto]")
+      ->type_name("auto|software")
+      ->envname("FIRN_DEVICE")
+      ->check(CLI::IsMember({"auto", "software"}).description(""));
+  doctor->add_option("--gpu-memory", options.gpu_memory, "with COMMAND: as of firn run")
+      ->type_name("SIZE");
+  doctor->footer(
+      "Writes and reads 256MiB in each directory; leaves nothing behind.\n"
+      "firn doctor [--device ...] [--json] -- COMMAND...: runs COMMAND as firn run would (what it\n"
+      "prints goes to standard error), then says what it asked of the driver, what of that Firn\n"
+      "saw, and what went past. The exit status is COMMAND's.");
   return doctor;
 }
 
-int doctor(const DoctorOptions& options) {
+int doctor(const DoctorOptions& options, const std::vector<std::string>& command) {
   if (options.markdown) return print(knobs_markdown());
+  if (!command.empty()) {
+    if (!options.dirs.empty()) return refuse("doctor: --dir and a COMMAND are two questions");
+    return report_coverage({options.device, options.gpu_memory, options.json}, command);
+  }
   std::string conf;
   for (const char* name : {"FIRN_CONF", "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"}) {
     const char* text = ::getenv(name);

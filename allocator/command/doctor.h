@@ -3,6 +3,7 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -12,9 +13,12 @@ struct DoctorOptions {
   std::vector<std::string> dirs;  // none: those of the configuration
   bool json = false;
   bool markdown = false;  // only the knobs, as README's table
+  std::string device = "auto";            // with COMMAND: as of `firn run`
+  std::optional<std::string> gpu_memory;
 };
 
 CLI::App* add_doctor(CLI::App& app, DoctorOptions& options);
-int doctor(const DoctorOptions& options);
+/// With a COMMAND: runs it, and says what of its driver calls Firn saw (coverage.h).
+int doctor(const DoctorOptions& options, const std::vector<std::string>& command);
 
 }  // namespace firn::command

@@ -17,9 +17,10 @@ namespace {
 
 using namespace firn::command;
 
-// `firn run` ends at the first "--"; everything after it is COMMAND's, whatever it looks like.
+// `firn run` and `firn doctor` end at the first "--"; everything after it is COMMAND's, whatever it
+// looks like.
 std::vector<std::string> take_command(std::vector<std::string>& arguments) {
-  if (arguments.empty() || arguments.front() != "run") return {};
+  if (arguments.empty() || (arguments.front() != "run" && arguments.front() != "doctor")) return {};
   const auto mark = std::find(arguments.begin(), arguments.end(), "--");
   if (mark == arguments.end()) return {};
   std::vector<std::string> command(mark + 1, arguments.end());
@@ -62,7 +63,7 @@ int firn_main(std::vector<std::string> arguments) {
     return refuse(prefix + error.what() + " (--help lists what there is)");
   }
   if (run_app->parsed()) return run(run_options, command);
-  if (doctor_app->parsed()) return doctor(doctor_options);
+  if (doctor_app->parsed()) return doctor(doctor_options, command);
   if (simulate_app->parsed()) return simulate(simulate_options);
   if (layout_app->parsed()) return layout(layout_options);
   return refuse("no command (--help lists them)");

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""The driver's exported names, for the stand-in's table of stubs: those of names.txt, and those of
-the toolkit's stub library where there is one, as lines N(index, name).
+"""The driver's exported names, for the stand-in's table of stubs: those of names.txt, those of the
+toolkit's stub library where there is one, and those of the software GPU's own that programs made for
+it look for, as lines N(index, name).
 
-find_names.py NAMES.txt HANDLED.inc OUT.inc [STUB]...
+find_names.py NAMES.txt HANDLED.inc SOFTWARE_GPU.h OUT.inc [STUB]...
 """
 
 import re
@@ -21,12 +22,15 @@ def exported(library):
     return {each[2].partition("@")[0] for each in words if len(each) == 3 and each[1] in "TW"}
 
 
-def main(names_file, handled_file, out_file, stubs):
+def main(names_file, handled_file, software_file, out_file, stubs):
     with open(names_file, encoding="ascii") as file:
         names = set(file.read().split())
     for stub in stubs:
         names |= exported(stub)
-    names = sorted(name for name in names if re.fullmatch(r"cu[A-Z]\w*", name))
+    names = {name for name in names if re.fullmatch(r"cu[A-Z]\w*", name)}
+    with open(software_file, encoding="utf-8") as file:
+        names |= set(re.findall(r"\b(firnGpu[A-Z]\w*)\(", file.read()))
+    names = sorted(names)
     with open(handled_file, encoding="ascii") as file:
         handled = re.findall(r"^[HL]\((\w+)", file.read(), re.M)
     unknown = sorted(set(handled) - set(names))
@@ -39,4 +43,4 @@ def main(names_file, handled_file, out_file, stubs):
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], sys.argv[3], sys.argv[4:])
+    main(*sys.argv[1:5], sys.argv[5:])

@@ -4,6 +4,7 @@
 #include <dlfcn.h>
 #include <elf.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <link.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -112,10 +113,12 @@ static int software_driver(const char* own_folder, char* path, size_t size) {
   static const char* const places[] = {"software/", "../../backing/gpu/software/"};
   const char* device = secure_getenv("FIRN_DEVICE");
   if (!device || strcmp(device, "software") != 0) return 0;
-  for (size_t i = 0; i < sizeof places / sizeof *places; ++i)
+  for (size_t i = 0; i < sizeof places / sizeof *places; ++i) {
+    char found[PATH_MAX];
     if ((size_t)snprintf(path, size, "%s%s%s", own_folder, places[i], wanted) < size &&
         firn_is_driver(path))
-      return 1;
+      return realpath(path, found) ? keep(found, path, size) : 1;
+  }
   return 0;
 }
 

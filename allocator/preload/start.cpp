@@ -17,7 +17,7 @@ bool forked = false;  // this is a child, which has one thread
 
 void* answer_name(const char* entry) {
   void* door = door_of_name(entry);
-  saw_name(entry, door != nullptr);
+  if (std::strncmp(entry, "cu", 2) == 0) saw_name(entry, door != nullptr);
   return door;
 }
 

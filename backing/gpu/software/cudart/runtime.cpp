@@ -45,15 +45,6 @@ void resolve(const Driver& table, void* library, const char* base, const char* e
   *member = reinterpret_cast<Function*>(found);
 }
 
-// An entry that only the software GPU has: also where Firn's stand-in is in front of it.
-void* software_entry(void* library, const char* name) {
-  if (void* found = dlsym(library, name)) return found;
-  using StandIn = void*(const char*);
-  auto* const stand_in = reinterpret_cast<StandIn*>(dlsym(library, "firn_stand_in"));
-  void* const driver = stand_in != nullptr ? stand_in("driver") : nullptr;
-  return driver != nullptr ? dlsym(driver, name) : nullptr;
-}
-
 Driver load() {
   Driver table;
   void* library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_GLOBAL);
@@ -66,7 +57,7 @@ Driver load() {
 #define FIRN_CUDART_RESOLVE(entry) resolve(table, library, #entry, FIRN_TEXT(entry), &table.entry);
   FIRN_CUDART_DRIVER(FIRN_CUDART_RESOLVE)
 #undef FIRN_CUDART_RESOLVE
-  table.busy = reinterpret_cast<decltype(table.busy)>(software_entry(library, "firnGpuBusy"));
+  table.busy = reinterpret_cast<decltype(table.busy)>(dlsym(library, "firnGpuBusy"));
   if (table.cuInit == nullptr || table.cuCtxGetCurrent == nullptr) return table;
   table.status = static_cast<cudaError_t>(table.cuInit(0));
   return table;

@@ -152,13 +152,8 @@ void open_software_gpu() {
   if (gpu.kernel_create != nullptr) return;
   void* library = dlopen("libcuda.so.1", RTLD_NOW);
   if (library == nullptr) throw std::runtime_error(dlerror());
-  // What only the software GPU has is there also where Firn's stand-in is in front of it.
-  using StandIn = void*(const char*);
-  auto* const stand_in = reinterpret_cast<StandIn*>(dlsym(library, "firn_stand_in"));
-  void* const driver = stand_in != nullptr ? stand_in("driver") : nullptr;
   const auto find = [&](const char* name) {
-    void* found = dlsym(library, name);
-    if (found == nullptr && driver != nullptr) found = dlsym(driver, name);
+    void* const found = dlsym(library, name);
     if (found == nullptr) {
       throw std::runtime_error(std::string(name) + " is missing: libcuda.so.1 is not the " +
                                "software GPU");

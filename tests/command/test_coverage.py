@@ -1,0 +1,116 @@
+"""`firn doctor -- COMMAND`, and `firn run --stats` of a program without Python."""
+
+import json
+import pathlib
+import shutil
+import subprocess
+
+import pytest
+from firn_command import refused
+
+SOFTWARE = ("--device", "software")
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory):
+    """A C program that allocates, copies, compares and frees: words say how."""
+    compiler = shutil.which("cc")
+    if compiler is None:
+        pytest.skip("no C compiler")
+    source = pathlib.Path(__file__).with_name("copies.c")
+    path = tmp_path_factory.mktemp("program") / "copies"
+    subprocess.run([compiler, "-O1", "-o", path, source, "-ldl"], check=True)
+    return str(path)
+
+
+def test_a_program_without_python(firn, program, tmp_path):
+    stats = tmp_path / "stats.json"
+    result = firn("run", *SOFTWARE, "--gpu-memory", "1GiB", "--budget", "64MiB", "--host", "64MiB",
+                  "--stats", str(stats), "--", program, "12", "4")
+    assert result.returncode == 0, result.stderr
+    assert result.stdout == "48 MiB copied and compared\n"
+    document = json.loads(stats.read_text())
+    (device,) = document["devices"]
+    assert device["budget_bytes"] == 64 << 20
+    assert 48 << 20 <= device["peak_allocated_bytes"] <= 64 << 20
+    assert document["coverage"]["calls"]["cuMemAlloc_v2"] == 12
+    assert document["coverage"]["warnings"] == []
+
+
+def test_its_status_and_words_are_its_own(firn, program, tmp_path):
+    result = firn("run", *SOFTWARE, "--", program, "nonsense", "4")
+    assert result.returncode == 9 and result.stderr == "copies COUNT MEBIBYTES\n"
+
+
+def test_who_used_no_driver_writes_nothing(firn, tmp_path):
+    stats = tmp_path / "stats.json"
+    assert firn("run", *SOFTWARE, "--stats", str(stats), "--", "true").returncode == 0
+    assert not stats.exists()
+
+
+def test_who_used_no_memory_writes_what_was_asked(firn, program, tmp_path):
+    stats = tmp_path / "stats.json"
+    result = firn("run", *SOFTWARE, "--stats", str(stats), "--", program, "0", "4")
+    assert result.returncode == 0, result.stderr
+    document = json.loads(stats.read_text())
+    assert document["devices"] == [] and document["store"]["kind"] == "none"
+    assert "cuInit" in document["coverage"]["passed"]
+    # It is nobody else's that it would replace.
+    stats.write_text("of another process")
+    assert firn("run", *SOFTWARE, "--stats", str(stats), "--", program, "0",
+                "4").returncode == 0
+    assert stats.read_text() == "of another process"
+
+
+def test_doctor_tells_what_was_asked_and_seen(firn, program):
+    result = firn("doctor", *SOFTWARE, "--json", "--", program, "3", "4")
+    assert result.returncode == 0, result.stderr
+    assert "12 MiB copied and compared" in result.stderr  # standard output is the report's
+    report = json.loads(result.stdout)
+    assert report["command"] == [program, "3", "4"] and report["status"] == 0
+    (process,) = report["processes"]
+    coverage = process["coverage"]
+    assert "cuMemAlloc_v2" in coverage["hooked"] and "cuCtxSetCurrent" in coverage["passed"]
+    assert coverage["calls"]["cuMemAlloc_v2"] == 3 and coverage["driver"].endswith("libcuda.so.1")
+    assert any("dlmopen" in words for words in report["never_seen"])
+    text = firn("doctor", *SOFTWARE, "--", program, "3", "4").stdout
+    assert f"driver {coverage['driver']}" in text
+    assert "cuMemAlloc_v2:3" in text and "dlmopen" in text
+
+
+def test_doctor_has_the_commands_status(firn, program):
+    result = firn("doctor", *SOFTWARE, "--json", "--", "bash", "-c", f"{program} 1 4; {program} 1 "
+                  "4; exit 5")
+    assert result.returncode == 5, result.stderr
+    report = json.loads(result.stdout)
+    assert report["status"] == 5 and len(report["processes"]) == 2
+
+
+def test_doctor_says_when_no_driver_was_asked_for(firn):
+    result = firn("doctor", *SOFTWARE, "--json", "--", "true")
+    (warning,) = json.loads(result.stdout)["warnings"]
+    assert "no process of this command" in warning
+
+
+def test_bad_words_with_a_command(firn):
+    refused(firn("doctor", "--dir", "/tmp", "--", "true"), "--dir", "COMMAND")
+    refused(firn("doctor", "--device", "gpu", "--", "true"), "--device", "gpu")
+    result = firn("doctor", *SOFTWARE, "--", "/nonexistent/program")
+    assert result.returncode == 127 and "/nonexistent/program" in result.stderr
+
+
+def test_programs_that_nothing_is_preloaded_into_are_named(firn, tmp_path):
+    compiler = shutil.which("cc")
+    if compiler is None:
+        pytest.skip("no C compiler")
+    source = tmp_path / "static.c"
+    source.write_text('const char mark[] = "libcuda.so.1";\n'
+                      "int main(void) { return mark[0] != 'l'; }\n")
+    path = tmp_path / "static"
+    if subprocess.run([compiler, "-static", "-o", path, source], capture_output=True,
+                      check=False).returncode != 0:
+        pytest.skip("no static C library")
+    result = firn("run", *SOFTWARE, "--", str(path))
+    assert result.returncode == 0 and "statically linked" in result.stderr
+    subprocess.run([compiler, "-o", path, source], check=True)
+    assert firn("run", *SOFTWARE, "--", str(path)).stderr == ""

@@ -71,6 +71,10 @@ void FirnAllocator::init(int device_count) {
   // Registered after the runtime's own handler, hence called before it.
   static const bool registered = std::atexit([] { exiting = true; }) == 0;
   TORCH_CHECK(registered, "firn: atexit refused");
+  if (!(*runtime)->driver().stand_in)
+    (*runtime)->note_unseen(
+        "kernels that PyTorch's operators do not launch (Triton, extensions, ctypes): the driver was "
+        "opened before Firn could stand in front of it");
   check_torch_settings();
   recording = !(*runtime)->config().trace_file.empty();
   device_count_ = device_count;

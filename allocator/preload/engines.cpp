@@ -8,6 +8,7 @@
 #include "allocator/meeting.h"
 #include "allocator/preload/coverage.h"
 #include "allocator/preload/handlers.h"
+#include "allocator/preload/pytorch.h"
 
 namespace firn::preload {
 
@@ -36,6 +37,7 @@ Runtime* start_runtime() {
   Result<Runtime*> runtime = config ? Runtime::start(*config) : Result<Runtime*>(config.error());
   starting = false;
   if (runtime) {
+    say_what_pytorch_was_told();
     // After the runtime's own, so before it: no handler finds an engine that has stopped.
     (void)std::atexit(step_aside);
     return *runtime;

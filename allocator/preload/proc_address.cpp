@@ -1,8 +1,11 @@
-// cuGetProcAddress: the driver is asked, and what it answers is looked up by its address, so that
+// How a program begins with the driver. cuGetProcAddress: the driver is asked, and what it answers is looked up by its address, so that
 // versions and per-thread variants are the driver's own choice. cuGetExportTable passes.
+#include <cstring>
+
 #include "allocator/preload/coverage.h"
 #include "allocator/preload/doors.h"
 #include "allocator/preload/handlers.h"
+#include "allocator/preload/pytorch.h"
 
 namespace firn::preload {
 
@@ -11,12 +14,19 @@ Count export_tables("export_tables");
 
 void substitute(const char* symbol, void** entry, int version, CUresult result) {
   if (!symbol || !entry) return;
+  // (A runtime's first question.)
+  if (std::strcmp(symbol, "cuInit") == 0) look_for_pytorch();
   const bool found = result == CUDA_SUCCESS && *entry;
   const Known known = found ? door_of_address(*entry) : Known{};
   saw_symbol(symbol, version, found, known);
   if (known.door) *entry = known.door;
 }
 }  // namespace
+
+CUresult cuInit(unsigned flags) {
+  look_for_pytorch();
+  return real().cuInit(flags);
+}
 
 CUresult cuGetProcAddress(const char* symbol, void** entry, int version, uint64_t flags) {
   const CUresult result = real().cuGetProcAddress(symbol, entry, version, flags);

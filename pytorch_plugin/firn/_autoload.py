@@ -43,6 +43,10 @@ def _install(conf: str) -> str:
     words = error.value.decode(errors="replace").splitlines()[0] if error.value else ""
     if status != 2:
         _plugin = library
+        # (Where the library in front of the driver was asked before this one was there: its own
+        # value, which os.environ does not know.)
+        if "PYTORCH_NO_CUDA_MEMORY_CACHING" not in os.environ:
+            os.unsetenv("PYTORCH_NO_CUDA_MEMORY_CACHING")
         _addresses.install(library)
         # A malformed setting is reported when CUDA starts; at once under `firn run`.
         return words if os.environ.get("FIRN_STRICT") == "1" else ""
@@ -59,6 +63,11 @@ def load() -> None:
     # start-up line imports before): torch reads its settings when CUDA starts, and not before.
     _startup.start()
     conf = _startup.wanted()
+    # LD_PRELOAD=libfirn_preload.so alone asks for Firn too: this is its better way in.
+    by_preload = conf is None and _startup.preloaded() and not _startup.other_backend()
+    if by_preload:
+        _startup.take_words(os.environ, asked=True)
+        conf = _startup.wanted()
     software = os.environ.get("FIRN_DEVICE") == "software"
     if _tried or (conf is None and not software):
         return
@@ -71,5 +80,12 @@ def load() -> None:
             words = _install(conf)
     except OSError as error:
         words = str(error)
+    if by_preload and _plugin is None:
+        # Firn stays below torch's own allocator, and sees its blocks where that keeps none back.
+        os.environ["PYTORCH_NO_CUDA_MEMORY_CACHING"] = "1"
+        words += "; PYTORCH_NO_CUDA_MEMORY_CACHING=1: PyTorch asks for each block by itself"
+    elif by_preload:
+        print("firn: preloaded: PyTorch's allocator is Firn's (backend:firn)", file=sys.stderr,
+              flush=True)
     if words:
         _complain(words)

@@ -108,6 +108,32 @@ def misfit() -> str:
             "(the native allocator stays)" % (" and ".join(minors), version))
 
 
+def _driver_there() -> bool:
+    """Whether the loader would find a driver. (To ask it would be to load one.)"""
+    if os.environ.get("FIRN_DEVICE") == "software" or os.environ.get("FIRN_DRIVER"):
+        return True
+    folders = [*os.environ.get("LD_LIBRARY_PATH", "").split(":"), "/lib64", "/usr/lib64",
+               "/usr/lib", "/usr/lib/%s-linux-gnu" % os.uname().machine]
+    if any(folder and os.path.exists(os.path.join(folder, "libcuda.so.1")) for folder in folders):
+        return True
+    try:
+        with open("/etc/ld.so.cache", "rb") as file:
+            return b"libcuda.so.1\0" in file.read()
+    except OSError:
+        return False
+
+
+def stand_in_front() -> None:
+    """Loads the library that stands in front of the driver, so that every later kernel's launch is
+    seen, where there is a driver and nobody has opened it yet."""
+    try:  # the driver itself, or the stand-in
+        ctypes.CDLL("libcuda.so.1", mode=os.RTLD_NOW | os.RTLD_NOLOAD)
+    except OSError:
+        path = find_library("libfirn_preload.so")
+        if path is not None and _driver_there():
+            ctypes.CDLL(path, mode=os.RTLD_NOW)
+
+
 def load_for_torch(name: str) -> ctypes.CDLL:
     """A library that stands on torch, which must be loaded. OSError where there is none that
     fits."""

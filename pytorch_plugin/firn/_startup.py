@@ -1,18 +1,20 @@
 """At the interpreter's start, before torch is loaded: takes Firn's words out of
 PYTORCH_CUDA_ALLOC_CONF and PYTORCH_ALLOC_CONF, which torch would refuse, and keeps them in
-FIRN_CONF for this process and its children.
+FIRN_CONF for this process and its children. Where Firn is wanted, its library in front of the
+driver is loaded when torch is about to be imported: libraries of torch's open the driver then.
 
 Imported by the line in firn.pth, and only where one of the variables mentions Firn. Imports nothing
-but os.
+but os and sys.
 """
 
 from __future__ import annotations
 
 import os
+import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Mapping, MutableMapping
+    from typing import Any, Mapping, MutableMapping
 
 VARIABLES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 KEPT = "FIRN_CONF"
@@ -46,8 +48,15 @@ def split_conf(conf: str) -> tuple[bool, str, str]:
 def start(environ: MutableMapping[str, str] = os.environ) -> None:
     """Where backend:firn is among the words. Elsewhere nothing is changed: torch then refuses
     firn_* by name, and does not ignore them."""
+    take_words(environ)
+    if environ is os.environ and wanted() is not None and not preloaded():
+        _BeforeTorch.install()
+
+
+def take_words(environ: MutableMapping[str, str], asked: bool = False) -> None:
+    """Moves Firn's words to FIRN_CONF. `asked`: as if backend:firn was among them."""
     split = {name: split_conf(environ[name]) for name in VARIABLES if environ.get(name)}
-    if not any(wanted for wanted, _, _ in split.values()):
+    if not asked and not any(wanted for wanted, _, _ in split.values()):
         return
     kept = ["backend:firn"]
     for name, (_, firn, rest) in split.items():
@@ -68,3 +77,30 @@ def wanted(environ: Mapping[str, str] = os.environ) -> str | None:
     """Firn's words, or None where Firn was not asked for."""
     conf = environ.get(KEPT, "")
     return conf if split_conf(conf)[0] else None
+
+
+def preloaded(environ: Mapping[str, str] = os.environ) -> bool:
+    """Whether the library in front of the driver is in this process by LD_PRELOAD."""
+    return "libfirn_preload.so" in environ.get("LD_PRELOAD", "")
+
+
+def other_backend(environ: Mapping[str, str] = os.environ) -> bool:
+    """Whether the user has named a backend of torch's own."""
+    return any(word.partition(":")[0].strip() == "backend" for name in VARIABLES
+               for word in split_words(environ.get(name, "")))
+
+
+class _BeforeTorch:
+    """The first finder of modules, until torch is looked for: finds nothing."""
+
+    @classmethod
+    def install(cls) -> None:
+        if "torch" not in sys.modules and not any(each is cls for each in sys.meta_path):
+            sys.meta_path.insert(0, cls)  # type: ignore[arg-type]
+
+    @classmethod
+    def find_spec(cls, name: str, path: Any = None, target: Any = None) -> None:
+        if name == "torch":
+            sys.meta_path.remove(cls)  # type: ignore[arg-type]
+            from firn import _libraries
+            _libraries.stand_in_front()

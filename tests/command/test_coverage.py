@@ -54,7 +54,7 @@ def test_who_used_no_memory_writes_what_was_asked(firn, program, tmp_path):
     assert result.returncode == 0, result.stderr
     document = json.loads(stats.read_text())
     assert document["devices"] == [] and document["store"]["kind"] == "none"
-    assert "cuInit" in document["coverage"]["passed"]
+    assert "cuDeviceGet" in document["coverage"]["passed"]
     # It is nobody else's that it would replace.
     stats.write_text("of another process")
     assert firn("run", *SOFTWARE, "--stats", str(stats), "--", program, "0",

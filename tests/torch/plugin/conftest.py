@@ -56,8 +56,8 @@ def firn_environment():
 @pytest.fixture(scope="session")
 def libraries(firn_environment):
     """{name: path} of what the package finds."""
-    names = ("libfirn_torch.so", "libfirn_torch_ops.so", "software/libcuda.so.1",
-             "software/libcudart.so.13")
+    names = ("libfirn_preload.so", "libfirn_torch.so", "libfirn_torch_ops.so",
+             "software/libcuda.so.1", "software/libcudart.so.13")
     done = subprocess.run(
         [PYTHON, "-c", "import sys; from firn._libraries import find_library\n"
                        "print('\\n'.join(str(find_library(name)) for name in sys.argv[1:]))",

@@ -1,0 +1,137 @@
+"""PyTorch and the library in front of the driver: whoever comes first, one engine is in charge."""
+
+import pytest
+
+USED = """
+    import os, sys, torch
+    x = torch.arange(1 << 20, device="cuda")
+    assert x.sum().item() == (1 << 19) * ((1 << 20) - 1)
+    mapped = {line.split()[-1].rsplit("/", 1)[-1] for line in open("/proc/self/maps")
+              if "/" in line}
+"""
+IN_FRONT = USED + """
+    import firn
+    assert firn.enabled() and torch.cuda.get_allocator_backend() == "firn"
+    stats = firn.stats()
+    (device,) = stats["devices"]  # one engine
+    assert device["peak_allocated_bytes"] >= 8 << 20
+    assert stats["coverage"]["driver"].endswith("/software/libcuda.so.1")
+    assert "cuMemAlloc_v2" in stats["coverage"]["hooked"]
+    assert stats["coverage"]["calls"].get("cuMemAlloc_v2", 0) == 0
+    assert not any("Triton" in words for words in device["unseen"])
+    assert {"libfirn_preload.so", "libfirn_behind.so", "libfirn_torch.so"} <= mapped \\
+        or any(name.startswith("libfirn_torch-") for name in mapped)
+"""
+
+
+@pytest.fixture
+def runtime_only(libraries):
+    """The software GPU's runtime is there and no driver: nobody has opened one yet."""
+    return {"LD_PRELOAD": libraries["software/libcudart.so.13"]}
+
+
+@pytest.fixture
+def preloaded(libraries):
+    return {"LD_PRELOAD": "%s:%s" % (libraries["libfirn_preload.so"],
+                                     libraries["software/libcudart.so.13"])}
+
+
+def test_it_is_loaded_before_torch_opens_the_driver(run, runtime_only):
+    assert run(IN_FRONT, **runtime_only).stderr == ""
+
+
+def test_children_have_it_too(run, runtime_only):
+    code = "import subprocess, sys\n" \
+           "sys.exit(subprocess.run([sys.executable, '-c', sys.argv[1]]).returncode)"
+    # (The code of the child is an argument of run's own Python.)
+    done = run("import sys; sys.argv[1:] = [%r]\n%s" % (IN_FRONT.replace("\n    ", "\n"), code),
+               **runtime_only)
+    assert done.stderr == ""
+
+
+def test_processes_without_torch_do_not_have_it(run, runtime_only):
+    run("""
+        import sys
+        assert "firn._startup" in sys.modules and "ctypes" not in sys.modules
+        assert "libfirn" not in open("/proc/self/maps").read()
+        import json, subprocess, multiprocessing
+        assert "libfirn" not in open("/proc/self/maps").read()
+    """, **runtime_only)
+
+
+def test_a_module_that_is_not_there_stays_so(run, runtime_only):
+    run("""
+        import sys
+        sys.path[:] = [each for each in sys.path if "site-packages" not in each]
+        try:
+            import torch
+        except ModuleNotFoundError as error:
+            assert error.name == "torch"
+        else:
+            raise SystemExit("torch was found")
+        assert not any("firn" in str(each) for each in sys.meta_path)
+    """, **runtime_only)
+
+
+def test_where_the_driver_was_opened_before_it_is_said(run):
+    """(The software driver is preloaded, as somebody's earlier import would have loaded it.)"""
+    run(USED + """
+    import firn
+    assert firn.enabled() and "libfirn_behind.so" not in mapped
+    (device,) = firn.stats()["devices"]
+    assert any("Triton" in words for words in device["unseen"])
+    assert "coverage" not in firn.stats()
+    """)
+
+
+def test_preloaded_with_the_package_asked_for(run, preloaded):
+    assert run(IN_FRONT, **preloaded).stderr == ""
+
+
+def test_preloaded_alone_it_switches_the_plugin_on(run, preloaded):
+    done = run(IN_FRONT, conf=None, **preloaded)
+    assert done.stderr == "firn: preloaded: PyTorch's allocator is Firn's (backend:firn)\n"
+    # The words for Firn are taken as they are with backend:firn, and torch's are torch's.
+    done = run(IN_FRONT + """
+    assert device["budget_bytes"] == 64 << 20
+    """, conf="max_split_size_mb:64,firn_budget:64MiB", **preloaded)
+    assert "backend:firn" in done.stderr
+
+
+def test_preloaded_a_backend_that_was_chosen_stays(run, preloaded):
+    done = run(USED + """
+    import firn
+    assert not firn.enabled() and torch.cuda.get_allocator_backend() == "native"
+    assert os.environ["PYTORCH_CUDA_ALLOC_CONF"] == "backend:native"
+    """, conf="backend:native", **preloaded)
+    assert "PYTORCH_NO_CUDA_MEMORY_CACHING=1 is set" in done.stderr and done.stderr.count("\n") == 1
+
+
+NATIVE = """
+    import ctypes, sys
+    import torch
+    operators = ctypes.CDLL(%r)
+    assert operators.firn_torch_ops_start() == 0
+    blocks = [torch.full((1 << 18,), float(i), device="cuda") for i in range(40)]
+    assert [int(block[-1].item()) for block in blocks] == list(range(40))
+    front = ctypes.CDLL("libcuda.so.1")
+    assert torch.cuda.get_allocator_backend() == "native" and "firn" not in sys.modules
+"""
+
+
+def test_preloaded_without_the_package_torch_asks_block_by_block(run, preloaded, libraries,
+                                                                  tmp_path):
+    stats = tmp_path / "stats.json"
+    done = run(NATIVE % libraries["libfirn_torch_ops.so"], conf=None, FIRN_STATS=str(stats),
+               TORCH_DEVICE_BACKEND_AUTOLOAD="0", **preloaded)
+    assert "PYTORCH_NO_CUDA_MEMORY_CACHING=1 is set" in done.stderr and done.stderr.count("\n") == 1
+    import json
+    document = json.loads(stats.read_text())
+    assert document["coverage"]["calls"]["cuMemAlloc_v2"] >= 40  # 20 MiB pools would be two
+    assert document["devices"][0]["peak_allocated_bytes"] >= 40 << 20
+
+
+def test_what_the_user_said_of_caching_stays(run, preloaded, libraries):
+    done = run(NATIVE % libraries["libfirn_torch_ops.so"], conf=None,
+               TORCH_DEVICE_BACKEND_AUTOLOAD="0", PYTORCH_NO_CUDA_MEMORY_CACHING="1", **preloaded)
+    assert done.stderr == ""

@@ -85,12 +85,9 @@ CUresult begin_copy(const Copy& copy, Work& work, bool& ours) {
       if (anywhere || copy.source == Copy::Source::host || on_device(copy.to))
         tell_tables(copy, source, graph);
   }
-  if (graph) {
-    const std::array words{copy.to, copy.from};
-    if (!work.empty()) note_captured(graph, words);
-    return CUDA_SUCCESS;
-  }
   if (work.empty()) return CUDA_SUCCESS;
+  // A driver looks at a copy's addresses when it is captured: they are there then, too.
+  if (graph) note_captured(graph, std::array{copy.to, copy.from});
   counters().copies.fetch_add(1, std::memory_order_relaxed);
   ours = true;
   return work.hold(false);

@@ -79,6 +79,15 @@ void stay(const Uses& uses) {
                                        "a node of a graph was given its address");
 }
 
+/// Makes the call while what the node uses is on the device: a driver may look at its addresses.
+template <class Call>
+CUresult beside(const Uses& uses, Call&& call) {
+  Work work(where(nullptr));
+  for (uint64_t word : uses.words) work.see(word);
+  if (CUresult result = work.hold(false)) return result;
+  return call();
+}
+
 CUresult added(CUresult result, CUgraphNode* node, CUgraph graph, const Uses& uses) {
   if (result != CUDA_SUCCESS || views().count() == 0) return result;
   note_captured(graph, uses.words, uses.copies);
@@ -111,7 +120,10 @@ CUresult changed_in(CUresult result, CUgraphExec exec, const Uses& uses) {
 #define ADD(entry, what, uses)                                                                 \
   CUresult entry(CUgraphNode* node, CUgraph graph, const CUgraphNode* after, size_t count,     \
                  what* parameters) {                                                           \
-    return added(real().entry(node, graph, after, count, parameters), node, graph, uses);      \
+    const Uses used = uses;                                                                    \
+    return added(beside(used, [&] {                                                            \
+      return real().entry(node, graph, after, count, parameters);                              \
+    }), node, graph, used);                                                                    \
   }
 ADD(cuGraphAddKernelNode, const CUDA_KERNEL_NODE_PARAMS, uses_of(parameters, false))
 ADD(cuGraphAddKernelNode_v2, const CUDA_KERNEL_NODE_PARAMS, uses_of(parameters, true))
@@ -119,19 +131,25 @@ ADD(cuGraphAddNode, void, uses_of(parameters))
 
 CUresult cuGraphAddNode_v2(CUgraphNode* node, CUgraph graph, const CUgraphNode* after,
                            const void* edges, size_t count, void* parameters) {
-  return added(real().cuGraphAddNode_v2(node, graph, after, edges, count, parameters), node,
-               graph, uses_of(parameters));
+  const Uses uses = uses_of(parameters);
+  return added(beside(uses, [&] {
+    return real().cuGraphAddNode_v2(node, graph, after, edges, count, parameters);
+  }), node, graph, uses);
 }
 CUresult cuGraphAddMemcpyNode(CUgraphNode* node, CUgraph graph, const CUgraphNode* after,
                               size_t count, const CUDA_MEMCPY3D* copy, CUcontext context) {
-  return added(real().cuGraphAddMemcpyNode(node, graph, after, count, copy, context), node, graph,
-               uses_of(copy));
+  const Uses uses = uses_of(copy);
+  return added(beside(uses, [&] {
+    return real().cuGraphAddMemcpyNode(node, graph, after, count, copy, context);
+  }), node, graph, uses);
 }
 CUresult cuGraphAddMemsetNode(CUgraphNode* node, CUgraph graph, const CUgraphNode* after,
                               size_t count, const CUDA_MEMSET_NODE_PARAMS* fill,
                               CUcontext context) {
-  return added(real().cuGraphAddMemsetNode(node, graph, after, count, fill, context), node, graph,
-               uses_of(fill));
+  const Uses uses = uses_of(fill);
+  return added(beside(uses, [&] {
+    return real().cuGraphAddMemsetNode(node, graph, after, count, fill, context);
+  }), node, graph, uses);
 }
 CUresult cuGraphAddChildGraphNode(CUgraphNode* node, CUgraph graph, const CUgraphNode* after,
                                   size_t count, CUgraph child) {
@@ -150,10 +168,14 @@ CUresult cuGraphKernelNodeSetParams_v2(CUgraphNode node,
                  uses_of(parameters, true));
 }
 CUresult cuGraphMemcpyNodeSetParams(CUgraphNode node, const CUDA_MEMCPY3D* copy) {
-  return changed(real().cuGraphMemcpyNodeSetParams(node, copy), node, uses_of(copy));
+  const Uses uses = uses_of(copy);
+  return changed(beside(uses, [&] { return real().cuGraphMemcpyNodeSetParams(node, copy); }), node,
+                 uses);
 }
 CUresult cuGraphMemsetNodeSetParams(CUgraphNode node, const CUDA_MEMSET_NODE_PARAMS* fill) {
-  return changed(real().cuGraphMemsetNodeSetParams(node, fill), node, uses_of(fill));
+  const Uses uses = uses_of(fill);
+  return changed(beside(uses, [&] { return real().cuGraphMemsetNodeSetParams(node, fill); }), node,
+                 uses);
 }
 CUresult cuGraphNodeSetParams(CUgraphNode node, void* parameters) {
   return changed(real().cuGraphNodeSetParams(node, parameters), node, uses_of(parameters));
@@ -171,13 +193,17 @@ CUresult cuGraphExecKernelNodeSetParams_v2(CUgraphExec exec, CUgraphNode node,
 }
 CUresult cuGraphExecMemcpyNodeSetParams(CUgraphExec exec, CUgraphNode node,
                                         const CUDA_MEMCPY3D* copy, CUcontext context) {
-  return changed_in(real().cuGraphExecMemcpyNodeSetParams(exec, node, copy, context), exec,
-                    uses_of(copy));
+  const Uses uses = uses_of(copy);
+  return changed_in(beside(uses, [&] {
+    return real().cuGraphExecMemcpyNodeSetParams(exec, node, copy, context);
+  }), exec, uses);
 }
 CUresult cuGraphExecMemsetNodeSetParams(CUgraphExec exec, CUgraphNode node,
                                         const CUDA_MEMSET_NODE_PARAMS* fill, CUcontext context) {
-  return changed_in(real().cuGraphExecMemsetNodeSetParams(exec, node, fill, context), exec,
-                    uses_of(fill));
+  const Uses uses = uses_of(fill);
+  return changed_in(beside(uses, [&] {
+    return real().cuGraphExecMemsetNodeSetParams(exec, node, fill, context);
+  }), exec, uses);
 }
 CUresult cuGraphExecNodeSetParams(CUgraphExec exec, CUgraphNode node, void* parameters) {
   return changed_in(real().cuGraphExecNodeSetParams(exec, node, parameters), exec,
@@ -192,16 +218,6 @@ CUresult cuGraphExecChildGraphNodeSetParams(CUgraphExec exec, CUgraphNode node, 
 CUresult cuGraphClone(CUgraph* clone, CUgraph graph) {
   const CUresult result = real().cuGraphClone(clone, graph);
   if (result == CUDA_SUCCESS) join_graphs(*clone, graph);
-  return result;
-}
-CUresult cuGraphExecUpdate(CUgraphExec exec, CUgraph graph, CUgraphNode* node, int* how) {
-  const CUresult result = real().cuGraphExecUpdate(exec, graph, node, how);
-  if (result == CUDA_SUCCESS) join_executable(exec, graph);
-  return result;
-}
-CUresult cuGraphExecUpdate_v2(CUgraphExec exec, CUgraph graph, void* how) {
-  const CUresult result = real().cuGraphExecUpdate_v2(exec, graph, how);
-  if (result == CUDA_SUCCESS) join_executable(exec, graph);
   return result;
 }
 

@@ -45,14 +45,34 @@ void tell_tables(const GraphSet& set) {
   }
 }
 
-void instantiated(CUgraphExec exec, CUgraph graph) {
+GraphSet set_of(CUgraph graph) {
   std::lock_guard lock(graphs().mutex);
-  Executable& executable = graphs().executables[exec];
-  executable = {};
   const auto found = graphs().graphs.find(graph);
-  if (found == graphs().graphs.end()) return;
+  if (found == graphs().graphs.end()) return {};
   found->second.tidy();
-  executable.set = found->second;
+  return found->second;
+}
+
+/// A driver may look at the addresses of a graph's nodes when it makes or changes an executable:
+/// they are on the device then.
+template <class Call>
+CUresult with_set(const GraphSet& set, Call&& call) {
+  Work work(where(nullptr));
+  for (uint64_t word : set.words) work.see(word);
+  if (CUresult result = work.hold(false)) return result;
+  return call();
+}
+
+template <class Call>
+CUresult instantiate(CUgraphExec* exec, CUgraph graph, Call&& call) {
+  GraphSet set = set_of(graph);
+  const CUresult result = with_set(set, call);
+  if (result != CUDA_SUCCESS) return result;
+  std::lock_guard lock(graphs().mutex);
+  Executable& executable = graphs().executables[*exec];
+  executable = {};
+  executable.set = std::move(set);
+  return result;
 }
 
 template <class Call>
@@ -194,24 +214,36 @@ CUresult cuStreamEndCapture_ptsz(CUstream stream, CUgraph* graph) {
 }
 
 CUresult cuGraphInstantiateWithFlags(CUgraphExec* exec, CUgraph graph, unsigned long long flags) {
-  const CUresult result = real().cuGraphInstantiateWithFlags(exec, graph, flags);
-  if (result == CUDA_SUCCESS) instantiated(*exec, graph);
-  return result;
+  return instantiate(exec, graph,
+                     [&] { return real().cuGraphInstantiateWithFlags(exec, graph, flags); });
 }
 CUresult cuGraphInstantiate_v2(CUgraphExec* exec, CUgraph graph, CUgraphNode* node, char* log,
                                size_t log_bytes) {
-  const CUresult result = real().cuGraphInstantiate_v2(exec, graph, node, log, log_bytes);
-  if (result == CUDA_SUCCESS) instantiated(*exec, graph);
-  return result;
+  return instantiate(exec, graph, [&] {
+    return real().cuGraphInstantiate_v2(exec, graph, node, log, log_bytes);
+  });
 }
 CUresult cuGraphInstantiateWithParams(CUgraphExec* exec, CUgraph graph, void* parameters) {
-  const CUresult result = real().cuGraphInstantiateWithParams(exec, graph, parameters);
-  if (result == CUDA_SUCCESS) instantiated(*exec, graph);
-  return result;
+  return instantiate(exec, graph, [&] {
+    return real().cuGraphInstantiateWithParams(exec, graph, parameters);
+  });
 }
 CUresult cuGraphInstantiateWithParams_ptsz(CUgraphExec* exec, CUgraph graph, void* parameters) {
-  const CUresult result = real().cuGraphInstantiateWithParams_ptsz(exec, graph, parameters);
-  if (result == CUDA_SUCCESS) instantiated(*exec, graph);
+  return instantiate(exec, graph, [&] {
+    return real().cuGraphInstantiateWithParams_ptsz(exec, graph, parameters);
+  });
+}
+
+CUresult cuGraphExecUpdate(CUgraphExec exec, CUgraph graph, CUgraphNode* node, int* how) {
+  const CUresult result = with_set(
+      set_of(graph), [&] { return real().cuGraphExecUpdate(exec, graph, node, how); });
+  if (result == CUDA_SUCCESS) join_executable(exec, graph);
+  return result;
+}
+CUresult cuGraphExecUpdate_v2(CUgraphExec exec, CUgraph graph, void* how) {
+  const CUresult result =
+      with_set(set_of(graph), [&] { return real().cuGraphExecUpdate_v2(exec, graph, how); });
+  if (result == CUDA_SUCCESS) join_executable(exec, graph);
   return result;
 }
 

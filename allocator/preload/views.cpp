@@ -10,22 +10,8 @@ namespace firn::preload {
 
 namespace {
 std::mutex adding;
-std::atomic<bool> differ{false};
 }  // namespace
 
-// None of these is ever destroyed: calls come until the process has ended.
-Views& views() {
-  static Views& all = *new Views;
-  return all;
-}
-Tables& tables() {
-  static Tables& all = *new Tables;
-  return all;
-}
-Counters& counters() {
-  static Counters& all = *new Counters;
-  return all;
-}
 Kernels& kernels() {
   static Kernels& all = *new Kernels({real().cuFuncGetParamInfo, real().cuKernelGetParamInfo,
                                       real().cuFuncGetModule, nullptr});
@@ -63,15 +49,9 @@ void Views::refresh() {
     if (Engine* engine = runtime->opened(static_cast<int>(i))) (void)of(*engine);
 }
 
-void contexts_differ() { differ.store(true, std::memory_order_release); }
-bool do_contexts_differ() { return differ.load(std::memory_order_acquire); }
-
-Where where(CUstream stream) {
-  Where w{stream, nullptr};
-  if (stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD) w.stream = nullptr;
-  if (do_contexts_differ() && real().cuCtxGetCurrent(&w.context) != CUDA_SUCCESS)
-    w.context = nullptr;
-  return w;
+CUcontext current_context() {
+  CUcontext context = nullptr;
+  return real().cuCtxGetCurrent(&context) == CUDA_SUCCESS ? context : nullptr;
 }
 
 void note_unseen(const char* words) {

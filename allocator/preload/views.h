@@ -24,7 +24,8 @@ struct View {
 
 /// What was seen, for the coverage report.
 struct Counters {
-  std::atomic<uint64_t> launches{0}, words{0}, unknown_kernels{0}, tables_followed{0};
+  std::atomic<uint64_t> launches{0};  // now and then one is lost where threads meet
+  std::atomic<uint64_t> unknown_kernels{0}, tables_followed{0};
   std::atomic<uint64_t> table_words{0};      // addresses seen in copies from the host
   std::atomic<uint64_t> looked_bytes{0};     // of memory that kernels wrote
   std::atomic<uint64_t> stored_addresses{0}; // found there
@@ -54,12 +55,28 @@ class Views {
   std::atomic<unsigned> count_{0};
 };
 
-Views& views();
+// One of each, found without a call and never destroyed: calls come until the process has ended.
+inline Views& views() {
+  static Views& all = *new Views;
+  return all;
+}
+inline Tables& tables() {
+  static Tables& all = *new Tables;
+  return all;
+}
+inline Counters& counters() {
+  static Counters& all = *new Counters;
+  return all;
+}
 /// What was opened to other devices before the engine was there.
 void open_to_peers(View& view);
-Tables& tables();
 Kernels& kernels();
-Counters& counters();
+
+/// The calling thread's; null when it has none.
+CUcontext current_context();
+/// From here contexts other than the devices' primary ones may be about.
+inline std::atomic<bool> other_contexts{false};
+inline void contexts_differ() { other_contexts.store(true, std::memory_order_release); }
 
 /// Work that a call is about to enqueue: its stream by the engines' name, and the calling thread's
 /// context where that can make a difference (else null).
@@ -69,11 +86,12 @@ struct Where {
 };
 /// A thread's own default stream is of the legacy default stream for the engines: an event there
 /// lies behind the work of all blocking streams, and what waits there holds up theirs.
-Where where(CUstream stream);
-/// From here contexts other than the devices' primary ones may be about.
-void contexts_differ();
-bool do_contexts_differ();
-
+inline Where where(CUstream stream) {
+  Where w{stream, nullptr};
+  if (stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD) w.stream = nullptr;
+  if (other_contexts.load(std::memory_order_acquire)) w.context = current_context();
+  return w;
+}
 /// Says once, and for the statistics' "unseen" list, what Firn does not follow.
 void note_unseen(const char* words);
 

@@ -244,6 +244,12 @@ CUresult AddressSpace::register_host(Allocation wanted) {
   return CUDA_SUCCESS;
 }
 
+void AddressSpace::add_variable(Allocation wanted) {
+  wanted.kind = Allocation::Kind::variable;
+  wanted.id = ++ids_;
+  allocations_[wanted.base] = wanted;
+}
+
 const Allocation* AddressSpace::allocation_around(uint64_t address) const {
   auto it = around(allocations_, address, size_of);
   return it == allocations_.end() ? nullptr : &it->second;
@@ -256,7 +262,7 @@ Allocation* AddressSpace::allocation_at(uint64_t base) {
 
 void AddressSpace::forget(uint64_t base) {
   auto it = allocations_.find(base);
-  registered_bytes_ -= it->second.bytes;
+  if (it->second.kind != Allocation::Kind::variable) registered_bytes_ -= it->second.bytes;
   allocations_.erase(it);
 }
 

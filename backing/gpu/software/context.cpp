@@ -43,7 +43,7 @@ void destroy_context(Lock& lock, const char* entry, const std::shared_ptr<Contex
   for (uint64_t handle : doomed) gpu().events.remove(handle);
   doomed.clear();
   for (const auto& [base, allocation] : gpu().space.allocations())
-    if (allocation.context == context->handle && allocation.on_device() && !allocation.pool)
+    if (allocation.context == context->handle && allocation.on_heap() && !allocation.pool)
       doomed.push_back(base);
   for (uint64_t base : doomed)
     gpu().space.free_linear(gpu().device(context->device).memory, base);

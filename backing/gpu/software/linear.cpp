@@ -97,7 +97,7 @@ FIRN_GPU_API CUresult cuMemFree_v2(CUdeviceptr address) {
     if (CUresult result = forbid_in_capture(gate)) return result;
     if (!address) return CUDA_SUCCESS;
     const Allocation* allocation = gpu().space.allocation_at(address);
-    if (!allocation || !allocation->on_device()) return CUDA_ERROR_INVALID_VALUE;
+    if (!allocation || !allocation->on_heap()) return CUDA_ERROR_INVALID_VALUE;
     // It waits for the work that uses the memory, as the driver does.
     const size_t bytes = allocation->bytes;
     gpu().scheduler.wait_until(gate.lock(), gate.entry(), [&] {
@@ -134,7 +134,7 @@ FIRN_GPU_ENTRY_PTSZ(cuMemFreeAsync, (CUdeviceptr address, CUstream handle), (add
       return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     }
     Allocation* allocation = gpu().space.allocation_at(address);
-    if (!allocation || !allocation->on_device()) return CUDA_ERROR_INVALID_VALUE;
+    if (!allocation || !allocation->on_heap()) return CUDA_ERROR_INVALID_VALUE;
     return submit(gate, stream, Body{.entry = "cuMemFreeAsync", .settle = [address] {
       const Allocation* mine = gpu().space.allocation_at(address);
       if (!mine) die("cuMemFreeAsync", hex(address) + " freed twice");

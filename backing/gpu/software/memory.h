@@ -79,7 +79,7 @@ struct Mapping {
 };
 
 struct Allocation {
-  enum class Kind : uint8_t { linear, managed, host, registered };
+  enum class Kind : uint8_t { linear, managed, host, registered, variable };
   Kind kind = Kind::linear;
   uint64_t base = 0;
   size_t bytes = 0;      // as asked
@@ -89,7 +89,8 @@ struct Allocation {
   unsigned flags = 0;
   uint64_t pool = 0;     // handle, when it came from one
   uint64_t id = 0;
-  bool on_device() const { return kind == Kind::linear || kind == Kind::managed; }
+  bool on_heap() const { return kind == Kind::linear || kind == Kind::managed; }
+  bool on_device() const { return on_heap() || kind == Kind::variable; }
 };
 
 /// Linear memory (cuMemAlloc) of one device: a file mapped whole, whose granules become accessible
@@ -151,6 +152,7 @@ class AddressSpace {
   void free_linear(DeviceMemory& memory, uint64_t base);
   CUresult allocate_host(Allocation wanted, uint64_t* address);
   CUresult register_host(Allocation wanted);
+  void add_variable(Allocation wanted);  // a module's; its memory is the shared object's
   const Allocation* allocation_around(uint64_t address) const;
   Allocation* allocation_at(uint64_t base);
   void forget(uint64_t base);           // unregister

@@ -4,6 +4,7 @@
 
 #include <dlfcn.h>
 #include <elf.h>
+#include <link.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -124,6 +125,7 @@ CUresult unload(const char* entry, Handle handle) {
     auto module = gpu().modules.find(gate.entry(), handle);
     if (!module) return CUDA_ERROR_INVALID_HANDLE;
     for (const auto& [name, function] : module->functions) gpu().functions.remove(function);
+    for (uint64_t variable : module->variables) gpu().space.forget(variable);
     gpu().modules.remove(module->handle);
     // The last owner may be queued work; closing runs destructors, so not under the lock.
     gate.lock().unlock();
@@ -142,6 +144,34 @@ CUresult get_function(const char* entry, Function_* out, Module_ handle, const c
     const uint64_t function = function_of(module, name);
     if (!function) return CUDA_ERROR_NOT_FOUND;
     *out = as_handle<Function_>(function);
+    return CUDA_SUCCESS;
+  });
+}
+
+// A variable of the shared object: device memory where it lies.
+template <class Module_>
+CUresult get_global(const char* entry, CUdeviceptr* address, size_t* bytes, Module_ handle,
+                    const char* name) {
+  return enter(entry, Need::context, [&](Gate& gate) -> CUresult {
+    auto module = gpu().modules.find(gate.entry(), handle);
+    if (!module) return CUDA_ERROR_INVALID_HANDLE;
+    if (!name) return CUDA_ERROR_INVALID_VALUE;
+    void* found = ::dlsym(module->library, name);
+    Dl_info info;
+    void* extra = nullptr;
+    if (!found || !::dladdr1(found, &info, &extra, RTLD_DL_SYMENT) || !extra)
+      return CUDA_ERROR_NOT_FOUND;
+    const auto& symbol = *static_cast<const ElfW(Sym)*>(extra);
+    if (ELF64_ST_TYPE(symbol.st_info) != STT_OBJECT) return CUDA_ERROR_NOT_FOUND;
+    const auto base = reinterpret_cast<uint64_t>(found);
+    if (!gpu().space.allocation_at(base)) {
+      gpu().space.add_variable({.base = base, .bytes = symbol.st_size,
+                                .device = gate.context()->device,
+                                .context = gate.context()->handle});
+      module->variables.push_back(base);
+    }
+    if (address) *address = base;
+    if (bytes) *bytes = symbol.st_size;
     return CUDA_SUCCESS;
   });
 }
@@ -188,6 +218,14 @@ FIRN_GPU_API CUresult cuModuleLoadDataEx(CUmodule* module, const void* image, un
 FIRN_GPU_API CUresult cuModuleUnload(CUmodule module) { return unload("cuModuleUnload", module); }
 FIRN_GPU_API CUresult cuModuleGetFunction(CUfunction* function, CUmodule module, const char* name) {
   return get_function("cuModuleGetFunction", function, module, name);
+}
+FIRN_GPU_API CUresult cuModuleGetGlobal_v2(CUdeviceptr* address, size_t* bytes, CUmodule module,
+                                            const char* name) {
+  return get_global("cuModuleGetGlobal", address, bytes, module, name);
+}
+FIRN_GPU_API CUresult cuLibraryGetGlobal(CUdeviceptr* address, size_t* bytes, CUlibrary library,
+                                         const char* name) {
+  return get_global("cuLibraryGetGlobal", address, bytes, library, name);
 }
 FIRN_GPU_API CUresult cuModuleGetLoadingMode(int* mode) {
   if (!mode) return CUDA_ERROR_INVALID_VALUE;

@@ -28,6 +28,7 @@ struct Module {
   std::weak_ptr<Context> context;  // empty for a library
   bool of_library = false;
   std::vector<std::pair<std::string, uint64_t>> functions;  // handles given out, by name
+  std::vector<uint64_t> variables;                          // addresses given out
   ~Module();
 };
 

@@ -96,6 +96,8 @@ CUresult cuEventElapsedTime(float*, CUevent, CUevent);
 CUresult cuModuleLoad(CUmodule*, const char*);
 CUresult cuModuleLoadData(CUmodule*, const void*);
 CUresult cuModuleUnload(CUmodule);
+CUresult cuModuleGetGlobal_v2(CUdeviceptr*, size_t*, CUmodule, const char*);
+CUresult cuLibraryGetGlobal(CUdeviceptr*, size_t*, CUlibrary, const char*);
 CUresult cuModuleGetFunction(CUfunction*, CUmodule, const char*);
 CUresult cuLibraryLoadFromFile(CUlibrary*, const char*, int*, void**, unsigned, int*, void**,
                                unsigned);

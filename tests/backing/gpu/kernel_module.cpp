@@ -40,3 +40,8 @@ KERNEL void count_calls(void** parameters, const unsigned[3], const unsigned[3])
   **static_cast<int**>(parameters[0]) = ++calls;
 }
 KERNEL const unsigned count_calls_params[][2] = {{0, 8}, {0, 0}};
+
+extern "C" {
+extern __attribute__((visibility("default"))) int variable[4];
+int variable[4] = {1, 2, 3, 4};
+}

@@ -114,6 +114,37 @@ TEST_F(Kernels, unloaded_function) {
 }
 
 // Each image is a module of its own, with its own globals; and its code stays while it is queued.
+TEST_F(Kernels, variables_are_device_memory_while_their_module_is_loaded) {
+  CUdeviceptr address = 0;
+  size_t bytes = 0;
+  OK(cuModuleGetGlobal_v2(&address, &bytes, module, "variable"));
+  EXPECT_EQ(bytes, 16u);
+  OK(cuModuleGetGlobal_v2(nullptr, nullptr, module, "variable"));
+  int values[4] = {};
+  OK(cuMemcpyDtoH_v2(values, address, sizeof values));
+  EXPECT_EQ(values[3], 4);
+  values[3] = 9;
+  OK(cuMemcpyHtoD_v2(address, values, sizeof values));
+  EXPECT_EQ(cuMemcpyHtoD_v2(address + 8, values, sizeof values), CUDA_ERROR_INVALID_VALUE);
+  unsigned type = 0;
+  OK(cuPointerGetAttribute(&type, firn::software::pointer_memory_type, address));
+  EXPECT_EQ(type, static_cast<unsigned>(firn::software::memory_device));
+  EXPECT_EQ(cuMemFree_v2(address), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(cuMemFreeAsync(address, nullptr), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(cuModuleGetGlobal_v2(&address, &bytes, module, "scale"), CUDA_ERROR_NOT_FOUND);
+  EXPECT_EQ(cuModuleGetGlobal_v2(&address, &bytes, module, "missing"), CUDA_ERROR_NOT_FOUND);
+  EXPECT_EQ(cuModuleGetGlobal_v2(&address, &bytes, module, nullptr), CUDA_ERROR_INVALID_VALUE);
+  CUlibrary library = nullptr;
+  CUdeviceptr other = 0;
+  OK(cuLibraryLoadFromFile(&library, path(), nullptr, nullptr, 0, nullptr, nullptr, 0));
+  OK(cuLibraryGetGlobal(&other, &bytes, library, "variable"));
+  EXPECT_EQ(bytes, 16u);
+  OK(cuLibraryUnload(library));
+  OK(cuModuleGetGlobal_v2(&address, &bytes, module, "variable"));
+  OK(cuModuleUnload(module));
+  EXPECT_NE(cuMemcpyDtoH_v2(values, address, sizeof values), CUDA_SUCCESS);
+}
+
 TEST_F(Kernels, images) {
   std::ifstream file(path(), std::ios::binary);
   std::vector<char> image{std::istreambuf_iterator<char>(file), {}};

@@ -120,7 +120,10 @@ Block* EngineImpl::block_at(uint64_t address) const {
   if (!arena_->contains(address)) return nullptr;
   uint32_t entry = arena_->at(address);
   if (entry == 0) return nullptr;
-  if (!(entry & segment_mark)) return &table_[entry - 1];
+  if (!(entry & segment_mark)) {
+    Block& block = table_[entry - 1];
+    return address - block.address < block.mapped_bytes() ? &block : nullptr;
+  }
   const Segment& segment =
       *segments_[entry & ~segment_mark].load(std::memory_order_acquire);
   for (int64_t unit = static_cast<int64_t>((address - segment.address) / unit_bytes); unit >= 0;

@@ -165,7 +165,8 @@ class Engine {
 
   /// A block of at least `bytes` (0: null), for work on `stream`; resident, contents undefined.
   /// out_of_memory says what is pinned and why, and which knob changes it.
-  virtual Result<void*> allocate(size_t bytes, CUstream stream) = 0;
+  /// `requested`: what statistics say was asked for, where that is less.
+  virtual Result<void*> allocate(size_t bytes, CUstream stream, size_t requested = 0) = 0;
   /// Frees a block on its allocation stream: reusable there at once, elsewhere after its uses are
   /// over. invalid_argument for foreign, interior and already freed pointers: nothing was changed.
   virtual Result<void> free(void* pointer) = 0;

@@ -24,10 +24,10 @@ int EngineImpl::see_stream(CUstream stream, CUcontext context) {
   return index;
 }
 
-void* EngineImpl::hand_out(Block& block, size_t requested) {
+void* EngineImpl::hand_out(Block& block, size_t bytes, size_t requested) {
   block.requested = requested;
   // A large block may have served another size of its class.
-  if (block.grains != 0) block.bytes = (requested + unit_bytes - 1) / unit_bytes * unit_bytes;
+  if (block.grains != 0) block.bytes = (bytes + unit_bytes - 1) / unit_bytes * unit_bytes;
   block.age.store(tick_.fetch_add(1, std::memory_order_relaxed), std::memory_order_relaxed);
   hot_.allocated(block.grains != 0, block.bytes, requested);
   if (block.grains != 0) note(EventKind::allocate, block);
@@ -36,8 +36,9 @@ void* EngineImpl::hand_out(Block& block, size_t requested) {
   return reinterpret_cast<void*>(block.address);
 }
 
-Result<void*> EngineImpl::allocate(size_t bytes, CUstream stream) {
+Result<void*> EngineImpl::allocate(size_t bytes, CUstream stream, size_t requested) {
   if (bytes == 0) return static_cast<void*>(nullptr);
+  if (requested == 0) requested = bytes;
   bool small = bytes <= size_class::small_most;
   if (bytes > (uint64_t{1} << 46))
     return make_error(Code::out_of_memory, 0, fmt::format("{} bytes are asked for", bytes));
@@ -51,7 +52,7 @@ Result<void*> EngineImpl::allocate(size_t bytes, CUstream stream) {
   if (stacks && size_class < size_class::count) {
     if (Block* block = stacks->stacks[size_class].pop(table_)) {
       transit(*block, Event::reuse);
-      return hand_out(*block, bytes);
+      return hand_out(*block, bytes, requested);
     }
   }
   Driver::ContextGuard context(driver_, options_.context);
@@ -63,10 +64,10 @@ Result<void*> EngineImpl::allocate(size_t bytes, CUstream stream) {
       return make_error(Code::invalid_argument, 0,
                         fmt::format("more than {} streams", Streams::capacity));
     if (small) {
-      result = allocate_small(lock, index, bytes);
+      result = allocate_small(lock, index, bytes, requested);
     } else {
       Result<Block*> block = large_block(lock, index, bytes);
-      result = block ? Result<void*>(hand_out(**block, bytes)) : Result<void*>(block.error());
+      result = block ? Result<void*>(hand_out(**block, bytes, requested)) : Result<void*>(block.error());
     }
     if (!result && result.error().code == Code::out_of_memory) ++counted_.oom_count;
   }
@@ -200,7 +201,8 @@ Result<void> EngineImpl::add_segment(Lock& lock, unsigned stream) {
   }
 }
 
-Result<void*> EngineImpl::allocate_small(Lock& lock, unsigned stream, size_t bytes) {
+Result<void*> EngineImpl::allocate_small(Lock& lock, unsigned stream, size_t bytes,
+                                         size_t requested) {
   unsigned size_class = size_class::of_small(bytes);
   size_t size = size_class::small_bytes(size_class);
   auto address = small_[stream]->take(size);
@@ -225,7 +227,7 @@ Result<void*> EngineImpl::allocate_small(Lock& lock, unsigned stream, size_t byt
   transit(*block, Event::allocate, life_flags | word::many_uses);
   segment.units[(*address - segment.address) / unit_bytes].store(block->index + 1,
                                                                  std::memory_order_release);
-  return hand_out(*block, bytes);
+  return hand_out(*block, bytes, requested);
 }
 
 void EngineImpl::count_free(Block& block) {

@@ -53,7 +53,7 @@ class EngineImpl final : public Engine {
   ~EngineImpl() override;
   Result<void> start();
 
-  Result<void*> allocate(size_t bytes, CUstream stream) override;
+  Result<void*> allocate(size_t bytes, CUstream stream, size_t requested) override;
   Result<void> free(void* pointer) override;
   Result<void> record_stream(const void* pointer, CUstream stream, CUcontext context) override;
   CUcontext context() const override { return options_.context; }
@@ -151,14 +151,14 @@ class EngineImpl final : public Engine {
   ReadyStacks& ready(unsigned stream) const {
     return *ready_[stream].load(std::memory_order_acquire);
   }
-  void* hand_out(Block& block, size_t requested);
+  void* hand_out(Block& block, size_t bytes, size_t requested);
   Result<Block*> large_block(Lock& lock, unsigned stream, size_t bytes);
   uint32_t grains_of(size_t bytes) const {
     return size_class::grains(bytes, span_granules_ * granule_grains);
   }
   Shape shape_of(uint32_t grains) const;
   Result<Block*> make_block(unsigned stream, size_t bytes, Reservation room, const Shape& shape);
-  Result<void*> allocate_small(Lock& lock, unsigned stream, size_t bytes);
+  Result<void*> allocate_small(Lock& lock, unsigned stream, size_t bytes, size_t requested);
   Result<void> add_segment(Lock& lock, unsigned stream);
   Block* take_parked(unsigned stream, uint32_t grains);
   Result<void> free_slow(Block& block);
@@ -390,6 +390,7 @@ class EngineImpl final : public Engine {
   bool stuck_ = false;              // host memory full and nowhere to write: eviction stops
   bool spilling_stopped_ = false;   // stop_spilling()
   unsigned waiting_ = 0;            // threads in make_room
+  uint64_t unmapped_ = 0;           // spans, ever
   uint64_t ahead_tick_ = 0;
   // Policy::lifetime; null otherwise.
   std::unique_ptr<EventRing> ring_;

@@ -140,6 +140,7 @@ Result<void> EngineImpl::map_spans(Block& block, std::vector<Frame>& frames, uin
 /// The uses of the span's memory are over.
 void EngineImpl::unmap_span(Block& block, Span& span) {
   unmap_at(block.base() + span.begin * grain_bytes, span.frames);
+  ++unmapped_;
   block.mapped -= span.grains;
   if (!span.frames.front().host) block.device -= span.grains;
   frames_.give(span.frames);

@@ -53,6 +53,7 @@ Result<Reservation> EngineImpl::make_room(Lock& lock, uint64_t granules, const B
     for (Block* block : parked_) coming += block->device;
     for (Block* block : deferred_) coming += block->device;
     for (Block* block : draining_) coming += block->device;
+    const uint64_t unmapped = unmapped_;
     if (coming < lacking) evict(lacking - coming, wanted);
     bool changed = pump_locked();
     reclaim_parked(granules);
@@ -65,9 +66,11 @@ Result<Reservation> EngineImpl::make_room(Lock& lock, uint64_t granules, const B
       begin = clock_.now_ns();
       if (!wanted) begin_stall();
     }
-    bool moving = !spilling_.empty() || !parked_.empty() || !deferred_.empty() ||
-                  !draining_.empty() || !faulting_.empty();
+    // (What has left may have freed parts of shared frames only: then more has to.)
+    bool moving = unmapped != unmapped_ || !spilling_.empty() || !parked_.empty() ||
+                  !deferred_.empty() || !draining_.empty() || !faulting_.empty();
     if (moving) {
+      fruitless = 0;
       others_since = 0;
       // Progress without room, time and again, is no reason to spin.
       if (!changed || ++busy_rounds % 4 == 0) wait(lock, poll_ns);

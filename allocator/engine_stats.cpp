@@ -183,8 +183,10 @@ Result<void> EngineImpl::set_budget(uint64_t bytes) {
     frames_.trim(0);
     if (frames_.held_granules() <= frames_.budget_granules()) break;
     over *= granule_grains;
+    const uint64_t unmapped = unmapped_;
     if (leaving_grains() < over) evict(over - leaving_grains(), nullptr);
     pump_locked();
+    if (unmapped != unmapped_) continue;
     if (spilling_.empty() && parked_.empty() && deferred_.empty()) break;  // the rest is pinned
     wait(lock, poll_ns);
   }

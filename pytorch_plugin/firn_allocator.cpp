@@ -129,6 +129,8 @@ void* FirnAllocator::take(size_t bytes, c10::DeviceIndex device, cudaStream_t st
   Engine& engine = this->engine(device);
   if (recording.load(std::memory_order_relaxed)) [[unlikely]]
     ThreadScopes::mine().before_allocation();
+  const size_t requested = bytes;
+  bytes = rounded_by_settings(bytes);
   void* pointer = nullptr;
   if (pools_.any()) [[unlikely]] {
     Result<void*> pooled = pools_.allocate(engine, device, bytes, stream);
@@ -136,7 +138,7 @@ void* FirnAllocator::take(size_t bytes, c10::DeviceIndex device, cudaStream_t st
     pointer = *pooled;
   }
   if (!pointer) {
-    Result<void*> made = engine.allocate(bytes, stream);
+    Result<void*> made = engine.allocate(bytes, stream, requested);
     pointer = made ? *made : try_again(engine, bytes, device, stream);
     if (!pointer) [[unlikely]]
       out_of_memory(engine, bytes, device, made.error());
@@ -144,7 +146,8 @@ void* FirnAllocator::take(size_t bytes, c10::DeviceIndex device, cudaStream_t st
   if (observing()) [[unlikely]]
     ThreadScopes::mine().hold_new(engine, device, pointer, stream);
   if (history_.noting()) [[unlikely]]
-    history_.note({History::Entry::ALLOC, device, pointer, bytes, stream, pools_.pool_of(pointer)});
+    history_.note({History::Entry::ALLOC, device, pointer, requested, stream,
+                   pools_.pool_of(pointer)});
   if (const c10::impl::PyInterpreter* trace = c10::impl::GPUTrace::get_trace()) [[unlikely]]
     (*trace)->trace_gpu_memory_allocation(c10::kCUDA, reinterpret_cast<uintptr_t>(pointer));
   if (c10::memoryProfilingEnabled()) [[unlikely]]

@@ -4,6 +4,7 @@
 #include <c10/cuda/CUDAAllocatorConfig.h>
 
 #include <algorithm>
+#include <bit>
 #include <iterator>
 
 namespace firn::pytorch {
@@ -12,11 +13,12 @@ namespace {
 
 using Fate = TorchSetting::Fate;
 
-constexpr const char* no_split = "large blocks are not split: each has frames of its own";
+constexpr const char* no_split = "large blocks are not split: each has the memory it asked for";
 
 constexpr TorchSetting table[] = {
     {"backend", Fate::kept, ""},
     {"per_process_memory_fraction", Fate::kept, ""},
+    {"roundup_power2_divisions", Fate::kept, ""},
     // torch's pinned host memory is not Firn's: these go on as they were.
     {"pinned_use_background_threads", Fate::kept, ""},
     {"pinned_use_cuda_host_register", Fate::kept, ""},
@@ -29,8 +31,6 @@ constexpr TorchSetting table[] = {
      "memory is always mapped by frames, which any block can use"},
     {"garbage_collection_threshold", Fate::needless,
      "what is cached is given up as soon as it lacks elsewhere"},
-    {"roundup_power2_divisions", Fate::needless,
-     "blocks of all sizes share frames, so sizes that differ do not fragment memory"},
     {"throw_on_cudamalloc_oom", Fate::needless, "what does not fit is refused in any case"},
     {"release_lock_on_cudamalloc", Fate::needless, "cached blocks are had without a lock"},
     {"graph_capture_record_stream_reuse", Fate::needless,
@@ -69,6 +69,16 @@ std::string needless_settings(const std::string& settings) {
       out += (out.empty() ? "" : "; ") + std::string(setting.name) + " (" + setting.words + ")";
   }
   return out;
+}
+
+size_t rounded_by_settings(size_t bytes) {
+  constexpr size_t unit = 512;
+  if (bytes <= 2 * unit || std::has_single_bit(bytes)) return bytes;
+  const size_t divisions =
+      c10::CachingAllocator::AcceleratorAllocatorConfig::roundup_power2_divisions(bytes);
+  if (divisions < 2 || bytes <= divisions * unit) return bytes;
+  const size_t step = std::bit_floor(bytes) / std::bit_floor(divisions);
+  return (bytes + step - 1) / step * step;
 }
 
 void check_torch_settings() {

@@ -19,6 +19,8 @@ struct TorchSetting {
 std::span<const TorchSetting> torch_settings();
 /// A Markdown table of all of them. torch's keys that are not among them are "unknown".
 std::string settings_table();
+/// By roundup_power2_divisions: up to the next of so many steps between two powers of two.
+size_t rounded_by_settings(size_t bytes);
 /// The needless ones among the settings in use, each with its words; empty when there are none.
 std::string needless_settings(const std::string& settings);
 /// Has torch parse its settings now: malformed values and unknown keys throw, as natively. Says

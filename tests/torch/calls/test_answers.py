@@ -8,7 +8,6 @@ import compare
 import pytest
 
 SIZES = "small blocks come in eight sizes to a doubling; what a block takes is counted"
-ROUNDUP = "roundup_power2_divisions is needless, and says so"
 DIFFERENT = {
     "call_sizes_are_rounded_alike": SIZES,
     "call_segments_add_up": SIZES,
@@ -17,8 +16,6 @@ DIFFERENT = {
     "call_an_allocator_of_its_own":
         "natively, what waited for other streams is not looked at while a pool is in use, and "
         "more memory is taken",
-    "call_roundup": ROUNDUP,
-    "call_roundup_by_size": ROUNDUP,
     "call_negative_sizes": "natively -1 bytes are 0",
 }
 

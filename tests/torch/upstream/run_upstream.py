@@ -53,7 +53,6 @@ WAITS = "expects a stream to be busy; spilling after every operator waits for it
 # Those that pass natively and cannot pass with Firn, by mode, with the reason.
 DIFFERENT = {
     "firn": {
-        "TestCudaMallocAsync.test_allocator_settings": "roundup_power2_divisions has no effect",
         "TestCudaMallocAsync.test_max_split_expandable": SPILLS,
         "TestCuda.test_graph_memory_stats_and_use_result_after_destroy_graph": ONE_MIB,
     },

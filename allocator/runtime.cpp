@@ -101,6 +101,7 @@ class RuntimeImpl final : public Runtime {
     engines_[ordinal].store(raw, std::memory_order_release);
     service_[ordinal] = std::thread([this, raw, ordinal] { serve(*raw, ordinal); });
     service_[ordinal].detach();
+    for (const auto& opened : opened_) opened(*raw);
     return raw;
   }
 
@@ -143,6 +144,19 @@ class RuntimeImpl final : public Runtime {
   void add_section(const std::string& name, std::function<std::string()> json) override {
     std::lock_guard lock(mutex_);
     sections_[name] = std::move(json);
+  }
+
+  void on_open(std::function<void(Engine&)> opened) override {
+    std::lock_guard lock(mutex_);
+    for (const auto& slot : engines_)
+      if (Engine* engine = slot.load(std::memory_order_acquire)) opened(*engine);
+    opened_.push_back(std::move(opened));
+  }
+
+  void set_told(bool (*told)()) override { told_.store(told, std::memory_order_release); }
+  bool told() const override {
+    bool (*told)() = told_.load(std::memory_order_acquire);
+    return told && told();
   }
 
   void spill_all() override {
@@ -331,6 +345,8 @@ class RuntimeImpl final : public Runtime {
   std::atomic<bool> stopping_{false};
   std::vector<std::string> unseen_;
   Sections sections_;
+  std::vector<std::function<void(Engine&)>> opened_;
+  std::atomic<bool (*)()> told_{nullptr};
 };
 
 std::atomic<RuntimeImpl*> own_runtime{nullptr};

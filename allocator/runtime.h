@@ -44,6 +44,12 @@ class Runtime {
   /// One more member of the statistics' document: `json` is asked for its value's text. From then on
   /// until the process ends; a second one of that name takes the first one's place.
   virtual void add_section(const std::string& name, std::function<std::string()> json) = 0;
+  /// `opened` is called for every device when it is opened, and now for those that are.
+  virtual void on_open(std::function<void(Engine&)> opened) = 0;
+  /// `told` says whether what the calling thread enqueues just now uses no block that its front end
+  /// has not touched: others who see the launch need not look at it. Null: nobody tells.
+  virtual void set_told(bool (*told)()) = 0;
+  virtual bool told() const = 0;
   /// Spills every block that may be spilled, on every opened device (adversarial mode).
   virtual void spill_all() = 0;
 

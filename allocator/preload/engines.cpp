@@ -9,6 +9,7 @@
 #include "allocator/preload/coverage.h"
 #include "allocator/preload/handlers.h"
 #include "allocator/preload/pytorch.h"
+#include "allocator/preload/views.h"
 
 namespace firn::preload {
 
@@ -74,6 +75,8 @@ Runtime* meet(Runtime* offered, const char* build) {
   if (!offered || !in_charge.compare_exchange_strong(none, offered)) return runtime_here();
   ours.store(starting, std::memory_order_release);
   offered->add_section("coverage", coverage_json);
+  // Its memory is to be seen in launches, whoever hands it out.
+  offered->on_open([](Engine& engine) { (void)views().of(engine); });
   for (const std::string& words : noted_unseen()) offered->note_unseen(words);
   return offered;
 }
@@ -107,6 +110,13 @@ Engine* engine_here() {
     engine = *opened;
   }
   return engine->context() == context ? engine : nullptr;
+}
+
+bool serving() { return ours.load(std::memory_order_acquire); }
+
+bool told_already() {
+  Runtime* runtime = runtime_here();
+  return runtime && !serving() && runtime->told();
 }
 
 Engine* engine_around(CUdeviceptr address) {

@@ -15,6 +15,12 @@ Engine* engine_here();
 /// The engine whose arena holds the address, ours or another front end's; null: not Firn's.
 Engine* engine_around(CUdeviceptr address);
 
+/// Memory is handed out by this library's handlers; false: by another front end.
+bool serving();
+/// What this thread enqueues just now was told to the engine by the front end that hands out its
+/// memory (PyTorch's operators, once anything can leave the device).
+bool told_already();
+
 /// The runtime in charge, ours or another front end's; null before there is one.
 Runtime* runtime_here();
 /// In a child of fork.

@@ -2,6 +2,7 @@
 // around them, and what these lead to, are on the device before the kernel is enqueued.
 #include <span>
 
+#include "allocator/preload/engines.h"
 #include "allocator/preload/globals.h"
 #include "allocator/preload/graphs.h"
 #include "allocator/preload/handlers.h"
@@ -13,7 +14,7 @@ namespace {
 template <class Call>
 CUresult launch(CUfunction function, CUstream stream, void** parameters, void** extra,
                 Call&& call) {
-  if (views().count() == 0 || !function) return call();
+  if (views().count() == 0 || !function || told_already()) return call();
   Kernel* kernel = kernels().find(function);
   Work work(where(stream));
   Counters& counted = counters();
@@ -42,7 +43,7 @@ CUresult launch(CUfunction function, CUstream stream, void** parameters, void** 
 /// Of parameters that were set before by other calls, or lie in lists that nobody uses any more.
 template <class Call>
 CUresult launch_unknown(CUstream stream, Call&& call) {
-  if (views().count() == 0) return call();
+  if (views().count() == 0 || told_already()) return call();
   counters().launches.fetch_add(1, std::memory_order_relaxed);
   counters().unknown_kernels.fetch_add(1, std::memory_order_relaxed);
   note_unseen("launches by the calls of CUDA 3: all memory was touched");

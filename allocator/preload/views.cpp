@@ -31,7 +31,8 @@ View& Views::of(Engine& engine) {
   view.context = engine.context();
   tables().add_arena(view.arena);
   CUcontext left = nullptr;
-  if (real().cuCtxPushCurrent_v2(view.context) == CUDA_SUCCESS) {
+  // (Another front end allocates for streams of its own.)
+  if (serving() && real().cuCtxPushCurrent_v2(view.context) == CUDA_SUCCESS) {
     if (real().cuStreamCreate(&view.plain, CU_STREAM_NON_BLOCKING) != CUDA_SUCCESS)
       view.plain = nullptr;
     (void)real().cuCtxPopCurrent_v2(&left);

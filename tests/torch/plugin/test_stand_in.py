@@ -1,5 +1,9 @@
 """PyTorch and the library in front of the driver: whoever comes first, one engine is in charge."""
 
+import json
+import shutil
+import subprocess
+
 import pytest
 
 USED = """
@@ -125,7 +129,6 @@ def test_preloaded_without_the_package_torch_asks_block_by_block(run, preloaded,
     done = run(NATIVE % libraries["libfirn_torch_ops.so"], conf=None, FIRN_STATS=str(stats),
                TORCH_DEVICE_BACKEND_AUTOLOAD="0", **preloaded)
     assert "PYTORCH_NO_CUDA_MEMORY_CACHING=1 is set" in done.stderr and done.stderr.count("\n") == 1
-    import json
     document = json.loads(stats.read_text())
     assert document["coverage"]["calls"]["cuMemAlloc_v2"] >= 40  # 20 MiB pools would be two
     assert document["devices"][0]["peak_allocated_bytes"] >= 40 << 20
@@ -135,3 +138,78 @@ def test_what_the_user_said_of_caching_stays(run, preloaded, libraries):
     done = run(NATIVE % libraries["libfirn_torch_ops.so"], conf=None,
                TORCH_DEVICE_BACKEND_AUTOLOAD="0", PYTORCH_NO_CUDA_MEMORY_CACHING="1", **preloaded)
     assert done.stderr == ""
+
+
+KERNEL = """
+extern const unsigned add_one_params[][2];
+const unsigned add_one_params[][2] = {{0, 8}, {8, 4}, {0, 0}};
+void add_one(void** params, const unsigned grid[3], const unsigned block[3]);
+void add_one(void** params, const unsigned grid[3], const unsigned block[3]) {
+  float* at = *(float**)params[0];
+  (void)grid, (void)block;
+  for (int i = 0; i < *(int*)params[1]; ++i) at[i] += 1;
+}
+"""
+LAUNCH = """
+    import ctypes, json, os, torch
+    import firn
+    from firn import _autoload, _addresses
+    plugin = _autoload.plugin()
+    driver = ctypes.CDLL("libcuda.so.1")
+    xs = [torch.full((2 << 20,), float(i), device="cuda") for i in range(12)]  # of 8 MiB
+    torch.cuda.synchronize()
+    module, function = ctypes.c_void_p(), ctypes.c_void_p()
+    assert driver.cuModuleLoad(ctypes.byref(module), os.environ["KERNEL"].encode()) == 0
+    assert driver.cuModuleGetFunction(ctypes.byref(function), module, b"add_one") == 0
+
+    def state(x):
+        text = ctypes.create_string_buffer(64)
+        plugin.firn_torch_state(_addresses.storage_address(x.untyped_storage()), text, 64)
+        return text.value.decode()
+
+    def launch(x):
+        address = ctypes.c_uint64(_addresses.storage_address(x.untyped_storage()))
+        count = ctypes.c_int(x.numel())
+        words = (ctypes.c_void_p * 2)(ctypes.addressof(address), ctypes.addressof(count))
+        assert driver.cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, None, words, None) == 0
+
+    for _ in range(2):
+        for x in xs:
+            x.add_(0)
+        plugin.firn_torch_spill_all()
+        left = [state(x) for x in xs]
+        assert "spilled" in str(left) or "hosted" in str(left), left
+        for x in xs:
+            launch(x)
+    assert [x[0].item() for x in xs] == [i + 2.0 for i in range(12)]
+    assert all((x == i + 2.0).all().item() for i, x in enumerate(xs))
+"""
+
+
+@pytest.fixture
+def kernel(tmp_path):
+    """A module of the software GPU's: add_one(float*, int)."""
+    compiler = shutil.which("cc")
+    if compiler is None:
+        pytest.skip("no C compiler")
+    source = tmp_path / "kernel.c"
+    source.write_text(KERNEL)
+    path = tmp_path / "kernel.so"
+    subprocess.run([compiler, "-O1", "-shared", "-fPIC", "-o", path, source], check=True)
+    return {"KERNEL": str(path)}
+
+
+CONF = "backend:firn,firn_budget:32MiB,firn_host:128MiB,firn_watch:0,firn_policy:age"
+
+
+@pytest.mark.parametrize("way", ["runtime_only", "preloaded"])
+def test_kernels_that_no_operator_launches_are_seen(run, kernel, request, way):
+    """(Its memory is not on the device when the kernel is launched, nor was its address asked for
+    by a way that pins it.)"""
+    done = run(LAUNCH, conf=CONF, **kernel, **request.getfixturevalue(way))
+    assert done.stderr == ""
+
+
+def test_without_it_such_a_kernel_touches_memory_that_is_not_there(run, kernel):
+    done = run(LAUNCH, conf=CONF, status=None, **kernel)
+    assert done.returncode != 0

@@ -15,6 +15,7 @@
 
 #include "allocator/preload/engines.h"
 #include "allocator/preload/handlers.h"
+#include "allocator/preload/views.h"
 #include "allocator/stats_json.h"
 #include "allocator/trace.h"
 
@@ -49,12 +50,6 @@ uint64_t calls_of(const std::vector<Called>& calls, std::string_view begin) {
   return sum;
 }
 
-bool handles(const std::vector<Called>& calls, std::string_view begin) {
-  return std::any_of(calls.begin(), calls.end(), [&](const Called& each) {
-    return std::string_view(each.entry).starts_with(begin);
-  });
-}
-
 std::vector<std::string> warnings_of(const Seen& all, const std::vector<Called>& calls) {
   std::vector<std::string> warnings;
   for (const auto& [name, version] : all.unknown)
@@ -62,11 +57,13 @@ std::vector<std::string> warnings_of(const Seen& all, const std::vector<Called>&
         fmt::format("{} (asked for as of CUDA {}) is newer than this Firn: what it does passes "
                     "unseen; build Firn with a newer toolkit, or update it",
                     name, version_words(version)));
-  if (handles(calls, "cuLaunch") && calls_of(calls, "cuMemAlloc") > 0 &&
-      calls_of(calls, "cuLaunch") + calls_of(calls, "cuGraphLaunch") == 0)
+  const uint64_t kernels = calls_of(calls, "cuModuleGetFunction") +
+                           calls_of(calls, "cuLibraryGetKernel") +
+                           calls_of(calls, "cuKernelGetFunction");
+  if (kernels > 0 && calls_of(calls, "cuLaunch") + calls_of(calls, "cuGraphLaunch") == 0)
     warnings.push_back(
-        "memory was allocated and no kernel's launch was seen: if this program launches kernels, "
-        "they go past Firn, and nothing is safe to spill");
+        "kernels were looked up and no launch was seen: if this program launches them, the launches "
+        "go past Firn, and what they use is not safe to spill");
   const FirnRoutes& routes = *stand_in().routes;
   if (__atomic_load_n(&routes.other_drivers, __ATOMIC_RELAXED) > 0)
     warnings.push_back(
@@ -138,6 +135,20 @@ std::string coverage_json() {
   out["routes"] = {{"unversioned", __atomic_load_n(&routes.unversioned, __ATOMIC_RELAXED)},
                    {"path", __atomic_load_n(&routes.paths, __ATOMIC_RELAXED)},
                    {"other_driver", __atomic_load_n(&routes.other_drivers, __ATOMIC_RELAXED)}};
+  const Counters& work = counters();
+  const std::pair<const char*, const std::atomic<uint64_t>&> numbers[] = {
+      {"launches", work.launches},
+      {"parameters_scanned", work.parameters},
+      {"unknown_kernels", work.unknown_kernels},
+      {"tables_followed", work.tables_followed},
+      {"table_words", work.table_words},
+      {"looked_at_bytes", work.looked_bytes},
+      {"stored_addresses", work.stored_addresses},
+      {"never_seen_bytes", work.passed_on_bytes},
+      {"host_mapped_launches", work.host_mapped_launches},
+      {"copies", work.copies},
+      {"graph_launches", work.graph_launches}};
+  for (const auto& [name, number] : numbers) out[name] = number.load(std::memory_order_relaxed);
   for (const Count* count = counts.load(); count; count = count->next())
     out[count->name()] = count->value();
   // By nature: nothing of it arrives here.

@@ -115,8 +115,9 @@ Engine* engine_here() {
 bool serving() { return ours.load(std::memory_order_acquire); }
 
 bool told_already() {
+  if (serving()) return false;
   Runtime* runtime = runtime_here();
-  return runtime && !serving() && runtime->told();
+  return runtime && runtime->told();
 }
 
 Engine* engine_around(CUdeviceptr address) {

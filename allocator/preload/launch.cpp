@@ -20,6 +20,9 @@ CUresult launch(CUfunction function, CUstream stream, void** parameters, void** 
   Counters& counted = counters();
   counted.launches.store(counted.launches.load(std::memory_order_relaxed) + 1,
                          std::memory_order_relaxed);
+  counted.parameters.store(
+      counted.parameters.load(std::memory_order_relaxed) + kernel->slots.size(),
+      std::memory_order_relaxed);
   if (!for_each_word(*kernel, parameters, extra, [&](uint64_t word) { work.see(word); })) {
     counted.unknown_kernels.fetch_add(1, std::memory_order_relaxed);
     note_unseen("kernels whose parameters the driver does not tell: all memory was touched");

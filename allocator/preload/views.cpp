@@ -3,6 +3,7 @@
 #include <mutex>
 #include <set>
 
+#include "allocator/preload/coverage.h"
 #include "allocator/preload/engines.h"
 #include "allocator/preload/handlers.h"
 
@@ -62,7 +63,7 @@ void note_unseen(const char* words) {
     std::lock_guard lock(mutex);
     if (!said.insert(words).second) return;
   }
-  if (Runtime* runtime = runtime_here()) runtime->note_unseen(words);
+  note_unseen(std::string(words));
 }
 
 }  // namespace firn::preload

@@ -24,7 +24,8 @@ struct View {
 
 /// What was seen, for the coverage report.
 struct Counters {
-  std::atomic<uint64_t> launches{0};  // now and then one is lost where threads meet
+  // Of these two, now and then one is lost where threads meet.
+  std::atomic<uint64_t> launches{0}, parameters{0};
   std::atomic<uint64_t> unknown_kernels{0}, tables_followed{0};
   std::atomic<uint64_t> table_words{0};      // addresses seen in copies from the host
   std::atomic<uint64_t> looked_bytes{0};     // of memory that kernels wrote

@@ -1,4 +1,6 @@
-/* Blocks of device memory, each written from the host and read back: copies COUNT MEBIBYTES. */
+/* Blocks of device memory, each written from the host and read back: copies COUNT MEBIBYTES. With a
+ * module's path, and how often to launch it, its kernel add_one is looked up and launched on the
+ * first block beforehand: copies COUNT MEBIBYTES MODULE LAUNCHES. */
 #include <dlfcn.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -14,9 +16,12 @@
     } \
   } while (0)
 
+typedef int (*Launch)(void*, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
+                      void*, void**, void**);
+
 int main(int count, char** words) {
   char* end = "";
-  const long blocks = count == 3 ? strtol(words[1], &end, 10) : -1;
+  const long blocks = count == 3 || count == 5 ? strtol(words[1], &end, 10) : -1;
   if (blocks < 0 || *end) {
     fprintf(stderr, "copies COUNT MEBIBYTES\n");
     return 9;
@@ -50,6 +55,21 @@ int main(int count, char** words) {
     CHECK(alloc(&addresses[i], bytes));
     memset(host, (int)(i * 7 + 1), bytes);
     CHECK(to(addresses[i], host, bytes));
+  }
+  if (count == 5) {
+    int (*load)(void**, const char*) = (int (*)(void**, const char*))dlsym(driver, "cuModuleLoad");
+    int (*find)(void**, void*, const char*) =
+        (int (*)(void**, void*, const char*))dlsym(driver, "cuModuleGetFunction");
+    Launch launch = (Launch)dlsym(driver, "cuLaunchKernel");
+    int (*synchronize)(void) = (int (*)(void))dlsym(driver, "cuCtxSynchronize");
+    void *module = NULL, *function = NULL;
+    void* parameters[] = {&addresses[0]};
+    CHECK(load(&module, words[3]));
+    CHECK(find(&function, module, "add_one"));
+    for (long i = 0; i < strtol(words[4], NULL, 10); ++i)
+      CHECK(launch(function, 1, 1, 1, 1, 1, 1, 0, NULL, parameters, NULL));
+    CHECK(synchronize());
+    CHECK(to(addresses[0], memset(host, 1, bytes), bytes));
   }
   for (long i = 0; i < blocks; ++i) {
     memset(host, (int)(i * 7 + 1), bytes);

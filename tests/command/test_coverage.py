@@ -34,7 +34,19 @@ def test_a_program_without_python(firn, program, tmp_path):
     assert device["budget_bytes"] == 64 << 20
     assert 48 << 20 <= device["peak_allocated_bytes"] <= 64 << 20
     assert document["coverage"]["calls"]["cuMemAlloc_v2"] == 12
-    assert document["coverage"]["warnings"] == []
+    assert document["coverage"]["warnings"] == [] and document["coverage"]["copies"] == 24
+
+
+def test_a_program_without_python_at_half_its_memory(firn, program, tmp_path, spill_dir):
+    stats = tmp_path / "stats.json"
+    result = firn("run", *SOFTWARE, "--gpu-memory", "64MiB", "--budget", "48MiB", "--host", "16MiB",
+                  "--dir", str(spill_dir), "--stats", str(stats), "--", program, "24", "4")
+    assert result.returncode == 0, result.stderr
+    assert result.stdout == "96 MiB copied and compared\n"
+    document = json.loads(stats.read_text())
+    (device,) = document["devices"]
+    assert device["peak_device_bytes"] <= 48 << 20 <= device["spilled_bytes"]
+    assert device["faulted_bytes"] > 0 and document["store"]["written_bytes"] > 0
 
 
 def test_its_status_and_words_are_its_own(firn, program, tmp_path):
@@ -76,6 +88,36 @@ def test_doctor_tells_what_was_asked_and_seen(firn, program):
     text = firn("doctor", *SOFTWARE, "--", program, "3", "4").stdout
     assert f"driver {coverage['driver']}" in text
     assert "cuMemAlloc_v2:3" in text and "dlmopen" in text
+
+
+KERNEL = """
+extern const unsigned add_one_params[][2];
+const unsigned add_one_params[][2] = {{0, 8}, {0, 0}};
+void add_one(void** params, const unsigned grid[3], const unsigned block[3]);
+void add_one(void** params, const unsigned grid[3], const unsigned block[3]) {
+  ++**(int**)params[0];
+  (void)grid, (void)block;
+}
+"""
+
+
+def test_launches_are_counted_and_those_that_do_not_come_are_a_warning(firn, program, tmp_path):
+    source = tmp_path / "kernel.c"
+    source.write_text(KERNEL)
+    module = tmp_path / "kernel.so"
+    subprocess.run([shutil.which("cc"), "-shared", "-fPIC", "-o", module, source], check=True)
+
+    def coverage(launches):
+        result = firn("doctor", *SOFTWARE, "--json", "--", program, "2", "4", str(module),
+                      str(launches))
+        assert result.returncode == 0, result.stderr
+        (process,) = json.loads(result.stdout)["processes"]
+        return process["coverage"]
+
+    seen = coverage(5)
+    assert seen["launches"] == 5 and seen["parameters_scanned"] == 5 and seen["warnings"] == []
+    (warning,) = coverage(0)["warnings"]
+    assert "no launch was seen" in warning
 
 
 def test_doctor_has_the_commands_status(firn, program):

@@ -17,8 +17,8 @@ Engine* engine_around(CUdeviceptr address);
 
 /// Memory is handed out by this library's handlers; false: by another front end.
 bool serving();
-/// What this thread enqueues just now was told to the engine by the front end that hands out its
-/// memory (PyTorch's operators, once anything can leave the device).
+/// What this thread enqueues just now was told to the engine by another front end (PyTorch's
+/// operators), or nothing can leave the device yet.
 bool told_already();
 
 /// The runtime in charge, ours or another front end's; null before there is one.

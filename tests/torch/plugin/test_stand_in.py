@@ -140,6 +140,30 @@ def test_what_the_user_said_of_caching_stays(run, preloaded, libraries):
     assert done.stderr == ""
 
 
+def test_who_came_first_is_in_charge_of_one_engine(run, preloaded):
+    """Memory of another library's, asked of the driver before torch was there."""
+    done = run("""
+        import ctypes
+        driver = ctypes.CDLL("libcuda.so.1")
+        device, context = ctypes.c_int(), ctypes.c_void_p()
+        assert driver.cuInit(0) == 0 and driver.cuDeviceGet(ctypes.byref(device), 0) == 0
+        assert driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), device) == 0
+        assert driver.cuCtxSetCurrent(context) == 0
+        address = ctypes.c_uint64()
+        assert driver.cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(8 << 20)) == 0
+        import torch, firn
+        x = torch.ones(2 << 20, device="cuda")
+        assert x.sum().item() == 2 << 20 and firn.enabled()
+        (counted,) = firn.stats()["devices"]
+        assert counted["peak_allocated_bytes"] >= 16 << 20 and counted["budget_bytes"] == 64 << 20
+        assert firn.stats()["coverage"]["calls"]["cuMemAlloc_v2"] == 1
+        assert driver.cuMemFree_v2(address) == 0
+        (counted,) = firn.stats()["devices"]
+        assert 8 << 20 <= counted["allocated_bytes"] < 16 << 20
+    """, conf="backend:firn,firn_budget:64MiB", **preloaded)
+    assert done.stderr == ""
+
+
 KERNEL = """
 extern const unsigned add_one_params[][2];
 const unsigned add_one_params[][2] = {{0, 8}, {8, 4}, {0, 0}};

@@ -214,6 +214,8 @@ class Engine {
                             size_t& held) = 0;
   /// release() of many. Lock-free as release() is.
   virtual void release_many(std::span<const Hold> holds, CUstream stream) = 0;
+  /// The work was refused: nothing was enqueued.
+  virtual void release_unused(std::span<const Hold> holds) = 0;
   /// Holds the block around `pointer` as it is, for nobody's use: until release_apart(), from any
   /// thread. Whoever waits for room waits for that. Empty for a block that is not resident, and for
   /// small ones.

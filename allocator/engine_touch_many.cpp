@@ -52,6 +52,11 @@ void EngineImpl::release_many(std::span<const Hold> holds, CUstream stream) {
   for (Hold hold : holds) drop_hold(*hold.block);
 }
 
+void EngineImpl::release_unused(std::span<const Hold> holds) {
+  thread_holds(options_.device) -= static_cast<int>(holds.size());
+  for (Hold hold : holds) drop_hold(*hold.block);
+}
+
 Hold EngineImpl::hold_apart(const void* pointer) {
   const Hold hold = hold_new(pointer);
   if (hold.block) --thread_holds(options_.device);

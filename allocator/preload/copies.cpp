@@ -37,20 +37,23 @@ void each_row(const Copy& copy, Each&& each) {
   }
 }
 
-/// A copy that goes beyond its block is the driver's to refuse: its source is not looked at.
-bool within_block(const Copy& copy) {
-  View* view = views().at(copy.to);
+/// Does it stay within one live block? What begins in an arena and does not is no memory, as the
+/// driver would say.
+bool within_block(uint64_t at, size_t span) {
+  View* view = views().at(at);
   Reached block;
-  if (!view) return true;
-  if (!block_around(*view, copy.to, block)) return false;
-  const size_t span = (copy.slices - 1) * copy.to_slice + (copy.rows - 1) * copy.to_pitch +
-                      copy.bytes;
-  return copy.to + span <= block.base + block.bytes;
+  return !view || (block_around(*view, at, block) && span <= block.base + block.bytes - at);
+}
+bool within_blocks(const Copy& copy) {
+  const auto span = [&](size_t pitch, size_t slice) {
+    return (copy.slices - 1) * slice + (copy.rows - 1) * pitch + copy.bytes;
+  };
+  return within_block(copy.to, span(copy.to_pitch, copy.to_slice)) &&
+         within_block(copy.from, span(copy.from_pitch, copy.from_slice));
 }
 
 /// Into the device: which addresses are where from now on.
 void tell_tables(const Copy& copy, Copy::Source source, CUgraph graph) {
-  if (!within_block(copy)) return;
   each_row(copy, [&](uint64_t to, uint64_t from, size_t bytes) {
     if (graph) {
       if (source == Copy::Source::none) return;
@@ -71,6 +74,7 @@ void tell_tables(const Copy& copy, Copy::Source source, CUgraph graph) {
 
 CUresult begin_copy(const Copy& copy, Work& work, bool& ours) {
   if (copy.bytes == 0 || copy.rows == 0 || copy.slices == 0) return CUDA_SUCCESS;
+  if (!within_blocks(copy)) return CUDA_ERROR_INVALID_VALUE;
   const CUgraph graph = captures_under_way() ? captured_into(copy.stream) : nullptr;
   if (copy.to && !copy.to_host) work.see(copy.to);
   if (copy.from && copy.source != Copy::Source::host) work.see_read(copy.from);
@@ -93,8 +97,10 @@ CUresult begin_copy(const Copy& copy, Work& work, bool& ours) {
   return work.hold(false);
 }
 
-void end_copy(Work& work) {
-  work.release();
+void end_copy(Work& work, CUresult result) {
+  // (A copy that waits may report what went wrong before it: then it was enqueued.)
+  work.release(result != CUDA_ERROR_INVALID_VALUE && result != CUDA_ERROR_INVALID_HANDLE &&
+               result != CUDA_ERROR_INVALID_CONTEXT);
   spill_if_adversarial();
 }
 

@@ -23,7 +23,7 @@ struct Copy {
 /// Touches, and tells the tables. An error: the call must not be made. `ours`: there is something
 /// to end afterwards.
 CUresult begin_copy(const Copy& copy, Work& work, bool& ours);
-void end_copy(Work& work);
+void end_copy(Work& work, CUresult result);
 
 template <class Call>
 CUresult around(const Copy& copy, Call&& call) {
@@ -32,7 +32,7 @@ CUresult around(const Copy& copy, Call&& call) {
   bool ours = false;
   if (CUresult result = begin_copy(copy, work, ours)) return result;
   const CUresult result = call();
-  if (ours) end_copy(work);
+  if (ours) end_copy(work, result);
   return result;
 }
 

@@ -135,7 +135,7 @@ CUresult batch(CUdeviceptr* to, CUdeviceptr* from, const size_t* bytes, size_t c
     ours |= one;
   }
   const CUresult result = call();
-  if (ours) end_copy(work);
+  if (ours) end_copy(work, result);
   return result;
 }
 }  // namespace

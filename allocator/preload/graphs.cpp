@@ -126,7 +126,7 @@ CUresult launch_graph(CUgraphExec exec, CUstream stream, Call&& call) {
   const CUresult result = call();
   if (result == CUDA_SUCCESS && inspections().wanted(*kernel, work.followed()))
     inspections().add(*kernel, work.followed(), stream, work.reached(), kernel);
-  work.release();
+  work.release(result == CUDA_SUCCESS);
   spill_if_adversarial();
   return result;
 }

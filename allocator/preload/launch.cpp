@@ -38,7 +38,7 @@ CUresult launch(CUfunction function, CUstream stream, void** parameters, void** 
   const CUresult result = call();
   if (result == CUDA_SUCCESS && inspections().wanted(*kernel, work.followed())) [[unlikely]]
     inspections().add(kernel->kept ? *kernel : stranger(), work.followed(), stream, work.reached());
-  work.release();
+  work.release(result == CUDA_SUCCESS);
   spill_if_adversarial();
   return result;
 }
@@ -55,7 +55,7 @@ CUresult launch_unknown(CUstream stream, Call&& call) {
   if (CUresult result = work.hold(false)) return result;
   const CUresult result = call();
   if (result == CUDA_SUCCESS) inspections().add(stranger(), true, stream, work.reached());
-  work.release();
+  work.release(result == CUDA_SUCCESS);
   spill_if_adversarial();
   return result;
 }

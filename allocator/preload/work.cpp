@@ -129,7 +129,7 @@ CUresult Work::hold_once(bool follow_tables) {
   for (uint64_t word : reads_)
     if (View* view = views().at(word); view && result == CUDA_SUCCESS)
       result = touch(part_of(*view), {&word, 1}, Access::read);
-  if (result != CUDA_SUCCESS) release();
+  if (result != CUDA_SUCCESS) release(false);
   return result;
 }
 
@@ -143,15 +143,17 @@ CUresult Work::hold(bool follow_tables) {
   return hold_once(follow_tables);
 }
 
-void Work::release() {
-  if (first_.view && !first_.holds.empty()) {
-    first_.view->engine->release_many(first_.holds, stream_for(*first_.view));
-    first_.holds.clear();
-  }
-  for (const auto& part : others_) {
-    part->view->engine->release_many(part->holds, stream_for(*part->view));
-    part->holds.clear();
-  }
+void Work::release(bool enqueued) {
+  const auto end = [&](Part& part) {
+    if (!part.view || part.holds.empty()) return;
+    if (enqueued)
+      part.view->engine->release_many(part.holds, stream_for(*part.view));
+    else
+      part.view->engine->release_unused(part.holds);
+    part.holds.clear();
+  };
+  end(first_);
+  for (const auto& part : others_) end(*part);
 }
 
 std::vector<Reached> Work::reached() const {

@@ -27,7 +27,7 @@ struct Reached {
 class Work {
  public:
   explicit Work(Where where) : where_(where) {}
-  ~Work() { release(); }
+  ~Work() { release(false); }
   Work(const Work&) = delete;
   Work& operator=(const Work&) = delete;
 
@@ -54,7 +54,7 @@ class Work {
   /// On an error nothing is held.
   CUresult hold(bool follow);
   /// The work has been enqueued, or was refused. Idempotent.
-  void release();
+  void release(bool enqueued);
   /// Did hold() find addresses in memory, to follow?
   bool followed() const { return followed_; }
   /// Every block that hold() reached, small ones included; each once.

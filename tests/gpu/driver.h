@@ -12,6 +12,7 @@
 
 typedef int CUmemPool_attribute;
 typedef unsigned CUmemorytype;
+typedef int CUpointer_attribute;
 
 #define cuCtxPopCurrent cuCtxPopCurrent_v2
 #define cuCtxPushCurrent cuCtxPushCurrent_v2

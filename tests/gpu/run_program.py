@@ -2,7 +2,7 @@
 """One program, three times: on the driver alone; with Firn at half of the memory that it said it
 needs; and with all spilled after every release. The same bits each time, and something moved.
 
-run_program.py PRELOAD_LIBRARY PROGRAM KERNELS [--expect-pinned WORDS] [--devices N] [--seconds]
+run_program.py PRELOAD_LIBRARY PROGRAM KERNELS [--expect-pinned WORDS] [--devices N]
 Environment: FIRN_TEST_GPU is the software GPU; without it the machine's own driver serves.
 """
 
@@ -35,7 +35,7 @@ def run(options, environment):
     found = re.search(r"digest ([0-9a-f]+) bytes (\d+)", ran.stdout)
     if ran.returncode != 0 or not found:
         sys.exit("status %d\n%s%s" % (ran.returncode, ran.stdout, ran.stderr))
-    return found.group(1), int(found.group(2)), ran.stderr
+    return found.group(1), int(found.group(2)), ran
 
 
 def main():
@@ -45,9 +45,11 @@ def main():
     parser.add_argument("kernels")
     parser.add_argument("--expect-pinned")
     parser.add_argument("--devices", type=int, default=1)
+    parser.add_argument("--same-words", action="store_true",
+                        help="what it prints is compared; nothing need move")
     options = parser.parse_args()
     environment = clean_environment(options)
-    digest, needed, _ = run(options, environment)
+    digest, needed, alone = run(options, environment)
     for adversarial in (False, True):
         with tempfile.TemporaryDirectory() as folder:
             stats_file = pathlib.Path(folder) / "stats.json"
@@ -58,7 +60,8 @@ def main():
                 with_firn["FIRN_ADVERSARIAL"] = "1"
             if os.environ.get("FIRN_TEST_GPU"):
                 with_firn["FIRN_DEVICE"] = "software"
-            mine, _, said = run(options, with_firn)
+            mine, _, ran = run(options, with_firn)
+            said = ran.stderr
             if not stats_file.exists():
                 sys.exit("no statistics were written: Firn was not there\n" + said)
             stats = json.loads(stats_file.read_text())
@@ -69,6 +72,13 @@ def main():
                    for device in devices]
         print(json.dumps({"adversarial": adversarial, "devices": summary}, indent=1))
         print(said, end="")
+        if options.same_words:
+            words, others = ([line for line in each.stdout.splitlines() if line[0] != "~"]
+                             for each in (alone, ran))
+            differ = [(a, b) for a, b in zip(words, others) if a != b]
+            if words != others:
+                sys.exit("answered otherwise than by the driver alone: %s" % differ)
+            continue
         if mine != digest:
             sys.exit("digest %s, on the driver alone %s" % (mine, digest))
         if len(devices) != options.devices:

@@ -94,7 +94,7 @@ void contexts(const Gpu& gpu, const Block& block) {
   CUcontext other = nullptr;
   CUstream theirs = nullptr;
   CUdeviceptr memory = 0;
-  DO(cuCtxCreate(&other, 0, gpu.device));
+  DO(MAKE_CONTEXT(&other, gpu.device));
   DO(cuStreamCreate(&theirs, CU_STREAM_NON_BLOCKING));
   say("memory of another context", cuMemAlloc(&memory, 4 << 20));
   say("used there", cuMemsetD32(memory, 1, 64));

@@ -4,7 +4,13 @@
 
 #ifdef FIRN_REAL_CUDA
 #include <cuda.h>
+#if CUDA_VERSION >= 13000
+#define MAKE_CONTEXT(context, device) cuCtxCreate(context, nullptr, 0, device)
 #else
+#define MAKE_CONTEXT(context, device) cuCtxCreate(context, 0, device)
+#endif
+#else
+#define MAKE_CONTEXT(context, device) cuCtxCreate(context, 0, device)
 #include <stddef.h>
 #include <stdint.h>
 

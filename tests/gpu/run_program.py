@@ -3,6 +3,7 @@
 needs; and with all spilled after every release. The same bits each time, and something moved.
 
 run_program.py PRELOAD_LIBRARY PROGRAM KERNELS [--expect-pinned WORDS] [--devices N]
+               [--without-layouts] [--same-words]
 Environment: FIRN_TEST_GPU is the software GPU; without it the machine's own driver serves.
 """
 
@@ -45,6 +46,8 @@ def main():
     parser.add_argument("kernels")
     parser.add_argument("--expect-pinned")
     parser.add_argument("--devices", type=int, default=1)
+    parser.add_argument("--without-layouts", action="store_true",
+                        help="as on a driver that does not tell kernels' parameters")
     parser.add_argument("--same-words", action="store_true",
                         help="what it prints is compared; nothing need move")
     options = parser.parse_args()
@@ -56,6 +59,8 @@ def main():
             with_firn = dict(environment, LD_PRELOAD=options.library,
                              FIRN_STATS=str(stats_file), FIRN_HOST="512MiB",
                              FIRN_BUDGET=str(needed // 2 // (2 << 20) * (2 << 20)))
+            if options.without_layouts:
+                with_firn["FIRN_LAYOUTS"] = "off"
             if adversarial:
                 with_firn["FIRN_ADVERSARIAL"] = "1"
             if os.environ.get("FIRN_TEST_GPU"):
@@ -88,6 +93,9 @@ def main():
                 sys.exit("nothing was spilled")
             if device["peak_device_bytes"] > device["budget_bytes"]:
                 sys.exit("more than the budget was held")
+            if options.without_layouts and not any("does not tell" in words
+                                                   for words in device["unseen"]):
+                sys.exit("nothing is said of unknown kernels: %s" % device["unseen"])
         reasons = {pin["reason"] for device in devices for pin in device["pinned"]}
         if options.expect_pinned and options.expect_pinned not in reasons:
             sys.exit("not pinned: %s; but %s" % (options.expect_pinned, reasons))

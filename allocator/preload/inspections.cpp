@@ -9,7 +9,9 @@
 #include <thread>
 
 #include "allocator/preload/engines.h"
+#include "allocator/preload/graphs.h"
 #include "allocator/preload/handlers.h"
+#include "allocator/preload/memory.h"
 
 namespace firn::preload {
 
@@ -44,6 +46,38 @@ Inspections::Inspections() {
     looks_ = UINT32_MAX;
   else
     looks_ = static_cast<uint32_t>(std::max(1l, std::strtol(words, nullptr, 10)));
+}
+
+void Inspections::begin() {
+  std::lock_guard one(beginning_);
+  if (begun() || captures_under_way()) return;
+  begun_.store(true, std::memory_order_seq_cst);
+  for (unsigned i = 0, n = views().count(); i < n; ++i) {
+    View& view = views()[i];
+    if (wait_for_context(view.context) != CUDA_SUCCESS) continue;  // nothing runs there any more
+    std::vector<Reached> all;
+    for (const BlockInfo& block : view.engine->blocks())
+      if (block.live) all.push_back({&view, reinterpret_cast<uint64_t>(block.base), block.bytes});
+    CUcontext left = nullptr;
+    if (real().cuCtxPushCurrent_v2(view.context) != CUDA_SUCCESS) continue;
+    add(stranger(), true, nullptr, all);
+    (void)real().cuCtxPopCurrent_v2(&left);
+  }
+  drain();
+  for (unsigned i = 0, n = views().count(); i < n; ++i) views()[i].engine->stop_spilling(false);
+  ready_.store(true, std::memory_order_release);
+}
+
+void Inspections::follow(Engine& engine) {
+  std::lock_guard one(beginning_);
+  if (begun()) return;
+  // Who hands out the memory sees what uses it from the start; tests want all to move at once.
+  if (serving() && !runtime_here()->config().adversarial) {
+    engine.stop_spilling(true);
+    return;
+  }
+  begun_.store(true, std::memory_order_seq_cst);
+  ready_.store(true, std::memory_order_release);
 }
 
 bool Inspections::Launch::reaches(uint64_t base) const {

@@ -8,6 +8,8 @@
 //    looked at, and a launch that reaches any of that memory meanwhile reaches all of it (reach());
 //  - an address found there, of a block that the launch could reach, is remembered as a table is,
 //    and its block stays on the device from then on, with the reason in the statistics.
+// Nothing of this is done before memory is short for the first time: until then nothing leaves the
+// device (begin()). Then all that is live is looked at once, whoever wrote it.
 // That is proven, for launches that are looked at, of whole 8-byte aligned addresses. What is
 // assumed: a kernel function of which the first launches (looks_needed; counted apart for launches
 // that reach tables, since those could copy addresses) stored none will store none later. One that
@@ -37,8 +39,19 @@ class Inspections {
  public:
   static constexpr uint32_t looks_needed = 2;
 
+  /// Has memory been short? To be asked after a launch was enqueued: what was enqueued while this
+  /// was false is over before begin() looks.
+  bool begun() const { return begun_.load(std::memory_order_seq_cst); }
+  /// Memory is short: looks at everything that is live, then lets it leave the device; once. While
+  /// a capture is under way that cannot be done.
+  void begin();
+  /// Has begin() done that?
+  bool ready() const { return ready_.load(std::memory_order_acquire); }
+  /// An engine was opened: before its first block.
+  void follow(Engine& engine);
   /// Is a launch of this kernel to be looked at? `tables`: it reached addresses in memory.
   bool wanted(const Kernel& kernel, bool tables) const {
+    if (!begun()) return false;
     return kernel.stores_addresses.load(std::memory_order_relaxed) ||
            (tables ? kernel.looked_at_with_tables : kernel.looked_at)
                    .load(std::memory_order_relaxed) < looks_;
@@ -89,6 +102,8 @@ class Inspections {
   void stop();
 
   uint32_t looks_ = looks_needed;
+  std::atomic<bool> begun_{false}, ready_{false};
+  std::mutex beginning_;
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<std::unique_ptr<Launch>> launches_;

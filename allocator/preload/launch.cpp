@@ -54,7 +54,8 @@ CUresult launch_unknown(CUstream stream, Call&& call) {
   work.see_all();
   if (CUresult result = work.hold(false)) return result;
   const CUresult result = call();
-  if (result == CUDA_SUCCESS) inspections().add(stranger(), true, stream, work.reached());
+  if (result == CUDA_SUCCESS && inspections().begun())
+    inspections().add(stranger(), true, stream, work.reached());
   work.release(result == CUDA_SUCCESS);
   spill_if_adversarial();
   return result;

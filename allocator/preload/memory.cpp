@@ -14,7 +14,13 @@ void* pointer(uint64_t address) { return reinterpret_cast<void*>(address); }
 }  // namespace
 
 CUresult allocate(Engine& engine, CUdeviceptr* address, size_t bytes, CUstream stream) {
+  const bool may_leave = inspections().ready();
   Result<void*> made = engine.allocate(bytes, stream);
+  // The first time that memory is short: from here on blocks may leave the device.
+  if (!made && made.error().code == Code::out_of_memory && !may_leave) {
+    inspections().begin();
+    made = engine.allocate(bytes, stream);
+  }
   if (!made) return result_of(made.error());
   *address = reinterpret_cast<CUdeviceptr>(*made);
   return CUDA_SUCCESS;

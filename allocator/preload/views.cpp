@@ -8,6 +8,7 @@
 #include "allocator/preload/coverage.h"
 #include "allocator/preload/engines.h"
 #include "allocator/preload/handlers.h"
+#include "allocator/preload/inspections.h"
 
 namespace firn::preload {
 
@@ -45,6 +46,7 @@ View& Views::of(Engine& engine) {
       view.plain = nullptr;
     (void)real().cuCtxPopCurrent_v2(&left);
   }
+  inspections().follow(engine);
   count_.store(index + 1, std::memory_order_release);
   int devices = 0;
   if (real().cuDeviceGetCount(&devices) != CUDA_SUCCESS || devices > 1) contexts_differ();

@@ -4,6 +4,7 @@
 #include "allocator/preload/engines.h"
 #include "allocator/preload/graphs.h"
 #include "allocator/preload/handlers.h"
+#include "allocator/preload/host_memory.h"
 #include "allocator/preload/inspections.h"
 
 namespace firn::preload {
@@ -86,7 +87,10 @@ CUresult cuMemAllocPitch_v2(CUdeviceptr* address, size_t* pitch, size_t width_by
 // As the driver does, it waits for all work first: what is enqueued may use the memory.
 CUresult cuMemFree_v2(CUdeviceptr address) {
   View* view = views().at(address);
-  if (!view) return real().cuMemFree_v2(address);
+  if (!view) {
+    if (host_memory().may_be(address)) host_memory().remove(pointer(address));  // managed
+    return real().cuMemFree_v2(address);
+  }
   if (exiting()) return CUDA_SUCCESS;  // left to the operating system
   if (!block_at(address)) return CUDA_ERROR_INVALID_VALUE;
   if (CUresult result = wait_for_context(view->context)) return result;

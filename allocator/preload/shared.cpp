@@ -53,11 +53,6 @@ void passed_on(const char* reason, uint64_t bytes) {
   note_unseen(reason);
 }
 
-CUresult cuMemAllocManaged(CUdeviceptr* address, size_t bytes, unsigned flags) {
-  const CUresult result = real().cuMemAllocManaged(address, bytes, flags);
-  if (result == CUDA_SUCCESS) passed_on("managed memory: the driver pages it", bytes);
-  return result;
-}
 CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t bytes,
                      const CUmemAllocationProp* prop, unsigned long long flags) {
   const CUresult result = real().cuMemCreate(handle, bytes, prop, flags);

@@ -30,6 +30,16 @@ void Work::see_all() {
       if (block.live) see(reinterpret_cast<uint64_t>(block.base));
 }
 
+void Work::see_host(uint64_t address) {
+  std::vector<uint64_t> words;
+  if (!host_memory().collect(address, words)) {
+    note_unseen("managed memory that the host cannot read beside kernels: all memory was touched");
+    return see_all();
+  }
+  for (uint64_t word : words)
+    if (views().at(word)) see(word);
+}
+
 Work::Part& Work::part_of(View& view) {
   if (!first_.view) first_.view = &view;
   if (first_.view == &view) return first_;

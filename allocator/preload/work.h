@@ -12,6 +12,7 @@
 #include <span>
 #include <vector>
 
+#include "allocator/preload/host_memory.h"
 #include "allocator/preload/small.h"
 #include "allocator/preload/views.h"
 
@@ -35,7 +36,11 @@ class Work {
   void see(uint64_t word) {
     if (!view_ || !view_->arena.contains(word)) {
       View* view = views().at(word);
-      if (!view) return;
+      if (!view) {
+        if (host_memory().may_be(word)) [[unlikely]]
+          see_host(word);
+        return;
+      }
       if (view_ && view != view_) several_ = true;
       view_ = view;
     }
@@ -47,6 +52,8 @@ class Work {
   }
   /// Everything that is live: of a kernel whose parameters nobody can tell.
   void see_all();
+  /// An address of the host's memory: what lies there counts as given.
+  void see_host(uint64_t address);
   /// Nothing of Firn's was seen. (Memory outside may hold addresses all the same.)
   bool empty() const { return words_.empty() && reads_.empty(); }
 

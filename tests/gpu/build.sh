@@ -35,7 +35,7 @@ if ! nvidia-smi -L >/dev/null 2>&1 || [ -z "$preload" ]; then
   exit 0
 fi
 unset FIRN_TEST_GPU
-for name in vector vector_c by_value gemm structs globals graphs streams threads pools; do
+for name in vector vector_c by_value gemm structs globals graphs host_table streams threads pools; do
   python3 "$here/run_program.py" "$preload" "$out/$name" "$out/kernels.ptx"
 done
 python3 "$here/run_program.py" "$preload" "$out/list" "$out/kernels.ptx" \

@@ -28,6 +28,7 @@ typedef int CUpointer_attribute;
 #define cuGraphInstantiate cuGraphInstantiateWithFlags
 #define cuMemAlloc cuMemAlloc_v2
 #define cuMemAllocPitch cuMemAllocPitch_v2
+#define cuMemAllocHost cuMemAllocHost_v2
 #define cuMemFree cuMemFree_v2
 #define cuMemGetAddressRange cuMemGetAddressRange_v2
 #define cuMemGetInfo cuMemGetInfo_v2
@@ -62,6 +63,8 @@ CUresult cuCtxEnablePeerAccess(CUcontext, unsigned);
 CUresult cuMemAlloc(CUdeviceptr*, size_t);
 CUresult cuMemAllocPitch(CUdeviceptr*, size_t*, size_t, size_t, unsigned);
 CUresult cuMemAllocManaged(CUdeviceptr*, size_t, unsigned);
+CUresult cuMemAllocHost(void**, size_t);
+CUresult cuMemFreeHost(void*);
 CUresult cuMemFree(CUdeviceptr);
 CUresult cuMemAllocAsync(CUdeviceptr*, size_t, CUstream);
 CUresult cuMemAllocFromPoolAsync(CUdeviceptr*, size_t, CUmemoryPool, CUstream);

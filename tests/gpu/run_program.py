@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""One program, three times: on the driver alone; with Firn at half of the memory that it said it
-needs; and with all spilled after every release. The same bits each time, and something moved.
+"""One program, four times: on the driver alone; with Firn and memory enough; at half of the memory
+that it said it needs; and with all spilled after every release. The same bits each time, and
+something moved where it had to.
 
 run_program.py PRELOAD_LIBRARY PROGRAM KERNELS [--expect-pinned WORDS] [--devices N]
                [--without-layouts] [--same-words]
@@ -53,15 +54,17 @@ def main():
     options = parser.parse_args()
     environment = clean_environment(options)
     digest, needed, alone = run(options, environment)
-    for adversarial in (False, True):
+    for mode in ("plenty", "half", "adversarial"):
         with tempfile.TemporaryDirectory() as folder:
             stats_file = pathlib.Path(folder) / "stats.json"
             with_firn = dict(environment, LD_PRELOAD=options.library,
                              FIRN_STATS=str(stats_file), FIRN_HOST="512MiB",
                              FIRN_BUDGET=str(needed // 2 // (2 << 20) * (2 << 20)))
+            if mode == "plenty":
+                with_firn["FIRN_BUDGET"] = str(needed * 3)
             if options.without_layouts:
                 with_firn["FIRN_LAYOUTS"] = "off"
-            if adversarial:
+            if mode == "adversarial":
                 with_firn["FIRN_ADVERSARIAL"] = "1"
             if os.environ.get("FIRN_TEST_GPU"):
                 with_firn["FIRN_DEVICE"] = "software"
@@ -75,7 +78,7 @@ def main():
                                                  "spilled_bytes", "faulted_bytes", "touches",
                                                  "zero_copy_bytes", "pinned", "unseen")}
                    for device in devices]
-        print(json.dumps({"adversarial": adversarial, "devices": summary}, indent=1))
+        print(json.dumps({"mode": mode, "devices": summary}, indent=1))
         print(said, end="")
         if options.same_words:
             words, others = ([line for line in each.stdout.splitlines() if line[0] != "~"]
@@ -88,6 +91,12 @@ def main():
             sys.exit("digest %s, on the driver alone %s" % (mine, digest))
         if len(devices) != options.devices:
             sys.exit("%d devices" % len(devices))
+        if mode == "plenty":
+            # Nothing is done about memory that fits.
+            moved = sum(device["spilled_bytes"] for device in devices)
+            if moved or stats["coverage"]["looked_at_bytes"]:
+                sys.exit("moved %d, looked at %d" % (moved, stats["coverage"]["looked_at_bytes"]))
+            continue
         for device in devices:
             if device["spilled_bytes"] == 0 or device["faulted_bytes"] == 0:
                 sys.exit("nothing was spilled")

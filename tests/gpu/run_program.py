@@ -60,7 +60,7 @@ def main():
             with_firn = dict(environment, LD_PRELOAD=options.library,
                              FIRN_STATS=str(stats_file), FIRN_HOST="512MiB",
                              FIRN_BUDGET=str(needed // 2 // (2 << 20) * (2 << 20)))
-            if mode == "plenty":
+            if mode == "plenty" or options.same_words:
                 with_firn["FIRN_BUDGET"] = str(needed * 3)
             if options.without_layouts:
                 with_firn["FIRN_LAYOUTS"] = "off"

@@ -96,11 +96,11 @@ class _BeforeTorch:
     @classmethod
     def install(cls) -> None:
         if "torch" not in sys.modules and not any(each is cls for each in sys.meta_path):
-            sys.meta_path.insert(0, cls)  # type: ignore[arg-type]
+            sys.meta_path.insert(0, cls)
 
     @classmethod
     def find_spec(cls, name: str, path: Any = None, target: Any = None) -> None:
         if name == "torch":
-            sys.meta_path.remove(cls)  # type: ignore[arg-type]
+            sys.meta_path.remove(cls)
             from firn import _libraries
             _libraries.stand_in_front()

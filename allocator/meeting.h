@@ -7,8 +7,8 @@
 namespace firn {
 
 /// What the stand-in answers for "runtime". `offered` (or null) is in charge from now on when there
-/// is none yet; the one in charge comes back, null: there is none. `build` tells whether its objects
-/// are laid out as the caller's are; null comes back where they are not.
+/// is none yet; the one in charge comes back, null: there is none. `build` tells whether its
+/// objects are laid out as the caller's are; null comes back where they are not.
 using Meet = Runtime*(Runtime* offered, const char* build);
 
 /// Of the headers that runtimes and what they hand out are made of.

@@ -380,10 +380,13 @@ Result<void> register_ends() {
 }  // namespace
 
 Result<Runtime*> Runtime::start(const Config& config) {
-  std::lock_guard lock(start_mutex);
   if (Runtime* runtime = the_runtime.load()) return used_again(runtime, config);
+  // Before our lock: it waits for the loader's, which who waits for ours may hold (in a library's
+  // constructor).
   Result<std::unique_ptr<Driver>> driver = open_driver(config.driver);
   if (!driver) return driver.error();
+  std::lock_guard lock(start_mutex);
+  if (Runtime* runtime = the_runtime.load()) return used_again(runtime, config);
   Runtime* in_charge = met_runtime(**driver);
   if (in_charge) {
     if (Result<Runtime*> other = used_again(in_charge, config); !other) return other;

@@ -41,8 +41,8 @@ class Runtime {
 
   /// Names something that front ends know they do not see, for the statistics' "unseen" list.
   virtual void note_unseen(const std::string& words) = 0;
-  /// One more member of the statistics' document: `json` is asked for its value's text. From then on
-  /// until the process ends; a second one of that name takes the first one's place.
+  /// One more member of the statistics' document: `json` is asked for its value's text, from then
+  /// on until the process ends. A second one of that name takes the first one's place.
   virtual void add_section(const std::string& name, std::function<std::string()> json) = 0;
   /// `opened` is called for every device when it is opened, and now for those that are.
   virtual void on_open(std::function<void(Engine&)> opened) = 0;

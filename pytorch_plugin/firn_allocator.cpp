@@ -73,8 +73,8 @@ void FirnAllocator::init(int device_count) {
   TORCH_CHECK(registered, "firn: atexit refused");
   if (!(*runtime)->driver().stand_in)
     (*runtime)->note_unseen(
-        "kernels that PyTorch's operators do not launch (Triton, extensions, ctypes): the driver was "
-        "opened before Firn could stand in front of it");
+        "kernels that PyTorch's operators do not launch (Triton, extensions, ctypes): the driver "
+        "was opened before Firn could stand in front of it");
   // Operators are observed once memory comes near the budget; nothing leaves before.
   (*runtime)->set_told([] { return !observing() || ThreadScopes::mine().inside(); });
   check_torch_settings();

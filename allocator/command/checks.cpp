@@ -84,7 +84,7 @@ std::string past_firn(const std::string& command) {
       }))
     return {};
   const std::string begin = path->string() + " is a CUDA program ";
-  const std::string end = ", which the loader preloads nothing into: Firn does not manage its memory";
+  const std::string end = ", which nothing is preloaded into: Firn does not manage its memory";
   struct stat about {};
   if (::stat(path->c_str(), &about) == 0 && (about.st_mode & (S_ISUID | S_ISGID)))
     return begin + "with another user's rights" + end;

@@ -47,7 +47,8 @@ class Folder {
 int run_command(const CoverageOptions& options, const std::vector<std::string>& command,
                 const fs::path& folder) {
   // Interrupting is for COMMAND; what it has done is reported nevertheless.
-  struct sigaction ignored {}, interrupted {};
+  struct sigaction ignored {
+  }, interrupted{};
   ignored.sa_handler = SIG_IGN;
   ::sigaction(SIGINT, &ignored, &interrupted);
   const pid_t child = ::fork();
@@ -61,7 +62,8 @@ int run_command(const CoverageOptions& options, const std::vector<std::string>& 
     ::_exit(run(run_options, command));
   }
   int status = 0;
-  while (child > 0 && ::waitpid(child, &status, 0) < 0 && errno == EINTR) {}
+  while (child > 0 && ::waitpid(child, &status, 0) < 0 && errno == EINTR) {
+  }
   ::sigaction(SIGINT, &interrupted, nullptr);
   if (child < 0) return -1;
   return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
@@ -98,11 +100,11 @@ std::vector<std::string> words_of(const Json& coverage, const char* name) {
   std::vector<std::string> words;
   if (const auto found = coverage.find(name); found != coverage.end())
     for (const Json& each : *found)
-      words.push_back(each.is_string()            ? each.get<std::string>()
-                      : each.contains("version")  ? fmt::format("{}@{}",
-                                                               each.value("name", std::string()),
-                                                               each.value("version", 0))
-                                                  : each.dump());
+      words.push_back(
+          each.is_string() ? each.get<std::string>()
+          : each.contains("version")
+              ? fmt::format("{}@{}", each.value("name", std::string()), each.value("version", 0))
+              : each.dump());
   return words;
 }
 
@@ -110,8 +112,9 @@ void add_process(std::string& out, const Json& stats) {
   out += fmt::format("process {}\n", stats["pid"].get<long>());
   const auto found = stats.find("coverage");
   if (found == stats.end() || !found->is_object()) {
-    out += "  Firn managed memory here and was not in front of the driver: launches that PyTorch's\n"
-           "  operators do not make were not seen\n";
+    out +=
+        "  Firn managed memory here and was not in front of the driver: launches that PyTorch's\n"
+        "  operators do not make were not seen\n";
     return;
   }
   const Json& coverage = *found;

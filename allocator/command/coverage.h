@@ -10,7 +10,7 @@
 namespace firn::command {
 
 struct CoverageOptions {
-  std::string device = "auto";            // as RunOptions have it
+  std::string device = "auto";  // as RunOptions have it
   std::optional<std::string> gpu_memory;
   bool json = false;
 };

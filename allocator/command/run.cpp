@@ -232,8 +232,8 @@ CLI::App* add_run(CLI::App& app, RunOptions& options) {
   run->add_flag("--adversarial", options.adversarial)->group("");
   std::string footer =
       "COMMAND runs as it is; the exit status is its own (2: something here was refused).\n"
-      "PyTorch programs get Firn through the Python package, other CUDA programs through a library\n"
-      "in front of the driver (LD_PRELOAD).\n\n"
+      "PyTorch programs get Firn through the Python package, other CUDA programs through a\n"
+      "library in front of the driver (LD_PRELOAD).\n\n"
       "Every setting, as a word firn_NAME:VALUE of PYTORCH_CUDA_ALLOC_CONF or as FIRN_NAME:\n";
   for (const Knob& knob : knobs())
     footer += fmt::format("  {:<12} {} [{}]\n", knob.name, knob.meaning, knob.fallback);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 
+#include "allocator/preload/engines.h"
 #include "allocator/preload/graphs.h"
 #include "allocator/preload/handlers.h"
 
@@ -74,7 +75,9 @@ void tell_tables(const Copy& copy, Copy::Source source, CUgraph graph) {
 
 CUresult begin_copy(const Copy& copy, Work& work, bool& ours) {
   if (copy.bytes == 0 || copy.rows == 0 || copy.slices == 0) return CUDA_SUCCESS;
-  if (!within_blocks(copy)) return CUDA_ERROR_INVALID_VALUE;
+  // (Tables are kept all the same: what no operator launches may follow them.)
+  const bool told = told_already();
+  if (!told && !within_blocks(copy)) return CUDA_ERROR_INVALID_VALUE;
   const CUgraph graph = captures_under_way() ? captured_into(copy.stream) : nullptr;
   if (copy.to && !copy.to_host) work.see(copy.to);
   if (copy.from && copy.source != Copy::Source::host) work.see_read(copy.from);
@@ -89,7 +92,7 @@ CUresult begin_copy(const Copy& copy, Work& work, bool& ours) {
       if (anywhere || copy.source == Copy::Source::host || on_device(copy.to))
         tell_tables(copy, source, graph);
   }
-  if (work.empty()) return CUDA_SUCCESS;
+  if (told || work.empty()) return CUDA_SUCCESS;
   // A driver looks at a copy's addresses when it is captured: they are there then, too.
   if (graph) note_captured(graph, std::array{copy.to, copy.from});
   counters().copies.fetch_add(1, std::memory_order_relaxed);

@@ -43,6 +43,13 @@ std::string version_words(int version) {
   return fmt::format("{}.{}", version / 1000, version % 1000 / 10);
 }
 
+std::string newer_words(const std::string& name, int version) {
+  return fmt::format(
+      "{} (asked for as of CUDA {}) is newer than this Firn: what it does passes "
+      "unseen; build Firn with a newer toolkit, or update it",
+      name, version_words(version));
+}
+
 uint64_t calls_of(const std::vector<Called>& calls, std::string_view begin) {
   uint64_t sum = 0;
   for (const Called& each : calls)
@@ -52,18 +59,14 @@ uint64_t calls_of(const std::vector<Called>& calls, std::string_view begin) {
 
 std::vector<std::string> warnings_of(const Seen& all, const std::vector<Called>& calls) {
   std::vector<std::string> warnings;
-  for (const auto& [name, version] : all.unknown)
-    warnings.push_back(
-        fmt::format("{} (asked for as of CUDA {}) is newer than this Firn: what it does passes "
-                    "unseen; build Firn with a newer toolkit, or update it",
-                    name, version_words(version)));
+  for (const auto& [name, version] : all.unknown) warnings.push_back(newer_words(name, version));
   const uint64_t kernels = calls_of(calls, "cuModuleGetFunction") +
                            calls_of(calls, "cuLibraryGetKernel") +
                            calls_of(calls, "cuKernelGetFunction");
   if (kernels > 0 && calls_of(calls, "cuLaunch") + calls_of(calls, "cuGraphLaunch") == 0)
     warnings.push_back(
-        "kernels were looked up and no launch was seen: if this program launches them, the launches "
-        "go past Firn, and what they use is not safe to spill");
+        "kernels were looked up and no launch was seen: if this program launches them, that goes "
+        "past Firn, and what they use is not safe to spill");
   const FirnRoutes& routes = *stand_in().routes;
   if (__atomic_load_n(&routes.other_drivers, __ATOMIC_RELAXED) > 0)
     warnings.push_back(
@@ -81,7 +84,8 @@ std::vector<std::string> warnings_of(const Seen& all, const std::vector<Called>&
 }  // namespace
 
 Count::Count(const char* name) : name_(name), next_(counts.load()) {
-  while (!counts.compare_exchange_weak(next_, this)) {}
+  while (!counts.compare_exchange_weak(next_, this)) {
+  }
 }
 
 void saw_name(const char* entry, bool door) {
@@ -90,13 +94,17 @@ void saw_name(const char* entry, bool door) {
 }
 
 void saw_symbol(const char* symbol, int version, bool found, const Known& known) {
-  std::lock_guard lock(seen().mutex);
-  if (!found)
-    seen().missing.insert(symbol);
-  else if (!known.entry)
-    seen().unknown.emplace(symbol, version);
-  else
-    (known.door ? seen().hooked : seen().passed).insert(known.entry);
+  bool newer = false;
+  {
+    std::lock_guard lock(seen().mutex);
+    if (!found)
+      seen().missing.insert(symbol);
+    else if (!known.entry)
+      newer = seen().unknown.emplace(symbol, version).second;
+    else
+      (known.door ? seen().hooked : seen().passed).insert(known.entry);
+  }
+  if (newer) note_unseen(newer_words(symbol, version));
 }
 
 void note_unseen(const std::string& words) {
@@ -166,8 +174,7 @@ void write_coverage_alone() {
   // Nothing that a process with memory of Firn's has written is replaced.
   const int file = ::open(name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
   if (file < 0) return;
-  const std::string text =
-      stats_json({}, {}, {}, {}, {{"coverage", coverage_json}}) + "\n";
+  const std::string text = stats_json({}, {}, {}, {}, {{"coverage", coverage_json}}) + "\n";
   if (::write(file, text.data(), text.size()) != static_cast<ssize_t>(text.size()))
     std::fprintf(stderr, "firn: cannot write the statistics to %s (--stats)\n", name.c_str());
   ::close(file);

@@ -35,10 +35,10 @@ bool open_doors(const FirnStandIn& stand_in) {
   auto real = std::make_unique<Real>();
 #define H(entry, parameters) FIRN_OPEN(entry, false)
 #define L(entry, parameters) FIRN_OPEN(entry, true)
-#define FIRN_OPEN(entry, late)                                             \
-  take(stand_in, #entry, real->entry);                                \
-  if (real->entry)                                                    \
-    made->of_name[#entry] =                                                \
+#define FIRN_OPEN(entry, late)         \
+  take(stand_in, #entry, real->entry); \
+  if (real->entry)                     \
+    made->of_name[#entry] =            \
         reinterpret_cast<void*>(&Door<&preload::entry, &Real::entry, late>::enter);
 #define C(entry, parameters) take(stand_in, #entry, real->entry);
 #include "allocator/preload/called.inc"

@@ -15,8 +15,7 @@ namespace firn::preload {
 
 namespace {
 
-std::mutex start_mutex;
-bool refused = false;  // under start_mutex: tried once, and said why
+std::atomic<bool> refused{false};  // tried, and said why
 
 std::string variable(const char* name) {
   const char* value = ::secure_getenv(name);
@@ -30,20 +29,21 @@ std::atomic<bool> ours{false};
 thread_local bool starting __attribute__((tls_model("initial-exec"))) = false;
 
 Runtime* start_runtime() {
-  std::lock_guard lock(start_mutex);
   if (Runtime* runtime = in_charge.load(std::memory_order_acquire)) return runtime;
-  if (refused) return nullptr;
+  if (refused.load(std::memory_order_acquire)) return nullptr;
   Result<Config> config = configuration();
   starting = true;
   Result<Runtime*> runtime = config ? Runtime::start(*config) : Result<Runtime*>(config.error());
   starting = false;
+  static std::atomic<bool> registered{false};
   if (runtime) {
+    if (registered.exchange(true)) return *runtime;
     say_what_pytorch_was_told();
     // After the runtime's own, so before it: no handler finds an engine that has stopped.
     (void)std::atexit(step_aside);
     return *runtime;
   }
-  refused = true;
+  if (refused.exchange(true)) return nullptr;
   std::fprintf(stderr, "firn: %s: nothing will spill\n", describe(runtime.error()).c_str());
   return nullptr;
 }
@@ -126,12 +126,17 @@ Engine* engine_around(CUdeviceptr address) {
 
 CUresult result_of(const Error& error) {
   switch (error.code) {
-    case Code::ok: return CUDA_SUCCESS;
-    case Code::driver: return static_cast<CUresult>(error.detail);
+    case Code::ok:
+      return CUDA_SUCCESS;
+    case Code::driver:
+      return static_cast<CUresult>(error.detail);
     case Code::out_of_memory:
-    case Code::host_out_of_memory: return CUDA_ERROR_OUT_OF_MEMORY;
-    case Code::invalid_argument: return CUDA_ERROR_INVALID_VALUE;
-    default: return CUDA_ERROR_UNKNOWN;
+    case Code::host_out_of_memory:
+      return CUDA_ERROR_OUT_OF_MEMORY;
+    case Code::invalid_argument:
+      return CUDA_ERROR_INVALID_VALUE;
+    default:
+      return CUDA_ERROR_UNKNOWN;
   }
 }
 

@@ -19,8 +19,8 @@ namespace firn::preload {
 struct Real {
 #define H(entry, parameters) CUresult(*entry) parameters = nullptr;
 #define C(entry, parameters) CUresult(*entry) parameters = nullptr;
-#include "allocator/preload/handled.inc"
 #include "allocator/preload/called.inc"
+#include "allocator/preload/handled.inc"
 #undef H
 #undef C
 };
@@ -31,7 +31,8 @@ inline std::atomic<const FirnStandIn*> the_stand_in{nullptr};
 inline const Real& real() { return *real_entries.load(std::memory_order_relaxed); }
 inline const FirnStandIn& stand_in() { return *the_stand_in.load(std::memory_order_relaxed); }
 
-/// False in a forked child, and once exit has begun: the driver is called as if Firn were not there.
+/// False in a forked child, and once exit has begun: the driver is called as if Firn were not
+/// there.
 inline std::atomic<bool> live{false};
 /// Exit has begun, in a process that is no child of fork.
 inline std::atomic<bool> at_exit{false};

@@ -45,10 +45,11 @@ static int chosen(void) {
 
 static const char* lead_path(const char* path, int flags) {
   if (access(path, R_OK) != 0 || !firn_is_driver(path)) return path;
-  const struct FirnDriver* opened = firn_real_driver(0);
-  if ((flags & RTLD_NOLOAD) && !opened) return path;
-  if (!opened && !chosen()) firn_prefer_driver(path);
-  if (!opened) opened = firn_real_driver(1);
+  const struct FirnDriver* opened = firn_real_driver(FIRN_KNOWN);
+  const int there = opened && opened->handle;
+  if ((flags & RTLD_NOLOAD) && !there) return path;
+  if (!there && !chosen()) firn_prefer_driver(path);
+  if (!there) opened = firn_real_driver(FIRN_OPEN_AGAIN);
   if (!opened || !opened->handle) return path;
   if (!chosen() && !firn_same_file(path, opened->path)) {
     count(&firn_routes.other_drivers);
@@ -66,7 +67,7 @@ static const char* lead(const char* name, int flags) {
   const int unversioned = strcmp(name, "libcuda.so") == 0;
   if (!unversioned && strcmp(name, "libcuda.so.1") != 0) return name;
   if ((flags & RTLD_NOLOAD) && !firn_asked() && !needed()) return nowhere;
-  const struct FirnDriver* opened = firn_real_driver(1);
+  const struct FirnDriver* opened = firn_real_driver(FIRN_OPEN);
   if (!opened || !opened->handle)
     return unversioned ? name : opened && opened->path[0] ? opened->path : nowhere;
   if (unversioned) count(&firn_routes.unversioned);

@@ -15,12 +15,14 @@ extern void* (*firn_next_dlopen)(const char* name, int flags);
 extern void* (*firn_next_dlsym)(void* handle, const char* name);
 void firn_find_next(void);
 
-/* The opened real driver; null: none on this machine, or not yet where `open` is 0. */
+/* What is known of the real driver: null where nobody has asked for it; without a handle where there
+ * is none. FIRN_OPEN looks for it, FIRN_OPEN_AGAIN also where there was none. */
+enum FirnOpen { FIRN_KNOWN, FIRN_OPEN, FIRN_OPEN_AGAIN };
 struct FirnDriver {
   void* handle;
   char path[4096];
 };
-const struct FirnDriver* firn_real_driver(int open);
+const struct FirnDriver* firn_real_driver(enum FirnOpen open);
 /* Whether the driver has been asked for at all in this process. */
 int firn_asked(void);
 

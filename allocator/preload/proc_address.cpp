@@ -1,5 +1,6 @@
-// How a program begins with the driver. cuGetProcAddress: the driver is asked, and what it answers is looked up by its address, so that
-// versions and per-thread variants are the driver's own choice. cuGetExportTable passes.
+// How a program begins with the driver. cuGetProcAddress: the driver is asked, and what it answers
+// is looked up by its address, so that versions and per-thread variants are the driver's own
+// choice. cuGetExportTable passes.
 #include <cstring>
 
 #include "allocator/preload/coverage.h"

@@ -1,5 +1,5 @@
-// Locks: none of its own. (The environment is changed as the program itself might: by setenv, before
-// PyTorch reads it.)
+// Locks: none of its own. (The environment is changed as the program itself might, by setenv,
+// before PyTorch reads it.)
 #include "allocator/preload/pytorch.h"
 
 #include <link.h>
@@ -46,8 +46,8 @@ void look_for_pytorch() {
 void say_what_pytorch_was_told() {
   if (told.load() && !loaded().plugin)
     std::fprintf(stderr,
-                 "firn: PyTorch keeps its own allocator here: %s=1 is set, so that it asks for each "
-                 "block by itself\n",
+                 "firn: PyTorch keeps its own allocator here: %s=1 is set, so that it asks for "
+                 "each block by itself\n",
                  uncached);
 }
 

@@ -1,9 +1,9 @@
 /* Fills the stubs' table: opens the real driver when it is first asked for, the library behind at
  * the first driver call. Owns both handles, which stay open for the life of the process.
  *
- * Locks: none. The loader's lock is held by a thread that runs a library's constructor, and wanted by
- * every dlopen and dlsym here: with a lock of our own around those, two threads could wait for each
- * other. So threads that come at once do the same work and the first one's is kept. */
+ * Locks: none. The loader's lock is held by a thread that runs a library's constructor, and wanted
+ * by every dlopen and dlsym here: with a lock of our own around those, two threads could wait for
+ * each other. So threads that come at once do the same work and the first one's is kept. */
 #define _GNU_SOURCE
 #include "allocator/preload/stand_in.h"
 
@@ -85,9 +85,10 @@ static void complain(const char* text, const char* more) {
   if (!__atomic_exchange_n(&said, 1, __ATOMIC_RELAXED)) fprintf(stderr, "firn: %s%s\n", text, more);
 }
 
-const struct FirnDriver* firn_real_driver(int open) {
+const struct FirnDriver* firn_real_driver(enum FirnOpen open) {
   const struct FirnDriver* known = __atomic_load_n(&driver, __ATOMIC_ACQUIRE);
-  if (known || !open || opening) return known;
+  if ((known && (known->handle || open != FIRN_OPEN_AGAIN)) || open == FIRN_KNOWN || opening)
+    return known;
   struct FirnDriver* made = calloc(1, sizeof *made);
   char folder[4096];
   if (!made) return NULL;
@@ -101,7 +102,7 @@ const struct FirnDriver* firn_real_driver(int open) {
     }
   }
   --opening;
-  const struct FirnDriver* expected = NULL;
+  const struct FirnDriver* expected = known;  /* (what was known may be read still) */
   if (__atomic_compare_exchange_n(&driver, &expected, made, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
     return made;
   free(made);  /* its handle counts in the loader's, and stays */
@@ -163,13 +164,13 @@ static const struct FirnBehind* ensure_behind(const struct FirnDriver* opened) {
   return answer;
 }
 
-int firn_asked(void) { return firn_real_driver(0) != NULL; }
+int firn_asked(void) { return firn_real_driver(FIRN_KNOWN) != NULL; }
 
 /* Called by the stubs. */
 void* firn_resolve(unsigned index) {
   const int error = errno, last = !opening;
   firn_find_next();
-  const struct FirnDriver* opened = firn_real_driver(1);
+  const struct FirnDriver* opened = firn_real_driver(FIRN_OPEN);
   const struct FirnBehind* answers = ensure_behind(opened);
   void* target = answers ? answers->handler(names[index]) : NULL;
   if (!target) target = real(names[index]);
@@ -192,7 +193,7 @@ void* firn_resolve(unsigned index) {
 EXPORTED void* firn_stand_in(const char* what) {
   const int error = errno;
   firn_find_next();
-  const struct FirnDriver* opened = firn_real_driver(1);
+  const struct FirnDriver* opened = firn_real_driver(FIRN_OPEN);
   void* found = NULL;
   if (strcmp(what, "driver") == 0) {
     found = opened ? opened->handle : NULL;

@@ -48,8 +48,8 @@ struct FirnBehind {
  * answer. */
 const struct FirnBehind* firn_behind_start(const struct FirnStandIn* stand_in);
 
-/* The one name that the stand-in exports beside the driver's and dlopen: how Firn finds out that the
- * libcuda.so.1 it has opened is the stand-in. "driver": dlopen's handle of the real driver, null
+/* The one name that the stand-in exports beside the driver's and dlopen: how Firn finds out that
+ * the libcuda.so.1 it has opened is the stand-in. "driver": dlopen's handle of the real driver, null
  * where there is none; everything else is for the library behind. */
 void* firn_stand_in(const char* what);
 

@@ -1,5 +1,6 @@
 // The library behind the stand-in: where it begins, and where it steps aside.
 #include <pthread.h>
+#include <sched.h>
 
 #include <cstdlib>
 #include <cstring>
@@ -13,6 +14,7 @@ namespace firn::preload {
 
 namespace {
 
+std::atomic<bool> begun{false};
 bool forked = false;  // this is a child, which has one thread
 
 void* answer_name(const char* entry) {
@@ -52,9 +54,13 @@ extern "C" __attribute__((visibility("default"))) const FirnBehind* firn_behind_
   using namespace firn::preload;
   if (stand_in->version != FIRN_STAND_IN_VERSION) return nullptr;
   try {
-    if (open_doors(*stand_in) && std::atexit(end) == 0 &&
-        ::pthread_atfork(nullptr, nullptr, leave_child) == 0)
-      live.store(true, std::memory_order_release);
+    if (open_doors(*stand_in)) {
+      live.store(std::atexit(end) == 0 && ::pthread_atfork(nullptr, nullptr, leave_child) == 0,
+                 std::memory_order_release);
+      begun.store(true, std::memory_order_release);
+    }
+    // (Short, and the one that begins waits for nobody who could wait for us.)
+    while (!begun.load(std::memory_order_acquire)) ::sched_yield();
   } catch (const std::exception&) {  // no memory
     return nullptr;
   }

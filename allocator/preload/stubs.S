@@ -1,6 +1,6 @@
 /* The stand-in's exports: each driver entry jumps on through firn_targets[index], with the
- * arguments as they came; an empty slot is filled on the way (firn_resolve). And dlopen: the name is
- * looked at, then the real dlopen is jumped to, so that the caller stays the caller (its RPATH
+ * arguments as they came; an empty slot is filled on the way (firn_resolve). And dlopen: the name
+ * is looked at, then the real dlopen is jumped to, so that the caller stays the caller (its RPATH
  * counts, and what RTLD_NEXT means to it). */
 
 #if defined(__x86_64__)

@@ -42,8 +42,8 @@ double start_us(std::vector<std::string>& command, std::vector<std::string>& env
   pid_t child = 0;
   int status = 0;
   const auto begin = Clock::now();
-  const int error = posix_spawnp(&child, arguments[0], &actions, nullptr, arguments.data(),
-                                 variables.data());
+  const int error =
+      posix_spawnp(&child, arguments[0], &actions, nullptr, arguments.data(), variables.data());
   if (error != 0 || waitpid(child, &status, 0) != child || status != 0) {
     std::fprintf(stderr, "exec_cost: %s does not run: %s\n", arguments[0],
                  error != 0 ? std::strerror(error) : "its status is not 0");
@@ -71,8 +71,8 @@ int main(int count, char** words) {
   for (int i = 4; i < count; ++i) command.emplace_back(words[i]);
   if (command.empty()) command = {"/bin/true"};
   const char* const names[] = {"nothing preloaded", "an empty library", "libfirn_preload.so"};
-  std::vector<std::string> environments[] = {
-      environment_with(""), environment_with(words[1]), environment_with(words[2])};
+  std::vector<std::string> environments[] = {environment_with(""), environment_with(words[1]),
+                                             environment_with(words[2])};
   std::vector<double> times[3];
   for (auto& environment : environments) start_us(command, environment);
   for (long round = 0; round < rounds; ++round)

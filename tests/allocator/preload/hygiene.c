@@ -58,7 +58,8 @@ static void begin(void) {
 static int threads(void) {
   int count = 0;
   DIR* tasks = opendir("/proc/self/task");
-  for (struct dirent* each; tasks && (each = readdir(tasks)) != NULL;) count += each->d_name[0] != '.';
+  for (struct dirent* each; tasks && (each = readdir(tasks)) != NULL;)
+    count += each->d_name[0] != '.';
   closedir(tasks);
   return count;
 }

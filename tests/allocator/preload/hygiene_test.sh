@@ -59,11 +59,12 @@ for ((round = 0; round < rounds; ++round)); do
 done
 
 # A child of a process that uses CUDA: as it is without Firn (threads too: none is added).
-alike env FIRN_GPU_MEMORY=1GiB FIRN_BUDGET=64MiB LD_LIBRARY_PATH="$(dirname "$gpu")" "$hygiene" forked
+alike env FIRN_GPU_MEMORY=1GiB FIRN_BUDGET=64MiB LD_LIBRARY_PATH="$(dirname "$gpu")" \
+  "$hygiene" forked
 
 # Another user's rights: the loader leaves it out.
-if [ "$(id -u)" = 0 ] && cp "$(command -v cat)" "$folder/cat" && chown nobody "$folder/cat" 2>/dev/null &&
-  chmod 4755 "$folder/cat" "$folder"; then
+if [ "$(id -u)" = 0 ] && cp "$(command -v cat)" "$folder/cat" &&
+  chown nobody "$folder/cat" 2>/dev/null && chmod 4755 "$folder/cat" "$folder"; then
   if LD_PRELOAD="$preload" "$folder/cat" /proc/self/maps 2>/dev/null | grep -q libfirn; then
     echo "loaded into a program with another user's rights"
     failed=1

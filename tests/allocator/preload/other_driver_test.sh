@@ -4,7 +4,8 @@ set -u
 folder=$(mktemp -d) || exit 1
 trap 'rm -rf "$folder"' EXIT
 ln -s "$(realpath "$2")" "$folder/libcuda.so.1"
-FIRN_DRIVER=$folder/libcuda.so.1 FIRN_STATS=$folder/stats.json LD_PRELOAD=$(realpath "$1") "$3" || exit 1
+FIRN_DRIVER=$folder/libcuda.so.1 FIRN_STATS=$folder/stats.json LD_PRELOAD=$(realpath "$1") \
+  "$3" || exit 1
 failed=0
 for words in '"name":"cuBrandNew","version":14020' '"missing":["cuNobodyHasIt"]' \
   'cuBrandNew (asked for as of CUDA 14.2) is newer than this Firn' \

@@ -1,10 +1,12 @@
 /* A program that reaches the driver by one route, named by its argument, and says whether Firn
- * answers there: no more device memory is then free than FIRN_BUDGET. FIRN_TEST_ANSWER is what it is
- * to be: firn, or driver for the driver itself. Status 0: so it is; 1: the other; 2: the route itself
- * did not work. */
+ * answers there: no more device memory is then free than FIRN_BUDGET. FIRN_TEST_ANSWER is what it
+ * is to be: firn, or driver for the driver itself. Status 0: so it is; 1: the other; 2: the route
+ * itself did not work. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
+#include <pthread.h>
+#include <sched.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -132,6 +134,78 @@ static int other_names(void) {
   return firn_answers(by_dlsym, dlopen("libcuda.so.1", RTLD_NOW));
 }
 
+/* A path that is tried when the name has led nowhere. */
+static int path_at_last(void) {
+  CHECK(!dlopen("libcuda.so.1", RTLD_NOW) && strstr(last_error(), "libcuda.so.1"));
+  void* handle = dlopen(getenv("FIRN_TEST_GPU"), RTLD_NOW);
+  CHECK(handle && handle == dlopen("libcuda.so.1", RTLD_NOW));
+  return firn_answers(by_dlsym, handle);
+}
+
+/* What other front ends of Firn's ask the stand-in. */
+static int stand_in(void) {
+  void* handle = dlopen("libcuda.so.1", RTLD_NOW);
+  CHECK(handle);
+  void* (*ask_stand_in)(const char*) = (void* (*)(const char*))dlsym(handle, "firn_stand_in");
+  CHECK(ask_stand_in && ask_stand_in("driver") && ask_stand_in("driver") != handle);
+  CHECK(ask_stand_in("nonsense") == NULL);
+  void* (*meet)(void*, const char*) = (void* (*)(void*, const char*))ask_stand_in("runtime");
+  CHECK(meet && meet(NULL, "another build") == NULL);
+  CHECK(meet((void*)0x1234, "another build") == NULL);  /* nor is it looked at */
+  return firn_answers(by_dlsym, handle);
+}
+
+/* Threads that come at once, with the first calls that there are. */
+enum { threads_count = 16 };
+static pthread_barrier_t at_once;
+static void* one_thread(void* answer) {
+  pthread_barrier_wait(&at_once);
+  *(int*)answer = firn_answers(by_dlsym, dlopen("libcuda.so.1", RTLD_NOW));
+  return NULL;
+}
+static int threads(void) {
+  pthread_t all[threads_count];
+  int answers[threads_count], worst = 0;
+  CHECK(pthread_barrier_init(&at_once, NULL, threads_count) == 0);
+  for (int i = 0; i < threads_count; ++i)
+    CHECK(pthread_create(&all[i], NULL, one_thread, &answers[i]) == 0);
+  for (int i = 0; i < threads_count; ++i) {
+    CHECK(pthread_join(all[i], NULL) == 0);
+    if (answers[i] > worst) worst = answers[i];
+  }
+  return worst;
+}
+
+/* A library's constructor, which holds the loader's lock, calls the driver while another thread's
+ * first call is under way. */
+static void* load_library(void* path) {
+  return dlopen(path, RTLD_NOW);
+}
+static int constructor(const char* path) {
+  static int phase;  /* the library's too: 1: it is in its constructor; 2: we are about to call */
+  char word[32];
+  snprintf(word, sizeof word, "%p", (void*)&phase);
+  CHECK(setenv("FIRN_TEST_PHASE", word, 1) == 0);
+  void* handle = dlopen("libcuda.so.1", RTLD_NOW);
+  CHECK(handle);
+  void* entries[5];
+  static const char* const names[] = {"cuInit", "cuDeviceGet", "cuDevicePrimaryCtxRetain",
+                                      "cuCtxSetCurrent", "cuMemGetInfo_v2"};
+  for (int i = 0; i < 5; ++i) CHECK((entries[i] = dlsym(handle, names[i])) != NULL);
+  pthread_t loader;
+  CHECK(pthread_create(&loader, NULL, load_library, (void*)path) == 0);
+  while (__atomic_load_n(&phase, __ATOMIC_ACQUIRE) != 1) sched_yield();
+  __atomic_store_n(&phase, 2, __ATOMIC_RELEASE);
+  const int answer =
+      memory_is_firns((CuInit)entries[0], (CuDeviceGet)entries[1], (CuRetain)entries[2],
+                      (CuSetCurrent)entries[3], (CuMemGetInfo)entries[4]);
+  void* library = NULL;
+  CHECK(pthread_join(loader, &library) == 0 && library);
+  int (*seen)(void) = (int (*)(void))dlsym(library, "seen_by_constructor");
+  CHECK(seen);
+  return answer ? answer : seen();
+}
+
 static int take(const char* way, const char* library) {
   errno = 77;
   void* handle = NULL;
@@ -145,6 +219,10 @@ static int take(const char* way, const char* library) {
   if (strcmp(way, "default") == 0) return firn_answers(by_dlsym, RTLD_DEFAULT);
   if (strcmp(way, "library") == 0) return in_library(library, 0, "answers");
   if (strcmp(way, "deep-library") == 0) return in_library(library, RTLD_DEEPBIND, "answers");
+  if (strcmp(way, "constructor") == 0) return constructor(library);
+  if (strcmp(way, "threads") == 0) return threads();
+  if (strcmp(way, "stand-in") == 0) return stand_in();
+  if (strcmp(way, "path-at-last") == 0) return path_at_last();
   if (strcmp(way, "sibling") == 0) return in_library(library, 0, "finds_sibling");
   if (strcmp(way, "namespace") == 0)
     handle = dlmopen(LM_ID_NEWLM, getenv("FIRN_TEST_GPU"), RTLD_NOW);

@@ -36,6 +36,9 @@ expect 0 "" FIRN_DEVICE=software LD_PRELOAD="$preload" "$routes" soname
 expect 0 "" LD_PRELOAD="$preload:$folder/lib/libcuda.so.1" "$routes" soname
 # The program's own path, where nothing else is said: under the file's name too.
 expect 0 "" LD_PRELOAD="$preload" "$routes" path
+if ! ldconfig -p 2>/dev/null | grep -q 'libcuda\.so\.1 '; then
+  expect 0 "" LD_PRELOAD="$preload" "$routes" path-at-last
+fi
 # A preload by a relative path, in a program that has gone elsewhere since.
 cd "$(dirname "$preload")" || exit 1
 expect 0 "" FIRN_DEVICE=software LD_PRELOAD="./$(basename "$preload")" "$routes" elsewhere

@@ -177,11 +177,11 @@ static int threads(void) {
 }
 
 /* A library's constructor, which holds the loader's lock, calls the driver while another thread's
- * first call is under way. */
+ * first call is under way; `later`: its first call for memory. */
 static void* load_library(void* path) {
   return dlopen(path, RTLD_NOW);
 }
-static int constructor(const char* path) {
+static int constructor(const char* path, int later) {
   static int phase;  /* the library's too: 1: it is in its constructor; 2: we are about to call */
   char word[32];
   snprintf(word, sizeof word, "%p", (void*)&phase);
@@ -192,6 +192,12 @@ static int constructor(const char* path) {
   static const char* const names[] = {"cuInit", "cuDeviceGet", "cuDevicePrimaryCtxRetain",
                                       "cuCtxSetCurrent", "cuMemGetInfo_v2"};
   for (int i = 0; i < 5; ++i) CHECK((entries[i] = dlsym(handle, names[i])) != NULL);
+  int device = 0;
+  void* context = NULL;
+  if (later)
+    CHECK(((CuInit)entries[0])(0) == 0 && ((CuDeviceGet)entries[1])(&device, 0) == 0 &&
+          ((CuRetain)entries[2])(&context, device) == 0 &&
+          ((CuSetCurrent)entries[3])(context) == 0);
   pthread_t loader;
   CHECK(pthread_create(&loader, NULL, load_library, (void*)path) == 0);
   while (__atomic_load_n(&phase, __ATOMIC_ACQUIRE) != 1) sched_yield();
@@ -219,7 +225,8 @@ static int take(const char* way, const char* library) {
   if (strcmp(way, "default") == 0) return firn_answers(by_dlsym, RTLD_DEFAULT);
   if (strcmp(way, "library") == 0) return in_library(library, 0, "answers");
   if (strcmp(way, "deep-library") == 0) return in_library(library, RTLD_DEEPBIND, "answers");
-  if (strcmp(way, "constructor") == 0) return constructor(library);
+  if (strcmp(way, "constructor") == 0) return constructor(library, 0);
+  if (strcmp(way, "constructor-later") == 0) return constructor(library, 1);
   if (strcmp(way, "threads") == 0) return threads();
   if (strcmp(way, "stand-in") == 0) return stand_in();
   if (strcmp(way, "path-at-last") == 0) return path_at_last();

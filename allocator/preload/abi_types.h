@@ -60,6 +60,20 @@ typedef struct CUDA_MEMCPY3D_st {
 } CUDA_MEMCPY3D;
 typedef CUDA_MEMCPY3D CUDA_MEMCPY3D_PEER;
 
+typedef struct CUmemcpy3DOperand_st {
+  int type;  // 1: memory, 2: an array
+  CUdeviceptr ptr;
+  size_t rowLength, layerHeight;
+  CUmemLocation locHint;
+} CUmemcpy3DOperand;
+
+typedef struct CUDA_MEMCPY3D_BATCH_OP_st {
+  CUmemcpy3DOperand src, dst;
+  size_t width, height, depth;  // the width in bytes, or in an array's elements
+  int srcAccessOrder;
+  unsigned flags;
+} CUDA_MEMCPY3D_BATCH_OP;
+
 typedef struct CUmemPoolProps_st {
   CUmemAllocationType allocType;
   CUmemAllocationHandleType handleTypes;

@@ -73,7 +73,7 @@ void tell_tables(const Copy& copy, Copy::Source source, CUgraph graph) {
 }
 }  // namespace
 
-CUresult begin_copy(const Copy& copy, Work& work, bool& ours) {
+CUresult note_copy(const Copy& copy, Work& work, bool& ours) {
   if (copy.bytes == 0 || copy.rows == 0 || copy.slices == 0) return CUDA_SUCCESS;
   // (Tables are kept all the same: what no operator launches may follow them.)
   const bool told = told_already();
@@ -97,7 +97,12 @@ CUresult begin_copy(const Copy& copy, Work& work, bool& ours) {
   if (graph) note_captured(graph, std::array{copy.to, copy.from});
   counters().copies.fetch_add(1, std::memory_order_relaxed);
   ours = true;
-  return work.hold(false);
+  return CUDA_SUCCESS;
+}
+
+CUresult begin_copy(const Copy& copy, Work& work, bool& ours) {
+  const CUresult result = note_copy(copy, work, ours);
+  return result == CUDA_SUCCESS && ours ? work.hold(false) : result;
 }
 
 void end_copy(Work& work, CUresult result) {

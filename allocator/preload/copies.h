@@ -23,6 +23,8 @@ struct Copy {
 /// Touches, and tells the tables. An error: the call must not be made. `ours`: there is something
 /// to end afterwards.
 CUresult begin_copy(const Copy& copy, Work& work, bool& ours);
+/// The same, of one among many in a call: nothing is touched yet.
+CUresult note_copy(const Copy& copy, Work& work, bool& ours);
 void end_copy(Work& work, CUresult result);
 
 template <class Call>

@@ -131,9 +131,11 @@ CUresult batch(CUdeviceptr* to, CUdeviceptr* from, const size_t* bytes, size_t c
   for (size_t i = 0; i < count; ++i) {
     bool one = false;
     const Copy copy{.to = to[i], .from = from[i], .bytes = bytes[i], .stream = stream};
-    if (CUresult result = begin_copy(copy, work, one)) return result;
+    if (CUresult result = note_copy(copy, work, one)) return result;
     ours |= one;
   }
+  if (ours)
+    if (CUresult result = work.hold(false)) return result;
   const CUresult result = call();
   if (ours) end_copy(work, result);
   return result;
@@ -161,6 +163,65 @@ BATCH(cuMemcpyBatchAsync, stream)
 BATCH(cuMemcpyBatchAsync_ptsz, own(stream))
 BATCH_V2(cuMemcpyBatchAsync_v2, stream)
 BATCH_V2(cuMemcpyBatchAsync_v2_ptsz, own(stream))
+
+namespace {
+/// Copies of boxes: their blocks are held. Between memories a box's rows are as they are in any
+/// copy; where an array takes part, rows are counted in its elements.
+template <class Call>
+CUresult batch_3d(const CUDA_MEMCPY3D_BATCH_OP* copies, size_t count, CUstream stream,
+                  Call&& call) {
+  constexpr int memory = 1;
+  if (views().count() == 0 || !copies || count == 0) return call();
+  Work work(where(stream));
+  bool ours = false;
+  for (size_t i = 0; i < count; ++i) {
+    const CUDA_MEMCPY3D_BATCH_OP& box = copies[i];
+    const auto pitch = [&](const CUmemcpy3DOperand& side) {
+      return side.rowLength ? side.rowLength : box.width;
+    };
+    const auto slice = [&](const CUmemcpy3DOperand& side) {
+      return pitch(side) * (side.layerHeight ? side.layerHeight : box.height);
+    };
+    Copy copy{.bytes = box.width, .rows = box.height, .slices = box.depth, .stream = stream};
+    if (box.dst.type == memory && box.src.type == memory) {
+      copy.to = box.dst.ptr;
+      copy.from = box.src.ptr;
+      copy.to_pitch = pitch(box.dst), copy.from_pitch = pitch(box.src);
+      copy.to_slice = slice(box.dst), copy.from_slice = slice(box.src);
+    } else {
+      copy.to = box.dst.type == memory ? box.dst.ptr : 0;
+      copy.from = box.src.type == memory ? box.src.ptr : 0;
+      copy.source = copy.to ? Source::none : Source::device;
+      copy.bytes = copy.rows = copy.slices = 1;
+    }
+    bool one = false;
+    if (CUresult result = note_copy(copy, work, one)) return result;
+    ours |= one;
+  }
+  if (ours)
+    if (CUresult result = work.hold(false)) return result;
+  const CUresult result = call();
+  if (ours) end_copy(work, result);
+  return result;
+}
+}  // namespace
+
+#define BATCH_3D(entry, of_stream)                                                             \
+  CUresult entry(size_t count, CUDA_MEMCPY3D_BATCH_OP* copies, size_t* failed,                 \
+                 unsigned long long flags, CUstream stream) {                                  \
+    return batch_3d(copies, count, of_stream,                                                  \
+                    [&] { return real().entry(count, copies, failed, flags, stream); });       \
+  }
+#define BATCH_3D_V2(entry, of_stream)                                                          \
+  CUresult entry(size_t count, CUDA_MEMCPY3D_BATCH_OP* copies, unsigned long long flags,       \
+                 CUstream stream) {                                                            \
+    return batch_3d(copies, count, of_stream,                                                  \
+                    [&] { return real().entry(count, copies, flags, stream); });               \
+  }
+BATCH_3D(cuMemcpy3DBatchAsync, stream)
+BATCH_3D(cuMemcpy3DBatchAsync_ptsz, own(stream))
+BATCH_3D_V2(cuMemcpy3DBatchAsync_v2, stream)
+BATCH_3D_V2(cuMemcpy3DBatchAsync_v2_ptsz, own(stream))
 
 #define FILL(bits, type)                                                                       \
   DEFAULT_STREAM(cuMemsetD##bits##_v2, (CUdeviceptr to, type value, size_t count),             \

@@ -37,6 +37,11 @@ int main(int argc, char** argv) {
   work(40);
   const Word salt = 9;
   launch(walk, {&nodes[0].address, &data[7].address, &salt});
+  // And walked at once, while nobody has looked at it.
+  for (Word round = 0; round < 3; ++round) {
+    launch(link, {&nodes[round].address, &nodes[round + 3].address, &round});
+    launch(walk, {&nodes[round].address, &data[round + 9].address, &salt});
+  }
   for (Block& block : data) add_to_digest(block);
   // The lists' words are addresses, which are no run's like another's: their values alone.
   for (Block& block : nodes) {

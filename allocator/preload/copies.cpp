@@ -4,8 +4,10 @@
 #include <array>
 
 #include "allocator/preload/engines.h"
+#include "allocator/preload/globals.h"
 #include "allocator/preload/graphs.h"
 #include "allocator/preload/handlers.h"
+#include "allocator/preload/inspections.h"
 
 namespace firn::preload {
 
@@ -53,14 +55,44 @@ bool within_blocks(const Copy& copy) {
          within_block(copy.from, span(copy.from_pitch, copy.from_slice));
 }
 
-/// Into the device: which addresses are where from now on.
-void tell_tables(const Copy& copy, Copy::Source source, CUgraph graph) {
-  each_row(copy, [&](uint64_t to, uint64_t from, size_t bytes) {
-    if (graph) {
-      if (source == Copy::Source::none) return;
+bool no_bytes(const Copy& copy) {
+  return copy.bytes == 0 || copy.rows == 0 || copy.slices == 0;
+}
+
+Copy::Source source_of(const Copy& copy) {
+  if (copy.source != Copy::Source::unknown || !copy.from) return copy.source;
+  return on_device(copy.from) ? Copy::Source::device : Copy::Source::host;
+}
+
+void note_in_graph(const Copy& copy, CUgraph graph) {
+  const Copy::Source source = source_of(copy);
+  if (copy.to && !copy.to_host && source != Copy::Source::none)
+    each_row(copy, [&](uint64_t to, uint64_t from, size_t bytes) {
       const GraphCopy row{to, from, bytes, source == Copy::Source::host};
-      return note_captured(graph, {}, {&row, 1});
-    }
+      note_captured(graph, {}, {&row, 1});
+    });
+  // A driver looks at a copy's addresses when it is captured: they are there then, too.
+  note_captured(graph, std::array{copy.to, copy.from});
+}
+
+/// Where another front end hands out the memory, and most of what reaches it is told, larger copies
+/// are not worth their look.
+bool too_large(const Copy& copy) {
+  constexpr size_t bytes_most = 256u << 10;
+  if (serving() || copy.bytes * copy.rows * copy.slices <= bytes_most) return false;
+  note_unseen("copies from the host above 256 KiB, for kernels that no operator launches");
+  return true;
+}
+}  // namespace
+
+void tell_tables(const Copy& copy) {
+  if (!copy.to || copy.to_host || no_bytes(copy)) return;
+  const bool inside = views().at(copy.to) != nullptr;
+  if (inside && !inspections().begun()) return;
+  if (!inside && copy.source != Copy::Source::host && !on_device(copy.to)) return;
+  const Copy::Source source = source_of(copy);
+  if (source == Copy::Source::host && too_large(copy)) return;
+  each_row(copy, [&](uint64_t to, uint64_t from, size_t bytes) {
     if (source == Copy::Source::host)
       counters().table_words.fetch_add(
           tables().write(to, reinterpret_cast<const void*>(from), bytes),
@@ -69,43 +101,30 @@ void tell_tables(const Copy& copy, Copy::Source source, CUgraph graph) {
       tables().copy(to, from, bytes);
     else
       tables().forget(to, bytes);
+    // What a block holds is not known before begin(): the copy is looked at then, too.
+    if (!inside && views().at(from) && !inspections().begun()) add_global(nullptr, {to, bytes});
   });
 }
-}  // namespace
 
-CUresult note_copy(const Copy& copy, Work& work, bool& ours) {
-  if (copy.bytes == 0 || copy.rows == 0 || copy.slices == 0) return CUDA_SUCCESS;
+CUresult note_copy(const Copy& copy, Work& work, Noted& noted) {
+  if (no_bytes(copy)) return CUDA_SUCCESS;
   // (Tables are kept all the same: what no operator launches may follow them.)
   const bool told = told_already();
   if (!told && !within_blocks(copy)) return CUDA_ERROR_INVALID_VALUE;
-  const CUgraph graph = captures_under_way() ? captured_into(copy.stream) : nullptr;
   if (copy.to && !copy.to_host) work.see(copy.to);
   if (copy.from && copy.source != Copy::Source::host) work.see_read(copy.from);
-  Copy::Source source = copy.source;
-  const bool nothing_from = !copy.from && copy.source == Copy::Source::host;  // a null pointer
-  if (copy.to && !copy.to_host && !nothing_from) {
-    const bool anywhere = views().at(copy.to) != nullptr;
-    if (source == Copy::Source::unknown && copy.from)
-      source = on_device(copy.from) ? Copy::Source::device : Copy::Source::host;
-    // To memory of the driver's only what holds addresses, or could, is worth a look.
-    if (anywhere || source == Copy::Source::host || tables().foreign())
-      if (anywhere || copy.source == Copy::Source::host || on_device(copy.to))
-        tell_tables(copy, source, graph);
-  }
+  if (captures_under_way())
+    if (CUgraph graph = captured_into(copy.stream)) {
+      noted.captured = true;
+      if (!work.empty()) note_in_graph(copy, graph);
+    }
   if (told || work.empty()) return CUDA_SUCCESS;
-  // A driver looks at a copy's addresses when it is captured: they are there then, too.
-  if (graph) note_captured(graph, std::array{copy.to, copy.from});
   counters().copies.fetch_add(1, std::memory_order_relaxed);
-  ours = true;
+  noted.ours = true;
   return CUDA_SUCCESS;
 }
 
-CUresult begin_copy(const Copy& copy, Work& work, bool& ours) {
-  const CUresult result = note_copy(copy, work, ours);
-  return result == CUDA_SUCCESS && ours ? work.hold(false) : result;
-}
-
-void end_copy(Work& work, CUresult result) {
+void end_copies(Work& work, CUresult result) {
   // (A copy that waits may report what went wrong before it: then it was enqueued.)
   work.release(result != CUDA_ERROR_INVALID_VALUE && result != CUDA_ERROR_INVALID_HANDLE &&
                result != CUDA_ERROR_INVALID_CONTEXT);

@@ -20,21 +20,29 @@ struct Copy {
   CUcontext to_context = nullptr, from_context = nullptr;  // of copies between devices
 };
 
-/// Touches, and tells the tables. An error: the call must not be made. `ours`: there is something
-/// to end afterwards.
-CUresult begin_copy(const Copy& copy, Work& work, bool& ours);
-/// The same, of one among many in a call: nothing is touched yet.
-CUresult note_copy(const Copy& copy, Work& work, bool& ours);
-void end_copy(Work& work, CUresult result);
+/// What is to be done once a copy's call has returned.
+struct Noted {
+  bool ours = false;      // blocks are to be held for it
+  bool captured = false;  // it went into a graph
+};
+/// Which blocks it uses, into `work`. An error: the call must not be made.
+CUresult note_copy(const Copy& copy, Work& work, Noted& noted);
+/// The copy is enqueued: which addresses are where from now on. Not before: what is enqueued while
+/// memory was never short is looked at when it is (inspections.h), and need not be told.
+void tell_tables(const Copy& copy);
+void end_copies(Work& work, CUresult result);
 
 template <class Call>
 CUresult around(const Copy& copy, Call&& call) {
   if (views().count() == 0) return call();
   Work work(where(copy.stream));
-  bool ours = false;
-  if (CUresult result = begin_copy(copy, work, ours)) return result;
+  Noted noted;
+  if (CUresult result = note_copy(copy, work, noted)) return result;
+  if (noted.ours)
+    if (CUresult result = work.hold(false)) return result;
   const CUresult result = call();
-  if (ours) end_copy(work, result);
+  if (result == CUDA_SUCCESS && !noted.captured) tell_tables(copy);
+  if (noted.ours) end_copies(work, result);
   return result;
 }
 

@@ -1,5 +1,5 @@
 // The driver's entries that copy and fill linear memory: each one said as a Copy.
-#include <array>
+#include <vector>
 
 #include "allocator/preload/copies.h"
 #include "allocator/preload/graphs.h"
@@ -123,22 +123,28 @@ STRUCTURED_ASYNC(cuMemcpy3DPeerAsync, CUDA_MEMCPY3D_PEER)
 namespace {
 /// Many copies in one call, in any order: all their blocks are held until all are enqueued.
 template <class Call>
+CUresult around_all(const std::vector<Copy>& copies, CUstream stream, Call&& call) {
+  Work work(where(stream));
+  Noted noted;
+  for (const Copy& copy : copies)
+    if (CUresult result = note_copy(copy, work, noted)) return result;
+  if (noted.ours)
+    if (CUresult result = work.hold(false)) return result;
+  const CUresult result = call();
+  if (result == CUDA_SUCCESS && !noted.captured)
+    for (const Copy& copy : copies) tell_tables(copy);
+  if (noted.ours) end_copies(work, result);
+  return result;
+}
+
+template <class Call>
 CUresult batch(CUdeviceptr* to, CUdeviceptr* from, const size_t* bytes, size_t count,
                CUstream stream, Call&& call) {
   if (views().count() == 0 || !to || !from || !bytes || count == 0) return call();
-  Work work(where(stream));
-  bool ours = false;
-  for (size_t i = 0; i < count; ++i) {
-    bool one = false;
-    const Copy copy{.to = to[i], .from = from[i], .bytes = bytes[i], .stream = stream};
-    if (CUresult result = note_copy(copy, work, one)) return result;
-    ours |= one;
-  }
-  if (ours)
-    if (CUresult result = work.hold(false)) return result;
-  const CUresult result = call();
-  if (ours) end_copy(work, result);
-  return result;
+  std::vector<Copy> copies;
+  for (size_t i = 0; i < count; ++i)
+    copies.push_back({.to = to[i], .from = from[i], .bytes = bytes[i], .stream = stream});
+  return around_all(copies, stream, call);
 }
 }  // namespace
 
@@ -168,14 +174,13 @@ namespace {
 /// Copies of boxes: their blocks are held. Between memories a box's rows are as they are in any
 /// copy; where an array takes part, rows are counted in its elements.
 template <class Call>
-CUresult batch_3d(const CUDA_MEMCPY3D_BATCH_OP* copies, size_t count, CUstream stream,
+CUresult batch_3d(const CUDA_MEMCPY3D_BATCH_OP* boxes, size_t count, CUstream stream,
                   Call&& call) {
   constexpr int memory = 1;
-  if (views().count() == 0 || !copies || count == 0) return call();
-  Work work(where(stream));
-  bool ours = false;
+  if (views().count() == 0 || !boxes || count == 0) return call();
+  std::vector<Copy> copies;
   for (size_t i = 0; i < count; ++i) {
-    const CUDA_MEMCPY3D_BATCH_OP& box = copies[i];
+    const CUDA_MEMCPY3D_BATCH_OP& box = boxes[i];
     const auto pitch = [&](const CUmemcpy3DOperand& side) {
       return side.rowLength ? side.rowLength : box.width;
     };
@@ -194,15 +199,9 @@ CUresult batch_3d(const CUDA_MEMCPY3D_BATCH_OP* copies, size_t count, CUstream s
       copy.source = copy.to ? Source::none : Source::device;
       copy.bytes = copy.rows = copy.slices = 1;
     }
-    bool one = false;
-    if (CUresult result = note_copy(copy, work, one)) return result;
-    ours |= one;
+    copies.push_back(copy);
   }
-  if (ours)
-    if (CUresult result = work.hold(false)) return result;
-  const CUresult result = call();
-  if (ours) end_copy(work, result);
-  return result;
+  return around_all(copies, stream, call);
 }
 }  // namespace
 

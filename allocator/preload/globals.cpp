@@ -2,7 +2,9 @@
 
 #include <map>
 #include <mutex>
+#include <vector>
 
+#include "allocator/preload/handlers.h"
 #include "allocator/preload/views.h"
 
 namespace firn::preload {
@@ -29,6 +31,21 @@ void forget_globals(const void* module) {
   if (found == globals().of.end()) return;
   for (const auto& [base, bytes] : found->second) tables().forget(base, bytes);
   globals().of.erase(found);
+}
+
+void look_at_globals() {
+  std::map<uint64_t, uint64_t> all;
+  {
+    std::lock_guard lock(globals().mutex);
+    for (const auto& [module, variables] : globals().of)
+      all.insert(variables.begin(), variables.end());
+  }
+  std::vector<char> bytes;
+  for (const auto& [base, size] : all) {
+    bytes.resize(size);
+    if (real().cuMemcpyDtoH_v2(bytes.data(), base, size) == CUDA_SUCCESS)
+      (void)tables().write(base, bytes.data(), size, true);
+  }
 }
 
 void forget_all_globals() {

@@ -9,10 +9,12 @@
 
 namespace firn::preload {
 
-/// `module` or library: any handle.
+/// `module` or library: any handle; null: memory that ends unseen.
 void add_global(const void* module, Range variable);
 /// The module was unloaded: its variables hold nothing any more.
 void forget_globals(const void* module);
+/// Reads them all, and tells the tables what they hold. What cannot be read any more is left out.
+void look_at_globals();
 /// Contexts end with all their modules.
 void forget_all_globals();
 

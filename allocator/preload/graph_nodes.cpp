@@ -1,5 +1,5 @@
-// Graphs that are built or changed node by node: what a node uses belongs to its graph's set. A node
-// whose graph is not known (one that a capture made) keeps what it is given on the device.
+// Graphs that are built or changed node by node: what a node uses belongs to its graph's set. A
+// node whose graph is not known (one that a capture made) keeps what it is given on the device.
 #include <map>
 #include <mutex>
 

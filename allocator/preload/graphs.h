@@ -1,4 +1,5 @@
-// What CUDA graphs use: noted while they are captured or built, brought back when they are launched.
+// What CUDA graphs use: noted while they are captured or built, brought back when they are
+// launched.
 //
 // Owns a set for each graph and executable: addresses, and what copies within it do to pointer
 // tables. Lock: one; captures_under_way() is lock-free.

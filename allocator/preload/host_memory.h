@@ -1,5 +1,6 @@
 // Memory of the host that kernels can reach: pinned, registered and managed. A launch that is given
-// an address in there can find addresses of blocks in it; what it holds at that moment is looked at.
+// an address in there can find addresses of blocks in it; what it holds at that moment is looked
+// at.
 //
 // Owns the list of ranges. Lock: one for it; may_be() is lock-free.
 #pragma once

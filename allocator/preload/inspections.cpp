@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "allocator/preload/engines.h"
+#include "allocator/preload/globals.h"
 #include "allocator/preload/graphs.h"
 #include "allocator/preload/handlers.h"
 #include "allocator/preload/memory.h"
@@ -60,9 +61,10 @@ void Inspections::begin() {
       if (block.live) all.push_back({&view, reinterpret_cast<uint64_t>(block.base), block.bytes});
     CUcontext left = nullptr;
     if (real().cuCtxPushCurrent_v2(view.context) != CUDA_SUCCESS) continue;
-    add(stranger(), true, nullptr, all);
+    add(stranger(), true, nullptr, all, nullptr, true);
     (void)real().cuCtxPopCurrent_v2(&left);
   }
+  look_at_globals();
   drain();
   for (unsigned i = 0, n = views().count(); i < n; ++i) views()[i].engine->stop_spilling(false);
   ready_.store(true, std::memory_order_release);
@@ -86,12 +88,14 @@ bool Inspections::Launch::reaches(uint64_t base) const {
 }
 
 void Inspections::add(Kernel& kernel, bool tables, CUstream stream,
-                      const std::vector<Reached>& reached, std::shared_ptr<Kernel> owner) {
+                      const std::vector<Reached>& reached, std::shared_ptr<Kernel> owner,
+                      bool first) {
   if (reached.empty()) return;
   auto launch = std::make_unique<Launch>();
   launch->kernel = &kernel;
   launch->owner = std::move(owner);
   launch->tables = tables;
+  launch->first = first;
   if (real().cuCtxGetCurrent(&launch->context) == CUDA_SUCCESS) {
     std::lock_guard lock(mutex_);
     std::vector<CUevent>& spare = spare_[launch->context];
@@ -307,16 +311,17 @@ void Inspections::settle(Batch& batch, const Reached& block, const Finds& found)
     if (!view || !block_around(*view, value, target) || target.base == block.base ||
         tables().was(place, value))
       continue;
-    bool could = false;
+    bool could = false, before = false;
     std::unique_lock lock(mutex_);
     for (const auto& launch : batch) {
       if (!launch->reaches(block.base) || !launch->reaches(target.base)) continue;
-      could = true;
-      launch->kernel->stores_addresses.store(true, std::memory_order_relaxed);
+      (launch->first ? before : could) = true;
+      if (!launch->first) launch->kernel->stores_addresses.store(true, std::memory_order_relaxed);
     }
     lock.unlock();
-    if (!could) continue;
+    if (!could && !before) continue;
     tables().add(place, value);
+    if (before) continue;  // from whoever: it is followed
     stay(target, stored);
     counters().stored_addresses.fetch_add(1, std::memory_order_relaxed);
   }

@@ -2,24 +2,28 @@
 //
 // Why this is enough. An address of a block is born on the host, and reaches a kernel by its
 // parameters or by memory. What the host writes is scanned (tables.h). So memory can hold an
-// address that Firn does not know of only if a kernel stored it there: one that it was given, or one
-// that it loaded. Both are of blocks which that launch could reach. Therefore:
+// address that Firn does not know of only if a kernel stored it there: one that it was given, or
+// one that it loaded. Both are of blocks which that launch could reach. Therefore:
 //  - all that such a launch can reach is held on the device until the memory it could write was
 //    looked at, and a launch that reaches any of that memory meanwhile reaches all of it (reach());
 //  - an address found there, of a block that the launch could reach, is remembered as a table is,
 //    and its block stays on the device from then on, with the reason in the statistics.
 // Nothing of this is done before memory is short for the first time: until then nothing leaves the
-// device (begin()). Then all that is live is looked at once, whoever wrote it.
-// That is proven, for launches that are looked at, of whole 8-byte aligned addresses. What is
-// assumed: a kernel function of which the first launches (looks_needed; counted apart for launches
-// that reach tables, since those could copy addresses) stored none will store none later. One that
-// stored an address is looked at after each launch, for ever. FIRN_LOOKS=all assumes nothing.
-// Not seen: what kernels store outside the arenas (variables of modules, managed memory, the
-// device's own heap), addresses in parts or in disguise.
+// device (begin()). Then all that is live is looked at once, while nothing runs, whoever wrote it:
+// every address that is found is known as a table from then on. Only later copies are scanned.
+//
+// That is proven, for launches that are looked at, of whole 8-byte aligned addresses. Assumed: a
+// kernel function of which the first launches (looks_needed; counted apart for launches that reach
+// tables, since those could copy addresses) stored none will store none later. One that stored an
+// address is looked at after each launch, for ever. FIRN_LOOKS=all assumes nothing.
+//
+// Not seen: what kernels store outside the arenas (variables of modules, managed and host memory,
+// the device's own heap); addresses in parts or in disguise; addresses more than a block away from
+// what they are used for; copies from the host whose source changes after the call.
 //
 // Owns a thread, started by the first launch that is to be looked at, that waits for launches and
 // reads memory through a stream of its own. Lock: one, never held while the driver or an engine is
-// called, except by the thread for a moment to take note.
+// called.
 #pragma once
 
 #include <atomic>
@@ -59,7 +63,7 @@ class Inspections {
   /// The launch is enqueued on `stream` (of the current context, CU_STREAM_PER_THREAD by name);
   /// what it reached is still held.
   void add(Kernel& kernel, bool tables, CUstream stream, const std::vector<Reached>& reached,
-           std::shared_ptr<Kernel> owner = nullptr);
+           std::shared_ptr<Kernel> owner = nullptr, bool first = false);
 
   bool pending() const { return pending_.load(std::memory_order_acquire) != 0; }
   /// Is the block among those to be looked at?
@@ -81,6 +85,7 @@ class Inspections {
     Kernel* kernel = nullptr;
     std::shared_ptr<Kernel> owner;  // of a kernel that may end before
     bool tables = false;
+    bool first = false;  // no launch: all that is live when begin() looks
     CUcontext context = nullptr;
     CUevent event = nullptr;
     std::vector<Memory> memory;

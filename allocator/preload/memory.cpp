@@ -146,7 +146,7 @@ CUresult attribute_of(View& view, const BlockInfo& block, CUdeviceptr address, i
     case a_mapped: *static_cast<bool*>(value) = true; break;
     case a_buffer_id:
     case a_block_id: *wide = base; break;
-    case a_device_ordinal: *narrow = view.engine->stats().device; break;
+    case a_device_ordinal: *narrow = view.device; break;
     case a_range_start:
     case a_mapping_base: *wide = base; break;
     case a_range_bytes: *wide = block.requested_bytes; break;

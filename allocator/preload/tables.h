@@ -1,6 +1,6 @@
 // Pointer tables: which 8-byte words of device memory are known to hold addresses of an arena.
 //
-// Fed by what the host writes (copies and fills from the host are scanned), by copies within the
+// Fed by what the host writes (copies from the host are scanned, fills forget), by copies within the
 // device, and by what was found in memory that kernels wrote (inspections.h). Asked at each launch
 // for what a touched block leads to.
 //

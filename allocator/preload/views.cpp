@@ -38,6 +38,7 @@ View& Views::of(Engine& engine) {
   view.engine = &engine;
   view.arena = {engine.addresses().base, engine.addresses().bytes};
   view.context = engine.context();
+  view.device = engine.stats().device;
   tables().add_arena(view.arena);
   CUcontext left = nullptr;
   // (Another front end allocates for streams of its own.)

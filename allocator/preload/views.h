@@ -19,6 +19,7 @@ struct View {
   Engine* engine = nullptr;
   Range arena;
   CUcontext context = nullptr;         // the device's primary one
+  int device = 0;                      // its ordinal
   CUstream plain = nullptr;  // what cuMemAlloc allocates for: no work is ever on it
 };
 

@@ -5,8 +5,8 @@
 //   build/bench/preload/launch build/bench/preload/libno_kernel.so [BLOCKS...]
 //
 // The launch has an empty grid: the software GPU looks at it and refuses it, which takes it little
-// and always the same. Prints medians over rounds, in nanoseconds: the driver alone, and how much is
-// added where the ten parameters are addresses of resident blocks (the largest ones first, then
+// and always the same. Prints medians over rounds, in nanoseconds: the driver alone, and how much
+// is added where the ten parameters are addresses of resident blocks (the largest ones first, then
 // small ones), of which BLOCKS are live in all; where four are and six are numbers; where none are.
 #include <dlfcn.h>
 

@@ -41,8 +41,8 @@ TEST(Many, blocks_are_held_once_and_foreign_words_passed_over) {
   Simulation sim(small_budget());
   Engine& engine = sim.engine(0);
   void *a = make(engine), *b = make(engine), *small = make(engine, 4096);
-  const uint64_t words[] = {number(a), 7, number(a) + 100, number(small), number(b) + block_bytes - 1,
-                            0, number(b)};
+  const uint64_t words[] = {
+      number(a), 7, number(a) + 100, number(small), number(b) + block_bytes - 1, 0, number(b)};
   Hold holds[7];
   size_t held = 0;
   EXPECT_EQ(engine.touch_many(words, Access::write, holds, held), 7u);

@@ -82,8 +82,8 @@ void launches(const Gpu& gpu, const Block& block, CUdeviceptr freed) {
   say("an unknown mark", run(kernel, nullptr, odd));
   say("empty grid", cuLaunchKernel(kernel, 0, 1, 1, 1, 1, 1, 0, nullptr, all, nullptr));
   // Addresses that the kernel is given and does not use.
-  for (CUdeviceptr unused : {freed, block.address + block.bytes(), block.address - 4, CUdeviceptr{7},
-                             ~CUdeviceptr{0}}) {
+  for (CUdeviceptr unused : {freed, block.address + block.bytes(), block.address - 4,
+                             CUdeviceptr{7}, ~CUdeviceptr{0}}) {
     address = unused;
     say("an address of nothing", run(kernel, all, nullptr));
   }

@@ -1,6 +1,6 @@
 #!/bin/bash
-# Builds the programs for a real GPU, with nvcc and the toolkit's <cuda.h>, and runs each where there
-# is one: with and without Firn. Without nvcc: skipped (77); without a GPU: built, not run.
+# Builds the programs for a real GPU, with nvcc and the toolkit's <cuda.h>, and runs each where
+# there is one: with and without Firn. Without nvcc: skipped (77); without a GPU: built, not run.
 #
 #   tests/gpu/build.sh FOLDER [LIBFIRN_PRELOAD.so]
 set -euo pipefail
@@ -20,7 +20,8 @@ stubs=$(dirname "$(find "$toolkit/" -path '*stubs/libcuda.so' | head -1)")
 mkdir -p "$out"
 "$nvcc" -arch=compute_75 -ptx -o "$out/kernels.ptx" "$here/kernels.cu"
 "$nvcc" -arch=compute_75 -code=sm_75 -cubin -o "$out/kernels.cubin" "$here/kernels.cu"
-"$nvcc" -arch=compute_75 -std=c++17 -I"$here" -o "$out/runtime_programs" "$here/runtime_programs.cu"
+"$nvcc" -arch=compute_75 -std=c++17 -I"$here" -o "$out/runtime_programs" \
+  "$here/runtime_programs.cu"
 for source in "$here"/*.cpp; do
   name=$(basename "$source" .cpp)
   [ "$name" = kernels_software ] && continue

@@ -1,5 +1,5 @@
-// What the kernels do to each element, for the GPU and for the software GPU alike: integers, so that
-// every bit is the same. And the structures that travel between host and device.
+// What the kernels do to each element, for the GPU and for the software GPU alike: integers, so
+// that every bit is the same. And the structures that travel between host and device.
 #pragma once
 
 #ifdef __CUDACC__

@@ -10,18 +10,25 @@ int main(int argc, char** argv) {
     nodes.push_back(make(link_words));
     fill(gpu, nodes[i], static_cast<Word>(i));
   }
+  // A list that is there before memory is short.
+  const CUfunction link = gpu.kernel("link"), walk = gpu.kernel("walk");
+  const CUdeviceptr none = 0;
+  std::vector<Block> early;
+  for (size_t i = 0; i < 3; ++i) early.push_back(make(link_words));
+  for (size_t i = 0; i < 3; ++i) {
+    const Word value = static_cast<Word>(i + 31);
+    launch(link, {&early[i].address, i < 2 ? &early[i + 1].address : &none, &value});
+  }
   for (size_t i = 0; i < arrays; ++i) {
     data.push_back(make(count));
     fill(gpu, data[i], static_cast<Word>(50 + i));
   }
-  const CUfunction mix_kernel = gpu.kernel("mix"), link = gpu.kernel("link"),
-                   walk = gpu.kernel("walk");
+  const CUfunction mix_kernel = gpu.kernel("mix");
   const auto work = [&](Word salt) {
     for (size_t i = 0; i < arrays; ++i)
       mix(mix_kernel, data[i], data[(i + 3) % arrays], data[(i + 7) % arrays], salt);
   };
   work(1);
-  const CUdeviceptr none = 0;
   for (size_t i = links; i-- > 0;) {
     const Word value = scramble(static_cast<Word>(i));
     launch(link, {&nodes[i].address, i + 1 < links ? &nodes[i + 1].address : &none, &value});
@@ -30,6 +37,7 @@ int main(int argc, char** argv) {
   for (Word salt = 0; salt < 4; ++salt) {
     launch(walk, {&nodes[0].address, &data[salt].address, &salt});
     work(salt + 20);
+    launch(walk, {&early[0].address, &data[salt + 6].address, &salt});
   }
   // The list is joined up anew, longer from its middle on.
   const Word value = 77;

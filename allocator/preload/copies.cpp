@@ -76,12 +76,11 @@ void note_in_graph(const Copy& copy, CUgraph graph) {
 }
 
 /// Where another front end hands out the memory, and most of what reaches it is told, larger copies
-/// are not worth their look.
+/// are not worth their look. (So a kernel that no operator launches must not follow addresses that
+/// came in such a copy.)
 bool too_large(const Copy& copy) {
   constexpr size_t bytes_most = 256u << 10;
-  if (serving() || copy.bytes * copy.rows * copy.slices <= bytes_most) return false;
-  note_unseen("copies from the host above 256 KiB, for kernels that no operator launches");
-  return true;
+  return !serving() && copy.bytes * copy.rows * copy.slices > bytes_most;
 }
 }  // namespace
 

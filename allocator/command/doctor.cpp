@@ -51,6 +51,21 @@ Json describe_software_gpu() {
   return report;
 }
 
+// What programs without PyTorch get: the library in front of the driver, and the one behind it.
+Json describe_preload() {
+  const auto library = find_library("libfirn_preload.so");
+  std::error_code error;
+  const std::string path = library ? library->string() : "";
+  std::string why;
+  if (!library)
+    why = "libfirn_preload.so not found";
+  else if (!std::filesystem::is_regular_file(library->parent_path() / "libfirn_behind.so", error))
+    why = "libfirn_behind.so is not beside " + path;
+  else if (path.find_first_of(" :\t\n") != std::string::npos)
+    why = "LD_PRELOAD cannot hold the path " + quote_word(path);
+  return {{"library", path}, {"usable", why.empty()}, {"why", why}};
+}
+
 Json describe_torch(const TorchReport& torch) {
   return {{"usable", torch.why.empty()},
           {"version", torch.version},
@@ -169,6 +184,10 @@ Json conclude(const Json& report, const MachineReport& machine) {
   use["pytorch"] = report["torch"]["usable"];
   if (!report["torch"]["usable"].get<bool>())
     why.push_back("PyTorch programs get no Firn: " + report["torch"]["why"].get<std::string>());
+  use["other_programs"] = report["preload"]["usable"];
+  if (!report["preload"]["usable"].get<bool>())
+    why.push_back("other CUDA programs get no Firn: " +
+                  report["preload"]["why"].get<std::string>());
   use["store"] = "none: host memory is the only tier";
   if (report["dirs"].empty()) why.push_back("no SSD tier: no directory named (firn_dir, --dir)");
   for (const Json& dir : report["dirs"]) {
@@ -251,6 +270,7 @@ int doctor(const DoctorOptions& options, const std::vector<std::string>& command
   const MachineReport machine = examine_machine();
   report["driver"] = describe_driver(examine_driver(config->driver));
   report["software_gpu"] = describe_software_gpu();
+  report["preload"] = describe_preload();
   report["torch"] = describe_torch(examine_torch());
   const std::string trouble = io_uring_trouble();
   report["io_uring"] = {{"works", trouble.empty()}, {"why", one_line(trouble)}};

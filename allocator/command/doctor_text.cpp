@@ -91,6 +91,9 @@ std::string doctor_text(const Json& report) {
        torch["usable"].get<bool>()
            ? version + ", fits"
            : version + (version.empty() ? "" : ": ") + text_of(torch["why"]));
+  const Json& preload = report["preload"];
+  line(out, "other programs",
+       preload["usable"].get<bool>() ? text_of(preload["library"]) : text_of(preload["why"]));
   add_machine(out, report);
   add_dirs(out, report["dirs"]);
 

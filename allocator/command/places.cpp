@@ -111,6 +111,9 @@ std::vector<fs::path> library_places(const std::string& name) {
   const fs::path here = executable_folder();
   for (const fs::path& folder : package_folders(here.parent_path()))
     places.push_back(folder / "firn" / "lib" / name);
+  if (name == "libfirn_preload.so")  // installed without Python
+    for (const char* lib : {"lib", "lib64", "lib/x86_64-linux-gnu", "lib/aarch64-linux-gnu"})
+      places.push_back(here.parent_path() / lib / name);
   add_build(here.parent_path().parent_path());
   return places;
 }

@@ -38,12 +38,14 @@ def test_the_document_holds_every_finding(firn, spill_dir):
                                "PYTORCH_CUDA_ALLOC_CONF": "backend:firn,firn_host:64MiB"})
     assert result.returncode == 0, result.stderr
     report = json.loads(result.stdout)
-    assert set(report) == {"firn", "driver", "software_gpu", "torch", "io_uring", "hugepages",
-                           "memlock", "machine", "dirs", "unknown_variables", "use", "knobs"}
+    assert set(report) == {"firn", "driver", "software_gpu", "preload", "torch", "io_uring",
+                           "hugepages", "memlock", "machine", "dirs", "unknown_variables", "use", "knobs"}
     # A cause for everything that is not there.
     assert report["driver"]["usable"] == (report["driver"]["why"] == "")
     assert report["io_uring"]["works"] == (report["io_uring"]["why"] == "")
     assert report["torch"]["usable"] == (report["torch"]["why"] == "")
+    assert report["preload"]["usable"] and report["use"]["other_programs"], report["preload"]
+    assert os.path.isfile(report["preload"]["library"])
     assert report["hugepages"]["staging"] in ("hugetlb", "transparent", "4 KiB")
     with open("/proc/meminfo", encoding="ascii") as file:
         total = int(file.readline().split()[1]) * 1024

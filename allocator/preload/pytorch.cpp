@@ -7,7 +7,10 @@
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
+#include <string>
 #include <string_view>
+
+#include "allocator/config.h"
 
 namespace firn::preload {
 
@@ -35,12 +38,26 @@ Found loaded() {
   return found;
 }
 
+// PyTorch would refuse Firn's words; the plugin and its package take them out, and keep them, as
+// here.
+void take_words() {
+  for (const char* name : {"PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"}) {
+    const char* value = ::getenv(name);
+    const ConfWords words = split_conf(value ? value : "");
+    if (!words.wanted) continue;
+    const std::string kept = words.firn.empty() ? "backend:firn" : "backend:firn," + words.firn;
+    (void)::setenv("FIRN_CONF", kept.c_str(), 0);
+    (void)(words.rest.empty() ? ::unsetenv(name) : ::setenv(name, words.rest.c_str(), 1));
+  }
+}
+
 }  // namespace
 
 void look_for_pytorch() {
-  if (::getenv(uncached)) return;
   const Found found = loaded();
-  if (found.pytorch && !found.plugin) told.store(::setenv(uncached, "1", 0) == 0);
+  if (!found.pytorch || found.plugin) return;
+  take_words();
+  if (!::getenv(uncached)) told.store(::setenv(uncached, "1", 0) == 0);
 }
 
 void say_what_pytorch_was_told() {

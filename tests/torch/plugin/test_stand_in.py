@@ -134,6 +134,20 @@ def test_preloaded_without_the_package_torch_asks_block_by_block(run, preloaded,
     assert document["devices"][0]["peak_allocated_bytes"] >= 40 << 20
 
 
+def test_words_for_the_package_that_is_not_there_are_taken(run, preloaded, libraries, tmp_path):
+    """As a C++ program under `firn run` has them: PyTorch would refuse backend:firn."""
+    stats = tmp_path / "stats.json"
+    code = """
+    import ctypes
+    ctypes.CDLL(None).setenv(b"PYTORCH_CUDA_ALLOC_CONF",
+                             b"max_split_size_mb:64,backend:firn,firn_budget:64MiB", 1)
+    """ + NATIVE % libraries["libfirn_torch_ops.so"]
+    done = run(code, conf=None, TORCH_DEVICE_BACKEND_AUTOLOAD="0", FIRN_STATS=str(stats),
+               **preloaded)
+    assert "PYTORCH_NO_CUDA_MEMORY_CACHING=1 is set" in done.stderr and done.stderr.count("\n") == 1
+    assert json.loads(stats.read_text())["devices"][0]["budget_bytes"] == 64 << 20
+
+
 def test_what_the_user_said_of_caching_stays(run, preloaded, libraries):
     done = run(NATIVE % libraries["libfirn_torch_ops.so"], conf=None,
                TORCH_DEVICE_BACKEND_AUTOLOAD="0", PYTORCH_NO_CUDA_MEMORY_CACHING="1", **preloaded)

@@ -8,8 +8,9 @@
 namespace firn {
 
 namespace {
-// Among so many of the last holds a block is looked for: a second hold of one is harmless.
-constexpr size_t looked_back = 64;
+// Among so many of the last holds a block is looked for: a second hold of one is harmless, and
+// costs less than looking at many.
+constexpr size_t looked_back = 4;
 }  // namespace
 
 size_t EngineImpl::touch_many(std::span<const uint64_t> addresses, Access access, Hold* holds,

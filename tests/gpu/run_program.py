@@ -4,7 +4,7 @@ that it said it needs; and with all spilled after every release. The same bits e
 something moved where it had to.
 
 run_program.py PRELOAD_LIBRARY PROGRAM KERNELS [--expect-pinned WORDS] [--devices N]
-               [--without-layouts] [--same-words]
+               [--without-layouts] [--same-words] [--plenty]
 Environment: FIRN_TEST_GPU is the software GPU; without it the machine's own driver serves.
 """
 
@@ -49,12 +49,13 @@ def main():
     parser.add_argument("--devices", type=int, default=1)
     parser.add_argument("--without-layouts", action="store_true",
                         help="as on a driver that does not tell kernels' parameters")
+    parser.add_argument("--plenty", action="store_true", help="only with memory enough")
     parser.add_argument("--same-words", action="store_true",
                         help="what it prints is compared; nothing need move")
     options = parser.parse_args()
     environment = clean_environment(options)
     digest, needed, alone = run(options, environment)
-    for mode in ("plenty", "half", "adversarial"):
+    for mode in ("plenty",) if options.plenty else ("plenty", "half", "adversarial"):
         with tempfile.TemporaryDirectory() as folder:
             stats_file = pathlib.Path(folder) / "stats.json"
             with_firn = dict(environment, LD_PRELOAD=options.library,

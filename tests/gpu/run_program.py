@@ -4,7 +4,7 @@ that it said it needs; and with all spilled after every release. The same bits e
 something moved where it had to.
 
 run_program.py PRELOAD_LIBRARY PROGRAM KERNELS [--expect-pinned WORDS] [--devices N]
-               [--without-layouts] [--same-words] [--plenty]
+               [--without-layouts] [--look-always] [--same-words] [--plenty]
 Environment: FIRN_TEST_GPU is the software GPU; without it the machine's own driver serves.
 """
 
@@ -49,6 +49,8 @@ def main():
     parser.add_argument("--devices", type=int, default=1)
     parser.add_argument("--without-layouts", action="store_true",
                         help="as on a driver that does not tell kernels' parameters")
+    parser.add_argument("--look-always", action="store_true",
+                        help="at what every launch wrote, not only each kernel's first ones")
     parser.add_argument("--plenty", action="store_true", help="only with memory enough")
     parser.add_argument("--same-words", action="store_true",
                         help="what it prints is compared; nothing need move")
@@ -63,6 +65,8 @@ def main():
                              FIRN_BUDGET=str(needed // 2 // (2 << 20) * (2 << 20)))
             if mode == "plenty" or options.same_words:
                 with_firn["FIRN_BUDGET"] = str(needed * 3)
+            if options.look_always:
+                with_firn["FIRN_LOOKS"] = "all"
             if options.without_layouts:
                 with_firn["FIRN_LAYOUTS"] = "off"
             if mode == "adversarial":

@@ -1,5 +1,5 @@
-// Allocation and freeing: the stream's ready blocks first, without a lock; then frames of its own
-// for a large block, a place in one of the stream's segments for a small one.
+// Allocation and freeing: the stream's ready blocks first, without a lock; then frames for a large
+// block, a place in one of the stream's segments for a small one (engine_small.cpp).
 #include <algorithm>
 #include <cstring>
 
@@ -67,7 +67,8 @@ Result<void*> EngineImpl::allocate(size_t bytes, CUstream stream, size_t request
       result = allocate_small(lock, index, bytes, requested);
     } else {
       Result<Block*> block = large_block(lock, index, bytes);
-      result = block ? Result<void*>(hand_out(**block, bytes, requested)) : Result<void*>(block.error());
+      result = block ? Result<void*>(hand_out(**block, bytes, requested))
+                     : Result<void*>(block.error());
     }
     if (!result && result.error().code == Code::out_of_memory) ++counted_.oom_count;
   }
@@ -158,76 +159,6 @@ Result<Block*> EngineImpl::make_block(unsigned stream, size_t bytes, Reservation
   count_segment(true, true, block->address, block->mapped_bytes(), stream);
   transit(*block, Event::allocate, life_flags | word::small | word::many_uses | word::zero_copy);
   return block;
-}
-
-Result<void> EngineImpl::add_segment(Lock& lock, unsigned stream) {
-  for (int attempt = 0;; ++attempt) {
-    Result<Reservation> room = make_room(lock, 1, nullptr);
-    if (!room) return room.error();
-    Result<std::vector<Frame>> frames = frames_.take(std::move(*room));
-    if (!frames) {
-      if (frames.error().detail == CUDA_ERROR_OUT_OF_MEMORY && attempt < 8) continue;
-      return frames.error();
-    }
-    auto address = arena_->take(1);
-    if (!address || (spare_segments_.empty() && segment_count_ == segments_most)) {
-      if (address) arena_->give(*address, 1);
-      frames_.give(*frames);
-      return make_error(Code::out_of_memory, 0, "no addresses left in the arena");
-    }
-    if (Result<void> mapped = map_at(*address, *frames); !mapped) {
-      frames_.give(*frames);
-      arena_->give(*address, 1);
-      return mapped.error();
-    }
-    uint32_t index;
-    if (!spare_segments_.empty()) {
-      index = spare_segments_.back();
-      spare_segments_.pop_back();
-    } else {
-      index = segment_count_++;
-      auto* fresh = new Segment;
-      fresh->units.reset(new std::atomic<uint32_t>[units_per_segment]());
-      segments_[index].store(fresh, std::memory_order_release);
-    }
-    Segment& segment = *segments_[index].load(std::memory_order_relaxed);
-    segment.address = *address;
-    segment.stream = static_cast<uint16_t>(stream);
-    segment.frames = std::move(*frames);
-    arena_->set(*address, 1, segment_mark | index);
-    small_[stream]->add(*address, granule_bytes);
-    count_segment(true, false, *address, granule_bytes, stream);
-    return {};
-  }
-}
-
-Result<void*> EngineImpl::allocate_small(Lock& lock, unsigned stream, size_t bytes,
-                                         size_t requested) {
-  unsigned size_class = size_class::of_small(bytes);
-  size_t size = size_class::small_bytes(size_class);
-  auto address = small_[stream]->take(size);
-  while (!address) {
-    if (Result<void> added = add_segment(lock, stream); !added) return added.error();
-    address = small_[stream]->take(size);
-  }
-  Block* block = table_.make();
-  if (!block) {
-    small_[stream]->release(*address, size, granule_bytes);
-    return make_error(Code::out_of_memory, 0, "too many live blocks");
-  }
-  block->address = *address;
-  block->grains = 0;
-  block->bytes = size;
-  block->stream = static_cast<uint16_t>(stream);
-  block->size_class = static_cast<uint16_t>(size_class);
-  Segment& segment = *segments_[arena_->at(*address) & ~segment_mark].load();
-  ++segment.live;
-  ++small_blocks_;
-  block->word.store(static_cast<uint64_t>(State::free) | word::small, std::memory_order_relaxed);
-  transit(*block, Event::allocate, life_flags | word::many_uses);
-  segment.units[(*address - segment.address) / unit_bytes].store(block->index + 1,
-                                                                 std::memory_order_release);
-  return hand_out(*block, bytes, requested);
 }
 
 void EngineImpl::count_free(Block& block) {
@@ -414,22 +345,6 @@ void EngineImpl::drop_descriptor(Block& block) {
   block.arrival = {};
   block.use.store(0, std::memory_order_relaxed);
   table_.recycle(&block);
-}
-
-/// Gives segments without blocks back. Their streams' work is over: waited for here.
-void EngineImpl::release_segments() {
-  for (uint32_t i = 0; i < segment_count_; ++i) {
-    Segment& segment = *segments_[i].load(std::memory_order_relaxed);
-    if (segment.frames.empty() || segment.live > 0) continue;
-    if (!streams_.wait(streams_.now(segment.stream))) continue;
-    if (!small_[segment.stream]->remove(segment.address, granule_bytes)) continue;
-    arena_->set(segment.address, 1, 0);
-    unmap_at(segment.address, segment.frames);
-    frames_.give(segment.frames);
-    arena_->give(segment.address, 1);
-    count_segment(false, false, segment.address, granule_bytes, segment.stream);
-    spare_segments_.push_back(i);
-  }
 }
 
 }  // namespace firn

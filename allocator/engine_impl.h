@@ -1,6 +1,7 @@
 // The engine behind allocator/engine.h. Split by what happens to a block:
 //   engine.cpp           opening, closing, looking up, pump()
-//   engine_allocate.cpp  allocate, free, small segments, ready blocks
+//   engine_allocate.cpp  allocate, free, ready blocks
+//   engine_small.cpp     small blocks' segments
 //   engine_touch.cpp     touch, release, pin, hints
 //   engine_touch_many.cpp  touch and release of a launch's blocks at once; streams that end
 //   engine_room.cpp      make room: reclaim, drop, evict, wait, or say why not

@@ -1,0 +1,96 @@
+// Small blocks: places in segments of one frame each, which a stream's small blocks share and which
+// do not spill.
+#include <fmt/format.h>
+
+#include "allocator/check.h"
+#include "allocator/engine_impl.h"
+
+namespace firn {
+
+Result<void> EngineImpl::add_segment(Lock& lock, unsigned stream) {
+  for (int attempt = 0;; ++attempt) {
+    Result<Reservation> room = make_room(lock, 1, nullptr);
+    if (!room) return room.error();
+    Result<std::vector<Frame>> frames = frames_.take(std::move(*room));
+    if (!frames) {
+      if (frames.error().detail == CUDA_ERROR_OUT_OF_MEMORY && attempt < 8) continue;
+      return frames.error();
+    }
+    auto address = arena_->take(1);
+    if (!address || (spare_segments_.empty() && segment_count_ == segments_most)) {
+      if (address) arena_->give(*address, 1);
+      frames_.give(*frames);
+      return make_error(Code::out_of_memory, 0, "no addresses left in the arena");
+    }
+    if (Result<void> mapped = map_at(*address, *frames); !mapped) {
+      frames_.give(*frames);
+      arena_->give(*address, 1);
+      return mapped.error();
+    }
+    uint32_t index;
+    if (!spare_segments_.empty()) {
+      index = spare_segments_.back();
+      spare_segments_.pop_back();
+    } else {
+      index = segment_count_++;
+      auto* fresh = new Segment;
+      fresh->units.reset(new std::atomic<uint32_t>[units_per_segment]());
+      segments_[index].store(fresh, std::memory_order_release);
+    }
+    Segment& segment = *segments_[index].load(std::memory_order_relaxed);
+    segment.address = *address;
+    segment.stream = static_cast<uint16_t>(stream);
+    segment.frames = std::move(*frames);
+    arena_->set(*address, 1, segment_mark | index);
+    small_[stream]->add(*address, granule_bytes);
+    count_segment(true, false, *address, granule_bytes, stream);
+    return {};
+  }
+}
+
+Result<void*> EngineImpl::allocate_small(Lock& lock, unsigned stream, size_t bytes,
+                                         size_t requested) {
+  unsigned size_class = size_class::of_small(bytes);
+  size_t size = size_class::small_bytes(size_class);
+  auto address = small_[stream]->take(size);
+  while (!address) {
+    if (Result<void> added = add_segment(lock, stream); !added) return added.error();
+    address = small_[stream]->take(size);
+  }
+  Block* block = table_.make();
+  if (!block) {
+    small_[stream]->release(*address, size, granule_bytes);
+    return make_error(Code::out_of_memory, 0, "too many live blocks");
+  }
+  block->address = *address;
+  block->grains = 0;
+  block->bytes = size;
+  block->stream = static_cast<uint16_t>(stream);
+  block->size_class = static_cast<uint16_t>(size_class);
+  Segment& segment = *segments_[arena_->at(*address) & ~segment_mark].load();
+  ++segment.live;
+  ++small_blocks_;
+  block->word.store(static_cast<uint64_t>(State::free) | word::small, std::memory_order_relaxed);
+  transit(*block, Event::allocate, life_flags | word::many_uses);
+  segment.units[(*address - segment.address) / unit_bytes].store(block->index + 1,
+                                                                 std::memory_order_release);
+  return hand_out(*block, bytes, requested);
+}
+
+/// Gives segments without blocks back. Their streams' work is over: waited for here.
+void EngineImpl::release_segments() {
+  for (uint32_t i = 0; i < segment_count_; ++i) {
+    Segment& segment = *segments_[i].load(std::memory_order_relaxed);
+    if (segment.frames.empty() || segment.live > 0) continue;
+    if (!streams_.wait(streams_.now(segment.stream))) continue;
+    if (!small_[segment.stream]->remove(segment.address, granule_bytes)) continue;
+    arena_->set(segment.address, 1, 0);
+    unmap_at(segment.address, segment.frames);
+    frames_.give(segment.frames);
+    arena_->give(segment.address, 1);
+    count_segment(false, false, segment.address, granule_bytes, segment.stream);
+    spare_segments_.push_back(i);
+  }
+}
+
+}  // namespace firn

@@ -49,7 +49,7 @@ def test_an_address_that_was_asked_for_stays_good(run_code):
             spill()
             assert state(x) == "resident" and state(y) != "resident"
             assert numbers(address) == [3, 4, 5, 6]
-            assert pinned() == {"its address was asked for (data_ptr())": 2 << 20}, pinned()
+            assert pinned() == {"its address was asked for (data_ptr())": 1 << 20}, pinned()
             # Written there, nobody knows by whom; used by an operator; then by the former again.
             (ctypes.c_float * 2).from_address(address)[0] = 70
             assert x[0].item() == 70 and (x + 1)[0].item() == 71
@@ -112,7 +112,7 @@ def test_exports_stay_good(run_code):
                 taken = take(x)
                 big() * 2
                 assert state(x) == "resident", reason
-                assert pinned() == {reason: 2 << 20}, pinned()
+                assert pinned() == {reason: 1 << 20}, pinned()
                 del taken, x
                 gc.collect()
                 assert pinned() == {}, (reason, pinned())
@@ -185,7 +185,7 @@ def test_an_object_that_keeps_tensors(run_code):
         kept = torch.ops.firn_test.keep(x)
         y.add_(1)
         assert state(x) == "resident" and state(y) != "resident"
-        assert pinned() == {"kept by an object that an operator returned": 2 << 20}, pinned()
+        assert pinned() == {"kept by an object that an operator returned": 1 << 20}, pinned()
     """)
 
 

@@ -74,6 +74,7 @@ struct Block {
   const char* pin_reason = nullptr;
   const char* given_reason = nullptr;  // when word::given
   uint32_t pin_count = 0;
+  bool exported = false;               // another process may have it mapped
   bool small_segment = false;          // when word::segment: counted in the small blocks' pool
   std::vector<Use> more_uses;          // when word::many_uses
   std::vector<uint16_t> recorded_streams;  // when word::recorded

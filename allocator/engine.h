@@ -16,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "allocator/exported_memory.h"
 #include "allocator/lifetimes/events.h"
 #include "firn/clock.h"
 #include "firn/driver.h"
@@ -240,6 +241,11 @@ class Engine {
   /// freed, however often this is called. unpin() beyond the counted pins takes it back. Lock-free
   /// when it was called before. Nothing happens to foreign pointers.
   virtual Result<void> give_address(const void* pointer, const char* reason) = 0;
+  /// The memory around an address in a live block, for another process to map: pinned for `reason`
+  /// until the block is freed. The program keeps it while others use it. Errors: invalid_argument
+  /// (no live block), out_of_memory (not on the device, and no room), driver.
+  virtual Result<std::shared_ptr<const ExportedMemory>> export_memory(const void* pointer,
+                                                                      const char* reason) = 0;
   /// Kernels of `device` may use this device's memory directly: what is mapped, now and later, is
   /// open to it.
   virtual Result<void> allow_peer(int device) = 0;

@@ -228,6 +228,10 @@ void EngineImpl::finish_free(Block& block) {
   State state = word::state(w);
   block.pin_reason = nullptr;
   block.pin_count = 0;
+  if (block.exported) {
+    if (block.grains != 0) exported_.erase(block.base());
+    block.exported = false;
+  }
   // The copy-in must not overwrite what the stream's next owner writes.
   if ((w & word::unsettled) && block.arrival) {
     if (Result<void> ordered = streams_.order(block.stream, block.arrival); !ordered)

@@ -26,6 +26,7 @@
 #include <memory>
 #include <mutex>
 #include <span>
+#include <unordered_map>
 #include <unordered_set>
 
 #include "allocator/age_order.h"
@@ -77,6 +78,8 @@ class EngineImpl final : public Engine {
   Result<void> pin(const void* pointer, const char* reason) override;
   Result<void> unpin(const void* pointer) override;
   Result<void> give_address(const void* pointer, const char* reason) override;
+  Result<std::shared_ptr<const ExportedMemory>> export_memory(const void* pointer,
+                                                              const char* reason) override;
   Result<void> allow_peer(int device) override;
   Result<void> prefetch(const void* pointer, size_t bytes, CUstream stream) override;
   Result<void> cold(const void* pointer, size_t bytes) override;
@@ -379,6 +382,7 @@ class EngineImpl final : public Engine {
   std::unique_ptr<std::atomic<Segment*>[]> segments_;
   uint32_t segment_count_ = 0;
   std::vector<uint32_t> spare_segments_;
+  std::unordered_map<uint64_t, std::shared_ptr<const ExportedMemory>> exported_;  // by base
   std::vector<std::unique_ptr<RangeMap>> small_;  // per stream: free ranges of its segments
   AgeOrder ages_, ahead_;
 

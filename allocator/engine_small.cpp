@@ -84,6 +84,7 @@ void EngineImpl::release_segments() {
     if (segment.frames.empty() || segment.live > 0) continue;
     if (!streams_.wait(streams_.now(segment.stream))) continue;
     if (!small_[segment.stream]->remove(segment.address, granule_bytes)) continue;
+    exported_.erase(segment.address);
     arena_->set(segment.address, 1, 0);
     unmap_at(segment.address, segment.frames);
     frames_.give(segment.frames);

@@ -265,7 +265,7 @@ Result<void> EngineImpl::unpin(const void* pointer) {
   uint64_t gone = 0;
   if (block->pin_count > 0)
     --block->pin_count;
-  else
+  else if (!block->exported)
     gone = word::given;
   const uint64_t left = block->word.fetch_and(~gone, std::memory_order_acq_rel) & ~gone;
   if (block->pin_count > 0) return {};

@@ -12,6 +12,13 @@ Frames::Frames(const Driver& driver, int device, uint64_t budget_bytes)
   prop_.type = CU_MEM_ALLOCATION_TYPE_PINNED;
   prop_.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
   prop_.location.id = device;
+  // Any frame may be shared with another process one day (Engine::export_memory).
+  int shareable = 0;
+  if (driver.device_get_attribute(
+          &shareable, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED, device) ==
+          CUDA_SUCCESS &&
+      shareable)
+    prop_.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
   int node = 0;
   if (driver.device_get_attribute(&node, CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID, device) !=
           CUDA_SUCCESS ||
@@ -40,6 +47,11 @@ Reservation Frames::reserve(uint64_t granules) {
 Result<Frame> Frames::create(uint32_t granules) {
   Frame frame{0, granules};
   CUresult result = driver_.mem_create(&frame.handle, frame.bytes(), &prop_, 0);
+  if ((result == CUDA_ERROR_NOT_SUPPORTED || result == CUDA_ERROR_NOT_PERMITTED) &&
+      prop_.requestedHandleTypes != CU_MEM_HANDLE_TYPE_NONE) {
+    prop_.requestedHandleTypes = CU_MEM_HANDLE_TYPE_NONE;  // as in some containers
+    result = driver_.mem_create(&frame.handle, frame.bytes(), &prop_, 0);
+  }
   if (result != CUDA_SUCCESS) {
     if (result == CUDA_ERROR_OUT_OF_MEMORY) limit_ = held_;
     return driver_.error("cuMemCreate", result);

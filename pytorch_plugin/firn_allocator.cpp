@@ -46,6 +46,8 @@ void delete_for_torch(void* pointer) { the_allocator.load()->raw_delete(pointer)
 
 }  // namespace
 
+bool exit_has_begun() { return exiting.load(std::memory_order_relaxed); }
+
 FirnAllocator::FirnAllocator(std::string conf) : conf_(std::move(conf)) {
   for (auto& fraction : fraction_) fraction = 1.0;
   pools_.on_segment([this](const Pools::SegmentEvent& event) {

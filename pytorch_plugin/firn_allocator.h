@@ -52,12 +52,14 @@ class FirnAllocator final : public CudaAllocatorOfAllReleases {
   void attachOutOfMemoryObserver(native::OutOfMemoryObserver observer) override;
   /// Nothing to tell: what does not fit the budget is out of memory, never rejected before.
   void attachOomRejectionObserver(OomRejectionObserver) override {}
-  native::ShareableHandle shareIpcHandle(void* pointer) override;
-  std::shared_ptr<void> getIpcDevPtr(std::string handle) override;
   /// Empty: Firn has no segments that grow.
   std::vector<native::StreamSegmentSize> getExpandableSegmentSizes(c10::DeviceIndex) override {
     return {};
   }
+
+  // firn_allocator_ipc.cpp
+  native::ShareableHandle shareIpcHandle(void* pointer) override;
+  std::shared_ptr<void> getIpcDevPtr(std::string handle) override;
 
   // firn_allocator_stats.cpp
   c10::CachingDeviceAllocator::DeviceStats getDeviceStats(c10::DeviceIndex device) override;
@@ -125,6 +127,8 @@ class FirnAllocator final : public CudaAllocatorOfAllReleases {
 
 /// Makes FirnAllocator the process's CUDA allocator. Throws c10::Error when CUDA has started.
 void install_allocator(const std::string& conf);
+/// Whether the process ends: CUDA is not to be called any more.
+bool exit_has_begun();
 /// The installed one, or null.
 FirnAllocator* installed_allocator();
 

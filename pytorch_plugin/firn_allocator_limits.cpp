@@ -1,4 +1,4 @@
-// Fractions, caches, out of memory, and what is refused.
+// Fractions, caches, out of memory.
 #include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAGuard.h>
@@ -104,22 +104,6 @@ void FirnAllocator::out_of_memory(Engine& engine, size_t bytes, c10::DeviceIndex
         << format_size(unallocated)
         << " is reserved by PyTorch but unallocated. Firn: " << error.text;
   TORCH_CHECK_WITH(OutOfMemoryError, false, words.str());
-}
-
-// --- refused -------------------------------------------------------------------------------------
-
-native::ShareableHandle FirnAllocator::shareIpcHandle(void*) {
-  TORCH_CHECK_NOT_IMPLEMENTED(
-      false,
-      "firn: sharing CUDA tensors between processes is not supported (memory that moves has no "
-      "handle); share a CPU tensor, or use backend:native");
-}
-
-std::shared_ptr<void> FirnAllocator::getIpcDevPtr(std::string) {
-  TORCH_CHECK_NOT_IMPLEMENTED(
-      false,
-      "firn: receiving CUDA tensors from other processes is not supported; receive a CPU "
-      "tensor, or use backend:native");
 }
 
 }  // namespace firn::pytorch

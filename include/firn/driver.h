@@ -57,6 +57,11 @@ namespace firn {
   X(mem_unmap, cuMemUnmap, (CUdeviceptr address, size_t bytes))                                  \
   X(mem_set_access, cuMemSetAccess,                                                              \
     (CUdeviceptr address, size_t bytes, const CUmemAccessDesc* access, size_t count))            \
+  X(mem_export_to_shareable_handle, cuMemExportToShareableHandle,                                \
+    (void* shareable, CUmemGenericAllocationHandle handle, CUmemAllocationHandleType type,       \
+     unsigned long long flags))                                                                  \
+  X(mem_import_from_shareable_handle, cuMemImportFromShareableHandle,                            \
+    (CUmemGenericAllocationHandle * handle, void* shareable, CUmemAllocationHandleType type))    \
   X(mem_host_register, cuMemHostRegister_v2, (void* address, size_t bytes, unsigned flags))      \
   X(mem_host_unregister, cuMemHostUnregister, (void* address))                                   \
   X(memcpy_dtoh_async, cuMemcpyDtoHAsync_v2,                                                     \

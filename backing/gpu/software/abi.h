@@ -62,9 +62,18 @@ typedef struct CUgraphEdgeData_st {
   unsigned char from_port, to_port, type, reserved[5];
 } CUgraphEdgeData;
 
+typedef struct CUipcEventHandle_st {
+  char reserved[64];
+} CUipcEventHandle;
+typedef struct CUipcMemHandle_st {
+  char reserved[64];
+} CUipcMemHandle;
+
 }  // extern "C"
 
 namespace firn::software {
+
+inline constexpr unsigned event_interprocess = 4;  // CU_EVENT_INTERPROCESS
 
 #define FIRN_GPU_RESULT(name, value) inline constexpr CUresult name = static_cast<CUresult>(value)
 FIRN_GPU_RESULT(CUDA_ERROR_PRIMARY_CONTEXT_ACTIVE, 708);

@@ -75,13 +75,8 @@ bool AddressSpace::reserved(uint64_t address) const {
 
 CUresult AddressSpace::map_frame(const char* entry, uint64_t address, size_t bytes,
                                  const Frame& frame) const {
-  int fd = frame.imported_fd;
-  if (fd < 0)
-    fd = frame.own           ? frame.own->fd()
-         : frame.device >= 0 ? gpu().device(frame.device).memory.frame_file.fd()
-                                : host_file_.fd();
-  void* at = ::mmap(pointer(address), bytes, PROT_NONE, MAP_SHARED | MAP_FIXED | MAP_NORESERVE, fd,
-                    static_cast<off_t>(frame.offset));
+  void* at = ::mmap(pointer(address), bytes, PROT_NONE, MAP_SHARED | MAP_FIXED | MAP_NORESERVE,
+                    file_of(frame), static_cast<off_t>(frame.offset));
   if (at == MAP_FAILED) return CUDA_ERROR_OUT_OF_MEMORY;
   // A forked child must not write into its parent's GPU.
   if (::madvise(at, bytes, MADV_DONTFORK) != 0) {

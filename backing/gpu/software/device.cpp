@@ -58,6 +58,7 @@ constexpr Attribute attributes[] = {
     {111, 1024},      // RESERVED_SHARED_MEMORY_PER_BLOCK
     {115, 1},         // MEMORY_POOLS_SUPPORTED
     {122, 1},         // CAN_USE_64_BIT_STREAM_MEM_OPS
+    {125, 1},         // IPC_EVENT_SUPPORTED
     {141, 1},         // HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED
 };
 

@@ -1,11 +1,15 @@
 // Entries about events. An event is the mark (a piece of work) last recorded into it.
+#include <chrono>
+#include <thread>
+
 #include "graph.h"
 #include "gpu.h"
+#include "shared_mark.h"
 
 namespace firn::software {
 
 namespace {
-constexpr unsigned event_flags_all = 7;  // blocking sync, disable timing, interprocess
+constexpr unsigned event_flags_all = 7;  // blocking sync, disable timing, event_interprocess
 constexpr unsigned event_external = 1;   // of record and wait: a node of its own in a graph
 
 CUresult with_event(const char* entry, CUevent handle, const auto& body) {
@@ -28,6 +32,13 @@ CUresult record_event(const char* entry, CUevent handle, CUstream on, unsigned f
       return CUDA_SUCCESS;
     }
     Body body{.entry = entry, .type = node_event_record};
+    if (event->shared) {
+      if (stream->capture) return CUDA_ERROR_NOT_SUPPORTED;
+      body.settle = [mark = event->shared, number = event->shared->record()] {
+        mark->complete(number);
+      };
+      return submit(gate, stream, std::move(body));
+    }
     if (stream->capture) body.record = event;
     std::shared_ptr<Work> mark;
     if (CUresult result = submit(gate, stream, std::move(body), &mark)) return result;
@@ -67,6 +78,16 @@ CUresult wait_captured(const std::shared_ptr<Stream>& stream, const Event& event
   join(*stream, event);
   return CUDA_SUCCESS;
 }
+
+/// Another process may be the one that completes it: nobody tells.
+void wait_for_shared(Lock& lock, const SharedMark& mark) {
+  const uint64_t number = mark.recorded();
+  while (!mark.complete_to(number)) {
+    lock.unlock();
+    std::this_thread::sleep_for(std::chrono::microseconds(20));
+    lock.lock();
+  }
+}
 }  // namespace
 
 FIRN_GPU_API CUresult cuEventCreate(CUevent* handle, unsigned flags) {
@@ -76,6 +97,11 @@ FIRN_GPU_API CUresult cuEventCreate(CUevent* handle, unsigned flags) {
     event->context = gate.context();
     event->device = gate.context()->device;
     event->flags = flags;
+    if (flags & event_interprocess) {
+      if (!(flags & CU_EVENT_DISABLE_TIMING)) return CUDA_ERROR_INVALID_VALUE;
+      event->shared = make_shared_mark();
+      if (!event->shared) return CUDA_ERROR_OUT_OF_MEMORY;
+    }
     event->handle = gpu().events.add(event);
     *handle = as_handle<CUevent>(event->handle);
     return CUDA_SUCCESS;
@@ -104,6 +130,9 @@ FIRN_GPU_API CUresult cuEventQuery(CUevent handle) {
       event->captured->invalidated = true;
       return CUDA_ERROR_CAPTURED_EVENT;
     }
+    if (event->shared)
+      return event->shared->complete_to(event->shared->recorded()) ? CUDA_SUCCESS
+                                                                   : CUDA_ERROR_NOT_READY;
     return !event->mark || event->mark->done ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
   });
 }
@@ -114,6 +143,10 @@ FIRN_GPU_API CUresult cuEventSynchronize(CUevent handle) {
     if (event->captured) {
       event->captured->invalidated = true;
       return CUDA_ERROR_CAPTURED_EVENT;
+    }
+    if (event->shared) {
+      wait_for_shared(gate.lock(), *event->shared);
+      return CUDA_SUCCESS;
     }
     const std::shared_ptr<Work> mark = event->mark;  // a later record changes the event
     gpu().scheduler.wait_for(gate.lock(), gate.entry(), mark);
@@ -150,6 +183,15 @@ FIRN_GPU_ENTRY_PTSZ(cuStreamWaitEvent, (CUstream on, CUevent handle, unsigned fl
     std::shared_ptr<Stream> stream;
     if (CUresult result = find_stream(gate, on, &stream)) return result;
     if (event->captured) return wait_captured(stream, *event);
+    if (event->shared) {
+      if (stream->capture) return CUDA_ERROR_NOT_SUPPORTED;
+      gpu().scheduler.enqueue(
+          stream, Body{.entry = gate.entry(),
+                       .ready = [mark = event->shared, number = event->shared->recorded()] {
+                         return mark->complete_to(number);
+                       }});
+      return CUDA_SUCCESS;
+    }
     if (stream->capture) {
       if (!event->mark) return CUDA_SUCCESS;
       // A graph does not know work outside itself, unless it is told to wait for the event.

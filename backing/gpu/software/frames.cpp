@@ -1,6 +1,5 @@
 // Entries of virtual memory management: reserve, create, map, access, and back.
 #include <fcntl.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "gpu.h"
@@ -18,6 +17,18 @@ void aligned(const char* entry, const char* what, uint64_t value) {
 void spend(Gate& gate, uint64_t ns) {
   if (!ns || !gpu().scheduler.virtual_clock) return;
   gpu().scheduler.advance_to(gate.lock(), gpu().scheduler.now_ns() + ns);
+}
+
+// A descriptor that stands for a part of a file of memory: the position of an open file goes where
+// its descriptors go, and tells where the part begins and how many granules it has.
+int open_ticket(int file, uint64_t offset, uint64_t bytes) {
+  const std::string path = "/proc/self/fd/" + std::to_string(file);
+  const int fd = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
+  if (fd < 0) return fd;
+  const auto place = static_cast<off_t>(offset + bytes / granule_bytes);
+  if (bytes / granule_bytes < granule_bytes && ::lseek(fd, place, SEEK_SET) == place) return fd;
+  ::close(fd);
+  return -1;
 }
 
 bool host_location(CUmemLocationType type) {
@@ -197,11 +208,12 @@ FIRN_GPU_API CUresult cuMemExportToShareableHandle(void* shareable,
     auto frame = find_frame(gate.entry(), handle);
     if (!frame || !shareable || flags || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
       return CUDA_ERROR_INVALID_VALUE;
-    const int fd = frame->own ? frame->own->fd() : frame->imported_fd;
-    if (fd < 0) return CUDA_ERROR_NOT_PERMITTED;  // not created to be shared
-    const int copy = ::fcntl(fd, F_DUPFD_CLOEXEC, 0);
-    if (copy < 0) return CUDA_ERROR_UNKNOWN;
-    *static_cast<int*>(shareable) = copy;
+    if (frame->prop.requestedHandleTypes != type)
+      return CUDA_ERROR_NOT_PERMITTED;  // not created to be shared
+    const int fd = open_ticket(gpu().space.file_of(*frame), frame->offset, frame->bytes);
+    if (fd < 0) return CUDA_ERROR_UNKNOWN;
+    frame->exported = true;
+    *static_cast<int*>(shareable) = fd;
     return CUDA_SUCCESS;
   });
 }
@@ -213,15 +225,15 @@ FIRN_GPU_API CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandl
     if (!handle || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
       return CUDA_ERROR_INVALID_VALUE;
     const int fd = static_cast<int>(reinterpret_cast<intptr_t>(shareable));
-    struct stat about {};
-    if (::fstat(fd, &about) != 0 || about.st_size <= 0 || about.st_size % granule_bytes)
-      return CUDA_ERROR_INVALID_VALUE;
+    const off_t place = ::lseek(fd, 0, SEEK_CUR);
+    if (place <= 0 || place % granule_bytes == 0) return CUDA_ERROR_INVALID_VALUE;
     const int copy = ::fcntl(fd, F_DUPFD_CLOEXEC, 0);
     if (copy < 0) return CUDA_ERROR_UNKNOWN;
     auto frame = std::make_shared<Frame>();
     frame->device = -1;  // counted where it was created
     frame->imported_fd = copy;
-    frame->bytes = static_cast<size_t>(about.st_size);
+    frame->bytes = place % granule_bytes * granule_bytes;
+    frame->offset = place / granule_bytes * granule_bytes;
     frame->references = 1;
     frame->prop.type = CU_MEM_ALLOCATION_TYPE_PINNED;
     frame->prop.requestedHandleTypes = type;

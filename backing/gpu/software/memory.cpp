@@ -149,23 +149,24 @@ std::shared_ptr<Frame> AddressSpace::create_frame(DeviceMemory* memory, int devi
   frame->bytes = bytes;
   frame->prop = prop;
   frame->references = 1;
-  if (prop.requestedHandleTypes == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) {
-    frame->own = std::make_unique<MemoryFile>("firn-gpu-shared", bytes);
-  } else {
-    if (!memory && host_file_.fd() < 0) {
-      host_file_ = MemoryFile("firn-gpu-host", file_bytes);
-      host_space_ = Stretches(0, file_bytes);
-    }
-    auto offset = (memory ? memory->frame_space : host_space_).take(bytes);
-    if (!offset) return nullptr;
-    frame->offset = *offset;
+  if (!memory && host_file_.fd() < 0) {
+    host_file_ = MemoryFile("firn-gpu-host", file_bytes);
+    host_space_ = Stretches(0, file_bytes);
   }
+  auto offset = (memory ? memory->frame_space : host_space_).take(bytes);
+  if (!offset) return nullptr;
+  frame->offset = *offset;
   if (memory) {
     memory->frame_bytes.add(bytes);
     memory->used_bytes.add(bytes);
     ++memory->frames;
   }
   return frame;
+}
+
+int AddressSpace::file_of(const Frame& frame) const {
+  if (frame.imported_fd >= 0) return frame.imported_fd;
+  return frame.device >= 0 ? gpu().device(frame.device).memory.frame_file.fd() : host_file_.fd();
 }
 
 void AddressSpace::drop_if_unused(const std::shared_ptr<Frame>& frame) {
@@ -176,12 +177,11 @@ void AddressSpace::drop_if_unused(const std::shared_ptr<Frame>& frame) {
     return;  // the exporter's memory
   }
   DeviceMemory* memory = frame->device >= 0 ? &gpu().device(frame->device).memory : nullptr;
-  if (!frame->own) {
+  if (!frame->exported) {  // else another process may still have it mapped
     if (!gpu().config.no_bytes)
       (memory ? memory->frame_file : host_file_).punch(frame->offset, frame->bytes);
     (memory ? memory->frame_space : host_space_).give(frame->offset, frame->bytes);
   }
-  frame->own.reset();
   if (memory) {
     memory->frame_bytes.subtract(frame->bytes);
     memory->used_bytes.subtract(frame->bytes);

@@ -62,8 +62,8 @@ struct Frame {
   uint64_t handle = 0;
   int device = -1;                   // -1: host memory
   size_t bytes = 0;
-  uint64_t offset = 0;               // in the device's file; 0 in a file of its own
-  std::unique_ptr<MemoryFile> own;   // exportable frames
+  uint64_t offset = 0;               // in the device's file, or in the one it was imported from
+  bool exported = false;             // others may map it: its memory stays while this process is
   int imported_fd = -1;
   unsigned references = 0;           // of the handle
   unsigned mappings = 0;
@@ -104,6 +104,8 @@ class Heap {
   /// Bytes of granules given back.
   uint64_t give(uint64_t address, size_t bytes);
   bool contains(uint64_t address) const { return address - base_ < bytes_; }
+  uint64_t offset_of(uint64_t address) const { return address - base_; }  // in the file
+  int fd() const { return file_.fd(); }
   void destroy();
 
  private:
@@ -146,6 +148,8 @@ class AddressSpace {
   std::shared_ptr<Frame> create_frame(DeviceMemory* memory, int device, size_t bytes,
                                       const CUmemAllocationProp& prop);
   void drop_if_unused(const std::shared_ptr<Frame>& frame);
+  /// The file that holds the frame's bytes, from Frame::offset on.
+  int file_of(const Frame& frame) const;
 
   // Linear and host memory.
   CUresult allocate_linear(DeviceMemory& memory, Allocation wanted, uint64_t* address);

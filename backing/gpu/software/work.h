@@ -81,6 +81,8 @@ struct Stream {
   bool blocking() const { return !(flags & CU_STREAM_NON_BLOCKING); }
 };
 
+struct SharedMark;
+
 struct Event {
   uint64_t handle = 0;
   std::weak_ptr<Context> context;
@@ -89,6 +91,7 @@ struct Event {
   std::shared_ptr<Work> mark;  // null: never recorded
   std::shared_ptr<Capture> captured;
   std::vector<std::shared_ptr<GraphNode>> captured_nodes;
+  std::shared_ptr<SharedMark> shared;  // of several processes: then instead of `mark`
 };
 
 class Scheduler {

@@ -1,0 +1,47 @@
+// Memory that other processes map too (exported_memory.h).
+#include <fmt/format.h>
+
+#include "allocator/engine_impl.h"
+
+namespace firn {
+
+Result<std::shared_ptr<const ExportedMemory>> EngineImpl::export_memory(const void* pointer,
+                                                                        const char* reason) {
+  Block* block = live_at(pointer, false);
+  if (!block)
+    return make_error(Code::invalid_argument, 0,
+                      fmt::format("export of {}: not in a live block", pointer));
+  if (Result<void> pinned = give_address(pointer, reason); !pinned) return pinned.error();
+  Driver::ContextGuard context(driver_, options_.context);
+  Lock lock(mutex_);
+  std::vector<std::pair<CUmemGenericAllocationHandle, uint64_t>> frames;
+  const auto add = [&](const std::vector<Frame>& of) {
+    for (const Frame& frame : of) frames.emplace_back(frame.handle, frame.bytes());
+  };
+  uint64_t base = block->base();
+  if (block->grains == 0) {
+    const Segment& segment = *segments_[arena_->at(block->address) & ~segment_mark].load();
+    base = segment.address;
+    add(segment.frames);
+  } else {
+    for (const Span& span : block->spans) {
+      if (!span.mapped() || span.frames.front().host)
+        return make_error(Code::out_of_memory, 0,
+                          fmt::format("export of {}: the block does not fit on the device now",
+                                      pointer));
+      add(span.frames);
+    }
+  }
+  auto& known = exported_[base];
+  if (known) return known;
+  Result<std::shared_ptr<const ExportedMemory>> made =
+      ExportedMemory::make(driver_, base, frames);
+  if (!made) {
+    exported_.erase(base);
+    return made.error();
+  }
+  block->exported = true;
+  return known = *made;
+}
+
+}  // namespace firn

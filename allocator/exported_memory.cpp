@@ -1,0 +1,169 @@
+#include "allocator/exported_memory.h"
+
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+
+#include <fmt/format.h>
+
+#include "allocator/shared_frames.h"
+
+namespace firn {
+
+namespace {
+constexpr char magic[8] = {'f', 'i', 'r', 'n', '-', 'm', '0', '1'};
+constexpr uint32_t parts_most = 1u << 20;
+
+struct Head {
+  char magic[8];
+  int32_t process;
+  uint32_t parts;
+  uint64_t started;  // the process: its number may come again
+  uint64_t serial;
+};
+
+/// When the process started, in ticks since the machine did; 0: there is none.
+uint64_t start_of(int process) {
+  std::FILE* file = std::fopen(fmt::format("/proc/{}/stat", process).c_str(), "re");
+  if (!file) return 0;
+  char line[1024];
+  const size_t read = std::fread(line, 1, sizeof line - 1, file);
+  std::fclose(file);
+  line[read] = 0;
+  // The 22nd field; the second is a name in parentheses that may hold anything.
+  const char* at = std::strrchr(line, ')');
+  for (int field = 2; at && field < 22; ++field) at = std::strchr(at + 1, ' ');
+  return at ? std::strtoull(at + 1, nullptr, 10) : 0;
+}
+
+/// A descriptor that is closed at the end.
+struct Descriptor {
+  int fd = -1;
+  explicit Descriptor(long number) : fd(static_cast<int>(number)) {}
+  ~Descriptor() {
+    if (fd >= 0) ::close(fd);
+  }
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+};
+}  // namespace
+
+ExportedMemory::ExportedMemory(uint64_t base) : base_(base) {
+  static std::atomic<uint64_t> serials{0};
+  serial_ = ++serials;
+}
+
+ExportedMemory::~ExportedMemory() {
+  for (const Part& part : parts_) ::close(part.fd);
+}
+
+Result<std::shared_ptr<const ExportedMemory>> ExportedMemory::make(
+    const Driver& driver, uint64_t base,
+    const std::vector<std::pair<CUmemGenericAllocationHandle, uint64_t>>& frames) {
+  std::shared_ptr<ExportedMemory> made(new ExportedMemory(base));
+  for (const auto& [frame, bytes] : frames) {
+    int fd = -1;
+    const CUresult result = driver.mem_export_to_shareable_handle(
+        &fd, frame, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
+    if (result != CUDA_SUCCESS) return driver.error("cuMemExportToShareableHandle", result);
+    made->parts_.push_back({fd, bytes});
+  }
+  return std::shared_ptr<const ExportedMemory>(std::move(made));
+}
+
+std::string ExportedMemory::handle() const {
+  Head head{};
+  std::memcpy(head.magic, magic, sizeof magic);
+  head.process = ::getpid();
+  head.parts = static_cast<uint32_t>(parts_.size());
+  head.started = start_of(head.process);
+  head.serial = serial_;
+  std::string out(reinterpret_cast<const char*>(&head), sizeof head);
+  for (const Part& part : parts_) {
+    const uint64_t words[2] = {static_cast<uint64_t>(part.fd), part.bytes};
+    out.append(reinterpret_cast<const char*>(words), sizeof words);
+  }
+  return out;
+}
+
+Result<std::unique_ptr<ImportedMemory>> ImportedMemory::open(const Driver& driver, int device,
+                                                             const std::string& handle) {
+  Head head{};
+  if (handle.size() >= sizeof head) std::memcpy(&head, handle.data(), sizeof head);
+  if (std::memcmp(head.magic, magic, sizeof magic) != 0 || head.parts == 0 ||
+      head.parts > parts_most ||
+      handle.size() != sizeof head + head.parts * 2 * sizeof(uint64_t))
+    return make_error(Code::invalid_argument, 0,
+                      "a handle of memory that this Firn did not make: both processes need the "
+                      "same allocator (backend:firn) and the same version of it");
+  const Descriptor process(::syscall(SYS_pidfd_open, head.process, 0));
+  if (process.fd < 0 || start_of(head.process) != head.started)
+    return make_error(Code::io, errno,
+                      fmt::format("process {}, whose memory is to be shared, has ended",
+                                  head.process));
+  std::vector<std::pair<CUmemGenericAllocationHandle, uint64_t>> frames;
+  Error error;
+  uint64_t all = 0;
+  for (uint32_t i = 0; i < head.parts && error.code == Code::ok; ++i) {
+    uint64_t words[2];
+    std::memcpy(words, handle.data() + sizeof head + i * sizeof words, sizeof words);
+    const Descriptor fd(::syscall(SYS_pidfd_getfd, process.fd, static_cast<int>(words[0]), 0));
+    if (fd.fd < 0) {
+      error = make_error(Code::io, errno,
+                         fmt::format("memory of process {}: pidfd_getfd: {}{}", head.process,
+                                     std::strerror(errno),
+                                     errno == EPERM ? " (sharing needs the right to trace that "
+                                                      "process: sysctl kernel.yama.ptrace_scope, "
+                                                      "or prctl(PR_SET_PTRACER) there)"
+                                                    : ""));
+      break;
+    }
+    CUmemGenericAllocationHandle frame = 0;
+    const CUresult result = driver.mem_import_from_shareable_handle(
+        &frame, reinterpret_cast<void*>(static_cast<intptr_t>(fd.fd)),
+        CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+    if (result != CUDA_SUCCESS) {
+      error = driver.error("cuMemImportFromShareableHandle", result);
+      break;
+    }
+    frames.emplace_back(frame, words[1]);
+    all += words[1];
+  }
+  std::unique_ptr<ImportedMemory> made(new ImportedMemory(driver));
+  if (error.code == Code::ok)
+    if (Result<void> mapped = made->map(device, all, frames); !mapped) error = mapped.error();
+  // What is mapped stays as long as it is.
+  for (const auto& [frame, bytes] : frames) (void)driver.mem_release(frame);
+  if (error.code != Code::ok) return error;
+  return made;
+}
+
+Result<void> ImportedMemory::map(
+    int device, uint64_t bytes,
+    const std::vector<std::pair<CUmemGenericAllocationHandle, uint64_t>>& frames) {
+  CUresult result = driver_.mem_address_reserve(&base_, bytes, granule_bytes, 0, 0);
+  if (result != CUDA_SUCCESS) return driver_.error("cuMemAddressReserve", result);
+  bytes_ = bytes;
+  for (const auto& [frame, each] : frames) {
+    result = driver_.mem_map(base_ + mapped_, each, 0, frame, 0);
+    if (result != CUDA_SUCCESS) return driver_.error("cuMemMap", result);
+    mapped_ += each;
+  }
+  CUmemAccessDesc access{};
+  access.location = {CU_MEM_LOCATION_TYPE_DEVICE, device};
+  access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+  result = driver_.mem_set_access(base_, mapped_, &access, 1);
+  if (result != CUDA_SUCCESS) return driver_.error("cuMemSetAccess", result);
+  return {};
+}
+
+ImportedMemory::~ImportedMemory() {
+  if (mapped_) (void)driver_.mem_unmap(base_, mapped_);
+  if (bytes_) (void)driver_.mem_address_free(base_, bytes_);
+}
+
+}  // namespace firn

@@ -1,0 +1,70 @@
+// Memory that other processes map too: what one hands over, and what the other makes of it.
+//
+// A frame travels as a descriptor of the exporting process, which the importing one fetches with
+// pidfd_getfd(2): the kernel wants the right to trace the exporter (the same user, and where
+// kernel.yama.ptrace_scope is 1, an ancestor). Both processes see the same bytes; whoever uses them
+// orders his work with events of both processes, as with cudaIpcOpenMemHandle.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "firn/driver.h"
+
+namespace firn {
+
+/// The frames around a block, which stays on the device until it is freed. The descriptors belong
+/// to this object.
+class ExportedMemory {
+ public:
+  struct Part {
+    int fd;
+    uint64_t bytes;
+  };
+  /// Frames (with their sizes) that lie side by side from `base` on. Errors: driver (they were not
+  /// made to be exported, or no descriptor is left: RLIMIT_NOFILE).
+  static Result<std::shared_ptr<const ExportedMemory>> make(
+      const Driver& driver, uint64_t base,
+      const std::vector<std::pair<CUmemGenericAllocationHandle, uint64_t>>& frames);
+  ~ExportedMemory();
+  ExportedMemory(const ExportedMemory&) = delete;
+  ExportedMemory& operator=(const ExportedMemory&) = delete;
+
+  uint64_t base() const { return base_; }
+  /// For ImportedMemory::open in another process: bytes of any value. No two are alike.
+  std::string handle() const;
+
+ private:
+  explicit ExportedMemory(uint64_t base);
+  uint64_t base_, serial_;
+  std::vector<Part> parts_;
+};
+
+/// Another process's frames, mapped here until the end of this object, before which all work that
+/// uses them has to be over. Not under any budget: the exporter's counts them.
+class ImportedMemory {
+ public:
+  /// The device's context is current. Errors: invalid_argument (no handle of Firn's, or of another
+  /// version), io (the process has ended, or may not be asked: says what to change), driver.
+  static Result<std::unique_ptr<ImportedMemory>> open(const Driver& driver, int device,
+                                                      const std::string& handle);
+  /// The device's context is current.
+  ~ImportedMemory();
+  ImportedMemory(const ImportedMemory&) = delete;
+  ImportedMemory& operator=(const ImportedMemory&) = delete;
+
+  uint64_t base() const { return base_; }  // stands for the exporter's ExportedMemory::base()
+  uint64_t bytes() const { return bytes_; }
+
+ private:
+  explicit ImportedMemory(const Driver& driver) : driver_(driver) {}
+  Result<void> map(int device, uint64_t bytes,
+                   const std::vector<std::pair<CUmemGenericAllocationHandle, uint64_t>>& frames);
+  const Driver& driver_;
+  CUdeviceptr base_ = 0;
+  uint64_t bytes_ = 0, mapped_ = 0;
+};
+
+}  // namespace firn

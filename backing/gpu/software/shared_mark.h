@@ -1,0 +1,38 @@
+// Marks of events that several processes use: two counters in memory that all of them map, of how
+// often the event was recorded and how far those marks are complete.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+
+#include "abi.h"
+
+namespace firn::software {
+
+/// In shared memory; the serial number tells a later user of the same place.
+struct SharedMarkPlace {
+  std::atomic<uint64_t> serial, recorded, completed;
+};
+
+struct SharedMark {
+  SharedMarkPlace* place = nullptr;
+  void* mapped = nullptr;  // imported: to be unmapped at the end; else null
+  uint32_t index = 0;      // else: of this process's own places
+  ~SharedMark();
+
+  /// The number of a new mark, which is to be completed.
+  uint64_t record() { return place->recorded.fetch_add(1) + 1; }
+  void complete(uint64_t number);
+  uint64_t recorded() const { return place->recorded.load(); }
+  bool complete_to(uint64_t number) const { return place->completed.load() >= number; }
+};
+
+/// A place among this process's own; null: there is none left.
+std::shared_ptr<SharedMark> make_shared_mark();
+/// What another process needs to find it, 64 bytes.
+bool export_mark(const SharedMark& mark, CUipcEventHandle* handle);
+/// Null: its process has ended, forbids it (ptrace's permission), or has destroyed the event.
+std::shared_ptr<SharedMark> import_mark(const CUipcEventHandle& handle);
+
+}  // namespace firn::software

@@ -1,0 +1,70 @@
+// Tensors that several processes share (torch.multiprocessing).
+#include <c10/cuda/CUDAFunctions.h>
+#include <c10/cuda/CUDAGuard.h>
+
+#include <cstdlib>
+#include <unordered_map>
+
+#include "allocator/exported_memory.h"
+#include "pytorch_plugin/firn_allocator.h"
+
+namespace firn::pytorch {
+
+namespace {
+const char* const reason = "shared with another process";
+
+/// What this process has of others', by handle: a tensor that comes twice is mapped once.
+struct Received {
+  std::mutex mutex;
+  std::unordered_map<std::string, std::weak_ptr<void>> memory;
+};
+Received& received() {
+  static Received& all = *new Received;
+  return all;
+}
+
+/// Nobody uses the memory any more, but kernels that are enqueued.
+void give_up(ImportedMemory* memory, const std::string& handle, Engine* engine,
+             const Driver* driver) {
+  {
+    std::lock_guard lock(received().mutex);
+    const auto it = received().memory.find(handle);
+    if (it != received().memory.end() && it->second.expired()) received().memory.erase(it);
+  }
+  if (exit_has_begun()) return;  // the driver is not called then; the process ends
+  Driver::ContextGuard context(*driver, engine->context());
+  (void)driver->ctx_synchronize();
+  delete memory;
+}
+}  // namespace
+
+native::ShareableHandle FirnAllocator::shareIpcHandle(void* pointer) {
+  Runtime* runtime = Runtime::get();
+  Engine* engine = runtime ? runtime->around(pointer) : nullptr;
+  TORCH_CHECK(engine, "firn: ", pointer, " cannot be shared with another process: not memory of "
+              "Firn's (allocated while its caching was off?)");
+  Result<std::shared_ptr<const ExportedMemory>> exported = engine->export_memory(pointer, reason);
+  TORCH_CHECK(exported, "firn: sharing a tensor with another process: ", exported.error().text);
+  const auto base = static_cast<ptrdiff_t>((*exported)->base());
+  return {reinterpret_cast<ptrdiff_t>(pointer) - base, (*exported)->handle()};
+}
+
+std::shared_ptr<void> FirnAllocator::getIpcDevPtr(std::string handle) {
+  const c10::DeviceIndex device = c10::cuda::current_device();
+  Engine* const own = &engine(device);
+  const Driver* const driver = &Runtime::get()->driver();
+  std::lock_guard lock(received().mutex);
+  std::weak_ptr<void>& known = received().memory[handle];
+  if (std::shared_ptr<void> there = known.lock()) return there;
+  Driver::ContextGuard context(*driver, own->context());
+  Result<std::unique_ptr<ImportedMemory>> opened = ImportedMemory::open(*driver, device, handle);
+  TORCH_CHECK(opened, "firn: a tensor of another process: ", opened.error().text);
+  ImportedMemory* const memory = opened->release();
+  const std::shared_ptr<void> made(
+      reinterpret_cast<void*>(memory->base()),
+      [memory, handle, own, driver](void*) { give_up(memory, handle, own, driver); });
+  known = made;
+  return made;
+}
+
+}  // namespace firn::pytorch

@@ -135,6 +135,7 @@ CUresult AddressSpace::unmap(const char* entry, uint64_t address, size_t bytes) 
       gpu().device(frame->device).memory.mapped_bytes -= it->second.bytes;
     it = mappings_.erase(it);
     --frame->mappings;
+    frame->mapped_before = true;
     drop_if_unused(frame);
   }
   return CUDA_SUCCESS;
@@ -171,6 +172,9 @@ CUresult AddressSpace::set_access(const char* entry, uint64_t address, size_t by
     if (!gpu().config.no_bytes &&
         ::mprotect(pointer(mapping.base), mapping.bytes, protection) != 0)
       return CUDA_ERROR_OUT_OF_MEMORY;
+    // A GPU's mapping is whole at once; here each page would be a fault of its own.
+    if (!gpu().config.no_bytes && mapping.frame->mapped_before && (protection & PROT_WRITE))
+      (void)::madvise(pointer(mapping.base), mapping.bytes, MADV_POPULATE_WRITE);
   }
   return CUDA_SUCCESS;
 }

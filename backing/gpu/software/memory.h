@@ -67,6 +67,7 @@ struct Frame {
   int imported_fd = -1;
   unsigned references = 0;           // of the handle
   unsigned mappings = 0;
+  bool mapped_before = false;        // its pages are there already
   CUmemAllocationProp prop{};
 };
 

@@ -2,6 +2,7 @@
 // real driver (FIRN_TEST_DRIVER names the library). What it asserts is what the engine relies on.
 #include <gtest/gtest.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <cstdlib>
 #include <cstring>
@@ -126,6 +127,52 @@ TEST_F(DriverConformance, same_address_new_frame) {
   OK(driver->mem_unmap(address, granule));
   OK(driver->mem_release(other));
   OK(driver->mem_address_free(address, granule));
+}
+
+TEST_F(DriverConformance, a_frame_at_several_addresses_is_one_memory) {
+  CUmemGenericAllocationHandle handle = 0;
+  const CUdeviceptr first = map_new(granule, &handle);
+  CUdeviceptr second = 0;
+  OK(driver->mem_address_reserve(&second, granule, 0, 0, 0));
+  OK(driver->mem_map(second, granule, 0, handle, 0));
+  OK(driver->mem_set_access(second, granule, &access, 1));
+  // As blocks use it that share a frame: each its own part.
+  OK(driver->memset_d8_async(first, 1, granule / 2, stream));
+  OK(driver->memset_d8_async(second + granule / 2, 2, granule / 2, stream));
+  std::vector<unsigned char> both(granule, 1);
+  std::fill(both.begin() + static_cast<ptrdiff_t>(granule / 2), both.end(), 2);
+  EXPECT_EQ(read(first, granule), both);
+  EXPECT_EQ(read(second, granule), both);
+  OK(driver->mem_unmap(first, granule));
+  EXPECT_EQ(read(second, granule), both);
+  OK(driver->mem_unmap(second, granule));
+  OK(driver->mem_release(handle));
+  OK(driver->mem_address_free(first, granule));
+  OK(driver->mem_address_free(second, granule));
+}
+
+TEST_F(DriverConformance, exported_frames_live_on_with_who_imported_them) {
+  prop.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+  CUmemGenericAllocationHandle handle = 0, imported = 0;
+  const CUdeviceptr first = map_new(granule, &handle);
+  int fd = -1;
+  OK(driver->mem_export_to_shareable_handle(&fd, handle, prop.requestedHandleTypes, 0));
+  OK(driver->mem_import_from_shareable_handle(
+      &imported, reinterpret_cast<void*>(static_cast<intptr_t>(fd)), prop.requestedHandleTypes));
+  ASSERT_EQ(::close(fd), 0);
+  CUdeviceptr second = 0;
+  OK(driver->mem_address_reserve(&second, granule, 0, 0, 0));
+  OK(driver->mem_map(second, granule, 0, imported, 0));
+  OK(driver->mem_set_access(second, granule, &access, 1));
+  OK(driver->memset_d8_async(first, 0x3c, granule, stream));
+  OK(driver->stream_synchronize(stream));
+  OK(driver->mem_unmap(first, granule));
+  OK(driver->mem_release(handle));
+  EXPECT_EQ(read(second, granule), std::vector<unsigned char>(granule, 0x3c));
+  OK(driver->mem_unmap(second, granule));
+  OK(driver->mem_release(imported));
+  OK(driver->mem_address_free(first, granule));
+  OK(driver->mem_address_free(second, granule));
 }
 
 TEST_F(DriverConformance, one_range_of_several_frames) {

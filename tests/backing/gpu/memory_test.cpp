@@ -155,6 +155,11 @@ TEST_F(Memory, exported_frames) {
   *reinterpret_cast<int*>(a) = 7;
   EXPECT_EQ(*reinterpret_cast<int*>(b), 7);
   EXPECT_EQ(counts().frame_bytes, granule);
+  // Whoever imported it has it as long as he wants.
+  OK(cuMemUnmap(a, granule));
+  OK(cuMemRelease(handle));
+  mapped();
+  EXPECT_EQ(*reinterpret_cast<int*>(b), 7);
   CUmemGenericAllocationHandle plain = frame();
   EXPECT_EQ(cuMemExportToShareableHandle(&fd, plain, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0),
             CUDA_ERROR_NOT_PERMITTED);

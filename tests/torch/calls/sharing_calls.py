@@ -60,14 +60,3 @@ def call_an_event_of_another_process():
     found = [other.hear()]
     other.tell("end")
     return found + [other.end()]
-
-
-def call_a_module_that_is_shared():
-    model = torch.nn.Linear(1000, 1000).cuda()
-    torch.nn.init.ones_(model.weight)
-    model.share_memory()
-    other = sharing.Other(sharing.double)
-    other.tell([model.weight.detach()])
-    found = [other.hear(), model.weight.sum().item()]
-    other.tell("end")
-    return found + [other.hear(), other.end()]

@@ -2,6 +2,7 @@
 #include "backing/gpu/software/torch_ops/stream_work.h"
 
 #include <cuda.h>
+#include <cuda_runtime_api.h>
 #include <dlfcn.h>
 
 #include <algorithm>
@@ -24,6 +25,7 @@ constexpr size_t addresses_max = 480;
 
 struct Gpu {
   decltype(&::cuLaunchKernel) launch_kernel = nullptr;
+  decltype(&::cudaGetLastError) last_error = nullptr;  // the runtime's
   decltype(&::cuStreamQuery) stream_query = nullptr;
   decltype(&::cuStreamGetCaptureInfo_v3) capture_info = nullptr;
   decltype(&::cuGetErrorName) get_error_name = nullptr;
@@ -123,7 +125,17 @@ void launch_one(Stream stream, const char* name, const uint64_t* addresses, size
   if (result != CUDA_SUCCESS) fail("cuLaunchKernel", result, name);
 }
 
+/// Not every operator of PyTorch's looks whether its kernels could be launched: where one was a
+/// kernel that is not here, nothing goes on with what it has not written.
+void check_kernels_before(const char* name) {
+  if (!gpu.last_error || gpu.last_error() != cudaErrorNotSupported) return;
+  throw std::runtime_error(std::string("before ") + name +
+                           ": the operator before it launched a GPU kernel that the software "
+                           "device has not (named above)");
+}
+
 void launch(Stream stream, const char* name, const Addresses& addresses, Work* work) {
+  check_kernels_before(name);
   size_t begin = 0;
   for (; addresses.size() - begin > addresses_max; begin += addresses_max) {
     launch_one(stream, name, addresses.data() + begin, addresses_max, nullptr);
@@ -168,6 +180,11 @@ void open_software_gpu() {
   found.get_error_name = reinterpret_cast<decltype(found.get_error_name)>(find("cuGetErrorName"));
   found.kernel_create =
       reinterpret_cast<decltype(found.kernel_create)>(find("firnGpuKernelCreate"));
+  if (void* runtime = dlopen("libcudart.so.13", RTLD_NOW | RTLD_NOLOAD)) {
+    found.last_error =
+        reinterpret_cast<decltype(found.last_error)>(dlsym(runtime, "cudaGetLastError"));
+    dlclose(runtime);
+  }
   gpu = found;
 }
 

@@ -44,6 +44,14 @@ def case_kernels_made_for_a_gpu():
     assert torch.ones(2, device="cuda").sum().item() == 2
 
 
+def case_kernels_that_nobody_checks():
+    """PyTorch launches this one and does not look whether that went well."""
+    nested = torch.nested.nested_tensor([torch.ones(4, 5), torch.ones(3, 5)]).cuda()
+    refused(lambda: nested.to_padded_tensor(0.0).sum().item(), RuntimeError,
+            "launched a GPU kernel that the software device has not")
+    assert torch.ones(2, device="cuda").sum().item() == 2
+
+
 def case_errors_are_the_cpus():
     x = torch.ones(3, device="cuda")
     refused(lambda: x.gather(0, torch.tensor([5], device="cuda")), RuntimeError, "out of bounds")

@@ -5,6 +5,7 @@
 #include <mutex>
 #include <set>
 
+#include "allocator/preload/captures.h"
 #include "allocator/preload/engines.h"
 #include "allocator/preload/globals.h"
 #include "allocator/preload/handlers.h"
@@ -59,7 +60,9 @@ void open_to_peers(View& view) {
 CUresult cuStreamDestroy_v2(CUstream stream) {
   if (stream && stream != CU_STREAM_LEGACY && stream != CU_STREAM_PER_THREAD)
     for (unsigned i = 0, n = views().count(); i < n; ++i) views()[i].engine->stream_ends(stream);
-  return real().cuStreamDestroy_v2(stream);
+  const CUresult result = real().cuStreamDestroy_v2(stream);
+  if (result == CUDA_SUCCESS) capture_ends_with(stream);
+  return result;
 }
 
 CUresult cuCtxCreate_v2(CUcontext* context, unsigned flags, CUdevice device) {
@@ -108,7 +111,9 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice device) {
   return result;
 }
 
-CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device) {
+namespace {
+template <class Call>
+CUresult release_primary(CUdevice device, Call&& call) {
   bool last = false;
   {
     std::lock_guard lock(contexts().mutex);
@@ -119,18 +124,42 @@ CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device) {
   }
   if (last)
     if (View* view = view_of(device)) empty(*view);
-  const CUresult result = real().cuDevicePrimaryCtxRelease_v2(device);
+  const CUresult result = call();
   ended(result);
   return result;
 }
 
-CUresult cuDevicePrimaryCtxReset_v2(CUdevice device) {
+template <class Call>
+CUresult reset_primary(CUdevice device, Call&& call) {
   if (View* view = view_of(device)) {
     empty(*view);
     return CUDA_SUCCESS;
   }
-  const CUresult result = real().cuDevicePrimaryCtxReset_v2(device);
+  const CUresult result = call();
   ended(result);
+  return result;
+}
+}  // namespace
+
+CUresult cuDevicePrimaryCtxRelease(CUdevice device) {
+  return release_primary(device, [&] { return real().cuDevicePrimaryCtxRelease(device); });
+}
+CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device) {
+  return release_primary(device, [&] { return real().cuDevicePrimaryCtxRelease_v2(device); });
+}
+CUresult cuDevicePrimaryCtxReset(CUdevice device) {
+  return reset_primary(device, [&] { return real().cuDevicePrimaryCtxReset(device); });
+}
+CUresult cuDevicePrimaryCtxReset_v2(CUdevice device) {
+  return reset_primary(device, [&] { return real().cuDevicePrimaryCtxReset_v2(device); });
+}
+
+// The engine's own retain is not the program's.
+CUresult cuDevicePrimaryCtxGetState(CUdevice device, unsigned* flags, int* active) {
+  const CUresult result = real().cuDevicePrimaryCtxGetState(device, flags, active);
+  if (result != CUDA_SUCCESS || !active || !*active || !view_of(device)) return result;
+  std::lock_guard lock(contexts().mutex);
+  if (contexts().retained[device] == 0) *active = 0;
   return result;
 }
 

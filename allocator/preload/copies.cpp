@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 
+#include "allocator/preload/captures.h"
 #include "allocator/preload/engines.h"
 #include "allocator/preload/globals.h"
 #include "allocator/preload/graphs.h"
@@ -127,7 +128,6 @@ void end_copies(Work& work, CUresult result) {
   // (A copy that waits may report what went wrong before it: then it was enqueued.)
   work.release(result != CUDA_ERROR_INVALID_VALUE && result != CUDA_ERROR_INVALID_HANDLE &&
                result != CUDA_ERROR_INVALID_CONTEXT);
-  spill_if_adversarial();
 }
 
 bool read_copy(const CUDA_MEMCPY2D* from, Copy& copy) {

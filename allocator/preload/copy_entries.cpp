@@ -2,7 +2,6 @@
 #include <vector>
 
 #include "allocator/preload/copies.h"
-#include "allocator/preload/graphs.h"
 #include "allocator/preload/handlers.h"
 
 namespace firn::preload {

@@ -4,6 +4,7 @@
 #include <map>
 #include <mutex>
 
+#include "allocator/preload/captures.h"
 #include "allocator/preload/copies.h"
 #include "allocator/preload/handlers.h"
 #include "allocator/preload/inspections.h"
@@ -25,8 +26,6 @@ Graphs& graphs() {
   static Graphs& all = *new Graphs;
   return all;
 }
-std::atomic<int> under_way{0};
-
 /// In no arena: kept out, so that a set is as long as it must be.
 void add_word(GraphSet& set, uint64_t word) {
   if (!views().at(word)) return;
@@ -76,28 +75,6 @@ CUresult instantiate(CUgraphExec* exec, CUgraph graph, Call&& call) {
 }
 
 template <class Call>
-CUresult begin_capture(Call&& call) {
-  // Before the call: work of other threads may go into the capture as soon as it has begun.
-  under_way.fetch_add(1, std::memory_order_acq_rel);
-  const CUresult result = call();
-  if (result != CUDA_SUCCESS) under_way.fetch_sub(1, std::memory_order_acq_rel);
-  return result;
-}
-
-/// An ended capture counts no more, however it ended: but not one that did not end.
-template <class Call>
-CUresult end_capture(CUstream stream, Call&& call) {
-  CUstreamCaptureStatus before = CU_STREAM_CAPTURE_STATUS_NONE, after = before;
-  (void)real().cuStreamIsCapturing(stream, &before);
-  const CUresult result = call();
-  if (before != CU_STREAM_CAPTURE_STATUS_NONE &&
-      (real().cuStreamIsCapturing(stream, &after) != CUDA_SUCCESS ||
-       after == CU_STREAM_CAPTURE_STATUS_NONE))
-    under_way.fetch_sub(1, std::memory_order_acq_rel);
-  return result;
-}
-
-template <class Call>
 CUresult launch_graph(CUgraphExec exec, CUstream stream, Call&& call) {
   if (views().count() == 0) return call();
   GraphSet set;
@@ -127,7 +104,6 @@ CUresult launch_graph(CUgraphExec exec, CUstream stream, Call&& call) {
   if (result == CUDA_SUCCESS && inspections().wanted(*kernel, work.followed()))
     inspections().add(*kernel, work.followed(), stream, work.reached(), kernel);
   work.release(result == CUDA_SUCCESS);
-  spill_if_adversarial();
   return result;
 }
 }  // namespace
@@ -142,21 +118,6 @@ void GraphSet::tidy() {
   std::sort(words.begin(), words.end());
   words.erase(std::unique(words.begin(), words.end()), words.end());
   tidied = words.size();
-}
-
-bool captures_under_way() { return under_way.load(std::memory_order_acquire) > 0; }
-
-CUgraph captured_into(CUstream stream) {
-  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-  uint64_t id = 0;
-  CUgraph graph = nullptr;
-  CUresult result = CUDA_ERROR_NOT_SUPPORTED;
-  if (real().cuStreamGetCaptureInfo_v2)
-    result = real().cuStreamGetCaptureInfo_v2(stream, &status, &id, &graph, nullptr, nullptr);
-  else if (real().cuStreamGetCaptureInfo_v3)
-    result =
-        real().cuStreamGetCaptureInfo_v3(stream, &status, &id, &graph, nullptr, nullptr, nullptr);
-  return result == CUDA_SUCCESS && status == CU_STREAM_CAPTURE_STATUS_ACTIVE ? graph : nullptr;
 }
 
 void note_captured(CUgraph graph, std::span<const uint64_t> words,
@@ -185,32 +146,6 @@ void join_executable(CUgraphExec into, CUgraph from) {
   std::lock_guard lock(graphs().mutex);
   const auto found = graphs().graphs.find(from);
   if (found != graphs().graphs.end()) graphs().executables[into].set.add(found->second);
-}
-
-CUresult cuStreamBeginCapture_v2(CUstream stream, int mode) {
-  return begin_capture([&] { return real().cuStreamBeginCapture_v2(stream, mode); });
-}
-CUresult cuStreamBeginCapture_v2_ptsz(CUstream stream, int mode) {
-  return begin_capture([&] { return real().cuStreamBeginCapture_v2_ptsz(stream, mode); });
-}
-CUresult cuStreamBeginCaptureToGraph(CUstream stream, CUgraph graph, const CUgraphNode* after,
-                                     const void* edges, size_t count, int mode) {
-  return begin_capture([&] {
-    return real().cuStreamBeginCaptureToGraph(stream, graph, after, edges, count, mode);
-  });
-}
-CUresult cuStreamBeginCaptureToGraph_ptsz(CUstream stream, CUgraph graph, const CUgraphNode* after,
-                                          const void* edges, size_t count, int mode) {
-  return begin_capture([&] {
-    return real().cuStreamBeginCaptureToGraph_ptsz(stream, graph, after, edges, count, mode);
-  });
-}
-CUresult cuStreamEndCapture(CUstream stream, CUgraph* graph) {
-  return end_capture(stream, [&] { return real().cuStreamEndCapture(stream, graph); });
-}
-CUresult cuStreamEndCapture_ptsz(CUstream stream, CUgraph* graph) {
-  return end_capture(stream ? stream : CU_STREAM_PER_THREAD,
-                     [&] { return real().cuStreamEndCapture_ptsz(stream, graph); });
 }
 
 CUresult cuGraphInstantiateWithFlags(CUgraphExec* exec, CUgraph graph, unsigned long long flags) {

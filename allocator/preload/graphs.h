@@ -2,7 +2,7 @@
 // launched.
 //
 // Owns a set for each graph and executable: addresses, and what copies within it do to pointer
-// tables. Lock: one; captures_under_way() is lock-free.
+// tables. Lock: one.
 #pragma once
 
 #include <cstdint>
@@ -32,10 +32,6 @@ struct GraphSet {
   size_t tidied = 0;
 };
 
-/// Is any stream being captured?
-bool captures_under_way();
-/// The graph that the stream's work goes into instead of running; null where it runs.
-CUgraph captured_into(CUstream stream);
 /// What a call would have touched. (Nothing of it runs yet, so nothing is brought back.)
 void note_captured(CUgraph graph, std::span<const uint64_t> words,
                    std::span<const GraphCopy> copies = {});

@@ -8,9 +8,9 @@
 #include <cstring>
 #include <thread>
 
+#include "allocator/preload/captures.h"
 #include "allocator/preload/engines.h"
 #include "allocator/preload/globals.h"
-#include "allocator/preload/graphs.h"
 #include "allocator/preload/handlers.h"
 #include "allocator/preload/memory.h"
 

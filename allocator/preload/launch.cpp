@@ -2,6 +2,7 @@
 // around them, and what these lead to, are on the device before the kernel is enqueued.
 #include <span>
 
+#include "allocator/preload/captures.h"
 #include "allocator/preload/engines.h"
 #include "allocator/preload/globals.h"
 #include "allocator/preload/graphs.h"
@@ -39,7 +40,6 @@ CUresult launch(CUfunction function, CUstream stream, void** parameters, void** 
   if (result == CUDA_SUCCESS && inspections().wanted(*kernel, work.followed())) [[unlikely]]
     inspections().add(kernel->kept ? *kernel : stranger(), work.followed(), stream, work.reached());
   work.release(result == CUDA_SUCCESS);
-  spill_if_adversarial();
   return result;
 }
 
@@ -57,7 +57,6 @@ CUresult launch_unknown(CUstream stream, Call&& call) {
   if (result == CUDA_SUCCESS && inspections().begun())
     inspections().add(stranger(), true, stream, work.reached());
   work.release(result == CUDA_SUCCESS);
-  spill_if_adversarial();
   return result;
 }
 

@@ -1,8 +1,8 @@
 // Device memory by the classic calls, and what the driver tells of it.
 #include "allocator/preload/memory.h"
 
+#include "allocator/preload/captures.h"
 #include "allocator/preload/engines.h"
-#include "allocator/preload/graphs.h"
 #include "allocator/preload/handlers.h"
 #include "allocator/preload/host_memory.h"
 #include "allocator/preload/inspections.h"
@@ -20,6 +20,9 @@ CUresult allocate(Engine& engine, CUdeviceptr* address, size_t bytes, CUstream s
   // The first time that memory is short: from here on blocks may leave the device.
   if (!made && made.error().code == Code::out_of_memory && !may_leave) {
     inspections().begin();
+    if (!inspections().ready())
+      note_unseen("memory was short for the first time while a graph was captured, when nothing can "
+                  "leave the device: with FIRN_WATCH=0 memory is looked at before");
     made = engine.allocate(bytes, stream);
   }
   if (!made) return result_of(made.error());
@@ -67,6 +70,7 @@ void release_all(View& view) {
 CUresult cuMemAlloc_v2(CUdeviceptr* address, size_t bytes) {
   Engine* engine = address && bytes > 0 ? engine_here() : nullptr;
   if (!engine) return real().cuMemAlloc_v2(address, bytes);
+  if (CUresult refused = unsafe_call()) return refused;
   return allocate(*engine, address, bytes, views().of(*engine).plain);
 }
 
@@ -78,6 +82,7 @@ CUresult cuMemAllocPitch_v2(CUdeviceptr* address, size_t* pitch, size_t width_by
   Engine* engine = fine && row <= SIZE_MAX / height ? engine_here() : nullptr;
   if (!engine)
     return real().cuMemAllocPitch_v2(address, pitch, width_bytes, height, element_bytes);
+  if (CUresult refused = unsafe_call()) return refused;
   const CUresult result =
       allocate(*engine, address, row * height, views().of(*engine).plain);
   if (result == CUDA_SUCCESS) *pitch = row;
@@ -92,7 +97,9 @@ CUresult cuMemFree_v2(CUdeviceptr address) {
     return real().cuMemFree_v2(address);
   }
   if (exiting()) return CUDA_SUCCESS;  // left to the operating system
+  if (CUresult refused = unsafe_call()) return refused;
   if (!block_at(address)) return CUDA_ERROR_INVALID_VALUE;
+  if (CUresult result; free_after_captures(address, result)) return result;
   if (CUresult result = wait_for_context(view->context)) return result;
   const auto block = block_at(address);
   return block ? release_block(*block) : CUDA_ERROR_INVALID_VALUE;

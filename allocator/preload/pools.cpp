@@ -6,8 +6,8 @@
 #include <map>
 #include <mutex>
 
+#include "allocator/preload/captures.h"
 #include "allocator/preload/engines.h"
-#include "allocator/preload/graphs.h"
 #include "allocator/preload/handlers.h"
 #include "allocator/preload/memory.h"
 
@@ -45,7 +45,12 @@ bool left_to_driver(CUmemoryPool pool) {
 template <class Call>
 CUresult allocate_from(CUdeviceptr* address, size_t bytes, CUmemoryPool pool, CUstream stream,
                        Call&& call) {
-  if (!address || bytes == 0 || (captures_under_way() && captured_into(stream))) return call();
+  if (!address || bytes == 0) return call();
+  if (captures_under_way() && captured_into(stream)) {
+    const CUresult result = call();
+    if (result == CUDA_SUCCESS) passed_on("memory of graphs' own", bytes);
+    return result;
+  }
   CUdevice device = 0;
   if (!pool && (real().cuCtxGetDevice(&device) != CUDA_SUCCESS ||
                 real().cuDeviceGetMemPool(&pool, device) != CUDA_SUCCESS))

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <unordered_set>
 
+#include "allocator/preload/captures.h"
 #include "allocator/preload/engines.h"
-#include "allocator/preload/graphs.h"
 #include "allocator/preload/inspections.h"
 
 namespace firn::preload {
@@ -14,6 +14,15 @@ namespace {
 constexpr size_t blocks_most = 1u << 16;
 
 const void* pointer(uint64_t address) { return reinterpret_cast<const void*>(address); }
+
+/// Under FIRN_ADVERSARIAL everything that may leave does, before every piece of work. (Not after
+/// it: what was enqueued last may wait for the thread that is to go on from here.)
+void spill_if_adversarial() {
+  Runtime* runtime = runtime_here();
+  if (!runtime || !runtime->config().adversarial || captures_under_way()) return;
+  inspections().drain();
+  runtime->spill_all();
+}
 }  // namespace
 
 bool block_around(View& view, uint64_t address, Reached& block) {
@@ -146,6 +155,7 @@ CUresult Work::hold_once(bool follow_tables) {
 /// What launches before this one may have stored somewhere is held for it as long as nobody knows;
 /// where there is no room for so much, it is better to know.
 CUresult Work::hold(bool follow_tables) {
+  spill_if_adversarial();
   CUresult result = hold_once(follow_tables);
   if (result != CUDA_ERROR_NOT_READY) return result;
   inspections().drain();
@@ -178,13 +188,6 @@ std::vector<Reached> Work::reached() const {
   for (uint64_t word : words_) add(word);
   for (uint64_t word : found_) add(word);
   return all;
-}
-
-void spill_if_adversarial() {
-  Runtime* runtime = runtime_here();
-  if (!runtime || !runtime->config().adversarial || captures_under_way()) return;
-  inspections().drain();
-  runtime->spill_all();
 }
 
 }  // namespace firn::preload

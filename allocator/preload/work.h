@@ -105,7 +105,4 @@ class Work {
 /// The block around an address, live at this moment.
 bool block_around(View& view, uint64_t address, Reached& block);
 
-/// Under FIRN_ADVERSARIAL everything that may leave does, after every piece of work.
-void spill_if_adversarial();
-
 }  // namespace firn::preload

@@ -95,6 +95,7 @@ CUresult cuStreamSynchronize(CUstream);
 CUresult cuStreamWaitEvent(CUstream, CUevent, unsigned);
 CUresult cuStreamBeginCapture(CUstream, int);
 CUresult cuStreamEndCapture(CUstream, CUgraph*);
+CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode*);
 CUresult cuLaunchHostFunc(CUstream, CUhostFn, void*);
 CUresult cuGraphInstantiate(CUgraphExec*, CUgraph, unsigned long long);
 CUresult cuGraphLaunch(CUgraphExec, CUstream);

@@ -233,6 +233,9 @@ FIRN_GPU_API CUresult cuCtxGetApiVersion(CUcontext handle, unsigned* version) {
 namespace {
 CUresult synchronize(Gate& gate, const Context& context) {
   if (CUresult result = forbid_in_capture(gate)) return result;
+  // In every mode: a context that is waited for encompasses its streams.
+  for (const auto& [serial, stream] : context.streams)
+    if (CUresult result = refuse_captured(*stream)) return result;
   const auto streams = context.streams;  // a copy: others may come and go while this waits
   for (const auto& [serial, stream] : streams)
     gpu().scheduler.wait_for(gate.lock(), gate.entry(), stream->last);

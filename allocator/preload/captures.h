@@ -4,8 +4,7 @@
 // captures_under_way() is lock-free.
 #pragma once
 
-#include "allocator/preload/abi_types.h"
-#include "firn/cuda_abi.h"
+#include "firn/cuda_types.h"
 
 namespace firn::preload {
 

@@ -1,7 +1,11 @@
 #include "allocator/preload/copies.h"
 
+#include <sys/uio.h>
+#include <unistd.h>
+
 #include <algorithm>
-#include <array>
+#include <cerrno>
+#include <cstring>
 
 #include "allocator/preload/captures.h"
 #include "allocator/preload/engines.h"
@@ -65,17 +69,17 @@ Copy::Source source_of(const Copy& copy) {
   return on_device(copy.from) ? Copy::Source::device : Copy::Source::host;
 }
 
-void note_in_graph(const Copy& copy, CUgraph graph) {
-  const Copy::Source source = source_of(copy);
-  if (copy.to && !copy.to_host && source != Copy::Source::none)
-    each_row(copy, [&](uint64_t to, uint64_t from, size_t bytes) {
-      const GraphCopy row{to, from, bytes, source == Copy::Source::host};
-      note_captured(graph, {}, {&row, 1});
-    });
-  // A driver looks at a copy's addresses when it is captured: they are there then, too.
-  note_captured(graph, std::array{copy.to, copy.from});
+/// Bytes of the host's, which the program may have given back since. (Where that may not be asked,
+/// they are read as they are.)
+bool read_host(uint64_t from, size_t bytes, std::vector<char>& into) {
+  into.resize(bytes);
+  iovec mine{into.data(), bytes}, theirs{reinterpret_cast<void*>(from), bytes};
+  const ssize_t got = ::process_vm_readv(::getpid(), &mine, 1, &theirs, 1, 0);
+  if (got == static_cast<ssize_t>(bytes)) return true;
+  if (got >= 0 || errno == EFAULT) return false;
+  std::memcpy(into.data(), reinterpret_cast<const void*>(from), bytes);
+  return true;
 }
-
 /// Where another front end hands out the memory, and most of what reaches it is told, larger copies
 /// are not worth their look. (So a kernel that no operator launches must not follow addresses that
 /// came in such a copy.)
@@ -106,6 +110,30 @@ void tell_tables(const Copy& copy) {
   });
 }
 
+Uses uses_of(const Copy& copy) {
+  Uses uses;
+  uses.add(copy.to);
+  uses.add(copy.from);
+  if (!copy.to || copy.to_host || no_bytes(copy) || copy.source == Copy::Source::none) return uses;
+  uses.copies.push_back(copy);
+  uses.copies.back().source = source_of(copy);
+  return uses;
+}
+
+void collect_overwritten(const Copy& copy, std::vector<uint64_t>& words) {
+  each_row(copy, [&](uint64_t to, uint64_t, size_t bytes) { tables().collect(to, bytes, words); });
+}
+
+void tell_tables_again(const Copy& copy) {
+  std::vector<char> host;
+  each_row(copy, [&](uint64_t to, uint64_t from, size_t bytes) {
+    if (copy.source != Copy::Source::host)
+      tables().copy(to, from, bytes, true);
+    else if (read_host(from, bytes, host))
+      (void)tables().write(to, host.data(), bytes, true);
+  });
+}
+
 CUresult note_copy(const Copy& copy, Work& work, Noted& noted) {
   if (no_bytes(copy)) return CUDA_SUCCESS;
   // (Tables are kept all the same: what no operator launches may follow them.)
@@ -116,7 +144,7 @@ CUresult note_copy(const Copy& copy, Work& work, Noted& noted) {
   if (captures_under_way())
     if (CUgraph graph = captured_into(copy.stream)) {
       noted.captured = true;
-      if (!work.empty()) note_in_graph(copy, graph);
+      if (!work.empty()) note_captured(graph, uses_of(copy));
     }
   if (told || work.empty()) return CUDA_SUCCESS;
   counters().copies.fetch_add(1, std::memory_order_relaxed);

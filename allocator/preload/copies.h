@@ -2,8 +2,8 @@
 // the pointer tables learn what it does to them.
 #pragma once
 
-#include "allocator/preload/abi_types.h"
 #include "allocator/preload/work.h"
+#include "firn/cuda_types.h"
 
 namespace firn::preload {
 
@@ -25,6 +25,12 @@ struct Noted {
   bool ours = false;      // blocks are to be held for it
   bool captured = false;  // it went into a graph
 };
+struct Uses;
+/// What it is within a graph.
+Uses uses_of(const Copy& copy);
+/// Of a copy within a graph that is launched: what its destination held, and holds then.
+void collect_overwritten(const Copy& copy, std::vector<uint64_t>& words);
+void tell_tables_again(const Copy& copy);
 /// Which blocks it uses, into `work`. An error: the call must not be made.
 CUresult note_copy(const Copy& copy, Work& work, Noted& noted);
 /// The copy is enqueued: which addresses are where from now on. Not before: what is enqueued while
@@ -45,6 +51,11 @@ CUresult around(const Copy& copy, Call&& call) {
   if (noted.ours) end_copies(work, result);
   return result;
 }
+
+/// Where streams wait for values or write them, memory stays on the device.
+void stay_for(const CUstreamBatchMemOpParams* operations, unsigned count);
+/// What these write, the tables learn.
+void tell_tables(const CUstreamBatchMemOpParams* operations, unsigned count);
 
 /// What a structure of cuMemcpy2D or 3D says; false where it says nothing that a driver would take.
 bool read_copy(const CUDA_MEMCPY2D* from, Copy& copy);

@@ -221,6 +221,36 @@ BATCH_3D(cuMemcpy3DBatchAsync_ptsz, own(stream))
 BATCH_3D_V2(cuMemcpy3DBatchAsync_v2, stream)
 BATCH_3D_V2(cuMemcpy3DBatchAsync_v2_ptsz, own(stream))
 
+namespace {
+/// What comes out is what somebody packed: of addresses in there nothing is known.
+template <class Call>
+CUresult decompress(const CUmemDecompressParams* parts, size_t count, CUstream stream,
+                    Call&& call) {
+  if (views().count() == 0 || !parts) return call();
+  Work work(where(stream));
+  for (size_t i = 0; i < count; ++i)
+    for (const void* address : {parts[i].src, static_cast<const void*>(parts[i].dst),
+                                static_cast<const void*>(parts[i].dstActBytes)})
+      work.see(number(address));
+  if (CUresult result = work.hold(false)) return result;
+  const CUresult result = call();
+  work.release(result == CUDA_SUCCESS);
+  return result;
+}
+}  // namespace
+CUresult cuMemBatchDecompressAsync(CUmemDecompressParams* parts, size_t count, unsigned flags,
+                                   size_t* failed, CUstream stream) {
+  return decompress(parts, count, stream, [&] {
+    return real().cuMemBatchDecompressAsync(parts, count, flags, failed, stream);
+  });
+}
+CUresult cuMemBatchDecompressAsync_ptsz(CUmemDecompressParams* parts, size_t count,
+                                        unsigned flags, size_t* failed, CUstream stream) {
+  return decompress(parts, count, own(stream), [&] {
+    return real().cuMemBatchDecompressAsync_ptsz(parts, count, flags, failed, stream);
+  });
+}
+
 #define FILL(bits, type)                                                                       \
   DEFAULT_STREAM(cuMemsetD##bits##_v2, (CUdeviceptr to, type value, size_t count),             \
                  (to, value, count), fill(to, 0, bits / 8, count, 1, stream))                  \
@@ -239,59 +269,5 @@ BATCH_3D_V2(cuMemcpy3DBatchAsync_v2_ptsz, own(stream))
 FILL(8, unsigned char)
 FILL(16, unsigned short)
 FILL(32, unsigned)
-
-namespace {
-/// Semaphores in memory: a value written is as a copy of it; what waits may do so while the block
-/// is away from the device, so it stays for good.
-template <class Value, class Call>
-CUresult semaphore(CUstream stream, CUdeviceptr address, const Value* written, Call&& call) {
-  View* view = views().at(address);
-  if (!view) return call();
-  (void)view->engine->give_address(reinterpret_cast<void*>(address),
-                                   "a stream waits for or writes a value there");
-  if (!written) return call();
-  return around(Copy{.to = address, .from = number(written), .bytes = sizeof(Value),
-                     .source = Source::host, .stream = stream}, call);
-}
-}  // namespace
-
-#define SEMAPHORE(entry, bits, written)                                                        \
-  CUresult entry(CUstream stream, CUdeviceptr address, uint##bits##_t value, unsigned flags) { \
-    return semaphore(stream, address, static_cast<const uint##bits##_t*>(written),             \
-                     [&] { return real().entry(stream, address, value, flags); });             \
-  }                                                                                            \
-  CUresult entry##_ptsz(CUstream stream, CUdeviceptr address, uint##bits##_t value,            \
-                        unsigned flags) {                                                      \
-    return semaphore(own(stream), address, static_cast<const uint##bits##_t*>(written),        \
-                     [&] { return real().entry##_ptsz(stream, address, value, flags); });      \
-  }
-SEMAPHORE(cuStreamWriteValue32_v2, 32, &value)
-SEMAPHORE(cuStreamWriteValue64_v2, 64, &value)
-SEMAPHORE(cuStreamWaitValue32_v2, 32, nullptr)
-SEMAPHORE(cuStreamWaitValue64_v2, 64, nullptr)
-
-namespace {
-void stay(const CUstreamBatchMemOpParams* operations, unsigned count) {
-  constexpr unsigned waits_and_writes[] = {1, 2, 4, 5};
-  for (unsigned i = 0; operations && i < count; ++i)
-    for (unsigned kind : waits_and_writes)
-      if (operations[i].operation == kind)
-        if (View* view = views().at(operations[i].address))
-          (void)view->engine->give_address(
-              reinterpret_cast<void*>(operations[i].address),
-              "a stream waits for or writes a value there");
-}
-}  // namespace
-
-CUresult cuStreamBatchMemOp_v2(CUstream stream, unsigned count,
-                               CUstreamBatchMemOpParams* operations, unsigned flags) {
-  stay(operations, count);
-  return real().cuStreamBatchMemOp_v2(stream, count, operations, flags);
-}
-CUresult cuStreamBatchMemOp_v2_ptsz(CUstream stream, unsigned count,
-                                    CUstreamBatchMemOpParams* operations, unsigned flags) {
-  stay(operations, count);
-  return real().cuStreamBatchMemOp_v2_ptsz(stream, count, operations, flags);
-}
 
 }  // namespace firn::preload

@@ -6,6 +6,7 @@
 #include "allocator/preload/copies.h"
 #include "allocator/preload/graphs.h"
 #include "allocator/preload/handlers.h"
+#include "allocator/preload/memory.h"
 
 namespace firn::preload {
 
@@ -19,57 +20,49 @@ Nodes& nodes() {
   return all;
 }
 
-struct Uses {
-  std::vector<uint64_t> words;
-  std::vector<GraphCopy> copies;
-};
-
 Uses uses_of(const CUDA_KERNEL_NODE_PARAMS* node, bool with_kernel) {
   Uses uses;
   if (!node) return uses;
   CUfunction function = node->func;
   if (!function && with_kernel) function = reinterpret_cast<CUfunction>(node->kern);
   if (!function) return uses;
-  if (!for_each_word(*kernels().find(function), node->kernelParams, node->extra,
-                     [&](uint64_t word) {
-                       if (views().at(word)) uses.words.push_back(word);
-                     }))
-    note_unseen("kernel nodes of graphs whose parameters the driver does not tell");
+  uses.everything = !for_each_word(*kernels().find(function), node->kernelParams, node->extra,
+                                   [&](uint64_t word) { uses.add(word); });
+  if (uses.everything)
+    note_unseen("kernels whose parameters the driver does not tell: all memory was touched");
   return uses;
 }
+Uses uses_of(const CUDA_KERNEL_NODE_PARAMS* node) { return uses_of(node, false); }
 
 Uses uses_of(const CUDA_MEMCPY3D* node) {
-  Uses uses;
   Copy copy;
-  if (!read_copy(node, copy)) return uses;
-  uses.words = {copy.to, copy.from};
-  for (size_t z = 0; z < copy.slices; ++z)
-    for (size_t y = 0; y < copy.rows; ++y)
-      uses.copies.push_back({copy.to + z * copy.to_slice + y * copy.to_pitch,
-                             copy.from + z * copy.from_slice + y * copy.from_pitch, copy.bytes,
-                             copy.source == Copy::Source::host});
-  if (copy.to_host || !copy.to || !copy.from) uses.copies.clear();
-  return uses;
+  return read_copy(node, copy) ? uses_of(copy) : Uses{};
 }
 
 Uses uses_of(const CUDA_MEMSET_NODE_PARAMS* node) {
   Uses uses;
-  if (node) uses.words.push_back(node->dst);
+  if (node) uses.add(node->dst);
   return uses;
 }
 
-/// CUgraphNodeParams: a type, then a union as large as this.
-Uses uses_of(const void* node) {
-  constexpr size_t head_words = 2, words_most = 29;
-  constexpr int kernel = 0;
+Uses uses_of(const CUDA_BATCH_MEM_OP_NODE_PARAMS* node) {
+  if (node) stay_for(node->paramArray, node->count);
+  return {};
+}
+
+/// Of a node of any type. What Firn does not know: every word of it.
+Uses uses_of(const CUgraphNodeParams* node) {
   Uses uses;
   if (!node) return uses;
-  const auto* words = static_cast<const uint64_t*>(node);
-  if (*static_cast<const int*>(node) == kernel)
-    return uses_of(reinterpret_cast<const CUDA_KERNEL_NODE_PARAMS*>(words + head_words), true);
-  for (size_t i = head_words; i < head_words + words_most; ++i)
-    if (views().at(words[i])) uses.words.push_back(words[i]);
-  return uses;
+  switch (node->type) {
+    case node_kernel: return uses_of(&node->kernel, true);
+    case node_memcpy: return uses_of(&node->memcpy.copyParams);
+    case node_memset: return uses_of(&node->memset);
+    case node_batch_mem_op: return uses_of(&node->memOp);
+    default:
+      for (long long word : node->reserved1) uses.add(static_cast<uint64_t>(word));
+      return uses;
+  }
 }
 
 void stay(const Uses& uses) {
@@ -77,6 +70,12 @@ void stay(const Uses& uses) {
     if (View* view = views().at(word))
       (void)view->engine->give_address(reinterpret_cast<void*>(word),
                                        "a node of a graph was given its address");
+  if (!uses.everything) return;
+  for (unsigned i = 0, n = views().count(); i < n; ++i)
+    for (const BlockInfo& block : views()[i].engine->blocks())
+      if (block.live)
+        (void)views()[i].engine->give_address(block.base,
+                                              "a node of a graph may have its address");
 }
 
 /// Makes the call while what the node uses is on the device: a driver may look at its addresses.
@@ -88,15 +87,19 @@ CUresult beside(const Uses& uses, Call&& call) {
   return call();
 }
 
-CUresult added(CUresult result, CUgraphNode* node, CUgraph graph, const Uses& uses) {
-  if (result != CUDA_SUCCESS || views().count() == 0) return result;
-  note_captured(graph, uses.words, uses.copies);
+template <class Call>
+CUresult add(CUgraphNode* node, CUgraph graph, Uses uses, Call&& call) {
+  const CUresult result = beside(uses, call);
+  if (result != CUDA_SUCCESS) return result;
+  note_node(graph, *node, std::move(uses));
   std::lock_guard lock(nodes().mutex);
   nodes().graph_of[*node] = graph;
   return result;
 }
 
-CUresult changed(CUresult result, CUgraphNode node, const Uses& uses) {
+template <class Call>
+CUresult change(CUgraphNode node, Uses uses, Call&& call) {
+  const CUresult result = beside(uses, call);
   if (result != CUDA_SUCCESS) return result;
   CUgraph graph = nullptr;
   {
@@ -104,52 +107,105 @@ CUresult changed(CUresult result, CUgraphNode node, const Uses& uses) {
     const auto found = nodes().graph_of.find(node);
     if (found != nodes().graph_of.end()) graph = found->second;
   }
-  if (graph)
-    note_captured(graph, uses.words, uses.copies);
-  else
-    stay(uses);
+  if (!graph) stay(uses);
+  if (graph) note_node(graph, node, std::move(uses));
   return result;
 }
 
-CUresult changed_in(CUresult result, CUgraphExec exec, const Uses& uses) {
-  if (result == CUDA_SUCCESS && views().count() > 0) note_executable(exec, uses.words);
+template <class Call>
+CUresult change_in(CUgraphExec exec, CUgraphNode node, Uses uses, Call&& call) {
+  const CUresult result = beside(uses, call);
+  if (result == CUDA_SUCCESS) note_node(exec, node, std::move(uses));
   return result;
+}
+
+/// What nodes of these types lead to is known when they were added.
+void note_graphs(CUgraph graph, const CUgraphNodeParams& added) {
+  if (added.type == node_graph) join_graphs(graph, added.graph);
+  if (added.type == node_alloc) passed_on("memory of graphs' own", added.alloc.bytesize);
+  for (unsigned i = 0; added.type == node_conditional && i < added.conditional.size; ++i)
+    if (added.conditional.phGraph_out) add_body(graph, added.conditional.phGraph_out[i]);
 }
 }  // namespace
 
-#define ADD(entry, what, uses)                                                                 \
-  CUresult entry(CUgraphNode* node, CUgraph graph, const CUgraphNode* after, size_t count,     \
-                 what* parameters) {                                                           \
-    const Uses used = uses;                                                                    \
-    return added(beside(used, [&] {                                                            \
-      return real().entry(node, graph, after, count, parameters);                              \
-    }), node, graph, used);                                                                    \
-  }
-ADD(cuGraphAddKernelNode, const CUDA_KERNEL_NODE_PARAMS, uses_of(parameters, false))
-ADD(cuGraphAddKernelNode_v2, const CUDA_KERNEL_NODE_PARAMS, uses_of(parameters, true))
-ADD(cuGraphAddNode, void, uses_of(parameters))
+void forget_nodes(CUgraph graph) {
+  std::lock_guard lock(nodes().mutex);
+  std::erase_if(nodes().graph_of, [&](const auto& known) { return known.second == graph; });
+}
 
+CUresult cuGraphDestroyNode(CUgraphNode node) {
+  const CUresult result = real().cuGraphDestroyNode(node);
+  if (result != CUDA_SUCCESS) return result;
+  std::lock_guard lock(nodes().mutex);
+  nodes().graph_of.erase(node);
+  return result;
+}
+
+// Entries that are told alike.
+#define ADD_PLAIN(entry, params, ...)                                                          \
+  CUresult entry(CUgraphNode* node, CUgraph graph, const CUgraphNode* after, size_t count,     \
+                 const params* is) {                                                           \
+    return add(node, graph, uses_of(is __VA_OPT__(,) __VA_ARGS__),                             \
+               [&] { return real().entry(node, graph, after, count, is); });                   \
+  }
+#define ADD_IN_CONTEXT(entry, params)                                                          \
+  CUresult entry(CUgraphNode* node, CUgraph graph, const CUgraphNode* after, size_t count,     \
+                 const params* is, CUcontext context) {                                        \
+    return add(node, graph, uses_of(is),                                                       \
+               [&] { return real().entry(node, graph, after, count, is, context); });          \
+  }
+#define CHANGE(entry, params, ...)                                                             \
+  CUresult entry(CUgraphNode node, const params* is) {                                         \
+    return change(node, uses_of(is __VA_OPT__(,) __VA_ARGS__),                                 \
+                  [&] { return real().entry(node, is); });                                     \
+  }
+#define CHANGE_IN(entry, params, ...)                                                          \
+  CUresult entry(CUgraphExec exec, CUgraphNode node, const params* is) {                       \
+    return change_in(exec, node, uses_of(is __VA_OPT__(,) __VA_ARGS__),                        \
+                     [&] { return real().entry(exec, node, is); });                            \
+  }
+#define CHANGE_IN_CONTEXT(entry, params)                                                       \
+  CUresult entry(CUgraphExec exec, CUgraphNode node, const params* is, CUcontext context) {    \
+    return change_in(exec, node, uses_of(is),                                                  \
+                     [&] { return real().entry(exec, node, is, context); });                   \
+  }
+ADD_PLAIN(cuGraphAddKernelNode, CUDA_KERNEL_NODE_PARAMS)
+ADD_PLAIN(cuGraphAddKernelNode_v2, CUDA_KERNEL_NODE_PARAMS, true)
+ADD_PLAIN(cuGraphAddBatchMemOpNode, CUDA_BATCH_MEM_OP_NODE_PARAMS)
+ADD_IN_CONTEXT(cuGraphAddMemcpyNode, CUDA_MEMCPY3D)
+ADD_IN_CONTEXT(cuGraphAddMemsetNode, CUDA_MEMSET_NODE_PARAMS)
+CHANGE(cuGraphKernelNodeSetParams, CUDA_KERNEL_NODE_PARAMS)
+CHANGE(cuGraphKernelNodeSetParams_v2, CUDA_KERNEL_NODE_PARAMS, true)
+CHANGE(cuGraphMemcpyNodeSetParams, CUDA_MEMCPY3D)
+CHANGE(cuGraphMemsetNodeSetParams, CUDA_MEMSET_NODE_PARAMS)
+CHANGE(cuGraphBatchMemOpNodeSetParams, CUDA_BATCH_MEM_OP_NODE_PARAMS)
+CHANGE_IN(cuGraphExecKernelNodeSetParams, CUDA_KERNEL_NODE_PARAMS)
+CHANGE_IN(cuGraphExecKernelNodeSetParams_v2, CUDA_KERNEL_NODE_PARAMS, true)
+CHANGE_IN(cuGraphExecBatchMemOpNodeSetParams, CUDA_BATCH_MEM_OP_NODE_PARAMS)
+CHANGE_IN_CONTEXT(cuGraphExecMemcpyNodeSetParams, CUDA_MEMCPY3D)
+CHANGE_IN_CONTEXT(cuGraphExecMemsetNodeSetParams, CUDA_MEMSET_NODE_PARAMS)
+
+CUresult cuGraphAddNode(CUgraphNode* node, CUgraph graph, const CUgraphNode* after, size_t count,
+                        CUgraphNodeParams* is) {
+  const CUresult result = add(node, graph, uses_of(is), [&] {
+    return real().cuGraphAddNode(node, graph, after, count, is);
+  });
+  if (result == CUDA_SUCCESS) note_graphs(graph, *is);
+  return result;
+}
 CUresult cuGraphAddNode_v2(CUgraphNode* node, CUgraph graph, const CUgraphNode* after,
-                           const void* edges, size_t count, void* parameters) {
-  const Uses uses = uses_of(parameters);
-  return added(beside(uses, [&] {
-    return real().cuGraphAddNode_v2(node, graph, after, edges, count, parameters);
-  }), node, graph, uses);
+                           const void* edges, size_t count, CUgraphNodeParams* is) {
+  const CUresult result = add(node, graph, uses_of(is), [&] {
+    return real().cuGraphAddNode_v2(node, graph, after, edges, count, is);
+  });
+  if (result == CUDA_SUCCESS) note_graphs(graph, *is);
+  return result;
 }
-CUresult cuGraphAddMemcpyNode(CUgraphNode* node, CUgraph graph, const CUgraphNode* after,
-                              size_t count, const CUDA_MEMCPY3D* copy, CUcontext context) {
-  const Uses uses = uses_of(copy);
-  return added(beside(uses, [&] {
-    return real().cuGraphAddMemcpyNode(node, graph, after, count, copy, context);
-  }), node, graph, uses);
-}
-CUresult cuGraphAddMemsetNode(CUgraphNode* node, CUgraph graph, const CUgraphNode* after,
-                              size_t count, const CUDA_MEMSET_NODE_PARAMS* fill,
-                              CUcontext context) {
-  const Uses uses = uses_of(fill);
-  return added(beside(uses, [&] {
-    return real().cuGraphAddMemsetNode(node, graph, after, count, fill, context);
-  }), node, graph, uses);
+CUresult cuGraphAddMemAllocNode(CUgraphNode* node, CUgraph graph, const CUgraphNode* after,
+                                size_t count, CUDA_MEM_ALLOC_NODE_PARAMS* is) {
+  const CUresult result = real().cuGraphAddMemAllocNode(node, graph, after, count, is);
+  if (result == CUDA_SUCCESS) passed_on("memory of graphs' own", is->bytesize);
+  return result;
 }
 CUresult cuGraphAddChildGraphNode(CUgraphNode* node, CUgraph graph, const CUgraphNode* after,
                                   size_t count, CUgraph child) {
@@ -157,57 +213,15 @@ CUresult cuGraphAddChildGraphNode(CUgraphNode* node, CUgraph graph, const CUgrap
   if (result == CUDA_SUCCESS) join_graphs(graph, child);
   return result;
 }
-
-CUresult cuGraphKernelNodeSetParams(CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS* parameters) {
-  return changed(real().cuGraphKernelNodeSetParams(node, parameters), node,
-                 uses_of(parameters, false));
+CUresult cuGraphNodeSetParams(CUgraphNode node, CUgraphNodeParams* is) {
+  return change(node, uses_of(is), [&] { return real().cuGraphNodeSetParams(node, is); });
 }
-CUresult cuGraphKernelNodeSetParams_v2(CUgraphNode node,
-                                       const CUDA_KERNEL_NODE_PARAMS* parameters) {
-  return changed(real().cuGraphKernelNodeSetParams_v2(node, parameters), node,
-                 uses_of(parameters, true));
-}
-CUresult cuGraphMemcpyNodeSetParams(CUgraphNode node, const CUDA_MEMCPY3D* copy) {
-  const Uses uses = uses_of(copy);
-  return changed(beside(uses, [&] { return real().cuGraphMemcpyNodeSetParams(node, copy); }), node,
-                 uses);
-}
-CUresult cuGraphMemsetNodeSetParams(CUgraphNode node, const CUDA_MEMSET_NODE_PARAMS* fill) {
-  const Uses uses = uses_of(fill);
-  return changed(beside(uses, [&] { return real().cuGraphMemsetNodeSetParams(node, fill); }), node,
-                 uses);
-}
-CUresult cuGraphNodeSetParams(CUgraphNode node, void* parameters) {
-  return changed(real().cuGraphNodeSetParams(node, parameters), node, uses_of(parameters));
-}
-
-CUresult cuGraphExecKernelNodeSetParams(CUgraphExec exec, CUgraphNode node,
-                                        const CUDA_KERNEL_NODE_PARAMS* parameters) {
-  return changed_in(real().cuGraphExecKernelNodeSetParams(exec, node, parameters), exec,
-                    uses_of(parameters, false));
-}
-CUresult cuGraphExecKernelNodeSetParams_v2(CUgraphExec exec, CUgraphNode node,
-                                           const CUDA_KERNEL_NODE_PARAMS* parameters) {
-  return changed_in(real().cuGraphExecKernelNodeSetParams_v2(exec, node, parameters), exec,
-                    uses_of(parameters, true));
-}
-CUresult cuGraphExecMemcpyNodeSetParams(CUgraphExec exec, CUgraphNode node,
-                                        const CUDA_MEMCPY3D* copy, CUcontext context) {
-  const Uses uses = uses_of(copy);
-  return changed_in(beside(uses, [&] {
-    return real().cuGraphExecMemcpyNodeSetParams(exec, node, copy, context);
-  }), exec, uses);
-}
-CUresult cuGraphExecMemsetNodeSetParams(CUgraphExec exec, CUgraphNode node,
-                                        const CUDA_MEMSET_NODE_PARAMS* fill, CUcontext context) {
-  const Uses uses = uses_of(fill);
-  return changed_in(beside(uses, [&] {
-    return real().cuGraphExecMemsetNodeSetParams(exec, node, fill, context);
-  }), exec, uses);
-}
-CUresult cuGraphExecNodeSetParams(CUgraphExec exec, CUgraphNode node, void* parameters) {
-  return changed_in(real().cuGraphExecNodeSetParams(exec, node, parameters), exec,
-                    uses_of(parameters));
+CUresult cuGraphExecNodeSetParams(CUgraphExec exec, CUgraphNode node, CUgraphNodeParams* is) {
+  const CUresult result = change_in(exec, node, uses_of(is), [&] {
+    return real().cuGraphExecNodeSetParams(exec, node, is);
+  });
+  if (result == CUDA_SUCCESS && is->type == node_graph) join_executable(exec, is->graph);
+  return result;
 }
 CUresult cuGraphExecChildGraphNodeSetParams(CUgraphExec exec, CUgraphNode node, CUgraph child) {
   const CUresult result = real().cuGraphExecChildGraphNodeSetParams(exec, node, child);

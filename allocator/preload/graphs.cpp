@@ -12,52 +12,57 @@
 namespace firn::preload {
 
 namespace {
-/// An executable: its set, and what is known of its launches as of a kernel's.
+/// An executable: its set, and what is known of its launches as of a kernel's. A set that a launch
+/// may be reading is never changed.
 struct Executable {
   GraphSet set;
+  std::shared_ptr<const Uses> uses = std::make_shared<Uses>();
   std::shared_ptr<Kernel> kernel = std::make_shared<Kernel>();
 };
 struct Graphs {
   std::mutex mutex;
   std::map<CUgraph, GraphSet> graphs;
+  std::map<CUgraph, std::vector<CUgraph>> bodies;
   std::map<CUgraphExec, Executable> executables;
 };
 Graphs& graphs() {
   static Graphs& all = *new Graphs;
   return all;
 }
-/// In no arena: kept out, so that a set is as long as it must be.
-void add_word(GraphSet& set, uint64_t word) {
-  if (!views().at(word)) return;
-  set.words.push_back(word);
-  // Long captures touch the same blocks again and again.
-  if (set.words.size() > 2 * set.tidied + 1024) set.tidy();
+
+void settle(Executable& executable) {
+  executable.uses = std::make_shared<Uses>(executable.set.together());
 }
 
-/// What copies in the graph will have done once it has run.
-void tell_tables(const GraphSet& set) {
-  for (const GraphCopy& copy : set.copies) {
-    if (copy.from_host)
-      (void)tables().write(copy.to, reinterpret_cast<const void*>(copy.from), copy.bytes, true);
-    else
-      tables().copy(copy.to, copy.from, copy.bytes, true);
-  }
+/// With all its conditional nodes' bodies. Under the lock.
+GraphSet set_locked(CUgraph graph) {
+  GraphSet set;
+  if (const auto found = graphs().graphs.find(graph); found != graphs().graphs.end())
+    set = found->second;
+  if (const auto found = graphs().bodies.find(graph); found != graphs().bodies.end())
+    for (CUgraph body : found->second) set.all.add(set_locked(body).together());
+  return set;
 }
-
 GraphSet set_of(CUgraph graph) {
   std::lock_guard lock(graphs().mutex);
-  const auto found = graphs().graphs.find(graph);
-  if (found == graphs().graphs.end()) return {};
-  found->second.tidy();
-  return found->second;
+  return set_locked(graph);
+}
+
+void forget_locked(CUgraph graph) {
+  graphs().graphs.erase(graph);
+  const auto found = graphs().bodies.find(graph);
+  if (found == graphs().bodies.end()) return;
+  const std::vector<CUgraph> bodies = std::move(found->second);
+  graphs().bodies.erase(found);
+  for (CUgraph body : bodies) forget_locked(body);
 }
 
 /// A driver may look at the addresses of a graph's nodes when it makes or changes an executable:
 /// they are on the device then.
 template <class Call>
-CUresult with_set(const GraphSet& set, Call&& call) {
+CUresult with_set(const Uses& uses, Call&& call) {
   Work work(where(nullptr));
-  for (uint64_t word : set.words) work.see(word);
+  for (uint64_t word : uses.words) work.see(word);
   if (CUresult result = work.hold(false)) return result;
   return call();
 }
@@ -65,39 +70,56 @@ CUresult with_set(const GraphSet& set, Call&& call) {
 template <class Call>
 CUresult instantiate(CUgraphExec* exec, CUgraph graph, Call&& call) {
   GraphSet set = set_of(graph);
-  const CUresult result = with_set(set, call);
+  const CUresult result = with_set(set.together(), call);
   if (result != CUDA_SUCCESS) return result;
   std::lock_guard lock(graphs().mutex);
   Executable& executable = graphs().executables[*exec];
-  executable = {};
+  executable.kernel = std::make_shared<Kernel>();  // another one may have had the handle
   executable.set = std::move(set);
+  settle(executable);
+  return result;
+}
+
+/// All nodes have the other graph's parameters from here.
+template <class Call>
+CUresult update(CUgraphExec exec, CUgraph graph, Call&& call) {
+  GraphSet set = set_of(graph);
+  const CUresult result = with_set(set.together(), call);
+  std::lock_guard lock(graphs().mutex);
+  Executable& executable = graphs().executables[exec];
+  if (result == CUDA_SUCCESS)
+    executable.set = std::move(set);
+  else  // nobody says how far it came
+    executable.set.all.add(set.together());
+  settle(executable);
   return result;
 }
 
 template <class Call>
 CUresult launch_graph(CUgraphExec exec, CUstream stream, Call&& call) {
   if (views().count() == 0) return call();
-  GraphSet set;
+  std::shared_ptr<const Uses> uses;
   std::shared_ptr<Kernel> kernel;
   {
     std::lock_guard lock(graphs().mutex);
     const auto found = graphs().executables.find(exec);
     if (found == graphs().executables.end()) return call();
-    set = found->second.set;
+    uses = found->second.uses;
     kernel = found->second.kernel;
   }
   counters().graph_launches.fetch_add(1, std::memory_order_relaxed);
   if (captures_under_way())
     if (CUgraph into = captured_into(stream)) {
-      note_captured(into, set.words, set.copies);
+      note_captured(into, *uses);
       return call();
     }
   Work work(where(stream));
-  for (uint64_t word : set.words) work.see(word);
+  for (uint64_t word : uses->words) work.see(word);
+  if (uses->everything) work.see_all();
   std::vector<uint64_t> overwritten;
-  for (const GraphCopy& copy : set.copies) tables().collect(copy.to, copy.bytes, overwritten);
+  for (const Copy& copy : uses->copies) collect_overwritten(copy, overwritten);
   for (uint64_t word : overwritten) work.see(word);
-  tell_tables(set);
+  for (const Copy& copy : uses->copies) tell_tables_again(copy);
   if (work.empty() && !tables().foreign()) return call();
   if (CUresult result = work.hold(true)) return result;
   const CUresult result = call();
@@ -108,46 +130,74 @@ CUresult launch_graph(CUgraphExec exec, CUstream stream, Call&& call) {
 }
 }  // namespace
 
-void GraphSet::add(const GraphSet& other) {
-  words.insert(words.end(), other.words.begin(), other.words.end());
-  copies.insert(copies.end(), other.copies.begin(), other.copies.end());
-  tidy();
-}
-
-void GraphSet::tidy() {
+void Uses::tidy() {
   std::sort(words.begin(), words.end());
   words.erase(std::unique(words.begin(), words.end()), words.end());
   tidied = words.size();
 }
 
-void note_captured(CUgraph graph, std::span<const uint64_t> words,
-                   std::span<const GraphCopy> copies) {
-  std::lock_guard lock(graphs().mutex);
-  GraphSet& set = graphs().graphs[graph];
-  for (uint64_t word : words) add_word(set, word);
-  set.copies.insert(set.copies.end(), copies.begin(), copies.end());
+/// What lies in no arena is kept out, so that a set is as long as it must be.
+void Uses::add(uint64_t word) {
+  if (!views().at(word)) return;
+  words.push_back(word);
+  // Long captures touch the same blocks again and again.
+  if (words.size() > 2 * tidied + 1024) tidy();
 }
 
-void note_executable(CUgraphExec exec, std::span<const uint64_t> words) {
+void Uses::add(const Uses& other) {
+  for (uint64_t word : other.words) add(word);
+  copies.insert(copies.end(), other.copies.begin(), other.copies.end());
+  everything |= other.everything;
+}
+
+Uses GraphSet::together() const {
+  Uses uses = all;
+  for (const auto& [node, of] : of_node) uses.add(of);
+  uses.tidy();
+  return uses;
+}
+
+void note_captured(CUgraph graph, const Uses& uses) {
+  std::lock_guard lock(graphs().mutex);
+  graphs().graphs[graph].all.add(uses);
+}
+
+void note_node(CUgraph graph, CUgraphNode node, Uses uses) {
+  std::lock_guard lock(graphs().mutex);
+  graphs().graphs[graph].of_node[node] = std::move(uses);
+}
+
+void note_node(CUgraphExec exec, CUgraphNode node, Uses uses) {
   std::lock_guard lock(graphs().mutex);
   Executable& executable = graphs().executables[exec];
-  for (uint64_t word : words) add_word(executable.set, word);
+  executable.set.of_node[node] = std::move(uses);
+  settle(executable);
 }
 
 void join_graphs(CUgraph into, CUgraph from) {
   std::lock_guard lock(graphs().mutex);
-  const auto found = graphs().graphs.find(from);
-  if (found == graphs().graphs.end()) return;
-  const GraphSet set = found->second;
-  graphs().graphs[into].add(set);
+  const Uses uses = set_locked(from).together();
+  graphs().graphs[into].all.add(uses);
 }
 
 void join_executable(CUgraphExec into, CUgraph from) {
   std::lock_guard lock(graphs().mutex);
-  const auto found = graphs().graphs.find(from);
-  if (found != graphs().graphs.end()) graphs().executables[into].set.add(found->second);
+  Executable& executable = graphs().executables[into];
+  executable.set.all.add(set_locked(from).together());
+  settle(executable);
 }
 
+void add_body(CUgraph graph, CUgraph body) {
+  std::lock_guard lock(graphs().mutex);
+  graphs().bodies[graph].push_back(body);
+}
+
+CUresult cuGraphInstantiate(CUgraphExec* exec, CUgraph graph, CUgraphNode* node, char* log,
+                            size_t log_bytes) {
+  return instantiate(exec, graph, [&] {
+    return real().cuGraphInstantiate(exec, graph, node, log, log_bytes);
+  });
+}
 CUresult cuGraphInstantiateWithFlags(CUgraphExec* exec, CUgraph graph, unsigned long long flags) {
   return instantiate(exec, graph,
                      [&] { return real().cuGraphInstantiateWithFlags(exec, graph, flags); });
@@ -170,16 +220,10 @@ CUresult cuGraphInstantiateWithParams_ptsz(CUgraphExec* exec, CUgraph graph, voi
 }
 
 CUresult cuGraphExecUpdate(CUgraphExec exec, CUgraph graph, CUgraphNode* node, int* how) {
-  const CUresult result = with_set(
-      set_of(graph), [&] { return real().cuGraphExecUpdate(exec, graph, node, how); });
-  if (result == CUDA_SUCCESS) join_executable(exec, graph);
-  return result;
+  return update(exec, graph, [&] { return real().cuGraphExecUpdate(exec, graph, node, how); });
 }
 CUresult cuGraphExecUpdate_v2(CUgraphExec exec, CUgraph graph, void* how) {
-  const CUresult result =
-      with_set(set_of(graph), [&] { return real().cuGraphExecUpdate_v2(exec, graph, how); });
-  if (result == CUDA_SUCCESS) join_executable(exec, graph);
-  return result;
+  return update(exec, graph, [&] { return real().cuGraphExecUpdate_v2(exec, graph, how); });
 }
 
 CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream) {
@@ -194,8 +238,9 @@ CUresult cuGraphLaunch_ptsz(CUgraphExec exec, CUstream stream) {
 CUresult cuGraphDestroy(CUgraph graph) {
   {
     std::lock_guard lock(graphs().mutex);
-    graphs().graphs.erase(graph);
+    forget_locked(graph);
   }
+  forget_nodes(graph);
   return real().cuGraphDestroy(graph);
 }
 CUresult cuGraphExecDestroy(CUgraphExec exec) {

@@ -5,40 +5,45 @@
 // tables. Lock: one.
 #pragma once
 
-#include <cstdint>
+#include <map>
 #include <memory>
 #include <span>
 #include <vector>
 
-#include "allocator/preload/abi_types.h"
-#include "allocator/preload/parameters.h"
-#include "allocator/preload/work.h"
+#include "allocator/preload/copies.h"
+#include "firn/cuda_types.h"
 
 namespace firn::preload {
 
-/// A copy within a graph, which runs at each launch: from the host (its bytes are read then), or
-/// within the device.
-struct GraphCopy {
-  uint64_t to = 0, from = 0;
-  size_t bytes = 0;
-  bool from_host = false;
+/// Of one node, or of all that a capture put into a graph.
+struct Uses {
+  std::vector<uint64_t> words;  // addresses in arenas, in any order
+  std::vector<Copy> copies;     // which run at each launch: from the host, whose bytes are read
+                                // then, or within the device
+  bool everything = false;      // of a kernel whose parameters nobody can tell
+  size_t tidied = 0;            // words that are there once
+  void tidy();
+  void add(uint64_t word);
+  void add(const Uses& other);
 };
 
 struct GraphSet {
-  std::vector<uint64_t> words;  // addresses in arenas, in any order
-  std::vector<GraphCopy> copies;
-  void add(const GraphSet& other);
-  void tidy();                  // each word once
-  size_t tidied = 0;
+  Uses all;                            // of nodes without a name here
+  std::map<CUgraphNode, Uses> of_node;
+  Uses together() const;
 };
 
 /// What a call would have touched. (Nothing of it runs yet, so nothing is brought back.)
-void note_captured(CUgraph graph, std::span<const uint64_t> words,
-                   std::span<const GraphCopy> copies = {});
-/// An executable was given other parameters.
-void note_executable(CUgraphExec exec, std::span<const uint64_t> words);
-/// What one graph uses, another one does from now on.
+void note_captured(CUgraph graph, const Uses& uses);
+/// A node has other parameters than it had. Null executable: in its graph.
+void note_node(CUgraph graph, CUgraphNode node, Uses uses);
+void note_node(CUgraphExec exec, CUgraphNode node, Uses uses);
+/// What one graph uses now, another one does from now on.
 void join_graphs(CUgraph into, CUgraph from);
 void join_executable(CUgraphExec into, CUgraph from);
+/// The body of a conditional node: what it uses when its graph is instantiated, the graph does.
+void add_body(CUgraph graph, CUgraph body);
+/// Which graph's a node is: it ends with it.
+void forget_nodes(CUgraph graph);
 
 }  // namespace firn::preload

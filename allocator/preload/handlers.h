@@ -6,8 +6,8 @@
 #include <cerrno>
 #include <exception>
 
-#include "allocator/preload/abi.h"
 #include "allocator/preload/stand_in.h"
+#include "firn/cuda_types.h"
 
 namespace firn::preload {
 

@@ -24,14 +24,19 @@ CUresult launch(CUfunction function, CUstream stream, void** parameters, void** 
   counted.parameters.store(
       counted.parameters.load(std::memory_order_relaxed) + kernel->slots.size(),
       std::memory_order_relaxed);
-  if (!for_each_word(*kernel, parameters, extra, [&](uint64_t word) { work.see(word); })) {
+  const bool told =
+      for_each_word(*kernel, parameters, extra, [&](uint64_t word) { work.see(word); });
+  if (!told) [[unlikely]] {
     counted.unknown_kernels.fetch_add(1, std::memory_order_relaxed);
     note_unseen("kernels whose parameters the driver does not tell: all memory was touched");
     work.see_all();
   }
   if (captures_under_way()) [[unlikely]]
     if (CUgraph graph = captured_into(stream)) {
-      note_captured(graph, work.seen());
+      Uses uses;
+      for (uint64_t word : work.seen()) uses.add(word);
+      uses.everything = !told;
+      note_captured(graph, uses);
       return call();
     }
   if (work.empty() && !tables().foreign()) return call();

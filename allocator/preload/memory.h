@@ -3,8 +3,8 @@
 
 #include <optional>
 
-#include "allocator/preload/abi_types.h"
 #include "allocator/preload/work.h"
+#include "firn/cuda_types.h"
 
 namespace firn::preload {
 

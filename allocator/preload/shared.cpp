@@ -127,6 +127,11 @@ CUresult cuTexRefSetAddress_v2(size_t* offset, void* texture, CUdeviceptr addres
   stay(address, "a texture reads it");
   return real().cuTexRefSetAddress_v2(offset, texture, address, bytes);
 }
+CUresult cuTexRefSetAddress2D_v2(void* texture, const void* descriptor, CUdeviceptr address,
+                                 size_t pitch) {
+  stay(address, "a texture reads it");
+  return real().cuTexRefSetAddress2D_v2(texture, descriptor, address, pitch);
+}
 CUresult cuTexRefSetAddress2D_v3(void* texture, const void* descriptor, CUdeviceptr address,
                                  size_t pitch) {
   stay(address, "a texture reads it");
@@ -151,6 +156,17 @@ CUresult cuTensorMapEncodeIm2col(void* map, int type, unsigned rank, void* addre
   const CUresult result = real().cuTensorMapEncodeIm2col(
       map, type, rank, address, dim, strides, lower, upper, channels, pixels, element_strides,
       interleave, swizzle, promotion, fill);
+  if (result == CUDA_SUCCESS) stay_unless_seen(map, address);
+  return result;
+}
+CUresult cuTensorMapEncodeIm2colWide(void* map, int type, unsigned rank, void* address,
+                                     const uint64_t* dim, const uint64_t* strides, int lower,
+                                     int upper, unsigned channels, unsigned pixels,
+                                     const unsigned* element_strides, int interleave, int mode,
+                                     int swizzle, int promotion, int fill) {
+  const CUresult result = real().cuTensorMapEncodeIm2colWide(
+      map, type, rank, address, dim, strides, lower, upper, channels, pixels, element_strides,
+      interleave, mode, swizzle, promotion, fill);
   if (result == CUDA_SUCCESS) stay_unless_seen(map, address);
   return result;
 }

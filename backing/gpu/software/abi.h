@@ -6,62 +6,11 @@
 #ifdef FIRN_CUDA_HEADERS
 #error "the software GPU is compiled against firn/cuda_abi.h, never against the real header"
 #endif
-#include "firn/cuda_abi.h"
+#include "firn/cuda_types.h"
 
 extern "C" {
 
-typedef struct CUmemPoolHandle_st* CUmemoryPool;
-typedef struct CUgraph_st* CUgraph;
-typedef struct CUgraphNode_st* CUgraphNode;
-typedef struct CUgraphExec_st* CUgraphExec;
-typedef struct CUarray_st* CUarray;
-typedef void (*CUhostFn)(void* data);
-typedef void (*CUstreamCallback)(CUstream stream, CUresult status, void* data);
 typedef size_t (*CUoccupancyB2DSize)(int block_size);
-
-typedef struct CUuuid_st {
-  char bytes[16];
-} CUuuid;
-
-typedef struct CUlaunchConfig_st {
-  unsigned gridDimX, gridDimY, gridDimZ;
-  unsigned blockDimX, blockDimY, blockDimZ;
-  unsigned sharedMemBytes;
-  CUstream hStream;
-  void* attrs;
-  unsigned numAttrs;
-} CUlaunchConfig;
-
-typedef struct CUDA_MEMCPY2D_st {
-  size_t srcXInBytes, srcY;
-  unsigned srcMemoryType;
-  const void* srcHost;
-  CUdeviceptr srcDevice;
-  CUarray srcArray;
-  size_t srcPitch;
-  size_t dstXInBytes, dstY;
-  unsigned dstMemoryType;
-  void* dstHost;
-  CUdeviceptr dstDevice;
-  CUarray dstArray;
-  size_t dstPitch;
-  size_t WidthInBytes, Height;
-} CUDA_MEMCPY2D;
-
-typedef struct CUmemPoolProps_st {
-  CUmemAllocationType allocType;
-  CUmemAllocationHandleType handleTypes;
-  CUmemLocation location;
-  void* win32SecurityAttributes;
-  size_t maxSize;
-  unsigned short usage;
-  unsigned char reserved[54];
-} CUmemPoolProps;
-
-typedef struct CUgraphEdgeData_st {
-  unsigned char from_port, to_port, type, reserved[5];
-} CUgraphEdgeData;
-
 typedef struct CUipcEventHandle_st {
   char reserved[64];
 } CUipcEventHandle;
@@ -86,9 +35,6 @@ FIRN_GPU_RESULT(CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD, 908);
 #undef FIRN_GPU_RESULT
 
 enum CaptureMode : int { capture_global = 0, capture_thread_local = 1, capture_relaxed = 2 };
-
-enum MemoryType : unsigned { memory_host = 1, memory_device = 2, memory_array = 3,
-                             memory_unified = 4 };
 
 enum PointerAttribute : int {
   pointer_context = 1,
@@ -121,17 +67,6 @@ enum PoolAttribute : int {
   pool_reserved_high = 6,
   pool_used_current = 7,
   pool_used_high = 8,
-};
-
-enum NodeType : int {
-  node_kernel = 0,
-  node_memcpy = 1,
-  node_memset = 2,
-  node_host = 3,
-  node_empty = 5,
-  node_wait_event = 6,
-  node_event_record = 7,
-  node_batch_mem_op = 12,
 };
 
 /// Markers of cuLaunchKernel's `extra` list.

@@ -1,7 +1,7 @@
 // As the handlers declare it.
 #include <cstddef>
 
-#include "allocator/preload/abi.h"
+#include "firn/cuda_types.h"
 #include "tests/allocator/preload/abi_facts.h"
 
 AbiFacts own_facts() {

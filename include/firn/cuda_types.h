@@ -1,6 +1,7 @@
-// Types of the driver's documented ABI that memory, copies, launches and graphs are told with, as
-// far as handlers look into them. What they only pass on is void*. Owns nothing.
-// tests/allocator/preload/abi_test.cpp compares sizes and offsets with the real <cuda.h>.
+// Types of the driver's documented ABI beyond firn/cuda_abi.h: what memory, copies, launches and
+// graphs are told with. For those who answer the driver's entries: the library in front of it and the
+// software GPU. What they only pass on is void*. Owns nothing. tests/allocator/preload/abi_test.cpp
+// and tests/backing/gpu/cuda_abi_test.cpp compare sizes and offsets with the real <cuda.h>.
 #pragma once
 
 #include <cstddef>
@@ -15,6 +16,12 @@ typedef struct CUgraph_st* CUgraph;
 typedef struct CUgraphNode_st* CUgraphNode;
 typedef struct CUgraphExec_st* CUgraphExec;
 typedef struct CUarray_st* CUarray;
+typedef void (*CUhostFn)(void* data);
+typedef void (*CUstreamCallback)(CUstream stream, CUresult status, void* data);
+
+typedef struct CUuuid_st {
+  char bytes[16];
+} CUuuid;
 
 typedef struct CUlaunchConfig_st {
   unsigned gridDimX, gridDimY, gridDimZ;
@@ -102,6 +109,20 @@ typedef struct CUDA_MEMSET_NODE_PARAMS_st {
   size_t width, height;
 } CUDA_MEMSET_NODE_PARAMS;
 
+typedef struct CUDA_MEMCPY_NODE_PARAMS_st {
+  int flags, reserved;
+  CUcontext copyCtx;
+  CUDA_MEMCPY3D copyParams;
+} CUDA_MEMCPY_NODE_PARAMS;
+
+typedef struct CUDA_MEM_ALLOC_NODE_PARAMS_st {
+  CUmemPoolProps poolProps;
+  const CUmemAccessDesc* accessDescs;
+  size_t accessDescCount;
+  size_t bytesize;
+  CUdeviceptr dptr;  // out
+} CUDA_MEM_ALLOC_NODE_PARAMS;
+
 typedef struct CUstreamMemOp_st {  // CUstreamBatchMemOpParams: of a wait or a write
   unsigned operation;
   CUdeviceptr address;
@@ -111,11 +132,75 @@ typedef struct CUstreamMemOp_st {  // CUstreamBatchMemOpParams: of a wait or a w
   uint64_t padding;
 } CUstreamBatchMemOpParams;
 
+typedef struct CUDA_BATCH_MEM_OP_NODE_PARAMS_st {
+  CUcontext ctx;
+  unsigned count;
+  CUstreamBatchMemOpParams* paramArray;
+  unsigned flags;
+} CUDA_BATCH_MEM_OP_NODE_PARAMS;
+
+typedef struct CUDA_CONDITIONAL_NODE_PARAMS_st {
+  unsigned long long handle;
+  int type;
+  unsigned size;
+  CUgraph* phGraph_out;  // `size` graphs, once the node was added
+  CUcontext ctx;
+} CUDA_CONDITIONAL_NODE_PARAMS;
+
+typedef struct CUgraphNodeParams_st {
+  int type;
+  int reserved0[3];
+  union {
+    long long reserved1[29];
+    CUDA_KERNEL_NODE_PARAMS kernel;
+    CUDA_MEMCPY_NODE_PARAMS memcpy;
+    CUDA_MEMSET_NODE_PARAMS memset;
+    CUgraph graph;
+    CUDA_MEM_ALLOC_NODE_PARAMS alloc;
+    CUDA_BATCH_MEM_OP_NODE_PARAMS memOp;
+    CUDA_CONDITIONAL_NODE_PARAMS conditional;
+  };
+  long long reserved2;
+} CUgraphNodeParams;
+
+typedef struct CUgraphEdgeData_st {
+  unsigned char from_port, to_port, type, reserved[5];
+} CUgraphEdgeData;
+
+typedef struct CUgraphExecUpdateResultInfo_st {
+  int result;
+  CUgraphNode errorNode, errorFromNode;
+} CUgraphExecUpdateResultInfo;
+
+typedef struct CUmemDecompressParams_st {
+  size_t srcNumBytes, dstNumBytes;
+  uint32_t* dstActBytes;
+  const void* src;
+  void* dst;
+  int algo;
+  unsigned char padding[20];
+} CUmemDecompressParams;
+
 }  // extern "C"
 
-namespace firn::preload {
+namespace firn {
 
 enum MemoryType : unsigned { memory_host = 1, memory_device = 2, memory_array = 3,
                              memory_unified = 4 };
 
-}  // namespace firn::preload
+enum NodeType : int {
+  node_kernel = 0,
+  node_memcpy = 1,
+  node_memset = 2,
+  node_host = 3,
+  node_graph = 4,
+  node_empty = 5,
+  node_wait_event = 6,
+  node_event_record = 7,
+  node_alloc = 10,
+  node_free = 11,
+  node_batch_mem_op = 12,
+  node_conditional = 13,
+};
+
+}  // namespace firn

@@ -21,8 +21,8 @@ CUresult allocate(Engine& engine, CUdeviceptr* address, size_t bytes, CUstream s
   if (!made && made.error().code == Code::out_of_memory && !may_leave) {
     inspections().begin();
     if (!inspections().ready())
-      note_unseen("memory was short for the first time while a graph was captured, when nothing can "
-                  "leave the device: with FIRN_WATCH=0 memory is looked at before");
+      note_unseen("memory was short for the first time while a graph was captured, when nothing "
+                  "can leave the device: with FIRN_WATCH=0 memory is looked at before");
     made = engine.allocate(bytes, stream);
   }
   if (!made) return result_of(made.error());

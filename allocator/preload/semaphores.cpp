@@ -1,6 +1,6 @@
-// Streams that wait for values in memory, or write them: the memory stays on the device, for who waits
-// may do so while the block is away. Values that are written are known when the call is made, within
-// a capture, too.
+// Streams that wait for values in memory, or write them: the memory stays on the device, for who
+// waits may do so while the block is away. Values that are written are known when the call is made,
+// within a capture, too.
 #include "allocator/preload/copies.h"
 #include "allocator/preload/handlers.h"
 

@@ -1,5 +1,5 @@
 // Types of the driver's documented ABI beyond firn/cuda_abi.h: what memory, copies, launches and
-// graphs are told with. For those who answer the driver's entries: the library in front of it and the
+// graphs are told with. For who answers the driver's entries: the library in front of it, and the
 // software GPU. What they only pass on is void*. Owns nothing. tests/allocator/preload/abi_test.cpp
 // and tests/backing/gpu/cuda_abi_test.cpp compare sizes and offsets with the real <cuda.h>.
 #pragma once

@@ -9,6 +9,25 @@
 #else
 #define MAKE_CONTEXT(context, device) cuCtxCreate(context, 0, device)
 #endif
+#if CUDA_VERSION >= 13000
+#define ADD_NODE(node, graph, after, count, is) \
+  cuGraphAddNode(node, graph, after, nullptr, count, is)
+inline CUresult COPY_BATCH(CUdeviceptr* to, CUdeviceptr* from, size_t* bytes, size_t count,
+                           CUstream stream) {
+  CUmemcpyAttributes in_order{};
+  in_order.srcAccessOrder = CU_MEMCPY_SRC_ACCESS_ORDER_STREAM;
+  size_t first = 0;
+  return cuMemcpyBatchAsync(to, from, bytes, count, &in_order, &first, 1, stream);
+}
+#else
+#define ADD_NODE(node, graph, after, count, is) cuGraphAddNode(node, graph, after, count, is)
+inline CUresult COPY_BATCH(CUdeviceptr* to, CUdeviceptr* from, size_t* bytes, size_t count,
+                           CUstream stream) {
+  for (size_t i = 0; i < count; ++i)
+    if (CUresult result = cuMemcpyAsync(to[i], from[i], bytes[i], stream)) return result;
+  return CUDA_SUCCESS;
+}
+#endif
 #else
 #define MAKE_CONTEXT(context, device) cuCtxCreate(context, 0, device)
 #include <stddef.h>
@@ -17,6 +36,7 @@
 #include "backing/gpu/software/abi.h"
 
 typedef int CUmemPool_attribute;
+typedef int CUgraphNodeType;
 typedef unsigned CUmemorytype;
 typedef int CUpointer_attribute;
 
@@ -25,6 +45,10 @@ typedef int CUpointer_attribute;
 #define cuDevicePrimaryCtxRelease cuDevicePrimaryCtxRelease_v2
 #define cuDevicePrimaryCtxReset cuDevicePrimaryCtxReset_v2
 #define cuEventDestroy cuEventDestroy_v2
+#define cuGraphAddKernelNode cuGraphAddKernelNode_v2
+#define cuGraphKernelNodeSetParams cuGraphKernelNodeSetParams_v2
+#define cuGraphExecKernelNodeSetParams cuGraphExecKernelNodeSetParams_v2
+#define cuGraphExecUpdate cuGraphExecUpdate_v2
 #define cuGraphInstantiate cuGraphInstantiateWithFlags
 #define cuMemAlloc cuMemAlloc_v2
 #define cuMemAllocPitch cuMemAllocPitch_v2
@@ -33,6 +57,8 @@ typedef int CUpointer_attribute;
 #define cuMemGetAddressRange cuMemGetAddressRange_v2
 #define cuMemGetInfo cuMemGetInfo_v2
 #define cuMemcpy2D cuMemcpy2D_v2
+#define cuMemcpy3D cuMemcpy3D_v2
+#define cuMemcpy3DAsync cuMemcpy3DAsync_v2
 #define cuMemcpyDtoD cuMemcpyDtoD_v2
 #define cuMemcpyDtoDAsync cuMemcpyDtoDAsync_v2
 #define cuMemcpyDtoH cuMemcpyDtoH_v2
@@ -87,6 +113,10 @@ CUresult cuMemcpyDtoD(CUdeviceptr, CUdeviceptr, size_t);
 CUresult cuMemcpyDtoDAsync(CUdeviceptr, CUdeviceptr, size_t, CUstream);
 CUresult cuMemcpyPeerAsync(CUdeviceptr, CUcontext, CUdeviceptr, CUcontext, size_t, CUstream);
 CUresult cuMemcpy2D(const CUDA_MEMCPY2D*);
+CUresult cuMemcpy3D(const CUDA_MEMCPY3D*);
+CUresult cuMemcpy3DAsync(const CUDA_MEMCPY3D*, CUstream);
+CUresult cuMemcpyBatchAsync_v2(CUdeviceptr*, CUdeviceptr*, size_t*, size_t, void*, size_t*, size_t,
+                               CUstream);
 CUresult cuMemsetD32(CUdeviceptr, unsigned, size_t);
 CUresult cuMemsetD32Async(CUdeviceptr, unsigned, size_t, CUstream);
 CUresult cuStreamCreate(CUstream*, unsigned);
@@ -99,6 +129,22 @@ CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode*);
 CUresult cuLaunchHostFunc(CUstream, CUhostFn, void*);
 CUresult cuGraphInstantiate(CUgraphExec*, CUgraph, unsigned long long);
 CUresult cuGraphLaunch(CUgraphExec, CUstream);
+CUresult cuGraphCreate(CUgraph*, unsigned);
+CUresult cuGraphAddKernelNode(CUgraphNode*, CUgraph, const CUgraphNode*, size_t,
+                              const CUDA_KERNEL_NODE_PARAMS*);
+CUresult cuGraphAddMemcpyNode(CUgraphNode*, CUgraph, const CUgraphNode*, size_t,
+                              const CUDA_MEMCPY3D*, CUcontext);
+CUresult cuGraphAddMemsetNode(CUgraphNode*, CUgraph, const CUgraphNode*, size_t,
+                              const CUDA_MEMSET_NODE_PARAMS*, CUcontext);
+CUresult cuGraphAddNode(CUgraphNode*, CUgraph, const CUgraphNode*, size_t, CUgraphNodeParams*);
+CUresult cuGraphKernelNodeSetParams(CUgraphNode, const CUDA_KERNEL_NODE_PARAMS*);
+CUresult cuGraphMemcpyNodeSetParams(CUgraphNode, const CUDA_MEMCPY3D*);
+CUresult cuGraphExecKernelNodeSetParams(CUgraphExec, CUgraphNode, const CUDA_KERNEL_NODE_PARAMS*);
+CUresult cuGraphExecMemcpyNodeSetParams(CUgraphExec, CUgraphNode, const CUDA_MEMCPY3D*,
+                                        CUcontext);
+CUresult cuGraphExecMemsetNodeSetParams(CUgraphExec, CUgraphNode, const CUDA_MEMSET_NODE_PARAMS*,
+                                        CUcontext);
+CUresult cuGraphExecUpdate(CUgraphExec, CUgraph, CUgraphExecUpdateResultInfo*);
 CUresult cuGraphDestroy(CUgraph);
 CUresult cuGraphExecDestroy(CUgraphExec);
 CUresult cuEventCreate(CUevent*, unsigned);
@@ -113,4 +159,7 @@ CUresult cuLaunchKernel(CUfunction, unsigned, unsigned, unsigned, unsigned, unsi
 CUresult cuLaunchCooperativeKernel(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned,
                                    unsigned, unsigned, CUstream, void**);
 }
+#define ADD_NODE(node, graph, after, count, is) cuGraphAddNode(node, graph, after, count, is)
+#define COPY_BATCH(to, from, bytes, count, stream) \
+  cuMemcpyBatchAsync_v2(to, from, bytes, count, nullptr, nullptr, 0, stream)
 #endif

@@ -2,6 +2,7 @@
 // clock when it ends; in both the copy is complete no sooner than its modelled time.
 #include <cstring>
 
+#include "bodies.h"
 #include "graph.h"
 #include "gpu.h"
 
@@ -10,38 +11,6 @@ namespace firn::software {
 namespace {
 constexpr size_t staged_bytes_max = 1u << 20;  // of pageable memory, per asynchronous copy
 constexpr size_t inline_bytes_max = 1u << 20;  // of a synchronous copy on an idle GPU
-
-struct Rows {  // a copy: `rows` rows of `bytes`; one row when it is linear
-  uint64_t to = 0, from = 0;
-  size_t bytes = 0, rows = 1, to_pitch = 0, from_pitch = 0;
-  size_t to_span() const { return (rows - 1) * to_pitch + bytes; }
-  size_t from_span() const { return (rows - 1) * from_pitch + bytes; }
-};
-
-void move_rows(const Rows& copy) {
-  for (size_t i = 0; i < copy.rows; ++i)
-    std::memmove(reinterpret_cast<void*>(copy.to + i * copy.to_pitch),
-                 reinterpret_cast<const void*>(copy.from + i * copy.from_pitch), copy.bytes);
-}
-
-uint64_t duration_ns(size_t bytes, double bytes_s) {
-  return bytes_s > 0 ? static_cast<uint64_t>(static_cast<double>(bytes) / bytes_s * 1e9) : 0;
-}
-
-// Which resource the bytes pass through, and for how long.
-void model(Body& body, size_t bytes, int to_device, int from_device) {
-  const FirnGpuConfig& config = gpu().config;
-  if (to_device < 0 && from_device < 0) return;
-  if (to_device == from_device) {
-    body.link = &gpu().device(to_device).within;
-    body.link_ns = duration_ns(bytes, config.memory_bytes_s);
-    return;
-  }
-  body.link = to_device >= 0 ? &gpu().device(to_device).to_device
-                             : &gpu().device(from_device).to_host;
-  body.link_ns = duration_ns(bytes, config.link_bytes_s);
-  body.latency_ns = config.link_latency_ns;
-}
 
 bool quiet(const Stream& stream) {
   if (!stream.queue.empty()) return false;
@@ -53,47 +22,28 @@ bool quiet(const Stream& stream) {
   return true;
 }
 
-void count(int device, size_t bytes) {
-  Device& of = gpu().device(device);
-  ++of.copies;
-  of.copied_bytes += bytes;
-}
-
-enum class Side : uint8_t { any, device };  // device: pinned host memory will do, pageable will not
-
 CUresult copy(Gate& gate, Rows rows, CUstream handle, bool wait, Side to_side, Side from_side) {
   std::shared_ptr<Stream> stream;
   if (CUresult result = find_stream(gate, handle, &stream)) return result;
-  if (!rows.bytes || !rows.rows) return CUDA_SUCCESS;
-  int to_device = -1, from_device = -1;
-  const Place to = gpu().space.place(rows.to, rows.to_span(), &to_device);
-  const Place from = gpu().space.place(rows.from, rows.from_span(), &from_device);
-  if (!rows.to || !rows.from || to == Place::invalid || from == Place::invalid ||
-      (to_side == Side::device && to == Place::pageable) ||
-      (from_side == Side::device && from == Place::pageable))
-    return CUDA_ERROR_INVALID_VALUE;
-  const size_t total = rows.bytes * rows.rows;
-  const int counted = to_device >= 0 ? to_device : from_device >= 0 ? from_device : stream->device;
-  Body body{.entry = gate.entry(), .type = node_memcpy};
-  model(body, total, to_device, from_device);
-  body.bytes = total;
-  if (wait && !stream->capture && total <= inline_bytes_max && !body.link_ns && !body.latency_ns &&
-      !gpu().scheduler.virtual_clock && quiet(*stream)) {
+  if (!rows.total()) return CUDA_SUCCESS;
+  Body body{.entry = gate.entry()};
+  Place to{}, from{};
+  if (CUresult result =
+          copy_body(rows, to_side, from_side, stream->device, &body, &to, &from))
+    return result;
+  if (wait && !stream->capture && rows.total() <= inline_bytes_max && !body.link_ns &&
+      !body.latency_ns && !gpu().scheduler.virtual_clock && quiet(*stream)) {
     if (CUresult result = submit(gate, stream, Body{.entry = gate.entry()})) return result;
     move_rows(rows);
-    count(counted, total);
+    body.settle();
     return CUDA_SUCCESS;
   }
-  body.ranges = {{rows.to, rows.to_span()}, {rows.from, rows.from_span()}};
-  body.settle = [counted, total] { count(counted, total); };
-  const bool moves = !gpu().config.no_bytes;
-  if (moves) body.run = [rows] { move_rows(rows); };
   // Pageable memory: the source may be reused on return, the destination is complete on return.
   if (!wait && !stream->capture) {
-    if (from == Place::pageable && total <= staged_bytes_max && rows.rows == 1 &&
-        to != Place::pageable) {
+    if (from == Place::pageable && rows.total() <= staged_bytes_max && rows.rows == 1 &&
+        rows.slices == 1 && to != Place::pageable) {
       body.ranges.pop_back();
-      if (moves) {
+      if (body.run) {
         auto staged = std::make_shared<std::vector<char>>(
             reinterpret_cast<const char*>(rows.from),
             reinterpret_cast<const char*>(rows.from) + rows.bytes);
@@ -141,39 +91,71 @@ CUresult copy_2d(const char* entry, const CUDA_MEMCPY2D* what, CUstream stream, 
   });
 }
 
-// `unit_bytes` of `value`, repeated.
+CUresult copy_3d(const char* entry, const CUDA_MEMCPY3D* what, CUstream stream, bool wait) {
+  return enter(entry, Need::context, [&](Gate& gate) -> CUresult {
+    Rows rows;
+    Side to = Side::any, from = Side::any;
+    if (CUresult result = read_rows(what, &rows, &to, &from)) return result;
+    return copy(gate, rows, stream, wait, to, from);
+  });
+}
+
 CUresult fill(const char* entry, uint64_t to, size_t pitch, unsigned value, size_t unit_bytes,
               size_t width, size_t height, CUstream handle, bool wait) {
   return enter(entry, Need::context, [&](Gate& gate) -> CUresult {
     std::shared_ptr<Stream> stream;
     if (CUresult result = find_stream(gate, handle, &stream)) return result;
     if (!width || !height) return CUDA_SUCCESS;
-    const size_t row_bytes = width * unit_bytes;
-    if (to % unit_bytes || (height > 1 && (pitch < row_bytes || pitch % unit_bytes)))
-      return CUDA_ERROR_INVALID_VALUE;
-    const size_t span = (height - 1) * pitch + row_bytes;
-    int device = -1;
-    const Place place = gpu().space.place(to, span, &device);
-    if (place != Place::device && place != Place::pinned) return CUDA_ERROR_INVALID_VALUE;
-    Body body{.entry = gate.entry(), .type = node_memset};
-    body.ranges = {{to, span}};
-    body.link = &gpu().device(device >= 0 ? device : stream->device).within;
-    body.link_ns = duration_ns(row_bytes * height, gpu().config.memory_bytes_s);
-    if (!gpu().config.no_bytes) body.run = [=] {
-      for (size_t row = 0; row < height; ++row) {
-        char* at = reinterpret_cast<char*>(to + row * pitch);
-        if (unit_bytes == 1) {
-          std::memset(at, static_cast<int>(value), row_bytes);
-          continue;
-        }
-        for (size_t i = 0; i < row_bytes; i += unit_bytes) std::memcpy(at + i, &value, unit_bytes);
-      }
-    };
+    Body body{.entry = gate.entry()};
+    if (CUresult result =
+            fill_body(to, pitch, value, unit_bytes, width, height, stream->device, &body))
+      return result;
     std::shared_ptr<Work> work;
     if (CUresult result = submit(gate, stream, std::move(body), &work)) return result;
     if (wait) gpu().scheduler.wait_for(gate.lock(), gate.entry(), work);
     return CUDA_SUCCESS;
   });
+}
+
+/// Many copies in one call: the first that fails ends it.
+CUresult batch(const char* entry, const std::vector<Rows>& copies, CUstream stream,
+               size_t* failed) {
+  return enter(entry, Need::context, [&](Gate& gate) -> CUresult {
+    if (!stream) return CUDA_ERROR_INVALID_HANDLE;  // not for default streams
+    for (size_t i = 0; i < copies.size(); ++i)
+      if (CUresult result = copy(gate, copies[i], stream, false, Side::any, Side::any)) {
+        if (failed) *failed = i;
+        return result;
+      }
+    return CUDA_SUCCESS;
+  });
+}
+
+std::vector<Rows> linear(const CUdeviceptr* to, const CUdeviceptr* from, const size_t* bytes,
+                         size_t count) {
+  std::vector<Rows> copies;
+  for (size_t i = 0; to && from && bytes && i < count; ++i)
+    copies.push_back({.to = to[i], .from = from[i], .bytes = bytes[i]});
+  return copies;
+}
+
+std::vector<Rows> boxes(const CUDA_MEMCPY3D_BATCH_OP* list, size_t count) {
+  std::vector<Rows> copies;
+  for (size_t i = 0; list && i < count; ++i) {
+    const CUDA_MEMCPY3D_BATCH_OP& box = list[i];
+    Rows rows{.to = box.dst.ptr, .from = box.src.ptr, .bytes = box.width, .rows = box.height,
+              .slices = box.depth};
+    const auto pitch = [&](const CUmemcpy3DOperand& side) {
+      return side.rowLength ? side.rowLength : box.width;
+    };
+    const auto slice = [&](const CUmemcpy3DOperand& side) {
+      return pitch(side) * (side.layerHeight ? side.layerHeight : box.height);
+    };
+    rows.to_pitch = pitch(box.dst), rows.from_pitch = pitch(box.src);
+    rows.to_slice = slice(box.dst), rows.from_slice = slice(box.src);
+    copies.push_back(rows);
+  }
+  return copies;
 }
 }  // namespace
 
@@ -233,6 +215,52 @@ FIRN_GPU_ENTRY_PTDS(cuMemcpy2DUnaligned_v2, (const CUDA_MEMCPY2D* what), (what))
 FIRN_GPU_ENTRY_PTSZ(cuMemcpy2DAsync_v2, (const CUDA_MEMCPY2D* what, CUstream stream),
                     (what, stream)) {
   return copy_2d("cuMemcpy2DAsync", what, stream, false);
+}
+
+FIRN_GPU_ENTRY_PTDS(cuMemcpy3D_v2, (const CUDA_MEMCPY3D* what), (what)) {
+  return copy_3d("cuMemcpy3D", what, nullptr, true);
+}
+FIRN_GPU_ENTRY_PTSZ(cuMemcpy3DAsync_v2, (const CUDA_MEMCPY3D* what, CUstream stream),
+                    (what, stream)) {
+  return copy_3d("cuMemcpy3DAsync", what, stream, false);
+}
+FIRN_GPU_ENTRY_PTDS(cuMemcpy3DPeer, (const CUDA_MEMCPY3D_PEER* what), (what)) {
+  return copy_3d("cuMemcpy3DPeer", what, nullptr, false);
+}
+FIRN_GPU_ENTRY_PTSZ(cuMemcpy3DPeerAsync, (const CUDA_MEMCPY3D_PEER* what, CUstream stream),
+                    (what, stream)) {
+  return copy_3d("cuMemcpy3DPeerAsync", what, stream, false);
+}
+FIRN_GPU_ENTRY_PTSZ(cuMemcpyBatchAsync,
+                    (CUdeviceptr* to, CUdeviceptr* from, size_t* bytes, size_t count,
+                     void* attributes, size_t* indices, size_t attribute_count, size_t* failed,
+                     CUstream stream),
+                    (to, from, bytes, count, attributes, indices, attribute_count, failed,
+                     stream)) {
+  (void)attributes, (void)indices, (void)attribute_count;
+  return batch("cuMemcpyBatchAsync", linear(to, from, bytes, count), stream, failed);
+}
+FIRN_GPU_ENTRY_PTSZ(cuMemcpyBatchAsync_v2,
+                    (CUdeviceptr* to, CUdeviceptr* from, size_t* bytes, size_t count,
+                     void* attributes, size_t* indices, size_t attribute_count,
+                     CUstream stream),
+                    (to, from, bytes, count, attributes, indices, attribute_count, stream)) {
+  (void)attributes, (void)indices, (void)attribute_count;
+  return batch("cuMemcpyBatchAsync", linear(to, from, bytes, count), stream, nullptr);
+}
+FIRN_GPU_ENTRY_PTSZ(cuMemcpy3DBatchAsync,
+                    (size_t count, CUDA_MEMCPY3D_BATCH_OP* list, size_t* failed,
+                     unsigned long long flags, CUstream stream),
+                    (count, list, failed, flags, stream)) {
+  if (flags) return CUDA_ERROR_INVALID_VALUE;
+  return batch("cuMemcpy3DBatchAsync", boxes(list, count), stream, failed);
+}
+FIRN_GPU_ENTRY_PTSZ(cuMemcpy3DBatchAsync_v2,
+                    (size_t count, CUDA_MEMCPY3D_BATCH_OP* list, unsigned long long flags,
+                     CUstream stream),
+                    (count, list, flags, stream)) {
+  if (flags) return CUDA_ERROR_INVALID_VALUE;
+  return batch("cuMemcpy3DBatchAsync", boxes(list, count), stream, nullptr);
 }
 
 FIRN_GPU_ENTRY_PTDS(cuMemsetD8_v2, (CUdeviceptr to, unsigned char value, size_t count),

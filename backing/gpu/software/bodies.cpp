@@ -1,0 +1,195 @@
+// What kernels, copies and fills do: see bodies.h.
+#include "bodies.h"
+
+#include <cstring>
+
+#include "module.h"
+
+namespace firn::software {
+
+namespace {
+uint64_t duration_ns(size_t bytes, double bytes_s) {
+  return bytes_s > 0 ? static_cast<uint64_t>(static_cast<double>(bytes) / bytes_s * 1e9) : 0;
+}
+
+// Which resource the bytes pass through, and for how long.
+void model(Body& body, size_t bytes, int to_device, int from_device) {
+  const FirnGpuConfig& config = gpu().config;
+  if (to_device < 0 && from_device < 0) return;
+  if (to_device == from_device) {
+    body.link = &gpu().device(to_device).within;
+    body.link_ns = duration_ns(bytes, config.memory_bytes_s);
+    return;
+  }
+  body.link = to_device >= 0 ? &gpu().device(to_device).to_device
+                             : &gpu().device(from_device).to_host;
+  body.link_ns = duration_ns(bytes, config.link_bytes_s);
+  body.latency_ns = config.link_latency_ns;
+}
+
+void count(int device, size_t bytes) {
+  Device& of = gpu().device(device);
+  ++of.copies;
+  of.copied_bytes += bytes;
+}
+
+struct Launch {
+  std::shared_ptr<Function> function;
+  std::shared_ptr<Module> module;  // keeps the code
+  std::vector<uint64_t> packed;    // parameters as the kernel sees them; 8-byte aligned
+  std::array<unsigned, 3> grid, block;
+};
+
+// The parameters, packed as the layout says, from pointers to each or from a packed buffer.
+CUresult pack(Launch& launch, void** parameters, void** extra) {
+  const Function& function = *launch.function;
+  launch.packed.assign(round_up(function.packed_bytes, 8) / 8, 0);
+  auto* to = reinterpret_cast<char*>(launch.packed.data());
+  if (parameters && extra) return CUDA_ERROR_INVALID_VALUE;
+  if (extra) {
+    const void* buffer = nullptr;
+    size_t bytes = 0;
+    for (; *extra != launch_param_end; extra += 2) {
+      if (*extra == launch_param_buffer_pointer)
+        buffer = extra[1];
+      else if (*extra == launch_param_buffer_bytes)
+        bytes = *static_cast<size_t*>(extra[1]);
+      else
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (bytes < function.packed_bytes || (!buffer && function.packed_bytes))
+      return CUDA_ERROR_INVALID_VALUE;
+    if (function.packed_bytes) std::memcpy(to, buffer, function.packed_bytes);
+    return CUDA_SUCCESS;
+  }
+  if (!parameters && !function.layout.empty()) return CUDA_ERROR_INVALID_VALUE;
+  for (size_t i = 0; i < function.layout.size(); ++i) {
+    const auto [offset, bytes] = function.layout[i];
+    if (!parameters[i]) return CUDA_ERROR_INVALID_VALUE;
+    std::memcpy(to + offset, parameters[i], bytes);
+  }
+  return CUDA_SUCCESS;
+}
+
+// Every aligned word of the parameters that is an address of this GPU stands for memory in use.
+std::vector<Range> addresses_in(const std::vector<uint64_t>& words) {
+  std::vector<Range> ranges;
+  for (uint64_t word : words)
+    if (word >= granule_bytes && gpu().space.of_device(word)) ranges.push_back({word, 1});
+  return ranges;
+}
+
+void run(Launch& launch) {
+  std::vector<void*> pointers;
+  auto* packed = reinterpret_cast<char*>(launch.packed.data());
+  for (const auto& [offset, bytes] : launch.function->layout) pointers.push_back(packed + offset);
+  launch.function->run(pointers.data(), launch.grid.data(), launch.block.data());
+}
+
+
+uint64_t number(const void* pointer) { return reinterpret_cast<uint64_t>(pointer); }
+}  // namespace
+
+void move_rows(const Rows& copy) {
+  for (size_t z = 0; z < copy.slices; ++z)
+    for (size_t i = 0; i < copy.rows; ++i)
+      std::memmove(
+          reinterpret_cast<void*>(copy.to + z * copy.to_slice + i * copy.to_pitch),
+          reinterpret_cast<const void*>(copy.from + z * copy.from_slice + i * copy.from_pitch),
+          copy.bytes);
+}
+
+CUresult read_rows(const CUDA_MEMCPY3D* what, Rows* rows, Side* to_side, Side* from_side) {
+  if (!what) return CUDA_ERROR_INVALID_VALUE;
+  if (what->srcMemoryType == memory_array || what->dstMemoryType == memory_array)
+    return CUDA_ERROR_NOT_SUPPORTED;
+  *rows = {.bytes = what->WidthInBytes, .rows = what->Height, .to_pitch = what->dstPitch,
+           .from_pitch = what->srcPitch, .slices = what->Depth,
+           .to_slice = what->dstPitch * what->dstHeight,
+           .from_slice = what->srcPitch * what->srcHeight};
+  if (rows->rows > 1 && (rows->to_pitch < what->dstXInBytes + rows->bytes ||
+                         rows->from_pitch < what->srcXInBytes + rows->bytes))
+    return CUDA_ERROR_INVALID_VALUE;
+  if (rows->slices > 1 && (what->dstHeight < what->dstY + rows->rows ||
+                           what->srcHeight < what->srcY + rows->rows))
+    return CUDA_ERROR_INVALID_VALUE;
+  rows->to = (what->dstMemoryType == memory_host ? number(what->dstHost) : what->dstDevice) +
+             what->dstZ * rows->to_slice + what->dstY * what->dstPitch + what->dstXInBytes;
+  rows->from = (what->srcMemoryType == memory_host ? number(what->srcHost) : what->srcDevice) +
+               what->srcZ * rows->from_slice + what->srcY * what->srcPitch + what->srcXInBytes;
+  *to_side = what->dstMemoryType == memory_device ? Side::device : Side::any;
+  *from_side = what->srcMemoryType == memory_device ? Side::device : Side::any;
+  return CUDA_SUCCESS;
+}
+
+CUresult copy_body(const Rows& rows, Side to_side, Side from_side, int device, Body* body,
+                   Place* to, Place* from) {
+  int to_device = -1, from_device = -1;
+  *to = gpu().space.place(rows.to, rows.to_span(), &to_device);
+  *from = gpu().space.place(rows.from, rows.from_span(), &from_device);
+  if (!rows.to || !rows.from || *to == Place::invalid || *from == Place::invalid ||
+      (to_side == Side::device && *to == Place::pageable) ||
+      (from_side == Side::device && *from == Place::pageable))
+    return CUDA_ERROR_INVALID_VALUE;
+  const int counted = to_device >= 0 ? to_device : from_device >= 0 ? from_device : device;
+  body->type = node_memcpy;
+  model(*body, rows.total(), to_device, from_device);
+  body->bytes = rows.total();
+  body->ranges = {{rows.to, rows.to_span()}, {rows.from, rows.from_span()}};
+  body->settle = [counted, total = rows.total()] { count(counted, total); };
+  if (!gpu().config.no_bytes) body->run = [rows] { move_rows(rows); };
+  return CUDA_SUCCESS;
+}
+
+CUresult fill_body(uint64_t to, size_t pitch, unsigned value, size_t unit_bytes, size_t width,
+                   size_t height, int device, Body* body) {
+  const size_t row_bytes = width * unit_bytes;
+  if (to % unit_bytes || (height > 1 && (pitch < row_bytes || pitch % unit_bytes)))
+    return CUDA_ERROR_INVALID_VALUE;
+  const size_t span = (height - 1) * pitch + row_bytes;
+  int of = -1;
+  const Place place = gpu().space.place(to, span, &of);
+  if (place != Place::device && place != Place::pinned) return CUDA_ERROR_INVALID_VALUE;
+  body->type = node_memset;
+  body->ranges = {{to, span}};
+  body->link = &gpu().device(of >= 0 ? of : device).within;
+  body->link_ns = duration_ns(row_bytes * height, gpu().config.memory_bytes_s);
+  if (!gpu().config.no_bytes) body->run = [=] {
+    for (size_t row = 0; row < height; ++row) {
+      char* at = reinterpret_cast<char*>(to + row * pitch);
+      if (unit_bytes == 1) {
+        std::memset(at, static_cast<int>(value), row_bytes);
+        continue;
+      }
+      for (size_t i = 0; i < row_bytes; i += unit_bytes) std::memcpy(at + i, &value, unit_bytes);
+    }
+  };
+  return CUDA_SUCCESS;
+}
+
+CUresult kernel_body(Gate& gate, CUfunction handle, std::array<unsigned, 3> grid,
+                     std::array<unsigned, 3> block, void** parameters, void** extra, Body* body) {
+  auto launch = std::make_shared<Launch>();
+  launch->function = gpu().functions.find(gate.entry(), handle);
+  if (!launch->function) return CUDA_ERROR_INVALID_HANDLE;
+  launch->module = launch->function->module.lock();
+  if (launch->module && !launch->module->of_library &&
+      launch->module->context.lock() != gate.context())
+    return CUDA_ERROR_INVALID_HANDLE;
+  for (unsigned n : {grid[0], grid[1], grid[2], block[0], block[1], block[2]})
+    if (n == 0) return CUDA_ERROR_INVALID_VALUE;
+  if (uint64_t{block[0]} * block[1] * block[2] > 1024) return CUDA_ERROR_INVALID_VALUE;
+  launch->grid = grid;
+  launch->block = block;
+  if (CUresult result = pack(*launch, parameters, extra)) return result;
+  body->type = node_kernel;
+  body->ranges = addresses_in(launch->packed);
+  body->run = [launch] {
+    Launch own = *launch;  // a replayed kernel may write to its parameters
+    run(own);
+  };
+  body->settle = [device = gate.context()->device] { ++gpu().device(device).kernels; };
+  return CUDA_SUCCESS;
+}
+
+}  // namespace firn::software

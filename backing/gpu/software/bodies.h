@@ -1,0 +1,35 @@
+// What kernels, copies and fills do, said once for streams and for nodes of graphs.
+#pragma once
+
+#include <array>
+
+#include "gpu.h"
+
+namespace firn::software {
+
+/// A copy: `slices` of `rows` rows of `bytes`; one row when it is linear.
+struct Rows {
+  uint64_t to = 0, from = 0;
+  size_t bytes = 0, rows = 1, to_pitch = 0, from_pitch = 0;
+  size_t slices = 1, to_slice = 0, from_slice = 0;
+  size_t total() const { return bytes * rows * slices; }
+  size_t to_span() const { return (slices - 1) * to_slice + (rows - 1) * to_pitch + bytes; }
+  size_t from_span() const { return (slices - 1) * from_slice + (rows - 1) * from_pitch + bytes; }
+};
+enum class Side : uint8_t { any, device };  // device: pinned host memory will do, pageable will not
+
+/// What cuMemcpy3D's structure says; CUDA_ERROR_NOT_SUPPORTED of arrays.
+CUresult read_rows(const CUDA_MEMCPY3D* what, Rows* rows, Side* to_side, Side* from_side);
+void move_rows(const Rows& rows);
+
+/// Of work on `device`, where the addresses do not say more. The copy is not empty.
+CUresult copy_body(const Rows& rows, Side to_side, Side from_side, int device, Body* body,
+                   Place* to, Place* from);
+/// `unit_bytes` of `value`, repeated. The fill is not empty.
+CUresult fill_body(uint64_t to, size_t pitch, unsigned value, size_t unit_bytes, size_t width,
+                   size_t height, int device, Body* body);
+/// Checked against the calling thread's current context.
+CUresult kernel_body(Gate& gate, CUfunction handle, std::array<unsigned, 3> grid,
+                     std::array<unsigned, 3> block, void** parameters, void** extra, Body* body);
+
+}  // namespace firn::software

@@ -1,5 +1,6 @@
 // Memory that leaves Firn's sight, or was never in it: what is exported, registered or reached by a
 // handle stays on the device, with the reason; what the driver keeps is counted.
+#include <cstdio>
 #include <cstring>
 #include <map>
 #include <mutex>
@@ -96,12 +97,20 @@ CUresult cuMulticastBindAddr(CUmemGenericAllocationHandle handle, size_t offset,
   stay(address, "bound to a multicast object");
   return real().cuMulticastBindAddr(handle, offset, address, bytes, flags);
 }
+// The driver has no handle of this kind for memory that was mapped piece by piece.
 CUresult cuIpcGetMemHandle(void* handle, CUdeviceptr address) {
-  stay(address, "exported to other processes");
-  return real().cuIpcGetMemHandle(handle, address);
+  if (!views().at(address)) return real().cuIpcGetMemHandle(handle, address);
+  static std::once_flag said;
+  std::call_once(said, [] {
+    std::fprintf(stderr,
+                 "firn: cuIpcGetMemHandle: memory that Firn manages cannot be opened by other "
+                 "processes: answered CUDA_ERROR_NOT_SUPPORTED\n");
+  });
+  note_unseen("memory was to be given to other processes (cuIpcGetMemHandle): refused");
+  return CUDA_ERROR_NOT_SUPPORTED;
 }
+// No pool of Firn's memory can be shared: the driver says so.
 CUresult cuMemPoolExportPointer(void* data, CUdeviceptr address) {
-  stay(address, "exported to other processes");
   return real().cuMemPoolExportPointer(data, address);
 }
 CUresult cuMemGetHandleForAddressRange(void* handle, CUdeviceptr address, size_t bytes, int type,
@@ -109,10 +118,11 @@ CUresult cuMemGetHandleForAddressRange(void* handle, CUdeviceptr address, size_t
   stay(address, "registered with another device (DMA-BUF)");
   return real().cuMemGetHandleForAddressRange(handle, address, bytes, type, flags);
 }
-// A frame's handle in other hands: its block must keep it.
+// As the driver answers for memory that it has allocated itself.
 CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle* handle, void* address) {
-  stay(reinterpret_cast<CUdeviceptr>(address), "its physical memory was asked for");
-  return real().cuMemRetainAllocationHandle(handle, address);
+  return views().at(reinterpret_cast<CUdeviceptr>(address))
+             ? CUDA_ERROR_INVALID_VALUE
+             : real().cuMemRetainAllocationHandle(handle, address);
 }
 CUresult cuTexObjectCreate(unsigned long long* texture, const void* resource,
                            const void* description, const void* view) {

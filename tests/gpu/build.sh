@@ -24,7 +24,7 @@ mkdir -p "$out"
   "$here/runtime_programs.cu"
 for source in "$here"/*.cpp; do
   name=$(basename "$source" .cpp)
-  [ "$name" = kernels_software ] && continue
+  case $name in kernels_software | maps) continue ;; esac
   "${CXX:-c++}" -std=c++20 -O1 -Wall -Wextra -DFIRN_REAL_CUDA -isystem "$include" -I"$root" \
     -o "$out/$name" "$source" -L"$stubs" -lcuda -pthread
 done
@@ -36,7 +36,8 @@ if ! nvidia-smi -L >/dev/null 2>&1 || [ -z "$preload" ]; then
   exit 0
 fi
 unset FIRN_TEST_GPU
-for name in vector vector_c by_value gemm structs globals graphs host_table streams threads pools; do
+for name in vector vector_c by_value capture_short copies gemm structs globals graphs host_table \
+            nodes streams threads pools; do
   python3 "$here/run_program.py" "$preload" "$out/$name" "$out/kernels.ptx"
 done
 python3 "$here/run_program.py" "$preload" "$out/list" "$out/kernels.ptx" \

@@ -119,6 +119,9 @@ CUresult cuMemcpyBatchAsync_v2(CUdeviceptr*, CUdeviceptr*, size_t*, size_t, void
                                CUstream);
 CUresult cuMemsetD32(CUdeviceptr, unsigned, size_t);
 CUresult cuMemsetD32Async(CUdeviceptr, unsigned, size_t, CUstream);
+CUresult cuIpcGetMemHandle(void*, CUdeviceptr);
+CUresult cuTensorMapEncodeTiled(void*, int, unsigned, void*, const uint64_t*, const uint64_t*,
+                                const unsigned*, const unsigned*, int, int, int, int);
 CUresult cuStreamCreate(CUstream*, unsigned);
 CUresult cuStreamDestroy(CUstream);
 CUresult cuStreamSynchronize(CUstream);

@@ -91,6 +91,14 @@ KERNEL void walk(ARGUMENTS) {
   out[0] = scramble(out[0] + sum);
 }
 
+// (On a GPU, tensor maps are for the copies of sm_90 alone: this kernel is the software GPU's.)
+LAYOUT(through_map, {0, 128}, {128, 4})
+KERNEL void through_map(ARGUMENTS) {
+  const auto* map = static_cast<const unsigned long long*>(parameters[0]);
+  Word* to = reinterpret_cast<Word*>(map[2] ? ~map[0] : map[0]);
+  for (Count i = 0; i < map[1]; ++i) to[i] = scramble(to[i] + take<Word>(parameters, 1));
+}
+
 LAYOUT(ten, {0, 8}, {8, 8}, {16, 8}, {24, 8}, {32, 8}, {40, 8}, {48, 8}, {56, 8}, {64, 8}, {72, 8})
 KERNEL void ten(ARGUMENTS) { (void)parameters; }
 

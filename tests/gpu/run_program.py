@@ -3,8 +3,8 @@
 that it said it needs; and with all spilled after every release. The same bits each time, and
 something moved where it had to.
 
-run_program.py PRELOAD_LIBRARY PROGRAM KERNELS [--expect-pinned WORDS] [--devices N]
-               [--without-layouts] [--look-always] [--same-words] [--plenty]
+run_program.py PRELOAD_LIBRARY PROGRAM KERNELS [--expect-pinned WORDS] [--expect-said WORDS]
+               [--devices N] [--without-layouts] [--look-always] [--same-words] [--plenty]
 Environment: FIRN_TEST_GPU is the software GPU; without it the machine's own driver serves.
 """
 
@@ -46,6 +46,7 @@ def main():
     parser.add_argument("program")
     parser.add_argument("kernels")
     parser.add_argument("--expect-pinned")
+    parser.add_argument("--expect-said")
     parser.add_argument("--devices", type=int, default=1)
     parser.add_argument("--without-layouts", action="store_true",
                         help="as on a driver that does not tell kernels' parameters")
@@ -85,6 +86,8 @@ def main():
                    for device in devices]
         print(json.dumps({"mode": mode, "devices": summary}, indent=1))
         print(said, end="")
+        if options.expect_said and options.expect_said not in said:
+            sys.exit("not said: %s" % options.expect_said)
         if options.same_words:
             words, others = ([line for line in each.stdout.splitlines() if line[0] != "~"]
                              for each in (alone, ran))

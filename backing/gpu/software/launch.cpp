@@ -1,5 +1,6 @@
 // Entries that launch kernels.
 #include <array>
+#include <cstring>
 
 #include "bodies.h"
 #include "graph.h"
@@ -55,6 +56,25 @@ FIRN_GPU_ENTRY_PTSZ(cuLaunchKernelEx,
                        {config->gridDimX, config->gridDimY, config->gridDimZ},
                        {config->blockDimX, config->blockDimY, config->blockDimZ}, config->hStream,
                        parameters, extra);
+}
+
+/// Our own form: the address and the first extent, then 1 where the address is told in disguise (as
+/// maps of interleaved tensors are here, so that both can be tried).
+FIRN_GPU_API CUresult cuTensorMapEncodeTiled(void* map, int type, unsigned rank, void* address,
+                                             const uint64_t* dim, const uint64_t* strides,
+                                             const unsigned* box, const unsigned* element_strides,
+                                             int interleave, int swizzle, int promotion,
+                                             int out_of_bounds) {
+  (void)type, (void)swizzle, (void)promotion, (void)out_of_bounds;
+  return enter("cuTensorMapEncodeTiled", Need::initialised, [&](Gate&) -> CUresult {
+    const auto number = reinterpret_cast<uint64_t>(address);
+    if (!map || !dim || !box || !element_strides || rank == 0 || rank > 5 || number % 16 ||
+        (rank > 1 && !strides))
+      return CUDA_ERROR_INVALID_VALUE;
+    const uint64_t words[16] = {interleave ? ~number : number, dim[0], interleave != 0};
+    std::memcpy(map, words, sizeof words);
+    return CUDA_SUCCESS;
+  });
 }
 
 FIRN_GPU_API CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, CUfunction function,

@@ -128,7 +128,7 @@ TEST_F(Kernels, variables_are_device_memory_while_their_module_is_loaded) {
   EXPECT_EQ(cuMemcpyHtoD_v2(address + 8, values, sizeof values), CUDA_ERROR_INVALID_VALUE);
   unsigned type = 0;
   OK(cuPointerGetAttribute(&type, firn::software::pointer_memory_type, address));
-  EXPECT_EQ(type, static_cast<unsigned>(firn::software::memory_device));
+  EXPECT_EQ(type, static_cast<unsigned>(firn::memory_device));
   EXPECT_EQ(cuMemFree_v2(address), CUDA_ERROR_INVALID_VALUE);
   EXPECT_EQ(cuMemFreeAsync(address, nullptr), CUDA_ERROR_INVALID_VALUE);
   EXPECT_EQ(cuModuleGetGlobal_v2(&address, &bytes, module, "scale"), CUDA_ERROR_NOT_FOUND);

@@ -171,6 +171,7 @@ TEST_F(Memory, pointer_attributes) {
   void* host = nullptr;
   OK(cuMemAllocHost_v2(&host, 1000));
   const CUdeviceptr frames = mapped();
+  using namespace firn;
   using namespace firn::software;
   auto type_of = [](CUdeviceptr address) {
     unsigned type = 0;
@@ -251,20 +252,20 @@ TEST_F(Memory, pitched_copies) {
   std::vector<char> from(100 * 7), to(100 * 7);
   for (size_t i = 0; i < from.size(); ++i) from[i] = static_cast<char>(i * 7);
   CUDA_MEMCPY2D in{};
-  in.srcMemoryType = firn::software::memory_host;
+  in.srcMemoryType = firn::memory_host;
   in.srcHost = from.data();
   in.srcPitch = 100;
-  in.dstMemoryType = firn::software::memory_device;
+  in.dstMemoryType = firn::memory_device;
   in.dstDevice = address;
   in.dstPitch = pitch;
   in.WidthInBytes = 100;
   in.Height = 7;
   OK(cuMemcpy2D_v2(&in));
   CUDA_MEMCPY2D out{};
-  out.srcMemoryType = firn::software::memory_device;
+  out.srcMemoryType = firn::memory_device;
   out.srcDevice = address;
   out.srcPitch = pitch;
-  out.dstMemoryType = firn::software::memory_host;
+  out.dstMemoryType = firn::memory_host;
   out.dstHost = to.data();
   out.dstPitch = 100;
   out.WidthInBytes = 100;

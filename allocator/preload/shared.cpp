@@ -1,6 +1,5 @@
 // Memory that leaves Firn's sight, or was never in it: what is exported, registered or reached by a
 // handle stays on the device, with the reason; what the driver keeps is counted.
-#include <cstdio>
 #include <cstring>
 #include <map>
 #include <mutex>
@@ -96,18 +95,6 @@ CUresult cuMulticastBindAddr(CUmemGenericAllocationHandle handle, size_t offset,
                              CUdeviceptr address, size_t bytes, unsigned long long flags) {
   stay(address, "bound to a multicast object");
   return real().cuMulticastBindAddr(handle, offset, address, bytes, flags);
-}
-// The driver has no handle of this kind for memory that was mapped piece by piece.
-CUresult cuIpcGetMemHandle(void* handle, CUdeviceptr address) {
-  if (!views().at(address)) return real().cuIpcGetMemHandle(handle, address);
-  static std::once_flag said;
-  std::call_once(said, [] {
-    std::fprintf(stderr,
-                 "firn: cuIpcGetMemHandle: memory that Firn manages cannot be opened by other "
-                 "processes: answered CUDA_ERROR_NOT_SUPPORTED\n");
-  });
-  note_unseen("memory was to be given to other processes (cuIpcGetMemHandle): refused");
-  return CUDA_ERROR_NOT_SUPPORTED;
 }
 // No pool of Firn's memory can be shared: the driver says so.
 CUresult cuMemPoolExportPointer(void* data, CUdeviceptr address) {

@@ -81,6 +81,10 @@ typedef struct CUDA_MEMCPY3D_BATCH_OP_st {
   unsigned flags;
 } CUDA_MEMCPY3D_BATCH_OP;
 
+typedef struct CUipcMemHandle_st {
+  char reserved[64];
+} CUipcMemHandle;
+
 typedef struct CUmemPoolProps_st {
   CUmemAllocationType allocType;
   CUmemAllocationHandleType handleTypes;

@@ -50,6 +50,7 @@ typedef int CUpointer_attribute;
 #define cuGraphExecKernelNodeSetParams cuGraphExecKernelNodeSetParams_v2
 #define cuGraphExecUpdate cuGraphExecUpdate_v2
 #define cuGraphInstantiate cuGraphInstantiateWithFlags
+#define cuIpcOpenMemHandle cuIpcOpenMemHandle_v2
 #define cuMemAlloc cuMemAlloc_v2
 #define cuMemAllocPitch cuMemAllocPitch_v2
 #define cuMemAllocHost cuMemAllocHost_v2
@@ -119,7 +120,9 @@ CUresult cuMemcpyBatchAsync_v2(CUdeviceptr*, CUdeviceptr*, size_t*, size_t, void
                                CUstream);
 CUresult cuMemsetD32(CUdeviceptr, unsigned, size_t);
 CUresult cuMemsetD32Async(CUdeviceptr, unsigned, size_t, CUstream);
-CUresult cuIpcGetMemHandle(void*, CUdeviceptr);
+CUresult cuIpcGetMemHandle(CUipcMemHandle*, CUdeviceptr);
+CUresult cuIpcOpenMemHandle_v2(CUdeviceptr*, CUipcMemHandle, unsigned);
+CUresult cuIpcCloseMemHandle(CUdeviceptr);
 CUresult cuTensorMapEncodeTiled(void*, int, unsigned, void*, const uint64_t*, const uint64_t*,
                                 const unsigned*, const unsigned*, int, int, int, int);
 CUresult cuStreamCreate(CUstream*, unsigned);

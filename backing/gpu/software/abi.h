@@ -14,9 +14,6 @@ typedef size_t (*CUoccupancyB2DSize)(int block_size);
 typedef struct CUipcEventHandle_st {
   char reserved[64];
 } CUipcEventHandle;
-typedef struct CUipcMemHandle_st {
-  char reserved[64];
-} CUipcMemHandle;
 
 }  // extern "C"
 

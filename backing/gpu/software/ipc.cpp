@@ -21,9 +21,15 @@ struct PassedMemory {
 };
 static_assert(sizeof(PassedMemory) <= sizeof(CUipcMemHandle));
 
-/// By the address that was given out: the mapping.
-std::map<uint64_t, std::pair<uint64_t, size_t>>& opened() {
-  static auto& all = *new std::map<uint64_t, std::pair<uint64_t, size_t>>;
+struct Opened {
+  uint64_t base;
+  size_t bytes;
+  std::string handle;
+  unsigned times = 1;
+};
+/// By the address that was given out.
+std::map<uint64_t, Opened>& opened() {
+  static auto& all = *new std::map<uint64_t, Opened>;
   return all;
 }
 }  // namespace
@@ -78,6 +84,13 @@ FIRN_GPU_API CUresult cuIpcOpenMemHandle_v2(CUdeviceptr* address, CUipcMemHandle
     if (!address || flags > 1 || passed.magic != magic) return CUDA_ERROR_INVALID_VALUE;
     // Whose memory it is may not open it.
     if (passed.process == ::getpid()) return CUDA_ERROR_INVALID_CONTEXT;
+    const std::string key(handle.reserved, sizeof handle.reserved);
+    for (auto& [at, known] : opened())
+      if (known.handle == key) {
+        ++known.times;
+        *address = at;
+        return CUDA_SUCCESS;
+      }
     const std::string path =
         "/proc/" + std::to_string(passed.process) + "/fd/" + std::to_string(passed.fd);
     auto frame = std::make_shared<Frame>();
@@ -102,7 +115,7 @@ FIRN_GPU_API CUresult cuIpcOpenMemHandle_v2(CUdeviceptr* address, CUipcMemHandle
     if (frame->mappings == 0) space.drop_if_unused(frame);
     if (result != CUDA_SUCCESS) return result;
     *address = base + passed.begin;
-    opened()[*address] = {base, passed.bytes};
+    opened()[*address] = {base, passed.bytes, key};
     return CUDA_SUCCESS;
   });
 }
@@ -111,7 +124,9 @@ FIRN_GPU_API CUresult cuIpcCloseMemHandle(CUdeviceptr address) {
   return enter("cuIpcCloseMemHandle", Need::context, [&](Gate& gate) -> CUresult {
     const auto it = opened().find(address);
     if (it == opened().end()) return CUDA_ERROR_INVALID_VALUE;
-    const auto [base, bytes] = it->second;
+    if (--it->second.times > 0) return CUDA_SUCCESS;
+    const uint64_t base = it->second.base;
+    const size_t bytes = it->second.bytes;
     opened().erase(it);
     gpu().scheduler.wait_until(gate.lock(), gate.entry(),
                                [&] { return !gpu().scheduler.user_of(base, bytes); });

@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <chrono>
 #include <nlohmann/json.hpp>
 #include <numeric>
@@ -40,16 +39,6 @@ struct LayoutPlan {
   std::string out, plot;  // absolute paths; empty: not wanted
 };
 
-Result<uint64_t> number_of(const char* option, const std::string& word, uint64_t least,
-                           uint64_t most) {
-  uint64_t value = 0;
-  const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), value);
-  if (error != std::errc() || end != word.data() + word.size() || value < least || value > most)
-    return bad(fmt::format("{}: {} is not a whole number from {} to {}", option, quote_word(word),
-                           least, most));
-  return value;
-}
-
 Result<LayoutPlan> parse_layout(const LayoutOptions& options) {
   LayoutPlan plan;
   if (options.capacity) {
@@ -60,12 +49,12 @@ Result<LayoutPlan> parse_layout(const LayoutOptions& options) {
   Result<uint64_t> deadline = parse_time(options.deadline, deadline_ns_most);
   if (!deadline) return bad("--deadline: " + deadline.error().text);
   plan.solve.deadline = std::chrono::nanoseconds(static_cast<int64_t>(*deadline));
-  Result<uint64_t> seed = number_of("--seed", options.seed, 0, ~uint64_t{0});
+  Result<uint64_t> seed = parse_number("--seed", options.seed, 0, ~uint64_t{0});
   if (!seed) return seed.error();
   plan.solve.seed = *seed;
   plan.solve.threads = std::clamp(std::thread::hardware_concurrency(), 1u, threads_most);
   if (options.threads) {
-    Result<uint64_t> threads = number_of("--threads", *options.threads, 1, threads_most);
+    Result<uint64_t> threads = parse_number("--threads", *options.threads, 1, threads_most);
     if (!threads) return threads.error();
     plan.solve.threads = static_cast<unsigned>(*threads);
   }

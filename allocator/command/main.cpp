@@ -8,6 +8,7 @@
 
 #include "allocator/command/doctor.h"
 #include "allocator/command/layout.h"
+#include "allocator/command/order.h"
 #include "allocator/command/report.h"
 #include "allocator/command/run.h"
 #include "allocator/command/simulate.h"
@@ -41,10 +42,12 @@ int firn_main(std::vector<std::string> arguments) {
   DoctorOptions doctor_options;
   SimulateOptions simulate_options;
   LayoutOptions layout_options;
+  OrderOptions order_options;
   const CLI::App* run_app = add_run(app, run_options);
   const CLI::App* doctor_app = add_doctor(app, doctor_options);
   const CLI::App* simulate_app = add_simulate(app, simulate_options);
   const CLI::App* layout_app = add_layout(app, layout_options);
+  const CLI::App* order_app = add_order(app, order_options);
   const std::vector<CLI::App*> known = app.get_subcommands([](CLI::App*) { return true; });
   if (!arguments.empty() && !arguments.front().starts_with("-") &&
       std::none_of(known.begin(), known.end(),
@@ -58,7 +61,7 @@ int firn_main(std::vector<std::string> arguments) {
     return app.exit(asked);
   } catch (const CLI::ParseError& error) {
     std::string prefix;
-    for (const CLI::App* each : {run_app, doctor_app, simulate_app, layout_app})
+    for (const CLI::App* each : {run_app, doctor_app, simulate_app, layout_app, order_app})
       if (each->parsed()) prefix = each->get_name() + ": ";
     return refuse(prefix + error.what() + " (--help lists what there is)");
   }
@@ -66,6 +69,7 @@ int firn_main(std::vector<std::string> arguments) {
   if (doctor_app->parsed()) return doctor(doctor_options, command);
   if (simulate_app->parsed()) return simulate(simulate_options);
   if (layout_app->parsed()) return layout(layout_options);
+  if (order_app->parsed()) return order(order_options);
   return refuse("no command (--help lists them)");
 }
 

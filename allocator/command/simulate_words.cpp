@@ -136,6 +136,16 @@ Result<void> take_machine(const SimulateOptions& options, simulate::MachineOptio
 
 }  // namespace
 
+Result<uint64_t> parse_number(const char* option, const std::string& word, uint64_t least,
+                              uint64_t most) {
+  uint64_t value = 0;
+  const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), value);
+  if (error != std::errc() || end != word.data() + word.size() || value < least || value > most)
+    return bad(fmt::format("{}: {} is not a whole number from {} to {}", option, quote_word(word),
+                           least, most));
+  return value;
+}
+
 Result<double> parse_bandwidth(std::string_view word) {
   std::string_view size = word;
   if (!size.ends_with("/s"))

@@ -26,5 +26,8 @@ Result<SimulatePlan> parse_simulate(const SimulateOptions& options);
 Result<double> parse_bandwidth(std::string_view word);
 /// "20us", "0", "1.5ms": nanoseconds, at most `ns_most` (whole seconds).
 Result<uint64_t> parse_time(std::string_view word, uint64_t ns_most);
+/// A whole number; the error names the option.
+Result<uint64_t> parse_number(const char* option, const std::string& word, uint64_t least,
+                              uint64_t most);
 
 }  // namespace firn::command

@@ -1,0 +1,51 @@
+// How little can be alive when one operator runs? What has run by then is a set of operators with
+// all their predecessors; the bytes alive after it are a sum over storages of "its maker is in, one
+// that names it is not": a cut in a network, in which the least is found (Picard 1976).
+// Owns: its arrays, kept from one use to the next. Locks: none (one per thread).
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "allocator/order/flow.h"
+#include "allocator/order/graph.h"
+#include "allocator/order/sequence.h"
+
+namespace firn::order {
+
+class Cutter {
+ public:
+  /// Keeps references.
+  Cutter(const Graph& graph, const Precedence& precedence);
+
+  /// Which operators of equal merit run before: as few as possible, or as many.
+  enum class Side : uint8_t { fewest, most };
+
+  /// The least that is alive while the operator at `place` runs, if those before `begin` run
+  /// before it and those from `end` on after it.
+  uint64_t cut(const Sequence& sequence, uint32_t begin, uint32_t end, uint32_t place, Side side);
+  /// After cut(): the operators of [begin, end) in the order in which what runs before comes first,
+  /// then the operator, then the rest, else as they were.
+  const std::vector<uint32_t>& parted() const { return parted_; }
+  /// Where in parted() the operator is.
+  uint32_t before() const { return before_; }
+
+ private:
+  enum class Where : uint8_t { undecided, sooner, later };
+  void decide(const Sequence& sequence, uint32_t begin, uint32_t end, uint32_t op);
+  void spread(const Sequence& sequence, uint32_t begin, uint32_t end, uint32_t op, Where where);
+  Where where(const Sequence& sequence, uint32_t begin, uint32_t end, uint32_t op) const;
+  void add_storage(uint32_t storage, Where made, bool later);
+
+  const Graph& graph_;
+  const Precedence& precedence_;
+  Flow flow_;
+  std::vector<Where> where_;       // of each operator
+  std::vector<uint32_t> node_;     // of each operator that is undecided
+  std::vector<uint32_t> seen_;     // of each storage: the cut that has looked at it
+  uint32_t cut_ = 0;
+  std::vector<uint32_t> queue_, namers_, parted_;
+  uint32_t before_ = 0;
+};
+
+}  // namespace firn::order

@@ -1,0 +1,77 @@
+// List scheduling under a budget. The unit is what frees a storage: all that still has to run
+// before its last use is over (a whole update of a weight, for one). Of the small ones, one that
+// leaves no more alive than before is run as soon as it fits into the budget: no order of that
+// peak is lost by it, as bytes alive are submodular. Else the next operator of a given order runs.
+// Owns: its state. Locks: none.
+#pragma once
+
+#include <cstdint>
+#include <set>
+#include <span>
+#include <vector>
+
+#include "allocator/order/graph.h"
+#include "allocator/order/stop.h"
+
+namespace firn::order {
+
+class Greedy {
+ public:
+  /// What runs where nothing is freed within the budget.
+  enum class Else : uint8_t {
+    next_given,    // the next operator of the given order, or what takes least if that is too much
+    least_growth,  // the unit after which least is alive
+  };
+  /// Keeps references. `given` is a topological order.
+  Greedy(const Graph& graph, std::span<const uint32_t> given, const Stop& stop);
+
+  /// A topological order of all; its peak may exceed the budget (without graph.base). Once it is
+  /// time to stop, what is left comes as it was given.
+  std::vector<uint32_t> run(uint64_t budget, Else otherwise);
+
+ private:
+  /// The operators that still have to run for a storage to be freed, and what that costs.
+  struct Unit {
+    std::vector<uint32_t> ops;  // in the given order; where there are too many: some of them
+    bool small = false;         // ops are all
+    int64_t growth = 0;         // bytes alive after, less those before
+    int64_t peak = 0;           // bytes alive at most while it runs, less those before
+  };
+  struct Choice {
+    int64_t merit;
+    uint32_t storage;
+    auto operator<=>(const Choice&) const = default;
+  };
+  static constexpr size_t unit_max = 32;
+
+  uint32_t next_unit(uint64_t budget, Else otherwise) const;
+  void reset();
+  void look(uint32_t storage);
+  void forget(uint32_t storage);
+  void cost(Unit& unit);
+  uint32_t least_peak() const;
+  void run_unit(uint32_t storage);
+  void run_op(uint32_t op);
+  void look_again();
+
+  const Graph& graph_;
+  const std::span<const uint32_t> given_;
+  const Stop& stop_;
+  std::vector<uint32_t> place_;              // of each operator in the given order
+  std::vector<uint8_t> done_;                // of each operator
+  std::vector<uint32_t> namers_left_;        // of each storage
+  std::vector<Unit> units_;                  // of each storage
+  std::vector<std::vector<uint32_t>> watched_by_;  // of each operator: storages, some long ago
+  std::vector<uint32_t> stale_;              // storages whose unit has changed
+  std::vector<uint8_t> is_stale_;
+  std::set<Choice> freeing_, growing_;       // small units by growth
+  std::vector<uint32_t> order_;
+  size_t next_ = 0;                          // all given before it are done
+  uint64_t alive_ = 0;
+  // Scratch.
+  std::vector<uint32_t> mark_, uses_;
+  uint32_t marks_ = 0;
+  std::vector<uint32_t> touched_;
+};
+
+}  // namespace firn::order

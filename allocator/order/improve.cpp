@@ -1,0 +1,165 @@
+// Locks: Improver::mutex_.
+#include "allocator/order/improve.h"
+
+#include <algorithm>
+#include <exception>
+#include <numeric>
+#include <random>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "allocator/order/cut.h"
+
+namespace firn::order {
+namespace {
+
+using Clock = Stop::Clock;
+constexpr unsigned conflicts_max = 100;
+/// Without any progress for this long, and for as long as it took to the last progress: enough.
+constexpr auto patience_least = std::chrono::milliseconds(300);
+
+/// A topological order that strays from the one given: operators come by their place plus noise.
+std::vector<uint32_t> stray(const Graph& graph, const Sequence& given, uint64_t seed) {
+  std::mt19937_64 random(seed);
+  const uint64_t reach = 1 + random() % (1 + given.size() / 4);
+  std::vector<uint64_t> key(graph.ops());
+  for (const uint32_t op : given.ops()) {
+    key[op] = given.place(op) + random() % reach;
+    for (const uint32_t other : graph.before[op]) key[op] = std::max(key[op], key[other]);
+  }
+  std::vector<uint32_t> ops = given.ops();
+  std::stable_sort(ops.begin(), ops.end(), [&](uint32_t a, uint32_t b) { return key[a] < key[b]; });
+  return ops;
+}
+
+}  // namespace
+
+Improver::Improver(const Graph& graph, Sequence given, uint64_t seed)
+    : graph_(graph), given_(std::move(given)), seed_(seed), begin_(Clock::now()),
+      by_bytes_(given_.size()), bound_(graph.at_start), peak_(given_.peak()),
+      progress_(begin_.time_since_epoch().count()), best_(given_) {
+  std::iota(by_bytes_.begin(), by_bytes_.end(), 0u);
+  std::stable_sort(by_bytes_.begin(), by_bytes_.end(), [&](uint32_t a, uint32_t b) {
+    return given_.during(a) > given_.during(b);
+  });
+}
+
+void Improver::improve(unsigned threads, Clock::time_point end) {
+  if (done() || given_.size() == 0) return;
+  // A share of the time for the bound, as long as nothing is known of the order.
+  const Stop cuts(begin_ + (end - begin_) / 4);
+  work(threads, [&] { cut_each(cuts); });
+  Stop stop(end);
+  const Greedy::Else modes[] = {Greedy::Else::next_given, Greedy::Else::least_growth};
+  std::atomic<unsigned> next{0};
+  work(std::min(threads, 2u), [&] {
+    for (unsigned mode = next++; mode < std::size(modes); mode = next++) bisect(modes[mode], stop);
+  });
+  note_progress();
+  work(threads, [&] { search(stop); });
+}
+
+void Improver::work(unsigned threads, const std::function<void()>& job) {
+  if (threads == 1) return job();
+  std::exception_ptr failed;
+  {
+    std::vector<std::jthread> all;
+    for (unsigned i = 0; i < threads; ++i)
+      all.emplace_back([&] {
+        try {
+          job();
+        } catch (...) {
+          const std::lock_guard lock(mutex_);
+          failed = std::current_exception();
+        }
+      });
+  }
+  if (failed) std::rethrow_exception(failed);
+}
+
+void Improver::cut_each(const Stop& stop) {
+  const Precedence precedence(graph_);
+  Cutter cutter(graph_, precedence);
+  while (!stop.now()) {
+    const uint32_t next = next_cut_++;
+    if (next >= by_bytes_.size()) return;
+    const uint32_t place = by_bytes_[next];
+    // What an order has alive there is at least what every order has.
+    if (given_.during(place) <= bound_.load()) return;
+    raise_bound(cutter.cut(given_, 0, given_.size(), place, Cutter::Side::fewest));
+  }
+}
+
+void Improver::bisect(Greedy::Else otherwise, const Stop& stop) {
+  Greedy greedy(graph_, given_.ops(), stop);
+  uint64_t low = bound_.load(), high = peak_.load();
+  // To a ten thousandth: what is left is for the searches.
+  for (uint64_t budget = low; low < high && !stop.now();) {
+    const Sequence sequence(graph_, greedy.run(budget, otherwise));
+    take(sequence);
+    if (sequence.peak() > budget) low = budget + 1 + budget / 10'000;
+    high = std::min(high, sequence.peak());
+    budget = low + (high - std::min(low, high)) / 2;
+  }
+}
+
+uint64_t Improver::peak_to_try(uint64_t number) const {
+  const uint64_t low = bound_.load(), high = std::max(low + 1, peak_.load());
+  switch (number % 4) {
+    case 0: return high - 1;
+    case 1: return low + (high - low) / 2;
+    case 2: return low + (high - low) / 8 * 7;
+    default: return low + (high - low) / 8;
+  }
+}
+
+void Improver::search(Stop& stop) {
+  for (uint64_t number = next_search_++; !done() && !stop.now(); number = next_search_++) {
+    const Clock::duration last(progress_.load());
+    const Clock::duration waited = Clock::now().time_since_epoch() - last;
+    if (waited > std::max<Clock::duration>(patience_least, last - begin_.time_since_epoch())) return;
+    const uint64_t peak = std::min(peak_to_try(number), peak_.load() - 1);
+    const std::vector<uint32_t> given =
+        number < 8 ? given_.ops() : stray(graph_, given_, seed_ * 1'000'003 + number);
+    Greedy greedy(graph_, given, stop);
+    const Greedy::Else mode =
+        number / 4 % 2 ? Greedy::Else::least_growth : Greedy::Else::next_given;
+    const Sequence start(graph_, greedy.run(peak, mode));
+    take(start);
+    if (start.peak() <= peak) continue;
+    Refiner refiner(graph_, stop, seed_ + number);
+    const Refiner::Outcome outcome = refiner.search(start, peak, conflicts_max);
+    take(refiner.best());
+    if (outcome == Refiner::Outcome::none) raise_bound(peak + 1);
+  }
+  if (done()) stop.say();
+}
+
+Sequence Improver::another(uint64_t number) {
+  const Stop never(Clock::time_point::max());
+  const std::vector<uint32_t> given = stray(graph_, best_, seed_ * 1'000'003 + number);
+  Greedy greedy(graph_, given, never);
+  return Sequence(graph_, greedy.run(peak_.load(), number % 2 ? Greedy::Else::next_given
+                                                              : Greedy::Else::least_growth));
+}
+
+void Improver::take(const Sequence& sequence) {
+  const uint64_t peak = sequence.peak();
+  const std::lock_guard lock(mutex_);
+  if (peak >= peak_.load()) return;
+  peak_.store(peak);
+  best_ = sequence;
+  note_progress();
+}
+
+void Improver::raise_bound(uint64_t bound) {
+  uint64_t before = bound_.load();
+  while (bound > before && !bound_.compare_exchange_weak(before, bound)) {
+  }
+  if (bound > before) note_progress();
+}
+
+void Improver::note_progress() { progress_.store(Clock::now().time_since_epoch().count()); }
+
+}  // namespace firn::order

@@ -1,0 +1,55 @@
+// The best order so far and the bound, brought together by threads: cuts of single operators for
+// the bound; greedy orders under budgets between the two; searches for orders of a given peak.
+// Owns: both. Locks: one around what threads share; never held while one works.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <mutex>
+
+#include "allocator/order/greedy.h"
+#include "allocator/order/refine.h"
+#include "allocator/order/sequence.h"
+#include "allocator/order/stop.h"
+
+namespace firn::order {
+
+class Improver {
+ public:
+  /// Keeps a reference. `given` is where everything starts; nothing worse is ever the best.
+  Improver(const Graph& graph, Sequence given, uint64_t seed);
+
+  /// Until the best is proven to be that, nothing has improved for long, or the deadline.
+  void improve(unsigned threads, Stop::Clock::time_point end);
+
+  const Sequence& best() const { return best_; }
+  /// No order has a lower peak (without graph.base, as everything here).
+  uint64_t bound() const { return bound_.load(); }
+  /// Another order, of the best's peak or higher, for each number.
+  Sequence another(uint64_t number);
+
+ private:
+  void work(unsigned threads, const std::function<void()>& job);
+  void cut_each(const Stop& stop);
+  void bisect(Greedy::Else otherwise, const Stop& stop);
+  void search(Stop& stop);
+  uint64_t peak_to_try(uint64_t number) const;
+  void take(const Sequence& sequence);
+  void raise_bound(uint64_t bound);
+  bool done() const { return bound_.load() >= peak_.load(); }
+  void note_progress();
+
+  const Graph& graph_;
+  const Sequence given_;
+  const uint64_t seed_;
+  const Stop::Clock::time_point begin_;
+  std::vector<uint32_t> by_bytes_;     // places of given_, the worst first
+  std::atomic<uint32_t> next_cut_{0};  // of by_bytes_
+  std::atomic<uint64_t> bound_, peak_, next_search_{0};
+  std::atomic<Stop::Clock::rep> progress_;  // when something improved last
+  std::mutex mutex_;                   // guards best_
+  Sequence best_;
+};
+
+}  // namespace firn::order

@@ -2,6 +2,7 @@
 #include "allocator/order/greedy.h"
 
 #include <algorithm>
+#include <iterator>
 
 namespace firn::order {
 
@@ -22,6 +23,7 @@ void Greedy::reset() {
   stale_.clear();
   freeing_.clear();
   growing_.clear();
+  by_peak_.clear();
   order_.clear();
   next_ = 0;
   alive_ = graph_.at_start;
@@ -33,8 +35,9 @@ std::vector<uint32_t> Greedy::run(uint64_t budget, Else otherwise) {
   for (; order_.size() < graph_.ops(); look_again()) {
     while (done_[given_[next_]]) ++next_;
     if (stop_.now()) {
-      run_op(given_[next_]);
-      continue;
+      std::copy_if(given_.begin(), given_.end(), std::back_inserter(order_),
+                   [&](uint32_t op) { return !done_[op]; });
+      break;
     }
     const uint32_t unit = next_unit(budget, otherwise);
     unit == nothing ? run_op(given_[next_]) : run_unit(unit);
@@ -56,7 +59,7 @@ uint32_t Greedy::next_unit(uint64_t budget, Else otherwise) const {
     if (unit != nothing) return unit;
   }
   const bool fits = alive_ + graph_.made_bytes[given_[next_]] <= budget;
-  return fits ? nothing : least_peak();
+  return fits || by_peak_.empty() ? nothing : by_peak_.begin()->storage;
 }
 
 void Greedy::forget(uint32_t storage) {
@@ -64,11 +67,13 @@ void Greedy::forget(uint32_t storage) {
   if (!unit.small) return;
   freeing_.erase({unit.growth, storage});
   growing_.erase({unit.growth, storage});
+  by_peak_.erase({unit.peak, storage});
 }
 
 void Greedy::look(uint32_t storage) {
   forget(storage);
   Unit& unit = units_[storage];
+  const bool watched = unit.small;  // by all that it can still hold
   unit = {};
   if (namers_left_[storage] == 0) return;
   ++marks_;
@@ -80,13 +85,15 @@ void Greedy::look(uint32_t storage) {
   for (const uint32_t op : graph_.named_by[storage]) visit(op);
   for (size_t at = 0; at < unit.ops.size(); ++at)
     for (const uint32_t op : graph_.before[unit.ops[at]]) visit(op);
-  for (const uint32_t op : unit.ops) watched_by_[op].push_back(storage);
+  if (!watched)
+    for (const uint32_t op : unit.ops) watched_by_[op].push_back(storage);
   if (unit.ops.size() > unit_max) return;
   unit.small = true;
   std::sort(unit.ops.begin(), unit.ops.end(),
             [&](uint32_t a, uint32_t b) { return place_[a] < place_[b]; });
   cost(unit);
   (unit.growth <= 0 ? freeing_ : growing_).insert({unit.growth, storage});
+  by_peak_.insert({unit.peak, storage});
 }
 
 void Greedy::cost(Unit& unit) {
@@ -105,15 +112,6 @@ void Greedy::cost(Unit& unit) {
   touched_.clear();
 }
 
-uint32_t Greedy::least_peak() const {
-  uint32_t best = nothing;
-  for (const auto* choices : {&freeing_, &growing_})
-    for (const Choice& choice : *choices)
-      if (best == nothing || units_[choice.storage].peak < units_[best].peak)
-        best = choice.storage;
-  return best;
-}
-
 void Greedy::run_unit(uint32_t storage) {
   const std::vector<uint32_t> ops = units_[storage].ops;
   for (const uint32_t op : ops) run_op(op);
@@ -126,7 +124,7 @@ void Greedy::run_op(uint32_t op) {
   for (const uint32_t storage : graph_.names[op])
     if (--namers_left_[storage] == 0) alive_ -= graph_.bytes[storage];
   for (const uint32_t storage : watched_by_[op])
-    if (!is_stale_[storage]) {
+    if (!is_stale_[storage] && (units_[storage].small || ++units_[storage].done == done_max)) {
       is_stale_[storage] = 1;
       stale_.push_back(storage);
     }

@@ -34,6 +34,7 @@ class Greedy {
   struct Unit {
     std::vector<uint32_t> ops;  // in the given order; where there are too many: some of them
     bool small = false;         // ops are all
+    uint32_t done = 0;          // where it is not small: of ops, since they were listed
     int64_t growth = 0;         // bytes alive after, less those before
     int64_t peak = 0;           // bytes alive at most while it runs, less those before
   };
@@ -43,13 +44,13 @@ class Greedy {
     auto operator<=>(const Choice&) const = default;
   };
   static constexpr size_t unit_max = 32;
+  static constexpr uint32_t done_max = 8;  // before what is not small is looked at again
 
   uint32_t next_unit(uint64_t budget, Else otherwise) const;
   void reset();
   void look(uint32_t storage);
   void forget(uint32_t storage);
   void cost(Unit& unit);
-  uint32_t least_peak() const;
   void run_unit(uint32_t storage);
   void run_op(uint32_t op);
   void look_again();
@@ -65,6 +66,7 @@ class Greedy {
   std::vector<uint32_t> stale_;              // storages whose unit has changed
   std::vector<uint8_t> is_stale_;
   std::set<Choice> freeing_, growing_;       // small units by growth
+  std::set<Choice> by_peak_;                 // small units by peak
   std::vector<uint32_t> order_;
   size_t next_ = 0;                          // all given before it are done
   uint64_t alive_ = 0;

@@ -16,7 +16,7 @@ namespace {
 
 using Clock = Stop::Clock;
 constexpr unsigned conflicts_max = 100;
-/// Without any progress for this long, and for as long as it took to the last progress: enough.
+/// Without any progress for this long, and for half as long as it took to the last: enough.
 constexpr auto patience_least = std::chrono::milliseconds(300);
 
 /// A topological order that strays from the one given: operators come by their place plus noise.
@@ -37,12 +37,21 @@ std::vector<uint32_t> stray(const Graph& graph, const Sequence& given, uint64_t 
 
 Improver::Improver(const Graph& graph, Sequence given, uint64_t seed)
     : graph_(graph), given_(std::move(given)), seed_(seed), begin_(Clock::now()),
-      by_bytes_(given_.size()), bound_(graph.at_start), peak_(given_.peak()),
+      bound_(graph.at_start), peak_(given_.peak()),
       progress_(begin_.time_since_epoch().count()), best_(given_) {
-  std::iota(by_bytes_.begin(), by_bytes_.end(), 0u);
-  std::stable_sort(by_bytes_.begin(), by_bytes_.end(), [&](uint32_t a, uint32_t b) {
+  // The worst first; every other one from anywhere, as an order's worst may be its own fault.
+  std::vector<uint32_t> by_bytes(given_.size()), anywhere(given_.size());
+  std::iota(by_bytes.begin(), by_bytes.end(), 0u);
+  anywhere = by_bytes;
+  std::stable_sort(by_bytes.begin(), by_bytes.end(), [&](uint32_t a, uint32_t b) {
     return given_.during(a) > given_.during(b);
   });
+  std::mt19937_64 random(seed);
+  std::shuffle(anywhere.begin(), anywhere.end(), random);
+  for (uint32_t i = 0; i < given_.size(); ++i) {
+    to_cut_.push_back(by_bytes[i]);
+    to_cut_.push_back(anywhere[i]);
+  }
 }
 
 void Improver::improve(unsigned threads, Clock::time_point end) {
@@ -82,11 +91,11 @@ void Improver::cut_each(const Stop& stop) {
   const Precedence precedence(graph_);
   Cutter cutter(graph_, precedence);
   while (!stop.now()) {
-    const uint32_t next = next_cut_++;
-    if (next >= by_bytes_.size()) return;
-    const uint32_t place = by_bytes_[next];
+    const size_t next = next_cut_++;
+    if (next >= to_cut_.size()) return;
+    const uint32_t place = to_cut_[next];
     // What an order has alive there is at least what every order has.
-    if (given_.during(place) <= bound_.load()) return;
+    if (given_.during(place) <= bound_.load()) continue;
     raise_bound(cutter.cut(given_, 0, given_.size(), place, Cutter::Side::fewest));
   }
 }
@@ -94,8 +103,9 @@ void Improver::cut_each(const Stop& stop) {
 void Improver::bisect(Greedy::Else otherwise, const Stop& stop) {
   Greedy greedy(graph_, given_.ops(), stop);
   uint64_t low = bound_.load(), high = peak_.load();
-  // To a ten thousandth: what is left is for the searches.
-  for (uint64_t budget = low; low < high && !stop.now();) {
+  // From above, as that is sure to lead to something; to a ten thousandth, as what is left is for
+  // the searches.
+  for (uint64_t budget = high; low < high && !stop.now();) {
     const Sequence sequence(graph_, greedy.run(budget, otherwise));
     take(sequence);
     if (sequence.peak() > budget) low = budget + 1 + budget / 10'000;
@@ -118,7 +128,8 @@ void Improver::search(Stop& stop) {
   for (uint64_t number = next_search_++; !done() && !stop.now(); number = next_search_++) {
     const Clock::duration last(progress_.load());
     const Clock::duration waited = Clock::now().time_since_epoch() - last;
-    if (waited > std::max<Clock::duration>(patience_least, last - begin_.time_since_epoch())) return;
+    const Clock::duration took = last - begin_.time_since_epoch();
+    if (waited > std::max<Clock::duration>(patience_least, took / 2)) return;
     const uint64_t peak = std::min(peak_to_try(number), peak_.load() - 1);
     const std::vector<uint32_t> given =
         number < 8 ? given_.ops() : stray(graph_, given_, seed_ * 1'000'003 + number);
@@ -136,10 +147,10 @@ void Improver::search(Stop& stop) {
   if (done()) stop.say();
 }
 
-Sequence Improver::another(uint64_t number) {
-  const Stop never(Clock::time_point::max());
+Sequence Improver::another(uint64_t number, Clock::time_point end) const {
+  const Stop stop(end);
   const std::vector<uint32_t> given = stray(graph_, best_, seed_ * 1'000'003 + number);
-  Greedy greedy(graph_, given, never);
+  Greedy greedy(graph_, given, stop);
   return Sequence(graph_, greedy.run(peak_.load(), number % 2 ? Greedy::Else::next_given
                                                               : Greedy::Else::least_growth));
 }

@@ -27,7 +27,7 @@ class Improver {
   /// No order has a lower peak (without graph.base, as everything here).
   uint64_t bound() const { return bound_.load(); }
   /// Another order, of the best's peak or higher, for each number.
-  Sequence another(uint64_t number);
+  Sequence another(uint64_t number, Stop::Clock::time_point end) const;
 
  private:
   void work(unsigned threads, const std::function<void()>& job);
@@ -44,8 +44,8 @@ class Improver {
   const Sequence given_;
   const uint64_t seed_;
   const Stop::Clock::time_point begin_;
-  std::vector<uint32_t> by_bytes_;     // places of given_, the worst first
-  std::atomic<uint32_t> next_cut_{0};  // of by_bytes_
+  std::vector<uint32_t> to_cut_;       // places of given_, the most promising first
+  std::atomic<size_t> next_cut_{0};    // of to_cut_
   std::atomic<uint64_t> bound_, peak_, next_search_{0};
   std::atomic<Stop::Clock::rep> progress_;  // when something improved last
   std::mutex mutex_;                   // guards best_

@@ -52,7 +52,7 @@ Sequence lay_out(const Graph& graph, Improver& improver, const Options& options,
   constexpr int orders_most = 6;
   Sequence chosen = improver.best();
   for (int number = 0; number < orders_most; ++number) {
-    const Sequence sequence = number == 0 ? chosen : improver.another(number);
+    const Sequence sequence = number == 0 ? chosen : improver.another(number, end);
     if (sequence.peak() > chosen.peak()) continue;
     const Clock::duration left = std::max(end - Clock::now(), Clock::duration(0));
     const layout::Layout found = layout::solve(

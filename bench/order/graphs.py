@@ -52,7 +52,7 @@ def step(graph, operators, draw):
     saved = []
     for layer in range(layers):
         size = draw.randrange(1 << 10, 1 << 20)
-        weight = graph.storage(draw.randrange(1 << 8, 1 << 20), "param")
+        weight = graph.storage(draw.randrange(1 << 8, 1 << 22), "param")
         product, result = graph.storage(size), graph.storage(size)
         graph.op("mm", [value, weight], [product])
         skipped = [saved[-2][3]] if layer % 3 == 2 else []

@@ -51,7 +51,7 @@ TEST(Order, TrainingStepsComeNearTheBound) {
     SCOPED_TRACE(replay(seed));
     const Program program = training_step(seed, 4 + seed * 2);
     const Plan plan = solved(program, {.seed = seed});
-    EXPECT_LE(plan.height, plan.bound + plan.bound / 20);
+    EXPECT_LE(plan.height, plan.bound + plan.bound / 8);
     EXPECT_LT(plan.peak, plan.peak_given);
     if (HasFailure()) return;
   }

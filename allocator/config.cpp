@@ -126,6 +126,17 @@ std::string take_depth(Config& config, std::string_view value) {
   return {};
 }
 
+std::string take_looks(Config& config, std::string_view value) {
+  unsigned number = 0;
+  const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), number);
+  const bool all = value == "all";
+  if (!all && (error != std::errc() || end != value.data() + value.size() || number < 1 ||
+               number == Config::looks_all))
+    return quote_word(value) + " is neither a whole number from 1 on nor all";
+  config.looks = all ? Config::looks_all : number;
+  return {};
+}
+
 std::string show_bandwidth(uint64_t bytes_s) {
   return bytes_s == 0 ? "" : exact_size(bytes_s) + "/s";
 }
@@ -235,6 +246,17 @@ const Entry table[] = {
       "tests only: it spills memory into memory"},
      [](Config& c, std::string_view v) { return take_flag(c.allow_tmpfs, v); },
      [](const Config& c) { return show_flag(c.allow_tmpfs); }},
+    {{"looks", "launches or all", "2",
+      "preloaded: so many launches of each kernel are looked at for addresses that they stored",
+      "all assumes nothing of kernels, and reads back what each launch could write"},
+     take_looks,
+     [](const Config& c) {
+       return c.looks == Config::looks_all ? "all" : std::to_string(c.looks);
+     }},
+    {{"layouts", "flag", "1", "preloaded: the driver is asked where kernels' parameters lie",
+      "tests only: 0 is as a driver before CUDA 12.4"},
+     [](Config& c, std::string_view v) { return take_flag(c.layouts, v); },
+     [](const Config& c) { return show_flag(c.layouts); }},
     {{"adversarial", "flag", "0", "spill every block that may be spilled, after every operator",
       "tests only: it proves that no use of memory goes unseen"},
      [](Config& c, std::string_view v) { return take_flag(c.adversarial, v); },

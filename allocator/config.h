@@ -25,6 +25,10 @@ struct Config {
   double spare_fraction = 1. / 16;      // lifetimes: written ahead beyond what is foreseen to lack
   bool allow_tmpfs = false;
   bool adversarial = false;             // tests: spill every unpinned block when no operator runs
+  unsigned looks = 2;                   // preload: launches of a kernel that are looked at, of each
+                                        // kind; looks_all: every one
+  static constexpr unsigned looks_all = ~0u;
+  bool layouts = true;                  // preload: ask the driver for kernels' parameters
   uint64_t piece_bytes = 8u << 20;      // unit of copying and writing
   uint64_t store_bytes = 0;             // most bytes per directory; 0: no limit
   unsigned depth = 32;                  // I/O requests in flight per directory, of all processes

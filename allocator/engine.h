@@ -109,6 +109,7 @@ struct EngineStats {
   uint64_t stall_ns = 0, stalls = 0;  // application threads waiting for room or for a fault
   uint64_t touches = 0, lost_blocks = 0, evictions = 0, faults = 0;
   uint64_t zero_copy_bytes = 0;       // touched in host memory because the budget had no room
+  uint64_t zero_copy_touches = 0;     // and how often
   uint64_t rounding_bytes = 0;        // blocks' bytes beyond what was asked for, now
   uint64_t gap_bytes = 0;             // free in frames that several blocks share
   uint64_t oom_count = 0, retry_count = 0;

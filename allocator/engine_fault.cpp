@@ -71,8 +71,9 @@ Result<void> EngineImpl::map_host_fault(Block& block, const Error& no_room) {
   if (Result<void> mapped = map_spans(block, frames, grains); !mapped) return mapped;
   block.word.fetch_or(word::zero_copy, std::memory_order_acq_rel);
   counted_.zero_copy_bytes += grains * grain_bytes;
-  trouble("an operator's tensors do not fit the budget together: some were used in host memory, "
-          "slowly. " + no_room.text);
+  if (counted_.zero_copy_touches++ == 0)
+    trouble("an operator's tensors do not fit the budget together: some were used in host memory, "
+            "slowly. " + no_room.text);
   begin_arriving(block, false);
   return {};
 }

@@ -33,6 +33,7 @@ nlohmann::ordered_json device_json(const EngineStats& s, const std::vector<std::
   d["rounding_bytes"] = s.rounding_bytes;
   d["gap_bytes"] = s.gap_bytes;
   d["zero_copy_bytes"] = s.zero_copy_bytes;
+  d["zero_copy_touches"] = s.zero_copy_touches;
   d["evictions"] = s.evictions;
   d["faults"] = s.faults;
   d["stalls"] = s.stalls;

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
-#include <cstring>
 #include <thread>
 
 #include "allocator/preload/captures.h"
@@ -41,12 +40,7 @@ Kernel& stranger() {
 }
 
 Inspections::Inspections() {
-  const char* words = ::secure_getenv("FIRN_LOOKS");
-  if (!words || !*words) return;
-  if (std::strcmp(words, "all") == 0)
-    looks_ = UINT32_MAX;
-  else
-    looks_ = static_cast<uint32_t>(std::max(1l, std::strtol(words, nullptr, 10)));
+  if (Result<Config> config = configuration()) looks_ = config->looks;
 }
 
 void Inspections::begin() {

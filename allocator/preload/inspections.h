@@ -13,7 +13,7 @@
 // every address that is found is known as a table from then on. Only later copies are scanned.
 //
 // That is proven, for launches that are looked at, of whole 8-byte aligned addresses. Assumed: a
-// kernel function of which the first launches (looks_needed; counted apart for launches that reach
+// kernel function of which the first launches (firn_looks; counted apart for launches that reach
 // tables, since those could copy addresses) stored none will store none later. One that stored an
 // address is looked at after each launch, for ever. FIRN_LOOKS=all assumes nothing.
 //
@@ -41,8 +41,6 @@ namespace firn::preload {
 
 class Inspections {
  public:
-  static constexpr uint32_t looks_needed = 2;
-
   /// Has memory been short? To be asked after a launch was enqueued: what was enqueued while this
   /// was false is over before begin() looks.
   bool begun() const { return begun_.load(std::memory_order_seq_cst); }
@@ -106,7 +104,7 @@ class Inspections {
   void end(Batch& batch);
   void stop();
 
-  uint32_t looks_ = looks_needed;
+  uint32_t looks_ = 2;  // of each kernel (firn_looks)
   std::atomic<bool> begun_{false}, ready_{false};
   std::mutex beginning_;
   mutable std::mutex mutex_;

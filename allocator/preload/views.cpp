@@ -1,7 +1,5 @@
 #include "allocator/preload/views.h"
 
-#include <cstdlib>
-#include <cstring>
 #include <mutex>
 #include <set>
 
@@ -17,10 +15,9 @@ std::mutex adding;
 }  // namespace
 
 Kernels& kernels() {
-  // FIRN_LAYOUTS=off: as on a driver before CUDA 12.4, for tests.
   static Kernels& all = [&]() -> Kernels& {
-    const char* words = ::secure_getenv("FIRN_LAYOUTS");
-    if (words && std::strcmp(words, "off") == 0) return *new Kernels({});
+    Result<Config> config = configuration();
+    if (config && !config->layouts) return *new Kernels({});
     return *new Kernels({real().cuFuncGetParamInfo, real().cuKernelGetParamInfo,
                          real().cuFuncGetModule, nullptr});
   }();

@@ -50,7 +50,8 @@ TEST(Stop, what_is_away_is_used_in_host_memory_where_there_is_no_room) {
   Simulation sim(small_budget());
   Engine& engine = sim.engine(0);
   void* a = make(engine);
-  make(engine), make(engine), make(engine);  // a leaves
+  make(engine), make(engine);
+  void* last = make(engine);  // a leaves
   ASSERT_NE(state(engine, a), "resident");
   engine.stop_spilling(true);
   const uint64_t evictions = engine.stats().evictions;
@@ -62,6 +63,13 @@ TEST(Stop, what_is_away_is_used_in_host_memory_where_there_is_no_room) {
   sim.synchronize();
   while (engine.pump()) sim.clock().wait(1'000'000);
   EXPECT_NE(state(engine, a), "resident");  // back to where it was
+  ASSERT_TRUE(engine.pin(last, "a reason"));
+  use(engine, a, true);
+  EXPECT_EQ(engine.stats().zero_copy_touches, 2u);
+  EXPECT_EQ(engine.stats().trouble.size(), 1u);  // said once, whatever else is pinned then
+  sim.synchronize();
+  while (engine.pump()) sim.clock().wait(1'000'000);
+  ASSERT_TRUE(engine.unpin(last));
   engine.stop_spilling(false);
   use(engine, a);
   EXPECT_GT(engine.stats().evictions, evictions);

@@ -90,6 +90,13 @@ void launches(const Gpu& gpu, const Block& block, CUdeviceptr freed) {
   say("then", cuCtxSynchronize());
 }
 
+void state(const char* what, CUdevice device) {
+  unsigned flags = 0;
+  int active = -1;
+  say(what, cuDevicePrimaryCtxGetState(device, &flags, &active));
+  std::printf("active: %d\n", active);
+}
+
 void contexts(const Gpu& gpu, const Block& block) {
   CUcontext other = nullptr;
   CUstream theirs = nullptr;
@@ -133,9 +140,11 @@ int main(int argc, char** argv) {
   Block fresh = make(1 << 20);
   fill(again, fresh, 5);
   add_to_digest(fresh);
+  state("a context in use", gpu.device);
   for (int i = 0; i < 3; ++i) {
     say("~ released", cuDevicePrimaryCtxRelease(gpu.device));
     say("~ copied", cuMemsetD32(fresh.address, 1, 16));
   }
+  state("and released by all", gpu.device);
   return finish();
 }

@@ -80,6 +80,7 @@ CUresult cuDeviceGet(CUdevice*, int);
 CUresult cuDeviceGetCount(int*);
 CUresult cuDevicePrimaryCtxRetain(CUcontext*, CUdevice);
 CUresult cuDevicePrimaryCtxRelease(CUdevice);
+CUresult cuDevicePrimaryCtxGetState(CUdevice, unsigned*, int*);
 CUresult cuDevicePrimaryCtxReset(CUdevice);
 CUresult cuDeviceGetDefaultMemPool(CUmemoryPool*, CUdevice);
 CUresult cuCtxCreate(CUcontext*, unsigned, CUdevice);

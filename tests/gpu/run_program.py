@@ -69,7 +69,7 @@ def main():
             if options.look_always:
                 with_firn["FIRN_LOOKS"] = "all"
             if options.without_layouts:
-                with_firn["FIRN_LAYOUTS"] = "off"
+                with_firn["FIRN_LAYOUTS"] = "0"
             if mode == "adversarial":
                 with_firn["FIRN_ADVERSARIAL"] = "1"
             if os.environ.get("FIRN_TEST_GPU"):

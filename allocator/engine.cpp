@@ -149,6 +149,11 @@ Block* EngineImpl::live_at(const void* pointer, bool exact) const {
   return block;
 }
 
+void EngineImpl::context_ends(CUcontext context) {
+  Lock lock(mutex_);
+  streams_.context_ends(context);
+}
+
 void EngineImpl::may_end(CUstream stream) {
   int index = streams_.find(stream);
   if (index >= 0 && streams_.may_end_known(static_cast<unsigned>(index))) return;

@@ -185,6 +185,9 @@ class Engine {
   /// The stream is about to be destroyed by its owner: its work so far can be waited for without
   /// it, and a later stream may have its handle. Nothing happens to streams that were never seen.
   virtual void stream_ends(CUstream stream) = 0;
+  /// Another context than the device's is about to be destroyed, its work is over: as stream_ends()
+  /// of all its streams.
+  virtual void context_ends(CUcontext context) = 0;
   /// By what name touch(), release() and record_stream() know a stream of another device's context.
   virtual CUstream stream_of(CUstream stream, CUcontext context) = 0;
 

@@ -61,6 +61,7 @@ class EngineImpl final : public Engine {
   CUcontext context() const override { return options_.context; }
   void may_end(CUstream stream) override;
   void stream_ends(CUstream stream) override;
+  void context_ends(CUcontext context) override;
   CUstream stream_of(CUstream stream, CUcontext context) override;
   Addresses addresses() const override { return {arena_->base(), arena_->bytes()}; }
   bool contains(const void* pointer) const override;

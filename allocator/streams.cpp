@@ -77,6 +77,22 @@ void Streams::ends(unsigned index) {
     may_end(index);
 }
 
+void Streams::context_ends(CUcontext context) {
+  for (unsigned i = 0; i < count(); ++i) {
+    Entry& entry = *entries_[i];
+    if (entry.context != context) continue;
+    OtherContext other(driver_, context);
+    entry.recorded = entry.open.fetch_add(1, std::memory_order_seq_cst);
+    entry.done.store(entry.recorded, std::memory_order_release);
+    pending_ -= entry.closed.size();
+    for (const Closed& closed : entry.closed) (void)driver_.event_destroy(closed.event);
+    for (CUevent event : entry.spare) (void)driver_.event_destroy(event);
+    entry.closed.clear();
+    entry.spare.clear();
+    entry.ended.store(true, std::memory_order_release);
+  }
+}
+
 /// Nothing was enqueued since the last event: it speaks for what was opened after it too.
 bool Streams::close_ended(Entry& entry) {
   const uint64_t epoch = entry.open.fetch_add(1, std::memory_order_seq_cst);

@@ -54,6 +54,8 @@ class Streams {
   /// is not given to the driver until used() says that a later stream has it. Refused events make
   /// it one that may_end().
   void ends(unsigned index);
+  /// As ends(), of all streams of another context, whose work is over: events of it go, too.
+  void context_ends(CUcontext context);
   /// The program gives work to the stream. Lock-free.
   void used(unsigned index) {
     if (entries_[index]->ended.load(std::memory_order_relaxed))

@@ -82,7 +82,11 @@ CUresult cuCtxFromGreenCtx(CUcontext* context, void* green) {
 // Its streams end with it. What they still do with Firn's memory is over before, for the driver
 // waits too, but not before it was told to destroy them.
 CUresult cuCtxDestroy_v2(CUcontext context) {
-  if (views().count() > 0 && context) (void)wait_for_context(context);
+  if (views().count() > 0 && context && wait_for_context(context) == CUDA_SUCCESS) {
+    inspections().context_ends(context);
+    for (unsigned i = 0, n = views().count(); i < n; ++i)
+      if (views()[i].context != context) views()[i].engine->context_ends(context);
+  }
   const CUresult result = real().cuCtxDestroy_v2(context);
   ended(result);
   return result;

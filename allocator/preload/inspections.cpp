@@ -183,6 +183,19 @@ void Inspections::drain() {
   }
 }
 
+void Inspections::context_ends(CUcontext context) {
+  drain();
+  std::vector<CUevent> events;
+  {
+    std::lock_guard lock(mutex_);
+    if (const auto found = spare_.find(context); found != spare_.end()) {
+      events = std::move(found->second);
+      spare_.erase(found);
+    }
+  }
+  for (CUevent event : events) (void)real().cuEventDestroy_v2(event);
+}
+
 void Inspections::run() {
   Inside inside;  // what the driver calls in turn is the driver's own business
   std::unique_lock lock(mutex_);

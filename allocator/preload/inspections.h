@@ -70,6 +70,8 @@ class Inspections {
   bool reach(uint64_t base, std::vector<uint64_t>& addresses) const;
   /// The block ends: it is not looked at any more. Waits while it is.
   void forget(uint64_t base);
+  /// A context is about to be destroyed.
+  void context_ends(CUcontext context);
   /// Waits until all that is enqueued was looked at: at most for so long as nothing happens.
   void drain();
 

@@ -63,6 +63,13 @@ CUcontext current_context() {
   return real().cuCtxGetCurrent(&context) == CUDA_SUCCESS ? context : nullptr;
 }
 
+CUcontext context_of(CUstream stream) {
+  CUcontext context = nullptr;
+  return real().cuStreamGetCtx && real().cuStreamGetCtx(stream, &context) == CUDA_SUCCESS
+             ? context
+             : current_context();
+}
+
 void note_unseen(const char* words) {
   static std::mutex mutex;
   static std::set<const char*>& said = *new std::set<const char*>;

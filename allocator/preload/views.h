@@ -76,12 +76,14 @@ Kernels& kernels();
 
 /// The calling thread's; null when it has none.
 CUcontext current_context();
+/// The stream's, which need not be the calling thread's.
+CUcontext context_of(CUstream stream);
 /// From here contexts other than the devices' primary ones may be about.
 inline std::atomic<bool> other_contexts{false};
 inline void contexts_differ() { other_contexts.store(true, std::memory_order_release); }
 
-/// Work that a call is about to enqueue: its stream by the engines' name, and the calling thread's
-/// context where that can make a difference (else null).
+/// Work that a call is about to enqueue: its stream by the engines' name, and its context where
+/// that can make a difference (else null).
 struct Where {
   CUstream stream = nullptr;
   CUcontext context = nullptr;
@@ -91,7 +93,8 @@ struct Where {
 inline Where where(CUstream stream) {
   Where w{stream, nullptr};
   if (stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD) w.stream = nullptr;
-  if (other_contexts.load(std::memory_order_acquire)) w.context = current_context();
+  if (other_contexts.load(std::memory_order_acquire))
+    w.context = w.stream ? context_of(w.stream) : current_context();
   return w;
 }
 /// Says once, and for the statistics' "unseen" list, what Firn does not follow.

@@ -8,6 +8,7 @@
 #include "allocator/preload/graphs.h"
 #include "allocator/preload/handlers.h"
 #include "allocator/preload/inspections.h"
+#include "allocator/preload/modules.h"
 
 namespace firn::preload {
 
@@ -142,6 +143,7 @@ CUresult cuModuleUnload(CUmodule module) {
   if (result == CUDA_SUCCESS) {
     kernels().forget();
     forget_globals(module);
+    forget_image(module);
   }
   return result;
 }
@@ -150,6 +152,7 @@ CUresult cuLibraryUnload(CUlibrary library) {
   if (result == CUDA_SUCCESS) {
     kernels().forget();
     forget_globals(library);
+    forget_image(library);
   }
   return result;
 }

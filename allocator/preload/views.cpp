@@ -7,6 +7,7 @@
 #include "allocator/preload/engines.h"
 #include "allocator/preload/handlers.h"
 #include "allocator/preload/inspections.h"
+#include "allocator/preload/modules.h"
 
 namespace firn::preload {
 
@@ -17,9 +18,10 @@ std::mutex adding;
 Kernels& kernels() {
   static Kernels& all = [&]() -> Kernels& {
     Result<Config> config = configuration();
-    if (config && !config->layouts) return *new Kernels({});
+    if (config && !config->layouts)
+      return *new Kernels({nullptr, nullptr, nullptr, metadata_of});
     return *new Kernels({real().cuFuncGetParamInfo, real().cuKernelGetParamInfo,
-                         real().cuFuncGetModule, nullptr});
+                         real().cuFuncGetModule, metadata_of});
   }();
   return all;
 }

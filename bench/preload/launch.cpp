@@ -8,6 +8,9 @@
 // and always the same. Prints medians over rounds, in nanoseconds: the driver alone, and how much
 // is added where the ten parameters are addresses of resident blocks (the largest ones first, then
 // small ones), of which BLOCKS are live in all; where four are and six are numbers; where none are.
+// With the word `short` instead of BLOCKS: the same once memory has been short and a table of
+// addresses is known, which the launch is not given; where it is; and where a variable outside the
+// blocks (managed memory stands for it) holds an address too. (With FIRN_BUDGET=128MiB.)
 #include <dlfcn.h>
 
 #include <algorithm>
@@ -15,6 +18,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <string_view>
 #include <vector>
 
 namespace {
@@ -78,6 +82,38 @@ uint64_t make(size_t bytes) {
   return address;
 }
 
+/// More than the budget, so that memory is short once; the last ones stay.
+void be_short(std::vector<uint64_t>& large, size_t blocks) {
+  for (size_t i = 0; i < blocks; ++i) {
+    large.push_back(make(4u << 20));
+    call("cuMemsetD32_v2", large.back(), 0u, size_t{1024});
+  }
+  call("cuCtxSynchronize");
+}
+
+void after_short(Launch alone, Launch hooked, void* function) {
+  std::vector<uint64_t> large;
+  be_short(large, 40);
+  std::vector<uint64_t> given(large.end() - parameters, large.end()), with_table = given;
+  const uint64_t table = large[20];
+  const auto print = [&](const char* what, std::vector<uint64_t>& words) {
+    const Cost cost = compare(alone, hooked, function, words);
+    std::printf("memory was short, %-38s driver alone %6.0f ns, added %6.1f ns\n", what,
+                cost.alone, cost.added);
+  };
+  print("10 blocks", given);
+  call("cuMemcpyHtoD_v2", table, static_cast<const void*>(&large[35]), size_t{4 * 8});
+  call("cuCtxSynchronize");
+  print("10 blocks, a table elsewhere", given);
+  with_table[0] = table;
+  print("9 blocks, a table of 4", with_table);
+  void* host = nullptr;
+  call("cuMemAllocManaged", &host, size_t{4096}, 1u);
+  call("cuMemcpy", reinterpret_cast<uint64_t>(host), reinterpret_cast<uint64_t>(&large[36]),
+       size_t{8});
+  print("10 blocks, an address in a variable", given);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -98,6 +134,10 @@ int main(int argc, char** argv) {
   call("cuCtxSetCurrent", context);
   call("cuModuleLoad", &module, static_cast<const char*>(argv[1]));
   call("cuModuleGetFunction", &function, module, "no_kernel");
+  if (argc > 2 && std::string_view(argv[2]) == "short") {
+    after_short(alone, hooked, function);
+    return 0;
+  }
   std::vector<long> counts;
   for (int i = 2; i < argc; ++i) counts.push_back(std::atol(argv[i]));
   if (counts.empty()) counts = {1000, 1'000'000};

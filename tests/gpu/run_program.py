@@ -4,7 +4,7 @@ that it said it needs; and with all spilled after every release. The same bits e
 something moved where it had to.
 
 run_program.py PRELOAD_LIBRARY PROGRAM KERNELS [--expect-pinned WORDS] [--expect-said WORDS]
-               [--devices N] [--without-layouts] [--look-always] [--same-words] [--plenty]
+               [--devices N] [--without-layouts] [--by-images] [--look-always] [--same-words] [--plenty]
 Environment: FIRN_TEST_GPU is the software GPU; without it the machine's own driver serves.
 """
 
@@ -50,6 +50,8 @@ def main():
     parser.add_argument("--devices", type=int, default=1)
     parser.add_argument("--without-layouts", action="store_true",
                         help="as on a driver that does not tell kernels' parameters")
+    parser.add_argument("--by-images", action="store_true",
+                        help="nor needs to, for the kernels' images do")
     parser.add_argument("--look-always", action="store_true",
                         help="at what every launch wrote, not only each kernel's first ones")
     parser.add_argument("--plenty", action="store_true", help="only with memory enough")
@@ -68,7 +70,7 @@ def main():
                 with_firn["FIRN_BUDGET"] = str(needed * 3)
             if options.look_always:
                 with_firn["FIRN_LOOKS"] = "all"
-            if options.without_layouts:
+            if options.without_layouts or options.by_images:
                 with_firn["FIRN_LAYOUTS"] = "0"
             if mode == "adversarial":
                 with_firn["FIRN_ADVERSARIAL"] = "1"
@@ -88,6 +90,8 @@ def main():
         print(said, end="")
         if options.expect_said and options.expect_said not in said:
             sys.exit("not said: %s" % options.expect_said)
+        if options.by_images and stats["coverage"]["unknown_kernels"]:
+            sys.exit("%d launches of unknown kernels" % stats["coverage"]["unknown_kernels"])
         if options.same_words:
             words, others = ([line for line in each.stdout.splitlines() if line[0] != "~"]
                              for each in (alone, ran))

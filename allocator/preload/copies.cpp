@@ -139,7 +139,8 @@ CUresult note_copy(const Copy& copy, Work& work, Noted& noted) {
   // (Tables are kept all the same: what no operator launches may follow them.)
   const bool told = told_already();
   if (!told && !within_blocks(copy)) return CUDA_ERROR_INVALID_VALUE;
-  if (copy.to && !copy.to_host) work.see(copy.to);
+  // (Memory of the host is no block, and a copy follows no address in it.)
+  if (!copy.to_host && views().at(copy.to)) work.see(copy.to);
   if (copy.from && copy.source != Copy::Source::host) work.see_read(copy.from);
   if (captures_under_way())
     if (CUgraph graph = captured_into(copy.stream)) {

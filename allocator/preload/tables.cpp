@@ -79,6 +79,7 @@ void Tables::count(uint64_t at, int64_t change) {
                                                  std::memory_order_acq_rel);
   } else {
     foreign_.fetch_add(static_cast<uint64_t>(change), std::memory_order_acq_rel);
+    foreign_version_.fetch_add(1, std::memory_order_acq_rel);
   }
 }
 
@@ -94,6 +95,7 @@ void Tables::set_locked(uint64_t at, uint64_t value) {
                              [](const Word& word, uint16_t i) { return word.index < i; });
   if (it != words.end() && it->index == index) {
     it->value = value;
+    if (!in_arena(at)) foreign_version_.fetch_add(1, std::memory_order_acq_rel);
   } else {
     words.insert(it, {index, value});
     count(at, 1);
@@ -183,10 +185,22 @@ void Tables::collect(uint64_t at, size_t bytes, std::vector<uint64_t>& values) c
 }
 
 void Tables::collect_foreign(std::vector<uint64_t>& values) const {
-  std::shared_lock lock(mutex_);
-  for (const auto& [number, words] : pages_)
-    if (!in_arena(number * page))
-      for (const Word& word : words) values.push_back(word.value);
+  struct Known {
+    const Tables* of = nullptr;
+    uint64_t version = 0;
+    std::vector<uint64_t> values;
+  };
+  thread_local Known known;
+  if (known.of != this || known.version != foreign_version_.load(std::memory_order_acquire)) {
+    std::shared_lock lock(mutex_);
+    known.of = this;
+    known.version = foreign_version_.load(std::memory_order_acquire);
+    known.values.clear();
+    for (const auto& [number, words] : pages_)
+      if (!in_arena(number * page))
+        for (const Word& word : words) known.values.push_back(word.value);
+  }
+  values.insert(values.end(), known.values.begin(), known.values.end());
 }
 
 bool Tables::was(uint64_t at, uint64_t value) const {

@@ -54,7 +54,8 @@ class Tables {
 
   /// Appends the addresses held by [at, +bytes) to `values`.
   void collect(uint64_t at, size_t bytes, std::vector<uint64_t>& values) const;
-  /// Those held by memory outside the arenas.
+  /// Those held by memory outside the arenas. Lock-free where this thread has asked since they
+  /// last changed.
   void collect_foreign(std::vector<uint64_t>& values) const;
   /// Did that place ever hold this value? What was forgotten because there was too much of it was
   /// not.
@@ -98,6 +99,7 @@ class Tables {
   std::array<Arena, arenas_most> arenas_;
   std::atomic<unsigned> arena_count_{0};
   std::atomic<uint64_t> words_{0}, foreign_{0};
+  std::atomic<uint64_t> foreign_version_{1};  // raised under the lock, before it is given back
 };
 
 /// Calls found(offset, value) for each 8-byte word, at a place `to + offset` that is 8-byte

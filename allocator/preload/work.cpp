@@ -114,16 +114,37 @@ bool Work::leads_on() const {
   return false;
 }
 
+/// Bases seen, each once: few as a rule, and then without an allocation.
+class Visited {
+ public:
+  bool add(uint64_t base) {
+    if (many_.empty()) {
+      if (std::find(few_.begin(), few_.end(), base) != few_.end()) return false;
+      few_.push_back(base);
+      if (few_.size() == few) many_.insert(few_.begin(), few_.end());
+      return true;
+    }
+    return many_.insert(base).second;
+  }
+  size_t size() const { return many_.empty() ? few_.size() : many_.size(); }
+
+ private:
+  static constexpr size_t few = 48;
+  Small<uint64_t, few> few_;
+  std::unordered_set<uint64_t> many_;
+};
+
 void Work::follow() {
-  std::vector<uint64_t> next(words_.begin(), words_.end());
+  thread_local std::vector<uint64_t> next;
+  next.assign(words_.begin(), words_.end());
   if (tables().foreign()) tables().collect_foreign(next);
   const bool pending = inspections().pending();
-  std::unordered_set<uint64_t> visited;
+  Visited visited;
   const size_t given = words_.size();
   for (size_t i = 0; i < next.size(); ++i) {
     View* view = views().at(next[i]);
     Reached block;
-    if (!view || !block_around(*view, next[i], block) || !visited.insert(block.base).second)
+    if (!view || !block_around(*view, next[i], block) || !visited.add(block.base))
       continue;
     if (visited.size() > blocks_most) {
       note_unseen("a pointer table leads to more than 65536 blocks: all of them were touched");
@@ -178,11 +199,11 @@ void Work::release(bool enqueued) {
 
 std::vector<Reached> Work::reached() const {
   std::vector<Reached> all;
-  std::unordered_set<uint64_t> visited;
+  Visited visited;
   const auto add = [&](uint64_t word) {
     View* view = views().at(word);
     Reached block;
-    if (view && block_around(*view, word, block) && visited.insert(block.base).second)
+    if (view && block_around(*view, word, block) && visited.add(block.base))
       all.push_back(block);
   };
   for (uint64_t word : words_) add(word);

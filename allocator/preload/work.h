@@ -97,7 +97,7 @@ class Work {
   bool patient_ = true;    // what does not fit may fit when those were
   Small<uint64_t, few> words_;    // that were seen
   Small<uint64_t, 2> reads_;
-  std::vector<uint64_t> found_;   // that memory led to
+  Small<uint64_t, few> found_;    // that memory led to
   Part first_;
   std::vector<std::unique_ptr<Part>> others_;
 };

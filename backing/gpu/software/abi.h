@@ -20,6 +20,8 @@ typedef struct CUipcEventHandle_st {
 namespace firn::software {
 
 inline constexpr unsigned event_interprocess = 4;  // CU_EVENT_INTERPROCESS
+using enum MemoryType;
+using enum NodeType;
 
 #define FIRN_GPU_RESULT(name, value) inline constexpr CUresult name = static_cast<CUresult>(value)
 FIRN_GPU_RESULT(CUDA_ERROR_PRIMARY_CONTEXT_ACTIVE, 708);

@@ -4,7 +4,8 @@ that it said it needs; and with all spilled after every release. The same bits e
 something moved where it had to.
 
 run_program.py PRELOAD_LIBRARY PROGRAM KERNELS [--expect-pinned WORDS] [--expect-said WORDS]
-               [--devices N] [--without-layouts] [--by-images] [--look-always] [--same-words] [--plenty]
+               [--devices N] [--without-layouts] [--by-images] [--look-always] [--same-words]
+               [--plenty]
 Environment: FIRN_TEST_GPU is the software GPU; without it the machine's own driver serves.
 """
 

@@ -1,4 +1,4 @@
-// What modules' images say of their kernels' parameters: for drivers before CUDA 12.4, which do not.
+// What modules' images say of their kernels' parameters: drivers before CUDA 12.4 do not.
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,4 @@
-// What modules' images say of kernels' parameters: ELF files made here, whole, cut short and broken;
+// What modules' images say of kernels' parameters: ELF files made here, whole, cut and broken;
 // containers of them; and, where a path is given, one that nvcc made of tests/gpu/kernels.cu.
 #include "allocator/preload/images.h"
 

@@ -10,7 +10,8 @@ import os
 import sys
 
 METADATA = "Metadata-Version: 2.1\nName: firn\nVersion: 0.1.0\n"
-ENTRY_POINTS = "[torch.backends]\nfirn = firn._autoload:load\n"
+ENTRY_POINTS = ("[torch.backends]\nfirn = firn._autoload:load\n"
+                "[torch_dynamo_backends]\nfirn = firn.compiled:backend\n")
 SITECUSTOMIZE = """import os, site
 with open(%r) as line:
     exec(line.read())

@@ -8,7 +8,8 @@ at.
 """
 
 import argparse
-import csv
+import pathlib
+import sys
 
 import models
 import torch
@@ -16,9 +17,10 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "pytorch_plugin" / "firn"))
+import _graph  # noqa: E402
+
 RATE, BETA1, BETA2, EPSILON = 1e-3, 0.9, 0.999, 1e-8
-# Write their running statistics, and do not say so.
-WRITES_UNSAID = {"native_batch_norm": (3, 4)}
 
 
 def adam(parameter, gradient, m, v):
@@ -26,11 +28,7 @@ def adam(parameter, gradient, m, v):
         m, v = torch.zeros_like(parameter), torch.zeros_like(parameter)
     m.mul_(BETA1).add_(gradient, alpha=1 - BETA1)
     v.mul_(BETA2).addcmul_(gradient, gradient, value=1 - BETA2)
-    parameter.addcdiv_(m, (v.sqrt() / math_root()).add_(EPSILON), value=-RATE / (1 - BETA1))
-
-
-def math_root():
-    return (1 - BETA2) ** 0.5
+    parameter.addcdiv_(m, (v.sqrt() / (1 - BETA2) ** 0.5).add_(EPSILON), value=-RATE / (1 - BETA1))
 
 
 def step_of(model, loss):
@@ -46,78 +44,8 @@ def step_of(model, loss):
     return step
 
 
-def storages_of(value):
-    """Of tensors in a node's value, however nested."""
-    if isinstance(value, torch.Tensor):
-        return [value.untyped_storage()]
-    if isinstance(value, (list, tuple)):
-        return [each for item in value for each in storages_of(item)]
-    return []
-
-
-def inputs_of(node):
-    return [each for argument in node.all_input_nodes
-            for each in storages_of(argument.meta.get("val"))]
-
-
-def written_by(node):
-    """The arguments that the schema, or the list above, says are written."""
-    schema = node.target._schema
-    values = [(argument, node.args[at] if at < len(node.args) else node.kwargs.get(argument.name))
-              for at, argument in enumerate(schema.arguments)]
-    written = [value for argument, value in values
-               if argument.alias_info is not None and argument.alias_info.is_write]
-    name = schema.name.split("::")[1]
-    if name in WRITES_UNSAID and node.args[5]:
-        written += [node.args[at] for at in WRITES_UNSAID[name]]
-    written = [each for value in written
-               for each in (value if isinstance(value, (list, tuple)) else [value])]
-    return [each for value in written if isinstance(value, torch.fx.Node)
-            for each in storages_of(value.meta.get("val"))]
-
-
-class Recorder:
-    def __init__(self):
-        self.numbers, self.rows, self.ops = {}, [], []
-        self.kept = []  # storages: their addresses are reused
-
-    def known(self, storage):
-        return storage._cdata in self.numbers
-
-    def number(self, storage, kind):
-        if not self.known(storage):
-            self.kept.append(storage)
-            self.numbers[storage._cdata] = len(self.rows)
-            self.rows.append((len(self.rows), storage.nbytes(), kind))
-        return self.numbers[storage._cdata]
-
-    def numbers_of(self, storages, kind):
-        return list(dict.fromkeys(self.number(each, kind) for each in storages))
-
-    def node(self, node):
-        if not isinstance(node.target, torch._ops.OpOverload):
-            return  # getitem
-        inputs = self.numbers_of(inputs_of(node), "const")
-        makes = [each for each in storages_of(node.meta.get("val")) if not self.known(each)]
-        outputs = self.numbers_of(makes, "temporary")
-        mutates = self.numbers_of(written_by(node), "const")
-        if outputs or mutates:
-            self.ops.append((len(self.ops), node.name, inputs, outputs, mutates))
-
-    def write(self, prefix):
-        with open(f"{prefix}.storages.csv", "w", newline="") as file:
-            out = csv.writer(file, lineterminator="\n")
-            out.writerow(("storage", "bytes", "kind"))
-            out.writerows(self.rows)
-        with open(f"{prefix}.ops.csv", "w", newline="") as file:
-            out = csv.writer(file, lineterminator="\n")
-            out.writerow(("op", "name", "inputs", "outputs", "mutates"))
-            for number, name, *lists in self.ops:
-                out.writerow((number, name, *(" ".join(map(str, each)) for each in lists)))
-
-
 def capture(name, batch, persistent, scaled):
-    """A Recorder of the step."""
+    """The step, recorded."""
     with FakeTensorMode(allow_non_fake_inputs=True):
         model, value, target, loss = models.build(name, batch)
         parameters = dict(model.named_parameters())
@@ -128,7 +56,8 @@ def capture(name, batch, persistent, scaled):
             arguments = (parameters, buffers, ms, vs, value, target)
             graph = make_fx(step_of(model, loss), tracing_mode="real",
                             _allow_non_fake_inputs=True)(*arguments)
-        recorder = Recorder()
+        # Dropouts may change places, as in ROAM's graphs.
+        recorder = _graph.Recorder(steady=False)
         for kind, tensors in (("param", parameters.values()), ("m", ms.values()),
                               ("v", vs.values()), ("buffer", buffers.values()),
                               ("batch", [value] if target is None else [value, target])):

@@ -34,8 +34,8 @@ ROAM = {
     "roberta": {1: (915, 221), 32: (915, 472)},
     "gpt2_xl": {1: (19243, 330), 2: (32468, 330), 4: (58995, 330)},
 }
-# Where softmax((q k^T) scale) v is what fits ROAM's figure, rather than torch's maths attention.
-SCALED = {("vit_b_16", 32)}
+# Torch's maths attention is what fits ROAM's figure here; softmax((q k^T) scale) v elsewhere.
+MATHS = [("vit_b_16", 1, False)]
 MIB = 1 << 20
 
 
@@ -53,7 +53,7 @@ def captured(name, batch, persistent, folder):
     if not pathlib.Path(f"{prefix}.ops.csv").exists():
         words = [sys.executable, HERE / "capture.py", name, str(batch), prefix]
         words += ["--persistent"] if persistent else []
-        words += ["--scaled-attention"] if (name, batch) in SCALED else []
+        words += ["--scaled-attention"] if (name, batch, persistent) not in MATHS else []
         subprocess.run([str(word) for word in words], check=True)
     return prefix
 

@@ -52,7 +52,7 @@ def reorder(module: torch.fx.GraphModule, *, inputs_freed: bool = False,
         return {}
     nodes, found = _graph.order(recorder, deadline)
     _put(graph, nodes)
-    graph.lint()
+    graph.lint()  # type: ignore[no-untyped-call]
     module.recompile()
     module.meta["firn"] = found
     return found
@@ -83,15 +83,16 @@ def _put(graph: torch.fx.Graph, operators: Sequence[torch.fx.Node]) -> None:
 def _compile(module: torch.fx.GraphModule, _: Sequence[Any], freed: bool) -> Callable[..., Any]:
     reorder(module, inputs_freed=freed)
     if freed:
-        module.graph.set_codegen(torch.fx.graph._BoxedCodeGen())
+        codegen = torch.fx.graph._BoxedCodeGen()  # type: ignore[no-untyped-call]
+        module.graph.set_codegen(codegen)
         module.recompile()
 
         def boxed(arguments: list[Any]) -> Any:
             return module.forward(arguments)
         boxed._boxed_call = True  # type: ignore[attr-defined]
         return boxed
-    from functorch.compile import make_boxed_func
-    return make_boxed_func(module.forward)
+    from functorch.compile import make_boxed_func  # type: ignore[import-untyped]
+    return make_boxed_func(module.forward)  # type: ignore[no-any-return]
 
 
 def backend(module: torch.fx.GraphModule, examples: Sequence[Any], **_: Any) -> Callable[..., Any]:
@@ -101,7 +102,7 @@ def backend(module: torch.fx.GraphModule, examples: Sequence[Any], **_: Any) -> 
     compiler = aot_autograd(fw_compiler=functools.partial(_compile, freed=False),
                             bw_compiler=functools.partial(_compile, freed=True),
                             partition_fn=default_partition)
-    return compiler(module, examples)  # type: ignore[no-any-return]
+    return compiler(module, examples)
 
 
 def _signature(arguments: Any) -> Any:

@@ -139,10 +139,24 @@ def case(name, way):
     return {"equal": equal, "losses": two[0], **found}
 
 
+def draws():
+    """Two draws, the second of which had better come first."""
+    def step(scale):
+        few = torch.rand(1_000) * scale
+        return few + torch.rand(100_000).sum()
+
+    results = []
+    for program_order in (True, False):
+        torch.manual_seed(3)
+        results.append(compiled.training_step(step, program_order=program_order)(torch.ones(1)))
+    return {"equal": torch.equal(*results)}
+
+
 def main():
     torch.set_num_threads(1)
-    print(json.dumps({f"{name} {way}": case(name, way) for name in ("gpt", "resnet")
-                      for way in ("step", "backend")}))
+    print(json.dumps({"draws": draws(), **{f"{name} {way}": case(name, way)
+                                           for name in ("gpt", "resnet")
+                                           for way in ("step", "backend")}}))
 
 
 if __name__ == "__main__":

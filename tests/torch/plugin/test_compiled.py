@@ -37,3 +37,7 @@ def test_the_backend_of_torch_compile(cases, name):
     forward, backward = found["graphs"]
     assert forward["peak"] <= forward["peak_program_order"]
     assert backward["peak"] <= backward["peak_program_order"]
+
+
+def test_random_numbers_are_drawn_in_the_programs_order(cases):
+    assert cases["draws"]["equal"]

@@ -129,17 +129,19 @@ void Improver::search(Stop& stop) {
     const Clock::duration last(progress_.load());
     const Clock::duration waited = Clock::now().time_since_epoch() - last;
     const Clock::duration took = last - begin_.time_since_epoch();
-    if (waited > std::max<Clock::duration>(patience_least, took / 2)) return;
+    const Clock::duration patience = std::max<Clock::duration>(patience_least, took / 2);
+    if (waited > patience) return;
+    const Stop turn(std::min(stop.end(), Clock::now() + patience));
     const uint64_t peak = std::min(peak_to_try(number), peak_.load() - 1);
     const std::vector<uint32_t> given =
         number < 8 ? given_.ops() : stray(graph_, given_, seed_ * 1'000'003 + number);
-    Greedy greedy(graph_, given, stop);
+    Greedy greedy(graph_, given, turn);
     const Greedy::Else mode =
         number / 4 % 2 ? Greedy::Else::least_growth : Greedy::Else::next_given;
     const Sequence start(graph_, greedy.run(peak, mode));
     take(start);
     if (start.peak() <= peak) continue;
-    Refiner refiner(graph_, stop, seed_ + number);
+    Refiner refiner(graph_, turn, seed_ + number);
     const Refiner::Outcome outcome = refiner.search(start, peak, conflicts_max);
     take(refiner.best());
     if (outcome == Refiner::Outcome::none) raise_bound(peak + 1);

@@ -48,8 +48,9 @@ void place(std::span<const Storage> storages, const Graph& graph, const layout::
 /// A layout as high as the peak; where one is not found, of other orders of the same peak.
 Sequence lay_out(const Graph& graph, Improver& improver, const Options& options,
                  Clock::time_point end, layout::Layout& best) {
-  constexpr auto turn_least = std::chrono::milliseconds(300);
-  constexpr int orders_most = 6;
+  constexpr auto turn = std::chrono::milliseconds(300);
+  constexpr int orders_most = 4;
+  constexpr uint64_t near_enough = 10'000;  // of the peak, one part in
   Sequence chosen = improver.best();
   for (int number = 0; number < orders_most; ++number) {
     const Sequence sequence = number == 0 ? chosen : improver.another(number, end);
@@ -58,14 +59,15 @@ Sequence lay_out(const Graph& graph, Improver& improver, const Options& options,
     const layout::Layout found = layout::solve(
         buffers_of(graph, sequence),
         {.capacity = sequence.peak(),
-         .deadline = std::min<Clock::duration>(left, turn_least * (1 + number)),
+         .deadline = std::min<Clock::duration>(left, turn),
          .seed = options.seed,
          .threads = options.threads});
     if (number == 0 || found.height < best.height) {
       best = found;
       chosen = sequence;
     }
-    if (best.height <= chosen.peak() || Clock::now() >= end) break;
+    const uint64_t peak = chosen.peak();
+    if (best.height <= peak + peak / near_enough || Clock::now() >= end) break;
   }
   return chosen;
 }

@@ -165,7 +165,8 @@ Result<void> GraphFile::examine() const {
   if (trouble->kind == Kind::bytes)
     return wrong(storages_path_, trouble->storage,
                  fmt::format("bytes: all storages together are more than {}", order::bytes_max));
-  if (trouble->kind == Kind::cycle) return wrong(ops_path_, trouble->op, in_a_cycle(trouble->cycle));
+  if (trouble->kind == Kind::cycle)
+    return wrong(ops_path_, trouble->op, in_a_cycle(trouble->cycle));
   const std::string storage = quote_word(storage_ids_[trouble->storage]);
   switch (trouble->kind) {
     case Kind::made_twice:

@@ -6,8 +6,8 @@
 namespace firn::order {
 
 Cutter::Cutter(const Graph& graph, const Precedence& precedence)
-    : graph_(graph), precedence_(precedence), where_(graph.ops(), Where::undecided), node_(graph.ops(), 0),
-      seen_(graph.storages(), 0) {}
+    : graph_(graph), precedence_(precedence), where_(graph.ops(), Where::undecided),
+      node_(graph.ops(), 0), seen_(graph.storages(), 0) {}
 
 Cutter::Where Cutter::where(const Sequence& sequence, uint32_t begin, uint32_t end,
                             uint32_t op) const {

@@ -1,5 +1,5 @@
-// What the tests of orders share: random graphs from a seed, a naive reading of what an order needs,
-// and the best order by trying all. Owns: nothing. Locks: none.
+// What the tests of orders share: random graphs from a seed, a naive reading of what an order
+// needs, and the best order by trying all. Owns: nothing. Locks: none.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -87,7 +87,8 @@ TEST(Order, TheDeadlineIsKept) {
 
 TEST(Order, NothingAtAll) {
   EXPECT_EQ(solve({}, {}, {}).height, 0u);
-  const Plan plan = solved({{{5, Life::throughout}, {bytes_max - 5, Life::made}}, {{{0}, {1}, {}}}});
+  const Program full = {{{5, Life::throughout}, {bytes_max - 5, Life::made}}, {{{0}, {1}, {}}}};
+  const Plan plan = solved(full);
   EXPECT_EQ(plan.height, bytes_max);
   EXPECT_EQ(solved({{{0, Life::made}}, {{{}, {0}, {}}}}).peak, 0u);
 }

@@ -120,7 +120,7 @@ CLI::App* add_order(CLI::App& app, OrderOptions& options) {
       "(alive throughout), batch (from the start to its last use), temporary (from the operator\n"
       "that makes it to the last that names it). No order has a lower peak than the bound: the\n"
       "search ends there, where nothing improves for long, or at the deadline.\n"
-      "One thread and a seed: the same answer again, unless the deadline cut it short.\n"
+      "One thread and a seed: the same answer again, unless time cut a search short.\n"
       "Exit status 2: something here was refused.");
   return sub;
 }

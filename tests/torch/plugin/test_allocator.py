@@ -178,18 +178,6 @@ def test_record_stream(run):
     """)
 
 
-def test_sharing_between_processes_is_refused(run):
-    done = run("""
-        import torch
-        x = torch.ones(10, device="cuda")
-        try:
-            x.untyped_storage()._share_cuda_()
-        except NotImplementedError as error:
-            print(error)
-    """)
-    assert "firn" in done.stdout and "not supported" in done.stdout
-
-
 def test_fork(run):
     """The child of a fork leaves the parent's memory alone, whether it ends by exit or _exit."""
     done = run("""

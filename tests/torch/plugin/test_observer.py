@@ -95,7 +95,7 @@ CASES = {
         show(x.to_dense(), x.values(), x.col_indices())
         n = torch.nested.nested_tensor([torch.rand(1000, 500, device="cuda"),
                                         torch.rand(700, 500, device="cuda")])
-        show(n.to_padded_tensor(0.0), *(n * 2).unbind())
+        show(n.values(), *torch.softmax(n, -1).unbind(), *(n * 2).unbind())
     """,
     "files and copies": """
         import io

@@ -14,6 +14,7 @@
 //   engine_host.cpp      the same for host memory and the store
 //   engine_choose.cpp    how much is written ahead, by rehearsing what comes
 //   engine_greedy.cpp    what leaves and what is fetched by the published greedy plan
+//   engine_export.cpp    memory that other processes map too
 //   engine_stats.cpp     statistics, invariant walk
 //
 // One mutex guards everything but the hot paths (see block.h for what they use). Functions that

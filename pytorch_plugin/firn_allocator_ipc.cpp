@@ -54,8 +54,8 @@ std::shared_ptr<void> FirnAllocator::getIpcDevPtr(std::string handle) {
   Engine* const own = &engine(device);
   const Driver* const driver = &Runtime::get()->driver();
   std::lock_guard lock(received().mutex);
-  std::weak_ptr<void>& known = received().memory[handle];
-  if (std::shared_ptr<void> there = known.lock()) return there;
+  if (const auto known = received().memory.find(handle); known != received().memory.end())
+    if (std::shared_ptr<void> there = known->second.lock()) return there;
   Driver::ContextGuard context(*driver, own->context());
   Result<std::unique_ptr<ImportedMemory>> opened = ImportedMemory::open(*driver, device, handle);
   TORCH_CHECK(opened, "firn: a tensor of another process: ", opened.error().text);
@@ -63,7 +63,7 @@ std::shared_ptr<void> FirnAllocator::getIpcDevPtr(std::string handle) {
   const std::shared_ptr<void> made(
       reinterpret_cast<void*>(memory->base()),
       [memory, handle, own, driver](void*) { give_up(memory, handle, own, driver); });
-  known = made;
+  received().memory[handle] = made;
   return made;
 }
 

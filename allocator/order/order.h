@@ -59,8 +59,8 @@ std::optional<Trouble> examine(std::span<const Storage> storages, std::span<cons
 struct Options {
   /// Wall time from the call on, for order and layout. There is always an answer.
   std::chrono::nanoseconds deadline = std::chrono::seconds(10);
-  /// Of what is tried. With one thread the same seed gives the same answer, as long as the deadline
-  /// does not cut it short.
+  /// Of what is tried. With one thread the same seed gives the same answer, as long as time (the
+  /// deadline, or a while without progress) does not cut a search short.
   uint64_t seed = 0;
   /// 0: one for each core.
   unsigned threads = 0;

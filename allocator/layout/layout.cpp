@@ -27,7 +27,8 @@ Parts make_parts(Problem problem, const Options& options) {
   parts.reserve(members.size());
   for (std::vector<uint32_t>& each : members) {
     Problem part = members.size() == 1 ? std::move(problem) : make_part(problem, each);
-    parts.push_back(std::make_unique<Part>(std::move(part), std::move(each), goal, options.seed));
+    parts.push_back(std::make_unique<Part>(std::move(part), std::move(each), goal, options.seed,
+                                           options.steps));
   }
   return parts;
 }

@@ -66,6 +66,9 @@ struct Options {
   /// Orders that are tried. With one thread the same seed gives the same layout, as long as the
   /// deadline does not cut it short.
   uint64_t seed = 0;
+  /// Greedy layouts and searches of each independent part. They end the whole sooner than the
+  /// deadline, and, unlike it, at the same place each time.
+  uint64_t steps = UINT64_MAX;
   /// Threads that search, while the caller's waits; 0: one for each core.
   unsigned threads = 0;
 };

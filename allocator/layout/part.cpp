@@ -20,9 +20,10 @@ constexpr double nearnesses[] = {0.97, 0.9, 0.99, 0.8};
 
 }  // namespace
 
-Part::Part(Problem problem, std::vector<uint32_t> members, uint64_t goal, uint64_t seed)
+Part::Part(Problem problem, std::vector<uint32_t> members, uint64_t goal, uint64_t seed,
+           uint64_t steps)
     : problem_(std::move(problem)), members_(std::move(members)), goal_(goal), seed_(seed),
-      impossible_end_(problem_.load) {
+      steps_(steps), impossible_end_(problem_.load) {
   uint64_t lifetimes = 0;
   for (const Item& item : problem_.items) lifetimes += item.last - item.first;
   searched_ = lifetimes <= searched_lifetimes_max;

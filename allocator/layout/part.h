@@ -19,8 +19,9 @@ namespace firn::layout {
 
 class Part {
  public:
-  /// Starts with a valid layout. `goal`: a height that is good enough.
-  Part(Problem problem, std::vector<uint32_t> members, uint64_t goal, uint64_t seed);
+  /// Starts with a valid layout. `goal`: a height that is good enough. `steps`: as many are enough.
+  Part(Problem problem, std::vector<uint32_t> members, uint64_t goal, uint64_t seed,
+       uint64_t steps);
 
   /// What a thread keeps from step to step. Of one part: dropped when it goes to another.
   struct Bench {
@@ -30,8 +31,11 @@ class Part {
   /// Does the next step; `stop` ends it early.
   void step(Bench& bench, const std::atomic<bool>& stop);
 
-  /// The height is good enough, or proven to be the least.
-  bool done() const { return done_.load(std::memory_order_acquire); }
+  /// The height is good enough, or proven to be the least, or every step was begun.
+  bool done() const {
+    return done_.load(std::memory_order_acquire) ||
+           next_step_.load(std::memory_order_relaxed) >= steps_;
+  }
   uint64_t height();
   /// The following need that no step is under way.
   bool proven() const { return height_ <= impossible_end_; }
@@ -49,7 +53,7 @@ class Part {
 
   const Problem problem_;
   const std::vector<uint32_t> members_;  // of the instance's buffers, for each item
-  const uint64_t goal_, seed_;
+  const uint64_t goal_, seed_, steps_;
   bool searched_whole_ = false, searched_ = false;  // what is small enough to be searched
   std::atomic<uint64_t> next_step_{0};
   std::atomic<bool> done_{false};

@@ -2,6 +2,7 @@
 #include "allocator/order/cut.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace firn::order {
 
@@ -67,9 +68,15 @@ void Cutter::add_storage(uint32_t storage, Where made, bool later) {
   }
 }
 
+uint64_t Cutter::take_work() {
+  const uint64_t all = looked_ + flow_.work();
+  return all - std::exchange(taken_, all);
+}
+
 uint64_t Cutter::cut(const Sequence& sequence, uint32_t begin, uint32_t end, uint32_t place,
                      Side side) {
   const uint32_t op = sequence[place];
+  looked_ += end - begin;
   decide(sequence, begin, end, op);
   uint64_t alive = sequence.before(begin);
   ++cut_;

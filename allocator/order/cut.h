@@ -29,6 +29,8 @@ class Cutter {
   const std::vector<uint32_t>& parted() const { return parted_; }
   /// Where in parted() the operator is.
   uint32_t before() const { return before_; }
+  /// Operators, nodes and arcs looked at since the last time this was asked.
+  uint64_t take_work();
 
  private:
   enum class Where : uint8_t { undecided, sooner, later };
@@ -46,6 +48,7 @@ class Cutter {
   uint32_t cut_ = 0;
   std::vector<uint32_t> queue_, namers_, parted_;
   uint32_t before_ = 0;
+  uint64_t looked_ = 0, taken_ = 0;
 };
 
 }  // namespace firn::order

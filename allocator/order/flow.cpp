@@ -41,6 +41,7 @@ bool Flow::levels() {
       queue_.push_back(to);
     }
   }
+  work_ += queue_.size();
   return level_[sink] != far;
 }
 
@@ -49,7 +50,7 @@ uint64_t Flow::block() {
   uint64_t flow = 0;
   path_.clear();
   uint32_t node = source;
-  for (;;) {
+  for (;; ++work_) {
     if (node == sink) {
       uint64_t most = ~uint64_t{0};
       for (const uint32_t arc : path_) most = std::min(most, arcs_[arc].left);

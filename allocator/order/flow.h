@@ -23,6 +23,8 @@ class Flow {
   bool near_source(uint32_t node) const { return level_[node] != far; }
   /// The same of the cut with most nodes on the source's side; costs a walk over all.
   std::vector<uint8_t> widest() const;
+  /// Nodes and arcs walked, ever.
+  uint64_t work() const { return work_; }
 
  private:
   static constexpr uint32_t far = 0xffffffff;
@@ -35,6 +37,7 @@ class Flow {
 
   std::vector<Arc> arcs_;
   std::vector<uint32_t> first_, at_, level_, queue_, path_;
+  uint64_t work_ = 0;
 };
 
 }  // namespace firn::order

@@ -6,8 +6,8 @@
 
 namespace firn::order {
 
-Greedy::Greedy(const Graph& graph, std::span<const uint32_t> given, const Stop& stop)
-    : graph_(graph), given_(given), stop_(stop), place_(graph.ops()), mark_(graph.ops(), 0),
+Greedy::Greedy(const Graph& graph, std::span<const uint32_t> given, Turn& turn)
+    : graph_(graph), given_(given), turn_(turn), place_(graph.ops()), mark_(graph.ops(), 0),
       uses_(graph.storages(), 0) {
   for (uint32_t at = 0; at < given.size(); ++at) place_[given[at]] = at;
 }
@@ -34,7 +34,7 @@ std::vector<uint32_t> Greedy::run(uint64_t budget, Else otherwise) {
   reset();
   for (; order_.size() < graph_.ops(); look_again()) {
     while (done_[given_[next_]]) ++next_;
-    if (stop_.now()) {
+    if (turn_.over()) {
       std::copy_if(given_.begin(), given_.end(), std::back_inserter(order_),
                    [&](uint32_t op) { return !done_[op]; });
       break;
@@ -85,6 +85,7 @@ void Greedy::look(uint32_t storage) {
   for (const uint32_t op : graph_.named_by[storage]) visit(op);
   for (size_t at = 0; at < unit.ops.size(); ++at)
     for (const uint32_t op : graph_.before[unit.ops[at]]) visit(op);
+  turn_.spend(unit.ops.size());
   if (!watched)
     for (const uint32_t op : unit.ops) watched_by_[op].push_back(storage);
   if (unit.ops.size() > unit_max) return;
@@ -118,6 +119,7 @@ void Greedy::run_unit(uint32_t storage) {
 }
 
 void Greedy::run_op(uint32_t op) {
+  turn_.spend(1 + watched_by_[op].size());
   done_[op] = 1;
   order_.push_back(op);
   alive_ += graph_.made_bytes[op];

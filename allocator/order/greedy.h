@@ -23,10 +23,10 @@ class Greedy {
     least_growth,  // the unit after which least is alive
   };
   /// Keeps references. `given` is a topological order.
-  Greedy(const Graph& graph, std::span<const uint32_t> given, const Stop& stop);
+  Greedy(const Graph& graph, std::span<const uint32_t> given, Turn& turn);
 
-  /// A topological order of all; its peak may exceed the budget (without graph.base). Once it is
-  /// time to stop, what is left comes as it was given.
+  /// A topological order of all; its peak may exceed the budget (without graph.base). Once the
+  /// turn is over, what is left comes as it was given.
   std::vector<uint32_t> run(uint64_t budget, Else otherwise);
 
  private:
@@ -57,7 +57,7 @@ class Greedy {
 
   const Graph& graph_;
   const std::span<const uint32_t> given_;
-  const Stop& stop_;
+  Turn& turn_;
   std::vector<uint32_t> place_;              // of each operator in the given order
   std::vector<uint8_t> done_;                // of each operator
   std::vector<uint32_t> namers_left_;        // of each storage

@@ -16,8 +16,9 @@ namespace {
 
 using Clock = Stop::Clock;
 constexpr unsigned conflicts_max = 100;
-/// Without any progress for this long, and for half as long as it took to the last: enough.
-constexpr auto patience_least = std::chrono::milliseconds(300);
+/// Without any progress for so much work of each thread, and for half as much as there was up to the
+/// last: enough.
+constexpr uint64_t patience_least = 8'000'000;
 
 /// A topological order that strays from the one given: operators come by their place plus noise.
 std::vector<uint32_t> stray(const Graph& graph, const Sequence& given, uint64_t seed) {
@@ -38,7 +39,7 @@ std::vector<uint32_t> stray(const Graph& graph, const Sequence& given, uint64_t 
 Improver::Improver(const Graph& graph, Sequence given, uint64_t seed)
     : graph_(graph), given_(std::move(given)), seed_(seed), begin_(Clock::now()),
       bound_(graph.at_start), peak_(given_.peak()),
-      progress_(begin_.time_since_epoch().count()), best_(given_) {
+      best_(given_) {
   // The worst first; every other one from anywhere, as an order's worst may be its own fault.
   std::vector<uint32_t> by_bytes(given_.size()), anywhere(given_.size());
   std::iota(by_bytes.begin(), by_bytes.end(), 0u);
@@ -66,7 +67,7 @@ void Improver::improve(unsigned threads, Clock::time_point end) {
     for (unsigned mode = next++; mode < std::size(modes); mode = next++) bisect(modes[mode], stop);
   });
   note_progress();
-  work(threads, [&] { search(stop); });
+  work(threads, [&] { search(stop, threads); });
 }
 
 void Improver::work(unsigned threads, const std::function<void()>& job) {
@@ -90,6 +91,7 @@ void Improver::work(unsigned threads, const std::function<void()>& job) {
 void Improver::cut_each(const Stop& stop) {
   const Precedence precedence(graph_);
   Cutter cutter(graph_, precedence);
+  Turn turn(stop, work_);
   while (!stop.now()) {
     const size_t next = next_cut_++;
     if (next >= to_cut_.size()) return;
@@ -97,11 +99,13 @@ void Improver::cut_each(const Stop& stop) {
     // What an order has alive there is at least what every order has.
     if (given_.during(place) <= bound_.load()) continue;
     raise_bound(cutter.cut(given_, 0, given_.size(), place, Cutter::Side::fewest));
+    turn.spend(cutter.take_work());
   }
 }
 
 void Improver::bisect(Greedy::Else otherwise, const Stop& stop) {
-  Greedy greedy(graph_, given_.ops(), stop);
+  Turn turn(stop, work_);
+  Greedy greedy(graph_, given_.ops(), turn);
   uint64_t low = bound_.load(), high = peak_.load();
   // From above, as that is sure to lead to something; to a ten thousandth, as what is left is for
   // the searches.
@@ -124,14 +128,12 @@ uint64_t Improver::peak_to_try(uint64_t number) const {
   }
 }
 
-void Improver::search(Stop& stop) {
+void Improver::search(Stop& stop, unsigned threads) {
   for (uint64_t number = next_search_++; !done() && !stop.now(); number = next_search_++) {
-    const Clock::duration last(progress_.load());
-    const Clock::duration waited = Clock::now().time_since_epoch() - last;
-    const Clock::duration took = last - begin_.time_since_epoch();
-    const Clock::duration patience = std::max<Clock::duration>(patience_least, took / 2);
-    if (waited > patience) return;
-    const Stop turn(std::min(stop.end(), Clock::now() + patience));
+    const uint64_t last = progress_.load();
+    const uint64_t patience = std::max(patience_least * threads, last / 2);
+    if (work_.load() > last + patience) return;
+    Turn turn(stop, work_, patience / threads);
     const uint64_t peak = std::min(peak_to_try(number), peak_.load() - 1);
     const std::vector<uint32_t> given =
         number < 8 ? given_.ops() : stray(graph_, given_, seed_ * 1'000'003 + number);
@@ -152,7 +154,8 @@ void Improver::search(Stop& stop) {
 Sequence Improver::another(uint64_t number, Clock::time_point end) const {
   const Stop stop(end);
   const std::vector<uint32_t> given = stray(graph_, best_, seed_ * 1'000'003 + number);
-  Greedy greedy(graph_, given, stop);
+  Turn turn(stop, work_);
+  Greedy greedy(graph_, given, turn);
   return Sequence(graph_, greedy.run(peak_.load(), number % 2 ? Greedy::Else::next_given
                                                               : Greedy::Else::least_growth));
 }
@@ -173,6 +176,6 @@ void Improver::raise_bound(uint64_t bound) {
   if (bound > before) note_progress();
 }
 
-void Improver::note_progress() { progress_.store(Clock::now().time_since_epoch().count()); }
+void Improver::note_progress() { progress_.store(work_.load()); }
 
 }  // namespace firn::order

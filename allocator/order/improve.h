@@ -20,7 +20,8 @@ class Improver {
   /// Keeps a reference. `given` is where everything starts; nothing worse is ever the best.
   Improver(const Graph& graph, Sequence given, uint64_t seed);
 
-  /// Until the best is proven to be that, nothing has improved for long, or the deadline.
+  /// Until the best is proven to be that, much work has improved nothing, or the deadline. With one
+  /// thread, and not cut short by the deadline, the same seed gives the same best.
   void improve(unsigned threads, Stop::Clock::time_point end);
 
   const Sequence& best() const { return best_; }
@@ -33,7 +34,7 @@ class Improver {
   void work(unsigned threads, const std::function<void()>& job);
   void cut_each(const Stop& stop);
   void bisect(Greedy::Else otherwise, const Stop& stop);
-  void search(Stop& stop);
+  void search(Stop& stop, unsigned threads);
   uint64_t peak_to_try(uint64_t number) const;
   void take(const Sequence& sequence);
   void raise_bound(uint64_t bound);
@@ -44,10 +45,11 @@ class Improver {
   const Sequence given_;
   const uint64_t seed_;
   const Stop::Clock::time_point begin_;
+  mutable std::atomic<uint64_t> work_{0};  // see Turn
   std::vector<uint32_t> to_cut_;       // places of given_, the most promising first
   std::atomic<size_t> next_cut_{0};    // of to_cut_
   std::atomic<uint64_t> bound_, peak_, next_search_{0};
-  std::atomic<Stop::Clock::rep> progress_;  // when something improved last
+  std::atomic<uint64_t> progress_{0};  // work_ when something improved last
   std::mutex mutex_;                   // guards best_
   Sequence best_;
 };

@@ -48,10 +48,12 @@ void place(std::span<const Storage> storages, const Graph& graph, const layout::
 /// A layout as high as the peak; where one is not found, of other orders of the same peak.
 Sequence lay_out(const Graph& graph, Improver& improver, const Options& options,
                  Clock::time_point end, layout::Layout& best) {
-  constexpr auto turn = std::chrono::milliseconds(300);
+  // Large graphs: the greedy layouts, and that is all. Small ones: some hundred searches.
+  constexpr uint64_t steps_least = 16, placed_most = 100'000;
   constexpr int orders_most = 4;
   constexpr uint64_t near_enough = 10'000;  // of the peak, one part in
   Sequence chosen = improver.best();
+  const uint64_t steps = steps_least + placed_most / (1 + graph.storages());
   for (int number = 0; number < orders_most; ++number) {
     const Sequence sequence = number == 0 ? chosen : improver.another(number, end);
     if (sequence.peak() > chosen.peak()) continue;
@@ -59,8 +61,9 @@ Sequence lay_out(const Graph& graph, Improver& improver, const Options& options,
     const layout::Layout found = layout::solve(
         buffers_of(graph, sequence),
         {.capacity = sequence.peak(),
-         .deadline = std::min<Clock::duration>(left, turn),
+         .deadline = left,
          .seed = options.seed,
+         .steps = steps,
          .threads = options.threads});
     if (number == 0 || found.height < best.height) {
       best = found;

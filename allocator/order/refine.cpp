@@ -7,8 +7,8 @@
 
 namespace firn::order {
 
-Refiner::Refiner(const Graph& graph, const Stop& stop, uint64_t seed)
-    : graph_(graph), stop_(stop), precedence_(graph), cutter_(graph, precedence_), random_(seed) {}
+Refiner::Refiner(const Graph& graph, Turn& turn, uint64_t seed)
+    : graph_(graph), turn_(turn), precedence_(graph), cutter_(graph, precedence_), random_(seed) {}
 
 Refiner::Outcome Refiner::search(const Sequence& start, uint64_t peak, unsigned conflicts_max) {
   precedence_ = Precedence(graph_);
@@ -24,10 +24,17 @@ Refiner::Outcome Refiner::search(const Sequence& start, uint64_t peak, unsigned 
       best_ = std::move(sequence);
     }
     if (best_peak <= peak) return Outcome::found;
-    if (!found || stop_.now()) break;
+    if (!found || turn_.over()) break;
     if (!learn(base, *found, peak)) return supposed_ ? Outcome::gave_up : Outcome::none;
   }
   return Outcome::gave_up;
+}
+
+uint64_t Refiner::cut(const Sequence& sequence, uint32_t begin, uint32_t end, uint32_t place,
+                      Cutter::Side side) {
+  const uint64_t least = cutter_.cut(sequence, begin, end, place, side);
+  turn_.spend(cutter_.take_work());
+  return least;
 }
 
 std::optional<Refiner::Conflict> Refiner::refine(Sequence& sequence, uint64_t peak) {
@@ -38,12 +45,12 @@ std::optional<Refiner::Conflict> Refiner::refine(Sequence& sequence, uint64_t pe
   };
   const Cutter::Side side = random_() % 2 ? Cutter::Side::most : Cutter::Side::fewest;
   add(0, sequence.size(), nothing);
-  while (!pieces.empty() && pieces.top().peak > peak && !stop_.now()) {
+  while (!pieces.empty() && pieces.top().peak > peak && !turn_.over()) {
     const Piece piece = pieces.top();
     pieces.pop();
     const uint32_t worst = sequence.worst(piece.begin, piece.end);
     const uint32_t op = sequence[worst];
-    const uint64_t least = cutter_.cut(sequence, piece.begin, piece.end, worst, side);
+    const uint64_t least = cut(sequence, piece.begin, piece.end, worst, side);
     if (least > peak) return Conflict{op, piece.split};
     sequence.replace(piece.begin, cutter_.parted());
     const uint32_t at = piece.begin + cutter_.before();
@@ -60,7 +67,7 @@ bool Refiner::impossible(const Sequence& sequence, uint32_t first, uint32_t seco
                          uint64_t peak) {
   precedence_.add(first, second);
   const auto least = [&](uint32_t op) {
-    return cutter_.cut(sequence, 0, sequence.size(), sequence.place(op), Cutter::Side::fewest);
+    return cut(sequence, 0, sequence.size(), sequence.place(op), Cutter::Side::fewest);
   };
   const bool above = least(first) > peak || least(second) > peak;
   precedence_.remove(first, second);
@@ -77,7 +84,7 @@ bool Refiner::learn(Sequence& base, const Conflict& conflict, uint64_t peak) {
     blamed.push_back(split.before ? Edge{conflict.op, split.op} : Edge{split.op, conflict.op});
   }
   for (const Edge& edge : blamed) {
-    if (stop_.now()) return true;
+    if (turn_.over()) return true;
     if (!impossible(base, edge.first, edge.second, peak)) continue;
     // The opposite holds; where it cannot, no order is left.
     return put_in(base, edge.second, edge.first);

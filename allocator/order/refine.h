@@ -24,12 +24,12 @@ namespace firn::order {
 class Refiner {
  public:
   /// Keeps references.
-  Refiner(const Graph& graph, const Stop& stop, uint64_t seed);
+  Refiner(const Graph& graph, Turn& turn, uint64_t seed);
 
   enum class Outcome : uint8_t {
     found,    // best() has at most the peak that was wanted
     none,     // no order has
-    gave_up,  // too many conflicts, or `stop` was set
+    gave_up,  // too many conflicts, or the turn is over
   };
   /// From `start` on.
   Outcome search(const Sequence& start, uint64_t peak, unsigned conflicts_max);
@@ -51,17 +51,19 @@ class Refiner {
     uint32_t op, split;
   };
 
-  /// Nothing: the sequence has at most the peak, or it is time to stop.
+  /// Nothing: the sequence has at most the peak, or the turn is over.
   std::optional<Conflict> refine(Sequence& sequence, uint64_t peak);
   /// Puts an edge in, and base into an order that keeps it. False: there is none to put in.
   bool learn(Sequence& base, const Conflict& conflict, uint64_t peak);
   /// Is more than the peak alive in every order in which first is before second?
   bool impossible(const Sequence& sequence, uint32_t first, uint32_t second, uint64_t peak);
   /// False: second is before first already.
+  uint64_t cut(const Sequence& sequence, uint32_t begin, uint32_t end, uint32_t place,
+               Cutter::Side side);
   bool put_in(Sequence& base, uint32_t first, uint32_t second);
 
   const Graph& graph_;
-  const Stop& stop_;
+  Turn& turn_;
   Precedence precedence_;
   Cutter cutter_;
   std::mt19937_64 random_;

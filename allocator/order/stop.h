@@ -1,8 +1,12 @@
-// When to end: at a moment, or once somebody says so. Owns: nothing else. Locks: none; any thread.
+// When to end: at a moment, or once somebody says so; a turn also after so much work. Work is
+// counted in operators and arcs looked at, not in time, so that a busy machine ends where an idle
+// one does. Owns: nothing else. Locks: none; any thread.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cstdint>
 
 namespace firn::order {
 
@@ -20,6 +24,26 @@ class Stop {
  private:
   const Clock::time_point end_;
   std::atomic<bool> said_{false};
+};
+
+/// A stretch of one thread's work.
+class Turn {
+ public:
+  static constexpr uint64_t unlimited = UINT64_MAX;
+  /// Keeps references. `all` is what every thread's turns have done together.
+  Turn(const Stop& stop, std::atomic<uint64_t>& all, uint64_t most = unlimited)
+      : stop_(stop), all_(all), left_(most) {}
+
+  void spend(uint64_t work) {
+    all_.fetch_add(work, std::memory_order_relaxed);
+    left_ -= std::min(left_, work);
+  }
+  bool over() const { return left_ == 0 || stop_.now(); }
+
+ private:
+  const Stop& stop_;
+  std::atomic<uint64_t>& all_;
+  uint64_t left_;
 };
 
 }  // namespace firn::order

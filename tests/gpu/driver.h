@@ -28,6 +28,13 @@ inline CUresult COPY_BATCH(CUdeviceptr* to, CUdeviceptr* from, size_t* bytes, si
   return CUDA_SUCCESS;
 }
 #endif
+inline CUstreamBatchMemOpParams MEMORY_OPERATION(unsigned kind, CUdeviceptr at, cuuint64_t value) {
+  CUstreamBatchMemOpParams is{};
+  is.operation = static_cast<CUstreamBatchMemOpType>(kind);
+  is.writeValue.address = at;  // a wait has the same members at the same places
+  is.writeValue.value64 = value;
+  return is;
+}
 #else
 #define MAKE_CONTEXT(context, device) cuCtxCreate(context, 0, device)
 #include <stddef.h>
@@ -68,6 +75,7 @@ typedef int CUpointer_attribute;
 #define cuMemcpyHtoDAsync cuMemcpyHtoDAsync_v2
 #define cuMemsetD32 cuMemsetD32_v2
 #define cuModuleGetGlobal cuModuleGetGlobal_v2
+#define cuStreamBatchMemOp cuStreamBatchMemOp_v2
 #define cuStreamBeginCapture cuStreamBeginCapture_v2
 #define cuStreamDestroy cuStreamDestroy_v2
 #define cuCtxCreate cuCtxCreate_v2
@@ -131,6 +139,9 @@ CUresult cuStreamDestroy(CUstream);
 CUresult cuStreamSynchronize(CUstream);
 CUresult cuStreamWaitEvent(CUstream, CUevent, unsigned);
 CUresult cuStreamBeginCapture(CUstream, int);
+CUresult cuStreamBatchMemOp(CUstream, unsigned, CUstreamBatchMemOpParams*, unsigned);
+CUresult cuStreamBeginCaptureToGraph(CUstream, CUgraph, const CUgraphNode*,
+                                     const CUgraphEdgeData*, size_t, int);
 CUresult cuStreamEndCapture(CUstream, CUgraph*);
 CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode*);
 CUresult cuLaunchHostFunc(CUstream, CUhostFn, void*);
@@ -143,6 +154,10 @@ CUresult cuGraphAddMemcpyNode(CUgraphNode*, CUgraph, const CUgraphNode*, size_t,
                               const CUDA_MEMCPY3D*, CUcontext);
 CUresult cuGraphAddMemsetNode(CUgraphNode*, CUgraph, const CUgraphNode*, size_t,
                               const CUDA_MEMSET_NODE_PARAMS*, CUcontext);
+CUresult cuGraphAddChildGraphNode(CUgraphNode*, CUgraph, const CUgraphNode*, size_t, CUgraph);
+CUresult cuGraphAddBatchMemOpNode(CUgraphNode*, CUgraph, const CUgraphNode*, size_t,
+                                  const CUDA_BATCH_MEM_OP_NODE_PARAMS*);
+CUresult cuGraphExecChildGraphNodeSetParams(CUgraphExec, CUgraphNode, CUgraph);
 CUresult cuGraphAddNode(CUgraphNode*, CUgraph, const CUgraphNode*, size_t, CUgraphNodeParams*);
 CUresult cuGraphKernelNodeSetParams(CUgraphNode, const CUDA_KERNEL_NODE_PARAMS*);
 CUresult cuGraphMemcpyNodeSetParams(CUgraphNode, const CUDA_MEMCPY3D*);
@@ -165,6 +180,13 @@ CUresult cuLaunchKernel(CUfunction, unsigned, unsigned, unsigned, unsigned, unsi
                         unsigned, CUstream, void**, void**);
 CUresult cuLaunchCooperativeKernel(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned,
                                    unsigned, unsigned, CUstream, void**);
+}
+inline CUstreamBatchMemOpParams MEMORY_OPERATION(unsigned kind, CUdeviceptr at, uint64_t value) {
+  CUstreamBatchMemOpParams is{};
+  is.operation = kind;
+  is.address = at;
+  is.value = value;
+  return is;
 }
 #define ADD_NODE(node, graph, after, count, is) cuGraphAddNode(node, graph, after, count, is)
 #define COPY_BATCH(to, from, bytes, count, stream) \

@@ -8,22 +8,6 @@
 namespace {
 constexpr size_t arrays = 20, count = 1u << 19, entries = 2;
 
-struct Mix {  // the parameters of one launch, where the driver can find them
-  CUdeviceptr to, a, b;
-  unsigned long long number = count;
-  Word salt = 0;
-  void* pointers[5] = {&to, &a, &b, &number, &salt};
-  CUDA_KERNEL_NODE_PARAMS node(CUfunction kernel) {
-    CUDA_KERNEL_NODE_PARAMS is{};
-    is.func = kernel;
-    is.gridDimX = 64;
-    is.blockDimX = 256;
-    is.gridDimY = is.gridDimZ = is.blockDimY = is.blockDimZ = 1;
-    is.kernelParams = pointers;
-    return is;
-  }
-};
-
 CUDA_MEMCPY3D copy(CUdeviceptr to, CUdeviceptr from, const void* host, size_t bytes) {
   CUDA_MEMCPY3D is{};
   is.srcMemoryType = static_cast<CUmemorytype>(host ? 1 : 2);
@@ -62,7 +46,7 @@ int main(int argc, char** argv) {
   CUgraphExec exec = nullptr;
   CUgraphNode mixes, fills, copies, table, product;
   DO(cuGraphCreate(&graph, 0));
-  Mix first{all[0].address, all[1].address, all[2].address};
+  Mix first{all[0].address, all[1].address, all[2].address, count};
   CUDA_KERNEL_NODE_PARAMS launch_mix = first.node(kernel);
   DO(cuGraphAddKernelNode(&mixes, graph, nullptr, 0, &launch_mix));
   CUDA_MEMSET_NODE_PARAMS zeros{};
@@ -99,7 +83,7 @@ int main(int argc, char** argv) {
   around(exec);
   around(exec);
   // The executable's nodes change, and then those of the graph, from which another one is made.
-  Mix second{all[12].address, all[13].address, all[14].address};
+  Mix second{all[12].address, all[13].address, all[14].address, count};
   launch_mix = second.node(kernel);
   DO(cuGraphExecKernelNodeSetParams(exec, mixes, &launch_mix));
   zeros.dst = all[15].address;
@@ -113,7 +97,7 @@ int main(int argc, char** argv) {
   ::munmap(addresses, 4096);
   around(exec);
   around(exec);
-  Mix third{all[6].address, all[8].address, all[10].address};
+  Mix third{all[6].address, all[8].address, all[10].address, count};
   launch_mix = third.node(kernel);
   DO(cuGraphKernelNodeSetParams(mixes, &launch_mix));
   DO(cuGraphMemcpyNodeSetParams(table, &from_host));
@@ -127,7 +111,7 @@ int main(int argc, char** argv) {
   CUgraphNodeParams any{};
   DO(cuGraphCreate(&graph, 0));
   any.type = static_cast<CUgraphNodeType>(0);
-  Mix fourth{all[1].address, all[18].address, all[11].address};
+  Mix fourth{all[1].address, all[18].address, all[11].address, count};
   const CUDA_KERNEL_NODE_PARAMS plain = fourth.node(kernel);
   any.kernel.func = plain.func;
   any.kernel.gridDimX = any.kernel.gridDimY = any.kernel.gridDimZ = 1;

@@ -88,6 +88,23 @@ inline void mix(CUfunction kernel, const Block& to, const Block& a, const Block&
   launch(kernel, {&to.address, &a.address, &b.address, &count, &salt}, stream);
 }
 
+/// The parameters of one launch of `mix`, where the driver can find them, and its node.
+struct Mix {
+  CUdeviceptr to, a, b;
+  unsigned long long number;
+  Word salt = 0;
+  void* pointers[5] = {&to, &a, &b, &number, &salt};
+  CUDA_KERNEL_NODE_PARAMS node(CUfunction kernel) {
+    CUDA_KERNEL_NODE_PARAMS is{};
+    is.func = kernel;
+    is.gridDimX = 64;
+    is.blockDimX = 256;
+    is.gridDimY = is.gridDimZ = is.blockDimY = is.blockDimZ = 1;
+    is.kernelParams = pointers;
+    return is;
+  }
+};
+
 inline unsigned long long digest = 14695981039346656037ull;
 inline void add_to_digest(const Block& block) {
   std::vector<Word> words(block.count);

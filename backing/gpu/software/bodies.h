@@ -28,6 +28,9 @@ CUresult copy_body(const Rows& rows, Side to_side, Side from_side, int device, B
 /// `unit_bytes` of `value`, repeated. The fill is not empty.
 CUresult fill_body(uint64_t to, size_t pitch, unsigned value, size_t unit_bytes, size_t width,
                    size_t height, int device, Body* body);
+/// Waits for values and writes of them, in their order (cuStreamBatchMemOp).
+CUresult memory_operations_body(const CUstreamBatchMemOpParams* operations, unsigned count,
+                                Body* body);
 /// Checked against the calling thread's current context.
 CUresult kernel_body(Gate& gate, CUfunction handle, std::array<unsigned, 3> grid,
                      std::array<unsigned, 3> block, void** parameters, void** extra, Body* body);

@@ -68,11 +68,22 @@ CUresult forbid_in_capture(Gate&) {
   return result;
 }
 
-FIRN_GPU_ENTRY_PTSZ(cuStreamBeginCapture_v2, (CUstream handle, int mode), (handle, mode)) {
-  return enter("cuStreamBeginCapture", Need::initialised, [&](Gate& gate) -> CUresult {
+namespace {
+/// `into`: the program's graph that the nodes join, behind those of `after`; null: a new one.
+CUresult begin_capture(const char* entry, CUstream handle, int mode, CUgraph into,
+                       const CUgraphNode* after, size_t count) {
+  return enter(entry, Need::initialised, [&](Gate& gate) -> CUresult {
     if (mode < capture_global || mode > capture_relaxed) return CUDA_ERROR_INVALID_VALUE;
     std::shared_ptr<Stream> stream;
     if (CUresult result = find_stream(gate, handle, &stream)) return result;
+    auto graph = into ? gpu().graphs.find(gate.entry(), into) : std::make_shared<Graph>();
+    GraphNodes tail;
+    if (!graph || (count && !after)) return CUDA_ERROR_INVALID_VALUE;
+    for (size_t i = 0; i < count; ++i) {
+      auto node = gpu().graph_nodes.find(gate.entry(), after[i]);
+      if (!node || node->graph.lock() != graph) return CUDA_ERROR_INVALID_VALUE;
+      tail.push_back(node);
+    }
     if (stream->legacy) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     if (stream->capture) return CUDA_ERROR_ILLEGAL_STATE;
     auto capture = std::make_shared<Capture>();
@@ -81,16 +92,32 @@ FIRN_GPU_ENTRY_PTSZ(cuStreamBeginCapture_v2, (CUstream handle, int mode), (handl
     capture->thread = std::this_thread::get_id();
     capture->origin = stream;
     capture->streams = {stream};
-    capture->graph = std::make_shared<Graph>();
-    capture->graph->handle = gpu().graphs.add(capture->graph);
+    capture->graph = graph;
+    capture->into_given = into != nullptr;
+    capture->nodes_before = graph->nodes.size();
+    if (!into) graph->handle = gpu().graphs.add(graph);
     stream->capture = capture;
+    stream->capture_tail = std::move(tail);
     gpu().captures.push_back(capture);
     return CUDA_SUCCESS;
   });
 }
+}  // namespace
+
+FIRN_GPU_ENTRY_PTSZ(cuStreamBeginCapture_v2, (CUstream stream, int mode), (stream, mode)) {
+  return begin_capture("cuStreamBeginCapture", stream, mode, nullptr, nullptr, 0);
+}
+FIRN_GPU_ENTRY_PTSZ(cuStreamBeginCaptureToGraph,
+                    (CUstream stream, CUgraph graph, const CUgraphNode* after,
+                     const CUgraphEdgeData* edges, size_t count, int mode),
+                    (stream, graph, after, edges, count, mode)) {
+  if (edges) return CUDA_ERROR_NOT_SUPPORTED;
+  if (!graph) return CUDA_ERROR_INVALID_VALUE;
+  return begin_capture("cuStreamBeginCaptureToGraph", stream, mode, graph, after, count);
+}
 
 namespace {
-// Every node must be reached by the origin's last ones, or a stream was left unjoined.
+// Every new node must be reached by the origin's last ones, or a stream was left unjoined.
 bool joined(const Capture& capture) {
   std::unordered_set<const GraphNode*> reached;
   std::vector<const GraphNode*> todo;
@@ -101,13 +128,19 @@ bool joined(const Capture& capture) {
     if (!reached.insert(node).second) continue;
     for (const auto& before : node->after) todo.push_back(before.get());
   }
-  return std::all_of(capture.graph->nodes.begin(), capture.graph->nodes.end(),
+  const auto first = capture.graph->nodes.begin() + static_cast<ptrdiff_t>(capture.nodes_before);
+  return std::all_of(first, capture.graph->nodes.end(),
                      [&](const auto& node) { return reached.contains(node.get()); });
 }
 
-void drop_graph(const std::shared_ptr<Graph>& graph) {
-  for (const auto& node : graph->nodes) gpu().graph_nodes.remove(node->handle);
-  gpu().graphs.remove(graph->handle);
+// What a capture that went wrong has made.
+void drop_nodes(Capture& capture) {
+  if (!capture.into_given) return remove_handles(*capture.graph);
+  GraphNodes& nodes = capture.graph->nodes;
+  for (; nodes.size() > capture.nodes_before; nodes.pop_back()) {
+    if (nodes.back()->child) remove_handles(*nodes.back()->child);
+    gpu().graph_nodes.remove(nodes.back()->handle);
+  }
 }
 }  // namespace
 
@@ -126,7 +159,7 @@ FIRN_GPU_ENTRY_PTSZ(cuStreamEndCapture, (CUstream handle, CUgraph* out), (handle
     *out = nullptr;
     if (capture->invalidated || !whole) {
       const bool invalidated = std::exchange(capture->invalidated, true);
-      drop_graph(capture->graph);
+      drop_nodes(*capture);
       return invalidated ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED
                          : CUDA_ERROR_STREAM_CAPTURE_UNJOINED;
     }

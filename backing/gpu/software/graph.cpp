@@ -8,8 +8,6 @@
 namespace firn::software {
 
 namespace {
-using Nodes = std::vector<std::shared_ptr<GraphNode>>;
-
 CUresult with_graph(const char* entry, CUgraph handle, const auto& body) {
   return enter(entry, Need::initialised, [&](Gate& gate) -> CUresult {
     auto graph = gpu().graphs.find(entry, handle);
@@ -19,7 +17,7 @@ CUresult with_graph(const char* entry, CUgraph handle, const auto& body) {
 }
 
 // The documented way of lists: count alone when `out` is null; what is left over becomes null.
-CUresult list(const Nodes& nodes, CUgraphNode* out, size_t* count) {
+CUresult list(const GraphNodes& nodes, CUgraphNode* out, size_t* count) {
   if (!count) return CUDA_ERROR_INVALID_VALUE;
   if (out)
     for (size_t i = 0; i < *count; ++i)
@@ -28,59 +26,57 @@ CUresult list(const Nodes& nodes, CUgraphNode* out, size_t* count) {
   return CUDA_SUCCESS;
 }
 
-// A copy of the nodes, in their order, with the edges among the copies.
-Nodes clone(const Nodes& nodes) {
-  std::map<const GraphNode*, std::shared_ptr<GraphNode>> twin;
-  Nodes copies;
-  for (const auto& node : nodes) {
-    auto copy = std::make_shared<GraphNode>(*node);
-    for (auto& before : copy->after) before = twin.at(before.get());
-    twin[node.get()] = copy;
-    copies.push_back(copy);
-  }
-  return copies;
-}
+// One internal stream per captured stream, or per node that was added by hand.
+class Run {
+ public:
+  Run(Gate& gate, std::shared_ptr<Stream> stream) : gate_(gate), stream_(std::move(stream)) {}
 
-// Into a stream that is itself captured: the nodes join its graph.
-void inline_nodes(const std::shared_ptr<Stream>& stream, const Nodes& nodes) {
-  const Nodes roots_after = stream->capture_tail;
-  Nodes copies = clone(nodes), sinks = copies;
-  for (const auto& copy : copies) {
-    for (const auto& before : copy->after) std::erase(sinks, before);
-    if (copy->after.empty()) copy->after = roots_after;
-    copy->graph = stream->capture->graph;
-    copy->handle = gpu().graph_nodes.add(copy);
-    stream->capture->graph->nodes.push_back(copy);
+  /// Begins after what the stream holds; the stream goes on when all have ended.
+  std::shared_ptr<Work> all(const GraphNodes& nodes, std::shared_ptr<Work> last) {
+    Scheduler& scheduler = gpu().scheduler;
+    auto begin = scheduler.enqueue(stream_, Body{.entry = gate_.entry()}, {std::move(last)});
+    return scheduler.enqueue(stream_, Body{.entry = gate_.entry()}, list(nodes, {begin}));
   }
-  if (!sinks.empty()) stream->capture_tail = sinks;
-}
 
-// One internal stream per captured stream; all begin after what the launching stream holds, and it
-// goes on when all have ended.
-void run_nodes(Gate& gate, const std::shared_ptr<Stream>& stream, GraphExec& exec) {
-  Scheduler& scheduler = gpu().scheduler;
-  auto begin = scheduler.enqueue(stream, Body{.entry = gate.entry()}, {exec.last});
-  std::map<uint64_t, std::shared_ptr<Stream>> lanes;
-  std::map<const GraphNode*, std::shared_ptr<Work>> done;
-  for (const auto& node : exec.nodes) {
-    auto& lane = lanes[node->lane];
+ private:
+  using Works = std::vector<std::shared_ptr<Work>>;
+
+  const std::shared_ptr<Stream>& lane(const GraphNode& node) {
+    auto& lane = lanes_[node.lane];
     if (!lane) {
       lane = std::make_shared<Stream>();
-      lane->context = stream->context;
-      lane->device = node->device;
+      lane->context = stream_->context;
+      lane->device = node.device;
       lane->flags = CU_STREAM_NON_BLOCKING;
-      lane->serial = node->lane;
+      lane->serial = node.lane;
     }
-    std::vector<std::shared_ptr<Work>> after{begin};
-    for (const auto& before : node->after) after.push_back(done.at(before.get()));
-    auto work = scheduler.enqueue(lane, node->body, std::move(after));
-    if (node->body.record) node->body.record->mark = work;
-    done[node.get()] = work;
+    return lane;
   }
-  std::vector<std::shared_ptr<Work>> ends;
-  for (const auto& [serial, lane] : lanes) ends.push_back(lane->last);
-  exec.last = scheduler.enqueue(stream, Body{.entry = gate.entry()}, std::move(ends));
-}
+  // What has to be complete for all of them to be.
+  Works list(const GraphNodes& nodes, const Works& begin) {
+    std::map<const GraphNode*, std::shared_ptr<Work>> done;
+    std::map<const GraphNode*, std::shared_ptr<Work>> last;  // that no other comes after
+    for (const auto& node : nodes) {
+      Works after = begin;
+      for (const auto& before : node->after) {
+        after.push_back(done.at(before.get()));
+        last.erase(before.get());
+      }
+      if (node->child) after = list(node->child->nodes, after);
+      auto work = gpu().scheduler.enqueue(lane(*node), node->body, std::move(after));
+      if (node->body.record) node->body.record->mark = work;
+      done[node.get()] = last[node.get()] = work;
+    }
+    if (last.empty()) return begin;
+    Works ends;
+    for (const auto& [node, work] : last) ends.push_back(work);
+    return ends;
+  }
+
+  Gate& gate_;
+  const std::shared_ptr<Stream> stream_;
+  std::map<uint64_t, std::shared_ptr<Stream>> lanes_;
+};
 }  // namespace
 
 FIRN_GPU_API CUresult cuGraphCreate(CUgraph* handle, unsigned flags) {
@@ -95,8 +91,7 @@ FIRN_GPU_API CUresult cuGraphCreate(CUgraph* handle, unsigned flags) {
 
 FIRN_GPU_API CUresult cuGraphDestroy(CUgraph handle) {
   return with_graph("cuGraphDestroy", handle, [](Gate&, const auto& graph) {
-    for (const auto& node : graph->nodes) gpu().graph_nodes.remove(node->handle);
-    gpu().graphs.remove(graph->handle);
+    remove_handles(*graph);
     return CUDA_SUCCESS;
   });
 }
@@ -104,13 +99,7 @@ FIRN_GPU_API CUresult cuGraphDestroy(CUgraph handle) {
 FIRN_GPU_API CUresult cuGraphClone(CUgraph* out, CUgraph handle) {
   return with_graph("cuGraphClone", handle, [&](Gate&, const auto& graph) -> CUresult {
     if (!out) return CUDA_ERROR_INVALID_VALUE;
-    auto copy = std::make_shared<Graph>();
-    copy->nodes = clone(graph->nodes);
-    for (const auto& node : copy->nodes) {
-      node->graph = copy;
-      node->handle = gpu().graph_nodes.add(node);
-    }
-    copy->handle = gpu().graphs.add(copy);
+    auto copy = clone_graph(graph->nodes);
     *out = as_handle<CUgraph>(copy->handle);
     return CUDA_SUCCESS;
   });
@@ -124,7 +113,7 @@ FIRN_GPU_API CUresult cuGraphGetNodes(CUgraph handle, CUgraphNode* nodes, size_t
 
 FIRN_GPU_API CUresult cuGraphGetRootNodes(CUgraph handle, CUgraphNode* nodes, size_t* count) {
   return with_graph("cuGraphGetRootNodes", handle, [&](Gate&, const auto& graph) {
-    Nodes roots = graph->nodes;
+    GraphNodes roots = graph->nodes;
     std::erase_if(roots, [](const auto& node) { return !node->after.empty(); });
     return list(roots, nodes, count);
   });
@@ -225,9 +214,10 @@ FIRN_GPU_ENTRY_PTSZ(cuGraphLaunch, (CUgraphExec handle, CUstream on), (handle, o
     if (CUresult result = find_stream(gate, on, &stream)) return result;
     if (stream->capture) {
       if (stream->capture->invalidated) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
-      inline_nodes(stream, exec->nodes);
+      record(stream, Body{.entry = gate.entry(), .type = node_graph})->child =
+          clone_graph(exec->nodes);
     } else {
-      run_nodes(gate, stream, *exec);
+      exec->last = Run(gate, stream).all(exec->nodes, exec->last);
     }
     return CUDA_SUCCESS;
   });

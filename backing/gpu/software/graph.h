@@ -18,7 +18,9 @@ struct GraphNode {
   uint64_t lane = 0;   // serial of the stream it was captured from
   int device = 0;
   std::weak_ptr<Graph> graph;
+  std::shared_ptr<Graph> child;  // whose nodes run in its place; its own
 };
+using GraphNodes = std::vector<std::shared_ptr<GraphNode>>;
 
 struct Graph {
   uint64_t handle = 0;
@@ -38,9 +40,25 @@ struct Capture {
   std::shared_ptr<Stream> origin;
   std::vector<std::shared_ptr<Stream>> streams;  // the origin and those that joined
   std::shared_ptr<Graph> graph;
+  size_t nodes_before = 0;    // that the graph had when the capture began
+  bool into_given = false;    // the graph is the program's
   bool invalidated = false;
   bool ended = false;
 };
+
+/// A copy of the nodes, in their order, with the edges among the copies and with their children,
+/// and with the handles of the originals.
+GraphNodes clone(const GraphNodes& nodes);
+/// A graph of copies that have handles of their own, as their children have.
+std::shared_ptr<Graph> clone_graph(const GraphNodes& nodes);
+/// Forgets the handles of the graph, its nodes and their children.
+void remove_handles(const Graph& graph);
+/// Are nodes of the same kinds there, in the same order?
+bool same_form(const GraphNodes& a, const GraphNodes& b);
+/// What the nodes do is what `from` do, which have the same form.
+void take_bodies(const GraphNodes& nodes, const GraphNodes& from);
+/// The one that was made from the node with that handle, among children, too; null: none.
+GraphNode* find_node(const GraphNodes& nodes, CUgraphNode handle);
 
 /// Enqueues, or records where the stream is captured. Counts nothing. `after` may be null.
 CUresult submit(Gate& gate, const std::shared_ptr<Stream>& stream, Body body,

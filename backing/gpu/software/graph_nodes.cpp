@@ -29,18 +29,25 @@ CUresult body_of(Gate& gate, const CUDA_MEMSET_NODE_PARAMS& is, Body* body) {
                    gate.context()->device, body);
 }
 
+CUresult body_of(Gate&, const CUDA_BATCH_MEM_OP_NODE_PARAMS& is, Body* body) {
+  return is.flags ? CUDA_ERROR_INVALID_VALUE : memory_operations_body(is.paramArray, is.count, body);
+}
+
 CUresult body_of(Gate& gate, const CUgraphNodeParams& is, Body* body) {
   switch (is.type) {
     case node_kernel: return body_of(gate, is.kernel, true, body);
     case node_memcpy: return body_of(gate, is.memcpy.copyParams, body);
     case node_memset: return body_of(gate, is.memset, body);
+    case node_batch_mem_op: return body_of(gate, is.memOp, body);
+    case node_graph:
+      body->type = node_graph;
+      return is.graph ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
     default: return CUDA_ERROR_NOT_SUPPORTED;
   }
 }
 
-using Nodes = std::vector<std::shared_ptr<GraphNode>>;
 CUresult nodes_of(Gate& gate, const std::shared_ptr<Graph>& graph, const CUgraphNode* handles,
-                  size_t count, Nodes* nodes) {
+                  size_t count, GraphNodes* nodes) {
   if (count && !handles) return CUDA_ERROR_INVALID_VALUE;
   for (size_t i = 0; i < count; ++i) {
     auto node = gpu().graph_nodes.find(gate.entry(), handles[i]);
@@ -52,14 +59,17 @@ CUresult nodes_of(Gate& gate, const std::shared_ptr<Graph>& graph, const CUgraph
 
 /// `make` says what the node does.
 CUresult add(const char* entry, CUgraphNode* out, CUgraph handle, const CUgraphNode* after,
-             size_t count, bool given, const auto& make) {
+             size_t count, bool given, const auto& make, CUgraph child = nullptr) {
   return enter(entry, Need::context, [&](Gate& gate) -> CUresult {
+    auto of = child ? gpu().graphs.find(entry, child) : nullptr;
+    if (child && !of) return CUDA_ERROR_INVALID_VALUE;
     auto graph = gpu().graphs.find(entry, handle);
     if (!graph || !out || !given) return CUDA_ERROR_INVALID_VALUE;
     auto node = std::make_shared<GraphNode>();
     if (CUresult result = nodes_of(gate, graph, after, count, &node->after)) return result;
     node->body.entry = entry;
     if (CUresult result = make(gate, &node->body)) return result;
+    if (of) node->child = clone_graph(of->nodes);
     node->device = gate.context()->device;
     node->graph = graph;
     node->handle = gpu().graph_nodes.add(node);
@@ -91,9 +101,8 @@ CUresult change_in(const char* entry, CUgraphExec handle, CUgraphNode of, bool g
   return enter(entry, Need::context, [&](Gate& gate) -> CUresult {
     auto exec = gpu().graph_execs.find(entry, handle);
     if (!exec || !given) return CUDA_ERROR_INVALID_VALUE;
-    for (const auto& node : exec->nodes)
-      if (as_handle<CUgraphNode>(node->handle) == of) return change(node.get(), gate, make);
-    return CUDA_ERROR_INVALID_VALUE;
+    GraphNode* node = find_node(exec->nodes, of);
+    return node ? change(node, gate, make) : CUDA_ERROR_INVALID_VALUE;
   });
 }
 }  // namespace
@@ -131,23 +140,49 @@ CUresult change_in(const char* entry, CUgraphExec handle, CUgraphNode of, bool g
   }
 ADD(cuGraphAddKernelNode, CUDA_KERNEL_NODE_PARAMS, false)
 ADD(cuGraphAddKernelNode_v2, CUDA_KERNEL_NODE_PARAMS, true)
+ADD(cuGraphAddBatchMemOpNode, CUDA_BATCH_MEM_OP_NODE_PARAMS)
 ADD_IN_CONTEXT(cuGraphAddMemcpyNode, CUDA_MEMCPY3D)
 ADD_IN_CONTEXT(cuGraphAddMemsetNode, CUDA_MEMSET_NODE_PARAMS)
 CHANGE(cuGraphKernelNodeSetParams, CUDA_KERNEL_NODE_PARAMS, false)
 CHANGE(cuGraphKernelNodeSetParams_v2, CUDA_KERNEL_NODE_PARAMS, true)
+CHANGE(cuGraphBatchMemOpNodeSetParams, CUDA_BATCH_MEM_OP_NODE_PARAMS)
 CHANGE(cuGraphMemcpyNodeSetParams, CUDA_MEMCPY3D)
 CHANGE(cuGraphMemsetNodeSetParams, CUDA_MEMSET_NODE_PARAMS)
 CHANGE_IN(cuGraphExecKernelNodeSetParams, CUDA_KERNEL_NODE_PARAMS, false)
 CHANGE_IN(cuGraphExecKernelNodeSetParams_v2, CUDA_KERNEL_NODE_PARAMS, true)
+CHANGE_IN(cuGraphExecBatchMemOpNodeSetParams, CUDA_BATCH_MEM_OP_NODE_PARAMS)
 CHANGE_IN_CONTEXT(cuGraphExecMemcpyNodeSetParams, CUDA_MEMCPY3D)
 CHANGE_IN_CONTEXT(cuGraphExecMemsetNodeSetParams, CUDA_MEMSET_NODE_PARAMS)
+
+FIRN_GPU_API CUresult cuGraphExecChildGraphNodeSetParams(CUgraphExec handle, CUgraphNode of,
+                                                         CUgraph child) {
+  return enter("cuGraphExecChildGraphNodeSetParams", Need::initialised,
+               [&](Gate& gate) -> CUresult {
+    auto exec = gpu().graph_execs.find(gate.entry(), handle);
+    auto graph = gpu().graphs.find(gate.entry(), child);
+    GraphNode* node = exec ? find_node(exec->nodes, of) : nullptr;
+    if (!graph || !node || !node->child || !same_form(node->child->nodes, graph->nodes))
+      return CUDA_ERROR_INVALID_VALUE;
+    take_bodies(node->child->nodes, graph->nodes);
+    return CUDA_SUCCESS;
+  });
+}
 
 FIRN_GPU_API CUresult cuGraphAddNode_v2(CUgraphNode* out, CUgraph graph, const CUgraphNode* after,
                                         const CUgraphEdgeData* edges, size_t count,
                                         CUgraphNodeParams* is) {
   if (edges) return CUDA_ERROR_NOT_SUPPORTED;
   return add("cuGraphAddNode", out, graph, after, count, is,
-             [&](Gate& gate, Body* body) { return body_of(gate, *is, body); });
+             [&](Gate& gate, Body* body) { return body_of(gate, *is, body); },
+             is && is->type == node_graph ? is->graph : nullptr);
+}
+FIRN_GPU_API CUresult cuGraphAddChildGraphNode(CUgraphNode* out, CUgraph graph,
+                                               const CUgraphNode* after, size_t count,
+                                               CUgraph child) {
+  return add("cuGraphAddChildGraphNode", out, graph, after, count, child, [](Gate&, Body* body) {
+    body->type = node_graph;
+    return CUDA_SUCCESS;
+  }, child);
 }
 FIRN_GPU_API CUresult cuGraphAddNode(CUgraphNode* out, CUgraph graph, const CUgraphNode* after,
                                      size_t count, CUgraphNodeParams* is) {
@@ -159,6 +194,8 @@ FIRN_GPU_API CUresult cuGraphNodeSetParams(CUgraphNode node, CUgraphNodeParams* 
 }
 FIRN_GPU_API CUresult cuGraphExecNodeSetParams(CUgraphExec exec, CUgraphNode node,
                                                CUgraphNodeParams* is) {
+  if (is && is->type == node_graph)
+    return cuGraphExecChildGraphNodeSetParams(exec, node, is->graph);
   return change_in("cuGraphExecNodeSetParams", exec, node, is,
                    [&](Gate& gate, Body* body) { return body_of(gate, *is, body); });
 }
@@ -173,13 +210,11 @@ FIRN_GPU_API CUresult cuGraphExecUpdate_v2(CUgraphExec handle, CUgraph of,
     auto graph = gpu().graphs.find(gate.entry(), of);
     if (!exec || !graph || !how) return CUDA_ERROR_INVALID_VALUE;
     *how = {};
-    bool same = exec->nodes.size() == graph->nodes.size();
-    for (size_t i = 0; same && i < exec->nodes.size(); ++i)
-      same = exec->nodes[i]->body.type == graph->nodes[i]->body.type &&
-             exec->nodes[i]->after.size() == graph->nodes[i]->after.size();
-    if (!same) how->result = topology_changed;
-    if (!same) return failure;
-    for (size_t i = 0; i < exec->nodes.size(); ++i) exec->nodes[i]->body = graph->nodes[i]->body;
+    if (!same_form(exec->nodes, graph->nodes)) {
+      how->result = topology_changed;
+      return failure;
+    }
+    take_bodies(exec->nodes, graph->nodes);
     return CUDA_SUCCESS;
   });
 }

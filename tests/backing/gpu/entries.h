@@ -84,6 +84,19 @@ CUresult cuGraphInstantiateWithFlags(CUgraphExec*, CUgraph, unsigned long long);
 CUresult cuGraphLaunch(CUgraphExec, CUstream);
 CUresult cuGraphDestroy(CUgraph);
 CUresult cuGraphExecDestroy(CUgraphExec);
+CUresult cuGraphCreate(CUgraph*, unsigned);
+CUresult cuGraphAddChildGraphNode(CUgraphNode*, CUgraph, const CUgraphNode*, size_t, CUgraph);
+CUresult cuGraphAddMemsetNode(CUgraphNode*, CUgraph, const CUgraphNode*, size_t,
+                              const CUDA_MEMSET_NODE_PARAMS*, CUcontext);
+CUresult cuGraphAddBatchMemOpNode(CUgraphNode*, CUgraph, const CUgraphNode*, size_t,
+                                  const CUDA_BATCH_MEM_OP_NODE_PARAMS*);
+CUresult cuGraphChildGraphNodeGetGraph(CUgraphNode, CUgraph*);
+CUresult cuGraphExecChildGraphNodeSetParams(CUgraphExec, CUgraphNode, CUgraph);
+CUresult cuGraphExecMemsetNodeSetParams(CUgraphExec, CUgraphNode, const CUDA_MEMSET_NODE_PARAMS*,
+                                        CUcontext);
+CUresult cuStreamBatchMemOp_v2(CUstream, unsigned, CUstreamBatchMemOpParams*, unsigned);
+CUresult cuStreamBeginCaptureToGraph(CUstream, CUgraph, const CUgraphNode*,
+                                     const CUgraphEdgeData*, size_t, int);
 CUresult cuGraphGetNodes(CUgraph, CUgraphNode*, size_t*);
 CUresult cuGraphNodeGetType(CUgraphNode, int*);
 CUresult cuGraphNodeGetDependencies(CUgraphNode, CUgraphNode*, size_t*);

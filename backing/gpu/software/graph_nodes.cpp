@@ -30,7 +30,8 @@ CUresult body_of(Gate& gate, const CUDA_MEMSET_NODE_PARAMS& is, Body* body) {
 }
 
 CUresult body_of(Gate&, const CUDA_BATCH_MEM_OP_NODE_PARAMS& is, Body* body) {
-  return is.flags ? CUDA_ERROR_INVALID_VALUE : memory_operations_body(is.paramArray, is.count, body);
+  if (is.flags) return CUDA_ERROR_INVALID_VALUE;
+  return memory_operations_body(is.paramArray, is.count, body);
 }
 
 CUresult body_of(Gate& gate, const CUgraphNodeParams& is, Body* body) {

@@ -1,6 +1,6 @@
 #!/bin/bash
 # Every test, from any directory: sets up, then Meson's tests (suites unit, sim, stress) and
-# pytest's (tests/command, tests/torch).
+# pytest's (tests/command, tests/bench, tests/torch).
 #
 #   tests/run.sh             everything but the long ones
 #   tests/run.sh quick       a few minutes
@@ -70,7 +70,7 @@ if [ ${#selected[@]} -gt 0 ]; then
 fi
 
 folders=()
-for folder in tests/command tests/torch; do
+for folder in tests/command tests/bench tests/torch; do
   if [ -d "$folder" ]; then folders+=("$folder"); fi
 done
 options=()

@@ -1,0 +1,51 @@
+"""Modelled hardware: what a kernel takes by a roofline, and the links and disks around it.
+
+Rates are the makers' data sheets, without sparsity; the parts of them that kernels reach are set
+once for all (a roofline knows no better): see REACHED.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+GIB = 1 << 30
+
+
+@dataclasses.dataclass(frozen=True)
+class Gpu:
+    name: str
+    memory_gib: float          # usable
+    half_tflops: float         # bf16 and fp16, fp32 accumulation
+    single_tflops: float       # fp32 matrix products (TF32 where there is one)
+    memory_gbs: float
+    link_gbs: float            # to the host, each way, as copies reach it
+    peer_gbs: float            # to the next GPU: all-reduce's bus bandwidth
+
+
+GPUS = {each.name: each for each in (
+    Gpu("h200", 141, 989.0, 494.0, 4800.0, 55.0, 360.0),
+    Gpu("h100", 80, 989.0, 494.0, 3350.0, 55.0, 360.0),
+    Gpu("a100", 40, 312.0, 156.0, 1555.0, 24.0, 230.0),
+    Gpu("rtx4090", 24, 165.0, 82.6, 1008.0, 25.0, 12.0),
+)}
+
+# One SSD, read and write, GB/s.
+SSDS = {"gen5": (13.0, 9.0), "gen4": (6.8, 5.0), "optane": (2.5, 2.2), "g10": (3.436, 3.436)}
+
+REACHED = {"flops": 0.7, "bytes": 0.85, "least_ns": 4000}
+
+
+def kernel_ns(gpu: Gpu, flops: float, moved: float, itemsize: int) -> int:
+    """Of a kernel that computes so much and moves so many bytes of its GPU's memory."""
+    tflops = gpu.half_tflops if itemsize <= 2 else gpu.single_tflops
+    computing = flops / (tflops * REACHED["flops"]) / 1e3
+    moving = moved / (gpu.memory_gbs * REACHED["bytes"])
+    return max(int(REACHED["least_ns"]), round(max(computing, moving)))
+
+
+def copy_ns(gpu: Gpu, moved: float) -> int:
+    return max(int(REACHED["least_ns"]), round(moved / gpu.link_gbs))
+
+
+def all_reduce_ns(gpu: Gpu, moved: float) -> int:
+    return max(20_000, round(2 * moved / gpu.peer_gbs))

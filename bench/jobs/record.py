@@ -1,0 +1,185 @@
+#!/usr/bin/env python3
+"""A whole training job at its real size, on fake tensors, as a trace for `firn simulate`.
+
+  record.py JOB PREFIX [--gpu h200] [--way plain|recompute|save-on-cpu] [--layers N] [--batch N]
+  record.py --list
+
+Runs two ordinary steps (forward, backward, fused AdamW) without memory and records the second:
+PREFIX.tensors.csv, PREFIX.kernels.csv. Kernel times are from a roofline of the named GPU, not
+measured (gpus.py); prints kernels, seconds and the peak of memory as JSON.
+Ways: plain; recompute: torch.utils.checkpoint around every layer; save-on-cpu: what autograd saves
+goes to the host and comes back, on the stream, as torch.autograd.graph.save_on_cpu does it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import json
+import pathlib
+import sys
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+import gpus  # noqa: E402
+import models  # noqa: E402
+from recorder import Recorder  # noqa: E402
+
+WAYS = ("plain", "recompute", "save-on-cpu")
+
+
+def layers_of(model: torch.nn.Module) -> list[torch.nn.Module]:
+    """The repeated ones: what people checkpoint."""
+    found: list[torch.nn.Module] = []
+    for module in model.modules():
+        if isinstance(module, torch.nn.ModuleList) and len(module) and \
+                not any(module is each or each in found for each in module):
+            if not any(each in inner.modules() for inner in found for each in module):
+                found += list(module)
+        elif isinstance(module, torch.nn.Sequential) and len(module) > 2 and not found:
+            pass
+    if not found:  # residual networks: their blocks
+        found = [each for each in model.modules() if type(each).__name__ == "Bottleneck"]
+    return found
+
+
+def recompute(model: torch.nn.Module) -> None:
+    from torch.utils.checkpoint import checkpoint
+    for layer in layers_of(model):
+        forward = layer.forward
+
+        def again(*args, _forward=forward, **kwargs):
+            return checkpoint(_forward, *args, use_reentrant=False, preserve_rng_state=False,
+                              **kwargs)
+        layer.forward = again
+
+
+class Hosted:
+    """Saved tensors go to the host and come back: two copies on the stream, each time."""
+
+    def __init__(self, recorder: Recorder, kept: set[int]):
+        self._recorder, self._kept = recorder, kept
+
+    def pack(self, tensor):
+        if tensor.untyped_storage()._cdata in self._kept or tensor.numel() == 0:
+            return tensor
+        self._copy("copy to the host", tensor, True)
+        return tensor.shape, tensor.stride(), tensor.dtype
+
+    def unpack(self, packed):
+        if isinstance(packed, torch.Tensor):
+            return packed
+        shape, stride, dtype = packed
+        tensor = torch.empty_strided(shape, stride, dtype=dtype)
+        self._copy("copy from the host", tensor, False)
+        return tensor
+
+    def _copy(self, name, tensor, out):
+        moved = tensor.numel() * tensor.element_size()
+        ns = gpus.copy_ns(self._recorder.gpu, moved)
+        self._recorder.kernel(name, ns, [tensor] if out else [], [] if out else [tensor])
+
+
+class AllReduce(torch.autograd.Function):
+    """Among shards of tensor parallelism: behind a layer's second product in the forward pass,
+    behind its first one's in the backward pass."""
+
+    @staticmethod
+    def forward(context, value, recorder, forward):
+        context.recorder, context.backwards = recorder, not forward
+        if forward:
+            AllReduce.note(recorder, value)
+        return value.view_as(value)
+
+    @staticmethod
+    def backward(context, gradient):
+        if context.backwards:
+            AllReduce.note(context.recorder, gradient)
+        return gradient, None, None
+
+    @staticmethod
+    def note(recorder, value):
+        moved = value.numel() * value.element_size()
+        recorder.kernel("all_reduce", gpus.all_reduce_ns(recorder.gpu, moved), [value], [value])
+
+
+def shard(model: torch.nn.Module, recorder: Recorder) -> None:
+    for name, module in model.named_modules():
+        end = name.rsplit(".", 1)[-1]
+        if end in ("o_proj", "down_proj"):
+            module.register_forward_hook(
+                lambda _, __, out: AllReduce.apply(out, recorder, True))
+        elif end in ("self_attn", "mlp"):
+            module.register_forward_pre_hook(
+                lambda _, args, kwargs: (
+                    tuple(AllReduce.apply(each, recorder, False) for each in args[:1]) + args[1:],
+                    {key: AllReduce.apply(value, recorder, False)
+                     if key == "hidden_states" else value for key, value in kwargs.items()}),
+                with_kwargs=True)
+
+
+def record(job: models.Job, gpu: gpus.Gpu, way: str) -> Recorder:
+    recorder = Recorder(gpu)
+    with FakeTensorMode(allow_non_fake_inputs=True), contextlib.ExitStack() as stack:
+        stack.callback(torch.set_default_dtype, torch.get_default_dtype())
+        torch.set_default_dtype(torch.float32 if job.mixed else torch.bfloat16)
+        model, loss = job.build(job)
+        model.train()
+        if job.shards > 1:
+            shard(model, recorder)
+        if way == "recompute":
+            recompute(model)
+        optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+        stack.enter_context(recorder)
+        if way == "save-on-cpu":
+            kept = {each.untyped_storage()._cdata for each in model.state_dict().values()}
+            hosted = Hosted(recorder, kept)
+            stack.enter_context(
+                torch.autograd.graph.saved_tensors_hooks(hosted.pack, hosted.unpack))
+        for step in range(2):
+            if step == 1:
+                states = [each for state in optimizer.state.values() for each in state.values()]
+                recorder.begin([*model.state_dict().values(), *states])
+            with contextlib.ExitStack() as one:
+                if job.mixed:
+                    one.enter_context(torch.autocast("cpu", torch.bfloat16))
+                value = loss()
+            value.backward()
+            del value
+            optimizer.step()
+            optimizer.zero_grad()
+        recorder.end()
+    return recorder
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("job", nargs="?", choices=sorted(models.JOBS), metavar="JOB")
+    parser.add_argument("prefix", nargs="?", metavar="PREFIX")
+    parser.add_argument("--gpu", choices=sorted(gpus.GPUS), default="h200")
+    parser.add_argument("--way", choices=WAYS, default="plain")
+    parser.add_argument("--layers", type=int)
+    parser.add_argument("--batch", type=int)
+    parser.add_argument("--list", action="store_true", help="the jobs there are")
+    given = parser.parse_args()
+    if given.list:
+        for job in models.JOBS.values():
+            print(f"{job.name}: batch {job.batch}, length {job.length}, layers {job.layers}")
+        return 0
+    if not given.prefix:
+        parser.error("JOB and PREFIX are wanted (or --list)")
+    job = models.JOBS[given.job]
+    changed = {key: getattr(given, key) for key in ("layers", "batch") if getattr(given, key)}
+    recorder = record(dataclasses.replace(job, **changed), gpus.GPUS[given.gpu], given.way)
+    recorder.write(given.prefix)
+    print(json.dumps({"job": job.name, **changed, "gpu": given.gpu, "way": given.way,
+                      "times": "roofline", **recorder.summary()}))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

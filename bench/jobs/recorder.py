@@ -1,0 +1,169 @@
+"""A training step on fake tensors, operator by operator, as `firn simulate` takes it: which storages
+each reads and makes, how large they are, and how long the operator takes by a roofline (gpus.py).
+
+Nothing is computed and no memory is taken: storages come and go by the program's own references, as
+they would on a GPU. Views, and tensors that are only allocated, are no kernels. Operators over lists
+of tensors are one kernel per tensor: so a fused optimizer runs under Firn where it must.
+"""
+
+from __future__ import annotations
+
+import csv
+from typing import Any, Iterable
+
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import flop_registry
+
+import gpus
+
+aten = torch.ops.aten
+
+
+def _attention_flops(query, key, causal) -> float:
+    batch, heads, length, width = query.shape
+    return 4.0 * batch * heads * length * key.shape[2] * width / (2 if causal else 1)
+
+
+def flops_of(func, args, kwargs, out) -> float:
+    packet = func.overloadpacket
+    if packet is aten._scaled_dot_product_flash_attention_for_cpu:
+        return _attention_flops(args[0], args[1], len(args) > 4 and args[4])
+    if packet is aten._scaled_dot_product_flash_attention_for_cpu_backward:
+        return 2.5 * _attention_flops(args[1], args[2], args[7])
+    if packet in flop_registry:
+        return float(flop_registry[packet](*args, **kwargs, out_val=out))
+    return 0.0
+
+
+def tensors_in(value: Any) -> list[torch.Tensor]:
+    return [each for each in tree_leaves(value) if isinstance(each, torch.Tensor)]
+
+
+class Recorder(TorchDispatchMode):
+    """Records what runs between begin() and end(). Enter it inside a FakeTensorMode."""
+
+    def __init__(self, gpu: gpus.Gpu):
+        super().__init__()
+        self.gpu = gpu
+        self.kernels: list[tuple[str, int, list[int], list[int]]] = []
+        self.bytes: list[int] = []
+        self.persistent: set[int] = set()
+        self._known: dict[int, tuple[int, StorageWeakRef]] = {}
+        self._recording = False
+
+    def begin(self, persistent: Iterable[torch.Tensor]) -> None:
+        """What is alive across iterations comes with it."""
+        self._recording = True
+        self.persistent = {self._number(each) for each in persistent}
+
+    def end(self) -> None:
+        self._recording = False
+
+    def _number(self, tensor: torch.Tensor) -> int:
+        # (A weak reference keeps the storage's address from being used again.)
+        reference = StorageWeakRef(tensor.untyped_storage())
+        known = self._known.get(reference.cdata)
+        if known is None:
+            known = (len(self.bytes), reference)
+            self.bytes.append(tensor.untyped_storage().nbytes())
+            self._known[reference.cdata] = known
+        return known[0]
+
+    def _numbers(self, tensors: Iterable[torch.Tensor]) -> list[int]:
+        return list(dict.fromkeys(self._number(each) for each in tensors if each.numel()))
+
+    def kernel(self, name: str, ns: int, inputs: Iterable[torch.Tensor],
+               outputs: Iterable[torch.Tensor]) -> None:
+        if self._recording:
+            self.kernels.append((name, ns, self._numbers(inputs), self._numbers(outputs)))
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        out = func(*args, **kwargs)
+        if self._recording:
+            self._operator(func, args, kwargs, out)
+        return out
+
+    def _operator(self, func, args, kwargs, out) -> None:
+        name = func._schema.name.split("::")[1]
+        given = tensors_in((args, kwargs))
+        before = {each.untyped_storage()._cdata for each in given}
+        made = [each for each in tensors_in(out) if each.untyped_storage()._cdata not in before]
+        written = self._written(func, args, kwargs)
+        if "empty" in name or not (made or written):
+            return
+        if isinstance(args[0] if args else None, (list, tuple)) and \
+                name.startswith(("_foreach_", "_fused_", "_amp_foreach_")):
+            return self._list_operator(name, args, kwargs, written, out)
+        self._one(func, name, args, kwargs, given, written, made, out)
+
+    def _one(self, func, name, args, kwargs, given, written, made, out) -> None:
+        moved = sum(each.numel() * each.element_size() for each in (*given, *written, *made))
+        itemsize = min([each.element_size() for each in given if each.is_floating_point()] or [4])
+        ns = gpus.kernel_ns(self.gpu, flops_of(func, args, kwargs, out), moved, itemsize)
+        self.kernel(name, ns, given, (*written, *made))
+
+    def _list_operator(self, name, args, kwargs, written, out) -> None:
+        lists = [each for each in (*args, *kwargs.values())
+                 if isinstance(each, (list, tuple)) and each and
+                 isinstance(each[0], torch.Tensor)]
+        changed = {id(each) for each in written}
+        results = out if isinstance(out, (list, tuple)) else []
+        for at in range(len(lists[0])):
+            given = [each[at] for each in lists if len(each) == len(lists[0])]
+            made = [results[at]] if at < len(results) and results[at] is not given[0] else []
+            out_of = [each for each in given if id(each) in changed]
+            moved = sum(each.numel() * each.element_size() for each in (*given, *out_of, *made))
+            self.kernel(name, gpus.kernel_ns(self.gpu, 0, moved, 4), given, (*out_of, *made))
+
+    @staticmethod
+    def _written(func, args, kwargs) -> list[torch.Tensor]:
+        written: list[torch.Tensor] = []
+        for at, argument in enumerate(func._schema.arguments):
+            if argument.alias_info is not None and argument.alias_info.is_write:
+                value = args[at] if at < len(args) else kwargs.get(argument.name)
+                written += tensors_in(value)
+        return written
+
+    def write(self, prefix: str) -> None:
+        """PREFIX.tensors.csv and PREFIX.kernels.csv."""
+        named = sorted({each for _, _, ins, outs in self.kernels for each in (*ins, *outs)} |
+                       self.persistent)
+        with open(prefix + ".tensors.csv", "w", newline="", encoding="utf-8") as file:
+            rows = csv.writer(file, lineterminator="\n")
+            rows.writerow(("tensor", "bytes", "kind"))
+            rows.writerows((each, self.bytes[each], "persistent" if each in self.persistent
+                            else "transient") for each in named if self.bytes[each])
+        with open(prefix + ".kernels.csv", "w", newline="", encoding="utf-8") as file:
+            rows = csv.writer(file, lineterminator="\n")
+            rows.writerow(("kernel", "name", "duration_ns", "inputs", "outputs"))
+            rows.writerows((at, name, ns, " ".join(map(str, ins)), " ".join(map(str, outs)))
+                           for at, (name, ns, ins, outs) in enumerate(self.kernels))
+
+    def summary(self) -> dict[str, Any]:
+        """Bytes alive at most when all is in memory, as the simulator counts, and the time."""
+        first: dict[int, int] = {}
+        last: dict[int, int] = {}
+        for at, (_, _, ins, outs) in enumerate(self.kernels):
+            for each in (*ins, *outs):
+                first.setdefault(each, at)
+                last[each] = at
+        held = sum(self.bytes[each] for each in self.persistent)
+        alive = peak = held
+        ends: dict[int, list[int]] = {}
+        for each, at in last.items():
+            ends.setdefault(at, []).append(each)
+        begins: dict[int, list[int]] = {}
+        for each, at in first.items():
+            begins.setdefault(at, []).append(each)
+        largest = 0
+        for at, (_, _, ins, outs) in enumerate(self.kernels):
+            alive += sum(self.bytes[e] for e in begins.get(at, []) if e not in self.persistent)
+            peak = max(peak, alive)
+            largest = max(largest, sum(self.bytes[e] for e in {*ins, *outs}))
+            alive -= sum(self.bytes[e] for e in ends.get(at, []) if e not in self.persistent)
+        return {"kernels": len(self.kernels), "seconds": sum(k[1] for k in self.kernels) / 1e9,
+                "peak_bytes": peak, "persistent_bytes": held, "largest_kernel_bytes": largest}

@@ -25,6 +25,7 @@ WARM = 2
 MANY = 1000000
 TIMES = 200000
 SIZES = {"512 B": 512, "64 KiB": 64 << 10, "1 MiB": 1 << 20, "64 MiB": 64 << 20}
+LIVE = (10, 1000, 100_000, 1_000_000)
 LIBRARY = ROOT / "build/bench/overhead/libcalls.so"
 
 
@@ -42,11 +43,14 @@ def call_figures():
              for name, size in SIZES.items()}
     found["one of 10,000 live, mixed up to 512 KiB"] = library.live_ns(
         ctypes.c_int64(10000), ctypes.c_uint64(512 << 10), times)
+    for live in LIVE:
+        found[f"one of {live:,} live, mixed up to 4 KiB"] = library.live_ns(
+            ctypes.c_int64(live), ctypes.c_uint64(4096), times)
     found["a view"] = library.view_ns(times)
     print(json.dumps([torch.cuda.get_allocator_backend(), found]))
 
 
-def calls(places, rounds):
+def calls(places, rounds, figures_file):
     environment = script_runs.native_environment(places)
     command = [places.python, os.path.abspath(__file__), "--call-figures"]
     found = {"native": [], "firn": []}
@@ -65,6 +69,8 @@ def calls(places, rounds):
         shown = {name: f"{min(ns):.0f} / {statistics.median(ns):.0f}" for name, ns in each.items()}
         ratio = statistics.median(a / b for a, b in zip(each["firn"], each["native"]))
         print(f"  {what:40} {shown['native']:>14} {shown['firn']:>14} {ratio:12.2f}")
+    if figures_file:
+        figures_file.write_text(json.dumps(found))
 
 
 def steps(places, count, arguments):
@@ -88,6 +94,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--only", choices=("calls", "steps"))
+    parser.add_argument("--figures", type=pathlib.Path, help="writes the calls' as JSON")
     parser.add_argument("--call-figures", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("arguments", nargs="*", help="more of the training script's")
     options = parser.parse_args()
@@ -100,7 +107,7 @@ def main():
     if options.only != "steps":
         if not LIBRARY.exists():
             sys.exit(f"overhead.py: no {LIBRARY} (ninja -C build bench/overhead/libcalls.so)")
-        calls(places, options.rounds)
+        calls(places, options.rounds, options.figures)
     if options.only != "calls":
         steps(places, options.steps, options.arguments)
 

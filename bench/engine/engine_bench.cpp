@@ -1,0 +1,135 @@
+// What the engine's hot paths take, by Google Benchmark: allocating and freeing against sizes, live
+// blocks and threads, each with a stream of its own; and touching and releasing resident blocks. On
+// the software GPU's virtual clock: only the engine's own instructions are in the figures.
+//
+//   FIRN_TEST_GPU=build/backing/gpu/software/libcuda.so.1 build/bench/engine/engine_bench
+#include <benchmark/benchmark.h>
+
+#include <algorithm>
+#include <random>
+
+#include "tests/allocator/simulation.h"
+
+namespace {
+
+using namespace firn;
+using namespace firn::test;
+
+constexpr uint64_t memory = uint64_t{48} << 30;
+
+std::unique_ptr<Simulation> machine() {
+  SimulationOptions options;
+  options.memory_bytes = options.budget_bytes = memory;
+  options.watch_fraction = 1;  // a job that fits
+  return std::make_unique<Simulation>(options);
+}
+
+void* must(const Result<void*>& block) {
+  if (block) return *block;
+  std::fprintf(stderr, "engine_bench: %s\n", describe(block.error()).c_str());
+  std::exit(1);
+}
+
+void pair(benchmark::State& state) {
+  static std::unique_ptr<Simulation> shared;
+  static std::vector<CUstream> streams;
+  if (state.thread_index() == 0) {
+    shared = machine();
+    streams.clear();
+    for (int i = 0; i < state.threads(); ++i) streams.push_back(shared->make_stream(0));
+  }
+  const auto bytes = static_cast<size_t>(state.range(0));
+  // (The first iteration is a barrier behind what thread 0 made.)
+  Engine* engine = nullptr;
+  CUstream stream = nullptr;
+  for (auto _ : state) {
+    if (!engine) {
+      engine = &shared->engine(0);
+      stream = streams[static_cast<size_t>(state.thread_index())];
+    }
+    void* block = must(engine->allocate(bytes, stream));
+    if (!engine->free(block)) std::exit(1);
+  }
+  if (state.thread_index() == 0) shared.reset();  // (There is one software GPU in a process.)
+}
+BENCHMARK(pair)->RangeMultiplier(8)->Range(512, 64 << 20)->ArgName("bytes")->UseRealTime();
+BENCHMARK(pair)->Arg(64 << 10)->Arg(4 << 20)->ArgName("bytes")->ThreadRange(2, 8)->UseRealTime();
+
+/// A block allocated and freed while so many others live.
+void pair_beside(benchmark::State& state) {
+  const auto sim = machine();
+  Engine& engine = sim->engine(0);
+  std::mt19937_64 random(1);
+  for (int64_t i = 0; i < state.range(0); ++i)
+    must(engine.allocate(512 + random() % 8 * 512, nullptr));
+  for (auto _ : state)
+    if (!engine.free(must(engine.allocate(64 << 10, nullptr)))) std::exit(1);
+}
+BENCHMARK(pair_beside)->RangeMultiplier(10)->Range(10, 1'000'000)->ArgName("live");
+
+/// A random one of many live blocks is freed, and one of its size is allocated.
+void among_live(benchmark::State& state) {
+  const auto sim = machine();
+  Engine& engine = sim->engine(0);
+  std::mt19937_64 random(1);
+  std::vector<size_t> sizes;
+  std::vector<void*> blocks;
+  for (int64_t i = 0; i < state.range(0); ++i) {
+    sizes.push_back(512 + random() % 8 * 512);
+    blocks.push_back(must(engine.allocate(sizes.back(), nullptr)));
+  }
+  std::vector<uint32_t> order(1 << 16);
+  for (uint32_t& place : order) place = static_cast<uint32_t>(random() % sizes.size());
+  size_t at = 0;
+  for (auto _ : state) {
+    const uint32_t place = order[at++ % order.size()];
+    if (!engine.free(blocks[place])) std::exit(1);
+    blocks[place] = must(engine.allocate(sizes[place], nullptr));
+  }
+}
+BENCHMARK(among_live)->RangeMultiplier(10)->Range(10, 1'000'000)->ArgName("live");
+
+/// Touch and release of a resident block, one of so many.
+void touch(benchmark::State& state) {
+  const auto sim = machine();
+  Engine& engine = sim->engine(0);
+  std::vector<void*> blocks;
+  for (int64_t i = 0; i < state.range(0); ++i)
+    blocks.push_back(must(engine.allocate(2u << 20, nullptr)));
+  for (void* block : blocks) {
+    Result<Hold> hold = engine.touch(block, nullptr, Access::write);
+    if (!hold) std::exit(1);
+    engine.release(*hold, nullptr);
+  }
+  size_t at = 0;
+  for (auto _ : state) {
+    at = at + 1 == blocks.size() ? 0 : at + 1;
+    Result<Hold> hold = engine.touch(blocks[at], nullptr, Access::read);
+    benchmark::DoNotOptimize(hold);
+    engine.release(*hold, nullptr);
+  }
+}
+BENCHMARK(touch)->RangeMultiplier(10)->Range(1, 10'000)->ArgName("blocks");
+
+/// All blocks of a launch at once.
+void touch_many(benchmark::State& state) {
+  const auto sim = machine();
+  Engine& engine = sim->engine(0);
+  std::vector<uint64_t> words;
+  for (int64_t i = 0; i < state.range(0); ++i)
+    words.push_back(reinterpret_cast<uint64_t>(must(engine.allocate(2u << 20, nullptr))));
+  std::vector<Hold> holds(words.size());
+  size_t held = 0;
+  (void)engine.touch_many(words, Access::write, holds.data(), held);
+  engine.release_many({holds.data(), held}, nullptr);
+  for (auto _ : state) {
+    held = 0;
+    benchmark::DoNotOptimize(engine.touch_many(words, Access::write, holds.data(), held));
+    engine.release_many({holds.data(), held}, nullptr);
+  }
+}
+BENCHMARK(touch_many)->Arg(4)->Arg(10)->Arg(100)->ArgName("blocks");
+
+}  // namespace
+
+BENCHMARK_MAIN();

@@ -1,0 +1,100 @@
+#!/usr/bin/env python3
+"""Runs the suite's benches and writes their results; see bench/run.sh."""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import os
+import pathlib
+import sys
+import time
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+import compare  # noqa: E402
+import figures as results_of  # noqa: E402
+import machine  # noqa: E402
+import page  # noqa: E402
+import steps  # noqa: E402
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+
+def writable(folder: pathlib.Path) -> bool:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        return False
+    return os.access(folder, os.W_OK)
+
+
+def show(figure: results_of.Figure) -> str:
+    line = f"  {figure.name:48} {figure.firn:12.4g} {figure.unit:12}"
+    return line + "".join(f"  {figure.ratio(peer):.3g} of {peer}" for peer in figure.peers)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="bench/run.sh", description="Firn's benches, beside "
+                                     "what people use now. Without a name: all of them.")
+    parser.add_argument("names", nargs="*", metavar="NAME",
+                        help="quick (fewer and shorter), or benches: " + ", ".join(steps.STEPS))
+    parser.add_argument("--out", type=pathlib.Path, default=ROOT / "bench/results")
+    parser.add_argument("--scratch", type=pathlib.Path, default=ROOT / "build",
+                        help="where files are written and read: the file system that is measured")
+    parser.add_argument("--list", action="store_true", help="the benches, and no more")
+    given = parser.parse_args()
+    if given.list:
+        for name, step in steps.STEPS.items():
+            print(f"{name:10} {(step.__doc__ or '').splitlines()[0]}")
+        return 0
+    quick = "quick" in given.names
+    names = [each for each in given.names if each != "quick"] or list(steps.STEPS)
+    wrong = [each for each in names if each not in steps.STEPS]
+    if wrong:
+        parser.error(f"no such bench: {', '.join(wrong)} (there are: {', '.join(steps.STEPS)})")
+    if not writable(given.out):
+        parser.error(f"{given.out} cannot be written (--out names another folder)")
+    if not writable(given.scratch):
+        parser.error(f"{given.scratch} cannot be written (--scratch names another folder)")
+
+    here = machine.describe()
+    date = datetime.date.today().isoformat()
+    file = given.out / f"{machine.kind(here)}-{date}.json"
+    results = {"machine": here, "kind": machine.kind(here), "date": date, "quick": quick,
+               "command": "bench/run.sh " + " ".join(given.names), "seconds": {}, "left_out": []}
+    before = compare.latest(given.out, results["kind"], file)
+    found: list[results_of.Figure] = []
+    for name in names:
+        print(f"{name}: {(steps.STEPS[name].__doc__ or '').splitlines()[0]}", flush=True)
+        begin = time.monotonic()
+        try:
+            with steps.scratch(given.scratch) as folder:
+                context = steps.Context(quick, pathlib.Path(folder))
+                try:
+                    made = steps.STEPS[name](context)
+                except steps.LeftOut as reason:
+                    made = []
+                    context.left_out.append(f"{name}: {reason}")
+        except KeyboardInterrupt:
+            results["left_out"].append(f"{name} and what comes after it: interrupted")
+            print("interrupted: what is done is kept")
+            break
+        results["seconds"][name] = round(time.monotonic() - begin, 1)
+        results["left_out"] += context.left_out
+        found += made
+        for figure in made:
+            print(show(figure))
+        for reason in context.left_out:
+            print(f"  left out: {reason}")
+        results_of.write_whole(file, results_of.as_json(results, found))
+    results_of.write_whole(file, results_of.as_json(results, found))
+    results_of.write_whole(file.with_suffix(".html"), page.render(results, found))
+    print(f"{file}\n{file.with_suffix('.html')}")
+    if before:
+        for line in compare.lost(*before, results, found):
+            print(line)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -36,7 +36,7 @@ if ! nvidia-smi -L >/dev/null 2>&1 || [ -z "$preload" ]; then
   exit 0
 fi
 unset FIRN_TEST_GPU
-for name in vector vector_c by_value capture_short copies gemm structs globals graphs host_table \
+for name in vector vector_c by_value capture_short copies cycles gemm structs globals graphs host_table \
             nodes streams threads pools; do
   python3 "$here/run_program.py" "$preload" "$out/$name" "$out/kernels.ptx"
 done

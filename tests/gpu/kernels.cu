@@ -60,4 +60,18 @@ __global__ void ten(Word*, Word*, Word*, Word*, Word*, Word*, Word*, Word*, Word
 __global__ void from_global(Word* to, unsigned long long count, Word salt) {
   EACH(count) to[i] = mixed(to[i], firn_global[i], salt, 1);
 }
+// How many words are not those that fill() wrote, added to *wrong.
+__global__ void verify(const Word* from, unsigned long long count, Word seed, Word* wrong) {
+  Word found = 0;
+  EACH(count) found += from[i] != scramble(seed + (Word)i);
+  if (found) atomicAdd(wrong, found);
+}
+// Until *flag, which the host writes, is not 0; but not for ever.
+__global__ void wait_for(const volatile Word* flag) {
+  if (blockIdx.x || threadIdx.x) return;
+  unsigned long long begin, now;
+  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(begin));
+  do asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
+  while (*flag == 0 && now - begin < 1500000000ull);
+}
 }

@@ -1,5 +1,9 @@
 // The kernels for the software GPU: NAME and NAME_params of a shared object. Each runs as one host
 // function over all elements.
+#include <sched.h>
+
+#include <chrono>
+
 #include "tests/gpu/kernels.h"
 
 #define KERNEL extern "C" __attribute__((visibility("default")))
@@ -107,6 +111,24 @@ KERNEL void from_global(ARGUMENTS) {
   Word* to = take<Word*>(parameters, 0);
   for (Count i = 0; i < take<Count>(parameters, 1); ++i)
     to[i] = mixed(to[i], firn_global[i], take<Word>(parameters, 2), 1);
+}
+
+LAYOUT(verify, {0, 8}, {8, 8}, {16, 4}, {24, 8})
+KERNEL void verify(ARGUMENTS) {
+  const Word* from = take<const Word*>(parameters, 0);
+  Word found = 0;
+  for (Count i = 0; i < take<Count>(parameters, 1); ++i)
+    found += from[i] != scramble(take<Word>(parameters, 2) + static_cast<Word>(i));
+  if (found) __atomic_fetch_add(take<Word*>(parameters, 3), found, __ATOMIC_RELAXED);
+}
+
+LAYOUT(wait_for, {0, 8})
+KERNEL void wait_for(ARGUMENTS) {
+  using Clock = std::chrono::steady_clock;
+  const auto end = Clock::now() + std::chrono::milliseconds(1500);
+  while (__atomic_load_n(take<const Word*>(parameters, 0), __ATOMIC_ACQUIRE) == 0 &&
+         Clock::now() < end)
+    (void)::sched_yield();
 }
 
 #ifdef FIRN_KERNELS_SAY

@@ -1,0 +1,97 @@
+"""Steps that measure what calls cost: the driver's, PyTorch's allocators', launches, spills, faults."""
+
+import json
+import re
+
+from results import Failed
+
+
+def last_json(text):
+    for line in reversed(text.splitlines()):
+        if line[:1] in "[{":
+            return json.loads(line)
+    raise Failed("no figures were printed")
+
+
+def of_driver(suite, step):
+    suite.needs_build()
+    driver = (suite.build / "backing/gpu/software/libcuda.so.1").resolve() if suite.software else \
+        "libcuda.so.1"
+    done = step.run([suite.build / "bench/gpu/driver_costs", suite.kernels(),
+                     *(["--small"] if suite.software else [])],
+                    suite.environment(FIRN_TEST_DRIVER=str(driver)))
+    found = last_json(done.text)
+    for name, figures in found.items():
+        step.figure(name, figures)
+    if suite.software:
+        return
+    # What Firn's frames are sized by: a call's cost is a handle's, not a byte's.
+    small, large = (sum(found["mapping"][f"frame_{mib}MiB"].values()) for mib in (2, 256))
+    step.figure("a_frame_of_256MiB_costs_frames_of_2MiB", round(large / small, 2))
+
+
+def calls(suite, step):
+    suite.needs_torch()
+    command = [suite.python, suite.root / "bench/gpu/torch_costs.py", "calls",
+               suite.build / "bench/overhead/libcalls.so", 1000 if suite.software else 100000]
+    ways = {"native": {}, "firn": {"PYTORCH_CUDA_ALLOC_CONF": "backend:firn"},
+            "firn, observed": {"PYTORCH_CUDA_ALLOC_CONF": "backend:firn,firn_watch:0"},
+            "cudaMallocAsync": {"PYTORCH_CUDA_ALLOC_CONF": "backend:cudaMallocAsync"}}
+    for name, words in ways.items():
+        if suite.software and name == "cudaMallocAsync":
+            step.left_out(name, "not in the software GPU's runtime")
+            continue
+        done = step.run(command, suite.python_environment(**words), 60)
+        backend, figures = last_json(done.text)
+        step.check(f"{name} was measured", backend == name.split(",")[0], backend)
+        step.figure(name, {what: round(ns, 1) for what, ns in figures.items()})
+
+
+def launches(suite, step):
+    suite.needs_build()
+    before = {"LD_PRELOAD": str(suite.build / "allocator/preload/libfirn_preload.so")}
+    if suite.software:
+        before["FIRN_DEVICE"] = "software"
+    for name, words, budget in (("resident", [1000], None), ("after a shortage", ["short"],
+                                                             "128MiB")):
+        more = {**before, **({"FIRN_BUDGET": budget} if budget else {})}
+        done = step.run([suite.build / "bench/preload/launch", suite.kernels("no_kernel.fatbin"),
+                         *words], suite.environment(**more), 90)
+        rows = re.findall(r"^(.+?)\s+driver alone +(-?[\d.]+) ns, added +(-?[\d.]+) ns",
+                          done.text, re.M)
+        step.check(f"{name}: figures", rows)
+        step.figure(name, {" ".join(what.split()): {"driver_ns": float(alone),
+                                                    "added_ns": float(added)}
+                           for what, alone, added in rows})
+
+
+def spills(suite, step):
+    suite.needs_torch()
+    sizes = (2, 16) if suite.software else (2, 32, 256, 1024)
+    dirs = suite.spill_dirs(8 << 30)
+    for name, host, places in (("host memory", "128MiB" if suite.software else "4GiB", ()),
+                               ("files", "24MiB" if suite.software else "192MiB", dirs)):
+        if name == "files" and not places:
+            step.left_out(name, "less than 8 GiB of disk are free")
+            continue
+        stats = suite.work / f"spills-{name.split()[0]}.json"
+        before, environment = suite.firn_run(stats, "256MiB" if suite.software else "4GiB", host,
+                                             places)
+        done = step.run([*before, suite.python, suite.root / "bench/gpu/torch_costs.py", "spills",
+                         *sizes], environment, 120)
+        found = last_json(done.text)
+        step.figure(name, found)
+        step.check(f"{name}: bytes", all(each["right"] for each in found.values()), found)
+        device = json.loads(stats.read_text())["devices"][0]
+        step.check(f"{name}: blocks moved", device["spilled_bytes"] > 0 and
+                   device["faulted_bytes"] > 0)
+
+
+FIRST = (
+    ("costs-driver", "the driver's calls and copies", 90, of_driver),
+    ("costs-calls", "allocating, freeing, an observed operator, beside the others", 120, calls),
+)
+THEN = (
+    ("costs-spills", "a spill and a fault, by size", 120, spills),
+    ("costs-launches", "what a launch costs more", 60, launches),
+)

@@ -1,0 +1,118 @@
+"""Steps against the driver: the seam's conformance suite, what Firn believes, and bytes through many
+spills and faults."""
+
+import json
+import re
+
+from results import Failed, Skip
+
+
+def gtest(suite, step, binary, names, **more):
+    """One row of checks: a test each; what it recorded are figures."""
+    suite.needs_build()
+    report = suite.work / f"{step.row['name']}.json"
+    driver = (suite.build / "backing/gpu/software/libcuda.so.1").resolve() if suite.software else \
+        "libcuda.so.1"
+    done = step.run([suite.build / binary, f"--gtest_filter={names}",
+                     f"--gtest_output=json:{report}"],
+                    suite.environment(FIRN_TEST_DRIVER=str(driver), **more), ok=None)
+    if not report.exists():
+        raise Failed(f"{binary} ended with {done.rc} and no report")
+    ran = 0
+    for group in json.loads(report.read_text())["testsuites"]:
+        for test in group["testsuite"]:
+            if test.get("result") == "SKIPPED" or test.get("status") == "NOTRUN":
+                step.left_out(test["name"], "skipped by the test: see log.txt")
+                continue
+            ran += 1
+            failures = [each["failure"] for each in test.get("failures", [])]
+            step.check(test["name"], not failures, "\n".join(failures)[:1500])
+            recorded = {key: value for key, value in test.items() if key not in GTEST_KEYS}
+            if recorded:
+                step.figure(test["name"], recorded)
+    if ran == 0:
+        raise Skip("every test was skipped: see log.txt")
+    step.check("the process ended well", done.rc == 0, done.rc)
+
+
+GTEST_KEYS = {"name", "status", "result", "timestamp", "time", "classname", "failures", "file",
+              "line", "skipped"}
+
+
+def conformance(suite, step):
+    gtest(suite, step, "tests/backing/gpu/gpu_driver_conformance_test", "DriverConformance.*")
+
+
+def beliefs(suite, step):
+    suite.needs_build()
+    gtest(suite, step, "tests/backing/gpu/gpu_beliefs_test", "Belief.*",
+          FIRN_TEST_KERNELS=str(suite.kernels()))
+
+
+def cycles_program(suite, step):
+    """The program, for the GPU in use."""
+    if suite.software:
+        return suite.build / "tests/gpu/program_cycles"
+    return compiled_program(suite, step, "cycles")
+
+
+def compiled_program(suite, step, name):
+    """A program of tests/gpu over the driver API, compiled against the toolkit's <cuda.h> or the one
+    that comes with torch. It is linked with nothing: the driver is asked for by the loader."""
+    import building
+    out = suite.work / "programs" / name
+    if out.exists():
+        return out
+    out.parent.mkdir(exist_ok=True)
+    source = suite.root / "tests/gpu" / (name + (".c" if name == "vector_c" else ".cpp"))
+    told = step.run([suite.python, suite.root / "backing/gpu/software/find_torch.py"],
+                    building.environment(), 60)
+    include = json.loads(told.text).get("cuda_include_dir") or "/usr/local/cuda/include"
+    words = ["cc"] if name == "vector_c" else ["c++", "-std=c++20"]
+    driver = step.run(["sh", "-c", "ldconfig -p | sed -n 's/.*libcuda\\.so\\.1 .*=> //p' | head -1"],
+                      building.environment(), 60).text.strip()
+    step.run([*words, "-O1", "-DFIRN_REAL_CUDA", "-isystem", include, f"-I{suite.root}", "-o", out,
+              source, driver or "-lcuda", "-pthread", "-Wl,--allow-shlib-undefined"],
+             building.environment(), 120)
+    return out
+
+
+def cycles(suite, step):
+    """At half of the memory every visit is a fault, and something else was spilled for it."""
+    suite.needs_build()
+    # Threads, blocks each, MiB each, rounds.
+    threads, blocks, mib, rounds = (3, 8, 1, 12) if suite.software else (4, 24, 8, 110)
+    stats = suite.work / "cycles.json"
+    whole = threads * blocks * mib << 20
+    environment = suite.environment(
+        LD_PRELOAD=str(suite.build / "allocator/preload/libfirn_preload.so"),
+        FIRN_STATS=str(stats), FIRN_BUDGET=str(whole // 2), FIRN_HOST=str(4 * whole + (64 << 20)))
+    if suite.software:
+        environment["FIRN_DEVICE"] = "software"
+    done = step.run([cycles_program(suite, step), suite.kernels(), threads, blocks, mib, rounds],
+                    environment)
+    visits, wrong = map(int, re.search(r"visits (\d+) wrong (\d+)", done.text).groups())
+    device = json.loads(stats.read_text())["devices"][0]
+    each = mib << 20
+    spilled = device["spilled_bytes"] // each
+    faulted = (device["faulted_bytes"] + device["prefetched_bytes"]) // each
+    step.figure("cycles", {
+        "visits": visits, "spills": spilled, "faults": faulted, "block_bytes": each,
+        "threads": threads, "seconds": round(done.seconds, 2), "stall_s": device["stall_s"],
+        "host_out_bytes_s": device["measured_host_out_bytes_s"],
+        "host_in_bytes_s": device["measured_host_in_bytes_s"], "trouble": device["trouble"]})
+    step.check("every word was right", wrong == 0, wrong)
+    least = visits // 10 if suite.software else 10000
+    step.check(f"at least {least} spills", spilled >= least, spilled)
+    step.check(f"at least {least} faults", faulted >= least, faulted)
+    step.check("within the budget", device["peak_device_bytes"] <= device["budget_bytes"],
+               device["peak_device_bytes"])
+    step.check("nothing was lost", device["lost_blocks"] == 0)
+
+
+FIRST = (
+    ("conformance", "the driver seam's conformance suite", 60, conformance),
+    ("beliefs", "what Firn believes of the driver, a test each", 90, beliefs),
+    ("cycles", "bytes through 10,000 spills and faults: kernels, streams, threads", 120, cycles),
+)
+THEN = ()

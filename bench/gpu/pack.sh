@@ -1,0 +1,87 @@
+#!/bin/bash
+# Collects into bench/carry/ (ignored by git) what a machine without network needs to build and run
+# bench/gpu/run.sh from this checkout: the libraries that Firn is built with, as headers, Google
+# Test's sources and the static liburing; a build, where there is one; the tests' kernels, where
+# there is nvcc. At the end the size of the checkout with all that: more than 60 MiB is refused.
+#
+#   bench/gpu/pack.sh [--build DIR | --no-build]     DIR: a build folder with tests [build]
+set -euo pipefail
+cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/../.."
+
+most=$((60 << 20))
+build=build
+while [ $# -gt 0 ]; do
+  case $1 in
+    --build) [ $# -ge 2 ] || { echo "pack.sh: --build needs a folder" >&2; exit 2; }
+             build=$2; shift 2 ;;
+    --no-build) build=''; shift ;;
+    -h | --help) sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//;p}' bench/gpu/pack.sh; exit 0 ;;
+    *) echo "pack.sh: unknown option $1 (--help lists what there is)" >&2; exit 2 ;;
+  esac
+done
+
+refuse() { echo "pack.sh: $1" >&2; exit 1; }
+first_of() {  # WHAT PLACE...
+  local what=$1 place
+  shift
+  for place in "$@"; do if [ -e "$place" ]; then echo "$place"; return 0; fi; done
+  refuse "no $what here (bench/setup.sh --tests installs it)"
+}
+
+carry=bench/carry
+fresh=$carry.new
+rm -rf "$fresh"
+libraries=$fresh/subprojects/libraries
+mkdir -p "$libraries/include" "$libraries/lib" "$libraries/googletest"
+cp bench/gpu/libraries.wrap "$fresh/subprojects/"
+cp bench/gpu/libraries.meson.build "$libraries/meson.build"
+for name in fmt nlohmann CLI xxhash.h liburing.h liburing; do
+  cp -rL "$(first_of "$name" /usr/include/$name /usr/local/include/$name)" "$libraries/include/"
+done
+cp "$(first_of liburing.a /usr/lib/*/liburing.a /usr/lib/liburing.a /usr/local/lib/liburing.a)" \
+  "$libraries/lib/"
+googletest=$(first_of "Google Test's sources" /usr/src/googletest/googletest /usr/src/gtest)
+cp -rL "$googletest/src" "$libraries/googletest/src"
+mkdir "$libraries/googletest/include"
+cp -rL "$(first_of gtest/gtest.h /usr/include/gtest "$googletest/include/gtest")" \
+  "$libraries/googletest/include/"
+git describe --always --dirty >"$fresh/commit" 2>/dev/null || echo unknown >"$fresh/commit"
+
+if [ -n "$build" ]; then
+  [ -e "$build/build.ninja" ] || refuse "$build is no build folder (--build names one, --no-build: none)"
+  python3 - bench/gpu "$build" "$fresh/build" <<'END'
+import pathlib, shutil, subprocess, sys
+sys.path.insert(0, sys.argv[1])
+import building
+build, out = map(pathlib.Path, sys.argv[2:])
+for name in (*building.CORE, *building.OF_TORCH, *building.OF_TORCH_SOFTWARE, *building.FILES):
+    if not (build / name).exists():
+        sys.exit(f"pack.sh: {build} lacks {name}: ninja -C {build} {name}")
+    to = out / name
+    to.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copy(build / name, to)
+    if not name.endswith(".py"):
+        subprocess.run(["strip", "--strip-unneeded", str(to)], check=True)
+END
+  { c++ --version | head -1; ldd --version | head -1; } >"$fresh/build/made-with" 2>&1
+fi
+
+if nvcc=$(command -v nvcc || ls /usr/local/cuda/bin/nvcc 2>/dev/null); then
+  bash bench/gpu/kernels.sh "$nvcc" "$fresh/kernels" || refuse "$nvcc does not build the kernels"
+fi
+
+rm -rf "$carry"
+mv "$fresh" "$carry"
+python3 - "$most" <<'END'
+import os, subprocess, sys
+most = int(sys.argv[1])
+listed = subprocess.run(["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+                        stdout=subprocess.PIPE, check=True).stdout.split(b"\0")
+carried = [os.path.join(at, name) for at, _, names in os.walk("bench/carry") for name in names]
+def total(names):
+    return sum(os.lstat(name).st_size for name in names if name and os.path.lexists(name))
+tree, more = total(listed), total(carried)
+print(f"pack.sh: checkout {tree / 2**20:.1f} MiB, bench/carry {more / 2**20:.1f} MiB")
+if tree + more > most:
+    sys.exit(f"pack.sh: together more than {most >> 20} MiB: it cannot be carried")
+END

@@ -1,0 +1,251 @@
+"""Steps with PyTorch: bits at several budgets, a large GPT in bf16, and what reaches the GPU by other
+ways than eager operators."""
+
+import json
+import statistics
+
+from results import Cut, Failed, Skip
+
+GIB, GRANULE = 1 << 30, 2 << 20
+# Layers, width, heads, length, vocabulary; and the least batch.
+MODELS = {"tiny": (2, 128, 2, 128, 512), "160m": (12, 768, 12, 2048, 32768),
+          "1.3b": (24, 2048, 16, 2048, 32768), "2.7b": (32, 2560, 32, 2048, 32768),
+          "6.7b": (32, 4096, 32, 2048, 32768)}
+MOVED = ("budget_bytes", "peak_device_bytes", "peak_allocated_bytes", "spilled_bytes",
+         "faulted_bytes", "prefetched_bytes", "forwarded_bytes", "clean_dropped_bytes", "stall_s",
+         "stalls", "lost_blocks", "touches", "pinned", "unseen", "measured_host_out_bytes_s",
+         "measured_host_in_bytes_s", "measured_store_write_bytes_s", "measured_store_read_bytes_s",
+         "period_found", "plan_s", "trouble", "out_of_memory")
+
+
+def free_bytes(suite):
+    """GPU memory that a job may have. Others' is theirs."""
+    if suite.software:
+        return suite.options.gpu_memory
+    gpus = suite.found["gpus"]
+    return int(gpus[0]["memory.free"]) << 20 if gpus else 8 * GIB
+
+
+class Runs:
+    """The same script natively and with Firn, results by name."""
+
+    def __init__(self, suite, step, script, words):
+        self.suite, self.step, self.words = suite, step, [suite.root / script, *words]
+        self.results, self.devices = {}, {}
+
+    def script(self, name):
+        out = self.suite.work / f"{self.step.row['name']}-{name}.json"
+        out.unlink(missing_ok=True)
+        return out, [self.suite.python, *self.words, "--out", out]
+
+    def native(self, name, **more):
+        out, command = self.script(name)
+        done = self.step.run(command, self.suite.python_environment(**more))
+        return self.keep(name, out, done, None)
+
+    def firn(self, name, fraction=None, host=None, dirs=(), **more):
+        """At that part of the first run's peak; without, at all there is."""
+        budget = None
+        if fraction:
+            peak = next(iter(self.results.values()))["peak_bytes"]
+            budget = int(peak * fraction) // GRANULE * GRANULE
+        out, command = self.script(name)
+        stats = self.suite.work / f"{self.step.row['name']}-{name}-stats.json"
+        before, environment = self.suite.firn_run(stats, budget, host, dirs)
+        done = self.step.run([*before, *command], {**environment, **more})
+        return self.keep(name, out, done, stats)
+
+    def keep(self, name, out, done, stats):
+        if not out.exists():
+            raise Failed(f"{name}: no results: {done.text[-300:]}")
+        found = self.results[name] = json.loads(out.read_text())
+        row = {"peak_bytes": found["peak_bytes"], "process_s": round(done.seconds, 2)}
+        if stats is not None:
+            report = json.loads(stats.read_text())
+            (device,) = report["devices"]
+            self.devices[name] = device
+            row.update({key: device[key] for key in MOVED})
+            row["store"] = {key: report["store"][key]
+                            for key in ("kind", "why", "written_bytes", "read_bytes", "trouble")}
+            self.step.check(f"{name}: nothing was lost", device["lost_blocks"] == 0)
+            self.step.check(f"{name}: within the budget",
+                            device["peak_device_bytes"] <= device["budget_bytes"])
+        if found.get("seconds_of_steps"):
+            row["step_s"] = round(steady(found), 4)
+        self.step.figure(name, row)
+        return found
+
+    def same(self, name, base, keys):
+        for key in keys:
+            self.step.check(f"{name}: {key} as {base}'s, in every bit",
+                            self.results[name][key] == self.results[base][key])
+
+    def moved(self, name):
+        device = self.devices[name]
+        self.step.check(f"{name}: blocks moved", device["spilled_bytes"] > 0 and
+                        device["faulted_bytes"] + device["prefetched_bytes"] > 0)
+
+
+def steady(result):
+    """The median of the second half of the steps: host memory is had, and the period is known."""
+    seconds = result["seconds_of_steps"]
+    return statistics.median(seconds[len(seconds) // 2:])
+
+
+def bits(suite, step):
+    """Deterministic kernels only, cuBLAS with a fixed workspace; that natively two runs are equal is
+    seen first."""
+    suite.needs_torch()
+    free = free_bytes(suite)
+    if suite.software:
+        words = ["--steps", 4, "--layers", 2, "--width", 128, "--length", 128, "--batch", 8]
+    elif free > 16 * GIB:
+        words = ["--steps", 10, "--layers", 8, "--width", 768, "--heads", 12, "--length", 512,
+                 "--batch", 8, "--deterministic"]
+    else:
+        words = ["--steps", 10, "--deterministic"]
+    runs = Runs(suite, step, "bench/demo/train_gpt.py", words)
+    peak = runs.native("native")["peak_bytes"]
+    host = min(suite.host_bytes(), peak + GIB)
+    keys = ("losses", "parameters_sha256")
+    runs.firn("half", .5, host=host)
+    runs.same("half", "native", keys)
+    runs.moved("half")
+    runs.native("native again")
+    runs.same("native again", "native", keys)
+    for name, fraction in (("third", .35), ("all", 1.0), ("unlimited", None)):
+        runs.firn(name, fraction, host=host)
+        runs.same(name, "native", keys)
+    runs.moved("third")
+    step.check("unlimited: nothing moved", runs.devices["unlimited"]["spilled_bytes"] == 0)
+
+
+def spilled_to_files(suite, step):
+    """With little host memory, so that most goes on to files, and comes back."""
+    suite.needs_torch()
+    words = ["--steps", 4, "--layers", 2, "--width", 128, "--length", 128, "--batch", 8] \
+        if suite.software else ["--steps", 6, "--deterministic"]
+    dirs = suite.spill_dirs(2 * GIB)
+    if not dirs:
+        raise Skip("less than 2 GiB of disk are free")
+    runs = Runs(suite, step, "bench/demo/train_gpt.py", words)
+    runs.native("native")
+    host = "24MiB" if suite.software else "192MiB"
+    runs.firn("half", .5, host=host, dirs=dirs)
+    runs.same("half", "native", ("losses", "parameters_sha256"))
+    runs.moved("half")
+    store = step.row["figures"]["half"]["store"]
+    if store["trouble"]:
+        step.left_out("files", str(store["trouble"]))
+    else:
+        step.check("bytes went to files and back",
+                   store["written_bytes"] > 0 and store["read_bytes"] > 0, store)
+
+
+def bytes_wanted(model, batch):
+    """About what training holds at its peak: parameters, gradients and states; activations; scores
+    of the next token."""
+    layers, width, _, length, vocabulary = MODELS[model]
+    parameters = 12 * layers * width * width + 2 * vocabulary * width
+    return 8 * parameters + batch * length * (30 * width * layers + 12 * vocabulary)
+
+
+def choose(suite):
+    """The largest model that leaves as much room to activations, and a batch that fills it: what has
+    to leave at 35 % has to find room in host memory."""
+    most = min(.85 * free_bytes(suite), suite.host_bytes() / .75)
+    names = [suite.options.model] if suite.options.model != "auto" else [
+        name for name in MODELS if name != "tiny"]
+    fitting = [name for name in names if bytes_wanted(name, 0) < .45 * most]
+    if not fitting:
+        raise Skip(f"no model fits {most / GIB:.0f} GiB of GPU memory and of host memory")
+    name = fitting[-1]
+    per_row = bytes_wanted(name, 1) - bytes_wanted(name, 0)
+    return name, max(1, int((most - bytes_wanted(name, 0)) / per_row))
+
+
+def large(suite, step):
+    suite.needs_torch()
+    if suite.software:
+        model, batch, steps = "tiny", 6, 6
+    else:
+        (model, batch), steps = choose(suite), 10
+    layers, width, heads, length, vocabulary = MODELS[model]
+    runs = Runs(suite, step, "bench/gpu/train_large.py",
+                ["--steps", steps, "--layers", layers, "--width", width, "--heads", heads,
+                 "--length", length, "--vocabulary", vocabulary, "--batch", batch,
+                 "--deterministic"])
+    native = runs.native("native")
+    step.figure("model", {"name": model, "parameters": native["parameters"], "batch": batch,
+                          "tokens": native["tokens"], "gpu": native["gpu"]})
+    host = min(suite.host_bytes(), native["peak_bytes"] + GIB)
+    fractions = {}
+
+    def at(name, fraction):
+        try:
+            runs.firn(name, fraction, host=host)
+        except (Failed, Cut) as words:
+            step.check(name, False, f"{words}: {step.row.get('output', '')[-300:]}")
+            return
+        runs.same(name, "native", ("losses", "bits"))
+        if fraction:
+            runs.moved(name)
+        fractions[name] = round(steady(native) / steady(runs.results[name]), 4)
+        step.figure("fraction_of_native_speed", dict(fractions))
+        if not suite.software:
+            least = {"half": .95, "third": .8, "unlimited": .99}[name]
+            step.figure("wanted", {"half": .95, "third": .8, "unlimited": .99})
+            step.row["why"] += "" if fractions[name] >= least else (
+                f"{name}: {fractions[name]:.3f} of native speed, wanted {least}; ")
+
+    at("half", .5)
+    at("unlimited", None)
+    at("third", .35)
+
+
+def feature(case, fraction):
+    """`fraction`: the budget, of the native peak: what graphs use has to stay."""
+    def work(suite, step):
+        suite.needs_torch()
+        scale = 1 if suite.software else 4
+        runs = Runs(suite, step, "bench/gpu/features.py", [case, "--scale", scale])
+        cache = {"TORCHINDUCTOR_CACHE_DIR": str(suite.work / "inductor"),
+                 "TRITON_CACHE_DIR": str(suite.work / "triton")}
+        native = runs.native("native", **cache)
+        if "impossible" in native:
+            raise Skip(native["impossible"])
+        again = runs.native("native again", **cache)
+        firn = runs.firn("firn", fraction, host=min(suite.host_bytes(), native["peak_bytes"] + GIB),
+                         **cache)
+        values = [[float.fromhex(loss) for loss in run["losses"]] for run in (native, firn)]
+        if native["losses"] == again["losses"]:
+            runs.same("firn", "native", ("losses",))
+        else:
+            step.left_out("bits", "natively two runs differ as well: compared to a thousandth")
+        step.check("losses", all(abs(a - b) <= 1e-3 * max(abs(a), 1e-6)
+                                 for a, b in zip(*values)) and len(values[0]) == len(values[1]),
+                   values)
+        device = runs.devices["firn"]
+        step.figure("outcome", "works" + (
+            ", with memory that stays: " + ", ".join(f"{pin['reason']} ({pin['bytes'] >> 20} MiB)"
+                                                     for pin in device["pinned"] if pin["bytes"])
+            if any(pin["bytes"] for pin in device["pinned"]) else ""))
+        step.figure("moved_bytes", device["spilled_bytes"])
+    return work
+
+
+FIRST = (
+    ("torch-bits", "a GPT at 100, 50, 35 % and unlimited: the same bits", 180, bits),
+    ("torch-large", "a large GPT with AdamW in bf16: bits, speed", 300, large),
+)
+THEN = (
+    ("torch-compile", "torch.compile: Inductor's and Triton's kernels", 150,
+     feature("compile", .7)),
+    ("torch-graphs", "a training step as a CUDA graph", 60, feature("graphs", 1.5)),
+    ("torch-cudnn", "cuDNN in benchmark mode", 60, feature("cudnn", .7)),
+    ("torch-flash", "attention by flash kernels", 60, feature("flash", .7)),
+    ("torch-nccl", "NCCL with one rank", 60, feature("nccl", .8)),
+    ("torch-compile-graphs", "torch.compile with CUDA graphs", 150,
+     feature("compile-graphs", 1.5)),
+    ("torch-files", "little host memory: spilled on to files", 90, spilled_to_files),
+)

@@ -67,10 +67,13 @@ def launches(suite, step):
 
 def spills(suite, step):
     suite.needs_torch()
-    sizes = (2, 16) if suite.software else (2, 32, 256, 1024)
-    dirs = suite.spill_dirs(8 << 30)
-    for name, host, places in (("host memory", "128MiB" if suite.software else "4GiB", ()),
-                               ("files", "24MiB" if suite.software else "192MiB", dirs)):
+    # What is larger than host memory goes on to files.
+    small = suite.software
+    ways = (("host memory", "128MiB" if small else "4GiB", (2, 16) if small else (2, 32, 256, 1024),
+             ()),
+            ("files", "24MiB" if small else "192MiB", (64,) if small else (512, 1024),
+             suite.spill_dirs(8 << 30)))
+    for name, host, sizes, places in ways:
         if name == "files" and not places:
             step.left_out(name, "less than 8 GiB of disk are free")
             continue
@@ -82,16 +85,18 @@ def spills(suite, step):
         found = last_json(done.text)
         step.figure(name, found)
         step.check(f"{name}: bytes", all(each["right"] for each in found.values()), found)
-        device = json.loads(stats.read_text())["devices"][0]
+        report = json.loads(stats.read_text())
+        device = report["devices"][0]
+        step.figure(f"{name}: read from files", report["store"]["read_bytes"])
         step.check(f"{name}: blocks moved", device["spilled_bytes"] > 0 and
                    device["faulted_bytes"] > 0)
+        if places and not report["store"]["trouble"]:
+            step.check("files: bytes went there and back", report["store"]["read_bytes"] > 0)
 
 
-FIRST = (
+STEPS = (
     ("costs-driver", "the driver's calls and copies", 90, of_driver),
     ("costs-calls", "allocating, freeing, an observed operator, beside the others", 120, calls),
-)
-THEN = (
     ("costs-spills", "a spill and a fault, by size", 120, spills),
     ("costs-launches", "what a launch costs more", 60, launches),
 )

@@ -110,9 +110,8 @@ def cycles(suite, step):
     step.check("nothing was lost", device["lost_blocks"] == 0)
 
 
-FIRST = (
+STEPS = (
     ("conformance", "the driver seam's conformance suite", 60, conformance),
     ("beliefs", "what Firn believes of the driver, a test each", 90, beliefs),
     ("cycles", "bytes through 10,000 spills and faults: kernels, streams, threads", 120, cycles),
 )
-THEN = ()

@@ -11,7 +11,7 @@ import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
-WIDTH, LAYERS, BATCH = 512, 6, 256
+WIDTH, LAYERS, BATCH = 256, 6, 128
 
 
 class Impossible(Exception):
@@ -48,21 +48,13 @@ def train(model, scale, steps, step=None):
     return losses
 
 
-def software():
-    return "software" in torch.cuda.get_device_name().lower()
-
-
 def compiled(scale):
-    if software():
-        raise Impossible("Triton's kernels need a GPU")
     model = network(scale)
     return train(torch.compile(model), scale, 6)
 
 
 def reduced_overhead(scale):
     """Inductor's kernels in CUDA graphs."""
-    if software():
-        raise Impossible("Triton's kernels need a GPU")
     model = network(scale)
     return train(torch.compile(model, mode="reduce-overhead"), scale, 8)
 
@@ -120,8 +112,6 @@ def cudnn(scale):
 def flash(scale):
     """Scaled dot product attention by the flash kernels alone."""
     from torch.nn.attention import SDPBackend, sdpa_kernel
-    if software():
-        raise Impossible("the software GPU has no flash kernels")
     torch.manual_seed(7)
     weight = torch.randn(3, 64, 64, device="cuda", dtype=torch.bfloat16, requires_grad=True)
     x = torch.randn(4 * scale, 8, 1024, 64, device="cuda", dtype=torch.bfloat16)
@@ -142,8 +132,8 @@ def flash(scale):
 def nccl(scale):
     """One rank of data parallel training over NCCL."""
     import torch.distributed as distributed
-    if software() or not distributed.is_nccl_available():
-        raise Impossible("NCCL needs a GPU")
+    if not distributed.is_nccl_available():
+        raise Impossible("this torch is built without NCCL")
     distributed.init_process_group("nccl", store=distributed.HashStore(), rank=0, world_size=1)
     model = nn.parallel.DistributedDataParallel(network(scale))
     losses = train(model, scale, 5)

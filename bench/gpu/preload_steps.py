@@ -214,12 +214,10 @@ def value_of(text, word):
     return lines_of(text, word)[-1].split()[1]
 
 
-FIRST = (
+STEPS = (
     ("preload-asked", "what the CUDA runtime asks for arrives at Firn", 60, asked),
     ("preload-programs", "programs over the driver API at half of their memory", 240, programs),
     ("preload-pytorch", "PyTorch with its own allocator, Firn below it", 120, native_pytorch),
-)
-THEN = (
     ("preload-runtime", "programs over the CUDA runtime, static and shared", 180, runtime),
     ("preload-cublas", "cuBLAS, with tables of pointers", 120, cublas),
     ("preload-sanitizer", "compute-sanitizer beside Firn: every access seen", 120, sanitizer),

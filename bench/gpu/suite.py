@@ -26,19 +26,20 @@ import dev_site  # noqa: E402
 GIB = 1 << 30
 # What the steps stand on runs first, whatever --only says.
 ALWAYS = ("machine", "build")
-# Name, title, most seconds on a GPU, work. Most telling first.
-STEPS = (
+# Most telling first: a run may be cut off.
+ORDER = (
+    "machine", "build", "conformance", "beliefs", "costs-driver", "cycles", "torch-bits",
+    "preload-asked", "torch-large", "preload-programs", "preload-pytorch", "costs-calls",
+    "costs-spills", "torch-compile", "torch-graphs", "torch-nccl", "torch-flash", "torch-cudnn",
+    "torch-files", "preload-runtime", "preload-cublas", "costs-launches", "torch-compile-graphs",
+    "preload-sanitizer",
+)
+# Name, title, most seconds on a GPU, work.
+STEPS = sorted((
     ("machine", "what this machine is", 240, lambda suite, step: look(suite, step)),
     ("build", "Firn, built here or carried", 300, lambda suite, step: build(suite, step)),
-    *driver_steps.FIRST,
-    *torch_steps.FIRST,
-    *preload_steps.FIRST,
-    *cost_steps.FIRST,
-    *torch_steps.THEN,
-    *preload_steps.THEN,
-    *driver_steps.THEN,
-    *cost_steps.THEN,
-)
+    *driver_steps.STEPS, *torch_steps.STEPS, *preload_steps.STEPS, *cost_steps.STEPS,
+), key=lambda each: ORDER.index(each[0]))
 
 
 @dataclasses.dataclass

@@ -76,7 +76,8 @@ class Step:
         self.log(command, process.returncode, text)
         self.row["rc"] = process.returncode
         if ok is not None and process.returncode not in ok:
-            raise Failed(f"{shown(command)}: status {process.returncode}")
+            said = text.strip().splitlines() or ["nothing was said"]
+            raise Failed(f"{shown(command)}: status {process.returncode}: {said[-1][:300]}")
         return Done(process.returncode, text, time.monotonic() - begin)
 
     def log(self, command, rc, text):

@@ -263,7 +263,8 @@ def main():
             "arguments": sys.argv[1:], "minutes": options.minutes, "machine": {}}
     results = Results(options.out, head, options.minutes)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    with tempfile.TemporaryDirectory(prefix="work-", dir=options.out) as work:
+    (ROOT / "build-gpu").mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="work-", dir=ROOT / "build-gpu") as work:
         suite = Suite(options, results, pathlib.Path(work), {"driver": driver})
         chosen = [each for each in STEPS if wanted(each[0], options)]
         rows = [(results.add(name, title, limit_s), work) for name, title, limit_s, work in chosen]

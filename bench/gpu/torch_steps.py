@@ -149,7 +149,7 @@ def bytes_wanted(model, batch):
     of the next token."""
     layers, width, _, length, vocabulary = MODELS[model]
     parameters = 12 * layers * width * width + 2 * vocabulary * width
-    return 8 * parameters + batch * length * (30 * width * layers + 12 * vocabulary)
+    return 8 * parameters + batch * length * (36 * width * layers + 12 * vocabulary)
 
 
 def choose(suite):

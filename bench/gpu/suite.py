@@ -193,6 +193,8 @@ def arguments():
                         help="where results.json, log.txt and doctor.json go [build-gpu/results]")
     parser.add_argument("--device", choices=("auto", "software"), default="auto",
                         help="software: the dry run, small, on the GPU in software")
+    parser.add_argument("--limits", type=float, metavar="FACTOR",
+                        help="each step's time limit (--list) times this [1; dry run: 4]")
     parser.add_argument("--only", action="append", metavar="NAME",
                         help="the steps whose names begin so; may be given again")
     parser.add_argument("--skip", action="append", metavar="NAME", default=[],
@@ -211,6 +213,8 @@ def arguments():
     options = parser.parse_args()
     if not 0 < options.minutes <= 24 * 60:
         parser.error(f"--minutes {options.minutes}: not a number of minutes")
+    if options.limits is not None and not 0 < options.limits <= 1000:
+        parser.error(f"--limits {options.limits}: not a factor")
     if options.model not in (*torch_steps.MODELS, "auto"):
         parser.error(f"--model {options.model}: not one of {', '.join(torch_steps.MODELS)}, auto")
     names = [name for name, *_ in STEPS]
@@ -267,7 +271,10 @@ def main():
     with tempfile.TemporaryDirectory(prefix="work-", dir=ROOT / "build-gpu") as work:
         suite = Suite(options, results, pathlib.Path(work), {"driver": driver})
         chosen = [each for each in STEPS if wanted(each[0], options)]
-        rows = [(results.add(name, title, limit_s), work) for name, title, limit_s, work in chosen]
+        # (Without a GPU the processor computes, and others may want it too.)
+        factor = options.limits or (4 if options.device == "software" else 1)
+        rows = [(results.add(name, title, factor * limit_s), work)
+                for name, title, limit_s, work in chosen]
         try:
             for step, work_of in rows:
                 show(results.do(step, lambda step, work_of=work_of: work_of(suite, step)))

@@ -31,7 +31,7 @@ def run(*words, environment=None, **options):
 
 def suite(out, *words, **options):
     done = run("bash", GPU / "run.sh", "--device", "software", "--build", BUILD, "--out", out, *words,
-               timeout=900, **options)
+               timeout=3000, **options)
     path = pathlib.Path(out) / "results.json"
     return done, json.loads(path.read_text()) if path.exists() else None
 
@@ -51,19 +51,16 @@ def built():
 
 
 def test_dry_run(tmp_path):
-    done, results = suite(tmp_path)
+    done, results = suite(tmp_path, "--minutes", 40)
     assert results, done.stderr
     told = rows(results)
     bad = {name: (row["status"], row["why"], row.get("output", "")[-2000:])
-           for name, row in told.items() if row["status"] in ("failed", "cut")}
-    assert not bad, bad
-    assert done.returncode == 0, done.stdout + done.stderr
+           for name, row in told.items() if row["status"] not in ("passed", "skipped")}
+    assert not bad and done.returncode == 0, (bad, done.stdout, done.stderr)
     skipped = {name: row["why"] for name, row in told.items() if row["status"] == "skipped"}
     for name, why in skipped.items():
         assert {**SKIPPED, **WITHOUT_NVCC}[name] in why
-    assert set(skipped) >= set(SKIPPED)
-    assert set(told) - set(skipped) - set(WITHOUT_NVCC) == {
-        name for name, row in told.items() if row["status"] == "passed"} - set(WITHOUT_NVCC)
+    assert set(skipped) >= set(SKIPPED) and len(told) > 20
     # Steps that measured and checked, not only ended.
     for name in ("conformance", "beliefs", "cycles", "torch-bits", "torch-large", "torch-files",
                  "torch-graphs", "torch-cudnn", "preload-pytorch", "costs-spills", "costs-calls"):
@@ -103,7 +100,7 @@ def test_list_and_help():
     listed = run("bash", GPU / "run.sh", "--list")
     assert listed.returncode == 0
     names = [line.split()[0] for line in listed.stdout.splitlines()]
-    assert names[:5] == ["machine", "build", "conformance", "beliefs", "cycles"]
+    assert names[:4] == ["machine", "build", "conformance", "beliefs"]
     assert len(names) == len(set(names)) > 15
     helped = run("bash", GPU / "run.sh", "--help")
     assert helped.returncode == 0 and "--minutes" in helped.stdout
@@ -128,29 +125,61 @@ def test_a_run_that_is_cut_off_still_tells(tmp_path):
     assert status("conformance") == "passed" and status("torch-large") == "running"
 
 
-def test_a_step_that_takes_too_long_is_cut_and_the_next_one_runs(tmp_path):
-    done, results = suite(tmp_path, "--minutes", "0.02", "--only", "conformance", "--only", "beliefs")
-    told = rows(results)
-    assert {row["status"] for row in told.values()} <= {"passed", "cut", "skipped"}
-    assert told["beliefs"]["status"] == "skipped" and "--minutes" in told["beliefs"]["why"]
-
-
-def test_what_fails_is_told(tmp_path):
-    """A driver that is none: the suite goes on, says what failed, and ends with 1."""
-    other = tmp_path / "build"
-    shutil.copytree(BUILD / "allocator/command", other / "allocator/command",
-                    ignore=shutil.ignore_patterns("*.p"))
-    sys.path.insert(0, str(GPU))
-    import building
-    for name in (*building.CORE, *building.OF_TORCH, *building.OF_TORCH_SOFTWARE, *building.FILES):
-        (other / name).parent.mkdir(parents=True, exist_ok=True)
-        if not (other / name).exists():
+@pytest.fixture
+def with_cycles(tmp_path):
+    """with_cycles(SCRIPT): a build whose program of cycles is that."""
+    def make(script):
+        sys.path.insert(0, str(GPU))
+        import building
+        other = tmp_path / "build"
+        for name in (*building.CORE, *building.OF_TORCH, *building.OF_TORCH_SOFTWARE,
+                     *building.FILES):
+            (other / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(BUILD / name, other / name)
-    (other / "tests/gpu/program_cycles").write_text("#!/bin/sh\necho 'visits 3 wrong 1'; exit 4\n")
-    done, results = suite(tmp_path / "out", "--build", other, "--only", "cycles", "--only",
-                          "costs-driver")
+        (other / "tests/gpu/program_cycles").write_text(f"#!/bin/sh\n{script}\n")
+        return other
+    return make
+
+
+def test_a_step_that_takes_too_long_is_cut_and_the_next_one_runs(with_cycles, tmp_path):
+    done, results = suite(tmp_path / "out", "--build", with_cycles("echo so far; sleep 1000"),
+                          "--limits", .1, "--only", "cycles", "--only", "conformance")
     told = rows(results)
-    assert told["cycles"]["status"] == "failed" and "status 4" in told["cycles"]["why"]
-    assert "wrong 1" in told["cycles"]["output"]
-    assert told["costs-driver"]["status"] == "passed"
-    assert done.returncode == 1
+    assert told["cycles"]["status"] == "cut" and "cut off after" in told["cycles"]["why"]
+    assert "so far" in told["cycles"]["output"]
+    assert told["conformance"]["status"] == "passed" and done.returncode == 1
+
+
+def test_no_time_is_left(tmp_path):
+    done, results = suite(tmp_path, "--minutes", .01, "--only", "conformance")
+    told = rows(results)["conformance"]
+    assert told["status"] == "skipped" and "--minutes" in told["why"] and done.returncode == 0
+
+
+def test_what_fails_is_told(with_cycles, tmp_path):
+    """The suite goes on, says what failed, and ends with 1."""
+    done, results = suite(tmp_path / "out", "--build",
+                          with_cycles("echo visits 3 wrong 1; exit 4"), "--only", "cycles",
+                          "--only", "costs-driver")
+    told = rows(results)
+    assert told["cycles"]["status"] == "failed"
+    assert "status 4: visits 3 wrong 1" in told["cycles"]["why"]
+    assert told["costs-driver"]["status"] == "passed" and done.returncode == 1
+
+
+@pytest.mark.quick
+def test_the_table_of_what_was_seen(tmp_path):
+    def table():
+        done = run(sys.executable, GPU / "table.py", tmp_path)
+        assert done.returncode == 0, done.stderr
+        return {line.split("`")[1]: line for line in done.stdout.splitlines()[2:]}
+
+    assert all(line.endswith("| not yet seen on a GPU |") for line in table().values())
+    step = {"name": "cycles", "status": "passed", "why": "", "checks": [{"ok": True}]}
+    whole = {"suite": "bench/gpu", "device": "software", "begun": "2026-01-02T03:04:05+00:00",
+             "machine": {"gpus": [{"name": "NVIDIA X"}]}, "steps": [step]}
+    (tmp_path / "dry.json").write_text(json.dumps(whole))
+    assert "not yet seen on a GPU" in table()["cycles"]
+    (tmp_path / "real.json").write_text(json.dumps({**whole, "device": "auto"}))
+    assert table()["cycles"].endswith("| passed, 1 of 1 checks; NVIDIA X, 2026-01-02 |")
+    assert "not yet seen on a GPU" in table()["beliefs"]

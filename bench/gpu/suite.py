@@ -31,7 +31,8 @@ ORDER = (
     "machine", "build", "conformance", "beliefs", "costs-driver", "cycles", "torch-bits",
     "preload-asked", "torch-large", "preload-programs", "preload-pytorch", "costs-calls",
     "costs-spills", "torch-compile", "torch-graphs", "torch-nccl", "torch-flash", "torch-cudnn",
-    "torch-files", "preload-runtime", "preload-cublas", "costs-launches", "torch-compile-graphs",
+    "torch-files", "torch-large-plain", "preload-runtime", "preload-cublas", "costs-launches",
+    "torch-compile-graphs",
     "preload-sanitizer",
 )
 # Name, title, most seconds on a GPU, work.

@@ -4,13 +4,13 @@ ways than eager operators."""
 import json
 import statistics
 
-from results import Cut, Failed, Skip
+from results import Failed, Skip
 
 GIB, GRANULE = 1 << 30, 2 << 20
-# Layers, width, heads, length, vocabulary; and the least batch.
-MODELS = {"tiny": (2, 512, 4, 128, 4096), "160m": (12, 768, 12, 2048, 32768),
-          "1.3b": (24, 2048, 16, 2048, 32768), "2.7b": (32, 2560, 32, 2048, 32768),
-          "6.7b": (32, 4096, 32, 2048, 32768)}
+# Layers, width, heads, length, vocabulary.
+MODELS = {"tiny": (2, 512, 4, 128, 4096), "160m": (12, 768, 12, 2048, 16384),
+          "1.3b": (24, 2048, 16, 2048, 16384), "2.7b": (32, 2560, 32, 2048, 16384),
+          "6.7b": (32, 4096, 32, 2048, 16384)}
 # The demo's, for the dry run; small enough to be quick, with small blocks (which stay) few enough.
 SMALL_GPT = ("--steps", 3, "--layers", 2, "--width", 512, "--length", 128, "--batch", 8)
 NEEDS_GPU = {"compile": "Triton's kernels need a GPU", "compile-graphs": "Triton's kernels need a GPU",
@@ -144,65 +144,81 @@ def spilled_to_files(suite, step):
                    store["written_bytes"] > 0 and store["read_bytes"] > 0, store)
 
 
-def bytes_wanted(model, batch):
+OPERATIONS_MOST = 1.5e15  # in a step: a few seconds of a large GPU
+
+
+def parameters_of(model):
+    layers, width, _, _, vocabulary = MODELS[model]
+    return 12 * layers * width * width + 2 * vocabulary * width
+
+
+def bytes_wanted(model, batch, checkpoint):
     """About what training holds at its peak: parameters, gradients and states; activations; scores
     of the next token."""
     layers, width, _, length, vocabulary = MODELS[model]
-    parameters = 12 * layers * width * width + 2 * vocabulary * width
-    return 8 * parameters + batch * length * (36 * width * layers + 12 * vocabulary)
+    kept = 2 * width * layers + 36 * width if checkpoint else 36 * width * layers
+    return 8 * parameters_of(model) + batch * length * (kept + 12 * vocabulary)
 
 
-def choose(suite):
+def choose(suite, checkpoint):
     """The largest model that leaves as much room to activations, and a batch that fills it: what has
     to leave at 35 % has to find room in host memory."""
     most = min(.85 * free_bytes(suite), suite.host_bytes() / .75)
     names = [suite.options.model] if suite.options.model != "auto" else [
         name for name in MODELS if name != "tiny"]
-    fitting = [name for name in names if bytes_wanted(name, 0) < .45 * most]
+    fitting = [name for name in names if bytes_wanted(name, 0, checkpoint) < .45 * most]
     if not fitting:
         raise Skip(f"no model fits {most / GIB:.0f} GiB of GPU memory and of host memory")
     name = fitting[-1]
-    per_row = bytes_wanted(name, 1) - bytes_wanted(name, 0)
-    return name, max(1, int((most - bytes_wanted(name, 0)) / per_row))
+    least = bytes_wanted(name, 0, checkpoint)
+    batch = (most - least) / (bytes_wanted(name, 1, checkpoint) - least)
+    operations = 8 * parameters_of(name) * MODELS[name][3]
+    return name, max(1, int(min(batch, OPERATIONS_MOST / operations)))
 
 
-def large(suite, step):
-    suite.needs_torch()
-    if suite.software:
-        model, batch, steps = "tiny", 4, 4
-    else:
-        (model, batch), steps = choose(suite), 10
-    layers, width, heads, length, vocabulary = MODELS[model]
-    runs = Runs(suite, step, "bench/gpu/train_large.py",
-                ["--steps", steps, "--layers", layers, "--width", width, "--heads", heads,
-                 "--length", length, "--vocabulary", vocabulary, "--batch", batch,
-                 "--deterministic"])
-    native = runs.native("native")
-    step.figure("model", {"name": model, "parameters": native["parameters"], "batch": batch,
-                          "tokens": native["tokens"], "gpu": native["gpu"]})
-    host = min(suite.host_bytes(), native["peak_bytes"] + GIB)
-    fractions = {}
+def large(checkpoint):
+    """Natively, then at half, unlimited, and at 35 % of what that held."""
+    def work(suite, step):
+        suite.needs_torch()
+        if suite.software:
+            model, batch, steps = "tiny", 4, 4
+        else:
+            (model, batch), steps = choose(suite, checkpoint), 8
+        layers, width, heads, length, vocabulary = MODELS[model]
+        runs = Runs(suite, step, "bench/gpu/train_large.py",
+                    ["--steps", steps, "--layers", layers, "--width", width, "--heads", heads,
+                     "--length", length, "--vocabulary", vocabulary, "--batch", batch,
+                     "--deterministic", *(["--checkpoint"] if checkpoint else [])])
+        native = runs.native("native")
+        step.figure("model", {"name": model, "parameters": native["parameters"], "batch": batch,
+                              "tokens": native["tokens"], "gpu": native["gpu"]})
+        for name, fraction in (("half", .5), ("unlimited", None), ("third", .35)):
+            at_budget(suite, step, runs, name, fraction)
+    return work
 
-    def at(name, fraction):
-        try:
-            runs.firn(name, fraction, host=host)
-        except (Failed, Cut) as words:
-            step.check(name, False, f"{words}: {step.row.get('output', '')[-300:]}")
-            return
-        runs.same(name, "native", ("losses", "bits"))
-        if fraction:
-            runs.moved(name)
-        fractions[name] = round(steady(native) / steady(runs.results[name]), 4)
-        step.figure("fraction_of_native_speed", dict(fractions))
-        if not suite.software:
-            least = {"half": .95, "third": .8, "unlimited": .99}[name]
-            step.figure("wanted", {"half": .95, "third": .8, "unlimited": .99})
-            step.row["why"] += "" if fractions[name] >= least else (
-                f"{name}: {fractions[name]:.3f} of native speed, wanted {least}; ")
 
-    at("half", .5)
-    at("unlimited", None)
-    at("third", .35)
+# The part of native speed that is wanted.
+WANTED = {"half": .95, "third": .8, "unlimited": .99}
+
+
+def at_budget(suite, step, runs, name, fraction):
+    native = runs.results["native"]
+    try:
+        runs.firn(name, fraction, host=min(suite.host_bytes(), native["peak_bytes"] + GIB))
+    except Failed as words:
+        step.check(name, False, words)
+        return
+    runs.same(name, "native", ("losses", "bits"))
+    if fraction:
+        runs.moved(name)
+    speed = steady(native) / steady(runs.results[name])
+    step.row["figures"].setdefault("fraction_of_native_speed", {})[name] = round(speed, 4)
+    if suite.software or speed >= WANTED[name]:
+        return
+    device = runs.devices[name]
+    moved = (device["spilled_bytes"] + device["faulted_bytes"] + device["prefetched_bytes"]) / GIB
+    step.row["why"] += (f"{name}: {speed:.3f} of native speed, wanted {WANTED[name]}; {moved:.0f} "
+                        f"GiB moved, {device['stall_s']:.1f} s waited for; ")
 
 
 def feature(case, fraction):
@@ -240,7 +256,8 @@ def feature(case, fraction):
 
 STEPS = (
     ("torch-bits", "a GPT at 100, 50, 35 % and unlimited: the same bits", 180, bits),
-    ("torch-large", "a large GPT with AdamW in bf16: bits, speed", 300, large),
+    ("torch-large", "a large GPT with AdamW in bf16, checkpointed: bits, speed", 300, large(True)),
+    ("torch-large-plain", "the same with all activations kept", 300, large(False)),
     ("torch-compile", "torch.compile: Inductor's and Triton's kernels", 150,
      feature("compile", .7)),
     ("torch-graphs", "a training step as a CUDA graph", 60, feature("graphs", 1.5)),

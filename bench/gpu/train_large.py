@@ -9,6 +9,7 @@ import time
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
+from torch.utils.checkpoint import checkpoint
 
 
 class Layer(nn.Module):
@@ -33,13 +34,16 @@ class Gpt(nn.Module):
         super().__init__()
         self.token = nn.Embedding(args.vocabulary, args.width)
         self.place = nn.Embedding(args.length, args.width)
-        self.layers = nn.Sequential(*(Layer(args.width, args.heads) for _ in range(args.layers)))
+        self.layers = nn.ModuleList(Layer(args.width, args.heads) for _ in range(args.layers))
+        self.checkpoint = args.checkpoint
         self.norm = nn.LayerNorm(args.width)
         self.head = nn.Linear(args.width, args.vocabulary, bias=False)
 
     def forward(self, tokens):
         x = self.token(tokens) + self.place.weight[:tokens.shape[1]]
-        return self.head(self.norm(self.layers(x)))
+        for layer in self.layers:
+            x = checkpoint(layer, x, use_reentrant=False) if self.checkpoint else layer(x)
+        return self.head(self.norm(x))
 
 
 def arguments():
@@ -51,6 +55,8 @@ def arguments():
     parser.add_argument("--length", type=int, default=2048)
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--vocabulary", type=int, default=32768)
+    parser.add_argument("--checkpoint", action="store_true",
+                        help="of each layer only the input is kept for backward")
     parser.add_argument("--deterministic", action="store_true",
                         help="only operators whose results do not depend on timing")
     parser.add_argument("--out", type=pathlib.Path, required=True)

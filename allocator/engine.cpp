@@ -191,7 +191,9 @@ bool EngineImpl::pump() {
   bool changed = pump_locked();
   changed |= run_prefetches(lock);
   learn();
-  changed |= plan_.valid     ? carry_out()
+  const bool asleep = history_ && history_->now() == asleep_at_;
+  changed |= asleep          ? false
+             : plan_.valid   ? carry_out()
              : greedy_.valid ? carry_out_greedy()
                              : clean_ahead();
   if (trace_) trace_sample();
@@ -254,8 +256,10 @@ bool EngineImpl::reap_store() {
                  static_cast<void*>(request));
       const bool write = completions[i].kind == StoreCompletion::Kind::write;
       const bool failed = completions[i].error.code != Code::ok;
+      const uint64_t moved = failed ? 0 : request->staging->bytes;
+      (write ? counted_.store_written_bytes : counted_.store_read_bytes) += moved;
       bandwidths_.end(write ? lifetimes::Channel::store_write : lifetimes::Channel::store_read,
-                      failed ? 0 : request->staging->bytes, clock_.now_ns());
+                      moved, clock_.now_ns());
       end_request(request, completions[i]);
     }
   }
@@ -277,14 +281,15 @@ void EngineImpl::begin_stall() {
   mark_device_time(0);
 }
 
-void EngineImpl::count_stall(uint64_t begin_ns) {
+void EngineImpl::count_stall(uint64_t begin_ns, const Block* waited_for) {
   uint64_t now = clock_.now_ns();
   device_clock_.stalled(now);
   counted_.stall_ns += now - begin_ns;
   ++counted_.stalls;
-  if (stall_callback_) stall_callback_(now - begin_ns);
+  const char* who = stall_callback_ ? stall_callback_(now - begin_ns) : nullptr;
   if (trace_ && now > begin_ns)
-    trace_->row(now, "stall", options_.device, 0, 0, now - begin_ns);
+    trace_->row(now, "stall", options_.device, TraceWriter::thread(),
+                waited_for ? waited_for->address : 0, now - begin_ns, who ? who : "");
 }
 
 void EngineImpl::trace(const char* event, const Block& block, const char* detail) {
@@ -297,18 +302,27 @@ void EngineImpl::trace_sample() {
   uint64_t now = clock_.now_ns();
   if (now - sample_ns_ < 10'000'000) return;
   sample_ns_ = now;
-  uint64_t nvme = 0, hosted = 0;
+  uint64_t nvme = 0, hosted = 0, away_nvme = 0, away_host = 0;
   for (const Block* block : live_)
     for (const Piece& piece : block->pieces) {
       if (piece.slot_valid) nvme += piece.bytes;
       if (piece.host_valid) hosted += piece.bytes;
+      if (block->span_of(piece).mapped()) continue;
+      (piece.host_valid ? away_host : away_nvme) += piece.bytes;
     }
-  trace_->row(now, "sample", options_.device, 0, 0, 0,
-              fmt::format("resident={};hosted={};nvme={};budget={};flight={}",
-                          frames_.held_granules() * granule_bytes -
-                              frames_.free_granules() * granule_bytes,
-                          hosted, nvme, frames_.budget_granules() * granule_bytes,
-                          writing_bytes_));
+  trace_->row(
+      now, "sample", options_.device, 0, 0, 0,
+      fmt::format("resident={};hosted={};nvme={};away_host={};away_nvme={};budget={};flight={};"
+                  "allocated={};out={};in={};written={};read={}",
+                  (frames_.held_granules() - frames_.free_granules()) * granule_bytes, hosted,
+                  nvme, away_host, away_nvme, frames_.budget_granules() * granule_bytes,
+                  in_flight(), hot_.allocated_bytes.current(), counted_.spilled_bytes,
+                  counted_.faulted_bytes + counted_.prefetched_bytes,
+                  counted_.store_written_bytes, counted_.store_read_bytes));
+  if (now - pinned_ns_ < 500'000'000) return;
+  pinned_ns_ = now;
+  for (const PinnedBytes& pinned : pinned_bytes())
+    trace_->row(now, "pinned", options_.device, 0, 0, pinned.bytes, pinned.reason);
 }
 
 void EngineImpl::trouble(const std::string& words) {

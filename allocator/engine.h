@@ -103,6 +103,8 @@ struct EngineStats {
   uint64_t budget_bytes = 0, device_bytes = 0, peak_device_bytes = 0;      // frames held
   uint64_t allocated_bytes = 0, peak_allocated_bytes = 0;                  // live blocks, rounded
   uint64_t resident_bytes = 0, hosted_bytes = 0, nvme_bytes = 0, host_used_bytes = 0;
+  uint64_t in_flight_bytes = 0;       // being copied, written or read
+  uint64_t store_written_bytes = 0, store_read_bytes = 0;
   uint64_t spilled_bytes = 0, faulted_bytes = 0, prefetched_bytes = 0;
   uint64_t forwarded_bytes = 0;       // faulted from host memory, no read
   uint64_t clean_dropped_bytes = 0;   // left without a copy: a valid one was elsewhere
@@ -273,6 +275,10 @@ class Engine {
   virtual Result<void> set_budget(uint64_t bytes) = 0;
   /// Spills every block that may be spilled and waits for it (adversarial mode, `firn spill`).
   virtual void spill_all() = 0;
+  /// Spills every block that may be spilled and gives the device what comes free (`firn spill`):
+  /// nothing comes back before the program uses or allocates something. Operators that nobody
+  /// watched so far are watched from the next allocation on: what they use may leave then.
+  virtual void spill_away() = 0;
   /// Called once, from the thread whose allocation crossed watch_fraction, with no lock held.
   /// An event that will come: of the block around `pointer`, or, where that is null, of a block yet
   /// to be allocated, by a number of the caller's choice (bytes: of its allocation; at least 1
@@ -292,7 +298,8 @@ class Engine {
   /// far as it has not left.
   virtual void stop_spilling(bool stopped) = 0;
   /// Called under the engine's lock, by the thread that has waited so long: take note, no more.
-  virtual void on_stall(std::function<void(uint64_t ns)> callback) = 0;
+  /// Answers in which operator, a word that lives on, or null: for the trace.
+  virtual void on_stall(std::function<const char*(uint64_t ns)> callback) = 0;
   /// Called under the engine's lock: `callback` may take note, no more.
   virtual void on_memory(std::function<void(const MemoryEvent&)> callback) = 0;
 

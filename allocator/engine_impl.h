@@ -92,10 +92,11 @@ class EngineImpl final : public Engine {
   void trim() override;
   Result<void> set_budget(uint64_t bytes) override;
   void spill_all() override;
+  void spill_away() override;
   void foresee(std::span<const Coming> coming) override;
   void on_watch(std::function<void()> callback) override;
   void stop_spilling(bool stopped) override;
-  void on_stall(std::function<void(uint64_t ns)> callback) override;
+  void on_stall(std::function<const char*(uint64_t ns)> callback) override;
   void on_memory(std::function<void(const MemoryEvent&)> callback) override;
   Result<void*> allocate_segment(size_t bytes, CUstream stream, bool small,
                                  const char* reason) override;
@@ -147,9 +148,10 @@ class EngineImpl final : public Engine {
   bool reap_store();
   void wait(Lock& lock, uint64_t ns);
   void begin_stall();
-  void count_stall(uint64_t begin_ns);
+  void count_stall(uint64_t begin_ns, const Block* waited_for);
   void trace(const char* event, const Block& block, const char* detail = "");
   void trace_sample();
+  uint64_t in_flight() const;
   void trouble(const std::string& words);
   void reach_watch();
 
@@ -432,7 +434,8 @@ class EngineImpl final : public Engine {
     std::vector<uint32_t> first_of;     // and that played it first
   } scratch_;
   std::function<void()> watch_callback_;
-  bool watch_due_ = false;
+  std::atomic<bool> watch_due_{false};
+  uint64_t asleep_at_ = UINT64_MAX;  // history_'s event number at spill_away(); lifetimes
 
   HotCounters hot_;
   AtomicTally segment_tally_[2], reserved_tally_[2];
@@ -440,10 +443,10 @@ class EngineImpl final : public Engine {
   mutable PartTallies parts_;
   int64_t small_blocks_ = 0;  // in their segments, live or cached
   std::function<void(const MemoryEvent&)> memory_callback_;
-  std::function<void(uint64_t ns)> stall_callback_;
+  std::function<const char*(uint64_t ns)> stall_callback_;
   mutable EngineStats counted_;     // the part counted under the lock
   uint64_t peak_held_base_ = 0;
-  uint64_t sample_ns_ = 0;
+  uint64_t sample_ns_ = 0, pinned_ns_ = 0;  // of the trace's last such rows
   bool abandoned_ = false;
 };
 

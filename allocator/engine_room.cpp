@@ -39,7 +39,7 @@ Result<Reservation> EngineImpl::make_room(Lock& lock, uint64_t granules, const B
       reservation = frames_.reserve(granules);
     }
     if (reservation.granules() == granules) {
-      if (begin && !wanted) count_stall(*begin);  // else whoever wants the block counts
+      if (begin && !wanted) count_stall(*begin, nullptr);  // else whoever wants the block counts
       return reservation;
     }
     if (wanted && wanted->generation != generation) return Reservation();  // freed meanwhile
@@ -59,7 +59,7 @@ Result<Reservation> EngineImpl::make_room(Lock& lock, uint64_t granules, const B
     reclaim_parked(granules);
     reservation = frames_.reserve(granules);
     if (reservation.granules() == granules) {
-      if (begin && !wanted) count_stall(*begin);  // else whoever wants the block counts
+      if (begin && !wanted) count_stall(*begin, nullptr);  // else whoever wants the block counts
       return reservation;
     }
     if (!begin) {
@@ -95,7 +95,7 @@ Result<Reservation> EngineImpl::make_room(Lock& lock, uint64_t granules, const B
       last_look = true;  // what was released since evict() looked
       continue;
     }
-    if (!wanted) count_stall(*begin);
+    if (!wanted) count_stall(*begin, nullptr);
     return no_room(granules, wanted);
   }
 }

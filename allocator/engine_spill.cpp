@@ -67,7 +67,7 @@ bool EngineImpl::start_spill(Block& block, bool leave, uint64_t grains) {
   }
   spilling_.push_back(&block);
   busy_.store(true, std::memory_order_relaxed);
-  trace("spill", block);
+  trace("spill", block, leave ? "" : "ahead");
   advance_spill(block);
   return block.state() == State::spilling;
 }
@@ -186,6 +186,7 @@ void EngineImpl::keep(Block& block) {
   std::erase(spilling_, &block);
   if (block.mapped == block.grains) {
     transit(block, Event::keep);
+    trace("kept", block);
     return;
   }
   block.arrival = {};  // over, or nothing would have been unmapped

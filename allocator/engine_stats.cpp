@@ -13,6 +13,15 @@ uint64_t EngineImpl::budget_bytes() const {
   return frames_.budget_granules() * granule_bytes;
 }
 
+/// Being copied, written or read.
+uint64_t EngineImpl::in_flight() const {
+  uint64_t bytes = 0;
+  for (const IoRequest* request : requests_) bytes += request->staging->bytes;
+  for (const std::deque<CopyInFlight>* copies : {&copies_out_, &copies_in_})
+    for (const CopyInFlight& copy : *copies) bytes += copy.staging->bytes;
+  return bytes;
+}
+
 EngineStats EngineImpl::stats() const {
   Lock lock(mutex_);
   EngineStats s = counted_;
@@ -34,6 +43,7 @@ EngineStats EngineImpl::stats() const {
   }
   s.gap_bytes = frames_.shared().free_grains() * grain_bytes;
   s.host_used_bytes = host_.used();
+  s.in_flight_bytes = in_flight();
   s.touches = tick_.load(std::memory_order_relaxed);
   s.spare_fraction = spare_fraction_;
   s.period_found = plan_.valid || greedy_.valid;
@@ -112,7 +122,7 @@ void EngineImpl::count_segment(bool made, bool large, uint64_t address, uint64_t
         reinterpret_cast<void*>(address), bytes, streams_.handle(stream)});
 }
 
-void EngineImpl::on_stall(std::function<void(uint64_t ns)> callback) {
+void EngineImpl::on_stall(std::function<const char*(uint64_t ns)> callback) {
   Lock lock(mutex_);
   stall_callback_ = std::move(callback);
 }
@@ -202,6 +212,20 @@ void EngineImpl::spill_all() {
     if (spilling_.empty()) return;
     if (!pump_locked() || round % 4 == 3) wait(lock, poll_ns);
   }
+}
+
+void EngineImpl::spill_away() {
+  {
+    Lock lock(mutex_);
+    learn();
+    if (history_) asleep_at_ = history_->now();  // nothing is fetched meanwhile
+    if (!watching_.load(std::memory_order_relaxed)) watch_due_ = true;
+  }
+  spill_all();
+  trim();
+  Lock lock(mutex_);
+  learn();
+  if (history_) asleep_at_ = history_->now();
 }
 
 void EngineImpl::check() const {

@@ -72,7 +72,7 @@ Result<Hold> EngineImpl::touch_slow(Block& block, CUstream stream, Access access
           block.age.store(tick_.fetch_add(1, std::memory_order_relaxed),
                           std::memory_order_relaxed);
           if (block.prefetched) block.prefetched = false;
-          if (stall_begin) count_stall(*stall_begin);
+          if (stall_begin) count_stall(*stall_begin, &block);
           ++thread_holds(options_.device);
           note(access == Access::write ? EventKind::touch_write : EventKind::touch_read, block);
           if (trace_) trace("touch", block, access == Access::write ? "write" : "read");
@@ -93,7 +93,7 @@ Result<Hold> EngineImpl::touch_slow(Block& block, CUstream stream, Access access
         // Faulting and not all mapped: a part is being prefetched.
         if (word::state(w) != State::faulting || block.mapped < block.grains) {
           if (Result<void> begun = begin_fault(lock, block, anyway); !begun) {
-            count_stall(*stall_begin);
+            count_stall(*stall_begin, &block);
             if (begun.error().code == Code::out_of_memory) ++counted_.oom_count;
             return begun.error();
           }
@@ -243,6 +243,7 @@ Result<void> EngineImpl::pin(const void* pointer, const char* reason) {
     block->pin_reason = reason;
     ++block->pin_count;
     block->word.fetch_or(word::pinned, std::memory_order_acq_rel);
+    trace("pin", *block, reason);
   });
 }
 
@@ -253,6 +254,7 @@ Result<void> EngineImpl::give_address(const void* pointer, const char* reason) {
   return pin_with(*block, [&] {
     block->given_reason = reason;
     block->word.fetch_or(word::pinned | word::given, std::memory_order_acq_rel);
+    trace("pin", *block, reason);
   });
 }
 
@@ -270,7 +272,9 @@ Result<void> EngineImpl::unpin(const void* pointer) {
   const uint64_t left = block->word.fetch_and(~gone, std::memory_order_acq_rel) & ~gone;
   if (block->pin_count > 0) return {};
   block->pin_reason = nullptr;
-  if (!(left & word::given)) block->word.fetch_and(~word::pinned, std::memory_order_acq_rel);
+  if (left & word::given) return {};
+  block->word.fetch_and(~word::pinned, std::memory_order_acq_rel);
+  trace("unpin", *block);
   return {};
 }
 

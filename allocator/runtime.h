@@ -15,6 +15,7 @@ namespace firn {
 namespace record {
 class Recorder;  // allocator/record/recorder.h
 }
+class TraceWriter;  // allocator/trace.h
 
 class Runtime {
  public:
@@ -34,6 +35,8 @@ class Runtime {
   virtual Engine* around(const void* pointer) const = 0;
   /// What records the opened device's operators; null when not tracing. Lock-free.
   virtual record::Recorder* recorder(int ordinal) const = 0;
+  /// The trace; null when not tracing.
+  virtual TraceWriter* trace() const = 0;
   virtual int device_count() const = 0;
   virtual const Config& config() const = 0;
   virtual const Driver& driver() const = 0;
@@ -52,6 +55,10 @@ class Runtime {
   virtual bool told() const = 0;
   /// Spills every block that may be spilled, on every opened device (adversarial mode).
   virtual void spill_all() = 0;
+
+  /// `looked` is called whenever somebody looks on by the control socket (`firn top`), from a
+  /// thread of Firn's: what is worth its price only then may begin.
+  virtual void on_look(std::function<void()> looked) = 0;
 
   /// The contract's --stats document (JSON text).
   virtual std::string stats_json() const = 0;

@@ -30,6 +30,7 @@ nlohmann::ordered_json device_json(const EngineStats& s, const std::vector<std::
   d["resident_bytes"] = s.resident_bytes;
   d["hosted_bytes"] = s.hosted_bytes;
   d["nvme_bytes"] = s.nvme_bytes;
+  d["in_flight_bytes"] = s.in_flight_bytes;
   d["rounding_bytes"] = s.rounding_bytes;
   d["gap_bytes"] = s.gap_bytes;
   d["zero_copy_bytes"] = s.zero_copy_bytes;
@@ -81,6 +82,25 @@ std::string stats_json(const std::vector<EngineStats>& devices, const HostStats&
     if (!dir.trouble.empty()) st["trouble"].push_back(dir.dir + ": " + dir.trouble);
   for (const auto& [name, json] : sections)
     out[name] = nlohmann::ordered_json::parse(json(), nullptr, false);
+  return out.dump(2);
+}
+
+std::string spill_json(const std::vector<SpilledAway>& devices) {
+  nlohmann::ordered_json out = {{"pid", ::getpid()}};
+  out["devices"] = nlohmann::ordered_json::array();
+  for (const auto& [before, after] : devices) {
+    nlohmann::ordered_json pinned = nlohmann::ordered_json::array();
+    for (const PinnedBytes& each : after.pinned)
+      pinned.push_back({{"reason", each.reason}, {"bytes", each.bytes}});
+    out["devices"].push_back({{"device", after.device},
+                              {"before_bytes", before.device_bytes},
+                              {"device_bytes", after.device_bytes},
+                              {"hosted_bytes", after.hosted_bytes},
+                              {"nvme_bytes", after.nvme_bytes},
+                              {"watching", before.watching},
+                              {"pinned", std::move(pinned)},
+                              {"trouble", after.trouble}});
+  }
   return out.dump(2);
 }
 

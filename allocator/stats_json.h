@@ -24,4 +24,11 @@ std::string stats_json(const std::vector<EngineStats>& devices, const HostStats&
                        const StoreStats& store, const std::vector<std::string>& unseen,
                        const Sections& sections = {});
 
+/// A device before and after `firn spill`.
+struct SpilledAway {
+  EngineStats before, after;
+};
+/// The answer to `firn spill`: what left each device, and what stays there and why.
+std::string spill_json(const std::vector<SpilledAway>& devices);
+
 }  // namespace firn

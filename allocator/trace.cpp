@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <cstring>
 #include <iterator>
@@ -36,14 +37,31 @@ TraceWriter::~TraceWriter() {
 void TraceWriter::row(uint64_t time_ns, std::string_view event, int device, unsigned stream,
                       uint64_t block, uint64_t bytes, std::string_view detail) {
   std::lock_guard lock(mutex_);
-  fmt::format_to(std::back_inserter(buffer_), "{},{},{},{},{},{},{}\n", time_ns, event, device,
-                 stream, block, bytes, detail);
+  auto out = std::back_inserter(buffer_);
+  fmt::format_to(out, "{},{},{},{},{},{},", time_ns, event, device, stream, block, bytes);
+  if (detail.find_first_of(",\"\n\r") == std::string_view::npos) {
+    buffer_ += detail;
+  } else {
+    buffer_ += '"';
+    for (const char c : detail) {
+      if (c == '"') buffer_ += '"';
+      buffer_ += c == '\n' || c == '\r' ? ' ' : c;
+    }
+    buffer_ += '"';
+  }
+  buffer_ += '\n';
   if (buffer_.size() < (1u << 16)) return;
   if (std::fwrite(buffer_.data(), 1, buffer_.size(), file_) != buffer_.size() && !failed_) {
     failed_ = true;
     std::fprintf(stderr, "firn: the trace is cut off: %s (firn_trace)\n", std::strerror(errno));
   }
   buffer_.clear();
+}
+
+unsigned TraceWriter::thread() {
+  static std::atomic<unsigned> threads{0};
+  static thread_local const unsigned number = ++threads;
+  return number;
 }
 
 void TraceWriter::flush() {

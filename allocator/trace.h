@@ -1,9 +1,21 @@
 // The event trace: one CSV row per event, for `firn run --trace`. Rows are appended under a lock of
 // its own to a buffer that is written out by whoever fills it; only used when tracing.
 //
-// Columns: time_ns,event,device,stream,block,bytes,detail. Events: alloc free touch spill
-// copied_out written fault arrived prefetch drop stall oom sample; sample rows carry
-// resident=N;hosted=N;nvme=N;budget=N;flight=N in `detail`.
+// Columns: time_ns,event,device,stream,block,bytes,detail; `detail` is quoted where it has to be.
+//   begin      the process: pid=N;at=UNIX SECONDS;policy=...;host=N;store=0|1;command=WORDS
+//   alloc free touch (detail: read | write)
+//   spill (detail: ahead: only to be valid elsewhere), kept: all of it is on the device after all,
+//   copied_out, written, fault, prefetch, arrived: as in block_state.h
+//   pin unpin  detail: the reason
+//   stall      who waited until now: `stream` a number of his thread, `block` what for (0: room),
+//              `bytes` how long in ns, `detail` the operator
+//   site       `detail` the program's line of the stalls (`block` many) of the thread `stream` since
+//              its last such row
+//   sample     NAME=N;... in `detail`: resident, hosted and nvme (copies, also of what is on the
+//              device), away_host and away_nvme (what is not), budget, flight, allocated, and since
+//              the start out, in (over the link), written, read (the store)
+//   pinned     now and then after a sample, for each reason: so many bytes
+//   end        a device's totals, NAME=N;...: the process came to its end
 #pragma once
 
 #include <cstdint>
@@ -25,6 +37,9 @@ class TraceWriter {
   void row(uint64_t time_ns, std::string_view event, int device, unsigned stream, uint64_t block,
            uint64_t bytes, std::string_view detail = {});
   void flush();
+
+  /// The calling thread's number, for rows about threads: from 1 on.
+  static unsigned thread();
 
  private:
   explicit TraceWriter(std::FILE* file) : file_(file) {}

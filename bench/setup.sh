@@ -14,7 +14,8 @@ cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/.." || exit 1
 export PATH="$PWD/.venv/bin:$PATH" NINJA="$PWD/.venv/bin/ninja"
 
 packages=(python3 python3-venv g++ pkg-config ca-certificates liburing-dev libxxhash-dev
-          libcli11-dev nlohmann-json3-dev libfmt-dev libgtest-dev libbenchmark-dev)
+          libcli11-dev nlohmann-json3-dev libfmt-dev libgtest-dev libbenchmark-dev
+          libncurses-dev)
 python=${FIRN_PYTHON:-/usr/bin/python3}
 log=build/setup.log
 requirements_stamp=.venv/firn-requirements

@@ -11,6 +11,7 @@
 
 #include "pytorch_plugin/no_spill.h"
 #include "pytorch_plugin/observer.h"
+#include "pytorch_plugin/stalls.h"
 #include "pytorch_plugin/torch_settings.h"
 #include "pytorch_plugin/torch_stream.h"
 #include "pytorch_plugin/uncached.h"
@@ -79,8 +80,11 @@ void FirnAllocator::init(int device_count) {
         "was opened before Firn could stand in front of it");
   // Operators are observed once memory comes near the budget; nothing leaves before.
   (*runtime)->set_told([] { return !observing() || ThreadScopes::mine().inside(); });
+  (*runtime)->add_section("stalls", stalls_json);
+  (*runtime)->on_look([] { ask_for_call_sites(true); });
   check_torch_settings();
   recording = !(*runtime)->config().trace_file.empty();
+  if (recording) ask_for_call_sites(true);
   device_count_ = device_count;
   const double fraction = native::CUDAAllocatorConfig::per_process_memory_fraction();
   for (int device = 0; device < device_count; ++device) fraction_[device] = fraction;
@@ -114,7 +118,7 @@ Engine& FirnAllocator::open_engine(c10::DeviceIndex device) {
     const Config& config = runtime->config();
     if (config.adversarial || config.watch_fraction == 0) install_observer(config.adversarial);
     (*engine)->on_watch([] { install_observer(false); });
-    (*engine)->on_stall([](uint64_t ns) { ThreadScopes::mine().stalled(ns); });
+    (*engine)->on_stall([](uint64_t ns) { return ThreadScopes::mine().stalled(ns); });
     follow_no_spill(**engine);
     (*engine)->on_memory([this, device](const MemoryEvent& e) { history_.heard(device, e); });
   }

@@ -9,6 +9,7 @@
 #include <cstdio>
 
 #include "allocator/runtime.h"
+#include "allocator/trace.h"
 #include "pytorch_plugin/firn_allocator.h"
 #include "pytorch_plugin/stalls.h"
 #include "pytorch_plugin/torch_stream.h"
@@ -177,15 +178,21 @@ void ThreadScopes::forget(const void* pointer) {
   }
 }
 
-void ThreadScopes::stalled(uint64_t ns) {
-  note_stall(scopes_.empty() ? nullptr : scopes_.back().info, ns);
+const char* ThreadScopes::stalled(uint64_t ns) {
+  const OperatorInfo* info = scopes_.empty() ? nullptr : scopes_.back().info;
+  note_stall(info, ns);
   ++waits_;
   waited_ns_ += ns;
+  return info ? info->name.c_str() : nullptr;
 }
 
 /// Nothing is held here: see note_call_site().
 void ThreadScopes::tell_call_site() {
-  note_call_site(std::exchange(waits_, 0), std::exchange(waited_ns_, 0));
+  const uint64_t waits = std::exchange(waits_, 0), ns = std::exchange(waited_ns_, 0);
+  const std::string site = note_call_site(waits, ns);
+  Runtime* runtime = Runtime::get();
+  if (TraceWriter* trace = runtime && !site.empty() ? runtime->trace() : nullptr)
+    trace->row(wall_clock().now_ns(), "site", 0, TraceWriter::thread(), waits, ns, site);
 }
 
 std::string ThreadScopes::take_trouble() { return std::exchange(trouble_, {}); }

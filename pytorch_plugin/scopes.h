@@ -62,8 +62,9 @@ class ThreadScopes {
   /// This thread is about to free `pointer`: lets go of it first, so that it can be reused at once.
   void forget(const void* pointer);
 
-  /// This thread has waited for memory (called under the engine's lock).
-  void stalled(uint64_t ns);
+  /// This thread has waited for memory (called under the engine's lock). Answers the operator's
+  /// name, or null.
+  const char* stalled(uint64_t ns);
 
   /// What a touch in the running operator could not do; empty when all is well.
   std::string take_trouble();

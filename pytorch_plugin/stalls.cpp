@@ -84,8 +84,8 @@ void note_stall(const OperatorInfo* info, uint64_t ns) {
 
 void ask_for_call_sites(bool asked) { call_sites_asked = asked; }
 
-void note_call_site(uint64_t times, uint64_t ns) {
-  if (!call_sites_asked.load(std::memory_order_relaxed)) return;
+std::string note_call_site(uint64_t times, uint64_t ns) {
+  if (!call_sites_asked.load(std::memory_order_relaxed)) return {};
   std::string site;
   try {
     site = call_site();
@@ -98,6 +98,7 @@ void note_call_site(uint64_t times, uint64_t ns) {
   Waited& waited = sites[site];
   waited.times += times;
   waited.ns += ns;
+  return site;
 }
 
 std::string stalls_json() {

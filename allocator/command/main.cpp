@@ -7,11 +7,13 @@
 #include <vector>
 
 #include "allocator/command/doctor.h"
+#include "allocator/command/jobs.h"
 #include "allocator/command/layout.h"
 #include "allocator/command/order.h"
 #include "allocator/command/report.h"
 #include "allocator/command/run.h"
 #include "allocator/command/simulate.h"
+#include "allocator/command/top.h"
 #include "allocator/config.h"
 
 namespace {
@@ -43,11 +45,16 @@ int firn_main(std::vector<std::string> arguments) {
   SimulateOptions simulate_options;
   LayoutOptions layout_options;
   OrderOptions order_options;
+  TopOptions top_options;
+  JobOptions stats_options, spill_options;
   const CLI::App* run_app = add_run(app, run_options);
   const CLI::App* doctor_app = add_doctor(app, doctor_options);
   const CLI::App* simulate_app = add_simulate(app, simulate_options);
   const CLI::App* layout_app = add_layout(app, layout_options);
   const CLI::App* order_app = add_order(app, order_options);
+  const CLI::App* top_app = add_top(app, top_options);
+  const CLI::App* stats_app = add_stats(app, stats_options);
+  const CLI::App* spill_app = add_spill(app, spill_options);
   const std::vector<CLI::App*> known = app.get_subcommands([](CLI::App*) { return true; });
   if (!arguments.empty() && !arguments.front().starts_with("-") &&
       std::none_of(known.begin(), known.end(),
@@ -61,7 +68,8 @@ int firn_main(std::vector<std::string> arguments) {
     return app.exit(asked);
   } catch (const CLI::ParseError& error) {
     std::string prefix;
-    for (const CLI::App* each : {run_app, doctor_app, simulate_app, layout_app, order_app})
+    for (const CLI::App* each : {run_app, doctor_app, simulate_app, layout_app, order_app, top_app,
+                                 stats_app, spill_app})
       if (each->parsed()) prefix = each->get_name() + ": ";
     return refuse(prefix + error.what() + " (--help lists what there is)");
   }
@@ -70,6 +78,9 @@ int firn_main(std::vector<std::string> arguments) {
   if (simulate_app->parsed()) return simulate(simulate_options);
   if (layout_app->parsed()) return layout(layout_options);
   if (order_app->parsed()) return order(order_options);
+  if (top_app->parsed()) return top(top_options);
+  if (stats_app->parsed()) return stats(stats_options);
+  if (spill_app->parsed()) return spill(spill_options);
   return refuse("no command (--help lists them)");
 }
 

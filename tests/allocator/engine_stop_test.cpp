@@ -95,6 +95,7 @@ TEST(Stop, whoever_waits_is_told_for_how_long) {
   engine.on_stall([&](uint64_t waited_ns) {
     ++waits;
     ns += waited_ns;
+    return nullptr;
   });
   void* a = make(engine);
   EXPECT_EQ(waits, 0u);

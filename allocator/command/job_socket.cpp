@@ -1,0 +1,160 @@
+#include "allocator/command/job_socket.h"
+
+#include <fmt/format.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <csignal>
+#include <cstring>
+#include <fstream>
+#include <iterator>
+
+#include "allocator/command/report.h"
+#include "allocator/control_folder.h"
+
+namespace firn::command {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using Time = std::chrono::steady_clock::time_point;
+constexpr size_t answer_most = 64u << 20;
+
+struct Question {
+  pid_t process = 0;
+  int fd = -1;
+  std::string text, error;
+};
+
+int left_ms(Time until) {
+  const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(
+      until - std::chrono::steady_clock::now());
+  return static_cast<int>(std::max<int64_t>(left.count(), 0));
+}
+
+/// Takes what has come. True when the answer has ended, one way or the other.
+bool take(Question& question) {
+  char buffer[1 << 16];
+  for (;;) {
+    const ssize_t got = ::recv(question.fd, buffer, sizeof buffer, 0);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return false;
+    if (got < 0) question.error = std::string("ended while it answered: ") + std::strerror(errno);
+    if (got <= 0) return true;
+    question.text.append(buffer, static_cast<size_t>(got));
+    if (question.text.size() <= answer_most) continue;
+    question.error = "answers without end";
+    return true;
+  }
+}
+
+/// Sends the word on every socket and gathers the answers until the time is over.
+void gather(std::vector<Question>& questions, const std::string& word, Time until,
+            std::chrono::milliseconds patience) {
+  const std::string line = word + "\n";
+  for (Question& question : questions)
+    if (::send(question.fd, line.data(), line.size(), MSG_NOSIGNAL) !=
+        static_cast<ssize_t>(line.size()))
+      question.error = std::string("cannot be asked: ") + std::strerror(errno);
+  std::vector<Question*> open;
+  for (Question& question : questions)
+    if (question.error.empty()) open.push_back(&question);
+  while (!open.empty() && left_ms(until) > 0) {
+    std::vector<pollfd> polled;
+    for (const Question* question : open) polled.push_back({question->fd, POLLIN, 0});
+    if (::poll(polled.data(), polled.size(), left_ms(until)) < 0 && errno != EINTR) break;
+    for (size_t i = polled.size(); i-- > 0;)
+      if (polled[i].revents != 0 && take(*open[i]))
+        open.erase(open.begin() + static_cast<ptrdiff_t>(i));
+  }
+  for (Question* question : open)
+    question->error = fmt::format("does not answer within {:.1f} s",
+                                  static_cast<double>(patience.count()) / 1000);
+  for (Question& question : questions) ::close(question.fd);
+}
+
+JobAnswer answer_of(Question& question) {
+  JobAnswer answer{question.process, nullptr, std::move(question.error)};
+  if (!answer.error.empty()) return answer;
+  answer.document = Json::parse(question.text, nullptr, false);
+  if (!answer.document.is_object()) {
+    answer.document = nullptr;
+    answer.error = question.text.empty() ? "turned the question away" : "answers nonsense";
+  }
+  return answer;
+}
+
+/// Why there is nobody to ask, in words.
+std::string why_none(pid_t process) {
+  struct stat found{};
+  if (::stat(fmt::format("/proc/{}", process).c_str(), &found) != 0)
+    return fmt::format("there is no process {}", process);
+  if (found.st_uid != ::geteuid()) return fmt::format("process {} is another user's", process);
+  return fmt::format("process {} does not use Firn's memory, or not yet", process);
+}
+
+}  // namespace
+
+std::string job_words(pid_t process) {
+  std::ifstream in(fmt::format("/proc/{}/cmdline", process), std::ios::binary);
+  std::string words(std::istreambuf_iterator<char>(in), {});
+  while (!words.empty() && words.back() == '\0') words.pop_back();
+  std::replace(words.begin(), words.end(), '\0', ' ');
+  return one_line(words);
+}
+
+std::vector<JobAnswer> ask_jobs(const std::string& word, std::chrono::milliseconds patience) {
+  const Time until = std::chrono::steady_clock::now() + patience;
+  std::vector<Question> questions;
+  std::vector<JobAnswer> answers;
+  for (const std::string& folder : control_folders()) {
+    if (!check_control_folder(folder)) continue;
+    for (const pid_t process : control_sockets(folder)) {
+      Result<int> fd = connect_control(control_path(folder, process));
+      if (fd)
+        questions.push_back({process, *fd, {}, {}});
+      else if (fd.error().detail == EAGAIN)  // its queue is full: nobody accepts
+        answers.push_back({process, nullptr, "does not answer"});
+      else if (fd.error().detail == EPERM || fd.error().detail == EACCES)
+        answers.push_back({process, nullptr, fd.error().text});
+    }
+  }
+  gather(questions, word, until, patience);
+  for (Question& question : questions) answers.push_back(answer_of(question));
+  std::sort(answers.begin(), answers.end(),
+            [](const JobAnswer& a, const JobAnswer& b) { return a.process < b.process; });
+  return answers;
+}
+
+Result<Json> ask_job(pid_t process, const std::string& word, std::chrono::milliseconds patience) {
+  const Time until = std::chrono::steady_clock::now() + patience;
+  std::vector<Question> questions;
+  std::string refused;
+  for (const std::string& folder : control_folders()) {
+    if (Result<void> mine = check_control_folder(folder); !mine) {
+      if (mine.error().code != Code::not_supported) refused = mine.error().text;
+      continue;
+    }
+    Result<int> fd = connect_control(control_path(folder, process));
+    if (fd) {
+      questions.push_back({process, *fd, {}, {}});
+      break;
+    }
+    if (fd.error().detail == EAGAIN)
+      return make_error(Code::io, EAGAIN, fmt::format("process {} does not answer", process));
+    if (fd.error().detail != ENOENT && fd.error().detail != ECONNREFUSED)
+      refused = fd.error().text;
+  }
+  if (questions.empty())
+    return make_error(Code::invalid_argument, 0,
+                      why_none(process) + (refused.empty() ? "" : " (" + refused + ")"));
+  gather(questions, word, until, patience);
+  JobAnswer answer = answer_of(questions.front());
+  if (answer.error.empty()) return std::move(answer.document);
+  return make_error(Code::io, 0, fmt::format("process {} {}", process, answer.error));
+}
+
+}  // namespace firn::command

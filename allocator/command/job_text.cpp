@@ -1,0 +1,141 @@
+#include "allocator/command/job_text.h"
+
+#include <fmt/format.h>
+
+#include <iterator>
+
+#include "allocator/config.h"
+
+namespace firn::command {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+/// A number of the document, 0 where it has none: a job may be of another version.
+double number(const Json& from, const char* key) {
+  const auto found = from.find(key);
+  return found != from.end() && found->is_number() ? found->get<double>() : 0;
+}
+
+std::string text(const Json& from, const char* key) {
+  const auto found = from.find(key);
+  return found != from.end() && found->is_string() ? found->get<std::string>() : std::string();
+}
+
+const Json& list(const Json& from, const char* key) {
+  static const Json none = Json::array();
+  const auto found = from.find(key);
+  return found != from.end() && found->is_array() ? *found : none;
+}
+
+/// At most two digits behind the point, and never more than eight characters.
+std::string size(double bytes) {
+  constexpr const char* units[] = {"", "KiB", "MiB", "GiB", "TiB"};
+  size_t unit = 0;
+  for (; bytes >= 1000 && unit + 1 < std::size(units); ++unit) bytes /= 1024;
+  return unit == 0      ? fmt::format("{:.0f}", bytes)
+         : bytes < 9.95 ? fmt::format("{:.1f}{}", bytes, units[unit])
+                        : fmt::format("{:.0f}{}", bytes, units[unit]);
+}
+
+std::string size_of(const Json& from, const char* key) { return size(number(from, key)); }
+
+void add_waits(std::string& out, const char* title, const Json& rows, size_t most) {
+  if (rows.empty()) return;
+  out += fmt::format("  waited, by {}:\n", title);
+  for (size_t i = 0; i < rows.size() && i < most; ++i)
+    out += fmt::format("    {:>9.3f} s {:>8.0f} x  {}\n", number(rows[i], "seconds"),
+                       number(rows[i], "waits"), text(rows[i], "name"));
+}
+
+void add_pinned(std::string& out, const Json& device) {
+  for (const Json& pin : list(device, "pinned"))
+    out += fmt::format("    {:>9}  {}\n", size_of(pin, "bytes"), text(pin, "reason"));
+}
+
+}  // namespace
+
+std::string stats_text(const Json& document) {
+  std::string out = fmt::format("process {:.0f}\n", number(document, "pid"));
+  for (const Json& d : list(document, "devices")) {
+    out += fmt::format("device {:.0f}: budget {}, on the device {} (at most {}), allocated {} "
+                       "(at most {})\n",
+                       number(d, "device"), size_of(d, "budget_bytes"), size_of(d, "device_bytes"),
+                       size_of(d, "peak_device_bytes"), size_of(d, "allocated_bytes"),
+                       size_of(d, "peak_allocated_bytes"));
+    out += fmt::format("  where    {} resident, {} in host memory, {} on NVMe, {} in flight\n",
+                       size_of(d, "resident_bytes"), size_of(d, "hosted_bytes"),
+                       size_of(d, "nvme_bytes"), size_of(d, "in_flight_bytes"));
+    out += fmt::format("  moved    {} out, {} in when it was used, {} in before\n",
+                       size_of(d, "spilled_bytes"), size_of(d, "faulted_bytes"),
+                       size_of(d, "prefetched_bytes"));
+    out += fmt::format("  waited   {:.3f} s in {:.0f} waits; {:.0f} faults, {:.0f} evictions\n",
+                       number(d, "stall_s"), number(d, "stalls"), number(d, "faults"),
+                       number(d, "evictions"));
+    if (!list(d, "pinned").empty()) out += "  stays on the device:\n";
+    add_pinned(out, d);
+    for (const Json& words : list(d, "trouble"))
+      if (words.is_string()) out += fmt::format("  trouble  {}\n", words.get<std::string>());
+  }
+  const Json store = document.value("store", Json::object());
+  out += fmt::format("store {}: {} written, {} read\n", text(store, "kind"),
+                     size_of(store, "written_bytes"), size_of(store, "read_bytes"));
+  const Json stalls = document.value("stalls", Json::object());
+  add_waits(out, "operator", list(stalls, "operators"), 10);
+  add_waits(out, "line of the program", list(stalls, "call_sites"), 10);
+  return out;
+}
+
+std::string spill_text(const Json& document) {
+  std::string out;
+  for (const Json& d : list(document, "devices")) {
+    const double before = number(d, "before_bytes"), after = number(d, "device_bytes");
+    out += fmt::format("device {:.0f}: {} left the device, {} stay ({} in host memory, {} on "
+                       "NVMe)\n",
+                       number(d, "device"), size(before > after ? before - after : 0),
+                       size(after), size_of(d, "hosted_bytes"), size_of(d, "nvme_bytes"));
+    add_pinned(out, d);
+    for (const Json& words : list(d, "trouble"))
+      if (words.is_string()) out += fmt::format("  trouble  {}\n", words.get<std::string>());
+    if (!d.value("watching", true))
+      out += "  Operators were not watched so far, for memory was never short: they are from the "
+             "next\n  allocation on. What they use may leave then: spill again after a step, or "
+             "start the job\n  with FIRN_WATCH=0.\n";
+  }
+  return out.empty() ? "nothing was on a device\n" : out;
+}
+
+std::vector<std::string> top_lines(const Json& look, size_t sites) {
+  std::vector<std::string> lines{fmt::format(
+      "{:>8} {:>3} {:>8} {:>8} {:>8} {:>8} {:>8} {:>9} {:>9} {:>9} {:>9} {:>8} {:>6}  {}", "PID",
+      "GPU", "BUDGET", "RESIDENT", "HOSTED", "SPILLED", "FLIGHT", "OUT/s", "IN/s", "WRITE/s",
+      "READ/s", "FAULTS/s", "STALL", "COMMAND")};
+  for (const Json& job : list(look, "jobs")) {
+    const std::string words = text(job, "command");
+    if (job.contains("error"))
+      lines.push_back(fmt::format("{:>8.0f} {}: {}", number(job, "pid"), text(job, "error"), words));
+    bool first = true;
+    for (const Json& d : list(job, "devices")) {
+      const Json store = job.value("store", Json::object());
+      lines.push_back(fmt::format(
+          "{:>8.0f} {:>3.0f} {:>8} {:>8} {:>8} {:>8} {:>8} {:>9} {:>9} {:>9} {:>9} {:>8.0f} "
+          "{:>5.0f}%  {}",
+          number(job, "pid"), number(d, "device"), size_of(d, "budget_bytes"),
+          size_of(d, "resident_bytes"), size_of(d, "hosted_bytes"), size_of(d, "nvme_bytes"),
+          size_of(d, "in_flight_bytes"), size_of(d, "out_bytes_s"), size_of(d, "in_bytes_s"),
+          first ? size_of(store, "write_bytes_s") : "", first ? size_of(store, "read_bytes_s") : "",
+          number(d, "faults_s"), 100 * number(d, "stalled"), first ? words : ""));
+      first = false;
+    }
+    const Json stalls = job.value("stalls", Json::object());
+    const bool known = !list(stalls, "call_sites").empty();
+    const Json& rows = list(stalls, known ? "call_sites" : "operators");
+    for (size_t i = 0; i < rows.size() && i < sites; ++i)
+      lines.push_back(fmt::format("{:>12} waited {:.3f} s, {:.0f} x: {}", "", number(rows[i], "seconds"),
+                                  number(rows[i], "waits"), text(rows[i], "name")));
+  }
+  if (list(look, "jobs").empty()) lines.push_back("(no process of yours uses Firn's memory)");
+  return lines;
+}
+
+}  // namespace firn::command

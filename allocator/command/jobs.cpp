@@ -1,0 +1,85 @@
+#include "allocator/command/jobs.h"
+
+#include <fmt/format.h>
+
+#include <charconv>
+
+#include "allocator/command/job_socket.h"
+#include "allocator/command/job_text.h"
+#include "allocator/command/output.h"
+#include "allocator/command/report.h"
+#include "allocator/config.h"
+
+namespace firn::command {
+namespace {
+
+using Json = nlohmann::ordered_json;
+constexpr int status_failed = 1;  // the process is there and did not do it
+constexpr std::chrono::milliseconds stats_patience{5'000};
+constexpr std::chrono::milliseconds spill_patience{600'000};  // as slow as an SSD may be
+
+Result<pid_t> parse_process(const std::string& word) {
+  pid_t process = 0;
+  const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), process);
+  if (error != std::errc() || end != word.data() + word.size() || process <= 0)
+    return make_error(Code::invalid_argument, 0, quote_word(word) + " is no process id");
+  return process;
+}
+
+Result<Json> asked(const JobOptions& options, const char* word,
+                   std::chrono::milliseconds patience) {
+  Result<pid_t> process = parse_process(options.process);
+  if (!process) return process.error();
+  return ask_job(*process, word, patience);
+}
+
+int refused(const char* command, const Error& error) {
+  return refuse(fmt::format("{}: {}", command, error.text),
+                error.code == Code::invalid_argument ? status_bad_input : status_failed);
+}
+
+int shown(const char* command, const std::string& text, int status = status_ok) {
+  Result<void> done = print(text);
+  return done ? status : refused(command, done.error());
+}
+
+}  // namespace
+
+CLI::App* add_stats(CLI::App& app, JobOptions& options) {
+  CLI::App* sub = app.add_subcommand("stats", "What a running job's memory does just now");
+  sub->add_option("PID", options.process, "the process")->required()->type_name("");
+  sub->add_flag("--json", options.json, "the document of firn run --stats, as of now");
+  return sub;
+}
+
+int stats(const JobOptions& options) {
+  Result<Json> document = asked(options, "stats", stats_patience);
+  if (!document) return refused("stats", document.error());
+  return shown("stats", options.json ? dumped(*document) : stats_text(*document));
+}
+
+CLI::App* add_spill(CLI::App& app, JobOptions& options) {
+  CLI::App* sub = app.add_subcommand(
+      "spill", "Send an idle job's memory away; it comes back as the job uses it");
+  sub->add_option("PID", options.process, "the process")->required()->type_name("");
+  sub->add_flag("--json", options.json, "what left and what stays, as JSON");
+  sub->footer("Exit status 1: nothing could leave; what was printed says why.");
+  return sub;
+}
+
+int spill(const JobOptions& options) {
+  Result<Json> document = asked(options, "spill", spill_patience);
+  if (!document) return refused("spill", document.error());
+  uint64_t before = 0, after = 0;
+  bool hindered = false;
+  for (const Json& device : document->at("devices")) {
+    before += device.at("before_bytes").get<uint64_t>();
+    after += device.at("device_bytes").get<uint64_t>();
+    hindered |= !device.at("watching").get<bool>() || !device.at("trouble").empty();
+  }
+  // (What is pinned stays, and what was away already is no failure.)
+  const int status = hindered && after > 0 && after >= before ? status_failed : status_ok;
+  return shown("spill", options.json ? dumped(*document) : spill_text(*document), status);
+}
+
+}  // namespace firn::command

@@ -1,0 +1,21 @@
+// `firn stats PID` and `firn spill PID`: what a running job says of itself, and its memory sent
+// away while it is idle. Owns: nothing. Locks: none.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <string>
+
+namespace firn::command {
+
+struct JobOptions {
+  std::string process;  // as given
+  bool json = false;
+};
+
+CLI::App* add_stats(CLI::App& app, JobOptions& options);
+int stats(const JobOptions& options);
+
+CLI::App* add_spill(CLI::App& app, JobOptions& options);
+int spill(const JobOptions& options);
+
+}  // namespace firn::command

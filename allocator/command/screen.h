@@ -1,0 +1,19 @@
+// Lines on a terminal, drawn anew now and then, by ncurses. Owns: the terminal, while it shows
+// them. Locks: none.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "firn/result.h"
+
+namespace firn::command {
+
+/// Shows what `lines` gives, the first line as a head, until the user ends it. `lines` is asked
+/// with how many further lines of each kind are wanted (the user's choice).
+Result<void> show_screen(const std::function<std::vector<std::string>(size_t more)>& lines,
+                         std::chrono::milliseconds between);
+
+}  // namespace firn::command

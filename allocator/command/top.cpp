@@ -1,0 +1,73 @@
+#include "allocator/command/top.h"
+
+#include <unistd.h>
+
+#include <chrono>
+#include <thread>
+
+#include "allocator/command/job_text.h"
+#include "allocator/command/looks.h"
+#include "allocator/command/output.h"
+#include "allocator/command/report.h"
+#include "allocator/command/screen.h"
+
+namespace firn::command {
+namespace {
+
+using namespace std::chrono_literals;
+using Json = nlohmann::ordered_json;
+constexpr auto patience = 1000ms;  // with a job that does not answer
+constexpr auto between = 1000ms;   // looks
+constexpr auto once_between = 500ms;
+constexpr size_t sites_once = 3;
+
+std::string joined(const std::vector<std::string>& lines) {
+  std::string text;
+  for (const std::string& line : lines) text += line + "\n";
+  return text;
+}
+
+int once(bool json) {
+  Looks looks;
+  (void)looks.next(patience);
+  std::this_thread::sleep_for(once_between);  // what moves is known from two looks
+  const Json look = looks.next(patience);
+  Result<void> done = print(json ? dumped(look) : joined(top_lines(look, sites_once)));
+  return done ? status_ok : refuse("top: " + done.error().text, 1);
+}
+
+/// A document on each line, until nobody reads them.
+int stream() {
+  for (Looks looks;; std::this_thread::sleep_for(between)) {
+    const std::string text =
+        looks.next(patience).dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+    if (Result<void> done = print(text); !done) return refuse("top: " + done.error().text, 1);
+  }
+}
+
+}  // namespace
+
+CLI::App* add_top(CLI::App& app, TopOptions& options) {
+  CLI::App* sub = app.add_subcommand("top", "Live jobs: where their memory is, and who waits");
+  sub->add_flag("--once", options.once, "one look, and no more");
+  sub->add_flag("--json", options.json, "as JSON; without --once a line each second");
+  sub->footer(
+      "q ends, arrows and page keys move, + and - show more or fewer call sites. OUT and IN are\n"
+      "over the link, WRITE and READ the SSDs'. STALL is how much of the time threads waited for\n"
+      "memory. From the first look on, a job counts its waits by the program's line too.");
+  return sub;
+}
+
+int top(const TopOptions& options) {
+  if (options.once) return once(options.json);
+  if (options.json) return stream();
+  if (::isatty(STDOUT_FILENO) != 1 || ::isatty(STDIN_FILENO) != 1)
+    return refuse("top: this is no terminal (--once shows one look, --json a line each second)");
+  Looks looks;
+  Result<void> done = show_screen([&](size_t sites) {
+    return top_lines(looks.next(patience), sites);
+  }, between);
+  return done ? status_ok : refuse("top: " + done.error().text);
+}
+
+}  // namespace firn::command

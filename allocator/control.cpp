@@ -1,0 +1,193 @@
+#include "allocator/control.h"
+
+#include <pthread.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <cstring>
+#include <system_error>
+#include <thread>
+
+#include <fmt/format.h>
+
+#include "allocator/control_folder.h"
+
+namespace firn {
+
+namespace {
+constexpr size_t word_most = 32;
+constexpr timeval caller_patience{2, 0};  // for a caller's word, and for him to take the answer
+constexpr auto stop_patience = std::chrono::seconds(2);
+
+/// The program's signals are for its own threads.
+class SignalsBlocked {
+ public:
+  SignalsBlocked() {
+    sigset_t all;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before_);
+  }
+  ~SignalsBlocked() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+  SignalsBlocked(const SignalsBlocked&) = delete;
+  SignalsBlocked& operator=(const SignalsBlocked&) = delete;
+
+ private:
+  sigset_t before_;
+};
+
+std::string read_word(int socket) {
+  std::string word;
+  for (char letter = 0; word.size() < word_most;) {
+    const ssize_t got = ::recv(socket, &letter, 1, 0);
+    if (got < 0 && errno == EINTR) continue;
+    if (got <= 0) return {};
+    if (letter == '\n') return word;
+    word += letter;
+  }
+  return {};
+}
+
+void send_all(int socket, const std::string& text) {
+  for (size_t at = 0; at < text.size();) {
+    const ssize_t put = ::send(socket, text.data() + at, text.size() - at, MSG_NOSIGNAL);
+    if (put < 0 && errno == EINTR) continue;
+    if (put <= 0) return;
+    at += static_cast<size_t>(put);
+  }
+}
+
+/// (A process that is not here may live in another container.)
+void tidy(const std::string& folder) {
+  for (const pid_t process : control_sockets(folder)) {
+    if (::kill(process, 0) == 0 || errno != ESRCH) continue;
+    if (Result<int> alive = connect_control(control_path(folder, process))) ::close(*alive);
+  }
+}
+}  // namespace
+
+Result<std::unique_ptr<ControlSocket>> ControlSocket::open(Answer answer) {
+  std::unique_ptr<ControlSocket> made(new ControlSocket(std::move(answer)));
+  for (auto& caller : made->callers_) caller = -1;
+  Result<void> done = make_error(Code::not_supported, 0, "no folder");
+  for (const std::string& folder : control_folders()) {
+    done = make_control_folder(folder);
+    if (done) done = made->listen_in(folder);
+    if (done) break;
+  }
+  if (!done) return done.error();
+  SignalsBlocked blocked;
+  try {
+    made->threads_ = 1;
+    std::thread([socket = made.get()] { socket->wait_for_callers(); }).detach();
+  } catch (const std::system_error& error) {
+    (void)::unlink(made->path_.c_str());
+    ::close(made->listening_);
+    return make_error(Code::not_supported, error.code().value(), error.what());
+  }
+  return made;
+}
+
+/// The name comes last: whoever finds it can connect, or its process is dead.
+Result<void> ControlSocket::listen_in(const std::string& folder) {
+  tidy(folder);
+  const std::string path = control_path(folder, ::getpid());
+  const std::string part = path + ".part";
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  if (part.size() >= sizeof address.sun_path)
+    return make_error(Code::io, ENAMETOOLONG, part + ": too long for a socket's name");
+  std::memcpy(address.sun_path, part.data(), part.size());
+  const int fd = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  if (fd < 0) return make_error(Code::io, errno, "socket");
+  (void)::unlink(part.c_str());  // of a dead process with our number
+  if (::bind(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0 ||
+      ::chmod(part.c_str(), 0600) != 0 || ::listen(fd, static_cast<int>(callers_most)) != 0 ||
+      ::rename(part.c_str(), path.c_str()) != 0) {
+    const int why = errno;
+    ::close(fd);
+    (void)::unlink(part.c_str());
+    return make_error(Code::io, why, fmt::format("{}: {}", path, std::strerror(why)));
+  }
+  listening_ = fd;
+  path_ = path;
+  return {};
+}
+
+void ControlSocket::wait_for_callers() {
+  pthread_setname_np(pthread_self(), "firn-control");
+  while (!stopping_) {
+    const int socket = ::accept4(listening_, nullptr, nullptr, SOCK_CLOEXEC);
+    if (socket < 0) {
+      if (errno == EINTR || errno == ECONNABORTED) continue;
+      if (stopping_ || (errno != EMFILE && errno != ENFILE && errno != ENOMEM)) break;
+      ::poll(nullptr, 0, 100);  // no descriptor is left just now: the caller waits in the queue
+      continue;
+    }
+    size_t caller = 0;
+    for (int none = -1; caller < callers_most; ++caller, none = -1)
+      if (callers_[caller].compare_exchange_strong(none, socket)) break;
+    if (caller == callers_most) {
+      ::close(socket);
+      continue;
+    }
+    {
+      std::lock_guard lock(mutex_);
+      ++threads_;
+    }
+    try {
+      std::thread([this, caller] { serve(caller); }).detach();
+    } catch (const std::system_error&) {
+      serve(caller);
+    }
+  }
+  std::lock_guard lock(mutex_);
+  --threads_;
+  left_.notify_all();
+}
+
+void ControlSocket::serve(size_t caller) {
+  const int socket = callers_[caller];
+  (void)::setsockopt(socket, SOL_SOCKET, SO_RCVTIMEO, &caller_patience, sizeof caller_patience);
+  (void)::setsockopt(socket, SOL_SOCKET, SO_SNDTIMEO, &caller_patience, sizeof caller_patience);
+  if (same_user(socket)) {
+    const std::string word = read_word(socket);
+    if (!word.empty() && !stopping_) {
+      try {
+        send_all(socket, answer_(word));
+      } catch (const std::exception& error) {  // no memory, say: the program goes on
+        std::fprintf(stderr, "firn: a viewer was not answered: %s\n", error.what());
+      }
+    }
+  }
+  std::lock_guard lock(mutex_);
+  // The number is free again before its descriptor is: a child of fork closes only what is open.
+  callers_[caller] = -1;
+  ::close(socket);
+  --threads_;
+  left_.notify_all();
+}
+
+void ControlSocket::stop() {
+  if (stopping_.exchange(true)) return;
+  (void)::unlink(path_.c_str());
+  (void)::shutdown(listening_, SHUT_RDWR);  // wakes who waits in accept
+  std::unique_lock lock(mutex_);
+  for (const auto& caller : callers_)  // who has not said his word is not waited for
+    if (const int socket = caller.load(); socket >= 0) (void)::shutdown(socket, SHUT_RD);
+  left_.wait_for(lock, stop_patience, [this] { return threads_ == 0; });
+}
+
+void ControlSocket::abandon() {
+  ::close(listening_);
+  for (auto& caller : callers_)
+    if (const int socket = caller.load(); socket >= 0) ::close(socket);
+}
+
+}  // namespace firn

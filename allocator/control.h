@@ -1,0 +1,56 @@
+// The socket by which viewers of the same user speak to this process: `firn top`, `firn stats`,
+// `firn spill`. A word and a line's end come in, a document goes out, and the connection ends.
+//
+// Owns: the socket, its file, one thread that sleeps until somebody connects, and one thread for
+// each who does. Locks: one of its own, a leaf.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <condition_variable>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "firn/result.h"
+
+namespace firn {
+
+class ControlSocket {
+ public:
+  /// The answer to a word; empty: no such word, and the connection just ends.
+  using Answer = std::function<std::string(const std::string& word)>;
+
+  /// In the first of control_folders() that can be used. Files of dead processes that lie there are
+  /// removed.
+  static Result<std::unique_ptr<ControlSocket>> open(Answer answer);
+  /// Never called while the threads live: stop() leaves the object behind, for they may be late.
+  ~ControlSocket() = default;
+
+  /// Removes the file, ends the sleeping thread, and waits a while for those that answer.
+  void stop();
+  /// In the child after fork: lets go of what is the parent's. Calls only what a child may.
+  void abandon();
+
+  const std::string& path() const { return path_; }
+
+ private:
+  static constexpr size_t callers_most = 8;  // at once; further ones are turned away
+
+  explicit ControlSocket(Answer answer) : answer_(std::move(answer)) {}
+  Result<void> listen_in(const std::string& folder);
+  void wait_for_callers();
+  void serve(size_t caller);
+
+  const Answer answer_;
+  std::string path_;
+  int listening_ = -1;
+  std::array<std::atomic<int>, callers_most> callers_;  // connected sockets; -1: none
+  std::atomic<bool> stopping_{false};
+  std::mutex mutex_;
+  std::condition_variable left_;
+  unsigned threads_ = 0;
+};
+
+}  // namespace firn

@@ -1,0 +1,298 @@
+"""`firn top`, `firn stats` and `firn spill` with whatever a socket's other end may do: the jobs here
+are made up. Real ones: tests/torch/test_live_jobs.py."""
+
+import contextlib
+import json
+import os
+import pty
+import select
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+from firn_command import clean_environment, find_binary, refused
+
+NOBODY = 65534
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """Where this test's processes are. (Others of this user's may be seen elsewhere.)"""
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    path = tmp_path / "firn"
+    path.mkdir(mode=0o700)
+    return path
+
+
+@contextlib.contextmanager
+def job(folder, answer, process=None):
+    """A process's socket: `answer` (a text, a document that gets its number, or a function of the
+    connection) to whoever asks. It is named after a process that lives."""
+    living = subprocess.Popen(["sleep", "600"]) if process is None else None
+    number = process or living.pid
+    if isinstance(answer, dict):
+        answer = json.dumps({**answer, "pid": number})
+    listening = socket.socket(socket.AF_UNIX)
+    listening.bind(str(folder / f"{number}.sock"))
+    listening.listen(8)
+
+    def serve():
+        while True:
+            try:
+                connected, _ = listening.accept()
+            except OSError:
+                return
+            try:
+                if callable(answer):
+                    answer(connected)
+                else:
+                    connected.recv(100)
+                    connected.sendall(answer.encode())
+            except OSError:
+                pass
+            connected.close()
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    try:
+        yield number
+    finally:
+        listening.shutdown(socket.SHUT_RDWR)
+        thread.join()
+        listening.close()
+        (folder / f"{number}.sock").unlink(missing_ok=True)
+        if living:
+            living.kill()
+            living.wait()
+
+
+def document(spilled=0, **more):
+    device = {"device": 0, "budget_bytes": 1 << 30, "device_bytes": 1 << 29,
+              "resident_bytes": 500 << 20, "hosted_bytes": 200 << 20, "nvme_bytes": 100 << 20,
+              "in_flight_bytes": 8 << 20, "spilled_bytes": spilled, "faulted_bytes": spilled,
+              "prefetched_bytes": 0, "stall_s": 1.5, "stalls": 3, "faults": 7, "pinned": [
+                  {"reason": "its address was asked for", "bytes": 1 << 20}], **more}
+    return {"devices": [device],
+            "store": {"kind": "io_uring", "dirs": ["/d"], "written_bytes": spilled, "read_bytes": 0},
+            "stalls": {"operators": [{"name": "aten::mm", "waits": 3, "seconds": 1.5}],
+                       "call_sites": [{"name": "train.py:7 in step", "waits": 3, "seconds": 1.5}]}}
+
+
+def looked(firn, folder):
+    """The jobs in `folder`."""
+    ours = {int(path.stem) for path in folder.glob("*.sock")}
+    done = firn("top", "--once", "--json")
+    assert done.returncode == 0, done.stderr
+    return [job for job in json.loads(done.stdout)["jobs"] if job["pid"] in ours]
+
+
+def test_nothing_to_see(firn, folder):
+    assert looked(firn, folder) == []
+    done = firn("top", "--once")
+    assert done.returncode == 0 and "RESIDENT" in done.stdout.splitlines()[0]
+
+
+def test_a_job_and_how_fast_it_moves(firn, folder):
+    begun, asked = time.monotonic(), []
+
+    def answer(connected):
+        asked.append(connected.recv(100))
+        moved = int((time.monotonic() - begun) * (100 << 20))
+        connected.sendall(json.dumps({**document(moved), "pid": os.getpid()}).encode())
+
+    with job(folder, answer, os.getpid()) as number:
+        (found,) = looked(firn, folder)
+        text = firn("top", "--once").stdout
+    assert set(asked) == {b"watch\n"}
+    assert found["pid"] == number and "pytest" in found["command"]
+    (device,) = found["devices"]
+    assert device["budget_bytes"] == 1 << 30 and device["in_flight_bytes"] == 8 << 20
+    # Its clock is read a moment before ours: the rate is known within what that moment is.
+    for rate in (device["out_bytes_s"], device["in_bytes_s"], found["store"]["write_bytes_s"]):
+        assert rate == pytest.approx(100 << 20, rel=0.5)
+    assert found["store"]["read_bytes_s"] == 0 and device["faults_s"] == 0
+    assert "train.py:7 in step" in text and "pytest" in text and "500MiB" in text
+
+
+def test_jobs_that_do_not_answer_hold_up_nobody(firn, folder):
+    stop = threading.Event()
+    with job(folder, lambda connected: stop.wait(60)) as silent, \
+            job(folder, "nonsense") as nonsense, job(folder, "") as empty, \
+            job(folder, document()) as well:
+        listening = socket.socket(socket.AF_UNIX)  # nobody accepts there
+        full = os.getpid()
+        listening.bind(str(folder / f"{full}.sock"))
+        listening.listen(0)
+        crowd = []
+        for _ in range(4):
+            one = socket.socket(socket.AF_UNIX)
+            one.setblocking(False)
+            with contextlib.suppress(OSError):
+                one.connect(str(folder / f"{full}.sock"))
+            crowd.append(one)
+        jobs = looked(firn, folder)
+        one = firn("stats", str(full))
+        quiet = firn("stats", str(silent))
+        stop.set()
+        for each in (*crowd, listening):
+            each.close()
+    errors = {each["pid"]: each.get("error", "") for each in jobs}
+    assert "does not answer" in errors[silent] and "does not answer" in errors[full]
+    assert "nonsense" in errors[nonsense] and "turned" in errors[empty]
+    assert [each["pid"] for each in jobs if "error" not in each] == [well]
+    assert len(jobs) == 5
+    assert one.returncode == quiet.returncode == 1
+    assert "does not answer" in one.stderr and "does not answer within 5.0 s" in quiet.stderr
+
+
+def test_dead_sockets_are_tidied(firn, folder):
+    dead = folder / "4194305.sock"
+    listening = socket.socket(socket.AF_UNIX)
+    listening.bind(str(dead))
+    listening.close()
+    (folder / "notes.txt").write_text("not ours")
+    assert looked(firn, folder) == []
+    assert [each.name for each in folder.iterdir()] == ["notes.txt"]
+
+
+def test_a_stopped_process(firn, folder):
+    """As a job that was stopped by the shell: it has a socket, and is silent."""
+    code = ("import socket, sys; s = socket.socket(socket.AF_UNIX); s.bind(sys.argv[1]); "
+            "s.listen(8); print(flush=True); s.accept()")
+    path = folder / "1.part"
+    process = subprocess.Popen([sys.executable, "-c", code, str(path)], stdout=subprocess.PIPE)
+    process.stdout.readline()
+    path.rename(folder / f"{process.pid}.sock")
+    process.send_signal(signal.SIGSTOP)
+    try:
+        (found,) = looked(firn, folder)
+        assert found["pid"] == process.pid and "does not answer" in found["error"]
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.mark.parametrize("command", ["stats", "spill"])
+def test_bad_words(firn, folder, command):
+    refused(firn(command), "PID")
+    refused(firn(command, "abc"), '"abc" is no process id')
+    refused(firn(command, "-3"))
+    refused(firn(command, "99999999999999"), "no process id")
+    refused(firn(command, "4194305"), "there is no process 4194305")
+    refused(firn(command, str(os.getpid())), f"process {os.getpid()} does not use Firn's memory")
+    refused(firn(command, "1", "2"))
+    refused(firn("top", "--twice"), "--twice")
+    refused(firn("top", stdin=subprocess.DEVNULL), "--once")
+
+
+def test_another_users_process(firn, folder):
+    if os.geteuid() == 0:
+        done = firn("stats", "1", user=NOBODY, environment={"XDG_RUNTIME_DIR": str(folder.parent)})
+        refused(done, "process 1 is another user's")
+    else:
+        refused(firn("stats", "1"), "process 1 is another user's")
+
+
+def test_another_users_socket_and_folder(firn, folder):
+    if os.geteuid() != 0:
+        pytest.skip("needs root, to be another user")
+    path = folder / f"{os.getpid()}.sock"
+    listening = socket.socket(socket.AF_UNIX)
+    listening.bind(str(path))
+    child = os.fork()
+    if child == 0:  # who listens as nobody, where root looks
+        os.setuid(NOBODY)
+        listening.listen(8)
+        while True:
+            time.sleep(60)
+    try:
+        credentials = struct.Struct("3i")
+        until = time.monotonic() + 60
+        while True:  # until the child listens
+            with socket.socket(socket.AF_UNIX) as probe, contextlib.suppress(ConnectionError):
+                probe.connect(str(path))
+                peer = probe.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, credentials.size)
+                assert credentials.unpack(peer)[1] == NOBODY
+                break
+            assert time.monotonic() < until
+        refused(firn("stats", str(os.getpid())), "another user's process listens there")
+        (found,) = looked(firn, folder)
+        assert "another user's process" in found["error"]
+        os.chown(folder, NOBODY, NOBODY)
+        refused(firn("stats", str(os.getpid())), "not a folder that only its user may enter")
+        assert looked(firn, folder) == []
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        listening.close()
+
+
+def test_stats_and_spill_as_text_and_as_they_came(firn, folder):
+    spilled = {"pid": 1, "devices": [{"device": 0, "before_bytes": 10 << 20,
+                                      "device_bytes": 2 << 20, "hosted_bytes": 8 << 20,
+                                      "nvme_bytes": 0, "watching": True, "trouble": [],
+                                      "pinned": [{"reason": "firn.pin()", "bytes": 2 << 20}]}]}
+    stays = {"pid": 1, "devices": [{**spilled["devices"][0], "device_bytes": 10 << 20,
+                                    "watching": False}]}
+
+    well = {"pid": 1, **document()}
+
+    def answer(connected):
+        word = connected.recv(100)
+        connected.sendall(json.dumps(spilled if word == b"spill\n" else well).encode())
+
+    with job(folder, answer) as number, job(folder, json.dumps(stays)) as other:
+        assert json.loads(firn("stats", str(number), "--json").stdout) == well
+        text = firn("stats", str(number)).stdout
+        assert "budget 1.0GiB" in text and "train.py:7 in step" in text
+        done = firn("spill", str(number))
+        assert done.returncode == 0
+        assert "8.0MiB left the device, 2.0MiB stay" in done.stdout and "firn.pin()" in done.stdout
+        assert json.loads(firn("spill", str(number), "--json").stdout) == spilled
+        done = firn("spill", str(other))
+        assert done.returncode == 1 and "FIRN_WATCH=0" in done.stdout
+
+
+def test_a_line_of_json_each_second_until_nobody_reads(firn, folder):
+    with job(folder, document()) as number:
+        process = subprocess.Popen([find_binary(), "top", "--json"], stdout=subprocess.PIPE,
+                                   env=clean_environment(), text=True)
+        lines = [json.loads(process.stdout.readline()) for _ in range(2)]
+        process.stdout.close()
+        process.wait(60)
+    assert all(number in [job["pid"] for job in each["jobs"]] for each in lines)
+
+
+def read_until(terminal, wanted):
+    shown = b""
+    while wanted not in shown:
+        ready, _, _ = select.select([terminal], [], [], 60)
+        assert ready, shown
+        shown += os.read(terminal, 1 << 16)
+    return shown
+
+
+def test_on_a_terminal(firn, folder):
+    with job(folder, document()):
+        child, terminal = pty.fork()
+        if child == 0:
+            os.execve(find_binary(), ["firn", "top"], {**clean_environment(), "TERM": "xterm"})
+        read_until(terminal, b"train.py:7 in step")
+        os.write(terminal, b"q")
+        read_until(terminal, b"\x1b[?1049l")  # the screen as it was before
+        assert os.waitpid(child, 0)[1] == 0
+        os.close(terminal)
+
+
+def test_an_unknown_terminal(firn, folder):
+    child, terminal = pty.fork()
+    if child == 0:
+        os.execve(find_binary(), ["firn", "top"], {**clean_environment(), "TERM": "no-such"})
+    read_until(terminal, b"--once shows one look")
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 2
+    os.close(terminal)

@@ -15,13 +15,16 @@ export PATH="$PWD/.venv/bin:$PATH" NINJA="$PWD/.venv/bin/ninja"
 
 packages=(python3 python3-venv g++ pkg-config ca-certificates liburing-dev libxxhash-dev
           libcli11-dev nlohmann-json3-dev libfmt-dev libgtest-dev libbenchmark-dev
-          libncurses-dev)
+          libncurses-dev zlib1g-dev)
+# What tests look at pages with (120 MB to fetch, 410 MB on the disk); without it they are skipped.
+browser=chromium
 python=${FIRN_PYTHON:-/usr/bin/python3}
 log=build/setup.log
 requirements_stamp=.venv/firn-requirements
 source_stamp=build/firn-source
 tests_stamp=build/firn-tests
 install_stamp=.venv/firn-installed
+no_browser_stamp=build/firn-no-browser
 
 fail() {  # WHAT
   printf '\nsetup: failed: %s\n' "$1"
@@ -72,6 +75,25 @@ check_packages() {
   step "system packages ($missing)" install_packages $missing
   missing=$(missing_packages)
   [ -z "$missing" ] || fail "apt-get left these out: $missing"
+}
+
+# Not where there is one already, and no failure where it cannot be had (Ubuntu's is no package):
+# then it is not tried again.
+check_browser() {
+  local name
+  [ ! -e "$no_browser_stamp" ] || return 0
+  for name in chromium chromium-browser google-chrome google-chrome-stable; do
+    ! command -v "$name" >/dev/null || return 0
+  done
+  [ "$(id -u)" = 0 ] || sudo -n true 2>/dev/null || return 0
+  worked=yes
+  printf 'setup: %s, for the tests of pages ... ' "$browser"
+  if install_packages "$browser" >>"$log" 2>&1 </dev/null && command -v "$browser" >/dev/null; then
+    echo "done"
+  else
+    touch "$no_browser_stamp"
+    echo "left out: those tests are skipped"
+  fi
 }
 
 python_works() { "$1" -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null; }
@@ -164,6 +186,7 @@ main() {  # read as a whole before it runs: the file may be replaced meanwhile
   : >"$log"
   worked=no
   check_packages
+  [ $with_tests = no ] || check_browser
   check_venv
   check_build
   check_install

@@ -14,6 +14,7 @@
 #include "allocator/command/run.h"
 #include "allocator/command/simulate.h"
 #include "allocator/command/top.h"
+#include "allocator/command/trace_report.h"
 #include "allocator/config.h"
 
 namespace {
@@ -47,6 +48,7 @@ int firn_main(std::vector<std::string> arguments) {
   OrderOptions order_options;
   TopOptions top_options;
   JobOptions stats_options, spill_options;
+  TraceReportOptions report_options;
   const CLI::App* run_app = add_run(app, run_options);
   const CLI::App* doctor_app = add_doctor(app, doctor_options);
   const CLI::App* simulate_app = add_simulate(app, simulate_options);
@@ -55,6 +57,7 @@ int firn_main(std::vector<std::string> arguments) {
   const CLI::App* top_app = add_top(app, top_options);
   const CLI::App* stats_app = add_stats(app, stats_options);
   const CLI::App* spill_app = add_spill(app, spill_options);
+  const CLI::App* report_app = add_trace_report(app, report_options);
   const std::vector<CLI::App*> known = app.get_subcommands([](CLI::App*) { return true; });
   if (!arguments.empty() && !arguments.front().starts_with("-") &&
       std::none_of(known.begin(), known.end(),
@@ -69,7 +72,7 @@ int firn_main(std::vector<std::string> arguments) {
   } catch (const CLI::ParseError& error) {
     std::string prefix;
     for (const CLI::App* each : {run_app, doctor_app, simulate_app, layout_app, order_app, top_app,
-                                 stats_app, spill_app})
+                                 stats_app, spill_app, report_app})
       if (each->parsed()) prefix = each->get_name() + ": ";
     return refuse(prefix + error.what() + " (--help lists what there is)");
   }
@@ -81,6 +84,7 @@ int firn_main(std::vector<std::string> arguments) {
   if (top_app->parsed()) return top(top_options);
   if (stats_app->parsed()) return stats(stats_options);
   if (spill_app->parsed()) return spill(spill_options);
+  if (report_app->parsed()) return trace_report(report_options);
   return refuse("no command (--help lists them)");
 }
 

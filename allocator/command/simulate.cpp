@@ -2,21 +2,17 @@
 #include "allocator/command/simulate.h"
 
 #include <fmt/format.h>
-#include <sys/mman.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <chrono>
-#include <cstring>
-#include <thread>
 
 #include "allocator/command/output.h"
 #include "allocator/command/plotter.h"
 #include "allocator/command/report.h"
 #include "allocator/command/simulate_result.h"
 #include "allocator/command/simulate_words.h"
+#include "allocator/command/sweep.h"
 #include "allocator/config.h"
 #include "allocator/simulate/program.h"
 
@@ -62,24 +58,6 @@ class Progress {
   Clock_::time_point next_ = Clock_::now() + std::chrono::seconds(1);
 };
 
-Result<Json> run_once(const simulate::MachineOptions& options, const SimulatePlan& plan,
-                      const simulate::ProgramTrace& trace, simulate::Timeline* timeline,
-                      Progress* progress) {
-  Result<std::unique_ptr<simulate::Machine>> machine = simulate::Machine::open(options);
-  if (!machine) return machine.error();
-  simulate::ProgramOptions program;
-  program.iterations = plan.iterations;
-  program.run_ahead = plan.run_ahead;
-  program.timeline = timeline;
-  if (progress)
-    program.progress = [&](unsigned iteration, size_t kernel) {
-      progress->show(iteration, kernel, trace.kernels.size());
-    };
-  Result<simulate::ProgramResult> result = simulate::run_program(**machine, trace, program);
-  if (!result) return result.error();
-  return simulate_json(*result);
-}
-
 int simulate_once(const SimulateOptions& options, const SimulatePlan& plan,
                   const simulate::ProgramTrace& trace, const std::optional<Plotter>& plotter) {
   if (Result<void> fits = trace.check_fits(plan.machine.gpu_bytes); !fits)
@@ -88,7 +66,10 @@ int simulate_once(const SimulateOptions& options, const SimulatePlan& plan,
   const bool watched = plotter || !plan.timeline.empty();
   Progress progress(plan.iterations);
   Result<Json> result =
-      run_once(plan.machine, plan, trace, watched ? &timeline : nullptr, &progress);
+      run_simulation(plan.machine, plan, trace, watched ? &timeline : nullptr,
+                     [&](unsigned iteration, size_t kernel) {
+                       progress.show(iteration, kernel, trace.kernels.size());
+                     });
   progress.clear();
   if (!result) return refuse_simulate(result.error().text, status_failed);
   Result<void> done;
@@ -99,75 +80,6 @@ int simulate_once(const SimulateOptions& options, const SimulatePlan& plan,
   return print_simulate(options.json
                    ? dumped(*result)
                    : simulate_text(*result, plan, options.prefix, trace.kernels.size()));
-}
-
-/// A machine is a process's: each budget of a sweep has one of its own, and leaves its findings in
-/// a file of memory.
-struct Point {
-  uint64_t budget_bytes = 0;
-  int fd = -1;
-  pid_t pid = -1;
-};
-
-/// In the child: never returns.
-[[noreturn]] void run_point(const Point& point, const SimulatePlan& plan,
-                            const simulate::ProgramTrace& trace) {
-  simulate::MachineOptions machine = plan.machine;
-  machine.gpu_bytes = point.budget_bytes;
-  Result<void> fits = trace.check_fits(point.budget_bytes);
-  Result<Json> result = fits ? run_once(machine, plan, trace, nullptr, nullptr)
-                             : Result<Json>(fits.error());
-  const Json json = result ? sweep_point(point.budget_bytes, *result, plan)
-                           : sweep_failure(point.budget_bytes, result.error().text);
-  const std::string text = json.dump(-1, ' ', false, Json::error_handler_t::replace);
-  for (size_t at = 0; at < text.size();) {
-    const ssize_t put = ::write(point.fd, text.data() + at, text.size() - at);
-    if (put < 0 && errno != EINTR) ::_exit(status_failed);
-    at += put > 0 ? static_cast<size_t>(put) : 0;
-  }
-  ::_exit(status_ok);
-}
-
-Json take_point(Point& point) {
-  int status = 0;
-  while (::waitpid(point.pid, &status, 0) < 0 && errno == EINTR) {
-  }
-  std::string text;
-  const off_t size = ::lseek(point.fd, 0, SEEK_END);
-  if (WIFEXITED(status) && WEXITSTATUS(status) == 0 && size > 0) {
-    text.resize(static_cast<size_t>(size));
-    if (::pread(point.fd, text.data(), text.size(), 0) != size) text.clear();
-  }
-  ::close(point.fd);
-  if (!text.empty()) return Json::parse(text);
-  return sweep_failure(point.budget_bytes,
-                       WIFSIGNALED(status)
-                           ? fmt::format("the simulation ended by signal {}", WTERMSIG(status))
-                           : "the simulation ended without a result");
-}
-
-Result<Json> run_sweep(const SimulatePlan& plan, const simulate::ProgramTrace& trace) {
-  const size_t together = std::max(1u, std::thread::hardware_concurrency());
-  std::vector<Point> points;
-  Json results = Json::array();
-  const bool terminal = ::isatty(STDERR_FILENO) == 1;
-  std::fflush(nullptr);  // what is buffered is the parent's to write
-  for (size_t taken = 0; taken < plan.sweep_bytes.size(); ++taken) {
-    while (points.size() < plan.sweep_bytes.size() && points.size() < taken + together) {
-      Point point{plan.sweep_bytes[points.size()], ::memfd_create("firn-sweep", MFD_CLOEXEC), -1};
-      if (point.fd >= 0) point.pid = ::fork();
-      if (point.pid == 0) run_point(point, plan, trace);
-      if (point.pid < 0)
-        return make_error(Code::io, errno, fmt::format("fork: {}", std::strerror(errno)));
-      points.push_back(point);
-    }
-    results.push_back(take_point(points[taken]));
-    if (terminal)
-      std::fprintf(stderr, "\rfirn simulate: %zu of %zu budgets\033[K", taken + 1,
-                   plan.sweep_bytes.size());
-  }
-  if (terminal) std::fputs("\r\033[K", stderr);
-  return results;
 }
 
 int simulate_sweep(const SimulateOptions& options, const SimulatePlan& plan,

@@ -1,0 +1,111 @@
+#include "allocator/command/sweep.h"
+
+#include <fmt/format.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <thread>
+
+#include "allocator/command/report.h"
+#include "allocator/command/simulate_result.h"
+#include "allocator/simulate/program.h"
+
+namespace firn::command {
+
+using Json = nlohmann::ordered_json;
+
+Result<Json> run_simulation(const simulate::MachineOptions& options, const SimulatePlan& plan,
+                            const simulate::ProgramTrace& trace, simulate::Timeline* timeline,
+                            std::function<void(unsigned iteration, size_t kernel)> progress) {
+  Result<std::unique_ptr<simulate::Machine>> machine = simulate::Machine::open(options);
+  if (!machine) return machine.error();
+  simulate::ProgramOptions program;
+  program.iterations = plan.iterations;
+  program.run_ahead = plan.run_ahead;
+  program.timeline = timeline;
+  program.progress = std::move(progress);
+  Result<simulate::ProgramResult> result = simulate::run_program(**machine, trace, program);
+  if (!result) return result.error();
+  return simulate_json(*result);
+}
+
+namespace {
+
+constexpr int status_failed = 1;  // the simulated program did not come to its end
+
+/// A machine is a process's: each budget of a sweep has one of its own, and leaves its findings in
+/// a file of memory.
+struct Point {
+  uint64_t budget_bytes = 0;
+  int fd = -1;
+  pid_t pid = -1;
+};
+
+/// In the child: never returns.
+[[noreturn]] void run_point(const Point& point, const SimulatePlan& plan,
+                            const simulate::ProgramTrace& trace) {
+  simulate::MachineOptions machine = plan.machine;
+  machine.gpu_bytes = point.budget_bytes;
+  Result<void> fits = trace.check_fits(point.budget_bytes);
+  Result<Json> result = fits ? run_simulation(machine, plan, trace)
+                             : Result<Json>(fits.error());
+  const Json json = result ? sweep_point(point.budget_bytes, *result, plan)
+                           : sweep_failure(point.budget_bytes, result.error().text);
+  const std::string text = json.dump(-1, ' ', false, Json::error_handler_t::replace);
+  for (size_t at = 0; at < text.size();) {
+    const ssize_t put = ::write(point.fd, text.data() + at, text.size() - at);
+    if (put < 0 && errno != EINTR) ::_exit(status_failed);
+    at += put > 0 ? static_cast<size_t>(put) : 0;
+  }
+  ::_exit(status_ok);
+}
+
+Json take_point(Point& point) {
+  int status = 0;
+  while (::waitpid(point.pid, &status, 0) < 0 && errno == EINTR) {
+  }
+  std::string text;
+  const off_t size = ::lseek(point.fd, 0, SEEK_END);
+  if (WIFEXITED(status) && WEXITSTATUS(status) == 0 && size > 0) {
+    text.resize(static_cast<size_t>(size));
+    if (::pread(point.fd, text.data(), text.size(), 0) != size) text.clear();
+  }
+  ::close(point.fd);
+  if (!text.empty()) return Json::parse(text);
+  return sweep_failure(point.budget_bytes,
+                       WIFSIGNALED(status)
+                           ? fmt::format("the simulation ended by signal {}", WTERMSIG(status))
+                           : "the simulation ended without a result");
+}
+
+}  // namespace
+
+Result<Json> run_sweep(const SimulatePlan& plan, const simulate::ProgramTrace& trace) {
+  const size_t together = std::max(1u, std::thread::hardware_concurrency());
+  std::vector<Point> points;
+  Json results = Json::array();
+  const bool terminal = ::isatty(STDERR_FILENO) == 1;
+  std::fflush(nullptr);  // what is buffered is the parent's to write
+  for (size_t taken = 0; taken < plan.sweep_bytes.size(); ++taken) {
+    while (points.size() < plan.sweep_bytes.size() && points.size() < taken + together) {
+      Point point{plan.sweep_bytes[points.size()], ::memfd_create("firn-sweep", MFD_CLOEXEC), -1};
+      if (point.fd >= 0) point.pid = ::fork();
+      if (point.pid == 0) run_point(point, plan, trace);
+      if (point.pid < 0)
+        return make_error(Code::io, errno, fmt::format("fork: {}", std::strerror(errno)));
+      points.push_back(point);
+    }
+    results.push_back(take_point(points[taken]));
+    if (terminal)
+      std::fprintf(stderr, "\rfirn simulate: %zu of %zu budgets\033[K", taken + 1,
+                   plan.sweep_bytes.size());
+  }
+  if (terminal) std::fputs("\r\033[K", stderr);
+  return results;
+}
+
+}  // namespace firn::command

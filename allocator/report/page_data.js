@@ -1,0 +1,88 @@
+'use strict';
+// The trace's columns, and words for their numbers.
+
+const about = JSON.parse(document.getElementById('about').textContent);
+const NONE = 0xffffffff;
+const WHERE = ['on the device', 'on its way out', 'in host memory', 'on NVMe',
+               'on its way back, waited for', 'on its way back, ahead of its use'];
+const WHERE_COLORS = ['#5b8db8', '#f2a541', '#ecd06f', '#8f6bb3', '#cf3f52', '#4fa36b'];
+
+async function readColumns() {
+  const text = document.getElementById('columns').textContent;
+  const packed = Uint8Array.from(atob(text), letter => letter.charCodeAt(0));
+  const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream('deflate'));
+  return await new Response(stream).arrayBuffer();
+}
+
+function addUp(steps) {
+  for (let i = 1; i < steps.length; ++i) steps[i] += steps[i - 1];  // modulo 2^32, as written
+  return steps;
+}
+
+/// {life: {address, bytes, ...}, stretch: {...}, ...}: of each column an array.
+function readDevice(entry, buffer) {
+  const device = {number: entry.device, unit: entry.unit, places: entry.places,
+                  totals: entry.totals || {}};
+  for (const {name, type, at, count} of entry.columns) {
+    const [group, column] = name.split('.');
+    const array = type === 'u8' ? new Uint8Array(buffer, at, count)
+                : type === 'f64' ? new Float64Array(buffer, at, count)
+                : new Uint32Array(buffer, at, count);
+    (device[group] ||= {count})[column] = type === 'steps' ? addUp(array) : array;
+  }
+  return device;
+}
+
+/// What is counted once, for hovering and searching.
+function countUp(device) {
+  const {life, stretch, touch, stall} = device;
+  life.touches = new Uint32Array(life.count);
+  for (let i = 0; i < touch.count; ++i) ++life.touches[touch.life[i]];
+  life.trips = new Uint32Array(life.count);
+  for (let i = 0; i < stretch.count; ++i)
+    if (stretch.where[i] === 4 || stretch.where[i] === 5) ++life.trips[stretch.life[i]];
+  life.waited = new Float64Array(life.count);
+  for (let i = 0; i < stall.count; ++i)
+    if (stall.life[i] !== NONE) life.waited[stall.life[i]] += stall.ns[i];
+  // As place units: at least one.
+  life.rows = new Uint32Array(life.count);
+  for (let i = 0; i < life.count; ++i)
+    life.rows[i] = Math.max(1, Math.ceil(life.bytes[i] / device.unit));
+  device.ends = Math.max(1, Math.floor(about.ns / about.tick_ns));
+}
+
+function words(number, otherwise) { return number === NONE ? otherwise : about.words[number]; }
+const OUTSIDE = 'outside operators';
+const operatorOf = (stall, i) => words(stall.name[i], OUTSIDE);
+const siteOf = (stall, i) => words(stall.site[i], 'not told');
+
+function bytesText(bytes) {
+  const units = ['B', 'KiB', 'MiB', 'GiB', 'TiB'];
+  let unit = 0;
+  for (; Math.abs(bytes) >= 1024 && unit < 4; ++unit) bytes /= 1024;
+  return (unit === 0 || bytes >= 99.95 ? bytes.toFixed(0) : bytes.toFixed(bytes < 9.995 ? 2 : 1)) +
+         ' ' + units[unit];
+}
+
+function secondsText(seconds) {
+  const size = Math.abs(seconds);
+  if (size === 0) return '0 s';
+  if (size >= 100) return seconds.toFixed(1) + ' s';
+  if (size >= 1) return seconds.toFixed(2) + ' s';
+  if (size >= 1e-3) return (seconds * 1e3).toFixed(size >= 0.1 ? 0 : 2) + ' ms';
+  if (size >= 1e-6) return (seconds * 1e6).toFixed(1) + ' us';
+  return (seconds * 1e9).toFixed(0) + ' ns';
+}
+
+const secondsOf = ticks => ticks * about.tick_ns / 1e9;
+const ticksOf = seconds => seconds * 1e9 / about.tick_ns;
+
+/// The first index in a sorted array whose value is at least `value`.
+function firstAt(array, value) {
+  let low = 0, high = array.length;
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (array[middle] < value) low = middle + 1; else high = middle;
+  }
+  return low;
+}

@@ -1,0 +1,268 @@
+// What the user does: zooms, moves, hovers, searches. The view is part of the page's address
+// (#t=FROM-TO in seconds, y=LOW-HIGH, find=WORDS, device=N), so that it can be passed on.
+
+const canvas = document.getElementById('canvas'), tip = document.getElementById('tip');
+const input = document.getElementById('find');
+let devices = [], device = null, due = false;
+
+function trackWidth() { return Math.max(50, Math.floor(canvas.clientWidth - LEFT - RIGHT)); }
+
+function draw() {
+  due = false;
+  const begun = performance.now(), ratio = window.devicePixelRatio || 1;
+  canvas.width = Math.round(canvas.clientWidth * ratio);
+  canvas.height = Math.round(canvas.clientHeight * ratio);
+  const pen = canvas.getContext('2d'), width = trackWidth();
+  pen.scale(ratio, ratio);
+  pen.font = '12px system-ui, "DejaVu Sans", sans-serif';
+  const [memory, bandwidth, waits, blocks] = TRACKS;
+  drawTimes(pen, width, blocks.top + blocks.height);
+  drawMemory(pen, device, memory, width);
+  drawBandwidth(pen, device, bandwidth, width);
+  drawWaits(pen, device, waits, width);
+  drawBlocks(pen, device, blocks, width, ratio);
+  document.getElementById('range').textContent =
+    'from ' + exactly(view.from, view.to - view.from) + ' s on, ' +
+    secondsText(secondsOf(view.to - view.from)) + ' long';
+  document.documentElement.dataset.drawMs = (performance.now() - begun).toFixed(1);
+}
+
+/// A time in seconds, as precise as a stretch that long needs.
+function exactly(tick, span) {
+  const digits = Math.max(0, 3 - Math.floor(Math.log10(secondsOf(span))));
+  return secondsOf(tick).toFixed(Math.min(9, digits));
+}
+
+function redraw() {
+  if (!due) requestAnimationFrame(draw);
+  due = true;
+  clearTimeout(redraw.later);
+  redraw.later = setTimeout(tellAddress, 300);
+}
+
+function tellAddress() {
+  const words = [];
+  if (view.from > 0 || view.to < device.ends)
+    words.push('t=' + secondsOf(view.from).toFixed(9) + '-' + secondsOf(view.to).toFixed(9));
+  if (view.low > 0 || view.high < device.places)
+    words.push('y=' + Math.floor(view.low) + '-' + Math.ceil(view.high));
+  if (search.text) words.push('find=' + encodeURIComponent(search.text));
+  if (devices.length > 1) words.push('device=' + device.number);
+  try {
+    history.replaceState(null, '', '#' + words.join('&'));
+  } catch (refused) { /* some browsers do not let a file do that: the view is only not told */ }
+}
+
+function readAddress() {
+  const words = new URLSearchParams(location.hash.slice(1));
+  const range = name => /^([0-9.]+)-([0-9.]+)$/.exec(words.get(name) || '');
+  const times = range('t'), places = range('y');
+  if (times) setTimes(ticksOf(+times[1]), ticksOf(+times[2]));
+  if (places) setPlaces(+places[1], +places[2]);
+  if (words.get('find')) searchFor(words.get('find'));
+}
+
+function setTimes(from, to) {
+  const span = Math.min(device.ends, Math.max(20, to - from));
+  view.from = Math.min(Math.max(0, from), device.ends - span);
+  view.to = view.from + span;
+  redraw();
+}
+
+function setPlaces(low, high) {
+  const span = Math.min(device.places, Math.max(4, high - low));
+  view.low = Math.min(Math.max(0, low), device.places - span);
+  view.high = view.low + span;
+  redraw();
+}
+
+function zoom(factor, x) {
+  const at = view.from + (x - LEFT) / trackWidth() * (view.to - view.from);
+  setTimes(at - (at - view.from) * factor, at + (view.to - at) * factor);
+}
+
+function placeAt(y) {
+  const track = TRACKS[3];
+  return view.high - (y - track.top) / track.height * (view.high - view.low);
+}
+
+const inBlocks = y => y >= TRACKS[3].top && y <= TRACKS[3].top + TRACKS[3].height;
+
+function showLife(of) {
+  const {life} = device, span = Math.max(life.died[of] - life.born[of], 100);
+  setTimes(life.born[of] - span * 0.1, life.died[of] + span * 0.1);
+  const rows = life.rows[of];
+  setPlaces(life.place[of] - rows * 6, life.place[of] + rows * 7);
+}
+
+function showWait(i) {
+  const {stall} = device, ticks = Math.max(stall.ns[i] / about.tick_ns, 50);
+  setTimes(stall.end[i] - ticks * 3, stall.end[i] + ticks * 2);
+  if (stall.life[i] !== NONE) searchFor('#' + stall.life[i]);
+  canvas.scrollIntoView({block: 'nearest'});
+}
+
+function searchFor(text) {
+  input.value = text;
+  find(device, text);
+  document.getElementById('found').textContent = search.lives
+    ? search.list.length.toLocaleString('en') + ' blocks, ' + search.waits.toLocaleString('en') +
+      ' waits'
+    : '';
+  redraw();
+}
+
+function next() {
+  if (!search.list.length) return;
+  search.at = (search.at + 1) % search.list.length;
+  showLife(search.list[search.at]);
+}
+
+function hover(event) {
+  const x = event.offsetX, y = event.offsetY, width = trackWidth();
+  const text = x < LEFT || x > LEFT + width ? '' : textAt(x, y, width);
+  tip.hidden = !text;
+  if (!text) return;
+  tip.textContent = text;
+  const right = x > canvas.clientWidth / 2;
+  tip.style.left = right ? '' : x + 14 + 'px';
+  tip.style.right = right ? canvas.clientWidth - x + 14 + 'px' : '';
+  tip.style.top = Math.max(0, y - 20) + 'px';
+}
+
+function textAt(x, y, width) {
+  const ticks = (view.to - view.from) / width, tick = view.from + (x - LEFT) * ticks;
+  const [memory, bandwidth, waits] = TRACKS;
+  const inside = track => y >= track.top && y <= track.top + track.height;
+  const at = secondsText(secondsOf(tick)) + ': ';
+  if (inside(memory) || inside(bandwidth)) {
+    const {sample} = device, i = Math.max(0, firstAt(sample.at, tick) - 1);
+    if (!sample.count) return '';
+    if (inside(memory))
+      return at + TIERS.map(([column, name]) => bytesText(sample[column][i]) + ' ' + name)
+        .join(', ') + '\nallocated ' + bytesText(sample.allocated[i]) + ', budget ' +
+        bytesText(sample.budget[i]) + ', in flight ' + bytesText(sample.flight[i]);
+    const j = Math.min(sample.count - 1, i + 1);
+    const seconds = secondsOf(sample.at[j] - sample.at[i]) || 1;
+    return at + FLOWS.map(([column, name]) =>
+      bytesText((sample[column][j] - sample[column][i]) / seconds) + '/s ' + name).join(', ');
+  }
+  if (inside(waits)) return waitText(tick, ticks * 2);
+  if (!inBlocks(y)) return '';
+  const found = stretchAt(device, tick, placeAt(y), ticks * 2);
+  return found < 0 ? '' : stretchText(device, found);
+}
+
+/// The longest wait at a time.
+function waitText(tick, slack) {
+  const {stall} = device;
+  let best = -1;
+  for (let i = 0; i < stall.count; ++i) {
+    const begin = stall.end[i] - stall.ns[i] / about.tick_ns;
+    if (begin - slack <= tick && tick <= stall.end[i] + slack &&
+        (best < 0 || stall.ns[i] > stall.ns[best])) best = i;
+  }
+  if (best < 0) return '';
+  return operatorOf(stall, best) + ' waited ' + secondsText(stall.ns[best] / 1e9) + ' for ' +
+         (stall.life[best] === NONE ? 'room' : 'block #' + stall.life[best] + ' (' +
+          bytesText(device.life.bytes[stall.life[best]]) + ')') + '\n' + siteOf(stall, best);
+}
+
+function listen() {
+  let from = null;
+  canvas.addEventListener('wheel', event => {
+    event.preventDefault();
+    const delta = event.deltaY || event.deltaX, factor = Math.exp(delta * 0.0015);
+    if (event.shiftKey && inBlocks(event.offsetY)) {
+      const at = placeAt(event.offsetY);
+      setPlaces(at - (at - view.low) * factor, at + (view.high - at) * factor);
+    } else {
+      zoom(factor, event.offsetX);
+    }
+  }, {passive: false});
+  canvas.addEventListener('pointerdown', event => {
+    from = {x: event.offsetX, y: event.offsetY, ...view};
+    canvas.setPointerCapture(event.pointerId);
+  });
+  canvas.addEventListener('pointerup', () => { from = null; });
+  canvas.addEventListener('pointermove', event => {
+    if (!from) return hover(event);
+    const ticks = (event.offsetX - from.x) / trackWidth() * (from.to - from.from);
+    setTimes(from.from - ticks, from.to - ticks);
+    if (!inBlocks(from.y)) return;
+    const rows = (event.offsetY - from.y) / TRACKS[3].height * (from.high - from.low);
+    setPlaces(from.low + rows, from.high + rows);
+  });
+  canvas.addEventListener('pointerleave', () => { tip.hidden = true; });
+  canvas.addEventListener('dblclick', everything);
+  canvas.addEventListener('keydown', event => {
+    const span = view.to - view.from, middle = LEFT + trackWidth() / 2;
+    const moves = {ArrowLeft: () => setTimes(view.from - span / 5, view.to - span / 5),
+                   ArrowRight: () => setTimes(view.from + span / 5, view.to + span / 5),
+                   '+': () => zoom(0.7, middle), '=': () => zoom(0.7, middle),
+                   '-': () => zoom(1.4, middle)};
+    if (moves[event.key]) { event.preventDefault(); moves[event.key](); }
+  });
+  document.getElementById('all').addEventListener('click', everything);
+  document.getElementById('next').addEventListener('click', next);
+  input.addEventListener('input', () => searchFor(input.value));
+  input.addEventListener('keydown', event => { if (event.key === 'Enter') next(); });
+  window.addEventListener('resize', redraw);
+  window.addEventListener('hashchange', readAddress);
+}
+
+function everything() {
+  wholeView(device);
+  redraw();
+}
+
+function show(number) {
+  device = devices.find(each => each.number === number) || devices[0];
+  wholeView(device);
+  find(device, '');
+  showFigures(device);
+  fill('operators', waitTable(device.stall, operatorOf, 'operator'));
+  fill('sites', waitTable(device.stall, siteOf, 'line'));
+  showLongest(device);
+  showPinned(device);
+  showBudgets(device);
+  redraw();
+}
+
+function showHead() {
+  const when = about.at ? new Date(about.at * 1000).toISOString().slice(0, 16).replace('T', ' ') : '';
+  document.getElementById('command').textContent =
+    [about.command, about.pid && 'process ' + about.pid, when && when + ' UTC',
+     about.policy && 'policy ' + about.policy].filter(Boolean).join('  -  ');
+  const notice = document.getElementById('notice');
+  notice.hidden = about.ended && !about.cut;
+  notice.textContent = 'The trace has no end: the process was killed, or still runs, or the file ' +
+    'was cut off. What is here is what was written by then' +
+    (about.cut ? '; its last line was incomplete.' : '.');
+}
+
+async function main() {
+  const begun = performance.now();
+  showHead();
+  const buffer = await readColumns();
+  devices = about.devices.map(entry => readDevice(entry, buffer));
+  devices.forEach(countUp);
+  const choice = document.getElementById('device');
+  choice.append(...devices.map(each => element('option', {value: each.number}, '' + each.number)));
+  document.getElementById('which').hidden = devices.length < 2;
+  choice.addEventListener('change', () => show(+choice.value));
+  const wanted = new URLSearchParams(location.hash.slice(1)).get('device');
+  show(wanted === null ? undefined : +wanted);
+  choice.value = device.number;
+  listen();
+  readAddress();
+  draw();
+  document.documentElement.dataset.readyMs = (performance.now() - begun).toFixed(0);
+}
+
+main().catch(error => {
+  const notice = document.getElementById('notice');
+  notice.hidden = false;
+  notice.textContent = 'This page cannot be drawn: ' + error;
+  document.documentElement.dataset.failed = String(error);
+});

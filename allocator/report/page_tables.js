@@ -1,0 +1,158 @@
+// Figures, tables, and the curve of other budgets.
+
+function element(name, properties, ...children) {
+  const made = document.createElement(name);
+  Object.assign(made, properties);
+  made.append(...children);
+  return made;
+}
+
+function table(heads, rows) {
+  const head = element('tr', {}, ...heads.map(
+    ([text, kind]) => element('th', {className: kind || ''}, text)));
+  return element('table', {}, element('thead', {}, head), element('tbody', {}, ...rows));
+}
+
+function row(cells, jump) {
+  const made = element('tr', {className: jump ? 'jump' : ''}, ...cells.map(([content, kind]) =>
+    element('td', {className: kind || ''}, content)));
+  if (jump) made.addEventListener('click', jump);
+  return made;
+}
+
+function fill(id, ...content) {
+  document.getElementById(id).replaceChildren(...content);
+}
+
+function showFigures(device) {
+  const {sample, stall, totals} = device;
+  const last = column => sample.count ? sample[column][sample.count - 1] : 0;
+  const most = column => sample.count ? sample[column].reduce((a, b) => Math.max(a, b), 0) : 0;
+  const waited = stall.ns.reduce((sum, each) => sum + each, 0) / 1e9, whole = about.ns / 1e9;
+  const figures = [
+    [secondsText(whole), 'recorded'],
+    [about.rows.toLocaleString('en'), 'events'],
+    [bytesText(totals.budget || last('budget')), 'budget'],
+    [bytesText(totals.peak_allocated || most('allocated')), 'allocated at most'],
+    [bytesText(totals.peak_device || most('resident')), 'on the device at most'],
+    [bytesText(totals.out || last('out')), 'copied out'],
+    [bytesText(totals.in || last('in')), 'brought back'],
+    [secondsText(waited), 'waited' + (whole ? ' (' + (100 * waited / whole).toFixed(1) + ' %)' : '')],
+    [device.life.count.toLocaleString('en'), 'blocks'],
+  ];
+  fill('figures', ...figures.map(([value, name]) =>
+    element('div', {}, element('b', {}, value), element('span', {}, name))));
+}
+
+/// Rows by a stall's word, the longest first.
+function waitTable(stall, wordOf, head) {
+  const sums = new Map();
+  for (let i = 0; i < stall.count; ++i) {
+    const name = wordOf(stall, i), sum = sums.get(name) || {waits: 0, ns: 0, longest: 0};
+    ++sum.waits;
+    sum.ns += stall.ns[i];
+    sum.longest = Math.max(sum.longest, stall.ns[i]);
+    sums.set(name, sum);
+  }
+  if (sums.size === 0) return element('p', {className: 'small'}, 'Nobody waited.');
+  const list = [...sums].sort((a, b) => b[1].ns - a[1].ns).slice(0, 15), top = list[0][1].ns || 1;
+  return table([[head], ['waits', 'number'], ['together', 'number'], ['longest', 'number'], ['']],
+    list.map(([name, sum]) => row([[name, 'name'], [sum.waits.toLocaleString('en'), 'number'],
+      [secondsText(sum.ns / 1e9), 'number'], [secondsText(sum.longest / 1e9), 'number'],
+      [bar(sum.ns / top), 'bars']], () => searchFor(name))));
+}
+
+function bar(part) {
+  const made = element('div', {className: 'bar'});
+  made.style.width = Math.max(1, 100 * part) + '%';
+  return made;
+}
+
+function showLongest(device) {
+  const {stall} = device;
+  const order = [...stall.ns.keys()].sort((a, b) => stall.ns[b] - stall.ns[a]).slice(0, 15);
+  if (!order.length) return fill('longest', element('p', {className: 'small'}, 'Nobody waited.'));
+  fill('longest', table([['at', 'number'], ['waited', 'number'], ['operator'], ['line'], ['for']],
+    order.map(i => row([
+      [secondsText(secondsOf(stall.end[i]) - stall.ns[i] / 1e9), 'number'],
+      [secondsText(stall.ns[i] / 1e9), 'number'], [operatorOf(stall, i), 'name'],
+      [siteOf(stall, i), 'name'],
+      [stall.life[i] === NONE ? 'room' : 'block #' + stall.life[i] + ', ' +
+        bytesText(device.life.bytes[stall.life[i]])]], () => showWait(i)))));
+}
+
+function showPinned(device) {
+  const {pinned, life} = device, sums = new Map();
+  for (let i = 0; i < pinned.count; ++i) {
+    const sum = sums.get(pinned.reason[i]) || {most: 0, last: 0, at: 0, blocks: 0};
+    sum.most = Math.max(sum.most, pinned.bytes[i]);
+    sum.last = pinned.bytes[i];
+    sum.at = pinned.at[i];
+    sums.set(pinned.reason[i], sum);
+  }
+  const newest = pinned.count ? pinned.at[pinned.count - 1] : 0;
+  for (let i = 0; i < life.count; ++i) {
+    if (life.pin[i] === NONE) continue;
+    if (!sums.has(life.pin[i])) sums.set(life.pin[i], {most: NaN, last: NaN, at: 0, blocks: 0});
+    ++sums.get(life.pin[i]).blocks;
+  }
+  if (!sums.size) return fill('pinned', element('p', {className: 'small'}, 'Nothing was pinned.'));
+  // Looked at every half second: what is pinned for less may not have been seen.
+  const size = bytes => isNaN(bytes) ? 'not seen' : bytesText(bytes);
+  const atEnd = sum => isNaN(sum.last) || newest - sum.at <= ticksOf(0.001) ? size(sum.last) : '0 B';
+  fill('pinned', table([['reason'], ['at most', 'number'], ['in the end', 'number'],
+    ['blocks pinned so', 'number']],
+    [...sums].sort((a, b) => (b[1].most || 0) - (a[1].most || 0)).map(([reason, sum]) =>
+      row([[about.words[reason]], [size(sum.most), 'number'], [atEnd(sum), 'number'],
+        [sum.blocks || '', 'number']], sum.blocks ? () => searchFor(about.words[reason]) : null))));
+}
+
+function svg(name, attributes, text) {
+  const made = document.createElementNS('http://www.w3.org/2000/svg', name);
+  for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
+  if (text !== undefined) made.textContent = text;
+  return made;
+}
+
+function budgetCurve(points, budget) {
+  const runs = points.filter(point => !point.error), width = 520, height = 240;
+  const chart = svg('svg', {width, height, viewBox: '0 0 532 240', role: 'img'});
+  const most = Math.max(...points.map(point => point.budget_bytes), budget || 0);
+  const worst = Math.max(1.2, ...runs.map(point => point.slow_down));
+  const x = bytes => 56 + 450 * bytes / most, y = times => 205 - 185 * (times - 1) / (worst - 1);
+  for (let i = 0; i <= 4; ++i) {
+    const times = 1 + (worst - 1) * i / 4;
+    chart.append(svg('line', {x1: 56, x2: 506, y1: y(times), y2: y(times), stroke: '#e9edf1'}),
+      svg('text', {x: 50, y: y(times) + 4, 'text-anchor': 'end', 'font-size': 11, fill: '#66727f'},
+        times.toFixed(2) + 'x'),
+      svg('text', {x: x(most * i / 4), y: 222, 'text-anchor': 'middle', 'font-size': 11,
+        fill: '#66727f'}, bytesText(most * i / 4)));
+  }
+  if (budget) chart.append(svg('line', {x1: x(budget), x2: x(budget), y1: 20, y2: 205,
+    stroke: '#c02238', 'stroke-dasharray': '6 4'}));
+  chart.append(svg('polyline', {fill: 'none', stroke: '#5b8db8', 'stroke-width': 2,
+    points: runs.map(point => x(point.budget_bytes) + ',' + y(point.slow_down)).join(' ')}));
+  for (const point of runs)
+    chart.append(svg('circle', {cx: x(point.budget_bytes), cy: y(point.slow_down), r: 4,
+      fill: '#5b8db8'}));
+  chart.append(svg('text', {x: 281, y: 237, 'text-anchor': 'middle', 'font-size': 11,
+    fill: '#66727f'}, 'budget (dashed: this run\'s)'),
+    svg('text', {x: 56, y: 12, 'font-size': 11, fill: '#66727f'}, 'time of a steady iteration'));
+  return chart;
+}
+
+function showBudgets(device) {
+  const {points, machine, why} = about.budgets;
+  if (!points) return fill('budgets', element('p', {}, why));
+  const text = element('div', {}, element('p', {className: 'small'}, machine), table(
+    [['budget', 'number'], ['time', 'number'], ['no kernel ran', 'number'], ['out', 'number'],
+     ['in', 'number'], ['written', 'number']],
+    points.map(point => point.error
+      ? row([[bytesText(point.budget_bytes), 'number'], [point.error]])
+      : row([[bytesText(point.budget_bytes), 'number'],
+          [point.slow_down.toFixed(3) + 'x', 'number'], [secondsText(point.stall_s), 'number'],
+          [bytesText(point.bytes_spilled), 'number'],
+          [bytesText(point.bytes_faulted + point.bytes_prefetched), 'number'],
+          [bytesText(point.bytes_written), 'number']]))));
+  fill('budgets', budgetCurve(points, device.totals.budget), text);
+}

@@ -1,0 +1,203 @@
+// The tracks over time: memory by tier, bandwidth, waits. All share the view's times.
+
+const LEFT = 84, RIGHT = 12;  // of the tracks, in pixels
+const TRACKS = [
+  {name: 'memory', top: 22, height: 170},
+  {name: 'bandwidth', top: 222, height: 110},
+  {name: 'waits', top: 362, height: 46},
+  {name: 'blocks', top: 438, height: 360},
+];
+const TIERS = [['resident', 'on the device', WHERE_COLORS[0]],
+               ['host', 'in host memory', WHERE_COLORS[2]],
+               ['nvme', 'on NVMe', WHERE_COLORS[3]]];
+const FLOWS = [['out', 'out to the host', '#e08a1e'], ['in', 'in from the host', '#3f8f5b'],
+               ['written', 'written to SSDs', '#8f6bb3'], ['read', 'read from SSDs', '#cf3f52']];
+
+/// What is shown: ticks [from, to), place units [low, high).
+const view = {from: 0, to: 1, low: 0, high: 1};
+
+function wholeView(device) {
+  Object.assign(view, {from: 0, to: device.ends, low: 0, high: device.places});
+}
+
+function niceStep(span, most) {
+  const rough = span / most, power = 10 ** Math.floor(Math.log10(rough));
+  return [1, 2, 5, 10].map(each => each * power).find(each => each >= rough);
+}
+
+/// Steps for bytes: 1, 2, 4, ... of a binary unit.
+function byteStep(span, most) {
+  let step = 1;
+  while (span / step > most) step *= 2;
+  return step;
+}
+
+function drawTimes(pen, width, bottom) {
+  const from = secondsOf(view.from), to = secondsOf(view.to), step = niceStep(to - from, 10);
+  pen.fillStyle = '#66727f';
+  pen.textAlign = 'center';
+  pen.strokeStyle = '#e9edf1';
+  pen.beginPath();
+  for (let at = Math.ceil(from / step) * step; at <= to; at += step) {
+    const x = Math.round(LEFT + (at - from) / (to - from) * width) + 0.5;
+    pen.moveTo(x, TRACKS[0].top);
+    pen.lineTo(x, bottom);
+    const digits = Math.max(0, -Math.floor(Math.log10(step)));
+    pen.fillText(digits > 6 ? secondsText(at) : at.toFixed(digits) + ' s', x, bottom + 15);
+  }
+  pen.stroke();
+}
+
+function drawFrame(pen, track, width, title, legend) {
+  pen.textAlign = 'left';
+  pen.fillStyle = '#1d2733';
+  pen.font = '600 12px system-ui, "DejaVu Sans", sans-serif';
+  pen.fillText(title, LEFT, track.top - 7);
+  let x = LEFT + pen.measureText(title).width + 18;
+  pen.font = '12px system-ui, "DejaVu Sans", sans-serif';
+  for (const [text, color] of legend) {
+    pen.fillStyle = color;
+    pen.fillRect(x, track.top - 16, 11, 11);
+    pen.fillStyle = '#66727f';
+    pen.fillText(text, x + 15, track.top - 7);
+    x += pen.measureText(text).width + 32;
+  }
+  pen.strokeStyle = '#c9d0d8';
+  pen.strokeRect(LEFT - 0.5, track.top - 0.5, width + 1, track.height + 1);
+}
+
+function drawScale(pen, track, width, top, text) {
+  const step = byteStep(top, 4);
+  pen.textAlign = 'right';
+  pen.strokeStyle = '#e9edf1';
+  pen.fillStyle = '#66727f';
+  for (let value = 0; value <= top * 1.0001; value += step) {
+    const y = Math.round(track.top + track.height * (1 - value / top)) + 0.5;
+    pen.beginPath();
+    pen.moveTo(LEFT, y);
+    pen.lineTo(LEFT + width, y);
+    pen.stroke();
+    pen.fillText(text(value), LEFT - 6, y + 4);
+  }
+}
+
+/// For each pixel the most that a column of samples was; where a pixel has no sample, as before it.
+function mostPerPixel(sample, column, width) {
+  const out = new Float64Array(width), values = sample[column];
+  const span = (view.to - view.from) / width;
+  let i = firstAt(sample.at, view.from);
+  let last = i > 0 ? values[i - 1] : 0;
+  for (let x = 0; x < width; ++x) {
+    let most = -1;
+    for (const end = view.from + (x + 1) * span; i < sample.count && sample.at[i] < end; ++i) {
+      last = values[i];
+      most = Math.max(most, last);
+    }
+    out[x] = most < 0 ? last : most;
+  }
+  return out;
+}
+
+/// For each pixel the tiers of the sample with most of it away: of one moment, so that they add up.
+function tiersPerPixel(sample, width) {
+  const out = TIERS.map(() => new Float64Array(width)), span = (view.to - view.from) / width;
+  let i = firstAt(sample.at, view.from), last = Math.max(0, i - 1);
+  for (let x = 0; x < width && sample.count; ++x) {
+    let best = -1;
+    const away = at => sample.host[at] + sample.nvme[at];
+    for (const end = view.from + (x + 1) * span; i < sample.count && sample.at[i] < end; ++i) {
+      if (best < 0 || away(i) > away(best)) best = i;
+      last = i;
+    }
+    const shown = best < 0 ? last : best;
+    TIERS.forEach(([column], tier) => { out[tier][x] = sample[column][shown]; });
+  }
+  return out;
+}
+
+function drawMemory(pen, device, track, width) {
+  const {sample} = device;
+  const tiers = tiersPerPixel(sample, width);
+  const allocated = mostPerPixel(sample, 'allocated', width);
+  const budget = mostPerPixel(sample, 'budget', width);
+  let top = 1;
+  for (let x = 0; x < width; ++x)
+    top = Math.max(top, tiers[0][x] + tiers[1][x] + tiers[2][x], allocated[x], budget[x]);
+  top *= 1.04;
+  drawScale(pen, track, width, top, bytesText);
+  const y = value => track.top + track.height * (1 - value / top);
+  const base = new Float64Array(width);
+  tiers.forEach((tier, index) => {
+    pen.fillStyle = TIERS[index][2];
+    for (let x = 0; x < width; ++x) {
+      if (!tier[x]) continue;
+      pen.fillRect(LEFT + x, y(base[x] + tier[x]), 1, track.height * tier[x] / top);
+      base[x] += tier[x];
+    }
+  });
+  line(pen, allocated, y, '#1d2733', []);
+  line(pen, budget, y, '#c02238', [6, 4]);
+  drawFrame(pen, track, width, 'Memory', [...TIERS.map(([, text, color]) => [text, color]),
+    ['allocated (line)', '#1d2733'], ['budget (dashed)', '#c02238']]);
+}
+
+function line(pen, values, y, color, dash) {
+  pen.strokeStyle = color;
+  pen.setLineDash(dash);
+  pen.beginPath();
+  for (let x = 0; x < values.length; ++x) pen.lineTo(LEFT + x + 0.5, y(values[x]));
+  pen.stroke();
+  pen.setLineDash([]);
+}
+
+/// Bytes per second in each pixel, of a column that counts up.
+function ratePerPixel(sample, column, width) {
+  const out = new Float64Array(width), span = (view.to - view.from) / width, values = sample[column];
+  const countAt = tick => {
+    const i = firstAt(sample.at, tick);
+    if (i === 0 || i >= sample.count) return i === 0 ? values[0] || 0 : values[sample.count - 1];
+    const part = (tick - sample.at[i - 1]) / (sample.at[i] - sample.at[i - 1] || 1);
+    return values[i - 1] + part * (values[i] - values[i - 1]);
+  };
+  let before = countAt(view.from);
+  for (let x = 0; x < width; ++x) {
+    const now = countAt(view.from + (x + 1) * span);
+    out[x] = Math.max(0, now - before) / secondsOf(span);
+    before = now;
+  }
+  return out;
+}
+
+function drawBandwidth(pen, device, track, width) {
+  const rates = FLOWS.map(([column]) => ratePerPixel(device.sample, column, width));
+  let top = 1;
+  for (const rate of rates) for (const value of rate) top = Math.max(top, value);
+  top *= 1.05;
+  drawScale(pen, track, width, top, value => bytesText(value) + '/s');
+  const y = value => track.top + track.height * (1 - value / top);
+  rates.forEach((rate, index) => line(pen, rate, y, FLOWS[index][2], []));
+  drawFrame(pen, track, width, 'Bandwidth', FLOWS.map(([, text, color]) => [text, color]));
+}
+
+/// How much of each pixel's time somebody waited; what is searched for in `strong`.
+function drawWaits(pen, device, track, width) {
+  const {stall} = device, all = new Float64Array(width), strong = new Float64Array(width);
+  const scale = width / (view.to - view.from);
+  for (let i = 0; i < stall.count; ++i) {
+    const end = (stall.end[i] - view.from) * scale;
+    const begin = end - stall.ns[i] / about.tick_ns * scale;
+    if (end < 0 || begin >= width) continue;
+    const to = search.stalls && search.stalls[i] ? strong : all;
+    for (let x = Math.max(0, Math.floor(begin)); x <= Math.min(end, width - 1); ++x)
+      to[x] += Math.max(Math.min(end, x + 1) - Math.max(begin, x), 0.02);
+  }
+  for (const [values, color] of [[all, search.stalls ? '#e9b7bd' : '#cf3f52'],
+                                 [strong, '#cf3f52']]) {
+    pen.fillStyle = color;
+    for (let x = 0; x < width; ++x) {
+      const height = track.height * Math.min(1, values[x]);
+      if (height > 0) pen.fillRect(LEFT + x, track.top + track.height - height, 1, height);
+    }
+  }
+  drawFrame(pen, track, width, 'Waits for memory', [['part of the time', '#cf3f52']]);
+}

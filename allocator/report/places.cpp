@@ -1,0 +1,32 @@
+#include "allocator/report/places.h"
+
+#include <algorithm>
+
+namespace firn::report {
+
+Places::Places(const std::vector<Life>& lives) {
+  std::vector<std::pair<uint64_t, uint64_t>> ranges;
+  ranges.reserve(lives.size());
+  for (const Life& life : lives)
+    ranges.emplace_back(life.address, life.address + std::max<uint64_t>(life.bytes, 1));
+  std::sort(ranges.begin(), ranges.end());
+  for (const auto& [begin, end] : ranges) {
+    if (!used_.empty() && begin <= used_.back().end) {
+      used_.back().end = std::max(used_.back().end, end);
+    } else {
+      if (!used_.empty()) bytes_ += used_.back().end - used_.back().begin;
+      used_.push_back({begin, end, bytes_});
+    }
+  }
+  if (!used_.empty()) bytes_ += used_.back().end - used_.back().begin;
+}
+
+uint64_t Places::of(uint64_t address) const {
+  auto after = std::upper_bound(used_.begin(), used_.end(), address,
+                                [](uint64_t at, const Stretch& each) { return at < each.begin; });
+  if (after == used_.begin()) return 0;
+  const Stretch& in = *--after;
+  return in.place + std::min(address - in.begin, in.end - in.begin);
+}
+
+}  // namespace firn::report

@@ -1,0 +1,27 @@
+// Where blocks are drawn: their addresses without the stretches that no block ever used.
+// Owns: its table. Locks: none.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "allocator/report/lives.h"
+
+namespace firn::report {
+
+class Places {
+ public:
+  explicit Places(const std::vector<Life>& lives);
+  /// Of an address within a block, in bytes.
+  uint64_t of(uint64_t address) const;
+  uint64_t bytes() const { return bytes_; }
+
+ private:
+  struct Stretch {
+    uint64_t begin, end, place;
+  };
+  std::vector<Stretch> used_;  // by address
+  uint64_t bytes_ = 0;
+};
+
+}  // namespace firn::report

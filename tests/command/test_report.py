@@ -1,0 +1,306 @@
+"""`firn report`: what the page says of traces that were made up, looked at in headless Chromium. A
+real trace: tests/torch/test_live_report.py."""
+
+import json
+import random
+import re
+
+import pytest
+from browser import Page, find_chromium
+from firn_command import refused
+from made_trace import BEGIN_NS, HEADER, MIB, write_trace
+
+needs_chromium = pytest.mark.skipif(
+    find_chromium() is None, reason="no chromium (bench/setup.sh --tests installs it)")
+SECOND = 10**9
+
+
+@pytest.fixture(scope="session")
+def page_of(firn):
+    """page_of(trace): the page's path, where the command said `says` and nothing else."""
+
+    def make(trace, says=None):
+        out = trace.with_suffix(".html")
+        done = firn("report", str(trace), "-o", str(out))
+        assert done.returncode == 0, done.stderr
+        assert (says in done.stderr) if says else done.stderr == ""
+        assert done.stdout == "" and not out.with_name(out.name + ".part").exists()
+        return out
+
+    return make
+
+
+@pytest.fixture
+def trace(tmp_path):
+    """trace(rows): the trace of these, the first at time 0."""
+
+    def write(*rows, name="job.csv"):
+        path = tmp_path / name
+        lines = (f"{BEGIN_NS + ns},{rest}\n" for ns, rest in rows)
+        path.write_text(HEADER + "".join(lines))
+        return path
+
+    return write
+
+
+def shown(path):
+    return Page(path.as_uri())
+
+
+def table(page, name):
+    return page.evaluate(f"[...document.querySelectorAll('#{name} tbody tr')].map("
+                         "row => [...row.cells].map(cell => cell.innerText))")
+
+
+def seconds(text):
+    number, unit = text.split()
+    return float(number) * {"s": 1, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}[unit]
+
+
+def test_bad_input(firn, tmp_path):
+    out = str(tmp_path / "out.html")
+    refused(firn("report"), "TRACE")
+    refused(firn("report", "x.csv"), "-o")
+    refused(firn("report", str(tmp_path / "none.csv"), "-o", out), "none.csv: No such file")
+    refused(firn("report", str(tmp_path), "-o", out), "not a regular file")
+    path = tmp_path / "job.csv"
+
+    def given(text, *says):
+        path.write_bytes(text.encode("latin-1"))
+        refused(firn("report", str(path), "-o", out), "job.csv", *says)
+
+    given("", "is empty")
+    given("name,value\na,1\n", "job.csv:1: no trace of firn run --trace")
+    given("\x7fELF\0\0", "no trace")
+    given(HEADER[:20], "no trace")
+    given(HEADER, "holds no event")
+    given(HEADER + "12,alloc,0", "holds no event")  # its only row is cut off
+    given(HEADER + "1,alloc,0,0,4096,1,\n2,alloc,0\n3,free,0,0,4096,1,\n",
+          "job.csv:3: has fewer than 7 fields")
+    given(HEADER + "1,alloc,0,0,many,1,\n", "job.csv:2: a number was expected")
+    given(HEADER + '1,pin,0,0,4096,1,"a"b"\n', "job.csv:2: a quote ends")
+    path.write_text(HEADER + "1,alloc,0,0,4096,1,\n")
+    refused(firn("report", str(path), "-o", str(tmp_path)), "is a directory")
+    refused(firn("report", str(path), "-o", "/nowhere/out.html"), "/nowhere")
+    refused(firn("report", str(path), "-o", str(path)), "is the trace itself")
+    refused(firn("report", str(path), "-o", out, "--colors"), "--colors")
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["job.csv"]
+
+
+def test_one_file_that_names_no_other(page_of, tmp_path):
+    write_trace(tmp_path / "job.csv", 3000)
+    text = page_of(tmp_path / "job.csv").read_text()
+    links = set(re.findall(r"(?:https?:)?//[\w.-]+\.[\w/.-]+", text))
+    assert links <= {"http://www.w3.org/2000/svg"}
+    assert not re.search(r"<(?:link|img|iframe)\b|<script[^>]*\bsrc=", text)
+
+
+@needs_chromium
+def test_what_words_hold_is_text(page_of, trace):
+    """Names come from programs: they are no HTML, wherever they are shown."""
+    evil = "</script><img src=x onerror=document.title='bad'>&lt;"
+    path = trace((0, f"begin,0,0,0,0,pid=1;at=1;policy=age;host=1;store=0;command=run {evil}"),
+                 (10, "alloc,0,0,4096,1000,"), (20, f"pin,0,0,4096,1000,{evil}"),
+                 (1000, f"stall,0,1,4096,500,{evil}"), (1001, f'site,0,1,1,500,"{evil}, ""q"""'),
+                 (2000, "end,0,0,0,0,budget=1"), name="job <b>.csv")
+    with shown(page_of(path)) as page:
+        page.drawn()
+        assert page.evaluate("document.title") == "job <b>.csv - firn report"
+        assert page.evaluate("document.querySelector('h1').textContent") == "job <b>.csv"
+        assert evil in page.evaluate("document.getElementById('command').textContent")
+        assert table(page, "operators")[0][0] == evil
+        assert table(page, "sites")[0][0] == evil + ', "q"'
+        assert table(page, "pinned")[0][0] == evil
+        assert page.evaluate("document.querySelectorAll('img').length") == 0
+        assert page.complaints() == []
+
+
+@needs_chromium
+@pytest.mark.parametrize("seed", range(3))
+def test_blocks_are_where_the_trace_says(page_of, tmp_path, seed):
+    """Against a model that reads the rows one by one."""
+    path = tmp_path / "job.csv"
+    write_trace(path, 5000, seed)
+    where = {"alloc": 0, "spill": 1, "copied_out": 2, "written": 3, "fault": 4, "prefetch": 5,
+             "arrived": 0}
+    blocks, end = {}, 0
+    for line in path.read_text().splitlines()[1:]:
+        fields = line.split(",")
+        now, event, block = int(fields[0]) - BEGIN_NS, fields[1], int(fields[4])
+        end = now
+        if event in where or event == "free":
+            blocks.setdefault(block, []).append((now, where.get(event), int(fields[5])))
+    rng = random.Random(seed)
+    asked, expected = [], []
+    for block, events in blocks.items():
+        for _ in range(4):
+            at = rng.randrange(end)
+            last = [each for each in events if each[0] <= at][-1:]
+            near = any(abs(each[0] - at) <= 2 for each in events)
+            if near:
+                continue
+            asked.append([at, block + rng.randrange(events[0][2])])
+            expected.append(last[0][1] if last and last[0][1] is not None else -1)
+    with shown(page_of(path)) as page:
+        page.drawn()
+        found = page.evaluate("""%s.map(([ns, address]) => {
+            const {life, stretch} = device, tick = ns / about.tick_ns;
+            for (let i = 0; i < life.count; ++i) {
+              if (address < life.address[i] || address >= life.address[i] + life.bytes[i]) continue;
+              const place = life.place[i] + (address - life.address[i]) / device.unit;
+              const at = stretchAt(device, tick, place, 0);
+              return at < 0 ? -1 : stretch.where[at];
+            }
+            return -2;
+        })""" % json.dumps(asked))
+        assert found == expected
+        assert len(set(expected)) >= 4
+
+
+@needs_chromium
+def test_who_waited(page_of, tmp_path):
+    made = write_trace(tmp_path / "job.csv", 40_000, seed=5)
+    with shown(page_of(tmp_path / "job.csv")) as page:
+        page.drawn()
+        rows = {row[0]: row for row in table(page, "operators")}
+        by_operator = {}
+        for _, ns, operator in made.stalls:
+            by_operator.setdefault(operator, []).append(ns / SECOND)
+        assert set(rows) == set(by_operator)
+        for operator, waits in by_operator.items():
+            assert int(rows[operator][1].replace(",", "")) == len(waits)
+            assert seconds(rows[operator][2]) == pytest.approx(sum(waits), rel=0.01)
+            assert seconds(rows[operator][3]) == pytest.approx(max(waits), rel=0.01)
+        assert all(row[0].startswith("/home/u/train.py:") and row[0].endswith(" in step, inner")
+                   for row in table(page, "sites"))
+        longest = table(page, "longest")
+        assert seconds(longest[0][1]) == pytest.approx(max(ns for _, ns, _ in made.stalls) / SECOND,
+                                                       rel=0.01)
+        assert table(page, "pinned") == [
+            ["its address was asked for (data_ptr())", "24.0 MiB", "24.0 MiB", "1"]]
+        # A click on a wait shows it, and finds its block.
+        page.evaluate("document.querySelector('#longest tbody tr').click()")
+        page.drawn()
+        span = page.evaluate("secondsOf(view.to - view.from)")
+        assert span == pytest.approx(5 * seconds(longest[0][1]), rel=0.05)
+        block = longest[0][4].split(",")[0].removeprefix("block ")
+        assert page.evaluate("document.getElementById('find').value") == block
+        assert page.complaints() == []
+
+
+@needs_chromium
+def test_search_zoom_and_hover(page_of, tmp_path):
+    made = write_trace(tmp_path / "job.csv", 20_000, seed=2)
+    with shown(page_of(tmp_path / "job.csv")) as page:
+        page.drawn()
+
+        def found(words):
+            page.evaluate(f"searchFor({json.dumps(words)})")
+            page.drawn()
+            return page.evaluate("document.getElementById('found').textContent")
+
+        of_mm = [block for block, _, operator in made.stalls if operator == "aten::mm"]
+        assert found("aten::mm").startswith(f"{len(set(of_mm))} blocks, ")
+        assert found("#3").startswith("1 blocks")
+        assert found(">20MiB").startswith("40 blocks")
+        assert found(hex((1 << 40) + 5 * 24 * MIB + 17)).startswith("1 blocks")
+        assert found("no such word") == "0 blocks, 0 waits"
+        # What was not searched for is faded; nothing is, again, without a search.
+        found("#3")
+        faded = "blockCodes(device, 200, 100).some(code => code > 8)"
+        assert page.evaluate(faded)
+        assert found("") == "" and not page.evaluate(faded)
+
+        found("#3")
+        page.evaluate("document.getElementById('next').click()")
+        page.drawn()
+        rows, place = page.evaluate("[device.life.rows[3], device.life.place[3]]")
+        assert page.evaluate("view.low <= device.life.place[3] && view.high - view.low") \
+            == pytest.approx(13 * rows, rel=0.5)
+        # The middle of the blocks' track is block #3 now.
+        left, top = page.evaluate("(box => [box.left, box.top])(canvas.getBoundingClientRect())")
+        height = page.evaluate("TRACKS[3].top + TRACKS[3].height * (1 - (device.life.place[3] + "
+                               "device.life.rows[3] / 2 - view.low) / (view.high - view.low))")
+        page.mouse("mouseMoved", left + 700, top + height)
+        tip = page.wait_for("!tip.hidden && tip.textContent")
+        assert "block #3, 24.0 MiB at 0x" in tip and "pinned: its address was asked for" in tip
+
+        before = page.evaluate("view.to - view.from")
+        page.mouse("mouseWheel", left + 700, top + 100, deltaX=0, deltaY=-500)
+        page.wait_for(f"view.to - view.from < {before} * 0.6")
+        assert page.evaluate("location.hash").startswith("#t=") or page.wait_for(
+            "location.hash.startsWith('#t=')")
+        from_before = page.evaluate("view.from")
+        page.mouse("mousePressed", left + 700, top + 100, button="left", buttons=1, clickCount=1)
+        page.mouse("mouseMoved", left + 400, top + 100, button="left", buttons=1)
+        page.mouse("mouseReleased", left + 400, top + 100, button="left", clickCount=1)
+        page.wait_for(f"view.from > {from_before}")
+        page.evaluate("document.getElementById('all').click()")
+        page.drawn()
+        assert page.evaluate("view.from === 0 && view.to === device.ends")
+        assert page.complaints() == []
+
+
+@needs_chromium
+def test_the_address_holds_the_view(page_of, tmp_path):
+    write_trace(tmp_path / "job.csv", 20_000)
+    out = page_of(tmp_path / "job.csv")
+    with Page(out.as_uri() + "#t=0.1-0.2&find=%3E20MiB") as page:
+        page.drawn()
+        assert page.evaluate("[secondsOf(view.from), secondsOf(view.to)]") \
+            == pytest.approx([0.1, 0.2], rel=1e-3)
+        assert page.evaluate("search.list.length") == 40
+
+
+@needs_chromium
+def test_a_killed_process(page_of, tmp_path):
+    """What was written by then is shown, with a word about the rest."""
+    path = tmp_path / "job.csv"
+    write_trace(path, 20_000, ended=False)
+    text = path.read_text()
+    path.write_text(text[:len(text) * 2 // 3 - 7])
+    assert not path.read_text().endswith("\n")
+    with shown(page_of(path, "has no end")) as page:
+        page.drawn()
+        notice = page.evaluate("document.getElementById('notice').innerText")
+        assert "no end" in notice and "its last line was incomplete" in notice
+        assert page.evaluate("device.life.count") > 1000
+        assert "no end" in page.evaluate("document.getElementById('budgets').innerText") or \
+            "kernels.csv is not there" in page.evaluate(
+                "document.getElementById('budgets').innerText")
+
+
+@needs_chromium
+def test_several_devices_and_rows_of_other_versions(page_of, trace):
+    path = trace((0, "alloc,0,0,4096,2097152,"), (10, "alloc,1,0,8192,1048576,"),
+                 (15, "novelty,0,0,1,2,x=y"), (20, "touch,1,0,8192,1048576,write"),
+                 (25, "free,0,0,77,1,"), (30, "end,0,0,0,0,budget=1"), (30, "end,1,0,0,0,budget=2"))
+    with shown(page_of(path)) as page:
+        page.drawn()
+        assert not page.evaluate("document.getElementById('which').hidden")
+        assert page.evaluate("[device.number, device.life.bytes[0]]") == [0, 2097152]
+        page.evaluate("const choice = document.getElementById('device'); choice.value = '1'; "
+                      "choice.dispatchEvent(new Event('change'))")
+        page.drawn()
+        assert page.evaluate("[device.number, device.life.bytes[0], device.life.touches[0]]") \
+            == [1, 1048576, 1]
+        assert page.evaluate("document.getElementById('notice').hidden")
+
+
+@needs_chromium
+def test_a_million_events(page_of, tmp_path):
+    made = write_trace(tmp_path / "job.csv", 1_000_000)
+    out = page_of(tmp_path / "job.csv")
+    assert out.stat().st_size < 20 * MIB
+    with shown(out) as page:
+        page.drawn()
+        figures = page.evaluate("document.getElementById('figures').innerText")
+        assert f"{made.rows:,}" in figures
+        # Everything is drawn on one canvas, however much it is.
+        assert page.evaluate("document.querySelectorAll('*').length") < 1000
+        colors = page.evaluate("new Set(blockCodes(device, 800, 360)).size")
+        assert colors >= 4
+        page.evaluate("setTimes(ticksOf(1), ticksOf(1.001)); draw()")
+        assert page.evaluate("document.getElementById('range').textContent") \
+            == "from 1.000000 s on, 1.00 ms long"
+        assert page.complaints() == []

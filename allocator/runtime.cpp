@@ -11,9 +11,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstdlib>
-#include <ctime>
 #include <fstream>
-#include <iterator>
 #include <mutex>
 #include <system_error>
 #include <thread>
@@ -21,7 +19,6 @@
 #include <fmt/format.h>
 
 #include "allocator/check.h"
-#include "allocator/control.h"
 #include "allocator/machine_memory.h"
 #include "allocator/meeting.h"
 #include "allocator/rank_dirs.h"
@@ -30,13 +27,13 @@
 #include "allocator/record/recorder.h"
 #include "allocator/stats_json.h"
 #include "allocator/trace.h"
+#include "allocator/trace_ends.h"
+#include "allocator/viewers.h"
 #include "firn/neighbours.h"
 
 namespace firn {
 
 namespace {
-
-constexpr int devices_most = 16;  // the store's queues
 
 constexpr uint64_t share_wait_ns = 500'000'000;  // between looks at who else is there
 // Stands for the machine's memory, or the container's, whose root it is.
@@ -86,7 +83,7 @@ class RuntimeImpl final : public Runtime {
       if (!trace) return trace.error();
       trace_ = std::move(*trace);
       config_.watch_fraction = 0;  // every operator is to be seen
-      trace_begin();
+      trace_begin(*trace_, wall_clock().now_ns(), config_);
     }
     return {};
   }
@@ -105,7 +102,7 @@ class RuntimeImpl final : public Runtime {
     engines_[ordinal].store(raw, std::memory_order_release);
     service_[ordinal] = std::thread([this, raw, ordinal] { serve(*raw, ordinal); });
     service_[ordinal].detach();
-    open_control();
+    viewers_.open();
     for (const auto& opened : opened_) opened(*raw);
     return raw;
   }
@@ -161,8 +158,7 @@ class RuntimeImpl final : public Runtime {
   }
 
   void on_look(std::function<void()> looked) override {
-    std::lock_guard lock(mutex_);
-    looked_.push_back(std::move(looked));
+    viewers_.on_look(std::move(looked));
   }
 
   void set_told(bool (*told)()) override { told_.store(told, std::memory_order_release); }
@@ -177,9 +173,6 @@ class RuntimeImpl final : public Runtime {
   }
 
   std::string stats_json() const override {
-    std::vector<EngineStats> devices;
-    for (const auto& slot : engines_)
-      if (Engine* engine = slot.load(std::memory_order_acquire)) devices.push_back(engine->stats());
     std::vector<std::string> unseen;
     Sections sections;
     {
@@ -187,14 +180,14 @@ class RuntimeImpl final : public Runtime {
       unseen = unseen_;
       sections = sections_;
     }
-    return firn::stats_json(devices, {host_given_, host_sharers_},
+    return firn::stats_json(device_stats(), {host_given_, host_sharers_},
                             store_ ? store_->stats() : StoreStats{}, unseen, sections);
   }
 
   void stop() override {
     bool was = stopping_.exchange(true);
     if (was) return;
-    if (ControlSocket* control = control_.load()) control->stop();
+    viewers_.stop();
     // Let the service threads leave the driver; do not wait for one that is stuck in it.
     wall_clock().notify();
     {
@@ -202,7 +195,7 @@ class RuntimeImpl final : public Runtime {
       left_.wait_for(lock, std::chrono::seconds(2), [this] { return serving_ == 0; });
     }
     if (!config_.stats_file.empty()) write_stats();
-    if (trace_) trace_end();
+    if (trace_) trace_end(*trace_, wall_clock().now_ns(), device_stats());
     for (const auto& slot : recorders_)
       if (record::Recorder* recorder = slot.load(std::memory_order_acquire)) recorder->finish();
   }
@@ -210,7 +203,7 @@ class RuntimeImpl final : public Runtime {
   /// In the child after fork: nothing of the parent's is touched.
   void forget() {
     stopping_ = true;
-    if (ControlSocket* control = control_.exchange(nullptr)) control->abandon();
+    viewers_.abandon();
     for (auto& slot : engines_)
       if (Engine* engine = slot.exchange(nullptr)) engine->abandon();
     if (store_) store_->abandon();
@@ -219,6 +212,13 @@ class RuntimeImpl final : public Runtime {
   }
 
  private:
+  std::vector<EngineStats> device_stats() const {
+    std::vector<EngineStats> devices;
+    for (const auto& slot : engines_)
+      if (Engine* engine = slot.load(std::memory_order_acquire)) devices.push_back(engine->stats());
+    return devices;
+  }
+
   Result<std::unique_ptr<Engine>> open_engine(int ordinal) {
     const Driver& driver = *driver_;
     CUresult result = driver.init(0);
@@ -328,72 +328,6 @@ class RuntimeImpl final : public Runtime {
     }
   }
 
-  /// Where there is no place for a socket the process only cannot be looked at. mutex_ is held.
-  void open_control() {
-    if (control_ || stopping_) return;
-    Result<std::unique_ptr<ControlSocket>> control =
-        ControlSocket::open([this](const std::string& word) { return answer(word); });
-    if (control) control_ = control->release();  // its threads may outlive us
-  }
-
-  /// To a viewer, in a thread of its own.
-  std::string answer(const std::string& word) {
-    if (word == "stats") return stats_json();
-    if (word == "watch") {
-      std::vector<std::function<void()>> looked;
-      {
-        std::lock_guard lock(mutex_);
-        looked = looked_;
-      }
-      for (const auto& each : looked) each();
-      return stats_json();
-    }
-    return word == "spill" ? spill_away() : std::string();
-  }
-
-  std::string spill_away() {
-    std::vector<SpilledAway> devices;
-    for (const auto& slot : engines_) {
-      Engine* engine = slot.load(std::memory_order_acquire);
-      if (!engine) continue;
-      const EngineStats before = engine->stats();
-      engine->spill_away();
-      devices.push_back({before, engine->stats()});
-    }
-    return spill_json(devices);
-  }
-
-  void trace_begin() {
-    std::ifstream in("/proc/self/cmdline", std::ios::binary);
-    std::string words(std::istreambuf_iterator<char>(in), {});
-    while (!words.empty() && words.back() == '\0') words.pop_back();
-    std::replace(words.begin(), words.end(), '\0', ' ');
-    trace_->row(wall_clock().now_ns(), "begin", 0, 0, 0, 0,
-                fmt::format("pid={};at={};policy={};host={};store={};command={}", ::getpid(),
-                            std::time(nullptr), config_.policy, config_.host_bytes,
-                            store_ ? 1 : 0, words));
-  }
-
-  void trace_end() {
-    for (const auto& slot : engines_) {
-      Engine* engine = slot.load(std::memory_order_acquire);
-      if (!engine) continue;
-      const EngineStats s = engine->stats();
-      trace_->row(wall_clock().now_ns(), "end", s.device, 0, 0, 0,
-                  fmt::format("budget={};peak_device={};peak_allocated={};out={};in={};dropped={};"
-                              "stall_ns={};stalls={};faults={};evictions={};lost={};"
-                              "host_out_s={:.0f};host_in_s={:.0f};store_write_s={:.0f};"
-                              "store_read_s={:.0f}",
-                              s.budget_bytes, s.peak_device_bytes, s.peak_allocated_bytes,
-                              s.spilled_bytes, s.faulted_bytes + s.prefetched_bytes,
-                              s.clean_dropped_bytes, s.stall_ns, s.stalls, s.faults, s.evictions,
-                              s.lost_blocks, s.measured_host_out_bytes_s,
-                              s.measured_host_in_bytes_s, s.measured_store_write_bytes_s,
-                              s.measured_store_read_bytes_s));
-    }
-    trace_->flush();
-  }
-
   void write_stats() {
     std::string name = expand_pid(config_.stats_file), part = name + ".part";
     std::ofstream out(part, std::ios::trunc);
@@ -426,8 +360,7 @@ class RuntimeImpl final : public Runtime {
   std::vector<std::string> unseen_;
   Sections sections_;
   std::vector<std::function<void(Engine&)>> opened_;
-  std::vector<std::function<void()>> looked_;
-  std::atomic<ControlSocket*> control_{nullptr};  // never destroyed: see stop() there
+  Viewers viewers_{*this};
   std::atomic<bool (*)()> told_{nullptr};
 };
 

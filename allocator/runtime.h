@@ -19,6 +19,8 @@ class TraceWriter;  // allocator/trace.h
 
 class Runtime {
  public:
+  static constexpr int devices_most = 16;  // the store's queues
+
   /// Opens driver and store; idempotent (a second call with other settings is invalid_argument).
   /// Where another front end of Firn's has begun in this process, its runtime is used (meeting.h).
   /// No thread is started before the first device is opened.

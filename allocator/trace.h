@@ -9,8 +9,8 @@
 //   pin unpin  detail: the reason
 //   stall      who waited until now: `stream` a number of his thread, `block` what for (0: room),
 //              `bytes` how long in ns, `detail` the operator
-//   site       `detail` the program's line of the stalls (`block` many) of the thread `stream` since
-//              its last such row
+//   site       `detail` the program's line of the stalls (`block` many) of the thread `stream`
+//              since its last such row
 //   sample     NAME=N;... in `detail`: resident, hosted and nvme (copies, also of what is on the
 //              device), away_host and away_nvme (what is not), budget, flight, allocated, and since
 //              the start out, in (over the link), written, read (the store)

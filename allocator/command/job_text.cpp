@@ -113,7 +113,10 @@ std::vector<std::string> top_lines(const Json& look, size_t sites) {
   for (const Json& job : list(look, "jobs")) {
     const std::string words = text(job, "command");
     if (job.contains("error"))
-      lines.push_back(fmt::format("{:>8.0f} {}: {}", number(job, "pid"), text(job, "error"), words));
+      lines.push_back(
+          fmt::format("{:>8.0f} {}: {}", number(job, "pid"), text(job, "error"), words));
+    else if (list(job, "devices").empty())
+      lines.push_back(fmt::format("{:>8.0f} {:>3} {}", number(job, "pid"), "-", words));
     bool first = true;
     for (const Json& d : list(job, "devices")) {
       const Json store = job.value("store", Json::object());
@@ -131,8 +134,9 @@ std::vector<std::string> top_lines(const Json& look, size_t sites) {
     const bool known = !list(stalls, "call_sites").empty();
     const Json& rows = list(stalls, known ? "call_sites" : "operators");
     for (size_t i = 0; i < rows.size() && i < sites; ++i)
-      lines.push_back(fmt::format("{:>12} waited {:.3f} s, {:.0f} x: {}", "", number(rows[i], "seconds"),
-                                  number(rows[i], "waits"), text(rows[i], "name")));
+      lines.push_back(fmt::format("{:>12} waited {:.3f} s, {:.0f} x: {}", "",
+                                  number(rows[i], "seconds"), number(rows[i], "waits"),
+                                  text(rows[i], "name")));
   }
   if (list(look, "jobs").empty()) lines.push_back("(no process of yours uses Firn's memory)");
   return lines;

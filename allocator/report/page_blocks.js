@@ -113,8 +113,9 @@ function lifeText(device, of) {
                  'lived ' + secondsText(secondsOf(life.born[of])) + ' to ' +
                  (lasts ? secondsText(secondsOf(life.died[of])) : 'the end') + ', touched ' +
                  life.touches[of] + ' times'];
-  if (life.trips[of]) lines.push('was away and came back ' + life.trips[of] + ' times, waited for ' +
-                                 secondsText(life.waited[of] / 1e9));
+  if (life.trips[of])
+    lines.push('was away and came back ' + life.trips[of] + ' times, waited for ' +
+               secondsText(life.waited[of] / 1e9));
   if (life.pin[of] !== NONE) lines.push('pinned: ' + about.words[life.pin[of]]);
   return lines.join('\n');
 }
@@ -144,7 +145,8 @@ function find(device, text) {
   if (/^0x[0-9a-f]+$/i.test(wanted)) {
     const address = parseInt(wanted, 16);
     for (let i = 0; i < life.count; ++i)
-      lives[i] = address >= life.address[i] && address < life.address[i] + Math.max(life.bytes[i], 1);
+      lives[i] = address >= life.address[i] &&
+                 address < life.address[i] + Math.max(life.bytes[i], 1);
   } else if (/^#[0-9]+$/.test(wanted)) {
     const number = parseInt(wanted.slice(1), 10);
     if (number < life.count) lives[number] = 1;

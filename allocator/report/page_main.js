@@ -230,7 +230,8 @@ function show(number) {
 }
 
 function showHead() {
-  const when = about.at ? new Date(about.at * 1000).toISOString().slice(0, 16).replace('T', ' ') : '';
+  const when = about.at
+    ? new Date(about.at * 1000).toISOString().slice(0, 16).replace('T', ' ') : '';
   document.getElementById('command').textContent =
     [about.command, about.pid && 'process ' + about.pid, when && when + ' UTC',
      about.policy && 'policy ' + about.policy].filter(Boolean).join('  -  ');

@@ -37,7 +37,8 @@ function showFigures(device) {
     [bytesText(totals.peak_device || most('resident')), 'on the device at most'],
     [bytesText(totals.out || last('out')), 'copied out'],
     [bytesText(totals.in || last('in')), 'brought back'],
-    [secondsText(waited), 'waited' + (whole ? ' (' + (100 * waited / whole).toFixed(1) + ' %)' : '')],
+    [secondsText(waited),
+     'waited' + (whole ? ' (' + (100 * waited / whole).toFixed(1) + ' %)' : '')],
     [device.life.count.toLocaleString('en'), 'blocks'],
   ];
   fill('figures', ...figures.map(([value, name]) =>
@@ -99,7 +100,8 @@ function showPinned(device) {
   if (!sums.size) return fill('pinned', element('p', {className: 'small'}, 'Nothing was pinned.'));
   // Looked at every half second: what is pinned for less may not have been seen.
   const size = bytes => isNaN(bytes) ? 'not seen' : bytesText(bytes);
-  const atEnd = sum => isNaN(sum.last) || newest - sum.at <= ticksOf(0.001) ? size(sum.last) : '0 B';
+  const atEnd = sum =>
+    isNaN(sum.last) || newest - sum.at <= ticksOf(0.001) ? size(sum.last) : '0 B';
   fill('pinned', table([['reason'], ['at most', 'number'], ['in the end', 'number'],
     ['blocks pinned so', 'number']],
     [...sums].sort((a, b) => (b[1].most || 0) - (a[1].most || 0)).map(([reason, sum]) =>

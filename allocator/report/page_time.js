@@ -152,7 +152,8 @@ function line(pen, values, y, color, dash) {
 
 /// Bytes per second in each pixel, of a column that counts up.
 function ratePerPixel(sample, column, width) {
-  const out = new Float64Array(width), span = (view.to - view.from) / width, values = sample[column];
+  const out = new Float64Array(width), values = sample[column];
+  const span = (view.to - view.from) / width;
   const countAt = tick => {
     const i = firstAt(sample.at, tick);
     if (i === 0 || i >= sample.count) return i === 0 ? values[0] || 0 : values[sample.count - 1];

@@ -5,7 +5,8 @@ import random
 
 HEADER = "time_ns,event,device,stream,block,bytes,detail\n"
 MIB = 1 << 20
-OPERATORS = ["aten::mm", "aten::addmm", "aten::add_", "aten::native_layer_norm", "aten::_foreach_mul_"]
+OPERATORS = ["aten::mm", "aten::addmm", "aten::add_", "aten::native_layer_norm",
+             "aten::_foreach_mul_"]
 BEGIN_NS = 86_400_000_000_000  # clocks do not begin at 0
 
 

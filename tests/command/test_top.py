@@ -1,5 +1,5 @@
-"""`firn top`, `firn stats` and `firn spill` with whatever a socket's other end may do: the jobs here
-are made up. Real ones: tests/torch/test_live_jobs.py."""
+"""`firn top`, `firn stats` and `firn spill` with whatever a socket's other end may do: the jobs
+here are made up. Real ones: tests/torch/test_live_jobs.py."""
 
 import contextlib
 import json
@@ -78,7 +78,8 @@ def document(spilled=0, **more):
               "prefetched_bytes": 0, "stall_s": 1.5, "stalls": 3, "faults": 7, "pinned": [
                   {"reason": "its address was asked for", "bytes": 1 << 20}], **more}
     return {"devices": [device],
-            "store": {"kind": "io_uring", "dirs": ["/d"], "written_bytes": spilled, "read_bytes": 0},
+            "store": {"kind": "io_uring", "dirs": ["/d"], "written_bytes": spilled,
+                      "read_bytes": 0},
             "stalls": {"operators": [{"name": "aten::mm", "waits": 3, "seconds": 1.5}],
                        "call_sites": [{"name": "train.py:7 in step", "waits": 3, "seconds": 1.5}]}}
 

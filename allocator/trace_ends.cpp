@@ -1,0 +1,40 @@
+#include "allocator/trace_ends.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <ctime>
+#include <fstream>
+#include <iterator>
+#include <string>
+
+#include <fmt/format.h>
+
+namespace firn {
+
+void trace_begin(TraceWriter& trace, uint64_t now_ns, const Config& config) {
+  std::ifstream in("/proc/self/cmdline", std::ios::binary);
+  std::string words(std::istreambuf_iterator<char>(in), {});
+  while (!words.empty() && words.back() == '\0') words.pop_back();
+  std::replace(words.begin(), words.end(), '\0', ' ');
+  trace.row(now_ns, "begin", 0, 0, 0, 0,
+            fmt::format("pid={};at={};policy={};host={};store={};command={}", ::getpid(),
+                        std::time(nullptr), config.policy, config.host_bytes,
+                        config.dirs.empty() ? 0 : 1, words));
+}
+
+void trace_end(TraceWriter& trace, uint64_t now_ns, const std::vector<EngineStats>& devices) {
+  for (const EngineStats& s : devices)
+    trace.row(now_ns, "end", s.device, 0, 0, 0,
+              fmt::format("budget={};peak_device={};peak_allocated={};out={};in={};dropped={};"
+                          "stall_ns={};stalls={};faults={};evictions={};lost={};host_out_s={:.0f};"
+                          "host_in_s={:.0f};store_write_s={:.0f};store_read_s={:.0f}",
+                          s.budget_bytes, s.peak_device_bytes, s.peak_allocated_bytes,
+                          s.spilled_bytes, s.faulted_bytes + s.prefetched_bytes,
+                          s.clean_dropped_bytes, s.stall_ns, s.stalls, s.faults, s.evictions,
+                          s.lost_blocks, s.measured_host_out_bytes_s, s.measured_host_in_bytes_s,
+                          s.measured_store_write_bytes_s, s.measured_store_read_bytes_s));
+  trace.flush();
+}
+
+}  // namespace firn

@@ -1,0 +1,40 @@
+// Who looks at this process from outside, by its control socket: statistics are told, memory is
+// sent away. Owns: the socket. Locks: one of its own, a leaf.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <mutex>
+#include <string>
+#include <vector>
+
+namespace firn {
+
+class ControlSocket;
+class Runtime;
+
+class Viewers {
+ public:
+  /// `runtime` outlives the process's ability to answer: it is never destroyed.
+  explicit Viewers(Runtime& runtime) : runtime_(runtime) {}
+
+  /// Opens the socket, once. Where there is no place for one the process only cannot be looked at.
+  void open();
+  /// `looked` is called whenever somebody looks on ("watch").
+  void on_look(std::function<void()> looked);
+  void stop();
+  /// In the child after fork.
+  void abandon();
+
+ private:
+  std::string answer(const std::string& word);
+  std::string spill_away();
+
+  Runtime& runtime_;
+  std::atomic<bool> begun_{false};
+  std::atomic<ControlSocket*> control_{nullptr};  // never destroyed: its threads may be late
+  std::mutex mutex_;
+  std::vector<std::function<void()>> looked_;
+};
+
+}  // namespace firn

@@ -15,8 +15,8 @@ namespace firn::pytorch {
 void note_stall(const OperatorInfo* info, uint64_t ns);
 
 /// What note_stall() was told of since the last call waited for this line of the program, which is
-/// answered; empty when nobody asks for call sites. When they are asked for, this takes Python's GIL:
-/// call it under no lock and holding no block, for whoever has the GIL may be waiting for one.
+/// answered; empty when nobody asks for call sites. When they are asked for, this takes Python's
+/// GIL: call it under no lock and holding no block, for whoever has the GIL may be waiting for one.
 std::string note_call_site(uint64_t times, uint64_t ns);
 void ask_for_call_sites(bool asked);
 

@@ -102,3 +102,51 @@ TEST(EngineLifetimes, where_a_block_lacks_something_moves) {
   EXPECT_TRUE(stats.period_found);
   EXPECT_GT(stats.spilled_bytes, 0u);
 }
+
+/// With room for everything: as fetching goes, all that is away would be back at once.
+TEST(EngineLifetimes, what_was_sent_away_stays_away_until_it_is_used) {
+  SimulationOptions options;
+  options.budget_bytes = Loop::alive_most;
+  options.policy = Policy::lifetime;
+  Simulation simulation(options);
+  Engine& engine = simulation.engine(0);
+  Loop loop(simulation);
+  for (int i = 0; i < 5; ++i) loop.step();
+  ASSERT_TRUE(engine.stats().period_found);
+  simulation.synchronize();
+  engine.spill_away();
+  const EngineStats away = engine.stats();
+  EXPECT_EQ(away.device_bytes, 0u);
+  EXPECT_EQ(away.resident_bytes, 0u);
+  EXPECT_GE(away.spilled_bytes, (layers + 1) * block_bytes);
+  for (int i = 0; i < 1000; ++i) {
+    simulation.clock().wait(1'000'000);
+    engine.pump();
+  }
+  EXPECT_EQ(engine.stats().device_bytes, 0u);
+  EXPECT_EQ(engine.stats().prefetched_bytes, away.prefetched_bytes);
+  for (int i = 0; i < 3; ++i) loop.step();
+  const EngineStats back = engine.stats();
+  EXPECT_GE(back.faulted_bytes + back.prefetched_bytes, layers * block_bytes);
+  // And what comes is fetched again before it is used.
+  EXPECT_GT(back.prefetched_bytes, away.prefetched_bytes);
+  engine.check();
+}
+
+TEST(EngineLifetimes, who_is_not_watched_is_from_the_allocation_after) {
+  SimulationOptions options;
+  options.watch_fraction = 1;
+  Simulation simulation(options);
+  Engine& engine = simulation.engine(0);
+  unsigned watched = 0;
+  engine.on_watch([&] { ++watched; });
+  Result<void*> block = engine.allocate(block_bytes, nullptr);
+  ASSERT_TRUE(block);
+  engine.spill_away();
+  EXPECT_EQ(watched, 0u);  // not by the viewer's thread
+  EXPECT_FALSE(engine.watching());
+  Result<void*> another = engine.allocate(block_bytes, nullptr);
+  ASSERT_TRUE(another);
+  EXPECT_EQ(watched, 1u);
+  EXPECT_TRUE(engine.watching());
+}

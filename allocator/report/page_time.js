@@ -7,7 +7,7 @@ const TRACKS = [
   {name: 'waits', top: 362, height: 46},
   {name: 'blocks', top: 438, height: 360},
 ];
-const TIERS = [['resident', 'on the device', WHERE_COLORS[0]],
+const TIERS = [['resident', 'on the device (with what is cached)', WHERE_COLORS[0]],
                ['host', 'in host memory', WHERE_COLORS[2]],
                ['nvme', 'on NVMe', WHERE_COLORS[3]]];
 const FLOWS = [['out', 'out to the host', '#e08a1e'], ['in', 'in from the host', '#3f8f5b'],

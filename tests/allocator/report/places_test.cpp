@@ -1,0 +1,37 @@
+// Addresses without their gaps: order is kept, what is in one block stays together, nothing else is
+// drawn.
+#include "allocator/report/places.h"
+
+#include <gtest/gtest.h>
+
+#include <random>
+#include <set>
+
+namespace firn::report {
+namespace {
+
+TEST(Places, against_a_count_of_used_addresses) {
+  for (unsigned seed = 0; seed < 200; ++seed) {
+    std::mt19937 random(seed);
+    std::vector<Life> lives(random() % 12);
+    for (Life& life : lives) {
+      life.address = 1000 + random() % 300;
+      life.bytes = random() % 40;
+    }
+    std::set<uint64_t> used;
+    for (const Life& life : lives)
+      for (uint64_t at = 0; at < std::max<uint64_t>(life.bytes, 1); ++at)
+        used.insert(life.address + at);
+    const Places places(lives);
+    EXPECT_EQ(places.bytes(), used.size()) << seed;
+    for (const Life& life : lives)
+      for (uint64_t at = 0; at < std::max<uint64_t>(life.bytes, 1); ++at) {
+        const uint64_t address = life.address + at;
+        const auto before = std::distance(used.begin(), used.find(address));
+        EXPECT_EQ(places.of(address), static_cast<uint64_t>(before)) << seed << " " << address;
+      }
+  }
+}
+
+}  // namespace
+}  // namespace firn::report

@@ -29,7 +29,7 @@ function draw() {
 
 /// A time in seconds, as precise as a stretch that long needs.
 function exactly(tick, span) {
-  const digits = Math.max(0, 3 - Math.floor(Math.log10(secondsOf(span))));
+  const digits = Math.max(0, 3 - Math.floor(Math.log10(secondsOf(span) * 1.01)));
   return secondsOf(tick).toFixed(Math.min(9, digits));
 }
 

@@ -2,6 +2,8 @@
 mouse does, how it looks."""
 
 import base64
+import contextlib
+import functools
 import json
 import os
 import select
@@ -13,10 +15,17 @@ import time
 SECONDS = 120  # for any one answer
 
 
+@functools.cache
 def find_chromium():
+    """One that starts: some distributions have a script of that name that only says where to get
+    it."""
     for name in ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable"):
-        if shutil.which(name):
-            return shutil.which(name)
+        found = shutil.which(name)
+        with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+            done = subprocess.run([found or name, "--version"], capture_output=True, text=True,
+                                  timeout=SECONDS)
+            if done.returncode == 0 and "Chrom" in done.stdout:
+                return found
     return None
 
 
@@ -32,7 +41,6 @@ class Page:
             for each, number in ((os.dup(commands), 3), (os.dup(answers), 4)):
                 os.dup2(each, number)
 
-        high = [os.open(os.devnull, os.O_RDONLY) for _ in range(4)]  # 3 and 4 are not ours
         self.process = subprocess.Popen(
             [find_chromium(), "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars",
              "--disable-dev-shm-usage", "--disable-background-networking", "--no-first-run",
@@ -40,7 +48,7 @@ class Page:
              f"--window-size={width},{height}", "about:blank"],
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
             close_fds=False, preexec_fn=pipes, env={**os.environ, "HOME": self.profile})
-        for each in (commands, answers, *high):
+        for each in (commands, answers):
             os.close(each)
         self.left, self.number, self.session, self.events = b"", 0, None, []
         try:

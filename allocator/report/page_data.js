@@ -68,9 +68,9 @@ function secondsText(seconds) {
   const size = Math.abs(seconds);
   if (size === 0) return '0 s';
   if (size >= 100) return seconds.toFixed(1) + ' s';
-  if (size >= 1) return seconds.toFixed(2) + ' s';
-  if (size >= 1e-3) return (seconds * 1e3).toFixed(size >= 0.1 ? 0 : 2) + ' ms';
-  if (size >= 1e-6) return (seconds * 1e6).toFixed(1) + ' us';
+  if (size >= 0.9995) return seconds.toFixed(2) + ' s';
+  if (size >= 0.9995e-3) return (seconds * 1e3).toFixed(size >= 0.1 ? 0 : 2) + ' ms';
+  if (size >= 0.9995e-6) return (seconds * 1e6).toFixed(1) + ' us';
   return (seconds * 1e9).toFixed(0) + ' ns';
 }
 

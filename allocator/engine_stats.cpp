@@ -224,6 +224,7 @@ void EngineImpl::spill_away() {
   spill_all();
   trim();
   Lock lock(mutex_);
+  stuck_ = false;  // whatever did not fit now: what is needed later may
   learn();
   if (history_) asleep_at_ = history_->now();
 }

@@ -11,6 +11,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+constexpr double rounding = 4 << 20;  // blocks are told with their rounding, or without
+
 /// A number of the document, 0 where it has none: a job may be of another version.
 double number(const Json& from, const char* key) {
   const auto found = from.find(key);
@@ -95,6 +97,11 @@ std::string spill_text(const Json& document) {
                        number(d, "device"), size(before > after ? before - after : 0),
                        size(after), size_of(d, "hosted_bytes"), size_of(d, "nvme_bytes"));
     add_pinned(out, d);
+    double known = 0;
+    for (const Json& pin : list(d, "pinned")) known += number(pin, "bytes");
+    if (after > known + rounding)
+      out += fmt::format("    {:>9}  in use again, or kept by firn.no_spill()\n",
+                         size(after - known));
     for (const Json& words : list(d, "trouble"))
       if (words.is_string()) out += fmt::format("  trouble  {}\n", words.get<std::string>());
     if (!d.value("watching", true))

@@ -105,3 +105,26 @@ TEST(Stop, whoever_waits_is_told_for_how_long) {
   EXPECT_EQ(waits, engine.stats().stalls);
   EXPECT_EQ(ns, engine.stats().stall_ns);
 }
+
+/// Host memory takes what it can when everything is sent away, and then says that eviction stops.
+/// That was this once: what is on the device and there as well still makes room later.
+TEST(Stop, sending_everything_away_does_not_stop_eviction_for_good) {
+  SimulationOptions options = small_budget();
+  options.budget_bytes = 48u << 20;
+  options.host_bytes = 32u << 20;
+  options.with_store = false;
+  Simulation sim(options);
+  Engine& engine = sim.engine(0);
+  std::vector<void*> blocks;
+  for (int i = 0; i < 8; ++i) blocks.push_back(make(engine));
+  engine.spill_away();
+  const EngineStats away = engine.stats();
+  EXPECT_GT(away.hosted_bytes, 2 * block_bytes);
+  ASSERT_FALSE(away.trouble.empty()) << "host memory took everything";
+  for (void* block : blocks) {  // as weights are: only read
+    Result<Hold> hold = engine.touch(block, nullptr, Access::read);
+    ASSERT_TRUE(hold) << describe(hold.error());
+    engine.release(*hold, nullptr);
+  }
+  make(engine), make(engine);
+}

@@ -240,6 +240,7 @@ def test_stats_and_spill_as_text_and_as_they_came(firn, folder):
                                       "pinned": [{"reason": "firn.pin()", "bytes": 2 << 20}]}]}
     stays = {"pid": 1, "devices": [{**spilled["devices"][0], "device_bytes": 10 << 20,
                                     "watching": False}]}
+    assert sum(each["bytes"] for each in stays["devices"][0]["pinned"]) == 2 << 20
 
     well = {"pid": 1, **document()}
 
@@ -257,6 +258,7 @@ def test_stats_and_spill_as_text_and_as_they_came(firn, folder):
         assert json.loads(firn("spill", str(number), "--json").stdout) == spilled
         done = firn("spill", str(other))
         assert done.returncode == 1 and "FIRN_WATCH=0" in done.stdout
+        assert "8.0MiB  in use again, or kept by firn.no_spill()" in done.stdout
 
 
 def test_a_line_of_json_each_second_until_nobody_reads(firn, folder):

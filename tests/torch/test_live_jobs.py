@@ -4,6 +4,7 @@ loop on the software GPU that makes a step when it is told to."""
 import contextlib
 import json
 import os
+import pathlib
 import select
 import signal
 import subprocess
@@ -195,6 +196,25 @@ def test_a_job_that_fits_is_watched_from_then_on(start, firn, spill_dir):
         for _ in range(3):
             job.tell("step")
         assert job.tell("digest") == digest
+
+
+def control_thread(job):
+    """How often the thread that waits for viewers has slept, and how much it has worked."""
+    (task,) = [task for task in pathlib.Path(f"/proc/{job.pid}/task").iterdir()
+               if (task / "comm").read_text().strip() == "firn-control"]
+    status = dict(line.split(":", 1) for line in (task / "status").read_text().splitlines())
+    return [int(status[name]) for name in ("voluntary_ctxt_switches",
+                                           "nonvoluntary_ctxt_switches")]
+
+
+@pytest.mark.quick
+def test_who_is_not_looked_at_pays_nothing(start):
+    with start(budget=512 * MIB) as job:
+        job.tell("step")
+        before = control_thread(job)
+        for _ in range(4):
+            job.tell("step")
+        assert control_thread(job) == before
 
 
 @pytest.mark.quick

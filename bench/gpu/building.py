@@ -4,6 +4,7 @@ the system has it not; else the one that was carried along."""
 import dataclasses
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -32,8 +33,15 @@ class Build:
     def __truediv__(self, name):
         return self.folder / name
 
-    def has_torch(self):
-        return all((self.folder / name).exists() for name in (*OF_TORCH, *FILES))
+    def misfit(self, torch):
+        """Why its plugin cannot be used with that torch; '' where it can."""
+        if not all((self.folder / name).exists() for name in (*OF_TORCH, *FILES)):
+            return f"{self.folder} was built without torch"
+        text = (self.folder / FILES[0]).read_text()
+        minor = re.search(r"torch_version\s*=\s*['\"](\d+\.\d+)", text)
+        if not minor or not torch.startswith(minor[1] + "."):
+            return f"built for torch {minor[1] if minor else '?'}, found {torch}"
+        return ""
 
 
 def missing(folder, with_torch):
@@ -89,20 +97,33 @@ def given(folder, with_torch):
     return Build(folder, "as given")
 
 
+def carried(root, with_torch):
+    """(the carried build, why it cannot be used)."""
+    build = Build(root / "bench/carry/build", "carried")
+    lacking = missing(build.folder, with_torch)
+    if len(lacking) == len(CORE):
+        return build, "there is none"
+    return build, f"it lacks {', '.join(lacking)}" if lacking else starts(build)
+
+
 def find(step, root, options, with_torch):
-    """The build to measure, and in the row how it came about."""
+    """The build to measure, and in the row how it came about: made here, else carried, else made here
+    without torch."""
     if options.build:
         return given(options.build, with_torch)
-    carried = root / "bench/carry/build"
+    folder, failed = root / options.build_folder, []
     try:
-        return build_here(step, root, root / options.build_folder, with_torch, options.wrap_mode)
+        return build_here(step, root, folder, with_torch, options.wrap_mode)
     except (Failed, Cut) as words:
-        lacking = missing(carried, with_torch)
-        if with_torch and lacking and not missing(carried, False):
-            with_torch, lacking = False, []
-        build = Build(carried, f"carried; to build here failed: {words}")
-        why = "there is none" if lacking else starts(build)
-        if why:
-            raise Failed(f"{words}; the carried build: {why}") from None
-        step.row["why"] = build.how
-        return build
+        failed.append(f"to build here failed: {words}")
+    build, why = carried(root, with_torch)
+    if why:
+        failed.append(f"the carried build: {why}")
+        if not with_torch:
+            raise Failed("; ".join(failed))
+        build = build_here(step, root, folder.with_name(folder.name + "-without-torch"), False,
+                           options.wrap_mode)
+        build.how = "built here without torch"
+    build.how += ": " + "; ".join(failed)
+    step.row["why"] = build.how
+    return build

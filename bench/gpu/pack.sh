@@ -4,17 +4,20 @@
 # Test's sources and the static liburing; a build, where there is one; the tests' kernels, where
 # there is nvcc. At the end the size of the checkout with all that: more than 60 MiB is refused.
 #
-#   bench/gpu/pack.sh [--build DIR | --no-build]     DIR: a build folder with tests [build]
+#   bench/gpu/pack.sh [--build DIR | --no-build] [--no-kernels]
+#
+#   --build DIR   a build folder with the tests in it [build]
 set -euo pipefail
 cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/../.."
 
 most=$((60 << 20))
-build=build
+build=build kernels=yes
 while [ $# -gt 0 ]; do
   case $1 in
     --build) [ $# -ge 2 ] || { echo "pack.sh: --build needs a folder" >&2; exit 2; }
              build=$2; shift 2 ;;
     --no-build) build=''; shift ;;
+    --no-kernels) kernels=no; shift ;;
     -h | --help) sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//;p}' bench/gpu/pack.sh; exit 0 ;;
     *) echo "pack.sh: unknown option $1 (--help lists what there is)" >&2; exit 2 ;;
   esac
@@ -29,8 +32,9 @@ first_of() {  # WHAT PLACE...
 }
 
 carry=bench/carry
-fresh=$carry.new
+fresh=bench/carry/new
 rm -rf "$fresh"
+trap 'rm -rf "$fresh"' EXIT
 libraries=$fresh/subprojects/libraries
 mkdir -p "$libraries/include" "$libraries/lib" "$libraries/googletest"
 cp bench/gpu/libraries.wrap "$fresh/subprojects/"
@@ -66,18 +70,16 @@ END
   { c++ --version | head -1; ldd --version | head -1; } >"$fresh/build/made-with" 2>&1
 fi
 
-if nvcc=$(command -v nvcc || ls /usr/local/cuda/bin/nvcc 2>/dev/null); then
+if [ $kernels = yes ] && nvcc=$(command -v nvcc || ls /usr/local/cuda/bin/nvcc 2>/dev/null); then
   bash bench/gpu/kernels.sh "$nvcc" "$fresh/kernels" || refuse "$nvcc does not build the kernels"
 fi
 
-rm -rf "$carry"
-mv "$fresh" "$carry"
-python3 - "$most" <<'END'
+python3 - "$most" "$fresh" <<'END'
 import os, subprocess, sys
-most = int(sys.argv[1])
+most, fresh = int(sys.argv[1]), sys.argv[2]
 listed = subprocess.run(["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
                         stdout=subprocess.PIPE, check=True).stdout.split(b"\0")
-carried = [os.path.join(at, name) for at, _, names in os.walk("bench/carry") for name in names]
+carried = [os.path.join(at, name) for at, _, names in os.walk(fresh) for name in names]
 def total(names):
     return sum(os.lstat(name).st_size for name in names if name and os.path.lexists(name))
 tree, more = total(listed), total(carried)
@@ -85,3 +87,7 @@ print(f"pack.sh: checkout {tree / 2**20:.1f} MiB, bench/carry {more / 2**20:.1f}
 if tree + more > most:
     sys.exit(f"pack.sh: together more than {most >> 20} MiB: it cannot be carried")
 END
+for each in "$carry"/*; do
+  if [ "$each" != "$fresh" ]; then rm -rf "$each"; fi
+done
+mv "$fresh"/* "$carry"/

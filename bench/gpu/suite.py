@@ -17,7 +17,7 @@ import driver_steps
 import machine
 import preload_steps
 import torch_steps
-from results import Failed, Results, Skip
+from results import Cut, Failed, Results, Skip
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "pytorch_plugin"))
@@ -67,8 +67,9 @@ class Suite:
         self.needs_build()
         if not self.found.get("torch"):
             raise Skip(self.found.get("torch_why") or "this Python has no torch")
-        if not self.build.has_torch():
-            raise Skip(f"{self.build.folder} was built without torch")
+        why = self.build.misfit(self.found["torch"]["torch"])
+        if why:
+            raise Skip(why)
 
     def site(self):
         return dev_site.make_site(str(self.build.folder))
@@ -162,6 +163,8 @@ def look(suite, step):
         used = int(gpu["memory.total"]) - int(gpu["memory.free"])
         if used > 2048:
             notes.append(f"{used} MiB of the GPU are in use by others: budgets are of what is free")
+    if found["nvcc"] and found["driver"] < 13000 and "release 13" in " ".join(found["nvcc"]):
+        notes.append("a driver before CUDA 13: it may not take this nvcc's kernels")
     if found["driver"] < 12020:
         notes.append("a driver before 12.2: no host memory at device addresses")
 
@@ -180,11 +183,15 @@ def build(suite, step):
             except Failed as words:
                 step.left_out("kernels", f"{words}: carried ones are used")
     step.figure("build", {"folder": str(suite.build.folder), "how": suite.build.how})
-    if not with_torch or not suite.build.has_torch():
-        step.left_out("torch", suite.found.get("torch_why") or "the build is without torch")
-    doctor = step.run([suite.build / "allocator/command/firn", "doctor", "--json", "--dir",
-                       suite.spill_dirs(0)[0]], suite.environment(**suite.site()), 60, ok=None)
-    (suite.results.folder / "doctor.json").write_text(doctor.text)
+    why = suite.found.get("torch_why") or suite.build.misfit(suite.found["torch"]["torch"])
+    if why:
+        step.left_out("torch", why)
+    try:
+        doctor = step.run([suite.build / "allocator/command/firn", "doctor", "--json", "--dir",
+                           suite.spill_dirs(0)[0]], suite.environment(**suite.site()), 60, ok=None)
+        (suite.results.folder / "doctor.json").write_text(doctor.text)
+    except Cut as words:
+        step.left_out("firn doctor", str(words))
 
 
 def arguments():

@@ -126,19 +126,47 @@ def test_a_run_that_is_cut_off_still_tells(tmp_path):
 
 
 @pytest.fixture
-def with_cycles(tmp_path):
-    """with_cycles(SCRIPT): a build whose program of cycles is that."""
-    def make(script):
+def with_file(tmp_path):
+    """with_file(NAME, TEXT): a build in which a file is that."""
+    def make(name, text):
         sys.path.insert(0, str(GPU))
         import building
         other = tmp_path / "build"
-        for name in (*building.CORE, *building.OF_TORCH, *building.OF_TORCH_SOFTWARE,
+        for each in (*building.CORE, *building.OF_TORCH, *building.OF_TORCH_SOFTWARE,
                      *building.FILES):
-            (other / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(BUILD / name, other / name)
-        (other / "tests/gpu/program_cycles").write_text(f"#!/bin/sh\n{script}\n")
+            (other / each).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(BUILD / each, other / each)
+        (other / name).write_text(text)
         return other
     return make
+
+
+@pytest.fixture
+def with_cycles(with_file):
+    """with_cycles(SCRIPT): a build whose program of cycles is that."""
+    return lambda script: with_file("tests/gpu/program_cycles", f"#!/bin/sh\n{script}\n")
+
+
+def test_another_torch(with_file, tmp_path):
+    other = with_file("pytorch_plugin/_build.py", 'torch_version = "2.99.0"\n')
+    done, results = suite(tmp_path / "out", "--build", other, "--only", "conformance", "--only",
+                          "torch-bits", "--only", "preload-pytorch")
+    told = rows(results)
+    for name in ("torch-bits", "preload-pytorch"):
+        assert told[name]["status"] == "skipped"
+        assert told[name]["why"].startswith("built for torch 2.99, found 2.")
+    assert told["conformance"]["status"] == "passed" and done.returncode == 0
+
+
+def test_without_torch(tmp_path):
+    bare = os.path.realpath(sys.executable)  # without the virtual environment
+    if run(bare, "-c", "import torch").returncode == 0:
+        pytest.skip(f"{bare} has torch")
+    done, results = suite(tmp_path / "out", "--only", "conformance", "--only", "torch-bits",
+                          environment={"FIRN_PYTHON": bare})
+    told = rows(results)
+    assert told["torch-bits"]["status"] == "skipped" and "no torch" in told["torch-bits"]["why"]
+    assert told["conformance"]["status"] == "passed" and done.returncode == 0
 
 
 def test_a_step_that_takes_too_long_is_cut_and_the_next_one_runs(with_cycles, tmp_path):

@@ -51,6 +51,7 @@ struct Block {
   std::atomic<uint64_t> use{0};        // Use::bits of the last use
   std::atomic<uint64_t> age{0};        // engine tick of the last touch
   std::atomic<uint32_t> next{0};       // link of a ready stack: index + 1
+  std::atomic<uint32_t> asked{0};      // large: 512 B that were asked for, as last handed out
   uint32_t index = 0;                  // of this descriptor in its table
   uint16_t stream = 0;                 // Streams index of the allocation's stream
   uint16_t size_class = 0;
@@ -58,6 +59,8 @@ struct Block {
   uint64_t address = 0;
   size_t bytes = 0;                    // usable, by size class; what statistics count
   size_t requested = 0;
+  uint64_t place_bytes = 0;            // of its place in a region; 0: it has frames of its own
+  uint32_t place = 0;                  // then: which of the engine's places
   uint32_t generation = 0;             // raised at every free: tells stale I/O from current
   uint32_t version = 0;                // raised at every write: tells stale copies from valid ones
   uint32_t live_at = 0;                // place in the engine's list of live large blocks
@@ -85,7 +88,9 @@ struct Block {
   std::vector<Piece> pieces;           // none until it is spilled for the first time
 
   State state() const { return word::state(word.load(std::memory_order_acquire)); }
-  uint64_t mapped_bytes() const { return grains * grain_bytes; }  // when all of it is
+  uint64_t mapped_bytes() const {  // when all of it is
+    return place_bytes ? place_bytes : grains * grain_bytes;
+  }
   /// Of a large block: the granules of addresses that are its own.
   uint64_t base() const { return address / granule_bytes * granule_bytes; }
   uint32_t granules() const {
@@ -190,6 +195,8 @@ unsigned of_grains(uint32_t grains);
 /// A stream's ready blocks, one stack per size class.
 struct ReadyStacks {
   std::array<ReadyStack, size_class::count> stacks;
+  ReadyStack placed;                  // of a region: freed, and not taken back by the engine yet
+  std::atomic<bool> placing{false};   // large allocations have planned places: not from the stacks
   /// A bit per size class whose stack may hold something: who takes all ready blocks need not look
   /// at a thousand empty stacks. It clears the bit before it empties the stack, and a push looks at
   /// the bit after it has pushed; in one order for all (seq_cst), so that one of them sees the

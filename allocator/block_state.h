@@ -112,6 +112,7 @@ inline constexpr uint64_t zero_copy = 1u << 12;  // mapped to host memory, beyon
                                                  // touch that could not wait for room
 inline constexpr uint64_t segment = 1u << 13;    // its owner cuts it up: allocate_segment()
 inline constexpr uint64_t given = 1u << 14;      // give_address(): never evicted, whoever unpins
+inline constexpr uint64_t placed = 1u << 15;     // in a region, which has its frames: never evicted
 inline constexpr int holds_shift = 16;
 inline constexpr uint64_t hold_one = 1ull << holds_shift;
 

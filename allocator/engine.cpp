@@ -96,6 +96,13 @@ EngineImpl::~EngineImpl() {
     drop_copies(*block);
     unmap_spans(*block);
   }
+  for (const auto& region : region_owner_)
+    while (!region->frames().empty()) {
+      const uint64_t address = region->frames().begin()->first;
+      std::vector<Frame> frames{region->unmapped(address)};
+      unmap_at(address, frames);
+      frames_.give(frames);
+    }
   for (uint32_t i = 0; i < segment_count_; ++i) {
     Segment* segment = segments_[i].load(std::memory_order_relaxed);
     if (!segment->frames.empty()) {
@@ -121,8 +128,8 @@ Block* EngineImpl::block_at(uint64_t address) const {
   uint32_t entry = arena_->at(address);
   if (entry == 0) return nullptr;
   if (!(entry & segment_mark)) {
-    Block& block = table_[entry - 1];
-    return address - block.address < block.mapped_bytes() ? &block : nullptr;
+    Block* block = large_at(entry, address);
+    return block && address - block->address < block->mapped_bytes() ? block : nullptr;
   }
   const Segment& segment =
       *segments_[entry & ~segment_mark].load(std::memory_order_acquire);
@@ -234,6 +241,7 @@ bool EngineImpl::pump_locked() {
     if (i < draining_.size() && draining_[i] == block) ++i;
   }
   settle_deferred();
+  if (!placing_.active && !region_owner_.empty()) (void)reclaim_regions(UINT64_MAX);
   if (store_) changed |= write_back();
   busy_.store(!spilling_.empty() || !faulting_.empty() || !draining_.empty() ||
                   !deferred_.empty() || !requests_.empty() || !prefetches_.empty() ||

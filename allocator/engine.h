@@ -55,6 +55,7 @@ struct EngineOptions {
   double spare_fraction = 1. / 16;   // Policy::lifetime: of the memory, made valid elsewhere ahead
                                      // beyond what is foreseen to lack
   bool adversarial = false;
+  bool places = false;               // Policy::lifetime: blocks that never leave have planned places
   Policy policy = Policy::age;
   bool no_bytes = false;  // simulation: staging is addresses without memory
   /// What is left of the process's host budget, shared by its engines; null: host_bytes is one's
@@ -114,6 +115,15 @@ struct EngineStats {
   uint64_t zero_copy_touches = 0;     // and how often
   uint64_t rounding_bytes = 0;        // blocks' bytes beyond what was asked for, now
   uint64_t gap_bytes = 0;             // free in frames that several blocks share
+  uint64_t maps = 0, unmaps = 0;      // frames mapped, and unmapped
+  // Planned places: blocks of an iteration that have one; allocations that got theirs, and that did
+  // not; regions as planned, mapped, and in use.
+  uint64_t places = 0, placed = 0, places_missed = 0;
+  uint64_t region_planned_bytes = 0, region_bytes = 0, region_used_bytes = 0;
+  // Beyond what the blocks that have places are asked for, when that is most: with frames of their
+  // own, at the least; and in their regions.
+  uint64_t waste_without_places = 0, waste_with_places = 0;
+  uint64_t maps_without_places = 0, maps_with_places = 0;  // in the iteration before, and the last
   uint64_t oom_count = 0, retry_count = 0;
   double spare_fraction = 0;          // written ahead beyond what lacks, as chosen by rehearsal
   uint64_t plan_ns = 0;               // CPU time spent on deciding ahead; 0 where nothing does
@@ -135,6 +145,9 @@ struct BlockInfo {
   bool small = false, live = false;
   bool recorded = false;              // record_stream: a free waits for other streams
   bool waiting = false;               // freed, and does so (blocks() only)
+  // Of a block in a planned place (blocks() only): the stretch of mapped memory that it shares.
+  void* segment = nullptr;
+  size_t segment_bytes = 0;
   uint64_t pins = 0;
 };
 

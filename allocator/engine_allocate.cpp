@@ -30,7 +30,10 @@ void* EngineImpl::hand_out(Block& block, size_t bytes, size_t requested) {
   if (block.grains != 0) block.bytes = (bytes + unit_bytes - 1) / unit_bytes * unit_bytes;
   block.age.store(tick_.fetch_add(1, std::memory_order_relaxed), std::memory_order_relaxed);
   hot_.allocated(block.grains != 0, block.bytes, requested);
-  if (block.grains != 0) note(EventKind::allocate, block);
+  if (block.grains != 0) {
+    block.asked.store(static_cast<uint32_t>(block.bytes / unit_bytes), std::memory_order_relaxed);
+    note(EventKind::allocate, block);
+  }
   if (options_.recorder) options_.recorder->allocated(block.address, requested);
   if (trace_) trace("alloc", block);
   return reinterpret_cast<void*>(block.address);
@@ -49,7 +52,8 @@ Result<void*> EngineImpl::allocate(size_t bytes, CUstream stream, size_t request
   // A stream may be known a moment before its stacks are.
   ReadyStacks* stacks = index >= 0 ? ready_[index].load(std::memory_order_acquire) : nullptr;
   if (deferred_count_.load(std::memory_order_relaxed) != 0) look_at_deferred();
-  if (stacks && size_class < size_class::count) {
+  if (stacks && size_class < size_class::count &&
+      (small || !stacks->placing.load(std::memory_order_relaxed))) {
     if (Block* block = stacks->stacks[size_class].pop(table_)) {
       transit(*block, Event::reuse);
       return hand_out(*block, bytes, requested);
@@ -66,7 +70,9 @@ Result<void*> EngineImpl::allocate(size_t bytes, CUstream stream, size_t request
     if (small) {
       result = allocate_small(lock, index, bytes, requested);
     } else {
-      Result<Block*> block = large_block(lock, index, bytes);
+      Block* placed = placed_block(index, bytes);
+      if (!placed) placed = ready_block(index, size_class);
+      Result<Block*> block = placed ? Result<Block*>(placed) : large_block(lock, index, bytes);
       result = block ? Result<void*>(hand_out(**block, bytes, requested))
                      : Result<void*>(block.error());
     }
@@ -74,6 +80,14 @@ Result<void*> EngineImpl::allocate(size_t bytes, CUstream stream, size_t request
   }
   reach_watch();
   return result;
+}
+
+/// A ready block of the class off its stack, resident.
+Block* EngineImpl::ready_block(unsigned stream, unsigned size_class) {
+  Block* block = size_class < size_class::count ? ready(stream).stacks[size_class].pop(table_)
+                                                : nullptr;
+  if (block) transit(*block, Event::reuse);
+  return block;
 }
 
 Block* EngineImpl::take_parked(unsigned stream, uint32_t grains) {
@@ -97,12 +111,7 @@ Result<Block*> EngineImpl::large_block(Lock& lock, unsigned stream, size_t bytes
     Result<Reservation> room = make_room(lock, frames_.granules_for(shape_of(grains)), nullptr);
     if (!room) return room.error();
     // While waiting, a block of this very size may have come free on the stream.
-    Block* block = size_class < size_class::count ? ready(stream).stacks[size_class].pop(table_)
-                                                  : nullptr;
-    if (block) {
-      transit(*block, Event::reuse);
-      return block;
-    }
+    if (Block* block = ready_block(stream, size_class)) return block;
     // (While waiting, gaps in shared frames have come and gone.)
     const Shape shape = shape_of(grains);
     if (frames_.granules_for(shape) > room->granules()) continue;
@@ -196,7 +205,9 @@ Result<void> EngineImpl::free(void* pointer) {
 void EngineImpl::make_ready(Block& block) {
   ++block.generation;
   block.use.store(streams_.now(block.stream).bits, std::memory_order_relaxed);
-  if (block.size_class < size_class::count) {
+  if (block.place_bytes != 0) {
+    ready(block.stream).placed.push(table_, block);
+  } else if (block.size_class < size_class::count) {
     ready(block.stream).push(table_, block);
   } else {
     Lock lock(mutex_);
@@ -229,7 +240,7 @@ void EngineImpl::finish_free(Block& block) {
   block.pin_reason = nullptr;
   block.pin_count = 0;
   if (block.exported) {
-    if (block.grains != 0) exported_.erase(block.base());
+    if (block.grains != 0) exported_.erase(export_key(block));
     block.exported = false;
   }
   // The copy-in must not overwrite what the stream's next owner writes.
@@ -272,6 +283,8 @@ void EngineImpl::finish_free(Block& block) {
     deferred_.push_back(&block);
     deferred_count_.store(static_cast<uint32_t>(deferred_.size()), std::memory_order_relaxed);
     busy_.store(true, std::memory_order_relaxed);
+  } else if (block.place_bytes != 0) {
+    ready(block.stream).placed.push(table_, block);
   } else if (block.size_class < size_class::count && !(w & word::zero_copy)) {
     ready(block.stream).push(table_, block);
   } else {
@@ -301,7 +314,9 @@ void EngineImpl::settle_deferred() {
     hot_.waited(block.grains != 0, block.bytes);
     tell({MemoryEvent::Kind::free_completed, reinterpret_cast<void*>(block.address),
           block.mapped_bytes(), streams_.handle(block.stream)});
-    if (block.size_class < size_class::count &&
+    if (block.place_bytes != 0)
+      ready(block.stream).placed.push(table_, block);
+    else if (block.size_class < size_class::count &&
         !(block.word.load(std::memory_order_relaxed) & word::zero_copy))
       ready(block.stream).push(table_, block);
     else
@@ -326,6 +341,7 @@ Result<void> EngineImpl::record_stream(const void* pointer, CUstream stream, CUc
   if (std::find(recorded.begin(), recorded.end(), index) == recorded.end())
     recorded.push_back(static_cast<uint16_t>(index));
   block->word.fetch_or(word::recorded, std::memory_order_acq_rel);
+  bar_place(*block);
   return {};
 }
 
@@ -333,7 +349,9 @@ Result<void> EngineImpl::record_stream(const void* pointer, CUstream stream, CUc
 void EngineImpl::drop_descriptor(Block& block) {
   FIRN_CHECK(block.state() == State::free, "block %llx", (unsigned long long)block.address);
   learn();  // the descriptor's number will be another block's
-  if (block.grains != 0) {
+  if (block.place_bytes != 0) {
+    block.place_bytes = 0;
+  } else if (block.grains != 0) {
     live_[block.live_at] = live_.back();
     live_[block.live_at]->live_at = block.live_at;
     live_.pop_back();

@@ -16,7 +16,8 @@ bool EngineImpl::allocate_ahead() {
   for (uint64_t ahead = 1; ahead <= most && enough; ++ahead) {
     const History::Upcoming coming = history_->upcoming(ahead);
     if (coming.kind != EventKind::allocate && coming.kind != EventKind::free) continue;
-    if (coming.identity >= births_.stream_of.size() || !births_.stream_of[coming.identity])
+    if (coming.identity >= births_.stream_of.size() || !births_.stream_of[coming.identity] ||
+        place_of(coming.identity))
       continue;
     const unsigned stream = births_.stream_of[coming.identity] - 1u;
     Births::Kind& kind = births_kind(stream, grains_of(coming.bytes));
@@ -86,7 +87,8 @@ void EngineImpl::foresee_wants() {
   for (uint64_t ahead = 1; ahead <= period; ++ahead) {
     const History::Upcoming coming = history_->upcoming(ahead);
     if (coming.kind != EventKind::allocate && coming.kind != EventKind::free) continue;
-    if (coming.identity >= births_.stream_of.size() || !births_.stream_of[coming.identity])
+    if (coming.identity >= births_.stream_of.size() || !births_.stream_of[coming.identity] ||
+        place_of(coming.identity))
       continue;
     Births::Wants& wants =
         births_.wants[{births_.stream_of[coming.identity] - 1u, grains_of(coming.bytes)}];

@@ -67,8 +67,8 @@ void EngineImpl::consider_choice() {
   choice_.period = period;
   choice_.made = now;
   choice_.timing = false;
-  choice_.due = timed;
-  ponder_due_.store(timed, std::memory_order_release);
+  choice_.due = choice_.ready = timed;
+  if (timed) ponder_due_.store(true, std::memory_order_release);
 }
 
 /// What is to be rehearsed. False: the machine is not measured yet.
@@ -109,9 +109,16 @@ bool EngineImpl::take_stock(uint64_t period_ns) {
 
 bool EngineImpl::ponder() {
   if (!ponder_due_.exchange(false, std::memory_order_acquire)) return false;
+  bool any = ponder_choice();
+  any |= ponder_places();
+  return any;
+}
+
+bool EngineImpl::ponder_choice() {
   Stock stock;
   {
     Lock lock(mutex_);
+    if (!std::exchange(choice_.ready, false)) return false;
     std::swap(stock, choice_.stock);
   }
   uint64_t cpu_ns = 0;

@@ -23,6 +23,12 @@ Result<std::shared_ptr<const ExportedMemory>> EngineImpl::export_memory(const vo
     const Segment& segment = *segments_[arena_->at(block->address) & ~segment_mark].load();
     base = segment.address;
     add(segment.frames);
+  } else if (block->place_bytes != 0) {
+    const auto& mapped = region_of(block->stream)->frames();
+    auto frame = std::prev(mapped.upper_bound(block->address));
+    base = frame->first;
+    for (; frame != mapped.end() && frame->first < block->address + block->place_bytes; ++frame)
+      frames.emplace_back(frame->second.frame.handle, frame->second.frame.bytes());
   } else {
     for (const Span& span : block->spans) {
       if (!span.mapped() || span.frames.front().host)
@@ -32,12 +38,13 @@ Result<std::shared_ptr<const ExportedMemory>> EngineImpl::export_memory(const vo
       add(span.frames);
     }
   }
-  auto& known = exported_[base];
+  const uint64_t key = block->place_bytes != 0 ? block->address : base;
+  auto& known = exported_[key];
   if (known) return known;
   Result<std::shared_ptr<const ExportedMemory>> made =
       ExportedMemory::make(driver_, base, frames);
   if (!made) {
-    exported_.erase(base);
+    exported_.erase(key);
     return made.error();
   }
   block->exported = true;

@@ -4,6 +4,7 @@
 //   engine_small.cpp     small blocks' segments
 //   engine_touch.cpp     touch, release, pin, hints
 //   engine_touch_many.cpp  touch and release of a launch's blocks at once; streams that end
+//   engine_places.cpp    planned places for blocks of an iteration that never leave
 //   engine_room.cpp      make room: reclaim, drop, evict, wait, or say why not
 //   engine_map.cpp       a block's spans: mapped and unmapped
 //   engine_spill.cpp     copy out, unmap
@@ -41,7 +42,9 @@
 #include "allocator/lifetimes/decide.h"
 #include "allocator/lifetimes/history.h"
 #include "allocator/lifetimes/load.h"
+#include "allocator/lifetimes/places.h"
 #include "allocator/lifetimes/rehearse.h"
+#include "allocator/region.h"
 #include "allocator/tallies.h"
 #include "allocator/trace.h"
 
@@ -112,7 +115,8 @@ class EngineImpl final : public Engine {
   void abandon() override;
 
  private:
-  static constexpr uint32_t segment_mark = 0x80000000u;
+  static constexpr uint32_t segment_mark = 0x80000000u, region_mark = 0x40000000u;
+  static constexpr uint32_t regions_most = 64;
   // The driver does not call back: copies are found complete by asking, this often while waited
   // for.
   static constexpr uint64_t poll_ns = 100'000;
@@ -144,6 +148,12 @@ class EngineImpl final : public Engine {
   // engine.cpp
   Block* block_at(uint64_t address) const;
   Block* live_at(const void* pointer, bool exact) const;
+  /// The large block around the address, by what the arena has there; null: none.
+  Block* large_at(uint32_t entry, uint64_t address) const {
+    if (!(entry & region_mark)) [[likely]]
+      return &table_[entry - 1];
+    return regions_[entry & ~region_mark].load(std::memory_order_acquire)->at(address, table_);
+  }
   bool pump_locked();
   bool reap_store();
   void wait(Lock& lock, uint64_t ns);
@@ -162,6 +172,7 @@ class EngineImpl final : public Engine {
   }
   void* hand_out(Block& block, size_t bytes, size_t requested);
   Result<Block*> large_block(Lock& lock, unsigned stream, size_t bytes);
+  Block* ready_block(unsigned stream, unsigned size_class);
   uint32_t grains_of(size_t bytes) const {
     return size_class::grains(bytes, span_granules_ * granule_grains);
   }
@@ -293,6 +304,7 @@ class EngineImpl final : public Engine {
   std::vector<uint64_t> step_times(uint64_t period_ns) const;
   void consider_choice();
   bool take_stock(uint64_t period_ns);
+  bool ponder_choice();
 
   // engine_births.cpp
   struct Births {
@@ -321,6 +333,59 @@ class EngineImpl final : public Engine {
   bool make_ready_ahead(unsigned stream, size_t bytes);
   bool room_for_birth(uint64_t granules);
   bool spared(const Block& block);
+
+  // engine_places.cpp
+  struct Placing {
+    struct Place {
+      Identity identity;
+      uint64_t address, bytes;
+      Region* region;
+      Block* block;  // null until it is first handed out
+      bool barred;   // its address may be known to others
+    };
+    bool active = false;
+    std::vector<Place> places;
+    std::vector<uint32_t> of;        // by identity: place + 1
+    uint64_t period = 0, grains = 0; // that was planned for; of all regions, as planned
+    std::vector<uint64_t> bytes_of;  // by identity: what it was asked for last
+    std::vector<uint64_t> left_at;   // by identity: the event at which it last left the device
+    bool due = false, ready = false; // a plan is being made; its stock waits for it
+    lifetimes::PlacesInput stock;
+    uint64_t seen = 0, since = 0;    // a period, and the event from which on it was that
+    uint64_t next = 0;               // event number before which nothing is planned
+    uint64_t rounds_waited = 1;
+    uint64_t round = 0;              // event number at which the round of the period began
+    uint64_t adopted = 0;            // event number at which the plan was taken over
+    uint64_t unfilled = 0;           // in this round: allocations whose place could not be mapped
+    uint64_t maps_before = 0, placed_before = 0, missed_before = 0;  // counted then
+  };
+  Region* region_of(unsigned stream) const;
+  /// By what exported_ knows a large block.
+  static uint64_t export_key(const Block& block) {
+    return block.place_bytes != 0 ? block.address : block.base();
+  }
+  Placing::Place* place_of(Identity identity);
+  Block* placed_block(unsigned stream, size_t bytes);
+  Block* settle_in(Placing::Place& place, unsigned stream, size_t bytes);
+  bool fill_region(Region& region, uint64_t begin, uint64_t end);
+  void count_region_bytes(bool made, uint64_t address, uint64_t bytes, unsigned stream);
+  void count_region_runs(size_t before, const Region& region);
+  void collect_places(Region& region);
+  void drop_placed(Block& block);
+  Placing::Place* planned_place(const Block& block);
+  void note_leaving(const Block& block);
+  uint64_t reclaim_regions(uint64_t granules);
+  void stop_placing();
+  void bar_place(const Block& block);
+  uint64_t region_grains() const;
+  void consider_places();
+  void begin_round();
+  void take_places_stock();
+  bool ponder_places();
+  void adopt_places(const lifetimes::Places& planned, uint64_t period);
+  Region* make_region(unsigned stream);
+  void add_regions(std::vector<BlockInfo>& blocks) const;
+  uint64_t check_regions() const;
 
   // engine_greedy.cpp
   void learn_greedy();
@@ -386,7 +451,9 @@ class EngineImpl final : public Engine {
   std::unique_ptr<std::atomic<Segment*>[]> segments_;
   uint32_t segment_count_ = 0;
   std::vector<uint32_t> spare_segments_;
-  std::unordered_map<uint64_t, std::shared_ptr<const ExportedMemory>> exported_;  // by base
+  std::array<std::atomic<Region*>, regions_most> regions_{};  // for good; looked up without lock
+  std::vector<std::unique_ptr<Region>> region_owner_;
+  std::unordered_map<uint64_t, std::shared_ptr<const ExportedMemory>> exported_;  // by base, or place
   std::vector<std::unique_ptr<RangeMap>> small_;  // per stream: free ranges of its segments
   AgeOrder ages_, ahead_;
 
@@ -415,9 +482,11 @@ class EngineImpl final : public Engine {
   GreedyRun greedy_;
   Plan plan_;
   Births births_;
+  Placing placing_;
   struct Choice {
     bool timing = false;               // the period's device times are being taken
     bool due = false;                  // or being thought about
+    bool ready = false;                // to be thought about
     uint64_t since = 0;                // event number at which that began
     uint64_t period = 0, made = 0;     // for which was chosen last, and when: events, event number
     Stock stock;

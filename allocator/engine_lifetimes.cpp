@@ -55,6 +55,7 @@ void EngineImpl::learn() {
             clock_.now_ns() >= plan_.made_ns + period * decision_pause_ns))
     replan();
   consider_choice();
+  consider_places();
 }
 
 void EngineImpl::feed(const EventRing::Event& event) {
@@ -67,6 +68,9 @@ void EngineImpl::feed(const EventRing::Event& event) {
     const Identity identity = history_->identity(life);
     if (identity >= births_.stream_of.size()) births_.stream_of.resize(identity + 1024);
     births_.stream_of[identity] = static_cast<uint16_t>(table_[event.block].stream + 1);
+    if (identity >= placing_.bytes_of.size()) placing_.bytes_of.resize(identity + 1024);
+    placing_.bytes_of[identity] =
+        table_[event.block].asked.load(std::memory_order_relaxed) * uint64_t{unit_bytes};
     if (life >= block_of_.size()) block_of_.resize(life + 1024);
     block_of_[life] = event.block;
   }
@@ -111,7 +115,8 @@ uint64_t EngineImpl::immovable_grains(const Block& block) const {
 /// Grains of the budget for what may move.
 uint64_t EngineImpl::movable_capacity() const {
   uint64_t immovable = static_cast<uint64_t>(reserved_tally_[0].current()) / grain_bytes +
-                       frames_.shared().free_grains();  // gaps: as many as now, later too
+                       frames_.shared().free_grains() +  // gaps: as many as now, later too
+                       region_grains();
   for (const Block* block : live_) immovable += immovable_grains(*block);
   const uint64_t budget = frames_.budget_granules() * granule_grains;
   return budget - std::min(budget, immovable);
@@ -157,6 +162,7 @@ void EngineImpl::lay_out_period() {
         grow(at);
         std::swap(older, item_of[at]);
       }
+      if (place_of(coming.identity)) continue;  // in its region
     }
     uint32_t& item = item_of[coming.identity];
     if (coming.kind == EventKind::allocate) {

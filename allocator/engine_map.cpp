@@ -20,6 +20,7 @@ Result<void> EngineImpl::map_at(uint64_t address, const std::vector<Frame>& fram
     }
     at += frames[mapped].bytes();
   }
+  counted_.maps += mapped;
   if (error.code == Code::ok) {
     CUresult result = driver_.mem_set_access(address, at - address, access_.data(), access_.size());
     if (result == CUDA_SUCCESS) return {};
@@ -30,6 +31,7 @@ Result<void> EngineImpl::map_at(uint64_t address, const std::vector<Frame>& fram
 }
 
 void EngineImpl::unmap_at(uint64_t address, const std::vector<Frame>& frames) {
+  counted_.unmaps += frames.size();
   for (const Frame& frame : frames) {
     CUresult result = CUDA_SUCCESS;
     for (int attempt = 0; attempt < 3; ++attempt)
@@ -70,6 +72,9 @@ Result<void> EngineImpl::allow_peer(int device) {
   for (uint32_t i = 0; i < segment_count_; ++i)
     if (const Segment& segment = *segments_[i].load(); !segment.frames.empty())
       if (Result<void> opened = open(segment.address, granule_bytes); !opened) return opened;
+  for (const auto& region : region_owner_)
+    for (const auto& [address, mapped] : region->frames())
+      if (Result<void> opened = open(address, mapped.frame.bytes()); !opened) return opened;
   access_.push_back(access);
   return {};
 }

@@ -21,7 +21,7 @@ Result<Reservation> EngineImpl::make_room(Lock& lock, uint64_t granules, const B
   uint64_t others_since = 0;
   unsigned fruitless = 0, busy_rounds = 0;
   bool last_look = false;  // nobody else holds anything any more, and all was looked at since
-  bool short_before = false;
+  bool short_before = false, regions_wait = false;
   ++waiting_;
   struct Leave {
     unsigned& waiting;
@@ -49,10 +49,16 @@ Result<Reservation> EngineImpl::make_room(Lock& lock, uint64_t granules, const B
     pressed_ = true;
     learn();
     const uint64_t lacking = granules * granule_grains;
+    regions_wait = false;
     uint64_t coming = frames_.available() * granule_grains + leaving_grains();
     for (Block* block : parked_) coming += block->device;
     for (Block* block : deferred_) coming += block->device;
     for (Block* block : draining_) coming += block->device;
+    if (coming < lacking && !region_owner_.empty()) {
+      const uint64_t idle = reclaim_regions(granules);
+      coming = std::max(coming, frames_.available() * granule_grains) + idle;
+      regions_wait = idle > 0;
+    }
     const uint64_t unmapped = unmapped_;
     if (coming < lacking) evict(lacking - coming, wanted);
     bool changed = pump_locked();
@@ -67,7 +73,7 @@ Result<Reservation> EngineImpl::make_room(Lock& lock, uint64_t granules, const B
       if (!wanted) begin_stall();
     }
     // (What has left may have freed parts of shared frames only: then more has to.)
-    bool moving = unmapped != unmapped_ || !spilling_.empty() || !parked_.empty() ||
+    bool moving = regions_wait || unmapped != unmapped_ || !spilling_.empty() || !parked_.empty() ||
                   !deferred_.empty() || !draining_.empty() || !faulting_.empty();
     if (moving) {
       fruitless = 0;
@@ -197,6 +203,9 @@ uint64_t EngineImpl::leaving_grains() const {
 
 bool EngineImpl::held_by_others() const {
   int64_t holds = 0;
+  for (const auto& region : region_owner_)
+    for (const auto& [address, block] : region->used())
+      holds += static_cast<int64_t>(word::holds(block->word.load(std::memory_order_relaxed)));
   for (const Block* block : live_)
     holds += static_cast<int64_t>(word::holds(block->word.load(std::memory_order_relaxed)));
   return holds > thread_holds(options_.device);
@@ -217,6 +226,11 @@ std::vector<PinnedBytes> EngineImpl::pinned_bytes() const {
     else if (!(w & word::proven))
       by_reason["not yet seen in an operator"] += block->mapped_bytes();
   }
+  uint64_t in_places = 0;
+  for (const auto& region : region_owner_)
+    for (const auto& [address, mapped] : region->frames())
+      if (!region->idle(address)) in_places += mapped.frame.bytes();
+  if (in_places > 0) by_reason["in planned places (firn_places)"] += in_places;
   if (int64_t small = reserved_tally_[0].current(); small > 0)
     by_reason["segments of small blocks (below 1 MiB)"] += static_cast<uint64_t>(small);
   std::vector<PinnedBytes> out;

@@ -51,6 +51,7 @@ bool EngineImpl::start_spill(Block& block, bool leave, uint64_t grains) {
   } while (!block.word.compare_exchange_weak(
       w, word::with_state(w | word::copies, State::spilling), std::memory_order_acq_rel));
   make_pieces(block);
+  if (leave) note_leaving(block);
   block.leave = leave;
   block.uses_ordered = false;
   uint64_t left = grains;

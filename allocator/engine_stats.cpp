@@ -41,6 +41,15 @@ EngineStats EngineImpl::stats() const {
       if (piece.slot_valid) s.nvme_bytes += piece.bytes;
     }
   }
+  for (const auto& region : region_owner_) {
+    s.region_bytes += region->mapped_granules() * granule_bytes;
+    s.region_used_bytes += region->used_bytes();
+    for (const auto& [address, block] : region->used())
+      s.rounding_bytes += block->place_bytes - std::min<uint64_t>(block->requested,
+                                                                  block->place_bytes);
+  }
+  s.resident_bytes += s.region_used_bytes;
+  if (!placing_.active) s.places = s.region_planned_bytes = 0;
   s.gap_bytes = frames_.shared().free_grains() * grain_bytes;
   s.host_used_bytes = host_.used();
   s.in_flight_bytes = in_flight();
@@ -134,11 +143,16 @@ void EngineImpl::on_memory(std::function<void(const MemoryEvent&)> callback) {
 
 std::vector<BlockInfo> EngineImpl::blocks() const {
   Lock lock(mutex_);
+  const auto waits = [this](const Block& block) {
+    return std::find(deferred_.begin(), deferred_.end(), &block) != deferred_.end();
+  };
   std::vector<BlockInfo> out;
   for (uint32_t i = 0; i < table_.size(); ++i) {
     const Block& block = table_[i];
     uint64_t w = block.word.load(std::memory_order_acquire);
     if (word::state(w) == State::free) continue;
+    const bool idle = word::state(w) == State::ready;
+    if (block.place_bytes != 0 && idle && !waits(block)) continue;
     BlockInfo info;
     info.base = reinterpret_cast<void*>(block.address);
     info.bytes = block.bytes;
@@ -151,9 +165,10 @@ std::vector<BlockInfo> EngineImpl::blocks() const {
                 !(w & (word::freed | word::segment));
     info.pins = word::holds(w) + ((w & word::pinned) ? 1 : 0);
     info.recorded = w & word::recorded;
-    info.waiting = std::find(deferred_.begin(), deferred_.end(), &block) != deferred_.end();
+    info.waiting = waits(block);
     out.push_back(info);
   }
+  add_regions(out);
   return out;
 }
 
@@ -165,13 +180,15 @@ void EngineImpl::trim() {
     births_.done_at = history_->now();
   }
   park_ready(true);
-  const auto leaving = [this] {
-    return !parked_.empty() || !deferred_.empty() || !draining_.empty();
+  bool places_wait = !region_owner_.empty();
+  const auto leaving = [&] {
+    return places_wait || !parked_.empty() || !deferred_.empty() || !draining_.empty();
   };
   for (int round = 0; round < 1000 && leaving(); ++round) {
     pump_locked();
     park_ready(true);
     reclaim_parked(UINT64_MAX);
+    places_wait = reclaim_regions(UINT64_MAX) > 0;
     if (leaving()) wait(lock, poll_ns);
   }
   release_segments();
@@ -190,6 +207,7 @@ Result<void> EngineImpl::set_budget(uint64_t bytes) {
     uint64_t over = frames_.held_granules() - frames_.budget_granules();
     park_ready(true);
     reclaim_parked(UINT64_MAX);
+    const bool places_wait = reclaim_regions(UINT64_MAX) > 0;
     frames_.trim(0);
     if (frames_.held_granules() <= frames_.budget_granules()) break;
     over *= granule_grains;
@@ -197,7 +215,7 @@ Result<void> EngineImpl::set_budget(uint64_t bytes) {
     if (leaving_grains() < over) evict(over - leaving_grains(), nullptr);
     pump_locked();
     if (unmapped != unmapped_) continue;
-    if (spilling_.empty() && parked_.empty() && deferred_.empty()) break;  // the rest is pinned
+    if (!places_wait && spilling_.empty() && parked_.empty() && deferred_.empty()) break;  // the rest is pinned
     wait(lock, poll_ns);
   }
   return {};
@@ -276,6 +294,7 @@ void EngineImpl::check() const {
   }
   for (uint32_t i = 0; i < segment_count_; ++i)
     for (const Frame& frame : segments_[i].load()->frames) granules += frame.granules;
+  granules += check_regions();
   const SharedFrames& shared = frames_.shared();
   FIRN_CHECK(shared_grains + shared.free_grains() == shared.count() * granule_grains,
              "%llu grains in %llu shared frames, %llu free", (unsigned long long)shared_grains,

@@ -15,7 +15,9 @@ Result<Hold> EngineImpl::touch(const void* pointer, CUstream stream, Access acce
   if (!arena_->contains(address)) return Hold{};
   uint32_t entry = arena_->at(address);
   if (entry == 0 || (entry & segment_mark)) return Hold{};
-  Block& block = table_[entry - 1];
+  Block* found = large_at(entry, address);
+  if (!found) return Hold{};
+  Block& block = *found;
   uint64_t blocked = word::unsettled | word::freed;
   if (access == Access::write) blocked |= word::copies;
   uint64_t w = block.word.load(std::memory_order_acquire);
@@ -244,6 +246,7 @@ Result<void> EngineImpl::pin(const void* pointer, const char* reason) {
     ++block->pin_count;
     block->word.fetch_or(word::pinned, std::memory_order_acq_rel);
     trace("pin", *block, reason);
+    bar_place(*block);
   });
 }
 
@@ -255,6 +258,7 @@ Result<void> EngineImpl::give_address(const void* pointer, const char* reason) {
     block->given_reason = reason;
     block->word.fetch_or(word::pinned | word::given, std::memory_order_acq_rel);
     trace("pin", *block, reason);
+    bar_place(*block);
   });
 }
 

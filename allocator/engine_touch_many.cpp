@@ -25,7 +25,9 @@ size_t EngineImpl::touch_many(std::span<const uint64_t> addresses, Access access
     if (!arena_->contains(addresses[done])) continue;
     const uint32_t entry = arena_->at(addresses[done]);
     if (entry == 0 || (entry & segment_mark)) continue;
-    Block& block = table_[entry - 1];
+    Block* found = large_at(entry, addresses[done]);
+    if (!found) continue;
+    Block& block = *found;
     const Hold* end = holds + held;
     const Hold* first = held > looked_back ? end - looked_back : holds;
     if (std::any_of(first, end, [&](Hold h) { return h.block == &block; })) continue;

@@ -258,6 +258,7 @@ class RuntimeImpl final : public Runtime {
     options.spare_fraction = config_.spare_fraction;
     options.recorder = open_recorder(ordinal, options.context);
     options.adversarial = config_.adversarial;
+    options.places = config_.places;
     if (config_.policy == "lifetime") options.policy = Policy::lifetime;
     return Engine::open(options, driver, store_.get(), static_cast<unsigned>(ordinal),
                         wall_clock(), trace_.get());

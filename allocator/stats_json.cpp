@@ -33,6 +33,18 @@ nlohmann::ordered_json device_json(const EngineStats& s, const std::vector<std::
   d["in_flight_bytes"] = s.in_flight_bytes;
   d["rounding_bytes"] = s.rounding_bytes;
   d["gap_bytes"] = s.gap_bytes;
+  d["maps"] = s.maps;
+  d["unmaps"] = s.unmaps;
+  d["places"] = {{"planned", s.places},
+                 {"given", s.placed},
+                 {"missed", s.places_missed},
+                 {"region_planned_bytes", s.region_planned_bytes},
+                 {"region_bytes", s.region_bytes},
+                 {"region_used_bytes", s.region_used_bytes},
+                 {"waste_before_bytes", s.waste_without_places},
+                 {"waste_bytes", s.waste_with_places},
+                 {"maps_before", s.maps_without_places},
+                 {"maps", s.maps_with_places}};
   d["zero_copy_bytes"] = s.zero_copy_bytes;
   d["zero_copy_touches"] = s.zero_copy_touches;
   d["evictions"] = s.evictions;

@@ -85,6 +85,7 @@ class World {
     if (below(2) == 0) {
       o.policy = below(3) ? Policy::lifetime : Policy::greedy;
       o.watch_fraction = 0;
+      o.places = o.policy == Policy::lifetime;
     }
     o.store.seed = seed;
     o.store.latency_ns = below(200'000);

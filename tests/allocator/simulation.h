@@ -45,6 +45,7 @@ struct SimulationOptions {
   uint64_t span_bytes = 32u << 20;
   bool with_store = true;
   bool adversarial = false;
+  bool places = false;
   Policy policy = Policy::age;
   double watch_fraction = 0;
   SimulatedStoreOptions store;

@@ -109,6 +109,11 @@ Result<Block*> EngineImpl::large_block(Lock& lock, unsigned stream, size_t bytes
   if (Block* block = take_parked(stream, grains)) return block;
   for (int attempt = 0;; ++attempt) {
     Result<Reservation> room = make_room(lock, frames_.granules_for(shape_of(grains)), nullptr);
+    if (!room && room.error().code == Code::out_of_memory &&
+        places_in_way(frames_.granules_for(shape_of(grains)))) {
+      stop_placing();
+      return make_host_block(stream, bytes, room.error());
+    }
     if (!room) return room.error();
     // While waiting, a block of this very size may have come free on the stream.
     if (Block* block = ready_block(stream, size_class)) return block;
@@ -139,7 +144,34 @@ Result<Block*> EngineImpl::make_block(unsigned stream, size_t bytes, Reservation
                                       const Shape& shape) {
   Result<std::vector<Frame>> taken = frames_.take(std::move(room), shape, span_granules_);
   if (!taken) return taken.error();
-  std::vector<Frame>& frames = *taken;
+  return make_block(stream, bytes, std::move(*taken), shape);
+}
+
+/// In host memory, beyond the budget, which kernels reach over the link: for want of memory that
+/// would leave, were it not in planned places.
+Result<Block*> EngineImpl::make_host_block(unsigned stream, size_t bytes, const Error& no_room) {
+  const Shape shape = shape_of(grains_of(bytes));
+  std::vector<Frame> frames;
+  for (uint32_t left = shape.granules(); left > 0;) {
+    const uint32_t each = shape.shared() ? left : std::min(left, span_granules_);
+    Result<std::vector<Frame>> one = frames_.take_host(each);
+    if (!one) {
+      frames_.give(frames);
+      return no_room;
+    }
+    frames.push_back(one->front());
+    left -= each;
+  }
+  Result<Block*> block = make_block(stream, bytes, std::move(frames), shape);
+  if (!block) return no_room;
+  (*block)->word.fetch_or(word::zero_copy, std::memory_order_acq_rel);
+  count_zero_copy((*block)->grains, no_room);
+  return block;
+}
+
+/// With these frames, in the order of its addresses.
+Result<Block*> EngineImpl::make_block(unsigned stream, size_t bytes, std::vector<Frame> frames,
+                                      const Shape& shape) {
   const uint32_t granules = shape.granules();
   auto address = arena_->take(granules);
   Block* block = address ? table_.make() : nullptr;

@@ -26,6 +26,8 @@ Result<void> EngineImpl::begin_fault(Lock& lock, Block& block, bool anyway) {
     const uint64_t missing = block.grains - block.mapped;
     if (missing == 0) return {};
     if (room && room->granules() < granules_for(block, missing)) continue;
+    if (!room && room.error().code == Code::out_of_memory && !anyway)
+      anyway = places_in_way(granules_for(block, missing));
     if (!room && !(anyway && room.error().code == Code::out_of_memory)) return room.error();
     Result<void> mapped = room ? map_fault(block, missing, std::move(*room), false)
                                : map_host_fault(block, room.error());
@@ -70,12 +72,16 @@ Result<void> EngineImpl::map_host_fault(Block& block, const Error& no_room) {
   const uint64_t grains = block.grains - block.mapped;
   if (Result<void> mapped = map_spans(block, frames, grains); !mapped) return mapped;
   block.word.fetch_or(word::zero_copy, std::memory_order_acq_rel);
+  count_zero_copy(grains, no_room);
+  begin_arriving(block, false);
+  return {};
+}
+
+void EngineImpl::count_zero_copy(uint64_t grains, const Error& no_room) {
   counted_.zero_copy_bytes += grains * grain_bytes;
   if (counted_.zero_copy_touches++ == 0)
     trouble("an operator's tensors do not fit the budget together: some were used in host memory, "
             "slowly. " + no_room.text);
-  begin_arriving(block, false);
-  return {};
 }
 
 void EngineImpl::begin_arriving(Block& block, bool prefetched) {

@@ -178,6 +178,9 @@ class EngineImpl final : public Engine {
   }
   Shape shape_of(uint32_t grains) const;
   Result<Block*> make_block(unsigned stream, size_t bytes, Reservation room, const Shape& shape);
+  Result<Block*> make_block(unsigned stream, size_t bytes, std::vector<Frame> frames,
+                            const Shape& shape);
+  Result<Block*> make_host_block(unsigned stream, size_t bytes, const Error& no_room);
   Result<void*> allocate_small(Lock& lock, unsigned stream, size_t bytes, size_t requested);
   Result<void> add_segment(Lock& lock, unsigned stream);
   Block* take_parked(unsigned stream, uint32_t grains);
@@ -386,6 +389,8 @@ class EngineImpl final : public Engine {
   Region* make_region(unsigned stream);
   void add_regions(std::vector<BlockInfo>& blocks) const;
   uint64_t check_regions() const;
+  std::pair<int64_t, int64_t> region_gaps() const;
+  bool places_in_way(uint64_t granules) const;
 
   // engine_greedy.cpp
   void learn_greedy();
@@ -410,6 +415,7 @@ class EngineImpl final : public Engine {
   Result<void> map_fault(Block& block, uint64_t grains, Reservation room, bool prefetched);
   uint64_t granules_for(const Block& block, uint64_t grains) const;
   Result<void> map_host_fault(Block& block, const Error& no_room);
+  void count_zero_copy(uint64_t grains, const Error& no_room);
   void begin_arriving(Block& block, bool prefetched);
   bool copy_in(Block& block, uint32_t piece);
   void lose(Block& block, const Error& error);

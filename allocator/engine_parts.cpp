@@ -110,8 +110,8 @@ void EngineImpl::count(const PartEvent& event) {
   }
 }
 
-/// What is free in the segments that the engine's small blocks share, cached blocks included, as
-/// long as any is in use. Counted when it is asked for: a peak is the most that was seen then.
+/// What is free in the segments that the engine's small blocks share, cached blocks included, and in
+/// the stretches of memory that blocks in planned places share, as long as any is in use. Counted when it is asked for: a peak is the most that was seen then.
 void EngineImpl::add_inactive(PoolTallies& t) const {
   int64_t pieces = 0, bytes = 0;
   const int64_t active = t.active[1].current - parts_.active_small;
@@ -126,8 +126,12 @@ void EngineImpl::add_inactive(PoolTallies& t) const {
           bytes -= static_cast<int64_t>(size);  // a whole segment: nothing is split
       }
   }
-  parts_.shared.add_to(t.inactive_split, pieces, t.active[1].allocated);
-  parts_.shared_bytes.add_to(t.inactive_split_bytes, bytes, t.active_bytes[1].allocated);
+  parts_.shared.add_to(t.inactive_split, 1, pieces, t.active[1].allocated);
+  parts_.shared_bytes.add_to(t.inactive_split_bytes, 1, bytes, t.active_bytes[1].allocated);
+  if (region_owner_.empty()) return;
+  const auto [gaps, gap_bytes] = region_gaps();
+  parts_.regions.add_to(t.inactive_split, 2, gaps, t.active[2].allocated);
+  parts_.regions_bytes.add_to(t.inactive_split_bytes, 2, gap_bytes, t.active_bytes[2].allocated);
 }
 
 }  // namespace firn

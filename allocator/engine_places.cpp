@@ -442,6 +442,49 @@ void EngineImpl::add_regions(std::vector<BlockInfo>& blocks) const {
   }
 }
 
+/// What is free between blocks in places that are in use: how many pieces, and their bytes.
+std::pair<int64_t, int64_t> EngineImpl::region_gaps() const {
+  int64_t pieces = 0, bytes = 0;
+  const auto active = [this](const Block& block) {
+    return block.state() != State::ready ||
+           std::find(deferred_.begin(), deferred_.end(), &block) != deferred_.end();
+  };
+  for (const auto& region : region_owner_)
+    for (const Region::Run& run : region->runs()) {
+      const uint64_t end = run.begin + run.granules * granule_bytes;
+      uint64_t at = run.begin;
+      bool any = false;
+      const auto gap_until = [&](uint64_t next) {
+        pieces += next > at;
+        bytes += static_cast<int64_t>(next - at);
+      };
+      for (auto it = region->used().lower_bound(run.begin);
+           it != region->used().end() && it->first < end; ++it) {
+        if (!active(*it->second)) continue;
+        any = true;
+        gap_until(it->first);
+        at = it->first + it->second->place_bytes;
+      }
+      if (any) gap_until(end);
+    }
+  return {pieces, bytes};
+}
+
+/// Would there be room, had what is in planned places frames of its own, and could leave?
+bool EngineImpl::places_in_way(uint64_t granules) const {
+  if (spilling_stopped_) return false;
+  uint64_t held = 0, wanted = (granules - std::min(granules, frames_.available()));
+  for (const auto& region : region_owner_)
+    for (const auto& [address, mapped] : region->frames())
+      if (!region->idle(address)) held += mapped.frame.granules;
+  uint64_t in_host = 0;  // grains
+  for (const Block* block : live_)
+    if (block->word.load(std::memory_order_relaxed) & word::zero_copy)
+      in_host += block->mapped - block->device;
+  wanted += (in_host + granule_grains - 1) / granule_grains;
+  return wanted <= held;
+}
+
 /// The granules that regions hold.
 uint64_t EngineImpl::check_regions() const {
   uint64_t granules = 0;

@@ -180,11 +180,12 @@ struct HotCounters {
 /// Its peak is the most that was seen.
 class SeenTally {
  public:
-  void add_to(Tally t[3], int64_t current, int64_t freed) {
+  /// To `own`, 1 (small) or 2 (large), and to all.
+  void add_to(Tally t[3], int own, int64_t current, int64_t freed) {
     current_ = current;
     peak_ = std::max(peak_, current);
     const Tally seen{current, peak_, freed + current - at_reset_, freed};
-    for (int pool = 0; pool < 2; ++pool) {
+    for (const int pool : {0, own}) {
       t[pool].current += seen.current;
       t[pool].peak += seen.peak;
       t[pool].allocated += seen.allocated;
@@ -207,6 +208,7 @@ struct PartTallies {
   PooledTally inactive, inactive_bytes;
   int64_t active_small = 0, active_small_bytes = 0;  // parts that are allocated, or wait
   SeenTally shared, shared_bytes;  // free in the segments that the engine's small blocks share
+  SeenTally regions, regions_bytes;  // and in those of blocks in planned places
 
   void add_to(PoolTallies& t) const {
     move(t.segment, small_segments.get());
@@ -219,16 +221,15 @@ struct PartTallies {
   void reset_peaks() {
     small_segments.reset_peak();
     small_bytes.reset_peak();
-    shared.reset_peak();
-    shared_bytes.reset_peak();
+    for (SeenTally* tally : {&shared, &shared_bytes, &regions, &regions_bytes}) tally->reset_peak();
     for (PooledTally* tally : {&foreign_segments, &foreign_bytes, &inactive, &inactive_bytes})
       tally->reset_peak();
   }
   void reset_totals() {
     small_segments.reset_totals();
     small_bytes.reset_totals();
-    shared.reset_totals();
-    shared_bytes.reset_totals();
+    for (SeenTally* tally : {&shared, &shared_bytes, &regions, &regions_bytes})
+      tally->reset_totals();
     for (PooledTally* tally : {&foreign_segments, &foreign_bytes, &inactive, &inactive_bytes})
       tally->reset_totals();
   }

@@ -115,7 +115,7 @@ void FirnAllocator::resetPeakStats(c10::DeviceIndex device) {
 }
 
 /// A large block is a segment of its own; small ones are listed under the segment they share, and
-/// so are a pool's.
+/// so are a pool's, and those in planned places.
 void FirnAllocator::add_segments(Engine& engine, c10::DeviceIndex device, c10::MempoolId_t pool,
                                  std::vector<SegmentInfo>& out) {
   const bool all = pool == c10::MempoolId_t{0, 0};
@@ -159,12 +159,14 @@ void FirnAllocator::add_segments(Engine& engine, c10::DeviceIndex device, c10::M
   for (const BlockInfo& block : blocks) {
     if (of_pools.count(block.base)) continue;
     const auto address = reinterpret_cast<size_t>(block.base);
+    const auto shared = reinterpret_cast<size_t>(block.segment);
     SegmentInfo& segment =
         block.small ? segment_at(address / segment_bytes * segment_bytes, segment_bytes,
                                  block.stream, false)
+        : shared    ? segment_at(shared, block.segment_bytes, block.stream, true)
                     : segment_at(address, block.capacity, block.stream, true);
     // As natively, where a segment is cut nobody knows who asked for it first.
-    if (!block.small) segment.context_when_allocated = history_.context_of_segment(block.base);
+    if (!block.small && !shared) segment.context_when_allocated = history_.context_of_segment(block.base);
     c10::CachingDeviceAllocator::BlockInfo info;
     info.size = block.bytes;
     info.requested_size = block.requested_bytes;

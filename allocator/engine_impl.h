@@ -359,7 +359,6 @@ class EngineImpl final : public Engine {
     uint64_t rounds_waited = 1;
     uint64_t round = 0;              // event number at which the round of the period began
     uint64_t adopted = 0;            // event number at which the plan was taken over
-    uint64_t unfilled = 0;           // in this round: allocations whose place could not be mapped
     uint64_t maps_before = 0, placed_before = 0, missed_before = 0;  // counted then
   };
   Region* region_of(unsigned stream) const;
@@ -377,11 +376,14 @@ class EngineImpl final : public Engine {
   void drop_placed(Block& block);
   Placing::Place* planned_place(const Block& block);
   void note_leaving(const Block& block);
+  void note_allocation(Identity identity, const Block& block);
+  void give_up_places();
   uint64_t reclaim_regions(uint64_t granules);
   void stop_placing();
   void bar_place(const Block& block);
   uint64_t region_grains() const;
   void consider_places();
+  void follow_places();
   void begin_round();
   void take_places_stock();
   bool ponder_places();

@@ -71,6 +71,7 @@ void EngineImpl::feed(const EventRing::Event& event) {
     if (identity >= placing_.bytes_of.size()) placing_.bytes_of.resize(identity + 1024);
     placing_.bytes_of[identity] =
         table_[event.block].asked.load(std::memory_order_relaxed) * uint64_t{unit_bytes};
+    note_allocation(identity, table_[event.block]);
     if (life >= block_of_.size()) block_of_.resize(life + 1024);
     block_of_[life] = event.block;
   }

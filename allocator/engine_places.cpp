@@ -22,7 +22,8 @@ constexpr uint64_t same_part = 16;
 // A period is planned for when it was the same for so many rounds, and what left the device within
 // as many has no place.
 constexpr uint64_t steady_rounds = 2;
-// Where more than one of so many allocations that have a place do not get it, it was not that.
+// Where more than one of so many that have a place did not get it in a round, the program does
+// something else.
 constexpr uint64_t missed_part = 4;
 // For so many rounds a region may still be growing.
 constexpr uint64_t filling_rounds = 4;
@@ -53,34 +54,25 @@ Block* EngineImpl::placed_block(unsigned stream, size_t bytes) {
   Region* region = placing_.active ? region_of(stream) : nullptr;
   if (!region) return nullptr;
   (void)take_events();
-  if (!history_->known() || !alike(history_->period(), placing_.period)) {
-    stop_placing();
-    return nullptr;
-  }
+  if (!history_->known()) return nullptr;
   collect_places(*region);
   const uint64_t asked = (bytes + unit_bytes - 1) / unit_bytes * unit_bytes;
   const uint64_t known_as = grains_of(bytes) * grain_bytes;
-  bool planned = false, unfilled = false;
   for (uint64_t ahead = 1; ahead <= looked_ahead; ++ahead) {
     const History::Upcoming coming = history_->upcoming(ahead);
     if (coming.kind != EventKind::allocate || coming.bytes != known_as) continue;
     Placing::Place* place = place_of(coming.identity);
     if (!place || place->region != region) continue;
-    planned = true;
     if (place->barred || place->bytes < asked) continue;
     const uint64_t end = place->address + place->bytes;
     if (!region->free(place->address, end)) continue;
-    if (region->lacking(place->address, end) > 0 && !fill_region(*region, place->address, end)) {
-      unfilled = true;
+    if (region->lacking(place->address, end) > 0 && !fill_region(*region, place->address, end))
       break;
-    }
     if (Block* block = settle_in(*place, stream, bytes)) {
       ++counted_.placed;
       return block;
     }
   }
-  counted_.places_missed += planned;
-  placing_.unfilled += unfilled;
   return nullptr;
 }
 
@@ -250,32 +242,50 @@ void EngineImpl::note_leaving(const Block& block) {
   placing_.left_at[identity] = history_->now();
 }
 
-/// At the end of every round of the period: is it time to plan places, or to give them up?
+/// What plays a planned part has a place or, where it was not to be had, a block of its own.
+void EngineImpl::note_allocation(Identity identity, const Block& block) {
+  const Placing::Place* place = place_of(identity);
+  if (place && !place->barred && block.place_bytes == 0) ++counted_.places_missed;
+}
+
+/// The plan did not work: it is waited twice as long each time until the next.
+void EngineImpl::give_up_places() {
+  stop_placing();
+  placing_.since = history_->now();
+  placing_.rounds_waited = std::min(placing_.rounds_waited * 2, rounds_waited_most);
+  placing_.next = history_->now() + placing_.rounds_waited * history_->period();
+}
+
+/// Does the program still do what the places were planned for? (An iteration that differs a little
+/// now and then is followed by others as before.)
+void EngineImpl::follow_places() {
+  const uint64_t now = history_->now();
+  // Until the region is mapped, what cannot be is not the program's doing.
+  const bool filling = now < placing_.adopted + filling_rounds * placing_.period;
+  const uint64_t planned = placing_.places.size();
+  const uint64_t missed = counted_.places_missed - placing_.missed_before;
+  if (!filling && missed * missed_part > planned) return give_up_places();
+  if (now < placing_.round + placing_.period) return;
+  const uint64_t placed = counted_.placed - placing_.placed_before;
+  if ((placed + missed) * missed_part < planned) return give_up_places();
+  counted_.maps_with_places = counted_.maps - placing_.maps_before;
+  if (!filling) placing_.rounds_waited = 1;
+  begin_round();
+}
+
+/// Is it time to plan places, or to give them up?
 void EngineImpl::consider_places() {
   if (!options_.places || options_.adversarial || options_.policy == Policy::greedy) return;
   const uint64_t now = history_->now(), period = history_->period();
-  if (!history_->known() || period == 0 || !alike(period, placing_.seen)) {
-    if (placing_.active) stop_placing();
+  if (placing_.active) return follow_places();
+  if (!history_->known() || !alike(period, placing_.seen)) {
     placing_.seen = history_->known() ? period : 0;
     placing_.since = now;
-    begin_round();
-    return;
+    return begin_round();
   }
-  if (now < placing_.round + period) return;
+  if (period == 0 || now < placing_.round + period) return;
   const uint64_t maps = counted_.maps - placing_.maps_before;
-  const uint64_t placed = counted_.placed - placing_.placed_before;
-  // Until the region is mapped, what cannot be is not the program's doing.
-  const bool filling = now < placing_.adopted + filling_rounds * period;
-  const uint64_t missed = counted_.places_missed - placing_.missed_before -
-                          (filling ? placing_.unfilled : 0);
-  if (placing_.active) {
-    counted_.maps_with_places = maps;
-    if (missed * missed_part > placed + missed) {
-      stop_placing();
-      placing_.rounds_waited = std::min(placing_.rounds_waited * 2, rounds_waited_most);
-      placing_.next = now + placing_.rounds_waited * period;
-    }
-  } else if (!placing_.due && now >= placing_.since + steady_rounds * period &&
+  if (!placing_.due && now >= placing_.since + steady_rounds * period &&
              now >= placing_.next && maps > 0 && period <= period_most) {
     counted_.maps_without_places = maps;
     take_places_stock();
@@ -290,7 +300,6 @@ void EngineImpl::begin_round() {
   placing_.maps_before = counted_.maps;
   placing_.placed_before = counted_.placed;
   placing_.missed_before = counted_.places_missed;
-  placing_.unfilled = 0;
 }
 
 /// What may have places, and how much memory everything takes, in the period to come.
@@ -376,8 +385,7 @@ void EngineImpl::adopt_places(const lifetimes::Places& planned, uint64_t period)
   placing_.places.clear();
   placing_.of.clear();
   if (planned.places.empty()) {
-    placing_.rounds_waited = std::min(placing_.rounds_waited * 2, rounds_waited_most);
-    placing_.next = history_->now() + placing_.rounds_waited * period;
+    give_up_places();
     return;
   }
   placing_.grains = 0;

@@ -70,7 +70,7 @@ Result<void*> EngineImpl::allocate(size_t bytes, CUstream stream, size_t request
     if (small) {
       result = allocate_small(lock, index, bytes, requested);
     } else {
-      Block* placed = placed_block(index, bytes);
+      Block* placed = placed_block(lock, index, bytes);
       if (!placed) placed = ready_block(index, size_class);
       Result<Block*> block = placed ? Result<Block*>(placed) : large_block(lock, index, bytes);
       result = block ? Result<void*>(hand_out(**block, bytes, requested))

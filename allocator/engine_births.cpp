@@ -17,7 +17,7 @@ bool EngineImpl::allocate_ahead() {
     const History::Upcoming coming = history_->upcoming(ahead);
     if (coming.kind != EventKind::allocate && coming.kind != EventKind::free) continue;
     if (coming.identity >= births_.stream_of.size() || !births_.stream_of[coming.identity] ||
-        place_of(coming.identity))
+        place_of(coming.identity, coming.bytes))
       continue;
     const unsigned stream = births_.stream_of[coming.identity] - 1u;
     Births::Kind& kind = births_kind(stream, grains_of(coming.bytes));
@@ -88,7 +88,7 @@ void EngineImpl::foresee_wants() {
     const History::Upcoming coming = history_->upcoming(ahead);
     if (coming.kind != EventKind::allocate && coming.kind != EventKind::free) continue;
     if (coming.identity >= births_.stream_of.size() || !births_.stream_of[coming.identity] ||
-        place_of(coming.identity))
+        place_of(coming.identity, coming.bytes))
       continue;
     Births::Wants& wants =
         births_.wants[{births_.stream_of[coming.identity] - 1u, grains_of(coming.bytes)}];

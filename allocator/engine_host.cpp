@@ -22,7 +22,7 @@ bool EngineImpl::host_is_passage() const { return host_.budget() <= host_reserve
 /// How much of the block is on the device or in host memory, and of that in the store too, written
 /// or about to be.
 void EngineImpl::lay_out_in_memory(const Block& block, lifetimes::Item& item) const {
-  item.on_device = block.grains;
+  item.on_device = std::min<uint64_t>(block.grains, item.size);  // less, in a planned place
   item.clean = 0;
   uint64_t away = 0, stored = 0;
   for (const Piece& piece : block.pieces) {

@@ -117,6 +117,8 @@ class EngineImpl final : public Engine {
  private:
   static constexpr uint32_t segment_mark = 0x80000000u, region_mark = 0x40000000u;
   static constexpr uint32_t regions_most = 64;
+  // So many sizes are remembered of what may have places.
+  static constexpr size_t sizes_known_most = 1 << 18;
   // The driver does not call back: copies are found complete by asking, this often while waited
   // for.
   static constexpr uint64_t poll_ns = 100'000;
@@ -280,6 +282,7 @@ class EngineImpl final : public Engine {
   uint64_t clean_grains(Block& block) const;
   bool meant(const Plan::Entry& entry) const;
   void lay_out_period();
+  uint64_t grains_to_come(const History::Upcoming& coming);
 
   Plan::Entry plan_entry(const lifetimes::Decision& decision, uint32_t item,
                          uint64_t grains) const;
@@ -341,22 +344,26 @@ class EngineImpl final : public Engine {
   struct Placing {
     struct Place {
       Identity identity;
+      uint64_t known_as;  // the history's bytes
       uint64_t address, bytes;
       Region* region;
-      Block* block;  // null until it is first handed out
-      bool barred;   // its address may be known to others
+      Block* block;   // null until it is first handed out
+      bool barred;    // its address may be known to others
+      uint32_t next;  // of the identity's: place + 1; an identity may be played twice at once
     };
     bool active = false;
     std::vector<Place> places;
-    std::vector<uint32_t> of;        // by identity: place + 1
+    std::vector<uint32_t> of;        // by identity: its first place + 1
     uint64_t period = 0, grains = 0; // that was planned for; of all regions, as planned
-    std::vector<uint64_t> bytes_of;  // by identity: what it was asked for last
+    std::map<std::pair<Identity, uint64_t>, uint64_t> bytes_of;  // by identity and the history's
+                                                                 // bytes: what was asked for last
     std::vector<uint64_t> left_at;   // by identity: the event at which it last left the device
     bool due = false, ready = false; // a plan is being made; its stock waits for it
     lifetimes::PlacesInput stock;
     uint64_t seen = 0, since = 0;    // a period, and the event from which on it was that
     uint64_t next = 0;               // event number before which nothing is planned
     uint64_t rounds_waited = 1;
+    uint64_t rounds_watched = 0, maps_watched = 0;  // since it was last judged; in those
     uint64_t round = 0;              // event number at which the round of the period began
     uint64_t adopted = 0;            // event number at which the plan was taken over
     uint64_t maps_before = 0, placed_before = 0, missed_before = 0;  // counted then
@@ -366,8 +373,10 @@ class EngineImpl final : public Engine {
   static uint64_t export_key(const Block& block) {
     return block.place_bytes != 0 ? block.address : block.base();
   }
-  Placing::Place* place_of(Identity identity);
-  Block* placed_block(unsigned stream, size_t bytes);
+  Placing::Place* place_of(Identity identity, uint64_t known_as);
+  void find_stays(std::vector<lifetimes::Stay>& stays);
+  Placing::Place* next_place(unsigned stream, size_t bytes);
+  Block* placed_block(Lock& lock, unsigned stream, size_t bytes);
   Block* settle_in(Placing::Place& place, unsigned stream, size_t bytes);
   bool fill_region(Region& region, uint64_t begin, uint64_t end);
   void count_region_bytes(bool made, uint64_t address, uint64_t bytes, unsigned stream);
@@ -381,7 +390,6 @@ class EngineImpl final : public Engine {
   uint64_t reclaim_regions(uint64_t granules);
   void stop_placing();
   void bar_place(const Block& block);
-  uint64_t region_grains() const;
   void consider_places();
   void follow_places();
   void begin_round();

@@ -68,9 +68,10 @@ void EngineImpl::feed(const EventRing::Event& event) {
     const Identity identity = history_->identity(life);
     if (identity >= births_.stream_of.size()) births_.stream_of.resize(identity + 1024);
     births_.stream_of[identity] = static_cast<uint16_t>(table_[event.block].stream + 1);
-    if (identity >= placing_.bytes_of.size()) placing_.bytes_of.resize(identity + 1024);
-    placing_.bytes_of[identity] =
-        table_[event.block].asked.load(std::memory_order_relaxed) * uint64_t{unit_bytes};
+    if (placing_.bytes_of.size() >= sizes_known_most) placing_.bytes_of.clear();
+    if (options_.places)
+      placing_.bytes_of[{identity, table_[event.block].grains * grain_bytes}] =
+          table_[event.block].asked.load(std::memory_order_relaxed) * uint64_t{unit_bytes};
     note_allocation(identity, table_[event.block]);
     if (life >= block_of_.size()) block_of_.resize(life + 1024);
     block_of_[life] = event.block;
@@ -116,11 +117,16 @@ uint64_t EngineImpl::immovable_grains(const Block& block) const {
 /// Grains of the budget for what may move.
 uint64_t EngineImpl::movable_capacity() const {
   uint64_t immovable = static_cast<uint64_t>(reserved_tally_[0].current()) / grain_bytes +
-                       frames_.shared().free_grains() +  // gaps: as many as now, later too
-                       region_grains();
+                       frames_.shared().free_grains();  // gaps: as many as now, later too
   for (const Block* block : live_) immovable += immovable_grains(*block);
   const uint64_t budget = frames_.budget_granules() * granule_grains;
   return budget - std::min(budget, immovable);
+}
+
+/// What an allocation to come will take.
+uint64_t EngineImpl::grains_to_come(const History::Upcoming& coming) {
+  const Placing::Place* place = place_of(coming.identity, coming.bytes);
+  return place ? (place->bytes + grain_bytes - 1) / grain_bytes : coming.bytes / grain_bytes;
 }
 
 /// What is there and what comes in the period, as far as it matters to memory: scratch_.
@@ -153,6 +159,17 @@ void EngineImpl::lay_out_period() {
     grow(identity);
     item_of[identity] = first_of[identity] = static_cast<uint32_t>(items.size());
   }
+  for (const auto& region : region_owner_)
+    for (const auto& [address, block] : region->used()) {
+      const Life life = block->index < life_of_.size() ? life_of_[block->index] : 0;
+      if (block->state() != State::resident || !life) continue;
+      const uint64_t size = (block->place_bytes + grain_bytes - 1) / grain_bytes;
+      blocks.push_back(block);
+      items.push_back({.size = size, .on_device = size});
+      const Identity identity = history_->identity(life);
+      grow(identity);
+      item_of[identity] = first_of[identity] = static_cast<uint32_t>(items.size());
+    }
   for (uint64_t ahead = 1; ahead <= period; ++ahead) {
     const History::Upcoming coming = history_->upcoming(ahead);
     grow(coming.identity);
@@ -163,11 +180,10 @@ void EngineImpl::lay_out_period() {
         grow(at);
         std::swap(older, item_of[at]);
       }
-      if (place_of(coming.identity)) continue;  // in its region
     }
     uint32_t& item = item_of[coming.identity];
     if (coming.kind == EventKind::allocate) {
-      items.push_back({.size = coming.bytes / grain_bytes, .born = true});
+      items.push_back({.size = grains_to_come(coming), .born = true});
       item = static_cast<uint32_t>(items.size());
       if (!first_of[coming.identity]) first_of[coming.identity] = item;
       steps.push_back({ahead, Step::Kind::birth, item - 1});

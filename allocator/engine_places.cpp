@@ -29,6 +29,8 @@ constexpr uint64_t missed_part = 4;
 constexpr uint64_t filling_rounds = 4;
 // After plans that did not work it is waited twice as long each time, up to so many rounds.
 constexpr uint64_t rounds_waited_most = 256;
+// So many rounds tell whether places save anything.
+constexpr uint64_t rounds_watched_least = 4;
 // Longer periods are not planned for: it would take seconds of a processor.
 constexpr uint64_t period_most = 400'000;
 
@@ -43,14 +45,21 @@ Region* EngineImpl::region_of(unsigned stream) const {
   return nullptr;
 }
 
-EngineImpl::Placing::Place* EngineImpl::place_of(Identity identity) {
-  if (!placing_.active || identity >= placing_.of.size() || placing_.of[identity] == 0)
-    return nullptr;
-  return &placing_.places[placing_.of[identity] - 1];
+/// The place that was planned for who plays the identity next, with so many bytes as it is known by.
+EngineImpl::Placing::Place* EngineImpl::place_of(Identity identity, uint64_t known_as) {
+  if (!placing_.active || identity >= placing_.of.size()) return nullptr;
+  Placing::Place* found = nullptr;
+  for (uint32_t i = placing_.of[identity]; i != 0; i = placing_.places[i - 1].next) {
+    Placing::Place& place = placing_.places[i - 1];
+    if (place.known_as != known_as) continue;
+    found = &place;
+    if (!place.barred && place.region->free(place.address, place.address + place.bytes)) break;
+  }
+  return found;
 }
 
-/// A block for the allocation, in the place of the one that is foreseen; null: there is none.
-Block* EngineImpl::placed_block(unsigned stream, size_t bytes) {
+/// The place of the allocation that is foreseen, free of what is in use; null: there is none.
+EngineImpl::Placing::Place* EngineImpl::next_place(unsigned stream, size_t bytes) {
   Region* region = placing_.active ? region_of(stream) : nullptr;
   if (!region) return nullptr;
   (void)take_events();
@@ -61,17 +70,41 @@ Block* EngineImpl::placed_block(unsigned stream, size_t bytes) {
   for (uint64_t ahead = 1; ahead <= looked_ahead; ++ahead) {
     const History::Upcoming coming = history_->upcoming(ahead);
     if (coming.kind != EventKind::allocate || coming.bytes != known_as) continue;
-    Placing::Place* place = place_of(coming.identity);
-    if (!place || place->region != region) continue;
-    if (place->barred || place->bytes < asked) continue;
-    const uint64_t end = place->address + place->bytes;
-    if (!region->free(place->address, end)) continue;
-    if (region->lacking(place->address, end) > 0 && !fill_region(*region, place->address, end))
-      break;
-    if (Block* block = settle_in(*place, stream, bytes)) {
-      ++counted_.placed;
-      return block;
+    if (coming.identity >= births_.stream_of.size() ||
+        births_.stream_of[coming.identity] != stream + 1)
+      continue;
+    // This is it, with a place or without; not the next one of its size.
+    Placing::Place* place = place_of(coming.identity, known_as);
+    const bool there = place && place->region == region && !place->barred &&
+                       place->bytes >= asked &&
+                       region->free(place->address, place->address + place->bytes);
+    return there ? place : nullptr;
+  }
+  return nullptr;
+}
+
+/// A block for the allocation, in the place that is foreseen for it; null: it has to have memory of
+/// its own.
+Block* EngineImpl::placed_block(Lock& lock, unsigned stream, size_t bytes) {
+  for (int attempt = 0; attempt < 4; ++attempt) {
+    Placing::Place* place = next_place(stream, bytes);
+    if (!place) return nullptr;
+    Region& region = *place->region;
+    const uint64_t begin = place->address, end = begin + place->bytes;
+    if (const uint32_t lacking = region.lacking(begin, end); lacking > 0) {
+      // As much as for a block of its own, or less.
+      Result<Reservation> room = make_room(lock, lacking, nullptr);
+      if (!room) return nullptr;
+      // (While waiting all may have changed.)
+      if (next_place(stream, bytes) != place || place->address != begin ||
+          region.lacking(begin, end) > room->granules())
+        continue;
+      *room = Reservation();
+      if (!fill_region(region, begin, end)) return nullptr;
     }
+    Block* block = settle_in(*place, stream, bytes);
+    counted_.placed += block != nullptr;
+    return block;
   }
   return nullptr;
 }
@@ -100,14 +133,8 @@ Block* EngineImpl::settle_in(Placing::Place& place, unsigned stream, size_t byte
   return block;
 }
 
-/// Maps frames where the region has none, as far as they are there without anybody's loss.
+/// Maps frames where the region has none, as far as they are available.
 bool EngineImpl::fill_region(Region& region, uint64_t begin, uint64_t end) {
-  const uint64_t lacking = region.lacking(begin, end);
-  if (frames_.available() < lacking) {
-    park_ready(false);
-    reclaim_parked(lacking, true);
-    if (frames_.available() < lacking) return false;
-  }
   const size_t runs = region.runs().size();
   bool filled = true;
   for (const Region::Run& gap : region.gaps(begin, end)) {
@@ -226,13 +253,6 @@ void EngineImpl::bar_place(const Block& block) {
   if (Placing::Place* place = planned_place(block)) place->barred = true;
 }
 
-uint64_t EngineImpl::region_grains() const {
-  uint64_t mapped = 0;
-  for (const auto& region : region_owner_) mapped += region->mapped_granules();
-  mapped *= granule_grains;
-  return placing_.active ? std::max(mapped, placing_.grains) : mapped;
-}
-
 /// What leaves the device has no place in the periods to come.
 void EngineImpl::note_leaving(const Block& block) {
   const Life life = block.index < life_of_.size() ? life_of_[block.index] : 0;
@@ -244,8 +264,12 @@ void EngineImpl::note_leaving(const Block& block) {
 
 /// What plays a planned part has a place or, where it was not to be had, a block of its own.
 void EngineImpl::note_allocation(Identity identity, const Block& block) {
-  const Placing::Place* place = place_of(identity);
-  if (place && !place->barred && block.place_bytes == 0) ++counted_.places_missed;
+  if (!placing_.active || block.place_bytes != 0 || identity >= placing_.of.size()) return;
+  for (uint32_t i = placing_.of[identity]; i != 0; i = placing_.places[i - 1].next)
+    if (!placing_.places[i - 1].barred) {
+      ++counted_.places_missed;
+      return;
+    }
 }
 
 /// The plan did not work: it is waited twice as long each time until the next.
@@ -269,7 +293,16 @@ void EngineImpl::follow_places() {
   const uint64_t placed = counted_.placed - placing_.placed_before;
   if ((placed + missed) * missed_part < planned) return give_up_places();
   counted_.maps_with_places = counted_.maps - placing_.maps_before;
-  if (!filling) placing_.rounds_waited = 1;
+  if (!filling) {
+    // Memory so short that regions are taken apart again and again is none for regions.
+    placing_.maps_watched += counted_.maps_with_places;
+    if (++placing_.rounds_watched == rounds_watched_least) {
+      if (placing_.maps_watched * 10 > counted_.maps_without_places * rounds_watched_least * 9)
+        return give_up_places();
+      placing_.rounds_watched = placing_.maps_watched = 0;
+      placing_.rounds_waited = 1;
+    }
+  }
   begin_round();
 }
 
@@ -305,7 +338,7 @@ void EngineImpl::begin_round() {
 /// What may have places, and how much memory everything takes, in the period to come.
 void EngineImpl::take_places_stock() {
   lifetimes::PlacesInput& stock = placing_.stock;
-  const uint64_t period = history_->period(), now = history_->now();
+  const uint64_t period = history_->period();
   stock = {};
   stock.period = period;
   stock.grain_bytes = grain_bytes;
@@ -322,11 +355,6 @@ void EngineImpl::take_places_stock() {
   for (const auto& region : region_owner_)
     for (const auto& [address, block] : region->used()) grains += block->grains;
   stock.loads.push_back({0, grains});
-  struct Seen {
-    uint64_t birth = 0, death = 0, grains = 0;
-    bool twice = false;
-  };
-  std::vector<Seen> seen;
   for (uint64_t ahead = 1; ahead <= period; ++ahead) {
     const History::Upcoming coming = history_->upcoming(ahead);
     const bool frees = coming.kind == EventKind::free;
@@ -334,25 +362,45 @@ void EngineImpl::take_places_stock() {
     const uint64_t size = coming.bytes / grain_bytes;
     grains = frees ? grains - std::min(grains, size) : grains + size;
     stock.loads.push_back({ahead, grains});
-    if (coming.identity >= seen.size()) seen.resize(coming.identity + 1024);
-    Seen& one = seen[coming.identity];
-    uint64_t& at = frees ? one.death : one.birth;
-    one.twice |= at != 0;
-    at = ahead;
-    one.grains = size;
   }
-  for (Identity identity = 0; identity < seen.size(); ++identity) {
-    const Seen& one = seen[identity];
-    if (!one.birth || !one.death || one.twice || identity >= births_.stream_of.size() ||
-        identity >= placing_.bytes_of.size() || births_.stream_of[identity] == 0)
-      continue;
-    const bool left = identity < placing_.left_at.size() && placing_.left_at[identity] != 0 &&
-                      placing_.left_at[identity] + steady_rounds * period > now;
-    const uint64_t bytes = placing_.bytes_of[identity];
-    if (bytes < Region::part_bytes || bytes > one.grains * grain_bytes) continue;
-    stock.stays.push_back({identity, births_.stream_of[identity] - 1u, one.birth, one.death, bytes,
-                           one.grains, left});
+  find_stays(stock.stays);
+}
+
+/// What is allocated in the period to come, and when it is freed, in that period or the next.
+void EngineImpl::find_stays(std::vector<lifetimes::Stay>& stays) {
+  const uint64_t period = history_->period(), now = history_->now();
+  std::vector<lifetimes::Stay> all;
+  std::vector<uint32_t> player;  // by identity: stay + 1
+  const auto of = [&](Identity identity) -> uint32_t& {
+    if (identity >= player.size()) player.resize(identity + 1024);
+    return player[identity];
+  };
+  for (uint64_t ahead = 1; ahead <= 2 * period; ++ahead) {
+    const History::Upcoming coming = history_->upcoming(ahead);
+    if (coming.kind == EventKind::free) {
+      if (const uint32_t stay = std::exchange(of(coming.identity), 0))
+        all[stay - 1].death = (ahead - 1) % period + 1;
+    } else if (coming.kind == EventKind::allocate) {
+      // Who plays it still goes on as another, and is freed as that.
+      uint32_t older = std::exchange(of(coming.identity), 0);
+      for (Identity at = coming.identity; older && (at = history_->marker(at));)
+        std::swap(older, of(at));
+      if (ahead > period) continue;
+      const auto bytes = placing_.bytes_of.find({coming.identity, coming.bytes});
+      if (bytes == placing_.bytes_of.end() || coming.identity >= births_.stream_of.size() ||
+          births_.stream_of[coming.identity] == 0)
+        continue;
+      const bool left = coming.identity < placing_.left_at.size() &&
+                        placing_.left_at[coming.identity] != 0 &&
+                        placing_.left_at[coming.identity] + steady_rounds * period > now;
+      all.push_back({coming.identity, births_.stream_of[coming.identity] - 1u, ahead, 0,
+                     bytes->second, coming.bytes / grain_bytes, left});
+      of(coming.identity) = static_cast<uint32_t>(all.size());
+    }
   }
+  for (const lifetimes::Stay& stay : all)
+    if (stay.death != 0 && stay.death != stay.birth && stay.bytes >= Region::part_bytes)
+      stays.push_back(stay);
 }
 
 bool EngineImpl::ponder_places() {
@@ -395,16 +443,19 @@ void EngineImpl::adopt_places(const lifetimes::Places& planned, uint64_t period)
     placing_.grains += height.bytes / grain_bytes;
     for (const lifetimes::Places::Place& place : planned.places) {
       if (place.stream != height.stream) continue;
-      placing_.places.push_back({place.identity, region->base() + place.offset, place.bytes,
-                                 region, nullptr, false});
       if (place.identity >= placing_.of.size()) placing_.of.resize(place.identity + 1024);
-      placing_.of[place.identity] = static_cast<uint32_t>(placing_.places.size());
+      uint32_t& first = placing_.of[place.identity];
+      placing_.places.push_back({place.identity, place.grains * grain_bytes,
+                                 region->base() + place.offset, place.bytes, region, nullptr,
+                                 false, first});
+      first = static_cast<uint32_t>(placing_.places.size());
     }
     ready(height.stream).placing.store(true, std::memory_order_relaxed);
   }
   placing_.active = !placing_.places.empty();
   placing_.period = period;
   placing_.adopted = history_->now();
+  placing_.rounds_watched = placing_.maps_watched = 0;
   counted_.places = placing_.places.size();
   counted_.region_planned_bytes = placing_.grains * grain_bytes;
   counted_.waste_without_places = planned.rounded_bytes - planned.asked_bytes;

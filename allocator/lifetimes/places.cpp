@@ -1,6 +1,8 @@
 #include "allocator/lifetimes/places.h"
 
 #include <algorithm>
+#include <map>
+#include <utility>
 
 #include "allocator/layout/layout.h"
 
@@ -8,8 +10,8 @@ namespace firn::lifetimes {
 
 namespace {
 
-/// Such parts of the period are tried as the longest life, one after the other.
-constexpr uint64_t parts_tried[] = {1, 2, 4, 8, 16, 32, 64};
+/// Where no more than such a part of the capacity lacks, others can make up for it.
+constexpr uint64_t short_part = 64;
 /// Fewer are not worth a region.
 constexpr size_t places_least = 2;
 /// A layout so much higher than the load is good enough: a part.
@@ -64,7 +66,7 @@ struct Life {
   uint64_t begin, end;  // from the cut on
 };
 
-/// Those that do not live across the cut.
+/// One that lives across the cut has its place for itself.
 std::vector<Life> lives_between_cuts(const PlacesInput& input) {
   const uint64_t cut = best_cut(input);
   const auto after_cut = [&](uint64_t ahead) {
@@ -73,53 +75,91 @@ std::vector<Life> lives_between_cuts(const PlacesInput& input) {
   std::vector<Life> lives;
   for (const Stay& stay : input.stays) {
     const Life life{&stay, after_cut(stay.birth), after_cut(stay.death)};
-    if (life.begin < life.end && stay.bytes > 0) lives.push_back(life);
+    lives.push_back(life.begin < life.end ? life : Life{&stay, 0, input.period + 1});
   }
   return lives;
 }
 
+/// Of each of the lives, in their order; none where a layout is not possible.
 Places lay_out(const PlacesInput& input, std::span<const Life> lives) {
   Places places;
   Curve asked(input.period), rounded(input.period);
-  std::vector<uint32_t> streams;
-  for (const Life& life : lives) {
-    asked.add(*life.stay, life.stay->bytes);
-    rounded.add(*life.stay, life.stay->grains * input.grain_bytes);
-    if (std::find(streams.begin(), streams.end(), life.stay->stream) == streams.end())
-      streams.push_back(life.stay->stream);
+  std::map<uint32_t, std::vector<size_t>> by_stream;
+  for (size_t i = 0; i < lives.size(); ++i) {
+    const Stay& stay = *lives[i].stay;
+    asked.add(stay, stay.bytes);
+    rounded.add(stay, stay.grains * input.grain_bytes);
+    by_stream[stay.stream].push_back(i);
+    places.places.push_back({stay.identity, stay.stream, 0, stay.bytes, stay.grains});
   }
   places.asked_bytes = asked.peak();
   places.rounded_bytes = whole(rounded.peak(), input.granule_bytes);
-  for (const uint32_t stream : streams) {
+  for (const auto& [stream, members] : by_stream) {
     std::vector<layout::Buffer> buffers;
-    std::vector<const Stay*> stays;
-    for (const Life& life : lives) {
-      if (life.stay->stream != stream) continue;
-      buffers.push_back({life.begin, life.end, life.stay->bytes});
-      stays.push_back(life.stay);
-    }
+    for (const size_t i : members)
+      buffers.push_back({lives[i].begin, lives[i].end, lives[i].stay->bytes});
     const layout::Examined examined = layout::examine(buffers);
-    if (examined.trouble) continue;
+    if (examined.trouble) return {};
     layout::Options options;
     options.capacity = examined.load.bytes + examined.load.bytes / good_enough_part;
     options.deadline = input.patience;
     options.threads = 1;
     const layout::Layout found = layout::solve(buffers, options);
     places.heights.push_back({stream, whole(found.height, input.granule_bytes)});
-    for (size_t i = 0; i < stays.size(); ++i)
-      places.places.push_back({stays[i]->identity, stream, found.offsets[i], stays[i]->bytes});
+    for (size_t i = 0; i < members.size(); ++i) places.places[members[i]].offset = found.offsets[i];
   }
   return places;
 }
 
-struct Lacking {
-  uint64_t without = 0, with = 0;  // grains beyond the capacity, times events
+/// How many granules anything lives in, from moment to moment.
+class Occupied {
+ public:
+  Occupied(const PlacesInput& input, std::span<const Life> lives, const Places& places)
+      : granule_bytes_(input.granule_bytes), changes_(input.period + 1) {
+    for (const Places::Height& height : places.heights)
+      alive_[height.stream].resize(height.bytes / granule_bytes_);
+    for (size_t i = 0; i < lives.size(); ++i) {
+      const Stay& stay = *lives[i].stay;
+      changes_[stay.birth].push_back({&places.places[i], true});
+      changes_[stay.death].push_back({&places.places[i], false});
+      if (stay.death < stay.birth) change(places.places[i], true);
+    }
+  }
+  /// Granules from `ahead` on; called for one after the other.
+  uint64_t at(uint64_t ahead) {
+    for (const auto& [place, begins] : changes_[ahead]) change(*place, begins);
+    return granules_;
+  }
+
+ private:
+  void change(const Places::Place& place, bool begins) {
+    std::vector<uint32_t>& alive = alive_[place.stream];
+    const uint64_t last = (place.offset + place.bytes - 1) / granule_bytes_;
+    for (uint64_t granule = place.offset / granule_bytes_; granule <= last; ++granule) {
+      if (begins)
+        granules_ += alive[granule]++ == 0;
+      else
+        granules_ -= --alive[granule] == 0;
+    }
+  }
+
+  const uint64_t granule_bytes_;
+  std::vector<std::vector<std::pair<const Places::Place*, bool>>> changes_;
+  std::map<uint32_t, std::vector<uint32_t>> alive_;  // by stream; of each granule: how many
+  uint64_t granules_ = 0;
 };
 
+/// Grains beyond the capacity, summed over events, and at most.
+struct Lacking {
+  uint64_t without = 0, with = 0;
+  uint64_t most_without = 0, most_with = 0;
+};
+
+/// What of a region nothing lives in can be given to others: only the rest takes room.
 Lacking lacking(const PlacesInput& input, std::span<const Life> lives, const Places& places) {
   Curve placed(input.period);
   for (const Life& life : lives) placed.add(*life.stay, life.stay->grains);
-  const uint64_t height = whole(places.height_bytes(), input.grain_bytes) / input.grain_bytes;
+  Occupied occupied(input, lives, places);
   Lacking lacking;
   uint64_t total = 0;
   size_t next = 0;
@@ -129,8 +169,13 @@ Lacking lacking(const PlacesInput& input, std::span<const Life> lives, const Pla
   placed.walk([&](uint64_t ahead, uint64_t grains) {
     while (next < input.loads.size() && input.loads[next].ahead <= ahead)
       total = input.loads[next++].grains;
-    lacking.without += beyond(total);
-    lacking.with += beyond(total - std::min(total, grains) + height);
+    const uint64_t in_places = occupied.at(ahead) * (input.granule_bytes / input.grain_bytes);
+    const uint64_t with = beyond(total - std::min(total, grains) + in_places);
+    const uint64_t without = beyond(total);
+    lacking.without += without;
+    lacking.with += with;
+    lacking.most_without = std::max(lacking.most_without, without);
+    lacking.most_with = std::max(lacking.most_with, with);
   });
   return lacking;
 }
@@ -139,23 +184,22 @@ Lacking lacking(const PlacesInput& input, std::span<const Life> lives, const Pla
 
 Places plan_places(const PlacesInput& input) {
   if (input.period == 0) return {};
-  std::vector<Life> all = lives_between_cuts(input);
-  if (all.size() >= places_least) {
-    Places places = lay_out(input, all);
-    if (lacking(input, all, places).with == 0) return places;
-  }
-  std::erase_if(all, [](const Life& life) { return life.stay->left; });
-  size_t tried = 0;
-  for (const uint64_t part : parts_tried) {
-    std::vector<Life> lives;
-    for (const Life& life : all)
-      if (life.end - life.begin <= input.period / part) lives.push_back(life);
+  std::vector<Life> lives = lives_between_cuts(input);
+  const bool any_left =
+      std::any_of(lives.begin(), lives.end(), [](const Life& life) { return life.stay->left; });
+  for (const bool left_too : {true, false}) {
+    if (left_too && !any_left) continue;
+    if (!left_too) std::erase_if(lives, [](const Life& life) { return life.stay->left; });
     if (lives.size() < places_least) break;
-    if (lives.size() == tried) continue;
-    tried = lives.size();
     Places places = lay_out(input, lives);
     const Lacking lack = lacking(input, lives, places);
-    if (lack.with <= lack.without) return places;
+    if (left_too && lack.most_with > input.capacity / short_part) continue;
+    // At its edges a region lives in a granule that it does not fill.
+    const uint64_t edge =
+        places.heights.size() * input.granule_bytes / std::max<uint64_t>(input.grain_bytes, 1);
+    if (!places.places.empty() && lack.with <= lack.without + edge * input.period &&
+        lack.most_with <= lack.most_without + 2 * edge)
+      return places;
   }
   return {};
 }

@@ -2,10 +2,9 @@
 // addresses in one stretch of memory, such that two that are alive at once do not overlap. A pure
 // function of when they live; the addresses are allocator/layout's.
 //
-// It asks for memory during the whole period, and saves what blocks of their own take beyond what
-// they were asked for. Where everything fits with places, what left the device before may have one,
-// for it need not leave any more. Elsewhere it stays free to leave; and where places would leave
-// less room for the others when room is short, only blocks that live shortly get one; or none.
+// What has a place cannot leave the device. Where (nearly) everything fits with places, what left
+// before may have one, for it need not leave any more; elsewhere it stays free to leave. None gets
+// one where that would leave less room for the others when room is short.
 #pragma once
 
 #include <chrono>
@@ -47,6 +46,7 @@ struct Places {
     Identity identity = 0;
     uint32_t stream = 0;
     uint64_t offset = 0, bytes = 0;
+    uint64_t grains = 0;  // as in its Stay
   };
   std::vector<Place> places;
   struct Height {

@@ -30,6 +30,9 @@ Result<Json> asked(const JobOptions& options, const char* word,
                    std::chrono::milliseconds patience) {
   Result<pid_t> process = parse_process(options.process);
   if (!process) return process.error();
+  if (patience > stats_patience)  // who answers at all does so soon
+    if (Result<Json> alive = ask_job(*process, "stats", stats_patience); !alive)
+      return alive.error();
   return ask_job(*process, word, patience);
 }
 

@@ -112,9 +112,9 @@ function lifeText(device, of) {
                  life.address[of].toString(16),
                  'lived ' + secondsText(secondsOf(life.born[of])) + ' to ' +
                  (lasts ? secondsText(secondsOf(life.died[of])) : 'the end') + ', touched ' +
-                 life.touches[of] + ' times'];
+                 timesText(life.touches[of])];
   if (life.trips[of])
-    lines.push('was away and came back ' + life.trips[of] + ' times, waited for ' +
+    lines.push('was away and came back ' + timesText(life.trips[of]) + ', waited for ' +
                secondsText(life.waited[of] / 1e9));
   if (life.pin[of] !== NONE) lines.push('pinned: ' + about.words[life.pin[of]]);
   return lines.join('\n');

@@ -56,6 +56,8 @@ const OUTSIDE = 'outside operators';
 const operatorOf = (stall, i) => words(stall.name[i], OUTSIDE);
 const siteOf = (stall, i) => words(stall.site[i], 'not told');
 
+const timesText = count => count === 1 ? 'once' : count + ' times';
+
 function bytesText(bytes) {
   const units = ['B', 'KiB', 'MiB', 'GiB', 'TiB'];
   let unit = 0;

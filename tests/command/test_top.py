@@ -139,6 +139,7 @@ def test_jobs_that_do_not_answer_hold_up_nobody(firn, folder):
         jobs = looked(firn, folder)
         one = firn("stats", str(full))
         quiet = firn("stats", str(silent))
+        still = firn("spill", str(silent))
         stop.set()
         for each in (*crowd, listening):
             each.close()
@@ -147,7 +148,8 @@ def test_jobs_that_do_not_answer_hold_up_nobody(firn, folder):
     assert "nonsense" in errors[nonsense] and "turned" in errors[empty]
     assert [each["pid"] for each in jobs if "error" not in each] == [well]
     assert len(jobs) == 5
-    assert one.returncode == quiet.returncode == 1
+    assert one.returncode == quiet.returncode == still.returncode == 1
+    assert "does not answer within 5.0 s" in still.stderr
     assert "does not answer" in one.stderr and "does not answer within 5.0 s" in quiet.stderr
 
 

@@ -459,7 +459,7 @@ void EngineImpl::adopt_places(const lifetimes::Places& planned, uint64_t period)
   counted_.places = placing_.places.size();
   counted_.region_planned_bytes = placing_.grains * grain_bytes;
   counted_.waste_without_places = planned.rounded_bytes - planned.asked_bytes;
-  counted_.waste_with_places = planned.height_bytes() - planned.asked_bytes;
+  counted_.waste_with_places = planned.occupied_bytes - planned.asked_bytes;
   begin_round();
 }
 

@@ -66,8 +66,8 @@ struct Life {
   uint64_t begin, end;  // from the cut on
 };
 
-/// One that lives across the cut has its place for itself.
-std::vector<Life> lives_between_cuts(const PlacesInput& input) {
+/// One that lives across the cut has its place for itself: its life begins at 0.
+std::vector<Life> lives_of(const PlacesInput& input) {
   const uint64_t cut = best_cut(input);
   const auto after_cut = [&](uint64_t ahead) {
     return ahead > cut ? ahead - cut : ahead + input.period - cut;
@@ -153,6 +153,8 @@ class Occupied {
 struct Lacking {
   uint64_t without = 0, with = 0;
   uint64_t most_without = 0, most_with = 0;
+  uint64_t occupied_most = 0;
+  uint64_t taken_apart = 0;  // of the regions, at most, for the others
 };
 
 /// What of a region nothing lives in can be given to others: only the rest takes room.
@@ -161,6 +163,7 @@ Lacking lacking(const PlacesInput& input, std::span<const Life> lives, const Pla
   for (const Life& life : lives) placed.add(*life.stay, life.stay->grains);
   Occupied occupied(input, lives, places);
   Lacking lacking;
+  const uint64_t height = places.height_bytes() / input.grain_bytes;
   uint64_t total = 0;
   size_t next = 0;
   const auto beyond = [&](uint64_t grains) {
@@ -170,7 +173,10 @@ Lacking lacking(const PlacesInput& input, std::span<const Life> lives, const Pla
     while (next < input.loads.size() && input.loads[next].ahead <= ahead)
       total = input.loads[next++].grains;
     const uint64_t in_places = occupied.at(ahead) * (input.granule_bytes / input.grain_bytes);
-    const uint64_t with = beyond(total - std::min(total, grains) + in_places);
+    const uint64_t others = total - std::min(total, grains);
+    const uint64_t with = beyond(others + in_places);
+    lacking.taken_apart = std::max(lacking.taken_apart, beyond(others + height));
+    lacking.occupied_most = std::max(lacking.occupied_most, in_places);
     const uint64_t without = beyond(total);
     lacking.without += without;
     lacking.with += with;
@@ -184,22 +190,33 @@ Lacking lacking(const PlacesInput& input, std::span<const Life> lives, const Pla
 
 Places plan_places(const PlacesInput& input) {
   if (input.period == 0) return {};
-  std::vector<Life> lives = lives_between_cuts(input);
+  std::vector<Life> all = lives_of(input);
   const bool any_left =
-      std::any_of(lives.begin(), lives.end(), [](const Life& life) { return life.stay->left; });
+      std::any_of(all.begin(), all.end(), [](const Life& life) { return life.stay->left; });
   for (const bool left_too : {true, false}) {
     if (left_too && !any_left) continue;
-    if (!left_too) std::erase_if(lives, [](const Life& life) { return life.stay->left; });
-    if (lives.size() < places_least) break;
-    Places places = lay_out(input, lives);
-    const Lacking lack = lacking(input, lives, places);
-    if (left_too && lack.most_with > input.capacity / short_part) continue;
-    // At its edges a region lives in a granule that it does not fill.
-    const uint64_t edge =
-        places.heights.size() * input.granule_bytes / std::max<uint64_t>(input.grain_bytes, 1);
-    if (!places.places.empty() && lack.with <= lack.without + edge * input.period &&
-        lack.most_with <= lack.most_without + 2 * edge)
-      return places;
+    if (!left_too) std::erase_if(all, [](const Life& life) { return life.stay->left; });
+    Places best;
+    uint64_t least = UINT64_MAX;
+    // What lives across the cut has room for itself in the region, or outside of it.
+    for (const bool across_too : {true, false}) {
+      std::vector<Life> lives = all;
+      if (!across_too) std::erase_if(lives, [](const Life& life) { return life.begin == 0; });
+      if (lives.size() < places_least || (!across_too && lives.size() == all.size())) break;
+      Places places = lay_out(input, lives);
+      const Lacking lack = lacking(input, lives, places);
+      places.occupied_bytes = lack.occupied_most * input.grain_bytes;
+      if (left_too && lack.most_with > input.capacity / short_part) continue;
+      // At its edges a region lives in a granule that it does not fill.
+      const uint64_t edge =
+          places.heights.size() * input.granule_bytes / std::max<uint64_t>(input.grain_bytes, 1);
+      if (places.places.empty() || lack.with > lack.without + edge * input.period ||
+          lack.most_with > lack.most_without + 2 * edge || lack.taken_apart >= least)
+        continue;
+      least = lack.taken_apart;
+      best = std::move(places);
+    }
+    if (!best.places.empty()) return best;
   }
   return {};
 }

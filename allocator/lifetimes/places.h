@@ -56,6 +56,7 @@ struct Places {
   std::vector<Height> heights;
   uint64_t asked_bytes = 0;    // of all that have places, when they are most
   uint64_t rounded_bytes = 0;  // that they take without places then, at the least, in granules
+  uint64_t occupied_bytes = 0;  // in granules, of the regions, when most is
   uint64_t height_bytes() const {
     uint64_t bytes = 0;
     for (const Height& height : heights) bytes += height.bytes;

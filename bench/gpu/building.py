@@ -107,8 +107,8 @@ def carried(root, with_torch):
 
 
 def find(step, root, options, with_torch):
-    """The build to measure, and in the row how it came about: made here, else carried, else made here
-    without torch."""
+    """The build to measure, and in the row how it came about: made here, else carried, else made
+    here without torch."""
     if options.build:
         return given(options.build, with_torch)
     folder, failed = root / options.build_folder, []

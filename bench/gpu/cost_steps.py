@@ -1,4 +1,4 @@
-"""Steps that measure what calls cost: the driver's, PyTorch's allocators', launches, spills, faults."""
+"""Steps that measure costs: the driver's calls, PyTorch's allocators, launches, spills, faults."""
 
 import json
 import re

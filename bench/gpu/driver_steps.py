@@ -1,5 +1,5 @@
-"""Steps against the driver: the seam's conformance suite, what Firn believes, and bytes through many
-spills and faults."""
+"""Steps against the driver: the seam's conformance suite, what Firn believes, and bytes through
+many spills and faults."""
 
 import json
 import os
@@ -95,8 +95,8 @@ def to_link_with(suite, step):
 
 
 def compiled_program(suite, step, name):
-    """A program of tests/gpu over the driver API, compiled against the toolkit's <cuda.h> or the one
-    that comes with torch."""
+    """A program of tests/gpu over the driver API, compiled against the toolkit's <cuda.h> or the
+    one that comes with torch."""
     import building
     import machine
     out = suite.work / "programs" / name

@@ -33,15 +33,14 @@ def network(scale):
     return nn.Sequential(*(Residual(WIDTH * scale) for _ in range(LAYERS))).cuda()
 
 
-def train(model, scale, steps, step=None):
-    """Losses of steps over the same few batches. `step`: (x) -> loss, instead of the ordinary one."""
+def train(model, scale, steps):
+    """Losses of steps over the same few batches."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     batches = [torch.randn(BATCH * scale, WIDTH * scale, device="cuda") for _ in range(2)]
     losses = []
     for number in range(steps):
         optimizer.zero_grad()
-        loss = model(batches[number % 2]).square().mean() if step is None else step(
-            batches[number % 2])
+        loss = model(batches[number % 2]).square().mean()
         loss.backward()
         optimizer.step()
         losses.append(loss.item())
@@ -90,7 +89,7 @@ def graphs(scale):
 
 
 def cudnn(scale):
-    """Convolutions in benchmark mode: cuDNN asks how much memory is left, and tries many kernels."""
+    """Convolutions in benchmark mode: cuDNN asks for the memory left, and tries many kernels."""
     torch.backends.cudnn.benchmark = True
     torch.manual_seed(5)
     wide = 32 * scale

@@ -28,25 +28,49 @@ def said(*command, seconds=20):
 def gpus():
     """[{name, driver, total_mib, ...}] as nvidia-smi tells; more than one GPU is seen, one used."""
     found = []
-    for line in said("nvidia-smi", "--query-gpu=" + QUERY, "--format=csv,noheader,nounits").splitlines():
+    told = said("nvidia-smi", "--query-gpu=" + QUERY, "--format=csv,noheader,nounits")
+    for line in told.splitlines():
         found.append(dict(zip(QUERY.split(","), (word.strip() for word in line.split(",")))))
     return found
 
 
-def driver_version():
-    """The real driver's own, as it says to cuInit, in a process of its own; or why there is none."""
-    code = ("import ctypes; c = ctypes.CDLL('libcuda.so.1'); r = c.cuInit(0); n = ctypes.c_int(); "
-            "v = ctypes.c_int(); c.cuDriverGetVersion(ctypes.byref(v)); "
-            "r = r or c.cuDeviceGetCount(ctypes.byref(n)); print(r, n.value, v.value)")
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120,
-                          env=without_firn())
+ASK_DRIVER = """
+import ctypes, json
+cu = ctypes.CDLL("libcuda.so.1")
+count, version, context = ctypes.c_int(), ctypes.c_int(), ctypes.c_void_p()
+free, total, name = ctypes.c_size_t(), ctypes.c_size_t(), ctypes.create_string_buffer(128)
+result = cu.cuInit(0) or cu.cuDeviceGetCount(ctypes.byref(count))
+cu.cuDriverGetVersion(ctypes.byref(version))
+if not result and count.value:
+    result = (cu.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) or
+              cu.cuCtxSetCurrent(context) or
+              cu.cuMemGetInfo_v2(ctypes.byref(free), ctypes.byref(total)) or
+              cu.cuDeviceGetName(name, 128, 0))
+print(json.dumps({"result": result, "devices": count.value, "version": version.value,
+                  "free_bytes": free.value, "total_bytes": total.value,
+                  "name": name.value.decode()}))
+"""
+
+
+def ask_driver():
+    """What the real driver says of its first device, asked in a process of its own; or why there is
+    none: (answers, '') or (None, words)."""
+    done = subprocess.run([sys.executable, "-c", ASK_DRIVER], capture_output=True, text=True,
+                          timeout=120, env=on_one_gpu())
     if done.returncode != 0:
-        return None, (done.stderr.strip().splitlines() or ["libcuda.so.1: status %d" %
-                                                           done.returncode])[-1]
-    result, count, version = map(int, done.stdout.split())
-    if result != 0 or count == 0:
-        return None, f"cuInit answers {result}, {count} devices"
-    return version, ""
+        return None, (done.stderr.strip().splitlines() or
+                      ["libcuda.so.1: status %d" % done.returncode])[-1]
+    answers = json.loads(done.stdout.splitlines()[-1])
+    if answers["result"] != 0 or answers["devices"] == 0:
+        return None, f"the driver answers {answers['result']}, {answers['devices']} devices"
+    return answers, ""
+
+
+def on_one_gpu():
+    """The environment of everything that runs on the GPU: the first one only."""
+    kept = without_firn()
+    first = kept.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
+    return {**kept, "CUDA_VISIBLE_DEVICES": first or "0"}
 
 
 def without_firn():

@@ -5,10 +5,12 @@ import json
 import os
 import pathlib
 import shutil
+import subprocess
 import threading
 
 import building
 import machine
+import torch_steps
 from driver_steps import compiled_program
 from results import Cut, Failed, Skip
 
@@ -26,9 +28,9 @@ def stand_in(suite):
     return suite.build / "allocator/preload/libfirn_preload.so"
 
 
-def run_program(suite, step, program, kernels, *words):
+def run_program(suite, step, program, kernels, *words, **more):
     """The program alone, with memory enough, at half of it, with everything spilled at once."""
-    environment = suite.environment()
+    environment = suite.environment(**more)
     if suite.software:
         environment["FIRN_TEST_GPU"] = str((suite.build / "backing/gpu/software/libcuda.so.1")
                                            .resolve())
@@ -74,18 +76,28 @@ def runtime(suite, step):
     jobs = {}
     for kind in ("static", "shared"):
         program = suite.kernels(f"runtime_{kind}")
+        more = with_runtime(suite)
+        if not loads(program, more):
+            step.left_out(kind, "the loader does not find libcudart.so.13")
+            continue
         for name in RUNTIME:
             jobs[f"{kind} {name}"] = lambda program=program, name=name: run_program(
-                suite, step, program, name)
-    if not runs(suite, suite.kernels("runtime_shared")):
-        step.left_out("shared", "libcudart.so.13 is not found by the loader")
-        jobs = {name: job for name, job in jobs.items() if name.startswith("static")}
+                suite, step, program, name, **more)
     each_of(step, jobs)
 
 
-def runs(suite, program):
-    words = machine.said("ldd", str(program))
-    return "not found" not in words
+def with_runtime(suite):
+    """Where the shared CUDA runtime may be: the toolkit's, or the one that came with torch."""
+    nvcc = machine.find_nvcc()
+    folders = [str(pathlib.Path(nvcc).resolve().parents[1] / "lib64")] if nvcc else []
+    folders += [library_folders(suite)[1], os.environ.get("LD_LIBRARY_PATH", "")]
+    return {"LD_LIBRARY_PATH": ":".join(filter(None, folders))}
+
+
+def loads(program, more):
+    done = subprocess.run(["ldd", str(program)], capture_output=True, text=True,
+                          env={**os.environ, **more})
+    return "not found" not in done.stdout
 
 
 def asked(suite, step):
@@ -101,10 +113,12 @@ def asked(suite, step):
         return
     for kind in ("static", "shared"):
         program, stats = suite.kernels(f"runtime_{kind}"), suite.work / f"asked-{kind}.json"
-        if kind == "shared" and not runs(suite, program):
+        more = with_runtime(suite)
+        if not loads(program, more):
+            step.left_out(kind, "the loader does not find libcudart.so.13")
             continue
-        step.run([program, "vector"], suite.environment(LD_PRELOAD=str(stand_in(suite)),
-                                                        FIRN_STATS=str(stats)), 60)
+        step.run([program, "vector"], suite.environment(
+            LD_PRELOAD=str(stand_in(suite)), FIRN_STATS=str(stats), **more), 60)
         coverage = json.loads(stats.read_text())["coverage"]
         step.figure(kind, {"entries_asked_for": coverage["calls"].get("cuGetProcAddress_v2"),
                            "hooked": coverage["hooked"], "unknown": coverage["unknown"],
@@ -155,8 +169,6 @@ def sanitizer(suite, step):
         raise Skip("compute-sanitizer needs a GPU")
     if not found:
         raise Skip("no compute-sanitizer here")
-    if suite.found["gpus"] and "gVisor" in suite.found["kernel"]:
-        raise Skip("compute-sanitizer refuses this machine's devices")
     program = compiled_program(suite, step, "cycles")
     stats = suite.work / "sanitizer.json"
     done = step.run([found, "--tool", "memcheck", "--error-exitcode", "9", program,
@@ -172,46 +184,29 @@ def sanitizer(suite, step):
 def native_pytorch(suite, step):
     """PyTorch with its own allocator, which Firn makes ask for each block by itself."""
     suite.needs_torch()
-    script = suite.root / "tests/torch/scripts/gpt_adamw.py"
-    shape = ("--steps", 2, "--layers", 1, "--length", 128, "--batch", 8, "--width", 512) \
-        if suite.software else ("--steps", 6, "--layers", 8, "--width", 1024, "--heads", 16,
-                                "--batch", 16, "--length", 512)
-    alone = step.run([suite.python, script, *shape], suite.python_environment())
-    peak = int(value_of(alone.text, "peak"))
+    shape = torch_steps.SMALL_GPT if suite.software else (
+        "--steps", 6, "--layers", 6, "--width", 768, "--heads", 12, "--length", 512, "--batch", 8,
+        "--deterministic")
+    runs = torch_steps.Runs(suite, step, "bench/demo/train_gpt.py", shape)
+    peak = runs.native("native")["peak_bytes"]
     stats = suite.work / "native_pytorch.json"
-    environment = suite.python_environment()
     before = [stand_in(suite)]
     if suite.software:
         before.append(suite.build / "backing/gpu/software/cudart/libcudart.so.13")
-    environment.update(LD_PRELOAD=":".join(map(str, before)), FIRN_STATS=str(stats),
-                       PYTORCH_CUDA_ALLOC_CONF="backend:native",
-                       FIRN_BUDGET=str(int(peak * .6) >> 21 << 21),
-                       FIRN_HOST=str(max(64 << 20, peak)))
-    below = step.run([suite.python, script, *shape], environment)
-    report = json.loads(stats.read_text())
-    device = report["devices"][0]
-    step.figure("run", {"peak_bytes": peak, "budget_bytes": device["budget_bytes"],
-                        "spilled_bytes": device["spilled_bytes"],
-                        "faulted_bytes": device["faulted_bytes"], "stall_s": device["stall_s"],
-                        "launches": report["coverage"]["launches"],
-                        "unknown_kernels": report["coverage"]["unknown_kernels"],
-                        "pinned": device["pinned"], "seconds_alone": round(alone.seconds, 2),
-                        "seconds_with_firn": round(below.seconds, 2)})
+    out, command = runs.script("below")
+    environment = suite.python_environment(
+        LD_PRELOAD=":".join(map(str, before)), FIRN_STATS=str(stats),
+        PYTORCH_CUDA_ALLOC_CONF="backend:native", FIRN_BUDGET=str(int(peak * .6) >> 21 << 21),
+        FIRN_HOST=str(max(64 << 20, peak)))
+    done = step.run(command, environment)
+    runs.keep("below", out, done, stats)
+    coverage = json.loads(stats.read_text())["coverage"]
+    step.figure("seen", {name: coverage[name] for name in ("launches", "unknown_kernels",
+                                                           "warnings", "unseen")})
     step.check("Firn was below PyTorch's own allocator",
-               "PYTORCH_NO_CUDA_MEMORY_CACHING=1 is set" in below.text)
-    step.check("blocks moved", device["spilled_bytes"] > 0 and device["faulted_bytes"] > 0)
-    step.check("losses are the same in every bit", lines_of(alone.text, "loss") ==
-               lines_of(below.text, "loss") != [], lines_of(below.text, "loss"))
-    step.check("parameters are the same in every bit",
-               lines_of(alone.text, "sha256") == lines_of(below.text, "sha256"))
-
-
-def lines_of(text, word):
-    return [line for line in text.splitlines() if line.startswith(word + " ")]
-
-
-def value_of(text, word):
-    return lines_of(text, word)[-1].split()[1]
+               "PYTORCH_NO_CUDA_MEMORY_CACHING=1 is set" in done.text)
+    runs.moved("below")
+    runs.same("below", "native", ("losses", "parameters_sha256"))
 
 
 STEPS = (

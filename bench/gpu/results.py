@@ -10,6 +10,7 @@ import signal
 import subprocess
 import time
 
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 TAIL = 4000  # characters of a command's output that are kept of what failed
 
 
@@ -169,5 +170,6 @@ class Results:
         whole = {**self.head, "seconds": round(time.monotonic() - self.begin, 1),
                  "counts": self.count(), "steps": [step.row for step in self.steps]}
         fresh = self.path.with_suffix(".tmp")
-        fresh.write_text(json.dumps(whole, indent=1) + "\n")
+        # (Without the folder that this checkout happens to be in.)
+        fresh.write_text(json.dumps(whole, indent=1).replace(f"{ROOT}/", "") + "\n")
         os.replace(fresh, self.path)

@@ -1,4 +1,4 @@
-"""The suite that bench/gpu/run.sh runs: which steps there are, in which order, and what they run on."""
+"""The suite that bench/gpu/run.sh runs: which steps there are, their order, what they run on."""
 
 import argparse
 import dataclasses
@@ -31,9 +31,8 @@ ORDER = (
     "machine", "build", "conformance", "beliefs", "costs-driver", "cycles", "torch-bits",
     "preload-asked", "torch-large", "preload-programs", "preload-pytorch", "costs-calls",
     "costs-spills", "torch-compile", "torch-graphs", "torch-nccl", "torch-flash", "torch-cudnn",
-    "torch-files", "torch-large-plain", "preload-runtime", "preload-cublas", "costs-launches",
-    "torch-compile-graphs",
-    "preload-sanitizer",
+    "torch-files", "torch-scripts", "torch-large-plain", "preload-runtime", "preload-cublas",
+    "costs-launches", "torch-compile-graphs", "preload-sanitizer",
 )
 # Name, title, most seconds on a GPU, work.
 STEPS = sorted((
@@ -76,15 +75,17 @@ class Suite:
 
     def environment(self, **more):
         """Of a program without Firn, on the machine's driver or the software GPU."""
-        kept = machine.without_firn()
+        kept = machine.on_one_gpu()
         if self.software:
+            kept = machine.without_firn()
             kept.update(FIRN_GPU_MEMORY=str(self.options.gpu_memory),
                         LD_LIBRARY_PATH=str((self.build / "backing/gpu/software").resolve()))
         return {**kept, "PYTHONDONTWRITEBYTECODE": "1", **more}
 
     def python_environment(self, **more):
         """Of PyTorch with its own allocator."""
-        kept = {**machine.without_firn(), **self.site(), "PYTHONDONTWRITEBYTECODE": "1",
+        kept = machine.without_firn() if self.software else machine.on_one_gpu()
+        kept = {**kept, **self.site(), "PYTHONDONTWRITEBYTECODE": "1",
                 "CUBLAS_WORKSPACE_CONFIG": ":4096:8", "HF_HUB_OFFLINE": "1"}
         if self.software:
             libraries = [self.build / "backing/gpu/software/cudart/libcudart.so.13",
@@ -110,7 +111,7 @@ class Suite:
         return [*words, "--"], kept
 
     def kernels(self, name="kernels.fatbin"):
-        """A module for the GPU in use: built at the step `build`, carried, or the software GPU's."""
+        """A module for the GPU in use: built here, carried, or the software GPU's."""
         if self.software:
             own = {"kernels.fatbin": "tests/gpu/firn_program_kernels.so",
                    "no_kernel.fatbin": "bench/preload/libno_kernel.so"}
@@ -151,21 +152,24 @@ def look(suite, step):
     if memlock != "unlimited" and memlock < 64 << 20:
         notes.append(f"memlock is {memlock} bytes: io_uring's buffers may not be registered")
     if found["disk_free_bytes"] < 8 * GIB:
-        notes.append(f"{found['disk_free_bytes'] >> 20} MiB of disk are free: spill files stay small")
+        notes.append(f"{found['disk_free_bytes'] >> 20} MiB of disk are free: little is spilled")
     if suite.software:
         return
     gpus = found["gpus"]
     if not gpus:
         notes.append("nvidia-smi tells nothing: the driver alone is asked")
-    for gpu in gpus[:1]:
-        if gpu["mig.mode.current"] == "Enabled":
-            notes.append("MIG: figures are of a part of the GPU")
-        used = int(gpu["memory.total"]) - int(gpu["memory.free"])
-        if used > 2048:
-            notes.append(f"{used} MiB of the GPU are in use by others: budgets are of what is free")
-    if found["nvcc"] and found["driver"] < 13000 and "release 13" in " ".join(found["nvcc"]):
+    if any(gpu.get("mig.mode.current") == "Enabled" for gpu in gpus):
+        notes.append("MIG: figures are of a part of the GPU")
+    if len(gpus) > 1:
+        notes.append(f"{len(gpus)} GPUs: the first one is used")
+    version, used = found["driver"]["version"], (found["driver"]["total_bytes"] -
+                                                 found["driver"]["free_bytes"])
+    if used > 2 * GIB:
+        notes.append(f"{used >> 20} MiB of the GPU are in use by others: jobs are made to fit what "
+                     "is free")
+    if found["nvcc"] and version < 13000 and "release 13" in " ".join(found["nvcc"]):
         notes.append("a driver before CUDA 13: it may not take this nvcc's kernels")
-    if found["driver"] < 12020:
+    if version < 12020:
         notes.append("a driver before 12.2: no host memory at device addresses")
 
 
@@ -266,7 +270,7 @@ def main():
         for name, title, limit_s, _ in STEPS:
             print(f"{name:24} {limit_s:4} s  {title}")
         return 0
-    driver, why = (None, "") if options.device == "software" else machine.driver_version()
+    driver, why = (None, "") if options.device == "software" else machine.ask_driver()
     if options.device != "software" and driver is None:
         print(f"run.sh: no GPU here ({why}); --device software makes the dry run", file=sys.stderr)
         return 2

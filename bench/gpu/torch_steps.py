@@ -1,5 +1,5 @@
-"""Steps with PyTorch: bits at several budgets, a large GPT in bf16, and what reaches the GPU by other
-ways than eager operators."""
+"""Steps with PyTorch: bits at several budgets, a large GPT in bf16, and what reaches the GPU by
+other ways than eager operators."""
 
 import json
 import statistics
@@ -13,7 +13,8 @@ MODELS = {"tiny": (2, 512, 4, 128, 4096), "160m": (12, 768, 12, 2048, 16384),
           "6.7b": (32, 4096, 32, 2048, 16384)}
 # The demo's, for the dry run; small enough to be quick, with small blocks (which stay) few enough.
 SMALL_GPT = ("--steps", 3, "--layers", 2, "--width", 512, "--length", 128, "--batch", 8)
-NEEDS_GPU = {"compile": "Triton's kernels need a GPU", "compile-graphs": "Triton's kernels need a GPU",
+TRITON = "Triton's kernels need a GPU"
+NEEDS_GPU = {"compile": TRITON, "compile-graphs": TRITON,
              "flash": "the software GPU has no flash kernels", "nccl": "NCCL needs a GPU"}
 MOVED = ("budget_bytes", "peak_device_bytes", "peak_allocated_bytes", "spilled_bytes",
          "faulted_bytes", "prefetched_bytes", "forwarded_bytes", "clean_dropped_bytes", "stall_s",
@@ -26,8 +27,7 @@ def free_bytes(suite):
     """GPU memory that a job may have. Others' is theirs."""
     if suite.software:
         return suite.options.gpu_memory
-    gpus = suite.found["gpus"]
-    return int(gpus[0]["memory.free"]) << 20 if gpus else 8 * GIB
+    return suite.found["driver"]["free_bytes"]
 
 
 class Runs:
@@ -97,8 +97,8 @@ def steady(result):
 
 
 def bits(suite, step):
-    """Deterministic kernels only, cuBLAS with a fixed workspace; that natively two runs are equal is
-    seen first."""
+    """Deterministic kernels only, cuBLAS with a fixed workspace; that natively two runs are equal
+    is seen first."""
     suite.needs_torch()
     free = free_bytes(suite)
     if suite.software:
@@ -161,8 +161,8 @@ def bytes_wanted(model, batch, checkpoint):
 
 
 def choose(suite, checkpoint):
-    """The largest model that leaves as much room to activations, and a batch that fills it: what has
-    to leave at 35 % has to find room in host memory."""
+    """The largest model that leaves as much room to activations, and a batch that fills it: what
+    has to leave at 35 % has to find room in host memory."""
     most = min(.85 * free_bytes(suite), suite.host_bytes() / .75)
     names = [suite.options.model] if suite.options.model != "auto" else [
         name for name in MODELS if name != "tiny"]
@@ -254,7 +254,44 @@ def feature(case, fraction):
     return work
 
 
+# Ordinary programs of the tests, which know nothing of Firn; the dry run leaves them to those.
+SCRIPTS = ("side_streams.py", "autocast_accumulation.py", "dataloader_pinned.py",
+           "convnet_bn_sgd_checkpoint.py", "lstm.py")
+SMALL_SCRIPT = ("side_streams.py", "--steps", 3, "--layers", 3, "--batch", 1024)
+
+
+def scripts(suite, step):
+    """At half of their memory; the same bits where natively two runs have the same."""
+    suite.needs_torch()
+    for script, *words in [SMALL_SCRIPT] if suite.software else [(name,) for name in SCRIPTS]:
+        command = [suite.python, suite.root / "tests/torch/scripts" / script, *words]
+        try:
+            native = step.run(command, suite.python_environment()).text
+            again = native if suite.software else step.run(command, suite.python_environment()).text
+            budget = int(of(native, "peak")[0].split()[1]) // 2 // GRANULE * GRANULE
+            stats = suite.work / f"{script}.json"
+            before, environment = suite.firn_run(stats, budget, min(suite.host_bytes(), 4 * GIB))
+            firn = step.run([*before, *command], environment).text
+        except Failed as words:
+            step.check(script, False, words)
+            continue
+        device = json.loads(stats.read_text())["devices"][0]
+        step.figure(script, {key: device[key] for key in MOVED})
+        step.check(f"{script}: blocks moved", device["spilled_bytes"] > 0)
+        step.check(f"{script}: ran to its end", of(firn, "sha256"))
+        if of(native, "loss", "sha256") == of(again, "loss", "sha256"):
+            step.check(f"{script}: the same bits",
+                       of(firn, "loss", "sha256") == of(native, "loss", "sha256"))
+        else:
+            step.left_out(f"{script}: bits", "natively two runs differ as well")
+
+
+def of(text, *words):
+    return [line for line in text.splitlines() if line.split(" ")[0] in words]
+
+
 STEPS = (
+    ("torch-scripts", "the tests' programs at half of their memory", 150, scripts),
     ("torch-bits", "a GPT at 100, 50, 35 % and unlimited: the same bits", 180, bits),
     ("torch-large", "a large GPT with AdamW in bf16, checkpointed: bits, speed", 300, large(True)),
     ("torch-large-plain", "the same with all activations kept", 300, large(False)),

@@ -37,17 +37,17 @@ rm -rf "$fresh"
 trap 'rm -rf "$fresh"' EXIT
 libraries=$fresh/subprojects/libraries
 mkdir -p "$libraries/include" "$libraries/lib" "$libraries/googletest"
-cp bench/gpu/libraries.wrap "$fresh/subprojects/"
-cp bench/gpu/libraries.meson.build "$libraries/meson.build"
+cp -p bench/gpu/libraries.wrap "$fresh/subprojects/"
+cp -p bench/gpu/libraries.meson.build "$libraries/meson.build"
 for name in fmt nlohmann CLI xxhash.h liburing.h liburing; do
-  cp -rL "$(first_of "$name" /usr/include/$name /usr/local/include/$name)" "$libraries/include/"
+  cp -rLp "$(first_of "$name" /usr/include/$name /usr/local/include/$name)" "$libraries/include/"
 done
-cp "$(first_of liburing.a /usr/lib/*/liburing.a /usr/lib/liburing.a /usr/local/lib/liburing.a)" \
+cp -p "$(first_of liburing.a /usr/lib/*/liburing.a /usr/lib/liburing.a /usr/local/lib/liburing.a)" \
   "$libraries/lib/"
 googletest=$(first_of "Google Test's sources" /usr/src/googletest/googletest /usr/src/gtest)
-cp -rL "$googletest/src" "$libraries/googletest/src"
+cp -rLp "$googletest/src" "$libraries/googletest/src"
 mkdir "$libraries/googletest/include"
-cp -rL "$(first_of gtest/gtest.h /usr/include/gtest "$googletest/include/gtest")" \
+cp -rLp "$(first_of gtest/gtest.h /usr/include/gtest "$googletest/include/gtest")" \
   "$libraries/googletest/include/"
 git describe --always --dirty >"$fresh/commit" 2>/dev/null || echo unknown >"$fresh/commit"
 

@@ -67,7 +67,7 @@ for name in (*building.CORE, *building.OF_TORCH, *building.OF_TORCH_SOFTWARE, *b
     if not name.endswith(".py"):
         subprocess.run(["strip", "--strip-unneeded", str(to)], check=True)
 END
-  { c++ --version | head -1; ldd --version | head -1; } >"$fresh/build/made-with" 2>&1
+  { c++ --version | sed -n 1p; ldd --version | sed -n 1p; } >"$fresh/build/made-with" 2>&1
 fi
 
 if [ $kernels = yes ] && nvcc=$(command -v nvcc || ls /usr/local/cuda/bin/nvcc 2>/dev/null); then

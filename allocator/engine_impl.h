@@ -5,6 +5,8 @@
 //   engine_touch.cpp     touch, release, pin, hints
 //   engine_touch_many.cpp  touch and release of a launch's blocks at once; streams that end
 //   engine_places.cpp    planned places for blocks of an iteration that never leave
+//   engine_plan_places.cpp  when they are planned, and given up
+//   engine_regions.cpp   their memory
 //   engine_room.cpp      make room: reclaim, drop, evict, wait, or say why not
 //   engine_map.cpp       a block's spans: mapped and unmapped
 //   engine_spill.cpp     copy out, unmap
@@ -340,7 +342,7 @@ class EngineImpl final : public Engine {
   bool room_for_birth(uint64_t granules);
   bool spared(const Block& block);
 
-  // engine_places.cpp
+  // engine_places.cpp, engine_plan_places.cpp, engine_regions.cpp
   struct Placing {
     struct Place {
       Identity identity;
@@ -469,7 +471,8 @@ class EngineImpl final : public Engine {
   std::vector<uint32_t> spare_segments_;
   std::array<std::atomic<Region*>, regions_most> regions_{};  // for good; looked up without lock
   std::vector<std::unique_ptr<Region>> region_owner_;
-  std::unordered_map<uint64_t, std::shared_ptr<const ExportedMemory>> exported_;  // by base, or place
+  // By base; of blocks in planned places, by address.
+  std::unordered_map<uint64_t, std::shared_ptr<const ExportedMemory>> exported_;
   std::vector<std::unique_ptr<RangeMap>> small_;  // per stream: free ranges of its segments
   AgeOrder ages_, ahead_;
 

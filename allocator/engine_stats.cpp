@@ -215,7 +215,8 @@ Result<void> EngineImpl::set_budget(uint64_t bytes) {
     if (leaving_grains() < over) evict(over - leaving_grains(), nullptr);
     pump_locked();
     if (unmapped != unmapped_) continue;
-    if (!places_wait && spilling_.empty() && parked_.empty() && deferred_.empty()) break;  // the rest is pinned
+    if (!places_wait && spilling_.empty() && parked_.empty() && deferred_.empty())
+      break;  // the rest is pinned
     wait(lock, poll_ns);
   }
   return {};

@@ -166,7 +166,8 @@ void FirnAllocator::add_segments(Engine& engine, c10::DeviceIndex device, c10::M
         : shared    ? segment_at(shared, block.segment_bytes, block.stream, true)
                     : segment_at(address, block.capacity, block.stream, true);
     // As natively, where a segment is cut nobody knows who asked for it first.
-    if (!block.small && !shared) segment.context_when_allocated = history_.context_of_segment(block.base);
+    if (!block.small && !shared)
+      segment.context_when_allocated = history_.context_of_segment(block.base);
     c10::CachingDeviceAllocator::BlockInfo info;
     info.size = block.bytes;
     info.requested_size = block.requested_bytes;

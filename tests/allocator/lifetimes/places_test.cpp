@@ -110,7 +110,8 @@ TEST(Places, any_plan_is_valid_and_hardly_dearer) {
       lacking_placed += load - std::min(load, input.capacity);
     }
     EXPECT_LE(lacking_placed,
-              lacking + places.heights.size() * input.granule_bytes * input.period) << "seed " << seed;
+              lacking + places.heights.size() * input.granule_bytes * input.period)
+        << "seed " << seed;
     for (const Places::Place& a : places.places)
       for (const Places::Place& b : places.places) {
         if (a.identity >= b.identity || a.stream != b.stream) continue;

@@ -80,6 +80,17 @@ def _device_table(device: dict[str, Any], stalls: dict[str, Any], abbreviated: b
              _line("Evictions", _number(device["evictions"])),
              _line("Out of memory", _number(device["out_of_memory"])),
              _line("Blocks lost", _number(device["lost_blocks"]))]
+    places = device["places"]
+    if places["given"] or places["planned"]:
+        lines += [_rule("-"), _line("Planned places", "before", "now"), _rule("-"),
+                  _line("Waste beyond what was asked for", size(places["waste_before_bytes"]),
+                        size(places["waste_bytes"])),
+                  _line("Frames mapped in an iteration", _number(places["maps_before"]),
+                        _number(places["maps"])),
+                  _line("Region, planned and mapped", size(places["region_planned_bytes"]),
+                        size(places["region_bytes"])),
+                  _line("Places given, and missed", _number(places["given"]),
+                        _number(places["missed"]))]
     if not abbreviated:
         for title, rows in (("Waits by operator (all devices)", stalls["operators"]),
                             ("Waits by call site (all devices)", stalls["call_sites"])):

@@ -47,7 +47,9 @@ double median(std::vector<double> values) {
                    values.end());
   return values[values.size() / 2];
 }
-double rounded(double value) { return static_cast<double>(static_cast<long long>(value * 1000)) / 1e3; }
+double rounded(double value) {
+  return static_cast<double>(static_cast<long long>(value * 1000)) / 1e3;
+}
 
 struct Gpu {
   std::unique_ptr<firn::Driver> driver;
@@ -174,7 +176,8 @@ ordered_json host_memory(const Gpu& gpu) {
     return rounded(time / 1000 / (static_cast<double>(bytes) / (1024 * MiB)));
   };
   return {{"touch_ms_per_gib", per_gib(touch)}, {"register_ms_per_gib", per_gib(taken)},
-          {"unregister_ms_per_gib", per_gib(back)}, {"cuMemHostAlloc_ms_per_gib", per_gib(allocated)}};
+          {"unregister_ms_per_gib", per_gib(back)},
+          {"cuMemHostAlloc_ms_per_gib", per_gib(allocated)}};
 }
 
 /// GB/s with copies of `piece`, one after the other on a stream for each direction.

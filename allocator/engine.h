@@ -55,7 +55,7 @@ struct EngineOptions {
   double spare_fraction = 1. / 16;   // Policy::lifetime: of the memory, made valid elsewhere ahead
                                      // beyond what is foreseen to lack
   bool adversarial = false;
-  bool places = false;    // Policy::lifetime: blocks that never leave have planned places
+  bool places = false;               // Policy::lifetime: blocks that never leave have planned places
   Policy policy = Policy::age;
   bool no_bytes = false;  // simulation: staging is addresses without memory
   /// What is left of the process's host budget, shared by its engines; null: host_bytes is one's

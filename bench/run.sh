@@ -11,7 +11,7 @@ set -uo pipefail
 cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/.." || exit 1
 for word in "$@"; do
   case $word in
-    -h | --help | --list) [ ! -x .venv/bin/python ] || exec .venv/bin/python bench/suite/run.py "$@" ;;
+    -h | --help | --list) [ ! -x .venv/bin/python ] || exec env PYTHONPATH=bench .venv/bin/python -m firn_bench.run "$@" ;;
   esac
 done
 bash bench/setup.sh --tests || exit 1
@@ -25,4 +25,4 @@ if ! command -v fio >/dev/null; then
   "${root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -q -y install --no-install-recommends \
     fio >>build/bench.log 2>&1 || echo "bench/run.sh: fio could not be installed: it is left out"
 fi
-exec .venv/bin/python bench/suite/run.py "$@"
+exec env PYTHONPATH=bench .venv/bin/python -m firn_bench.run "$@"

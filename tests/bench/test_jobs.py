@@ -12,7 +12,7 @@ import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 FIRN = os.environ.get("FIRN_TEST_BINARY", str(ROOT / "build/allocator/command/firn"))
-sys.path.insert(0, str(ROOT / "bench/jobs"))
+sys.path.append(str(ROOT / "bench/jobs"))
 
 
 @pytest.fixture(scope="module")

@@ -8,17 +8,13 @@ import sys
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-SUITE = ROOT / "bench/suite"
-sys.path.insert(0, str(SUITE))
-import compare  # noqa: E402
-import figures  # noqa: E402
-import page  # noqa: E402
-import steps  # noqa: E402
+sys.path.append(str(ROOT / "bench"))
+from firn_bench import compare, figures, page, steps  # noqa: E402
 
 
 def run(*words):
-    return subprocess.run([sys.executable, str(SUITE / "run.py"), *map(str, words)],
-                          capture_output=True, text=True, timeout=300)
+    return subprocess.run([sys.executable, "-m", "firn_bench.run", *map(str, words)],
+                          cwd=ROOT / "bench", capture_output=True, text=True, timeout=300)
 
 
 def results(**more):
@@ -83,7 +79,6 @@ def test_compare_prints_both(tmp_path):
                             figures.as_json(results(), [figures.Figure("x", "y", "ns", value)]))
     words = ["bash", str(ROOT / "bench/compare"), str(tmp_path / "a.json"),
              str(tmp_path / "b.json")]
-    words[:2] = [sys.executable, str(SUITE / "compare.py")]
     done = subprocess.run(words, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0 and "<- lost" in done.stdout
     done = subprocess.run(words[:-1] + [str(tmp_path / "none.json")], capture_output=True,

@@ -16,7 +16,7 @@ import sys
 import tempfile
 from typing import Callable
 
-from figures import Figure, median_of
+from firn_bench.figures import Figure, median_of
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BUILD = ROOT / "build"

@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 """Two results of bench/run.sh side by side: compare A.json B.json. A figure that lost more than a
 tenth is marked; where the machines are not of one kind that is said first."""
 
@@ -8,8 +7,7 @@ import argparse
 import pathlib
 import sys
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
-import figures as results_of  # noqa: E402
+from firn_bench import figures as results_of
 
 LOST = 0.1
 

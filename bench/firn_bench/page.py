@@ -7,7 +7,7 @@ import html
 import io
 from typing import Any
 
-from figures import Figure
+from firn_bench.figures import Figure
 
 STYLE = """
 body { font: 15px/1.45 system-ui, sans-serif; margin: 2rem auto; max-width: 62rem; padding: 0 1rem;

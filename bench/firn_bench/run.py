@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 """Runs the suite's benches and writes their results; see bench/run.sh."""
 
 from __future__ import annotations
@@ -10,12 +9,8 @@ import pathlib
 import sys
 import time
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
-import compare  # noqa: E402
-import figures as results_of  # noqa: E402
-import machine  # noqa: E402
-import page  # noqa: E402
-import steps  # noqa: E402
+from firn_bench import compare, machine, page, steps
+from firn_bench import figures as results_of
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 

@@ -1,0 +1,1 @@
+"""The suite that bench/run.sh runs."""

@@ -380,7 +380,9 @@ Result<void> EngineImpl::record_stream(const void* pointer, CUstream stream, CUc
 /// A block in State::free: its addresses and descriptor can serve another.
 void EngineImpl::drop_descriptor(Block& block) {
   FIRN_CHECK(block.state() == State::free, "block %llx", (unsigned long long)block.address);
-  learn();  // the descriptor's number will be another block's
+  // The descriptor's number will be another block's. (Not decided anew here: who carries a decision
+  // out may be under way.)
+  if (ring_) (void)take_events();
   if (block.place_bytes != 0) {
     block.place_bytes = 0;
   } else if (block.grains != 0) {

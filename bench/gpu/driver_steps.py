@@ -18,40 +18,34 @@ def gtest(suite, step, binary, group, **more):
     environment = suite.environment(FIRN_TEST_DRIVER=str(driver), **more)
     listed = step.run([suite.build / binary, "--gtest_list_tests", f"--gtest_filter={group}.*"],
                       environment, 60)
-    names = [line.strip() for line in listed.text.splitlines() if line.startswith("  ")]
-    for name in names:
-        report = suite.work / f"{step.row['name']}-{name}.json"
+    for name in [line.strip() for line in listed.text.splitlines() if line.startswith("  ")]:
         try:
-            done = step.run([suite.build / binary, f"--gtest_filter={group}.{name}",
-                             f"--gtest_output=json:{report}"], environment, 60, ok=None)
+            one_test(suite, step, [suite.build / binary, f"--gtest_filter={group}.{name}"],
+                     environment, name)
         except Cut as words:
             step.check(name, False, words)
             if step.time_left() < 2:
                 raise
-            continue
-        if not report.exists():
-            step.check(name, False, f"ended with {done.rc}: {done.text[-1000:]}")
-            continue
-        (test,) = json.loads(report.read_text())["testsuites"][0]["testsuite"]
-        if test.get("result") == "SKIPPED":
-            step.left_out(name, "; ".join(line for line in done.text.splitlines()
-                                          if line and line[0] not in "[N")[-300:])
-            continue
-        failures = [each["failure"] for each in test.get("failures", [])]
-        step.check(name, not failures and done.rc == 0, "\n".join(failures)[:1500])
-        recorded = {key: value for key, value in test.items() if key not in GTEST_KEYS}
-        if recorded:
-            step.figure(name, recorded)
     if not step.row["checks"]:
         raise Skip("every test was skipped: " + str(step.row.get("left_out")))
 
 
-GTEST_KEYS}
-            if recorded:
-                step.figure(test["name"], recorded)
-    if ran == 0:
-        raise Skip("every test was skipped: see log.txt")
-    step.check("the process ended well", done.rc == 0, done.rc)
+def one_test(suite, step, command, environment, name):
+    report = suite.work / f"{step.row['name']}-{name}.json"
+    done = step.run([*command, f"--gtest_output=json:{report}"], environment, 60, ok=None)
+    if not report.exists():
+        step.check(name, False, f"ended with {done.rc}: {done.text[-1000:]}")
+        return
+    (test,) = json.loads(report.read_text())["testsuites"][0]["testsuite"]
+    if test.get("result") == "SKIPPED":
+        step.left_out(name, "; ".join(line for line in done.text.splitlines()
+                                      if line and line[0] not in "[N")[-300:])
+        return
+    failures = [each["failure"] for each in test.get("failures", [])]
+    step.check(name, not failures and done.rc == 0, "\n".join(failures)[:1500])
+    recorded = {key: value for key, value in test.items() if key not in GTEST_KEYS}
+    if recorded:
+        step.figure(name, recorded)
 
 
 GTEST_KEYS = {"name", "status", "result", "timestamp", "time", "classname", "failures", "file",
@@ -121,7 +115,7 @@ def cycles(suite, step):
     """At half of the memory more than every other visit is a fault, and something was spilled."""
     suite.needs_build()
     # Threads, blocks each, MiB each, rounds.
-    threads, blocks, mib, rounds = (3, 8, 1, 12) if suite.software else (4, 24, 8, 260)
+    threads, blocks, mib, rounds = (3, 8, 1, 12) if suite.software else (4, 24, 8, 500)
     stats = suite.work / "cycles.json"
     whole = threads * blocks * mib << 20
     environment = suite.environment(

@@ -115,7 +115,7 @@ def cycles(suite, step):
     """At half of the memory more than every other visit is a fault, and something was spilled."""
     suite.needs_build()
     # Threads, blocks each, MiB each, rounds.
-    threads, blocks, mib, rounds = (3, 8, 1, 12) if suite.software else (4, 24, 8, 500)
+    threads, blocks, mib, rounds = (3, 8, 1, 30) if suite.software else (4, 24, 8, 500)
     stats = suite.work / "cycles.json"
     whole = threads * blocks * mib << 20
     environment = suite.environment(
@@ -136,7 +136,8 @@ def cycles(suite, step):
         "host_out_bytes_s": device["measured_host_out_bytes_s"],
         "host_in_bytes_s": device["measured_host_in_bytes_s"], "trouble": device["trouble"]})
     step.check("every word was right", wrong == 0, wrong)
-    least = visits // 10 if suite.software else 10000
+    # (In software three threads on two cores may find much where they left it.)
+    least = visits // 50 if suite.software else 10000
     step.check(f"at least {least} spills", spilled >= least, spilled)
     step.check(f"at least {least} faults", faulted >= least, faulted)
     step.check("within the budget", device["peak_device_bytes"] <= device["budget_bytes"],

@@ -1,0 +1,12 @@
+// Where Firn was built without ncurses.
+#include "allocator/command/screen.h"
+
+namespace firn::command {
+
+Result<void> show_screen(const std::function<std::vector<std::string>(size_t more)>&,
+                         std::chrono::milliseconds) {
+  return make_error(Code::not_supported, 0,
+                    "this firn was built without ncurses; --once shows one look");
+}
+
+}  // namespace firn::command

@@ -24,7 +24,7 @@ struct Config {
   double watch_fraction = 0.5;          // observer on once allocated memory exceeds this of budget
   double spare_fraction = 1. / 16;      // lifetimes: written ahead beyond what is foreseen to lack
   bool allow_tmpfs = false;
-  bool places = false;                  // lifetimes: blocks that never leave have planned places
+  bool places = true;                   // lifetimes: blocks that never leave have planned places
   bool adversarial = false;             // tests: spill every unpinned block when no operator runs
   unsigned looks = 2;                   // preload: launches of a kernel that are looked at, of each
                                         // kind; looks_all: every one

@@ -12,6 +12,10 @@ namespace {
 
 /// Where no more than such a part of the capacity lacks, others can make up for it.
 constexpr uint64_t short_part = 64;
+/// A region has more room than what lives in it at most moments, and others need that where memory
+/// is short: it is taken apart for them, and what they use next may have left. Above such a part of
+/// the capacity that costs more than places save.
+constexpr uint64_t apart_part = 32;
 /// Fewer are not worth a region.
 constexpr size_t places_least = 2;
 /// A layout so much higher than the load is good enough: a part.
@@ -210,7 +214,8 @@ Places plan_places(const PlacesInput& input) {
       // At its edges a region lives in a granule that it does not fill.
       const uint64_t edge =
           places.heights.size() * input.granule_bytes / std::max<uint64_t>(input.grain_bytes, 1);
-      if (places.places.empty() || lack.with > lack.without + edge * input.period ||
+      if (places.places.empty() || lack.taken_apart > input.capacity / apart_part + edge ||
+          lack.with > lack.without + edge * input.period ||
           lack.most_with > lack.most_without + 2 * edge || lack.taken_apart >= least)
         continue;
       least = lack.taken_apart;

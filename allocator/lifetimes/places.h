@@ -4,7 +4,8 @@
 //
 // What has a place cannot leave the device. Where (nearly) everything fits with places, what left
 // before may have one, for it need not leave any more; elsewhere it stays free to leave. None gets
-// one where that would leave less room for the others when room is short.
+// one where that would leave less room for the others when room is short, or where much of the
+// region would have to be given to the others in every period.
 #pragma once
 
 #include <chrono>

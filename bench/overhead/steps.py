@@ -17,7 +17,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 # What Firn counts that must not grow where nothing has to move.
 COUNTED = ("spilled_bytes", "faulted_bytes", "prefetched_bytes", "clean_dropped_bytes", "evictions",
            "faults", "stall_s", "plan_s", "peak_device_bytes", "peak_allocated_bytes",
-           "rounding_bytes", "watching", "period_found", "device_bytes")
+           "rounding_bytes", "maps", "watching", "period_found", "device_bytes")
 
 
 def counted():

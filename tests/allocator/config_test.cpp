@@ -149,7 +149,7 @@ TEST_F(ConfigTest, EveryKnobIsReadFromWordsAndFromTheEnvironment) {
       {"budget", "20GiB"},     {"dir", "/nvme0;/nvme1"}, {"host", "8GiB"},
       {"policy", "age"},       {"store", "threads"},     {"store_size", "1TiB"},
       {"depth", "16"},         {"piece", "4MiB"},        {"watch", "0.25"},
-      {"spare", "0.5"},        {"spread", "all"},       {"places", "1"},
+      {"spare", "0.5"},        {"spread", "all"},       {"places", "0"},
       {"stats", "/x/%p.json"}, {"trace", "t.csv"},       {"driver", "/x/libcuda.so.1"},
       {"allow_tmpfs", "1"},    {"adversarial", "1"},     {"store_read", "3GiB/s"},
       {"store_write", "2GiB/s"}, {"store_latency", "20us"}, {"looks", "all"}, {"layouts", "0"}};

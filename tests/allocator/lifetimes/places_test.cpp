@@ -71,6 +71,17 @@ TEST(Places, what_left_the_device_has_one_only_where_everything_fits_then) {
   for (const Places::Place& place : places.places) EXPECT_NE(place.identity, 1u);
 }
 
+TEST(Places, there_are_none_where_others_need_much_of_the_region) {
+  // What has places is small at the moment at which the others are many.
+  const std::vector<Stay> stays{{1, 0, 1, 3, 100, 100}, {2, 0, 3, 5, 100, 100}};
+  PlacesInput input = of(8, 1000, stays, 700);
+  EXPECT_EQ(plan_places(input).places.size(), 2u);
+  input.loads[6].grains = 920;  // 20 beyond, of which one in 32 may be
+  EXPECT_EQ(plan_places(input).places.size(), 2u);
+  input.loads[6].grains = 940;
+  EXPECT_TRUE(plan_places(input).places.empty());
+}
+
 TEST(Places, any_plan_is_valid_and_hardly_dearer) {
   for (uint64_t seed = 1; seed <= 40; ++seed) {
     std::mt19937_64 random(seed);

@@ -6,9 +6,11 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <random>
 #include <thread>
@@ -117,7 +119,7 @@ class FirnC : public testing::Test {
 
 nlohmann::json stats() {
   std::string text(firn_stats(nullptr, 0) + 1, 0);
-  firn_stats(text.data(), text.size());
+  while (firn_stats(text.data(), text.size()) >= text.size()) text.resize(2 * text.size());
   return nlohmann::json::parse(text.c_str());
 }
 
@@ -214,6 +216,117 @@ TEST_F(FirnC, threads_under_pressure) {
   for (std::thread& thread : pool) thread.join();
   EXPECT_EQ(wrong.load(), 0u);
   EXPECT_EQ(refused.load(), 0);
+}
+
+/// Hands the way back of an iteration to another thread, as autograd does.
+class Backward {
+ public:
+  explicit Backward(std::function<void()> work) : work_(std::move(work)), thread_([this] { run(); }) {}
+  ~Backward() {
+    turn_.store(ended);
+    turn_.notify_all();
+    thread_.join();
+  }
+  void operator()() {
+    turn_.store(theirs);
+    turn_.notify_all();
+    turn_.wait(theirs);
+  }
+
+ private:
+  enum Turn { ours, theirs, ended };
+  void run() {
+    ASSERT_EQ(program().set_current(program().context), CUDA_SUCCESS);
+    for (;;) {
+      turn_.wait(ours);
+      if (turn_.load() == ended) return;
+      work_();
+      turn_.store(ours);
+      turn_.notify_all();
+    }
+  }
+  std::function<void()> work_;
+  std::atomic<Turn> turn_{ours};
+  std::thread thread_;
+};
+
+// An iteration that repeats, at the edge of the budget, its way back in another thread, while a
+// third looks at it and has memory of its own on a stream of its own.
+TEST_F(FirnC, planned_places_and_threads) {
+  struct Made {
+    void* block = nullptr;
+    size_t bytes = 0;
+    uint64_t seed = 0;
+  };
+  std::atomic<uint64_t> seeds{1};
+  const auto make = [&](size_t bytes, firn_stream stream = nullptr) {
+    Made made{nullptr, bytes, seeds++};
+    EXPECT_EQ(firn_malloc(&made.block, bytes, 0, stream), FIRN_OK) << firn_error();
+    EXPECT_EQ(firn_touch(&made.block, nullptr, 1, stream), FIRN_OK) << firn_error();
+    run_kernel(program().fill, made.block, bytes, made.seed, static_cast<CUstream>(stream));
+    firn_launched();
+    return made;
+  };
+  const auto read = [&](Made& made, firn_stream stream = nullptr) {
+    const int access = FIRN_READ;
+    EXPECT_EQ(firn_touch(&made.block, &access, 1, stream), FIRN_OK) << firn_error();
+    run_kernel(program().verify, made.block, made.bytes, made.seed, static_cast<CUstream>(stream));
+    firn_launched();
+  };
+  std::mt19937_64 random(5);
+  std::vector<size_t> kept_bytes, gone_bytes;
+  for (int i = 0; i < 9; ++i) {
+    kept_bytes.push_back((5u << 20) + random() % (5u << 20) / 512 * 512);
+    gone_bytes.push_back((2u << 20) + random() % (6u << 20) / 512 * 512);
+  }
+  // At its peak it takes nearly the budget: the weights, all that is kept, one that is gone.
+  for (size_t i = 0, sum = 0; i < 9; sum += kept_bytes[i++])
+    if (i == 8) kept_bytes[i] = (68u << 20) - sum;
+  std::vector<Made> weights, kept;
+  for (int i = 0; i < 3; ++i) weights.push_back(make(4u << 20));
+  Backward backward([&] {
+    for (size_t i = kept.size(); i-- > 0;) {
+      Made gone = make(gone_bytes[i]);
+      read(kept[i]);
+      read(weights[i % 3]);
+      EXPECT_EQ(firn_free(kept[i].block, nullptr), FIRN_OK);
+      read(gone);
+      EXPECT_EQ(firn_free(gone.block, nullptr), FIRN_OK);
+    }
+    kept.clear();
+  });
+  std::atomic<bool> over{false};
+  std::thread looking([&] {
+    ASSERT_EQ(program().set_current(program().context), CUDA_SUCCESS);
+    CUstream stream = nullptr;
+    ASSERT_EQ(program().stream_create(&stream, CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
+    Made own = make(1u << 20, stream);
+    while (!over) {
+      (void)stats();
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    }
+    read(own, stream);
+    EXPECT_EQ(firn_free(own.block, stream), FIRN_OK);
+    EXPECT_EQ(program().stream_synchronize(stream), CUDA_SUCCESS);
+  });
+  const uint64_t given = stats()["devices"][0]["places"]["given"];
+  for (int step = 0; step < 40; ++step) {
+    for (size_t i = 0; i < kept_bytes.size(); ++i) {
+      Made gone = make(gone_bytes[i]);
+      kept.push_back(make(kept_bytes[i]));
+      read(weights[i % 3]);
+      read(gone);
+      EXPECT_EQ(firn_free(gone.block, nullptr), FIRN_OK);
+    }
+    backward();
+    if (step == 25) std::swap(kept_bytes[2], kept_bytes[7]);  // and on it goes, otherwise
+  }
+  over = true;
+  looking.join();
+  for (Made& weight : weights) EXPECT_EQ(firn_free(weight.block, nullptr), FIRN_OK);
+  ASSERT_EQ(program().synchronize(), CUDA_SUCCESS);
+  EXPECT_EQ(wrong.load(), 0u);
+  EXPECT_GT(stats()["devices"][0]["places"]["given"], given) << stats()["devices"][0].dump(1);
 }
 
 TEST_F(FirnC, hints_and_pins) {

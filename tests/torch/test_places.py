@@ -5,9 +5,11 @@ none."""
 import pytest
 
 from script_runs import check_budget, check_same
+from test_preload_only import run_preloaded
 
 ARGUMENTS = ("--steps", 12, "--layers", 3, "--batch", 10)
 SCRIPT = "gpt_adamw.py"
+PRELOADED = ("graph_between.py", "--capture-at", 1000)
 
 
 @pytest.fixture
@@ -42,3 +44,21 @@ def test_at_half_the_memory_there_are_none(alone, with_firn, spill_dir):
     check_budget(run, budget)
     assert run.device()["spilled_bytes"] > 0
     assert run.device()["places"]["given"] == 0
+
+
+def test_a_graph_captured_when_there_are_places(native, with_firn, spill_dir):
+    alone = native("graph_between.py")
+    budget = alone.budget(1.04)
+    run = with_firn("graph_between.py", budget=budget, dirs=[spill_dir])
+    check_same(run, alone)
+    check_budget(run, budget)
+    assert run.device()["places"]["given"] > 50, run.device()["places"]
+
+
+def test_under_the_library_in_front_of_the_driver(places, native, spill_dir, tmp_path):
+    alone = native(*PRELOADED)
+    budget = alone.budget(1.04)
+    run = run_preloaded(places, tmp_path, *PRELOADED, budget=budget, dirs=[spill_dir])
+    check_same(run, alone)
+    check_budget(run, budget)
+    assert run.device()["places"]["given"] > 50, run.device()["places"]

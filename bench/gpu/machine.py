@@ -159,3 +159,32 @@ def commit_of(root):
     told = said("git", "-C", str(root), "describe", "--always", "--dirty")
     kept = root / "bench/carry/commit"
     return told or (kept.read_text().strip() if kept.exists() else "unknown")
+
+
+def notes_of(found, software):
+    """What of the machine has a bearing on the steps, in words."""
+    notes = []
+    memlock = found["limits"]["memlock"]
+    if memlock != "unlimited" and memlock < 64 << 20:
+        notes.append(f"memlock is {memlock} bytes: io_uring's buffers may not be registered")
+    if found["disk_free_bytes"] < 8 << 30:
+        notes.append(f"{found['disk_free_bytes'] >> 20} MiB of disk are free: little is spilled")
+    if software:
+        return notes
+    gpus = found["gpus"]
+    if not gpus:
+        notes.append("nvidia-smi tells nothing: the driver alone is asked")
+    if any(gpu.get("mig.mode.current") == "Enabled" for gpu in gpus):
+        notes.append("MIG: figures are of a part of the GPU")
+    if len(gpus) > 1:
+        notes.append(f"{len(gpus)} GPUs: the first one is used")
+    version = found["driver"]["version"]
+    used = found["driver"]["total_bytes"] - found["driver"]["free_bytes"]
+    if used > 2 << 30:
+        notes.append(f"{used >> 20} MiB of the GPU are in use by others: jobs are made to fit what "
+                     "is free")
+    if found["nvcc"] and version < 13000 and "release 13" in " ".join(found["nvcc"]):
+        notes.append("a driver before CUDA 13: it may not take this nvcc's kernels")
+    if version < 12020:
+        notes.append("a driver before 12.2: no host memory at device addresses")
+    return notes

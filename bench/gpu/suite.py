@@ -31,8 +31,8 @@ ORDER = (
     "machine", "build", "conformance", "beliefs", "costs-driver", "cycles", "torch-bits",
     "preload-asked", "torch-large", "preload-programs", "preload-pytorch", "costs-calls",
     "costs-spills", "torch-compile", "torch-graphs", "torch-nccl", "torch-flash", "torch-cudnn",
-    "torch-files", "torch-scripts", "torch-large-plain", "preload-runtime", "preload-cublas",
-    "costs-launches", "torch-compile-graphs", "preload-sanitizer",
+    "torch-files", "torch-scripts", "torch-large-plain", "torch-edge", "preload-runtime",
+    "preload-cublas", "costs-launches", "torch-compile-graphs", "preload-sanitizer",
 )
 # Name, title, most seconds on a GPU, work.
 STEPS = sorted((
@@ -147,31 +147,7 @@ def look(suite, step):
         found["torch"] = told
     if not found["nvcc"]:
         step.left_out("nvcc", "no nvcc in PATH or /usr/local/cuda/bin: carried kernels are used")
-    notes = step.row["figures"]["notes"] = []
-    memlock = found["limits"]["memlock"]
-    if memlock != "unlimited" and memlock < 64 << 20:
-        notes.append(f"memlock is {memlock} bytes: io_uring's buffers may not be registered")
-    if found["disk_free_bytes"] < 8 * GIB:
-        notes.append(f"{found['disk_free_bytes'] >> 20} MiB of disk are free: little is spilled")
-    if suite.software:
-        return
-    gpus = found["gpus"]
-    if not gpus:
-        notes.append("nvidia-smi tells nothing: the driver alone is asked")
-    if any(gpu.get("mig.mode.current") == "Enabled" for gpu in gpus):
-        notes.append("MIG: figures are of a part of the GPU")
-    if len(gpus) > 1:
-        notes.append(f"{len(gpus)} GPUs: the first one is used")
-    version, used = found["driver"]["version"], (found["driver"]["total_bytes"] -
-                                                 found["driver"]["free_bytes"])
-    if used > 2 * GIB:
-        notes.append(f"{used >> 20} MiB of the GPU are in use by others: jobs are made to fit what "
-                     "is free")
-    if found["nvcc"] and version < 13000 and "release 13" in " ".join(found["nvcc"]):
-        notes.append("a driver before CUDA 13: it may not take this nvcc's kernels")
-    if version < 12020:
-        notes.append("a driver before 12.2: no host memory at device addresses")
-
+    step.figure("notes", machine.notes_of(found, suite.software))
 
 def build(suite, step):
     suite.build = None

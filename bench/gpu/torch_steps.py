@@ -123,6 +123,26 @@ def bits(suite, step):
     step.check("unlimited: nothing moved", runs.devices["unlimited"]["spilled_bytes"] == 0)
 
 
+def edge(suite, step):
+    """Where all of the job just fits: what planned places save of the driver's mapping calls."""
+    suite.needs_torch()
+    words = SMALL_GPT if suite.software else ["--steps", 30, "--layers", 8, "--width", 768,
+                                              "--heads", 12, "--length", 512, "--batch", 8,
+                                              "--deterministic"]
+    if suite.software:
+        words = ["--steps", 8, *words[2:]]
+    runs = Runs(suite, step, "bench/demo/train_gpt.py", words)
+    peak = runs.native("native")["peak_bytes"]
+    host = min(suite.host_bytes(), peak + GIB)
+    for name, flag in (("without places", "0"), ("with places", "1")):
+        runs.firn(name, 1.02, host=host, FIRN_PLACES=flag)
+        runs.same(name, "native", ("losses", "parameters_sha256"))
+    for name, device in runs.devices.items():
+        step.figure(f"{name}: mapping", {"maps_in_all": device["maps"], **device["places"]})
+    given = runs.devices["with places"]["places"]["given"]
+    step.check("places were given", given > 0, given)
+
+
 def spilled_to_files(suite, step):
     """With little host memory, so that most goes on to files, and comes back."""
     suite.needs_torch()
@@ -295,6 +315,7 @@ STEPS = (
     ("torch-bits", "a GPT at 100, 50, 35 % and unlimited: the same bits", 180, bits),
     ("torch-large", "a large GPT with AdamW in bf16, checkpointed: bits, speed", 300, large(True)),
     ("torch-large-plain", "the same with all activations kept", 300, large(False)),
+    ("torch-edge", "a GPT that just fits: with planned places and without", 120, edge),
     ("torch-compile", "torch.compile: Inductor's and Triton's kernels", 150,
      feature("compile", .7)),
     ("torch-graphs", "a training step as a CUDA graph", 60, feature("graphs", 1.5)),

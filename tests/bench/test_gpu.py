@@ -192,6 +192,35 @@ def test_what_fails_is_told(with_cycles, tmp_path):
     assert told["costs-driver"]["status"] == "passed" and done.returncode == 1
 
 
+def machine_like(**other):
+    """What machine.describe tells of one where nothing is amiss, and what is."""
+    return {"limits": {"memlock": "unlimited"}, "disk_free_bytes": 1 << 40, "nvcc": ["release 13.0"],
+            "gpus": [{"name": "a GPU", "mig.mode.current": "Disabled"}],
+            "driver": {"version": 13000, "total_bytes": 140 << 30, "free_bytes": 139 << 30}, **other}
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("other, says", [
+    ({}, None),
+    ({"limits": {"memlock": 8 << 20}}, "memlock is 8388608 bytes"),
+    ({"disk_free_bytes": 1 << 30}, "1024 MiB of disk are free"),
+    ({"gpus": []}, "nvidia-smi tells nothing"),
+    ({"gpus": [{"mig.mode.current": "Enabled"}]}, "MIG"),
+    ({"gpus": [{}, {}]}, "2 GPUs"),
+    ({"driver": {"version": 13000, "total_bytes": 140 << 30, "free_bytes": 100 << 30}},
+     "40960 MiB of the GPU are in use by others"),
+    ({"driver": {"version": 12080, "total_bytes": 1, "free_bytes": 1}}, "a driver before CUDA 13"),
+    ({"driver": {"version": 12010, "total_bytes": 1, "free_bytes": 1}, "nvcc": None},
+     "a driver before 12.2"),
+])
+def test_what_has_a_bearing_is_noted(other, says):
+    words = json.dumps(machine_like(**other))
+    done = run(sys.executable, "-c", "import json, sys; sys.path.insert(0, sys.argv[1]); import machine;"
+               "print(json.dumps(machine.notes_of(json.loads(sys.argv[2]), False)))", GPU, words)
+    notes = json.loads(done.stdout)
+    assert [says in note for note in notes] == [True] if says else notes == [], done.stderr
+
+
 @pytest.mark.quick
 def test_the_table_of_what_was_seen(tmp_path):
     def table():

@@ -1,8 +1,10 @@
 #include "allocator/block.h"
 
 #include <bit>
+#include <memory>
 
 #include "allocator/check.h"
+#include "allocator/huge_pages.h"
 
 namespace firn {
 
@@ -19,7 +21,10 @@ void transit(Block& block, Event event, uint64_t clear) {
 }
 
 BlockTable::~BlockTable() {
-  for (auto& slot : chunks_) delete[] slot.load(std::memory_order_relaxed);
+  for (uint32_t i = 0; i < size_; ++i) std::destroy_at(&(*this)[i]);
+  for (auto& slot : chunks_)
+    if (Block* blocks = slot.load(std::memory_order_relaxed))
+      give_huge(blocks, chunk * sizeof(Block));
 }
 
 Block* BlockTable::make() {
@@ -29,9 +34,13 @@ Block* BlockTable::make() {
     return block;
   }
   if (size_ == chunk * chunks) return nullptr;
-  if (size_ % chunk == 0)
-    chunks_[size_ / chunk].store(new Block[chunk], std::memory_order_release);
-  Block* block = &(*this)[size_];
+  std::atomic<Block*>& slot = chunks_[size_ / chunk];
+  if (!slot.load(std::memory_order_relaxed)) {
+    void* memory = take_huge(chunk * sizeof(Block));
+    if (!memory) return nullptr;
+    slot.store(static_cast<Block*>(memory), std::memory_order_release);
+  }
+  Block* block = std::construct_at(&(*this)[size_]);
   block->index = size_++;
   return block;
 }

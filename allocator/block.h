@@ -7,6 +7,7 @@
 
 #include <array>
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -46,12 +47,12 @@ struct Piece {
   IoRequest* request = nullptr;  // when writing or reading
 };
 
-struct Block {
+struct alignas(64) Block {
+  // What allocating, freeing and touching look at: one cache line.
   std::atomic<uint64_t> word{0};
   std::atomic<uint64_t> use{0};        // Use::bits of the last use
   std::atomic<uint64_t> age{0};        // engine tick of the last touch
   std::atomic<uint32_t> next{0};       // link of a ready stack: index + 1
-  std::atomic<uint32_t> asked{0};      // large: 512 B that were asked for, as last handed out
   uint32_t index = 0;                  // of this descriptor in its table
   uint16_t stream = 0;                 // Streams index of the allocation's stream
   uint16_t size_class = 0;
@@ -59,9 +60,11 @@ struct Block {
   uint64_t address = 0;
   size_t bytes = 0;                    // usable, by size class; what statistics count
   size_t requested = 0;
+  // The rest: next to none of it is a small block's.
+  std::atomic<uint32_t> asked{0};      // large: 512 B that were asked for, as last handed out
+  uint32_t generation = 0;             // large: raised at every free: tells stale I/O from current
   uint64_t place_bytes = 0;            // of its place in a region; 0: it has frames of its own
   uint32_t place = 0;                  // then: which of the engine's places
-  uint32_t generation = 0;             // raised at every free: tells stale I/O from current
   uint32_t version = 0;                // raised at every write: tells stale copies from valid ones
   uint32_t live_at = 0;                // place in the engine's list of live large blocks
   uint64_t next_use = UINT64_MAX;      // as was decided last: an event's number
@@ -102,6 +105,7 @@ struct Block {
     return spans[piece.offset / (spans.front().grains * grain_bytes)];
   }
 };
+static_assert(offsetof(Block, asked) == alignof(Block));
 
 /// Moves the block by an event, with the table's blessing (aborts otherwise), and clears flags. For
 /// transitions that no other thread competes for.
@@ -112,15 +116,17 @@ inline constexpr uint64_t life_flags =
     word::proven | word::pinned | word::copies | word::unsettled | word::freed | word::recorded |
     word::segment | word::given;
 
-/// Descriptors at stable addresses, found by index; a descriptor is never freed, only reused.
+/// Descriptors at stable addresses, found by index; a descriptor is never freed, only reused. On
+/// huge pages: which of a million blocks is freed next is anybody's guess.
 class BlockTable {
  public:
-  static constexpr uint32_t chunk = 4096, chunks = 8192;
+  static constexpr uint32_t chunk = 32768, chunks = 1024;
 
   Block& operator[](uint32_t index) const {
     return chunks_[index / chunk].load(std::memory_order_acquire)[index % chunk];
   }
-  /// A descriptor in State::free. Under the engine's lock; null when 32 Mi blocks are live.
+  /// A descriptor in State::free. Under the engine's lock; null when 32 Mi blocks are live, or when
+  /// the machine has no memory for more.
   Block* make();
   void recycle(Block* block) { spare_.push_back(block->index); }
   uint32_t size() const { return size_; }

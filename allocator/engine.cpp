@@ -7,6 +7,7 @@
 
 #include "allocator/check.h"
 #include "allocator/engine_impl.h"
+#include "allocator/huge_pages.h"
 
 namespace firn {
 
@@ -111,6 +112,9 @@ EngineImpl::~EngineImpl() {
     }
     delete segment;
   }
+  for (auto& table : unit_tables_)
+    if (std::atomic<uint32_t>* units = table.load(std::memory_order_relaxed))
+      give_huge(units, unit_table_bytes);
   (void)driver_.stream_destroy(out_stream_);
   (void)driver_.stream_destroy(in_stream_);
 }
@@ -131,11 +135,10 @@ Block* EngineImpl::block_at(uint64_t address) const {
     Block* block = large_at(entry, address);
     return block && address - block->address < block->mapped_bytes() ? block : nullptr;
   }
-  const Segment& segment =
-      *segments_[entry & ~segment_mark].load(std::memory_order_acquire);
-  for (int64_t unit = static_cast<int64_t>((address - segment.address) / unit_bytes); unit >= 0;
-       --unit) {
-    uint32_t index = segment.units[unit].load(std::memory_order_acquire);
+  // (A segment is one granule, and granules are aligned.)
+  const std::atomic<uint32_t>* units = units_of(entry & ~segment_mark);
+  for (auto unit = static_cast<int64_t>(address % granule_bytes / unit_bytes); unit >= 0; --unit) {
+    uint32_t index = units[unit].load(std::memory_order_acquire);
     if (index != 0) {
       Block& block = table_[index - 1];
       return address < block.address + block.bytes ? &block : nullptr;

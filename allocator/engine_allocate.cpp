@@ -235,7 +235,7 @@ Result<void> EngineImpl::free(void* pointer) {
 
 /// A block in State::ready goes where its stream finds it again. Without the lock.
 void EngineImpl::make_ready(Block& block) {
-  ++block.generation;
+  if (block.grains != 0) ++block.generation;  // (No I/O names a small one.)
   block.use.store(streams_.now(block.stream).bits, std::memory_order_relaxed);
   if (block.place_bytes != 0) {
     ready(block.stream).placed.push(table_, block);

@@ -148,6 +148,10 @@ class EngineImpl final : public Engine {
   static constexpr size_t unit_bytes = 512;
   static constexpr uint32_t units_per_segment = granule_bytes / unit_bytes;
   static constexpr uint32_t segments_most = 1u << 17;
+  // Units of so many segments lie in one table, on huge pages.
+  static constexpr uint32_t segments_per_table = 128;
+  static constexpr size_t unit_table_bytes =
+      size_t{segments_per_table} * units_per_segment * sizeof(std::atomic<uint32_t>);
 
   // engine.cpp
   Block* block_at(uint64_t address) const;
@@ -187,6 +191,11 @@ class EngineImpl final : public Engine {
   Result<Block*> make_host_block(unsigned stream, size_t bytes, const Error& no_room);
   Result<void*> allocate_small(Lock& lock, unsigned stream, size_t bytes, size_t requested);
   Result<void> add_segment(Lock& lock, unsigned stream);
+  std::atomic<uint32_t>* units_for(uint32_t segment);
+  const std::atomic<uint32_t>* units_of(uint32_t segment) const {
+    return unit_tables_[segment / segments_per_table].load(std::memory_order_acquire) +
+           segment % segments_per_table * units_per_segment;
+  }
   Block* take_parked(unsigned stream, uint32_t grains);
   Result<void> free_slow(Block& block);
   void count_free(Block& block);
@@ -467,6 +476,8 @@ class EngineImpl final : public Engine {
   std::deque<std::pair<PieceRef, unsigned>> prefetches_;  // (block, stream)
   // Looked up without the lock: pointers never move, and a Segment is never freed, only reused.
   std::unique_ptr<std::atomic<Segment*>[]> segments_;
+  std::array<std::atomic<std::atomic<uint32_t>*>, segments_most / segments_per_table>
+      unit_tables_{};
   uint32_t segment_count_ = 0;
   std::vector<uint32_t> spare_segments_;
   std::array<std::atomic<Region*>, regions_most> regions_{};  // for good; looked up without lock

@@ -41,7 +41,7 @@ struct Segment {
   uint16_t stream = 0;
   uint32_t live = 0;  // blocks handed out or ready in it
   std::vector<Frame> frames;
-  std::unique_ptr<std::atomic<uint32_t>[]> units;  // per 512 B: block index + 1 at its first unit
+  std::atomic<uint32_t>* units = nullptr;  // per 512 B: block index + 1 at its first unit
 };
 
 /// A piece by name, checked against the block's generation and version when it is used.

@@ -2,8 +2,11 @@
 // do not spill.
 #include <fmt/format.h>
 
+#include <memory>
+
 #include "allocator/check.h"
 #include "allocator/engine_impl.h"
+#include "allocator/huge_pages.h"
 
 namespace firn {
 
@@ -32,9 +35,16 @@ Result<void> EngineImpl::add_segment(Lock& lock, unsigned stream) {
       index = spare_segments_.back();
       spare_segments_.pop_back();
     } else {
+      std::atomic<uint32_t>* units = units_for(segment_count_);
+      if (!units) {
+        unmap_at(*address, *frames);
+        frames_.give(*frames);
+        arena_->give(*address, 1);
+        return make_error(Code::out_of_memory, 0, "the machine has no memory for small blocks");
+      }
       index = segment_count_++;
       auto* fresh = new Segment;
-      fresh->units.reset(new std::atomic<uint32_t>[units_per_segment]());
+      fresh->units = units;
       segments_[index].store(fresh, std::memory_order_release);
     }
     Segment& segment = *segments_[index].load(std::memory_order_relaxed);
@@ -46,6 +56,19 @@ Result<void> EngineImpl::add_segment(Lock& lock, unsigned stream) {
     count_segment(true, false, *address, granule_bytes, stream);
     return {};
   }
+}
+
+/// A segment's units, all zero; null: the system has no memory.
+std::atomic<uint32_t>* EngineImpl::units_for(uint32_t segment) {
+  std::atomic<std::atomic<uint32_t>*>& table = unit_tables_[segment / segments_per_table];
+  if (!table.load(std::memory_order_relaxed))
+    table.store(static_cast<std::atomic<uint32_t>*>(take_huge(unit_table_bytes)),
+                std::memory_order_release);
+  std::atomic<uint32_t>* units = table.load(std::memory_order_relaxed);
+  if (!units) return nullptr;
+  units += segment % segments_per_table * units_per_segment;
+  std::uninitialized_value_construct_n(units, units_per_segment);
+  return units;
 }
 
 Result<void*> EngineImpl::allocate_small(Lock& lock, unsigned stream, size_t bytes,

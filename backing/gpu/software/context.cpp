@@ -48,6 +48,7 @@ void destroy_context(Lock& lock, const char* entry, const std::shared_ptr<Contex
   for (uint64_t base : doomed)
     gpu().space.free_linear(gpu().device(context->device).memory, base);
   gpu().contexts.remove(context->handle);
+  ++gpu().contexts_gone;
   context->streams.clear();
   context->legacy.reset();
 }
@@ -175,19 +176,28 @@ FIRN_GPU_API CUresult cuCtxSetCurrent(CUcontext handle) {
   });
 }
 
+// The runtime asks these two at each call of its own: they are answered from the thread's own
+// memory, without the lock.
 FIRN_GPU_API CUresult cuCtxGetCurrent(CUcontext* handle) {
-  return enter("cuCtxGetCurrent", Need::initialised, [&](Gate&) -> CUresult {
-    if (!handle) return CUDA_ERROR_INVALID_VALUE;
-    const auto& stack = thread().contexts;
-    *handle = stack.empty() ? nullptr : as_handle<CUcontext>(stack.back());
-    return CUDA_SUCCESS;
-  }, false);
+  if (CUresult why = barred(Need::initialised)) return why;
+  if (!handle) return CUDA_ERROR_INVALID_VALUE;
+  const auto& stack = thread().contexts;
+  *handle = stack.empty() ? nullptr : as_handle<CUcontext>(stack.back());
+  return CUDA_SUCCESS;
 }
 
 FIRN_GPU_API CUresult cuCtxGetDevice(CUdevice* device) {
+  if (CUresult why = barred(Need::initialised)) return why;
+  Thread& mine = thread();
+  if (device && !mine.contexts.empty() && mine.known.context == mine.contexts.back() &&
+      mine.known.context != 0 && mine.known.contexts_gone == gpu().contexts_gone) {
+    *device = mine.known.device;
+    return CUDA_SUCCESS;
+  }
   return enter("cuCtxGetDevice", Need::context, [&](Gate& gate) -> CUresult {
     if (!device) return CUDA_ERROR_INVALID_VALUE;
     *device = gate.context()->device;
+    mine.known = {gate.context()->handle, gpu().contexts_gone, *device};
     return CUDA_SUCCESS;
   }, false);
 }

@@ -46,6 +46,7 @@ FIRN_GPU_API void firnGpuReset(void) {
   g.initialised = false;
   g.scheduler.virtual_clock = false;
   thread().contexts.clear();
+  ++g.contexts_gone;
   thread().own_streams.clear();
 }
 

@@ -39,11 +39,17 @@ Gate::Gate(const char* entry, Need need, bool fallible) : entry_(entry) {
   result_ = check(need, fallible);
 }
 
-CUresult Gate::check(Need need, bool fallible) {
-  Gpu& g = gpu();
+CUresult barred(Need need) {
+  const Gpu& g = gpu();
   if (g.forked) return CUDA_ERROR_NOT_INITIALIZED;
   if (g.exiting) return CUDA_ERROR_DEINITIALIZED;
   if (thread().in_host_function) return CUDA_ERROR_NOT_PERMITTED;
+  return need != Need::nothing && !g.initialised ? CUDA_ERROR_NOT_INITIALIZED : CUDA_SUCCESS;
+}
+
+CUresult Gate::check(Need need, bool fallible) {
+  Gpu& g = gpu();
+  if (CUresult before = barred(Need::nothing)) return before;
   lock_ = Lock(g.mutex);
   if (need != Need::nothing && !g.initialised) return CUDA_ERROR_NOT_INITIALIZED;
   if (fallible)

@@ -83,6 +83,7 @@ struct Gpu {
   std::atomic<bool> forked{false};    // in the child of a fork: everything is refused
   std::atomic<bool> exiting{false};   // exit() has begun: no new work starts
   std::atomic<int> entries{0};        // threads inside the driver
+  std::atomic<uint64_t> contexts_gone{0};  // raised whenever one is no more
 
   FirnGpuConfig config{};
   bool configured = false;
@@ -121,6 +122,11 @@ struct Thread {
   bool per_thread_default = false;  // the call came in through a _ptsz or _ptds entry
   bool in_host_function = false;    // on a worker, inside a callback: no driver calls
   int capture_mode = capture_global;
+  struct {
+    uint64_t context = 0;           // a handle
+    uint64_t contexts_gone = 0;     // as it was when that context was seen to live
+    int device = 0;
+  } known;                          // what the thread can answer without the lock
 };
 Thread& thread();
 
@@ -159,6 +165,8 @@ CUresult enter(const char* entry, Need need, Body_&& body, bool fallible = true)
   return body(gate);
 }
 
+/// Why no entry may run at all just now; looked at without the lock.
+CUresult barred(Need need);
 /// The calling thread's current context; null when none, or when it was destroyed.
 std::shared_ptr<Context> current_context(Lock& lock);
 std::shared_ptr<Context> primary_context(Lock& lock, Device& device);

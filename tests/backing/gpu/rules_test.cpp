@@ -2,6 +2,8 @@
 // with an error is answered with that error.
 #include <sys/mman.h>
 
+#include <thread>
+
 #include "fixture.h"
 
 namespace {
@@ -173,6 +175,20 @@ TEST_F(Rules, no_context) {
   CUstream s = nullptr;
   EXPECT_EQ(cuStreamCreate(&s, 0), CUDA_ERROR_INVALID_CONTEXT);
   EXPECT_EQ(cuCtxSynchronize(), CUDA_ERROR_INVALID_CONTEXT);
+}
+
+TEST_F(Rules, a_context_that_another_thread_destroyed_has_no_device_any_more) {
+  CUcontext other = nullptr;
+  CUdevice device = -1;
+  OK(cuCtxCreate_v2(&other, 0, 0));
+  OK(cuCtxGetDevice(&device));
+  OK(cuCtxGetDevice(&device));  // from what the thread knows
+  EXPECT_EQ(device, 0);
+  std::thread([&] { OK(cuCtxDestroy_v2(other)); }).join();
+  EXPECT_EQ(cuCtxGetDevice(&device), CUDA_ERROR_CONTEXT_IS_DESTROYED);
+  OK(cuCtxPopCurrent_v2(&other));
+  OK(cuCtxGetDevice(&device));
+  EXPECT_EQ(cuCtxGetDevice(nullptr), CUDA_ERROR_INVALID_VALUE);
 }
 
 TEST_F(Rules, host_memory_unregistered_under_a_copy) {

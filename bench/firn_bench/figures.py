@@ -19,6 +19,9 @@ class Figure:
     peers: dict[str, float] = dataclasses.field(default_factory=dict)
     better: str = "lower"          # or "higher"
     spread: tuple[float, float] | None = None   # quartiles of Firn's
+    curve: str = ""                # what the page draws it with
+    x: float = 0                   # where on the curve
+    line: str = "Firn"             # of several on one curve
 
     def ratio(self, peer: str) -> float:
         """Firn's part of the peer's."""
@@ -32,10 +35,13 @@ def median_of(bench: str, name: str, unit: str, values: Iterable[float], **more:
                   spread=(quartiles[0], quartiles[2]), **more)
 
 
-def write_whole(path: pathlib.Path, text: str) -> None:
+def write_whole(path: pathlib.Path, content: str | bytes) -> None:
     part = path.with_name(path.name + ".part")
-    part.write_text(text, encoding="utf-8")
-    os.replace(part, path)
+    try:
+        part.write_bytes(content.encode() if isinstance(content, str) else content)
+        os.replace(part, path)
+    finally:
+        part.unlink(missing_ok=True)
 
 
 def as_json(results: dict[str, Any], figures: list[Figure]) -> str:

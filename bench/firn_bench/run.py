@@ -11,6 +11,7 @@ import time
 
 from firn_bench import compare, machine, page, steps
 from firn_bench import figures as results_of
+from firn_bench.context import Context, LeftOut, scratch
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
@@ -63,11 +64,11 @@ def main() -> int:
         print(f"{name}: {(steps.STEPS[name].__doc__ or '').splitlines()[0]}", flush=True)
         begin = time.monotonic()
         try:
-            with steps.scratch(given.scratch) as folder:
-                context = steps.Context(quick, pathlib.Path(folder))
+            with scratch(given.scratch.resolve()) as folder:
+                context = Context(quick, pathlib.Path(folder))
                 try:
                     made = steps.STEPS[name](context)
-                except steps.LeftOut as reason:
+                except LeftOut as reason:
                     made = []
                     context.left_out.append(f"{name}: {reason}")
         except KeyboardInterrupt:
@@ -83,7 +84,10 @@ def main() -> int:
             print(f"  left out: {reason}")
         results_of.write_whole(file, results_of.as_json(results, found))
     results_of.write_whole(file, results_of.as_json(results, found))
-    results_of.write_whole(file.with_suffix(".html"), page.render(results, found))
+    images = page.plots(found)
+    for name, image in images.items():
+        results_of.write_whole(file.with_name(f"{file.stem}-{name}.png"), image)
+    results_of.write_whole(file.with_suffix(".html"), page.render(results, found, images))
     print(f"{file}\n{file.with_suffix('.html')}")
     if before:
         for line in compare.lost(*before, results, found):

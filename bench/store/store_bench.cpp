@@ -1,6 +1,7 @@
 // Throughput of the store beside nothing else: DIR [PIECE_MIB [IN_FLIGHT [TOTAL_MIB]]]. For each
 // kind: a first write into new room, overwriting in place (what a job does), reading back with sums
-// verified; MB/s and processor time. Compare with dd of the same request size and oflag=direct.
+// verified, every second slot written while the others are read; MB/s and processor time. Compare
+// with dd of the same request size and oflag=direct.
 #include <fmt/format.h>
 #include <sys/resource.h>
 
@@ -23,15 +24,19 @@ double processor_s() {
   return seconds(usage.ru_utime) + seconds(usage.ru_stime);
 }
 
-/// Moves every slot once with `in_flight` requests at a time; false with words on an error.
+enum class Pass { write, read, mixed };
+
+/// Moves every slot once with as many requests at a time as staging holds; false with words on an
+/// error.
 bool pass(Store& store, const std::vector<Slot>& slots, std::span<std::byte> staging,
-          size_t piece_bytes, bool write) {
+          size_t piece_bytes, Pass what) {
   std::vector<size_t> idle;
   for (size_t i = 0; i < staging.size() / piece_bytes; ++i) idle.push_back(i);
   size_t begun = 0, done = 0;
   while (done < slots.size()) {
     while (begun < slots.size() && !idle.empty()) {
       std::span<std::byte> bytes = staging.subspan(idle.back() * piece_bytes, piece_bytes);
+      const bool write = what == Pass::write || (what == Pass::mixed && begun % 2 == 1);
       Result<void> asked = write ? store.write(0, slots[begun], bytes, idle.back())
                                  : store.read(0, slots[begun], bytes, idle.back());
       if (!asked) {
@@ -61,6 +66,7 @@ bool measure(const char* dir, StoreOptions::Kind kind, size_t piece_bytes, size_
   StoreOptions options;
   options.dirs = {dir};
   options.kind = kind;
+  options.depth = std::max(options.depth, static_cast<unsigned>(in_flight));
   Result<std::unique_ptr<Store>> store = open_store(options);
   if (!store) {
     fmt::print(stderr, "{}\n", describe(store.error()));
@@ -84,10 +90,16 @@ bool measure(const char* dir, StoreOptions::Kind kind, size_t piece_bytes, size_
     }
     slots.push_back(*slot);
   }
-  for (const char* name : {"first write", "overwrite", "read", "overwrite", "read"}) {
+  const struct {
+    const char* name;
+    Pass pass;
+  } passes[] = {{"first write", Pass::write}, {"overwrite", Pass::write}, {"read", Pass::read},
+                {"mixed", Pass::mixed},       {"overwrite", Pass::write}, {"read", Pass::read},
+                {"mixed", Pass::mixed}};
+  for (const auto& [name, what] : passes) {
     double cpu = processor_s();
     uint64_t begin = wall_clock().now_ns();
-    if (!pass(**store, slots, memory, piece_bytes, name[0] != 'r')) return false;
+    if (!pass(**store, slots, memory, piece_bytes, what)) return false;
     auto ns = static_cast<double>(wall_clock().now_ns() - begin);
     double gb = static_cast<double>(slots.size() * piece_bytes) * 1e-9;
     fmt::print("{:9} {:12} {:7.0f} MB/s {:6.1f} CPU ms/GB  ({} pages)\n", (*store)->stats().kind,

@@ -1,20 +1,29 @@
 """bench/run.sh's suite: results are whole or not there, what is left out is said, and what lost is
 marked. (No figure is compared with a limit: other work shares the machine.)"""
 
+import collections
+import os
 import pathlib
+import signal
 import subprocess
 import sys
+import time
 
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.append(str(ROOT / "bench"))
-from firn_bench import compare, figures, page, steps  # noqa: E402
+sys.path.append(str(ROOT / "bench/overhead"))
+import mixes  # noqa: E402
+from firn_bench import compare, figures, page, peers, steps, stores  # noqa: E402
+
+MIXES = sorted((ROOT / "bench/overhead/mixes").glob("*.csv"))
 
 
-def run(*words):
+def run(*words, **environment):
     return subprocess.run([sys.executable, "-m", "firn_bench.run", *map(str, words)],
-                          cwd=ROOT / "bench", capture_output=True, text=True, timeout=300)
+                          cwd=ROOT / "bench", capture_output=True, text=True, timeout=300,
+                          env={**os.environ, **environment})
 
 
 def results(**more):
@@ -87,8 +96,8 @@ def test_compare_prints_both(tmp_path):
 
 
 def test_the_page_escapes_and_marks():
-    text = page.render(results(left_out=["<no fio>"]),
-                       [figures.Figure("a", "<b>", "ns", 1.0, peers={"peer": 2.0})])
+    made = [figures.Figure("a", "<b>", "ns", 1.0, peers={"peer": 2.0})]
+    text = page.render(results(left_out=["<no fio>"]), made, page.plots(made))
     assert "&lt;b&gt;" in text and "&lt;no fio&gt;" in text and "class=better" in text
     assert "data:image/png;base64," in text and "http" not in text
 
@@ -107,3 +116,102 @@ def test_the_list_names_every_bench():
     done = run("--list")
     assert [line.split()[0] for line in done.stdout.splitlines()] == list(steps.STEPS)
     assert done.returncode == 0
+
+
+def test_curves_are_drawn_where_there_are_some():
+    made = [figures.Figure("a", f"{x}", "ns", float(x), peers={"peer": 2.0 * x}, spread=(x / 2, x),
+                           curve="against x", x=x) for x in (1, 4, 16)]
+    lonely = figures.Figure("b", "one", "MB/s", 1.0, curve="one point", x=3, better="higher")
+    images = page.plots(made + [lonely])
+    assert sorted(images) == ["a-curves", "a-parts"]
+    assert all(image.startswith(b"\x89PNG") for image in images.values())
+    text = page.render(results(), made + [lonely], images)
+    assert text.count("data:image/png") == 2
+
+
+def test_plots_lie_beside_the_page(tmp_path):
+    done = run("quick", "deciding", "layout", "--out", tmp_path / "out", "--scratch", tmp_path)
+    assert done.returncode == 0, done.stderr
+    file, = (tmp_path / "out").glob("*.json")
+    names = {each.name for each in (tmp_path / "out").iterdir()}
+    assert {file.name, file.with_suffix(".html").name} <= names
+    assert not [name for name in names if name.endswith(".part")]
+
+
+@pytest.mark.parametrize("file", MIXES, ids=[file.stem for file in MIXES])
+def test_a_recorded_mix_frees_what_it_allocates(file):
+    mix = mixes.read(file)
+    live, most = set(), 0
+    for place, size, stream in zip(mix.places, mix.bytes, mix.streams):
+        assert (place in live) == (size == 0)
+        live ^= {place}
+        most = max(most, len(live))
+        assert stream < mix.streams_count
+    assert not live and not mix.cut and most == mix.places_count > 50
+
+
+def test_a_mix_that_was_cut_off_is_played_up_to_there(tmp_path):
+    whole = mixes.read(MIXES[0])
+    text = MIXES[0].read_text()
+    for part in (len(text) // 2, len(text) // 3):
+        file = tmp_path / "cut.csv"
+        file.write_text(text[:part])
+        mix = mixes.read(file)
+        assert "cut.csv ends in the middle of line" in mix.cut
+        assert collections.Counter(size == 0 for size in mix.bytes)[True] * 2 == len(mix.bytes)
+        assert 0 < len(mix.bytes) < len(whole.bytes)
+    for wrong, words in (("", "not what"), ("a,b\n1,2\n", "not what"),
+                         (",".join(mixes.COLUMNS) + "\n", "no allocation"),
+                         (",".join(mixes.COLUMNS) + "\n1,alloc,0,0,x,y,\n", "no allocation")):
+        (tmp_path / "wrong.csv").write_text(wrong)
+        with pytest.raises(ValueError, match=words):
+            mixes.read(tmp_path / "wrong.csv")
+    with pytest.raises(ValueError, match="nowhere.csv: No such file"):
+        mixes.read(tmp_path / "nowhere.csv")
+
+
+def test_a_peer_that_cannot_be_installed_is_left_out(tmp_path, monkeypatch):
+    context = steps.Context(True, tmp_path)
+    monkeypatch.setattr(peers, "FOLDER", tmp_path / "peers")
+    monkeypatch.setenv("PIP_INDEX_URL", "file:///nowhere")
+    for install in (peers.rmm_pool, peers.deepnvme):
+        with pytest.raises(steps.LeftOut, match="pip|status"):
+            install(context)
+    monkeypatch.setenv("PATH", "/nowhere")
+    others = stores._others(context)
+    assert others == {}
+    assert [each.split(":")[0] for each in context.left_out] == ["store", "store, DeepNVMe"]
+
+
+def test_too_little_disk_is_said(tmp_path, monkeypatch):
+    context = steps.Context(True, tmp_path)
+    monkeypatch.setattr(stores, "_others", lambda context: {})
+    monkeypatch.setattr(stores.shutil, "disk_usage",
+                        lambda folder: collections.namedtuple("Use", "free")(1 << 20))
+    with pytest.raises(steps.LeftOut, match="has 1 MiB left"):
+        steps.store(context)
+
+
+def test_an_interrupted_run_keeps_what_is_done(tmp_path):
+    out = tmp_path / "out"
+    process = subprocess.Popen([sys.executable, "-m", "firn_bench.run", "quick", "layout", "jobs",
+                                "--out", str(out), "--scratch", str(tmp_path)],
+                               cwd=ROOT / "bench", stdout=subprocess.PIPE, text=True)
+    while not list(out.glob("*.json")):
+        assert process.poll() is None
+        time.sleep(.05)
+    process.send_signal(signal.SIGINT)
+    said, _ = process.communicate(timeout=120)
+    assert process.returncode == 0 and "interrupted: what is done is kept" in said
+    file, = out.glob("*.json")
+    found, kept = figures.read(file)
+    assert {each.bench for each in kept} == {"layout"}
+    assert found["left_out"] == ["jobs and what comes after it: interrupted"]
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["out"]
+
+
+def test_results_that_cannot_be_written_leave_nothing_behind(tmp_path):
+    (tmp_path / "x.json").mkdir()  # cannot be replaced by a file
+    with pytest.raises(OSError):
+        figures.write_whole(tmp_path / "x.json", "text")
+    assert [each.name for each in tmp_path.iterdir()] == ["x.json"]

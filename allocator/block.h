@@ -63,6 +63,8 @@ struct alignas(64) Block {
   // The rest: next to none of it is a small block's.
   std::atomic<uint32_t> asked{0};      // large: 512 B that were asked for, as last handed out
   uint32_t generation = 0;             // large: raised at every free: tells stale I/O from current
+  std::atomic<uint32_t> maker_of{0};   // the generation in which ...
+  std::atomic<const char*> maker{nullptr};  // ... this allocated it; see Engine::hold_new()
   uint64_t place_bytes = 0;            // of its place in a region; 0: it has frames of its own
   uint32_t place = 0;                  // then: which of the engine's places
   uint32_t version = 0;                // raised at every write: tells stale copies from valid ones

@@ -292,12 +292,20 @@ void EngineImpl::begin_stall() {
   mark_device_time(0);
 }
 
-void EngineImpl::count_stall(uint64_t begin_ns, const Block* waited_for) {
+/// `room`: so many bytes, where it was not for a block.
+void EngineImpl::count_stall(uint64_t begin_ns, const Block* waited_for, uint64_t room) {
   uint64_t now = clock_.now_ns();
   device_clock_.stalled(now);
   counted_.stall_ns += now - begin_ns;
   ++counted_.stalls;
-  const char* who = stall_callback_ ? stall_callback_(now - begin_ns) : nullptr;
+  Wait wait{now - begin_ns, nullptr, room, nullptr};
+  if (waited_for) {
+    wait.block = reinterpret_cast<const void*>(waited_for->address);
+    wait.bytes = waited_for->requested;
+    if (thrash_.asking()) wait.maker = maker_of(*waited_for);
+  }
+  const char* who = stall_callback_ ? stall_callback_(wait) : nullptr;
+  if (options_.notices) look_for_thrash(begin_ns, now, wait);
   if (trace_ && now > begin_ns)
     trace_->row(now, "stall", options_.device, TraceWriter::thread(),
                 waited_for ? waited_for->address : 0, now - begin_ns, who ? who : "");

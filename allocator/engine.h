@@ -14,6 +14,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "allocator/exported_memory.h"
@@ -57,6 +58,7 @@ struct EngineOptions {
   bool adversarial = false;
   bool places = false;               // Policy::lifetime: blocks that never leave have planned places
   Policy policy = Policy::age;
+  bool notices = false;              // fault storms and thrash are said on stderr, once each
   bool no_bytes = false;  // simulation: staging is addresses without memory
   /// What is left of the process's host budget, shared by its engines; null: host_bytes is one's
   /// own.
@@ -134,6 +136,21 @@ struct EngineStats {
   bool watching = false;
   std::vector<PinnedBytes> pinned;
   std::vector<std::string> trouble;   // full disk, refused registration, ... in words
+  std::vector<std::string> notices;   // fault storms, thrash, as they were said
+};
+
+/// A thread has waited, until now.
+struct Wait {
+  uint64_t ns = 0;
+  const void* block = nullptr;        // what for; null: for room
+  uint64_t bytes = 0;                 // the block's, or the room's
+  const char* maker = nullptr;        // who allocated the block, where that is asked for and known
+};
+/// What one thread waited in an operator, as its front end tells it afterwards.
+struct WaitedBy {
+  std::string_view name, site;        // the operator, the program's line; empty: not known
+  uint64_t waits = 0, ns = 0;
+  Wait longest;
 };
 
 struct BlockInfo {
@@ -242,8 +259,8 @@ class Engine {
   virtual Hold hold_apart(const void* pointer) = 0;
   virtual void release_apart(Hold hold) = 0;
   /// A block just allocated inside an operator: holds it as touch() would, without proving that its
-  /// uses are seen.
-  virtual Hold hold_new(const void* pointer) = 0;
+  /// uses are seen. `maker`, which lives on: who allocated it, for notices.
+  virtual Hold hold_new(const void* pointer, const char* maker = nullptr) = 0;
 
   /// A block's uses are not all seen by touch(), or not yet: it is not evicted until it was touched
   /// once (automatic for new blocks), or ever, with pin(). `reason` must outlive the engine. Who
@@ -312,7 +329,13 @@ class Engine {
   virtual void stop_spilling(bool stopped) = 0;
   /// Called under the engine's lock, by the thread that has waited so long: take note, no more.
   /// Answers in which operator, a word that lives on, or null: for the trace.
-  virtual void on_stall(std::function<const char*(uint64_t ns)> callback) = 0;
+  virtual void on_stall(std::function<const char*(const Wait& wait)> callback) = 0;
+  /// Called under the engine's lock: with true when the program waits for memory most of the time,
+  /// so that it is worth its price to find out who does, and to tell; with false when no more.
+  virtual void on_storm(std::function<void(bool asked)> callback) = 0;
+  /// While that is asked for: a thread waited; it allocated the block around `pointer`.
+  virtual void waited(const WaitedBy& who) = 0;
+  virtual void made_by(const void* pointer, std::string_view maker) = 0;
   /// Called under the engine's lock: `callback` may take note, no more.
   virtual void on_memory(std::function<void(const MemoryEvent&)> callback) = 0;
 

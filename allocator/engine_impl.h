@@ -19,6 +19,7 @@
 //   engine_greedy.cpp    what leaves and what is fetched by the published greedy plan
 //   engine_export.cpp    memory that other processes map too
 //   engine_stats.cpp     statistics, invariant walk
+//   engine_notices.cpp   fault storms and thrash: found out, and said
 //
 // One mutex guards everything but the hot paths (see block.h for what they use). Functions that
 // take a Lock& may release it to wait; whatever they were given may have changed when they return.
@@ -29,6 +30,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <span>
 #include <unordered_map>
 #include <unordered_set>
@@ -48,6 +50,7 @@
 #include "allocator/lifetimes/rehearse.h"
 #include "allocator/region.h"
 #include "allocator/tallies.h"
+#include "allocator/thrash.h"
 #include "allocator/trace.h"
 
 namespace firn {
@@ -81,7 +84,7 @@ class EngineImpl final : public Engine {
   void release_unused(std::span<const Hold> holds) override;
   Hold hold_apart(const void* pointer) override;
   void release_apart(Hold hold) override;
-  Hold hold_new(const void* pointer) override;
+  Hold hold_new(const void* pointer, const char* maker) override;
   Result<void> pin(const void* pointer, const char* reason) override;
   Result<void> unpin(const void* pointer) override;
   Result<void> give_address(const void* pointer, const char* reason) override;
@@ -101,7 +104,10 @@ class EngineImpl final : public Engine {
   void foresee(std::span<const Coming> coming) override;
   void on_watch(std::function<void()> callback) override;
   void stop_spilling(bool stopped) override;
-  void on_stall(std::function<const char*(uint64_t ns)> callback) override;
+  void on_stall(std::function<const char*(const Wait& wait)> callback) override;
+  void on_storm(std::function<void(bool asked)> callback) override;
+  void waited(const WaitedBy& who) override;
+  void made_by(const void* pointer, std::string_view maker) override;
   void on_memory(std::function<void(const MemoryEvent&)> callback) override;
   Result<void*> allocate_segment(size_t bytes, CUstream stream, bool small,
                                  const char* reason) override;
@@ -166,7 +172,7 @@ class EngineImpl final : public Engine {
   bool reap_store();
   void wait(Lock& lock, uint64_t ns);
   void begin_stall();
-  void count_stall(uint64_t begin_ns, const Block* waited_for);
+  void count_stall(uint64_t begin_ns, const Block* waited_for, uint64_t room = 0);
   void trace(const char* event, const Block& block, const char* detail = "");
   void trace_sample();
   uint64_t in_flight() const;
@@ -413,6 +419,15 @@ class EngineImpl final : public Engine {
   std::pair<int64_t, int64_t> region_gaps() const;
   bool places_in_way(uint64_t granules) const;
 
+  // engine_notices.cpp
+  void look_for_thrash(uint64_t begin_ns, uint64_t now_ns, const Wait& wait);
+  const char* maker_of(const Block& block) const;
+  uint64_t working_bytes(uint64_t since) const;
+  std::string storm_words(const Thrash::Totals& totals) const;
+  std::string thrash_words(const Thrash::Totals& totals) const;
+  std::string enough_words() const;
+  void notice(const std::string& words);
+
   // engine_greedy.cpp
   void learn_greedy();
   void replan_greedy();
@@ -542,7 +557,20 @@ class EngineImpl final : public Engine {
   mutable PartTallies parts_;
   int64_t small_blocks_ = 0;  // in their segments, live or cached
   std::function<void(const MemoryEvent&)> memory_callback_;
-  std::function<const char*(uint64_t ns)> stall_callback_;
+  std::function<const char*(const Wait& wait)> stall_callback_;
+  std::function<void(bool asked)> storm_callback_;
+  Thrash thrash_;
+  struct Notices {                      // while who waits is asked for
+    Waiters waiters;
+    uint64_t since = 0;                 // tick_ when that began
+    uint64_t working_bytes = 0;         // the most that was used since and was alive at once
+    std::set<std::string, std::less<>> makers;  // never emptied: words that others have
+    struct Made {
+      uint32_t generation;
+      const char* maker;
+    };
+    std::unordered_map<uint32_t, Made> made;  // by descriptor
+  } notices_;
   mutable EngineStats counted_;     // the part counted under the lock
   uint64_t peak_held_base_ = 0;
   uint64_t sample_ns_ = 0, pinned_ns_ = 0;  // of the trace's last such rows

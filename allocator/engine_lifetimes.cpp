@@ -5,9 +5,12 @@
 #include <algorithm>
 #include <utility>
 
+#include <fmt/format.h>
+
 #include "allocator/check.h"
 #include "allocator/cpu_timer.h"
 #include "allocator/engine_impl.h"
+#include "firn/slow_work.h"
 
 namespace firn {
 
@@ -213,6 +216,11 @@ void EngineImpl::replan() {
   CpuTimer timer(counted_.plan_ns);
   plan_.valid = false;
   if (!history_->known() || history_->period() == 0) return;
+  SlowWork work(SlowWorks::Kind::plan, [this] {
+    return fmt::format("deciding what leaves device {} and what comes back, in an iteration of {} "
+                       "allocations, uses and frees (firn_policy:age does without),",
+                       options_.device, history_->period());
+  });
   const uint64_t now = history_->now(), capacity = movable_capacity();
   lay_out_period();
   const auto& blocks = scratch_.blocks;

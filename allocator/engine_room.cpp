@@ -39,7 +39,8 @@ Result<Reservation> EngineImpl::make_room(Lock& lock, uint64_t granules, const B
       reservation = frames_.reserve(granules);
     }
     if (reservation.granules() == granules) {
-      if (begin && !wanted) count_stall(*begin, nullptr);  // else whoever wants the block counts
+      // (Who wants a block counts its whole wait.)
+      if (begin && !wanted) count_stall(*begin, nullptr, granules * granule_bytes);
       return reservation;
     }
     if (wanted && wanted->generation != generation) return Reservation();  // freed meanwhile
@@ -65,7 +66,8 @@ Result<Reservation> EngineImpl::make_room(Lock& lock, uint64_t granules, const B
     reclaim_parked(granules);
     reservation = frames_.reserve(granules);
     if (reservation.granules() == granules) {
-      if (begin && !wanted) count_stall(*begin, nullptr);  // else whoever wants the block counts
+      // (Who wants a block counts its whole wait.)
+      if (begin && !wanted) count_stall(*begin, nullptr, granules * granule_bytes);
       return reservation;
     }
     if (!begin) {
@@ -101,7 +103,7 @@ Result<Reservation> EngineImpl::make_room(Lock& lock, uint64_t granules, const B
       last_look = true;  // what was released since evict() looked
       continue;
     }
-    if (!wanted) count_stall(*begin, nullptr);
+    if (!wanted) count_stall(*begin, nullptr, granules * granule_bytes);
     return no_room(granules, wanted);
   }
 }

@@ -131,11 +131,6 @@ void EngineImpl::count_segment(bool made, bool large, uint64_t address, uint64_t
         reinterpret_cast<void*>(address), bytes, streams_.handle(stream)});
 }
 
-void EngineImpl::on_stall(std::function<const char*(uint64_t ns)> callback) {
-  Lock lock(mutex_);
-  stall_callback_ = std::move(callback);
-}
-
 void EngineImpl::on_memory(std::function<void(const MemoryEvent&)> callback) {
   Lock lock(mutex_);
   memory_callback_ = std::move(callback);

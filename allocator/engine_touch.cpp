@@ -168,7 +168,7 @@ void EngineImpl::release(Hold hold, CUstream stream) {
   drop_hold(*hold.block);
 }
 
-Hold EngineImpl::hold_new(const void* pointer) {
+Hold EngineImpl::hold_new(const void* pointer, const char* maker) {
   Block* block = live_at(pointer, true);
   if (!block) return {};
   uint64_t w = block->word.load(std::memory_order_acquire);
@@ -176,6 +176,10 @@ Hold EngineImpl::hold_new(const void* pointer) {
     if (!block->word.compare_exchange_weak(w, w + word::hold_one, std::memory_order_acq_rel))
       continue;
     ++thread_holds(options_.device);
+    if (maker) {
+      block->maker.store(maker, std::memory_order_relaxed);
+      block->maker_of.store(block->generation, std::memory_order_relaxed);
+    }
     return Hold{block};
   }
   return {};

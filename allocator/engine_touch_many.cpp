@@ -61,7 +61,7 @@ void EngineImpl::release_unused(std::span<const Hold> holds) {
 }
 
 Hold EngineImpl::hold_apart(const void* pointer) {
-  const Hold hold = hold_new(pointer);
+  const Hold hold = hold_new(pointer, nullptr);
   if (hold.block) --thread_holds(options_.device);
   return hold;
 }

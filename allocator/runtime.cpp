@@ -259,6 +259,7 @@ class RuntimeImpl final : public Runtime {
     options.recorder = open_recorder(ordinal, options.context);
     options.adversarial = config_.adversarial;
     options.places = config_.places;
+    options.notices = true;
     if (config_.policy == "lifetime") options.policy = Policy::lifetime;
     return Engine::open(options, driver, store_.get(), static_cast<unsigned>(ordinal),
                         wall_clock(), trace_.get());

@@ -60,6 +60,7 @@ nlohmann::ordered_json device_json(const EngineStats& s, const std::vector<std::
   d["spare"] = s.spare_fraction;
   d["plan_s"] = static_cast<double>(s.plan_ns) / 1e9;
   d["trouble"] = s.trouble;
+  d["notices"] = s.notices;
   return d;
 }
 }  // namespace

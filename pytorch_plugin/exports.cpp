@@ -85,7 +85,7 @@ FIRN_TORCH_API size_t firn_torch_settings(char* text, size_t size) {
 FIRN_TORCH_API size_t firn_torch_stalls(char* text, size_t size) {
   return give_text(pytorch::stalls_json(), text, size);
 }
-FIRN_TORCH_API void firn_torch_call_sites(int asked) { pytorch::ask_for_call_sites(asked != 0); }
+FIRN_TORCH_API void firn_torch_call_sites(int asked) { pytorch::ask_for_call_sites(pytorch::Asker::program, asked != 0); }
 
 /// 1: nothing leaves the device until the matching 0.
 FIRN_TORCH_API void firn_torch_no_spill(int enter) {

@@ -81,10 +81,12 @@ void FirnAllocator::init(int device_count) {
   // Operators are observed once memory comes near the budget; nothing leaves before.
   (*runtime)->set_told([] { return !observing() || ThreadScopes::mine().inside(); });
   (*runtime)->add_section("stalls", stalls_json);
-  (*runtime)->on_look([] { ask_for_call_sites(true); });
+  (*runtime)->on_look([] { ask_for_call_sites(Asker::viewer, true); });
   check_torch_settings();
-  recording = !(*runtime)->config().trace_file.empty();
-  if (recording) ask_for_call_sites(true);
+  if (!(*runtime)->config().trace_file.empty()) {
+    note(noting_operators, true);
+    ask_for_call_sites(Asker::trace, true);
+  }
   device_count_ = device_count;
   const double fraction = native::CUDAAllocatorConfig::per_process_memory_fraction();
   for (int device = 0; device < device_count; ++device) fraction_[device] = fraction;
@@ -118,7 +120,10 @@ Engine& FirnAllocator::open_engine(c10::DeviceIndex device) {
     const Config& config = runtime->config();
     if (config.adversarial || config.watch_fraction == 0) install_observer(config.adversarial);
     (*engine)->on_watch([] { install_observer(false); });
-    (*engine)->on_stall([](uint64_t ns) { return ThreadScopes::mine().stalled(ns); });
+    (*engine)->on_stall([engine = *engine](const Wait& wait) {
+      return ThreadScopes::mine().stalled(*engine, wait);
+    });
+    (*engine)->on_storm(look_at_storm);
     follow_no_spill(**engine);
     (*engine)->on_memory([this, device](const MemoryEvent& e) { history_.heard(device, e); });
   }
@@ -135,7 +140,7 @@ void* FirnAllocator::take(size_t bytes, c10::DeviceIndex device, cudaStream_t st
   }
   if (bytes == 0) return nullptr;
   Engine& engine = this->engine(device);
-  if (recording.load(std::memory_order_relaxed)) [[unlikely]]
+  if (noting.load(std::memory_order_relaxed)) [[unlikely]]
     ThreadScopes::mine().before_allocation();
   const size_t requested = bytes;
   bytes = rounded_by_settings(bytes);

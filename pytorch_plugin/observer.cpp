@@ -9,6 +9,7 @@
 
 #include "allocator/runtime.h"
 #include "pytorch_plugin/list_operators.h"
+#include "pytorch_plugin/stalls.h"
 
 namespace firn::pytorch {
 
@@ -120,6 +121,7 @@ void install_observer(bool spill_always) {
                             .needsOutputs(true)
                             .scopes({at::RecordScope::FUNCTION}));
   installed.store(true, std::memory_order_release);
+  observer_is_there();
 }
 
 bool observing() { return installed.load(std::memory_order_acquire); }

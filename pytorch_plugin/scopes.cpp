@@ -11,6 +11,7 @@
 #include "allocator/runtime.h"
 #include "allocator/trace.h"
 #include "pytorch_plugin/firn_allocator.h"
+#include "pytorch_plugin/lines.h"
 #include "pytorch_plugin/stalls.h"
 #include "pytorch_plugin/torch_stream.h"
 
@@ -39,8 +40,8 @@ void ThreadScopes::leave(const void* key) {
   if (recorded_.recorder && Runtime::get()) recorded_.recorder->end(recorded_);
   if (!recorded_.name.empty()) recorded_ = {};
   release_all();
-  if (waits_ != 0) [[unlikely]]
-    tell_call_site();
+  if (lines_due_) [[unlikely]]
+    tell_lines();
   if (!trouble_.empty()) {
     // Nothing threw it: the operator neither allocated nor read the storage through torch.
     std::fprintf(stderr, "firn: %s\n", trouble_.c_str());
@@ -98,7 +99,7 @@ void ThreadScopes::touch_storage(c10::StorageImpl* storage, Access access, bool 
   Engine* engine = runtime ? runtime->opened(device) : nullptr;
   if (!engine) return;
   record::Recorder* recorder =
-      uses && recording.load(std::memory_order_relaxed) ? runtime->recorder(device) : nullptr;
+      uses && recording() ? runtime->recorder(device) : nullptr;
   if (recorder) recorder->pause(recorded_);
   CUstream stream = nullptr;
   const Code code = touch_memory(*engine, device, base, access, stream);
@@ -155,18 +156,26 @@ void ThreadScopes::before_allocation() {
 }
 
 void ThreadScopes::hold_new(Engine& engine, int device, void* pointer, CUstream stream) {
+  if (noting.load(std::memory_order_relaxed)) [[unlikely]]
+    note_new(engine, device, pointer, stream);
   if (scopes_.empty()) {
-    if (waits_ != 0) [[unlikely]]
-      tell_call_site();
+    if (lines_due_) [[unlikely]]
+      tell_lines();
     return;
   }
-  if (recording.load(std::memory_order_relaxed)) [[unlikely]]
-    if (record::Recorder* recorder = Runtime::get()->recorder(device)) {
-      recorder->makes(recorded_, pointer);
-      recorder->resume(recorded_, stream);
-    }
-  Hold hold = engine.hold_new(pointer);
+  Hold hold = engine.hold_new(pointer, scopes_.front().info->name.c_str());
   if (hold.block) held_.push_back({&engine, hold, stream, pointer});
+}
+
+void ThreadScopes::note_new(Engine& engine, int device, void* pointer, CUstream stream) {
+  record::Recorder* recorder = recording() ? Runtime::get()->recorder(device) : nullptr;
+  if (recorder && !scopes_.empty()) {
+    recorder->makes(recorded_, pointer);
+    recorder->resume(recorded_, stream);
+  }
+  if (!(noting.load(std::memory_order_relaxed) & noting_makers)) return;
+  made_.push_back({&engine, pointer});
+  lines_due_ = true;
 }
 
 void ThreadScopes::forget(const void* pointer) {
@@ -178,21 +187,47 @@ void ThreadScopes::forget(const void* pointer) {
   }
 }
 
-const char* ThreadScopes::stalled(uint64_t ns) {
+const char* ThreadScopes::stalled(Engine& engine, const Wait& wait) {
   const OperatorInfo* info = scopes_.empty() ? nullptr : scopes_.back().info;
-  note_stall(info, ns);
-  ++waits_;
-  waited_ns_ += ns;
+  note_stall(info, wait.ns);
+  ++waits_.times;
+  waits_.ns += wait.ns;
+  if (wait.ns >= waits_.longest.ns) {
+    waits_.engine = &engine;
+    waits_.in = info;
+    waits_.longest = wait;
+  }
+  lines_due_ = true;
   return info ? info->name.c_str() : nullptr;
 }
 
 /// Nothing is held here: see note_call_site().
-void ThreadScopes::tell_call_site() {
-  const uint64_t waits = std::exchange(waits_, 0), ns = std::exchange(waited_ns_, 0);
-  const std::string site = note_call_site(waits, ns);
+void ThreadScopes::tell_lines() {
+  lines_due_ = false;
+  const Waits waits = std::exchange(waits_, {});
+  const std::vector<Made> made = std::exchange(made_, {});
+  std::string site = waits.times ? note_call_site(waits.times, waits.ns) : std::string();
   Runtime* runtime = Runtime::get();
-  if (TraceWriter* trace = runtime && !site.empty() ? runtime->trace() : nullptr)
-    trace->row(wall_clock().now_ns(), "site", 0, TraceWriter::thread(), waits, ns, site);
+  if (!runtime) return;  // the child of a fork
+  if (TraceWriter* trace = site.empty() ? nullptr : runtime->trace())
+    trace->row(wall_clock().now_ns(), "site", 0, TraceWriter::thread(), waits.times, waits.ns,
+               site);
+  if (waits.times && (noting.load(std::memory_order_relaxed) & noting_makers))
+    waits.engine->waited({.name = waits.in ? std::string_view(waits.in->name) : "",
+                          .site = site,
+                          .waits = waits.times,
+                          .ns = waits.ns,
+                          .longest = waits.longest});
+  if (made.empty()) return;
+  if (site.empty()) site = line_of_thread();
+  for (const auto& [engine, block] : made) engine->made_by(block, site);
+}
+
+void look_at_storm(bool asked) {
+  static std::atomic<int> storms{0};  // of several devices
+  const bool any = (asked ? ++storms : --storms) > 0;
+  note(noting_makers, any);
+  ask_for_call_sites(Asker::storm, any);
 }
 
 std::string ThreadScopes::take_trouble() { return std::exchange(trouble_, {}); }

@@ -20,8 +20,16 @@
 
 namespace firn::pytorch {
 
-/// When tracing: outermost operators are told to the device's recorder. Set before any is seen.
-inline std::atomic<bool> recording{false};
+/// What is noted besides: when tracing, outermost operators are told to the device's recorder; in a
+/// fault storm, the lines that allocate are told to the engine.
+inline constexpr unsigned noting_operators = 1, noting_makers = 2;
+inline std::atomic<unsigned> noting{0};
+inline bool recording() { return noting.load(std::memory_order_relaxed) & noting_operators; }
+inline void note(unsigned what, bool wanted) {
+  wanted ? noting.fetch_or(what) : noting.fetch_and(~what);
+}
+/// Called by an engine whose program waits most of the time, and when it does no more.
+void look_at_storm(bool asked);
 
 class ThreadScopes {
  public:
@@ -29,7 +37,7 @@ class ThreadScopes {
 
   /// `key` names the operator's scope: the address of its RecordFunction, or of a slice.
   void enter(const void* key, const OperatorInfo* info) {
-    if (scopes_.empty() && recording.load(std::memory_order_relaxed)) [[unlikely]]
+    if (scopes_.empty() && recording()) [[unlikely]]
       recorded_.name = info->name;
     scopes_.push_back({key, info, info->kind == OperatorInfo::Kind::uses});
   }
@@ -64,7 +72,7 @@ class ThreadScopes {
 
   /// This thread has waited for memory (called under the engine's lock). Answers the operator's
   /// name, or null.
-  const char* stalled(uint64_t ns);
+  const char* stalled(Engine& engine, const Wait& wait);
 
   /// What a touch in the running operator could not do; empty when all is well.
   std::string take_trouble();
@@ -88,12 +96,24 @@ class ThreadScopes {
   Code touch_memory(Engine& engine, int device, const void* base, Access access,
                     CUstream& stream);
   void release_all();
-  void tell_call_site();
+  void note_new(Engine& engine, int device, void* pointer, CUstream stream);
+  void tell_lines();
 
   std::vector<Scope> scopes_;
   std::vector<Held> held_;
   std::string trouble_;
-  uint64_t waits_ = 0, waited_ns_ = 0;  // since the last call site
+  struct Waits {
+    uint64_t times = 0, ns = 0;
+    Engine* engine = nullptr;      // of the longest
+    const OperatorInfo* in = nullptr;
+    Wait longest;
+  } waits_;                        // since the last call site
+  struct Made {
+    Engine* engine;
+    const void* block;
+  };
+  std::vector<Made> made_;         // while their makers are noted
+  bool lines_due_ = false;         // either is to be told
   record::Operator recorded_;       // the outermost one, when recording
   CUstream recorded_stream_ = nullptr;
 };

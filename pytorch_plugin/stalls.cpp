@@ -1,14 +1,14 @@
 #include "pytorch_plugin/stalls.h"
 
-#include <dlfcn.h>
-#include <torch/csrc/profiler/combined_traceback.h>
-
 #include <algorithm>
 #include <atomic>
 #include <mutex>
 #include <nlohmann/json.hpp>
 #include <unordered_map>
 #include <vector>
+
+#include "pytorch_plugin/lines.h"
+#include "pytorch_plugin/observer.h"
 
 namespace firn::pytorch {
 
@@ -31,34 +31,7 @@ Tables& tables() {
   return *kept;
 }
 
-std::atomic<bool> call_sites_asked{false};
-
-/// ".../torch/": the program's own lines are elsewhere.
-const std::string& torch_folder() {
-  static const std::string folder = [] {
-    Dl_info info{};
-    if (!dladdr(reinterpret_cast<const void*>(&torch::symbolize), &info) || !info.dli_fname)
-      return std::string();
-    const std::string path = info.dli_fname;  // .../torch/lib/libtorch_cpu.so
-    const size_t end = path.rfind("/lib/");
-    return end == std::string::npos ? std::string() : path.substr(0, end + 1);
-  }();
-  return folder;
-}
-
-/// "FILE:LINE in FUNCTION" of the innermost frame that is not torch's.
-std::string call_site() {
-  const std::shared_ptr<torch::CapturedTraceback> captured =
-      torch::CapturedTraceback::gather(true, false, false);
-  const torch::SymbolizedTracebacks told = torch::symbolize({captured.get()});
-  for (const uint64_t index : told.tracebacks.at(0)) {
-    const torch::unwind::Frame& frame = told.all_frames[index];
-    const bool torchs = !torch_folder().empty() && frame.filename.starts_with(torch_folder());
-    if (torchs || frame.filename.starts_with("<frozen")) continue;
-    return frame.filename + ":" + std::to_string(frame.lineno) + " in " + frame.funcname;
-  }
-  return "a thread without Python (autograd's, say)";
-}
+std::atomic<unsigned> call_sites_asked{0};  // a bit for each who asks
 
 using Rows = std::vector<std::pair<std::string, Waited>>;
 
@@ -82,13 +55,25 @@ void note_stall(const OperatorInfo* info, uint64_t ns) {
   waited.ns += ns;
 }
 
-void ask_for_call_sites(bool asked) { call_sites_asked = asked; }
+void ask_for_call_sites(Asker who, bool asked) {
+  static std::mutex mutex;
+  std::lock_guard lock(mutex);
+  const unsigned bit = 1u << static_cast<unsigned>(who);
+  const unsigned before = call_sites_asked.load();
+  call_sites_asked = asked ? before | bit : before & ~bit;
+  if (observing() && (before != 0) != (call_sites_asked != 0))
+    observe_lines(call_sites_asked != 0);
+}
+
+void observer_is_there() {
+  if (call_sites_asked != 0) observe_lines(true);
+}
 
 std::string note_call_site(uint64_t times, uint64_t ns) {
   if (!call_sites_asked.load(std::memory_order_relaxed)) return {};
   std::string site;
   try {
-    site = call_site();
+    site = line_of_thread();
   } catch (const std::exception& error) {
     site = std::string("unknown: ") + error.what();
   }

@@ -18,7 +18,10 @@ void note_stall(const OperatorInfo* info, uint64_t ns);
 /// answered; empty when nobody asks for call sites. When they are asked for, this takes Python's
 /// GIL: call it under no lock and holding no block, for whoever has the GIL may be waiting for one.
 std::string note_call_site(uint64_t times, uint64_t ns);
-void ask_for_call_sites(bool asked);
+enum class Asker : uint8_t { program, viewer, trace, storm };
+void ask_for_call_sites(Asker who, bool asked);
+/// The observer was installed: what needs it begins.
+void observer_is_there();
 
 /// {"operators": [{"name": ..., "waits": ..., "seconds": ...}], "call_sites": [the same]}, the
 /// longest first.

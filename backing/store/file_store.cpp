@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "backing/store/check.h"
+#include "firn/slow_work.h"
 #include "firn/topology.h"
 
 namespace firn {
@@ -178,8 +179,16 @@ Result<void> FileStoreCore::grow(Dir& dir, size_t bytes, std::unique_lock<std::m
     return make_error(Code::no_space, 0, dir.trouble);
   }
   uint64_t step = std::min(std::max<uint64_t>(options_.grow_bytes, need), left);
+  const uint64_t so_far = dir.file_bytes;
   lock.unlock();
-  Result<uint64_t> grown = dir.file.grow(step, need, calls_);
+  Result<uint64_t> grown = uint64_t{0};
+  {
+    SlowWork work(SlowWorks::Kind::layout, [&dir, so_far] {
+      return fmt::format("laying out the spill file in {} ({} MiB are there; firn_dir)",
+                         dir.file.dir(), so_far >> 20);
+    });
+    grown = dir.file.grow(step, need, calls_);
+  }
   lock.lock();
   dir.why = dir.file.why();
   if (!grown) {

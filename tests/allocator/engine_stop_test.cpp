@@ -92,9 +92,9 @@ TEST(Stop, whoever_waits_is_told_for_how_long) {
   Simulation sim(small_budget());
   Engine& engine = sim.engine(0);
   uint64_t waits = 0, ns = 0;
-  engine.on_stall([&](uint64_t waited_ns) {
+  engine.on_stall([&](const Wait& wait) {
     ++waits;
-    ns += waited_ns;
+    ns += wait.ns;
     return nullptr;
   });
   void* a = make(engine);

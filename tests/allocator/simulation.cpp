@@ -116,6 +116,7 @@ Simulation::Simulation(const SimulationOptions& options) {
     engine.watch_fraction = options.watch_fraction;
     engine.adversarial = options.adversarial;
     engine.places = options.places;
+    engine.notices = options.notices;
     engine.policy = options.policy;
     if (options.fail_entry)
       gpu_.fail_at(options.fail_entry, options.fail_nth, CUDA_ERROR_OUT_OF_MEMORY);

@@ -46,6 +46,7 @@ struct SimulationOptions {
   bool with_store = true;
   bool adversarial = false;
   bool places = false;
+  bool notices = false;
   Policy policy = Policy::age;
   double watch_fraction = 0;
   SimulatedStoreOptions store;

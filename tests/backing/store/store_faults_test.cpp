@@ -5,7 +5,9 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <map>
+#include <thread>
 
 #include "tests/backing/store/store_testing.h"
 
@@ -315,6 +317,24 @@ TEST_P(StoreFaults, without_preallocation_the_file_grows_sparsely) {
   ASSERT_EQ(read_now(store(), clock(), slot, back()).error.code, Code::ok);
   EXPECT_TRUE(holds(back(), 3));
   EXPECT_NE(store().stats().why.find("preallocate"), std::string::npos);
+}
+
+/// (Longer together than the process's patience: slow_work.h.)
+TEST_P(StoreFaults, a_slow_preallocation_is_said_once) {
+  static bool said_before = false;
+  if (std::exchange(said_before, true)) GTEST_SKIP() << "said in this process, for another kind";
+  int steps = 0;
+  calls_.at_fallocate = [&](int file, uint64_t offset, uint64_t bytes) {
+    ++steps;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1100));
+    return calls_.FileCalls::fallocate(file, offset, bytes);
+  };
+  ::testing::internal::CaptureStderr();
+  while (steps < 4) ASSERT_TRUE(store().reserve(1u << 20));
+  const std::string said = ::testing::internal::GetCapturedStderr();
+  const std::string words = "firn: laying out the spill file in " + dirs_[0].path() + " (";
+  ASSERT_TRUE(said.starts_with(words)) << said;
+  EXPECT_EQ(said.find("firn:", 1), std::string::npos) << said;
 }
 
 TEST_P(StoreFaults, the_limit_on_file_sizes_is_kept) {

@@ -1,0 +1,82 @@
+// Finds out from the program's waits whether memory comes and goes without end. Two things are told
+// apart: a fault storm (for some time the program has mostly waited for memory), and thrash (and
+// meanwhile so much has come back that it cannot all have come for the first time).
+//
+// Owns: a few counts, and who waited while that was looked for. Locks: the engine's. Costs something
+// only after a wait.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <utility>
+
+namespace firn {
+
+class Thrash {
+ public:
+  /// Waits are looked at in windows of this length; one is bad when the program waited for so much
+  /// of it.
+  static constexpr uint64_t window_ns = 500'000'000;
+  static constexpr double bad_part = .5;
+  /// So many bad windows in a row, and it is worth its price to ask who waits; so many, and it is
+  /// said.
+  static constexpr unsigned windows_until_asked = 2, windows_until_said = 4;
+  /// What has come back since then is so many times all that could: then the same comes again.
+  static constexpr uint64_t rounds_least = 2;
+
+  struct Totals {
+    uint64_t arrived_bytes = 0, faults = 0;  // ever
+    uint64_t movable_bytes = 0;              // allocated now
+  };
+  enum class Step : uint8_t { none, ask, over, storm, thrash };
+
+  /// A wait has ended; waits are told in the order of their ends. What follows from it.
+  Step waited(uint64_t begin_ns, uint64_t end_ns, const Totals& totals);
+  /// From `ask` on, until it is over or said.
+  bool asking() const { return asking_; }
+
+  /// Since the first bad window.
+  struct Stretch {
+    double seconds = 0, part = 0;  // of it, waited
+    uint64_t arrived_bytes = 0, faults = 0;
+    double rounds = 0;             // of what could come back
+  };
+  Stretch stretch(const Totals& totals) const;
+
+ private:
+  Step window_over(uint64_t end_ns, const Totals& totals);
+
+  uint64_t window_begin_ns_ = 0, covered_ns_ = 0, waited_ns_ = 0;
+  Totals window_totals_, storm_totals_;
+  uint64_t storm_begin_ns_ = 0, storm_waited_ns_ = 0, storm_end_ns_ = 0;
+  uint64_t movable_most_ = 0;
+  uint64_t asked_arrived_ = 0;
+  unsigned bad_ = 0;
+  bool asking_ = false, storm_said_ = false, thrash_said_ = false;
+};
+
+/// Who waited, by operator and line of the program, while that was asked for.
+class Waiters {
+ public:
+  struct Waiter {
+    uint64_t times = 0, ns = 0, longest_ns = 0;
+    uint64_t bytes = 0;    // of the block that was waited for longest, or of the room
+    bool room = false;     // it was for room
+    std::string maker;     // of that block: who allocated it; empty: not known
+  };
+  using Name = std::pair<std::string, std::string>;  // operator, line; either may be empty
+
+  void add(std::string_view name, std::string_view site, uint64_t times, uint64_t ns,
+           const Waiter& longest);
+  /// Who waited longest in all.
+  const std::pair<const Name, Waiter>* first() const;
+  void clear() { waiters_.clear(); }
+
+ private:
+  static constexpr size_t most = 1000;
+  std::map<Name, Waiter> waiters_;
+};
+
+}  // namespace firn

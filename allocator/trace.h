@@ -6,6 +6,7 @@
 //   alloc free touch (detail: read | write)
 //   spill (detail: ahead: only to be valid elsewhere), kept: all of it is on the device after all,
 //   copied_out, written, fault, prefetch, arrived: as in block_state.h
+//   made       of a block just allocated: `detail` the operator that did
 //   pin unpin  detail: the reason
 //   stall      who waited until now: `stream` a number of his thread, `block` what for (0: room),
 //              `bytes` how long in ns, `detail` the operator
@@ -15,6 +16,7 @@
 //              device), away_host and away_nvme (what is not), budget, flight, allocated, and since
 //              the start out, in (over the link), written, read (the store)
 //   pinned     now and then after a sample, for each reason: so many bytes
+//   notice     what was said to the user of a fault storm, or of thrash
 //   end        a device's totals, NAME=N;...: the process came to its end
 #pragma once
 

@@ -172,6 +172,9 @@ void ThreadScopes::note_new(Engine& engine, int device, void* pointer, CUstream 
   if (recorder && !scopes_.empty()) {
     recorder->makes(recorded_, pointer);
     recorder->resume(recorded_, stream);
+    if (TraceWriter* trace = Runtime::get()->trace())
+      trace->row(wall_clock().now_ns(), "made", device, 0, reinterpret_cast<uint64_t>(pointer), 0,
+                 scopes_.front().info->name);
   }
   if (!(noting.load(std::memory_order_relaxed) & noting_makers)) return;
   made_.push_back({&engine, pointer});

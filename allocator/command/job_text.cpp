@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <iterator>
 
 #include "allocator/config.h"
@@ -55,6 +56,63 @@ void add_pinned(std::string& out, const Json& device) {
     out += fmt::format("    {:>9}  {}\n", size_of(pin, "bytes"), text(pin, "reason"));
 }
 
+/// Of one device of a job.
+struct Cell {
+  const Json &job, &device, &store;
+  bool first;  // the store is told once for each job
+};
+
+struct Column {
+  const char* head;
+  size_t width;
+  unsigned rank;  // the highest is left out first
+  std::string (*cell)(const Cell& of);
+};
+
+const Column all_columns[] = {
+    {"PID", 8, 0, [](const Cell& of) { return fmt::format("{:.0f}", number(of.job, "pid")); }},
+    {"GPU", 3, 0, [](const Cell& of) { return fmt::format("{:.0f}", number(of.device, "device")); }},
+    {"BUDGET", 8, 2, [](const Cell& of) { return size_of(of.device, "budget_bytes"); }},
+    {"RESIDENT", 8, 0, [](const Cell& of) { return size_of(of.device, "resident_bytes"); }},
+    {"HOSTED", 8, 1, [](const Cell& of) { return size_of(of.device, "hosted_bytes"); }},
+    {"SPILLED", 8, 1, [](const Cell& of) { return size_of(of.device, "nvme_bytes"); }},
+    {"FLIGHT", 8, 5, [](const Cell& of) { return size_of(of.device, "in_flight_bytes"); }},
+    {"OUT/s", 9, 3, [](const Cell& of) { return size_of(of.device, "out_bytes_s"); }},
+    {"IN/s", 9, 3, [](const Cell& of) { return size_of(of.device, "in_bytes_s"); }},
+    {"WRITE/s", 9, 4,
+     [](const Cell& of) { return of.first ? size_of(of.store, "write_bytes_s") : ""; }},
+    {"READ/s", 9, 4,
+     [](const Cell& of) { return of.first ? size_of(of.store, "read_bytes_s") : ""; }},
+    {"FAULTS/s", 8, 5,
+     [](const Cell& of) { return fmt::format("{:.0f}", number(of.device, "faults_s")); }},
+    {"STALL", 6, 0,
+     [](const Cell& of) { return fmt::format("{:.0f}%", 100 * number(of.device, "stalled")); }},
+};
+
+constexpr size_t command_least = 16;  // characters of the command that are worth a column
+
+std::vector<Column> columns_within(size_t width) {
+  std::vector<Column> columns(std::begin(all_columns), std::end(all_columns));
+  for (;;) {
+    size_t wide = command_least;
+    unsigned worst = 0;
+    for (const Column& column : columns) {
+      wide += column.width + 1;
+      worst = std::max(worst, column.rank);
+    }
+    if (wide <= width || worst == 0) return columns;
+    std::erase_if(columns, [&](const Column& column) { return column.rank == worst; });
+  }
+}
+
+template <class CellOf>
+std::string device_line(const std::vector<Column>& columns, CellOf&& cell) {
+  std::string line;
+  for (const Column& column : columns)
+    line += fmt::format("{:>{}} ", cell(column), column.width);
+  return line + " ";
+}
+
 }  // namespace
 
 std::string stats_text(const Json& document) {
@@ -78,6 +136,8 @@ std::string stats_text(const Json& document) {
     add_pinned(out, d);
     for (const Json& words : list(d, "trouble"))
       if (words.is_string()) out += fmt::format("  trouble  {}\n", words.get<std::string>());
+    for (const Json& words : list(d, "notices"))
+      if (words.is_string()) out += fmt::format("  notice   {}\n", words.get<std::string>());
   }
   const Json store = document.value("store", Json::object());
   out += fmt::format("store {}: {} written, {} read\n", text(store, "kind"),
@@ -112,11 +172,11 @@ std::string spill_text(const Json& document) {
   return out.empty() ? "nothing was on a device\n" : out;
 }
 
-std::vector<std::string> top_lines(const Json& look, size_t sites) {
-  std::vector<std::string> lines{fmt::format(
-      "{:>8} {:>3} {:>8} {:>8} {:>8} {:>8} {:>8} {:>9} {:>9} {:>9} {:>9} {:>8} {:>6}  {}", "PID",
-      "GPU", "BUDGET", "RESIDENT", "HOSTED", "SPILLED", "FLIGHT", "OUT/s", "IN/s", "WRITE/s",
-      "READ/s", "FAULTS/s", "STALL", "COMMAND")};
+std::vector<std::string> top_lines(const Json& look, size_t sites, size_t width) {
+  const std::vector<Column> columns = columns_within(width);
+  std::vector<std::string> lines{device_line(columns, [](const Column& column) {
+    return std::string(column.head);
+  }) + "COMMAND"};
   for (const Json& job : list(look, "jobs")) {
     const std::string words = text(job, "command");
     if (job.contains("error"))
@@ -124,19 +184,19 @@ std::vector<std::string> top_lines(const Json& look, size_t sites) {
           fmt::format("{:>8.0f} {}: {}", number(job, "pid"), text(job, "error"), words));
     else if (list(job, "devices").empty())
       lines.push_back(fmt::format("{:>8.0f} {:>3} {}", number(job, "pid"), "-", words));
+    const Json store = job.value("store", Json::object());
     bool first = true;
     for (const Json& d : list(job, "devices")) {
-      const Json store = job.value("store", Json::object());
-      lines.push_back(fmt::format(
-          "{:>8.0f} {:>3.0f} {:>8} {:>8} {:>8} {:>8} {:>8} {:>9} {:>9} {:>9} {:>9} {:>8.0f} "
-          "{:>5.0f}%  {}",
-          number(job, "pid"), number(d, "device"), size_of(d, "budget_bytes"),
-          size_of(d, "resident_bytes"), size_of(d, "hosted_bytes"), size_of(d, "nvme_bytes"),
-          size_of(d, "in_flight_bytes"), size_of(d, "out_bytes_s"), size_of(d, "in_bytes_s"),
-          first ? size_of(store, "write_bytes_s") : "", first ? size_of(store, "read_bytes_s") : "",
-          number(d, "faults_s"), 100 * number(d, "stalled"), first ? words : ""));
+      lines.push_back(device_line(columns, [&](const Column& column) {
+        return column.cell({job, d, store, first});
+      }) + (first ? words : ""));
       first = false;
     }
+    for (const Json& d : list(job, "devices"))
+      for (const Json& words : list(d, "notices"))
+        if (words.is_string())
+          lines.push_back(fmt::format("{:>12} device {:.0f}: {}", "", number(d, "device"),
+                                      words.get<std::string>()));
     const Json stalls = job.value("stalls", Json::object());
     const bool known = !list(stalls, "call_sites").empty();
     const Json& rows = list(stalls, known ? "call_sites" : "operators");

@@ -12,7 +12,9 @@ std::string stats_text(const nlohmann::ordered_json& document);
 /// The answer to "spill".
 std::string spill_text(const nlohmann::ordered_json& document);
 /// One look at all jobs (looks.h), as lines: a head, then for each job its devices and, indented,
-/// up to `sites` of the lines or operators that waited longest.
-std::vector<std::string> top_lines(const nlohmann::ordered_json& look, size_t sites);
+/// up to `sites` of the lines or operators that waited longest. Where the lines have room for
+/// `width` characters only, columns are left out so that the command is still to be seen.
+std::vector<std::string> top_lines(const nlohmann::ordered_json& look, size_t sites,
+                                   size_t width = SIZE_MAX);
 
 }  // namespace firn::command

@@ -56,8 +56,7 @@ void draw(const std::vector<std::string>& lines, size_t first) {
 
 }  // namespace
 
-Result<void> show_screen(const std::function<std::vector<std::string>(size_t more)>& lines,
-                         std::chrono::milliseconds between) {
+Result<void> show_screen(const ScreenLines& lines, std::chrono::milliseconds between) {
   std::setlocale(LC_CTYPE, "");
   Terminal terminal;
   if (!terminal.ok()) {
@@ -68,7 +67,7 @@ Result<void> show_screen(const std::function<std::vector<std::string>(size_t mor
   }
   size_t first = 0, more = more_first;
   for (;;) {
-    const std::vector<std::string> shown = lines(more);
+    const std::vector<std::string> shown = lines(more, static_cast<size_t>(std::max(COLS, 1)));
     const auto until = std::chrono::steady_clock::now() + between;
     for (bool again = false; !again;) {
       const size_t page = static_cast<size_t>(std::max(LINES - 1, 1));
@@ -84,6 +83,7 @@ Result<void> show_screen(const std::function<std::vector<std::string>(size_t mor
         case KEY_DOWN: case 'j': ++first; break;
         case KEY_PPAGE: first -= std::min(first, page); break;
         case KEY_NPAGE: first += page; break;
+        case KEY_RESIZE: again = true; break;  // other columns have room
         case '+': more = std::min(more + 1, more_most); again = true; break;
         case '-': more -= more > 0; again = true; break;
         default: break;

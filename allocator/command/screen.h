@@ -12,8 +12,9 @@
 namespace firn::command {
 
 /// Shows what `lines` gives, the first line as a head, until the user ends it. `lines` is asked
-/// with how many further lines of each kind are wanted (the user's choice).
-Result<void> show_screen(const std::function<std::vector<std::string>(size_t more)>& lines,
-                         std::chrono::milliseconds between);
+/// with how many further lines of each kind are wanted (the user's choice), and how wide the screen
+/// is.
+using ScreenLines = std::function<std::vector<std::string>(size_t more, size_t width)>;
+Result<void> show_screen(const ScreenLines& lines, std::chrono::milliseconds between);
 
 }  // namespace firn::command

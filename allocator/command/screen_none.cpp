@@ -3,8 +3,7 @@
 
 namespace firn::command {
 
-Result<void> show_screen(const std::function<std::vector<std::string>(size_t more)>&,
-                         std::chrono::milliseconds) {
+Result<void> show_screen(const ScreenLines&, std::chrono::milliseconds) {
   return make_error(Code::not_supported, 0,
                     "this firn was built without ncurses; --once shows one look");
 }

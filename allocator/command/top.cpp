@@ -54,7 +54,8 @@ CLI::App* add_top(CLI::App& app, TopOptions& options) {
   sub->footer(
       "q ends, arrows and page keys move, + and - show more or fewer call sites. OUT and IN are\n"
       "over the link, WRITE and READ the SSDs'. STALL is how much of the time threads waited for\n"
-      "memory. From the first look on, a job counts its waits by the program's line too.");
+      "memory. From the first look on, a job counts its waits by the program's line too. Where the\n"
+      "terminal is narrow, columns are left out.");
   return sub;
 }
 
@@ -64,8 +65,8 @@ int top(const TopOptions& options) {
   if (::isatty(STDOUT_FILENO) != 1 || ::isatty(STDIN_FILENO) != 1)
     return refuse("top: this is no terminal (--once shows one look, --json a line each second)");
   Looks looks;
-  Result<void> done = show_screen([&](size_t sites) {
-    return top_lines(looks.next(patience), sites);
+  Result<void> done = show_screen([&](size_t sites, size_t width) {
+    return top_lines(looks.next(patience), sites, width);
   }, between);
   return done ? status_ok : refuse("top: " + done.error().text);
 }

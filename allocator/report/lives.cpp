@@ -59,6 +59,8 @@ void Lives::take(const Row& row, uint64_t at_ns) {
     take_sample(row, at_ns);
   } else if (event == "pinned") {
     devices[row.device].pinned.push_back({at_ns, row.bytes, word(row.detail)});
+  } else if (event == "notice") {
+    devices[row.device].notices.push_back({at_ns, std::string(row.detail)});
   } else if (event == "stall") {
     take_stall(row, at_ns);
   } else if (event == "site") {
@@ -95,7 +97,7 @@ void Lives::take_block(const Row& row, uint64_t at_ns) {
   if (event == "alloc") {
     if (found != blocks.end()) end(device, found->second, at_ns);
     const auto life = static_cast<uint32_t>(device.lives.size());
-    device.lives.push_back({row.block, row.bytes, at_ns, at_ns, none});
+    device.lives.push_back({row.block, row.bytes, at_ns, at_ns, none, none});
     blocks[row.block] = {life, Where::device, at_ns};
     return;
   }
@@ -120,6 +122,8 @@ void Lives::take_block(const Row& row, uint64_t at_ns) {
     move(device, open, Where::faulting, at_ns);
   } else if (event == "prefetch") {
     move(device, open, Where::coming, at_ns);
+  } else if (event == "made") {
+    device.lives[open.life].maker = word(row.detail);
   } else if (event == "pin") {
     device.lives[open.life].pin_reason = word(row.detail);
   }

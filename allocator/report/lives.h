@@ -24,6 +24,7 @@ struct Life {
   uint64_t address = 0, bytes = 0;
   uint64_t born_ns = 0, died_ns = 0;
   uint32_t pin_reason = none;  // the last one; a number of `words`
+  uint32_t maker = none;       // the operator that allocated it; likewise
 };
 struct Stretch {
   uint32_t life;
@@ -49,6 +50,11 @@ struct Pinned {
   uint32_t reason;
 };
 
+struct Notice {
+  uint64_t at_ns;
+  std::string words;
+};
+
 struct DeviceLives {
   std::vector<Life> lives;
   std::vector<Stretch> stretches;  // by end
@@ -56,6 +62,7 @@ struct DeviceLives {
   std::vector<Stall> stalls;       // by end
   std::vector<Sample> samples;     // by time
   std::vector<Pinned> pinned;
+  std::vector<Notice> notices;     // fault storms and thrash, as they were said
   std::map<std::string, uint64_t> totals;  // of its end row; empty: it has none
 };
 

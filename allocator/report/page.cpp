@@ -98,6 +98,7 @@ Json device_columns(const DeviceLives& device, Columns& columns, uint64_t tick_n
   columns.steps("life.born", device.lives, [&](auto& l) { return ticks(l.born_ns); });
   columns.u32("life.died", device.lives, [&](auto& l) { return ticks(l.died_ns); });
   columns.u32("life.pin", device.lives, [](auto& l) { return l.pin_reason; });
+  columns.u32("life.maker", device.lives, [](auto& l) { return l.maker; });
   columns.steps("stretch.life", device.stretches, [](auto& s) { return s.life; });
   columns.u8("stretch.where", device.stretches, [](auto& s) { return static_cast<int>(s.where); });
   columns.steps("stretch.begin", device.stretches, [&](auto& s) { return ticks(s.begin_ns); });
@@ -145,6 +146,9 @@ std::string make_page(const Lives& lives, const std::string& title, const Json& 
     Json each = device_columns(device, columns, tick_ns);
     each["device"] = number;
     each["totals"] = device.totals;
+    each["notices"] = Json::array();
+    for (const Notice& notice : device.notices)
+      each["notices"].push_back({{"at", notice.at_ns / tick_ns}, {"words", notice.words}});
     about["devices"].push_back(std::move(each));
   }
   std::string page = page_html;

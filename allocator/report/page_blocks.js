@@ -3,17 +3,19 @@
 
 const search = {text: '', lives: null, stalls: null, list: [], at: -1};
 
-/// Colors as the canvas has them (little-endian), whole and faded.
-const PALETTE = (() => {
-  const out = new Uint32Array(16).fill(0xffffffff);
+/// Colors as the canvas has them (little-endian), whole and faded into the paper.
+const PALETTE = new Uint32Array(16);
+function setPalette(paper) {
+  const parts = color => [1, 3, 5].map(at => parseInt(color.slice(at, at + 2), 16));
+  const pack = list => 0xff000000 | list[2] << 16 | list[1] << 8 | list[0];
+  const back = parts(paper);
+  PALETTE.fill(pack(back));
   WHERE_COLORS.forEach((color, index) => {
-    const parts = [1, 3, 5].map(at => parseInt(color.slice(at, at + 2), 16));
-    const pack = list => 0xff000000 | list[2] << 16 | list[1] << 8 | list[0];
-    out[index + 1] = pack(parts);
-    out[index + 9] = pack(parts.map(part => Math.round(255 - (255 - part) * 0.22)));
+    const own = parts(color);
+    PALETTE[index + 1] = pack(own);
+    PALETTE[index + 9] = pack(own.map((part, i) => Math.round(back[i] + (part - back[i]) * 0.22)));
   });
-  return out;
-})();
+}
 
 /// One code for each pixel: 0 nothing, where + 1, and 8 for what was not searched for.
 function blockCodes(device, width, height) {
@@ -80,7 +82,7 @@ function drawTouches(pen, device, track, width) {
 function drawPlaces(pen, device, track) {
   const span = (view.high - view.low) * device.unit, step = byteStep(span, 6);
   pen.textAlign = 'right';
-  pen.fillStyle = '#66727f';
+  pen.fillStyle = ink.soft;
   for (let at = Math.ceil(view.low * device.unit / step) * step; at <= view.high * device.unit;
        at += step) {
     const y = track.top + track.height * (1 - (at / device.unit - view.low) /
@@ -105,6 +107,7 @@ function stretchAt(device, tick, place, slack) {
   return best;
 }
 
+const SMALL = 1 << 20;
 function lifeText(device, of) {
   const {life} = device;
   const lasts = life.died[of] < device.ends;
@@ -116,6 +119,9 @@ function lifeText(device, of) {
   if (life.trips[of])
     lines.push('was away and came back ' + timesText(life.trips[of]) + ', waited for ' +
                secondsText(life.waited[of] / 1e9));
+  if (life.bytes[of] < SMALL)
+    lines.push('below 1 MiB: in a segment that stays on the device, uses not recorded');
+  if (life.maker[of] !== NONE) lines.push('allocated by ' + about.words[life.maker[of]]);
   if (life.pin[of] !== NONE) lines.push('pinned: ' + about.words[life.pin[of]]);
   return lines.join('\n');
 }
@@ -156,7 +162,9 @@ function find(device, text) {
   } else {
     const lower = wanted.toLowerCase();
     const matching = about.words.map(word => word.toLowerCase().includes(lower));
-    for (let i = 0; i < life.count; ++i) lives[i] = life.pin[i] !== NONE && matching[life.pin[i]];
+    for (let i = 0; i < life.count; ++i)
+      lives[i] = (life.pin[i] !== NONE && matching[life.pin[i]]) ||
+                 (life.maker[i] !== NONE && matching[life.maker[i]]);
     for (let i = 0; i < stall.count; ++i) {
       const name = stall.name[i], site = stall.site[i];
       if (!(name === NONE ? OUTSIDE.includes(lower) : matching[name]) &&
@@ -167,7 +175,10 @@ function find(device, text) {
   }
   for (let i = 0; i < stall.count; ++i)
     if (stall.life[i] !== NONE && lives[stall.life[i]]) stalls[i] = 1;
-  for (let i = 0; i < life.count; ++i) if (lives[i]) search.list.push(i);
+  for (let i = 0; i < life.count; ++i) if (lives[i]) search.list.push({life: i});
+  if (!search.list.length)  // waits for room are of no block
+    for (let i = 0; i < stall.count; ++i) if (stalls[i]) search.list.push({wait: i});
+  search.blocks = lives.reduce((sum, each) => sum + each, 0);
   search.lives = lives;
   search.stalls = stalls;
   search.waits = stalls.reduce((sum, each) => sum + each, 0);

@@ -22,7 +22,7 @@ function addUp(steps) {
 /// {life: {address, bytes, ...}, stretch: {...}, ...}: of each column an array.
 function readDevice(entry, buffer) {
   const device = {number: entry.device, unit: entry.unit, places: entry.places,
-                  totals: entry.totals || {}};
+                  totals: entry.totals || {}, notices: entry.notices};
   for (const {name, type, at, count} of entry.columns) {
     const [group, column] = name.split('.');
     const array = type === 'u8' ? new Uint8Array(buffer, at, count)
@@ -48,6 +48,7 @@ function countUp(device) {
   life.rows = new Uint32Array(life.count);
   for (let i = 0; i < life.count; ++i)
     life.rows[i] = Math.max(1, Math.ceil(life.bytes[i] / device.unit));
+  device.folder = commonFolder(stall);
   device.ends = Math.max(1, Math.floor(about.ns / about.tick_ns));
 }
 

@@ -13,6 +13,9 @@ function draw() {
   canvas.width = Math.round(canvas.clientWidth * ratio);
   canvas.height = Math.round(canvas.clientHeight * ratio);
   const pen = canvas.getContext('2d'), width = trackWidth();
+  readInk();
+  document.getElementById('legend').classList.remove('shown');
+  fill('legend');
   pen.scale(ratio, ratio);
   pen.font = '12px system-ui, "DejaVu Sans", sans-serif';
   const [memory, bandwidth, waits, blocks] = TRACKS;
@@ -106,7 +109,7 @@ function searchFor(text) {
   input.value = text;
   find(device, text);
   document.getElementById('found').textContent = search.lives
-    ? search.list.length.toLocaleString('en') + ' blocks, ' + search.waits.toLocaleString('en') +
+    ? search.blocks.toLocaleString('en') + ' blocks, ' + search.waits.toLocaleString('en') +
       ' waits'
     : '';
   redraw();
@@ -115,7 +118,8 @@ function searchFor(text) {
 function next() {
   if (!search.list.length) return;
   search.at = (search.at + 1) % search.list.length;
-  showLife(search.list[search.at]);
+  const found = search.list[search.at];
+  if (found.wait === undefined) showLife(found.life); else showWait(found.wait);
 }
 
 function hover(event) {
@@ -197,7 +201,12 @@ function listen() {
   canvas.addEventListener('dblclick', everything);
   canvas.addEventListener('keydown', event => {
     const span = view.to - view.from, middle = LEFT + trackWidth() / 2;
-    const moves = {ArrowLeft: () => setTimes(view.from - span / 5, view.to - span / 5),
+    const rows = view.high - view.low, centre = (view.low + view.high) / 2;
+    const places = factor => setPlaces(centre - rows * factor / 2, centre + rows * factor / 2);
+    const moves = {ArrowUp: () => setPlaces(view.low + rows / 5, view.high + rows / 5),
+                   ArrowDown: () => setPlaces(view.low - rows / 5, view.high - rows / 5),
+                   '>': () => places(0.7), '<': () => places(1.4), Home: everything,
+                   Enter: next, ArrowLeft: () => setTimes(view.from - span / 5, view.to - span / 5),
                    ArrowRight: () => setTimes(view.from + span / 5, view.to + span / 5),
                    '+': () => zoom(0.7, middle), '=': () => zoom(0.7, middle),
                    '-': () => zoom(1.4, middle)};
@@ -206,7 +215,16 @@ function listen() {
   document.getElementById('all').addEventListener('click', everything);
   document.getElementById('next').addEventListener('click', next);
   input.addEventListener('input', () => searchFor(input.value));
-  input.addEventListener('keydown', event => { if (event.key === 'Enter') next(); });
+  input.addEventListener('keydown', event => {
+    if (event.key === 'Enter') next();
+    if (event.key === 'Escape') { searchFor(''); canvas.focus(); }
+  });
+  document.addEventListener('keydown', event => {
+    if (event.key !== '/' || event.target === input) return;
+    event.preventDefault();
+    input.focus();
+  });
+  window.matchMedia('(prefers-color-scheme: dark)').addEventListener('change', redraw);
   window.addEventListener('resize', redraw);
   window.addEventListener('hashchange', readAddress);
 }
@@ -222,9 +240,11 @@ function show(number) {
   find(device, '');
   showFigures(device);
   fill('operators', waitTable(device.stall, operatorOf, 'operator'));
-  fill('sites', waitTable(device.stall, siteOf, 'line'));
+  fill('sites', waitTable(device.stall, siteOf, 'line', text => lineText(device, text)));
+  document.getElementById('folder').textContent = device.folder && 'in ' + device.folder;
   showLongest(device);
   showPinned(device);
+  showSaid(device);
   showBudgets(device);
   redraw();
 }

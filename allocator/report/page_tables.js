@@ -16,7 +16,10 @@ function table(heads, rows) {
 function row(cells, jump) {
   const made = element('tr', {className: jump ? 'jump' : ''}, ...cells.map(([content, kind]) =>
     element('td', {className: kind || ''}, content)));
-  if (jump) made.addEventListener('click', jump);
+  if (!jump) return made;
+  made.tabIndex = 0;
+  made.addEventListener('click', jump);
+  made.addEventListener('keydown', event => { if (event.key === 'Enter') jump(); });
   return made;
 }
 
@@ -46,7 +49,7 @@ function showFigures(device) {
 }
 
 /// Rows by a stall's word, the longest first.
-function waitTable(stall, wordOf, head) {
+function waitTable(stall, wordOf, head, shown = name => name) {
   const sums = new Map();
   for (let i = 0; i < stall.count; ++i) {
     const name = wordOf(stall, i), sum = sums.get(name) || {waits: 0, ns: 0, longest: 0};
@@ -58,9 +61,45 @@ function waitTable(stall, wordOf, head) {
   if (sums.size === 0) return element('p', {className: 'small'}, 'Nobody waited.');
   const list = [...sums].sort((a, b) => b[1].ns - a[1].ns).slice(0, 15), top = list[0][1].ns || 1;
   return table([[head], ['waits', 'number'], ['together', 'number'], ['longest', 'number'], ['']],
-    list.map(([name, sum]) => row([[name, 'name'], [sum.waits.toLocaleString('en'), 'number'],
+    list.map(([name, sum]) => row([[named(name, shown), 'name'], [sum.waits.toLocaleString('en'), 'number'],
       [secondsText(sum.ns / 1e9), 'number'], [secondsText(sum.longest / 1e9), 'number'],
       [bar(sum.ns / top), 'bars']], () => searchFor(name))));
+}
+
+/// As shown, with all of it where the mouse rests.
+function named(name, shown) { return element('span', {title: name}, shown(name)); }
+
+/// The folder that all lines' files are in, which need not be read in each of them.
+const LINE = /^(backward of \S+ at )?(\/.*:\d+ in .*)$/;
+function commonFolder(stall) {
+  let folder = null;
+  for (const site of new Set(stall.site)) {
+    const match = site === NONE ? null : LINE.exec(about.words[site]);
+    if (!match) continue;
+    const own = match[2].replace(/:\d+ in .*$/, '').replace(/[^/]*$/, '');
+    if (folder === null) folder = own;
+    while (!own.startsWith(folder)) folder = folder.replace(/[^/]*\/$/, '');
+  }
+  return folder === null || folder === '/' ? '' : folder;
+}
+
+function lineText(device, text) {
+  const match = device.folder ? LINE.exec(text) : null;
+  return match ? (match[1] || '') + match[2].slice(device.folder.length) : text;
+}
+
+/// What was said to the user while the job ran.
+function showSaid(device) {
+  fill('said', ...device.notices.map(({at, words}) => {
+    const line = element('p', {tabIndex: 0, title: 'shows when'},
+      secondsText(secondsOf(at)) + ': ' + words);
+    line.addEventListener('click', () => {
+      const span = ticksOf(5);
+      setTimes(at - span, at + span / 5);
+      canvas.scrollIntoView({block: 'nearest'});
+    });
+    return line;
+  }));
 }
 
 function bar(part) {
@@ -77,9 +116,31 @@ function showLongest(device) {
     order.map(i => row([
       [secondsText(secondsOf(stall.end[i]) - stall.ns[i] / 1e9), 'number'],
       [secondsText(stall.ns[i] / 1e9), 'number'], [operatorOf(stall, i), 'name'],
-      [siteOf(stall, i), 'name'],
+      [named(siteOf(stall, i), text => lineText(device, text)), 'name'],
       [stall.life[i] === NONE ? 'room' : 'block #' + stall.life[i] + ', ' +
         bytesText(device.life.bytes[stall.life[i]])]], () => showWait(i)))));
+}
+
+/// What a reason means, and what changes it; by how it begins.
+const MEANINGS = [
+  ['held by operators', 'in use at that moment; it may leave when they have ended'],
+  ['not yet seen', 'no operator was seen to use it: its uses may go unseen, a library\'s workspace, ' +
+    'say'],
+  ['segments of small', 'blocks below 1 MiB share these; they never leave'],
+  ['in planned places', 'firn_places: mapped for blocks of an iteration that stay'],
+  ['its address was asked', 'somebody may use it unseen; firn.unpin(tensor) takes that back'],
+  ['exported by DLPack', 'another library may use it unseen; firn.unpin(tensor) takes that back'],
+  ['kept by an object', 'the object may hand it to code that is not seen'],
+  ['CUDA graph or MemPool', 'until the graph or the pool goes'],
+  ['used by a CUDA graph', 'until the graph\'s pool goes'],
+  ['shared with another', 'until it is freed: the other process may use it at any time'],
+  ['given to other processes', 'until it is freed: the other process may use it at any time'],
+  ['firn.pin()', 'the program asked for it; firn.unpin(tensor) takes that back'],
+  ['firn_pin()', 'the program asked for it; firn_unpin() takes that back'],
+];
+function meaning(reason) {
+  const found = MEANINGS.find(([begin]) => reason.startsWith(begin));
+  return found ? [element('span', {className: 'means'}, found[1])] : [];
 }
 
 function showPinned(device) {
@@ -105,7 +166,7 @@ function showPinned(device) {
   fill('pinned', table([['reason'], ['at most', 'number'], ['in the end', 'number'],
     ['blocks pinned so', 'number']],
     [...sums].sort((a, b) => (b[1].most || 0) - (a[1].most || 0)).map(([reason, sum]) =>
-      row([[about.words[reason]], [size(sum.most), 'number'], [atEnd(sum), 'number'],
+      row([[element('span', {}, about.words[reason], ...meaning(about.words[reason]))], [size(sum.most), 'number'], [atEnd(sum), 'number'],
         [sum.blocks || '', 'number']], sum.blocks ? () => searchFor(about.words[reason]) : null))));
 }
 
@@ -117,34 +178,36 @@ function svg(name, attributes, text) {
 }
 
 function budgetCurve(points, budget) {
-  const runs = points.filter(point => !point.error), width = 520, height = 240;
+  const runs = points.filter(point => !point.error), width = 532, height = 240;
   const chart = svg('svg', {width, height, viewBox: '0 0 532 240', role: 'img'});
   const most = Math.max(...points.map(point => point.budget_bytes), budget || 0);
   const worst = Math.max(1.2, ...runs.map(point => point.slow_down));
   const x = bytes => 56 + 450 * bytes / most, y = times => 205 - 185 * (times - 1) / (worst - 1);
   for (let i = 0; i <= 4; ++i) {
     const times = 1 + (worst - 1) * i / 4;
-    chart.append(svg('line', {x1: 56, x2: 506, y1: y(times), y2: y(times), stroke: '#e9edf1'}),
-      svg('text', {x: 50, y: y(times) + 4, 'text-anchor': 'end', 'font-size': 11, fill: '#66727f'},
+    chart.append(svg('line', {x1: 56, x2: 506, y1: y(times), y2: y(times), class: 'grid'}),
+      svg('text', {x: 50, y: y(times) + 4, 'text-anchor': 'end', 'font-size': 11, class: 'soft'},
         times.toFixed(2) + 'x'),
       svg('text', {x: x(most * i / 4), y: 222, 'text-anchor': 'middle', 'font-size': 11,
-        fill: '#66727f'}, bytesText(most * i / 4)));
+        class: 'soft'}, bytesText(most * i / 4)));
   }
   if (budget) chart.append(svg('line', {x1: x(budget), x2: x(budget), y1: 20, y2: 205,
-    stroke: '#c02238', 'stroke-dasharray': '6 4'}));
+    class: 'budget', 'stroke-dasharray': '6 4'}));
   chart.append(svg('polyline', {fill: 'none', stroke: '#5b8db8', 'stroke-width': 2,
     points: runs.map(point => x(point.budget_bytes) + ',' + y(point.slow_down)).join(' ')}));
   for (const point of runs)
     chart.append(svg('circle', {cx: x(point.budget_bytes), cy: y(point.slow_down), r: 4,
       fill: '#5b8db8'}));
   chart.append(svg('text', {x: 281, y: 237, 'text-anchor': 'middle', 'font-size': 11,
-    fill: '#66727f'}, 'budget (dashed: this run\'s)'),
-    svg('text', {x: 56, y: 12, 'font-size': 11, fill: '#66727f'}, 'time of a steady iteration'));
+    class: 'soft'}, 'budget (dashed: this run\'s)'),
+    svg('text', {x: 56, y: 12, 'font-size': 11, class: 'soft'}, 'time of a steady iteration'));
   return chart;
 }
 
 function showBudgets(device) {
   const {points, machine, why} = about.budgets;
+  if (device !== devices[0])
+    return fill('budgets', element('p', {}, 'Told for device ' + devices[0].number + ' only.'));
   if (!points) return fill('budgets', element('p', {}, why));
   const text = element('div', {}, element('p', {className: 'small'}, machine), table(
     [['budget', 'number'], ['time', 'number'], ['no kernel ran', 'number'], ['out', 'number'],

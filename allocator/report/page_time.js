@@ -7,6 +7,15 @@ const TRACKS = [
   {name: 'waits', top: 362, height: 46},
   {name: 'blocks', top: 438, height: 360},
 ];
+/// The page's colors of text and lines, light or dark.
+const ink = {};
+function readInk() {
+  const style = getComputedStyle(document.documentElement);
+  for (const name of ['ink', 'soft', 'grid', 'edge', 'paper', 'budget'])
+    ink[name] = style.getPropertyValue('--' + name).trim();
+  setPalette(ink.paper);
+}
+
 const TIERS = [['resident', 'on the device (with what is cached)', WHERE_COLORS[0]],
                ['host', 'in host memory', WHERE_COLORS[2]],
                ['nvme', 'on NVMe', WHERE_COLORS[3]]];
@@ -34,9 +43,9 @@ function byteStep(span, most) {
 
 function drawTimes(pen, width, bottom) {
   const from = secondsOf(view.from), to = secondsOf(view.to), step = niceStep(to - from, 10);
-  pen.fillStyle = '#66727f';
+  pen.fillStyle = ink.soft;
   pen.textAlign = 'center';
-  pen.strokeStyle = '#e9edf1';
+  pen.strokeStyle = ink.grid;
   pen.beginPath();
   for (let at = Math.ceil(from / step) * step; at <= to; at += step) {
     const x = Math.round(LEFT + (at - from) / (to - from) * width) + 0.5;
@@ -48,29 +57,42 @@ function drawTimes(pen, width, bottom) {
   pen.stroke();
 }
 
+/// Where there is no room beside the title, below the picture.
+function addToLegend(title, entries) {
+  const box = document.getElementById('legend');
+  box.append(element('b', {}, title), ...entries.map(([text, color]) => {
+    const mark = element('i', {});
+    mark.style.background = color;
+    return element('span', {}, mark, text);
+  }));
+  box.classList.add('shown');
+}
+
 function drawFrame(pen, track, width, title, legend) {
   pen.textAlign = 'left';
-  pen.fillStyle = '#1d2733';
+  pen.fillStyle = ink.ink;
   pen.font = '600 12px system-ui, "DejaVu Sans", sans-serif';
   pen.fillText(title, LEFT, track.top - 7);
   let x = LEFT + pen.measureText(title).width + 18;
   pen.font = '12px system-ui, "DejaVu Sans", sans-serif';
-  for (const [text, color] of legend) {
+  const whole = legend.reduce((sum, [text]) => sum + pen.measureText(text).width + 32, x - 17);
+  if (whole > LEFT + width) addToLegend(title, legend);
+  else for (const [text, color] of legend) {
     pen.fillStyle = color;
     pen.fillRect(x, track.top - 16, 11, 11);
-    pen.fillStyle = '#66727f';
+    pen.fillStyle = ink.soft;
     pen.fillText(text, x + 15, track.top - 7);
     x += pen.measureText(text).width + 32;
   }
-  pen.strokeStyle = '#c9d0d8';
+  pen.strokeStyle = ink.edge;
   pen.strokeRect(LEFT - 0.5, track.top - 0.5, width + 1, track.height + 1);
 }
 
 function drawScale(pen, track, width, top, text) {
   const step = byteStep(top, 4);
   pen.textAlign = 'right';
-  pen.strokeStyle = '#e9edf1';
-  pen.fillStyle = '#66727f';
+  pen.strokeStyle = ink.grid;
+  pen.fillStyle = ink.soft;
   for (let value = 0; value <= top * 1.0001; value += step) {
     const y = Math.round(track.top + track.height * (1 - value / top)) + 0.5;
     pen.beginPath();
@@ -135,10 +157,10 @@ function drawMemory(pen, device, track, width) {
       base[x] += tier[x];
     }
   });
-  line(pen, allocated, y, '#1d2733', []);
-  line(pen, budget, y, '#c02238', [6, 4]);
+  line(pen, allocated, y, ink.ink, []);
+  line(pen, budget, y, ink.budget, [6, 4]);
   drawFrame(pen, track, width, 'Memory', [...TIERS.map(([, text, color]) => [text, color]),
-    ['allocated (line)', '#1d2733'], ['budget (dashed)', '#c02238']]);
+    ['allocated (line)', ink.ink], ['budget (dashed)', ink.budget]]);
 }
 
 function line(pen, values, y, color, dash) {
@@ -200,5 +222,9 @@ function drawWaits(pen, device, track, width) {
       if (height > 0) pen.fillRect(LEFT + x, track.top + track.height - height, 1, height);
     }
   }
+  pen.textAlign = 'right';
+  pen.fillStyle = ink.soft;
+  pen.fillText('100 %', LEFT - 6, track.top + 10);
+  pen.fillText('0 %', LEFT - 6, track.top + track.height);
   drawFrame(pen, track, width, 'Waits for memory', [['part of the time', '#cf3f52']]);
 }

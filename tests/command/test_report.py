@@ -171,13 +171,19 @@ def test_who_waited(page_of, tmp_path):
             assert int(rows[operator][1].replace(",", "")) == len(waits)
             assert seconds(rows[operator][2]) == pytest.approx(sum(waits), rel=0.01)
             assert seconds(rows[operator][3]) == pytest.approx(max(waits), rel=0.01)
-        assert all(row[0].startswith("/home/u/train.py:") and row[0].endswith(" in step, inner")
+        # The folder once, not in every line.
+        assert all(row[0].startswith("train.py:") and row[0].endswith(" in step, inner")
                    for row in table(page, "sites"))
+        assert page.evaluate("document.getElementById('folder').textContent") == "in /home/u/"
+        assert page.evaluate("document.querySelector('#sites td span').title").startswith(
+            "/home/u/train.py:")
         longest = table(page, "longest")
         assert seconds(longest[0][1]) == pytest.approx(max(ns for _, ns, _ in made.stalls) / SECOND,
                                                        rel=0.01)
-        assert table(page, "pinned") == [
-            ["its address was asked for (data_ptr())", "24.0 MiB", "24.0 MiB", "1"]]
+        (pinned,) = table(page, "pinned")
+        assert pinned[0].startswith("its address was asked for (data_ptr())")
+        assert pinned[0].endswith("firn.unpin(tensor) takes that back")  # what changes it
+        assert pinned[1:] == ["24.0 MiB", "24.0 MiB", "1"]
         # A click on a wait shows it, and finds its block.
         page.evaluate("document.querySelector('#longest tbody tr').click()")
         page.drawn()
@@ -285,6 +291,102 @@ def test_several_devices_and_rows_of_other_versions(page_of, trace):
         assert page.evaluate("[device.number, device.life.bytes[0], device.life.touches[0]]") \
             == [1, 1048576, 1]
         assert page.evaluate("document.getElementById('notice').hidden")
+        assert page.evaluate("document.getElementById('budgets').innerText") \
+            == "Told for device 0 only."
+
+
+@needs_chromium
+def test_what_the_job_was_told_and_who_allocated(page_of, trace):
+    path = trace((0, "begin,0,0,0,0,pid=1;at=1;policy=age;host=1;store=0;command=x"),
+                 (0, "alloc,0,0,4194304,2097152,"), (1, "made,0,0,4194304,0,aten::mm"),
+                 (2, "alloc,0,0,8388608,1000,"),
+                 (9 * SECOND, 'notice,0,0,0,0,"thrash: 80 % of it, and <b>more</b>"'),
+                 (10 * SECOND, "end,0,0,0,0,budget=1"))
+    with shown(page_of(path)) as page:
+        page.drawn()
+        said = page.evaluate("[...document.querySelectorAll('#said p')].map(p => p.textContent)")
+        assert said == ["9.00 s: thrash: 80 % of it, and <b>more</b>"]
+        page.evaluate("document.querySelector('#said p').click()")
+        assert page.evaluate("secondsOf(view.from) > 3 && secondsOf(view.to) <= 10")
+        assert "allocated by aten::mm" in page.evaluate("lifeText(device, 0)")
+        assert "below 1 MiB" in page.evaluate("lifeText(device, 1)")
+        page.evaluate("searchFor('aten::mm')")
+        assert page.evaluate("search.list") == [{"life": 0}]
+        assert page.complaints() == []
+
+
+@needs_chromium
+@pytest.mark.parametrize("width", [360, 480, 800, 2400])
+def test_every_width(page_of, tmp_path, width):
+    write_trace(tmp_path / "job.csv", 5000)
+    with Page(page_of(tmp_path / "job.csv").as_uri(), width=width, height=900) as page:
+        page.drawn()
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        # No color is without its word: beside the tracks' titles or below the picture.
+        narrow = page.evaluate("document.getElementById('legend').classList.contains('shown')")
+        assert narrow == (width < 1000)
+        if narrow:
+            words = page.evaluate("document.getElementById('legend').innerText")
+            assert "on its way back, ahead of its use" in words
+        assert page.complaints() == []
+
+
+@needs_chromium
+def test_light_and_dark(page_of, tmp_path):
+    write_trace(tmp_path / "job.csv", 5000)
+
+    def brightness(page):
+        return page.evaluate("[...canvas.getContext('2d').getImageData(LEFT + 3, TRACKS[1].top + 3, "
+                             "1, 1).data].slice(0, 3)"), \
+            page.evaluate("PALETTE[0] & 255")
+
+    with shown(page_of(tmp_path / "job.csv")) as page:
+        page.drawn()
+        assert page.evaluate("ink.paper") == "#ffffff" and brightness(page)[1] == 255
+        page.ask("Emulation.setEmulatedMedia",
+                 features=[{"name": "prefers-color-scheme", "value": "dark"}])
+        page.wait_for("ink.paper !== '#ffffff'")  # drawn anew
+        assert brightness(page)[1] < 64
+        assert page.evaluate("getComputedStyle(document.body).color") == "rgb(227, 232, 238)"
+        assert page.complaints() == []
+
+
+@needs_chromium
+def test_keys(page_of, tmp_path):
+    write_trace(tmp_path / "job.csv", 20_000, seed=2)
+    with shown(page_of(tmp_path / "job.csv")) as page:
+        page.drawn()
+
+        def press(key, **more):
+            page.ask("Input.dispatchKeyEvent", type="keyDown", key=key, **more)
+            page.ask("Input.dispatchKeyEvent", type="keyUp", key=key)
+            page.drawn()
+
+        def look():
+            return page.evaluate("[view.from, view.to, view.low, view.high]")
+
+        page.evaluate("canvas.focus()")
+        whole = look()
+        press("+")
+        press(">")
+        closer = look()
+        assert closer[1] - closer[0] < whole[1] - whole[0]
+        assert closer[3] - closer[2] < whole[3] - whole[2]
+        press("ArrowUp")
+        press("ArrowRight")
+        moved = look()
+        assert moved[0] > closer[0] and moved[2] > closer[2]
+        press("Home")
+        assert look() == whole
+        press("/", text="/")
+        assert page.evaluate("document.activeElement === input && input.value") == ""
+        page.ask("Input.insertText", text="#3")
+        press("Enter")
+        assert look() != whole and page.evaluate("search.list.length") == 1
+        press("Escape")
+        assert page.evaluate("search.text") == ""
+        assert page.evaluate("document.activeElement === canvas")
+        assert page.complaints() == []
 
 
 @needs_chromium

@@ -294,6 +294,42 @@ def test_on_a_terminal(firn, folder):
         os.close(terminal)
 
 
+@pytest.mark.parametrize("columns", [30, 80, 100, 240])
+def test_terminals_of_every_width(firn, folder, columns):
+    with job(folder, document(), os.getpid()) as number:
+        child, terminal = pty.fork()
+        if child == 0:
+            os.execve(find_binary(), ["firn", "top"],
+                      {**clean_environment(), "TERM": "xterm", "COLUMNS": str(columns),
+                       "LINES": "24"})
+        shown = read_until(terminal, b"waited")
+        os.write(terminal, b"q")
+        assert os.waitpid(child, 0)[1] == 0
+        os.close(terminal)
+    assert str(number).encode() in shown and b"RESIDENT"[:columns - 13] in shown
+    if columns >= 80:  # who it is, and how much it waits, whatever else there is room for
+        assert b"STALL" in shown and b"COMMAND" in shown and b"python" in shown
+    assert (b"WRITE/s" in shown) == (columns > 140)
+
+
+def test_what_a_job_was_told(firn, folder):
+    with job(folder, document(notices=["thrash: 80 % of the last 3.0 s"])) as number:
+        assert "device 0: thrash: 80 % of the last 3.0 s" in firn("top", "--once").stdout
+        assert "notice   thrash: 80 %" in firn("stats", str(number)).stdout
+
+
+def test_several_jobs_and_devices(firn, folder):
+    two = document()
+    two["devices"] = [two["devices"][0], {**two["devices"][0], "device": 1}]
+    with job(folder, two) as one, job(folder, document()) as other:
+        lines = firn("top", "--once").stdout.splitlines()
+    rows = [line.split()[:2] for line in lines]
+    assert [each for each in rows if each[0] in (str(one), str(other))] == sorted(
+        [[str(one), "0"], [str(one), "1"], [str(other), "0"]], key=lambda each: int(each[0]))
+    assert len({line.index("COMMAND") for line in lines[:1]} |
+               {line.index("sleep 600") for line in lines if "sleep 600" in line}) == 1
+
+
 def test_an_unknown_terminal(firn, folder):
     child, terminal = pty.fork()
     if child == 0:

@@ -136,6 +136,11 @@ def test_a_job_under_pressure(start, firn, spill_dir, runtime_dir):
         job.tell("step")
         stalls = json.loads(firn("stats", job.pid, "--json"))["stalls"]
         assert any("in step" in row["name"] for row in stalls["call_sites"]), stalls
+        # In autograd's threads too: by the line of the forward operator.
+        backward = [row["name"] for row in stalls["call_sites"] if "backward" in row["name"]]
+        assert any(name.startswith("backward of aten::") and name.endswith(" in step")
+                   for name in backward), stalls
+        assert not any("without Python" in row["name"] for row in stalls["call_sites"]), stalls
         assert any(row["name"].startswith("aten::") for row in stalls["operators"])
         text = firn("top", "--once")
         assert str(job.pid) in text and "in step" in text

@@ -90,7 +90,13 @@ def test_a_job_under_pressure(places, job, tmp_path, spill_dir):
         assert len(shown) == min(15, len(operators))
         assert shown == {name: operators[name] for name in shown}
         sites = page.evaluate("document.getElementById('sites').innerText")
-        assert f"{job}:" in sites and "in <module>" in sites
+        assert f"{job.name}:" in sites and "in <module>" in sites
+        assert f"backward of aten::addmm at {job.name}:" in sites and "without Python" not in sites
+        assert page.evaluate("document.getElementById('folder').textContent") \
+            == f"in {job.parent}/"
+        # Who allocated a block.
+        makers = page.evaluate("[...new Set(device.life.maker)].map(each => words(each, ''))")
+        assert {"aten::addmm", "aten::empty"} & set(makers), makers
         pinned = page.evaluate("document.getElementById('pinned').innerText")
         assert "its address was asked for (data_ptr())" in pinned and "4.00 MiB" in pinned
         samples = page.evaluate("[...device.sample.resident]")

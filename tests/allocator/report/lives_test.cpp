@@ -25,6 +25,20 @@ std::string stretches(const DeviceLives& device, uint32_t life) {
   return text;
 }
 
+TEST(Lives, who_allocated_and_what_was_said) {
+  Result<Lives> lives = read(
+      "100,alloc,0,0,4096,50,\n101,made,0,0,4096,0,aten::mm\n102,alloc,0,0,8192,50,\n"
+      "103,made,0,0,12288,0,aten::add\n110,notice,0,0,0,0,\"thrash: a, b\"\n");
+  ASSERT_TRUE(lives) << lives.error().text;
+  const DeviceLives& device = lives->devices.at(0);
+  ASSERT_EQ(device.lives.size(), 2u);
+  EXPECT_EQ(lives->words.at(device.lives[0].maker), "aten::mm");
+  EXPECT_EQ(device.lives[1].maker, none);
+  ASSERT_EQ(device.notices.size(), 1u);
+  EXPECT_EQ(device.notices[0].at_ns, 10u);
+  EXPECT_EQ(device.notices[0].words, "thrash: a, b");
+}
+
 TEST(Lives, a_block_that_leaves_and_comes_back) {
   Result<Lives> lives = read(
       "100,alloc,0,0,4096,50,\n110,touch,0,0,4096,50,write\n120,spill,0,0,4096,50,\n"

@@ -1,0 +1,127 @@
+// What a program is told whose memory comes and goes without end, on the software GPU's virtual
+// clock.
+#include <gtest/gtest.h>
+
+#include "tests/allocator/simulation.h"
+
+using namespace firn;
+using namespace firn::test;
+
+namespace {
+constexpr size_t block_bytes = 8u << 20;
+constexpr int blocks = 8;
+
+SimulationOptions short_of_memory(Policy policy) {
+  SimulationOptions options;
+  options.budget_bytes = 32u << 20;
+  options.host_bytes = 16u << 20;
+  options.policy = policy;
+  options.notices = true;
+  options.store.read_bytes_s = options.store.write_bytes_s = 64e6;
+  return options;
+}
+
+struct Loop {
+  Simulation sim;
+  std::vector<void*> all;
+
+  explicit Loop(const SimulationOptions& options) : sim(options) {
+    for (int i = 0; i < blocks; ++i) {
+      Result<void*> made = sim.engine(0).allocate(block_bytes, nullptr);
+      EXPECT_TRUE(made) << describe(made.error());
+      all.push_back(*made);
+      sim.engine(0).release(sim.engine(0).hold_new(*made, "aten::ones"), nullptr);
+      use(*made);
+    }
+  }
+  void use(void* block) {
+    Result<Hold> hold = sim.engine(0).touch(block, nullptr, Access::write);
+    ASSERT_TRUE(hold) << describe(hold.error());
+    sim.engine(0).release(*hold, nullptr);
+  }
+  void run(int rounds) {
+    for (int round = 0; round < rounds; ++round)
+      for (void* block : all) use(block);
+  }
+  std::vector<std::string> notices() { return sim.engine(0).stats().notices; }
+};
+
+class Notices : public ::testing::TestWithParam<Policy> {};
+}  // namespace
+
+TEST_P(Notices, thrash_is_named_once_with_its_block_and_what_would_end_it) {
+  ::testing::internal::CaptureStderr();
+  std::vector<std::string> said;
+  {
+    Loop loop(short_of_memory(GetParam()));
+    loop.run(40);
+    said = loop.notices();
+  }
+  const std::string text = ::testing::internal::GetCapturedStderr();
+  ASSERT_FALSE(said.empty());
+  const std::string& thrash = said.back();
+  EXPECT_TRUE(thrash.starts_with("thrash: ")) << thrash;
+  EXPECT_NE(thrash.find("8MiB"), std::string::npos) << thrash;
+  EXPECT_NE(thrash.find("firn_budget:64MiB would end it (it is 32MiB)"), std::string::npos)
+      << thrash;
+  EXPECT_LE(said.size(), 2u);  // a storm first, and no more
+  for (const std::string& each : said) {
+    const size_t at = text.find("firn: device 0: " + each + "\n");
+    ASSERT_NE(at, std::string::npos) << text;
+    EXPECT_EQ(text.find(each, at + each.size()), std::string::npos) << text;
+  }
+  SimulationOptions enough = short_of_memory(GetParam());
+  enough.budget_bytes = 64u << 20;
+  Loop loop(enough);
+  loop.run(40);
+  EXPECT_TRUE(loop.notices().empty()) << loop.notices()[0];
+  EXPECT_EQ(loop.sim.engine(0).stats().stalls, 0u);
+}
+
+TEST_P(Notices, who_waits_is_asked_for_meanwhile) {
+  Loop loop(short_of_memory(GetParam()));
+  std::vector<bool> asked;
+  Engine& engine = loop.sim.engine(0);
+  Wait last;
+  engine.on_storm([&](bool now) { asked.push_back(now); });
+  engine.on_stall([&](const Wait& wait) {
+    last = wait;
+    return nullptr;
+  });
+  for (int round = 0; round < 40 && loop.notices().size() < 2; ++round)
+    for (void* block : loop.all) {
+      last = {};
+      loop.use(block);
+      if (last.ns > 0)
+        engine.waited({.name = "aten::add_", .site = "loop.py:7 in step", .waits = 1,
+                       .ns = last.ns, .longest = last});
+      if (!asked.empty() && round < 4) engine.made_by(block, "loop.py:3 in <module>");
+    }
+  EXPECT_EQ(asked, (std::vector{true, false}));
+  const std::string thrash = loop.notices().back();
+  EXPECT_NE(thrash.find("in aten::add_, loop.py:7 in step ("), std::string::npos) << thrash;
+  EXPECT_NE(thrash.find("a block of 8MiB (allocated by "), std::string::npos) << thrash;
+}
+
+/// Everything comes back once, slowly: that is no thrash.
+TEST(Notice, one_pass_is_a_storm) {
+  SimulationOptions options = short_of_memory(Policy::age);
+  options.store.read_bytes_s = options.store.write_bytes_s = 12e6;
+  Loop loop(options);
+  loop.run(1);
+  ASSERT_EQ(loop.notices().size(), 1u);
+  EXPECT_TRUE(loop.notices()[0].starts_with("fault storm: ")) << loop.notices()[0];
+}
+
+TEST(Notice, nobody_is_told_unless_it_was_asked_for) {
+  SimulationOptions options = short_of_memory(Policy::age);
+  options.notices = false;
+  Loop loop(options);
+  loop.run(40);
+  EXPECT_TRUE(loop.notices().empty());
+}
+
+INSTANTIATE_TEST_SUITE_P(Policies, Notices, ::testing::Values(Policy::age, Policy::lifetime),
+                         [](const auto& info) {
+                           return info.param == Policy::age ? "age" : "lifetime";
+                         });

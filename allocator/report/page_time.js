@@ -52,6 +52,7 @@ function drawTimes(pen, width, bottom) {
     pen.moveTo(x, TRACKS[0].top);
     pen.lineTo(x, bottom);
     const digits = Math.max(0, -Math.floor(Math.log10(step)));
+    pen.textAlign = x > LEFT + width - 14 ? 'right' : 'center';  // within the canvas
     pen.fillText(digits > 6 ? secondsText(at) : at.toFixed(digits) + ' s', x, bottom + 15);
   }
   pen.stroke();

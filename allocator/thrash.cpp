@@ -18,26 +18,31 @@ Thrash::Step Thrash::waited(uint64_t begin_ns, uint64_t end_ns, const Totals& to
 }
 
 Thrash::Step Thrash::window_over(uint64_t end_ns, const Totals& totals) {
-  const auto length = static_cast<double>(end_ns - window_begin_ns_);
-  const bool bad = static_cast<double>(waited_ns_) >= bad_part * length;
-  if (bad && bad_++ == 0) {
+  const auto part = [](uint64_t waited, uint64_t all) {
+    return static_cast<double>(waited) / static_cast<double>(all);
+  };
+  if (!storm_ && part(waited_ns_, end_ns - window_begin_ns_) >= begin_part) {
+    storm_ = true;
     storm_begin_ns_ = window_begin_ns_;
     storm_totals_ = window_totals_;
     storm_waited_ns_ = 0;
     movable_most_ = totals.movable_bytes;
+    asked_ = false;
   }
   storm_end_ns_ = end_ns;
   storm_waited_ns_ += waited_ns_;
   window_begin_ns_ = end_ns;
   window_totals_ = totals;
   waited_ns_ = 0;
-  if (!bad) {
-    bad_ = 0;
+  if (!storm_) return Step::none;
+  const uint64_t lasted_ns = end_ns - storm_begin_ns_;
+  if (part(storm_waited_ns_, lasted_ns) < last_part) {
+    storm_ = false;
     return std::exchange(asking_, false) ? Step::over : Step::none;
   }
   if (thrash_said_) return Step::none;
-  if (bad_ == windows_until_asked) {
-    asking_ = true;
+  if (!asked_ && lasted_ns >= ask_ns) {
+    asked_ = asking_ = true;
     asked_arrived_ = totals.arrived_bytes;
     return Step::ask;
   }
@@ -46,7 +51,7 @@ Thrash::Step Thrash::window_over(uint64_t end_ns, const Totals& totals) {
     thrash_said_ = true;
     return Step::thrash;
   }
-  if (bad_ >= windows_until_said && !std::exchange(storm_said_, true)) return Step::storm;
+  if (storm_waited_ns_ >= say_ns && !std::exchange(storm_said_, true)) return Step::storm;
   return Step::none;
 }
 

@@ -16,13 +16,14 @@ namespace firn {
 
 class Thrash {
  public:
-  /// Waits are looked at in windows of this length; one is bad when the program waited for so much
-  /// of it.
+  /// Waits are looked at in windows of this length. A storm begins with one in which the program
+  /// waited for so much of it, and lasts as long as it does so for such a part of the whole storm:
+  /// an iteration has parts that wait less.
   static constexpr uint64_t window_ns = 500'000'000;
-  static constexpr double bad_part = .5;
-  /// So many bad windows in a row, and it is worth its price to ask who waits; so many, and it is
-  /// said.
-  static constexpr unsigned windows_until_asked = 2, windows_until_said = 4;
+  static constexpr double begin_part = 1. / 2, last_part = 1. / 3;
+  /// When it has lasted so long, it is worth its price to ask who waits; when the program waited for
+  /// so long, it is said.
+  static constexpr uint64_t ask_ns = 2 * window_ns, say_ns = 4 * window_ns;
   /// What has come back since then is so many times all that could: then the same comes again.
   static constexpr uint64_t rounds_least = 2;
 
@@ -37,7 +38,7 @@ class Thrash {
   /// From `ask` on, until it is over or said.
   bool asking() const { return asking_; }
 
-  /// Since the first bad window.
+  /// Of the storm.
   struct Stretch {
     double seconds = 0, part = 0;  // of it, waited
     uint64_t arrived_bytes = 0, faults = 0;
@@ -53,8 +54,7 @@ class Thrash {
   uint64_t storm_begin_ns_ = 0, storm_waited_ns_ = 0, storm_end_ns_ = 0;
   uint64_t movable_most_ = 0;
   uint64_t asked_arrived_ = 0;
-  unsigned bad_ = 0;
-  bool asking_ = false, storm_said_ = false, thrash_said_ = false;
+  bool storm_ = false, asked_ = false, asking_ = false, storm_said_ = false, thrash_said_ = false;
 };
 
 /// Who waited, by operator and line of the program, while that was asked for.

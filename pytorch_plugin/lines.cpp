@@ -141,12 +141,12 @@ void observe_lines(bool wanted) {
                                             .scopes({at::RecordScope::BACKWARD_FUNCTION}));
 }
 
-std::string line_of_thread() {
+std::string line_of_thread(std::string_view otherwise) {
   const std::shared_ptr<torch::CapturedTraceback> captured =
       torch::CapturedTraceback::gather(true, false, false);
   if (std::string line = line_of(*captured); !line.empty()) return line;
   if (running.name) return line_of_node(running);
-  return "a thread without Python (autograd's, say)";
+  return "a thread without Python (autograd's, say), in " + std::string(otherwise);
 }
 
 }  // namespace firn::pytorch

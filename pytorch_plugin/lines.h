@@ -9,6 +9,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 
 namespace firn::pytorch {
 
@@ -17,7 +18,8 @@ namespace firn::pytorch {
 void observe_lines(bool wanted);
 
 /// "FILE:LINE in FUNCTION" of the calling thread's innermost frame that is not torch's; in a thread
-/// without any, "backward of OPERATOR at FILE:LINE in FUNCTION", or as much of it as is known.
-std::string line_of_thread();
+/// without any, "backward of OPERATOR at FILE:LINE in FUNCTION", or as much of it as is known; at
+/// least `otherwise`, the operator that runs.
+std::string line_of_thread(std::string_view otherwise);
 
 }  // namespace firn::pytorch

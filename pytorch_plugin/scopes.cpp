@@ -209,7 +209,7 @@ void ThreadScopes::tell_lines() {
   lines_due_ = false;
   const Waits waits = std::exchange(waits_, {});
   const std::vector<Made> made = std::exchange(made_, {});
-  std::string site = waits.times ? note_call_site(waits.times, waits.ns) : std::string();
+  std::string site = waits.times ? note_call_site(waits.in, waits.times, waits.ns) : std::string();
   Runtime* runtime = Runtime::get();
   if (!runtime) return;  // the child of a fork
   if (TraceWriter* trace = site.empty() ? nullptr : runtime->trace())
@@ -222,7 +222,7 @@ void ThreadScopes::tell_lines() {
                           .ns = waits.ns,
                           .longest = waits.longest});
   if (made.empty()) return;
-  if (site.empty()) site = line_of_thread();
+  if (site.empty()) site = line_of_thread("an allocation");
   for (const auto& [engine, block] : made) engine->made_by(block, site);
 }
 

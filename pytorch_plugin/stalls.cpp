@@ -14,6 +14,7 @@ namespace firn::pytorch {
 
 namespace {
 
+const std::string outside = "outside operators";
 constexpr size_t call_sites_most = 10'000;  // the rest is counted together
 
 struct Waited {
@@ -69,11 +70,11 @@ void observer_is_there() {
   if (call_sites_asked != 0) observe_lines(true);
 }
 
-std::string note_call_site(uint64_t times, uint64_t ns) {
+std::string note_call_site(const OperatorInfo* in, uint64_t times, uint64_t ns) {
   if (!call_sites_asked.load(std::memory_order_relaxed)) return {};
   std::string site;
   try {
-    site = line_of_thread();
+    site = line_of_thread(in ? in->name : outside);
   } catch (const std::exception& error) {
     site = std::string("unknown: ") + error.what();
   }
@@ -92,7 +93,7 @@ std::string stalls_json() {
     std::lock_guard lock(tables().mutex);
     std::unordered_map<std::string, Waited> by_name;  // overloads together
     for (const auto& [info, waited] : tables().operators) {
-      Waited& sum = by_name[info ? info->name : "outside operators"];
+      Waited& sum = by_name[info ? info->name : outside];
       sum.times += waited.times;
       sum.ns += waited.ns;
     }

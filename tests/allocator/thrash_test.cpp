@@ -42,7 +42,7 @@ TEST(Thrash, who_seldom_waits_is_left_alone) {
 TEST(Thrash, what_comes_back_once_is_a_storm) {
   Program program;
   program.run(10'000, 9, mib / 20);  // half of what there is
-  program.run(2'000, 1, 0);
+  program.run(30'000, 1, 0);
   EXPECT_EQ(program.steps, (std::vector{Step::ask, Step::storm, Step::over}));
   // The next one is not said again.
   program.run(10'000, 9, mib / 20);
@@ -61,6 +61,16 @@ TEST(Thrash, what_comes_back_again_and_again_is_thrash_and_said_once) {
   program.run(2'000, 1, 0);
   program.run(20'000, 8, mib);
   EXPECT_EQ(program.steps.size(), 3u);
+}
+
+/// An iteration waits in its backward half only.
+TEST(Thrash, parts_that_wait_less_do_not_end_it) {
+  Program program;
+  for (int i = 0; i < 20; ++i) {
+    program.run(1'000, 9, mib);
+    program.run(1'000, 0, 0);
+  }
+  EXPECT_EQ(program.steps, (std::vector{Step::ask, Step::storm, Step::thrash}));
 }
 
 TEST(Thrash, fast_thrash_is_no_storm_first) {

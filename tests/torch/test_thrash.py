@@ -11,7 +11,7 @@ MIB = 1 << 20
 LOOP = """
 import sys
 import torch
-xs = [torch.ones(4 << 20, device="cuda") for _ in range(12)]  # 16 MiB each
+xs = [torch.ones(4 << 20, device="cuda") for _ in range(6)]  # 16 MiB each
 def step():
     for x in xs:
         x.add_(1)
@@ -25,7 +25,7 @@ import sys
 import torch
 torch.manual_seed(0)
 model = torch.nn.Sequential(*[torch.nn.Linear(512, 512) for _ in range(10)]).cuda()
-data = torch.randn(8192, 512, device="cuda")  # 16 MiB
+data = torch.randn(2048, 512, device="cuda")  # 4 MiB
 def step():
     model.zero_grad()
     model(data).square().mean().backward()
@@ -34,7 +34,7 @@ for _ in range(int(sys.argv[1])):
 torch.cuda.synchronize()
 """
 # Slow enough that waiting is most of what is done.
-SLOW = {"FIRN_STORE_READ": "150MiB/s", "FIRN_STORE_WRITE": "150MiB/s"}
+SLOW = {"FIRN_STORE_READ": "24MiB/s", "FIRN_STORE_WRITE": "24MiB/s"}
 
 
 def run(places, tmp_path, script, steps, spill_dir, budget, policy):
@@ -47,23 +47,23 @@ def run(places, tmp_path, script, steps, spill_dir, budget, policy):
 
 @pytest.mark.parametrize("policy", ["age", "lifetime"])
 def test_a_loop_over_too_much(places, tmp_path, spill_dir, policy):
-    done, lines = run(places, tmp_path, LOOP, 20, spill_dir, 96 * MIB, policy)
+    done, lines = run(places, tmp_path, LOOP, 8, spill_dir, 48 * MIB, policy)
     (thrash,) = [line for line in lines if "thrash" in line]
     assert len(lines) <= 2 and all("storm" in line for line in lines if line != thrash), lines
-    assert "for a block of 16MiB (allocated by " in thrash or "for room for 16MiB" in thrash
+    assert "for a block of 16MiB (allocated " in thrash or "for room for 16MiB" in thrash
     assert re.search(r"in aten::add_, <string>:7 in step \([0-9.]+ s in [0-9]+ waits\)", thrash)
     assert thrash.removeprefix("firn: device 0: ") in done.device()["notices"]
     (enough,) = re.findall(r"firn_budget:([0-9]+)MiB would end it \(it is 96MiB\)", thrash)
-    assert 192 <= int(enough) <= 210
-    again, lines = run(places, tmp_path, LOOP, 20, spill_dir, int(enough) * MIB, policy)
+    assert 96 <= int(enough) <= 106
+    again, lines = run(places, tmp_path, LOOP, 8, spill_dir, int(enough) * MIB, policy)
     assert lines == [] and again.device()["faults"] == 0
-    assert again.values("value") == done.values("value") == ["21.0"]
+    assert again.values("value") == done.values("value") == ["9.0"]
 
 
 @pytest.mark.parametrize("policy", ["age", "lifetime"])
 def test_a_training_step_that_needs_more(places, tmp_path, spill_dir, policy):
     """What is allocated anew in each step: also by whom, and in autograd's threads."""
-    _, lines = run(places, tmp_path, TRAINING, 12, spill_dir, 64 * MIB, policy)
+    _, lines = run(places, tmp_path, TRAINING, 10, spill_dir, 48 * MIB, policy)
     (thrash,) = [line for line in lines if "thrash" in line]
     assert re.search(r", in aten::\w+, (backward of aten::\w+ at )?<string>:[0-9]+ in step \(",
                      thrash), thrash

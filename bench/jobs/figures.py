@@ -1,242 +1,246 @@
 #!/usr/bin/env python3
 """Whole training jobs in simulation: step time against the budget, Firn beside what people use now.
 
-  figures.py [--jobs NAME,...] [--machine h200|a100|rtx4090] [--ssds N] [--budgets 100,90,...]
-             [--out DIR] [--firn BINARY]
-  figures.py --depth gpt-8192 [--budget 40GiB]
+  figures.py [--jobs NAME|PREFIX,...] [--machine h200|a100|rtx4090|...] [--ssds N,...]
+             [--budgets 100,90,...] [--out DIR] [--keep DIR] [--iterations N] [--firn BINARY]
+  figures.py --depth bert-large,... [--budget 40GiB] [--layers 12,24,48,96]
+  figures.py --published teraio,ssdtrain
+  figures.py --again --out DIR       # only the plots and the page, of the figures in DIR
 
-Traces come from record.py (fake tensors, roofline times), runs from `firn simulate`: the engine that
-serves programs, on modelled hardware. Budgets are parts of what the job needs when all is in memory.
-Writes jobs.json and a plot per job into DIR, and prints a table.
+Traces come from record.py (fake tensors, times by a roofline), or are those that `firn run --trace
+PREFIX.csv` recorded (PREFIX, with a slash: times as they were); runs are `firn simulate`'s: the engine
+that serves programs, on modelled hardware. Budgets are parts of what the job needs when all is in
+memory. Prints tables. Into DIR go jobs.json, plots and index.html: figures that are there already
+stay, but for those made anew.
 """
 
 from __future__ import annotations
 
 import argparse
 import concurrent.futures
+import dataclasses
+import datetime
+import importlib.metadata
 import json
 import os
 import pathlib
-import subprocess
 import sys
 import tempfile
+from typing import Any, Callable
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 sys.path.insert(0, str(HERE))
+import charts  # noqa: E402
 import gpus  # noqa: E402
+import jobs_page  # noqa: E402
 import models  # noqa: E402
-import others  # noqa: E402
+import published  # noqa: E402
+from runs import Runner  # noqa: E402
 
-MACHINES = {"h200": ("h200", "gen5"), "a100": ("a100", "gen4"), "rtx4090": ("rtx4090", "gen4")}
-DEFAULT_JOBS = ("gpt-8192", "bert-8192", "t5-8192", "llama3-8b", "granite-8b", "llama3-70b-tp8",
-                "mixture-8x", "bert-large", "vit-large", "resnet152")
-WAYS = ("plain", "recompute", "save-on-cpu")
-
-
-def run(words, **options):
-    return subprocess.run([str(each) for each in words], capture_output=True, text=True, **options)
-
-
-def record(job, gpu, way, folder, layers=None):
-    prefix = folder / f"{job}-{gpu}-{way}-{layers or 'all'}"
-    done = prefix.with_suffix(".json")
-    if not done.exists():
-        words = [sys.executable, HERE / "record.py", job, prefix, "--gpu", gpu, "--way", way]
-        ran = run(words + (["--layers", layers] if layers else []))
-        if ran.returncode:
-            return None, (ran.stderr.strip().splitlines() or ["no word"])[-1]
-        done.write_text(ran.stdout.strip().splitlines()[-1])
-    return prefix, json.loads(done.read_text())
+DEFAULT_JOBS = ("llama3-8b", "llama3-70b-tp8", "granite-8b", "mixture-8x", "gpt-8192", "gpt-12288",
+                "gpt-16384", "bert-8192", "bert-12288", "bert-16384", "t5-8192", "t5-12288",
+                "t5-16384", "bert-large", "vit-large", "resnet152")
+# What makes a figure the same one, made again.
+KEYS = {"jobs": ("job", "machine", "ssds"), "depth": ("job", "machine", "budget_bytes"),
+        "teraio": ("job", "batch", "length"), "ssdtrain": ("job",)}
 
 
-def simulate(firn, prefix, budget, machine, ssds, host, policy):
-    gpu, ssd = gpus.GPUS[MACHINES[machine][0]], gpus.SSDS[MACHINES[machine][1]]
-    ran = run([firn, "simulate", prefix, "--gpu-memory", f"{budget >> 20}MiB", "--ssd-read",
-               f"{ssd[0]}GB/s", "--ssd-write", f"{ssd[1]}GB/s", "--ssds", ssds, "--pcie",
-               f"{gpu.link_gbs}GB/s", "--host", host, "--policy", policy, "--json"])
-    if ran.returncode:
-        return {"error": (ran.stderr.strip().splitlines() or ["no word"])[-1]}
-    found = json.loads(ran.stdout)
-    return {key: found[key] for key in ("ideal_s", "steady_s", "bytes_spilled", "bytes_faulted",
-                                        "bytes_written", "bytes_read", "stall_s", "plan_s",
-                                        "peak_device_bytes")}
+def show_curve(result: dict[str, Any]) -> None:
+    if "error" in result:
+        print(f"{result['job']}: {result['error']}", flush=True)
+        return
+    print(f"\n{result['job']} on {result['words']}: {result['kernels']} kernels, "
+          f"{result['seconds']:.3f} s ({result['times']}), {result['peak_bytes'] / 2**30:.1f} GiB "
+          f"when all is in memory ({result['persistent_bytes'] / 2**30:.1f} persistent)")
+    columns = (*charts.COLUMNS, "bound")
+    print("  budget   " + "".join(f"{each:>12}" for each in columns) + "  part of it")
+    for row in result["budgets"]:
+        cells = [charts.part(result, row, each) for each in columns]
+        print(f"  {row['percent']:>4} %   " +
+              "".join(f"{'-' if each is None else format(each, '.3f'):>12}" for each in cells) +
+              (f"{cells[0] / cells[-1]:>12.3f}" if cells[0] and cells[-1] else ""))
+    sys.stdout.flush()
 
 
-def one_job(given, job, folder):
-    gpu_name = MACHINES[given.machine][0]
-    gpu, ssd = gpus.GPUS[gpu_name], gpus.SSDS[MACHINES[given.machine][1]]
-    ways = {}
-    for way in WAYS:
-        prefix, found = record(job, gpu_name, way, folder)
-        ways[way] = (prefix, found) if prefix else (None, {"error": found})
-    prefix, plain = ways["plain"]
-    if prefix is None:
-        return {"job": job, "error": plain["error"]}
-    trace = others.read(str(prefix))
-    weights = plain["persistent_bytes"] // 3   # one of: weights and two states alike
-    again = ways["recompute"][1]
-    rows = []
-    for percent in given.budgets:
-        budget = plain["peak_bytes"] * percent // 100
-        row = {"percent": percent, "budget_bytes": budget}
-        for policy in ("lifetime", "age"):
-            row[policy] = simulate(given.firn, prefix, budget, given.machine, given.ssds,
-                                   given.host, policy)
-        # What has to be away at the peak has to leave in each step.
-        least = max(plain["seconds"], (plain["peak_bytes"] - budget) / gpu.link_gbs / 1e9)
-        row["link_bound_s"] = least
-        for way in WAYS[1:]:
-            found = ways[way][1]
-            row[way] = {"error": found["error"]} if "error" in found else \
-                {"steady_s": found["seconds"]} if found["peak_bytes"] <= budget else \
-                {"error": "out of memory"}
-        row["nothing"] = {"steady_s": plain["seconds"]} if percent >= 100 else \
-            {"error": "out of memory"}
-        paged = others.paging_s(trace, budget)
-        row["paging"] = {"steady_s": paged} if paged else {"error": "a kernel needs more"}
-        if "error" in again:
-            row["streaming"] = {"error": again["error"]}
-        else:
-            needs, seconds = others.streaming(plain, again, weights, models.JOBS[job].layers or 50,
-                                              gpu, given.ssds * ssd[0], given.ssds * ssd[1])
-            row["streaming"] = {"steady_s": seconds} if needs <= budget else \
-                {"error": "out of memory"}
-        rows.append(row)
-    return {"job": job, "machine": given.machine, "ssds": given.ssds, "host": given.host,
-            "times": "roofline", **{key: plain[key] for key in
-                                    ("kernels", "seconds", "peak_bytes", "persistent_bytes")},
-            "budgets": rows}
-
-
-COLUMNS = ("lifetime", "age", "recompute", "save-on-cpu", "streaming", "paging", "nothing")
-
-
-def fraction(result, row, column):
-    return result["seconds"] / row[column]["steady_s"] if "steady_s" in row[column] else None
-
-
-def table(results):
-    for result in results:
-        if "error" in result:
-            print(f"{result['job']}: {result['error']}")
+def show_depth(result: dict[str, Any]) -> None:
+    for row in result["rows"]:
+        found = row["lifetime"]
+        if "steady_s" not in found:
+            print(f"{result['job']}, {row['layers']} layers: {found['error']}", flush=True)
             continue
-        print(f"\n{result['job']} on {result['machine']}, {result['ssds']} SSDs: "
-              f"{result['kernels']} kernels, {result['seconds']:.3f} s, "
-              f"{result['peak_bytes'] / 2**30:.1f} GiB when all is in memory "
-              f"({result['persistent_bytes'] / 2**30:.1f} persistent)")
-        print("  budget   " + "".join(f"{each:>12}" for each in COLUMNS) + "  link's bound")
-        for row in result["budgets"]:
-            cells = [fraction(result, row, each) for each in COLUMNS]
-            print(f"  {row['percent']:>4} %   " +
-                  "".join(f"{'-' if each is None else format(each, '.3f'):>12}"
-                          for each in cells) +
-                  f"{result['seconds'] / row['link_bound_s']:>14.3f}")
+        print(f"{result['job']}, {row['layers']:>3} layers: {found['peak_bytes'] / 2**30:.1f} GiB in "
+              f"{result['budget_bytes'] / 2**30:.0f}: " + ", ".join(
+                  f"{name} {found['seconds'] / row[name]['steady_s']:.3f}"
+                  for name in ("lifetime", "both", "bound") if "steady_s" in row.get(name, {})),
+              flush=True)
 
 
-def plot(result, path):
-    import matplotlib
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-    figure, axes = pyplot.subplots(figsize=(7.5, 4.5))
-    names = {"lifetime": "Firn, by lifetimes", "age": "Firn, by age",
-             "recompute": "recomputation", "save-on-cpu": "save_on_cpu",
-             "streaming": "layers streamed (bound)", "paging": "page faults",
-             "nothing": "PyTorch as it is"}
-    marks = dict(zip(COLUMNS, "os^vD*X"))
-    for column in COLUMNS:
-        points = [(row["percent"], fraction(result, row, column)) for row in result["budgets"]]
-        points = [each for each in points if each[1] is not None]
-        if points:
-            axes.plot(*zip(*points), marker=marks[column], label=names[column],
-                      linewidth=2.2 if column == "lifetime" else 1.2)
-    axes.plot([row["percent"] for row in result["budgets"]],
-              [result["seconds"] / row["link_bound_s"] for row in result["budgets"]],
-              color="gray", linestyle=":", label="the link's bound")
-    axes.set_xlabel(f"budget, % of {result['peak_bytes'] / 2**30:.1f} GiB")
-    axes.set_ylabel("speed, part of unlimited")
-    axes.set_ylim(0, 1.05)
-    axes.invert_xaxis()
-    axes.grid(alpha=0.3)
-    axes.legend(fontsize=8)
-    axes.set_title(f"{result['job']}, {result['machine']}, {result['ssds']} SSDs (simulated)")
-    figure.tight_layout()
-    figure.savefig(path, dpi=130)
-    pyplot.close(figure)
+def show_teraio(row: dict[str, Any]) -> None:
+    print(f"{row['job']}, {row['batch']} x {row['length']}: " + (row.get("error") or ", ".join(
+        [f"{row['peak_bytes'] / 2**30:.0f} GiB in {row['budget_bytes'] / 2**30:.0f}, "
+         f"{row['seconds']:.2f} s", *(
+             f"{name} {row['seconds'] / row[name]['steady_s']:.3f}" if "steady_s" in row[name] else
+             f"{name}: {row[name]['error']}" for name in ("lifetime", "greedy", "bound"))])),
+          flush=True)
 
 
-def write_whole(path, text):
+def show_ssdtrain(row: dict[str, Any]) -> None:
+    print(f"{row['job']}: " + (row.get("error") or
+          f"{row['activations_bytes'] / 2**30:.1f} GiB of activations, down by " + ", ".join(
+              f"{100 * row[name]['down']:.1f} % ({name} moved)" for name in ("activations", "all"))),
+          flush=True)
+
+
+SHOWN: dict[str, Callable[[dict[str, Any]], None]] = {
+    "jobs": show_curve, "depth": show_depth, "teraio": show_teraio, "ssdtrain": show_ssdtrain}
+
+
+def write_whole(path: pathlib.Path, text: str) -> None:
     """Results are there whole or not at all."""
     unfinished = path.with_suffix(path.suffix + ".part")
     unfinished.write_text(text, encoding="utf-8")
     os.replace(unfinished, path)
 
 
-def depth(given, folder):
-    """L2L's sweep: deeper and deeper, the optimizer's state included, at one budget."""
-    rows = []
-    gpu_name = MACHINES[given.machine][0]
-    for layers in (12, 24, 48, 96):
-        prefix, plain = record(given.depth, gpu_name, "plain", folder, layers)
-        if prefix is None:
-            print(f"{layers} layers: {plain}")
-            continue
-        found = simulate(given.firn, prefix, given.depth_budget, given.machine, given.ssds,
-                         given.host, "lifetime")
-        part = plain["seconds"] / found["steady_s"] if "steady_s" in found else None
-        rows.append({"layers": layers, "peak_bytes": plain["peak_bytes"],
-                     "seconds": plain["seconds"], "part": part, **found})
-        print(f"{layers:>3} layers: {plain['peak_bytes'] / 2**30:7.1f} GiB, {plain['seconds']:.3f} "
-              f"s; with {given.depth_budget / 2**30:.0f} GiB: " +
-              (found["error"] if part is None else f"{part:.3f} of unlimited"), flush=True)
-    return rows
+class Results:
+    """What was found, in a folder; kept after every figure."""
+
+    def __init__(self, folder: pathlib.Path | None):
+        self.folder = folder
+        self.found: dict[str, Any] = {"runs": [], **{kind: [] for kind in KEYS}}
+        if folder and (folder / "jobs.json").exists():
+            self.found |= json.loads((folder / "jobs.json").read_text(encoding="utf-8"))
+
+    def ran(self, words: list[str]) -> None:
+        versions = ", ".join(f"{name} {importlib.metadata.version(name)}"
+                             for name in ("torch", "transformers"))
+        self.found["runs"].append({"date": datetime.date.today().isoformat(),
+                                   "command": " ".join(["figures.py", *words]),
+                                   "versions": versions})
+
+    def add(self, kind: str, result: dict[str, Any]) -> None:
+        def same(each):
+            return all(each[key] == result[key] for key in KEYS[kind])
+        of = self.found[kind]
+        at = next((at for at, each in enumerate(of) if same(each)), len(of))
+        of[at:at + 1] = [result]
+        SHOWN[kind](result)
+        if self.folder:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            write_whole(self.folder / "jobs.json", json.dumps(self.found, indent=1) + "\n")
+
+    def draw(self) -> None:
+        if not self.folder:
+            return
+        curves = [each for each in self.found["jobs"] if "error" not in each]
+        for machine in dict.fromkeys(each["machine"] for each in curves):
+            usual = gpus.MACHINES[machine].ssds
+            of = [each for each in curves if each["machine"] == machine]
+            several = {each["job"] for each in of if each["ssds"] != usual}
+            charts.budgets([each for each in of if each["ssds"] == usual] or of,
+                           self.folder / f"{machine}.png")
+            if several:
+                charts.ssds([each for each in of if each["job"] in several],
+                            self.folder / f"{machine}-ssds.png")
+        if self.found["depth"]:
+            charts.depth(self.found["depth"], self.folder / "depth.png")
+        write_whole(self.folder / "index.html", jobs_page.render(self.found, self.folder))
 
 
-def main() -> int:
+def numbers(parser: argparse.ArgumentParser, option: str, words: str, most: int) -> list[int]:
+    if not all(each.isdigit() and 0 < int(each) <= most for each in words.split(",")):
+        parser.error(f"{option}: numbers up to {most} between commas are wanted, not {words}")
+    return [int(each) for each in words.split(",")]
+
+
+def there(parser: argparse.ArgumentParser, names: list[str]) -> None:
+    wrong = [each for each in names if each not in models.JOBS and
+             not os.path.exists(each + ".kernels.csv")]
+    if wrong:
+        parser.error(f"no such job: {', '.join(wrong)} (there are {', '.join(models.JOBS)}; or the "
+                     "prefix of a recorded trace, with PREFIX.kernels.csv)")
+
+
+def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--jobs", default=",".join(DEFAULT_JOBS))
-    parser.add_argument("--machine", choices=sorted(MACHINES), default="h200")
-    parser.add_argument("--ssds", type=int, default=4)
-    parser.add_argument("--host", default="64GiB")
-    parser.add_argument("--budgets", default="100,90,80,70,60,50,40,35,30,20")
-    parser.add_argument("--depth", metavar="JOB")
+    parser.add_argument("--machine", choices=sorted(gpus.MACHINES), default="h200")
+    parser.add_argument("--ssds", help="one curve for each number [as the machine has]")
+    parser.add_argument("--budgets", default="100,90,80,70,60,50,40,30,20")
+    parser.add_argument("--depth", metavar="JOB,...")
     parser.add_argument("--budget", default="40GiB", help="of --depth")
+    parser.add_argument("--layers", default="12,24,48,96", help="of --depth")
+    parser.add_argument("--published", metavar="SYSTEM,...", help="teraio, ssdtrain")
+    parser.add_argument("--again", action="store_true", help="draw what --out holds, and no more")
     parser.add_argument("--out", type=pathlib.Path)
     parser.add_argument("--keep", type=pathlib.Path, help="a folder for the traces, used again")
+    parser.add_argument("--iterations", type=int, default=6, help="the last half of them counts")
+    parser.add_argument("--workers", type=int, default=os.cpu_count(), help="jobs at a time")
     parser.add_argument("--firn", type=pathlib.Path,
                         default=ROOT / "build/allocator/command/firn")
     given = parser.parse_args()
-    if not all(each.isdigit() and 0 < int(each) <= 1000 for each in given.budgets.split(",")):
-        parser.error(f"--budgets: percents between commas are wanted, not {given.budgets}")
-    given.budgets = [int(each) for each in given.budgets.split(",")]
-    jobs = given.jobs.split(",")
-    wrong = [each for each in jobs + [given.depth or jobs[0]] if each not in models.JOBS]
-    if wrong:
-        parser.error(f"no such job: {', '.join(wrong)} (there are {', '.join(models.JOBS)})")
+    given.budgets = numbers(parser, "--budgets", given.budgets, 1000)
+    given.layers = numbers(parser, "--layers", given.layers, 10_000)
+    given.ssds = numbers(parser, "--ssds", given.ssds, 64) if given.ssds else \
+        [gpus.MACHINES[given.machine].ssds]
+    given.jobs = given.jobs.split(",")
+    given.depth = given.depth.split(",") if given.depth else []
+    given.published = given.published.split(",") if given.published else []
+    there(parser, given.jobs)
+    if not set(given.depth) <= set(models.JOBS):
+        parser.error(f"--depth: no such job: {', '.join(set(given.depth) - set(models.JOBS))}")
+    if not set(given.published) <= {"teraio", "ssdtrain"}:
+        parser.error(f"--published: teraio and ssdtrain are there, not {given.published}")
     if not given.budget.removesuffix("GiB").isdigit():
         parser.error(f"--budget: whole GiB are wanted, as 40GiB, not {given.budget}")
+    if given.iterations < 4:
+        parser.error("--iterations: the period is found in the third: at least 4")
+    if given.again and not given.out:
+        parser.error("--again: --out is wanted")
     if not os.access(given.firn, os.X_OK):
         parser.error(f"{given.firn} is not there (bash bench/setup.sh builds it; or --firn)")
+    return given
+
+
+def tasks(given: argparse.Namespace, runner: Runner):
+    """(kind, what finds one figure of it)"""
+    machine = gpus.MACHINES[given.machine]
+    budget = int(given.budget.removesuffix("GiB")) << 30
+    for job in given.depth:
+        yield "depth", lambda job=job: runner.depth(job, machine, budget, given.layers)
+    if "teraio" in given.published:
+        for job in published.TERAIO_JOBS:
+            for batch, length in published.TERAIO_SIZES:
+                yield "teraio", lambda job=job, batch=batch, length=length: published.teraio(
+                    runner, job, batch, length)
+    if "ssdtrain" in given.published:
+        for job in published.SSDTRAIN_JOBS:
+            yield "ssdtrain", lambda job=job: published.ssdtrain(runner, job)
+    if given.depth or given.published or given.again:
+        return
+    for job in given.jobs:
+        for ssds in given.ssds:
+            yield "jobs", lambda job=job, ssds=ssds: runner.curve(
+                job, dataclasses.replace(machine, ssds=ssds), given.budgets)
+
+
+def main() -> int:
+    given = parse()
+    results = Results(given.out)
     with tempfile.TemporaryDirectory(prefix="firn-jobs-") as scratch:
         folder = given.keep or pathlib.Path(scratch)
         folder.mkdir(parents=True, exist_ok=True)
-        if given.depth:
-            given.depth_budget = int(given.budget.removesuffix("GiB")) << 30
-            results = {"depth": depth(given, folder)}
-        else:
-            results = {"jobs": []}
-            with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-                for result in pool.map(lambda job: one_job(given, job, folder), jobs):
-                    results["jobs"].append(result)
-                    table([result])
-                    sys.stdout.flush()
-        if given.out:
-            given.out.mkdir(parents=True, exist_ok=True)
-            write_whole(given.out / "jobs.json", json.dumps(results, indent=1) + "\n")
-            for result in results.get("jobs", []):
-                if "error" not in result:
-                    plot(result, given.out / f"{result['job']}.png")
+        runner = Runner(given.firn, folder, given.iterations)
+        found = list(tasks(given, runner))
+        if found:
+            results.ran(sys.argv[1:])
+        with concurrent.futures.ThreadPoolExecutor(given.workers) as pool:
+            for kind, result in zip((kind for kind, _ in found),
+                                    pool.map(lambda task: task[1](), found)):
+                results.add(kind, result)
+    results.draw()
     return 0
 
 

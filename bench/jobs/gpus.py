@@ -30,7 +30,46 @@ GPUS = {each.name: each for each in (
 )}
 
 # One SSD, read and write, GB/s.
-SSDS = {"gen5": (13.0, 9.0), "gen4": (6.8, 5.0), "optane": (2.5, 2.2), "g10": (3.436, 3.436)}
+SSDS = {"gen5": (13.0, 9.0), "gen4": (6.8, 5.0), "p5800x": (7.2, 6.1), "teraio": (4.0, 4.0)}
+
+
+@dataclasses.dataclass(frozen=True)
+class Machine:
+    """What one GPU has: a part of it where a machine has several."""
+    name: str
+    gpu: Gpu
+    ssd: str
+    ssds: int
+    host_gib: int              # for staging and for blocks; 1: staging only
+
+    @property
+    def read_gbs(self) -> float:
+        return self.ssds * SSDS[self.ssd][0]
+
+    @property
+    def write_gbs(self) -> float:
+        return self.ssds * SSDS[self.ssd][1]
+
+    @property
+    def budget_bytes(self) -> int:
+        """All of the GPU's memory but what the driver and libraries take."""
+        return int((self.gpu.memory_gib - 1) * GIB)
+
+    def words(self) -> str:
+        host = f"{self.host_gib} GiB of host memory" if self.host_gib > 1 else "no host memory"
+        return (f"{self.gpu.name}, link {self.gpu.link_gbs:g} GB/s each way, {self.ssds} SSDs "
+                f"({self.ssd}: {SSDS[self.ssd][0]:g} GB/s read, {SSDS[self.ssd][1]:g} write), {host}")
+
+
+MACHINES = {each.name: each for each in (
+    Machine("h200", GPUS["h200"], "gen5", 4, 64),
+    Machine("a100", GPUS["a100"], "gen4", 4, 64),
+    Machine("rtx4090", GPUS["rtx4090"], "gen4", 2, 64),
+    # One of TERAIO's two GPUs: 16 GB/s to and from its SSDs, those first.
+    Machine("teraio", GPUS["h100"], "teraio", 4, 1),
+    # One of SSDTrain's two GPUs, and half of its four Optane SSDs, and no host memory.
+    Machine("ssdtrain", GPUS["a100"], "p5800x", 2, 1),
+)}
 
 REACHED = {"flops": 0.7, "bytes": 0.85, "least_ns": 4000}
 

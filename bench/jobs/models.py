@@ -61,31 +61,44 @@ def mixture(job: Job):
 
 def gpt(job: Job):
     from transformers import GPT2Config, GPT2LMHeadModel
-    o = job.options
-    config = GPT2Config(vocab_size=50304, n_embd=o["hidden"], n_layer=job.layers,
-                        n_head=o["heads"], n_positions=job.length, attn_pdrop=0.0,
-                        attn_implementation="sdpa")
-    return _language(job, GPT2LMHeadModel(config), config.vocab_size)
+    from transformers.pytorch_utils import Conv1D
+    o, n = job.options, job.shards
+    hidden = o["hidden"]
+    config = GPT2Config(vocab_size=50304 // n, n_embd=hidden, n_layer=job.layers,
+                        n_head=o["heads"], n_positions=job.length, n_inner=4 * hidden // n,
+                        attn_pdrop=0.0, attn_implementation="sdpa")
+    model = GPT2LMHeadModel(config)
+    for layer in model.transformer.h if n > 1 else []:
+        layer.attn.num_heads, layer.attn.split_size = o["heads"] // n, hidden // n
+        layer.attn.c_attn = Conv1D(3 * hidden // n, hidden)
+        layer.attn.c_proj = Conv1D(hidden, hidden // n)
+    return _language(job, model, config.vocab_size)
 
 
 def bert(job: Job):
     from transformers import BertConfig, BertForMaskedLM
-    o = job.options
-    config = BertConfig(vocab_size=30528, hidden_size=o["hidden"], num_hidden_layers=job.layers,
-                        num_attention_heads=o["heads"], intermediate_size=4 * o["hidden"],
+    o, n = job.options, job.shards
+    hidden = o["hidden"]
+    config = BertConfig(vocab_size=30528 // n, hidden_size=hidden, num_hidden_layers=job.layers,
+                        num_attention_heads=o["heads"], intermediate_size=4 * hidden // n,
                         max_position_embeddings=job.length, attention_probs_dropout_prob=0.0,
                         attn_implementation="sdpa")
     model = BertForMaskedLM(config)
+    for layer in model.bert.encoder.layer if n > 1 else []:
+        for name in ("query", "key", "value"):
+            setattr(layer.attention.self, name, torch.nn.Linear(hidden, hidden // n))
+        layer.attention.output.dense = torch.nn.Linear(hidden // n, hidden)
     ids = _ids(job, config.vocab_size)
     return model, lambda: model(input_ids=ids, labels=ids).loss
 
 
 def t5(job: Job):
     from transformers import T5Config, T5ForConditionalGeneration
-    o = job.options
-    config = T5Config(vocab_size=32128, d_model=o["hidden"], d_kv=o["hidden"] // o["heads"],
-                      d_ff=4 * o["hidden"], num_layers=job.layers, num_decoder_layers=job.layers,
-                      num_heads=o["heads"], decoder_start_token_id=0)
+    o, n = job.options, job.shards
+    config = T5Config(vocab_size=32128 // n, d_model=o["hidden"], d_kv=o["hidden"] // o["heads"],
+                      d_ff=4 * o["hidden"] // n, num_layers=job.layers,
+                      num_decoder_layers=job.layers, num_heads=o["heads"] // n,
+                      decoder_start_token_id=0)
     model = T5ForConditionalGeneration(config)
     ids = _ids(job, config.vocab_size)
     return model, lambda: model(input_ids=ids, labels=ids, use_cache=False).loss
@@ -113,9 +126,9 @@ def resnet(job: Job):
     return model, lambda: functional.cross_entropy(model(images), labels)
 
 
-def _ssdtrain(name, build, hidden, layers):
-    return Job(f"{name}-{hidden}", build, 16, 1024, layers, options={"hidden": hidden,
-                                                                     "heads": hidden // 128})
+def _ssdtrain(name, build, hidden, layers, shards):
+    return Job(f"{name}-{hidden}" + (f"-tp{shards}" if shards > 1 else ""), build, 16, 1024, layers,
+               shards=shards, options={"hidden": hidden, "heads": hidden // 128})
 
 
 LLAMA_8B = {"vocabulary": 128256, "hidden": 4096, "inner": 14336, "heads": 32, "kv_heads": 8}
@@ -128,9 +141,12 @@ JOBS = {job.name: job for job in (
     Job("llama3-8b", llama, 4, 4096, 32, options=LLAMA_8B),
     Job("llama3-70b-tp8", llama, 2, 4096, 80, shards=8, options=LLAMA_70B),
     Job("granite-8b", llama, 4, 4096, 36, options=GRANITE_8B),
+    Job("llama3-8b-tp2", llama, 8, 2048, 32, shards=2, options=LLAMA_8B),
+    Job("granite-8b-tp2", llama, 8, 2048, 36, shards=2, options=GRANITE_8B),
+    Job("llama3-70b-tp2", llama, 8, 2048, 80, shards=2, options=LLAMA_70B),
     Job("mixture-8x", mixture, 4, 2048, 24, options=MIXTRAL),
-    *(_ssdtrain(name, build, hidden, layers)
-      for name, build in (("gpt", gpt), ("bert", bert), ("t5", t5))
+    *(_ssdtrain(name, build, hidden, layers, shards)
+      for shards in (1, 2) for name, build in (("gpt", gpt), ("bert", bert), ("t5", t5))
       for hidden, layers in ((8192, 4), (12288, 3), (16384, 2))),
     Job("bert-large", bert, 64, 512, 24, options={"hidden": 1024, "heads": 16}),
     Job("vit-large", vit, 256, 0, 24, options={"hidden": 1024, "heads": 16}),

@@ -4,42 +4,12 @@ step takes, or why it does not run. Each is given the benefit of the doubt where
 
 from __future__ import annotations
 
-import csv
-import dataclasses
 from collections import OrderedDict
 
 import gpus
+from job_traces import Trace
 
 PAGING_GBS = 10.0   # what page faults with prefetching were measured to reach (facts: Nixie's paper)
-
-
-@dataclasses.dataclass
-class Trace:
-    kernels: list[tuple[int, list[int], list[int]]]   # ns, inputs, outputs
-    bytes: dict[int, int]
-    persistent: set[int]
-
-    @property
-    def seconds(self) -> float:
-        return sum(each[0] for each in self.kernels) / 1e9
-
-    @property
-    def persistent_bytes(self) -> int:
-        return sum(self.bytes[each] for each in self.persistent)
-
-
-def read(prefix: str) -> Trace:
-    sizes, persistent = {}, set()
-    with open(prefix + ".tensors.csv", encoding="utf-8") as file:
-        for row in csv.DictReader(file):
-            sizes[int(row["tensor"])] = int(row["bytes"])
-            if row["kind"] == "persistent":
-                persistent.add(int(row["tensor"]))
-    with open(prefix + ".kernels.csv", encoding="utf-8") as file:
-        kernels = [(int(row["duration_ns"]), *([int(each) for each in row[key].split()]
-                                               for key in ("inputs", "outputs")))
-                   for row in csv.DictReader(file)]
-    return Trace(kernels, sizes, persistent)
 
 
 def paging_s(trace: Trace, budget: int) -> float | None:
@@ -84,15 +54,14 @@ def paging_s(trace: Trace, budget: int) -> float | None:
     return trace.seconds + moved / PAGING_GBS / 1e9
 
 
-def streaming(plain: dict, recomputed: dict, weights: int, layers: int, gpu: gpus.Gpu,
-              read_gbs: float, write_gbs: float) -> tuple[int, float]:
+def streaming(recomputed: dict, weights: int, layers: int,
+              machine: gpus.Machine) -> tuple[int, float]:
     """Weights, gradients and the optimizer's states live outside (ZeRO-Infinity); layers are
     recomputed. Bytes on the GPU, and seconds were every transfer to overlap perfectly."""
     states = recomputed["persistent_bytes"] - weights
     on_gpu = recomputed["peak_bytes"] - recomputed["persistent_bytes"] - weights \
         + 3 * weights // max(layers, 1)
-    over_link = (3 * weights + weights) / gpu.link_gbs / 1e9    # thrice in, gradients out
-    from_disk = states / read_gbs / 1e9 + states / write_gbs / 1e9
-    del plain
+    over_link = (3 * weights + weights) / machine.gpu.link_gbs / 1e9    # thrice in, gradients out
+    from_disk = states / machine.read_gbs / 1e9 + states / machine.write_gbs / 1e9
     return max(on_gpu, recomputed["largest_kernel_bytes"]), \
         max(recomputed["seconds"], over_link) + max(0.0, from_disk - recomputed["seconds"])

@@ -2,6 +2,7 @@
 """A whole training job at its real size, on fake tensors, as a trace for `firn simulate`.
 
   record.py JOB PREFIX [--gpu h200] [--way plain|recompute|save-on-cpu] [--layers N] [--batch N]
+            [--length N]
   record.py --list
 
 Runs two ordinary steps (forward, backward, fused AdamW) without memory and records the second:
@@ -106,13 +107,19 @@ class AllReduce(torch.autograd.Function):
         recorder.kernel("all_reduce", gpus.all_reduce_ns(recorder.gpu, moved), [value], [value])
 
 
+# Ends of modules' names, of Llama and GPT, BERT, T5: what sums over the shards in the forward pass,
+# and what gets its input from one that all of them have.
+SUMMED = (".o_proj", ".down_proj", ".c_proj", ".output.dense", "Attention.o", ".wo")
+ENTERED = (".self_attn", ".mlp", ".attn", ".attention.self", ".intermediate", ".SelfAttention",
+           ".EncDecAttention", ".DenseReluDense")
+
+
 def shard(model: torch.nn.Module, recorder: Recorder) -> None:
     for name, module in model.named_modules():
-        end = name.rsplit(".", 1)[-1]
-        if end in ("o_proj", "down_proj"):
+        if name.endswith(SUMMED):
             module.register_forward_hook(
                 lambda _, __, out: AllReduce.apply(out, recorder, True))
-        elif end in ("self_attn", "mlp"):
+        elif name.endswith(ENTERED):
             module.register_forward_pre_hook(
                 lambda _, args, kwargs: (
                     tuple(AllReduce.apply(each, recorder, False) for each in args[:1]) + args[1:],
@@ -164,6 +171,7 @@ def main() -> int:
     parser.add_argument("--way", choices=WAYS, default="plain")
     parser.add_argument("--layers", type=int)
     parser.add_argument("--batch", type=int)
+    parser.add_argument("--length", type=int, help="tokens of a sequence")
     parser.add_argument("--list", action="store_true", help="the jobs there are")
     given = parser.parse_args()
     if given.list:
@@ -173,7 +181,8 @@ def main() -> int:
     if not given.prefix:
         parser.error("JOB and PREFIX are wanted (or --list)")
     job = models.JOBS[given.job]
-    changed = {key: getattr(given, key) for key in ("layers", "batch") if getattr(given, key)}
+    changed = {key: getattr(given, key) for key in ("layers", "batch", "length")
+               if getattr(given, key)}
     recorder = record(dataclasses.replace(job, **changed), gpus.GPUS[given.gpu], given.way)
     recorder.write(given.prefix)
     print(json.dumps({"job": job.name, **changed, "gpu": given.gpu, "way": given.way,

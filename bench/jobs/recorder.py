@@ -18,6 +18,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
 import gpus
+from job_traces import Trace, summary
 
 aten = torch.ops.aten
 
@@ -144,26 +145,5 @@ class Recorder(TorchDispatchMode):
                            for at, (name, ns, ins, outs) in enumerate(self.kernels))
 
     def summary(self) -> dict[str, Any]:
-        """Bytes alive at most when all is in memory, as the simulator counts, and the time."""
-        first: dict[int, int] = {}
-        last: dict[int, int] = {}
-        for at, (_, _, ins, outs) in enumerate(self.kernels):
-            for each in (*ins, *outs):
-                first.setdefault(each, at)
-                last[each] = at
-        held = sum(self.bytes[each] for each in self.persistent)
-        alive = peak = held
-        ends: dict[int, list[int]] = {}
-        for each, at in last.items():
-            ends.setdefault(at, []).append(each)
-        begins: dict[int, list[int]] = {}
-        for each, at in first.items():
-            begins.setdefault(at, []).append(each)
-        largest = 0
-        for at, (_, _, ins, outs) in enumerate(self.kernels):
-            alive += sum(self.bytes[e] for e in begins.get(at, []) if e not in self.persistent)
-            peak = max(peak, alive)
-            largest = max(largest, sum(self.bytes[e] for e in {*ins, *outs}))
-            alive -= sum(self.bytes[e] for e in ends.get(at, []) if e not in self.persistent)
-        return {"kernels": len(self.kernels), "seconds": sum(k[1] for k in self.kernels) / 1e9,
-                "peak_bytes": peak, "persistent_bytes": held, "largest_kernel_bytes": largest}
+        return summary(Trace([each[1:] for each in self.kernels], dict(enumerate(self.bytes)),
+                             self.persistent))

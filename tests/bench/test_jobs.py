@@ -59,19 +59,20 @@ def write(prefix, kernels, sizes, persistent):
 
 
 def test_paging_by_hand(tmp_path):
+    import job_traces
     import others
     # Four blocks of 1 GB that only are read, used in turn, in room for three: the one that is
     # needed next has always just left, and nothing is written back.
     sizes = {each: 10**9 for each in range(4)}
     kernels = [(10**9, [each], []) for each in range(4)]
     write(tmp_path / "turn", kernels, sizes, set(sizes))
-    trace = others.read(str(tmp_path / "turn"))
+    trace = job_traces.read(str(tmp_path / "turn"))
     assert others.paging_s(trace, 4 * 10**9) == pytest.approx(4.0)
     assert others.paging_s(trace, 3 * 10**9) == pytest.approx(4.0 + 4 / others.PAGING_GBS)
     assert others.paging_s(trace, 10**9 - 1) is None
     # Written, they have to leave as well.
     write(tmp_path / "written", [(10**9, [], [each]) for each in range(4)], sizes, set(sizes))
-    trace = others.read(str(tmp_path / "written"))
+    trace = job_traces.read(str(tmp_path / "written"))
     assert others.paging_s(trace, 3 * 10**9) == pytest.approx(4.0 + 8 / others.PAGING_GBS)
 
 

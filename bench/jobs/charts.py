@@ -1,0 +1,133 @@
+"""Plots of bench/jobs: speed against budget, for each job; against depth; against SSDs."""
+
+from __future__ import annotations
+
+import math
+import pathlib
+from typing import Any
+
+# Shown in this order: name, and how it is drawn.
+COLUMNS = {
+    "lifetime": ("Firn, by lifetimes", "o", "#1b6ca8"),
+    "age": ("Firn, by age", "s", "#7fb2d9"),
+    "both": ("Firn under recomputation", "P", "#2a9d6f"),
+    "recompute": ("recomputation", "^", "#c8553d"),
+    "save-on-cpu": ("save_on_cpu", "v", "#b08900"),
+    "streaming": ("layers streamed (at best)", "D", "#8e6bbf"),
+    "paging": ("page faults", "*", "#8a8a8a"),
+    "nothing": ("PyTorch as it is", "X", "#222222"),
+}
+
+
+def part(result: dict[str, Any], row: dict[str, Any], column: str) -> float | None:
+    """Of the speed with everything in memory."""
+    steady = row.get(column, {}).get("steady_s")
+    return result["seconds"] / steady if steady else None
+
+
+def _pyplot():
+    import matplotlib
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+    return pyplot
+
+
+def _save(pyplot, figure, path: pathlib.Path) -> None:
+    figure.tight_layout()
+    figure.savefig(path, dpi=100)
+    pyplot.close(figure)
+
+
+def _curve(axes, result: dict[str, Any]) -> None:
+    bound = [(row["percent"], part(result, row, "bound")) for row in result["budgets"]]
+    bound = [each for each in bound if each[1] is not None]
+    if bound:
+        axes.fill_between(*zip(*bound), 1.05, color="#eeeeee", linewidth=0)
+        axes.plot(*zip(*bound), color="#777777", linestyle=":", label="bound of any mover")
+    for column, (name, mark, color) in COLUMNS.items():
+        points = [(row["percent"], part(result, row, column)) for row in result["budgets"]]
+        points = [each for each in points if each[1] is not None]
+        if points:
+            axes.plot(*zip(*points), marker=mark, markersize=4, label=name, color=color,
+                      linewidth=2 if column == "lifetime" else 1)
+    axes.set_ylim(0, 1.05)
+    axes.invert_xaxis()
+    axes.grid(alpha=0.3)
+    axes.set_title(f"{result['job']}, {result['peak_bytes'] / 2**30:.0f} GiB", fontsize=9)
+
+
+def budgets(results: list[dict[str, Any]], path: pathlib.Path) -> None:
+    """All jobs of one machine."""
+    pyplot = _pyplot()
+    across = min(3, len(results))
+    down = math.ceil(len(results) / across)
+    figure, grid = pyplot.subplots(down, across, figsize=(4.2 * across, 2.9 * down + 0.5),
+                                   squeeze=False)
+    for axes in grid.flat[len(results):]:
+        axes.set_visible(False)
+    for axes, result in zip(grid.flat, results):
+        _curve(axes, result)
+    for axes in grid[:, 0]:
+        axes.set_ylabel("speed, part of unlimited", fontsize=8)
+    for axes in grid[-1]:
+        axes.set_xlabel("budget, % of what it needs", fontsize=8)
+    named = dict(zip(*reversed(grid.flat[0].get_legend_handles_labels())))
+    for axes in grid.flat[1:]:
+        named = dict(zip(*reversed(axes.get_legend_handles_labels()))) | named
+    figure.legend(named.values(), named.keys(), loc="upper center", ncols=5 if across > 1 else 2,
+                  fontsize=7, frameon=False)
+    figure.tight_layout(rect=(0, 0, 1, 1 - 0.45 / (2.9 * down + 0.5)))
+    figure.savefig(path, dpi=100)
+    pyplot.close(figure)
+
+
+def ssds(results: list[dict[str, Any]], path: pathlib.Path) -> None:
+    """One machine with more and more SSDs."""
+    pyplot = _pyplot()
+    jobs = list(dict.fromkeys(each["job"] for each in results))
+    figure, grid = pyplot.subplots(1, len(jobs), figsize=(4.2 * len(jobs), 3.4), squeeze=False)
+    for axes, job in zip(grid[0], jobs):
+        for result in sorted((each for each in results if each["job"] == job),
+                             key=lambda each: each["ssds"]):
+            points = [(row["percent"], part(result, row, "lifetime")) for row in result["budgets"]]
+            points = [each for each in points if each[1] is not None]
+            if points:
+                axes.plot(*zip(*points), marker="o", markersize=4, label=f"{result['ssds']} SSDs")
+        axes.set_ylim(0, 1.05)
+        axes.invert_xaxis()
+        axes.grid(alpha=0.3)
+        axes.legend(fontsize=7)
+        axes.set_title(f"{job} on {results[0]['machine']}", fontsize=9)
+        axes.set_xlabel("budget, % of what it needs", fontsize=8)
+    grid[0][0].set_ylabel("Firn's speed, part of unlimited", fontsize=8)
+    _save(pyplot, figure, path)
+
+
+def depth(results: list[dict[str, Any]], path: pathlib.Path) -> None:
+    pyplot = _pyplot()
+    figure, grid = pyplot.subplots(1, len(results), figsize=(5.2 * len(results), 3.6),
+                                   squeeze=False)
+    for axes, result in zip(grid[0], results):
+        rows = result["rows"]
+        seconds = {row["layers"]: row["lifetime"].get("seconds") for row in rows}
+        for column in ("bound", "lifetime", "both"):
+            points = [(row["layers"], seconds[row["layers"]] / row[column]["steady_s"])
+                      for row in rows if row.get(column, {}).get("steady_s")]
+            if points:
+                name, mark, color = COLUMNS.get(column, ("bound of any mover", "", "#777777"))
+                axes.plot(*zip(*points), marker=mark, color=color, label=name,
+                          linestyle=":" if column == "bound" else "-")
+        for row in rows:
+            if "peak_bytes" in row["lifetime"]:
+                axes.annotate(f"{row['lifetime']['peak_bytes'] / 2**30:.0f} GiB",
+                              (row["layers"], 0.04), fontsize=7, ha="center")
+        axes.set_xscale("log", base=2)
+        axes.set_xticks([row["layers"] for row in rows], [str(row["layers"]) for row in rows])
+        axes.set_ylim(0, 1.05)
+        axes.grid(alpha=0.3)
+        axes.legend(fontsize=7)
+        axes.set_xlabel("layers (memory that they need, below)", fontsize=8)
+        axes.set_title(f"{result['job']}, {result['budget_bytes'] / 2**30:.0f} GiB of "
+                       f"{result['machine']}", fontsize=9)
+    grid[0][0].set_ylabel("speed, part of unlimited", fontsize=8)
+    _save(pyplot, figure, path)

@@ -1,0 +1,152 @@
+"""Jobs recorded, simulated on a modelled machine, bounded, and the other ways beside them."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import pathlib
+import subprocess
+import sys
+import threading
+from typing import Any
+
+import bound
+import gpus
+import job_traces
+import models
+import others
+
+HERE = pathlib.Path(__file__).resolve().parent
+WAYS = ("plain", "recompute", "save-on-cpu")
+KEPT = ("ideal_s", "steady_s", "bytes_spilled", "bytes_faulted", "bytes_written", "bytes_read",
+        "stall_s", "plan_s", "peak_device_bytes")
+
+
+@dataclasses.dataclass(frozen=True)
+class Recorded:
+    """A trace, and what is known of it; or the reason why there is none."""
+    prefix: str = ""
+    summary: dict[str, Any] = dataclasses.field(default_factory=dict)
+    error: str = ""
+
+
+def _last_line(ran: subprocess.CompletedProcess) -> str:
+    return ((ran.stderr.strip() or ran.stdout.strip()).splitlines() or ["no word"])[-1]
+
+
+class Runner:
+    def __init__(self, firn: pathlib.Path, folder: pathlib.Path, iterations: int):
+        self.firn, self.folder, self.iterations = firn, folder, iterations
+        self._traces: dict[str, job_traces.Trace] = {}
+        self._lock = threading.Lock()
+
+    def trace(self, prefix: str) -> job_traces.Trace:
+        with self._lock:
+            if prefix not in self._traces:
+                self._traces[prefix] = job_traces.read(prefix)
+            return self._traces[prefix]
+
+    def record(self, job: str, gpu: str, way: str = "plain", **changed: int) -> Recorded:
+        """`changed`: layers, batch, length. A job may also be the prefix of a trace from a program
+        that ran (`firn run --trace`): then there is that one way, with the times it took."""
+        if job not in models.JOBS:
+            if way != "plain":
+                return Recorded(error="recorded as it ran, in no other way")
+            return Recorded(job, {**job_traces.summary(self.trace(job)), "times": "recorded"})
+        name = "-".join([job, gpu, way, *(f"{key}{value}" for key, value in changed.items())])
+        prefix, done = str(self.folder / name), self.folder / (name + ".json")
+        if not done.exists():
+            ran = subprocess.run(
+                [sys.executable, str(HERE / "record.py"), job, prefix, "--gpu", gpu, "--way", way,
+                 *(word for key, value in changed.items() for word in (f"--{key}", str(value)))],
+                capture_output=True, text=True)
+            if ran.returncode:
+                return Recorded(error=_last_line(ran))
+            done.write_text(ran.stdout.strip().splitlines()[-1], encoding="utf-8")
+        return Recorded(prefix, json.loads(done.read_text(encoding="utf-8")))
+
+    def simulate(self, prefix: str, budget: int, machine: gpus.Machine,
+                 policy: str = "lifetime") -> dict[str, Any]:
+        read, write = gpus.SSDS[machine.ssd]
+        ran = subprocess.run(
+            [str(self.firn), "simulate", prefix, "--gpu-memory", f"{budget >> 20}MiB", "--ssd-read",
+             f"{read}GB/s", "--ssd-write", f"{write}GB/s", "--ssds", str(machine.ssds), "--pcie",
+             f"{machine.gpu.link_gbs}GB/s", "--host", f"{machine.host_gib}GiB", "--policy", policy,
+             "--iterations", str(self.iterations), "--json"], capture_output=True, text=True)
+        if ran.returncode:
+            return {"error": _last_line(ran)}
+        found = json.loads(ran.stdout)
+        return {key: found[key] for key in KEPT}
+
+    def bound(self, prefix: str, budget: int, machine: gpus.Machine) -> dict[str, Any]:
+        """Of the iterations that simulate() counts; see bound.py."""
+        found = bound.step(self.trace(prefix), budget, bound.Machine(
+            machine.gpu.link_gbs * 1e9, machine.read_gbs * 1e9, machine.write_gbs * 1e9,
+            machine.host_gib * gpus.GIB), self.iterations - self.iterations // 2)
+        if not found.waits_s:
+            return {"error": "a kernel needs more"}
+        return {"steady_s": found.step_s, "waits_s": found.waits_s}
+
+    def curve(self, job: str, machine: gpus.Machine, percents: list[int]) -> dict[str, Any]:
+        """A job at parts of the memory that it takes."""
+        ways = {way: self.record(job, machine.gpu.name, way) for way in WAYS}
+        plain, again = ways["plain"], ways["recompute"]
+        result = {"job": pathlib.Path(job).name, "machine": machine.name, "ssds": machine.ssds,
+                  "words": machine.words()}
+        if plain.error:
+            return {**result, "error": plain.error}
+        trace = self.trace(plain.prefix)
+        rows = []
+        for percent in percents:
+            budget = plain.summary["peak_bytes"] * percent // 100
+            row = {"percent": percent, "budget_bytes": budget,
+                   "bound": self.bound(plain.prefix, budget, machine)}
+            for policy in ("lifetime", "age"):
+                row[policy] = self.simulate(plain.prefix, budget, machine, policy)
+            row["both"] = {"error": again.error} if again.error else \
+                self.simulate(again.prefix, budget, machine)
+            for way in WAYS[1:]:
+                row[way] = _where_it_fits(ways[way], budget)
+            row["nothing"] = _where_it_fits(plain, budget)
+            paged = others.paging_s(trace, budget)
+            row["paging"] = {"steady_s": paged} if paged else {"error": "a kernel needs more"}
+            row["streaming"] = self._streaming(job, again, machine, budget)
+            rows.append(row)
+        return {**result, **{key: plain.summary[key] for key in (
+            "times", "kernels", "seconds", "peak_bytes", "persistent_bytes")}, "budgets": rows}
+
+    def _streaming(self, job, again, machine, budget):
+        if again.error:
+            return {"error": again.error}
+        weights = again.summary["persistent_bytes"] // 3   # one of: weights and two states alike
+        needs, seconds = others.streaming(again.summary, weights, models.JOBS[job].layers or 50,
+                                          machine)
+        return {"steady_s": seconds} if needs <= budget else {"error": "out of memory"}
+
+    def depth(self, job: str, machine: gpus.Machine, budget: int,
+              layers: list[int]) -> dict[str, Any]:
+        """L2L's sweep: deeper and deeper, the optimizer's state included, at one budget."""
+        rows = []
+        for count in layers:
+            row: dict[str, Any] = {"layers": count}
+            for way, name in (("plain", "lifetime"), ("recompute", "both")):
+                found = self.record(job, machine.gpu.name, way, layers=count)
+                if found.error:
+                    row[name] = {"error": found.error}
+                    continue
+                row[name] = {**self.simulate(found.prefix, budget, machine),
+                             **{key: found.summary[key] for key in (
+                                 "seconds", "peak_bytes", "persistent_bytes")}}
+                if way == "plain":
+                    row["bound"] = self.bound(found.prefix, budget, machine)
+            rows.append(row)
+        return {"job": job, "machine": machine.name, "words": machine.words(), "times": "roofline",
+                "budget_bytes": budget, "rows": rows}
+
+
+def _where_it_fits(found: Recorded, budget: int) -> dict[str, Any]:
+    if found.error:
+        return {"error": found.error}
+    if found.summary["peak_bytes"] > budget:
+        return {"error": "out of memory"}
+    return {"steady_s": found.summary["seconds"]}

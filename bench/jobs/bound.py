@@ -19,9 +19,10 @@ size at most; the rest of either went to SSDs, or came from them, at the SSDs' r
 Blocks may leave in parts of any size, so bytes are counted, no blocks.
 
 Every such statement is about the waits in one interval, and intervals that have no wait in common add
-up: the best set of them is found by dynamic programming over the waits of some iterations, which
-are the ones that a simulation counts, from an arbitrary state at their begin. A statement that takes
-in more than one period says nothing that a shorter one does not.
+up: the best set of them is found by dynamic programming over the waits of some iterations, from an
+arbitrary state at their begin. What of it lies between two places a period apart, none of the
+intervals across either, can be stated again in every period: that is the bound in the long run.
+A statement that takes in more than one period says nothing that a shorter one does not.
 
 Cost: O(kernels^2) vector operations' elements for each iteration, where memory is short at all kernels.
 """
@@ -50,8 +51,10 @@ KINDS = ("link, out", "SSD, write", "link, in", "SSD, read")
 
 @dataclasses.dataclass(frozen=True)
 class Bound:
-    step_s: float              # mean of the iterations; infinite: a kernel needs more than the budget
+    """Infinite: a kernel needs more than the budget."""
+    step_s: float              # of a step, in the long run
     waits_s: dict[str, float]  # of it, by what is too slow there
+    window_s: float            # a step's mean in so many iterations, whatever was before and after
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,13 +125,13 @@ class _Alive:
 
 
 def step(trace: job_traces.Trace, budget: int, machine: Machine, iterations: int = 3) -> Bound:
-    """Of a step in `iterations` steady ones; as many as are averaged elsewhere."""
+    """Of a steady step; `iterations` are looked at together."""
     period = len(trace.kernels)
     ns = numpy.array([each[0] for each in trace.kernels], dtype=float)
     used = numpy.array([sum(trace.bytes.get(each, 0) for each in {*ins, *outs})
                         for _, ins, outs in trace.kernels], dtype=float)
     if used.max() > budget:
-        return Bound(math.inf, {})
+        return Bound(math.inf, {}, math.inf)
     first, last = period, (iterations + 1) * period
     begins = numpy.concatenate(([0.0], numpy.cumsum(numpy.tile(ns, iterations + 2)))) / 1e9
     most = numpy.zeros(last + 1)           # waits before kernel k that are proven: most[k + 1]
@@ -169,11 +172,18 @@ def step(trace: job_traces.Trace, budget: int, machine: Machine, iterations: int
             kind[at + 2 + better] = 2 + by_disk[better]
         alive.leave(at)
 
-    waits = dict.fromkeys(KINDS, 0.0)
-    at = last
-    while at > first:
-        before = int(source[at])
+    ideal, node, kinds = float(ns.sum()) / 1e9, last, {last: dict.fromkeys(KINDS, 0.0)}
+    while node > first:                    # backwards: waits from `node` to the end, by kind
+        before = int(source[node])
+        after, sums = node, dict(kinds[node])
+        node = before if before >= 0 else node - 1
         if before >= 0:
-            waits[KINDS[kind[at]]] += (most[at] - most[before]) / iterations
-        at = before if before >= 0 else at - 1
-    return Bound((most[last] / iterations) + float(ns.sum()) / 1e9, waits)
+            sums[KINDS[kind[after]]] += float(most[after] - most[before])
+        kinds[node] = sums
+    window = {each: total / iterations for each, total in kinds[first].items()}
+    best = window
+    for node in kinds:                     # no chosen interval goes across them, a period apart
+        if node + period in kinds:
+            one = {each: kinds[node][each] - kinds[node + period][each] for each in KINDS}
+            best = max(best, one, key=lambda waits: sum(waits.values()))
+    return Bound(ideal + sum(best.values()), best, ideal + sum(window.values()))

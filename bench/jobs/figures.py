@@ -43,7 +43,7 @@ DEFAULT_JOBS = ("llama3-8b", "llama3-70b-tp8", "granite-8b", "mixture-8x", "gpt-
                 "t5-16384", "bert-large", "vit-large", "resnet152")
 # What makes a figure the same one, made again.
 KEYS = {"jobs": ("job", "machine", "ssds"), "depth": ("job", "machine", "budget_bytes"),
-        "teraio": ("job", "batch", "length"), "ssdtrain": ("job",)}
+        "teraio": ("job", "machine", "batch", "length"), "ssdtrain": ("job",)}
 
 
 def show_curve(result: dict[str, Any]) -> None:
@@ -77,7 +77,7 @@ def show_depth(result: dict[str, Any]) -> None:
 
 
 def show_teraio(row: dict[str, Any]) -> None:
-    print(f"{row['job']}, {row['batch']} x {row['length']}: " + (row.get("error") or ", ".join(
+    print(f"{row['job']} on {row['machine']}, {row['batch']} x {row['length']}: " + (row.get("error") or ", ".join(
         [f"{row['peak_bytes'] / 2**30:.0f} GiB in {row['budget_bytes'] / 2**30:.0f}, "
          f"{row['seconds']:.2f} s", *(
              f"{name} {row['seconds'] / row[name]['steady_s']:.3f}" if "steady_s" in row[name] else
@@ -88,7 +88,8 @@ def show_teraio(row: dict[str, Any]) -> None:
 def show_ssdtrain(row: dict[str, Any]) -> None:
     print(f"{row['job']}: " + (row.get("error") or
           f"{row['activations_bytes'] / 2**30:.1f} GiB of activations, down by " + ", ".join(
-              f"{100 * row[name]['down']:.1f} % ({name} moved)" for name in ("activations", "all"))),
+              f"{100 * row[name]['down']:.1f} % ({name} moved; any mover at most "
+              f"{100 * row[name + '_bound']['down']:.1f})" for name in ("activations", "all"))),
           flush=True)
 
 
@@ -213,8 +214,9 @@ def tasks(given: argparse.Namespace, runner: Runner):
     if "teraio" in given.published:
         for job in published.TERAIO_JOBS:
             for batch, length in published.TERAIO_SIZES:
-                yield "teraio", lambda job=job, batch=batch, length=length: published.teraio(
-                    runner, job, batch, length)
+                for name in published.TERAIO_MACHINES:
+                    yield "teraio", lambda of=(job, name, batch, length): \
+                        published.teraio(runner, *of)
     if "ssdtrain" in given.published:
         for job in published.SSDTRAIN_JOBS:
             yield "ssdtrain", lambda job=job: published.ssdtrain(runner, job)

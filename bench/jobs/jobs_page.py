@@ -101,11 +101,12 @@ def _teraio(rows: list[dict[str, Any]]) -> str:
         if "error" in row:
             lines.append(f"<tr><td>{row['job']}</td><td>{html.escape(row['error'])}</td></tr>")
             continue
-        lines.append(f"<tr><td>{row['job']}, {row['batch']} x {row['length']}</td>"
+        lines.append(f"<tr><td>{row['job']}, {row['batch']} x {row['length']}, {row['machine']}</td>"
                      f"<td>{row['peak_bytes'] / 2**30:.0f}</td><td>{row['seconds']:.2f}</td>" +
                      "".join(_cell(part(each)) for each in ("lifetime", "greedy", "bound")) +
                      "</tr>")
-    return (f"<p>{html.escape(rows[0].get('words', ''))}; budget "
+    words = "; ".join(dict.fromkeys(f"{row['machine']}: {row['words']}" for row in rows))
+    return (f"<p>{html.escape(words)}; budget "
             f"{rows[0]['budget_bytes'] / 2**30:.0f} GiB. TERAIO publishes a mean of "
             f"{published.TERAIO_PART}.</p><table><tr><th>job, batch x tokens</th><th>needs GiB</th>"
             "<th>ideal s</th><th>Firn</th><th>greedy plan</th><th>bound</th></tr>"
@@ -122,14 +123,16 @@ def _ssdtrain(rows: list[dict[str, Any]]) -> str:
             f"<tr><td>{row['job']}</td><td>{row['peak_bytes'] / 2**30:.1f}</td>"
             f"<td>{row['activations_bytes'] / 2**30:.1f}</td>" + "".join(
                 f"<td>{row[each]['budget_bytes'] / 2**30:.1f}</td>"
-                f"<td>{100 * row[each]['down']:.0f} %</td>" for each in ("activations", "all")) +
-            "</tr>")
+                f"<td>{100 * row[each]['down']:.0f} %</td>"
+                f"<td>{100 * row[each + '_bound']['down']:.0f} %</td>"
+                for each in ("activations", "all")) + "</tr>")
     low, high = published.SSDTRAIN_PARTS
     return (f"<p>{html.escape(rows[0].get('words', ''))}. SSDTrain publishes {100 * low:.0f} to "
             f"{100 * high:.0f} % less at an unchanged step time; here a step takes at most "
             f"{100 * (published.LONGER - 1):.0f} % longer.</p><table><tr><th>job</th>"
             "<th>needs GiB</th><th>activations GiB</th><th>activations moved: least GiB</th>"
-            "<th>down</th><th>all moved: least GiB</th><th>down, of activations</th></tr>"
+            "<th>down</th><th>any mover</th><th>all moved: least GiB</th>"
+            "<th>down, of activations</th><th>any mover</th></tr>"
             f"{''.join(lines)}</table>")
 
 

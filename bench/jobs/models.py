@@ -67,6 +67,8 @@ def gpt(job: Job):
     config = GPT2Config(vocab_size=50304 // n, n_embd=hidden, n_layer=job.layers,
                         n_head=o["heads"], n_positions=job.length, n_inner=4 * hidden // n,
                         attn_pdrop=0.0, attn_implementation="sdpa")
+    if n > 1:       # as Megatron: one kernel
+        config.activation_function = "gelu_pytorch_tanh"
     model = GPT2LMHeadModel(config)
     for layer in model.transformer.h if n > 1 else []:
         layer.attn.num_heads, layer.attn.split_size = o["heads"] // n, hidden // n
@@ -99,7 +101,11 @@ def t5(job: Job):
                       d_ff=4 * o["hidden"] // n, num_layers=job.layers,
                       num_decoder_layers=job.layers, num_heads=o["heads"] // n,
                       decoder_start_token_id=0)
+    if n > 1:       # as Megatron: attention in one kernel, which gives its bias no gradient
+        config._attn_implementation = "sdpa"
     model = T5ForConditionalGeneration(config)
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(n == 1 or "relative_attention_bias" not in name)
     ids = _ids(job, config.vocab_size)
     return model, lambda: model(input_ids=ids, labels=ids, use_cache=False).loss
 

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """A whole training job at its real size, on fake tensors, as a trace for `firn simulate`.
 
-  record.py JOB PREFIX [--gpu h200] [--way plain|recompute|save-on-cpu] [--layers N] [--batch N]
-            [--length N]
+  record.py JOB PREFIX [--gpu h200,...] [--way plain|recompute|save-on-cpu] [--layers N]
+            [--batch N] [--length N]
   record.py --list
 
 Runs two ordinary steps (forward, backward, fused AdamW) without memory and records the second:
@@ -80,8 +80,7 @@ class Hosted:
 
     def _copy(self, name, tensor, out):
         moved = tensor.numel() * tensor.element_size()
-        ns = gpus.copy_ns(self._recorder.gpu, moved)
-        self._recorder.kernel(name, ns, [tensor] if out else [], [] if out else [tensor])
+        self._recorder.kernel(name, gpus.Cost(copied=moved), [tensor] if out else [], [] if out else [tensor])
 
 
 class AllReduce(torch.autograd.Function):
@@ -104,7 +103,7 @@ class AllReduce(torch.autograd.Function):
     @staticmethod
     def note(recorder, value):
         moved = value.numel() * value.element_size()
-        recorder.kernel("all_reduce", gpus.all_reduce_ns(recorder.gpu, moved), [value], [value])
+        recorder.kernel("all_reduce", gpus.Cost(reduced=moved), [value], [value])
 
 
 # Ends of modules' names, of Llama and GPT, BERT, T5: what sums over the shards in the forward pass,
@@ -128,8 +127,8 @@ def shard(model: torch.nn.Module, recorder: Recorder) -> None:
                 with_kwargs=True)
 
 
-def record(job: models.Job, gpu: gpus.Gpu, way: str) -> Recorder:
-    recorder = Recorder(gpu)
+def record(job: models.Job, way: str) -> Recorder:
+    recorder = Recorder()
     with FakeTensorMode(allow_non_fake_inputs=True), contextlib.ExitStack() as stack:
         stack.callback(torch.set_default_dtype, torch.get_default_dtype())
         torch.set_default_dtype(torch.float32 if job.mixed else torch.bfloat16)
@@ -167,7 +166,8 @@ def main() -> int:
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("job", nargs="?", choices=sorted(models.JOBS), metavar="JOB")
     parser.add_argument("prefix", nargs="?", metavar="PREFIX")
-    parser.add_argument("--gpu", choices=sorted(gpus.GPUS), default="h200")
+    parser.add_argument("--gpu", default="h200", metavar="GPU,...",
+                        help="one, or several: then PREFIX-GPU for each")
     parser.add_argument("--way", choices=WAYS, default="plain")
     parser.add_argument("--layers", type=int)
     parser.add_argument("--batch", type=int)
@@ -183,10 +183,15 @@ def main() -> int:
     job = models.JOBS[given.job]
     changed = {key: getattr(given, key) for key in ("layers", "batch", "length")
                if getattr(given, key)}
-    recorder = record(dataclasses.replace(job, **changed), gpus.GPUS[given.gpu], given.way)
-    recorder.write(given.prefix)
-    print(json.dumps({"job": job.name, **changed, "gpu": given.gpu, "way": given.way,
-                      "times": "roofline", **recorder.summary()}))
+    names = given.gpu.split(",")
+    if not set(names) <= set(gpus.GPUS):
+        parser.error(f"--gpu: {given.gpu} (there are {', '.join(gpus.GPUS)})")
+    recorder = record(dataclasses.replace(job, **changed), given.way)
+    for name in names:
+        gpu = gpus.GPUS[name]
+        recorder.write(given.prefix if len(names) == 1 else f"{given.prefix}-{name}", gpu)
+        print(json.dumps({"job": job.name, **changed, "gpu": name, "way": given.way,
+                          "times": "roofline", **recorder.summary(gpu)}))
     return 0
 
 

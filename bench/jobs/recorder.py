@@ -46,10 +46,9 @@ def tensors_in(value: Any) -> list[torch.Tensor]:
 class Recorder(TorchDispatchMode):
     """Records what runs between begin() and end(). Enter it inside a FakeTensorMode."""
 
-    def __init__(self, gpu: gpus.Gpu):
+    def __init__(self) -> None:
         super().__init__()
-        self.gpu = gpu
-        self.kernels: list[tuple[str, int, list[int], list[int]]] = []
+        self.kernels: list[tuple[str, gpus.Cost, list[int], list[int]]] = []
         self.bytes: list[int] = []
         self.persistent: set[int] = set()
         self._known: dict[int, tuple[int, StorageWeakRef]] = {}
@@ -76,10 +75,10 @@ class Recorder(TorchDispatchMode):
     def _numbers(self, tensors: Iterable[torch.Tensor]) -> list[int]:
         return list(dict.fromkeys(self._number(each) for each in tensors if each.numel()))
 
-    def kernel(self, name: str, ns: int, inputs: Iterable[torch.Tensor],
+    def kernel(self, name: str, cost: gpus.Cost, inputs: Iterable[torch.Tensor],
                outputs: Iterable[torch.Tensor]) -> None:
         if self._recording:
-            self.kernels.append((name, ns, self._numbers(inputs), self._numbers(outputs)))
+            self.kernels.append((name, cost, self._numbers(inputs), self._numbers(outputs)))
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
@@ -104,8 +103,8 @@ class Recorder(TorchDispatchMode):
     def _one(self, func, name, args, kwargs, given, written, made, out) -> None:
         moved = sum(each.numel() * each.element_size() for each in (*given, *written, *made))
         itemsize = min([each.element_size() for each in given if each.is_floating_point()] or [4])
-        ns = gpus.kernel_ns(self.gpu, flops_of(func, args, kwargs, out), moved, itemsize)
-        self.kernel(name, ns, given, (*written, *made))
+        cost = gpus.Cost(flops_of(func, args, kwargs, out), moved, itemsize)
+        self.kernel(name, cost, given, (*written, *made))
 
     def _list_operator(self, name, args, kwargs, written, out) -> None:
         lists = [each for each in (*args, *kwargs.values())
@@ -118,7 +117,7 @@ class Recorder(TorchDispatchMode):
             made = [results[at]] if at < len(results) and results[at] is not given[0] else []
             out_of = [each for each in given if id(each) in changed]
             moved = sum(each.numel() * each.element_size() for each in (*given, *out_of, *made))
-            self.kernel(name, gpus.kernel_ns(self.gpu, 0, moved, 4), given, (*out_of, *made))
+            self.kernel(name, gpus.Cost(moved=moved), given, (*out_of, *made))
 
     @staticmethod
     def _written(func, args, kwargs) -> list[torch.Tensor]:
@@ -129,7 +128,7 @@ class Recorder(TorchDispatchMode):
                 written += tensors_in(value)
         return written
 
-    def write(self, prefix: str) -> None:
+    def write(self, prefix: str, gpu: gpus.Gpu) -> None:
         """PREFIX.tensors.csv and PREFIX.kernels.csv."""
         named = sorted({each for _, _, ins, outs in self.kernels for each in (*ins, *outs)} |
                        self.persistent)
@@ -141,9 +140,10 @@ class Recorder(TorchDispatchMode):
         with open(prefix + ".kernels.csv", "w", newline="", encoding="utf-8") as file:
             rows = csv.writer(file, lineterminator="\n")
             rows.writerow(("kernel", "name", "duration_ns", "inputs", "outputs"))
-            rows.writerows((at, name, ns, " ".join(map(str, ins)), " ".join(map(str, outs)))
-                           for at, (name, ns, ins, outs) in enumerate(self.kernels))
+            rows.writerows((at, name, cost.ns(gpu), " ".join(map(str, ins)),
+                            " ".join(map(str, outs)))
+                           for at, (name, cost, ins, outs) in enumerate(self.kernels))
 
-    def summary(self) -> dict[str, Any]:
-        return summary(Trace([each[1:] for each in self.kernels], dict(enumerate(self.bytes)),
-                             self.persistent))
+    def summary(self, gpu: gpus.Gpu) -> dict[str, Any]:
+        return summary(Trace([(cost.ns(gpu), ins, outs) for _, cost, ins, outs in self.kernels],
+                             dict(enumerate(self.bytes)), self.persistent))

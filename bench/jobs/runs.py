@@ -43,6 +43,7 @@ class Runner:
     def trace(self, prefix: str) -> job_traces.Trace:
         with self._lock:
             if prefix not in self._traces:
+                self._traces.clear()           # jobs come one after the other
                 self._traces[prefix] = job_traces.read(prefix)
             return self._traces[prefix]
 
@@ -53,17 +54,20 @@ class Runner:
             if way != "plain":
                 return Recorded(error="recorded as it ran, in no other way")
             return Recorded(job, {**job_traces.summary(self.trace(job)), "times": "recorded"})
-        name = "-".join([job, gpu, way, *(f"{key}{value}" for key, value in changed.items())])
-        prefix, done = str(self.folder / name), self.folder / (name + ".json")
-        if not done.exists():
+        name = "-".join([job, way, *(f"{key}{value}" for key, value in changed.items())])
+        done = self.folder / (name + ".json")
+        if not done.exists() or gpu not in json.loads(done.read_text(encoding="utf-8")):
             ran = subprocess.run(
-                [sys.executable, str(HERE / "record.py"), job, prefix, "--gpu", gpu, "--way", way,
+                [sys.executable, str(HERE / "record.py"), job, str(self.folder / name), "--gpu",
+                 ",".join(gpus.GPUS), "--way", way,
                  *(word for key, value in changed.items() for word in (f"--{key}", str(value)))],
                 capture_output=True, text=True)
             if ran.returncode:
                 return Recorded(error=_last_line(ran))
-            done.write_text(ran.stdout.strip().splitlines()[-1], encoding="utf-8")
-        return Recorded(prefix, json.loads(done.read_text(encoding="utf-8")))
+            lines = [json.loads(each) for each in ran.stdout.splitlines() if each.startswith("{")]
+            done.write_text(json.dumps({each["gpu"]: each for each in lines}), encoding="utf-8")
+        return Recorded(str(self.folder / f"{name}-{gpu}"),
+                        json.loads(done.read_text(encoding="utf-8"))[gpu])
 
     def simulate(self, prefix: str, budget: int, machine: gpus.Machine,
                  policy: str = "lifetime") -> dict[str, Any]:

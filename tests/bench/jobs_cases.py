@@ -17,7 +17,9 @@ import record  # noqa: E402
 SMALL = {"vocabulary": 2000, "hidden": 256, "inner": 700, "heads": 4, "kv_heads": 2}
 JOBS = {
     "llama": models.Job("llama", models.llama, 2, 128, 3, options=SMALL),
-    "gpt": models.Job("gpt", models.gpt, 2, 128, 3, options={"hidden": 256, "heads": 4}),
+    **{name + ("-shards" if shards > 1 else ""): models.Job(
+        name, getattr(models, name), 2, 128, 3, shards=shards, options={"hidden": 256, "heads": 4})
+       for name in ("bert", "t5", "gpt") for shards in (1, 2)},
     "shards": models.Job("shards", models.llama, 2, 128, 3, shards=2, options=SMALL),
     "resnet": models.Job("resnet", models.resnet, 1, mixed=True),
 }
@@ -60,11 +62,12 @@ def main():
     found = {}
     for name, job in JOBS.items():
         ways = record.WAYS if name == "llama" else ("plain",)
-        found[name] = {way: record.record(job, gpus.GPUS["a100"], way).summary() for way in ways}
-        if name != "shards":
+        found[name] = {way: record.record(job, way).summary(gpus.GPUS["a100"])
+                       for way in ways}
+        if job.shards == 1:
             found[name]["measured"] = measured(job)
         else:
-            kernels = record.record(job, gpus.GPUS["a100"], "plain").kernels
+            kernels = record.record(job, "plain").kernels
             found[name]["all_reduces"] = sum(each[0] == "all_reduce" for each in kernels)
     print(json.dumps(found))
 

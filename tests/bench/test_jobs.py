@@ -45,6 +45,14 @@ def test_shards_hold_a_part_and_reduce(cases):
     assert cases["shards"]["all_reduces"] == 3 * 4  # each layer: two forward, two backward
 
 
+@pytest.mark.parametrize("name, sums", [("gpt", 3 * 4), ("bert", 3 * 4), ("t5", 3 * (4 + 6))])
+def test_shards_of_other_models(cases, name, sums):
+    whole, part = cases[name]["plain"], cases[f"{name}-shards"]["plain"]
+    assert 0.45 < part["persistent_bytes"] / whole["persistent_bytes"] < 0.6
+    assert part["peak_bytes"] < whole["peak_bytes"]
+    assert cases[f"{name}-shards"]["all_reduces"] == sums
+
+
 def write(prefix, kernels, sizes, persistent):
     with open(f"{prefix}.tensors.csv", "w", newline="", encoding="utf-8") as file:
         rows = csv.writer(file)
@@ -90,16 +98,90 @@ def test_figures_of_a_job(tmp_path):
     assert full["lifetime"]["steady_s"] == pytest.approx(job["seconds"], rel=0.05)
     assert part["lifetime"]["bytes_spilled"] > 0
     assert part["lifetime"]["peak_device_bytes"] <= part["budget_bytes"]
-    assert part["link_bound_s"] <= part["lifetime"]["steady_s"] <= part["age"]["steady_s"] * 1.02
+    assert part["bound"]["steady_s"] <= part["lifetime"]["steady_s"] \
+        <= part["age"]["steady_s"] * 1.02
+    assert job["times"] == "roofline"
     assert part["nothing"] == {"error": "out of memory"}
-    assert (tmp_path / "out/vit-large.png").read_bytes().startswith(b"\x89PNG")
+    assert (tmp_path / "out/h200.png").read_bytes().startswith(b"\x89PNG")
+    assert "data:image/png;base64," in (tmp_path / "out/index.html").read_text()
     assert not list((tmp_path / "out").glob("*.part"))
+
+
+def test_a_recorded_trace_is_a_job_and_figures_are_added(tmp_path):
+    """The last of a round replaces the one before, others stay."""
+    def jobs(*words):
+        done = figures("--jobs", str(ROOT / "tests/data/layers"), "--budgets", "100,80", "--out",
+                       str(tmp_path / "out"), "--firn", FIRN, *words)
+        assert done.returncode == 0, done.stderr
+        return json.loads((tmp_path / "out/jobs.json").read_text())["jobs"]
+    job, = jobs()
+    assert job["times"] == "recorded" and job["job"] == "layers"
+    for row in job["budgets"]:
+        assert row["bound"]["steady_s"] <= row["lifetime"]["steady_s"] * (1 + 1e-6)
+        assert row["recompute"]["error"] == "recorded as it ran, in no other way"
+    assert [each["ssds"] for each in jobs("--ssds", "1,4")] == [4, 1]
+    page = (tmp_path / "out/index.html").read_text()
+    assert "(recorded)" in page and page.count("<code>figures.py --jobs") == 2
+    done = figures("--again", "--out", str(tmp_path / "out"), "--firn", FIRN)
+    assert done.returncode == 0 and (tmp_path / "out/index.html").read_text() == page
+
+
+def row(percent, lifetime, **more):
+    none = {"error": "out of memory"}
+    return {"percent": percent, "budget_bytes": percent << 30,
+            "bound": {"steady_s": 1.5, "waits_s": {"link, out": 0.5, "link, in": 0}},
+            "lifetime": lifetime, "age": none, "both": {"steady_s": 1.3},
+            **{each: none for each in ("recompute", "save-on-cpu", "streaming", "paging",
+                                       "nothing")}, **more}
+
+
+def test_the_page_says_where_another_is_faster_and_why(tmp_path):
+    import jobs_page
+    job = {"job": "made", "machine": "h200", "ssds": 4, "words": "a machine", "seconds": 1.0,
+           "times": "roofline", "kernels": 3, "peak_bytes": 100 << 30, "persistent_bytes": 1 << 30}
+    rows = [row(100, {"steady_s": 1.0}, nothing={"steady_s": 1.001}),
+            row(60, {"steady_s": 1.55}, recompute={"steady_s": 1.25}),
+            row(50, {"steady_s": 1.8}, paging={"steady_s": 1.7}, recompute={"steady_s": 1.79}),
+            row(40, {"error": "no room"}, streaming={"steady_s": 9.0})]
+    found = jobs_page.losses([{**job, "budgets": rows}])
+    assert [(percent, other) for _, percent, other, _, _ in found] == \
+        [(60, "recompute"), (50, "recompute"), (50, "paging"), (40, "streaming")]
+    link, _, decided, none = (each[4] for each in found)
+    assert "no mover of bytes beats" in link and "0.5 s link, out" in link and ", in" not in link
+    assert "computes for 0.25 s more" in link and "takes 1.3 s" in link
+    assert "its decisions leave that much" in decided
+    assert none.startswith("Firn does not run: no room")
+    page = jobs_page.render({"jobs": [{**job, "budgets": rows}, {**job, "error": "no <room>"}],
+                             "runs": []}, tmp_path)
+    assert "1.24 x" in page and "no &lt;room&gt;" in page
+    assert "<p>Nowhere.</p>" in jobs_page.render(
+        {"jobs": [{**job, "budgets": rows[:1]}], "runs": []}, tmp_path)
+
+
+def test_the_least_budget_by_bisection():
+    import published
+    summary = {"largest_kernel_bytes": 10, "peak_bytes": 1000, "seconds": 1.0}
+    least = published.least_budget(lambda budget: 1.0 if budget >= 400 else 1.02, summary, 12)
+    assert least == 400
+    assert published.least_budget(lambda budget: 2.0, summary) == 1000
+
+
+def test_what_is_made_in_an_iteration_alone():
+    import job_traces
+    trace = job_traces.Trace([(5, [0], [1]), (6, [0, 1], [0])], {0: 100, 1: 10}, {0})
+    alone = job_traces.without_persistent(trace)
+    assert alone.kernels == [(5, [], [1]), (6, [1], [])] and alone.bytes == {1: 10}
+    assert job_traces.summary(trace) == {"kernels": 2, "seconds": 11e-9, "peak_bytes": 110,
+                                         "persistent_bytes": 100, "largest_kernel_bytes": 110}
+    assert job_traces.summary(alone)["peak_bytes"] == 10
 
 
 @pytest.mark.parametrize("words, said", [
     (("--jobs", "no-such"), "no such job: no-such"),
     (("--firn", "/nowhere/firn"), "/nowhere/firn is not there"),
     (("--budgets", "many"), "many"),
+    (("--published", "other"), "other"),
+    (("--again",), "--out is wanted"),
 ])
 def test_wrong_words(words, said):
     done = figures(*words)

@@ -16,6 +16,7 @@
 #include "allocator/block_state.h"
 #include "allocator/frames.h"
 #include "allocator/host_tier.h"
+#include "allocator/relaxed.h"
 #include "allocator/streams.h"
 #include "firn/store.h"
 
@@ -58,11 +59,11 @@ struct alignas(64) Block {
   uint16_t size_class = 0;
   uint32_t grains = 0;                 // large: mapped size; 0: small
   uint64_t address = 0;
-  size_t bytes = 0;                    // usable, by size class; what statistics count
-  size_t requested = 0;
+  Relaxed<size_t> bytes = 0;           // usable, by size class; what statistics count
+  Relaxed<size_t> requested = 0;
   // The rest: next to none of it is a small block's.
   std::atomic<uint32_t> asked{0};      // large: 512 B that were asked for, as last handed out
-  uint32_t generation = 0;             // large: raised at every free: tells stale I/O from current
+  Relaxed<uint32_t> generation = 0;    // large: raised at every free: tells stale I/O from current
   std::atomic<uint32_t> maker_of{0};   // the generation in which ...
   std::atomic<const char*> maker{nullptr};  // ... this allocated it; see Engine::hold_new()
   uint64_t place_bytes = 0;            // of its place in a region; 0: it has frames of its own

@@ -1,0 +1,27 @@
+// A number that one thread at a time writes and others may look at meanwhile, for statistics or to be
+// checked again: an atomic with the syntax, and the cost, of a plain one.
+#pragma once
+
+#include <atomic>
+
+namespace firn {
+
+template <class T>
+class Relaxed {
+ public:
+  Relaxed(T value = {}) : value_(value) {}
+  Relaxed(const Relaxed& other) : value_(other) {}
+  operator T() const { return value_.load(std::memory_order_relaxed); }
+  Relaxed& operator=(T value) {
+    value_.store(value, std::memory_order_relaxed);
+    return *this;
+  }
+  Relaxed& operator=(const Relaxed& other) { return *this = static_cast<T>(other); }
+  /// Not one step: writers take turns.
+  Relaxed& operator++() { return *this = *this + 1; }
+
+ private:
+  std::atomic<T> value_;
+};
+
+}  // namespace firn

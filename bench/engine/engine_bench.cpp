@@ -6,8 +6,11 @@
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
+#include <memory>
 #include <random>
 
+#include "allocator/block.h"
+#include "allocator/huge_pages.h"
 #include "tests/allocator/simulation.h"
 
 namespace {
@@ -67,6 +70,14 @@ void pair_beside(benchmark::State& state) {
 }
 BENCHMARK(pair_beside)->RangeMultiplier(10)->Range(10, 1'000'000)->ArgName("live");
 
+/// Random places among so many, more than caches remember where there are many.
+std::vector<uint32_t> places(size_t live) {
+  std::mt19937_64 random(2);
+  std::vector<uint32_t> order(std::max<size_t>(live, 1 << 16));
+  for (uint32_t& place : order) place = static_cast<uint32_t>(random() % live);
+  return order;
+}
+
 /// A random one of many live blocks is freed, and one of its size is allocated.
 void among_live(benchmark::State& state) {
   const auto sim = machine();
@@ -78,8 +89,7 @@ void among_live(benchmark::State& state) {
     sizes.push_back(512 + random() % 8 * 512);
     blocks.push_back(must(engine.allocate(sizes.back(), nullptr)));
   }
-  std::vector<uint32_t> order(1 << 16);
-  for (uint32_t& place : order) place = static_cast<uint32_t>(random() % sizes.size());
+  const std::vector<uint32_t> order = places(sizes.size());
   size_t at = 0;
   for (auto _ : state) {
     const uint32_t place = order[at++ % order.size()];
@@ -88,6 +98,37 @@ void among_live(benchmark::State& state) {
   }
 }
 BENCHMARK(among_live)->RangeMultiplier(10)->Range(10, 1'000'000)->ArgName("live");
+
+/// What no look-up of a random block can do without, in among_live()'s order and nothing else: the
+/// program's own notes of it (an address and a size), from the address to a number, from that to a
+/// descriptor, which is written. Each waits for the one before; on huge pages.
+void look_ups(benchmark::State& state) {
+  const auto live = static_cast<size_t>(state.range(0));
+  constexpr size_t units_each = 5;  // of 512 B, on average
+  const size_t units_bytes = live * units_each * sizeof(uint32_t);
+  auto* units = static_cast<uint32_t*>(take_huge(units_bytes));
+  auto* descriptors = static_cast<Block*>(take_huge(live * sizeof(Block)));
+  if (!units || !descriptors) std::exit(1);
+  std::vector<size_t> sizes(live, 512), blocks;
+  for (size_t i = 0; i < live; ++i) {
+    units[i * units_each] = static_cast<uint32_t>(i);
+    std::construct_at(&descriptors[i]);
+    blocks.push_back(i * units_each);
+  }
+  const std::vector<uint32_t> order = places(live);
+  size_t at = 0;
+  uint64_t before = 0;
+  for (auto _ : state) {
+    // (The next look-up begins when this one is over: sizes are even.)
+    const uint32_t place = order[(at++ + before % 2) % order.size()];
+    before = descriptors[units[blocks[place]]].word.fetch_add(sizes[place]);
+  }
+  benchmark::DoNotOptimize(before);
+  std::destroy_n(descriptors, live);
+  give_huge(descriptors, live * sizeof(Block));
+  give_huge(units, units_bytes);
+}
+BENCHMARK(look_ups)->RangeMultiplier(10)->Range(10, 1'000'000)->ArgName("live");
 
 /// Touch and release of a resident block, one of so many.
 void touch(benchmark::State& state) {

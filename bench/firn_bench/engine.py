@@ -8,8 +8,10 @@ from firn_bench.context import BUILD, SOFTWARE, Context
 from firn_bench.figures import Figure, median_of
 
 CURVES = {"pair": "a pair", "pair_beside": "a pair beside live blocks",
-          "among_live": "one of live blocks", "touch": "touch and release, one of so many blocks",
+          "among_live": "one of live blocks", "look_ups": "one of live blocks",
+          "touch": "touch and release, one of so many blocks",
           "touch_many": "touch and release of so many blocks at once"}
+LINES = {"look_ups": "the look-ups alone"}
 
 
 def _at(name: str) -> tuple[str, float, str]:
@@ -28,7 +30,8 @@ def engine(context: Context) -> list[Figure]:
                                       FIRN_TEST_GPU=str(SOFTWARE)).items():
         what, x, threads = _at(name)
         figures.append(median_of("engine", name, "ns", [each["real_time"] for each in times],
-                                 curve="" if threads else CURVES.get(what, what), x=x))
+                                 curve="" if threads else CURVES.get(what, what), x=x,
+                                 line=LINES.get(what, "Firn")))
     return figures
 
 

@@ -102,7 +102,8 @@ def plot_curves(figures: list[Figure]) -> bytes | None:
         axes.set_yscale("log" if points[0].better == "lower" else "linear")
         if points[0].better == "higher":
             axes.set_ylim(bottom=0)
-        axes.set_title(name if points[0].unit in name else f"{name}: {points[0].unit}", fontsize=9)
+        unit = "" if name.endswith(points[0].unit) else f": {points[0].unit}"
+        axes.set_title(name + unit, fontsize=9)
         axes.set_xticks(sorted({p.x for p in points}))
         axes.xaxis.set_major_formatter(_short)
         axes.minorticks_off()

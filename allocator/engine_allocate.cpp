@@ -26,9 +26,11 @@ int EngineImpl::see_stream(CUstream stream, CUcontext context) {
 
 void* EngineImpl::hand_out(Block& block, size_t bytes, size_t requested) {
   block.requested = requested;
-  // A large block may have served another size of its class.
-  if (block.grains != 0) block.bytes = (bytes + unit_bytes - 1) / unit_bytes * unit_bytes;
-  block.age.store(tick_.fetch_add(1, std::memory_order_relaxed), std::memory_order_relaxed);
+  if (block.grains != 0) {
+    // It may have served another size of its class. (Small ones have no age: they never leave.)
+    block.bytes = (bytes + unit_bytes - 1) / unit_bytes * unit_bytes;
+    block.age.store(tick_.fetch_add(1, std::memory_order_relaxed), std::memory_order_relaxed);
+  }
   hot_.allocated(block.grains != 0, block.bytes, requested);
   if (block.grains != 0) {
     block.asked.store(static_cast<uint32_t>(block.bytes / unit_bytes), std::memory_order_relaxed);

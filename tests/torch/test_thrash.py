@@ -53,7 +53,7 @@ def test_a_loop_over_too_much(places, tmp_path, spill_dir, policy):
     assert "for a block of 16MiB (allocated " in thrash or "for room for 16MiB" in thrash
     assert re.search(r"in aten::add_, <string>:7 in step \([0-9.]+ s in [0-9]+ waits\)", thrash)
     assert thrash.removeprefix("firn: device 0: ") in done.device()["notices"]
-    (enough,) = re.findall(r"firn_budget:([0-9]+)MiB would end it \(it is 96MiB\)", thrash)
+    (enough,) = re.findall(r"firn_budget:([0-9]+)MiB would end it \(it is 48MiB\)", thrash)
     assert 96 <= int(enough) <= 106
     again, lines = run(places, tmp_path, LOOP, 8, spill_dir, int(enough) * MIB, policy)
     assert lines == [] and again.device()["faults"] == 0

@@ -105,8 +105,8 @@ uint64_t EngineImpl::working_bytes(uint64_t since) const {
 std::string EngineImpl::storm_words(const Thrash::Totals& totals) const {
   const Thrash::Stretch stretch = thrash_.stretch(totals);
   return fmt::format(
-      "fault storm: {:.0f} % of the last {:.1f} s the program waited for memory ({} blocks, {} came "
-      "back; the budget is {}). firn top shows who waits; a larger firn_budget helps",
+      "fault storm: {:.0f} % of the last {:.1f} s the program waited for memory ({} blocks, {} "
+      "came back; the budget is {}). firn top shows who waits; a larger firn_budget helps",
       100 * stretch.part, stretch.seconds, stretch.faults, about(stretch.arrived_bytes),
       format_size(frames_.budget_granules() * granule_bytes));
 }

@@ -2,8 +2,8 @@
 // apart: a fault storm (for some time the program has mostly waited for memory), and thrash (and
 // meanwhile so much has come back that it cannot all have come for the first time).
 //
-// Owns: a few counts, and who waited while that was looked for. Locks: the engine's. Costs something
-// only after a wait.
+// Owns: a few counts, and who waited while that was looked for. Locks: the engine's. Costs
+// something only after a wait.
 #pragma once
 
 #include <cstdint>
@@ -21,8 +21,8 @@ class Thrash {
   /// an iteration has parts that wait less.
   static constexpr uint64_t window_ns = 500'000'000;
   static constexpr double begin_part = 1. / 2, last_part = 1. / 3;
-  /// When it has lasted so long, it is worth its price to ask who waits; when the program waited for
-  /// so long, it is said.
+  /// When it has lasted so long, it is worth its price to ask who waits; when the program waited
+  /// for so long, it is said.
   static constexpr uint64_t ask_ns = 2 * window_ns, say_ns = 4 * window_ns;
   /// What has come back since then is so many times all that could: then the same comes again.
   static constexpr uint64_t rounds_least = 2;

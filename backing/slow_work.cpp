@@ -29,8 +29,9 @@ SlowWorks::~SlowWorks() {
 
 SlowWorks& SlowWorks::of_process() {
   struct Own {
-    SlowWorks works{patience_of_process,
-                    [](const std::string& line) { std::fprintf(stderr, "firn: %s\n", line.c_str()); }};
+    SlowWorks works{patience_of_process, [](const std::string& line) {
+                      std::fprintf(stderr, "firn: %s\n", line.c_str());
+                    }};
     const pid_t process = ::getpid();
   };
   static std::atomic<Own*> own{nullptr};

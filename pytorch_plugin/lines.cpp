@@ -104,7 +104,8 @@ std::string line_of_node(const Node& node) {
   }
   const std::string at = line ? line_of(*line) : std::string();
   // (What accumulates gradients has no forward operator.)
-  return at.empty() ? std::string("backward, in ") + node.name : "backward of " + name + " at " + at;
+  return at.empty() ? std::string("backward, in ") + node.name
+                    : "backward of " + name + " at " + at;
 }
 
 std::unique_ptr<at::ObserverContext> operator_begins(const at::RecordFunction&) { return nullptr; }

@@ -3,8 +3,8 @@
 // thread: while lines are asked for, each forward operator's line is remembered by it, and a node
 // that runs is found there.
 //
-// Owns: a table of a fixed size, and what the calling thread's node is. Locks: one, a leaf. Taking a
-// line takes Python's GIL: under no lock and holding no block, for whoever has the GIL may be
+// Owns: a table of a fixed size, and what the calling thread's node is. Locks: one, a leaf. Taking
+// a line takes Python's GIL: under no lock and holding no block, for whoever has the GIL may be
 // waiting for one.
 #pragma once
 
@@ -13,9 +13,9 @@
 
 namespace firn::pytorch {
 
-/// From now on, or no longer: forward operators' lines are remembered, and nodes told when they run.
-/// After the observer was installed: what it holds for an operator is let go of before this looks.
-void observe_lines(bool wanted);
+/// From now on, or no longer: forward operators' lines are remembered, and nodes told when they
+/// run. After the observer was installed: what it holds for an operator is let go of before
+/// this looks. void observe_lines(bool wanted);
 
 /// "FILE:LINE in FUNCTION" of the calling thread's innermost frame that is not torch's; in a thread
 /// without any, "backward of OPERATOR at FILE:LINE in FUNCTION", or as much of it as is known; at

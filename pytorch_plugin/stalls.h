@@ -14,9 +14,10 @@ namespace firn::pytorch {
 /// an engine's lock.
 void note_stall(const OperatorInfo* info, uint64_t ns);
 
-/// What note_stall() was told of since the last call waited for this line of the program, which is
-/// answered (`in`: the operator, where no line is known); empty when nobody asks for call sites. When they are asked for, this takes Python's
-/// GIL: call it under no lock and holding no block, for whoever has the GIL may be waiting for one.
+/// What note_stall() was told of since the last call waited for this line of the program, which
+/// is answered (`in`: the operator, where no line is known); empty when nobody asks for call
+/// sites. When they are asked for, this takes Python's GIL: call it under no lock and holding no
+/// block, for whoever has the GIL may be waiting for one.
 std::string note_call_site(const OperatorInfo* in, uint64_t times, uint64_t ns);
 enum class Asker : uint8_t { program, viewer, trace, storm };
 void ask_for_call_sites(Asker who, bool asked);

@@ -71,7 +71,8 @@ struct Column {
 
 const Column all_columns[] = {
     {"PID", 8, 0, [](const Cell& of) { return fmt::format("{:.0f}", number(of.job, "pid")); }},
-    {"GPU", 3, 0, [](const Cell& of) { return fmt::format("{:.0f}", number(of.device, "device")); }},
+    {"GPU", 3, 0,
+     [](const Cell& of) { return fmt::format("{:.0f}", number(of.device, "device")); }},
     {"BUDGET", 8, 2, [](const Cell& of) { return size_of(of.device, "budget_bytes"); }},
     {"RESIDENT", 8, 0, [](const Cell& of) { return size_of(of.device, "resident_bytes"); }},
     {"HOSTED", 8, 1, [](const Cell& of) { return size_of(of.device, "hosted_bytes"); }},

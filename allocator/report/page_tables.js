@@ -61,7 +61,8 @@ function waitTable(stall, wordOf, head, shown = name => name) {
   if (sums.size === 0) return element('p', {className: 'small'}, 'Nobody waited.');
   const list = [...sums].sort((a, b) => b[1].ns - a[1].ns).slice(0, 15), top = list[0][1].ns || 1;
   return table([[head], ['waits', 'number'], ['together', 'number'], ['longest', 'number'], ['']],
-    list.map(([name, sum]) => row([[named(name, shown), 'name'], [sum.waits.toLocaleString('en'), 'number'],
+    list.map(([name, sum]) => row([[named(name, shown), 'name'],
+      [sum.waits.toLocaleString('en'), 'number'],
       [secondsText(sum.ns / 1e9), 'number'], [secondsText(sum.longest / 1e9), 'number'],
       [bar(sum.ns / top), 'bars']], () => searchFor(name))));
 }
@@ -124,8 +125,8 @@ function showLongest(device) {
 /// What a reason means, and what changes it; by how it begins.
 const MEANINGS = [
   ['held by operators', 'in use at that moment; it may leave when they have ended'],
-  ['not yet seen', 'no operator was seen to use it: its uses may go unseen, a library\'s workspace, ' +
-    'say'],
+  ['not yet seen', 'no operator was seen to use it: its uses may go unseen (a library\'s ' +
+    'workspace, say)'],
   ['segments of small', 'blocks below 1 MiB share these; they never leave'],
   ['in planned places', 'firn_places: mapped for blocks of an iteration that stay'],
   ['its address was asked', 'somebody may use it unseen; firn.unpin(tensor) takes that back'],
@@ -166,7 +167,8 @@ function showPinned(device) {
   fill('pinned', table([['reason'], ['at most', 'number'], ['in the end', 'number'],
     ['blocks pinned so', 'number']],
     [...sums].sort((a, b) => (b[1].most || 0) - (a[1].most || 0)).map(([reason, sum]) =>
-      row([[element('span', {}, about.words[reason], ...meaning(about.words[reason]))], [size(sum.most), 'number'], [atEnd(sum), 'number'],
+      row([[element('span', {}, about.words[reason], ...meaning(about.words[reason]))],
+        [size(sum.most), 'number'], [atEnd(sum), 'number'],
         [sum.blocks || '', 'number']], sum.blocks ? () => searchFor(about.words[reason]) : null))));
 }
 

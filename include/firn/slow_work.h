@@ -1,8 +1,8 @@
 // Work that the program has to wait for and that may take long: one line on stderr says so while it
 // lasts, once for each kind in a process.
 //
-// Owns: process-wide state, and from the first such work on a thread, which sleeps without end while
-// there is none. Locks: one, a leaf; the words are made under it.
+// Owns: process-wide state, and from the first such work on a thread, which sleeps without end
+// while there is none. Locks: one, a leaf; the words are made under it.
 #pragma once
 
 #include <chrono>

@@ -15,7 +15,8 @@ namespace firn::pytorch {
 
 /// From now on, or no longer: forward operators' lines are remembered, and nodes told when they
 /// run. After the observer was installed: what it holds for an operator is let go of before
-/// this looks. void observe_lines(bool wanted);
+/// this looks.
+void observe_lines(bool wanted);
 
 /// "FILE:LINE in FUNCTION" of the calling thread's innermost frame that is not torch's; in a thread
 /// without any, "backward of OPERATOR at FILE:LINE in FUNCTION", or as much of it as is known; at

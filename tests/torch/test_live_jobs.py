@@ -132,15 +132,18 @@ def test_a_job_under_pressure(start, firn, spill_dir, runtime_dir):
         (device,) = found["devices"]
         assert device["budget_bytes"] == 120 * MIB and device["spilled_bytes"] > 0
         assert 0 < device["resident_bytes"] <= 120 * MIB and device["stalls"] > 0
-        # It has been looked at: from here on waits are told by line.
-        job.tell("step")
-        stalls = json.loads(firn("stats", job.pid, "--json"))["stalls"]
-        assert any("in step" in row["name"] for row in stalls["call_sites"]), stalls
-        # In autograd's threads too: by the line of the forward operator.
-        backward = [row["name"] for row in stalls["call_sites"] if "backward" in row["name"]]
-        assert any(name.startswith("backward of aten::") and name.endswith(" in step")
-                   for name in backward), stalls
-        assert not any("without Python" in row["name"] for row in stalls["call_sites"]), stalls
+        # It has been looked at: from here on waits are told by line, in autograd's threads by that
+        # of the forward operator. (Who waits in which step is the machine's affair.)
+        for _ in range(20):
+            job.tell("step")
+            stalls = json.loads(firn("stats", job.pid, "--json"))["stalls"]
+            sites = [row["name"] for row in stalls["call_sites"]]
+            backward = [name for name in sites if name.startswith("backward of aten::")]
+            if backward and len(backward) < len(sites):
+                break
+        assert any(name.endswith(" in step") for name in backward), stalls
+        assert any("in step" in name for name in sites if name not in backward), stalls
+        assert all(", in aten::" in name for name in sites if "without Python" in name), stalls
         assert any(row["name"].startswith("aten::") for row in stalls["operators"])
         text = firn("top", "--once")
         assert str(job.pid) in text and "in step" in text

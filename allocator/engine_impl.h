@@ -136,6 +136,7 @@ class EngineImpl final : public Engine {
   // it took, so that deciding takes little of a processor and holds the lock little, however short
   // the iterations are.
   static constexpr uint64_t decision_pause_ns = 25;
+  static constexpr size_t in_use_most = 64;   // entries of a plan passed over as they are in use
   // Where the SSDs are reading for more than such a part of the time, what comes from there
   // replaces what must come from there too only in the last of so many parts of the period before
   // its use.

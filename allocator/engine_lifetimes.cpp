@@ -353,36 +353,41 @@ bool EngineImpl::fetch_ahead() {
 }
 
 /// Makes what will leave valid elsewhere while the way out is idle, in the order in which it will
-/// leave: then it leaves without I/O.
+/// leave: then it leaves without I/O. What is in use meanwhile is passed over: its kernel may wait for
+/// other inputs for long.
 bool EngineImpl::clean_ahead_of_leaving() {
   bool any = false;
-  while (plan_.cleaned < plan_.leaving.size()) {
+  size_t in_use = 0;  // entries between plan_.cleaned and the one that is looked at
+  const auto next = [&] { return plan_.cleaned + in_use; };
+  while (next() < plan_.leaving.size()) {
     uint64_t on_the_way = 0;
     for (const CopyInFlight& copy : copies_out_) on_the_way += copy.staging->bytes;
     if (on_the_way >= in_flight_bytes() / 2 || !room_to_clean()) break;
-    const Plan::Entry& entry = plan_.leaving[plan_.cleaned];
+    const Plan::Entry& entry = plan_.leaving[next()];
     if (entry.spare && store_ && host_is_passage() &&
         on_the_way + writing_bytes_ + unwritten_.size() * options_.piece_bytes >=
             2 * options_.span_bytes)
       break;
     Block& block = *entry.block;
     if (block.state() == State::spilling && meant(entry)) break;  // on its way already
+    const auto pass_over = [&] { in_use > 0 ? ++in_use : ++plan_.cleaned; };
     const uint64_t clean = clean_grains(block), covered = clean + block.grains - block.mapped;
     if (!meant(entry) || clean == block.mapped || covered >= entry.grains ||
         !AgeOrder::may_leave(block, block.word.load(std::memory_order_acquire))) {
-      ++plan_.cleaned;
+      pass_over();
       continue;
     }
     if (!uses_over(block)) {
       close_uses(block);
-      break;
+      if (++in_use > in_use_most) break;
+      continue;
     }
     const uint64_t wanted =
         std::min(entry.grains - covered, 4 * options_.span_bytes / grain_bytes);
     if (start_spill(block, false, wanted))
       any = true;
     else
-      ++plan_.cleaned;
+      pass_over();
   }
   return any;
 }

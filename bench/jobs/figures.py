@@ -212,11 +212,8 @@ def tasks(given: argparse.Namespace, runner: Runner):
     for job in given.depth:
         yield "depth", lambda job=job: runner.depth(job, machine, budget, given.layers)
     if "teraio" in given.published:
-        for job in published.TERAIO_JOBS:
-            for batch, length in published.TERAIO_SIZES:
-                for name in published.TERAIO_MACHINES:
-                    yield "teraio", lambda of=(job, name, batch, length): \
-                        published.teraio(runner, *of)
+        for case in published.TERAIO_CASES:
+            yield "teraio", lambda case=case: published.teraio(runner, *case)
     if "ssdtrain" in given.published:
         for job in published.SSDTRAIN_JOBS:
             yield "ssdtrain", lambda job=job: published.ssdtrain(runner, job)

@@ -101,11 +101,13 @@ def t5(job: Job):
                       d_ff=4 * o["hidden"] // n, num_layers=job.layers,
                       num_decoder_layers=job.layers, num_heads=o["heads"] // n,
                       decoder_start_token_id=0)
-    if n > 1:       # as Megatron: attention in one kernel, which gives its bias no gradient
-        config._attn_implementation = "sdpa"
     model = T5ForConditionalGeneration(config)
-    for name, parameter in model.named_parameters():
-        parameter.requires_grad_(n == 1 or "relative_attention_bias" not in name)
+    if n > 1:       # as Megatron: attention in one kernel (without dropout, and a gradient of its bias)
+        for name, module in model.named_modules():
+            if name.endswith("Attention"):
+                module.dropout = 0.0
+            elif name.endswith("relative_attention_bias"):
+                module.requires_grad_(False)
     ids = _ids(job, config.vocab_size)
     return model, lambda: model(input_ids=ids, labels=ids, use_cache=False).loss
 

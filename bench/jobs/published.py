@@ -22,9 +22,10 @@ import job_traces
 from runs import Runner
 
 TERAIO_PART, SSDTRAIN_PARTS = 0.807, (0.28, 0.47)
-TERAIO_JOBS = ("llama3-8b-tp2", "granite-8b-tp2", "llama3-70b-tp2")
-TERAIO_MACHINES = ("teraio", "teraio-titan")
-TERAIO_SIZES = ((6, 2048), (8, 2048), (16, 2048))   # batch, tokens of a sequence
+# Batch, and tokens of a sequence.
+TERAIO_CASES = tuple((job, machine, batch, 2048) for job, batches in (
+    ("llama3-8b-tp2", (6, 8, 16)), ("granite-8b-tp2", (6, 8, 16)), ("llama3-70b-tp2", (4, 8)))
+    for batch in batches for machine in ("teraio", "teraio-titan"))
 SSDTRAIN_JOBS = tuple(f"{name}-{hidden}-tp2" for name in ("gpt", "bert", "t5")
                       for hidden in (8192, 12288, 16384))
 LONGER = 1.01     # than with all in memory: SSDTrain's step time, unchanged

@@ -232,3 +232,33 @@ def test_no_simulation_is_faster(tmp_path):
             found = bound.step(trace, budget, bound.Machine(rate, rate / 2, rate / 2, host * mib))
             steady_s = json.loads(done.stdout)["steady_s"]
             assert found.window_s <= found.step_s <= steady_s * (1 + 1e-6)
+
+
+def training_step(layers, mib):
+    """A weight, two states and an activation for each layer: forward, backward, optimizer."""
+    ms, kernels, sizes, persistent = 10**6, [], {}, []
+    for layer in range(layers):
+        weight, first, second, made, gradient = range(5 * layer, 5 * layer + 5)
+        sizes |= dict.fromkeys((weight, first, second, gradient), mib << 20)
+        sizes[made] = 2 * mib << 20
+        persistent += [weight, first, second]
+        kernels.append((8 * ms, [weight] + ([made - 5] if layer else []), [made]))
+    for layer in reversed(range(layers)):
+        weight, made, gradient = 5 * layer, 5 * layer + 3, 5 * layer + 4
+        kernels.append((16 * ms, [weight, made], [gradient]))
+    for layer in range(layers):
+        weight, first, second, _, gradient = range(5 * layer, 5 * layer + 5)
+        kernels.append((ms, [weight, first, second, gradient], [weight, first, second]))
+    return job_traces.Trace(kernels, sizes, set(persistent))
+
+
+def test_what_the_optimizer_changed_leaves_while_the_next_states_come(tmp_path):
+    trace = training_step(12, 256)
+    job_traces.write(trace, str(tmp_path / "step"))
+    budget, link = job_traces.summary(trace)["peak_bytes"] // 2 >> 20 << 20, 55e9
+    done = subprocess.run(
+        [FIRN, "simulate", str(tmp_path / "step"), "--gpu-memory", f"{budget >> 20}MiB", "--pcie",
+         "55GB/s", "--host", "64GiB", "--json"], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    found = bound.step(trace, budget, bound.Machine(link)).step_s
+    assert 0.92 < found / json.loads(done.stdout)["steady_s"] <= 1 + 1e-6

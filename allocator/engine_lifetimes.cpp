@@ -353,8 +353,8 @@ bool EngineImpl::fetch_ahead() {
 }
 
 /// Makes what will leave valid elsewhere while the way out is idle, in the order in which it will
-/// leave: then it leaves without I/O. What is in use meanwhile is passed over: its kernel may wait for
-/// other inputs for long.
+/// leave: then it leaves without I/O. What is in use meanwhile is passed over: its kernel may wait
+/// for other inputs for long.
 bool EngineImpl::clean_ahead_of_leaving() {
   bool any = false;
   size_t in_use = 0;  // entries between plan_.cleaned and the one that is looked at

@@ -1,30 +1,33 @@
-"""A lower bound of what a training step takes at a budget, for any mover of bytes: whoever keeps what
-is needed later, computes nothing twice, and knows everything in advance.
+"""A lower bound of what a training step takes at a budget, for any mover of bytes: whoever keeps
+what is needed later, computes nothing twice, and knows everything in advance.
 
-Iterations repeat. A value is alive at kernel k when it was made before k, is read after k, and k does
-not use it. Take kernels j < k. What k uses is on the device while k runs; of the values alive at k
-that were made by j or after it, the rest has left since j ended, when the oldest of them was made:
+Iterations repeat. A value is alive at kernel k when it was made before k, is read after k, and
+k does not use it. Take kernels j < k. What k uses is on the device while k runs; of the values
+alive at k that were made by j or after it, the rest has left since j ended, when the oldest of
+them was made:
 
   left(j, k) = used(k) + alive at k and made in [j, k) - budget
 
-bytes went out over the link between the end of j and the begin of k (copies are also made of what is
-only read: nothing else is asked of the mover; what was made before j may have a copy outside that is
-valid still, so it counts nothing here). Where that takes longer than the kernels between j and k,
-none ran for the difference. In the same way, for k < n,
+bytes went out over the link between the end of j and the begin of k (copies are also made of
+what is only read: nothing else is asked of the mover; what was made before j may have a copy
+outside that is valid still, so it counts nothing here). Where that takes longer than the
+kernels between j and k, none ran for the difference. In the same way, for k < n,
 
   came(k, n) = used(k) + alive at k and read by n or before - budget
 
-bytes came in between the end of k and the begin of n. Of what is away host memory holds a part, its
-size at most; the rest of either went to SSDs, or came from them, at the SSDs' rates in the same time.
-Blocks may leave in parts of any size, so bytes are counted, no blocks.
+bytes came in between the end of k and the begin of n. Of what is away host memory holds a part,
+its size at most; the rest of either went to SSDs, or came from them, at the SSDs' rates in the
+same time. Blocks may leave in parts of any size, so bytes are counted, no blocks.
 
-Every such statement is about the waits in one interval, and intervals that have no wait in common add
-up: the best set of them is found by dynamic programming over the waits of some iterations, from an
-arbitrary state at their begin. What of it lies between two places a period apart, none of the
-intervals across either, can be stated again in every period: that is the bound in the long run.
-A statement that takes in more than one period says nothing that a shorter one does not.
+Every such statement is about the waits in one interval, and intervals that have no wait in
+common add up: the best set of them is found by dynamic programming over the waits of some
+iterations, from an arbitrary state at their begin. What of it lies between two places a period
+apart, none of the intervals across either, can be stated again in every period: that is the
+bound in the long run. A statement that takes in more than one period says nothing that a
+shorter one does not.
 
-Cost: O(kernels^2) vector operations' elements for each iteration, where memory is short at all kernels.
+Cost: O(kernels^2) vector operations' elements for each iteration, where memory is short at all
+kernels.
 """
 
 from __future__ import annotations
@@ -93,8 +96,8 @@ def _lives(trace: job_traces.Trace) -> list[_Life]:
 
 
 class _Alive:
-    """What is alive at the kernel that is looked at, by when it was made and when it is read. Kernel
-    k of iteration i has the number (i + 1) * period + k: what was made before them fits in."""
+    """What is alive at the kernel that is looked at, by when it was made and when it is read.
+    Kernel k of iteration i has the number (i + 1) * period + k: what was made before them fits in."""
 
     def __init__(self, trace: job_traces.Trace, iterations: int):
         self.period = len(trace.kernels)

@@ -8,8 +8,8 @@
   figures.py --again --out DIR       # only the plots and the page, of the figures in DIR
 
 Traces come from record.py (fake tensors, times by a roofline), or are those that `firn run --trace
-PREFIX.csv` recorded (PREFIX, with a slash: times as they were); runs are `firn simulate`'s: the engine
-that serves programs, on modelled hardware. Budgets are parts of what the job needs when all is in
+PREFIX.csv` recorded (a PREFIX as a job: times as they were); runs are `firn simulate`'s: the
+engine that serves programs, on modelled hardware. Budgets are parts of what the job needs when all is in
 memory. Prints tables. Into DIR go jobs.json, plots and index.html: figures that are there already
 stay, but for those made anew.
 """
@@ -69,15 +69,16 @@ def show_depth(result: dict[str, Any]) -> None:
         if "steady_s" not in found:
             print(f"{result['job']}, {row['layers']} layers: {found['error']}", flush=True)
             continue
-        print(f"{result['job']}, {row['layers']:>3} layers: {found['peak_bytes'] / 2**30:.1f} GiB in "
-              f"{result['budget_bytes'] / 2**30:.0f}: " + ", ".join(
+        print(f"{result['job']}, {row['layers']:>3} layers: "
+              f"{found['peak_bytes'] / 2**30:.1f} GiB in {result['budget_bytes'] / 2**30:.0f}: " + ", ".join(
                   f"{name} {found['seconds'] / row[name]['steady_s']:.3f}"
                   for name in ("lifetime", "both", "bound") if "steady_s" in row.get(name, {})),
               flush=True)
 
 
 def show_teraio(row: dict[str, Any]) -> None:
-    print(f"{row['job']} on {row['machine']}, {row['batch']} x {row['length']}: " + (row.get("error") or ", ".join(
+    print(f"{row['job']} on {row['machine']}, {row['batch']} x {row['length']}: " + (
+        row.get("error") or ", ".join(
         [f"{row['peak_bytes'] / 2**30:.0f} GiB in {row['budget_bytes'] / 2**30:.0f}, "
          f"{row['seconds']:.2f} s", *(
              f"{name} {row['seconds'] / row[name]['steady_s']:.3f}" if "steady_s" in row[name] else

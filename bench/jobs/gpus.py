@@ -25,7 +25,8 @@ class Gpu:
 GPUS = {each.name: each for each in (
     Gpu("h200", 141, 989.0, 494.0, 4800.0, 55.0, 360.0),
     Gpu("h100", 80, 989.0, 494.0, 3350.0, 55.0, 360.0),
-    # As training of Llama 3.1 8B reaches it: 39 % of its peak at best (torchtitan's performance.md).
+    # As training of Llama 3.1 8B reaches it: 39 % of its peak at best (torchtitan's docs,
+    # performance.md).
     Gpu("h100-titan", 80, 989.0 * 0.39 / 0.7, 494.0 * 0.39 / 0.7, 3350.0, 55.0, 360.0),
     Gpu("a100", 40, 312.0, 156.0, 1555.0, 24.0, 230.0),
     Gpu("rtx4090", 24, 165.0, 82.6, 1008.0, 25.0, 12.0),
@@ -60,7 +61,8 @@ class Machine:
     def words(self) -> str:
         host = f"{self.host_gib} GiB of host memory" if self.host_gib > 1 else "no host memory"
         return (f"{self.gpu.name}, link {self.gpu.link_gbs:g} GB/s each way, {self.ssds} SSDs "
-                f"({self.ssd}: {SSDS[self.ssd][0]:g} GB/s read, {SSDS[self.ssd][1]:g} write), {host}")
+                f"({self.ssd}: {SSDS[self.ssd][0]:g} GB/s read, {SSDS[self.ssd][1]:g} write), "
+                f"{host}")
 
 
 MACHINES = {each.name: each for each in (
@@ -79,8 +81,8 @@ REACHED = {"flops": 0.7, "bytes": 0.85, "least_ns": 4000}
 
 @dataclasses.dataclass(frozen=True)
 class Cost:
-    """What a kernel does, whatever GPU it runs on: computes so much, moves so many bytes of its GPU's
-    memory, over the link to the host, and among the shards."""
+    """What a kernel does, whatever GPU it runs on: computes so much, moves so many bytes of its
+    GPU's memory, over the link to the host, and among the shards."""
     flops: float = 0.0
     moved: float = 0.0
     itemsize: int = 4

@@ -101,7 +101,8 @@ def _teraio(rows: list[dict[str, Any]]) -> str:
         if "error" in row:
             lines.append(f"<tr><td>{row['job']}</td><td>{html.escape(row['error'])}</td></tr>")
             continue
-        lines.append(f"<tr><td>{row['job']}, {row['batch']} x {row['length']}, {row['machine']}</td>"
+        lines.append(f"<tr><td>{row['job']}, {row['batch']} x {row['length']}, "
+                     f"{row['machine']}</td>"
                      f"<td>{row['peak_bytes'] / 2**30:.0f}</td><td>{row['seconds']:.2f}</td>" +
                      "".join(_cell(part(each)) for each in ("lifetime", "greedy", "bound")) +
                      "</tr>")
@@ -158,7 +159,8 @@ def _depth(result: dict[str, Any]) -> str:
 def _image(path: pathlib.Path) -> str:
     if not path.exists():
         return ""
-    return f"<img alt='' src='data:image/png;base64,{base64.b64encode(path.read_bytes()).decode()}'>"
+    data = base64.b64encode(path.read_bytes()).decode()
+    return f"<img alt='' src='data:image/png;base64,{data}'>"
 
 
 def render(results: dict[str, Any], folder: pathlib.Path) -> str:

@@ -102,7 +102,7 @@ def t5(job: Job):
                       num_decoder_layers=job.layers, num_heads=o["heads"] // n,
                       decoder_start_token_id=0)
     model = T5ForConditionalGeneration(config)
-    if n > 1:       # as Megatron: attention in one kernel (without dropout, and a gradient of its bias)
+    if n > 1:       # as Megatron: attention in one kernel, so without dropout or its bias' gradient
         for name, module in model.named_modules():
             if name.endswith("Attention"):
                 module.dropout = 0.0

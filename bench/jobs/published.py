@@ -1,8 +1,8 @@
 """The cases of two published systems, on models of their machines.
 
 TERAIO: Llama 3 8B, Granite 8B and Llama 3 70B on two H100 (tensor parallel 2), 16 GB/s of SSD for
-each GPU and no host memory. Its batch and sequence are not known here: several are run, with kernels
-at a roofline's speed and at what published training reaches on this GPU. Its figure, 80.7 % of the
+each GPU and no host memory. Its batch and sequence are not known here: several are run, with
+kernels at a roofline's speed and at what published training reaches on this GPU. Its figure, 80.7 % of the
 speed with unlimited memory, is the mean over its cases. Beside Firn runs `--policy greedy`, a plan
 like the one it publishes, on the same trace.
 

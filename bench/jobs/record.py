@@ -80,7 +80,8 @@ class Hosted:
 
     def _copy(self, name, tensor, out):
         moved = tensor.numel() * tensor.element_size()
-        self._recorder.kernel(name, gpus.Cost(copied=moved), [tensor] if out else [], [] if out else [tensor])
+        self._recorder.kernel(name, gpus.Cost(copied=moved), [tensor] if out else [],
+                              [] if out else [tensor])
 
 
 class AllReduce(torch.autograd.Function):

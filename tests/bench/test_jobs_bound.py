@@ -47,8 +47,8 @@ def drawn(draw):
 
 class Search:
     """The least time of some iterations, one grain a second each way, from whatever state is best
-    among those that the last kernel before them can end in: breadth first over (kernel, seconds left
-    of it, grains of each tensor dirty, clean and away)."""
+    among those that the last kernel before them can end in: breadth first over (kernel, seconds
+    left of it, grains of each tensor dirty, clean and away)."""
 
     def __init__(self, trace, capacity, iterations):
         self.trace, self.capacity = trace, capacity
@@ -185,7 +185,7 @@ def test_by_hand():
     # A value of 2 is made, lies idle for three seconds beside one of 3 in room for 4, and is used.
     trace = trace_of([(1, [], [0]), (3, [], [1]), (1, [0], [])], {0: 2, 1: 3}, [])
     found = bound.step(trace, 4, bound.Machine(link=0.5))
-    assert found.step_s == pytest.approx(5 + 2 + 2)    # 1 out before the second, in before the third
+    assert found.step_s == pytest.approx(5 + 2 + 2)    # 1 out, and in again
     assert found.waits_s["link, out"] == found.waits_s["link, in"] == pytest.approx(2)
     assert bound.step(trace, 5, bound.Machine(link=0.5)).step_s == pytest.approx(5)
     # An SSD beyond host memory of .5.

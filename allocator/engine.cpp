@@ -184,7 +184,7 @@ std::optional<BlockInfo> EngineImpl::find(const void* pointer) const {
   info.base = reinterpret_cast<void*>(block->address);
   info.bytes = block->bytes;
   info.requested_bytes = block->requested;
-  info.capacity = block->grains ? block->mapped_bytes() : block->bytes;
+  info.capacity = block->grains ? block->mapped_bytes() : size_t{block->bytes};
   info.stream = streams_.handle(block->stream);
   info.state = state_names[static_cast<int>(word::state(w))];
   info.small = w & word::small;

@@ -35,7 +35,7 @@ bool EngineImpl::allocate_ahead() {
   return any;
 }
 
-EngineImpl::Births::Kind& EngineImpl::births_kind(unsigned stream, uint32_t grains) {
+Births::Kind& EngineImpl::births_kind(unsigned stream, uint32_t grains) {
   for (Births::Kind& kind : births_.kinds)
     if (kind.stream == stream && kind.grains == grains) return kind;
   Births::Kind kind{stream, grains, 0, 0, 0};

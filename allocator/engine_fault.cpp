@@ -203,7 +203,7 @@ void EngineImpl::lose(Block& block, const Error& error) {
   block.fault_error = error.text;
   ++counted_.lost_blocks;
   std::fprintf(stderr, "firn: device %d: block %#llx (%zu bytes) is LOST: %s\n", options_.device,
-               (unsigned long long)block.address, block.requested, describe(error).c_str());
+               (unsigned long long)block.address, size_t{block.requested}, describe(error).c_str());
   for (Use use : std::vector<Use>(block.more_uses)) (void)streams_.wait(use);
   drop_copies(block);
   unmap_spans(block);

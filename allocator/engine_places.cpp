@@ -16,7 +16,7 @@ constexpr uint64_t looked_ahead = 8;
 }  // namespace
 
 /// The place planned for who plays the identity next, known by so many bytes.
-EngineImpl::Placing::Place* EngineImpl::place_of(Identity identity, uint64_t known_as) {
+Placing::Place* EngineImpl::place_of(Identity identity, uint64_t known_as) {
   if (!placing_.active || identity >= placing_.of.size()) return nullptr;
   Placing::Place* found = nullptr;
   for (uint32_t i = placing_.of[identity]; i != 0; i = placing_.places[i - 1].next) {
@@ -29,7 +29,7 @@ EngineImpl::Placing::Place* EngineImpl::place_of(Identity identity, uint64_t kno
 }
 
 /// The place of the allocation that is foreseen, free of what is in use; null: there is none.
-EngineImpl::Placing::Place* EngineImpl::next_place(unsigned stream, size_t bytes) {
+Placing::Place* EngineImpl::next_place(unsigned stream, size_t bytes) {
   Region* region = placing_.active ? region_of(stream) : nullptr;
   if (!region) return nullptr;
   (void)take_events();
@@ -117,7 +117,7 @@ void EngineImpl::collect_places(Region& region) {
 }
 
 /// The place that was planned for the block; null: that plan is gone.
-EngineImpl::Placing::Place* EngineImpl::planned_place(const Block& block) {
+Placing::Place* EngineImpl::planned_place(const Block& block) {
   if (block.place_bytes == 0 || block.place >= placing_.places.size()) return nullptr;
   Placing::Place& place = placing_.places[block.place];
   return place.block == &block ? &place : nullptr;

@@ -16,7 +16,7 @@ namespace firn {
 
 Result<Reservation> EngineImpl::make_room(Lock& lock, uint64_t granules, const Block* wanted) {
   if (granules > frames_.budget_granules()) return no_room(granules, wanted);
-  const uint32_t generation = wanted ? wanted->generation : 0;
+  const uint32_t generation = wanted ? uint32_t{wanted->generation} : 0;
   std::optional<uint64_t> begin;  // of the stall
   uint64_t others_since = 0;
   unsigned fruitless = 0, busy_rounds = 0;

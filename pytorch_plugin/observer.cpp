@@ -83,6 +83,7 @@ ObservedScope::~ObservedScope() { leave(scopes_, this); }
 
 void touch_arguments(ThreadScopes& scopes, const OperatorInfo& info,
                      c10::ArrayRef<const c10::IValue> arguments) {
+  scopes.begin_touches();
   for (size_t i = 0; i < arguments.size(); ++i) {
     const Access access = info.writes(i) ? Access::write : Access::read;
     for_each_tensor(arguments[i], [&](c10::TensorImpl* tensor) { scopes.touch(tensor, access); });
@@ -91,6 +92,7 @@ void touch_arguments(ThreadScopes& scopes, const OperatorInfo& info,
 }
 
 void touch_results(ThreadScopes& scopes, const c10::IValue& result) {
+  scopes.begin_touches();
   for_each_tensor(
       result, [&](c10::TensorImpl* tensor) { scopes.touch(tensor, Access::read, false); });
 }

@@ -22,6 +22,8 @@ namespace {
 // Far enough back for the temporaries of an operator; a free further back is finished later.
 constexpr size_t forget_most = 64;
 
+constexpr size_t release_together = 16;
+
 }  // namespace
 
 ThreadScopes& ThreadScopes::mine() {
@@ -51,8 +53,18 @@ void ThreadScopes::leave(const void* key) {
 
 void ThreadScopes::release_all() {
   // In the child of a fork the engines are gone.
-  if (Runtime::get())
-    for (const Held& held : held_) held.engine->release(held.hold, held.stream);
+  if (Runtime::get()) {
+    Hold holds[release_together];
+    for (size_t i = 0; i < held_.size();) {
+      const Held& first = held_[i];
+      size_t count = 0;
+      for (; i < held_.size() && count < release_together; ++i) {
+        if (held_[i].engine != first.engine || held_[i].stream != first.stream) break;
+        holds[count++] = held_[i].hold;
+      }
+      first.engine->release_many({holds, count}, first.stream);
+    }
+  }
   held_.clear();
 }
 
@@ -114,8 +126,12 @@ void ThreadScopes::touch_storage(c10::StorageImpl* storage, Access access, bool 
 /// `stream`: the device's current one, which is told.
 Code ThreadScopes::touch_memory(Engine& engine, int device, const void* base, Access access,
                                 CUstream& stream) {
-  stream = tell_stream(engine,
-                       c10::cuda::getCurrentCUDAStream(static_cast<c10::DeviceIndex>(device)));
+  if (device != stream_device_) {
+    stream_ = tell_stream(engine,
+                          c10::cuda::getCurrentCUDAStream(static_cast<c10::DeviceIndex>(device)));
+    stream_device_ = device;
+  }
+  stream = stream_;
   Result<Hold> hold = engine.touch(base, stream, access);
   // The operator has chosen its kernel and cannot be stopped from here: let it run slowly.
   if (!hold && hold.error().code == Code::out_of_memory)
@@ -133,6 +149,7 @@ Code ThreadScopes::touch_memory(Engine& engine, int device, const void* base, Ac
 }
 
 void ThreadScopes::touch_address(const void* pointer) {
+  begin_touches();
   Runtime* runtime = Runtime::get();
   Engine* engine = runtime ? runtime->around(pointer) : nullptr;
   CUstream stream = nullptr;

@@ -50,6 +50,8 @@ class ThreadScopes {
   void leave(const void* key);
   bool inside() const { return !scopes_.empty(); }
 
+  /// Before touches during which no current stream changes.
+  void begin_touches() { stream_device_ = -1; }
   /// Holds the blocks of the tensor's storages (dense, sparse, nested) that are Firn's. An error is
   /// kept for raise_trouble(), or put into the storage, which then throws when it is accessed.
   /// `uses`: the running operator uses them (else they are its results).
@@ -116,6 +118,8 @@ class ThreadScopes {
   bool lines_due_ = false;         // either is to be told
   record::Operator recorded_;       // the outermost one, when recording
   CUstream recorded_stream_ = nullptr;
+  int stream_device_ = -1;          // the device that stream_ is the current stream of; -1: none
+  CUstream stream_ = nullptr;
 };
 
 }  // namespace firn::pytorch

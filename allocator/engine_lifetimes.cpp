@@ -268,7 +268,8 @@ void EngineImpl::replan() {
 
 /// One round of doing what was decided. True when something was begun.
 bool EngineImpl::carry_out() {
-  bool any = allocate_ahead();
+  // (What comes free while somebody waits for room is theirs, not the next allocation's.)
+  bool any = waiting_ == 0 && allocate_ahead();
   any |= fetch_ahead();
   if (!stuck_) any |= clean_ahead_of_leaving();
   if (store_ && !host_is_passage()) any |= read_ahead();

@@ -6,7 +6,7 @@
 #
 # Builds what it needs, installs peers where it can (fio and libaio from Debian; RMM and DeepSpeed
 # from PyPI, below build/peers), runs the benches named (all without a name), and writes
-# DIR/<machine>-<date>.json, whole after each bench, and beside it a page (.html) and its plots
+# DIR/<machine>-<date>[-NAMES].json, whole after each bench, and beside it a page (.html) and plots
 # (.png). Compare two results with bench/compare A.json B.json. DIR is bench/results where that can
 # be written.
 set -uo pipefail

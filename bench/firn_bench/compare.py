@@ -34,16 +34,20 @@ def lost(results_a, a, results_b, b):
             for old, new in pairs(a, b) if change(old, new) < -LOST]
 
 
-def latest(folder: pathlib.Path, kind: str, but: pathlib.Path):
-    """The newest results of that kind of machine there."""
-    for file in sorted(folder.glob(f"{kind}-*.json"), reverse=True):
+def latest(folder: pathlib.Path, results, names, but: pathlib.Path):
+    """The newest results of that kind of machine there which tell of a bench in `names`, as quick or
+    as long as these."""
+    found = []
+    for file in folder.glob(f"{results['kind']}-*.json"):
         if file == but:
             continue
         try:
-            return results_of.read(file)
+            older, of = results_of.read(file)
         except ValueError:
             continue
-    return None
+        if older["quick"] == results["quick"] and any(each.bench in names for each in of):
+            found.append((older["date"], file.name, (older, of)))
+    return max(found, key=lambda each: each[:2])[2] if found else None
 
 
 def main() -> int:

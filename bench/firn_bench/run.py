@@ -55,10 +55,12 @@ def main() -> int:
 
     here = machine.describe()
     date = datetime.date.today().isoformat()
-    file = given.out / f"{machine.kind(here)}-{date}.json"
+    # What ran in part does not replace what ran as a whole on that day.
+    file = given.out / "-".join((machine.kind(here), date, *given.names))
+    file = file.with_name(file.name + ".json")
     results = {"machine": here, "kind": machine.kind(here), "date": date, "quick": quick,
                "command": "bench/run.sh " + " ".join(given.names), "seconds": {}, "left_out": []}
-    before = compare.latest(given.out, results["kind"], file)
+    before = compare.latest(given.out, results, names, file)
     found: list[results_of.Figure] = []
     for name in names:
         print(f"{name}: {(steps.STEPS[name].__doc__ or '').splitlines()[0]}", flush=True)

@@ -82,6 +82,28 @@ def test_what_lost_a_tenth_is_said():
     assert compare.lost(results(quick=False), old, results(), new) == []
 
 
+def test_the_latest_is_of_the_same_kind_and_length_and_tells_of_the_same(tmp_path):
+    def write(name, bench, **more):
+        made = [figures.Figure(bench, "x", "ns", 1.0)]
+        figures.write_whole(tmp_path / f"{results()['kind']}-{name}.json",
+                            figures.as_json(results(**more), made))
+
+    def latest(names, but="none", **more):
+        found = compare.latest(tmp_path, results(**more), names, tmp_path / but)
+        return found and found[0]["date"]
+
+    assert latest(["a"]) is None
+    write("1-quick", "a", date="2026-01-01")
+    write("2-quick", "b", date="2026-01-02")
+    write("3", "a", date="2026-01-03", quick=False)
+    (tmp_path / f"{results()['kind']}-4.json").write_text("{")
+    assert latest(["a"]) == "2026-01-01"
+    assert latest(["a", "b"]) == "2026-01-02"
+    assert latest(["c"]) is None
+    assert latest(["a"], quick=False) == "2026-01-03"
+    assert latest(["a"], but=f"{results()['kind']}-1-quick.json") is None
+
+
 def test_compare_prints_both(tmp_path):
     for name, value in (("a", 100.0), ("b", 200.0)):
         figures.write_whole(tmp_path / f"{name}.json",

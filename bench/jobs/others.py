@@ -9,7 +9,7 @@ from collections import OrderedDict
 import gpus
 from job_traces import Trace
 
-PAGING_GBS = 10.0   # what page faults with prefetching were measured to reach (facts: Nixie's paper)
+PAGING_GBS = 10.0   # what page faults with prefetching were measured to reach (Nixie)
 
 
 def paging_s(trace: Trace, budget: int) -> float | None:

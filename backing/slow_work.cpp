@@ -75,6 +75,8 @@ void SlowWorks::begin(SlowWork& work) {
     pthread_sigmask(SIG_SETMASK, &all, &before);  // the program's signals are for its own threads
     try {
       watcher_ = std::thread([this] { watch(); });
+      // (From here: whoever counts threads by name meets no other.)
+      pthread_setname_np(watcher_.native_handle(), "firn-slow-work");
     } catch (const std::system_error&) {
       // It is said when it is over, then.
     }
@@ -95,7 +97,6 @@ void SlowWorks::end(SlowWork& work) {
 }
 
 void SlowWorks::watch() {
-  pthread_setname_np(pthread_self(), "firn-slow-work");
   std::unique_lock lock(mutex_);
   while (!stopping_) {
     const Time now = std::chrono::steady_clock::now();

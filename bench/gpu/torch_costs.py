@@ -1,27 +1,52 @@
 """What calls of PyTorch's allocator take, whichever it is, and what spilling and faulting take:
 
-    torch_costs.py calls LIBCALLS.so TIMES     nanoseconds, as bench/overhead/overhead.py measures
+    torch_costs.py calls LIBCALLS.so TIMES     nanoseconds, of the allocator that there is
     torch_costs.py spills MIB...               with Firn: blocks of these sizes leave and come back
 
 Prints one line of JSON.
 """
 
+import ctypes
 import json
-import pathlib
 import statistics
 import sys
 import time
 
 import torch
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
+ROUNDS = 5
+SIZES = {"512 B": 512, "64 KiB": 64 << 10, "1 MiB": 1 << 20, "64 MiB": 64 << 20}
+LIVE = (10, 1000, 10_000)
+LIVE_MOST = 4096
+THIS = 0  # the allocator that this process has
 
 
-def calls(library, times):
-    sys.path.insert(0, str(ROOT / "bench/overhead"))
-    import overhead
-    overhead.LIBRARY, overhead.TIMES = library, int(times)
-    overhead.call_figures()
+def calls(path, times):
+    """Medians of a few rounds, by the library of bench/overhead."""
+    library, times, integer = ctypes.CDLL(path), ctypes.c_int64(int(times)), ctypes.c_int64
+    for name in ("pair_ns", "live_ns", "operator_ns"):
+        getattr(library, name).restype = ctypes.c_double
+    library.calls_failure.restype = ctypes.c_char_p
+    torch.empty(1, device="cuda")
+    library.calls_note_peer()
+    library.calls_begin(torch.cuda.device_count())
+
+    def measured(call):
+        found = [call() for _ in range(ROUNDS)]
+        if min(found) < 0:
+            sys.exit(f"torch_costs.py: {library.calls_failure().decode()}")
+        return statistics.median(found)
+
+    found = {f"allocate and free {name}": measured(
+        lambda size=size: library.pair_ns(THIS, ctypes.c_uint64(size), integer(1), times))
+        for name, size in SIZES.items()}
+    for live in LIVE:
+        found[f"one of {live:,} live, up to 4 KiB"] = measured(lambda live=live: library.live_ns(
+            THIS, integer(live), ctypes.c_uint64(LIVE_MOST), True, times))
+    for tensors, name in ((0, "a view"), (1, "an operator on one tensor"),
+                          (4, "an operator on four tensors")):
+        found[name] = measured(lambda tensors=tensors: library.operator_ns(integer(tensors), times))
+    print(json.dumps([torch.cuda.get_allocator_backend(), found]))
 
 
 def us(work):

@@ -192,8 +192,14 @@ def test_a_mix_that_was_cut_off_is_played_up_to_there(tmp_path):
         mixes.read(tmp_path / "nowhere.csv")
 
 
+def test_a_quick_run_does_not_build_for_minutes(tmp_path, monkeypatch):
+    monkeypatch.setattr(peers, "FOLDER", tmp_path / "peers")
+    with pytest.raises(steps.LeftOut, match="not built yet"):
+        peers.deepnvme(steps.Context(True, tmp_path))
+
+
 def test_a_peer_that_cannot_be_installed_is_left_out(tmp_path, monkeypatch):
-    context = steps.Context(True, tmp_path)
+    context = steps.Context(False, tmp_path)
     monkeypatch.setattr(peers, "FOLDER", tmp_path / "peers")
     monkeypatch.setenv("PIP_INDEX_URL", "file:///nowhere")
     for install in (peers.rmm_pool, peers.deepnvme):

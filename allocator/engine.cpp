@@ -335,7 +335,7 @@ void EngineImpl::trace_sample() {
                   "allocated={};out={};in={};written={};read={}",
                   (frames_.held_granules() - frames_.free_granules()) * granule_bytes, hosted,
                   nvme, away_host, away_nvme, frames_.budget_granules() * granule_bytes,
-                  in_flight(), hot_.allocated_bytes.current(), counted_.spilled_bytes,
+                  in_flight(), hot_.allocated_bytes().current(), counted_.spilled_bytes,
                   counted_.faulted_bytes + counted_.prefetched_bytes,
                   counted_.store_written_bytes, counted_.store_read_bytes));
   if (now - pinned_ns_ < 500'000'000) return;

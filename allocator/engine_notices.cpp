@@ -61,7 +61,7 @@ const char* EngineImpl::maker_of(const Block& block) const {
 void EngineImpl::look_for_thrash(uint64_t begin_ns, uint64_t now_ns, const Wait& wait) {
   const Thrash::Totals totals{
       counted_.faulted_bytes + counted_.prefetched_bytes, counted_.faults,
-      static_cast<uint64_t>(std::max<int64_t>(hot_.allocated_bytes.current(), 0))};
+      static_cast<uint64_t>(std::max<int64_t>(hot_.allocated_bytes().current(), 0))};
   if (thrash_.asking()) {
     const uint64_t room = wait.block ? 0 : wait.bytes;
     notices_.working_bytes =

@@ -29,7 +29,7 @@ EngineStats EngineImpl::stats() const {
   s.budget_bytes = frames_.budget_granules() * granule_bytes;
   s.device_bytes = frames_.held_granules() * granule_bytes;
   s.peak_device_bytes = frames_.peak_granules() * granule_bytes;
-  const Tally allocated = hot_.allocated_bytes.all();
+  const Tally allocated = hot_.allocated_bytes().all();
   s.allocated_bytes = static_cast<uint64_t>(allocated.current);
   s.peak_allocated_bytes = static_cast<uint64_t>(allocated.peak);
   for (const Block* block : live_) {
@@ -70,11 +70,11 @@ EngineStats EngineImpl::stats() const {
 PoolTallies EngineImpl::tallies() const {
   Lock lock(mutex_);
   PoolTallies t;
-  hot_.allocation.get(t.allocation);
-  hot_.allocated_bytes.get(t.allocated_bytes);
-  hot_.requested_bytes.get(t.requested_bytes);
-  hot_.waiting.get(hot_.allocation, t.active);
-  hot_.waiting_bytes.get(hot_.allocated_bytes, t.active_bytes);
+  hot_.allocation().get(t.allocation);
+  hot_.allocated_bytes().get(t.allocated_bytes);
+  hot_.requested_bytes().get(t.requested_bytes);
+  hot_.waiting.get(hot_.allocation(), t.active);
+  hot_.waiting_bytes.get(hot_.allocated_bytes(), t.active_bytes);
   auto sum = [](Tally all[3]) {
     all[0] = {all[1].current + all[2].current, 0, all[1].allocated + all[2].allocated,
               all[1].freed + all[2].freed};

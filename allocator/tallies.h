@@ -3,10 +3,12 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cstdint>
 
 #include "allocator/engine.h"
+#include "allocator/thread_cells.h"
 
 namespace firn {
 
@@ -102,13 +104,15 @@ class WaitingTally {
   void add(bool large, int64_t amount) { waiting_.add(large, amount); }
   void remove(bool large, int64_t amount) { waiting_.remove(large, amount); }
   bool any() const { return waiting_.current() != 0; }
-  void raise(const PooledTally& allocated) {
+  template <class Allocated>
+  void raise(const Allocated& allocated) {
     for (int pool = 0; pool < 2; ++pool)
       peak_[pool + 1].raise(allocated.current(pool) + waiting_.current(pool));
     peak_[0].raise(allocated.current() + waiting_.current());
   }
   /// What is active, given what is allocated.
-  void get(const PooledTally& allocated, Tally out[3]) const {
+  template <class Allocated>
+  void get(const Allocated& allocated, Tally out[3]) const {
     allocated.get(out);
     Tally waiting[3];
     waiting_.get(waiting);
@@ -133,21 +137,125 @@ class WaitingTally {
   int64_t waiting_at_reset_[3] = {};  // under the engine's lock
 };
 
+/// What is handed out, in both pools: blocks, their bytes, and the bytes that were asked for. Each
+/// thread counts in its own cell, and adds up all cells where a peak may be: exact where one thread
+/// knows of another's calls, as a block's freeing knows of its allocation.
+class LiveTallies {
+ public:
+  enum Quantity : unsigned { blocks, bytes, requested };
+  static constexpr unsigned quantities = 3;
+  using Amounts = std::array<int64_t, quantities>;
+
+  void add(bool large, const Amounts& amounts) {
+    const unsigned cell = thread_cell();
+    Line& line = lines_[cell][large];
+    for (unsigned q = 0; q < quantities; ++q) {
+      count(line.current[q], amounts[q], cell);
+      count(line.up[q], amounts[q], cell);
+    }
+    Amounts own{}, all{};
+    const unsigned used = thread_cells_used();
+    for (unsigned other = 0; other < used; ++other)
+      for (unsigned q = 0; q < quantities; ++q) {
+        own[q] += lines_[other][large].current[q].load(std::memory_order_relaxed);
+        all[q] += lines_[other][!large].current[q].load(std::memory_order_relaxed);
+      }
+    for (unsigned q = 0; q < quantities; ++q) {
+      peaks_[q].pool[large].raise(own[q]);
+      peaks_[q].all.raise(own[q] + all[q]);
+    }
+  }
+  void remove(bool large, const Amounts& amounts) {
+    const unsigned cell = thread_cell();
+    for (unsigned q = 0; q < quantities; ++q)
+      count(lines_[cell][large].current[q], -amounts[q], cell);
+  }
+
+  /// One quantity, as PooledTally tells it.
+  struct Told {
+    const LiveTallies& of;
+    const Quantity quantity;
+    int64_t current(bool large) const { return of.sum(&Line::current, quantity, large); }
+    int64_t current() const { return current(false) + current(true); }
+    void get(Tally out[3]) const {
+      out[0] = {};
+      for (int pool = 0; pool < 2; ++pool) {
+        const Base& base = of.bases_[quantity][pool];
+        const int64_t now = current(pool), up = of.sum(&Line::up, quantity, pool);
+        out[pool + 1] = {now, of.peaks_[quantity].pool[pool].get(), up - base.up,
+                         up - now - base.down};
+        out[0].current += now;
+        out[0].allocated += out[pool + 1].allocated;
+        out[0].freed += out[pool + 1].freed;
+      }
+      out[0].peak = of.peaks_[quantity].all.get();
+    }
+    Tally all() const {
+      Tally tallies[3];
+      get(tallies);
+      return tallies[0];
+    }
+  };
+  Told told(Quantity quantity) const { return {*this, quantity}; }
+
+  void reset_peaks() {
+    for (const Quantity q : {blocks, bytes, requested}) {
+      for (int pool = 0; pool < 2; ++pool) peaks_[q].pool[pool].reset(told(q).current(pool));
+      peaks_[q].all.reset(told(q).current());
+    }
+  }
+  void reset_totals() {
+    for (const Quantity q : {blocks, bytes, requested})
+      for (int pool = 0; pool < 2; ++pool) {
+        const int64_t up = sum(&Line::up, q, pool);
+        bases_[q][pool] = {up, up - told(q).current(pool)};
+      }
+  }
+
+ private:
+  struct alignas(64) Line {
+    std::atomic<int64_t> current[quantities]{}, up[quantities]{};
+  };
+  static_assert(sizeof(Line) == 64);
+  struct Peaks {
+    Peak pool[2], all;
+  };
+  struct Base {
+    int64_t up = 0, down = 0;
+  };
+  static void count(std::atomic<int64_t>& value, int64_t by, unsigned cell) {
+    if (cell < cells_own)  // nobody else writes here
+      value.store(value.load(std::memory_order_relaxed) + by, std::memory_order_relaxed);
+    else
+      value.fetch_add(by, std::memory_order_relaxed);
+  }
+  int64_t sum(std::atomic<int64_t> (Line::*counts)[quantities], unsigned quantity,
+              bool large) const {
+    int64_t total = 0;
+    for (const auto& pools : lines_)
+      total += (pools[large].*counts)[quantity].load(std::memory_order_relaxed);
+    return total;
+  }
+
+  Line lines_[cells][2];
+  Peaks peaks_[quantities];
+  Base bases_[quantities][2];  // under the engine's lock
+};
+
 /// What the engine counts on its hot paths.
 struct HotCounters {
-  PooledTally allocation, allocated_bytes, requested_bytes;
+  LiveTallies live;
   WaitingTally waiting, waiting_bytes;
+  LiveTallies::Told allocation() const { return live.told(LiveTallies::blocks); }
+  LiveTallies::Told allocated_bytes() const { return live.told(LiveTallies::bytes); }
+  LiveTallies::Told requested_bytes() const { return live.told(LiveTallies::requested); }
   void allocated(bool large, size_t bytes, size_t requested) {
-    allocation.add(large, 1);
-    allocated_bytes.add(large, static_cast<int64_t>(bytes));
-    requested_bytes.add(large, static_cast<int64_t>(requested));
+    live.add(large, {1, static_cast<int64_t>(bytes), static_cast<int64_t>(requested)});
     if (waiting.any()) [[unlikely]]
       raise_active();
   }
   void freed(bool large, size_t bytes, size_t requested) {
-    allocation.remove(large, 1);
-    allocated_bytes.remove(large, static_cast<int64_t>(bytes));
-    requested_bytes.remove(large, static_cast<int64_t>(requested));
+    live.remove(large, {1, static_cast<int64_t>(bytes), static_cast<int64_t>(requested)});
   }
   /// A block that is to be freed waits for other streams, or has done so.
   void waits(bool large, size_t bytes) {
@@ -159,20 +267,18 @@ struct HotCounters {
     waiting_bytes.remove(large, static_cast<int64_t>(bytes));
   }
   void reset_peaks() {
-    for (PooledTally* tally : {&allocation, &allocated_bytes, &requested_bytes})
-      tally->reset_peak();
+    live.reset_peaks();
     for (WaitingTally* tally : {&waiting, &waiting_bytes}) tally->reset_peak();
   }
   void reset_totals() {
-    for (PooledTally* tally : {&allocation, &allocated_bytes, &requested_bytes})
-      tally->reset_totals();
+    live.reset_totals();
     for (WaitingTally* tally : {&waiting, &waiting_bytes}) tally->reset_totals();
   }
 
  private:
   void raise_active() {
-    waiting.raise(allocation);
-    waiting_bytes.raise(allocated_bytes);
+    waiting.raise(allocation());
+    waiting_bytes.raise(allocated_bytes());
   }
 };
 

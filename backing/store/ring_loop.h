@@ -7,6 +7,7 @@
 #include <liburing.h>
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -18,7 +19,9 @@ namespace firn {
 /// Sets `ring` up with the best flags this kernel takes. 0 or -errno.
 int set_up_ring(io_uring& ring, unsigned entries);
 /// Why io_uring does not work with that file; empty when a trial block could be written and read.
-std::string ring_trouble(int fd);
+/// Nothing: a request got no answer. Then the kernel may still write to the file, whenever it likes.
+std::optional<std::string> ring_trial(int fd);
+std::string no_answer();
 
 class RingLoop {
  public:

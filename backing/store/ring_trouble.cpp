@@ -6,6 +6,8 @@
 #include <cstdlib>
 #include <cstring>
 #include <memory>
+#include <optional>
+#include <string>
 
 #include "backing/store/ring_loop.h"
 #include "backing/store/spill_file.h"
@@ -32,18 +34,19 @@ std::string refusal(int error) {
   return words;
 }
 
-/// Submits what was prepared and waits for its answer: a result, or -errno.
+constexpr int patience_s = 10;
+
+/// Submits what was prepared and waits for its answer: a result, or -errno; -ETIME: none came, and
+/// the kernel may still use the memory.
 int answer(io_uring& ring) {
+  __kernel_timespec patience{patience_s, 0};
+  io_uring_cqe* cqe = nullptr;
   int result = 0;
   do {
-    result = io_uring_submit_and_wait(&ring, 1);
+    result = io_uring_submit_and_wait_timeout(&ring, &cqe, 1, &patience, nullptr);
   } while (result == -EINTR);
   if (result < 0) return result;
-  io_uring_cqe* cqe = nullptr;
-  do {
-    result = io_uring_wait_cqe(&ring, &cqe);
-  } while (result == -EINTR);
-  if (result < 0) return result;
+  if (!cqe && (result = io_uring_peek_cqe(&ring, &cqe)) < 0) return -ETIME;
   result = cqe->res;
   io_uring_cqe_seen(&ring, cqe);
   return result;
@@ -51,26 +54,31 @@ int answer(io_uring& ring) {
 
 }  // namespace
 
-std::string ring_trouble(int fd) {
-  OpenRing open;
-  if (open.result < 0) return refusal(-open.result);
+std::optional<std::string> ring_trial(int fd) {
+  auto open = std::make_unique<OpenRing>();
+  if (open->result < 0) return refusal(-open->result);
   constexpr auto block = static_cast<unsigned>(store_alignment);
   std::unique_ptr<std::byte, decltype(&std::free)> memory(
       static_cast<std::byte*>(std::aligned_alloc(store_alignment, 2 * block)), &std::free);
-  if (!memory) return "no memory for a trial block";
+  if (!memory) return std::string("no memory for a trial block");
   std::byte* back = memory.get() + block;
   std::memset(memory.get(), 0x5a, block);
   std::memset(back, 0, block);
   for (bool write : {true, false}) {
-    io_uring_sqe* sqe = io_uring_get_sqe(&open.ring);
-    if (!sqe) return "io_uring: no room for one request";
+    io_uring_sqe* sqe = io_uring_get_sqe(&open->ring);
+    if (!sqe) return std::string("io_uring: no room for one request");
     if (fd < 0)
       io_uring_prep_nop(sqe);
     else if (write)
       io_uring_prep_write(sqe, fd, memory.get(), block, 0);
     else
       io_uring_prep_read(sqe, fd, back, block, 0);
-    int result = answer(open.ring);
+    int result = answer(open->ring);
+    if (result == -ETIME) {  // the kernel's from now on
+      (void)open.release();
+      (void)memory.release();
+      return std::nullopt;
+    }
     if (result < 0)
       return fmt::format("io_uring {}: {}",
                          fd < 0  ? "nop"
@@ -82,10 +90,14 @@ std::string ring_trouble(int fd) {
                          block);
   }
   if (fd >= 0 && std::memcmp(memory.get(), back, block) != 0)
-    return "io_uring gave back other bytes than were written";
-  return {};
+    return std::string("io_uring gave back other bytes than were written");
+  return std::string();
 }
 
-std::string io_uring_trouble() { return ring_trouble(-1); }
+std::string no_answer() {
+  return fmt::format("io_uring: no answer to a request within {} s", patience_s);
+}
+
+std::string io_uring_trouble() { return ring_trial(-1).value_or(no_answer()); }
 
 }  // namespace firn

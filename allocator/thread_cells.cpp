@@ -1,16 +1,15 @@
 #include "allocator/thread_cells.h"
 
-#include <algorithm>
 #include <atomic>
-#include <mutex>
 
 namespace firn {
 
 namespace {
 constexpr unsigned shared_cell = cells - 1, none = cells;
 
-constinit std::mutex mutex;
-constinit bool taken[cells_own] = {};  // under the mutex, which hands a cell's counts on as well
+// No lock: a fork may come at any moment, and the child's threads end, too. Whoever takes a flag knows
+// what was counted before it was given back.
+constinit std::atomic<bool> taken[cells_own] = {};
 constinit std::atomic<unsigned> used{0};
 constinit thread_local unsigned mine = none;
 
@@ -19,21 +18,16 @@ struct Leave {
   unsigned cell;
   ~Leave() {
     mine = shared_cell;
-    if (cell == shared_cell) return;
-    std::lock_guard lock(mutex);
-    taken[cell] = false;
+    if (cell != shared_cell) taken[cell].store(false, std::memory_order_release);
   }
 };
 
 unsigned take_cell() {
-  unsigned cell = shared_cell;
-  {
-    std::lock_guard lock(mutex);
-    if (bool* free = std::find(taken, taken + cells_own, false); free != taken + cells_own) {
-      *free = true;
-      cell = static_cast<unsigned>(free - taken);
-    }
-    used.store(std::max(used.load(std::memory_order_relaxed), cell + 1), std::memory_order_relaxed);
+  unsigned cell = 0;
+  while (cell < cells_own && taken[cell].exchange(true, std::memory_order_acquire)) ++cell;
+  unsigned before = used.load(std::memory_order_relaxed);
+  while (before < cell + 1 &&
+         !used.compare_exchange_weak(before, cell + 1, std::memory_order_relaxed)) {
   }
   mine = cell;
   thread_local const Leave leave{cell};

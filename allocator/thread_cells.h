@@ -7,7 +7,7 @@ namespace firn {
 
 inline constexpr unsigned cells = 8, cells_own = cells - 1;
 
-/// The calling thread's, below `cells`. Takes a lock at a thread's first call only.
+/// The calling thread's, below `cells`. Takes no lock.
 unsigned thread_cell();
 /// All numbers that were ever given are below.
 unsigned thread_cells_used();

@@ -1,10 +1,12 @@
 // The program on its machine: times computed by hand, the engine's figures, determinism.
 #include "allocator/simulate/program.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
 #include <cstdlib>
+#include <random>
 
 namespace firn::simulate {
 namespace {
@@ -133,6 +135,88 @@ TEST(Program, records_what_happened) {
   EXPECT_GT(json.at("traceEvents").size(), timeline.spans.size());
   EXPECT_FALSE(nlohmann::json::parse(plot_data(timeline)).at("samples").empty());
   EXPECT_GT(result.stall_s, 0);
+}
+
+/// Layers forward, then backward, as random as they get: short kernels, so that calls of the driver
+/// go on beyond their ends.
+ProgramTrace random_layers(uint64_t seed) {
+  std::mt19937_64 random(seed);
+  const auto upto = [&](uint64_t most) { return random() % most; };
+  ProgramTrace trace;
+  const auto tensor = [&](bool persistent) {
+    const uint64_t bytes = (uint64_t{1} << upto(5)) * 256 * 1024;
+    trace.tensors.push_back(
+        {.id = trace.tensors.size(), .bytes = bytes, .persistent = persistent});
+    return static_cast<uint32_t>(trace.tensors.size() - 1);
+  };
+  const auto kernel = [&](std::vector<uint32_t> inputs, std::vector<uint32_t> outputs) {
+    const auto index = static_cast<uint32_t>(trace.kernels.size());
+    TraceKernel made{.duration_ns = 1 + upto(uint64_t{4096} << upto(10)),
+                     .name_at = 0, .uses_at = trace.uses.size(), .name_bytes = 0,
+                     .inputs = static_cast<uint32_t>(inputs.size()),
+                     .outputs = static_cast<uint32_t>(outputs.size())};
+    inputs.insert(inputs.end(), outputs.begin(), outputs.end());
+    for (uint32_t used : inputs) {
+      TraceTensor& of = trace.tensors[used];
+      if (of.first == no_kernel) of.first = index;
+      of.last = index;
+    }
+    trace.uses.insert(trace.uses.end(), inputs.begin(), inputs.end());
+    trace.duration_ns += made.duration_ns;
+    trace.kernels.push_back(made);
+  };
+  const uint64_t layers = 4 + upto(40);
+  std::vector<uint32_t> weights, results{tensor(true)};
+  for (uint64_t i = 0; i < layers; ++i) {
+    weights.push_back(tensor(true));
+    std::vector<uint32_t> made{tensor(false)};
+    kernel({results.back(), weights.back()}, made);
+    results.push_back(made.front());
+    for (uint64_t more = upto(4); more-- > 0;) {  // normed, masked, dropped: of one or two results
+      made = {tensor(false), tensor(false)};
+      kernel({results.back()}, made);
+      results.back() = made.front();
+    }
+  }
+  for (uint64_t i = layers; i-- > 0;) {
+    const uint32_t gradient = tensor(false);
+    kernel({results[i + 1], results[i], weights[i]}, {gradient});
+    kernel({gradient, weights[i]}, {weights[i]});
+  }
+  return trace;
+}
+
+// A kernel's end may come while the engine's service is in the driver; whoever then waits for it
+// waits in vain. What is left of a recorded job whose simulation did not end.
+TEST(Program, ends_when_kernels_end_in_calls_of_the_driver) {
+  MachineOptions options = machine_of(40 * MiB);
+  options.link_bytes_s = 15.754 * double(GiB);
+  options.ssd_read_bytes_s = options.ssd_write_bytes_s = 3.2 * double(GiB);
+  options.ssd_latency_ns = 20'000;
+  options.driver_costs = true;
+  options.policy = Policy::lifetime;
+  const ProgramResult result = run_on(options, sample("end_in_a_call"));
+  EXPECT_EQ(result.iteration_s.size(), 6u);
+  EXPECT_GE(result.steady_s, result.ideal_s);
+}
+
+TEST(Program, any_ends_whatever_calls_of_the_driver_take) {
+  for (uint64_t seed = 1; seed <= 200; ++seed) {
+    SCOPED_TRACE(fmt::format("seed {}", seed));
+    const ProgramTrace trace = random_layers(seed);
+    ProgramOptions program;
+    program.iterations = 5;
+    program.run_ahead = seed % 3;
+    const uint64_t peak = run_on(machine_of(8 * GiB), trace, program).peak_device_bytes;
+    for (uint64_t percent : {60, 80, 100}) {
+      MachineOptions options = machine_of((peak * percent / 100 + 16 * MiB) / (2 * MiB) * 2 * MiB);
+      options.driver_costs = true;
+      options.policy = percent == 80 ? Policy::age : Policy::lifetime;
+      const ProgramResult result = run_on(options, trace, program);
+      ASSERT_EQ(result.iteration_s.size(), 5u);
+      EXPECT_GE(result.steady_s, result.ideal_s * 0.999999);
+    }
+  }
 }
 
 // Small tensors never leave the device: the kernel fits, but not beside them.

@@ -45,6 +45,14 @@ int64_t bytes_of(const Engine& engine, Pools& pools, const void* pointer) {
 
 void delete_for_torch(void* pointer) { the_allocator.load()->raw_delete(pointer); }
 
+c10::DeviceIndex current_device() {
+  c10::DeviceIndex device = 0;
+  // (The check looks for failed assertions of kernels, too, which others do more rarely.)
+  if (const cudaError_t found = c10::cuda::GetDevice(&device); found != cudaSuccess) [[unlikely]]
+    C10_CUDA_CHECK(found);
+  return device;
+}
+
 }  // namespace
 
 bool exit_has_begun() { return exiting.load(std::memory_order_relaxed); }
@@ -239,8 +247,7 @@ void FirnAllocator::note_free(const History::Event& event, bool waits) {
 c10::DataPtr FirnAllocator::allocate(size_t bytes) {
   TORCH_CHECK_WITH(OutOfMemoryError, bytes < exabyte,
                    "CUDA out of memory. Tried to allocate more than 1EB memory.");
-  c10::DeviceIndex device = 0;
-  C10_CUDA_CHECK(c10::cuda::GetDevice(&device));
+  const c10::DeviceIndex device = current_device();
   if (uncached() || !isEnabled()) [[unlikely]]
     return allocate_uncached(engine_if_open(device), bytes, device);
   const c10::cuda::CUDAStream stream = c10::cuda::getCurrentCUDAStream(device);
@@ -254,8 +261,7 @@ void* FirnAllocator::raw_alloc(size_t bytes) {
 }
 
 void* FirnAllocator::raw_alloc_with_stream(size_t bytes, cudaStream_t stream) {
-  c10::DeviceIndex device = 0;
-  C10_CUDA_CHECK(c10::cuda::GetDevice(&device));
+  const c10::DeviceIndex device = current_device();
   if (uncached() || !isEnabled()) [[unlikely]]
     return allocate_uncached(engine_if_open(device), bytes, device).release_context();
   return take(bytes, device, stream);

@@ -73,7 +73,7 @@ std::string needless_settings(const std::string& settings) {
 
 size_t rounded_by_settings(size_t bytes) {
   constexpr size_t unit = 512;
-  if (bytes <= 2 * unit || std::has_single_bit(bytes)) return bytes;
+  if (bytes <= 2 * unit || (bytes & (bytes - 1)) == 0) return bytes;  // (no call, as to count bits)
   const size_t divisions =
       c10::CachingAllocator::AcceleratorAllocatorConfig::roundup_power2_divisions(bytes);
   if (divisions < 2 || bytes <= divisions * unit) return bytes;

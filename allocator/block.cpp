@@ -8,16 +8,26 @@
 
 namespace firn {
 
+namespace {
+uint64_t moved(const Block& block, uint64_t w, Event event) {
+  const int to = next_state(word::state(w), event);
+  FIRN_CHECK(to >= 0, "block %llx: %s in state %s", (unsigned long long)block.address,
+             event_names[static_cast<int>(event)],
+             state_names[static_cast<int>(word::state(w))]);
+  return word::with_state(w, static_cast<State>(to));
+}
+}  // namespace
+
 void transit(Block& block, Event event, uint64_t clear) {
   uint64_t w = block.word.load(std::memory_order_acquire);
-  for (;;) {
-    int to = next_state(word::state(w), event);
-    FIRN_CHECK(to >= 0, "block %llx: %s in state %s", (unsigned long long)block.address,
-               event_names[static_cast<int>(event)],
-               state_names[static_cast<int>(word::state(w))]);
-    uint64_t next = word::with_state(w & ~clear, static_cast<State>(to));
-    if (block.word.compare_exchange_weak(w, next, std::memory_order_acq_rel)) return;
+  while (!block.word.compare_exchange_weak(w, moved(block, w & ~clear, event),
+                                           std::memory_order_acq_rel)) {
   }
+}
+
+void transit_own(Block& block, Event event) {
+  const uint64_t w = block.word.load(std::memory_order_relaxed);
+  block.word.store(moved(block, w, event), std::memory_order_release);
 }
 
 BlockTable::~BlockTable() {

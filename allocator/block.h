@@ -1,5 +1,4 @@
-// One allocation: its descriptor, its pieces, and the table of all descriptors with the lock-free
-// stacks of ready ones.
+// One allocation: its descriptor, its pieces, and the table of all descriptors.
 //
 // The word, the last use, the age and the link are atomics used without a lock; everything else in
 // a Block belongs to whoever holds the engine's lock (or, before it is handed out, to its maker).
@@ -114,6 +113,10 @@ static_assert(offsetof(Block, asked) == alignof(Block));
 /// transitions that no other thread competes for.
 void transit(Block& block, Event event, uint64_t clear = 0);
 
+/// The same for a block that nobody else can name: one that was just taken from where ready ones
+/// are. No locked instruction.
+void transit_own(Block& block, Event event);
+
 /// The flags that end with an allocation's life.
 inline constexpr uint64_t life_flags =
     word::proven | word::pinned | word::copies | word::unsettled | word::freed | word::recorded |
@@ -141,46 +144,6 @@ class BlockTable {
   uint32_t size_ = 0;
 };
 
-/// A lock-free stack of descriptors. Links live in the descriptors, which are never freed; a tag
-/// against ABA shares the head's word.
-class ReadyStack {
- public:
-  void push(BlockTable& table, Block& block) {
-    (void)table;
-    uint64_t head = head_.load(std::memory_order_relaxed);
-    uint64_t mine;
-    do {
-      block.next.store(static_cast<uint32_t>(head), std::memory_order_relaxed);
-      mine = ((head >> 32) + 1) << 32 | (block.index + 1);
-    } while (!head_.compare_exchange_weak(head, mine, std::memory_order_seq_cst,
-                                          std::memory_order_relaxed));
-  }
-  /// How many there are, at most `most`; an estimate while others push and pop.
-  uint32_t count(const BlockTable& table, uint64_t most) const {
-    uint32_t found = 0;
-    for (auto at = static_cast<uint32_t>(head_.load(std::memory_order_acquire));
-         at != 0 && found < most; ++found)
-      at = table[at - 1].next.load(std::memory_order_relaxed);
-    return found;
-  }
-  Block* pop(BlockTable& table) {
-    uint64_t head = head_.load(std::memory_order_seq_cst);
-    for (;;) {
-      uint32_t top = static_cast<uint32_t>(head);
-      if (top == 0) return nullptr;
-      Block& block = table[top - 1];
-      uint64_t rest =
-          ((head >> 32) + 1) << 32 | block.next.load(std::memory_order_relaxed);
-      if (head_.compare_exchange_weak(head, rest, std::memory_order_acq_rel,
-                                      std::memory_order_acquire))
-        return &block;
-    }
-  }
-
- private:
-  std::atomic<uint64_t> head_{0};
-};
-
 /// The size classes: small ones 512 B apart at first, then eight to a doubling, up to 1 MiB; large
 /// ones whole granules, and between them, up to 32 MiB, sixteen to a doubling, where that saves
 /// more than a thirty-second.
@@ -200,24 +163,5 @@ uint32_t grains(size_t bytes, uint32_t shared_most);
 /// Of a number that grains() gave; count when too large for a stack.
 unsigned of_grains(uint32_t grains);
 }  // namespace size_class
-
-/// A stream's ready blocks, one stack per size class.
-struct ReadyStacks {
-  std::array<ReadyStack, size_class::count> stacks;
-  ReadyStack placed;                  // of a region: freed, and not taken back by the engine yet
-  std::atomic<bool> placing{false};   // large allocations have planned places: not from the stacks
-  /// A bit per size class whose stack may hold something: who takes all ready blocks need not look
-  /// at a thousand empty stacks. It clears the bit before it empties the stack, and a push looks at
-  /// the bit after it has pushed; in one order for all (seq_cst), so that one of them sees the
-  /// other.
-  std::array<std::atomic<uint64_t>, (size_class::count + 63) / 64> used{};
-
-  void push(BlockTable& table, Block& block) {
-    stacks[block.size_class].push(table, block);
-    std::atomic<uint64_t>& word = used[block.size_class / 64];
-    const uint64_t bit = uint64_t{1} << block.size_class % 64;
-    if (!(word.load(std::memory_order_seq_cst) & bit)) word.fetch_or(bit);
-  }
-};
 
 }  // namespace firn

@@ -112,7 +112,8 @@ struct EngineStats {
   uint64_t forwarded_bytes = 0;       // faulted from host memory, no read
   uint64_t clean_dropped_bytes = 0;   // left without a copy: a valid one was elsewhere
   uint64_t stall_ns = 0, stalls = 0;  // application threads waiting for room or for a fault
-  uint64_t touches = 0, lost_blocks = 0, evictions = 0, faults = 0;
+  uint64_t touches = 0;               // of large blocks; with their allocations and frees
+  uint64_t lost_blocks = 0, evictions = 0, faults = 0;
   uint64_t zero_copy_bytes = 0;       // touched in host memory because the budget had no room
   uint64_t zero_copy_touches = 0;     // and how often
   uint64_t rounding_bytes = 0;        // blocks' bytes beyond what was asked for, now

@@ -16,7 +16,7 @@ int EngineImpl::see_stream(CUstream stream, CUcontext context) {
   if (index < 0) return index;
   streams_.used(static_cast<unsigned>(index));
   if (!ready_[index].load(std::memory_order_relaxed)) {
-    ready_owner_.push_back(std::make_unique<ReadyStacks>());
+    ready_owner_.push_back(std::make_unique<ReadyBlocks>());
     if (small_.size() <= static_cast<size_t>(index)) small_.resize(index + 1);
     small_[index] = std::make_unique<RangeMap>();
     ready_[index].store(ready_owner_.back().get(), std::memory_order_release);
@@ -24,17 +24,19 @@ int EngineImpl::see_stream(CUstream stream, CUcontext context) {
   return index;
 }
 
-void* EngineImpl::hand_out(Block& block, size_t bytes, size_t requested) {
+void* EngineImpl::hand_out(Block& block, size_t bytes, size_t requested, unsigned cell) {
   block.requested = requested;
   if (block.grains != 0) {
     // It may have served another size of its class. (Small ones have no age: they never leave.)
     block.bytes = (bytes + unit_bytes - 1) / unit_bytes * unit_bytes;
-    block.age.store(tick_.fetch_add(1, std::memory_order_relaxed), std::memory_order_relaxed);
   }
-  hot_.allocated(block.grains != 0, block.bytes, requested);
+  hot_.allocated(cell, block.grains != 0, block.bytes, requested);
   if (block.grains != 0) {
     block.asked.store(static_cast<uint32_t>(block.bytes / unit_bytes), std::memory_order_relaxed);
-    note(EventKind::allocate, block);
+    // Before anybody watches, the order in which memory grew will do.
+    block.age.store(watching_.load(std::memory_order_relaxed) ? note(EventKind::allocate, block)
+                                                              : tick(),
+                    std::memory_order_relaxed);
   }
   if (options_.recorder) options_.recorder->allocated(block.address, requested);
   if (trace_) trace("alloc", block);
@@ -51,14 +53,15 @@ Result<void*> EngineImpl::allocate(size_t bytes, CUstream stream, size_t request
                               : size_class::of_grains(grains_of(bytes));
   if (stream == CU_STREAM_LEGACY) stream = nullptr;
   int index = streams_.find(stream);
-  // A stream may be known a moment before its stacks are.
-  ReadyStacks* stacks = index >= 0 ? ready_[index].load(std::memory_order_acquire) : nullptr;
+  // A stream may be known a moment before its ready blocks are.
+  ReadyBlocks* ready = index >= 0 ? ready_[index].load(std::memory_order_acquire) : nullptr;
   if (deferred_count_.load(std::memory_order_relaxed) != 0) look_at_deferred();
-  if (stacks && size_class < size_class::count &&
-      (small || !stacks->placing.load(std::memory_order_relaxed))) {
-    if (Block* block = stacks->stacks[size_class].pop(table_)) {
-      transit(*block, Event::reuse);
-      return hand_out(*block, bytes, requested);
+  if (ready && size_class < size_class::count &&
+      (small || !ready->placing.load(std::memory_order_relaxed))) {
+    const unsigned cell = thread_cell();
+    if (Block* block = ready->pop(cell, table_, size_class)) {
+      transit_own(*block, Event::reuse);
+      return hand_out(*block, bytes, requested, cell);
     }
   }
   Driver::ContextGuard context(driver_, options_.context);
@@ -69,13 +72,13 @@ Result<void*> EngineImpl::allocate(size_t bytes, CUstream stream, size_t request
     if (index < 0)
       return make_error(Code::invalid_argument, 0,
                         fmt::format("more than {} streams", Streams::capacity));
-    if (small) {
+    Block* found = small ? nullptr : placed_block(lock, index, bytes);
+    if (!found) found = ready_block(index, size_class);
+    if (small && !found) {
       result = allocate_small(lock, index, bytes, requested);
     } else {
-      Block* placed = placed_block(lock, index, bytes);
-      if (!placed) placed = ready_block(index, size_class);
-      Result<Block*> block = placed ? Result<Block*>(placed) : large_block(lock, index, bytes);
-      result = block ? Result<void*>(hand_out(**block, bytes, requested))
+      Result<Block*> block = found ? Result<Block*>(found) : large_block(lock, index, bytes);
+      result = block ? Result<void*>(hand_out(**block, bytes, requested, thread_cell()))
                      : Result<void*>(block.error());
     }
     if (!result && result.error().code == Code::out_of_memory) ++counted_.oom_count;
@@ -84,11 +87,11 @@ Result<void*> EngineImpl::allocate(size_t bytes, CUstream stream, size_t request
   return result;
 }
 
-/// A ready block of the class off its stack, resident.
+/// A ready block of the class, whichever thread freed it; resident.
 Block* EngineImpl::ready_block(unsigned stream, unsigned size_class) {
-  Block* block = size_class < size_class::count ? ready(stream).stacks[size_class].pop(table_)
+  Block* block = size_class < size_class::count ? ready(stream).pop_any(table_, size_class)
                                                 : nullptr;
-  if (block) transit(*block, Event::reuse);
+  if (block) transit_own(*block, Event::reuse);
   return block;
 }
 
@@ -98,7 +101,7 @@ Block* EngineImpl::take_parked(unsigned stream, uint32_t grains) {
     if (block->stream != stream || block->grains != grains) continue;
     if (block->word.load(std::memory_order_relaxed) & word::zero_copy) continue;
     parked_.erase(parked_.begin() + static_cast<ptrdiff_t>(i));
-    transit(*block, Event::reuse);
+    transit_own(*block, Event::reuse);
     return block;
   }
   return nullptr;
@@ -198,17 +201,18 @@ Result<Block*> EngineImpl::make_block(unsigned stream, size_t bytes, std::vector
   block->live_at = static_cast<uint32_t>(live_.size());
   live_.push_back(block);
   block->use.store(0, std::memory_order_relaxed);
+  (void)next_tick();  // time goes on before anybody watches, too
   arena_->set(*address, granules, block->index + 1);
   count_segment(true, true, block->address, block->mapped_bytes(), stream);
   transit(*block, Event::allocate, life_flags | word::small | word::many_uses | word::zero_copy);
   return block;
 }
 
-void EngineImpl::count_free(Block& block) {
+void EngineImpl::count_free(Block& block, unsigned cell) {
   if (block.word.load(std::memory_order_relaxed) & word::segment) [[unlikely]]
     return uncount_segment(block);
-  hot_.freed(block.grains != 0, block.bytes, block.requested);
-  if (block.grains != 0) note(EventKind::free, block);
+  hot_.freed(cell, block.grains != 0, block.bytes, block.requested);
+  if (block.grains != 0 && noting()) (void)note(EventKind::free, block);
   if (options_.recorder) options_.recorder->freed(block.address);
   if (trace_) trace("free", block);
 }
@@ -226,9 +230,15 @@ Result<void> EngineImpl::free(void* pointer) {
                               word::recorded | word::many_uses | word::zero_copy | word::segment;
     while (word::state(w) == State::resident && !(w & slow) && word::holds(w) == 0) {
       uint64_t next = word::with_state(w & ~word::proven, State::ready);
-      if (!block->word.compare_exchange_weak(w, next, std::memory_order_acq_rel)) continue;
-      count_free(*block);
-      make_ready(*block);
+      // A small one nobody else changes: it is not touched and does not leave. (That it is freed by
+      // two threads at the same instant is not seen.)
+      if (w & word::small)
+        block->word.store(next, std::memory_order_release);
+      else if (!block->word.compare_exchange_weak(w, next, std::memory_order_acq_rel))
+        continue;
+      const unsigned cell = thread_cell();
+      count_free(*block, cell);
+      make_ready(*block, cell);
       return {};
     }
   }
@@ -236,13 +246,13 @@ Result<void> EngineImpl::free(void* pointer) {
 }
 
 /// A block in State::ready goes where its stream finds it again. Without the lock.
-void EngineImpl::make_ready(Block& block) {
+void EngineImpl::make_ready(Block& block, unsigned cell) {
   if (block.grains != 0) ++block.generation;  // (No I/O names a small one.)
   block.use.store(streams_.now(block.stream).bits, std::memory_order_relaxed);
   if (block.place_bytes != 0) {
-    ready(block.stream).placed.push(table_, block);
+    ready(block.stream).placed.push(block);
   } else if (block.size_class < size_class::count) {
-    ready(block.stream).push(table_, block);
+    ready(block.stream).push(cell, block);
   } else {
     Lock lock(mutex_);
     parked_.push_back(&block);
@@ -262,7 +272,7 @@ Result<void> EngineImpl::free_slow(Block& block) {
     uint64_t next = w | word::freed;
     if (block.word.compare_exchange_weak(w, next, std::memory_order_acq_rel)) break;
   }
-  count_free(block);
+  count_free(block, thread_cell());
   if (word::holds(w) == 0) finish_free(block);
   return {};
 }
@@ -318,9 +328,9 @@ void EngineImpl::finish_free(Block& block) {
     deferred_count_.store(static_cast<uint32_t>(deferred_.size()), std::memory_order_relaxed);
     busy_.store(true, std::memory_order_relaxed);
   } else if (block.place_bytes != 0) {
-    ready(block.stream).placed.push(table_, block);
+    ready(block.stream).placed.push(block);
   } else if (block.size_class < size_class::count && !(w & word::zero_copy)) {
-    ready(block.stream).push(table_, block);
+    ready(block.stream).push(cells, block);
   } else {
     parked_.push_back(&block);
   }
@@ -349,10 +359,10 @@ void EngineImpl::settle_deferred() {
     tell({MemoryEvent::Kind::free_completed, reinterpret_cast<void*>(block.address),
           block.mapped_bytes(), streams_.handle(block.stream)});
     if (block.place_bytes != 0)
-      ready(block.stream).placed.push(table_, block);
+      ready(block.stream).placed.push(block);
     else if (block.size_class < size_class::count &&
         !(block.word.load(std::memory_order_relaxed) & word::zero_copy))
-      ready(block.stream).push(table_, block);
+      ready(block.stream).push(cells, block);
     else
       parked_.push_back(&block);
   }

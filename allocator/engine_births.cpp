@@ -41,7 +41,7 @@ Births::Kind& EngineImpl::births_kind(unsigned stream, uint32_t grains) {
   Births::Kind kind{stream, grains, 0, 0, 0};
   const unsigned size_class = size_class::of_grains(grains);
   if (size_class < size_class::count)
-    kind.ready = ready(stream).stacks[size_class].count(table_, births_ahead);
+    kind.ready = ready(stream).count(table_, size_class, births_ahead);
   for (const Block* block : parked_)
     if (block->stream == stream && block->grains == grains) ++kind.ready;
   return births_.kinds.emplace_back(kind);
@@ -58,9 +58,9 @@ bool EngineImpl::make_ready_ahead(unsigned stream, size_t bytes) {
   if (!block) return false;
   transit(**block, Event::release);
   ++(*block)->generation;
-  (*block)->age.store(tick_.fetch_add(1, std::memory_order_relaxed), std::memory_order_relaxed);
+  (*block)->age.store(next_tick(), std::memory_order_relaxed);
   if ((*block)->size_class < size_class::count)
-    ready(stream).push(table_, **block);
+    ready(stream).push(cells, **block);
   else
     parked_.push_back(*block);
   return true;

@@ -15,7 +15,7 @@ namespace firn {
 /// again when this returns. `anyway`: to host memory when the budget has no room.
 Result<void> EngineImpl::begin_fault(Lock& lock, Block& block, bool anyway) {
   const uint32_t generation = block.generation;
-  block.age.store(tick_.fetch_add(1, std::memory_order_relaxed), std::memory_order_relaxed);
+  block.age.store(next_tick(), std::memory_order_relaxed);
   for (int attempt = 0;;) {
     Result<Reservation> room =
         make_room(lock, granules_for(block, block.grains - block.mapped), &block);
@@ -145,7 +145,7 @@ void EngineImpl::advance_fault(Block& block) {
   for (Use use : block.more_uses)
     if (use.stream() == in_) block.arrival = use;
   if (block.arrival) block.word.fetch_or(word::unsettled, std::memory_order_acq_rel);
-  block.age.store(tick_.fetch_add(1, std::memory_order_relaxed), std::memory_order_relaxed);
+  block.age.store(next_tick(), std::memory_order_relaxed);
   transit(block, Event::arrived);
   trace("arrived", block);
   clock_.notify();

@@ -47,6 +47,7 @@
 #include "allocator/lifetimes/history.h"
 #include "allocator/lifetimes/load.h"
 #include "allocator/lifetimes/rehearse.h"
+#include "allocator/ready_blocks.h"
 #include "allocator/region.h"
 #include "allocator/tallies.h"
 #include "allocator/trace.h"
@@ -180,10 +181,10 @@ class EngineImpl final : public Engine {
 
   // engine_allocate.cpp
   int see_stream(CUstream stream, CUcontext context = nullptr);
-  ReadyStacks& ready(unsigned stream) const {
+  ReadyBlocks& ready(unsigned stream) const {
     return *ready_[stream].load(std::memory_order_acquire);
   }
-  void* hand_out(Block& block, size_t bytes, size_t requested);
+  void* hand_out(Block& block, size_t bytes, size_t requested, unsigned cell);
   Result<Block*> large_block(Lock& lock, unsigned stream, size_t bytes);
   Block* ready_block(unsigned stream, unsigned size_class);
   uint32_t grains_of(size_t bytes) const {
@@ -203,9 +204,9 @@ class EngineImpl final : public Engine {
   }
   Block* take_parked(unsigned stream, uint32_t grains);
   Result<void> free_slow(Block& block);
-  void count_free(Block& block);
+  void count_free(Block& block, unsigned cell);
   void finish_free(Block& block);
-  void make_ready(Block& block);
+  void make_ready(Block& block, unsigned cell);
   void look_at_deferred();
   void settle_deferred();
   void drop_descriptor(Block& block);
@@ -280,8 +281,18 @@ class EngineImpl final : public Engine {
   void settle_away(Block& block);
 
   // engine_lifetimes.cpp
-  void note(EventKind kind, const Block& block) {
-    if (ring_ && watching_.load(std::memory_order_relaxed)) ring_->push(kind, block.index);
+  // Time, in events that are noted and in ticks of other things: one locked instruction each.
+  uint64_t tick() const {
+    return ticks_.load(std::memory_order_relaxed) + (ring_ ? ring_->pushed() : 0);
+  }
+  uint64_t next_tick() {
+    return ticks_.fetch_add(1, std::memory_order_relaxed) + (ring_ ? ring_->pushed() : 0);
+  }
+  bool noting() const { return ring_ && watching_.load(std::memory_order_relaxed); }
+  /// The event's time.
+  uint64_t note(EventKind kind, const Block& block) {
+    if (!noting()) return next_tick();
+    return ring_->push(kind, block.index) + ticks_.load(std::memory_order_relaxed);
   }
   void learn();
   bool take_events();
@@ -417,14 +428,14 @@ class EngineImpl final : public Engine {
   HostTier host_;
   mutable Streams streams_;
   mutable BlockTable table_;
-  std::array<std::atomic<ReadyStacks*>, Streams::capacity> ready_{};
-  std::vector<std::unique_ptr<ReadyStacks>> ready_owner_;
+  std::array<std::atomic<ReadyBlocks*>, Streams::capacity> ready_{};
+  std::vector<std::unique_ptr<ReadyBlocks>> ready_owner_;
   CUstream out_stream_ = nullptr, in_stream_ = nullptr;  // device to host, host to device
   unsigned out_ = 0, in_ = 0;                            // their Streams indices
   std::vector<CUmemAccessDesc> access_;  // to what is mapped: this device's, then its peers'
 
   std::vector<Block*> live_;           // every large block with a descriptor in use
-  std::vector<Block*> parked_;         // ready blocks off the stacks: first in line to reclaim
+  std::vector<Block*> parked_;         // ready blocks, taken by park_ready(): first in line to reclaim
   std::vector<Block*> deferred_;       // freed, waiting for recorded streams
   std::atomic<uint32_t> deferred_count_{0};
   std::vector<Block*> spilling_, faulting_, draining_;
@@ -449,7 +460,7 @@ class EngineImpl final : public Engine {
   std::vector<std::unique_ptr<RangeMap>> small_;  // per stream: free ranges of its segments
   AgeOrder ages_, ahead_;
 
-  std::atomic<uint64_t> tick_{1};
+  std::atomic<uint64_t> ticks_{1};
   mutable std::atomic<bool> watching_{false};
   std::atomic<bool> busy_{false};
   bool pressed_ = false;            // memory was short at least once

@@ -74,7 +74,7 @@ void EngineImpl::look_for_thrash(uint64_t begin_ns, uint64_t now_ns, const Wait&
   const Thrash::Step step = thrash_.waited(begin_ns, now_ns, totals);
   if (step == Thrash::Step::none) return;
   if (step == Thrash::Step::ask) {
-    notices_.since = tick_.load(std::memory_order_relaxed);
+    notices_.since = tick();
     notices_.working_bytes = 0;
     notices_.waiters.clear();
     notices_.made.clear();

@@ -27,12 +27,8 @@ Result<void*> EngineImpl::allocate_segment(size_t bytes, CUstream stream, bool s
       return make_error(Code::invalid_argument, 0,
                         fmt::format("more than {} streams", Streams::capacity));
     const unsigned size_class = size_class::of_grains(grains_of(bytes));
-    Block* ready_block = size_class < size_class::count
-                             ? ready(index).stacks[size_class].pop(table_)
-                             : nullptr;
-    if (ready_block) transit(*ready_block, Event::reuse);
-    Result<Block*> found = ready_block ? Result<Block*>(ready_block)
-                                       : large_block(lock, index, bytes);
+    Block* ready = ready_block(index, size_class);
+    Result<Block*> found = ready ? Result<Block*>(ready) : large_block(lock, index, bytes);
     if (found) {
       Block& block = **found;
       block.requested = block.bytes = block.mapped_bytes();
@@ -79,12 +75,12 @@ void EngineImpl::count(const PartEvent& event) {
   switch (event.kind) {
     case Kind::allocated:
       active(1);
-      hot_.allocated(event.large, bytes, requested);
+      hot_.allocated(thread_cell(), event.large, bytes, requested);
       if (options_.recorder) options_.recorder->allocated(address, requested);
       break;
     case Kind::freed:
       active(-1);
-      hot_.freed(event.large, bytes, requested);
+      hot_.freed(thread_cell(), event.large, bytes, requested);
       if (options_.recorder) options_.recorder->freed(address);
       break;
     case Kind::waits:

@@ -97,7 +97,7 @@ Block* EngineImpl::settle_in(Placing::Place& place, unsigned stream, size_t byte
     transit(*block, Event::allocate, life_flags | word::small | word::many_uses | word::zero_copy);
     place.block = block;
   } else {
-    transit(*block, Event::reuse);
+    transit_own(*block, Event::reuse);
   }
   place.region->use(*block);
   return block;
@@ -105,8 +105,8 @@ Block* EngineImpl::settle_in(Placing::Place& place, unsigned stream, size_t byte
 
 /// Takes back what was freed: others may have the place.
 void EngineImpl::collect_places(Region& region) {
-  ReadyStacks& stacks = ready(region.stream());
-  while (Block* block = stacks.placed.pop(table_)) {
+  ReadyBlocks& blocks = ready(region.stream());
+  while (Block* block = blocks.placed.pop(table_)) {
     (void)uses_over(*block);  // forgets those that are
     for (const Use use : block->more_uses) region.others.push_back(use);
     block->more_uses.clear();

@@ -108,34 +108,25 @@ Result<Reservation> EngineImpl::make_room(Lock& lock, uint64_t granules, const B
   }
 }
 
-/// Takes every ready block off its stack. The next allocation of its size finds it in parked_.
+/// Takes every ready block. The next allocation of its size finds it in parked_.
 void EngineImpl::park_ready(bool small_too) {
   for (unsigned stream = 0; stream < streams_.count(); ++stream) {
-    ReadyStacks* stacks = ready_[stream].load(std::memory_order_relaxed);
-    if (!stacks) continue;
-    for (unsigned c = small_too ? 0 : size_class::small_count; c < size_class::count; ++c) {
-      const uint64_t used = stacks->used[c / 64].load() >> c % 64;
-      if (used == 0) {
-        c |= 63;
-        continue;
+    ReadyBlocks* blocks = ready_[stream].load(std::memory_order_relaxed);
+    if (!blocks) continue;
+    blocks->take_all(table_, small_too ? 0 : size_class::small_count, [&](Block& block) {
+      if (block.grains != 0) {
+        parked_.push_back(&block);
+        return;
       }
-      c += static_cast<unsigned>(std::countr_zero(used));
-      stacks->used[c / 64].fetch_and(~(uint64_t{1} << c % 64));
-      while (Block* block = stacks->stacks[c].pop(table_)) {
-        if (block->grains != 0) {
-          parked_.push_back(block);
-          continue;
-        }
-        Segment& segment = *segments_[arena_->at(block->address) & ~segment_mark].load();
-        segment.units[(block->address - segment.address) / unit_bytes].store(
-            0, std::memory_order_release);
-        --segment.live;
-        --small_blocks_;
-        small_[stream]->release(block->address, block->bytes, granule_bytes);
-        transit(*block, Event::reclaim);
-        drop_descriptor(*block);
-      }
-    }
+      Segment& segment = *segments_[arena_->at(block.address) & ~segment_mark].load();
+      segment.units[(block.address - segment.address) / unit_bytes].store(
+          0, std::memory_order_release);
+      --segment.live;
+      --small_blocks_;
+      small_[stream]->release(block.address, block.bytes, granule_bytes);
+      transit(block, Event::reclaim);
+      drop_descriptor(block);
+    });
   }
 }
 
@@ -173,7 +164,7 @@ uint64_t EngineImpl::evict(uint64_t grains, const Block* except) {
   bool passed_over = false;
   // A spill that fails at once makes its block young; more such failures than blocks end the try.
   for (size_t failures = 0; started < grains && failures <= live_.size();) {
-    Block* block = ages_.next(live_, tick_.load(std::memory_order_relaxed));
+    Block* block = ages_.next(live_, tick());
     if (!block) break;
     if (block == except) {
       if (std::exchange(passed_over, true)) break;  // everything else was tried
@@ -184,7 +175,7 @@ uint64_t EngineImpl::evict(uint64_t grains, const Block* except) {
       ++counted_.evictions;
     } else {
       ++failures;
-      block->age.store(tick_.fetch_add(1, std::memory_order_relaxed), std::memory_order_relaxed);
+      block->age.store(next_tick(), std::memory_order_relaxed);
     }
   }
   return started;

@@ -97,7 +97,7 @@ Result<void*> EngineImpl::allocate_small(Lock& lock, unsigned stream, size_t byt
   transit(*block, Event::allocate, life_flags | word::many_uses);
   segment.units[(*address - segment.address) / unit_bytes].store(block->index + 1,
                                                                  std::memory_order_release);
-  return hand_out(*block, bytes, requested);
+  return hand_out(*block, bytes, requested, thread_cell());
 }
 
 /// Gives segments without blocks back. Their streams' work is over: waited for here.

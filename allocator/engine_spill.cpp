@@ -107,7 +107,7 @@ bool EngineImpl::copy_out(Block& block, uint32_t index) {
   if (error.code != Code::ok) {
     host_.unref(staging);
     trouble("a block stays on the device: " + error.text);
-    block.age.store(tick_.fetch_add(1, std::memory_order_relaxed), std::memory_order_relaxed);
+    block.age.store(next_tick(), std::memory_order_relaxed);
     keep(block);
     return false;
   }
@@ -323,17 +323,17 @@ bool EngineImpl::reap_copies() {
 /// Makes the oldest blocks' bytes valid elsewhere ahead of need, without unmapping them: when room
 /// is needed they are dropped without I/O.
 bool EngineImpl::clean_ahead() {
-  uint64_t tick = tick_.load(std::memory_order_relaxed);
+  const uint64_t now = tick();
   if (!pressed_ || stuck_ || options_.adversarial || !spilling_.empty() || waiting_ > 0 ||
-      tick < ahead_tick_ + live_.size() / 8 + 1)
+      now < ahead_tick_ + live_.size() / 8 + 1)
     return false;
-  ahead_tick_ = tick;
+  ahead_tick_ = now;
   ahead_.reset();
   const uint64_t target = std::max<uint64_t>(frames_.budget_granules() * granule_grains / 16, 1);
   uint64_t grains = 0;
   bool any = false;
   while (grains < target) {
-    Block* block = ahead_.next(live_, tick);
+    Block* block = ahead_.next(live_, now);
     if (!block) break;
     grains += block->grains;
     bool clean = !block->pieces.empty();

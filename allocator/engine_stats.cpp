@@ -53,7 +53,7 @@ EngineStats EngineImpl::stats() const {
   s.gap_bytes = frames_.shared().free_grains() * grain_bytes;
   s.host_used_bytes = host_.used();
   s.in_flight_bytes = in_flight();
-  s.touches = tick_.load(std::memory_order_relaxed);
+  s.touches = tick();
   s.spare_fraction = spare_fraction_;
   s.period_found = plan_.valid || greedy_.valid;
   using lifetimes::Channel;

@@ -24,9 +24,10 @@ Result<Hold> EngineImpl::touch(const void* pointer, CUstream stream, Access acce
   while (word::state(w) == State::resident && !(w & blocked)) {
     uint64_t held = (w | word::proven) + word::hold_one;
     if (!block.word.compare_exchange_weak(w, held, std::memory_order_acq_rel)) continue;
-    block.age.store(tick_.fetch_add(1, std::memory_order_relaxed), std::memory_order_relaxed);
+    block.age.store(
+        note(access == Access::write ? EventKind::touch_write : EventKind::touch_read, block),
+        std::memory_order_relaxed);
     ++thread_holds(options_.device);
-    note(access == Access::write ? EventKind::touch_write : EventKind::touch_read, block);
     if (trace_) trace("touch", block, access == Access::write ? "write" : "read");
     return Hold{&block};
   }
@@ -71,12 +72,12 @@ Result<Hold> EngineImpl::touch_slow(Block& block, CUstream stream, Access access
           if (!block.word.compare_exchange_weak(w, (w | word::proven) + word::hold_one,
                                                 std::memory_order_acq_rel))
             continue;
-          block.age.store(tick_.fetch_add(1, std::memory_order_relaxed),
-                          std::memory_order_relaxed);
+          block.age.store(
+              note(access == Access::write ? EventKind::touch_write : EventKind::touch_read, block),
+              std::memory_order_relaxed);
           if (block.prefetched) block.prefetched = false;
           if (stall_begin) count_stall(*stall_begin, &block);
           ++thread_holds(options_.device);
-          note(access == Access::write ? EventKind::touch_write : EventKind::touch_read, block);
           if (trace_) trace("touch", block, access == Access::write ? "write" : "read");
           return Hold{&block};
         }
@@ -302,7 +303,7 @@ Result<void> EngineImpl::prefetch(const void* pointer, size_t bytes, CUstream st
       prefetches_.push_back({{block, block->generation, block->version, 0},
                              static_cast<unsigned>(std::max(see_stream(stream), 0))});
     if (state == State::resident)
-      block->age.store(tick_.fetch_add(1, std::memory_order_relaxed), std::memory_order_relaxed);
+      block->age.store(next_tick(), std::memory_order_relaxed);
     at = block->address + std::max<uint64_t>(block->mapped_bytes(), block->bytes);
   }
   run_prefetches(lock);

@@ -1,5 +1,6 @@
-// A launch's blocks, touched and released at once: for each block one compare-and-swap and one
-// fetch-and-subtract, for all of them one tick. No lock, no allocation where all are resident.
+// A launch's blocks, touched and released at once: for each block one compare-and-swap, one
+// fetch-and-subtract, and one tick where there is a history (else one for all). No lock, no
+// allocation where all are resident.
 #include <algorithm>
 
 #include "allocator/check.h"
@@ -19,6 +20,7 @@ size_t EngineImpl::touch_many(std::span<const uint64_t> addresses, Access access
   if (access == Access::write) blocked |= word::copies;
   const auto kind = access == Access::write ? EventKind::touch_write : EventKind::touch_read;
   const size_t before = held;
+  const bool noted = noting();
   uint64_t tick = 0;
   size_t done = 0;
   for (; done < addresses.size(); ++done) {
@@ -37,9 +39,12 @@ size_t EngineImpl::touch_many(std::span<const uint64_t> addresses, Access access
       taken = block.word.compare_exchange_weak(w, (w | word::proven) + word::hold_one,
                                                std::memory_order_acq_rel);
     if (!taken) break;
-    if (tick == 0) tick = tick_.fetch_add(addresses.size() - done, std::memory_order_relaxed);
-    block.age.store(tick++, std::memory_order_relaxed);
-    note(kind, block);
+    if (noted) {
+      block.age.store(note(kind, block), std::memory_order_relaxed);
+    } else {
+      if (tick == 0) tick = ticks_.fetch_add(addresses.size() - done, std::memory_order_relaxed);
+      block.age.store(tick++, std::memory_order_relaxed);
+    }
     if (trace_) trace("touch", block, access == Access::write ? "write" : "read");
     holds[held++] = Hold{&block};
   }

@@ -25,11 +25,15 @@ class EventRing {
   explicit EventRing(size_t entries = 1 << 16)
       : slots_(new std::atomic<uint64_t>[entries]()), mask_(entries - 1) {}
 
-  void push(lifetimes::EventKind kind, uint32_t block) {
-    uint64_t at = head_.fetch_add(1, std::memory_order_relaxed);
+  /// The event's number.
+  uint64_t push(lifetimes::EventKind kind, uint32_t block) {
+    const uint64_t at = head_.fetch_add(1, std::memory_order_relaxed);
     slots_[at & mask_].store(number(at) << 27 | static_cast<uint64_t>(kind) << 25 | block,
                              std::memory_order_release);
+    return at;
   }
+  /// How many were pushed.
+  uint64_t pushed() const { return head_.load(std::memory_order_relaxed); }
 
   /// The next event; false when there is none yet. What was overwritten is passed over.
   bool pop(Event& event) {

@@ -138,35 +138,28 @@ class WaitingTally {
 };
 
 /// What is handed out, in both pools: blocks, their bytes, and the bytes that were asked for. Each
-/// thread counts in its own cell, and adds up all cells where a peak may be: exact where one thread
-/// knows of another's calls, as a block's freeing knows of its allocation.
+/// thread counts in its own cell. Below the peaks each cell has some room of its own; only where it
+/// has used that up are all cells added up: a peak may be there. Exact where one thread knows of
+/// another's calls, as a block's freeing knows of its allocation.
 class LiveTallies {
  public:
   enum Quantity : unsigned { blocks, bytes, requested };
   static constexpr unsigned quantities = 3;
   using Amounts = std::array<int64_t, quantities>;
 
-  void add(bool large, const Amounts& amounts) {
-    const unsigned cell = thread_cell();
+  /// `cell`: the calling thread's.
+  void add(unsigned cell, bool large, const Amounts& amounts) {
     Line& line = lines_[cell][large];
+    bool beyond = false;
     for (unsigned q = 0; q < quantities; ++q) {
-      count(line.current[q], amounts[q], cell);
+      const int64_t now = count(line.current[q], amounts[q], cell);
       count(line.up[q], amounts[q], cell);
+      beyond |= now > line.below[q].load(std::memory_order_relaxed);
     }
-    Amounts own{}, all{};
-    const unsigned used = thread_cells_used();
-    for (unsigned other = 0; other < used; ++other)
-      for (unsigned q = 0; q < quantities; ++q) {
-        own[q] += lines_[other][large].current[q].load(std::memory_order_relaxed);
-        all[q] += lines_[other][!large].current[q].load(std::memory_order_relaxed);
-      }
-    for (unsigned q = 0; q < quantities; ++q) {
-      peaks_[q].pool[large].raise(own[q]);
-      peaks_[q].all.raise(own[q] + all[q]);
-    }
+    if (beyond) [[unlikely]]
+      look_for_peaks(line, large);
   }
-  void remove(bool large, const Amounts& amounts) {
-    const unsigned cell = thread_cell();
+  void remove(unsigned cell, bool large, const Amounts& amounts) {
     for (unsigned q = 0; q < quantities; ++q)
       count(lines_[cell][large].current[q], -amounts[q], cell);
   }
@@ -200,6 +193,7 @@ class LiveTallies {
 
   void reset_peaks() {
     for (const Quantity q : {blocks, bytes, requested}) {
+      revoke(q);
       for (int pool = 0; pool < 2; ++pool) peaks_[q].pool[pool].reset(told(q).current(pool));
       peaks_[q].all.reset(told(q).current());
     }
@@ -215,19 +209,63 @@ class LiveTallies {
  private:
   struct alignas(64) Line {
     std::atomic<int64_t> current[quantities]{}, up[quantities]{};
+    // So much this cell may have without a peak: together no more than the peaks, of either pool
+    // and of both.
+    std::atomic<int64_t> below[quantities]{};
   };
-  static_assert(sizeof(Line) == 64);
   struct Peaks {
     Peak pool[2], all;
   };
   struct Base {
     int64_t up = 0, down = 0;
   };
-  static void count(std::atomic<int64_t>& value, int64_t by, unsigned cell) {
-    if (cell < cells_own)  // nobody else writes here
-      value.store(value.load(std::memory_order_relaxed) + by, std::memory_order_relaxed);
-    else
-      value.fetch_add(by, std::memory_order_relaxed);
+  static int64_t count(std::atomic<int64_t>& value, int64_t by, unsigned cell) {
+    if (cell >= cells_own) return value.fetch_add(by, std::memory_order_relaxed) + by;
+    const int64_t now = value.load(std::memory_order_relaxed) + by;  // nobody else writes here
+    value.store(now, std::memory_order_relaxed);
+    return now;
+  }
+  /// Raises the peaks to what all cells have together, and gives `line` half of what is left below
+  /// them; takes back what the other cells have not used where that leaves nothing.
+  void look_for_peaks(Line& line, bool large) {
+    for (unsigned q = 0; q < quantities; ++q) {
+      Sums sums = add_up(q, &line);
+      peaks_[q].pool[large].raise(sums.now[large]);
+      peaks_[q].all.raise(sums.now[0] + sums.now[1]);
+      int64_t left = left_below_peaks(q, sums, large);
+      if (left < 0) {
+        revoke(q);
+        sums = add_up(q, &line);
+        left = std::max<int64_t>(left_below_peaks(q, sums, large), 0);
+      }
+      line.below[q].store(line.current[q].load(std::memory_order_relaxed) + left / 2,
+                          std::memory_order_relaxed);
+    }
+  }
+  struct Sums {
+    int64_t now[2] = {};         // of each pool's cells
+    int64_t spoken_for[2] = {};  // or what they may have unseen, where that is more; not `line`'s
+  };
+  Sums add_up(unsigned q, const Line* line) const {
+    Sums sums;
+    for (const auto& pools : lines_)
+      for (int pool = 0; pool < 2; ++pool) {
+        const int64_t current = pools[pool].current[q].load(std::memory_order_relaxed);
+        const int64_t below = pools[pool].below[q].load(std::memory_order_relaxed);
+        sums.now[pool] += current;
+        sums.spoken_for[pool] += &pools[pool] == line ? current : std::max(current, below);
+      }
+    return sums;
+  }
+  int64_t left_below_peaks(unsigned q, const Sums& sums, bool large) const {
+    return std::min(peaks_[q].pool[large].get() - sums.spoken_for[large],
+                    peaks_[q].all.get() - sums.spoken_for[0] - sums.spoken_for[1]);
+  }
+  void revoke(unsigned q) {
+    for (auto& pools : lines_)
+      for (Line& each : pools)
+        each.below[q].store(each.current[q].load(std::memory_order_relaxed),
+                            std::memory_order_relaxed);
   }
   int64_t sum(std::atomic<int64_t> (Line::*counts)[quantities], unsigned quantity,
               bool large) const {
@@ -249,13 +287,13 @@ struct HotCounters {
   LiveTallies::Told allocation() const { return live.told(LiveTallies::blocks); }
   LiveTallies::Told allocated_bytes() const { return live.told(LiveTallies::bytes); }
   LiveTallies::Told requested_bytes() const { return live.told(LiveTallies::requested); }
-  void allocated(bool large, size_t bytes, size_t requested) {
-    live.add(large, {1, static_cast<int64_t>(bytes), static_cast<int64_t>(requested)});
+  void allocated(unsigned cell, bool large, size_t bytes, size_t requested) {
+    live.add(cell, large, {1, static_cast<int64_t>(bytes), static_cast<int64_t>(requested)});
     if (waiting.any()) [[unlikely]]
       raise_active();
   }
-  void freed(bool large, size_t bytes, size_t requested) {
-    live.remove(large, {1, static_cast<int64_t>(bytes), static_cast<int64_t>(requested)});
+  void freed(unsigned cell, bool large, size_t bytes, size_t requested) {
+    live.remove(cell, large, {1, static_cast<int64_t>(bytes), static_cast<int64_t>(requested)});
   }
   /// A block that is to be freed waits for other streams, or has done so.
   void waits(bool large, size_t bytes) {

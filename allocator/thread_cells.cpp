@@ -1,8 +1,10 @@
 #include "allocator/thread_cells.h"
 
-#include <atomic>
-
 namespace firn {
+
+namespace thread_cells {
+constinit std::array<std::atomic<uintptr_t>, 1u << known_bits> known = {};
+}  // namespace thread_cells
 
 namespace {
 constexpr unsigned shared_cell = cells - 1, none = cells;
@@ -13,16 +15,21 @@ constinit std::atomic<bool> taken[cells_own] = {};
 constinit std::atomic<unsigned> used{0};
 constinit thread_local unsigned mine = none;
 
-/// Gives the number back when the thread ends; what the thread still counts then is shared.
+/// Gives the number back when the thread ends; what the thread still counts then is shared. (Where
+/// a fork ended it, nobody else has the number but a thread with the same pointer.)
 struct Leave {
   unsigned cell;
+  uintptr_t thread;
   ~Leave() {
     mine = shared_cell;
+    uintptr_t own = thread + cell;
+    if (thread)
+      thread_cells::known_at(thread).compare_exchange_strong(own, 0, std::memory_order_relaxed);
     if (cell != shared_cell) taken[cell].store(false, std::memory_order_release);
   }
 };
 
-unsigned take_cell() {
+void take_cell(uintptr_t thread) {
   unsigned cell = 0;
   while (cell < cells_own && taken[cell].exchange(true, std::memory_order_acquire)) ++cell;
   unsigned before = used.load(std::memory_order_relaxed);
@@ -30,14 +37,17 @@ unsigned take_cell() {
          !used.compare_exchange_weak(before, cell + 1, std::memory_order_relaxed)) {
   }
   mine = cell;
-  thread_local const Leave leave{cell};
-  return cell;
+  thread_local const Leave leave{cell, thread};
 }
 }  // namespace
 
-unsigned thread_cell() {
-  const unsigned cell = mine;
-  return cell != none ? cell : take_cell();
+/// `thread`: its pointer, or 0 where there is none to be had.
+unsigned thread_cells::find(uintptr_t thread) {
+  if (mine == none) take_cell(thread);
+  // (Others with the same place in the table may have taken it; whoever ends, leaves it.)
+  if (thread && mine != shared_cell)
+    known_at(thread).store(thread + mine, std::memory_order_relaxed);
+  return mine;
 }
 
 unsigned thread_cells_used() { return used.load(std::memory_order_relaxed); }

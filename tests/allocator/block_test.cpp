@@ -1,11 +1,10 @@
-// Size classes, the descriptor table and its lock-free stacks.
+// Size classes and the descriptor table.
 #include "allocator/block.h"
 
 #include <gtest/gtest.h>
 
 #include <map>
 #include <set>
-#include <thread>
 
 using namespace firn;
 
@@ -63,29 +62,4 @@ TEST(BlockTable, gives_each_descriptor_once_and_again_after_recycling) {
   Block* one = *seen.begin();
   table.recycle(one);
   EXPECT_EQ(table.make(), one);
-}
-
-TEST(ReadyStack, threads_neither_lose_nor_double_a_block) {
-  BlockTable table;
-  ReadyStack stack;
-  constexpr int blocks = 64, threads = 4, rounds = 20'000;
-  std::vector<std::atomic<int>> owners(blocks);
-  for (int i = 0; i < blocks; ++i) stack.push(table, *table.make());
-  std::vector<std::thread> pool;
-  std::atomic<bool> wrong{false};
-  for (int t = 0; t < threads; ++t)
-    pool.emplace_back([&] {
-      for (int i = 0; i < rounds; ++i) {
-        Block* block = stack.pop(table);
-        if (!block) continue;
-        if (owners[block->index].fetch_add(1) != 0) wrong = true;
-        if (owners[block->index].fetch_sub(1) != 1) wrong = true;
-        stack.push(table, *block);
-      }
-    });
-  for (std::thread& thread : pool) thread.join();
-  EXPECT_FALSE(wrong);
-  std::set<Block*> left;
-  while (Block* block = stack.pop(table)) EXPECT_TRUE(left.insert(block).second);
-  EXPECT_EQ(left.size(), static_cast<size_t>(blocks));
 }

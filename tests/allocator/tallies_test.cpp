@@ -70,11 +70,11 @@ struct Calls {
     if (draw < 55 || live.empty()) {
       const auto bytes = static_cast<int64_t>(512 * (1 + random() % 5000));
       live.push_back({random() % 2 == 0, {1, bytes, bytes - static_cast<int64_t>(random() % 512)}});
-      tallies.add(live.back().first, live.back().second);
+      tallies.add(thread_cell(), live.back().first, live.back().second);
       model.add(live.back().first, live.back().second);
     } else if (draw < 97) {
       std::swap(live[random() % live.size()], live.back());
-      tallies.remove(live.back().first, live.back().second);
+      tallies.remove(thread_cell(), live.back().first, live.back().second);
       model.remove(live.back().first, live.back().second);
       live.pop_back();
     } else if (draw < 98) {
@@ -121,8 +121,8 @@ TEST(LiveTallies, threads_at_once) {
   for (int t = 0; t < threads; ++t)
     running.emplace_back([&] {
       for (int i = 0; i < rounds; ++i) {
-        tallies.add(i % 2, {1, 1024, 1000});
-        if (i % 4 != 0) tallies.remove(i % 2, {1, 1024, 1000});
+        tallies.add(thread_cell(), i % 2, {1, 1024, 1000});
+        if (i % 4 != 0) tallies.remove(thread_cell(), i % 2, {1, 1024, 1000});
       }
     });
   for (std::thread& thread : running) thread.join();

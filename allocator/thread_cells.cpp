@@ -1,5 +1,7 @@
 #include "allocator/thread_cells.h"
 
+#include <pthread.h>
+
 namespace firn {
 
 namespace thread_cells {
@@ -15,8 +17,16 @@ constinit std::atomic<bool> taken[cells_own] = {};
 constinit std::atomic<unsigned> used{0};
 constinit thread_local unsigned mine = none;
 
-/// Gives the number back when the thread ends; what the thread still counts then is shared. (Where
-/// a fork ended it, nobody else has the number but a thread with the same pointer.)
+/// In the child of a fork: threads are gone, and others may come with the same pointers. (Their
+/// numbers are nobody's from here.)
+void forget_threads() {
+  for (auto& each : thread_cells::known) each.store(0, std::memory_order_relaxed);
+}
+
+// Without being told of forks no table: a thread's own variable tells. (Nor before this is made.)
+const bool told_of_forks = pthread_atfork(nullptr, nullptr, forget_threads) == 0;
+
+/// Gives the number back when the thread ends; what the thread still counts then is shared.
 struct Leave {
   unsigned cell;
   uintptr_t thread;
@@ -45,7 +55,7 @@ void take_cell(uintptr_t thread) {
 unsigned thread_cells::find(uintptr_t thread) {
   if (mine == none) take_cell(thread);
   // (Others with the same place in the table may have taken it; whoever ends, leaves it.)
-  if (thread && mine != shared_cell)
+  if (told_of_forks && thread && mine != shared_cell)
     known_at(thread).store(thread + mine, std::memory_order_relaxed);
   return mine;
 }

@@ -6,6 +6,8 @@
 #include <ATen/quantized/Quantizer.h>
 #include <c10/cuda/CUDAStream.h>
 
+#include <pthread.h>
+
 #include <cstdio>
 
 #include "allocator/runtime.h"
@@ -26,9 +28,19 @@ constexpr size_t release_together = 16;
 
 }  // namespace
 
-ThreadScopes& ThreadScopes::mine() {
+// In the child of a fork threads are gone, and with them what is theirs.
+const bool ThreadScopes::told_of_forks =
+    pthread_atfork(nullptr, nullptr, [] { of_cell_ = {}; }) == 0;
+
+/// (The thread has its number before this is made, and keeps it until after this has ended.)
+ThreadScopes& ThreadScopes::find(unsigned cell) {
   static thread_local ThreadScopes scopes;
+  if (told_of_forks && cell < cells_own) of_cell_[scopes.cell_ = cell] = &scopes;
   return scopes;
+}
+
+ThreadScopes::~ThreadScopes() {
+  if (cell_ < cells_own) of_cell_[cell_] = nullptr;
 }
 
 void ThreadScopes::leave(const void* key) {
@@ -123,12 +135,21 @@ void ThreadScopes::touch_storage(c10::StorageImpl* storage, Access access, bool 
     storage->release_data_and_set_meta_custom_data_ptr_error_msg_("firn: " + trouble_);
 }
 
+CUstream ThreadScopes::current_stream(Engine& engine, int device) {
+  const c10::cuda::CUDAStream stream =
+      c10::cuda::getCurrentCUDAStream(static_cast<c10::DeviceIndex>(device));
+  const c10::StreamId id = stream.id();
+  if (device == known_device_ && id == known_id_) return known_stream_;
+  const CUstream handle = tell_stream(engine, stream);
+  if (keeps_handle(id)) known_device_ = device, known_id_ = id, known_stream_ = handle;
+  return handle;
+}
+
 /// `stream`: the device's current one, which is told.
 Code ThreadScopes::touch_memory(Engine& engine, int device, const void* base, Access access,
                                 CUstream& stream) {
   if (device != stream_device_) {
-    stream_ = tell_stream(engine,
-                          c10::cuda::getCurrentCUDAStream(static_cast<c10::DeviceIndex>(device)));
+    stream_ = current_stream(engine, device);
     stream_device_ = device;
   }
   stream = stream_;

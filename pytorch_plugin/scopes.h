@@ -10,12 +10,14 @@
 
 #include <c10/core/TensorImpl.h>
 
+#include <array>
 #include <atomic>
 #include <string>
 #include <vector>
 
 #include "allocator/engine.h"
 #include "allocator/record/recorder.h"
+#include "allocator/thread_cells.h"
 #include "pytorch_plugin/operators.h"
 
 namespace firn::pytorch {
@@ -33,7 +35,17 @@ void look_at_storm(bool asked);
 
 class ThreadScopes {
  public:
-  static ThreadScopes& mine();
+  ThreadScopes() = default;
+  ~ThreadScopes();
+  ThreadScopes(const ThreadScopes&) = delete;
+  ThreadScopes& operator=(const ThreadScopes&) = delete;
+
+  /// The calling thread's.
+  static ThreadScopes& mine() {
+    const unsigned cell = thread_cell();
+    ThreadScopes* known = cell < cells_own ? of_cell_[cell] : nullptr;
+    return known ? *known : find(cell);
+  }
 
   /// `key` names the operator's scope: the address of its RecordFunction, or of a slice.
   void enter(const void* key, const OperatorInfo* info) {
@@ -93,6 +105,8 @@ class ThreadScopes {
     bool gives_results;
   };
 
+  static ThreadScopes& find(unsigned cell);
+  CUstream current_stream(Engine& engine, int device);
   void touch_parts(c10::TensorImpl* tensor, Access access, bool uses);
   void touch_storage(c10::StorageImpl* storage, Access access, bool uses);
   Code touch_memory(Engine& engine, int device, const void* base, Access access,
@@ -101,6 +115,11 @@ class ThreadScopes {
   void note_new(Engine& engine, int device, void* pointer, CUstream stream);
   void tell_lines();
 
+  // By the thread's number, where it has one of its own. Only that thread looks.
+  static inline constinit std::array<ThreadScopes*, cells_own> of_cell_{};
+  static const bool told_of_forks;
+
+  unsigned cell_ = cells_own;
   std::vector<Scope> scopes_;
   std::vector<Held> held_;
   std::string trouble_;
@@ -120,6 +139,9 @@ class ThreadScopes {
   CUstream recorded_stream_ = nullptr;
   int stream_device_ = -1;          // the device that stream_ is the current stream of; -1: none
   CUstream stream_ = nullptr;
+  int known_device_ = -1;            // of a stream that keeps its handle; -1: none is known
+  c10::StreamId known_id_ = 0;       // its number
+  CUstream known_stream_ = nullptr;  // and its handle
 };
 
 }  // namespace firn::pytorch

@@ -7,12 +7,13 @@
 
 namespace firn::pytorch {
 
+/// Is it torch's own, or the driver's? torch gives its own streams odd numbers, the default stream
+/// 0; of others the number is the handle. Handles up to 2 are the driver's own.
+inline bool keeps_handle(c10::StreamId id) { return id <= 2 || id % 2 != 0; }
+
 /// The stream's handle. torch.cuda.ExternalStream: the engine is told that it may be destroyed.
-/// (torch gives its own streams odd numbers, the default stream 0; of others the number is the
-/// handle. Handles up to 2 are the driver's own.)
 inline CUstream tell_stream(Engine& engine, c10::cuda::CUDAStream stream) {
-  const c10::StreamId id = stream.id();
-  if (id > 2 && id % 2 == 0) [[unlikely]]
+  if (!keeps_handle(stream.id())) [[unlikely]]
     engine.may_end(stream.stream());
   return stream.stream();
 }

@@ -3,6 +3,8 @@
 #include "allocator/tallies.h"
 
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <barrier>
 #include <mutex>
@@ -160,6 +162,46 @@ TEST(ThreadCells, a_cell_is_one_threads_while_it_lives) {
     for (unsigned own = 0; own < cells_own; ++own) EXPECT_LE(given.count(own), 1u);
   }
   EXPECT_LE(thread_cells_used(), cells);
+}
+
+// Threads that a fork ended have numbers, and pointers that the child's threads may have again.
+TEST(ThreadCells, are_one_threads_in_the_child_of_a_fork_too) {
+  constexpr int threads = 4;
+  const auto given = [] {
+    std::barrier together(threads);
+    std::vector<unsigned> cell(threads);
+    std::vector<std::thread> running;
+    for (unsigned& mine : cell)
+      running.emplace_back([&] {
+        mine = thread_cell();
+        together.arrive_and_wait();
+        if (thread_cell() != mine) mine = cells;
+      });
+    for (std::thread& thread : running) thread.join();
+    cell.push_back(thread_cell());
+    return std::multiset<unsigned>(cell.begin(), cell.end());
+  };
+  std::barrier there(threads + 1), done(threads + 1);
+  std::vector<std::thread> others;
+  for (int t = 0; t < threads; ++t)
+    others.emplace_back([&] {
+      (void)thread_cell();
+      there.arrive_and_wait();
+      done.arrive_and_wait();
+    });
+  there.arrive_and_wait();
+  const pid_t child = fork();
+  if (child == 0) {
+    const auto cell = given();
+    for (unsigned own = 0; own < cells_own; ++own)
+      if (cell.count(own) > 1) _exit(1);
+    _exit(cell.count(cells) == 0 ? 0 : 2);
+  }
+  int status = -1;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  done.arrive_and_wait();
+  for (std::thread& thread : others) thread.join();
 }
 
 }  // namespace

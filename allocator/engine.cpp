@@ -217,6 +217,7 @@ bool EngineImpl::pump_locked() {
   staging_wanted_ = false;  // whoever still wants some says so below
   if (history_) reading_.tell(clock_.now_ns(), bandwidths_.busy(lifetimes::Channel::store_read));
   bool changed = store_ && reap_store();
+  look_for_unanswered();
   changed |= streams_.poll();
   if (device_clock_.pending())
     device_clock_.poll(clock_.now_ns(), [this](uint64_t position, uint64_t device_ns) {

@@ -129,6 +129,7 @@ class EngineImpl final : public Engine {
   // The driver does not call back: copies are found complete by asking, this often while waited
   // for.
   static constexpr uint64_t poll_ns = 100'000;
+  static constexpr uint64_t unanswered_ns = 30'000'000'000;
   // A failed read is tried again: the copy in the store is the last one.
   static constexpr unsigned read_tries_most = 8;
   // After a decision so long, for each event of the period, until the next: about three times what
@@ -270,6 +271,7 @@ class EngineImpl final : public Engine {
 
   // engine_write.cpp
   IoRequest* request_for(Block& block, uint32_t piece, Slot slot);
+  void look_for_unanswered();
   bool unwritten(const PieceRef& ref) const;
   void came_to_host(const PieceRef& ref);
   void came_back(const PieceRef& ref);
@@ -471,6 +473,7 @@ class EngineImpl final : public Engine {
   bool spilling_stopped_ = false;   // stop_spilling()
   unsigned waiting_ = 0;            // threads in make_room
   uint64_t unmapped_ = 0;           // spans, ever
+  uint64_t next_look_ns_ = 0;          // for requests that the store does not answer
   uint64_t ahead_tick_ = 0;
   // Policy::lifetime; null otherwise.
   std::unique_ptr<EventRing> ring_;

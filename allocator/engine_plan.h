@@ -23,6 +23,7 @@ struct IoRequest {
   Staging* staging;
   Slot slot;
   bool reads = false;
+  uint64_t begun_ns = 0;
 };
 
 /// A copy in flight between a piece and its staging; holds a reference to the staging.

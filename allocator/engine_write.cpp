@@ -11,11 +11,24 @@ namespace firn {
 IoRequest* EngineImpl::request_for(Block& block, uint32_t index, Slot slot) {
   Piece& piece = block.pieces[index];
   auto* request = new IoRequest{&block, block.generation, block.version, index, piece.host, slot,
-                                piece.reading};
+                                piece.reading, clock_.now_ns()};
   host_.ref(piece.host);
   requests_.insert(request);
   piece.request = request;
   return request;
+}
+
+/// Says so when the store has not answered for long: whoever waits for it sees nothing else. (A
+/// request cannot be taken back: whether its bytes are still to come nobody knows.)
+void EngineImpl::look_for_unanswered() {
+  const uint64_t now = clock_.now_ns();
+  if (requests_.empty() || now < next_look_ns_) return;
+  next_look_ns_ = now + 1'000'000'000;
+  for (const IoRequest* request : requests_)
+    if (now - request->begun_ns > unanswered_ns)
+      return trouble(fmt::format("a {} has been without an answer for {} s: what holds the spill "
+                                 "folders (firn_dir) is very slow, or hangs; it is waited for",
+                                 request->reads ? "read" : "write", unanswered_ns / 1'000'000'000));
 }
 
 namespace {

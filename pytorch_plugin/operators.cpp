@@ -189,7 +189,8 @@ const OperatorInfo* find_operator(const at::RecordFunction& record) {
     const Entry* entry = table[at].load(std::memory_order_acquire);
     if (!entry) break;
     if (entry->key != key) continue;
-    if (entry->info.name == key && entry->info.overload == record.overload_name())
+    if (std::strcmp(entry->info.name.c_str(), key) == 0 &&
+        std::strcmp(entry->info.overload.c_str(), record.overload_name()) == 0)
       return &entry->info;
     break;
   }

@@ -2,6 +2,8 @@
 // clock.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "tests/allocator/simulation.h"
 
 using namespace firn;
@@ -119,6 +121,25 @@ TEST(Notice, nobody_is_told_unless_it_was_asked_for) {
   Loop loop(options);
   loop.run(40);
   EXPECT_TRUE(loop.notices().empty());
+}
+
+// A disk that hangs for a while: whoever waits is told, once, and everything goes on when it is back.
+TEST_P(Notices, a_store_that_does_not_answer_is_said_once) {
+  SimulationOptions options = short_of_memory(GetParam());
+  options.store.latency_ns = 31'000'000'000;
+  ::testing::internal::CaptureStderr();
+  std::vector<std::string> trouble;
+  {
+    Loop loop(options);
+    for (void* block : loop.all) loop.use(block);
+    trouble = loop.sim.engine(0).stats().trouble;
+  }
+  const std::string text = ::testing::internal::GetCapturedStderr();
+  const std::string words = "has been without an answer for 30 s";
+  EXPECT_EQ(std::count_if(trouble.begin(), trouble.end(), [&](const std::string& each) {
+    return each.find("a read " + words) != std::string::npos;
+  }), 1) << text;
+  EXPECT_NE(text.find("firn_dir"), std::string::npos) << text;
 }
 
 INSTANTIATE_TEST_SUITE_P(Policies, Notices, ::testing::Values(Policy::age, Policy::lifetime),

@@ -33,13 +33,16 @@ for _ in range(int(sys.argv[1])):
     step()
 torch.cuda.synchronize()
 """
-# Slow enough that waiting is most of what is done.
-SLOW = {"FIRN_STORE_READ": "24MiB/s", "FIRN_STORE_WRITE": "24MiB/s"}
+# Of the modelled SSD: so slow that waiting is most of what is done, by programs that compute
+# nearly nothing, or something.
+LOOPS, TRAINS = "64MiB/s", "24MiB/s"
 
 
-def run(places, tmp_path, script, steps, spill_dir, budget, policy):
+def run(places, tmp_path, script, steps, spill_dir, budget, policy, speed):
     done = script_runs.run_with_firn(places, tmp_path, script, steps, budget=budget,
-                                     dirs=[spill_dir], host="16MiB", environment=SLOW,
+                                     dirs=[spill_dir], host="16MiB",
+                                     environment={"FIRN_STORE_READ": speed,
+                                                  "FIRN_STORE_WRITE": speed},
                                      options=["--policy", policy])
     assert done.status == 0, done.text
     return done, [line for line in done.text.splitlines() if line.startswith("firn: device 0: ")]
@@ -47,7 +50,7 @@ def run(places, tmp_path, script, steps, spill_dir, budget, policy):
 
 @pytest.mark.parametrize("policy", ["age", "lifetime"])
 def test_a_loop_over_too_much(places, tmp_path, spill_dir, policy):
-    done, lines = run(places, tmp_path, LOOP, 8, spill_dir, 48 * MIB, policy)
+    done, lines = run(places, tmp_path, LOOP, 6, spill_dir, 48 * MIB, policy, LOOPS)
     (thrash,) = [line for line in lines if "thrash" in line]
     assert len(lines) <= 2 and all("storm" in line for line in lines if line != thrash), lines
     assert "for a block of 16MiB (allocated " in thrash or "for room for 16MiB" in thrash
@@ -55,18 +58,19 @@ def test_a_loop_over_too_much(places, tmp_path, spill_dir, policy):
     assert thrash.removeprefix("firn: device 0: ") in done.device()["notices"]
     (enough,) = re.findall(r"firn_budget:([0-9]+)MiB would end it \(it is 48MiB\)", thrash)
     assert 96 <= int(enough) <= 106
-    again, lines = run(places, tmp_path, LOOP, 8, spill_dir, int(enough) * MIB, policy)
+    again, lines = run(places, tmp_path, LOOP, 6, spill_dir, int(enough) * MIB, policy, LOOPS)
     assert lines == [] and again.device()["faults"] == 0
-    assert again.values("value") == done.values("value") == ["9.0"]
+    assert again.values("value") == done.values("value") == ["7.0"]
 
 
 @pytest.mark.parametrize("policy", ["age", "lifetime"])
 def test_a_training_step_that_needs_more(places, tmp_path, spill_dir, policy):
     """What is allocated anew in each step: also by whom, and in autograd's threads."""
-    _, lines = run(places, tmp_path, TRAINING, 10, spill_dir, 48 * MIB, policy)
+    _, lines = run(places, tmp_path, TRAINING, 10, spill_dir, 48 * MIB, policy, TRAINS)
     (thrash,) = [line for line in lines if "thrash" in line]
     assert re.search(r", in aten::\w+, (backward of aten::\w+ at )?<string>:[0-9]+ in step \(",
                      thrash), thrash
     (enough,) = re.findall(r"firn_budget:([0-9]+)MiB would end it", thrash)
-    _, lines = run(places, tmp_path, TRAINING, 12, spill_dir, int(enough) * MIB, policy)
+    _, lines = run(places, tmp_path, TRAINING, 12, spill_dir, int(enough) * MIB, policy,
+                   TRAINS)
     assert lines == []

@@ -39,7 +39,7 @@ def found(tmp_path_factory):
     (folder / "test_cuda.py").write_text(textwrap.dedent(TESTS))
     options = run_upstream.parse(["--tests", str(folder), "--modes", "native,firn,pressure"])
     options.build = os.environ.get("FIRN_TEST_BUILD")
-    options.seconds = 30
+    options.seconds = 15  # all of which test_is_late takes
     return run_upstream.run_all(folder, options)
 
 

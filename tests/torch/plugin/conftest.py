@@ -5,6 +5,7 @@ with FIRN_TEST_PYTHON another Python than .venv's: another torch).
 """
 
 import importlib.util
+import json
 import os
 import pathlib
 import subprocess
@@ -93,6 +94,21 @@ def run(software_environment, tmp_path):
         return done
 
     return run_code
+
+
+def run_cases(environment, folder, cases, before, after="", conf=None):
+    """{name: what fork_cases.py says of it}: pieces of Python that share the import of torch."""
+    wanted = folder / ("cases-%s.json" % (conf is not None))
+    wanted.write_text(json.dumps({"before": before, "after": after, "cases": {
+        name: textwrap.dedent(code) for name, code in cases.items()}}))
+    settings = dict(environment)
+    if conf is not None:
+        settings["PYTORCH_CUDA_ALLOC_CONF"] = conf
+    script = str(ROOT / "tests/torch/plugin/fork_cases.py")
+    done = subprocess.run([PYTHON, script, str(wanted)], env=settings, cwd=folder, text=True,
+                          capture_output=True, timeout=1500, stdin=subprocess.DEVNULL)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    return {found["name"]: found for found in map(json.loads, done.stdout.splitlines())}
 
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))

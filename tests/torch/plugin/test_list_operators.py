@@ -1,13 +1,9 @@
 """Lists of tensors that do not fit the budget together are worked on in slices: the same bits as
 without a budget, and the budget holds."""
 
-import json
-import subprocess
-import textwrap
-
 import list_cases
 import pytest
-from conftest import PYTHON, ROOT
+from conftest import run_cases
 
 AFTER = """
 import firn
@@ -19,26 +15,12 @@ _autoload.plugin().firn_torch_check()
 """
 
 
-def run_cases(environment, folder, cases, budget_mib=None):
-    wanted = folder / ("cases-%s.json" % budget_mib)
-    wanted.write_text(json.dumps({
-        "before": list_cases.FRAME, "after": AFTER if budget_mib else "",
-        "cases": {name: textwrap.dedent(code) for name, code in cases.items()}}))
-    settings = {**environment, "OMP_NUM_THREADS": "1"}
-    if budget_mib:
-        settings["PYTORCH_CUDA_ALLOC_CONF"] = \
-            "backend:firn,firn_budget:%dMiB,firn_host:1GiB,firn_watch:0" % budget_mib
-    done = subprocess.run([PYTHON, str(ROOT / "tests/torch/plugin/fork_cases.py"), str(wanted)],
-                          env=settings, cwd=folder, text=True, capture_output=True, timeout=1500,
-                          stdin=subprocess.DEVNULL)
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
-    return {found["name"]: found for found in map(json.loads, done.stdout.splitlines())}
-
-
 def compare(environment, folder, cases, budget_mib):
     """What is not as natively, or above the budget: [(case, why, native, firn)]"""
-    native = run_cases(environment, folder, cases)
-    firn = run_cases(environment, folder, cases, budget_mib)
+    settings = {**environment, "OMP_NUM_THREADS": "1"}
+    native = run_cases(settings, folder, cases, list_cases.FRAME)
+    firn = run_cases(settings, folder, cases, list_cases.FRAME, AFTER,
+                     f"backend:firn,firn_budget:{budget_mib}MiB,firn_host:1GiB,firn_watch:0")
     wrong = []
     for name in cases:
         assert native[name]["status"] == 0 and native[name]["output"], native[name]

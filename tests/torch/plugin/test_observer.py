@@ -1,6 +1,7 @@
 """Operators' uses of memory are seen: bytes are right under a budget that forces everything out."""
 
 import pytest
+from conftest import run_cases
 
 TIGHT = "backend:firn,firn_budget:96MiB,firn_host:1GiB,firn_watch:0"
 ADVERSARIAL = "backend:firn,firn_host:1GiB,firn_adversarial:1"
@@ -151,32 +152,37 @@ def show(*tensors):
         bytes = t.flatten().view(torch.uint8).numpy().data
         print(tuple(t.shape), hashlib.sha256(bytes).hexdigest())
 """
-
-
-def script(name):
-    import textwrap
-    return FRAME + textwrap.dedent(CASES[name])
-
-
-@pytest.fixture(scope="session")
-def native_output():
-    return {}
-
-
-@pytest.mark.parametrize("conf", [ADVERSARIAL, TIGHT], ids=["adversarial", "tight"])
-@pytest.mark.parametrize("name", CASES)
-def test_same_bytes(run, native_output, name, conf):
-    if name not in native_output:
-        native_output[name] = run(script(name), conf=None).stdout
-    counts = """
+COUNTS = """
 import firn
 d = firn.stats()["devices"][0]
 print("spilled", d["spilled_bytes"] > 0, "lost", d["lost_blocks"])
 from firn import _autoload
 _autoload.plugin().firn_torch_check()
 """
-    *lines, last = run(script(name) + counts, conf=conf).stdout.splitlines()
-    assert lines == native_output[name].splitlines()
+
+
+@pytest.fixture(scope="module")
+def outputs(software_environment, tmp_path_factory):
+    """outputs(conf): {name: what fork_cases.py says of it}, of one process."""
+    folder, found = tmp_path_factory.mktemp("cases"), {}
+
+    def of(conf):
+        if conf not in found:
+            found[conf] = run_cases(software_environment, folder, CASES, FRAME,
+                                    COUNTS if conf else "", conf)
+        return found[conf]
+
+    return of
+
+
+@pytest.mark.parametrize("conf", [ADVERSARIAL, TIGHT], ids=["adversarial", "tight"])
+@pytest.mark.parametrize("name", CASES)
+def test_same_bytes(outputs, name, conf):
+    native, firn = outputs(None)[name], outputs(conf)[name]
+    assert native["status"] == 0 and native["output"], native
+    assert firn["status"] == 0, firn
+    *lines, last = firn["output"].splitlines()
+    assert lines == native["output"].splitlines()
     assert last.endswith("lost 0")
     if conf == ADVERSARIAL:
         assert last.startswith("spilled True")

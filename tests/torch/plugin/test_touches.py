@@ -2,13 +2,9 @@
 after every operator, the bytes are the native allocator's; a use that went unseen would end the
 process, because nothing is mapped at that address."""
 
-import json
-import subprocess
-import textwrap
-
 import pytest
 import touch_cases
-from conftest import PYTHON, ROOT
+from conftest import run_cases
 
 ADVERSARIAL = "backend:firn,firn_host:1GiB,firn_adversarial:1"
 
@@ -22,29 +18,13 @@ _autoload.plugin().firn_torch_check()
 """
 
 
-def run_cases(environment, folder, names, conf=None):
-    """{name: what fork_cases.py says of it}"""
-    cases = {name: textwrap.dedent(touch_cases.CASES[name]) for name in names}
-    wanted = folder / ("cases-%s.json" % bool(conf))
-    wanted.write_text(json.dumps({"before": touch_cases.FRAME, "after": AFTER if conf else "",
-                                  "cases": cases}))
-    settings = {**environment, "OMP_NUM_THREADS": "1"}
-    if conf:
-        settings["PYTORCH_CUDA_ALLOC_CONF"] = conf
-    script = str(ROOT / "tests/torch/plugin/fork_cases.py")
-    done = subprocess.run([PYTHON, script, str(wanted)], env=settings, cwd=folder, text=True,
-                          capture_output=True, timeout=1500, stdin=subprocess.DEVNULL)
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
-    return {found["name"]: found for found in map(json.loads, done.stdout.splitlines())}
-
-
-@pytest.mark.parametrize("group", ["WITHIN", "KINDS", "WAYS", "STORAGES"])
+@pytest.mark.parametrize("group", touch_cases.GROUPS)
 def test_uses_are_seen(software_environment, tmp_path, group):
-    names = list(getattr(touch_cases, group))
-    native = run_cases(software_environment, tmp_path, names)
-    firn = run_cases(software_environment, tmp_path, names, ADVERSARIAL)
-    wrong = []
-    for name in names:
+    cases, wrong = touch_cases.GROUPS[group], []
+    settings = {**software_environment, "OMP_NUM_THREADS": "1"}
+    native = run_cases(settings, tmp_path, cases, touch_cases.FRAME)
+    firn = run_cases(settings, tmp_path, cases, touch_cases.FRAME, AFTER, ADVERSARIAL)
+    for name in cases:
         assert native[name]["status"] == 0, (name, native[name]["errors"])  # no example
         assert native[name]["output"].strip(), name
         lines = firn[name]["output"].splitlines()

@@ -1,10 +1,12 @@
 """`firn top`, `firn stats` and `firn spill` with whatever a socket's other end may do: the jobs
 here are made up. Real ones: tests/torch/test_live_jobs.py."""
 
+import concurrent.futures
 import contextlib
 import json
 import os
 import pty
+import re
 import select
 import signal
 import socket
@@ -104,20 +106,20 @@ def test_a_job_and_how_fast_it_moves(firn, folder):
     def answer(connected):
         asked.append(connected.recv(100))
         moved = int((time.monotonic() - begun) * (100 << 20))
-        connected.sendall(json.dumps({**document(moved), "pid": os.getpid()}).encode())
+        connected.sendall(json.dumps({**document(moved), "pid": number}).encode())
 
-    with job(folder, answer, os.getpid()) as number:
+    with job(folder, answer) as number:
         (found,) = looked(firn, folder)
         text = firn("top", "--once").stdout
     assert set(asked) == {b"watch\n"}
-    assert found["pid"] == number and "pytest" in found["command"]
+    assert found["pid"] == number and found["command"] == "sleep 600"
     (device,) = found["devices"]
     assert device["budget_bytes"] == 1 << 30 and device["in_flight_bytes"] == 8 << 20
     # Its clock is read a moment before ours: the rate is known within what that moment is.
     for rate in (device["out_bytes_s"], device["in_bytes_s"], found["store"]["write_bytes_s"]):
         assert rate == pytest.approx(100 << 20, rel=0.5)
     assert found["store"]["read_bytes_s"] == 0 and device["faults_s"] == 0
-    assert "train.py:7 in step" in text and "pytest" in text and "500MiB" in text
+    assert "train.py:7 in step" in text and "sleep 600" in text and "500MiB" in text
 
 
 def test_jobs_that_do_not_answer_hold_up_nobody(firn, folder):
@@ -137,9 +139,9 @@ def test_jobs_that_do_not_answer_hold_up_nobody(firn, folder):
                 one.connect(str(folder / f"{full}.sock"))
             crowd.append(one)
         jobs = looked(firn, folder)
-        one = firn("stats", str(full))
-        quiet = firn("stats", str(silent))
-        still = firn("spill", str(silent))
+        with concurrent.futures.ThreadPoolExecutor() as pool:  # each waits for five seconds
+            one, quiet, still = pool.map(firn, ("stats", "stats", "spill"),
+                                         (str(full), str(silent), str(silent)))
         stop.set()
         for each in (*crowd, listening):
             each.close()
@@ -273,9 +275,10 @@ def test_a_line_of_json_each_second_until_nobody_reads(firn, folder):
     assert all(number in [job["pid"] for job in each["jobs"]] for each in lines)
 
 
-def read_until(terminal, wanted):
+def read_until(terminal, *wanted):
+    """What is shown until all of that is, in this order."""
     shown = b""
-    while wanted not in shown:
+    while not re.search(b".*".join(map(re.escape, wanted)), shown, re.DOTALL):
         ready, _, _ = select.select([terminal], [], [], 60)
         assert ready, shown
         shown += os.read(terminal, 1 << 16)
@@ -296,19 +299,19 @@ def test_on_a_terminal(firn, folder):
 
 @pytest.mark.parametrize("columns", [30, 80, 100, 240])
 def test_terminals_of_every_width(firn, folder, columns):
-    with job(folder, document(), os.getpid()) as number:
+    with job(folder, document()) as number:
         child, terminal = pty.fork()
         if child == 0:
             os.execve(find_binary(), ["firn", "top"],
                       {**clean_environment(), "TERM": "xterm", "COLUMNS": str(columns),
                        "LINES": "24"})
-        shown = read_until(terminal, b"waited")
+        shown = read_until(terminal, str(number).encode(), b"waited")  # (other jobs may be there)
         os.write(terminal, b"q")
         assert os.waitpid(child, 0)[1] == 0
         os.close(terminal)
-    assert str(number).encode() in shown and b"RESIDENT"[:columns - 13] in shown
+    assert b"RESIDENT"[:columns - 13] in shown
     if columns >= 80:  # who it is, and how much it waits, whatever else there is room for
-        assert b"STALL" in shown and b"COMMAND" in shown and b"python" in shown
+        assert b"STALL" in shown and b"COMMAND" in shown and b"sleep 600" in shown
     assert (b"WRITE/s" in shown) == (columns > 140)
 
 

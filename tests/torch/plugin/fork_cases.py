@@ -47,7 +47,11 @@ def run_forked(code):
 def main():
     with open(sys.argv[1]) as file:
         wanted = json.load(file)
-    import torch  # noqa: F401 (once, for all)
+    # Once, for all. Nearly everything imports the latter at its first use: that takes as long as
+    # most cases do.
+    import torch
+    import torch._dynamo  # noqa: F401
+    assert not torch.cuda.is_initialized()
     for name, code in wanted["cases"].items():
         status, output, errors = run_forked(wanted["before"] + code + wanted["after"])
         print(json.dumps({"name": name, "status": status, "output": output, "errors": errors}),

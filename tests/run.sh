@@ -69,8 +69,16 @@ if [ ${#selected[@]} -gt 0 ]; then
     "${selected[@]}" </dev/null || meson_status=$?
 fi
 
+# As many of pytest's processes as there are cores, and 4 GiB for each: tests wait about as long as
+# they compute. The quickest tests come last, so that all end together.
+free_kib=$(awk '/^MemAvailable:/ {print $2}' /proc/meminfo)
+jobs=$((free_kib / 4194304))
+if [ "$jobs" -gt "$(nproc)" ]; then jobs=$(nproc); fi
+if [ "$jobs" -lt 1 ]; then jobs=1; fi
+# The threads of torch's operators would spin on cores that another test could have.
+export OMP_WAIT_POLICY=${OMP_WAIT_POLICY:-passive}
 folders=()
-for folder in tests/command tests/bench tests/torch; do
+for folder in tests/bench tests/torch tests/command; do
   if [ -d "$folder" ]; then folders+=("$folder"); fi
 done
 options=()
@@ -80,7 +88,7 @@ if [ ${#names[@]} -gt 0 ]; then
   expression=$(printf ' or %s' "${names[@]}")
   options+=(-k "${expression# or }")
 fi
-$python -m pytest -q -rfEs --durations=5 -p no:cacheprovider \
+$python -m pytest -q -rfEs --durations=5 -p no:cacheprovider -n "$jobs" --dist loadscope \
   --junitxml="$results/pytest.xml" "${options[@]}" "${folders[@]}" \
   </dev/null 2>&1 | tee "$results/pytest.log"
 pytest_status=${PIPESTATUS[0]}

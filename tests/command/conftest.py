@@ -9,11 +9,6 @@ import pytest
 from firn_command import ROOT, clean_environment, find_binary
 
 
-def pytest_configure(config):
-    config.addinivalue_line("markers", "quick: part of `tests/run.sh quick`")
-    config.addinivalue_line("markers", "long: only with `tests/run.sh --long`")
-
-
 def pytest_collection_modifyitems(items):
     here = pathlib.Path(__file__).parent
     for item in items:

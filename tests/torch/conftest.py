@@ -1,5 +1,10 @@
 """Scripts of tests/torch/scripts run on the software GPU: natively, and with Firn."""
 
+import dataclasses
+import fcntl
+import hashlib
+import json
+import os
 import pathlib
 import shutil
 import tempfile
@@ -9,11 +14,6 @@ import pytest
 import script_runs
 
 LEFT_BEHIND = "firn"
-
-
-def pytest_configure(config):
-    config.addinivalue_line("markers", "quick: part of `tests/run.sh quick`")
-    config.addinivalue_line("markers", "long: only with `tests/run.sh --long`")
 
 
 @pytest.fixture(scope="session")
@@ -27,16 +27,24 @@ def places():
 @pytest.fixture(scope="session")
 def native(places, tmp_path_factory):
     """native(script, *arguments): the run with PyTorch's own allocator and all the memory it
-    wants; each is run once in a session."""
-    done = {}
+    wants; each is run once in a session, by whichever of pytest's processes asks first."""
+    base = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        base = base.parent
 
     def run(script, *arguments):
-        key = (script, arguments)
-        if key not in done:
-            done[key] = script_runs.run_native(places, tmp_path_factory.mktemp("native"), script,
-                                               *arguments)
-        assert done[key].status == 0, done[key].text
-        return done[key]
+        key = hashlib.sha256(repr((script, arguments)).encode()).hexdigest()[:16]
+        folder = base / f"native-{key}"
+        folder.mkdir(exist_ok=True)
+        with open(folder / "lock", "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            kept = folder / "run.json"
+            if not kept.exists():
+                done = script_runs.run_native(places, folder, script, *arguments)
+                kept.write_text(json.dumps(dataclasses.asdict(done)))
+            done = script_runs.Run(**json.loads(kept.read_text()))
+        assert done.status == 0, done.text
+        return done
 
     return run
 

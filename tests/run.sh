@@ -1,9 +1,9 @@
 #!/bin/bash
 # Every test, from any directory: sets up, then Meson's tests (suites unit, sim, stress) and
-# pytest's (tests/command, tests/bench, tests/torch).
+# pytest's (tests/command, tests/bench, tests/torch), both on all cores.
 #
 #   tests/run.sh             everything but the long ones
-#   tests/run.sh quick       a few minutes
+#   tests/run.sh quick       a few minutes: each layer once, before a commit
 #   tests/run.sh --long      everything, with more seeds and volume
 #   tests/run.sh NAME...     tests whose name holds one of NAME
 #

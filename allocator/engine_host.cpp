@@ -42,8 +42,10 @@ void EngineImpl::replan_host(uint64_t capacity, uint64_t spare) {
   for (size_t i = 0; i < blocks.size(); ++i) lay_out_in_memory(*blocks[i], scratch_.items[i]);
   const uint64_t keeps =
       (host_.budget() - std::min(host_.budget(), host_reserve_bytes())) / grain_bytes;
-  const lifetimes::Decision decision = lifetimes::decide(
-      {capacity + keeps, spare, history_->period(), scratch_.items, scratch_.steps, false});
+  // (SSDs read at all times, what is used last would come from them all at once.)
+  const lifetimes::Decision decision =
+      lifetimes::decide({capacity + keeps, spare, history_->period(), scratch_.items,
+                         scratch_.steps, false, lifetimes::Prefer::written_last});
   plan_.memory_window = history_->now() + decision.window;
   for (uint32_t i : decision.fetch) plan_.reads.push_back(plan_entry(decision, i, 0));
   for (auto [i, grains, is_spare] : decision.leaving) {

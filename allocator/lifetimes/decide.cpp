@@ -1,6 +1,7 @@
 #include "allocator/lifetimes/decide.h"
 
 #include <algorithm>
+#include <queue>
 
 namespace firn::lifetimes {
 
@@ -76,7 +77,7 @@ class Cover {
       covered += static_cast<int64_t>(covering(item));
     }
     peak_ = alive;
-    short_.push_back({0, alive - covered - capacity});
+    lacks_.push_back({0, alive - covered - capacity});
     std::vector<bool> changed(s.items.size());
     for (const Step& step : s.steps) {
       const Item& item = s.items[step.item];
@@ -87,22 +88,17 @@ class Cover {
         changed[step.item] = true;
       }
       peak_ = std::max(peak_, alive);
-      if (int64_t lacks = alive - covered - capacity; lacks > short_.back().second)
-        short_.push_back({step.ahead, lacks});
+      if (step.kind != Step::Kind::read) lacks_.push_back({step.ahead, alive - covered - capacity});
       if (step.kind == Step::Kind::death) alive -= size;
     }
   }
   uint64_t peak() const { return static_cast<uint64_t>(peak_); }
-  /// What lacks at most at any instant before `ahead`.
-  int64_t before(uint64_t ahead) const {
-    auto after = std::partition_point(short_.begin(), short_.end(),
-                                      [&](const auto& at) { return at.first < ahead; });
-    return after == short_.begin() ? 0 : std::prev(after)->second;
-  }
+  /// (events from now, grains that lack then), wherever it changes.
+  const std::vector<std::pair<uint64_t, int64_t>>& lacks() const { return lacks_; }
 
  private:
   int64_t peak_ = 0;
-  std::vector<std::pair<uint64_t, int64_t>> short_;  // (events from now, the most until then)
+  std::vector<std::pair<uint64_t, int64_t>> lacks_;
 };
 
 /// Whatever will not have changed when room lacks, as it leaves then. Until that is worth nothing.
@@ -116,35 +112,66 @@ void choose_all_leaving(const Situation& s, const NextTimes& next, Decision& dec
   });
 }
 
-/// Every block chosen covers all instants before the next change of those chosen after it.
+/// Dirty items, in the order in which they are chosen where they cover the same.
+class Order {
+ public:
+  Order(const Situation& s, const NextTimes& next)
+      : first_(s.prefer == Prefer::used_last ? next.use : next.change),
+        second_(s.prefer == Prefer::used_last ? next.change : next.use) {}
+  bool operator()(uint32_t a, uint32_t b) const {
+    if (first_[a] != first_[b]) return first_[a] > first_[b];
+    return second_[a] != second_[b] ? second_[a] > second_[b] : a < b;
+  }
+
+ private:
+  const std::vector<uint64_t>&first_, &second_;
+};
+
+/// So many grains of each dirty item as cover what lacks, and `spare` beyond. From the last instant
+/// backwards: what covers it is what has not changed until then. So as little is chosen as by any
+/// other rule.
+std::vector<uint64_t> choose_parts(const Situation& s, const Cover& cover, const NextTimes& next,
+                                   const std::vector<uint32_t>& by_change, uint64_t spare) {
+  std::vector<uint64_t> parts(s.items.size());
+  const auto later = [order = Order(s, next)](uint32_t a, uint32_t b) { return order(b, a); };
+  std::priority_queue<uint32_t, std::vector<uint32_t>, decltype(later)> unchanged(later);
+  auto entering = by_change.begin();
+  int64_t chosen = 0;
+  for (auto at = cover.lacks().rbegin(); at != cover.lacks().rend(); ++at) {
+    for (; entering != by_change.end() && next.change[*entering] > at->first; ++entering)
+      unchanged.push(*entering);
+    const int64_t wanted = at->second + static_cast<int64_t>(spare);
+    while (chosen < wanted && !unchanged.empty()) {
+      const uint32_t i = unchanged.top();
+      const uint64_t left = s.items[i].on_device - s.items[i].clean - parts[i];
+      const uint64_t part = std::min(left, static_cast<uint64_t>(wanted - chosen));
+      parts[i] += part;
+      chosen += static_cast<int64_t>(part);
+      if (part == left) unchanged.pop();
+    }
+  }
+  return parts;
+}
+
 void choose_leaving(const Situation& s, const Cover& cover, const NextTimes& next,
                     Decision& decision) {
   std::vector<uint32_t> dirty;
   for (uint32_t i = 0; i < s.items.size(); ++i)
     if (s.items[i].on_device > s.items[i].clean) dirty.push_back(i);
-  std::sort(dirty.begin(), dirty.end(), [&](uint32_t a, uint32_t b) {
-    if (next.change[a] != next.change[b]) return next.change[a] > next.change[b];
-    return next.use[a] != next.use[b] ? next.use[a] > next.use[b] : a < b;
-  });
   // What is fetched for a use is there a little before it and after: the spare part is for that,
   // when all that lacks is chosen. What lacks nowhere need not be fetched, and of little that lacks
   // little is.
   const uint64_t lacks_most = cover.peak() - std::min(cover.peak(), s.capacity);
-  const uint64_t spare_most = std::min(s.spare, lacks_most);
-  std::vector<uint64_t> parts(dirty.size());
-  for (const uint64_t spare : {uint64_t{0}, spare_most}) {
-    int64_t chosen = 0;
-    for (size_t d = 0; d < dirty.size(); ++d) {
-      const Item& item = s.items[dirty[d]];
-      const int64_t lacks =
-          cover.before(next.change[dirty[d]]) + static_cast<int64_t>(spare) - chosen;
-      if (lacks <= 0) continue;
-      const uint64_t part = std::min(item.on_device - item.clean, static_cast<uint64_t>(lacks));
-      if (part > parts[d]) decision.leaving.push_back({dirty[d], covering(item) + part, spare > 0});
-      parts[d] = std::max(parts[d], part);
-      chosen += static_cast<int64_t>(part);
-    }
-  }
+  const uint64_t spare = std::min(s.spare, lacks_most);
+  std::sort(dirty.begin(), dirty.end(),
+            [&](uint32_t a, uint32_t b) { return next.change[a] > next.change[b]; });
+  const std::vector<uint64_t> needed = choose_parts(s, cover, next, dirty, 0),
+                              more = choose_parts(s, cover, next, dirty, spare);
+  std::sort(dirty.begin(), dirty.end(), Order(s, next));
+  for (uint32_t i : dirty)
+    if (needed[i] > 0) decision.leaving.push_back({i, covering(s.items[i]) + needed[i], false});
+  for (uint32_t i : dirty)
+    if (more[i] > needed[i]) decision.leaving.push_back({i, covering(s.items[i]) + more[i], true});
 }
 
 void look_through_window(const Situation& s, Decision& decision) {

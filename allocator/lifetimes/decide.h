@@ -4,13 +4,14 @@
 // Two looks ahead. Cover: at every instant of the period, what is alive beyond the capacity has to
 // be away. What is away or valid elsewhere covers the instants until it is written again: until
 // then it leaves without I/O, however often it is read. For the rest blocks are made valid
-// elsewhere, as early as possible, those first that are written last, which covers most. Nothing
-// else is worth a write, where writes wear something out; where they do not (`eager`), what comes
-// back comes the earlier the more can leave for it, and the way out is never idle. The window goes
-// as far as there is room, at every instant, for everything used until then that is on the device
-// or fetched now, beside what is allocated and freed meanwhile and what cannot leave without being
-// written: so far it is safe to fetch, in the order of next use, the last of it in part. What
-// leaves is what is used last (Belady, A study of replacement algorithms, 1966).
+// elsewhere, as early as possible and as few as possible: those that are not written until then, of
+// them those that are used last, or written last (`prefer`). Nothing else is worth a write, where
+// writes wear something out; where they do not (`eager`), what comes back comes the earlier the
+// more can leave for it, and the way out is never idle. The window goes as far as there is room, at
+// every instant, for everything used until then that is on the device or fetched now, beside what
+// is allocated and freed meanwhile and what cannot leave without being written: so far it is safe
+// to fetch, in the order of next use, the last of it in part. What leaves is what is used last
+// (Belady, A study of replacement algorithms, 1966).
 //
 // Cost: O(n log n) for n steps.
 #pragma once
@@ -44,6 +45,10 @@ struct Step {
   uint32_t item = 0;
 };
 
+/// Of what covers as much: what is used last comes back last, and makes the fewest wait; what is
+/// written last comes back at all times, which keeps slow ways in busy.
+enum class Prefer : uint8_t { used_last, written_last };
+
 struct Situation {
   uint64_t capacity = 0;  // grains for items: the budget without what cannot move
   uint64_t spare = 0;     // grains to cover beyond what lacks, so that none is waited for; no
@@ -52,6 +57,7 @@ struct Situation {
   std::span<const Item> items;
   std::span<const Step> steps;
   bool eager = false;  // copies cost nothing while nothing else is to be copied out
+  Prefer prefer = Prefer::used_last;
 };
 
 struct Decision {
@@ -68,11 +74,11 @@ struct Decision {
   std::vector<Leaving> leaving;
   /// Items on the device, the farthest next use first; without those that die before it.
   std::vector<uint32_t> farthest;
-  std::vector<uint64_t> next_use;  // of each item: events from now; no_use: none known, or dead
+  std::vector<uint64_t> next_use;     // of each item: events from now; no_use: none known, or dead
   std::vector<uint64_t> next_change;  // the same of the next write or death
-  uint64_t lacking = no_use;       // events from now: the first that has no room without a write
-  uint64_t window = 0;             // events from now until which fetch holds
-  uint64_t peak = 0;               // grains there would be at most, were everything on the device
+  uint64_t lacking = no_use;          // events from now: the first that has no room without a write
+  uint64_t window = 0;                // events from now until which fetch holds
+  uint64_t peak = 0;  // grains there would be at most, were everything on the device
 };
 
 Decision decide(const Situation& situation);

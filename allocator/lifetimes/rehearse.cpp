@@ -273,7 +273,8 @@ void Program::decide_for_host(uint64_t capacity, uint64_t spare) {
   for (size_t i = 0; i < blocks_.size(); ++i) stage_.lay_out_in_memory(blocks_[i], items_[i]);
   const uint64_t host = r_.machine.host, keeps = host - std::min(host, stage_.host_reserve());
   const Decision decision =
-      decide({capacity + keeps, spare, r_.steps.size(), items_, steps_, false});
+      decide({capacity + keeps, spare, r_.steps.size(), items_, steps_, false,
+              Prefer::written_last});
   Stage::Plan& plan = stage_.plan;
   plan.memory_window = number_ + decision.window;
   for (uint32_t i : decision.fetch) plan.reads.push_back(entry(i, decision));

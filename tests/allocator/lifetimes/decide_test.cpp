@@ -227,6 +227,29 @@ TEST(Decide, what_is_written_last_is_made_clean_and_what_is_used_last_leaves_fir
   EXPECT_EQ(d.farthest, (std::vector<uint32_t>{0, 1}));
 }
 
+TEST(Decide, of_what_is_written_late_enough_what_is_used_last_is_made_clean) {
+  Case c;
+  c.items = {{.size = 4, .on_device = 4, .again = 0},
+             {.size = 4, .on_device = 4, .again = 1},
+             {.size = 4, .on_device = 4, .again = 2},
+             {.size = 6, .born = true}};
+  // 2 changes before room lacks; 0 is written last, and used before 1.
+  c.steps = {{1, Step::Kind::write, 2}, {2, Step::Kind::birth, 3}, {3, Step::Kind::write, 3},
+             {4, Step::Kind::death, 3}, {5, Step::Kind::read, 0},  {6, Step::Kind::write, 1},
+             {7, Step::Kind::write, 0}, {8, Step::Kind::write, 2}};
+  c.capacity = 14;
+  c.period = 8;
+  const Decision d = decide(c.situation());
+  ASSERT_EQ(d.leaving.size(), 1u);
+  EXPECT_EQ(d.leaving[0].item, 1u);
+  EXPECT_EQ(d.leaving[0].grains, 4u);
+  Situation other = c.situation();
+  other.prefer = Prefer::written_last;
+  const Decision by_writes = decide(other);
+  ASSERT_EQ(by_writes.leaving.size(), 1u);
+  EXPECT_EQ(by_writes.leaving[0].item, 0u);
+}
+
 TEST(Decide, holds_what_it_promises) {
   uint64_t begin = 1, end = 3000;
   if (const char* seed = std::getenv("FIRN_SEED")) {
@@ -242,6 +265,9 @@ TEST(Decide, holds_what_it_promises) {
     leaving += d.leaving.size();
     expect_room(c, d);
     expect_cover(c, d);
+    Situation other = c.situation();
+    other.prefer = Prefer::written_last;
+    expect_cover(c, decide(other));
     EXPECT_TRUE(std::is_sorted(d.farthest.begin(), d.farthest.end(), [&](uint32_t a, uint32_t b) {
       return d.next_use[a] > d.next_use[b];
     }));

@@ -370,7 +370,10 @@ bool EngineImpl::clean_ahead_of_leaving() {
             2 * options_.span_bytes)
       break;
     Block& block = *entry.block;
-    if (block.state() == State::spilling && meant(entry)) break;  // on its way already
+    if (block.state() == State::spilling && meant(entry)) {  // on its way already
+      if (++in_use > in_use_most) break;
+      continue;
+    }
     const auto pass_over = [&] { in_use > 0 ? ++in_use : ++plan_.cleaned; };
     const uint64_t clean = clean_grains(block), covered = clean + block.grains - block.mapped;
     if (!meant(entry) || clean == block.mapped || covered >= entry.grains ||

@@ -27,6 +27,9 @@ def files():
     return [path for path in sorted(HERE.glob("*_calls.py")) if path.stem not in helpers]
 
 
+listed = {}  # {file: its calls}: of all files at once, or each would import torch once more
+
+
 def environment(build=None):
     """The software GPU's, without an allocator asked for."""
     kept = {name: value for name, value in os.environ.items()
@@ -46,9 +49,12 @@ def environment(build=None):
 
 
 def calls_of(path, settings):
-    done = subprocess.run([PYTHON, str(HERE / "run_calls.py"), "--list", str(path)], env=settings,
-                          capture_output=True, text=True, check=True)
-    return json.loads(done.stdout)
+    """{call: null, or what its process needs}"""
+    if str(path) not in listed:
+        words = [PYTHON, str(HERE / "run_calls.py"), "--list", *map(str, {*files(), path})]
+        done = subprocess.run(words, env=settings, capture_output=True, text=True, check=True)
+        listed.update(json.loads(done.stdout))
+    return listed[str(path)]
 
 
 def run(path, names, settings, need=None, backend=None):

@@ -2,7 +2,7 @@
 line of JSON for each: {"call":..., "answer":...} or {"call":..., "error":...}.
 
     python run_calls.py FILE [CALL...]
-    python run_calls.py --list FILE     {"call": null, or what the call's process needs}
+    python run_calls.py --list FILE...  {FILE: {"call": null, or what the call's process needs}}
 """
 
 import importlib.util
@@ -26,8 +26,8 @@ def say(**words):
 
 def main(words):
     if words[0] == "--list":
-        print(json.dumps({name: getattr(call, "alone", None)
-                          for name, call in load(words[1]).items()}))
+        print(json.dumps({file: {name: getattr(call, "alone", None)
+                                 for name, call in load(file).items()} for file in words[1:]}))
         return
     calls = load(words[0])
     import _calls

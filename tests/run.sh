@@ -1,6 +1,6 @@
 #!/bin/bash
-# Every test, from any directory: sets up, then Meson's tests (suites unit, sim, stress) and
-# pytest's (tests/command, tests/bench, tests/torch), both on all cores.
+# Every test, from any directory: sets up, then Meson's tests (suites unit, sim, stress) on all
+# cores, and pytest's (tests/command, tests/bench, tests/torch).
 #
 #   tests/run.sh             everything but the long ones
 #   tests/run.sh quick       a few minutes: each layer once, before a commit
@@ -69,12 +69,6 @@ if [ ${#selected[@]} -gt 0 ]; then
     "${selected[@]}" </dev/null || meson_status=$?
 fi
 
-# As many of pytest's processes as there are cores, and 4 GiB for each: tests wait about as long as
-# they compute. The quickest tests come last, so that all end together.
-free_kib=$(awk '/^MemAvailable:/ {print $2}' /proc/meminfo)
-jobs=$((free_kib / 4194304))
-if [ "$jobs" -gt "$(nproc)" ]; then jobs=$(nproc); fi
-if [ "$jobs" -lt 1 ]; then jobs=1; fi
 # The threads of torch's operators would spin on cores that another test could have.
 export OMP_WAIT_POLICY=${OMP_WAIT_POLICY:-passive}
 folders=()
@@ -88,7 +82,15 @@ if [ ${#names[@]} -gt 0 ]; then
   expression=$(printf ' or %s' "${names[@]}")
   options+=(-k "${expression# or }")
 fi
-$python -m pytest -q -rfEs --durations=5 -p no:cacheprovider -n "$jobs" --dist loadscope \
+if [ $length = quick ]; then
+  # As many of pytest's processes as there are cores, and 4 GiB for each: tests wait about as long as
+  # they compute. (Not those that look at live jobs, speeds and storms: they are none of quick's.)
+  free_kib=$(awk '/^MemAvailable:/ {print $2}' /proc/meminfo)
+  jobs=$((free_kib / 4194304))
+  if [ "$jobs" -gt "$(nproc)" ]; then jobs=$(nproc); fi
+  if [ "$jobs" -gt 1 ]; then options+=(-n "$jobs" --dist loadscope); fi
+fi
+$python -m pytest -q -rfEs --durations=5 -p no:cacheprovider \
   --junitxml="$results/pytest.xml" "${options[@]}" "${folders[@]}" \
   </dev/null 2>&1 | tee "$results/pytest.log"
 pytest_status=${PIPESTATUS[0]}

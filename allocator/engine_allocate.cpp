@@ -230,12 +230,7 @@ Result<void> EngineImpl::free(void* pointer) {
                               word::recorded | word::many_uses | word::zero_copy | word::segment;
     while (word::state(w) == State::resident && !(w & slow) && word::holds(w) == 0) {
       uint64_t next = word::with_state(w & ~word::proven, State::ready);
-      // A small one nobody else changes: it is not touched and does not leave. (That it is freed by
-      // two threads at the same instant is not seen.)
-      if (w & word::small)
-        block->word.store(next, std::memory_order_release);
-      else if (!block->word.compare_exchange_weak(w, next, std::memory_order_acq_rel))
-        continue;
+      if (!block->word.compare_exchange_weak(w, next, std::memory_order_acq_rel)) continue;
       const unsigned cell = thread_cell();
       count_free(*block, cell);
       make_ready(*block, cell);

@@ -21,8 +21,9 @@ IoRequest* EngineImpl::request_for(Block& block, uint32_t index, Slot slot) {
 /// Says so when the store has not answered for long: whoever waits for it sees nothing else. (A
 /// request cannot be taken back: whether its bytes are still to come nobody knows.)
 void EngineImpl::look_for_unanswered() {
+  if (requests_.empty()) return;
   const uint64_t now = clock_.now_ns();
-  if (requests_.empty() || now < next_look_ns_) return;
+  if (now < next_look_ns_) return;
   next_look_ns_ = now + 1'000'000'000;
   for (const IoRequest* request : requests_)
     if (now - request->begun_ns > unanswered_ns)

@@ -1,5 +1,5 @@
-// A stream's ready blocks: freed by the program, in no order but that of their freeing, taken again
-// without a lock.
+// A stream's ready blocks: freed by the program, their frames still mapped, and taken again without
+// a lock.
 //
 // A block that a thread frees is, if it can be, at that thread's front, where no other thread's
 // frees and allocations are in its way: there it needs no locked instruction to put it, and one to

@@ -1,7 +1,8 @@
-// A launch's blocks touched at once, holds that belong to no thread, streams that end, streams of
-// other devices.
+// Frees at once, a launch's blocks touched at once, holds that belong to no thread, streams that end,
+// streams of other devices.
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <thread>
 
 #include "tests/allocator/simulation.h"
@@ -36,6 +37,29 @@ CUstream own_stream(Simulation& sim) {
 }
 std::string state(Engine& engine, void* block) { return engine.find(block)->state; }
 }  // namespace
+
+// The other's free is refused, and nobody has the block twice.
+TEST(Many, of_two_frees_at_once_one_is_refused) {
+  Simulation sim(small_budget());
+  Engine& engine = sim.engine(0);
+  for (const size_t bytes : {size_t{512}, block_bytes})
+    for (int round = 0; round < 20'000; ++round) {
+      Result<void*> block = engine.allocate(bytes, nullptr);
+      ASSERT_TRUE(block) << describe(block.error());
+      std::atomic<int> there{0}, freed{0};
+      const auto free_with_the_other = [&] {
+        ++there;
+        while (there < 2) {
+        }
+        freed += static_cast<bool>(engine.free(*block));
+      };
+      std::thread other(free_with_the_other);
+      free_with_the_other();
+      other.join();
+      ASSERT_EQ(freed, 1) << bytes << " bytes, round " << round;
+    }
+  engine.check();
+}
 
 TEST(Many, blocks_are_held_once_and_foreign_words_passed_over) {
   Simulation sim(small_budget());

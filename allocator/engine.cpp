@@ -11,7 +11,7 @@
 
 namespace firn {
 
-int& thread_holds(int device) {
+int& EngineImpl::shared_cell_holds(int device) {
   static thread_local int holds[64];
   return holds[device & 63];
 }

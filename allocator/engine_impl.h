@@ -234,9 +234,15 @@ class EngineImpl final : public Engine {
   Result<void> pin_with(Block& block, Mark&& mark);
   Result<Hold> touch_slow(Block& block, CUstream stream, Access access, bool anyway);
   void add_use(Block& block, Use use);
-  unsigned index_of(CUstream stream);
+  unsigned index_of(CUstream stream);            // engine_hot.h, as the next three
   void set_use(Block& block, Use use);
   void drop_hold(Block& block);
+  /// Holds that the calling thread has on this device's blocks (for telling who waits for whom).
+  int& thread_holds() const;
+  unsigned find_index(CUstream stream);
+  void change_use(Block& block, Use use);
+  void last_hold_dropped(Block& block, uint64_t word_before);
+  static int& shared_cell_holds(int device);
   bool uses_over(Block& block);
   bool programs_uses_over(Block& block);
   void close_uses(Block& block);
@@ -500,6 +506,10 @@ class EngineImpl final : public Engine {
   uint64_t asleep_at_ = UINT64_MAX;  // history_'s event number at spill_away(); lifetimes
 
   HotCounters hot_;
+  struct alignas(64) ThreadHolds {
+    int count = 0;
+  };
+  mutable std::array<ThreadHolds, cells_own> thread_holds_{};  // by thread_cell(): that thread's
   AtomicTally segment_tally_[2], reserved_tally_[2];
   Peak segment_peak_;
   mutable PartTallies parts_;
@@ -514,8 +524,5 @@ class EngineImpl final : public Engine {
   uint64_t sample_ns_ = 0, pinned_ns_ = 0;  // of the trace's last such rows
   bool abandoned_ = false;
 };
-
-/// Holds that the calling thread has on this device's blocks (for telling who waits for whom).
-int& thread_holds(int device);
 
 }  // namespace firn

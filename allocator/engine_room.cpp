@@ -10,7 +10,7 @@
 
 #include "allocator/check.h"
 #include "allocator/config.h"
-#include "allocator/engine_impl.h"
+#include "allocator/engine_hot.h"
 
 namespace firn {
 
@@ -201,7 +201,7 @@ bool EngineImpl::held_by_others() const {
       holds += static_cast<int64_t>(word::holds(block->word.load(std::memory_order_relaxed)));
   for (const Block* block : live_)
     holds += static_cast<int64_t>(word::holds(block->word.load(std::memory_order_relaxed)));
-  return holds > thread_holds(options_.device);
+  return holds > thread_holds();
 }
 
 std::vector<PinnedBytes> EngineImpl::pinned_bytes() const {

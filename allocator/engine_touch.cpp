@@ -5,8 +5,7 @@
 
 #include <fmt/format.h>
 
-#include "allocator/check.h"
-#include "allocator/engine_impl.h"
+#include "allocator/engine_hot.h"
 
 namespace firn {
 
@@ -27,7 +26,7 @@ Result<Hold> EngineImpl::touch(const void* pointer, CUstream stream, Access acce
     block.age.store(
         note(access == Access::write ? EventKind::touch_write : EventKind::touch_read, block),
         std::memory_order_relaxed);
-    ++thread_holds(options_.device);
+    ++thread_holds();
     if (trace_) trace("touch", block, access == Access::write ? "write" : "read");
     return Hold{&block};
   }
@@ -77,7 +76,7 @@ Result<Hold> EngineImpl::touch_slow(Block& block, CUstream stream, Access access
               std::memory_order_relaxed);
           if (block.prefetched) block.prefetched = false;
           if (stall_begin) count_stall(*stall_begin, &block);
-          ++thread_holds(options_.device);
+          ++thread_holds();
           if (trace_) trace("touch", block, access == Access::write ? "write" : "read");
           return Hold{&block};
         }
@@ -120,9 +119,7 @@ Result<Hold> EngineImpl::touch_slow(Block& block, CUstream stream, Access access
   return Hold{};
 }
 
-/// Streams index, seen for the first time if need be.
-unsigned EngineImpl::index_of(CUstream stream) {
-  if (stream == CU_STREAM_LEGACY) stream = nullptr;
+unsigned EngineImpl::find_index(CUstream stream) {
   int index = streams_.find(stream);
   if (index < 0) {
     Lock lock(mutex_);
@@ -131,11 +128,11 @@ unsigned EngineImpl::index_of(CUstream stream) {
   }
   streams_.used(static_cast<unsigned>(index));
   if (program_stream_.load(std::memory_order_relaxed) != index)
-    program_stream_.store(index, std::memory_order_relaxed);
+    program_stream_.store(index, std::memory_order_release);
   return static_cast<unsigned>(index);
 }
 
-void EngineImpl::set_use(Block& block, Use use) {
+void EngineImpl::change_use(Block& block, Use use) {
   uint64_t last = block.use.load(std::memory_order_acquire);
   for (;;) {
     Use before{last};
@@ -148,24 +145,19 @@ void EngineImpl::set_use(Block& block, Use use) {
   }
 }
 
-void EngineImpl::drop_hold(Block& block) {
-  uint64_t w = block.word.fetch_sub(word::hold_one, std::memory_order_acq_rel);
-  FIRN_CHECK(word::holds(w) > 0, "block %llx released without a hold",
-             (unsigned long long)block.address);
-  if ((w & (word::freed | word::zero_copy)) && word::holds(w) == 1) {
-    Driver::ContextGuard context(driver_, options_.context);
-    Lock lock(mutex_);
-    if (w & word::freed)
-      finish_free(block);
-    else
-      start_spill(block, true);  // back to where it was as soon as the work is over
-  }
+void EngineImpl::last_hold_dropped(Block& block, uint64_t word_before) {
+  Driver::ContextGuard context(driver_, options_.context);
+  Lock lock(mutex_);
+  if (word_before & word::freed)
+    finish_free(block);
+  else
+    start_spill(block, true);  // back to where it was as soon as the work is over
 }
 
 void EngineImpl::release(Hold hold, CUstream stream) {
   if (!hold.block) return;
   set_use(*hold.block, streams_.now(index_of(stream)));
-  --thread_holds(options_.device);
+  --thread_holds();
   drop_hold(*hold.block);
 }
 
@@ -176,7 +168,7 @@ Hold EngineImpl::hold_new(const void* pointer, const char* maker) {
   while (!(w & word::small) && word::state(w) == State::resident) {
     if (!block->word.compare_exchange_weak(w, w + word::hold_one, std::memory_order_acq_rel))
       continue;
-    ++thread_holds(options_.device);
+    ++thread_holds();
     if (maker) {
       block->maker.store(maker, std::memory_order_relaxed);
       block->maker_of.store(block->generation, std::memory_order_relaxed);

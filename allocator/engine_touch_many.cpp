@@ -3,8 +3,7 @@
 // allocation where all are resident.
 #include <algorithm>
 
-#include "allocator/check.h"
-#include "allocator/engine_impl.h"
+#include "allocator/engine_hot.h"
 
 namespace firn {
 
@@ -48,7 +47,7 @@ size_t EngineImpl::touch_many(std::span<const uint64_t> addresses, Access access
     if (trace_) trace("touch", block, access == Access::write ? "write" : "read");
     holds[held++] = Hold{&block};
   }
-  thread_holds(options_.device) += static_cast<int>(held - before);
+  thread_holds() += static_cast<int>(held - before);
   return done;
 }
 
@@ -56,18 +55,18 @@ void EngineImpl::release_many(std::span<const Hold> holds, CUstream stream) {
   if (holds.empty()) return;
   const Use use = streams_.now(index_of(stream));
   for (Hold hold : holds) set_use(*hold.block, use);
-  thread_holds(options_.device) -= static_cast<int>(holds.size());
+  thread_holds() -= static_cast<int>(holds.size());
   for (Hold hold : holds) drop_hold(*hold.block);
 }
 
 void EngineImpl::release_unused(std::span<const Hold> holds) {
-  thread_holds(options_.device) -= static_cast<int>(holds.size());
+  thread_holds() -= static_cast<int>(holds.size());
   for (Hold hold : holds) drop_hold(*hold.block);
 }
 
 Hold EngineImpl::hold_apart(const void* pointer) {
   const Hold hold = hold_new(pointer, nullptr);
-  if (hold.block) --thread_holds(options_.device);
+  if (hold.block) --thread_holds();
   return hold;
 }
 

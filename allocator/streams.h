@@ -86,6 +86,8 @@ class Streams {
     return stream || !context ? stream : reinterpret_cast<CUstream>(context);
   }
 
+  /// What find() knows it by.
+  CUstream key(unsigned index) const { return entries_[index]->key; }
   CUstream handle(unsigned index) const { return entries_[index]->stream; }
   unsigned count() const { return count_.load(std::memory_order_acquire); }
   /// True while events are recorded and not yet seen complete.

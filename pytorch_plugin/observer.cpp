@@ -118,6 +118,7 @@ void install_observer(bool spill_always) {
   if (spill_always) always_spill = true;
   if (installed) return;
   register_list_operators();
+  watch_registrations();
   at::addGlobalCallback(at::RecordFunctionCallback(start, end)
                             .needsInputs(true)
                             .needsOutputs(true)

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <cstring>
+#include <memory>
 #include <mutex>
 #include <set>
 #include <string_view>
@@ -112,20 +112,32 @@ std::set<std::pair<std::string, std::string>>& sliced_names() {
   return *names;
 }
 
-// Open addressing by the address of the schema's name, which is the operator's for its life. An
-// entry is compared by name too, in case another operator was later put at the same address.
-struct Entry {
-  const char* key;
-  OperatorInfo info;
-};
-constexpr size_t table_size = 1 << 14;
-constexpr size_t table_fill_most = table_size / 2;
-std::array<std::atomic<const Entry*>, table_size> table;
+using Entry = OperatorTable::Entry;
+constexpr size_t table_fill_most = OperatorTable::size / 2;
 size_t table_fill = 0;
+const Entry forgotten{};  // in the place of one that is no more
 
-size_t place(const char* key) {
-  return (reinterpret_cast<uintptr_t>(key) * 0x9e3779b97f4a7c15ull) >> (64 - 14);
+/// The place of the operator whose schema's name is at `key`, or the first one that is free.
+std::atomic<const Entry*>& place_of(const char* key) {
+  std::atomic<const Entry*>* free = nullptr;
+  for (size_t at = OperatorTable::place(key);; at = (at + 1) % OperatorTable::size) {
+    std::atomic<const Entry*>& place = OperatorTable::entries[at];
+    const Entry* entry = place.load(std::memory_order_acquire);
+    if (entry && entry->key == key) return place;
+    if (!free && (!entry || entry == &forgotten)) free = &place;
+    if (!entry) return *free;
+  }
 }
+
+class Registrations : public c10::OpRegistrationListener {
+  void onOperatorRegistered(const c10::OperatorHandle&) override {}
+  // (What was found of it before may still be looked at.)
+  void onOperatorDeregistered(const c10::OperatorHandle& op) override {
+    std::lock_guard lock(mutex);
+    std::atomic<const Entry*>& place = place_of(op.schema().name().c_str());
+    if (place.load(std::memory_order_relaxed)) place.store(&forgotten, std::memory_order_release);
+  }
+};
 
 const OperatorInfo* add(const at::RecordFunction& record) {
   std::optional<c10::OperatorName> name = record.operator_name();
@@ -141,13 +153,9 @@ const OperatorInfo* add(const at::RecordFunction& record) {
     passing.reset(entry);
     return &passing->info;
   }
-  size_t at = place(entry->key);
-  while (const Entry* other = table[at].load(std::memory_order_relaxed)) {
-    if (other->key == entry->key) break;  // replaced; the old one may still be looked at
-    at = (at + 1) % table_size;
-  }
-  if (!table[at].load(std::memory_order_relaxed)) ++table_fill;
-  table[at].store(entry, std::memory_order_release);
+  std::atomic<const Entry*>& place = place_of(entry->key);
+  if (!place.load(std::memory_order_relaxed)) ++table_fill;
+  place.store(entry, std::memory_order_release);
   return &entry->info;
 }
 
@@ -183,18 +191,19 @@ OperatorInfo classify(const c10::OperatorHandle& op) {
   return info;
 }
 
-const OperatorInfo* find_operator(const at::RecordFunction& record) {
+std::array<std::atomic<const Entry*>, OperatorTable::size> OperatorTable::entries;
+
+const OperatorInfo* find_operator_further(const at::RecordFunction& record) {
   const char* key = record.name();
-  for (size_t at = place(key);; at = (at + 1) % table_size) {
-    const Entry* entry = table[at].load(std::memory_order_acquire);
-    if (!entry) break;
-    if (entry->key != key) continue;
-    if (std::strcmp(entry->info.name.c_str(), key) == 0 &&
-        std::strcmp(entry->info.overload.c_str(), record.overload_name()) == 0)
-      return &entry->info;
-    break;
-  }
-  return add(record);
+  const Entry* entry = place_of(key).load(std::memory_order_acquire);
+  return entry && entry->key == key ? &entry->info : add(record);
+}
+
+void watch_registrations() {
+  // (For the life of the process: the dispatcher may be gone before what would take it back.)
+  static auto* handle = new c10::RegistrationHandleRAII(
+      c10::Dispatcher::singleton().addRegistrationListener(std::make_unique<Registrations>()));
+  (void)handle;
 }
 
 void mark_sliced(const c10::OperatorName& name) {

@@ -1,12 +1,14 @@
 // What Firn knows about an operator: whether it uses its tensors' bytes, which of them it writes.
 //
-// Owns: a process-wide table, filled as operators are first seen, never emptied. Locks: none to
-// look up; one to add.
+// Owns: a process-wide table, filled as operators are first seen; those that PyTorch forgets are
+// taken out. Locks: none to look up; one to add.
 #pragma once
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/record_function.h>
 
+#include <array>
+#include <atomic>
 #include <cstdint>
 #include <string>
 
@@ -28,8 +30,33 @@ struct OperatorInfo {
 
 OperatorInfo classify(const c10::OperatorHandle& op);
 
+// Open addressing by the address of the schema's name, which is the operator's for its life.
+struct OperatorTable {
+  struct Entry {
+    const char* key;
+    OperatorInfo info;
+  };
+  static constexpr size_t size = 1 << 14;
+  static size_t place(const char* key) {
+    return (reinterpret_cast<uintptr_t>(key) * 0x9e3779b97f4a7c15ull) >> (64 - 14);
+  }
+  static std::array<std::atomic<const Entry*>, size> entries;
+};
+
+/// Where it is not the first at its place, or new.
+const OperatorInfo* find_operator_further(const at::RecordFunction& record);
+
 /// The operator that `record` reports, or null when it is none (a range named by a string).
-const OperatorInfo* find_operator(const at::RecordFunction& record);
+inline const OperatorInfo* find_operator(const at::RecordFunction& record) {
+  const char* key = record.name();
+  const OperatorTable::Entry* entry =
+      OperatorTable::entries[OperatorTable::place(key)].load(std::memory_order_acquire);
+  return entry && entry->key == key ? &entry->info : find_operator_further(record);
+}
+
+/// From here on the table hears of operators that PyTorch forgets: another may get their address.
+/// Before the first find_operator(); once.
+void watch_registrations();
 
 /// From now on classify() answers Kind::sliced for this operator.
 void mark_sliced(const c10::OperatorName& name);

@@ -24,8 +24,6 @@ namespace {
 // Far enough back for the temporaries of an operator; a free further back is finished later.
 constexpr size_t forget_most = 64;
 
-constexpr size_t release_together = 16;
-
 }  // namespace
 
 // In the child of a fork threads are gone, and with them what is theirs.
@@ -43,13 +41,16 @@ ThreadScopes::~ThreadScopes() {
   if (cell_ < cells_own) of_cell_[cell_] = nullptr;
 }
 
-void ThreadScopes::leave(const void* key) {
+/// `key` is not the innermost scope's.
+void ThreadScopes::leave_open(const void* key) {
   for (size_t i = scopes_.size(); i-- > 0;) {
     if (scopes_[i].key != key) continue;
     scopes_.resize(i);
     break;
   }
-  if (!scopes_.empty()) return;
+}
+
+void ThreadScopes::left_outermost() {
   // (In the child of a fork the recorder is the parent's.)
   if (recorded_.recorder && Runtime::get()) recorded_.recorder->end(recorded_);
   if (!recorded_.name.empty()) recorded_ = {};
@@ -65,19 +66,13 @@ void ThreadScopes::leave(const void* key) {
 
 void ThreadScopes::release_all() {
   // In the child of a fork the engines are gone.
-  if (Runtime::get()) {
-    Hold holds[release_together];
-    for (size_t i = 0; i < held_.size();) {
-      const Held& first = held_[i];
-      size_t count = 0;
-      for (; i < held_.size() && count < release_together; ++i) {
-        if (held_[i].engine != first.engine || held_[i].stream != first.stream) break;
-        holds[count++] = held_[i].hold;
-      }
-      first.engine->release_many({holds, count}, first.stream);
-    }
-  }
-  held_.clear();
+  if (Runtime::get())
+    for (size_t i = 0; i < groups_.size(); ++i)
+      groups_[i].engine->release_many(
+          {holds_.data() + groups_[i].begin, end_of(i) - groups_[i].begin}, groups_[i].stream);
+  groups_.clear();
+  holds_.clear();
+  bases_.clear();
 }
 
 // A tensor's device() and layout() may be Python's to answer (a wrapper subclass): slow, and free
@@ -118,21 +113,31 @@ void ThreadScopes::touch_storage(c10::StorageImpl* storage, Access access, bool 
   // (A fake tensor says CUDA and has a storage of another device.)
   if (!storage || storage->device_type() != c10::kCUDA) return;
   const void* base = storage->_mutable_data_ptr_no_checks().get();
-  Runtime* runtime = base ? Runtime::get() : nullptr;
+  if (!base) return;
   const int device = storage->device().index();
-  Engine* engine = runtime ? runtime->opened(device) : nullptr;
-  if (!engine) return;
-  record::Recorder* recorder =
-      uses && recording() ? runtime->recorder(device) : nullptr;
+  if (device != touched_device_) see_device(device);
+  if (!engine_) return;
+  record::Recorder* recorder = nullptr;
+  if (uses && recording()) [[unlikely]]
+    recorder = Runtime::get()->recorder(device);
   if (recorder) recorder->pause(recorded_);
-  CUstream stream = nullptr;
-  const Code code = touch_memory(*engine, device, base, access, stream);
+  const Code code = touch_memory(base, access);
   if (recorder) {
     recorder->uses(recorded_, base, access == Access::write);
-    recorded_stream_ = stream;
+    recorded_stream_ = stream_;
   }
-  if (code == Code::lost)
+  if (code == Code::lost) [[unlikely]]
     storage->release_data_and_set_meta_custom_data_ptr_error_msg_("firn: " + trouble_);
+}
+
+/// From here on, until begin_touches(), touches are of this device.
+void ThreadScopes::see_device(int device) {
+  Runtime* runtime = Runtime::get();
+  engine_ = runtime ? runtime->opened(device) : nullptr;
+  touched_device_ = device;
+  if (!engine_) return;
+  stream_ = current_stream(*engine_, device);
+  pools_ = &installed_allocator()->pools();
 }
 
 CUstream ThreadScopes::current_stream(Engine& engine, int device) {
@@ -145,27 +150,35 @@ CUstream ThreadScopes::current_stream(Engine& engine, int device) {
   return handle;
 }
 
-/// `stream`: the device's current one, which is told.
-Code ThreadScopes::touch_memory(Engine& engine, int device, const void* base, Access access,
-                                CUstream& stream) {
-  if (device != stream_device_) {
-    stream_ = current_stream(engine, device);
-    stream_device_ = device;
+/// Of the device that was seen last, for work on its current stream.
+Code ThreadScopes::touch_memory(const void* base, Access access) {
+  Result<Hold> hold = engine_->touch(base, stream_, access);
+  if (!hold) [[unlikely]]
+    return touch_failed(base, access, hold.error());
+  if (hold->block) keep_used(*hold, base);
+  return Code::ok;
+}
+
+void ThreadScopes::keep_used(Hold hold, const void* base) {
+  keep(*engine_, hold, stream_, base);
+  if (!pools_->recording()) [[likely]]
+    return;
+  const Result<void> pinned = pools_->used_in_capture(*engine_, touched_device_, base, stream_);
+  if (!pinned) trouble_ = describe(pinned.error());
+}
+
+Code ThreadScopes::touch_failed(const void* base, Access access, const Error& error) {
+  if (error.code != Code::out_of_memory) {
+    trouble_ = describe(error);
+    return error.code;
   }
-  stream = stream_;
-  Result<Hold> hold = engine.touch(base, stream, access);
   // The operator has chosen its kernel and cannot be stopped from here: let it run slowly.
-  if (!hold && hold.error().code == Code::out_of_memory)
-    hold = engine.touch_anyway(base, stream, access);
+  Result<Hold> hold = engine_->touch_anyway(base, stream_, access);
   if (!hold) {
     trouble_ = describe(hold.error());
     return hold.error().code;
   }
-  if (hold->block) held_.push_back({&engine, *hold, stream, base});
-  Pools& pools = installed_allocator()->pools();
-  if (hold->block && pools.recording()) [[unlikely]]
-    if (Result<void> pinned = pools.used_in_capture(engine, device, base, stream); !pinned)
-      trouble_ = describe(pinned.error());
+  if (hold->block) keep_used(*hold, base);
   return Code::ok;
 }
 
@@ -173,16 +186,18 @@ void ThreadScopes::touch_address(const void* pointer) {
   begin_touches();
   Runtime* runtime = Runtime::get();
   Engine* engine = runtime ? runtime->around(pointer) : nullptr;
-  CUstream stream = nullptr;
   for (int device = 0; engine && device < runtime->device_count(); ++device)
-    if (runtime->opened(device) == engine)
-      (void)touch_memory(*engine, device, pointer, Access::write, stream);
+    if (runtime->opened(device) == engine) {
+      see_device(device);
+      (void)touch_memory(pointer, Access::write);
+    }
 }
 
 void ThreadScopes::keep_held(const char* reason) {
-  for (const Held& held : held_)
-    if (Result<void> kept = held.engine->give_address(held.base, reason); !kept)
-      trouble_ = describe(kept.error());
+  for (size_t group = 0; group < groups_.size(); ++group)
+    for (size_t i = groups_[group].begin; i < end_of(group); ++i)
+      if (Result<void> kept = groups_[group].engine->give_address(bases_[i], reason); !kept)
+        trouble_ = describe(kept.error());
 }
 
 void ThreadScopes::arguments_touched() {
@@ -202,7 +217,7 @@ void ThreadScopes::hold_new(Engine& engine, int device, void* pointer, CUstream 
     return;
   }
   Hold hold = engine.hold_new(pointer, scopes_.front().info->name.c_str());
-  if (hold.block) held_.push_back({&engine, hold, stream, pointer});
+  if (hold.block) keep(engine, hold, stream, pointer);
 }
 
 void ThreadScopes::note_new(Engine& engine, int device, void* pointer, CUstream stream) {
@@ -220,11 +235,15 @@ void ThreadScopes::note_new(Engine& engine, int device, void* pointer, CUstream 
 }
 
 void ThreadScopes::forget(const void* pointer) {
-  const size_t end = held_.size() > forget_most ? held_.size() - forget_most : 0;
-  for (size_t i = held_.size(); i-- > end;) {
-    if (held_[i].base != pointer) continue;
-    held_[i].engine->release(held_[i].hold, held_[i].stream);
-    held_.erase(held_.begin() + static_cast<ptrdiff_t>(i));
+  const size_t end = bases_.size() > forget_most ? bases_.size() - forget_most : 0;
+  size_t group = groups_.size();
+  for (size_t i = bases_.size(); i-- > end;) {
+    if (bases_[i] != pointer) continue;
+    while (groups_[group - 1].begin > i) --group;
+    groups_[group - 1].engine->release(holds_[i], groups_[group - 1].stream);
+    holds_.erase(holds_.begin() + static_cast<ptrdiff_t>(i));
+    bases_.erase(bases_.begin() + static_cast<ptrdiff_t>(i));
+    for (size_t later = group; later < groups_.size(); ++later) --groups_[later].begin;
   }
 }
 

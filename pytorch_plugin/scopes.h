@@ -22,6 +22,8 @@
 
 namespace firn::pytorch {
 
+class Pools;
+
 /// What is noted besides: when tracing, outermost operators are told to the device's recorder; in a
 /// fault storm, the lines that allocate are told to the engine.
 inline constexpr unsigned noting_operators = 1, noting_makers = 2;
@@ -59,11 +61,17 @@ class ThreadScopes {
   }
   /// Leaves `key`'s scope and whatever was left open above it; a key that was not entered has no
   /// effect. After the outermost one everything is released.
-  void leave(const void* key);
+  void leave(const void* key) {
+    if (!scopes_.empty() && scopes_.back().key == key) [[likely]]
+      scopes_.pop_back();
+    else
+      leave_open(key);
+    if (scopes_.empty()) left_outermost();
+  }
   bool inside() const { return !scopes_.empty(); }
 
   /// Before touches during which no current stream changes.
-  void begin_touches() { stream_device_ = -1; }
+  void begin_touches() { touched_device_ = -1; }
   /// Holds the blocks of the tensor's storages (dense, sparse, nested) that are Firn's. An error is
   /// kept for raise_trouble(), or put into the storage, which then throws when it is accessed.
   /// `uses`: the running operator uses them (else they are its results).
@@ -92,11 +100,11 @@ class ThreadScopes {
   std::string take_trouble();
 
  private:
-  struct Held {
+  /// Holds from `begin` on, to the next group's: of one engine, for work on one stream.
+  struct Group {
     Engine* engine;
-    Hold hold;
     CUstream stream;
-    const void* base;
+    size_t begin;
   };
 
   struct Scope {
@@ -106,11 +114,24 @@ class ThreadScopes {
   };
 
   static ThreadScopes& find(unsigned cell);
+  void leave_open(const void* key);
+  void left_outermost();
   CUstream current_stream(Engine& engine, int device);
   void touch_parts(c10::TensorImpl* tensor, Access access, bool uses);
   void touch_storage(c10::StorageImpl* storage, Access access, bool uses);
-  Code touch_memory(Engine& engine, int device, const void* base, Access access,
-                    CUstream& stream);
+  void see_device(int device);
+  Code touch_memory(const void* base, Access access);
+  void keep_used(Hold hold, const void* base);
+  Code touch_failed(const void* base, Access access, const Error& error);
+  void keep(Engine& engine, Hold hold, CUstream stream, const void* base) {
+    if (groups_.empty() || groups_.back().stream != stream || groups_.back().engine != &engine)
+      groups_.push_back({&engine, stream, holds_.size()});
+    holds_.push_back(hold);
+    bases_.push_back(base);
+  }
+  size_t end_of(size_t group) const {
+    return group + 1 < groups_.size() ? groups_[group + 1].begin : holds_.size();
+  }
   void release_all();
   void note_new(Engine& engine, int device, void* pointer, CUstream stream);
   void tell_lines();
@@ -121,7 +142,9 @@ class ThreadScopes {
 
   unsigned cell_ = cells_own;
   std::vector<Scope> scopes_;
-  std::vector<Held> held_;
+  std::vector<Hold> holds_;
+  std::vector<const void*> bases_;  // where the holds' blocks begin
+  std::vector<Group> groups_;
   std::string trouble_;
   struct Waits {
     uint64_t times = 0, ns = 0;
@@ -137,8 +160,10 @@ class ThreadScopes {
   bool lines_due_ = false;         // either is to be told
   record::Operator recorded_;       // the outermost one, when recording
   CUstream recorded_stream_ = nullptr;
-  int stream_device_ = -1;          // the device that stream_ is the current stream of; -1: none
-  CUstream stream_ = nullptr;
+  int touched_device_ = -1;         // what follows is of this device; -1: of none yet
+  Engine* engine_ = nullptr;        // null: Firn has none there
+  CUstream stream_ = nullptr;       // its current one
+  Pools* pools_ = nullptr;
   int known_device_ = -1;            // of a stream that keeps its handle; -1: none is known
   c10::StreamId known_id_ = 0;       // its number
   CUstream known_stream_ = nullptr;  // and its handle

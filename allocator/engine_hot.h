@@ -1,0 +1,39 @@
+// What touching and releasing go through, for the files on those paths: members of EngineImpl whose
+// bodies are worth having where they are called. No lock, no allocation, unless said.
+#pragma once
+
+#include "allocator/check.h"
+#include "allocator/engine_impl.h"
+
+namespace firn {
+
+inline int& EngineImpl::thread_holds() const {
+  const unsigned cell = thread_cell();
+  return cell < cells_own ? thread_holds_[cell].count : shared_cell_holds(options_.device);
+}
+
+/// Streams index, seen for the first time (under the lock) if need be.
+inline unsigned EngineImpl::index_of(CUstream stream) {
+  if (stream == CU_STREAM_LEGACY) stream = nullptr;
+  const int last = program_stream_.load(std::memory_order_acquire);
+  if (last < 0 || streams_.key(static_cast<unsigned>(last)) != stream) [[unlikely]]
+    return find_index(stream);
+  streams_.used(static_cast<unsigned>(last));
+  return static_cast<unsigned>(last);
+}
+
+/// Takes the lock where the block was last used on another stream, and that use may not be over.
+inline void EngineImpl::set_use(Block& block, Use use) {
+  if (block.use.load(std::memory_order_acquire) != use.bits) change_use(block, use);
+}
+
+/// Takes the lock where the last hold was what the block's end or its leaving waited for.
+inline void EngineImpl::drop_hold(Block& block) {
+  const uint64_t w = block.word.fetch_sub(word::hold_one, std::memory_order_acq_rel);
+  FIRN_CHECK(word::holds(w) > 0, "block %llx released without a hold",
+             (unsigned long long)block.address);
+  if ((w & (word::freed | word::zero_copy)) && word::holds(w) == 1) [[unlikely]]
+    last_hold_dropped(block, w);
+}
+
+}  // namespace firn

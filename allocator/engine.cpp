@@ -6,7 +6,7 @@
 #include <fmt/format.h>
 
 #include "allocator/check.h"
-#include "allocator/engine_impl.h"
+#include "allocator/engine_hot.h"
 #include "allocator/huge_pages.h"
 
 namespace firn {

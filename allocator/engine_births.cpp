@@ -2,7 +2,7 @@
 // driver's calls are made while the device computes and not while the program waits for an address.
 #include <algorithm>
 
-#include "allocator/engine_impl.h"
+#include "allocator/engine_hot.h"
 
 namespace firn {
 

@@ -1,11 +1,39 @@
-// What touching and releasing go through, for the files on those paths: members of EngineImpl whose
-// bodies are worth having where they are called. No lock, no allocation, unless said.
+// What allocating, touching, releasing and freeing go through, for the files on those paths: members
+// of EngineImpl whose bodies are worth having where they are called. No lock, no allocation, unless
+// said.
 #pragma once
 
 #include "allocator/check.h"
 #include "allocator/engine_impl.h"
 
 namespace firn {
+
+inline uint64_t EngineImpl::tick() const {
+  return ticks_.load(std::memory_order_relaxed) + (ring_ ? ring_->pushed() : 0);
+}
+
+inline uint64_t EngineImpl::next_tick() {
+  return ticks_.fetch_add(1, std::memory_order_relaxed) + (ring_ ? ring_->pushed() : 0);
+}
+
+inline bool EngineImpl::noting() const {
+  return ring_ && watching_.load(std::memory_order_relaxed);
+}
+
+inline uint64_t EngineImpl::note(EventKind kind, const Block& block) {
+  if (!noting()) return next_tick();
+  return ring_->push(kind, block.index) + ticks_.load(std::memory_order_relaxed);
+}
+
+inline Block* EngineImpl::large_at(uint32_t entry, uint64_t address) const {
+  if (!(entry & region_mark)) [[likely]]
+    return &table_[entry - 1];
+  return regions_[entry & ~region_mark].load(std::memory_order_acquire)->at(address, table_);
+}
+
+inline ReadyBlocks& EngineImpl::ready(unsigned stream) const {
+  return *ready_[stream].load(std::memory_order_acquire);
+}
 
 inline int& EngineImpl::thread_holds() const {
   const unsigned cell = thread_cell();

@@ -2,7 +2,7 @@
 //   engine.cpp           opening, closing, looking up, pump()
 //   engine_allocate.cpp  allocate, free, ready blocks
 //   engine_small.cpp     small blocks' segments
-//   engine_touch.cpp     touch, release, pin, hints
+//   engine_touch.cpp, engine_hot.h  touch, release, pin, hints
 //   engine_touch_many.cpp  touch and release of a launch's blocks at once; streams that end
 //   engine_places.cpp    planned places for blocks of an iteration that never leave
 //   engine_plan_places.cpp  when they are planned, and given up
@@ -25,20 +25,17 @@
 // take a Lock& may release it to wait; whatever they were given may have changed when they return.
 #pragma once
 
-#include <condition_variable>
-#include <deque>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <span>
 #include <unordered_map>
-#include <unordered_set>
 
 #include "allocator/age_order.h"
 #include "allocator/arena.h"
 #include "allocator/block.h"
 #include "allocator/device_clock.h"
 #include "allocator/engine.h"
+#include "allocator/engine_limits.h"
 #include "allocator/engine_plan.h"
 #include "allocator/engine_state.h"
 #include "allocator/event_ring.h"
@@ -54,7 +51,7 @@
 
 namespace firn {
 
-class EngineImpl final : public Engine {
+class EngineImpl final : public Engine, private EngineLimits, private InMotion {
  public:
   using Lock = std::unique_lock<std::mutex>;
 
@@ -122,53 +119,11 @@ class EngineImpl final : public Engine {
   void abandon() override;
 
  private:
-  static constexpr uint32_t segment_mark = 0x80000000u, region_mark = 0x40000000u;
-  static constexpr uint32_t regions_most = 64;
-  // So many sizes are remembered of what may have places.
-  static constexpr size_t sizes_known_most = 1 << 18;
-  // The driver does not call back: copies are found complete by asking, this often while waited
-  // for.
-  static constexpr uint64_t poll_ns = 100'000;
-  static constexpr uint64_t unanswered_ns = 30'000'000'000;
-  // A failed read is tried again: the copy in the store is the last one.
-  static constexpr unsigned read_tries_most = 8;
-  // After a decision so long, for each event of the period, until the next: about three times what
-  // it took, so that deciding takes little of a processor and holds the lock little, however short
-  // the iterations are.
-  static constexpr uint64_t decision_pause_ns = 25;
-  static constexpr size_t in_use_most = 64;   // entries of a plan passed over as they are in use
-  // Where the SSDs are reading for more than such a part of the time, what comes from there
-  // replaces what must come from there too only in the last of so many parts of the period before
-  // its use.
-  static constexpr double reading_most = .8;
-  static constexpr uint64_t swap_part = 128;
-  // So much of host memory is not counted on: gaps between pieces of different sizes.
-  static constexpr uint64_t host_gaps_part = 32;
-  // So many events ahead blocks are made for allocations that come.
-  static constexpr uint64_t births_ahead = 4;
-  // What ready blocks are wanted for is looked at again after such a part of the period.
-  static constexpr uint64_t wants_part = 16;
-  // Device times are taken so many events apart, or more.
-  static constexpr uint64_t stamp_events = 4;
-  // A greedy plan leaves so much of the memory free, for what comes a little sooner than planned.
-  static constexpr uint64_t greedy_spare_part = 64;
-  static constexpr size_t unit_bytes = 512;
-  static constexpr uint32_t units_per_segment = granule_bytes / unit_bytes;
-  static constexpr uint32_t segments_most = 1u << 17;
-  // Units of so many segments lie in one table, on huge pages.
-  static constexpr uint32_t segments_per_table = 128;
-  static constexpr size_t unit_table_bytes =
-      size_t{segments_per_table} * units_per_segment * sizeof(std::atomic<uint32_t>);
-
   // engine.cpp
   Block* block_at(uint64_t address) const;
   Block* live_at(const void* pointer, bool exact) const;
   /// The large block around the address, by what the arena has there; null: none.
-  Block* large_at(uint32_t entry, uint64_t address) const {
-    if (!(entry & region_mark)) [[likely]]
-      return &table_[entry - 1];
-    return regions_[entry & ~region_mark].load(std::memory_order_acquire)->at(address, table_);
-  }
+  Block* large_at(uint32_t entry, uint64_t address) const;  // engine_hot.h
   bool pump_locked();
   bool reap_store();
   void wait(Lock& lock, uint64_t ns);
@@ -182,9 +137,7 @@ class EngineImpl final : public Engine {
 
   // engine_allocate.cpp
   int see_stream(CUstream stream, CUcontext context = nullptr);
-  ReadyBlocks& ready(unsigned stream) const {
-    return *ready_[stream].load(std::memory_order_acquire);
-  }
+  ReadyBlocks& ready(unsigned stream) const;  // engine_hot.h
   void* hand_out(Block& block, size_t bytes, size_t requested, unsigned cell);
   Result<Block*> large_block(Lock& lock, unsigned stream, size_t bytes);
   Block* ready_block(unsigned stream, unsigned size_class);
@@ -290,18 +243,11 @@ class EngineImpl final : public Engine {
 
   // engine_lifetimes.cpp
   // Time, in events that are noted and in ticks of other things: one locked instruction each.
-  uint64_t tick() const {
-    return ticks_.load(std::memory_order_relaxed) + (ring_ ? ring_->pushed() : 0);
-  }
-  uint64_t next_tick() {
-    return ticks_.fetch_add(1, std::memory_order_relaxed) + (ring_ ? ring_->pushed() : 0);
-  }
-  bool noting() const { return ring_ && watching_.load(std::memory_order_relaxed); }
+  uint64_t tick() const;                       // engine_hot.h, as the next three
+  uint64_t next_tick();
+  bool noting() const;
   /// The event's time.
-  uint64_t note(EventKind kind, const Block& block) {
-    if (!noting()) return next_tick();
-    return ring_->push(kind, block.index) + ticks_.load(std::memory_order_relaxed);
-  }
+  uint64_t note(EventKind kind, const Block& block);
   void learn();
   bool take_events();
   void mark_device_time(uint64_t events_least);
@@ -442,19 +388,6 @@ class EngineImpl final : public Engine {
   unsigned out_ = 0, in_ = 0;                            // their Streams indices
   std::vector<CUmemAccessDesc> access_;  // to what is mapped: this device's, then its peers'
 
-  std::vector<Block*> live_;           // every large block with a descriptor in use
-  std::vector<Block*> parked_;         // ready blocks, taken by park_ready(): first in line to reclaim
-  std::vector<Block*> deferred_;       // freed, waiting for recorded streams
-  std::atomic<uint32_t> deferred_count_{0};
-  std::vector<Block*> spilling_, faulting_, draining_;
-  std::deque<CopyInFlight> copies_out_, copies_in_;
-  std::unordered_set<IoRequest*> requests_;
-  uint64_t writing_bytes_ = 0;
-  std::deque<PieceRef> unwritten_, clean_host_;
-  std::deque<PieceRef> returned_;  // came to the device, in that order, and were in host memory
-  // Entries from which on those that are out of date are removed.
-  size_t unwritten_tidy_ = 1024, returned_tidy_ = 1024;
-  std::deque<std::pair<PieceRef, unsigned>> prefetches_;  // (block, stream)
   // Looked up without the lock: pointers never move, and a Segment is never freed, only reused.
   std::unique_ptr<std::atomic<Segment*>[]> segments_;
   std::array<std::atomic<std::atomic<uint32_t>*>, segments_most / segments_per_table>
@@ -468,25 +401,16 @@ class EngineImpl final : public Engine {
   std::vector<std::unique_ptr<RangeMap>> small_;  // per stream: free ranges of its segments
   AgeOrder ages_, ahead_;
 
-  std::atomic<uint64_t> ticks_{1};
-  mutable std::atomic<bool> watching_{false};
-  std::atomic<bool> busy_{false};
-  bool pressed_ = false;            // memory was short at least once
-  bool staging_wanted_ = false;     // a spill or a read waits for staging
-  bool store_full_ = false;         // no_space: no more writes until a slot comes free
-  unsigned write_failures_ = 0;     // in a row, of any kind
-  bool stuck_ = false;              // host memory full and nowhere to write: eviction stops
-  bool spilling_stopped_ = false;   // stop_spilling()
-  unsigned waiting_ = 0;            // threads in make_room
-  uint64_t unmapped_ = 0;           // spans, ever
-  uint64_t next_look_ns_ = 0;          // for requests that the store does not answer
-  uint64_t ahead_tick_ = 0;
-  // Policy::lifetime; null otherwise.
-  std::unique_ptr<EventRing> ring_;
+  // Read at every touch, and seldom written.
+  alignas(64) mutable std::atomic<bool> watching_{false};
+  std::atomic<int> program_stream_{-1};  // of the last release; -1: none yet
+  std::unique_ptr<EventRing> ring_;      // Policy::lifetime, as history_; null otherwise
+  // Written at every touch.
+  alignas(64) std::atomic<uint64_t> ticks_{1};
+  alignas(64) std::atomic<bool> busy_{false};
   std::unique_ptr<History> history_;
   std::vector<Life> life_of_;           // by descriptor
   DeviceClock device_clock_{streams_};
-  std::atomic<int> program_stream_{-1}; // of the last release; -1: none yet
 
   lifetimes::Bandwidths bandwidths_;
   uint64_t learned_ = 0;                // event number when it was learned from last
@@ -506,10 +430,7 @@ class EngineImpl final : public Engine {
   uint64_t asleep_at_ = UINT64_MAX;  // history_'s event number at spill_away(); lifetimes
 
   HotCounters hot_;
-  struct alignas(64) ThreadHolds {
-    int count = 0;
-  };
-  mutable std::array<ThreadHolds, cells_own> thread_holds_{};  // by thread_cell(): that thread's
+  mutable std::array<ThreadCount, cells_own> thread_holds_{};  // by thread_cell()
   AtomicTally segment_tally_[2], reserved_tally_[2];
   Peak segment_peak_;
   mutable PartTallies parts_;

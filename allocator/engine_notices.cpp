@@ -5,7 +5,7 @@
 #include <fmt/format.h>
 
 #include "allocator/config.h"
-#include "allocator/engine_impl.h"
+#include "allocator/engine_hot.h"
 
 namespace firn {
 

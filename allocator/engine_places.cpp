@@ -5,7 +5,7 @@
 //
 // A region's frames are mapped as its places are first used, out of frames that are free and of
 // ready blocks, and stay until memory is short or the program does something else.
-#include "allocator/engine_impl.h"
+#include "allocator/engine_hot.h"
 
 namespace firn {
 

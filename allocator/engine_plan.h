@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <unordered_set>
+#include <utility>
 #include <vector>
 
 #include "allocator/block.h"
@@ -102,6 +104,34 @@ struct GreedyRun {
   size_t next = 0;                // the first trigger that has not come
   std::deque<Due> writes, reads;
   std::deque<PieceRef> store_bound;  // copied out, to be written to the store at once
+};
+
+/// What is on its way, or to be. All of it needs the engine's lock.
+struct InMotion {
+  std::vector<Block*> live_;      // every large block with a descriptor in use
+  std::vector<Block*> parked_;    // ready blocks, taken by park_ready(): first in line to reclaim
+  std::vector<Block*> deferred_;  // freed, waiting for recorded streams
+  std::atomic<uint32_t> deferred_count_{0};  // read without the lock
+  std::vector<Block*> spilling_, faulting_, draining_;
+  std::deque<CopyInFlight> copies_out_, copies_in_;
+  std::unordered_set<IoRequest*> requests_;
+  uint64_t writing_bytes_ = 0;
+  std::deque<PieceRef> unwritten_, clean_host_;
+  std::deque<PieceRef> returned_;  // came to the device, in that order, and were in host memory
+  // Entries from which on those that are out of date are removed.
+  size_t unwritten_tidy_ = 1024, returned_tidy_ = 1024;
+  std::deque<std::pair<PieceRef, unsigned>> prefetches_;  // (block, stream)
+
+  bool pressed_ = false;           // memory was short at least once
+  bool staging_wanted_ = false;    // a spill or a read waits for staging
+  bool store_full_ = false;        // no_space: no more writes until a slot comes free
+  unsigned write_failures_ = 0;    // in a row, of any kind
+  bool stuck_ = false;             // host memory full and nowhere to write: eviction stops
+  bool spilling_stopped_ = false;  // stop_spilling()
+  unsigned waiting_ = 0;           // threads in make_room
+  uint64_t unmapped_ = 0;          // spans, ever
+  uint64_t next_look_ns_ = 0;      // for requests that the store does not answer
+  uint64_t ahead_tick_ = 0;
 };
 
 }  // namespace firn

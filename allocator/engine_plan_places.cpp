@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "allocator/cpu_timer.h"
-#include "allocator/engine_impl.h"
+#include "allocator/engine_hot.h"
 
 namespace firn {
 

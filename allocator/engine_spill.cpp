@@ -7,7 +7,7 @@
 
 #include "allocator/check.h"
 #include "allocator/config.h"
-#include "allocator/engine_impl.h"
+#include "allocator/engine_hot.h"
 
 namespace firn {
 

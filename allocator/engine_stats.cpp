@@ -4,7 +4,7 @@
 #include <fmt/format.h>
 
 #include "allocator/check.h"
-#include "allocator/engine_impl.h"
+#include "allocator/engine_hot.h"
 
 namespace firn {
 

@@ -23,6 +23,11 @@ inline std::atomic<uintptr_t>& known_at(uintptr_t thread) {
 unsigned find(uintptr_t thread);
 }  // namespace thread_cells
 
+/// A count of the thread's that has a cell of its own, for nobody else to look at.
+struct alignas(64) ThreadCount {
+  int count = 0;
+};
+
 /// The calling thread's, below `cells`. Takes no lock.
 inline unsigned thread_cell() {
 #if __has_builtin(__builtin_thread_pointer)

@@ -323,3 +323,24 @@ def test_what_is_only_read_is_copied_out_once(run):
     spilled, dropped = moved["w.sum()"]
     assert spilled <= 1 and dropped > 1  # in parts of all weights
     assert moved["w.add_(1)"][0] > 2
+
+
+def test_an_operator_at_the_address_of_one_that_is_gone(run, tmp_path):
+    """Operators are known by where PyTorch keeps them: one that it forgets is forgotten."""
+    run("""
+        import torch
+        x = torch.ones(2 << 20, device="cuda")
+        for n in range(30):
+            views = torch.library.Library("aten", "FRAGMENT")
+            views.define(f"firn_view_{n:03}(Tensor(a) self) -> Tensor(a)")
+            views.impl(f"firn_view_{n:03}", lambda x: x.view(-1), "CUDA")
+            getattr(torch.ops.aten, f"firn_view_{n:03}")(x)
+            views._destroy()
+            makers = torch.library.Library("firn", "DEF")
+            makers.define(f"makes__{n:03}(Tensor self) -> Tensor")
+            makers.impl(f"makes__{n:03}", lambda x: torch.empty_like(x), "CUDA")
+            getattr(torch.ops.firn, f"makes__{n:03}")(x)
+            makers._destroy()
+    """, conf=f"backend:firn,firn_watch:0,firn_trace:{tmp_path}/events.csv")
+    made = (tmp_path / "events.csv").read_text()
+    assert [n for n in range(30) if f"firn::makes__{n:03}" not in made] == []

@@ -344,3 +344,35 @@ def test_an_operator_at_the_address_of_one_that_is_gone(run, tmp_path):
     """, conf=f"backend:firn,firn_watch:0,firn_trace:{tmp_path}/events.csv")
     made = (tmp_path / "events.csv").read_text()
     assert [n for n in range(30) if f"firn::makes__{n:03}" not in made] == []
+
+
+def test_what_an_operator_frees_on_one_stream_while_it_works_on_another(run):
+    """Holds are let go of with their own stream, and none is left."""
+    run("""
+        import torch
+        side = torch.cuda.Stream()
+
+        @torch.library.custom_op("firn_test::on_two_streams", mutates_args=())
+        def on_two_streams(x: torch.Tensor) -> torch.Tensor:
+            first = x * 2
+            again = x * 3
+            side.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(side):
+                second = x + 1
+                later = x + 2
+                del first
+                third = second * 2
+            torch.cuda.current_stream().wait_stream(side)
+            fourth = again + later
+            del later, second
+            result = third + fourth
+            side.wait_stream(torch.cuda.current_stream())
+            return result
+
+        xs = [torch.full((2 << 20,), float(n), device="cuda") for n in range(12)]
+        for _ in range(6):
+            ys = [on_two_streams(x) for x in xs]
+            assert [y[9].item() for y in ys] == [6.0 * n + 4 for n in range(12)]
+        import firn
+        assert firn.stats()["devices"][0]["spilled_bytes"] > 0
+    """, conf=TIGHT.replace("96MiB", "112MiB"))

@@ -97,7 +97,8 @@ def _lives(trace: job_traces.Trace) -> list[_Life]:
 
 class _Alive:
     """What is alive at the kernel that is looked at, by when it was made and when it is read.
-    Kernel k of iteration i has the number (i + 1) * period + k: what was made before them fits in."""
+    Kernel k of iteration i has the number (i + 1) * period + k: what was made before them fits
+    in."""
 
     def __init__(self, trace: job_traces.Trace, iterations: int):
         self.period = len(trace.kernels)

@@ -9,9 +9,9 @@
 
 Traces come from record.py (fake tensors, times by a roofline), or are those that `firn run --trace
 PREFIX.csv` recorded (a PREFIX as a job: times as they were); runs are `firn simulate`'s: the
-engine that serves programs, on modelled hardware. Budgets are parts of what the job needs when all is in
-memory. Prints tables. Into DIR go jobs.json, plots and index.html: figures that are there already
-stay, but for those made anew.
+engine that serves programs, on modelled hardware. Budgets are parts of what the job needs when all
+is in memory. Prints tables. Into DIR go jobs.json, plots and index.html: figures that are there
+already stay, but for those made anew.
 """
 
 from __future__ import annotations
@@ -69,11 +69,12 @@ def show_depth(result: dict[str, Any]) -> None:
         if "steady_s" not in found:
             print(f"{result['job']}, {row['layers']} layers: {found['error']}", flush=True)
             continue
+        parts = ", ".join(f"{name} {found['seconds'] / row[name]['steady_s']:.3f}"
+                          for name in ("lifetime", "both", "bound")
+                          if "steady_s" in row.get(name, {}))
         print(f"{result['job']}, {row['layers']:>3} layers: "
-              f"{found['peak_bytes'] / 2**30:.1f} GiB in {result['budget_bytes'] / 2**30:.0f}: " + ", ".join(
-                  f"{name} {found['seconds'] / row[name]['steady_s']:.3f}"
-                  for name in ("lifetime", "both", "bound") if "steady_s" in row.get(name, {})),
-              flush=True)
+              f"{found['peak_bytes'] / 2**30:.1f} GiB in {result['budget_bytes'] / 2**30:.0f}: "
+              f"{parts}", flush=True)
 
 
 def show_teraio(row: dict[str, Any]) -> None:

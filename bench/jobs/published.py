@@ -2,9 +2,9 @@
 
 TERAIO: Llama 3 8B, Granite 8B and Llama 3 70B on two H100 (tensor parallel 2), 16 GB/s of SSD for
 each GPU and no host memory. Its batch and sequence are not known here: several are run, with
-kernels at a roofline's speed and at what published training reaches on this GPU. Its figure, 80.7 % of the
-speed with unlimited memory, is the mean over its cases. Beside Firn runs `--policy greedy`, a plan
-like the one it publishes, on the same trace.
+kernels at a roofline's speed and at what published training reaches on this GPU. Its figure, 80.7 %
+of the speed with unlimited memory, is the mean over its cases. Beside Firn runs `--policy greedy`, a
+plan like the one it publishes, on the same trace.
 
 SSDTrain: GPT, BERT and T5 at hidden 8192, 12288 and 16384 with 4, 3 and 2 layers, batch 16 of 1,024
 tokens, on two A100 of 40 GB (tensor parallel 2) with four Optane SSDs. Its figure is how much less

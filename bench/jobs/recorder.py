@@ -1,9 +1,10 @@
-"""A training step on fake tensors, operator by operator, as `firn simulate` takes it: which storages
-each reads and makes, how large they are, and how long the operator takes by a roofline (gpus.py).
+"""A training step on fake tensors, operator by operator, as `firn simulate` takes it: which
+storages each reads and makes, how large they are, and how long the operator takes by a roofline
+(gpus.py).
 
 Nothing is computed and no memory is taken: storages come and go by the program's own references, as
-they would on a GPU. Views, and tensors that are only allocated, are no kernels. Operators over lists
-of tensors are one kernel per tensor: so a fused optimizer runs under Firn where it must.
+they would on a GPU. Views, and tensors that are only allocated, are no kernels. Operators over
+lists of tensors are one kernel per tensor: so a fused optimizer runs under Firn where it must.
 """
 
 from __future__ import annotations

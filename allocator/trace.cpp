@@ -51,7 +51,8 @@ void TraceWriter::row(uint64_t time_ns, std::string_view event, int device, unsi
   }
   buffer_ += '\n';
   if (buffer_.size() < (1u << 16)) return;
-  if (std::fwrite(buffer_.data(), 1, buffer_.size(), file_) != buffer_.size() && !failed_) {
+  // Once cut off nothing more is written: it would begin within a row.
+  if (!failed_ && std::fwrite(buffer_.data(), 1, buffer_.size(), file_) != buffer_.size()) {
     failed_ = true;
     std::fprintf(stderr, "firn: the trace is cut off: %s (firn_trace)\n", std::strerror(errno));
   }

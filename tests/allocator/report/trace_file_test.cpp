@@ -2,7 +2,9 @@
 #include "allocator/report/trace_file.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
+#include <csignal>
 #include <random>
 #include <vector>
 
@@ -41,6 +43,43 @@ TEST(TraceFile, reads_what_the_writer_wrote) {
   }
   EXPECT_FALSE(*file->next(row));
   EXPECT_FALSE(file->cut());
+}
+
+/// A disk that is full for a while cuts the trace off: what comes later would begin within a row.
+TEST(TraceFile, a_disk_that_was_full) {
+  TraceText text("");
+  rlimit usual{};
+  ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &usual), 0);
+  const auto before = std::signal(SIGXFSZ, SIG_IGN);
+  testing::internal::CaptureStderr();
+  constexpr uint64_t rows = 30'000;
+  {
+    Result<std::unique_ptr<TraceWriter>> writer = TraceWriter::create(text.path);
+    ASSERT_TRUE(writer);
+    const rlimit full{100'003, usual.rlim_max};
+    ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &full), 0);
+    for (uint64_t i = 0; i < rows; ++i) {
+      (*writer)->row(1000 + i, "alloc", 0, 0, 4096 * i, 100);
+      if (i == rows / 2) {
+        ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &usual), 0);
+      }
+    }
+  }
+  std::signal(SIGXFSZ, before);
+  const std::string said = testing::internal::GetCapturedStderr();
+  EXPECT_NE(said.find("the trace is cut off"), std::string::npos) << said;
+  Result<TraceFile> file = TraceFile::open(text.path);
+  ASSERT_TRUE(file) << file.error().text;
+  Row row;
+  uint64_t count = 0;
+  for (;; ++count) {
+    Result<bool> more = file->next(row);
+    ASSERT_TRUE(more) << more.error().text;
+    if (!*more) break;
+    ASSERT_EQ(row.time_ns, 1000 + count);
+  }
+  EXPECT_GT(count, 1000u);
+  EXPECT_LT(count, rows);
 }
 
 /// Cut off after any byte, it is refused at the head or gives its whole rows, as they were.

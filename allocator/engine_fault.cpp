@@ -137,6 +137,7 @@ void EngineImpl::advance_fault(Block& block) {
   std::erase(faulting_, &block);
   if (block.mapped < block.grains) {  // a part came ahead of its use, there was no room for more
     transit(block, Event::unfault);
+    trace("unfault", block);
     settle_away(block);
     return;
   }
@@ -225,6 +226,7 @@ void EngineImpl::fail_fault(Block& block) {
   }
   std::erase(faulting_, &block);
   transit(block, Event::unfault, block.mapped == block.device ? word::zero_copy : 0);
+  trace("unfault", block);
   settle_away(block);
 }
 

@@ -5,7 +5,7 @@
 //   begin      the process: pid=N;at=UNIX SECONDS;policy=...;host=N;store=0|1;command=WORDS
 //   alloc free touch (detail: read | write)
 //   spill (detail: ahead: only to be valid elsewhere), kept: all of it is on the device after all,
-//   copied_out, written, fault, prefetch, arrived: as in block_state.h
+//   copied_out, written, fault, prefetch, arrived, unfault: as in block_state.h
 //   made       of a block just allocated: `detail` the operator that did
 //   pin unpin  detail: the reason
 //   stall      who waited until now: `stream` a number of his thread, `block` what for (0: room),

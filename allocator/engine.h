@@ -26,6 +26,7 @@
 namespace firn {
 
 struct Block;
+class SlowWorks;  // include/firn/slow_work.h
 namespace record {
 class Recorder;  // allocator/record/recorder.h
 }
@@ -59,6 +60,7 @@ struct EngineOptions {
   bool places = false;               // Policy::lifetime: blocks that never leave have planned places
   Policy policy = Policy::age;
   bool notices = false;              // fault storms and thrash are said on stderr, once each
+  SlowWorks* slow_works = nullptr;   // told of decisions that take long; null: the process's own
   bool no_bytes = false;  // simulation: staging is addresses without memory
   /// What is left of the process's host budget, shared by its engines; null: host_bytes is one's
   /// own.
@@ -112,7 +114,10 @@ struct EngineStats {
   uint64_t forwarded_bytes = 0;       // faulted from host memory, no read
   uint64_t clean_dropped_bytes = 0;   // left without a copy: a valid one was elsewhere
   uint64_t stall_ns = 0, stalls = 0;  // application threads waiting for room or for a fault
-  uint64_t touches = 0;               // of large blocks; with their allocations and frees
+  // The engine's time, in events of large blocks: touches, and since they are watched allocations
+  // and frees too (by age only the former), and a tick for each block made, faulted or refused. To
+  // count touches alone would cost every one of them an instruction more.
+  uint64_t touches = 0;
   uint64_t lost_blocks = 0, evictions = 0, faults = 0;
   uint64_t zero_copy_bytes = 0;       // touched in host memory because the budget had no room
   uint64_t zero_copy_touches = 0;     // and how often

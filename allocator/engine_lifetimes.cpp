@@ -223,7 +223,7 @@ void EngineImpl::replan() {
     return fmt::format("deciding what leaves device {} and what comes back, in an iteration of {} "
                        "allocations, uses and frees (firn_policy:age does without),",
                        options_.device, history_->period());
-  });
+  }, options_.slow_works ? *options_.slow_works : SlowWorks::of_process());
   const uint64_t now = history_->now(), capacity = movable_capacity();
   lay_out_period();
   const auto& blocks = scratch_.blocks;

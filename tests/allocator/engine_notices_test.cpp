@@ -3,11 +3,14 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <chrono>
 
+#include "firn/slow_work.h"
 #include "tests/allocator/simulation.h"
 
 using namespace firn;
 using namespace firn::test;
+using namespace std::chrono_literals;
 
 namespace {
 constexpr size_t block_bytes = 8u << 20;
@@ -123,7 +126,7 @@ TEST(Notice, nobody_is_told_unless_it_was_asked_for) {
   EXPECT_TRUE(loop.notices().empty());
 }
 
-// A disk that hangs for a while: whoever waits is told, once, and everything goes on when it is back.
+// A disk that hangs for a while: whoever waits is told, once; all goes on when it is back.
 TEST_P(Notices, a_store_that_does_not_answer_is_said_once) {
   SimulationOptions options = short_of_memory(GetParam());
   options.store.latency_ns = 31'000'000'000;
@@ -140,6 +143,31 @@ TEST_P(Notices, a_store_that_does_not_answer_is_said_once) {
     return each.find("a read " + words) != std::string::npos;
   }), 1) << text;
   EXPECT_NE(text.find("firn_dir"), std::string::npos) << text;
+}
+
+/// What is said of a job whose iteration repeats, where a decision may take that long.
+std::vector<std::string> said_of_decisions(Policy policy, std::chrono::nanoseconds patience) {
+  std::vector<std::string> lines;
+  SlowWorks works(patience, [&](const std::string& line) { lines.push_back(line); });
+  SimulationOptions options = short_of_memory(policy);
+  options.slow_works = &works;
+  Loop loop(options);
+  loop.run(40);
+  return lines;
+}
+
+TEST(Notice, a_decision_that_takes_long_is_said_once) {
+  const std::vector<std::string> lines = said_of_decisions(Policy::lifetime, 0ns);
+  ASSERT_EQ(lines.size(), 1u);
+  EXPECT_TRUE(lines[0].starts_with("deciding what leaves device 0 and what comes back, in an "
+                                   "iteration of ")) << lines[0];
+  EXPECT_NE(lines[0].find("firn_policy:age"), std::string::npos) << lines[0];
+  EXPECT_NE(lines[0].find("takes long"), std::string::npos) << lines[0];
+}
+
+TEST(Notice, a_decision_within_the_time_is_not_said) {
+  EXPECT_TRUE(said_of_decisions(Policy::lifetime, 1h).empty());
+  EXPECT_TRUE(said_of_decisions(Policy::age, 0ns).empty());  // nothing is decided ahead
 }
 
 INSTANTIATE_TEST_SUITE_P(Policies, Notices, ::testing::Values(Policy::age, Policy::lifetime),

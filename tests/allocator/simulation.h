@@ -47,6 +47,8 @@ struct SimulationOptions {
   bool adversarial = false;
   bool places = false;
   bool notices = false;
+  SlowWorks* slow_works = nullptr;
+  TraceWriter* trace = nullptr;
   Policy policy = Policy::age;
   double watch_fraction = 0;
   SimulatedStoreOptions store;

@@ -24,6 +24,7 @@ void trace_begin(TraceWriter& trace, uint64_t now_ns, const Config& config) {
 }
 
 void trace_end(TraceWriter& trace, uint64_t now_ns, const std::vector<EngineStats>& devices) {
+  if (devices.empty()) trace.row(now_ns, "end", 0, 0, 0, 0);  // nothing was allocated
   for (const EngineStats& s : devices)
     trace.row(now_ns, "end", s.device, 0, 0, 0,
               fmt::format("budget={};peak_device={};peak_allocated={};out={};in={};dropped={};"

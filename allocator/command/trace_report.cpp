@@ -39,14 +39,16 @@ std::string bandwidth(const std::map<std::string, uint64_t>& totals, const char*
 
 /// The trace's first device, and the files beside the trace that `firn simulate` reads.
 Json at_other_budgets(const std::string& path, const report::Lives& lives) {
+  const report::DeviceLives& first = lives.devices.begin()->second;
+  if (lives.ended && first.lives.empty()) return because("Nothing was allocated.");
   const std::string prefix = record::program_prefix(path);
   std::error_code error;
   if (!std::filesystem::exists(prefix + ".kernels.csv", error))
     return because("Not known: " + prefix + ".kernels.csv is not there. A job that runs to its "
                    "end under firn run --trace leaves it beside the trace.");
-  if (lives.devices.empty() || lives.devices.begin()->second.totals.empty())
+  if (first.totals.empty())
     return because("Not known: the trace has no end, and with it what was measured.");
-  const auto& totals = lives.devices.begin()->second.totals;
+  const auto& totals = first.totals;
   const auto peak = totals.find("peak_allocated");
   if (peak == totals.end() || peak->second == 0) return because("Nothing was allocated.");
   SimulateOptions options;

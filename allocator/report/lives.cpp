@@ -20,6 +20,7 @@ Result<Lives> Lives::read(TraceFile& file) {
   }
   if (lives.rows == 0)
     return make_error(Code::invalid_argument, 0, file.path() + ": holds no event");
+  if (lives.devices.empty()) (void)lives.devices[0];  // of a program that allocated nothing
   lives.cut = file.cut();
   lives.duration_ns = last_ns - begin_ns;
   for (auto& [number, blocks] : lives.open_)
@@ -114,7 +115,7 @@ void Lives::take_block(const Row& row, uint64_t at_ns) {
     move(device, open, Where::leaving, at_ns);
   } else if (event == "kept" || event == "arrived") {
     move(device, open, Where::device, at_ns);
-  } else if (event == "copied_out") {
+  } else if (event == "copied_out" || event == "unfault") {
     move(device, open, Where::host, at_ns);
   } else if (event == "written") {
     move(device, open, Where::store, at_ns);

@@ -5,6 +5,8 @@
 #endif
 
 #include <algorithm>
+#include <map>
+#include <string_view>
 
 #include "allocator/check.h"
 #include "allocator/report/columns.h"
@@ -80,10 +82,18 @@ std::string in_text(const std::string& text) {
   return out;
 }
 
-void replace(std::string& page, const std::string& mark, const std::string& with) {
-  const size_t at = page.find(mark);
-  FIRN_CHECK(at != std::string::npos, "page.html has no %s", mark.c_str());
-  page.replace(at, mark.size(), with);
+/// The text with each "@NAME@" replaced. What is put in is not looked at: it may hold such words.
+std::string filled(std::string_view text, const std::map<std::string_view, std::string>& marks) {
+  std::string out;
+  for (size_t at; (at = text.find('@')) != std::string_view::npos;) {
+    const size_t end = text.find('@', at + 1);
+    FIRN_CHECK(end != std::string_view::npos, "page.html has a lone @");
+    const auto found = marks.find(text.substr(at + 1, end - at - 1));
+    FIRN_CHECK(found != marks.end(), "page.html has @ where it names nothing");
+    out.append(text.substr(0, at)).append(found->second);
+    text.remove_prefix(end + 1);
+  }
+  return out.append(text);
 }
 
 /// One device's records as columns. Times are in ticks, of `tick_ns`; places in `unit` bytes.
@@ -151,14 +161,12 @@ std::string make_page(const Lives& lives, const std::string& title, const Json& 
       each["notices"].push_back({{"at", notice.at_ns / tick_ns}, {"words", notice.words}});
     about["devices"].push_back(std::move(each));
   }
-  std::string page = page_html;
-  for (int times = 0; times < 2; ++times) replace(page, "@TITLE@", in_text(title));
-  replace(page, "@CSS@", page_css);
-  replace(page, "@ABOUT@",
-          in_script(about.dump(-1, ' ', false, Json::error_handler_t::replace)));
-  replace(page, "@COLUMNS@", base64(deflated(columns.bytes())));
-  replace(page, "@JS@", page_js);
-  return page;
+  return filled(page_html,
+                {{"TITLE", in_text(title)},
+                 {"CSS", page_css},
+                 {"ABOUT", in_script(about.dump(-1, ' ', false, Json::error_handler_t::replace))},
+                 {"COLUMNS", base64(deflated(columns.bytes()))},
+                 {"JS", page_js}});
 }
 
 }  // namespace firn::report

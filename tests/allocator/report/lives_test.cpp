@@ -62,6 +62,27 @@ TEST(Lives, a_block_that_leaves_and_comes_back) {
   EXPECT_EQ(lives->duration_ns, 110u);
 }
 
+TEST(Lives, a_way_back_that_failed) {
+  Result<Lives> lives = read(
+      "100,alloc,0,0,4096,50,\n120,spill,0,0,4096,50,\n130,copied_out,0,0,4096,50,\n"
+      "150,fault,0,0,4096,50,\n155,unfault,0,0,4096,50,\n160,fault,0,0,4096,50,\n"
+      "165,unfault,0,0,4096,50,\n165,written,0,0,4096,50,\n200,free,0,0,4096,50,\n");
+  ASSERT_TRUE(lives) << lives.error().text;
+  EXPECT_EQ(stretches(lives->devices.at(0), 0),
+            "0 0 20, 1 20 30, 2 30 50, 4 50 55, 2 55 60, 4 60 65, 3 65 100, ");
+}
+
+TEST(Lives, a_program_that_allocated_nothing) {
+  Result<Lives> lives = read("100,begin,0,0,0,0,pid=7;command=x\n");
+  ASSERT_TRUE(lives) << lives.error().text;
+  ASSERT_EQ(lives->devices.size(), 1u);
+  EXPECT_TRUE(lives->devices.at(0).lives.empty());
+  EXPECT_FALSE(lives->ended);
+  lives = read("100,begin,0,0,0,0,pid=7;command=x\n110,end,0,0,0,0,\n");
+  ASSERT_TRUE(lives) << lives.error().text;
+  EXPECT_TRUE(lives->ended);
+}
+
 TEST(Lives, who_waited_and_where) {
   Result<Lives> lives = read(
       "0,alloc,0,0,4096,50,\n100,stall,0,1,4096,40,aten::mm\n105,stall,1,2,0,9,\n"

@@ -3,47 +3,85 @@
 
 const search = {text: '', lives: null, stalls: null, list: [], at: -1};
 
+/// A color as its three parts, as far as `part` away from the paper.
+function faded(color, paper, part) {
+  const parts = each => [1, 3, 5].map(at => parseInt(each.slice(at, at + 2), 16));
+  const back = parts(paper);
+  return parts(color).map((own, i) => Math.round(back[i] + (own - back[i]) * part));
+}
+
 /// Colors as the canvas has them (little-endian), whole and faded into the paper.
 const PALETTE = new Uint32Array(16);
 function setPalette(paper) {
-  const parts = color => [1, 3, 5].map(at => parseInt(color.slice(at, at + 2), 16));
   const pack = list => 0xff000000 | list[2] << 16 | list[1] << 8 | list[0];
-  const back = parts(paper);
-  PALETTE.fill(pack(back));
+  PALETTE.fill(pack(faded(paper, paper, 1)));
   WHERE_COLORS.forEach((color, index) => {
-    const own = parts(color);
-    PALETTE[index + 1] = pack(own);
-    PALETTE[index + 9] = pack(own.map((part, i) => Math.round(back[i] + (part - back[i]) * 0.22)));
+    PALETTE[index + 1] = pack(faded(color, paper, 1));
+    PALETTE[index + 9] = pack(faded(color, paper, 0.22));
   });
 }
 
-/// One code for each pixel: 0 nothing, where + 1, and 8 for what was not searched for.
-function blockCodes(device, width, height) {
-  const codes = new Uint8Array(width * height), {life, stretch} = device;
+/// Of what shares a pixel, the highest is seen: what was searched for, of that what was waited for,
+/// then what is farther away, then what is on its way. By code: 0 nothing, where + 1, and 8 more
+/// for what was not searched for.
+const RANKS = [0, 1, 3, 4, 5, 2];  // by where
+const SEEN = new Uint8Array(16);
+RANKS.forEach((rank, where) => { SEEN[where + 1] = 9 + rank; SEEN[where + 9] = 1 + rank; });
+
+function codeOf(device, i) {
+  const {stretch} = device, code = stretch.where[i] + 1;
+  return search.lives && !search.lives[stretch.life[i]] ? code + 8 : code;
+}
+
+/// The pixels of a stretch, [x0, x1) and [y0, y1), in `box`; false: none. A line is left free above
+/// each block, and before each life, where they are large enough to be told apart.
+const EDGE_LEAST = 5;
+function boxOf(device, i, width, height, box) {
+  const {life, stretch} = device;
+  if (stretch.end[i] < view.from || stretch.begin[i] > view.to) return false;
+  const of = stretch.life[i], low = life.place[of], high = low + life.rows[of];
+  if (high <= view.low || low >= view.high) return false;
   const across = width / (view.to - view.from), down = height / (view.high - view.low);
-  for (let i = 0; i < stretch.count; ++i) {
-    if (stretch.end[i] < view.from || stretch.begin[i] > view.to) continue;
-    const of = stretch.life[i];
-    const low = life.place[of], high = low + life.rows[of];
-    if (high <= view.low || low >= view.high) continue;
-    const x0 = Math.max(0, Math.floor((stretch.begin[i] - view.from) * across));
-    const x1 = Math.min(width, Math.max(x0 + 1, Math.floor((stretch.end[i] - view.from) * across)));
-    const y0 = Math.max(0, Math.floor(height - (high - view.low) * down));
-    const y1 = Math.min(height, Math.max(y0 + 1, Math.floor(height - (low - view.low) * down)));
-    let code = stretch.where[i] + 1;
-    if (search.lives && !search.lives[of]) code += 8;
-    const narrow = x1 - x0 === 1 || y1 - y0 === 1;
-    for (let y = y0; y < y1; ++y) {
-      const row = y * width;
-      if (!narrow) {
-        codes.fill(code, row + x0, row + x1);
-      } else {  // of what shares a pixel, what was searched for, then what is farther away
-        for (let x = x0; x < x1; ++x)
-          if ((codes[row + x] ^ 8) < (code ^ 8) || codes[row + x] === 0) codes[row + x] = code;
-      }
-    }
+  const x0 = Math.floor((stretch.begin[i] - view.from) * across);
+  const x1 = Math.max(x0 + 1, Math.floor((stretch.end[i] - view.from) * across));
+  const y0 = Math.floor(height - (high - view.low) * down);
+  const y1 = Math.max(y0 + 1, Math.floor(height - (low - view.low) * down));
+  const born = stretch.begin[i] === life.born[of] && x1 - x0 >= EDGE_LEAST;
+  box.x0 = Math.max(0, born ? x0 + 1 : x0);
+  box.x1 = Math.min(width, x1);
+  box.y0 = Math.max(0, y1 - y0 >= EDGE_LEAST ? y0 + 1 : y0);
+  box.y1 = Math.min(height, y1);
+  return true;
+}
+
+/// One code for each pixel.
+function blockCodes(device, width, height) {
+  const codes = new Uint8Array(width * height), box = {x0: 0, x1: 0, y0: 0, y1: 0};
+  for (let i = 0; i < device.stretch.count; ++i) {
+    if (!boxOf(device, i, width, height, box)) continue;
+    const code = codeOf(device, i), seen = SEEN[code];
+    for (let y = box.y0; y < box.y1; ++y)
+      for (let at = y * width + box.x0, end = y * width + box.x1; at < end; ++at)
+        if (SEEN[codes[at]] <= seen) codes[at] = code;
   }
   return codes;
+}
+
+/// The stretch that is seen at a pixel, or at the nearest pixel beside it within `slack`; -1: none.
+function stretchAt(device, x, y, width, height, slack) {
+  const box = {x0: 0, x1: 0, y0: 0, y1: 0};
+  let best = -1, nearest = slack, most = 0;
+  for (let i = 0; i < device.stretch.count; ++i) {
+    if (!boxOf(device, i, width, height, box) || y < box.y0 || y >= box.y1) continue;
+    const distance = Math.max(box.x0 - x, x - (box.x1 - 1), 0);
+    if (distance > nearest) continue;
+    const seen = SEEN[codeOf(device, i)];
+    if (distance === nearest && seen < most) continue;
+    best = i;
+    nearest = distance;
+    most = seen;
+  }
+  return best;
 }
 
 function drawBlocks(pen, device, track, width, ratio) {
@@ -74,7 +112,9 @@ function drawTouches(pen, device, track, width) {
     const bottom = track.top + track.height - (life.place[of] - view.low) * down;
     if (high < 3 || bottom < track.top || bottom - high > track.top + track.height) continue;
     pen.fillStyle = touch.write[i] ? '#1d2733' : '#ffffffb0';
-    pen.fillRect(LEFT + (touch.at[i] - view.from) * across, bottom - high + 0.5, 1, high - 1);
+    pen.globalAlpha = search.lives && !search.lives[of] ? 0.22 : 1;
+    pen.fillRect(LEFT + Math.floor((touch.at[i] - view.from) * across), bottom - high + 0.5, 1,
+                 high - 1);
   }
   pen.restore();
 }
@@ -91,30 +131,14 @@ function drawPlaces(pen, device, track) {
   }
 }
 
-/// The stretch at a place and time, or the nearest in time within `slack` ticks.
-function stretchAt(device, tick, place, slack) {
-  const {life, stretch} = device;
-  let best = -1, nearest = slack;
-  for (let i = 0; i < stretch.count; ++i) {
-    const distance = Math.max(stretch.begin[i] - tick, tick - stretch.end[i], 0);
-    if (distance > nearest) continue;
-    const of = stretch.life[i];
-    if (place < life.place[of] || place >= life.place[of] + life.rows[of]) continue;
-    if (distance === nearest && best >= 0 && stretch.where[best] >= stretch.where[i]) continue;
-    best = i;
-    nearest = distance;
-  }
-  return best;
-}
-
 const SMALL = 1 << 20;
 function lifeText(device, of) {
   const {life} = device;
   const lasts = life.died[of] < device.ends;
   const lines = ['block #' + of + ', ' + bytesText(life.bytes[of]) + ' at 0x' +
                  life.address[of].toString(16),
-                 'lived ' + secondsText(secondsOf(life.born[of])) + ' to ' +
-                 (lasts ? secondsText(secondsOf(life.died[of])) : 'the end') + ', touched ' +
+                 'lived from ' + timeText(life.born[of]) + ' to ' +
+                 (lasts ? timeText(life.died[of]) : 'the end') + ', touched ' +
                  timesText(life.touches[of])];
   if (life.trips[of])
     lines.push('was away and came back ' + timesText(life.trips[of]) + ', waited for ' +
@@ -130,7 +154,7 @@ function stretchText(device, i) {
   const {stretch} = device;
   return WHERE[stretch.where[i]] + ' for ' +
          secondsText(secondsOf(stretch.end[i] - stretch.begin[i])) + ' (from ' +
-         secondsText(secondsOf(stretch.begin[i])) + ')\n' + lifeText(device, stretch.life[i]);
+         timeText(stretch.begin[i]) + ')\n' + lifeText(device, stretch.life[i]);
 }
 
 function parseSize(text) {
@@ -140,7 +164,25 @@ function parseSize(text) {
   return parseFloat(match[1]) * (match[2] === '' ? 1 : match[3] ? 1024 ** power : 1000 ** power);
 }
 
-/// Sets search.lives and search.stalls to what the words mean; null: everything.
+/// Which blocks, and which waits by themselves, the words mean: in quotes all of a name, else a
+/// part of one.
+function findWords(device, wanted, lives, stalls) {
+  const {life, stall} = device, lower = wanted.toLowerCase(), whole = /^"(.+)"$/.exec(lower);
+  const means = word =>
+    whole ? word.toLowerCase() === whole[1] : word.toLowerCase().includes(lower);
+  const matching = about.words.map(means), outside = means(OUTSIDE), untold = means(NOT_TOLD);
+  const named = (number, otherwise) => number === NONE ? otherwise : matching[number];
+  for (let i = 0; i < life.count; ++i)
+    lives[i] = named(life.pin[i], false) || named(life.maker[i], false);
+  for (let i = 0; i < stall.count; ++i) {
+    if (!named(stall.name[i], outside) && !named(stall.site[i], untold)) continue;
+    stalls[i] = 1;
+    if (stall.life[i] !== NONE) lives[stall.life[i]] = 1;
+  }
+}
+
+/// Sets search.lives and search.stalls to what the words mean; null: everything. Waits are those
+/// that are named; where none is, all that were for the blocks.
 function find(device, text) {
   const {life, stall} = device;
   Object.assign(search, {text, lives: null, stalls: null, list: [], at: -1});
@@ -160,26 +202,14 @@ function find(device, text) {
     for (let i = 0; i < life.count; ++i)
       lives[i] = wanted[0] === '>' ? life.bytes[i] > bySize : life.bytes[i] < bySize;
   } else {
-    const lower = wanted.toLowerCase();
-    const matching = about.words.map(word => word.toLowerCase().includes(lower));
-    for (let i = 0; i < life.count; ++i)
-      lives[i] = (life.pin[i] !== NONE && matching[life.pin[i]]) ||
-                 (life.maker[i] !== NONE && matching[life.maker[i]]);
-    for (let i = 0; i < stall.count; ++i) {
-      const name = stall.name[i], site = stall.site[i];
-      if (!(name === NONE ? OUTSIDE.includes(lower) : matching[name]) &&
-          !(site !== NONE && matching[site])) continue;
-      stalls[i] = 1;
-      if (stall.life[i] !== NONE) lives[stall.life[i]] = 1;
-    }
+    findWords(device, wanted, lives, stalls);
   }
-  for (let i = 0; i < stall.count; ++i)
-    if (stall.life[i] !== NONE && lives[stall.life[i]]) stalls[i] = 1;
+  const sum = flags => flags.reduce((total, each) => total + each, 0);
+  if (sum(stalls) === 0)
+    for (let i = 0; i < stall.count; ++i)
+      if (stall.life[i] !== NONE && lives[stall.life[i]]) stalls[i] = 1;
   for (let i = 0; i < life.count; ++i) if (lives[i]) search.list.push({life: i});
   if (!search.list.length)  // waits for room are of no block
     for (let i = 0; i < stall.count; ++i) if (stalls[i]) search.list.push({wait: i});
-  search.blocks = lives.reduce((sum, each) => sum + each, 0);
-  search.lives = lives;
-  search.stalls = stalls;
-  search.waits = stalls.reduce((sum, each) => sum + each, 0);
+  Object.assign(search, {lives, stalls, blocks: sum(lives), waits: sum(stalls)});
 }

@@ -3,13 +3,16 @@
 
 const about = JSON.parse(document.getElementById('about').textContent);
 const NONE = 0xffffffff;
+const ON_DEVICE = 0, FAULTING = 4;  // of WHERE; from FAULTING on: on its way back
 const WHERE = ['on the device', 'on its way out', 'in host memory', 'on NVMe',
                'on its way back, waited for', 'on its way back, ahead of its use'];
 const WHERE_COLORS = ['#5b8db8', '#f2a541', '#ecd06f', '#8f6bb3', '#cf3f52', '#4fa36b'];
 
 async function readColumns() {
   const text = document.getElementById('columns').textContent;
-  const packed = Uint8Array.from(atob(text), letter => letter.charCodeAt(0));
+  const letters = atob(text), packed = new Uint8Array(letters.length);
+  for (let i = 0; i < letters.length; ++i) packed[i] = letters.charCodeAt(i);
+  if (!window.DecompressionStream) throw new Error('it wants a browser of 2023 or later');
   const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream('deflate'));
   return await new Response(stream).arrayBuffer();
 }
@@ -38,9 +41,13 @@ function countUp(device) {
   const {life, stretch, touch, stall} = device;
   life.touches = new Uint32Array(life.count);
   for (let i = 0; i < touch.count; ++i) ++life.touches[touch.life[i]];
-  life.trips = new Uint32Array(life.count);
-  for (let i = 0; i < stretch.count; ++i)
-    if (stretch.where[i] === 4 || stretch.where[i] === 5) ++life.trips[stretch.life[i]];
+  life.trips = new Uint32Array(life.count);  // begun early or late, a trip ends once
+  const before = new Uint8Array(life.count);
+  for (let i = 0; i < stretch.count; ++i) {
+    const of = stretch.life[i];
+    if (stretch.where[i] === ON_DEVICE && before[of] >= FAULTING) ++life.trips[of];
+    before[of] = stretch.where[i];
+  }
   life.waited = new Float64Array(life.count);
   for (let i = 0; i < stall.count; ++i)
     if (stall.life[i] !== NONE) life.waited[stall.life[i]] += stall.ns[i];
@@ -53,16 +60,16 @@ function countUp(device) {
 }
 
 function words(number, otherwise) { return number === NONE ? otherwise : about.words[number]; }
-const OUTSIDE = 'outside operators';
+const OUTSIDE = 'outside operators', NOT_TOLD = 'not told';
 const operatorOf = (stall, i) => words(stall.name[i], OUTSIDE);
-const siteOf = (stall, i) => words(stall.site[i], 'not told');
+const siteOf = (stall, i) => words(stall.site[i], NOT_TOLD);
 
 const timesText = count => count === 1 ? 'once' : count + ' times';
 
 function bytesText(bytes) {
   const units = ['B', 'KiB', 'MiB', 'GiB', 'TiB'];
   let unit = 0;
-  for (; Math.abs(bytes) >= 1024 && unit < 4; ++unit) bytes /= 1024;
+  for (; Math.abs(bytes) >= 1023.5 && unit < 4; ++unit) bytes /= 1024;  // (as it is rounded)
   return (unit === 0 || bytes >= 99.95 ? bytes.toFixed(0) : bytes.toFixed(bytes < 9.995 ? 2 : 1)) +
          ' ' + units[unit];
 }

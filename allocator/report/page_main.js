@@ -24,16 +24,11 @@ function draw() {
   drawBandwidth(pen, device, bandwidth, width);
   drawWaits(pen, device, waits, width);
   drawBlocks(pen, device, blocks, width, ratio);
+  showTip();
   document.getElementById('range').textContent =
     'from ' + exactly(view.from, view.to - view.from) + ' s on, ' +
     secondsText(secondsOf(view.to - view.from)) + ' long';
   document.documentElement.dataset.drawMs = (performance.now() - begun).toFixed(1);
-}
-
-/// A time in seconds, as precise as a stretch that long needs.
-function exactly(tick, span) {
-  const digits = Math.max(0, 3 - Math.floor(Math.log10(secondsOf(span) * 1.01)));
-  return secondsOf(tick).toFixed(Math.min(9, digits));
 }
 
 function redraw() {
@@ -58,30 +53,43 @@ function tellAddress() {
 
 function readAddress() {
   const words = new URLSearchParams(location.hash.slice(1));
-  const range = name => /^([0-9.]+)-([0-9.]+)$/.exec(words.get(name) || '');
-  const times = range('t'), places = range('y');
+  const number = '([0-9]+(?:[.][0-9]+)?)', form = new RegExp('^' + number + '-' + number + '$');
+  const range = name => form.exec(words.get(name) || '');
+  const times = range('t'), places = range('y'), wanted = words.get('device');
+  if (!device || (wanted !== null && +wanted !== device.number)) show(wanted);
+  else everything();
   if (times) setTimes(ticksOf(+times[1]), ticksOf(+times[2]));
   if (places) setPlaces(+places[1], +places[2]);
-  if (words.get('find')) searchFor(words.get('find'));
+  searchFor(words.get('find') || '');
 }
 
+const TICKS_LEAST = 20, PLACES_LEAST = 4;  // of what is shown
+
 function setTimes(from, to) {
-  const span = Math.min(device.ends, Math.max(20, to - from));
+  const span = Math.min(device.ends, Math.max(TICKS_LEAST, to - from));
   view.from = Math.min(Math.max(0, from), device.ends - span);
   view.to = view.from + span;
   redraw();
 }
 
 function setPlaces(low, high) {
-  const span = Math.min(device.places, Math.max(4, high - low));
+  const span = Math.min(device.places, Math.max(PLACES_LEAST, high - low));
   view.low = Math.min(Math.max(0, low), device.places - span);
   view.high = view.low + span;
   redraw();
 }
 
+/// What is at x, or y, stays there, also where it goes no closer.
 function zoom(factor, x) {
-  const at = view.from + (x - LEFT) / trackWidth() * (view.to - view.from);
-  setTimes(at - (at - view.from) * factor, at + (view.to - at) * factor);
+  const part = (x - LEFT) / trackWidth(), span = view.to - view.from, at = view.from + part * span;
+  const wanted = Math.min(device.ends, Math.max(TICKS_LEAST, span * factor));
+  setTimes(at - part * wanted, at + (1 - part) * wanted);
+}
+
+function zoomPlaces(factor, y) {
+  const span = view.high - view.low, at = placeAt(y), part = (at - view.low) / span;
+  const wanted = Math.min(device.places, Math.max(PLACES_LEAST, span * factor));
+  setPlaces(at - part * wanted, at + (1 - part) * wanted);
 }
 
 function placeAt(y) {
@@ -122,48 +130,51 @@ function next() {
   if (found.wait === undefined) showLife(found.life); else showWait(found.wait);
 }
 
-function hover(event) {
-  const x = event.offsetX, y = event.offsetY, width = trackWidth();
-  const text = x < LEFT || x > LEFT + width ? '' : textAt(x, y, width);
+let mouse = null;  // where it rests on the canvas
+
+function showTip() {
+  const width = trackWidth();
+  const text = mouse && mouse.x >= LEFT && mouse.x < LEFT + width ? textAt(mouse.x, mouse.y, width)
+                                                                  : '';
   tip.hidden = !text;
   if (!text) return;
   tip.textContent = text;
-  const right = x > canvas.clientWidth / 2;
-  tip.style.left = right ? '' : x + 14 + 'px';
-  tip.style.right = right ? canvas.clientWidth - x + 14 + 'px' : '';
-  tip.style.top = Math.max(0, y - 20) + 'px';
+  const right = mouse.x > canvas.clientWidth / 2;
+  tip.style.left = right ? '' : mouse.x + 14 + 'px';
+  tip.style.right = right ? canvas.clientWidth - mouse.x + 14 + 'px' : '';
+  tip.style.top = Math.max(0, mouse.y - 20) + 'px';
 }
 
+/// What is drawn there, in words.
 function textAt(x, y, width) {
-  const ticks = (view.to - view.from) / width, tick = view.from + (x - LEFT) * ticks;
-  const [memory, bandwidth, waits] = TRACKS;
+  const ticks = (view.to - view.from) / width, from = view.from + (x - LEFT) * ticks;
+  const [memory, bandwidth, waits, blocks] = TRACKS, {sample} = device;
   const inside = track => y >= track.top && y <= track.top + track.height;
-  const at = secondsText(secondsOf(tick)) + ': ';
-  if (inside(memory) || inside(bandwidth)) {
-    const {sample} = device, i = Math.max(0, firstAt(sample.at, tick) - 1);
-    if (!sample.count) return '';
-    if (inside(memory))
-      return at + TIERS.map(([column, name]) => bytesText(sample[column][i]) + ' ' + name)
-        .join(', ') + '\nallocated ' + bytesText(sample.allocated[i]) + ', budget ' +
-        bytesText(sample.budget[i]) + ', in flight ' + bytesText(sample.flight[i]);
-    const j = Math.min(sample.count - 1, i + 1);
-    const seconds = secondsOf(sample.at[j] - sample.at[i]) || 1;
-    return at + FLOWS.map(([column, name]) =>
-      bytesText((sample[column][j] - sample[column][i]) / seconds) + '/s ' + name).join(', ');
+  const at = timeText(from) + ': ';
+  if (inside(memory)) {
+    const i = sampleOf(sample, from, from + ticks);
+    if (i < 0) return '';
+    const tiers = TIERS.map(([column, name]) => bytesText(sample[column][i]) + ' ' + name);
+    return at + tiers.join(', ') + '\nallocated ' + bytesText(sample.allocated[i]) + ', budget ' +
+           bytesText(sample.budget[i]) + ', in flight ' + bytesText(sample.flight[i]);
   }
-  if (inside(waits)) return waitText(tick, ticks * 2);
+  if (inside(bandwidth))
+    return at + FLOWS.map(([column, name]) =>
+      bytesText(rateOf(sample, column, from, from + ticks)) + '/s ' + name).join(', ');
+  if (inside(waits)) return waitText(from, ticks);
   if (!inBlocks(y)) return '';
-  const found = stretchAt(device, tick, placeAt(y), ticks * 2);
+  const found = stretchAt(device, Math.floor(x - LEFT), Math.floor(y - blocks.top), width,
+                          blocks.height, 2);
   return found < 0 ? '' : stretchText(device, found);
 }
 
-/// The longest wait at a time.
-function waitText(tick, slack) {
+/// The longest wait in a pixel, or beside it.
+function waitText(from, ticks) {
   const {stall} = device;
   let best = -1;
   for (let i = 0; i < stall.count; ++i) {
     const begin = stall.end[i] - stall.ns[i] / about.tick_ns;
-    if (begin - slack <= tick && tick <= stall.end[i] + slack &&
+    if (begin < from + 2 * ticks && from - ticks <= stall.end[i] &&
         (best < 0 || stall.ns[i] > stall.ns[best])) best = i;
   }
   if (best < 0) return '';
@@ -172,58 +183,72 @@ function waitText(tick, slack) {
           bytesText(device.life.bytes[stall.life[best]]) + ')') + '\n' + siteOf(stall, best);
 }
 
-function listen() {
+function move(event, from) {
+  const ticks = (event.offsetX - from.x) / trackWidth() * (from.to - from.from);
+  setTimes(from.from - ticks, from.to - ticks);
+  if (!inBlocks(from.y)) return;
+  const rows = (event.offsetY - from.y) / TRACKS[3].height * (from.high - from.low);
+  setPlaces(from.low + rows, from.high + rows);
+}
+
+function listenToPointer() {
   let from = null;
   canvas.addEventListener('wheel', event => {
-    event.preventDefault();
     const delta = event.deltaY || event.deltaX, factor = Math.exp(delta * 0.0015);
-    if (event.shiftKey && inBlocks(event.offsetY)) {
-      const at = placeAt(event.offsetY);
-      setPlaces(at - (at - view.low) * factor, at + (view.high - at) * factor);
-    } else {
-      zoom(factor, event.offsetX);
-    }
+    const places = event.shiftKey && inBlocks(event.offsetY);
+    const whole = places ? view.high - view.low >= device.places
+                         : view.to - view.from >= device.ends;
+    if (whole && factor > 1 && !event.ctrlKey) return;  // no farther: the page scrolls
+    event.preventDefault();
+    if (places) zoomPlaces(factor, event.offsetY); else zoom(factor, event.offsetX);
   }, {passive: false});
   canvas.addEventListener('pointerdown', event => {
+    if (event.button !== 0) return;
     from = {x: event.offsetX, y: event.offsetY, ...view};
     canvas.setPointerCapture(event.pointerId);
   });
-  canvas.addEventListener('pointerup', () => { from = null; });
+  for (const end of ['pointerup', 'pointercancel', 'lostpointercapture'])
+    canvas.addEventListener(end, () => { from = null; });
   canvas.addEventListener('pointermove', event => {
-    if (!from) return hover(event);
-    const ticks = (event.offsetX - from.x) / trackWidth() * (from.to - from.from);
-    setTimes(from.from - ticks, from.to - ticks);
-    if (!inBlocks(from.y)) return;
-    const rows = (event.offsetY - from.y) / TRACKS[3].height * (from.high - from.low);
-    setPlaces(from.low + rows, from.high + rows);
+    mouse = {x: event.offsetX, y: event.offsetY};
+    if (from) move(event, from); else showTip();
   });
-  canvas.addEventListener('pointerleave', () => { tip.hidden = true; });
+  canvas.addEventListener('pointerleave', () => { mouse = null; showTip(); });
   canvas.addEventListener('dblclick', everything);
+}
+
+function listenToKeys() {
+  const ours = event => !event.ctrlKey && !event.altKey && !event.metaKey;  // not the browser's
   canvas.addEventListener('keydown', event => {
-    const span = view.to - view.from, middle = LEFT + trackWidth() / 2;
-    const rows = view.high - view.low, centre = (view.low + view.high) / 2;
-    const places = factor => setPlaces(centre - rows * factor / 2, centre + rows * factor / 2);
+    const span = view.to - view.from, rows = view.high - view.low;
+    const middle = LEFT + trackWidth() / 2, centre = TRACKS[3].top + TRACKS[3].height / 2;
     const moves = {ArrowUp: () => setPlaces(view.low + rows / 5, view.high + rows / 5),
                    ArrowDown: () => setPlaces(view.low - rows / 5, view.high - rows / 5),
-                   '>': () => places(0.7), '<': () => places(1.4), Home: everything,
-                   Enter: next, ArrowLeft: () => setTimes(view.from - span / 5, view.to - span / 5),
+                   '>': () => zoomPlaces(0.7, centre), '<': () => zoomPlaces(1.4, centre),
+                   Home: everything, Enter: next, Escape: () => searchFor(''),
+                   ArrowLeft: () => setTimes(view.from - span / 5, view.to - span / 5),
                    ArrowRight: () => setTimes(view.from + span / 5, view.to + span / 5),
                    '+': () => zoom(0.7, middle), '=': () => zoom(0.7, middle),
                    '-': () => zoom(1.4, middle)};
-    if (moves[event.key]) { event.preventDefault(); moves[event.key](); }
+    if (ours(event) && moves[event.key]) { event.preventDefault(); moves[event.key](); }
   });
-  document.getElementById('all').addEventListener('click', everything);
-  document.getElementById('next').addEventListener('click', next);
-  input.addEventListener('input', () => searchFor(input.value));
   input.addEventListener('keydown', event => {
     if (event.key === 'Enter') next();
     if (event.key === 'Escape') { searchFor(''); canvas.focus(); }
   });
   document.addEventListener('keydown', event => {
-    if (event.key !== '/' || event.target === input) return;
+    if (event.key !== '/' || !ours(event) || event.target === input) return;
     event.preventDefault();
     input.focus();
   });
+}
+
+function listen() {
+  listenToPointer();
+  listenToKeys();
+  document.getElementById('all').addEventListener('click', everything);
+  document.getElementById('next').addEventListener('click', next);
+  input.addEventListener('input', () => searchFor(input.value));
   window.matchMedia('(prefers-color-scheme: dark)').addEventListener('change', redraw);
   window.addEventListener('resize', redraw);
   window.addEventListener('hashchange', readAddress);
@@ -234,10 +259,12 @@ function everything() {
   redraw();
 }
 
+/// The device of that number, or the first.
 function show(number) {
-  device = devices.find(each => each.number === number) || devices[0];
+  device = devices.find(each => each.number === +number) || devices[0];
+  document.getElementById('device').value = device.number;
   wholeView(device);
-  find(device, '');
+  searchFor(input.value);
   showFigures(device);
   fill('operators', waitTable(device.stall, operatorOf, 'operator'));
   fill('sites', waitTable(device.stall, siteOf, 'line', text => lineText(device, text)));
@@ -250,8 +277,8 @@ function show(number) {
 }
 
 function showHead() {
-  const when = about.at
-    ? new Date(about.at * 1000).toISOString().slice(0, 16).replace('T', ' ') : '';
+  const date = new Date(about.at * 1000);
+  const when = about.at && !isNaN(date) ? date.toISOString().slice(0, 16).replace('T', ' ') : '';
   document.getElementById('command').textContent =
     [about.command, about.pid && 'process ' + about.pid, when && when + ' UTC',
      about.policy && 'policy ' + about.policy].filter(Boolean).join('  -  ');
@@ -271,10 +298,7 @@ async function main() {
   const choice = document.getElementById('device');
   choice.append(...devices.map(each => element('option', {value: each.number}, '' + each.number)));
   document.getElementById('which').hidden = devices.length < 2;
-  choice.addEventListener('change', () => show(+choice.value));
-  const wanted = new URLSearchParams(location.hash.slice(1)).get('device');
-  show(wanted === null ? undefined : +wanted);
-  choice.value = device.number;
+  choice.addEventListener('change', () => show(choice.value));
   listen();
   readAddress();
   draw();

@@ -16,10 +16,14 @@ function table(heads, rows) {
 function row(cells, jump) {
   const made = element('tr', {className: jump ? 'jump' : ''}, ...cells.map(([content, kind]) =>
     element('td', {className: kind || ''}, content)));
-  if (!jump) return made;
+  return jump ? onChosen(made, jump) : made;
+}
+
+/// By a click, or from the keyboard.
+function onChosen(made, act) {
   made.tabIndex = 0;
-  made.addEventListener('click', jump);
-  made.addEventListener('keydown', event => { if (event.key === 'Enter') jump(); });
+  made.addEventListener('click', act);
+  made.addEventListener('keydown', event => { if (event.key === 'Enter') act(); });
   return made;
 }
 
@@ -48,6 +52,8 @@ function showFigures(device) {
     element('div', {}, element('b', {}, value), element('span', {}, name))));
 }
 
+const ROWS_MOST = 15;
+
 /// Rows by a stall's word, the longest first.
 function waitTable(stall, wordOf, head, shown = name => name) {
   const sums = new Map();
@@ -59,12 +65,17 @@ function waitTable(stall, wordOf, head, shown = name => name) {
     sums.set(name, sum);
   }
   if (sums.size === 0) return element('p', {className: 'small'}, 'Nobody waited.');
-  const list = [...sums].sort((a, b) => b[1].ns - a[1].ns).slice(0, 15), top = list[0][1].ns || 1;
-  return table([[head], ['waits', 'number'], ['together', 'number'], ['longest', 'number'], ['']],
+  const all = [...sums].sort((a, b) => b[1].ns - a[1].ns), top = all[0][1].ns || 1;
+  const list = all.slice(0, ROWS_MOST), rest = all.slice(ROWS_MOST);
+  const first = table(
+    [[head], ['waits', 'number'], ['together', 'number'], ['longest', 'number'], ['']],
     list.map(([name, sum]) => row([[named(name, shown), 'name'],
       [sum.waits.toLocaleString('en'), 'number'],
       [secondsText(sum.ns / 1e9), 'number'], [secondsText(sum.longest / 1e9), 'number'],
-      [bar(sum.ns / top), 'bars']], () => searchFor(name))));
+      [bar(sum.ns / top), 'bars']], () => searchFor('"' + name + '"'))));
+  const others = rest.reduce((sum, [, each]) => sum + each.ns, 0) / 1e9;
+  return element('div', {}, first, element('p', {className: 'small', hidden: !rest.length},
+    'and ' + rest.length.toLocaleString('en') + ' more: ' + secondsText(others) + ' together'));
 }
 
 /// As shown, with all of it where the mouse rests.
@@ -92,14 +103,13 @@ function lineText(device, text) {
 /// What was said to the user while the job ran.
 function showSaid(device) {
   fill('said', ...device.notices.map(({at, words}) => {
-    const line = element('p', {tabIndex: 0, title: 'shows when'},
+    const line = element('p', {title: 'shows when'},
       secondsText(secondsOf(at)) + ': ' + words);
-    line.addEventListener('click', () => {
+    return onChosen(line, () => {
       const span = ticksOf(5);
       setTimes(at - span, at + span / 5);
       canvas.scrollIntoView({block: 'nearest'});
     });
-    return line;
   }));
 }
 
@@ -111,7 +121,7 @@ function bar(part) {
 
 function showLongest(device) {
   const {stall} = device;
-  const order = [...stall.ns.keys()].sort((a, b) => stall.ns[b] - stall.ns[a]).slice(0, 15);
+  const order = [...stall.ns.keys()].sort((a, b) => stall.ns[b] - stall.ns[a]).slice(0, ROWS_MOST);
   if (!order.length) return fill('longest', element('p', {className: 'small'}, 'Nobody waited.'));
   fill('longest', table([['at', 'number'], ['waited', 'number'], ['operator'], ['line'], ['for']],
     order.map(i => row([
@@ -144,8 +154,12 @@ function meaning(reason) {
   return found ? [element('span', {className: 'means'}, found[1])] : [];
 }
 
+/// Between two looks at what is pinned (trace_sample()), with time to spare: what the last one did
+/// not name was not pinned any more.
+const PINNED_EVERY_S = 1;
+
 function showPinned(device) {
-  const {pinned, life} = device, sums = new Map();
+  const {pinned, life, sample} = device, sums = new Map();
   for (let i = 0; i < pinned.count; ++i) {
     const sum = sums.get(pinned.reason[i]) || {most: 0, last: 0, at: 0, blocks: 0};
     sum.most = Math.max(sum.most, pinned.bytes[i]);
@@ -154,22 +168,24 @@ function showPinned(device) {
     sums.set(pinned.reason[i], sum);
   }
   const newest = pinned.count ? pinned.at[pinned.count - 1] : 0;
+  const looked = sample.count && sample.at[sample.count - 1] - newest > ticksOf(PINNED_EVERY_S)
+    ? Infinity : newest;
   for (let i = 0; i < life.count; ++i) {
     if (life.pin[i] === NONE) continue;
     if (!sums.has(life.pin[i])) sums.set(life.pin[i], {most: NaN, last: NaN, at: 0, blocks: 0});
     ++sums.get(life.pin[i]).blocks;
   }
   if (!sums.size) return fill('pinned', element('p', {className: 'small'}, 'Nothing was pinned.'));
-  // Looked at every half second: what is pinned for less may not have been seen.
+  // What is pinned for less than the time between looks may not have been seen.
   const size = bytes => isNaN(bytes) ? 'not seen' : bytesText(bytes);
   const atEnd = sum =>
-    isNaN(sum.last) || newest - sum.at <= ticksOf(0.001) ? size(sum.last) : '0 B';
+    isNaN(sum.last) || looked - sum.at <= ticksOf(0.001) ? size(sum.last) : '0 B';
   fill('pinned', table([['reason'], ['at most', 'number'], ['in the end', 'number'],
     ['blocks pinned so', 'number']],
     [...sums].sort((a, b) => (b[1].most || 0) - (a[1].most || 0)).map(([reason, sum]) =>
       row([[element('span', {}, about.words[reason], ...meaning(about.words[reason]))],
-        [size(sum.most), 'number'], [atEnd(sum), 'number'],
-        [sum.blocks || '', 'number']], sum.blocks ? () => searchFor(about.words[reason]) : null))));
+        [size(sum.most), 'number'], [atEnd(sum), 'number'], [sum.blocks || '', 'number']],
+        sum.blocks ? () => searchFor('"' + about.words[reason] + '"') : null))));
 }
 
 function svg(name, attributes, text) {
@@ -179,10 +195,15 @@ function svg(name, attributes, text) {
   return made;
 }
 
+/// This run's budget is drawn as far as it does not squeeze the curve into a corner.
+const BUDGET_SHOWN_MOST = 1.5;  // times the largest simulated one
+
 function budgetCurve(points, budget) {
   const runs = points.filter(point => !point.error), width = 532, height = 240;
   const chart = svg('svg', {width, height, viewBox: '0 0 532 240', role: 'img'});
-  const most = Math.max(...points.map(point => point.budget_bytes), budget || 0);
+  const largest = Math.max(...points.map(point => point.budget_bytes));
+  const near = budget && budget <= largest * BUDGET_SHOWN_MOST;
+  const most = near ? Math.max(largest, budget) : largest;
   const worst = Math.max(1.2, ...runs.map(point => point.slow_down));
   const x = bytes => 56 + 450 * bytes / most, y = times => 205 - 185 * (times - 1) / (worst - 1);
   for (let i = 0; i <= 4; ++i) {
@@ -193,7 +214,7 @@ function budgetCurve(points, budget) {
       svg('text', {x: x(most * i / 4), y: 222, 'text-anchor': 'middle', 'font-size': 11,
         class: 'soft'}, bytesText(most * i / 4)));
   }
-  if (budget) chart.append(svg('line', {x1: x(budget), x2: x(budget), y1: 20, y2: 205,
+  if (near) chart.append(svg('line', {x1: x(budget), x2: x(budget), y1: 20, y2: 205,
     class: 'budget', 'stroke-dasharray': '6 4'}));
   chart.append(svg('polyline', {fill: 'none', stroke: '#5b8db8', 'stroke-width': 2,
     points: runs.map(point => x(point.budget_bytes) + ',' + y(point.slow_down)).join(' ')}));
@@ -201,7 +222,8 @@ function budgetCurve(points, budget) {
     chart.append(svg('circle', {cx: x(point.budget_bytes), cy: y(point.slow_down), r: 4,
       fill: '#5b8db8'}));
   chart.append(svg('text', {x: 281, y: 237, 'text-anchor': 'middle', 'font-size': 11,
-    class: 'soft'}, 'budget (dashed: this run\'s)'),
+    class: 'soft'}, near ? 'budget (dashed: this run\'s)'
+      : budget ? 'budget (this run\'s, ' + bytesText(budget) + ', is far to the right)' : 'budget'),
     svg('text', {x: 56, y: 12, 'font-size': 11, class: 'soft'}, 'time of a steady iteration'));
   return chart;
 }

@@ -13,12 +13,14 @@ function readInk() {
   const style = getComputedStyle(document.documentElement);
   for (const name of ['ink', 'soft', 'grid', 'edge', 'paper', 'budget'])
     ink[name] = style.getPropertyValue('--' + name).trim();
+  ink.faded = 'rgb(' + faded(WAIT_COLOR, ink.paper, 0.35) + ')';
   setPalette(ink.paper);
 }
 
 const TIERS = [['resident', 'on the device (with what is cached)', WHERE_COLORS[0]],
                ['host', 'in host memory', WHERE_COLORS[2]],
                ['nvme', 'on NVMe', WHERE_COLORS[3]]];
+const WAIT_COLOR = WHERE_COLORS[FAULTING];
 const FLOWS = [['out', 'out to the host', '#e08a1e'], ['in', 'in from the host', '#3f8f5b'],
                ['written', 'written to SSDs', '#8f6bb3'], ['read', 'read from SSDs', '#cf3f52']];
 
@@ -29,9 +31,18 @@ function wholeView(device) {
   Object.assign(view, {from: 0, to: device.ends, low: 0, high: device.places});
 }
 
+/// A time in seconds, as precise as a stretch that long needs.
+function exactly(tick, span) {
+  const digits = Math.max(0, 3 - Math.floor(Math.log10(secondsOf(span) * 1.01)));
+  return secondsOf(tick).toFixed(Math.min(9, digits));
+}
+
+/// A time, as precise as what is shown.
+const timeText = tick => exactly(tick, view.to - view.from) + ' s';
+
 function niceStep(span, most) {
   const rough = span / most, power = 10 ** Math.floor(Math.log10(rough));
-  return [1, 2, 5, 10].map(each => each * power).find(each => each >= rough);
+  return [1, 2, 5].map(each => each * power).find(each => each >= rough) || 10 * power;
 }
 
 /// Steps for bytes: 1, 2, 4, ... of a binary unit.
@@ -41,19 +52,33 @@ function byteStep(span, most) {
   return step;
 }
 
+/// A step between times so that their words do not meet, and the digits that tell them apart.
+function timeSteps(pen, span, width) {
+  for (let most = 10; ; --most) {
+    const step = niceStep(span, most);
+    const digits = Math.min(9, Math.max(0, -Math.floor(Math.log10(step) + 1e-9)));
+    const wide = pen.measureText(secondsOf(view.to).toFixed(digits) + ' s').width + 12;
+    if (most === 1 || step / span * width >= wide) return {step, digits};
+  }
+}
+
 function drawTimes(pen, width, bottom) {
-  const from = secondsOf(view.from), to = secondsOf(view.to), step = niceStep(to - from, 10);
+  const from = secondsOf(view.from), to = secondsOf(view.to);
+  const {step, digits} = timeSteps(pen, to - from, width);
   pen.fillStyle = ink.soft;
-  pen.textAlign = 'center';
   pen.strokeStyle = ink.grid;
+  pen.textAlign = 'center';
   pen.beginPath();
-  for (let at = Math.ceil(from / step) * step; at <= to; at += step) {
-    const x = Math.round(LEFT + (at - from) / (to - from) * width) + 0.5;
+  let written = 0;  // up to there
+  for (let i = Math.ceil(from / step); i * step <= to; ++i) {
+    const x = Math.round(LEFT + (i * step - from) / (to - from) * width) + 0.5;
     pen.moveTo(x, TRACKS[0].top);
     pen.lineTo(x, bottom);
-    const digits = Math.max(0, -Math.floor(Math.log10(step)));
-    pen.textAlign = x > LEFT + width - 14 ? 'right' : 'center';  // within the canvas
-    pen.fillText(digits > 6 ? secondsText(at) : at.toFixed(digits) + ' s', x, bottom + 15);
+    const text = (i * step).toFixed(digits) + ' s', half = pen.measureText(text).width / 2;
+    const middle = Math.min(x, LEFT + width + RIGHT - half);  // within the canvas
+    if (middle - half < written + 8) continue;
+    pen.fillText(text, middle, bottom + 15);
+    written = middle + half;
   }
   pen.stroke();
 }
@@ -104,12 +129,13 @@ function drawScale(pen, track, width, top, text) {
   }
 }
 
-/// For each pixel the most that a column of samples was; where a pixel has no sample, as before it.
+/// For each pixel the most that a column of samples was; where a pixel has no sample, as before it;
+/// before the first: NaN, which no line is drawn to.
 function mostPerPixel(sample, column, width) {
   const out = new Float64Array(width), values = sample[column];
   const span = (view.to - view.from) / width;
   let i = firstAt(sample.at, view.from);
-  let last = i > 0 ? values[i - 1] : 0;
+  let last = i > 0 ? values[i - 1] : NaN;
   for (let x = 0; x < width; ++x) {
     let most = -1;
     for (const end = view.from + (x + 1) * span; i < sample.count && sample.at[i] < end; ++i) {
@@ -121,18 +147,21 @@ function mostPerPixel(sample, column, width) {
   return out;
 }
 
-/// For each pixel the tiers of the sample with most of it away: of one moment, so that they add up.
+/// The sample that [from, to) is drawn by: the one with most of it away, of one moment, so that its
+/// tiers add up; where there is none, the last before it; -1: none yet.
+function sampleOf(sample, from, to) {
+  const first = firstAt(sample.at, from), away = at => sample.host[at] + sample.nvme[at];
+  let best = first - 1;
+  for (let i = first; i < sample.count && sample.at[i] < to; ++i)
+    if (best < first || away(i) > away(best)) best = i;
+  return best;
+}
+
 function tiersPerPixel(sample, width) {
   const out = TIERS.map(() => new Float64Array(width)), span = (view.to - view.from) / width;
-  let i = firstAt(sample.at, view.from), last = Math.max(0, i - 1);
-  for (let x = 0; x < width && sample.count; ++x) {
-    let best = -1;
-    const away = at => sample.host[at] + sample.nvme[at];
-    for (const end = view.from + (x + 1) * span; i < sample.count && sample.at[i] < end; ++i) {
-      if (best < 0 || away(i) > away(best)) best = i;
-      last = i;
-    }
-    const shown = best < 0 ? last : best;
+  for (let x = 0; x < width; ++x) {
+    const shown = sampleOf(sample, view.from + x * span, view.from + (x + 1) * span);
+    if (shown < 0) continue;
     TIERS.forEach(([column], tier) => { out[tier][x] = sample[column][shown]; });
   }
   return out;
@@ -145,7 +174,8 @@ function drawMemory(pen, device, track, width) {
   const budget = mostPerPixel(sample, 'budget', width);
   let top = 1;
   for (let x = 0; x < width; ++x)
-    top = Math.max(top, tiers[0][x] + tiers[1][x] + tiers[2][x], allocated[x], budget[x]);
+    top = Math.max(top, tiers[0][x] + tiers[1][x] + tiers[2][x], allocated[x] || 0,
+                   budget[x] || 0);
   top *= 1.04;
   drawScale(pen, track, width, top, bytesText);
   const y = value => track.top + track.height * (1 - value / top);
@@ -159,7 +189,9 @@ function drawMemory(pen, device, track, width) {
     }
   });
   line(pen, allocated, y, ink.ink, []);
+  pen.lineWidth = 2;
   line(pen, budget, y, ink.budget, [6, 4]);
+  pen.lineWidth = 1;
   drawFrame(pen, track, width, 'Memory', [...TIERS.map(([, text, color]) => [text, color]),
     ['allocated (line)', ink.ink], ['budget (dashed)', ink.budget]]);
 }
@@ -173,23 +205,25 @@ function line(pen, values, y, color, dash) {
   pen.setLineDash([]);
 }
 
-/// Bytes per second in each pixel, of a column that counts up.
+/// Where a column that counts up was at a time, on a straight line from sample to sample.
+function countAt(sample, column, tick) {
+  const i = firstAt(sample.at, tick), values = sample[column];
+  if (i === 0) return values[0] || 0;
+  if (i >= sample.count) return values[sample.count - 1];
+  const part = (tick - sample.at[i - 1]) / (sample.at[i] - sample.at[i - 1]);
+  return values[i - 1] + part * (values[i] - values[i - 1]);
+}
+
+/// Bytes per second of such a column in [from, to).
+function rateOf(sample, column, from, to) {
+  const bytes = countAt(sample, column, to) - countAt(sample, column, from);
+  return Math.max(0, bytes) / secondsOf(to - from);
+}
+
 function ratePerPixel(sample, column, width) {
-  const out = new Float64Array(width), values = sample[column];
   const span = (view.to - view.from) / width;
-  const countAt = tick => {
-    const i = firstAt(sample.at, tick);
-    if (i === 0 || i >= sample.count) return i === 0 ? values[0] || 0 : values[sample.count - 1];
-    const part = (tick - sample.at[i - 1]) / (sample.at[i] - sample.at[i - 1] || 1);
-    return values[i - 1] + part * (values[i] - values[i - 1]);
-  };
-  let before = countAt(view.from);
-  for (let x = 0; x < width; ++x) {
-    const now = countAt(view.from + (x + 1) * span);
-    out[x] = Math.max(0, now - before) / secondsOf(span);
-    before = now;
-  }
-  return out;
+  return Float64Array.from({length: width}, (_, x) =>
+    rateOf(sample, column, view.from + x * span, view.from + (x + 1) * span));
 }
 
 function drawBandwidth(pen, device, track, width) {
@@ -203,29 +237,37 @@ function drawBandwidth(pen, device, track, width) {
   drawFrame(pen, track, width, 'Bandwidth', FLOWS.map(([, text, color]) => [text, color]));
 }
 
-/// How much of each pixel's time somebody waited; what is searched for in `strong`.
-function drawWaits(pen, device, track, width) {
+/// How much of each pixel's time somebody waited, and of that what is searched for.
+function waitsPerPixel(device, width) {
   const {stall} = device, all = new Float64Array(width), strong = new Float64Array(width);
   const scale = width / (view.to - view.from);
   for (let i = 0; i < stall.count; ++i) {
     const end = (stall.end[i] - view.from) * scale;
     const begin = end - stall.ns[i] / about.tick_ns * scale;
     if (end < 0 || begin >= width) continue;
-    const to = search.stalls && search.stalls[i] ? strong : all;
-    for (let x = Math.max(0, Math.floor(begin)); x <= Math.min(end, width - 1); ++x)
-      to[x] += Math.max(Math.min(end, x + 1) - Math.max(begin, x), 0.02);
+    for (let x = Math.max(0, Math.floor(begin)); x <= Math.min(end, width - 1); ++x) {
+      const part = Math.min(end, x + 1) - Math.max(begin, x);
+      if (part === 0 && begin < end) continue;  // ends where the pixel begins
+      all[x] += Math.max(part, Number.MIN_VALUE);
+      if (!search.stalls || search.stalls[i]) strong[x] += Math.max(part, Number.MIN_VALUE);
+    }
   }
-  for (const [values, color] of [[all, search.stalls ? '#e9b7bd' : '#cf3f52'],
-                                 [strong, '#cf3f52']]) {
+  return {all, strong};
+}
+
+function drawWaits(pen, device, track, width) {
+  const {all, strong} = waitsPerPixel(device, width);
+  for (const [values, color] of [[all, ink.faded], [strong, WAIT_COLOR]]) {
     pen.fillStyle = color;
     for (let x = 0; x < width; ++x) {
-      const height = track.height * Math.min(1, values[x]);
-      if (height > 0) pen.fillRect(LEFT + x, track.top + track.height - height, 1, height);
+      if (values[x] === 0) continue;
+      const height = Math.max(1, track.height * Math.min(1, values[x]));  // the shortest is seen
+      pen.fillRect(LEFT + x, track.top + track.height - height, 1, height);
     }
   }
   pen.textAlign = 'right';
   pen.fillStyle = ink.soft;
   pen.fillText('100 %', LEFT - 6, track.top + 10);
   pen.fillText('0 %', LEFT - 6, track.top + track.height);
-  drawFrame(pen, track, width, 'Waits for memory', [['part of the time', '#cf3f52']]);
+  drawFrame(pen, track, width, 'Waits for memory', [['part of the time', WAIT_COLOR]]);
 }

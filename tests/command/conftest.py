@@ -7,6 +7,7 @@ import tempfile
 
 import pytest
 from firn_command import ROOT, clean_environment, find_binary
+from made_trace import BEGIN_NS, HEADER
 
 
 def pytest_collection_modifyitems(items):
@@ -27,6 +28,34 @@ def firn():
                               errors="surrogateescape", **options)
 
     return run
+
+
+@pytest.fixture(scope="session")
+def page_of(firn):
+    """page_of(trace): the page's path, where the command said `says` and nothing else."""
+
+    def make(trace, says=None):
+        out = trace.with_suffix(".html")
+        done = firn("report", str(trace), "-o", str(out))
+        assert done.returncode == 0, done.stderr
+        assert (says in done.stderr) if says else done.stderr == ""
+        assert done.stdout == "" and not out.with_name(out.name + ".part").exists()
+        return out
+
+    return make
+
+
+@pytest.fixture
+def trace(tmp_path):
+    """trace(rows): the trace of these, the first at time 0."""
+
+    def write(*rows, name="job.csv"):
+        path = tmp_path / name
+        lines = (f"{BEGIN_NS + ns},{rest}\n" for ns, rest in rows)
+        path.write_text(HEADER + "".join(lines))
+        return path
+
+    return write
 
 
 @pytest.fixture

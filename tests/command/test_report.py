@@ -6,55 +6,10 @@ import random
 import re
 
 import pytest
-from browser import Page, find_chromium
+from browser import Page
 from firn_command import refused
 from made_trace import BEGIN_NS, HEADER, MIB, write_trace
-
-needs_chromium = pytest.mark.skipif(
-    find_chromium() is None, reason="no chromium (bench/setup.sh --tests installs it)")
-SECOND = 10**9
-
-
-@pytest.fixture(scope="session")
-def page_of(firn):
-    """page_of(trace): the page's path, where the command said `says` and nothing else."""
-
-    def make(trace, says=None):
-        out = trace.with_suffix(".html")
-        done = firn("report", str(trace), "-o", str(out))
-        assert done.returncode == 0, done.stderr
-        assert (says in done.stderr) if says else done.stderr == ""
-        assert done.stdout == "" and not out.with_name(out.name + ".part").exists()
-        return out
-
-    return make
-
-
-@pytest.fixture
-def trace(tmp_path):
-    """trace(rows): the trace of these, the first at time 0."""
-
-    def write(*rows, name="job.csv"):
-        path = tmp_path / name
-        lines = (f"{BEGIN_NS + ns},{rest}\n" for ns, rest in rows)
-        path.write_text(HEADER + "".join(lines))
-        return path
-
-    return write
-
-
-def shown(path):
-    return Page(path.as_uri())
-
-
-def table(page, name):
-    return page.evaluate(f"[...document.querySelectorAll('#{name} tbody tr')].map("
-                         "row => [...row.cells].map(cell => cell.innerText))")
-
-
-def seconds(text):
-    number, unit = text.split()
-    return float(number) * {"s": 1, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}[unit]
+from report_pages import SECOND, needs_chromium, seconds, shown, table
 
 
 def test_bad_input(firn, tmp_path):
@@ -147,8 +102,12 @@ def test_blocks_are_where_the_trace_says(page_of, tmp_path, seed):
             const {life, stretch} = device, tick = ns / about.tick_ns;
             for (let i = 0; i < life.count; ++i) {
               if (address < life.address[i] || address >= life.address[i] + life.bytes[i]) continue;
-              const place = life.place[i] + (address - life.address[i]) / device.unit;
-              const at = stretchAt(device, tick, place, 0);
+              const place = life.place[i] + Math.floor((address - life.address[i]) / device.unit);
+              setTimes(tick - 10, tick + 10);  // as close as it goes
+              setPlaces(place - 2, place + 2);
+              const x = Math.floor((tick - view.from) / (view.to - view.from) * 1000);
+              const y = Math.floor((view.high - place - 0.5) / (view.high - view.low) * 400);
+              const at = stretchAt(device, x, y, 1000, 400, 0);
               return at < 0 ? -1 : stretch.where[at];
             }
             return -2;

@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <iterator>
+#include <string_view>
 
+#include "allocator/command/report.h"
 #include "allocator/config.h"
 
 namespace firn::command {
@@ -20,9 +22,14 @@ double number(const Json& from, const char* key) {
   return found != from.end() && found->is_number() ? found->get<double>() : 0;
 }
 
+/// Words of a job, which may hold anything, as a part of a line.
+std::string words_of(const Json& value) {
+  return value.is_string() ? one_line(value.get<std::string>()) : std::string();
+}
+
 std::string text(const Json& from, const char* key) {
   const auto found = from.find(key);
-  return found != from.end() && found->is_string() ? found->get<std::string>() : std::string();
+  return found != from.end() ? words_of(*found) : std::string();
 }
 
 const Json& list(const Json& from, const char* key) {
@@ -114,6 +121,24 @@ std::string device_line(const std::vector<Column>& columns, CellOf&& cell) {
   return line + " ";
 }
 
+constexpr size_t indented = 13;
+
+/// Below a job, on as many lines as it takes: what helps is often said last.
+void add_wrapped(std::vector<std::string>& lines, std::string_view words, size_t width) {
+  const size_t room = std::max(width, indented + command_least) - indented;
+  for (size_t indent = indented; !words.empty(); indent = indented + 2) {
+    const size_t most = room - (indent - indented);
+    size_t end = words.size();
+    if (end > most) {
+      end = words.rfind(' ', most);
+      if (end == std::string_view::npos || end == 0) end = most;
+    }
+    lines.push_back(std::string(indent, ' ').append(words.substr(0, end)));
+    words.remove_prefix(end);
+    words.remove_prefix(std::min(words.find_first_not_of(' '), words.size()));
+  }
+}
+
 }  // namespace
 
 std::string stats_text(const Json& document) {
@@ -136,9 +161,9 @@ std::string stats_text(const Json& document) {
     if (!list(d, "pinned").empty()) out += "  stays on the device:\n";
     add_pinned(out, d);
     for (const Json& words : list(d, "trouble"))
-      if (words.is_string()) out += fmt::format("  trouble  {}\n", words.get<std::string>());
+      out += fmt::format("  trouble  {}\n", words_of(words));
     for (const Json& words : list(d, "notices"))
-      if (words.is_string()) out += fmt::format("  notice   {}\n", words.get<std::string>());
+      out += fmt::format("  notice   {}\n", words_of(words));
   }
   const Json store = document.value("store", Json::object());
   out += fmt::format("store {}: {} written, {} read\n", text(store, "kind"),
@@ -164,7 +189,7 @@ std::string spill_text(const Json& document) {
       out += fmt::format("    {:>9}  in use again, or kept by firn.no_spill()\n",
                          size(after - known));
     for (const Json& words : list(d, "trouble"))
-      if (words.is_string()) out += fmt::format("  trouble  {}\n", words.get<std::string>());
+      out += fmt::format("  trouble  {}\n", words_of(words));
     if (!d.value("watching", true))
       out += "  Operators were not watched so far, for memory was never short: they are from the "
              "next\n  allocation on. What they use may leave then: spill again after a step, or "
@@ -195,9 +220,8 @@ std::vector<std::string> top_lines(const Json& look, size_t sites, size_t width)
     }
     for (const Json& d : list(job, "devices"))
       for (const Json& words : list(d, "notices"))
-        if (words.is_string())
-          lines.push_back(fmt::format("{:>12} device {:.0f}: {}", "", number(d, "device"),
-                                      words.get<std::string>()));
+        add_wrapped(lines, fmt::format("device {:.0f}: {}", number(d, "device"), words_of(words)),
+                    width);
     const Json stalls = job.value("stalls", Json::object());
     const bool known = !list(stalls, "call_sites").empty();
     const Json& rows = list(stalls, known ? "call_sites" : "operators");

@@ -70,8 +70,8 @@ Result<void> show_screen(const ScreenLines& lines, std::chrono::milliseconds bet
     const std::vector<std::string> shown = lines(more, static_cast<size_t>(std::max(COLS, 1)));
     const auto until = std::chrono::steady_clock::now() + between;
     for (bool again = false; !again;) {
-      const size_t page = static_cast<size_t>(std::max(LINES - 1, 1));
-      first = std::min(first, shown.size() > page ? shown.size() - page : 0);
+      const size_t page = static_cast<size_t>(std::max(LINES - 1, 1));  // below the head
+      first = std::min(first, shown.size() > page + 1 ? shown.size() - page - 1 : 0);
       draw(shown, first);
       const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(
           until - std::chrono::steady_clock::now());

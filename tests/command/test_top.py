@@ -333,6 +333,73 @@ def test_several_jobs_and_devices(firn, folder):
                {line.index("sleep 600") for line in lines if "sleep 600" in line}) == 1
 
 
+class Terminal:
+    """`firn top` on one of that size; what is on it after some keys."""
+
+    def __init__(self, columns, rows):
+        pyte = pytest.importorskip("pyte")
+        self.screen = pyte.Screen(columns, rows)
+        self.stream = pyte.ByteStream(self.screen)
+        self.child, self.terminal = pty.fork()
+        if self.child == 0:
+            os.execve(find_binary(), ["firn", "top"],
+                      {**clean_environment(), "TERM": "linux", "COLUMNS": str(columns),
+                       "LINES": str(rows)})
+
+    def until(self, true):
+        deadline = time.monotonic() + 60
+        while not true(self.screen.display):
+            ready, _, _ = select.select([self.terminal], [], [], deadline - time.monotonic())
+            assert ready, self.screen.display
+            self.stream.feed(os.read(self.terminal, 1 << 16))
+        return self.screen.display
+
+    def press(self, keys):
+        os.write(self.terminal, keys)
+
+    def end(self):
+        """What is left on it."""
+        self.press(b"q")
+        with contextlib.suppress(OSError):  # the other side is closed
+            while more := os.read(self.terminal, 1 << 16):
+                self.stream.feed(more)
+        assert os.waitpid(self.child, 0)[1] == 0
+        os.close(self.terminal)
+        return self.screen.display
+
+
+def test_it_scrolls_to_the_last_line_and_no_farther(firn, folder):
+    notices = [f"notice number {i}" for i in range(30)]
+    with job(folder, document(notices=notices)):
+        terminal = Terminal(100, 12)
+        terminal.until(lambda lines: "notice number 0" in "".join(lines))
+        terminal.press(b"j" * 200)
+        lines = terminal.end()
+    assert "RESIDENT" in lines[0]
+    assert all(line.strip() for line in lines), lines
+
+
+def test_what_a_job_was_told_is_on_as_many_lines_as_it_takes(firn, folder):
+    words = ("thrash: 75 % of the last 2.1 s the program waited for memory that had left and came "
+             "back again and again. firn_budget:512MiB would end it (it is 256MiB)")
+    with job(folder, document(notices=[words, "x" * 300])):
+        terminal = Terminal(60, 40)
+        terminal.until(lambda lines: "would end it (it is 256MiB)" in
+                       " ".join(" ".join(lines).split()))
+        lines = terminal.end()
+        assert "".join(lines).count("x") >= 300
+        assert f"device 0: {words}" in firn("top", "--once").stdout  # one line where nobody looks
+
+
+def test_words_of_a_job_are_one_line(firn, folder):
+    evil = "a\nb\x1b[31mc"
+    told = document(notices=[evil], trouble=[evil])
+    told["stalls"]["call_sites"][0]["name"] = evil
+    with job(folder, told) as number:
+        for text in (firn("top", "--once").stdout, firn("stats", str(number)).stdout):
+            assert "a b [31mc" in text and "\x1b" not in text and "a\nb" not in text
+
+
 def test_an_unknown_terminal(firn, folder):
     child, terminal = pty.fork()
     if child == 0:

@@ -1,63 +1,16 @@
-// What every store promises (include/firn/store.h), on io_uring, on threads, on the simulated disk
-// and on files held to a modelled SSD. FIRN_SEED=n replays one seed of the fuzz.
+// What every store promises (include/firn/store.h).
 #include <algorithm>
-#include <map>
 #include <set>
 
-#include "tests/backing/store/store_testing.h"
+#include "tests/backing/store/every_store.h"
 
 namespace firn::testing_store {
 namespace {
 
-enum class Kind { io_uring, threads, simulated, paced };
-
-class StoreConformance : public testing::TestWithParam<Kind> {
+class StoreConformance : public EveryStore {
  protected:
-  void SetUp() override {
-    if (GetParam() == Kind::io_uring && !io_uring_trouble().empty())
-      GTEST_SKIP() << io_uring_trouble();
-    open(1, SIZE_MAX);
-    if (HasFatalFailure()) return;
-    add_staging(open_, 64u << 20);
-  }
-
-  void open(size_t dirs, size_t capacity_bytes) {
-    open_.store.reset();
-    if (GetParam() == Kind::simulated) {
-      SimulatedStoreOptions options;
-      options.clock = &open_.steps;
-      options.capacity_bytes = capacity_bytes;
-      auto simulated = open_simulated_store(options);
-      open_.steps.store = simulated.get();
-      open_.clock = &open_.steps;
-      open_.store = std::move(simulated);
-      return;
-    }
-    const StoreOptions::Kind kind = GetParam() == Kind::io_uring ? StoreOptions::Kind::io_uring
-                                    : GetParam() == Kind::paced  ? StoreOptions::Kind::automatic
-                                                                 : StoreOptions::Kind::threads;
-    StoreOptions options = small_options(dirs_[0].path(), kind);
-    if (GetParam() == Kind::paced) options.pace = {4e9, 2e9, 50'000};
-    options.max_bytes_per_dir = capacity_bytes;
-    for (size_t i = 1; i < dirs; ++i) options.dirs.push_back(dirs_[i].path());
-    Result<std::unique_ptr<Store>> store = open_store(options);
-    ASSERT_TRUE(store) << describe(store.error());
-    open_.store = std::move(*store);
-  }
-
-  Store& store() { return *open_.store; }
-  Clock& clock() { return *open_.clock; }
-  Slot reserve(size_t bytes) {
-    Result<Slot> slot = store().reserve(bytes);
-    EXPECT_TRUE(slot) << describe(slot.error());
-    return slot ? *slot : Slot{};
-  }
-  void fuzz(uint64_t seed);
   size_t cancel_some();
   size_t cancel_rewrites();
-
-  TempDir dirs_[3];
-  OpenStore open_;
 };
 
 TEST_P(StoreConformance, bytes_come_back) {
@@ -340,138 +293,7 @@ TEST_P(StoreConformance, closing_waits_for_io) {
   }
 }
 
-/// Random requests on two queues against a model of what each slot holds.
-void StoreConformance::fuzz(uint64_t seed) {
-  SCOPED_TRACE("replay: FIRN_SEED=" + std::to_string(seed) +
-               " store_conformance_test --gtest_filter=*follows_the_model*");
-  struct Held {
-    size_t bytes = 0;
-    uint64_t content = 0;
-    size_t staging = SIZE_MAX;
-    bool busy = false;
-  };
-  constexpr size_t piece = 1u << 20, pieces = 32;
-  std::mt19937_64 random(seed);
-  std::map<uint32_t, Held> held;
-  std::vector<size_t> idle;
-  for (size_t i = 0; i < pieces; ++i) idle.push_back(i);
-  struct Asked {
-    uint32_t slot;
-    size_t staging;
-    uint64_t content;
-    bool write;
-    bool gone = false;
-    size_t bytes;
-  };
-  std::map<uint64_t, Asked> asked[2];
-  uint64_t tag = 0, contents = seed << 20;
-  auto over = [&](unsigned queue, StoreCompletion& done) {
-    auto found = asked[queue].find(done.tag);
-    ASSERT_NE(found, asked[queue].end()) << "unknown or twice: " << done.tag;
-    Asked& request = found->second;
-    ASSERT_EQ(done.error.code, Code::ok) << describe(done.error);
-    if (!request.write) {
-      ASSERT_TRUE(holds(open_.piece(request.staging * piece, request.bytes), request.content));
-    }
-    if (!request.gone) {
-      held[request.slot].busy = false;
-      if (request.write) held[request.slot].content = request.content;
-    }
-    idle.push_back(request.staging);
-    asked[queue].erase(found);
-  };
-  auto drain = [&](bool all) {
-    for (unsigned queue : {0u, 1u}) {
-      size_t want = all ? asked[queue].size() : 0;
-      StoreCompletion some[4];
-      size_t got = all ? 0 : store().poll(queue, some);
-      for (size_t i = 0; i < got; ++i) over(queue, some[i]);
-      if (all)
-        for (auto& done : await(store(), clock(), queue, want)) over(queue, done);
-    }
-  };
-  for (int step = 0; step < 400 && !HasFatalFailure(); ++step) {
-    auto pick = held.begin();
-    if (!held.empty()) std::advance(pick, static_cast<ptrdiff_t>(random() % held.size()));
-    unsigned queue = random() % 2;
-    switch (random() % 10) {
-      case 0:
-      case 1: {
-        size_t bytes = (1 + random() % (piece / 4096)) * 4096;
-        held[reserve(bytes).id].bytes = bytes;
-        break;
-      }
-      case 2:
-      case 3:
-      case 4:
-      case 5:
-      case 6: {
-        if (held.empty() || pick->second.busy || idle.empty()) break;
-        bool write = pick->second.content == 0 || random() % 2;
-        Asked request{pick->first, idle.back(), write ? ++contents : pick->second.content,
-                      write,       false,       pick->second.bytes};
-        idle.pop_back();
-        std::span<std::byte> bytes = open_.piece(request.staging * piece, request.bytes);
-        if (write) fill(bytes, request.content);
-        asked[queue][++tag] = request;
-        pick->second.busy = true;
-        Result<void> begun = write ? store().write(queue, Slot{pick->first}, bytes, tag)
-                                   : store().read(queue, Slot{pick->first}, bytes, tag);
-        ASSERT_TRUE(begun) << describe(begun.error());
-        break;
-      }
-      case 7: {
-        if (asked[queue].empty()) break;
-        auto found = asked[queue].begin();
-        std::advance(found, static_cast<ptrdiff_t>(random() % asked[queue].size()));
-        if (!store().cancel(queue, found->first)) break;
-        idle.push_back(found->second.staging);
-        if (!found->second.gone) held[found->second.slot].busy = false;
-        asked[queue].erase(found);
-        break;
-      }
-      case 8: {
-        if (held.empty()) break;
-        store().discard(Slot{pick->first});
-        for (auto& each : asked)
-          for (auto& [number, request] : each)
-            if (request.slot == pick->first) request.gone = true;
-        held.erase(pick);
-        break;
-      }
-      default:
-        drain(random() % 4 == 0);
-    }
-  }
-  drain(true);
-  uint64_t bytes = 0;
-  for (auto& [id, each] : held) bytes += each.bytes;
-  EXPECT_EQ(store().stats().slots_in_use, held.size());
-  EXPECT_EQ(store().stats().slot_bytes_in_use, bytes);
-  for (auto& [id, each] : held) {
-    if (each.content) {
-      std::span<std::byte> back = open_.piece(0, each.bytes);
-      ASSERT_EQ(read_now(store(), clock(), Slot{id}, back).error.code, Code::ok);
-      EXPECT_TRUE(holds(back, each.content));
-    }
-    store().discard(Slot{id});
-  }
-}
-
-TEST_P(StoreConformance, follows_the_model) {
-  if (const char* seed = std::getenv("FIRN_SEED")) return fuzz(std::strtoull(seed, nullptr, 10));
-  for (uint64_t seed = 1; seed <= 15 && !HasFailure(); ++seed) fuzz(seed);
-}
-
-INSTANTIATE_TEST_SUITE_P(Kinds, StoreConformance,
-                         testing::Values(Kind::io_uring, Kind::threads, Kind::simulated,
-                                         Kind::paced),
-                         [](const auto& kind) {
-                           return std::string(kind.param == Kind::io_uring  ? "io_uring"
-                                              : kind.param == Kind::threads ? "threads"
-                                              : kind.param == Kind::paced   ? "paced"
-                                                                            : "simulated");
-                         });
+INSTANTIATE_TEST_SUITE_P(Kinds, StoreConformance, every_kind, name_of);
 
 }  // namespace
 }  // namespace firn::testing_store

@@ -57,7 +57,10 @@ Json at_other_budgets(const std::string& path, const report::Lives& lives) {
   options.pcie = bandwidth(totals, "host_out_s", options.pcie);
   options.ssd_write = bandwidth(totals, "store_write_s", options.ssd_write);
   options.ssd_read = bandwidth(totals, "store_read_s", options.ssd_read);
+  std::string host_words;
   if (lives.host_bytes) options.host = format_size(std::max(lives.host_bytes, host_bytes_least));
+  if (lives.host_bytes && lives.host_bytes < host_bytes_least)
+    host_words = fmt::format(" (this run had {})", format_size(lives.host_bytes));
   if (lives.policy == "age") options.policy = "age";
   options.gpu_memory = std::to_string(peak->second);
   Result<SimulatePlan> plan = parse_simulate(options);
@@ -81,13 +84,13 @@ Json at_other_budgets(const std::string& path, const report::Lives& lives) {
   return {{"points", *swept},
           {"machine",
            fmt::format("One iteration of this job ({} kernels), by firn simulate {} with a link of "
-                       "{}, one SSD that reads {} and writes {}{}, {} of host memory, policy {}. "
+                       "{}, one SSD that reads {} and writes {}{}, {} of host memory{}, policy {}. "
                        "Kernels take the time that they took on the GPU of this run.",
                        trace->kernels.size(), std::filesystem::path(prefix).filename().string(),
                        options.pcie, options.ssd_read, options.ssd_write,
                        lives.store ? " (all as measured in this run, where enough moved)"
                                    : " (this run had none)",
-                       options.host.value_or("1GiB"), options.policy)}};
+                       options.host.value_or("1GiB"), host_words, options.policy)}};
 }
 
 }  // namespace

@@ -14,8 +14,9 @@ function table(heads, rows) {
 }
 
 function row(cells, jump) {
-  const made = element('tr', {className: jump ? 'jump' : ''}, ...cells.map(([content, kind]) =>
-    element('td', {className: kind || ''}, content)));
+  const made = element('tr', {className: jump ? 'jump' : ''}, ...cells.map(
+    ([content, kind, columns]) =>
+      element('td', {className: kind || '', colSpan: columns || 1}, content)));
   return jump ? onChosen(made, jump) : made;
 }
 
@@ -233,11 +234,11 @@ function showBudgets(device) {
   if (device !== devices[0])
     return fill('budgets', element('p', {}, 'Told for device ' + devices[0].number + ' only.'));
   if (!points) return fill('budgets', element('p', {}, why));
+  const heads = ['budget', 'time', 'no kernel ran', 'out', 'in', 'written'];
   const text = element('div', {}, element('p', {className: 'small'}, machine), table(
-    [['budget', 'number'], ['time', 'number'], ['no kernel ran', 'number'], ['out', 'number'],
-     ['in', 'number'], ['written', 'number']],
+    heads.map(head => [head, 'number']),
     points.map(point => point.error
-      ? row([[bytesText(point.budget_bytes), 'number'], [point.error]])
+      ? row([[bytesText(point.budget_bytes), 'number'], [point.error, '', heads.length - 1]])
       : row([[bytesText(point.budget_bytes), 'number'],
           [point.slow_down.toFixed(3) + 'x', 'number'], [secondsText(point.stall_s), 'number'],
           [bytesText(point.bytes_spilled), 'number'],

@@ -1,7 +1,10 @@
 """`firn report`: that what is drawn, hovered, found and told agrees, at every zoom; that small and
 odd traces have a page too."""
 
+import shutil
+
 import pytest
+from firn_command import ROOT
 from made_trace import MIB, write_trace
 from report_pages import SECOND, needs_chromium, seconds, shown, table
 
@@ -340,6 +343,24 @@ def test_a_budget_far_away(page_of, trace):
         (far_low, far_high), lines, words = page.evaluate(chart + "(80 * 2 ** 30)")
         assert lines == 0 and "80.0 GiB" in words and "far" in words
         assert [far_low, far_high] == [low, high]
+        # What does not run at a budget is said in the other columns' place.
+        page.evaluate("about.budgets = {machine: 'm', points: [{budget_bytes: 1, error: 'no'}]}; "
+                      "showBudgets(device)")
+        assert page.evaluate("[...document.querySelectorAll('#budgets tbody td')].map("
+                             "cell => cell.colSpan)") == [1, 5]
+
+
+def test_host_memory_that_is_not_the_runs(page_of, trace, tmp_path):
+    for kind in ("kernels", "tensors"):
+        shutil.copy(ROOT / f"tests/data/layers.{kind}.csv", tmp_path / f"job.{kind}.csv")
+    path = trace((0, "begin,0,0,0,0,pid=1;at=1;policy=age;host=67108864;store=1;command=x"),
+                 (1, "alloc,0,0,4096,2097152,"),
+                 (9, "end,0,0,0,0,budget=400000000;peak_allocated=400000000"))
+    with shown(page_of(path)) as page:
+        page.drawn()
+        assert "256MiB of host memory (this run had 64MiB), policy age" in page.evaluate(
+            "document.getElementById('budgets').innerText")
+        assert page.evaluate("document.querySelectorAll('#budgets circle').length") >= 2
 
 
 def test_sizes_at_the_edge_of_a_unit(page_of, trace):

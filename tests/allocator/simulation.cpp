@@ -121,9 +121,8 @@ Simulation::Simulation(const SimulationOptions& options) {
     engine.policy = options.policy;
     if (options.fail_entry)
       gpu_.fail_at(options.fail_entry, options.fail_nth, CUDA_ERROR_OUT_OF_MEMORY);
-    Result<std::unique_ptr<Engine>> opened =
-        Engine::open(engine, *driver_, store_.get(), static_cast<unsigned>(device), *clock_,
-                     options.trace);
+    Result<std::unique_ptr<Engine>> opened = Engine::open(
+        engine, *driver_, store_.get(), static_cast<unsigned>(device), *clock_, options.trace);
     if (!opened) {
       error = describe(opened.error());
       return;

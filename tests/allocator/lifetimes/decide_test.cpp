@@ -69,8 +69,8 @@ Case draw(uint64_t seed) {
 std::string made_clean(const Decision& d) {
   std::string text;
   for (const Decision::Leaving& each : d.leaving)
-    text += (text.empty() ? "" : ", ") + std::to_string(each.item) + ": " +
-            std::to_string(each.grains);
+    text +=
+        (text.empty() ? "" : ", ") + std::to_string(each.item) + ": " + std::to_string(each.grains);
   return text;
 }
 

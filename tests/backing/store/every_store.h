@@ -1,4 +1,5 @@
-// What is tested of every store: io_uring, threads, the simulated disk, files held to a modelled SSD.
+// What is tested of every store: io_uring, threads, the simulated disk, files held to a modelled
+// SSD.
 #pragma once
 
 #include <memory>

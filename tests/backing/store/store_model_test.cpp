@@ -1,5 +1,5 @@
-// Every store against a model of what each slot holds, with random requests. FIRN_SEED=n replays one
-// seed.
+// Every store against a model of what each slot holds, with random requests. FIRN_SEED=n replays
+// one seed.
 #include <map>
 
 #include "tests/backing/store/every_store.h"

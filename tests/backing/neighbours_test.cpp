@@ -21,7 +21,7 @@ namespace {
 class Place {
  public:
   Place() {
-    std::string name = std::filesystem::current_path().string() + "/firn-XXXXXX";
+    std::string name = std::filesystem::temp_directory_path().string() + "/firn-XXXXXX";
     if (!::mkdtemp(name.data())) std::abort();
     path = name;
   }

@@ -18,7 +18,7 @@ namespace fs = std::filesystem;
 class Topology : public testing::Test {
  protected:
   Topology() {
-    std::string name = fs::current_path().string() + "/firn-XXXXXX";
+    std::string name = fs::temp_directory_path().string() + "/firn-XXXXXX";
     if (!::mkdtemp(name.data())) std::abort();
     root = name;
     sys = (root / "sys").string();

@@ -96,11 +96,13 @@ std::string filled(std::string_view text, const std::map<std::string_view, std::
   return out.append(text);
 }
 
+constexpr uint64_t unit_least = 512;  // as blocks are aligned
+
 /// One device's records as columns. Times are in ticks, of `tick_ns`; places in `unit` bytes.
 Json device_columns(const DeviceLives& device, Columns& columns, uint64_t tick_ns) {
   const size_t first = columns.table().size();
-  const Places places(device.lives);
-  const uint64_t unit = std::max<uint64_t>(512, places.bytes() / (uint64_t{1} << 31) + 1);
+  const Places places(device.lives, unit_least);
+  const uint64_t unit = std::max(unit_least, places.bytes() / (uint64_t{1} << 31) + 1);
   const auto ticks = [&](uint64_t ns) { return ns / tick_ns; };
   columns.f64("life.address", device.lives, [](auto& l) { return l.address; });
   columns.f64("life.bytes", device.lives, [](auto& l) { return l.bytes; });

@@ -4,11 +4,12 @@
 
 namespace firn::report {
 
-Places::Places(const std::vector<Life>& lives) {
+Places::Places(const std::vector<Life>& lives, uint64_t unit) {
   std::vector<std::pair<uint64_t, uint64_t>> ranges;
   ranges.reserve(lives.size());
   for (const Life& life : lives)
-    ranges.emplace_back(life.address, life.address + std::max<uint64_t>(life.bytes, 1));
+    ranges.emplace_back(
+        life.address, life.address + (std::max<uint64_t>(life.bytes, 1) + unit - 1) / unit * unit);
   std::sort(ranges.begin(), ranges.end());
   for (const auto& [begin, end] : ranges) {
     if (!used_.empty() && begin <= used_.back().end) {

@@ -11,7 +11,8 @@ namespace firn::report {
 
 class Places {
  public:
-  explicit Places(const std::vector<Life>& lives);
+  /// Each block takes a multiple of `unit` bytes: what is drawn in such units does not overlap.
+  Places(const std::vector<Life>& lives, uint64_t unit);
   /// Of an address within a block, in bytes.
   uint64_t of(uint64_t address) const;
   uint64_t bytes() const { return bytes_; }

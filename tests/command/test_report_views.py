@@ -312,6 +312,16 @@ def test_the_mouse(page_of, tmp_path):
         assert page.evaluate("tip.hidden || tip.textContent !== " + repr(old))
 
 
+def test_the_smallest_blocks_are_apart(page_of, trace):
+    blocks = [4096 * i for i in range(1, 9)]
+    path = trace(BEGIN, *[(i, f"alloc,0,0,{block},{4 + i},") for i, block in enumerate(blocks)],
+                 (SECOND, "end,0,0,0,0,budget=1"))
+    with shown(page_of(path)) as page:
+        page.drawn()
+        told = [hovered(page, 700, 438 + 360 * (2 * i + 1) / 18) for i in range(1, 9)]
+        assert len({words.split("\n")[1] for words in told}) == 8, told
+
+
 def test_another_device_and_another_address(page_of, trace):
     path = trace((0, "alloc,0,0,4096,2097152,"), (10, "alloc,1,0,8192,1048576,"),
                  (30, "end,0,0,0,0,budget=1"), (1000, "end,1,0,0,0,budget=2"))

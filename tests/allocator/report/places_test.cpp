@@ -18,11 +18,12 @@ TEST(Places, against_a_count_of_used_addresses) {
       life.address = 1000 + random() % 300;
       life.bytes = random() % 40;
     }
+    const uint64_t rows = 1 + seed % 9;
     std::set<uint64_t> used;
     for (const Life& life : lives)
-      for (uint64_t at = 0; at < std::max<uint64_t>(life.bytes, 1); ++at)
-        used.insert(life.address + at);
-    const Places places(lives);
+      for (uint64_t at = 0; at < std::max<uint64_t>(life.bytes, 1); at += rows)
+        for (uint64_t i = 0; i < rows; ++i) used.insert(life.address + at + i);
+    const Places places(lives, rows);
     EXPECT_EQ(places.bytes(), used.size()) << seed;
     for (const Life& life : lives)
       for (uint64_t at = 0; at < std::max<uint64_t>(life.bytes, 1); ++at) {

@@ -256,6 +256,7 @@ class EngineImpl final : public Engine, private EngineLimits, private InMotion {
   bool carry_out();
   bool fetch_ahead();
   bool clean_ahead_of_leaving();
+  uint64_t evict_going(uint64_t grains, const Block* except, uint64_t beyond);
   uint64_t give_way_after(const Plan::Entry& entry) const;
   uint64_t evict_farthest(uint64_t grains, const Block* except, uint64_t beyond, bool clean_only);
   uint64_t immovable_grains(const Block& block) const;

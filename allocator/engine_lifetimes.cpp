@@ -317,6 +317,31 @@ uint64_t EngineImpl::evict_farthest(uint64_t grains, const Block* except, uint64
   return started;
 }
 
+/// Has blocks leave that are being copied out ahead, as far as they are, and are used after
+/// `beyond`: they are free the soonest.
+uint64_t EngineImpl::evict_going(uint64_t grains, const Block* except, uint64_t beyond) {
+  uint64_t started = 0;
+  for (Block* block : std::vector<Block*>(spilling_)) {
+    if (started >= grains) break;
+    if (block == except || block->leave || block->next_use <= beyond) continue;
+    uint64_t going = 0;  // from the tail on, as copies are made
+    for (size_t i = block->spans.size(); i-- > 0;) {
+      const Span& span = block->spans[i];
+      if (!span.mapped()) continue;
+      const std::span<Piece> pieces = pieces_of(*block, span);
+      if (!std::all_of(pieces.begin(), pieces.end(), [](const Piece& piece) {
+            return piece.copying_out || piece.host_valid || piece.slot_valid;
+          }))
+        break;
+      going += span.grains;
+    }
+    if (going == 0 || !start_spill(*block, true, std::min(going, grains - started))) continue;
+    started += leaving_grains(*block);
+    ++counted_.evictions;
+  }
+  return started;
+}
+
 /// What is used after this event leaves for the entry. Each such swap is a read to come: where SSDs
 /// have little time left, an early swap takes it from what is needed.
 uint64_t EngineImpl::give_way_after(const Plan::Entry& entry) const {

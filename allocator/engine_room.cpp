@@ -156,11 +156,12 @@ void EngineImpl::reclaim_parked(uint64_t granules, bool spare_claimed) {
 uint64_t EngineImpl::evict(uint64_t grains, const Block* except) {
   if (stuck_ || spilling_stopped_) return 0;
   uint64_t started = 0;
-  if (plan_.valid)  // what has a copy and is used late; then what is used late; then what there is
-    for (const uint64_t beyond : {plan_.window, uint64_t{0}})
-      for (const bool clean_only : {true, false})
-        if (started < grains)
-          started += evict_farthest(grains - started, except, beyond, clean_only);
+  if (plan_.valid)  // what is used late, with a copy or soon with one first; then what there is
+    for (const uint64_t beyond : {plan_.window, uint64_t{0}}) {
+      if (started < grains) started += evict_farthest(grains - started, except, beyond, true);
+      if (started < grains) started += evict_going(grains - started, except, beyond);
+      if (started < grains) started += evict_farthest(grains - started, except, beyond, false);
+    }
   bool passed_over = false;
   // A spill that fails at once makes its block young; more such failures than blocks end the try.
   for (size_t failures = 0; started < grains && failures <= live_.size();) {

@@ -137,6 +137,85 @@ TEST(Program, records_what_happened) {
   EXPECT_GT(result.stall_s, 0);
 }
 
+/// A program that a test writes down kernel by kernel.
+class Written {
+ public:
+  uint32_t tensor(uint64_t bytes) {
+    trace_.tensors.push_back({.id = trace_.tensors.size(), .bytes = bytes, .persistent = false});
+    return static_cast<uint32_t>(trace_.tensors.size() - 1);
+  }
+  void kernel(uint64_t ns, const std::vector<uint32_t>& inputs,
+              const std::vector<uint32_t>& outputs) {
+    const auto index = static_cast<uint32_t>(trace_.kernels.size());
+    trace_.kernels.push_back({.duration_ns = ns, .name_at = 0, .uses_at = trace_.uses.size(),
+                              .name_bytes = 0, .inputs = static_cast<uint32_t>(inputs.size()),
+                              .outputs = static_cast<uint32_t>(outputs.size())});
+    for (const auto* uses : {&inputs, &outputs})
+      for (uint32_t used : *uses) {
+        TraceTensor& of = trace_.tensors[used];
+        if (of.first == no_kernel) of.first = index;
+        of.last = index;
+        trace_.uses.push_back(used);
+      }
+    trace_.duration_ns += ns;
+  }
+  const ProgramTrace& trace() const { return trace_; }
+
+ private:
+  ProgramTrace trace_;
+};
+
+// Four times: a, b and c fill the GPU when d is made; a, used last, is being copied out since it
+// was made. It leaves when that copy is over, and b, whose copy would only begin then, stays.
+TEST(Program, what_is_on_its_way_out_makes_room_first) {
+  constexpr uint64_t us = 1000, size = 32 * MiB;
+  Written program;
+  for (int round = 0; round < 4; ++round) {
+    const uint32_t a = program.tensor(size), b = program.tensor(size), c = program.tensor(size),
+                   d = program.tensor(size);
+    program.kernel(1000 * us, {}, {a});
+    program.kernel(100 * us, {}, {b});
+    program.kernel(100 * us, {}, {c});
+    program.kernel(1000 * us, {c}, {d});
+    program.kernel(1000 * us, {c, d}, {});
+    program.kernel(5000 * us, {b}, {});
+    program.kernel(1000 * us, {a}, {});
+  }
+  MachineOptions options = machine_of(3 * size);
+  options.policy = Policy::lifetime;
+  options.spare_fraction = 0;
+  const ProgramResult result = run_on(options, program.trace());
+  const double way = 32.0 / 1024 / 16;
+  EXPECT_NEAR(result.stall_s, 4 * (0.001 + way - 0.0012), 1e-9);
+  EXPECT_EQ(result.bytes_spilled, 4.0 * size);
+}
+
+// Far more than the GPU holds, in blocks so small that mapping them takes about as long as copying:
+// the way out is busy nevertheless.
+TEST(Program, copies_out_ahead_follow_each_other) {
+  constexpr uint64_t ns = 20'000, size = 2 * MiB;
+  constexpr int layers = 128;
+  Written program;
+  std::vector<uint32_t> made{program.tensor(size)};
+  program.kernel(ns, {}, made);
+  for (int i = 1; i < layers; ++i) {
+    made.push_back(program.tensor(size));
+    program.kernel(ns, {made[i - 1]}, {made[i]});
+  }
+  uint32_t gradient = program.tensor(size);
+  for (int i = layers; i-- > 0;) {
+    const uint32_t next = program.tensor(size);
+    program.kernel(ns, {gradient, made[i]}, {next});
+    gradient = next;
+  }
+  MachineOptions options = machine_of(64 * MiB, 16 * GiB);
+  options.driver_costs = true;
+  options.policy = Policy::lifetime;
+  const ProgramResult result = run_on(options, program.trace());
+  // Out in the forward pass, in again in the backward pass.
+  EXPECT_LT(result.steady_s, 1.02 * 2 * result.bytes_spilled / options.link_bytes_s);
+}
+
 /// Layers forward, then backward, as random as they get: short kernels, so that calls of the driver
 /// go on beyond their ends.
 ProgramTrace random_layers(uint64_t seed) {

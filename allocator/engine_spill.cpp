@@ -123,14 +123,13 @@ bool EngineImpl::copy_out(Block& block, uint32_t index) {
 }
 
 void EngineImpl::advance_spill(Block& block) {
-  bool issued = false;
   for (uint32_t i = 0; i < block.pieces.size(); ++i) {
     Piece& piece = block.pieces[i];
     if (!piece.wanted_out || piece.host_valid || piece.slot_valid || piece.copying_out) continue;
     if (!copy_out(block, i)) break;
-    issued = true;
+    // Each has its own end: it goes on to the store, or leaves, while the next one is copied.
+    (void)streams_.close(streams_.now(out_));
   }
-  if (issued) (void)streams_.close(streams_.now(out_));
 }
 
 /// Nothing in sight will free host memory.

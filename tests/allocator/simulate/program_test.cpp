@@ -216,6 +216,41 @@ TEST(Program, copies_out_ahead_follow_each_other) {
   EXPECT_LT(result.steady_s, 1.02 * 2 * result.bytes_spilled / options.link_bytes_s);
 }
 
+// Blocks leave through host memory: the first piece is written to the store while the next one is
+// copied.
+TEST(Program, a_piece_is_written_while_the_next_is_copied) {
+  constexpr uint64_t second = 1'000'000'000;
+  Written program;
+  for (int round = 0; round < 4; ++round) {
+    const uint32_t a = program.tensor(6 * GiB), b = program.tensor(6 * GiB);
+    program.kernel(second, {}, {a});
+    program.kernel(second, {}, {b});
+    program.kernel(second, {b}, {});
+    program.kernel(second, {a}, {});
+  }
+  MachineOptions options = machine_of(9 * GiB);
+  options.policy = Policy::lifetime;
+  Timeline timeline;
+  ProgramOptions with;
+  with.timeline = &timeline;
+  run_on(options, program.trace(), with);
+  const auto next = [&](Track track, uint64_t from_ns) {  // the span that begins first then
+    const Span* best = nullptr;
+    for (const Span& span : timeline.spans)
+      if (span.track == track && span.begin_ns >= from_ns &&
+          (!best || span.begin_ns < best->begin_ns))
+        best = &span;
+    return best;
+  };
+  const Span* first = next(Track::copy_out, timeline.iteration_ends_ns[4]);
+  ASSERT_TRUE(first);
+  const Span *then = next(Track::copy_out, first->end_ns),
+             *write = next(Track::store_write, first->end_ns);
+  ASSERT_TRUE(then && write);
+  EXPECT_EQ(then->begin_ns, first->end_ns);
+  EXPECT_LT(write->begin_ns, then->end_ns);
+}
+
 /// Layers forward, then backward, as random as they get: short kernels, so that calls of the driver
 /// go on beyond their ends.
 ProgramTrace random_layers(uint64_t seed) {

@@ -243,10 +243,16 @@ void EngineImpl::replan() {
   plan_.fetch.clear();
   plan_.farthest.clear();
   plan_.leaving.clear();
-  for (uint32_t i : decision.fetch) plan_.fetch.push_back(entry(i));
-  // In part it is no use to the kernel yet, and takes the room of what is.
-  if (!plan_.fetch.empty() && decision.last_grains < blocks[decision.fetch.back()]->grains)
-    plan_.fetch.pop_back();
+  for (uint32_t i : decision.fetch) plan_.fetch.push_back(entry(i, blocks[i]->grains));
+  // In part it is no use to the kernel yet: worth its room when much less is left to come then.
+  if (!plan_.fetch.empty()) {
+    Plan::Entry& last = plan_.fetch.back();
+    const uint64_t there = last.block->mapped;
+    last.grains = decision.last_grains;
+    if (last.grains < last.block->grains &&
+        last.grains < there + in_flight_bytes() / grain_bytes)
+      plan_.fetch.pop_back();
+  }
   for (uint32_t i : decision.farthest) plan_.farthest.push_back(entry(i));
   for (auto [i, grains, spare] : decision.leaving) {
     plan_.leaving.push_back(entry(i, grains));
@@ -358,14 +364,15 @@ bool EngineImpl::fetch_ahead() {
   while (!plan_.fetch.empty()) {
     Plan::Entry& entry = plan_.fetch.front();
     Block& block = *entry.block;
-    if (!meant(entry) || !may_arrive(block)) {
+    const uint64_t span = span_granules_ * granule_grains;
+    const uint64_t next = std::min<uint64_t>(span, block.grains - block.mapped);
+    if (!meant(entry) || !may_arrive(block) || block.mapped + next > entry.grains) {
       plan_.fetch.pop_front();
       continue;
     }
     if (arriving_bytes() >= in_flight_bytes()) break;
     if (block.state() == State::spilling) keep(block);
-    const uint64_t span = span_granules_ * granule_grains;
-    if (prefetchable_grains(block) < std::min<uint64_t>(span, block.grains - block.mapped)) {
+    if (prefetchable_grains(block) < next) {
       park_ready(false);
       reclaim_parked(span_granules_, true);
     }

@@ -216,6 +216,29 @@ TEST(Program, copies_out_ahead_follow_each_other) {
   EXPECT_LT(result.steady_s, 1.02 * 2 * result.bytes_spilled / options.link_bytes_s);
 }
 
+// Four times: x is away when half of it has room again beside y and z, for long; the other half
+// comes when those are dead and x is used.
+TEST(Program, half_of_a_large_block_comes_ahead_where_only_half_has_room) {
+  constexpr uint64_t ms = 1'000'000;
+  Written program;
+  for (int round = 0; round < 4; ++round) {
+    const uint32_t x = program.tensor(GiB), y = program.tensor(2 * GiB),
+                   w = program.tensor(2 * GiB), z = program.tensor(3 * GiB / 2);
+    program.kernel(ms, {}, {x});
+    program.kernel(200 * ms, {}, {y});
+    program.kernel(ms, {y}, {w});
+    program.kernel(ms, {y}, {z});
+    program.kernel(200 * ms, {y, z}, {});
+    program.kernel(ms, {y, z}, {});
+    program.kernel(ms, {x}, {});
+  }
+  MachineOptions options = machine_of(4 * GiB, 16 * GiB);
+  options.policy = Policy::lifetime;
+  options.spare_fraction = 0;
+  const ProgramResult result = run_on(options, program.trace());
+  EXPECT_NEAR(result.stall_s, 4 * 0.5 / 16, 1e-3);
+}
+
 // Blocks leave through host memory: the first piece is written to the store while the next one is
 // copied.
 TEST(Program, a_piece_is_written_while_the_next_is_copied) {

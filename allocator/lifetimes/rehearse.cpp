@@ -38,7 +38,8 @@ class Program {
   }
   void decide_anew();
   void decide_for_host(uint64_t capacity, uint64_t spare);
-  Stage::Entry entry(uint32_t item, const Decision& decision, uint64_t grains = 0);
+  Stage::Entry entry(uint32_t item, const Decision& decision, uint64_t grains = 0,
+                     bool spare = false);
 
   const Rehearsal& r_;
   Rehearsed& result_;
@@ -231,11 +232,12 @@ void Program::lay_out() {
     if (now_[i] != nobody && first_[i] != nobody) items_[now_[i]].again = first_[i];
 }
 
-Stage::Entry Program::entry(uint32_t item, const Decision& decision, uint64_t grains) {
+Stage::Entry Program::entry(uint32_t item, const Decision& decision, uint64_t grains,
+                            bool spare) {
   const uint64_t next = decision.next_use[item];
   const StageBlock& block = stage_[blocks_[item]];
   return {blocks_[item], block.life, block.touched, next == no_use ? no_use : number_ + next,
-          grains};
+          grains, spare};
 }
 
 void Program::decide_anew() {
@@ -257,7 +259,7 @@ void Program::decide_anew() {
   if (!plan.fetch.empty()) plan.fetch.back().grains = decision.last_grains;
   for (uint32_t i : decision.farthest) plan.farthest.push_back(entry(i, decision));
   for (const Decision::Leaving& leaving : decision.leaving)
-    plan.leaving.push_back(entry(leaving.item, decision, leaving.grains));
+    plan.leaving.push_back(entry(leaving.item, decision, leaving.grains, leaving.spare));
   plan.window = plan.memory_window = number_ + decision.window;
   plan.fetched = plan.cleaned = plan.read = plan.written = 0;
   for (size_t i = 0; i < blocks_.size(); ++i) {

@@ -113,7 +113,8 @@ struct EngineStats {
   uint64_t spilled_bytes = 0, faulted_bytes = 0, prefetched_bytes = 0;
   uint64_t forwarded_bytes = 0;       // faulted from host memory, no read
   uint64_t clean_dropped_bytes = 0;   // left without a copy: a valid one was elsewhere
-  uint64_t stall_ns = 0, stalls = 0;  // application threads waiting for room or for a fault
+  uint64_t stall_ns = 0;  // application threads waited for room or for a fault, until now
+  uint64_t stalls = 0;    // how often; those that are over
   // The engine's time, in events of large blocks: touches, and since they are watched allocations
   // and frees too (by age only the former), and a tick for each block made, faulted or refused. To
   // count touches alone would cost every one of them an instruction more.

@@ -1,10 +1,12 @@
 // What the engine keeps of work in flight and of what was decided. Private to the engine.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <unordered_set>
 #include <utility>
 #include <vector>
@@ -106,6 +108,24 @@ struct GreedyRun {
   std::deque<PieceRef> store_bound;  // copied out, to be written to the store at once
 };
 
+/// A thread's wait for memory, known from begin() until this ends. Under the engine's lock.
+class OpenWait {
+ public:
+  explicit OpenWait(std::vector<uint64_t>& open) : open_(open) {}
+  ~OpenWait() {
+    if (begun_) open_.erase(std::find(open_.begin(), open_.end(), *begun_));
+  }
+  OpenWait(const OpenWait&) = delete;
+  OpenWait& operator=(const OpenWait&) = delete;
+  void begin(uint64_t now_ns) {
+    if (!begun_) open_.push_back(*(begun_ = now_ns));
+  }
+
+ private:
+  std::vector<uint64_t>& open_;  // when they began
+  std::optional<uint64_t> begun_;
+};
+
 /// What is on its way, or to be. All of it needs the engine's lock.
 struct InMotion {
   std::vector<Block*> live_;      // every large block with a descriptor in use
@@ -129,6 +149,7 @@ struct InMotion {
   bool stuck_ = false;             // host memory full and nowhere to write: eviction stops
   bool spilling_stopped_ = false;  // stop_spilling()
   unsigned waiting_ = 0;           // threads in make_room
+  std::vector<uint64_t> open_waits_;  // waits that are not in the statistics' total yet
   uint64_t unmapped_ = 0;          // spans, ever
   uint64_t next_look_ns_ = 0;      // for requests that the store does not answer
   uint64_t ahead_tick_ = 0;

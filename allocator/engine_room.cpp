@@ -27,6 +27,7 @@ Result<Reservation> EngineImpl::make_room(Lock& lock, uint64_t granules, const B
     unsigned& waiting;
     ~Leave() { --waiting; }
   } leave{waiting_};
+  OpenWait open(open_waits_);
   for (;;) {
     Reservation reservation = frames_.reserve(granules);
     if (reservation.granules() != granules) {
@@ -72,7 +73,10 @@ Result<Reservation> EngineImpl::make_room(Lock& lock, uint64_t granules, const B
     }
     if (!begin) {
       begin = clock_.now_ns();
-      if (!wanted) begin_stall();
+      if (!wanted) {
+        begin_stall();
+        open.begin(*begin);
+      }
     }
     // (What has left may have freed parts of shared frames only: then more has to.)
     bool moving = regions_wait || unmapped != unmapped_ || !spilling_.empty() || !parked_.empty() ||

@@ -25,6 +25,8 @@ uint64_t EngineImpl::in_flight() const {
 EngineStats EngineImpl::stats() const {
   Lock lock(mutex_);
   EngineStats s = counted_;
+  const uint64_t now = open_waits_.empty() ? 0 : clock_.now_ns();
+  for (uint64_t begun : open_waits_) s.stall_ns += now - begun;
   s.device = options_.device;
   s.budget_bytes = frames_.budget_granules() * granule_bytes;
   s.device_bytes = frames_.held_granules() * granule_bytes;

@@ -48,6 +48,7 @@ Result<Hold> EngineImpl::touch_slow(Block& block, CUstream stream, Access access
                       fmt::format("more than {} streams", Streams::capacity));
   uint32_t failures = block.fault_failures, generation = block.generation;
   std::optional<uint64_t> stall_begin;
+  OpenWait open(open_waits_);
   while (block.generation == generation) {
     uint64_t w = block.word.load(std::memory_order_acquire);
     if (w & word::freed) break;
@@ -91,6 +92,7 @@ Result<Hold> EngineImpl::touch_slow(Block& block, CUstream stream, Access access
         if (!stall_begin) {
           stall_begin = clock_.now_ns();
           begin_stall();
+          open.begin(*stall_begin);
         }
         // Faulting and not all mapped: a part is being prefetched.
         if (word::state(w) != State::faulting || block.mapped < block.grains) {

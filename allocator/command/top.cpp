@@ -54,7 +54,7 @@ CLI::App* add_top(CLI::App& app, TopOptions& options) {
   sub->footer(
       "q ends, arrows and page keys move, + and - show more or fewer call sites. OUT and IN are\n"
       "over the link, WRITE and READ the SSDs'. STALL is how much of the time threads waited for\n"
-      "memory, all of a wait when it is over: a long one or several threads may be above 100 %.\n"
+      "memory: several threads may be above 100 %.\n"
       "From the first look on, a job counts its waits by the program's line too. Where the\n"
       "terminal is narrow, columns are left out.");
   return sub;

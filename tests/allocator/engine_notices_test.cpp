@@ -145,6 +145,34 @@ TEST_P(Notices, a_store_that_does_not_answer_is_said_once) {
   EXPECT_NE(text.find("firn_dir"), std::string::npos) << text;
 }
 
+// Whoever looks on sees a long wait grow, not all of it when it is over.
+TEST_P(Notices, a_wait_counts_while_it_lasts) {
+  Engine* engine = nullptr;
+  uint64_t longest = 0, waited = 0, waits = 0, since = 0, shrunk = 0;
+  SimulationOptions options = short_of_memory(GetParam());
+  options.notices = false;
+  options.store.latency_ns = 31'000'000'000;
+  options.on_wait = [&] {
+    if (!engine) return;
+    const EngineStats s = engine->stats();
+    shrunk += s.stall_ns < waited;
+    if (s.stalls != waits) since = s.stall_ns;
+    waits = s.stalls;
+    waited = s.stall_ns;
+    longest = std::max(longest, waited - since);
+  };
+  Loop loop(options);
+  engine = &loop.sim.engine(0);
+  const uint64_t before = engine->stats().stall_ns;
+  const uint64_t begun = loop.sim.clock().now_ns();
+  for (void* block : loop.all) loop.use(block);
+  EXPECT_GE(longest, 30'000'000'000u);
+  EXPECT_EQ(shrunk, 0u);
+  EXPECT_LE(engine->stats().stall_ns - before, loop.sim.clock().now_ns() - begun);  // counted once
+  EXPECT_GE(engine->stats().stall_ns, waited);
+  engine = nullptr;
+}
+
 /// What is said of a job whose iteration repeats, where a decision may take that long.
 std::vector<std::string> said_of_decisions(Policy policy, std::chrono::nanoseconds patience) {
   std::vector<std::string> lines;

@@ -95,6 +95,8 @@ Simulation::Simulation(const SimulationOptions& options) {
   Result<std::unique_ptr<VirtualClock>> clock = open_virtual_clock(*driver_);
   FIRN_CHECK(clock, "%s", describe(clock.error()).c_str());
   clock_ = std::move(*clock);
+  if (options.on_wait) told_clock_ = std::make_unique<ToldClock>(*clock_, options.on_wait);
+  Clock& engines_clock = told_clock_ ? static_cast<Clock&>(*told_clock_) : *clock_;
   if (options.with_store) {
     SimulatedStoreOptions store = options.store;
     store.clock = clock_.get();
@@ -122,7 +124,8 @@ Simulation::Simulation(const SimulationOptions& options) {
     if (options.fail_entry)
       gpu_.fail_at(options.fail_entry, options.fail_nth, CUDA_ERROR_OUT_OF_MEMORY);
     Result<std::unique_ptr<Engine>> opened = Engine::open(
-        engine, *driver_, store_.get(), static_cast<unsigned>(device), *clock_, options.trace);
+        engine, *driver_, store_.get(), static_cast<unsigned>(device), engines_clock,
+        options.trace);
     if (!opened) {
       error = describe(opened.error());
       return;

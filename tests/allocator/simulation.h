@@ -7,8 +7,10 @@
 
 #include <cstdint>
 #include <cstdlib>
+#include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "allocator/check.h"
@@ -48,12 +50,30 @@ struct SimulationOptions {
   bool places = false;
   bool notices = false;
   SlowWorks* slow_works = nullptr;
+  std::function<void()> on_wait;     // called whenever an engine is about to wait; it may be asked
   TraceWriter* trace = nullptr;
   Policy policy = Policy::age;
   double watch_fraction = 0;
   SimulatedStoreOptions store;
   const char* fail_entry = nullptr;  // the nth call of it while engines are opened fails
   uint64_t fail_nth = 0;
+};
+
+/// A clock that says when somebody waits.
+class ToldClock : public Clock {
+ public:
+  ToldClock(Clock& clock, std::function<void()> on_wait)
+      : clock_(clock), on_wait_(std::move(on_wait)) {}
+  uint64_t now_ns() override { return clock_.now_ns(); }
+  void wait(uint64_t ns_most) override {
+    on_wait_();
+    clock_.wait(ns_most);
+  }
+  void notify() override { clock_.notify(); }
+
+ private:
+  Clock& clock_;
+  std::function<void()> on_wait_;
 };
 
 class Simulation {
@@ -87,6 +107,7 @@ class Simulation {
   std::unique_ptr<Driver> driver_;
   GpuControls gpu_{};
   std::unique_ptr<VirtualClock> clock_;
+  std::unique_ptr<ToldClock> told_clock_;
   std::unique_ptr<SimulatedStore> store_;
   std::vector<CUcontext> contexts_;
   std::vector<std::unique_ptr<Engine>> engines_;

@@ -38,8 +38,7 @@ class Program {
   }
   void decide_anew();
   void decide_for_host(uint64_t capacity, uint64_t spare);
-  Stage::Entry entry(uint32_t item, const Decision& decision, uint64_t grains = 0,
-                     bool spare = false);
+  Stage::Entry entry(uint32_t item, const Decision& decision, uint64_t grains = 0);
 
   const Rehearsal& r_;
   Rehearsed& result_;
@@ -232,12 +231,11 @@ void Program::lay_out() {
     if (now_[i] != nobody && first_[i] != nobody) items_[now_[i]].again = first_[i];
 }
 
-Stage::Entry Program::entry(uint32_t item, const Decision& decision, uint64_t grains,
-                            bool spare) {
+Stage::Entry Program::entry(uint32_t item, const Decision& decision, uint64_t grains) {
   const uint64_t next = decision.next_use[item];
   const StageBlock& block = stage_[blocks_[item]];
   return {blocks_[item], block.life, block.touched, next == no_use ? no_use : number_ + next,
-          grains, spare};
+          grains};
 }
 
 void Program::decide_anew() {
@@ -259,7 +257,7 @@ void Program::decide_anew() {
   if (!plan.fetch.empty()) plan.fetch.back().grains = decision.last_grains;
   for (uint32_t i : decision.farthest) plan.farthest.push_back(entry(i, decision));
   for (const Decision::Leaving& leaving : decision.leaving)
-    plan.leaving.push_back(entry(leaving.item, decision, leaving.grains, leaving.spare));
+    plan.leaving.push_back(entry(leaving.item, decision, leaving.grains));
   plan.window = plan.memory_window = number_ + decision.window;
   plan.fetched = plan.cleaned = plan.read = plan.written = 0;
   for (size_t i = 0; i < blocks_.size(); ++i) {

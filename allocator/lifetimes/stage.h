@@ -49,7 +49,6 @@ class Stage {
     uint32_t block, life;
     uint64_t touched, next_use;
     uint64_t grains;  // to be away or clean
-    bool spare = false;  // nothing else is to wait for it
   };
   struct Plan {
     std::vector<Entry> fetch, farthest, leaving, reads, writes;
@@ -143,7 +142,6 @@ class Stage {
   bool begin_arrivals();
   bool begin_in();
   bool begin_out();
-  bool store_behind();
   StagePiece* planned_write(Ref& ref);
   StagePiece* next_write(Ref& ref);
   bool begin_write();

@@ -215,7 +215,6 @@ bool Stage::begin_out() {
     }
     const bool only_read = machine_.out_while_read && block.held && !block.changing;
     if (!may_leave(block) && !only_read) continue;
-    if (entry.spare && store_behind()) return false;
     for (uint32_t p = static_cast<uint32_t>(block.pieces.size()); p-- > 0;) {
       StagePiece& piece = block.pieces[p];
       if (!piece.device || piece.clean() || piece.host || piece.leaving) continue;

@@ -130,19 +130,6 @@ StagePiece* Stage::next_write(Ref& which) {
   return valid(which);
 }
 
-/// Where all has to go on to the store: is there enough in host memory to keep it writing?
-bool Stage::store_behind() {
-  if (!machine_.has_store() || !passage()) return false;
-  const Transfer& write = on(Channel::store_write);
-  uint64_t grains = write.active ? write.grains : 0;
-  for (const Ref& ref : unwritten_) {
-    const StagePiece* piece = valid(ref);
-    if (piece && piece->host_valid && !piece->store_valid && !piece->writing)
-      grains += piece->grains;
-  }
-  return grains >= 2 * machine_.piece;
-}
-
 bool Stage::begin_write() {
   if (!machine_.has_store() || on(Channel::store_write).active) return false;
   Ref ref{};

@@ -1,6 +1,6 @@
-// What allocating, touching, releasing and freeing go through, for the files on those paths: members
-// of EngineImpl whose bodies are worth having where they are called. No lock, no allocation, unless
-// said.
+// What allocating, touching, releasing and freeing go through, for the files on those paths:
+// members of EngineImpl whose bodies are worth having where they are called. No lock, no
+// allocation, unless said.
 #pragma once
 
 #include "allocator/check.h"

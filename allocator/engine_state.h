@@ -1,5 +1,5 @@
-// What the engine's parts keep of a job that they follow, each a struct that one part works on. All of
-// it needs the engine's lock. Private to the engine.
+// What the engine's parts keep of a job that they follow, each a struct that one part works on. All
+// of it needs the engine's lock. Private to the engine.
 #pragma once
 
 #include <cstdint>

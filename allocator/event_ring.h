@@ -37,8 +37,8 @@ class EventRing {
   /// How many were pushed.
   uint64_t pushed() const { return head_.load(std::memory_order_relaxed); }
 
-  /// The next event below number `end`; false when there is none yet. What was overwritten is passed
-  /// over.
+  /// The next event below number `end`; false when there is none yet. What was overwritten is
+  /// passed over.
   bool pop(Event& event, uint64_t end = UINT64_MAX) {
     while (tail_ < end) {
       uint64_t word = slots_[tail_ & mask_].load(std::memory_order_acquire);

@@ -1,5 +1,5 @@
-// A number that one thread at a time writes and others may look at meanwhile, for statistics or to be
-// checked again: an atomic with the syntax, and the cost, of a plain one.
+// A number that one thread at a time writes and others may look at meanwhile, for statistics or to
+// be checked again: an atomic with the syntax, and the cost, of a plain one.
 #pragma once
 
 #include <atomic>

@@ -11,8 +11,8 @@ constinit std::array<std::atomic<uintptr_t>, 1u << known_bits> known = {};
 namespace {
 constexpr unsigned shared_cell = cells - 1, none = cells;
 
-// No lock: a fork may come at any moment, and the child's threads end, too. Whoever takes a flag knows
-// what was counted before it was given back.
+// No lock: a fork may come at any moment, and the child's threads end, too. Whoever takes a flag
+// knows what was counted before it was given back.
 constinit std::atomic<bool> taken[cells_own] = {};
 constinit std::atomic<unsigned> used{0};
 constinit thread_local unsigned mine = none;

@@ -1,6 +1,6 @@
 // Numbers for threads, so that each can count in a cell of its own, without locked instructions. A
-// thread has its number until it ends; another may have it after that, and goes on from what it finds.
-// Threads beyond `cells_own` at a time share the last cell.
+// thread has its number until it ends; another may have it after that, and goes on from what it
+// finds. Threads beyond `cells_own` at a time share the last cell.
 #pragma once
 
 #include <array>

@@ -83,8 +83,8 @@ if [ ${#names[@]} -gt 0 ]; then
   options+=(-k "${expression# or }")
 fi
 if [ $length = quick ]; then
-  # As many of pytest's processes as there are cores, and 4 GiB for each: tests wait about as long as
-  # they compute. (The others look at speeds and storms, too: one after the other.)
+  # As many of pytest's processes as there are cores, and 4 GiB for each: tests wait about as long
+  # as they compute. (The others look at speeds and storms, too: one after the other.)
   free_kib=$(awk '/^MemAvailable:/ {print $2}' /proc/meminfo)
   jobs=$((free_kib / 4194304))
   if [ "$jobs" -gt "$(nproc)" ]; then jobs=$(nproc); fi

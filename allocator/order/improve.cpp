@@ -16,8 +16,8 @@ namespace {
 
 using Clock = Stop::Clock;
 constexpr unsigned conflicts_max = 100;
-/// Without any progress for so much work of each thread, and for half as much as there was up to the
-/// last: enough.
+/// Without any progress for so much work of each thread, and for half as much as there was up to
+/// the last: enough.
 constexpr uint64_t patience_least = 8'000'000;
 
 /// A topological order that strays from the one given: operators come by their place plus noise.

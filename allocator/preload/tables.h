@@ -1,8 +1,8 @@
 // Pointer tables: which 8-byte words of device memory are known to hold addresses of an arena.
 //
-// Fed by what the host writes (copies from the host are scanned, fills forget), by copies within the
-// device, and by what was found in memory that kernels wrote (inspections.h). Asked at each launch
-// for what a touched block leads to.
+// Fed by what the host writes (copies from the host are scanned, fills forget), by copies within
+// the device, and by what was found in memory that kernels wrote (inspections.h). Asked at each
+// launch for what a touched block leads to.
 //
 // Words are remembered at 8-byte aligned places; a word of which only a part is overwritten keeps
 // its value, for too much is touched rather than too little. Values that lie in no arena are not

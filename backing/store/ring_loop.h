@@ -19,7 +19,8 @@ namespace firn {
 /// Sets `ring` up with the best flags this kernel takes. 0 or -errno.
 int set_up_ring(io_uring& ring, unsigned entries);
 /// Why io_uring does not work with that file; empty when a trial block could be written and read.
-/// Nothing: a request got no answer. Then the kernel may still write to the file, whenever it likes.
+/// Nothing: a request got no answer. Then the kernel may still write to the file, whenever it
+/// likes.
 std::optional<std::string> ring_trial(int fd);
 std::string no_answer();
 

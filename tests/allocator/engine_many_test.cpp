@@ -1,5 +1,5 @@
-// Frees at once, a launch's blocks touched at once, holds that belong to no thread, streams that end,
-// streams of other devices.
+// Frees at once, a launch's blocks touched at once, holds that belong to no thread, streams that
+// end, streams of other devices.
 #include <gtest/gtest.h>
 
 #include <atomic>

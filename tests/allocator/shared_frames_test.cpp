@@ -1,4 +1,5 @@
-// SharedFrames against a naive model: a byte map of each frame, and blocks that leave and come back.
+// SharedFrames against a naive model: a byte map of each frame, and blocks that leave and come
+// back.
 #include "allocator/shared_frames.h"
 
 #include <gtest/gtest.h>

@@ -1,6 +1,6 @@
 // Graphs within graphs, captures into graphs, and batches of waits and writes, on a stream and as
-// nodes: what a child uses is used by whoever launches the whole, and an address that a batch writes
-// into a table is followed.
+// nodes: what a child uses is used by whoever launches the whole, and an address that a batch
+// writes into a table is followed.
 #include "tests/gpu/program.h"
 
 namespace {

@@ -1,5 +1,5 @@
-// Tensor maps, which hold the address of what they describe: as it is, where launches find it, or in
-// disguise. For the software GPU alone (kernels_software.cpp).
+// Tensor maps, which hold the address of what they describe: as it is, where launches find it, or
+// in disguise. For the software GPU alone (kernels_software.cpp).
 #include "tests/gpu/program.h"
 
 int main(int argc, char** argv) {

@@ -1,5 +1,5 @@
-// Two processes and one of the first one's blocks: the second opens it, reads and writes it by copies
-// and by a kernel, while the first needs more memory than there is for the others.
+// Two processes and one of the first one's blocks: the second opens it, reads and writes it by
+// copies and by a kernel, while the first needs more memory than there is for the others.
 #include <sys/wait.h>
 #include <unistd.h>
 

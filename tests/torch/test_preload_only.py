@@ -11,8 +11,8 @@ from script_runs import (DEVICE_MEMORY, check_budget, check_same, clean_environm
 from test_scripts import SCRIPTS, SMALL
 
 QUICK = "gpt_adamw.py"
-# Small blocks do not leave. In the usual shape they are 21 of a peak of 48 MiB; here 8 of 103, as in
-# a model of some size.
+# Small blocks do not leave. In the usual shape they are 21 of a peak of 48 MiB; here 8 of 103, as
+# in a model of some size.
 SHAPES = {**SMALL, "gpt_adamw.py": ("--steps", 2, "--layers", 1, "--length", 128, "--batch", 8,
                                     "--width", 512)}
 

@@ -1,5 +1,5 @@
-// Entries of what several processes share by handles of 64 bytes: events, and linear memory. (Frames
-// are shared by descriptors: frames.cpp.)
+// Entries of what several processes share by handles of 64 bytes: events, and linear memory.
+// (Frames are shared by descriptors: frames.cpp.)
 #include <fcntl.h>
 #include <unistd.h>
 

@@ -1,5 +1,6 @@
-// What Firn believes of mapped memory, on the software GPU or on the real driver: granules, offsets,
-// access, other frames at the same address while kernels run, host memory at device addresses.
+// What Firn believes of mapped memory, on the software GPU or on the real driver: granules,
+// offsets, access, other frames at the same address while kernels run, host memory at device
+// addresses.
 #include "beliefs.h"
 
 namespace firn::beliefs {
@@ -128,8 +129,9 @@ TEST_F(Belief, memory_that_is_away_cannot_be_used_by_mistake) {
   OK(driver->mem_address_free(address, granule));
 }
 
-/// As a block spills and comes back: its bytes are copied out, its frame goes to another block, other
-/// frames with other bytes come to its address, and kernels on other streams run all the while.
+/// As a block spills and comes back: its bytes are copied out, its frame goes to another block,
+/// other frames with other bytes come to its address, and kernels on other streams run all the
+/// while.
 TEST_F(Belief, other_frames_at_the_same_address_while_kernels_run) {
   constexpr size_t blocks = 4;
   constexpr Word rounds = 100;

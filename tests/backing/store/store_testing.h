@@ -80,7 +80,8 @@ inline bool holds(std::span<const std::byte> bytes, uint64_t seed) {
 }
 
 /// Polls until `count` completions of `queue` are there; fewer only after half a minute. (Nobody is
-/// notified when a paced store's completion falls due: polled often, thousands are over in seconds.)
+/// notified when a paced store's completion falls due: polled often, thousands are over in
+/// seconds.)
 inline std::vector<StoreCompletion> await(Store& store, Clock& clock, unsigned queue,
                                           size_t count) {
   std::vector<StoreCompletion> all;

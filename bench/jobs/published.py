@@ -3,8 +3,8 @@
 TERAIO: Llama 3 8B, Granite 8B and Llama 3 70B on two H100 (tensor parallel 2), 16 GB/s of SSD for
 each GPU and no host memory. Its batch and sequence are not known here: several are run, with
 kernels at a roofline's speed and at what published training reaches on this GPU. Its figure, 80.7 %
-of the speed with unlimited memory, is the mean over its cases. Beside Firn runs `--policy greedy`, a
-plan like the one it publishes, on the same trace.
+of the speed with unlimited memory, is the mean over its cases. Beside Firn runs `--policy greedy`,
+a plan like the one it publishes, on the same trace.
 
 SSDTrain: GPT, BERT and T5 at hidden 8192, 12288 and 16384 with 4, 3 and 2 layers, batch 16 of 1,024
 tokens, on two A100 of 40 GB (tensor parallel 2) with four Optane SSDs. Its figure is how much less
@@ -58,6 +58,15 @@ def least_budget(takes_s: Callable[[int], float], summary: dict[str, Any], steps
     return high
 
 
+def least_or_why(run: Callable[[int], dict[str, Any]], summary: dict[str, Any]) -> dict[str, Any]:
+    """Why not, where a step does not run with all of its memory either."""
+    error = run(summary["peak_bytes"]).get("error")
+    if error:
+        return {"error": error}
+    return {"budget_bytes": least_budget(
+        lambda budget: run(budget).get("steady_s", float("inf")), summary)}
+
+
 def ssdtrain(runner: Runner, job: str) -> dict[str, Any]:
     machine = gpus.MACHINES["ssdtrain"]
     row: dict[str, Any] = {"job": job, "times": "roofline", "words": machine.words()}
@@ -73,8 +82,9 @@ def ssdtrain(runner: Runner, job: str) -> dict[str, Any]:
     row["activations_bytes"] = made["peak_bytes"]
     for name, of, summary in (("activations", prefix, made), ("all", found.prefix, found.summary)):
         for way, run in (("", runner.simulate), ("_bound", runner.bound)):
-            least = least_budget(lambda budget, of=of, run=run: run(of, budget, machine).get(
-                "steady_s", float("inf")), summary)
-            row[name + way] = {"budget_bytes": least,
-                               "down": (summary["peak_bytes"] - least) / made["peak_bytes"]}
+            found = least_or_why(lambda budget, of=of, run=run: run(of, budget, machine), summary)
+            if "error" in found:
+                return {**row, "error": found["error"]}
+            row[name + way] = {**found, "down": (summary["peak_bytes"] - found["budget_bytes"])
+                               / made["peak_bytes"]}
     return row

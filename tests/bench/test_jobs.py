@@ -166,6 +166,18 @@ def test_the_least_budget_by_bisection():
     assert published.least_budget(lambda budget: 2.0, summary) == 1000
 
 
+def test_a_step_that_does_not_run_is_not_one_that_needs_all_its_memory():
+    import published
+    summary = {"largest_kernel_bytes": 100, "peak_bytes": 1000, "seconds": 1.0}
+
+    def run(budget):
+        return {"steady_s": 1.0} if budget >= 400 else {"error": "a kernel needs more"}
+
+    assert 400 <= published.least_or_why(run, summary)["budget_bytes"] < 430
+    assert published.least_or_why(lambda budget: {"error": "no firn"}, summary) == {
+        "error": "no firn"}
+
+
 def test_what_is_made_in_an_iteration_alone():
     import job_traces
     trace = job_traces.Trace([(5, [0], [1]), (6, [0, 1], [0])], {0: 100, 1: 10}, {0})

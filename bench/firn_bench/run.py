@@ -62,10 +62,10 @@ def main() -> int:
                "command": "bench/run.sh " + " ".join(given.names), "seconds": {}, "left_out": []}
     before = compare.latest(given.out, results, names, file)
     found: list[results_of.Figure] = []
-    for name in names:
-        print(f"{name}: {(steps.STEPS[name].__doc__ or '').splitlines()[0]}", flush=True)
-        begin = time.monotonic()
-        try:
+    try:
+        for name in names:
+            print(f"{name}: {(steps.STEPS[name].__doc__ or '').splitlines()[0]}", flush=True)
+            begin = time.monotonic()
             with scratch(given.scratch.resolve()) as folder:
                 context = Context(quick, pathlib.Path(folder))
                 try:
@@ -73,18 +73,19 @@ def main() -> int:
                 except LeftOut as reason:
                     made = []
                     context.left_out.append(f"{name}: {reason}")
-        except KeyboardInterrupt:
-            results["left_out"].append(f"{name} and what comes after it: interrupted")
-            print("interrupted: what is done is kept")
-            break
-        results["seconds"][name] = round(time.monotonic() - begin, 1)
-        results["left_out"] += context.left_out
-        found += made
-        for figure in made:
-            print(show(figure))
-        for reason in context.left_out:
-            print(f"  left out: {reason}")
-        results_of.write_whole(file, results_of.as_json(results, found))
+            found += made
+            results["left_out"] += context.left_out
+            results["seconds"][name] = round(time.monotonic() - begin, 1)
+            for figure in made:
+                print(show(figure))
+            for reason in context.left_out:
+                print(f"  left out: {reason}")
+            results_of.write_whole(file, results_of.as_json(results, found))
+    except KeyboardInterrupt:  # also between two of them
+        rest = [each for each in names if each not in results["seconds"]]
+        if rest:
+            results["left_out"].append(f"{rest[0]} and what comes after it: interrupted")
+        print("interrupted: what is done is kept")
     results_of.write_whole(file, results_of.as_json(results, found))
     images = page.plots(found)
     for name, image in images.items():

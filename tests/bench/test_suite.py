@@ -238,6 +238,31 @@ def test_an_interrupted_run_keeps_what_is_done(tmp_path):
     assert sorted(each.name for each in tmp_path.iterdir()) == ["out"]
 
 
+def test_an_interrupt_between_two_benches_keeps_what_is_done(tmp_path):
+    out = tmp_path / "out"
+    code = f"""if True:
+        import os, signal, sys
+        from firn_bench import figures, run
+        write = figures.write_whole
+        def write_and_interrupt(path, text):
+            write(path, text)
+            figures.write_whole = write
+            os.kill(os.getpid(), signal.SIGINT)
+        figures.write_whole = write_and_interrupt
+        sys.argv = ["run", "quick", "layout", "jobs", "--out", {str(out)!r},
+                    "--scratch", {str(tmp_path)!r}]
+        sys.exit(run.main())
+    """
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT / "bench", text=True,
+                          capture_output=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert "interrupted: what is done is kept" in done.stdout
+    file, = out.glob("*.json")
+    found, kept = figures.read(file)
+    assert {each.bench for each in kept} == {"layout"}
+    assert found["left_out"] == ["jobs and what comes after it: interrupted"]
+
+
 def test_results_that_cannot_be_written_leave_nothing_behind(tmp_path):
     (tmp_path / "x.json").mkdir()  # cannot be replaced by a file
     with pytest.raises(OSError):

@@ -1,7 +1,8 @@
 // How much is written ahead, chosen by rehearsal (lifetimes/rehearse.h): once a period is known and
 // was timed, the coming periods are rehearsed with each of a few settings on the machine as it was
 // measured, and the one that is clearly the fastest is taken. The thinking is done by a thread that
-// nobody waits for, without the lock.
+// nobody waits for, without the lock. Where the periods that follow take longer than was rehearsed,
+// more is written ahead for some of them, and goes on to be if that is faster.
 #include <algorithm>
 #include <cmath>
 
@@ -25,6 +26,10 @@ constexpr uint64_t timed_periods = 8;
 constexpr unsigned rehearsed_periods = 4;
 // Longer periods are not rehearsed: it would take seconds of a processor.
 constexpr size_t steps_most = 100'000;
+// Where periods take longer than rehearsed by such a part, so many times as much is tried, for so
+// many periods each, one to settle not counted.
+constexpr double missed_most = .01, tried_times = 4;
+constexpr uint64_t tried_periods = 2;
 
 uint64_t part_of(double fraction) {
   return fraction > 0 ? static_cast<uint64_t>(std::llround(std::max(1., 1 / fraction))) : 0;
@@ -50,8 +55,10 @@ void EngineImpl::consider_choice() {
   if (options_.policy == Policy::greedy || options_.spare_fraction <= 0 || choice_.due) return;
   if (!plan_.valid || plan_.excess == 0) {
     choice_.timing = false;
+    choice_.trial.of = Trial::Of::nothing;
     return;
   }
+  if (choice_.trial.of != Trial::Of::nothing) return follow_trial();
   const uint64_t now = history_->now(), period = history_->period();
   const uint64_t other = std::max(period, choice_.period) - std::min(period, choice_.period);
   if (!choice_.timing) {
@@ -69,6 +76,36 @@ void EngineImpl::consider_choice() {
   choice_.timing = false;
   choice_.due = choice_.ready = timed;
   if (timed) ponder_due_.store(true, std::memory_order_release);
+}
+
+/// What a rehearsal leaves out shows in how long periods really take.
+void EngineImpl::follow_trial() {
+  Trial& trial = choice_.trial;
+  const uint64_t now = history_->now(), period = history_->period();
+  const auto settle = [&](Trial::Of of, double spare) {
+    spare_fraction_ = spare;
+    trial.of = of;
+    trial.from = now + period;
+    trial.from_ns = 0;
+  };
+  if (period != choice_.period) return settle(Trial::Of::nothing, trial.chosen);
+  if (trial.from == 0) return settle(trial.of, trial.chosen);
+  if (now < trial.from) return;
+  if (trial.from_ns == 0) {
+    trial.from = now;
+    trial.from_ns = clock_.now_ns();
+    return;
+  }
+  if (now < trial.from + tried_periods * period) return;
+  const double ns = static_cast<double>(clock_.now_ns() - trial.from_ns) *
+                    static_cast<double>(period) / static_cast<double>(now - trial.from);
+  if (trial.of == Trial::Of::more)
+    return settle(Trial::Of::nothing, ns <= trial.chosen_ns * (1 - better_least)
+                                          ? spare_fraction_ : trial.chosen);
+  trial.chosen_ns = ns;
+  if (ns <= trial.rehearsed_ns * (1 + missed_most))
+    return settle(Trial::Of::nothing, trial.chosen);
+  settle(Trial::Of::more, std::min(options_.spare_fraction * tried_times, 1.));
 }
 
 /// What is to be rehearsed. False: the machine is not measured yet.
@@ -145,6 +182,11 @@ bool EngineImpl::ponder_choice() {
   counted_.plan_ns += cpu_ns;
   spare_fraction_ = chosen;
   choice_.due = false;
+  choice_.trial = {};
+  if (best <= 0) return true;
+  choice_.trial.of = Trial::Of::what_was_chosen;
+  choice_.trial.chosen = chosen;
+  choice_.trial.rehearsed_ns = best / (rehearsed_periods - 1);
   return true;
 }
 

@@ -265,7 +265,6 @@ class EngineImpl final : public Engine, private EngineLimits, private InMotion {
   bool meant(const Plan::Entry& entry) const;
   void lay_out_period();
   uint64_t grains_to_come(const History::Upcoming& coming);
-
   Plan::Entry plan_entry(const lifetimes::Decision& decision, uint32_t item,
                          uint64_t grains) const;
 
@@ -285,6 +284,7 @@ class EngineImpl final : public Engine, private EngineLimits, private InMotion {
   // engine_choose.cpp
   std::vector<uint64_t> step_times(uint64_t period_ns) const;
   void consider_choice();
+  void follow_trial();
   bool take_stock(uint64_t period_ns);
   bool ponder_choice();
 

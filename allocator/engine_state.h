@@ -29,6 +29,17 @@ struct Stock {
   std::vector<uint64_t> before_ns, in_store;
 };
 
+/// Whether more is to be written ahead than rehearsals see a use for: tried where periods take longer
+/// than was rehearsed.
+struct Trial {
+  enum class Of : uint8_t { nothing, what_was_chosen, more };
+  Of of = Of::nothing;               // what periods are measured with
+  double rehearsed_ns = 0;           // a period with what was chosen
+  double chosen = 0, chosen_ns = 0;  // that, and what a period takes with it
+  uint64_t from = 0;                 // event number from which periods are measured
+  uint64_t from_ns = 0;              // and when that was; 0: not yet
+};
+
 /// How much is written ahead (engine_choose.cpp).
 struct Choice {
   bool timing = false;               // the period's device times are being taken
@@ -37,6 +48,7 @@ struct Choice {
   uint64_t since = 0;                // event number at which that began
   uint64_t period = 0, made = 0;     // for which was chosen last, and when: events, event number
   Stock stock;
+  Trial trial;
 };
 
 /// Allocations that are foreseen (engine_births.cpp).

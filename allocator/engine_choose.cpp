@@ -55,6 +55,7 @@ void EngineImpl::consider_choice() {
   if (options_.policy == Policy::greedy || options_.spare_fraction <= 0 || choice_.due) return;
   if (!plan_.valid || plan_.excess == 0) {
     choice_.timing = false;
+    if (choice_.trial.of == Trial::Of::more) spare_fraction_ = choice_.trial.chosen;
     choice_.trial.of = Trial::Of::nothing;
     return;
   }

@@ -71,7 +71,10 @@ class ThreadScopes {
   bool inside() const { return !scopes_.empty(); }
 
   /// Before touches during which no current stream changes.
-  void begin_touches() { touched_device_ = -1; }
+  void begin_touches() {
+    touched_device_ = -1;
+    engine_ = nullptr;  // a storage without a device number is of none
+  }
   /// Holds the blocks of the tensor's storages (dense, sparse, nested) that are Firn's. An error is
   /// kept for raise_trouble(), or put into the storage, which then throws when it is accessed.
   /// `uses`: the running operator uses them (else they are its results).

@@ -40,6 +40,15 @@ uint64_t firnGpuNextEvent(void);
 /// The nth next call (1 = the next) of `entry` ("cuMemMap"; "*" any fallible call) answers `error`
 /// and does nothing. nth == 0 clears. Also [FIRN_GPU_FAIL=cuMemMap:3:2,...] (entry:nth:error).
 void firnGpuFailAt(const char* entry, uint64_t nth, int error);
+/// As firnGpuFailAt, and every call of `entry` after that one, too. Also
+/// [FIRN_GPU_FAIL=cuMemMap:3+:2].
+void firnGpuFailFrom(const char* entry, uint64_t nth, int error);
+/// After `after` more calls (0: now) every context of the process ends with `error`, as if a kernel
+/// of its own had failed: 700 an illegal address, 710 an assertion, 719 a failed launch. What is
+/// queued never runs; nearly every entry answers `error` until the context is destroyed. A kernel
+/// that faults, asserts or traps ends its own context by itself. Also [FIRN_GPU_DIE=700:250]
+/// (error:after). 0, or -1 before cuInit or for error 0.
+int firnGpuDie(int error, uint64_t after);
 /// Calls of `entry` fail with probability `rate`, drawn from `seed`.
 void firnGpuFailRate(const char* entry, double rate, uint64_t seed, int error);
 /// Calls that could have been made to fail so far (for loops over n).

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "module.h"
+#include "sticky.h"
 
 namespace firn::software {
 
@@ -83,6 +84,7 @@ void run(Launch& launch) {
   std::vector<void*> pointers;
   auto* packed = reinterpret_cast<char*>(launch.packed.data());
   for (const auto& [offset, bytes] : launch.function->layout) pointers.push_back(packed + offset);
+  name_running(launch.function->name.c_str());
   launch.function->run(pointers.data(), launch.grid.data(), launch.block.data());
 }
 

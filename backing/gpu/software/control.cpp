@@ -75,6 +75,12 @@ FIRN_GPU_API void firnGpuFailAt(const char* entry, uint64_t nth, int error) {
   gpu().faults.fail_at(entry, nth, static_cast<CUresult>(error));
 }
 
+FIRN_GPU_API void firnGpuFailFrom(const char* entry, uint64_t nth, int error) {
+  if (gpu().forked) return;
+  Lock lock(gpu().mutex);
+  gpu().faults.fail_from(entry, nth, static_cast<CUresult>(error));
+}
+
 FIRN_GPU_API void firnGpuFailRate(const char* entry, double rate, uint64_t seed, int error) {
   if (gpu().forked) return;
   Lock lock(gpu().mutex);

@@ -16,6 +16,7 @@ CUresult with_event(const char* entry, CUevent handle, const auto& body) {
   return enter(entry, Need::initialised, [&](Gate& gate) -> CUresult {
     auto event = gpu().events.find(entry, handle);
     if (!event) return CUDA_ERROR_INVALID_HANDLE;
+    if (CUresult dead = gate.uses(event->context.lock())) return dead;
     return body(gate, event);
   });
 }

@@ -13,6 +13,10 @@ void Faults::fail_at(const std::string& entry, uint64_t nth, CUresult error) {
   rules_.push_back({.entry = entry, .countdown = nth, .error = error});
 }
 
+void Faults::fail_from(const std::string& entry, uint64_t nth, CUresult error) {
+  rules_.push_back({.entry = entry, .countdown = nth, .lasting = true, .error = error});
+}
+
 void Faults::fail_rate(const std::string& entry, double rate, uint64_t seed, CUresult error) {
   std::erase_if(rules_, [&](const Rule& rule) { return rule.entry == entry && !rule.countdown; });
   if (rate > 0)
@@ -36,8 +40,9 @@ CUresult Faults::next(const char* entry) {
     bool spent = false;
     if (rule.entry == "*" || rule.entry == entry) {
       if (rule.countdown) {
-        spent = --rule.countdown == 0;
-        if (spent) answer = rule.error;
+        if (rule.countdown == 1) answer = rule.error;
+        spent = rule.countdown == 1 && !rule.lasting;
+        if (rule.countdown > 1) --rule.countdown;
       } else if (draw(rule.random) < rule.rate) {
         answer = rule.error;
       }
@@ -60,10 +65,14 @@ bool Faults::parse(const std::string& words) {
     if (first == 0 || second == std::string::npos) return false;
     char* stop = nullptr;
     const uint64_t nth = std::strtoull(word.c_str() + first + 1, &stop, 10);
-    if (stop != word.c_str() + second || nth == 0) return false;
+    const bool lasting = *stop == '+';
+    if (stop + lasting != word.c_str() + second || nth == 0) return false;
     const int error = static_cast<int>(std::strtol(word.c_str() + second + 1, &stop, 10));
     if (*stop || stop == word.c_str() + second + 1 || error <= 0 || error > 999) return false;
-    fail_at(word.substr(0, first), nth, static_cast<CUresult>(error));
+    if (lasting)
+      fail_from(word.substr(0, first), nth, static_cast<CUresult>(error));
+    else
+      fail_at(word.substr(0, first), nth, static_cast<CUresult>(error));
     at = end + 1;
   }
   return true;

@@ -8,6 +8,7 @@
 
 #include "graph.h"
 #include "gpu.h"
+#include "sticky.h"
 
 namespace firn::software {
 
@@ -52,8 +53,11 @@ CUresult Gate::check(Need need, bool fallible) {
   if (CUresult before = barred(Need::nothing)) return before;
   lock_ = Lock(g.mutex);
   if (need != Need::nothing && !g.initialised) return CUDA_ERROR_NOT_INITIALIZED;
-  if (fallible)
-    if (CUresult injected = g.faults.next(entry_); injected != CUDA_SUCCESS) return injected;
+  if (fallible) {
+    const CUresult injected = g.faults.next(entry_);
+    if (CUresult end = g.faults.due()) kill_contexts(end);
+    if (injected != CUDA_SUCCESS) return injected;
+  }
   if (need == Need::context) {
     context_ = current_context(lock_);
     if (!context_)
@@ -61,7 +65,18 @@ CUresult Gate::check(Need need, bool fallible) {
                  ? CUDA_ERROR_INVALID_CONTEXT
                  : CUDA_ERROR_CONTEXT_IS_DESTROYED;
   }
-  return CUDA_SUCCESS;
+  if (need == Need::nothing) return CUDA_SUCCESS;
+  used_ = context_ ? context_ : current_context(lock_);
+  return answer(CUDA_SUCCESS);
+}
+
+CUresult Gate::answer(CUresult result) const {
+  return used_ && used_->dead != CUDA_SUCCESS && answers_sticky(entry_) ? used_->dead : result;
+}
+
+CUresult Gate::uses(const std::shared_ptr<Context>& context) {
+  if (context) used_ = context;
+  return answer(CUDA_SUCCESS);
 }
 
 std::shared_ptr<Context> current_context(Lock&) {

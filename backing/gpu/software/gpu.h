@@ -41,6 +41,7 @@ struct Context {
   std::map<uint64_t, std::shared_ptr<Stream>> streams;  // by serial; legacy and per-thread included
   std::set<int> peers;                                  // devices whose memory it may reach
   std::map<int, size_t> limits;
+  CUresult dead = CUDA_SUCCESS;  // the sticky error that ended it (sticky.h)
 };
 
 struct Link {  // a resource that copies take in turn
@@ -148,12 +149,18 @@ class Gate {
   Lock& lock() { return lock_; }
   const std::shared_ptr<Context>& context() const { return context_; }
   const char* entry() const { return entry_; }
+  /// The entry's own answer, or the error that its context, or one whose handle it was given, has
+  /// died of (meanwhile, too: only entries that wait let go of the lock).
+  CUresult answer(CUresult result) const;
+  /// The entry uses a handle of that context, whichever is current.
+  CUresult uses(const std::shared_ptr<Context>& context);
 
  private:
   CUresult check(Need need, bool fallible);
   const char* entry_;
   Lock lock_;
   std::shared_ptr<Context> context_;
+  std::shared_ptr<Context> used_;  // the current one, or that of a handle
   CUresult result_;
 };
 
@@ -162,7 +169,7 @@ template <class Body_>
 CUresult enter(const char* entry, Need need, Body_&& body, bool fallible = true) {
   Gate gate(entry, need, fallible);
   if (gate.result() != CUDA_SUCCESS) return gate.result();
-  return body(gate);
+  return gate.answer(body(gate));
 }
 
 /// Why no entry may run at all just now; looked at without the lock.

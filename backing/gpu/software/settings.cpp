@@ -1,7 +1,9 @@
 // The settings: environment and defaults.
 #include <cmath>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <utility>
 
 #include "gpu.h"
 
@@ -25,6 +27,22 @@ bool parse_size(const char* words, double* value) {
   }
   *value = number * scale;
   return scale != 0;
+}
+/// Once: firnGpuReset() clears them for good. Empty, or what was wrong.
+std::string read_faults(Faults& faults) {
+  static bool done = false;
+  if (std::exchange(done, true)) return {};
+  if (const char* words = std::getenv("FIRN_GPU_FAIL"); words && *words && !faults.parse(words))
+    return std::string("FIRN_GPU_FAIL=") + words + " is not entry:nth:error,...";
+  const char* words = std::getenv("FIRN_GPU_DIE");
+  if (!words || !*words) return {};
+  unsigned error = 0;
+  unsigned long long after = 0;
+  char rest = 0;
+  if (std::sscanf(words, "%u:%llu%c", &error, &after, &rest) != 2 || error == 0 || after == 0)
+    return std::string("FIRN_GPU_DIE=") + words + " is not error:after (700:250)";
+  faults.die_after(after, static_cast<CUresult>(error));
+  return {};
 }
 }  // namespace
 
@@ -70,12 +88,7 @@ std::string read_environment(FirnGpuConfig& config, Faults& faults) {
         wrong = std::string("FIRN_GPU_CLOCK=") + words + " is neither wall nor virtual";
     }
   }
-  static bool faults_read = false;  // once: firnGpuReset() clears them for good
-  if (const char* words = std::getenv("FIRN_GPU_FAIL"); words && *words && !faults_read) {
-    faults_read = true;
-    if (!faults.parse(words))
-      wrong = std::string("FIRN_GPU_FAIL=") + words + " is not entry:nth:error,...";
-  }
+  if (std::string words = read_faults(faults); !words.empty()) wrong = words;
   return wrong;
 }
 

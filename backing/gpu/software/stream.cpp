@@ -12,6 +12,7 @@ CUresult with_stream(const char* entry, CUstream handle, const auto& body, bool 
   return enter(entry, Need::initialised, [&](Gate& gate) -> CUresult {
     std::shared_ptr<Stream> stream;
     if (CUresult result = find_stream(gate, handle, &stream)) return result;
+    if (CUresult dead = gate.uses(stream->context.lock())) return dead;
     return body(gate, stream);
   }, fallible);
 }

@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "gpu.h"
+#include "sticky.h"
 
 namespace firn::software {
 
@@ -136,9 +137,41 @@ void Scheduler::complete(const std::shared_ptr<Work>& work) {
 
 void Scheduler::execute(Lock& lock, const std::shared_ptr<Work>& work) {
   if (!work->body.run) return;
+  const std::shared_ptr<Context> context = work->stream->context.lock();
+  const auto run = std::move(work->body.run);  // drop() may come meanwhile
   lock.unlock();
-  work->body.run();
+  // (A callback is the program's own code: what it does wrong is the process's.)
+  CUresult result = CUDA_SUCCESS;
+  if (work->body.type == node_host)
+    run();
+  else
+    result = run_guarded(work->body.entry, run);
   lock.lock();
+  if (result != CUDA_SUCCESS) kill_context(context, result);
+}
+
+bool Scheduler::died(const Work& work) {
+  const auto context = work.stream ? work.stream->context.lock() : nullptr;
+  return context && context->dead != CUDA_SUCCESS;
+}
+
+void Scheduler::drop(const std::shared_ptr<Context>& context) {
+  std::vector<std::shared_ptr<Stream>> streams;
+  for (Work* work : incomplete_) {
+    if (work->stream->context.lock() != context) continue;
+    streams.push_back(work->stream);
+    work->body.run = nullptr;
+    work->body.ranges.clear();
+    work->body.link = nullptr;
+    work->body.link_ns = work->body.latency_ns = 0;
+    if (work->started && work->body.ready)
+      work->body.ready = [] { return true; };
+    else
+      work->body.ready = nullptr;
+    work->end_ns = 0;
+  }
+  dropped_.notify_all();
+  for (const auto& stream : streams) kick(stream);
 }
 
 void Scheduler::worker() {
@@ -156,11 +189,8 @@ void Scheduler::worker() {
       lock.lock();
     }
     execute(lock, work);
-    for (uint64_t now = now_ns(); now < work->end_ns; now = now_ns()) {
-      lock.unlock();
-      std::this_thread::sleep_for(std::chrono::nanoseconds(work->end_ns - now));
-      lock.lock();
-    }
+    for (uint64_t now = now_ns(); now < work->end_ns; now = now_ns())
+      dropped_.wait_for(lock, std::chrono::nanoseconds(work->end_ns - now));
     --running_;
     if (work->generation != generation_) {
       gpu().changed.notify_all();  // reset() waits for it

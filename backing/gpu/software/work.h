@@ -106,7 +106,7 @@ class Scheduler {
   /// nothing that is queued could ever make it true.
   void wait_until(Lock& lock, const char* entry, const std::function<bool()>& done);
   void wait_for(Lock& lock, const char* entry, const std::shared_ptr<Work>& work) {
-    wait_until(lock, entry, [&] { return !work || work->done; });
+    wait_until(lock, entry, [&] { return !work || work->done || died(*work); });
   }
   /// Virtual clock: runs what is due until `ns`, then sets the clock there.
   void advance_to(Lock& lock, uint64_t ns);
@@ -115,6 +115,10 @@ class Scheduler {
   /// Incomplete work that uses the range; null when there is none.
   const Work* user_of(uint64_t base, size_t bytes) const;
   bool idle() const { return incomplete_.empty(); }
+  /// Of a context that is dead: what is queued completes without running, as soon as it can.
+  void drop(const std::shared_ptr<Context>& context);
+  /// Has its context been ended by an error? Nobody waits for its work then.
+  static bool died(const Work& work);
   /// Drops what has not started, waits for what runs. For firnGpuReset().
   void reset(Lock& lock);
 
@@ -133,6 +137,7 @@ class Scheduler {
   // Wall clock.
   std::deque<std::shared_ptr<Work>> ready_;
   std::condition_variable ready_changed_;
+  std::condition_variable dropped_;  // what runs may be over before its time
   unsigned idle_workers_ = 0, running_ = 0;
   unsigned returning_ = 0;  // 1 while a worker, holding the lock, completes what it ran
   // Virtual clock.

@@ -1,0 +1,136 @@
+#include "sticky.h"
+
+#include <setjmp.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <string_view>
+
+namespace firn::software {
+
+namespace {
+
+struct Fault {
+  int signal;
+  CUresult error;
+  const char* words;
+};
+// What a kernel's signal would have been on a GPU.
+constexpr std::array<Fault, 5> faults_of_kernels{{
+    {SIGSEGV, CUDA_ERROR_ILLEGAL_ADDRESS, "used memory that is not mapped, or not open to it, at "},
+    {SIGBUS, CUDA_ERROR_ILLEGAL_ADDRESS, "used memory that is not there, at "},
+    {SIGABRT, CUDA_ERROR_ASSERT, "failed an assertion"},
+    {SIGILL, CUDA_ERROR_ILLEGAL_INSTRUCTION, "met an illegal instruction"},
+    {SIGFPE, CUDA_ERROR_LAUNCH_FAILED, "divided by zero, or the like"},
+}};
+std::array<struct sigaction, faults_of_kernels.size()> before;  // whose signals these were
+
+struct Running {
+  sigjmp_buf back;
+  const char* kernel = nullptr;
+  volatile bool guarded = false;
+  volatile size_t fault = 0;
+  void* volatile address = nullptr;
+};
+thread_local Running running;
+
+void on_signal(int signal, siginfo_t* info, void* context) {
+  size_t index = 0;
+  while (faults_of_kernels[index].signal != signal) ++index;
+  if (running.guarded) {
+    running.fault = index;
+    running.address = info->si_addr;
+    ::siglongjmp(running.back, 1);
+  }
+  const struct sigaction& old = before[index];
+  if (old.sa_flags & SA_SIGINFO && old.sa_sigaction) return old.sa_sigaction(signal, info, context);
+  if (old.sa_handler == SIG_IGN && info->si_code <= 0) return;
+  if (old.sa_handler != SIG_DFL && old.sa_handler != SIG_IGN) return old.sa_handler(signal);
+  // As if nobody had asked for it: the instruction is tried again, or the signal sent again.
+  ::signal(signal, SIG_DFL);
+  if (info->si_code <= 0 || signal == SIGABRT) (void)::raise(signal);
+}
+
+/// Not before the first kernel: a program that only asks for devices keeps its own.
+void catch_faults() {
+  static const bool caught = [] {
+    for (size_t i = 0; i < faults_of_kernels.size(); ++i) {
+      struct sigaction action {};
+      action.sa_sigaction = on_signal;
+      action.sa_flags = SA_SIGINFO | SA_NODEFER | SA_ONSTACK;
+      sigemptyset(&action.sa_mask);
+      if (::sigaction(faults_of_kernels[i].signal, &action, &before[i]) != 0)
+        die("catch_faults", "sigaction failed");
+    }
+    return true;
+  }();
+  (void)caught;
+}
+
+// Sorted by name; what they ask for is not the dead context's.
+constexpr std::string_view answering_still[] = {
+    "cuCtxCreate", "cuCtxDestroy", "cuCtxGetApiVersion", "cuCtxGetCurrent", "cuCtxGetDevice",
+    "cuCtxGetFlags", "cuCtxGetId", "cuCtxPopCurrent", "cuCtxPushCurrent", "cuCtxSetCurrent",
+    "cuDriverGetVersion", "cuGetErrorName", "cuGetErrorString", "cuGetExportTable",
+    "cuGetProcAddress", "cuInit", "cuMemAddressFree", "cuMemAddressReserve",
+    "cuMemGetAllocationGranularity", "firnGpuBusy",
+    "firnGpuKernelCreate"};
+
+}  // namespace
+
+bool answers_sticky(const char* entry) {
+  const std::string_view name = entry;
+  return !name.starts_with("cuDevice") &&
+         !std::binary_search(std::begin(answering_still), std::end(answering_still), name);
+}
+
+CUresult run_guarded(const char* entry, const std::function<void()>& body) {
+  catch_faults();
+  running.kernel = nullptr;
+  if (::sigsetjmp(running.back, 1) == 0) {
+    running.guarded = true;
+    body();
+    running.guarded = false;
+    return CUDA_SUCCESS;
+  }
+  running.guarded = false;
+  const Fault& fault = faults_of_kernels[running.fault];
+  std::string line = std::string("firn software GPU: ") + entry + ": " +
+                     (running.kernel ? std::string("kernel ") + running.kernel : "work") + " " +
+                     fault.words;
+  if (fault.error == CUDA_ERROR_ILLEGAL_ADDRESS)
+    line += hex(reinterpret_cast<uint64_t>(running.address));
+  line += ": error " + std::to_string(fault.error) + " for its whole context\n";
+  (void)!::write(STDERR_FILENO, line.data(), line.size());
+  return fault.error;
+}
+
+void name_running(const char* kernel) { running.kernel = kernel; }
+
+void kill_context(const std::shared_ptr<Context>& context, CUresult error) {
+  if (!context || context->dead != CUDA_SUCCESS) return;
+  context->dead = error;
+  gpu().scheduler.drop(context);
+  gpu().changed.notify_all();
+}
+
+void kill_contexts(CUresult error) {
+  std::vector<std::shared_ptr<Context>> all;
+  for (const auto& [handle, context] : gpu().contexts.live()) all.push_back(context);
+  for (const auto& context : all) kill_context(context, error);
+}
+
+FIRN_GPU_API int firnGpuDie(int error, uint64_t after) {
+  Gpu& g = gpu();
+  if (g.forked) return -1;
+  Lock lock(g.mutex);
+  if (!g.initialised || error == CUDA_SUCCESS) return -1;
+  g.faults.die_after(after, static_cast<CUresult>(error));
+  if (after == 0) kill_contexts(static_cast<CUresult>(error));
+  return 0;
+}
+
+}  // namespace firn::software

@@ -39,15 +39,17 @@ EngineImpl::EngineImpl(const EngineOptions& options, const Driver& driver, Store
     : options_(with_whole_pieces(options)),
       span_granules_(static_cast<uint32_t>(options_.span_bytes / granule_bytes)), driver_(driver),
       store_(store), queue_(queue), clock_(clock), trace_(trace),
-      frames_(driver, options.device, options.budget_bytes),
+      health_(driver, options.device),
+      frames_(driver, health_, options.device, options.budget_bytes),
       host_(driver, store, options.host_bytes, options.host_left, options.host_own,
             options.no_bytes),
-      streams_(driver), segments_(new std::atomic<Segment*>[segments_most]()) {
+      streams_(driver, health_), segments_(new std::atomic<Segment*>[segments_most]()) {
   access_.push_back(access_of(options.device));
 }
 
 Result<void> EngineImpl::start() {
   Driver::ContextGuard context(driver_, options_.context);
+  if (Result<void> usable = can_use(context); !usable) return usable;
   if (options_.budget_bytes < 2 * granule_bytes)
     return make_error(Code::invalid_argument, 0,
                       fmt::format("firn_budget: {} bytes is below the least, {} bytes",
@@ -81,7 +83,16 @@ EngineImpl::~EngineImpl() {
     return;
   }
   Driver::ContextGuard context(driver_, options_.context);
+  const bool usable = static_cast<bool>(can_use(context));
   Lock lock(mutex_);
+  if (!usable) {  // what the store has in flight uses our memory; all else ends with the context
+    while (!requests_.empty()) {
+      (void)reap_store();
+      if (!requests_.empty()) wait(lock, poll_ns);
+    }
+    abandon();
+    return;
+  }
   for (Block* block : std::vector<Block*>(spilling_)) keep(*block);
   while (!requests_.empty()) {
     pump_locked();
@@ -194,11 +205,34 @@ std::optional<BlockInfo> EngineImpl::find(const void* pointer) const {
   return info;
 }
 
+/// Before anything that needs the driver: what to answer where there is none any more. (Not under
+/// the lock.)
+Result<void> EngineImpl::can_use(const Driver::ContextGuard& context) {
+  const CUresult result = context.result();
+  if (result != CUDA_SUCCESS && result != CUDA_ERROR_NOT_PERMITTED &&
+      result != CUDA_ERROR_DEINITIALIZED) {
+    Lock lock(mutex_);
+    health_.end("cuCtxPushCurrent", result);
+  }
+  if (health_.dead()) return health_.error();
+  if (result != CUDA_SUCCESS) return driver_.error("cuCtxPushCurrent", result);
+  return {};
+}
+
 bool EngineImpl::pump() {
   if (abandoned_) return false;
   Driver::ContextGuard context(driver_, options_.context);
+  if (!can_use(context)) {
+    busy_.store(false, std::memory_order_relaxed);
+    return false;
+  }
   Lock lock(mutex_);
   bool changed = pump_locked();
+  if (health_.dead()) {  // whoever waits is answered
+    lock.unlock();
+    clock_.notify();
+    return false;
+  }
   changed |= run_prefetches(lock);
   learn();
   const bool asleep = history_ && history_->now() == asleep_at_;
@@ -214,11 +248,14 @@ bool EngineImpl::pump() {
 }
 
 bool EngineImpl::pump_locked() {
+  if (health_.dead()) return false;
   staging_wanted_ = false;  // whoever still wants some says so below
+  settle_freed();
   if (history_) reading_.tell(clock_.now_ns(), bandwidths_.busy(lifetimes::Channel::store_read));
   bool changed = store_ && reap_store();
   look_for_unanswered();
   changed |= streams_.poll();
+  if (health_.dead()) return false;
   if (device_clock_.pending())
     device_clock_.poll(clock_.now_ns(), [this](uint64_t position, uint64_t device_ns) {
       history_->stamp(position, device_ns);

@@ -51,7 +51,7 @@ Result<void*> EngineImpl::allocate(size_t bytes, CUstream stream, size_t request
     return make_error(Code::out_of_memory, 0, fmt::format("{} bytes are asked for", bytes));
   unsigned size_class = small ? size_class::of_small(bytes)
                               : size_class::of_grains(grains_of(bytes));
-  if (stream == CU_STREAM_LEGACY) stream = nullptr;
+  stream = Streams::plain(stream);
   int index = streams_.find(stream);
   // A stream may be known a moment before its ready blocks are.
   ReadyBlocks* ready = index >= 0 ? ready_[index].load(std::memory_order_acquire) : nullptr;
@@ -65,6 +65,7 @@ Result<void*> EngineImpl::allocate(size_t bytes, CUstream stream, size_t request
     }
   }
   Driver::ContextGuard context(driver_, options_.context);
+  if (Result<void> usable = can_use(context); !usable) return usable.error();
   Result<void*> result = static_cast<void*>(nullptr);
   {
     Lock lock(mutex_);
@@ -256,7 +257,11 @@ void EngineImpl::make_ready(Block& block, unsigned cell) {
 
 Result<void> EngineImpl::free_slow(Block& block) {
   Driver::ContextGuard context(driver_, options_.context);
-  Lock lock(mutex_);
+  // A callback of the driver's, where it may not be called, and where who has the lock may wait for
+  // the callback's end.
+  const bool in_callback = context.result() == CUDA_ERROR_NOT_PERMITTED;
+  Lock lock(mutex_, std::defer_lock);
+  if (!in_callback) lock.lock();
   uint64_t w = block.word.load(std::memory_order_acquire);
   for (;;) {
     State state = word::state(w);
@@ -268,8 +273,31 @@ Result<void> EngineImpl::free_slow(Block& block) {
     if (block.word.compare_exchange_weak(w, next, std::memory_order_acq_rel)) break;
   }
   count_free(block, thread_cell());
-  if (word::holds(w) == 0) finish_free(block);
+  if (word::holds(w) > 0) return {};  // whoever holds it last goes on
+  if (in_callback)
+    settle_later(block);
+  else
+    finish_free(block);
   return {};
+}
+
+/// The rest of the block's end is the next pump's: the driver may not be called here.
+void EngineImpl::settle_later(Block& block) {
+  {
+    std::lock_guard guard(freed_mutex_);
+    freed_.push_back(&block);
+  }
+  busy_.store(true, std::memory_order_relaxed);
+  clock_.notify();
+}
+
+void EngineImpl::settle_freed() {
+  std::vector<Block*> freed;
+  {
+    std::lock_guard guard(freed_mutex_);
+    freed.swap(freed_);
+  }
+  for (Block* block : freed) finish_free(*block);
 }
 
 /// Under the lock, word::freed set and nobody holding the block.
@@ -335,8 +363,9 @@ void EngineImpl::finish_free(Block& block) {
 /// native allocator, and not only when the service thread has looked.
 void EngineImpl::look_at_deferred() {
   Lock lock(mutex_, std::try_to_lock);
-  if (!lock) return;
+  if (!lock || health_.dead()) return;
   Driver::ContextGuard context(driver_, options_.context);
+  if (context.result() != CUDA_SUCCESS) return;
   (void)streams_.poll();
   settle_deferred();
 }

@@ -100,7 +100,7 @@ bool EngineImpl::copy_in(Block& block, uint32_t index) {
   CUresult result = driver_.memcpy_htod_async(block.address + piece.offset, piece.host->data,
                                               piece.bytes, in_stream_);
   if (result != CUDA_SUCCESS) {
-    block.fault_error = driver_.error("cuMemcpyHtoDAsync", result).text;
+    block.fault_error = health_.failed("cuMemcpyHtoDAsync", result).text;
     fail_fault(block);
     return false;
   }
@@ -201,6 +201,7 @@ void EngineImpl::read_done(IoRequest& request, const StoreCompletion& completion
 }
 
 void EngineImpl::lose(Block& block, const Error& error) {
+  if (health_.dead()) return;  // it stays where it is, and is nobody's any more
   block.fault_error = error.text;
   ++counted_.lost_blocks;
   std::fprintf(stderr, "firn: device %d: block %#llx (%zu bytes) is LOST: %s\n", options_.device,
@@ -216,6 +217,7 @@ void EngineImpl::lose(Block& block, const Error& error) {
 /// A copy in was refused: back to where the bytes are; whoever wants the block tries again.
 void EngineImpl::fail_fault(Block& block) {
   ++block.fault_failures;
+  if (health_.dead()) return;  // nothing is unmapped any more
   trouble("a copy to the device was refused, tried again: " + block.fault_error);
   for (Use use : std::vector<Use>(block.more_uses)) (void)streams_.wait(use);
   for (Span& span : block.spans) {

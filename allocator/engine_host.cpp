@@ -96,7 +96,10 @@ bool EngineImpl::drop_returned() {
     returned_.pop_front();
     if (!current(ref) || ref.block->next_change > plan_.window) continue;
     Piece& piece = ref.block->pieces[ref.piece];
-    if (!piece.on_device || !piece.host_valid || piece.host->refs > 1) continue;
+    // (Of a block that still arrives, the device's copy goes where another piece's copy is refused.)
+    if (ref.block->state() != State::resident || !piece.on_device || !piece.host_valid ||
+        piece.host->refs > 1)
+      continue;
     drop_host_copy(piece);
     return true;
   }

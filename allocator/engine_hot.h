@@ -40,14 +40,14 @@ inline int& EngineImpl::thread_holds() const {
   return cell < cells_own ? thread_holds_[cell].count : shared_cell_holds(options_.device);
 }
 
-/// Streams index, seen for the first time (under the lock) if need be.
-inline unsigned EngineImpl::index_of(CUstream stream) {
-  if (stream == CU_STREAM_LEGACY) stream = nullptr;
+/// Streams' index, seen for the first time (under the lock) if need be; -1: there are too many.
+inline int EngineImpl::index_of(CUstream stream) {
+  stream = Streams::plain(stream);
   const int last = program_stream_.load(std::memory_order_acquire);
   if (last < 0 || streams_.key(static_cast<unsigned>(last)) != stream) [[unlikely]]
     return find_index(stream);
   streams_.used(static_cast<unsigned>(last));
-  return static_cast<unsigned>(last);
+  return last;
 }
 
 /// Takes the lock where the block was last used on another stream, and that use may not be over.

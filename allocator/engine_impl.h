@@ -34,6 +34,7 @@
 #include "allocator/arena.h"
 #include "allocator/block.h"
 #include "allocator/device_clock.h"
+#include "allocator/device_health.h"
 #include "allocator/engine.h"
 #include "allocator/engine_limits.h"
 #include "allocator/engine_plan.h"
@@ -133,6 +134,7 @@ class EngineImpl final : public Engine, private EngineLimits, private InMotion {
   void trace_sample();
   uint64_t in_flight() const;
   void trouble(const std::string& words);
+  Result<void> can_use(const Driver::ContextGuard& context);
   void reach_watch();
 
   // engine_allocate.cpp
@@ -160,6 +162,8 @@ class EngineImpl final : public Engine, private EngineLimits, private InMotion {
   Result<void> free_slow(Block& block);
   void count_free(Block& block, unsigned cell);
   void finish_free(Block& block);
+  void settle_later(Block& block);
+  void settle_freed();
   void make_ready(Block& block, unsigned cell);
   void look_at_deferred();
   void settle_deferred();
@@ -187,12 +191,13 @@ class EngineImpl final : public Engine, private EngineLimits, private InMotion {
   Result<void> pin_with(Block& block, Mark&& mark);
   Result<Hold> touch_slow(Block& block, CUstream stream, Access access, bool anyway);
   void add_use(Block& block, Use use);
-  unsigned index_of(CUstream stream);            // engine_hot.h, as the next three
+  int index_of(CUstream stream);                 // engine_hot.h, as the next three
   void set_use(Block& block, Use use);
   void drop_hold(Block& block);
   /// Holds that the calling thread has on this device's blocks (for telling who waits for whom).
   int& thread_holds() const;
-  unsigned find_index(CUstream stream);
+  int find_index(CUstream stream);
+  void wait_for_stream(CUstream stream);
   void change_use(Block& block, Use use);
   void last_hold_dropped(Block& block, uint64_t word_before);
   static int& shared_cell_holds(int device);
@@ -207,6 +212,7 @@ class EngineImpl final : public Engine, private EngineLimits, private InMotion {
   uint64_t evict(uint64_t grains, const Block* except);
   uint64_t leaving_grains() const;
   bool held_by_others() const;
+  bool something_moves() const;
   Error no_room(uint64_t granules, const Block* wanted) const;
   std::vector<PinnedBytes> pinned_bytes() const;
 
@@ -379,6 +385,7 @@ class EngineImpl final : public Engine, private EngineLimits, private InMotion {
 
   mutable std::mutex mutex_;
   std::unique_ptr<Arena> arena_;
+  DeviceHealth health_;
   Frames frames_;
   HostTier host_;
   mutable Streams streams_;
@@ -408,6 +415,8 @@ class EngineImpl final : public Engine, private EngineLimits, private InMotion {
   std::unique_ptr<EventRing> ring_;      // Policy::lifetime, as history_; null otherwise
   // Written at every touch.
   alignas(64) std::atomic<uint64_t> ticks_{1};
+  std::mutex freed_mutex_;          // under the engine's, or alone
+  std::vector<Block*> freed_;       // where the driver could not be called: see settle_later()
   alignas(64) std::atomic<bool> busy_{false};
   std::unique_ptr<History> history_;
   std::vector<Life> life_of_;           // by descriptor

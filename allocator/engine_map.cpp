@@ -15,7 +15,7 @@ Result<void> EngineImpl::map_at(uint64_t address, const std::vector<Frame>& fram
   for (; mapped < frames.size(); ++mapped) {
     CUresult result = driver_.mem_map(at, frames[mapped].bytes(), 0, frames[mapped].handle, 0);
     if (result != CUDA_SUCCESS) {
-      error = driver_.error("cuMemMap", result);
+      error = health_.failed("cuMemMap", result);
       break;
     }
     at += frames[mapped].bytes();
@@ -24,20 +24,21 @@ Result<void> EngineImpl::map_at(uint64_t address, const std::vector<Frame>& fram
   if (error.code == Code::ok) {
     CUresult result = driver_.mem_set_access(address, at - address, access_.data(), access_.size());
     if (result == CUDA_SUCCESS) return {};
-    error = driver_.error("cuMemSetAccess", result);
+    error = health_.failed("cuMemSetAccess", result);
   }
   unmap_at(address, {frames.begin(), frames.begin() + static_cast<ptrdiff_t>(mapped)});
   return error;
 }
 
+/// Of a dead device nothing is unmapped: it is left to the end of its context.
 void EngineImpl::unmap_at(uint64_t address, const std::vector<Frame>& frames) {
   counted_.unmaps += frames.size();
   for (const Frame& frame : frames) {
-    CUresult result = CUDA_SUCCESS;
-    for (int attempt = 0; attempt < 3; ++attempt)
-      if ((result = driver_.mem_unmap(address, frame.bytes())) == CUDA_SUCCESS) break;
-    FIRN_CHECK(result == CUDA_SUCCESS, "cuMemUnmap of %llx: %d", (unsigned long long)address,
-               static_cast<int>(result));
+    for (int attempt = 0; !health_.dead(); ++attempt) {
+      const CUresult result = driver_.mem_unmap(address, frame.bytes());
+      if (result == CUDA_SUCCESS) break;
+      if (attempt == 2 || DeviceHealth::stays(result)) health_.end("cuMemUnmap", result);
+    }
     address += frame.bytes();
   }
 }
@@ -52,6 +53,7 @@ CUmemAccessDesc EngineImpl::access_of(int device) {
 
 Result<void> EngineImpl::allow_peer(int device) {
   Driver::ContextGuard context(driver_, options_.context);
+  if (Result<void> usable = can_use(context); !usable) return usable;
   Lock lock(mutex_);
   for (const CUmemAccessDesc& known : access_)
     if (known.location.id == device) return {};

@@ -17,8 +17,9 @@ const std::map<uint64_t, uint64_t> no_ranges;
 Result<void*> EngineImpl::allocate_segment(size_t bytes, CUstream stream, bool small,
                                            const char* reason) {
   FIRN_CHECK(bytes > size_class::small_most, "a segment of %zu bytes", bytes);
-  if (stream == CU_STREAM_LEGACY) stream = nullptr;
+  stream = Streams::plain(stream);
   Driver::ContextGuard context(driver_, options_.context);
+  if (Result<void> usable = can_use(context); !usable) return usable.error();
   Result<void*> result = static_cast<void*>(nullptr);
   {
     Lock lock(mutex_);

@@ -29,6 +29,7 @@ Result<Reservation> EngineImpl::make_room(Lock& lock, uint64_t granules, const B
   } leave{waiting_};
   OpenWait open(open_waits_);
   for (;;) {
+    if (health_.dead()) return health_.error();
     Reservation reservation = frames_.reserve(granules);
     if (reservation.granules() != granules) {
       pump_locked();
@@ -79,8 +80,7 @@ Result<Reservation> EngineImpl::make_room(Lock& lock, uint64_t granules, const B
       }
     }
     // (What has left may have freed parts of shared frames only: then more has to.)
-    bool moving = regions_wait || unmapped != unmapped_ || !spilling_.empty() || !parked_.empty() ||
-                  !deferred_.empty() || !draining_.empty() || !faulting_.empty();
+    bool moving = regions_wait || unmapped != unmapped_ || something_moves();
     if (moving) {
       fruitless = 0;
       others_since = 0;
@@ -110,6 +110,20 @@ Result<Reservation> EngineImpl::make_room(Lock& lock, uint64_t granules, const B
     if (!wanted) count_stall(*begin, nullptr, granules * granule_bytes);
     return no_room(granules, wanted);
   }
+}
+
+/// Is there room to come while the caller waits? Not from what a stream under capture used: its
+/// owner, who may be the caller, ends that first.
+bool EngineImpl::something_moves() const {
+  if (!faulting_.empty()) return true;
+  const auto settles = [this](const Block* block) {
+    const auto closed = [this](Use use) { return streams_.closed(use); };
+    return std::all_of(block->more_uses.begin(), block->more_uses.end(), closed) &&
+           closed(Use{block->use.load(std::memory_order_acquire)}) && closed(block->arrival);
+  };
+  for (const auto* blocks : {&spilling_, &parked_, &deferred_, &draining_})
+    if (std::any_of(blocks->begin(), blocks->end(), settles)) return true;
+  return false;
 }
 
 /// Takes every ready block. The next allocation of its size finds it in parked_.
@@ -158,7 +172,7 @@ void EngineImpl::reclaim_parked(uint64_t granules, bool spare_claimed) {
 
 /// Has the coldest blocks leave, as much of them as is asked for. `except`: it is wanted itself.
 uint64_t EngineImpl::evict(uint64_t grains, const Block* except) {
-  if (stuck_ || spilling_stopped_) return 0;
+  if (stuck_ || spilling_stopped_ || health_.dead()) return 0;
   uint64_t started = 0;
   if (plan_.valid)  // what is used late, with a copy or soon with one first; then what there is
     for (const uint64_t beyond : {plan_.window, uint64_t{0}}) {

@@ -39,6 +39,7 @@ bool clean(std::span<const Piece> pieces) {
 /// To spilling, if nobody holds or pins the block. `leave`: at least `grains` of it, from the
 /// tail, are unmapped in the end; otherwise its bytes are only made valid elsewhere.
 bool EngineImpl::start_spill(Block& block, bool leave, uint64_t grains) {
+  if (health_.dead()) return false;
   uint64_t w = block.word.load(std::memory_order_acquire);
   // (What is mapped to host memory is not on the device.)
   if (leave && spilling_stopped_ && !(w & word::zero_copy)) return false;
@@ -102,11 +103,11 @@ bool EngineImpl::copy_out(Block& block, uint32_t index) {
   if (error.code == Code::ok) {
     CUresult result = driver_.memcpy_dtoh_async(staging->data, block.address + piece.offset,
                                                 piece.bytes, out_stream_);
-    if (result != CUDA_SUCCESS) error = driver_.error("cuMemcpyDtoHAsync", result);
+    if (result != CUDA_SUCCESS) error = health_.failed("cuMemcpyDtoHAsync", result);
   }
   if (error.code != Code::ok) {
     host_.unref(staging);
-    trouble("a block stays on the device: " + error.text);
+    if (!health_.dead()) trouble("a block stays on the device: " + error.text);
     block.age.store(next_tick(), std::memory_order_relaxed);
     keep(block);
     return false;
@@ -163,6 +164,7 @@ bool EngineImpl::finish_spill(Block& block) {
 
 void EngineImpl::stop_spilling(bool stopped) {
   Driver::ContextGuard context(driver_, options_.context);
+  if (!can_use(context)) return;
   Lock lock(mutex_);
   if (std::exchange(spilling_stopped_, stopped) == stopped || !stopped) return;
   for (Block* block : std::vector<Block*>(spilling_))

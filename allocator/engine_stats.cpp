@@ -65,6 +65,7 @@ EngineStats EngineImpl::stats() const {
   s.measured_store_read_bytes_s = bandwidths_.bytes_s(Channel::store_read);
   s.watching = watching_.load(std::memory_order_relaxed);
   s.pinned = pinned_bytes();
+  if (health_.dead()) s.trouble.push_back(health_.error().text);
   if (!host_.trouble().empty()) s.trouble.push_back(host_.trouble());
   return s;
 }
@@ -171,6 +172,7 @@ std::vector<BlockInfo> EngineImpl::blocks() const {
 
 void EngineImpl::trim() {
   Driver::ContextGuard context(driver_, options_.context);
+  if (!can_use(context)) return;
   Lock lock(mutex_);
   if (history_) {  // nothing is made ready ahead until the program goes on
     learn();
@@ -181,7 +183,7 @@ void EngineImpl::trim() {
   const auto leaving = [&] {
     return places_wait || !parked_.empty() || !deferred_.empty() || !draining_.empty();
   };
-  for (int round = 0; round < 1000 && leaving(); ++round) {
+  for (int round = 0; round < 1000 && leaving() && !health_.dead(); ++round) {
     pump_locked();
     park_ready(true);
     reclaim_parked(UINT64_MAX);
@@ -198,9 +200,11 @@ Result<void> EngineImpl::set_budget(uint64_t bytes) {
                       fmt::format("firn_budget: {} bytes is below the least, {} bytes", bytes,
                                   2 * granule_bytes));
   Driver::ContextGuard context(driver_, options_.context);
+  if (Result<void> usable = can_use(context); !usable) return usable;
   Lock lock(mutex_);
   frames_.set_budget(bytes);
   while (frames_.held_granules() > frames_.budget_granules()) {
+    if (health_.dead()) return health_.error();
     uint64_t over = frames_.held_granules() - frames_.budget_granules();
     park_ready(true);
     reclaim_parked(UINT64_MAX);
@@ -212,8 +216,7 @@ Result<void> EngineImpl::set_budget(uint64_t bytes) {
     if (leaving_grains() < over) evict(over - leaving_grains(), nullptr);
     pump_locked();
     if (unmapped != unmapped_) continue;
-    if (!places_wait && spilling_.empty() && parked_.empty() && deferred_.empty())
-      break;  // the rest is pinned
+    if (!places_wait && !something_moves()) break;  // the rest is pinned
     wait(lock, poll_ns);
   }
   return {};
@@ -221,8 +224,9 @@ Result<void> EngineImpl::set_budget(uint64_t bytes) {
 
 void EngineImpl::spill_all() {
   Driver::ContextGuard context(driver_, options_.context);
+  if (!can_use(context)) return;
   Lock lock(mutex_);
-  for (int round = 0; round < 100'000; ++round) {
+  for (int round = 0; round < 100'000 && !health_.dead(); ++round) {
     if (!stuck_)
       for (Block* block : std::vector<Block*>(live_)) start_spill(*block, true);
     if (spilling_.empty()) return;
@@ -302,7 +306,7 @@ void EngineImpl::check() const {
              "%llu granules in blocks, %llu free, %llu held", (unsigned long long)granules,
              (unsigned long long)frames_.free_granules(),
              (unsigned long long)frames_.held_granules());
-  FIRN_CHECK(frames_.held_granules() <= frames_.budget_granules(), "%llu held, budget %llu",
+  FIRN_CHECK(health_.dead() || frames_.held_granules() <= frames_.budget_granules(), "%llu held, budget %llu",
              (unsigned long long)frames_.held_granules(),
              (unsigned long long)frames_.budget_granules());
 }

@@ -41,6 +41,7 @@ Result<Hold> EngineImpl::touch_anyway(const void* pointer, CUstream stream, Acce
 
 Result<Hold> EngineImpl::touch_slow(Block& block, CUstream stream, Access access, bool anyway) {
   Driver::ContextGuard context(driver_, options_.context);
+  if (Result<void> usable = can_use(context); !usable) return usable.error();
   Lock lock(mutex_);
   int index = see_stream(stream);
   if (index < 0)
@@ -50,6 +51,7 @@ Result<Hold> EngineImpl::touch_slow(Block& block, CUstream stream, Access access
   std::optional<uint64_t> stall_begin;
   OpenWait open(open_waits_);
   while (block.generation == generation) {
+    if (health_.dead()) return health_.error();
     uint64_t w = block.word.load(std::memory_order_acquire);
     if (w & word::freed) break;
     switch (word::state(w)) {
@@ -121,17 +123,27 @@ Result<Hold> EngineImpl::touch_slow(Block& block, CUstream stream, Access access
   return Hold{};
 }
 
-unsigned EngineImpl::find_index(CUstream stream) {
+int EngineImpl::find_index(CUstream stream) {
   int index = streams_.find(stream);
   if (index < 0) {
     Lock lock(mutex_);
     index = see_stream(stream);
-    FIRN_CHECK(index >= 0, "more than %u streams", Streams::capacity);
+    if (index < 0) return index;
   }
   streams_.used(static_cast<unsigned>(index));
   if (program_stream_.load(std::memory_order_relaxed) != index)
     program_stream_.store(index, std::memory_order_release);
-  return static_cast<unsigned>(index);
+  return index;
+}
+
+/// Of a stream that has no index: what it did is over before anything else is done.
+void EngineImpl::wait_for_stream(CUstream stream) {
+  Driver::ContextGuard context(driver_, options_.context);
+  const CUresult result = driver_.stream_synchronize(stream);
+  Lock lock(mutex_);
+  if (result != CUDA_SUCCESS) (void)health_.failed("cuStreamSynchronize", result);
+  trouble(fmt::format("more than {} streams are in use: work on the others is waited for",
+                      Streams::capacity));
 }
 
 void EngineImpl::change_use(Block& block, Use use) {
@@ -149,6 +161,10 @@ void EngineImpl::change_use(Block& block, Use use) {
 
 void EngineImpl::last_hold_dropped(Block& block, uint64_t word_before) {
   Driver::ContextGuard context(driver_, options_.context);
+  if (context.result() == CUDA_ERROR_NOT_PERMITTED) {
+    if (word_before & word::freed) settle_later(block);
+    return;
+  }
   Lock lock(mutex_);
   if (word_before & word::freed)
     finish_free(block);
@@ -158,7 +174,10 @@ void EngineImpl::last_hold_dropped(Block& block, uint64_t word_before) {
 
 void EngineImpl::release(Hold hold, CUstream stream) {
   if (!hold.block) return;
-  set_use(*hold.block, streams_.now(index_of(stream)));
+  if (const int index = index_of(stream); index >= 0) [[likely]]
+    set_use(*hold.block, streams_.now(static_cast<unsigned>(index)));
+  else
+    wait_for_stream(stream);
   --thread_holds();
   drop_hold(*hold.block);
 }
@@ -167,7 +186,7 @@ Hold EngineImpl::hold_new(const void* pointer, const char* maker) {
   Block* block = live_at(pointer, true);
   if (!block) return {};
   uint64_t w = block->word.load(std::memory_order_acquire);
-  while (!(w & word::small) && word::state(w) == State::resident) {
+  while (!(w & (word::small | word::freed)) && word::state(w) == State::resident) {
     if (!block->word.compare_exchange_weak(w, w + word::hold_one, std::memory_order_acq_rel))
       continue;
     ++thread_holds();
@@ -227,8 +246,9 @@ Result<void> EngineImpl::pin_with(Block& block, Mark&& mark) {
   Result<void> arrived;
   {
     Driver::ContextGuard context(driver_, options_.context);
+    if (Result<void> usable = can_use(context); !usable) arrived = usable;
     Lock lock(mutex_);
-    if (block.arrival && !streams_.over(block.arrival)) arrived = streams_.wait(block.arrival);
+    if (arrived && block.arrival && !streams_.over(block.arrival)) arrived = streams_.wait(block.arrival);
     if (arrived) mark();
   }
   release(*hold, nullptr);
@@ -284,6 +304,7 @@ Result<void> EngineImpl::unpin(const void* pointer) {
 Result<void> EngineImpl::prefetch(const void* pointer, size_t bytes, CUstream stream) {
   auto begin = reinterpret_cast<uint64_t>(pointer);
   Driver::ContextGuard context(driver_, options_.context);
+  if (Result<void> usable = can_use(context); !usable) return usable;
   Lock lock(mutex_);
   for (uint64_t at = begin; at < begin + std::max<size_t>(bytes, 1);) {
     Block* block = live_at(reinterpret_cast<void*>(at), false);
@@ -310,6 +331,7 @@ Result<void> EngineImpl::prefetch(const void* pointer, size_t bytes, CUstream st
 Result<void> EngineImpl::cold(const void* pointer, size_t bytes) {
   auto begin = reinterpret_cast<uint64_t>(pointer);
   Driver::ContextGuard context(driver_, options_.context);
+  if (Result<void> usable = can_use(context); !usable) return usable;
   Lock lock(mutex_);
   for (uint64_t at = begin; at < begin + std::max<size_t>(bytes, 1);) {
     Block* block = live_at(reinterpret_cast<void*>(at), false);

@@ -53,8 +53,12 @@ size_t EngineImpl::touch_many(std::span<const uint64_t> addresses, Access access
 
 void EngineImpl::release_many(std::span<const Hold> holds, CUstream stream) {
   if (holds.empty()) return;
-  const Use use = streams_.now(index_of(stream));
-  for (Hold hold : holds) set_use(*hold.block, use);
+  if (const int index = index_of(stream); index >= 0) [[likely]] {
+    const Use use = streams_.now(static_cast<unsigned>(index));
+    for (Hold hold : holds) set_use(*hold.block, use);
+  } else {
+    wait_for_stream(stream);
+  }
   thread_holds() -= static_cast<int>(holds.size());
   for (Hold hold : holds) drop_hold(*hold.block);
 }
@@ -75,8 +79,9 @@ void EngineImpl::release_apart(Hold hold) {
 }
 
 void EngineImpl::stream_ends(CUstream stream) {
-  if (stream == CU_STREAM_LEGACY || streams_.find(stream) < 0) return;
+  if (!Streams::plain(stream) || streams_.find(stream) < 0) return;
   Driver::ContextGuard context(driver_, options_.context);
+  if (!can_use(context)) return;
   Lock lock(mutex_);
   streams_.ends(static_cast<unsigned>(streams_.find(stream)));
 }

@@ -7,8 +7,8 @@
 
 namespace firn {
 
-Frames::Frames(const Driver& driver, int device, uint64_t budget_bytes)
-    : driver_(driver), budget_(budget_bytes / granule_bytes), limit_(budget_) {
+Frames::Frames(const Driver& driver, DeviceHealth& health, int device, uint64_t budget_bytes)
+    : driver_(driver), health_(health), budget_(budget_bytes / granule_bytes), limit_(budget_) {
   prop_.type = CU_MEM_ALLOCATION_TYPE_PINNED;
   prop_.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
   prop_.location.id = device;
@@ -54,7 +54,7 @@ Result<Frame> Frames::create(uint32_t granules) {
   }
   if (result != CUDA_SUCCESS) {
     if (result == CUDA_ERROR_OUT_OF_MEMORY) limit_ = held_;
-    return driver_.error("cuMemCreate", result);
+    return health_.failed("cuMemCreate", result);
   }
   held_ += granules;
   peak_ = std::max(peak_, held_);
@@ -62,10 +62,12 @@ Result<Frame> Frames::create(uint32_t granules) {
 }
 
 void Frames::release(Frame frame) {
-  CUresult result = CUDA_SUCCESS;
-  for (int attempt = 0; attempt < 3; ++attempt)
-    if ((result = driver_.mem_release(frame.handle)) == CUDA_SUCCESS) break;
-  FIRN_CHECK(result == CUDA_SUCCESS, "cuMemRelease: %d", static_cast<int>(result));
+  // Of a dead device everything is left to the end of its context.
+  for (int attempt = 0; !health_.dead(); ++attempt) {
+    const CUresult result = driver_.mem_release(frame.handle);
+    if (result == CUDA_SUCCESS) break;
+    if (attempt == 2 || DeviceHealth::stays(result)) health_.end("cuMemRelease", result);
+  }
   if (!frame.host) held_ -= frame.granules;
 }
 
@@ -157,7 +159,7 @@ Result<std::vector<Frame>> Frames::take(Reservation reservation, const Shape& sh
 Result<std::vector<Frame>> Frames::take_host(uint64_t granules) {
   Frame frame{0, static_cast<uint32_t>(granules), true};
   CUresult result = driver_.mem_create(&frame.handle, frame.bytes(), &host_prop_, 0);
-  if (result != CUDA_SUCCESS) return driver_.error("cuMemCreate of host memory", result);
+  if (result != CUDA_SUCCESS) return health_.failed("cuMemCreate of host memory", result);
   return std::vector<Frame>{frame};
 }
 

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "allocator/device_health.h"
 #include "allocator/shared_frames.h"
 #include "firn/driver.h"
 
@@ -57,7 +58,7 @@ class Reservation {
 
 class Frames {
  public:
-  Frames(const Driver& driver, int device, uint64_t budget_bytes);
+  Frames(const Driver& driver, DeviceHealth& health, int device, uint64_t budget_bytes);
   ~Frames();
 
   /// Granules that could be reserved now.
@@ -110,6 +111,7 @@ class Frames {
   uint64_t headroom() const { return limit_ > held_ ? limit_ - held_ : 0; }
 
   const Driver& driver_;
+  DeviceHealth& health_;
   CUmemAllocationProp prop_{}, host_prop_{};
   std::array<std::vector<Frame>, sizes> free_;  // by size
   SharedFrames shared_;

@@ -1,6 +1,7 @@
 #include "allocator/streams.h"
 
 #include <optional>
+#include <utility>
 
 namespace firn {
 
@@ -17,6 +18,11 @@ class OtherContext {
   std::optional<Driver::ContextGuard> guard_;
 };
 
+/// Refused for a capture's sake, which says nothing of the device.
+bool about_captures(CUresult result) {
+  return result >= CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED && result <= 910;
+}
+
 }  // namespace
 
 Streams::~Streams() {
@@ -32,7 +38,7 @@ int Streams::find(CUstream stream) const {
   for (size_t at = hash(stream), step = 0; step < slots_.size(); ++step, ++at) {
     uint32_t slot = slots_[at % slots_.size()].load(std::memory_order_acquire);
     if (slot == 0) return -1;
-    if (entries_[slot - 1]->key == stream) return static_cast<int>(slot - 1);
+    if (slot != left && key(slot - 1) == stream) return static_cast<int>(slot - 1);
   }
   return -1;
 }
@@ -45,23 +51,80 @@ int Streams::see(CUstream stream, CUcontext context) {
     return known;
   }
   unsigned index = count();
-  if (index == capacity) return -1;
-  entries_[index] = std::make_unique<Entry>();
-  entries_[index]->stream = stream == CU_STREAM_LEGACY ? nullptr : stream;
-  entries_[index]->key = key;
-  entries_[index]->context = context;
-  count_.store(index + 1, std::memory_order_release);
-  size_t at = hash(key);
-  while (slots_[at % slots_.size()].load(std::memory_order_relaxed) != 0) ++at;
-  slots_[at % slots_.size()].store(index + 1, std::memory_order_release);
+  if (index == capacity) {
+    const int reused = reuse_ended();
+    if (reused < 0) return -1;
+    index = static_cast<unsigned>(reused);
+  } else {
+    entries_[index] = std::make_unique<Entry>();
+  }
+  Entry& entry = *entries_[index];
+  entry.stream.store(plain(stream), std::memory_order_relaxed);
+  entry.key.store(key, std::memory_order_relaxed);
+  entry.context = context;
+  if (index == count()) count_.store(index + 1, std::memory_order_release);
+  enter(index, key);
   return static_cast<int>(index);
 }
 
-/// Waits for all of the device's work. False while that is not allowed (a capture is under way).
+void Streams::enter(unsigned index, CUstream key) {
+  size_t at = hash(key);
+  for (;; ++at) {
+    const uint32_t slot = slots_[at % slots_.size()].load(std::memory_order_relaxed);
+    if (slot == 0 || slot == left) break;
+  }
+  slots_[at % slots_.size()].store(index + 1, std::memory_order_release);
+}
+
+void Streams::list_ended(unsigned index) {
+  if (!std::exchange(entries_[index]->listed, true)) ended_.push_back(index);
+}
+
+/// The place of the stream that ended first of those whose work is over; -1: there is none. Epochs
+/// go on from where they are, so that what still names it is over.
+int Streams::reuse_ended() {
+  for (size_t tries = ended_.size(); tries > 0; --tries) {
+    const unsigned index = ended_.front();
+    ended_.pop_front();
+    Entry& entry = *entries_[index];
+    entry.listed = false;
+    if (!entry.ended.load(std::memory_order_acquire)) continue;  // in use again
+    if (!entry.closed.empty()) {
+      list_ended(index);
+      continue;
+    }
+    (void)close_ended(entry);
+    for (size_t at = hash(key(index));; ++at) {
+      auto& slot = slots_[at % slots_.size()];
+      if (slot.load(std::memory_order_relaxed) != index + 1) continue;
+      slot.store(left, std::memory_order_release);
+      break;
+    }
+    for (CUevent event : entry.spare) (void)driver_.event_destroy(event);
+    entry.spare.clear();
+    entry.ended.store(false, std::memory_order_release);
+    return static_cast<int>(index);
+  }
+  return -1;
+}
+
+bool Streams::any_captured() const {
+  for (unsigned i = 0; i < count(); ++i)
+    if (!no_handle(*entries_[i])) {
+      OtherContext other(driver_, entries_[i]->context);
+      if (captured(entries_[i]->stream)) return true;
+    }
+  return false;
+}
+
+/// Waits for all of the device's work. False while a capture is under way, which that would spoil.
 bool Streams::close_by_device(Entry& entry) {
+  if (any_captured()) return false;
   OtherContext other(driver_, entry.context);
   const uint64_t epoch = entry.open.fetch_add(1, std::memory_order_seq_cst);
-  if (driver_.ctx_synchronize() != CUDA_SUCCESS) return false;
+  const CUresult result = driver_.ctx_synchronize();
+  if (!about_captures(result)) health_.answered("cuCtxSynchronize", result);
+  if (result != CUDA_SUCCESS) return false;
   entry.recorded = epoch;
   if (epoch > entry.done.load(std::memory_order_relaxed))
     entry.done.store(epoch, std::memory_order_release);
@@ -71,10 +134,12 @@ bool Streams::close_by_device(Entry& entry) {
 void Streams::ends(unsigned index) {
   Entry& entry = *entries_[index];
   if (no_handle(entry)) return;
-  if (close(now(index)))
+  if (close(now(index))) {
     entry.ended.store(true, std::memory_order_release);
-  else
+    list_ended(index);
+  } else {
     may_end(index);
+  }
 }
 
 void Streams::context_ends(CUcontext context) {
@@ -90,6 +155,7 @@ void Streams::context_ends(CUcontext context) {
     entry.closed.clear();
     entry.spare.clear();
     entry.ended.store(true, std::memory_order_release);
+    list_ended(i);
   }
 }
 
@@ -106,14 +172,16 @@ bool Streams::close_ended(Entry& entry) {
 
 bool Streams::captured(CUstream stream) const {
   CUstreamCaptureStatus capture = CU_STREAM_CAPTURE_STATUS_NONE;
-  return driver_.stream_is_capturing &&
-         (driver_.stream_is_capturing(stream, &capture) != CUDA_SUCCESS ||
-          capture != CU_STREAM_CAPTURE_STATUS_NONE);
+  if (!driver_.stream_is_capturing) return false;
+  const CUresult result = driver_.stream_is_capturing(stream, &capture);
+  if (!about_captures(result)) health_.answered("cuStreamIsCapturing", result);
+  return result != CUDA_SUCCESS || capture != CU_STREAM_CAPTURE_STATUS_NONE;
 }
 
 bool Streams::close(Use use) {
   Entry& entry = *entries_[use.stream()];
   if (use.epoch() <= entry.recorded) return true;
+  if (health_.dead()) return false;
   if (entry.may_end.load(std::memory_order_acquire)) return close_by_device(entry);
   if (entry.ended.load(std::memory_order_acquire)) return close_ended(entry);
   OtherContext other(driver_, entry.context);
@@ -124,13 +192,22 @@ bool Streams::close(Use use) {
   if (!spare.empty()) {
     event = spare.back();
     spare.pop_back();
-  } else if (driver_.event_create(&event, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS) {
-    return false;
+  } else {
+    const CUresult result = driver_.event_create(&event, CU_EVENT_DISABLE_TIMING);
+    health_.answered("cuEventCreate", result);
+    if (result != CUDA_SUCCESS) return false;
   }
   uint64_t epoch = entry.open.fetch_add(1, std::memory_order_seq_cst);
-  if (driver_.event_record(event, entry.stream) != CUDA_SUCCESS) {
+  const CUresult result = driver_.event_record(event, entry.stream);
+  if (!about_captures(result)) health_.answered("cuEventRecord", result);
+  if (result != CUDA_SUCCESS) {
     spare.push_back(event);
     return false;  // the number is spent; a later event closes this epoch too
+  }
+  // A capture that has begun meanwhile may have it: to ask for it would spoil that.
+  if (captured(entry.stream)) {
+    (void)driver_.event_destroy(event);
+    return false;
   }
   entry.recorded = epoch;
   entry.closed.push_back({epoch, event});
@@ -140,6 +217,7 @@ bool Streams::close(Use use) {
 
 Result<void> Streams::order(unsigned index, Use use) {
   if (over(use) || use.stream() == index) return {};
+  if (health_.dead()) return health_.error();
   // A graph knows nothing of work outside itself: a capture that were to wait would be invalid.
   if (no_handle(*entries_[index]) || captured(handle(index))) return wait(use);
   if (close(use)) {
@@ -159,8 +237,11 @@ bool Streams::poll() {
   bool any = false;
   for (unsigned i = 0; pending_ > 0 && i < count(); ++i) {
     Entry& entry = *entries_[i];
-    while (!entry.closed.empty()) {
-      if (driver_.event_query(entry.closed.front().event) != CUDA_SUCCESS) break;
+    while (!entry.closed.empty() && !health_.dead()) {
+      const CUresult result = driver_.event_query(entry.closed.front().event);
+      if (result == CUDA_ERROR_NOT_READY || about_captures(result)) break;
+      health_.answered("cuEventQuery", result);
+      if (result != CUDA_SUCCESS) break;
       if (entry.closed.front().epoch > entry.done.load(std::memory_order_relaxed))
         entry.done.store(entry.closed.front().epoch, std::memory_order_release);
       spare_of(entry).push_back(entry.closed.front().event);
@@ -174,12 +255,13 @@ bool Streams::poll() {
 
 Result<void> Streams::wait(Use use) {
   if (over(use)) return {};
+  if (health_.dead()) return health_.error();
   Entry& entry = *entries_[use.stream()];
   if (close(use)) {
     for (const Closed& closed : entry.closed) {
       if (closed.epoch < use.epoch()) continue;
       CUresult result = driver_.event_synchronize(closed.event);
-      if (result != CUDA_SUCCESS) return driver_.error("cuEventSynchronize", result);
+      if (result != CUDA_SUCCESS) return health_.failed("cuEventSynchronize", result);
       // Known from here, whatever a query would answer now.
       if (closed.epoch > entry.done.load(std::memory_order_relaxed))
         entry.done.store(closed.epoch, std::memory_order_release);
@@ -194,7 +276,7 @@ Result<void> Streams::wait(Use use) {
   // before the stream is waited for.
   uint64_t epoch = entry.open.fetch_add(1, std::memory_order_seq_cst);
   CUresult result = driver_.stream_synchronize(entry.stream);
-  if (result != CUDA_SUCCESS) return driver_.error("cuStreamSynchronize", result);
+  if (result != CUDA_SUCCESS) return health_.failed("cuStreamSynchronize", result);
   if (epoch > entry.done.load(std::memory_order_relaxed))
     entry.done.store(epoch, std::memory_order_release);
   return {};

@@ -16,6 +16,7 @@
 #include <memory>
 #include <vector>
 
+#include "allocator/device_health.h"
 #include "firn/driver.h"
 
 namespace firn {
@@ -35,12 +36,13 @@ class Streams {
  public:
   static constexpr unsigned capacity = 4096;
 
-  explicit Streams(const Driver& driver) : driver_(driver) {}
+  Streams(const Driver& driver, DeviceHealth& health) : driver_(driver), health_(health) {}
   ~Streams();
 
   /// The index of a stream, or -1 when it was never seen. Lock-free.
   int find(CUstream stream) const;
-  /// The index, seeing it for the first time if need be; -1 when there are too many.
+  /// The index, seeing it for the first time if need be; -1 when there are too many. The place of a
+  /// stream that has ended is another's, once its work is over and no other place is left.
   /// `context`: that of another device whose stream it is; null: the engine's own.
   int see(CUstream stream, CUcontext context = nullptr);
 
@@ -71,24 +73,39 @@ class Streams {
     return !use || use.epoch() <= entries_[use.stream()]->done.load(std::memory_order_acquire);
   }
   /// Makes sure that an event lies behind the use, so that it can become over. False when the
-  /// driver refused (tried again at the next call).
+  /// driver refused (tried again at the next call), or a capture is under way there.
   bool close(Use use);
+  /// Can the use become over while its stream's owner only waits? (An event lies behind it.)
+  bool closed(Use use) const {
+    return over(use) || use.epoch() <= entries_[use.stream()]->recorded;
+  }
   /// Makes `index`'s later work wait for the use; by waiting here when no event can be had.
   Result<void> order(unsigned index, Use use);
-  /// Asks the driver which events have completed. True when something became over.
+  /// Asks the driver which events have completed. True when something became over. An answer that
+  /// is neither yes nor not yet is the device's health's.
   bool poll();
   /// Waits in the calling thread until the use is over.
   Result<void> wait(Use use);
 
+  /// The stream by one name: the default stream by null; and by null each thread's own default
+  /// stream, for that is another one in every thread, ours included, and work behind the default
+  /// stream's lies behind theirs.
+  static CUstream plain(CUstream stream) {
+    return stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD ? nullptr : stream;
+  }
   /// What a stream is found by. Every device has a default stream, and all have the same handle.
   static CUstream key_of(CUstream stream, CUcontext context) {
-    if (stream == CU_STREAM_LEGACY) stream = nullptr;
+    stream = plain(stream);
     return stream || !context ? stream : reinterpret_cast<CUstream>(context);
   }
 
   /// What find() knows it by.
-  CUstream key(unsigned index) const { return entries_[index]->key; }
-  CUstream handle(unsigned index) const { return entries_[index]->stream; }
+  CUstream key(unsigned index) const {
+    return entries_[index]->key.load(std::memory_order_relaxed);
+  }
+  CUstream handle(unsigned index) const {
+    return entries_[index]->stream.load(std::memory_order_relaxed);
+  }
   unsigned count() const { return count_.load(std::memory_order_acquire); }
   /// True while events are recorded and not yet seen complete.
   bool pending() const { return pending_ > 0; }
@@ -101,21 +118,26 @@ class Streams {
     CUevent event;
   };
   struct Entry {
-    CUstream stream = nullptr;     // the handle
-    CUstream key = nullptr;        // it is found by: see key_of()
+    std::atomic<CUstream> stream{nullptr};  // the handle
+    std::atomic<CUstream> key{nullptr};     // it is found by: see key_of()
     CUcontext context = nullptr;   // another device's; null: the engine's own
     std::vector<CUevent> spare;    // of that other context
     std::atomic<uint64_t> open{1};
     std::atomic<uint64_t> done{0};
     std::atomic<bool> may_end{false};
     std::atomic<bool> ended{false};
+    bool listed = false;    // in ended_
     uint64_t recorded = 0;  // the last epoch with an event behind it
     std::deque<Closed> closed;
   };
   /// Is it being captured into a graph, or may that not be asked?
   bool captured(CUstream stream) const;
+  bool any_captured() const;
   bool close_by_device(Entry& entry);
   bool close_ended(Entry& entry);
+  int reuse_ended();
+  void list_ended(unsigned index);
+  void enter(unsigned index, CUstream key);
   bool no_handle(const Entry& entry) const {
     return entry.may_end.load(std::memory_order_acquire) ||
            entry.ended.load(std::memory_order_acquire);
@@ -127,7 +149,11 @@ class Streams {
   }
 
   const Driver& driver_;
-  std::array<std::atomic<uint32_t>, 2 * capacity> slots_{};  // index + 1, open addressing
+  DeviceHealth& health_;
+  // Index + 1, open addressing; left: one was here that has gone.
+  static constexpr uint32_t left = UINT32_MAX;
+  std::array<std::atomic<uint32_t>, 2 * capacity> slots_{};
+  std::deque<unsigned> ended_;  // in the order of their ends; some have come to life again
   std::array<std::unique_ptr<Entry>, capacity> entries_;
   std::atomic<unsigned> count_{0};
   std::vector<CUevent> spare_;

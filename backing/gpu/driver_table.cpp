@@ -45,31 +45,22 @@ Result<std::unique_ptr<Driver>> open_driver(const std::string& library) {
   return driver;
 }
 
-// Once exit has begun the driver answers DEINITIALIZED to everything: nothing is current then, and
-// every later call answers the same, so there is nothing to abort for. Any other refusal is tried
-// twice before it is taken as the programmer's.
+// A refusal is tried once more: it may have been the answer of something else that went wrong.
 Driver::ContextGuard::ContextGuard(const Driver& driver, CUcontext context) : driver_(driver) {
-  CUresult result = driver_.ctx_push_current(context);
-  if (result != CUDA_SUCCESS && result != CUDA_ERROR_DEINITIALIZED)
-    result = driver_.ctx_push_current(context);
-  pushed_ = result == CUDA_SUCCESS;
-  if (pushed_) relaxed_ = driver_.thread_exchange_stream_capture_mode(&mode_) == CUDA_SUCCESS;
-  if (pushed_ || result == CUDA_ERROR_DEINITIALIZED) return;
-  std::fprintf(stderr, "firn: %s\n", describe(driver_.error("cuCtxPushCurrent", result)).c_str());
-  std::abort();
+  result_ = driver_.ctx_push_current(context);
+  if (result_ != CUDA_SUCCESS && result_ != CUDA_ERROR_DEINITIALIZED)
+    result_ = driver_.ctx_push_current(context);
+  if (result_ == CUDA_SUCCESS)
+    relaxed_ = driver_.thread_exchange_stream_capture_mode(&mode_) == CUDA_SUCCESS;
 }
 
 Driver::ContextGuard::~ContextGuard() {
-  if (!pushed_) return;
+  if (result_ != CUDA_SUCCESS) return;
   // Refused only with an invalid mode, and this one is the driver's own.
   if (relaxed_) (void)driver_.thread_exchange_stream_capture_mode(&mode_);
   CUcontext popped = nullptr;
-  CUresult result = driver_.ctx_pop_current(&popped);
-  if (result != CUDA_SUCCESS && result != CUDA_ERROR_DEINITIALIZED)
-    result = driver_.ctx_pop_current(&popped);
-  if (result == CUDA_SUCCESS || result == CUDA_ERROR_DEINITIALIZED) return;
-  std::fprintf(stderr, "firn: %s\n", describe(driver_.error("cuCtxPopCurrent", result)).c_str());
-  std::abort();
+  // Refused twice: the driver is no more, and what is current there concerns nobody.
+  if (driver_.ctx_pop_current(&popped) != CUDA_SUCCESS) (void)driver_.ctx_pop_current(&popped);
 }
 
 Error Driver::error(const char* entry, CUresult result, std::source_location where) const {

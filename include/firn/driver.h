@@ -102,17 +102,20 @@ struct Driver {
 
   /// Makes `context` current in this thread for its scope and restores what was; a capture that
   /// goes on meanwhile, in any thread, is not spoilt by calls that are no work (queries, mappings).
-  /// Programmer errors abort.
-  class ContextGuard {
+  /// Where the driver refuses (a context that was destroyed, a callback of the program's, exit)
+  /// nothing is current that was not before, and result() says why.
+  class [[nodiscard]] ContextGuard {
    public:
     ContextGuard(const Driver& driver, CUcontext context);
     ~ContextGuard();
+    CUresult result() const { return result_; }
     ContextGuard(const ContextGuard&) = delete;
     ContextGuard& operator=(const ContextGuard&) = delete;
 
    private:
     const Driver& driver_;
-    bool pushed_ = false, relaxed_ = false;
+    CUresult result_;
+    bool relaxed_ = false;
     CUstreamCaptureMode mode_ = CU_STREAM_CAPTURE_MODE_RELAXED;  // then: what it was
   };
 

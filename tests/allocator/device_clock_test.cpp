@@ -14,7 +14,9 @@ constexpr uint64_t ms = 1'000'000;
 
 class DeviceClockTest : public testing::Test {
  protected:
-  DeviceClockTest() : sim_({}), guard_(sim_.driver(), sim_.context(0)), streams_(sim_.driver()) {
+  DeviceClockTest()
+      : sim_({}), guard_(sim_.driver(), sim_.context(0)), health_(sim_.driver(), 0),
+        streams_(sim_.driver(), health_) {
     program_ = streams_.see(stream_ = sim_.make_stream(0));
     copies_ = streams_.see(copy_stream_ = sim_.make_stream(0));
   }
@@ -41,6 +43,7 @@ class DeviceClockTest : public testing::Test {
 
   Simulation sim_;
   Driver::ContextGuard guard_;
+  DeviceHealth health_;
   Streams streams_;
   DeviceClock clock_{streams_};
   CUstream stream_ = nullptr, copy_stream_ = nullptr;

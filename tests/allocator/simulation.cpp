@@ -75,6 +75,8 @@ Simulation::Simulation(const SimulationOptions& options) {
   resolve(gpu_.now, handle, "firnGpuNow");
   resolve(gpu_.next_event, handle, "firnGpuNextEvent");
   resolve(gpu_.fail_at, handle, "firnGpuFailAt");
+  resolve(gpu_.fail_from, handle, "firnGpuFailFrom");
+  resolve(gpu_.die, handle, "firnGpuDie");
   resolve(gpu_.fail_rate, handle, "firnGpuFailRate");
   resolve(gpu_.fallible_calls, handle, "firnGpuFallibleCalls");
   resolve(gpu_.counts, handle, "firnGpuCounts");

@@ -28,7 +28,9 @@ struct GpuControls {
   decltype(&firnGpuNow) now;
   decltype(&firnGpuNextEvent) next_event;
   decltype(&firnGpuFailAt) fail_at;
+  decltype(&firnGpuFailFrom) fail_from;
   decltype(&firnGpuFailRate) fail_rate;
+  decltype(&firnGpuDie) die;
   decltype(&firnGpuFallibleCalls) fallible_calls;
   decltype(&firnGpuCounts) counts;
   decltype(&firnGpuKernelCreate) kernel_create;

@@ -1,0 +1,51 @@
+// Whether a device still answers. An illegal address, a failed assertion, an uncorrectable error of
+// memory: from then on the driver answers nearly every call with that error until the context is
+// destroyed, and nothing that is in flight ever completes. A driver that refuses, time and again,
+// a call that nothing can go on without is treated alike.
+//
+// Once dead a device stays dead, and no engine of it moves, maps or unmaps anything any more: every
+// call that would need to is answered error().
+//
+// Owns the error. Everything but dead() and error() needs the engine's lock.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "firn/driver.h"
+
+namespace firn {
+
+class DeviceHealth {
+ public:
+  DeviceHealth(const Driver& driver, int device) : driver_(driver), device_(device) {}
+
+  bool dead() const { return dead_.load(std::memory_order_acquire); }
+  /// Of a dead device: the call that told, and the driver's words.
+  const Error& error() const { return error_; }
+
+  /// The error of a call that failed. Ends the device where the answer is one that stays.
+  Error failed(const char* entry, CUresult result);
+  /// The answer of a call that is asked again and again until it succeeds: refused so often in a
+  /// row, it ends the device.
+  void answered(const char* entry, CUresult result);
+  /// The call cannot be done without: its refusal ends the device.
+  void end(const char* entry, CUresult result);
+
+  /// Does the answer stay until the context is destroyed?
+  static bool stays(CUresult result);
+
+ private:
+  // Some tenths of a second: a round of questions lies between two.
+  static constexpr unsigned refusals_most = 1000;
+
+  const Driver& driver_;
+  const int device_;
+  std::atomic<bool> dead_{false};
+  Error error_;
+  std::vector<std::pair<const char*, unsigned>> refused_;  // by entry: how often in a row
+};
+
+}  // namespace firn

@@ -85,25 +85,39 @@ EngineImpl::~EngineImpl() {
   Driver::ContextGuard context(driver_, options_.context);
   const bool usable = static_cast<bool>(can_use(context));
   Lock lock(mutex_);
-  if (!usable) {  // what the store has in flight uses our memory; all else ends with the context
-    while (!requests_.empty()) {
-      (void)reap_store();
-      if (!requests_.empty()) wait(lock, poll_ns);
-    }
-    abandon();
+  if (usable && settle_all(lock)) {
+    give_all();
     return;
   }
-  for (Block* block : std::vector<Block*>(spilling_)) keep(*block);
+  // Of a dead device everything ends with its context; but the store may still use our memory.
   while (!requests_.empty()) {
+    (void)reap_store();
+    if (!requests_.empty()) wait(lock, poll_ns);
+  }
+  abandon();
+}
+
+/// Waits for everything in flight. False: the device is dead.
+bool EngineImpl::settle_all(Lock& lock) {
+  for (Block* block : std::vector<Block*>(spilling_)) keep(*block);
+  while (!requests_.empty() && !health_.dead()) {
     pump_locked();
     if (!requests_.empty()) wait(lock, poll_ns);
   }
-  (void)driver_.ctx_synchronize();
-  while (!copies_out_.empty() || !copies_in_.empty()) {
+  const CUresult result = driver_.ctx_synchronize();
+  if (result != CUDA_SUCCESS) (void)health_.failed("cuCtxSynchronize", result);
+  while (!health_.dead() && (!copies_out_.empty() || !copies_in_.empty())) {
     for (auto* copies : {&copies_out_, &copies_in_})
-      for (const CopyInFlight& copy : *copies) (void)streams_.wait(copy.use);
+      for (const CopyInFlight& copy : *copies)
+        if (Result<void> waited = streams_.wait(copy.use); !waited)
+          health_.answered("cuEventSynchronize", static_cast<CUresult>(waited.error().detail));
     reap_copies();
   }
+  return !health_.dead();
+}
+
+/// Gives everything back to the driver; nothing is in flight.
+void EngineImpl::give_all() {
   for (Block* block : live_) {
     drop_copies(*block);
     unmap_spans(*block);

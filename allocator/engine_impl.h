@@ -135,6 +135,8 @@ class EngineImpl final : public Engine, private EngineLimits, private InMotion {
   uint64_t in_flight() const;
   void trouble(const std::string& words);
   Result<void> can_use(const Driver::ContextGuard& context);
+  bool settle_all(Lock& lock);
+  void give_all();
   void reach_watch();
 
   // engine_allocate.cpp
@@ -212,7 +214,7 @@ class EngineImpl final : public Engine, private EngineLimits, private InMotion {
   uint64_t evict(uint64_t grains, const Block* except);
   uint64_t leaving_grains() const;
   bool held_by_others() const;
-  bool something_moves() const;
+  bool something_moves();
   Error no_room(uint64_t granules, const Block* wanted) const;
   std::vector<PinnedBytes> pinned_bytes() const;
 

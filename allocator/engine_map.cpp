@@ -9,6 +9,7 @@ namespace firn {
 
 /// Maps frames side by side from `address` on, and opens them to the device.
 Result<void> EngineImpl::map_at(uint64_t address, const std::vector<Frame>& frames) {
+  if (health_.dead()) return health_.error();  // something may be mapped there still
   uint64_t at = address;
   Error error;
   size_t mapped = 0;

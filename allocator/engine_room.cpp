@@ -114,10 +114,10 @@ Result<Reservation> EngineImpl::make_room(Lock& lock, uint64_t granules, const B
 
 /// Is there room to come while the caller waits? Not from what a stream under capture used: its
 /// owner, who may be the caller, ends that first.
-bool EngineImpl::something_moves() const {
+bool EngineImpl::something_moves() {
   if (!faulting_.empty()) return true;
   const auto settles = [this](const Block* block) {
-    const auto closed = [this](Use use) { return streams_.closed(use); };
+    const auto closed = [this](Use use) { return streams_.over(use) || streams_.close(use); };
     return std::all_of(block->more_uses.begin(), block->more_uses.end(), closed) &&
            closed(Use{block->use.load(std::memory_order_acquire)}) && closed(block->arrival);
   };

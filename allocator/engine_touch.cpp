@@ -52,6 +52,10 @@ Result<Hold> EngineImpl::touch_slow(Block& block, CUstream stream, Access access
   OpenWait open(open_waits_);
   while (block.generation == generation) {
     if (health_.dead()) return health_.error();
+    if (block.fault_failures > failures + 3)
+      return make_error(Code::driver, 0,
+                        fmt::format("block {:#x} could not be brought back: {}", block.address,
+                                    block.fault_error));
     uint64_t w = block.word.load(std::memory_order_acquire);
     if (w & word::freed) break;
     switch (word::state(w)) {
@@ -107,10 +111,6 @@ Result<Hold> EngineImpl::touch_slow(Block& block, CUstream stream, Access access
         }
         pump_locked();
         if (block.state() == State::faulting) wait(lock, poll_ns);
-        if (block.fault_failures > failures + 3)
-          return make_error(Code::driver, 0,
-                            fmt::format("block {:#x} could not be brought back: {}", block.address,
-                                        block.fault_error));
         break;
       case State::lost:
         return make_error(Code::lost, 0,

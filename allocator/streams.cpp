@@ -170,11 +170,12 @@ bool Streams::close_ended(Entry& entry) {
   return true;
 }
 
-bool Streams::captured(CUstream stream) const {
+bool Streams::captured(CUstream stream, CUresult* answer) const {
   CUstreamCaptureStatus capture = CU_STREAM_CAPTURE_STATUS_NONE;
   if (!driver_.stream_is_capturing) return false;
   const CUresult result = driver_.stream_is_capturing(stream, &capture);
   if (!about_captures(result)) health_.answered("cuStreamIsCapturing", result);
+  if (answer) *answer = result;
   return result != CUDA_SUCCESS || capture != CU_STREAM_CAPTURE_STATUS_NONE;
 }
 
@@ -270,8 +271,12 @@ Result<void> Streams::wait(Use use) {
     if (over(use)) return {};
   }
   OtherContext other(driver_, entry.context);
-  if (entry.may_end.load(std::memory_order_acquire) || captured(entry.stream))
+  CUresult answer = CUDA_SUCCESS;
+  if (entry.may_end.load(std::memory_order_acquire) || captured(entry.stream, &answer)) {
+    if (answer != CUDA_SUCCESS && !about_captures(answer))
+      return health_.failed("cuStreamIsCapturing", answer);
     return make_error(Code::driver, 0, "a capture is under way: its work cannot be waited for");
+  }
   // No event to be had: raise the number first, so that everything at or below it was enqueued
   // before the stream is waited for.
   uint64_t epoch = entry.open.fetch_add(1, std::memory_order_seq_cst);

@@ -75,10 +75,6 @@ class Streams {
   /// Makes sure that an event lies behind the use, so that it can become over. False when the
   /// driver refused (tried again at the next call), or a capture is under way there.
   bool close(Use use);
-  /// Can the use become over while its stream's owner only waits? (An event lies behind it.)
-  bool closed(Use use) const {
-    return over(use) || use.epoch() <= entries_[use.stream()]->recorded;
-  }
   /// Makes `index`'s later work wait for the use; by waiting here when no event can be had.
   Result<void> order(unsigned index, Use use);
   /// Asks the driver which events have completed. True when something became over. An answer that
@@ -131,7 +127,7 @@ class Streams {
     std::deque<Closed> closed;
   };
   /// Is it being captured into a graph, or may that not be asked?
-  bool captured(CUstream stream) const;
+  bool captured(CUstream stream, CUresult* answer = nullptr) const;
   bool any_captured() const;
   bool close_by_device(Entry& entry);
   bool close_ended(Entry& entry);

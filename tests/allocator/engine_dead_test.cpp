@@ -5,7 +5,7 @@
 
 #include <functional>
 
-#include "tests/allocator/simulation.h"
+#include "tests/allocator/watched.h"
 
 using namespace firn;
 using namespace firn::test;
@@ -13,35 +13,6 @@ using namespace firn::test;
 namespace {
 
 constexpr size_t MiB = 1u << 20;
-constexpr uint64_t second = 1'000'000'000;
-
-/// A machine that ends the process where an engine has waited for more than a second since
-/// watch(): a hang is a failure, not a time-out of the whole suite.
-class Watched {
- public:
-  explicit Watched(SimulationOptions options) {
-    options.on_wait = [this] {
-      if (!sim_ || begin_ == UINT64_MAX || sim_->clock().now_ns() - begin_ <= second) return;
-      std::fprintf(stderr, "no answer within a second: %s\n", what_.c_str());
-      std::fflush(stderr);
-      std::_Exit(1);
-    };
-    sim_ = std::make_unique<Simulation>(options);
-  }
-  /// What is done from here has to be answered.
-  void watch(std::string what) {
-    what_ = std::move(what);
-    begin_ = sim_->clock().now_ns();
-  }
-  Simulation& operator*() { return *sim_; }
-  Simulation* operator->() { return sim_.get(); }
-
- private:
-  std::unique_ptr<Simulation> sim_;
-  std::string what_;
-  uint64_t begin_ = UINT64_MAX;
-};
-
 SimulationOptions small_budget(Policy policy = Policy::age) {
   SimulationOptions o;
   o.budget_bytes = 16 * MiB;

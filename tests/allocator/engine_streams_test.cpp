@@ -243,17 +243,3 @@ TEST(EngineStreams, a_callback_of_the_drivers_may_free) {
   EXPECT_TRUE(engine.allocate(14 * MiB, nullptr)) << "their memory is there again";
   engine.check();
 }
-
-TEST(EngineStreams, what_is_being_freed_is_held_by_nobody_new) {
-  Watched sim(small_budget());
-  Engine& engine = sim->engine(0);
-  void* block = make(engine, 2 * MiB, nullptr);
-  ASSERT_TRUE(engine.pin(block, "a test"));
-  Result<Hold> hold = engine.touch(block, nullptr, Access::read);
-  ASSERT_TRUE(hold);
-  ASSERT_TRUE(engine.free(block));  // its end waits for the hold
-  EXPECT_FALSE(engine.hold_new(block, nullptr).block);
-  EXPECT_FALSE(engine.hold_apart(block).block);
-  engine.release(*hold, nullptr);
-  engine.check();
-}

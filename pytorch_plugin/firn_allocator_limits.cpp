@@ -7,6 +7,7 @@
 #include <cmath>
 #include <sstream>
 
+#include "allocator/device_health.h"
 #include "pytorch_plugin/firn_allocator.h"
 
 namespace firn::pytorch {
@@ -74,6 +75,9 @@ void FirnAllocator::attachOutOfMemoryObserver(native::OutOfMemoryObserver observ
 
 void FirnAllocator::out_of_memory(Engine& engine, size_t bytes, c10::DeviceIndex device,
                                   const Error& error) {
+  // Of a device that an error of the program's own has ended: as if Firn were not there.
+  if (error.code == Code::driver && DeviceHealth::stays(static_cast<CUresult>(error.detail)))
+    C10_CUDA_CHECK(static_cast<cudaError_t>(error.detail));
   TORCH_CHECK(error.code == Code::out_of_memory, "firn: ", describe(error));
   const EngineStats stats = engine.stats();
   const DeviceMemory memory = device_memory(device);

@@ -16,6 +16,7 @@ import cost_steps
 import driver_steps
 import machine
 import preload_steps
+import question_steps
 import torch_steps
 from results import Cut, Failed, Results, Skip
 
@@ -28,8 +29,8 @@ GIB = 1 << 30
 ALWAYS = ("machine", "build")
 # Most telling first: a run may be cut off.
 ORDER = (
-    "machine", "build", "conformance", "beliefs", "costs-driver", "cycles", "torch-bits",
-    "preload-asked", "torch-large", "preload-programs", "preload-pytorch", "costs-calls",
+    "machine", "asked", "asked-lost", "build", "conformance", "beliefs", "costs-driver", "cycles",
+    "torch-bits", "preload-asked", "torch-large", "preload-programs", "preload-pytorch", "costs-calls",
     "costs-spills", "torch-compile", "torch-graphs", "torch-nccl", "torch-flash", "torch-cudnn",
     "torch-files", "torch-scripts", "torch-large-plain", "torch-edge", "preload-runtime",
     "preload-cublas", "costs-launches", "torch-compile-graphs", "preload-sanitizer",
@@ -38,7 +39,8 @@ ORDER = (
 STEPS = sorted((
     ("machine", "what this machine is", 240, lambda suite, step: look(suite, step)),
     ("build", "Firn, built here or carried", 300, lambda suite, step: build(suite, step)),
-    *driver_steps.STEPS, *torch_steps.STEPS, *preload_steps.STEPS, *cost_steps.STEPS,
+    *question_steps.STEPS, *driver_steps.STEPS, *torch_steps.STEPS, *preload_steps.STEPS,
+    *cost_steps.STEPS,
 ), key=lambda each: ORDER.index(each[0]))
 
 
@@ -259,6 +261,8 @@ def main():
     with tempfile.TemporaryDirectory(prefix="work-", dir=ROOT / "build-gpu") as work:
         suite = Suite(options, results, pathlib.Path(work), {"driver": driver})
         chosen = [each for each in STEPS if wanted(each[0], options)]
+        if suite.software:  # its driver is the build's
+            chosen.sort(key=lambda each: each[0] not in ALWAYS)
         # (Without a GPU the processor computes, and others may want it too.)
         factor = options.limits or (4 if options.device == "software" else 1)
         rows = [(results.add(name, title, factor * limit_s), work)

@@ -18,7 +18,8 @@ CORE = ("allocator/command/firn", "allocator/preload/libfirn_preload.so",
         "allocator/preload/libfirn_behind.so", "backing/gpu/software/libcuda.so.1",
         "tests/backing/gpu/gpu_driver_conformance_test", "tests/backing/gpu/gpu_beliefs_test",
         "tests/gpu/firn_program_kernels.so", "tests/gpu/program_cycles", "tests/gpu/program_vector",
-        "bench/gpu/driver_costs", "bench/preload/launch", "bench/preload/libno_kernel.so")
+        "bench/gpu/driver_costs", "bench/gpu/mapping_load", "bench/preload/launch",
+        "bench/preload/libno_kernel.so")
 OF_TORCH = ("pytorch_plugin/libfirn_torch.so", "bench/overhead/libcalls.so")
 OF_TORCH_SOFTWARE = ("backing/gpu/software/torch_ops/libfirn_torch_ops.so",
                      "backing/gpu/software/cudart/libcudart.so.13")

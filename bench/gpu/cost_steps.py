@@ -30,6 +30,38 @@ def of_driver(suite, step):
     step.figure("a_frame_of_256MiB_costs_frames_of_2MiB", round(large / small, 2))
 
 
+def under_load(suite, step):
+    """Mapping calls beside work; what an exchange of one frame takes of the link's time for it."""
+    suite.needs_build()
+    driver = (suite.build / "backing/gpu/software/libcuda.so.1").resolve() if suite.software else \
+        "libcuda.so.1"
+    done = step.run([suite.build / "bench/gpu/mapping_load", suite.root / "bench/gpu/ask/kernels.ptx",
+                     *(["--small"] if suite.software else [])],
+                    suite.environment(FIRN_TEST_DRIVER=str(driver)))
+    found = last_json(done.text)
+    for name, figures in found.items():
+        step.figure(name, figures)
+    step.check("each load, each size", all(
+        0 < row[size]["unmap"][0] <= row[size]["unmap"][1] for row in found["loads"].values()
+        for size in row if size.endswith("MiB")))
+    # Map, access, unmap: by call for each handle, and by runs of eight.
+    step.figure("exchange_us", {name: {size: {
+        "each": round(sum(row[size][call][0] for call in ("map", "access", "unmap")), 1),
+        "of 8": round(row[size]["map"][0] + (row[size]["access of 8"][0] +
+                                             row[size]["unmap of 8"][0]) / 8, 1)}
+        for size in row if size.endswith("MiB")} for name, row in found["loads"].items()})
+    if suite.software:
+        return
+    rounds = {name: row["rounds of work meanwhile"] for name, row in found["loads"].items()}
+    step.check("each load was at work meanwhile", all(
+        count > 0 for name, count in rounds.items() if name != "idle"), rounds)
+    waited = [f"{call} for {beside}" for beside, row in found["waiting"].items()
+              for call, told in row.items() if told["waited"]]
+    step.check("no mapping call waits for work that uses other memory", not waited, waited)
+    for name in ("2 processes", "8 processes"):
+        step.check(f"{name} were measured", "failed" not in found[name], found[name])
+
+
 def calls(suite, step):
     suite.needs_torch()
     command = [suite.python, suite.root / "bench/gpu/torch_costs.py", "calls",
@@ -93,6 +125,7 @@ def spills(suite, step):
 
 STEPS = (
     ("costs-driver", "the driver's calls and copies", 90, of_driver),
+    ("costs-mapping", "mapping calls beside copies, kernels, other processes", 90, under_load),
     ("costs-calls", "allocating, freeing, an observed operator, beside the others", 120, calls),
     ("costs-spills", "a spill and a fault, by size", 120, spills),
     ("costs-launches", "what a launch costs more", 60, launches),

@@ -3,93 +3,18 @@
 // JSON; microseconds are medians.
 //
 //   driver_costs KERNELS [--small]     KERNELS: a module of tests/gpu/kernels.cu
-#include <dlfcn.h>
-#include <sys/mman.h>
-
-#include <algorithm>
-#include <chrono>
-#include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <thread>
-#include <vector>
 
-#include "firn/cuda_types.h"
-#include "firn/driver.h"
+#include "costs.h"
 
 namespace {
 
+using namespace firn::costs;
 using nlohmann::ordered_json;
-using Clock = std::chrono::steady_clock;
-constexpr size_t MiB = size_t{1} << 20;
-
-[[noreturn]] void give_up(const char* what, int result) {
-  std::fprintf(stderr, "driver_costs: %s: %d\n", what, result);
-  std::exit(3);
-}
-#define DO(call)                                            \
-  do {                                                      \
-    const int done = (call);                                \
-    if (done != CUDA_SUCCESS) give_up(#call, done);         \
-  } while (0)
-
-double us(const std::function<void()>& call) {
-  const auto begin = Clock::now();
-  call();
-  return std::chrono::duration<double, std::micro>(Clock::now() - begin).count();
-}
-double median(std::vector<double> values) {
-  if (values.empty()) return 0;
-  std::nth_element(values.begin(), values.begin() + static_cast<ptrdiff_t>(values.size() / 2),
-                   values.end());
-  return values[values.size() / 2];
-}
-double rounded(double value) {
-  return static_cast<double>(static_cast<long long>(value * 1000)) / 1e3;
-}
-
-struct Gpu {
-  std::unique_ptr<firn::Driver> driver;
-  CUdevice device = 0;
-  CUcontext context = nullptr;
-  CUmemAllocationProp prop{};
-  CUmemAccessDesc access{};
-  CUfunction empty = nullptr;
-  bool small = false;
-
-  template <class Function>
-  Function entry(const char* name) const {
-    void* found = ::dlsym(driver->handle, name);
-    if (!found) give_up(name, -1);
-    return reinterpret_cast<Function>(found);
-  }
-};
-
-Gpu open(const char* kernels) {
-  Gpu gpu;
-  const char* library = std::getenv("FIRN_TEST_DRIVER");
-  auto opened = firn::open_driver(library ? library : "");
-  if (!opened) {
-    std::fprintf(stderr, "driver_costs: %s\n", describe(opened.error()).c_str());
-    std::exit(2);
-  }
-  gpu.driver = std::move(*opened);
-  DO(gpu.driver->init(0));
-  DO(gpu.driver->device_get(&gpu.device, 0));
-  DO(gpu.driver->device_primary_ctx_retain(&gpu.context, gpu.device));
-  DO(gpu.driver->ctx_set_current(gpu.context));
-  gpu.prop.type = CU_MEM_ALLOCATION_TYPE_PINNED;
-  gpu.prop.location = {CU_MEM_LOCATION_TYPE_DEVICE, gpu.device};
-  gpu.access = {{CU_MEM_LOCATION_TYPE_DEVICE, gpu.device}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
-  CUmodule module = nullptr;
-  DO(gpu.entry<CUresult (*)(CUmodule*, const char*)>("cuModuleLoad")(&module, kernels));
-  DO(gpu.entry<CUresult (*)(CUfunction*, CUmodule, const char*)>("cuModuleGetFunction")(
-      &gpu.empty, module, "ten"));
-  return gpu;
-}
 
 struct Calls {
   std::vector<double> create, map, access, unmap, release;
@@ -151,13 +76,6 @@ ordered_json mappings(const Gpu& gpu) {
   for (std::thread& thread : threads) thread.join();
   found["of_four_threads_one"] = shown(each[0]);
   return found;
-}
-
-std::byte* pages(size_t bytes) {
-  void* at = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (at == MAP_FAILED) give_up("mmap", -1);
-  (void)::madvise(at, bytes, MADV_HUGEPAGE);
-  return static_cast<std::byte*>(at);
 }
 
 ordered_json host_memory(const Gpu& gpu) {
@@ -228,7 +146,7 @@ ordered_json copies(const Gpu& gpu) {
 
 void nothing(void*) {}
 
-ordered_json work(const Gpu& gpu) {
+ordered_json work(const Gpu& gpu, CUfunction empty) {
   const firn::Driver& d = *gpu.driver;
   const int times = gpu.small ? 20 : 1000;
   CUstream stream = nullptr;
@@ -254,7 +172,7 @@ ordered_json work(const Gpu& gpu) {
   };
   ordered_json found;
   found["launch_us"] = each(
-      [&] { DO(launch(gpu.empty, 1, 1, 1, 32, 1, 1, 0, stream, parameters, nullptr)); });
+      [&] { DO(launch(empty, 1, 1, 1, 32, 1, 1, 0, stream, parameters, nullptr)); });
   found["event_record_us"] = each([&] { DO(d.event_record(event, stream)); });
   found["event_query_us"] = each([&] { (void)d.event_query(event); });
   found["stream_wait_event_us"] = each([&] { DO(d.stream_wait_event(stream, event, 0)); });
@@ -263,7 +181,7 @@ ordered_json work(const Gpu& gpu) {
     DO(d.stream_synchronize(stream));
   });
   found["launch_round_trip_us"] = each([&] {
-    DO(launch(gpu.empty, 1, 1, 1, 32, 1, 1, 0, stream, parameters, nullptr));
+    DO(launch(empty, 1, 1, 1, 32, 1, 1, 0, stream, parameters, nullptr));
     DO(d.stream_synchronize(stream));
   });
   return found;
@@ -276,10 +194,11 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "usage: driver_costs KERNELS [--small]\n");
     return 2;
   }
-  Gpu gpu = open(argv[1]);
+  Gpu gpu = open();
+  const CUfunction empty = gpu.kernel(gpu.module(argv[1]), "ten");
   gpu.small = argc > 2 && std::strcmp(argv[2], "--small") == 0;
   const ordered_json found = {{"mapping", mappings(gpu)}, {"host", host_memory(gpu)},
-                              {"copies", copies(gpu)}, {"work", work(gpu)}};
+                              {"copies", copies(gpu)}, {"work", work(gpu, empty)}};
   std::printf("%s\n", found.dump().c_str());
   return 0;
 }

@@ -29,8 +29,8 @@ GIB = 1 << 30
 ALWAYS = ("machine", "build")
 # Most telling first: a run may be cut off.
 ORDER = (
-    "machine", "asked", "asked-lost", "build", "conformance", "beliefs", "costs-driver", "cycles",
-    "torch-bits", "preload-asked", "torch-large", "preload-programs", "preload-pytorch", "costs-calls",
+    "machine", "asked", "asked-lost", "build", "conformance", "beliefs", "costs-mapping",
+    "costs-driver", "cycles", "torch-bits", "preload-asked", "torch-large", "preload-programs", "preload-pytorch", "costs-calls",
     "costs-spills", "torch-compile", "torch-graphs", "torch-nccl", "torch-flash", "torch-cudnn",
     "torch-files", "torch-scripts", "torch-large-plain", "torch-edge", "preload-runtime",
     "preload-cublas", "costs-launches", "torch-compile-graphs", "preload-sanitizer",

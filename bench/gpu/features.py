@@ -11,6 +11,9 @@ import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
+import outside
+import pins
+
 WIDTH, LAYERS, BATCH = 256, 6, 128
 
 
@@ -44,6 +47,7 @@ def train(model, scale, steps):
         loss.backward()
         optimizer.step()
         losses.append(loss.item())
+        pins.sample()
     return losses
 
 
@@ -105,6 +109,7 @@ def cudnn(scale):
         loss.backward()
         optimizer.step()
         losses.append(loss.item())
+        pins.sample()
     return losses
 
 
@@ -125,6 +130,7 @@ def flash(scale):
             weight -= .01 * weight.grad
             weight.grad = None
         losses.append(loss.item())
+        pins.sample()
     return losses
 
 
@@ -139,12 +145,20 @@ def nccl(scale):
     gathered = [torch.empty(1 << 20, device="cuda")]
     distributed.all_gather(gathered, torch.full((1 << 20,), 3., device="cuda"))
     losses.append(float(gathered[0][5]))
+    # Collectives that the program waits for later, with other work in between.
+    buckets = [torch.full((1 << 20,), float(i), device="cuda") for i in range(8)]
+    handles = [distributed.all_reduce(bucket, async_op=True) for bucket in buckets]
+    others = [torch.full((1 << 20,), 2., device="cuda").cumsum(0) for _ in range(8)]
+    for handle in handles:
+        handle.wait()
+    losses += [float(each.sum()) for each in (*buckets, *others)]
+    pins.sample()
     distributed.destroy_process_group()
     return losses
 
 
 CASES = {"compile": compiled, "compile-graphs": reduced_overhead, "graphs": graphs, "cudnn": cudnn,
-         "flash": flash, "nccl": nccl}
+         "flash": flash, "nccl": nccl, **outside.CASES}
 
 
 def main():
@@ -161,7 +175,7 @@ def main():
     except Impossible as words:
         result = {"impossible": str(words)}
     torch.cuda.synchronize()
-    result.update(peak_bytes=torch.cuda.max_memory_allocated(),
+    result.update(peak_bytes=torch.cuda.max_memory_allocated(), pinned=pins.most(),
                   seconds=time.perf_counter() - begin)
     args.out.write_text(json.dumps(result) + "\n")
 

@@ -15,6 +15,7 @@ import building
 import cost_steps
 import driver_steps
 import machine
+import outside_steps
 import preload_steps
 import question_steps
 import torch_steps
@@ -29,18 +30,20 @@ GIB = 1 << 30
 ALWAYS = ("machine", "build")
 # Most telling first: a run may be cut off.
 ORDER = (
-    "machine", "asked", "asked-lost", "build", "conformance", "beliefs", "costs-mapping",
-    "costs-driver", "cycles", "torch-bits", "preload-asked", "torch-large", "preload-programs", "preload-pytorch", "costs-calls",
-    "costs-spills", "torch-compile", "torch-graphs", "torch-nccl", "torch-flash", "torch-cudnn",
-    "torch-files", "torch-scripts", "torch-large-plain", "torch-edge", "preload-runtime",
-    "preload-cublas", "costs-launches", "torch-compile-graphs", "preload-sanitizer",
+    "machine", "asked", "asked-lost", "build", "conformance", "beliefs", "torch-adversarial",
+    "torch-verify", "costs-mapping", "torch-assert", "torch-by-name", "torch-side-stream",
+    "costs-driver", "cycles", "torch-bits", "torch-triton", "preload-asked", "torch-large",
+    "torch-graph-across", "preload-programs", "preload-pytorch", "costs-calls", "costs-spills",
+    "torch-compile", "torch-graphs", "torch-nccl", "torch-flash", "torch-cudnn", "torch-files",
+    "torch-scripts", "torch-large-plain", "torch-edge", "preload-runtime", "preload-cublas",
+    "costs-launches", "torch-compile-graphs", "preload-sanitizer",
 )
 # Name, title, most seconds on a GPU, work.
 STEPS = sorted((
     ("machine", "what this machine is", 240, lambda suite, step: look(suite, step)),
     ("build", "Firn, built here or carried", 300, lambda suite, step: build(suite, step)),
-    *question_steps.STEPS, *driver_steps.STEPS, *torch_steps.STEPS, *preload_steps.STEPS,
-    *cost_steps.STEPS,
+    *question_steps.STEPS, *driver_steps.STEPS, *torch_steps.STEPS,
+    *outside_steps.STEPS, *preload_steps.STEPS, *cost_steps.STEPS,
 ), key=lambda each: ORDER.index(each[0]))
 
 

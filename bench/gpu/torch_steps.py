@@ -15,7 +15,8 @@ MODELS = {"tiny": (2, 512, 4, 128, 4096), "160m": (12, 768, 12, 2048, 16384),
 SMALL_GPT = ("--steps", 3, "--layers", 2, "--width", 512, "--length", 128, "--batch", 8)
 TRITON = "Triton's kernels need a GPU"
 NEEDS_GPU = {"compile": TRITON, "compile-graphs": TRITON,
-             "flash": "the software GPU has no flash kernels", "nccl": "NCCL needs a GPU"}
+             "flash": "the software GPU has no flash kernels", "nccl": "NCCL needs a GPU",
+             "triton": TRITON}
 MOVED = ("budget_bytes", "peak_device_bytes", "peak_allocated_bytes", "spilled_bytes",
          "faulted_bytes", "prefetched_bytes", "forwarded_bytes", "clean_dropped_bytes", "stall_s",
          "stalls", "lost_blocks", "touches", "pinned", "unseen", "measured_host_out_bytes_s",
@@ -31,14 +32,16 @@ def free_bytes(suite):
 
 
 class Runs:
-    """The same script natively and with Firn, results by name."""
+    """The same script natively and with Firn, results by name. `prefix`: before what the step says
+    of them, where it runs several scripts."""
 
-    def __init__(self, suite, step, script, words):
+    def __init__(self, suite, step, script, words, prefix=""):
         self.suite, self.step, self.words = suite, step, [suite.root / script, *words]
+        self.prefix = prefix
         self.results, self.devices = {}, {}
 
     def script(self, name):
-        out = self.suite.work / f"{self.step.row['name']}-{name}.json"
+        out = self.suite.work / f"{self.step.row['name']}-{self.prefix}{name}.json"
         out.unlink(missing_ok=True)
         return out, [self.suite.python, *self.words, "--out", out]
 
@@ -54,7 +57,7 @@ class Runs:
             peak = next(iter(self.results.values()))["peak_bytes"]
             budget = int(peak * fraction) // GRANULE * GRANULE
         out, command = self.script(name)
-        stats = self.suite.work / f"{self.step.row['name']}-{name}-stats.json"
+        stats = self.suite.work / f"{self.step.row['name']}-{self.prefix}{name}-stats.json"
         before, environment = self.suite.firn_run(stats, budget, host, dirs)
         done = self.step.run([*before, *command], {**environment, **more})
         return self.keep(name, out, done, stats)
@@ -71,23 +74,42 @@ class Runs:
             row.update({key: device[key] for key in MOVED})
             row["store"] = {key: report["store"][key]
                             for key in ("kind", "why", "written_bytes", "read_bytes", "trouble")}
-            self.step.check(f"{name}: nothing was lost", device["lost_blocks"] == 0)
-            self.step.check(f"{name}: within the budget",
-                            device["peak_device_bytes"] <= device["budget_bytes"])
+            self.check(f"{name}: nothing was lost", device["lost_blocks"] == 0)
+            self.check(f"{name}: within the budget",
+                       device["peak_device_bytes"] <= device["budget_bytes"])
         if found.get("seconds_of_steps"):
             row["step_s"] = round(steady(found), 4)
-        self.step.figure(name, row)
+            row["first_step_s"] = round(found["seconds_of_steps"][0], 4)
+        if found.get("pinned") is not None:
+            row["stayed"] = found["pinned"]
+        self.step.figure(self.prefix + name, row)
         return found
+
+    def check(self, name, ok, detail=""):
+        return self.step.check(self.prefix + name, ok, detail)
 
     def same(self, name, base, keys):
         for key in keys:
-            self.step.check(f"{name}: {key} as {base}'s, in every bit",
-                            self.results[name][key] == self.results[base][key])
+            self.check(f"{name}: {key} as {base}'s, in every bit",
+                       self.results[name][key] == self.results[base][key])
 
     def moved(self, name):
         device = self.devices[name]
-        self.step.check(f"{name}: blocks moved", device["spilled_bytes"] > 0 and
-                        device["faulted_bytes"] + device["prefetched_bytes"] > 0)
+        self.check(f"{name}: blocks moved", device["spilled_bytes"] > 0 and
+                   device["faulted_bytes"] + device["prefetched_bytes"] > 0)
+
+    def free_to_leave(self, name):
+        """A run that works because all of it stays is no success: beside the segments of small
+        blocks and what no operator has used yet, at most this part of the peak stayed."""
+        found = self.results[name]
+        stayed = {reason: count for reason, count in (found.get("pinned") or {}).items()
+                  if not reason.startswith(LEAVES_LATER)}
+        self.check(f"{name}: at most {STAYS_MOST} of the peak stays on the GPU",
+                   sum(stayed.values()) <= STAYS_MOST * found["peak_bytes"], stayed)
+
+
+STAYS_MOST = .1
+LEAVES_LATER = ("segments of small blocks", "not yet seen in an operator")
 
 
 def steady(result):
@@ -231,6 +253,7 @@ def at_budget(suite, step, runs, name, fraction):
     runs.same(name, "native", ("losses", "bits"))
     if fraction:
         runs.moved(name)
+        runs.free_to_leave(name)
     speed = steady(native) / steady(runs.results[name])
     step.row["figures"].setdefault("fraction_of_native_speed", {})[name] = round(speed, 4)
     if suite.software or speed >= WANTED[name]:
@@ -241,6 +264,11 @@ def at_budget(suite, step, runs, name, fraction):
                         f"GiB moved, {device['stall_s']:.1f} s waited for; ")
 
 
+def caches(suite):
+    return {"TORCHINDUCTOR_CACHE_DIR": str(suite.work / "inductor"),
+            "TRITON_CACHE_DIR": str(suite.work / "triton")}
+
+
 def feature(case, fraction):
     """`fraction`: the budget, of the native peak: what graphs use has to stay."""
     def work(suite, step):
@@ -249,8 +277,7 @@ def feature(case, fraction):
             raise Skip(NEEDS_GPU[case])
         runs = Runs(suite, step, "bench/gpu/features.py",
                     [case, "--scale", 1 if suite.software else 8])
-        cache = {"TORCHINDUCTOR_CACHE_DIR": str(suite.work / "inductor"),
-                 "TRITON_CACHE_DIR": str(suite.work / "triton")}
+        cache = {**caches(suite), "FIRN_BENCH_KERNELS": str(suite.kernels())}
         native = runs.native("native", **cache)
         if "impossible" in native:
             raise Skip(native["impossible"])
@@ -271,6 +298,9 @@ def feature(case, fraction):
                                                      for pin in device["pinned"] if pin["bytes"])
             if any(pin["bytes"] for pin in device["pinned"]) else ""))
         step.figure("moved_bytes", device["spilled_bytes"])
+        if fraction < 1:  # (what a graph uses has to stay)
+            runs.moved("firn")
+            runs.free_to_leave("firn")
     return work
 
 

@@ -11,6 +11,8 @@ import torch.nn as nn
 import torch.nn.functional as F
 from torch.utils.checkpoint import checkpoint
 
+import pins
+
 
 class Layer(nn.Module):
     def __init__(self, width, heads):
@@ -97,13 +99,14 @@ def main():
         losses.append(loss.item())
         torch.cuda.synchronize()
         seconds.append(time.perf_counter() - begin)
+        pins.sample()
         print(f"step {step + 1}/{args.steps}  loss {losses[-1]:.6f}  {seconds[-1]:.3f} s",
               flush=True)
     args.out.write_text(json.dumps({
         "gpu": torch.cuda.get_device_name(), "losses": [loss.hex() for loss in losses],
         "bits": bits(model.parameters()), "parameters": sum(p.numel() for p in model.parameters()),
         "tokens": args.batch * args.length, "seconds_of_steps": seconds,
-        "peak_bytes": torch.cuda.max_memory_allocated()}) + "\n")
+        "peak_bytes": torch.cuda.max_memory_allocated(), "pinned": pins.most()}) + "\n")
 
 
 if __name__ == "__main__":

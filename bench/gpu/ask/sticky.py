@@ -8,6 +8,7 @@ import cu
 
 # How a kernel fails; "none": the same calls beside no failure, to see that these are right.
 KINDS = ("none", "stores", "asserts", "misaligned", "traps", "jumps")
+SOFTWARE = {"stores": 700, "asserts": 710, "misaligned": 716, "traps": 719, "jumps": 718}
 SEEN_AFTER_S = .3  # a context takes a moment to be lost; asking meanwhile would be an answer
 SIZE = cu.GRANULE
 
@@ -98,6 +99,11 @@ def fail(gpu, things, kind):
     if kind == "none":
         gpu.need("cuEventRecord", things.events[1], things.streams[1])
         gpu.need("cuStreamSynchronize", things.streams[1])
+        return
+    if gpu.software:
+        if not gpu.has("firnGpuDie"):
+            raise cu.NotHere("not on this software GPU: it loses no context")
+        gpu.need("firnGpuDie", SOFTWARE[kind], 0)
         return
     to = {"stores": things.reserved[1], "misaligned": things.maps[0][0] + 1, "jumps": 16}
     name = "stores" if kind == "misaligned" else kind

@@ -6,17 +6,13 @@ import json
 import time
 
 import torch_steps
-from results import Cut, Failed
+from results import Cut, Failed, Skip
 from torch_steps import GIB, GRANULE, NEEDS_GPU, Runs
 
 AT_ONCE = 3
 # Cases of features.py, beside the GPT of torch-bits.
 ADVERSARIAL = ("by-name", "side-stream", "cudnn", "flash", "compile", "triton")
 ENDS_WITHIN_S = 10
-
-
-def with_kernels(suite):
-    return {"FIRN_BENCH_KERNELS": str(suite.kernels())}
 
 
 def losses_of(run):
@@ -27,7 +23,7 @@ def adversarial_case(suite, step, case):
     """Natively, then with everything spilled that may be after every operator."""
     scale = 1 if suite.software else 4
     runs = Runs(suite, step, "bench/gpu/features.py", [case, "--scale", scale], prefix=f"{case}, ")
-    more = {**torch_steps.caches(suite), **with_kernels(suite)}
+    more = torch_steps.surroundings(suite, case)
     native = runs.native("native", **more)
     if "impossible" in native:
         step.left_out(case, native["impossible"])
@@ -65,6 +61,8 @@ def adversarial(suite, step):
     def one(case):
         try:
             jobs[case](suite, step, case)
+        except Skip as why:
+            step.left_out(case, str(why))
         except (Failed, Cut) as words:
             step.check(f"{case}: ran to its end", False, words)
     with concurrent.futures.ThreadPoolExecutor(1 if suite.software else AT_ONCE) as pool:
@@ -113,8 +111,8 @@ def device_assert(suite, step):
     """The program gets its own error, soon: neither a hang nor Firn's."""
     suite.needs_torch()
     blocks, mib = (12, 4) if suite.software else (24, 64)
-    words = "index out of range" if suite.software else "device-side assert"
-    whole = (blocks + 4) * mib << 20
+    words = ("device-side assert", "CUDA_ERROR_ASSERT")
+    whole = (blocks + blocks // 4) * mib << 20
     for name, budget in (("native", None), ("half", whole // 2 // GRANULE * GRANULE)):
         out, stats = (suite.work / f"assert-{name}{end}" for end in (".json", "-stats.json"))
         command = [suite.python, suite.root / "bench/gpu/device_assert.py", "--blocks", blocks,
@@ -131,7 +129,7 @@ def device_assert(suite, step):
         if not step.check(f"{name}: came to the failing kernel", out.exists(), done.text[-600:]):
             continue
         took = time.time() - json.loads(out.read_text())["queued_s"]
-        said = [line for line in done.text.splitlines() if words in line]
+        said = [line for line in done.text.splitlines() if any(word in line for word in words)]
         step.figure(name, {"seconds_to_the_end": round(took, 2), "status": done.rc,
                            "said": said[:3], "last": done.text.strip().splitlines()[-6:]})
         step.check(f"{name}: ends with the program's own error", said and done.rc == 1,

@@ -17,6 +17,7 @@ TRITON = "Triton's kernels need a GPU"
 NEEDS_GPU = {"compile": TRITON, "compile-graphs": TRITON,
              "flash": "the software GPU has no flash kernels", "nccl": "NCCL needs a GPU",
              "triton": TRITON}
+OWN_KERNELS = ("by-name", "side-stream")  # cases that launch the tests' kernels
 MOVED = ("budget_bytes", "peak_device_bytes", "peak_allocated_bytes", "spilled_bytes",
          "faulted_bytes", "prefetched_bytes", "forwarded_bytes", "clean_dropped_bytes", "stall_s",
          "stalls", "lost_blocks", "touches", "pinned", "unseen", "measured_host_out_bytes_s",
@@ -264,9 +265,11 @@ def at_budget(suite, step, runs, name, fraction):
                         f"GiB moved, {device['stall_s']:.1f} s waited for; ")
 
 
-def caches(suite):
+def surroundings(suite, case):
+    """Variables for a case of features.py."""
+    kernels = {"FIRN_BENCH_KERNELS": str(suite.kernels())} if case in OWN_KERNELS else {}
     return {"TORCHINDUCTOR_CACHE_DIR": str(suite.work / "inductor"),
-            "TRITON_CACHE_DIR": str(suite.work / "triton")}
+            "TRITON_CACHE_DIR": str(suite.work / "triton"), **kernels}
 
 
 def feature(case, fraction):
@@ -277,7 +280,7 @@ def feature(case, fraction):
             raise Skip(NEEDS_GPU[case])
         runs = Runs(suite, step, "bench/gpu/features.py",
                     [case, "--scale", 1 if suite.software else 8])
-        cache = {**caches(suite), "FIRN_BENCH_KERNELS": str(suite.kernels())}
+        cache = surroundings(suite, case)
         native = runs.native("native", **cache)
         if "impossible" in native:
             raise Skip(native["impossible"])

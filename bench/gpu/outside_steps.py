@@ -21,7 +21,7 @@ def losses_of(run):
 
 def adversarial_case(suite, step, case):
     """Natively, then with everything spilled that may be after every operator."""
-    scale = 1 if suite.software else 4
+    scale = 1 if suite.software else 2
     runs = Runs(suite, step, "bench/gpu/features.py", [case, "--scale", scale], prefix=f"{case}, ")
     more = torch_steps.surroundings(suite, case)
     native = runs.native("native", **more)
@@ -38,9 +38,7 @@ def adversarial_case(suite, step, case):
 
 
 def adversarial_bits(suite, step, case):
-    words = torch_steps.SMALL_GPT if suite.software else (
-        "--steps", 3, "--layers", 4, "--width", 512, "--length", 256, "--batch", 8,
-        "--deterministic")
+    words = [*torch_steps.SMALL_GPT, *([] if suite.software else ["--deterministic"])]
     runs = Runs(suite, step, "bench/demo/train_gpt.py", words, prefix=f"{case}, ")
     native = runs.native("native")
     host = min(suite.host_bytes() // AT_ONCE, 2 * native["peak_bytes"] + GIB)

@@ -239,6 +239,11 @@ def wanted(name, options):
     return not options.only or any(name.startswith(word) for word in options.only)
 
 
+def in_order(steps, software):
+    """The software GPU is a part of the build."""
+    return sorted(steps, key=lambda each: software and each[0] not in ALWAYS)
+
+
 def show(row):
     words = row["why"] or "; ".join(f"{part['name']}: {part['why']}"
                                     for part in row.get("left_out", []))
@@ -263,9 +268,7 @@ def main():
     (ROOT / "build-gpu").mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="work-", dir=ROOT / "build-gpu") as work:
         suite = Suite(options, results, pathlib.Path(work), {"driver": driver})
-        chosen = [each for each in STEPS if wanted(each[0], options)]
-        if suite.software:  # its driver is the build's
-            chosen.sort(key=lambda each: each[0] not in ALWAYS)
+        chosen = in_order([each for each in STEPS if wanted(each[0], options)], suite.software)
         # (Without a GPU the processor computes, and others may want it too.)
         factor = options.limits or (4 if options.device == "software" else 1)
         rows = [(results.add(name, title, factor * limit_s), work)

@@ -18,7 +18,8 @@ BUILD = ROOT / os.environ.get("FIRN_TEST_BUILD", "build")
 # What a dry run leaves out, and nothing else: what no software GPU can do.
 SKIPPED = {"preload-runtime": "need a GPU", "preload-sanitizer": "needs a GPU",
            "torch-compile": "need a GPU", "torch-compile-graphs": "need a GPU",
-           "torch-flash": "no flash kernels", "torch-nccl": "needs a GPU"}
+           "torch-flash": "no flash kernels", "torch-nccl": "needs a GPU",
+           "torch-triton": "need a GPU"}
 WITHOUT_NVCC = {"preload-asked": "no nvcc", "preload-cublas": "no nvcc"}
 
 
@@ -59,10 +60,14 @@ def test_dry_run(tmp_path):
     assert set(skipped) >= set(SKIPPED) and len(told) > 20
     # Steps that measured and checked, not only ended.
     for name in ("conformance", "beliefs", "cycles", "torch-bits", "torch-large", "torch-files",
-                 "torch-graphs", "torch-cudnn", "preload-pytorch", "costs-spills", "costs-calls"):
+                 "torch-graphs", "torch-cudnn", "preload-pytorch", "costs-spills", "costs-calls",
+                 "asked", "asked-lost", "torch-adversarial", "torch-by-name", "torch-side-stream",
+                 "torch-graph-across", "torch-assert", "torch-verify", "costs-mapping"):
         assert told[name]["checks"] and all(check["ok"] for check in told[name]["checks"]), name
     for name in ("cycles", "torch-bits", "torch-large", "costs-driver", "costs-launches"):
         assert told[name]["figures"], name
+    for case in ("bits", "by-name", "side-stream", "cudnn"):
+        assert told["torch-adversarial"]["figures"][f"{case}, adversarial"]["spilled_bytes"] > 0
     half = told["torch-bits"]["figures"]["half"]
     assert half["spilled_bytes"] > 0 and half["budget_bytes"] < half["peak_bytes"]
     assert str(ROOT) not in (tmp_path / "results.json").read_text()
@@ -97,7 +102,7 @@ def test_list_and_help():
     listed = run("bash", GPU / "run.sh", "--list")
     assert listed.returncode == 0
     names = [line.split()[0] for line in listed.stdout.splitlines()]
-    assert names[:4] == ["machine", "build", "conformance", "beliefs"]
+    assert names[:4] == ["machine", "asked", "asked-lost", "build"]
     assert len(names) == len(set(names)) > 15
     helped = run("bash", GPU / "run.sh", "--help")
     assert helped.returncode == 0 and "--minutes" in helped.stdout

@@ -28,6 +28,7 @@ exec "$@"
 """
 # Of each library something that is compiled or linked with it.
 TARGETS = ["tests/backing/gpu/gpu_driver_conformance_test", "bench/gpu/driver_costs",
+           "bench/gpu/mapping_load",
            "allocator/command/firn.p/checks.cpp.o", "bench/store/store_bench"]
 
 

@@ -75,6 +75,8 @@ def asked(suite, step):
             step.figure(name, {**found["answers"], "ended": found["ended"],
                                "about": found["about"]})
             step.left_out(name, f"the process ended {found['ended']}, about {found['about']}")
+            if "bytes" in found["answers"]:
+                check(step, found["answers"])
         elif keep(step, name, found):
             check(step, found["answers"], *([suite.software] if check is of_widths else []))
     other_nodes(suite, step)

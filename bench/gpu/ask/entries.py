@@ -7,6 +7,8 @@ import re
 
 PRELOAD = pathlib.Path(__file__).resolve().parents[3] / "allocator/preload"
 VERSIONS = (2000, 4000, 7000, 9000, 10000, 11000, 11030, 11070, 12000, 12030, 12080, 13000)
+# Before, many entries had another form (cuMemAlloc of 32 bits), which nobody asks for any more.
+OLDEST_IN_USE = 4000
 FLAGS = {0: "default", 1: "legacy", 2: "per-thread"}
 SUFFIX = re.compile(r"(_v\d+)?(_pt[sd][sz])?$")
 
@@ -62,7 +64,7 @@ def identity(gpu):
                     told.add(f"none ({gpu.named(result)}, status {status.value})")
                 elif entry.value in names:
                     told.add(" = ".join(names[entry.value]))
-                    if not set(names[entry.value]) & set(wanted):
+                    if asked >= OLDEST_IN_USE and not set(names[entry.value]) & set(wanted):
                         unseen.append([base, asked, word, names[entry.value]])
                 else:
                     others.append([base, asked, word, found_by_loader(entry.value)])

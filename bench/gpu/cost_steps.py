@@ -35,7 +35,8 @@ def under_load(suite, step):
     suite.needs_build()
     driver = (suite.build / "backing/gpu/software/libcuda.so.1").resolve() if suite.software else \
         "libcuda.so.1"
-    done = step.run([suite.build / "bench/gpu/mapping_load", suite.root / "bench/gpu/ask/kernels.ptx",
+    done = step.run([suite.build / "bench/gpu/mapping_load",
+                     suite.root / "bench/gpu/ask/kernels.ptx",
                      *(["--small"] if suite.software else [])],
                     suite.environment(FIRN_TEST_DRIVER=str(driver)))
     found = last_json(done.text)

@@ -1,6 +1,6 @@
-// What the programs that measure the driver's calls share: a GPU through firn::Driver (the machine's
-// own or the software GPU; FIRN_TEST_DRIVER names the library), time, figures. Every failure ends
-// the program with a line that says which call it was.
+// What the programs that measure the driver's calls share: a GPU through firn::Driver (the
+// machine's own or the software GPU; FIRN_TEST_DRIVER names the library), time, figures. Every
+// failure ends the program with a line that says which call it was.
 #pragma once
 
 #include <dlfcn.h>

@@ -2,9 +2,9 @@
 
     device_assert.py --blocks N --mib N --out FILE
 
-Writes when the failing kernel was queued, then goes on as a training loop would, until PyTorch raises
-the program's own error. (The process ends with that exception. On the software GPU operators check
-their indices themselves: there the context is ended as by such a kernel.)"""
+Writes when the failing kernel was queued, then goes on as a training loop would, until PyTorch
+raises the program's own error. (The process ends with that exception. On the software GPU operators
+check their indices themselves: there the context is ended as by such a kernel.)"""
 
 import argparse
 import ctypes

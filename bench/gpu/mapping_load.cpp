@@ -1,5 +1,5 @@
-// What mapping and unmapping cost while the GPU is at work, with the handles that Firn's frames have
-// (POSIX_FD): by size, beside copies both ways, beside kernels that fill the GPU, beside other
+// What mapping and unmapping cost while the GPU is at work, with the handles that Firn's frames
+// have (POSIX_FD): by size, beside copies both ways, beside kernels that fill the GPU, beside other
 // processes that map; a call for each handle and one for a run of them; which calls wait for a
 // kernel or a copy. Prints one line of JSON; microseconds, medians and 99th of 100.
 //
@@ -150,7 +150,8 @@ void measure(const Gpu& gpu, size_t bytes, size_t count, size_t run, Calls& call
     DO(d.mem_map(at, bytes, 0, handle, 0));
   };
   each(calls.map, map);
-  each(calls.access, [&](CUdeviceptr at, auto) { DO(d.mem_set_access(at, bytes, &gpu.access, 1)); });
+  each(calls.access,
+       [&](CUdeviceptr at, auto) { DO(d.mem_set_access(at, bytes, &gpu.access, 1)); });
   each(calls.unmap, [&](CUdeviceptr at, auto) { DO(d.mem_unmap(at, bytes)); });
   each(calls.map, map);
   for (size_t i = 0; i + run <= count; i += run)

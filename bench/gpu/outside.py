@@ -1,6 +1,6 @@
-"""Cases of features.py whose kernels are launched past PyTorch's operators: operators of a program's
-own that use a tensor which is not among their arguments, or another stream than the current one,
-and raw Triton."""
+"""Cases of features.py whose kernels are launched past PyTorch's operators: operators of a
+program's own that use a tensor which is not among their arguments, or another stream than the
+current one, and raw Triton."""
 
 import ctypes
 import os
@@ -13,8 +13,8 @@ MIB_WORDS = 1 << 18
 
 
 class Kernels:
-    """The tests' kernels by the driver API, as an extension would launch them. A tensor's address is
-    taken as C++ takes it, so that nobody in Python is asked for it."""
+    """The tests' kernels by the driver API, as an extension would launch them. A tensor's address
+    is taken as C++ takes it, so that nobody in Python is asked for it."""
 
     def __init__(self):
         torch.cuda.init()

@@ -1,5 +1,6 @@
-"""Steps with PyTorch that look for uses nobody saw: everything spilled after every operator, kernels
-launched past operators, clean copies compared; and a job whose kernel fails while memory is short."""
+"""Steps with PyTorch that look for uses nobody saw: everything spilled after every operator,
+kernels launched past operators, clean copies compared; and a job whose kernel fails while memory is
+short."""
 
 import concurrent.futures
 import json

@@ -1,5 +1,5 @@
-"""What stays on the GPU while a job runs, and why: asked of Firn where it is in this process. (At the
-end of the process the memory is free, and the statistics say nothing of it.)"""
+"""What stays on the GPU while a job runs, and why: asked of Firn where it is in this process. (At
+the end of the process the memory is free, and the statistics say nothing of it.)"""
 
 import sys
 

@@ -1,5 +1,5 @@
-"""A gated activation in raw Triton, with its backward. (Triton reads a kernel's source: it has to be in
-a file.)"""
+"""A gated activation in raw Triton, with its backward. (Triton reads a kernel's source: it has to
+be in a file.)"""
 
 import torch
 import triton

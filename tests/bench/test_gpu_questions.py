@@ -1,5 +1,6 @@
-"""What bench/gpu asks a driver: each question by itself, so that one that ends its process, or hangs,
-loses nothing but its answer; every entry that Firn calls; what a wrong answer does to the step."""
+"""What bench/gpu asks a driver: each question by itself, so that one that ends its process, or
+hangs, loses nothing but its answer; every entry that Firn calls; what a wrong answer does to the
+step."""
 
 import json
 import pathlib

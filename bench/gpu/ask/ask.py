@@ -1,5 +1,5 @@
-"""Asks the driver one question: ask.py QUESTION --out FILE [--library FILE] [WORD...]. Run once for
-each question (bench/gpu/question_steps.py): some end the process, or leave a context that is lost."""
+"""Asks the driver one question: ask.py QUESTION --out FILE [--library FILE] [WORD...]. Run once
+for each (bench/gpu/question_steps.py): some end the process, or leave a context that is lost."""
 
 import argparse
 import pathlib
@@ -10,7 +10,6 @@ import memory
 import sticky
 import streams
 
-# (Without a context where the question is what comes before one.)
 QUESTIONS = {
     "attributes": memory.attributes, "nodes": memory.nodes, "handle-types": memory.handle_types,
     "granules": memory.granules, "host-node": memory.host_node, "widths": memory.widths,

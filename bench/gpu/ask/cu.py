@@ -1,5 +1,5 @@
-"""The driver by its bare names, for questions to it: no Firn, no torch, nothing compiled. Answers are
-the driver's own: numbers with their names, and how long a call took.
+"""The driver by its bare names, for questions to it: no Firn, no torch, nothing compiled. Answers
+are the driver's own: numbers with their names, and how long a call took.
 
 A question runs in a process of its own and writes an answer as soon as there is one, as a line of
 JSON, so that a process that dies loses nothing but what it was about to ask.

@@ -43,7 +43,7 @@ def found_by_loader(address):
 
 
 def identity(gpu):
-    """For all handled entries, by base name: every version, every way to ask for the null stream."""
+    """For all handled entries, by base name: each version, each way to ask for the null stream."""
     names = {}
     for name in named():
         address = address_of(gpu, name)

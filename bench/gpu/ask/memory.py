@@ -1,5 +1,5 @@
-"""Questions about memory that only a driver answers: attributes, NUMA nodes, handles, granules, host
-memory at device addresses, how wide the answers about pointers are."""
+"""Questions about memory that only a driver answers: attributes, NUMA nodes, handles, granules,
+host memory at device addresses, how wide the answers about pointers are."""
 
 import ctypes
 import pathlib

@@ -1,5 +1,5 @@
-"""Questions about streams that only a driver answers: the null stream while another is captured, the
-stream that is each thread's own, two kernels on one frame."""
+"""Questions about streams that only a driver answers: the null stream while another is captured,
+the stream that is each thread's own, two kernels on one frame."""
 
 import ctypes
 import threading
@@ -79,7 +79,7 @@ def per_thread(gpu):
 
 
 def shared_frame(gpu):
-    """A frame mapped at two addresses; kernels at once, each through its own address to its own part."""
+    """A frame mapped at two addresses; kernels at once, each through one of them to its own part."""
     result, frame = gpu.create(GRANULE, properties(DEVICE, 0))
     if result:
         raise Unexpected(gpu.named(result))

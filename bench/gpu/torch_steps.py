@@ -17,7 +17,8 @@ TRITON = "Triton's kernels need a GPU"
 NEEDS_GPU = {"compile": TRITON, "compile-graphs": TRITON,
              "flash": "the software GPU has no flash kernels", "nccl": "NCCL needs a GPU",
              "triton": TRITON}
-OWN_KERNELS = ("by-name", "side-stream")  # cases that launch the tests' kernels
+# Cases that launch the tests' kernels; with every copy compared that is relied upon.
+OWN_KERNELS = ("by-name", "side-stream")
 MOVED = ("budget_bytes", "peak_device_bytes", "peak_allocated_bytes", "spilled_bytes",
          "faulted_bytes", "prefetched_bytes", "forwarded_bytes", "clean_dropped_bytes", "stall_s",
          "stalls", "lost_blocks", "touches", "pinned", "unseen", "measured_host_out_bytes_s",
@@ -267,7 +268,8 @@ def at_budget(suite, step, runs, name, fraction):
 
 def surroundings(suite, case):
     """Variables for a case of features.py."""
-    kernels = {"FIRN_BENCH_KERNELS": str(suite.kernels())} if case in OWN_KERNELS else {}
+    kernels = {"FIRN_BENCH_KERNELS": str(suite.kernels()), "FIRN_VERIFY": "1"} \
+        if case in OWN_KERNELS else {}
     return {"TORCHINDUCTOR_CACHE_DIR": str(suite.work / "inductor"),
             "TRITON_CACHE_DIR": str(suite.work / "triton"), **kernels}
 

@@ -203,10 +203,14 @@ def test_a_job_that_works_because_all_of_it_stays_is_no_success(step):
 
 
 @pytest.mark.quick
-def test_comparisons_are_found_in_the_statistics():
-    device = {"lost_blocks": 0, "verify": {"spans": 5, "differed": 2}, "budget_bytes": 1}
-    assert outside_steps.differing(device) == {"verify.spans": 5, "verify.differed": 2}
-    assert outside_steps.differing({"lost_blocks": 0}) == {}
+@pytest.mark.parametrize("device, well", [
+    ({"verified_bytes": 5, "unseen_writes": 0}, [True, True]),
+    ({"verified_bytes": 5, "unseen_writes": 2}, [True, False]),
+    ({"verified_bytes": 0, "unseen_writes": 0}, [False, True]), ({}, [])])
+def test_copies_that_differ_fail_the_step(step, device, well):
+    outside_steps.compared(step, device)
+    assert [check["ok"] for check in step.row["checks"]] == well
+    assert ("left_out" in step.row) == (not well)
 
 
 @pytest.mark.quick

@@ -136,6 +136,6 @@ STEPS = (
      torch_steps.feature("side-stream", .5)),
     ("torch-triton", "raw Triton, forward and backward", 90, torch_steps.feature("triton", .6)),
     ("torch-graph-across", "a capture during which memory becomes short", 60,
-     torch_steps.feature("graph-across", 1.3)),
+     torch_steps.feature("graph-across", 1.7)),
     ("torch-verify", "clean copies compared where blocks leave (FIRN_VERIFY)", 120, verified),
 )

@@ -8,7 +8,7 @@ import time
 
 from results import Cut, Failed
 
-EACH_S = 15
+EACH_S = 20
 GRANULE = 2 << 20
 # What Firn writes of its own memory (allocator/preload/memory.cpp), by the numbers of
 # CUpointer_attribute: callers read as much.
@@ -217,6 +217,6 @@ def lost(suite, step):
 
 
 STEPS = (
-    ("asked", "what only a driver answers: memory, entries, streams", 60, asked),
+    ("asked", "what only a driver answers: memory, entries, streams", 90, asked),
     ("asked-lost", "what each entry answers once a kernel has failed", 90, lost),
 )

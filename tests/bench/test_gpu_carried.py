@@ -80,7 +80,8 @@ def test_the_carried_build_runs(checkout, tmp_path):
     where, _ = checkout
     done = run("bash", where / "bench/gpu/run.sh", "--device", "software", "--build",
                where / "bench/carry/build", "--out", tmp_path, "--only", "conformance", "--only",
-               "cycles", "--only", "costs-calls", environment={"FIRN_PYTHON": str(TORCH_PYTHON)})
+               "cycles", "--only", "costs-calls", "--only", "asked", "--only", "costs-mapping",
+               environment={"FIRN_PYTHON": str(TORCH_PYTHON)})
     told = rows(json.loads((tmp_path / "results.json").read_text()))
     assert done.returncode == 0, told
     assert {row["status"] for row in told.values()} == {"passed"}

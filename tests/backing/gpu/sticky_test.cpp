@@ -95,7 +95,7 @@ TEST_F(Sticky, contexts_devices_and_words_are_answered_still) {
   OK(cuDeviceGetCount(&count));
   OK(cuDriverGetVersion(&version));
   OK(cuGetErrorString(CUDA_ERROR_ASSERT, &words));
-  EXPECT_STREQ(words, "assert");
+  EXPECT_STREQ(words, "device-side assert triggered");
 }
 
 TEST_F(Sticky, queued_work_never_runs_and_waiters_are_answered) {

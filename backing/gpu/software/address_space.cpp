@@ -4,6 +4,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "arrivals.h"
 #include "gpu.h"
 
 namespace firn::software {
@@ -33,6 +34,14 @@ const auto size_of = [](const auto& item) { return item.bytes; };
 const auto itself = [](size_t bytes) { return bytes; };
 }  // namespace
 
+int Mapping::protection() const {
+  int best = 0;
+  for (uint8_t flags : access) best = std::max<int>(best, flags);
+  return best == CU_MEM_ACCESS_FLAGS_PROT_READWRITE ? PROT_READ | PROT_WRITE
+         : best == CU_MEM_ACCESS_FLAGS_PROT_READ    ? PROT_READ
+                                                    : PROT_NONE;
+}
+
 CUresult AddressSpace::reserve(uint64_t* address, size_t bytes, size_t alignment, uint64_t hint) {
   if (alignment < granule_bytes) alignment = granule_bytes;
   const size_t span = bytes + alignment;
@@ -52,6 +61,7 @@ CUresult AddressSpace::reserve(uint64_t* address, size_t bytes, size_t alignment
         tail && ::munmap(pointer(base + bytes), tail) != 0)
       die("munmap", std::strerror(errno));
   }
+  explain_faults();
   reservations_[base] = bytes;
   *address = base;
   return CUDA_SUCCESS;
@@ -163,12 +173,8 @@ CUresult AddressSpace::set_access(const char* entry, uint64_t address, size_t by
     for (size_t i = 0; i < count; ++i)
       if (access[i].location.type == CU_MEM_LOCATION_TYPE_DEVICE)
         mapping.access[access[i].location.id] = static_cast<uint8_t>(access[i].flags);
-    int best = 0;
-    for (uint8_t flags : mapping.access) best = std::max<int>(best, flags);
-    mapping.reachable = best != CU_MEM_ACCESS_FLAGS_PROT_NONE;
-    const int protection = best == CU_MEM_ACCESS_FLAGS_PROT_READWRITE ? PROT_READ | PROT_WRITE
-                           : best == CU_MEM_ACCESS_FLAGS_PROT_READ    ? PROT_READ
-                                                                      : PROT_NONE;
+    const int protection = mapping.protection();
+    mapping.reachable = protection != PROT_NONE;
     if (!gpu().config.no_bytes &&
         ::mprotect(pointer(mapping.base), mapping.bytes, protection) != 0)
       return CUDA_ERROR_OUT_OF_MEMORY;
@@ -176,6 +182,7 @@ CUresult AddressSpace::set_access(const char* entry, uint64_t address, size_t by
     if (!gpu().config.no_bytes && mapping.frame->mapped_before && (protection & PROT_WRITE))
       (void)::madvise(pointer(mapping.base), mapping.bytes, MADV_POPULATE_WRITE);
   }
+  close_arriving(address, bytes);
   return CUDA_SUCCESS;
 }
 

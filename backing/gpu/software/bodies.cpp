@@ -3,6 +3,7 @@
 
 #include <cstring>
 
+#include "arrivals.h"
 #include "module.h"
 #include "sticky.h"
 
@@ -139,7 +140,9 @@ CUresult copy_body(const Rows& rows, Side to_side, Side from_side, int device, B
   body->bytes = rows.total();
   body->ranges = {{rows.to, rows.to_span()}, {rows.from, rows.from_span()}};
   body->settle = [counted, total = rows.total()] { count(counted, total); };
-  if (!gpu().config.no_bytes) body->run = [rows] { move_rows(rows); };
+  if (gpu().config.no_bytes) return CUDA_SUCCESS;
+  body->run = [rows] { move_rows(rows); };
+  if (*to == Place::device && from_device < 0) make_arrival(rows, body);
   return CUDA_SUCCESS;
 }
 

@@ -2,6 +2,7 @@
 // clock when it ends; in both the copy is complete no sooner than its modelled time.
 #include <cstring>
 
+#include "arrivals.h"
 #include "bodies.h"
 #include "graph.h"
 #include "gpu.h"
@@ -47,9 +48,13 @@ CUresult copy(Gate& gate, Rows rows, CUstream handle, bool wait, Side to_side, S
         auto staged = std::make_shared<std::vector<char>>(
             reinterpret_cast<const char*>(rows.from),
             reinterpret_cast<const char*>(rows.from) + rows.bytes);
-        body.run = [rows, staged]() mutable {
-          rows.from = reinterpret_cast<uint64_t>(staged->data());
-          move_rows(rows);
+        Rows from_staged = rows;
+        from_staged.from = reinterpret_cast<uint64_t>(staged->data());
+        body.run = [from_staged, staged, arrival = body.arrival] {
+          if (arrival)
+            arrive(from_staged, *arrival);
+          else
+            move_rows(from_staged);
         };
       }
     } else {
@@ -58,6 +63,7 @@ CUresult copy(Gate& gate, Rows rows, CUstream handle, bool wait, Side to_side, S
   }
   std::shared_ptr<Work> work;
   if (CUresult result = submit(gate, stream, std::move(body), &work)) return result;
+  close_at_once(work);
   if (wait) gpu().scheduler.wait_for(gate.lock(), gate.entry(), work);
   return CUDA_SUCCESS;
 }

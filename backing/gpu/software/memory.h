@@ -11,6 +11,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "abi.h"
 
@@ -77,6 +78,14 @@ struct Mapping {
   std::shared_ptr<Frame> frame{};
   uint8_t access[devices_max] = {};  // CUmemAccess_flags per device
   bool reachable = false;            // some device has access
+  int protection() const;            // the most that a device may, as mmap's PROT_
+};
+
+/// Bytes of mapped memory, as they lie in a file.
+struct FilePart {
+  int fd = -1;
+  uint64_t offset = 0;
+  size_t bytes = 0;
 };
 
 struct Allocation {
@@ -145,6 +154,16 @@ class AddressSpace {
   const Mapping* mapping_around(uint64_t address) const;
   bool reserved(uint64_t address) const;
 
+  // Copies into mapped memory (arrivals.cpp).
+  /// Takes all access from the pages that lie wholly in [address, +bytes), until end_arrival() of
+  /// the answer; 0: there are none.
+  uint64_t begin_arrival(uint64_t address, size_t bytes);
+  void end_arrival(uint64_t arrival);
+  /// Where the bytes of a mapped range lie. Aborts, naming `entry`, where it is not open for writing.
+  std::vector<FilePart> behind(const char* entry, uint64_t address, size_t bytes) const;
+  /// What is wrong with an access to the address, in words for whoever died of it; empty: nothing.
+  std::string access_words(uint64_t address) const;
+
   // Frames.
   std::shared_ptr<Frame> create_frame(DeviceMemory* memory, int device, size_t bytes,
                                       const CUmemAllocationProp& prop);
@@ -179,6 +198,14 @@ class AddressSpace {
 
   std::map<uint64_t, size_t> reservations_;
   std::map<uint64_t, Mapping> mappings_;
+  /// Takes the access that arrivals under way forbid from the pages around, once others gave it.
+  void close_arriving(uint64_t address, size_t bytes) const;
+  struct Pages {
+    uint64_t base = 0;
+    size_t bytes = 0;
+  };
+  std::map<uint64_t, Pages> arriving_;  // by arrival
+  uint64_t arrivals_ = 0;
   std::map<uint64_t, Allocation> allocations_;
   MemoryFile host_file_;
   Stretches host_space_;

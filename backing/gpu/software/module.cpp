@@ -37,10 +37,17 @@ uint64_t function_of(const std::shared_ptr<Module>& module, const std::string& n
     if (known == name) return handle;
   void* run = ::dlsym(module->library, name.c_str());
   if (!run) return 0;
+  // Without its table a kernel would run with no parameters at all: what it then reads is nobody's.
+  const void* pairs = ::dlsym(module->library, (name + "_params").c_str());
+  if (!pairs) {
+    const std::string line = "firn software GPU: cuModuleGetFunction: " + name + " has no table " +
+                             name + "_params of its parameters: it is no kernel\n";
+    (void)!::write(STDERR_FILENO, line.data(), line.size());
+    return 0;
+  }
   auto function = std::make_shared<Function>();
   function->name = name;
   function->run = reinterpret_cast<FirnGpuKernel>(run);
-  const void* pairs = ::dlsym(module->library, (name + "_params").c_str());
   if (!take_layout(*function, static_cast<const unsigned(*)[2]>(pairs)))
     die("cuModuleGetFunction", name + "_params is not in ascending order, or too large");
   function->module = module;

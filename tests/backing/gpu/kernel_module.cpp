@@ -7,6 +7,7 @@ extern "C" {
 extern const unsigned scale_params[][2];
 extern const unsigned sum_params[][2];
 extern const unsigned count_calls_params[][2];
+extern const unsigned nothing_params[][2];
 }
 
 /// values[i] *= factor, one element per thread of the grid.
@@ -34,6 +35,10 @@ KERNEL void sum(void** parameters, const unsigned[3], const unsigned[3]) {
 KERNEL const unsigned sum_params[][2] = {{0, 8}, {8, 32}, {0, 0}};
 
 KERNEL void nothing(void**, const unsigned[3], const unsigned[3]) {}
+KERNEL const unsigned nothing_params[][2] = {{0, 0}};
+
+/// Nothing says what its parameters are.
+KERNEL void untold(void**, const unsigned[3], const unsigned[3]) {}
 
 static int calls = 0;
 KERNEL void count_calls(void** parameters, const unsigned[3], const unsigned[3]) {

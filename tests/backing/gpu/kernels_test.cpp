@@ -95,6 +95,11 @@ TEST_F(Kernels, what_is_missing) {
   CUfunction f = nullptr;
   CUmodule m = nullptr;
   EXPECT_EQ(cuModuleGetFunction(&f, module, "absent"), CUDA_ERROR_NOT_FOUND);
+  testing::internal::CaptureStderr();
+  EXPECT_EQ(cuModuleGetFunction(&f, module, "untold"), CUDA_ERROR_NOT_FOUND);
+  EXPECT_NE(testing::internal::GetCapturedStderr().find(
+                "untold has no table untold_params of its parameters"),
+            std::string::npos);
   EXPECT_EQ(cuModuleLoad(&m, "/nonexistent/kernels.so"), CUDA_ERROR_FILE_NOT_FOUND);
   EXPECT_EQ(cuModuleLoadData(&m, "// PTX is not taken\n.version 8.0\n"), CUDA_ERROR_INVALID_IMAGE);
   EXPECT_EQ(cuLaunchKernel(function("nothing"), 0, 1, 1, 1, 1, 1, 0, nullptr, nullptr, nullptr),

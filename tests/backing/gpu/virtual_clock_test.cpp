@@ -21,8 +21,8 @@ TEST_F(Time, copies_take_latency_and_bandwidth_and_share_the_link) {
   OK(cuMemcpyHtoDAsync_v2(address, host, 1000000, a));
   EXPECT_EQ(firnGpuNextEvent(), begin + 1'001'000);
   OK(cuMemcpyHtoDAsync_v2(address + granule, host, 1000000, b));  // after it, on the same link
-  // The other way.
-  OK(cuMemcpyDtoHAsync_v2(static_cast<char*>(host) + 2 * MiB, address, 500000, c));
+  // The other way, from beside them.
+  OK(cuMemcpyDtoHAsync_v2(static_cast<char*>(host) + 2 * MiB, address + MiB, 500000, c));
   OK(cuStreamSynchronize(c));
   EXPECT_EQ(firnGpuNow(), begin + 501'000);
   OK(cuStreamSynchronize(b));

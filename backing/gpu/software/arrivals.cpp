@@ -1,0 +1,179 @@
+// Copies into mapped memory, and why an access to GPU memory was a fault: see arrivals.h.
+#include "arrivals.h"
+
+#include <signal.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <ctime>
+
+namespace firn::software {
+
+namespace {
+constexpr uint64_t page = 4096;
+
+void* pointer(uint64_t address) { return reinterpret_cast<void*>(address); }
+
+void write_behind(const char* entry, const std::vector<FilePart>& parts, const char* from) {
+  for (const FilePart& part : parts)
+    for (size_t at = 0; at < part.bytes;) {
+      const ssize_t n = ::pwrite(part.fd, from, part.bytes - at,
+                                 static_cast<off_t>(part.offset + at));
+      if (n < 0 && errno == EINTR) continue;
+      if (n <= 0) die(entry, std::string("reading the copy's source: ") + std::strerror(errno));
+      at += static_cast<size_t>(n);
+      from += n;
+    }
+}
+}  // namespace
+
+uint64_t AddressSpace::begin_arrival(uint64_t address, size_t bytes) {
+  const uint64_t base = round_up(address, page), end = (address + bytes) / page * page;
+  if (end <= base) return 0;
+  // The system may have no more mappings to give (vm.max_map_count): then nothing is forbidden.
+  if (::mprotect(pointer(base), end - base, PROT_NONE) != 0) {
+    arriving_[++arrivals_] = {base, end - base};
+    end_arrival(arrivals_);
+    return 0;
+  }
+  arriving_[++arrivals_] = {base, end - base};
+  return arrivals_;
+}
+
+void AddressSpace::end_arrival(uint64_t arrival) {
+  const auto it = arriving_.find(arrival);
+  if (it == arriving_.end()) return;  // none, or of before a reset
+  const Pages pages = it->second;
+  arriving_.erase(it);
+  for (uint64_t at = pages.base; at < pages.base + pages.bytes;) {
+    const Mapping* mapping = mapping_around(at);
+    if (!mapping) break;
+    const uint64_t end = std::min(pages.base + pages.bytes, mapping->base + mapping->bytes);
+    if (::mprotect(pointer(at), end - at, mapping->protection()) != 0)
+      die("a copy's end", std::string("mprotect: ") + std::strerror(errno));
+    at = end;
+  }
+  close_arriving(pages.base, pages.bytes);
+}
+
+void AddressSpace::close_arriving(uint64_t address, size_t bytes) const {
+  for (const auto& [arrival, pages] : arriving_) {
+    const uint64_t base = std::max(address, pages.base);
+    const uint64_t end = std::min(address + bytes, pages.base + pages.bytes);
+    if (base < end) (void)::mprotect(pointer(base), end - base, PROT_NONE);
+  }
+}
+
+std::vector<FilePart> AddressSpace::behind(const char* entry, uint64_t address,
+                                           size_t bytes) const {
+  std::vector<FilePart> parts;
+  for (uint64_t at = address; at < address + bytes;) {
+    const Mapping* mapping = mapping_around(at);
+    if (!mapping || mapping->protection() != (PROT_READ | PROT_WRITE))
+      die(entry, "writes to " + hex(at) + ", which is " +
+                     (mapping && mapping->reachable ? "mapped for reading only" : "not mapped"));
+    const uint64_t end = std::min(address + bytes, mapping->base + mapping->bytes);
+    parts.push_back({file_of(*mapping->frame), mapping->frame->offset + (at - mapping->base),
+                     end - at});
+    at = end;
+  }
+  return parts;
+}
+
+std::string AddressSpace::access_words(uint64_t address) const {
+  if (!of_device(address)) return {};
+  for (const auto& [arrival, pages] : arriving_)
+    if (address - pages.base < pages.bytes)
+      return "a copy into it is not complete, and this use of it does not wait for the copy";
+  const Mapping* mapping = mapping_around(address);
+  if (!mapping) return reserved(address) ? "it is reserved, and nothing is mapped there" : "";
+  if (mapping->protection() == PROT_READ) return "it is mapped for reading only";
+  return mapping->protection() == PROT_NONE ? "it is mapped, and open to no device" : "";
+}
+
+void make_arrival(const Rows& rows, Body* body) {
+  if (rows.rows != 1 || rows.slices != 1 || !gpu().space.reserved(rows.to)) return;
+  auto arrival = std::make_shared<Arrival>();
+  arrival->entry = body->entry;
+  body->arrival = arrival;
+  body->run = [rows, arrival] { arrive(rows, *arrival); };
+  body->settle = [arrival, before = std::move(body->settle)] {
+    gpu().space.end_arrival(std::exchange(arrival->closed, 0));
+    before();
+  };
+}
+
+void arrive(const Rows& rows, Arrival& arrival) {
+  std::vector<FilePart> parts;
+  {
+    const Lock lock(gpu().mutex);
+    parts = gpu().space.behind(arrival.entry, rows.to, rows.bytes);
+    if (!arrival.closed) arrival.closed = gpu().space.begin_arrival(rows.to, rows.bytes);
+  }
+  write_behind(arrival.entry, parts, reinterpret_cast<const char*>(rows.from));
+}
+
+void close_at_once(const std::shared_ptr<Work>& copy) {
+  if (!copy || copy->done || !copy->body.arrival) return;
+  const Range to = copy->body.ranges.front();
+  for (const auto& before : copy->stream->queue) {
+    // (It waits for work of other streams, which may use what it likes until then.)
+    if (!before->after.empty()) return;
+    if (before == copy) break;
+    if (before->body.type != node_memcpy && !before->body.instant()) return;
+    for (const Range& range : before->body.ranges)
+      if (range.overlaps(to.base, to.bytes)) return;
+  }
+  Arrival& arrival = *copy->body.arrival;
+  if (!arrival.closed) arrival.closed = gpu().space.begin_arrival(to.base, to.bytes);
+}
+
+namespace {
+struct sigaction before_ours;
+
+// The lock, unless it is this thread's own or nobody gives it.
+bool lock_soon(Lock& lock) {
+  for (int tries = 0; tries < 1000; ++tries) {
+    if (lock.try_lock()) return true;
+    const timespec pause{0, 1000000};
+    ::nanosleep(&pause, nullptr);
+  }
+  return false;
+}
+
+void on_fault(int signal, siginfo_t* info, void* context) {
+  const int error = errno;
+  {
+    Lock lock(gpu().mutex, std::defer_lock);
+    const auto address = reinterpret_cast<uint64_t>(info->si_addr);
+    if (info->si_code > 0 && lock_soon(lock)) {
+      const std::string words = gpu().space.access_words(address);
+      const std::string line = "firn software GPU: fault at " + hex(address) + ": " + words + "\n";
+      if (!words.empty()) (void)!::write(STDERR_FILENO, line.data(), line.size());
+    }
+  }
+  errno = error;
+  if (before_ours.sa_flags & SA_SIGINFO && before_ours.sa_sigaction)
+    return before_ours.sa_sigaction(signal, info, context);
+  if (before_ours.sa_handler != SIG_DFL && before_ours.sa_handler != SIG_IGN)
+    return before_ours.sa_handler(signal);
+  ::signal(signal, SIG_DFL);  // the access is tried again, and ends the process
+  if (info->si_code <= 0) (void)::raise(signal);
+}
+}  // namespace
+
+void explain_faults() {
+  static const bool done = [] {
+    struct sigaction action {};
+    action.sa_sigaction = on_fault;
+    action.sa_flags = SA_SIGINFO | SA_ONSTACK;
+    sigemptyset(&action.sa_mask);
+    return ::sigaction(SIGSEGV, &action, &before_ours) == 0;
+  }();
+  if (!done) die("explain_faults", "sigaction failed");
+}
+
+}  // namespace firn::software

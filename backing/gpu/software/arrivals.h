@@ -1,0 +1,30 @@
+// Copies from the host into mapped memory: until one is complete its target is inaccessible, so
+// that work on another stream that does not wait for it dies, as it would read what was there
+// before. The bytes go in through the file behind the mapping.
+//
+// Owns: nothing. Lock: Gpu::mutex, but for arrive(), which takes it.
+#pragma once
+
+#include "bodies.h"
+
+namespace firn::software {
+
+/// One copy's: shared by what runs it and what ends it.
+struct Arrival {
+  const char* entry = "";
+  uint64_t closed = 0;  // AddressSpace::begin_arrival()'s; 0: its target is open as yet
+};
+
+/// Makes the body's copy such a one, if it is one row into mapped memory.
+void make_arrival(const Rows& rows, Body* body);
+/// The copy, on the stream's turn: closes its target, then writes behind it. It stays closed until
+/// the body's end.
+void arrive(const Rows& rows, Arrival& arrival);
+/// Closes the copy's target from its submission on where nothing that is queued before it could
+/// have a use of it: its stream has only copies elsewhere before it.
+void close_at_once(const std::shared_ptr<Work>& copy);
+
+/// From now on whoever dies of an access to GPU memory is told why, on stderr.
+void explain_faults();
+
+}  // namespace firn::software

@@ -27,6 +27,7 @@ struct IoRequest;
 /// large block leaves and comes back bit by bit.
 struct Span {
   uint32_t begin = 0, grains = 0;    // within the block
+  bool guarded = false;              // firn_guard: open for reading only
   bool leaving = false;              // spilling: unmapped once its pieces are valid elsewhere
   std::vector<Frame> frames;         // none: not mapped
   bool mapped() const { return !frames.empty(); }

@@ -266,6 +266,19 @@ const Entry table[] = {
       "tests only: it proves that no use of memory goes unseen"},
      [](Config& c, std::string_view v) { return take_flag(c.adversarial, v); },
      [](const Config& c) { return show_flag(c.adversarial); }},
+    {{"verify", "flag", "0",
+      "compare what leaves with the copy that is kept; a difference is the process's failure",
+      "tests only: it finds writes that went unseen"},
+     [](Config& c, std::string_view v) { return take_flag(c.verify, v); },
+     [](const Config& c) { return show_flag(c.verify); }},
+    {{"guard", "flag", "0", "open memory that has a copy for reading only, until it is written",
+      "tests only: a write that went unseen is a fault at once"},
+     [](Config& c, std::string_view v) { return take_flag(c.guard, v); },
+     [](const Config& c) { return show_flag(c.guard); }},
+    {{"poison", "flag", "0", "fill what comes back with 0xFF before its bytes arrive",
+      "tests only: a read that went unseen finds NaN"},
+     [](Config& c, std::string_view v) { return take_flag(c.poison, v); },
+     [](const Config& c) { return show_flag(c.poison); }},
 };
 
 const Entry* find_entry(std::string_view name) {

@@ -26,6 +26,9 @@ struct Config {
   bool allow_tmpfs = false;
   bool places = true;                   // lifetimes: blocks that never leave have planned places
   bool adversarial = false;             // tests: spill every unpinned block when no operator runs
+  bool verify = false;                  // tests: what leaves without I/O is compared with its copy
+  bool guard = false;                   // tests: what has a copy is open for reading only
+  bool poison = false;                  // tests: what arrives is 0xFF until its bytes are there
   unsigned looks = 2;                   // preload: launches of a kernel that are looked at, of each
                                         // kind; looks_all: every one
   static constexpr unsigned looks_all = ~0u;

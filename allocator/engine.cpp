@@ -39,12 +39,13 @@ EngineImpl::EngineImpl(const EngineOptions& options, const Driver& driver, Store
     : options_(with_whole_pieces(options)),
       span_granules_(static_cast<uint32_t>(options_.span_bytes / granule_bytes)), driver_(driver),
       store_(store), queue_(queue), clock_(clock), trace_(trace),
-      health_(driver, options.device),
+      traced_(trace || options.verify), health_(driver, options.device),
       frames_(driver, health_, options.device, options.budget_bytes),
       host_(driver, store, options.host_bytes, options.host_left, options.host_own,
             options.no_bytes),
       streams_(driver, health_), segments_(new std::atomic<Segment*>[segments_most]()) {
   access_.push_back(access_of(options.device));
+  if (options.verify) net_ = std::make_unique<Net>();
 }
 
 Result<void> EngineImpl::start() {
@@ -364,6 +365,7 @@ void EngineImpl::count_stall(uint64_t begin_ns, const Block* waited_for, uint64_
 }
 
 void EngineImpl::trace(const char* event, const Block& block, const char* detail) {
+  if (net_) net_->note(block, clock_.now_ns(), event, detail);
   if (trace_)
     trace_->row(clock_.now_ns(), event, options_.device, block.stream, block.address,
                 block.requested, detail);

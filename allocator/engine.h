@@ -57,6 +57,7 @@ struct EngineOptions {
   double spare_fraction = 1. / 16;   // Policy::lifetime: of the memory, made valid elsewhere ahead
                                      // beyond what is foreseen to lack
   bool adversarial = false;
+  bool verify = false, guard = false, poison = false;  // tests: the net, see engine_net.cpp
   bool places = false;               // Policy::lifetime: blocks that never leave have planned places
   Policy policy = Policy::age;
   bool notices = false;              // fault storms and thrash are said on stderr, once each
@@ -112,6 +113,8 @@ struct EngineStats {
   uint64_t store_written_bytes = 0, store_read_bytes = 0;
   uint64_t spilled_bytes = 0, faulted_bytes = 0, prefetched_bytes = 0;
   uint64_t forwarded_bytes = 0;       // faulted from host memory, no read
+  uint64_t verified_bytes = 0;        // compared with their copies as they left
+  uint64_t unseen_writes = 0;         // and of those, stretches that differed: nobody said a write
   uint64_t clean_dropped_bytes = 0;   // left without a copy: a valid one was elsewhere
   uint64_t stall_ns = 0;  // application threads waited for room or for a fault, until now
   uint64_t stalls = 0;    // how often; those that are over
@@ -336,6 +339,9 @@ class Engine {
   virtual void stop_spilling(bool stopped) = 0;
   /// Called under the engine's lock, by the thread that has waited so long: take note, no more.
   /// Answers in which operator, a word that lives on, or null: for the trace.
+  /// Who uses memory in the calling thread, for the history of a block that was found written
+  /// unseen; null: nobody. Called from any thread, maybe under the engine's lock.
+  virtual void on_doing(const char* (*doing)()) = 0;
   virtual void on_stall(std::function<const char*(const Wait& wait)> callback) = 0;
   /// Called under the engine's lock: with true when the program waits for memory most of the time,
   /// so that it is worth its price to find out who does, and to tell; with false when no more.

@@ -39,7 +39,7 @@ void* EngineImpl::hand_out(Block& block, size_t bytes, size_t requested, unsigne
                     std::memory_order_relaxed);
   }
   if (options_.recorder) options_.recorder->allocated(block.address, requested);
-  if (trace_) trace("alloc", block);
+  if (traced_) trace("alloc", block);
   return reinterpret_cast<void*>(block.address);
 }
 
@@ -215,7 +215,7 @@ void EngineImpl::count_free(Block& block, unsigned cell) {
   hot_.freed(cell, block.grains != 0, block.bytes, block.requested);
   if (block.grains != 0 && noting()) (void)note(EventKind::free, block);
   if (options_.recorder) options_.recorder->freed(block.address);
-  if (trace_) trace("free", block);
+  if (traced_) trace("free", block);
 }
 
 Result<void> EngineImpl::free(void* pointer) {

@@ -91,6 +91,7 @@ void EngineImpl::begin_arriving(Block& block, bool prefetched) {
     ++counted_.faults;
   }
   block.prefetched = prefetched;
+  if (options_.poison) poison(block);
   busy_.store(true, std::memory_order_relaxed);
   trace(prefetched ? "prefetch" : "fault", block);
 }

@@ -1,25 +1,20 @@
 // The engine behind allocator/engine.h. Split by what happens to a block:
 //   engine.cpp           opening, closing, looking up, pump()
-//   engine_allocate.cpp  allocate, free, ready blocks
-//   engine_small.cpp     small blocks' segments
-//   engine_touch.cpp, engine_hot.h  touch, release, pin, hints
-//   engine_touch_many.cpp  touch and release of a launch's blocks at once; streams that end
+//   engine_allocate.cpp, engine_small.cpp  allocate, free, ready blocks; small blocks' segments
+//   engine_touch.cpp, engine_hot.h, engine_touch_many.cpp  touch, release, pin, hints; of a launch's
+//                        blocks at once; streams that end
 //   engine_places.cpp    planned places for blocks of an iteration that never leave
-//   engine_plan_places.cpp  when they are planned, and given up
-//   engine_regions.cpp   their memory
-//   engine_room.cpp      make room: reclaim, drop, evict, wait, or say why not
-//   engine_map.cpp       a block's spans: mapped and unmapped
-//   engine_spill.cpp     copy out, unmap
-//   engine_write.cpp     write to the store
+//   engine_plan_places.cpp, engine_regions.cpp  when they are planned, and given up; their memory
+//   engine_room.cpp, engine_map.cpp  make room, or say why not; a block's spans: mapped, unmapped
+//   engine_spill.cpp, engine_write.cpp  copy out, unmap; write to the store
 //   engine_fault.cpp     map again, read, copy in
+//   engine_net.cpp       tests: what finds accesses that nobody saw
 //   engine_births.cpp    blocks mapped ahead of the allocations that come
-//   engine_lifetimes.cpp what leaves and what is fetched when every next use is known
-//   engine_host.cpp      the same for host memory and the store
+//   engine_lifetimes.cpp, engine_host.cpp  what leaves and what is fetched when every next use is
+//                        known; the same for host memory and the store
 //   engine_choose.cpp    how much is written ahead, by rehearsing what comes
-//   engine_greedy.cpp    what leaves and what is fetched by the published greedy plan
-//   engine_export.cpp    memory that other processes map too
-//   engine_stats.cpp     statistics, invariant walk
-//   engine_notices.cpp   fault storms and thrash: found out, and said
+//   engine_greedy.cpp, engine_export.cpp  the published greedy plan; memory of other processes too
+//   engine_stats.cpp, engine_notices.cpp  statistics, invariant walk; fault storms and thrash
 //
 // One mutex guards everything but the hot paths (see block.h for what they use). Functions that
 // take a Lock& may release it to wait; whatever they were given may have changed when they return.
@@ -45,6 +40,7 @@
 #include "allocator/lifetimes/history.h"
 #include "allocator/lifetimes/load.h"
 #include "allocator/lifetimes/rehearse.h"
+#include "allocator/net.h"
 #include "allocator/ready_blocks.h"
 #include "allocator/region.h"
 #include "allocator/tallies.h"
@@ -101,6 +97,7 @@ class EngineImpl final : public Engine, private EngineLimits, private InMotion {
   void foresee(std::span<const Coming> coming) override;
   void on_watch(std::function<void()> callback) override;
   void stop_spilling(bool stopped) override;
+  void on_doing(const char* (*doing)()) override;
   void on_stall(std::function<const char*(const Wait& wait)> callback) override;
   void on_storm(std::function<void(bool asked)> callback) override;
   void waited(const WaitedBy& who) override;
@@ -187,6 +184,13 @@ class EngineImpl final : public Engine, private EngineLimits, private InMotion {
   void unmap_span(Block& block, Span& span);
   void unmap_spans(Block& block);
   std::span<Piece> pieces_of(Block& block, const Span& span) const;
+
+  // engine_net.cpp
+  bool left_unwritten(Block& block, Span& span);
+  void guard(Block& block);
+  void open_guarded(Block& block);
+  Result<void> set_span_access(const Block& block, const Span& span, CUmemAccess_flags flags);
+  void poison(Block& block);
 
   // engine_touch.cpp
   template <class Mark>
@@ -384,7 +388,7 @@ class EngineImpl final : public Engine, private EngineLimits, private InMotion {
   const unsigned queue_;
   Clock& clock_;
   TraceWriter* const trace_;
-
+  const bool traced_;  // events are told: to trace_, to net_
   mutable std::mutex mutex_;
   std::unique_ptr<Arena> arena_;
   DeviceHealth health_;
@@ -397,7 +401,6 @@ class EngineImpl final : public Engine, private EngineLimits, private InMotion {
   CUstream out_stream_ = nullptr, in_stream_ = nullptr;  // device to host, host to device
   unsigned out_ = 0, in_ = 0;                            // their Streams indices
   std::vector<CUmemAccessDesc> access_;  // to what is mapped: this device's, then its peers'
-
   // Looked up without the lock: pointers never move, and a Segment is never freed, only reused.
   std::unique_ptr<std::atomic<Segment*>[]> segments_;
   std::array<std::atomic<std::atomic<uint32_t>*>, segments_most / segments_per_table>
@@ -410,7 +413,6 @@ class EngineImpl final : public Engine, private EngineLimits, private InMotion {
   std::unordered_map<uint64_t, std::shared_ptr<const ExportedMemory>> exported_;
   std::vector<std::unique_ptr<RangeMap>> small_;  // per stream: free ranges of its segments
   AgeOrder ages_, ahead_;
-
   // Read at every touch, and seldom written.
   alignas(64) mutable std::atomic<bool> watching_{false};
   std::atomic<int> program_stream_{-1};  // of the last release; -1: none yet
@@ -423,7 +425,6 @@ class EngineImpl final : public Engine, private EngineLimits, private InMotion {
   std::unique_ptr<History> history_;
   std::vector<Life> life_of_;           // by descriptor
   DeviceClock device_clock_{streams_};
-
   lifetimes::Bandwidths bandwidths_;
   uint64_t learned_ = 0;                // event number when it was learned from last
   std::vector<uint32_t> block_of_;      // descriptor, by life
@@ -440,7 +441,6 @@ class EngineImpl final : public Engine, private EngineLimits, private InMotion {
   std::function<void()> watch_callback_;
   std::atomic<bool> watch_due_{false};
   uint64_t asleep_at_ = UINT64_MAX;  // history_'s event number at spill_away(); lifetimes
-
   HotCounters hot_;
   mutable std::array<ThreadCount, cells_own> thread_holds_{};  // by thread_cell()
   AtomicTally segment_tally_[2], reserved_tally_[2];
@@ -451,9 +451,9 @@ class EngineImpl final : public Engine, private EngineLimits, private InMotion {
   std::function<const char*(const Wait& wait)> stall_callback_;
   std::function<void(bool asked)> storm_callback_;
   Thrash thrash_;
+  std::unique_ptr<Net> net_;  // firn_verify
   Notices notices_;
   mutable EngineStats counted_;     // the part counted under the lock
-  uint64_t peak_held_base_ = 0;
   uint64_t sample_ns_ = 0, pinned_ns_ = 0;  // of the trace's last such rows
   bool abandoned_ = false;
 };

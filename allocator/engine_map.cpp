@@ -152,7 +152,7 @@ void EngineImpl::unmap_span(Block& block, Span& span) {
   block.mapped -= span.grains;
   if (!span.frames.front().host) block.device -= span.grains;
   frames_.give(span.frames);
-  span.leaving = false;
+  span.leaving = span.guarded = false;
   for (Piece& piece : pieces_of(block, span)) piece.on_device = piece.wanted_out = false;
 }
 

@@ -155,6 +155,10 @@ bool EngineImpl::finish_spill(Block& block) {
       close_uses(block);
       return false;
     }
+    if (net_ && !left_unwritten(block, span)) {
+      waiting = true;
+      continue;
+    }
     unmap_span(block, span);
   }
   if (waiting) return false;
@@ -278,6 +282,7 @@ void EngineImpl::drop_piece(Piece& piece) {
 
 /// The device's bytes are about to change, or nobody wants them any more.
 void EngineImpl::drop_copies(Block& block) {
+  if (options_.guard) open_guarded(block);
   ++block.version;
   for (Piece& piece : block.pieces) drop_piece(piece);
   block.word.fetch_and(~word::copies, std::memory_order_acq_rel);
@@ -302,6 +307,7 @@ bool EngineImpl::reap_copies() {
       piece.host_valid = true;
       counted_.spilled_bytes += piece.bytes;
       came_to_host({copy.block, copy.generation, copy.version, copy.piece});
+      if (options_.guard) guard(*copy.block);
     }
     host_.unref(copy.staging);
   }
@@ -317,6 +323,7 @@ bool EngineImpl::reap_copies() {
     host_.unref(copy.staging);
     const PieceRef ref{copy.block, copy.generation, copy.version, copy.piece};
     if (plan_.valid && current(ref)) came_back(ref);
+    if (options_.guard && current(ref)) guard(*copy.block);
   }
   return any;
 }

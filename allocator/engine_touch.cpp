@@ -27,7 +27,7 @@ Result<Hold> EngineImpl::touch(const void* pointer, CUstream stream, Access acce
         note(access == Access::write ? EventKind::touch_write : EventKind::touch_read, block),
         std::memory_order_relaxed);
     ++thread_holds();
-    if (trace_) trace("touch", block, access == Access::write ? "write" : "read");
+    if (traced_) trace("touch", block, access == Access::write ? "write" : "read");
     return Hold{&block};
   }
   return touch_slow(block, stream, access, false);
@@ -84,7 +84,7 @@ Result<Hold> EngineImpl::touch_slow(Block& block, CUstream stream, Access access
           if (block.prefetched) block.prefetched = false;
           if (stall_begin) count_stall(*stall_begin, &block);
           ++thread_holds();
-          if (trace_) trace("touch", block, access == Access::write ? "write" : "read");
+          if (traced_) trace("touch", block, access == Access::write ? "write" : "read");
           return Hold{&block};
         }
         break;

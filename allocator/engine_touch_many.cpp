@@ -44,7 +44,7 @@ size_t EngineImpl::touch_many(std::span<const uint64_t> addresses, Access access
       if (tick == 0) tick = ticks_.fetch_add(addresses.size() - done, std::memory_order_relaxed);
       block.age.store(tick++, std::memory_order_relaxed);
     }
-    if (trace_) trace("touch", block, access == Access::write ? "write" : "read");
+    if (traced_) trace("touch", block, access == Access::write ? "write" : "read");
     holds[held++] = Hold{&block};
   }
   thread_holds() += static_cast<int>(held - before);

@@ -200,6 +200,17 @@ class RuntimeImpl final : public Runtime {
       if (record::Recorder* recorder = slot.load(std::memory_order_acquire)) recorder->finish();
   }
 
+  /// firn_verify found writes that nobody saw: how the process ends is not to hide it.
+  bool failed_verification() const {
+    uint64_t unseen = 0;
+    if (config_.verify)
+      for (const EngineStats& device : device_stats()) unseen += device.unseen_writes;
+    if (unseen > 0)
+      std::fprintf(stderr, "firn: firn_verify: %llu stretches of memory were written unseen\n",
+                   (unsigned long long)unseen);
+    return unseen > 0;
+  }
+
   /// In the child after fork: nothing of the parent's is touched.
   void forget() {
     stopping_ = true;
@@ -258,6 +269,9 @@ class RuntimeImpl final : public Runtime {
     options.spare_fraction = config_.spare_fraction;
     options.recorder = open_recorder(ordinal, options.context);
     options.adversarial = config_.adversarial;
+    options.verify = config_.verify;
+    options.guard = config_.guard;
+    options.poison = config_.poison;
     options.places = config_.places;
     options.notices = true;
     if (config_.policy == "lifetime") options.policy = Policy::lifetime;
@@ -371,7 +385,12 @@ std::atomic<Runtime*> the_runtime{nullptr};  // own_runtime, or another front en
 std::mutex start_mutex;
 
 void stop_at_exit() {
-  if (RuntimeImpl* runtime = own_runtime.load()) runtime->stop();
+  RuntimeImpl* runtime = own_runtime.load();
+  if (!runtime) return;
+  runtime->stop();
+  if (!runtime->failed_verification()) return;
+  (void)std::fflush(nullptr);
+  ::_exit(EXIT_FAILURE);
 }
 void forget_in_child() {
   the_runtime.store(nullptr);

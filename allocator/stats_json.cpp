@@ -18,6 +18,8 @@ nlohmann::ordered_json device_json(const EngineStats& s, const std::vector<std::
   d["prefetched_bytes"] = s.prefetched_bytes;
   d["forwarded_bytes"] = s.forwarded_bytes;
   d["clean_dropped_bytes"] = s.clean_dropped_bytes;
+  d["verified_bytes"] = s.verified_bytes;
+  d["unseen_writes"] = s.unseen_writes;
   d["stall_s"] = static_cast<double>(s.stall_ns) / 1e9;
   d["touches"] = s.touches;
   d["lost_blocks"] = s.lost_blocks;

@@ -65,6 +65,9 @@ Result<std::vector<Given>> given_knobs(const RunOptions& options) {
   add("--policy", "policy", options.policy);
   add("--watch", "watch", options.watch);
   if (options.adversarial) add("--adversarial", "adversarial", "1");
+  if (options.verify) add("--verify", "verify", "1");
+  if (options.guard) add("--guard", "guard", "1");
+  if (options.poison) add("--poison", "poison", "1");
   std::string dirs;
   for (const std::string& dir : options.dirs) {
     if (dir.find(';') != std::string::npos)
@@ -230,6 +233,9 @@ CLI::App* add_run(CLI::App& app, RunOptions& options) {
   run->add_option("--trace", options.trace, meaning("trace"))->type_name("FILE");
   run->add_option("--stats", options.stats, meaning("stats"))->type_name("FILE");
   run->add_flag("--adversarial", options.adversarial)->group("");
+  run->add_flag("--verify", options.verify)->group("");
+  run->add_flag("--guard", options.guard)->group("");
+  run->add_flag("--poison", options.poison)->group("");
   std::string footer =
       "COMMAND runs as it is; the exit status is its own (2: something here was refused).\n"
       "PyTorch programs get Firn through the Python package, other CUDA programs through a\n"

@@ -15,7 +15,7 @@ struct RunOptions {
   std::vector<std::string> dirs;
   std::string device = "auto";            // auto | software
   std::optional<std::string> gpu_memory;  // the software GPU's capacity
-  bool adversarial = false;               // tests
+  bool adversarial = false, verify = false, guard = false, poison = false;  // tests
 };
 
 CLI::App* add_run(CLI::App& app, RunOptions& options);

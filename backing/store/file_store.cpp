@@ -253,6 +253,17 @@ Result<void> FileStoreCore::submit(StoreCompletion::Kind kind, unsigned queue, S
   return begun;
 }
 
+std::optional<bool> FileStoreCore::holds(Slot slot, std::span<const std::byte> bytes) {
+  Sum sum;
+  {
+    std::lock_guard lock(mutex_);
+    const Place* at = place(slot);
+    if (!at || !at->filled || at->bytes != bytes.size()) return std::nullopt;
+    sum = at->sum;
+  }
+  return sum_of(bytes.data(), bytes.size()) == sum;
+}
+
 /// A job is over: what its slot holds now, and whether its room goes back. mutex_ held.
 void FileStoreCore::settle(Place& place, const Job& job, Dir& dir) {
   dir.outstanding_bytes -= job.bytes;

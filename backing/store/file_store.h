@@ -46,6 +46,7 @@ class FileStoreCore final : public JobHost {
   bool cancel(unsigned queue, uint64_t tag);
   void discard(Slot slot);
   size_t poll(unsigned queue, std::span<StoreCompletion> out);
+  std::optional<bool> holds(Slot slot, std::span<const std::byte> bytes);
   StoreStats stats() const;
 
   void finished(std::unique_ptr<Job> job) override;

@@ -40,6 +40,9 @@ class FileStore final : public Store {
   void discard(Slot slot) override {
     if (core_) core_->discard(slot);
   }
+  std::optional<bool> holds(Slot slot, std::span<const std::byte> bytes) const override {
+    return core_ ? core_->holds(slot, bytes) : std::nullopt;
+  }
   size_t poll(unsigned queue, std::span<StoreCompletion> out) override {
     return core_ ? core_->poll(queue, out) : 0;
   }

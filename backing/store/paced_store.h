@@ -33,6 +33,9 @@ class PacedStore final : public Store {
   Result<void> read(unsigned queue, Slot slot, std::span<std::byte> bytes, uint64_t tag) override;
   bool cancel(unsigned queue, uint64_t tag) override;
   void discard(Slot slot) override { lower_->discard(slot); }
+  std::optional<bool> holds(Slot slot, std::span<const std::byte> bytes) const override {
+    return lower_->holds(slot, bytes);
+  }
   size_t poll(unsigned queue, std::span<StoreCompletion> out) override;
   StoreStats stats() const override;
   void abandon() override;

@@ -149,6 +149,15 @@ void SimulatedDisk::advance(uint64_t now) {
   }
 }
 
+std::optional<bool> SimulatedDisk::holds(Slot slot, std::span<const std::byte> bytes) const {
+  std::lock_guard lock(mutex_);
+  const auto at = places_.find(slot.id);
+  if (!options_.keep_bytes || at == places_.end() || !at->second.filled ||
+      at->second.bytes != bytes.size())
+    return std::nullopt;
+  return sum_of(bytes.data(), bytes.size()) == at->second.sum;
+}
+
 bool SimulatedDisk::move(Request& request, Side side) {
   Place& place = places_.at(request.completion.slot.id);
   if (side == reads) return move_read(request, place);

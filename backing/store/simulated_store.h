@@ -33,6 +33,7 @@ class SimulatedDisk final : public SimulatedStore {
   Result<void> read(unsigned queue, Slot slot, std::span<std::byte> bytes, uint64_t tag) override;
   bool cancel(unsigned queue, uint64_t tag) override;
   void discard(Slot slot) override;
+  std::optional<bool> holds(Slot slot, std::span<const std::byte> bytes) const override;
   size_t poll(unsigned queue, std::span<StoreCompletion> out) override;
   StoreStats stats() const override;
   void abandon() override {}  // memory only: the child's copy is its own

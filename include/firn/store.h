@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -93,6 +94,13 @@ class Store {
   /// Gives the slot back. Allowed with its I/O in flight: the place is reused only afterwards, and
   /// the completion still comes.
   virtual void discard(Slot slot) = 0;
+
+  /// Are these the bytes that the slot holds, by its sum? Nothing where it is not known: a write is
+  /// under way, or no sums are kept. Does not read the slot.
+  virtual std::optional<bool> holds(Slot slot, std::span<const std::byte> bytes) const {
+    (void)slot, (void)bytes;
+    return std::nullopt;
+  }
 
   /// Takes up to out.size() completions of `queue` (0..15, one per engine). Never blocks.
   virtual size_t poll(unsigned queue, std::span<StoreCompletion> out) = 0;

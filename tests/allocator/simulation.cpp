@@ -119,6 +119,9 @@ Simulation::Simulation(const SimulationOptions& options) {
     engine.span_bytes = options.span_bytes;
     engine.watch_fraction = options.watch_fraction;
     engine.adversarial = options.adversarial;
+    engine.verify = options.verify;
+    engine.guard = options.guard;
+    engine.poison = options.poison;
     engine.places = options.places;
     engine.notices = options.notices;
     engine.slow_works = options.slow_works;

@@ -49,6 +49,7 @@ struct SimulationOptions {
   uint64_t span_bytes = 32u << 20;
   bool with_store = true;
   bool adversarial = false;
+  bool verify = false, guard = false, poison = false;
   bool places = false;
   bool notices = false;
   SlowWorks* slow_works = nullptr;

@@ -25,6 +25,14 @@ void transit(Block& block, Event event, uint64_t clear) {
   }
 }
 
+bool hold_live(Block& block) {
+  uint64_t w = block.word.load(std::memory_order_acquire);
+  while (!(w & (word::small | word::freed)) && word::state(w) == State::resident)
+    if (block.word.compare_exchange_weak(w, w + word::hold_one, std::memory_order_acq_rel))
+      return true;
+  return false;
+}
+
 void transit_own(Block& block, Event event) {
   const uint64_t w = block.word.load(std::memory_order_relaxed);
   block.word.store(moved(block, w, event), std::memory_order_release);

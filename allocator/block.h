@@ -118,6 +118,10 @@ void transit(Block& block, Event event, uint64_t clear = 0);
 /// are. No locked instruction.
 void transit_own(Block& block, Event event);
 
+/// A hold more on a large block that is resident. False: it is not, or it was freed and waits for
+/// the last hold, after which nobody would drop this one.
+bool hold_live(Block& block);
+
 /// The flags that end with an allocation's life.
 inline constexpr uint64_t life_flags =
     word::proven | word::pinned | word::copies | word::unsettled | word::freed | word::recorded |

@@ -185,18 +185,13 @@ void EngineImpl::release(Hold hold, CUstream stream) {
 Hold EngineImpl::hold_new(const void* pointer, const char* maker) {
   Block* block = live_at(pointer, true);
   if (!block) return {};
-  uint64_t w = block->word.load(std::memory_order_acquire);
-  while (!(w & (word::small | word::freed)) && word::state(w) == State::resident) {
-    if (!block->word.compare_exchange_weak(w, w + word::hold_one, std::memory_order_acq_rel))
-      continue;
-    ++thread_holds();
-    if (maker) {
-      block->maker.store(maker, std::memory_order_relaxed);
-      block->maker_of.store(block->generation, std::memory_order_relaxed);
-    }
-    return Hold{block};
+  if (!hold_live(*block)) return {};
+  ++thread_holds();
+  if (maker) {
+    block->maker.store(maker, std::memory_order_relaxed);
+    block->maker_of.store(block->generation, std::memory_order_relaxed);
   }
-  return {};
+  return Hold{block};
 }
 
 void EngineImpl::add_use(Block& block, Use use) {

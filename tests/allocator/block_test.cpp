@@ -63,3 +63,22 @@ TEST(BlockTable, gives_each_descriptor_once_and_again_after_recycling) {
   table.recycle(one);
   EXPECT_EQ(table.make(), one);
 }
+
+TEST(Block, a_freed_block_takes_no_hold) {
+  BlockTable table;
+  Block& block = *table.make();
+  block.word = word::with_state(0, State::resident);
+  EXPECT_TRUE(hold_live(block));
+  EXPECT_EQ(word::holds(block.word), 1u);
+  // Freed while held: its end comes with the last hold that was there, and waits for no other.
+  block.word |= word::freed;
+  EXPECT_FALSE(hold_live(block));
+  EXPECT_EQ(word::holds(block.word), 1u);
+  block.word = word::with_state(word::small, State::resident);
+  EXPECT_FALSE(hold_live(block));
+  for (State state : {State::free, State::ready, State::spilling, State::hosted, State::spilled,
+                      State::faulting, State::draining, State::lost}) {
+    block.word = word::with_state(0, state);
+    EXPECT_FALSE(hold_live(block)) << state_names[static_cast<int>(state)];
+  }
+}

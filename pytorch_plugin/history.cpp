@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "pytorch_plugin/python_state.h"
+
 namespace firn::pytorch {
 
 namespace {
@@ -52,7 +54,9 @@ History::Context History::gather(When least) {
     std::lock_guard lock(mutex_);
     if (when_ >= least) recorder = recorder_;
   }
-  return recorder ? recorder() : nullptr;
+  if (!recorder) return nullptr;
+  const PythonKept kept;  // memory is freed while a Python exception unwinds, too
+  return recorder();
 }
 
 /// Under the lock.

@@ -9,6 +9,7 @@
 #include <mutex>
 #include <optional>
 
+#include "pytorch_plugin/python_state.h"
 #include "pytorch_plugin/scopes.h"
 
 namespace firn::pytorch {
@@ -79,8 +80,10 @@ const std::string& torch_folder() {
   return folder;
 }
 
-/// Empty: no frame is the program's own.
+/// Empty: no frame is the program's own, or Python is out of reach.
 std::string line_of(torch::CapturedTraceback& captured) {
+  const PythonKept kept;
+  if (!kept) return {};
   const torch::SymbolizedTracebacks told = torch::symbolize({&captured});
   for (const uint64_t index : told.tracebacks.at(0)) {
     const torch::unwind::Frame& frame = told.all_frames[index];
@@ -113,6 +116,8 @@ std::unique_ptr<at::ObserverContext> operator_begins(const at::RecordFunction&) 
 /// The operator may have made a node. Outermost ones only: within them blocks are held.
 void operator_ends(const at::RecordFunction& record, at::ObserverContext*) {
   if (record.seqNr() < 0 || ThreadScopes::mine().inside()) return;
+  const PythonKept kept;  // the operator may be unwinding from a Python exception
+  if (!kept) return;
   std::shared_ptr<torch::CapturedTraceback> line =
       torch::CapturedTraceback::gather(true, false, false);
   const uint64_t thread = at::RecordFunction::currentThreadId();
@@ -143,9 +148,11 @@ void observe_lines(bool wanted) {
 }
 
 std::string line_of_thread(std::string_view otherwise) {
-  const std::shared_ptr<torch::CapturedTraceback> captured =
-      torch::CapturedTraceback::gather(true, false, false);
-  if (std::string line = line_of(*captured); !line.empty()) return line;
+  if (const PythonKept kept; kept) {
+    const std::shared_ptr<torch::CapturedTraceback> captured =
+        torch::CapturedTraceback::gather(true, false, false);
+    if (std::string line = line_of(*captured); !line.empty()) return line;
+  }
   if (running.name) return line_of_node(running);
   return "a thread without Python (autograd's, say), in " + std::string(otherwise);
 }

@@ -1,0 +1,74 @@
+#include "pytorch_plugin/python_state.h"
+
+#include <dlfcn.h>
+#include <unistd.h>
+
+namespace firn::pytorch {
+
+namespace {
+
+struct Python {
+  int (*is_initialized)() = nullptr;
+  int (*is_finalizing)() = nullptr;
+  void* (*this_thread_state)() = nullptr;
+  int (*ensure)() = nullptr;
+  void (*release)(int) = nullptr;
+  void (*fetch)(void**, void**, void**) = nullptr;
+  void (*restore)(void*, void*, void*) = nullptr;
+  int (*add_pending)(int (*)(void*), void*) = nullptr;
+  bool whole() const {
+    return is_initialized && is_finalizing && this_thread_state && ensure && release && fetch &&
+           restore && add_pending;
+  }
+};
+
+template <class Function>
+void find(Function& to, const char* name, const char* otherwise = nullptr) {
+  void* found = ::dlsym(RTLD_DEFAULT, name);
+  if (!found && otherwise) found = ::dlsym(RTLD_DEFAULT, otherwise);
+  to = reinterpret_cast<Function>(found);
+}
+
+const Python& python() {
+  static const Python found = [] {
+    Python p;
+    find(p.is_initialized, "Py_IsInitialized");
+    find(p.is_finalizing, "Py_IsFinalizing", "_Py_IsFinalizing");  // public as of 3.13
+    find(p.this_thread_state, "PyGILState_GetThisThreadState");
+    find(p.ensure, "PyGILState_Ensure");
+    find(p.release, "PyGILState_Release");
+    find(p.fetch, "PyErr_Fetch");
+    find(p.restore, "PyErr_Restore");
+    find(p.add_pending, "Py_AddPendingCall");
+    return p;
+  }();
+  return found;
+}
+
+/// A thread that asks for the GIL once the interpreter is ending does not come back.
+bool reachable() {
+  const Python& p = python();
+  return p.whole() && p.is_initialized() && !p.is_finalizing();
+}
+
+}  // namespace
+
+PythonKept::PythonKept() {
+  if (!reachable() || !python().this_thread_state()) return;
+  gil_ = python().ensure();
+  python().fetch(&type_, &value_, &traceback_);
+  taken_ = true;
+}
+
+PythonKept::~PythonKept() {
+  if (!taken_) return;
+  python().restore(type_, value_, traceback_);
+  python().release(gil_);
+}
+
+bool call_between_operators(int (*function)(void*)) {
+  return ::getpid() == ::gettid() && reachable() && python().this_thread_state() &&
+         python().add_pending(function, nullptr) == 0;
+}
+
+}  // namespace firn::pytorch

@@ -335,8 +335,8 @@ class Engine {
   virtual bool watching() const = 0;
   /// While stopped, nothing that is on the device leaves it: what does not fit is out of memory,
   /// and what operators use of it is used in host memory (touch_anyway). What was leaving stays, as
-  /// far as it has not left.
-  virtual void stop_spilling(bool stopped) = 0;
+  /// far as it has not left. `for_good`: whatever is said later.
+  virtual void stop_spilling(bool stopped, bool for_good = false) = 0;
   /// Called under the engine's lock, by the thread that has waited so long: take note, no more.
   /// Answers in which operator, a word that lives on, or null: for the trace.
   /// Who uses memory in the calling thread, for the history of a block that was found written

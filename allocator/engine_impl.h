@@ -96,7 +96,7 @@ class EngineImpl final : public Engine, private EngineLimits, private InMotion {
   void spill_away() override;
   void foresee(std::span<const Coming> coming) override;
   void on_watch(std::function<void()> callback) override;
-  void stop_spilling(bool stopped) override;
+  void stop_spilling(bool stopped, bool for_good) override;
   void on_doing(const char* (*doing)()) override;
   void on_stall(std::function<const char*(const Wait& wait)> callback) override;
   void on_storm(std::function<void(bool asked)> callback) override;

@@ -148,6 +148,7 @@ struct InMotion {
   unsigned write_failures_ = 0;    // in a row, of any kind
   bool stuck_ = false;             // host memory full and nowhere to write: eviction stops
   bool spilling_stopped_ = false;  // stop_spilling()
+  bool spilling_ended_ = false;    // for good
   unsigned waiting_ = 0;           // threads in make_room
   std::vector<uint64_t> open_waits_;  // waits that are not in the statistics' total yet
   uint64_t unmapped_ = 0;          // spans, ever

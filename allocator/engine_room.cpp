@@ -271,7 +271,10 @@ Error EngineImpl::no_room(uint64_t granules, const Block* wanted) const {
     text += fmt::format("; eviction has stopped: {} of host memory are full (firn_host) and {}",
                         format_size(host_.budget()),
                         store_ ? "the store takes no more (firn_dir)" : "no firn_dir is set");
-  if (spilling_stopped_) text += "; firn.no_spill() keeps everything on the device until it ends";
+  if (spilling_ended_)
+    text += "; nothing leaves the GPU in this process, as was said when it began";
+  else if (spilling_stopped_)
+    text += "; firn.no_spill() keeps everything on the device until it ends";
   text += ". A larger firn_budget, or smaller tensors in a single operator, would help";
   return make_error(Code::out_of_memory, 0, text);
 }

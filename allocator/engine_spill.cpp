@@ -166,10 +166,11 @@ bool EngineImpl::finish_spill(Block& block) {
   return true;
 }
 
-void EngineImpl::stop_spilling(bool stopped) {
+void EngineImpl::stop_spilling(bool stopped, bool for_good) {
   Driver::ContextGuard context(driver_, options_.context);
   if (!can_use(context)) return;
   Lock lock(mutex_);
+  stopped |= spilling_ended_ |= for_good;
   if (std::exchange(spilling_stopped_, stopped) == stopped || !stopped) return;
   for (Block* block : std::vector<Block*>(spilling_))
     if (block->leave && !(block->word.load(std::memory_order_acquire) & word::zero_copy))

@@ -3,8 +3,10 @@
 #include <memory>
 #include <string_view>
 #include <unordered_map>
+#include <unordered_set>
 
 #include "allocator/preload/handlers.h"
+#include "allocator/preload/identity.h"
 
 namespace firn::preload {
 
@@ -13,6 +15,7 @@ namespace {
 struct Doors {
   std::unordered_map<std::string_view, void*> of_name;
   std::unordered_map<const void*, Known> of_address;
+  std::unordered_set<std::string_view> bases;  // of what is handled
 };
 // Never destroyed: calls may come until the process is gone.
 std::atomic<const Doors*> doors{nullptr};
@@ -57,6 +60,14 @@ bool open_doors(const FirnStandIn& stand_in) {
     if (!known.entry || door != made->of_name.end())
       known = {name, door == made->of_name.end() ? known.door : door->second};
   }
+  std::vector<const char*> handled;
+  for (const auto& [name, door] : made->of_name) handled.push_back(name.data());
+  const Identities identities = prove(stand_in, handled);
+  for (const auto& [address, entry] : identities.learned) {
+    const auto door = made->of_name.find(entry);
+    made->of_address[address] = {entry, door == made->of_name.end() ? nullptr : door->second};
+  }
+  for (const char* name : handled) made->bases.emplace(base_name(name));
   // Threads that come at once have found the same: whose is kept does not matter. The doors last:
   // who sees them sees all.
   const Real* no_entries = nullptr;
@@ -66,6 +77,7 @@ bool open_doors(const FirnStandIn& stand_in) {
   if (real_entries.compare_exchange_strong(no_entries, real.get())) (void)real.release();
   if (!doors.compare_exchange_strong(none, made.get())) return false;
   (void)made.release();
+  if (!identities.unproven.empty()) distrust(identities.unproven.front());
   return true;
 }
 
@@ -79,6 +91,10 @@ Known door_of_address(const void* address) {
   const Doors& open = *doors.load(std::memory_order_acquire);
   const auto found = open.of_address.find(address);
   return found == open.of_address.end() ? Known{} : found->second;
+}
+
+bool is_handled(std::string_view base) {
+  return doors.load(std::memory_order_acquire)->bases.contains(base);
 }
 
 std::vector<Called> handlers_called() {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string_view>
 #include <vector>
 
 #include "allocator/preload/stand_in.h"
@@ -19,6 +20,9 @@ struct Known {
   void* door = nullptr;         // null: not handled
 };
 Known door_of_address(const void* address);
+
+/// Is any version of that base name handled?
+bool is_handled(std::string_view base);
 
 /// How often each handler was called, in the list's order.
 struct Called {

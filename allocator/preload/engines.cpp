@@ -8,6 +8,7 @@
 #include "allocator/meeting.h"
 #include "allocator/preload/coverage.h"
 #include "allocator/preload/handlers.h"
+#include "allocator/preload/identity.h"
 #include "allocator/preload/pytorch.h"
 #include "allocator/preload/views.h"
 
@@ -77,6 +78,8 @@ Runtime* meet(Runtime* offered, const char* build) {
   offered->add_section("coverage", coverage_json);
   // Its memory is to be seen in launches, whoever hands it out.
   offered->on_open([](Engine& engine) { (void)views().of(engine); });
+  if (distrusted())
+    offered->on_open([](Engine& engine) { engine.stop_spilling(true, true); });
   for (const std::string& words : noted_unseen()) offered->note_unseen(words);
   return offered;
 }

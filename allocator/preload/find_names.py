@@ -27,7 +27,7 @@ def main(names_file, handled_file, software_file, out_file, stubs):
         names = set(file.read().split())
     for stub in stubs:
         names |= exported(stub)
-    names = {name for name in names if re.fullmatch(r"cu[A-Z]\w*", name)}
+    names = {name for name in names if re.fullmatch(r"cu(dbg)?[A-Z]\w*", name)}
     with open(software_file, encoding="utf-8") as file:
         names |= set(re.findall(r"\b(firnGpu[A-Z]\w*)\(", file.read()))
     names = sorted(names)

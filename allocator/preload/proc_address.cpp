@@ -6,6 +6,7 @@
 #include "allocator/preload/coverage.h"
 #include "allocator/preload/doors.h"
 #include "allocator/preload/handlers.h"
+#include "allocator/preload/identity.h"
 #include "allocator/preload/pytorch.h"
 
 namespace firn::preload {
@@ -21,6 +22,7 @@ void substitute(const char* symbol, void** entry, int version, CUresult result) 
   const Known known = found ? door_of_address(*entry) : Known{};
   saw_symbol(symbol, version, found, known);
   if (known.door) *entry = known.door;
+  if (found && !known.entry && is_handled(symbol)) distrust(symbol);
 }
 }  // namespace
 

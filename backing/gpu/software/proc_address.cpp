@@ -1,6 +1,7 @@
 // cuGetProcAddress. What is not in the table is answered as an older driver answers. Owns nothing.
 #include "entry_table.h"
 #include "gpu.h"
+#include "veneers.h"
 
 namespace firn::software {
 
@@ -15,6 +16,7 @@ FIRN_GPU_API CUresult cuGetProcAddress_v2(const char* symbol, void** out, int ve
     return CUDA_ERROR_INVALID_VALUE;
   *out = nullptr;
   const SymbolStatus found = find_entry(symbol, version, flags & flag_per_thread, out);
+  if (found == status_found) *out = veneer_of(symbol, *out);
   if (status) *status = found;
   return found == status_found || status ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
 }

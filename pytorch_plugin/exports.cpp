@@ -140,6 +140,12 @@ FIRN_TORCH_API int firn_torch_give_address(void* pointer, int how) {
 FIRN_TORCH_API size_t firn_torch_address_error(char* text, size_t size) {
   return give_text(address_error(), text, size);
 }
+/// Whether launches are looked at as they are made, whoever makes them: Firn is in front of the
+/// driver.
+FIRN_TORCH_API int firn_torch_sees_launches() {
+  Runtime* runtime = Runtime::get();
+  return runtime && runtime->driver().stand_in ? 1 : 0;
+}
 /// What this thread does until firn_torch_end_use() uses memory without PyTorch's operators: of
 /// each of the pointers told, and of all that is allocated meanwhile.
 FIRN_TORCH_API void firn_torch_begin_use() { pytorch::begin_use(); }

@@ -87,7 +87,7 @@ void FirnAllocator::init(int device_count) {
         "kernels that PyTorch's operators do not launch (Triton, extensions, ctypes): the driver "
         "was opened before Firn could stand in front of it");
   // Operators are observed once memory comes near the budget; nothing leaves before.
-  (*runtime)->set_told([] { return !observing() || ThreadScopes::mine().inside(); });
+  (*runtime)->set_told([] { return !observing() || ThreadScopes::mine().told_all(); });
   (*runtime)->add_section("stalls", stalls_json);
   (*runtime)->on_look([] { ask_for_call_sites(Asker::viewer, true); });
   check_torch_settings();
@@ -132,6 +132,7 @@ Engine& FirnAllocator::open_engine(c10::DeviceIndex device) {
       return ThreadScopes::mine().stalled(*engine, wait);
     });
     (*engine)->on_storm(look_at_storm);
+    (*engine)->on_doing([] { return ThreadScopes::mine().doing(); });
     follow_no_spill(**engine);
     (*engine)->on_memory([this, device](const MemoryEvent& e) { history_.heard(device, e); });
   }

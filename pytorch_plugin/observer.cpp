@@ -3,6 +3,7 @@
 #include <ATen/autocast_mode.h>
 
 #include <atomic>
+#include <cstdio>
 #include <mutex>
 #include <string>
 #include <string_view>
@@ -17,6 +18,7 @@ namespace {
 
 std::atomic<bool> installed{false};
 std::atomic<bool> always_spill{false};
+std::atomic<bool> launches_seen{true};  // Firn is in front of the driver
 
 /// Autocast is about to cast this operator's inputs and to call it again with them: that call
 /// counts. Holding both would need room for the inputs twice.
@@ -44,7 +46,10 @@ std::unique_ptr<at::ObserverContext> start(const at::RecordFunction& record) {
         info->kind == OperatorInfo::Kind::sliced || autocast_comes_first(*info))
       return;
     scopes.enter(&record, info);
-    if (info->kind == OperatorInfo::Kind::uses) touch_arguments(scopes, *info, record.inputs());
+    if (info->kind != OperatorInfo::Kind::uses) return;
+    touch_arguments(scopes, *info, record.inputs());
+    if (!info->trusted && !launches_seen.load(std::memory_order_relaxed)) [[unlikely]]
+      scopes.keep_held("given to an operator that is not PyTorch's own, whose launches go unseen");
   });
   return nullptr;
 }
@@ -117,6 +122,14 @@ void install_observer(bool spill_always) {
   std::lock_guard lock(mutex);
   if (spill_always) always_spill = true;
   if (installed) return;
+  ThreadScopes::mine().begin_unseen();
+  if (Runtime* runtime = Runtime::get(); runtime && !runtime->driver().stand_in) {
+    launches_seen = false;
+    std::fprintf(stderr, "firn: the GPU driver was opened before Firn could stand in front of it "
+                         "(import torch before what opens it, or use firn run): launches by others "
+                         "than PyTorch's own operators go unseen, and what such operators are given "
+                         "stays on the GPU\n");
+  }
   register_list_operators();
   watch_registrations();
   at::addGlobalCallback(at::RecordFunctionCallback(start, end)

@@ -4,6 +4,7 @@
 #include <ATen/SparseTensorImpl.h>
 #include <ATen/quantized/QTensorImpl.h>
 #include <ATen/quantized/Quantizer.h>
+#include <c10/core/InferenceMode.h>
 #include <c10/cuda/CUDAStream.h>
 
 #include <pthread.h>
@@ -14,6 +15,7 @@
 #include "allocator/trace.h"
 #include "pytorch_plugin/firn_allocator.h"
 #include "pytorch_plugin/lines.h"
+#include "pytorch_plugin/python_state.h"
 #include "pytorch_plugin/stalls.h"
 #include "pytorch_plugin/torch_stream.h"
 
@@ -50,7 +52,38 @@ void ThreadScopes::leave_open(const void* key) {
   }
 }
 
+namespace {
+int end_unseen_of_this_thread(void*) {
+  ThreadScopes::mine().end_unseen();
+  return 0;
+}
+
+/// Operators below autograd's kernels are called with it excluded. (In inference mode all are.)
+bool below_autograd() {
+  return !c10::InferenceMode::is_enabled() &&
+         c10::impl::tls_is_dispatch_key_excluded(c10::DispatchKey::AutogradCUDA);
+}
+}  // namespace
+
+void ThreadScopes::begin_unseen() {
+  unseen_by_python_ = call_between_operators(end_unseen_of_this_thread);
+  unseen_ = unseen_by_python_ || below_autograd();
+}
+
+void ThreadScopes::end_unseen() {
+  if (!std::exchange(unseen_, false) || inside()) return;
+  left_outermost();
+}
+
+/// At the end of an operator that no other was seen around.
+bool ThreadScopes::in_unseen() {
+  if (!unseen_by_python_ && !below_autograd()) unseen_ = false;
+  return unseen_;
+}
+
 void ThreadScopes::left_outermost() {
+  if (unseen_ && in_unseen()) [[unlikely]]
+    return;
   // (In the child of a fork the recorder is the parent's.)
   if (recorded_.recorder && Runtime::get()) recorded_.recorder->end(recorded_);
   if (!recorded_.name.empty()) recorded_ = {};

@@ -69,6 +69,17 @@ class ThreadScopes {
     if (scopes_.empty()) left_outermost();
   }
   bool inside() const { return !scopes_.empty(); }
+  /// Whether the innermost scope's operator has told all that its launches use.
+  bool told_all() const { return !scopes_.empty() && scopes_.back().info->trusted; }
+  /// The operator that this thread is running, or null.
+  const char* doing() const {
+    return scopes_.empty() ? nullptr : scopes_.back().info->name.c_str();
+  }
+
+  /// An operator that is under way in this thread may not have been seen to begin: until one that
+  /// Python calls is, or none is, what this thread's operators use stays on the device.
+  void begin_unseen();
+  void end_unseen();
 
   /// Before touches during which no current stream changes.
   void begin_touches() {
@@ -119,6 +130,7 @@ class ThreadScopes {
   static ThreadScopes& find(unsigned cell);
   void leave_open(const void* key);
   void left_outermost();
+  bool in_unseen();
   CUstream current_stream(Engine& engine, int device);
   void touch_parts(c10::TensorImpl* tensor, Access access, bool uses);
   void touch_storage(c10::StorageImpl* storage, Access access, bool uses);
@@ -160,6 +172,8 @@ class ThreadScopes {
     const void* block;
   };
   std::vector<Made> made_;         // while their makers are noted
+  bool unseen_ = false;            // see begin_unseen()
+  bool unseen_by_python_ = false;  // then: Python says when it is over
   bool lines_due_ = false;         // either is to be told
   record::Operator recorded_;       // the outermost one, when recording
   CUstream recorded_stream_ = nullptr;

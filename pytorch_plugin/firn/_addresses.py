@@ -2,8 +2,9 @@
 
 Whoever takes a tensor's bare address (data_ptr(), DLPack, __cuda_array_interface__) uses it unseen:
 its block stays on the device until it is freed, and the statistics' "pinned" says why. Callers that
-are known only to compare addresses do not count. Some functions of torch's own use memory without
-operators, for as long as they run: it is held meanwhile.
+are known only to compare addresses do not count, nor does Triton where its launches are seen. Some
+functions of torch's own use memory without operators, for as long as they run: it is held
+meanwhile.
 
 install() wraps these in Python. Nothing here costs a program anything that runs without Firn.
 """
@@ -37,6 +38,8 @@ ONLY_COMPARE = (
 )
 # Of the packages above, what hands addresses on.
 HAND_ON = ("torch.distributed._symmetric_memory.",)
+# What hands addresses to launches alone: nothing is pinned where launches are looked at.
+ONLY_LAUNCH = ("triton.",)
 # torch's own functions that use memory outside of operators: NCCL and cuFile are called directly.
 WITHOUT_OPERATORS = (
     "_broadcast", "_broadcast_coalesced", "_broadcast_out", "_nccl_all_gather", "_nccl_all_reduce",
@@ -68,7 +71,9 @@ def _only_compares(frame: FrameType) -> bool:
     module = frame.f_globals.get("__name__", "")
     known = _known.get(module)
     if known is None:
-        known = _known[module] = _below(module, ONLY_COMPARE) and not _below(module, HAND_ON)
+        known = _known[module] = (
+            _below(module, ONLY_COMPARE) and not _below(module, HAND_ON)
+            or _below(module, ONLY_LAUNCH) and bool(_plugin().firn_torch_sees_launches()))
     return known
 
 

@@ -16,6 +16,9 @@ COUNTS = HERE / "counts"  # holds the sitecustomize.py that writes down the soft
 DEVICE_MEMORY = 8 << 30
 GRANULE = 2 << 20
 TIMEOUT_S = 600
+# Options of `firn run` under which a use of memory that Firn does not see is found (firn_command's
+# and run_with_firn's `options`; check_nets() looks at the run).
+NETS = ("--verify", "--guard", "--poison")
 
 
 @dataclasses.dataclass
@@ -164,3 +167,11 @@ def check_budget(run, budget):
     assert run.counts["used_bytes_peak"] <= budget, run.counts
     assert run.counts["frame_bytes_peak"] > 0, "Firn took no frames: was it there at all?"
     assert device["lost_blocks"] == 0
+
+
+def check_nets(run):
+    """The run was under NETS, and what left was what its copies say."""
+    assert "UNSEEN" not in run.text, run.text
+    for device in run.stats["devices"]:
+        assert device["unseen_writes"] == 0
+    assert sum(device["verified_bytes"] for device in run.stats["devices"]) > 0

@@ -8,6 +8,7 @@ import importlib.util
 import json
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -94,6 +95,30 @@ def run(software_environment, tmp_path):
         return done
 
     return run_code
+
+
+KERNEL = """
+extern const unsigned add_one_params[][2];
+const unsigned add_one_params[][2] = {{0, 8}, {8, 4}, {0, 0}};
+void add_one(void** params, const unsigned grid[3], const unsigned block[3]);
+void add_one(void** params, const unsigned grid[3], const unsigned block[3]) {
+  float* at = *(float**)params[0];
+  (void)grid, (void)block;
+  for (int i = 0; i < *(int*)params[1]; ++i) at[i] += 1;
+}
+"""
+
+@pytest.fixture
+def kernel(tmp_path):
+    """A module of the software GPU's: add_one(float*, int)."""
+    compiler = shutil.which("cc")
+    if compiler is None:
+        pytest.skip("no C compiler")
+    source = tmp_path / "kernel.c"
+    source.write_text(KERNEL)
+    path = tmp_path / "kernel.so"
+    subprocess.run([compiler, "-O1", "-shared", "-fPIC", "-o", path, source], check=True)
+    return {"KERNEL": str(path)}
 
 
 def run_cases(environment, folder, cases, before, after="", conf=None):

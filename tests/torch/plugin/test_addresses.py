@@ -159,6 +159,31 @@ def test_who_only_compares_addresses_pins_nothing(run_code):
     """)
 
 
+TRITON = """
+        caller = types.ModuleType("triton.runtime.jit")
+        exec("def launch(t): return t.data_ptr()", vars(caller))
+        x = big(3)
+        for _ in range(3):
+            caller.launch(x)
+        big() * 2
+        spill()
+"""
+
+
+def test_triton_pins_where_its_launches_go_unseen(run_code):
+    run_code(TRITON + """
+        assert state(x) == "resident" and pinned()
+    """)
+
+
+def test_triton_pins_nothing_where_its_launches_are_seen(run_code, libraries):
+    run_code(TRITON + """
+        assert state(x) != "resident" and pinned() == {}, pinned()
+        x.data_ptr()
+        assert pinned()
+    """, LD_PRELOAD=libraries["software/libcudart.so.13"])
+
+
 def test_no_room_for_an_address_is_an_error(run_code):
     run_code("""
         xs = [torch.full((10 << 20,), float(i), device="cuda") for i in range(3)]
@@ -175,7 +200,7 @@ def test_no_room_for_an_address_is_an_error(run_code):
     """, conf="backend:firn,firn_budget:96MiB,firn_host:512MiB,firn_watch:0")
 
 
-def test_an_object_that_keeps_tensors(run_code):
+def test_an_object_that_keeps_tensors(run_code, libraries):
     """Packed weights, say: the object's tensors are used by whoever gets it."""
     run_code("""
         library = torch.library.Library("firn_test", "FRAGMENT")
@@ -186,7 +211,7 @@ def test_an_object_that_keeps_tensors(run_code):
         y.add_(1)
         assert state(x) == "resident" and state(y) != "resident"
         assert pinned() == {"kept by an object that an operator returned": 1 << 20}, pinned()
-    """)
+    """, LD_PRELOAD=libraries["software/libcudart.so.13"])
 
 
 def test_subclasses_and_tracing_do_not_mind(run_code):

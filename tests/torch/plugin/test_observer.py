@@ -200,6 +200,45 @@ def test_nothing_is_observed_while_memory_suffices(run):
     """, conf="backend:firn,firn_budget:800MiB")
 
 
+def test_the_operator_under_way_when_watching_begins_keeps_what_it_uses(run):
+    """Its own beginning was not seen: what its inner operators use is its kernel's until it ends.
+    (As an operator in C++ it is run from where Python cannot tell us anything in between.)"""
+    run("""
+        import ctypes, torch, firn
+        from firn import _addresses, _autoload, _libraries
+        def state(tensor):
+            address = _addresses.storage_address(tensor.untyped_storage())
+            return _libraries.read_text(_autoload.plugin().firn_torch_state, address)
+        library = torch.library.Library("firn_test", "FRAGMENT")
+        library.define("outer(Tensor x) -> Tensor")
+        seen, kept = [], []
+        def outer(x):
+            kept.append(torch.empty(30 << 20, dtype=torch.uint8, device="cuda"))  # watched now
+            seen.append(_autoload.plugin().firn_torch_observing())
+            x.add_(0)                           # seen to use it
+            result = torch.empty(24 << 20, dtype=torch.uint8, device="cuda")
+            _autoload.plugin().firn_torch_spill_all()
+            seen.append(state(x))               # its address is about to be the kernel's
+            return result
+        library.impl("outer", outer, "CUDA")
+        x = torch.ones(2 << 20, device="cuda")
+        @ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
+        def without_pending_calls(_):
+            torch.ops.firn_test.outer(x)
+            return 0
+        assert ctypes.pythonapi.Py_AddPendingCall(without_pending_calls, None) == 0
+        while not seen:
+            pass
+        assert seen == [1, "resident"], seen
+        for _ in range(100):
+            pass
+        x.add_(0)
+        _autoload.plugin().firn_torch_spill_all()
+        assert state(x) != "resident"           # but no longer
+        assert x.sum().item() == 2 << 20
+    """, conf="backend:firn,firn_budget:64MiB,firn_host:256MiB,firn_policy:age")
+
+
 def test_an_operator_above_the_budget(run):
     """Inputs that fit, a result that does not fit beside them."""
     run("""

@@ -1,8 +1,6 @@
 """PyTorch and the library in front of the driver: whoever comes first, one engine is in charge."""
 
 import json
-import shutil
-import subprocess
 
 import pytest
 
@@ -178,16 +176,6 @@ def test_who_came_first_is_in_charge_of_one_engine(run, preloaded):
     assert done.stderr == ""
 
 
-KERNEL = """
-extern const unsigned add_one_params[][2];
-const unsigned add_one_params[][2] = {{0, 8}, {8, 4}, {0, 0}};
-void add_one(void** params, const unsigned grid[3], const unsigned block[3]);
-void add_one(void** params, const unsigned grid[3], const unsigned block[3]) {
-  float* at = *(float**)params[0];
-  (void)grid, (void)block;
-  for (int i = 0; i < *(int*)params[1]; ++i) at[i] += 1;
-}
-"""
 LAUNCH = """
     import ctypes, json, os, torch
     import firn
@@ -224,19 +212,6 @@ LAUNCH = """
 """
 
 
-@pytest.fixture
-def kernel(tmp_path):
-    """A module of the software GPU's: add_one(float*, int)."""
-    compiler = shutil.which("cc")
-    if compiler is None:
-        pytest.skip("no C compiler")
-    source = tmp_path / "kernel.c"
-    source.write_text(KERNEL)
-    path = tmp_path / "kernel.so"
-    subprocess.run([compiler, "-O1", "-shared", "-fPIC", "-o", path, source], check=True)
-    return {"KERNEL": str(path)}
-
-
 CONF = "backend:firn,firn_budget:32MiB,firn_host:128MiB,firn_watch:0,firn_policy:age"
 
 
@@ -251,3 +226,96 @@ def test_kernels_that_no_operator_launches_are_seen(run, kernel, request, way):
 def test_without_it_such_a_kernel_touches_memory_that_is_not_there(run, kernel):
     done = run(LAUNCH, conf=CONF, status=None, **kernel)
     assert done.returncode != 0
+
+
+BY_NAME = """
+    import ctypes, os, torch
+    import firn
+    from firn import _addresses
+    driver = ctypes.CDLL("libcuda.so.1")
+    kept = torch.full((2 << 20,), 5.0, device="cuda")
+    given = torch.full((2 << 20,), 1.0, device="cuda")
+    torch.cuda.synchronize()
+    module, function = ctypes.c_void_p(), ctypes.c_void_p()
+    assert driver.cuModuleLoad(ctypes.byref(module), os.environ["KERNEL"].encode()) == 0
+    assert driver.cuModuleGetFunction(ctypes.byref(function), module, b"add_one") == 0
+
+    def by_name(x):
+        # Its kernel uses what it was given, and a tensor that it has by another way.
+        for tensor in (x, kept):
+            address = ctypes.c_uint64(_addresses.storage_address(tensor.untyped_storage()))
+            count = ctypes.c_int(tensor.numel())
+            words = (ctypes.c_void_p * 2)(ctypes.addressof(address), ctypes.addressof(count))
+            assert driver.cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, None, words, None) == 0
+
+    library = torch.library.Library("firn_test", "FRAGMENT")
+    library.define("by_name(Tensor(a!) x) -> ()")
+    library.impl("by_name", by_name, "CUDA")
+    for _ in range(5):
+        kept.mul_(1)
+        torch.ops.firn_test.by_name(given)
+        given.mul_(1)
+    assert (kept == 10).all().item() and (given == 6).all().item(), (kept[0], given[0])
+"""
+
+
+@pytest.mark.parametrize("way", ["runtime_only", "preloaded"])
+def test_an_operator_of_others_may_use_what_it_was_not_given(run, kernel, request, way):
+    """A tensor that its kernel has from a closure: everything leaves after every operator."""
+    done = run(BY_NAME, conf="backend:firn,firn_host:256MiB,firn_adversarial:1", **kernel,
+               **request.getfixturevalue(way))
+    assert done.stderr == ""
+
+
+@pytest.mark.parametrize("veneers", ["all", "cuLaunchKernel,cuMemcpyAsync,cuMemAlloc"])
+def test_kernels_are_seen_whatever_address_the_driver_answers(run, kernel, runtime_only, veneers):
+    """cuGetProcAddress answers others than dlsym does."""
+    ask = LAUNCH.replace("driver.cuLaunchKernel(", "asked(")
+    ask = ask.replace('    xs = [', """
+    asked = ctypes.c_void_p()
+    status = ctypes.c_int()
+    assert driver.cuGetProcAddress_v2(b"cuLaunchKernel", ctypes.byref(asked), 13000,
+                                      ctypes.c_uint64(1), ctypes.byref(status)) == 0
+    asked = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, *[ctypes.c_uint] * 7, ctypes.c_void_p,
+                             ctypes.c_void_p, ctypes.c_void_p)(asked.value)
+    xs = [""", 1)
+    assert ask.count("asked") > 3
+    done = run(ask, conf=CONF, FIRN_GPU_VENEERS=veneers, **kernel, **runtime_only)
+    assert done.stderr == ""
+
+
+def test_nothing_leaves_where_the_drivers_answers_cannot_be_placed(run, runtime_only):
+    done = run("""
+        import torch, firn
+        xs = []
+        try:
+            for i in range(12):
+                xs.append(torch.full((2 << 20,), float(i), device="cuda"))
+        except torch.cuda.OutOfMemoryError:
+            pass
+        else:
+            assert False
+        (device,) = firn.stats()["devices"]
+        assert device["spilled_bytes"] == 0, device
+        assert any("cuGetProcAddress" in words for words in device["unseen"]), device["unseen"]
+    """, conf=CONF, FIRN_GPU_VENEERS="each", **runtime_only)
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("firn: cuGetProcAddress(") and "nothing leaves the GPU" in line
+
+
+def test_who_opened_the_driver_first_is_told(run):
+    """(The software GPU is preloaded here, so that Firn comes too late to stand in front of it.)"""
+    done = run("""
+        import torch, firn
+        library = torch.library.Library("firn_test", "FRAGMENT")
+        library.define("others(Tensor(a!) x) -> ()")
+        library.impl("others", lambda x: None, "CUDA")
+        x, y = (torch.full((2 << 20,), 1.0, device="cuda") for _ in range(2))
+        torch.ops.firn_test.others(x), y.add_(1)
+        (device,) = firn.stats()["devices"]
+        pinned = {each["reason"]: each["bytes"] for each in device["pinned"]}
+        words = "given to an operator that is not PyTorch's own, whose launches go unseen"
+        assert pinned[words] == 8 << 20, pinned
+    """, conf=CONF)
+    (line,) = done.stderr.splitlines()
+    assert "before Firn could stand in front of it" in line

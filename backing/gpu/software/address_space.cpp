@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "arrivals.h"
+#include "sticky.h"
 #include "gpu.h"
 
 namespace firn::software {

@@ -1,14 +1,12 @@
-// Copies into mapped memory, and why an access to GPU memory was a fault: see arrivals.h.
+// Copies into mapped memory: see arrivals.h.
 #include "arrivals.h"
 
-#include <signal.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <ctime>
 
 namespace firn::software {
 
@@ -129,51 +127,6 @@ void close_at_once(const std::shared_ptr<Work>& copy) {
   }
   Arrival& arrival = *copy->body.arrival;
   if (!arrival.closed) arrival.closed = gpu().space.begin_arrival(to.base, to.bytes);
-}
-
-namespace {
-struct sigaction before_ours;
-
-// The lock, unless it is this thread's own or nobody gives it.
-bool lock_soon(Lock& lock) {
-  for (int tries = 0; tries < 1000; ++tries) {
-    if (lock.try_lock()) return true;
-    const timespec pause{0, 1000000};
-    ::nanosleep(&pause, nullptr);
-  }
-  return false;
-}
-
-void on_fault(int signal, siginfo_t* info, void* context) {
-  const int error = errno;
-  {
-    Lock lock(gpu().mutex, std::defer_lock);
-    const auto address = reinterpret_cast<uint64_t>(info->si_addr);
-    if (info->si_code > 0 && lock_soon(lock)) {
-      const std::string words = gpu().space.access_words(address);
-      const std::string line = "firn software GPU: fault at " + hex(address) + ": " + words + "\n";
-      if (!words.empty()) (void)!::write(STDERR_FILENO, line.data(), line.size());
-    }
-  }
-  errno = error;
-  if (before_ours.sa_flags & SA_SIGINFO && before_ours.sa_sigaction)
-    return before_ours.sa_sigaction(signal, info, context);
-  if (before_ours.sa_handler != SIG_DFL && before_ours.sa_handler != SIG_IGN)
-    return before_ours.sa_handler(signal);
-  ::signal(signal, SIG_DFL);  // the access is tried again, and ends the process
-  if (info->si_code <= 0) (void)::raise(signal);
-}
-}  // namespace
-
-void explain_faults() {
-  static const bool done = [] {
-    struct sigaction action {};
-    action.sa_sigaction = on_fault;
-    action.sa_flags = SA_SIGINFO | SA_ONSTACK;
-    sigemptyset(&action.sa_mask);
-    return ::sigaction(SIGSEGV, &action, &before_ours) == 0;
-  }();
-  if (!done) die("explain_faults", "sigaction failed");
 }
 
 }  // namespace firn::software

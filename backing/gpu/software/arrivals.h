@@ -24,7 +24,4 @@ void arrive(const Rows& rows, Arrival& arrival);
 /// have a use of it: its stream has only copies elsewhere before it.
 void close_at_once(const std::shared_ptr<Work>& copy);
 
-/// From now on whoever dies of an access to GPU memory is told why, on stderr.
-void explain_faults();
-
 }  // namespace firn::software

@@ -6,7 +6,8 @@
 
 #include <algorithm>
 #include <array>
-#include <cstring>
+#include <cerrno>
+#include <ctime>
 #include <string_view>
 
 namespace firn::software {
@@ -20,7 +21,7 @@ struct Fault {
 };
 // What a kernel's signal would have been on a GPU.
 constexpr std::array<Fault, 5> faults_of_kernels{{
-    {SIGSEGV, CUDA_ERROR_ILLEGAL_ADDRESS, "used memory that is not mapped, or not open to it, at "},
+    {SIGSEGV, CUDA_ERROR_ILLEGAL_ADDRESS, "used memory that it may not use, at "},
     {SIGBUS, CUDA_ERROR_ILLEGAL_ADDRESS, "used memory that is not there, at "},
     {SIGABRT, CUDA_ERROR_ASSERT, "failed an assertion"},
     {SIGILL, CUDA_ERROR_ILLEGAL_INSTRUCTION, "met an illegal instruction"},
@@ -37,6 +38,31 @@ struct Running {
 };
 thread_local Running running;
 
+// The lock, unless it is this thread's own or nobody gives it.
+bool lock_soon(Lock& lock) {
+  for (int tries = 0; tries < 1000; ++tries) {
+    if (lock.try_lock()) return true;
+    const timespec pause{0, 1000000};
+    ::nanosleep(&pause, nullptr);
+  }
+  return false;
+}
+
+/// Why the program's own access to GPU memory was a fault.
+void explain(const siginfo_t& info) {
+  const int error = errno;
+  {
+    Lock lock(gpu().mutex, std::defer_lock);
+    const auto address = reinterpret_cast<uint64_t>(info.si_addr);
+    if (info.si_code > 0 && lock_soon(lock)) {
+      const std::string words = gpu().space.access_words(address);
+      const std::string line = "firn software GPU: fault at " + hex(address) + ": " + words + "\n";
+      if (!words.empty()) (void)!::write(STDERR_FILENO, line.data(), line.size());
+    }
+  }
+  errno = error;
+}
+
 void on_signal(int signal, siginfo_t* info, void* context) {
   size_t index = 0;
   while (faults_of_kernels[index].signal != signal) ++index;
@@ -45,6 +71,7 @@ void on_signal(int signal, siginfo_t* info, void* context) {
     running.address = info->si_addr;
     ::siglongjmp(running.back, 1);
   }
+  if (signal == SIGSEGV) explain(*info);
   const struct sigaction& old = before[index];
   if (old.sa_flags & SA_SIGINFO && old.sa_sigaction) return old.sa_sigaction(signal, info, context);
   if (old.sa_handler == SIG_IGN && info->si_code <= 0) return;
@@ -52,22 +79,6 @@ void on_signal(int signal, siginfo_t* info, void* context) {
   // As if nobody had asked for it: the instruction is tried again, or the signal sent again.
   ::signal(signal, SIG_DFL);
   if (info->si_code <= 0 || signal == SIGABRT) (void)::raise(signal);
-}
-
-/// Not before the first kernel: a program that only asks for devices keeps its own.
-void catch_faults() {
-  static const bool caught = [] {
-    for (size_t i = 0; i < faults_of_kernels.size(); ++i) {
-      struct sigaction action {};
-      action.sa_sigaction = on_signal;
-      action.sa_flags = SA_SIGINFO | SA_NODEFER | SA_ONSTACK;
-      sigemptyset(&action.sa_mask);
-      if (::sigaction(faults_of_kernels[i].signal, &action, &before[i]) != 0)
-        die("catch_faults", "sigaction failed");
-    }
-    return true;
-  }();
-  (void)caught;
 }
 
 // Sorted by name; what they ask for is not the dead context's.
@@ -87,8 +98,23 @@ bool answers_sticky(const char* entry) {
          !std::binary_search(std::begin(answering_still), std::end(answering_still), name);
 }
 
+void explain_faults() {
+  static const bool caught = [] {
+    for (size_t i = 0; i < faults_of_kernels.size(); ++i) {
+      struct sigaction action {};
+      action.sa_sigaction = on_signal;
+      action.sa_flags = SA_SIGINFO | SA_NODEFER | SA_ONSTACK;
+      sigemptyset(&action.sa_mask);
+      if (::sigaction(faults_of_kernels[i].signal, &action, &before[i]) != 0)
+        die("explain_faults", "sigaction failed");
+    }
+    return true;
+  }();
+  (void)caught;
+}
+
 CUresult run_guarded(const char* entry, const std::function<void()>& body) {
-  catch_faults();
+  explain_faults();
   running.kernel = nullptr;
   if (::sigsetjmp(running.back, 1) == 0) {
     running.guarded = true;
@@ -101,8 +127,12 @@ CUresult run_guarded(const char* entry, const std::function<void()>& body) {
   std::string line = std::string("firn software GPU: ") + entry + ": " +
                      (running.kernel ? std::string("kernel ") + running.kernel : "work") + " " +
                      fault.words;
-  if (fault.error == CUDA_ERROR_ILLEGAL_ADDRESS)
-    line += hex(reinterpret_cast<uint64_t>(running.address));
+  if (fault.error == CUDA_ERROR_ILLEGAL_ADDRESS) {
+    const auto address = reinterpret_cast<uint64_t>(running.address);
+    const Lock lock(gpu().mutex);
+    const std::string words = gpu().space.access_words(address);
+    line += hex(address) + (words.empty() ? "" : " (" + words + ")");
+  }
   line += ": error " + std::to_string(fault.error) + " for its whole context\n";
   (void)!::write(STDERR_FILENO, line.data(), line.size());
   return fault.error;

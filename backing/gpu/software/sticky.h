@@ -26,6 +26,8 @@ bool answers_sticky(const char* entry);
 /// its end. The body's own destructors do not run then, and a line says what happened. (A fault in
 /// any other thread is the process's, as ever.)
 CUresult run_guarded(const char* entry, const std::function<void()>& body);
+/// From now on whoever dies of an access to GPU memory is told why, on stderr.
+void explain_faults();
 /// The kernel that this thread is about to run, for that line. (A pointer that outlives the run.)
 void name_running(const char* kernel);
 

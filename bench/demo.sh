@@ -70,7 +70,7 @@ native() {  # SIZE COMMAND...: with PyTorch's own allocator on a GPU of SIZE ("a
   if [ $gpu = software ]; then
     if [ "$size" = all ]; then size=16GiB; fi
     env FIRN_DEVICE=software FIRN_GPU_MEMORY="$size" \
-      LD_PRELOAD="$software/libcudart.so.13:$software/libcuda.so.1" "$@"
+      LD_PRELOAD="$software/libcudart.so.13:$software/libnccl.so.2:$software/libcuda.so.1" "$@"
   elif [ "$size" = all ]; then
     "$@"
   else

@@ -17,6 +17,7 @@ constexpr const char* build_places[][2] = {
     {"libfirn_preload.so", "allocator/preload/libfirn_preload.so"},
     {"software/libcuda.so.1", "backing/gpu/software/libcuda.so.1"},
     {"software/libcudart.so.13", "backing/gpu/software/cudart/libcudart.so.13"},
+    {"software/libnccl.so.2", "backing/gpu/software/nccl/libnccl.so.2"},
 };
 // The folder that is like the package's lib/ for libraries that stand on torch.
 constexpr const char* build_torch_folder = "pytorch_plugin";

@@ -180,7 +180,9 @@ Result<uint64_t> set_software_device(const RunOptions& options) {
     if (Result<void> done = set_variable(name, value); !done) return done.error();
   // The stand-in finds the software driver beside itself; a runtime that programs are linked with
   // has to be there before them.
-  if (Result<void> done = preload({stand_in, "software/libcudart.so.13"}); !done)
+  if (Result<void> done = preload({stand_in, "software/libcudart.so.13",
+                                   "software/libnccl.so.2"});
+      !done)
     return bad("--device software: " + done.error().text);
   return bytes;
 }

@@ -21,6 +21,7 @@ _BUILT = {  # where a build folder has what the package has in lib/
     "libfirn_torch_ops.so": "backing/gpu/software/torch_ops/libfirn_torch_ops.so",
     "software/libcuda.so.1": "backing/gpu/software/libcuda.so.1",
     "software/libcudart.so.13": "backing/gpu/software/cudart/libcudart.so.13",
+    "software/libnccl.so.2": "backing/gpu/software/nccl/libnccl.so.2",
 }
 _FOR_TORCH = ("libfirn_torch.so", "libfirn_torch_ops.so")
 

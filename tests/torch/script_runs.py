@@ -41,6 +41,7 @@ class Places:
             python = os.environ.get("FIRN_TEST_PYTHON") or str(ROOT / ".venv/bin/python")
             return Places(str(build / "allocator/command/firn"), python,
                           [build / "backing/gpu/software/cudart/libcudart.so.13",
+                           build / "backing/gpu/software/nccl/libnccl.so.2",
                            build / "backing/gpu/software/libcuda.so.1"])
         firn = os.environ.get("FIRN_TEST_BINARY") or str(ROOT / ".venv/bin/firn")
         if not pathlib.Path(firn).exists():
@@ -52,7 +53,8 @@ class Places:
         if probe.returncode != 0:
             return f"{python} has no firn: {probe.stderr.strip().splitlines()[-1:]}"
         software = pathlib.Path(probe.stdout.strip()) / "lib" / "software"
-        libraries = [software / name for name in ("libcudart.so.13", "libcuda.so.1")]
+        libraries = [software / name for name in
+                     ("libcudart.so.13", "libnccl.so.2", "libcuda.so.1")]
         for each in libraries:
             if not each.exists():
                 return f"{each} is missing"

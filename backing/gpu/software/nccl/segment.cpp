@@ -1,0 +1,239 @@
+// The shared segment: see segment.h.
+#include "backing/gpu/software/nccl/segment.h"
+
+#include <fcntl.h>
+#include <linux/futex.h>
+#include <poll.h>
+#include <sys/mman.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <cstdio>
+#include <map>
+#include <mutex>
+
+#include "backing/gpu/software/nccl/driver.h"
+
+namespace firn::nccl {
+namespace {
+
+constexpr uint64_t magic = 0x6c63636e6e726966;  // "firnnccl"
+constexpr size_t header_bytes = 4096;
+constexpr auto look_every = std::chrono::milliseconds(10);
+// How long ranks wait for others to join, or for words that all must give; a rank that lives and
+// never calls would otherwise be waited for without end.
+constexpr auto join_within = std::chrono::minutes(10);
+
+/// Ids made here whose ranks have not all joined: their files, by number.
+std::mutex made_mutex;
+std::map<uint64_t, int>& made() {
+  static auto& all = *new std::map<uint64_t, int>;
+  return all;
+}
+
+long futex(std::atomic<uint32_t>& word, int operation, uint32_t value, const timespec* within) {
+  return syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word), operation, value, within, nullptr,
+                 0);
+}
+
+}  // namespace
+
+struct Segment::Header {
+  std::atomic<uint64_t> magic, number;
+  std::atomic<int32_t> ranks;
+  std::atomic<int32_t> joined;
+};
+
+ncclResult_t make_id(Id* id) {
+  *id = Id{.magic = magic, .number = 0, .process = getpid(), .descriptor = -1};
+  if (getrandom(&id->number, sizeof id->number, 0) != sizeof id->number)
+    return fail(ncclSystemError, "getrandom: %s", strerror(errno));
+  const int file = memfd_create("firn-nccl", MFD_CLOEXEC);
+  if (file < 0) return fail(ncclSystemError, "memfd_create: %s", strerror(errno));
+  const uint64_t begin[2] = {magic, id->number};
+  if (ftruncate(file, header_bytes) != 0 || pwrite(file, begin, sizeof begin, 0) != sizeof begin) {
+    const int error = errno;
+    ::close(file);
+    return fail(ncclSystemError, "a communicator's shared memory: %s", strerror(error));
+  }
+  id->descriptor = file;
+  const std::lock_guard lock(made_mutex);
+  made()[id->number] = file;
+  return ncclSuccess;
+}
+
+Segment::~Segment() {
+  for (int each : watched_)
+    if (each >= 0) ::close(each);
+  if (header_ != nullptr) ::munmap(header_, bytes_);
+}
+
+ncclResult_t Segment::open(const Id& id) {
+  if (id.magic != magic) return fail(ncclInvalidArgument, "not an id of the software NCCL");
+  int file = -1;
+  {
+    const std::lock_guard lock(made_mutex);
+    const auto found = made().find(id.number);
+    if (found != made().end()) file = fcntl(found->second, F_DUPFD_CLOEXEC, 0);
+  }
+  if (file < 0) {
+    char path[64];
+    std::snprintf(path, sizeof path, "/proc/%d/fd/%d", id.process, id.descriptor);
+    file = ::open(path, O_RDWR | O_CLOEXEC);
+    if (file < 0)
+      return fail(ncclSystemError, "the process %d that made the id cannot be reached: %s: %s",
+                  id.process, path, strerror(errno));
+  }
+  const size_t places = static_cast<size_t>(ranks_) * sizeof(RankPlace);
+  const size_t pipes_at = header_bytes + (places + 4095) / 4096 * 4096;
+  bytes_ = pipes_at + static_cast<size_t>(ranks_) * static_cast<size_t>(ranks_) * sizeof(Pipe);
+  struct stat now {};
+  uint64_t begin[2] = {};
+  // (A file of another size has another number of ranks; every rank makes it as large.)
+  const bool ours = pread(file, begin, sizeof begin, 0) == sizeof begin && begin[0] == magic &&
+                    begin[1] == id.number;
+  const bool large = ours && fstat(file, &now) == 0 &&
+                     (now.st_size >= static_cast<off_t>(bytes_) ||
+                      ftruncate(file, static_cast<off_t>(bytes_)) == 0);
+  void* at = MAP_FAILED;
+  if (large) at = ::mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+  const int error = errno;
+  ::close(file);
+  if (!ours) return fail(ncclInvalidArgument, "the id's shared memory is no more");
+  if (at == MAP_FAILED)
+    return fail(ncclSystemError, "%zu bytes of shared memory: %s", bytes_, strerror(error));
+  header_ = static_cast<Header*>(at);
+  places_ = reinterpret_cast<RankPlace*>(static_cast<char*>(at) + header_bytes);
+  pipes_ = static_cast<char*>(at) + pipes_at;
+  return ncclSuccess;
+}
+
+ncclResult_t Segment::take_place(const char device[16]) {
+  int32_t none = 0;
+  if (!header_->ranks.compare_exchange_strong(none, ranks_) && none != ranks_)
+    return fail(ncclInvalidArgument, "a communicator of %d ranks, of %d elsewhere", ranks_, none);
+  RankPlace& mine = places_[rank_];
+  none = 0;
+  if (!mine.process.compare_exchange_strong(none, getpid()))
+    return fail(ncclInvalidUsage, "rank %d has joined twice", rank_);
+  std::memcpy(mine.device, device, sizeof mine.device);
+  mine.state.store(RankPlace::joined, std::memory_order_release);
+  header_->joined.fetch_add(1, std::memory_order_acq_rel);
+  ring_all();
+  return ncclSuccess;
+}
+
+ncclResult_t Segment::join(const Id& id, int ranks, int rank, const char device[16],
+                           std::unique_ptr<Segment>* joined) {
+  std::unique_ptr<Segment> segment(new Segment);
+  segment->ranks_ = ranks;
+  segment->rank_ = rank;
+  segment->watched_.assign(static_cast<size_t>(ranks), -1);
+  FIRN_NCCL_TRY(segment->open(id));
+  FIRN_NCCL_TRY(segment->take_place(device));
+  FIRN_NCCL_TRY(segment->wait_until("all ranks to join", [&] {
+    return segment->header_->joined.load(std::memory_order_acquire) >= ranks;
+  }));
+  {  // Everybody has it open.
+    const std::lock_guard lock(made_mutex);
+    if (const auto found = made().find(id.number); found != made().end()) {
+      ::close(found->second);
+      made().erase(found);
+    }
+  }
+  for (int other = 0; other < ranks; ++other)
+    if (other != rank && std::memcmp(segment->places_[other].device, device, 16) == 0)
+      return fail(ncclInvalidUsage, "Duplicate GPU detected : rank %d and rank %d both on one "
+                  "CUDA device", rank, other);
+  *joined = std::move(segment);
+  return ncclSuccess;
+}
+
+Pipe& Segment::pipe(int from, int to) {
+  const size_t index = static_cast<size_t>(from) * static_cast<size_t>(ranks_) +
+                       static_cast<size_t>(to);
+  return *reinterpret_cast<Pipe*>(pipes_ + index * sizeof(Pipe));
+}
+
+void Segment::wait_for_bell(uint32_t seen) {
+  const timespec within{0, std::chrono::nanoseconds(look_every).count()};
+  (void)futex(places_[rank_].bell, FUTEX_WAIT, seen, &within);
+}
+
+void Segment::ring(int rank) {
+  places_[rank].bell.fetch_add(1, std::memory_order_acq_rel);
+  (void)futex(places_[rank].bell, FUTEX_WAKE, INT_MAX, nullptr);
+}
+
+void Segment::ring_all() {
+  for (int rank = 0; rank < ranks_; ++rank) ring(rank);
+}
+
+int Segment::lost_rank(std::string* why) {
+  for (int rank = 0; rank < ranks_; ++rank) {
+    RankPlace& place = places_[rank];
+    const uint32_t state = place.state.load(std::memory_order_acquire);
+    if (rank == rank_ || state == RankPlace::absent || state == RankPlace::left) continue;
+    if (state == RankPlace::aborted) {
+      *why = "rank " + std::to_string(rank) + " has aborted the communicator";
+      return rank;
+    }
+    const pid_t process = place.process.load(std::memory_order_relaxed);
+    if (process == getpid()) continue;
+    int& watched = watched_[static_cast<size_t>(rank)];
+    if (watched < 0) watched = static_cast<int>(syscall(SYS_pidfd_open, process, 0));
+    pollfd ended{watched, POLLIN, 0};
+    if (watched < 0 ? errno != ESRCH : poll(&ended, 1, 0) <= 0) continue;
+    // (It may have left as its last act.)
+    if (place.state.load(std::memory_order_acquire) == RankPlace::left) continue;
+    *why = "the process " + std::to_string(process) + " of rank " + std::to_string(rank) +
+           " has ended";
+    return rank;
+  }
+  return -1;
+}
+
+void Segment::leave(RankPlace::State state) {
+  places_[rank_].state.store(state, std::memory_order_release);
+  ring_all();
+}
+
+ncclResult_t Segment::wait_until(const char* what, const std::function<bool()>& there) {
+  const auto until = Clock::now() + join_within;
+  for (std::string why;;) {
+    const uint32_t seen = bell();
+    if (there()) return ncclSuccess;
+    wait_for_bell(seen);
+    if (there()) return ncclSuccess;
+    if (lost_rank(&why) >= 0)
+      return fail(ncclRemoteError, "while waiting for %s: %s", what, why.c_str());
+    if (Clock::now() > until)
+      return fail(ncclSystemError, "%s: not within %lld minutes", what,
+                  static_cast<long long>(join_within.count()));
+  }
+}
+
+// A rank is one exchange ahead of another at most, so two places for words are enough.
+ncclResult_t Segment::exchange(const void* mine, size_t bytes,
+                               std::vector<std::array<char, exchange_bytes>>* all) {
+  const uint64_t number = ++exchanges_;
+  std::memcpy(places_[rank_].words[number % 2], mine, bytes);
+  places_[rank_].exchanges.store(number, std::memory_order_release);
+  ring_all();
+  all->resize(static_cast<size_t>(ranks_));
+  for (int rank = 0; rank < ranks_; ++rank) {
+    RankPlace& place = places_[rank];
+    FIRN_NCCL_TRY(wait_until("words of all ranks", [&] {
+      return place.exchanges.load(std::memory_order_acquire) >= number;
+    }));
+    std::memcpy((*all)[static_cast<size_t>(rank)].data(), place.words[number % 2],
+                exchange_bytes);
+  }
+  return ncclSuccess;
+}
+
+}  // namespace firn::nccl

@@ -139,10 +139,10 @@ CASES = [all_reduce, all_reduce_max, all_reduce_of_a_view, several_all_reduces_a
          functional_all_reduce]
 
 
-def run():
+def run(cases):
     """Yields (name, digest of what this rank holds afterwards, or the error's first line)."""
     kept = [tensor(100 + i) for i in range(4)]  # neighbours: nobody may write to them
-    for case in CASES:
+    for case in cases:
         try:
             said = report.digest(case())
         except (RuntimeError, ValueError) as error:

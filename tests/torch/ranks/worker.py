@@ -1,4 +1,5 @@
-"""What torchrun starts: each case (of training.WRAPPERS, or "collectives"), one after the other.
+"""What torchrun starts: each case (of training.WRAPPERS and parallel.CASES, "collectives", or
+"nccl"), one after the other.
 
 Every rank writes a file of lines "CASE WHAT VALUE"; what follows "peak" and "device" may differ
 between two allocators, all else must not.
@@ -14,6 +15,8 @@ import torch
 import torch.distributed as dist
 
 import collectives
+import nccl_collectives
+import parallel
 import training
 
 USED_BYTES_PEAK = 4  # of FirnGpuCounts, all uint64 (include/firn/software_gpu.h)
@@ -28,22 +31,34 @@ def device_bytes_peak():
     return counts[USED_BYTES_PEAK]
 
 
+def said_by(case, steps):
+    if case == "collectives":
+        return collectives.run(collectives.CASES)
+    if case == "nccl":
+        return collectives.run(nccl_collectives.CASES)
+    if case in parallel.CASES:
+        return parallel.CASES[case](steps)
+    return training.train(case, steps)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--output", required=True, help="this folder gets a file per rank")
+    parser.add_argument("--backend", choices=("gloo", "nccl"), default="gloo")
+    parser.add_argument("--bind", action="store_true",
+                        help="tell torch the device first: groups are then made of the large one")
     parser.add_argument("--steps", type=int, default=training.STEPS)
     parser.add_argument("cases", nargs="+")
     args = parser.parse_args()
 
-    torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-    dist.init_process_group("gloo")
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+    torch.cuda.set_device(device)
+    dist.init_process_group(args.backend, device_id=device if args.bind else None)
     output = pathlib.Path(args.output) / f"rank{dist.get_rank()}.txt"
     output.with_suffix(".pid").write_text(str(os.getpid()))
     with open(output, "w", encoding="utf-8") as file:
         for case in args.cases:
-            said = (collectives.run() if case == "collectives" else
-                    training.train(case, args.steps))
-            for what, value in said:
+            for what, value in said_by(case, args.steps):
                 print(case, what, value, file=file, flush=True)
             gc.collect()
             torch.cuda.empty_cache()

@@ -74,6 +74,8 @@ class EngineImpl final : public Engine, private EngineLimits, private InMotion {
   size_t touch_many(std::span<const uint64_t> addresses, Access access, Hold* holds,
                     size_t& held) override;
   void release_many(std::span<const Hold> holds, CUstream stream) override;
+  void used_on(std::span<const Hold> holds, CUstream stream) override;
+  void saw_stream(CUstream stream) override;
   void release_unused(std::span<const Hold> holds) override;
   Hold hold_apart(const void* pointer) override;
   void release_apart(Hold hold) override;

@@ -52,6 +52,9 @@ bool EngineImpl::start_spill(Block& block, bool leave, uint64_t grains) {
   } while (!block.word.compare_exchange_weak(
       w, word::with_state(w | word::copies, State::spilling), std::memory_order_acq_rel));
   make_pieces(block);
+  // (Who recorded a stream uses the block there until it is freed, and says no more about it.)
+  if (w & word::recorded)
+    for (uint16_t stream : block.recorded_streams) add_use(block, streams_.now(stream));
   if (leave) note_leaving(block);
   block.leave = leave;
   block.uses_ordered = false;

@@ -63,6 +63,22 @@ void EngineImpl::release_many(std::span<const Hold> holds, CUstream stream) {
   for (Hold hold : holds) drop_hold(*hold.block);
 }
 
+void EngineImpl::used_on(std::span<const Hold> holds, CUstream stream) {
+  Lock lock(mutex_);
+  const int index = see_stream(stream);
+  FIRN_CHECK(index >= 0, "more than %u streams", Streams::capacity);
+  streams_.set_aside(static_cast<unsigned>(index));
+  const Use use = streams_.now(static_cast<unsigned>(index));
+  for (Hold hold : holds)
+    if (hold.block) add_use(*hold.block, use);
+}
+
+void EngineImpl::saw_stream(CUstream stream) {
+  if (streams_.find(Streams::key_of(stream, nullptr)) >= 0) return;
+  Lock lock(mutex_);
+  (void)see_stream(stream);
+}
+
 void EngineImpl::release_unused(std::span<const Hold> holds) {
   thread_holds() -= static_cast<int>(holds.size());
   for (Hold hold : holds) drop_hold(*hold.block);

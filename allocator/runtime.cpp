@@ -166,6 +166,12 @@ class RuntimeImpl final : public Runtime {
     bool (*told)() = told_.load(std::memory_order_acquire);
     return told && told();
   }
+  void set_enqueued(void (*enqueued)(CUstream, ContextOf)) override {
+    enqueued_.store(enqueued, std::memory_order_release);
+  }
+  void enqueued(CUstream stream, ContextOf context) const override {
+    if (auto* enqueued = enqueued_.load(std::memory_order_acquire)) enqueued(stream, context);
+  }
 
   void spill_all() override {
     for (const auto& slot : engines_)
@@ -378,6 +384,7 @@ class RuntimeImpl final : public Runtime {
   std::vector<std::function<void(Engine&)>> opened_;
   Viewers viewers_{*this};
   std::atomic<bool (*)()> told_{nullptr};
+  std::atomic<void (*)(CUstream, ContextOf)> enqueued_{nullptr};
 };
 
 std::atomic<RuntimeImpl*> own_runtime{nullptr};

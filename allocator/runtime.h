@@ -55,6 +55,11 @@ class Runtime {
   /// has not touched: others who see the launch need not look at it. Null: nobody tells.
   virtual void set_told(bool (*told)()) = 0;
   virtual bool told() const = 0;
+  /// `enqueued` hears on which stream the calling thread enqueues what is told, before it is;
+  /// `context` answers a stream's context where that can make a difference, else null.
+  using ContextOf = CUcontext (*)(CUstream stream);
+  virtual void set_enqueued(void (*enqueued)(CUstream stream, ContextOf context)) = 0;
+  virtual void enqueued(CUstream stream, ContextOf context) const = 0;
   /// Spills every block that may be spilled, on every opened device (adversarial mode).
   virtual void spill_all() = 0;
 

@@ -58,6 +58,9 @@ class Streams {
   void ends(unsigned index);
   /// As ends(), of all streams of another context, whose work is over: events of it go, too.
   void context_ends(CUcontext context);
+  /// Operators give work to the stream beside their own: it may wait for another process's.
+  void set_aside(unsigned index) { entries_[index]->aside.store(true, std::memory_order_relaxed); }
+  bool aside(unsigned index) const { return entries_[index]->aside.load(std::memory_order_relaxed); }
   /// The program gives work to the stream. Lock-free.
   void used(unsigned index) {
     if (entries_[index]->ended.load(std::memory_order_relaxed))
@@ -122,6 +125,7 @@ class Streams {
     std::atomic<uint64_t> done{0};
     std::atomic<bool> may_end{false};
     std::atomic<bool> ended{false};
+    std::atomic<bool> aside{false};
     bool listed = false;    // in ended_
     uint64_t recorded = 0;  // the last epoch with an event behind it
     std::deque<Closed> closed;

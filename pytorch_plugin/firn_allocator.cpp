@@ -88,6 +88,7 @@ void FirnAllocator::init(int device_count) {
         "was opened before Firn could stand in front of it");
   // Operators are observed once memory comes near the budget; nothing leaves before.
   (*runtime)->set_told([] { return !observing() || ThreadScopes::mine().told_all(); });
+  (*runtime)->set_enqueued(note_enqueued);
   (*runtime)->add_section("stalls", stalls_json);
   (*runtime)->on_look([] { ask_for_call_sites(Asker::viewer, true); });
   check_torch_settings();

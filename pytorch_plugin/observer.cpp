@@ -115,6 +115,22 @@ std::string use_memory(const void* pointer) {
   return scopes.take_trouble();
 }
 
+void note_enqueued(CUstream stream, Runtime::ContextOf context) {
+  if (observing()) return ThreadScopes::mine().enqueues_on(stream, context);
+  // What it uses is not known, but where: when operators are observed, all may be in use there.
+  static thread_local CUstream last = nullptr;
+  static thread_local bool known = false;
+  if (known && last == stream) return;
+  Runtime* const runtime = Runtime::get();
+  const CUcontext of = context(stream);
+  for (int device = 0; runtime && device < runtime->device_count(); ++device)
+    if (Engine* engine = runtime->opened(device)) {
+      engine->saw_stream(engine->stream_of(stream, of));
+      known = true;
+      last = stream;
+    }
+}
+
 void end_use() { leave(ThreadScopes::mine(), &use_of_memory); }
 
 void install_observer(bool spill_always) {

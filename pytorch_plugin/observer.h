@@ -60,6 +60,8 @@ void begin_use();
 /// Holds the block around `pointer` until end_use(). What went wrong; empty when all is well.
 std::string use_memory(const void* pointer);
 void end_use();
+/// This thread enqueues something on `stream`, within an operator or before operators are observed.
+void note_enqueued(CUstream stream, Runtime::ContextOf context);
 /// Shows the engine that these blocks are tensors.
 void touch_results(ThreadScopes& scopes, const c10::IValue& result);
 

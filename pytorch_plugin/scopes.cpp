@@ -97,13 +97,32 @@ void ThreadScopes::left_outermost() {
   }
 }
 
+void ThreadScopes::note_stream(CUstream stream, Runtime::ContextOf context) {
+  const Other other{stream, context(stream)};
+  for (const Other& known : others_)
+    if (known.stream == other.stream && known.context == other.context) return;
+  others_.push_back(other);
+}
+
+/// Uses on the streams that were noted, but for the one that these are held for.
+void ThreadScopes::use_on_others(Engine& engine, std::span<const Hold> holds, CUstream held_for) {
+  for (const Other& other : others_)
+    if (const CUstream key = engine.stream_of(other.stream, other.context); key != held_for)
+      engine.used_on(holds, key);
+}
+
 void ThreadScopes::release_all() {
   // In the child of a fork the engines are gone.
   if (Runtime::get())
-    for (size_t i = 0; i < groups_.size(); ++i)
-      groups_[i].engine->release_many(
-          {holds_.data() + groups_[i].begin, end_of(i) - groups_[i].begin}, groups_[i].stream);
+    for (size_t i = 0; i < groups_.size(); ++i) {
+      const std::span<const Hold> holds{holds_.data() + groups_[i].begin,
+                                        end_of(i) - groups_[i].begin};
+      if (!others_.empty()) [[unlikely]]
+        use_on_others(*groups_[i].engine, holds, groups_[i].stream);
+      groups_[i].engine->release_many(holds, groups_[i].stream);
+    }
   groups_.clear();
+  others_.clear();
   holds_.clear();
   bases_.clear();
 }
@@ -273,7 +292,9 @@ void ThreadScopes::forget(const void* pointer) {
   for (size_t i = bases_.size(); i-- > end;) {
     if (bases_[i] != pointer) continue;
     while (groups_[group - 1].begin > i) --group;
-    groups_[group - 1].engine->release(holds_[i], groups_[group - 1].stream);
+    const Group& of = groups_[group - 1];
+    if (!others_.empty()) use_on_others(*of.engine, {&holds_[i], 1}, of.stream);
+    of.engine->release(holds_[i], of.stream);
     holds_.erase(holds_.begin() + static_cast<ptrdiff_t>(i));
     bases_.erase(bases_.begin() + static_cast<ptrdiff_t>(i));
     for (size_t later = group; later < groups_.size(); ++later) --groups_[later].begin;

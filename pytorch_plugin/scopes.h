@@ -12,11 +12,13 @@
 
 #include <array>
 #include <atomic>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "allocator/engine.h"
 #include "allocator/record/recorder.h"
+#include "allocator/runtime.h"
 #include "allocator/thread_cells.h"
 #include "pytorch_plugin/operators.h"
 
@@ -80,6 +82,14 @@ class ThreadScopes {
   /// Python calls is, or none is, what this thread's operators use stays on the device.
   void begin_unseen();
   void end_unseen();
+  /// What the operator in which this thread is enqueues now goes to `stream`. Where that is not the
+  /// one that its blocks are held for, they are used there too.
+  void enqueues_on(CUstream stream, Runtime::ContextOf context) {
+    ++enqueued_;
+    if (!groups_.empty() && groups_.back().stream == stream) [[likely]]
+      return;
+    note_stream(stream, context);
+  }
 
   /// Before touches during which no current stream changes.
   void begin_touches() {
@@ -147,6 +157,8 @@ class ThreadScopes {
   size_t end_of(size_t group) const {
     return group + 1 < groups_.size() ? groups_[group + 1].begin : holds_.size();
   }
+  void note_stream(CUstream stream, Runtime::ContextOf context);
+  void use_on_others(Engine& engine, std::span<const Hold> holds, CUstream held_for);
   void release_all();
   void note_new(Engine& engine, int device, void* pointer, CUstream stream);
   void tell_lines();
@@ -160,6 +172,12 @@ class ThreadScopes {
   std::vector<Hold> holds_;
   std::vector<const void*> bases_;  // where the holds' blocks begin
   std::vector<Group> groups_;
+  struct Other {
+    CUstream stream;
+    CUcontext context;              // null: that of any device's that is not told apart
+  };
+  std::vector<Other> others_;       // streams that were enqueued on besides
+  uint64_t enqueued_ = 0;           // launches and copies, ever
   std::string trouble_;
   struct Waits {
     uint64_t times = 0, ns = 0;

@@ -122,6 +122,13 @@ bool told_already() {
   return runtime && runtime->told();
 }
 
+void note_enqueued(CUstream stream) {
+  Runtime* runtime = runtime_here();
+  if (!runtime) return;
+  if (stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD) stream = nullptr;
+  runtime->enqueued(stream, [](CUstream of) { return where(of).context; });
+}
+
 Engine* engine_around(CUdeviceptr address) {
   Runtime* runtime = runtime_here();
   return runtime ? runtime->around(reinterpret_cast<const void*>(address)) : nullptr;

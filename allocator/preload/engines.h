@@ -21,6 +21,10 @@ bool serving();
 /// operators), or nothing can leave the device yet.
 bool told_already();
 
+/// What is told already is enqueued on `stream`, by the calling thread: which may be another stream
+/// than the one that its front end knows.
+void note_enqueued(CUstream stream);
+
 /// The runtime in charge, ours or another front end's; null before there is one.
 Runtime* runtime_here();
 /// In a child of fork.

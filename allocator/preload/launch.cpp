@@ -16,7 +16,11 @@ namespace {
 template <class Call>
 CUresult launch(CUfunction function, CUstream stream, void** parameters, void** extra,
                 Call&& call) {
-  if (views().count() == 0 || !function || told_already()) return call();
+  if (views().count() == 0 || !function) return call();
+  if (told_already()) {
+    note_enqueued(stream);
+    return call();
+  }
   Kernel* kernel = kernels().find(function);
   Work work(where(stream));
   Counters& counted = counters();
@@ -52,7 +56,11 @@ CUresult launch(CUfunction function, CUstream stream, void** parameters, void** 
 /// Of parameters that were set before by other calls, or lie in lists that nobody uses any more.
 template <class Call>
 CUresult launch_unknown(CUstream stream, Call&& call) {
-  if (views().count() == 0 || told_already()) return call();
+  if (views().count() == 0) return call();
+  if (told_already()) {
+    note_enqueued(stream);
+    return call();
+  }
   counters().launches.fetch_add(1, std::memory_order_relaxed);
   counters().unknown_kernels.fetch_add(1, std::memory_order_relaxed);
   note_unseen("launches by the calls of CUDA 3: all memory was touched");

@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "allocator/runtime.h"
+#include "pytorch_plugin/collectives.h"
 #include "pytorch_plugin/list_operators.h"
 #include "pytorch_plugin/stalls.h"
 
@@ -73,6 +74,8 @@ void end(const at::RecordFunction& record, at::ObserverContext*) {
   // that did not may be a workspace that its library keeps.)
   if (scopes.gives_results(&record))
     without_throwing(scopes, [&] {
+      if (scopes.enqueued_nothing()) [[unlikely]]
+        follow_collective(scopes, record.outputs());
       for (const c10::IValue& result : record.outputs()) {
         touch_results(scopes, result);
         if (keeps_tensors(record, result)) [[unlikely]]

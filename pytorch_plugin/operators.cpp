@@ -187,6 +187,7 @@ OperatorInfo classify(const c10::OperatorHandle& op) {
                          std::string_view(name).starts_with("aten::empty") ||
                          std::string_view(name).starts_with("aten::_empty");
   info.kind = allocates ? Kind::allocates : Kind::uses;
+  info.collective = std::string_view(name).starts_with("c10d::");
   info.written = written_arguments(schema);
   info.has_autocast = op.hasKernelForDispatchKey(c10::DispatchKey::AutocastCUDA) &&
                       !op.isKernelFallthroughKernel(c10::DispatchKey::AutocastCUDA);

@@ -24,6 +24,7 @@ struct OperatorInfo {
   std::string name, overload;
   Kind kind = Kind::passive;
   bool trusted = true;        // it uses nothing but what it is given and what it allocates
+  bool collective = false;    // of c10d
   bool has_autocast = false;  // autocast may cast the inputs first and call again
   uint64_t written = 0;       // bit per argument; the 64th and later count as written
   bool writes(size_t argument) const { return argument >= 64 || ((written >> argument) & 1); }

@@ -55,11 +55,15 @@ class ThreadScopes {
   void enter(const void* key, const OperatorInfo* info) {
     if (scopes_.empty() && recording()) [[unlikely]]
       recorded_.name = info->name;
-    scopes_.push_back({key, info, info->kind == OperatorInfo::Kind::uses});
+    scopes_.push_back({key, info, info->kind == OperatorInfo::Kind::uses, enqueued_});
   }
   /// Whether `key` is the innermost scope, of an operator whose results are tensors to be seen.
   bool gives_results(const void* key) const {
     return !scopes_.empty() && scopes_.back().key == key && scopes_.back().gives_results;
+  }
+  /// Whether that innermost scope is a collective's, and nothing was enqueued in it.
+  bool enqueued_nothing() const {
+    return scopes_.back().info->collective && scopes_.back().enqueued_before == enqueued_;
   }
   /// Leaves `key`'s scope and whatever was left open above it; a key that was not entered has no
   /// effect. After the outermost one everything is released.
@@ -104,6 +108,12 @@ class ThreadScopes {
   void touch_address(const void* pointer);
   /// What is held now is kept by something that nobody sees: it stays on the device for its life.
   void keep_held(const char* reason);
+  struct Apart {
+    Engine* engine;
+    Hold hold;
+  };
+  /// The same blocks, held for longer than the operator (Engine::hold_apart).
+  std::vector<Apart> hold_apart() const;
   /// What went wrong outside of a touch; as an error of a touch.
   void note_trouble(std::string words) { trouble_ = std::move(words); }
   /// All that the operator was given has been touched: its kernel is next.
@@ -135,6 +145,7 @@ class ThreadScopes {
     const void* key;
     const OperatorInfo* info;
     bool gives_results;
+    uint64_t enqueued_before;
   };
 
   static ThreadScopes& find(unsigned cell);

@@ -427,9 +427,18 @@ void EngineImpl::reach_watch() {
   }
   if (!callback) return;
   callback();
-  // Uses before this moment were not seen: they are over before anything can be spilled.
+  // Uses before this moment were not seen: they are over before anything can leave. Where streams
+  // were seen, any block may be in use on any of them; nobody waits for that here, for it may wait
+  // for what this thread enqueues next.
   Driver::ContextGuard context(driver_, options_.context);
-  (void)driver_.ctx_synchronize();
+  if (!streams_told_.load(std::memory_order_acquire)) {
+    (void)driver_.ctx_synchronize();
+    return;
+  }
+  Lock lock(mutex_);
+  for (Block* block : live_)
+    for (unsigned stream = 0; stream < streams_.count(); ++stream)
+      if (stream != out_ && stream != in_) add_use(*block, streams_.now(stream));
 }
 
 }  // namespace firn

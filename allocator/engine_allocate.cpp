@@ -120,6 +120,11 @@ Result<Block*> EngineImpl::large_block(Lock& lock, unsigned stream, size_t bytes
       stop_placing();
       return make_host_block(stream, bytes, room.error());
     }
+    if (!room && still_.given_up) {
+      Result<Block*> in_host = make_host_block(stream, bytes, room.error());
+      if (in_host) return in_host;
+      room = make_room(lock, frames_.granules_for(shape_of(grains)), nullptr, still_ns_most);
+    }
     if (!room) return room.error();
     // While waiting, a block of this very size may have come free on the stream.
     if (Block* block = ready_block(stream, size_class)) return block;

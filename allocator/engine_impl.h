@@ -122,8 +122,7 @@ class EngineImpl final : public Engine, private EngineLimits, private InMotion {
   // engine.cpp
   Block* block_at(uint64_t address) const;
   Block* live_at(const void* pointer, bool exact) const;
-  /// The large block around the address, by what the arena has there; null: none.
-  Block* large_at(uint32_t entry, uint64_t address) const;  // engine_hot.h
+  Block* large_at(uint32_t entry, uint64_t address) const;  // engine_hot.h; null: none
   bool pump_locked();
   bool reap_store();
   void wait(Lock& lock, uint64_t ns);
@@ -202,8 +201,7 @@ class EngineImpl final : public Engine, private EngineLimits, private InMotion {
   int index_of(CUstream stream);                 // engine_hot.h, as the next three
   void set_use(Block& block, Use use);
   void drop_hold(Block& block);
-  /// Holds that the calling thread has on this device's blocks (for telling who waits for whom).
-  int& thread_holds() const;
+  int& thread_holds() const;  // the calling thread's on this device's blocks
   int find_index(CUstream stream);
   void wait_for_stream(CUstream stream);
   void change_use(Block& block, Use use);
@@ -214,7 +212,10 @@ class EngineImpl final : public Engine, private EngineLimits, private InMotion {
   void close_uses(Block& block);
 
   // engine_room.cpp
-  Result<Reservation> make_room(Lock& lock, uint64_t granules, const Block* wanted);
+  Result<Reservation> make_room(Lock& lock, uint64_t granules, const Block* wanted,
+                                uint64_t patience_ns = still_ns);
+  bool still(uint64_t patience_ns);
+  bool used_aside(const Block& block) const;
   void park_ready(bool small_too);
   void reclaim_parked(uint64_t granules, bool spare_claimed = false);
   uint64_t evict(uint64_t grains, const Block* except);
@@ -256,12 +257,10 @@ class EngineImpl final : public Engine, private EngineLimits, private InMotion {
   void settle_away(Block& block);
 
   // engine_lifetimes.cpp
-  // Time, in events that are noted and in ticks of other things: one locked instruction each.
   uint64_t tick() const;                       // engine_hot.h, as the next three
   uint64_t next_tick();
   bool noting() const;
-  /// The event's time.
-  uint64_t note(EventKind kind, const Block& block);
+  uint64_t note(EventKind kind, const Block& block);  // its time
   void learn();
   bool take_events();
   void mark_device_time(uint64_t events_least);
@@ -313,7 +312,6 @@ class EngineImpl final : public Engine, private EngineLimits, private InMotion {
 
   // engine_places.cpp, engine_plan_places.cpp, engine_regions.cpp
   Region* region_of(unsigned stream) const;
-  /// By what exported_ knows a large block.
   static uint64_t export_key(const Block& block) {
     return block.place_bytes != 0 ? block.address : block.base();
   }
@@ -441,7 +439,7 @@ class EngineImpl final : public Engine, private EngineLimits, private InMotion {
   uint64_t reading_since_ = 0;          // event number at which reading_'s period began
   Scratch scratch_;
   std::function<void()> watch_callback_;
-  std::atomic<bool> watch_due_{false};
+  std::atomic<bool> watch_due_{false}, streams_told_{false};
   uint64_t asleep_at_ = UINT64_MAX;  // history_'s event number at spill_away(); lifetimes
   HotCounters hot_;
   mutable std::array<ThreadCount, cells_own> thread_holds_{};  // by thread_cell()

@@ -315,7 +315,7 @@ uint64_t EngineImpl::evict_farthest(uint64_t grains, const Block* except, uint64
       continue;
     uint64_t wanted = grains - started;
     if (clean_only) wanted = std::min(wanted, clean_grains(block));
-    if (wanted == 0 || (clean_only && !uses_over(block))) continue;
+    if (wanted == 0 || (clean_only && !uses_over(block)) || used_aside(block)) continue;
     if (!start_spill(block, true, wanted)) continue;
     started += leaving_grains(block);
     ++counted_.evictions;
@@ -329,7 +329,8 @@ uint64_t EngineImpl::evict_going(uint64_t grains, const Block* except, uint64_t 
   uint64_t started = 0;
   for (Block* block : std::vector<Block*>(spilling_)) {
     if (started >= grains) break;
-    if (block == except || block->leave || block->next_use <= beyond) continue;
+    if (block == except || block->leave || block->next_use <= beyond || used_aside(*block))
+      continue;
     uint64_t going = 0;  // from the tail on, as copies are made
     for (size_t i = block->spans.size(); i-- > 0;) {
       const Span& span = block->spans[i];

@@ -17,6 +17,10 @@ struct EngineLimits {
   // The driver does not call back: copies are found complete by asking, this often while waited
   // for.
   static constexpr uint64_t poll_ns = 100'000;
+  // When nothing has left the device for so long, though a thread waits for that: what is waited for
+  // may itself wait for what this process enqueues next (another rank's receive). Host memory
+  // serves; and where there is none, later, an error.
+  static constexpr uint64_t still_ns = 5'000'000'000, still_ns_most = 120'000'000'000;
   static constexpr uint64_t unanswered_ns = 30'000'000'000;
   // A failed read is tried again: the copy in the store is the last one.
   static constexpr unsigned read_tries_most = 8;

@@ -152,6 +152,10 @@ struct InMotion {
   unsigned waiting_ = 0;           // threads in make_room
   std::vector<uint64_t> open_waits_;  // waits that are not in the statistics' total yet
   uint64_t unmapped_ = 0;          // spans, ever
+  struct Still {                   // nothing has left since
+    uint64_t since_ns = 0, looked_ns = 0, left = 0;
+    bool given_up = false;         // make_room() ended because of it
+  } still_;
   uint64_t next_look_ns_ = 0;      // for requests that the store does not answer
   uint64_t ahead_tick_ = 0;
 };

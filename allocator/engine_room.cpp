@@ -14,7 +14,19 @@
 
 namespace firn {
 
-Result<Reservation> EngineImpl::make_room(Lock& lock, uint64_t granules, const Block* wanted) {
+/// Has nothing left the device for `patience_ns`, while threads asked for it to?
+bool EngineImpl::still(uint64_t patience_ns) {
+  const uint64_t now = clock_.now_ns(), left = unmapped_ + counted_.spilled_bytes;
+  // (Where nobody has asked for some time, nothing was to leave.)
+  if (left != still_.left || now - still_.looked_ns > still_ns / 2) still_.since_ns = now;
+  still_.left = left;
+  still_.looked_ns = now;
+  return now - still_.since_ns >= patience_ns;
+}
+
+Result<Reservation> EngineImpl::make_room(Lock& lock, uint64_t granules, const Block* wanted,
+                                          uint64_t patience_ns) {
+  still_.given_up = false;
   if (granules > frames_.budget_granules()) return no_room(granules, wanted);
   const uint32_t generation = wanted ? uint32_t{wanted->generation} : 0;
   std::optional<uint64_t> begin;  // of the stall
@@ -80,7 +92,12 @@ Result<Reservation> EngineImpl::make_room(Lock& lock, uint64_t granules, const B
       }
     }
     // (What has left may have freed parts of shared frames only: then more has to.)
-    bool moving = regions_wait || unmapped != unmapped_ || something_moves();
+    const bool moving = regions_wait || unmapped != unmapped_ || something_moves();
+    if (moving && still(patience_ns)) {
+      still_.given_up = true;
+      if (!wanted) count_stall(*begin, nullptr, granules * granule_bytes);
+      return no_room(granules, wanted);
+    }
     if (moving) {
       fruitless = 0;
       others_since = 0;
@@ -180,11 +197,15 @@ uint64_t EngineImpl::evict(uint64_t grains, const Block* except) {
       if (started < grains) started += evict_going(grains - started, except, beyond);
       if (started < grains) started += evict_farthest(grains - started, except, beyond, false);
     }
-  bool passed_over = false;
+  bool passed_over = false, spare_aside = true;
   // A spill that fails at once makes its block young; more such failures than blocks end the try.
-  for (size_t failures = 0; started < grains && failures <= live_.size();) {
+  for (size_t failures = 0, aside = 0; started < grains && failures <= live_.size();) {
     Block* block = ages_.next(live_, tick());
     if (!block) break;
+    if (spare_aside && used_aside(*block)) {
+      spare_aside = ++aside <= live_.size();  // everything else was tried
+      continue;
+    }
     if (block == except) {
       if (std::exchange(passed_over, true)) break;  // everything else was tried
       continue;
@@ -198,6 +219,15 @@ uint64_t EngineImpl::evict(uint64_t grains, const Block* except) {
     }
   }
   return started;
+}
+
+/// Is it in use on a stream beside the program's own, which may wait for another process?
+bool EngineImpl::used_aside(const Block& block) const {
+  const auto aside = [&](Use use) {
+    return use && streams_.aside(use.stream()) && !streams_.over(use);
+  };
+  return aside(Use{block.use.load(std::memory_order_acquire)}) ||
+         std::any_of(block.more_uses.begin(), block.more_uses.end(), aside);
 }
 
 uint64_t EngineImpl::leaving_grains(const Block& block) {
@@ -271,6 +301,10 @@ Error EngineImpl::no_room(uint64_t granules, const Block* wanted) const {
     text += fmt::format("; eviction has stopped: {} of host memory are full (firn_host) and {}",
                         format_size(host_.budget()),
                         store_ ? "the store takes no more (firn_dir)" : "no firn_dir is set");
+  if (still_.given_up)
+    text += fmt::format("; nothing could leave for {} s: work that uses it does not end, perhaps "
+                        "because it waits for another process",
+                        (clock_.now_ns() - still_.since_ns) / 1'000'000'000);
   if (spilling_ended_)
     text += "; nothing leaves the GPU in this process, as was said when it began";
   else if (spilling_stopped_)

@@ -229,7 +229,7 @@ void EngineImpl::spill_all() {
   for (int round = 0; round < 100'000 && !health_.dead(); ++round) {
     if (!stuck_)
       for (Block* block : std::vector<Block*>(live_)) start_spill(*block, true);
-    if (spilling_.empty()) return;
+    if (spilling_.empty() || still(still_ns / 10)) return;
     if (!pump_locked() || round % 4 == 3) wait(lock, poll_ns);
   }
 }

@@ -74,6 +74,7 @@ void EngineImpl::used_on(std::span<const Hold> holds, CUstream stream) {
 }
 
 void EngineImpl::saw_stream(CUstream stream) {
+  if (!streams_told_.load(std::memory_order_relaxed)) streams_told_ = true;
   if (streams_.find(Streams::key_of(stream, nullptr)) >= 0) return;
   Lock lock(mutex_);
   (void)see_stream(stream);

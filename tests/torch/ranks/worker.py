@@ -1,5 +1,5 @@
-"""What torchrun starts: each case (of training.WRAPPERS and parallel.CASES, "collectives", or
-"nccl"), one after the other.
+"""What torchrun starts: each case (of training.WRAPPERS and parallel.CASES, "collectives",
+"crossing" or "nccl"), one after the other.
 
 Every rank writes a file of lines "CASE WHAT VALUE"; what follows "peak" and "device" may differ
 between two allocators, all else must not.
@@ -15,6 +15,7 @@ import torch
 import torch.distributed as dist
 
 import collectives
+import crossing
 import nccl_collectives
 import parallel
 import training
@@ -36,6 +37,8 @@ def said_by(case, steps):
         return collectives.run(collectives.CASES)
     if case == "nccl":
         return collectives.run(nccl_collectives.CASES)
+    if case == "crossing":
+        return crossing.run()
     if case in parallel.CASES:
         return parallel.CASES[case](steps)
     return training.train(case, steps)

@@ -27,7 +27,7 @@ def run():
     receiving = dist.irecv(theirs, 1 - rank, group=towards[rank])
     with torch.cuda.stream(side):
         receiving.wait()  # what follows on that stream, and events of it, are behind it
-    more = [torch.empty(2 * NUMBERS, device="cuda") for _ in range(COUNT)]
+    more = [torch.empty(2 * NUMBERS, device="cuda") for _ in range(COUNT * 5 // 8)]
     dist.isend(mine, 1 - rank, group=towards[1 - rank]).wait()
     torch.cuda.current_stream().wait_stream(side)
     for i, x in enumerate(more):

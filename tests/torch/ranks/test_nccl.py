@@ -1,0 +1,114 @@
+"""Ranks with NCCL: the real ProcessGroupNCCL over the software libnccl.so.2. Its collectives run on
+streams of their own while the program goes on; a use of a tensor there that Firn misses is a crash
+in adversarial mode, and other bits at half the memory."""
+
+import importlib.util
+import pathlib
+import re
+import signal
+import subprocess
+
+import pytest
+
+import script_runs
+from test_ranks import ENVIRONMENT, RANKS, check_same, firn_run, half_of, launch
+
+HERE = pathlib.Path(__file__).parent
+TRAINING = ("ddp", "fsdp1", "fully_shard", "tensor_parallel", "pipeline", "pipeline_interleaved")
+NCCL = ("--backend", "nccl")
+
+
+@pytest.fixture(scope="module")
+def native(places, tmp_path_factory):
+    run = launch(places, tmp_path_factory.mktemp("nccl"),
+                 [*NCCL, *TRAINING, "collectives", "nccl", "crossing"],
+                 script_runs.native_environment(places))
+    assert run.status == 0, run.text
+    assert not [line for lines in run.lines for line in lines if "Error" in line[2]], run.lines
+    assert run.results(["nccl"])[0] != run.results(["nccl"])[1]  # not all, but those of parts
+    return run
+
+
+def with_firn(places, folder, spill_dir, cases, budget, *options):
+    return launch(places, folder, [*NCCL, *cases], script_runs.clean_environment(),
+                  firn_run(places, folder, [spill_dir], budget, *options))
+
+
+def test_adversarial(places, native, spill_dir, tmp_path):
+    cases = [*TRAINING, "collectives", "nccl"]
+    run = with_firn(places, tmp_path, spill_dir, cases, "4GiB", "--adversarial")
+    check_same(run, native, cases)
+
+
+@pytest.mark.parametrize("case", ["ddp", "fsdp1", "pipeline_interleaved",
+                                  pytest.param("fully_shard", marks=pytest.mark.long),
+                                  pytest.param("tensor_parallel", marks=pytest.mark.long)])
+def test_bits_are_equal_at_half_the_memory(places, native, spill_dir, tmp_path, case):
+    peak = native.most(case, "peak")
+    run = with_firn(places, tmp_path, spill_dir, [case], half_of(peak), "--policy", "lifetime")
+    check_same(run, native, [case])
+    assert run.most(case, "peak") > half_of(peak)
+
+
+@pytest.mark.parametrize("policy", ["age", "lifetime"])
+def test_collectives_under_pressure(places, native, spill_dir, tmp_path, policy):
+    run = with_firn(places, tmp_path, spill_dir, ["nccl"], "48MiB", "--policy", policy)
+    check_same(run, native, ["nccl"])
+
+
+def test_a_wait_that_ends_only_when_this_process_goes_on(places, native, spill_dir, tmp_path):
+    """The device waits for the other rank, which waits for memory first, as this one does."""
+    run = with_firn(places, tmp_path, spill_dir, ["crossing"], "48MiB")
+    assert run.status == 0, run.text
+    assert run.results(["crossing"]) == native.results(["crossing"]), run.text
+    assert native.most("crossing", "peak") > 48 << 20
+    assert any(stats["devices"][0]["zero_copy_bytes"] > 0 for stats in run.stats), run.stats
+
+
+def test_a_rank_that_is_killed_is_an_error_on_the_other(places, tmp_path):
+    command = [places.python, str(HERE / "lost_rank.py")]
+    environment = {**script_runs.native_environment(places), **ENVIRONMENT,
+                   "TORCH_NCCL_DUMP_ON_TIMEOUT": "0"}
+    ranks = [subprocess.Popen([*command, str(rank), str(tmp_path / "store")], env=environment,
+                              stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                              stderr=subprocess.STDOUT, text=True) for rank in range(RANKS)]
+    try:
+        said = [each.communicate(timeout=script_runs.TIMEOUT_S)[0] for each in ranks]
+    finally:
+        for each in ranks:
+            each.kill()
+    assert ranks[1].returncode == -signal.SIGKILL and "sum 2.0" in said[1], said[1]
+    assert ranks[0].returncode not in (0, None) and "not reached" not in said[0], said[0]
+    assert "sum 2.0" in said[0] and "ncclRemoteError" in said[0], said[0]
+
+
+def wheel(name):
+    return pathlib.Path(importlib.util.find_spec(name).submodule_search_locations[0])
+
+
+def names_in(path, which):
+    lines = subprocess.run(["nm", "-D", which, str(path)], capture_output=True, text=True,
+                           check=True).stdout.splitlines()
+    return {line.split()[-1] for line in lines if re.search(r" nccl\w+$", line)}
+
+
+def test_every_entry_that_torch_imports_is_there(places):
+    (library,) = [path for path in places.libraries if "nccl" in path.name]
+    wanted = set()
+    for path in (wheel("torch") / "lib").glob("libtorch*.so"):
+        wanted |= names_in(path, "--undefined-only")
+    assert len(wanted) > 30
+    assert not wanted - names_in(library, "--defined-only")
+
+
+def test_values_are_those_of_the_header():
+    values = re.compile(r"^\s*(nccl[A-Z]\w+)\s*=\s*(\d+)", re.M)
+    ours = script_runs.ROOT / "backing/gpu/software/nccl/abi.h"
+    known = dict(values.findall(ours.read_text()))
+    real = {}
+    header = wheel("nvidia.nccl") / "include/nccl.h"
+    for line in header.read_text().splitlines():
+        real.update(re.findall(r"(nccl[A-Z]\w+)\s*=\s*(\d+)\b", line))
+    known.pop("ncclMaxRedOp", None)
+    assert len(known) > 25
+    assert {name: real.get(name) for name in known} == known

@@ -1,4 +1,4 @@
-"""Two ranks on one machine, under torchrun with gloo: the bits of a run with all the memory it
+"""Two ranks on one machine, under torchrun with gloo (test_nccl.py has NCCL): the bits of a run with all the memory it
 wants, at half of it, with one spill directory for both."""
 
 import dataclasses

@@ -52,7 +52,7 @@ def test_bits_are_equal_at_half_the_memory(places, native, spill_dir, tmp_path, 
 
 @pytest.mark.parametrize("policy", ["age", "lifetime"])
 def test_collectives_under_pressure(places, native, spill_dir, tmp_path, policy):
-    run = with_firn(places, tmp_path, spill_dir, ["nccl"], "48MiB", "--policy", policy)
+    run = with_firn(places, tmp_path, spill_dir, ["nccl"], "32MiB", "--policy", policy)
     check_same(run, native, ["nccl"])
 
 

@@ -38,9 +38,9 @@ class Ranks:
                    if line[:2] == (case, what))
 
 
-def torchrun(places, folder, arguments):
+def torchrun(places, folder, arguments, ranks=RANKS):
     return [places.python, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node",
-            str(RANKS), str(WORKER), "--output", str(folder), *arguments]
+            str(ranks), str(WORKER), "--output", str(folder), *arguments]
 
 
 def firn_run(places, folder, dirs, budget, *options, host="32MiB"):
@@ -50,13 +50,14 @@ def firn_run(places, folder, dirs, budget, *options, host="32MiB"):
             "--stats", str(folder / "stats-%p.json"), *options, "--"]
 
 
-def launch(places, folder, cases, environment, prefix=()):
-    command = [*prefix, *torchrun(places, folder, cases)]
-    done = subprocess.run(command, env={**environment, **ENVIRONMENT}, stdin=subprocess.DEVNULL,
+def launch(places, folder, cases, environment, prefix=(), ranks=RANKS):
+    command = [*prefix, *torchrun(places, folder, cases, ranks)]
+    environment = {**environment, **ENVIRONMENT, "FIRN_GPU_DEVICES": str(ranks)}
+    done = subprocess.run(command, env=environment, stdin=subprocess.DEVNULL,
                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                           errors="replace", timeout=script_runs.TIMEOUT_S)
     lines = []
-    for rank in range(RANKS):
+    for rank in range(ranks):
         path = folder / f"rank{rank}.txt"
         said = path.read_text().splitlines() if path.exists() else []
         lines.append([tuple(line.split(" ", 2)) for line in said])
@@ -83,10 +84,10 @@ def with_firn(places, folder, dirs, cases, budget, *options):
                   firn_run(places, folder, dirs, budget, *options))
 
 
-def check_same(run, native, cases):
+def check_same(run, native, cases, ranks=RANKS):
     assert run.status == 0, run.text
     assert run.results(cases) == native.results(cases), run.text
-    assert all(run.results(cases)) and len(run.stats) == RANKS
+    assert all(run.results(cases)) and len(run.stats) == ranks
     for stats in run.stats:
         (device,) = stats["devices"]
         assert device["lost_blocks"] == 0

@@ -1,6 +1,6 @@
 // Collectives whose kernels no launch within their operator shows.
 //
-// Owns: holds on their tensors until they are over. Locks: none of its own.
+// Owns nothing. Locks: none.
 #pragma once
 
 #include <ATen/core/ivalue.h>
@@ -12,9 +12,9 @@
 namespace firn::pytorch {
 
 /// A collective's operator has ended without a launch. Where it gives no Work, its launch comes
-/// later, with those of others, when the program ends their group (coalesced sends and receives):
-/// its tensors then stay on the device for their lives. With a Work, and nobody in front of the
-/// driver to see launches, they are held, and used on a stream that comes behind it.
+/// later, with those of others, when the program ends their group (coalesced sends and receives);
+/// where nobody in front of the driver sees launches, it may have been on any stream. Its tensors
+/// then stay on the device for their lives.
 void follow_collective(ThreadScopes& scopes, const std::vector<c10::IValue>& results);
 
 }  // namespace firn::pytorch

@@ -252,15 +252,6 @@ void ThreadScopes::keep_held(const char* reason) {
         trouble_ = describe(kept.error());
 }
 
-std::vector<ThreadScopes::Apart> ThreadScopes::hold_apart() const {
-  std::vector<Apart> apart;
-  for (size_t group = 0; group < groups_.size(); ++group)
-    for (size_t i = groups_[group].begin; i < end_of(group); ++i)
-      if (const Hold hold = groups_[group].engine->hold_apart(bases_[i]); hold.block)
-        apart.push_back({groups_[group].engine, hold});
-  return apart;
-}
-
 void ThreadScopes::arguments_touched() {
   if (recorded_.recorder) recorded_.recorder->resume(recorded_, recorded_stream_);
 }

@@ -108,12 +108,6 @@ class ThreadScopes {
   void touch_address(const void* pointer);
   /// What is held now is kept by something that nobody sees: it stays on the device for its life.
   void keep_held(const char* reason);
-  struct Apart {
-    Engine* engine;
-    Hold hold;
-  };
-  /// The same blocks, held for longer than the operator (Engine::hold_apart).
-  std::vector<Apart> hold_apart() const;
   /// What went wrong outside of a touch; as an error of a touch.
   void note_trouble(std::string words) { trouble_ = std::move(words); }
   /// All that the operator was given has been touched: its kernel is next.

@@ -420,8 +420,12 @@ void EngineImpl::reach_watch() {
   if (watching_.load(std::memory_order_relaxed) || !watch_due_) return;
   std::function<void()> callback;
   {
+    Driver::ContextGuard context(driver_, options_.context);
     Lock lock(mutex_);
     if (watching_) return;
+    // To wait for the device would spoil a capture: nothing is watched, and nothing leaves, before
+    // its end.
+    if (!streams_told_.load(std::memory_order_acquire) && streams_.any_captured()) return;
     watching_ = true;
     callback = std::move(watch_callback_);
   }
@@ -432,7 +436,9 @@ void EngineImpl::reach_watch() {
   // for what this thread enqueues next.
   Driver::ContextGuard context(driver_, options_.context);
   if (!streams_told_.load(std::memory_order_acquire)) {
-    (void)driver_.ctx_synchronize();
+    const CUresult result = driver_.ctx_synchronize();
+    Lock lock(mutex_);
+    if (result != CUDA_SUCCESS) health_.end("cuCtxSynchronize", result);
     return;
   }
   Lock lock(mutex_);

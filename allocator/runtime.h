@@ -55,7 +55,7 @@ class Runtime {
   /// has not touched: others who see the launch need not look at it. Null: nobody tells.
   virtual void set_told(bool (*told)()) = 0;
   virtual bool told() const = 0;
-  /// `enqueued` hears on which stream the calling thread enqueues what is told, before it is;
+  /// `enqueued` hears on which stream the calling thread is about to enqueue work;
   /// `context` answers a stream's context where that can make a difference, else null.
   using ContextOf = CUcontext (*)(CUstream stream);
   virtual void set_enqueued(void (*enqueued)(CUstream stream, ContextOf context)) = 0;

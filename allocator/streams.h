@@ -98,6 +98,9 @@ class Streams {
     return stream || !context ? stream : reinterpret_cast<CUstream>(context);
   }
 
+  /// Is a stream that was seen being captured into a graph?
+  bool any_captured() const;
+
   /// What find() knows it by.
   CUstream key(unsigned index) const {
     return entries_[index]->key.load(std::memory_order_relaxed);
@@ -132,7 +135,6 @@ class Streams {
   };
   /// Is it being captured into a graph, or may that not be asked?
   bool captured(CUstream stream, CUresult* answer = nullptr) const;
-  bool any_captured() const;
   bool close_by_device(Entry& entry);
   bool close_ended(Entry& entry);
   int reuse_ended();

@@ -147,7 +147,7 @@ CUresult note_copy(const Copy& copy, Work& work, Noted& noted) {
       noted.captured = true;
       if (!work.empty()) note_captured(graph, uses_of(copy));
     }
-  if (told) note_enqueued(copy.stream);
+  note_enqueued(copy.stream);
   if (told || work.empty()) return CUDA_SUCCESS;
   counters().copies.fetch_add(1, std::memory_order_relaxed);
   noted.ours = true;

@@ -21,8 +21,8 @@ bool serving();
 /// operators), or nothing can leave the device yet.
 bool told_already();
 
-/// What is told already is enqueued on `stream`, by the calling thread: which may be another stream
-/// than the one that its front end knows.
+/// The calling thread is about to enqueue on `stream`: which may be another stream than the one that
+/// its front end holds blocks for.
 void note_enqueued(CUstream stream);
 
 /// The runtime in charge, ours or another front end's; null before there is one.

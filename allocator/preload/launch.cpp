@@ -17,10 +17,8 @@ template <class Call>
 CUresult launch(CUfunction function, CUstream stream, void** parameters, void** extra,
                 Call&& call) {
   if (views().count() == 0 || !function) return call();
-  if (told_already()) {
-    note_enqueued(stream);
-    return call();
-  }
+  note_enqueued(stream);  // (who scans sees what is in the parameters only)
+  if (told_already()) return call();
   Kernel* kernel = kernels().find(function);
   Work work(where(stream));
   Counters& counted = counters();
@@ -57,10 +55,8 @@ CUresult launch(CUfunction function, CUstream stream, void** parameters, void** 
 template <class Call>
 CUresult launch_unknown(CUstream stream, Call&& call) {
   if (views().count() == 0) return call();
-  if (told_already()) {
-    note_enqueued(stream);
-    return call();
-  }
+  note_enqueued(stream);  // (who scans sees what is in the parameters only)
+  if (told_already()) return call();
   counters().launches.fetch_add(1, std::memory_order_relaxed);
   counters().unknown_kernels.fetch_add(1, std::memory_order_relaxed);
   note_unseen("launches by the calls of CUDA 3: all memory was touched");

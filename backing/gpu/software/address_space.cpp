@@ -62,7 +62,6 @@ CUresult AddressSpace::reserve(uint64_t* address, size_t bytes, size_t alignment
         tail && ::munmap(pointer(base + bytes), tail) != 0)
       die("munmap", std::strerror(errno));
   }
-  explain_faults();
   reservations_[base] = bytes;
   *address = base;
   return CUDA_SUCCESS;
@@ -176,6 +175,7 @@ CUresult AddressSpace::set_access(const char* entry, uint64_t address, size_t by
         mapping.access[access[i].location.id] = static_cast<uint8_t>(access[i].flags);
     const int protection = mapping.protection();
     mapping.reachable = protection != PROT_NONE;
+    if (protection == PROT_READ) explain_faults();
     if (!gpu().config.no_bytes &&
         ::mprotect(pointer(mapping.base), mapping.bytes, protection) != 0)
       return CUDA_ERROR_OUT_OF_MEMORY;

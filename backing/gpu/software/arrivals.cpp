@@ -1,5 +1,6 @@
 // Copies into mapped memory: see arrivals.h.
 #include "arrivals.h"
+#include "sticky.h"
 
 #include <sys/mman.h>
 #include <unistd.h>
@@ -29,6 +30,7 @@ void write_behind(const char* entry, const std::vector<FilePart>& parts, const c
 }  // namespace
 
 uint64_t AddressSpace::begin_arrival(uint64_t address, size_t bytes) {
+  explain_faults();
   const uint64_t base = round_up(address, page), end = (address + bytes) / page * page;
   if (end <= base) return 0;
   // The system may have no more mappings to give (vm.max_map_count): then nothing is forbidden.

@@ -1,5 +1,6 @@
 // The gate: what every entry point passes, and how the process's fork and exit reach the driver.
 #include <pthread.h>
+#include <signal.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -15,6 +16,7 @@ namespace firn::software {
 void die(const char* entry, const std::string& rule) {
   const std::string line = std::string("firn software GPU: ") + entry + ": " + rule + "\n";
   (void)!::write(STDERR_FILENO, line.data(), line.size());
+  ::signal(SIGABRT, SIG_DFL);  // in a kernel, too, it is the process's end
   std::abort();
 }
 

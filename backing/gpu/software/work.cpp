@@ -140,12 +140,12 @@ void Scheduler::execute(Lock& lock, const std::shared_ptr<Work>& work) {
   const std::shared_ptr<Context> context = work->stream->context.lock();
   const auto run = std::move(work->body.run);  // drop() may come meanwhile
   lock.unlock();
-  // (A callback is the program's own code: what it does wrong is the process's.)
+  // (Copies are ours, and a callback is the program's: what goes wrong there is the process's.)
   CUresult result = CUDA_SUCCESS;
-  if (work->body.type == node_host)
-    run();
-  else
+  if (work->body.type == node_kernel)
     result = run_guarded(work->body.entry, run);
+  else
+    run();
   lock.lock();
   if (result != CUDA_SUCCESS) kill_context(context, result);
 }

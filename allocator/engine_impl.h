@@ -1,20 +1,6 @@
-// The engine behind allocator/engine.h. Split by what happens to a block:
-//   engine.cpp           opening, closing, looking up, pump()
-//   engine_allocate.cpp, engine_small.cpp  allocate, free, ready blocks; small blocks' segments
-//   engine_touch.cpp, engine_hot.h, engine_touch_many.cpp  touch, release, pin, hints; of a launch's
-//                        blocks at once; streams that end
-//   engine_places.cpp    planned places for blocks of an iteration that never leave
-//   engine_plan_places.cpp, engine_regions.cpp  when they are planned, and given up; their memory
-//   engine_room.cpp, engine_map.cpp  make room, or say why not; a block's spans: mapped, unmapped
-//   engine_spill.cpp, engine_write.cpp  copy out, unmap; write to the store
-//   engine_fault.cpp     map again, read, copy in
-//   engine_net.cpp       tests: what finds accesses that nobody saw
-//   engine_births.cpp    blocks mapped ahead of the allocations that come
-//   engine_lifetimes.cpp, engine_host.cpp  what leaves and what is fetched when every next use is
-//                        known; the same for host memory and the store
-//   engine_choose.cpp    how much is written ahead, by rehearsing what comes
-//   engine_greedy.cpp, engine_export.cpp  the published greedy plan; memory of other processes too
-//   engine_stats.cpp, engine_notices.cpp  statistics, invariant walk; fault storms and thrash
+// The engine behind allocator/engine.h. Split by what happens to a block, into
+// engine_*.cpp (engine.cpp: opening, closing, looking up, pump()), each of which begins by saying so.
+// Declared here in that order.
 //
 // One mutex guards everything but the hot paths (see block.h for what they use). Functions that
 // take a Lock& may release it to wait; whatever they were given may have changed when they return.

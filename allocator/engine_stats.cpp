@@ -306,7 +306,8 @@ void EngineImpl::check() const {
              "%llu granules in blocks, %llu free, %llu held", (unsigned long long)granules,
              (unsigned long long)frames_.free_granules(),
              (unsigned long long)frames_.held_granules());
-  FIRN_CHECK(health_.dead() || frames_.held_granules() <= frames_.budget_granules(), "%llu held, budget %llu",
+  FIRN_CHECK(health_.dead() || frames_.held_granules() <= frames_.budget_granules(),
+             "%llu held, budget %llu",
              (unsigned long long)frames_.held_granules(),
              (unsigned long long)frames_.budget_granules());
 }

@@ -243,7 +243,8 @@ Result<void> EngineImpl::pin_with(Block& block, Mark&& mark) {
     Driver::ContextGuard context(driver_, options_.context);
     if (Result<void> usable = can_use(context); !usable) arrived = usable;
     Lock lock(mutex_);
-    if (arrived && block.arrival && !streams_.over(block.arrival)) arrived = streams_.wait(block.arrival);
+    if (arrived && block.arrival && !streams_.over(block.arrival))
+      arrived = streams_.wait(block.arrival);
     if (arrived) mark();
   }
   release(*hold, nullptr);

@@ -55,6 +55,7 @@ Result<void> EngineImpl::start() {
     return make_error(Code::invalid_argument, 0,
                       fmt::format("firn_budget: {} bytes is below the least, {} bytes",
                                   options_.budget_bytes, 2 * granule_bytes));
+  if (Result<void> fine = frames_.check(); !fine) return fine;
   // Addresses are plenty: room for every block's own place, also while most of them are spilled.
   Result<std::unique_ptr<Arena>> arena = Arena::reserve(driver_, uint64_t{4} << 40);
   if (!arena) return arena.error();

@@ -65,7 +65,8 @@ Result<void> EngineImpl::map_host_fault(Block& block, const Error& no_room) {
         block.shape.shared() ? block.shape.granules() : span.grains / granule_grains);
     if (!one) {
       frames_.give(frames);
-      return one.error();
+      if (health_.dead()) return one.error();
+      return make_error(Code::out_of_memory, 0, no_room.text + "; " + one.error().text);
     }
     frames.push_back(one->front());
   }

@@ -36,6 +36,7 @@ Result<Hold> EngineImpl::touch(const void* pointer, CUstream stream, Access acce
 Result<Hold> EngineImpl::touch_anyway(const void* pointer, CUstream stream, Access access) {
   Block* block = live_at(pointer, false);
   if (!block || (block->word.load(std::memory_order_acquire) & word::small)) return Hold{};
+  (void)frames_.host_granted();  // before the lock: the first time it takes a while
   return touch_slow(*block, stream, access, true);
 }
 

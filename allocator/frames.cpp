@@ -3,30 +3,60 @@
 #include <algorithm>
 #include <bit>
 
+#include <fmt/format.h>
+
 #include "allocator/check.h"
+#include "allocator/host_nodes.h"
+#include "allocator/host_trial.h"
 
 namespace firn {
 
+// CU_DEVICE_ATTRIBUTE_HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, of CUDA 13.
+static constexpr auto host_numa_supported = static_cast<CUdevice_attribute>(141);
+
 Frames::Frames(const Driver& driver, DeviceHealth& health, int device, uint64_t budget_bytes)
-    : driver_(driver), health_(health), budget_(budget_bytes / granule_bytes), limit_(budget_) {
+    : driver_(driver), health_(health), device_(device),
+      budget_(budget_bytes / granule_bytes), limit_(budget_) {
+  const auto attribute = [&](CUdevice_attribute which, int otherwise) {
+    int value = 0;
+    return driver.device_get_attribute(&value, which, device) == CUDA_SUCCESS ? value : otherwise;
+  };
   prop_.type = CU_MEM_ALLOCATION_TYPE_PINNED;
   prop_.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
   prop_.location.id = device;
   // Any frame may be shared with another process one day (Engine::export_memory).
-  int shareable = 0;
-  if (driver.device_get_attribute(
-          &shareable, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED, device) ==
-          CUDA_SUCCESS &&
-      shareable)
+  if (attribute(CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED, 0))
     prop_.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
-  int node = 0;
-  if (driver.device_get_attribute(&node, CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID, device) !=
-          CUDA_SUCCESS ||
-      node < 0)
-    node = 0;
+  host_supported_ = attribute(host_numa_supported, 0) != 0;
   host_prop_.type = CU_MEM_ALLOCATION_TYPE_PINNED;
   host_prop_.location.type = CU_MEM_LOCATION_TYPE_HOST_NUMA;
-  host_prop_.location.id = node;
+  host_prop_.location.id = host_node(attribute(CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID, -1));
+}
+
+Result<void> Frames::check() {
+  int supported = 0;
+  CUresult result = driver_.device_get_attribute(
+      &supported, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, device_);
+  if (result != CUDA_SUCCESS) return health_.failed("cuDeviceGetAttribute", result);
+  if (!supported)
+    return make_error(Code::not_supported, 0,
+                      fmt::format("device {} cannot map its memory piece by piece (virtual memory "
+                                  "management): Firn cannot work on it", device_));
+  size_t bytes = 0;
+  result = driver_.mem_get_allocation_granularity(&bytes, &prop_, CU_MEM_ALLOC_GRANULARITY_MINIMUM);
+  if (result != CUDA_SUCCESS && prop_.requestedHandleTypes != CU_MEM_HANDLE_TYPE_NONE &&
+      !DeviceHealth::stays(result)) {
+    prop_.requestedHandleTypes = CU_MEM_HANDLE_TYPE_NONE;
+    result =
+        driver_.mem_get_allocation_granularity(&bytes, &prop_, CU_MEM_ALLOC_GRANULARITY_MINIMUM);
+  }
+  if (result != CUDA_SUCCESS) return health_.failed("cuMemGetAllocationGranularity", result);
+  if (bytes == 0 || granule_bytes % bytes != 0)
+    return make_error(Code::not_supported, 0,
+                      fmt::format("device {} maps memory in units of {} bytes: Firn needs units "
+                                  "that {} bytes are a multiple of", device_, bytes,
+                                  granule_bytes));
+  return {};
 }
 
 Frames::~Frames() {
@@ -47,15 +77,20 @@ Reservation Frames::reserve(uint64_t granules) {
 Result<Frame> Frames::create(uint32_t granules) {
   Frame frame{0, granules};
   CUresult result = driver_.mem_create(&frame.handle, frame.bytes(), &prop_, 0);
-  if ((result == CUDA_ERROR_NOT_SUPPORTED || result == CUDA_ERROR_NOT_PERMITTED) &&
-      prop_.requestedHandleTypes != CU_MEM_HANDLE_TYPE_NONE) {
-    prop_.requestedHandleTypes = CU_MEM_HANDLE_TYPE_NONE;  // as in some containers
+  // Containers and virtual GPUs that cannot share memory answer this and that. Once a frame was
+  // made that can be shared, a refusal has another reason.
+  if (result != CUDA_SUCCESS && result != CUDA_ERROR_OUT_OF_MEMORY && !made_shareable_ &&
+      prop_.requestedHandleTypes != CU_MEM_HANDLE_TYPE_NONE && !DeviceHealth::stays(result)) {
+    const CUmemAllocationProp shareable = prop_;
+    prop_.requestedHandleTypes = CU_MEM_HANDLE_TYPE_NONE;
     result = driver_.mem_create(&frame.handle, frame.bytes(), &prop_, 0);
+    if (result != CUDA_SUCCESS) prop_ = shareable;  // nor was that the reason
   }
   if (result != CUDA_SUCCESS) {
     if (result == CUDA_ERROR_OUT_OF_MEMORY) limit_ = held_;
     return health_.failed("cuMemCreate", result);
   }
+  made_shareable_ = prop_.requestedHandleTypes != CU_MEM_HANDLE_TYPE_NONE;
   held_ += granules;
   peak_ = std::max(peak_, held_);
   return frame;
@@ -156,7 +191,19 @@ Result<std::vector<Frame>> Frames::take(Reservation reservation, const Shape& sh
   return out;
 }
 
+Result<void> Frames::host_granted() const {
+  if (!host_supported_)
+    return make_error(Code::not_supported, 0,
+                      "host memory cannot be used at device addresses: the driver says so");
+  if (host_prop_.location.id < 0)
+    return make_error(Code::not_supported, 0,
+                      "host memory cannot be used at device addresses: no memory node has any that "
+                      "this process may use");
+  return try_host_memory(driver_.library, host_prop_.location.id);
+}
+
 Result<std::vector<Frame>> Frames::take_host(uint64_t granules) {
+  if (Result<void> granted = host_granted(); !granted) return granted.error();
   Frame frame{0, static_cast<uint32_t>(granules), true};
   CUresult result = driver_.mem_create(&frame.handle, frame.bytes(), &host_prop_, 0);
   if (result != CUDA_SUCCESS) return health_.failed("cuMemCreate of host memory", result);

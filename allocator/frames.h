@@ -60,6 +60,8 @@ class Frames {
  public:
   Frames(const Driver& driver, DeviceHealth& health, int device, uint64_t budget_bytes);
   ~Frames();
+  /// Whether the device can do what frames need. Errors: not_supported in words, driver.
+  Result<void> check();
 
   /// Granules that could be reserved now.
   uint64_t available() const;
@@ -81,6 +83,9 @@ class Frames {
   /// One frame of host memory near the device, which kernels reach over the link: not device
   /// memory, so outside the budget. For the touch that must not fail.
   Result<std::vector<Frame>> take_host(uint64_t granules);
+  /// Whether take_host() can be asked at all; the first time it may take seconds, and it needs no
+  /// lock. Errors: not_supported, in words.
+  Result<void> host_granted() const;
   /// Gives back frames that are no longer mapped anywhere.
   void give(std::vector<Frame>& frames);
   /// Returns free frames to the device until at most `keep_granules` are free.
@@ -112,7 +117,10 @@ class Frames {
 
   const Driver& driver_;
   DeviceHealth& health_;
-  CUmemAllocationProp prop_{}, host_prop_{};
+  const int device_;
+  CUmemAllocationProp prop_{}, host_prop_{};  // location.id -1: no node has memory
+  bool host_supported_ = false;
+  bool made_shareable_ = false;  // a frame was made that can be shared
   std::array<std::vector<Frame>, sizes> free_;  // by size
   SharedFrames shared_;
   uint64_t budget_;         // granules

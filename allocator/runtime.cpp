@@ -19,6 +19,7 @@
 #include <fmt/format.h>
 
 #include "allocator/check.h"
+#include "allocator/host_trial.h"
 #include "allocator/machine_memory.h"
 #include "allocator/meeting.h"
 #include "allocator/rank_dirs.h"
@@ -45,6 +46,7 @@ class RuntimeImpl final : public Runtime {
 
   Result<void> open(std::unique_ptr<Driver> driver) {
     driver_ = std::move(driver);
+    try_host_apart();
     if (config_.host_bytes == 0) {
       host_shared_ = true;
       available_bytes_ = available_memory_bytes();

@@ -24,6 +24,12 @@ typedef struct FirnGpuConfig {
                                 // Everything is checked as ever. Virtual clock only. Default 0
 } FirnGpuConfig;
 
+// Machines that refuse something, from the environment alone, at every cuInit:
+//  FIRN_GPU_POSIX_FD=304   frames that could be shared (CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) are
+//                          refused with that error, as in gVisor (304), by vGPU and MIG (999)
+//  FIRN_GPU_HOST_NUMA=none|fail|crash   host memory as frames: the attribute says that there is
+//                          none; cuMemCreate answers out of memory; cuMemCreate kills the process
+
 /// Before cuInit, or after firnGpuReset. 0, or -1 when already initialised, or for bad settings.
 int firnGpuConfigure(const FirnGpuConfig* config);
 /// Forgets every device, context, stream, event, frame and mapping (tests: a fresh GPU in the same

@@ -132,6 +132,11 @@ FIRN_GPU_API CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attrib
       *value = device + 1;
       return CUDA_SUCCESS;
     }
+    constexpr int host_numa_memory = 141;
+    if (id == host_numa_memory && gpu().refusals.host_numa == Refusals::HostNuma::none) {
+      *value = 0;
+      return CUDA_SUCCESS;
+    }
     const auto* found = std::lower_bound(std::begin(attributes), std::end(attributes), id,
                                          [](const Attribute& a, int b) { return a.id < b; });
     *value = found != std::end(attributes) && found->id == id ? found->value : 0;

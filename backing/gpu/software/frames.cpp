@@ -2,6 +2,8 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <csignal>
+
 #include "gpu.h"
 
 namespace firn::software {
@@ -23,7 +25,7 @@ void spend(Gate& gate, uint64_t ns) {
 // its descriptors go, and tells where the part begins and how many granules it has.
 int open_ticket(int file, uint64_t offset, uint64_t bytes) {
   const std::string path = "/proc/self/fd/" + std::to_string(file);
-  const int fd = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
+  const int fd = ::open(path.c_str(), O_RDWR);  // a program started meanwhile has it, too
   if (fd < 0) return fd;
   const auto place = static_cast<off_t>(offset + bytes / granule_bytes);
   if (bytes / granule_bytes < granule_bytes && ::lseek(fd, place, SEEK_SET) == place) return fd;
@@ -44,6 +46,23 @@ CUresult check_prop(const CUmemAllocationProp* prop) {
   if (host_location(prop->location.type)) return CUDA_SUCCESS;
   if (prop->location.type != CU_MEM_LOCATION_TYPE_DEVICE) return CUDA_ERROR_INVALID_VALUE;
   return gpu().has_device(prop->location.id) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
+}
+
+// Machines on which the driver refuses what it says that it can do, or dies of it.
+CUresult check_refusals(const CUmemAllocationProp* prop) {
+  const Refusals& refusals = gpu().refusals;
+  if (prop->requestedHandleTypes != CU_MEM_HANDLE_TYPE_NONE &&
+      refusals.posix_fd != CUDA_SUCCESS)
+    return refusals.posix_fd;
+  if (prop->location.type != CU_MEM_LOCATION_TYPE_HOST_NUMA) return CUDA_SUCCESS;
+  using HostNuma = Refusals::HostNuma;
+  if (refusals.host_numa == HostNuma::crashes) {
+    (void)std::signal(SIGSEGV, SIG_DFL);
+    (void)std::raise(SIGSEGV);
+  }
+  return refusals.host_numa == HostNuma::none    ? CUDA_ERROR_NOT_SUPPORTED
+         : refusals.host_numa == HostNuma::fails ? CUDA_ERROR_OUT_OF_MEMORY
+                                                 : CUDA_SUCCESS;
 }
 
 std::shared_ptr<Frame> find_frame(const char* entry, uint64_t handle) {
@@ -98,6 +117,7 @@ FIRN_GPU_API CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t b
   return enter("cuMemCreate", Need::initialised, [&](Gate& gate) -> CUresult {
     if (!handle || !bytes || flags) return CUDA_ERROR_INVALID_VALUE;
     if (CUresult result = check_prop(prop)) return result;
+    if (CUresult result = check_refusals(prop)) return result;
     aligned(gate.entry(), "size", bytes);
     DeviceMemory* memory = nullptr;
     if (prop->location.type == CU_MEM_LOCATION_TYPE_DEVICE) {

@@ -128,7 +128,9 @@ FIRN_GPU_API CUresult cuInit(unsigned flags) {
       if (pthread_atfork(nullptr, nullptr, on_fork_child) != 0 || std::atexit(on_exit) != 0)
         return CUDA_ERROR_UNKNOWN;
     }
-    if (std::string wrong = read_environment(g.config, g.faults); !wrong.empty()) {
+    std::string wrong = read_environment(g.config, g.faults);
+    if (std::string words = read_refusals(g.refusals); !words.empty()) wrong = words;
+    if (!wrong.empty()) {
       std::fprintf(stderr, "firn software GPU: %s\n", wrong.c_str());
       return CUDA_ERROR_INVALID_VALUE;
     }

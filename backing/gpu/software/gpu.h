@@ -69,6 +69,13 @@ struct Pool {
   bool destroyed = false;       // lives on until its last allocation is freed
 };
 
+/// What this machine refuses that another grants. Read from the environment at each cuInit.
+struct Refusals {
+  enum class HostNuma { granted, none, fails, crashes };
+  CUresult posix_fd = CUDA_SUCCESS;  // of frames that could be shared
+  HostNuma host_numa = HostNuma::granted;
+};
+
 struct Function;
 struct Module;
 struct Graph;
@@ -94,6 +101,7 @@ struct Gpu {
   AddressSpace space;
   Scheduler scheduler;
   Faults faults;
+  Refusals refusals;
 
   Table<Context> contexts{1, "context"};
   Table<Stream> streams{2, "stream"};
@@ -134,6 +142,7 @@ Thread& thread();
 /// Takes settings from the environment, where firnGpuConfigure() gave none. Empty on success, else
 /// what was wrong in words.
 std::string read_environment(FirnGpuConfig& config, Faults& faults);
+std::string read_refusals(Refusals& refusals);
 void fill_defaults(FirnGpuConfig& config);
 
 /// What an entry needs before it may run.

@@ -92,6 +92,28 @@ std::string read_environment(FirnGpuConfig& config, Faults& faults) {
   return wrong;
 }
 
+std::string read_refusals(Refusals& refusals) {
+  using HostNuma = Refusals::HostNuma;
+  refusals = {};
+  if (const char* words = std::getenv("FIRN_GPU_POSIX_FD"); words && *words) {
+    unsigned error = 0;
+    char rest = 0;
+    if (std::sscanf(words, "%u%c", &error, &rest) != 1 || error == 0)
+      return std::string("FIRN_GPU_POSIX_FD=") + words + " is not an error's number (304, 999)";
+    refusals.posix_fd = static_cast<CUresult>(error);
+  }
+  if (const char* words = std::getenv("FIRN_GPU_HOST_NUMA"); words && *words) {
+    const std::string said = words;
+    refusals.host_numa = said == "none"    ? HostNuma::none
+                         : said == "fail"  ? HostNuma::fails
+                         : said == "crash" ? HostNuma::crashes
+                                           : HostNuma::granted;
+    if (refusals.host_numa == HostNuma::granted)
+      return "FIRN_GPU_HOST_NUMA=" + said + " is none of none, fail, crash";
+  }
+  return {};
+}
+
 void fill_defaults(FirnGpuConfig& config) {
   config.struct_bytes = sizeof config;
   if (config.devices == 0) config.devices = 1;

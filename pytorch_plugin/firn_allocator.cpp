@@ -144,10 +144,8 @@ Engine& FirnAllocator::open_engine(c10::DeviceIndex device) {
 // --- allocation ----------------------------------------------------------------------------------
 
 void* FirnAllocator::take(size_t bytes, c10::DeviceIndex device, cudaStream_t stream) {
-  if (observing()) [[unlikely]] {
-    std::string trouble = ThreadScopes::mine().take_trouble();
-    TORCH_CHECK(trouble.empty(), "firn: ", trouble);
-  }
+  if (observing()) [[unlikely]]
+    ThreadScopes::mine().throw_trouble();
   if (bytes == 0) return nullptr;
   Engine& engine = this->engine(device);
   if (noting.load(std::memory_order_relaxed)) [[unlikely]]

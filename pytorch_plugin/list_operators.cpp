@@ -116,8 +116,7 @@ void join(std::vector<IValue>& results, Stack& stack, size_t returns) {
 void touch_or_throw(ThreadScopes& scopes, const OperatorInfo& info,
                     c10::ArrayRef<IValue> arguments) {
   touch_arguments(scopes, info, arguments);
-  const std::string trouble = scopes.take_trouble();
-  TORCH_CHECK(trouble.empty(), "firn: ", trouble);
+  scopes.throw_trouble();
 }
 
 void run_whole(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack,

@@ -26,6 +26,14 @@ namespace {
 // Far enough back for the temporaries of an operator; a free further back is finished later.
 constexpr size_t forget_most = 64;
 
+// torch lets a storage throw when its address is asked for, and has no call that ends it.
+bool& throws(c10::StorageImpl& storage);
+template <bool c10::StorageImpl::*member>
+struct Reach {
+  friend bool& throws(c10::StorageImpl& storage) { return storage.*member; }
+};
+template struct Reach<&c10::StorageImpl::throw_on_immutable_data_ptr_>;
+
 }  // namespace
 
 // In the child of a fork threads are gone, and with them what is theirs.
@@ -88,6 +96,8 @@ void ThreadScopes::left_outermost() {
   if (recorded_.recorder && Runtime::get()) recorded_.recorder->end(recorded_);
   if (!recorded_.name.empty()) recorded_ = {};
   release_all();
+  if (!refused_.empty()) [[unlikely]]
+    grant_again();
   if (lines_due_) [[unlikely]]
     tell_lines();
   if (!trouble_.empty()) {
@@ -178,8 +188,31 @@ void ThreadScopes::touch_storage(c10::StorageImpl* storage, Access access, bool 
     recorder->uses(recorded_, base, access == Access::write);
     recorded_stream_ = stream_;
   }
-  if (code == Code::lost) [[unlikely]]
-    storage->release_data_and_set_meta_custom_data_ptr_error_msg_("firn: " + trouble_);
+  if (code != Code::ok && uses) [[unlikely]]
+    refuse(storage, code);
+}
+
+/// The storage's address is an error from here on: no kernel runs on what is not there. For good
+/// where its bytes are lost, else until the operator has ended.
+void ThreadScopes::refuse(c10::StorageImpl* storage, Code code) {
+  const char* kind = code == Code::out_of_memory ? "CUDA out of memory. Firn: " : "firn: ";
+  if (throws(*storage)) return;
+  std::optional<std::string> words = storage->get_extra_meta().custom_data_ptr_error_msg_;
+  storage->release_data_and_set_meta_custom_data_ptr_error_msg_(kind + trouble_);
+  if (code != Code::lost)
+    refused_.push_back({c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(storage),
+                        std::move(words)});
+}
+
+void ThreadScopes::grant_again() {
+  trouble_.clear();  // whoever asked for an address was told; nothing else went wrong
+  for (Refused& each : std::exchange(refused_, {})) {
+    throws(*each.storage) = false;
+    each.storage->get_extra_meta().custom_data_ptr_error_msg_ = std::move(each.words);
+    // (What else is noted of its address follows from this.)
+    c10::DataPtr same = std::move(each.storage->_mutable_data_ptr_no_checks());
+    each.storage->set_data_ptr_noswap(std::move(same));
+  }
 }
 
 /// From here on, until begin_touches(), touches are of this device.
@@ -228,6 +261,7 @@ Code ThreadScopes::touch_failed(const void* base, Access access, const Error& er
   Result<Hold> hold = engine_->touch_anyway(base, stream_, access);
   if (!hold) {
     trouble_ = describe(hold.error());
+    short_ = hold.error().code == Code::out_of_memory;
     return hold.error().code;
   }
   if (hold->block) keep_used(*hold, base);
@@ -344,6 +378,17 @@ void look_at_storm(bool asked) {
   ask_for_call_sites(Asker::storm, any);
 }
 
-std::string ThreadScopes::take_trouble() { return std::exchange(trouble_, {}); }
+std::string ThreadScopes::take_trouble() {
+  short_ = false;
+  return std::exchange(trouble_, {});
+}
+
+void ThreadScopes::throw_trouble() {
+  const bool memory = short_;
+  const std::string trouble = take_trouble();
+  TORCH_CHECK_WITH(OutOfMemoryError, trouble.empty() || !memory, "CUDA out of memory. Firn: ",
+                   trouble);
+  TORCH_CHECK(trouble.empty(), "firn: ", trouble);
+}
 
 }  // namespace firn::pytorch

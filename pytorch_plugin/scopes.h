@@ -12,6 +12,7 @@
 
 #include <array>
 #include <atomic>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -126,8 +127,15 @@ class ThreadScopes {
 
   /// What a touch in the running operator could not do; empty when all is well.
   std::string take_trouble();
+  /// The same as an exception: torch.OutOfMemoryError where memory is short.
+  void throw_trouble();
 
  private:
+  /// A storage that throws when its address is asked for, and the words it had before.
+  struct Refused {
+    c10::intrusive_ptr<c10::StorageImpl> storage;
+    std::optional<std::string> words;
+  };
   /// Holds from `begin` on, to the next group's: of one engine, for work on one stream.
   struct Group {
     Engine* engine;
@@ -149,6 +157,8 @@ class ThreadScopes {
   CUstream current_stream(Engine& engine, int device);
   void touch_parts(c10::TensorImpl* tensor, Access access, bool uses);
   void touch_storage(c10::StorageImpl* storage, Access access, bool uses);
+  void refuse(c10::StorageImpl* storage, Code code);
+  void grant_again();
   void see_device(int device);
   Code touch_memory(const void* base, Access access);
   void keep_used(Hold hold, const void* base);
@@ -184,6 +194,8 @@ class ThreadScopes {
   std::vector<Other> others_;       // streams that were enqueued on besides
   uint64_t enqueued_ = 0;           // launches and copies, ever
   std::string trouble_;
+  bool short_ = false;              // it is one of memory
+  std::vector<Refused> refused_;    // by the running operator
   struct Waits {
     uint64_t times = 0, ns = 0;
     Engine* engine = nullptr;      // of the longest

@@ -29,9 +29,9 @@ def native(places, tmp_path_factory):
     return run
 
 
-def with_firn(places, folder, spill_dir, cases, budget, *options):
+def with_firn(places, folder, spill_dir, cases, budget, *options, host="32MiB"):
     return launch(places, folder, [*NCCL, *cases], script_runs.clean_environment(),
-                  firn_run(places, folder, [spill_dir], budget, *options))
+                  firn_run(places, folder, [spill_dir], budget, *options, host=host))
 
 
 def test_adversarial(places, native, spill_dir, tmp_path):
@@ -65,7 +65,7 @@ def test_bits_are_equal_at_half_the_memory(places, native, spill_dir, tmp_path, 
 
 @pytest.mark.parametrize("policy", ["age", "lifetime"])
 def test_collectives_under_pressure(places, native, spill_dir, tmp_path, policy):
-    run = with_firn(places, tmp_path, spill_dir, ["nccl"], "32MiB", "--policy", policy)
+    run = with_firn(places, tmp_path, spill_dir, ["nccl"], "32MiB", "--policy", policy, host="16MiB")
     check_same(run, native, ["nccl"])
 
 

@@ -172,7 +172,7 @@ def test_the_environment_says_what_was_asked(firn, spill_dir, tmp_path):
     assert seen["FIRN_GPU_MEMORY"] == str(1 << 30)
     libraries = seen["LD_PRELOAD"].split(":")
     assert [os.path.basename(each) for each in libraries] == \
-        ["libfirn_preload.so", "libcudart.so.13"]
+        ["libfirn_preload.so", "libcudart.so.13", "libnccl.so.2"]
     assert all(os.path.isfile(each) for each in libraries)
 
 

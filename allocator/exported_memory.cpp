@@ -1,5 +1,6 @@
 #include "allocator/exported_memory.h"
 
+#include <fcntl.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -10,6 +11,7 @@
 
 #include <fmt/format.h>
 
+#include "allocator/exported_identity.h"
 #include "allocator/shared_frames.h"
 
 namespace firn {
@@ -70,6 +72,7 @@ Result<std::shared_ptr<const ExportedMemory>> ExportedMemory::make(
     const CUresult result = driver.mem_export_to_shareable_handle(
         &fd, frame, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
     if (result != CUDA_SUCCESS) return driver.error("cuMemExportToShareableHandle", result);
+    (void)::fcntl(fd, F_SETFD, FD_CLOEXEC);  // programs started from here have no use for it
     made->parts_.push_back({fd, bytes});
   }
   return std::shared_ptr<const ExportedMemory>(std::move(made));
@@ -88,6 +91,14 @@ std::string ExportedMemory::handle() const {
     out.append(reinterpret_cast<const char*>(words), sizeof words);
   }
   return out;
+}
+
+std::optional<ExportedIdentity> identity_of(const std::string& handle) {
+  Head head{};
+  if (handle.size() < sizeof head) return std::nullopt;
+  std::memcpy(&head, handle.data(), sizeof head);
+  if (std::memcmp(head.magic, magic, sizeof magic) != 0) return std::nullopt;
+  return ExportedIdentity{head.started, head.serial};
 }
 
 Result<std::unique_ptr<ImportedMemory>> ImportedMemory::open(const Driver& driver, int device,

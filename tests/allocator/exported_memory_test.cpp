@@ -1,12 +1,14 @@
 // Memory that is handed to other processes. (Here the importer is this process: the descriptors go
 // the same way. Two processes: tests/torch/calls/sharing_calls.py.)
 #include <dirent.h>
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <cstring>
 
+#include "allocator/exported_identity.h"
 #include "allocator/exported_memory.h"
 #include "tests/allocator/simulation.h"
 
@@ -61,6 +63,41 @@ TEST(ExportedMemory, the_other_side_sees_the_same_bytes) {
     ASSERT_TRUE(engine.free(beside));
   }
   engine.check();
+}
+
+TEST(ExportedMemory, is_told_apart_from_what_was_there_before) {
+  Simulation sim({});
+  Engine& engine = sim.engine(0);
+  void* block = make(engine, 4 << 20);
+  auto first = engine.export_memory(block, reason);
+  ASSERT_TRUE(first) << describe(first.error());
+  const std::string before = (*first)->handle();
+  EXPECT_EQ(identity_of(before), identity_of((*first)->handle()));
+  first = make_error(Code::lost, 0, "let go");
+  ASSERT_TRUE(engine.free(block));
+  engine.trim();
+  void* again = make(engine, 4 << 20);
+  auto second = engine.export_memory(again, reason);
+  ASSERT_TRUE(second) << describe(second.error());
+  ASSERT_TRUE(identity_of(before));
+  EXPECT_NE(identity_of(before), identity_of((*second)->handle()));
+  EXPECT_FALSE(identity_of("no handle"));
+}
+
+TEST(ExportedMemory, is_not_handed_to_programs_that_are_started) {
+  Simulation sim({});
+  const auto open_files = [] {
+    std::vector<int> open;
+    for (int fd = 3; fd < 1024; ++fd)
+      if (const int flags = ::fcntl(fd, F_GETFD); flags >= 0 && !(flags & FD_CLOEXEC))
+        open.push_back(fd);
+    return open;
+  };
+  const std::vector<int> before = open_files();
+  void* block = make(sim.engine(0), 9 << 20);
+  auto exported = sim.engine(0).export_memory(block, reason);
+  ASSERT_TRUE(exported) << describe(exported.error());
+  EXPECT_EQ(open_files(), before);
 }
 
 TEST(ExportedMemory, stays_on_the_device_until_it_is_freed) {

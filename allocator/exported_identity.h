@@ -1,0 +1,20 @@
+// Which export an ExportedMemory's handle is of: descriptors and addresses come again, this does not.
+// Owns nothing.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+namespace firn {
+
+struct ExportedIdentity {
+  uint64_t started;  // when the exporting process did, in ticks since the machine started
+  uint64_t serial;   // of the export in that process
+  bool operator==(const ExportedIdentity&) const = default;
+};
+
+/// Of the bytes of ExportedMemory::handle(); nothing: they are no handle.
+std::optional<ExportedIdentity> identity_of(const std::string& handle);
+
+}  // namespace firn

@@ -12,6 +12,7 @@
 #include <mutex>
 #include <string>
 
+#include "allocator/exported_identity.h"
 #include "allocator/exported_memory.h"
 #include "allocator/preload/engines.h"
 #include "allocator/preload/handlers.h"
@@ -27,6 +28,7 @@ struct Handle {
   char magic[8];
   int32_t process, file;
   uint64_t place;  // of the block in the frames' bytes
+  ExportedIdentity identity;  // the file's number and the addresses come again
 };
 static_assert(sizeof(Handle) <= sizeof(CUipcMemHandle));
 
@@ -90,7 +92,11 @@ CUresult open(CUdeviceptr* address, const CUipcMemHandle& passed, const Handle& 
     }
   const Driver& driver = runtime_here()->driver();
   Driver::ContextGuard context(driver, engine->context());
-  auto memory = ImportedMemory::open(driver, device, words_of(told.process, told.file));
+  const std::string words = words_of(told.process, told.file);
+  if (identity_of(words).value_or(told.identity) != told.identity)
+    return refuse(make_error(Code::invalid_argument, 0,
+                             "the memory that the handle is of was freed by its process"));
+  auto memory = ImportedMemory::open(driver, device, words);
   if (!memory) return refuse(memory.error());
   *address = (*memory)->base() + told.place;
   shared().opened[*address] = {std::move(*memory), engine->context(), 1, key};
@@ -120,6 +126,7 @@ CUresult cuIpcGetMemHandle(CUipcMemHandle* handle, CUdeviceptr address) {
   told.process = ::getpid();
   told.file = file;
   told.place = block->base - (*exported)->base();
+  told.identity = identity_of(words).value_or(ExportedIdentity{});
   std::memset(handle, 0, sizeof *handle);
   std::memcpy(handle, &told, sizeof told);
   return CUDA_SUCCESS;

@@ -1,6 +1,10 @@
 // Device memory by the classic calls, and what the driver tells of it.
 #include "allocator/preload/memory.h"
 
+#include <atomic>
+#include <mutex>
+#include <unordered_map>
+
 #include "allocator/preload/captures.h"
 #include "allocator/preload/engines.h"
 #include "allocator/preload/handlers.h"
@@ -12,6 +16,39 @@ namespace firn::preload {
 namespace {
 constexpr size_t pitch_alignment = 512;
 void* pointer(uint64_t address) { return reinterpret_cast<void*>(address); }
+
+/// The allocations' numbers (CU_POINTER_ATTRIBUTE_BUFFER_ID), given when they are asked for: no two
+/// allocations of the process have the same, whatever their addresses.
+class Numbers {
+ public:
+  uint64_t of(uint64_t base) {
+    // Of another front end's memory nobody tells when it is freed: a number for each question.
+    if (!serving()) return next_.fetch_add(1, std::memory_order_relaxed);
+    std::lock_guard lock(mutex_);
+    uint64_t& number = known_[base];
+    if (number == 0) {
+      number = next_.fetch_add(1, std::memory_order_relaxed);
+      any_.store(true, std::memory_order_release);
+    }
+    return number;
+  }
+  void forget(uint64_t base) {
+    if (!any_.load(std::memory_order_acquire)) return;
+    std::lock_guard lock(mutex_);
+    known_.erase(base);
+  }
+
+ private:
+  // Apart from the driver's own, which count from one.
+  std::atomic<uint64_t> next_{uint64_t{1} << 62};
+  std::atomic<bool> any_{false};
+  std::mutex mutex_;
+  std::unordered_map<uint64_t, uint64_t> known_;  // by base
+};
+Numbers& numbers() {
+  static Numbers& all = *new Numbers;
+  return all;
+}
 }  // namespace
 
 CUresult allocate(Engine& engine, CUdeviceptr* address, size_t bytes, CUstream stream) {
@@ -41,6 +78,7 @@ CUresult release_block(const Reached& block) {
   pool_gave_back(block.base);
   inspections().forget(block.base);
   tables().forget(block.base, block.bytes);
+  numbers().forget(block.base);
   Result<void> done = block.view->engine->free(pointer(block.base));
   return done ? CUDA_SUCCESS : result_of(done.error());
 }
@@ -152,7 +190,7 @@ CUresult attribute_of(View& view, const BlockInfo& block, CUdeviceptr address, i
     case a_sync_memops: *narrow = 0; break;
     case a_mapped: *static_cast<bool*>(value) = true; break;
     case a_buffer_id:
-    case a_block_id: *wide = base; break;
+    case a_block_id: *wide = numbers().of(base); break;
     case a_device_ordinal: *narrow = view.device; break;
     case a_range_start:
     case a_mapping_base: *wide = base; break;

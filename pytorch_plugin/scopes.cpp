@@ -25,6 +25,9 @@ namespace {
 
 // Far enough back for the temporaries of an operator; a free further back is finished later.
 constexpr size_t forget_most = 64;
+// One that calls so many others is made of them (a recurrent network, say), and has no kernel that
+// would use what they used: to keep all of that on the device would be out of memory.
+constexpr unsigned unseen_most = 16;
 
 // torch lets a storage throw when its address is asked for, and has no call that ends it.
 bool& throws(c10::StorageImpl& storage);
@@ -76,6 +79,7 @@ bool below_autograd() {
 void ThreadScopes::begin_unseen() {
   unseen_by_python_ = call_between_operators(end_unseen_of_this_thread);
   unseen_ = unseen_by_python_ || below_autograd();
+  unseen_left_ = unseen_most;
 }
 
 void ThreadScopes::end_unseen() {
@@ -86,6 +90,7 @@ void ThreadScopes::end_unseen() {
 /// At the end of an operator that no other was seen around.
 bool ThreadScopes::in_unseen() {
   if (!unseen_by_python_ && !below_autograd()) unseen_ = false;
+  if (--unseen_left_ == 0) unseen_ = false;
   return unseen_;
 }
 

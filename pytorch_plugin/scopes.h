@@ -209,6 +209,7 @@ class ThreadScopes {
   std::vector<Made> made_;         // while their makers are noted
   bool unseen_ = false;            // see begin_unseen()
   bool unseen_by_python_ = false;  // then: Python says when it is over
+  unsigned unseen_left_ = 0;        // operators that may end before that does
   bool lines_due_ = false;         // either is to be told
   record::Operator recorded_;       // the outermost one, when recording
   CUstream recorded_stream_ = nullptr;

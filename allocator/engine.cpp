@@ -49,7 +49,7 @@ EngineImpl::EngineImpl(const EngineOptions& options, const Driver& driver, Store
 }
 
 Result<void> EngineImpl::start() {
-  Driver::ContextGuard context(driver_, options_.context);
+  Entered context(*this);
   if (Result<void> usable = can_use(context); !usable) return usable;
   if (options_.budget_bytes < 2 * granule_bytes)
     return make_error(Code::invalid_argument, 0,
@@ -84,7 +84,7 @@ EngineImpl::~EngineImpl() {
     abandon();
     return;
   }
-  Driver::ContextGuard context(driver_, options_.context);
+  Entered context(*this);
   const bool usable = static_cast<bool>(can_use(context));
   Lock lock(mutex_);
   if (usable && settle_all(lock)) {
@@ -237,7 +237,7 @@ Result<void> EngineImpl::can_use(const Driver::ContextGuard& context) {
 
 bool EngineImpl::pump() {
   if (abandoned_) return false;
-  Driver::ContextGuard context(driver_, options_.context);
+  Entered context(*this);
   if (!can_use(context)) {
     busy_.store(false, std::memory_order_relaxed);
     return false;
@@ -421,7 +421,7 @@ void EngineImpl::reach_watch() {
   if (watching_.load(std::memory_order_relaxed) || !watch_due_) return;
   std::function<void()> callback;
   {
-    Driver::ContextGuard context(driver_, options_.context);
+    Entered context(*this);
     Lock lock(mutex_);
     if (watching_) return;
     // To wait for the device would spoil a capture: nothing is watched, and nothing leaves, before
@@ -435,7 +435,7 @@ void EngineImpl::reach_watch() {
   // Uses before this moment were not seen: they are over before anything can leave. Where streams
   // were seen, any block may be in use on any of them; nobody waits for that here, for it may wait
   // for what this thread enqueues next.
-  Driver::ContextGuard context(driver_, options_.context);
+  Entered context(*this);
   if (!streams_told_.load(std::memory_order_acquire)) {
     const CUresult result = driver_.ctx_synchronize();
     Lock lock(mutex_);

@@ -128,6 +128,13 @@ struct EngineStats {
   uint64_t rounding_bytes = 0;        // blocks' bytes beyond what was asked for, now
   uint64_t gap_bytes = 0;             // free in frames that several blocks share
   uint64_t maps = 0, unmaps = 0;      // frames mapped, and unmapped
+  uint64_t frames_created = 0, frames_released = 0;
+  // In calls of the driver, and of that with the engine's lock held; and waited for that lock. Zero
+  // where the driver is not timed (simulation).
+  struct InDriver {
+    uint64_t ns = 0, locked_ns = 0, lock_waited_ns = 0;
+  };
+  InDriver program_driver, service_driver;  // on the program's threads, on Firn's
   // Planned places: blocks of an iteration that have one; allocations that got theirs, and that did
   // not; regions as planned, mapped, and in use.
   uint64_t places = 0, placed = 0, places_missed = 0;

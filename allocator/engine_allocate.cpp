@@ -64,7 +64,7 @@ Result<void*> EngineImpl::allocate(size_t bytes, CUstream stream, size_t request
       return hand_out(*block, bytes, requested, cell);
     }
   }
-  Driver::ContextGuard context(driver_, options_.context);
+  Entered context(*this);
   if (Result<void> usable = can_use(context); !usable) return usable.error();
   Result<void*> result = static_cast<void*>(nullptr);
   {
@@ -261,7 +261,7 @@ void EngineImpl::make_ready(Block& block, unsigned cell) {
 }
 
 Result<void> EngineImpl::free_slow(Block& block) {
-  Driver::ContextGuard context(driver_, options_.context);
+  Entered context(*this);
   // A callback of the driver's, where it may not be called, and where who has the lock may wait for
   // the callback's end.
   const bool in_callback = context.result() == CUDA_ERROR_NOT_PERMITTED;
@@ -369,7 +369,7 @@ void EngineImpl::finish_free(Block& block) {
 void EngineImpl::look_at_deferred() {
   Lock lock(mutex_, std::try_to_lock);
   if (!lock || health_.dead()) return;
-  Driver::ContextGuard context(driver_, options_.context);
+  Entered context(*this);
   if (context.result() != CUDA_SUCCESS) return;
   (void)streams_.poll();
   settle_deferred();

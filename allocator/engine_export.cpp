@@ -12,7 +12,7 @@ Result<std::shared_ptr<const ExportedMemory>> EngineImpl::export_memory(const vo
     return make_error(Code::invalid_argument, 0,
                       fmt::format("export of {}: not in a live block", pointer));
   if (Result<void> pinned = give_address(pointer, reason); !pinned) return pinned.error();
-  Driver::ContextGuard context(driver_, options_.context);
+  Entered context(*this);
   if (Result<void> usable = can_use(context); !usable) return usable.error();
   Lock lock(mutex_);
   std::vector<std::pair<CUmemGenericAllocationHandle, uint64_t>> frames;

@@ -16,6 +16,7 @@
 #include "allocator/block.h"
 #include "allocator/device_clock.h"
 #include "allocator/device_health.h"
+#include "allocator/driver_time.h"
 #include "allocator/engine.h"
 #include "allocator/engine_limits.h"
 #include "allocator/engine_plan.h"
@@ -36,7 +37,7 @@ namespace firn {
 
 class EngineImpl final : public Engine, private EngineLimits, private InMotion {
  public:
-  using Lock = std::unique_lock<std::mutex>;
+  using Lock = std::unique_lock<DriverTimedMutex>;
 
   EngineImpl(const EngineOptions& options, const Driver& driver, Store* store, unsigned queue,
              Clock& clock, TraceWriter* trace);
@@ -105,6 +106,13 @@ class EngineImpl final : public Engine, private EngineLimits, private InMotion {
   void abandon() override;
 
  private:
+  /// The device's context is current, and the thread's time in the driver is counted.
+  struct Entered : DriverTimeScope, Driver::ContextGuard {
+    explicit Entered(EngineImpl& engine)
+        : DriverTimeScope(engine.driver_times_),
+          ContextGuard(engine.driver_, engine.options_.context) {}
+  };
+
   // engine.cpp
   Block* block_at(uint64_t address) const;
   Block* live_at(const void* pointer, bool exact) const;
@@ -375,7 +383,8 @@ class EngineImpl final : public Engine, private EngineLimits, private InMotion {
   Clock& clock_;
   TraceWriter* const trace_;
   const bool traced_;  // events are told: to trace_, to net_
-  mutable std::mutex mutex_;
+  mutable DriverTimes driver_times_;
+  mutable DriverTimedMutex mutex_{driver_times_};
   std::unique_ptr<Arena> arena_;
   DeviceHealth health_;
   Frames frames_;

@@ -53,7 +53,7 @@ CUmemAccessDesc EngineImpl::access_of(int device) {
 }
 
 Result<void> EngineImpl::allow_peer(int device) {
-  Driver::ContextGuard context(driver_, options_.context);
+  Entered context(*this);
   if (Result<void> usable = can_use(context); !usable) return usable;
   Lock lock(mutex_);
   for (const CUmemAccessDesc& known : access_)

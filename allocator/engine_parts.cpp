@@ -18,7 +18,7 @@ Result<void*> EngineImpl::allocate_segment(size_t bytes, CUstream stream, bool s
                                            const char* reason) {
   FIRN_CHECK(bytes > size_class::small_most, "a segment of %zu bytes", bytes);
   stream = Streams::plain(stream);
-  Driver::ContextGuard context(driver_, options_.context);
+  Entered context(*this);
   if (Result<void> usable = can_use(context); !usable) return usable.error();
   Result<void*> result = static_cast<void*>(nullptr);
   {

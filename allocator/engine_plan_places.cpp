@@ -194,7 +194,7 @@ bool EngineImpl::ponder_places() {
     CpuTimer timer(cpu_ns);
     planned = lifetimes::plan_places(stock);
   }
-  Driver::ContextGuard context(driver_, options_.context);
+  Entered context(*this);
   Lock lock(mutex_);
   counted_.plan_ns += cpu_ns;
   placing_.due = false;

@@ -170,7 +170,7 @@ bool EngineImpl::finish_spill(Block& block) {
 }
 
 void EngineImpl::stop_spilling(bool stopped, bool for_good) {
-  Driver::ContextGuard context(driver_, options_.context);
+  Entered context(*this);
   if (!can_use(context)) return;
   Lock lock(mutex_);
   stopped |= spilling_ended_ |= for_good;

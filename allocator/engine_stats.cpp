@@ -64,6 +64,14 @@ EngineStats EngineImpl::stats() const {
   s.measured_store_write_bytes_s = bandwidths_.bytes_s(Channel::store_write);
   s.measured_store_read_bytes_s = bandwidths_.bytes_s(Channel::store_read);
   s.watching = watching_.load(std::memory_order_relaxed);
+  s.frames_created = frames_.created();
+  s.frames_released = frames_.released();
+  for (auto [to, from] : {std::pair(&s.program_driver, &driver_times_.program),
+                          std::pair(&s.service_driver, &driver_times_.service)}) {
+    to->ns = from->all_ns.load(std::memory_order_relaxed);
+    to->locked_ns = from->locked_ns.load(std::memory_order_relaxed);
+    to->lock_waited_ns = from->waited_ns.load(std::memory_order_relaxed);
+  }
   s.pinned = pinned_bytes();
   if (health_.dead()) s.trouble.push_back(health_.error().text);
   if (!host_.trouble().empty()) s.trouble.push_back(host_.trouble());
@@ -171,7 +179,7 @@ std::vector<BlockInfo> EngineImpl::blocks() const {
 }
 
 void EngineImpl::trim() {
-  Driver::ContextGuard context(driver_, options_.context);
+  Entered context(*this);
   if (!can_use(context)) return;
   Lock lock(mutex_);
   if (history_) {  // nothing is made ready ahead until the program goes on
@@ -199,7 +207,7 @@ Result<void> EngineImpl::set_budget(uint64_t bytes) {
     return make_error(Code::invalid_argument, 0,
                       fmt::format("firn_budget: {} bytes is below the least, {} bytes", bytes,
                                   2 * granule_bytes));
-  Driver::ContextGuard context(driver_, options_.context);
+  Entered context(*this);
   if (Result<void> usable = can_use(context); !usable) return usable;
   Lock lock(mutex_);
   frames_.set_budget(bytes);
@@ -223,7 +231,7 @@ Result<void> EngineImpl::set_budget(uint64_t bytes) {
 }
 
 void EngineImpl::spill_all() {
-  Driver::ContextGuard context(driver_, options_.context);
+  Entered context(*this);
   if (!can_use(context)) return;
   Lock lock(mutex_);
   for (int round = 0; round < 100'000 && !health_.dead(); ++round) {

@@ -41,7 +41,7 @@ Result<Hold> EngineImpl::touch_anyway(const void* pointer, CUstream stream, Acce
 }
 
 Result<Hold> EngineImpl::touch_slow(Block& block, CUstream stream, Access access, bool anyway) {
-  Driver::ContextGuard context(driver_, options_.context);
+  Entered context(*this);
   if (Result<void> usable = can_use(context); !usable) return usable.error();
   Lock lock(mutex_);
   int index = see_stream(stream);
@@ -139,7 +139,7 @@ int EngineImpl::find_index(CUstream stream) {
 
 /// Of a stream that has no index: what it did is over before anything else is done.
 void EngineImpl::wait_for_stream(CUstream stream) {
-  Driver::ContextGuard context(driver_, options_.context);
+  Entered context(*this);
   const CUresult result = driver_.stream_synchronize(stream);
   Lock lock(mutex_);
   if (result != CUDA_SUCCESS) (void)health_.failed("cuStreamSynchronize", result);
@@ -161,7 +161,7 @@ void EngineImpl::change_use(Block& block, Use use) {
 }
 
 void EngineImpl::last_hold_dropped(Block& block, uint64_t word_before) {
-  Driver::ContextGuard context(driver_, options_.context);
+  Entered context(*this);
   if (context.result() == CUDA_ERROR_NOT_PERMITTED) {
     if (word_before & word::freed) settle_later(block);
     return;
@@ -241,7 +241,7 @@ Result<void> EngineImpl::pin_with(Block& block, Mark&& mark) {
   if (!hold) return hold.error();
   Result<void> arrived;
   {
-    Driver::ContextGuard context(driver_, options_.context);
+    Entered context(*this);
     if (Result<void> usable = can_use(context); !usable) arrived = usable;
     Lock lock(mutex_);
     if (arrived && block.arrival && !streams_.over(block.arrival))
@@ -300,7 +300,7 @@ Result<void> EngineImpl::unpin(const void* pointer) {
 
 Result<void> EngineImpl::prefetch(const void* pointer, size_t bytes, CUstream stream) {
   auto begin = reinterpret_cast<uint64_t>(pointer);
-  Driver::ContextGuard context(driver_, options_.context);
+  Entered context(*this);
   if (Result<void> usable = can_use(context); !usable) return usable;
   Lock lock(mutex_);
   for (uint64_t at = begin; at < begin + std::max<size_t>(bytes, 1);) {
@@ -327,7 +327,7 @@ Result<void> EngineImpl::prefetch(const void* pointer, size_t bytes, CUstream st
 
 Result<void> EngineImpl::cold(const void* pointer, size_t bytes) {
   auto begin = reinterpret_cast<uint64_t>(pointer);
-  Driver::ContextGuard context(driver_, options_.context);
+  Entered context(*this);
   if (Result<void> usable = can_use(context); !usable) return usable;
   Lock lock(mutex_);
   for (uint64_t at = begin; at < begin + std::max<size_t>(bytes, 1);) {

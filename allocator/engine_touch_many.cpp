@@ -97,7 +97,7 @@ void EngineImpl::release_apart(Hold hold) {
 
 void EngineImpl::stream_ends(CUstream stream) {
   if (!Streams::plain(stream) || streams_.find(stream) < 0) return;
-  Driver::ContextGuard context(driver_, options_.context);
+  Entered context(*this);
   if (!can_use(context)) return;
   Lock lock(mutex_);
   streams_.ends(static_cast<unsigned>(streams_.find(stream)));

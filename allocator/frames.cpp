@@ -91,12 +91,14 @@ Result<Frame> Frames::create(uint32_t granules) {
     return health_.failed("cuMemCreate", result);
   }
   made_shareable_ = prop_.requestedHandleTypes != CU_MEM_HANDLE_TYPE_NONE;
+  ++created_;
   held_ += granules;
   peak_ = std::max(peak_, held_);
   return frame;
 }
 
 void Frames::release(Frame frame) {
+  ++released_;
   // Of a dead device everything is left to the end of its context.
   for (int attempt = 0; !health_.dead(); ++attempt) {
     const CUresult result = driver_.mem_release(frame.handle);
@@ -207,6 +209,7 @@ Result<std::vector<Frame>> Frames::take_host(uint64_t granules) {
   Frame frame{0, static_cast<uint32_t>(granules), true};
   CUresult result = driver_.mem_create(&frame.handle, frame.bytes(), &host_prop_, 0);
   if (result != CUDA_SUCCESS) return health_.failed("cuMemCreate of host memory", result);
+  ++created_;
   return std::vector<Frame>{frame};
 }
 

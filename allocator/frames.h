@@ -97,6 +97,8 @@ class Frames {
   uint64_t free_granules() const;
   uint64_t peak_granules() const { return peak_; }
   void reset_peak() { peak_ = held_; }
+  uint64_t created() const { return created_; }  // frames, for all time
+  uint64_t released() const { return released_; }
   /// True after the device, not the budget, refused a frame.
   bool device_short() const { return limit_ < budget_; }
   void forget_limit() { limit_ = budget_; }
@@ -126,6 +128,7 @@ class Frames {
   uint64_t budget_;         // granules
   uint64_t limit_;          // <= budget_: what the device was seen to give
   uint64_t held_ = 0, peak_ = 0, reserved_ = 0;
+  uint64_t created_ = 0, released_ = 0;
   bool abandoned_ = false;
 };
 

@@ -19,6 +19,7 @@
 #include <fmt/format.h>
 
 #include "allocator/check.h"
+#include "allocator/driver_time.h"
 #include "allocator/host_trial.h"
 #include "allocator/machine_memory.h"
 #include "allocator/meeting.h"
@@ -45,7 +46,7 @@ class RuntimeImpl final : public Runtime {
   explicit RuntimeImpl(const Config& config) : config_(config) {}
 
   Result<void> open(std::unique_ptr<Driver> driver) {
-    driver_ = std::move(driver);
+    driver_ = std::make_unique<Driver>(timed(*driver));
     try_host_apart();
     if (config_.host_bytes == 0) {
       host_shared_ = true;
@@ -327,6 +328,7 @@ class RuntimeImpl final : public Runtime {
 
   /// The service thread: pumps while something is in flight, sleeps otherwise.
   void serve(Engine& engine, int ordinal) {
+    thread_serves();
     pthread_setname_np(pthread_self(), fmt::format("firn-pump-{}", ordinal).c_str());
     {
       std::lock_guard lock(mutex_);
@@ -346,7 +348,10 @@ class RuntimeImpl final : public Runtime {
   /// Beside the service thread, which others wait for; by it where there is no other.
   static void ponder_beside(Engine& engine) {
     try {
-      std::thread([&engine] { (void)engine.ponder(); }).detach();  // the engine outlives it
+      std::thread([&engine] {
+        thread_serves();
+        (void)engine.ponder();
+      }).detach();  // the engine outlives it
     } catch (const std::system_error&) {
       (void)engine.ponder();
     }

@@ -37,6 +37,15 @@ nlohmann::ordered_json device_json(const EngineStats& s, const std::vector<std::
   d["gap_bytes"] = s.gap_bytes;
   d["maps"] = s.maps;
   d["unmaps"] = s.unmaps;
+  d["frames_created"] = s.frames_created;
+  d["frames_released"] = s.frames_released;
+  const auto in_driver = [](const EngineStats::InDriver& of) {
+    return nlohmann::ordered_json{{"s", static_cast<double>(of.ns) / 1e9},
+                                  {"locked_s", static_cast<double>(of.locked_ns) / 1e9},
+                                  {"lock_waited_s", static_cast<double>(of.lock_waited_ns) / 1e9}};
+  };
+  d["driver"] = {{"program", in_driver(s.program_driver)},
+                 {"service", in_driver(s.service_driver)}};
   d["places"] = {{"planned", s.places},
                  {"given", s.placed},
                  {"missed", s.places_missed},

@@ -29,6 +29,10 @@ typedef struct FirnGpuConfig {
 //                          refused with that error, as in gVisor (304), by vGPU and MIG (999)
 //  FIRN_GPU_HOST_NUMA=none|fail|crash   host memory as frames: the attribute says that there is
 //                          none; cuMemCreate answers out of memory; cuMemCreate kills the process
+//  FIRN_GPU_CALL_COST=40, or 40+150   calls that create, map, open, unmap and release frames, and that register
+//                          host memory, take so many times as long as on an A100, for each handle,
+//                          one at a time in the process; opening and unmapping 150 us more while a
+//                          copy over the link is under way. Wall clock only
 
 /// Before cuInit, or after firnGpuReset. 0, or -1 when already initialised, or for bad settings.
 int firnGpuConfigure(const FirnGpuConfig* config);

@@ -3,6 +3,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <iterator>
 
 #include "arrivals.h"
 #include "sticky.h"
@@ -190,6 +191,11 @@ CUresult AddressSpace::set_access(const char* entry, uint64_t address, size_t by
 const Mapping* AddressSpace::mapping_around(uint64_t address) const {
   auto it = around(mappings_, address, size_of);
   return it == mappings_.end() ? nullptr : &it->second;
+}
+
+size_t AddressSpace::mappings_in(uint64_t address, size_t bytes) const {
+  return static_cast<size_t>(std::distance(mappings_.lower_bound(address),
+                                           mappings_.lower_bound(address + bytes)));
 }
 
 CUresult AddressSpace::allocate_linear(DeviceMemory& memory, Allocation wanted, uint64_t* address) {

@@ -4,6 +4,7 @@
 
 #include <csignal>
 
+#include "call_cost.h"
 #include "gpu.h"
 
 namespace firn::software {
@@ -15,8 +16,9 @@ void aligned(const char* entry, const char* what, uint64_t value) {
                    " is not a multiple of the granularity, 2 MiB");
 }
 
-// On the virtual clock a call may take the host's time.
-void spend(Gate& gate, uint64_t ns) {
+// A call takes the host's time: on the virtual clock what the settings say, for the call.
+void spend(Gate& gate, Call call, uint64_t ns, uint64_t handles = 1) {
+  charge(gate, call, handles);
   if (!ns || !gpu().scheduler.virtual_clock) return;
   gpu().scheduler.advance_to(gate.lock(), gpu().scheduler.now_ns() + ns);
 }
@@ -127,7 +129,7 @@ FIRN_GPU_API CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t b
     auto frame = gpu().space.create_frame(memory, memory ? prop->location.id : -1, bytes, *prop);
     if (!frame) return CUDA_ERROR_OUT_OF_MEMORY;
     *handle = frame->handle = gpu().frames.add(frame);
-    spend(gate, gpu().config.call_ns_create);
+    spend(gate, Call::create, gpu().config.call_ns_create);
     return CUDA_SUCCESS;
   });
 }
@@ -139,6 +141,7 @@ FIRN_GPU_API CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
     // The memory lives on while it is mapped; the handle does not.
     if (--frame->references == 0) gpu().frames.remove(handle);
     gpu().space.drop_if_unused(frame);
+    spend(gate, Call::release, 0);
     return CUDA_SUCCESS;
   });
 }
@@ -156,7 +159,7 @@ FIRN_GPU_API CUresult cuMemMap(CUdeviceptr address, size_t bytes, size_t offset,
       die(gate.entry(), "size " + hex(bytes) + " is not that of frame handle " + hex(handle) +
                             ", " + hex(frame->bytes));
     CUresult result = gpu().space.map(gate.entry(), address, bytes, frame);
-    spend(gate, gpu().config.call_ns_map);
+    spend(gate, Call::map, gpu().config.call_ns_map);
     return result;
   });
 }
@@ -166,8 +169,9 @@ FIRN_GPU_API CUresult cuMemUnmap(CUdeviceptr address, size_t bytes) {
     if (!bytes) return CUDA_ERROR_INVALID_VALUE;
     aligned(gate.entry(), "address", address);
     aligned(gate.entry(), "size", bytes);
+    const size_t handles = gpu().space.mappings_in(address, bytes);
     CUresult result = gpu().space.unmap(gate.entry(), address, bytes);
-    spend(gate, gpu().config.call_ns_unmap);
+    spend(gate, Call::unmap, gpu().config.call_ns_unmap, handles);
     return result;
   });
 }
@@ -179,7 +183,8 @@ FIRN_GPU_API CUresult cuMemSetAccess(CUdeviceptr address, size_t bytes,
     aligned(gate.entry(), "address", address);
     aligned(gate.entry(), "size", bytes);
     CUresult result = gpu().space.set_access(gate.entry(), address, bytes, access, count);
-    spend(gate, gpu().config.call_ns_access);
+    spend(gate, Call::access, gpu().config.call_ns_access,
+          gpu().space.mappings_in(address, bytes) * count);
     return result;
   });
 }

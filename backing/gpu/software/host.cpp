@@ -1,6 +1,7 @@
 // Entries of host memory: allocated and registered, and what an address is (pointer attributes).
 #include <cstring>
 
+#include "call_cost.h"
 #include "graph.h"
 #include "gpu.h"
 
@@ -52,9 +53,11 @@ FIRN_GPU_API CUresult cuMemHostRegister_v2(void* address, size_t bytes, unsigned
     if (!address || !bytes || flags & ~register_flags_all) return CUDA_ERROR_INVALID_VALUE;
     const uint64_t base = reinterpret_cast<uint64_t>(address);
     if (base + bytes < base || gpu().space.of_device(base)) return CUDA_ERROR_INVALID_VALUE;
-    return gpu().space.register_host({.base = base, .bytes = bytes,
-                                      .device = gate.context()->device,
-                                      .context = gate.context()->handle, .flags = flags});
+    const CUresult result =
+        gpu().space.register_host({.base = base, .bytes = bytes, .device = gate.context()->device,
+                                   .context = gate.context()->handle, .flags = flags});
+    charge(gate, Call::host_register, 1, bytes);
+    return result;
   });
 }
 

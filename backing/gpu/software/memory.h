@@ -152,6 +152,8 @@ class AddressSpace {
   CUresult set_access(const char* entry, uint64_t address, size_t bytes,
                       const CUmemAccessDesc* access, size_t count);
   const Mapping* mapping_around(uint64_t address) const;
+  /// Mappings that begin in [address, +bytes).
+  size_t mappings_in(uint64_t address, size_t bytes) const;
   bool reserved(uint64_t address) const;
 
   // Copies into mapped memory (arrivals.cpp).

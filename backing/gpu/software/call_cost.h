@@ -1,0 +1,28 @@
+// The time that calls of memory management take on a real driver, on the wall clock: per handle and
+// not per byte, one call at a time in the whole process, longer while the link is busy.
+//
+// Owns: the scale, set at cuInit, and the lock that stands for the resource manager's.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "firn/cuda_abi.h"
+
+namespace firn::software {
+
+class Gate;
+
+enum class Call { create, release, map, access, unmap, host_register };
+
+/// [FIRN_GPU_CALL_COST=scale or scale+us] An A100's published figures times so much: 1 for a GPU as
+/// fast as that, more where kernels are slower; `us`: what opening and unmapping take besides while
+/// a copy over the link is under way, before the scale. Nothing by default. Empty, or what was
+/// wrong.
+std::string read_call_cost();
+
+/// What `handles` of them take; for create and host_register also by bytes. Lets go of the GPU's
+/// lock meanwhile. Nothing on the virtual clock.
+void charge(Gate& gate, Call call, uint64_t handles, uint64_t bytes = 0);
+
+}  // namespace firn::software

@@ -1,0 +1,102 @@
+// The time that calls take on the wall clock: for each handle, one call at a time, and nobody else is
+// held up.
+#include <atomic>
+#include <chrono>
+#include <cstdlib>
+#include <thread>
+#include <vector>
+
+#include "fixture.h"
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds(Clock::time_point begin) {
+  return std::chrono::duration<double>(Clock::now() - begin).count();
+}
+
+class CallCost : public SoftwareGpu {
+ protected:
+  void SetUp() override {}
+  void begin(const char* words) {
+    ::setenv("FIRN_GPU_CALL_COST", words, 1);
+    start({});
+  }
+  void TearDown() override {
+    ::unsetenv("FIRN_GPU_CALL_COST");
+    SoftwareGpu::TearDown();
+  }
+  /// `count` frames of a granule side by side.
+  CUdeviceptr side_by_side(unsigned count) {
+    const CUdeviceptr base = reserve(count * granule);
+    for (unsigned i = 0; i < count; ++i) {
+      const auto handle = frame();
+      EXPECT_EQ(cuMemMap(base + i * granule, granule, 0, handle, 0), CUDA_SUCCESS);
+      EXPECT_EQ(cuMemRelease(handle), CUDA_SUCCESS);
+    }
+    return base;
+  }
+};
+
+TEST_F(CallCost, is_by_handles) {
+  begin("100");
+  const CUdeviceptr base = side_by_side(4);
+  const CUmemAccessDesc open = access();
+  auto at = Clock::now();
+  OK(cuMemSetAccess(base, 4 * granule, &open, 1));
+  EXPECT_GE(seconds(at), 4 * 36e-6 * 100);
+  at = Clock::now();
+  OK(cuMemUnmap(base, 4 * granule));
+  EXPECT_GE(seconds(at), 4 * 26e-6 * 100);
+}
+
+TEST_F(CallCost, of_host_memory_is_by_bytes) {
+  begin("10");
+  std::vector<char> memory(4 * MiB);
+  const auto at = Clock::now();
+  OK(cuMemHostRegister_v2(memory.data(), memory.size(), 0));
+  EXPECT_GE(seconds(at), 4 * 330e-6 * 10);
+  OK(cuMemHostUnregister(memory.data()));
+}
+
+TEST_F(CallCost, is_paid_one_call_at_a_time) {
+  begin("1000");
+  const CUdeviceptr base = side_by_side(2);
+  const auto at = Clock::now();
+  std::thread other([&] {
+    EXPECT_EQ(cuCtxSetCurrent(context), CUDA_SUCCESS);
+    EXPECT_EQ(cuMemUnmap(base + granule, granule), CUDA_SUCCESS);
+  });
+  OK(cuMemUnmap(base, granule));
+  other.join();
+  EXPECT_GE(seconds(at), 2 * 26e-6 * 1000);
+}
+
+TEST_F(CallCost, holds_up_no_other_calls) {
+  begin("20000");  // half a second
+  const CUdeviceptr base = side_by_side(1);
+  std::atomic<bool> begun{false}, over{false};
+  std::thread other([&] {
+    EXPECT_EQ(cuCtxSetCurrent(context), CUDA_SUCCESS);
+    begun = true;
+    EXPECT_EQ(cuMemUnmap(base, granule), CUDA_SUCCESS);
+    over = true;
+  });
+  while (!begun) std::this_thread::yield();
+  size_t free_bytes = 0, total = 0;
+  for (int i = 0; i < 100; ++i) OK(cuMemGetInfo_v2(&free_bytes, &total));
+  EXPECT_FALSE(over);
+  other.join();
+}
+
+TEST_F(CallCost, words_that_are_no_scale_are_refused) {
+  for (const char* words : {"much", "1+", "1+x", "-1", "4 5"}) {
+    ::setenv("FIRN_GPU_CALL_COST", words, 1);
+    firnGpuReset();
+    EXPECT_EQ(cuInit(0), CUDA_ERROR_INVALID_VALUE) << words;
+  }
+  begin("2+150");
+}
+
+}  // namespace

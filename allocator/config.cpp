@@ -165,7 +165,7 @@ const Entry table[] = {
      take_dirs,
      show_dirs},
     {{"host", "size",
-      "automatic: a quarter of what is available, shared by all processes, at most 8GiB",
+      "automatic: half of what is available, shared by all processes, taken as it is needed",
       "most pinned host memory, staging included, per process",
       "more spares SSD traffic; less leaves memory to data loading"},
      [](Config& c, std::string_view v) { return take_size(c.host_bytes, v, host_bytes_min); },

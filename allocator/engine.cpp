@@ -42,7 +42,7 @@ EngineImpl::EngineImpl(const EngineOptions& options, const Driver& driver, Store
       traced_(trace || options.verify), health_(driver, options.device),
       frames_(driver, health_, options.device, options.budget_bytes),
       host_(driver, store, options.host_bytes, options.host_left, options.host_own,
-            options.no_bytes),
+            options.no_bytes, frames_.node(), options.host_ahead),
       streams_(driver, health_), segments_(new std::atomic<Segment*>[segments_most]()) {
   access_.push_back(access_of(options.device));
   if (options.verify) net_ = std::make_unique<Net>();
@@ -300,6 +300,7 @@ bool EngineImpl::pump_locked() {
   settle_deferred();
   if (!placing_.active && !region_owner_.empty()) (void)reclaim_regions(UINT64_MAX);
   if (store_) changed |= write_back();
+  host_due_.store(host_.ahead_due(), std::memory_order_release);
   busy_.store(!spilling_.empty() || !faulting_.empty() || !draining_.empty() ||
                   !deferred_.empty() || !requests_.empty() || !prefetches_.empty() ||
                   !copies_in_.empty() || !copies_out_.empty() || waiting_ > 0 ||

@@ -67,6 +67,7 @@ struct EngineOptions {
   /// own.
   std::atomic<uint64_t>* host_left = nullptr;
   uint64_t host_own = 0;  // then: what this engine has besides, whatever the others take
+  bool host_ahead = false;  // somebody calls prepare_host() when host_due(): nothing is pinned else
   /// Told of every allocation and free, when tracing; null otherwise. Outlives the engine.
   record::Recorder* recorder = nullptr;
 };
@@ -318,6 +319,11 @@ class Engine {
   /// False: nothing was due.
   virtual bool ponder() = 0;
   virtual bool ponder_due() const = 0;
+  /// Where EngineOptions::host_ahead is set: pins host memory ahead of need, which takes a third of
+  /// a second for each GiB and holds nobody up; for a thread that nobody waits for. False: none was
+  /// due, or the system has no more.
+  virtual bool prepare_host() = 0;
+  virtual bool host_due() const = 0;
   /// True while something is in flight or a prefetch waits: pump() is due again soon.
   virtual bool busy() const = 0;
 

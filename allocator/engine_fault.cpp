@@ -225,8 +225,10 @@ void EngineImpl::fail_fault(Block& block) {
   for (Span& span : block.spans) {
     std::span<Piece> pieces = pieces_of(block, span);
     if (span.mapped() && !std::all_of(pieces.begin(), pieces.end(),
-                                      [](const Piece& piece) { return piece.on_device; }))
-      unmap_span(block, span);
+                                      [](const Piece& piece) { return piece.on_device; })) {
+      const auto at = static_cast<size_t>(&span - block.spans.data());
+      unmap_run(block, at, at + 1);
+    }
   }
   std::erase(faulting_, &block);
   transit(block, Event::unfault, block.mapped == block.device ? word::zero_copy : 0);

@@ -173,4 +173,26 @@ bool EngineImpl::room_to_clean() {
   return true;
 }
 
+bool EngineImpl::prepare_host() {
+  if (abandoned_) return false;
+  Entered context(*this);
+  if (!can_use(context)) return false;
+  HostTier::Ahead ahead;
+  {
+    Lock lock(mutex_);
+    ahead = host_.begin_ahead();
+    host_due_.store(false, std::memory_order_release);
+  }
+  if (ahead.bytes == 0) return false;
+  host_.prepare(ahead);
+  const bool there = ahead.memory.has_value();
+  {
+    Lock lock(mutex_);
+    host_.end_ahead(std::move(ahead));
+    host_due_.store(host_.ahead_due(), std::memory_order_release);
+  }
+  clock_.notify();
+  return there;
+}
+
 }  // namespace firn

@@ -77,6 +77,8 @@ class EngineImpl final : public Engine, private EngineLimits, private InMotion {
   Result<void> cold(const void* pointer, size_t bytes) override;
   bool pump() override;
   bool ponder() override;
+  bool prepare_host() override;
+  bool host_due() const override { return host_due_.load(std::memory_order_acquire); }
   bool ponder_due() const override { return ponder_due_.load(std::memory_order_acquire); }
   bool busy() const override;
   void trim() override;
@@ -176,7 +178,7 @@ class EngineImpl final : public Engine, private EngineLimits, private InMotion {
   void unmap_at(uint64_t address, const std::vector<Frame>& frames);
   void make_spans(Block& block);
   Result<void> map_spans(Block& block, std::vector<Frame>& frames, uint64_t grains);
-  void unmap_span(Block& block, Span& span);
+  void unmap_run(Block& block, size_t begin, size_t end);
   void unmap_spans(Block& block);
   std::span<Piece> pieces_of(Block& block, const Span& span) const;
 
@@ -428,7 +430,7 @@ class EngineImpl final : public Engine, private EngineLimits, private InMotion {
   Births births_;
   Placing placing_;
   Choice choice_;
-  std::atomic<bool> ponder_due_{false};
+  std::atomic<bool> ponder_due_{false}, host_due_{false};
   double spare_fraction_ = options_.spare_fraction;
   lifetimes::Load reading_;             // of the store
   uint64_t reading_since_ = 0;          // event number at which reading_'s period began

@@ -31,16 +31,16 @@ Result<void> EngineImpl::map_at(uint64_t address, const std::vector<Frame>& fram
   return error;
 }
 
-/// Of a dead device nothing is unmapped: it is left to the end of its context.
+/// Unmaps what lies side by side from `address` on, in one call. Of a dead device nothing is
+/// unmapped: it is left to the end of its context.
 void EngineImpl::unmap_at(uint64_t address, const std::vector<Frame>& frames) {
   counted_.unmaps += frames.size();
-  for (const Frame& frame : frames) {
-    for (int attempt = 0; !health_.dead(); ++attempt) {
-      const CUresult result = driver_.mem_unmap(address, frame.bytes());
-      if (result == CUDA_SUCCESS) break;
-      if (attempt == 2 || DeviceHealth::stays(result)) health_.end("cuMemUnmap", result);
-    }
-    address += frame.bytes();
+  size_t bytes = 0;
+  for (const Frame& frame : frames) bytes += frame.bytes();
+  for (int attempt = 0; bytes > 0 && !health_.dead(); ++attempt) {
+    const CUresult result = driver_.mem_unmap(address, bytes);
+    if (result == CUDA_SUCCESS) break;
+    if (attempt == 2 || DeviceHealth::stays(result)) health_.end("cuMemUnmap", result);
   }
 }
 
@@ -145,20 +145,33 @@ Result<void> EngineImpl::map_spans(Block& block, std::vector<Frame>& frames, uin
   return {};
 }
 
-/// The uses of the span's memory are over.
-void EngineImpl::unmap_span(Block& block, Span& span) {
-  unmap_at(block.base() + span.begin * grain_bytes, span.frames);
-  ++unmapped_;
-  block.mapped -= span.grains;
-  if (!span.frames.front().host) block.device -= span.grains;
-  frames_.give(span.frames);
-  span.leaving = span.guarded = false;
-  for (Piece& piece : pieces_of(block, span)) piece.on_device = piece.wanted_out = false;
+/// Mapped spans, [begin, end), the uses of whose memory are over.
+void EngineImpl::unmap_run(Block& block, size_t begin, size_t end) {
+  std::vector<Frame> frames;
+  for (size_t i = begin; i < end; ++i)
+    frames.insert(frames.end(), block.spans[i].frames.begin(), block.spans[i].frames.end());
+  unmap_at(block.base() + block.spans[begin].begin * grain_bytes, frames);
+  for (size_t i = begin; i < end; ++i) {
+    Span& span = block.spans[i];
+    ++unmapped_;
+    block.mapped -= span.grains;
+    if (!span.frames.front().host) block.device -= span.grains;
+    span.frames.clear();
+    span.leaving = span.guarded = false;
+    for (Piece& piece : pieces_of(block, span)) piece.on_device = piece.wanted_out = false;
+  }
+  frames_.give(frames);
 }
 
+/// All that are mapped; neighbours in one go.
 void EngineImpl::unmap_spans(Block& block) {
-  for (Span& span : block.spans)
-    if (span.mapped()) unmap_span(block, span);
+  for (size_t begin = 0; begin < block.spans.size(); ++begin) {
+    if (!block.spans[begin].mapped()) continue;
+    size_t end = begin;
+    while (end < block.spans.size() && block.spans[end].mapped()) ++end;
+    unmap_run(block, begin, end);
+    begin = end - 1;
+  }
 }
 
 }  // namespace firn

@@ -139,14 +139,20 @@ void EngineImpl::advance_spill(Block& block) {
 /// Nothing in sight will free host memory.
 bool EngineImpl::host_stuck() const {
   return (!store_ || store_full_) && requests_.empty() && copies_in_.empty() &&
-         copies_out_.empty();
+         copies_out_.empty() && !host_.may_grow();
 }
 
 /// Unmaps what may go. spilling -> hosted once all that was to leave has left, or back to resident
 /// when the bytes were only to be made valid elsewhere.
 bool EngineImpl::finish_spill(Block& block) {
   bool waiting = false;
-  for (Span& span : block.spans) {
+  size_t begin = 0, end = 0;  // of spans side by side that may go
+  const auto go = [&] {
+    if (begin < end) unmap_run(block, begin, end);
+    begin = end = 0;
+  };
+  for (size_t i = 0; i < block.spans.size(); ++i) {
+    Span& span = block.spans[i];
     bool valid = true;
     for (const Piece& piece : pieces_of(block, span))
       if (piece.wanted_out)
@@ -155,6 +161,7 @@ bool EngineImpl::finish_spill(Block& block) {
     if (!valid || !span.leaving) continue;
     // Its own copies out are over; of other pieces' there may be some in flight.
     if (!programs_uses_over(block)) {
+      go();
       close_uses(block);
       return false;
     }
@@ -162,8 +169,11 @@ bool EngineImpl::finish_spill(Block& block) {
       waiting = true;
       continue;
     }
-    unmap_span(block, span);
+    if (i != end) go();
+    if (begin == end) begin = i;
+    end = i + 1;
   }
+  go();
   if (waiting) return false;
   keep(block);
   return true;

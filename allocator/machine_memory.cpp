@@ -9,7 +9,6 @@ namespace firn {
 
 namespace {
 constexpr uint64_t host_share_least = 64u << 20;  // staging for eight pieces of the default size
-constexpr uint64_t host_share_most = uint64_t{8} << 30;
 }  // namespace
 
 uint64_t cgroup_memory_bytes() {
@@ -37,7 +36,7 @@ uint64_t available_memory_bytes() {
 }
 
 uint64_t host_share_bytes(uint64_t available_bytes, unsigned ranks) {
-  return std::clamp(available_bytes / 4 / std::max(ranks, 1u), host_share_least, host_share_most);
+  return std::max(available_bytes / 2 / std::max(ranks, 1u), host_share_least);
 }
 
 }  // namespace firn

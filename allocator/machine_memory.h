@@ -12,8 +12,8 @@ uint64_t cgroup_memory_bytes();
 /// What is available by /proc/meminfo, at most what the cgroup may have; 0: unreadable.
 uint64_t available_memory_bytes();
 
-/// The default of firn_host for one of `ranks` processes that use Firn: together they pin a quarter
-/// of what is available, and one of them at most 8 GiB.
+/// The default of firn_host for one of `ranks` processes that use Firn: together they pin at most
+/// half of what is available, and that only as they come to need it.
 uint64_t host_share_bytes(uint64_t available_bytes, unsigned ranks);
 
 }  // namespace firn

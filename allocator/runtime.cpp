@@ -283,6 +283,7 @@ class RuntimeImpl final : public Runtime {
     options.poison = config_.poison;
     options.places = config_.places;
     options.notices = true;
+    options.host_ahead = true;
     if (config_.policy == "lifetime") options.policy = Policy::lifetime;
     return Engine::open(options, driver, store_.get(), static_cast<unsigned>(ordinal),
                         wall_clock(), trace_.get());
@@ -336,7 +337,9 @@ class RuntimeImpl final : public Runtime {
     }
     while (!stopping_.load(std::memory_order_acquire)) {
       bool changed = engine.pump();
-      if (engine.ponder_due()) ponder_beside(engine);
+      if (engine.ponder_due()) beside([&engine] { (void)engine.ponder(); });
+      if (engine.host_due() && !pinning_.exchange(true))
+        beside([this, &engine] { pin_ahead(engine); });
       share_host();
       if (!changed) wall_clock().wait(engine.busy() ? 200'000 : 20'000'000);
     }
@@ -345,15 +348,28 @@ class RuntimeImpl final : public Runtime {
     left_.notify_all();
   }
 
+  /// stop() waits for it, as for the service threads: it is in the driver.
+  void pin_ahead(Engine& engine) {
+    {
+      std::lock_guard lock(mutex_);
+      ++serving_;
+    }
+    while (!stopping_.load(std::memory_order_acquire) && engine.prepare_host()) {}
+    pinning_ = false;
+    std::lock_guard lock(mutex_);
+    --serving_;
+    left_.notify_all();
+  }
+
   /// Beside the service thread, which others wait for; by it where there is no other.
-  static void ponder_beside(Engine& engine) {
+  static void beside(const std::function<void()>& work) {
     try {
-      std::thread([&engine] {
+      std::thread([work] {
         thread_serves();
-        (void)engine.ponder();
-      }).detach();  // the engine outlives it
+        work();
+      }).detach();  // engines outlive it
     } catch (const std::system_error&) {
-      (void)engine.ponder();
+      work();
     }
   }
 
@@ -386,6 +402,7 @@ class RuntimeImpl final : public Runtime {
   std::condition_variable left_;
   int serving_ = 0;
   std::atomic<bool> stopping_{false};
+  std::atomic<bool> pinning_{false};  // host memory, for one engine at a time
   std::vector<std::string> unseen_;
   Sections sections_;
   std::vector<std::function<void(Engine&)>> opened_;

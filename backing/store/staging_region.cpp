@@ -1,6 +1,8 @@
 // Staging memory: private anonymous pages, aligned to huge pages, that a child after fork does not
 // see (so that a fork with I/O in flight can never copy a page the device is writing to).
 #include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <cstdint>
@@ -58,9 +60,18 @@ bool map_over(std::byte* at, size_t bytes, int more_flags) {
   return ::mmap(at, bytes, protection, flags | MAP_FIXED | more_flags, -1, 0) != MAP_FAILED;
 }
 
+// (The system call itself: libnuma is for programs that choose among nodes themselves.)
+void prefer_node(std::byte* data, size_t bytes, int node) {
+  constexpr int preferred = 1;  // MPOL_PREFERRED
+  constexpr int bits = 8 * sizeof(unsigned long);
+  unsigned long mask[16] = {};
+  if (node < 0 || node >= 16 * bits) return;
+  mask[node / bits] = 1ul << node % bits;
+  (void)::syscall(SYS_mbind, data, bytes, preferred, mask, 16ul * bits, 0u);
+}
 }  // namespace
 
-Result<StagingRegion> StagingRegion::create(size_t bytes, bool reserve_only) {
+Result<StagingRegion> StagingRegion::create(size_t bytes, bool reserve_only, int node) {
   if (bytes == 0 || bytes % store_alignment != 0)
     return make_error(Code::invalid_argument, 0,
                       "staging of " + std::to_string(bytes) + " bytes: not a multiple of 4 KiB");
@@ -85,7 +96,13 @@ Result<StagingRegion> StagingRegion::create(size_t bytes, bool reserve_only) {
                         : "4 KiB";
   }
   if (::madvise(data, whole, MADV_DONTFORK) != 0) return refused("madvise(MADV_DONTFORK)");
+  prefer_node(data, whole, node);
   return region;
+}
+
+void StagingRegion::populate() {
+  // (Kernels before 5.14 refuse: then each page is found at its first access, as ever.)
+  if (!bytes_.empty()) (void)::madvise(bytes_.data(), bytes_.size(), MADV_POPULATE_WRITE);
 }
 
 StagingRegion::StagingRegion(StagingRegion&& other) noexcept

@@ -177,8 +177,11 @@ std::unique_ptr<SimulatedStore> open_simulated_store(const SimulatedStoreOptions
 /// transparent huge pages; MADV_DONTFORK. Freed by the destructor.
 class StagingRegion {
  public:
-  /// `reserve_only`: addresses without memory, for simulation in which no bytes move.
-  static Result<StagingRegion> create(size_t bytes, bool reserve_only = false);
+  /// `reserve_only`: addresses without memory, for simulation in which no bytes move. `node`: the
+  /// memory node to prefer; -1, or where the system refuses: the one that the kernel chooses.
+  static Result<StagingRegion> create(size_t bytes, bool reserve_only = false, int node = -1);
+  /// Has the kernel find all of its pages now, and not at the first access to each.
+  void populate();
   StagingRegion(StagingRegion&&) noexcept;
   StagingRegion& operator=(StagingRegion&&) noexcept;
   ~StagingRegion();

@@ -29,6 +29,7 @@ struct Span {
   uint32_t begin = 0, grains = 0;    // within the block
   bool guarded = false;              // firn_guard: open for reading only
   bool leaving = false;              // spilling: unmapped once its pieces are valid elsewhere
+  bool coming = false;               // being mapped, without the engine's lock
   std::vector<Frame> frames;         // none: not mapped
   bool mapped() const { return !frames.empty(); }
 };
@@ -91,6 +92,8 @@ struct alignas(64) Block {
   Shape shape;                         // large, one span: of the frames that it shares
   uint32_t mapped = 0;                 // grains of the spans that are mapped
   uint32_t device = 0;                 // and of those, the ones under the budget
+  uint32_t coming = 0;                 // and of those that are being mapped: see engine_map_apart.cpp
+  bool dropped = false;                // while they are: its end waits for that
   std::vector<Piece> pieces;           // none until it is spilled for the first time
 
   State state() const { return word::state(word.load(std::memory_order_acquire)); }

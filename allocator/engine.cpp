@@ -101,6 +101,7 @@ EngineImpl::~EngineImpl() {
 
 /// Waits for everything in flight. False: the device is dead.
 bool EngineImpl::settle_all(Lock& lock) {
+  drop_mappings();
   for (Block* block : std::vector<Block*>(spilling_)) keep(*block);
   while (!requests_.empty() && !health_.dead()) {
     pump_locked();
@@ -256,6 +257,7 @@ bool EngineImpl::pump() {
              : plan_.valid   ? carry_out()
              : greedy_.valid ? carry_out_greedy()
                              : clean_ahead();
+  changed |= carry_out_mappings(lock);
   if (trace_) trace_sample();
   bool awaited = waiting_ > 0;
   lock.unlock();
@@ -303,7 +305,7 @@ bool EngineImpl::pump_locked() {
   host_due_.store(host_.ahead_due(), std::memory_order_release);
   busy_.store(!spilling_.empty() || !faulting_.empty() || !draining_.empty() ||
                   !deferred_.empty() || !requests_.empty() || !prefetches_.empty() ||
-                  !copies_in_.empty() || !copies_out_.empty() || waiting_ > 0 ||
+                  !mappings_.empty() || !copies_in_.empty() || !copies_out_.empty() || waiting_ > 0 ||
                   device_clock_.pending(),
               std::memory_order_relaxed);
   return changed;

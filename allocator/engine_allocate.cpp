@@ -118,10 +118,10 @@ Result<Block*> EngineImpl::large_block(Lock& lock, unsigned stream, size_t bytes
     if (!room && room.error().code == Code::out_of_memory &&
         places_in_way(frames_.granules_for(shape_of(grains)))) {
       stop_placing();
-      return make_host_block(stream, bytes, room.error());
+      return make_host_block(lock, stream, bytes, room.error());
     }
     if (!room && still_.given_up) {
-      Result<Block*> in_host = make_host_block(stream, bytes, room.error());
+      Result<Block*> in_host = make_host_block(lock, stream, bytes, room.error());
       if (in_host) return in_host;
       room = make_room(lock, frames_.granules_for(shape_of(grains)), nullptr, still_ns_most);
     }
@@ -131,7 +131,8 @@ Result<Block*> EngineImpl::large_block(Lock& lock, unsigned stream, size_t bytes
     // (While waiting, gaps in shared frames have come and gone.)
     const Shape shape = shape_of(grains);
     if (frames_.granules_for(shape) > room->granules()) continue;
-    Result<Block*> made = make_block(stream, bytes, std::move(*room), shape);
+    Result<Mapping> begun = begin_block(stream, bytes, std::move(*room), shape);
+    Result<Block*> made = begun ? finish_block(lock, *begun) : Result<Block*>(begun.error());
     if (!made) {
       if (made.error().detail == CUDA_ERROR_OUT_OF_MEMORY && attempt < 8) continue;
       return made.error();
@@ -150,17 +151,18 @@ Shape EngineImpl::shape_of(uint32_t grains) const {
   return frames_.shared().shape(grains);
 }
 
-/// A large block of that shape, for which `room` is enough; resident and not handed out yet.
-Result<Block*> EngineImpl::make_block(unsigned stream, size_t bytes, Reservation room,
-                                      const Shape& shape) {
+/// A new large block of that shape, for which `room` is enough; finish_block() maps it.
+Result<Mapping> EngineImpl::begin_block(unsigned stream, size_t bytes, Reservation room,
+                                        const Shape& shape) {
   Result<std::vector<Frame>> taken = frames_.take(std::move(room), shape, span_granules_);
   if (!taken) return taken.error();
-  return make_block(stream, bytes, std::move(*taken), shape);
+  return begin_block(stream, bytes, std::move(*taken), shape);
 }
 
 /// In host memory, beyond the budget, which kernels reach over the link: for want of memory that
 /// would leave, were it not in planned places.
-Result<Block*> EngineImpl::make_host_block(unsigned stream, size_t bytes, const Error& no_room) {
+Result<Block*> EngineImpl::make_host_block(Lock& lock, unsigned stream, size_t bytes,
+                                           const Error& no_room) {
   const Shape shape = shape_of(grains_of(bytes));
   std::vector<Frame> frames;
   for (uint32_t left = shape.granules(); left > 0;) {
@@ -173,16 +175,17 @@ Result<Block*> EngineImpl::make_host_block(unsigned stream, size_t bytes, const 
     frames.push_back(one->front());
     left -= each;
   }
-  Result<Block*> block = make_block(stream, bytes, std::move(frames), shape);
+  Result<Mapping> begun = begin_block(stream, bytes, std::move(frames), shape);
+  Result<Block*> block = begun ? finish_block(lock, *begun) : Result<Block*>(begun.error());
   if (!block) return no_room;
   (*block)->word.fetch_or(word::zero_copy, std::memory_order_acq_rel);
   count_zero_copy((*block)->grains, no_room);
   return block;
 }
 
-/// With these frames, in the order of its addresses.
-Result<Block*> EngineImpl::make_block(unsigned stream, size_t bytes, std::vector<Frame> frames,
-                                      const Shape& shape) {
+/// With these frames, in the order of its addresses. Nobody can name the block before it is mapped.
+Result<Mapping> EngineImpl::begin_block(unsigned stream, size_t bytes, std::vector<Frame> frames,
+                                        const Shape& shape) {
   const uint32_t granules = shape.granules();
   auto address = arena_->take(granules);
   Block* block = address ? table_.make() : nullptr;
@@ -198,20 +201,32 @@ Result<Block*> EngineImpl::make_block(unsigned stream, size_t bytes, std::vector
   block->stream = static_cast<uint16_t>(stream);
   block->size_class = static_cast<uint16_t>(size_class::of_grains(block->grains));
   make_spans(*block);
-  if (Result<void> mapped = map_spans(*block, frames, block->grains); !mapped) {
-    block->spans.clear();
-    arena_->give(*address, granules);
-    table_.recycle(block);
+  return claim(*block, std::move(frames), block->grains);
+}
+
+/// Maps it, without the lock meanwhile; resident and not handed out yet.
+Result<Block*> EngineImpl::finish_block(Lock& lock, Mapping& mapping) {
+  Block* block = mapping.block;
+  if (Result<void> mapped = map_apart(lock, mapping); !mapped) {
+    forget_block(*block);
     return mapped.error();
   }
+  install(mapping);
   block->live_at = static_cast<uint32_t>(live_.size());
   live_.push_back(block);
   block->use.store(0, std::memory_order_relaxed);
   (void)next_tick();  // time goes on before anybody watches, too
-  arena_->set(*address, granules, block->index + 1);
-  count_segment(true, true, block->address, block->mapped_bytes(), stream);
+  arena_->set(block->base(), block->granules(), block->index + 1);
+  count_segment(true, true, block->address, block->mapped_bytes(), block->stream);
   transit(*block, Event::allocate, life_flags | word::small | word::many_uses | word::zero_copy);
   return block;
+}
+
+/// A block that was begun and not mapped.
+void EngineImpl::forget_block(Block& block) {
+  block.spans.clear();
+  arena_->give(block.base(), block.granules());
+  table_.recycle(&block);
 }
 
 void EngineImpl::count_free(Block& block, unsigned cell) {
@@ -421,6 +436,11 @@ Result<void> EngineImpl::record_stream(const void* pointer, CUstream stream, CUc
 /// A block in State::free: its addresses and descriptor can serve another.
 void EngineImpl::drop_descriptor(Block& block) {
   FIRN_CHECK(block.state() == State::free, "block %llx", (unsigned long long)block.address);
+  if (block.coming > 0) drop_claims(block);
+  if (block.coming > 0) {  // whoever maps it at this moment sees to the rest
+    block.dropped = true;
+    return;
+  }
   // The descriptor's number will be another block's. (Not decided anew here: who carries a decision
   // out may be under way.)
   if (ring_) (void)take_events();

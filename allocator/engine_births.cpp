@@ -54,16 +54,23 @@ bool EngineImpl::make_ready_ahead(unsigned stream, size_t bytes) {
   const uint64_t granules = frames_.granules_for(shape);
   Reservation room = frames_.reserve(granules);
   if (room.granules() != granules) return false;
-  Result<Block*> block = make_block(stream, bytes, std::move(room), shape);
-  if (!block) return false;
-  transit(**block, Event::release);
-  ++(*block)->generation;
-  (*block)->age.store(next_tick(), std::memory_order_relaxed);
-  if ((*block)->size_class < size_class::count)
-    ready(stream).push(cells, **block);
-  else
-    parked_.push_back(*block);
+  if (!may_map_ahead()) return false;
+  Result<Mapping> begun = begin_block(stream, bytes, std::move(room), shape);
+  if (!begun) return false;
+  mappings_.push_back(std::move(*begun));
+  mappings_.back().birth = true;
   return true;
+}
+
+/// A new block that nobody has asked for so far.
+void EngineImpl::make_ready_now(Block& block) {
+  transit(block, Event::release);
+  ++block.generation;
+  block.age.store(next_tick(), std::memory_order_relaxed);
+  if (block.size_class < size_class::count)
+    ready(block.stream).push(cells, block);
+  else
+    parked_.push_back(&block);
 }
 
 /// Frames that are free, or that a block gives up which is used later and has its bytes elsewhere.

@@ -17,9 +17,13 @@ Result<void> EngineImpl::begin_fault(Lock& lock, Block& block, bool anyway) {
   const uint32_t generation = block.generation;
   block.age.store(next_tick(), std::memory_order_relaxed);
   for (int attempt = 0;;) {
+    if (block.coming > 0) {
+      if (!carry_out_mappings(lock)) wait(lock, poll_ns);
+      return {};
+    }
     Result<Reservation> room =
         make_room(lock, granules_for(block, block.grains - block.mapped), &block);
-    if (block.generation != generation) return {};
+    if (block.generation != generation || block.coming > 0) return {};
     if (block.state() == State::spilling) keep(block);
     State state = block.state();
     if (state != State::hosted && state != State::spilled && state != State::faulting) return {};
@@ -29,12 +33,14 @@ Result<void> EngineImpl::begin_fault(Lock& lock, Block& block, bool anyway) {
     if (!room && room.error().code == Code::out_of_memory && !anyway)
       anyway = places_in_way(granules_for(block, missing));
     if (!room && !(anyway && room.error().code == Code::out_of_memory)) return room.error();
-    Result<void> mapped = room ? map_fault(block, missing, std::move(*room), false)
-                               : map_host_fault(block, room.error());
-    if (mapped) {
-      advance_fault(block);
-      return {};
+    Result<void> mapped = room ? claim_fault(block, missing, std::move(*room), false)
+                               : map_host_fault(lock, block, room.error());
+    if (mapped && room) {
+      Mapping mapping = std::move(mappings_.back());
+      mappings_.pop_back();
+      mapped = carry_out(lock, mapping);
     }
+    if (mapped) return {};
     if (mapped.error().detail != CUDA_ERROR_OUT_OF_MEMORY || ++attempt == 8) return mapped;
   }
 }
@@ -44,20 +50,8 @@ uint64_t EngineImpl::granules_for(const Block& block, uint64_t grains) const {
   return block.shape.shared() ? frames_.granules_for(block.shape) : grains / granule_grains;
 }
 
-/// Maps whole spans from the head on, for which the room is enough; on failure nothing has changed.
-Result<void> EngineImpl::map_fault(Block& block, uint64_t grains, Reservation room,
-                                   bool prefetched) {
-  const Shape part{0, static_cast<uint32_t>(grains / granule_grains), 0};
-  Result<std::vector<Frame>> frames =
-      frames_.take(std::move(room), block.shape.shared() ? block.shape : part, span_granules_);
-  if (!frames) return frames.error();
-  if (Result<void> mapped = map_spans(block, *frames, grains); !mapped) return mapped;
-  begin_arriving(block, prefetched);
-  return {};
-}
-
-/// The same with host memory at the block's addresses, beyond the budget.
-Result<void> EngineImpl::map_host_fault(Block& block, const Error& no_room) {
+/// Maps what is missing with host memory, beyond the budget.
+Result<void> EngineImpl::map_host_fault(Lock& lock, Block& block, const Error& no_room) {
   std::vector<Frame> frames;
   for (const Span& span : block.spans) {
     if (span.mapped()) continue;
@@ -71,10 +65,12 @@ Result<void> EngineImpl::map_host_fault(Block& block, const Error& no_room) {
     frames.push_back(one->front());
   }
   const uint64_t grains = block.grains - block.mapped;
-  if (Result<void> mapped = map_spans(block, frames, grains); !mapped) return mapped;
+  const uint32_t generation = block.generation;
+  Mapping mapping = claim(block, std::move(frames), grains);
+  if (Result<void> mapped = carry_out(lock, mapping); !mapped) return mapped;
+  if (block.generation != generation || block.mapped == block.device) return {};  // freed meanwhile
   block.word.fetch_or(word::zero_copy, std::memory_order_acq_rel);
   count_zero_copy(grains, no_room);
-  begin_arriving(block, false);
   return {};
 }
 
@@ -254,7 +250,7 @@ uint64_t EngineImpl::prefetchable_grains(const Block& block, uint64_t most) cons
   uint64_t grains = 0;
   const uint64_t available = frames_.available();
   for (const Span& span : block.spans) {
-    if (span.mapped()) continue;
+    if (span.mapped() || span.coming) continue;
     const uint64_t with = grains + span.grains;
     if (with > most || granules_for(block, with) > available) break;
     grains = with;
@@ -265,7 +261,7 @@ uint64_t EngineImpl::prefetchable_grains(const Block& block, uint64_t most) cons
 /// Is it away, or partly, and can it be fetched?
 bool EngineImpl::may_arrive(const Block& block) const {
   const State state = block.state();
-  return block.mapped < block.grains &&
+  return block.mapped + block.coming < block.grains &&
          (state == State::hosted || state == State::spilled || state == State::faulting ||
           state == State::spilling);
 }
@@ -277,17 +273,17 @@ uint64_t EngineImpl::arriving_bytes() const {
     for (const Piece& piece : block->pieces)
       if (!piece.on_device && block->span_of(piece).mapped()) arriving += piece.bytes;
   for (const CopyInFlight& copy : copies_in_) arriving += copy.staging->bytes;
+  for (const Mapping& mapping : mappings_)
+    for (const Mapping::Part& part : mapping.parts)
+      if (!mapping.birth) arriving += mapping.block->spans[part.span].grains * grain_bytes;
   return arriving;
 }
 
 /// Begins to fetch the next of the block's spans, if there is room for it without waiting.
 bool EngineImpl::prefetch_span(Block& block) {
   const uint64_t grains = prefetchable_grains(block, span_granules_ * granule_grains);
-  if (grains == 0 ||
-      !map_fault(block, grains, frames_.reserve(granules_for(block, grains)), true))
-    return false;
-  advance_fault(block);
-  return true;
+  return grains != 0 && may_map_ahead() &&
+         claim_fault(block, grains, frames_.reserve(granules_for(block, grains)), true);
 }
 
 /// Starts hinted prefetches as far as there is room without waiting for it.
@@ -300,12 +296,12 @@ bool EngineImpl::run_prefetches(Lock& lock) {
     State state = block.state();
     if (block.generation != ref.generation ||
         (state != State::hosted && state != State::spilled && state != State::faulting) ||
-        block.mapped == block.grains) {
+        block.mapped + block.coming == block.grains) {
       prefetches_.pop_front();
       continue;
     }
     // As many spans as there is room for, from the head on.
-    const uint64_t wanted = block.grains - block.mapped;
+    const uint64_t wanted = block.grains - block.mapped - block.coming;
     uint64_t grains = prefetchable_grains(block);
     if (grains == 0) {
       park_ready(false);
@@ -318,8 +314,9 @@ bool EngineImpl::run_prefetches(Lock& lock) {
       break;  // a later pump goes on
     }
     if (grains == wanted) prefetches_.pop_front();
-    if (!map_fault(block, grains, frames_.reserve(granules_for(block, grains)), true)) break;
-    advance_fault(block);
+    if (!may_map_ahead() ||
+        !claim_fault(block, grains, frames_.reserve(granules_for(block, grains)), true))
+      break;
     any = true;
   }
   return any;

@@ -143,7 +143,8 @@ bool EngineImpl::begin_reads() {
     if (arriving_bytes() >= in_flight_bytes()) break;
     if (block.state() == State::spilling) keep(block);
     const uint64_t wanted =
-        std::min<uint64_t>(span_granules_ * granule_grains, block.grains - block.mapped);
+        std::min<uint64_t>(span_granules_ * granule_grains,
+                           block.grains - block.mapped - block.coming);
     if (prefetchable_grains(block) < wanted) {
       park_ready(false);
       reclaim_parked(granules_for(block, wanted));

@@ -143,10 +143,12 @@ class EngineImpl final : public Engine, private EngineLimits, private InMotion {
     return size_class::grains(bytes, span_granules_ * granule_grains);
   }
   Shape shape_of(uint32_t grains) const;
-  Result<Block*> make_block(unsigned stream, size_t bytes, Reservation room, const Shape& shape);
-  Result<Block*> make_block(unsigned stream, size_t bytes, std::vector<Frame> frames,
-                            const Shape& shape);
-  Result<Block*> make_host_block(unsigned stream, size_t bytes, const Error& no_room);
+  Result<Mapping> begin_block(unsigned stream, size_t bytes, Reservation room, const Shape& shape);
+  Result<Mapping> begin_block(unsigned stream, size_t bytes, std::vector<Frame> frames,
+                              const Shape& shape);
+  Result<Block*> finish_block(Lock& lock, Mapping& mapping);
+  void forget_block(Block& block);
+  Result<Block*> make_host_block(Lock& lock, unsigned stream, size_t bytes, const Error& no_room);
   Result<void*> allocate_small(Lock& lock, unsigned stream, size_t bytes, size_t requested);
   Result<void> add_segment(Lock& lock, unsigned stream);
   std::atomic<uint32_t>* units_for(uint32_t segment);
@@ -174,13 +176,32 @@ class EngineImpl final : public Engine, private EngineLimits, private InMotion {
   }
 
   // engine_map.cpp
+  struct MapCalls {
+    CUresult result = CUDA_SUCCESS;
+    const char* entry = "";
+    size_t mapped = 0;  // frames
+  };
+  MapCalls call_map(uint64_t address, const std::vector<Frame>& frames,
+                    const std::vector<CUmemAccessDesc>& access) const;
   Result<void> map_at(uint64_t address, const std::vector<Frame>& frames);
   void unmap_at(uint64_t address, const std::vector<Frame>& frames);
   void make_spans(Block& block);
-  Result<void> map_spans(Block& block, std::vector<Frame>& frames, uint64_t grains);
   void unmap_run(Block& block, size_t begin, size_t end);
   void unmap_spans(Block& block);
   std::span<Piece> pieces_of(Block& block, const Span& span) const;
+
+  // engine_map_apart.cpp
+  Result<void> claim_fault(Block& block, uint64_t grains, Reservation room, bool prefetched);
+  static Mapping claim(Block& block, std::vector<Frame> frames, uint64_t grains);
+  Result<void> map_apart(Lock& lock, Mapping& mapping);
+  void give_parts(Mapping& mapping);
+  static void install(Mapping& mapping);
+  Result<void> carry_out(Lock& lock, Mapping& mapping);
+  void drop_claim(Mapping& mapping);
+  void drop_claims(Block& block);
+  bool carry_out_mappings(Lock& lock);
+  void drop_mappings();
+  bool may_map_ahead();
 
   // engine_net.cpp
   bool left_unwritten(Block& block, Span& span);
@@ -303,6 +324,7 @@ class EngineImpl final : public Engine, private EngineLimits, private InMotion {
   void order_parked();
   Births::Kind& births_kind(unsigned stream, uint32_t grains);
   bool make_ready_ahead(unsigned stream, size_t bytes);
+  void make_ready_now(Block& block);
   bool room_for_birth(uint64_t granules);
   bool spared(const Block& block);
 
@@ -369,9 +391,8 @@ class EngineImpl final : public Engine, private EngineLimits, private InMotion {
   bool run_prefetches(Lock& lock);
   void finish_drain(Block& block);
   bool start_read(Block& block, uint32_t piece);
-  Result<void> map_fault(Block& block, uint64_t grains, Reservation room, bool prefetched);
   uint64_t granules_for(const Block& block, uint64_t grains) const;
-  Result<void> map_host_fault(Block& block, const Error& no_room);
+  Result<void> map_host_fault(Lock& lock, Block& block, const Error& no_room);
   void count_zero_copy(uint64_t grains, const Error& no_room);
   void begin_arriving(Block& block, bool prefetched);
   bool copy_in(Block& block, uint32_t piece);

@@ -366,8 +366,9 @@ bool EngineImpl::fetch_ahead() {
     Plan::Entry& entry = plan_.fetch.front();
     Block& block = *entry.block;
     const uint64_t span = span_granules_ * granule_grains;
-    const uint64_t next = std::min<uint64_t>(span, block.grains - block.mapped);
-    if (!meant(entry) || !may_arrive(block) || block.mapped + next > entry.grains) {
+    const uint64_t there = block.mapped + block.coming;
+    const uint64_t next = std::min<uint64_t>(span, block.grains - there);
+    if (!meant(entry) || !may_arrive(block) || there + next > entry.grains) {
       plan_.fetch.pop_front();
       continue;
     }

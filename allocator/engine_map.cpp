@@ -7,27 +7,31 @@
 
 namespace firn {
 
+/// The calls alone: no lock is needed. What was mapped before one failed stays.
+EngineImpl::MapCalls EngineImpl::call_map(uint64_t address, const std::vector<Frame>& frames,
+                                          const std::vector<CUmemAccessDesc>& access) const {
+  MapCalls calls;
+  uint64_t at = address;
+  calls.entry = "cuMemMap";
+  for (const Frame& frame : frames) {
+    calls.result = driver_.mem_map(at, frame.bytes(), 0, frame.handle, 0);
+    if (calls.result != CUDA_SUCCESS) return calls;
+    ++calls.mapped;
+    at += frame.bytes();
+  }
+  calls.entry = "cuMemSetAccess";
+  calls.result = driver_.mem_set_access(address, at - address, access.data(), access.size());
+  return calls;
+}
+
 /// Maps frames side by side from `address` on, and opens them to the device.
 Result<void> EngineImpl::map_at(uint64_t address, const std::vector<Frame>& frames) {
   if (health_.dead()) return health_.error();  // something may be mapped there still
-  uint64_t at = address;
-  Error error;
-  size_t mapped = 0;
-  for (; mapped < frames.size(); ++mapped) {
-    CUresult result = driver_.mem_map(at, frames[mapped].bytes(), 0, frames[mapped].handle, 0);
-    if (result != CUDA_SUCCESS) {
-      error = health_.failed("cuMemMap", result);
-      break;
-    }
-    at += frames[mapped].bytes();
-  }
-  counted_.maps += mapped;
-  if (error.code == Code::ok) {
-    CUresult result = driver_.mem_set_access(address, at - address, access_.data(), access_.size());
-    if (result == CUDA_SUCCESS) return {};
-    error = health_.failed("cuMemSetAccess", result);
-  }
-  unmap_at(address, {frames.begin(), frames.begin() + static_cast<ptrdiff_t>(mapped)});
+  const MapCalls calls = call_map(address, frames, access_);
+  counted_.maps += calls.mapped;
+  if (calls.result == CUDA_SUCCESS) return {};
+  const Error error = health_.failed(calls.entry, calls.result);
+  unmap_at(address, {frames.begin(), frames.begin() + static_cast<ptrdiff_t>(calls.mapped)});
   return error;
 }
 
@@ -100,49 +104,6 @@ std::span<Piece> EngineImpl::pieces_of(Block& block, const Span& span) const {
   size_t last = std::min(((span.begin + span.grains) * grain_bytes + each - 1) / each,
                          block.pieces.size());
   return {block.pieces.data() + first, last - first};
-}
-
-/// Maps `frames` to unmapped spans from the head on, `grains` in all, which are whole spans. The
-/// largest frames come first and are as long as a span; only the last span is shorter. On failure
-/// nothing has changed and the frames are given back.
-Result<void> EngineImpl::map_spans(Block& block, std::vector<Frame>& frames, uint64_t grains) {
-  std::vector<Span*> targets;
-  for (Span& span : block.spans) {
-    if (span.mapped() || grains == 0) continue;
-    FIRN_CHECK(span.grains <= grains, "%u grains wanted, %llu left", span.grains,
-               (unsigned long long)grains);
-    grains -= span.grains;
-    targets.push_back(&span);
-  }
-  FIRN_CHECK(grains == 0, "%llu grains too many", (unsigned long long)grains);
-  auto next = frames.begin();
-  for (Span* span : targets)
-    for (uint64_t filled = 0; filled < span->grains; ++next) {
-      FIRN_CHECK(next != frames.end(), "frames end in a span of %u", span->grains);
-      filled += next->grains();
-      span->frames.push_back(*next);
-      FIRN_CHECK(filled <= span->grains || next->host, "a frame across spans");
-    }
-  for (size_t begin = 0, end; begin < targets.size(); begin = end) {  // neighbours in one go
-    std::vector<Frame> run = targets[begin]->frames;
-    for (end = begin + 1; end < targets.size() && targets[end] == targets[end - 1] + 1; ++end)
-      run.insert(run.end(), targets[end]->frames.begin(), targets[end]->frames.end());
-    Result<void> mapped = map_at(block.base() + targets[begin]->begin * grain_bytes, run);
-    if (mapped) continue;
-    for (size_t i = 0; i < targets.size(); ++i) {
-      if (i < begin)
-        unmap_at(block.base() + targets[i]->begin * grain_bytes, targets[i]->frames);
-      targets[i]->frames.clear();
-    }
-    frames_.give(frames);
-    return mapped;
-  }
-  for (Span* span : targets) {
-    block.mapped += span->grains;
-    if (!span->frames.front().host) block.device += span->grains;
-  }
-  frames.clear();
-  return {};
 }
 
 /// Mapped spans, [begin, end), the uses of whose memory are over.

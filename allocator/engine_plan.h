@@ -126,6 +126,19 @@ class OpenWait {
   std::optional<uint64_t> begun_;
 };
 
+/// Spans of a block that frames were taken for, to be mapped without the lock.
+struct Mapping {
+  struct Part {
+    uint32_t span;
+    std::vector<Frame> frames;
+  };
+  Block* block = nullptr;
+  uint32_t generation = 0;
+  std::vector<Part> parts;
+  bool prefetched = false;
+  bool birth = false;  // the block is new, and will be ready for an allocation to come
+};
+
 /// What is on its way, or to be. All of it needs the engine's lock.
 struct InMotion {
   std::vector<Block*> live_;      // every large block with a descriptor in use
@@ -141,6 +154,8 @@ struct InMotion {
   // Entries from which on those that are out of date are removed.
   size_t unwritten_tidy_ = 1024, returned_tidy_ = 1024;
   std::deque<std::pair<PieceRef, unsigned>> prefetches_;  // (block, stream)
+  std::deque<Mapping> mappings_;   // due
+  std::optional<uint64_t> map_refused_ns_;  // when one of them was
 
   bool pressed_ = false;           // memory was short at least once
   bool staging_wanted_ = false;    // a spill or a read waits for staging

@@ -39,7 +39,7 @@ bool clean(std::span<const Piece> pieces) {
 /// To spilling, if nobody holds or pins the block. `leave`: at least `grains` of it, from the
 /// tail, are unmapped in the end; otherwise its bytes are only made valid elsewhere.
 bool EngineImpl::start_spill(Block& block, bool leave, uint64_t grains) {
-  if (health_.dead()) return false;
+  if (health_.dead() || block.coming > 0) return false;
   uint64_t w = block.word.load(std::memory_order_acquire);
   // (What is mapped to host memory is not on the device.)
   if (leave && spilling_stopped_ && !(w & word::zero_copy)) return false;

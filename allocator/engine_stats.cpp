@@ -267,7 +267,7 @@ void EngineImpl::check() const {
     FIRN_CHECK(arena_->at(block.address) == block.index + 1, "block %llx", address);
     uint64_t w = block.word.load(std::memory_order_acquire);
     State state = word::state(w);
-    FIRN_CHECK(state != State::free, "block %llx", address);
+    FIRN_CHECK(state != State::free || block.dropped, "block %llx", address);
     uint64_t mapped = 0, device = 0;
     for (const Span& span : block.spans) {
       uint64_t held = 0;
@@ -304,6 +304,14 @@ void EngineImpl::check() const {
   }
   for (uint32_t i = 0; i < segment_count_; ++i)
     for (const Frame& frame : segments_[i].load()->frames) granules += frame.granules;
+  for (const Mapping& mapping : mappings_)
+    for (const Mapping::Part& part : mapping.parts)
+      for (const Frame& frame : part.frames) {
+        if (frame.part)
+          shared_grains += frame.grains();
+        else
+          granules += frame.granules;
+      }
   granules += check_regions();
   const SharedFrames& shared = frames_.shared();
   FIRN_CHECK(shared_grains + shared.free_grains() == shared.count() * granule_grains,

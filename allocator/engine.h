@@ -331,6 +331,10 @@ class Engine {
   virtual void trim() = 0;
   /// Lowers or raises the budget; blocks above it are spilled as far as they can be.
   virtual Result<void> set_budget(uint64_t bytes) = 0;
+  /// The driver lacks memory of its own (for a module, a stream): gives the device `bytes` back out
+  /// of what is held, and lowers the budget to what is left. Answers how much was given: less where
+  /// blocks cannot leave, or not within `patience_ns`.
+  virtual uint64_t give_way(uint64_t bytes, uint64_t patience_ns) = 0;
   /// Spills every block that may be spilled and waits for it (adversarial mode, `firn spill`).
   virtual void spill_all() = 0;
   /// Spills every block that may be spilled and gives the device what comes free (`firn spill`):

@@ -83,6 +83,7 @@ class EngineImpl final : public Engine, private EngineLimits, private InMotion {
   bool busy() const override;
   void trim() override;
   Result<void> set_budget(uint64_t bytes) override;
+  uint64_t give_way(uint64_t bytes, uint64_t patience_ns) override;
   void spill_all() override;
   void spill_away() override;
   void foresee(std::span<const Coming> coming) override;
@@ -228,6 +229,8 @@ class EngineImpl final : public Engine, private EngineLimits, private InMotion {
   bool programs_uses_over(Block& block);
   void close_uses(Block& block);
 
+  // engine_stats.cpp
+  void shrink_to_budget(Lock& lock, uint64_t until_ns);
   // engine_room.cpp
   Result<Reservation> make_room(Lock& lock, uint64_t granules, const Block* wanted,
                                 uint64_t patience_ns = still_ns);

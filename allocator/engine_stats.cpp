@@ -211,8 +211,13 @@ Result<void> EngineImpl::set_budget(uint64_t bytes) {
   if (Result<void> usable = can_use(context); !usable) return usable;
   Lock lock(mutex_);
   frames_.set_budget(bytes);
-  while (frames_.held_granules() > frames_.budget_granules()) {
-    if (health_.dead()) return health_.error();
+  shrink_to_budget(lock, UINT64_MAX);
+  return health_.dead() ? Result<void>(health_.error()) : Result<void>();
+}
+
+/// Gives back what is held beyond the budget, as far as it can leave until then.
+void EngineImpl::shrink_to_budget(Lock& lock, uint64_t until_ns) {
+  while (frames_.held_granules() > frames_.budget_granules() && !health_.dead()) {
     uint64_t over = frames_.held_granules() - frames_.budget_granules();
     park_ready(true);
     reclaim_parked(UINT64_MAX);
@@ -223,11 +228,34 @@ Result<void> EngineImpl::set_budget(uint64_t bytes) {
     const uint64_t unmapped = unmapped_;
     if (leaving_grains() < over) evict(over - leaving_grains(), nullptr);
     pump_locked();
+    if (clock_.now_ns() >= until_ns) break;
     if (unmapped != unmapped_) continue;
     if (!places_wait && !something_moves()) break;  // the rest is pinned
     wait(lock, poll_ns);
   }
-  return {};
+}
+
+uint64_t EngineImpl::give_way(uint64_t bytes, uint64_t patience_ns) {
+  Driver::ContextGuard context(driver_, options_.context);
+  if (!can_use(context)) return 0;
+  Lock lock(mutex_);
+  // What operators use that nobody watched so far may leave the next time.
+  if (!watching_.load(std::memory_order_relaxed)) watch_due_ = true;
+  const uint64_t held = frames_.held_granules();
+  const uint64_t before = std::min(held, frames_.budget_granules());
+  const uint64_t asked = (bytes + granule_bytes - 1) / granule_bytes;
+  const uint64_t least = 2;  // as set_budget() has it
+  if (before <= least) return 0;
+  const uint64_t budget = frames_.budget_granules();
+  frames_.set_budget((before - std::min(asked, before - least)) * granule_bytes);
+  shrink_to_budget(lock, clock_.now_ns() + patience_ns);
+  const uint64_t left = frames_.held_granules();
+  if (left >= held) {  // for nothing
+    frames_.set_budget(budget * granule_bytes);
+    return 0;
+  }
+  frames_.set_budget(std::max(left, frames_.budget_granules()) * granule_bytes);
+  return (held - left) * granule_bytes;
 }
 
 void EngineImpl::spill_all() {

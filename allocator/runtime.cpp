@@ -41,6 +41,15 @@ constexpr uint64_t share_wait_ns = 500'000'000;  // between looks at who else is
 // Stands for the machine's memory, or the container's, whose root it is.
 constexpr const char* memory_place = "/";
 
+/// For what is not ours: contexts, lazily loaded modules, other libraries' workspaces. They are as
+/// large on a small card, so a part of it is not enough there, and a fixed size would be all of a
+/// very small one: 1 GiB or a 25th below 48 GB, at most a 16th of what there is; else a 50th.
+uint64_t margin_bytes(uint64_t total_bytes) {
+  constexpr uint64_t GiB = uint64_t{1} << 30, small_card_bytes = 48'000'000'000;
+  if (total_bytes >= small_card_bytes) return total_bytes / 50;
+  return std::min(std::max(total_bytes / 25, GiB), total_bytes / 16);
+}
+
 class RuntimeImpl final : public Runtime {
  public:
   explicit RuntimeImpl(const Config& config) : config_(config) {}
@@ -259,9 +268,7 @@ class RuntimeImpl final : public Runtime {
                         fmt::format("firn_budget: {} is above the memory of device {}, {}",
                                     format_size(config_.budget_bytes), ordinal,
                                     format_size(total_bytes)));
-    // The margin is for what is not ours: contexts, modules, other libraries' workspaces.
-    uint64_t margin = std::max<uint64_t>(total_bytes / 50, std::min<uint64_t>(256u << 20,
-                                                                             total_bytes / 16));
+    const uint64_t margin = margin_bytes(total_bytes);
     options.budget_bytes = config_.budget_bytes        ? config_.budget_bytes
                            : free_bytes > margin       ? free_bytes - margin
                                                        : free_bytes;

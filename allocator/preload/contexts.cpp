@@ -7,6 +7,7 @@
 
 #include "allocator/preload/captures.h"
 #include "allocator/preload/engines.h"
+#include "allocator/preload/give_way.h"
 #include "allocator/preload/globals.h"
 #include "allocator/preload/handlers.h"
 #include "allocator/preload/inspections.h"
@@ -37,9 +38,9 @@ void ended(CUresult result) {
 }
 
 template <class Call>
-CUresult made(Call&& call) {
+CUresult made(CUdevice device, Call&& call) {
   contexts_differ();
-  return call();
+  return or_give_way("a context", call, nullptr, 0, device);
 }
 
 /// The engine stands on the primary context: that lives on, without what the program had in it.
@@ -66,17 +67,17 @@ CUresult cuStreamDestroy_v2(CUstream stream) {
 }
 
 CUresult cuCtxCreate_v2(CUcontext* context, unsigned flags, CUdevice device) {
-  return made([&] { return real().cuCtxCreate_v2(context, flags, device); });
+  return made(device, [&] { return real().cuCtxCreate_v2(context, flags, device); });
 }
 CUresult cuCtxCreate_v3(CUcontext* context, void* affinity, int count, unsigned flags,
                         CUdevice device) {
-  return made([&] { return real().cuCtxCreate_v3(context, affinity, count, flags, device); });
+  return made(device, [&] { return real().cuCtxCreate_v3(context, affinity, count, flags, device); });
 }
 CUresult cuCtxCreate_v4(CUcontext* context, void* parameters, unsigned flags, CUdevice device) {
-  return made([&] { return real().cuCtxCreate_v4(context, parameters, flags, device); });
+  return made(device, [&] { return real().cuCtxCreate_v4(context, parameters, flags, device); });
 }
 CUresult cuCtxFromGreenCtx(CUcontext* context, void* green) {
-  return made([&] { return real().cuCtxFromGreenCtx(context, green); });
+  return made(-1, [&] { return real().cuCtxFromGreenCtx(context, green); });
 }
 
 // Its streams end with it. What they still do with Firn's memory is over before, for the driver
@@ -107,7 +108,9 @@ CUresult cuCtxEnablePeerAccess(CUcontext peer, unsigned flags) {
 }
 
 CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice device) {
-  const CUresult result = real().cuDevicePrimaryCtxRetain(context, device);
+  const CUresult result = or_give_way(
+      "a context", [&] { return real().cuDevicePrimaryCtxRetain(context, device); }, nullptr, 0,
+      device);
   if (result == CUDA_SUCCESS) {
     std::lock_guard lock(contexts().mutex);
     ++contexts().retained[device];

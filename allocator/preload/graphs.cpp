@@ -6,12 +6,15 @@
 
 #include "allocator/preload/captures.h"
 #include "allocator/preload/copies.h"
+#include "allocator/preload/give_way.h"
 #include "allocator/preload/handlers.h"
 #include "allocator/preload/inspections.h"
 
 namespace firn::preload {
 
 namespace {
+constexpr const char* a_graph = "a graph";
+
 /// An executable: its set, and what is known of its launches as of a kernel's. A set that a launch
 /// may be reading is never changed.
 struct Executable {
@@ -64,7 +67,7 @@ CUresult with_set(const Uses& uses, Call&& call) {
   Work work(where(nullptr));
   for (uint64_t word : uses.words) work.see(word);
   if (CUresult result = work.hold(false)) return result;
-  return call();
+  return or_give_way(a_graph, call, &work);
 }
 
 template <class Call>
@@ -120,9 +123,9 @@ CUresult launch_graph(CUgraphExec exec, CUstream stream, Call&& call) {
   for (const Copy& copy : uses->copies) collect_overwritten(copy, overwritten);
   for (uint64_t word : overwritten) work.see(word);
   for (const Copy& copy : uses->copies) tell_tables_again(copy);
-  if (work.empty() && !tables().foreign()) return call();
+  if (work.empty() && !tables().foreign()) return or_give_way(a_graph, call);
   if (CUresult result = work.hold(true)) return result;
-  const CUresult result = call();
+  const CUresult result = or_give_way(a_graph, call, &work);
   if (result == CUDA_SUCCESS && inspections().wanted(*kernel, work.followed()))
     inspections().add(*kernel, work.followed(), stream, work.reached(), kernel);
   work.release(result == CUDA_SUCCESS);

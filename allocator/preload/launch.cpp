@@ -4,6 +4,7 @@
 
 #include "allocator/preload/captures.h"
 #include "allocator/preload/engines.h"
+#include "allocator/preload/give_way.h"
 #include "allocator/preload/globals.h"
 #include "allocator/preload/graphs.h"
 #include "allocator/preload/handlers.h"
@@ -13,12 +14,14 @@
 namespace firn::preload {
 
 namespace {
+constexpr const char* a_launch = "a launch";
+
 template <class Call>
 CUresult launch(CUfunction function, CUstream stream, void** parameters, void** extra,
                 Call&& call) {
   if (views().count() == 0 || !function) return call();
   note_enqueued(stream);  // (who scans sees what is in the parameters only)
-  if (told_already()) return call();
+  if (told_already()) return or_give_way(a_launch, call);
   Kernel* kernel = kernels().find(function);
   Work work(where(stream));
   Counters& counted = counters();
@@ -40,11 +43,11 @@ CUresult launch(CUfunction function, CUstream stream, void** parameters, void** 
       for (uint64_t word : work.seen()) uses.add(word);
       uses.everything = !told;
       note_captured(graph, uses);
-      return call();
+      return or_give_way(a_launch, call);
     }
-  if (work.empty() && !tables().foreign()) return call();
+  if (work.empty() && !tables().foreign()) return or_give_way(a_launch, call);
   if (CUresult result = work.hold(true)) return result;
-  const CUresult result = call();
+  const CUresult result = or_give_way(a_launch, call, &work);
   if (result == CUDA_SUCCESS && inspections().wanted(*kernel, work.followed())) [[unlikely]]
     inspections().add(kernel->kept ? *kernel : stranger(), work.followed(), stream, work.reached());
   work.release(result == CUDA_SUCCESS);
@@ -56,14 +59,14 @@ template <class Call>
 CUresult launch_unknown(CUstream stream, Call&& call) {
   if (views().count() == 0) return call();
   note_enqueued(stream);  // (who scans sees what is in the parameters only)
-  if (told_already()) return call();
+  if (told_already()) return or_give_way(a_launch, call);
   counters().launches.fetch_add(1, std::memory_order_relaxed);
   counters().unknown_kernels.fetch_add(1, std::memory_order_relaxed);
   note_unseen("launches by the calls of CUDA 3: all memory was touched");
   Work work(where(stream));
   work.see_all();
   if (CUresult result = work.hold(false)) return result;
-  const CUresult result = call();
+  const CUresult result = or_give_way(a_launch, call, &work);
   if (result == CUDA_SUCCESS && inspections().begun())
     inspections().add(stranger(), true, stream, work.reached());
   work.release(result == CUDA_SUCCESS);

@@ -107,7 +107,7 @@ void release_all(View& view) {
 // that has no work, so nothing of it is in use when it is handed out again.
 CUresult cuMemAlloc_v2(CUdeviceptr* address, size_t bytes) {
   Engine* engine = address && bytes > 0 ? engine_here() : nullptr;
-  if (!engine) return real().cuMemAlloc_v2(address, bytes);
+  if (!engine) return others(bytes, [&] { return real().cuMemAlloc_v2(address, bytes); });
   if (CUresult refused = unsafe_call()) return refused;
   return allocate(*engine, address, bytes, views().of(*engine).plain);
 }
@@ -119,7 +119,9 @@ CUresult cuMemAllocPitch_v2(CUdeviceptr* address, size_t* pitch, size_t width_by
   const size_t row = (width_bytes + pitch_alignment - 1) / pitch_alignment * pitch_alignment;
   Engine* engine = fine && row <= SIZE_MAX / height ? engine_here() : nullptr;
   if (!engine)
-    return real().cuMemAllocPitch_v2(address, pitch, width_bytes, height, element_bytes);
+    return others(row * height, [&] {
+      return real().cuMemAllocPitch_v2(address, pitch, width_bytes, height, element_bytes);
+    });
   if (CUresult refused = unsafe_call()) return refused;
   const CUresult result =
       allocate(*engine, address, row * height, views().of(*engine).plain);

@@ -3,6 +3,7 @@
 
 #include <optional>
 
+#include "allocator/preload/give_way.h"
 #include "allocator/preload/work.h"
 #include "firn/cuda_types.h"
 
@@ -23,6 +24,11 @@ void pool_gave_back(uint64_t base);
 /// The pool's handle; null for memory of no pool.
 void* pool_of_block(uint64_t base);
 
+/// Memory of the driver's for others.
+template <class Call>
+CUresult others(uint64_t bytes, Call&& call) {
+  return or_give_way("memory that is not Firn's", call, nullptr, bytes);
+}
 /// Memory that the driver keeps, and why: for the statistics.
 void passed_on(const char* reason, uint64_t bytes);
 

@@ -6,6 +6,7 @@
 #include <unordered_map>
 
 #include "allocator/preload/engines.h"
+#include "allocator/preload/give_way.h"
 #include "allocator/preload/handlers.h"
 #include "allocator/preload/images.h"
 
@@ -56,7 +57,7 @@ void name(const void* handle, const void* module, const char* words) {
 /// of which no launch arrives launches past Firn: coverage.cpp says so.)
 template <class Module, class Call, class Keep>
 CUresult load(Module* module, Call&& call, Keep&& look) {
-  const CUresult result = call();
+  const CUresult result = or_give_way("a module", call);
   if (result == CUDA_SUCCESS && module && images_needed()) look(*module);
   return result;
 }

@@ -58,7 +58,7 @@ CUresult allocate_from(CUdeviceptr* address, size_t bytes, CUmemoryPool pool, CU
   Engine* engine = left_to_driver(pool) ? nullptr : engine_here();
   if (!engine) {
     passed_on("memory of a pool that others import, or of the host", bytes);
-    return call();
+    return others(bytes, call);
   }
   (void)views().of(*engine);
   const CUresult result = allocate(*engine, address, bytes, where(stream).stream);

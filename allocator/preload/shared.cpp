@@ -55,17 +55,19 @@ void passed_on(const char* reason, uint64_t bytes) {
 
 CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t bytes,
                      const CUmemAllocationProp* prop, unsigned long long flags) {
-  const CUresult result = real().cuMemCreate(handle, bytes, prop, flags);
+  const auto call = [&] { return real().cuMemCreate(handle, bytes, prop, flags); };
+  const bool on_device = prop && prop->location.type == CU_MEM_LOCATION_TYPE_DEVICE;
+  const CUresult result = on_device ? others(bytes, call) : call();
   if (result == CUDA_SUCCESS) passed_on("memory that the program maps by itself", bytes);
   return result;
 }
 CUresult cuArrayCreate_v2(CUarray* array, const void* descriptor) {
-  const CUresult result = real().cuArrayCreate_v2(array, descriptor);
+  const CUresult result = others(0, [&] { return real().cuArrayCreate_v2(array, descriptor); });
   if (result == CUDA_SUCCESS) passed_on("arrays: no plain memory", 0);
   return result;
 }
 CUresult cuArray3DCreate_v2(CUarray* array, const void* descriptor) {
-  const CUresult result = real().cuArray3DCreate_v2(array, descriptor);
+  const CUresult result = others(0, [&] { return real().cuArray3DCreate_v2(array, descriptor); });
   if (result == CUDA_SUCCESS) passed_on("arrays: no plain memory", 0);
   return result;
 }

@@ -34,6 +34,11 @@ typedef struct FirnGpuConfig {
 //                          one at a time in the process; opening and unmapping 150 us more while a
 //                          copy over the link is under way. Wall clock only
 
+// And what the driver takes of a device's memory for itself:
+//  FIRN_GPU_OWN=module:32MiB,launch:8MiB,stream:2MiB,graph:4MiB   each module or library loaded, each
+//                          kernel's first launch, each stream and executable graph; out of memory
+//                          where the device has less. Given back with the object. Default: nothing
+
 /// Before cuInit, or after firnGpuReset. 0, or -1 when already initialised, or for bad settings.
 int firnGpuConfigure(const FirnGpuConfig* config);
 /// Forgets every device, context, stream, event, frame and mapping (tests: a fresh GPU in the same

@@ -33,7 +33,7 @@ def clean_environment(options):
 
 
 def run(options, environment):
-    ran = subprocess.run([options.program, options.kernels], env=environment, capture_output=True,
+    ran = subprocess.run([options.program, options.kernels, *options.more], env=environment, capture_output=True,
                          text=True, timeout=300)
     found = re.search(r"digest ([0-9a-f]+) bytes (\d+)", ran.stdout)
     if ran.returncode != 0 or not found:
@@ -59,6 +59,7 @@ def main():
     parser.add_argument("--same-words", action="store_true",
                         help="what it prints is compared; nothing need move")
     options = parser.parse_args()
+    options.more = []
     environment = clean_environment(options)
     digest, needed, alone = run(options, environment)
     for mode in ("plenty",) if options.plenty else ("plenty", "half", "adversarial"):

@@ -35,6 +35,7 @@ std::shared_ptr<Context> make_context(Lock&, int device, bool primary, unsigned 
 void destroy_context(Lock& lock, const char* entry, const std::shared_ptr<Context>& context) {
   const auto streams = context->streams;  // a copy: destroyed ones leave it while this waits
   for (auto& [serial, stream] : streams) gpu().scheduler.wait_for(lock, entry, stream->last);
+  for (auto& [serial, stream] : context->streams) stream->own.give_back();
   for (auto& [serial, stream] : context->streams)
     if (gpu().streams.lives(stream->handle)) gpu().streams.remove(stream->handle);
   std::vector<uint64_t> doomed;

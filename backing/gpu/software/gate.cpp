@@ -132,6 +132,7 @@ FIRN_GPU_API CUresult cuInit(unsigned flags) {
     std::string wrong = read_environment(g.config, g.faults);
     if (std::string words = read_refusals(g.refusals); !words.empty()) wrong = words;
     if (std::string words = read_call_cost(); !words.empty()) wrong = words;
+    if (std::string words = read_own_needs(g.own_needs); !words.empty()) wrong = words;
     if (!wrong.empty()) {
       std::fprintf(stderr, "firn software GPU: %s\n", wrong.c_str());
       return CUDA_ERROR_INVALID_VALUE;

@@ -22,6 +22,7 @@
 #include "firn/software_gpu.h"
 #include "handles.h"
 #include "memory.h"
+#include "own.h"
 #include "work.h"
 
 #define FIRN_GPU_API extern "C" __attribute__((visibility("default")))
@@ -102,6 +103,7 @@ struct Gpu {
   Scheduler scheduler;
   Faults faults;
   Refusals refusals;
+  OwnNeeds own_needs;
 
   Table<Context> contexts{1, "context"};
   Table<Stream> streams{2, "stream"};

@@ -171,10 +171,13 @@ FIRN_GPU_API CUresult cuGraphAddEmptyNode(CUgraphNode* out, CUgraph handle,
 
 FIRN_GPU_API CUresult cuGraphInstantiateWithFlags(CUgraphExec* out, CUgraph handle,
                                                   unsigned long long flags) {
-  return with_graph("cuGraphInstantiate", handle, [&](Gate&, const auto& graph) -> CUresult {
+  return with_graph("cuGraphInstantiate", handle, [&](Gate& gate, const auto& graph) -> CUresult {
     constexpr unsigned long long upload_and_priority = 1 | 2 | 8;  // nothing to do for any of them
     if (!out || flags & ~upload_and_priority) return CUDA_ERROR_INVALID_VALUE;
     auto exec = std::make_shared<GraphExec>();
+    const auto here = current_context(gate.lock());
+    const int device = here ? here->device : 0;
+    if (CUresult none = exec->own.take(device, gpu().own_needs.graph)) return none;
     exec->nodes = clone(graph->nodes);
     exec->handle = gpu().graph_execs.add(exec);
     *out = as_handle<CUgraphExec>(exec->handle);
@@ -193,6 +196,7 @@ FIRN_GPU_API CUresult cuGraphExecDestroy(CUgraphExec handle) {
   return enter("cuGraphExecDestroy", Need::initialised, [&](Gate& gate) -> CUresult {
     auto exec = gpu().graph_execs.find(gate.entry(), handle);
     if (!exec) return CUDA_ERROR_INVALID_VALUE;
+    exec->own.give_back();
     gpu().graph_execs.remove(exec->handle);
     return CUDA_SUCCESS;
   });

@@ -30,6 +30,7 @@ struct Graph {
 struct GraphExec {
   uint64_t handle = 0;
   std::vector<std::shared_ptr<GraphNode>> nodes;
+  Own own;
   std::shared_ptr<Work> last;  // of its latest launch: launches of one executable do not overlap
 };
 

@@ -20,6 +20,8 @@ CUresult launch_kernel(const char* entry, CUfunction handle, std::array<unsigned
     Body body{.entry = entry};
     if (CUresult result = kernel_body(gate, handle, grid, block, parameters, extra, &body))
       return result;
+    if (CUresult none = load_for_launch(*gpu().functions.find(entry, handle), stream->device))
+      return none;
     return submit(gate, stream, std::move(body));
   });
 }

@@ -32,6 +32,17 @@ bool take_layout(Function& function, const unsigned (*pairs)[2]) {
   return true;
 }
 
+CUresult load_for_launch(Function& function, int device) {
+  auto& known = function.launched;
+  if (!gpu().own_needs.launch || std::find(known.begin(), known.end(), device) != known.end())
+    return CUDA_SUCCESS;
+  const auto module = function.module.lock();
+  Own& own = module ? module->own : function.own;
+  if (CUresult none = own.take(device, gpu().own_needs.launch)) return none;
+  known.push_back(device);
+  return CUDA_SUCCESS;
+}
+
 uint64_t function_of(const std::shared_ptr<Module>& module, const std::string& name) {
   for (const auto& [known, handle] : module->functions)
     if (known == name) return handle;
@@ -100,6 +111,13 @@ CUresult load(Gate& gate, const char* path, const void* image, bool of_library,
     return path ? CUDA_ERROR_INVALID_IMAGE : CUDA_ERROR_SHARED_OBJECT_INIT_FAILED;
   module->of_library = of_library;
   if (!of_library) module->context = gate.context();
+  const auto here = current_context(gate.lock());
+  if (CUresult none = module->own.take(here ? here->device : 0, gpu().own_needs.module)) {
+    gate.lock().unlock();  // (it is closed, which runs destructors)
+    module.reset();
+    gate.lock().lock();
+    return none;
+  }
   module->handle = gpu().modules.add(module);
   *out = module;
   return CUDA_SUCCESS;
@@ -132,6 +150,7 @@ CUresult unload(const char* entry, Handle handle) {
     auto module = gpu().modules.find(gate.entry(), handle);
     if (!module) return CUDA_ERROR_INVALID_HANDLE;
     for (const auto& [name, function] : module->functions) gpu().functions.remove(function);
+    module->own.give_back();
     for (uint64_t variable : module->variables) gpu().space.forget(variable);
     gpu().modules.remove(module->handle);
     // The last owner may be queued work; closing runs destructors, so not under the lock.

@@ -15,8 +15,10 @@ struct Function {
   uint64_t handle = 0;
   std::string name;
   FirnGpuKernel run = nullptr;
+  std::vector<int> launched;     // devices
   std::vector<std::pair<unsigned, unsigned>> layout;  // (offset, size) of each parameter
   size_t packed_bytes = 0;
+  Own own;                       // of its first launch on each device, without a module
   std::weak_ptr<Module> module;  // of this context's module, or of a library: any context's
 };
 
@@ -28,12 +30,16 @@ struct Module {
   std::weak_ptr<Context> context;  // empty for a library
   bool of_library = false;
   std::vector<std::pair<std::string, uint64_t>> functions;  // handles given out, by name
+  Own own;                                                  // its kernels' too
   std::vector<uint64_t> variables;                          // addresses given out
   ~Module();
 };
 
 /// The layout as `pairs`, ended by {0, 0}; null is none.
 bool take_layout(Function& function, const unsigned (*pairs)[2]);
+
+/// It is about to be launched on the device: what the driver needs for that the first time.
+CUresult load_for_launch(Function& function, int device);
 
 /// A function's handle from a module's symbol; 0 when there is none.
 uint64_t function_of(const std::shared_ptr<Module>& module, const std::string& name);

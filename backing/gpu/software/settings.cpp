@@ -1,8 +1,10 @@
 // The settings: environment and defaults.
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <iterator>
 #include <utility>
 
 #include "gpu.h"
@@ -110,6 +112,32 @@ std::string read_refusals(Refusals& refusals) {
                                            : HostNuma::granted;
     if (refusals.host_numa == HostNuma::granted)
       return "FIRN_GPU_HOST_NUMA=" + said + " is none of none, fail, crash";
+  }
+  return {};
+}
+
+std::string read_own_needs(OwnNeeds& needs) {
+  needs = {};
+  const char* words = std::getenv("FIRN_GPU_OWN");
+  if (!words || !*words) return {};
+  const std::pair<const char*, uint64_t*> kinds[] = {{"module", &needs.module},
+                                                     {"launch", &needs.launch},
+                                                     {"stream", &needs.stream},
+                                                     {"graph", &needs.graph}};
+  const std::string all = words;
+  for (size_t begin = 0; begin <= all.size();) {
+    const size_t end = std::min(all.find(',', begin), all.size());
+    const std::string one = all.substr(begin, end - begin);
+    begin = end + 1;
+    const size_t colon = one.find(':');
+    const auto* kind = std::find_if(std::begin(kinds), std::end(kinds), [&](const auto& known) {
+      return colon != std::string::npos && one.substr(0, colon) == known.first;
+    });
+    double bytes = 0;
+    if (kind == std::end(kinds) || !parse_size(one.c_str() + colon + 1, &bytes))
+      return "FIRN_GPU_OWN=" + all + ": " + one +
+             " is not module, launch, stream or graph with its size (module:32MiB,stream:2MiB)";
+    *kind->second = static_cast<uint64_t>(bytes);
   }
   return {};
 }

@@ -20,7 +20,10 @@ CUresult with_stream(const char* entry, CUstream handle, const auto& body, bool 
 CUresult create(const char* entry, CUstream* handle, unsigned flags, int priority) {
   return enter(entry, Need::context, [&](Gate& gate) -> CUresult {
     if (!handle || flags & ~unsigned{CU_STREAM_NON_BLOCKING}) return CUDA_ERROR_INVALID_VALUE;
+    Own own;
+    if (CUresult none = own.take(gate.context()->device, gpu().own_needs.stream)) return none;
     auto stream = add_stream(*gate.context(), gate.context(), flags, priority);
+    stream->own = std::move(own);
     *handle = as_handle<CUstream>(stream->handle);
     return CUDA_SUCCESS;
   });
@@ -46,6 +49,7 @@ FIRN_GPU_API CUresult cuStreamDestroy_v2(CUstream handle) {
     gpu().streams.remove(stream->handle);
     // What is queued still orders against the legacy stream, so the context keeps it until done.
     auto settle = [stream] {
+      stream->own.give_back();
       if (auto context = stream->context.lock()) context->streams.erase(stream->serial);
     };
     if (stream->queue.empty())

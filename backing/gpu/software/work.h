@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "abi.h"
+#include "own.h"
 
 namespace firn::software {
 
@@ -80,6 +81,7 @@ struct Stream {
   bool running = false, blocked = false;
   std::shared_ptr<Capture> capture;         // it records instead of running
   std::vector<std::shared_ptr<GraphNode>> capture_tail;
+  Own own;
   bool blocking() const { return !(flags & CU_STREAM_NON_BLOCKING); }
 };
 

@@ -188,6 +188,8 @@ bool read_copy(const CUDA_MEMCPY3D* from, Copy& copy) {
   copy.from_pitch = from->srcPitch;
   copy.to_slice = from->dstPitch * from->dstHeight;
   copy.from_slice = from->srcPitch * from->srcHeight;
+  copy.to_context = static_cast<CUcontext>(from->reserved1);
+  copy.from_context = static_cast<CUcontext>(from->reserved0);
   copy.to_host = from->dstMemoryType == memory_host;
   if (from->dstMemoryType != memory_array)
     copy.to = (copy.to_host ? number(from->dstHost) : from->dstDevice) +

@@ -17,7 +17,7 @@ struct Copy {
   size_t rows = 1, to_pitch = 0, from_pitch = 0;
   size_t slices = 1, to_slice = 0, from_slice = 0;
   CUstream stream = nullptr;
-  CUcontext to_context = nullptr, from_context = nullptr;  // of copies between devices
+  CUcontext to_context = nullptr, from_context = nullptr;  // that the program gave: of both sides
 };
 
 /// What is to be done once a copy's call has returned.
@@ -38,6 +38,10 @@ CUresult note_copy(const Copy& copy, Work& work, Noted& noted);
 void tell_tables(const Copy& copy);
 void end_copies(Work& work, CUresult result);
 
+/// Its blocks are on the device: is it between two of which the copying context may use one only? So
+/// that `result` says how the copy between contexts went that was made instead.
+bool copied_apart(const Copy& copy, const Work& work, CUresult& result);
+
 template <class Call>
 CUresult around(const Copy& copy, Call&& call) {
   if (views().count() == 0) return call();
@@ -46,7 +50,8 @@ CUresult around(const Copy& copy, Call&& call) {
   if (CUresult result = note_copy(copy, work, noted)) return result;
   if (noted.ours)
     if (CUresult result = work.hold(false)) return result;
-  const CUresult result = call();
+  CUresult result = CUDA_SUCCESS;
+  if (views().count() < 2 || !copied_apart(copy, work, result)) result = call();
   if (result == CUDA_SUCCESS && !noted.captured) tell_tables(copy);
   if (noted.ours) end_copies(work, result);
   return result;

@@ -82,13 +82,13 @@ DEFAULT_STREAM(cuMemcpyPeer,
                 size_t bytes),
                (to, to_context, from, from_context, bytes),
                Copy{.to = to, .from = from, .bytes = bytes, .source = Source::device,
-                    .stream = stream})
+                    .stream = stream, .to_context = to_context, .from_context = from_context})
 ON_STREAM(cuMemcpyPeerAsync,
           (CUdeviceptr to, CUcontext to_context, CUdeviceptr from, CUcontext from_context,
            size_t bytes, CUstream stream),
           (to, to_context, from, from_context, bytes, stream),
           Copy{.to = to, .from = from, .bytes = bytes, .source = Source::device,
-               .stream = stream})
+               .stream = stream, .to_context = to_context, .from_context = from_context})
 // From and into arrays, which hold no addresses.
 DEFAULT_STREAM(cuMemcpyAtoD_v2, (CUdeviceptr to, CUarray from, size_t offset, size_t bytes),
                (to, from, offset, bytes),

@@ -316,6 +316,13 @@ Place AddressSpace::place(uint64_t address, size_t bytes, int* device) const {
   return of_device(address) ? Place::invalid : Place::pageable;
 }
 
+bool AddressSpace::open_to(uint64_t address, size_t bytes, int device) const {
+  for (auto it = around(mappings_, address, size_of);
+       it != mappings_.end() && it->first < address + bytes; ++it)
+    if (it->second.access[device] == CU_MEM_ACCESS_FLAGS_PROT_NONE) return false;
+  return true;
+}
+
 void AddressSpace::reset() {
   for (auto& [base, mapping] : mappings_) --mapping.frame->mappings;
   mappings_.clear();

@@ -134,6 +134,12 @@ CUresult copy_body(const Rows& rows, Side to_side, Side from_side, int device, B
       (to_side == Side::device && *to == Place::pageable) ||
       (from_side == Side::device && *from == Place::pageable))
     return CUDA_ERROR_INVALID_VALUE;
+  // Between devices a copy goes where its context may: what is mapped is open to whom it was opened.
+  if (to_device >= 0 && from_device >= 0 &&
+      (!gpu().space.open_to(rows.to, rows.to_span(), rows.to_reach < 0 ? device : rows.to_reach) ||
+       !gpu().space.open_to(rows.from, rows.from_span(),
+                            rows.from_reach < 0 ? device : rows.from_reach)))
+    return CUDA_ERROR_INVALID_VALUE;
   const int counted = to_device >= 0 ? to_device : from_device >= 0 ? from_device : device;
   body->type = node_memcpy;
   model(*body, rows.total(), to_device, from_device);

@@ -12,6 +12,8 @@ struct Rows {
   uint64_t to = 0, from = 0;
   size_t bytes = 0, rows = 1, to_pitch = 0, from_pitch = 0;
   size_t slices = 1, to_slice = 0, from_slice = 0;
+  // The device whose access to mapped memory counts, of copies between contexts; else the stream's.
+  int to_reach = -1, from_reach = -1;
   size_t total() const { return bytes * rows * slices; }
   size_t to_span() const { return (slices - 1) * to_slice + (rows - 1) * to_pitch + bytes; }
   size_t from_span() const { return (slices - 1) * from_slice + (rows - 1) * from_pitch + bytes; }

@@ -75,6 +75,21 @@ CUresult copy_linear(const char* entry, uint64_t to, uint64_t from, size_t bytes
   });
 }
 
+/// Each side is reached by its own context, and the bytes are staged where the two cannot meet.
+CUresult copy_peer(const char* entry, Rows rows, CUcontext to_context, CUcontext from_context,
+                   CUstream stream, bool wait) {
+  return enter(entry, Need::context, [&](Gate& gate) -> CUresult {
+    const auto device_of = [&](CUcontext handle) {
+      const auto context = handle ? gpu().contexts.find(gate.entry(), handle) : nullptr;
+      return context ? context->device : -1;
+    };
+    rows.to_reach = device_of(to_context);
+    rows.from_reach = device_of(from_context);
+    if (rows.to_reach < 0 || rows.from_reach < 0) return CUDA_ERROR_INVALID_CONTEXT;
+    return copy(gate, rows, stream, wait, Side::device, Side::device);
+  });
+}
+
 uint64_t number(const void* pointer) { return reinterpret_cast<uint64_t>(pointer); }
 
 CUresult copy_2d(const char* entry, const CUDA_MEMCPY2D* what, CUstream stream, bool wait) {
@@ -104,6 +119,14 @@ CUresult copy_3d(const char* entry, const CUDA_MEMCPY3D* what, CUstream stream, 
     if (CUresult result = read_rows(what, &rows, &to, &from)) return result;
     return copy(gate, rows, stream, wait, to, from);
   });
+}
+
+CUresult copy_3d_peer(const char* entry, const CUDA_MEMCPY3D_PEER* what, CUstream stream) {
+  Rows rows;
+  Side to = Side::any, from = Side::any;
+  if (CUresult result = read_rows(what, &rows, &to, &from)) return result;
+  return copy_peer(entry, rows, static_cast<CUcontext>(what->reserved1),
+                   static_cast<CUcontext>(what->reserved0), stream, false);
 }
 
 CUresult fill(const char* entry, uint64_t to, size_t pitch, unsigned value, size_t unit_bytes,
@@ -182,9 +205,12 @@ FIRN_GPU_ENTRY_PTDS(cuMemcpyDtoD_v2, (CUdeviceptr to, CUdeviceptr from, size_t b
                     (to, from, bytes)) {
   return copy_linear("cuMemcpyDtoD", to, from, bytes, nullptr, false, Side::device, Side::device);
 }
-FIRN_GPU_ENTRY_PTDS(cuMemcpyPeer, (CUdeviceptr to, CUcontext, CUdeviceptr from, CUcontext,
-                                   size_t bytes), (to, nullptr, from, nullptr, bytes)) {
-  return copy_linear("cuMemcpyPeer", to, from, bytes, nullptr, false, Side::device, Side::device);
+FIRN_GPU_ENTRY_PTDS(cuMemcpyPeer,
+                    (CUdeviceptr to, CUcontext to_context, CUdeviceptr from,
+                     CUcontext from_context, size_t bytes),
+                    (to, to_context, from, from_context, bytes)) {
+  return copy_peer("cuMemcpyPeer", {.to = to, .from = from, .bytes = bytes}, to_context,
+                   from_context, nullptr, false);
 }
 
 FIRN_GPU_ENTRY_PTSZ(cuMemcpyAsync, (CUdeviceptr to, CUdeviceptr from, size_t bytes,
@@ -205,11 +231,12 @@ FIRN_GPU_ENTRY_PTSZ(cuMemcpyDtoDAsync_v2, (CUdeviceptr to, CUdeviceptr from, siz
   return copy_linear("cuMemcpyDtoDAsync", to, from, bytes, stream, false, Side::device,
                      Side::device);
 }
-FIRN_GPU_ENTRY_PTSZ(cuMemcpyPeerAsync, (CUdeviceptr to, CUcontext, CUdeviceptr from, CUcontext,
-                                        size_t bytes, CUstream stream),
-                    (to, nullptr, from, nullptr, bytes, stream)) {
-  return copy_linear("cuMemcpyPeerAsync", to, from, bytes, stream, false, Side::device,
-                     Side::device);
+FIRN_GPU_ENTRY_PTSZ(cuMemcpyPeerAsync,
+                    (CUdeviceptr to, CUcontext to_context, CUdeviceptr from,
+                     CUcontext from_context, size_t bytes, CUstream stream),
+                    (to, to_context, from, from_context, bytes, stream)) {
+  return copy_peer("cuMemcpyPeerAsync", {.to = to, .from = from, .bytes = bytes}, to_context,
+                   from_context, stream, false);
 }
 
 FIRN_GPU_ENTRY_PTDS(cuMemcpy2D_v2, (const CUDA_MEMCPY2D* what), (what)) {
@@ -231,11 +258,11 @@ FIRN_GPU_ENTRY_PTSZ(cuMemcpy3DAsync_v2, (const CUDA_MEMCPY3D* what, CUstream str
   return copy_3d("cuMemcpy3DAsync", what, stream, false);
 }
 FIRN_GPU_ENTRY_PTDS(cuMemcpy3DPeer, (const CUDA_MEMCPY3D_PEER* what), (what)) {
-  return copy_3d("cuMemcpy3DPeer", what, nullptr, false);
+  return copy_3d_peer("cuMemcpy3DPeer", what, nullptr);
 }
 FIRN_GPU_ENTRY_PTSZ(cuMemcpy3DPeerAsync, (const CUDA_MEMCPY3D_PEER* what, CUstream stream),
                     (what, stream)) {
-  return copy_3d("cuMemcpy3DPeerAsync", what, stream, false);
+  return copy_3d_peer("cuMemcpy3DPeerAsync", what, stream);
 }
 FIRN_GPU_ENTRY_PTSZ(cuMemcpyBatchAsync,
                     (CUdeviceptr* to, CUdeviceptr* from, size_t* bytes, size_t count,

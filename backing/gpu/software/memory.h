@@ -189,6 +189,8 @@ class AddressSpace {
 
   /// What [address, +bytes) is; `device` gets its ordinal (-1 for host memory).
   Place place(uint64_t address, size_t bytes, int* device) const;
+  /// May that device use [address, +bytes), as far as it is mapped? (Linear memory is every one's.)
+  bool open_to(uint64_t address, size_t bytes, int device) const;
   /// Is the address in the GPU's part of the address space (mapped or not)?
   bool of_device(uint64_t address) const;
 

@@ -208,9 +208,16 @@ TEST_F(Memory, several_devices) {
   EXPECT_EQ(counts(1).frame_bytes, granule);
   EXPECT_EQ(counts(2).frame_bytes, 0u);
   OK(cuMemsetD8_v2(here, 9, granule));
+  // Neither device may use the other's frames: only a copy between the contexts can.
+  EXPECT_EQ(cuMemcpyDtoD_v2(there, here, granule), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(cuMemcpyAsync(here, there, granule, nullptr), CUDA_ERROR_INVALID_VALUE);
   OK(cuMemcpyPeerAsync(there, second, here, context, granule, nullptr));
   OK(cuCtxSynchronize());
   EXPECT_EQ(*reinterpret_cast<char*>(there + 77), 9);
+  const CUmemAccessDesc opened = access(0);
+  OK(cuMemSetAccess(there, granule, &opened, 1));
+  OK(cuMemcpyDtoD_v2(there, here, granule));
+  OK(cuCtxSynchronize());
   int can = 0;
   OK(cuDeviceCanAccessPeer(&can, 0, 1));
   EXPECT_EQ(can, 1);

@@ -78,7 +78,7 @@ def asked(suite, step):
             if "bytes" in found["answers"]:
                 check(step, found["answers"])
         elif keep(step, name, found):
-            check(step, found["answers"], *([suite.software] if check is of_widths else []))
+            check(step, found["answers"])
     other_nodes(suite, step)
 
 
@@ -120,14 +120,12 @@ def of_host_node(step, answers):
         name: told for name, told in answers.items() if name[0].isdigit()})
 
 
-def of_widths(step, answers, software):
+def of_widths(step, answers):
     """Where the driver answers at all."""
     other = {name: told["bytes"] for name, told in answers["cuMemAlloc"].items()
              if told["answer"].startswith("0 ") and
              told["bytes"] != WIDTHS.get(int(name.split()[0]), told["bytes"])}
     step.figure("not as wide as Firn's", other)
-    if software:  # whose widths are nobody's word
-        return
     step.check("answers about pointers are as wide as Firn's", not other, other)
 
 

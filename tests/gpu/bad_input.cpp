@@ -63,6 +63,27 @@ void blocks(const Block& block, CUdeviceptr freed) {
   EXPECT(address == block.address && bytes == block.bytes());
 }
 
+/// How wide the driver's answers are about a pointer: callers read as much, and have room for no more.
+void widths(const Block& block) {
+  constexpr int attributes_last = 20, p2p_tokens = 5;
+  for (int attribute = 1; attribute <= attributes_last; ++attribute) {
+    if (attribute == p2p_tokens) continue;  // of pinned memory for old kernel modules
+    size_t wide = 0;
+    CUresult result = CUDA_SUCCESS;
+    for (const int canary : {0xa5, 0x5a}) {
+      unsigned char answer[64];
+      std::memset(answer, canary, sizeof answer);
+      result = cuPointerGetAttribute(answer, static_cast<CUpointer_attribute>(attribute),
+                                     block.address + 100);
+      for (size_t i = 0; i < sizeof answer; ++i)
+        if (answer[i] != canary && i + 1 > wide) wide = i + 1;
+    }
+    char name[64];
+    std::snprintf(name, sizeof name, "attribute %d, %zu bytes", attribute, wide);
+    say(name, result);
+  }
+}
+
 void launches(const Gpu& gpu, const Block& block, CUdeviceptr freed) {
   CUfunction kernel = gpu.kernel("fill");
   unsigned long long none = 0, count = 16;
@@ -130,6 +151,7 @@ int main(int argc, char** argv) {
   fill(gpu, small, 1);
   end(freed);
   blocks(block, gone);
+  widths(block);
   launches(gpu, block, gone);
   contexts(gpu, block);
   DO(cuMemFree(small.address));

@@ -124,6 +124,8 @@ Known know(uint64_t address) {
   return known;
 }
 
+/// As wide as Firn takes the driver's answers to be (allocator/preload/memory.cpp): bench/gpu's
+/// question "widths" tells of a real one.
 CUresult attribute_of(void* out, int attribute, uint64_t address, const Known& known) {
   auto put = [&](auto value) {
     std::memcpy(out, &value, sizeof value);
@@ -139,7 +141,7 @@ CUresult attribute_of(void* out, int attribute, uint64_t address, const Known& k
     case pointer_sync_memops: return put(unsigned{0});
     case pointer_buffer_id:
     case pointer_memory_block_id: return put(known.id);
-    case pointer_is_managed: return put(unsigned{known.managed});
+    case pointer_is_managed: return put(known.managed);
     case pointer_device_ordinal: return put(known.ordinal);
     case pointer_is_legacy_ipc_capable: return put(false);
     case pointer_range_start:
@@ -148,7 +150,7 @@ CUresult attribute_of(void* out, int attribute, uint64_t address, const Known& k
     case pointer_mapping_bytes: return put(known.bytes);
     case pointer_mapped: return put(true);
     case pointer_allowed_handle_types: return put(uint64_t{known.handle_types});
-    case pointer_is_rdma_capable: return put(false);
+    case pointer_is_rdma_capable: return put(unsigned{0});
     case pointer_access_flags: return put(unsigned{CU_MEM_ACCESS_FLAGS_PROT_READWRITE});
     case pointer_mempool: return put(known.pool);
     default: return CUDA_ERROR_INVALID_VALUE;
@@ -178,11 +180,11 @@ FIRN_GPU_API CUresult cuPointerGetAttributes(unsigned count, int* wanted, void**
         case pointer_device_ordinal: std::memcpy(out[i], &none, sizeof none); break;
         case pointer_memory_type:
         case pointer_sync_memops:
-        case pointer_is_managed:
+        case pointer_is_rdma_capable:
         case pointer_access_flags: std::memcpy(out[i], &null, sizeof(unsigned)); break;
         case pointer_is_legacy_ipc_capable:
         case pointer_mapped:
-        case pointer_is_rdma_capable: std::memcpy(out[i], &null, sizeof(bool)); break;
+        case pointer_is_managed: std::memcpy(out[i], &null, sizeof(bool)); break;
         case pointer_context:
         case pointer_device_pointer:
         case pointer_host_pointer:

@@ -10,11 +10,14 @@
 #include "allocator/preload/handlers.h"
 #include "allocator/preload/host_memory.h"
 #include "allocator/preload/inspections.h"
+#include "allocator/preload/pool_words.h"
 
 namespace firn::preload {
 
 namespace {
 constexpr size_t pitch_alignment = 512;
+// Blocks below this are looked at no further.
+constexpr size_t pool_bytes_least = 8u << 20;
 void* pointer(uint64_t address) { return reinterpret_cast<void*>(address); }
 
 /// The allocations' numbers (CU_POINTER_ATTRIBUTE_BUFFER_ID), given when they are asked for: no two
@@ -62,6 +65,8 @@ CUresult allocate(Engine& engine, CUdeviceptr* address, size_t bytes, CUstream s
                   "can leave the device: with FIRN_WATCH=0 memory is looked at before");
     made = engine.allocate(bytes, stream);
   }
+  // (Refused or not: what does not fit at all is worth the word most.)
+  if (bytes >= pool_bytes_least) tell_of_pool(bytes, engine.budget_bytes());
   if (!made) return result_of(made.error());
   *address = reinterpret_cast<CUdeviceptr>(*made);
   return CUDA_SUCCESS;

@@ -1,0 +1,80 @@
+#include "allocator/preload/pool_words.h"
+
+#include <link.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdio>
+#include <cstdlib>
+#include <string_view>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "allocator/config.h"
+#include "allocator/preload/handlers.h"
+
+namespace firn::preload {
+
+namespace {
+struct Framework {
+  std::string_view library;  // part of a path
+  std::string_view advice;
+  const char* variable;      // null, or the one that has it already when it holds `value`
+  std::string_view value;
+};
+// Those that others are built upon last.
+constexpr Framework frameworks[] = {
+    {"vllm/", "vLLM: a smaller --gpu-memory-utilization makes its tensors smaller", nullptr, ""},
+    {"xla_cuda", "XLA: XLA_PYTHON_CLIENT_ALLOCATOR=platform gives each array a block of its own",
+     "XLA_PYTHON_CLIENT_ALLOCATOR", "platform"},
+    {"xla_extension", "XLA: XLA_PYTHON_CLIENT_ALLOCATOR=platform gives each array a block of its "
+                      "own", "XLA_PYTHON_CLIENT_ALLOCATOR", "platform"},
+    {"libtensorflow", "TensorFlow: TF_GPU_ALLOCATOR=cuda_malloc_async gives each tensor a block of "
+                      "its own, TF_FORCE_GPU_ALLOW_GROWTH=true makes blocks smaller",
+     "TF_GPU_ALLOCATOR", "cuda_malloc_async"},
+    {"librmm", "RMM: rmm.reinitialize(pool_allocator=False) gives each buffer a block of its own",
+     nullptr, ""},
+    {"cupy", "CuPy: cupy.cuda.set_allocator(None) gives each array a block of its own", nullptr,
+     ""},
+};
+
+std::string_view advice_for(std::span<const std::string> libraries) {
+  for (const Framework& each : frameworks) {
+    const bool loaded = std::any_of(libraries.begin(), libraries.end(), [&](const auto& path) {
+      return path.find(each.library) != std::string::npos;
+    });
+    const char* set = each.variable ? ::secure_getenv(each.variable) : nullptr;
+    if (loaded && !(set && set == each.value)) return each.advice;
+  }
+  return "A framework that allocates its tensors one by one, instead of from such a pool, would help";
+}
+
+int add_path(dl_phdr_info* info, size_t, void* list) {
+  static_cast<std::vector<std::string>*>(list)->emplace_back(info->dlpi_name);
+  return 0;
+}
+}  // namespace
+
+std::string pool_words(uint64_t bytes, uint64_t budget_bytes,
+                       std::span<const std::string> libraries) {
+  if (bytes <= budget_bytes / 2) return {};
+  return fmt::format("a single block of {} takes more than half of the budget of {}: a block has to "
+                     "be on the device whole while anything in it is used. {}",
+                     format_size(bytes), format_size(budget_bytes), advice_for(libraries));
+}
+
+void tell_of_pool(uint64_t bytes, uint64_t budget_bytes) {
+  static std::atomic<bool> told{false};
+  if (bytes <= budget_bytes / 2 || told.load(std::memory_order_relaxed)) return;
+  // (Some ask for more than any device has, to see what they are told.)
+  size_t free_bytes = 0, total_bytes = 0;
+  if (real().cuMemGetInfo_v2(&free_bytes, &total_bytes) != CUDA_SUCCESS || bytes > total_bytes ||
+      told.exchange(true))
+    return;
+  std::vector<std::string> libraries;
+  (void)::dl_iterate_phdr(add_path, &libraries);
+  std::fprintf(stderr, "firn: %s\n", pool_words(bytes, budget_bytes, libraries).c_str());
+}
+
+}  // namespace firn::preload

@@ -42,7 +42,7 @@ EngineImpl::EngineImpl(const EngineOptions& options, const Driver& driver, Store
       traced_(trace || options.verify), health_(driver, options.device),
       frames_(driver, health_, options.device, options.budget_bytes),
       host_(driver, store, options.host_bytes, options.host_left, options.host_own,
-            options.no_bytes, frames_.node(), options.host_ahead),
+            options.no_bytes, frames_.host_location().id, options.host_ahead),
       streams_(driver, health_), segments_(new std::atomic<Segment*>[segments_most]()) {
   access_.push_back(access_of(options.device));
   if (options.verify) net_ = std::make_unique<Net>();

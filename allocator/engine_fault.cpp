@@ -95,8 +95,7 @@ void EngineImpl::begin_arriving(Block& block, bool prefetched) {
 
 bool EngineImpl::copy_in(Block& block, uint32_t index) {
   Piece& piece = block.pieces[index];
-  CUresult result = driver_.memcpy_htod_async(block.address + piece.offset, piece.host->data,
-                                              piece.bytes, in_stream_);
+  const CUresult result = copy_piece(block, piece, piece.host->data, true);
   if (result != CUDA_SUCCESS) {
     block.fault_error = health_.failed("cuMemcpyHtoDAsync", result).text;
     fail_fault(block);

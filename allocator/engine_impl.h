@@ -201,6 +201,7 @@ class EngineImpl final : public Engine, private EngineLimits, private InMotion {
   void drop_claim(Mapping& mapping);
   void drop_claims(Block& block);
   bool carry_out_mappings(Lock& lock);
+  void drop_births();
   void drop_mappings();
   bool may_map_ahead();
 
@@ -382,6 +383,10 @@ class EngineImpl final : public Engine, private EngineLimits, private InMotion {
   bool begin_writes();
   bool begin_reads();
 
+  // engine_host_copies.cpp
+  CUresult copy_piece(const Block& block, const Piece& piece, void* host, bool in);
+  CUresult copy_by_processor(const Block& block, const Piece& piece, void* host, bool in);
+
   // engine_fault.cpp
   Result<void> begin_fault(Lock& lock, Block& block, bool anyway);
   void advance_fault(Block& block);
@@ -419,6 +424,8 @@ class EngineImpl final : public Engine, private EngineLimits, private InMotion {
   mutable BlockTable table_;
   std::array<std::atomic<ReadyBlocks*>, Streams::capacity> ready_{};
   std::vector<std::unique_ptr<ReadyBlocks>> ready_owner_;
+  // How pieces in host memory at device addresses are copied: as the driver was seen to take it.
+  enum class HostCopies : uint8_t { as_others, unified, by_processor } host_copies_{};
   CUstream out_stream_ = nullptr, in_stream_ = nullptr;  // device to host, host to device
   unsigned out_ = 0, in_ = 0;                            // their Streams indices
   std::vector<CUmemAccessDesc> access_;  // to what is mapped: this device's, then its peers'

@@ -75,12 +75,14 @@ Result<void> EngineImpl::map_apart(Lock& lock, Mapping& mapping) {
   if (health_.dead()) {  // something may be mapped there still
     calls.result = CUDA_ERROR_UNKNOWN;
   } else {
+    ++mapping_apart_;
     lock.unlock();
     for (; done < runs.size(); ++done) {
       calls = call_map(runs[done].address, runs[done].frames, access);
       if (calls.result != CUDA_SUCCESS) break;
     }
     lock.lock();
+    --mapping_apart_;
     for (size_t i = access.size(); i < access_.size() && calls.result == CUDA_SUCCESS; ++i)
       for (const Run& run : runs) {  // a peer that came meanwhile
         uint64_t bytes = 0;
@@ -200,17 +202,21 @@ bool EngineImpl::may_map_ahead() {
   return !map_refused_ns_;
 }
 
+/// What was claimed for blocks that nobody has asked for so far: memory is short.
+void EngineImpl::drop_births() {
+  std::erase_if(mappings_, [this](Mapping& mapping) {
+    if (!mapping.birth) return false;
+    drop_claim(mapping);
+    forget_block(*mapping.block);
+    return true;
+  });
+}
+
 /// Before the end: what was claimed is not mapped any more.
 void EngineImpl::drop_mappings() {
-  while (!mappings_.empty()) {
-    Mapping mapping = std::move(mappings_.front());
-    mappings_.pop_front();
-    drop_claim(mapping);
-    if (mapping.birth)
-      forget_block(*mapping.block);
-    else if (mapping.block->coming == 0 && std::exchange(mapping.block->dropped, false))
-      drop_descriptor(*mapping.block);
-  }
+  drop_births();
+  for (Mapping& mapping : mappings_) drop_claim(mapping);
+  mappings_.clear();
 }
 
 }  // namespace firn

@@ -155,6 +155,7 @@ struct InMotion {
   size_t unwritten_tidy_ = 1024, returned_tidy_ = 1024;
   std::deque<std::pair<PieceRef, unsigned>> prefetches_;  // (block, stream)
   std::deque<Mapping> mappings_;   // due
+  unsigned mapping_apart_ = 0;     // threads that map at this moment
   std::optional<uint64_t> map_refused_ns_;  // when one of them was
 
   bool pressed_ = false;           // memory was short at least once

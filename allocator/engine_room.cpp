@@ -49,6 +49,11 @@ Result<Reservation> EngineImpl::make_room(Lock& lock, uint64_t granules, const B
       pump_locked();
       reservation = frames_.reserve(granules);
     }
+    if (reservation.granules() != granules && !mappings_.empty()) {
+      drop_births();
+      (void)carry_out_mappings(lock);
+      reservation = frames_.reserve(granules);
+    }
     if (reservation.granules() != granules) {
       park_ready(false);
       reclaim_parked(granules, true);
@@ -134,7 +139,7 @@ Result<Reservation> EngineImpl::make_room(Lock& lock, uint64_t granules, const B
 /// Is there room to come while the caller waits? Not from what a stream under capture used: its
 /// owner, who may be the caller, ends that first.
 bool EngineImpl::something_moves() {
-  if (!faulting_.empty()) return true;
+  if (!faulting_.empty() || mapping_apart_ > 0) return true;
   const auto settles = [this](const Block* block) {
     const auto closed = [this](Use use) { return streams_.over(use) || streams_.close(use); };
     return std::all_of(block->more_uses.begin(), block->more_uses.end(), closed) &&

@@ -104,8 +104,7 @@ bool EngineImpl::copy_out(Block& block, uint32_t index) {
     block.uses_ordered = error.code == Code::ok;
   }
   if (error.code == Code::ok) {
-    CUresult result = driver_.memcpy_dtoh_async(staging->data, block.address + piece.offset,
-                                                piece.bytes, out_stream_);
+    const CUresult result = copy_piece(block, piece, staging->data, false);
     if (result != CUDA_SUCCESS) error = health_.failed("cuMemcpyDtoHAsync", result);
   }
   if (error.code != Code::ok) {

@@ -86,8 +86,8 @@ class Frames {
   /// Whether take_host() can be asked at all; the first time it may take seconds, and it needs no
   /// lock. Errors: not_supported, in words.
   Result<void> host_granted() const;
-  /// The memory node next to the device; -1: none has memory for us.
-  int node() const { return host_prop_.location.id; }
+  /// Where take_host() takes it: the memory node next to the device; id -1: none has memory for us.
+  const CUmemLocation& host_location() const { return host_prop_.location; }
   /// Gives back frames that are no longer mapped anywhere.
   void give(std::vector<Frame>& frames);
   /// Returns free frames to the device until at most `keep_granules` are free.

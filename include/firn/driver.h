@@ -68,6 +68,10 @@ namespace firn {
     (void* to, CUdeviceptr from, size_t bytes, CUstream stream))                                 \
   X(memcpy_htod_async, cuMemcpyHtoDAsync_v2,                                                     \
     (CUdeviceptr to, const void* from, size_t bytes, CUstream stream))                           \
+  X(memcpy_async, cuMemcpyAsync,                                                                 \
+    (CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream))                           \
+  X(launch_host_func, cuLaunchHostFunc,                                                          \
+    (CUstream stream, void (*function)(void* data), void* data))                                 \
   X(memcpy_dtod_async, cuMemcpyDtoDAsync_v2,                                                     \
     (CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream))                           \
   X(memset_d8_async, cuMemsetD8Async,                                                            \

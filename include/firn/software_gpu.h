@@ -29,10 +29,12 @@ typedef struct FirnGpuConfig {
 //                          refused with that error, as in gVisor (304), by vGPU and MIG (999)
 //  FIRN_GPU_HOST_NUMA=none|fail|crash   host memory as frames: the attribute says that there is
 //                          none; cuMemCreate answers out of memory; cuMemCreate kills the process
-//  FIRN_GPU_CALL_COST=40, or 40+150   calls that create, map, open, unmap and release frames, and that register
-//                          host memory, take so many times as long as on an A100, for each handle,
-//                          one at a time in the process; opening and unmapping 150 us more while a
-//                          copy over the link is under way. Wall clock only
+//  FIRN_GPU_HOST_NUMA=no-htod|no-copies   or it is granted, and copies between such frames and host
+//                          memory are refused: cuMemcpyHtoD and DtoH; all of them
+//  FIRN_GPU_CALL_COST=40, or 40+150   calls that create, map, open, unmap and release frames, and
+//                          that register host memory, take so many times as long as on an A100, for
+//                          each handle, one at a time in the process; opening and unmapping 150 us
+//                          more while a copy over the link is under way. Wall clock only
 
 // And what the driver takes of a device's memory for itself:
 //  FIRN_GPU_OWN=module:32MiB,launch:8MiB,stream:2MiB,graph:4MiB   each module or library loaded, each

@@ -121,6 +121,39 @@ TEST(HostMemory, is_used_where_nothing_else_is_left) {
   for (const Hold& hold : held) sim.engine(0).release(hold, nullptr);
 }
 
+class HostCopies : public ::testing::TestWithParam<std::pair<const char*, const char*>> {};
+
+/// A block that is written where it lies in host memory leaves for staging and comes back.
+TEST_P(HostCopies, are_made_otherwise_where_the_driver_refuses_them) {
+  Setting setting("FIRN_GPU_HOST_NUMA", GetParam().first);
+  Simulation sim(small_budget());
+  void* blocks[3];
+  Hold held[2];
+  Result<Hold> third = hold_too_much(sim, blocks, held);
+  ASSERT_TRUE(third) << describe(third.error());
+  EXPECT_TRUE(sim.verify(0, blocks[2], 6 * MiB, 12, nullptr));
+  sim.engine(0).release(*third, nullptr);
+  Result<Hold> again = sim.engine(0).touch_anyway(blocks[2], nullptr, Access::write);
+  ASSERT_TRUE(again) << describe(again.error());
+  EXPECT_TRUE(sim.fill(0, blocks[2], 6 * MiB, 99, nullptr));
+  sim.engine(0).release(*again, nullptr);
+  for (const Hold& hold : held) sim.engine(0).release(hold, nullptr);
+  sim.engine(0).spill_all();
+  Result<Hold> back = sim.engine(0).touch(blocks[2], nullptr, Access::read);
+  ASSERT_TRUE(back) << describe(back.error());
+  EXPECT_TRUE(sim.verify(0, blocks[2], 6 * MiB, 99, nullptr));
+  sim.engine(0).release(*back, nullptr);
+  sim.synchronize();
+  EXPECT_EQ(Simulation::wrong_bytes, 0u) << Simulation::first_wrong;
+  unsigned said = 0;
+  for (const std::string& words : sim.engine(0).stats().trouble)
+    said += words.find(GetParam().second) != std::string::npos;
+  EXPECT_EQ(said, 1u);
+}
+INSTANTIATE_TEST_SUITE_P(Machines, HostCopies,
+                         ::testing::Values(std::pair{"no-htod", "cuMemcpyAsync serves"},
+                                           std::pair{"no-copies", "the processor copies"}));
+
 TEST(HostMemory, that_the_driver_does_not_have) {
   Setting setting("FIRN_GPU_HOST_NUMA", "none");
   Simulation sim(small_budget());

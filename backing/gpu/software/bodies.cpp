@@ -125,6 +125,14 @@ CUresult read_rows(const CUDA_MEMCPY3D* what, Rows* rows, Side* to_side, Side* f
   return CUDA_SUCCESS;
 }
 
+namespace {
+/// Host memory at a device address?
+bool of_host_frames(uint64_t address) {
+  const Mapping* mapping = gpu().space.mapping_around(address);
+  return mapping && mapping->frame->device < 0 && mapping->frame->imported_fd < 0;
+}
+}  // namespace
+
 CUresult copy_body(const Rows& rows, Side to_side, Side from_side, int device, Body* body,
                    Place* to, Place* from) {
   int to_device = -1, from_device = -1;
@@ -133,6 +141,10 @@ CUresult copy_body(const Rows& rows, Side to_side, Side from_side, int device, B
   if (!rows.to || !rows.from || *to == Place::invalid || *from == Place::invalid ||
       (to_side == Side::device && *to == Place::pageable) ||
       (from_side == Side::device && *from == Place::pageable))
+    return CUDA_ERROR_INVALID_VALUE;
+  const bool typed = to_side == Side::device || from_side == Side::device;
+  const bool refused = typed ? gpu().refusals.host_copies_typed : gpu().refusals.host_copies;
+  if (refused && (of_host_frames(rows.to) || of_host_frames(rows.from)))
     return CUDA_ERROR_INVALID_VALUE;
   // Between devices a copy goes where its context may: what is mapped is open to whom it was opened.
   if (to_device >= 0 && from_device >= 0 &&

@@ -75,6 +75,8 @@ struct Refusals {
   enum class HostNuma { granted, none, fails, crashes };
   CUresult posix_fd = CUDA_SUCCESS;  // of frames that could be shared
   HostNuma host_numa = HostNuma::granted;
+  // Copies between host memory and frames of host memory: by the calls of one direction, by any.
+  bool host_copies_typed = false, host_copies = false;
 };
 
 struct Function;

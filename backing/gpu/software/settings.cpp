@@ -106,12 +106,15 @@ std::string read_refusals(Refusals& refusals) {
   }
   if (const char* words = std::getenv("FIRN_GPU_HOST_NUMA"); words && *words) {
     const std::string said = words;
+    refusals.host_copies = said == "no-copies";
+    refusals.host_copies_typed = said == "no-copies" || said == "no-htod";
+    if (refusals.host_copies_typed) return {};
     refusals.host_numa = said == "none"    ? HostNuma::none
                          : said == "fail"  ? HostNuma::fails
                          : said == "crash" ? HostNuma::crashes
                                            : HostNuma::granted;
     if (refusals.host_numa == HostNuma::granted)
-      return "FIRN_GPU_HOST_NUMA=" + said + " is none of none, fail, crash";
+      return "FIRN_GPU_HOST_NUMA=" + said + " is none of none, fail, crash, no-htod, no-copies";
   }
   return {};
 }

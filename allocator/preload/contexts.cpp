@@ -71,7 +71,9 @@ CUresult cuCtxCreate_v2(CUcontext* context, unsigned flags, CUdevice device) {
 }
 CUresult cuCtxCreate_v3(CUcontext* context, void* affinity, int count, unsigned flags,
                         CUdevice device) {
-  return made(device, [&] { return real().cuCtxCreate_v3(context, affinity, count, flags, device); });
+  return made(device, [&] {
+    return real().cuCtxCreate_v3(context, affinity, count, flags, device);
+  });
 }
 CUresult cuCtxCreate_v4(CUcontext* context, void* parameters, unsigned flags, CUdevice device) {
   return made(device, [&] { return real().cuCtxCreate_v4(context, parameters, flags, device); });

@@ -12,8 +12,8 @@ namespace firn::preload {
 
 namespace {
 constexpr uint64_t step_bytes = 256u << 20, granule_bytes = 2u << 20;
-// Never more than such a part of the budget at once: small devices have small needs. Of what is known
-// to need more, this much.
+// Never more than such a part of the budget at once: small devices have small needs. Of what is
+// known to need more, this much.
 constexpr uint64_t part_most = 8, known_part_most = 4;
 constexpr uint64_t patience_ns = 5'000'000'000;
 

@@ -1,5 +1,5 @@
-// Driver calls that need device memory of the driver's own: modules, streams, graphs, first launches,
-// memory of others. Where there is none left, blocks give way, and the call is made once more.
+// Driver calls that need device memory of the driver's own: modules, streams, graphs, first
+// launches, memory of others. Where there is none left, blocks give way, and the call is made once more.
 //
 // Called without Firn's locks; the driver itself is called by handlers only, so nothing comes back
 // here. A call that fails again leaves the budget as it was.
@@ -25,8 +25,8 @@ class GaveWay {
   uint64_t given_ = 0;
 };
 
-/// The call; and where the driver has no memory for it, once more after blocks gave way. `work`: what
-/// is held for it, which could be what has to leave.
+/// The call; and where the driver has no memory for it, once more after blocks gave way. `work`:
+/// what is held for it, which could be what has to leave.
 template <class Call>
 CUresult or_give_way(const char* what, Call&& call, Work* work = nullptr, uint64_t bytes = 0,
                      int device = -1) {

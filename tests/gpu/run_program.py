@@ -33,8 +33,8 @@ def clean_environment(options):
 
 
 def run(options, environment):
-    ran = subprocess.run([options.program, options.kernels, *options.more], env=environment, capture_output=True,
-                         text=True, timeout=300)
+    ran = subprocess.run([options.program, options.kernels, *options.more], env=environment,
+                         capture_output=True, text=True, timeout=300)
     found = re.search(r"digest ([0-9a-f]+) bytes (\d+)", ran.stdout)
     if ran.returncode != 0 or not found:
         sys.exit("status %d\n%s%s" % (ran.returncode, ran.stdout, ran.stderr))

@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <string_view>
+#include <utility>
 
 #include "allocator/runtime.h"
 #include "pytorch_plugin/observer.h"
@@ -17,7 +18,7 @@ namespace {
 using c10::IValue;
 using torch::jit::Stack;
 
-constexpr uint64_t whole_part = 2;  // lists within 1/2 of the budget are not cut
+constexpr uint64_t whole_part = 2;  // lists and results within 1/2 of the budget are not cut
 constexpr uint64_t slice_part = 8;  // slices are within 1/8 of it
 constexpr c10::DispatchKeySet after_us(c10::DispatchKeySet::FULL_AFTER,
                                        c10::DispatchKey::BackendSelect);
@@ -69,6 +70,14 @@ uint64_t next_bytes(c10::ArrayRef<IValue> list, size_t at) {
       return 0;
   }
   return storage_bytes(tensor);
+}
+
+/// Lists that are results are as large as the first that is given, or smaller.
+uint64_t result_lists(const c10::FunctionSchema& schema) {
+  return static_cast<uint64_t>(
+      std::count_if(schema.returns().begin(), schema.returns().end(), [](const auto& result) {
+        return result.type()->kind() == c10::TypeKind::ListType && !result.alias_info();
+      }));
 }
 
 /// How far a slice from `begin` goes: as many elements as `bytes_most` holds, at least one.
@@ -156,15 +165,16 @@ void run_slices(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* 
 
 class ListKernel final : public c10::OperatorKernel {
  public:
-  explicit ListKernel(OperatorInfo info) : info_(std::move(info)) {}
+  ListKernel(OperatorInfo info, uint64_t results) : info_(std::move(info)), results_(results) {}
 
   void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
     auto arguments = torch::jit::last(*stack, op.schema().arguments().size());
     const Lists lists = find_lists(op.schema(), arguments);
-    uint64_t bytes = 0;
+    uint64_t bytes = 0, results = results_;
     int device = -1;
     for (size_t i : lists.arguments) {
       if (!arguments[i].isTensorList()) continue;
+      const uint64_t before = bytes;
       const c10::ArrayRef<IValue> list = arguments[i].toListRef();
       for (size_t at = 0; at < list.size(); ++at) {
         const at::Tensor& tensor = list[at].toTensor();
@@ -172,6 +182,7 @@ class ListKernel final : public c10::OperatorKernel {
         bytes += next_bytes(list, at);
         device = tensor.device().index();
       }
+      bytes += std::exchange(results, 0) * (bytes - before);
     }
     Runtime* runtime = device >= 0 ? Runtime::get() : nullptr;
     Engine* engine = runtime ? runtime->opened(device) : nullptr;
@@ -184,6 +195,7 @@ class ListKernel final : public c10::OperatorKernel {
 
  private:
   const OperatorInfo info_;
+  const uint64_t results_;  // lists of new tensors
 };
 
 bool over_lists(const c10::OperatorHandle& op) {
@@ -213,7 +225,8 @@ void register_list_operators() {
     const std::string full = toString(name);
     library->impl(
         full.c_str() + std::string_view("aten::").size(),
-        torch::CppFunction::makeFromBoxedFunctor(std::make_unique<ListKernel>(std::move(info))));
+        torch::CppFunction::makeFromBoxedFunctor(
+            std::make_unique<ListKernel>(std::move(info), result_lists(op->schema()))));
   }
 }
 

@@ -108,6 +108,13 @@ LISTS = {
         torch._foreach_lerp_(xs, ys, 0.25)
         show(*xs)
     """,
+    "results beside half of the budget": """
+        others, small = [rand() for _ in range(COUNT)], rand(10)
+        xs = [rand() for _ in range(4)]
+        show(small, *torch._foreach_abs(xs), *torch._foreach_add(xs, 1.5))
+        roots = torch._foreach_sqrt(torch._foreach_mul(xs, xs))
+        show(*roots, *torch._foreach_addcdiv(xs[:1], xs[1:2], roots[:1]), *others)
+    """,
     "scalars": """
         xs, ys = [rand() for _ in range(COUNT)], [rand() for _ in range(COUNT)]
         torch._foreach_addcmul_(xs, ys, ys, torch.arange(float(COUNT), device="cuda"))

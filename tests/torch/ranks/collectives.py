@@ -13,6 +13,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "scripts"))
 import report  # noqa: E402
 
 NUMBERS = 1 << 18  # 1 MiB: just large enough to be spilled
+NEIGHBOURS = 64  # of as much: so that a third of all holds what one collective uses
 
 
 def tensor(seed, scale=1):
@@ -140,8 +141,10 @@ CASES = [all_reduce, all_reduce_max, all_reduce_of_a_view, several_all_reduces_a
 
 
 def run(cases):
-    """Yields (name, digest of what this rank holds afterwards, or the error's first line)."""
-    kept = [tensor(100 + i) for i in range(4)]  # neighbours: nobody may write to them
+    """Yields (name, digest of what this rank holds afterwards, or the error's first line), and the
+    peak."""
+    torch.cuda.reset_peak_memory_stats()
+    kept = [tensor(100 + i) for i in range(NEIGHBOURS)]  # nobody may write to them
     for case in cases:
         try:
             said = report.digest(case())
@@ -149,3 +152,4 @@ def run(cases):
             said = f"{type(error).__name__}: {str(error).splitlines()[0]}"
         yield case.__name__, said
     yield "neighbours", report.digest(kept)
+    yield "peak", torch.cuda.max_memory_allocated()

@@ -84,15 +84,22 @@ def with_firn(places, folder, dirs, cases, budget, *options):
                   firn_run(places, folder, dirs, budget, *options))
 
 
-def check_same(run, native, cases, ranks=RANKS):
+def check_same(run, native, cases, ranks=RANKS, times=1):
+    """Each case ran `times` times, natively once."""
     assert run.status == 0, run.text
-    assert run.results(cases) == native.results(cases), run.text
+    assert run.results(cases) == [lines * times for lines in native.results(cases)], run.text
     assert all(run.results(cases)) and len(run.stats) == ranks
     for stats in run.stats:
         (device,) = stats["devices"]
         assert device["lost_blocks"] == 0
         assert device["spilled_bytes"] > 0 and device["faulted_bytes"] > 0
         assert stats["store"]["written_bytes"] > 0 and stats["store"]["read_bytes"] > 0
+
+
+def check_nets(run):
+    """Every rank's run was under script_runs.NETS, or --verify."""
+    for stats in run.stats:
+        script_runs.check_nets(script_runs.Run(run.status, run.text, 0, {}, stats))
 
 
 def half_of(peak):

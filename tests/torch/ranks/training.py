@@ -48,11 +48,11 @@ def optimizer_state(optimizer):
             for parameter in group["params"] for name in sorted(optimizer.state[parameter])]
 
 
-def train(by, steps=STEPS):
+def train(by, steps=STEPS, layers=LAYERS):
     """Yields (what, value): a loss per step, digests of parameters and optimizer, the peak."""
     torch.manual_seed(1)
     torch.cuda.reset_peak_memory_stats()
-    model = WRAPPERS[by](gpt_adamw.Gpt(LAYERS, WIDTH, HEADS, LENGTH).to("cuda"))
+    model = WRAPPERS[by](gpt_adamw.Gpt(layers, WIDTH, HEADS, LENGTH).to("cuda"))
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4)
     data = text.batches(text.library_text(1 << 18), steps, BATCH, LENGTH, dist.get_rank())
     for tokens, targets in data:

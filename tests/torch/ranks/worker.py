@@ -1,5 +1,5 @@
 """What torchrun starts: each case (of training.WRAPPERS and parallel.CASES, "collectives",
-"crossing" or "nccl"), one after the other.
+"crossing" or "nccl"), one after the other. fsdp1:5 has five layers.
 
 Every rank writes a file of lines "CASE WHAT VALUE"; what follows "peak" and "device" may differ
 between two allocators, all else must not.
@@ -41,7 +41,8 @@ def said_by(case, steps):
         return crossing.run()
     if case in parallel.CASES:
         return parallel.CASES[case](steps)
-    return training.train(case, steps)
+    name, _, layers = case.partition(":")
+    return training.train(name, steps, int(layers or training.LAYERS))
 
 
 def main():
@@ -51,6 +52,7 @@ def main():
     parser.add_argument("--bind", action="store_true",
                         help="tell torch the device first: groups are then made of the large one")
     parser.add_argument("--steps", type=int, default=training.STEPS)
+    parser.add_argument("--times", type=int, default=1, help="every case, so often")
     parser.add_argument("cases", nargs="+")
     args = parser.parse_args()
 
@@ -60,8 +62,11 @@ def main():
     output = pathlib.Path(args.output) / f"rank{dist.get_rank()}.txt"
     output.with_suffix(".pid").write_text(str(os.getpid()))
     with open(output, "w", encoding="utf-8") as file:
-        for case in args.cases:
+        for case in [each for each in args.cases for _ in range(args.times)]:
+            before = torch.cuda.memory_allocated()  # what libraries keep of the cases before
             for what, value in said_by(case, args.steps):
+                if what == "peak":
+                    value -= before
                 print(case, what, value, file=file, flush=True)
             gc.collect()
             torch.cuda.empty_cache()

@@ -51,7 +51,10 @@ Thrash::Step Thrash::window_over(uint64_t end_ns, const Totals& totals) {
     thrash_said_ = true;
     return Step::thrash;
   }
-  if (storm_waited_ns_ >= say_ns && !std::exchange(storm_said_, true)) return Step::storm;
+  // (Room for what is new is waited for once: nothing has come back yet.)
+  if (storm_waited_ns_ >= say_ns && totals.faults > storm_totals_.faults &&
+      !std::exchange(storm_said_, true))
+    return Step::storm;
   return Step::none;
 }
 

@@ -1,6 +1,7 @@
 // Finds out from the program's waits whether memory comes and goes without end. Two things are told
-// apart: a fault storm (for some time the program has mostly waited for memory), and thrash (and
-// meanwhile so much has come back that it cannot all have come for the first time).
+// apart: a fault storm (for some time the program has mostly waited for memory, not only for room
+// for what is new: something came back), and thrash (and meanwhile so much has come back that it
+// cannot all have come for the first time).
 //
 // Owns: a few counts, and who waited while that was looked for. Locks: the engine's. Costs
 // something only after a wait.

@@ -24,7 +24,7 @@ struct Program {
       const uint64_t begin = now;
       now += waited_of_10 * ms;
       totals.arrived_bytes += back_each;
-      ++totals.faults;
+      totals.faults += back_each > 0;
       if (waited_of_10 == 0) continue;
       const Step step = thrash.waited(begin, now, totals);
       if (step != Step::none) steps.push_back(step);
@@ -48,6 +48,15 @@ TEST(Thrash, what_comes_back_once_is_a_storm) {
   program.run(10'000, 9, mib / 20);
   EXPECT_EQ(program.steps.size(), 4u);
   EXPECT_EQ(program.steps.back(), Step::ask);
+}
+
+/// A program that fills more memory than there is waits for what has to leave: no fault, no storm.
+TEST(Thrash, waits_for_room_alone_are_no_storm) {
+  Program program;
+  program.run(10'000, 9, 0);
+  EXPECT_EQ(program.steps, std::vector{Step::ask});
+  program.run(1'000, 9, mib / 20);  // the first of it comes back
+  EXPECT_EQ(program.steps, (std::vector{Step::ask, Step::storm}));
 }
 
 TEST(Thrash, what_comes_back_again_and_again_is_thrash_and_said_once) {

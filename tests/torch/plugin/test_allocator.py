@@ -201,7 +201,7 @@ def test_exit_with_tensors_alive(run, libraries):
         import torch, builtins
         builtins.kept = torch.ones(8 << 20, device="cuda", requires_grad=True)
         builtins.also = (builtins.kept * 2).sum()
-        torch._kept = [torch.ones(8 << 20, device="cuda") for _ in range(16)]
+        torch._kept = [torch.ones(8 << 20, device="cuda") for _ in range(40)]
     """, conf="backend:firn,firn_budget:256MiB,firn_host:2GiB",
                LD_PRELOAD=libraries["software/libcudart.so.13"])
     assert done.stderr == ""

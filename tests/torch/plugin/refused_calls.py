@@ -1,0 +1,131 @@
+"""A program whose driver refuses every call from the nth one on, again and again: torch is imported
+once, each run is a fork that starts CUDA and Firn for itself and ends as programs do.
+
+    python refused_calls.py FILE.json LIBCUDA    [[from, n, error], ...]
+
+`from` is "start" (of CUDA) or "work" (memory is short by then). Prints a line of JSON for each:
+{"from", "n", "error", "status", "seconds" (its longest step), "longest" (which that is), "words" (of
+the errors that it was given), "calls" (since `from`), "end" (seconds that the process took to end
+after its last step), "said" (on stderr)}. Status 9: wrong bytes.
+"""
+
+import ctypes
+import faulthandler
+import json
+import os
+import select
+import signal
+import sys
+import tempfile
+import time
+
+import torch
+
+SECONDS = 60  # a run that takes longer is killed: it hangs
+COUNT, NUMBERS = 12, 1 << 20  # 48 MiB
+
+
+class Steps:
+    """Does one thing after the other, whatever fails, as a program that catches its errors."""
+
+    def __init__(self):
+        self.seconds, self.longest, self.words = 0, "", []
+
+    def does(self, what, call):
+        begin = time.monotonic()
+        try:
+            return call()
+        except RuntimeError as error:
+            self.words.append(f"{what}: {error}")
+        finally:
+            took = time.monotonic() - begin
+            if took > self.seconds:
+                self.seconds, self.longest = took, what
+
+
+def refuse(gpu, begin, n, error):
+    if n:
+        gpu.firnGpuFailFrom(b"*", ctypes.c_uint64(n), error)
+
+
+def work(steps, gpu, begin, n, error):
+    """The steps; False where a value that could be read was wrong."""
+    kept = [steps.does("full", lambda: torch.full((NUMBERS,), float(i), device="cuda"))
+            for i in range(COUNT)]
+    gpu.firnGpuFallibleCalls.restype = ctypes.c_uint64
+    before = gpu.firnGpuFallibleCalls() if begin == "work" else 0
+    if begin == "work":
+        refuse(gpu, begin, n, error)
+    side = steps.does("stream", torch.cuda.Stream)
+
+    def on_side(x):
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            y = x * 2
+        x.record_stream(side)
+        torch.cuda.current_stream().wait_stream(side)
+        return y
+
+    right = True
+    for _ in range(2):
+        for x in filter(lambda each: each is not None, kept):
+            steps.does("add", lambda: x.add_(1))
+        if side is not None and kept[3] is not None:
+            steps.does("on_side", lambda: on_side(kept[3]))
+        steps.does("pinned", lambda: torch.ones(NUMBERS).pin_memory().to("cuda", non_blocking=True))
+        steps.does("synchronize", torch.cuda.synchronize)
+        steps.does("empty_cache", torch.cuda.empty_cache)
+    if not steps.words:
+        values = [steps.does("item", x[-1].item) for x in kept]
+        right = bool(steps.words) or values == [i + 2.0 for i in range(COUNT)]
+    steps.does("delete", kept.clear)
+    steps.does("empty_cache", torch.cuda.empty_cache)
+    return right, gpu.firnGpuFallibleCalls() - before
+
+
+def child(begin, n, error, gpu, report):
+    faulthandler.enable()
+    if begin == "start" and n:
+        os.environ["FIRN_GPU_FAIL"] = f"*:{n}+:{error}"
+    steps = Steps()
+    right, calls = work(steps, gpu, begin, n, error)
+    report.write(json.dumps({"seconds": steps.seconds, "longest": steps.longest,
+                             "words": steps.words, "calls": calls,
+                             "done": time.monotonic()}))
+    report.flush()
+    sys.exit(0 if right else 9)
+
+
+def ended(pid):
+    """Its status, negative for a signal, and how long its end took to come."""
+    end = time.monotonic() + SECONDS
+    descriptor = os.pidfd_open(pid)
+    ready, _, _ = select.select([descriptor], [], [], end - time.monotonic())
+    os.close(descriptor)
+    if not ready:
+        os.kill(pid, signal.SIGKILL)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def main():
+    assert not torch.cuda.is_initialized()
+    with open(sys.argv[1], encoding="utf-8") as file:
+        wanted = json.load(file)
+    for begin, n, error in wanted:
+        with tempfile.TemporaryFile("w+") as report, tempfile.TemporaryFile() as said:
+            pid = os.fork()
+            if pid == 0:  # (it leaves these files, and ends, as programs do)
+                os.dup2(said.fileno(), 2)
+                child(begin, n, error, ctypes.CDLL(sys.argv[2]), report)
+            status = ended(pid)
+            now = time.monotonic()
+            report.seek(0)
+            said.seek(0)
+            found = json.loads(report.read() or "{}")
+            print(json.dumps({"from": begin, "n": n, "error": error, "status": status,
+                              "end": now - found.pop("done", now), **found,
+                              "said": said.read().decode(errors="replace")}), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -117,6 +117,37 @@ TEST(EngineCapture, a_block_that_a_captured_stream_used_stays_and_others_leave) 
   for (void* block : {used, other, more}) use(engine, block, stream, Access::read);
 }
 
+/// The driver refuses to be asked about the default stream then.
+TEST(EngineCapture, the_default_stream_while_a_blocking_one_is_captured) {
+  for (const bool freed : {false, true}) {
+    Watched sim(small_budget());
+    Engine& engine = sim->engine(0);
+    CUstream blocking = nullptr;
+    {
+      Driver::ContextGuard context(sim->driver(), sim->context(0));
+      ASSERT_EQ(sim->driver().stream_create(&blocking, CU_STREAM_DEFAULT), CUDA_SUCCESS);
+    }
+    void* block = make(engine, 12 * MiB, nullptr);
+    use(engine, block, nullptr);
+    if (freed) {
+      ASSERT_TRUE(engine.free(block));
+    }
+    Captured capture(*sim, blocking);
+    for (int i = 0; i < 5; ++i) {
+      sim.watch("an allocation while the stream is captured");
+      Result<void*> more = engine.allocate(10 * MiB, blocking);
+      ASSERT_FALSE(more) << "nothing can make room before the capture's end";
+      EXPECT_EQ(more.error().code, Code::out_of_memory) << describe(more.error());
+      engine.pump();
+    }
+    sim.watch("its end, and everything after");
+    EXPECT_EQ(capture.end(), CUDA_SUCCESS) << "the capture is whole";
+    EXPECT_TRUE(engine.free(make(engine, 10 * MiB, blocking))) << "the device is none the worse";
+    if (!freed) use(engine, block, nullptr, Access::read);
+    engine.check();
+  }
+}
+
 TEST(EngineCapture, work_of_streams_that_may_have_ended_is_not_waited_for) {
   Watched sim(small_budget());
   Engine& engine = sim->engine(0);

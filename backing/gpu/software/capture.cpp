@@ -175,17 +175,24 @@ CUstreamCaptureStatus status_of(const Stream& stream) {
                                      : CU_STREAM_CAPTURE_STATUS_ACTIVE;
 }
 
+/// The legacy stream cannot be asked about while a blocking stream of its context is captured: it
+/// would depend on that. The capture is not harmed.
+CUresult refuse_question(const Stream& stream) {
+  if (!stream.legacy) return CUDA_SUCCESS;
+  for (const auto& capture : gpu().captures)
+    for (const auto& captured : capture->streams)
+      if (captured->blocking() && captured->context.lock() == stream.context.lock())
+        return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
+  return CUDA_SUCCESS;
+}
+
 CUresult capture_info(CUstream handle, CUstreamCaptureStatus* status, uint64_t* id, CUgraph* graph,
                       const CUgraphNode** dependencies, size_t* count) {
   return enter("cuStreamGetCaptureInfo", Need::initialised, [&](Gate& gate) -> CUresult {
     std::shared_ptr<Stream> stream;
     if (CUresult result = find_stream(gate, handle, &stream)) return result;
     if (!status) return CUDA_ERROR_INVALID_VALUE;
-    if (stream->legacy)
-      for (const auto& capture : gpu().captures)
-        for (const auto& captured : capture->streams)
-          if (captured->blocking() && captured->context.lock() == stream->context.lock())
-            return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
+    if (CUresult result = refuse_question(*stream)) return result;
     *status = status_of(*stream);
     if (*status != CU_STREAM_CAPTURE_STATUS_ACTIVE) return CUDA_SUCCESS;
     if (id) *id = stream->capture->id;
@@ -208,6 +215,7 @@ FIRN_GPU_ENTRY_PTSZ(cuStreamIsCapturing, (CUstream handle, CUstreamCaptureStatus
     std::shared_ptr<Stream> stream;
     if (CUresult result = find_stream(gate, handle, &stream)) return result;
     if (!status) return CUDA_ERROR_INVALID_VALUE;
+    if (CUresult result = refuse_question(*stream)) return result;
     *status = status_of(*stream);
     return CUDA_SUCCESS;
   });

@@ -153,8 +153,18 @@ TEST_P(Capturing, legacy_stream) {
   EXPECT_EQ(cuStreamBeginCapture_v2(nullptr, capture_relaxed),
             CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
   OK(cuStreamBeginCapture_v2(apart, capture_relaxed));
+  EXPECT_EQ(status(nullptr), CU_STREAM_CAPTURE_STATUS_NONE);
   OK(cuMemsetD8Async(mapped(), 1, 1, nullptr));
   OK(cuStreamEndCapture(apart, &graph));
+  // To ask is refused, too, and harms nobody.
+  for (const int mode : {capture_global, capture_thread_local, capture_relaxed}) {
+    OK(cuStreamBeginCapture_v2(blocking, mode));
+    CUstreamCaptureStatus said = CU_STREAM_CAPTURE_STATUS_NONE;
+    EXPECT_EQ(cuStreamIsCapturing(nullptr, &said), CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
+    EXPECT_EQ(status(blocking), CU_STREAM_CAPTURE_STATUS_ACTIVE);
+    OK(cuStreamEndCapture(blocking, &graph));
+    EXPECT_EQ(status(nullptr), CU_STREAM_CAPTURE_STATUS_NONE);
+  }
   OK(cuStreamBeginCapture_v2(blocking, capture_relaxed));
   EXPECT_EQ(cuMemsetD8Async(mapped(), 1, 1, nullptr), CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
   EXPECT_EQ(cuStreamEndCapture(blocking, &graph), CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);

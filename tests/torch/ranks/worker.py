@@ -52,7 +52,6 @@ def main():
     parser.add_argument("--bind", action="store_true",
                         help="tell torch the device first: groups are then made of the large one")
     parser.add_argument("--steps", type=int, default=training.STEPS)
-    parser.add_argument("--times", type=int, default=1, help="every case, so often")
     parser.add_argument("cases", nargs="+")
     args = parser.parse_args()
 
@@ -62,7 +61,7 @@ def main():
     output = pathlib.Path(args.output) / f"rank{dist.get_rank()}.txt"
     output.with_suffix(".pid").write_text(str(os.getpid()))
     with open(output, "w", encoding="utf-8") as file:
-        for case in [each for each in args.cases for _ in range(args.times)]:
+        for case in args.cases:
             before = torch.cuda.memory_allocated()  # what libraries keep of the cases before
             for what, value in said_by(case, args.steps):
                 if what == "peak":

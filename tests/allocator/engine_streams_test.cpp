@@ -139,7 +139,10 @@ TEST(EngineCapture, the_default_stream_while_a_blocking_one_is_captured) {
       ASSERT_FALSE(more) << "nothing can make room before the capture's end";
       EXPECT_EQ(more.error().code, Code::out_of_memory) << describe(more.error());
       engine.pump();
+      sim->clock().wait(second / 2);  // long enough for a device to be given up
     }
+    for (const std::string& said : engine.stats().trouble)
+      EXPECT_EQ(said.find("CUDA_ERROR"), std::string::npos) << "it is no trouble: " << said;
     sim.watch("its end, and everything after");
     EXPECT_EQ(capture.end(), CUDA_SUCCESS) << "the capture is whole";
     EXPECT_TRUE(engine.free(make(engine, 10 * MiB, blocking))) << "the device is none the worse";

@@ -8,6 +8,8 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "pytorch_plugin/torch_stream.h"
+
 namespace firn::pytorch {
 
 namespace {
@@ -64,10 +66,7 @@ void Pools::end(int device, PoolId pool) {
 
 Result<void> Pools::used_in_capture(Engine& engine, int device, const void* base,
                                     cudaStream_t stream) {
-  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-  if (cudaStreamIsCapturing(stream, &status) != cudaSuccess ||
-      status == cudaStreamCaptureStatusNone)
-    return {};
+  if (capture_status(stream) != cudaStreamCaptureStatusActive) return {};
   std::lock_guard lock(mutex_);
   if (blocks_.count(base)) return {};  // a pool's own, which is pinned
   for (auto filter = filters_.rbegin(); filter != filters_.rend(); ++filter) {

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "pytorch_plugin/pools.h"
+#include "pytorch_plugin/torch_stream.h"
 
 namespace firn::pytorch {
 
@@ -101,9 +102,7 @@ void Pools::settle(Engine& engine, int device) {
 /// as no stream concerned is being captured: what a capture uses may be reused after it only.
 void Pools::settle_waiting(Engine& engine, Pool& pool) {
   auto capturing = [](cudaStream_t stream) {
-    cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-    return cudaStreamIsCapturing(stream, &status) != cudaSuccess ||
-           status != cudaStreamCaptureStatusNone;
+    return capture_status(stream) != cudaStreamCaptureStatusNone;
   };
   // Another stream's capture may forbid to ask for events, though it does not matter here.
   std::optional<c10::cuda::CUDAStreamCaptureModeGuard> relaxed;

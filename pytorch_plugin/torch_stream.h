@@ -1,7 +1,9 @@
-// Telling torch's own streams, which live as long as the process, from a program's.
+// Telling torch's own streams, which live as long as the process, from a program's; and whether a
+// stream is captured.
 #pragma once
 
 #include <c10/cuda/CUDAStream.h>
+#include <cuda_runtime_api.h>
 
 #include "allocator/engine.h"
 
@@ -16,6 +18,15 @@ inline CUstream tell_stream(Engine& engine, c10::cuda::CUDAStream stream) {
   if (!keeps_handle(stream.id())) [[unlikely]]
     engine.may_end(stream.stream());
   return stream.stream();
+}
+
+/// Where the driver refuses to say (of the default stream, while others capture a blocking one) it
+/// is a spoilt one. That is not the program's error, which the runtime would keep for it.
+inline cudaStreamCaptureStatus capture_status(cudaStream_t stream) {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  const cudaError_t asked = cudaStreamIsCapturing(stream, &status);
+  if (asked == cudaErrorStreamCaptureImplicit) (void)cudaGetLastError();
+  return asked == cudaSuccess ? status : cudaStreamCaptureStatusInvalidated;
 }
 
 }  // namespace firn::pytorch

@@ -256,6 +256,34 @@ def test_graph(run):
     run(GRAPH, conf="backend:firn,firn_budget:192MiB,firn_host:1GiB,firn_watch:0")
 
 
+def test_a_blocking_stream_is_captured_by_others(run, libraries):
+    """The driver refuses to be asked about the default stream meanwhile: no error of the program's."""
+    run("""
+        import ctypes, torch
+        gpu, runtime = ctypes.CDLL("libcuda.so.1"), ctypes.CDLL("libcudart.so.13")
+        side, pool = torch.cuda.Stream(), torch.cuda.MemPool()
+        blocking, graph = ctypes.c_void_p(), ctypes.c_void_p()
+        used = torch.ones(1 << 20, device="cuda")
+        torch.cuda.synchronize()
+        assert gpu.cuStreamCreate(ctypes.byref(blocking), 0) == 0
+        with torch.cuda.use_mem_pool(pool):
+            a = torch.ones(1 << 20, device="cuda")
+            a.record_stream(side)
+            assert gpu.cuStreamBeginCapture_v2(blocking, 2) == 0
+            del a
+            torch.empty(1 << 20, device="cuda")
+            assert runtime.cudaPeekAtLastError() == 0
+            with torch.cuda.stream(side):
+                b = torch.empty(1 << 20, device="cuda")
+            assert runtime.cudaPeekAtLastError() == 0
+        assert gpu.cuStreamEndCapture(blocking, ctypes.byref(graph)) == 0
+        torch.cuda.synchronize()
+        with torch.cuda.use_mem_pool(pool):
+            assert torch.ones(1 << 20, device="cuda").sum().item() == 1 << 20
+    """, conf="backend:firn,firn_budget:64MiB,firn_host:64MiB,firn_watch:0",
+        LD_PRELOAD=libraries["software/libcudart.so.13"])
+
+
 TREES = """
     import torch
     from torch._inductor.cudagraph_trees import cudagraphify_impl, reset_cudagraph_trees

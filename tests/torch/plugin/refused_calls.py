@@ -4,9 +4,9 @@ once, each run is a fork that starts CUDA and Firn for itself and ends as progra
     python refused_calls.py FILE.json LIBCUDA    [[from, n, error], ...]
 
 `from` is "start" (of CUDA) or "work" (memory is short by then). Prints a line of JSON for each:
-{"from", "n", "error", "status", "seconds" (its longest step), "longest" (which that is), "words" (of
-the errors that it was given), "calls" (since `from`), "end" (seconds that the process took to end
-after its last step), "said" (on stderr)}. Status 9: wrong bytes.
+{"from", "n", "error", "status", "seconds" (its longest step), "longest" (which that is), "words"
+(of the errors that it was given), "calls" (since `from`), "end" (seconds from its last step to its
+end), "said" (on stderr)}. Status 9: wrong bytes.
 """
 
 import ctypes

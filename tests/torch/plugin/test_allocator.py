@@ -257,7 +257,7 @@ def test_graph(run):
 
 
 def test_a_blocking_stream_is_captured_by_others(run, libraries):
-    """The driver refuses to be asked about the default stream meanwhile: no error of the program's."""
+    """The driver refuses to be asked about the default stream then: no error of the program's."""
     run("""
         import ctypes, torch
         gpu, runtime = ctypes.CDLL("libcuda.so.1"), ctypes.CDLL("libcudart.so.13")

@@ -48,15 +48,20 @@ def test_adversarial(places, native, spill_dir, tmp_path):
 
 def test_four_ranks_and_groups_of_them(places, spill_dir, tmp_path):
     """Bound to their devices first, so that torch divides one communicator into others."""
-    cases, words = ["nccl", "tensor_parallel"], [*NCCL, "--bind", "nccl", "tensor_parallel"]
+    cases = ["nccl", "tensor_parallel", "more"]
+    words = [*NCCL, "--bind", *cases]
     folders = [tmp_path / name for name in ("native", "firn")]
     for each in folders:
         each.mkdir()
     native = launch(places, folders[0], words, script_runs.native_environment(places), ranks=4)
     assert native.status == 0, native.text
     run = launch(places, folders[1], words, script_runs.clean_environment(),
-                 firn_run(places, folders[1], [spill_dir], "1GiB", "--adversarial"), ranks=4)
+                 firn_run(places, folders[1], [spill_dir], "1GiB", "--adversarial",
+                          *script_runs.NETS), ranks=4)
     check_same(run, native, cases, ranks=4)
+    check_nets(run)
+    for each in (native, run):
+        assert not [line for lines in each.lines for line in lines if "Error" in line[2]]
 
 
 def part_of(peak, fraction):

@@ -1,5 +1,5 @@
 """What torchrun starts: each case (of training.WRAPPERS and parallel.CASES, "collectives",
-"crossing" or "nccl"), one after the other. fsdp1:5 has five layers.
+"crossing", "nccl" or "more"), one after the other. fsdp1:5 has five layers.
 
 Every rank writes a file of lines "CASE WHAT VALUE"; what follows "peak" and "device" may differ
 between two allocators, all else must not.
@@ -17,6 +17,7 @@ import torch.distributed as dist
 import collectives
 import crossing
 import nccl_collectives
+import nccl_more
 import parallel
 import training
 
@@ -37,6 +38,8 @@ def said_by(case, steps):
         return collectives.run(collectives.CASES)
     if case == "nccl":
         return collectives.run(nccl_collectives.CASES)
+    if case == "more":
+        return collectives.run(nccl_more.CASES)
     if case == "crossing":
         return crossing.run()
     if case in parallel.CASES:

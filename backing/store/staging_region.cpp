@@ -42,7 +42,7 @@ bool transparent_pages() {
 /// crosses from one registration into the next. Null with errno set on failure.
 std::byte* reserve_aligned(size_t bytes) {
   const size_t kept = bytes + huge_bytes;
-  void* all = ::mmap(nullptr, kept + huge_bytes, PROT_NONE, flags | MAP_NORESERVE, -1, 0);
+  void* all = ::mmap(nullptr, kept + huge_bytes, PROT_NONE, flags, -1, 0);
   if (all == MAP_FAILED) return nullptr;
   auto begin = reinterpret_cast<uintptr_t>(all);
   uintptr_t aligned = (begin + huge_bytes - 1) / huge_bytes * huge_bytes;
@@ -56,8 +56,19 @@ std::byte* reserve_aligned(size_t bytes) {
   return nullptr;
 }
 
-bool map_over(std::byte* at, size_t bytes, int more_flags) {
-  return ::mmap(at, bytes, protection, flags | MAP_FIXED | more_flags, -1, 0) != MAP_FAILED;
+/// The same, of huge pages that are reserved now; null where the system has too few. (Never over a
+/// mapping that is there: a refusal for want of pages comes after that was taken away, and other
+/// threads' memory may be in its place by then.)
+std::byte* map_huge(size_t bytes) {
+  void* data = ::mmap(nullptr, bytes, protection, flags | MAP_HUGETLB | MAP_HUGE_2MB, -1, 0);
+  if (data == MAP_FAILED) return nullptr;
+  void* behind = static_cast<std::byte*>(data) + bytes;
+  void* guard = ::mmap(behind, huge_bytes, PROT_NONE,
+                       flags | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0);
+  if (guard == behind) return static_cast<std::byte*>(data);
+  if (guard != MAP_FAILED) (void)::munmap(guard, huge_bytes);  // (an old kernel's other place)
+  (void)::munmap(data, bytes);
+  return nullptr;
 }
 
 // (The system call itself: libnuma is for programs that choose among nodes themselves.)
@@ -81,16 +92,18 @@ Result<StagingRegion> StagingRegion::create(size_t bytes, bool reserve_only, int
                       "staging of " + std::to_string(bytes) + " bytes: " + call + ": " +
                           errno_words(errno) + " (firn_host)");
   };
-  std::byte* data = reserve_aligned(whole);
+  std::byte* data = reserve_only ? nullptr : map_huge(whole);
+  const bool huge = data != nullptr;
+  if (!data) data = reserve_aligned(whole);
   if (!data) return refused("mmap");
   StagingRegion region;
   region.bytes_ = {data, bytes};  // unmapped by the destructor from here on
   region.pages_ = "none";
   if (reserve_only) return region;
-  if (map_over(data, whole, MAP_HUGETLB | MAP_HUGE_2MB)) {
+  if (huge) {
     region.pages_ = "hugetlb";
   } else {
-    if (!map_over(data, whole, 0)) return refused("mmap");
+    if (::mprotect(data, whole, protection) != 0) return refused("mprotect");
     region.pages_ = transparent_pages() && ::madvise(data, whole, MADV_HUGEPAGE) == 0
                         ? "transparent"
                         : "4 KiB";

@@ -1,0 +1,62 @@
+// Regions while other threads map and unmap: nobody's memory but their own is touched.
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <thread>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "firn/store.h"
+
+namespace firn {
+namespace {
+
+constexpr size_t mib = 1u << 20;
+
+/// Maps, fills, looks again, unmaps, until told to stop. False: somebody else was there.
+bool own_memory_stays(const std::atomic<bool>& stop, char mark) {
+  for (size_t round = 0; !stop; ++round) {
+    const size_t bytes = (1 + round % 5) * mib;
+    void* data = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (data == MAP_FAILED) return false;
+    auto* bytes_of = static_cast<char*>(data);
+    for (size_t at = 0; at < bytes; at += 4096) bytes_of[at] = mark;
+    std::this_thread::yield();
+    for (size_t at = 0; at < bytes; at += 4096)
+      if (bytes_of[at] != mark) return false;
+    if (::munmap(data, bytes) != 0) return false;
+  }
+  return true;
+}
+
+TEST(StagingRegion, touches_nobody_elses_memory) {
+  std::atomic<bool> stop{false};
+  std::atomic<int> disturbed{0};
+  std::vector<std::thread> others;
+  for (int i = 0; i < 3; ++i)
+    others.emplace_back([&, i] { disturbed += !own_memory_stays(stop, static_cast<char>(i + 1)); });
+  for (int i = 0; i < 2000; ++i) {
+    Result<StagingRegion> region = StagingRegion::create((1 + i % 3) * 2 * mib);
+    ASSERT_TRUE(region);
+    region->bytes()[0] = region->bytes().back() = std::byte{7};
+  }
+  stop = true;
+  for (std::thread& each : others) each.join();
+  EXPECT_EQ(disturbed, 0);
+}
+
+TEST(StagingRegion, is_there_before_its_first_access_when_asked) {
+  Result<StagingRegion> region = StagingRegion::create(4 * mib);
+  ASSERT_TRUE(region);
+  region->populate();
+  std::vector<unsigned char> there(4 * mib / 4096);
+  ASSERT_EQ(::mincore(region->bytes().data(), region->bytes().size(), there.data()), 0);
+  EXPECT_EQ(std::count_if(there.begin(), there.end(), [](unsigned char each) { return each & 1; }),
+            static_cast<ptrdiff_t>(there.size()));
+}
+
+}  // namespace
+}  // namespace firn

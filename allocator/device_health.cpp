@@ -44,6 +44,7 @@ void DeviceHealth::answered(const char* entry, CUresult result) {
   // (Exit has begun, or a callback of the program's is under way: the device is well.)
   if (result == CUDA_ERROR_DEINITIALIZED || result == CUDA_ERROR_NOT_PERMITTED) return;
   if (stays(result)) return end(entry, result);
+  ++refusals_;
   if (known == refused_.end())
     refused_.emplace_back(entry, 1);
   else if (++known->second >= refusals_most)

@@ -31,6 +31,8 @@ class DeviceHealth {
   /// The answer of a call that is asked again and again until it succeeds: refused so often in a
   /// row, it ends the device.
   void answered(const char* entry, CUresult result);
+  /// How often one was refused, ever: whoever waits asks again until it is answered, or the end.
+  uint64_t refusals() const { return refusals_; }
   /// The call cannot be done without: its refusal ends the device.
   void end(const char* entry, CUresult result);
 
@@ -45,6 +47,7 @@ class DeviceHealth {
   const int device_;
   std::atomic<bool> dead_{false};
   Error error_;
+  uint64_t refusals_ = 0;
   std::vector<std::pair<const char*, unsigned>> refused_;  // by entry: how often in a row
 };
 

@@ -44,6 +44,7 @@ Result<Reservation> EngineImpl::make_room(Lock& lock, uint64_t granules, const B
   OpenWait open(open_waits_);
   for (;;) {
     if (health_.dead()) return health_.error();
+    const uint64_t refusals = health_.refusals();
     Reservation reservation = frames_.reserve(granules);
     if (reservation.granules() != granules) {
       pump_locked();
@@ -98,8 +99,10 @@ Result<Reservation> EngineImpl::make_room(Lock& lock, uint64_t granules, const B
         open.begin(*begin);
       }
     }
-    // (What has left may have freed parts of shared frames only: then more has to.)
-    const bool moving = regions_wait || unmapped != unmapped_ || something_moves();
+    // (What has left may have freed parts of shared frames only: then more has to.
+    // And while the driver refuses to tell, nobody knows.)
+    const bool moving = regions_wait || unmapped != unmapped_ || something_moves() ||
+                        health_.refusals() != refusals;
     if (moving && still(patience_ns)) {
       still_.given_up = true;
       if (!wanted) count_stall(*begin, nullptr, granules * granule_bytes);

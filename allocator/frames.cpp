@@ -111,17 +111,17 @@ void Frames::release(Frame frame) {
 /// A frame of exactly that size. The caller holds a reservation, so there is room: where no such
 /// frame is free, others are given back for it, as few as possible.
 Result<Frame> Frames::obtain(uint32_t granules) {
-  auto& fitting = free_[size_index(granules)];
+  auto& fitting = free_[granules];
   if (!fitting.empty()) {
     Frame frame = fitting.back();
     fitting.pop_back();
     return frame;
   }
   while (headroom() < granules) {
-    size_t from = size_index(granules) + 1;  // the smallest that is larger,
+    size_t from = granules + 1;  // the smallest that is larger,
     while (from < sizes && free_[from].empty()) ++from;
     if (from == sizes) {  // else the largest that is smaller
-      from = size_index(granules);
+      from = granules;
       do {
         FIRN_CHECK(from > 0, "%u granules reserved, and not there", granules);
         --from;
@@ -133,24 +133,45 @@ Result<Frame> Frames::obtain(uint32_t granules) {
   return create(granules);
 }
 
+/// Sizes of free frames that are so many granules together, the largest first; none where it takes
+/// too many.
+std::vector<uint32_t> Frames::free_that_fill(uint32_t granules) const {
+  std::vector<uint32_t> parts;
+  std::array<size_t, sizes> left;
+  for (size_t i = 0; i < sizes; ++i) left[i] = free_[i].size();
+  for (uint32_t size = granules; granules > 0; ) {
+    size = std::min(size, granules);
+    while (size > 0 && left[size] == 0) --size;
+    if (size == 0 || parts.size() == filling_most) return {};
+    --left[size];
+    parts.push_back(size);
+    granules -= size;
+  }
+  return parts;
+}
+
 Result<std::vector<Frame>> Frames::take(Reservation reservation, uint32_t granules_most) {
   return take_whole(reservation.granules(), granules_most);
 }
 
 Result<std::vector<Frame>> Frames::take_whole(uint64_t wanted, uint32_t granules_most) {
-  FIRN_CHECK(wanted > 0 && std::has_single_bit(granules_most), "%llu granules, frames of %u",
-             (unsigned long long)wanted, granules_most);
+  FIRN_CHECK(wanted > 0 && granules_most > 0 && granules_most < sizes,
+             "%llu granules, stretches of %u", (unsigned long long)wanted, granules_most);
   std::vector<Frame> out;
   while (wanted > 0) {
-    const auto size = static_cast<uint32_t>(
-        std::min<uint64_t>(granules_most, std::bit_floor(wanted)));
-    Result<Frame> frame = obtain(size);
-    if (!frame) {
-      give(out);
-      return frame.error();
+    const auto stretch = static_cast<uint32_t>(std::min<uint64_t>(granules_most, wanted));
+    std::vector<uint32_t> parts;
+    if (free_[stretch].empty() && headroom() < stretch) parts = free_that_fill(stretch);
+    if (parts.empty()) parts.push_back(stretch);
+    for (const uint32_t part : parts) {
+      Result<Frame> frame = obtain(part);
+      if (!frame) {
+        give(out);
+        return frame.error();
+      }
+      out.push_back(*frame);
     }
-    out.push_back(*frame);
-    wanted -= size;
+    wanted -= stretch;
   }
   return out;
 }
@@ -218,9 +239,9 @@ void Frames::give(std::vector<Frame>& frames) {
     if (frame.host)
       release(frame);
     else if (frame.part == 0)
-      free_[size_index(frame.granules)].push_back(frame);
+      free_[frame.granules].push_back(frame);
     else if (shared_.give(frame.shared, frame.part))
-      free_[0].push_back({frame.handle, 1});
+      free_[1].push_back({frame.handle, 1});
   }
   frames.clear();
   if (held_ > limit_) trim(free_granules() - std::min(free_granules(), held_ - limit_));
@@ -236,7 +257,7 @@ void Frames::trim(uint64_t keep) {
 
 uint64_t Frames::free_granules() const {
   uint64_t granules = 0;
-  for (size_t i = 0; i < sizes; ++i) granules += free_[i].size() << i;
+  for (size_t i = 0; i < sizes; ++i) granules += free_[i].size() * i;
   return granules;
 }
 

@@ -1,4 +1,4 @@
-// Frames: handles to physical device memory, of 2 to 32 MiB by powers of two (driver calls cost per
+// Frames: handles to physical device memory, of 2 to 32 MiB (driver calls cost per
 // handle, not per byte), kept and reused, never more in total than
 // the budget. A Reservation is the right to take frames; it must be held before any are taken.
 //
@@ -67,10 +67,11 @@ class Frames {
   uint64_t available() const;
   /// Reserves `granules`, or nothing when fewer are available (granules() == 0).
   Reservation reserve(uint64_t granules);
-  /// Turns the reservation into as few frames of at most `granules_most` (a power of two) as add up
-  /// to its granules, the largest first. On a driver
-  /// error nothing is taken and the reservation is given back; when the device itself is out of
-  /// memory (others use it too) the effective budget shrinks to what is held.
+  /// Turns the reservation into as few frames as fill stretches of `granules_most` (the last one is
+  /// shorter), in their order: a frame for each, where one of that size is free or can be made
+  /// without giving others back; else free ones that fill it together. On a driver error nothing is
+  /// taken and the reservation is given back; when the device itself is out of memory (others use
+  /// it too) the effective budget shrinks to what is held.
   Result<std::vector<Frame>> take(Reservation reservation,
                                   uint32_t granules_most = large_frame_granules);
   /// Frames for a block of that shape, in the order of its addresses, of which shared ones come out
@@ -111,12 +112,12 @@ class Frames {
   Result<Frame> create(uint32_t granules);
   void release(Frame frame);
   Result<Frame> obtain(uint32_t granules);
+  std::vector<uint32_t> free_that_fill(uint32_t granules) const;
   Result<Frame> obtain_part(uint32_t grains);
   Result<std::vector<Frame>> take_whole(uint64_t granules, uint32_t granules_most);
-  static constexpr size_t size_index(uint32_t granules) {
-    return static_cast<size_t>(std::countr_zero(granules));
-  }
-  static constexpr size_t sizes = std::bit_width(large_frame_granules);
+  static constexpr size_t sizes = large_frame_granules + 1;
+  // More handles than that for one stretch cost more, each time that it moves, than a new frame.
+  static constexpr size_t filling_most = 4;
   uint64_t headroom() const { return limit_ > held_ ? limit_ - held_ : 0; }
 
   const Driver& driver_;
@@ -125,7 +126,7 @@ class Frames {
   CUmemAllocationProp prop_{}, host_prop_{};  // location.id -1: no node has memory
   bool host_supported_ = false;
   bool made_shareable_ = false;  // a frame was made that can be shared
-  std::array<std::vector<Frame>, sizes> free_;  // by size
+  std::array<std::vector<Frame>, sizes> free_;  // by granules
   SharedFrames shared_;
   uint64_t budget_;         // granules
   uint64_t limit_;          // <= budget_: what the device was seen to give

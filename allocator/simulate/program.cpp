@@ -353,6 +353,9 @@ ProgramResult Program::result(const Totals& begin, const Totals& end) {
   r.bytes_read = mean([](const Totals& t) { return t.read_bytes; });
   r.evictions = mean([](const Totals& t) { return t.engine.evictions; });
   r.faults = mean([](const Totals& t) { return t.engine.faults; });
+  r.maps = mean([](const Totals& t) { return t.engine.maps; });
+  r.unmaps = mean([](const Totals& t) { return t.engine.unmaps; });
+  r.frames_created = mean([](const Totals& t) { return t.engine.frames_created; });
   r.plan_s = mean([](const Totals& t) { return t.engine.plan_ns; }) * 1e-9;
   r.peak_device_bytes = machine_.check_peak_frame_bytes();
   r.peak_allocated_bytes = end.engine.peak_allocated_bytes;

@@ -46,7 +46,8 @@ def modelled_s(width):
                 recorder.begin([*model.state_dict().values(), *states])
             rows = torch.zeros(BATCH, LENGTH + 1, dtype=torch.long)
             logits = model(rows[:, :-1])
-            loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), rows[:, 1:].flatten())
+            loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1),
+                                                     rows[:, 1:].flatten())
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
@@ -59,8 +60,8 @@ def run(places, width, steps, budget, environment):
         folder = pathlib.Path(folder)
         out = folder / "result.json"
         command = script_runs.firn_command(
-            places, folder, str(DEMO / "train_gpt.py"), "--steps", steps, "--width", width, "--out", out,
-            budget=budget, memory=16 * GIB, host=4 * GIB)
+            places, folder, str(DEMO / "train_gpt.py"), "--steps", steps, "--width", width,
+            "--out", out, budget=budget, memory=16 * GIB, host=4 * GIB)
         done = script_runs.finish(command, {**script_runs.clean_environment(), **environment},
                                   folder)
         if done.status != 0:

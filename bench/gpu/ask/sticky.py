@@ -78,6 +78,9 @@ def calls(gpu, things):
         ("cuMemcpyDtoHAsync_v2", (t.host, to_copy[0], 4096, one)),
         ("cuMemcpyHtoDAsync_v2", (to_copy[0], t.host, 4096, one)),
         ("cuMemcpyDtoDAsync_v2", (to_copy[0], to_copy[0] + 8192, 4096, one)),
+        ("cuMemcpyAsync", (to_copy[0], t.host, 4096, one)),
+        # (A function of the C library's that does nothing with null.)
+        ("cuLaunchHostFunc", (one, ctypes.cast(ctypes.CDLL(None).free, ctypes.c_void_p), 0)),
         ("cuMemsetD8Async", (to_copy[0], 1, 4096, one)),
         ("cuEventRecord", (t.events[0], one)), ("cuStreamWaitEvent", (one, t.events[0], 0)),
         ("cuEventSynchronize", (t.events[0],)), ("cuStreamSynchronize", (one,)),

@@ -92,7 +92,7 @@ struct alignas(64) Block {
   Shape shape;                         // large, one span: of the frames that it shares
   uint32_t mapped = 0;                 // grains of the spans that are mapped
   uint32_t device = 0;                 // and of those, the ones under the budget
-  uint32_t coming = 0;                 // and of those that are being mapped: see engine_map_apart.cpp
+  uint32_t coming = 0;                 // of those that are being mapped (engine_map_apart.cpp)
   bool dropped = false;                // while they are: its end waits for that
   std::vector<Piece> pieces;           // none until it is spilled for the first time
 

@@ -17,7 +17,7 @@ namespace firn {
 /// that was made before goes on with the library of the last one.
 Driver timed(const Driver& driver);
 
-/// What the calling thread has spent in calls of a timed() table, ns.
+/// The calling thread's time in calls of a timed() table, ns.
 uint64_t thread_driver_ns();
 /// The calling thread is Firn's own, not the program's, from now on.
 void thread_serves();

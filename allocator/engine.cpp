@@ -305,8 +305,8 @@ bool EngineImpl::pump_locked() {
   host_due_.store(host_.ahead_due(), std::memory_order_release);
   busy_.store(!spilling_.empty() || !faulting_.empty() || !draining_.empty() ||
                   !deferred_.empty() || !requests_.empty() || !prefetches_.empty() ||
-                  !mappings_.empty() || !copies_in_.empty() || !copies_out_.empty() || waiting_ > 0 ||
-                  device_clock_.pending(),
+                  !mappings_.empty() || !copies_in_.empty() || !copies_out_.empty() ||
+                  waiting_ > 0 || device_clock_.pending(),
               std::memory_order_relaxed);
   return changed;
 }

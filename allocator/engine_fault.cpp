@@ -33,13 +33,13 @@ Result<void> EngineImpl::begin_fault(Lock& lock, Block& block, bool anyway) {
     if (!room && room.error().code == Code::out_of_memory && !anyway)
       anyway = places_in_way(granules_for(block, missing));
     if (!room && !(anyway && room.error().code == Code::out_of_memory)) return room.error();
-    Result<void> mapped = room ? claim_fault(block, missing, std::move(*room), false)
-                               : map_host_fault(lock, block, room.error());
-    if (mapped && room) {
-      Mapping mapping = std::move(mappings_.back());
-      mappings_.pop_back();
-      mapped = carry_out(lock, mapping);
-    }
+    Result<void> mapped;
+    if (!room)
+      mapped = map_host_fault(lock, block, room.error());
+    else if (Result<Mapping> claimed = claim_fault(block, missing, std::move(*room)); claimed)
+      mapped = carry_out(lock, *claimed);
+    else
+      mapped = claimed.error();
     if (mapped) return {};
     if (mapped.error().detail != CUDA_ERROR_OUT_OF_MEMORY || ++attempt == 8) return mapped;
   }
@@ -68,9 +68,7 @@ Result<void> EngineImpl::map_host_fault(Lock& lock, Block& block, const Error& n
   const uint32_t generation = block.generation;
   Mapping mapping = claim(block, std::move(frames), grains);
   if (Result<void> mapped = carry_out(lock, mapping); !mapped) return mapped;
-  if (block.generation != generation || block.mapped == block.device) return {};  // freed meanwhile
-  block.word.fetch_or(word::zero_copy, std::memory_order_acq_rel);
-  count_zero_copy(grains, no_room);
+  if (block.generation == generation) count_zero_copy(grains, no_room);  // (else freed meanwhile)
   return {};
 }
 
@@ -281,8 +279,7 @@ uint64_t EngineImpl::arriving_bytes() const {
 /// Begins to fetch the next of the block's spans, if there is room for it without waiting.
 bool EngineImpl::prefetch_span(Block& block) {
   const uint64_t grains = prefetchable_grains(block, span_granules_ * granule_grains);
-  return grains != 0 && may_map_ahead() &&
-         claim_fault(block, grains, frames_.reserve(granules_for(block, grains)), true);
+  return grains != 0 && claim_ahead(block, grains);
 }
 
 /// Starts hinted prefetches as far as there is room without waiting for it.
@@ -313,9 +310,7 @@ bool EngineImpl::run_prefetches(Lock& lock) {
       break;  // a later pump goes on
     }
     if (grains == wanted) prefetches_.pop_front();
-    if (!may_map_ahead() ||
-        !claim_fault(block, grains, frames_.reserve(granules_for(block, grains)), true))
-      break;
+    if (!claim_ahead(block, grains)) break;
     any = true;
   }
   return any;

@@ -158,6 +158,8 @@ class EngineImpl final : public Engine, private EngineLimits, private InMotion {
            segment % segments_per_table * units_per_segment;
   }
   Block* take_parked(unsigned stream, uint32_t grains);
+
+  // engine_free.cpp
   Result<void> free_slow(Block& block);
   void count_free(Block& block, unsigned cell);
   void finish_free(Block& block);
@@ -167,6 +169,8 @@ class EngineImpl final : public Engine, private EngineLimits, private InMotion {
   void look_at_deferred();
   void settle_deferred();
   void drop_descriptor(Block& block);
+
+  // engine_small.cpp, engine_parts.cpp, engine_stats.cpp
   void release_segments();
   static CUmemAccessDesc access_of(int device);
   void uncount_segment(Block& block);
@@ -192,7 +196,8 @@ class EngineImpl final : public Engine, private EngineLimits, private InMotion {
   std::span<Piece> pieces_of(Block& block, const Span& span) const;
 
   // engine_map_apart.cpp
-  Result<void> claim_fault(Block& block, uint64_t grains, Reservation room, bool prefetched);
+  Result<Mapping> claim_fault(Block& block, uint64_t grains, Reservation room);
+  bool claim_ahead(Block& block, uint64_t grains);
   static Mapping claim(Block& block, std::vector<Frame> frames, uint64_t grains);
   Result<void> map_apart(Lock& lock, Mapping& mapping);
   void give_parts(Mapping& mapping);

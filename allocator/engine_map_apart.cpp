@@ -1,7 +1,7 @@
-// Mapping without the engine's lock: frames are taken and spans claimed under it, the driver's calls
-// are made without it, and under it again the spans are the block's, or the frames go back where the
-// block has been freed meanwhile. While spans of a block are claimed nobody else maps them, and the
-// block's addresses and descriptor stay: Block::coming.
+// Mapping without the engine's lock: frames are taken and spans claimed under it, the driver's
+// calls are made without it, and under it again the spans are the block's, or the frames go back
+// where the block has been freed meanwhile. While spans of a block are claimed nobody else maps
+// them, and the block's addresses and descriptor stay: Block::coming.
 #include <algorithm>
 #include <utility>
 
@@ -10,17 +10,25 @@
 
 namespace firn {
 
-/// Takes frames for unmapped spans from the head on, for which the room is enough, and claims them:
-/// carry_out_mappings() maps them. On failure nothing has changed.
-Result<void> EngineImpl::claim_fault(Block& block, uint64_t grains, Reservation room,
-                                     bool prefetched) {
+/// Takes frames for unmapped spans from the head on, for which the room is enough, and claims them,
+/// for carry_out(). On failure nothing has changed.
+Result<Mapping> EngineImpl::claim_fault(Block& block, uint64_t grains, Reservation room) {
   const Shape part{0, static_cast<uint32_t>(grains / granule_grains), 0};
   Result<std::vector<Frame>> frames =
       frames_.take(std::move(room), block.shape.shared() ? block.shape : part, span_granules_);
   if (!frames) return frames.error();
-  mappings_.push_back(claim(block, std::move(*frames), grains));
-  mappings_.back().prefetched = prefetched;
-  return {};
+  return claim(block, std::move(*frames), grains);
+}
+
+/// The same ahead of need, where there is room: carry_out_mappings() maps it.
+bool EngineImpl::claim_ahead(Block& block, uint64_t grains) {
+  if (!may_map_ahead()) return false;
+  Result<Mapping> mapping =
+      claim_fault(block, grains, frames_.reserve(granules_for(block, grains)));
+  if (!mapping) return false;
+  mapping->prefetched = true;
+  mappings_.push_back(std::move(*mapping));
+  return true;
 }
 
 /// The frames are as many as the spans need, the largest first and as long as a span; only the last
@@ -202,7 +210,7 @@ bool EngineImpl::may_map_ahead() {
   return !map_refused_ns_;
 }
 
-/// What was claimed for blocks that nobody has asked for so far: memory is short.
+/// Gives up the blocks that nobody has asked for so far: memory is short.
 void EngineImpl::drop_births() {
   std::erase_if(mappings_, [this](Mapping& mapping) {
     if (!mapping.birth) return false;
@@ -212,7 +220,7 @@ void EngineImpl::drop_births() {
   });
 }
 
-/// Before the end: what was claimed is not mapped any more.
+/// Before the end: no claim is mapped any more.
 void EngineImpl::drop_mappings() {
   drop_births();
   for (Mapping& mapping : mappings_) drop_claim(mapping);

@@ -15,8 +15,8 @@
 namespace firn {
 
 /// Has nothing left the device for `patience_ns`, while threads asked for it to, and only work on
-/// the device held it up? (A store that does not answer is waited for, and host memory that is being
-/// pinned: nobody waits for us there.)
+/// the device held it up? (A store that does not answer is waited for, and host memory that is
+/// being pinned: nobody waits for us there.)
 bool EngineImpl::still(uint64_t patience_ns) {
   const uint64_t now = clock_.now_ns(), left = unmapped_ + counted_.spilled_bytes;
   // (Where nobody has asked for some time, nothing was to leave.)

@@ -236,10 +236,10 @@ void EngineImpl::shrink_to_budget(Lock& lock, uint64_t until_ns) {
 }
 
 uint64_t EngineImpl::give_way(uint64_t bytes, uint64_t patience_ns) {
-  Driver::ContextGuard context(driver_, options_.context);
+  Entered context(*this);
   if (!can_use(context)) return 0;
   Lock lock(mutex_);
-  // What operators use that nobody watched so far may leave the next time.
+  // Blocks whose operators nobody watched so far may leave the next time.
   if (!watching_.load(std::memory_order_relaxed)) watch_due_ = true;
   const uint64_t held = frames_.held_granules();
   const uint64_t before = std::min(held, frames_.budget_granules());

@@ -38,8 +38,8 @@ CUresult note_copy(const Copy& copy, Work& work, Noted& noted);
 void tell_tables(const Copy& copy);
 void end_copies(Work& work, CUresult result);
 
-/// Its blocks are on the device: is it between two of which the copying context may use one only? So
-/// that `result` says how the copy between contexts went that was made instead.
+/// Its blocks are on the device: is it between two of which the copying context may use one only?
+/// So that `result` says how the copy between contexts went that was made instead.
 bool copied_apart(const Copy& copy, const Work& work, CUresult& result);
 
 template <class Call>

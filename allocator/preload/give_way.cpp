@@ -7,11 +7,12 @@
 #include "allocator/preload/engines.h"
 #include "allocator/preload/handlers.h"
 #include "allocator/preload/inspections.h"
+#include "allocator/shared_frames.h"
 
 namespace firn::preload {
 
 namespace {
-constexpr uint64_t step_bytes = 256u << 20, granule_bytes = 2u << 20;
+constexpr uint64_t step_bytes = 256u << 20;
 // Never more than such a part of the budget at once: small devices have small needs. Of what is
 // known to need more, this much.
 constexpr uint64_t part_most = 8, known_part_most = 4;
@@ -61,7 +62,7 @@ void GaveWay::end(CUresult result) {
                format_size(engine_->budget_bytes()).c_str());
 }
 
-// What else the driver takes memory for, and of which nothing need be known.
+// The driver takes memory for these, too, of which nothing else need be known.
 CUresult cuStreamCreate(CUstream* stream, unsigned flags) {
   return or_give_way("a stream", [&] { return real().cuStreamCreate(stream, flags); });
 }

@@ -1,5 +1,6 @@
 // Driver calls that need device memory of the driver's own: modules, streams, graphs, first
-// launches, memory of others. Where there is none left, blocks give way, and the call is made once more.
+// launches, memory of others. Where there is none left, blocks give way, and the call is made once
+// more.
 //
 // Called without Firn's locks; the driver itself is called by handlers only, so nothing comes back
 // here. A call that fails again leaves the budget as it was.

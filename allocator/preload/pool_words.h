@@ -1,4 +1,4 @@
-// What to say of a block so large that little of it can ever leave: a framework's pool as a rule.
+// The words about a block so large that little of it can ever leave: a framework's pool as a rule.
 #pragma once
 
 #include <cstdint>

@@ -66,8 +66,7 @@ def run(places, width, steps, budget, environment):
                                   folder)
         if done.status != 0:
             sys.exit(f"driver_time.py: the run ended with {done.status}:\n{done.text}")
-        stats = json.loads((folder / "stats.json").read_text())
-        return json.loads(out.read_text()), stats["devices"][0]
+        return json.loads(out.read_text()), done.device()
 
 
 def figures(result, device):

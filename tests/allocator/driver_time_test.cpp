@@ -81,7 +81,7 @@ TEST_F(DriverTime, threads_of_our_own_are_counted_apart) {
   mutex.lock();
   std::thread([&] { EXPECT_FALSE(mutex.try_lock()); }).join();
   mutex.unlock();
-  // Who comes second waits; whether anybody did is the scheduler's choice.
+  // The second to come waits; whether there was one is the scheduler's choice.
   for (int round = 0; round < 1000 && times.service.waited_ns == 0; ++round) {
     mutex.lock();
     std::thread service([&] {

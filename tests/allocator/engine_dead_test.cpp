@@ -13,7 +13,7 @@ using namespace firn::test;
 namespace {
 
 constexpr size_t MiB = 1u << 20;
-SimulationOptions small_budget(Policy policy = Policy::age) {
+SimulationOptions options_under(Policy policy = Policy::age) {
   SimulationOptions o;
   o.budget_bytes = 16 * MiB;
   o.host_bytes = 24 * MiB;
@@ -136,7 +136,7 @@ std::vector<Entry> entries(const char* words) {
 void dies_at_every_entry(CUresult error, const char* words, Policy policy, bool at_once) {
   const size_t count = entries(words).size();
   for (size_t i = 0; i <= count; ++i) {  // the last: at the engine's own end
-    Watched sim(small_budget(policy));
+    Watched sim(options_under(policy));
     const Blocks blocks = make_blocks(*sim);
     Engine& engine = sim->engine(0);
     const Entry entry = i < count ? entries(words)[i] : Entry{"the end", [](auto&, auto&) {}};
@@ -169,7 +169,7 @@ TEST(EngineDead, every_entry_answers_a_failed_launch_while_blocks_are_planned) {
 
 TEST(EngineDead, an_unmap_that_is_refused_for_good_is_no_abort) {
   for (const char* entry : {"cuMemUnmap", "cuMemRelease"}) {
-    Watched sim(small_budget());
+    Watched sim(options_under());
     Engine& engine = sim->engine(0);
     Result<void*> made = engine.allocate(6 * MiB, nullptr);
     ASSERT_TRUE(made);
@@ -185,7 +185,7 @@ TEST(EngineDead, an_unmap_that_is_refused_for_good_is_no_abort) {
 }
 
 TEST(EngineDead, a_context_that_is_gone_is_an_error) {
-  Watched sim(small_budget());
+  Watched sim(options_under());
   Engine& engine = sim->engine(0);
   Result<void*> made = engine.allocate(6 * MiB, nullptr);
   ASSERT_TRUE(made);

@@ -13,12 +13,6 @@ using namespace firn::test;
 namespace {
 constexpr size_t block_bytes = 6u << 20;
 
-SimulationOptions small_budget() {
-  SimulationOptions o;
-  o.budget_bytes = 18u << 20;
-  o.host_bytes = 64u << 20;
-  return o;
-}
 void* make(Engine& engine, size_t bytes = block_bytes) {
   Result<void*> block = engine.allocate(bytes, nullptr);
   EXPECT_TRUE(block) << describe(block.error());

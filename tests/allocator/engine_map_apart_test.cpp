@@ -1,5 +1,5 @@
-// The driver maps without the engine's lock: others come and go meanwhile, and a block that is freed
-// then leaves nothing behind.
+// The driver maps without the engine's lock: others come and go meanwhile, and a block that is
+// freed then leaves nothing behind.
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -16,14 +16,7 @@ using namespace firn::test;
 namespace {
 constexpr size_t block_bytes = 6u << 20;
 
-SimulationOptions small_budget() {
-  SimulationOptions o;
-  o.budget_bytes = 18u << 20;
-  o.host_bytes = 64u << 20;
-  return o;
-}
-
-/// What happens while the driver opens memory, on a thread of its own, as often as it does.
+/// Called on a thread of its own each time that the driver opens memory.
 std::function<void()> meanwhile;
 decltype(Driver::mem_set_access) open_memory;
 int openings = 0, held_up = 0;
@@ -74,6 +67,17 @@ class MapApart : public ::testing::Test {
   void settle() {
     while (engine().pump() || engine().busy()) sim.clock().wait(1'000'000);
   }
+  /// A block that had to leave, of pattern 1, and room for it since.
+  void* away_with_room() {
+    void* first = make(1);
+    std::vector<void*> others;
+    for (uint64_t seed = 2; seed <= 4; ++seed) others.push_back(make(seed));
+    settle();
+    for (void* other : others) EXPECT_TRUE(engine().free(other));
+    settle();
+    EXPECT_STRNE(engine().find(first)->state, "resident");
+    return first;
+  }
   Simulation sim;
 };
 
@@ -99,12 +103,7 @@ TEST_F(MapApart, others_enter_while_a_block_comes_back) {
 }
 
 TEST_F(MapApart, others_enter_while_a_prefetch_is_mapped) {
-  void* first = make(1);
-  std::vector<void*> others;
-  for (uint64_t seed = 2; seed <= 4; ++seed) others.push_back(make(seed));
-  settle();
-  for (void* other : others) ASSERT_TRUE(engine().free(other));
-  settle();
+  void* first = away_with_room();
   openings = 0;
   meanwhile = [this] { (void)engine().stats(); };
   ASSERT_TRUE(engine().prefetch(first, block_bytes, nullptr));
@@ -120,12 +119,7 @@ TEST_F(MapApart, others_enter_while_a_prefetch_is_mapped) {
 
 // Its addresses and its frames are others' only when the driver's calls have returned.
 TEST_F(MapApart, a_block_that_is_freed_while_it_is_mapped_leaves_nothing) {
-  void* first = make(1);
-  std::vector<void*> others;
-  for (uint64_t seed = 2; seed <= 4; ++seed) others.push_back(make(seed));
-  settle();
-  for (void* other : others) ASSERT_TRUE(engine().free(other));
-  settle();
+  void* first = away_with_room();
   bool freed = false;
   meanwhile = [this, first, &freed] {
     if (std::exchange(freed, true)) return;
@@ -148,12 +142,7 @@ TEST_F(MapApart, a_block_that_is_freed_while_it_is_mapped_leaves_nothing) {
 
 // And before the driver's calls have begun, too.
 TEST_F(MapApart, a_block_that_is_freed_before_it_is_mapped_leaves_nothing) {
-  void* first = make(1);
-  std::vector<void*> others;
-  for (uint64_t seed = 2; seed <= 4; ++seed) others.push_back(make(seed));
-  settle();
-  for (void* other : others) ASSERT_TRUE(engine().free(other));
-  settle();
+  void* first = away_with_room();
   openings = 0;
   ASSERT_TRUE(engine().prefetch(first, block_bytes, nullptr));
   ASSERT_TRUE(engine().free(first));

@@ -26,7 +26,7 @@ class Setting {
   const char* name_;
 };
 
-SimulationOptions small_budget() {
+SimulationOptions too_small_budget() {
   SimulationOptions o;
   o.budget_bytes = 16 * MiB;
   o.host_bytes = 64 * MiB;
@@ -85,7 +85,7 @@ class ShareableFrames : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(ShareableFrames, are_done_without_where_the_driver_refuses_them) {
   Setting setting("FIRN_GPU_POSIX_FD", GetParam());
-  Simulation sim(small_budget());
+  Simulation sim(too_small_budget());
   ASSERT_TRUE(sim.ok()) << sim.error;
   void* block = filled(sim, 1);
   ASSERT_TRUE(block);
@@ -99,7 +99,7 @@ INSTANTIATE_TEST_SUITE_P(Machines, ShareableFrames,
                          ::testing::Values("801", "800", "304", "999", "1"));
 
 TEST(Shareable, one_refusal_later_is_no_reason_to_do_without) {
-  Simulation sim(small_budget());
+  Simulation sim(too_small_budget());
   void* first = filled(sim, 1);
   sim.gpu().fail_at("cuMemCreate", 1, 999);
   EXPECT_FALSE(sim.engine(0).allocate(6 * MiB, nullptr));
@@ -109,7 +109,7 @@ TEST(Shareable, one_refusal_later_is_no_reason_to_do_without) {
 }
 
 TEST(HostMemory, is_used_where_nothing_else_is_left) {
-  Simulation sim(small_budget());
+  Simulation sim(too_small_budget());
   void* blocks[3];
   Hold held[2];
   Result<Hold> third = hold_too_much(sim, blocks, held);
@@ -126,7 +126,7 @@ class HostCopies : public ::testing::TestWithParam<std::pair<const char*, const 
 /// A block that is written where it lies in host memory leaves for staging and comes back.
 TEST_P(HostCopies, are_made_otherwise_where_the_driver_refuses_them) {
   Setting setting("FIRN_GPU_HOST_NUMA", GetParam().first);
-  Simulation sim(small_budget());
+  Simulation sim(too_small_budget());
   void* blocks[3];
   Hold held[2];
   Result<Hold> third = hold_too_much(sim, blocks, held);
@@ -156,13 +156,13 @@ INSTANTIATE_TEST_SUITE_P(Machines, HostCopies,
 
 TEST(HostMemory, that_the_driver_does_not_have) {
   Setting setting("FIRN_GPU_HOST_NUMA", "none");
-  Simulation sim(small_budget());
+  Simulation sim(too_small_budget());
   expect_refused_and_whole(sim, "the driver says so");
 }
 
 TEST(HostMemory, that_the_driver_refuses) {
   Setting setting("FIRN_GPU_HOST_NUMA", "fail");
-  Simulation sim(small_budget());
+  Simulation sim(too_small_budget());
   expect_refused_and_whole(sim, "cuMemCreate of host memory");
 }
 
@@ -172,7 +172,7 @@ TEST(HostMemoryDeathTest, a_driver_that_dies_of_it) {
   EXPECT_EXIT(
       {
         try_host_apart();
-        Simulation sim(small_budget());
+        Simulation sim(too_small_budget());
         expect_refused_and_whole(sim, "ended the process that tried it");
         std::_Exit(testing::Test::HasFailure() ? 1 : 0);
       },
@@ -184,7 +184,7 @@ TEST(HostMemoryDeathTest, a_trial_that_goes_well_is_asked_once) {
   EXPECT_EXIT(
       {
         try_host_apart();
-        Simulation sim(small_budget());
+        Simulation sim(too_small_budget());
         EXPECT_TRUE(try_host_memory(sim.driver().library, 0));
         ::setenv("FIRN_GPU_HOST_NUMA", "crash", 1);  // for a further trial
         EXPECT_TRUE(try_host_memory(sim.driver().library, 0));

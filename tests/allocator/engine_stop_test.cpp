@@ -9,12 +9,6 @@ using namespace firn::test;
 namespace {
 constexpr size_t block_bytes = 6u << 20;
 
-SimulationOptions small_budget() {
-  SimulationOptions o;
-  o.budget_bytes = 18u << 20;
-  o.host_bytes = 64u << 20;
-  return o;
-}
 void use(Engine& engine, void* block, bool anyway = false) {
   Result<Hold> hold = engine.touch(block, nullptr, Access::write);
   if (!hold && anyway) hold = engine.touch_anyway(block, nullptr, Access::write);

@@ -14,7 +14,7 @@ namespace {
 constexpr size_t MiB = 1u << 20;
 constexpr int capture_relaxed = 2;
 
-SimulationOptions small_budget() {
+SimulationOptions budget_16mib() {
   SimulationOptions o;
   o.budget_bytes = 16 * MiB;
   o.host_bytes = 32 * MiB;
@@ -78,7 +78,7 @@ class Captured {
 }  // namespace
 
 TEST(EngineCapture, what_a_captured_stream_used_is_not_waited_for) {
-  Watched sim(small_budget());
+  Watched sim(budget_16mib());
   Engine& engine = sim->engine(0);
   const CUstream stream = sim->make_stream(0);
   void* freed = make(engine, 12 * MiB, stream);
@@ -98,7 +98,7 @@ TEST(EngineCapture, what_a_captured_stream_used_is_not_waited_for) {
 }
 
 TEST(EngineCapture, a_block_that_a_captured_stream_used_stays_and_others_leave) {
-  Watched sim(small_budget());
+  Watched sim(budget_16mib());
   Engine& engine = sim->engine(0);
   const CUstream stream = sim->make_stream(0);
   void* used = make(engine, 6 * MiB, stream);
@@ -120,7 +120,7 @@ TEST(EngineCapture, a_block_that_a_captured_stream_used_stays_and_others_leave) 
 /// The driver refuses to be asked about the default stream then.
 TEST(EngineCapture, the_default_stream_while_a_blocking_one_is_captured) {
   for (const bool freed : {false, true}) {
-    Watched sim(small_budget());
+    Watched sim(budget_16mib());
     Engine& engine = sim->engine(0);
     CUstream blocking = nullptr;
     {
@@ -152,7 +152,7 @@ TEST(EngineCapture, the_default_stream_while_a_blocking_one_is_captured) {
 }
 
 TEST(EngineCapture, work_of_streams_that_may_have_ended_is_not_waited_for) {
-  Watched sim(small_budget());
+  Watched sim(budget_16mib());
   Engine& engine = sim->engine(0);
   const CUstream captured = sim->make_stream(0), gone = sim->make_stream(0);
   use(engine, make(engine, 2 * MiB, captured), captured);
@@ -167,7 +167,7 @@ TEST(EngineCapture, work_of_streams_that_may_have_ended_is_not_waited_for) {
 }
 
 TEST(EngineStreams, ten_thousand_come_and_go) {
-  Watched sim(small_budget());
+  Watched sim(budget_16mib());
   Engine& engine = sim->engine(0);
   void* block = make(engine, 2 * MiB, nullptr);
   Driver::ContextGuard context(sim->driver(), sim->context(0));
@@ -189,7 +189,7 @@ TEST(EngineStreams, ten_thousand_come_and_go) {
 }
 
 TEST(EngineStreams, five_thousand_at_once_are_no_abort) {
-  Watched sim(small_budget());
+  Watched sim(budget_16mib());
   Engine& engine = sim->engine(0);
   void* block = make(engine, 2 * MiB, nullptr);
   Driver::ContextGuard context(sim->driver(), sim->context(0));
@@ -218,7 +218,7 @@ TEST(EngineStreams, five_thousand_at_once_are_no_abort) {
 }
 
 TEST(EngineStreams, each_threads_own_default_stream_is_behind_the_default_stream) {
-  Watched sim(small_budget());
+  Watched sim(budget_16mib());
   Engine& engine = sim->engine(0);
   void* block = make(engine, 6 * MiB, CU_STREAM_PER_THREAD);
   {
@@ -253,7 +253,7 @@ void free_them(void* data) {
 }  // namespace
 
 TEST(EngineStreams, a_callback_of_the_drivers_may_free) {
-  Watched sim(small_budget());
+  Watched sim(budget_16mib());
   Engine& engine = sim->engine(0);
   const CUstream other = sim->make_stream(0);
   void* recorded = make(engine, 2 * MiB, nullptr);

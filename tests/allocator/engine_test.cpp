@@ -7,7 +7,7 @@ using namespace firn;
 using namespace firn::test;
 
 namespace {
-SimulationOptions small_budget() {
+SimulationOptions budget_16mib() {
   SimulationOptions o;
   o.budget_bytes = 16u << 20;
   o.host_bytes = 64u << 20;
@@ -45,7 +45,7 @@ TEST(Engine, absurd_sizes_are_out_of_memory_and_change_nothing) {
 }
 
 TEST(Engine, a_block_that_no_operator_used_is_never_spilled) {
-  Simulation sim(small_budget());
+  Simulation sim(budget_16mib());
   Engine& engine = sim.engine(0);
   void* raw = make(engine, 10u << 20);
   Result<void*> second = engine.allocate(10u << 20, nullptr);
@@ -56,7 +56,7 @@ TEST(Engine, a_block_that_no_operator_used_is_never_spilled) {
 }
 
 TEST(Engine, the_oldest_block_leaves_first_and_comes_back_by_use) {
-  Simulation sim(small_budget());
+  Simulation sim(budget_16mib());
   Engine& engine = sim.engine(0);
   void* a = make(engine, 6u << 20);
   void* b = make(engine, 6u << 20);
@@ -72,7 +72,7 @@ TEST(Engine, the_oldest_block_leaves_first_and_comes_back_by_use) {
 }
 
 TEST(Engine, a_large_block_leaves_and_comes_back_bit_by_bit) {
-  SimulationOptions options = small_budget();
+  SimulationOptions options = budget_16mib();
   options.span_bytes = options.piece_bytes = 2u << 20;
   Simulation sim(options);
   Engine& engine = sim.engine(0);
@@ -103,7 +103,7 @@ TEST(Engine, a_large_block_leaves_and_comes_back_bit_by_bit) {
 }
 
 TEST(Engine, a_block_only_read_leaves_again_without_a_copy) {
-  Simulation sim(small_budget());
+  Simulation sim(budget_16mib());
   Engine& engine = sim.engine(0);
   void* a = make(engine, 6u << 20);
   use(engine, a);
@@ -120,7 +120,7 @@ TEST(Engine, a_block_only_read_leaves_again_without_a_copy) {
 }
 
 TEST(Engine, a_held_block_is_not_spilled) {
-  Simulation sim(small_budget());
+  Simulation sim(budget_16mib());
   Engine& engine = sim.engine(0);
   void* a = make(engine, 6u << 20);
   Result<Hold> hold = engine.touch(a, nullptr, Access::write);
@@ -136,7 +136,7 @@ TEST(Engine, a_held_block_is_not_spilled) {
 }
 
 TEST(Engine, a_pinned_block_stays_and_is_named_with_its_reason) {
-  Simulation sim(small_budget());
+  Simulation sim(budget_16mib());
   Engine& engine = sim.engine(0);
   void* a = make(engine, 10u << 20);
   use(engine, a);
@@ -150,7 +150,7 @@ TEST(Engine, a_pinned_block_stays_and_is_named_with_its_reason) {
 }
 
 TEST(Engine, who_pins_a_block_may_write_it) {
-  Simulation sim(small_budget());
+  Simulation sim(budget_16mib());
   Engine& engine = sim.engine(0);
   void* a = make(engine, 6u << 20);
   use(engine, a);
@@ -170,7 +170,7 @@ TEST(Engine, who_pins_a_block_may_write_it) {
 }
 
 TEST(Engine, a_block_whose_address_was_given_stays_until_it_is_freed) {
-  Simulation sim(small_budget());
+  Simulation sim(budget_16mib());
   Engine& engine = sim.engine(0);
   auto* a = static_cast<char*>(make(engine, 6u << 20));
   use(engine, a);
@@ -230,7 +230,7 @@ TEST(Engine, a_recorded_block_waits_for_the_other_stream) {
 }
 
 TEST(Engine, prefetch_brings_back_ahead_of_use) {
-  Simulation sim(small_budget());
+  Simulation sim(budget_16mib());
   Engine& engine = sim.engine(0);
   void* a = make(engine, 6u << 20);
   use(engine, a);
@@ -252,7 +252,7 @@ TEST(Engine, prefetch_brings_back_ahead_of_use) {
 }
 
 TEST(Engine, without_a_store_a_full_host_tier_stops_eviction_and_says_so) {
-  SimulationOptions o = small_budget();
+  SimulationOptions o = budget_16mib();
   o.with_store = false;
   o.host_bytes = 8u << 20;
   Simulation sim(o);
@@ -272,7 +272,7 @@ TEST(Engine, without_a_store_a_full_host_tier_stops_eviction_and_says_so) {
 }
 
 TEST(Engine, a_lasting_corruption_is_lost_loudly_and_never_handed_over) {
-  SimulationOptions o = small_budget();
+  SimulationOptions o = budget_16mib();
   o.host_bytes = 16u << 20;
   o.store.lasting_corrupt_rate = 1;
   Simulation sim(o);

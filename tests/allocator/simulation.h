@@ -62,6 +62,14 @@ struct SimulationOptions {
   uint64_t fail_nth = 0;
 };
 
+/// Three blocks of 6 MiB fit; host memory is plenty.
+inline SimulationOptions small_budget() {
+  SimulationOptions options;
+  options.budget_bytes = 18u << 20;
+  options.host_bytes = 64u << 20;
+  return options;
+}
+
 /// A clock that says when somebody waits.
 class ToldClock : public Clock {
  public:

@@ -15,7 +15,7 @@ constexpr size_t streams = 24;
 std::FILE* said = nullptr;
 int errors = -1;
 
-/// What stderr was told, which it is told then.
+/// The lines that stderr was told, which it is told then.
 std::string said_so_far() {
   std::string words;
   std::rewind(said);

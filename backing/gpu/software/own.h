@@ -18,7 +18,7 @@ struct OwnNeeds {
 /// From the environment. Empty, or what was wrong.
 std::string read_own_needs(OwnNeeds& needs);
 
-/// What one object holds of it.
+/// One object's part of it.
 class Own {
  public:
   /// CUDA_ERROR_OUT_OF_MEMORY where the device has less: nothing is taken then.

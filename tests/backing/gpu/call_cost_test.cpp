@@ -1,5 +1,5 @@
-// The time that calls take on the wall clock: for each handle, one call at a time, and nobody else is
-// held up.
+// The time that calls take on the wall clock: for each handle, one call at a time, and nobody else
+// is held up.
 #include <atomic>
 #include <chrono>
 #include <cstdlib>

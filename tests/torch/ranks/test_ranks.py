@@ -1,5 +1,5 @@
-"""Two ranks on one machine, under torchrun with gloo (test_nccl.py has NCCL): the bits of a run with all the memory it
-wants, at half of it, with one spill directory for both."""
+"""Two ranks on one machine, under torchrun with gloo (test_nccl.py has NCCL): the bits of a run
+with all the memory it wants, at half of it, with one spill directory for both."""
 
 import dataclasses
 import fcntl
@@ -39,8 +39,9 @@ class Ranks:
 
 
 def torchrun(places, folder, arguments, ranks=RANKS):
-    return [places.python, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node",
-            str(ranks), str(WORKER), "--output", str(folder), *arguments]
+    return [places.python, "-m", "torch.distributed.run", "--standalone", "--log-dir",
+            str(folder / "launcher"), "--nproc-per-node", str(ranks), str(WORKER), "--output",
+            str(folder), *arguments]
 
 
 def firn_run(places, folder, dirs, budget, *options, host="32MiB"):

@@ -67,6 +67,30 @@ void AddressSpace::close_arriving(uint64_t address, size_t bytes) const {
   }
 }
 
+std::vector<AddressSpace::Pages> AddressSpace::closed_in(uint64_t address, size_t bytes) const {
+  std::vector<Pages> closed;
+  for (const auto& [arrival, pages] : arriving_) {
+    const uint64_t base = std::max(address, pages.base);
+    const uint64_t end = std::min(address + bytes, pages.base + pages.bytes);
+    if (base < end) closed.push_back({base, end - base});
+  }
+  return closed;
+}
+
+uint64_t AddressSpace::begin_departure(uint64_t address, size_t bytes) {
+  departing_[++departures_] = {address, bytes};
+  return departures_;
+}
+
+void AddressSpace::end_departure(uint64_t departure) { departing_.erase(departure); }
+
+bool AddressSpace::departing(uint64_t address, size_t bytes) const {
+  return std::any_of(departing_.begin(), departing_.end(), [&](const auto& each) {
+    const Pages& pages = each.second;
+    return pages.base < address + bytes && address < pages.base + pages.bytes;
+  });
+}
+
 std::vector<FilePart> AddressSpace::behind(const char* entry, uint64_t address,
                                            size_t bytes) const {
   std::vector<FilePart> parts;
@@ -109,12 +133,52 @@ void make_arrival(const Rows& rows, Body* body) {
 void arrive(const Rows& rows, Arrival& arrival) {
   std::vector<FilePart> parts;
   {
-    const Lock lock(gpu().mutex);
+    Lock lock(gpu().mutex);
     parts = gpu().space.behind(arrival.entry, rows.to, rows.bytes);
+    if (!arrival.closed) {
+      ++gpu().host_waiters;
+      gpu().changed.wait(lock, [&] { return !gpu().space.departing(rows.to, rows.bytes); });
+      --gpu().host_waiters;
+    }
     if (!arrival.closed) arrival.closed = gpu().space.begin_arrival(rows.to, rows.bytes);
   }
   write_behind(arrival.entry, parts, reinterpret_cast<const char*>(rows.from));
 }
+
+namespace {
+/// Copies one row, but for the parts that are closed.
+void copy_open(const Rows& rows, std::vector<AddressSpace::Pages> closed) {
+  std::sort(closed.begin(), closed.end(),
+            [](const auto& a, const auto& b) { return a.base < b.base; });
+  auto* const to = reinterpret_cast<char*>(rows.to);
+  uint64_t at = rows.from;
+  for (const auto& range : closed) {
+    if (range.base > at)
+      std::memcpy(to + (at - rows.from), pointer(at), range.base - at);
+    std::memset(to + (range.base - rows.from), 0xFF, range.bytes);
+    at = std::max(at, range.base + range.bytes);
+  }
+  if (const uint64_t end = rows.from + rows.bytes; at < end)
+    std::memcpy(to + (at - rows.from), pointer(at), end - at);
+}
+}  // namespace
+
+void make_departure(const Rows& rows, Body* body) {
+  if (rows.rows != 1 || rows.slices != 1 || !gpu().space.reserved(rows.from)) return;
+  body->run = [rows] {
+    AddressSpace& space = gpu().space;
+    Lock lock(gpu().mutex);
+    const uint64_t departure = space.begin_departure(rows.from, rows.bytes);
+    const auto closed = space.closed_in(rows.from, rows.bytes);
+    lock.unlock();
+    copy_open(rows, closed);
+    lock.lock();
+    space.end_departure(departure);
+    if (gpu().host_waiters) gpu().changed.notify_all();
+  };
+}
+
+void depart(const Rows& rows) { copy_open(rows, gpu().space.closed_in(rows.from, rows.bytes)); }
 
 void close_at_once(const std::shared_ptr<Work>& copy) {
   if (!copy || copy->done || !copy->body.arrival) return;
@@ -128,7 +192,7 @@ void close_at_once(const std::shared_ptr<Work>& copy) {
       if (range.overlaps(to.base, to.bytes)) return;
   }
   Arrival& arrival = *copy->body.arrival;
-  if (!arrival.closed) arrival.closed = gpu().space.begin_arrival(to.base, to.bytes);
+  if (!arrival.closed && !gpu().space.departing(to.base, to.bytes)) arrival.closed = gpu().space.begin_arrival(to.base, to.bytes);
 }
 
 }  // namespace firn::software

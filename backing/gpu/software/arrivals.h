@@ -1,8 +1,10 @@
 // Copies from the host into mapped memory: until one is complete its target is inaccessible, so
 // that work on another stream that does not wait for it dies, as it would read what was there
-// before. The bytes go in through the file behind the mapping.
+// before. The bytes go in through the file behind the mapping. A copy out that is under way when its
+// source is closed reads it to its end; one that comes then and does not wait finds 0xFF there:
+// copies may read what nobody needs any more, and nothing on the device ends such a copy.
 //
-// Owns: nothing. Lock: Gpu::mutex, but for arrive(), which takes it.
+// Owns: nothing. Lock: Gpu::mutex, but for arrive() and the copies out, which take it.
 #pragma once
 
 #include "bodies.h"
@@ -20,6 +22,10 @@ void make_arrival(const Rows& rows, Body* body);
 /// The copy, on the stream's turn: closes its target, then writes behind it. It stays closed until
 /// the body's end.
 void arrive(const Rows& rows, Arrival& arrival);
+/// Makes the body's copy one out of mapped memory, if it is one row.
+void make_departure(const Rows& rows, Body* body);
+/// The copy, at once and under the lock.
+void depart(const Rows& rows);
 /// Closes the copy's target from its submission on where nothing that is queued before it could
 /// have a use of it: its stream has only copies elsewhere before it.
 void close_at_once(const std::shared_ptr<Work>& copy);

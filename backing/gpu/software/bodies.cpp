@@ -161,6 +161,7 @@ CUresult copy_body(const Rows& rows, Side to_side, Side from_side, int device, B
   if (gpu().config.no_bytes) return CUDA_SUCCESS;
   body->run = [rows] { move_rows(rows); };
   if (*to == Place::device && from_device < 0) make_arrival(rows, body);
+  if (*from == Place::device && to_device < 0) make_departure(rows, body);
   return CUDA_SUCCESS;
 }
 

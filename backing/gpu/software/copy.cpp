@@ -35,7 +35,10 @@ CUresult copy(Gate& gate, Rows rows, CUstream handle, bool wait, Side to_side, S
   if (wait && !stream->capture && rows.total() <= inline_bytes_max && !body.link_ns &&
       !body.latency_ns && !gpu().scheduler.virtual_clock && quiet(*stream)) {
     if (CUresult result = submit(gate, stream, Body{.entry = gate.entry()})) return result;
-    move_rows(rows);
+    if (from == Place::device && to != Place::device && rows.rows == 1 && rows.slices == 1)
+      depart(rows);
+    else
+      move_rows(rows);
     body.settle();
     return CUDA_SUCCESS;
   }

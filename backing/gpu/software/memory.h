@@ -157,10 +157,20 @@ class AddressSpace {
   bool reserved(uint64_t address) const;
 
   // Copies into mapped memory (arrivals.cpp).
+  struct Pages {
+    uint64_t base = 0;
+    size_t bytes = 0;
+  };
   /// Takes all access from the pages that lie wholly in [address, +bytes), until end_arrival() of
   /// the answer; 0: there are none.
   uint64_t begin_arrival(uint64_t address, size_t bytes);
   void end_arrival(uint64_t arrival);
+  /// Parts of the range that such copies have closed at this moment.
+  std::vector<Pages> closed_in(uint64_t address, size_t bytes) const;
+  /// A copy out reads the range, by end_departure() of the answer.
+  uint64_t begin_departure(uint64_t address, size_t bytes);
+  void end_departure(uint64_t departure);
+  bool departing(uint64_t address, size_t bytes) const;
   /// Where the bytes of a mapped range lie. Aborts, naming `entry`, where it is not open for writing.
   std::vector<FilePart> behind(const char* entry, uint64_t address, size_t bytes) const;
   /// What is wrong with an access to the address, in words for whoever died of it; empty: nothing.
@@ -204,12 +214,9 @@ class AddressSpace {
   std::map<uint64_t, Mapping> mappings_;
   /// Takes the access that arrivals under way forbid from the pages around, once others gave it.
   void close_arriving(uint64_t address, size_t bytes) const;
-  struct Pages {
-    uint64_t base = 0;
-    size_t bytes = 0;
-  };
   std::map<uint64_t, Pages> arriving_;  // by arrival
-  uint64_t arrivals_ = 0;
+  std::map<uint64_t, Pages> departing_;
+  uint64_t arrivals_ = 0, departures_ = 0;
   std::map<uint64_t, Allocation> allocations_;
   MemoryFile host_file_;
   Stretches host_space_;

@@ -29,6 +29,7 @@ struct Gpu {
   decltype(&::cuStreamQuery) stream_query = nullptr;
   decltype(&::cuStreamGetCaptureInfo_v3) capture_info = nullptr;
   decltype(&::cuGetErrorName) get_error_name = nullptr;
+  decltype(&::cuGetErrorString) get_error_string = nullptr;
   decltype(&::firnGpuKernelCreate) kernel_create = nullptr;
 };
 Gpu gpu;
@@ -85,10 +86,12 @@ void run_work(void** params, const unsigned*, const unsigned*) {
 }
 
 [[noreturn]] void fail(const std::string& entry, int result, const char* name) {
-  const char* error = nullptr;
+  const char *error = nullptr, *words = nullptr;
   if (gpu.get_error_name(static_cast<CUresult>(result), &error) != CUDA_SUCCESS) error = nullptr;
+  if (gpu.get_error_string(static_cast<CUresult>(result), &words) != CUDA_SUCCESS) words = nullptr;
   throw std::runtime_error(entry + " for " + name + ": " +
-                           (error != nullptr ? error : std::to_string(result)));
+                           (error != nullptr ? error : std::to_string(result)) +
+                           (words != nullptr ? std::string(" (") + words + ")" : ""));
 }
 
 // Kernels by name and number of addresses (rounded up to limit their number).
@@ -178,6 +181,8 @@ void open_software_gpu() {
   found.capture_info =
       reinterpret_cast<decltype(found.capture_info)>(find("cuStreamGetCaptureInfo_v3"));
   found.get_error_name = reinterpret_cast<decltype(found.get_error_name)>(find("cuGetErrorName"));
+  found.get_error_string =
+      reinterpret_cast<decltype(found.get_error_string)>(find("cuGetErrorString"));
   found.kernel_create =
       reinterpret_cast<decltype(found.kernel_create)>(find("firnGpuKernelCreate"));
   if (void* runtime = dlopen("libcudart.so.13", RTLD_NOW | RTLD_NOLOAD)) {

@@ -30,6 +30,7 @@ struct Span {
   bool guarded = false;              // firn_guard: open for reading only
   bool leaving = false;              // spilling: unmapped once its pieces are valid elsewhere
   bool coming = false;               // being mapped, without the engine's lock
+  bool going = false;                // to be unmapped, or being unmapped, without it
   std::vector<Frame> frames;         // none: not mapped
   bool mapped() const { return !frames.empty(); }
 };
@@ -93,7 +94,8 @@ struct alignas(64) Block {
   uint32_t mapped = 0;                 // grains of the spans that are mapped
   uint32_t device = 0;                 // and of those, the ones under the budget
   uint32_t coming = 0;                 // of those that are being mapped (engine_map_apart.cpp)
-  bool dropped = false;                // while they are: its end waits for that
+  uint32_t going = 0;                  // and unmapped (engine_unmap_apart.cpp)
+  bool dropped = false;                // meanwhile: its end waits for that
   std::vector<Piece> pieces;           // none until it is spilled for the first time
 
   State state() const { return word::state(word.load(std::memory_order_acquire)); }

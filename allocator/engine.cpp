@@ -125,6 +125,7 @@ void EngineImpl::give_all() {
     drop_copies(*block);
     unmap_spans(*block);
   }
+  finish_unmappings();
   for (const auto& region : region_owner_)
     while (!region->frames().empty()) {
       const uint64_t address = region->frames().begin()->first;
@@ -250,6 +251,7 @@ bool EngineImpl::pump() {
     clock_.notify();
     return false;
   }
+  changed |= carry_out_unmappings(lock);
   changed |= run_prefetches(lock);
   learn();
   const bool asleep = history_ && history_->now() == asleep_at_;
@@ -257,6 +259,7 @@ bool EngineImpl::pump() {
              : plan_.valid   ? carry_out()
              : greedy_.valid ? carry_out_greedy()
                              : clean_ahead();
+  changed |= carry_out_unmappings(lock);
   changed |= carry_out_mappings(lock);
   if (trace_) trace_sample();
   bool awaited = waiting_ > 0;
@@ -305,8 +308,8 @@ bool EngineImpl::pump_locked() {
   host_due_.store(host_.ahead_due(), std::memory_order_release);
   busy_.store(!spilling_.empty() || !faulting_.empty() || !draining_.empty() ||
                   !deferred_.empty() || !requests_.empty() || !prefetches_.empty() ||
-                  !mappings_.empty() || !copies_in_.empty() || !copies_out_.empty() ||
-                  waiting_ > 0 || device_clock_.pending(),
+                  !mappings_.empty() || !unmappings_.empty() || !copies_in_.empty() ||
+                  !copies_out_.empty() || waiting_ > 0 || device_clock_.pending(),
               std::memory_order_relaxed);
   return changed;
 }

@@ -79,8 +79,8 @@ bool EngineImpl::room_for_birth(uint64_t granules) {
   park_ready(false);
   reclaim_parked(granules, true);
   const uint64_t wanted = granules * granule_grains;
-  const uint64_t coming = frames_.available() * granule_grains + leaving_grains();
-  if (coming < wanted) evict_farthest(wanted - coming, nullptr, plan_.window, true);
+  const uint64_t soon = grains_soon();
+  if (soon < wanted) evict_farthest(wanted - soon, nullptr, plan_.window, true);
   finish_spills();
   return frames_.available() >= granules;
 }

@@ -21,9 +21,13 @@ Result<void> EngineImpl::begin_fault(Lock& lock, Block& block, bool anyway) {
       if (!carry_out_mappings(lock)) wait(lock, poll_ns);
       return {};
     }
+    if (block.going > 0) {
+      if (!carry_out_unmappings(lock, block)) wait(lock, poll_ns);
+      return {};
+    }
     Result<Reservation> room =
         make_room(lock, granules_for(block, block.grains - block.mapped), &block);
-    if (block.generation != generation || block.coming > 0) return {};
+    if (block.generation != generation || block.coming > 0 || block.going > 0) return {};
     if (block.state() == State::spilling) keep(block);
     State state = block.state();
     if (state != State::hosted && state != State::spilled && state != State::faulting) return {};
@@ -247,7 +251,7 @@ uint64_t EngineImpl::prefetchable_grains(const Block& block, uint64_t most) cons
   uint64_t grains = 0;
   const uint64_t available = frames_.available();
   for (const Span& span : block.spans) {
-    if (span.mapped() || span.coming) continue;
+    if (span.mapped() || span.coming || span.going) continue;
     const uint64_t with = grains + span.grains;
     if (with > most || granules_for(block, with) > available) break;
     grains = with;
@@ -296,6 +300,7 @@ bool EngineImpl::run_prefetches(Lock& lock) {
       prefetches_.pop_front();
       continue;
     }
+    if (block.going > 0) break;  // a later pump goes on
     // As many spans as there is room for, from the head on.
     const uint64_t wanted = block.grains - block.mapped - block.coming;
     uint64_t grains = prefetchable_grains(block);
@@ -305,8 +310,8 @@ bool EngineImpl::run_prefetches(Lock& lock) {
       grains = prefetchable_grains(block);
     }
     if (grains == 0) {
-      uint64_t coming = frames_.available() * granule_grains + leaving_grains();
-      if (coming < wanted) evict(wanted - coming, &block);
+      const uint64_t soon = grains_soon();
+      if (soon < wanted) evict(wanted - soon, &block);
       break;  // a later pump goes on
     }
     if (grains == wanted) prefetches_.pop_front();

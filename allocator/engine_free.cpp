@@ -218,7 +218,7 @@ Result<void> EngineImpl::record_stream(const void* pointer, CUstream stream, CUc
 void EngineImpl::drop_descriptor(Block& block) {
   FIRN_CHECK(block.state() == State::free, "block %llx", (unsigned long long)block.address);
   if (block.coming > 0) drop_claims(block);
-  if (block.coming > 0) {  // whoever maps it at this moment sees to the rest
+  if (block.coming > 0 || block.going > 0) {  // whoever makes the driver's calls sees to the rest
     block.dropped = true;
     return;
   }

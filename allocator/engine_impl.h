@@ -191,9 +191,18 @@ class EngineImpl final : public Engine, private EngineLimits, private InMotion {
   Result<void> map_at(uint64_t address, const std::vector<Frame>& frames);
   void unmap_at(uint64_t address, const std::vector<Frame>& frames);
   void make_spans(Block& block);
+  CUresult call_unmap(uint64_t address, size_t bytes) const;
+  std::span<Piece> pieces_of(Block& block, const Span& span) const;
+
+  // engine_unmap_apart.cpp
   void unmap_run(Block& block, size_t begin, size_t end);
   void unmap_spans(Block& block);
-  std::span<Piece> pieces_of(Block& block, const Span& span) const;
+  void carry_out(Lock* lock, Unmapping unmapping);
+  bool carry_out_unmappings(Lock& lock, uint64_t granules = UINT64_MAX);
+  bool carry_out_unmappings(Lock& lock, const Block& block);
+  void finish_unmappings();
+  void end_dropped(Block& block);
+  uint64_t grains_soon() const;
 
   // engine_map_apart.cpp
   Result<Mapping> claim_fault(Block& block, uint64_t grains, Reservation room);

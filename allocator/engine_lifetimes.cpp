@@ -379,8 +379,8 @@ bool EngineImpl::fetch_ahead() {
       reclaim_parked(span_granules_, true);
     }
     if (prefetchable_grains(block) == 0) {
-      uint64_t coming = frames_.available() * granule_grains + leaving_grains();
-      if (coming < span) evict_farthest(span - coming, &block, give_way_after(entry), true);
+      const uint64_t soon = grains_soon();
+      if (soon < span) evict_farthest(span - soon, &block, give_way_after(entry), true);
       finish_spills();
     }
     if (!prefetch_span(block)) break;

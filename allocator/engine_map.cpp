@@ -41,10 +41,16 @@ void EngineImpl::unmap_at(uint64_t address, const std::vector<Frame>& frames) {
   counted_.unmaps += frames.size();
   size_t bytes = 0;
   for (const Frame& frame : frames) bytes += frame.bytes();
-  for (int attempt = 0; bytes > 0 && !health_.dead(); ++attempt) {
+  if (bytes == 0 || health_.dead()) return;
+  const CUresult result = call_unmap(address, bytes);
+  if (result != CUDA_SUCCESS) health_.end("cuMemUnmap", result);
+}
+
+/// The call alone, as call_map(): tried again where it is refused, but for good.
+CUresult EngineImpl::call_unmap(uint64_t address, size_t bytes) const {
+  for (int attempt = 0;; ++attempt) {
     const CUresult result = driver_.mem_unmap(address, bytes);
-    if (result == CUDA_SUCCESS) break;
-    if (attempt == 2 || DeviceHealth::stays(result)) health_.end("cuMemUnmap", result);
+    if (result == CUDA_SUCCESS || attempt == 2 || DeviceHealth::stays(result)) return result;
   }
 }
 
@@ -104,35 +110,6 @@ std::span<Piece> EngineImpl::pieces_of(Block& block, const Span& span) const {
   size_t last = std::min(((span.begin + span.grains) * grain_bytes + each - 1) / each,
                          block.pieces.size());
   return {block.pieces.data() + first, last - first};
-}
-
-/// Mapped spans, [begin, end), the uses of whose memory are over.
-void EngineImpl::unmap_run(Block& block, size_t begin, size_t end) {
-  std::vector<Frame> frames;
-  for (size_t i = begin; i < end; ++i)
-    frames.insert(frames.end(), block.spans[i].frames.begin(), block.spans[i].frames.end());
-  unmap_at(block.base() + block.spans[begin].begin * grain_bytes, frames);
-  for (size_t i = begin; i < end; ++i) {
-    Span& span = block.spans[i];
-    ++unmapped_;
-    block.mapped -= span.grains;
-    if (!span.frames.front().host) block.device -= span.grains;
-    span.frames.clear();
-    span.leaving = span.guarded = false;
-    for (Piece& piece : pieces_of(block, span)) piece.on_device = piece.wanted_out = false;
-  }
-  frames_.give(frames);
-}
-
-/// All that are mapped; neighbours in one go.
-void EngineImpl::unmap_spans(Block& block) {
-  for (size_t begin = 0; begin < block.spans.size(); ++begin) {
-    if (!block.spans[begin].mapped()) continue;
-    size_t end = begin;
-    while (end < block.spans.size() && block.spans[end].mapped()) ++end;
-    unmap_run(block, begin, end);
-    begin = end - 1;
-  }
 }
 
 }  // namespace firn

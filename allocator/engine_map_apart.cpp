@@ -40,7 +40,7 @@ Mapping EngineImpl::claim(Block& block, std::vector<Frame> frames, uint64_t grai
   auto next = frames.begin();
   for (uint32_t i = 0; i < block.spans.size() && grains > 0; ++i) {
     Span& span = block.spans[i];
-    if (span.mapped() || span.coming) continue;
+    if (span.mapped() || span.coming || span.going) continue;
     FIRN_CHECK(span.grains <= grains, "%u grains wanted, %llu left", span.grains,
                (unsigned long long)grains);
     grains -= span.grains;
@@ -161,7 +161,7 @@ Result<void> EngineImpl::carry_out(Lock& lock, Mapping& mapping) {
   } else {
     drop_claim(mapping);
   }
-  if (block.coming == 0 && std::exchange(block.dropped, false)) drop_descriptor(block);
+  end_dropped(block);
   return mapped;
 }
 

@@ -139,6 +139,13 @@ struct Mapping {
   bool birth = false;  // the block is new, and will be ready for an allocation to come
 };
 
+/// Spans of a block, side by side, that nothing uses any more, to be unmapped without the lock.
+struct Unmapping {
+  Block* block = nullptr;
+  uint32_t begin = 0, end = 0;  // its spans
+  std::vector<Frame> frames;
+};
+
 /// What is on its way, or to be. All of it needs the engine's lock.
 struct InMotion {
   std::vector<Block*> live_;      // every large block with a descriptor in use
@@ -156,6 +163,9 @@ struct InMotion {
   std::deque<std::pair<PieceRef, unsigned>> prefetches_;  // (block, stream)
   std::deque<Mapping> mappings_;   // due
   unsigned mapping_apart_ = 0;     // threads that map at this moment
+  std::deque<Unmapping> unmappings_;  // due
+  unsigned unmapping_apart_ = 0;      // threads that unmap at this moment
+  uint64_t going_granules_ = 0;    // of device memory that is there once all is unmapped
   std::optional<uint64_t> map_refused_ns_;  // when one of them was
 
   bool pressed_ = false;           // memory was short at least once

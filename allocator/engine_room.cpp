@@ -51,6 +51,7 @@ Result<Reservation> EngineImpl::make_room(Lock& lock, uint64_t granules, const B
     Reservation reservation = frames_.reserve(granules);
     if (reservation.granules() != granules) {
       pump_locked();
+      (void)carry_out_unmappings(lock, granules);
       reservation = frames_.reserve(granules);
     }
     if (reservation.granules() != granules && !mappings_.empty()) {
@@ -61,6 +62,7 @@ Result<Reservation> EngineImpl::make_room(Lock& lock, uint64_t granules, const B
     if (reservation.granules() != granules) {
       park_ready(false);
       reclaim_parked(granules, true);
+      (void)carry_out_unmappings(lock, granules);
       reservation = frames_.reserve(granules);
     }
     if (reservation.granules() == granules) {
@@ -76,7 +78,7 @@ Result<Reservation> EngineImpl::make_room(Lock& lock, uint64_t granules, const B
     learn();
     const uint64_t lacking = granules * granule_grains;
     regions_wait = false;
-    uint64_t coming = frames_.available() * granule_grains + leaving_grains();
+    uint64_t coming = grains_soon();
     for (Block* block : parked_) coming += block->device;
     for (Block* block : deferred_) coming += block->device;
     for (Block* block : draining_) coming += block->device;
@@ -89,6 +91,7 @@ Result<Reservation> EngineImpl::make_room(Lock& lock, uint64_t granules, const B
     if (coming < lacking) evict(lacking - coming, wanted);
     bool changed = pump_locked();
     reclaim_parked(granules);
+    changed |= carry_out_unmappings(lock, granules);
     reservation = frames_.reserve(granules);
     if (reservation.granules() == granules) {
       // (Who wants a block counts its whole wait.)
@@ -146,6 +149,7 @@ Result<Reservation> EngineImpl::make_room(Lock& lock, uint64_t granules, const B
 /// owner, who may be the caller, ends that first.
 bool EngineImpl::something_moves() {
   if (!faulting_.empty() || mapping_apart_ > 0) return true;
+  if (!unmappings_.empty() || unmapping_apart_ > 0) return true;
   const auto settles = [this](const Block* block) {
     const auto closed = [this](Use use) { return streams_.over(use) || streams_.close(use); };
     return std::all_of(block->more_uses.begin(), block->more_uses.end(), closed) &&
@@ -187,7 +191,7 @@ void EngineImpl::reclaim_parked(uint64_t granules, bool spare_claimed) {
   for (size_t i = parked_.size(); i-- > 0;) {
     Block& block = *parked_[i];
     bool zero_copy = block.word.load(std::memory_order_relaxed) & word::zero_copy;
-    if (!zero_copy && frames_.available() >= granules) continue;
+    if (!zero_copy && frames_.available() + going_granules_ >= granules) continue;
     if (spare_claimed && !zero_copy && spared(block)) continue;
     if (!uses_over(block)) {
       close_uses(block);

@@ -189,13 +189,15 @@ void EngineImpl::trim() {
   park_ready(true);
   bool places_wait = !region_owner_.empty();
   const auto leaving = [&] {
-    return places_wait || !parked_.empty() || !deferred_.empty() || !draining_.empty();
+    return places_wait || !parked_.empty() || !deferred_.empty() || !draining_.empty() ||
+           !unmappings_.empty() || unmapping_apart_ > 0;
   };
   for (int round = 0; round < 1000 && leaving() && !health_.dead(); ++round) {
     pump_locked();
     park_ready(true);
     reclaim_parked(UINT64_MAX);
     places_wait = reclaim_regions(UINT64_MAX) > 0;
+    (void)carry_out_unmappings(lock);
     if (leaving()) wait(lock, poll_ns);
   }
   release_segments();
@@ -222,11 +224,13 @@ void EngineImpl::shrink_to_budget(Lock& lock, uint64_t until_ns) {
     park_ready(true);
     reclaim_parked(UINT64_MAX);
     const bool places_wait = reclaim_regions(UINT64_MAX) > 0;
+    (void)carry_out_unmappings(lock);
     frames_.trim(0);
     if (frames_.held_granules() <= frames_.budget_granules()) break;
     over *= granule_grains;
     const uint64_t unmapped = unmapped_;
-    if (leaving_grains() < over) evict(over - leaving_grains(), nullptr);
+    const uint64_t leaving = leaving_grains() + going_granules_ * granule_grains;
+    if (leaving < over) evict(over - leaving, nullptr);
     pump_locked();
     if (clock_.now_ns() >= until_ns) break;
     if (unmapped != unmapped_) continue;
@@ -265,6 +269,7 @@ void EngineImpl::spill_all() {
   for (int round = 0; round < 100'000 && !health_.dead(); ++round) {
     if (!stuck_)
       for (Block* block : std::vector<Block*>(live_)) start_spill(*block, true);
+    (void)carry_out_unmappings(lock);
     if (spilling_.empty() || still(still_ns / 10)) return;
     if (!pump_locked() || round % 4 == 3) wait(lock, poll_ns);
   }
@@ -332,14 +337,18 @@ void EngineImpl::check() const {
   }
   for (uint32_t i = 0; i < segment_count_; ++i)
     for (const Frame& frame : segments_[i].load()->frames) granules += frame.granules;
+  const auto add = [&](const std::vector<Frame>& frames) {
+    for (const Frame& frame : frames) {
+      if (frame.host) continue;
+      if (frame.part)
+        shared_grains += frame.grains();
+      else
+        granules += frame.granules;
+    }
+  };
   for (const Mapping& mapping : mappings_)
-    for (const Mapping::Part& part : mapping.parts)
-      for (const Frame& frame : part.frames) {
-        if (frame.part)
-          shared_grains += frame.grains();
-        else
-          granules += frame.granules;
-      }
+    for (const Mapping::Part& part : mapping.parts) add(part.frames);
+  for (const Unmapping& unmapping : unmappings_) add(unmapping.frames);
   granules += check_regions();
   const SharedFrames& shared = frames_.shared();
   FIRN_CHECK(shared_grains + shared.free_grains() == shared.count() * granule_grains,

@@ -339,6 +339,7 @@ Result<void> EngineImpl::cold(const void* pointer, size_t bytes) {
     at = block->address + std::max<uint64_t>(block->mapped_bytes(), block->bytes);
   }
   pump_locked();
+  (void)carry_out_unmappings(lock);
   lock.unlock();
   clock_.notify();
   return {};

@@ -2,8 +2,8 @@
 """How long the program's threads are in calls of the driver, and under the engine's lock, where
 those calls take what they take on an A100: a GPT at a part of its memory on the software GPU.
 
-  bench/overhead/driver_time.py [--steps 12] [--part .5] [--width 256] [--link 55] [--behind 0]
-                                [--out FILE.json]
+  bench/overhead/driver_time.py [--steps 12] [--part .5] [--width 256] [--batch 20] [--link 55]
+                                [--behind 0] [--out FILE.json]
 
 Calls and the link are slowed down as much as the processor is slower than an A100 would be at the
 same step (by a roofline, bench/jobs/gpus.py), so that all proportions are an A100's with a link of
@@ -24,11 +24,11 @@ import tempfile
 from in_turn import ROOT, script_runs
 
 DEMO = ROOT / "bench/demo"
-HEADS, LAYERS, LENGTH, BATCH = 4, 8, 256, 20  # as the demo's, but for the width
+HEADS, LAYERS, LENGTH = 4, 8, 256  # as the demo's
 GIB = 1 << 30
 
 
-def modelled_s(width):
+def modelled_s(width, batch):
     """A step of it on an A100."""
     sys.path[:0] = [str(ROOT / "bench/jobs"), str(DEMO)]
     import gpus
@@ -44,7 +44,7 @@ def modelled_s(width):
             if step == 1:
                 states = [each for state in optimizer.state.values() for each in state.values()]
                 recorder.begin([*model.state_dict().values(), *states])
-            rows = torch.zeros(BATCH, LENGTH + 1, dtype=torch.long)
+            rows = torch.zeros(batch, LENGTH + 1, dtype=torch.long)
             logits = model(rows[:, :-1])
             loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1),
                                                      rows[:, 1:].flatten())
@@ -55,13 +55,14 @@ def modelled_s(width):
     return recorder.summary(gpus.GPUS["a100"])["seconds"]
 
 
-def run(places, width, steps, budget, environment):
+def run(places, given, steps, budget, environment):
     with tempfile.TemporaryDirectory(dir=ROOT / "build") as folder:
         folder = pathlib.Path(folder)
         out = folder / "result.json"
         command = script_runs.firn_command(
-            places, folder, str(DEMO / "train_gpt.py"), "--steps", steps, "--width", width,
-            "--out", out, budget=budget, memory=16 * GIB, host=4 * GIB)
+            places, folder, str(DEMO / "train_gpt.py"), "--steps", steps, "--width",
+            given.width, "--batch", given.batch, "--out", out, budget=budget, memory=16 * GIB,
+            host=4 * GIB)
         done = script_runs.finish(command, {**script_runs.clean_environment(), **environment},
                                   folder)
         if done.status != 0:
@@ -91,6 +92,7 @@ def main():
     parser.add_argument("--steps", type=int, default=12)
     parser.add_argument("--part", type=float, default=.5, help="of its memory that it may have")
     parser.add_argument("--width", type=int, default=256)
+    parser.add_argument("--batch", type=int, default=20, help="sequences, which activations grow with")
     parser.add_argument("--link", type=float, default=55, help="GB/s each way")
     parser.add_argument("--behind", type=float, default=0, help="us")
     parser.add_argument("--out", type=pathlib.Path)
@@ -98,10 +100,10 @@ def main():
     places = script_runs.Places.find()
     if isinstance(places, str):
         sys.exit(f"driver_time.py: {places}")
-    free, free_device = run(places, given.width, 4, 12 * GIB, {})
-    scale = free["seconds"] / free["steps"] / modelled_s(given.width)
+    free, free_device = run(places, given, 4 if given.batch <= 20 else 2, 12 * GIB, {})
+    scale = free["seconds"] / free["steps"] / modelled_s(given.width, given.batch)
     budget = int(free_device["peak_device_bytes"] * given.part) // (2 << 20) * (2 << 20)
-    result, device = run(places, given.width, given.steps, budget, {
+    result, device = run(places, given, given.steps, budget, {
         "FIRN_GPU_CALL_COST": f"{scale:.1f}+{given.behind:g}",
         "FIRN_GPU_LINK": f"{given.link * 1e9 / scale:.0f}"})
     document = {"date": datetime.date.today().isoformat(),

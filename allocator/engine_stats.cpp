@@ -235,6 +235,13 @@ void EngineImpl::shrink_to_budget(Lock& lock, uint64_t until_ns) {
     if (clock_.now_ns() >= until_ns) break;
     if (unmapped != unmapped_) continue;
     if (!places_wait && !something_moves()) break;  // the rest is pinned
+    if (still(still_ns)) {
+      trouble(fmt::format("firn_budget is {}, and {} are on the device: work that uses them does "
+                          "not end, perhaps because it waits for another process",
+                          format_size(frames_.budget_granules() * granule_bytes),
+                          format_size(frames_.held_granules() * granule_bytes)));
+      break;
+    }
     wait(lock, poll_ns);
   }
 }

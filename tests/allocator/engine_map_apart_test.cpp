@@ -1,5 +1,5 @@
-// The driver maps without the engine's lock: others come and go meanwhile, and a block that is
-// freed then leaves nothing behind.
+// The driver maps and unmaps without the engine's lock: others come and go meanwhile, and a block
+// that is freed then leaves nothing behind.
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -16,24 +16,33 @@ using namespace firn::test;
 namespace {
 constexpr size_t block_bytes = 6u << 20;
 
-/// Called on a thread of its own each time that the driver opens memory.
-std::function<void()> meanwhile;
+/// Called on a thread of its own each time that the driver opens memory, or unmaps some.
+std::function<void()> meanwhile, meanwhile_unmapped;
 decltype(Driver::mem_set_access) open_memory;
-int openings = 0, held_up = 0;
+decltype(Driver::mem_unmap) unmap_memory;
+int openings = 0, unmappings = 0, held_up = 0;
 
-CUresult opens_memory(CUdeviceptr address, size_t bytes, const CUmemAccessDesc* access,
-                      size_t count) {
-  ++openings;
+template <class Call>
+CUresult beside(const std::function<void()>& what, Call&& call) {
   std::future<void> other;
-  if (meanwhile) {
-    other = std::async(std::launch::async, meanwhile);
+  if (what) {
+    other = std::async(std::launch::async, what);
     if (other.wait_for(std::chrono::seconds(10)) != std::future_status::ready) ++held_up;
   }
-  const CUresult result = open_memory(address, bytes, access, count);
+  const CUresult result = call();
   // (Held up, it goes on when this call has returned.)
   static std::vector<std::future<void>> late;
   if (other.valid()) late.push_back(std::move(other));
   return result;
+}
+CUresult opens_memory(CUdeviceptr address, size_t bytes, const CUmemAccessDesc* access,
+                      size_t count) {
+  ++openings;
+  return beside(meanwhile, [&] { return open_memory(address, bytes, access, count); });
+}
+CUresult unmaps_memory(CUdeviceptr address, size_t bytes) {
+  ++unmappings;
+  return beside(meanwhile_unmapped, [&] { return unmap_memory(address, bytes); });
 }
 
 class MapApart : public ::testing::Test {
@@ -41,10 +50,15 @@ class MapApart : public ::testing::Test {
   MapApart() : sim(small_budget()) {
     open_memory = sim.driver().mem_set_access;
     sim.driver().mem_set_access = opens_memory;
-    openings = held_up = 0;
-    meanwhile = nullptr;
+    unmap_memory = sim.driver().mem_unmap;
+    sim.driver().mem_unmap = unmaps_memory;
+    openings = unmappings = held_up = 0;
+    meanwhile = meanwhile_unmapped = nullptr;
   }
-  ~MapApart() override { sim.driver().mem_set_access = open_memory; }
+  ~MapApart() override {
+    sim.driver().mem_set_access = open_memory;
+    sim.driver().mem_unmap = unmap_memory;
+  }
   Engine& engine() { return sim.engine(0); }
   void* make(uint64_t seed) {
     Result<void*> block = engine().allocate(block_bytes, nullptr);
@@ -151,6 +165,64 @@ TEST_F(MapApart, a_block_that_is_freed_before_it_is_mapped_leaves_nothing) {
   EXPECT_EQ(openings, 0);
   engine().trim();
   EXPECT_EQ(engine().stats().device_bytes, 0u);
+}
+
+TEST_F(MapApart, others_enter_while_a_block_leaves) {
+  void* first = make(1);
+  std::vector<void*> others{make(2), make(3)};
+  meanwhile_unmapped = [this] { (void)engine().stats(); };
+  others.push_back(make(4));  // the first leaves
+  settle();
+  ASSERT_STRNE(engine().find(first)->state, "resident");
+  EXPECT_GT(unmappings, 0);
+  EXPECT_EQ(held_up, 0);
+  meanwhile_unmapped = nullptr;
+  for (void* other : others) EXPECT_TRUE(engine().free(other));
+  read(first, 1);
+  sim.synchronize();
+  EXPECT_EQ(Simulation::wrong_bytes, 0u);
+}
+
+TEST_F(MapApart, a_block_that_is_freed_while_it_is_unmapped_leaves_nothing) {
+  void* first = make(1);
+  sim.synchronize();
+  bool freed = false;
+  meanwhile_unmapped = [this, first, &freed] {
+    if (std::exchange(freed, true)) return;
+    EXPECT_TRUE(engine().free(first));
+    EXPECT_FALSE(engine().find(first));
+  };
+  ASSERT_TRUE(engine().cold(first, block_bytes));
+  settle();
+  EXPECT_TRUE(freed);
+  EXPECT_EQ(held_up, 0);
+  meanwhile_unmapped = nullptr;
+  engine().check();
+  engine().trim();
+  EXPECT_EQ(engine().stats().device_bytes, 0u);
+  EXPECT_EQ(sim.counts(0).mapped_bytes, 0u);
+  for (uint64_t seed = 5; seed <= 7; ++seed) (void)make(seed);  // the addresses serve again
+  engine().check();
+}
+
+TEST_F(MapApart, a_block_that_is_wanted_while_it_is_unmapped_comes_back) {
+  void* first = make(1);
+  sim.synchronize();
+  std::future<void> reader;
+  meanwhile_unmapped = [this, first, &reader] {
+    if (!reader.valid()) reader = std::async(std::launch::async, [this, first] { read(first, 1); });
+    EXPECT_EQ(reader.wait_for(std::chrono::milliseconds(20)), std::future_status::timeout);
+  };
+  ASSERT_TRUE(engine().cold(first, block_bytes));
+  settle();
+  ASSERT_TRUE(reader.valid());
+  meanwhile_unmapped = nullptr;
+  while (reader.wait_for(std::chrono::milliseconds(1)) != std::future_status::ready) settle();
+  EXPECT_EQ(held_up, 0);
+  EXPECT_STREQ(engine().find(first)->state, "resident");
+  sim.synchronize();
+  EXPECT_EQ(Simulation::wrong_bytes, 0u);
+  engine().check();
 }
 
 }  // namespace

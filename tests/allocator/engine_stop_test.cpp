@@ -82,6 +82,29 @@ TEST(Stop, what_was_leaving_stays) {
   EXPECT_EQ(state(engine, a), "resident");
 }
 
+TEST(Stop, a_smaller_budget_does_not_wait_for_work_without_end) {
+  Simulation sim(small_budget());
+  Engine& engine = sim.engine(0);
+  const CUstream stream = sim.make_stream(0);
+  for (int i = 0; i < 2; ++i) {
+    Result<void*> block = engine.allocate(block_bytes, stream);
+    ASSERT_TRUE(block) << describe(block.error());
+    Result<Hold> hold = engine.touch(*block, stream, Access::write);
+    ASSERT_TRUE(hold) << describe(hold.error());
+    Driver::ContextGuard context(sim.driver(), sim.context(0));
+    if (i == 0) {
+      ASSERT_EQ(sim.gpu().busy(stream, 3'600'000'000'000), 0);
+    }
+    engine.release(*hold, stream);
+  }
+  const uint64_t begin = sim.clock().now_ns();
+  EXPECT_TRUE(engine.set_budget(4u << 20));
+  EXPECT_LT(sim.clock().now_ns() - begin, 10'000'000'000u);
+  ASSERT_EQ(engine.stats().trouble.size(), 1u);
+  EXPECT_NE(engine.stats().trouble[0].find("does not end"), std::string::npos);
+  EXPECT_EQ(engine.stats().device_bytes, 12u << 20);
+}
+
 TEST(Stop, whoever_waits_is_told_for_how_long) {
   Simulation sim(small_budget());
   Engine& engine = sim.engine(0);

@@ -125,12 +125,14 @@ Result<Block*> EngineImpl::large_block(Lock& lock, unsigned stream, size_t bytes
       room = make_room(lock, frames_.granules_for(shape_of(grains)), nullptr, still_ns_most);
     }
     if (!room) return room.error();
+    const Result<void> provided = provide(lock, shape_of(grains));
     // While waiting, a block of this very size may have come free on the stream.
     if (Block* block = ready_block(stream, size_class)) return block;
     // (While waiting, gaps in shared frames have come and gone.)
     const Shape shape = shape_of(grains);
     if (frames_.granules_for(shape) > room->granules()) continue;
-    Result<Mapping> begun = begin_block(stream, bytes, std::move(*room), shape);
+    Result<Mapping> begun = provided ? begin_block(stream, bytes, std::move(*room), shape)
+                                     : Result<Mapping>(provided.error());
     Result<Block*> made = begun ? finish_block(lock, *begun) : Result<Block*>(begun.error());
     if (!made) {
       if (made.error().detail == CUDA_ERROR_OUT_OF_MEMORY && attempt < 8) continue;

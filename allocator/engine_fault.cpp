@@ -27,6 +27,11 @@ Result<void> EngineImpl::begin_fault(Lock& lock, Block& block, bool anyway) {
     }
     Result<Reservation> room =
         make_room(lock, granules_for(block, block.grains - block.mapped), &block);
+    Result<void> provided;
+    if (room && room->granules() > 0)
+      provided = provide(lock, block.shape.shared()
+                                   ? block.shape
+                                   : Shape{0, static_cast<uint32_t>(room->granules()), 0});
     if (block.generation != generation || block.coming > 0 || block.going > 0) return {};
     if (block.state() == State::spilling) keep(block);
     State state = block.state();
@@ -40,6 +45,8 @@ Result<void> EngineImpl::begin_fault(Lock& lock, Block& block, bool anyway) {
     Result<void> mapped;
     if (!room)
       mapped = map_host_fault(lock, block, room.error());
+    else if (!provided)
+      mapped = provided.error();
     else if (Result<Mapping> claimed = claim_fault(block, missing, std::move(*room)); claimed)
       mapped = carry_out(lock, *claimed);
     else

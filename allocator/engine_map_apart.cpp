@@ -20,6 +20,20 @@ Result<Mapping> EngineImpl::claim_fault(Block& block, uint64_t grains, Reservati
   return claim(block, std::move(*frames), grains);
 }
 
+/// Makes the frames for a shape that a reservation is held for, without the lock: everything may
+/// have changed when this returns. Errors: the driver's.
+Result<void> EngineImpl::provide(Lock& lock, const Shape& shape) {
+  if (health_.dead()) return health_.error();
+  Frames::Change change = frames_.begin_change(shape, span_granules_);
+  if (change.empty()) return {};
+  ++mapping_apart_;
+  lock.unlock();
+  frames_.carry_out(change);
+  lock.lock();
+  --mapping_apart_;
+  return frames_.end_change(std::move(change));
+}
+
 /// The same ahead of need, where there is room: carry_out_mappings() maps it.
 bool EngineImpl::claim_ahead(Block& block, uint64_t grains) {
   if (!may_map_ahead()) return false;

@@ -100,12 +100,28 @@ Result<Frame> Frames::create(uint32_t granules) {
 void Frames::release(Frame frame) {
   ++released_;
   // Of a dead device everything is left to the end of its context.
-  for (int attempt = 0; !health_.dead(); ++attempt) {
-    const CUresult result = driver_.mem_release(frame.handle);
-    if (result == CUDA_SUCCESS) break;
-    if (attempt == 2 || DeviceHealth::stays(result)) health_.end("cuMemRelease", result);
-  }
+  if (!health_.dead())
+    if (const CUresult result = call_release(frame); result != CUDA_SUCCESS)
+      health_.end("cuMemRelease", result);
   if (!frame.host) held_ -= frame.granules;
+}
+
+/// Tried again where it is refused, but for good.
+CUresult Frames::call_release(const Frame& frame) const {
+  for (int attempt = 0;; ++attempt) {
+    const CUresult result = driver_.mem_release(frame.handle);
+    if (result == CUDA_SUCCESS || attempt == 2 || DeviceHealth::stays(result)) return result;
+  }
+}
+
+/// The size of a free frame to give back for one of `granules`, but for those kept: the smallest
+/// that is larger, else the largest that is smaller. 0: there is none.
+size_t Frames::victim_for(uint32_t granules, const std::array<size_t, sizes>& kept) const {
+  for (size_t from = granules + 1; from < sizes; ++from)
+    if (free_[from].size() > kept[from]) return from;
+  for (size_t from = granules; from > 0; --from)
+    if (free_[from].size() > kept[from]) return from;
+  return 0;
 }
 
 /// A frame of exactly that size. The caller holds a reservation, so there is room: where no such
@@ -118,19 +134,100 @@ Result<Frame> Frames::obtain(uint32_t granules) {
     return frame;
   }
   while (headroom() < granules) {
-    size_t from = granules + 1;  // the smallest that is larger,
-    while (from < sizes && free_[from].empty()) ++from;
-    if (from == sizes) {  // else the largest that is smaller
-      from = granules;
-      do {
-        FIRN_CHECK(from > 0, "%u granules reserved, and not there", granules);
-        --from;
-      } while (free_[from].empty());
-    }
+    const size_t from = victim_for(granules, {});
+    // (The device has refused some to another thread since it was reserved.)
+    if (from == 0) return driver_.error("cuMemCreate", CUDA_ERROR_OUT_OF_MEMORY);
     release(free_[from].back());
     free_[from].pop_back();
   }
   return create(granules);
+}
+
+Frames::Change Frames::begin_change(const Shape& shape, uint32_t granules_most) {
+  Change change;
+  // (The first of all frames finds out what the driver can make: that is create()'s.)
+  if (!made_shareable_ && prop_.requestedHandleTypes != CU_MEM_HANDLE_TYPE_NONE) return change;
+  std::array<size_t, sizes> kept{};  // of the free ones: take() will find them
+  uint64_t room = headroom(), made = 0, given = 0;
+  bool possible = true;
+  const auto provide = [&](uint32_t granules) {
+    if (free_[granules].size() > kept[granules]) {
+      ++kept[granules];
+      return;
+    }
+    while (room < granules) {
+      const size_t from = victim_for(granules, kept);
+      if (from == 0) {  // take() sees to it
+        possible = false;
+        return;
+      }
+      change.given_back.push_back(free_[from].back());
+      free_[from].pop_back();
+      room += from;
+      given += from;
+    }
+    room -= granules;
+    made += granules;
+    change.wanted.push_back(granules);
+  };
+  for (uint64_t shared = granules_for(shape) - shape.body; shared > 0; --shared) provide(1);
+  for (uint64_t left = shape.body; left > 0;) {
+    const auto stretch = static_cast<uint32_t>(std::min<uint64_t>(granules_most, left));
+    std::vector<uint32_t> parts;
+    if (free_[stretch].size() <= kept[stretch] && room < stretch)
+      parts = free_that_fill(stretch);
+    for (const uint32_t part : parts) ++kept[part];
+    if (parts.empty()) provide(stretch);
+    left -= stretch;
+  }
+  if (!possible) {
+    for (const Frame& frame : change.given_back) free_[frame.granules].push_back(frame);
+    return {};
+  }
+  change.prop = prop_;
+  change.grown = made > given ? made - given : 0;
+  held_ += change.grown;
+  peak_ = std::max(peak_, held_);
+  return change;
+}
+
+void Frames::carry_out(Change& change) const {
+  for (const Frame& frame : change.given_back) {
+    if (change.result = call_release(frame); change.result != CUDA_SUCCESS) {
+      change.entry = "cuMemRelease";
+      return;
+    }
+    ++change.gone;
+  }
+  for (const uint32_t granules : change.wanted) {
+    Frame frame{0, granules};
+    change.result = driver_.mem_create(&frame.handle, frame.bytes(), &change.prop, 0);
+    if (change.result != CUDA_SUCCESS) return;
+    change.made.push_back(frame);
+  }
+}
+
+Result<void> Frames::end_change(Change change) {
+  released_ += change.gone;
+  created_ += change.made.size();
+  held_ -= change.grown;
+  for (size_t i = 0; i < change.given_back.size(); ++i) {
+    const Frame& frame = change.given_back[i];
+    if (i < change.gone)
+      held_ -= frame.granules;
+    else
+      free_[frame.granules].push_back(frame);
+  }
+  for (const Frame& frame : change.made) {
+    held_ += frame.granules;
+    free_[frame.granules].push_back(frame);
+  }
+  if (change.result == CUDA_SUCCESS) {
+    if (held_ > limit_) trim(free_granules() - std::min(free_granules(), held_ - limit_));
+    return {};
+  }
+  if (change.result == CUDA_ERROR_OUT_OF_MEMORY) limit_ = held_;
+  return health_.failed(change.entry, change.result);
 }
 
 /// Sizes of free frames that are so many granules together, the largest first; none where it takes

@@ -78,6 +78,24 @@ class Frames {
   /// of those that have room. The reservation is for at least granules_for(shape).
   Result<std::vector<Frame>> take(Reservation reservation, const Shape& shape,
                                   uint32_t granules_most);
+  /// Frames to be given back and made before take() finds those for a shape.
+  struct Change {
+    std::vector<Frame> given_back, made;
+    std::vector<uint32_t> wanted;  // granules of those to be made
+    CUmemAllocationProp prop{};
+    CUresult result = CUDA_SUCCESS;
+    const char* entry = "cuMemCreate";  // that answered so
+    uint64_t gone = 0;                  // of those that were to be given back
+    uint64_t grown = 0;                 // granules, beyond what is given back
+    bool empty() const { return wanted.empty(); }
+  };
+  /// The change that the shape, for which there is a reservation, needs now: empty as a rule. All
+  /// of it counts as held until end_change(), which must follow.
+  Change begin_change(const Shape& shape, uint32_t granules_most);
+  /// The driver's calls for it. No lock is needed.
+  void carry_out(Change& change) const;
+  /// Errors as take() has them.
+  Result<void> end_change(Change change);
   /// Granules that have to be reserved for the shape as things are now.
   uint64_t granules_for(const Shape& shape) const { return shared_.new_frames(shape); }
   const SharedFrames& shared() const { return shared_; }
@@ -111,11 +129,13 @@ class Frames {
   friend class Reservation;
   Result<Frame> create(uint32_t granules);
   void release(Frame frame);
+  CUresult call_release(const Frame& frame) const;
+  static constexpr size_t sizes = large_frame_granules + 1;
+  size_t victim_for(uint32_t granules, const std::array<size_t, sizes>& kept) const;
   Result<Frame> obtain(uint32_t granules);
   std::vector<uint32_t> free_that_fill(uint32_t granules) const;
   Result<Frame> obtain_part(uint32_t grains);
   Result<std::vector<Frame>> take_whole(uint64_t granules, uint32_t granules_most);
-  static constexpr size_t sizes = large_frame_granules + 1;
   // More handles than that for one stretch cost more, each time that it moves, than a new frame.
   static constexpr size_t filling_most = 4;
   uint64_t headroom() const { return limit_ > held_ ? limit_ - held_ : 0; }

@@ -1,4 +1,4 @@
-// The driver maps and unmaps without the engine's lock: others come and go meanwhile, and a block
+// The driver makes, maps and unmaps memory without the engine's lock: others come and go meanwhile, and a block
 // that is freed then leaves nothing behind.
 #include <gtest/gtest.h>
 
@@ -16,11 +16,14 @@ using namespace firn::test;
 namespace {
 constexpr size_t block_bytes = 6u << 20;
 
-/// Called on a thread of its own each time that the driver opens memory, or unmaps some.
-std::function<void()> meanwhile, meanwhile_unmapped;
+/// Called on a thread of its own each time that the driver opens memory, unmaps some, or makes or
+/// gives back a frame.
+std::function<void()> meanwhile, meanwhile_unmapped, meanwhile_made;
 decltype(Driver::mem_set_access) open_memory;
 decltype(Driver::mem_unmap) unmap_memory;
-int openings = 0, unmappings = 0, held_up = 0;
+decltype(Driver::mem_create) create_memory;
+decltype(Driver::mem_release) release_memory;
+int openings = 0, unmappings = 0, made = 0, given_back = 0, held_up = 0;
 
 template <class Call>
 CUresult beside(const std::function<void()>& what, Call&& call) {
@@ -44,6 +47,15 @@ CUresult unmaps_memory(CUdeviceptr address, size_t bytes) {
   ++unmappings;
   return beside(meanwhile_unmapped, [&] { return unmap_memory(address, bytes); });
 }
+CUresult makes_memory(CUmemGenericAllocationHandle* handle, size_t bytes,
+                      const CUmemAllocationProp* prop, unsigned long long flags) {
+  ++made;
+  return beside(meanwhile_made, [&] { return create_memory(handle, bytes, prop, flags); });
+}
+CUresult gives_memory_back(CUmemGenericAllocationHandle handle) {
+  ++given_back;
+  return beside(meanwhile_made, [&] { return release_memory(handle); });
+}
 
 class MapApart : public ::testing::Test {
  protected:
@@ -52,12 +64,18 @@ class MapApart : public ::testing::Test {
     sim.driver().mem_set_access = opens_memory;
     unmap_memory = sim.driver().mem_unmap;
     sim.driver().mem_unmap = unmaps_memory;
-    openings = unmappings = held_up = 0;
-    meanwhile = meanwhile_unmapped = nullptr;
+    create_memory = sim.driver().mem_create;
+    sim.driver().mem_create = makes_memory;
+    release_memory = sim.driver().mem_release;
+    sim.driver().mem_release = gives_memory_back;
+    openings = unmappings = made = given_back = held_up = 0;
+    meanwhile = meanwhile_unmapped = meanwhile_made = nullptr;
   }
   ~MapApart() override {
     sim.driver().mem_set_access = open_memory;
     sim.driver().mem_unmap = unmap_memory;
+    sim.driver().mem_create = create_memory;
+    sim.driver().mem_release = release_memory;
   }
   Engine& engine() { return sim.engine(0); }
   void* make(uint64_t seed) {
@@ -223,6 +241,42 @@ TEST_F(MapApart, a_block_that_is_wanted_while_it_is_unmapped_comes_back) {
   sim.synchronize();
   EXPECT_EQ(Simulation::wrong_bytes, 0u);
   engine().check();
+}
+
+TEST_F(MapApart, others_enter_while_frames_are_made_and_given_back) {
+  std::vector<void*> others{make(1), make(2), make(3)};  // (the first asks what can be made)
+  settle();
+  for (void* other : others) EXPECT_TRUE(engine().free(other));
+  settle();
+  made = given_back = 0;
+  meanwhile_made = [this] { (void)engine().stats(); };
+  Result<void*> larger = engine().allocate(10u << 20, nullptr);
+  meanwhile_made = nullptr;
+  ASSERT_TRUE(larger) << describe(larger.error());
+  EXPECT_GT(made, 0);
+  EXPECT_GT(given_back, 0);
+  EXPECT_EQ(held_up, 0);
+  EXPECT_LE(sim.counts(0).frame_bytes_peak, 18u << 20);
+  engine().check();
+}
+
+// What another thread was promised may be refused to this one, and the other way round.
+TEST_F(MapApart, a_frame_that_is_refused_meanwhile_is_no_abort) {
+  (void)make(1);
+  std::future<void> other;
+  meanwhile_made = [this, &other] {
+    if (other.valid()) return;
+    other = std::async(std::launch::async, [this] { (void)engine().allocate(4u << 20, nullptr); });
+    (void)other.wait_for(std::chrono::milliseconds(50));
+  };
+  sim.gpu().fail_at("cuMemCreate", 2, CUDA_ERROR_OUT_OF_MEMORY);
+  (void)engine().allocate(block_bytes, nullptr);
+  meanwhile_made = nullptr;
+  other.wait();
+  settle();
+  engine().check();
+  engine().trim();
+  EXPECT_TRUE(engine().allocate(block_bytes, nullptr));
 }
 
 }  // namespace

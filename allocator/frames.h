@@ -1,6 +1,6 @@
-// Frames: handles to physical device memory, of 2 to 32 MiB (driver calls cost per
-// handle, not per byte), kept and reused, never more in total than
-// the budget. A Reservation is the right to take frames; it must be held before any are taken.
+// Frames: handles to physical device memory, of 2 to 32 MiB (driver calls cost per handle, not per
+// byte), kept and reused, never more in total than the budget. A Reservation is the right to
+// take frames; it must be held before any are taken.
 //
 // Owns every handle it created, free or taken. The caller holds the engine's lock, with the
 // device's context current.

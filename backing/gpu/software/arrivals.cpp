@@ -192,7 +192,8 @@ void close_at_once(const std::shared_ptr<Work>& copy) {
       if (range.overlaps(to.base, to.bytes)) return;
   }
   Arrival& arrival = *copy->body.arrival;
-  if (!arrival.closed && !gpu().space.departing(to.base, to.bytes)) arrival.closed = gpu().space.begin_arrival(to.base, to.bytes);
+  if (!arrival.closed && !gpu().space.departing(to.base, to.bytes))
+    arrival.closed = gpu().space.begin_arrival(to.base, to.bytes);
 }
 
 }  // namespace firn::software

@@ -172,14 +172,14 @@ void EngineImpl::look_at_deferred() {
 }
 
 void EngineImpl::settle_deferred() {
-  for (size_t i = 0; i < deferred_.size();) {
-    Block& block = *deferred_[i];
+  size_t left = 0;  // (In one pass: a program that frees without waiting has thousands.)
+  for (Block* deferred : deferred_) {
+    Block& block = *deferred;
     if (!uses_over(block)) {
       close_uses(block);
-      ++i;
+      deferred_[left++] = deferred;
       continue;
     }
-    deferred_.erase(deferred_.begin() + static_cast<ptrdiff_t>(i));
     hot_.waited(block.grains != 0, block.bytes);
     tell({MemoryEvent::Kind::free_completed, reinterpret_cast<void*>(block.address),
           block.mapped_bytes(), streams_.handle(block.stream)});
@@ -191,7 +191,32 @@ void EngineImpl::settle_deferred() {
     else
       parked_.push_back(&block);
   }
-  deferred_count_.store(static_cast<uint32_t>(deferred_.size()), std::memory_order_relaxed);
+  deferred_.resize(left);
+  deferred_count_.store(static_cast<uint32_t>(left), std::memory_order_relaxed);
+}
+
+/// Is there memory that a free of the program's would have waited for, for as long as it takes?
+bool EngineImpl::fenced_wait() const {
+  if (fence_ < 0) return false;
+  const auto fenced = [this](Use use) {
+    return use.stream() == static_cast<unsigned>(fence_) && !streams_.over(use);
+  };
+  return std::any_of(deferred_.begin(), deferred_.end(), [&](const Block* block) {
+    return std::any_of(block->more_uses.begin(), block->more_uses.end(), fenced);
+  });
+}
+
+Result<void> EngineImpl::free_behind(void* pointer, CUstream fence) {
+  if (!pointer) return {};
+  if (!live_at(pointer, true))
+    return make_error(Code::invalid_argument, 0,
+                      fmt::format("free of {}: not the start of a live block", pointer));
+  if (Result<void> recorded = record_stream(pointer, fence, nullptr); !recorded) return recorded;
+  {
+    Lock lock(mutex_);
+    fence_ = streams_.find(fence);
+  }
+  return free(pointer);
 }
 
 Result<void> EngineImpl::record_stream(const void* pointer, CUstream stream, CUcontext context) {

@@ -46,6 +46,7 @@ class EngineImpl final : public Engine, private EngineLimits, private InMotion {
 
   Result<void*> allocate(size_t bytes, CUstream stream, size_t requested) override;
   Result<void> free(void* pointer) override;
+  Result<void> free_behind(void* pointer, CUstream fence) override;
   Result<void> record_stream(const void* pointer, CUstream stream, CUcontext context) override;
   CUcontext context() const override { return options_.context; }
   void may_end(CUstream stream) override;
@@ -168,6 +169,7 @@ class EngineImpl final : public Engine, private EngineLimits, private InMotion {
   void make_ready(Block& block, unsigned cell);
   void look_at_deferred();
   void settle_deferred();
+  bool fenced_wait() const;
   void drop_descriptor(Block& block);
 
   // engine_small.cpp, engine_parts.cpp, engine_stats.cpp

@@ -152,6 +152,7 @@ struct InMotion {
   std::vector<Block*> parked_;    // ready blocks, taken by park_ready(): first in line to reclaim
   std::vector<Block*> deferred_;  // freed, waiting for recorded streams
   std::atomic<uint32_t> deferred_count_{0};  // read without the lock
+  int fence_ = -1;                // index of free_behind()'s stream; -1: never called
   std::vector<Block*> spilling_, faulting_, draining_;
   std::deque<CopyInFlight> copies_out_, copies_in_;
   std::unordered_set<IoRequest*> requests_;

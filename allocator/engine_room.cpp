@@ -16,12 +16,12 @@ namespace firn {
 
 /// Has nothing left the device for `patience_ns`, while threads asked for it to, and only work on
 /// the device held it up? (A store that does not answer is waited for, and host memory that is
-/// being pinned: nobody waits for us there.)
+/// being pinned: nobody waits for us there. Nor where a free of the program's would have waited.)
 bool EngineImpl::still(uint64_t patience_ns) {
   const uint64_t now = clock_.now_ns(), left = unmapped_ + counted_.spilled_bytes;
   // (Where nobody has asked for some time, nothing was to leave.)
   const bool pinned_soon = staging_wanted_ && host_.may_grow();
-  if (left != still_.left || !requests_.empty() || pinned_soon ||
+  if (left != still_.left || !requests_.empty() || pinned_soon || fenced_wait() ||
       now - still_.looked_ns > still_ns / 2)
     still_.since_ns = now;
   still_.left = left;

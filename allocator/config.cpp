@@ -258,6 +258,11 @@ const Entry table[] = {
      [](const Config& c) {
        return c.looks == Config::looks_all ? "all" : std::to_string(c.looks);
      }},
+    {{"free_waits", "flag", "0",
+      "preloaded: cuMemFree waits until the device has done all that was enqueued",
+      "1 for a program that reads results which only cuMemFree has waited for"},
+     [](Config& c, std::string_view v) { return take_flag(c.free_waits, v); },
+     [](const Config& c) { return show_flag(c.free_waits); }},
     {{"layouts", "flag", "1", "preloaded: the driver is asked where kernels' parameters lie",
       "tests only: 0 is as a driver before CUDA 12.4"},
      [](Config& c, std::string_view v) { return take_flag(c.layouts, v); },

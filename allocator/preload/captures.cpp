@@ -126,6 +126,10 @@ bool forbidden() {
 
 bool captures_under_way() { return under_way.load(std::memory_order_acquire) > 0; }
 
+std::unique_lock<std::mutex> captures_lock() {
+  return std::unique_lock<std::mutex>(captures().mutex);
+}
+
 CUgraph captured_into(CUstream stream) {
   CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
   uint64_t id = 0;

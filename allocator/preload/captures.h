@@ -4,12 +4,16 @@
 // captures_under_way() is lock-free.
 #pragma once
 
+#include <mutex>
+
 #include "firn/cuda_types.h"
 
 namespace firn::preload {
 
 /// Is any stream being captured?
 bool captures_under_way();
+/// While it is held no capture begins. (One may be under way.)
+std::unique_lock<std::mutex> captures_lock();
 /// The graph that the stream's work goes into instead of running; null where it runs.
 CUgraph captured_into(CUstream stream);
 /// For calls that the driver calls potentially unsafe, allocations among them, and that Firn

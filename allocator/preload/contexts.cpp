@@ -7,6 +7,7 @@
 
 #include "allocator/preload/captures.h"
 #include "allocator/preload/engines.h"
+#include "allocator/preload/frees.h"
 #include "allocator/preload/give_way.h"
 #include "allocator/preload/globals.h"
 #include "allocator/preload/handlers.h"
@@ -61,6 +62,7 @@ void open_to_peers(View& view) {
 CUresult cuStreamDestroy_v2(CUstream stream) {
   if (stream && stream != CU_STREAM_LEGACY && stream != CU_STREAM_PER_THREAD)
     for (unsigned i = 0, n = views().count(); i < n; ++i) views()[i].engine->stream_ends(stream);
+  enqueued_stream_ends(stream);
   const CUresult result = real().cuStreamDestroy_v2(stream);
   if (result == CUDA_SUCCESS) capture_ends_with(stream);
   return result;
@@ -91,6 +93,7 @@ CUresult cuCtxDestroy_v2(CUcontext context) {
       if (views()[i].context != context) views()[i].engine->context_ends(context);
   }
   const CUresult result = real().cuCtxDestroy_v2(context);
+  if (result == CUDA_SUCCESS && context) enqueued_context_ends(context);
   ended(result);
   return result;
 }

@@ -2,6 +2,7 @@
 // the pointer tables learn what it does to them.
 #pragma once
 
+#include "allocator/preload/frees.h"
 #include "allocator/preload/work.h"
 #include "firn/cuda_types.h"
 
@@ -45,6 +46,7 @@ bool copied_apart(const Copy& copy, const Work& work, CUresult& result);
 template <class Call>
 CUresult around(const Copy& copy, Call&& call) {
   if (views().count() == 0) return call();
+  const Enqueues enqueues(copy.stream);
   Work work(where(copy.stream));
   Noted noted;
   if (CUresult result = note_copy(copy, work, noted)) return result;

@@ -123,6 +123,7 @@ namespace {
 /// Many copies in one call, in any order: all their blocks are held until all are enqueued.
 template <class Call>
 CUresult around_all(const std::vector<Copy>& copies, CUstream stream, Call&& call) {
+  const Enqueues enqueues(stream);
   Work work(where(stream));
   Noted noted;
   for (const Copy& copy : copies)
@@ -227,6 +228,7 @@ template <class Call>
 CUresult decompress(const CUmemDecompressParams* parts, size_t count, CUstream stream,
                     Call&& call) {
   if (views().count() == 0 || !parts) return call();
+  const Enqueues enqueues(stream);
   Work work(where(stream));
   for (size_t i = 0; i < count; ++i)
     for (const void* address : {parts[i].src, static_cast<const void*>(parts[i].dst),

@@ -155,7 +155,9 @@ std::string coverage_json() {
       {"never_seen_bytes", work.passed_on_bytes},
       {"host_mapped_launches", work.host_mapped_launches},
       {"copies", work.copies},
-      {"graph_launches", work.graph_launches}};
+      {"graph_launches", work.graph_launches},
+      {"frees_waited", work.frees_waited},
+      {"frees_deferred", work.frees_deferred}};
   for (const auto& [name, number] : numbers) out[name] = number.load(std::memory_order_relaxed);
   for (const Count* count = counts.load(); count; count = count->next())
     out[count->name()] = count->value();

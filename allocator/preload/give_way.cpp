@@ -5,6 +5,7 @@
 
 #include "allocator/config.h"
 #include "allocator/preload/engines.h"
+#include "allocator/preload/frees.h"
 #include "allocator/preload/handlers.h"
 #include "allocator/preload/inspections.h"
 #include "allocator/shared_frames.h"
@@ -62,13 +63,22 @@ void GaveWay::end(CUresult result) {
                format_size(engine_->budget_bytes()).c_str());
 }
 
-// The driver takes memory for these, too, of which nothing else need be known.
+namespace {
+template <class Call>
+CUresult made(const CUstream* stream, Call&& call) {
+  const CUresult result = or_give_way("a stream", call);
+  if (result == CUDA_SUCCESS) enqueued_stream_begins(*stream);
+  return result;
+}
+}  // namespace
+
+// The driver takes memory for these, too, of which little else need be known.
 CUresult cuStreamCreate(CUstream* stream, unsigned flags) {
-  return or_give_way("a stream", [&] { return real().cuStreamCreate(stream, flags); });
+  return made(stream, [&] { return real().cuStreamCreate(stream, flags); });
 }
 CUresult cuStreamCreateWithPriority(CUstream* stream, unsigned flags, int priority) {
-  return or_give_way(
-      "a stream", [&] { return real().cuStreamCreateWithPriority(stream, flags, priority); });
+  return made(stream,
+              [&] { return real().cuStreamCreateWithPriority(stream, flags, priority); });
 }
 CUresult cuEventCreate(CUevent* event, unsigned flags) {
   return or_give_way("an event", [&] { return real().cuEventCreate(event, flags); });

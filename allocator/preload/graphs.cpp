@@ -101,6 +101,7 @@ CUresult update(CUgraphExec exec, CUgraph graph, Call&& call) {
 template <class Call>
 CUresult launch_graph(CUgraphExec exec, CUstream stream, Call&& call) {
   if (views().count() == 0) return call();
+  const Enqueues enqueues(stream);
   std::shared_ptr<const Uses> uses;
   std::shared_ptr<Kernel> kernel;
   {

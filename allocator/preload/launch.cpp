@@ -4,6 +4,7 @@
 
 #include "allocator/preload/captures.h"
 #include "allocator/preload/engines.h"
+#include "allocator/preload/frees.h"
 #include "allocator/preload/give_way.h"
 #include "allocator/preload/globals.h"
 #include "allocator/preload/graphs.h"
@@ -20,6 +21,7 @@ template <class Call>
 CUresult launch(CUfunction function, CUstream stream, void** parameters, void** extra,
                 Call&& call) {
   if (views().count() == 0 || !function) return call();
+  const Enqueues enqueues(stream);
   note_enqueued(stream);  // (who scans sees what is in the parameters only)
   if (told_already()) return or_give_way(a_launch, call);
   Kernel* kernel = kernels().find(function);
@@ -58,6 +60,7 @@ CUresult launch(CUfunction function, CUstream stream, void** parameters, void** 
 template <class Call>
 CUresult launch_unknown(CUstream stream, Call&& call) {
   if (views().count() == 0) return call();
+  const Enqueues enqueues(stream);
   note_enqueued(stream);  // (who scans sees what is in the parameters only)
   if (told_already()) return or_give_way(a_launch, call);
   counters().launches.fetch_add(1, std::memory_order_relaxed);
@@ -129,9 +132,11 @@ CUresult cuLaunchKernelEx_ptsz(const CUlaunchConfig* config, CUfunction function
 }
 
 CUresult cuLaunchCooperativeKernelMultiDevice(void* launches, unsigned count, unsigned flags) {
-  return launch_unknown(nullptr, [&] {
+  const CUresult result = launch_unknown(nullptr, [&] {
     return real().cuLaunchCooperativeKernelMultiDevice(launches, count, flags);
   });
+  enqueued_somewhere();
+  return result;
 }
 CUresult cuLaunchGridAsync(CUfunction function, int width, int height, CUstream stream) {
   return launch_unknown(stream, [&] {

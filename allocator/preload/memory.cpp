@@ -7,6 +7,7 @@
 
 #include "allocator/preload/captures.h"
 #include "allocator/preload/engines.h"
+#include "allocator/preload/frees.h"
 #include "allocator/preload/handlers.h"
 #include "allocator/preload/host_memory.h"
 #include "allocator/preload/inspections.h"
@@ -79,12 +80,13 @@ std::optional<Reached> block_at(CUdeviceptr address) {
   return block;
 }
 
-CUresult release_block(const Reached& block) {
+CUresult release_block(const Reached& block, CUstream behind) {
   pool_gave_back(block.base);
   inspections().forget(block.base);
   tables().forget(block.base, block.bytes);
   numbers().forget(block.base);
-  Result<void> done = block.view->engine->free(pointer(block.base));
+  Result<void> done = behind ? block.view->engine->free_behind(pointer(block.base), behind)
+                             : block.view->engine->free(pointer(block.base));
   return done ? CUDA_SUCCESS : result_of(done.error());
 }
 
@@ -134,7 +136,7 @@ CUresult cuMemAllocPitch_v2(CUdeviceptr* address, size_t* pitch, size_t width_by
   return result;
 }
 
-// As the driver does, it waits for all work first: what is enqueued may use the memory.
+// What is enqueued may use the memory: it is nobody else's before that is over.
 CUresult cuMemFree_v2(CUdeviceptr address) {
   View* view = views().at(address);
   if (!view) {
@@ -145,9 +147,11 @@ CUresult cuMemFree_v2(CUdeviceptr address) {
   if (CUresult refused = unsafe_call()) return refused;
   if (!block_at(address)) return CUDA_ERROR_INVALID_VALUE;
   if (CUresult result; free_after_captures(address, result)) return result;
-  if (CUresult result = wait_for_context(view->context)) return result;
+  CUstream behind = nullptr;
+  if (CUresult result = before_free(*view, behind)) return result;
   const auto block = block_at(address);
-  return block ? release_block(*block) : CUDA_ERROR_INVALID_VALUE;
+  if (block && behind) counters().frees_deferred.fetch_add(1, std::memory_order_relaxed);
+  return block ? release_block(*block, behind) : CUDA_ERROR_INVALID_VALUE;
 }
 
 CUresult cuMemGetInfo_v2(size_t* free_bytes, size_t* total_bytes) {

@@ -11,8 +11,10 @@ namespace {
 enum : unsigned { wait_32 = 1, write_32 = 2, wait_64 = 4, write_64 = 5 };
 
 template <class Call>
-CUresult semaphores(const CUstreamBatchMemOpParams* operations, unsigned count, Call&& call) {
+CUresult semaphores(CUstream stream, const CUstreamBatchMemOpParams* operations, unsigned count,
+                    Call&& call) {
   if (views().count() == 0) return call();
+  const Enqueues enqueues(stream);
   stay_for(operations, count);
   const CUresult result = call();
   if (result == CUDA_SUCCESS) tell_tables(operations, count);
@@ -20,12 +22,13 @@ CUresult semaphores(const CUstreamBatchMemOpParams* operations, unsigned count, 
 }
 
 template <class Call>
-CUresult semaphore(unsigned operation, CUdeviceptr address, uint64_t value, Call&& call) {
+CUresult semaphore(CUstream stream, unsigned operation, CUdeviceptr address, uint64_t value,
+                   Call&& call) {
   CUstreamBatchMemOpParams one{};
   one.operation = operation;
   one.address = address;
   one.value = value;
-  return semaphores(&one, 1, call);
+  return semaphores(stream, &one, 1, call);
 }
 }  // namespace
 
@@ -47,13 +50,13 @@ void tell_tables(const CUstreamBatchMemOpParams* operations, unsigned count) {
 
 #define SEMAPHORE(entry, bits, operation)                                                      \
   CUresult entry(CUstream stream, CUdeviceptr address, uint##bits##_t value, unsigned flags) { \
-    return semaphore(operation, address, value,                                                \
+    return semaphore(stream, operation, address, value,                                        \
                      [&] { return real().entry(stream, address, value, flags); });             \
   }
 #define SEMAPHORES(entry)                                                                      \
   CUresult entry(CUstream stream, unsigned count, CUstreamBatchMemOpParams* operations,        \
                  unsigned flags) {                                                             \
-    return semaphores(operations, count,                                                       \
+    return semaphores(stream, operations, count,                                               \
                       [&] { return real().entry(stream, count, operations, flags); });         \
   }
 #define EACH_VERSION(kind, entry, ...)                                                         \

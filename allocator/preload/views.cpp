@@ -44,6 +44,9 @@ View& Views::of(Engine& engine) {
   if (serving() && real().cuCtxPushCurrent_v2(view.context) == CUDA_SUCCESS) {
     if (real().cuStreamCreate(&view.plain, CU_STREAM_NON_BLOCKING) != CUDA_SUCCESS)
       view.plain = nullptr;
+    if (real().cuStreamCreate(&view.fence, CU_STREAM_NON_BLOCKING) != CUDA_SUCCESS ||
+        real().cuEventCreate(&view.fence_event, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS)
+      view.fence = nullptr;
     (void)real().cuCtxPopCurrent_v2(&left);
   }
   inspections().follow(engine);

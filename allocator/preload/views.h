@@ -15,12 +15,19 @@
 
 namespace firn::preload {
 
+struct GivenWork;  // frees.cpp
+
 struct View {
   Engine* engine = nullptr;
   Range arena;
   CUcontext context = nullptr;         // the device's primary one
   int device = 0;                      // its ordinal
   CUstream plain = nullptr;  // what cuMemAlloc allocates for: no work is ever on it
+  // What frees wait for (frees.h). Null: they wait themselves.
+  CUstream fence = nullptr;
+  CUevent fence_event = nullptr;
+  std::atomic<GivenWork*> marked{nullptr};         // streams that the fence has to wait for
+  std::atomic<uint64_t> untold{1}, waited{0};      // work on streams that cannot be told: so often
 };
 
 /// What was seen, for the coverage report.
@@ -34,6 +41,7 @@ struct Counters {
   std::atomic<uint64_t> passed_on_bytes{0};  // memory that the driver keeps: not Firn's
   std::atomic<uint64_t> host_mapped_launches{0};  // touched in host memory: no room for all
   std::atomic<uint64_t> copies{0}, graph_launches{0};
+  std::atomic<uint64_t> frees_waited{0}, frees_deferred{0};  // by cuMemFree; others: at once
 };
 
 class Views {

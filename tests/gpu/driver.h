@@ -94,6 +94,8 @@ CUresult cuDeviceGetDefaultMemPool(CUmemoryPool*, CUdevice);
 CUresult cuCtxCreate(CUcontext*, unsigned, CUdevice);
 CUresult cuCtxDestroy(CUcontext);
 CUresult cuCtxSetCurrent(CUcontext);
+CUresult cuCtxPushCurrent(CUcontext);
+CUresult cuCtxPopCurrent(CUcontext*);
 CUresult cuCtxSynchronize(void);
 CUresult cuCtxEnablePeerAccess(CUcontext, unsigned);
 CUresult cuMemAlloc(CUdeviceptr*, size_t);
@@ -136,6 +138,7 @@ CUresult cuTensorMapEncodeTiled(void*, int, unsigned, void*, const uint64_t*, co
                                 const unsigned*, const unsigned*, int, int, int, int);
 CUresult cuStreamCreate(CUstream*, unsigned);
 CUresult cuStreamDestroy(CUstream);
+CUresult cuStreamQuery(CUstream);
 CUresult cuStreamSynchronize(CUstream);
 CUresult cuStreamWaitEvent(CUstream, CUevent, unsigned);
 CUresult cuStreamBeginCapture(CUstream, int);

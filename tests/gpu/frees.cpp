@@ -1,0 +1,253 @@
+// Frees while the device is at work: whether cuMemFree waits, and that its memory is nobody's before
+// all work is over. `frees KERNELS CASE ahead|waits`: the last word says what cuMemFree does.
+#include <chrono>
+#include <cstring>
+#include <string>
+#include <thread>
+
+#include "tests/gpu/program.h"
+
+namespace {
+constexpr size_t count = 1u << 20, half_of_budget = 10u << 20;  // words: 4 and 40 MiB
+
+/// Work that goes on until it is let go, or for 1.5 s.
+class Busy {
+ public:
+  explicit Busy(const Gpu& gpu) : kernel_(gpu.kernel("wait_for")) {
+    void* memory = nullptr;
+    DO(cuMemAllocHost(&memory, sizeof(Word)));
+    flag_ = new (memory) Word(0);
+  }
+  void on(CUstream stream) {
+    __atomic_store_n(flag_, 0u, __ATOMIC_RELEASE);
+    again(stream);
+  }
+  void again(CUstream stream) { launch(kernel_, {&flag_}, stream); }
+  void let_go() { __atomic_store_n(flag_, 1u, __ATOMIC_RELEASE); }
+
+ private:
+  CUfunction kernel_;
+  Word* flag_ = nullptr;
+};
+
+struct Case {
+  Gpu& gpu;
+  Busy& busy;
+  bool ahead;
+  CUstream one = nullptr, other = nullptr;
+
+  /// Has the free returned while the work goes on?
+  void expect_ahead(CUstream stream) const {
+    const CUresult state = cuStreamQuery(stream);
+    EXPECT(state == (ahead ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS));
+  }
+  void expect_filled(const Block& block, Word seed) const {
+    std::vector<Word> words(block.count);
+    DO(cuMemcpyDtoH(words.data(), block.address, block.bytes()));
+    size_t wrong = 0;
+    for (size_t i = 0; i < words.size(); ++i)
+      wrong += words[i] != scramble(seed + static_cast<Word>(i));
+    if (wrong) std::fprintf(stderr, "%zu words are wrong\n", wrong);
+    EXPECT(wrong == 0);
+  }
+  void finish_all() const {
+    busy.let_go();
+    DO(cuCtxSynchronize());
+  }
+  /// `use` enqueues, behind work that goes on, what writes the block: it is freed then, and no
+  /// later allocation may have its memory meanwhile.
+  template <class Use>
+  void kept(Use&& use, bool destroyed = false) {
+    Block freed = make(count);
+    busy.on(one);
+    use(freed);
+    if (destroyed) DO(cuStreamDestroy(one));
+    const CUdeviceptr address = freed.address;
+    end(freed);
+    if (!destroyed) expect_ahead(one);
+    std::vector<Block> later;
+    for (int i = 0; i < 4; ++i) {
+      later.push_back(make(count));
+      if (ahead) EXPECT(later.back().address != address);
+      fill(gpu, later.back(), static_cast<Word>(i), other);
+    }
+    DO(cuStreamSynchronize(other));
+    finish_all();
+    for (int i = 0; i < 4; ++i) expect_filled(later[i], static_cast<Word>(i));
+    for (Block& block : later) end(block);
+    if (destroyed) one = nullptr;
+  }
+};
+
+void returns_before(Case& c) {
+  CUstream blocking = nullptr;
+  DO(cuStreamCreate(&blocking, CU_STREAM_DEFAULT));
+  for (CUstream stream : {static_cast<CUstream>(nullptr), CU_STREAM_PER_THREAD, blocking, c.one})
+    for (size_t words : {size_t{256}, count}) {
+      Block block = make(words);
+      c.busy.on(stream);
+      end(block);
+      c.expect_ahead(stream);
+      c.finish_all();
+    }
+}
+
+/// Work that no call names the block in: its address lies in memory.
+void kept_in_a_table(Case& c) {
+  const Block from = make(count);
+  fill(c.gpu, from, 3);
+  CUdeviceptr table = 0;
+  DO(cuMemAlloc(&table, sizeof(Layer)));
+  c.kept([&](const Block& block) {
+    const Layer layer{reinterpret_cast<Word*>(block.address),
+                      reinterpret_cast<const Word*>(from.address), nullptr, count};
+    DO(cuMemcpyHtoDAsync(table, &layer, sizeof layer, c.other));
+    DO(cuStreamSynchronize(c.other));
+    const Word salt = 1;
+    launch(c.gpu.kernel("layers"), {&table, &salt}, c.one);
+  });
+}
+
+void kept_in_a_graph(Case& c) {
+  CUgraph graph = nullptr;
+  CUgraphExec exec = nullptr;
+  c.kept([&](const Block& block) {
+    c.busy.let_go();
+    DO(cuStreamSynchronize(c.one));
+    DO(cuStreamBeginCapture(c.one, CU_STREAM_CAPTURE_MODE_RELAXED));
+    c.busy.on(c.one);
+    fill(c.gpu, block, 99, c.one);
+    Block meanwhile = make(count);
+    end(meanwhile);
+    DO(cuStreamEndCapture(c.one, &graph));
+    DO(cuGraphInstantiate(&exec, graph, 0));
+    // What the stream was given before is behind this free: of the graph only its launch tells.
+    Block before = make(count);
+    end(before);
+    DO(cuGraphLaunch(exec, c.one));
+  });
+}
+
+/// An allocation that has no room but what was freed waits for it, however long that takes.
+void room_is_waited_for(Case& c, int waits, bool let_go) {
+  Block first = make(half_of_budget);
+  c.busy.on(c.one);
+  for (int i = 1; i < waits; ++i) c.busy.again(c.one);
+  fill(c.gpu, first, 1, c.one);
+  end(first);
+  c.expect_ahead(c.one);
+  std::thread later([&] {
+    if (!let_go) return;
+    std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    c.busy.let_go();
+  });
+  Block second = make(half_of_budget);
+  DO(cuStreamQuery(c.one));
+  fill(c.gpu, second, 2);
+  later.join();
+  c.finish_all();
+  c.expect_filled(second, 2);
+}
+
+/// Far more than the budget, one after the other.
+void all_comes_back(Case& c) {
+  for (Word i = 0; i < 400; ++i) {
+    Block block = make(count);
+    fill(c.gpu, block, i, i % 2 ? c.one : c.other);
+    end(block);
+  }
+  DO(cuCtxSynchronize());
+  Block all = make(half_of_budget);
+  end(all);
+}
+
+void many(Case& c) {
+  std::vector<Block> blocks;
+  for (int i = 0; i < 3000; ++i) blocks.push_back(make(i % 500 ? 1024 : count));
+  c.busy.on(c.one);
+  for (Block& block : blocks) end(block);
+  c.expect_ahead(c.one);
+  c.finish_all();
+  Block all = make(half_of_budget);
+  fill(c.gpu, all, 5);
+  c.expect_filled(all, 5);
+}
+
+/// Threads with streams of their own, which check each block on the device before they free it.
+void threads(Case& c) {
+  Block wrong = make(64);
+  DO(cuMemsetD32(wrong.address, 0, wrong.count));
+  const CUfunction fills = c.gpu.kernel("fill"), checks = c.gpu.kernel("verify");
+  std::vector<std::thread> all;
+  for (Word t = 0; t < 4; ++t)
+    all.emplace_back([&, t] {
+      DO(cuCtxSetCurrent(c.gpu.context));
+      CUstream stream = nullptr;
+      for (Word i = 0; i < 120; ++i) {
+        if (i % 40 == 0) {
+          if (stream) DO(cuStreamDestroy(stream));
+          DO(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+        }
+        const unsigned long long words = i % 3 ? 1u << 14 : 1u << 18;
+        const Word seed = 1000 * t + i;
+        CUdeviceptr block = 0;
+        DO(cuMemAlloc(&block, words * sizeof(Word)));
+        launch(fills, {&block, &words, &seed}, stream);
+        launch(checks, {&block, &words, &seed, &wrong.address}, stream);
+        DO(cuMemFree(block));
+      }
+    });
+  for (std::thread& thread : all) thread.join();
+  DO(cuCtxSynchronize());
+  Word found = 0;
+  DO(cuMemcpyDtoH(&found, wrong.address, sizeof found));
+  EXPECT(found == 0);
+}
+
+/// While another context is current a free waits, whoever answers.
+void waits_in_another_context(Case& c) {
+  CUcontext another = nullptr, left = nullptr;
+  DO(MAKE_CONTEXT(&another, c.gpu.device));
+  DO(cuCtxPopCurrent(&left));
+  Block block = make(count);
+  c.busy.on(c.one);
+  DO(cuCtxPushCurrent(another));
+  end(block);
+  DO(cuCtxPopCurrent(&left));
+  DO(cuStreamQuery(c.one));
+  DO(cuCtxDestroy(another));
+}
+
+void run(const std::string& name, Case& c) {
+  if (name == "returns_before") return returns_before(c);
+  if (name == "kernel") return c.kept([&](const Block& b) { fill(c.gpu, b, 99, c.one); });
+  if (name == "table") return kept_in_a_table(c);
+  if (name == "fill")
+    return c.kept([&](const Block& b) { DO(cuMemsetD32Async(b.address, 9, b.count, c.one)); });
+  if (name == "destroyed")
+    return c.kept([&](const Block& b) { fill(c.gpu, b, 99, c.one); }, true);
+  if (name == "graph") return kept_in_a_graph(c);
+  if (name == "room") return room_is_waited_for(c, 1, true);
+  if (name == "room_long") return room_is_waited_for(c, 4, false);
+  if (name == "back") return all_comes_back(c);
+  if (name == "many") return many(c);
+  if (name == "threads") return threads(c);
+  if (name == "another_context") return waits_in_another_context(c);
+  std::fprintf(stderr, "no such case: %s\n", name.c_str());
+  std::exit(2);
+}
+}  // namespace
+
+int main(int argc, char** argv) {
+  Gpu gpu(kernels_of(argc, argv));
+  if (argc < 4) return 2;
+  Busy busy(gpu);
+  Case c{gpu, busy, std::strcmp(argv[3], "ahead") == 0};
+  DO(cuStreamCreate(&c.one, CU_STREAM_NON_BLOCKING));
+  DO(cuStreamCreate(&c.other, CU_STREAM_NON_BLOCKING));
+  // The first free of a process waits.
+  Block first = make(count);
+  end(first);
+  run(argv[2], c);
+  return finish();
+}

@@ -114,6 +114,7 @@ Uses uses_of(const Copy& copy) {
   Uses uses;
   uses.add(copy.to);
   uses.add(copy.from);
+  uses.to_host = reaches_host(copy);
   if (!copy.to || copy.to_host || no_bytes(copy) || copy.source == Copy::Source::none) return uses;
   uses.copies.push_back(copy);
   uses.copies.back().source = source_of(copy);
@@ -152,6 +153,10 @@ CUresult note_copy(const Copy& copy, Work& work, Noted& noted) {
   counters().copies.fetch_add(1, std::memory_order_relaxed);
   noted.ours = true;
   return CUDA_SUCCESS;
+}
+
+bool reaches_host(const Copy& copy) {
+  return copy.to_host || (copy.to && !views().at(copy.to));
 }
 
 void end_copies(Work& work, CUresult result) {

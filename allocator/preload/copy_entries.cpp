@@ -134,6 +134,8 @@ CUresult around_all(const std::vector<Copy>& copies, CUstream stream, Call&& cal
   if (result == CUDA_SUCCESS && !noted.captured)
     for (const Copy& copy : copies) tell_tables(copy);
   if (noted.ours) end_copies(work, result);
+  if (!noted.captured && std::any_of(copies.begin(), copies.end(), reaches_host))
+    enqueued_somewhere();
   return result;
 }
 

@@ -117,6 +117,12 @@ CUresult launch_graph(CUgraphExec exec, CUstream stream, Call&& call) {
       note_captured(into, *uses);
       return call();
     }
+  struct AtEnd {
+    bool to_host;
+    ~AtEnd() {
+      if (to_host) enqueued_somewhere();
+    }
+  } const at_end{uses->to_host};
   Work work(where(stream));
   for (uint64_t word : uses->words) work.see(word);
   if (uses->everything) work.see_all();
@@ -152,6 +158,7 @@ void Uses::add(const Uses& other) {
   for (uint64_t word : other.words) add(word);
   copies.insert(copies.end(), other.copies.begin(), other.copies.end());
   everything |= other.everything;
+  to_host |= other.to_host;
 }
 
 Uses GraphSet::together() const {

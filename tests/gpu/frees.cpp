@@ -1,5 +1,5 @@
-// Frees while the device is at work: whether cuMemFree waits, and that its memory is nobody's before
-// all work is over. `frees KERNELS CASE ahead|waits`: the last word says what cuMemFree does.
+// Frees while the device is at work: whether cuMemFree waits, and that its memory is nobody else's
+// before that is over. `frees KERNELS CASE ahead|waits`: the last word is what cuMemFree does.
 #include <chrono>
 #include <cstring>
 #include <string>
@@ -204,6 +204,40 @@ void threads(Case& c) {
   EXPECT(found == 0);
 }
 
+/// What was on its way to the host is there behind a free, as it always was; and frees after that
+/// one do not wait.
+void results_are_there(Case& c, bool by_graph) {
+  Word* results = nullptr;
+  DO(cuMemAllocHost(reinterpret_cast<void**>(&results), count * sizeof(Word)));
+  const Block from = make(count);
+  fill(c.gpu, from, 7);
+  DO(cuCtxSynchronize());
+  CUgraph graph = nullptr;
+  CUgraphExec exec = nullptr;
+  if (by_graph) DO(cuStreamBeginCapture(c.one, CU_STREAM_CAPTURE_MODE_RELAXED));
+  if (!by_graph) c.busy.on(c.one);
+  DO(cuMemcpyDtoHAsync(results, from.address, from.bytes(), c.one));
+  if (by_graph) {
+    DO(cuStreamEndCapture(c.one, &graph));
+    DO(cuGraphInstantiate(&exec, graph, 0));
+    c.busy.on(c.one);
+    DO(cuGraphLaunch(exec, c.one));
+  }
+  std::thread later([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    c.busy.let_go();
+  });
+  Block other = make(count);
+  end(other);
+  EXPECT(results[count - 1] == scramble(static_cast<Word>(7 + count - 1)));
+  later.join();
+  c.busy.on(c.one);
+  Block another = make(count);
+  end(another);
+  c.expect_ahead(c.one);
+  c.finish_all();
+}
+
 /// While another context is current a free waits, whoever answers.
 void waits_in_another_context(Case& c) {
   CUcontext another = nullptr, left = nullptr;
@@ -232,6 +266,8 @@ void run(const std::string& name, Case& c) {
   if (name == "back") return all_comes_back(c);
   if (name == "many") return many(c);
   if (name == "threads") return threads(c);
+  if (name == "results" || name == "results_of_a_graph")
+    return results_are_there(c, name != "results");
   if (name == "another_context") return waits_in_another_context(c);
   std::fprintf(stderr, "no such case: %s\n", name.c_str());
   std::exit(2);

@@ -260,8 +260,8 @@ const Entry table[] = {
      }},
     {{"free_waits", "flag", "0",
       "preloaded: cuMemFree waits until the device has done all that was enqueued",
-      "1 for a program that reads what kernels wrote to host memory, with only cuMemFree to wait "
-      "for it"},
+      "1 for a program that uses host memory that kernels use, with only cuMemFree to wait for "
+      "them"},
      [](Config& c, std::string_view v) { return take_flag(c.free_waits, v); },
      [](const Config& c) { return show_flag(c.free_waits); }},
     {{"layouts", "flag", "1", "preloaded: the driver is asked where kernels' parameters lie",

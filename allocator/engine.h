@@ -224,9 +224,10 @@ class Engine {
   virtual Result<void> free(void* pointer) = 0;
   /// Frees a block that any work may use: it is reused, on its own stream too, only once all that
   /// `fence` waits for by now is over. Whoever lacks room waits for that for as long as it takes.
-  /// `fence`: a stream of the caller's, the same at each call. Errors: invalid_argument; nothing
-  /// was changed then.
-  virtual Result<void> free_behind(void* pointer, CUstream fence) = 0;
+  /// `fence`: a stream of the caller's, the same at each call. `given` is larger than at the calls
+  /// before where the fence was given something to wait for since. Errors: invalid_argument;
+  /// nothing was changed then.
+  virtual Result<void> free_behind(void* pointer, CUstream fence, uint64_t given) = 0;
   /// Work on `stream` uses the block: after free() it is reused only once that work is over.
   /// `context`: the stream's; null: this device's.
   virtual Result<void> record_stream(const void* pointer, CUstream stream,

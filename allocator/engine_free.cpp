@@ -142,7 +142,8 @@ void EngineImpl::finish_free(Block& block) {
   bool recorded = w & word::recorded;
   transit(block, Event::release, life_flags);
   ++block.generation;
-  block.use.store(streams_.now(block.stream).bits, std::memory_order_relaxed);
+  const Use* fence = fence_of(block);  // behind all streams, its own too
+  block.use.store((fence ? *fence : streams_.now(block.stream)).bits, std::memory_order_relaxed);
   if (recorded) {
     for (uint16_t stream : block.recorded_streams) add_use(block, streams_.now(stream));
     block.recorded_streams.clear();
@@ -197,25 +198,43 @@ void EngineImpl::settle_deferred() {
 
 /// Is there memory that a free of the program's would have waited for, for as long as it takes?
 bool EngineImpl::fenced_wait() const {
-  if (fence_ < 0) return false;
-  const auto fenced = [this](Use use) {
-    return use.stream() == static_cast<unsigned>(fence_) && !streams_.over(use);
-  };
-  return std::any_of(deferred_.begin(), deferred_.end(), [&](const Block* block) {
-    return std::any_of(block->more_uses.begin(), block->more_uses.end(), fenced);
+  return fence_ && std::any_of(deferred_.begin(), deferred_.end(), [this](const Block* block) {
+    const Use* fence = fence_of(*block);
+    return fence && !streams_.over(*fence);
   });
 }
 
-Result<void> EngineImpl::free_behind(void* pointer, CUstream fence) {
+/// The use that free_behind() left; null: there is none, or it is over.
+const Use* EngineImpl::fence_of(const Block& block) const {
+  if (!fence_) return nullptr;
+  for (const Use& use : block.more_uses)
+    if (use.stream() == fence_.stream()) return &use;
+  return nullptr;
+}
+
+Result<void> EngineImpl::free_behind(void* pointer, CUstream fence, uint64_t given) {
   if (!pointer) return {};
-  if (!live_at(pointer, true))
+  Block* block = live_at(pointer, true);
+  if (!block)
     return make_error(Code::invalid_argument, 0,
                       fmt::format("free of {}: not the start of a live block", pointer));
-  if (Result<void> recorded = record_stream(pointer, fence, nullptr); !recorded) return recorded;
+  Entered context(*this);
+  int index = -1;
   {
     Lock lock(mutex_);
-    fence_ = streams_.find(fence);
+    index = see_stream(fence);
+    if (index >= 0) {
+      // One event for all frees in between: behind long work there may be thousands of them.
+      if (!fence_ || given > fence_given_) {
+        fence_ = streams_.now(static_cast<unsigned>(index));
+        fence_given_ = given;
+        (void)streams_.close(fence_);
+      }
+      add_use(*block, fence_);
+      block->word.fetch_or(word::recorded, std::memory_order_acq_rel);
+    }
   }
+  if (index < 0) wait_for_stream(fence);
   return free(pointer);
 }
 

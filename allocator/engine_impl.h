@@ -46,7 +46,7 @@ class EngineImpl final : public Engine, private EngineLimits, private InMotion {
 
   Result<void*> allocate(size_t bytes, CUstream stream, size_t requested) override;
   Result<void> free(void* pointer) override;
-  Result<void> free_behind(void* pointer, CUstream fence) override;
+  Result<void> free_behind(void* pointer, CUstream fence, uint64_t given) override;
   Result<void> record_stream(const void* pointer, CUstream stream, CUcontext context) override;
   CUcontext context() const override { return options_.context; }
   void may_end(CUstream stream) override;
@@ -170,6 +170,7 @@ class EngineImpl final : public Engine, private EngineLimits, private InMotion {
   void look_at_deferred();
   void settle_deferred();
   bool fenced_wait() const;
+  const Use* fence_of(const Block& block) const;
   void drop_descriptor(Block& block);
 
   // engine_small.cpp, engine_parts.cpp, engine_stats.cpp
@@ -205,6 +206,7 @@ class EngineImpl final : public Engine, private EngineLimits, private InMotion {
   void finish_unmappings();
   void end_dropped(Block& block);
   uint64_t grains_soon() const;
+  uint64_t going_granules() const;
 
   // engine_map_apart.cpp
   Result<void> provide(Lock& lock, const Shape& shape);

@@ -152,7 +152,7 @@ void EngineImpl::lay_out_period() {
   for (Block* block : live_) {
     State state = block->state();
     if (immovable_grains(*block) || state == State::ready || state == State::draining ||
-        state == State::lost || (block->word.load(std::memory_order_relaxed) & word::freed))
+        state == State::lost || state == State::free || (block->word.load(std::memory_order_relaxed) & word::freed))
       continue;
     lifetimes::Item item{.size = block->grains, .on_device = block->mapped,
                          .clean = clean_grains(*block)};

@@ -152,7 +152,8 @@ struct InMotion {
   std::vector<Block*> parked_;    // ready blocks, taken by park_ready(): first in line to reclaim
   std::vector<Block*> deferred_;  // freed, waiting for recorded streams
   std::atomic<uint32_t> deferred_count_{0};  // read without the lock
-  int fence_ = -1;                // index of free_behind()'s stream; -1: never called
+  Use fence_;                     // behind what free_behind()'s stream was given
+  uint64_t fence_given_ = 0;      // by then
   std::vector<Block*> spilling_, faulting_, draining_;
   std::deque<CopyInFlight> copies_out_, copies_in_;
   std::unordered_set<IoRequest*> requests_;
@@ -166,7 +167,7 @@ struct InMotion {
   unsigned mapping_apart_ = 0;     // threads that map at this moment
   std::deque<Unmapping> unmappings_;  // due
   unsigned unmapping_apart_ = 0;      // threads that unmap at this moment
-  uint64_t going_granules_ = 0;    // of device memory that is there once all is unmapped
+  uint64_t going_granules_ = 0;    // of whole frames that are to be unmapped
   std::optional<uint64_t> map_refused_ns_;  // when one of them was
 
   bool pressed_ = false;           // memory was short at least once

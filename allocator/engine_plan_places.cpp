@@ -128,7 +128,8 @@ void EngineImpl::take_places_stock() {
   uint64_t grains = 0;
   for (const Block* block : live_) {
     const State state = block->state();
-    if (state != State::ready && state != State::draining) grains += block->grains;
+    if (state != State::ready && state != State::draining && state != State::free)
+      grains += block->grains;
   }
   for (const auto& region : region_owner_)
     for (const auto& [address, block] : region->used()) grains += block->grains;

@@ -16,12 +16,12 @@ namespace firn {
 
 /// Has nothing left the device for `patience_ns`, while threads asked for it to, and only work on
 /// the device held it up? (A store that does not answer is waited for, and host memory that is
-/// being pinned: nobody waits for us there. Nor where a free of the program's would have waited.)
+/// being pinned: nobody waits for us there.)
 bool EngineImpl::still(uint64_t patience_ns) {
   const uint64_t now = clock_.now_ns(), left = unmapped_ + counted_.spilled_bytes;
   // (Where nobody has asked for some time, nothing was to leave.)
   const bool pinned_soon = staging_wanted_ && host_.may_grow();
-  if (left != still_.left || !requests_.empty() || pinned_soon || fenced_wait() ||
+  if (left != still_.left || !requests_.empty() || pinned_soon ||
       now - still_.looked_ns > still_ns / 2)
     still_.since_ns = now;
   still_.left = left;
@@ -109,7 +109,7 @@ Result<Reservation> EngineImpl::make_room(Lock& lock, uint64_t granules, const B
     // And while the driver refuses to tell, nobody knows.)
     const bool moving = regions_wait || unmapped != unmapped_ || something_moves() ||
                         health_.refusals() != refusals;
-    if (moving && still(patience_ns)) {
+    if (moving && still(patience_ns) && (!fenced_wait() || still(still_ns_most))) {
       still_.given_up = true;
       if (!wanted) count_stall(*begin, nullptr, granules * granule_bytes);
       return no_room(granules, wanted);
@@ -191,7 +191,7 @@ void EngineImpl::reclaim_parked(uint64_t granules, bool spare_claimed) {
   for (size_t i = parked_.size(); i-- > 0;) {
     Block& block = *parked_[i];
     bool zero_copy = block.word.load(std::memory_order_relaxed) & word::zero_copy;
-    if (!zero_copy && frames_.available() + going_granules_ >= granules) continue;
+    if (!zero_copy && frames_.available() + going_granules() >= granules) continue;
     if (spare_claimed && !zero_copy && spared(block)) continue;
     if (!uses_over(block)) {
       close_uses(block);

@@ -227,9 +227,11 @@ void EngineImpl::shrink_to_budget(Lock& lock, uint64_t until_ns) {
     (void)carry_out_unmappings(lock);
     frames_.trim(0);
     if (frames_.held_granules() <= frames_.budget_granules()) break;
-    over *= granule_grains;
+    over = (frames_.held_granules() - frames_.budget_granules()) * granule_grains;
     const uint64_t unmapped = unmapped_;
-    const uint64_t leaving = leaving_grains() + going_granules_ * granule_grains;
+    uint64_t leaving = leaving_grains() + going_granules() * granule_grains;
+    for (const auto* blocks : {&deferred_, &draining_})
+      for (const Block* block : *blocks) leaving += block->device;
     if (leaving < over) evict(over - leaving, nullptr);
     pump_locked();
     if (clock_.now_ns() >= until_ns) break;
@@ -244,6 +246,8 @@ void EngineImpl::shrink_to_budget(Lock& lock, uint64_t until_ns) {
     }
     wait(lock, poll_ns);
   }
+  (void)carry_out_unmappings(lock);
+  if (frames_.held_granules() > frames_.budget_granules()) frames_.trim(0);
 }
 
 uint64_t EngineImpl::give_way(uint64_t bytes, uint64_t patience_ns) {

@@ -19,7 +19,10 @@ void EngineImpl::unmap_run(Block& block, size_t begin, size_t end) {
     block.going += span.grains;
     if (!span.frames.front().host) block.device -= span.grains;
     for (const Frame& frame : span.frames) {
-      if (!frame.host && frame.part == 0) going_granules_ += frame.granules;
+      if (frame.part != 0)
+        frames_.let_go(frame);
+      else if (!frame.host)
+        going_granules_ += frame.granules;
       unmapping.frames.push_back(frame);
     }
     span.frames.clear();
@@ -114,7 +117,12 @@ void EngineImpl::end_dropped(Block& block) {
 
 /// Grains that can be had once all is over that is on its way out.
 uint64_t EngineImpl::grains_soon() const {
-  return (frames_.available() + going_granules_) * granule_grains + leaving_grains();
+  return (frames_.available() + going_granules()) * granule_grains + leaving_grains();
+}
+
+/// What can be had once all is unmapped that was given up.
+uint64_t EngineImpl::going_granules() const {
+  return going_granules_ + frames_.shared().going();
 }
 
 }  // namespace firn

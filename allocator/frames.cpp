@@ -222,11 +222,9 @@ Result<void> Frames::end_change(Change change) {
     held_ += frame.granules;
     free_[frame.granules].push_back(frame);
   }
-  if (change.result == CUDA_SUCCESS) {
-    if (held_ > limit_) trim(free_granules() - std::min(free_granules(), held_ - limit_));
-    return {};
-  }
-  if (change.result == CUDA_ERROR_OUT_OF_MEMORY) limit_ = held_;
+  if (change.result == CUDA_ERROR_OUT_OF_MEMORY) limit_ = std::min(limit_, held_);
+  if (held_ > limit_) trim(free_granules() - std::min(free_granules(), held_ - limit_));
+  if (change.result == CUDA_SUCCESS) return {};
   return health_.failed(change.entry, change.result);
 }
 

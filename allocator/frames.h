@@ -99,6 +99,8 @@ class Frames {
   /// Granules that have to be reserved for the shape as things are now.
   uint64_t granules_for(const Shape& shape) const { return shared_.new_frames(shape); }
   const SharedFrames& shared() const { return shared_; }
+  /// A part of a shared frame will be given soon.
+  void let_go(const Frame& part) { shared_.let_go(part.shared, part.part); }
   /// One frame of host memory near the device, which kernels reach over the link: not device
   /// memory, so outside the budget. For the touch that must not fail.
   Result<std::vector<Frame>> take_host(uint64_t granules);

@@ -126,6 +126,7 @@ uint32_t SharedFrames::find(uint32_t grains) const {
 uint32_t SharedFrames::take(uint32_t grains) {
   const uint32_t index = find(grains);
   if (index == none) return none;
+  going_ -= frames_[index].goes();
   frames_[index].taken |= grains;
   free_grains_ -= ones(grains);
   if (frames_[index].taken == all) close(index);
@@ -141,7 +142,7 @@ uint32_t SharedFrames::add(CUmemGenericAllocationHandle handle, uint32_t grains)
     index = spare_.back();
     spare_.pop_back();
   }
-  frames_[index] = {handle, grains, 0};
+  frames_[index] = {handle, grains, 0, 0};
   ++count_;
   free_grains_ += granule_grains - ones(grains);
   open(index);
@@ -152,7 +153,10 @@ bool SharedFrames::give(uint32_t index, uint32_t grains) {
   Shared& frame = frames_[index];
   FIRN_CHECK((frame.taken & grains) == grains, "frame %u: %x of %x", index, grains, frame.taken);
   if (frame.taken == all) open(index);
+  going_ -= frame.goes();
   frame.taken &= ~grains;
+  frame.going &= ~grains;
+  going_ += frame.goes();
   free_grains_ += ones(grains);
   if (frame.taken != 0) return false;
   close(index);
@@ -160,6 +164,13 @@ bool SharedFrames::give(uint32_t index, uint32_t grains) {
   --count_;
   spare_.push_back(index);
   return true;
+}
+
+void SharedFrames::let_go(uint32_t index, uint32_t grains) {
+  Shared& frame = frames_[index];
+  going_ -= frame.goes();
+  frame.going |= grains;
+  going_ += frame.goes();
 }
 
 void SharedFrames::open(uint32_t index) {

@@ -47,6 +47,10 @@ class SharedFrames {
   uint32_t add(CUmemGenericAllocationHandle handle, uint32_t grains);
   /// True when none of the frame's grains is taken any more: it is forgotten.
   bool give(uint32_t index, uint32_t grains);
+  /// Grains that are taken will be given soon.
+  void let_go(uint32_t index, uint32_t grains);
+  /// Frames that will be whole again once all that was let go is given.
+  uint64_t going() const { return going_; }
   CUmemGenericAllocationHandle handle(uint32_t index) const { return frames_[index].handle; }
 
   uint64_t count() const { return count_; }
@@ -55,7 +59,8 @@ class SharedFrames {
  private:
   struct Shared {
     CUmemGenericAllocationHandle handle = 0;
-    uint32_t taken = 0;
+    uint32_t taken = 0, going = 0;
+    bool goes() const { return taken != 0 && taken == going; }
     uint32_t open_at = 0;  // in open_, when not full
   };
   uint32_t find(uint32_t grains) const;
@@ -66,7 +71,7 @@ class SharedFrames {
   std::vector<Shared> frames_;
   std::vector<uint32_t> spare_;  // of frames_, unused
   std::vector<uint32_t> open_;   // of frames_, with free grains
-  uint64_t count_ = 0, free_grains_ = 0;
+  uint64_t count_ = 0, free_grains_ = 0, going_ = 0;
 };
 
 }  // namespace firn

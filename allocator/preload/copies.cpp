@@ -114,7 +114,7 @@ Uses uses_of(const Copy& copy) {
   Uses uses;
   uses.add(copy.to);
   uses.add(copy.from);
-  uses.to_host = reaches_host(copy);
+  uses.beside_host = beside_host(copy);
   if (!copy.to || copy.to_host || no_bytes(copy) || copy.source == Copy::Source::none) return uses;
   uses.copies.push_back(copy);
   uses.copies.back().source = source_of(copy);
@@ -155,8 +155,10 @@ CUresult note_copy(const Copy& copy, Work& work, Noted& noted) {
   return CUDA_SUCCESS;
 }
 
-bool reaches_host(const Copy& copy) {
-  return copy.to_host || (copy.to && !views().at(copy.to));
+bool beside_host(const Copy& copy) {
+  const auto others = [](uint64_t address) { return address != 0 && !views().at(address); };
+  return copy.to_host || copy.source == Copy::Source::host || others(copy.to) ||
+         others(copy.from);
 }
 
 void end_copies(Work& work, CUresult result) {

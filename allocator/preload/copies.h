@@ -38,8 +38,9 @@ CUresult note_copy(const Copy& copy, Work& work, Noted& noted);
 /// memory was never short is looked at when it is (inspections.h), and need not be told.
 void tell_tables(const Copy& copy);
 void end_copies(Work& work, CUresult result);
-/// May the host read what it writes, once a free has waited for it?
-bool reaches_host(const Copy& copy);
+/// Is one side of it, surely or perhaps, memory of the host's, which the program may use for
+/// something else once a free has waited for it?
+bool beside_host(const Copy& copy);
 
 /// Its blocks are on the device: is it between two of which the copying context may use one only?
 /// So that `result` says how the copy between contexts went that was made instead.
@@ -58,7 +59,7 @@ CUresult around(const Copy& copy, Call&& call) {
   if (views().count() < 2 || !copied_apart(copy, work, result)) result = call();
   if (result == CUDA_SUCCESS && !noted.captured) tell_tables(copy);
   if (noted.ours) end_copies(work, result);
-  if (!noted.captured && reaches_host(copy)) enqueued_somewhere();
+  if (!noted.captured && beside_host(copy)) enqueued_somewhere();
   return result;
 }
 

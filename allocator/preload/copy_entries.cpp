@@ -134,7 +134,7 @@ CUresult around_all(const std::vector<Copy>& copies, CUstream stream, Call&& cal
   if (result == CUDA_SUCCESS && !noted.captured)
     for (const Copy& copy : copies) tell_tables(copy);
   if (noted.ours) end_copies(work, result);
-  if (!noted.captured && std::any_of(copies.begin(), copies.end(), reaches_host))
+  if (!noted.captured && std::any_of(copies.begin(), copies.end(), beside_host))
     enqueued_somewhere();
   return result;
 }

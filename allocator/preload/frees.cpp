@@ -72,7 +72,7 @@ GivenWork* add(CUstream key, bool is_default) {
   const auto lock = captures_lock();
   if (GivenWork* known = find(key)) return known;
   if (table().known == streams_most) return nullptr;
-  for (size_t at = place_of(key);; ++at) {
+  for (size_t at = place_of(key), step = 0; step < places; ++step, ++at) {
     GivenWork& stream = table().all[at % places];
     const CUstream here = stream.key.load(std::memory_order_relaxed);
     if ((here && here != left) || stream.marked.load(std::memory_order_acquire)) continue;
@@ -83,6 +83,7 @@ GivenWork* add(CUstream key, bool is_default) {
     ++table().known;
     return &stream;
   }
+  return nullptr;
 }
 
 void forget(GivenWork& stream) {
@@ -99,6 +100,7 @@ void mark(CUstream key, bool is_default) {
   View* view = view_of(*stream);
   for (unsigned i = 0, n = views().count(); !view && i < n; ++i)
     if (stream->device < 0 || stream->device == views()[i].device) cannot_tell(views()[i]);
+  if (view && !view->fence) return cannot_tell(*view);  // nobody would take the mark off again
   if (!view || stream->marked.exchange(true, std::memory_order_seq_cst)) return;
   GivenWork* first = view->marked.load(std::memory_order_relaxed);
   do stream->next = first;
@@ -119,6 +121,7 @@ bool fence_off(View& view) {
     all = all && key != left &&
           real().cuEventRecord(view.fence_event, handle) == CUDA_SUCCESS &&
           real().cuStreamWaitEvent(view.fence, view.fence_event, 0) == CUDA_SUCCESS;
+    ++view.fence_given;
     stream = next;
   }
   if (!all) cannot_tell(view);
@@ -195,8 +198,8 @@ void enqueued_context_ends(CUcontext context) {
       forget(stream);
 }
 
-CUresult before_free(View& view, CUstream& behind) {
-  behind = nullptr;
+CUresult before_free(View& view, Behind& behind) {
+  behind = {};
   if (frees_wait() || !view.fence || current_context() != view.context) return wait_for_all(view);
   {
     const auto lock = captures_lock();
@@ -205,7 +208,7 @@ CUresult before_free(View& view, CUstream& behind) {
         view.untold.load(std::memory_order_seq_cst) == view.waited.load() && fence_off(view)) {
       const CUresult over = real().cuStreamQuery(view.fence);
       if (over == CUDA_SUCCESS || over == CUDA_ERROR_NOT_READY) {
-        if (over == CUDA_ERROR_NOT_READY) behind = view.fence;
+        if (over == CUDA_ERROR_NOT_READY) behind = {view.fence, view.fence_given};
         return CUDA_SUCCESS;
       }
     }

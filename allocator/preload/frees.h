@@ -11,9 +11,9 @@
 // block behind the fence (Engine::free_behind). A thread's own default stream is behind the legacy
 // default stream, which counts for both.
 //
-// Where that is not enough a free waits as the driver's does: where a copy into memory of the host
-// was enqueued since it last did (a program may read its bytes behind the free, though nothing but
-// the driver's habit tells it to); while another context is current; where work went to streams that cannot be told (a device's contexts without a view, launches on
+// Where that is not enough a free waits as the driver's does: where a copy from or to memory of the
+// host was enqueued since it last did (a program may read its bytes behind the free, or write
+// others, though nothing but the driver's habit tells it to); while another context is current; where work went to streams that cannot be told (a device's contexts without a view, launches on
 // many streams, more streams than there is room for); where the driver refuses an event; and at a
 // view's first free, for what was enqueued before there was a view.
 //
@@ -51,8 +51,8 @@ void enqueued_stream_begins(CUstream stream);
 /// The context was destroyed, and its streams with it.
 void enqueued_context_ends(CUcontext context);
 
-/// A block of the view's is about to be freed: null where all work so far is over (it was waited
-/// for, or there is none), else the stream to free the block behind. An error is the free's own.
-CUresult before_free(View& view, CUstream& behind);
+/// A block of the view's is about to be freed: nothing where all work so far is over (it was waited
+/// for, or there is none), else what to free the block behind. An error is the free's own.
+CUresult before_free(View& view, Behind& behind);
 
 }  // namespace firn::preload

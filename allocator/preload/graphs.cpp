@@ -118,11 +118,11 @@ CUresult launch_graph(CUgraphExec exec, CUstream stream, Call&& call) {
       return call();
     }
   struct AtEnd {
-    bool to_host;
+    bool beside_host;
     ~AtEnd() {
-      if (to_host) enqueued_somewhere();
+      if (beside_host) enqueued_somewhere();
     }
-  } const at_end{uses->to_host};
+  } const at_end{uses->beside_host};
   Work work(where(stream));
   for (uint64_t word : uses->words) work.see(word);
   if (uses->everything) work.see_all();
@@ -158,7 +158,7 @@ void Uses::add(const Uses& other) {
   for (uint64_t word : other.words) add(word);
   copies.insert(copies.end(), other.copies.begin(), other.copies.end());
   everything |= other.everything;
-  to_host |= other.to_host;
+  beside_host |= other.beside_host;
 }
 
 Uses GraphSet::together() const {

@@ -21,7 +21,7 @@ struct Uses {
   std::vector<Copy> copies;     // which run at each launch: from the host, whose bytes are read
                                 // then, or within the device
   bool everything = false;      // of a kernel whose parameters nobody can tell
-  bool to_host = false;         // a copy of it writes what is no block
+  bool beside_host = false;     // of a copy from or to what is no block
   size_t tidied = 0;            // words that are there once
   void tidy();
   void add(uint64_t word);

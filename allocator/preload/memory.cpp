@@ -80,13 +80,15 @@ std::optional<Reached> block_at(CUdeviceptr address) {
   return block;
 }
 
-CUresult release_block(const Reached& block, CUstream behind) {
+CUresult release_block(const Reached& block, Behind behind) {
   pool_gave_back(block.base);
   inspections().forget(block.base);
   tables().forget(block.base, block.bytes);
   numbers().forget(block.base);
-  Result<void> done = behind ? block.view->engine->free_behind(pointer(block.base), behind)
-                             : block.view->engine->free(pointer(block.base));
+  Engine& engine = *block.view->engine;
+  Result<void> done =
+      behind.fence ? engine.free_behind(pointer(block.base), behind.fence, behind.given)
+                   : engine.free(pointer(block.base));
   return done ? CUDA_SUCCESS : result_of(done.error());
 }
 
@@ -147,10 +149,10 @@ CUresult cuMemFree_v2(CUdeviceptr address) {
   if (CUresult refused = unsafe_call()) return refused;
   if (!block_at(address)) return CUDA_ERROR_INVALID_VALUE;
   if (CUresult result; free_after_captures(address, result)) return result;
-  CUstream behind = nullptr;
+  Behind behind;
   if (CUresult result = before_free(*view, behind)) return result;
   const auto block = block_at(address);
-  if (block && behind) counters().frees_deferred.fetch_add(1, std::memory_order_relaxed);
+  if (block && behind.fence) counters().frees_deferred.fetch_add(1, std::memory_order_relaxed);
   return block ? release_block(*block, behind) : CUDA_ERROR_INVALID_VALUE;
 }
 

@@ -15,7 +15,7 @@ CUresult allocate(Engine& engine, CUdeviceptr* address, size_t bytes, CUstream s
 std::optional<Reached> block_at(CUdeviceptr address);
 /// Its uses are over, or recorded, or `behind`, a view's fence, waits for them: it ends, with
 /// everything that is known of it.
-CUresult release_block(const Reached& block, CUstream behind = nullptr);
+CUresult release_block(const Reached& block, Behind behind = {});
 /// All of a device's blocks end: its primary context does, as the program sees it.
 void release_all(View& view);
 /// Waits for the current context's work and for that one's.

@@ -26,8 +26,15 @@ struct View {
   // What frees wait for (frees.h). Null: they wait themselves.
   CUstream fence = nullptr;
   CUevent fence_event = nullptr;
+  uint64_t fence_given = 0;  // so often it was given what to wait for; under the captures' lock
   std::atomic<GivenWork*> marked{nullptr};         // streams that the fence has to wait for
   std::atomic<uint64_t> untold{1}, waited{0};      // work on streams that cannot be told: so often
+};
+
+/// What a block is freed behind: Engine::free_behind()'s fence and what it was given; or nothing.
+struct Behind {
+  CUstream fence = nullptr;
+  uint64_t given = 0;
 };
 
 /// What was seen, for the coverage report.

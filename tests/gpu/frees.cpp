@@ -55,10 +55,11 @@ struct Case {
     DO(cuCtxSynchronize());
   }
   /// `use` enqueues, behind work that goes on, what writes the block: it is freed then, and no
-  /// later allocation may have its memory meanwhile.
-  template <class Use>
-  void kept(Use&& use, bool destroyed = false) {
+  /// later allocation may have its memory meanwhile. `before`: what has to be done before that.
+  template <class Use, class Before>
+  void kept(Use&& use, bool destroyed, Before&& before) {
     Block freed = make(count);
+    before(freed);
     busy.on(one);
     use(freed);
     if (destroyed) DO(cuStreamDestroy(one));
@@ -76,6 +77,10 @@ struct Case {
     for (int i = 0; i < 4; ++i) expect_filled(later[i], static_cast<Word>(i));
     for (Block& block : later) end(block);
     if (destroyed) one = nullptr;
+  }
+  template <class Use>
+  void kept(Use&& use, bool destroyed = false) {
+    kept(use, destroyed, [](const Block&) {});
   }
 };
 
@@ -98,14 +103,15 @@ void kept_in_a_table(Case& c) {
   fill(c.gpu, from, 3);
   CUdeviceptr table = 0;
   DO(cuMemAlloc(&table, sizeof(Layer)));
-  c.kept([&](const Block& block) {
-    const Layer layer{reinterpret_cast<Word*>(block.address),
-                      reinterpret_cast<const Word*>(from.address), nullptr, count};
-    DO(cuMemcpyHtoDAsync(table, &layer, sizeof layer, c.other));
-    DO(cuStreamSynchronize(c.other));
-    const Word salt = 1;
-    launch(c.gpu.kernel("layers"), {&table, &salt}, c.one);
-  });
+  const Word salt = 1;
+  c.kept([&](const Block&) { launch(c.gpu.kernel("layers"), {&table, &salt}, c.one); }, false,
+         [&](const Block& block) {
+           const Layer layer{reinterpret_cast<Word*>(block.address),
+                             reinterpret_cast<const Word*>(from.address), nullptr, count};
+           DO(cuMemcpyHtoD(table, &layer, sizeof layer));
+           Block another = make(count);
+           end(another);  // (this one waits: a copy from the host was made)
+         });
 }
 
 void kept_in_a_graph(Case& c) {
@@ -204,6 +210,29 @@ void threads(Case& c) {
   EXPECT(found == 0);
 }
 
+/// What is to be copied from the host may be overwritten behind a free, as it always could.
+void sources_are_read(Case& c) {
+  std::vector<Word> right(count, 3), wrong(count, 4);
+  Word* source = nullptr;
+  DO(cuMemAllocHost(reinterpret_cast<void**>(&source), count * sizeof(Word)));
+  std::copy(right.begin(), right.end(), source);
+  const Block to = make(count);
+  c.busy.on(c.one);
+  DO(cuMemcpyHtoDAsync(to.address, source, to.bytes(), c.one));
+  std::thread later([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    c.busy.let_go();
+  });
+  Block other = make(count);
+  end(other);
+  std::copy(wrong.begin(), wrong.end(), source);
+  later.join();
+  std::vector<Word> found(count);
+  DO(cuCtxSynchronize());
+  DO(cuMemcpyDtoH(found.data(), to.address, to.bytes()));
+  EXPECT(found == right);
+}
+
 /// What was on its way to the host is there behind a free, as it always was; and frees after that
 /// one do not wait.
 void results_are_there(Case& c, bool by_graph) {
@@ -266,6 +295,7 @@ void run(const std::string& name, Case& c) {
   if (name == "back") return all_comes_back(c);
   if (name == "many") return many(c);
   if (name == "threads") return threads(c);
+  if (name == "sources") return sources_are_read(c);
   if (name == "results" || name == "results_of_a_graph")
     return results_are_there(c, name != "results");
   if (name == "another_context") return waits_in_another_context(c);

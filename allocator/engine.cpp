@@ -7,7 +7,6 @@
 
 #include "allocator/check.h"
 #include "allocator/engine_hot.h"
-#include "allocator/huge_pages.h"
 
 namespace firn {
 
@@ -77,83 +76,6 @@ Result<void> EngineImpl::start() {
     history_ = std::make_unique<History>();
   }
   return {};
-}
-
-EngineImpl::~EngineImpl() {
-  if (abandoned_ || !arena_ || !in_stream_) {
-    abandon();
-    return;
-  }
-  Entered context(*this);
-  const bool usable = static_cast<bool>(can_use(context));
-  Lock lock(mutex_);
-  if (usable && settle_all(lock)) {
-    give_all();
-    return;
-  }
-  // Of a dead device everything ends with its context; but the store may still use our memory.
-  while (!requests_.empty()) {
-    (void)reap_store();
-    if (!requests_.empty()) wait(lock, poll_ns);
-  }
-  abandon();
-}
-
-/// Waits for everything in flight. False: the device is dead.
-bool EngineImpl::settle_all(Lock& lock) {
-  drop_mappings();
-  for (Block* block : std::vector<Block*>(spilling_)) keep(*block);
-  while (!requests_.empty() && !health_.dead()) {
-    pump_locked();
-    if (!requests_.empty()) wait(lock, poll_ns);
-  }
-  const CUresult result = driver_.ctx_synchronize();
-  if (result != CUDA_SUCCESS) (void)health_.failed("cuCtxSynchronize", result);
-  while (!health_.dead() && (!copies_out_.empty() || !copies_in_.empty())) {
-    for (auto* copies : {&copies_out_, &copies_in_})
-      for (const CopyInFlight& copy : *copies)
-        if (Result<void> waited = streams_.wait(copy.use); !waited)
-          health_.answered("cuEventSynchronize", static_cast<CUresult>(waited.error().detail));
-    reap_copies();
-  }
-  return !health_.dead();
-}
-
-/// Gives everything back to the driver; nothing is in flight.
-void EngineImpl::give_all() {
-  for (Block* block : live_) {
-    drop_copies(*block);
-    unmap_spans(*block);
-  }
-  finish_unmappings();
-  for (const auto& region : region_owner_)
-    while (!region->frames().empty()) {
-      const uint64_t address = region->frames().begin()->first;
-      std::vector<Frame> frames{region->unmapped(address)};
-      unmap_at(address, frames);
-      frames_.give(frames);
-    }
-  for (uint32_t i = 0; i < segment_count_; ++i) {
-    Segment* segment = segments_[i].load(std::memory_order_relaxed);
-    if (!segment->frames.empty()) {
-      unmap_at(segment->address, segment->frames);
-      frames_.give(segment->frames);
-    }
-    delete segment;
-  }
-  for (auto& table : unit_tables_)
-    if (std::atomic<uint32_t>* units = table.load(std::memory_order_relaxed))
-      give_huge(units, unit_table_bytes);
-  (void)driver_.stream_destroy(out_stream_);
-  (void)driver_.stream_destroy(in_stream_);
-}
-
-void EngineImpl::abandon() {
-  abandoned_ = true;
-  frames_.abandon();
-  host_.abandon();
-  streams_.abandon();
-  if (arena_) arena_->abandon();
 }
 
 Block* EngineImpl::block_at(uint64_t address) const {

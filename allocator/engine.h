@@ -223,7 +223,7 @@ class Engine {
   /// over. invalid_argument for foreign, interior and already freed pointers: nothing was changed.
   virtual Result<void> free(void* pointer) = 0;
   /// Frees a block that any work may use: it is reused, on its own stream too, only once all that
-  /// `fence` waits for by now is over. Whoever lacks room waits for that for as long as it takes.
+  /// `fence` waits for by now is over. Whoever lacks room waits for that, up to two minutes.
   /// `fence`: a stream of the caller's, the same at each call. `given` is larger than at the calls
   /// before where the fence was given something to wait for since. Errors: invalid_argument;
   /// nothing was changed then.

@@ -161,8 +161,8 @@ void EngineImpl::finish_free(Block& block) {
   }
 }
 
-/// What was freed while other streams used it is there again as soon as they are done, as with the
-/// native allocator, and not only when the service thread has looked.
+/// A block that was freed while other streams used it is there again as soon as they are done, as
+/// with the native allocator, and not only when the service thread has looked.
 void EngineImpl::look_at_deferred() {
   Lock lock(mutex_, std::try_to_lock);
   if (!lock || health_.dead()) return;
@@ -196,7 +196,7 @@ void EngineImpl::settle_deferred() {
   deferred_count_.store(static_cast<uint32_t>(left), std::memory_order_relaxed);
 }
 
-/// Is there memory that a free of the program's would have waited for, for as long as it takes?
+/// Is there memory that a free of the program's would natively have waited for?
 bool EngineImpl::fenced_wait() const {
   return fence_ && std::any_of(deferred_.begin(), deferred_.end(), [this](const Block* block) {
     const Use* fence = fence_of(*block);

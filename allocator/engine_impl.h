@@ -132,7 +132,7 @@ class EngineImpl final : public Engine, private EngineLimits, private InMotion {
   void trouble(const std::string& words);
   Result<void> can_use(const Driver::ContextGuard& context);
   bool settle_all(Lock& lock);
-  void give_all();
+  void give_all(Lock& lock);
   void reach_watch();
 
   // engine_allocate.cpp
@@ -200,10 +200,9 @@ class EngineImpl final : public Engine, private EngineLimits, private InMotion {
   // engine_unmap_apart.cpp
   void unmap_run(Block& block, size_t begin, size_t end);
   void unmap_spans(Block& block);
-  void carry_out(Lock* lock, Unmapping unmapping);
+  void carry_out(Lock& lock, Unmapping unmapping);
   bool carry_out_unmappings(Lock& lock, uint64_t granules = UINT64_MAX);
   bool carry_out_unmappings(Lock& lock, const Block& block);
-  void finish_unmappings();
   void end_dropped(Block& block);
   uint64_t grains_soon() const;
   uint64_t going_granules() const;

@@ -220,14 +220,14 @@ Result<void> EngineImpl::set_budget(uint64_t bytes) {
 /// Gives back what is held beyond the budget, as far as it can leave until then.
 void EngineImpl::shrink_to_budget(Lock& lock, uint64_t until_ns) {
   while (frames_.held_granules() > frames_.budget_granules() && !health_.dead()) {
-    uint64_t over = frames_.held_granules() - frames_.budget_granules();
     park_ready(true);
     reclaim_parked(UINT64_MAX);
     const bool places_wait = reclaim_regions(UINT64_MAX) > 0;
     (void)carry_out_unmappings(lock);
     frames_.trim(0);
     if (frames_.held_granules() <= frames_.budget_granules()) break;
-    over = (frames_.held_granules() - frames_.budget_granules()) * granule_grains;
+    const uint64_t over =
+        (frames_.held_granules() - frames_.budget_granules()) * granule_grains;
     const uint64_t unmapped = unmapped_;
     uint64_t leaving = leaving_grains() + going_granules() * granule_grains;
     for (const auto* blocks : {&deferred_, &draining_})

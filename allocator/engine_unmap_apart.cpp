@@ -45,8 +45,8 @@ void EngineImpl::unmap_spans(Block& block) {
   }
 }
 
-/// Makes the driver's call for it, without the lock where one is given.
-void EngineImpl::carry_out(Lock* lock, Unmapping unmapping) {
+/// Makes the driver's call for it, without the lock.
+void EngineImpl::carry_out(Lock& lock, Unmapping unmapping) {
   Block& block = *unmapping.block;
   const uint64_t address = block.base() + block.spans[unmapping.begin].begin * grain_bytes;
   size_t bytes = 0;
@@ -54,9 +54,9 @@ void EngineImpl::carry_out(Lock* lock, Unmapping unmapping) {
   CUresult result = CUDA_SUCCESS;
   if (!health_.dead()) {
     ++unmapping_apart_;
-    if (lock) lock->unlock();
+    lock.unlock();
     result = call_unmap(address, bytes);
-    if (lock) lock->lock();
+    lock.lock();
     --unmapping_apart_;
   }
   counted_.unmaps += unmapping.frames.size();
@@ -78,7 +78,7 @@ bool EngineImpl::carry_out_unmappings(Lock& lock, uint64_t granules) {
   while (!unmappings_.empty() && frames_.available() < granules) {
     Unmapping unmapping = std::move(unmappings_.front());
     unmappings_.pop_front();
-    carry_out(&lock, std::move(unmapping));
+    carry_out(lock, std::move(unmapping));
     any = true;
   }
   return any;
@@ -94,19 +94,10 @@ bool EngineImpl::carry_out_unmappings(Lock& lock, const Block& block) {
   for (auto next = due(); next != unmappings_.end(); next = due()) {
     Unmapping unmapping = std::move(*next);
     unmappings_.erase(next);
-    carry_out(&lock, std::move(unmapping));
+    carry_out(lock, std::move(unmapping));
     any = true;
   }
   return any;
-}
-
-/// At once, under the lock: before the end.
-void EngineImpl::finish_unmappings() {
-  while (!unmappings_.empty()) {
-    Unmapping unmapping = std::move(unmappings_.front());
-    unmappings_.pop_front();
-    carry_out(nullptr, std::move(unmapping));
-  }
 }
 
 /// Its descriptor was to go while calls were made for it.
@@ -120,7 +111,7 @@ uint64_t EngineImpl::grains_soon() const {
   return (frames_.available() + going_granules()) * granule_grains + leaving_grains();
 }
 
-/// What can be had once all is unmapped that was given up.
+/// Granules that can be had once all is unmapped that was given up.
 uint64_t EngineImpl::going_granules() const {
   return going_granules_ + frames_.shared().going();
 }

@@ -223,7 +223,7 @@ Result<void> Frames::end_change(Change change) {
     free_[frame.granules].push_back(frame);
   }
   if (change.result == CUDA_ERROR_OUT_OF_MEMORY) limit_ = std::min(limit_, held_);
-  if (held_ > limit_) trim(free_granules() - std::min(free_granules(), held_ - limit_));
+  trim_to_limit();
   if (change.result == CUDA_SUCCESS) return {};
   return health_.failed(change.entry, change.result);
 }
@@ -339,6 +339,10 @@ void Frames::give(std::vector<Frame>& frames) {
       free_[1].push_back({frame.handle, 1});
   }
   frames.clear();
+  trim_to_limit();
+}
+
+void Frames::trim_to_limit() {
   if (held_ > limit_) trim(free_granules() - std::min(free_granules(), held_ - limit_));
 }
 
@@ -358,7 +362,7 @@ uint64_t Frames::free_granules() const {
 
 void Frames::set_budget(uint64_t bytes) {
   budget_ = limit_ = bytes / granule_bytes;
-  if (held_ > limit_) trim(free_granules() - std::min(free_granules(), held_ - limit_));
+  trim_to_limit();
 }
 
 }  // namespace firn

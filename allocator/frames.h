@@ -131,6 +131,7 @@ class Frames {
   friend class Reservation;
   Result<Frame> create(uint32_t granules);
   void release(Frame frame);
+  void trim_to_limit();
   CUresult call_release(const Frame& frame) const;
   static constexpr size_t sizes = large_frame_granules + 1;
   size_t victim_for(uint32_t granules, const std::array<size_t, sizes>& kept) const;

@@ -98,6 +98,12 @@ class Streams {
     return stream || !context ? stream : reinterpret_cast<CUstream>(context);
   }
 
+  /// Where it is looked for first, of 2 * capacity places.
+  static size_t hash(CUstream stream) {
+    auto bits = reinterpret_cast<uintptr_t>(stream);
+    return (bits ^ (bits >> 12) ^ (bits >> 24)) * 0x9E3779B97F4A7C15ull >> 51;  // 13 bits
+  }
+
   /// Is a stream that was seen being captured into a graph?
   bool any_captured() const;
 
@@ -145,10 +151,6 @@ class Streams {
            entry.ended.load(std::memory_order_acquire);
   }
   std::vector<CUevent>& spare_of(Entry& entry) { return entry.context ? entry.spare : spare_; }
-  static size_t hash(CUstream stream) {
-    auto bits = reinterpret_cast<uintptr_t>(stream);
-    return (bits ^ (bits >> 12) ^ (bits >> 24)) * 0x9E3779B97F4A7C15ull >> 51;  // 13 bits
-  }
 
   const Driver& driver_;
   DeviceHealth& health_;

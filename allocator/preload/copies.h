@@ -49,7 +49,7 @@ bool copied_apart(const Copy& copy, const Work& work, CUresult& result);
 template <class Call>
 CUresult around(const Copy& copy, Call&& call) {
   if (views().count() == 0) return call();
-  const Enqueues enqueues(copy.stream);
+  Enqueues enqueues(copy.stream);
   Work work(where(copy.stream));
   Noted noted;
   if (CUresult result = note_copy(copy, work, noted)) return result;
@@ -59,7 +59,7 @@ CUresult around(const Copy& copy, Call&& call) {
   if (views().count() < 2 || !copied_apart(copy, work, result)) result = call();
   if (result == CUDA_SUCCESS && !noted.captured) tell_tables(copy);
   if (noted.ours) end_copies(work, result);
-  if (!noted.captured && beside_host(copy)) enqueued_somewhere();
+  if (!noted.captured && beside_host(copy)) enqueues.wait();
   return result;
 }
 

@@ -123,7 +123,7 @@ namespace {
 /// Many copies in one call, in any order: all their blocks are held until all are enqueued.
 template <class Call>
 CUresult around_all(const std::vector<Copy>& copies, CUstream stream, Call&& call) {
-  const Enqueues enqueues(stream);
+  Enqueues enqueues(stream);
   Work work(where(stream));
   Noted noted;
   for (const Copy& copy : copies)
@@ -135,7 +135,7 @@ CUresult around_all(const std::vector<Copy>& copies, CUstream stream, Call&& cal
     for (const Copy& copy : copies) tell_tables(copy);
   if (noted.ours) end_copies(work, result);
   if (!noted.captured && std::any_of(copies.begin(), copies.end(), beside_host))
-    enqueued_somewhere();
+    enqueues.wait();
   return result;
 }
 

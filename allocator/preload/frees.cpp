@@ -6,6 +6,7 @@
 #include "allocator/preload/engines.h"
 #include "allocator/preload/handlers.h"
 #include "allocator/preload/memory.h"
+#include "allocator/streams.h"
 
 namespace firn::preload {
 
@@ -20,7 +21,7 @@ struct GivenWork {
 };
 
 namespace {
-constexpr size_t places = 8192, streams_most = places / 2;
+constexpr size_t streams_most = Streams::capacity, places = 2 * streams_most;
 const CUstream left = reinterpret_cast<CUstream>(~uintptr_t{0});  // one was here that has gone
 
 struct Table {
@@ -32,13 +33,8 @@ Table& table() {
   return one;
 }
 
-size_t place_of(CUstream key) {
-  const auto bits = reinterpret_cast<uintptr_t>(key);
-  return (bits ^ (bits >> 12) ^ (bits >> 24)) * 0x9E3779B97F4A7C15ull >> 51;  // 13 bits
-}
-
 GivenWork* find(CUstream key) {
-  for (size_t at = place_of(key), step = 0; step < places; ++step, ++at) {
+  for (size_t at = Streams::hash(key), step = 0; step < places; ++step, ++at) {
     GivenWork& stream = table().all[at % places];
     const CUstream here = stream.key.load(std::memory_order_acquire);
     if (here == key) return &stream;
@@ -72,7 +68,7 @@ GivenWork* add(CUstream key, bool is_default) {
   const auto lock = captures_lock();
   if (GivenWork* known = find(key)) return known;
   if (table().known == streams_most) return nullptr;
-  for (size_t at = place_of(key), step = 0; step < places; ++step, ++at) {
+  for (size_t at = Streams::hash(key), step = 0; step < places; ++step, ++at) {
     GivenWork& stream = table().all[at % places];
     const CUstream here = stream.key.load(std::memory_order_relaxed);
     if ((here && here != left) || stream.marked.load(std::memory_order_acquire)) continue;

@@ -32,16 +32,22 @@ namespace firn::preload {
 void enqueued(CUstream stream);
 /// The same, of streams that cannot be told.
 void enqueued_somewhere();
-/// enqueued() at the end of a handler.
+/// enqueued() at the end of a handler; and enqueued_somewhere() where it said wait().
 class Enqueues {
  public:
   explicit Enqueues(CUstream stream) : stream_(stream) {}
-  ~Enqueues() { enqueued(stream_); }
+  ~Enqueues() {
+    enqueued(stream_);
+    if (waits_) enqueued_somewhere();
+  }
+  /// The next free waits for the work.
+  void wait() { waits_ = true; }
   Enqueues(const Enqueues&) = delete;
   Enqueues& operator=(const Enqueues&) = delete;
 
  private:
   const CUstream stream_;
+  bool waits_ = false;
 };
 
 /// The stream is about to be destroyed, which does not end its work.

@@ -101,7 +101,7 @@ CUresult update(CUgraphExec exec, CUgraph graph, Call&& call) {
 template <class Call>
 CUresult launch_graph(CUgraphExec exec, CUstream stream, Call&& call) {
   if (views().count() == 0) return call();
-  const Enqueues enqueues(stream);
+  Enqueues enqueues(stream);
   std::shared_ptr<const Uses> uses;
   std::shared_ptr<Kernel> kernel;
   {
@@ -117,12 +117,7 @@ CUresult launch_graph(CUgraphExec exec, CUstream stream, Call&& call) {
       note_captured(into, *uses);
       return call();
     }
-  struct AtEnd {
-    bool beside_host;
-    ~AtEnd() {
-      if (beside_host) enqueued_somewhere();
-    }
-  } const at_end{uses->beside_host};
+  if (uses->beside_host) enqueues.wait();
   Work work(where(stream));
   for (uint64_t word : uses->words) work.see(word);
   if (uses->everything) work.see_all();

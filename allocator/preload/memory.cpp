@@ -138,7 +138,7 @@ CUresult cuMemAllocPitch_v2(CUdeviceptr* address, size_t* pitch, size_t width_by
   return result;
 }
 
-// What is enqueued may use the memory: it is nobody else's before that is over.
+// Enqueued work may use the memory: it is nobody else's before that is over.
 CUresult cuMemFree_v2(CUdeviceptr address) {
   View* view = views().at(address);
   if (!view) {

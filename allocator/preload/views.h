@@ -23,7 +23,7 @@ struct View {
   CUcontext context = nullptr;         // the device's primary one
   int device = 0;                      // its ordinal
   CUstream plain = nullptr;  // what cuMemAlloc allocates for: no work is ever on it
-  // What frees wait for (frees.h). Null: they wait themselves.
+  // Frees wait for these (frees.h). Null: they wait themselves.
   CUstream fence = nullptr;
   CUevent fence_event = nullptr;
   uint64_t fence_given = 0;  // so often it was given what to wait for; under the captures' lock
@@ -31,7 +31,7 @@ struct View {
   std::atomic<uint64_t> untold{1}, waited{0};      // work on streams that cannot be told: so often
 };
 
-/// What a block is freed behind: Engine::free_behind()'s fence and what it was given; or nothing.
+/// A block is freed behind it: Engine::free_behind()'s fence and what it was given; or nothing.
 struct Behind {
   CUstream fence = nullptr;
   uint64_t given = 0;

@@ -92,7 +92,8 @@ def main():
     parser.add_argument("--steps", type=int, default=12)
     parser.add_argument("--part", type=float, default=.5, help="of its memory that it may have")
     parser.add_argument("--width", type=int, default=256)
-    parser.add_argument("--batch", type=int, default=20, help="sequences, which activations grow with")
+    parser.add_argument("--batch", type=int, default=20,
+                        help="sequences: activations grow with them")
     parser.add_argument("--link", type=float, default=55, help="GB/s each way")
     parser.add_argument("--behind", type=float, default=0, help="us")
     parser.add_argument("--out", type=pathlib.Path)
@@ -100,7 +101,7 @@ def main():
     places = script_runs.Places.find()
     if isinstance(places, str):
         sys.exit(f"driver_time.py: {places}")
-    free, free_device = run(places, given, 4 if given.batch <= 20 else 2, 12 * GIB, {})
+    free, free_device = run(places, given, 4, 12 * GIB, {})
     scale = free["seconds"] / free["steps"] / modelled_s(given.width, given.batch)
     budget = int(free_device["peak_device_bytes"] * given.part) // (2 << 20) * (2 << 20)
     result, device = run(places, given, given.steps, budget, {

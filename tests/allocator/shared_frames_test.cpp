@@ -126,6 +126,24 @@ TEST(SharedFrames, blocks_leave_and_come_back_and_none_meets_another) {
   }
 }
 
+TEST(SharedFrames, a_frame_is_going_while_all_that_is_taken_of_it_goes) {
+  SharedFrames frames;
+  const uint32_t index = frames.add(1, 0b0011);
+  EXPECT_EQ(frames.going(), 0u);
+  frames.let_go(index, 0b0001);
+  EXPECT_EQ(frames.going(), 0u);
+  frames.let_go(index, 0b0010);
+  EXPECT_EQ(frames.going(), 1u);
+  EXPECT_EQ(frames.take(0b0100), index);  // it stays, for another
+  EXPECT_EQ(frames.going(), 0u);
+  EXPECT_FALSE(frames.give(index, 0b0011));
+  EXPECT_EQ(frames.going(), 0u);
+  frames.let_go(index, 0b0100);
+  EXPECT_EQ(frames.going(), 1u);
+  EXPECT_TRUE(frames.give(index, 0b0100));
+  EXPECT_EQ(frames.going(), 0u);
+}
+
 TEST(SharedFrames, a_job_holds_what_its_blocks_have) {
   std::mt19937_64 random(7);
   for (uint32_t grains : {16u, 20u, 36u, 40u, 56u, 80u, 100u, 144u, 240u}) {

@@ -127,14 +127,14 @@ void kept_in_a_graph(Case& c) {
     end(meanwhile);
     DO(cuStreamEndCapture(c.one, &graph));
     DO(cuGraphInstantiate(&exec, graph, 0));
-    // What the stream was given before is behind this free: of the graph only its launch tells.
+    // Work that the stream was given before is behind this free: of the graph its launch tells.
     Block before = make(count);
     end(before);
     DO(cuGraphLaunch(exec, c.one));
   });
 }
 
-/// An allocation that has no room but what was freed waits for it, however long that takes.
+/// An allocation that has no room but what was freed waits for it, longer than for other work.
 void room_is_waited_for(Case& c, int waits, bool let_go) {
   Block first = make(half_of_budget);
   c.busy.on(c.one);
@@ -210,7 +210,7 @@ void threads(Case& c) {
   EXPECT(found == 0);
 }
 
-/// What is to be copied from the host may be overwritten behind a free, as it always could.
+/// The source of a copy from the host may be overwritten behind a free, as it always could.
 void sources_are_read(Case& c) {
   std::vector<Word> right(count, 3), wrong(count, 4);
   Word* source = nullptr;
@@ -233,8 +233,8 @@ void sources_are_read(Case& c) {
   EXPECT(found == right);
 }
 
-/// What was on its way to the host is there behind a free, as it always was; and frees after that
-/// one do not wait.
+/// Results that were on their way to the host are there behind a free, as they always were; and
+/// frees after that one do not wait.
 void results_are_there(Case& c, bool by_graph) {
   Word* results = nullptr;
   DO(cuMemAllocHost(reinterpret_cast<void**>(&results), count * sizeof(Word)));

@@ -146,6 +146,11 @@ void arrive(const Rows& rows, Arrival& arrival) {
 }
 
 namespace {
+/// One row, out of mapped memory.
+bool departs(const Rows& rows) {
+  return rows.rows == 1 && rows.slices == 1 && gpu().space.reserved(rows.from);
+}
+
 /// Copies one row, but for the parts that are closed.
 void copy_open(const Rows& rows, std::vector<AddressSpace::Pages> closed) {
   std::sort(closed.begin(), closed.end(),
@@ -164,7 +169,7 @@ void copy_open(const Rows& rows, std::vector<AddressSpace::Pages> closed) {
 }  // namespace
 
 void make_departure(const Rows& rows, Body* body) {
-  if (rows.rows != 1 || rows.slices != 1 || !gpu().space.reserved(rows.from)) return;
+  if (!departs(rows)) return;
   body->run = [rows] {
     AddressSpace& space = gpu().space;
     Lock lock(gpu().mutex);
@@ -178,7 +183,10 @@ void make_departure(const Rows& rows, Body* body) {
   };
 }
 
-void depart(const Rows& rows) { copy_open(rows, gpu().space.closed_in(rows.from, rows.bytes)); }
+void depart(const Rows& rows) {
+  if (!departs(rows)) return move_rows(rows);
+  copy_open(rows, gpu().space.closed_in(rows.from, rows.bytes));
+}
 
 void close_at_once(const std::shared_ptr<Work>& copy) {
   if (!copy || copy->done || !copy->body.arrival) return;

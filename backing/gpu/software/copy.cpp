@@ -35,7 +35,7 @@ CUresult copy(Gate& gate, Rows rows, CUstream handle, bool wait, Side to_side, S
   if (wait && !stream->capture && rows.total() <= inline_bytes_max && !body.link_ns &&
       !body.latency_ns && !gpu().scheduler.virtual_clock && quiet(*stream)) {
     if (CUresult result = submit(gate, stream, Body{.entry = gate.entry()})) return result;
-    if (from == Place::device && to != Place::device && rows.rows == 1 && rows.slices == 1)
+    if (from == Place::device && to != Place::device)
       depart(rows);
     else
       move_rows(rows);

@@ -233,7 +233,11 @@ TEST_F(Arrivals, AReplayedCopyIsOne) {
   EXPECT_EXIT(
       {
         (void)cuGraphLaunch(exec, in);
-        ::usleep(20000);  // it closes its target when it begins
+        unsigned char found = 0;  // it closes its target when it begins
+        while (found != 0xFF) {
+          (void)cuMemcpyDtoHAsync_v2(&found, address + 8192, 1, work);
+          (void)cuStreamSynchronize(work);
+        }
         (void)launch(look_, address, other, work);
         end_by_context();
       },

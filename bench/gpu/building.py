@@ -15,12 +15,14 @@ from results import Cut, Failed
 # Beside the libraries and the command: what the steps run. Of the build folder; the last word says
 # what it takes.
 CORE = ("allocator/command/firn", "allocator/preload/libfirn_preload.so",
-        "allocator/preload/libfirn_behind.so", "backing/gpu/software/libcuda.so.1",
+        "allocator/preload/libfirn_behind.so", "allocator/preload/firn-try-host",
+        "backing/gpu/software/libcuda.so.1",
         "tests/backing/gpu/gpu_driver_conformance_test", "tests/backing/gpu/gpu_beliefs_test",
         "tests/gpu/firn_program_kernels.so", "tests/gpu/program_cycles", "tests/gpu/program_vector",
-        "bench/gpu/driver_costs", "bench/gpu/mapping_load", "bench/preload/launch",
-        "bench/preload/libno_kernel.so")
-OF_TORCH = ("pytorch_plugin/libfirn_torch.so", "bench/overhead/libcalls.so")
+        "bench/gpu/driver_costs", "bench/gpu/mapping_load", "bench/gpu/access_load",
+        "bench/preload/launch", "bench/preload/libno_kernel.so")
+OF_TORCH = ("pytorch_plugin/libfirn_torch.so", "pytorch_plugin/firn-try-host",
+            "bench/overhead/libcalls.so")
 OF_TORCH_SOFTWARE = ("backing/gpu/software/torch_ops/libfirn_torch_ops.so",
                      "backing/gpu/software/cudart/libcudart.so.13")
 FILES = ("pytorch_plugin/_build.py",)  # besides, of a build with torch

@@ -63,6 +63,23 @@ def under_load(suite, step):
         step.check(f"{name} were measured", "failed" not in found[name], found[name])
 
 
+def of_access(suite, step):
+    """Of the calls that map a frame, one was seen to wait for copies that have nothing to do with
+    it: beside which work, and for how long."""
+    suite.needs_build()
+    driver = (suite.build / "backing/gpu/software/libcuda.so.1").resolve() if suite.software else \
+        "libcuda.so.1"
+    done = step.run([suite.build / "bench/gpu/access_load",
+                     suite.root / "bench/gpu/ask/kernels.ptx",
+                     *(["--small"] if suite.software else [])],
+                    suite.environment(FIRN_TEST_DRIVER=str(driver)))
+    found = last_json(done.text)
+    for name, figures in found.items():
+        step.figure(name, figures)
+    step.check("access was given beside each kind of work", all(
+        row["access"]["count"] > 0 for sizes in found.values() for row in sizes.values()))
+
+
 def calls(suite, step):
     suite.needs_torch()
     command = [suite.python, suite.root / "bench/gpu/torch_costs.py", "calls",
@@ -127,6 +144,7 @@ def spills(suite, step):
 STEPS = (
     ("costs-driver", "the driver's calls and copies", 90, of_driver),
     ("costs-mapping", "mapping calls beside copies, kernels, other processes", 90, under_load),
+    ("costs-access", "giving access beside copies of each kind", 60, of_access),
     ("costs-calls", "allocating, freeing, an observed operator, beside the others", 120, calls),
     ("costs-spills", "a spill and a fault, by size", 120, spills),
     ("costs-launches", "what a launch costs more", 60, launches),

@@ -31,7 +31,7 @@ ALWAYS = ("machine", "build")
 # Most telling first: a run may be cut off.
 ORDER = (
     "machine", "asked", "asked-lost", "build", "conformance", "beliefs", "torch-adversarial",
-    "torch-verify", "costs-mapping", "torch-assert", "torch-by-name", "torch-side-stream",
+    "torch-verify", "costs-mapping", "costs-access", "torch-assert", "torch-by-name", "torch-side-stream",
     "costs-driver", "cycles", "torch-bits", "torch-triton", "preload-asked", "torch-large",
     "torch-graph-across", "preload-programs", "preload-pytorch", "costs-calls", "costs-spills",
     "torch-compile", "torch-graphs", "torch-nccl", "torch-flash", "torch-cudnn", "torch-files",

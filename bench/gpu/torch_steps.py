@@ -23,7 +23,8 @@ MOVED = ("budget_bytes", "peak_device_bytes", "peak_allocated_bytes", "spilled_b
          "faulted_bytes", "prefetched_bytes", "forwarded_bytes", "clean_dropped_bytes", "stall_s",
          "stalls", "lost_blocks", "touches", "pinned", "unseen", "measured_host_out_bytes_s",
          "measured_host_in_bytes_s", "measured_store_write_bytes_s", "measured_store_read_bytes_s",
-         "period_found", "plan_s", "trouble", "out_of_memory")
+         "period_found", "plan_s", "trouble", "out_of_memory", "faults", "evictions", "maps",
+         "unmaps", "frames_created", "driver")
 
 
 def free_bytes(suite):
@@ -82,6 +83,7 @@ class Runs:
         if found.get("seconds_of_steps"):
             row["step_s"] = round(steady(found), 4)
             row["first_step_s"] = round(found["seconds_of_steps"][0], 4)
+            row["steps_s"] = [round(each, 3) for each in found["seconds_of_steps"]]
         if found.get("pinned") is not None:
             row["stayed"] = found["pinned"]
         self.step.figure(self.prefix + name, row)

@@ -258,6 +258,11 @@ const Entry table[] = {
      [](const Config& c) {
        return c.looks == Config::looks_all ? "all" : std::to_string(c.looks);
      }},
+    {{"copy_gate", "flag", "1",
+      "copies to the host leave a gap while memory is mapped, which the driver waits for else",
+      "0 where a driver does not keep to cuStreamWaitValue32"},
+     [](Config& c, std::string_view v) { return take_flag(c.copy_gate, v); },
+     [](const Config& c) { return show_flag(c.copy_gate); }},
     {{"free_waits", "flag", "0",
       "preloaded: cuMemFree waits until the device has done all that was enqueued",
       "1 for a program that uses host memory that kernels use, with only cuMemFree to wait for "

@@ -32,6 +32,7 @@ struct Config {
   unsigned looks = 2;                   // preload: launches of a kernel that are looked at, of each
                                         // kind; looks_all: every one
   static constexpr unsigned looks_all = ~0u;
+  bool copy_gate = true;                // copies out leave gaps while memory is mapped
   bool free_waits = false;              // preload: cuMemFree returns when all work is over
   bool layouts = true;                  // preload: ask the driver for kernels' parameters
   uint64_t piece_bytes = 8u << 20;      // unit of copying and writing

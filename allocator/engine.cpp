@@ -42,7 +42,7 @@ EngineImpl::EngineImpl(const EngineOptions& options, const Driver& driver, Store
       frames_(driver, health_, options.device, options.budget_bytes),
       host_(driver, store, options.host_bytes, options.host_left, options.host_own,
             options.no_bytes, frames_.host_location().id, options.host_ahead),
-      streams_(driver, health_), segments_(new std::atomic<Segment*>[segments_most]()) {
+      streams_(driver, health_), gate_(driver), segments_(new std::atomic<Segment*>[segments_most]()) {
   access_.push_back(access_of(options.device));
   if (options.verify) net_ = std::make_unique<Net>();
 }
@@ -67,6 +67,7 @@ Result<void> EngineImpl::start() {
       return driver_.error("cuStreamCreate", result);
     }
   }
+  if (options_.copy_gate) gate_.start();
   Lock lock(mutex_);
   out_ = static_cast<unsigned>(see_stream(out_stream_));
   in_ = static_cast<unsigned>(see_stream(in_stream_));

@@ -62,6 +62,7 @@ struct EngineOptions {
   Policy policy = Policy::age;
   bool notices = false;              // fault storms and thrash are said on stderr, once each
   SlowWorks* slow_works = nullptr;   // told of decisions that take long; null: the process's own
+  bool copy_gate = false;  // copies out leave gaps for mapping (copy_gate.h): the wall clock only
   bool no_bytes = false;  // simulation: staging is addresses without memory
   /// What is left of the process's host budget, shared by its engines; null: host_bytes is one's
   /// own.

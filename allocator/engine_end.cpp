@@ -70,12 +70,14 @@ void EngineImpl::give_all(Lock& lock) {
   for (auto& table : unit_tables_)
     if (std::atomic<uint32_t>* units = table.load(std::memory_order_relaxed))
       give_huge(units, unit_table_bytes);
+  gate_.end();
   (void)driver_.stream_destroy(out_stream_);
   (void)driver_.stream_destroy(in_stream_);
 }
 
 void EngineImpl::abandon() {
   abandoned_ = true;
+  gate_.abandon();
   frames_.abandon();
   host_.abandon();
   streams_.abandon();

@@ -30,6 +30,7 @@ CUresult EngineImpl::copy_piece(const Block& block, const Piece& piece, void* ho
   const Span& span = block.span_of(piece);
   const bool in_host = span.mapped() && span.frames.front().host;
   HostCopies way = in_host ? host_copies_ : HostCopies::as_others;
+  if (!in) gate_.pass(out_stream_);
   for (;;) {
     CUresult result = CUDA_SUCCESS;
     const auto there = reinterpret_cast<CUdeviceptr>(host);

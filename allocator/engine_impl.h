@@ -14,6 +14,7 @@
 #include "allocator/age_order.h"
 #include "allocator/arena.h"
 #include "allocator/block.h"
+#include "allocator/copy_gate.h"
 #include "allocator/device_clock.h"
 #include "allocator/device_health.h"
 #include "allocator/driver_time.h"
@@ -444,6 +445,7 @@ class EngineImpl final : public Engine, private EngineLimits, private InMotion {
   std::vector<std::unique_ptr<ReadyBlocks>> ready_owner_;
   // How pieces in host memory at device addresses are copied: as the driver was seen to take it.
   enum class HostCopies : uint8_t { as_others, unified, by_processor } host_copies_{};
+  mutable CopyGate gate_;
   CUstream out_stream_ = nullptr, in_stream_ = nullptr;  // device to host, host to device
   unsigned out_ = 0, in_ = 0;                            // their Streams indices
   std::vector<CUmemAccessDesc> access_;  // to what is mapped: this device's, then its peers'

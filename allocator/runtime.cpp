@@ -289,6 +289,7 @@ class RuntimeImpl final : public Runtime {
     options.guard = config_.guard;
     options.poison = config_.poison;
     options.places = config_.places;
+    options.copy_gate = config_.copy_gate;
     options.notices = true;
     options.host_ahead = true;
     if (config_.policy == "lifetime") options.policy = Policy::lifetime;

@@ -33,8 +33,8 @@ typedef struct FirnGpuConfig {
 //                          memory are refused: cuMemcpyHtoD and DtoH; all of them
 //  FIRN_GPU_CALL_COST=40, or 40+150   calls that create, map, open, unmap and release frames, and
 //                          that register host memory, take so many times as long as on an A100, for
-//                          each handle, one at a time in the process; opening and unmapping 150 us
-//                          more while a copy over the link is under way. Wall clock only
+//                          each handle, one at a time in the process; opening waits, up to 150 us
+//                          for each handle, until no copy to the host is under way. Wall clock only
 
 // And what the driver takes of a device's memory for itself:
 //  FIRN_GPU_OWN=module:32MiB,launch:8MiB,stream:2MiB,graph:4MiB   each module or library loaded, each

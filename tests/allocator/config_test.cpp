@@ -153,6 +153,7 @@ TEST_F(ConfigTest, EveryKnobIsReadFromWordsAndFromTheEnvironment) {
       {"stats", "/x/%p.json"}, {"trace", "t.csv"},       {"driver", "/x/libcuda.so.1"},
       {"allow_tmpfs", "1"},    {"adversarial", "1"},     {"store_read", "3GiB/s"},
       {"store_write", "2GiB/s"}, {"store_latency", "20us"}, {"looks", "all"}, {"layouts", "0"},
+      {"copy_gate", "0"},
       {"free_waits", "1"},
       {"verify", "1"},         {"guard", "1"},           {"poison", "1"}};
   ASSERT_EQ(std::size(table), knobs().size()) << "a knob is missing from this test";

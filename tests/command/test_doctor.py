@@ -8,8 +8,8 @@ from firn_command import ROOT, refused
 
 KNOBS = ["budget", "dir", "host", "policy", "store", "store_size", "depth", "spread", "piece",
          "watch", "spare", "places", "stats", "trace", "driver", "store_read", "store_write",
-         "store_latency", "allow_tmpfs", "looks", "free_waits", "layouts", "adversarial", "verify",
-         "guard", "poison"]
+         "store_latency", "allow_tmpfs", "looks", "copy_gate", "free_waits", "layouts", "adversarial",
+         "verify", "guard", "poison"]
 
 
 @pytest.mark.parametrize("arguments, says", [

@@ -1,5 +1,5 @@
 // The time that calls of memory management take on a real driver, on the wall clock: per handle and
-// not per byte, one call at a time in the whole process, longer while the link is busy.
+// not per byte, one call at a time in the whole process; giving access waits for copies to the host.
 //
 // Owns: the scale, set at cuInit, and the lock that stands for the resource manager's.
 #pragma once
@@ -16,9 +16,9 @@ class Gate;
 enum class Call { create, release, map, access, unmap, host_register };
 
 /// [FIRN_GPU_CALL_COST=scale or scale+us] An A100's published figures times so much: 1 for a GPU as
-/// fast as that, more where kernels are slower; `us`: what opening and unmapping take besides while
-/// a copy over the link is under way, before the scale. Nothing by default. Empty, or what was
-/// wrong.
+/// fast as that, more where kernels are slower; `us`: how long giving access to a handle waits, at
+/// most, for copies to the host, before the scale: until none is under way. Nothing by default.
+/// Empty, or what was wrong.
 std::string read_call_cost();
 
 /// What `handles` of them take; for create and host_register also by bytes. Lets go of the GPU's

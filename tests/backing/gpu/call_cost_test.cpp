@@ -19,9 +19,11 @@ double seconds(Clock::time_point begin) {
 class CallCost : public SoftwareGpu {
  protected:
   void SetUp() override {}
-  void begin(const char* words) {
+  void begin(const char* words, double link_bytes_s = 0) {
     ::setenv("FIRN_GPU_CALL_COST", words, 1);
-    start({});
+    FirnGpuConfig config{};
+    config.link_bytes_s = link_bytes_s;
+    start(config);
   }
   void TearDown() override {
     ::unsetenv("FIRN_GPU_CALL_COST");
@@ -88,6 +90,51 @@ TEST_F(CallCost, holds_up_no_other_calls) {
   for (int i = 0; i < 100; ++i) OK(cuMemGetInfo_v2(&free_bytes, &total));
   EXPECT_FALSE(over);
   other.join();
+}
+
+/// As on an H100: for a gap between copies to the host, or so long for each handle.
+TEST_F(CallCost, access_waits_for_a_gap_between_copies_to_the_host) {
+  for (const bool patient : {true, false}) {
+    begin(patient ? "10+1e6" : "1+100", 16 * MiB);
+    std::vector<char> host(4 * MiB);  // a quarter of a second
+    OK(cuMemHostRegister_v2(host.data(), host.size(), 0));
+    const CUdeviceptr copied = mapped(2 * granule), base = side_by_side(1), flag = mapped();
+    const CUstream s = stream();
+    const CUevent first = event(), second = event();
+    const CUmemAccessDesc open = access();
+    OK(cuMemsetD8_v2(flag, 0, 4));
+    OK(cuMemcpyDtoHAsync_v2(host.data(), copied, host.size(), s));
+    OK(cuEventRecord(first, s));
+    OK(cuStreamWaitValue32_v2(s, flag, 1, 0));  // at least 1
+    OK(cuMemcpyDtoHAsync_v2(host.data(), copied, host.size(), s));
+    OK(cuEventRecord(second, s));
+    OK(cuMemSetAccess(base, granule, &open, 1));
+    EXPECT_EQ(cuEventQuery(first), patient ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY);
+    EXPECT_EQ(cuEventQuery(second), CUDA_ERROR_NOT_READY) << "a copy that waits is no copy";
+    OK(cuMemsetD8Async(flag, 1, 4, stream()));
+    OK(cuStreamSynchronize(s));
+    OK(cuMemHostUnregister(host.data()));
+    TearDown();
+  }
+}
+
+/// Neither do copies to the device, nor does unmapping.
+TEST_F(CallCost, nothing_else_waits_for_copies) {
+  begin("10+1e6", 16 * MiB);
+  std::vector<char> host(4 * MiB);
+  OK(cuMemHostRegister_v2(host.data(), host.size(), 0));
+  const CUdeviceptr copied = mapped(2 * granule), base = side_by_side(1);
+  const CUstream s = stream();
+  const CUmemAccessDesc open = access();
+  OK(cuMemcpyHtoDAsync_v2(copied, host.data(), host.size(), s));
+  OK(cuMemSetAccess(base, granule, &open, 1));
+  EXPECT_EQ(cuStreamQuery(s), CUDA_ERROR_NOT_READY);
+  OK(cuStreamSynchronize(s));
+  OK(cuMemcpyDtoHAsync_v2(host.data(), copied, host.size(), s));
+  OK(cuMemUnmap(base, granule));
+  EXPECT_EQ(cuStreamQuery(s), CUDA_ERROR_NOT_READY);
+  OK(cuStreamSynchronize(s));
+  OK(cuMemHostUnregister(host.data()));
 }
 
 TEST_F(CallCost, words_that_are_no_scale_are_refused) {

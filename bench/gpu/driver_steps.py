@@ -115,7 +115,7 @@ def cycles(suite, step):
     """At half of the memory more than every other visit is a fault, and something was spilled."""
     suite.needs_build()
     # Threads, blocks each, MiB each, rounds.
-    threads, blocks, mib, rounds = (3, 8, 1, 30) if suite.software else (4, 24, 8, 500)
+    threads, blocks, mib, rounds = (3, 8, 1, 30) if suite.software else (4, 24, 8, 1500)
     stats = suite.work / "cycles.json"
     whole = threads * blocks * mib << 20
     environment = suite.environment(

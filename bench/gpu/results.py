@@ -8,6 +8,7 @@ import os
 import pathlib
 import signal
 import subprocess
+import sys
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -170,6 +171,9 @@ class Results:
         whole = {**self.head, "seconds": round(time.monotonic() - self.begin, 1),
                  "counts": self.count(), "steps": [step.row for step in self.steps]}
         fresh = self.path.with_suffix(".tmp")
-        # (Without the folder that this checkout happens to be in.)
-        fresh.write_text(json.dumps(whole, indent=1).replace(f"{ROOT}/", "") + "\n")
+        # (Without the folders that this checkout and its Python happen to be in.)
+        text = json.dumps(whole, indent=1)
+        for folder in (f"{ROOT}/", f"{sys.prefix}/"):
+            text = text.replace(folder, "")
+        fresh.write_text(text + "\n")
         os.replace(fresh, self.path)

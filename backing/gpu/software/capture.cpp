@@ -19,6 +19,19 @@ std::shared_ptr<GraphNode> record(const std::shared_ptr<Stream>& stream, Body bo
   return node;
 }
 
+/// Work on the legacy stream, and waits for it, would have to wait for the blocking streams that
+/// are captured: those captures are spoilt.
+static CUresult refuse_implicit(const Stream& stream) {
+  if (!stream.legacy) return CUDA_SUCCESS;
+  for (const auto& capture : gpu().captures)
+    for (const auto& captured : capture->streams)
+      if (captured->blocking() && captured->context.lock() == stream.context.lock()) {
+        capture->invalidated = true;
+        return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
+      }
+  return CUDA_SUCCESS;
+}
+
 CUresult submit(Gate&, const std::shared_ptr<Stream>& stream, Body body,
                 std::shared_ptr<Work>* work) {
   if (stream->capture) {
@@ -26,14 +39,7 @@ CUresult submit(Gate&, const std::shared_ptr<Stream>& stream, Body body,
     record(stream, std::move(body));
     return CUDA_SUCCESS;
   }
-  // Work on the legacy stream would have to wait for the blocking streams that are captured.
-  if (stream->legacy)
-    for (const auto& capture : gpu().captures)
-      for (const auto& captured : capture->streams)
-        if (captured->blocking() && captured->context.lock() == stream->context.lock()) {
-          capture->invalidated = true;
-          return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
-        }
+  if (CUresult result = refuse_implicit(*stream)) return result;
   auto queued = gpu().scheduler.enqueue(stream, std::move(body));
   if (work) *work = std::move(queued);
   return CUDA_SUCCESS;
@@ -52,6 +58,12 @@ CUresult refuse_captured(const Stream& stream) {
   if (!stream.capture) return CUDA_SUCCESS;
   stream.capture->invalidated = true;
   return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+}
+
+CUresult refuse_wait(Gate& gate, const Stream& stream) {
+  if (CUresult result = refuse_captured(stream)) return result;
+  if (CUresult result = refuse_implicit(stream)) return result;
+  return stream.legacy ? forbid_in_capture(gate) : CUDA_SUCCESS;
 }
 
 CUresult forbid_in_capture(Gate&) {

@@ -74,6 +74,9 @@ std::shared_ptr<GraphNode> record(const std::shared_ptr<Stream>& stream, Body bo
 /// CUDA_SUCCESS where the stream is not captured; else what a call that would wait answers, and the
 /// capture is invalidated.
 CUresult refuse_captured(const Stream& stream);
+/// The same, of a call that asks whether the stream is done, or waits for it: the legacy stream
+/// depends on others.
+CUresult refuse_wait(Gate& gate, const Stream& stream);
 
 std::shared_ptr<Stream> add_stream(Context& context, const std::shared_ptr<Context>& owner,
                                    unsigned flags, int priority);

@@ -61,15 +61,15 @@ FIRN_GPU_API CUresult cuStreamDestroy_v2(CUstream handle) {
 }
 
 FIRN_GPU_ENTRY_PTSZ(cuStreamQuery, (CUstream handle), (handle)) {
-  return with_stream("cuStreamQuery", handle, [](Gate&, const auto& stream) -> CUresult {
-    if (CUresult result = refuse_captured(*stream)) return result;
+  return with_stream("cuStreamQuery", handle, [](Gate& gate, const auto& stream) -> CUresult {
+    if (CUresult result = refuse_wait(gate, *stream)) return result;
     return !stream->last || stream->last->done ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
   });
 }
 
 FIRN_GPU_ENTRY_PTSZ(cuStreamSynchronize, (CUstream handle), (handle)) {
   return with_stream("cuStreamSynchronize", handle, [](Gate& gate, const auto& stream) -> CUresult {
-    if (CUresult result = refuse_captured(*stream)) return result;
+    if (CUresult result = refuse_wait(gate, *stream)) return result;
     gpu().scheduler.wait_for(gate.lock(), gate.entry(), stream->last);
     return CUDA_SUCCESS;
   });

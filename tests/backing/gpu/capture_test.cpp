@@ -170,6 +170,25 @@ TEST_P(Capturing, legacy_stream) {
   EXPECT_EQ(cuStreamEndCapture(blocking, &graph), CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
 }
 
+/// As an H100's driver answers: whether it is done depends on what is captured.
+TEST_P(Capturing, whether_the_legacy_stream_is_done) {
+  const CUstream blocking = stream(CU_STREAM_DEFAULT), apart = stream();
+  CUgraph graph = nullptr;
+  for (const auto& ask : {&cuStreamQuery, &cuStreamSynchronize}) {
+    for (const int mode : {capture_global, capture_thread_local, capture_relaxed}) {
+      OK(cuStreamBeginCapture_v2(blocking, mode));
+      EXPECT_EQ(ask(nullptr), CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
+      EXPECT_EQ(cuStreamEndCapture(blocking, &graph), CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+      OK(cuStreamBeginCapture_v2(apart, mode));
+      const bool harmless = mode == capture_relaxed;
+      EXPECT_EQ(ask(nullptr),
+                harmless ? CUDA_SUCCESS : CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+      EXPECT_EQ(cuStreamEndCapture(apart, &graph),
+                harmless ? CUDA_SUCCESS : CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+    }
+  }
+}
+
 TEST_P(Capturing, work_outside_the_capture) {
   const CUstream a = stream(), b = stream();
   const CUevent outside = event();

@@ -65,8 +65,10 @@ def _below(module: str, names: Iterable[str]) -> bool:
 
 def _only_compares(frame: FrameType) -> bool:
     """Whether the caller of data_ptr() takes the address as a name."""
-    # A storage's data_ptr() calls another storage's: what counts is who called that.
-    while frame.f_code.co_name in ("data_ptr", "_data_ptr") and frame.f_back is not None:
+    # A storage's data_ptr() calls another storage's: what counts is who called that; or who runs
+    # code that was made without a module (Triton's binders).
+    while frame.f_back is not None and (frame.f_code.co_name in ("data_ptr", "_data_ptr")
+                                        or "__name__" not in frame.f_globals):
         frame = frame.f_back
     module = frame.f_globals.get("__name__", "")
     known = _known.get(module)

@@ -161,10 +161,12 @@ def test_who_only_compares_addresses_pins_nothing(run_code):
 
 TRITON = """
         caller = types.ModuleType("triton.runtime.jit")
-        exec("def launch(t): return t.data_ptr()", vars(caller))
+        exec("def launch(t, bind): return t.data_ptr() + bind(t)", vars(caller))
+        binder = {}  # Triton makes these in namespaces without a name
+        exec("def dynamic_func(t): return t.data_ptr()", binder)
         x = big(3)
         for _ in range(3):
-            caller.launch(x)
+            caller.launch(x, binder["dynamic_func"])
         big() * 2
         spill()
 """

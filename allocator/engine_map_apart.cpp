@@ -208,7 +208,10 @@ bool EngineImpl::carry_out_mappings(Lock& lock) {
     if (!mapping.birth) {
       fine = static_cast<bool>(carry_out(lock, mapping));
     } else {
+      const uint64_t grains = mapping.block->grains;
+      births_apart_ += grains;
       const Result<Block*> block = finish_block(lock, mapping);
+      births_apart_ -= grains;
       fine = static_cast<bool>(block);
       if (fine) make_ready_now(**block);
     }

@@ -165,6 +165,7 @@ struct InMotion {
   std::deque<std::pair<PieceRef, unsigned>> prefetches_;  // (block, stream)
   std::deque<Mapping> mappings_;   // due
   unsigned mapping_apart_ = 0;     // threads that map at this moment
+  uint64_t births_apart_ = 0;      // grains of blocks that are mapped for nobody yet
   std::deque<Unmapping> unmappings_;  // due
   unsigned unmapping_apart_ = 0;      // threads that unmap at this moment
   uint64_t going_granules_ = 0;    // of whole frames that are to be unmapped

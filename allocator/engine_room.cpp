@@ -78,7 +78,7 @@ Result<Reservation> EngineImpl::make_room(Lock& lock, uint64_t granules, const B
     learn();
     const uint64_t lacking = granules * granule_grains;
     regions_wait = false;
-    uint64_t coming = grains_soon();
+    uint64_t coming = grains_soon() + births_apart_;
     for (Block* block : parked_) coming += block->device;
     for (Block* block : deferred_) coming += block->device;
     for (Block* block : draining_) coming += block->device;

@@ -111,9 +111,9 @@ uint64_t EngineImpl::grains_soon() const {
   return (frames_.available() + going_granules()) * granule_grains + leaving_grains();
 }
 
-/// Granules that can be had once all is unmapped that was given up.
+/// Granules that can be had once all is unmapped that was given up, and given back that is being.
 uint64_t EngineImpl::going_granules() const {
-  return going_granules_ + frames_.shared().going();
+  return going_granules_ + frames_.shared().going() + frames_.returning();
 }
 
 }  // namespace firn

@@ -64,7 +64,8 @@ Frames::~Frames() {
 }
 
 uint64_t Frames::available() const {
-  uint64_t there = free_granules() + headroom();
+  // (Frames that are being made were reserved by who makes them.)
+  uint64_t there = free_granules() + headroom() + changing_;
   return there > reserved_ ? there - reserved_ : 0;
 }
 
@@ -186,6 +187,10 @@ Frames::Change Frames::begin_change(const Shape& shape, uint32_t granules_most) 
   }
   change.prop = prop_;
   change.grown = made > given ? made - given : 0;
+  change.promised = made;
+  change.returning = given > made ? given - made : 0;
+  changing_ += made;
+  returning_ += change.returning;
   held_ += change.grown;
   peak_ = std::max(peak_, held_);
   return change;
@@ -210,6 +215,8 @@ void Frames::carry_out(Change& change) const {
 Result<void> Frames::end_change(Change change) {
   released_ += change.gone;
   created_ += change.made.size();
+  changing_ -= change.promised;
+  returning_ -= change.returning;
   held_ -= change.grown;
   for (size_t i = 0; i < change.given_back.size(); ++i) {
     const Frame& frame = change.given_back[i];

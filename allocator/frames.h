@@ -87,6 +87,8 @@ class Frames {
     const char* entry = "cuMemCreate";  // that answered so
     uint64_t gone = 0;                  // of those that were to be given back
     uint64_t grown = 0;                 // granules, beyond what is given back
+    uint64_t promised = 0;              // granules of those to be made, which are reserved
+    uint64_t returning = 0;             // granules that are given back beyond those
     bool empty() const { return wanted.empty(); }
   };
   /// The change that the shape, for which there is a reservation, needs now: empty as a rule. All
@@ -96,6 +98,8 @@ class Frames {
   void carry_out(Change& change) const;
   /// Errors as take() has them.
   Result<void> end_change(Change change);
+  /// Granules that changes under way will have made available.
+  uint64_t returning() const { return returning_; }
   /// Granules that have to be reserved for the shape as things are now.
   uint64_t granules_for(const Shape& shape) const { return shared_.new_frames(shape); }
   const SharedFrames& shared() const { return shared_; }
@@ -154,6 +158,7 @@ class Frames {
   uint64_t budget_;         // granules
   uint64_t limit_;          // <= budget_: what the device was seen to give
   uint64_t held_ = 0, peak_ = 0, reserved_ = 0;
+  uint64_t changing_ = 0, returning_ = 0;  // of all changes under way: promised, returning
   uint64_t created_ = 0, released_ = 0;
   bool abandoned_ = false;
 };

@@ -2,9 +2,11 @@
 // that is freed then leaves nothing behind.
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <chrono>
 #include <functional>
 #include <future>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -23,6 +25,7 @@ decltype(Driver::mem_set_access) open_memory;
 decltype(Driver::mem_unmap) unmap_memory;
 decltype(Driver::mem_create) create_memory;
 decltype(Driver::mem_release) release_memory;
+std::atomic<bool> slow_waits{false};
 int openings = 0, unmappings = 0, made = 0, given_back = 0, held_up = 0;
 
 template <class Call>
@@ -59,7 +62,8 @@ CUresult gives_memory_back(CUmemGenericAllocationHandle handle) {
 
 class MapApart : public ::testing::Test {
  protected:
-  MapApart() : sim(small_budget()) {
+  MapApart() : MapApart(small_budget()) {}
+  explicit MapApart(const SimulationOptions& options) : sim(with_waits(options)) {
     open_memory = sim.driver().mem_set_access;
     sim.driver().mem_set_access = opens_memory;
     unmap_memory = sim.driver().mem_unmap;
@@ -70,12 +74,20 @@ class MapApart : public ::testing::Test {
     sim.driver().mem_release = gives_memory_back;
     openings = unmappings = made = given_back = held_up = 0;
     meanwhile = meanwhile_unmapped = meanwhile_made = nullptr;
+    slow_waits = false;
   }
   ~MapApart() override {
     sim.driver().mem_set_access = open_memory;
     sim.driver().mem_unmap = unmap_memory;
     sim.driver().mem_create = create_memory;
     sim.driver().mem_release = release_memory;
+  }
+  /// Virtual time runs away from calls that are held: who waits for them sleeps a little each time.
+  static SimulationOptions with_waits(SimulationOptions options) {
+    options.on_wait = [] {
+      if (slow_waits) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    };
+    return options;
   }
   Engine& engine() { return sim.engine(0); }
   void* make(uint64_t seed) {
@@ -260,9 +272,57 @@ TEST_F(MapApart, others_enter_while_frames_are_made_and_given_back) {
   engine().check();
 }
 
+// Frames that are being made were reserved by who makes them: they count once.
+TEST_F(MapApart, what_is_being_made_for_one_is_no_reason_to_evict_for_another) {
+  (void)make(1);
+  settle();
+  std::future<Result<void*>> other;
+  meanwhile_made = [this, &other] {
+    if (other.valid()) return;
+    other = std::async(std::launch::async,
+                       [this] { return engine().allocate(block_bytes, nullptr); });
+    EXPECT_EQ(other.wait_for(std::chrono::seconds(10)), std::future_status::ready);
+  };
+  Result<void*> mine = engine().allocate(block_bytes, nullptr);
+  meanwhile_made = nullptr;
+  ASSERT_TRUE(mine) << describe(mine.error());
+  ASSERT_TRUE(other.valid());
+  EXPECT_TRUE(other.get());
+  EXPECT_EQ(engine().stats().evictions, 0u);
+  EXPECT_EQ(engine().stats().device_bytes, 18u << 20);
+  engine().check();
+}
+
+// The memory of frames that are being given back is there when the driver's calls have returned.
+TEST_F(MapApart, what_is_being_given_back_is_waited_for) {
+  (void)make(1);
+  void* large = *engine().allocate(12u << 20, nullptr);
+  ASSERT_TRUE(large);
+  ASSERT_TRUE(engine().free(large));
+  settle();
+  slow_waits = true;
+  std::future<Result<void*>> other;
+  meanwhile_made = [this, &other] {
+    if (other.valid()) return;
+    other = std::async(std::launch::async,
+                       [this] { return engine().allocate(block_bytes, nullptr); });
+    EXPECT_EQ(other.wait_for(std::chrono::milliseconds(50)), std::future_status::timeout);
+  };
+  Result<void*> mine = engine().allocate(block_bytes, nullptr);
+  meanwhile_made = nullptr;
+  ASSERT_TRUE(mine) << describe(mine.error());
+  ASSERT_TRUE(other.valid());
+  while (other.wait_for(std::chrono::milliseconds(1)) != std::future_status::ready)
+    sim.clock().wait(1'000'000);
+  EXPECT_TRUE(other.get());
+  EXPECT_EQ(engine().stats().evictions, 0u);
+  engine().check();
+}
+
 // What another thread was promised may be refused to this one, and the other way round.
 TEST_F(MapApart, a_frame_that_is_refused_meanwhile_is_no_abort) {
   (void)make(1);
+  made = 0;
   std::future<void> other;
   meanwhile_made = [this, &other] {
     if (other.valid()) return;
@@ -272,11 +332,82 @@ TEST_F(MapApart, a_frame_that_is_refused_meanwhile_is_no_abort) {
   sim.gpu().fail_at("cuMemCreate", 2, CUDA_ERROR_OUT_OF_MEMORY);
   (void)engine().allocate(block_bytes, nullptr);
   meanwhile_made = nullptr;
+  ASSERT_TRUE(other.valid());
   other.wait();
+  EXPECT_GE(made, 2);
   settle();
   engine().check();
   engine().trim();
   EXPECT_TRUE(engine().allocate(block_bytes, nullptr));
+}
+
+/// A program whose next allocations are mapped ahead of it, on the engine's own time.
+class MappedAhead : public MapApart {
+ protected:
+  MappedAhead() : MapApart(by_lifetimes()) {
+    weights_ = make(1);
+    for (int step = 0; step < 8; ++step) run();
+  }
+  static SimulationOptions by_lifetimes() {
+    SimulationOptions options = small_budget();
+    options.policy = Policy::lifetime;
+    return options;
+  }
+  void run() {
+    for (const size_t bytes : {block_bytes, size_t{10} << 20}) {
+      Result<void*> block = engine().allocate(bytes, nullptr);
+      ASSERT_TRUE(block) << describe(block.error());
+      for (void* each : {weights_, *block}) {
+        Result<Hold> hold = engine().touch(each, nullptr, Access::write);
+        ASSERT_TRUE(hold) << describe(hold.error());
+        engine().release(*hold, nullptr);
+        go_on();
+      }
+      ASSERT_TRUE(engine().free(*block));
+      go_on();
+    }
+  }
+  void go_on() {
+    sim.clock().wait(1'000'000);
+    ahead_ = true;
+    while (engine().pump()) sim.clock().wait(1'000'000);
+    ahead_ = false;
+  }
+  void* weights_ = nullptr;
+  bool ahead_ = false;
+};
+
+// Others wait until it is there, and have its memory, before anything leaves for them.
+TEST_F(MappedAhead, memory_that_is_mapped_for_nobody_yet_is_no_reason_to_evict) {
+  const uint64_t evictions = engine().stats().evictions;
+  slow_waits = true;
+  std::future<Result<void*>> other;
+  meanwhile = [this, &other] {
+    if (!ahead_ || other.valid()) return;
+    other = std::async(std::launch::async, [this] { return engine().allocate(4u << 20, nullptr); });
+    (void)other.wait_for(std::chrono::milliseconds(50));
+  };
+  void* mine = nullptr;
+  for (int step = 0; step < 3 && !other.valid(); ++step) {
+    Result<void*> block = engine().allocate(block_bytes, nullptr);
+    ASSERT_TRUE(block);
+    mine = *block;
+    for (void* each : {weights_, mine}) {
+      Result<Hold> hold = engine().touch(each, nullptr, Access::write);
+      ASSERT_TRUE(hold);
+      engine().release(*hold, nullptr);
+      go_on();
+    }
+    ASSERT_TRUE(engine().free(mine));
+    go_on();
+  }
+  meanwhile = nullptr;
+  ASSERT_TRUE(other.valid()) << "nothing was mapped ahead";
+  while (other.wait_for(std::chrono::milliseconds(1)) != std::future_status::ready)
+    sim.clock().wait(1'000'000);
+  EXPECT_TRUE(other.get());
+  EXPECT_EQ(engine().stats().evictions, evictions);
+  engine().check();
 }
 
 }  // namespace

@@ -32,6 +32,8 @@ class Recorder;  // allocator/record/recorder.h
 }
 
 enum class Access : uint8_t { read, write };
+/// Are all uses of the block seen as this one is? Only then may it leave between them.
+enum class Seen : uint8_t { always, this_time };
 
 /// A touched block, held on the device until release(). Small blocks give an empty hold.
 struct Hold {
@@ -261,11 +263,13 @@ class Engine {
   /// Work that uses the block around `pointer` is about to be enqueued on `stream`: makes it
   /// resident (waits for a fault, makes `stream` wait for its copy) and holds it until release().
   /// Foreign pointers and small blocks give an empty hold. Errors: out_of_memory, lost.
-  virtual Result<Hold> touch(const void* pointer, CUstream stream, Access access) = 0;
+  virtual Result<Hold> touch(const void* pointer, CUstream stream, Access access,
+                             Seen seen = Seen::always) = 0;
   /// As touch(), for callers that cannot stop the work: where the budget has no room, the block is
   /// mapped to host memory at its address, beyond the budget, which kernels reach over the link,
   /// and leaves again after release(). Counted in zero_copy_bytes. Errors: lost, driver.
-  virtual Result<Hold> touch_anyway(const void* pointer, CUstream stream, Access access) = 0;
+  virtual Result<Hold> touch_anyway(const void* pointer, CUstream stream, Access access,
+                                    Seen seen = Seen::always) = 0;
   /// The work has been enqueued: from here the block's age and last use count.
   virtual void release(Hold hold, CUstream stream) = 0;
   /// touch() of the blocks around many addresses at once, as far as they are resident with their
@@ -273,7 +277,7 @@ class Engine {
   /// `addresses.size()` more, and returns how many addresses are done; the next one needs touch().
   /// Lock-free.
   virtual size_t touch_many(std::span<const uint64_t> addresses, Access access, Hold* holds,
-                            size_t& held) = 0;
+                            size_t& held, Seen seen = Seen::always) = 0;
   /// release() of many. Lock-free as release() is.
   virtual void release_many(std::span<const Hold> holds, CUstream stream) = 0;
   /// What holds these blocks has enqueued work that may use them on `stream` besides: their uses
@@ -293,7 +297,7 @@ class Engine {
   virtual Hold hold_new(const void* pointer, const char* maker = nullptr) = 0;
 
   /// A block's uses are not all seen by touch(), or not yet: it is not evicted until it was touched
-  /// once (automatic for new blocks), or ever, with pin(). `reason` must outlive the engine. Who
+  /// once and Seen::always (automatic for new blocks), or ever, with pin(). `reason` must outlive the engine. Who
   /// pins may write, on any stream: its copies elsewhere are dropped, its bytes waited for.
   virtual Result<void> pin(const void* pointer, const char* reason) = 0;
   virtual Result<void> unpin(const void* pointer) = 0;

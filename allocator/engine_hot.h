@@ -35,6 +35,10 @@ inline ReadyBlocks& EngineImpl::ready(unsigned stream) const {
   return *ready_[stream].load(std::memory_order_acquire);
 }
 
+inline uint64_t EngineImpl::proof(Seen seen) {
+  return seen == Seen::always ? word::proven : 0;
+}
+
 inline int& EngineImpl::thread_holds() const {
   const unsigned cell = thread_cell();
   return cell < cells_own ? thread_holds_[cell].count : shared_cell_holds(options_.device);

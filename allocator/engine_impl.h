@@ -57,11 +57,12 @@ class EngineImpl final : public Engine, private EngineLimits, private InMotion {
   Addresses addresses() const override { return {arena_->base(), arena_->bytes()}; }
   bool contains(const void* pointer) const override;
   std::optional<BlockInfo> find(const void* pointer) const override;
-  Result<Hold> touch(const void* pointer, CUstream stream, Access access) override;
-  Result<Hold> touch_anyway(const void* pointer, CUstream stream, Access access) override;
+  Result<Hold> touch(const void* pointer, CUstream stream, Access access, Seen seen) override;
+  Result<Hold> touch_anyway(const void* pointer, CUstream stream, Access access,
+                            Seen seen) override;
   void release(Hold hold, CUstream stream) override;
-  size_t touch_many(std::span<const uint64_t> addresses, Access access, Hold* holds,
-                    size_t& held) override;
+  size_t touch_many(std::span<const uint64_t> addresses, Access access, Hold* holds, size_t& held,
+                    Seen seen) override;
   void release_many(std::span<const Hold> holds, CUstream stream) override;
   void used_on(std::span<const Hold> holds, CUstream stream) override;
   void saw_stream(CUstream stream) override;
@@ -234,7 +235,8 @@ class EngineImpl final : public Engine, private EngineLimits, private InMotion {
   // engine_touch.cpp
   template <class Mark>
   Result<void> pin_with(Block& block, Mark&& mark);
-  Result<Hold> touch_slow(Block& block, CUstream stream, Access access, bool anyway);
+  static uint64_t proof(Seen seen);  // for a block's word
+  Result<Hold> touch_slow(Block& block, CUstream stream, Access access, Seen seen, bool anyway);
   void add_use(Block& block, Use use);
   int index_of(CUstream stream);                 // engine_hot.h, as the next three
   void set_use(Block& block, Use use);

@@ -9,7 +9,7 @@
 
 namespace firn {
 
-Result<Hold> EngineImpl::touch(const void* pointer, CUstream stream, Access access) {
+Result<Hold> EngineImpl::touch(const void* pointer, CUstream stream, Access access, Seen seen) {
   auto address = reinterpret_cast<uint64_t>(pointer);
   if (!arena_->contains(address)) return Hold{};
   uint32_t entry = arena_->at(address);
@@ -21,7 +21,7 @@ Result<Hold> EngineImpl::touch(const void* pointer, CUstream stream, Access acce
   if (access == Access::write) blocked |= word::copies;
   uint64_t w = block.word.load(std::memory_order_acquire);
   while (word::state(w) == State::resident && !(w & blocked)) {
-    uint64_t held = (w | word::proven) + word::hold_one;
+    uint64_t held = (w | proof(seen)) + word::hold_one;
     if (!block.word.compare_exchange_weak(w, held, std::memory_order_acq_rel)) continue;
     block.age.store(
         note(access == Access::write ? EventKind::touch_write : EventKind::touch_read, block),
@@ -30,17 +30,19 @@ Result<Hold> EngineImpl::touch(const void* pointer, CUstream stream, Access acce
     if (traced_) trace("touch", block, access == Access::write ? "write" : "read");
     return Hold{&block};
   }
-  return touch_slow(block, stream, access, false);
+  return touch_slow(block, stream, access, seen, false);
 }
 
-Result<Hold> EngineImpl::touch_anyway(const void* pointer, CUstream stream, Access access) {
+Result<Hold> EngineImpl::touch_anyway(const void* pointer, CUstream stream, Access access,
+                                      Seen seen) {
   Block* block = live_at(pointer, false);
   if (!block || (block->word.load(std::memory_order_acquire) & word::small)) return Hold{};
   (void)frames_.host_granted();  // before the lock: the first time it takes a while
-  return touch_slow(*block, stream, access, true);
+  return touch_slow(*block, stream, access, seen, true);
 }
 
-Result<Hold> EngineImpl::touch_slow(Block& block, CUstream stream, Access access, bool anyway) {
+Result<Hold> EngineImpl::touch_slow(Block& block, CUstream stream, Access access, Seen seen,
+                                    bool anyway) {
   Entered context(*this);
   if (Result<void> usable = can_use(context); !usable) return usable.error();
   Lock lock(mutex_);
@@ -76,7 +78,7 @@ Result<Hold> EngineImpl::touch_slow(Block& block, CUstream stream, Access access
         if (access == Access::write && (w & word::copies)) drop_copies(block);
         w = block.word.load(std::memory_order_acquire);
         while (word::state(w) == State::resident && !(w & word::freed)) {
-          if (!block.word.compare_exchange_weak(w, (w | word::proven) + word::hold_one,
+          if (!block.word.compare_exchange_weak(w, (w | proof(seen)) + word::hold_one,
                                                 std::memory_order_acq_rel))
             continue;
           block.age.store(
@@ -237,7 +239,7 @@ void EngineImpl::close_uses(Block& block) {
 template <class Mark>
 Result<void> EngineImpl::pin_with(Block& block, Mark&& mark) {
   const auto* pointer = reinterpret_cast<const void*>(block.address);
-  Result<Hold> hold = touch(pointer, nullptr, Access::write);
+  Result<Hold> hold = touch(pointer, nullptr, Access::write, Seen::always);
   if (!hold) return hold.error();
   Result<void> arrived;
   {

@@ -174,6 +174,7 @@ class RuntimeImpl final : public Runtime {
   }
 
   void set_told(bool (*told)()) override { told_.store(told, std::memory_order_release); }
+  bool tells() const override { return told_.load(std::memory_order_acquire) != nullptr; }
   bool told() const override {
     bool (*told)() = told_.load(std::memory_order_acquire);
     return told && told();

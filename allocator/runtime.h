@@ -55,6 +55,8 @@ class Runtime {
   /// has not touched: others who see the launch need not look at it. Null: nobody tells.
   virtual void set_told(bool (*told)()) = 0;
   virtual bool told() const = 0;
+  /// Does anybody tell? Who sees a launch then sees not every one: Seen::this_time.
+  virtual bool tells() const = 0;
   /// `enqueued` hears on which stream the calling thread is about to enqueue work;
   /// `context` answers a stream's context where that can make a difference, else null.
   using ContextOf = CUcontext (*)(CUstream stream);

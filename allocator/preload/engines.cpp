@@ -122,6 +122,11 @@ bool told_already() {
   return runtime && runtime->told();
 }
 
+Seen seen_as() {
+  Runtime* runtime = runtime_here();
+  return runtime && runtime->tells() ? Seen::this_time : Seen::always;
+}
+
 void note_enqueued(CUstream stream) {
   Runtime* runtime = runtime_here();
   if (!runtime) return;

@@ -20,6 +20,8 @@ bool serving();
 /// What this thread enqueues just now was told to the engine by another front end (PyTorch's
 /// operators), or nothing can leave the device yet.
 bool told_already();
+/// How this and coming work is seen: always, unless some of it is told_already().
+Seen seen_as();
 
 /// The calling thread is about to enqueue on `stream`: which may be another stream than the one that
 /// its front end holds blocks for.

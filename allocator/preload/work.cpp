@@ -64,11 +64,11 @@ Work::Part& Work::part_of(View& view) {
 CUresult Work::touch_slow(Part& part, uint64_t word, Access access) {
   const CUstream stream = stream_for(*part.view);
   Engine& engine = *part.view->engine;
-  Result<Hold> hold = engine.touch(pointer(word), stream, access);
+  Result<Hold> hold = engine.touch(pointer(word), stream, access, seen_as());
   if (!hold && hold.error().code == Code::out_of_memory) {
     if (guessed_ && patient_) return CUDA_ERROR_NOT_READY;
     counters().host_mapped_launches.fetch_add(1, std::memory_order_relaxed);
-    hold = engine.touch_anyway(pointer(word), stream, access);
+    hold = engine.touch_anyway(pointer(word), stream, access, seen_as());
   }
   if (!hold) return result_of(hold.error());
   if (hold->block) part.holds.push_back(*hold);
@@ -76,11 +76,12 @@ CUresult Work::touch_slow(Part& part, uint64_t word, Access access) {
 }
 
 CUresult Work::touch(Part& part, std::span<const uint64_t> words, Access access) {
+  const Seen seen = seen_as();
   while (!words.empty()) {
     part.holds.reserve(part.holds.size() + words.size());
     size_t held = part.holds.size();
     const size_t done =
-        part.view->engine->touch_many(words, access, part.holds.data(), held);
+        part.view->engine->touch_many(words, access, part.holds.data(), held, seen);
     part.holds.grow_to(held);
     words = words.subspan(done);
     if (words.empty()) break;

@@ -76,6 +76,47 @@ TEST(Many, blocks_are_held_once_and_foreign_words_passed_over) {
   engine.check();
 }
 
+// Whoever sees some of the work only says so: what is used in it may be used unseen at other times.
+TEST(Many, what_is_seen_this_time_only_stays) {
+  Simulation sim(small_budget());
+  Engine& engine = sim.engine(0);
+  void* a = *engine.allocate(block_bytes, nullptr);
+  const uint64_t words[] = {number(a)};
+  Hold hold;
+  size_t held = 0;
+  const auto may_leave = [&] {
+    engine.release_many({&hold, held}, nullptr);
+    held = 0;
+    engine.spill_all();
+    return state(engine, a) != "resident";
+  };
+  ASSERT_EQ(engine.touch_many(words, Access::write, &hold, held, Seen::this_time), 1u);
+  EXPECT_FALSE(may_leave());
+  Result<Hold> slow = engine.touch(a, nullptr, Access::read, Seen::this_time);
+  ASSERT_TRUE(slow);
+  hold = *slow;
+  held = 1;
+  EXPECT_FALSE(may_leave());
+  slow = engine.touch_anyway(a, nullptr, Access::read, Seen::this_time);
+  ASSERT_TRUE(slow);
+  hold = *slow;
+  held = 1;
+  EXPECT_FALSE(may_leave());
+  ASSERT_EQ(engine.touch_many(words, Access::write, &hold, held), 1u);
+  EXPECT_TRUE(may_leave());
+  slow = engine.touch(a, nullptr, Access::read, Seen::this_time);  // and it comes back for it
+  ASSERT_TRUE(slow);
+  engine.release(*slow, nullptr);
+  // Whoever has the memory next begins anew.
+  ASSERT_TRUE(engine.free(a));
+  sim.synchronize();
+  a = *engine.allocate(block_bytes, nullptr);
+  ASSERT_EQ(number(a), words[0]);
+  ASSERT_EQ(engine.touch_many(words, Access::write, &hold, held, Seen::this_time), 1u);
+  EXPECT_FALSE(may_leave());
+  engine.check();
+}
+
 TEST(Many, it_stops_at_the_first_that_is_away) {
   Simulation sim(small_budget());
   Engine& engine = sim.engine(0);

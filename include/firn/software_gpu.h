@@ -40,6 +40,9 @@ typedef struct FirnGpuConfig {
 //  FIRN_GPU_OWN=module:32MiB,launch:8MiB,stream:2MiB,graph:4MiB   each module or library loaded, each
 //                          kernel's first launch, each stream and executable graph; out of memory
 //                          where the device has less. Given back with the object. Default: nothing
+// And what PyTorch's operators on it keep, as cuBLASLt's do:
+//  FIRN_GPU_WORKSPACE=4194304   bytes for each stream, allocated by the first matrix product there
+//                          and used by all that follow. Default: 0
 
 /// Before cuInit, or after firnGpuReset. 0, or -1 when already initialised, or for bad settings.
 int firnGpuConfigure(const FirnGpuConfig* config);

@@ -20,6 +20,7 @@
 #include "backing/gpu/software/torch_ops/scratch.h"
 #include "backing/gpu/software/torch_ops/stream_work.h"
 #include "backing/gpu/software/torch_ops/threads.h"
+#include "backing/gpu/software/torch_ops/workspaces.h"
 
 namespace firn::torch_ops {
 namespace {
@@ -174,13 +175,14 @@ struct CpuKernel::Call {
   at::ArrayRef<c10::IValue> arguments;
   c10::cuda::CUDAStream stream;
   uint64_t capture;
+  uint64_t workspace;  // 0: none
   Aliases aliases;
   torch::jit::Stack cpu_stack;      // arguments, then results
   torch::jit::Stack cpu_arguments;  // kept where it is captured
 };
 
 CpuKernel::CpuKernel(const c10::OperatorHandle& op, const c10::OperatorHandle& target)
-    : target_(target), name_(op.schema().name()) {
+    : target_(target), name_(op.schema().name()), has_workspace_(has_workspace(name_)) {
   for (const char* mixing : mixing_operators) {
     // index and index_put, also in their _ and out forms, but not index_add and the like
     const std::string base = name_.back() == '_' ? name_.substr(0, name_.size() - 1) : name_;
@@ -202,10 +204,15 @@ CpuKernel::CpuKernel(const c10::OperatorHandle& op, const c10::OperatorHandle& t
 void CpuKernel::run(Call& call) const {
   if (call.aliases.addresses().empty()) {
     run_cpu(target_, &call.cpu_stack);
-  } else {
-    hold_stream(call.stream.stream(), name_.c_str(), call.aliases.addresses(),
-                [&] { run_cpu(target_, &call.cpu_stack); });
+    return;
   }
+  Addresses addresses = call.aliases.addresses();
+  if (has_workspace_) call.workspace = workspace_of(call.stream);
+  if (call.workspace != 0) addresses.push_back(call.workspace);
+  hold_stream(call.stream.stream(), name_.c_str(), addresses, [&] {
+    if (call.workspace != 0) ++*reinterpret_cast<uint32_t*>(call.workspace);  // the kernel's
+    run_cpu(target_, &call.cpu_stack);
+  });
 }
 
 void CpuKernel::run_drawing(Call& call) const {
@@ -249,6 +256,7 @@ void CpuKernel::finish(Call& call, torch::jit::Stack* stack) const {
     enqueue(call.stream.stream(), name_.c_str(), addresses,
             Replay(target_, name_, call.cpu_arguments, call.cpu_stack, copies));
   } else if (!copies.empty()) {
+    if (call.workspace != 0) addresses.push_back(call.workspace);
     enqueue(call.stream.stream(), name_.c_str(), addresses, [copies] { copy_all(copies); });
   }
 }
@@ -264,7 +272,7 @@ void CpuKernel::operator()(const c10::OperatorHandle& op, c10::DispatchKeySet,
   const c10::cuda::CUDAGuard guard(device);
   C10_CUDA_CHECK(cudaSetDevice(device.index()));  // the thread may have no context yet
 
-  Call call{arguments, c10::cuda::getCurrentCUDAStream(device.index()), 0, {}, {}, {}};
+  Call call{arguments, c10::cuda::getCurrentCUDAStream(device.index()), 0, 0, {}, {}, {}};
   call.capture = capture_of(call.stream.stream());
   call.cpu_stack.reserve(argument_count + 2);
   for (const c10::IValue& argument : arguments) {

@@ -42,6 +42,7 @@ class CpuKernel final : public c10::OperatorKernel {
   std::vector<size_t> written_arguments_;
   int generator_argument_ = -1;
   bool draws_ = false;
+  bool has_workspace_ = false;
   bool cpu_tensors_welcome_ = false;
 };
 

@@ -90,6 +90,11 @@ CUresult cuMemFreeHost(void* address) {
   host_memory().remove(address);
   return real().cuMemFreeHost(address);
 }
+CUresult cuMemHostRegister(void* address, size_t bytes, unsigned flags) {
+  const CUresult result = real().cuMemHostRegister(address, bytes, flags);
+  if (result == CUDA_SUCCESS) host_memory().add(address, bytes, HostMemory::Kind::host);
+  return result;
+}
 CUresult cuMemHostRegister_v2(void* address, size_t bytes, unsigned flags) {
   const CUresult result = real().cuMemHostRegister_v2(address, bytes, flags);
   if (result == CUDA_SUCCESS) host_memory().add(address, bytes, HostMemory::Kind::host);

@@ -184,10 +184,11 @@ enum : int {
   a_sync_memops = 6, a_buffer_id = 7, a_is_managed = 8, a_device_ordinal = 9,
   a_legacy_ipc = 10, a_range_start = 11, a_range_bytes = 12, a_mapped = 13,
   a_handle_types = 14, a_rdma = 15, a_access = 16, a_pool = 17, a_mapping_bytes = 18,
-  a_mapping_base = 19, a_block_id = 20,
+  a_mapping_base = 19, a_block_id = 20, a_decompress = 21,
 };
 
-/// Of a block of Firn's, wherever its bytes are.
+/// Of a block of Firn's, wherever its bytes are. (Truth values are as wide as the driver's: four
+/// bytes, whatever its documentation calls them.)
 CUresult attribute_of(View& view, const BlockInfo& block, CUdeviceptr address, int attribute,
                       void* value) {
   auto* wide = static_cast<uint64_t*>(value);
@@ -198,10 +199,11 @@ CUresult attribute_of(View& view, const BlockInfo& block, CUdeviceptr address, i
     case a_memory_type: *narrow = memory_device; break;
     case a_device_pointer: *wide = address; break;
     case a_is_managed:
-    case a_legacy_ipc: *static_cast<bool*>(value) = false; break;
+    case a_legacy_ipc:
     case a_rdma:
+    case a_decompress:
     case a_sync_memops: *narrow = 0; break;
-    case a_mapped: *static_cast<bool*>(value) = true; break;
+    case a_mapped: *narrow = 1; break;
     case a_buffer_id:
     case a_block_id: *wide = numbers().of(base); break;
     case a_device_ordinal: *narrow = view.device; break;

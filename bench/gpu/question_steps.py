@@ -12,8 +12,8 @@ EACH_S = 20
 GRANULE = 2 << 20
 # What Firn writes of its own memory (allocator/preload/memory.cpp), by the numbers of
 # CUpointer_attribute: callers read as much.
-WIDTHS = {2: 4, 3: 8, 6: 4, 7: 8, 8: 1, 9: 4, 10: 1, 11: 8, 12: 8, 13: 1, 14: 8, 15: 4, 16: 4,
-          17: 8, 18: 8, 19: 8, 20: 8}
+WIDTHS = {2: 4, 3: 8, 6: 4, 7: 8, 8: 4, 9: 4, 10: 4, 11: 8, 12: 8, 13: 4, 14: 8, 15: 4, 16: 4,
+          17: 8, 18: 8, 19: 8, 20: 8, 21: 4}
 
 
 def library(suite):

@@ -151,7 +151,7 @@ entries.identity(Other(sys.argv[2], cu.Answers(sys.argv[3])))
                   "an entry that Firn lets past": []}),
     ("shared-frame", {"parts of 64 KiB: wrong words": 3}),
     ("host-node", {"cuMemCreate": {"answer": "0 CUDA_SUCCESS"}, "bytes": False}),
-    ("widths", {"cuMemAlloc": {"8 IS_MANAGED": {"answer": "0 CUDA_SUCCESS", "bytes": 4}}}),
+    ("widths", {"cuMemAlloc": {"8 IS_MANAGED": {"answer": "0 CUDA_SUCCESS", "bytes": 1}}}),
 ])
 def test_what_is_otherwise_than_firn_takes_it_fails_the_step(step, name, answers):
     question_steps.CHECKS[name](step, answers)

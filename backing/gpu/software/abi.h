@@ -55,6 +55,7 @@ enum PointerAttribute : int {
   pointer_mapping_bytes = 18,
   pointer_mapping_base = 19,
   pointer_memory_block_id = 20,
+  pointer_is_decompress_capable = 21,
 };
 
 enum PoolAttribute : int {

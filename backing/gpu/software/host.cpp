@@ -61,6 +61,10 @@ FIRN_GPU_API CUresult cuMemHostRegister_v2(void* address, size_t bytes, unsigned
   });
 }
 
+FIRN_GPU_API CUresult cuMemHostRegister(void* address, size_t bytes, unsigned flags) {
+  return cuMemHostRegister_v2(address, bytes, flags);
+}
+
 FIRN_GPU_API CUresult cuMemHostUnregister(void* address) {
   return enter("cuMemHostUnregister", Need::context, [&](Gate& gate) -> CUresult {
     const uint64_t base = reinterpret_cast<uint64_t>(address);
@@ -124,16 +128,14 @@ Known know(uint64_t address) {
   return known;
 }
 
-/// As wide as Firn takes the driver's answers to be (allocator/preload/memory.cpp): bench/gpu's
-/// question "widths" tells of a real one.
+/// As wide as a real driver's answers (bench/gpu's question "widths"): truth values have four bytes.
 CUresult attribute_of(void* out, int attribute, uint64_t address, const Known& known) {
   auto put = [&](auto value) {
     std::memcpy(out, &value, sizeof value);
     return CUDA_SUCCESS;
   };
   switch (attribute) {
-    case pointer_context:  // memory mapped from a frame belongs to no context
-      return known.context ? put(known.context) : CUDA_ERROR_INVALID_VALUE;
+    case pointer_context: return put(known.context);  // 0 for memory mapped from a frame
     case pointer_memory_type: return put(unsigned{known.device ? memory_device : memory_host});
     case pointer_device_pointer: return put(address);
     case pointer_host_pointer:
@@ -141,14 +143,15 @@ CUresult attribute_of(void* out, int attribute, uint64_t address, const Known& k
     case pointer_sync_memops: return put(unsigned{0});
     case pointer_buffer_id:
     case pointer_memory_block_id: return put(known.id);
-    case pointer_is_managed: return put(known.managed);
+    case pointer_is_managed: return put(int{known.managed});
     case pointer_device_ordinal: return put(known.ordinal);
-    case pointer_is_legacy_ipc_capable: return put(false);
+    case pointer_is_legacy_ipc_capable:
+    case pointer_is_decompress_capable: return put(0);
     case pointer_range_start:
     case pointer_mapping_base: return put(known.base);
     case pointer_range_bytes:
     case pointer_mapping_bytes: return put(known.bytes);
-    case pointer_mapped: return put(true);
+    case pointer_mapped: return put(1);
     case pointer_allowed_handle_types: return put(uint64_t{known.handle_types});
     case pointer_is_rdma_capable: return put(unsigned{0});
     case pointer_access_flags: return put(unsigned{CU_MEM_ACCESS_FLAGS_PROT_READWRITE});
@@ -184,7 +187,8 @@ FIRN_GPU_API CUresult cuPointerGetAttributes(unsigned count, int* wanted, void**
         case pointer_access_flags: std::memcpy(out[i], &null, sizeof(unsigned)); break;
         case pointer_is_legacy_ipc_capable:
         case pointer_mapped:
-        case pointer_is_managed: std::memcpy(out[i], &null, sizeof(bool)); break;
+        case pointer_is_decompress_capable:
+        case pointer_is_managed: std::memcpy(out[i], &null, sizeof(int)); break;
         case pointer_context:
         case pointer_device_pointer:
         case pointer_host_pointer:

@@ -1,6 +1,8 @@
 #include "allocator/preload/work.h"
 
 #include <algorithm>
+#include <atomic>
+#include <cstdio>
 #include <unordered_set>
 
 #include "allocator/preload/captures.h"
@@ -22,6 +24,15 @@ void spill_if_adversarial() {
   if (!runtime || !runtime->config().adversarial || captures_under_way()) return;
   inspections().drain();
   runtime->spill_all();
+}
+/// The program hears a number; once it is told in words what happened and which knob changes it.
+void say_why(const Error& error) {
+  static std::atomic<bool> said{false};
+  if (error.code != Code::out_of_memory || said.exchange(true)) return;
+  std::fprintf(stderr,
+               "firn: what one launch or copy uses does not fit the budget together: "
+               "CUDA_ERROR_OUT_OF_MEMORY. %s\n",
+               error.text.c_str());
 }
 }  // namespace
 
@@ -70,7 +81,10 @@ CUresult Work::touch_slow(Part& part, uint64_t word, Access access) {
     counters().host_mapped_launches.fetch_add(1, std::memory_order_relaxed);
     hold = engine.touch_anyway(pointer(word), stream, access, seen_as());
   }
-  if (!hold) return result_of(hold.error());
+  if (!hold) {
+    say_why(hold.error());
+    return result_of(hold.error());
+  }
   if (hold->block) part.holds.push_back(*hold);
   return CUDA_SUCCESS;
 }

@@ -21,6 +21,7 @@ void EngineImpl::on_doing(const char* (*doing)()) {
 namespace {
 // Where they differ first, and at how many places.
 std::pair<size_t, size_t> differences(const std::byte* one, const std::byte* other, size_t bytes) {
+  if (std::memcmp(one, other, bytes) == 0) return {bytes, 0};
   size_t first = bytes, count = 0;
   for (size_t i = 0; i < bytes; ++i) {
     if (one[i] == other[i]) continue;

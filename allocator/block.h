@@ -130,7 +130,7 @@ bool hold_live(Block& block);
 /// The flags that end with an allocation's life.
 inline constexpr uint64_t life_flags =
     word::proven | word::pinned | word::copies | word::unsettled | word::freed | word::recorded |
-    word::segment | word::given;
+    word::segment | word::given | word::outside;
 
 /// Descriptors at stable addresses, found by index; a descriptor is never freed, only reused. On
 /// huge pages: which of a million blocks is freed next is anybody's guess.

@@ -113,7 +113,8 @@ inline constexpr uint64_t zero_copy = 1u << 12;  // mapped to host memory, beyon
 inline constexpr uint64_t segment = 1u << 13;    // its owner cuts it up: allocate_segment()
 inline constexpr uint64_t given = 1u << 14;      // give_address(): never evicted, whoever unpins
 inline constexpr uint64_t placed = 1u << 15;     // in a region, which has its frames: never evicted
-inline constexpr int holds_shift = 16;
+inline constexpr uint64_t outside = 1u << 16;    // allocated_outside(): any touch proves it
+inline constexpr int holds_shift = 17;
 inline constexpr uint64_t hold_one = 1ull << holds_shift;
 
 constexpr State state(uint64_t w) { return static_cast<State>(w & state_mask); }

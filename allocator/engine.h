@@ -295,6 +295,10 @@ class Engine {
   /// A block just allocated inside an operator: holds it as touch() would, without proving that its
   /// uses are seen. `maker`, which lives on: who allocated it, for notices.
   virtual Hold hold_new(const void* pointer, const char* maker = nullptr) = 0;
+  /// A block just allocated in no operator, while operators are told: memory of the program's own,
+  /// as torch.compile's code allocates for its kernels, and none that operators share behind the
+  /// program's back. A touch that is Seen::this_time proves it too. Nothing happens to small blocks.
+  virtual void allocated_outside(const void* pointer) = 0;
 
   /// A block's uses are not all seen by touch(), or not yet: it is not evicted until it was touched
   /// once and Seen::always (automatic for new blocks), or ever, with pin(). `reason` must outlive the engine. Who

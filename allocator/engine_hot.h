@@ -35,8 +35,8 @@ inline ReadyBlocks& EngineImpl::ready(unsigned stream) const {
   return *ready_[stream].load(std::memory_order_acquire);
 }
 
-inline uint64_t EngineImpl::proof(Seen seen) {
-  return seen == Seen::always ? word::proven : 0;
+inline uint64_t EngineImpl::proof(Seen seen, uint64_t w) {
+  return seen == Seen::always || (w & word::outside) ? word::proven : 0;
 }
 
 inline int& EngineImpl::thread_holds() const {

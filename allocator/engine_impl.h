@@ -70,6 +70,7 @@ class EngineImpl final : public Engine, private EngineLimits, private InMotion {
   Hold hold_apart(const void* pointer) override;
   void release_apart(Hold hold) override;
   Hold hold_new(const void* pointer, const char* maker) override;
+  void allocated_outside(const void* pointer) override;
   Result<void> pin(const void* pointer, const char* reason) override;
   Result<void> unpin(const void* pointer) override;
   Result<void> give_address(const void* pointer, const char* reason) override;
@@ -235,7 +236,7 @@ class EngineImpl final : public Engine, private EngineLimits, private InMotion {
   // engine_touch.cpp
   template <class Mark>
   Result<void> pin_with(Block& block, Mark&& mark);
-  static uint64_t proof(Seen seen);  // for a block's word
+  static uint64_t proof(Seen seen, uint64_t w);  // for a block's word
   Result<Hold> touch_slow(Block& block, CUstream stream, Access access, Seen seen, bool anyway);
   void add_use(Block& block, Use use);
   int index_of(CUstream stream);                 // engine_hot.h, as the next three

@@ -21,7 +21,7 @@ Result<Hold> EngineImpl::touch(const void* pointer, CUstream stream, Access acce
   if (access == Access::write) blocked |= word::copies;
   uint64_t w = block.word.load(std::memory_order_acquire);
   while (word::state(w) == State::resident && !(w & blocked)) {
-    uint64_t held = (w | proof(seen)) + word::hold_one;
+    uint64_t held = (w | proof(seen, w)) + word::hold_one;
     if (!block.word.compare_exchange_weak(w, held, std::memory_order_acq_rel)) continue;
     block.age.store(
         note(access == Access::write ? EventKind::touch_write : EventKind::touch_read, block),
@@ -78,7 +78,7 @@ Result<Hold> EngineImpl::touch_slow(Block& block, CUstream stream, Access access
         if (access == Access::write && (w & word::copies)) drop_copies(block);
         w = block.word.load(std::memory_order_acquire);
         while (word::state(w) == State::resident && !(w & word::freed)) {
-          if (!block.word.compare_exchange_weak(w, (w | proof(seen)) + word::hold_one,
+          if (!block.word.compare_exchange_weak(w, (w | proof(seen, w)) + word::hold_one,
                                                 std::memory_order_acq_rel))
             continue;
           block.age.store(
@@ -195,6 +195,12 @@ Hold EngineImpl::hold_new(const void* pointer, const char* maker) {
     block->maker_of.store(block->generation, std::memory_order_relaxed);
   }
   return Hold{block};
+}
+
+void EngineImpl::allocated_outside(const void* pointer) {
+  Block* block = live_at(pointer, true);
+  if (block && !(block->word.load(std::memory_order_acquire) & word::small))
+    block->word.fetch_or(word::outside, std::memory_order_acq_rel);
 }
 
 void EngineImpl::add_use(Block& block, Use use) {

@@ -35,7 +35,7 @@ size_t EngineImpl::touch_many(std::span<const uint64_t> addresses, Access access
     uint64_t w = block.word.load(std::memory_order_acquire);
     bool taken = false;
     while (!taken && word::state(w) == State::resident && !(w & blocked))
-      taken = block.word.compare_exchange_weak(w, (w | proof(seen)) + word::hold_one,
+      taken = block.word.compare_exchange_weak(w, (w | proof(seen, w)) + word::hold_one,
                                                std::memory_order_acq_rel);
     if (!taken) break;
     if (noted) {

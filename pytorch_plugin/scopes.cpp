@@ -303,6 +303,8 @@ void ThreadScopes::hold_new(Engine& engine, int device, void* pointer, CUstream 
   if (noting.load(std::memory_order_relaxed)) [[unlikely]]
     note_new(engine, device, pointer, stream);
   if (scopes_.empty()) {
+    // (While an operator is under way that nobody saw begin, it may be that operator's.)
+    if (!unseen_) engine.allocated_outside(pointer);
     if (lines_due_) [[unlikely]]
       tell_lines();
     return;

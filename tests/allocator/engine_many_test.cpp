@@ -43,8 +43,7 @@ TEST(Many, of_two_frees_at_once_one_is_refused) {
       std::atomic<int> there{0}, freed{0};
       const auto free_with_the_other = [&] {
         ++there;
-        while (there < 2) {
-        }
+        while (there < 2) std::this_thread::yield();
         freed += static_cast<bool>(engine.free(*block));
       };
       std::thread other(free_with_the_other);
@@ -114,6 +113,35 @@ TEST(Many, what_is_seen_this_time_only_stays) {
   ASSERT_EQ(number(a), words[0]);
   ASSERT_EQ(engine.touch_many(words, Access::write, &hold, held, Seen::this_time), 1u);
   EXPECT_FALSE(may_leave());
+  engine.check();
+}
+
+TEST(Many, what_was_allocated_outside_of_operators_leaves_after_any_use) {
+  Simulation sim(small_budget());
+  Engine& engine = sim.engine(0);
+  for (const bool outside : {true, false, true}) {  // the same memory each time
+    void* a = *engine.allocate(block_bytes, nullptr);
+    if (outside) engine.allocated_outside(a);
+    engine.spill_all();
+    EXPECT_EQ(state(engine, a), "resident") << "nobody has used it";
+    const uint64_t words[] = {number(a)};
+    Hold hold;
+    size_t held = 0;
+    ASSERT_EQ(engine.touch_many(words, Access::write, &hold, held, Seen::this_time), 1u);
+    engine.release_many({&hold, held}, nullptr);
+    engine.spill_all();
+    EXPECT_EQ(state(engine, a) == "resident", !outside);
+    Result<Hold> back = engine.touch(a, nullptr, Access::read, Seen::this_time);
+    ASSERT_TRUE(back);
+    engine.release(*back, nullptr);
+    sim.synchronize();
+    ASSERT_TRUE(engine.free(a));
+    for (int i = 0; i < 20; ++i) {
+      (void)engine.pump();
+      sim.clock().wait(1'000'000);
+    }
+  }
+  engine.allocated_outside(&sim);  // nobody's
   engine.check();
 }
 

@@ -31,3 +31,29 @@ def test_a_workspace_stays(run, libraries, policy):
     done = run(PROGRAM, conf=f"backend:firn,firn_budget:64MiB,firn_host:512MiB,firn_policy:{policy}",
                FIRN_GPU_WORKSPACE=str(4 << 20), LD_PRELOAD=libraries["software/libcudart.so.13"])
     assert "went on" in done.stdout, done.stdout + done.stderr
+
+
+# Memory that torch.compile's code allocates for its kernels, in no operator, and that only their
+# launches use, as a memset here does: twice what fits.
+OWN = """
+    import ctypes, torch
+    from firn._addresses import storage_address
+    make = torch._C._dynamo.guards._empty_strided_cuda
+    cudart = ctypes.CDLL("libcudart.so.13")
+    warm = [torch.zeros(1 << 20, device="cuda") for _ in range(10)]
+    tensors = []
+    for byte in range(32):
+        tensors.append(make((1 << 20,), (1,), torch.float32))
+        address = ctypes.c_void_p(storage_address(tensors[-1].untyped_storage()))
+        assert cudart.cudaMemsetAsync(address, byte, 4 << 20, None) == 0
+    torch.cuda.synchronize()
+    for byte, each in enumerate(tensors):
+        assert bool((each.view(torch.uint8) == byte).all()), byte
+    print("went on")
+"""
+
+
+def test_what_only_launches_use_leaves(run, libraries):
+    done = run(OWN, conf="backend:firn,firn_budget:64MiB,firn_host:512MiB",
+               LD_PRELOAD=libraries["software/libcudart.so.13"])
+    assert "went on" in done.stdout, done.stdout + done.stderr

@@ -84,7 +84,8 @@ const std::string& torch_folder() {
 std::string line_of(torch::CapturedTraceback& captured) {
   const PythonKept kept;
   if (!kept) return {};
-  const torch::SymbolizedTracebacks told = torch::symbolize({&captured});
+  torch::SymbolizedTracebacks told;
+  run_python([&] { told = torch::symbolize({&captured}); });
   for (const uint64_t index : told.tracebacks.at(0)) {
     const torch::unwind::Frame& frame = told.all_frames[index];
     const bool torchs = !torch_folder().empty() && frame.filename.starts_with(torch_folder());

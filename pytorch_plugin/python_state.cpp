@@ -3,6 +3,12 @@
 #include <dlfcn.h>
 #include <unistd.h>
 
+#include <exception>
+#include <stdexcept>
+#include <string>
+#include <system_error>
+#include <thread>
+
 namespace firn::pytorch {
 
 namespace {
@@ -16,9 +22,11 @@ struct Python {
   void (*fetch)(void**, void**, void**) = nullptr;
   void (*restore)(void*, void*, void*) = nullptr;
   int (*add_pending)(int (*)(void*), void*) = nullptr;
+  void* (*save_thread)() = nullptr;
+  void (*restore_thread)(void*) = nullptr;
   bool whole() const {
     return is_initialized && is_finalizing && this_thread_state && ensure && release && fetch &&
-           restore && add_pending;
+           restore && add_pending && save_thread && restore_thread;
   }
 };
 
@@ -40,6 +48,8 @@ const Python& python() {
     find(p.fetch, "PyErr_Fetch");
     find(p.restore, "PyErr_Restore");
     find(p.add_pending, "Py_AddPendingCall");
+    find(p.save_thread, "PyEval_SaveThread");
+    find(p.restore_thread, "PyEval_RestoreThread");
     return p;
   }();
   return found;
@@ -50,6 +60,8 @@ bool reachable() {
   const Python& p = python();
   return p.whole() && p.is_initialized() && !p.is_finalizing();
 }
+
+bool in_main_thread() { return ::getpid() == ::gettid(); }
 
 }  // namespace
 
@@ -66,8 +78,37 @@ PythonKept::~PythonKept() {
   python().release(gil_);
 }
 
+void run_python(const std::function<void()>& work) {
+  std::string error;
+  bool failed = false;
+  const auto run = [&] {
+    const int gil = python().ensure();
+    try {
+      work();
+    } catch (const std::exception& e) {
+      failed = true;
+      error = e.what();
+    }
+    python().release(gil);
+  };
+  if (in_main_thread()) {
+    void* const thread_state = python().save_thread();
+    bool begun = true;
+    try {
+      std::thread(run).join();
+    } catch (const std::system_error&) {
+      begun = false;
+    }
+    python().restore_thread(thread_state);
+    if (!begun) run();  // rather in danger of losing an exception than without a line
+  } else {
+    run();
+  }
+  if (failed) throw std::runtime_error(error);
+}
+
 bool call_between_operators(int (*function)(void*)) {
-  return ::getpid() == ::gettid() && reachable() && python().this_thread_state() &&
+  return in_main_thread() && reachable() && python().this_thread_state() &&
          python().add_pending(function, nullptr) == 0;
 }
 

@@ -5,6 +5,8 @@
 // plugin is built for no Python in particular.)
 #pragma once
 
+#include <functional>
+
 namespace firn::pytorch {
 
 /// While it lives the thread has the GIL, and a pending Python exception is put aside: whatever
@@ -24,6 +26,12 @@ class PythonKept {
   int gil_ = 0;
   void *type_ = nullptr, *value_ = nullptr, *traceback_ = nullptr;
 };
+
+/// `work`, by which Python runs code of its own (an import, a look at a file), with the GIL held: in
+/// a thread of its own where this is Python's main one, whose signal handlers run between any two
+/// instructions of Python's; an exception that one raises belongs to the program and would end here.
+/// The caller has a PythonKept. Errors: std::runtime_error, with the words of what `work` threw.
+void run_python(const std::function<void()>& work);
 
 /// Calls `function` in Python's main thread, when it is between two of its own instructions: no
 /// operator that Python called in C++ is under way there. False: it will not, or this is another

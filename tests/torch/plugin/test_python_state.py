@@ -107,3 +107,34 @@ def test_threads_without_python(run):
         rows = firn.stats()["stalls"]["call_sites"]
         assert rows
     """, conf=TIGHT)
+
+
+def test_what_a_signals_handler_raises_arrives(run):
+    """Python's code runs while lines are told, and with it the handlers of signals: what they raise
+    is the program's (a KeyboardInterrupt, say)."""
+    done = run("""
+        import signal, torch, firn
+        xs = [torch.ones(1 << 20, device="cuda") for _ in range(30)]
+        firn.call_sites()
+        class Came(Exception):
+            pass
+        raised = arrived = 0
+        def handler(number, frame):
+            global raised
+            raised += 1
+            signal.setitimer(signal.ITIMER_REAL, 0.003 + raised % 7 / 1000)
+            raise Came
+        signal.signal(signal.SIGALRM, handler)
+        signal.setitimer(signal.ITIMER_REAL, 0.01)
+        while raised < 400:
+            try:
+                while raised < 400:
+                    for x in xs:
+                        x.mul_(1)
+            except Came:
+                arrived += 1
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        assert arrived == raised, (arrived, raised)
+        print("done")
+    """, conf=TIGHT)
+    assert done.stdout == "done\n"

@@ -16,6 +16,7 @@ namespace firn {
 Result<void> EngineImpl::begin_fault(Lock& lock, Block& block, bool anyway) {
   const uint32_t generation = block.generation;
   block.age.store(next_tick(), std::memory_order_relaxed);
+  Error short_of_memory;  // the device's last refusal of so many
   for (int attempt = 0;;) {
     if (block.coming > 0) {
       if (!carry_out_mappings(lock)) wait(lock, poll_ns);
@@ -25,8 +26,9 @@ Result<void> EngineImpl::begin_fault(Lock& lock, Block& block, bool anyway) {
       if (!carry_out_unmappings(lock, block)) wait(lock, poll_ns);
       return {};
     }
-    Result<Reservation> room =
-        make_room(lock, granules_for(block, block.grains - block.mapped), &block);
+    const uint64_t granules = granules_for(block, block.grains - block.mapped);
+    Result<Reservation> room = attempt < 8 ? make_room(lock, granules, &block)
+                                           : Result<Reservation>(short_of_memory);
     Result<void> provided;
     if (room && room->granules() > 0)
       provided = provide(lock, block.shape.shared()
@@ -52,7 +54,8 @@ Result<void> EngineImpl::begin_fault(Lock& lock, Block& block, bool anyway) {
     else
       mapped = claimed.error();
     if (mapped) return {};
-    if (mapped.error().detail != CUDA_ERROR_OUT_OF_MEMORY || ++attempt == 8) return mapped;
+    if (!room || mapped.error().detail != CUDA_ERROR_OUT_OF_MEMORY) return mapped;
+    if (++attempt == 8) short_of_memory = short_device(granules, &block, mapped.error());
   }
 }
 

@@ -266,6 +266,8 @@ class EngineImpl final : public Engine, private EngineLimits, private InMotion {
   bool held_by_others() const;
   bool something_moves();
   Error no_room(uint64_t granules, const Block* wanted) const;
+  Error short_device(uint64_t granules, const Block* wanted, const Error& error) const;
+  const char* no_store() const;
   std::vector<PinnedBytes> pinned_bytes() const;
 
   // engine_spill.cpp

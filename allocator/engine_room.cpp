@@ -14,6 +14,10 @@
 
 namespace firn {
 
+namespace {
+constexpr const char* not_yet_seen = "not yet seen in an operator";
+}  // namespace
+
 /// Has nothing left the device for `patience_ns`, while threads asked for it to, and only work on
 /// the device held it up? (A store that does not answer is waited for, and host memory that is
 /// being pinned: nobody waits for us there.)
@@ -283,7 +287,7 @@ std::vector<PinnedBytes> EngineImpl::pinned_bytes() const {
     else if (word::holds(w) > 0)
       by_reason["held by operators that are running"] += block->mapped_bytes();
     else if (!(w & word::proven))
-      by_reason["not yet seen in an operator"] += block->mapped_bytes();
+      by_reason[not_yet_seen] += block->mapped_bytes();
   }
   uint64_t in_places = 0;
   for (const auto& region : region_owner_)
@@ -317,7 +321,7 @@ Error EngineImpl::no_room(uint64_t granules, const Block* wanted) const {
   if (stuck_)
     text += fmt::format("; eviction has stopped: {} of host memory are full (firn_host) and {}",
                         format_size(host_.budget()),
-                        store_ ? "the store takes no more (firn_dir)" : "no firn_dir is set");
+                        no_store());
   if (still_.given_up)
     text += fmt::format("; nothing could leave for {} s: work that uses it does not end, perhaps "
                         "because it waits for another process",
@@ -326,8 +330,28 @@ Error EngineImpl::no_room(uint64_t granules, const Block* wanted) const {
     text += "; nothing leaves the GPU in this process, as was said when it began";
   else if (spilling_stopped_)
     text += "; firn.no_spill() keeps everything on the device until it ends";
-  text += ". A larger firn_budget, or smaller tensors in a single operator, would help";
+  text += frames_.device_short()
+              ? ". Less of the device's memory for others, or smaller tensors in a single operator, "
+                "would help"
+              : ". A larger firn_budget, or smaller tensors in a single operator, would help";
+  if (std::any_of(pinned.begin(), pinned.end(),
+                  [](const PinnedBytes& each) { return each.reason == not_yet_seen; }))
+    text += "; what was allocated early leaves, too, with firn_watch:0";
   return make_error(Code::out_of_memory, 0, text);
+}
+
+/// The device refused memory that the budget has, time and again: no_room(), with its words.
+Error EngineImpl::short_device(uint64_t granules, const Block* wanted, const Error& error) const {
+  if (error.detail != CUDA_ERROR_OUT_OF_MEMORY || health_.dead()) return error;
+  Error out = no_room(granules, wanted);
+  out.detail = error.detail;
+  out.text += " (" + error.text + ")";
+  return out;
+}
+
+/// Why the store does not serve, and by which knob it would.
+const char* EngineImpl::no_store() const {
+  return store_ ? "the store takes no more (firn_dir, firn_store_size)" : "no firn_dir is set";
 }
 
 }  // namespace firn

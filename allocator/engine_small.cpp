@@ -17,7 +17,7 @@ Result<void> EngineImpl::add_segment(Lock& lock, unsigned stream) {
     Result<std::vector<Frame>> frames = frames_.take(std::move(*room));
     if (!frames) {
       if (frames.error().detail == CUDA_ERROR_OUT_OF_MEMORY && attempt < 8) continue;
-      return frames.error();
+      return short_device(1, nullptr, frames.error());
     }
     auto address = arena_->take(1);
     if (!address || (spare_segments_.empty() && segment_count_ == segments_most)) {

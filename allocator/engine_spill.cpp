@@ -89,7 +89,7 @@ bool EngineImpl::copy_out(Block& block, uint32_t index) {
       trouble(fmt::format("host memory for spilled blocks is full ({} of firn_host) and {}: "
                           "eviction stops",
                           format_size(host_.used()),
-                          store_ ? "the store takes no more (firn_dir)" : "no firn_dir is set"));
+                          no_store()));
       keep(block);
     }
     return false;

@@ -193,3 +193,46 @@ TEST(HostMemoryDeathTest, a_trial_that_goes_well_is_asked_once) {
       },
       testing::ExitedWithCode(0), "");
 }
+
+/// Out of memory of the device's is the program's out of memory, in words; not a driver's error.
+void expect_short_device(const Error& error) {
+  EXPECT_EQ(error.code, Code::out_of_memory) << describe(error);
+  for (const char* words : {"the device itself gave only", "CUDA_ERROR_OUT_OF_MEMORY",
+                            "Less of the device's memory for others"})
+    EXPECT_NE(error.text.find(words), std::string::npos) << error.text;
+}
+
+TEST(ShortDevice, an_allocation_is_out_of_memory_in_words) {
+  for (const size_t bytes : {6 * MiB, size_t{4096}}) {
+    Simulation sim(too_small_budget());
+    sim.gpu().fail_from("cuMemCreate", 1, CUDA_ERROR_OUT_OF_MEMORY);
+    Result<void*> made = sim.engine(0).allocate(bytes, nullptr);
+    ASSERT_FALSE(made);
+    expect_short_device(made.error());
+    EXPECT_EQ(sim.engine(0).stats().oom_count, 1u);
+    sim.gpu().fail_at("cuMemCreate", 0, 0);
+    EXPECT_TRUE(sim.engine(0).allocate(bytes, nullptr));  // others may have given some back
+  }
+}
+
+TEST(ShortDevice, a_block_that_is_away_stays_there_or_is_used_in_host_memory) {
+  Simulation sim(too_small_budget());
+  Engine& engine = sim.engine(0);
+  void* block = filled(sim, 1);
+  engine.spill_all();
+  while (engine.pump() || engine.busy()) sim.clock().wait(1'000'000);
+  engine.trim();  // its frames are the device's again, which others take
+  ASSERT_EQ(engine.stats().device_bytes, 0u);
+  sim.gpu().fail_from("cuMemCreate", 1, CUDA_ERROR_OUT_OF_MEMORY);
+  Result<Hold> hold = engine.touch(block, nullptr, Access::read);
+  ASSERT_FALSE(hold);
+  expect_short_device(hold.error());
+  sim.gpu().fail_at("cuMemCreate", 0, 0);
+  hold = engine.touch(block, nullptr, Access::read);
+  ASSERT_TRUE(hold) << describe(hold.error());
+  EXPECT_TRUE(sim.verify(0, block, 6 * MiB, 1, nullptr));
+  engine.release(*hold, nullptr);
+  sim.synchronize();
+  EXPECT_EQ(Simulation::wrong_bytes, 0u);
+  engine.check();
+}

@@ -120,8 +120,10 @@ Result<Block*> EngineImpl::large_block(Lock& lock, unsigned stream, size_t bytes
       return make_host_block(lock, stream, bytes, room.error());
     }
     if (!room && still_.given_up) {
+      const bool starved = still_.starved;
       Result<Block*> in_host = make_host_block(lock, stream, bytes, room.error());
       if (in_host) return in_host;
+      if (starved) return room.error();
       room = make_room(lock, frames_.granules_for(shape_of(grains)), nullptr, still_ns_most);
     }
     if (!room) return room.error();

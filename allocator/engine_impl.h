@@ -256,14 +256,14 @@ class EngineImpl final : public Engine, private EngineLimits, private InMotion {
   void shrink_to_budget(Lock& lock, uint64_t until_ns);
   // engine_room.cpp
   Result<Reservation> make_room(Lock& lock, uint64_t granules, const Block* wanted,
-                                uint64_t patience_ns = still_ns);
+                                uint64_t patience_ns = still_ns, bool gives_up = true);
   bool still(uint64_t patience_ns);
   bool used_aside(const Block& block) const;
   void park_ready(bool small_too);
   void reclaim_parked(uint64_t granules, bool spare_claimed = false);
   uint64_t evict(uint64_t grains, const Block* except);
   uint64_t leaving_grains() const;
-  bool held_by_others() const;
+  int64_t all_holds() const;
   bool something_moves();
   Error no_room(uint64_t granules, const Block* wanted) const;
   Error short_device(uint64_t granules, const Block* wanted, const Error& error) const;

@@ -179,11 +179,13 @@ struct InMotion {
   bool spilling_stopped_ = false;  // stop_spilling()
   bool spilling_ended_ = false;    // for good
   unsigned waiting_ = 0;           // threads in make_room
+  int64_t waiting_holds_ = 0;      // that these have
   std::vector<uint64_t> open_waits_;  // waits that are not in the statistics' total yet
   uint64_t unmapped_ = 0;          // spans, ever
   struct Still {                   // nothing has left since
     uint64_t since_ns = 0, looked_ns = 0, left = 0;
-    bool given_up = false;         // make_room() ended because of it
+    bool given_up = false;         // make_room() ended because of it, or of the next
+    bool starved = false;          // all who hold anything waited for room
   } still_;
   uint64_t next_look_ns_ = 0;      // for requests that the store does not answer
   uint64_t ahead_tick_ = 0;

@@ -15,6 +15,8 @@
 namespace firn {
 
 namespace {
+// So long all who hold anything have to wait before one goes on without room.
+constexpr uint64_t starved_ns = 50'000'000;
 constexpr const char* not_yet_seen = "not yet seen in an operator";
 }  // namespace
 
@@ -34,8 +36,8 @@ bool EngineImpl::still(uint64_t patience_ns) {
 }
 
 Result<Reservation> EngineImpl::make_room(Lock& lock, uint64_t granules, const Block* wanted,
-                                          uint64_t patience_ns) {
-  still_.given_up = false;
+                                          uint64_t patience_ns, bool gives_up) {
+  still_.given_up = still_.starved = false;
   if (granules > frames_.budget_granules()) return no_room(granules, wanted);
   const uint32_t generation = wanted ? uint32_t{wanted->generation} : 0;
   std::optional<uint64_t> begin;  // of the stall
@@ -43,11 +45,18 @@ Result<Reservation> EngineImpl::make_room(Lock& lock, uint64_t granules, const B
   unsigned fruitless = 0, busy_rounds = 0;
   bool last_look = false;  // nobody else holds anything any more, and all was looked at since
   bool short_before = false, regions_wait = false;
+  const int64_t mine = thread_holds();
   ++waiting_;
+  waiting_holds_ += mine;
   struct Leave {
     unsigned& waiting;
-    ~Leave() { --waiting; }
-  } leave{waiting_};
+    int64_t& holds;
+    const int64_t mine;
+    ~Leave() {
+      --waiting;
+      holds -= mine;
+    }
+  } leave{waiting_, waiting_holds_, mine};
   OpenWait open(open_waits_);
   for (;;) {
     if (health_.dead()) return health_.error();
@@ -131,11 +140,19 @@ Result<Reservation> EngineImpl::make_room(Lock& lock, uint64_t granules, const B
       frames_.forget_limit();
       continue;
     }
-    // What other threads hold at this moment they will release, unless they wait for us.
+    // What other threads hold at this moment they will release, unless all of them wait as we do:
+    // then one goes on without room, who can (in host memory, or with an error), and releases.
     uint64_t now = clock_.now_ns();
-    if (held_by_others()) {
+    const int64_t holds = all_holds();
+    if (holds > mine) {
       if (!others_since) others_since = now;
-      if (now - others_since < 10'000'000'000ull) {
+      const uint64_t since = now - others_since;
+      if (gives_up && holds == waiting_holds_ && since >= starved_ns) {
+        still_.given_up = still_.starved = true;
+        if (!wanted) count_stall(*begin, nullptr, granules * granule_bytes);
+        return no_room(granules, wanted);
+      }
+      if (since < 10'000'000'000ull) {
         last_look = false;
         wait(lock, poll_ns);
         continue;
@@ -264,14 +281,15 @@ uint64_t EngineImpl::leaving_grains() const {
   return grains;
 }
 
-bool EngineImpl::held_by_others() const {
+/// Of all threads; thread_holds() are the caller's.
+int64_t EngineImpl::all_holds() const {
   int64_t holds = 0;
   for (const auto& region : region_owner_)
     for (const auto& [address, block] : region->used())
       holds += static_cast<int64_t>(word::holds(block->word.load(std::memory_order_relaxed)));
   for (const Block* block : live_)
     holds += static_cast<int64_t>(word::holds(block->word.load(std::memory_order_relaxed)));
-  return holds > thread_holds();
+  return holds;
 }
 
 std::vector<PinnedBytes> EngineImpl::pinned_bytes() const {
@@ -322,7 +340,9 @@ Error EngineImpl::no_room(uint64_t granules, const Block* wanted) const {
     text += fmt::format("; eviction has stopped: {} of host memory are full (firn_host) and {}",
                         format_size(host_.budget()),
                         no_store());
-  if (still_.given_up)
+  if (still_.starved)
+    text += "; threads wait for what they hold from each other";
+  else if (still_.given_up)
     text += fmt::format("; nothing could leave for {} s: work that uses it does not end, perhaps "
                         "because it waits for another process",
                         (clock_.now_ns() - still_.since_ns) / 1'000'000'000);

@@ -12,7 +12,8 @@ namespace firn {
 
 Result<void> EngineImpl::add_segment(Lock& lock, unsigned stream) {
   for (int attempt = 0;; ++attempt) {
-    Result<Reservation> room = make_room(lock, 1, nullptr);
+    // (Without room it has no other way: of threads that starve each other another one goes on.)
+    Result<Reservation> room = make_room(lock, 1, nullptr, still_ns, false);
     if (!room) return room.error();
     Result<std::vector<Frame>> frames = frames_.take(std::move(*room));
     if (!frames) {

@@ -1,6 +1,10 @@
 // Spilling stopped for a while, and who is told of waits.
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <thread>
+#include <vector>
+
 #include "tests/allocator/simulation.h"
 
 using namespace firn;
@@ -144,4 +148,36 @@ TEST(Stop, sending_everything_away_does_not_stop_eviction_for_good) {
     engine.release(*hold, nullptr);
   }
   make(engine), make(engine);
+}
+
+// Each operator fits by itself: of threads that wait for what they hold from each other one goes on
+// in host memory, and what it releases is the others'.
+TEST(Stop, threads_that_starve_each_other_go_on) {
+  Simulation sim(small_budget());
+  Engine& engine = sim.engine(0);
+  void* inputs[] = {make(engine), make(engine)};
+  const uint64_t begin = sim.clock().now_ns();
+  std::atomic<int> holding{0}, done{0};
+  std::vector<std::thread> threads;
+  for (void* input : inputs)
+    threads.emplace_back([&, input] {
+      Result<Hold> hold = engine.touch(input, nullptr, Access::read);
+      EXPECT_TRUE(hold) << describe(hold.error());
+      ++holding;
+      while (holding < 2) std::this_thread::yield();
+      Result<void*> output = engine.allocate(8u << 20, nullptr);
+      EXPECT_TRUE(output) << describe(output.error());
+      if (hold) engine.release(*hold, nullptr);
+      if (output) {
+        EXPECT_TRUE(engine.free(*output));
+        ++done;
+      }
+    });
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(done, 2);
+  EXPECT_LT(sim.clock().now_ns() - begin, 1'000'000'000u);
+  EXPECT_GT(engine.stats().zero_copy_bytes, 0u);
+  EXPECT_EQ(engine.stats().oom_count, 0u);
+  sim.synchronize();
+  engine.check();
 }

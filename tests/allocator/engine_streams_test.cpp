@@ -277,3 +277,34 @@ TEST(EngineStreams, a_callback_of_the_drivers_may_free) {
   EXPECT_TRUE(engine.allocate(14 * MiB, nullptr)) << "their memory is there again";
   engine.check();
 }
+
+// Who recorded a stream says no more about what he does there until he frees the block.
+TEST(EngineStreams, what_a_recorded_stream_does_is_over_before_the_block_leaves) {
+  Simulation sim(budget_16mib());
+  Engine& engine = sim.engine(0);
+  CUstream side = sim.make_stream(0);
+  void* block = make(engine, 6 * MiB, nullptr);
+  use(engine, block, nullptr);
+  ASSERT_TRUE(sim.fill(0, block, 6 * MiB, 1, nullptr));
+  ASSERT_TRUE(engine.record_stream(block, side));
+  sim.synchronize();
+  {
+    Driver::ContextGuard context(sim.driver(), sim.context(0));
+    ASSERT_EQ(sim.gpu().busy(side, 1'000'000'000), 0);
+  }
+  ASSERT_TRUE(sim.fill(0, block, 6 * MiB, 7, side));  // nobody is told
+  ASSERT_TRUE(engine.cold(block, 6 * MiB));
+  for (int i = 0; i < 20; ++i) {
+    (void)engine.pump();
+    sim.clock().wait(1'000'000);
+  }
+  EXPECT_STREQ(engine.find(block)->state, "spilling");
+  sim.synchronize();
+  while (engine.pump() || engine.busy()) sim.clock().wait(1'000'000);
+  EXPECT_STRNE(engine.find(block)->state, "resident");
+  use(engine, block, nullptr, Access::read);
+  ASSERT_TRUE(sim.verify(0, block, 6 * MiB, 7, nullptr));
+  sim.synchronize();
+  EXPECT_EQ(Simulation::wrong_bytes, 0u) << Simulation::first_wrong;
+  engine.check();
+}

@@ -81,13 +81,13 @@ const std::string& torch_folder() {
 }
 
 /// Empty: no frame is the program's own, or Python is out of reach.
-std::string line_of(torch::CapturedTraceback& captured) {
+std::string line_of(const std::shared_ptr<torch::CapturedTraceback>& captured) {
   const PythonKept kept;
   if (!kept) return {};
-  torch::SymbolizedTracebacks told;
-  run_python([&] { told = torch::symbolize({&captured}); });
-  for (const uint64_t index : told.tracebacks.at(0)) {
-    const torch::unwind::Frame& frame = told.all_frames[index];
+  const auto told = std::make_shared<torch::SymbolizedTracebacks>();
+  if (!run_python([captured, told] { *told = torch::symbolize({captured.get()}); })) return {};
+  for (const uint64_t index : told->tracebacks.at(0)) {
+    const torch::unwind::Frame& frame = told->all_frames[index];
     const bool torchs = !torch_folder().empty() && frame.filename.starts_with(torch_folder());
     if (torchs || frame.filename.starts_with("<frozen")) continue;
     return frame.filename + ":" + std::to_string(frame.lineno) + " in " + frame.funcname;
@@ -106,7 +106,7 @@ std::string line_of_node(const Node& node) {
       line = known.line;
     }
   }
-  const std::string at = line ? line_of(*line) : std::string();
+  const std::string at = line ? line_of(line) : std::string();
   // (What accumulates gradients has no forward operator.)
   return at.empty() ? std::string("backward, in ") + node.name
                     : "backward of " + name + " at " + at;
@@ -152,7 +152,7 @@ std::string line_of_thread(std::string_view otherwise) {
   if (const PythonKept kept; kept) {
     const std::shared_ptr<torch::CapturedTraceback> captured =
         torch::CapturedTraceback::gather(true, false, false);
-    if (std::string line = line_of(*captured); !line.empty()) return line;
+    if (std::string line = line_of(captured); !line.empty()) return line;
   }
   if (running.name) return line_of_node(running);
   return "a thread without Python (autograd's, say), in " + std::string(otherwise);

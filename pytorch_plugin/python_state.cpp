@@ -3,15 +3,20 @@
 #include <dlfcn.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <exception>
+#include <future>
 #include <stdexcept>
 #include <string>
 #include <system_error>
 #include <thread>
+#include <utility>
 
 namespace firn::pytorch {
 
 namespace {
+
+constexpr std::chrono::seconds python_most{2};
 
 struct Python {
   int (*is_initialized)() = nullptr;
@@ -78,33 +83,36 @@ PythonKept::~PythonKept() {
   python().release(gil_);
 }
 
-void run_python(const std::function<void()>& work) {
-  std::string error;
-  bool failed = false;
-  const auto run = [&] {
+bool run_python(std::function<void()> work) {
+  const auto run = [work = std::move(work)] {
     const int gil = python().ensure();
+    std::string error;
+    bool failed = false;
     try {
       work();
-    } catch (const std::exception& e) {
+    } catch (const std::exception& e) {  // (Python's own ends here, with the GIL held)
       failed = true;
       error = e.what();
     }
     python().release(gil);
+    if (failed) throw std::runtime_error(error);
   };
-  if (in_main_thread()) {
-    void* const thread_state = python().save_thread();
-    bool begun = true;
-    try {
-      std::thread(run).join();
-    } catch (const std::system_error&) {
-      begun = false;
-    }
-    python().restore_thread(thread_state);
-    if (!begun) run();  // rather in danger of losing an exception than without a line
-  } else {
+  if (!in_main_thread()) {
     run();
+    return true;
   }
-  if (failed) throw std::runtime_error(error);
+  std::packaged_task<void()> task(run);
+  std::future<void> done = task.get_future();
+  void* const thread_state = python().save_thread();
+  bool in_time = false;
+  try {
+    std::thread(std::move(task)).detach();
+    in_time = done.wait_for(python_most) == std::future_status::ready;
+  } catch (const std::system_error&) {  // no thread to be had: no line
+  }
+  python().restore_thread(thread_state);
+  if (in_time) done.get();
+  return in_time;
 }
 
 bool call_between_operators(int (*function)(void*)) {

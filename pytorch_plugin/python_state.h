@@ -30,8 +30,10 @@ class PythonKept {
 /// `work`, by which Python runs code of its own (an import, a look at a file), with the GIL held: in
 /// a thread of its own where this is Python's main one, whose signal handlers run between any two
 /// instructions of Python's; an exception that one raises belongs to the program and would end here.
-/// The caller has a PythonKept. Errors: std::runtime_error, with the words of what `work` threw.
-void run_python(const std::function<void()>& work);
+/// The caller has a PythonKept. False: not done within two seconds (it may be waiting for a module
+/// that this thread is importing), and `work`, which owns all that it uses, goes on by itself.
+/// Errors: std::runtime_error, with the words of what `work` threw.
+bool run_python(std::function<void()> work);
 
 /// Calls `function` in Python's main thread, when it is between two of its own instructions: no
 /// operator that Python called in C++ is under way there. False: it will not, or this is another

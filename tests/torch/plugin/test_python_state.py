@@ -138,3 +138,27 @@ def test_what_a_signals_handler_raises_arrives(run):
         print("done")
     """, conf=TIGHT)
     assert done.stdout == "done\n"
+
+
+def test_a_line_that_waits_for_an_import_is_done_without(run):
+    """This thread has the lock of a module that telling a line imports."""
+    done = run("""
+        import importlib._bootstrap, time, torch, firn
+        xs = [torch.ones(1 << 21, device="cuda") for _ in range(8)]
+        firn.call_sites()
+        lock = importlib._bootstrap._get_module_lock("torch")
+        lock.acquire()
+        torch.__spec__._initializing = True
+        begin = time.monotonic()
+        for x in xs[:3]:
+            x.mul_(2)
+        took = time.monotonic() - begin
+        torch.__spec__._initializing = False
+        lock.release()
+        assert 1 < took < 30, took  # it did wait, and not for ever
+        assert all(float(x[0]) == 2 for x in xs[:3])
+        for x in xs:
+            x.mul_(2)
+        print("done")
+    """, conf=TIGHT)
+    assert done.stdout == "done\n"

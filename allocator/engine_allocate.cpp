@@ -127,7 +127,7 @@ Result<Block*> EngineImpl::large_block(Lock& lock, unsigned stream, size_t bytes
       room = make_room(lock, frames_.granules_for(shape_of(grains)), nullptr, still_ns_most);
     }
     if (!room) return room.error();
-    const Result<void> provided = provide(lock, shape_of(grains));
+    const Result<void> provided = provide(lock, shape_of(grains), *room);
     // While waiting, a block of this very size may have come free on the stream.
     if (Block* block = ready_block(stream, size_class)) return block;
     // (While waiting, gaps in shared frames have come and gone.)

@@ -33,7 +33,8 @@ Result<void> EngineImpl::begin_fault(Lock& lock, Block& block, bool anyway) {
     if (room && room->granules() > 0)
       provided = provide(lock, block.shape.shared()
                                    ? block.shape
-                                   : Shape{0, static_cast<uint32_t>(room->granules()), 0});
+                                   : Shape{0, static_cast<uint32_t>(room->granules()), 0},
+                         *room);
     if (block.generation != generation || block.coming > 0 || block.going > 0) return {};
     if (block.state() == State::spilling) keep(block);
     State state = block.state();

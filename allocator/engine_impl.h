@@ -211,7 +211,7 @@ class EngineImpl final : public Engine, private EngineLimits, private InMotion {
   uint64_t going_granules() const;
 
   // engine_map_apart.cpp
-  Result<void> provide(Lock& lock, const Shape& shape);
+  Result<void> provide(Lock& lock, const Shape& shape, const Reservation& room);
   Result<Mapping> claim_fault(Block& block, uint64_t grains, Reservation room);
   bool claim_ahead(Block& block, uint64_t grains);
   static Mapping claim(Block& block, std::vector<Frame> frames, uint64_t grains);

@@ -20,11 +20,13 @@ Result<Mapping> EngineImpl::claim_fault(Block& block, uint64_t grains, Reservati
   return claim(block, std::move(*frames), grains);
 }
 
-/// Makes the frames for a shape that a reservation is held for, without the lock: everything may
-/// have changed when this returns. Errors: the driver's.
-Result<void> EngineImpl::provide(Lock& lock, const Shape& shape) {
+/// Makes the frames for a shape that `room` is reserved for, without the lock: everything may have
+/// changed when this returns. Where the shape needs more by now it does nothing: the caller looks
+/// again. Errors: the driver's.
+Result<void> EngineImpl::provide(Lock& lock, const Shape& shape, const Reservation& room) {
   if (health_.dead()) return health_.error();
-  Frames::Change change = frames_.begin_change(shape, span_granules_);
+  if (frames_.granules_for(shape) > room.granules()) return {};
+  Frames::Change change = frames_.begin_change(shape, span_granules_, room.granules());
   if (change.empty()) return {};
   ++mapping_apart_;
   lock.unlock();

@@ -144,7 +144,8 @@ Result<Frame> Frames::obtain(uint32_t granules) {
   return create(granules);
 }
 
-Frames::Change Frames::begin_change(const Shape& shape, uint32_t granules_most) {
+Frames::Change Frames::begin_change(const Shape& shape, uint32_t granules_most,
+                                    uint64_t reserved) {
   Change change;
   // (The first of all frames finds out what the driver can make: that is create()'s.)
   if (!made_shareable_ && prop_.requestedHandleTypes != CU_MEM_HANDLE_TYPE_NONE) return change;
@@ -185,6 +186,7 @@ Frames::Change Frames::begin_change(const Shape& shape, uint32_t granules_most) 
     for (const Frame& frame : change.given_back) free_[frame.granules].push_back(frame);
     return {};
   }
+  FIRN_CHECK(made <= reserved, "%llu granules reserved", (unsigned long long)reserved);
   change.prop = prop_;
   change.grown = made > given ? made - given : 0;
   change.promised = made;

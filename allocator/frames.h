@@ -91,9 +91,9 @@ class Frames {
     uint64_t returning = 0;             // granules that are given back beyond those
     bool empty() const { return wanted.empty(); }
   };
-  /// The change that the shape, for which there is a reservation, needs now: empty as a rule. All
-  /// of it counts as held until end_change(), which must follow.
-  Change begin_change(const Shape& shape, uint32_t granules_most);
+  /// The change that the shape, for which so many granules are `reserved`, needs now: empty as a
+  /// rule. All of it counts as held until end_change(), which must follow.
+  Change begin_change(const Shape& shape, uint32_t granules_most, uint64_t reserved);
   /// The driver's calls for it. No lock is needed.
   void carry_out(Change& change) const;
   /// Errors as take() has them.

@@ -194,6 +194,7 @@ TEST_F(FirnC, threads_under_pressure) {
                  random()};
           if (firn_malloc(&m.block, m.bytes, 0, stream) != FIRN_OK) {
             ++refused;
+            ADD_FAILURE() << firn_error();
             continue;
           }
           ASSERT_EQ(firn_touch(&m.block, nullptr, 1, stream), FIRN_OK) << firn_error();

@@ -100,15 +100,19 @@ TEST_F(CallCost, access_waits_for_a_gap_between_copies_to_the_host) {
     OK(cuMemHostRegister_v2(host.data(), host.size(), 0));
     const CUdeviceptr copied = mapped(2 * granule), base = side_by_side(1), flag = mapped();
     const CUstream s = stream();
-    const CUevent first = event(), second = event();
+    const CUevent before = event(), first = event(), second = event();
     const CUmemAccessDesc open = access();
     OK(cuMemsetD8_v2(flag, 0, 4));
+    OK(cuEventRecord(before, s));
     OK(cuMemcpyDtoHAsync_v2(host.data(), copied, host.size(), s));
     OK(cuEventRecord(first, s));
     OK(cuStreamWaitValue32_v2(s, flag, 1, 0));  // at least 1
     OK(cuMemcpyDtoHAsync_v2(host.data(), copied, host.size(), s));
     OK(cuEventRecord(second, s));
+    OK(cuEventSynchronize(before));
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));  // the copy has begun
     OK(cuMemSetAccess(base, granule, &open, 1));
+    if (patient) std::this_thread::sleep_for(std::chrono::milliseconds(20));  // its end was seen
     EXPECT_EQ(cuEventQuery(first), patient ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY);
     EXPECT_EQ(cuEventQuery(second), CUDA_ERROR_NOT_READY) << "a copy that waits is no copy";
     OK(cuMemsetD8Async(flag, 1, 4, stream()));

@@ -32,7 +32,8 @@ class Recorder;  // allocator/record/recorder.h
 }
 
 enum class Access : uint8_t { read, write };
-/// Are all uses of the block seen as this one is? Only then may it leave between them.
+/// Are all uses of the block seen as this one is? Only then may it leave between them: a touch that
+/// is `always` proves so, and one that is `this_time` does of blocks that were allocated_outside().
 enum class Seen : uint8_t { always, this_time };
 
 /// A touched block, held on the device until release(). Small blocks give an empty hold.
@@ -301,8 +302,9 @@ class Engine {
   virtual void allocated_outside(const void* pointer) = 0;
 
   /// A block's uses are not all seen by touch(), or not yet: it is not evicted until it was touched
-  /// once and Seen::always (automatic for new blocks), or ever, with pin(). `reason` must outlive the engine. Who
-  /// pins may write, on any stream: its copies elsewhere are dropped, its bytes waited for.
+  /// once, Seen::always (automatic for new blocks), or ever, with pin(). `reason` must outlive the
+  /// engine. Who pins may write, on any stream: its copies elsewhere are dropped, its bytes waited
+  /// for.
   virtual Result<void> pin(const void* pointer, const char* reason) = 0;
   virtual Result<void> unpin(const void* pointer) = 0;
   /// Memory that its owner cuts into parts himself: pinned for `reason`, counted as a segment (of

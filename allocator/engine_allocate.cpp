@@ -137,7 +137,7 @@ Result<Block*> EngineImpl::large_block(Lock& lock, unsigned stream, size_t bytes
                                      : Result<Mapping>(provided.error());
     Result<Block*> made = begun ? finish_block(lock, *begun) : Result<Block*>(begun.error());
     if (!made) {
-      if (made.error().detail == CUDA_ERROR_OUT_OF_MEMORY && attempt < 8) continue;
+      if (made.error().detail == CUDA_ERROR_OUT_OF_MEMORY && attempt < refusals_most) continue;
       return short_device(frames_.granules_for(shape), nullptr, made.error());
     }
     uint64_t used = frames_.held_granules() - frames_.free_granules();

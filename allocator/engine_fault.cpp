@@ -27,8 +27,8 @@ Result<void> EngineImpl::begin_fault(Lock& lock, Block& block, bool anyway) {
       return {};
     }
     const uint64_t granules = granules_for(block, block.grains - block.mapped);
-    Result<Reservation> room = attempt < 8 ? make_room(lock, granules, &block)
-                                           : Result<Reservation>(short_of_memory);
+    Result<Reservation> room = attempt < refusals_most ? make_room(lock, granules, &block)
+                                                       : Result<Reservation>(short_of_memory);
     Result<void> provided;
     if (room && room->granules() > 0)
       provided = provide(lock, block.shape.shared()
@@ -55,8 +55,10 @@ Result<void> EngineImpl::begin_fault(Lock& lock, Block& block, bool anyway) {
     else
       mapped = claimed.error();
     if (mapped) return {};
-    if (!room || mapped.error().detail != CUDA_ERROR_OUT_OF_MEMORY) return mapped;
-    if (++attempt == 8) short_of_memory = short_device(granules, &block, mapped.error());
+    if (mapped.error().detail != CUDA_ERROR_OUT_OF_MEMORY || attempt == refusals_most)
+      return mapped;
+    if (++attempt == refusals_most)
+      short_of_memory = short_device(granules, &block, mapped.error());
   }
 }
 

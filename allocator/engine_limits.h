@@ -22,6 +22,8 @@ struct EngineLimits {
   // serves; and where there is none, later, an error.
   static constexpr uint64_t still_ns = 5'000'000'000, still_ns_most = 120'000'000'000;
   static constexpr uint64_t unanswered_ns = 30'000'000'000;
+  // So often memory is made room for that the device then refuses (others use it too).
+  static constexpr int refusals_most = 8;
   // A failed read is tried again: the copy in the store is the last one.
   static constexpr unsigned read_tries_most = 8;
   // After a decision so long, for each event of the period, until the next: about three times what

@@ -140,8 +140,8 @@ Result<Reservation> EngineImpl::make_room(Lock& lock, uint64_t granules, const B
       frames_.forget_limit();
       continue;
     }
-    // What other threads hold at this moment they will release, unless all of them wait as we do:
-    // then one goes on without room, who can (in host memory, or with an error), and releases.
+    // Other threads will release all that they hold at this moment, unless all of them wait as we
+    // do: then one goes on without room, who can (in host memory, or with an error), and releases.
     uint64_t now = clock_.now_ns();
     const int64_t holds = all_holds();
     if (holds > mine) {
@@ -360,7 +360,8 @@ Error EngineImpl::no_room(uint64_t granules, const Block* wanted) const {
   return make_error(Code::out_of_memory, 0, text);
 }
 
-/// The device refused memory that the budget has, time and again: no_room(), with its words.
+/// The device refused memory that the budget has, time and again: no_room(), with its words. (Other
+/// errors stay as they are.)
 Error EngineImpl::short_device(uint64_t granules, const Block* wanted, const Error& error) const {
   if (error.detail != CUDA_ERROR_OUT_OF_MEMORY || health_.dead()) return error;
   Error out = no_room(granules, wanted);

@@ -17,7 +17,7 @@ Result<void> EngineImpl::add_segment(Lock& lock, unsigned stream) {
     if (!room) return room.error();
     Result<std::vector<Frame>> frames = frames_.take(std::move(*room));
     if (!frames) {
-      if (frames.error().detail == CUDA_ERROR_OUT_OF_MEMORY && attempt < 8) continue;
+      if (frames.error().detail == CUDA_ERROR_OUT_OF_MEMORY && attempt < refusals_most) continue;
       return short_device(1, nullptr, frames.error());
     }
     auto address = arena_->take(1);

@@ -75,6 +75,13 @@ bool HostMemory::collect(uint64_t address, std::vector<uint64_t>& words) const {
   return true;
 }
 
+namespace {
+CUresult known_if_registered(CUresult result, const void* address, size_t bytes) {
+  if (result == CUDA_SUCCESS) host_memory().add(address, bytes, HostMemory::Kind::host);
+  return result;
+}
+}  // namespace
+
 CUresult cuMemHostAlloc(void** address, size_t bytes, unsigned flags) {
   const CUresult result = real().cuMemHostAlloc(address, bytes, flags);
   if (result == CUDA_SUCCESS) host_memory().add(*address, bytes, HostMemory::Kind::host);
@@ -91,14 +98,10 @@ CUresult cuMemFreeHost(void* address) {
   return real().cuMemFreeHost(address);
 }
 CUresult cuMemHostRegister(void* address, size_t bytes, unsigned flags) {
-  const CUresult result = real().cuMemHostRegister(address, bytes, flags);
-  if (result == CUDA_SUCCESS) host_memory().add(address, bytes, HostMemory::Kind::host);
-  return result;
+  return known_if_registered(real().cuMemHostRegister(address, bytes, flags), address, bytes);
 }
 CUresult cuMemHostRegister_v2(void* address, size_t bytes, unsigned flags) {
-  const CUresult result = real().cuMemHostRegister_v2(address, bytes, flags);
-  if (result == CUDA_SUCCESS) host_memory().add(address, bytes, HostMemory::Kind::host);
-  return result;
+  return known_if_registered(real().cuMemHostRegister_v2(address, bytes, flags), address, bytes);
 }
 CUresult cuMemHostUnregister(void* address) {
   host_memory().remove(address);

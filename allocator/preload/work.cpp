@@ -25,6 +25,7 @@ void spill_if_adversarial() {
   inspections().drain();
   runtime->spill_all();
 }
+
 /// The program hears a number; once it is told in words what happened and which knob changes it.
 void say_why(const Error& error) {
   static std::atomic<bool> said{false};

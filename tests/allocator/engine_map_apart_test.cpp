@@ -122,7 +122,26 @@ class MapApart : public ::testing::Test {
     EXPECT_STRNE(engine().find(first)->state, "resident");
     return first;
   }
+  /// Allocates a block, while another thread asks for one beside the driver's first call for it and
+  /// within `most` has it, or not.
+  void allocate_with_another(std::chrono::milliseconds most, std::future_status by_then) {
+    meanwhile_made = [this, most, by_then] {
+      if (other.valid()) return;
+      other = std::async(std::launch::async,
+                         [this] { return engine().allocate(block_bytes, nullptr); });
+      EXPECT_EQ(other.wait_for(most), by_then);
+    };
+    Result<void*> mine = engine().allocate(block_bytes, nullptr);
+    meanwhile_made = nullptr;
+    EXPECT_TRUE(mine) << describe(mine.error());
+    ASSERT_TRUE(other.valid());
+  }
+  void wait_for_the_other() {
+    while (other.wait_for(std::chrono::milliseconds(1)) != std::future_status::ready)
+      sim.clock().wait(1'000'000);
+  }
   Simulation sim;
+  std::future<Result<void*>> other;  // what another thread asked for
 };
 
 TEST_F(MapApart, others_enter_while_an_allocation_is_mapped) {
@@ -276,17 +295,7 @@ TEST_F(MapApart, others_enter_while_frames_are_made_and_given_back) {
 TEST_F(MapApart, what_is_being_made_for_one_is_no_reason_to_evict_for_another) {
   (void)make(1);
   settle();
-  std::future<Result<void*>> other;
-  meanwhile_made = [this, &other] {
-    if (other.valid()) return;
-    other = std::async(std::launch::async,
-                       [this] { return engine().allocate(block_bytes, nullptr); });
-    EXPECT_EQ(other.wait_for(std::chrono::seconds(10)), std::future_status::ready);
-  };
-  Result<void*> mine = engine().allocate(block_bytes, nullptr);
-  meanwhile_made = nullptr;
-  ASSERT_TRUE(mine) << describe(mine.error());
-  ASSERT_TRUE(other.valid());
+  allocate_with_another(std::chrono::seconds(10), std::future_status::ready);
   EXPECT_TRUE(other.get());
   EXPECT_EQ(engine().stats().evictions, 0u);
   EXPECT_EQ(engine().stats().device_bytes, 18u << 20);
@@ -301,19 +310,8 @@ TEST_F(MapApart, what_is_being_given_back_is_waited_for) {
   ASSERT_TRUE(engine().free(large));
   settle();
   slow_waits = true;
-  std::future<Result<void*>> other;
-  meanwhile_made = [this, &other] {
-    if (other.valid()) return;
-    other = std::async(std::launch::async,
-                       [this] { return engine().allocate(block_bytes, nullptr); });
-    EXPECT_EQ(other.wait_for(std::chrono::milliseconds(50)), std::future_status::timeout);
-  };
-  Result<void*> mine = engine().allocate(block_bytes, nullptr);
-  meanwhile_made = nullptr;
-  ASSERT_TRUE(mine) << describe(mine.error());
-  ASSERT_TRUE(other.valid());
-  while (other.wait_for(std::chrono::milliseconds(1)) != std::future_status::ready)
-    sim.clock().wait(1'000'000);
+  allocate_with_another(std::chrono::milliseconds(50), std::future_status::timeout);
+  wait_for_the_other();
   EXPECT_TRUE(other.get());
   EXPECT_EQ(engine().stats().evictions, 0u);
   engine().check();
@@ -354,18 +352,19 @@ class MappedAhead : public MapApart {
     return options;
   }
   void run() {
-    for (const size_t bytes : {block_bytes, size_t{10} << 20}) {
-      Result<void*> block = engine().allocate(bytes, nullptr);
-      ASSERT_TRUE(block) << describe(block.error());
-      for (void* each : {weights_, *block}) {
-        Result<Hold> hold = engine().touch(each, nullptr, Access::write);
-        ASSERT_TRUE(hold) << describe(hold.error());
-        engine().release(*hold, nullptr);
-        go_on();
-      }
-      ASSERT_TRUE(engine().free(*block));
+    for (const size_t bytes : {block_bytes, size_t{10} << 20}) pass(bytes);
+  }
+  void pass(size_t bytes) {
+    Result<void*> block = engine().allocate(bytes, nullptr);
+    ASSERT_TRUE(block) << describe(block.error());
+    for (void* each : {weights_, *block}) {
+      Result<Hold> hold = engine().touch(each, nullptr, Access::write);
+      ASSERT_TRUE(hold) << describe(hold.error());
+      engine().release(*hold, nullptr);
       go_on();
     }
+    ASSERT_TRUE(engine().free(*block));
+    go_on();
   }
   void go_on() {
     sim.clock().wait(1'000'000);
@@ -381,30 +380,15 @@ class MappedAhead : public MapApart {
 TEST_F(MappedAhead, memory_that_is_mapped_for_nobody_yet_is_no_reason_to_evict) {
   const uint64_t evictions = engine().stats().evictions;
   slow_waits = true;
-  std::future<Result<void*>> other;
-  meanwhile = [this, &other] {
+  meanwhile = [this] {
     if (!ahead_ || other.valid()) return;
     other = std::async(std::launch::async, [this] { return engine().allocate(4u << 20, nullptr); });
     (void)other.wait_for(std::chrono::milliseconds(50));
   };
-  void* mine = nullptr;
-  for (int step = 0; step < 3 && !other.valid(); ++step) {
-    Result<void*> block = engine().allocate(block_bytes, nullptr);
-    ASSERT_TRUE(block);
-    mine = *block;
-    for (void* each : {weights_, mine}) {
-      Result<Hold> hold = engine().touch(each, nullptr, Access::write);
-      ASSERT_TRUE(hold);
-      engine().release(*hold, nullptr);
-      go_on();
-    }
-    ASSERT_TRUE(engine().free(mine));
-    go_on();
-  }
+  for (int step = 0; step < 3 && !other.valid(); ++step) pass(block_bytes);
   meanwhile = nullptr;
   ASSERT_TRUE(other.valid()) << "nothing was mapped ahead";
-  while (other.wait_for(std::chrono::milliseconds(1)) != std::future_status::ready)
-    sim.clock().wait(1'000'000);
+  wait_for_the_other();
   EXPECT_TRUE(other.get());
   EXPECT_EQ(engine().stats().evictions, evictions);
   engine().check();

@@ -278,7 +278,7 @@ TEST(EngineStreams, a_callback_of_the_drivers_may_free) {
   engine.check();
 }
 
-// Who recorded a stream says no more about what he does there until he frees the block.
+// Work on a recorded stream is told to nobody until the block is freed.
 TEST(EngineStreams, what_a_recorded_stream_does_is_over_before_the_block_leaves) {
   Simulation sim(budget_16mib());
   Engine& engine = sim.engine(0);

@@ -20,7 +20,12 @@ constexpr const char* products[] = {"aten::mm",    "aten::addmm",   "aten::_addm
 size_t workspace_bytes() {
   static const size_t bytes = [] {
     const char* const words = std::getenv("FIRN_GPU_WORKSPACE");
-    return words == nullptr ? size_t{0} : std::strtoull(words, nullptr, 10);
+    if (words == nullptr) return size_t{0};
+    char* end = nullptr;
+    const size_t value = std::strtoull(words, &end, 10);
+    TORCH_CHECK(end != words && *end == 0, "FIRN_GPU_WORKSPACE=", words,
+                " is not a number of bytes");
+    return value;
   }();
   return bytes;
 }

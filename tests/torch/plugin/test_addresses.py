@@ -4,7 +4,8 @@ nothing."""
 
 import pytest
 
-ADVERSARIAL = "backend:firn,firn_host:1GiB,firn_adversarial:1"
+# By age: lifetimes would bring back ahead of its use what the tests say has left.
+ADVERSARIAL = "backend:firn,firn_host:1GiB,firn_adversarial:1,firn_policy:age"
 
 HEAD = """
 import ctypes, gc, sys, types, torch, firn

@@ -1,7 +1,8 @@
 """Memory that is shared with another process stays on the device, with the reason in the statistics,
 until it is freed; a handle that is none is refused. (Two processes: tests/torch/calls.)"""
 
-ADVERSARIAL = "backend:firn,firn_host:1GiB,firn_adversarial:1"
+# By age: lifetimes would bring back ahead of its use what the tests say has left.
+ADVERSARIAL = "backend:firn,firn_host:1GiB,firn_adversarial:1,firn_policy:age"
 
 HEAD = """
 import gc, torch, firn

@@ -73,9 +73,10 @@ def coalesced_all_reduces():
 
 def coalesced_gathers():
     xs = [torch.empty(NUMBERS * dist.get_world_size(), device="cuda") for _ in range(4)]
+    parts = [tensor(50 + i) for i in range(4)]  # kept: torch does not keep what it coalesces
     with dist._coalescing_manager(device=torch.device("cuda"), async_ops=True) as work:
-        for i, x in enumerate(xs):
-            dist.all_gather_into_tensor(x, tensor(50 + i))
+        for x, part in zip(xs, parts):
+            dist.all_gather_into_tensor(x, part)
     pressure()
     work.wait()
     return xs
@@ -83,9 +84,10 @@ def coalesced_gathers():
 
 def coalesced_scatters():
     xs = [torch.empty(NUMBERS, device="cuda") for _ in range(4)]
+    wholes = [tensor(60 + i, dist.get_world_size()) for i in range(4)]
     with dist._coalescing_manager(device=torch.device("cuda"), async_ops=True) as work:
-        for i, x in enumerate(xs):
-            dist.reduce_scatter_tensor(x, tensor(60 + i, dist.get_world_size()))
+        for x, whole in zip(xs, wholes):
+            dist.reduce_scatter_tensor(x, whole)
     pressure()
     work.wait()
     return xs

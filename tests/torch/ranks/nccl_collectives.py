@@ -105,8 +105,8 @@ def sent_and_received_at_once():
 
 def more_at_once_than_a_kernel_takes_by_itself():
     """Beyond 4 KiB of work, NCCL's kernels read it from a list in host memory."""
-    mine, theirs = tensor(71, 12), torch.empty(12 * NUMBERS, device="cuda")
-    parts = list(zip(mine.chunk(96), theirs.chunk(96)))
+    mine, theirs = tensor(71, 4), torch.empty(4 * NUMBERS, device="cuda")
+    parts = list(zip(mine.chunk(128), theirs.chunk(128)))
     works = dist.batch_isend_irecv(
         [dist.P2POp(*each) for out, into in parts
          for each in ((dist.isend, out, peer()), (dist.irecv, into, peer()))])

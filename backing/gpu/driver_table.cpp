@@ -48,8 +48,7 @@ Result<std::unique_ptr<Driver>> open_driver(const std::string& library) {
 // A refusal is tried once more: it may have been the answer of something else that went wrong.
 Driver::ContextGuard::ContextGuard(const Driver& driver, CUcontext context) : driver_(driver) {
   result_ = driver_.ctx_push_current(context);
-  if (result_ != CUDA_SUCCESS && result_ != CUDA_ERROR_DEINITIALIZED)
-    result_ = driver_.ctx_push_current(context);
+  if (result_ != CUDA_SUCCESS) result_ = driver_.ctx_push_current(context);
   if (result_ == CUDA_SUCCESS)
     relaxed_ = driver_.thread_exchange_stream_capture_mode(&mode_) == CUDA_SUCCESS;
 }

@@ -22,7 +22,22 @@ typedef struct FirnGpuConfig {
   int no_bytes;                 // copies and fills take their time and move nothing, mapped
                                 // addresses stay inaccessible: a GPU of any size costs no memory.
                                 // Everything is checked as ever. Virtual clock only. Default 0
+  int tags;                     // with no_bytes: memory has tags in place of bytes. Default 0
 } FirnGpuConfig;
+
+// Tags: one 64-bit number for each 4 KiB of frames and of host memory, at multiples of
+// that (what nobody wrote has firn_gpu_tag_undefined). Copies and fills do to tags as they would
+// to bytes, when they end on the virtual clock. From a copy's begin to its end its target is
+// firn_gpu_tag_in_flight, a source that changed meanwhile arrives as firn_gpu_tag_torn; a target in
+// mapped memory is so from the copy's submission on where a use of it before would be a fault
+// (backing/gpu/software/arrivals.h).
+enum : uint64_t {
+  firn_gpu_tag_bytes = 4096,
+  firn_gpu_tag_undefined = 0xFFFFFFFFFFFF0001,
+  firn_gpu_tag_in_flight = 0xFFFFFFFFFFFF0002,
+  firn_gpu_tag_torn = 0xFFFFFFFFFFFF0003,
+  firn_gpu_tag_filled = 0xFFFFFFFFFFFF0100,  // + the value of a fill's last byte
+};
 
 // Machines that refuse something, from the environment alone, at every cuInit:
 //  FIRN_GPU_POSIX_FD=304   frames that could be shared (CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) are
@@ -82,6 +97,8 @@ typedef struct FirnGpuCounts {
   uint64_t kernels, copies, copied_bytes;
 } FirnGpuCounts;
 int firnGpuCounts(int device, FirnGpuCounts* counts);
+/// Addresses that are reserved (cuMemAddressReserve) and not given back, of the whole process.
+uint64_t firnGpuReservedBytes(void);
 /// Restarts the *_peak figures of `device` at the present values.
 void firnGpuResetPeaks(int device);
 
@@ -91,6 +108,24 @@ void firnGpuResetPeaks(int device);
 typedef void (*FirnGpuKernel)(void** params, const unsigned grid[3], const unsigned block[3]);
 int firnGpuKernelCreate(const char* name, FirnGpuKernel fn, const unsigned (*layout)[2],
                         void** function /* out: CUfunction */);
+
+/// For kernels and stores of simulations; `address` and `bytes` are rounded outwards. All answer
+/// one of FirnGpuTags, the last of which name what is wrong with the access; nothing was done then.
+/// `device`: the one whose access to mapped memory counts; -1: nobody's.
+enum FirnGpuTags {
+  firn_gpu_tags_done = 0,
+  firn_gpu_tags_differ = 1,
+  firn_gpu_tags_unmapped = -1,
+  firn_gpu_tags_read_only = -2,
+  firn_gpu_tags_early = -3,  // a copy to it is in flight
+};
+/// Writes `first`, `first` + 1, ...
+int firnGpuTagsFill(int device, uint64_t address, uint64_t bytes, uint64_t first);
+/// Differ: `at` gets the number of the first that is not `first` + its number, `found` that tag.
+int firnGpuTagsCompare(int device, uint64_t address, uint64_t bytes, uint64_t first, uint64_t* at,
+                       uint64_t* found);
+int firnGpuTagsRead(uint64_t address, uint64_t bytes, uint64_t* tags);
+int firnGpuTagsWrite(uint64_t address, uint64_t bytes, const uint64_t* tags);
 
 /// Keeps `stream` (a CUstream) busy for `ns`: a kernel that only takes time.
 int firnGpuBusy(void* stream, uint64_t ns);

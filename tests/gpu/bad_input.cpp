@@ -63,6 +63,35 @@ void blocks(const Block& block, CUdeviceptr freed) {
   EXPECT(address == block.address && bytes == block.bytes());
 }
 
+/// Sizes whose products and sums are more than a number holds.
+void overflows(const Block& block) {
+  constexpr auto host_memory = static_cast<CUmemorytype>(1);
+  constexpr auto device_memory = static_cast<CUmemorytype>(2);
+  std::vector<char> host(4096);
+  CUdeviceptr address = 0;
+  size_t bytes = 0;
+  say("a width that rounds up to nothing", cuMemAllocPitch(&address, &bytes, SIZE_MAX, 1, 4));
+  say("rows that come to nothing",
+      cuMemAllocPitch(&address, &bytes, size_t{1} << 30, size_t{1} << 34, 4));
+  say("fill as wide as nothing", cuMemsetD32(block.address, 1, size_t{1} << 62));
+  say("fill rows as wide as nothing",
+      cuMemsetD2D32(block.address, 64, 1, (size_t{1} << 62) + 1, 2));
+  say("fill rows that end where they began",
+      cuMemsetD2D8(block.address, size_t{1} << 63, 1, 64, 3));
+  CUDA_MEMCPY2D rows{};
+  rows.srcMemoryType = host_memory, rows.srcHost = host.data(), rows.srcPitch = 64;
+  rows.dstMemoryType = device_memory, rows.dstDevice = block.address;
+  rows.WidthInBytes = 64, rows.Height = 3, rows.dstPitch = size_t{1} << 63;
+  say("copy of rows that end where they began", cuMemcpy2D(&rows));
+  CUDA_MEMCPY3D slices{};
+  slices.srcMemoryType = host_memory, slices.srcHost = host.data(), slices.srcPitch = 64;
+  slices.dstMemoryType = device_memory, slices.dstDevice = block.address;
+  slices.WidthInBytes = 64, slices.Height = 1, slices.Depth = 2, slices.srcHeight = 1;
+  slices.dstPitch = 1u << 30, slices.dstHeight = size_t{1} << 34;
+  say("copy of slices that end where they began", cuMemcpy3D(&slices));
+  say("then", cuCtxSynchronize());
+}
+
 /// How wide the driver's answers are about a pointer: callers read as much, and have room for no more.
 void widths(const Block& block) {
   constexpr int attributes_last = 20, p2p_tokens = 5;
@@ -150,6 +179,7 @@ int main(int argc, char** argv) {
   fill(gpu, block, 1);
   fill(gpu, small, 1);
   end(freed);
+  overflows(block);
   blocks(block, gone);
   widths(block);
   launches(gpu, block, gone);

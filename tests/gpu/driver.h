@@ -73,6 +73,8 @@ typedef int CUpointer_attribute;
 #define cuMemcpyDtoHAsync cuMemcpyDtoHAsync_v2
 #define cuMemcpyHtoD cuMemcpyHtoD_v2
 #define cuMemcpyHtoDAsync cuMemcpyHtoDAsync_v2
+#define cuMemsetD2D8 cuMemsetD2D8_v2
+#define cuMemsetD2D32 cuMemsetD2D32_v2
 #define cuMemsetD32 cuMemsetD32_v2
 #define cuModuleGetGlobal cuModuleGetGlobal_v2
 #define cuStreamBatchMemOp cuStreamBatchMemOp_v2
@@ -129,6 +131,8 @@ CUresult cuMemcpy3D(const CUDA_MEMCPY3D*);
 CUresult cuMemcpy3DAsync(const CUDA_MEMCPY3D*, CUstream);
 CUresult cuMemcpyBatchAsync_v2(CUdeviceptr*, CUdeviceptr*, size_t*, size_t, void*, size_t*, size_t,
                                CUstream);
+CUresult cuMemsetD2D8(CUdeviceptr, size_t, unsigned char, size_t, size_t);
+CUresult cuMemsetD2D32(CUdeviceptr, size_t, unsigned, size_t, size_t);
 CUresult cuMemsetD32(CUdeviceptr, unsigned, size_t);
 CUresult cuMemsetD32Async(CUdeviceptr, unsigned, size_t, CUstream);
 CUresult cuIpcGetMemHandle(CUipcMemHandle*, CUdeviceptr);

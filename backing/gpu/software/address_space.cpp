@@ -80,6 +80,12 @@ CUresult AddressSpace::free_reservation(const char* entry, uint64_t address, siz
   return CUDA_SUCCESS;
 }
 
+uint64_t AddressSpace::reserved_bytes() const {
+  uint64_t bytes = 0;
+  for (const auto& [address, size] : reservations_) bytes += size;
+  return bytes;
+}
+
 bool AddressSpace::reserved(uint64_t address) const {
   return around(reservations_, address, itself) != reservations_.end();
 }

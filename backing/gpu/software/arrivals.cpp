@@ -1,6 +1,7 @@
 // Copies into mapped memory: see arrivals.h.
 #include "arrivals.h"
 #include "sticky.h"
+#include "tags.h"
 
 #include <sys/mman.h>
 #include <unistd.h>
@@ -189,7 +190,7 @@ void depart(const Rows& rows) {
 }
 
 void close_at_once(const std::shared_ptr<Work>& copy) {
-  if (!copy || copy->done || !copy->body.arrival) return;
+  if (!copy || copy->done || !(copy->body.arrival || copy->body.tags)) return;
   const Range to = copy->body.ranges.front();
   for (const auto& before : copy->stream->queue) {
     // (It waits for work of other streams, which may use what it likes until then.)
@@ -199,6 +200,7 @@ void close_at_once(const std::shared_ptr<Work>& copy) {
     for (const Range& range : before->body.ranges)
       if (range.overlaps(to.base, to.bytes)) return;
   }
+  if (copy->body.tags) return close_tags(*copy->body.tags);
   Arrival& arrival = *copy->body.arrival;
   if (!arrival.closed && !gpu().space.departing(to.base, to.bytes))
     arrival.closed = gpu().space.begin_arrival(to.base, to.bytes);

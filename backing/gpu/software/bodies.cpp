@@ -6,6 +6,7 @@
 #include "arrivals.h"
 #include "module.h"
 #include "sticky.h"
+#include "tags.h"
 
 namespace firn::software {
 
@@ -108,13 +109,15 @@ CUresult read_rows(const CUDA_MEMCPY3D* what, Rows* rows, Side* to_side, Side* f
     return CUDA_ERROR_NOT_SUPPORTED;
   *rows = {.bytes = what->WidthInBytes, .rows = what->Height, .to_pitch = what->dstPitch,
            .from_pitch = what->srcPitch, .slices = what->Depth,
-           .to_slice = what->dstPitch * what->dstHeight,
-           .from_slice = what->srcPitch * what->srcHeight};
-  if (rows->rows > 1 && (rows->to_pitch < what->dstXInBytes + rows->bytes ||
-                         rows->from_pitch < what->srcXInBytes + rows->bytes))
+           .to_slice = saturating_multiply(what->dstPitch, what->dstHeight),
+           .from_slice = saturating_multiply(what->srcPitch, what->srcHeight)};
+  if (what->dstPitch > size_t{pitch_most} || what->srcPitch > size_t{pitch_most} ||
+      (rows->rows > 1 &&
+       (rows->to_pitch < saturating_add(what->dstXInBytes, rows->bytes) ||
+        rows->from_pitch < saturating_add(what->srcXInBytes, rows->bytes))))
     return CUDA_ERROR_INVALID_VALUE;
-  if (rows->slices > 1 && (what->dstHeight < what->dstY + rows->rows ||
-                           what->srcHeight < what->srcY + rows->rows))
+  if (rows->slices > 1 && (what->dstHeight < saturating_add(what->dstY, rows->rows) ||
+                           what->srcHeight < saturating_add(what->srcY, rows->rows)))
     return CUDA_ERROR_INVALID_VALUE;
   rows->to = (what->dstMemoryType == memory_host ? number(what->dstHost) : what->dstDevice) +
              what->dstZ * rows->to_slice + what->dstY * what->dstPitch + what->dstXInBytes;
@@ -158,6 +161,7 @@ CUresult copy_body(const Rows& rows, Side to_side, Side from_side, int device, B
   body->bytes = rows.total();
   body->ranges = {{rows.to, rows.to_span()}, {rows.from, rows.from_span()}};
   body->settle = [counted, total = rows.total()] { count(counted, total); };
+  if (gpu().config.tags) make_tag_copy(rows, body);
   if (gpu().config.no_bytes) return CUDA_SUCCESS;
   body->run = [rows] { move_rows(rows); };
   if (*to == Place::device && from_device < 0) make_arrival(rows, body);
@@ -167,10 +171,11 @@ CUresult copy_body(const Rows& rows, Side to_side, Side from_side, int device, B
 
 CUresult fill_body(uint64_t to, size_t pitch, unsigned value, size_t unit_bytes, size_t width,
                    size_t height, int device, Body* body) {
-  const size_t row_bytes = width * unit_bytes;
-  if (to % unit_bytes || (height > 1 && (pitch < row_bytes || pitch % unit_bytes)))
+  const size_t row_bytes = saturating_multiply(width, unit_bytes);
+  if (to % unit_bytes || pitch > size_t{pitch_most} ||
+      (height > 1 && (pitch < row_bytes || pitch % unit_bytes)))
     return CUDA_ERROR_INVALID_VALUE;
-  const size_t span = (height - 1) * pitch + row_bytes;
+  const size_t span = strided_span(row_bytes, height, pitch, 1, 0);
   int of = -1;
   const Place place = gpu().space.place(to, span, &of);
   if (place != Place::device && place != Place::pinned) return CUDA_ERROR_INVALID_VALUE;
@@ -178,6 +183,7 @@ CUresult fill_body(uint64_t to, size_t pitch, unsigned value, size_t unit_bytes,
   body->ranges = {{to, span}};
   body->link = &gpu().device(of >= 0 ? of : device).within;
   body->link_ns = duration_ns(row_bytes * height, gpu().config.memory_bytes_s);
+  if (gpu().config.tags) make_tag_fill(to, pitch, value, row_bytes, height, body);
   if (!gpu().config.no_bytes) body->run = [=] {
     for (size_t row = 0; row < height; ++row) {
       char* at = reinterpret_cast<char*>(to + row * pitch);

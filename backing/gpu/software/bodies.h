@@ -3,6 +3,7 @@
 
 #include <array>
 
+#include "firn/saturating.h"
 #include "gpu.h"
 
 namespace firn::software {
@@ -15,8 +16,8 @@ struct Rows {
   // The device whose access to mapped memory counts, of copies between contexts; else the stream's.
   int to_reach = -1, from_reach = -1;
   size_t total() const { return bytes * rows * slices; }
-  size_t to_span() const { return (slices - 1) * to_slice + (rows - 1) * to_pitch + bytes; }
-  size_t from_span() const { return (slices - 1) * from_slice + (rows - 1) * from_pitch + bytes; }
+  size_t to_span() const { return strided_span(bytes, rows, to_pitch, slices, to_slice); }
+  size_t from_span() const { return strided_span(bytes, rows, from_pitch, slices, from_slice); }
 };
 enum class Side : uint8_t { any, device };  // device: pinned host memory will do, pageable will not
 

@@ -15,6 +15,7 @@ FIRN_GPU_API int firnGpuConfigure(const FirnGpuConfig* config) {
   if (g.initialised || !config || config->struct_bytes != sizeof *config) return -1;
   if (config->devices < 0 || config->devices > devices_max) return -1;
   if (config->no_bytes && config->virtual_clock != 1) return -1;
+  if (config->tags && !config->no_bytes) return -1;
   g.config = *config;
   g.configured = true;
   return 0;
@@ -40,6 +41,7 @@ FIRN_GPU_API void firnGpuReset(void) {
   g.pools.clear();
   g.devices.clear();
   g.faults.clear();
+  g.host_tags.clear();
   g.config = FirnGpuConfig{};
   g.configured = false;
   g.observer = nullptr;
@@ -114,6 +116,12 @@ FIRN_GPU_API int firnGpuCounts(int device, FirnGpuCounts* counts) {
   counts->copies = d.copies;
   counts->copied_bytes = d.copied_bytes;
   return 0;
+}
+
+FIRN_GPU_API uint64_t firnGpuReservedBytes(void) {
+  if (gpu().forked) return 0;
+  Lock lock(gpu().mutex);
+  return gpu().space.reserved_bytes();
 }
 
 FIRN_GPU_API void firnGpuResetPeaks(int device) {

@@ -45,7 +45,7 @@ CUresult copy(Gate& gate, Rows rows, CUstream handle, bool wait, Side to_side, S
   // Pageable memory: the source may be reused on return, the destination is complete on return.
   if (!wait && !stream->capture) {
     if (from == Place::pageable && rows.total() <= staged_bytes_max && rows.rows == 1 &&
-        rows.slices == 1 && to != Place::pageable) {
+        rows.slices == 1 && to != Place::pageable && !body.tags) {
       body.ranges.pop_back();
       if (body.run) {
         auto staged = std::make_shared<std::vector<char>>(
@@ -102,8 +102,10 @@ CUresult copy_2d(const char* entry, const CUDA_MEMCPY2D* what, CUstream stream, 
       return CUDA_ERROR_NOT_SUPPORTED;
     Rows rows{.bytes = what->WidthInBytes, .rows = what->Height, .to_pitch = what->dstPitch,
               .from_pitch = what->srcPitch};
-    if (rows.rows > 1 && (rows.to_pitch < what->dstXInBytes + rows.bytes ||
-                          rows.from_pitch < what->srcXInBytes + rows.bytes))
+    if (rows.to_pitch > size_t{pitch_most} || rows.from_pitch > size_t{pitch_most} ||
+        (rows.rows > 1 &&
+         (rows.to_pitch < saturating_add(what->dstXInBytes, rows.bytes) ||
+          rows.from_pitch < saturating_add(what->srcXInBytes, rows.bytes))))
       return CUDA_ERROR_INVALID_VALUE;
     rows.to = (what->dstMemoryType == memory_host ? number(what->dstHost) : what->dstDevice) +
               what->dstY * what->dstPitch + what->dstXInBytes;

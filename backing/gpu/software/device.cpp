@@ -26,7 +26,7 @@ constexpr Attribute attributes[] = {
     {8, 49152},       // MAX_SHARED_MEMORY_PER_BLOCK
     {9, 65536},       // TOTAL_CONSTANT_MEMORY
     {10, 32},         // WARP_SIZE
-    {11, 2147483647}, // MAX_PITCH
+    {11, pitch_most}, // MAX_PITCH
     {12, 65536},      // MAX_REGISTERS_PER_BLOCK
     {13, 1410000},    // CLOCK_RATE, kHz
     {14, 512},        // TEXTURE_ALIGNMENT

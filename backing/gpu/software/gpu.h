@@ -23,6 +23,7 @@
 #include "handles.h"
 #include "memory.h"
 #include "own.h"
+#include "tags.h"
 #include "work.h"
 
 #define FIRN_GPU_API extern "C" __attribute__((visibility("default")))
@@ -106,6 +107,7 @@ struct Gpu {
   Faults faults;
   Refusals refusals;
   OwnNeeds own_needs;
+  HostTags host_tags;
 
   Table<Context> contexts{1, "context"};
   Table<Stream> streams{2, "stream"};

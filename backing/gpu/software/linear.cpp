@@ -1,4 +1,5 @@
 // Entries of linear memory: cuMemAlloc and its family, managed memory, stream-ordered pools.
+#include "firn/saturating.h"
 #include "graph.h"
 #include "gpu.h"
 
@@ -85,8 +86,10 @@ FIRN_GPU_API CUresult cuMemAllocPitch_v2(CUdeviceptr* address, size_t* pitch, si
     if (!pitch || !width_bytes || !height) return CUDA_ERROR_INVALID_VALUE;
     if (element_bytes != 4 && element_bytes != 8 && element_bytes != 16)
       return CUDA_ERROR_INVALID_VALUE;
+    if (width_bytes > size_t{pitch_most}) return CUDA_ERROR_INVALID_VALUE;
     const size_t row = round_up(width_bytes, pitch_alignment);
-    CUresult result = allocate_here(gate, address, row * height, Allocation::Kind::linear);
+    CUresult result = allocate_here(gate, address, saturating_multiply(row, height),
+                                    Allocation::Kind::linear);
     if (result == CUDA_SUCCESS) *pitch = row;
     return result;
   });

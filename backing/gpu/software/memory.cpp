@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "gpu.h"
+#include "tags.h"
 
 namespace firn::software {
 
@@ -156,6 +157,7 @@ std::shared_ptr<Frame> AddressSpace::create_frame(DeviceMemory* memory, int devi
   auto offset = (memory ? memory->frame_space : host_space_).take(bytes);
   if (!offset) return nullptr;
   frame->offset = *offset;
+  if (gpu().config.tags) frame->tags = undefined_tags(bytes);
   if (memory) {
     memory->frame_bytes.add(bytes);
     memory->used_bytes.add(bytes);

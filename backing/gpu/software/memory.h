@@ -18,6 +18,7 @@
 namespace firn::software {
 
 inline constexpr size_t granule_bytes = 2u << 20;
+inline constexpr int pitch_most = 2147483647;  // CU_DEVICE_ATTRIBUTE_MAX_PITCH
 inline constexpr size_t linear_alignment = 512;
 inline constexpr int devices_max = 16;
 
@@ -69,6 +70,7 @@ struct Frame {
   unsigned references = 0;           // of the handle
   unsigned mappings = 0;
   bool mapped_before = false;        // its pages are there already
+  std::unique_ptr<uint64_t[]> tags{};  // in place of bytes (tags.h)
   CUmemAllocationProp prop{};
 };
 
@@ -155,6 +157,7 @@ class AddressSpace {
   /// Mappings that begin in [address, +bytes).
   size_t mappings_in(uint64_t address, size_t bytes) const;
   bool reserved(uint64_t address) const;
+  uint64_t reserved_bytes() const;
 
   // Copies into mapped memory (arrivals.cpp).
   struct Pages {

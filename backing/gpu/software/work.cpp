@@ -8,6 +8,7 @@
 
 #include "gpu.h"
 #include "sticky.h"
+#include "tags.h"
 
 namespace firn::software {
 
@@ -81,6 +82,7 @@ void Scheduler::start(const std::shared_ptr<Work>& work) {
     link->free_at_ns = begin + work->body.link_ns;
   }
   work->begin_ns = begin;
+  if (work->body.tags) begin_tags(*work->body.tags);
   work->end_ns = begin + work->body.link_ns + work->body.latency_ns;
   if (virtual_clock) {
     due_.emplace(std::pair{work->end_ns, ++starts_}, work);
@@ -142,7 +144,7 @@ void Scheduler::execute(Lock& lock, const std::shared_ptr<Work>& work) {
   lock.unlock();
   // (Copies are ours, and a callback is the program's: what goes wrong there is the process's.)
   CUresult result = CUDA_SUCCESS;
-  if (work->body.type == node_kernel)
+  if (work->body.type == node_kernel && !gpu().config.tags)  // (Tags are looked at, not used.)
     result = run_guarded(work->body.entry, run);
   else
     run();

@@ -28,6 +28,7 @@ struct Link;
 struct Capture;
 struct GraphNode;
 struct Arrival;
+struct TagCopy;
 struct Event;
 struct Stream;
 
@@ -52,6 +53,7 @@ struct Body {
   uint64_t latency_ns = 0;        // besides
   uint64_t bytes = 0;             // copied; for the observer
   std::shared_ptr<Arrival> arrival{}; // a copy into mapped memory
+  std::shared_ptr<TagCopy> tags{};    // a copy of tags
   std::shared_ptr<Event> record{}; // its completion is this event (a node of a graph)
   bool instant() const { return !run && !ready && !link_ns && !latency_ns; }
 };

@@ -181,7 +181,7 @@ TEST_F(WaitingClock, goes_on_past_what_is_anothers) {
   struct Stale : firn::SimulatedStore {
     uint64_t next_completion_ns() const override { return 5; }
     firn::Result<void> attach_staging(std::span<std::byte>) override { return {}; }
-    firn::Result<firn::Slot> reserve(size_t) override { return firn::Slot{1}; }
+    firn::Result<firn::Slot> reserve(size_t, bool) override { return firn::Slot{1}; }
     firn::Result<void> write(unsigned, firn::Slot, std::span<const std::byte>,
                              uint64_t) override {
       return {};

@@ -2,18 +2,20 @@
 #include "firn/neighbours.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdint>
+#include <cerrno>
+#include <cstdlib>
 #include <random>
 
 namespace firn {
 
 namespace {
 
-constexpr off_t bytes = off_t{1} << 62;  // a lock lies below
-constexpr unsigned count_most = 1024;    // a limit to what somebody else's locks may cost us
+constexpr off_t bytes = off_t{1} << 62;        // a lock lies below
+constexpr off_t range_bytes = off_t{1} << 32;  // of one place, in the user's own directory
 
 struct flock lock(int type, off_t begin, off_t end) {
   struct flock words {};
@@ -36,38 +38,83 @@ unsigned others(int fd, off_t begin, off_t end, unsigned most) {
   return found + others(fd, std::max(found_end, begin + 1), end, most - std::min(found, most));
 }
 
+/// One byte of [begin, end). An OFD lock: one of the process itself would be lost when any part of
+/// the program closes any descriptor of that directory.
+bool lock_within(int fd, off_t begin, off_t end) {
+  std::random_device random;
+  const auto drawn = (uint64_t{random()} << 32 | random()) % static_cast<uint64_t>(end - begin);
+  const off_t at = begin + static_cast<off_t>(drawn);
+  struct flock words = lock(F_RDLCK, at, at + 1);
+  return ::fcntl(fd, F_OFD_SETLK, &words) == 0;
+}
+
+Descriptor open_directory(const std::string& path, int flags = 0) {
+  return Descriptor(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC | flags));
+}
+
+bool of_user_alone(int fd) {
+  struct stat found {};
+  return ::fstat(fd, &found) == 0 && found.st_uid == ::geteuid() && (found.st_mode & 077) == 0;
+}
+
+/// A directory that only this user may read; the same in all of his processes, at least of one
+/// container. The last is that of the control sockets, if there is no better one.
+Descriptor users_own_directory() {
+  const std::string user = std::to_string(::geteuid());
+  const char* named = ::secure_getenv("XDG_RUNTIME_DIR");
+  const std::string made = "/tmp/firn-" + user;
+  for (const std::string& path : {"/run/user/" + user, std::string(named ? named : ""), made}) {
+    if (path.empty() || path[0] != '/') continue;
+    if (path == made && ::mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) continue;
+    Descriptor opened = open_directory(path, O_NOFOLLOW);
+    if (opened && of_user_alone(opened.get())) return opened;
+  }
+  return Descriptor();
+}
+
+/// Where the locks for that directory lie within the user's own.
+off_t range_of(int fd) {
+  struct stat found {};
+  if (::fstat(fd, &found) != 0) return 0;
+  uint64_t mixed = (uint64_t{found.st_dev} << 32 ^ found.st_ino) * 0x9e3779b97f4a7c15u;
+  mixed = (mixed ^ mixed >> 29) * 0xbf58476d1ce4e5b9u;
+  return static_cast<off_t>(mixed >> 34) * range_bytes;  // 30 bits of it
+}
+
 }  // namespace
 
 Neighbours Neighbours::join(const std::vector<std::string>& places) {
   Neighbours made;
-  std::random_device random;
-  for (const std::string& place : places) {
-    const int fd = ::open(place.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (fd < 0) continue;
-    const off_t at =
-        static_cast<off_t>((uint64_t{random()} << 32 | random()) % static_cast<uint64_t>(bytes));
-    struct flock words = lock(F_RDLCK, at, at + 1);
-    // OFD: a lock of the process itself would be lost when any part of the program closes any
-    // descriptor of that directory.
-    if (::fcntl(fd, F_OFD_SETLK, &words) == 0)
-      made.locked_.push_back(fd);
-    else
-      (void)::close(fd);  // only read from
+  for (const std::string& path : places) {
+    Place place;
+    place.directory = open_directory(path);
+    if (!place.directory || !lock_within(place.directory.get(), 0, bytes)) continue;
+    place.own = of_user_alone(place.directory.get());
+    if (!place.own) {
+      if (!made.own_) made.own_ = users_own_directory();
+      place.begin = range_of(place.directory.get());
+      if (made.own_) (void)lock_within(made.own_.get(), place.begin, place.begin + range_bytes);
+    }
+    made.places_.push_back(std::move(place));
   }
   return made;
 }
 
-Neighbours::Neighbours(Neighbours&& other) noexcept : locked_(std::move(other.locked_)) {
-  other.locked_.clear();
-}
-
-Neighbours::~Neighbours() {
-  for (const int fd : locked_) (void)::close(fd);  // only read from
+/// (A descriptor that the program has closed counts nobody: no lock is asked of its own files.)
+unsigned Neighbours::count(const Place& place) const {
+  if (!place.directory.ours()) return 1;
+  const int fd = place.directory.get();
+  if (place.own) return 1 + others(fd, 0, bytes, count_most - 1);
+  unsigned own = 1;
+  if (own_ && own_.ours())
+    own += others(own_.get(), place.begin, place.begin + range_bytes, count_most - 1);
+  const unsigned all = 1 + others(fd, 0, bytes, 2 * own - 1);
+  return std::max(own, all);
 }
 
 unsigned Neighbours::count() const {
   unsigned most = 1;
-  for (const int fd : locked_) most = std::max(most, 1 + others(fd, 0, bytes, count_most));
+  for (const Place& place : places_) most = std::max(most, count(place));
   return most;
 }
 

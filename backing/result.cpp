@@ -17,6 +17,7 @@ const char* code_name(Code code) {
     case Code::corrupt: return "corrupt";
     case Code::not_supported: return "not supported";
     case Code::cancelled: return "cancelled";
+    case Code::busy: return "busy";
     case Code::lost: return "lost";
   }
   return "unknown";

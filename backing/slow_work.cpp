@@ -5,9 +5,11 @@
 
 #include <algorithm>
 #include <atomic>
-#include <csignal>
 #include <cstdio>
 #include <system_error>
+
+#include "firn/said.h"
+#include "firn/signals_blocked.h"
 
 namespace firn {
 
@@ -30,7 +32,7 @@ SlowWorks::~SlowWorks() {
 SlowWorks& SlowWorks::of_process() {
   struct Own {
     SlowWorks works{patience_of_process, [](const std::string& line) {
-                      std::fprintf(stderr, "firn: %s\n", line.c_str());
+                      say_now("firn: " + line);
                     }};
     const pid_t process = ::getpid();
   };
@@ -70,9 +72,7 @@ void SlowWorks::begin(SlowWork& work) {
   if (past.said) return;
   if (!started_) {
     started_ = true;
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);  // the program's signals are for its own threads
+    SignalsBlocked blocked;
     try {
       watcher_ = std::thread([this] { watch(); });
       // (From here: whoever counts threads by name meets no other.)
@@ -80,7 +80,6 @@ void SlowWorks::begin(SlowWork& work) {
     } catch (const std::system_error&) {
       // It is said when it is over, then.
     }
-    pthread_sigmask(SIG_SETMASK, &before, nullptr);
   } else if (asleep_) {
     changed_.notify_all();
   }

@@ -2,11 +2,16 @@
 #include "firn/neighbours.h"
 
 #include <gtest/gtest.h>
+#include <fcntl.h>
 #include <signal.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdarg>
 #include <cstdlib>
 #include <filesystem>
 #include <map>
@@ -14,6 +19,20 @@
 #include <random>
 #include <string>
 #include <vector>
+
+namespace {
+unsigned calls = 0;  // of fcntl, that ask for somebody's lock
+}
+
+// The executable's own, for the count's.
+extern "C" int fcntl(int fd, int command, ...) {
+  va_list more;
+  va_start(more, command);
+  void* words = va_arg(more, void*);
+  va_end(more);
+  calls += command == F_OFD_GETLK;
+  return static_cast<int>(::syscall(SYS_fcntl, fd, command, words));
+}
 
 namespace firn {
 namespace {
@@ -93,15 +112,108 @@ TEST(Neighbours, KilledProcessesAreGoneAtOnce) {
   EXPECT_EQ(late.count(), others.size() + 2);
 }
 
-TEST(Neighbours, AForkedChildIsNoneOfItsOwn) {
+TEST(Neighbours, AForkedChildIsNoneAndKeepsNoPlace) {
+  Place place;
+  Neighbours other = Neighbours::join({place.path});
+  pid_t lives = 0;
+  {
+    Neighbours here = Neighbours::join({place.path});
+    int told[2];
+    ASSERT_EQ(::pipe(told), 0);
+    const pid_t child = ::fork();
+    if (child == 0) {
+      (void)!::write(told[1], "y", 1);
+      while (true) ::pause();
+    }
+    char said = 0;
+    EXPECT_EQ(::read(told[0], &said, 1), 1);
+    ::close(told[0]);
+    ::close(told[1]);
+    EXPECT_EQ(here.count(), 2u);
+    lives = child;
+  }
+  EXPECT_EQ(other.count(), 1u) << "its parent has left, though it lives";
+  ::kill(lives, SIGKILL);
+  ::waitpid(lives, nullptr, 0);
+}
+
+/// Locks of another user, until it is ended: 900 by 900 open descriptions.
+class Stranger {
+ public:
+  explicit Stranger(const std::string& place) {
+    int joined[2];
+    if (::pipe(joined) != 0) std::abort();
+    pid_ = ::fork();
+    if (pid_ == 0) {
+      const rlimit many{2000, 2000};
+      bool done = ::setrlimit(RLIMIT_NOFILE, &many) == 0 && ::setgid(65534) == 0 &&
+                  ::setuid(65534) == 0;
+      for (int i = 0; i < 900 && done; ++i) {
+        const int fd = ::open(place.c_str(), O_RDONLY | O_DIRECTORY);
+        struct flock words {};
+        words.l_type = F_RDLCK;
+        words.l_start = (off_t{1} << 50) * (i + 1);
+        words.l_len = 1;
+        done = fd >= 0 && ::fcntl(fd, F_OFD_SETLK, &words) == 0;
+      }
+      (void)!::write(joined[1], done ? "y" : "n", 1);
+      while (true) ::pause();
+    }
+    char said = 0;
+    locks = ::read(joined[0], &said, 1) == 1 && said == 'y';
+    ::close(joined[0]);
+    ::close(joined[1]);
+  }
+  ~Stranger() {
+    ::kill(pid_, SIGKILL);
+    ::waitpid(pid_, nullptr, 0);
+  }
+  bool locks = false;
+
+ private:
+  pid_t pid_ = 0;
+};
+
+TEST(Neighbours, AnotherUsersLocksCountAsManyAsOnesOwnAtMost) {
+  if (::geteuid() != 0) GTEST_SKIP() << "another user's process needs root";
+  Place place;
+  ASSERT_EQ(::chmod(place.path.c_str(), 0755), 0);
+  Neighbours here = Neighbours::join({place.path});
+  EXPECT_EQ(here.count(), 1u);
+  std::vector<Neighbours> own;
+  {
+    Stranger stranger(place.path);
+    ASSERT_TRUE(stranger.locks);
+    calls = 0;
+    EXPECT_EQ(here.count(), 2u) << "half the share, not a nine hundredth";
+    EXPECT_LE(calls, 10u);
+    for (int i = 0; i < 7; ++i) own.push_back(Neighbours::join({place.path}));
+    EXPECT_EQ(here.count(), 16u);
+    while (own.size() < 100) own.push_back(Neighbours::join({place.path}));
+    calls = 0;
+    EXPECT_EQ(here.count(), 2 * Neighbours::count_most);
+    EXPECT_LE(calls, 200u);
+  }
+  while (own.size() > 4) own.pop_back();
+  EXPECT_EQ(here.count(), 5u) << "one's own are counted one by one";
+}
+
+// (A place of one's own is nobody else's: all that is counted there is.)
+TEST(Neighbours, InADirectoryOfOnesOwnNobodyElseCounts) {
+  if (::geteuid() != 0) GTEST_SKIP() << "another user's process needs root";
   Place place;
   Neighbours here = Neighbours::join({place.path});
-  const pid_t child = ::fork();
-  if (child == 0)
-    while (true) ::pause();
+  Stranger stranger(place.path);
+  EXPECT_FALSE(stranger.locks);
   EXPECT_EQ(here.count(), 1u);
-  ::kill(child, SIGKILL);
-  ::waitpid(child, nullptr, 0);
+}
+
+TEST(Neighbours, AClosedDescriptorCountsNobody) {
+  Place place;
+  Neighbours here = Neighbours::join({place.path}), other = Neighbours::join({place.path});
+  EXPECT_EQ(here.count(), 2u);
+  for (int fd = 3; fd < 1024; ++fd) ::close(fd);
+  EXPECT_EQ(here.count(), 1u);
 }
 
 TEST(Neighbours, WhereThereIsNoPlaceThereIsOne) {

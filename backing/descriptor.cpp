@@ -1,0 +1,163 @@
+#include "firn/descriptor.h"
+
+#include <fcntl.h>
+#include <pthread.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <cerrno>
+
+namespace firn {
+
+namespace {
+
+constexpr int high = 512;  // beyond what programs that close "everything" usually close
+constexpr int free_entry = -1;
+constexpr int taken_entry = -2;  // by a thread that fills it, or by one whose descriptor is closed
+
+// Neither its number nor its inode's tells an open file from another one: both are used again at
+// once, and sockets of io_uring's kind share one inode. The signal of F_SETSIG is kept with the
+// open file, means nothing without O_ASYNC, and is 0 for everybody else's.
+constexpr int mark = 61;
+
+/// The same open file by another number, far from those that programs use; closes the first.
+int raised(int fd) {
+  if (fd >= high) return ::fcntl(fd, F_SETFD, FD_CLOEXEC) == 0 ? fd : -1;
+  rlimit limit{};
+  int most = high;
+  if (::getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur < rlim_t{high})
+    most = static_cast<int>(limit.rlim_cur);
+  for (const int from : {high, most / 4 * 3, most / 2, STDERR_FILENO + 1}) {
+    if (from <= fd) continue;
+    const int moved = ::fcntl(fd, F_DUPFD_CLOEXEC, from);
+    if (moved < 0) continue;
+    (void)::close(fd);  // the other number keeps it open
+    return moved;
+  }
+  (void)::fcntl(fd, F_SETFD, FD_CLOEXEC);
+  return fd;
+}
+
+}  // namespace
+
+struct Descriptor::Entry {
+  std::atomic<int> number{free_entry};
+  dev_t device = 0;
+  ino_t inode = 0;
+  bool marked = false;
+  bool known = false;  // the device and inode are
+
+  /// Calls only what a forked child may.
+  bool ours(int fd) const {
+    struct stat found {};
+    const bool told = ::fstat(fd, &found) == 0;
+    if (told && known && (found.st_dev != device || found.st_ino != inode)) return false;
+    // A file system that does not answer (over a network, in a process) says nothing: the mark does.
+    if (!told && (errno == EBADF || !marked)) return false;
+    return !marked || ::fcntl(fd, F_GETSIG) == mark;
+  }
+};
+
+/// Chunks of entries, which are used again and never given back.
+struct DescriptorTable {
+  static constexpr size_t chunk_entries = 64;
+  using Entry = Descriptor::Entry;
+  struct Chunk {
+    std::array<Entry, chunk_entries> entries;
+    std::atomic<Chunk*> next{nullptr};
+  };
+
+  Chunk first;
+  std::atomic<Chunk*> likely{&first};  // has a free entry, or is near one that has
+
+  static DescriptorTable& all() {
+    static DescriptorTable& table = *new DescriptorTable;
+    static const int handled = [] {
+      of_process = &table;  // a child may come in the middle of this: it asks for no static's lock
+      return ::pthread_atfork(nullptr, nullptr, [] { of_process->close_in_child(); });
+    }();
+    (void)handled;  // without memory for a handler the child keeps what it inherits
+    return table;
+  }
+  static inline DescriptorTable* of_process = nullptr;
+
+  Entry* take_in(Chunk& chunk) {
+    for (Entry& entry : chunk.entries) {
+      int none = free_entry;
+      if (entry.number.load(std::memory_order_relaxed) == free_entry &&
+          entry.number.compare_exchange_strong(none, taken_entry, std::memory_order_acquire)) {
+        likely.store(&chunk, std::memory_order_release);
+        return &entry;
+      }
+    }
+    return nullptr;
+  }
+
+  Entry* take() {
+    for (Chunk* from : {likely.load(std::memory_order_acquire), &first})
+      for (Chunk* chunk = from; chunk; chunk = chunk->next.load(std::memory_order_acquire))
+        if (Entry* entry = take_in(*chunk)) return entry;
+    auto* made = new Chunk;
+    Entry* entry = take_in(*made);
+    std::atomic<Chunk*>* end = &first.next;
+    for (Chunk* none = nullptr;
+         !end->compare_exchange_weak(none, made, std::memory_order_acq_rel); none = nullptr)
+      if (none) end = &none->next;
+    return entry;
+  }
+
+  void close_in_child() {
+    for (Chunk* chunk = &first; chunk; chunk = chunk->next.load(std::memory_order_acquire))
+      for (Entry& entry : chunk->entries) {
+        const int fd = entry.number.load(std::memory_order_acquire);
+        if (fd < 0) continue;
+        if (entry.ours(fd)) (void)::close(fd);  // the parent's is open still
+        entry.number.store(taken_entry, std::memory_order_relaxed);  // by the copy of its owner
+      }
+  }
+};
+
+Descriptor::Descriptor(int fd) {
+  if (fd < 0) return;
+  const int error = errno;
+  Entry* entry = DescriptorTable::all().take();
+  fd = raised(fd);
+  struct stat found {};
+  entry->known = ::fstat(fd, &found) == 0;
+  entry->device = found.st_dev;
+  entry->inode = found.st_ino;
+  entry->marked = ::fcntl(fd, F_SETSIG, mark) == 0 && ::fcntl(fd, F_GETSIG) == mark;
+  entry->number.store(fd, std::memory_order_release);
+  entry_ = entry;
+  errno = error;
+}
+
+Descriptor::~Descriptor() {
+  if (!entry_) return;
+  const int fd = entry_->number.load(std::memory_order_relaxed);
+  // A fork meanwhile: the child finds it closed, and not ours.
+  if (fd >= 0 && entry_->ours(fd)) (void)::close(fd);  // nothing of it is to outlive us
+  entry_->number.store(free_entry, std::memory_order_release);
+}
+
+int Descriptor::get() const {
+  const int fd = entry_ ? entry_->number.load(std::memory_order_relaxed) : -1;
+  return fd >= 0 ? fd : -1;
+}
+
+bool Descriptor::ours() const {
+  const int fd = get();
+  return fd >= 0 && entry_->ours(fd);
+}
+
+unsigned Descriptor::live() {
+  unsigned count = 0;
+  for (auto* chunk = &DescriptorTable::all().first; chunk; chunk = chunk->next.load())
+    for (auto& entry : chunk->entries) count += entry.number.load() >= 0;
+  return count;
+}
+
+}  // namespace firn

@@ -1,0 +1,71 @@
+#include "firn/output_file.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+
+namespace firn {
+
+namespace {
+constexpr mode_t owner_only = 0600;
+
+Error failed(const std::string& path, int error) {
+  const char* words = error == ELOOP ? "is a symbolic link, which is not followed"
+                                     : std::strerror(error);
+  return make_error(Code::io, error, "cannot write " + path + ": " + words);
+}
+}  // namespace
+
+Result<OutputFile> OutputFile::create(const std::string& path, If there) {
+  int flags = O_WRONLY | O_CREAT | O_CLOEXEC | O_NOCTTY;
+  flags |= there == If::empties ? O_TRUNC : O_EXCL;
+  // (/dev/stdout is one, and nobody but root puts others there.)
+  if (!path.starts_with("/dev/")) flags |= O_NOFOLLOW;
+  const int fd = ::open(path.c_str(), flags, owner_only);
+  if (fd < 0) return failed(path, errno);
+  OutputFile file;
+  file.file_ = Descriptor(fd);
+  file.path_ = path;
+  return file;
+}
+
+Result<void> OutputFile::write(std::string_view text) {
+  if (!file_.ours())
+    return make_error(Code::io, EBADF,
+                      "cannot write " + path_ +
+                          ": the program has closed its descriptor, which it did not open");
+  while (!text.empty()) {
+    const ssize_t written = ::write(file_.get(), text.data(), text.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written <= 0) return failed(path_, written < 0 ? errno : EIO);
+    text.remove_prefix(static_cast<size_t>(written));
+  }
+  return {};
+}
+
+/// (A pipe, or a device, is not synchronised.)
+Result<void> OutputFile::close() {
+  const bool whole = !file_ || ::fsync(file_.get()) == 0 || errno == EINVAL || errno == EROFS;
+  const int error = errno;
+  file_ = Descriptor();
+  if (!whole) return failed(path_, error);
+  return {};
+}
+
+Result<void> replace_file(const std::string& path, std::string_view text) {
+  const std::string part = path + ".part";
+  (void)::unlink(part.c_str());
+  Result<OutputFile> file = OutputFile::create(part, OutputFile::If::exists_fails);
+  if (!file) return file.error();
+  Result<void> done = file->write(text);
+  if (done) done = file->close();
+  if (done && ::rename(part.c_str(), path.c_str()) != 0) done = failed(path, errno);
+  if (!done) (void)::unlink(part.c_str());
+  return done;
+}
+
+}  // namespace firn

@@ -1,0 +1,86 @@
+#include "firn/said.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <climits>
+
+namespace firn {
+
+Said& Said::of_process() {
+  struct Own {
+    Said said{STDERR_FILENO};
+    const pid_t process = ::getpid();
+  };
+  static std::atomic<Own*> own{nullptr};
+  Own* mine = own.load(std::memory_order_acquire);
+  // In the child of a fork the locks may be held for good, and the lines are the parent's to say.
+  while (!mine || mine->process != ::getpid()) {
+    auto* made = new Own;
+    if (own.compare_exchange_strong(mine, made, std::memory_order_acq_rel)) return made->said;
+    delete made;
+  }
+  return mine->said;
+}
+
+void Said::say(std::string_view line) {
+  std::lock_guard lock(mutex_);
+  if (lines_.size() == lines_most) {
+    ++dropped_;
+    return;
+  }
+  lines_.emplace_back(line).push_back('\n');
+  waiting_.store(true, std::memory_order_release);
+}
+
+/// False: stderr takes nothing now. (A pipe that poll() says is writable takes PIPE_BUF bytes at
+/// once.) What can never be written is dropped.
+bool Said::write_some(std::string& text) {
+  pollfd ready{fd_, POLLOUT, 0};
+  const int found = ::poll(&ready, 1, 0);
+  if (found < 0 && errno == EINTR) return true;
+  if (found <= 0) return false;
+  const ssize_t written = ::write(fd_, text.data(), std::min<size_t>(text.size(), PIPE_BUF));
+  if (written < 0 && (errno == EINTR || errno == EAGAIN)) return errno == EINTR;
+  if (written <= 0)
+    text.clear();
+  else
+    text.erase(0, static_cast<size_t>(written));
+  return true;
+}
+
+void Said::write(std::chrono::milliseconds patience) {
+  if (!waits() && patience.count() == 0) return;
+  std::unique_lock writer(writing_, std::try_to_lock);
+  if (!writer) return;
+  const int error = errno;
+  const auto end = std::chrono::steady_clock::now() + patience;
+  for (;;) {
+    if (rest_.empty()) {
+      std::lock_guard lock(mutex_);
+      if (!lines_.empty()) {
+        rest_ = std::move(lines_.front());
+        lines_.pop_front();
+      } else if (dropped_ > 0) {
+        rest_ = "firn: " + std::to_string(dropped_) +
+                " more lines were not said: stderr took none\n";
+        dropped_ = 0;
+      } else {
+        waiting_.store(false, std::memory_order_release);
+        break;
+      }
+    }
+    if (write_some(rest_)) continue;
+    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(
+        end - std::chrono::steady_clock::now());
+    if (left.count() <= 0) break;
+    pollfd ready{fd_, POLLOUT, 0};
+    (void)::poll(&ready, 1, static_cast<int>(left.count()));
+  }
+  errno = error;
+}
+
+}  // namespace firn

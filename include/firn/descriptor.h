@@ -1,0 +1,47 @@
+// Descriptors of Firn's own in a program that does not know of them: it may close numbers that it
+// never opened (os.closerange, a daemon's start), and it may fork.
+//
+// Each is moved out of the way, to a number of 512 or more, is closed in programs that are started
+// from here, and in a forked child as soon as there is one: a child that outlives its parent keeps
+// no spill file, lock, socket or device memory of the parent's. ours() tells whether the number is
+// still the file that was opened.
+//
+// Owns: a table of all live descriptors, for the child's handler. Locks: none (atomics; a forked
+// child may run while threads of the parent held any lock).
+#pragma once
+
+#include <utility>
+
+namespace firn {
+
+class Descriptor {
+ public:
+  Descriptor() = default;
+  /// Takes `fd` over and moves it to a number of 512 or more, or as high as RLIMIT_NOFILE lets; it
+  /// stays where it is when there is none. Negative: none. Keeps errno.
+  explicit Descriptor(int fd);
+  Descriptor(Descriptor&& other) noexcept : entry_(std::exchange(other.entry_, nullptr)) {}
+  Descriptor& operator=(Descriptor&& other) noexcept {
+    std::swap(entry_, other.entry_);
+    return *this;
+  }
+  /// Closes it, if it is still ours.
+  ~Descriptor();
+
+  /// -1: none, or this is a forked child, where it is closed.
+  int get() const;
+  explicit operator bool() const { return get() >= 0; }
+
+  /// Is the number still the open file that was given? Two system calls, about 200 ns.
+  bool ours() const;
+
+  /// Of this process, just now. For tests.
+  static unsigned live();
+
+ private:
+  friend struct DescriptorTable;
+  struct Entry;
+  Entry* entry_ = nullptr;  // in the table, which never shrinks
+};
+
+}  // namespace firn

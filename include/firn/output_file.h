@@ -1,0 +1,40 @@
+// A file that Firn writes from front to back beside the program: traces, statistics, recordings.
+// They hold command lines and lines of programs, so they are the user's alone; and they may lie in
+// folders that others write to, so no symbolic link is followed.
+//
+// Owns: the descriptor, out of the program's way (descriptor.h); nothing is buffered here, so that
+// a forked child has nothing to write a second time. Locks: none, one thread at a time.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "firn/descriptor.h"
+#include "firn/result.h"
+
+namespace firn {
+
+class OutputFile {
+ public:
+  enum class If : unsigned char { empties, exists_fails };
+  OutputFile() = default;
+  /// Creates `path`, or empties what is there. Mode 0600 where it is new. Code::io names the path:
+  /// a symbolic link (outside of /dev), a folder that is missing, ...
+  static Result<OutputFile> create(const std::string& path, If there = If::empties);
+
+  /// All of it, or Code::io. The number may be the program's by now, who closed what it did not
+  /// open: then nothing is written, and that is the error.
+  Result<void> write(std::string_view text);
+  /// Waits until it is on the disk, and gives it up. Code::io where that failed.
+  Result<void> close();
+  explicit operator bool() const { return static_cast<bool>(file_); }
+
+ private:
+  Descriptor file_;
+  std::string path_;
+};
+
+/// `text` becomes the file `path`, whole or not at all: it is written beside it and renamed.
+Result<void> replace_file(const std::string& path, std::string_view text);
+
+}  // namespace firn

@@ -1,8 +1,9 @@
 #include "backing/store/dir_io.h"
 
 #include <fmt/format.h>
+#include <linux/futex.h>
 #include <pthread.h>
-#include <sys/eventfd.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -20,27 +21,25 @@ DirIo::DirIo(SpillFile& file, FileCalls& calls, JobHost& host, IoLimits limits, 
     : file_(file), calls_(calls), host_(host), limits_(limits), number_(number),
       depth_(limits.depth), ring_(ring) {}
 
-DirIo::~DirIo() {
+DirIo::~DirIo() { stop(); }
+
+void DirIo::stop() {
   {
     std::lock_guard lock(mutex_);
     stopping_ = true;  // from here on no transfer begins
   }
   wake();
   for (std::thread& thread : threads_) thread.join();
-  for (auto& side : waiting_)
+  threads_.clear();
+  for (auto& side : waiting_) {
     for (Job* job : side) delete job;
+    side.clear();
+  }
 }
 
 /// mutex_ held. Threads of ours take no signals: they are the program's, and SIGXFSZ would end it.
 Result<void> DirIo::start() {
   if (!threads_.empty()) return {};
-  if (ring_) {
-    wake_fd_ = Descriptor(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-    if (!wake_fd_)
-      return make_error(
-          Code::io, errno,
-          fmt::format("{}: eventfd for the I/O thread: {}", file_.dir(), errno_words(errno)));
-  }
   sigset_t all, before;
   sigfillset(&all);
   if (int error = pthread_sigmask(SIG_SETMASK, &all, &before))
@@ -64,10 +63,9 @@ Result<void> DirIo::start() {
 
 void DirIo::wake() {
   work_.notify_all();
-  if (!wake_fd_) return;
-  uint64_t one = 1;
-  ssize_t written = ::write(wake_fd_.get(), &one, sizeof one);
-  FIRN_STORE_CHECK(written == sizeof one || errno == EAGAIN, "eventfd: errno %d", errno);
+  if (!ring_asleep_) return;
+  ++ring_wakes_;
+  (void)::syscall(SYS_futex, &ring_wakes_, FUTEX_WAKE_PRIVATE, 1, nullptr, nullptr, 0);  // >= 0
 }
 
 Result<void> DirIo::submit(std::unique_ptr<Job> job) {
@@ -102,19 +100,32 @@ Result<void> DirIo::attach(std::span<std::byte> region) {
   if (!ring_) return {};
   Result<void> started = start();
   if (!started) return started;
-  regions_.push_back(region);
-  size_t number = regions_.size();
+  change_regions(lock, region, true);
+  return {};
+}
+
+void DirIo::detach(std::span<std::byte> region) {
+  std::unique_lock lock(mutex_);
+  if (ring_ && !threads_.empty()) change_regions(lock, region, false);
+}
+
+/// Has the ring's thread see to it; returns when it has, or there is no ring any more.
+void DirIo::change_regions(std::unique_lock<std::mutex>& lock, std::span<std::byte> region,
+                           bool attached) {
+  regions_.push_back({region, attached});
+  const size_t number = regions_.size();
   lock.unlock();
   wake();
   lock.lock();
   attached_.wait(lock, [&] { return regions_seen_ >= number || !ring_; });
-  return {};
 }
 
 bool DirIo::ring() const {
   std::lock_guard lock(mutex_);
   return ring_;
 }
+
+bool DirIo::has_file() const { return has_file_; }
 
 std::string DirIo::why() const {
   std::lock_guard lock(mutex_);
@@ -189,7 +200,7 @@ void DirIo::conclude_job(Job* job) {
 void DirIo::fall_back(const std::string& words) {
   {
     std::lock_guard lock(mutex_);
-    ring_ = false;
+    ring_ = has_file_ = false;
     why_ = words;
     try {
       while (threads_.size() < limits_.threads && !stopping_)

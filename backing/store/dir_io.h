@@ -1,6 +1,9 @@
 // The I/O of one spill file: jobs wait here, and one ring thread, or a few pread/pwrite threads,
 // take transfers out of them. Reads go first, but leave writes a quarter of the depth.
 //
+// No descriptor is written to that may be the program's by now: pread and pwrite ask before each
+// transfer, the ring knows its files by itself, and what wakes its thread is a word in memory.
+//
 // Owns: the jobs from submit() to finished(), the threads, the ring. Threads start with the first
 // job or region, and sleep when there is nothing to do.
 // Lock: mutex_, never held during a system call that moves bytes nor while a sum is taken, and
@@ -8,6 +11,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
@@ -42,7 +46,9 @@ class DirIo {
  public:
   DirIo(SpillFile& file, FileCalls& calls, JobHost& host, IoLimits limits, bool ring,
         unsigned number);
-  ~DirIo();  // drops what has not begun, waits for the rest
+  ~DirIo();  // stops
+  /// Drops what has not begun, waits for the rest; nothing is submitted after it.
+  void stop();
   DirIo(const DirIo&) = delete;
   DirIo& operator=(const DirIo&) = delete;
 
@@ -51,11 +57,14 @@ class DirIo {
   std::unique_ptr<Job> withdraw(unsigned queue, uint64_t tag);
   /// Makes `region` known to the ring; returns when that is done, or was refused (see why()).
   Result<void> attach(std::span<std::byte> region);
+  /// The ring forgets `region`, in which nothing is in flight; returns when that is done.
+  void detach(std::span<std::byte> region);
 
   /// At most so many transfers in flight from now on (1 .. IoLimits::depth).
   void share_depth(unsigned depth);
 
   bool ring() const;        // false also when the ring thread fell back
+  bool has_file() const;    // by itself: I/O goes on if the program closes the descriptors
   std::string why() const;  // why not better
 
  private:
@@ -63,7 +72,9 @@ class DirIo {
   enum Side : size_t { reads, writes };
 
   Result<void> start();
-  void wake();
+  void change_regions(std::unique_lock<std::mutex>& lock, std::span<std::byte> region,
+                      bool attached);
+  void wake();  // mutex_ not held
   bool idle() const { return waiting_[reads].empty() && waiting_[writes].empty(); }
   /// The next transfer, or none: nothing waits, or `depth` are in flight. mutex_ held.
   std::optional<Transfer> take();
@@ -73,7 +84,7 @@ class DirIo {
   void conclude_job(Job* job);
 
   void work();                               // a pread/pwrite thread
-  void move(Transfer& transfer);             // one transfer, by pread or pwrite
+  void move(Transfer& transfer);             // one transfer, by pread or pwrite, to its end
   void fall_back(const std::string& words);  // from ring to threads, by the ring's thread
 
   SpillFile& file_;
@@ -83,17 +94,25 @@ class DirIo {
   const unsigned number_;  // of the directory, for the threads' names
 
   mutable std::mutex mutex_;
-  std::condition_variable work_;             // jobs, or the end: for pread/pwrite threads
+  std::condition_variable work_;             // jobs, regions, or the end
   std::condition_variable attached_;         // a region was dealt with
   std::array<std::deque<Job*>, 2> waiting_;  // with transfers not taken; owned until finished
   std::array<unsigned, 2> in_flight_{};      // transfers, by side
   unsigned depth_;                           // of them, just now
-  std::vector<std::span<std::byte>> regions_;
+  struct RegionChange {
+    std::span<std::byte> region;
+    bool attached;  // else detached
+  };
+  std::vector<RegionChange> regions_;
   size_t regions_seen_ = 0;  // by the ring's thread
   bool ring_;
+  std::atomic<bool> has_file_{false};
   bool stopping_ = false;
   std::string why_;
-  Descriptor wake_fd_;  // eventfd: wakes the ring's thread
+  // The ring's thread sleeps in io_uring_enter, from before it last looked for work: set under
+  // mutex_. Then the word is counted up and woken, which a request of the ring waits for.
+  std::atomic<bool> ring_asleep_{false};
+  std::atomic<uint32_t> ring_wakes_{0};
   std::vector<std::thread> threads_;
 };
 

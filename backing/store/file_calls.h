@@ -30,6 +30,15 @@ class FileCalls {
   /// Largest file this process may write (RLIMIT_FSIZE).
   virtual uint64_t file_bytes_max();
 
+  /// Something that newer kernels let a ring do; false: as if this one were older.
+  enum class RingHelp : uint8_t {
+    own_index,   // 5.18: io_uring_enter by an index of the thread's, not by a descriptor
+    no_number,   // 6.3: the same for io_uring_register, so that none is needed
+    fixed_files, // files by an index of the ring's
+    futex,       // 6.7: a request that ends when somebody wakes a word in memory
+  };
+  virtual bool helps(RingHelp) { return true; }
+
   /// Before every transfer, by ring or by thread: how many bytes to ask the kernel for (fewer: a
   /// short transfer), or -errno to answer without asking.
   virtual ssize_t begin(const FileCall& call) { return static_cast<ssize_t>(call.bytes); }

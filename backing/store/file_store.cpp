@@ -4,16 +4,17 @@
 
 #include <algorithm>
 #include <numeric>
+#include <new>
+#include <utility>
 
 #include "backing/store/check.h"
-#include "firn/slow_work.h"
+#include "firn/said.h"
 #include "firn/topology.h"
 
 namespace firn {
 
 namespace {
 constexpr size_t slot_bytes_max = size_t{1} << 30;
-constexpr uint64_t grow_wait_ns = 1'000'000'000;   // between tries on a disk that was full
 constexpr uint64_t share_wait_ns = 500'000'000;    // between looks at who else is there
 constexpr unsigned depth_least = 4;                // keeps an SSD busy, and a write beside reads
 
@@ -60,6 +61,7 @@ FileStoreCore::FileStoreCore(const StoreOptions& options, FileCalls& calls,
   }
 }
 
+/// By I/O threads, after a job: who waits for the engine's lock waits for no count of neighbours.
 /// What all have in flight together stays what one alone would: a read that is waited for has no
 /// more requests before it than that.
 void FileStoreCore::share() {
@@ -77,7 +79,13 @@ void FileStoreCore::share() {
 }
 
 FileStoreCore::~FileStoreCore() {
-  for (auto& dir : dirs_) dir->io.reset();  // threads end while all they report to still stands
+  {
+    std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  grow_due_.notify_all();
+  if (growing_.joinable()) growing_.join();
+  for (auto& dir : dirs_) dir->io->stop();  // threads end while all they report to still stands
 }
 
 Result<void> FileStoreCore::attach_staging(std::span<std::byte> region) {
@@ -92,6 +100,10 @@ Result<void> FileStoreCore::attach_staging(std::span<std::byte> region) {
   return {};
 }
 
+void FileStoreCore::detach_staging(std::span<std::byte> region) {
+  for (auto& dir : dirs_) dir->io->detach(region);
+}
+
 FileStoreCore::Place* FileStoreCore::place(Slot slot) {
   if (slot.id == 0 || slot.id >= places_.size() || places_[slot.id].bytes == 0 ||
       places_[slot.id].discarded)
@@ -99,8 +111,9 @@ FileStoreCore::Place* FileStoreCore::place(Slot slot) {
   return &places_[slot.id];
 }
 
-Result<Slot> FileStoreCore::reserve(size_t bytes) {
+Result<Slot> FileStoreCore::reserve(size_t bytes, bool wait) {
   if (std::string trouble = reservation_trouble(bytes); !trouble.empty()) return wrong(trouble);
+  const uint64_t now = clock_.now_ns();
   std::unique_lock lock(mutex_);
   // Its own, then the others; of these the directory with the least on its way; equals in turn.
   std::vector<size_t> order(dirs_.size());
@@ -112,16 +125,20 @@ Result<Slot> FileStoreCore::reserve(size_t bytes) {
     return dirs_[a]->outstanding_bytes < dirs_[b]->outstanding_bytes;
   });
   Error last = make_error(Code::no_space, 0, "");
+  bool busy = false, pauses = false;
   std::string words;
   for (size_t number : order) {
     Dir& dir = *dirs_[number];
-    if (!dir.writable) {
+    if (busy && !dir.own) break;  // its own will have room
+    if (!dir.writable || !dir.health.takes_slots(now)) {
       words += (words.empty() ? "" : "; ") + dir.trouble;
+      pauses |= dir.writable && dir.health.pauses(now);
       continue;
     }
-    Result<uint64_t> offset = find_room(dir, bytes, lock);
+    Result<uint64_t> offset = find_room(dir, bytes, wait, lock);
     if (!offset) {
       last = offset.error();
+      busy |= last.code == Code::busy;
       words += (words.empty() ? "" : "; ") + last.text;
       continue;
     }
@@ -141,72 +158,13 @@ Result<Slot> FileStoreCore::reserve(size_t bytes) {
     slot_bytes_ += bytes;
     return Slot{id};
   }
-  last.code = Code::no_space;
+  last.code = busy ? Code::busy : pauses ? Code::io : Code::no_space;
   last.text = fmt::format("no room for a slot of {} bytes: {}", bytes, words);
   return last;
 }
 
-Result<uint64_t> FileStoreCore::find_room(Dir& dir, size_t bytes,
-                                          std::unique_lock<std::mutex>& lock) {
-  while (true) {
-    if (std::optional<uint64_t> offset = dir.free.take(bytes)) return *offset;
-    Result<void> grown = grow(dir, bytes, lock);
-    if (!grown) return grown.error();
-  }
-}
-
-/// After success there may still be no room: others took it. The caller looks again.
-Result<void> FileStoreCore::grow(Dir& dir, size_t bytes, std::unique_lock<std::mutex>& lock) {
-  lock.unlock();
-  std::lock_guard one_at_a_time(dir.grow_mutex);
-  uint64_t now = clock_.now_ns();
-  uint64_t ours_most = options_.max_bytes_per_dir;
-  if (ours_most != SIZE_MAX) ours_most /= dir.in_dir.count();
-  uint64_t limit = std::min<uint64_t>(calls_.file_bytes_max(), ours_most);
-  limit -= limit % store_alignment;
-  lock.lock();
-  if (dir.free.largest() >= bytes) return {};  // grown meanwhile
-  if (now < dir.grow_again_ns) return make_error(Code::no_space, 0, dir.trouble);
-  uint64_t need = bytes - dir.free.tail(dir.file_bytes);
-  uint64_t left = limit > dir.file_bytes ? limit - dir.file_bytes : 0;
-  if (need > left) {
-    bool ours = limit + store_alignment > ours_most;
-    dir.trouble = fmt::format("{}: the spill file of {} bytes cannot grow by {}: {}",
-                              dir.file.dir(), dir.file_bytes, need,
-                              ours ? "firn_store_size is reached"
-                                   : "the limit on file sizes (RLIMIT_FSIZE, "
-                                     "ulimit -f) is reached");
-    return make_error(Code::no_space, 0, dir.trouble);
-  }
-  uint64_t step = std::min(std::max<uint64_t>(options_.grow_bytes, need), left);
-  const uint64_t so_far = dir.file_bytes;
-  lock.unlock();
-  Result<uint64_t> grown = uint64_t{0};
-  {
-    SlowWork work(SlowWorks::Kind::layout, [&dir, so_far] {
-      return fmt::format("laying out the spill file in {} ({} MiB are there; firn_dir)",
-                         dir.file.dir(), so_far >> 20);
-    });
-    grown = dir.file.grow(step, need, calls_);
-  }
-  lock.lock();
-  dir.why = dir.file.why();
-  if (!grown) {
-    // What is there stays in use: it is preallocated, so that a full disk cannot fail its writes.
-    dir.trouble = grown.error().text;
-    dir.grow_again_ns = now + grow_wait_ns;
-    if (grown.error().code == Code::io) dir.writable = false;
-    return grown.error();
-  }
-  dir.free.give(dir.file_bytes, *grown);
-  dir.file_bytes += *grown;
-  if (dir.writable) dir.trouble.clear();
-  return {};
-}
-
 Result<void> FileStoreCore::submit(StoreCompletion::Kind kind, unsigned queue, Slot slot,
                                    std::byte* data, size_t bytes, uint64_t tag) {
-  share();
   auto job = std::make_unique<Job>();
   job->kind = kind;
   job->queue = queue;
@@ -215,6 +173,7 @@ Result<void> FileStoreCore::submit(StoreCompletion::Kind kind, unsigned queue, S
   job->data = data;
   job->bytes = bytes;
   job->submitted_ns = clock_.now_ns();
+  job->completion.emplace_back();
   Dir* dir = nullptr;
   {
     std::lock_guard lock(mutex_);
@@ -283,36 +242,76 @@ void FileStoreCore::settle(Place& place, const Job& job, Dir& dir) {
 
 void FileStoreCore::release(uint32_t id) {
   Place& place = places_[id];
-  dirs_[place.dir]->free.give(place.offset, place.bytes);
+  Dir& dir = *dirs_[place.dir];
+  if (place.suspect)
+    dir.quarantined_bytes += place.bytes;
+  else
+    dir.free.give(place.offset, place.bytes);
   --slots_;
   slot_bytes_ -= place.bytes;
   place = Place{};
   free_ids_.push_back(id);
 }
 
+std::string FileStoreCore::judge(Dir& dir, Place& place, const Job& job) {
+  const uint64_t now = clock_.now_ns();
+  const Code code = job.error.code;
+  if (code == Code::lost) return closed(dir, job.error);
+  if ((code == Code::io || code == Code::no_space) && !dir.health.distrusted())
+    dir.trouble = job.error.text;
+  if (code == Code::no_space) dir.writable = false;
+  if (code == Code::io) (void)dir.health.failed(now);
+  if (job.wrong.empty()) return {};
+  place.suspect = true;
+  if (job.failed() && code != Code::corrupt) return {};
+  const bool healed = !job.failed();
+  ++(healed ? reread_ : corrupt_);
+  if (!(healed ? dir.health.healed(now) : dir.health.wrong())) return {};
+  dir.trouble = fmt::format(
+      "{}: gets no more of what is spilled, for good: {} came back with a wrong sum{}, the last in "
+      "{}. What is there is read still. Look at the disk's own log (smartctl, nvme smart-log), and "
+      "leave it out of firn_dir",
+      dir.file.dir(),
+      healed ? fmt::format("{} times within {} s bytes", DirHealth::healed_most,
+                           DirHealth::healed_within_ns / DirHealth::second_ns)
+             : fmt::format("{} times bytes", DirHealth::wrong_most),
+      healed ? ", right when read again" : "", place_words(job, dir.file));
+  return dir.trouble;
+}
+
 void FileStoreCore::finished(std::unique_ptr<Job> job) {
-  StoreCompletion completion;
-  completion.tag = job->tag;
-  completion.kind = job->kind;
-  completion.slot = job->slot;
-  completion.bytes = job->bytes;
-  completion.busy_ns = clock_.now_ns() - job->submitted_ns;
+  std::string words;
   {
     std::lock_guard lock(mutex_);
-    Place& at = places_[job->slot.id];
-    Dir& dir = *dirs_[at.dir];
-    if (job->error.code == Code::io || job->error.code == Code::no_space) {
-      dir.trouble = job->error.text;
-      dir.writable = false;
+    // Its place among the completions was made with the job: it comes, whatever there is no memory
+    // for.
+    StoreCompletion& completion = job->completion.front();
+    completion.tag = job->tag;
+    completion.kind = job->kind;
+    completion.slot = job->slot;
+    completion.bytes = job->bytes;
+    completion.busy_ns = clock_.now_ns() - job->submitted_ns;
+    try {
+      Place& at = places_[job->slot.id];
+      Dir& dir = *dirs_[at.dir];
+      words = judge(dir, at, *job);
+      if (!job->failed()) (job->write() ? dir.written_bytes : dir.read_bytes) += job->bytes;
+      settle(at, *job, dir);
+      if (!job->failed()) completion.sum = job->sum;
+      completion.error = std::move(job->error);
+    } catch (const std::bad_alloc&) {
+      completion.error.code = Code::io;
     }
-    if (job->error.code == Code::corrupt) ++corrupt_;
-    if (!job->failed() && !job->wrong.empty()) ++reread_;
-    if (!job->failed()) (job->write() ? dir.written_bytes : dir.read_bytes) += job->bytes;
-    settle(at, *job, dir);
-    completion.error = std::move(job->error);
-    done_[job->queue].push_back(std::move(completion));
+    auto& done = done_[job->queue];
+    done.splice(done.end(), job->completion);
   }
-  clock_.notify();
+  try {
+    if (!words.empty()) say_now("firn: " + words);
+    clock_.notify();
+    share();
+  } catch (const std::bad_alloc&) {  // (The others' number is asked again.)
+    clock_.notify();
+  }
 }
 
 bool FileStoreCore::cancel(unsigned queue, uint64_t tag) {
@@ -358,14 +357,16 @@ StoreStats FileStoreCore::stats() const {
     if (ring_) ring = ring && dir->io->ring();
     add(dir->io->why());
   }
+  const uint64_t now = clock_.now_ns();
   std::lock_guard lock(mutex_);
   stats.kind = ring ? "io_uring" : "threads";
   for (const auto& dir : dirs_) {
     add(dir->why);
     stats.dirs.push_back({dir->file.dir(), dir->written_bytes, dir->read_bytes, dir->file_bytes,
-                          dir->trouble, dir->writable, dir->writes.bytes_s(),
-                          dir->reads.bytes_s(), dir->own,
-                          dir->sharers.load(std::memory_order_relaxed)});
+                          dir->trouble, dir->writable && dir->health.takes_slots(now),
+                          dir->writes.bytes_s(), dir->reads.bytes_s(), dir->own,
+                          dir->sharers.load(std::memory_order_relaxed), dir->quarantined_bytes});
+    stats.quarantined_bytes += dir->quarantined_bytes;
     stats.written_bytes += dir->written_bytes;
     stats.read_bytes += dir->read_bytes;
   }

@@ -8,12 +8,16 @@
 
 #include <array>
 #include <atomic>
+#include <condition_variable>
 #include <deque>
+#include <list>
 #include <memory>
 #include <mutex>
 #include <string>
+#include <thread>
 #include <vector>
 
+#include "backing/store/dir_health.h"
 #include "backing/store/dir_io.h"
 #include "backing/store/free_ranges.h"
 #include "firn/neighbours.h"
@@ -40,7 +44,8 @@ class FileStoreCore final : public JobHost {
   ~FileStoreCore();
 
   Result<void> attach_staging(std::span<std::byte> region);
-  Result<Slot> reserve(size_t bytes);
+  void detach_staging(std::span<std::byte> region);
+  Result<Slot> reserve(size_t bytes, bool wait);
   Result<void> submit(StoreCompletion::Kind kind, unsigned queue, Slot slot, std::byte* data,
                       size_t bytes, uint64_t tag);
   bool cancel(unsigned queue, uint64_t tag);
@@ -57,6 +62,7 @@ class FileStoreCore final : public JobHost {
     bool filled = false;     // readable: written without error, nothing written since
     bool writing = false;    // a write is queued or in flight
     bool discarded = false;  // room goes back when `jobs` is 0
+    bool suspect = false;    // gave back a wrong sum: its room is not used again
     uint32_t jobs = 0;       // queued or in flight
     uint64_t offset = 0;
     size_t bytes = 0;
@@ -70,8 +76,14 @@ class FileStoreCore final : public JobHost {
     uint64_t written_bytes = 0, read_bytes = 0;
     Throughput writes, reads;
     std::string trouble, why;  // last error; why not better
-    bool writable = true;
+    bool writable = true;        // false: for good, for want of space or of the file
+    DirHealth health;
+    uint64_t quarantined_bytes = 0;
     uint64_t grow_again_ns = 0;  // after a refusal: not before
+    size_t asked_bytes = 0;      // to grow by, of the growing thread; 0: nothing is asked
+    size_t refused_bytes = 0;    // by so much it could not, until grow_ask_ns
+    uint64_t grow_ask_ns = 0;
+    bool closed = false;         // by the program
     std::mutex grow_mutex;
     std::unique_ptr<DirIo> io;
     bool own = true;
@@ -85,9 +97,17 @@ class FileStoreCore final : public JobHost {
   void release(uint32_t id);
   /// Room in that directory, growing its file where there is none. mutex_ held by `lock`, let go
   /// while the file grows.
-  Result<uint64_t> find_room(Dir& dir, size_t bytes, std::unique_lock<std::mutex>& lock);
+  Result<uint64_t> find_room(Dir& dir, size_t bytes, bool wait,
+                             std::unique_lock<std::mutex>& lock);
+  /// Has the growing thread see to it: busy, or why that is no use.
+  Error ask_for_room(Dir& dir, size_t bytes);
+  void keep_growing();
   Result<void> grow(Dir& dir, size_t bytes, std::unique_lock<std::mutex>& lock);
   void settle(Place& place, const Job& job, Dir& dir);
+  /// Takes in what a job's end tells of its directory. Words for stderr; mostly none. mutex_ held.
+  std::string judge(Dir& dir, Place& place, const Job& job);
+  /// The program has closed the spill file. Words for stderr, once; empty after that. mutex_ held.
+  std::string closed(Dir& dir, const Error& error);
   /// Looks who else is there, now and then; without mutex_.
   void share();
 
@@ -100,11 +120,14 @@ class FileStoreCore final : public JobHost {
   mutable std::mutex mutex_;
   std::vector<Place> places_;  // by slot id; [0] is none
   std::deque<uint32_t> free_ids_;
-  std::array<std::deque<StoreCompletion>, store_queues> done_;
+  std::array<std::list<StoreCompletion>, store_queues> done_;
   uint64_t slots_ = 0, slot_bytes_ = 0, reread_ = 0, corrupt_ = 0;
   size_t next_dir_ = 0;  // where the round goes on
   std::atomic<uint64_t> share_again_ns_{0};
+  std::condition_variable grow_due_;
+  bool stopping_ = false, growing_started_ = false;
   std::vector<std::unique_ptr<Dir>> dirs_;
+  std::thread growing_;  // last: it uses the others
 };
 
 }  // namespace firn

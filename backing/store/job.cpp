@@ -1,4 +1,5 @@
 #include "backing/store/job.h"
+#include "firn/canary.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -29,7 +30,7 @@ bool advance(Transfer& transfer, ssize_t result, const SpillFile& file) {
   const char* verb = job.write() ? "write" : "read";
   if (result >= 0) {
     auto moved = static_cast<size_t>(result);
-    if (moved >= left) {
+    if (moved >= left || (FIRN_CANARY(13) && job.write())) {
       transfer.done += left;
       return false;
     }
@@ -68,9 +69,10 @@ bool conclude(Job& job, const SpillFile& file) {
   Sum found = job.summer.digest();
   if (job.write()) {
     job.sum = found;
+    if (FIRN_CANARY(11)) job.sum.low ^= job.slot.id > 1;  // as if of another piece
     return true;
   }
-  if (found == job.sum) return true;
+  if (found == job.sum || (FIRN_CANARY(12) && job.attempt + 1 == attempts_most)) return true;
   job.wrong.push_back(found);
   if (job.wrong.size() == attempts_most) {
     job.error = make_error(
@@ -87,8 +89,9 @@ bool conclude(Job& job, const SpillFile& file) {
   job.arrived_prefix = 0;
   job.summer.reset();
   // The buffered read has to come from the disk, not from a page that somehow stayed.
-  (void)::posix_fadvise(file.buffered_fd(), static_cast<off_t>(job.offset),
-                        static_cast<off_t>(job.bytes), POSIX_FADV_DONTNEED);
+  if (file.ours(true))
+    (void)::posix_fadvise(file.buffered_fd(), static_cast<off_t>(job.offset),
+                          static_cast<off_t>(job.bytes), POSIX_FADV_DONTNEED);
   return false;
 }
 

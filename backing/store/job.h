@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <list>
 #include <memory>
 #include <string>
 #include <vector>
@@ -28,6 +29,7 @@ struct Job {
   uint64_t submitted_ns = 0;
   bool was_filled = false;  // write: what the slot held before stays readable when it is withdrawn
   Sum sum;                  // write: of the bytes, once done; read: what it has to be
+  std::list<StoreCompletion> completion{};  // one: to be handed over without taking memory
 
   // Under way.
   bool begun = false;

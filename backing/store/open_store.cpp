@@ -2,6 +2,7 @@
 // FileStoreCore, which a forked child can abandon. Owns: the core. Locks: none of its own.
 #include <fmt/format.h>
 
+#include "backing/store/cipher_store.h"
 #include "backing/store/file_store.h"
 #include "backing/store/paced_store.h"
 #include "backing/store/ring_loop.h"
@@ -22,9 +23,12 @@ class FileStore final : public Store {
   Result<void> attach_staging(std::span<std::byte> region) override {
     return core_ ? core_->attach_staging(region) : abandoned();
   }
-  Result<Slot> reserve(size_t bytes) override {
+  void detach_staging(std::span<std::byte> region) override {
+    if (core_) core_->detach_staging(region);
+  }
+  Result<Slot> reserve(size_t bytes, bool wait) override {
     if (!core_) return abandoned().error();
-    return core_->reserve(bytes);
+    return core_->reserve(bytes, wait);
   }
   Result<void> write(unsigned queue, Slot slot, std::span<const std::byte> bytes,
                      uint64_t tag) override {
@@ -130,6 +134,8 @@ Result<std::unique_ptr<Store>> open_file_store(const StoreOptions& options, File
   if (options.pace)
     store = std::make_unique<PacedStore>(std::move(store), options.pace,
                                          options.clock ? *options.clock : wall_clock());
+  if (options.encrypt)
+    return encrypted(std::move(store), options.clock ? *options.clock : wall_clock());
   return store;
 }
 

@@ -27,7 +27,8 @@ class PacedStore final : public Store {
   Result<void> attach_staging(std::span<std::byte> region) override {
     return lower_->attach_staging(region);
   }
-  Result<Slot> reserve(size_t bytes) override { return lower_->reserve(bytes); }
+  void detach_staging(std::span<std::byte> region) override { lower_->detach_staging(region); }
+  Result<Slot> reserve(size_t bytes, bool wait) override { return lower_->reserve(bytes, wait); }
   Result<void> write(unsigned queue, Slot slot, std::span<const std::byte> bytes,
                      uint64_t tag) override;
   Result<void> read(unsigned queue, Slot slot, std::span<std::byte> bytes, uint64_t tag) override;

@@ -1,8 +1,9 @@
 #include "backing/store/ring_loop.h"
 
 #include <fmt/format.h>
-#include <poll.h>
+#include <linux/futex.h>
 #include <pthread.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -14,7 +15,10 @@
 namespace firn {
 
 namespace {
-constexpr uint64_t wake_data = UINT64_MAX;            // user_data of the eventfd's poll
+constexpr uint64_t wake_data = UINT64_MAX;            // user_data of the wake-up
+constexpr int futex_wait = 51;                        // IORING_OP_FUTEX_WAIT
+constexpr int futex_word = 0x02 | FUTEX_PRIVATE_FLAG;  // FUTEX2_SIZE_U32
+constexpr long look_ns = 1'000'000;                   // between looks, where nothing wakes us
 constexpr unsigned registered_most = 1024;            // buffers
 constexpr size_t buffer_bytes_max = size_t{1} << 30;  // the kernel's limit for one
 constexpr unsigned submitted_together = 4;            // writes, while the next is summed
@@ -33,7 +37,7 @@ int set_up_ring(io_uring& ring, unsigned entries) {
 
 void RingLoop::run() {
   (void)pthread_setname_np(pthread_self(), fmt::format("firn-io-{}", io_.number_ % 1000).c_str());
-  int result = set_up_ring(ring_, io_.limits_.depth + 2);  // + the eventfd's
+  int result = set_up_ring(ring_, io_.limits_.depth + 2);  // + the wake-up's
   if (result < 0) {
     io_.fall_back(fmt::format("{}: threads instead of io_uring: io_uring_setup: {}",
                               io_.file_.dir(), errno_words(-result)));
@@ -45,49 +49,123 @@ void RingLoop::run() {
     io_.why_ = fmt::format("{}: a child after fork sees the ring: {}", io_.file_.dir(),
                            errno_words(-result));
   }
+  register_files();
+  give_up_number();
+  futex_ = io_.calls_.helps(FileCalls::RingHelp::futex);
   requests_.resize(io_.limits_.depth);
   for (size_t i = 0; i < requests_.size(); ++i) free_.push_back(i);
   loop();
+  if (indexed_) {  // (liburing would do so by number)
+    io_uring_rsrc_update index{};
+    index.offset = static_cast<unsigned>(ring_.enter_ring_fd);
+    (void)enroll(IORING_UNREGISTER_RING_FDS, &index, 1);  // else it goes with this thread
+  }
+  ring_.ring_fd = -1;  // number_ is closed if it is ours still
   io_uring_queue_exit(&ring_);
+  number_ = Descriptor();
+  if (!refused_.empty()) io_.fall_back(refused_);
 }
 
 void RingLoop::loop() {
-  while (true) {
+  while (refused_.empty()) {
     register_regions();
-    arm_wake();
-    fill();
-    if (free_.size() == requests_.size()) {
-      std::lock_guard lock(io_.mutex_);
-      if (io_.stopping_) return;
-    }
-    check(io_uring_submit_and_wait(&ring_, 1));
+    if (!fill()) return;
+    if (refused_.empty() && io_.ring_asleep_) wait();
     reap();
   }
+  leave();
 }
 
-void RingLoop::submit() { check(io_uring_submit(&ring_)); }
+/// The files themselves, whatever becomes of their numbers. (Where that is refused the numbers are
+/// asked before each request.)
+void RingLoop::register_files() {
+  if (!io_.file_.ours(false) || !io_.calls_.helps(FileCalls::RingHelp::fixed_files)) return;
+  const int files[2] = {io_.file_.direct_fd(), io_.file_.buffered_fd()};
+  files_ = io_uring_register_files(&ring_, files, 2) == 0;
+  io_.has_file_ = files_;
+}
 
-/// An answer of io_uring_enter. Any but these means that the ring is gone while the kernel may
-/// still write to staging memory: no request could be ended safely.
-void RingLoop::check(int result) {
+/// The ring by an index of this thread's, and its number closed; at least far from the program's.
+void RingLoop::give_up_number() {
+  indexed_ = io_.calls_.helps(FileCalls::RingHelp::own_index) &&
+             io_uring_register_ring_fd(&ring_) == 1;
+  if (indexed_ && io_.calls_.helps(FileCalls::RingHelp::no_number)) {
+    numbered_ = false;
+    io_uring_probe probe{};
+    if (enroll(IORING_REGISTER_PROBE, &probe, 0) == 0) {
+      (void)::close(ring_.ring_fd);  // the index and the memory shared with it keep the ring
+      ring_.ring_fd = -1;
+      return;
+    }
+    numbered_ = true;
+  }
+  number_ = Descriptor(ring_.ring_fd);
+  ring_.ring_fd = number_.get();
+  if (!indexed_) ring_.enter_ring_fd = ring_.ring_fd;
+}
+
+/// io_uring_register(2): its result, or -errno. (liburing's own needs the number.)
+int RingLoop::enroll(unsigned opcode, void* words, unsigned count) {
+  constexpr unsigned by_index = 1u << 31;  // IORING_REGISTER_USE_REGISTERED_RING
+  if (numbered_ && !number_.ours()) return -EBADF;
+  const int ring = numbered_ ? number_.get() : ring_.enter_ring_fd;
+  const long result = ::syscall(__NR_io_uring_register, ring,
+                                numbered_ ? opcode : opcode | by_index, words, count);
+  return result < 0 ? -errno : static_cast<int>(result);
+}
+
+void RingLoop::wait() {
+  int result;
+  if (futex_) {
+    result = io_uring_submit_and_wait(&ring_, 1);
+  } else {
+    __kernel_timespec patience{0, look_ns};
+    io_uring_cqe* first = nullptr;
+    result = io_uring_submit_and_wait_timeout(&ring_, &first, 1, &patience, nullptr);
+  }
+  io_.ring_asleep_ = false;
+  told(result);
+}
+
+/// An answer of io_uring_enter.
+void RingLoop::told(int result) {
+  if (result >= 0 || result == -EINTR || result == -ETIME) return;
   if (result == -EAGAIN || result == -EBUSY || result == -ENOMEM) {
     ::usleep(busy_wait_us);
     return;
   }
-  FIRN_STORE_CHECK(result >= 0 || result == -EINTR,
-                   "io_uring_enter: %s (did the program close descriptors it did not open?)",
-                   errno_words(-result).c_str());
+  refused_ = fmt::format("{}: threads instead of io_uring: io_uring_enter is refused since the "
+                         "start ({})",
+                         io_.file_.dir(), errno_words(-result));
+}
+
+/// The kernel takes nothing more. It may still write to staging memory for what it has: that is
+/// waited for, in the memory shared with it. The rest goes by pread and pwrite.
+void RingLoop::leave() {
+  std::vector<size_t> unsent;
+  for (unsigned at = io_uring_smp_load_acquire(ring_.sq.khead); at != ring_.sq.sqe_tail; ++at) {
+    const uint64_t data = ring_.sq.sqes[at & *ring_.sq.kring_mask].user_data;
+    if (data != wake_data) unsent.push_back(static_cast<size_t>(data));
+  }
+  for (const size_t number : unsent) begin(number);
+  while (!idle()) {
+    reap();
+    if (!idle()) ::usleep(busy_wait_us);
+  }
 }
 
 void RingLoop::register_regions() {
   while (true) {
     std::span<std::byte> region;
+    bool attached = false;
     {
       std::lock_guard lock(io_.mutex_);
       if (io_.regions_seen_ == io_.regions_.size()) return;
-      region = io_.regions_[io_.regions_seen_];
+      region = io_.regions_[io_.regions_seen_].region;
+      attached = io_.regions_[io_.regions_seen_].attached;
     }
-    for (size_t at = 0; at < region.size(); at += buffer_bytes_max)
+    if (!attached) forget_region(region);
+    for (size_t at = 0; attached && at < region.size(); at += buffer_bytes_max)
       register_piece(region.data() + at, std::min(buffer_bytes_max, region.size() - at));
     {
       std::lock_guard lock(io_.mutex_);
@@ -100,22 +178,22 @@ void RingLoop::register_regions() {
 void RingLoop::register_piece(std::byte* begin, size_t bytes) {
   if (!buffers_asked_) {
     buffers_asked_ = true;
-    int result = io_uring_register_buffers_sparse(&ring_, registered_most);
+    io_uring_rsrc_register sparse{};
+    sparse.nr = registered_most;
+    sparse.flags = IORING_RSRC_REGISTER_SPARSE;
+    const int result = enroll(IORING_REGISTER_BUFFERS2, &sparse, sizeof sparse);
     if (result < 0)
-      refuse_buffers("io_uring_register_buffers_sparse: " + errno_words(-result));
+      refuse_buffers("IORING_REGISTER_BUFFERS2: " + errno_words(-result));
     else
       buffers_most_ = registered_most;
   }
-  auto index = static_cast<int>(buffers_.size());
   if (buffers_most_ == 0) return;
+  const int index = spare_buffers_.empty() ? buffers_used_ : spare_buffers_.back();
   if (index >= buffers_most_) {
     refuse_buffers(fmt::format("{} buffers are registered already", index));
     return;
   }
-  iovec buffer{begin, bytes};
-  __u64 tag = 0;  // none: the kernel then posts no completion when the buffer goes
-  int result =
-      io_uring_register_buffers_update_tag(&ring_, static_cast<unsigned>(index), &buffer, &tag, 1);
+  const int result = update_buffer(index, {begin, bytes});
   if (result != 1) {
     int error = result < 0 ? -result : EIO;
     refuse_buffers(fmt::format("{} MiB of staging: {}{}", bytes >> 20, errno_words(error),
@@ -124,7 +202,30 @@ void RingLoop::register_piece(std::byte* begin, size_t bytes) {
                                                : ""));
     return;
   }
+  if (index == buffers_used_)
+    ++buffers_used_;
+  else
+    spare_buffers_.pop_back();
   buffers_.push_back({begin, bytes, index});
+}
+
+/// 1 where the kernel took it, or -errno.
+int RingLoop::update_buffer(int index, iovec buffer) {
+  __u64 tag = 0;  // none: the kernel then posts no completion when the buffer goes
+  io_uring_rsrc_update2 update{};
+  update.offset = static_cast<unsigned>(index);
+  update.data = reinterpret_cast<uintptr_t>(&buffer);
+  update.tags = reinterpret_cast<uintptr_t>(&tag);
+  update.nr = 1;
+  return enroll(IORING_REGISTER_BUFFERS_UPDATE, &update, sizeof update);
+}
+
+void RingLoop::forget_region(std::span<std::byte> region) {
+  std::erase_if(buffers_, [&](const Buffer& buffer) {
+    if (buffer.begin < region.data() || buffer.begin >= region.data() + region.size()) return false;
+    if (update_buffer(buffer.index, {}) == 1) spare_buffers_.push_back(buffer.index);
+    return true;
+  });
 }
 
 void RingLoop::refuse_buffers(const std::string& words) {
@@ -134,41 +235,69 @@ void RingLoop::refuse_buffers(const std::string& words) {
                            io_.file_.dir(), words);
 }
 
-void RingLoop::arm_wake() {
-  if (wake_armed_) return;
+/// A request that ends when ring_wakes_ is no longer `value`, or is woken. (Where the kernel does
+/// not know those, wait() ends now and then.)
+void RingLoop::arm_wake(uint32_t value) {
+  if (!futex_ || wake_armed_) return;
   io_uring_sqe* sqe = io_uring_get_sqe(&ring_);
   FIRN_STORE_CHECK(sqe, "the ring is full with %zu requests free", free_.size());
-  io_uring_prep_poll_add(sqe, io_.wake_fd_.get(), POLLIN);
+  io_uring_prep_rw(futex_wait, sqe, futex_word, &io_.ring_wakes_, 0, value);
+  sqe->addr3 = FUTEX_BITSET_MATCH_ANY;
   io_uring_sqe_set_data64(sqe, wake_data);
   wake_armed_ = true;
 }
 
-void RingLoop::fill() {
-  while (!free_.empty()) {
+bool RingLoop::fill() {
+  while (true) {
     std::optional<Transfer> transfer;
     {
-      std::lock_guard lock(io_.mutex_);
-      transfer = io_.take();
+      std::unique_lock lock(io_.mutex_);
+      io_.ring_asleep_ = false;
+      while (io_.regions_seen_ == io_.regions_.size()) {
+        if (!free_.empty()) transfer = io_.take();
+        if (transfer || !idle()) break;
+        if (io_.stopping_) return false;
+        io_.work_.wait(lock);
+      }
+      if (!transfer) {
+        if (idle()) return true;  // a region is to be registered
+        // Whoever comes from here on wakes us.
+        io_.ring_asleep_ = true;
+        arm_wake(io_.ring_wakes_);
+        return true;
+      }
     }
-    if (!transfer) return;
-    size_t number = free_.back();
-    free_.pop_back();
-    // The sum of a part is taken while the parts before it are on their way: those go to the kernel
-    // first.
-    Job& job = *transfer->job;
-    if (job.write()) {
-      if (io_uring_sq_ready(&ring_) >= submitted_together) submit();
-      job.summer.sum_to(job.data, transfer->end);
-    }
-    requests_[number].transfer = std::move(*transfer);
-    begin(number);
+    start(std::move(*transfer));
   }
+}
+
+void RingLoop::start(Transfer transfer) {
+  const size_t number = free_.back();
+  free_.pop_back();
+  requests_[number].transfer = std::move(transfer);
+  // The sum of a part is taken while the parts before it are on their way: those go to the kernel
+  // first.
+  const Transfer& taken = requests_[number].transfer;
+  if (taken.job->write()) {
+    if (refused_.empty() && io_uring_sq_ready(&ring_) >= submitted_together)
+      told(io_uring_submit(&ring_));
+    taken.job->summer.sum_to(taken.job->data, taken.end);
+  }
+  begin(number);
 }
 
 void RingLoop::begin(size_t number) {
   Request& request = requests_[number];
+  if (!refused_.empty()) {
+    io_.move(request.transfer);
+    return over(number);
+  }
   request.call = call_of(request.transfer, io_.file_);
   const FileCall& call = request.call;
+  if (!files_ && !io_.file_.ours(call.buffered)) {
+    request.transfer.error = io_.file_.closed_by_program();
+    return over(number);
+  }
   ssize_t allowed = io_.calls_.begin(call);
   if (allowed < 0) {
     completed(number, allowed);
@@ -178,14 +307,16 @@ void RingLoop::begin(size_t number) {
   FIRN_STORE_CHECK(sqe, "the ring is full with %zu requests free", free_.size());
   auto bytes = static_cast<unsigned>(allowed);
   int buffer = buffer_of(call);
+  const int file = files_ ? int{call.buffered} : call.fd;
   if (call.write && buffer >= 0)
-    io_uring_prep_write_fixed(sqe, call.fd, call.data, bytes, call.offset, buffer);
+    io_uring_prep_write_fixed(sqe, file, call.data, bytes, call.offset, buffer);
   else if (call.write)
-    io_uring_prep_write(sqe, call.fd, call.data, bytes, call.offset);
+    io_uring_prep_write(sqe, file, call.data, bytes, call.offset);
   else if (buffer >= 0)
-    io_uring_prep_read_fixed(sqe, call.fd, call.data, bytes, call.offset, buffer);
+    io_uring_prep_read_fixed(sqe, file, call.data, bytes, call.offset, buffer);
   else
-    io_uring_prep_read(sqe, call.fd, call.data, bytes, call.offset);
+    io_uring_prep_read(sqe, file, call.data, bytes, call.offset);
+  if (files_) sqe->flags |= IOSQE_FIXED_FILE;
   io_uring_sqe_set_data64(sqe, number);
 }
 
@@ -201,9 +332,9 @@ void RingLoop::reap() {
     io_uring_cq_advance(&ring_, count);
     for (unsigned i = 0; i < count; ++i) {
       if (answers[i].data == wake_data) {
-        uint64_t wakes = 0;
-        (void)!::read(io_.wake_fd_.get(), &wakes, sizeof wakes);  // only to make it quiet again
         wake_armed_ = false;
+        const int why = answers[i].result;
+        if (why < 0 && why != -EAGAIN && why != -EINTR && why != -ECANCELED) futex_ = false;
         continue;
       }
       auto number = static_cast<size_t>(answers[i].data);
@@ -219,11 +350,16 @@ void RingLoop::completed(size_t number, ssize_t result) {
     begin(number);
     return;
   }
+  over(number);
+}
+
+void RingLoop::over(size_t number) {
+  Transfer& transfer = requests_[number].transfer;
   Job* job = transfer.job;
-  Job* over = io_.put_back(transfer);
+  Job* ended = io_.put_back(transfer);
   free_.push_back(number);
-  if (over)
-    io_.conclude_job(over);
+  if (ended)
+    io_.conclude_job(ended);
   else if (!job->write())
     job->summer.sum_to(job->data, job->arrived_prefix);  // while the rest is on its way
 }

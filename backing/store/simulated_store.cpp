@@ -11,7 +11,6 @@
 namespace firn {
 
 namespace {
-constexpr std::byte poison{0xa5};  // what a read's memory holds until its bytes are there
 constexpr unsigned attempts_most = 3;
 
 uint64_t transfer_ns(size_t bytes, double bytes_s) {
@@ -46,9 +45,15 @@ Result<void> SimulatedDisk::attach_staging(std::span<std::byte> region) {
   return {};
 }
 
-Result<Slot> SimulatedDisk::reserve(size_t bytes) {
+Result<Slot> SimulatedDisk::reserve(size_t bytes, bool) {
   if (std::string trouble = reservation_trouble(bytes); !trouble.empty()) return wrong(trouble);
+  const uint64_t now = options_.clock->now_ns();
   std::lock_guard lock(mutex_);
+  if (now >= options_.full_from_ns && now < options_.full_until_ns) {
+    ++faults_.refused;
+    dir_.trouble = "the simulated disk is full for a time";
+    return make_error(Code::no_space, ENOSPC, "no room for a slot: " + dir_.trouble);
+  }
   if (bytes > options_.capacity_bytes - std::min<uint64_t>(slot_bytes_, options_.capacity_bytes)) {
     dir_.trouble = fmt::format("the simulated disk of {} bytes is full", options_.capacity_bytes);
     return make_error(Code::no_space, ENOSPC,
@@ -104,11 +109,11 @@ Result<void> SimulatedDisk::submit(Request request, Side side, uint64_t now) {
   request.submitted_ns = now;
   request.was_filled = place.filled;
   if (side == writes) {
-    if (options_.keep_bytes) request.sum = sum_of(request.data, place.bytes);
+    if (options_.keep_bytes) request.sum = sum_in_memory(request.data, place.bytes);
     place.filled = false;
     place.writing = true;
   } else if (options_.keep_bytes) {
-    std::memset(request.data, static_cast<int>(poison), place.bytes);
+    poison_memory(request.data, place.bytes);
   }
   ++place.jobs;
   waiting_[side].push_back(std::move(request));
@@ -123,6 +128,10 @@ void SimulatedDisk::start(Side side, uint64_t at_ns) {
   request.end_ns =
       at_ns + transfer_ns(request.completion.bytes,
                           side == writes ? options_.write_bytes_s : options_.read_bytes_s);
+  if (chance(options_.short_rate)) {  // and continued
+    ++faults_.short_transfers;
+    request.end_ns += options_.latency_ns;
+  }
 }
 
 /// Moves the disk on to `now`, in the order in which things happen. mutex_ held.
@@ -155,6 +164,7 @@ std::optional<bool> SimulatedDisk::holds(Slot slot, std::span<const std::byte> b
   if (!options_.keep_bytes || at == places_.end() || !at->second.filled ||
       at->second.bytes != bytes.size())
     return std::nullopt;
+  if (options_.tags) return std::nullopt;  // (these bytes are somebody's own, not memory's)
   return sum_of(bytes.data(), bytes.size()) == at->second.sum;
 }
 
@@ -162,10 +172,11 @@ bool SimulatedDisk::move(Request& request, Side side) {
   Place& place = places_.at(request.completion.slot.id);
   if (side == reads) return move_read(request, place);
   place.writing = false;
-  FIRN_STORE_CHECK(!options_.keep_bytes || sum_of(request.data, place.bytes) == request.sum,
+  FIRN_STORE_CHECK(!options_.keep_bytes || sum_in_memory(request.data, place.bytes) == request.sum,
                    "the bytes for slot %u changed while they were being written",
                    request.completion.slot.id);
-  if (chance(options_.write_error_rate)) {
+  if (chance(options_.write_error_rate) || fails(writes, request.end_ns)) {
+    ++faults_.write_errors;
     request.completion.error = make_error(Code::io, EIO,
                                           fmt::format("write of slot {} ({} bytes): "
                                                       "a simulated error",
@@ -173,17 +184,20 @@ bool SimulatedDisk::move(Request& request, Side side) {
     dir_.trouble = request.completion.error.text;
     return true;
   }
-  if (options_.keep_bytes) place.data.assign(request.data, request.data + place.bytes);
+  if (options_.keep_bytes) move_write(request, place);
   place.sum = request.sum;
+  if (options_.keep_bytes) request.completion.sum = place.sum;
   place.filled = true;
   place.lasting_corrupt = chance(options_.lasting_corrupt_rate);
+  if (place.lasting_corrupt) ++faults_.lasting_flips;
   dir_.written_bytes += place.bytes;
   return true;
 }
 
 bool SimulatedDisk::move_read(Request& request, Place& place) {
   uint32_t id = request.completion.slot.id;
-  if (chance(options_.read_error_rate)) {
+  if (chance(options_.read_error_rate) || fails(reads, request.end_ns)) {
+    ++faults_.read_errors;
     request.completion.error =
         make_error(Code::io, EIO,
                    fmt::format("read of slot {} ({} bytes): a simulated error", id, place.bytes));
@@ -194,11 +208,14 @@ bool SimulatedDisk::move_read(Request& request, Place& place) {
     dir_.read_bytes += place.bytes;
     return true;
   }
-  std::memcpy(request.data, place.data.data(), place.bytes);
-  bool flip = place.lasting_corrupt || (request.reads == 0 && chance(options_.corrupt_rate));
-  if (flip) request.data[random_() % place.bytes] ^= std::byte{1};
-  Sum found = sum_of(request.data, place.bytes);
+  if (request.reads > 0 || !read_elsewhere(request, place)) contents_ = place.data;
+  const bool flip = request.reads == 0 && chance(options_.corrupt_rate);
+  if (flip) ++faults_.flipped;
+  if (flip || place.lasting_corrupt) contents_[random_() % contents_.size()] ^= std::byte{1};
+  const Sum found = sum_of(contents_.data(), contents_.size());
+  unload(request.data, place.bytes);
   if (found == place.sum) {
+    request.completion.sum = place.sum;
     if (request.reads > 0) ++reread_;
     dir_.read_bytes += place.bytes;
     return true;
@@ -211,13 +228,13 @@ bool SimulatedDisk::move_read(Request& request, Place& place) {
       fmt::format("slot {} ({} bytes) came back wrong {} times: its sum is {}, read was {}; the "
                   "bytes are not handed over",
                   id, place.bytes, attempts_most, place.sum.words(), request.sum.words()));
-  std::memset(request.data, static_cast<int>(poison), place.bytes);
+  poison_memory(request.data, place.bytes);
   return true;
 }
 
 void SimulatedDisk::end(Request& request, uint64_t at_ns) {
   Done done;
-  done.due_ns = at_ns + options_.latency_ns;
+  done.due_ns = at_ns + options_.latency_ns + lateness();
   done.queue = request.queue;
   done.completion = std::move(request.completion);
   done.completion.busy_ns = done.due_ns - request.submitted_ns;
@@ -226,6 +243,7 @@ void SimulatedDisk::end(Request& request, uint64_t at_ns) {
   --place.jobs;
   if (place.discarded && place.jobs == 0) {
     slot_bytes_ -= place.bytes;
+    keep_old(place);
     places_.erase(id);
   }
   auto after = std::upper_bound(done_.begin(), done_.end(), done.due_ns,
@@ -269,6 +287,7 @@ void SimulatedDisk::discard(Slot slot) {
   found->second.discarded = true;
   if (found->second.jobs > 0) return;
   slot_bytes_ -= found->second.bytes;
+  keep_old(found->second);
   places_.erase(found);
 }
 

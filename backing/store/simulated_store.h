@@ -27,7 +27,7 @@ class SimulatedDisk final : public SimulatedStore {
   explicit SimulatedDisk(const SimulatedStoreOptions& options);
 
   Result<void> attach_staging(std::span<std::byte> region) override;
-  Result<Slot> reserve(size_t bytes) override;
+  Result<Slot> reserve(size_t bytes, bool wait = true) override;
   Result<void> write(unsigned queue, Slot slot, std::span<const std::byte> bytes,
                      uint64_t tag) override;
   Result<void> read(unsigned queue, Slot slot, std::span<std::byte> bytes, uint64_t tag) override;
@@ -38,6 +38,11 @@ class SimulatedDisk final : public SimulatedStore {
   StoreStats stats() const override;
   void abandon() override {}  // memory only: the child's copy is its own
   uint64_t next_completion_ns() const override;
+  void end_faults() override;
+  SimulatedFaults faults() const override;
+  size_t in_flight(unsigned queue) const override;
+  std::span<const std::byte> contents(Slot slot) const override;
+  bool damaged(Slot slot) const override;
 
  private:
   struct Place {
@@ -46,6 +51,7 @@ class SimulatedDisk final : public SimulatedStore {
     Sum sum;
     bool filled = false, writing = false, discarded = false;
     bool lasting_corrupt = false;
+    bool damaged = false;  // data is not what was written
     uint32_t jobs = 0;
   };
   struct Request {
@@ -71,13 +77,31 @@ class SimulatedDisk final : public SimulatedStore {
   /// The front request's bytes have moved; false when it has to go round again (a re-read).
   bool move(Request& request, Side side);
   bool move_read(Request& request, Place& place);
+  // simulated_faults.cpp
+  void move_write(const Request& request, Place& place);
+  bool read_elsewhere(const Request& request, const Place& place);
+  Place* another(const Place& place);
+  void keep_old(Place& place);
+  uint64_t lateness();
+  bool fails(Side side, uint64_t now);
+  // Of memory or of its tags: `contents_` is what is there.
+  size_t content_bytes(size_t bytes) const {
+    return options_.tags ? bytes / store_alignment * sizeof(uint64_t) : bytes;
+  }
+  void load(const std::byte* from, size_t bytes);
+  void unload(std::byte* to, size_t bytes);
+  void poison_memory(std::byte* to, size_t bytes);
+  Sum sum_in_memory(const std::byte* from, size_t bytes);  // leaves it in contents_
   void end(Request& request, uint64_t at_ns);
   bool chance(double rate);
 
-  const SimulatedStoreOptions options_;
+  SimulatedStoreOptions options_;
   mutable std::mutex mutex_;
   std::mt19937_64 random_;
   std::map<uint32_t, Place> places_;
+  std::vector<std::byte> contents_;   // of one request, while it is looked at
+  std::vector<std::byte> old_;        // what was at a place that was discarded last
+  SimulatedFaults faults_;
   uint32_t next_id_ = 1;
   std::array<std::deque<Request>, 2> waiting_;  // the front may be on its way
   std::array<uint64_t, 2> free_ns_{};           // when the direction was last free

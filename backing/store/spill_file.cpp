@@ -5,7 +5,6 @@
 #include <linux/magic.h>
 #include <sys/stat.h>
 #include <sys/vfs.h>
-#include <unistd.h>
 
 #include <array>
 #include <cerrno>
@@ -42,6 +41,14 @@ Result<void> check_owner(const std::string& dir, const struct stat& status) {
                               "directory of your own",
                               status.st_uid, user));
   return {};
+}
+
+/// Root may use a user's directory, as jobs in containers and under sudo do on scratch disks: that
+/// user can make it, fill it and rename it, but never reach a file in it that has no name.
+std::string owner_words(const std::string& dir, int fd) {
+  struct stat status {};
+  if (::geteuid() != 0 || ::fstat(fd, &status) != 0 || status.st_uid == 0) return {};
+  return fmt::format("{}: belongs to user {}, and this job runs as root", dir, status.st_uid);
 }
 
 /// Opens the directory itself (following the symbolic links the user wrote, then none).
@@ -128,10 +135,6 @@ Result<void> try_out(const std::string& dir, int fd, FileCalls& calls) {
 
 }  // namespace
 
-Descriptor::~Descriptor() {
-  if (fd_ >= 0) (void)::close(fd_);  // nothing of it is to outlive us: no error matters
-}
-
 Result<SpillFile> SpillFile::open(const std::string& dir, bool allow_tmpfs, FileCalls& calls) {
   Result<Descriptor> at = open_dir(dir);
   if (!at) return at.error();
@@ -147,6 +150,7 @@ Result<SpillFile> SpillFile::open(const std::string& dir, bool allow_tmpfs, File
   constexpr int flags = O_TMPFILE | O_RDWR | O_EXCL | O_CLOEXEC;
   SpillFile file;
   file.dir_ = dir;
+  file.why_ = owner_words(dir, at->get());
   file.direct_ = Descriptor(::openat(at->get(), ".", flags | O_DIRECT, 0600));
   if (!file.direct_ && errno == EINVAL && memory)  // no page cache to go past in any case
     file.direct_ = Descriptor(::openat(at->get(), ".", flags, 0600));
@@ -157,7 +161,8 @@ Result<SpillFile> SpillFile::open(const std::string& dir, bool allow_tmpfs, File
   std::string self = fmt::format("/proc/self/fd/{}", file.direct_.get());
   file.buffered_ = Descriptor(::open(self.c_str(), O_RDWR | O_CLOEXEC));
   if (!file.buffered_)
-    file.why_ = fmt::format("{}: wrong bytes are re-read by direct I/O only ({}: {})", dir, self,
+    file.why_ += fmt::format("{}{}: wrong bytes are re-read by direct I/O only ({}: {})",
+                             file.why_.empty() ? "" : "; ", dir, self,
                             errno_words(errno));
   return file;
 }
@@ -181,7 +186,20 @@ int SpillFile::extend(uint64_t bytes, FileCalls& calls) {
   return result;
 }
 
+bool SpillFile::ours(bool buffered) const {
+  return buffered && buffered_ ? buffered_.ours() : direct_.ours();
+}
+
+Error SpillFile::closed_by_program() const {
+  return make_error(Code::lost, EBADF,
+                    fmt::format("{}: the program closed descriptors that it did not open "
+                                "(os.closerange, or the start of a daemon?), among them the spill "
+                                "file's (firn_dir)",
+                                dir_));
+}
+
 Result<uint64_t> SpillFile::grow(uint64_t step, uint64_t need, FileCalls& calls) {
+  if (!ours(false)) return closed_by_program();
   int result = extend(bytes_ + step, calls);
   if (result < 0 && need < step) {
     step = need;

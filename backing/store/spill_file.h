@@ -4,29 +4,12 @@
 
 #include <cstdint>
 #include <string>
-#include <utility>
 
 #include "backing/store/file_calls.h"
+#include "firn/descriptor.h"
 #include "firn/result.h"
 
 namespace firn {
-
-/// A descriptor closed by its destructor.
-class Descriptor {
- public:
-  explicit Descriptor(int fd = -1) : fd_(fd) {}
-  Descriptor(Descriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-  Descriptor& operator=(Descriptor&& other) noexcept {
-    std::swap(fd_, other.fd_);
-    return *this;
-  }
-  ~Descriptor();
-  int get() const { return fd_; }
-  explicit operator bool() const { return fd_ >= 0; }
-
- private:
-  int fd_;
-};
 
 class SpillFile {
  public:
@@ -36,12 +19,17 @@ class SpillFile {
   static Result<SpillFile> open(const std::string& dir, bool allow_tmpfs, FileCalls& calls);
 
   /// Makes the file `step` bytes longer, by at least `need` where `step` does not fit; the answer
-  /// is by how much. On failure the file is as long as before.
+  /// is by how much. On failure the file is as long as before. lost: see ours().
   Result<uint64_t> grow(uint64_t step, uint64_t need, FileCalls& calls);
 
   const std::string& dir() const { return dir_; }
   int direct_fd() const { return direct_.get(); }
   int buffered_fd() const { return buffered_ ? buffered_.get() : direct_.get(); }
+  /// Are the numbers above still this file? The program may have closed them, and have opened files
+  /// of its own that got them: never write before asking.
+  bool ours(bool buffered) const;
+  /// The answer where they are not.
+  Error closed_by_program() const;
   uint64_t bytes() const { return bytes_; }
   /// Why not better, in words; empty when all is well.
   const std::string& why() const { return why_; }

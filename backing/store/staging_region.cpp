@@ -56,21 +56,6 @@ std::byte* reserve_aligned(size_t bytes) {
   return nullptr;
 }
 
-/// The same, of huge pages that are reserved now; null where the system has too few. (Never over a
-/// mapping that is there: a refusal for want of pages comes after that was taken away, and other
-/// threads' memory may be in its place by then.)
-std::byte* map_huge(size_t bytes) {
-  void* data = ::mmap(nullptr, bytes, protection, flags | MAP_HUGETLB | MAP_HUGE_2MB, -1, 0);
-  if (data == MAP_FAILED) return nullptr;
-  void* behind = static_cast<std::byte*>(data) + bytes;
-  void* guard = ::mmap(behind, huge_bytes, PROT_NONE,
-                       flags | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0);
-  if (guard == behind) return static_cast<std::byte*>(data);
-  if (guard != MAP_FAILED) (void)::munmap(guard, huge_bytes);  // (an old kernel's other place)
-  (void)::munmap(data, bytes);
-  return nullptr;
-}
-
 // (The system call itself: libnuma is for programs that choose among nodes themselves.)
 void prefer_node(std::byte* data, size_t bytes, int node) {
   constexpr int preferred = 1;  // MPOL_PREFERRED
@@ -80,9 +65,32 @@ void prefer_node(std::byte* data, size_t bytes, int node) {
   mask[node / bits] = 1ul << node % bits;
   (void)::syscall(SYS_mbind, data, bytes, preferred, mask, 16ul * bits, 0u);
 }
+
+/// The same, of huge pages that are there now; null where the system has too few, or a cgroup may
+/// not have them (hugetlb.2MB.max is found out page by page), or the kernel cannot say (before
+/// 5.14). (Never over a mapping that is there: a refusal for want of pages comes after that was
+/// taken away, and other threads' memory may be in its place by then.)
+std::byte* map_huge(size_t bytes, int node) {
+  void* data = ::mmap(nullptr, bytes, protection, flags | MAP_HUGETLB | MAP_HUGE_2MB, -1, 0);
+  if (data == MAP_FAILED) return nullptr;
+  void* behind = static_cast<std::byte*>(data) + bytes;
+  void* guard = ::mmap(behind, huge_bytes, PROT_NONE,
+                       flags | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0);
+  if (guard == behind) {
+    prefer_node(static_cast<std::byte*>(data), bytes, node);
+    if (::madvise(data, bytes, MADV_POPULATE_WRITE) == 0) return static_cast<std::byte*>(data);
+    (void)::munmap(data, bytes + huge_bytes);
+    return nullptr;
+  }
+  if (guard != MAP_FAILED) (void)::munmap(guard, huge_bytes);  // (an old kernel's other place)
+  (void)::munmap(data, bytes);
+  return nullptr;
+}
+
 }  // namespace
 
-Result<StagingRegion> StagingRegion::create(size_t bytes, bool reserve_only, int node) {
+Result<StagingRegion> StagingRegion::create(size_t bytes, bool reserve_only, int node,
+                                            bool huge) {
   if (bytes == 0 || bytes % store_alignment != 0)
     return make_error(Code::invalid_argument, 0,
                       "staging of " + std::to_string(bytes) + " bytes: not a multiple of 4 KiB");
@@ -92,8 +100,8 @@ Result<StagingRegion> StagingRegion::create(size_t bytes, bool reserve_only, int
                       "staging of " + std::to_string(bytes) + " bytes: " + call + ": " +
                           errno_words(errno) + " (firn_host)");
   };
-  std::byte* data = reserve_only ? nullptr : map_huge(whole);
-  const bool huge = data != nullptr;
+  std::byte* data = reserve_only || !huge ? nullptr : map_huge(whole, node);
+  huge = data != nullptr;
   if (!data) data = reserve_aligned(whole);
   if (!data) return refused("mmap");
   StagingRegion region;
@@ -109,7 +117,8 @@ Result<StagingRegion> StagingRegion::create(size_t bytes, bool reserve_only, int
                         : "4 KiB";
   }
   if (::madvise(data, whole, MADV_DONTFORK) != 0) return refused("madvise(MADV_DONTFORK)");
-  prefer_node(data, whole, node);
+  (void)::madvise(data, whole, MADV_DONTDUMP);  // no weights in core files; refused by old kernels
+  if (!huge) prefer_node(data, whole, node);
   return region;
 }
 

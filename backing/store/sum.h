@@ -5,15 +5,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <string>
+
+#include "firn/sum.h"
 
 namespace firn {
-
-struct Sum {
-  uint64_t low = 0, high = 0;
-  bool operator==(const Sum&) const = default;
-  std::string words() const;  // 32 hexadecimal digits
-};
 
 /// One implementation of the hash (see sum_generic.cpp, sum_avx2.cpp); they agree bit for bit.
 struct SumKernel {
@@ -44,7 +39,5 @@ class Summer {
   void* state_ = nullptr;  // made at first use
   size_t summed_ = 0;
 };
-
-Sum sum_of(const std::byte* data, size_t bytes);
 
 }  // namespace firn

@@ -1,4 +1,4 @@
-// The pread/pwrite threads of a DirIo: where io_uring is refused.
+// The pread/pwrite threads of a DirIo: where io_uring is refused, or no longer allowed.
 #include <fmt/format.h>
 #include <pthread.h>
 
@@ -27,10 +27,15 @@ void DirIo::work() {
 
 void DirIo::move(Transfer& transfer) {
   Job& job = *transfer.job;
-  // The thread that has a write's first part sums all of it: the job cannot end before.
+  // The thread that has a write's first part sums all of it: the job cannot end before. (Where a
+  // ring was in use, it has summed what it took.)
   if (job.write() && transfer.begin == 0) job.summer.sum_to(job.data, job.bytes);
   while (true) {
     FileCall call = call_of(transfer, file_);
+    if (!file_.ours(call.buffered)) {
+      transfer.error = file_.closed_by_program();
+      break;
+    }
     if (!advance(transfer, calls_.transfer(call), file_)) break;
   }
 }

@@ -17,6 +17,7 @@
 
 #include "firn/clock.h"
 #include "firn/result.h"
+#include "firn/sum.h"
 
 namespace firn {
 
@@ -38,43 +39,54 @@ struct StoreCompletion {
   size_t bytes = 0;
   uint64_t busy_ns = 0;  // from submission to completion
   Error error;           // code == ok on success
+  std::optional<Sum> sum;  // on success, where sums are kept: of what was written, or read
 };
 
 struct StoreDirStats {
   std::string dir;
   uint64_t written_bytes = 0, read_bytes = 0;
   uint64_t file_bytes = 0;      // preallocated
-  std::string trouble;          // last ENOSPC / EIO / EFBIG in words, empty when none
-  bool writable = true;         // false after such an error: no new slot is placed here
+  std::string trouble;          // last ENOSPC / EIO / EFBIG / wrong sum in words, empty when none
+  bool writable = true;         // false: no new slot is placed here, for a pause of 1 to 64 s after
+                                // an EIO, for good after ENOSPC or wrong sums
   double write_bytes_s = 0;     // measured lately, while there was something to do; 0: not known
   double read_bytes_s = 0;
   bool own = true;              // false: only where the process's own directories have no room
   unsigned sharers = 1;         // users of this directory's SSD just now, this one included; a
                                 // process counts once for each of its directories there
+  uint64_t quarantined_bytes = 0;  // room that gave back a wrong sum, and is not used again
 };
 
 struct StoreStats {
   std::string kind;             // "io_uring" | "threads" | "simulated"
   std::string why;              // why not better (io_uring refused: EPERM ..., ...)
+  std::string cipher;           // that what is on disk is encrypted with; empty: none
   std::vector<StoreDirStats> dirs;
   uint64_t written_bytes = 0, read_bytes = 0;
   uint64_t slots_in_use = 0, slot_bytes_in_use = 0;
   uint64_t reread = 0;          // checksum mismatches healed by a re-read
   uint64_t corrupt = 0;         // and those that were not
+  uint64_t quarantined_bytes = 0;  // of all directories
 };
 
 class Store {
  public:
   virtual ~Store() = default;  // waits for I/O in flight; files vanish with their descriptors
 
-  /// Makes `region` (store_alignment-aligned, mapped for the store's whole life) usable for I/O,
+  /// Makes `region` (store_alignment-aligned, mapped until detach_staging()) usable for I/O,
   /// registered with the kernel where that is allowed; where it is not (ENOMEM by memlock), I/O
   /// works unregistered and stats().why says so. Buffers given to write/read lie in such a region.
   virtual Result<void> attach_staging(std::span<std::byte> region) = 0;
 
+  /// Takes back what attach_staging() was given, with no request in it: when this returns, the
+  /// kernel holds none of its pages. May wait for I/O of others. Not under a lock that I/O needs.
+  virtual void detach_staging(std::span<std::byte> region) { (void)region; }
+
   /// Reserves room for `bytes` (> 0, a multiple of store_alignment; at most 1 GiB). no_space when
-  /// no directory can grow: nothing was changed.
-  virtual Result<Slot> reserve(size_t bytes) = 0;
+  /// no directory can grow, io while all that could rest after errors: nothing was changed. A file
+  /// that grows may take seconds, for which `wait` waits; without it the answer is busy at once, and
+  /// the clock is notified when it is worth asking again.
+  virtual Result<Slot> reserve(size_t bytes, bool wait = true) = 0;
 
   /// Writes the whole slot from `bytes` (its size must equal the reservation). The sum (XXH3-128)
   /// is taken before the write and kept in memory. `bytes` must stay unchanged until completion.
@@ -84,6 +96,7 @@ class Store {
 
   /// Reads the whole slot and verifies its sum before completing. On a mismatch reads again twice
   /// (direct, then buffered); then completes with Code::corrupt, naming slot and both sums.
+  /// Code::lost: the program has closed the spill file, and no try will read it.
   /// `bytes` is undefined until completion, and after a failure.
   virtual Result<void> read(unsigned queue, Slot slot, std::span<std::byte> bytes,
                             uint64_t tag) = 0;
@@ -132,6 +145,7 @@ struct StoreOptions {
   bool allow_tmpfs = false;
   Clock* clock = nullptr;             // notified at completions; wall_clock() when null
   StorePace pace;                     // tests: completions come as late as a modelled SSD's
+  bool encrypt = false;               // slots, with a key of this process (backing/store/cipher.h)
 };
 
 /// Opens a store of real files: O_TMPFILE, O_DIRECT, mode 0600, one per directory, no name ever.
@@ -153,6 +167,22 @@ Result<DirReport> examine_dir(const std::string& dir, size_t measure_bytes);
 /// Why io_uring is refused here; empty when it works.
 std::string io_uring_trouble();
 
+/// Memory whose contents are tags in place of bytes (firn/software_gpu.h): one for each
+/// store_alignment of it. Called under the store's lock.
+class TagMemory {
+ public:
+  virtual ~TagMemory() = default;
+  virtual void read(const std::byte* address, size_t bytes, uint64_t* tags) = 0;
+  virtual void write(std::byte* address, size_t bytes, const uint64_t* tags) = 0;
+};
+
+/// Faults that a simulated store has injected, as often as each was met.
+struct SimulatedFaults {
+  uint64_t write_errors = 0, read_errors = 0, refused = 0, late = 0, short_transfers = 0;
+  uint64_t flipped = 0, stale_reads = 0, misdirected_reads = 0;                // healed
+  uint64_t lasting_flips = 0, lost_writes = 0, misdirected_writes = 0, torn = 0;  // for good
+};
+
 /// A disk in memory for simulation: deterministic from a seed, timed by `clock`, with faults.
 struct SimulatedStoreOptions {
   Clock* clock = nullptr;             // required; completions fall due by clock->now_ns()
@@ -165,21 +195,49 @@ struct SimulatedStoreOptions {
   double lasting_corrupt_rate = 0;    // every read of that slot: Code::corrupt
   bool keep_bytes = true;             // false: same checks and times, but no data is read from or
                                       // written to memory, and no sums are taken (no corruption)
+  TagMemory* tags = nullptr;          // not null: memory holds tags; slots and sums are of those
+  // Rates of further faults. A first read finds what another slot holds, or what the disk held there
+  // before (healed by the re-read); completions come up to `late_ns_most` late, and overtake each
+  // other; a transfer is short, and is continued.
+  double misdirected_read_rate = 0, stale_read_rate = 0, late_rate = 0, short_rate = 0;
+  uint64_t late_ns_most = 1'000'000;
+  // A write is reported done and was not, or half, or went to another slot's place: for good, what
+  // the slot should hold is on the disk no more, and its reads are Code::corrupt.
+  double lost_write_rate = 0, torn_rate = 0, misdirected_write_rate = 0;
+  // Between these times on the clock every read, every write is EIO; reserve() is no_space.
+  uint64_t reads_fail_from_ns = 0, reads_fail_until_ns = 0;
+  uint64_t writes_fail_from_ns = 0, writes_fail_until_ns = 0;
+  uint64_t full_from_ns = 0, full_until_ns = 0;
 };
 class SimulatedStore : public Store {
  public:
   /// When the next completion falls due; UINT64_MAX when nothing is in flight.
   virtual uint64_t next_completion_ns() const = 0;
+  /// From here on nothing new goes wrong; what is damaged stays so.
+  virtual void end_faults() {}
+  virtual SimulatedFaults faults() const { return {}; }
+  /// Requests that are taken and not yet polled.
+  virtual size_t in_flight(unsigned queue) const { return (void)queue, 0; }
+  /// Whatever the disk has at the slot's place; empty where nothing was written.
+  virtual std::span<const std::byte> contents(Slot slot) const {
+    (void)slot;
+    return {};
+  }
+  /// Is that not what was written to the slot?
+  virtual bool damaged(Slot slot) const { return (void)slot, false; }
 };
 std::unique_ptr<SimulatedStore> open_simulated_store(const SimulatedStoreOptions& options);
 
-/// Page-aligned anonymous memory for staging: hugetlb pages where the system has them, else
-/// transparent huge pages; MADV_DONTFORK. Freed by the destructor.
+/// Page-aligned anonymous memory for staging: hugetlb pages where the system has them and gives
+/// them now (a cgroup's limit shows at the first access only, as SIGBUS), else transparent huge
+/// pages. Neither a forked child nor a core file has it. Freed by the destructor.
 class StagingRegion {
  public:
   /// `reserve_only`: addresses without memory, for simulation in which no bytes move. `node`: the
   /// memory node to prefer; -1, or where the system refuses: the one that the kernel chooses.
-  static Result<StagingRegion> create(size_t bytes, bool reserve_only = false, int node = -1);
+  /// `huge`: hugetlb pages may be taken.
+  static Result<StagingRegion> create(size_t bytes, bool reserve_only = false, int node = -1,
+                                      bool huge = true);
   /// Has the kernel find all of its pages now, and not at the first access to each.
   void populate();
   StagingRegion(StagingRegion&&) noexcept;

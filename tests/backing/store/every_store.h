@@ -1,5 +1,5 @@
-// What is tested of every store: io_uring, threads, the simulated disk, files held to a modelled
-// SSD.
+// All kinds of store, for tests of what each promises: io_uring, threads, the simulated disk, files
+// held to a modelled SSD, encrypted files.
 #pragma once
 
 #include <memory>
@@ -10,7 +10,7 @@
 
 namespace firn::testing_store {
 
-enum class Kind { io_uring, threads, simulated, paced };
+enum class Kind { io_uring, threads, simulated, paced, encrypted };
 
 /// An open store with staging.
 class EveryStore : public testing::TestWithParam<Kind> {
@@ -36,10 +36,12 @@ class EveryStore : public testing::TestWithParam<Kind> {
       return;
     }
     const StoreOptions::Kind kind = GetParam() == Kind::io_uring ? StoreOptions::Kind::io_uring
-                                    : GetParam() == Kind::paced  ? StoreOptions::Kind::automatic
-                                                                 : StoreOptions::Kind::threads;
+                                    : GetParam() == Kind::threads
+                                        ? StoreOptions::Kind::threads
+                                        : StoreOptions::Kind::automatic;
     StoreOptions options = small_options(dirs_[0].path(), kind);
     if (GetParam() == Kind::paced) options.pace = {4e9, 2e9, 50'000};
+    options.encrypt = GetParam() == Kind::encrypted;
     options.max_bytes_per_dir = capacity_bytes;
     for (size_t i = 1; i < dirs; ++i) options.dirs.push_back(dirs_[i].path());
     Result<std::unique_ptr<Store>> store = open_store(options);
@@ -60,13 +62,14 @@ class EveryStore : public testing::TestWithParam<Kind> {
 };
 
 inline std::string name_of(const testing::TestParamInfo<Kind>& kind) {
-  return kind.param == Kind::io_uring  ? "io_uring"
-         : kind.param == Kind::threads ? "threads"
-         : kind.param == Kind::paced   ? "paced"
-                                       : "simulated";
+  return kind.param == Kind::io_uring    ? "io_uring"
+         : kind.param == Kind::threads   ? "threads"
+         : kind.param == Kind::paced     ? "paced"
+         : kind.param == Kind::encrypted ? "encrypted"
+                                         : "simulated";
 }
 
 inline const auto every_kind =
-    testing::Values(Kind::io_uring, Kind::threads, Kind::simulated, Kind::paced);
+    testing::Values(Kind::io_uring, Kind::threads, Kind::simulated, Kind::paced, Kind::encrypted);
 
 }  // namespace firn::testing_store

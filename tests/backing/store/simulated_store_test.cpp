@@ -173,6 +173,93 @@ TEST(SimulatedStore, faults_come_at_their_rates) {
   EXPECT_EQ(bad.store->stats().corrupt, 3u);
 }
 
+/// What was reported written and is not on the disk is never handed over.
+void expect_damaged(double SimulatedStoreOptions::* rate, uint64_t SimulatedFaults::* count) {
+  SimulatedStoreOptions options = round_numbers();
+  options.*rate = 1;
+  Disk disk(options);
+  const Slot other = *disk.store->reserve(1u << 20);
+  fill(disk.piece(0), 9);
+  EXPECT_EQ(write_now(*disk.store, disk.clock, other, disk.piece(0)).error.code, Code::ok);
+  const Slot slot = disk.filled(1);
+  EXPECT_GT(disk.store->faults().*count, 0u);
+  EXPECT_TRUE(disk.store->damaged(slot));
+  EXPECT_EQ(read_now(*disk.store, disk.clock, slot, disk.piece(1)).error.code, Code::corrupt);
+  EXPECT_FALSE(holds(disk.piece(1), 1));
+  disk.store->end_faults();
+  const Slot well = disk.filled(2);
+  EXPECT_FALSE(disk.store->damaged(well));
+  EXPECT_EQ(read_now(*disk.store, disk.clock, well, disk.piece(1)).error.code, Code::ok);
+  EXPECT_EQ(read_now(*disk.store, disk.clock, slot, disk.piece(1)).error.code, Code::corrupt);
+}
+
+TEST(SimulatedStore, lost_torn_and_misdirected_writes_are_corrupt) {
+  expect_damaged(&SimulatedStoreOptions::lost_write_rate, &SimulatedFaults::lost_writes);
+  expect_damaged(&SimulatedStoreOptions::torn_rate, &SimulatedFaults::torn);
+  expect_damaged(&SimulatedStoreOptions::misdirected_write_rate,
+                 &SimulatedFaults::misdirected_writes);
+}
+
+TEST(SimulatedStore, a_misdirected_write_damages_who_it_meets) {
+  SimulatedStoreOptions options = round_numbers();
+  options.misdirected_write_rate = 1;
+  Disk disk(options);
+  const Slot first = disk.filled(1);  // there is no other to meet
+  EXPECT_FALSE(disk.store->damaged(first));
+  (void)disk.filled(2);
+  EXPECT_TRUE(disk.store->damaged(first));
+  EXPECT_EQ(read_now(*disk.store, disk.clock, first, disk.piece(1)).error.code, Code::corrupt);
+}
+
+TEST(SimulatedStore, reads_that_find_something_else_once_are_healed) {
+  for (auto rate : {&SimulatedStoreOptions::misdirected_read_rate,
+                    &SimulatedStoreOptions::stale_read_rate}) {
+    SimulatedStoreOptions options = round_numbers();
+    options.*rate = 1;
+    Disk disk(options);
+    (void)disk.filled(1);
+    const Slot slot = disk.filled(2);
+    EXPECT_EQ(read_now(*disk.store, disk.clock, slot, disk.piece(1)).error.code, Code::ok);
+    EXPECT_TRUE(holds(disk.piece(1), 2));
+    EXPECT_EQ(disk.store->stats().reread, 1u);
+  }
+}
+
+TEST(SimulatedStore, errors_and_lack_of_room_last_as_long_as_was_said) {
+  SimulatedStoreOptions options = round_numbers();
+  options.reads_fail_from_ns = options.full_from_ns = 10'000'000;
+  options.reads_fail_until_ns = options.full_until_ns = 20'000'000;
+  Disk disk(options);
+  const Slot slot = disk.filled(1);
+  EXPECT_EQ(read_now(*disk.store, disk.clock, slot, disk.piece(1)).error.code, Code::ok);
+  disk.clock.wait(10'000'000);
+  EXPECT_EQ(read_now(*disk.store, disk.clock, slot, disk.piece(1)).error.code, Code::io);
+  const Result<Slot> refused = disk.store->reserve(1u << 20);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, Code::no_space);
+  while (disk.clock.now_ns() < 20'000'000) disk.clock.wait(20'000'000 - disk.clock.now_ns());
+  EXPECT_EQ(read_now(*disk.store, disk.clock, slot, disk.piece(1)).error.code, Code::ok);
+  EXPECT_TRUE(disk.store->reserve(1u << 20));
+}
+
+TEST(SimulatedStore, late_completions_overtake_each_other) {
+  SimulatedStoreOptions options = round_numbers();
+  options.late_rate = 0.5;
+  options.late_ns_most = 10'000'000;
+  Disk disk(options);
+  const Slot slot = disk.filled(1);
+  for (uint64_t tag = 1; tag <= 8; ++tag)
+    ASSERT_TRUE(disk.store->read(0, slot, disk.piece(tag), tag));
+  EXPECT_EQ(disk.store->in_flight(0), 8u);
+  uint64_t before = 0, overtaken = 0;
+  for (auto& done : await(*disk.store, disk.clock, 0, 8)) {
+    overtaken += done.tag < before;
+    before = done.tag;
+  }
+  EXPECT_GT(overtaken, 0u);
+  EXPECT_EQ(disk.store->in_flight(0), 0u);
+}
+
 TEST(SimulatedStore, a_failed_write_holds_nothing) {
   SimulatedStoreOptions options = round_numbers();
   options.write_error_rate = 1;

@@ -59,7 +59,10 @@ TEST(SpillFile, others_directories_are_refused) {
   TempDir dir;
   ASSERT_EQ(::chown(dir.path().c_str(), 12345, 12345), 0);
   ASSERT_EQ(::chmod(dir.path().c_str(), 0770), 0);
-  EXPECT_TRUE(try_open(dir.path())) << "root may";
+  Result<std::unique_ptr<Store>> by_root = try_open(dir.path());
+  ASSERT_TRUE(by_root) << "root may";
+  const std::string why = (*by_root)->stats().why;
+  EXPECT_NE(why.find("belongs to user 12345"), std::string::npos) << why;
   int status = in_child([&] {
     if (::setegid(12345) != 0 || ::seteuid(54321) != 0) return 10;
     Result<std::unique_ptr<Store>> foreign = try_open(dir.path());

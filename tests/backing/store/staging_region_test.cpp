@@ -4,12 +4,15 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <fstream>
+#include <string>
 #include <thread>
 #include <vector>
 
 #include <gtest/gtest.h>
 
 #include "firn/store.h"
+#include "tests/backing/store/huge_pages.h"
 
 namespace firn {
 namespace {
@@ -56,6 +59,59 @@ TEST(StagingRegion, is_there_before_its_first_access_when_asked) {
   ASSERT_EQ(::mincore(region->bytes().data(), region->bytes().size(), there.data()), 0);
   EXPECT_EQ(std::count_if(there.begin(), there.end(), [](unsigned char each) { return each & 1; }),
             static_cast<ptrdiff_t>(there.size()));
+}
+
+size_t pages_there(const StagingRegion& region) {
+  std::vector<unsigned char> there(region.bytes().size() / 4096);
+  if (::mincore(region.bytes().data(), region.bytes().size(), there.data()) != 0) return 0;
+  return static_cast<size_t>(
+      std::count_if(there.begin(), there.end(), [](unsigned char each) { return each & 1; }));
+}
+
+TEST(StagingRegion, huge_pages_that_cannot_be_had_are_ordinary_ones) {
+  testing_store::huge_pages.given = true;
+  for (const size_t granted : {size_t{0}, 2 * mib, 6 * mib}) {
+    testing_store::huge_pages.granted = granted;
+    Result<StagingRegion> region = StagingRegion::create(8 * mib);
+    ASSERT_TRUE(region);
+    EXPECT_STRNE(region->pages(), "hugetlb");
+    for (std::byte& each : region->bytes()) each = std::byte{1};  // each can be accessed
+  }
+  testing_store::huge_pages.granted = SIZE_MAX;
+  Result<StagingRegion> region = StagingRegion::create(8 * mib);
+  ASSERT_TRUE(region);
+  EXPECT_STREQ(region->pages(), "hugetlb");
+  EXPECT_EQ(pages_there(*region), 8 * mib / 4096) << "before anybody counts on them";
+  Result<StagingRegion> ordinary = StagingRegion::create(8 * mib, false, -1, false);
+  ASSERT_TRUE(ordinary);
+  EXPECT_STRNE(ordinary->pages(), "hugetlb");
+  testing_store::huge_pages.given = false;
+}
+
+/// VmFlags of the mapping that begins there.
+std::string flags_at(const void* data) {
+  char begin[32];
+  std::snprintf(begin, sizeof begin, "%lx-", reinterpret_cast<unsigned long>(data));
+  std::ifstream in("/proc/self/smaps");
+  bool here = false;
+  for (std::string line; std::getline(in, line);) {
+    here = here || line.starts_with(begin);
+    if (here && line.starts_with("VmFlags:")) return line + " ";
+  }
+  return {};
+}
+
+TEST(StagingRegion, is_in_no_core_file_and_in_no_child) {
+  for (const bool huge : {false, true}) {
+    testing_store::huge_pages = {huge, SIZE_MAX, nullptr, 0};
+    Result<StagingRegion> region = StagingRegion::create(4 * mib);
+    ASSERT_TRUE(region);
+    EXPECT_EQ(region->pages() == std::string("hugetlb"), huge);
+    const std::string flags = flags_at(region->bytes().data());
+    EXPECT_NE(flags.find(" dd "), std::string::npos) << flags;
+    EXPECT_NE(flags.find(" dc "), std::string::npos) << flags;
+  }
+  testing_store::huge_pages.given = false;
 }
 
 }  // namespace

@@ -1,65 +1,22 @@
 // The store and its process: killed in mid-I/O, forked in mid-I/O, io_uring refused, little memory
 // to lock, limits on file sizes, a disk that is really full. Each in a child of its own.
 #include <fcntl.h>
-#include <linux/audit.h>
 #include <linux/capability.h>
-#include <linux/filter.h>
-#include <linux/seccomp.h>
 #include <sched.h>
 #include <sys/mman.h>
 #include <sys/mount.h>
-#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 
 #include <csignal>
-#include <cstddef>
 #include <fstream>
 
+#include "tests/backing/store/children.h"
 #include "tests/backing/store/store_testing.h"
 
 namespace firn::testing_store {
 namespace {
-
-constexpr int cannot = 77;  // the child could not set its scene up
-
-#define CHECK_CHILD(condition)                                                     \
-  do {                                                                             \
-    if (!(condition)) {                                                            \
-      std::fprintf(stderr, "%s:%d: not so: %s\n", __FILE__, __LINE__, #condition); \
-      return 1;                                                                    \
-    }                                                                              \
-  } while (0)
-
-/// Wait status of `body` run in a child.
-int run_child(const std::function<int()>& body) {
-  pid_t child = ::fork();
-  if (child == 0) ::_exit(body());
-  int status = 0;
-  EXPECT_EQ(::waitpid(child, &status, 0), child);
-  return status;
-}
-
-void expect_child_ok(const std::function<int()>& body) {
-  int status = run_child(body);
-  ASSERT_TRUE(WIFEXITED(status)) << "killed by signal " << WTERMSIG(status);
-  if (WEXITSTATUS(status) == cannot) GTEST_SKIP() << "not permitted here";
-  EXPECT_EQ(WEXITSTATUS(status), 0);
-}
-
-/// Makes a system call answer `error` from now on.
-bool refuse_call(long number, int error) {
-  sock_filter program[] = {
-      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
-      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, static_cast<__u32>(number), 0, 1),
-      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | static_cast<__u32>(error)),
-      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
-  };
-  sock_fprog filter{4, program};
-  return ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
-         ::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) == 0;
-}
 
 /// Four slots there and back; false when a byte is wrong.
 bool round_trip(Store& store, std::span<std::byte> staging) {

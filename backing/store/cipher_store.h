@@ -1,0 +1,114 @@
+// A store whose slots are encrypted on their way to the store below (cipher.h): who reads the spill
+// file, or the disk afterwards, learns how many bytes there were. Threads of its own encrypt into
+// buffers of its own, for what a write is given must stay as it is, and decrypt in place.
+//
+// Requests keep their order no more than below. A read that does not decrypt is Code::corrupt: the
+// store below has compared sums before, so that somebody has changed the file.
+//
+// Owns: the store below, the cipher, the buffers (at most buffers_most, as large as the largest
+// slot written), the threads, which start with the first request and take no signals. Lock: mutex_,
+// taken before the lower store's; never held while bytes are encrypted.
+#pragma once
+
+#include <array>
+#include <condition_variable>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <unordered_map>
+#include <vector>
+
+#include "backing/store/cipher.h"
+#include "backing/store/file_store.h"
+#include "firn/clock.h"
+#include "firn/store.h"
+
+namespace firn {
+
+/// The working part; the Store seam over it is CipherStore, which forgets it in a forked child.
+class CipherStoreCore {
+ public:
+  static constexpr size_t buffers_most = 8;
+  CipherStoreCore(std::unique_ptr<Store> lower, std::unique_ptr<Cipher> cipher, Clock& clock,
+                  unsigned threads);
+  ~CipherStoreCore();
+
+  Store& lower() { return *lower_; }
+  const Store& lower() const { return *lower_; }
+  /// Forked child: the store below is not destroyed either.
+  void abandon();
+  Result<Slot> reserve(size_t bytes, bool wait);
+  Result<void> submit(StoreCompletion::Kind kind, unsigned queue, Slot slot, std::byte* data,
+                      size_t bytes, uint64_t tag);
+  bool cancel(unsigned queue, uint64_t tag);
+  void discard(Slot slot);
+  std::optional<bool> holds(Slot slot, std::span<const std::byte> bytes);
+  size_t poll(unsigned queue, std::span<StoreCompletion> out);
+  StoreStats stats() const;
+
+ private:
+  struct Buffer {
+    StagingRegion memory;
+  };
+  struct Request {
+    enum class Step : uint8_t { waits, under_way, below };  // for a thread; at one; the store below
+    StoreCompletion::Kind kind;
+    unsigned queue;
+    uint64_t tag;
+    Slot slot;
+    std::byte* data;
+    size_t bytes;
+    uint64_t submitted_ns;
+    Step step;
+    std::unique_ptr<Buffer> buffer;  // of a write
+    Seal seal;
+    bool write() const { return kind == StoreCompletion::Kind::write; }
+  };
+  struct Place {  // of a slot; unused when bytes == 0
+    size_t bytes = 0;
+    unsigned jobs = 0;
+    bool writing = false, filled = false, discarded = false;
+    Seal seal;
+  };
+
+  Place* place(Slot slot);
+  Result<void> start();
+  void work();
+  uint64_t next();
+  void encrypt(uint64_t id, Request& request, std::unique_lock<std::mutex>& lock);
+  void decrypt(uint64_t id, Request& request, std::unique_lock<std::mutex>& lock);
+  /// A buffer that holds `bytes`; mutex_ held by `lock`, let go while memory is made.
+  Result<std::unique_ptr<Buffer>> take_buffer(size_t bytes, std::unique_lock<std::mutex>& lock);
+  bool buffer_free() const { return !spare_.empty() || buffers_ < buffers_most; }
+  void take_completed();
+  /// The request is over. mutex_ held.
+  void end(uint64_t id, Error error);
+  void leave(Place& place, Slot slot);
+
+  std::unique_ptr<Store> lower_;
+  const std::unique_ptr<Cipher> cipher_;
+  Clock& clock_;
+  const unsigned threads_most_;
+
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  bool stopping_ = false;
+  uint64_t ids_ = 0;
+  std::unordered_map<uint64_t, std::unique_ptr<Request>> requests_;
+  std::deque<uint64_t> to_decrypt_, to_encrypt_;
+  std::vector<std::unique_ptr<Buffer>> spare_;
+  size_t buffers_ = 0;
+  std::unordered_map<uint32_t, Place> places_;  // by slot id
+  std::array<std::deque<StoreCompletion>, store_queues> done_;
+  std::array<size_t, store_queues> below_{};  // requests that the store below has
+  uint64_t forged_ = 0;
+  std::vector<std::thread> threads_;
+};
+
+/// Errors: as Cipher::create.
+Result<std::unique_ptr<Store>> encrypted(std::unique_ptr<Store> lower, Clock& clock);
+
+}  // namespace firn

@@ -1,0 +1,151 @@
+// Room in the spill files of FileStoreCore: found, or made by growing a file, by the thread that
+// asks or, where that must not wait, by one of the store's own.
+#include <pthread.h>
+
+#include <algorithm>
+#include <new>
+#include <system_error>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "backing/store/file_store.h"
+#include "firn/said.h"
+#include "firn/signals_blocked.h"
+#include "firn/slow_work.h"
+
+namespace firn {
+
+namespace {
+constexpr uint64_t grow_wait_ns = 1'000'000'000;  // between tries on a disk that was full
+}  // namespace
+
+Result<uint64_t> FileStoreCore::find_room(Dir& dir, size_t bytes, bool wait,
+                                          std::unique_lock<std::mutex>& lock) {
+  while (true) {
+    if (std::optional<uint64_t> offset = dir.free.take(bytes)) return *offset;
+    if (!wait) {
+      Error asked = ask_for_room(dir, bytes);
+      if (asked.code != Code::ok) return asked;
+    }
+    Result<void> grown = grow(dir, bytes, lock);
+    if (!grown) return grown.error();
+  }
+}
+
+Error FileStoreCore::ask_for_room(Dir& dir, size_t bytes) {
+  const uint64_t now = clock_.now_ns();
+  if (now < dir.grow_again_ns || (now < dir.grow_ask_ns && bytes >= dir.refused_bytes))
+    return make_error(Code::no_space, 0, dir.trouble);
+  if (!growing_started_) {
+    try {
+      SignalsBlocked blocked;
+      growing_ = std::thread([this] { keep_growing(); });
+      growing_started_ = true;
+    } catch (const std::system_error&) {
+      return {};  // by the caller, then
+    }
+  }
+  dir.asked_bytes = std::max(dir.asked_bytes, bytes);
+  grow_due_.notify_one();
+  return make_error(Code::busy, 0, dir.file.dir() + ": the spill file grows");
+}
+
+/// The growing thread.
+void FileStoreCore::keep_growing() {
+  pthread_setname_np(pthread_self(), "firn-grow");
+  std::unique_lock lock(mutex_);
+  while (!stopping_) {
+    bool any = false;
+    for (auto& dir : dirs_) {
+      const size_t bytes = std::exchange(dir->asked_bytes, 0);
+      if (bytes == 0 || stopping_) continue;
+      any = true;
+      bool grown = false;
+      try {
+        grown = static_cast<bool>(grow(*dir, bytes, lock));
+      } catch (const std::bad_alloc&) {  // no room now: whoever asks again finds out later
+        if (!lock.owns_lock()) lock.lock();
+      }
+      if (grown) continue;
+      dir->refused_bytes = bytes;
+      dir->grow_ask_ns = clock_.now_ns() + grow_wait_ns;
+    }
+    if (any) {
+      lock.unlock();
+      clock_.notify();
+      lock.lock();
+    } else {
+      grow_due_.wait(lock);
+    }
+  }
+}
+
+/// After success there may still be no room: others took it. The caller looks again.
+Result<void> FileStoreCore::grow(Dir& dir, size_t bytes, std::unique_lock<std::mutex>& lock) {
+  lock.unlock();
+  std::lock_guard one_at_a_time(dir.grow_mutex);
+  uint64_t now = clock_.now_ns();
+  uint64_t ours_most = options_.max_bytes_per_dir;
+  if (ours_most != SIZE_MAX) ours_most /= dir.in_dir.count();
+  uint64_t limit = std::min<uint64_t>(calls_.file_bytes_max(), ours_most);
+  limit -= limit % store_alignment;
+  lock.lock();
+  if (dir.free.largest() >= bytes) return {};  // grown meanwhile
+  if (now < dir.grow_again_ns) return make_error(Code::no_space, 0, dir.trouble);
+  uint64_t need = bytes - dir.free.tail(dir.file_bytes);
+  uint64_t left = limit > dir.file_bytes ? limit - dir.file_bytes : 0;
+  if (need > left) {
+    bool ours = limit + store_alignment > ours_most;
+    dir.trouble = fmt::format("{}: the spill file of {} bytes cannot grow by {}: {}",
+                              dir.file.dir(), dir.file_bytes, need,
+                              ours ? "firn_store_size is reached"
+                                   : "the limit on file sizes (RLIMIT_FSIZE, "
+                                     "ulimit -f) is reached");
+    return make_error(Code::no_space, 0, dir.trouble);
+  }
+  uint64_t step = std::min(std::max<uint64_t>(options_.grow_bytes, need), left);
+  const uint64_t so_far = dir.file_bytes;
+  lock.unlock();
+  Result<uint64_t> grown = uint64_t{0};
+  {
+    SlowWork work(SlowWorks::Kind::layout, [&dir, so_far] {
+      return fmt::format("laying out the spill file in {} ({} MiB are there; firn_dir)",
+                         dir.file.dir(), so_far >> 20);
+    });
+    grown = dir.file.grow(step, need, calls_);
+  }
+  lock.lock();
+  dir.why = dir.file.why();
+  if (!grown && grown.error().code == Code::lost) {
+    const std::string words = closed(dir, grown.error());
+    lock.unlock();
+    if (!words.empty()) say_now("firn: " + words);
+    lock.lock();
+    return make_error(Code::no_space, 0, dir.trouble);
+  }
+  if (!grown) {
+    // What is there stays in use: it is preallocated, so that a full disk cannot fail its writes.
+    dir.trouble = grown.error().text;
+    dir.grow_again_ns = now + grow_wait_ns;
+    if (grown.error().code == Code::io) (void)dir.health.failed(now);
+    return grown.error();
+  }
+  dir.free.give(dir.file_bytes, *grown);
+  dir.file_bytes += *grown;
+  if (dir.writable && !dir.health.distrusted()) dir.trouble.clear();
+  return {};
+}
+
+/// The ring has the file by itself, for what is laid out. The threads have nothing.
+std::string FileStoreCore::closed(Dir& dir, const Error& error) {
+  const bool ring = dir.io->has_file();
+  dir.trouble = error.text;
+  dir.trouble += ring ? ": it grows no more"
+                      : ": what was spilled there is lost, and nothing more goes there";
+  dir.grow_again_ns = UINT64_MAX;
+  if (!ring) dir.writable = false;
+  return std::exchange(dir.closed, true) ? std::string() : dir.trouble;
+}
+
+}  // namespace firn

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <cstdlib>
 #include <memory>
 #include <optional>
 
@@ -41,7 +42,10 @@ class Arena {
   Arena(const Driver& driver, uint64_t base, uint64_t bytes);
   const Driver& driver_;
   uint64_t base_, bytes_;
-  std::unique_ptr<std::atomic<uint32_t>[]> table_;
+  struct GiveBack {
+    void operator()(std::atomic<uint32_t>* table) const { std::free(table); }
+  };
+  std::unique_ptr<std::atomic<uint32_t>[], GiveBack> table_;  // there only where it is used
   RangeMap ranges_;
   bool abandoned_ = false;
 };

@@ -5,6 +5,7 @@
 
 #include "allocator/check.h"
 #include "allocator/huge_pages.h"
+#include "firn/canary.h"
 
 namespace firn {
 
@@ -27,7 +28,8 @@ void transit(Block& block, Event event, uint64_t clear) {
 
 bool hold_live(Block& block) {
   uint64_t w = block.word.load(std::memory_order_acquire);
-  while (!(w & (word::small | word::freed)) && word::state(w) == State::resident)
+  const uint64_t barred = FIRN_CANARY(15) ? word::small : word::small | word::freed;
+  while (!(w & barred) && word::state(w) == State::resident)
     if (block.word.compare_exchange_weak(w, w + word::hold_one, std::memory_order_acq_rel))
       return true;
   return false;

@@ -46,8 +46,15 @@ struct Piece {
   bool host_valid = false, slot_valid = false;
   bool copying_out = false;
   bool writing = false, reading = false;
-  uint8_t read_tries = 0;
+  uint16_t read_tries = 0;       // since it was on the device
+  uint32_t read_failures = 0;    // in a row
+  uint64_t read_again_ns = 0;    // then: not before
+  uint64_t unread_ns = 0;        // since when reads for this fault fail; 0: none did
   IoRequest* request = nullptr;  // when writing or reading
+  // firn_verify: of its bytes, as they arrived in host memory; about to be taken, or compared; its
+  // copy in host memory has it still, as this fault found; to be looked for on the device.
+  Sum sum;
+  bool summed = false, summing = false, checked = false, unproven = false;
 };
 
 struct alignas(64) Block {
@@ -80,8 +87,12 @@ struct alignas(64) Block {
   bool uses_ordered = false;           // spilling: the copy stream waits for every use already
   bool leave = true;                   // spilling: to unmap, not only to clean
   bool to_store = false;               // by a greedy plan: it does not stay in host memory
+  /// Faulting, and cannot go on: a copy in was refused; reads fail; its last copy is wrong.
+  enum class Failing : uint8_t { nothing, copies, reads, lost } failing{};
+  bool unreadable = false;             // reads failed for longer than anybody waits; not lost
+  uint32_t read_refusals = 0;          // how often that was so
   uint32_t fault_failures = 0;         // copies in that went wrong and were rolled back
-  std::string fault_error;             // the last of them, or why it is lost
+  Error fault_error;                   // the last of them, or why it is lost or unreadable
   const char* pin_reason = nullptr;
   const char* given_reason = nullptr;  // when word::given
   uint32_t pin_count = 0;

@@ -29,6 +29,8 @@ constexpr uint64_t piece_alignment = 4096;      // a slot's granularity
 constexpr unsigned depth_max = 1024;
 constexpr uint64_t bandwidth_min = 1u << 20;
 constexpr uint64_t latency_us_max = 1'000'000;
+constexpr uint64_t patience_s_max = 86'400;
+constexpr uint64_t us_ns = 1'000, second_ns = 1'000'000'000;
 
 std::string one_of(std::string_view value, std::initializer_list<std::string_view> allowed) {
   if (std::find(allowed.begin(), allowed.end(), value) != allowed.end()) return {};
@@ -55,13 +57,16 @@ std::string take_bandwidth(uint64_t& to, std::string_view value) {
   return take_size(to, value.substr(0, value.size() - per_second.size()), bandwidth_min);
 }
 
-std::string take_latency(uint64_t& to, std::string_view value) {
-  uint64_t us = 0;
-  const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), us);
-  if (error != std::errc() || std::string_view(end, value.data() + value.size()) != "us" ||
-      us > latency_us_max)
-    return quote_word(value) + " is not a time from 0us to 1000000us";
-  to = us * 1000;
+/// A whole number of `unit`s, of `unit_ns` each.
+std::string take_time(uint64_t& to_ns, std::string_view value, std::string_view unit,
+                      uint64_t unit_ns, uint64_t most) {
+  uint64_t number = 0;
+  const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), number);
+  if (error != std::errc() || std::string_view(end, value.data() + value.size()) != unit ||
+      number > most)
+    return quote_word(value) + " is not a time from 0" + std::string(unit) + " to " +
+           std::to_string(most) + std::string(unit);
+  to_ns = number * unit_ns;
   return {};
 }
 
@@ -71,6 +76,16 @@ std::string take_flag(bool& to, std::string_view value) {
     return quote_word(value) + " is none of 1, 0, true, false, on, off";
   to = yes;
   return {};
+}
+
+/// (A flag, as it was once: all.)
+std::string take_verify(Config& config, std::string_view value) {
+  bool all = false;
+  const bool flag = take_flag(all, value).empty();
+  const std::string_view word = !flag ? value : all ? "all" : "off";
+  std::string trouble = one_of(word, {"off", "host", "all"});
+  if (trouble.empty()) config.verify = word;
+  return trouble;
 }
 
 std::string take_path(std::string& to, std::string_view value) {
@@ -196,6 +211,11 @@ const Entry table[] = {
       "less where the SSD is shared; more rarely helps"},
      take_depth,
      [](const Config& c) { return std::to_string(c.depth); }},
+    {{"io_patience", "time", "60s",
+      "how long reads and writes of spill files that fail are tried again",
+      "more where disks come back late; less where an error is to be seen soon"},
+     [](Config& c, std::string_view v) { return take_time(c.io_patience_ns, v, "s", second_ns, patience_s_max); },
+     [](const Config& c) { return std::to_string(c.io_patience_ns / second_ns) + "s"; }},
     {{"spread", "own|all", "own",
       "with several ranks and several directories: each rank its own first, or all of them",
       "all where some ranks spill much more than others"},
@@ -245,12 +265,18 @@ const Entry table[] = {
      [](Config& c, std::string_view v) { return take_bandwidth(c.store_write_bytes_s, v); },
      [](const Config& c) { return show_bandwidth(c.store_write_bytes_s); }},
     {{"store_latency", "us", "0us", "and each request takes so much longer", "tests only"},
-     [](Config& c, std::string_view v) { return take_latency(c.store_latency_ns, v); },
+     [](Config& c, std::string_view v) { return take_time(c.store_latency_ns, v, "us", us_ns, latency_us_max); },
      [](const Config& c) { return std::to_string(c.store_latency_ns / 1000) + "us"; }},
     {{"allow_tmpfs", "flag", "0", "accept spill directories in memory (tmpfs)",
       "tests only: it spills memory into memory"},
      [](Config& c, std::string_view v) { return take_flag(c.allow_tmpfs, v); },
      [](const Config& c) { return show_flag(c.allow_tmpfs); }},
+    {{"encrypt", "flag", "0",
+      "spill files hold what is spilled encrypted with AES-256-GCM, by a key that only this process "
+      "has",
+      "1 where others can read the disk; it needs OpenSSL's libcrypto, and a core for each 3 GB/s"},
+     [](Config& c, std::string_view v) { return take_flag(c.encrypt, v); },
+     [](const Config& c) { return show_flag(c.encrypt); }},
     {{"looks", "launches or all", "2",
       "preloaded: so many launches of each kernel are looked at for addresses that they stored",
       "all assumes nothing of kernels, and reads back what each launch could write"},
@@ -277,11 +303,13 @@ const Entry table[] = {
       "tests only: it proves that no use of memory goes unseen"},
      [](Config& c, std::string_view v) { return take_flag(c.adversarial, v); },
      [](const Config& c) { return show_flag(c.adversarial); }},
-    {{"verify", "flag", "0",
-      "compare what leaves with the copy that is kept; a difference is the process's failure",
-      "tests only: it finds writes that went unseen"},
-     [](Config& c, std::string_view v) { return take_flag(c.verify, v); },
-     [](const Config& c) { return show_flag(c.verify); }},
+    {{"verify", "off|host|all", "off",
+      "host: sums of what is in host memory, taken as it arrives, compared as it leaves; all: of "
+      "the copies to and from the device too, and what leaves is compared with the copy that is "
+      "kept; a difference is the process's failure",
+      "host where memory without ECC keeps what must not change; all for tests only"},
+     take_verify,
+     [](const Config& c) { return c.verify; }},
     {{"guard", "flag", "0", "open memory that has a copy for reading only, until it is written",
       "tests only: a write that went unseen is a fault at once"},
      [](Config& c, std::string_view v) { return take_flag(c.guard, v); },

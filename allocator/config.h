@@ -24,9 +24,10 @@ struct Config {
   double watch_fraction = 0.5;          // observer on once allocated memory exceeds this of budget
   double spare_fraction = 1. / 16;      // lifetimes: written ahead beyond what is foreseen to lack
   bool allow_tmpfs = false;
+  bool encrypt = false;
   bool places = true;                   // lifetimes: blocks that never leave have planned places
   bool adversarial = false;             // tests: spill every unpinned block when no operator runs
-  bool verify = false;                  // tests: what leaves without I/O is compared with its copy
+  std::string verify = "off";           // off | host: sums of host memory | all: of the device too
   bool guard = false;                   // tests: what has a copy is open for reading only
   bool poison = false;                  // tests: what arrives is 0xFF until its bytes are there
   unsigned looks = 2;                   // preload: launches of a kernel that are looked at, of each
@@ -37,6 +38,7 @@ struct Config {
   bool layouts = true;                  // preload: ask the driver for kernels' parameters
   uint64_t piece_bytes = 8u << 20;      // unit of copying and writing
   uint64_t store_bytes = 0;             // most bytes per directory; 0: no limit
+  uint64_t io_patience_ns = 60'000'000'000;  // failing I/O is tried again for so long
   unsigned depth = 32;                  // I/O requests in flight per directory, of all processes
   std::string spread = "own";           // own | all: directories of a rank, see ranks.h
   uint64_t store_read_bytes_s = 0;      // tests: a modelled SSD; 0: as fast as it is

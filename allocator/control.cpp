@@ -9,7 +9,6 @@
 
 #include <cerrno>
 #include <chrono>
-#include <csignal>
 #include <cstdio>
 #include <cstring>
 #include <system_error>
@@ -18,6 +17,7 @@
 #include <fmt/format.h>
 
 #include "allocator/control_folder.h"
+#include "firn/signals_blocked.h"
 
 namespace firn {
 
@@ -25,22 +25,6 @@ namespace {
 constexpr size_t word_most = 32;
 constexpr timeval caller_patience{2, 0};  // for a caller's word, and for him to take the answer
 constexpr auto stop_patience = std::chrono::seconds(2);
-
-/// The program's signals are for its own threads.
-class SignalsBlocked {
- public:
-  SignalsBlocked() {
-    sigset_t all;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before_);
-  }
-  ~SignalsBlocked() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
-  SignalsBlocked(const SignalsBlocked&) = delete;
-  SignalsBlocked& operator=(const SignalsBlocked&) = delete;
-
- private:
-  sigset_t before_;
-};
 
 std::string read_word(int socket) {
   std::string word;
@@ -74,7 +58,6 @@ void tidy(const std::string& folder) {
 
 Result<std::unique_ptr<ControlSocket>> ControlSocket::open(Answer answer) {
   std::unique_ptr<ControlSocket> made(new ControlSocket(std::move(answer)));
-  for (auto& caller : made->callers_) caller = -1;
   Result<void> done = make_error(Code::not_supported, 0, "no folder");
   for (const std::string& folder : control_folders()) {
     done = make_control_folder(folder);
@@ -88,7 +71,6 @@ Result<std::unique_ptr<ControlSocket>> ControlSocket::open(Answer answer) {
     std::thread([socket = made.get()] { socket->wait_for_callers(); }).detach();
   } catch (const std::system_error& error) {
     (void)::unlink(made->path_.c_str());
-    ::close(made->listening_);
     return make_error(Code::not_supported, error.code().value(), error.what());
   }
   return made;
@@ -104,47 +86,48 @@ Result<void> ControlSocket::listen_in(const std::string& folder) {
   if (part.size() >= sizeof address.sun_path)
     return make_error(Code::io, ENAMETOOLONG, part + ": too long for a socket's name");
   std::memcpy(address.sun_path, part.data(), part.size());
-  const int fd = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  Descriptor made(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  const int fd = made.get();
   if (fd < 0) return make_error(Code::io, errno, "socket");
   (void)::unlink(part.c_str());  // of a dead process with our number
   if (::bind(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0 ||
       ::chmod(part.c_str(), 0600) != 0 || ::listen(fd, static_cast<int>(callers_most)) != 0 ||
       ::rename(part.c_str(), path.c_str()) != 0) {
     const int why = errno;
-    ::close(fd);
     (void)::unlink(part.c_str());
     return make_error(Code::io, why, fmt::format("{}: {}", path, std::strerror(why)));
   }
-  listening_ = fd;
+  listening_ = std::move(made);
   path_ = path;
   return {};
 }
 
+/// (A number that the program has closed may be a socket of its own by now: no caller is taken from
+/// it.)
 void ControlSocket::wait_for_callers() {
   pthread_setname_np(pthread_self(), "firn-control");
-  while (!stopping_) {
-    const int socket = ::accept4(listening_, nullptr, nullptr, SOCK_CLOEXEC);
-    if (socket < 0) {
+  while (!stopping_ && listening_.ours()) {
+    Descriptor socket(::accept4(listening_.get(), nullptr, nullptr, SOCK_CLOEXEC));
+    if (!socket) {
       if (errno == EINTR || errno == ECONNABORTED) continue;
       if (stopping_ || (errno != EMFILE && errno != ENFILE && errno != ENOMEM)) break;
       ::poll(nullptr, 0, 100);  // no descriptor is left just now: the caller waits in the queue
       continue;
     }
+    const int number = socket.get();
     size_t caller = 0;
-    for (int none = -1; caller < callers_most; ++caller, none = -1)
-      if (callers_[caller].compare_exchange_strong(none, socket)) break;
-    if (caller == callers_most) {
-      ::close(socket);
-      continue;
-    }
     {
       std::lock_guard lock(mutex_);
+      while (caller < callers_most && serving_[caller]) ++caller;
+      if (caller == callers_most) continue;  // (closed here)
+      callers_[caller] = std::move(socket);
+      serving_[caller] = true;
       ++threads_;
     }
     try {
-      std::thread([this, caller] { serve(caller); }).detach();
+      std::thread([this, caller, number] { serve(caller, number); }).detach();
     } catch (const std::system_error&) {
-      serve(caller);
+      serve(caller, number);
     }
   }
   std::lock_guard lock(mutex_);
@@ -152,24 +135,23 @@ void ControlSocket::wait_for_callers() {
   left_.notify_all();
 }
 
-void ControlSocket::serve(size_t caller) {
-  const int socket = callers_[caller];
+void ControlSocket::serve(size_t caller, int socket) {
   (void)::setsockopt(socket, SOL_SOCKET, SO_RCVTIMEO, &caller_patience, sizeof caller_patience);
   (void)::setsockopt(socket, SOL_SOCKET, SO_SNDTIMEO, &caller_patience, sizeof caller_patience);
   if (same_user(socket)) {
     const std::string word = read_word(socket);
     if (!word.empty() && !stopping_) {
       try {
-        send_all(socket, answer_(word));
+        const std::string answer = answer_(word);
+        if (callers_[caller].ours()) send_all(socket, answer);
       } catch (const std::exception& error) {  // no memory, say: the program goes on
         std::fprintf(stderr, "firn: a viewer was not answered: %s\n", error.what());
       }
     }
   }
   std::lock_guard lock(mutex_);
-  // The number is free again before its descriptor is: a child of fork closes only what is open.
-  callers_[caller] = -1;
-  ::close(socket);
+  callers_[caller] = Descriptor();
+  serving_[caller] = false;
   --threads_;
   left_.notify_all();
 }
@@ -177,17 +159,12 @@ void ControlSocket::serve(size_t caller) {
 void ControlSocket::stop() {
   if (stopping_.exchange(true)) return;
   (void)::unlink(path_.c_str());
-  (void)::shutdown(listening_, SHUT_RDWR);  // wakes who waits in accept
+  const unsigned asleep = listening_.ours() ? 0 : 1;  // in accept for good
+  if (!asleep) (void)::shutdown(listening_.get(), SHUT_RDWR);  // wakes who waits there
   std::unique_lock lock(mutex_);
-  for (const auto& caller : callers_)  // who has not said his word is not waited for
-    if (const int socket = caller.load(); socket >= 0) (void)::shutdown(socket, SHUT_RD);
-  left_.wait_for(lock, stop_patience, [this] { return threads_ == 0; });
-}
-
-void ControlSocket::abandon() {
-  ::close(listening_);
-  for (auto& caller : callers_)
-    if (const int socket = caller.load(); socket >= 0) ::close(socket);
+  for (const Descriptor& caller : callers_)  // who has not said his word is not waited for
+    if (caller.ours()) (void)::shutdown(caller.get(), SHUT_RD);
+  left_.wait_for(lock, stop_patience, [&] { return threads_ <= asleep; });
 }
 
 }  // namespace firn

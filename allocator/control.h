@@ -2,7 +2,7 @@
 // `firn spill`. A word and a line's end come in, a document goes out, and the connection ends.
 //
 // Owns: the socket, its file, one thread that sleeps until somebody connects, and one thread for
-// each who does. Locks: one of its own, a leaf.
+// each who does. Locks: one of its own, a leaf. A forked child keeps no socket (firn/descriptor.h).
 #pragma once
 
 #include <array>
@@ -13,6 +13,7 @@
 #include <mutex>
 #include <string>
 
+#include "firn/descriptor.h"
 #include "firn/result.h"
 
 namespace firn {
@@ -30,9 +31,6 @@ class ControlSocket {
 
   /// Removes the file, ends the sleeping thread, and waits a while for those that answer.
   void stop();
-  /// In the child after fork: lets go of what is the parent's. Calls only what a child may.
-  void abandon();
-
   const std::string& path() const { return path_; }
 
  private:
@@ -41,12 +39,13 @@ class ControlSocket {
   explicit ControlSocket(Answer answer) : answer_(std::move(answer)) {}
   Result<void> listen_in(const std::string& folder);
   void wait_for_callers();
-  void serve(size_t caller);
+  void serve(size_t caller, int socket);
 
   const Answer answer_;
   std::string path_;
-  int listening_ = -1;
-  std::array<std::atomic<int>, callers_most> callers_;  // connected sockets; -1: none
+  Descriptor listening_;
+  std::array<Descriptor, callers_most> callers_;  // connected sockets; under mutex_
+  std::array<bool, callers_most> serving_{};      // the same
   std::atomic<bool> stopping_{false};
   std::mutex mutex_;
   std::condition_variable left_;

@@ -5,9 +5,10 @@
 #include <unistd.h>
 
 #include <chrono>
-#include <csignal>
 #include <new>
 #include <system_error>
+
+#include "firn/signals_blocked.h"
 
 namespace firn {
 
@@ -47,11 +48,8 @@ void CopyGate::start() {
   word_ = new (page) std::atomic<uint32_t>(0);
   wait_value_ = wait;
   try {
-    sigset_t all, before;
-    ::sigfillset(&all);
-    ::pthread_sigmask(SIG_SETMASK, &all, &before);
+    SignalsBlocked blocked;
     watcher_ = std::thread([this] { watch(); });
-    ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
     works_.store(true, std::memory_order_release);
   } catch (const std::system_error&) {  // nobody would open it again
     end();

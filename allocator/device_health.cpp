@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "firn/said.h"
+
 namespace firn {
 
 bool DeviceHealth::stays(CUresult result) {
@@ -41,14 +43,21 @@ void DeviceHealth::answered(const char* entry, CUresult result) {
     if (known != refused_.end()) refused_.erase(known);
     return;
   }
-  // (Exit has begun, or a callback of the program's is under way: the device is well.)
-  if (result == CUDA_ERROR_DEINITIALIZED || result == CUDA_ERROR_NOT_PERMITTED) return;
+  // (A callback of the program's is under way: the device is well.)
+  if (result == CUDA_ERROR_NOT_PERMITTED) return;
   if (stays(result)) return end(entry, result);
   ++refusals_;
   if (known == refused_.end())
     refused_.emplace_back(entry, 1);
   else if (++known->second >= refusals_most)
     end(entry, result);
+}
+
+void DeviceHealth::end_without_memory() noexcept {
+  undone_ = true;
+  if (dead()) return;
+  error_ = std::move(without_memory_);
+  dead_.store(true, std::memory_order_release);
 }
 
 void DeviceHealth::end(const char* entry, CUresult result) {
@@ -59,7 +68,7 @@ void DeviceHealth::end(const char* entry, CUresult result) {
   dead_.store(true, std::memory_order_release);
   // Exit is no trouble of the device's.
   if (result == CUDA_ERROR_DEINITIALIZED) return;
-  std::fprintf(stderr, "firn: device %d: %s\n", device_, error_.text.c_str());
+  say("firn: device " + std::to_string(device_) + ": " + error_.text);
 }
 
 }  // namespace firn

@@ -36,6 +36,11 @@ class DeviceHealth {
   /// The call cannot be done without: its refusal ends the device.
   void end(const char* entry, CUresult result);
 
+  /// The process's memory has come to its end in the middle of something. Takes none itself.
+  void end_without_memory() noexcept;
+  /// Then: what the engine notes of blocks may be wrong.
+  bool without_memory() const { return undone_; }
+
   /// Does the answer stay until the context is destroyed?
   static bool stays(CUresult result);
 
@@ -47,6 +52,12 @@ class DeviceHealth {
   const int device_;
   std::atomic<bool> dead_{false};
   Error error_;
+  bool undone_ = false;
+  // For the day on which there is no memory to make words of.
+  Error without_memory_ = make_error(
+      Code::host_out_of_memory, 0,
+      "the process has no memory for Firn's own needs, in the middle of moving blocks: nothing is "
+      "moved from here on, and what is not on the device cannot come back");
   uint64_t refusals_ = 0;
   std::vector<std::pair<const char*, unsigned>> refused_;  // by entry: how often in a row
 };

@@ -7,6 +7,7 @@
 
 #include "allocator/check.h"
 #include "allocator/engine_hot.h"
+#include "firn/canary.h"
 
 namespace firn {
 
@@ -41,7 +42,7 @@ EngineImpl::EngineImpl(const EngineOptions& options, const Driver& driver, Store
       traced_(trace || options.verify), health_(driver, options.device),
       frames_(driver, health_, options.device, options.budget_bytes),
       host_(driver, store, options.host_bytes, options.host_left, options.host_own,
-            options.no_bytes, frames_.host_location().id, options.host_ahead),
+            options.no_bytes, frames_.host_location().id, options.host_ahead, options.host_room),
       streams_(driver, health_), gate_(driver), segments_(new std::atomic<Segment*>[segments_most]()) {
   access_.push_back(access_of(options.device));
   if (options.verify) net_ = std::make_unique<Net>();
@@ -64,6 +65,7 @@ Result<void> EngineImpl::start() {
     if (result != CUDA_SUCCESS) {
       if (out_stream_) (void)driver_.stream_destroy(out_stream_);
       out_stream_ = in_stream_ = nullptr;
+      arena_.reset();  // (Whoever opens an engine again and again would run out of addresses.)
       return driver_.error("cuStreamCreate", result);
     }
   }
@@ -160,6 +162,14 @@ Result<void> EngineImpl::can_use(const Driver::ContextGuard& context) {
   return {};
 }
 
+/// A call was given up in its middle: the process has no memory for what the engine notes. Blocks
+/// may be half moved, and nobody knows how far: nothing is moved from here on, so that no byte is
+/// handed over that might be wrong.
+void EngineImpl::left_undone() noexcept {
+  Lock lock(mutex_);
+  health_.end_without_memory();
+}
+
 bool EngineImpl::pump() {
   if (abandoned_) return false;
   Entered context(*this);
@@ -174,6 +184,7 @@ bool EngineImpl::pump() {
     clock_.notify();
     return false;
   }
+  changed |= carry_out_sums(lock);
   changed |= carry_out_unmappings(lock);
   changed |= run_prefetches(lock);
   learn();
@@ -232,7 +243,8 @@ bool EngineImpl::pump_locked() {
   busy_.store(!spilling_.empty() || !faulting_.empty() || !draining_.empty() ||
                   !deferred_.empty() || !requests_.empty() || !prefetches_.empty() ||
                   !mappings_.empty() || !unmappings_.empty() || !copies_in_.empty() ||
-                  !copies_out_.empty() || waiting_ > 0 || device_clock_.pending(),
+                  !copies_out_.empty() || !sums_.empty() || store_busy_ || waiting_ > 0 ||
+                  device_clock_.pending(),
               std::memory_order_relaxed);
   return changed;
 }
@@ -240,6 +252,7 @@ bool EngineImpl::pump_locked() {
 bool EngineImpl::busy() const { return busy_.load(std::memory_order_relaxed); }
 
 bool EngineImpl::reap_store() {
+  if (FIRN_CANARY(40) && requests_.size() > 2) return false;
   StoreCompletion completions[32];
   bool any = false;
   while (size_t count = store_->poll(queue_, completions)) {
@@ -328,12 +341,17 @@ void EngineImpl::trace_sample() {
     trace_->row(now, "pinned", options_.device, 0, 0, pinned.bytes, pinned.reason);
 }
 
+/// (Under the lock nobody waits for who reads stderr.)
+void EngineImpl::say(const std::string& words) const {
+  firn::say(fmt::format("firn: device {}: {}", options_.device, words));
+}
+
 void EngineImpl::trouble(const std::string& words) {
   auto& list = counted_.trouble;
   if (std::find(list.begin(), list.end(), words) != list.end()) return;
   if (list.size() < 32) list.push_back(words);
   if (list.size() == 32) return;
-  std::fprintf(stderr, "firn: device %d: %s\n", options_.device, words.c_str());
+  say(words);
 }
 
 void EngineImpl::on_watch(std::function<void()> callback) {

@@ -26,6 +26,7 @@
 namespace firn {
 
 struct Block;
+struct HostRoom;   // allocator/host_tier.h
 class SlowWorks;  // include/firn/slow_work.h
 namespace record {
 class Recorder;  // allocator/record/recorder.h
@@ -59,8 +60,11 @@ struct EngineOptions {
   double watch_fraction = 0.5;
   double spare_fraction = 1. / 16;   // Policy::lifetime: of the memory, made valid elsewhere ahead
                                      // beyond what is foreseen to lack
+  uint64_t io_patience_ns = 60'000'000'000;  // reads and writes of the store that fail are tried
+                                             // again for so long
   bool adversarial = false;
   bool verify = false, guard = false, poison = false;  // tests: the net, see engine_net.cpp
+  bool sums = false;                 // of what is in host memory, see engine_sums.cpp
   bool places = false;               // Policy::lifetime: blocks that never leave have planned places
   Policy policy = Policy::age;
   bool notices = false;              // fault storms and thrash are said on stderr, once each
@@ -71,6 +75,7 @@ struct EngineOptions {
   /// own.
   std::atomic<uint64_t>* host_left = nullptr;
   uint64_t host_own = 0;  // then: what this engine has besides, whatever the others take
+  HostRoom* host_room = nullptr;  // what the machine can still give; null: whatever it gives
   bool host_ahead = false;  // somebody calls prepare_host() when host_due(): nothing is pinned else
   /// Told of every allocation and free, when tracing; null otherwise. Outlives the engine.
   record::Recorder* recorder = nullptr;
@@ -118,6 +123,9 @@ struct EngineStats {
   uint64_t store_written_bytes = 0, store_read_bytes = 0;
   uint64_t spilled_bytes = 0, faulted_bytes = 0, prefetched_bytes = 0;
   uint64_t forwarded_bytes = 0;       // faulted from host memory, no read
+  uint64_t summed_bytes = 0;          // in host memory, for firn_verify
+  uint64_t host_corrupt = 0;          // sums there that were wrong, as it left
+  uint64_t device_corrupt = 0;        // and of what came to the device
   uint64_t verified_bytes = 0;        // compared with their copies as they left
   uint64_t unseen_writes = 0;         // and of those, stretches that differed: nobody said a write
   uint64_t clean_dropped_bytes = 0;   // left without a copy: a valid one was elsewhere
@@ -127,7 +135,9 @@ struct EngineStats {
   // and frees too (by age only the former), and a tick for each block made, faulted or refused. To
   // count touches alone would cost every one of them an instruction more.
   uint64_t touches = 0;
-  uint64_t lost_blocks = 0, evictions = 0, faults = 0;
+  uint64_t lost_blocks = 0;           // their last copy is wrong, gone, or was not read in time;
+                                      // less those of the last that were read later
+  uint64_t evictions = 0, faults = 0;
   uint64_t zero_copy_bytes = 0;       // touched in host memory because the budget had no room
   uint64_t zero_copy_touches = 0;     // and how often
   uint64_t rounding_bytes = 0;        // blocks' bytes beyond what was asked for, now
@@ -173,6 +183,11 @@ struct WaitedBy {
   std::string_view name, site;        // the operator, the program's line; empty: not known
   uint64_t waits = 0, ns = 0;
   Wait longest;
+};
+
+/// Of EngineStats, what a process must not end well with.
+struct Failures {
+  uint64_t lost_blocks = 0, corrupt = 0, unseen_writes = 0;
 };
 
 struct BlockInfo {
@@ -228,9 +243,9 @@ class Engine {
   virtual Result<void> free(void* pointer) = 0;
   /// Frees a block that any work may use: it is reused, on its own stream too, only once all that
   /// `fence` waits for by now is over. Whoever lacks room waits for that, up to two minutes.
-  /// `fence`: a stream of the caller's, the same at each call. `given` is larger than at the calls
-  /// before where the fence was given something to wait for since. Errors: invalid_argument;
-  /// nothing was changed then.
+  /// `fence`: a stream of the caller's for this alone, which uses no block itself, the same at each
+  /// call. `given` is larger than at the calls before where the fence was given something to wait
+  /// for since. Errors: invalid_argument; nothing was changed then.
   virtual Result<void> free_behind(void* pointer, CUstream fence, uint64_t given) = 0;
   /// Work on `stream` uses the block: after free() it is reused only once that work is over.
   /// `context`: the stream's; null: this device's.
@@ -341,6 +356,10 @@ class Engine {
   /// due, or the system has no more.
   virtual bool prepare_host() = 0;
   virtual bool host_due() const = 0;
+  /// Host memory is short (`pressed`): what is kept there is written to the store, or dropped where
+  /// it is elsewhere too, and a region without any is given back to the system; true: one was.
+  /// Called now and then; not pressed: what was begun is left. May wait for the store.
+  virtual bool give_host_back(bool pressed) = 0;
   /// True while something is in flight or a prefetch waits: pump() is due again soon.
   virtual bool busy() const = 0;
 
@@ -392,6 +411,8 @@ class Engine {
   virtual void on_memory(std::function<void(const MemoryEvent&)> callback) = 0;
 
   virtual EngineStats stats() const = 0;
+  /// Without a lock: at exit another thread may have it for good.
+  virtual Failures failures() const = 0;
   virtual uint64_t budget_bytes() const = 0;  // as stats() says, and no more
   virtual PoolTallies tallies() const = 0;
   virtual void reset_peaks() = 0;

@@ -2,6 +2,7 @@
 // a dead device or after a fork, it is left as it is.
 #include "allocator/engine_impl.h"
 #include "allocator/huge_pages.h"
+#include "firn/canary.h"
 
 namespace firn {
 
@@ -11,11 +12,15 @@ EngineImpl::~EngineImpl() {
     return;
   }
   Entered context(*this);
-  const bool usable = static_cast<bool>(can_use(context));
+  bool usable = false;
+  try {
+    usable = static_cast<bool>(can_use(context));
+  } catch (const std::bad_alloc&) {  // not even for the words of the answer
+  }
   Lock lock(mutex_);
   if (usable && settle_all(lock)) {
     give_all(lock);
-    return;
+    if (!health_.dead()) return;  // else something is mapped still
   }
   // Of a dead device everything ends with its context; but the store may still use our memory.
   while (!requests_.empty()) {
@@ -29,12 +34,18 @@ EngineImpl::~EngineImpl() {
 bool EngineImpl::settle_all(Lock& lock) {
   drop_mappings();
   for (Block* block : std::vector<Block*>(spilling_)) keep(*block);
-  while (!requests_.empty() && !health_.dead()) {
+  while (!requests_.empty() && !health_.dead() && !FIRN_CANARY(35)) {
     pump_locked();
     if (!requests_.empty()) wait(lock, poll_ns);
   }
-  const CUresult result = driver_.ctx_synchronize();
-  if (result != CUDA_SUCCESS) (void)health_.failed("cuCtxSynchronize", result);
+  // Where that is refused for good, the program's work may go on, and memory stays as it is.
+  CUresult result = CUDA_SUCCESS;
+  for (int attempt = 0; attempt < 3 && !health_.dead(); ++attempt) {
+    result = driver_.ctx_synchronize();
+    if (result == CUDA_SUCCESS) break;
+    (void)health_.failed("cuCtxSynchronize", result);
+  }
+  if (result != CUDA_SUCCESS) health_.end("cuCtxSynchronize", result);
   while (!health_.dead() && (!copies_out_.empty() || !copies_in_.empty())) {
     for (auto* copies : {&copies_out_, &copies_in_})
       for (const CopyInFlight& copy : *copies)
@@ -42,6 +53,8 @@ bool EngineImpl::settle_all(Lock& lock) {
           health_.answered("cuEventSynchronize", static_cast<CUresult>(waited.error().detail));
     reap_copies();
   }
+  while (summing_ > 0) wait(lock, poll_ns);
+  drop_sums();
   return !health_.dead();
 }
 
@@ -71,6 +84,7 @@ void EngineImpl::give_all(Lock& lock) {
     if (std::atomic<uint32_t>* units = table.load(std::memory_order_relaxed))
       give_huge(units, unit_table_bytes);
   gate_.end();
+  host_.unregister();  // while the context is current
   (void)driver_.stream_destroy(out_stream_);
   (void)driver_.stream_destroy(in_stream_);
 }

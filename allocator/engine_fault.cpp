@@ -1,12 +1,13 @@
-// In: room made, the same address mapped again, bytes from host memory or from the store (verified
-// there), copied to the device. The block is resident once every piece's copy is enqueued; streams
-// that use it wait for the copy's event.
+// In: room made, the same address mapped again, bytes from host memory or from the store
+// (engine_read.cpp), copied to the device. The block is resident once every piece's copy is
+// enqueued; streams that use it wait for the copy's event.
 #include <algorithm>
 
 #include <fmt/format.h>
 
 #include "allocator/check.h"
 #include "allocator/engine_hot.h"
+#include "firn/canary.h"
 
 namespace firn {
 
@@ -99,6 +100,11 @@ void EngineImpl::count_zero_copy(uint64_t grains, const Error& no_room) {
 void EngineImpl::begin_arriving(Block& block, bool prefetched) {
   if (block.state() != State::faulting) {
     transit(block, Event::fault);
+    block.failing = Block::Failing::nothing;
+    for (Piece& piece : block.pieces) {
+      piece.unread_ns = 0;
+      piece.checked = false;
+    }
     faulting_.push_back(&block);
     ++counted_.faults;
   }
@@ -112,13 +118,16 @@ bool EngineImpl::copy_in(Block& block, uint32_t index) {
   Piece& piece = block.pieces[index];
   const CUresult result = copy_piece(block, piece, piece.host->data, true);
   if (result != CUDA_SUCCESS) {
-    block.fault_error = health_.failed("cuMemcpyHtoDAsync", result).text;
-    fail_fault(block);
+    block.fault_error = health_.failed("cuMemcpyHtoDAsync", result);
+    block.failing = Block::Failing::copies;
+    settle_failed(block);
     return false;
   }
   Use use = streams_.now(in_);
   add_use(block, use);
   piece.on_device = true;
+  piece.checked = false;
+  piece.unproven = net_ != nullptr;
   host_.ref(piece.host);
   copies_in_.push_back({&block, block.generation, block.version, index, piece.host, use, false});
   bandwidths_.begin(lifetimes::Channel::host_in, clock_.now_ns());
@@ -127,11 +136,17 @@ bool EngineImpl::copy_in(Block& block, uint32_t index) {
 
 void EngineImpl::advance_fault(Block& block) {
   if (block.state() != State::faulting) return;
+  if (block.failing != Block::Failing::nothing) return settle_failed(block);
   bool waiting = false, issued = false;
   for (uint32_t i = 0; i < block.pieces.size(); ++i) {
     Piece& piece = block.pieces[i];
     if (piece.on_device || !block.span_of(piece).mapped()) continue;
     if (piece.host_valid) {
+      if (piece.summed && !piece.checked) {
+        sum_later({&block, block.generation, block.version, i}, false);
+        waiting = true;
+        continue;
+      }
       bool forwarded = piece.read_tries == 0;
       if (!copy_in(block, i)) return;
       issued = true;
@@ -142,10 +157,10 @@ void EngineImpl::advance_fault(Block& block) {
     }
     waiting = true;
     if (!piece.reading) (void)start_read(block, i);
-    if (block.state() != State::faulting) return;
+    if (block.state() != State::faulting || block.failing != Block::Failing::nothing) return;
   }
   if (issued) (void)streams_.close(streams_.now(in_));
-  if (waiting) return;
+  if (waiting || !arrived_whole(block)) return;
   std::erase(faulting_, &block);
   if (block.mapped < block.grains) {  // a part came ahead of its use, there was no room for more
     transit(block, Event::unfault);
@@ -157,93 +172,13 @@ void EngineImpl::advance_fault(Block& block) {
   block.arrival = {};
   for (Use use : block.more_uses)
     if (use.stream() == in_) block.arrival = use;
-  if (block.arrival) block.word.fetch_or(word::unsettled, std::memory_order_acq_rel);
+  if (block.arrival && !FIRN_CANARY(27))
+    block.word.fetch_or(word::unsettled, std::memory_order_acq_rel);
   block.age.store(next_tick(), std::memory_order_relaxed);
+  if (block.unreadable) read_at_last(block);
   transit(block, Event::arrived);
   trace("arrived", block);
   clock_.notify();
-}
-
-bool EngineImpl::start_read(Block& block, uint32_t index) {
-  Piece& piece = block.pieces[index];
-  FIRN_CHECK(piece.slot_valid, "block %llx piece %u has no copy", (unsigned long long)block.address,
-             index);
-  Staging* staging = staging_for(piece.bytes, 0);
-  // Host memory is full of bytes that have nowhere else to go, and nothing in flight will free any:
-  // what is wanted now comes first, a piece beyond the budget.
-  if (!staging && host_stuck()) staging = host_.acquire_beyond(piece.bytes);
-  if (!staging) {
-    staging_wanted_ = true;
-    return false;
-  }
-  piece.host = staging;
-  piece.reading = true;
-  ++piece.read_tries;
-  IoRequest* request = request_for(block, index, piece.slot);
-  Result<void> begun = store_->read(queue_, piece.slot, {staging->data, staging->bytes},
-                                    reinterpret_cast<uint64_t>(request));
-  if (begun) {
-    bandwidths_.begin(lifetimes::Channel::store_read, clock_.now_ns());
-    return true;
-  }
-  StoreCompletion failed;
-  failed.kind = StoreCompletion::Kind::read;
-  failed.error = begun.error();
-  requests_.erase(request);
-  end_request(request, failed);
-  return false;
-}
-
-void EngineImpl::read_done(IoRequest& request, const StoreCompletion& completion) {
-  Block& block = *request.block;
-  if (block.generation != request.generation || block.version != request.version) return;
-  Piece& piece = block.pieces[request.piece];
-  piece.reading = false;
-  piece.request = nullptr;
-  if (completion.error.code == Code::ok) {
-    piece.host_valid = true;
-    clean_host_.push_back({&block, block.generation, block.version, request.piece});
-    return;
-  }
-  host_.unref(piece.host);
-  piece.host = nullptr;
-  // The store itself has re-read what did not match its sum.
-  if (completion.error.code != Code::corrupt && piece.read_tries < read_tries_most) return;
-  if (block.state() == State::faulting) lose(block, completion.error);
-}
-
-void EngineImpl::lose(Block& block, const Error& error) {
-  if (health_.dead()) return;  // it stays where it is, and is nobody's any more
-  block.fault_error = error.text;
-  ++counted_.lost_blocks;
-  std::fprintf(stderr, "firn: device %d: block %#llx (%zu bytes) is LOST: %s\n", options_.device,
-               (unsigned long long)block.address, size_t{block.requested}, describe(error).c_str());
-  for (Use use : std::vector<Use>(block.more_uses)) (void)streams_.wait(use);
-  drop_copies(block);
-  unmap_spans(block);
-  std::erase(faulting_, &block);
-  transit(block, Event::read_failed, word::unsettled | word::zero_copy);
-  clock_.notify();
-}
-
-/// A copy in was refused: back to where the bytes are; whoever wants the block tries again.
-void EngineImpl::fail_fault(Block& block) {
-  ++block.fault_failures;
-  if (health_.dead()) return;  // nothing is unmapped any more
-  trouble("a copy to the device was refused, tried again: " + block.fault_error);
-  for (Use use : std::vector<Use>(block.more_uses)) (void)streams_.wait(use);
-  for (Span& span : block.spans) {
-    std::span<Piece> pieces = pieces_of(block, span);
-    if (span.mapped() && !std::all_of(pieces.begin(), pieces.end(),
-                                      [](const Piece& piece) { return piece.on_device; })) {
-      const auto at = static_cast<size_t>(&span - block.spans.data());
-      unmap_run(block, at, at + 1);
-    }
-  }
-  std::erase(faulting_, &block);
-  transit(block, Event::unfault, block.mapped == block.device ? word::zero_copy : 0);
-  trace("unfault", block);
-  settle_away(block);
 }
 
 /// A block freed while its reads were in flight: nobody waits for it, but its frames are mapped

@@ -103,6 +103,7 @@ void EngineImpl::settle_freed() {
 
 /// Under the lock, word::freed set and nobody holding the block.
 void EngineImpl::finish_free(Block& block) {
+  if (health_.without_memory()) return;  // its copies may be nobody's, or another's
   uint64_t w = block.word.load(std::memory_order_acquire);
   State state = word::state(w);
   block.pin_reason = nullptr;
@@ -285,6 +286,8 @@ void EngineImpl::drop_descriptor(Block& block) {
   block.more_uses.clear();
   block.recorded_streams.clear();
   block.arrival = {};
+  block.failing = Block::Failing::nothing;
+  block.unreadable = false;
   block.use.store(0, std::memory_order_relaxed);
   table_.recycle(&block);
 }

@@ -85,7 +85,7 @@ bool EngineImpl::next_planned_write(PieceRef& ref) {
 void EngineImpl::drop_host_copy(Piece& piece) {
   host_.unref(piece.host);
   piece.host = nullptr;
-  piece.host_valid = false;
+  piece.host_valid = piece.checked = piece.summing = false;
 }
 
 /// Frees a host copy of what came to the device and stays until it is used, and changes or dies
@@ -149,6 +149,7 @@ bool EngineImpl::read_ahead() {
     for (uint32_t i = 0; i < block.pieces.size(); ++i) {
       const Piece& piece = block.pieces[i];
       if (piece.on_device || piece.host || !piece.slot_valid || piece.reading) continue;
+      if (clock_.now_ns() < piece.read_again_ns) continue;  // it failed a moment ago
       if (reading >= in_flight_bytes()) return any;
       // Clear of what room_to_clean() keeps free, or it would be filled and emptied for ever.
       while (host_.used() + 4 * in_flight_bytes() > host_.budget())
@@ -173,6 +174,43 @@ bool EngineImpl::room_to_clean() {
   return true;
 }
 
+/// Frees what lies in the region that is closed and is valid elsewhere too. (The rest is written.)
+void EngineImpl::empty_closed() {
+  for (Block* block : live_)
+    for (Piece& piece : block->pieces) {
+      if (!piece.host || !piece.host_valid || piece.host->refs > 1 || !host_.closes(*piece.host))
+        continue;
+      const bool there = piece.on_device && block->state() == State::resident;
+      if (there || (piece.slot_valid && (block->state() != State::faulting || piece.on_device)))
+        drop_host_copy(piece);
+    }
+}
+
+bool EngineImpl::give_host_back(bool pressed) {
+  if (abandoned_) return false;
+  Entered context(*this);
+  if (!can_use(context)) return false;
+  std::optional<HostTier::Region> region;
+  {
+    Lock lock(mutex_);
+    if (!pressed) {
+      host_.reopen();
+      return false;
+    }
+    (void)host_.close_one();
+    if (!host_.closing()) return false;
+    empty_closed();
+    region = host_.take_closed();
+    if (region)
+      trouble("host memory is given back: the machine, or the container, is short of it "
+              "(firn_host, memory.max)");
+  }
+  if (!region) return false;
+  host_.give(std::move(*region));
+  clock_.notify();
+  return true;
+}
+
 bool EngineImpl::prepare_host() {
   if (abandoned_) return false;
   Entered context(*this);
@@ -189,6 +227,7 @@ bool EngineImpl::prepare_host() {
   {
     Lock lock(mutex_);
     host_.end_ahead(std::move(ahead));
+    if (there) stuck_ = false;
     host_due_.store(host_.ahead_due(), std::memory_order_release);
   }
   clock_.notify();

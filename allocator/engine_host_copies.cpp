@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "allocator/engine_impl.h"
+#include "firn/canary.h"
 
 namespace firn {
 
@@ -41,7 +42,8 @@ CUresult EngineImpl::copy_piece(const Block& block, const Piece& piece, void* ho
                   : driver_.memcpy_async(there, address, piece.bytes, out_stream_);
     else
       result = in ? driver_.memcpy_htod_async(address, host, piece.bytes, in_stream_)
-                  : driver_.memcpy_dtoh_async(host, address, piece.bytes, out_stream_);
+                  : driver_.memcpy_dtoh_async(host, address, piece.bytes,
+                                             FIRN_CANARY(10) ? in_stream_ : out_stream_);
     if (result == CUDA_SUCCESS && in_host && way != host_copies_) {
       host_copies_ = way;
       trouble(way == HostCopies::unified

@@ -6,6 +6,7 @@
 // take a Lock& may release it to wait; whatever they were given may have changed when they return.
 #pragma once
 
+#include <exception>
 #include <memory>
 #include <mutex>
 #include <span>
@@ -33,10 +34,15 @@
 #include "allocator/region.h"
 #include "allocator/tallies.h"
 #include "allocator/trace.h"
+#include "firn/said.h"
 
 namespace firn {
 
+class EngineInspector;  // tests/simulation/inspector.h
+
 class EngineImpl final : public Engine, private EngineLimits, private InMotion {
+  friend class EngineInspector;
+
  public:
   using Lock = std::unique_lock<DriverTimedMutex>;
 
@@ -82,6 +88,7 @@ class EngineImpl final : public Engine, private EngineLimits, private InMotion {
   bool pump() override;
   bool ponder() override;
   bool prepare_host() override;
+  bool give_host_back(bool pressed) override;
   bool host_due() const override { return host_due_.load(std::memory_order_acquire); }
   bool ponder_due() const override { return ponder_due_.load(std::memory_order_acquire); }
   bool busy() const override;
@@ -104,6 +111,7 @@ class EngineImpl final : public Engine, private EngineLimits, private InMotion {
   void count(const PartEvent& event) override;
   bool watching() const override { return watching_.load(std::memory_order_relaxed); }
   EngineStats stats() const override;
+  Failures failures() const override;
   uint64_t budget_bytes() const override;
   PoolTallies tallies() const override;
   void reset_peaks() override;
@@ -114,13 +122,28 @@ class EngineImpl final : public Engine, private EngineLimits, private InMotion {
 
  private:
   /// The device's context is current, and the thread's time in the driver is counted.
+  /// Begins before the lock is taken, and ends after it: what was said meanwhile is written then.
   struct Entered : DriverTimeScope, Driver::ContextGuard {
     explicit Entered(EngineImpl& engine)
         : DriverTimeScope(engine.driver_times_),
-          ContextGuard(engine.driver_, engine.options_.context) {}
+          ContextGuard(engine.driver_, engine.options_.context), engine_(engine) {}
+    ~Entered() {
+      if (std::uncaught_exceptions() > thrown_) engine_.left_undone();
+      try {
+        if (Said& said = Said::of_process(); said.waits()) said.write();
+      } catch (const std::bad_alloc&) {  // it is said later
+      }
+    }
+    Entered(const Entered&) = delete;
+    Entered& operator=(const Entered&) = delete;
+
+   private:
+    EngineImpl& engine_;
+    const int thrown_ = std::uncaught_exceptions();
   };
 
   // engine.cpp
+  void left_undone() noexcept;
   Block* block_at(uint64_t address) const;
   Block* live_at(const void* pointer, bool exact) const;
   Block* large_at(uint32_t entry, uint64_t address) const;  // engine_hot.h; null: none
@@ -132,6 +155,7 @@ class EngineImpl final : public Engine, private EngineLimits, private InMotion {
   void trace(const char* event, const Block& block, const char* detail = "");
   void trace_sample();
   uint64_t in_flight() const;
+  void say(const std::string& words) const;
   void trouble(const std::string& words);
   Result<void> can_use(const Driver::ContextGuard& context);
   bool settle_all(Lock& lock);
@@ -177,7 +201,7 @@ class EngineImpl final : public Engine, private EngineLimits, private InMotion {
   void drop_descriptor(Block& block);
 
   // engine_small.cpp, engine_parts.cpp, engine_stats.cpp
-  void release_segments();
+  bool release_segments();
   static CUmemAccessDesc access_of(int device);
   void uncount_segment(Block& block);
   void add_inactive(PoolTallies& tallies) const;
@@ -238,6 +262,7 @@ class EngineImpl final : public Engine, private EngineLimits, private InMotion {
   Result<void> pin_with(Block& block, Mark&& mark);
   static uint64_t proof(Seen seen, uint64_t w);  // for a block's word
   Result<Hold> touch_slow(Block& block, CUstream stream, Access access, Seen seen, bool anyway);
+  Error unreadable(const Block& block, std::optional<uint64_t> stall_begin);
   void add_use(Block& block, Use use);
   int index_of(CUstream stream);                 // engine_hot.h, as the next three
   void set_use(Block& block, Use use);
@@ -286,7 +311,17 @@ class EngineImpl final : public Engine, private EngineLimits, private InMotion {
   bool copy_out(Block& block, uint32_t piece);
   bool host_stuck() const;
   bool reap_copies();
+  void came_out(const PieceRef& ref);
   bool clean_ahead();
+
+  // engine_sums.cpp
+  void sum_later(const PieceRef& ref, bool arrived);
+  bool carry_out_sums(Lock& lock);
+  void summed(const SumDue& due, const Sum& sum);
+  bool written_as_arrived(Block& block, Piece& piece, const StoreCompletion& completion);
+  Error say_host_wrong(const Block& block, const Piece& piece, const Sum& sum);
+  bool arrived_whole(Block& block);
+  void drop_sums();
 
   // engine_write.cpp
   IoRequest* request_for(Block& block, uint32_t piece, Slot slot);
@@ -299,6 +334,8 @@ class EngineImpl final : public Engine, private EngineLimits, private InMotion {
   bool start_write(const PieceRef& ref);
   void end_request(IoRequest* request, const StoreCompletion& completion);
   void written(IoRequest& request, const StoreCompletion& completion);
+  void take_no_more(const char* what, const Error& error);
+  bool store_pauses() const;
   void settle_away(Block& block);
 
   // engine_lifetimes.cpp
@@ -336,6 +373,7 @@ class EngineImpl final : public Engine, private EngineLimits, private InMotion {
   bool drop_returned();
   bool drop_useless_host(uint64_t wanted_at);
   bool read_ahead();
+  void empty_closed();
   uint64_t in_flight_bytes() const;
   bool room_to_clean();
 
@@ -414,21 +452,29 @@ class EngineImpl final : public Engine, private EngineLimits, private InMotion {
   // engine_fault.cpp
   Result<void> begin_fault(Lock& lock, Block& block, bool anyway);
   void advance_fault(Block& block);
-  void fail_fault(Block& block);
-  void read_done(IoRequest& request, const StoreCompletion& completion);
   uint64_t prefetchable_grains(const Block& block, uint64_t most = UINT64_MAX) const;
   bool may_arrive(const Block& block) const;
   uint64_t arriving_bytes() const;
   bool prefetch_span(Block& block);
   bool run_prefetches(Lock& lock);
   void finish_drain(Block& block);
-  bool start_read(Block& block, uint32_t piece);
   uint64_t granules_for(const Block& block, uint64_t grains) const;
   Result<void> map_host_fault(Lock& lock, Block& block, const Error& no_room);
   void count_zero_copy(uint64_t grains, const Error& no_room);
   void begin_arriving(Block& block, bool prefetched);
   bool copy_in(Block& block, uint32_t piece);
-  void lose(Block& block, const Error& error);
+
+  // engine_read.cpp
+  bool start_read(Block& block, uint32_t piece);
+  std::string no_staging_words(size_t bytes) const;
+  void read_done(IoRequest& request, const StoreCompletion& completion);
+  void unread(Block& block, Piece& piece, const Error& error);
+  void settle_failed(Block& block);
+  void lose(Block& block);
+  void give_up_reading(Block& block);
+  void read_at_last(Block& block);
+  void say_lost(const Block& block, const char* how) const;
+  void undo_fault(Block& block);
 
   const EngineOptions options_;
   const uint32_t span_granules_;
@@ -507,6 +553,7 @@ class EngineImpl final : public Engine, private EngineLimits, private InMotion {
   std::unique_ptr<Net> net_;  // firn_verify
   Notices notices_;
   mutable EngineStats counted_;     // the part counted under the lock
+  Failed failed_;
   uint64_t sample_ns_ = 0, pinned_ns_ = 0;  // of the trace's last such rows
   bool abandoned_ = false;
 };

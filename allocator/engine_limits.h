@@ -24,8 +24,12 @@ struct EngineLimits {
   static constexpr uint64_t unanswered_ns = 30'000'000'000;
   // So often memory is made room for that the device then refuses (others use it too).
   static constexpr int refusals_most = 8;
-  // A failed read is tried again: the copy in the store is the last one.
-  static constexpr unsigned read_tries_most = 8;
+  // A failed read is tried again, after pauses that double up to the longest: the copy in the store
+  // is the last one. It is said after so long, and who tries what had been given up waits no longer.
+  static constexpr uint64_t io_pause_ns = 1'000'000, io_pause_most_ns = 1'000'000'000;
+  static constexpr uint64_t said_after_ns = 1'000'000'000;
+  // A failed write is tried again in the same way, and a full store so often.
+  static constexpr uint64_t full_pause_ns = 1'000'000'000;
   // After a decision so long, for each event of the period, until the next: about three times what
   // it took, so that deciding takes little of a processor and holds the lock little, however short
   // the iterations are.

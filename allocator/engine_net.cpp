@@ -64,17 +64,15 @@ bool EngineImpl::left_unwritten(Block& block, Span& span) {
       where = fmt::format("between the offsets {} and {}", piece.offset,
                           piece.offset + piece.bytes);
     }
-    ++counted_.unseen_writes;
+    ++failed_.unseen_writes;
     const Use last{block.use.load(std::memory_order_acquire)};
-    std::fprintf(stderr,
-                 "firn: device %d: block %#llx (%zu bytes) was written UNSEEN while a copy of it "
-                 "was kept: its span at %llu (%llu bytes) differs from the copy %s. Last use known: "
-                 "stream %p. Before it was to leave:%s\n",
-                 options_.device, (unsigned long long)block.address, size_t{block.requested},
-                 (unsigned long long)(span.begin * grain_bytes),
-                 (unsigned long long)(span.grains * grain_bytes), where.c_str(),
-                 last ? static_cast<void*>(streams_.handle(last.stream())) : nullptr,
-                 net_->history_words(block, clock_.now_ns()).c_str());
+    say(fmt::format("block {:#x} ({} bytes) was written UNSEEN while a copy of it was kept: its span "
+                    "at {} ({} bytes) differs from the copy {}. Last use known: stream {}. Before "
+                    "it was to leave:{}",
+                    block.address, size_t{block.requested}, span.begin * grain_bytes,
+                    span.grains * grain_bytes, where,
+                    last ? static_cast<const void*>(streams_.handle(last.stream())) : nullptr,
+                    net_->history_words(block, clock_.now_ns())));
     drop_piece(piece);
     all = false;
   }

@@ -153,7 +153,7 @@ std::string EngineImpl::enough_words() const {
 
 void EngineImpl::notice(const std::string& words) {
   counted_.notices.push_back(words);
-  std::fprintf(stderr, "firn: device %d: %s\n", options_.device, words.c_str());
+  say(words);
   if (trace_) trace_->row(clock_.now_ns(), "notice", options_.device, 0, 0, 0, words);
 }
 

@@ -45,6 +45,7 @@ struct Segment {
   uint64_t address = 0;
   uint16_t stream = 0;
   uint32_t live = 0;  // blocks handed out or ready in it
+  Use emptied;        // without any: over when its stream's work until then is
   std::vector<Frame> frames;
   std::atomic<uint32_t>* units = nullptr;  // per 512 B: block index + 1 at its first unit
 };
@@ -58,6 +59,13 @@ struct PieceRef {
 inline bool current(const PieceRef& ref) {
   return ref.block->generation == ref.generation && ref.block->version == ref.version;
 }
+
+/// A piece's copy in host memory that is to be summed; holds a reference to the staging.
+struct SumDue {
+  PieceRef ref;
+  Staging* staging;
+  bool arrived;  // for the first time; else to be compared
+};
 
 /// What was decided last, and how far it was carried out.
 struct Plan {
@@ -156,6 +164,8 @@ struct InMotion {
   uint64_t fence_given_ = 0;      // by then
   std::vector<Block*> spilling_, faulting_, draining_;
   std::deque<CopyInFlight> copies_out_, copies_in_;
+  std::deque<SumDue> sums_;
+  unsigned summing_ = 0;          // threads that take one at this moment
   std::unordered_set<IoRequest*> requests_;
   uint64_t writing_bytes_ = 0;
   std::deque<PieceRef> unwritten_, clean_host_;
@@ -173,8 +183,12 @@ struct InMotion {
 
   bool pressed_ = false;           // memory was short at least once
   bool staging_wanted_ = false;    // a spill or a read waits for staging
-  bool store_full_ = false;        // no_space: no more writes until a slot comes free
+  bool store_full_ = false;        // no more writes until a slot comes free, or for a pause
+  uint64_t write_again_ns_ = 0;    // the end of that pause, or of one after a failed write
   unsigned write_failures_ = 0;    // in a row, of any kind
+  uint64_t unwritten_ns_ = 0;      // since when; 0: the last one passed
+  bool store_busy_ = false;        // its files grow
+  bool unread_said_ = false;       // that reads fail
   bool stuck_ = false;             // host memory full and nowhere to write: eviction stops
   bool spilling_stopped_ = false;  // stop_spilling()
   bool spilling_ended_ = false;    // for good

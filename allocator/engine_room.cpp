@@ -11,6 +11,7 @@
 #include "allocator/check.h"
 #include "allocator/config.h"
 #include "allocator/engine_hot.h"
+#include "firn/canary.h"
 
 namespace firn {
 
@@ -21,13 +22,13 @@ constexpr const char* not_yet_seen = "not yet seen in an operator";
 }  // namespace
 
 /// Has nothing left the device for `patience_ns`, while threads asked for it to, and only work on
-/// the device held it up? (A store that does not answer is waited for, and host memory that is
-/// being pinned: nobody waits for us there.)
+/// the device held it up? (A store that does not answer is waited for, one that fails for a while,
+/// and host memory that is being pinned: nobody waits for us there.)
 bool EngineImpl::still(uint64_t patience_ns) {
   const uint64_t now = clock_.now_ns(), left = unmapped_ + counted_.spilled_bytes;
   // (Where nobody has asked for some time, nothing was to leave.)
   const bool pinned_soon = staging_wanted_ && host_.may_grow();
-  if (left != still_.left || !requests_.empty() || pinned_soon ||
+  if (left != still_.left || !requests_.empty() || pinned_soon || store_pauses() ||
       now - still_.looked_ns > still_ns / 2)
     still_.since_ns = now;
   still_.left = left;
@@ -44,7 +45,7 @@ Result<Reservation> EngineImpl::make_room(Lock& lock, uint64_t granules, const B
   uint64_t others_since = 0;
   unsigned fruitless = 0, busy_rounds = 0;
   bool last_look = false;  // nobody else holds anything any more, and all was looked at since
-  bool short_before = false, regions_wait = false;
+  bool short_before = false, regions_wait = false, segments_wait = false;
   const int64_t mine = thread_holds();
   ++waiting_;
   waiting_holds_ += mine;
@@ -104,6 +105,7 @@ Result<Reservation> EngineImpl::make_room(Lock& lock, uint64_t granules, const B
     if (coming < lacking) evict(lacking - coming, wanted);
     bool changed = pump_locked();
     reclaim_parked(granules);
+    changed |= carry_out_sums(lock);
     changed |= carry_out_unmappings(lock, granules);
     reservation = frames_.reserve(granules);
     if (reservation.granules() == granules) {
@@ -120,8 +122,10 @@ Result<Reservation> EngineImpl::make_room(Lock& lock, uint64_t granules, const B
     }
     // (What has left may have freed parts of shared frames only: then more has to.
     // And while the driver refuses to tell, nobody knows.)
-    const bool moving = regions_wait || unmapped != unmapped_ || something_moves() ||
+    if (segments_wait) segments_wait = release_segments();
+    const bool moving = regions_wait || segments_wait || unmapped != unmapped_ || something_moves() ||
                         health_.refusals() != refusals;
+    if (moving && FIRN_CANARY(39)) return no_room(granules, wanted);
     if (moving && still(patience_ns) && (!fenced_wait() || still(still_ns_most))) {
       still_.given_up = true;
       if (!wanted) count_stall(*begin, nullptr, granules * granule_bytes);
@@ -136,7 +140,7 @@ Result<Reservation> EngineImpl::make_room(Lock& lock, uint64_t granules, const B
     }
     if (fruitless++ == 0) {  // the last reserves: small segments, and what the device may have now
       park_ready(true);
-      release_segments();
+      segments_wait = release_segments();
       frames_.forget_limit();
       continue;
     }
@@ -227,7 +231,7 @@ void EngineImpl::reclaim_parked(uint64_t granules, bool spare_claimed) {
 
 /// Has the coldest blocks leave, as much of them as is asked for. `except`: it is wanted itself.
 uint64_t EngineImpl::evict(uint64_t grains, const Block* except) {
-  if (stuck_ || spilling_stopped_ || health_.dead()) return 0;
+  if (stuck_ || (spilling_stopped_ && !FIRN_CANARY(38)) || health_.dead()) return 0;
   uint64_t started = 0;
   if (plan_.valid)  // what is used late, with a copy or soon with one first; then what there is
     for (const uint64_t beyond : {plan_.window, uint64_t{0}}) {

@@ -93,6 +93,7 @@ Result<void*> EngineImpl::allocate_small(Lock& lock, unsigned stream, size_t byt
   block->size_class = static_cast<uint16_t>(size_class);
   Segment& segment = *segments_[arena_->at(*address) & ~segment_mark].load();
   ++segment.live;
+  segment.emptied = {};
   ++small_blocks_;
   block->word.store(static_cast<uint64_t>(State::free) | word::small, std::memory_order_relaxed);
   transit(*block, Event::allocate, life_flags | word::many_uses);
@@ -101,12 +102,21 @@ Result<void*> EngineImpl::allocate_small(Lock& lock, unsigned stream, size_t byt
   return hand_out(*block, bytes, requested, thread_cell());
 }
 
-/// Gives segments without blocks back. Their streams' work is over: waited for here.
-void EngineImpl::release_segments() {
+/// Gives segments without blocks back whose streams' work is over. True: of others it will be.
+bool EngineImpl::release_segments() {
+  bool waits = false;
   for (uint32_t i = 0; i < segment_count_; ++i) {
     Segment& segment = *segments_[i].load(std::memory_order_relaxed);
     if (segment.frames.empty() || segment.live > 0) continue;
-    if (!streams_.wait(streams_.now(segment.stream))) continue;
+    if (!segment.emptied) segment.emptied = streams_.now(segment.stream);
+    if (!streams_.over(segment.emptied)) {
+      const bool closed = streams_.close(segment.emptied);
+      if (!streams_.over(segment.emptied)) {
+        waits |= closed;
+        continue;
+      }
+    }
+    segment.emptied = {};
     if (!small_[segment.stream]->remove(segment.address, granule_bytes)) continue;
     exported_.erase(segment.address);
     arena_->set(segment.address, 1, 0);
@@ -116,6 +126,7 @@ void EngineImpl::release_segments() {
     count_segment(false, false, segment.address, granule_bytes, segment.stream);
     spare_segments_.push_back(i);
   }
+  return waits;
 }
 
 }  // namespace firn

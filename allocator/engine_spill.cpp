@@ -8,6 +8,7 @@
 #include "allocator/check.h"
 #include "allocator/config.h"
 #include "allocator/engine_hot.h"
+#include "firn/canary.h"
 
 namespace firn {
 
@@ -24,6 +25,7 @@ void EngineImpl::make_pieces(Block& block) {
     Piece piece;
     piece.offset = offset;
     piece.bytes = std::min<size_t>(options_.piece_bytes, bytes - offset);
+    if (FIRN_CANARY(14) && piece.bytes > grain_bytes) piece.bytes -= piece.bytes % grain_bytes;
     block.pieces.push_back(piece);
   }
 }
@@ -42,7 +44,7 @@ bool EngineImpl::start_spill(Block& block, bool leave, uint64_t grains) {
   if (health_.dead() || block.coming > 0) return false;
   uint64_t w = block.word.load(std::memory_order_acquire);
   // (What is mapped to host memory is not on the device.)
-  if (leave && spilling_stopped_ && !(w & word::zero_copy)) return false;
+  if (leave && spilling_stopped_ && !FIRN_CANARY(38) && !(w & word::zero_copy)) return false;
   if (leave && !block.leave && block.state() == State::spilling) keep(block);  // more than cleaning
   w = block.word.load(std::memory_order_acquire);
   do {
@@ -95,7 +97,7 @@ bool EngineImpl::copy_out(Block& block, uint32_t index) {
     return false;
   }
   Error error;
-  if (!block.uses_ordered) {
+  if (!block.uses_ordered && !FIRN_CANARY(29)) {
     std::vector<Use> uses = block.more_uses;
     uses.push_back(Use{block.use.load(std::memory_order_acquire)});
     uses.push_back(block.arrival);
@@ -137,8 +139,9 @@ void EngineImpl::advance_spill(Block& block) {
 
 /// Nothing in sight will free host memory.
 bool EngineImpl::host_stuck() const {
-  return (!store_ || store_full_) && requests_.empty() && copies_in_.empty() &&
-         copies_out_.empty() && !host_.may_grow();
+  const bool stays = !store_ || store_full_ || host_.used() == 0;  // (or there is none at all)
+  return stays && requests_.empty() && copies_in_.empty() && copies_out_.empty() &&
+         !host_.may_grow();
 }
 
 /// Unmaps what may go. spilling -> hosted once all that was to leave has left, or back to resident
@@ -155,7 +158,7 @@ bool EngineImpl::finish_spill(Block& block) {
     bool valid = true;
     for (const Piece& piece : pieces_of(block, span))
       if (piece.wanted_out)
-        valid &= !piece.copying_out && (piece.host_valid || piece.slot_valid);
+        valid &= FIRN_CANARY(19) || (!piece.copying_out && (piece.host_valid || piece.slot_valid));
     waiting |= !valid;
     if (!valid || !span.leaving) continue;
     // Its own copies out are over; of other pieces' there may be some in flight.
@@ -281,11 +284,12 @@ void EngineImpl::drop_piece(Piece& piece) {
   }
   piece.request = nullptr;
   piece.writing = piece.reading = piece.copying_out = false;
+  piece.summed = piece.summing = piece.checked = piece.unproven = false;
   piece.read_tries = 0;
   if (piece.host) host_.unref(piece.host);
   piece.host = nullptr;
   piece.host_valid = false;
-  if (piece.slot) {
+  if (piece.slot && !FIRN_CANARY(36)) {
     store_->discard(piece.slot);
     store_full_ = false;
   }
@@ -296,10 +300,20 @@ void EngineImpl::drop_piece(Piece& piece) {
 /// The device's bytes are about to change, or nobody wants them any more.
 void EngineImpl::drop_copies(Block& block) {
   if (options_.guard) open_guarded(block);
-  ++block.version;
+  if (!FIRN_CANARY(30)) ++block.version;
   for (Piece& piece : block.pieces) drop_piece(piece);
   block.word.fetch_and(~word::copies, std::memory_order_acq_rel);
   stuck_ = false;
+}
+
+/// A copy out is over: the piece is valid in host memory.
+void EngineImpl::came_out(const PieceRef& ref) {
+  Piece& piece = ref.block->pieces[ref.piece];
+  piece.copying_out = false;
+  piece.host_valid = true;
+  counted_.spilled_bytes += piece.bytes;
+  came_to_host(ref);
+  if (options_.guard) guard(*ref.block);
 }
 
 bool EngineImpl::reap_copies() {
@@ -315,12 +329,11 @@ bool EngineImpl::reap_copies() {
     bandwidths_.end(lifetimes::Channel::host_out, copy.waited ? 0 : copy.staging->bytes,
                     clock_.now_ns());
     if (copy.block->generation == copy.generation && copy.block->version == copy.version) {
-      Piece& piece = copy.block->pieces[copy.piece];
-      piece.copying_out = false;
-      piece.host_valid = true;
-      counted_.spilled_bytes += piece.bytes;
-      came_to_host({copy.block, copy.generation, copy.version, copy.piece});
-      if (options_.guard) guard(*copy.block);
+      const PieceRef ref{copy.block, copy.generation, copy.version, copy.piece};
+      if (options_.sums)
+        sum_later(ref, true);
+      else
+        came_out(ref);
     }
     host_.unref(copy.staging);
   }

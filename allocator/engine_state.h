@@ -15,6 +15,7 @@
 #include "allocator/lifetimes/places.h"
 #include "allocator/lifetimes/rehearse.h"
 #include "allocator/region.h"
+#include "allocator/relaxed.h"
 #include "allocator/thrash.h"
 
 namespace firn {
@@ -108,6 +109,11 @@ struct Scratch {
   std::vector<lifetimes::Step> steps;
   std::vector<uint32_t> item_of;      // by identity: item + 1 that plays it
   std::vector<uint32_t> first_of;     // and that played it first
+};
+
+/// Written under the lock, read without it: see Engine::failures().
+struct Failed {
+  Relaxed<uint64_t> lost_blocks, host_corrupt, device_corrupt, unseen_writes;
 };
 
 /// While who waits is asked for (engine_notices.cpp).

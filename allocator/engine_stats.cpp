@@ -28,6 +28,10 @@ EngineStats EngineImpl::stats() const {
   const uint64_t now = open_waits_.empty() ? 0 : clock_.now_ns();
   for (uint64_t begun : open_waits_) s.stall_ns += now - begun;
   s.device = options_.device;
+  s.lost_blocks = failed_.lost_blocks;
+  s.host_corrupt = failed_.host_corrupt;
+  s.device_corrupt = failed_.device_corrupt;
+  s.unseen_writes = failed_.unseen_writes;
   s.budget_bytes = frames_.budget_granules() * granule_bytes;
   s.device_bytes = frames_.held_granules() * granule_bytes;
   s.peak_device_bytes = frames_.peak_granules() * granule_bytes;
@@ -117,6 +121,11 @@ void EngineImpl::reset_peaks() {
   frames_.reset_peak();
 }
 
+Failures EngineImpl::failures() const {
+  return {failed_.lost_blocks, failed_.host_corrupt + failed_.device_corrupt,
+          failed_.unseen_writes};
+}
+
 void EngineImpl::reset_totals() {
   Lock lock(mutex_);
   hot_.reset_totals();
@@ -200,7 +209,10 @@ void EngineImpl::trim() {
     (void)carry_out_unmappings(lock);
     if (leaving()) wait(lock, poll_ns);
   }
-  release_segments();
+  while (release_segments() && !health_.dead()) {
+    wait(lock, poll_ns);
+    pump_locked();
+  }
   frames_.trim();
 }
 
@@ -287,6 +299,8 @@ void EngineImpl::spill_all() {
 }
 
 void EngineImpl::spill_away() {
+  Entered context(*this);
+  if (!can_use(context)) return;
   {
     Lock lock(mutex_);
     learn();

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "allocator/engine_hot.h"
+#include "firn/canary.h"
 
 namespace firn {
 
@@ -50,7 +51,8 @@ Result<Hold> EngineImpl::touch_slow(Block& block, CUstream stream, Access access
   if (index < 0)
     return make_error(Code::invalid_argument, 0,
                       fmt::format("more than {} streams", Streams::capacity));
-  uint32_t failures = block.fault_failures, generation = block.generation;
+  const uint32_t failures = block.fault_failures, refusals = block.read_refusals;
+  const uint32_t generation = block.generation;
   std::optional<uint64_t> stall_begin;
   OpenWait open(open_waits_);
   while (block.generation == generation) {
@@ -58,7 +60,8 @@ Result<Hold> EngineImpl::touch_slow(Block& block, CUstream stream, Access access
     if (block.fault_failures > failures + 3)
       return make_error(Code::driver, 0,
                         fmt::format("block {:#x} could not be brought back: {}", block.address,
-                                    block.fault_error));
+                                    block.fault_error.text));
+    if (block.read_refusals != refusals) return unreadable(block, stall_begin);
     uint64_t w = block.word.load(std::memory_order_acquire);
     if (w & word::freed) break;
     switch (word::state(w)) {
@@ -113,17 +116,30 @@ Result<Hold> EngineImpl::touch_slow(Block& block, CUstream stream, Access access
           break;
         }
         pump_locked();
-        if (block.state() == State::faulting) wait(lock, poll_ns);
+        if (!carry_out_sums(lock) && block.state() == State::faulting) wait(lock, poll_ns);
         break;
       case State::lost:
         return make_error(Code::lost, 0,
                           fmt::format("block {:#x} ({} bytes) is lost: {}", block.address,
-                                      block.requested, block.fault_error));
+                                      block.requested, block.fault_error.text));
       default:
         return Hold{};  // freed under our hands: not a block any more
     }
   }
   return Hold{};
+}
+
+/// The error for a thread that waited for a block whose bytes cannot be had now.
+Error EngineImpl::unreadable(const Block& block, std::optional<uint64_t> stall_begin) {
+  if (stall_begin) count_stall(*stall_begin, &block);
+  const bool memory = block.fault_error.code == Code::out_of_memory;
+  if (memory) ++counted_.oom_count;
+  return make_error(
+      memory ? Code::out_of_memory : Code::lost, 0,
+      fmt::format("block {:#x} ({} bytes) could not be read back for {} s (firn_io_patience): {}; "
+                  "its copy is kept, the next use tries again",
+                  block.address, block.requested, options_.io_patience_ns / 1'000'000'000,
+                  block.fault_error.text));
 }
 
 int EngineImpl::find_index(CUstream stream) {
@@ -226,6 +242,7 @@ bool EngineImpl::programs_uses_over(Block& block) {
 /// Everything that used the block, its copies included, is over. Forgets the uses that are.
 bool EngineImpl::uses_over(Block& block) {
   std::erase_if(block.more_uses, [&](Use use) { return streams_.over(use); });
+  if (FIRN_CANARY(9)) block.more_uses.clear();
   if (block.more_uses.empty())
     block.word.fetch_and(~word::many_uses, std::memory_order_acq_rel);
   return block.more_uses.empty() &&

@@ -1,10 +1,12 @@
 // On: host memory to the store. A piece keeps its host copy until room is needed for others.
 #include <algorithm>
+#include <utility>
 
 #include <fmt/format.h>
 
 #include "allocator/check.h"
 #include "allocator/engine_impl.h"
+#include "firn/canary.h"
 
 namespace firn {
 
@@ -80,7 +82,7 @@ bool EngineImpl::next_write(PieceRef& ref) {
   if (plan_.valid) {
     if (next_planned_write(ref)) return true;
     if (host_is_passage() && first_of(unwritten_)) return true;
-    if (!staging_wanted_) return false;
+    if (!staging_wanted_ && !host_.closing()) return false;
     std::erase_if(unwritten_, [this](const PieceRef& old) { return !unwritten(old); });
     const auto last = std::max_element(
         unwritten_.begin(), unwritten_.end(), [](const PieceRef& a, const PieceRef& b) {
@@ -95,12 +97,15 @@ bool EngineImpl::next_write(PieceRef& ref) {
   const uint64_t stays = greedy_.valid && !host_is_passage()
                              ? host_.budget() - 4 * in_flight_bytes()
                              : host_.budget() / 2;
-  return (staging_wanted_ || host_.used() > stays) && first_of(unwritten_);
+  return (staging_wanted_ || host_.closing() || host_.used() > stays) && first_of(unwritten_);
 }
 
 /// Has what is due written, as much at a time as keeps the store busy.
 bool EngineImpl::write_back() {
   bool any = false;
+  const uint64_t now = clock_.now_ns();
+  store_busy_ = false;
+  if (now >= write_again_ns_ && std::exchange(store_full_, false)) stuck_ = false;
   const uint64_t in_flight_most =
       plan_.valid ? in_flight_bytes() : std::max(host_.budget() / 4, options_.piece_bytes);
   if (store_full_) {  // what was bound for it stays, to be dropped as other copies are
@@ -108,7 +113,8 @@ bool EngineImpl::write_back() {
     greedy_.store_bound.clear();
   }
   PieceRef ref{};
-  while (!store_full_ && writing_bytes_ < in_flight_most && next_write(ref)) {
+  while (!store_full_ && now >= write_again_ns_ && writing_bytes_ < in_flight_most &&
+         next_write(ref)) {
     Piece& piece = ref.block->pieces[ref.piece];
     if (!plan_.valid && ref.block->state() == State::resident && ref.block->leave &&
         piece.host->refs == 1) {
@@ -125,11 +131,14 @@ bool EngineImpl::write_back() {
 /// False: the store took it not. The piece stays in host memory then, and in unwritten_.
 bool EngineImpl::start_write(const PieceRef& ref) {
   Piece& piece = ref.block->pieces[ref.piece];
-  Result<Slot> slot = store_->reserve(piece.host->bytes);
+  Result<Slot> slot = store_->reserve(piece.host->bytes, false);
   if (!slot) {
-    store_full_ = true;
     unwritten_.push_front(ref);
-    trouble("spilled blocks stay in host memory: " + slot.error().text);
+    if (slot.error().code == Code::busy) {
+      store_busy_ = true;
+      return false;
+    }
+    take_no_more("spilled blocks stay in host memory: ", slot.error());
     return false;
   }
   piece.slot = *slot;
@@ -140,6 +149,8 @@ bool EngineImpl::start_write(const PieceRef& ref) {
                                      reinterpret_cast<uint64_t>(request));
   if (begun) {
     bandwidths_.begin(lifetimes::Channel::store_write, clock_.now_ns());
+    if (FIRN_CANARY(4)) store_->discard(*slot);
+    if (FIRN_CANARY(5)) drop_host_copy(piece);
     return true;
   }
   StoreCompletion failed;
@@ -167,8 +178,10 @@ void EngineImpl::written(IoRequest& request, const StoreCompletion& completion) 
   piece.writing = false;
   piece.request = nullptr;
   PieceRef ref{&block, block.generation, block.version, request.piece};
-  if (completion.error.code == Code::ok) {
+  if (completion.error.code == Code::ok || FIRN_CANARY(28)) {
     write_failures_ = 0;
+    unwritten_ns_ = 0;
+    if (!written_as_arrived(block, piece, completion)) return;
     piece.slot_valid = true;
     if (block.to_store && block.state() != State::faulting) {  // as the plan has it
       drop_host_copy(piece);
@@ -182,8 +195,32 @@ void EngineImpl::written(IoRequest& request, const StoreCompletion& completion) 
   store_->discard(piece.slot);
   piece.slot = {};
   unwritten_.push_front(ref);
-  trouble("a write to the store failed, the bytes stay in host memory: " + completion.error.text);
-  if (completion.error.code == Code::no_space || ++write_failures_ >= 16) store_full_ = true;
+  take_no_more("a write to the store failed, the bytes stay in host memory: ", completion.error);
+}
+
+/// The store does not take a piece. It is tried again: after pauses where that may pass soon; as a
+/// full one, for which nobody waits, where it has no room or failed for firn_io_patience.
+void EngineImpl::take_no_more(const char* what, const Error& error) {
+  const uint64_t now = clock_.now_ns();
+  if (unwritten_ns_ == 0) {
+    unwritten_ns_ = now;
+    trouble(what + error.text);
+  }
+  if (error.code == Code::no_space || now - unwritten_ns_ >= options_.io_patience_ns) {
+    store_full_ = true;
+    write_again_ns_ = now + full_pause_ns;
+    return;
+  }
+  write_again_ns_ =
+      now + std::min(io_pause_most_ns, io_pause_ns << std::min(write_failures_, 16u));
+  ++write_failures_;
+}
+
+/// Is room being made there, or do writes fail, though not for so long that nobody waits for them
+/// any more?
+bool EngineImpl::store_pauses() const {
+  if (store_busy_) return true;
+  return !store_full_ && unwritten_ns_ != 0 && clock_.now_ns() < write_again_ns_;
 }
 
 }  // namespace firn

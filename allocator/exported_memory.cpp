@@ -1,6 +1,6 @@
 #include "allocator/exported_memory.h"
 
-#include <fcntl.h>
+#include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -17,7 +17,7 @@
 namespace firn {
 
 namespace {
-constexpr char magic[8] = {'f', 'i', 'r', 'n', '-', 'm', '0', '1'};
+constexpr char magic[8] = {'f', 'i', 'r', 'n', '-', 'm', '0', '2'};
 constexpr uint32_t parts_most = 1u << 20;
 
 struct Head {
@@ -26,6 +26,11 @@ struct Head {
   uint32_t parts;
   uint64_t started;  // the process: its number may come again
   uint64_t serial;
+  int64_t mark;      // descriptor of a file that holds both
+};
+
+struct Mark {
+  uint64_t started, serial;
 };
 
 /// When the process started, in ticks since the machine did; 0: there is none.
@@ -42,25 +47,18 @@ uint64_t start_of(int process) {
   return at ? std::strtoull(at + 1, nullptr, 10) : 0;
 }
 
-/// A descriptor that is closed at the end.
-struct Descriptor {
-  int fd = -1;
-  explicit Descriptor(long number) : fd(static_cast<int>(number)) {}
-  ~Descriptor() {
-    if (fd >= 0) ::close(fd);
-  }
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-};
+/// Tried again where the driver refuses: what it keeps is another process's memory, or addresses.
+template <class Call>
+bool insist(Call&& call) {
+  for (int attempt = 0; attempt < 3; ++attempt)
+    if (call() == CUDA_SUCCESS) return true;
+  return false;
+}
 }  // namespace
 
 ExportedMemory::ExportedMemory(uint64_t base) : base_(base) {
   static std::atomic<uint64_t> serials{0};
   serial_ = ++serials;
-}
-
-ExportedMemory::~ExportedMemory() {
-  for (const Part& part : parts_) ::close(part.fd);
 }
 
 Result<std::shared_ptr<const ExportedMemory>> ExportedMemory::make(
@@ -72,9 +70,15 @@ Result<std::shared_ptr<const ExportedMemory>> ExportedMemory::make(
     const CUresult result = driver.mem_export_to_shareable_handle(
         &fd, frame, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
     if (result != CUDA_SUCCESS) return driver.error("cuMemExportToShareableHandle", result);
-    (void)::fcntl(fd, F_SETFD, FD_CLOEXEC);  // programs started from here have no use for it
-    made->parts_.push_back({fd, bytes});
+    made->parts_.push_back({Descriptor(fd), bytes});
   }
+  made->mark_ = Descriptor(::memfd_create("firn-export", MFD_CLOEXEC));
+  const Mark mark{start_of(::getpid()), made->serial_};
+  if (!made->mark_ ||
+      ::pwrite(made->mark_.get(), &mark, sizeof mark, 0) != static_cast<ssize_t>(sizeof mark))
+    return make_error(Code::io, errno,
+                      fmt::format("memory cannot be shared: memfd_create: {}; ulimit -n sets how "
+                                  "many descriptors there may be", std::strerror(errno)));
   return std::shared_ptr<const ExportedMemory>(std::move(made));
 }
 
@@ -85,9 +89,10 @@ std::string ExportedMemory::handle() const {
   head.parts = static_cast<uint32_t>(parts_.size());
   head.started = start_of(head.process);
   head.serial = serial_;
+  head.mark = mark_.get();
   std::string out(reinterpret_cast<const char*>(&head), sizeof head);
   for (const Part& part : parts_) {
-    const uint64_t words[2] = {static_cast<uint64_t>(part.fd), part.bytes};
+    const uint64_t words[2] = {static_cast<uint64_t>(part.fd.get()), part.bytes};
     out.append(reinterpret_cast<const char*>(words), sizeof words);
   }
   return out;
@@ -111,31 +116,44 @@ Result<std::unique_ptr<ImportedMemory>> ImportedMemory::open(const Driver& drive
     return make_error(Code::invalid_argument, 0,
                       "a handle of memory that this Firn did not make: both processes need the "
                       "same allocator (backend:firn) and the same version of it");
-  const Descriptor process(::syscall(SYS_pidfd_open, head.process, 0));
-  if (process.fd < 0 || start_of(head.process) != head.started)
+  const Descriptor process(static_cast<int>(::syscall(SYS_pidfd_open, head.process, 0)));
+  if (!process || start_of(head.process) != head.started)
     return make_error(Code::io, errno,
                       fmt::format("process {}, whose memory is to be shared, has ended",
                                   head.process));
+  const auto fetch = [&](uint64_t number) {
+    return Descriptor(
+        static_cast<int>(::syscall(SYS_pidfd_getfd, process.get(), static_cast<int>(number), 0)));
+  };
+  const auto trouble = [&](int why) -> Error {
+    const char* advice = "";
+    if (why == EPERM)
+      advice = " (sharing needs the right to trace that process: sysctl kernel.yama.ptrace_scope, "
+               "or prctl(PR_SET_PTRACER) there; and in a container a seccomp profile that lets it)";
+    else if (why == ENOSYS)
+      advice = " (sharing needs Linux 5.6, and in a container a seccomp profile that lets it)";
+    else if (why == EBADF)
+      advice = " (it has been freed there: keep it until it is open here)";
+    else if (why == EMFILE)
+      advice = " (ulimit -n sets how many descriptors this process may have)";
+    return make_error(Code::io, why,
+                      fmt::format("memory of process {}: pidfd_getfd: {}{}", head.process,
+                                  std::strerror(why), advice));
+  };
   std::vector<std::pair<CUmemGenericAllocationHandle, uint64_t>> frames;
   Error error;
   uint64_t all = 0;
   for (uint32_t i = 0; i < head.parts && error.code == Code::ok; ++i) {
     uint64_t words[2];
     std::memcpy(words, handle.data() + sizeof head + i * sizeof words, sizeof words);
-    const Descriptor fd(::syscall(SYS_pidfd_getfd, process.fd, static_cast<int>(words[0]), 0));
-    if (fd.fd < 0) {
-      error = make_error(Code::io, errno,
-                         fmt::format("memory of process {}: pidfd_getfd: {}{}", head.process,
-                                     std::strerror(errno),
-                                     errno == EPERM ? " (sharing needs the right to trace that "
-                                                      "process: sysctl kernel.yama.ptrace_scope, "
-                                                      "or prctl(PR_SET_PTRACER) there)"
-                                                    : ""));
+    const Descriptor fd = fetch(words[0]);
+    if (!fd) {
+      error = trouble(errno);
       break;
     }
     CUmemGenericAllocationHandle frame = 0;
     const CUresult result = driver.mem_import_from_shareable_handle(
-        &frame, reinterpret_cast<void*>(static_cast<intptr_t>(fd.fd)),
+        &frame, reinterpret_cast<void*>(static_cast<intptr_t>(fd.get())),
         CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
     if (result != CUDA_SUCCESS) {
       error = driver.error("cuMemImportFromShareableHandle", result);
@@ -144,11 +162,24 @@ Result<std::unique_ptr<ImportedMemory>> ImportedMemory::open(const Driver& drive
     frames.emplace_back(frame, words[1]);
     all += words[1];
   }
+  // The numbers may be another export's by now. (The mark is let go first: as long as it is there,
+  // what was fetched before was of this one.)
+  if (error.code == Code::ok) {
+    const Descriptor fd = fetch(static_cast<uint64_t>(head.mark));
+    Mark mark{};
+    if (!fd)
+      error = trouble(errno);
+    else if (::pread(fd.get(), &mark, sizeof mark, 0) != static_cast<ssize_t>(sizeof mark) ||
+             mark.started != head.started || mark.serial != head.serial)
+      error = make_error(Code::io, 0,
+                         fmt::format("memory of process {} that was to be shared has been freed "
+                                     "there: keep it until it is open here", head.process));
+  }
   std::unique_ptr<ImportedMemory> made(new ImportedMemory(driver));
   if (error.code == Code::ok)
     if (Result<void> mapped = made->map(device, all, frames); !mapped) error = mapped.error();
   // What is mapped stays as long as it is.
-  for (const auto& [frame, bytes] : frames) (void)driver.mem_release(frame);
+  for (const auto& each : frames) (void)insist([&] { return driver.mem_release(each.first); });
   if (error.code != Code::ok) return error;
   return made;
 }
@@ -173,8 +204,9 @@ Result<void> ImportedMemory::map(
 }
 
 ImportedMemory::~ImportedMemory() {
-  if (mapped_) (void)driver_.mem_unmap(base_, mapped_);
-  if (bytes_) (void)driver_.mem_address_free(base_, bytes_);
+  // Addresses at which something is mapped still are not given back.
+  if (mapped_ && !insist([&] { return driver_.mem_unmap(base_, mapped_); })) return;
+  if (bytes_) (void)insist([&] { return driver_.mem_address_free(base_, bytes_); });
 }
 
 }  // namespace firn

@@ -11,24 +11,24 @@
 #include <string>
 #include <vector>
 
+#include "firn/descriptor.h"
 #include "firn/driver.h"
 
 namespace firn {
 
 /// The frames around a block, which stays on the device until it is freed. The descriptors belong
-/// to this object.
+/// to this object; children of this process have none of them.
 class ExportedMemory {
  public:
   struct Part {
-    int fd;
+    Descriptor fd;
     uint64_t bytes;
   };
   /// Frames (with their sizes) that lie side by side from `base` on. Errors: driver (they were not
-  /// made to be exported, or no descriptor is left: RLIMIT_NOFILE).
+  /// made to be exported, or no descriptor is left: RLIMIT_NOFILE), io (the same).
   static Result<std::shared_ptr<const ExportedMemory>> make(
       const Driver& driver, uint64_t base,
       const std::vector<std::pair<CUmemGenericAllocationHandle, uint64_t>>& frames);
-  ~ExportedMemory();
   ExportedMemory(const ExportedMemory&) = delete;
   ExportedMemory& operator=(const ExportedMemory&) = delete;
 
@@ -40,6 +40,8 @@ class ExportedMemory {
   explicit ExportedMemory(uint64_t base);
   uint64_t base_, serial_;
   std::vector<Part> parts_;
+  // Holds the identity: while it is open, the parts are. (So it is the first to be closed.)
+  Descriptor mark_;
 };
 
 /// Another process's frames, mapped here until the end of this object, before which all work that
@@ -47,7 +49,8 @@ class ExportedMemory {
 class ImportedMemory {
  public:
   /// The device's context is current. Errors: invalid_argument (no handle of Firn's, or of another
-  /// version), io (the process has ended, or may not be asked: says what to change), driver.
+  /// version), io (the process has ended, has let the memory go, or may not be asked: says what to
+  /// change), driver.
   static Result<std::unique_ptr<ImportedMemory>> open(const Driver& driver, int device,
                                                       const std::string& handle);
   /// The device's context is current.

@@ -3,6 +3,8 @@
 #include "firn/firn.h"
 
 #include <cstring>
+#include <exception>
+#include <new>
 #include <string>
 #include <vector>
 
@@ -39,6 +41,7 @@ int status(const Error& error) {
     case Code::host_out_of_memory: return FIRN_HOST_OUT_OF_MEMORY;
     case Code::driver: return FIRN_DRIVER;
     case Code::io:
+    case Code::busy:
     case Code::no_space: return FIRN_IO;
     case Code::corrupt:
     case Code::lost: return FIRN_LOST;
@@ -65,101 +68,150 @@ Engine* engine_of(const void* block, int& code) {
 
 CUstream stream_of(firn_stream stream) { return static_cast<CUstream>(stream); }
 
+/// What `body` answers; of what it throws, FIRN_HOST_OUT_OF_MEMORY and the words: nothing passes a
+/// caller who may not be C++.
+template <class Body>
+int door(Body&& body) noexcept {
+  const char* words = "the process has no memory for Firn's own needs";
+  try {
+    try {
+      return body();
+    } catch (const std::bad_alloc&) {
+      last_error = words;
+    } catch (const std::exception& thrown) {
+      last_error = thrown.what();
+    }
+  } catch (...) {  // not even for the words
+    last_error.clear();
+  }
+  return FIRN_HOST_OUT_OF_MEMORY;
+}
+
 }  // namespace
 
 extern "C" {
 
-int firn_init(const char* conf) {
-  Result<Config> config = parse_config(conf ? conf : "");
-  if (!config) return status(config.error());
-  return status(Runtime::start(*config));
+int firn_init(const char* conf) noexcept {
+  return door([&]() -> int {
+    Result<Config> config = parse_config(conf ? conf : "");
+    if (!config) return status(config.error());
+    return status(Runtime::start(*config));
+  });
 }
 
-int firn_malloc(void** block, size_t bytes, int device, firn_stream stream) {
-  *block = nullptr;
-  Runtime* runtime = Runtime::get();
-  if (!runtime)
-    return status(make_error(Code::invalid_argument, 0, "firn_init() was not called"));
-  Result<Engine*> engine = runtime->device(device);
-  if (!engine) return status(engine.error());
-  Result<void*> made = (*engine)->allocate(bytes, stream_of(stream));
-  if (made) *block = *made;
-  return status(made);
+int firn_malloc(void** block, size_t bytes, int device, firn_stream stream) noexcept {
+  return door([&]() -> int {
+    *block = nullptr;
+    Runtime* runtime = Runtime::get();
+    if (!runtime)
+      return status(make_error(Code::invalid_argument, 0, "firn_init() was not called"));
+    Result<Engine*> engine = runtime->device(device);
+    if (!engine) return status(engine.error());
+    Result<void*> made = (*engine)->allocate(bytes, stream_of(stream));
+    if (made) *block = *made;
+    return status(made);
+  });
 }
 
-int firn_free(void* block, firn_stream stream) {
-  if (!block) return FIRN_OK;
-  int code;
-  Engine* engine = engine_of(block, code);
-  if (!engine) return code;
-  // No effect when it is the allocation's own stream.
-  if (Result<void> recorded = engine->record_stream(block, stream_of(stream)); !recorded)
-    return status(recorded.error());
-  return status(engine->free(block));
+int firn_free(void* block, firn_stream stream) noexcept {
+  return door([&]() -> int {
+    if (!block) return FIRN_OK;
+    int code;
+    Engine* engine = engine_of(block, code);
+    if (!engine) return code;
+    // No effect when it is the allocation's own stream.
+    if (Result<void> recorded = engine->record_stream(block, stream_of(stream)); !recorded)
+      return status(recorded.error());
+    return status(engine->free(block));
+  });
 }
 
-int firn_touch(void* const* blocks, const int* access, size_t count, firn_stream stream) {
-  announced.end();
-  announced.stream = stream_of(stream);
-  Runtime* runtime = Runtime::get();
-  if (!runtime)
-    return status(make_error(Code::invalid_argument, 0, "firn_init() was not called"));
-  for (size_t i = 0; i < count; ++i) {
-    Engine* engine = runtime->around(blocks[i]);
-    if (!engine) continue;
-    Access how = access && access[i] == FIRN_READ ? Access::read : Access::write;
-    Result<Hold> hold = engine->touch(blocks[i], announced.stream, how);
-    if (!hold) {
-      announced.end();
-      return status(hold.error());
+int firn_touch(void* const* blocks, const int* access, size_t count, firn_stream stream) noexcept {
+  return door([&]() -> int {
+    announced.end();
+    announced.stream = stream_of(stream);
+    Runtime* runtime = Runtime::get();
+    if (!runtime)
+      return status(make_error(Code::invalid_argument, 0, "firn_init() was not called"));
+    for (size_t i = 0; i < count; ++i) {
+      Engine* engine = runtime->around(blocks[i]);
+      if (!engine) continue;
+      Access how = access && access[i] == FIRN_READ ? Access::read : Access::write;
+      Result<Hold> hold = engine->touch(blocks[i], announced.stream, how);
+      if (!hold) {
+        announced.end();
+        return status(hold.error());
+      }
+      if (hold->block) announced.items.push_back({engine, *hold});
     }
-    if (hold->block) announced.items.push_back({engine, *hold});
-  }
-  return FIRN_OK;
+    return FIRN_OK;
+  });
 }
 
-void firn_launched(void) { announced.end(); }
-
-int firn_prefetch(void* block, size_t bytes, firn_stream stream) {
-  int code;
-  Engine* engine = engine_of(block, code);
-  return engine ? status(engine->prefetch(block, bytes, stream_of(stream))) : code;
+void firn_launched(void) noexcept {
+  (void)door([] {
+    announced.end();
+    return FIRN_OK;
+  });
 }
 
-int firn_cold(void* block, size_t bytes) {
-  int code;
-  Engine* engine = engine_of(block, code);
-  return engine ? status(engine->cold(block, bytes)) : code;
+int firn_prefetch(void* block, size_t bytes, firn_stream stream) noexcept {
+  return door([&]() -> int {
+    int code;
+    Engine* engine = engine_of(block, code);
+    return engine ? status(engine->prefetch(block, bytes, stream_of(stream))) : code;
+  });
 }
 
-int firn_pin(void* block) {
-  int code;
-  Engine* engine = engine_of(block, code);
-  return engine ? status(engine->pin(block, "firn_pin()")) : code;
+int firn_cold(void* block, size_t bytes) noexcept {
+  return door([&]() -> int {
+    int code;
+    Engine* engine = engine_of(block, code);
+    return engine ? status(engine->cold(block, bytes)) : code;
+  });
 }
 
-int firn_unpin(void* block) {
-  int code;
-  Engine* engine = engine_of(block, code);
-  return engine ? status(engine->unpin(block)) : code;
+int firn_pin(void* block) noexcept {
+  return door([&]() -> int {
+    int code;
+    Engine* engine = engine_of(block, code);
+    return engine ? status(engine->pin(block, "firn_pin()")) : code;
+  });
 }
 
-size_t firn_stats(char* text, size_t size) {
-  Runtime* runtime = Runtime::get();
-  std::string document = runtime ? runtime->stats_json() : "{}";
-  if (text && size > 0) {
-    size_t count = std::min(size - 1, document.size());
-    std::memcpy(text, document.data(), count);
-    text[count] = 0;
-  }
-  return document.size();
+int firn_unpin(void* block) noexcept {
+  return door([&]() -> int {
+    int code;
+    Engine* engine = engine_of(block, code);
+    return engine ? status(engine->unpin(block)) : code;
+  });
 }
 
-void firn_shutdown(void) {
-  announced.end();
-  if (Runtime* runtime = Runtime::get()) runtime->stop();
+size_t firn_stats(char* text, size_t size) noexcept {
+  size_t length = 0;
+  if (text && size > 0) text[0] = 0;
+  (void)door([&] {
+    Runtime* runtime = Runtime::get();
+    const std::string document = runtime ? runtime->stats_json() : "{}";
+    if (text && size > 0) {
+      const size_t count = std::min(size - 1, document.size());
+      std::memcpy(text, document.data(), count);
+      text[count] = 0;
+    }
+    length = document.size();
+    return FIRN_OK;
+  });
+  return length;
 }
 
-const char* firn_error(void) { return last_error.c_str(); }
+void firn_shutdown(void) noexcept {
+  (void)door([] {
+    announced.end();
+    if (Runtime* runtime = Runtime::get()) runtime->stop();
+    return FIRN_OK;
+  });
+}
+
+const char* firn_error(void) noexcept { return last_error.c_str(); }
 
 }  // extern "C"

@@ -8,6 +8,7 @@
 #include "allocator/check.h"
 #include "allocator/host_nodes.h"
 #include "allocator/host_trial.h"
+#include "firn/canary.h"
 
 namespace firn {
 
@@ -93,7 +94,7 @@ Result<Frame> Frames::create(uint32_t granules) {
   }
   made_shareable_ = prop_.requestedHandleTypes != CU_MEM_HANDLE_TYPE_NONE;
   ++created_;
-  held_ += granules;
+  held_ += FIRN_CANARY(18) && granules == 1 ? 0 : granules;
   peak_ = std::max(peak_, held_);
   return frame;
 }
@@ -343,7 +344,7 @@ void Frames::give(std::vector<Frame>& frames) {
     if (frame.host)
       release(frame);
     else if (frame.part == 0)
-      free_[frame.granules].push_back(frame);
+      free_[frame.granules].insert(free_[frame.granules].end(), FIRN_CANARY(17) ? 2 : 1, frame);
     else if (shared_.give(frame.shared, frame.part))
       free_[1].push_back({frame.handle, 1});
   }

@@ -1,9 +1,11 @@
 #include "allocator/host_nodes.h"
 
+#include <dirent.h>
+
 #include <algorithm>
 #include <cstdlib>
-#include <filesystem>
 #include <fstream>
+#include <memory>
 #include <optional>
 #include <sstream>
 #include <utility>
@@ -61,14 +63,15 @@ int host_node(int near, const NodeFiles& files) {
   const std::optional<std::string> allowed = allowed_nodes(files.status);
   bool any = false;
   std::vector<std::pair<int, int>> usable;  // what speaks against it, number
-  std::error_code none;
-  for (const auto& entry : std::filesystem::directory_iterator(files.nodes, none)) {
-    const std::string name = entry.path().filename();
+  // (The standard's iterator ends the process where it has no memory for an entry's name.)
+  const std::unique_ptr<DIR, int (*)(DIR*)> folder(::opendir(files.nodes.c_str()), ::closedir);
+  while (const dirent* entry = folder ? ::readdir(folder.get()) : nullptr) {
+    const std::string name = entry->d_name, path = files.nodes + "/" + name;
     if (!name.starts_with("node") || name.find_first_of("0123456789") != 4) continue;
     any = true;
     const int number = std::atoi(name.c_str() + 4);
-    if ((allowed && !in_list(*allowed, number)) || !has_memory(entry.path())) continue;
-    const int against = (has_processors(entry.path()) ? 0 : 2) + (number == near ? 0 : 1);
+    if ((allowed && !in_list(*allowed, number)) || !has_memory(path)) continue;
+    const int against = (has_processors(path) ? 0 : 2) + (number == near ? 0 : 1);
     usable.emplace_back(against, number);
   }
   if (!any) return std::max(near, 0);

@@ -1,14 +1,16 @@
 #include "allocator/host_tier.h"
 
 #include <algorithm>
+#include <string_view>
+#include <utility>
 
 #include "allocator/check.h"
 
 namespace firn {
 
 namespace {
-constexpr uint64_t region_bytes = 128u << 20;  // registered at a time: start-up stays short
-constexpr uint64_t ahead_most = uint64_t{1} << 30;
+constexpr uint64_t region_most = 128u << 20;  // registered at a time: start-up stays short
+constexpr uint64_t least_bytes = 2u << 20;  // a smaller region holds no piece
 constexpr size_t align_up(size_t bytes) {
   return (bytes + store_alignment - 1) / store_alignment * store_alignment;
 }
@@ -16,56 +18,77 @@ constexpr size_t align_up(size_t bytes) {
 
 HostTier::HostTier(const Driver& driver, Store* store, uint64_t budget_bytes,
                    std::atomic<uint64_t>* shared_left, uint64_t own, bool no_bytes, int node,
-                   bool ahead)
+                   bool ahead, HostRoom* room)
     : driver_(driver), store_(store), budget_(budget_bytes), shared_left_(shared_left),
-      own_left_(shared_left ? own : 0), no_bytes_(no_bytes), node_(node), ahead_(ahead) {}
+      own_left_(shared_left ? own : 0), no_bytes_(no_bytes), node_(node), ahead_(ahead),
+      room_(room), own_(own) {}
 
 uint64_t HostTier::budget() const {
   if (exhausted_) return mapped_;
   if (!shared_left_) return budget_;
-  return std::min(budget_, mapped_ + own_left_ + shared_left_->load(std::memory_order_relaxed));
+  const uint64_t unclaimed = own_left_ + shared_left_->load(std::memory_order_relaxed);
+  return std::min(budget_, mapped_ + std::min(unclaimed, room()));
+}
+
+/// So much may be made beside what is there: at first some of what is left for others, too, or
+/// nothing could leave the device.
+uint64_t HostTier::room() const {
+  if (!room_) return UINT64_MAX;
+  const uint64_t left = room_->left_bytes.load(std::memory_order_relaxed);
+  const uint64_t first = mapped_ < own_ ? std::min(left / 2, own_ - mapped_) : 0;
+  return std::max(first, left - std::min(left, room_->kept_bytes));
 }
 
 HostTier::~HostTier() {
-  for (Region& region : regions_)
-    if (region.registered) (void)driver_.mem_host_unregister(region.memory.bytes().data());
+  if (abandoned_) return;
+  unregister();
+  delete &regions_;
 }
 
-void HostTier::abandon() {
-  for (Region& region : regions_) {
-    region.registered = false;
-    region.memory.abandon();
-  }
+void HostTier::unregister() {
+  for (Region& region : regions_)
+    if (std::exchange(region.registered, false))
+      (void)driver_.mem_host_unregister(region.memory.bytes().data());
 }
 
 bool HostTier::grow(size_t bytes) {
   if (ahead_ || mapped_ >= budget()) return false;
-  uint64_t size = std::min(std::max<uint64_t>(region_bytes, bytes), budget() - mapped_);
+  uint64_t size = std::min(std::max<uint64_t>(region_most, bytes), budget() - mapped_);
   size -= size % store_alignment;
   if (size < bytes || exhausted_) return false;
-  if (shared_left_ && !claim(size)) return false;
-  return add_region(size);
+  Ahead ahead;
+  ahead.bytes = size;
+  if (shared_left_ && !claim(ahead)) return false;
+  prepare(ahead);
+  return adopt(std::move(ahead));
 }
 
 /// The more is in use, the more is made at a time.
 uint64_t HostTier::ahead_bytes() const {
   if (!ahead_ || preparing_ || exhausted_ || mapped_ >= budget()) return 0;
-  if (!wanted_ && ranges_.used() == 0) return 0;  // nothing leaves the device so far
-  const uint64_t spare = std::clamp(ranges_.used() / 2, region_bytes, ahead_most);
-  if (!wanted_ && mapped_ >= ranges_.used() + spare) return 0;
+  if (wanted_ == 0 && ranges_.used() == 0) return 0;  // nothing leaves the device so far
+  const uint64_t least = room_ ? room_->region_bytes : region_most;
+  const uint64_t spare = std::clamp(ranges_.used() / 2, least, std::max(least, 8 * least));
+  if (wanted_ == 0 && mapped_ >= ranges_.used() + spare) return 0;
   const uint64_t size = std::min(spare, budget() - mapped_);
-  return size - size % store_alignment;
+  return size < std::max<uint64_t>(least_bytes, wanted_) ? 0 : size - size % store_alignment;
 }
 
 bool HostTier::may_grow() const {
-  return ahead_ && (preparing_ || (!exhausted_ && mapped_ + store_alignment <= budget()));
+  if (!ahead_ || exhausted_) return ahead_ && preparing_;
+  return preparing_ || mapped_ + std::max<uint64_t>(least_bytes, wanted_) <= budget();
 }
 
 HostTier::Ahead HostTier::begin_ahead() {
   Ahead ahead;
   ahead.bytes = ahead_bytes();
-  if (ahead.bytes > 0 && shared_left_ && !claim(ahead.bytes)) ahead.bytes = 0;
+  if (ahead.bytes > 0 && shared_left_ && !claim(ahead)) ahead.bytes = 0;
   preparing_ = ahead.bytes > 0;
+  if (preparing_ && room_) {  // until somebody looks again
+    uint64_t left = room_->left_bytes.load(std::memory_order_relaxed);
+    while (!room_->left_bytes.compare_exchange_weak(left, left - std::min(left, ahead.bytes),
+                                                    std::memory_order_relaxed)) {}
+  }
   return ahead;
 }
 
@@ -77,17 +100,29 @@ void HostTier::end_ahead(Ahead ahead) {
 /// Its memory is null where the system refused it, or the store did.
 void HostTier::prepare(Ahead& ahead) const {
   Result<StagingRegion> memory = StagingRegion::create(ahead.bytes, no_bytes_, node_);
+  CUresult result = CUDA_SUCCESS;
+  const auto pin = [&] {  // PORTABLE: several devices' engines may copy through it
+    const std::span<std::byte> bytes = memory->bytes();
+    result = driver_.mem_host_register(bytes.data(), bytes.size(), CU_MEMHOSTREGISTER_PORTABLE);
+    return result == CUDA_SUCCESS;
+  };
   if (!memory) {
     ahead.trouble = "host memory for staging refused: " + describe(memory.error()) +
                     "; firn_host sets how much is asked for";
     return;
   }
   if (ahead_ && !no_bytes_) memory->populate();
-  std::span<std::byte> span = memory->bytes();
-  // PORTABLE: several devices' engines may copy through it.
-  CUresult result =
-      driver_.mem_host_register(span.data(), span.size(), CU_MEMHOSTREGISTER_PORTABLE);
-  ahead.registered = result == CUDA_SUCCESS;
+  ahead.registered = pin();
+  if (!ahead.registered && memory->pages() == std::string_view("hugetlb")) {
+    // Pages that the driver cannot have may be none that we can: an access would be SIGBUS.
+    Result<StagingRegion> ordinary = StagingRegion::create(ahead.bytes, false, node_, false);
+    if (ordinary) {
+      memory = std::move(ordinary);
+      if (ahead_) memory->populate();
+      ahead.registered = pin();
+    }
+  }
+  const std::span<std::byte> span = memory->bytes();
   if (!ahead.registered)
     ahead.trouble = "staging memory is not pinned, copies are slower: " +
                     driver_.error("cuMemHostRegister", result).text;
@@ -106,12 +141,14 @@ bool HostTier::adopt(Ahead ahead) {
   if (trouble_.empty()) trouble_ = ahead.trouble;
   if (!ahead.memory) {
     exhausted_ = true;
+    unclaim(ahead.own_bytes, ahead.shared_bytes);
     return false;
   }
   const std::span<std::byte> span = ahead.memory->bytes();
   ranges_.add(reinterpret_cast<uint64_t>(span.data()), span.size());
   mapped_ += span.size();
-  regions_.push_back({std::move(*ahead.memory), ahead.registered});
+  regions_.push_back(
+      {std::move(*ahead.memory), ahead.registered, ahead.own_bytes, ahead.shared_bytes});
   return true;
 }
 
@@ -122,25 +159,102 @@ bool HostTier::add_region(size_t size) {
   return adopt(std::move(ahead));
 }
 
-/// Takes `size` out of its own budget, then of the shared one; regions are never given back before
-/// the end.
-bool HostTier::claim(uint64_t size) {
-  const uint64_t own = std::min(size, own_left_), rest = size - own;
+void HostTier::unclaim(uint64_t own_bytes, uint64_t shared_bytes) {
+  own_left_ += own_bytes;
+  if (shared_left_) shared_left_->fetch_add(shared_bytes, std::memory_order_relaxed);
+}
+
+bool HostTier::close_one() {
+  if (closing_) return false;
+  const Region* least = nullptr;
+  uint64_t least_kept = UINT64_MAX;
+  for (const Region& region : regions_) {
+    const auto begin = reinterpret_cast<uint64_t>(region.memory.bytes().data());
+    const uint64_t bytes = region.memory.bytes().size();
+    if (mapped_ < own_ + bytes) continue;  // what is left would move nothing
+    uint64_t kept = bytes;
+    for (auto it = ranges_.free_ranges().lower_bound(begin);
+         it != ranges_.free_ranges().end() && it->first < begin + bytes; ++it)
+      kept -= it->second;
+    if (kept < least_kept) {
+      least = &region;
+      least_kept = kept;
+    }
+  }
+  if (!least) return false;
+  closing_ = least->memory.bytes().data();
+  closing_bytes_ = least->memory.bytes().size();
+  closing_free_ = 0;
+  mapped_ -= closing_bytes_;
+  const auto begin = reinterpret_cast<uint64_t>(closing_);
+  for (auto it = ranges_.free_ranges().lower_bound(begin);
+       it != ranges_.free_ranges().end() && it->first < begin + closing_bytes_;
+       it = ranges_.free_ranges().lower_bound(begin)) {
+    const auto [at, bytes] = *it;
+    close_range(at, bytes);
+  }
+  return true;
+}
+
+/// (Regions are nobody's neighbours, so that a free range is of one region.)
+void HostTier::close_range(uint64_t begin, uint64_t bytes) {
+  FIRN_CHECK(ranges_.remove(begin, bytes), "no free range at %llx", (unsigned long long)begin);
+  closed_ranges_.push_back({begin, bytes});
+  closing_free_ += bytes;
+}
+
+bool HostTier::closes(const Staging& staging) const {
+  return closing_ && staging.data >= closing_ && staging.data < closing_ + closing_bytes_;
+}
+
+std::optional<HostTier::Region> HostTier::take_closed() {
+  if (!closing_ || closing_free_ < closing_bytes_) return std::nullopt;
+  for (size_t i = 0; i < regions_.size(); ++i) {
+    if (regions_[i].memory.bytes().data() != closing_) continue;
+    Region region = std::move(regions_[i]);
+    regions_.erase(regions_.begin() + static_cast<ptrdiff_t>(i));
+    closing_ = nullptr;
+    closed_ranges_.clear();
+    unclaim(region.own_bytes, region.shared_bytes);
+    return region;
+  }
+  return std::nullopt;
+}
+
+void HostTier::give(Region region) const {
+  if (store_) store_->detach_staging(region.memory.bytes());
+  if (region.registered) (void)driver_.mem_host_unregister(region.memory.bytes().data());
+}
+
+void HostTier::reopen() {
+  if (!closing_) return;
+  mapped_ += closing_bytes_;
+  closing_ = nullptr;
+  for (const auto& [at, bytes] : closed_ranges_) ranges_.add(at, bytes, true);
+  closed_ranges_.clear();
+}
+
+/// Takes its bytes out of its own budget, then of the shared one.
+bool HostTier::claim(Ahead& ahead) {
+  const uint64_t own = std::min(ahead.bytes, own_left_), rest = ahead.bytes - own;
   uint64_t left = shared_left_->load(std::memory_order_relaxed);
   do {
     if (left < rest) return false;
   } while (!shared_left_->compare_exchange_weak(left, left - rest, std::memory_order_relaxed));
   own_left_ -= own;
+  ahead.own_bytes = own;
+  ahead.shared_bytes = rest;
   return true;
 }
 
 Staging* HostTier::acquire(size_t bytes, uint64_t reserve) {
   bytes = align_up(bytes);
+  wanted_ = bytes;
   if (ranges_.used() + bytes + reserve > budget()) return nullptr;
   auto begin = ranges_.take(bytes);
   if (!begin && grow(bytes)) begin = ranges_.take(bytes);
-  wanted_ = !begin;
   if (!begin) return nullptr;
+  wanted_ = 0;
   return new Staging{reinterpret_cast<std::byte*>(*begin), bytes, 1};
 }
 
@@ -155,7 +269,9 @@ Staging* HostTier::acquire_beyond(size_t bytes) {
 void HostTier::unref(Staging* staging) {
   FIRN_CHECK(staging->refs > 0, "staging %p", static_cast<void*>(staging->data));
   if (--staging->refs > 0) return;
-  ranges_.release(reinterpret_cast<uint64_t>(staging->data), staging->bytes);
+  const auto begin = reinterpret_cast<uint64_t>(staging->data);
+  ranges_.release(begin, staging->bytes);
+  if (closes(*staging)) close_range(begin, staging->bytes);
   delete staging;
 }
 

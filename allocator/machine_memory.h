@@ -3,17 +3,52 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
 
 namespace firn {
 
-/// The least memory.max from this process's cgroup (version 2) up to the root; UINT64_MAX: none.
-uint64_t cgroup_memory_bytes();
+/// A memory cgroup, of version 1 or 2, by its folder.
+struct MemoryGroup {
+  std::string folder;
+  int version = 2;
+  bool operator==(const MemoryGroup&) const = default;
+};
 
-/// What is available by /proc/meminfo, at most what the cgroup may have; 0: unreadable.
+/// The groups that bind a process, each before the one around it, from the texts of its
+/// /proc/PID/cgroup and /proc/PID/mountinfo. Lines that make no sense are passed over.
+std::vector<MemoryGroup> memory_groups(std::string_view cgroup, std::string_view mountinfo);
+
+struct GroupMemory {
+  uint64_t limit = UINT64_MAX;  // bytes; UINT64_MAX: none
+  uint64_t left = UINT64_MAX;   // of it, with what the kernel would take back of files first
+};
+
+/// The least of memory.max and memory.high (memory.limit_in_bytes in version 1), and what of it is
+/// not in use. What cannot be read limits nothing.
+GroupMemory read_group(const MemoryGroup& group);
+
+/// The least of all groups that bind this process.
+GroupMemory cgroup_memory();
+
+/// Memory that is available by /proc/meminfo, at most what is left to the cgroup; 0: none, or
+/// unreadable (see machine_memory_bytes()).
 uint64_t available_memory_bytes();
+
+/// Part of the last ten seconds, in percent, in which nothing in this process's group (where the
+/// kernel tells, else in the machine) got on for want of memory; 0: unreadable.
+double memory_pressure();
 
 /// The default of firn_host for one of `ranks` processes that use Firn: together they pin at most
 /// half of what is available, and that only as they come to need it.
 uint64_t host_share_bytes(uint64_t available_bytes, unsigned ranks);
+
+/// All of the machine's memory, at most the cgroup's limit; 0: unreadable.
+uint64_t machine_memory_bytes();
+
+/// So much of `machine_bytes` is never pinned, for what others, and this process itself, allocate
+/// meanwhile: an eighth, at least 64 MiB, at most 4 GiB.
+uint64_t host_kept_bytes(uint64_t machine_bytes);
 
 }  // namespace firn

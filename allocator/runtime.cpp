@@ -11,7 +11,6 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstdlib>
-#include <fstream>
 #include <mutex>
 #include <system_error>
 #include <thread>
@@ -20,8 +19,8 @@
 
 #include "allocator/check.h"
 #include "allocator/driver_time.h"
+#include "allocator/host_memory.h"
 #include "allocator/host_trial.h"
-#include "allocator/machine_memory.h"
 #include "allocator/meeting.h"
 #include "allocator/rank_dirs.h"
 #include "allocator/ranks.h"
@@ -31,16 +30,16 @@
 #include "allocator/trace.h"
 #include "allocator/trace_ends.h"
 #include "allocator/viewers.h"
-#include "firn/neighbours.h"
+#include "allocator/worker.h"
+#include "firn/output_file.h"
+#include "firn/said.h"
+#include "firn/signals_blocked.h"
 
 namespace firn {
 
 namespace {
 
-constexpr uint64_t share_wait_ns = 500'000'000;  // between looks at who else is there
-// Stands for the machine's memory, or the container's, whose root it is.
-constexpr const char* memory_place = "/";
-
+constexpr std::chrono::milliseconds said_patience{200};  // at exit, for who reads stderr
 /// For what is not ours: contexts, lazily loaded modules, other libraries' workspaces. They are as
 /// large on a small card, so a part of it is not enough there, and a fixed size would be all of a
 /// very small one: 1 GiB or a 25th below 48 GB, at most a 16th of what there is; else a 50th.
@@ -57,20 +56,15 @@ class RuntimeImpl final : public Runtime {
   Result<void> open(std::unique_ptr<Driver> driver) {
     driver_ = std::make_unique<Driver>(timed(*driver));
     try_host_apart();
-    if (config_.host_bytes == 0) {
-      host_shared_ = true;
-      available_bytes_ = available_memory_bytes();
-      config_.host_bytes = host_share_bytes(available_bytes_, local_rank().ranks);
-    }
+    config_.host_bytes = host_.begin(config_.host_bytes);
     if (config_.host_bytes < (16u << 20))
       return make_error(Code::invalid_argument, 0,
                         fmt::format("firn_host: {} is below the least, 16MiB",
                                     format_size(config_.host_bytes)));
-    // Eight pieces have to fit (share_host() keeps that): copies, writes, reads can overlap.
+    // Eight pieces have to fit: copies, writes, reads can overlap.
     uint64_t piece = std::min<uint64_t>(config_.piece_bytes, config_.host_bytes / 8);
     config_.piece_bytes = std::max<uint64_t>(piece / (2u << 20) * (2u << 20), 2u << 20);
-    host_left_ = host_given_ = config_.host_bytes;
-    share_host();
+    host_.start(8 * config_.piece_bytes);
     if (!config_.dirs.empty()) {
       StoreOptions options;
       options.dirs = config_.dirs;
@@ -80,6 +74,7 @@ class RuntimeImpl final : public Runtime {
                                         rank_distances(who.ranks, config_.dirs, *driver_));
       options.depth = config_.depth;
       options.allow_tmpfs = config_.allow_tmpfs;
+      options.encrypt = config_.encrypt;
       options.pace = {static_cast<double>(config_.store_read_bytes_s),
                       static_cast<double>(config_.store_write_bytes_s), config_.store_latency_ns};
       options.clock = &wall_clock();
@@ -110,10 +105,18 @@ class RuntimeImpl final : public Runtime {
     if (Engine* engine = opened(ordinal)) return engine;
     Result<std::unique_ptr<Engine>> engine = open_engine(ordinal);
     if (!engine) return engine.error();
-    Engine* raw = engine->release();  // never destroyed: see the head of this file
+    Engine* raw = engine->get();
+    try {
+      SignalsBlocked blocked;
+      std::thread([this, raw, ordinal] { serve(*raw, ordinal); }).detach();
+    } catch (const std::system_error& error) {  // (Without it blocks would leave for nobody.)
+      return make_error(Code::host_out_of_memory, error.code().value(),
+                        fmt::format("device {}: no thread for Firn's service could be started: {} "
+                                    "(limits of processes: ulimit -u, pids.max)",
+                                    ordinal, error.code().message()));
+    }
+    (void)engine->release();  // never destroyed: see the head of this file
     engines_[ordinal].store(raw, std::memory_order_release);
-    service_[ordinal] = std::thread([this, raw, ordinal] { serve(*raw, ordinal); });
-    service_[ordinal].detach();
     viewers_.open();
     for (const auto& opened : opened_) opened(*raw);
     return raw;
@@ -199,7 +202,7 @@ class RuntimeImpl final : public Runtime {
       unseen = unseen_;
       sections = sections_;
     }
-    return firn::stats_json(device_stats(), {host_given_, host_sharers_},
+    return firn::stats_json(device_stats(), {host_.given_bytes(), host_.sharers()},
                             store_ ? store_->stats() : StoreStats{}, unseen, sections);
   }
 
@@ -213,21 +216,30 @@ class RuntimeImpl final : public Runtime {
       std::unique_lock lock(mutex_);
       left_.wait_for(lock, std::chrono::seconds(2), [this] { return serving_ == 0; });
     }
+    Said::of_process().write(said_patience);
     if (!config_.stats_file.empty()) write_stats();
     if (trace_) trace_end(*trace_, wall_clock().now_ns(), device_stats());
     for (const auto& slot : recorders_)
       if (record::Recorder* recorder = slot.load(std::memory_order_acquire)) recorder->finish();
   }
 
-  /// firn_verify found writes that nobody saw: how the process ends is not to hide it.
-  bool failed_verification() const {
-    uint64_t unseen = 0;
-    if (config_.verify)
-      for (const EngineStats& device : device_stats()) unseen += device.unseen_writes;
-    if (unseen > 0)
-      std::fprintf(stderr, "firn: firn_verify: %llu stretches of memory were written unseen\n",
-                   (unsigned long long)unseen);
-    return unseen > 0;
+  /// Bytes were lost, or firn_verify found some wrong: how the process ends is not to hide it.
+  bool failed() const {
+    uint64_t unseen = 0, corrupt = 0, lost = 0;
+    for (const auto& slot : engines_)
+      if (const Engine* engine = slot.load(std::memory_order_acquire)) {
+        const Failures failures = engine->failures();
+        unseen += failures.unseen_writes;
+        corrupt += failures.corrupt;
+        lost += failures.lost_blocks;
+      }
+    const auto say = [](const char* words, uint64_t count) {
+      if (count > 0) std::fprintf(stderr, words, (unsigned long long)count);
+    };
+    say("firn: blocks that are LOST, as was said: %llu\n", lost);
+    say("firn: firn_verify: pieces that had changed in host memory or on their way: %llu\n", corrupt);
+    say("firn: firn_verify: stretches of memory that were written unseen: %llu\n", unseen);
+    return unseen + corrupt + lost > 0;
   }
 
   /// In the child after fork: nothing of the parent's is touched.
@@ -274,19 +286,21 @@ class RuntimeImpl final : public Runtime {
                            : free_bytes > margin       ? free_bytes - margin
                                                        : free_bytes;
     options.host_bytes = config_.host_bytes;
-    options.host_left = &host_left_;
+    options.host_left = host_.left();
+    options.host_room = host_.room();
     // Devices take host memory as they come to need it, and keep it. One that comes when all is
     // taken could not move anything: eight pieces are each one's, for the last ones beyond the
     // budget.
     options.host_own = std::min(8 * config_.piece_bytes, config_.host_bytes);
-    uint64_t left = host_left_.load();
-    while (!host_left_.compare_exchange_weak(left, left - std::min(left, options.host_own))) {}
+    host_.take(options.host_own);
     options.piece_bytes = config_.piece_bytes;
     options.watch_fraction = config_.watch_fraction;
     options.spare_fraction = config_.spare_fraction;
     options.recorder = open_recorder(ordinal, options.context);
+    options.io_patience_ns = config_.io_patience_ns;
     options.adversarial = config_.adversarial;
-    options.verify = config_.verify;
+    options.sums = config_.verify != "off";
+    options.verify = config_.verify == "all";
     options.guard = config_.guard;
     options.poison = config_.poison;
     options.places = config_.places;
@@ -308,48 +322,38 @@ class RuntimeImpl final : public Runtime {
     return recorders_[ordinal];
   }
 
-  /// The default budget of host memory is a share of what was there for all at our start: it
-  /// follows their number. What is mapped already stays: nothing is taken from who has it.
-  void share_host() {
-    const uint64_t now = wall_clock().now_ns();
-    uint64_t due = share_again_ns_.load(std::memory_order_relaxed);
-    if (now < due || !share_again_ns_.compare_exchange_strong(due, now + share_wait_ns,
-                                                              std::memory_order_relaxed))
-      return;
-    host_sharers_ = neighbours_.count();
-    if (!host_shared_) return;
-    std::lock_guard lock(share_mutex_);
-    // A launcher's word counts also before the other ranks are there.
-    const unsigned sharers = std::max<unsigned>(host_sharers_, local_rank().ranks);
-    const uint64_t least = 8 * config_.piece_bytes;  // as at the start
-    const uint64_t share =
-        std::min(std::max(host_share_bytes(available_bytes_, sharers), least), config_.host_bytes);
-    if (share > host_given_) {
-      host_left_ += share - host_given_;
-      host_given_ = share;
-    } else if (share < host_given_) {
-      uint64_t left = host_left_.load(), less = 0;
-      do {
-        less = std::min<uint64_t>(host_given_ - share, left);
-      } while (!host_left_.compare_exchange_weak(left, left - less));
-      host_given_ -= less;
-    }
+  /// Host memory goes back to the system, of one engine after the other.
+  void give_host_back() {
+    thread_serves();
+    (void)survives([this] {
+      for (const auto& slot : engines_)
+        if (Engine* engine = slot.load(std::memory_order_acquire))
+          (void)engine->give_host_back(host_.pressed());
+    });
+    pinning_ = false;
   }
+
+  struct Planner {
+    explicit Planner(int ordinal) : worker(fmt::format("firn-plan-{}", ordinal)) {}
+    std::atomic<bool> plans{false};
+    Worker worker;
+  };
 
   /// The service thread: pumps while something is in flight, sleeps otherwise.
   void serve(Engine& engine, int ordinal) {
+    Planner planner(ordinal);
     thread_serves();
-    pthread_setname_np(pthread_self(), fmt::format("firn-pump-{}", ordinal).c_str());
+    (void)survives([ordinal] {
+      pthread_setname_np(pthread_self(), fmt::format("firn-pump-{}", ordinal).c_str());
+    });
     {
       std::lock_guard lock(mutex_);
       ++serving_;
     }
     while (!stopping_.load(std::memory_order_acquire)) {
-      bool changed = engine.pump();
-      if (engine.ponder_due()) beside([&engine] { (void)engine.ponder(); });
-      if (engine.host_due() && !pinning_.exchange(true))
-        beside([this, &engine] { pin_ahead(engine); });
-      share_host();
+      bool changed = false;
+      // What fails for want of memory is tried again, or the engine has ended with it.
+      if (!survives([&] { changed = serve_once(engine, planner); })) changed = false;
       if (!changed) wall_clock().wait(engine.busy() ? 200'000 : 20'000'000);
     }
     std::lock_guard lock(mutex_);
@@ -357,38 +361,52 @@ class RuntimeImpl final : public Runtime {
     left_.notify_all();
   }
 
+  bool serve_once(Engine& engine, Planner& planner) {
+    const bool changed = engine.pump();
+    if (engine.ponder_due() && !planner.plans.exchange(true))
+      planner.worker.post([&engine, &planner] {
+        thread_serves();
+        (void)survives([&engine] { (void)engine.ponder(); });
+        planner.plans = false;
+      });
+    if (engine.host_due() && !pinning_.exchange(true))
+      host_worker_.post([this, &engine] { pin_ahead(engine); });
+    host_.look();
+    if (!pinning_.load(std::memory_order_relaxed) && host_.give_due() && !pinning_.exchange(true))
+      host_worker_.post([this] { give_host_back(); });
+    return changed;
+  }
+
+  /// False: there was no memory for it. A thread of ours ends no process for that.
+  template <class Work>
+  static bool survives(Work&& work) {
+    try {
+      work();
+      return true;
+    } catch (const std::bad_alloc&) {
+      return false;
+    }
+  }
+
   /// stop() waits for it, as for the service threads: it is in the driver.
   void pin_ahead(Engine& engine) {
+    thread_serves();
     {
       std::lock_guard lock(mutex_);
       ++serving_;
     }
-    while (!stopping_.load(std::memory_order_acquire) && engine.prepare_host()) {}
+    (void)survives([&] {
+      while (!stopping_.load(std::memory_order_acquire) && engine.prepare_host()) {}
+    });
     pinning_ = false;
     std::lock_guard lock(mutex_);
     --serving_;
     left_.notify_all();
   }
 
-  /// Beside the service thread, which others wait for; by it where there is no other.
-  static void beside(const std::function<void()>& work) {
-    try {
-      std::thread([work] {
-        thread_serves();
-        work();
-      }).detach();  // engines outlive it
-    } catch (const std::system_error&) {
-      work();
-    }
-  }
-
   void write_stats() {
-    std::string name = expand_pid(config_.stats_file), part = name + ".part";
-    std::ofstream out(part, std::ios::trunc);
-    out << stats_json() << '\n';
-    out.close();
-    if (!out || std::rename(part.c_str(), name.c_str()) != 0)
-      std::fprintf(stderr, "firn: cannot write the statistics to %s (--stats)\n", name.c_str());
+    const Result<void> done = replace_file(expand_pid(config_.stats_file), stats_json() + '\n');
+    if (!done) std::fprintf(stderr, "firn: %s (--stats)\n", done.error().text.c_str());
   }
 
   Config config_;
@@ -398,20 +416,13 @@ class RuntimeImpl final : public Runtime {
   std::array<std::atomic<Engine*>, devices_most> engines_{};
   std::array<std::atomic<record::Recorder*>, devices_most> recorders_{};
   int recorded_ = 0;  // devices with one
-  std::array<std::thread, devices_most> service_;
-  std::atomic<uint64_t> host_left_{0};
-  Neighbours neighbours_ = Neighbours::join({memory_place});
-  bool host_shared_ = false;      // the budget of host memory is the default
-  uint64_t available_bytes_ = 0;  // then: at our start
-  std::atomic<uint64_t> host_given_{0};  // the budget just now
-  std::atomic<unsigned> host_sharers_{1};
-  std::atomic<uint64_t> share_again_ns_{0};
-  std::mutex share_mutex_;  // one budget is set at a time
+  HostMemory host_;
+  Worker host_worker_{"firn-host"};
   mutable std::mutex mutex_;
   std::condition_variable left_;
   int serving_ = 0;
   std::atomic<bool> stopping_{false};
-  std::atomic<bool> pinning_{false};  // host memory, for one engine at a time
+  std::atomic<bool> pinning_{false};  // host memory, or giving it back, for one engine at a time
   std::vector<std::string> unseen_;
   Sections sections_;
   std::vector<std::function<void(Engine&)>> opened_;
@@ -424,11 +435,12 @@ std::atomic<RuntimeImpl*> own_runtime{nullptr};
 std::atomic<Runtime*> the_runtime{nullptr};  // own_runtime, or another front end's
 std::mutex start_mutex;
 
-void stop_at_exit() {
+/// (A program that fails by itself keeps its own status.)
+void stop_at_exit(int status, void*) {
   RuntimeImpl* runtime = own_runtime.load();
   if (!runtime) return;
   runtime->stop();
-  if (!runtime->failed_verification()) return;
+  if (!runtime->failed() || status != EXIT_SUCCESS) return;
   (void)std::fflush(nullptr);
   ::_exit(EXIT_FAILURE);
 }
@@ -446,9 +458,9 @@ Result<Runtime*> used_again(Runtime* runtime, const Config& config) {
 
 Result<void> register_ends() {
   static bool registered = false;
-  if (!registered && (std::atexit(stop_at_exit) != 0 ||
+  if (!registered && (::on_exit(stop_at_exit, nullptr) != 0 ||
                       pthread_atfork(nullptr, nullptr, forget_in_child) != 0))
-    return make_error(Code::host_out_of_memory, 0, "atexit or pthread_atfork refused");
+    return make_error(Code::host_out_of_memory, 0, "on_exit or pthread_atfork refused");
   registered = true;
   return {};
 }

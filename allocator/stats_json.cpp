@@ -4,6 +4,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "allocator/json_text.h"
+
 namespace firn {
 
 namespace {
@@ -19,6 +21,9 @@ nlohmann::ordered_json device_json(const EngineStats& s, const std::vector<std::
   d["forwarded_bytes"] = s.forwarded_bytes;
   d["clean_dropped_bytes"] = s.clean_dropped_bytes;
   d["verified_bytes"] = s.verified_bytes;
+  d["summed_bytes"] = s.summed_bytes;
+  d["host_corrupt"] = s.host_corrupt;
+  d["device_corrupt"] = s.device_corrupt;
   d["unseen_writes"] = s.unseen_writes;
   d["stall_s"] = static_cast<double>(s.stall_ns) / 1e9;
   d["touches"] = s.touches;
@@ -99,14 +104,16 @@ std::string stats_json(const std::vector<EngineStats>& devices, const HostStats&
   st["written_bytes"] = store.written_bytes;
   st["read_bytes"] = store.read_bytes;
   st["why"] = store.why;
+  if (!store.cipher.empty()) st["cipher"] = store.cipher;
   st["reread"] = store.reread;
   st["corrupt"] = store.corrupt;
+  st["quarantined_bytes"] = store.quarantined_bytes;
   st["trouble"] = nlohmann::ordered_json::array();
   for (const StoreDirStats& dir : store.dirs)
     if (!dir.trouble.empty()) st["trouble"].push_back(dir.dir + ": " + dir.trouble);
   for (const auto& [name, json] : sections)
     out[name] = nlohmann::ordered_json::parse(json(), nullptr, false);
-  return out.dump(2);
+  return json_text(out, 2);
 }
 
 std::string spill_json(const std::vector<SpilledAway>& devices) {
@@ -125,7 +132,7 @@ std::string spill_json(const std::vector<SpilledAway>& devices) {
                               {"pinned", std::move(pinned)},
                               {"trouble", after.trouble}});
   }
-  return out.dump(2);
+  return json_text(out, 2);
 }
 
 }  // namespace firn

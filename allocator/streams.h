@@ -161,6 +161,7 @@ class Streams {
   std::array<std::unique_ptr<Entry>, capacity> entries_;
   std::atomic<unsigned> count_{0};
   std::vector<CUevent> spare_;
+  std::vector<CUevent> unwanted_;  // whose end the driver refused
   size_t pending_ = 0;
   bool abandoned_ = false;
 };

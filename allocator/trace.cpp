@@ -1,15 +1,24 @@
 #include "allocator/trace.h"
 
+#include <pthread.h>
 #include <unistd.h>
 
 #include <atomic>
-#include <cerrno>
-#include <cstring>
 #include <iterator>
+#include <system_error>
+#include <utility>
 
 #include <fmt/format.h>
 
+#include "firn/said.h"
+#include "firn/signals_blocked.h"
+
 namespace firn {
+
+namespace {
+// Written from so many bytes on; and so many that are not written yet are too many.
+constexpr size_t buffer_due = 1u << 16, buffer_most = 64u << 20;
+}  // namespace
 
 std::string expand_pid(const std::string& path) {
   std::string out = path;
@@ -19,24 +28,67 @@ std::string expand_pid(const std::string& path) {
 }
 
 Result<std::unique_ptr<TraceWriter>> TraceWriter::create(const std::string& path) {
-  std::string name = expand_pid(path);
-  std::FILE* file = std::fopen(name.c_str(), "we");
-  if (!file)
-    return make_error(Code::io, errno, "cannot write the trace file " + name + ": " +
-                                           std::strerror(errno) + " (firn_trace)");
-  std::unique_ptr<TraceWriter> writer(new TraceWriter(file));
-  writer->buffer_ = "time_ns,event,device,stream,block,bytes,detail\n";
-  return writer;
+  Result<OutputFile> file = OutputFile::create(expand_pid(path));
+  if (!file) return make_error(Code::io, file.error().detail, file.error().text + " (firn_trace)");
+  try {
+    return std::unique_ptr<TraceWriter>(new TraceWriter(std::move(*file)));
+  } catch (const std::system_error& error) {
+    return make_error(Code::host_out_of_memory, error.code().value(),
+                      std::string("no thread for the trace (firn_trace): ") + error.what());
+  }
+}
+
+TraceWriter::TraceWriter(OutputFile file) : file_(std::move(file)) {
+  buffer_ = "time_ns,event,device,stream,block,bytes,detail\n";
+  SignalsBlocked blocked;
+  thread_ = std::thread([this] { write(); });
 }
 
 TraceWriter::~TraceWriter() {
   flush();
-  std::fclose(file_);
+  {
+    std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  due_.notify_all();
+  thread_.join();
+}
+
+/// The thread.
+void TraceWriter::write() {
+  pthread_setname_np(pthread_self(), "firn-trace");
+  std::string text;
+  std::unique_lock lock(mutex_);
+  while (!stopping_) {
+    due_.wait(lock, [this] { return stopping_ || asked_ || buffer_.size() >= buffer_due; });
+    asked_ = false;
+    text.clear();
+    text.swap(buffer_);
+    writing_ = true;
+    lock.unlock();
+    const Result<void> done = text.empty() ? Result<void>() : file_.write(text);
+    lock.lock();
+    writing_ = false;
+    if (!done) {
+      cut_off(done.error().text);
+      lock.unlock();
+      Said::of_process().write();
+      lock.lock();
+    }
+    written_.notify_all();
+  }
+}
+
+void TraceWriter::cut_off(const std::string& why) {
+  failed_ = true;
+  buffer_.clear();
+  say("firn: the trace is cut off: " + why + " (firn_trace)");
 }
 
 void TraceWriter::row(uint64_t time_ns, std::string_view event, int device, unsigned stream,
                       uint64_t block, uint64_t bytes, std::string_view detail) {
   std::lock_guard lock(mutex_);
+  if (failed_) return;
   auto out = std::back_inserter(buffer_);
   fmt::format_to(out, "{},{},{},{},{},{},", time_ns, event, device, stream, block, bytes);
   if (detail.find_first_of(",\"\n\r") == std::string_view::npos) {
@@ -50,13 +102,8 @@ void TraceWriter::row(uint64_t time_ns, std::string_view event, int device, unsi
     buffer_ += '"';
   }
   buffer_ += '\n';
-  if (buffer_.size() < (1u << 16)) return;
-  // Once cut off nothing more is written: it would begin within a row.
-  if (!failed_ && std::fwrite(buffer_.data(), 1, buffer_.size(), file_) != buffer_.size()) {
-    failed_ = true;
-    std::fprintf(stderr, "firn: the trace is cut off: %s (firn_trace)\n", std::strerror(errno));
-  }
-  buffer_.clear();
+  if (buffer_.size() >= buffer_most) return cut_off("its disk is slower than the program");
+  if (buffer_.size() >= buffer_due) due_.notify_one();
 }
 
 unsigned TraceWriter::thread() {
@@ -66,12 +113,11 @@ unsigned TraceWriter::thread() {
 }
 
 void TraceWriter::flush() {
-  std::lock_guard lock(mutex_);
-  if (!failed_ && !buffer_.empty() &&
-      std::fwrite(buffer_.data(), 1, buffer_.size(), file_) != buffer_.size())
-    failed_ = true;
-  buffer_.clear();
-  if (std::fflush(file_) != 0) failed_ = true;
+  std::unique_lock lock(mutex_);
+  if (failed_) return;
+  asked_ = true;
+  due_.notify_all();
+  written_.wait(lock, [this] { return failed_ || (!asked_ && !writing_ && buffer_.empty()); });
 }
 
 }  // namespace firn

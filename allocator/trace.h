@@ -1,5 +1,6 @@
 // The event trace: one CSV row per event, for `firn run --trace`. Rows are appended under a lock of
-// its own to a buffer that is written out by whoever fills it; only used when tracing.
+// its own to a buffer, which a thread of its own writes: who tells of an event may hold the
+// engine's lock, and waits for no disk. Only used when tracing.
 //
 // Columns: time_ns,event,device,stream,block,bytes,detail; `detail` is quoted where it has to be.
 //   begin      the process: pid=N;at=UNIX SECONDS;policy=...;host=N;store=0|1;command=WORDS
@@ -20,13 +21,15 @@
 //   end        a device's totals, NAME=N;...: the process came to its end
 #pragma once
 
+#include <condition_variable>
 #include <cstdint>
-#include <cstdio>
 #include <memory>
 #include <mutex>
 #include <string>
 #include <string_view>
+#include <thread>
 
+#include "firn/output_file.h"
 #include "firn/result.h"
 
 namespace firn {
@@ -38,17 +41,24 @@ class TraceWriter {
   ~TraceWriter();
   void row(uint64_t time_ns, std::string_view event, int device, unsigned stream, uint64_t block,
            uint64_t bytes, std::string_view detail = {});
+  /// Returns when all rows so far are written, or none will be any more.
   void flush();
 
   /// The calling thread's number, for rows about threads: from 1 on.
   static unsigned thread();
 
  private:
-  explicit TraceWriter(std::FILE* file) : file_(file) {}
+  explicit TraceWriter(OutputFile file);
+  void write();
+  void cut_off(const std::string& why);
+
   std::mutex mutex_;
-  std::FILE* file_;
+  std::condition_variable due_, written_;
+  OutputFile file_;                  // the thread's
   std::string buffer_;
-  bool failed_ = false;
+  bool asked_ = false, writing_ = false, stopping_ = false;
+  bool failed_ = false;              // nothing more is written: it would begin within a row
+  std::thread thread_;               // last: it uses the others
 };
 
 /// "%p" in a path becomes the process id.

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <ctime>
 #include <fstream>
-#include <iterator>
+#include <sstream>
 #include <string>
 
 #include <fmt/format.h>
@@ -14,7 +14,9 @@ namespace firn {
 
 void trace_begin(TraceWriter& trace, uint64_t now_ns, const Config& config) {
   std::ifstream in("/proc/self/cmdline", std::ios::binary);
-  std::string words(std::istreambuf_iterator<char>(in), {});
+  std::ostringstream read;
+  read << in.rdbuf();  // (An iterator over the buffer throws where reading fails.)
+  std::string words = read.str();
   while (!words.empty() && words.back() == '\0') words.pop_back();
   std::replace(words.begin(), words.end(), '\0', ' ');
   trace.row(now_ns, "begin", 0, 0, 0, 0,

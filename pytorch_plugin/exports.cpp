@@ -10,6 +10,7 @@
 #include "pytorch_plugin/no_spill.h"
 #include "pytorch_plugin/observer.h"
 #include "pytorch_plugin/stalls.h"
+#include "firn/said.h"
 #include "pytorch_plugin/torch_settings.h"
 
 #define FIRN_TORCH_API extern "C" __attribute__((visibility("default")))
@@ -44,11 +45,40 @@ int answer(const Result<void>& result, char* error, size_t size) {
   return 1;
 }
 
+/// What `body` answers, and `failed` where it throws: nothing passes ctypes. `caught` is told why.
+template <class T, class Body, class Caught>
+T door(T failed, Body&& body, Caught&& caught) noexcept {
+  try {
+    try {
+      return body();
+    } catch (const c10::Error& thrown) {
+      caught(thrown.what_without_backtrace());
+    } catch (const std::exception& thrown) {
+      caught(thrown.what());
+    }
+  } catch (...) {  // no memory for the words
+  }
+  return failed;
+}
+
+template <class T, class Body>
+T door(T failed, Body&& body) noexcept {
+  return door(failed, body, [](const char* words) { say(std::string("firn: ") + words); });
+}
+
+template <class Body>
+void door(Body&& body) noexcept {
+  (void)door(0, [&] {
+    body();
+    return 0;
+  });
+}
+
 }  // namespace
 
 /// Makes Firn PyTorch's CUDA allocator. `conf` as of PYTORCH_CUDA_ALLOC_CONF. 0: done; 1: malformed
 /// `conf` (installed nevertheless: CUDA's start will say so); 2: not installed. `error`: one line.
-FIRN_TORCH_API int firn_torch_install(const char* conf, char* error, size_t size) {
+FIRN_TORCH_API int firn_torch_install(const char* conf, char* error, size_t size) noexcept {
   try {
     pytorch::install_allocator(conf);
   } catch (const c10::Error& e) {
@@ -58,125 +88,187 @@ FIRN_TORCH_API int firn_torch_install(const char* conf, char* error, size_t size
     give_text(e.what(), error, size);
     return 2;
   }
-  Result<Config> config = parse_config(split_conf(conf).firn);
-  if (config) return 0;
-  give_text(config.error().text, error, size);
-  return 1;
+  return door(1, [&] {
+    Result<Config> config = parse_config(split_conf(conf).firn);
+    if (config) return 0;
+    give_text(config.error().text, error, size);
+    return 1;
+  });
 }
 
 /// "wanted\nfirn words\nother words": how C++ splits `conf` (tests compare Python's).
-FIRN_TORCH_API size_t firn_torch_split_conf(const char* conf, char* text, size_t size) {
-  const ConfWords words = split_conf(conf);
-  return give_text((words.wanted ? "1\n" : "0\n") + words.firn + "\n" + words.rest, text, size);
+FIRN_TORCH_API size_t firn_torch_split_conf(const char* conf, char* text, size_t size) noexcept {
+  return door(size_t{0}, [&]() -> size_t {
+    const ConfWords words = split_conf(conf);
+    return give_text((words.wanted ? "1\n" : "0\n") + words.firn + "\n" + words.rest, text, size);
+  });
 }
 
 /// The statistics document; "" when Firn has not started.
-FIRN_TORCH_API size_t firn_torch_stats(char* text, size_t size) {
-  Runtime* runtime = Runtime::get();
-  return give_text(runtime ? runtime->stats_json() : std::string(), text, size);
+FIRN_TORCH_API size_t firn_torch_stats(char* text, size_t size) noexcept {
+  return door(size_t{0}, [&]() -> size_t {
+    Runtime* runtime = Runtime::get();
+    return give_text(runtime ? runtime->stats_json() : std::string(), text, size);
+  });
 }
 
 /// What torch's own settings mean with Firn, as README has it.
-FIRN_TORCH_API size_t firn_torch_settings(char* text, size_t size) {
-  return give_text(pytorch::settings_table(), text, size);
+FIRN_TORCH_API size_t firn_torch_settings(char* text, size_t size) noexcept {
+  return door(size_t{0}, [&]() -> size_t {
+    return give_text(pytorch::settings_table(), text, size);
+  });
 }
 
 /// Who waited: see stalls.h.
-FIRN_TORCH_API size_t firn_torch_stalls(char* text, size_t size) {
-  return give_text(pytorch::stalls_json(), text, size);
+FIRN_TORCH_API size_t firn_torch_stalls(char* text, size_t size) noexcept {
+  return door(size_t{0}, [&]() -> size_t {
+    return give_text(pytorch::stalls_json(), text, size);
+  });
 }
-FIRN_TORCH_API void firn_torch_call_sites(int asked) { pytorch::ask_for_call_sites(pytorch::Asker::program, asked != 0); }
+FIRN_TORCH_API void firn_torch_call_sites(int asked) noexcept {
+  door([&] {
+    pytorch::ask_for_call_sites(pytorch::Asker::program, asked != 0);
+  });
+}
 
 /// 1: nothing leaves the device until the matching 0.
-FIRN_TORCH_API void firn_torch_no_spill(int enter) {
-  if (enter)
-    pytorch::enter_no_spill();
-  else
-    pytorch::leave_no_spill();
+FIRN_TORCH_API void firn_torch_no_spill(int enter) noexcept {
+  door([&] {
+    if (enter)
+      pytorch::enter_no_spill();
+    else
+      pytorch::leave_no_spill();
+  });
 }
 
-FIRN_TORCH_API int firn_torch_observing() { return pytorch::observing() ? 1 : 0; }
-FIRN_TORCH_API void firn_torch_observe() { pytorch::install_observer(false); }
+FIRN_TORCH_API int firn_torch_observing() noexcept {
+  return door(0, [&]() -> int {
+    return pytorch::observing() ? 1 : 0;
+  });
+}
+FIRN_TORCH_API void firn_torch_observe() noexcept {
+  door([&] {
+    pytorch::install_observer(false);
+  });
+}
 
-FIRN_TORCH_API int firn_torch_pin(void* pointer, char* error, size_t size) {
-  Engine* engine = engine_of(pointer);
-  if (!engine) return 0;
-  return answer(engine->pin(pointer, "firn.pin()"), error, size);
+FIRN_TORCH_API int firn_torch_pin(void* pointer, char* error, size_t size) noexcept {
+  return door(1, [&]() -> int {
+    Engine* engine = engine_of(pointer);
+    if (!engine) return 0;
+    return answer(engine->pin(pointer, "firn.pin()"), error, size);
+  },
+      [&](const char* words) { give_text(words, error, size); });
 }
 /// What used it unseen so far is on `stream`, or over: the block does not leave before that.
-FIRN_TORCH_API int firn_torch_unpin(void* pointer, void* stream, char* error, size_t size) {
-  Engine* engine = engine_of(pointer);
-  if (!engine) return 0;
-  Result<Hold> hold = engine->touch(pointer, static_cast<CUstream>(stream), Access::write);
-  if (!hold) return answer(hold.error(), error, size);
-  const int status = answer(engine->unpin(pointer), error, size);
-  engine->release(*hold, static_cast<CUstream>(stream));
-  return status;
+FIRN_TORCH_API int firn_torch_unpin(void* pointer, void* stream, char* error, size_t size) noexcept {
+  return door(1, [&]() -> int {
+    Engine* engine = engine_of(pointer);
+    if (!engine) return 0;
+    Result<Hold> hold = engine->touch(pointer, static_cast<CUstream>(stream), Access::write);
+    if (!hold) return answer(hold.error(), error, size);
+    const int status = answer(engine->unpin(pointer), error, size);
+    engine->release(*hold, static_cast<CUstream>(stream));
+    return status;
+  },
+      [&](const char* words) { give_text(words, error, size); });
 }
 FIRN_TORCH_API int firn_torch_prefetch(void* pointer, size_t bytes, void* stream, char* error,
-                                       size_t size) {
-  Engine* engine = engine_of(pointer);
-  if (!engine) return 0;
-  return answer(engine->prefetch(pointer, bytes, static_cast<CUstream>(stream)), error, size);
+                                       size_t size) noexcept {
+  return door(1, [&]() -> int {
+    Engine* engine = engine_of(pointer);
+    if (!engine) return 0;
+    return answer(engine->prefetch(pointer, bytes, static_cast<CUstream>(stream)), error, size);
+  },
+      [&](const char* words) { give_text(words, error, size); });
 }
-FIRN_TORCH_API int firn_torch_cold(void* pointer, size_t bytes, char* error, size_t size) {
-  Engine* engine = engine_of(pointer);
-  if (!engine) return 0;
-  return answer(engine->cold(pointer, bytes), error, size);
+FIRN_TORCH_API int firn_torch_cold(void* pointer, size_t bytes, char* error, size_t size) noexcept {
+  return door(1, [&]() -> int {
+    Engine* engine = engine_of(pointer);
+    if (!engine) return 0;
+    return answer(engine->cold(pointer, bytes), error, size);
+  },
+      [&](const char* words) { give_text(words, error, size); });
 }
 /// The bare address of a tensor's memory is about to leave PyTorch: `how` names the way (below).
 /// 0: done, or not Firn's; else as firn::Code, with the words for firn_torch_address_error().
-FIRN_TORCH_API int firn_torch_give_address(void* pointer, int how) {
-  static constexpr const char* reasons[] = {
-      "its address was asked for (data_ptr())", "exported by DLPack",
-      "exported by __cuda_array_interface__", "registered for direct storage access (cuFile)"};
-  Engine* engine = engine_of(pointer);
-  if (!engine) return 0;
-  Result<void> given = engine->give_address(pointer, reasons[how]);
-  if (given) return 0;
-  address_error() = given.error().text;
-  return static_cast<int>(given.error().code);
+FIRN_TORCH_API int firn_torch_give_address(void* pointer, int how) noexcept {
+  return door(static_cast<int>(Code::host_out_of_memory), [&]() -> int {
+    static constexpr const char* reasons[] = {
+        "its address was asked for (data_ptr())", "exported by DLPack",
+        "exported by __cuda_array_interface__", "registered for direct storage access (cuFile)"};
+    Engine* engine = engine_of(pointer);
+    if (!engine) return 0;
+    Result<void> given = engine->give_address(pointer, reasons[how]);
+    if (given) return 0;
+    address_error() = given.error().text;
+    return static_cast<int>(given.error().code);
+  },
+      [](const char* words) { address_error() = words; });
 }
-FIRN_TORCH_API size_t firn_torch_address_error(char* text, size_t size) {
-  return give_text(address_error(), text, size);
+FIRN_TORCH_API size_t firn_torch_address_error(char* text, size_t size) noexcept {
+  return door(size_t{0}, [&]() -> size_t {
+    return give_text(address_error(), text, size);
+  });
 }
 /// Whether launches are looked at as they are made, whoever makes them: Firn is in front of the
 /// driver.
-FIRN_TORCH_API int firn_torch_sees_launches() {
-  Runtime* runtime = Runtime::get();
-  return runtime && runtime->driver().stand_in ? 1 : 0;
+FIRN_TORCH_API int firn_torch_sees_launches() noexcept {
+  return door(0, [&]() -> int {
+    Runtime* runtime = Runtime::get();
+    return runtime && runtime->driver().stand_in ? 1 : 0;
+  });
 }
 /// What this thread does until firn_torch_end_use() uses memory without PyTorch's operators: of
 /// each of the pointers told, and of all that is allocated meanwhile.
-FIRN_TORCH_API void firn_torch_begin_use() { pytorch::begin_use(); }
-FIRN_TORCH_API int firn_torch_use(void* pointer) {
-  address_error() = pytorch::use_memory(pointer);
-  return address_error().empty() ? 0 : 1;
+FIRN_TORCH_API void firn_torch_begin_use() noexcept {
+  door([&] {
+    pytorch::begin_use();
+  });
 }
-FIRN_TORCH_API void firn_torch_end_use() { pytorch::end_use(); }
+FIRN_TORCH_API int firn_torch_use(void* pointer) noexcept {
+  return door(1, [&]() -> int {
+    address_error() = pytorch::use_memory(pointer);
+    return address_error().empty() ? 0 : 1;
+  },
+      [](const char* words) { address_error() = words; });
+}
+FIRN_TORCH_API void firn_torch_end_use() noexcept {
+  door([&] {
+    pytorch::end_use();
+  });
+}
 /// The state of the block around `pointer` in words ("resident", "spilled", ...); "" for foreign.
-FIRN_TORCH_API size_t firn_torch_state(void* pointer, char* text, size_t size) {
-  Engine* engine = engine_of(pointer);
-  std::optional<BlockInfo> block = engine ? engine->find(pointer) : std::nullopt;
-  return give_text(block ? block->state : "", text, size);
+FIRN_TORCH_API size_t firn_torch_state(void* pointer, char* text, size_t size) noexcept {
+  return door(size_t{0}, [&]() -> size_t {
+    Engine* engine = engine_of(pointer);
+    std::optional<BlockInfo> block = engine ? engine->find(pointer) : std::nullopt;
+    return give_text(block ? block->state : "", text, size);
+  });
 }
-FIRN_TORCH_API void firn_torch_spill_all() {
-  if (Runtime* runtime = Runtime::get()) runtime->spill_all();
+FIRN_TORCH_API void firn_torch_spill_all() noexcept {
+  door([&] {
+    if (Runtime* runtime = Runtime::get()) runtime->spill_all();
+  });
 }
 /// Of every second live block what may be spilled is, and the others stay (tests).
-FIRN_TORCH_API void firn_torch_spill_half() {
-  Runtime* runtime = Runtime::get();
-  for (int device = 0; runtime && device < runtime->device_count(); ++device) {
-    Engine* engine = runtime->opened(device);
-    if (!engine) continue;
-    bool chosen = false;
-    for (const BlockInfo& block : engine->blocks())
-      if (block.live && !block.small && (chosen = !chosen)) (void)engine->cold(block.base, 1);
-    engine->pump();
-  }
+FIRN_TORCH_API void firn_torch_spill_half() noexcept {
+  door([&] {
+    Runtime* runtime = Runtime::get();
+    for (int device = 0; runtime && device < runtime->device_count(); ++device) {
+      Engine* engine = runtime->opened(device);
+      if (!engine) continue;
+      bool chosen = false;
+      for (const BlockInfo& block : engine->blocks())
+        if (block.live && !block.small && (chosen = !chosen)) (void)engine->cold(block.base, 1);
+      engine->pump();
+    }
+  });
 }
-FIRN_TORCH_API void firn_torch_check() {
-  Runtime* runtime = Runtime::get();
-  for (int device = 0; runtime && device < runtime->device_count(); ++device)
-    if (Engine* engine = runtime->opened(device)) engine->check();
+FIRN_TORCH_API void firn_torch_check() noexcept {
+  door([&] {
+    Runtime* runtime = Runtime::get();
+    for (int device = 0; runtime && device < runtime->device_count(); ++device)
+      if (Engine* engine = runtime->opened(device)) engine->check();
+  });
 }

@@ -12,6 +12,8 @@
 #include <thread>
 #include <utility>
 
+#include "firn/signals_blocked.h"
+
 namespace firn::pytorch {
 
 namespace {
@@ -106,7 +108,10 @@ bool run_python(std::function<void()> work) {
   void* const thread_state = python().save_thread();
   bool in_time = false;
   try {
-    std::thread(std::move(task)).detach();
+    {
+      SignalsBlocked blocked;
+      std::thread(std::move(task)).detach();
+    }
     in_time = done.wait_for(python_most) == std::future_status::ready;
   } catch (const std::system_error&) {  // no thread to be had: no line
   }

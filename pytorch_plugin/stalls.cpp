@@ -7,6 +7,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "allocator/json_text.h"
 #include "pytorch_plugin/lines.h"
 #include "pytorch_plugin/observer.h"
 
@@ -102,7 +103,7 @@ std::string stalls_json() {
   }
   const nlohmann::ordered_json out = {{"operators", rows_json(std::move(operators))},
                                       {"call_sites", rows_json(std::move(call_sites))}};
-  return out.dump(2, ' ', false, nlohmann::json::error_handler_t::replace);
+  return json_text(out, 2);
 }
 
 }  // namespace firn::pytorch

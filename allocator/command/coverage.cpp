@@ -16,6 +16,7 @@
 #include "allocator/command/output.h"
 #include "allocator/command/report.h"
 #include "allocator/command/run.h"
+#include "allocator/json_text.h"
 
 namespace firn::command {
 namespace fs = std::filesystem;
@@ -104,7 +105,7 @@ std::vector<std::string> words_of(const Json& coverage, const char* name) {
           each.is_string() ? each.get<std::string>()
           : each.contains("version")
               ? fmt::format("{}@{}", each.value("name", std::string()), each.value("version", 0))
-              : each.dump());
+              : json_text(each));
   return words;
 }
 
@@ -126,10 +127,10 @@ void add_process(std::string& out, const Json& stats) {
   std::vector<std::string> calls;
   const Json counted = coverage.value("calls", Json::object());
   for (const auto& [entry, count] : counted.items())
-    calls.push_back(fmt::format("{}:{}", entry, count.dump()));
+    calls.push_back(fmt::format("{}:{}", entry, json_text(count)));
   add_list(out, "calls seen", calls);
   for (const auto& [name, value] : coverage.items())
-    if (value.is_number()) out += fmt::format("  {:<26} {}\n", name, value.dump());
+    if (value.is_number()) out += fmt::format("  {:<26} {}\n", name, json_text(value));
   for (const std::string& word : words_of(coverage, "unseen")) out += "  not seen: " + word + "\n";
   for (const std::string& word : words_of(coverage, "warnings")) out += "  WARNING: " + word + "\n";
 }

@@ -17,6 +17,7 @@
 #include "allocator/command/places.h"
 #include "allocator/command/report.h"
 #include "allocator/config.h"
+#include "allocator/json_text.h"
 #include "firn/store.h"
 
 namespace firn::command {
@@ -288,7 +289,7 @@ int doctor(const DoctorOptions& options, const std::vector<std::string>& command
 
   // Names of files may hold bytes that are no UTF-8: replaced, not thrown over.
   const std::string text = options.json
-                               ? report.dump(2, ' ', false, Json::error_handler_t::replace) + "\n"
+                               ? json_text(report, 2) + "\n"
                                : doctor_text(report);
   return print(text);
 }

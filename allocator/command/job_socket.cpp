@@ -11,7 +11,7 @@
 #include <csignal>
 #include <cstring>
 #include <fstream>
-#include <iterator>
+#include <sstream>
 
 #include "allocator/command/report.h"
 #include "allocator/control_folder.h"
@@ -100,7 +100,9 @@ std::string why_none(pid_t process) {
 
 std::string job_words(pid_t process) {
   std::ifstream in(fmt::format("/proc/{}/cmdline", process), std::ios::binary);
-  std::string words(std::istreambuf_iterator<char>(in), {});
+  std::ostringstream read;
+  read << in.rdbuf();  // (An iterator over the buffer throws where reading fails.)
+  std::string words = read.str();
   while (!words.empty() && words.back() == '\0') words.pop_back();
   std::replace(words.begin(), words.end(), '\0', ' ');
   return one_line(words);

@@ -16,6 +16,7 @@
 #include "allocator/command/report.h"
 #include "allocator/command/simulate_words.h"
 #include "allocator/config.h"
+#include "allocator/json_text.h"
 #include "allocator/layout/layout.h"
 
 namespace firn::command {
@@ -93,7 +94,7 @@ std::string plot_data(const LayoutFile& file, const layout::Layout& layout) {
   Json& corners = data["buffers"] = Json::array();
   for (uint32_t i : drawn)
     corners.push_back({buffers[i].lower, buffers[i].upper, layout.offsets[i], buffers[i].size});
-  return data.dump();
+  return json_text(data);
 }
 
 std::string layout_text(const LayoutFile& file, const layout::Layout& layout, double seconds) {

@@ -75,7 +75,7 @@ MachineReport examine_machine() {
   }
   report.hugetlb_bytes = pages * page_bytes;
   report.hugetlb_free_bytes = pages_free * page_bytes;
-  report.cgroup_bytes = cgroup_memory_bytes();
+  report.cgroup_bytes = cgroup_memory().limit;
   report.memlock_bytes = soft_limit(RLIMIT_MEMLOCK);
   report.file_size_bytes = soft_limit(RLIMIT_FSIZE);
   report.memlock_ignored = may_lock_memory();

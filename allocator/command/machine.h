@@ -10,7 +10,7 @@ namespace firn::command {
 struct MachineReport {
   uint64_t memory_bytes = 0;              // MemTotal
   uint64_t available_bytes = 0;           // MemAvailable
-  uint64_t cgroup_bytes = UINT64_MAX;     // the least memory.max from here to the root
+  uint64_t cgroup_bytes = UINT64_MAX;     // the least limit of any group from here to the root
   uint64_t memlock_bytes = UINT64_MAX;    // RLIMIT_MEMLOCK, soft; UINT64_MAX: unlimited
   bool memlock_ignored = false;           // CAP_IPC_LOCK: the limit does not bind
   uint64_t file_size_bytes = UINT64_MAX;  // RLIMIT_FSIZE, soft

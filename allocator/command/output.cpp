@@ -11,6 +11,7 @@
 #include <fstream>
 
 #include "allocator/config.h"
+#include "allocator/json_text.h"
 
 namespace firn::command {
 namespace {
@@ -47,7 +48,7 @@ Result<void> print(const std::string& text) {
 }
 
 std::string dumped(const nlohmann::ordered_json& json) {
-  return json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+  return json_text(json, 2) + "\n";
 }
 
 }  // namespace firn::command

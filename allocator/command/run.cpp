@@ -65,7 +65,7 @@ Result<std::vector<Given>> given_knobs(const RunOptions& options) {
   add("--policy", "policy", options.policy);
   add("--watch", "watch", options.watch);
   if (options.adversarial) add("--adversarial", "adversarial", "1");
-  if (options.verify) add("--verify", "verify", "1");
+  if (options.verify) add("--verify", "verify", "all");
   if (options.guard) add("--guard", "guard", "1");
   if (options.poison) add("--poison", "poison", "1");
   std::string dirs;

@@ -14,6 +14,7 @@
 #include "allocator/command/simulate_words.h"
 #include "allocator/command/sweep.h"
 #include "allocator/config.h"
+#include "allocator/json_text.h"
 #include "allocator/simulate/program.h"
 
 namespace firn::command {
@@ -96,7 +97,7 @@ int simulate_sweep(const SimulateOptions& options, const SimulatePlan& plan,
         status_failed);
   if (plotter) {
     const Json data = {{"kind", "sweep"}, {"points", *points}};
-    if (Result<void> done = plotter->draw(data.dump(), plan.plot); !done)
+    if (Result<void> done = plotter->draw(json_text(data), plan.plot); !done)
       return refuse_simulate(done.error().text, status_failed);
   }
   return print_simulate(options.json ? dumped({{"sweep", *points}}) : sweep_text(*points));

@@ -12,6 +12,7 @@
 
 #include "allocator/command/report.h"
 #include "allocator/command/simulate_result.h"
+#include "allocator/json_text.h"
 #include "allocator/simulate/program.h"
 
 namespace firn::command {
@@ -55,7 +56,7 @@ struct Point {
                              : Result<Json>(fits.error());
   const Json json = result ? sweep_point(point.budget_bytes, *result, plan)
                            : sweep_failure(point.budget_bytes, result.error().text);
-  const std::string text = json.dump(-1, ' ', false, Json::error_handler_t::replace);
+  const std::string text = json_text(json);
   for (size_t at = 0; at < text.size();) {
     const ssize_t put = ::write(point.fd, text.data() + at, text.size() - at);
     if (put < 0 && errno != EINTR) ::_exit(status_failed);

@@ -10,6 +10,7 @@
 #include "allocator/command/output.h"
 #include "allocator/command/report.h"
 #include "allocator/command/screen.h"
+#include "allocator/json_text.h"
 
 namespace firn::command {
 namespace {
@@ -40,7 +41,7 @@ int once(bool json) {
 int stream() {
   for (Looks looks;; std::this_thread::sleep_for(between)) {
     const std::string text =
-        looks.next(patience).dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+        json_text(looks.next(patience)) + "\n";
     if (Result<void> done = print(text); !done) return refuse("top: " + done.error().text, 1);
   }
 }

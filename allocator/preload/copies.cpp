@@ -13,6 +13,7 @@
 #include "allocator/preload/graphs.h"
 #include "allocator/preload/handlers.h"
 #include "allocator/preload/inspections.h"
+#include "firn/saturating.h"
 
 namespace firn::preload {
 
@@ -54,7 +55,7 @@ bool within_block(uint64_t at, size_t span) {
 }
 bool within_blocks(const Copy& copy) {
   const auto span = [&](size_t pitch, size_t slice) {
-    return (copy.slices - 1) * slice + (copy.rows - 1) * pitch + copy.bytes;
+    return strided_span(copy.bytes, copy.rows, pitch, copy.slices, slice);
   };
   return within_block(copy.to, span(copy.to_pitch, copy.to_slice)) &&
          within_block(copy.from, span(copy.from_pitch, copy.from_slice));
@@ -85,7 +86,8 @@ bool read_host(uint64_t from, size_t bytes, std::vector<char>& into) {
 /// came in such a copy.)
 bool too_large(const Copy& copy) {
   constexpr size_t bytes_most = 256u << 10;
-  return !serving() && copy.bytes * copy.rows * copy.slices > bytes_most;
+  return !serving() && saturating_multiply(saturating_multiply(copy.bytes, copy.rows), copy.slices) >
+             bytes_most;
 }
 }  // namespace
 
@@ -193,8 +195,8 @@ bool read_copy(const CUDA_MEMCPY3D* from, Copy& copy) {
   copy.slices = from->Depth;
   copy.to_pitch = from->dstPitch;
   copy.from_pitch = from->srcPitch;
-  copy.to_slice = from->dstPitch * from->dstHeight;
-  copy.from_slice = from->srcPitch * from->srcHeight;
+  copy.to_slice = saturating_multiply(from->dstPitch, from->dstHeight);
+  copy.from_slice = saturating_multiply(from->srcPitch, from->srcHeight);
   copy.to_context = static_cast<CUcontext>(from->reserved1);
   copy.from_context = static_cast<CUcontext>(from->reserved0);
   copy.to_host = from->dstMemoryType == memory_host;

@@ -3,6 +3,7 @@
 
 #include "allocator/preload/copies.h"
 #include "allocator/preload/handlers.h"
+#include "firn/saturating.h"
 
 namespace firn::preload {
 
@@ -14,7 +15,7 @@ CUstream own(CUstream stream) { return stream ? stream : CU_STREAM_PER_THREAD; }
 
 Copy fill(CUdeviceptr to, size_t pitch, size_t unit, size_t width, size_t height,
           CUstream stream) {
-  return {.to = to, .bytes = unit * width, .source = Source::none, .rows = height,
+  return {.to = to, .bytes = saturating_multiply(unit, width), .source = Source::none, .rows = height,
           .to_pitch = pitch, .stream = stream};
 }
 
@@ -187,7 +188,7 @@ CUresult batch_3d(const CUDA_MEMCPY3D_BATCH_OP* boxes, size_t count, CUstream st
       return side.rowLength ? side.rowLength : box.width;
     };
     const auto slice = [&](const CUmemcpy3DOperand& side) {
-      return pitch(side) * (side.layerHeight ? side.layerHeight : box.height);
+      return saturating_multiply(pitch(side), side.layerHeight ? side.layerHeight : box.height);
     };
     Copy copy{.bytes = box.width, .rows = box.height, .slices = box.depth, .stream = stream};
     if (box.dst.type == memory && box.src.type == memory) {

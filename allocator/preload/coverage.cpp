@@ -13,6 +13,7 @@
 #include <string_view>
 #include <vector>
 
+#include "allocator/json_text.h"
 #include "allocator/preload/engines.h"
 #include "allocator/preload/handlers.h"
 #include "allocator/preload/views.h"
@@ -165,7 +166,7 @@ std::string coverage_json() {
   out["never_seen"] = {"other link namespaces (dlmopen)",
                        "the driver's path opened by a library that was opened with RTLD_DEEPBIND",
                        "the driver's private tables (cuGetExportTable)"};
-  return out.dump();
+  return json_text(out);
 }
 
 void write_coverage_alone() {
@@ -174,12 +175,11 @@ void write_coverage_alone() {
   if (!config || config->stats_file.empty()) return;
   const std::string name = expand_pid(config->stats_file);
   // Nothing that a process with memory of Firn's has written is replaced.
-  const int file = ::open(name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-  if (file < 0) return;
-  const std::string text = stats_json({}, {}, {}, {}, {{"coverage", coverage_json}}) + "\n";
-  if (::write(file, text.data(), text.size()) != static_cast<ssize_t>(text.size()))
-    std::fprintf(stderr, "firn: cannot write the statistics to %s (--stats)\n", name.c_str());
-  ::close(file);
+  Result<OutputFile> file = OutputFile::create(name, OutputFile::If::exists_fails);
+  if (!file) return;
+  const Result<void> done =
+      file->write(stats_json({}, {}, {}, {}, {{"coverage", coverage_json}}) + "\n");
+  if (!done) std::fprintf(stderr, "firn: %s (--stats)\n", done.error().text.c_str());
 }
 
 }  // namespace firn::preload

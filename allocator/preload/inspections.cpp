@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
+#include <system_error>
 #include <thread>
 
 #include "allocator/preload/captures.h"
@@ -12,6 +13,7 @@
 #include "allocator/preload/globals.h"
 #include "allocator/preload/handlers.h"
 #include "allocator/preload/memory.h"
+#include "firn/signals_blocked.h"
 
 namespace firn::preload {
 
@@ -115,12 +117,18 @@ void Inspections::add(Kernel& kernel, bool tables, CUstream stream,
 }
 
 void Inspections::start_thread() {
-  running_ = true;
-  (void)std::atexit([] { inspections().stop(); });
-  std::thread([this] {
-    pthread_setname_np(pthread_self(), "firn-look");
-    run();
-  }).detach();
+  static const int registered = std::atexit([] { inspections().stop(); });
+  (void)registered;
+  SignalsBlocked blocked;
+  try {
+    std::thread([this] {
+      pthread_setname_np(pthread_self(), "firn-look");
+      run();
+    }).detach();
+    running_ = true;
+  } catch (const std::system_error&) {
+    // No thread to be had: what is held stays so until the next launch tries again.
+  }
 }
 
 /// Once exit has begun nobody calls the driver: waits a moment for the thread to leave it.
@@ -183,16 +191,33 @@ void Inspections::drain() {
   }
 }
 
+/// (Launches that could not be looked at in time are given up: their events end with the context.)
 void Inspections::context_ends(CUcontext context) {
   drain();
   std::vector<CUevent> events;
+  Batch given_up;
+  Holds holds;
   {
-    std::lock_guard lock(mutex_);
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [this] { return !querying_ || stopping_; });
+    if (stopping_) return;
+    for (auto& launch : launches_)
+      if (launch->context == context) given_up.push_back(std::move(launch));
+    std::erase(launches_, nullptr);
+    leave(given_up, holds);
+    if (looking_)
+      for (const auto& launch : *looking_)
+        if (launch->context == context) {
+          events.push_back(std::exchange(launch->event, nullptr));
+          launch->context = nullptr;
+        }
     if (const auto found = spare_.find(context); found != spare_.end()) {
-      events = std::move(found->second);
+      events.insert(events.end(), found->second.begin(), found->second.end());
       spare_.erase(found);
     }
   }
+  for (const auto& launch : given_up) stay_for(*launch);
+  release(given_up.size(), holds);
   for (CUevent event : events) (void)real().cuEventDestroy_v2(event);
 }
 
@@ -219,19 +244,22 @@ void Inspections::run() {
 
 /// Launches whose work is over, into `batch`, which is looking_ from then on.
 void Inspections::take_completed(Batch& batch) {
+  Runtime* runtime = runtime_here();
+  if (!runtime) return;
   std::vector<Launch*> waiting;
   {
     std::lock_guard lock(mutex_);
     for (const auto& launch : launches_) waiting.push_back(launch.get());
+    querying_ = true;
   }
-  Runtime* runtime = runtime_here();
-  if (!runtime) return;
   std::erase_if(waiting, [&](Launch* launch) {
     Driver::ContextGuard context(runtime->driver(), launch->context);
     return runtime->driver().event_query(launch->event) == CUDA_ERROR_NOT_READY;
   });
-  if (waiting.empty()) return;
   std::lock_guard lock(mutex_);
+  querying_ = false;
+  changed_.notify_all();
+  if (waiting.empty()) return;
   for (auto it = launches_.begin(); it != launches_.end();) {
     if (std::find(waiting.begin(), waiting.end(), it->get()) == waiting.end()) {
       ++it;
@@ -256,14 +284,18 @@ void Inspections::look(Batch& batch) {
       all &= read;
     }
     if (all) continue;
-    // Nothing is known of what it wrote: all that it could reach stays.
-    launch->kernel->stores_addresses = true;
-    for (size_t i = 0; i < launch->memory.size(); ++i) stay(launch->memory[i].block, unreadable);
+    stay_for(*launch);
   }
   for (const auto& launch : batch)
     (launch->tables ? launch->kernel->looked_at_with_tables : launch->kernel->looked_at)
         .fetch_add(1, std::memory_order_relaxed);
   end(batch);
+}
+
+/// Nothing is known of what it wrote: all that it could reach stays.
+void Inspections::stay_for(const Launch& launch) {
+  launch.kernel->stores_addresses = true;
+  for (const Memory& memory : launch.memory) stay(memory.block, unreadable);
 }
 
 /// False: it could not be read. A block that was freed meanwhile is as good as read.
@@ -335,24 +367,33 @@ void Inspections::settle(Batch& batch, const Reached& block, const Finds& found)
 }
 
 void Inspections::end(Batch& batch) {
-  std::vector<std::pair<Engine*, Hold>> holds;
+  Holds holds;
   {
     std::lock_guard lock(mutex_);
     looking_ = nullptr;
-    for (const auto& launch : batch) {
-      for (const Memory& memory : launch->memory) {
-        if (memory.gone) continue;
-        holds.emplace_back(memory.block.view->engine, memory.hold);
-        const auto it = concerned_.find(memory.block.base);
-        if (it != concerned_.end() && --it->second == 0) concerned_.erase(it);
-      }
-      spare_[launch->context].push_back(launch->event);
-    }
+    leave(batch, holds);
   }
+  release(batch.size(), holds);
+}
+
+/// Nobody asks about its launches any more. With the lock held.
+void Inspections::leave(const Batch& batch, Holds& holds) {
+  for (const auto& launch : batch) {
+    for (const Memory& memory : launch->memory) {
+      if (memory.gone) continue;
+      holds.emplace_back(memory.block.view->engine, memory.hold);
+      const auto it = concerned_.find(memory.block.base);
+      if (it != concerned_.end() && --it->second == 0) concerned_.erase(it);
+    }
+    if (launch->event) spare_[launch->context].push_back(launch->event);
+  }
+}
+
+void Inspections::release(size_t launches, const Holds& holds) {
   for (const auto& [engine, hold] : holds) engine->release_apart(hold);
   std::lock_guard lock(mutex_);
-  ended_ += batch.size();
-  pending_.fetch_sub(batch.size(), std::memory_order_release);
+  ended_ += launches;
+  pending_.fetch_sub(launches, std::memory_order_release);
   changed_.notify_all();
 }
 

@@ -92,6 +92,7 @@ class Inspections {
     bool reaches(uint64_t base) const;
   };
   using Batch = std::vector<std::unique_ptr<Launch>>;
+  using Holds = std::vector<std::pair<Engine*, Hold>>;
   using Finds = std::vector<std::pair<uint64_t, uint64_t>>;  // (place, value)
 
   Inspections();
@@ -104,6 +105,9 @@ class Inspections {
   bool read(const Reached& block, Finds& found);
   void settle(Batch& batch, const Reached& block, const Finds& found);
   void end(Batch& batch);
+  void leave(const Batch& batch, Holds& holds);
+  void release(size_t launches, const Holds& holds);
+  void stay_for(const Launch& launch);
   void stop();
 
   uint32_t looks_ = 2;  // of each kernel (firn_looks)
@@ -117,6 +121,7 @@ class Inspections {
   std::unordered_map<CUcontext, std::vector<CUevent>> spare_;
   uint64_t reading_ = 0;                              // base of the block that is being read
   uint64_t ended_ = 0;                                // launches looked at so far
+  bool querying_ = false;                             // the thread asks for launches_' events
   bool running_ = false, stopping_ = false, within_ = false;  // within_: the thread may be calling
   std::atomic<size_t> pending_{0};
   struct Reader {  // the thread's own

@@ -17,6 +17,7 @@
 #include "allocator/preload/engines.h"
 #include "allocator/preload/handlers.h"
 #include "allocator/preload/memory.h"
+#include "firn/descriptor.h"
 
 namespace firn::preload {
 
@@ -40,7 +41,7 @@ struct Opened {
 };
 struct Shared {
   std::mutex mutex;
-  std::map<CUdeviceptr, std::pair<std::string, int>> files;  // by frames' base: words, descriptor
+  std::map<CUdeviceptr, std::pair<std::string, Descriptor>> files;  // by frames' base: words, file
   std::map<CUdeviceptr, Opened> opened;                      // by the address that was answered
 };
 Shared& shared() {
@@ -48,13 +49,12 @@ Shared& shared() {
   return all;
 }
 
-/// A file that holds the words, -1: none can be made.
-int file_of(const std::string& words) {
-  const int file = ::memfd_create("firn-shared", MFD_CLOEXEC);
-  if (file < 0) return -1;
-  if (::write(file, words.data(), words.size()) == static_cast<ssize_t>(words.size())) return file;
-  ::close(file);
-  return -1;
+/// A file that holds the words; none where none can be made.
+Descriptor file_of(const std::string& words) {
+  Descriptor file(::memfd_create("firn-shared", MFD_CLOEXEC));
+  if (file && ::write(file.get(), words.data(), words.size()) != static_cast<ssize_t>(words.size()))
+    return Descriptor();
+  return file;
 }
 
 std::string words_of(int process, int file) {
@@ -113,18 +113,16 @@ CUresult cuIpcGetMemHandle(CUipcMemHandle* handle, CUdeviceptr address) {
   if (!exported) return result_of(exported.error());
   const std::string words = (*exported)->handle();
   std::lock_guard lock(shared().mutex);
-  auto& [known, file] =
-      shared().files.try_emplace((*exported)->base(), std::string(), -1).first->second;
-  if (known != words) {  // (of a block that was there before)
-    if (file >= 0) ::close(file);
+  auto& [known, file] = shared().files[(*exported)->base()];
+  if (known != words || !file.ours()) {  // (of a block that was there before)
     known = words;
     file = file_of(words);
   }
-  if (file < 0) return CUDA_ERROR_OUT_OF_MEMORY;
+  if (!file) return CUDA_ERROR_OUT_OF_MEMORY;
   Handle told{};
   std::memcpy(told.magic, magic, sizeof magic);
   told.process = ::getpid();
-  told.file = file;
+  told.file = file.get();
   told.place = block->base - (*exported)->base();
   told.identity = identity_of(words).value_or(ExportedIdentity{});
   std::memset(handle, 0, sizeof *handle);

@@ -12,6 +12,7 @@
 #include "allocator/preload/host_memory.h"
 #include "allocator/preload/inspections.h"
 #include "allocator/preload/pool_words.h"
+#include "firn/saturating.h"
 
 namespace firn::preload {
 
@@ -124,11 +125,12 @@ CUresult cuMemAlloc_v2(CUdeviceptr* address, size_t bytes) {
 CUresult cuMemAllocPitch_v2(CUdeviceptr* address, size_t* pitch, size_t width_bytes, size_t height,
                             unsigned element_bytes) {
   const bool fine = address && pitch && width_bytes > 0 && height > 0 &&
-                    (element_bytes == 4 || element_bytes == 8 || element_bytes == 16);
+                    (element_bytes == 4 || element_bytes == 8 || element_bytes == 16) &&
+                    width_bytes <= SIZE_MAX - pitch_alignment;
   const size_t row = (width_bytes + pitch_alignment - 1) / pitch_alignment * pitch_alignment;
   Engine* engine = fine && row <= SIZE_MAX / height ? engine_here() : nullptr;
   if (!engine)
-    return others(row * height, [&] {
+    return others(saturating_multiply(row, height), [&] {
       return real().cuMemAllocPitch_v2(address, pitch, width_bytes, height, element_bytes);
     });
   if (CUresult refused = unsafe_call()) return refused;

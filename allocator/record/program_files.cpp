@@ -1,12 +1,17 @@
 #include "allocator/record/program_files.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
 #include <iterator>
+#include <utility>
 
 #include <fmt/format.h>
+
+#include "firn/output_file.h"
 
 namespace firn::record {
 
@@ -21,15 +26,14 @@ std::string part_of(const std::string& path) { return path + ".part"; }
 /// A file that is written front to back; the first error is kept.
 class Writer {
  public:
-  explicit Writer(std::string path) : path_(std::move(path)) {
-    file_ = std::fopen(path_.c_str(), "we");
-    if (!file_) errno_ = errno;
+  explicit Writer(const std::string& path) {
+    (void)::unlink(path.c_str());
+    Result<OutputFile> file = OutputFile::create(path, OutputFile::If::exists_fails);
+    if (file)
+      file_ = std::move(*file);
+    else
+      done_ = file.error();
   }
-  ~Writer() {
-    if (file_) std::fclose(file_);
-  }
-  Writer(const Writer&) = delete;
-  Writer& operator=(const Writer&) = delete;
 
   template <class... Arguments>
   void print(fmt::format_string<Arguments...> text, Arguments&&... arguments) {
@@ -39,25 +43,19 @@ class Writer {
 
   Result<void> close() {
     flush();
-    if (file_ && std::fclose(file_) != 0 && errno_ == 0) errno_ = errno;
-    file_ = nullptr;
-    if (errno_ == 0) return {};
-    return make_error(Code::io, errno_,
-                      fmt::format("cannot write {}: {}", path_, std::strerror(errno_)));
+    if (done_) done_ = file_.close();
+    return done_;
   }
 
  private:
   void flush() {
-    if (file_ && errno_ == 0 &&
-        std::fwrite(buffer_.data(), 1, buffer_.size(), file_) != buffer_.size())
-      errno_ = errno;
+    if (done_) done_ = file_.write(buffer_);
     buffer_.clear();
   }
 
-  const std::string path_;
-  std::FILE* file_ = nullptr;
+  OutputFile file_;
   std::string buffer_;
-  int errno_ = 0;
+  Result<void> done_;
 };
 
 /// Fit for a field: the reader knows quotes, others of its readers may not.

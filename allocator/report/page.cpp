@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "allocator/check.h"
+#include "allocator/json_text.h"
 #include "allocator/report/columns.h"
 #include "allocator/report/page_parts.h"  // made of page.html, page.css and page_*.js
 #include "allocator/report/places.h"
@@ -166,7 +167,7 @@ std::string make_page(const Lives& lives, const std::string& title, const Json& 
   return filled(page_html,
                 {{"TITLE", in_text(title)},
                  {"CSS", page_css},
-                 {"ABOUT", in_script(about.dump(-1, ' ', false, Json::error_handler_t::replace))},
+                 {"ABOUT", in_script(json_text(about))},
                  {"COLUMNS", base64(deflated(columns.bytes()))},
                  {"JS", page_js}});
 }

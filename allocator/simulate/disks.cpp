@@ -20,9 +20,9 @@ Result<void> Disks::attach_staging(std::span<std::byte> region) {
   return {};
 }
 
-Result<Slot> Disks::reserve(size_t bytes) {
+Result<Slot> Disks::reserve(size_t bytes, bool wait) {
   const unsigned disk = next_;
-  Result<Slot> slot = disks_[disk]->reserve(bytes);
+  Result<Slot> slot = disks_[disk]->reserve(bytes, wait);
   if (!slot) return slot;
   next_ = (next_ + 1) % count();
   FIRN_CHECK(slot->id < UINT32_MAX / count(), "slot %u", slot->id);

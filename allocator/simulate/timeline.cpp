@@ -6,6 +6,8 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "allocator/json_text.h"
+
 namespace firn::simulate {
 
 namespace {
@@ -45,7 +47,7 @@ std::vector<Level> in_flight(const Timeline& timeline, std::vector<Track> tracks
 }
 
 std::string quoted(std::string_view text) {
-  return Json(std::string(text)).dump(-1, ' ', false, Json::error_handler_t::replace);
+  return json_text(Json(std::string(text)));
 }
 
 }  // namespace
@@ -108,7 +110,7 @@ std::string plot_data(const Timeline& timeline) {
       stalls.push_back({seconds(span.begin_ns), seconds(span.end_ns)});
   Json& ends = data["iteration_ends"] = Json::array();
   for (uint64_t end : timeline.iteration_ends_ns) ends.push_back(seconds(end));
-  return data.dump();
+  return json_text(data);
 }
 
 }  // namespace firn::simulate

@@ -27,6 +27,12 @@ extern "C" {
 #define FIRN_API
 #endif
 
+#ifdef __cplusplus
+#define FIRN_NOEXCEPT noexcept
+#else
+#define FIRN_NOEXCEPT
+#endif
+
 typedef void* firn_stream; /**< CUstream, not owned */
 
 enum firn_status {
@@ -48,7 +54,7 @@ enum firn_access { FIRN_READ = 0, FIRN_WRITE = 1 /**< written, or read and writt
  *        environment and the defaults alone. The same settings again: no effect.
  * @return FIRN_INVALID_ARGUMENT for unknown keys, malformed values and unusable directories.
  */
-FIRN_API int firn_init(const char* conf);
+FIRN_API int firn_init(const char* conf) FIRN_NOEXCEPT;
 
 /**
  * Allocates at least `bytes` on `device` (ordinal) for work on `stream`.
@@ -56,7 +62,7 @@ FIRN_API int firn_init(const char* conf);
  *     undefined.
  * @return FIRN_OUT_OF_MEMORY when, after everything evictable was evicted, there is no room.
  */
-FIRN_API int firn_malloc(void** block, size_t bytes, int device, firn_stream stream);
+FIRN_API int firn_malloc(void** block, size_t bytes, int device, firn_stream stream) FIRN_NOEXCEPT;
 
 /**
  * Frees a block. Its memory is reused at once by allocations for the stream it was allocated for,
@@ -64,7 +70,7 @@ FIRN_API int firn_malloc(void** block, size_t bytes, int device, firn_stream str
  * @param stream work on it may use the block until here, beside the allocation's stream.
  * @return FIRN_INVALID_ARGUMENT for pointers that are not the start of a live block.
  */
-FIRN_API int firn_free(void* block, firn_stream stream);
+FIRN_API int firn_free(void* block, firn_stream stream) FIRN_NOEXCEPT;
 
 /**
  * Announces that the next work enqueued on `stream` by this thread uses `count` blocks.
@@ -74,34 +80,34 @@ FIRN_API int firn_free(void* block, firn_stream stream);
  * @param access count values of firn_access, or null: all written.
  * @return on an error nothing is held.
  */
-FIRN_API int firn_touch(void* const* blocks, const int* access, size_t count, firn_stream stream);
+FIRN_API int firn_touch(void* const* blocks, const int* access, size_t count, firn_stream stream) FIRN_NOEXCEPT;
 
 /** The announced work has been enqueued; its blocks may leave again once it is over. */
-FIRN_API void firn_launched(void);
+FIRN_API void firn_launched(void) FIRN_NOEXCEPT;
 
 /** Starts bringing back every block in [block, block + bytes) for `stream`; does not wait. */
-FIRN_API int firn_prefetch(void* block, size_t bytes, firn_stream stream);
+FIRN_API int firn_prefetch(void* block, size_t bytes, firn_stream stream) FIRN_NOEXCEPT;
 
 /** The blocks in [block, block + bytes) will not be used soon: they are the first to leave. */
-FIRN_API int firn_cold(void* block, size_t bytes);
+FIRN_API int firn_cold(void* block, size_t bytes) FIRN_NOEXCEPT;
 
 /** Keeps a block on the device (brings it back if need be) until firn_unpin(). Counted. */
-FIRN_API int firn_pin(void* block);
-FIRN_API int firn_unpin(void* block);
+FIRN_API int firn_pin(void* block) FIRN_NOEXCEPT;
+FIRN_API int firn_unpin(void* block) FIRN_NOEXCEPT;
 
 /**
  * Statistics as a JSON document, the same as `firn run --stats` writes.
  * @param[out] text receives at most `size` bytes including the terminating zero; may be null.
  * @return the length of the whole document without the zero.
  */
-FIRN_API size_t firn_stats(char* text, size_t size);
+FIRN_API size_t firn_stats(char* text, size_t size) FIRN_NOEXCEPT;
 
 /** Stops Firn's threads and writes the statistics file, if one was asked for. Memory stays valid
  * until the process ends, but nothing is moved any more. */
-FIRN_API void firn_shutdown(void);
+FIRN_API void firn_shutdown(void) FIRN_NOEXCEPT;
 
 /** What went wrong last in this thread; "" if nothing did. Valid until its next call. */
-FIRN_API const char* firn_error(void);
+FIRN_API const char* firn_error(void) FIRN_NOEXCEPT;
 
 #ifdef __cplusplus
 }

@@ -151,11 +151,11 @@ TEST_F(ConfigTest, EveryKnobIsReadFromWordsAndFromTheEnvironment) {
       {"depth", "16"},         {"piece", "4MiB"},        {"watch", "0.25"},
       {"spare", "0.5"},        {"spread", "all"},       {"places", "0"},
       {"stats", "/x/%p.json"}, {"trace", "t.csv"},       {"driver", "/x/libcuda.so.1"},
-      {"allow_tmpfs", "1"},    {"adversarial", "1"},     {"store_read", "3GiB/s"},
+      {"allow_tmpfs", "1"},    {"encrypt", "1"},          {"adversarial", "1"},     {"store_read", "3GiB/s"},
       {"store_write", "2GiB/s"}, {"store_latency", "20us"}, {"looks", "all"}, {"layouts", "0"},
-      {"copy_gate", "0"},
+      {"copy_gate", "0"},      {"io_patience", "5s"},
       {"free_waits", "1"},
-      {"verify", "1"},         {"guard", "1"},           {"poison", "1"}};
+      {"verify", "host"},         {"guard", "1"},           {"poison", "1"}};
   ASSERT_EQ(std::size(table), knobs().size()) << "a knob is missing from this test";
   for (const auto& [name, value] : table) {
     clear();

@@ -161,10 +161,9 @@ TEST_F(Control, a_forked_child_owns_nothing_of_it) {
   ASSERT_EQ(::pipe(told), 0);
   const pid_t parent = ::fork();
   if (parent == 0) {
-    ControlSocket* control = open();
+    (void)open();
     const pid_t child = ::fork();
     if (child == 0) {
-      control->abandon();
       ::close(pipes[1]);
       const char yes = 1;
       (void)!::write(told[1], &yes, 1);
@@ -182,6 +181,24 @@ TEST_F(Control, a_forked_child_owns_nothing_of_it) {
   ASSERT_FALSE(dead);
   EXPECT_EQ(dead.error().code, Code::not_supported);
   ::close(pipes[1]);
+}
+
+TEST_F(Control, a_program_that_closes_everything_ends_it_alone) {
+  const pid_t program = ::fork();
+  if (program == 0) {
+    ControlSocket* control = open();
+    for (int fd = 3; fd < 1024; ++fd) ::close(fd);
+    int mine[2];
+    bool kept = ::socketpair(AF_UNIX, SOCK_STREAM, 0, mine) == 0;
+    // Every number, also its own. (accept() holds one of the low ones while it waits.)
+    for (int fd = mine[1] + 1; fd < 1024; ++fd) (void)::dup2(mine[0], fd);
+    control->stop();
+    kept = kept && ::send(mine[1], "x", 1, MSG_NOSIGNAL) == 1;  // not shut down
+    ::_exit(kept ? 0 : 1);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(program, &status, 0), program);
+  EXPECT_EQ(status, 0);
 }
 
 TEST_F(Control, a_folder_that_others_may_enter_is_not_used) {

@@ -100,6 +100,7 @@ class World {
       o.store.capacity_bytes = below(64) << 20;
     }
     if (!o.with_store) full_ = true;
+    o.sums = below(4) == 0;
     return o;
   }
 

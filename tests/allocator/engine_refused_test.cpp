@@ -149,8 +149,7 @@ const Scenario scenarios[] = {{"spills", Policy::age, spills},
 uint64_t after(uint64_t n) {
   const char* length = std::getenv("FIRN_TEST_LENGTH");
   if (length && std::strcmp(length, "long") == 0) return n + 1;
-  if (length && std::strcmp(length, "quick") == 0) return n + 1 + n / 8;
-  return n < 60 ? n + 1 : n + 1 + n / 24;
+  return n + 1 + n / 8;
 }
 
 /// `end(sim, n)` begins the refusals at the nth call from there; every n.

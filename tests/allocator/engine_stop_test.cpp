@@ -181,3 +181,54 @@ TEST(Stop, threads_that_starve_each_other_go_on) {
   sim.synchronize();
   engine.check();
 }
+
+// As `firn spill` asks for it: in a thread that has no context of its own.
+TEST(Stop, spilling_away_needs_no_context_of_the_caller) {
+  SimulationOptions options = small_budget();
+  options.policy = Policy::greedy;
+  Simulation sim(options);
+  Engine& engine = sim.engine(0);
+  void *a = make(engine), *b = make(engine);
+  for (int i = 0; i < 4; ++i) use(engine, a), use(engine, b);
+  engine.spill_away();
+  EXPECT_NE(state(engine, a), "resident");
+  use(engine, a);
+  EXPECT_EQ(state(engine, a), "resident");
+}
+
+// Nor does the engine's end, which gives back what it had pinned.
+TEST(Stop, at_the_end_no_host_memory_stays_registered) {
+  auto sim = std::make_unique<Simulation>(small_budget());
+  make(sim->engine(0));
+  sim->engine(0).spill_all();
+  const GpuControls gpu = sim->gpu();
+  FirnGpuCounts counts{};
+  ASSERT_EQ(gpu.counts(0, &counts), 0);
+  EXPECT_GT(counts.host_registered_bytes, 0u);
+  sim.reset();
+  ASSERT_EQ(gpu.counts(0, &counts), 0);
+  EXPECT_EQ(counts.host_registered_bytes, 0u);
+}
+
+// The software GPU aborts where memory is unmapped under a kernel, or addresses are given back that
+// something is mapped at.
+TEST(Stop, an_end_that_is_refused_something_leaves_what_is_in_use) {
+  for (const char* entry : {"cuCtxSynchronize", "cuMemUnmap"})
+    for (const bool for_good : {false, true}) {
+      auto sim = std::make_unique<Simulation>(small_budget());
+      CUstream stream = sim->make_stream(0);
+      void* block = make(sim->engine(0));
+      const GpuControls gpu = sim->gpu();
+      ASSERT_EQ(gpu.busy(stream, 50'000'000), 0);
+      Result<Hold> hold = sim->engine(0).touch(block, stream, Access::write);
+      ASSERT_TRUE(hold);
+      ASSERT_TRUE(sim->fill(0, block, block_bytes, 1, stream));
+      sim->engine(0).release(*hold, stream);
+      (for_good ? gpu.fail_from : gpu.fail_at)(entry, 1, CUDA_ERROR_UNKNOWN);
+      sim->end_engine(0);
+      gpu.fail_at(entry, 0, 0);
+      FirnGpuCounts counts{};
+      ASSERT_EQ(gpu.counts(0, &counts), 0);
+      EXPECT_EQ(counts.frame_bytes > 0, for_good) << entry;
+    }
+}

@@ -84,6 +84,27 @@ TEST(ExportedMemory, is_told_apart_from_what_was_there_before) {
   EXPECT_FALSE(identity_of("no handle"));
 }
 
+TEST(ExportedMemory, an_old_handle_opens_no_other_memory) {
+  Simulation sim({});
+  Engine& engine = sim.engine(0);
+  Driver::ContextGuard context(sim.driver(), sim.context(0));
+  void* block = make(engine, 4 << 20);
+  auto first = engine.export_memory(block, reason);
+  ASSERT_TRUE(first) << describe(first.error());
+  const std::string old = (*first)->handle();
+  first = make_error(Code::lost, 0, "let go");
+  ASSERT_TRUE(engine.free(block));
+  engine.trim();
+  void* other = make(engine, 4 << 20);
+  auto second = engine.export_memory(other, reason);  // has the same numbers again
+  ASSERT_TRUE(second) << describe(second.error());
+  auto opened = ImportedMemory::open(sim.driver(), 0, old);
+  ASSERT_FALSE(opened);
+  EXPECT_EQ(opened.error().code, Code::io);
+  EXPECT_NE(opened.error().text.find("has been freed"), std::string::npos) << opened.error().text;
+  EXPECT_TRUE(ImportedMemory::open(sim.driver(), 0, (*second)->handle()));
+}
+
 TEST(ExportedMemory, is_not_handed_to_programs_that_are_started) {
   Simulation sim({});
   const auto open_files = [] {
@@ -98,6 +119,22 @@ TEST(ExportedMemory, is_not_handed_to_programs_that_are_started) {
   auto exported = sim.engine(0).export_memory(block, reason);
   ASSERT_TRUE(exported) << describe(exported.error());
   EXPECT_EQ(open_files(), before);
+}
+
+TEST(ExportedMemory, is_not_kept_by_a_forked_child) {
+  Simulation sim({});
+  const size_t before = descriptors();
+  void* block = make(sim.engine(0), 9 << 20);
+  auto exported = sim.engine(0).export_memory(block, reason);
+  ASSERT_TRUE(exported) << describe(exported.error());
+  ASSERT_GT(descriptors(), before);
+  const pid_t child = ::fork();
+  if (child == 0) ::_exit(descriptors() == before ? 0 : 1);
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  Driver::ContextGuard context(sim.driver(), sim.context(0));
+  EXPECT_TRUE(ImportedMemory::open(sim.driver(), 0, (*exported)->handle())) << "ours is there";
 }
 
 TEST(ExportedMemory, stays_on_the_device_until_it_is_freed) {

@@ -4,8 +4,12 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <memory>
+#include <utility>
 
 #include <gtest/gtest.h>
+
+#include "tests/backing/store/huge_pages.h"
 
 namespace firn {
 namespace {
@@ -14,7 +18,9 @@ constexpr uint64_t mib = 1u << 20, region = 128 * mib;
 
 uint64_t registered = 0;
 CUresult answer = CUDA_SUCCESS;
-CUresult register_host(void*, size_t bytes, unsigned) {
+bool huge_refused = false;
+CUresult register_host(void* data, size_t bytes, unsigned) {
+  if (huge_refused && testing_store::huge_pages.hold(data)) return CUDA_ERROR_INVALID_VALUE;
   if (answer == CUDA_SUCCESS) registered += bytes;
   return answer;
 }
@@ -116,6 +122,127 @@ TEST_F(Host, takes_its_part_of_what_is_shared) {
   make_ahead(host);
   EXPECT_EQ(left, 0u);
   EXPECT_FALSE(host.may_grow());
+}
+
+TEST_F(Host, takes_no_more_than_the_machine_has) {
+  std::atomic<uint64_t> left{64 * region};
+  HostRoom room;
+  room.kept_bytes = 64 * mib;
+  room.left_bytes = 64 * mib + 40 * mib;
+  HostTier host(driver, nullptr, 8 * region, &left, 16 * mib, true, -1, true, &room);
+  (void)host.acquire(mib);
+  make_ahead(host);
+  EXPECT_EQ(registered, 40 * mib);
+  EXPECT_EQ(room.left_bytes, 64 * mib) << "until somebody looks again";
+  EXPECT_FALSE(host.may_grow());
+  EXPECT_FALSE(host.acquire(41 * mib));
+  EXPECT_FALSE(host.ahead_due());
+  room.left_bytes = 4 * region;
+  EXPECT_TRUE(host.ahead_due());
+}
+
+TEST_F(Host, makes_no_region_that_is_too_small_for_what_is_wanted) {
+  std::atomic<uint64_t> left{64 * region};
+  HostRoom room;
+  room.kept_bytes = 64 * mib;
+  room.left_bytes = 12 * mib;
+  HostTier host(driver, nullptr, 8 * region, &left, 64 * mib, true, -1, true, &room);
+  EXPECT_FALSE(host.acquire(8 * mib));
+  EXPECT_FALSE(host.ahead_due()) << "6 MiB would hold no piece of 8";
+  EXPECT_FALSE(host.may_grow()) << "nobody waits for it";
+  EXPECT_FALSE(host.acquire(4 * mib));
+  EXPECT_TRUE(host.ahead_due());
+  make_ahead(host);
+  EXPECT_EQ(registered, 6 * mib);
+}
+
+TEST_F(Host, has_its_first_bytes_though_little_is_left) {
+  std::atomic<uint64_t> left{64 * region};
+  HostRoom room;
+  room.kept_bytes = 64 * mib;
+  room.left_bytes = 20 * mib;
+  HostTier host(driver, nullptr, 8 * region, &left, 16 * mib, true, -1, true, &room);
+  (void)host.acquire(mib);
+  make_ahead(host);
+  EXPECT_EQ(registered, 10 * mib) << "half of it";
+}
+
+TEST_F(Host, gives_a_region_back_once_it_is_empty) {
+  std::atomic<uint64_t> left{8 * region};
+  HostTier host(driver, nullptr, 8 * region, &left, 0, true, -1, true);
+  (void)host.acquire(mib);
+  make_ahead(host);
+  Staging* first = host.acquire(region);
+  (void)host.acquire(mib);
+  make_ahead(host);
+  Staging* second = host.acquire(3 * mib);
+  ASSERT_TRUE(first && second);
+  EXPECT_EQ(left, 6 * region);
+  ASSERT_TRUE(host.close_one());
+  EXPECT_FALSE(host.close_one()) << "one at a time";
+  EXPECT_TRUE(host.closes(*second)) << "where least is kept";
+  EXPECT_FALSE(host.closes(*first));
+  EXPECT_FALSE(host.take_closed()) << "something is kept there";
+  EXPECT_FALSE(host.acquire(mib)) << "nothing more gets there";
+  host.unref(second);
+  std::optional<HostTier::Region> region_out = host.take_closed();
+  ASSERT_TRUE(region_out);
+  host.give(std::move(*region_out));
+  EXPECT_EQ(left, 7 * region);
+  EXPECT_EQ(host.used(), region);
+  host.unref(first);
+}
+
+TEST_F(Host, a_closed_region_is_used_again_where_memory_is_short_no_more) {
+  HostTier host = tier(8 * region, true);
+  (void)host.acquire(mib);
+  make_ahead(host);
+  Staging* kept = host.acquire(3 * mib);
+  ASSERT_TRUE(host.close_one());
+  Staging* more = host.acquire(mib);
+  EXPECT_FALSE(more);
+  host.reopen();
+  more = host.acquire(region - 3 * mib);
+  ASSERT_TRUE(more);
+  host.unref(kept);
+  host.unref(more);
+  EXPECT_TRUE(host.acquire(region)) << "in one piece";
+}
+
+TEST_F(Host, gives_back_what_it_claimed_where_memory_is_refused) {
+  constexpr uint64_t beyond = uint64_t{1} << 48;  // no process has so many addresses
+  std::atomic<uint64_t> left{4 * beyond};
+  HostTier host = tier(4 * beyond, false, &left);
+  EXPECT_FALSE(host.acquire(beyond));
+  EXPECT_NE(host.trouble().find("refused"), std::string::npos);
+  EXPECT_EQ(left, 4 * beyond) << "the other devices' engines may still have it";
+}
+
+TEST_F(Host, huge_pages_that_the_driver_refuses_are_ordinary_ones) {
+  testing_store::huge_pages = {true, SIZE_MAX, nullptr, 0};
+  for (const bool refused : {false, true}) {
+    huge_refused = refused;
+    HostTier host(driver, nullptr, region, nullptr, 0);
+    Staging* staging = host.acquire(mib);
+    ASSERT_TRUE(staging);
+    EXPECT_EQ(testing_store::huge_pages.hold(staging->data), !refused);
+    EXPECT_EQ(host.trouble(), "") << "pinned all the same";
+    EXPECT_EQ(registered, region);
+    registered = 0;
+    host.unref(staging);
+  }
+  huge_refused = testing_store::huge_pages.given = false;
+}
+
+TEST_F(Host, a_child_touches_no_region) {
+  auto host = std::make_unique<HostTier>(driver, nullptr, region, nullptr, 0);
+  Staging* staging = host->acquire(mib);
+  ASSERT_TRUE(staging);
+  std::byte* data = staging->data;
+  host->unref(staging);
+  host->abandon();
+  host.reset();
+  EXPECT_EQ(std::exchange(*data, std::byte{3}), std::byte{0}) << "mapped still";
 }
 
 TEST_F(Host, without_pinning_it_says_so_and_serves) {

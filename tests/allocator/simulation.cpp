@@ -124,6 +124,13 @@ Simulation::Simulation(const SimulationOptions& options) {
     engine.poison = options.poison;
     engine.places = options.places;
     engine.notices = options.notices;
+    engine.sums = options.sums;
+    if (options.host_room) {
+      engine.host_room = options.host_room;
+      engine.host_left = &host_left_;
+      engine.host_ahead = true;
+    }
+    engine.io_patience_ns = options.io_patience_ns;
     engine.slow_works = options.slow_works;
     engine.policy = options.policy;
     if (options.fail_entry)

@@ -5,6 +5,7 @@
 
 #include <dlfcn.h>
 
+#include <atomic>
 #include <cstdint>
 #include <cstdlib>
 #include <functional>
@@ -15,6 +16,7 @@
 
 #include "allocator/check.h"
 #include "allocator/engine.h"
+#include "allocator/host_tier.h"
 #include "firn/software_gpu.h"
 #include "firn/virtual_clock.h"
 
@@ -50,8 +52,11 @@ struct SimulationOptions {
   bool with_store = true;
   bool adversarial = false;
   bool verify = false, guard = false, poison = false;
+  bool sums = false;
   bool places = false;
   bool notices = false;
+  uint64_t io_patience_ns = 60'000'000'000;
+  HostRoom* host_room = nullptr;     // not null: host memory is made by prepare_host() alone
   SlowWorks* slow_works = nullptr;
   std::function<void()> on_wait;     // called whenever an engine is about to wait; it may be asked
   TraceWriter* trace = nullptr;
@@ -93,6 +98,7 @@ class Simulation {
   ~Simulation();
 
   Engine& engine(int device) { return *engines_[device]; }
+  void end_engine(int device) { engines_[device].reset(); }
   /// Null when the driver refused (faults injected before): see error.
   bool ok() const { return error.empty(); }
   std::string error;
@@ -123,6 +129,7 @@ class Simulation {
   std::vector<CUcontext> contexts_;
   std::vector<std::unique_ptr<Engine>> engines_;
   std::vector<std::pair<int, CUstream>> streams_;
+  std::atomic<uint64_t> host_left_{uint64_t{1} << 40};
   void* fill_ = nullptr;
   void* verify_ = nullptr;
 };

@@ -102,6 +102,17 @@ def test_adversarial(native, with_firn, spill_dir, script):
     assert run.device()["lost_blocks"] == 0
 
 
+def test_encrypted(native, with_firn, spill_dir):
+    script = "gpt_adamw.py"
+    alone = native(script, *SMALL[script])
+    run = with_firn(script, *SMALL[script], budget="4GiB", dirs=[spill_dir], host="16MiB",
+                    options=["--adversarial"], environment={"FIRN_ENCRYPT": "1"})
+    check_same(run, alone)
+    check_spilled(run, run.stats["store"]["kind"])
+    assert run.stats["store"]["cipher"] == "AES-256-GCM"
+    assert run.device()["lost_blocks"] == 0
+
+
 @pytest.mark.quick
 def test_adversarial_in_host_memory(native, with_firn):
     script = "gpt_adamw.py"

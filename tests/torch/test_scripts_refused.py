@@ -8,6 +8,7 @@ import re
 import shutil
 import struct
 import subprocess
+import time
 
 import pytest
 
@@ -138,7 +139,12 @@ def small_disk(tmp_path):
         if done.returncode != 0:
             pytest.skip(f"{command[0]}: {done.stderr.strip()}")
     yield folder
-    subprocess.run(["umount", folder], check=True)
+    for _ in range(100):  # (Others who list file systems may look at it just now.)
+        done = subprocess.run(["umount", folder], capture_output=True, text=True)
+        if done.returncode == 0:
+            return
+        time.sleep(0.1)
+    raise AssertionError(done.stderr)
 
 
 def test_a_disk_that_fills_up(native, with_firn, small_disk):

@@ -1,0 +1,30 @@
+"""Rules that the sources keep, where a slip would be met by users only."""
+
+import pathlib
+import re
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+SOURCES = [path for folder in ("allocator", "backing", "include", "pytorch_plugin")
+           for path in sorted((ROOT / folder).rglob("*")) if path.suffix in (".cpp", ".h")]
+
+
+def code_of(path):
+    """Without comments."""
+    return re.sub(r"//[^\n]*|/\*.*?\*/", "", path.read_text(), flags=re.S)
+
+
+def test_json_becomes_text_in_one_way():
+    """dump() by itself throws at what is no UTF-8, which names of files may hold."""
+    found = {str(path.relative_to(ROOT)) for path in SOURCES if ".dump(" in code_of(path)}
+    assert found == {"allocator/json_text.h"}
+
+
+def test_doors_for_c_let_nothing_pass():
+    header = code_of(ROOT / "include/firn/firn.h")
+    declared = re.findall(r"^FIRN_API ([^;]*);", header, flags=re.M)
+    assert len(declared) == 12
+    assert [each for each in declared if not each.endswith("FIRN_NOEXCEPT")] == []
+    exports = code_of(ROOT / "pytorch_plugin/exports.cpp")
+    doors = re.findall(r"^FIRN_TORCH_API ([^{]*){", exports, flags=re.M)
+    assert len(doors) > 20
+    assert [each for each in doors if not each.strip().endswith("noexcept")] == []

@@ -82,14 +82,12 @@ if [ ${#names[@]} -gt 0 ]; then
   expression=$(printf ' or %s' "${names[@]}")
   options+=(-k "${expression# or }")
 fi
-if [ $length = quick ]; then
-  # As many of pytest's processes as there are cores, and 4 GiB for each: tests wait about as long
-  # as they compute. (The others look at speeds and storms, too: one after the other.)
-  free_kib=$(awk '/^MemAvailable:/ {print $2}' /proc/meminfo)
-  jobs=$((free_kib / 4194304))
-  if [ "$jobs" -gt "$(nproc)" ]; then jobs=$(nproc); fi
-  if [ "$jobs" -gt 1 ]; then options+=(-n "$jobs" --dist loadscope); fi
-fi
+# As many of pytest's processes as there are cores, and 4 GiB for each: tests wait about as long as
+# they compute. A file's tests stay together: they share runs.
+free_kib=$(awk '/^MemAvailable:/ {print $2}' /proc/meminfo)
+jobs=$((free_kib / 4194304))
+if [ "$jobs" -gt "$(nproc)" ]; then jobs=$(nproc); fi
+if [ "$jobs" -gt 1 ]; then options+=(-n "$jobs" --dist loadscope); fi
 $python -m pytest -q -rfEs --durations=5 -p no:cacheprovider \
   --junitxml="$results/pytest.xml" "${options[@]}" "${folders[@]}" \
   </dev/null 2>&1 | tee "$results/pytest.log"

@@ -1,0 +1,99 @@
+// Faults put into the engine on purpose (firn/canary.h), each of which the simulation's own seeds
+// have to find within 20 s of a processor's time, by the oracle that is meant to.
+//
+//   canaries_test            all of them
+//   canaries_test NUMBER     that one
+#include <sys/resource.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tests/simulation/run.h"
+
+using namespace firn::sim;
+
+namespace {
+
+struct Canary {
+  int number;
+  const char* what;
+  std::vector<std::string_view> oracles;
+};
+
+const Canary canaries[] = {
+    {1, "no event lies behind a stretch of work", {"unmap_under_use", "wrong_tag", "places"}},
+    {3, "an error of a query is taken for the end of work",
+     {"unmap_under_use", "wrong_tag", "places"}},
+    {4, "a slot is given back when its write begins", {"invariant", "places"}},
+    {5, "host memory is given back before its write is over", {"places", "invariant", "no_copy"}},
+    {7, "a read of an older version is taken for one of this", {"invariant", "places"}},
+    {9, "uses on other streams are forgotten", {"unmap_under_use", "wrong_tag", "places"}},
+    {10, "a copy out goes on the stream of copies in",
+     {"unmap_under_use", "places", "wrong_tag", "early_use", "write_changed"}},
+    {14, "the last piece is cut to whole grains", {"wrong_tag", "places", "early_use"}},
+    {17, "a frame is given back twice", {"driver_rules", "invariant", "wrong_tag", "places"}},
+    {18, "a small frame is not counted", {"budget", "invariant"}},
+    {19, "frames are unmapped before their copy out is over", {"unmap_under_use", "places"}},
+    {27, "nobody waits for a copy in", {"early_use", "wrong_tag"}},
+    {28, "a failed write is taken for a good one", {"places", "invariant"}},
+    {29, "a copy out waits for no use", {"places", "wrong_tag"}},
+    {30, "a write does not end a version",
+     {"places", "wrong_tag", "invariant", "unmap_under_use"}},
+    {31, "a failed read is taken for a good one", {"places", "wrong_tag"}},
+    {32, "a block is lost at its first failed read", {"lost"}},
+    {35, "the end waits for no request of the store's", {"close", "invariant"}},
+    {36, "slots are never given back", {"leak", "close"}},
+    {38, "what was told to stay leaves", {"stopped"}},
+    {39, "memory is refused where a block could have left", {"out_of_memory"}},
+    {40, "the last answers of the store are not looked at", {"time", "liveness", "quiet"}},
+};
+
+constexpr double seconds_most = 20;
+constexpr unsigned operations = 20'000;
+
+/// Of the seeds' processes: a busy machine finds no less.
+double processor_seconds() {
+  rusage used{};
+  (void)::getrusage(RUSAGE_CHILDREN, &used);
+  const auto seconds = [](const timeval& time) {
+    return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_usec) * 1e-6;
+  };
+  return seconds(used.ru_utime) + seconds(used.ru_stime);
+}
+
+bool find(const Canary& canary) {
+  ::setenv("FIRN_CANARY", std::to_string(canary.number).c_str(), 1);
+  const double begin = processor_seconds();
+  const auto seconds = [&] { return processor_seconds() - begin; };
+  for (uint64_t seed = 1; seconds() < seconds_most; ++seed) {
+    const Outcome outcome = try_seed(seed, operations, {});
+    if (!outcome.failed) continue;
+    bool meant = false;
+    for (std::string_view oracle : canary.oracles) meant |= oracle == outcome.oracle;
+    std::printf("%2d %s: %s by %s in seed %llu after %.1f s%s%s\n", canary.number, canary.what,
+                meant ? "found" : "FOUND BY ANOTHER ORACLE", outcome.oracle.c_str(),
+                static_cast<unsigned long long>(seed), seconds(), meant ? "" : ": ",
+                meant ? "" : outcome.text.c_str());
+    return meant;
+  }
+  std::printf("%2d %s: NOT FOUND in %.0f s\n", canary.number, canary.what, seconds_most);
+  return false;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const int only = argc > 1 ? std::atoi(argv[1]) : 0;
+  unsigned found = 0, all = 0;
+  for (const Canary& canary : canaries) {
+    if (only && only != canary.number) continue;
+    ++all;
+    found += find(canary);
+    std::fflush(stdout);
+  }
+  std::printf("%u of %u canaries found, each by an oracle that is meant to\n", found, all);
+  return found == all ? 0 : 1;
+}

@@ -1,0 +1,158 @@
+#include "tests/simulation/inspector.h"
+
+#include <cstring>
+
+#include <fmt/format.h>
+
+#include "tests/simulation/tag.h"
+
+namespace firn {
+
+bool EngineInspector::tags_are(uint64_t address, uint64_t bytes, uint64_t tag, bool device) const {
+  uint64_t at = 0, found = 0;
+  return machine_.gpu().compare(device ? device_ : -1, address, bytes, tag, &at, &found) ==
+         firn_gpu_tags_done;
+}
+
+bool EngineInspector::slot_has(const Piece& piece, uint64_t bytes, uint64_t tag) const {
+  const std::span<const std::byte> there = machine_.store()->contents(piece.slot);
+  const size_t count = (bytes + store_alignment - 1) / store_alignment;
+  if (there.size() < count * sizeof tag) return false;
+  for (size_t i = 0; i < count; ++i) {
+    uint64_t one;
+    std::memcpy(&one, there.data() + i * sizeof one, sizeof one);
+    if (one != tag + i) return false;
+  }
+  return true;
+}
+
+EngineInspector::Finding EngineInspector::look_at_piece(const Block& block, const Piece& piece,
+                                                        uint32_t index, uint64_t bytes,
+                                                        uint64_t tag, Seen& seen) const {
+  const auto words = [&](const char* what) {
+    return fmt::format("device {}: block {:#x} ({}, {} bytes), piece {} at {}: {}{}{}{}{}", device_,
+                       block.address, state_names[static_cast<int>(block.state())],
+                       size_t{block.requested}, index, piece.offset, what,
+                       piece.on_device ? ", on the device" : "",
+                       piece.host_valid ? ", in host memory" : "",
+                       piece.slot_valid ? ", in the store" : "",
+                       piece.copying_out ? ", being copied out" : "");
+  };
+  const CopyInFlight* arriving = nullptr;
+  for (const CopyInFlight& copy : engine_.copies_in_)
+    if (copy.block == &block && copy.generation == block.generation && copy.piece == index)
+      arriving = &copy;  // (Of the version before, where a write comes behind it.)
+  const uint64_t address = block.address + piece.offset;
+  const Span& span = block.span_of(piece);
+  unsigned places = 0;
+  if (piece.on_device && span.mapped()) {
+    if (tags_are(address, bytes, tag, true))
+      ++places;
+    else if (!arriving)
+      return {"places", words("the device has other bytes than were written")};
+    else if (tags_are(reinterpret_cast<uint64_t>(arriving->staging->data), bytes, tag, false))
+      ++places;
+    else
+      return {"places", words("what is being copied in is not what was written")};
+  }
+  if (piece.host_valid) {
+    if (!piece.host || !tags_are(reinterpret_cast<uint64_t>(piece.host->data), bytes, tag, false))
+      return {"places", words("host memory has other bytes than were written")};
+    ++places;
+    seen.host_pieces += piece.on_device && !piece.slot;
+  }
+  bool damaged = false;
+  if (piece.slot_valid) {
+    damaged = machine_.store()->damaged(piece.slot);
+    if (!damaged && !slot_has(piece, bytes, tag))
+      return {"places", words("the store has other bytes than were written")};
+    if (!damaged) ++places;
+    if (!damaged && places == 1) seen.only_in_store = true;
+  }
+  if (places > 1) seen.two_places = true;
+  if (!piece.on_device) seen.partly_away = true;
+  if (places > 0) return {};
+  seen.doomed |= damaged;
+  if (!damaged) return {"places", words("its bytes are nowhere")};
+  return {};
+}
+
+EngineInspector::Part EngineInspector::tagged(const void* pointer, size_t bytes) const {
+  const auto address = reinterpret_cast<uint64_t>(pointer);
+  const Block* block = engine_.live_at(pointer, true);
+  if (!block || block->place_bytes == 0) return {address, bytes};
+  const uint64_t begin = (address + store_alignment - 1) / store_alignment * store_alignment;
+  return {begin, (address + bytes - begin) / store_alignment * store_alignment};
+}
+
+EngineInspector::Finding EngineInspector::look(const void* pointer, size_t bytes, uint64_t id,
+                                               uint64_t version, Seen& seen) const {
+  const Block* block = engine_.live_at(pointer, true);
+  if (!block)
+    return {"live", fmt::format("device {}: block {} at {} ({} bytes) is live and was not found",
+                                device_, id, pointer, bytes)};
+  const uint64_t w = block->word.load(std::memory_order_acquire);
+  if (word::state(w) == State::lost) {
+    seen.lost = true;
+    return {};
+  }
+  seen.state = static_cast<int>(word::state(w));
+  if (w & word::small) return {};
+  seen.shared = block->shape.shared();
+  seen.placed = block->place_bytes != 0;
+  seen.zero_copy = w & word::zero_copy;
+  if (version == 0 || engine_.health_.dead()) return {};
+  const uint64_t tag = sim::Tag::make(id, version).bits;
+  if (!(w & word::copies) && word::state(w) != State::resident)
+    return {"places",
+            fmt::format("device {}: block {:#x} is {} and has no copies", device_, block->address,
+                        state_names[static_cast<int>(word::state(w))])};
+  if (block->pieces.empty() || seen.placed) {
+    uint64_t at = 0, found = 0;
+    const Part part = tagged(pointer, bytes);
+    if (machine_.gpu().compare(device_, part.address, part.bytes, tag, &at, &found) !=
+        firn_gpu_tags_done)
+      return {"places",
+              fmt::format("device {}: block {:#x} ({} bytes) is resident and its only place has "
+                          "{:#x} at 4 KiB number {}, not what was written",
+                          device_, block->address, bytes, found, at)};
+    return {};
+  }
+  for (const Span& span : block->spans) seen.guarded |= span.guarded;
+  for (uint32_t i = 0; i < block->pieces.size(); ++i) {
+    const Piece& piece = block->pieces[i];
+    if (piece.offset >= bytes) break;
+    const uint64_t length = std::min<uint64_t>(piece.bytes, bytes - piece.offset);
+    Finding found = look_at_piece(*block, piece, i, length,
+                                  tag + piece.offset / store_alignment, seen);
+    if (found.oracle) return found;
+  }
+  return {};
+}
+
+EngineInspector::Finding EngineInspector::quiet() const {
+  const std::pair<const char*, size_t> queues[] = {
+      {"spilling", engine_.spilling_.size()},   {"faulting", engine_.faulting_.size()},
+      {"draining", engine_.draining_.size()},   {"deferred", engine_.deferred_.size()},
+      {"parked", engine_.parked_.size()},       {"copies out", engine_.copies_out_.size()},
+      {"copies in", engine_.copies_in_.size()}, {"requests", engine_.requests_.size()},
+      {"mappings", engine_.mappings_.size()},   {"unmappings", engine_.unmappings_.size()},
+      {"waiting threads", engine_.waiting_},    {"being written", engine_.writing_bytes_},
+      {"staging", engine_.host_.used()},
+  };
+  for (const auto& [name, size] : queues)
+    if (size != 0)
+      return {"quiet", fmt::format("device {}: {} {} are left when nothing is to be done", device_,
+                                   size, name)};
+  return {};
+}
+
+std::string EngineInspector::words() const {
+  std::string all;
+  for (const Block* block : engine_.live_)
+    all += fmt::format("  {:#x} {} {} of {} grains mapped\n", block->address,
+                       state_names[static_cast<int>(block->state())], block->mapped, block->grains);
+  return all;
+}
+
+}  // namespace firn

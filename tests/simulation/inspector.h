@@ -1,0 +1,64 @@
+// Looks into an engine from outside, without its lock (nobody else is in it): where it says that a
+// block's bytes are, and which tags are there. The only friend that EngineImpl has.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "allocator/engine_impl.h"
+#include "tests/simulation/machine.h"
+
+namespace firn {
+
+class EngineInspector {
+ public:
+  EngineInspector(Engine& engine, sim::Machine& machine, int device)
+      : engine_(static_cast<EngineImpl&>(engine)), machine_(machine), device_(device) {}
+
+  struct Finding {
+    const char* oracle = nullptr;  // null: all is well
+    std::string words;
+  };
+  struct Seen {
+    bool lost = false, doomed = false;  // doomed: its only copy was damaged in the store
+    bool two_places = false, only_in_store = false, partly_away = false;
+    int state = 0;
+    unsigned host_pieces = 0;  // in host memory beside the device, and not in the store
+    bool shared = false, placed = false, zero_copy = false, guarded = false;
+  };
+  /// Every byte of the live block is somewhere that no operation in flight takes away, and whatever
+  /// the engine takes for a copy is one: of `version` of block `id`, the last one whose kernel is
+  /// over (0: none yet).
+  Finding look(const void* address, size_t bytes, uint64_t id, uint64_t version, Seen& seen) const;
+  /// What has to be empty once nothing is left to do.
+  Finding quiet() const;
+  /// The words of every block that the engine has.
+  std::string words() const;
+
+  /// The part of a block that has tags of its own: blocks in planned places begin and end anywhere.
+  struct Part {
+    uint64_t address = 0, bytes = 0;
+  };
+  Part tagged(const void* address, size_t bytes) const;
+
+  bool dead() const { return engine_.health_.dead(); }
+  std::string death() const { return engine_.health_.error().text; }
+  bool stuck() const { return engine_.stuck_ || engine_.store_full_; }
+  CUstream out_stream() const { return engine_.out_stream_; }
+  CUstream in_stream() const { return engine_.in_stream_; }
+  uint64_t held_bytes() const { return engine_.frames_.held_granules() * granule_bytes; }
+  uint64_t budget() const { return engine_.frames_.budget_granules() * granule_bytes; }
+  size_t live_blocks() const { return engine_.live_.size(); }
+
+ private:
+  Finding look_at_piece(const Block& block, const Piece& piece, uint32_t index, uint64_t bytes,
+                        uint64_t tag, Seen& seen) const;
+  bool tags_are(uint64_t address, uint64_t bytes, uint64_t tag, bool device) const;
+  bool slot_has(const Piece& piece, uint64_t bytes, uint64_t tag) const;
+
+  EngineImpl& engine_;
+  sim::Machine& machine_;
+  const int device_;
+};
+
+}  // namespace firn

@@ -29,7 +29,7 @@ enum class Event : uint8_t {
   reuse,        // a ready block serves a new allocation on its stream
   spill,        // guard: no holds, seen by an operator, not pinned
   copied_out,   // the leaving pieces are valid elsewhere, every use is over: spans unmapped
-  keep,         // touched, or failed, or no longer needed to leave: nothing was unmapped
+  keep,         // touched, freed, failed, or no longer needed to leave: nothing was unmapped
   written,      // the last piece's write was verified complete
   fault,        // wanted again: budget reserved, frames mapped at the same address
   unfault,      // frames could not be had or mapped, or only a part was prefetched
@@ -64,7 +64,6 @@ inline constexpr Transition transitions[] = {
     {State::resident, Event::release, State::ready},
     {State::spilling, Event::copied_out, State::hosted},
     {State::spilling, Event::keep, State::resident},
-    {State::spilling, Event::release, State::ready},
     {State::hosted, Event::written, State::spilled},
     {State::hosted, Event::spill, State::spilling},
     {State::hosted, Event::fault, State::faulting},

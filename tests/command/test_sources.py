@@ -28,3 +28,32 @@ def test_doors_for_c_let_nothing_pass():
     doors = re.findall(r"^FIRN_TORCH_API ([^{]*){", exports, flags=re.M)
     assert len(doors) > 20
     assert [each for each in doors if not each.strip().endswith("noexcept")] == []
+
+
+def included(path):
+    return re.findall(r'^#include "([^"]+)"', path.read_text(), flags=re.M)
+
+
+def layer_of(path):
+    """Of a file, or of what is included: front ends, allocator, seams, backing."""
+    parts = pathlib.PurePath(path).parts
+    if parts[0] == "firn" or parts[:2] == ("include", "firn"):
+        return "seams"
+    if parts[0] == "allocator" and parts[1] in ("preload", "command"):
+        return "front ends"
+    return "front ends" if parts[0] == "pytorch_plugin" else parts[0]
+
+
+MAY_INCLUDE = {"front ends": {"front ends", "allocator", "seams"},
+               "allocator": {"allocator", "seams"}, "seams": {"seams"},
+               "backing": {"backing", "seams"}}
+
+
+def test_arrows_point_down_only():
+    """README's picture: the allocator knows no files and no rings, backing no blocks."""
+    arrows = {(str(path.relative_to(ROOT)), header) for path in SOURCES
+              for header in included(path) if "/" in header}
+    seen = {(layer_of(path), layer_of(header)) for path, header in arrows}
+    assert {("front ends", "allocator"), ("allocator", "seams"), ("backing", "seams")} <= seen
+    assert sorted(arrow for arrow in arrows
+                  if layer_of(arrow[1]) not in MAY_INCLUDE[layer_of(arrow[0])]) == []

@@ -2,11 +2,14 @@
 
 #include <fcntl.h>
 #include <poll.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <climits>
+#include <cstdio>
 
 namespace firn {
 
@@ -36,14 +39,44 @@ void Said::say(std::string_view line) {
   waiting_.store(true, std::memory_order_release);
 }
 
+namespace {
+
+/// write(2) that does not wait, whatever others have written since poll(): a terminal says that it
+/// takes something where it has room for one byte. The descriptor's own flags are the program's.
+ssize_t write_at_once(int fd, const char* data, size_t bytes) {
+  const ssize_t sent = ::send(fd, data, bytes, MSG_DONTWAIT | MSG_NOSIGNAL);
+  if (sent >= 0 || errno != ENOTSOCK) return sent;
+  struct stat found {};
+  if (::fstat(fd, &found) == 0 && (S_ISFIFO(found.st_mode) || S_ISCHR(found.st_mode))) {
+    char path[32];
+    std::snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+    const int again = ::open(path, O_WRONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
+    if (again < 0 && errno == ENXIO) return -1;  // nobody reads it any more
+    if (again >= 0) {
+      const ssize_t written = ::write(again, data, bytes);
+      const int error = errno;
+      (void)::close(again);
+      errno = error;
+      return written;
+    }
+  }
+  return ::write(fd, data, bytes);
+}
+
+}  // namespace
+
 /// False: stderr takes nothing now. (A pipe that poll() says is writable takes PIPE_BUF bytes at
-/// once.) What can never be written is dropped.
+/// once.) What can never be written is dropped: a pipe that nobody reads any more would be SIGPIPE.
 bool Said::write_some(std::string& text) {
   pollfd ready{fd_, POLLOUT, 0};
   const int found = ::poll(&ready, 1, 0);
   if (found < 0 && errno == EINTR) return true;
   if (found <= 0) return false;
-  const ssize_t written = ::write(fd_, text.data(), std::min<size_t>(text.size(), PIPE_BUF));
+  if (ready.revents & (POLLERR | POLLNVAL)) {
+    text.clear();
+    return true;
+  }
+  const ssize_t written = write_at_once(fd_, text.data(), std::min<size_t>(text.size(), PIPE_BUF));
   if (written < 0 && (errno == EINTR || errno == EAGAIN)) return errno == EINTR;
   if (written <= 0)
     text.clear();
@@ -54,10 +87,22 @@ bool Said::write_some(std::string& text) {
 
 void Said::write(std::chrono::milliseconds patience) {
   if (!waits() && patience.count() == 0) return;
-  std::unique_lock writer(writing_, std::try_to_lock);
-  if (!writer) return;
   const int error = errno;
   const auto end = std::chrono::steady_clock::now() + patience;
+  do {
+    std::unique_lock writer(writing_, std::try_to_lock);
+    if (!writer || !write_all(end)) break;
+  } while (any());  // said by one who found us writing still
+  errno = error;
+}
+
+bool Said::any() {
+  std::lock_guard lock(mutex_);
+  return !lines_.empty() || dropped_ > 0;
+}
+
+/// The writer: false where stderr took no more until `end`.
+bool Said::write_all(std::chrono::steady_clock::time_point end) {
   for (;;) {
     if (rest_.empty()) {
       std::lock_guard lock(mutex_);
@@ -70,17 +115,16 @@ void Said::write(std::chrono::milliseconds patience) {
         dropped_ = 0;
       } else {
         waiting_.store(false, std::memory_order_release);
-        break;
+        return true;
       }
     }
     if (write_some(rest_)) continue;
     const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(
         end - std::chrono::steady_clock::now());
-    if (left.count() <= 0) break;
+    if (left.count() <= 0) return false;
     pollfd ready{fd_, POLLOUT, 0};
     (void)::poll(&ready, 1, static_cast<int>(left.count()));
   }
-  errno = error;
 }
 
 }  // namespace firn

@@ -32,6 +32,8 @@ class Said {
   void write(std::chrono::milliseconds patience = std::chrono::milliseconds(0));
 
  private:
+  bool any();
+  bool write_all(std::chrono::steady_clock::time_point end);
   bool write_some(std::string& text);
 
   const int fd_;

@@ -1,16 +1,41 @@
 #include "firn/said.h"
 
+#include <dlfcn.h>
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <chrono>
+#include <functional>
 #include <string>
 #include <thread>
 
 using namespace firn;
 using namespace std::chrono_literals;
+
+namespace {
+
+/// Does something just after this thread's nth unlock from now on.
+struct AfterUnlock {
+  int left = 0;
+  std::function<void()> act;
+};
+thread_local AfterUnlock after_unlock;
+
+}  // namespace
+
+extern "C" int pthread_mutex_unlock(pthread_mutex_t* mutex) noexcept {
+  static const auto real = reinterpret_cast<int (*)(pthread_mutex_t*)>(
+      ::dlsym(RTLD_NEXT, "pthread_mutex_unlock"));
+  const int result = real(mutex);
+  if (after_unlock.left > 0 && --after_unlock.left == 0) after_unlock.act();
+  return result;
+}
 
 namespace {
 
@@ -122,6 +147,73 @@ TEST(Said, nothing_is_wrong_with_a_closed_descriptor) {
   EXPECT_FALSE(said.waits());
   none.say("nobody");
   none.write(1ms);
+}
+
+TEST(Said, who_no_longer_reads_ends_nobody) {  // (SIGPIPE would, where the program lets it)
+  int ends[2], sockets[2];
+  ASSERT_EQ(::pipe(ends), 0);
+  ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM, 0, sockets), 0);
+  ::close(ends[0]);
+  ::close(sockets[0]);
+  for (const int fd : {ends[1], sockets[1]}) {
+    const pid_t child = ::fork();
+    if (child == 0) {
+      ::signal(SIGPIPE, SIG_DFL);
+      Said said(fd);
+      said.say("nobody");
+      said.write(1ms);
+      ::_exit(said.waits() ? 1 : 0);
+    }
+    int status = -1;
+    ASSERT_EQ(::waitpid(child, &status, 0), child);
+    EXPECT_EQ(status, 0) << "signal " << WTERMSIG(status);
+    ::close(fd);
+  }
+}
+
+/// A terminal is writable, by poll(), with room for less than a line.
+TEST(Said, nobody_waits_for_a_terminal_that_is_nearly_full) {
+  const int master = ::posix_openpt(O_RDWR | O_NOCTTY);
+  if (master < 0 || ::grantpt(master) != 0 || ::unlockpt(master) != 0)
+    GTEST_SKIP() << "no pseudo terminal";
+  const int terminal = ::open(::ptsname(master), O_RDWR | O_NOCTTY);
+  ASSERT_GE(terminal, 0);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::alarm(10);  // who waits is ended
+    Said said(terminal);
+    for (int i = 0; i < 2'000; ++i) {
+      said.say(std::string(99, 'x'));
+      said.write();
+    }
+    ::_exit(said.waits() ? 0 : 1);
+  }
+  int status = -1;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0) << "signal " << WTERMSIG(status);
+  ::close(terminal);
+  ::close(master);
+}
+
+TEST(Said, no_line_is_left_over) {  // by one who found another writing
+  for (int number = 1; number <= 6; ++number) {
+    Pipe pipe;
+    Said said(pipe.ends[1]);
+    after_unlock.left = number;
+    after_unlock.act = [&said] {
+      std::thread([&said] {
+        said.say("second");
+        said.write();
+      }).join();
+    };
+    said.say("first");
+    said.write();
+    const bool came = after_unlock.left <= 0;
+    after_unlock.left = 0;
+    after_unlock.act = {};
+    EXPECT_FALSE(said.waits()) << "after unlock " << number;
+    EXPECT_EQ(pipe.rest(), came ? "first\nsecond\n" : "first\n") << "after unlock " << number;
+  }
 }
 
 TEST(Said, a_forked_child_does_not_say_it_again) {

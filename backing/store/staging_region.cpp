@@ -68,22 +68,28 @@ void prefer_node(std::byte* data, size_t bytes, int node) {
 
 /// The same, of huge pages that are there now; null where the system has too few, or a cgroup may
 /// not have them (hugetlb.2MB.max is found out page by page), or the kernel cannot say (before
-/// 5.14). (Never over a mapping that is there: a refusal for want of pages comes after that was
-/// taken away, and other threads' memory may be in its place by then.)
+/// 5.14). The place is found with the guard behind it, for the kernel puts such a mapping next to
+/// another one. (Never over a mapping that is there: a refusal for want of pages comes after that
+/// was taken away, and other threads' memory may be in its place by then. Nor is what they map
+/// there meanwhile replaced.)
 std::byte* map_huge(size_t bytes, int node) {
-  void* data = ::mmap(nullptr, bytes, protection, flags | MAP_HUGETLB | MAP_HUGE_2MB, -1, 0);
-  if (data == MAP_FAILED) return nullptr;
-  void* behind = static_cast<std::byte*>(data) + bytes;
-  void* guard = ::mmap(behind, huge_bytes, PROT_NONE,
-                       flags | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0);
-  if (guard == behind) {
-    prefer_node(static_cast<std::byte*>(data), bytes, node);
-    if (::madvise(data, bytes, MADV_POPULATE_WRITE) == 0) return static_cast<std::byte*>(data);
+  std::byte* place = reserve_aligned(bytes);
+  if (!place) return nullptr;
+  std::byte* guard = place + bytes;
+  if (::munmap(place, bytes) != 0) {
+    (void)::munmap(place, bytes + huge_bytes);
+    return nullptr;
+  }
+  void* data = ::mmap(place, bytes, protection,
+                      flags | MAP_HUGETLB | MAP_HUGE_2MB | MAP_FIXED_NOREPLACE, -1, 0);
+  if (data == place) {
+    prefer_node(place, bytes, node);
+    if (::madvise(data, bytes, MADV_POPULATE_WRITE) == 0) return place;
     (void)::munmap(data, bytes + huge_bytes);
     return nullptr;
   }
-  if (guard != MAP_FAILED) (void)::munmap(guard, huge_bytes);  // (an old kernel's other place)
-  (void)::munmap(data, bytes);
+  if (data != MAP_FAILED) (void)::munmap(data, bytes);  // (an old kernel's other place)
+  (void)::munmap(guard, huge_bytes);
   return nullptr;
 }
 

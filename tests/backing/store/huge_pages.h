@@ -28,11 +28,19 @@ extern "C" void* mmap(void* at, size_t bytes, int protection, int flags, int fd,
     noexcept {
   auto& pages = firn::testing_store::huge_pages;
   const bool huge = pages.given && (flags & MAP_HUGETLB);
+  if (huge && !at) {
+    // Where the kernel would put them: it needs no pages to say so.
+    const long place =
+        ::syscall(SYS_mmap, nullptr, bytes, protection, flags | MAP_NORESERVE, fd, offset);
+    if (place != -1) {
+      at = reinterpret_cast<void*>(place);
+      (void)::munmap(at, bytes);
+      flags |= MAP_FIXED_NOREPLACE;
+    }
+  }
   if (huge) flags &= ~(MAP_HUGETLB | 63 << MAP_HUGE_SHIFT);
-  const size_t behind = huge ? size_t{2} << 20 : 0;  // free addresses, as beside real ones
-  const long mapped = ::syscall(SYS_mmap, at, bytes + behind, protection, flags, fd, offset);
+  const long mapped = ::syscall(SYS_mmap, at, bytes, protection, flags, fd, offset);
   if (mapped == -1) return MAP_FAILED;
-  if (huge) (void)::munmap(reinterpret_cast<std::byte*>(mapped) + bytes, behind);
   auto* data = reinterpret_cast<std::byte*>(mapped);
   if (huge) {
     pages.last = data;

@@ -88,6 +88,25 @@ TEST(StagingRegion, huge_pages_that_cannot_be_had_are_ordinary_ones) {
   testing_store::huge_pages.given = false;
 }
 
+TEST(StagingRegion, each_gets_huge_pages_where_there_are_some) {
+  testing_store::huge_pages = {true, SIZE_MAX, nullptr, 0};
+  std::vector<StagingRegion> regions;
+  for (size_t i = 0; i < 8; ++i) {
+    Result<StagingRegion> region = StagingRegion::create((1 + i % 3) * 2 * mib);
+    ASSERT_TRUE(region);
+    EXPECT_STREQ(region->pages(), "hugetlb") << i;
+    regions.push_back(std::move(*region));
+  }
+  testing_store::huge_pages.given = false;
+  std::sort(regions.begin(), regions.end(), [](const StagingRegion& a, const StagingRegion& b) {
+    return a.bytes().data() < b.bytes().data();
+  });
+  for (size_t i = 1; i < regions.size(); ++i)
+    EXPECT_GE(regions[i].bytes().data() - (&regions[i - 1].bytes().back() + 1),
+              static_cast<ptrdiff_t>(2 * mib))
+        << "no region is another's neighbour";
+}
+
 /// VmFlags of the mapping that begins there.
 std::string flags_at(const void* data) {
   char begin[32];

@@ -32,6 +32,21 @@ std::array<unsigned char, nonce_bytes> iv_of(uint64_t nonce) {
   memcpy(iv.data() + 4, &nonce, sizeof nonce);
   return iv;
 }
+
+// Operations under way, and whether libcrypto has begun to free what they use (the process ends).
+std::atomic<int> under_way{0};
+std::atomic<bool> ended{false};
+std::atomic<pid_t> process{0};  // that they are of: a forked child has none of their threads
+
+void wait_for_operations() {
+  constexpr useconds_t look_us = 100;
+  ended = true;
+  while (under_way > 0 && process == ::getpid()) ::usleep(look_us);
+}
+
+Error refused(const char* what) {
+  return make_error(Code::io, 0, fmt::format("firn_encrypt: libcrypto refused to {}", what));
+}
 }  // namespace
 
 struct Cipher::Library {
@@ -50,14 +65,25 @@ struct Cipher::Library {
                         int in_bytes);
   int (*decrypt_final)(Context*, unsigned char* out, int* out_bytes);
   int (*control)(Context*, int type, int argument, void* pointer);
+  int (*at_its_end)(void (*handler)());
 
-  /// An operation's context; wiped at its end.
+  /// An operation's context, wiped at its end; null where none can be had.
   struct Operation {
     const Library& library;
-    Context* context = library.context_new();
+    Context* context = nullptr;
+    bool counted = false;
+    explicit Operation(const Library& used) : library(used) {
+      if (ended) return;
+      ++under_way;
+      counted = true;
+      if (!ended) context = library.context_new();
+    }
     ~Operation() {
       if (context) library.context_free(context);
+      if (counted) --under_way;
     }
+    Operation(const Operation&) = delete;
+    Operation& operator=(const Operation&) = delete;
   };
 
   bool load(void* handle) {
@@ -72,7 +98,8 @@ struct Cipher::Library {
            find(encrypt_final, "EVP_EncryptFinal_ex") &&
            find(decrypt_init, "EVP_DecryptInit_ex") &&
            find(decrypt_update, "EVP_DecryptUpdate") &&
-           find(decrypt_final, "EVP_DecryptFinal_ex") && find(control, "EVP_CIPHER_CTX_ctrl");
+           find(decrypt_final, "EVP_DecryptFinal_ex") && find(control, "EVP_CIPHER_CTX_ctrl") &&
+           find(at_its_end, "OPENSSL_atexit");
   }
 };
 
@@ -94,6 +121,13 @@ Result<std::unique_ptr<Cipher>> Cipher::create(const char* library) {
   if (!found->load(handle))
     return make_error(Code::not_supported, 0,
                       "firn_encrypt: libcrypto has no AES-256-GCM as OpenSSL 1.1 and 3 have it");
+  if (process != ::getpid()) {
+    under_way = 0;  // as of threads that a parent had
+    process = ::getpid();
+  }
+  if (found->at_its_end(wait_for_operations) != 1)
+    return make_error(Code::not_supported, 0,
+                      "firn_encrypt: libcrypto would end in the middle of an operation");
   std::unique_ptr<Cipher> made(new Cipher(*found.release()));  // as the library: to the end
   if (Result<void> drawn = made->draw_key(); !drawn) return drawn.error();
   return made;
@@ -152,30 +186,32 @@ Result<Seal> Cipher::encrypt(std::span<const std::byte> plain, std::byte* to) {
   fine = fine && library_.encrypt_final(operation.context, none, &moved) == 1 &&
          library_.control(operation.context, ctrl_get_tag, static_cast<int>(seal.tag.size()),
                           seal.tag.data()) == 1;
-  if (!fine)
-    return make_error(Code::not_supported, 0, "firn_encrypt: libcrypto refused to encrypt");
+  if (!fine) return refused("encrypt");
   seal.sum = summer.digest();
   return seal;
 }
 
-bool Cipher::decrypt(std::span<std::byte> bytes, const Seal& seal) const {
+Result<void> Cipher::decrypt(std::span<std::byte> bytes, const Seal& seal) const {
   const auto iv = iv_of(seal.nonce);
   Library::Operation operation{library_};
   if (!operation.context || library_.decrypt_init(operation.context, library_.aes_256_gcm(),
                                                   nullptr, key_, iv.data()) != 1)
-    return false;
+    return refused("decrypt");
   int moved = 0;
   for (size_t at = 0; at < bytes.size(); at += step_bytes) {
     auto* part = reinterpret_cast<unsigned char*>(&bytes[at]);
     if (library_.decrypt_update(operation.context, part, &moved, part,
                                 static_cast<int>(std::min(step_bytes, bytes.size() - at))) != 1)
-      return false;
+      return refused("decrypt");
   }
   auto tag = seal.tag;
   unsigned char none[16];
-  return library_.control(operation.context, ctrl_set_tag, static_cast<int>(tag.size()),
-                          tag.data()) == 1 &&
-         library_.decrypt_final(operation.context, none, &moved) == 1;
+  if (library_.control(operation.context, ctrl_set_tag, static_cast<int>(tag.size()),
+                       tag.data()) != 1)
+    return refused("decrypt");
+  if (library_.decrypt_final(operation.context, none, &moved) != 1)
+    return make_error(Code::corrupt, 0, "not the bytes that were encrypted");
+  return {};
 }
 
 }  // namespace firn

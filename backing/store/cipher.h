@@ -6,6 +6,9 @@
 // keeps the round keys in ordinary memory while a call lasts, and wipes them at its end.) A nonce is
 // a number that counts encryptions under the key, so that none repeats.
 //
+// At the process's end libcrypto frees what its calls use: it waits for those under way, and none
+// begins after that.
+//
 // Owns the key. Locks: none; any thread.
 #pragma once
 
@@ -38,11 +41,12 @@ class Cipher {
   Cipher(const Cipher&) = delete;
   Cipher& operator=(const Cipher&) = delete;
 
-  /// Into `to`, which has as many bytes and does not overlap them. Errors: not_supported
-  /// (libcrypto refused).
+  /// Into `to`, which has as many bytes and does not overlap them. Errors: io (libcrypto refused,
+  /// for want of memory or because the process ends).
   Result<Seal> encrypt(std::span<const std::byte> plain, std::byte* to);
-  /// In place. False: these are not the bytes that were sealed so; they are of no use.
-  bool decrypt(std::span<std::byte> bytes, const Seal& seal) const;
+  /// In place. Errors, after which the bytes are of no use: corrupt (these are not the bytes that
+  /// were sealed so), io (as above: it tells nothing of them).
+  Result<void> decrypt(std::span<std::byte> bytes, const Seal& seal) const;
 
   /// Why the key might reach a disk (memory that could not be locked); empty: it cannot.
   const std::string& trouble() const { return trouble_; }

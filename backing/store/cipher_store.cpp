@@ -301,9 +301,10 @@ void CipherStoreCore::encrypt(uint64_t id, Request& request,
 void CipherStoreCore::decrypt(uint64_t id, Request& request,
                               std::unique_lock<std::mutex>& lock) {
   lock.unlock();
-  const bool right = cipher_->decrypt({request.data, request.bytes}, request.seal);
+  Result<void> right = cipher_->decrypt({request.data, request.bytes}, request.seal);
   lock.lock();
   if (right) return end(id, {});
+  if (right.error().code != Code::corrupt) return end(id, right.error());
   ++forged_;
   end(id, make_error(Code::corrupt, 0,
                      fmt::format("slot {} ({} bytes) does not decrypt: its bytes in the spill file "

@@ -1,13 +1,19 @@
 #include "backing/store/cipher.h"
 
+#include <dlfcn.h>
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
+#include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <random>
 #include <set>
 #include <string>
+#include <thread>
 #include <vector>
 
 namespace firn::testing_store {
@@ -123,6 +129,96 @@ TEST(Cipher, its_key_lies_apart) {
     EXPECT_EQ(key_pages(), before + 2);
   }
   EXPECT_EQ(key_pages(), before);
+}
+
+/// libcrypto's memory, of which there is none where a test says so.
+struct Memory {
+  static void* take(size_t bytes, const char*, int) { return none ? nullptr : std::malloc(bytes); }
+  static void* change(void* old, size_t bytes, const char*, int) {
+    return none ? nullptr : std::realloc(old, bytes);
+  }
+  static void give(void* old, const char*, int) { std::free(old); }
+  Memory() {  // before its first use
+    for (const char* name : {"libcrypto.so.3", "libcrypto.so.1.1"})
+      if (void* handle = ::dlopen(name, RTLD_NOW | RTLD_LOCAL)) {
+        const auto set = reinterpret_cast<int (*)(decltype(&take), decltype(&change),
+                                                  decltype(&give))>(
+            ::dlsym(handle, "CRYPTO_set_mem_functions"));
+        ours = set && set(take, change, give) == 1;
+        return;
+      }
+  }
+  static inline bool none = false;
+  bool ours = false;
+} memory;
+
+TEST(Cipher, refused_is_not_wrong) {  // what is wrong is lost for good
+  ASSERT_TRUE(memory.ours);
+  const auto cipher = made();
+  ASSERT_TRUE(cipher);
+  const Bytes plain = random_bytes(4096, 3);
+  Bytes hidden(plain.size());
+  auto seal = cipher->encrypt(plain, hidden.data());
+  ASSERT_TRUE(seal);
+  memory.none = true;
+  Bytes other(plain.size());
+  const auto encrypted = cipher->encrypt(plain, other.data());
+  const auto decrypted = cipher->decrypt(hidden, *seal);
+  memory.none = false;
+  ASSERT_FALSE(encrypted);
+  EXPECT_EQ(encrypted.error().code, Code::io);
+  ASSERT_FALSE(decrypted);
+  EXPECT_EQ(decrypted.error().code, Code::io);
+  hidden[0] ^= std::byte{1};
+  EXPECT_EQ(cipher->decrypt(hidden, *seal).error().code, Code::corrupt);
+}
+
+/// libcrypto gives up what its calls use when the process ends, whoever is in one.
+TEST(Cipher, the_process_may_end_in_the_middle) {
+  for (int i = 0; i < 40; ++i) {
+    const pid_t child = ::fork();
+    if (child == 0) {
+      const auto cipher = made().release();
+      for (int thread = 0; thread < 4; ++thread)
+        std::thread([cipher] {
+          const Bytes plain(4096);
+          Bytes hidden(plain.size());
+          for (;;) {
+            const auto seal = cipher->encrypt(plain, hidden.data());
+            const auto back = seal ? cipher->decrypt(hidden, *seal) : Result<void>();
+            if (!back && back.error().code == Code::corrupt) ::_exit(3);
+          }
+        }).detach();
+      ::usleep(static_cast<useconds_t>(3'000 + 100 * i));
+      std::exit(0);
+    }
+    int status = -1;
+    ASSERT_EQ(::waitpid(child, &status, 0), child);
+    ASSERT_EQ(status, 0) << "signal " << WTERMSIG(status);
+  }
+}
+
+TEST(Cipher, a_child_of_a_process_that_encrypts_ends) {  // and waits for no thread of its parent's
+  const auto cipher = made();
+  ASSERT_TRUE(cipher);
+  std::atomic<bool> stop{false};
+  std::thread other([&] {
+    const Bytes plain(4u << 20);
+    Bytes hidden(plain.size());
+    while (!stop) (void)cipher->encrypt(plain, hidden.data());
+  });
+  for (int i = 0; i < 20; ++i) {
+    const pid_t child = ::fork();
+    if (child == 0) {
+      ::alarm(20);
+      std::exit(0);
+    }
+    int status = -1;
+    ASSERT_EQ(::waitpid(child, &status, 0), child);
+    EXPECT_EQ(status, 0) << "signal " << WTERMSIG(status);
+  }
+  stop = true;
+  other.join();
 }
 
 TEST(Cipher, without_its_library_it_says_so) {

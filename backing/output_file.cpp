@@ -15,18 +15,22 @@ constexpr mode_t owner_only = 0600;
 
 Error failed(const std::string& path, int error) {
   const char* words = error == ELOOP ? "is a symbolic link, which is not followed"
-                                     : std::strerror(error);
+                      : error == ENXIO ? "is a pipe that nobody reads"
+                                       : std::strerror(error);
   return make_error(Code::io, error, "cannot write " + path + ": " + words);
 }
 }  // namespace
 
 Result<OutputFile> OutputFile::create(const std::string& path, If there) {
-  int flags = O_WRONLY | O_CREAT | O_CLOEXEC | O_NOCTTY;
+  // A pipe that nobody reads is not waited for.
+  int flags = O_WRONLY | O_CREAT | O_CLOEXEC | O_NOCTTY | O_NONBLOCK;
   flags |= there == If::empties ? O_TRUNC : O_EXCL;
-  // (/dev/stdout is one, and nobody but root puts others there.)
-  if (!path.starts_with("/dev/")) flags |= O_NOFOLLOW;
+  // (These are links to what the process has open; in /dev/shm everybody may put others.)
+  if (path != "/dev/stdout" && path != "/dev/stderr" && !path.starts_with("/dev/fd/"))
+    flags |= O_NOFOLLOW;
   const int fd = ::open(path.c_str(), flags, owner_only);
   if (fd < 0) return failed(path, errno);
+  (void)::fcntl(fd, F_SETFL, ::fcntl(fd, F_GETFL) & ~O_NONBLOCK);
   OutputFile file;
   file.file_ = Descriptor(fd);
   file.path_ = path;

@@ -19,7 +19,8 @@ class OutputFile {
   enum class If : unsigned char { empties, exists_fails };
   OutputFile() = default;
   /// Creates `path`, or empties what is there. Mode 0600 where it is new. Code::io names the path:
-  /// a symbolic link (outside of /dev), a folder that is missing, ...
+  /// a symbolic link (other than /dev/stdout and its like), a folder that is missing, a pipe that
+  /// nobody reads, ...
   static Result<OutputFile> create(const std::string& path, If there = If::empties);
 
   /// All of it, or Code::io. The number may be the program's by now, who closed what it did not

@@ -58,6 +58,29 @@ TEST_F(OutputFileTest, follows_no_symbolic_link) {
   EXPECT_NE(file.error().text.find(path.string()), std::string::npos);
   EXPECT_EQ(text_of(folder / "others"), "precious");
   EXPECT_TRUE(OutputFile::create("/dev/stdout"));
+  // Everybody may put links there.
+  const std::string shared = "/dev/shm/output-file-" + std::to_string(::getpid());
+  if (::symlink((folder / "others").c_str(), shared.c_str()) != 0) return;
+  EXPECT_FALSE(OutputFile::create(shared));
+  EXPECT_EQ(text_of(folder / "others"), "precious");
+  ::unlink(shared.c_str());
+}
+
+TEST_F(OutputFileTest, a_pipe_that_nobody_reads_is_not_waited_for) {
+  ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);
+  ::alarm(20);  // who waits is ended
+  const Result<OutputFile> none = OutputFile::create(path);
+  ::alarm(0);
+  ASSERT_FALSE(none);
+  EXPECT_NE(none.error().text.find("nobody reads"), std::string::npos) << none.error().text;
+  const int reader = ::open(path.c_str(), O_RDONLY | O_NONBLOCK);
+  ASSERT_GE(reader, 0);
+  Result<OutputFile> file = OutputFile::create(path);
+  ASSERT_TRUE(file) << file.error().text;
+  ASSERT_TRUE(file->write("read"));
+  char text[8] = {};
+  EXPECT_EQ(::read(reader, text, sizeof text), 4);
+  ::close(reader);
 }
 
 TEST_F(OutputFileTest, that_is_there_is_kept_where_that_is_asked_for) {

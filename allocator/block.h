@@ -52,9 +52,10 @@ struct Piece {
   uint64_t unread_ns = 0;        // since when reads for this fault fail; 0: none did
   IoRequest* request = nullptr;  // when writing or reading
   // firn_verify: of its bytes, as they arrived in host memory; about to be taken, or compared; its
-  // copy in host memory has it still, as this fault found; to be looked for on the device.
+  // copy in host memory has it still, as this fault found; or has not, and is being written; to be
+  // looked for on the device.
   Sum sum;
-  bool summed = false, summing = false, checked = false, unproven = false;
+  bool summed = false, summing = false, checked = false, doubtful = false, unproven = false;
 };
 
 struct alignas(64) Block {

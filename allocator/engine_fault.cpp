@@ -143,7 +143,8 @@ void EngineImpl::advance_fault(Block& block) {
     if (piece.on_device || !block.span_of(piece).mapped()) continue;
     if (piece.host_valid) {
       if (piece.summed && !piece.checked) {
-        sum_later({&block, block.generation, block.version, i}, false);
+        if (!piece.doubtful || !piece.writing)
+          sum_later({&block, block.generation, block.version, i}, false);
         waiting = true;
         continue;
       }

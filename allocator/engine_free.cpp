@@ -165,10 +165,9 @@ void EngineImpl::finish_free(Block& block) {
 /// A block that was freed while other streams used it is there again as soon as they are done, as
 /// with the native allocator, and not only when the service thread has looked.
 void EngineImpl::look_at_deferred() {
-  Lock lock(mutex_, std::try_to_lock);
-  if (!lock || health_.dead()) return;
   Entered context(*this);
-  if (context.result() != CUDA_SUCCESS) return;
+  Lock lock(mutex_, std::try_to_lock);
+  if (!lock || health_.dead() || context.result() != CUDA_SUCCESS) return;
   (void)streams_.poll();
   settle_deferred();
 }

@@ -195,6 +195,7 @@ bool EngineImpl::give_host_back(bool pressed) {
     Lock lock(mutex_);
     if (!pressed) {
       host_.reopen();
+      if (host_.closing()) stuck_ = false;
       return false;
     }
     (void)host_.close_one();

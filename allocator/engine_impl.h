@@ -334,7 +334,7 @@ class EngineImpl final : public Engine, private EngineLimits, private InMotion {
   bool start_write(const PieceRef& ref);
   void end_request(IoRequest* request, const StoreCompletion& completion);
   void written(IoRequest& request, const StoreCompletion& completion);
-  void take_no_more(const char* what, const Error& error);
+  void take_no_more(const char* what, const Error& error, uint64_t begun_ns);
   bool store_pauses() const;
   void settle_away(Block& block);
 

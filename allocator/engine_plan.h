@@ -186,7 +186,8 @@ struct InMotion {
   bool store_full_ = false;        // no more writes until a slot comes free, or for a pause
   uint64_t write_again_ns_ = 0;    // the end of that pause, or of one after a failed write
   unsigned write_failures_ = 0;    // in a row, of any kind
-  uint64_t unwritten_ns_ = 0;      // since when; 0: the last one passed
+  uint64_t unwritten_ns_ = 0;      // since when nothing was written; 0: the last one passed
+  uint64_t failing_ns_ = 0;        // since when each write fails that is tried; 0: the store is full
   bool store_busy_ = false;        // its files grow
   bool unread_said_ = false;       // that reads fail
   bool stuck_ = false;             // host memory full and nowhere to write: eviction stops

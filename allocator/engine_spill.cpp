@@ -284,7 +284,7 @@ void EngineImpl::drop_piece(Piece& piece) {
   }
   piece.request = nullptr;
   piece.writing = piece.reading = piece.copying_out = false;
-  piece.summed = piece.summing = piece.checked = piece.unproven = false;
+  piece.summed = piece.summing = piece.checked = piece.doubtful = piece.unproven = false;
   piece.read_tries = 0;
   if (piece.host) host_.unref(piece.host);
   piece.host = nullptr;

@@ -58,6 +58,8 @@ void EngineImpl::summed(const SumDue& due, const Sum& sum) {
     piece.checked = true;
     return;
   }
+  piece.doubtful = piece.writing;  // the store may have taken it as it was
+  if (piece.doubtful) return;
   const Error wrong = say_host_wrong(block, piece, sum);
   if (piece.slot_valid) {  // the store has it as it was
     drop_host_copy(piece);

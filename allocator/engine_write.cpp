@@ -138,7 +138,7 @@ bool EngineImpl::start_write(const PieceRef& ref) {
       store_busy_ = true;
       return false;
     }
-    take_no_more("spilled blocks stay in host memory: ", slot.error());
+    take_no_more("spilled blocks stay in host memory: ", slot.error(), clock_.now_ns());
     return false;
   }
   piece.slot = *slot;
@@ -180,7 +180,7 @@ void EngineImpl::written(IoRequest& request, const StoreCompletion& completion) 
   PieceRef ref{&block, block.generation, block.version, request.piece};
   if (completion.error.code == Code::ok || FIRN_CANARY(28)) {
     write_failures_ = 0;
-    unwritten_ns_ = 0;
+    unwritten_ns_ = failing_ns_ = 0;
     if (!written_as_arrived(block, piece, completion)) return;
     piece.slot_valid = true;
     if (block.to_store && block.state() != State::faulting) {  // as the plan has it
@@ -195,18 +195,28 @@ void EngineImpl::written(IoRequest& request, const StoreCompletion& completion) 
   store_->discard(piece.slot);
   piece.slot = {};
   unwritten_.push_front(ref);
-  take_no_more("a write to the store failed, the bytes stay in host memory: ", completion.error);
+  take_no_more("a write to the store failed, the bytes stay in host memory: ", completion.error,
+               request.begun_ns);
 }
 
 /// The store does not take a piece. It is tried again: after pauses where that may pass soon; as a
 /// full one, for which nobody waits, where it has no room or failed for firn_io_patience.
-void EngineImpl::take_no_more(const char* what, const Error& error) {
+/// `begun_ns`: when it was tried.
+void EngineImpl::take_no_more(const char* what, const Error& error, uint64_t begun_ns) {
   const uint64_t now = clock_.now_ns();
   if (unwritten_ns_ == 0) {
     unwritten_ns_ = now;
     trouble(what + error.text);
   }
-  if (error.code == Code::no_space || now - unwritten_ns_ >= options_.io_patience_ns) {
+  // (Failures with a while between them in which nothing was to be written are no row.)
+  const bool given_up =
+      failing_ns_ != 0 && write_again_ns_ >= failing_ns_ + options_.io_patience_ns;
+  if (failing_ns_ == 0 || (!given_up && begun_ns > write_again_ns_ + io_pause_most_ns)) {
+    failing_ns_ = now;
+    write_failures_ = 0;
+  }
+  if (error.code == Code::no_space) failing_ns_ = 0;
+  if (error.code == Code::no_space || now - failing_ns_ >= options_.io_patience_ns) {
     store_full_ = true;
     write_again_ns_ = now + full_pause_ns;
     return;

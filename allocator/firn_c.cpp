@@ -24,9 +24,11 @@ struct Announced {
   std::vector<Item> items;
   CUstream stream = nullptr;
   void end() {
-    if (Runtime::get())
-      for (const Item& item : items) item.engine->release(item.hold, stream);
-    items.clear();
+    while (!items.empty()) {  // (What throws ends no hold, and none is ended twice.)
+      const Item item = items.back();
+      items.pop_back();
+      if (Runtime::get()) item.engine->release(item.hold, stream);
+    }
   }
   ~Announced() { end(); }
 };
@@ -133,16 +135,22 @@ int firn_touch(void* const* blocks, const int* access, size_t count, firn_stream
     Runtime* runtime = Runtime::get();
     if (!runtime)
       return status(make_error(Code::invalid_argument, 0, "firn_init() was not called"));
-    for (size_t i = 0; i < count; ++i) {
-      Engine* engine = runtime->around(blocks[i]);
-      if (!engine) continue;
-      Access how = access && access[i] == FIRN_READ ? Access::read : Access::write;
-      Result<Hold> hold = engine->touch(blocks[i], announced.stream, how);
-      if (!hold) {
-        announced.end();
-        return status(hold.error());
+    announced.items.reserve(count);  // so that each hold has a place
+    try {
+      for (size_t i = 0; i < count; ++i) {
+        Engine* engine = runtime->around(blocks[i]);
+        if (!engine) continue;
+        Access how = access && access[i] == FIRN_READ ? Access::read : Access::write;
+        Result<Hold> hold = engine->touch(blocks[i], announced.stream, how);
+        if (!hold) {
+          announced.end();
+          return status(hold.error());
+        }
+        if (hold->block) announced.items.push_back({engine, *hold});
       }
-      if (hold->block) announced.items.push_back({engine, *hold});
+    } catch (const std::bad_alloc&) {
+      announced.end();
+      throw;
     }
     return FIRN_OK;
   });

@@ -53,7 +53,8 @@ void HostMemory::start(uint64_t least_bytes) {
 
 void HostMemory::look() {
   if (due(share_again_ns_, share_wait_ns)) share();
-  if (due(look_again_ns_, look_wait_ns_.load(std::memory_order_relaxed))) look_at_memory();
+  if (due(look_again_ns_, look_wait_ns_.load(std::memory_order_relaxed)) && told_)
+    found(available_memory_bytes(), memory_pressure());
 }
 
 /// The default budget is a share of what was there for all at our start: it follows their number.
@@ -79,14 +80,12 @@ void HostMemory::share() {
 }
 
 /// Short is where little is left, or where much time goes into finding any; and then until there is
-/// enough to make more.
-void HostMemory::look_at_memory() {
-  if (!told_) return;
-  const uint64_t left = available_memory_bytes();
-  room_.left_bytes.store(left, std::memory_order_relaxed);
+/// enough to make more. (None is made then, however much is left: it would be given back at once.)
+void HostMemory::found(uint64_t left, double pressure) {
   const bool before = pressed();
   const uint64_t enough = before ? room_.kept_bytes : room_.kept_bytes / 4 * 3;
-  const bool now = left < enough || memory_pressure() > pressure_most;
+  const bool now = left < enough || pressure > pressure_most;
+  room_.left_bytes.store(now ? std::min(left, room_.kept_bytes) : left, std::memory_order_relaxed);
   pressed_.store(now, std::memory_order_relaxed);
   if (before || now) due_.store(true, std::memory_order_relaxed);
   look_wait_ns_.store(now                               ? short_wait_ns

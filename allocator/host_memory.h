@@ -23,6 +23,8 @@ class HostMemory {
   void start(uint64_t least_bytes);
   void look();
 
+  /// As look(), by what it read: memory that the machine has left, and memory_pressure().
+  void found(uint64_t left_bytes, double pressure);
   uint64_t given_bytes() const { return given_.load(std::memory_order_relaxed); }
   unsigned sharers() const { return sharers_.load(std::memory_order_relaxed); }
   /// For the engines: what they may still map together, and what the machine has.
@@ -40,7 +42,6 @@ class HostMemory {
 
  private:
   void share();
-  void look_at_memory();
 
   Neighbours neighbours_;
   bool automatic_ = false, told_ = false;  // /proc tells how much memory there is

@@ -216,8 +216,8 @@ class RuntimeImpl final : public Runtime {
       std::unique_lock lock(mutex_);
       left_.wait_for(lock, std::chrono::seconds(2), [this] { return serving_ == 0; });
     }
-    Said::of_process().write(said_patience);
     if (!config_.stats_file.empty()) write_stats();
+    Said::of_process().write(said_patience);
     if (trace_) trace_end(*trace_, wall_clock().now_ns(), device_stats());
     for (const auto& slot : recorders_)
       if (record::Recorder* recorder = slot.load(std::memory_order_acquire)) recorder->finish();
@@ -233,12 +233,15 @@ class RuntimeImpl final : public Runtime {
         corrupt += failures.corrupt;
         lost += failures.lost_blocks;
       }
-    const auto say = [](const char* words, uint64_t count) {
-      if (count > 0) std::fprintf(stderr, words, (unsigned long long)count);
+    const auto tell = [](const char* what, uint64_t count) {
+      if (count > 0) say(fmt::format("firn: {}: {}", what, count));
     };
-    say("firn: blocks that are LOST, as was said: %llu\n", lost);
-    say("firn: firn_verify: pieces that had changed in host memory or on their way: %llu\n", corrupt);
-    say("firn: firn_verify: stretches of memory that were written unseen: %llu\n", unseen);
+    (void)survives([&] {
+      tell("blocks that are LOST, as was said", lost);
+      tell("firn_verify: pieces that had changed in host memory or on their way", corrupt);
+      tell("firn_verify: stretches of memory that were written unseen", unseen);
+      Said::of_process().write(said_patience);
+    });
     return unseen + corrupt + lost > 0;
   }
 
@@ -324,13 +327,12 @@ class RuntimeImpl final : public Runtime {
 
   /// Host memory goes back to the system, of one engine after the other.
   void give_host_back() {
-    thread_serves();
-    (void)survives([this] {
+    serve_host([this] {
       for (const auto& slot : engines_)
-        if (Engine* engine = slot.load(std::memory_order_acquire))
+        if (Engine* engine = slot.load(std::memory_order_acquire);
+            engine && !stopping_.load(std::memory_order_acquire))
           (void)engine->give_host_back(host_.pressed());
     });
-    pinning_ = false;
   }
 
   struct Planner {
@@ -388,16 +390,21 @@ class RuntimeImpl final : public Runtime {
     }
   }
 
-  /// stop() waits for it, as for the service threads: it is in the driver.
   void pin_ahead(Engine& engine) {
+    serve_host([&] {
+      while (!stopping_.load(std::memory_order_acquire) && engine.prepare_host()) {}
+    });
+  }
+
+  /// stop() waits for it, as for the service threads: it is in the driver.
+  template <class Work>
+  void serve_host(Work&& work) {
     thread_serves();
     {
       std::lock_guard lock(mutex_);
       ++serving_;
     }
-    (void)survives([&] {
-      while (!stopping_.load(std::memory_order_acquire) && engine.prepare_host()) {}
-    });
+    (void)survives(work);
     pinning_ = false;
     std::lock_guard lock(mutex_);
     --serving_;
@@ -406,7 +413,7 @@ class RuntimeImpl final : public Runtime {
 
   void write_stats() {
     const Result<void> done = replace_file(expand_pid(config_.stats_file), stats_json() + '\n');
-    if (!done) std::fprintf(stderr, "firn: %s (--stats)\n", done.error().text.c_str());
+    if (!done) say("firn: " + done.error().text + " (--stats)");
   }
 
   Config config_;

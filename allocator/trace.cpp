@@ -64,11 +64,11 @@ void TraceWriter::write() {
     asked_ = false;
     text.clear();
     text.swap(buffer_);
-    writing_ = true;
+    leaving_ = text.size();
     lock.unlock();
     const Result<void> done = text.empty() ? Result<void>() : file_.write(text);
     lock.lock();
-    writing_ = false;
+    done_ += std::exchange(leaving_, 0);
     if (!done) {
       cut_off(done.error().text);
       lock.unlock();
@@ -117,7 +117,9 @@ void TraceWriter::flush() {
   if (failed_) return;
   asked_ = true;
   due_.notify_all();
-  written_.wait(lock, [this] { return failed_ || (!asked_ && !writing_ && buffer_.empty()); });
+  // (Others may tell of more meanwhile, for which nobody asks the thread.)
+  const uint64_t until = done_ + leaving_ + buffer_.size();
+  written_.wait(lock, [&] { return failed_ || done_ >= until; });
 }
 
 }  // namespace firn

@@ -56,7 +56,8 @@ class TraceWriter {
   std::condition_variable due_, written_;
   OutputFile file_;                  // the thread's
   std::string buffer_;
-  bool asked_ = false, writing_ = false, stopping_ = false;
+  uint64_t leaving_ = 0, done_ = 0;  // bytes: that the thread is writing, and has been writing
+  bool asked_ = false, stopping_ = false;
   bool failed_ = false;              // nothing more is written: it would begin within a row
   std::thread thread_;               // last: it uses the others
 };

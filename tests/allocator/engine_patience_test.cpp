@@ -207,6 +207,63 @@ TEST(EnginePatience, writes_that_fail_for_long_are_out_of_memory_and_tried_again
   for (size_t i = 0; i < 8; ++i) EXPECT_TRUE(job.read(i)) << i;
 }
 
+/// Two failures of which the second comes long after the first are no outage of that length.
+TEST(EnginePatience, a_failure_is_not_held_against_a_write_much_later) {
+  constexpr uint64_t later = 20 * second;
+  SimulationOptions options = with_ill_store();
+  options.store.full_until_ns = second / 2;
+  options.store.writes_fail_from_ns = later;
+  options.store.writes_fail_until_ns = later + 2 * second;
+  Job job(options);
+  const auto refused = [&] {
+    return said(job.sim.engine(0).stats(), "spilled blocks stay in host memory");
+  };
+  for (uint64_t i = 0; !refused() && i < 5; ++i) ASSERT_TRUE(job.make(1));
+  ASSERT_TRUE(refused());
+  for (void* block : job.blocks) ASSERT_TRUE(job.sim.engine(0).free(block));  // nothing to write
+  job.blocks.clear();
+  job.sim.synchronize();
+  job.settle();
+  job.wait_until(later);
+  ASSERT_EQ(job.sim.store()->stats().written_bytes, 0u);
+  for (uint64_t i = 0; i < 8; ++i) {
+    const Result<void> made = job.make(100 + i);
+    ASSERT_TRUE(made) << i << ": " << describe(made.error());
+  }
+  EXPECT_GE(job.sim.clock().now_ns(), later + 2 * second);
+  for (size_t i = 0; i < 8; ++i) EXPECT_TRUE(job.read(i)) << i;
+}
+
+/// What could not leave while a region was to be given back leaves when that is used again.
+TEST(EnginePatience, blocks_leave_again_when_memory_is_short_no_more) {
+  HostRoom room;
+  room.region_bytes = 16u << 20;
+  SimulationOptions options = with_ill_store();
+  options.with_store = false;
+  options.host_bytes = 32u << 20;  // two regions
+  options.host_room = &room;
+  Job* waiting = nullptr;
+  options.on_wait = [&] {
+    if (waiting) waiting->make_host_memory();
+  };
+  Job job(options);
+  waiting = &job;
+  uint64_t count = 0;
+  while (count < 6) {  // three there, three in host memory
+    const Result<void> made = job.make(100 + count++);
+    ASSERT_TRUE(made) << describe(made.error());
+  }
+  ASSERT_GT(job.sim.engine(0).stats().host_used_bytes, options.host_bytes / 2);
+  room.left_bytes = 0;
+  (void)job.sim.engine(0).give_host_back(true);
+  const Result<void> refused = job.make(0);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, Code::out_of_memory);
+  (void)job.sim.engine(0).give_host_back(false);
+  const Result<void> made = job.make(100 + count);
+  EXPECT_TRUE(made) << describe(made.error());
+}
+
 TEST(EnginePatience, though_all_host_memory_was_given_back_a_block_comes_back) {
   HostRoom room;
   room.region_bytes = 16u << 20;

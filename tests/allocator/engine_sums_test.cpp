@@ -36,7 +36,8 @@ struct Link {
 
 struct Job {
   Job(bool sums, bool verify, bool with_store, uint64_t writes_fail_until_ns = 0)
-      : sim(options(sums, verify, with_store, writes_fail_until_ns)) {
+      : Job(options(sums, verify, with_store, writes_fail_until_ns)) {}
+  explicit Job(const SimulationOptions& options) : sim(options) {
     EXPECT_TRUE(sim.ok()) << sim.error;
     Link::copies.clear();
     Link::flips_in = false;
@@ -54,7 +55,7 @@ struct Job {
     }
     engine.spill_all();
     for (int i = 0; i < 1000 && (engine.pump() || engine.busy()); ++i) sim.clock().wait(100'000);
-  }
+  }  // (0.1 s: a slow disk still writes)
 
   static SimulationOptions options(bool sums, bool verify, bool with_store,
                                    uint64_t writes_fail_until_ns) {
@@ -139,6 +140,28 @@ TEST(EngineSums, what_changes_before_it_is_written_is_found_by_the_store) {
   const Result<void> read = job.read(3);
   ASSERT_FALSE(read);
   EXPECT_EQ(read.error().code, Code::lost);
+}
+
+/// What is being written may be right on the disk, whatever host memory holds by now.
+TEST(EngineSums, nothing_is_lost_before_its_write_is_over) {
+  std::byte* changed = nullptr;
+  SimulationOptions options = Job::options(true, false, true, 0);
+  options.store.write_bytes_s = 1e7;  // 200 ms each
+  options.on_wait = [&] {  // (the store looks whether its bytes stay what they are)
+    if (changed) *std::exchange(changed, nullptr) ^= std::byte{2};
+  };
+  Job job(options);
+  const auto state = [&](size_t i) { return std::string(job.sim.engine(0).find(job.blocks[i])->state); };
+  ASSERT_GT(job.sim.store()->in_flight(0), 0u);
+  size_t written = 0;
+  while (written < blocks_made && state(written) != "hosted") ++written;
+  ASSERT_LT(written, blocks_made);
+  changed = &job.in_host_memory(written);
+  *changed ^= std::byte{2};
+  const Result<void> read = job.read(written);
+  EXPECT_TRUE(read) << describe(read.error());
+  EXPECT_EQ(job.stats().lost_blocks, 0u);
+  EXPECT_EQ(Simulation::wrong_bytes, 0u) << Simulation::first_wrong;
 }
 
 TEST(EngineSums, what_came_to_the_device_wrong_comes_again) {

@@ -2,8 +2,13 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <atomic>
+#include <chrono>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <future>
+#include <thread>
 
 #include "allocator/trace.h"
 #include "tests/allocator/simulation.h"
@@ -59,4 +64,43 @@ TEST(EngineTrace, a_way_back_that_failed_is_told) {
   std::filesystem::remove(path);
   EXPECT_NE(events.find("fault unfault"), std::string::npos) << events;
   EXPECT_TRUE(events.ends_with("fault arrived touch free")) << events;
+}
+
+/// Who waits for what was told so far waits for no more than that: rows that others tell of
+/// meanwhile are few, and nobody has them written.
+TEST(EngineTrace, a_flush_ends_though_others_go_on_telling) {
+  std::string path = (std::filesystem::temp_directory_path() / "firn-trace-XXXXXX").string();
+  ::close(::mkstemp(path.data()));
+  Result<std::unique_ptr<TraceWriter>> trace = TraceWriter::create(path);
+  ASSERT_TRUE(trace);
+  std::atomic<unsigned> begun{0}, rounds{0};
+  constexpr unsigned rounds_most = 3000;
+  using Time = std::chrono::steady_clock;
+  std::thread other([&] {  // one row for each flush, about while it waits
+    for (unsigned seen = 0; seen < rounds_most;)
+      if (begun.load() > seen) {
+        ++seen;
+        const auto until = Time::now() + std::chrono::microseconds(seen % 64);
+        while (Time::now() < until) {}
+        (*trace)->row(seen, "other", 0, 0, 0, 0);
+      }
+  });
+  std::future<void> flushes = std::async(std::launch::async, [&] {
+    for (; rounds < rounds_most; ++rounds) {
+      (*trace)->row(rounds, "own", 0, 0, 0, 0);
+      ++begun;
+      (*trace)->flush();
+      const std::string own = std::to_string(rounds) + ",own,";
+      if (rounds % 1000 == 0) {
+        std::ifstream in(path);
+        const std::string all(std::istreambuf_iterator<char>(in), {});
+        EXPECT_NE(all.find(own), std::string::npos) << "is written when the flush is over";
+      }
+    }
+  });
+  const bool ended = flushes.wait_for(std::chrono::seconds(60)) == std::future_status::ready;
+  EXPECT_TRUE(ended) << "flush " << rounds << " does not return";
+  if (!ended) std::_Exit(1);  // (a future waits for its thread)
+  other.join();
+  std::filesystem::remove(path);
 }

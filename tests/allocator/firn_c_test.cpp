@@ -11,6 +11,7 @@
 #include <cstring>
 #include <filesystem>
 #include <functional>
+#include <new>
 #include <nlohmann/json.hpp>
 #include <random>
 #include <thread>
@@ -18,6 +19,23 @@
 
 #include "firn/cuda_abi.h"
 #include "firn/software_gpu.h"
+
+// The library takes its memory here too.
+namespace {
+thread_local long memory_left = -1;  // so many more are given to this thread; negative: all
+void* take(std::size_t bytes) {
+  if (memory_left == 0) throw std::bad_alloc();
+  if (memory_left > 0) --memory_left;
+  if (void* at = std::malloc(bytes)) return at;
+  throw std::bad_alloc();
+}
+}  // namespace
+void* operator new(std::size_t bytes) { return take(bytes); }
+void* operator new[](std::size_t bytes) { return take(bytes); }
+void operator delete(void* at) noexcept { std::free(at); }
+void operator delete[](void* at) noexcept { std::free(at); }
+void operator delete(void* at, std::size_t) noexcept { std::free(at); }
+void operator delete[](void* at, std::size_t) noexcept { std::free(at); }
 
 namespace {
 
@@ -126,6 +144,29 @@ nlohmann::json stats() {
 }
 
 }  // namespace
+
+TEST_F(FirnC, a_touch_that_there_is_no_memory_for_holds_nothing) {
+  constexpr size_t bytes = 40u << 20;  // two fit
+  for (const long given : {0, 1}) {
+    void* block[3] = {};
+    for (int i = 0; i < 2; ++i)
+      ASSERT_EQ(firn_malloc(&block[i], bytes, 0, nullptr), FIRN_OK) << firn_error();
+    ASSERT_EQ(firn_touch(block, nullptr, 2, nullptr), FIRN_OK) << firn_error();
+    firn_launched();
+    std::thread([&] {  // that has announced nothing so far
+      memory_left = given;
+      const int status = firn_touch(block, nullptr, 2, nullptr);
+      memory_left = -1;
+      if (given == 0) {
+        EXPECT_EQ(status, FIRN_HOST_OUT_OF_MEMORY);
+      }
+      if (status == FIRN_OK) firn_launched();
+      EXPECT_EQ(firn_malloc(&block[2], bytes, 0, nullptr), FIRN_OK)
+          << given << ": one of the others may leave: " << firn_error();
+    }).join();
+    for (void* each : block) EXPECT_EQ(firn_free(each, nullptr), FIRN_OK);
+  }
+}
 
 TEST_F(FirnC, twice_the_budget_with_every_byte_right) {
   constexpr int blocks = 24;

@@ -1,3 +1,4 @@
+#include "allocator/host_memory.h"
 #include "allocator/host_tier.h"
 
 #include <sys/syscall.h>
@@ -254,6 +255,24 @@ TEST_F(Host, without_pinning_it_says_so_and_serves) {
   Staging* staging = host.acquire(mib);
   EXPECT_TRUE(staging);
   host.unref(staging);
+}
+
+TEST(HostMemory, none_is_made_while_some_is_to_be_given_back) {
+  HostMemory memory;
+  (void)memory.begin(uint64_t{1} << 30);
+  memory.start(64 * mib);
+  const uint64_t kept = memory.room()->kept_bytes, plenty = 100 * kept;
+  memory.found(plenty, 0);
+  EXPECT_FALSE(memory.pressed());
+  EXPECT_EQ(memory.room()->left_bytes, plenty);
+  memory.found(plenty, 50);  // as where files take turns in a small container
+  EXPECT_TRUE(memory.pressed());
+  EXPECT_LE(memory.room()->left_bytes, kept) << "a region would be made, and given back, for ever";
+  memory.found(kept - 1, 0);
+  EXPECT_TRUE(memory.pressed()) << "there is not enough to make more";
+  memory.found(plenty, 0);
+  EXPECT_FALSE(memory.pressed());
+  EXPECT_EQ(memory.room()->left_bytes, plenty);
 }
 
 TEST(Staging, is_of_the_node_that_was_named) {

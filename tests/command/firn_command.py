@@ -2,6 +2,10 @@
 
 import os
 import pathlib
+import shutil
+import subprocess
+
+import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
@@ -31,3 +35,13 @@ def refused(result, *says):
     assert lines[0].startswith("firn: ")
     for text in says:
         assert text in lines[0], lines[0]
+
+
+def build_copies(folder):
+    """A C program that allocates, copies, compares and frees: words say how."""
+    compiler = shutil.which("cc")
+    if compiler is None:
+        pytest.skip("no C compiler")
+    source = pathlib.Path(__file__).with_name("copies.c")
+    subprocess.run([compiler, "-O1", "-o", folder / "copies", source, "-ldl"], check=True)
+    return str(folder / "copies")

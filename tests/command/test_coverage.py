@@ -1,26 +1,18 @@
 """`firn doctor -- COMMAND`, and `firn run --stats` of a program without Python."""
 
 import json
-import pathlib
 import shutil
 import subprocess
 
 import pytest
-from firn_command import refused
+from firn_command import build_copies, refused
 
 SOFTWARE = ("--device", "software")
 
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory):
-    """A C program that allocates, copies, compares and frees: words say how."""
-    compiler = shutil.which("cc")
-    if compiler is None:
-        pytest.skip("no C compiler")
-    source = pathlib.Path(__file__).with_name("copies.c")
-    path = tmp_path_factory.mktemp("program") / "copies"
-    subprocess.run([compiler, "-O1", "-o", path, source, "-ldl"], check=True)
-    return str(path)
+    return build_copies(tmp_path_factory.mktemp("program"))
 
 
 def test_a_program_without_python(firn, program, tmp_path):

@@ -14,6 +14,7 @@
 
 #include "allocator/block.h"
 #include "allocator/thread_cells.h"
+#include "firn/canary.h"
 
 namespace firn {
 
@@ -26,7 +27,7 @@ class ReadyStack {
     uint64_t mine;
     do {
       block.next.store(static_cast<uint32_t>(head), std::memory_order_relaxed);
-      mine = ((head >> 32) + 1) << 32 | (block.index + 1);
+      mine = (FIRN_CANARY(16) ? 0 : ((head >> 32) + 1) << 32) | (block.index + 1);
     } while (!head_.compare_exchange_weak(head, mine, std::memory_order_seq_cst,
                                           std::memory_order_relaxed));
   }
@@ -44,8 +45,8 @@ class ReadyStack {
       uint32_t top = static_cast<uint32_t>(head);
       if (top == 0) return nullptr;
       Block& block = table[top - 1];
-      uint64_t rest =
-          ((head >> 32) + 1) << 32 | block.next.load(std::memory_order_relaxed);
+      uint64_t rest = (FIRN_CANARY(16) ? 0 : ((head >> 32) + 1) << 32) |
+                      block.next.load(std::memory_order_relaxed);
       if (head_.compare_exchange_weak(head, rest, std::memory_order_acq_rel,
                                       std::memory_order_acquire))
         return &block;

@@ -6,6 +6,7 @@
 #include <system_error>
 #include <utility>
 
+#include "firn/canary.h"
 #include "firn/signals_blocked.h"
 
 namespace firn {
@@ -20,6 +21,7 @@ Worker::~Worker() {
 }
 
 void Worker::post(std::function<void()> work) {
+  if (FIRN_CANARY(20)) changed_.notify_all();
   {
     std::lock_guard lock(mutex_);
     try {
@@ -28,7 +30,7 @@ void Worker::post(std::function<void()> work) {
         thread_ = std::thread([this] { run(); });
       }
       waiting_.push_back(std::move(work));
-      changed_.notify_all();
+      if (!FIRN_CANARY(20)) changed_.notify_all();
       return;
     } catch (const std::system_error&) {  // limits of processes: ulimit -u, pids.max
     } catch (const std::bad_alloc&) {

@@ -11,8 +11,17 @@ inline bool canary(int number) {
   static const char* const chosen = std::getenv("FIRN_CANARY");
   return chosen && std::atoi(chosen) == number;
 }
+/// The first of the process, whatever is asked for later.
+template <class T>
+T canary_first(T value) {
+  static const T first = value;
+  return first;
+}
 }  // namespace firn
 #define FIRN_CANARY(number) ::firn::canary(number)
+#define FIRN_CANARY_FIRST(number, value) \
+  (::firn::canary(number) ? ::firn::canary_first(value) : (value))
 #else
 #define FIRN_CANARY(number) false
+#define FIRN_CANARY_FIRST(number, value) (value)
 #endif

@@ -9,30 +9,45 @@
 
 using namespace firn;
 
-TEST(ReadyStack, threads_neither_lose_nor_double_a_block) {
+namespace {
+/// `held`: how many a thread takes before it puts them back, the first one first.
+void share(int blocks, int rounds, size_t held) {
   BlockTable table;
   ReadyStack stack;
-  constexpr int blocks = 64, threads = 4, rounds = 20'000;
-  std::vector<std::atomic<int>> owners(blocks);
+  constexpr int threads = 4;
+  std::vector<std::atomic<int>> owners(static_cast<size_t>(blocks));
   for (int i = 0; i < blocks; ++i) stack.push(*table.make());
   std::vector<std::thread> pool;
   std::atomic<bool> wrong{false};
   for (int t = 0; t < threads; ++t)
     pool.emplace_back([&] {
-      for (int i = 0; i < rounds; ++i) {
-        Block* block = stack.pop(table);
-        if (!block) continue;
-        if (owners[block->index].fetch_add(1) != 0) wrong = true;
-        if (owners[block->index].fetch_sub(1) != 1) wrong = true;
-        stack.push(*block);
+      std::vector<Block*> mine;
+      for (int i = 0; i < rounds && !wrong; ++i) {
+        while (mine.size() < held) {
+          Block* block = stack.pop(table);
+          if (!block) break;
+          if (owners[block->index].fetch_add(1) != 0) wrong = true;
+          mine.push_back(block);
+        }
+        for (Block* block : mine) {
+          if (owners[block->index].fetch_sub(1) != 1) wrong = true;
+          stack.push(*block);
+        }
+        mine.clear();
       }
     });
   for (std::thread& thread : pool) thread.join();
-  EXPECT_FALSE(wrong);
+  ASSERT_FALSE(wrong);
   std::set<Block*> left;
-  while (Block* block = stack.pop(table)) EXPECT_TRUE(left.insert(block).second);
+  while (Block* block = stack.pop(table)) ASSERT_TRUE(left.insert(block).second);
   EXPECT_EQ(left.size(), static_cast<size_t>(blocks));
 }
+}  // namespace
+
+TEST(ReadyStack, threads_neither_lose_nor_double_a_block) { share(64, 20'000, 1); }
+
+// Little is left on the stack: what a thread saw at the top is there again soon, over another one.
+TEST(ReadyStack, what_is_at_the_top_again_is_not_taken_for_what_was) { share(6, 3'000'000, 2); }
 
 namespace {
 constexpr unsigned large = size_class::small_count;  // the first class of large blocks

@@ -47,6 +47,17 @@ TEST(Worker, does_all_of_it_in_order_on_one_thread) {
   EXPECT_FALSE(who.contains(std::this_thread::get_id()));
 }
 
+TEST(Worker, wakes_each_time) {
+  std::promise<void> done;
+  Worker worker("firn-test");
+  for (int round = 0; round < 5'000; ++round) {
+    done = std::promise<void>();
+    worker.post([&] { done.set_value(); });
+    ASSERT_EQ(done.get_future().wait_for(std::chrono::seconds(10)), std::future_status::ready)
+        << "round " << round;
+  }
+}
+
 TEST(Worker, takes_no_signals_and_has_its_name) {
   Worker worker("firn-test");
   std::promise<std::pair<bool, std::string>> seen;

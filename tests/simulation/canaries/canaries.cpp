@@ -30,6 +30,9 @@ const Canary canaries[] = {
     {4, "a slot is given back when its write begins", {"invariant", "places"}},
     {5, "host memory is given back before its write is over", {"places", "invariant", "no_copy"}},
     {7, "a read of an older version is taken for one of this", {"invariant", "places"}},
+    // (A version is never set back, so that generations alone may be left out without harm.)
+    {8, "a read for a block that is gone is taken for its successor's",
+     {"invariant", "places", "wrong_tag", "abort"}},  // abort: a piece that its successor lacks
     {9, "uses on other streams are forgotten", {"unmap_under_use", "wrong_tag", "places"}},
     {10, "a copy out goes on the stream of copies in",
      {"unmap_under_use", "places", "wrong_tag", "early_use", "write_changed"}},
@@ -37,6 +40,9 @@ const Canary canaries[] = {
     {17, "a frame is given back twice", {"driver_rules", "invariant", "wrong_tag", "places"}},
     {18, "a small frame is not counted", {"budget", "invariant"}},
     {19, "frames are unmapped before their copy out is over", {"unmap_under_use", "places"}},
+    {22, "host memory of a read that is withdrawn is used before the read is over",
+     {"places", "wrong_tag", "invariant", "write_changed"}},
+    {25, "the context of another device is current", {"driver"}},
     {27, "nobody waits for a copy in", {"early_use", "wrong_tag"}},
     {28, "a failed write is taken for a good one", {"places", "invariant"}},
     {29, "a copy out waits for no use", {"places", "wrong_tag"}},
@@ -83,11 +89,26 @@ bool find(const Canary& canary) {
   return false;
 }
 
+/// Without any of them the seeds that find most have nothing to say.
+bool quiet_without() {
+  ::unsetenv("FIRN_CANARY");
+  for (uint64_t seed = 1; seed <= 4; ++seed) {
+    const Outcome outcome = try_seed(seed, operations, {});
+    if (!outcome.failed) continue;
+    std::printf("without a canary: seed %llu fails by %s: %s\n",
+                static_cast<unsigned long long>(seed), outcome.oracle.c_str(),
+                outcome.text.c_str());
+    return false;
+  }
+  return true;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   const int only = argc > 1 ? std::atoi(argv[1]) : 0;
   unsigned found = 0, all = 0;
+  if (!quiet_without()) return 1;
   for (const Canary& canary : canaries) {
     if (only && only != canary.number) continue;
     ++all;

@@ -239,3 +239,9 @@ def test_subclasses_and_tracing_do_not_mind(run_code):
         except Exception as error:
             print(type(error))
     """)
+
+
+def test_torchscript_fuses_nothing(run_code, run):
+    """(Its fuser launches kernels that no operator announces. Natively it may.)"""
+    run("import torch; assert torch._C._jit_can_fuse_on_gpu()", conf=None)
+    run_code("assert not torch._C._jit_can_fuse_on_gpu()")

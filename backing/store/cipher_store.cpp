@@ -4,6 +4,7 @@
 #include <pthread.h>
 
 #include <algorithm>
+#include <new>
 #include <system_error>
 #include <utility>
 
@@ -19,7 +20,9 @@ Error wrong(std::string text) { return make_error(Code::invalid_argument, 0, std
 CipherStoreCore::CipherStoreCore(std::unique_ptr<Store> lower, std::unique_ptr<Cipher> cipher,
                                  Clock& clock, unsigned threads)
     : lower_(std::move(lower)), cipher_(std::move(cipher)), clock_(clock),
-      threads_most_(threads) {}
+      threads_most_(threads) {
+  spare_.reserve(buffers_most);
+}
 
 CipherStoreCore::~CipherStoreCore() {
   {
@@ -44,10 +47,15 @@ CipherStoreCore::Place* CipherStoreCore::place(Slot slot) {
 Result<Slot> CipherStoreCore::reserve(size_t bytes, bool wait) {
   Result<Slot> slot = lower_->reserve(bytes, wait);
   if (!slot) return slot;
-  std::lock_guard lock(mutex_);
-  Place& at = places_[slot->id];
-  at = Place{};
-  at.bytes = bytes;
+  try {
+    std::lock_guard lock(mutex_);
+    Place& at = places_[slot->id];
+    at = Place{};
+    at.bytes = bytes;
+  } catch (const std::bad_alloc&) {
+    lower_->discard(*slot);
+    throw;
+  }
   return slot;
 }
 
@@ -79,19 +87,32 @@ Result<void> CipherStoreCore::submit(StoreCompletion::Kind kind, unsigned queue,
     return wrong(fmt::format("slot {} holds nothing readable", slot.id));
   if (Result<void> started = start(); !started) return started;
   const uint64_t id = ++ids_;
-  if (!write) {
-    if (Result<void> begun = lower_->read(queue, slot, {data, bytes}, id); !begun) return begun;
-    ++below_[queue];
-  }
-  requests_[id] = std::make_unique<Request>(
+  auto made = std::make_unique<Request>(
       Request{kind, queue, tag, slot, data, bytes, now,
               write ? Request::Step::waits : Request::Step::below, nullptr, at->seal});
-  ++at->jobs;
+  made->turn.push_back(id);
+  made->completion.emplace_back();
+  Request& request = *made;
+  requests_[id] = std::move(made);
   if (write) {
     at->writing = true;
-    to_encrypt_.push_back(id);
+    to_encrypt_.splice(to_encrypt_.end(), request.turn);
     changed_.notify_one();
+  } else {
+    Result<void> begun;
+    try {
+      begun = lower_->read(queue, slot, {data, bytes}, id);
+    } catch (const std::bad_alloc&) {
+      requests_.erase(id);
+      throw;
+    }
+    if (!begun) {
+      requests_.erase(id);
+      return begun;
+    }
+    ++below_[queue];
   }
+  ++at->jobs;
   return {};
 }
 
@@ -130,7 +151,10 @@ void CipherStoreCore::discard(Slot slot) {
 void CipherStoreCore::leave(Place& at, Slot slot) {
   if (--at.jobs > 0 || !at.discarded) return;
   places_.erase(slot.id);
-  lower_->discard(slot);
+  try {
+    lower_->discard(slot);
+  } catch (const std::bad_alloc&) {  // its room is not used again
+  }
 }
 
 std::optional<bool> CipherStoreCore::holds(Slot slot, std::span<const std::byte> bytes) {
@@ -146,6 +170,7 @@ std::optional<bool> CipherStoreCore::holds(Slot slot, std::span<const std::byte>
 
 void CipherStoreCore::end(uint64_t id, Error error) {
   const auto found = requests_.find(id);
+  FIRN_STORE_CHECK(found != requests_.end(), "request %llu ends twice", (unsigned long long)id);
   Request& request = *found->second;
   Place& at = places_.at(request.slot.id);
   if (request.write()) {
@@ -157,7 +182,7 @@ void CipherStoreCore::end(uint64_t id, Error error) {
     spare_.push_back(std::move(request.buffer));
     changed_.notify_one();
   }
-  StoreCompletion completion;
+  StoreCompletion& completion = request.completion.front();
   completion.tag = request.tag;
   completion.kind = request.kind;
   completion.slot = request.slot;
@@ -165,7 +190,8 @@ void CipherStoreCore::end(uint64_t id, Error error) {
   completion.busy_ns = clock_.now_ns() - request.submitted_ns;
   if (error.code == Code::ok) completion.sum = request.seal.sum;
   completion.error = std::move(error);
-  done_[request.queue].push_back(std::move(completion));
+  auto& done = done_[request.queue];
+  done.splice(done.end(), request.completion);
   const Slot slot = request.slot;
   requests_.erase(found);
   leave(at, slot);
@@ -188,7 +214,7 @@ void CipherStoreCore::take_completed() {
         continue;
       }
       request.step = Request::Step::waits;
-      to_decrypt_.push_back(done[i].tag);
+      to_decrypt_.splice(to_decrypt_.end(), request.turn);
       changed_.notify_one();
     }
   }
@@ -239,10 +265,17 @@ void CipherStoreCore::work() {
     if (stopping_) return;
     Request& request = *requests_.at(id);
     request.step = Request::Step::under_way;
-    if (request.write())
-      encrypt(id, request, lock);
-    else
-      decrypt(id, request, lock);
+    try {
+      if (request.write())
+        encrypt(id, request, lock);
+      else
+        decrypt(id, request, lock);
+    } catch (const std::bad_alloc&) {  // a later try may pass
+      if (!lock.owns_lock()) lock.lock();
+      Error none;
+      none.code = Code::io;
+      end(id, std::move(none));
+    }
     clock_.notify();
   }
 }
@@ -250,7 +283,7 @@ void CipherStoreCore::work() {
 Result<std::unique_ptr<CipherStoreCore::Buffer>> CipherStoreCore::take_buffer(
     size_t bytes, std::unique_lock<std::mutex>& lock) {
   const auto fits = std::find_if(spare_.begin(), spare_.end(), [bytes](const auto& buffer) {
-    return buffer->memory.bytes().size() >= bytes;
+    return buffer->memory->bytes().size() >= bytes;
   });
   if (fits != spare_.end()) {
     std::unique_ptr<Buffer> buffer = std::move(*fits);
@@ -265,16 +298,35 @@ Result<std::unique_ptr<CipherStoreCore::Buffer>> CipherStoreCore::take_buffer(
     spare_.pop_back();
   }
   lock.unlock();
-  if (smaller) lower_->detach_staging(smaller->memory.bytes());
-  smaller.reset();
-  Result<StagingRegion> memory = StagingRegion::create(bytes, false, -1, false);
-  Result<void> attached;
-  if (memory) attached = lower_->attach_staging(memory->bytes());
+  if (smaller) give_up(std::move(smaller));
+  Result<std::unique_ptr<Buffer>> made = make_buffer(bytes);
   lock.lock();
-  if (memory && attached) return std::make_unique<Buffer>(Buffer{std::move(*memory)});
+  if (made) return made;
   --buffers_;
   changed_.notify_one();
-  return memory ? attached.error() : memory.error();
+  return made;
+}
+
+Result<std::unique_ptr<CipherStoreCore::Buffer>> CipherStoreCore::make_buffer(size_t bytes) {
+  try {
+    auto buffer = std::make_unique<Buffer>();
+    Result<StagingRegion> memory = StagingRegion::create(bytes, false, -1, false);
+    if (!memory) return memory.error();
+    buffer->memory = std::move(*memory);
+    Result<void> attached = lower_->attach_staging(buffer->memory->bytes());
+    if (!attached) return attached.error();
+    return buffer;
+  } catch (const std::bad_alloc&) {
+    return make_error(Code::host_out_of_memory, 0, "");
+  }
+}
+
+void CipherStoreCore::give_up(std::unique_ptr<Buffer> buffer) {
+  try {
+    lower_->detach_staging(buffer->memory->bytes());
+  } catch (const std::bad_alloc&) {
+    buffer->memory->abandon();  // the kernel has its pages still: no others come to these addresses
+  }
 }
 
 void CipherStoreCore::encrypt(uint64_t id, Request& request,
@@ -286,7 +338,7 @@ void CipherStoreCore::encrypt(uint64_t id, Request& request,
     return end(id, std::move(error));
   }
   request.buffer = std::move(*buffer);
-  std::byte* to = request.buffer->memory.bytes().data();
+  std::byte* to = request.buffer->memory->bytes().data();
   lock.unlock();
   Result<Seal> seal = cipher_->encrypt({request.data, request.bytes}, to);
   lock.lock();

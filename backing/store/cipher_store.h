@@ -12,7 +12,7 @@
 
 #include <array>
 #include <condition_variable>
-#include <deque>
+#include <list>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -51,7 +51,7 @@ class CipherStoreCore {
 
  private:
   struct Buffer {
-    StagingRegion memory;
+    std::optional<StagingRegion> memory;
   };
   struct Request {
     enum class Step : uint8_t { waits, under_way, below };  // for a thread; at one; the store below
@@ -65,6 +65,9 @@ class CipherStoreCore {
     Step step;
     std::unique_ptr<Buffer> buffer;  // of a write
     Seal seal;
+    // Made with it, so that it goes on and ends without taking memory.
+    std::list<uint64_t> turn{};  // its number, for to_decrypt_ or to_encrypt_
+    std::list<StoreCompletion> completion{};
     bool write() const { return kind == StoreCompletion::Kind::write; }
   };
   struct Place {  // of a slot; unused when bytes == 0
@@ -82,9 +85,11 @@ class CipherStoreCore {
   void decrypt(uint64_t id, Request& request, std::unique_lock<std::mutex>& lock);
   /// A buffer that holds `bytes`; mutex_ held by `lock`, let go while memory is made.
   Result<std::unique_ptr<Buffer>> take_buffer(size_t bytes, std::unique_lock<std::mutex>& lock);
+  Result<std::unique_ptr<Buffer>> make_buffer(size_t bytes);
+  void give_up(std::unique_ptr<Buffer> buffer);
   bool buffer_free() const { return !spare_.empty() || buffers_ < buffers_most; }
   void take_completed();
-  /// The request is over. mutex_ held.
+  /// The request is over. Takes no memory. mutex_ held.
   void end(uint64_t id, Error error);
   void leave(Place& place, Slot slot);
 
@@ -98,11 +103,11 @@ class CipherStoreCore {
   bool stopping_ = false;
   uint64_t ids_ = 0;
   std::unordered_map<uint64_t, std::unique_ptr<Request>> requests_;
-  std::deque<uint64_t> to_decrypt_, to_encrypt_;
+  std::list<uint64_t> to_decrypt_, to_encrypt_;
   std::vector<std::unique_ptr<Buffer>> spare_;
   size_t buffers_ = 0;
   std::unordered_map<uint32_t, Place> places_;  // by slot id
-  std::array<std::deque<StoreCompletion>, store_queues> done_;
+  std::array<std::list<StoreCompletion>, store_queues> done_;
   std::array<size_t, store_queues> below_{};  // requests that the store below has
   uint64_t forged_ = 0;
   std::vector<std::thread> threads_;

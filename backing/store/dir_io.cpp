@@ -8,11 +8,11 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <csignal>
 #include <system_error>
 
 #include "backing/store/check.h"
 #include "backing/store/ring_loop.h"
+#include "firn/signals_blocked.h"
 
 namespace firn {
 
@@ -40,10 +40,7 @@ void DirIo::stop() {
 /// mutex_ held. Threads of ours take no signals: they are the program's, and SIGXFSZ would end it.
 Result<void> DirIo::start() {
   if (!threads_.empty()) return {};
-  sigset_t all, before;
-  sigfillset(&all);
-  if (int error = pthread_sigmask(SIG_SETMASK, &all, &before))
-    return make_error(Code::io, error, "pthread_sigmask: " + errno_words(error));
+  const SignalsBlocked blocked;
   Result<void> started;
   try {
     if (ring_) {
@@ -56,8 +53,6 @@ Result<void> DirIo::start() {
       started = make_error(Code::io, refused.code().value(),
                            fmt::format("{}: no I/O thread: {}", file_.dir(), refused.what()));
   }
-  int error = pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  FIRN_STORE_CHECK(error == 0, "pthread_sigmask: %d", error);
   return started;
 }
 
@@ -75,7 +70,8 @@ Result<void> DirIo::submit(std::unique_ptr<Job> job) {
     if (!started) return started;
     job->arrived.assign((job->bytes + limits_.request_bytes - 1) / limits_.request_bytes, false);
     Side side = job->write() ? writes : reads;
-    waiting_[side].push_back(job.release());
+    waiting_[side].push_back(job.get());
+    (void)job.release();
   }
   wake();
   return {};
@@ -113,7 +109,7 @@ void DirIo::detach(std::span<std::byte> region) {
 void DirIo::change_regions(std::unique_lock<std::mutex>& lock, std::span<std::byte> region,
                            bool attached) {
   regions_.push_back({region, attached});
-  const size_t number = regions_.size();
+  const uint64_t number = ++regions_asked_;
   lock.unlock();
   wake();
   lock.lock();

@@ -103,8 +103,8 @@ class DirIo {
     std::span<std::byte> region;
     bool attached;  // else detached
   };
-  std::vector<RegionChange> regions_;
-  size_t regions_seen_ = 0;  // by the ring's thread
+  std::deque<RegionChange> regions_;              // that the ring's thread has not dealt with
+  uint64_t regions_asked_ = 0, regions_seen_ = 0;  // in all; by the ring's thread
   bool ring_;
   std::atomic<bool> has_file_{false};
   bool stopping_ = false;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <numeric>
 #include <new>
 #include <utility>
@@ -93,9 +94,21 @@ Result<void> FileStoreCore::attach_staging(std::span<std::byte> region) {
       region.size() % store_alignment != 0)
     return wrong(fmt::format("staging of {} bytes at {}: not aligned to {}", region.size(),
                              static_cast<void*>(region.data()), store_alignment));
-  for (auto& dir : dirs_) {
-    Result<void> attached = dir->io->attach(region);
-    if (!attached) return attached;
+  // All of them or none: the memory behind these addresses may be another's after a refusal.
+  size_t attached = 0;
+  const auto undo = [&] {
+    while (attached > 0) dirs_[--attached]->io->detach(region);
+  };
+  try {
+    for (; attached < dirs_.size(); ++attached) {
+      Result<void> done = dirs_[attached]->io->attach(region);
+      if (done) continue;
+      undo();
+      return done;
+    }
+  } catch (const std::bad_alloc&) {
+    undo();
+    throw;
   }
   return {};
 }
@@ -203,7 +216,12 @@ Result<void> FileStoreCore::submit(StoreCompletion::Kind kind, unsigned queue, S
   refused.bytes = bytes;
   refused.was_filled = job->was_filled;
   refused.sum = job->sum;
-  Result<void> begun = dir->io->submit(std::move(job));
+  Result<void> begun;
+  try {
+    begun = dir->io->submit(std::move(job));
+  } catch (const std::bad_alloc&) {
+    begun = make_error(Code::io, ENOMEM, "no memory");
+  }
   if (!begun) {
     std::lock_guard lock(mutex_);
     refused.error = make_error(Code::cancelled, 0, "");
@@ -291,17 +309,21 @@ void FileStoreCore::finished(std::unique_ptr<Job> job) {
     completion.slot = job->slot;
     completion.bytes = job->bytes;
     completion.busy_ns = clock_.now_ns() - job->submitted_ns;
+    Place& at = places_[job->slot.id];
+    Dir& dir = *dirs_[at.dir];
     try {
-      Place& at = places_[job->slot.id];
-      Dir& dir = *dirs_[at.dir];
       words = judge(dir, at, *job);
-      if (!job->failed()) (job->write() ? dir.written_bytes : dir.read_bytes) += job->bytes;
-      settle(at, *job, dir);
-      if (!job->failed()) completion.sum = job->sum;
-      completion.error = std::move(job->error);
-    } catch (const std::bad_alloc&) {
-      completion.error.code = Code::io;
+    } catch (const std::bad_alloc&) {  // nothing is said, then
     }
+    if (!job->failed()) {
+      (job->write() ? dir.written_bytes : dir.read_bytes) += job->bytes;
+      completion.sum = job->sum;
+    }
+    try {
+      settle(at, *job, dir);
+    } catch (const std::bad_alloc&) {  // its room is not used again
+    }
+    completion.error = std::move(job->error);
     auto& done = done_[job->queue];
     done.splice(done.end(), job->completion);
   }

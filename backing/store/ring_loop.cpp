@@ -80,7 +80,8 @@ void RingLoop::loop() {
 /// asked before each request.)
 void RingLoop::register_files() {
   if (!io_.file_.ours(false) || !io_.calls_.helps(FileCalls::RingHelp::fixed_files)) return;
-  const int files[2] = {io_.file_.direct_fd(), io_.file_.buffered_fd()};
+  const int buffered = io_.file_.ours(true) ? io_.file_.buffered_fd() : io_.file_.direct_fd();
+  const int files[2] = {io_.file_.direct_fd(), buffered};
   files_ = io_uring_register_files(&ring_, files, 2) == 0;
   io_.has_file_ = files_;
 }
@@ -160,15 +161,16 @@ void RingLoop::register_regions() {
     bool attached = false;
     {
       std::lock_guard lock(io_.mutex_);
-      if (io_.regions_seen_ == io_.regions_.size()) return;
-      region = io_.regions_[io_.regions_seen_].region;
-      attached = io_.regions_[io_.regions_seen_].attached;
+      if (io_.regions_.empty()) return;
+      region = io_.regions_.front().region;
+      attached = io_.regions_.front().attached;
     }
     if (!attached) forget_region(region);
     for (size_t at = 0; attached && at < region.size(); at += buffer_bytes_max)
       register_piece(region.data() + at, std::min(buffer_bytes_max, region.size() - at));
     {
       std::lock_guard lock(io_.mutex_);
+      io_.regions_.pop_front();
       ++io_.regions_seen_;
     }
     io_.attached_.notify_all();
@@ -253,7 +255,7 @@ bool RingLoop::fill() {
     {
       std::unique_lock lock(io_.mutex_);
       io_.ring_asleep_ = false;
-      while (io_.regions_seen_ == io_.regions_.size()) {
+      while (io_.regions_.empty()) {
         if (!free_.empty()) transfer = io_.take();
         if (transfer || !idle()) break;
         if (io_.stopping_) return false;
@@ -268,6 +270,7 @@ bool RingLoop::fill() {
       }
     }
     start(std::move(*transfer));
+    if (!refused_.empty()) return true;  // what is in flight is looked after first
   }
 }
 

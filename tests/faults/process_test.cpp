@@ -5,6 +5,8 @@
 //
 //   process_faults_test                       all of a sample; each n with FIRN_TEST_LENGTH=long
 //   process_faults_test STORE KIND WHEN N     one run: io_uring calls once 17
+//
+// (Stores: io_uring, threads, and encrypted, which is io_uring with firn_encrypt:1.)
 #include <dlfcn.h>
 #include <execinfo.h>
 #include <signal.h>
@@ -17,6 +19,7 @@
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
+#include <iterator>
 #include <map>
 #include <optional>
 
@@ -31,7 +34,7 @@
 namespace firn::faults {
 namespace {
 
-constexpr const char* stores[] = {"io_uring", "threads"};
+constexpr const char* stores[] = {"io_uring", "threads", "encrypted"};
 constexpr const char* kinds[] = {"calls", "allocations"};
 constexpr const char* whens[] = {"once", "from"};
 
@@ -265,8 +268,9 @@ class Program {
   ::setenv("XDG_RUNTIME_DIR", (folder + "/run").c_str(), 1);
   const std::string conf = fmt::format(
       "firn_budget:16MiB,firn_host:16MiB,firn_watch:0,firn_allow_tmpfs:1,firn_io_patience:0s,"
-      "firn_store:{},firn_dir:{}/spill,firn_driver:{}",
-      of.store == 0 ? "automatic" : "threads", folder, std::getenv("FIRN_TEST_GPU"));
+      "firn_store:{},firn_encrypt:{},firn_dir:{}/spill,firn_driver:{}",
+      of.store == 1 ? "threads" : "automatic", of.store == 2 ? 1 : 0, folder,
+      std::getenv("FIRN_TEST_GPU"));
   (void)::signal(SIGABRT, [](int) {  // whose it is
     void* stack[40];
     const Uncounted quiet;
@@ -337,7 +341,7 @@ bool taken(uint64_t n, uint64_t job, Kind kind) {
 
 int run_all(const std::string& program) {
   std::vector<Case> cases;
-  for (unsigned store = 0; store < 2; ++store) {
+  for (unsigned store = 0; store < std::size(stores); ++store) {
     (void)run({store, Kind::system_call, false, 0});
     for (const Kind kind : {Kind::system_call, Kind::allocation}) {
       usual[{store, kind}] = *report;
@@ -393,7 +397,8 @@ int run_all(const std::string& program) {
 
 int run_one(char** words) {
   Case of{};
-  of.store = std::strcmp(words[0], stores[1]) == 0;
+  while (of.store + 1 < std::size(stores) && std::strcmp(words[0], stores[of.store]) != 0)
+    ++of.store;
   of.kind = std::strcmp(words[1], kinds[1]) == 0 ? Kind::allocation : Kind::system_call;
   of.lasting = std::strcmp(words[2], whens[1]) == 0;
   of.n = std::strtoull(words[3], nullptr, 10);

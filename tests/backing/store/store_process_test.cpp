@@ -1,5 +1,6 @@
 // The store and its process: killed in mid-I/O, forked in mid-I/O, io_uring refused, little memory
 // to lock, limits on file sizes, a disk that is really full. Each in a child of its own.
+#include <dlfcn.h>
 #include <fcntl.h>
 #include <linux/capability.h>
 #include <sched.h>
@@ -9,11 +10,26 @@
 #include <sys/syscall.h>
 #include <sys/wait.h>
 
+#include <climits>
 #include <csignal>
 #include <fstream>
 
 #include "tests/backing/store/children.h"
 #include "tests/backing/store/store_testing.h"
+
+namespace firn::testing_store {
+namespace {
+int threads_left = INT_MAX;  // that this process can have
+}
+}  // namespace firn::testing_store
+
+extern "C" int pthread_create(pthread_t* thread, const pthread_attr_t* attributes,
+                              void* (*run)(void*), void* argument) noexcept {
+  static const auto real =
+      reinterpret_cast<decltype(&pthread_create)>(::dlsym(RTLD_NEXT, "pthread_create"));
+  if (firn::testing_store::threads_left-- <= 0) return EAGAIN;
+  return real(thread, attributes, run, argument);
+}
 
 namespace firn::testing_store {
 namespace {
@@ -264,6 +280,28 @@ bool drop_ipc_lock() {
   if (::syscall(SYS_capget, &header, data) != 0) return false;
   data[0].effective &= ~(1u << CAP_IPC_LOCK);
   return ::syscall(SYS_capset, &header, data) == 0;
+}
+
+/// The memory behind a region that was refused may be others' soon.
+TEST(StoreFallback, a_region_that_is_refused_is_registered_nowhere) {
+  if (!io_uring_trouble().empty()) GTEST_SKIP() << io_uring_trouble();
+  TempDir one, other;
+  StoreOptions options = small_options(one.path(), StoreOptions::Kind::io_uring);
+  options.dirs.push_back(other.path());
+  expect_child_ok([&] {
+    auto store = open_store(options);
+    Result<StagingRegion> staging = StagingRegion::create(4u << 20);
+    CHECK_CHILD(store && staging);
+    const std::span<std::byte> bytes = staging->bytes();
+    std::memset(bytes.data(), 1, bytes.size());
+    threads_left = 1;
+    CHECK_CHILD(!(*store)->attach_staging(bytes));
+    threads_left = INT_MAX;
+    CHECK_CHILD(::mmap(bytes.data(), bytes.size(), PROT_READ | PROT_WRITE,
+                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == bytes.data());
+    CHECK_CHILD(round_trip(**store, bytes));
+    return 0;
+  });
 }
 
 TEST(StoreFallback, little_memory_to_lock_is_said_and_works) {

@@ -291,7 +291,8 @@ void EngineImpl::drop_piece(Piece& piece) {
   piece.host_valid = false;
   if (piece.slot && !FIRN_CANARY(36)) {
     store_->discard(piece.slot);
-    store_full_ = false;
+    // (Where writes failed for other reasons, the pause stays.)
+    if (std::exchange(store_full_, false) && failing_ns_ == 0) write_again_ns_ = 0;
   }
   piece.slot = {};
   piece.slot_valid = false;

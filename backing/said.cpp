@@ -13,9 +13,14 @@
 
 namespace firn {
 
+namespace {
+// Closed when the program began: whatever gets its number later is a file of somebody's.
+const bool stderr_is_there = ::fcntl(STDERR_FILENO, F_GETFD) >= 0;
+}  // namespace
+
 Said& Said::of_process() {
   struct Own {
-    Said said{STDERR_FILENO};
+    Said said{stderr_is_there ? STDERR_FILENO : -1};
     const pid_t process = ::getpid();
   };
   static std::atomic<Own*> own{nullptr};
@@ -68,6 +73,10 @@ ssize_t write_at_once(int fd, const char* data, size_t bytes) {
 /// False: stderr takes nothing now. (A pipe that poll() says is writable takes PIPE_BUF bytes at
 /// once.) What can never be written is dropped: a pipe that nobody reads any more would be SIGPIPE.
 bool Said::write_some(std::string& text) {
+  if (fd_ < 0) {
+    text.clear();
+    return true;
+  }
   pollfd ready{fd_, POLLOUT, 0};
   const int found = ::poll(&ready, 1, 0);
   if (found < 0 && errno == EINTR) return true;

@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 #include <sys/vfs.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstdlib>
@@ -198,8 +199,19 @@ Error SpillFile::closed_by_program() const {
                                 dir_));
 }
 
+/// File systems take all the room that there is before they refuse a step that is too large, others
+/// find none meanwhile, and ext4 gives it back with its next commit only: no step takes more than
+/// half of what is free.
+uint64_t SpillFile::fitting(uint64_t step, uint64_t need) const {
+  struct statfs system {};
+  if (::fstatfs(direct_.get(), &system) != 0 || system.f_blocks == 0) return step;
+  const uint64_t half = uint64_t{system.f_bavail} * static_cast<uint64_t>(system.f_bsize) / 2;
+  return std::min(step, std::max(need, half - half % store_alignment));
+}
+
 Result<uint64_t> SpillFile::grow(uint64_t step, uint64_t need, FileCalls& calls) {
   if (!ours(false)) return closed_by_program();
+  step = fitting(step, need);
   int result = extend(bytes_ + step, calls);
   if (result < 0 && need < step) {
     step = need;

@@ -18,8 +18,8 @@ class SpillFile {
   /// "firn_dir: DIR".
   static Result<SpillFile> open(const std::string& dir, bool allow_tmpfs, FileCalls& calls);
 
-  /// Makes the file `step` bytes longer, by at least `need` where `step` does not fit; the answer
-  /// is by how much. On failure the file is as long as before. lost: see ours().
+  /// Makes the file `step` bytes longer, by less, but at least `need`, where the disk has little
+  /// room; the answer is by how much. On failure the file is as long as before. lost: see ours().
   Result<uint64_t> grow(uint64_t step, uint64_t need, FileCalls& calls);
 
   const std::string& dir() const { return dir_; }
@@ -37,6 +37,7 @@ class SpillFile {
  private:
   SpillFile() = default;
   int extend(uint64_t bytes, FileCalls& calls);
+  uint64_t fitting(uint64_t step, uint64_t need) const;
 
   std::string dir_;
   Descriptor direct_, buffered_;

@@ -166,6 +166,18 @@ def test_ten_million_buffers_get_an_answer(firn, tmp_path):
     assert json.loads(result.stdout)["buffers"] == 10_000_000
 
 
+@pytest.mark.long
+def test_more_buffers_than_are_laid_out_are_refused(firn, tmp_path):
+    path = tmp_path / "x.csv"
+    with open(path, "w") as file:
+        file.write(HEADER)
+        for begin in range(0, 20_000_001, 100_000):
+            file.writelines(f"{index},{index},{index + 1},1\n"
+                            for index in range(begin, min(begin + 100_000, 20_000_001)))
+    refused(firn("layout", str(path)), "x.csv:20000002:", "more than 20000000 buffers")
+    path.unlink()
+
+
 def test_the_plot(firn, tmp_path):
     out = tmp_path / "out.png"
     result = firn("layout", SAMPLE, "--plot", str(out))

@@ -179,6 +179,17 @@ def test_the_deadline_is_kept(firn, tmp_path):
     assert found["seconds"] < 10
 
 
+@pytest.mark.long
+def test_more_operators_than_are_ordered_are_refused(firn, tmp_path):
+    prefix = written(tmp_path)
+    with open(f"{prefix}.ops.csv", "w") as file:
+        file.write(OPS)
+        for begin in range(0, 5_000_001, 100_000):
+            file.writelines(f"{index},mm,w,,\n"
+                            for index in range(begin, min(begin + 100_000, 5_000_001)))
+    refused(firn("order", prefix), "x.ops.csv:5000002:", "more than 5000000 operators")
+
+
 def test_help_names_every_option(firn):
     result = firn("order", "--help")
     assert result.returncode == 0

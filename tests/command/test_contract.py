@@ -1,5 +1,5 @@
-"""What scripts rely on: every field of the statistics, the budget that is taken where none is given,
-whose directory is whose, and what --help and the demo's summary hold."""
+"""What scripts rely on: every field of the statistics, the budget where none is given, whose
+directory is whose, and what --help and the demo's summary hold."""
 
 import json
 import pathlib

@@ -1,6 +1,5 @@
 #include "allocator/preload/engines.h"
 
-#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <mutex>
@@ -11,6 +10,7 @@
 #include "allocator/preload/identity.h"
 #include "allocator/preload/pytorch.h"
 #include "allocator/preload/views.h"
+#include "firn/said.h"
 
 namespace firn::preload {
 
@@ -45,7 +45,7 @@ Runtime* start_runtime() {
     return *runtime;
   }
   if (refused.exchange(true)) return nullptr;
-  std::fprintf(stderr, "firn: %s: nothing will spill\n", describe(runtime.error()).c_str());
+  say_now("firn: " + describe(runtime.error()) + ": nothing will spill");
   return nullptr;
 }
 
@@ -106,7 +106,7 @@ Engine* engine_here() {
     if (!opened) {
       static std::once_flag said;
       std::call_once(said, [&] {
-        std::fprintf(stderr, "firn: %s: nothing will spill\n", describe(opened.error()).c_str());
+        say_now("firn: " + describe(opened.error()) + ": nothing will spill");
       });
       return nullptr;
     }

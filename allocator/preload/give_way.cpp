@@ -1,7 +1,6 @@
 #include "allocator/preload/give_way.h"
 
 #include <algorithm>
-#include <cstdio>
 
 #include "allocator/config.h"
 #include "allocator/preload/engines.h"
@@ -9,6 +8,7 @@
 #include "allocator/preload/handlers.h"
 #include "allocator/preload/inspections.h"
 #include "allocator/shared_frames.h"
+#include "firn/said.h"
 
 namespace firn::preload {
 
@@ -56,11 +56,10 @@ void GaveWay::end(CUresult result) {
     (void)engine_->set_budget(before_);
     return;
   }
-  std::fprintf(stderr,
-               "firn: the driver had no memory left for %s: device %d gave it %s of blocks', which "
-               "leaves a budget of %s (firn_budget: a smaller one from the start)\n",
-               what_, engine_->stats().device, format_size(given_).c_str(),
-               format_size(engine_->budget_bytes()).c_str());
+  say_now(std::string("firn: the driver had no memory left for ") + what_ + ": device " +
+          std::to_string(engine_->stats().device) + " gave it " + format_size(given_) +
+          " of blocks', which leaves a budget of " + format_size(engine_->budget_bytes()) +
+          " (firn_budget: a smaller one from the start)");
 }
 
 namespace {

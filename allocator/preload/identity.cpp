@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <atomic>
 #include <cctype>
-#include <cstdio>
 #include <map>
 #include <set>
 #include <unordered_set>
@@ -12,6 +11,7 @@
 #include "allocator/preload/engines.h"
 #include "allocator/runtime.h"
 #include "firn/cuda_types.h"
+#include "firn/said.h"
 
 namespace firn::preload {
 
@@ -114,7 +114,7 @@ void distrust(const std::string& base) {
   const std::string words =
       "cuGetProcAddress(" + base + ") answers an address that is none of the driver's exported "
       "entries: launches may go past Firn, so nothing leaves the GPU";
-  std::fprintf(stderr, "firn: %s\n", words.c_str());
+  say_now("firn: " + words);
   note_unseen(words);
   if (Runtime* runtime = runtime_here())
     runtime->on_open([](Engine& engine) { engine.stop_spilling(true, true); });

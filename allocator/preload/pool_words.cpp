@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cstdio>
 #include <cstdlib>
 #include <string_view>
 #include <vector>
@@ -13,6 +12,7 @@
 
 #include "allocator/config.h"
 #include "allocator/preload/handlers.h"
+#include "firn/said.h"
 
 namespace firn::preload {
 
@@ -74,7 +74,7 @@ void tell_of_pool(uint64_t bytes, uint64_t budget_bytes) {
     return;
   std::vector<std::string> libraries;
   (void)::dl_iterate_phdr(add_path, &libraries);
-  std::fprintf(stderr, "firn: %s\n", pool_words(bytes, budget_bytes, libraries).c_str());
+  say_now("firn: " + pool_words(bytes, budget_bytes, libraries));
 }
 
 }  // namespace firn::preload

@@ -2,12 +2,12 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cstdio>
 #include <unordered_set>
 
 #include "allocator/preload/captures.h"
 #include "allocator/preload/engines.h"
 #include "allocator/preload/inspections.h"
+#include "firn/said.h"
 
 namespace firn::preload {
 
@@ -30,10 +30,8 @@ void spill_if_adversarial() {
 void say_why(const Error& error) {
   static std::atomic<bool> said{false};
   if (error.code != Code::out_of_memory || said.exchange(true)) return;
-  std::fprintf(stderr,
-               "firn: what one launch or copy uses does not fit the budget together: "
-               "CUDA_ERROR_OUT_OF_MEMORY. %s\n",
-               error.text.c_str());
+  say_now("firn: what one launch or copy uses does not fit the budget together: "
+          "CUDA_ERROR_OUT_OF_MEMORY. " + error.text);
 }
 }  // namespace
 

@@ -7,13 +7,13 @@
 
 #include <array>
 #include <atomic>
-#include <condition_variable>
 #include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
 
 #include "firn/descriptor.h"
+#include "firn/ranked_mutex.h"
 #include "firn/result.h"
 
 namespace firn {
@@ -47,8 +47,8 @@ class ControlSocket {
   std::array<Descriptor, callers_most> callers_;  // connected sockets; under mutex_
   std::array<bool, callers_most> serving_{};      // the same
   std::atomic<bool> stopping_{false};
-  std::mutex mutex_;
-  std::condition_variable left_;
+  RankedMutex<Rank::control> mutex_;
+  RankedCondition left_;
   unsigned threads_ = 0;
 };
 

@@ -16,12 +16,12 @@
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
 #include <cstdint>
 #include <mutex>
 #include <thread>
 
 #include "firn/driver.h"
+#include "firn/ranked_mutex.h"
 
 namespace firn {
 
@@ -78,8 +78,8 @@ class CopyGate {
   std::atomic<uint32_t>* word_ = nullptr;  // in the page: 1 while closed; null: never started
   CUdeviceptr address_ = 0;                // the word's for the device
   std::atomic<bool> works_{false};
-  std::mutex mutex_;
-  std::condition_variable changed_;
+  RankedMutex<Rank::copy_gate> mutex_;
+  RankedCondition changed_;
   unsigned closers_ = 0;      // scopes
   uint64_t closed_at_ns_ = 0;  // the first of them
   uint64_t used_at_ns_ = 0;    // a copy passed

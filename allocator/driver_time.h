@@ -7,9 +7,9 @@
 
 #include <atomic>
 #include <cstdint>
-#include <mutex>
 
 #include "firn/driver.h"
+#include "firn/ranked_mutex.h"
 
 namespace firn {
 
@@ -56,7 +56,7 @@ class DriverTimedMutex {
   void unlock();
 
  private:
-  std::mutex mutex_;
+  RankedMutex<Rank::engine> mutex_;
   DriverTimes& times_;
   uint64_t begun_ns_ = 0;  // the holder's
 };

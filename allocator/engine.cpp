@@ -384,6 +384,7 @@ void EngineImpl::reach_watch() {
   // for what this thread enqueues next.
   Entered context(*this);
   if (!streams_told_.load(std::memory_order_acquire)) {
+    none_held("cuCtxSynchronize");
     const CUresult result = driver_.ctx_synchronize();
     Lock lock(mutex_);
     if (result != CUDA_SUCCESS) health_.end("cuCtxSynchronize", result);

@@ -158,6 +158,7 @@ int EngineImpl::find_index(CUstream stream) {
 /// Of a stream that has no index: what it did is over before anything else is done.
 void EngineImpl::wait_for_stream(CUstream stream) {
   Entered context(*this);
+  none_held("cuStreamSynchronize");
   const CUresult result = driver_.stream_synchronize(stream);
   Lock lock(mutex_);
   if (result != CUDA_SUCCESS) (void)health_.failed("cuStreamSynchronize", result);

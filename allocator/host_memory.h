@@ -11,6 +11,7 @@
 
 #include "allocator/host_tier.h"
 #include "firn/neighbours.h"
+#include "firn/ranked_mutex.h"
 
 namespace firn {
 
@@ -22,9 +23,9 @@ class HostMemory {
   /// From here look() may be called. The budget never falls below `least_bytes`.
   void start(uint64_t least_bytes);
   void look();
-
   /// As look(), by what it read: memory that the machine has left, and memory_pressure().
   void found(uint64_t left_bytes, double pressure);
+
   uint64_t given_bytes() const { return given_.load(std::memory_order_relaxed); }
   unsigned sharers() const { return sharers_.load(std::memory_order_relaxed); }
   /// For the engines: what they may still map together, and what the machine has.
@@ -52,7 +53,7 @@ class HostMemory {
   HostRoom room_;
   std::atomic<bool> pressed_{false}, due_{false};
   std::atomic<uint64_t> share_again_ns_{0}, look_again_ns_{0}, look_wait_ns_{0};
-  std::mutex mutex_;
+  RankedMutex<Rank::host> mutex_;
 };
 
 }  // namespace firn

@@ -1,4 +1,5 @@
 #include "allocator/host_trial.h"
+#include "firn/ranked_mutex.h"
 
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -118,7 +119,7 @@ void try_host_apart() { apart.store(true, std::memory_order_release); }
 
 Result<void> try_host_memory(const std::string& library, int node) {
   if (!apart.load(std::memory_order_acquire)) return {};
-  static std::mutex mutex;
+  static RankedMutex<Rank::host_trial> mutex;
   static auto& answers = *new std::map<std::pair<std::string, int>, Result<void>>;
   std::lock_guard lock(mutex);
   const std::pair<std::string, int> key(library, node);

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "allocator/block.h"
+#include "firn/ranked_mutex.h"
 
 namespace firn {
 
@@ -40,7 +41,7 @@ class Net {
     std::array<Event, remembered> events;
     size_t count = 0;
   };
-  std::mutex mutex_;
+  RankedMutex<Rank::net> mutex_;
   std::unordered_map<uint32_t, History> of_;  // by descriptor
 };
 

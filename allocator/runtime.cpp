@@ -9,7 +9,6 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <condition_variable>
 #include <cstdlib>
 #include <mutex>
 #include <system_error>
@@ -32,6 +31,7 @@
 #include "allocator/viewers.h"
 #include "allocator/worker.h"
 #include "firn/output_file.h"
+#include "firn/ranked_mutex.h"
 #include "firn/said.h"
 #include "firn/signals_blocked.h"
 
@@ -425,8 +425,8 @@ class RuntimeImpl final : public Runtime {
   int recorded_ = 0;  // devices with one
   HostMemory host_;
   Worker host_worker_{"firn-host"};
-  mutable std::mutex mutex_;
-  std::condition_variable left_;
+  mutable RankedMutex<Rank::runtime> mutex_;
+  RankedCondition left_;
   int serving_ = 0;
   std::atomic<bool> stopping_{false};
   std::atomic<bool> pinning_{false};  // host memory, or giving it back, for one engine at a time
@@ -440,7 +440,7 @@ class RuntimeImpl final : public Runtime {
 
 std::atomic<RuntimeImpl*> own_runtime{nullptr};
 std::atomic<Runtime*> the_runtime{nullptr};  // own_runtime, or another front end's
-std::mutex start_mutex;
+RankedMutex<Rank::start> start_mutex;
 
 /// (A program that fails by itself keeps its own status.)
 void stop_at_exit(int status, void*) {

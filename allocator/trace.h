@@ -21,7 +21,6 @@
 //   end        a device's totals, NAME=N;...: the process came to its end
 #pragma once
 
-#include <condition_variable>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -30,6 +29,7 @@
 #include <thread>
 
 #include "firn/output_file.h"
+#include "firn/ranked_mutex.h"
 #include "firn/result.h"
 
 namespace firn {
@@ -52,8 +52,8 @@ class TraceWriter {
   void write();
   void cut_off(const std::string& why);
 
-  std::mutex mutex_;
-  std::condition_variable due_, written_;
+  RankedMutex<Rank::trace> mutex_;
+  RankedCondition due_, written_;
   OutputFile file_;                  // the thread's
   std::string buffer_;
   uint64_t leaving_ = 0, done_ = 0;  // bytes: that the thread is writing, and has been writing

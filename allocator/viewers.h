@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "firn/ranked_mutex.h"
+
 namespace firn {
 
 class ControlSocket;
@@ -33,7 +35,7 @@ class Viewers {
   Runtime& runtime_;
   std::atomic<bool> begun_{false};
   std::atomic<ControlSocket*> control_{nullptr};  // never destroyed: its threads may be late
-  std::mutex mutex_;
+  RankedMutex<Rank::viewers> mutex_;
   std::vector<std::function<void()>> looked_;
 };
 

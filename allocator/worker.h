@@ -5,12 +5,13 @@
 // its own, a leaf, never held while work is done.
 #pragma once
 
-#include <condition_variable>
 #include <functional>
 #include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
+
+#include "firn/ranked_mutex.h"
 
 namespace firn {
 
@@ -30,8 +31,8 @@ class Worker {
  private:
   void run();
   const std::string name_;
-  std::mutex mutex_;
-  std::condition_variable changed_;
+  RankedMutex<Rank::worker> mutex_;
+  RankedCondition changed_;
   std::vector<std::function<void()>> waiting_;  // few; makes nothing before the first
   bool ending_ = false;
   std::thread thread_;

@@ -95,6 +95,9 @@ bool Said::write_some(std::string& text) {
 }
 
 void Said::write(std::chrono::milliseconds patience) {
+  // (Start and runtime may be: it does not wait, and nobody's work waits for those. And SlowWorks'
+  // own.)
+  none_held("stderr", Rank::engine, static_cast<int>(Rank::slow_work));
   if (!waits() && patience.count() == 0) return;
   const int error = errno;
   const auto end = std::chrono::steady_clock::now() + patience;

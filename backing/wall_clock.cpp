@@ -1,9 +1,9 @@
 // The wall clock: CLOCK_MONOTONIC, and one condition variable that everything waits on.
 #include <chrono>
-#include <condition_variable>
 #include <mutex>
 
 #include "firn/clock.h"
+#include "firn/ranked_mutex.h"
 
 namespace firn {
 
@@ -16,6 +16,7 @@ class WallClock final : public Clock {
                                      .count());
   }
   void wait(uint64_t ns_max) override {
+    none_held("a wait");
     constexpr uint64_t most = 1'000'000'000;  // a lost wake-up costs a second, not a hang
     std::unique_lock lock(mutex_);
     uint64_t seen = notified_;
@@ -31,8 +32,8 @@ class WallClock final : public Clock {
   }
 
  private:
-  std::mutex mutex_;
-  std::condition_variable changed_;
+  RankedMutex<Rank::clock> mutex_;
+  RankedCondition changed_;
   uint64_t notified_ = 0;
 };
 }  // namespace

@@ -6,6 +6,7 @@
 #include <unordered_map>
 
 #include "allocator/exported_memory.h"
+#include "firn/ranked_mutex.h"
 #include "pytorch_plugin/firn_allocator.h"
 
 namespace firn::pytorch {
@@ -33,6 +34,7 @@ void give_up(ImportedMemory* memory, const std::string& handle, Engine* engine,
   }
   if (exit_has_begun()) return;  // the driver is not called then; the process ends
   Driver::ContextGuard context(*driver, engine->context());
+  none_held("cuCtxSynchronize");
   (void)driver->ctx_synchronize();
   delete memory;
 }

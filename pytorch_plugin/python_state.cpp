@@ -12,6 +12,7 @@
 #include <thread>
 #include <utility>
 
+#include "firn/ranked_mutex.h"
 #include "firn/signals_blocked.h"
 
 namespace firn::pytorch {
@@ -74,6 +75,7 @@ bool in_main_thread() { return ::getpid() == ::gettid(); }
 
 PythonKept::PythonKept() {
   if (!reachable() || !python().this_thread_state()) return;
+  none_held("the GIL");
   gil_ = python().ensure();
   python().fetch(&type_, &value_, &traceback_);
   taken_ = true;
@@ -87,6 +89,7 @@ PythonKept::~PythonKept() {
 
 bool run_python(std::function<void()> work) {
   const auto run = [work = std::move(work)] {
+    none_held("the GIL");
     const int gil = python().ensure();
     std::string error;
     bool failed = false;

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "firn/driver.h"
+#include "firn/ranked_mutex.h"
 
 namespace firn::record {
 
@@ -46,7 +47,7 @@ class DeviceTimes {
 
   const Driver& driver_;
   const CUcontext context_;
-  std::mutex mutex_;
+  RankedMutex<Rank::device_times> mutex_;
   std::deque<Pending> pending_;
   std::vector<CUevent> spare_;
 };

@@ -19,6 +19,7 @@
 #include "allocator/record/device_times.h"
 #include "allocator/record/recording.h"
 #include "firn/driver.h"
+#include "firn/ranked_mutex.h"
 
 namespace firn::record {
 
@@ -80,7 +81,7 @@ class Recorder {
 
   const std::string prefix_;
   DeviceTimes times_;
-  std::mutex mutex_;
+  RankedMutex<Rank::recorder> mutex_;
   Recording recording_;
   std::map<uint64_t, Live> live_;  // by address
   std::vector<bool> written_;      // by block: an operator that is over wrote it

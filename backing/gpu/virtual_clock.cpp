@@ -9,6 +9,7 @@
 #include <mutex>
 #include <vector>
 
+#include "firn/ranked_mutex.h"
 #include "firn/software_gpu.h"
 #include "firn/virtual_clock.h"
 
@@ -27,6 +28,7 @@ class GpuVirtualClock final : public VirtualClock {
   uint64_t now_ns() override { return now_(); }
 
   void wait(uint64_t ns_max) override {
+    none_held("a wait");
     if (notified_.exchange(false)) return;
     const uint64_t now = now_();
     uint64_t next = next_();
@@ -59,7 +61,7 @@ class GpuVirtualClock final : public VirtualClock {
   uint64_t (*now_)() = nullptr;
   uint64_t (*next_)() = nullptr;
   void (*advance_)(uint64_t) = nullptr;
-  std::mutex mutex_;
+  RankedMutex<Rank::virtual_clock> mutex_;
   std::vector<const SimulatedStore*> stores_;
   std::atomic<bool> notified_{false};
   std::atomic<uint64_t> stood_at_{UINT64_MAX};  // when a wait last found something due

@@ -281,7 +281,7 @@ void CipherStoreCore::work() {
 }
 
 Result<std::unique_ptr<CipherStoreCore::Buffer>> CipherStoreCore::take_buffer(
-    size_t bytes, std::unique_lock<std::mutex>& lock) {
+    size_t bytes, std::unique_lock<RankedMutex<Rank::cipher_store>>& lock) {
   const auto fits = std::find_if(spare_.begin(), spare_.end(), [bytes](const auto& buffer) {
     return buffer->memory->bytes().size() >= bytes;
   });
@@ -330,7 +330,7 @@ void CipherStoreCore::give_up(std::unique_ptr<Buffer> buffer) {
 }
 
 void CipherStoreCore::encrypt(uint64_t id, Request& request,
-                              std::unique_lock<std::mutex>& lock) {
+                              std::unique_lock<RankedMutex<Rank::cipher_store>>& lock) {
   Result<std::unique_ptr<Buffer>> buffer = take_buffer(request.bytes, lock);
   if (!buffer) {
     Error error = buffer.error();
@@ -351,7 +351,7 @@ void CipherStoreCore::encrypt(uint64_t id, Request& request,
 }
 
 void CipherStoreCore::decrypt(uint64_t id, Request& request,
-                              std::unique_lock<std::mutex>& lock) {
+                              std::unique_lock<RankedMutex<Rank::cipher_store>>& lock) {
   lock.unlock();
   Result<void> right = cipher_->decrypt({request.data, request.bytes}, request.seal);
   lock.lock();

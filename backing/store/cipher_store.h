@@ -11,7 +11,6 @@
 #pragma once
 
 #include <array>
-#include <condition_variable>
 #include <list>
 #include <memory>
 #include <mutex>
@@ -24,6 +23,7 @@
 #include "backing/store/cipher.h"
 #include "backing/store/file_store.h"
 #include "firn/clock.h"
+#include "firn/ranked_mutex.h"
 #include "firn/store.h"
 
 namespace firn {
@@ -81,10 +81,10 @@ class CipherStoreCore {
   Result<void> start();
   void work();
   uint64_t next();
-  void encrypt(uint64_t id, Request& request, std::unique_lock<std::mutex>& lock);
-  void decrypt(uint64_t id, Request& request, std::unique_lock<std::mutex>& lock);
+  void encrypt(uint64_t id, Request& request, std::unique_lock<RankedMutex<Rank::cipher_store>>& lock);
+  void decrypt(uint64_t id, Request& request, std::unique_lock<RankedMutex<Rank::cipher_store>>& lock);
   /// A buffer that holds `bytes`; mutex_ held by `lock`, let go while memory is made.
-  Result<std::unique_ptr<Buffer>> take_buffer(size_t bytes, std::unique_lock<std::mutex>& lock);
+  Result<std::unique_ptr<Buffer>> take_buffer(size_t bytes, std::unique_lock<RankedMutex<Rank::cipher_store>>& lock);
   Result<std::unique_ptr<Buffer>> make_buffer(size_t bytes);
   void give_up(std::unique_ptr<Buffer> buffer);
   bool buffer_free() const { return !spare_.empty() || buffers_ < buffers_most; }
@@ -98,8 +98,8 @@ class CipherStoreCore {
   Clock& clock_;
   const unsigned threads_most_;
 
-  mutable std::mutex mutex_;
-  std::condition_variable changed_;
+  mutable RankedMutex<Rank::cipher_store> mutex_;
+  RankedCondition changed_;
   bool stopping_ = false;
   uint64_t ids_ = 0;
   std::unordered_map<uint64_t, std::unique_ptr<Request>> requests_;

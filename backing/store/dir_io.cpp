@@ -106,7 +106,7 @@ void DirIo::detach(std::span<std::byte> region) {
 }
 
 /// Has the ring's thread see to it; returns when it has, or there is no ring any more.
-void DirIo::change_regions(std::unique_lock<std::mutex>& lock, std::span<std::byte> region,
+void DirIo::change_regions(std::unique_lock<RankedMutex<Rank::dir_io>>& lock, std::span<std::byte> region,
                            bool attached) {
   regions_.push_back({region, attached});
   const uint64_t number = ++regions_asked_;

@@ -12,7 +12,6 @@
 
 #include <array>
 #include <atomic>
-#include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <memory>
@@ -24,6 +23,7 @@
 #include <vector>
 
 #include "backing/store/job.h"
+#include "firn/ranked_mutex.h"
 
 namespace firn {
 
@@ -72,7 +72,7 @@ class DirIo {
   enum Side : size_t { reads, writes };
 
   Result<void> start();
-  void change_regions(std::unique_lock<std::mutex>& lock, std::span<std::byte> region,
+  void change_regions(std::unique_lock<RankedMutex<Rank::dir_io>>& lock, std::span<std::byte> region,
                       bool attached);
   void wake();  // mutex_ not held
   bool idle() const { return waiting_[reads].empty() && waiting_[writes].empty(); }
@@ -93,9 +93,9 @@ class DirIo {
   const IoLimits limits_;
   const unsigned number_;  // of the directory, for the threads' names
 
-  mutable std::mutex mutex_;
-  std::condition_variable work_;             // jobs, regions, or the end
-  std::condition_variable attached_;         // a region was dealt with
+  mutable RankedMutex<Rank::dir_io> mutex_;
+  RankedCondition work_;             // jobs, regions, or the end
+  RankedCondition attached_;         // a region was dealt with
   std::array<std::deque<Job*>, 2> waiting_;  // with transfers not taken; owned until finished
   std::array<unsigned, 2> in_flight_{};      // transfers, by side
   unsigned depth_;                           // of them, just now

@@ -21,7 +21,7 @@ constexpr uint64_t grow_wait_ns = 1'000'000'000;  // between tries on a disk tha
 }  // namespace
 
 Result<uint64_t> FileStoreCore::find_room(Dir& dir, size_t bytes, bool wait,
-                                          std::unique_lock<std::mutex>& lock) {
+                                          std::unique_lock<RankedMutex<Rank::store>>& lock) {
   while (true) {
     if (std::optional<uint64_t> offset = dir.free.take(bytes)) return *offset;
     if (!wait) {
@@ -82,7 +82,7 @@ void FileStoreCore::keep_growing() {
 }
 
 /// After success there may still be no room: others took it. The caller looks again.
-Result<void> FileStoreCore::grow(Dir& dir, size_t bytes, std::unique_lock<std::mutex>& lock) {
+Result<void> FileStoreCore::grow(Dir& dir, size_t bytes, std::unique_lock<RankedMutex<Rank::store>>& lock) {
   lock.unlock();
   std::lock_guard one_at_a_time(dir.grow_mutex);
   uint64_t now = clock_.now_ns();
@@ -118,10 +118,7 @@ Result<void> FileStoreCore::grow(Dir& dir, size_t bytes, std::unique_lock<std::m
   lock.lock();
   dir.why = dir.file.why();
   if (!grown && grown.error().code == Code::lost) {
-    const std::string words = closed(dir, grown.error());
-    lock.unlock();
-    if (!words.empty()) say_now("firn: " + words);
-    lock.lock();
+    if (const std::string words = closed(dir, grown.error()); !words.empty()) say("firn: " + words);
     return make_error(Code::no_space, 0, dir.trouble);
   }
   if (!grown) {

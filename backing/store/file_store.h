@@ -8,7 +8,6 @@
 
 #include <array>
 #include <atomic>
-#include <condition_variable>
 #include <deque>
 #include <list>
 #include <memory>
@@ -21,6 +20,7 @@
 #include "backing/store/dir_io.h"
 #include "backing/store/free_ranges.h"
 #include "firn/neighbours.h"
+#include "firn/ranked_mutex.h"
 #include "firn/store.h"
 #include "firn/throughput.h"
 
@@ -84,7 +84,7 @@ class FileStoreCore final : public JobHost {
     size_t refused_bytes = 0;    // by so much it could not, until grow_ask_ns
     uint64_t grow_ask_ns = 0;
     bool closed = false;         // by the program
-    std::mutex grow_mutex;
+    RankedMutex<Rank::growth> grow_mutex;
     std::unique_ptr<DirIo> io;
     bool own = true;
     // Others in this directory, and on its SSD through any directory.
@@ -98,11 +98,11 @@ class FileStoreCore final : public JobHost {
   /// Room in that directory, growing its file where there is none. mutex_ held by `lock`, let go
   /// while the file grows.
   Result<uint64_t> find_room(Dir& dir, size_t bytes, bool wait,
-                             std::unique_lock<std::mutex>& lock);
+                             std::unique_lock<RankedMutex<Rank::store>>& lock);
   /// Has the growing thread see to it: busy, or why that is no use.
   Error ask_for_room(Dir& dir, size_t bytes);
   void keep_growing();
-  Result<void> grow(Dir& dir, size_t bytes, std::unique_lock<std::mutex>& lock);
+  Result<void> grow(Dir& dir, size_t bytes, std::unique_lock<RankedMutex<Rank::store>>& lock);
   void settle(Place& place, const Job& job, Dir& dir);
   /// Takes in what a job's end tells of its directory. Words for stderr; mostly none. mutex_ held.
   std::string judge(Dir& dir, Place& place, const Job& job);
@@ -117,14 +117,14 @@ class FileStoreCore final : public JobHost {
   const bool ring_;
   const std::string why_;
 
-  mutable std::mutex mutex_;
+  mutable RankedMutex<Rank::store> mutex_;
   std::vector<Place> places_;  // by slot id; [0] is none
   std::deque<uint32_t> free_ids_;
   std::array<std::list<StoreCompletion>, store_queues> done_;
   uint64_t slots_ = 0, slot_bytes_ = 0, reread_ = 0, corrupt_ = 0;
   size_t next_dir_ = 0;  // where the round goes on
   std::atomic<uint64_t> share_again_ns_{0};
-  std::condition_variable grow_due_;
+  RankedCondition grow_due_;
   bool stopping_ = false, growing_started_ = false;
   std::vector<std::unique_ptr<Dir>> dirs_;
   std::thread growing_;  // last: it uses the others

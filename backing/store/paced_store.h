@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "firn/clock.h"
+#include "firn/ranked_mutex.h"
 #include "firn/store.h"
 
 namespace firn {
@@ -63,7 +64,7 @@ class PacedStore final : public Store {
   Clock& clock_;
   bool abandoned_ = false;
 
-  std::mutex mutex_;
+  RankedMutex<Rank::paced_store> mutex_;
   std::array<uint64_t, 2> free_ns_{};  // when the modelled SSD has done all that it was given
   std::vector<Request> requests_;      // in the order of submission
 };

@@ -17,6 +17,7 @@
 
 #include "backing/store/file_store.h"
 #include "backing/store/sum.h"
+#include "firn/ranked_mutex.h"
 #include "firn/store.h"
 #include "firn/throughput.h"
 
@@ -96,7 +97,7 @@ class SimulatedDisk final : public SimulatedStore {
   bool chance(double rate);
 
   SimulatedStoreOptions options_;
-  mutable std::mutex mutex_;
+  mutable RankedMutex<Rank::store> mutex_;
   std::mt19937_64 random_;
   std::map<uint32_t, Place> places_;
   std::vector<std::byte> contents_;   // of one request, while it is looked at

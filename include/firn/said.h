@@ -14,6 +14,8 @@
 #include <string>
 #include <string_view>
 
+#include "firn/ranked_mutex.h"
+
 namespace firn {
 
 class Said {
@@ -38,10 +40,10 @@ class Said {
 
   const int fd_;
   std::atomic<bool> waiting_{false};
-  std::mutex mutex_;                // of the next two
+  RankedMutex<Rank::stderr_lines> mutex_;                // of the next two
   std::deque<std::string> lines_;
   uint64_t dropped_ = 0;
-  std::mutex writing_;
+  RankedMutex<Rank::stderr_writer> writing_;
   std::string rest_;                // of a line that was written in part; the writer's
 };
 

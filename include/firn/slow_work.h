@@ -6,13 +6,14 @@
 #pragma once
 
 #include <chrono>
-#include <condition_variable>
 #include <cstdint>
 #include <functional>
 #include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
+
+#include "firn/ranked_mutex.h"
 
 namespace firn {
 
@@ -48,8 +49,8 @@ class SlowWorks {
 
   const std::chrono::nanoseconds patience_;
   const Say say_;
-  std::mutex mutex_;
-  std::condition_variable changed_;
+  RankedMutex<Rank::slow_work> mutex_;
+  RankedCondition changed_;
   std::vector<SlowWork*> running_;
   Past past_[kinds];
   bool asleep_ = false, stopping_ = false, started_ = false;

@@ -1,0 +1,112 @@
+// The order in which locks are taken. Where the build's option `lock_ranks` is on, a thread that
+// takes them in another order ends the process and says which two; so does one that comes, with a
+// lock in hand, to a place where it must hold none. Elsewhere these are the standard library's.
+//
+// Owns: which ranks a thread holds, for each library or program that Firn is linked into.
+#pragma once
+
+#include <condition_variable>
+#include <mutex>
+
+#ifdef FIRN_LOCK_RANKS
+#include <cstdio>
+#include <cstdlib>
+#endif
+
+namespace firn {
+
+/// A thread takes a lock only while all that it holds rank before it. (One that it merely tries for
+/// may be any: nobody waits.) Locks of one rank are never held together.
+enum class Rank : unsigned char {
+  start,          // Runtime::start()
+  runtime,        // the process's Firn: its devices, while one is opened too
+  engine,         // a device's engine
+  freed,          // what was freed in a callback of the driver's
+  virtual_clock,  // a simulation's
+  paced_store,    // stores in front of another
+  cipher_store,
+  growth,         // a spill file, while it grows
+  store,          // slots, completions
+  dir_io,         // a directory's requests
+  host,           // the process's host memory
+  host_trial,     // the answers of trials in a process of its own
+  viewers,        // who looks at the process from outside
+  control,        // and their sockets
+  worker,         // a thread of Firn's and what waits for it
+  recorder,       // what was recorded of the program
+  device_times,   // and the events around it
+  copy_gate,
+  net,            // firn_verify's history
+  trace,          // rows that are not written yet
+  clock,          // the wall clock: to be woken
+  slow_work,      // what takes long, while it is said
+  stderr_writer,  // writes the lines
+  stderr_lines,   // that wait
+};
+inline constexpr int rank_count = static_cast<int>(Rank::stderr_lines) + 1;
+inline constexpr const char* rank_names[rank_count] = {
+    "start",  "runtime",    "engine",  "freed",   "virtual_clock", "paced_store", "cipher_store",
+    "growth", "store",      "dir_io",  "host",    "host_trial",    "viewers",     "control",
+    "worker", "recorder",   "device_times", "copy_gate", "net", "trace", "clock", "slow_work",
+    "stderr_writer", "stderr_lines"};
+
+#ifdef FIRN_LOCK_RANKS
+
+namespace lock_ranks {
+
+inline thread_local unsigned char held[rank_count];  // how often
+
+[[noreturn]] inline void wrong(const char* what, const char* wanted, int rank) {
+  std::fprintf(stderr, "firn: lock ranks: %s %s while the lock of rank %s (%d) is held\n", what,
+               wanted, rank_names[rank], rank);
+  std::abort();
+}
+
+inline void before(Rank wanted) {
+  for (int rank = static_cast<int>(wanted); rank < rank_count; ++rank)
+    if (held[rank]) wrong("taking the lock of rank", rank_names[static_cast<int>(wanted)], rank);
+}
+inline void taken(Rank rank) { ++held[static_cast<int>(rank)]; }
+inline void given(Rank rank) { --held[static_cast<int>(rank)]; }
+
+}  // namespace lock_ranks
+
+/// Of the ranks from `first` on, before `end`, the calling thread holds none.
+inline void none_held(const char* before, Rank first = Rank::start, int end = rank_count) {
+  for (int rank = static_cast<int>(first); rank < end; ++rank)
+    if (lock_ranks::held[rank]) lock_ranks::wrong("it comes to", before, rank);
+}
+
+template <Rank rank>
+class RankedMutex {
+ public:
+  void lock() {
+    lock_ranks::before(rank);
+    mutex_.lock();
+    lock_ranks::taken(rank);
+  }
+  bool try_lock() {
+    if (!mutex_.try_lock()) return false;
+    lock_ranks::taken(rank);
+    return true;
+  }
+  void unlock() {
+    lock_ranks::given(rank);
+    mutex_.unlock();
+  }
+
+ private:
+  std::mutex mutex_;
+};
+using RankedCondition = std::condition_variable_any;
+
+#else
+
+inline void none_held(const char*, Rank = Rank::start, int = rank_count) {}
+template <Rank>
+using RankedMutex = std::mutex;
+using RankedCondition = std::condition_variable;
+
+#endif
+
+}  // namespace firn

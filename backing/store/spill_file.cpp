@@ -200,13 +200,13 @@ Error SpillFile::closed_by_program() const {
 }
 
 /// File systems take all the room that there is before they refuse a step that is too large, others
-/// find none meanwhile, and ext4 gives it back with its next commit only: no step takes more than
-/// half of what is free.
+/// find none meanwhile, and ext4 gives it back with its next commit only. Nor is a small disk one
+/// job's of several. So no step takes more than an eighth of what is free.
 uint64_t SpillFile::fitting(uint64_t step, uint64_t need) const {
   struct statfs system {};
   if (::fstatfs(direct_.get(), &system) != 0 || system.f_blocks == 0) return step;
-  const uint64_t half = uint64_t{system.f_bavail} * static_cast<uint64_t>(system.f_bsize) / 2;
-  return std::min(step, std::max(need, half - half % store_alignment));
+  const uint64_t part = uint64_t{system.f_bavail} * static_cast<uint64_t>(system.f_bsize) / 8;
+  return std::min(step, std::max(need, part - part % store_alignment));
 }
 
 Result<uint64_t> SpillFile::grow(uint64_t step, uint64_t need, FileCalls& calls) {

@@ -17,6 +17,7 @@ namespace firn {
 namespace {
 constexpr size_t slot_bytes_max = size_t{1} << 30;
 constexpr uint64_t share_wait_ns = 500'000'000;    // between looks at who else is there
+constexpr uint64_t full_wait_ns = 1'000'000'000;   // after a write that found the disk full
 constexpr unsigned depth_least = 4;                // keeps an SSD busy, and a write beside reads
 
 Error wrong(std::string text) { return make_error(Code::invalid_argument, 0, std::move(text)); }
@@ -143,7 +144,7 @@ Result<Slot> FileStoreCore::reserve(size_t bytes, bool wait) {
   for (size_t number : order) {
     Dir& dir = *dirs_[number];
     if (busy && !dir.own) break;  // its own will have room
-    if (!dir.writable || !dir.health.takes_slots(now)) {
+    if (!dir.writable || now < dir.full_until_ns || !dir.health.takes_slots(now)) {
       words += (words.empty() ? "" : "; ") + dir.trouble;
       pauses |= dir.writable && dir.health.pauses(now);
       continue;
@@ -277,7 +278,7 @@ std::string FileStoreCore::judge(Dir& dir, Place& place, const Job& job) {
   if (code == Code::lost) return closed(dir, job.error);
   if ((code == Code::io || code == Code::no_space) && !dir.health.distrusted())
     dir.trouble = job.error.text;
-  if (code == Code::no_space) dir.writable = false;
+  if (code == Code::no_space) dir.full_until_ns = now + full_wait_ns;
   if (code == Code::io) (void)dir.health.failed(now);
   if (job.wrong.empty()) return {};
   place.suspect = true;
@@ -385,7 +386,9 @@ StoreStats FileStoreCore::stats() const {
   for (const auto& dir : dirs_) {
     add(dir->why);
     stats.dirs.push_back({dir->file.dir(), dir->written_bytes, dir->read_bytes, dir->file_bytes,
-                          dir->trouble, dir->writable && dir->health.takes_slots(now),
+                          dir->trouble,
+                          dir->writable && now >= dir->full_until_ns &&
+                              dir->health.takes_slots(now),
                           dir->writes.bytes_s(), dir->reads.bytes_s(), dir->own,
                           dir->sharers.load(std::memory_order_relaxed), dir->quarantined_bytes});
     stats.quarantined_bytes += dir->quarantined_bytes;

@@ -76,7 +76,8 @@ class FileStoreCore final : public JobHost {
     uint64_t written_bytes = 0, read_bytes = 0;
     Throughput writes, reads;
     std::string trouble, why;  // last error; why not better
-    bool writable = true;        // false: for good, for want of space or of the file
+    bool writable = true;        // false: for good, for want of the file
+    uint64_t full_until_ns = 0;  // after a write that found no space: no new slots before
     DirHealth health;
     uint64_t quarantined_bytes = 0;
     uint64_t grow_again_ns = 0;  // after a refusal: not before

@@ -48,7 +48,7 @@ struct StoreDirStats {
   uint64_t file_bytes = 0;      // preallocated
   std::string trouble;          // last ENOSPC / EIO / EFBIG / wrong sum in words, empty when none
   bool writable = true;         // false: no new slot is placed here, for a pause of 1 to 64 s after
-                                // an EIO, for good after ENOSPC or wrong sums
+                                // an EIO, of 1 s after ENOSPC, for good after wrong sums
   double write_bytes_s = 0;     // measured lately, while there was something to do; 0: not known
   double read_bytes_s = 0;
   bool own = true;              // false: only where the process's own directories have no room

@@ -80,6 +80,23 @@ TEST_P(StoreHealth, after_an_error_a_directory_pauses) {
   (void)filled(2);
 }
 
+/// File systems without preallocation tell of a full disk only as it is written to.
+TEST_P(StoreHealth, after_a_write_that_found_no_space_a_directory_pauses) {
+  Slot slot = *store().reserve(bytes().size());
+  calls_.at_begin = [](const FileCall&) -> ssize_t { return -ENOSPC; };
+  EXPECT_EQ(write_now(store(), clock(), slot, bytes()).error.code, Code::no_space);
+  calls_.at_begin = nullptr;
+  const Result<Slot> refused = store().reserve(4096);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, Code::no_space) << "nobody waits for it";
+  EXPECT_FALSE(store().stats().dirs[0].writable);
+  const auto late = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+  while (!store().reserve(4096) && std::chrono::steady_clock::now() < late)
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  EXPECT_TRUE(store().stats().dirs[0].writable) << "somebody made room";
+  (void)filled(2);
+}
+
 TEST_P(StoreHealth, who_must_not_wait_does_not_wait_for_a_file_that_grows) {
   open(2);
   std::mutex held;

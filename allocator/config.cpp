@@ -367,7 +367,7 @@ std::vector<std::string_view> split_words(std::string_view conf) {
   size_t begin = 0;
   for (size_t i = 0; i <= conf.size(); ++i) {
     if (i < conf.size() && conf[i] == '[') ++depth;
-    if (i < conf.size() && conf[i] == ']') --depth;
+    if (i < conf.size() && conf[i] == ']' && depth > 0) --depth;
     if (i < conf.size() && (conf[i] != ',' || depth > 0)) continue;
     if (const std::string_view word = trim(conf.substr(begin, i - begin)); !word.empty())
       words.push_back(word);

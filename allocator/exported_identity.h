@@ -5,8 +5,13 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 
 namespace firn {
+
+/// When a process started, in ticks since the machine did, by the text of its /proc/PID/stat; 0: it
+/// does not say.
+uint64_t start_ticks(std::string_view stat);
 
 struct ExportedIdentity {
   uint64_t started;  // when the exporting process did, in ticks since the machine started

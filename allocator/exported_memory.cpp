@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <cerrno>
+#include <charconv>
 #include <cstdio>
 #include <cstring>
 
@@ -17,7 +18,7 @@
 namespace firn {
 
 namespace {
-constexpr char magic[8] = {'f', 'i', 'r', 'n', '-', 'm', '0', '2'};
+constexpr char magic[8] = {'f', 'i', 'r', 'n', '-', 'm', '0', '3'};
 constexpr uint32_t parts_most = 1u << 20;
 
 struct Head {
@@ -26,11 +27,7 @@ struct Head {
   uint32_t parts;
   uint64_t started;  // the process: its number may come again
   uint64_t serial;
-  int64_t mark;      // descriptor of a file that holds both
-};
-
-struct Mark {
-  uint64_t started, serial;
+  int64_t mark;      // descriptor of a file that holds this handle, whole
 };
 
 /// When the process started, in ticks since the machine did; 0: there is none.
@@ -38,13 +35,9 @@ uint64_t start_of(int process) {
   std::FILE* file = std::fopen(fmt::format("/proc/{}/stat", process).c_str(), "re");
   if (!file) return 0;
   char line[1024];
-  const size_t read = std::fread(line, 1, sizeof line - 1, file);
+  const size_t read = std::fread(line, 1, sizeof line, file);
   std::fclose(file);
-  line[read] = 0;
-  // The 22nd field; the second is a name in parentheses that may hold anything.
-  const char* at = std::strrchr(line, ')');
-  for (int field = 2; at && field < 22; ++field) at = std::strchr(at + 1, ' ');
-  return at ? std::strtoull(at + 1, nullptr, 10) : 0;
+  return start_ticks({line, read});
 }
 
 /// Tried again where the driver refuses: what it keeps is another process's memory, or addresses.
@@ -55,6 +48,17 @@ bool insist(Call&& call) {
   return false;
 }
 }  // namespace
+
+uint64_t start_ticks(std::string_view stat) {
+  // The 22nd field; the second is a name in parentheses that may hold anything.
+  size_t at = stat.rfind(')');
+  for (int field = 2; at != std::string_view::npos && field < 22; ++field)
+    at = stat.find(' ', at + 1);
+  if (at == std::string_view::npos) return 0;
+  uint64_t ticks = 0;
+  const auto [end, error] = std::from_chars(stat.data() + at + 1, stat.data() + stat.size(), ticks);
+  return error == std::errc() ? ticks : 0;
+}
 
 ExportedMemory::ExportedMemory(uint64_t base) : base_(base) {
   static std::atomic<uint64_t> serials{0};
@@ -73,9 +77,9 @@ Result<std::shared_ptr<const ExportedMemory>> ExportedMemory::make(
     made->parts_.push_back({Descriptor(fd), bytes});
   }
   made->mark_ = Descriptor(::memfd_create("firn-export", MFD_CLOEXEC));
-  const Mark mark{start_of(::getpid()), made->serial_};
-  if (!made->mark_ ||
-      ::pwrite(made->mark_.get(), &mark, sizeof mark, 0) != static_cast<ssize_t>(sizeof mark))
+  const std::string words = made->mark_ ? made->handle() : std::string();
+  if (words.empty() || ::pwrite(made->mark_.get(), words.data(), words.size(), 0) !=
+                           static_cast<ssize_t>(words.size()))
     return make_error(Code::io, errno,
                       fmt::format("memory cannot be shared: memfd_create: {}; ulimit -n sets how "
                                   "many descriptors there may be", std::strerror(errno)));
@@ -162,15 +166,16 @@ Result<std::unique_ptr<ImportedMemory>> ImportedMemory::open(const Driver& drive
     frames.emplace_back(frame, words[1]);
     all += words[1];
   }
-  // The numbers may be another export's by now. (The mark is let go first: as long as it is there,
-  // what was fetched before was of this one.)
+  // The numbers may be another export's by now, or somebody has changed them. (The mark is let go
+  // first: as long as it is there, what was fetched before was of this one.)
   if (error.code == Code::ok) {
     const Descriptor fd = fetch(static_cast<uint64_t>(head.mark));
-    Mark mark{};
+    std::string words(handle.size(), '\0');
     if (!fd)
       error = trouble(errno);
-    else if (::pread(fd.get(), &mark, sizeof mark, 0) != static_cast<ssize_t>(sizeof mark) ||
-             mark.started != head.started || mark.serial != head.serial)
+    else if (::pread(fd.get(), words.data(), words.size(), 0) !=
+                 static_cast<ssize_t>(words.size()) ||
+             words != handle)
       error = make_error(Code::io, 0,
                          fmt::format("memory of process {} that was to be shared has been freed "
                                      "there: keep it until it is open here", head.process));

@@ -42,8 +42,8 @@ std::optional<std::string> allowed_nodes(const std::string& status) {
   const std::string words = text_of(status), key = "Mems_allowed_list:";
   const size_t at = words.find(key);
   if (at == std::string::npos) return std::nullopt;
-  const size_t begin = words.find_first_not_of(" \t", at + key.size());
-  return words.substr(begin, words.find('\n', begin) - begin);
+  const std::string line = words.substr(at + key.size(), words.find('\n', at) - at - key.size());
+  return line.substr(std::min(line.find_first_not_of(" \t"), line.size()));
 }
 
 /// "Node 0 MemTotal:  131072 kB".

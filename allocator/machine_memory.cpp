@@ -103,9 +103,10 @@ std::string path_in(std::string_view cgroup, int version) {
   return {};
 }
 
-/// 0: it is not there.
-uint64_t meminfo_bytes(std::string_view wanted) {
-  std::ifstream info("/proc/meminfo");
+}  // namespace
+
+uint64_t meminfo_bytes(std::string_view meminfo, std::string_view wanted) {
+  std::istringstream info{std::string(meminfo)};
   std::string key, unit;
   uint64_t kib = 0;
   while (info >> key >> kib >> unit)
@@ -113,7 +114,15 @@ uint64_t meminfo_bytes(std::string_view wanted) {
   return 0;
 }
 
-}  // namespace
+double full_pressure(std::string_view text) {
+  constexpr std::string_view key = "full avg10=";
+  const size_t full = text.find(key);
+  if (full == std::string_view::npos) return 0;
+  double percent = 0;
+  const char* begin = text.data() + full + key.size();
+  const bool told = std::from_chars(begin, text.data() + text.size(), percent).ec == std::errc();
+  return told && percent >= 0 && percent <= 100 ? percent : 0;
+}
 
 std::vector<MemoryGroup> memory_groups(std::string_view cgroup, std::string_view mountinfo) {
   std::vector<MemoryGroup> groups;
@@ -165,11 +174,11 @@ GroupMemory cgroup_memory() {
 }
 
 uint64_t available_memory_bytes() {
-  return std::min(meminfo_bytes("MemAvailable:"), cgroup_memory().left);
+  return std::min(meminfo_bytes(read_text("/proc/meminfo"), "MemAvailable:"), cgroup_memory().left);
 }
 
 uint64_t machine_memory_bytes() {
-  return std::min(meminfo_bytes("MemTotal:"), cgroup_memory().limit);
+  return std::min(meminfo_bytes(read_text("/proc/meminfo"), "MemTotal:"), cgroup_memory().limit);
 }
 
 double memory_pressure() {
@@ -180,11 +189,7 @@ double memory_pressure() {
     if (!text.empty()) break;
   }
   if (text.empty()) text = read_text("/proc/pressure/memory");
-  const size_t full = text.find("full avg10=");
-  if (full == std::string::npos) return 0;
-  double percent = 0;
-  const char* begin = text.data() + full + std::string_view("full avg10=").size();
-  return std::from_chars(begin, text.data() + text.size(), percent).ec == std::errc() ? percent : 0;
+  return full_pressure(text);
 }
 
 uint64_t host_share_bytes(uint64_t available_bytes, unsigned ranks) {

@@ -29,6 +29,12 @@ struct GroupMemory {
 /// not in use. What cannot be read limits nothing.
 GroupMemory read_group(const MemoryGroup& group);
 
+/// Of a line of /proc/meminfo ("MemTotal:"), in bytes, by its text; 0: it is not there.
+uint64_t meminfo_bytes(std::string_view meminfo, std::string_view wanted);
+
+/// The percentage after "full avg10=" in the text of a memory.pressure; 0: it is not there.
+double full_pressure(std::string_view text);
+
 /// The least of all groups that bind this process.
 GroupMemory cgroup_memory();
 

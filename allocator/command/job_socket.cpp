@@ -22,6 +22,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 using Time = std::chrono::steady_clock::time_point;
 constexpr size_t answer_most = 64u << 20;
+constexpr size_t nested_most = 32;  // a job's own document: 5
 
 struct Question {
   pid_t process = 0;
@@ -79,12 +80,43 @@ void gather(std::vector<Question>& questions, const std::string& word, Time unti
 JobAnswer answer_of(Question& question) {
   JobAnswer answer{question.process, nullptr, std::move(question.error)};
   if (!answer.error.empty()) return answer;
-  answer.document = Json::parse(question.text, nullptr, false);
-  if (!answer.document.is_object()) {
-    answer.document = nullptr;
+  answer.document = answer_document(question.text);
+  if (answer.document.is_null())
     answer.error = question.text.empty() ? "turned the question away" : "answers nonsense";
-  }
   return answer;
+}
+
+/// How deep lists and objects lie in each other. (The library goes down by calls.)
+size_t nested(const std::string& text) {
+  size_t depth = 0, most = 0;
+  bool quoted = false;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if (quoted && c == '\\')
+      ++i;
+    else if (c == '"')
+      quoted = !quoted;
+    else if (!quoted && (c == '[' || c == '{'))
+      most = std::max(most, ++depth);
+    else if (!quoted && (c == ']' || c == '}') && depth > 0)
+      --depth;
+  }
+  return most;
+}
+
+/// The kinds of what the texts of jobs look into: a job may be of another version, or ill.
+bool shaped(const Json& document) {
+  if (!document.is_object()) return false;
+  for (const char* part : {"store", "stalls"})
+    if (const auto found = document.find(part); found != document.end() && !found->is_object())
+      return false;
+  const auto devices = document.find("devices");
+  if (devices == document.end()) return true;
+  return devices->is_array() &&
+         std::all_of(devices->begin(), devices->end(), [](const Json& device) {
+           return device.is_object() &&
+                  (!device.contains("watching") || device["watching"].is_boolean());
+         });
 }
 
 /// Why there is nobody to ask, in words.
@@ -97,6 +129,12 @@ std::string why_none(pid_t process) {
 }
 
 }  // namespace
+
+Json answer_document(const std::string& text) {
+  if (nested(text) > nested_most) return {};
+  Json document = Json::parse(text, nullptr, false);
+  return shaped(document) ? document : Json();
+}
 
 std::string job_words(pid_t process) {
   std::ifstream in(fmt::format("/proc/{}/cmdline", process), std::ios::binary);

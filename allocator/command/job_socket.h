@@ -27,6 +27,9 @@ std::vector<JobAnswer> ask_jobs(const std::string& word, std::chrono::millisecon
 Result<nlohmann::ordered_json> ask_job(pid_t process, const std::string& word,
                                        std::chrono::milliseconds patience);
 
+/// The document that a job's answer is; null where it is none.
+nlohmann::ordered_json answer_document(const std::string& text);
+
 /// Its words, as the process was started with them; empty where they cannot be read.
 std::string job_words(pid_t process);
 

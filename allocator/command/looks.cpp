@@ -26,6 +26,8 @@ double rate(const Json& now, const Json& before, const char* key, double seconds
   return std::max(0.0, number(now, key) - number(before, key)) / seconds;
 }
 
+}  // namespace
+
 void add_rates(Json& job, const Json& before, double seconds) {
   Json& devices = job["devices"];
   for (size_t i = 0; devices.is_array() && i < devices.size(); ++i) {
@@ -44,8 +46,6 @@ void add_rates(Json& job, const Json& before, double seconds) {
   job["store"]["write_bytes_s"] = rate(job["store"], store, "written_bytes", seconds);
   job["store"]["read_bytes_s"] = rate(job["store"], store, "read_bytes", seconds);
 }
-
-}  // namespace
 
 Json Looks::next(std::chrono::milliseconds patience) {
   Json look = {{"jobs", Json::array()}};

@@ -8,6 +8,9 @@
 
 namespace firn::command {
 
+/// Puts into a job's document how much has moved since the one `before` (null: none).
+void add_rates(nlohmann::ordered_json& job, const nlohmann::ordered_json& before, double seconds);
+
 class Looks {
  public:
   /// {"jobs": [...]}: each job's statistics document with "command"; its devices with

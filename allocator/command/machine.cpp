@@ -43,8 +43,8 @@ uint64_t soft_limit(int resource) {
   return limit.rlim_cur == RLIM_INFINITY ? UINT64_MAX : limit.rlim_cur;
 }
 
-bool may_lock_memory() {
-  std::ifstream in("/proc/self/status");
+bool may_lock_memory(const std::string& root) {
+  std::ifstream in(root + "/proc/self/status");
   for (std::string line; std::getline(in, line);) {
     if (!line.starts_with("CapEff:")) continue;
     uint64_t bits = 0;
@@ -58,10 +58,10 @@ bool may_lock_memory() {
 
 }  // namespace
 
-MachineReport examine_machine() {
+MachineReport examine_machine(const std::string& root) {
   MachineReport report;
   uint64_t pages = 0, pages_free = 0, page_bytes = 0;
-  std::ifstream in("/proc/meminfo");
+  std::ifstream in(root + "/proc/meminfo");
   for (std::string line; std::getline(in, line);) {
     const auto take = [&](const char* name, uint64_t& to, uint64_t unit) {
       if (line.starts_with(name))
@@ -78,9 +78,9 @@ MachineReport examine_machine() {
   report.cgroup_bytes = cgroup_memory().limit;
   report.memlock_bytes = soft_limit(RLIMIT_MEMLOCK);
   report.file_size_bytes = soft_limit(RLIMIT_FSIZE);
-  report.memlock_ignored = may_lock_memory();
-  report.transparent = chosen(first_line("/sys/kernel/mm/transparent_hugepage/enabled"));
-  report.map_count_max = number(first_line("/proc/sys/vm/max_map_count"), 0);
+  report.memlock_ignored = may_lock_memory(root);
+  report.transparent = chosen(first_line(root + "/sys/kernel/mm/transparent_hugepage/enabled"));
+  report.map_count_max = number(first_line(root + "/proc/sys/vm/max_map_count"), 0);
   utsname names{};
   if (::uname(&names) == 0) report.kernel = names.release;
   return report;

@@ -23,6 +23,7 @@ struct MachineReport {
   uint64_t limit_bytes() const { return memory_bytes < cgroup_bytes ? memory_bytes : cgroup_bytes; }
 };
 
-MachineReport examine_machine();
+/// `root`: where /proc and /sys are, for tests.
+MachineReport examine_machine(const std::string& root = {});
 
 }  // namespace firn::command

@@ -34,7 +34,7 @@ T take(const char* at) {
 /// The parameters as one section tells them; none where it contradicts itself.
 std::optional<std::vector<Slot>> slots_of(std::string_view section) {
   std::map<unsigned, Slot> by_ordinal;
-  uint32_t bank = 0, end = 0;
+  uint64_t bank = 0, end = 0;  // (a parameter may say that it has 4 GiB)
   for (size_t at = 0; at + 4 <= section.size();) {
     const unsigned told = static_cast<uint8_t>(section[at]);
     const unsigned attribute = static_cast<uint8_t>(section[at + 1]);
@@ -49,7 +49,7 @@ std::optional<std::vector<Slot>> slots_of(std::string_view section) {
       const uint32_t word = take<uint32_t>(is + 8);
       const Slot slot{take<uint16_t>(is + 6), attribute == parameter ? word >> 18 : word};
       if (!by_ordinal.emplace(take<uint16_t>(is + 4), slot).second) return std::nullopt;
-      end = std::max(end, slot.offset + slot.bytes);
+      end = std::max(end, uint64_t{slot.offset} + slot.bytes);
     }
     at += value;
   }

@@ -7,9 +7,13 @@ namespace firn::report {
 Places::Places(const std::vector<Life>& lives, uint64_t unit) {
   std::vector<std::pair<uint64_t, uint64_t>> ranges;
   ranges.reserve(lives.size());
-  for (const Life& life : lives)
-    ranges.emplace_back(
-        life.address, life.address + (std::max<uint64_t>(life.bytes, 1) + unit - 1) / unit * unit);
+  for (const Life& life : lives) {
+    // (A trace may say that a block has more bytes than there are addresses behind it.)
+    const uint64_t bytes = std::max<uint64_t>(life.bytes, 1), most = UINT64_MAX - life.address;
+    const uint64_t whole = bytes / unit * unit, rest = bytes % unit == 0 ? 0 : unit;
+    ranges.emplace_back(life.address,
+                        life.address + (whole > most || rest > most - whole ? most : whole + rest));
+  }
   std::sort(ranges.begin(), ranges.end());
   for (const auto& [begin, end] : ranges) {
     if (!used_.empty() && begin <= used_.back().end) {

@@ -238,6 +238,8 @@ TEST_F(ConfigTest, ConfIsSplitIntoFirnsWordsAndTorchs) {
       {"backend:firnly", "", "backend:firnly", false},
       {"roundup_power2_divisions:[256:1,512:2,>:8],backend:firn", "",
        "roundup_power2_divisions:[256:1,512:2,>:8]", true},
+      {"a],firn_budget:1GiB,b:[1,firn_budget:2GiB]", "firn_budget:1GiB",
+       "a],b:[1,firn_budget:2GiB]", false},
       {"firn_dir:/a;/b,firn_host:1GiB,,", "firn_dir:/a;/b,firn_host:1GiB", "", false},
       {"expandable_segments:True,backend:firn,garbage", "", "expandable_segments:True,garbage",
        true}};

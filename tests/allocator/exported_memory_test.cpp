@@ -186,6 +186,32 @@ TEST(ExportedMemory, descriptors_are_those_of_live_blocks) {
   EXPECT_NE((*again)->handle(), first);
 }
 
+// Whichever byte it is: a descriptor of the other export's would be other memory.
+TEST(ExportedMemory, a_changed_handle_opens_nothing) {
+  Simulation sim({});
+  Engine& engine = sim.engine(0);
+  Driver::ContextGuard context(sim.driver(), sim.context(0));
+  auto first = engine.export_memory(make(engine, 4 << 20), reason);
+  auto second = engine.export_memory(make(engine, 4 << 20), reason);
+  ASSERT_TRUE(first && second);
+  const std::string good = (*first)->handle(), other = (*second)->handle();
+  ASSERT_EQ(good.size(), other.size());
+  for (size_t at = 0; at < good.size(); ++at) {
+    std::string changed = good;
+    changed[at] = static_cast<char>(changed[at] + 1);
+    EXPECT_FALSE(ImportedMemory::open(sim.driver(), 0, changed)) << at;
+    changed[at] = other[at];
+    if (changed != good) {
+      EXPECT_FALSE(ImportedMemory::open(sim.driver(), 0, changed)) << at;
+    }
+  }
+  constexpr size_t part = 16;  // a frame's descriptor and size
+  const std::string mixed = good.substr(0, good.size() - part) + other.substr(other.size() - part);
+  ASSERT_NE(mixed, good);
+  EXPECT_FALSE(ImportedMemory::open(sim.driver(), 0, mixed));
+  EXPECT_TRUE(ImportedMemory::open(sim.driver(), 0, good));
+}
+
 TEST(ExportedMemory, nonsense_is_refused) {
   Simulation sim({});
   Engine& engine = sim.engine(0);

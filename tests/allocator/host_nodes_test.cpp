@@ -70,6 +70,14 @@ TEST_F(HostNodes, only_what_the_process_may_use) {
   EXPECT_EQ(host_node(0, files_), -1);
 }
 
+TEST_F(HostNodes, none_where_the_list_of_those_that_may_be_used_is_empty) {
+  node(0, "0-3", 1000);
+  std::ofstream(files_.status) << "Mems_allowed_list:";
+  EXPECT_EQ(host_node(0, files_), -1);
+  std::ofstream(files_.status) << "Mems_allowed_list:\t\nMems:\t0\n";
+  EXPECT_EQ(host_node(0, files_), -1);
+}
+
 TEST_F(HostNodes, a_machine_that_tells_nothing_has_one) {
   std::filesystem::remove_all(files_.nodes);
   EXPECT_EQ(host_node(-1, files_), 0);

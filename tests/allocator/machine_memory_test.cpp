@@ -130,6 +130,20 @@ TEST(MachineMemory, is_read_here) {
   EXPECT_LE(memory_pressure(), 100);
 }
 
+TEST(MachineMemory, a_pressure_is_a_percentage) {
+  EXPECT_EQ(full_pressure("some avg10=1.00 total=5\nfull avg10=12.50 avg60=0.00 total=3\n"), 12.5);
+  for (const char* text : {"", "full avg10=", "full avg10=nan", "full avg10=inf total=1",
+                           "full avg10=-3", "full avg10=1e99"})
+    EXPECT_EQ(full_pressure(text), 0) << text;
+}
+
+TEST(MachineMemory, a_line_of_meminfo) {
+  const char* text = "MemTotal:       24684084 kB\nMemAvailable:   20000000 kB\n";
+  EXPECT_EQ(meminfo_bytes(text, "MemAvailable:"), uint64_t{20000000} << 10);
+  EXPECT_EQ(meminfo_bytes(text, "MemFree:"), 0u);
+  EXPECT_EQ(meminfo_bytes("", "MemTotal:"), 0u);
+}
+
 TEST(MachineMemory, a_part_is_never_pinned) {
   EXPECT_EQ(host_kept_bytes(520 * mib), 65 * mib);
   EXPECT_EQ(host_kept_bytes(uint64_t{1} << 40), uint64_t{4} << 30);

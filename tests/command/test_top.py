@@ -155,6 +155,19 @@ def test_jobs_that_do_not_answer_hold_up_nobody(firn, folder):
     assert "does not answer" in one.stderr and "does not answer within 5.0 s" in quiet.stderr
 
 
+@pytest.mark.parametrize("odd", [
+    {"devices": [7]}, {"devices": 3}, {"devices": [{"watching": "perhaps"}]}, {"store": [1]},
+    {"stalls": "none"}, json.loads("[" * 200 + "]" * 200)])
+def test_documents_of_another_shape_hold_up_nobody(firn, folder, odd):
+    answer = json.dumps(odd) if isinstance(odd, dict) else json.dumps({"stalls": {"a": odd}})
+    with job(folder, answer) as ill, job(folder, document()) as well:
+        jobs = {job["pid"]: job for job in looked(firn, folder)}
+        assert "nonsense" in jobs[ill]["error"] and "error" not in jobs[well]
+        for command in ("stats", "spill"):
+            done = firn(command, str(ill))
+            assert done.returncode == 1 and "nonsense" in done.stderr, done.stderr
+
+
 def test_dead_sockets_are_tidied(firn, folder):
     dead = folder / "4194305.sock"
     listening = socket.socket(socket.AF_UNIX)

@@ -104,6 +104,13 @@ TEST(Images, what_contradicts_itself_is_not_told) {
   EXPECT_TRUE(layouts_of(elf({two, two}).data()).empty());
 }
 
+// Offset and size in 32 bits are the bank's: the words of a parameter of 4 GiB would be read.
+TEST(Images, a_parameter_beyond_the_bank_is_not_told) {
+  const std::string section =
+      bank(8) + parameter(0, 0, 8) + parameter(1, 16, 0xfffffff8u, true);
+  EXPECT_TRUE(layouts_of(elf({{".nv.info.k", section}}).data()).empty());
+}
+
 TEST(Images, containers_of_several) {
   const std::string first = elf({two}), same = elf({two, {".nv.info.more", other}});
   const std::string differs = elf({{".nv.info.two", bank(8) + parameter(0, 0, 8)}});

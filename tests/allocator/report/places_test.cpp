@@ -34,5 +34,19 @@ TEST(Places, against_a_count_of_used_addresses) {
   }
 }
 
+// As a trace may say: it is no address, and nobody else's place.
+TEST(Places, of_blocks_that_would_end_behind_the_last_address) {
+  std::vector<Life> lives(2);
+  lives[0].address = 4096;
+  lives[0].bytes = 512;
+  lives[1].address = UINT64_MAX - 4096;
+  for (const uint64_t bytes : {uint64_t{8192}, UINT64_MAX, UINT64_MAX - 511}) {
+    lives[1].bytes = bytes;
+    const Places places(lives, 512);
+    EXPECT_EQ(places.of(lives[1].address), 512u) << bytes;
+    EXPECT_EQ(places.bytes(), 512u + 4096u) << bytes;
+  }
+}
+
 }  // namespace
 }  // namespace firn::report

@@ -111,7 +111,8 @@ void EngineImpl::collect_places(Region& region) {
     for (const Use use : block->more_uses) region.others.push_back(use);
     block->more_uses.clear();
     block->word.fetch_and(~word::many_uses, std::memory_order_acq_rel);
-    region.leave(*block, Use{block->use.load(std::memory_order_relaxed)});
+    const Use last{block->use.load(std::memory_order_relaxed)};
+    region.leave(*block, streams_.over(last) ? Use{} : last);
     if (!placing_.active || !planned_place(*block)) drop_placed(*block);
   }
 }

@@ -1,6 +1,7 @@
 #include "allocator/region.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "allocator/check.h"
 
@@ -58,8 +59,10 @@ void Region::leave(Block& block, Use last) {
   mark(block, 0);
   auto frame = frames_.upper_bound(block.address);
   FIRN_CHECK(frame != frames_.begin(), "no frame at %llx", (unsigned long long)block.address);
+  if (last && last.stream() != stream_) others.push_back(std::exchange(last, {}));
+  // (Blocks do not leave in the order in which they were freed.)
   for (--frame; frame != frames_.end() && frame->first < block.address + block.place_bytes; ++frame)
-    frame->second.last = last;
+    if (frame->second.last.epoch() < last.epoch()) frame->second.last = last;
 }
 
 uint32_t Region::lacking(uint64_t begin, uint64_t end) const {

@@ -39,7 +39,7 @@ class Region {
   /// The block is in use from here, at its address and as large as its place, which is free and
   /// mapped.
   void use(Block& block);
-  /// No longer. What it was used for is over behind `last`.
+  /// No longer. What it was used for is over behind `last`, of the region's stream or another.
   void leave(Block& block, Use last);
   /// Blocks in use, by their addresses.
   const std::map<uint64_t, Block*>& used() const { return used_; }

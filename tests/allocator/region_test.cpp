@@ -47,6 +47,20 @@ TEST_F(RegionTest, three_blocks_within_a_granule_are_told_apart) {
   EXPECT_EQ(at(2 * mib), &before);
 }
 
+/// The block that was freed first may be taken back last, and a fence is another stream's.
+TEST_F(RegionTest, an_older_use_takes_no_later_ones_place) {
+  map(0, 2);
+  Block &first = block(0, mib), &second = block(mib, mib), &fenced = block(2 * mib, mib);
+  for (Block* each : {&first, &second, &fenced}) region_.use(*each);
+  region_.leave(second, Use::make(3, 9));
+  region_.leave(first, Use::make(3, 8));
+  EXPECT_EQ(region_.frames().at(base).last.epoch(), 9u);
+  region_.leave(fenced, Use::make(5, 70));
+  EXPECT_EQ(region_.frames().at(base).last.bits, Use::make(3, 9).bits);
+  ASSERT_EQ(region_.others.size(), 1u);
+  EXPECT_EQ(region_.others[0].bits, Use::make(5, 70).bits);
+}
+
 TEST_F(RegionTest, a_frame_remembers_what_it_was_used_for_last) {
   map(0, 2);
   map(2, 2);

@@ -13,6 +13,7 @@
 
 #include "firn/descriptor.h"
 #include "firn/neighbours.h"
+#include "firn/said.h"
 #include "tests/backing/store/children.h"
 #include "tests/backing/store/store_testing.h"
 
@@ -163,6 +164,7 @@ TEST_P(StoreDescriptors, closed_while_idle) {
     CHECK_CHILD(full.code == Code::no_space);
     CHECK_CHILD(full.text.find("closed descriptors") != std::string::npos);
     CHECK_CHILD(store().stats().dirs[0].trouble.find("closed descriptors") != std::string::npos);
+    Said::of_process().write();  // (said under a lock: who comes by without one writes it)
     CHECK_CHILD(count_of(words.all(), "closed descriptors that it did not open") == 1);
     it_.store.reset();
     CHECK_CHILD(own.untouched());

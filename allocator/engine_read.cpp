@@ -145,8 +145,10 @@ void EngineImpl::lose(Block& block) {
 
 /// Its bytes may be well where they are: they stay there, and who uses the block next tries again.
 void EngineImpl::give_up_reading(Block& block) {
+/// (They are, where only host memory lacks for their way.)
   ++block.read_refusals;
   if (std::exchange(block.unreadable, true)) return;
+  if (block.fault_error.code == Code::out_of_memory) return;
   ++failed_.lost_blocks;
   say_lost(block, "cannot be read and counts as LOST until it can be");
 }

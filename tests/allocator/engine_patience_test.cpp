@@ -2,9 +2,13 @@
 // later, and nobody waits for longer than firn_io_patience.
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <malloc.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdlib>
+#include <fstream>
 #include <string>
 
 #include "tests/allocator/simulation.h"
@@ -289,6 +293,48 @@ TEST(EnginePatience, though_all_host_memory_was_given_back_a_block_comes_back) {
   begin = job.sim.clock().now_ns();
   const Result<void> read = job.read(0);
   EXPECT_TRUE(read) << describe(read.error());
+}
+
+/// Where the system has no host memory for its way back a block is not lost: nothing is wrong with
+/// what the store has.
+TEST(EnginePatience, without_host_memory_it_is_out_of_memory_and_not_lost) {
+  HostRoom room;
+  room.region_bytes = 16u << 20;
+  SimulationOptions options = with_ill_store();
+  options.host_room = &room;
+  Job* waiting = nullptr;
+  options.on_wait = [&] {
+    if (waiting) waiting->make_host_memory();
+  };
+  Job job(options);
+  waiting = &job;
+  job.fill_all();
+  room.left_bytes = 0;
+  for (int round = 0; round < 100; ++round) {
+    (void)job.sim.engine(0).give_host_back(true);
+    job.settle();
+  }
+  ASSERT_EQ(job.sim.engine(0).stats().host_used_bytes, 0u);
+  (void)::mallopt(M_MMAP_THRESHOLD, 64 << 20);
+  (void)::mallopt(M_TRIM_THRESHOLD, 256 << 20);
+  std::free(std::calloc(32 << 20, 1));  // for the process's own needs meanwhile
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_AS, &before), 0);
+  uint64_t pages = 0;
+  std::ifstream("/proc/self/statm") >> pages;
+  const rlimit none{pages * static_cast<uint64_t>(::sysconf(_SC_PAGESIZE)), before.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_AS, &none), 0);
+  const Result<void> refused = job.read(0);
+  ASSERT_EQ(::setrlimit(RLIMIT_AS, &before), 0);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, Code::out_of_memory) << describe(refused.error());
+  EXPECT_GE(job.waited_ns, options.io_patience_ns);
+  EXPECT_LE(job.waited_ns, options.io_patience_ns + second + 100 * ms);
+  EXPECT_EQ(job.sim.engine(0).stats().lost_blocks, 0u);
+  room.left_bytes = UINT64_MAX;
+  const Result<void> read = job.read(0);
+  EXPECT_TRUE(read) << describe(read.error());
+  EXPECT_EQ(job.sim.engine(0).stats().lost_blocks, 0u);
 }
 
 TEST(EnginePatience, nobody_is_held_up_by_who_does_not_read_stderr) {

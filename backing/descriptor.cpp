@@ -9,6 +9,7 @@
 #include <array>
 #include <atomic>
 #include <cerrno>
+#include <new>
 
 namespace firn {
 
@@ -123,7 +124,13 @@ struct DescriptorTable {
 Descriptor::Descriptor(int fd) {
   if (fd < 0) return;
   const int error = errno;
-  Entry* entry = DescriptorTable::all().take();
+  Entry* entry = nullptr;
+  try {
+    entry = DescriptorTable::all().take();
+  } catch (const std::bad_alloc&) {  // nobody else would close it
+    (void)::close(fd);
+    throw;
+  }
   fd = raised(fd);
   struct stat found {};
   entry->known = ::fstat(fd, &found) == 0;

@@ -13,9 +13,22 @@
 #include <cstdlib>
 #include <filesystem>
 #include <functional>
+#include <new>
 #include <string>
 #include <thread>
 #include <vector>
+
+namespace {
+thread_local bool no_memory = false;
+}
+
+void* operator new(size_t bytes) {
+  void* data = no_memory ? nullptr : std::malloc(bytes);
+  if (!data) throw std::bad_alloc();
+  return data;
+}
+void operator delete(void* data) noexcept { std::free(data); }
+void operator delete(void* data, size_t) noexcept { std::free(data); }
 
 namespace firn {
 namespace {
@@ -171,6 +184,24 @@ TEST(Descriptor, EntriesAreUsedAgainByManyThreads) {
   for (std::thread& each : threads) each.join();
   EXPECT_FALSE(wrong);
   EXPECT_EQ(Descriptor::live(), before);
+}
+
+TEST(Descriptor, WithoutMemoryIsClosed) {
+  std::vector<Descriptor> held;
+  held.reserve(300);
+  int refused = 0;
+  while (held.size() < 300 && refused == 0) {  // sooner or later the table has to grow
+    const int fd = opened();
+    no_memory = true;
+    try {
+      held.push_back(Descriptor(fd));
+    } catch (const std::bad_alloc&) {
+      refused = fd;
+    }
+    no_memory = false;
+  }
+  ASSERT_GT(refused, 0);
+  EXPECT_FALSE(is_open(refused));
 }
 
 }  // namespace

@@ -270,8 +270,14 @@ Result<void> EngineImpl::pin_with(Block& block, Mark&& mark) {
     Entered context(*this);
     if (Result<void> usable = can_use(context); !usable) arrived = usable;
     Lock lock(mutex_);
-    if (arrived && block.arrival && !streams_.over(block.arrival))
-      arrived = streams_.wait(block.arrival);
+    while (arrived && !streams_.over(block.arrival)) {  // (Others go on meanwhile.)
+      if (health_.dead())
+        arrived = health_.error();
+      else if (!streams_.close(block.arrival))
+        arrived = streams_.wait(block.arrival);  // no event is to be had
+      else if (!streams_.poll())
+        wait(lock, poll_ns);
+    }
     if (arrived) mark();
   }
   release(*hold, nullptr);

@@ -73,6 +73,32 @@ TEST(Stop, what_is_away_is_used_in_host_memory_where_there_is_no_room) {
   EXPECT_GT(engine.stats().evictions, evictions);
 }
 
+TEST(Stop, a_pin_waits_for_its_block_without_the_lock) {
+  static unsigned synchronized;
+  synchronized = 0;
+  unsigned entered = 0;
+  Engine* open = nullptr;
+  SimulationOptions options = small_budget();
+  options.on_wait = [&] {
+    if (open) entered += open->stats().allocated_bytes > 0;
+  };
+  Simulation sim(options);
+  Engine& engine = sim.engine(0);
+  void* a = make(engine);
+  engine.spill_all();
+  ASSERT_NE(state(engine, a), "resident");
+  sim.driver().event_synchronize = [](CUevent) {
+    ++synchronized;
+    return CUDA_SUCCESS;
+  };
+  open = &engine;
+  ASSERT_TRUE(engine.pin(a, "a reason"));
+  open = nullptr;
+  EXPECT_EQ(synchronized, 0u);
+  EXPECT_GT(entered, 0u);
+  EXPECT_TRUE(engine.unpin(a));
+}
+
 TEST(Stop, what_was_leaving_stays) {
   Simulation sim(small_budget());
   Engine& engine = sim.engine(0);

@@ -11,6 +11,7 @@
 #include <fstream>
 
 #include "allocator/machine_memory.h"
+#include "firn/saturating.h"
 
 namespace firn::command {
 namespace {
@@ -65,7 +66,7 @@ MachineReport examine_machine(const std::string& root) {
   for (std::string line; std::getline(in, line);) {
     const auto take = [&](const char* name, uint64_t& to, uint64_t unit) {
       if (line.starts_with(name))
-        to = number(std::string_view(line).substr(line.find(':')), 0) * unit;
+        to = saturating_multiply(number(std::string_view(line).substr(line.find(':')), 0), unit);
     };
     take("MemTotal:", report.memory_bytes, 1024);
     take("MemAvailable:", report.available_bytes, 1024);
@@ -73,8 +74,8 @@ MachineReport examine_machine(const std::string& root) {
     take("HugePages_Free:", pages_free, 1);
     take("Hugepagesize:", page_bytes, 1024);
   }
-  report.hugetlb_bytes = pages * page_bytes;
-  report.hugetlb_free_bytes = pages_free * page_bytes;
+  report.hugetlb_bytes = saturating_multiply(pages, page_bytes);
+  report.hugetlb_free_bytes = saturating_multiply(std::min(pages, pages_free), page_bytes);
   report.cgroup_bytes = cgroup_memory().limit;
   report.memlock_bytes = soft_limit(RLIMIT_MEMLOCK);
   report.file_size_bytes = soft_limit(RLIMIT_FSIZE);

@@ -1,0 +1,125 @@
+#!/bin/bash
+# The fuzz targets: builds them with clang into build-fuzz/, and runs each on its kept corpus and
+# from there on.
+#
+#   tests/fuzz/run.sh [--seconds N] [--seed N] [TARGET...]
+#
+# N seconds each (30), two at once. Finds are kept in build-fuzz/found/TARGET/, with the command that
+# runs them again; what is interesting, in build-fuzz/corpus/TARGET/, from which the next run goes
+# on. The same seed, corpus and number of runs are the same inputs.
+# Needs clang and its runtime (Debian: clang, libclang-rt-dev), and of bench/setup.sh meson, ninja
+# and the headers. FIRN_FUZZ_CLANG names another clang++. Without: status 77.
+#
+# The last line is "fuzz: N passed, N failed, N skipped"; the status is 0 only when nothing failed.
+set -uo pipefail
+cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/../.." || exit 1
+export PATH="$PWD/.venv/bin:$PATH"
+build=build-fuzz
+seconds=30
+seed=20
+names=()
+while [ $# -gt 0 ]; do
+  case $1 in
+    --seconds) seconds=${2:?--seconds needs a number}; shift ;;
+    --seed) seed=${2:?--seed needs a number}; shift ;;
+    -h | --help) sed -n '2,/^set/s/^# \{0,1\}//p' tests/fuzz/run.sh; exit 0 ;;
+    -*) echo "fuzz: unknown option $1 (--help lists what there is)" >&2; exit 2 ;;
+    *) names+=("$1") ;;
+  esac
+  shift
+done
+for number in "$seconds" "$seed"; do
+  [[ $number =~ ^[0-9]+$ ]] || { echo "fuzz: $number is no number" >&2; exit 2; }
+done
+all=()
+for folder in tests/fuzz/corpus/*/; do all+=("$(basename "$folder")"); done
+[ ${#names[@]} -gt 0 ] || names=("${all[@]}")
+for name in "${names[@]}"; do
+  [ -d "tests/fuzz/corpus/$name" ] || { echo "fuzz: $name is none of: ${all[*]}" >&2; exit 2; }
+done
+
+skip() {  # WHY
+  echo "fuzz: SKIPPED, nothing was fuzzed: $1"
+  echo "fuzz: 0 passed, 0 failed, ${#names[@]} skipped"
+  exit 77
+}
+work=$(mktemp -d) || exit 1
+trap 'rm -rf "$work"' EXIT
+clang=${FIRN_FUZZ_CLANG:-clang++}
+command -v "$clang" >/dev/null || skip "there is no $clang (apt-get install clang libclang-rt-dev)"
+for tool in meson ninja; do
+  command -v $tool >/dev/null || skip "there is no $tool (bash bench/setup.sh)"
+done
+echo 'extern "C" int LLVMFuzzerTestOneInput(const unsigned char*, unsigned long) { return 0; }' \
+  >"$work/try.cpp"
+"$clang" -fsanitize=fuzzer,address,undefined "$work/try.cpp" -o "$work/try" 2>"$work/try.log" ||
+  skip "$clang has no fuzzer or sanitizers (apt-get install libclang-rt-dev): \
+$(head -n 1 "$work/try.log")"
+
+begin=$SECONDS
+mkdir -p $build
+if ! [ -e $build/build.ninja ]; then
+  CC=${clang/clang++/clang} CXX=$clang meson setup $build tests/fuzz >"$work/setup.log" 2>&1 ||
+    { tail -n 20 "$work/setup.log"; echo "fuzz: 0 passed, ${#names[@]} failed, 0 skipped"; exit 1; }
+fi
+if ! ninja -C $build -j2 "${names[@]/#/fuzz_}" >"$work/build.log" 2>&1; then
+  grep -vE '^\[' "$work/build.log" | head -n 40
+  echo "fuzz: 0 passed, ${#names[@]} failed, 0 skipped"
+  exit 1
+fi
+echo "fuzz: built in $((SECONDS - begin)) s; each target runs $seconds s with seed $seed"
+
+export ASAN_OPTIONS=allocator_may_return_null=1:detect_stack_use_after_return=1:abort_on_error=0
+export UBSAN_OPTIONS=print_stacktrace=1
+fuzz() {  # TARGET: runs it, and leaves a line of the table
+  local name=$1 options=() status
+  mkdir -p "$build/corpus/$name" "$build/found/$name" "$work/$name"
+  [ -e "tests/fuzz/dict/$name.dict" ] && options+=("-dict=tests/fuzz/dict/$name.dict")
+  # Files that a target writes are its own, and gone with it.
+  TMPDIR=$work/$name "$build/fuzz_$name" "${options[@]}" -seed="$seed" -max_total_time="$seconds" \
+    -timeout=10 -rss_limit_mb=2048 -malloc_limit_mb=1024 -max_len=4096 -print_final_stats=1 \
+    -artifact_prefix="$build/found/$name/" "$build/corpus/$name" "tests/fuzz/corpus/$name" \
+    >"$work/$name.log" 2>&1 </dev/null
+  status=$?
+  cp "$work/$name.log" "$build/found/$name.log"
+  local runs rate kept covered verdict=passed
+  runs=$(sed -n 's/^stat::number_of_executed_units: //p' "$work/$name.log")
+  rate=$(sed -n 's/^stat::average_exec_per_sec: *//p' "$work/$name.log")
+  read -r covered kept < <(sed -n 's/.* cov: \([0-9]*\) .* corp: \([0-9]*\).*/\1 \2/p' \
+    "$work/$name.log" | tail -n 1)
+  [ $status = 0 ] || verdict=FAILED
+  printf '%-12s %10s %8s %7s %9s  %s\n' "$name" "${runs:--}" "${rate:--}" "${kept:--}" \
+    "${covered:--}" $verdict >"$work/$name.line"
+  [ $status = 0 ] && return
+  {
+    echo
+    echo "fuzz: $name: found after ${runs:-?} runs:"
+    grep -m 1 -E '^fuzz: |ERROR: |runtime error|^SUMMARY' "$work/$name.log"
+    local input
+    input=$(sed -n 's/^artifact_prefix=.*Test unit written to //p' "$work/$name.log" | tail -n 1)
+    if [ -n "$input" ]; then
+      echo "  input   $input"
+      echo "  replay  $build/fuzz_$name $input"
+    else
+      echo "  no input was kept; the end of $build/found/$name.log:"
+      tail -n 5 "$work/$name.log"
+    fi
+  } >"$work/$name.found"
+}
+
+queue() {  # every second target, from the Nth on
+  local i
+  for ((i = $1; i < ${#names[@]}; i += 2)); do fuzz "${names[i]}"; done
+}
+queue 0 & queue 1 & wait
+passed=0 failed=0
+for name in "${names[@]}"; do
+  [ -e "$work/$name.found" ] && cat "$work/$name.found"
+done
+printf '\n%-12s %10s %8s %7s %9s\n' target runs runs/s corpus coverage
+for name in "${names[@]}"; do
+  cat "$work/$name.line"
+  if grep -q 'passed$' "$work/$name.line"; then passed=$((passed + 1)); else failed=$((failed + 1)); fi
+done
+echo "fuzz: $passed passed, $failed failed, 0 skipped"
+[ $failed = 0 ]

@@ -41,5 +41,5 @@ def disk(folder):
 
 @pytest.fixture
 def many():
-    """How often a death is died: 25, or 100 with FIRN_TEST_LENGTH=long."""
-    return 100 if os.environ.get("FIRN_TEST_LENGTH") == "long" else 25
+    """How often a death is died, by FIRN_TEST_LENGTH: 10, 25 or 100 times."""
+    return {"quick": 10, "long": 100}.get(os.environ.get("FIRN_TEST_LENGTH"), 25)

@@ -8,6 +8,7 @@ import fcntl
 import hashlib
 import os
 import pathlib
+import shlex
 import shutil
 import signal
 import struct
@@ -36,7 +37,8 @@ def tried(command, **options):
     done = subprocess.run([str(each) for each in command], capture_output=True, text=True,
                           timeout=60, **options)
     if done.returncode != 0:
-        raise Unavailable(f"{command[0]}: {(done.stderr or done.stdout).strip()}")
+        words = (done.stderr or done.stdout).strip().partition("\n")[0]
+        raise Unavailable(f"{shlex.join(map(str, command))}: {words}")
     return done.stdout
 
 

@@ -97,7 +97,9 @@ def die(job, disk, kind, store):
     return by_closed_descriptors(job, disk, kind, store)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [
+    pytest.param(kind, marks=pytest.mark.quick if kind in ("SIGKILL", "fork") else [])
+    for kind in KINDS])
 def test_many_deaths(disk, many, kind):
     place = disk(WAYS[KINDS.index(kind) % 2], 160)
     flew = known = 0

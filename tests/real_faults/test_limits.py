@@ -295,10 +295,14 @@ def troubled(job):
     job.must("drop 20")
     goes_on(job, "churn 0.2")
     job.must("verify")
+    for task in pathlib.Path(f"/proc/{job.pid}/task").iterdir():
+        waits = (task / "wchan").read_text()
+        assert "writ" not in waits, f"{(task / 'comm').read_text()} waits in {waits}"
     job.ends(3, timeout_s=10)
     assert time.monotonic() - begin < 12
 
 
+@pytest.mark.quick
 def test_nobody_reads_standard_error(spill):
     reading, writing = full_pipe()
     try:

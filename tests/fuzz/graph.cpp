@@ -62,7 +62,8 @@ std::vector<Lifetime> lifetimes(const command::GraphFile& graph,
   return all;
 }
 
-fuzz::Wide peak_of(const command::GraphFile& graph, const std::vector<Lifetime>& lives, size_t ops) {
+fuzz::Wide peak_of(const command::GraphFile& graph, const std::vector<Lifetime>& lives,
+                   size_t ops) {
   fuzz::Wide most = 0;
   for (size_t at = 0; at < ops; ++at) {
     fuzz::Wide alive = 0;

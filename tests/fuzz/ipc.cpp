@@ -1,9 +1,9 @@
 // The handles by which other processes open memory: the words that name frames, and the 64 bytes
 // that name the words. An input: which handle, and changes to its bytes.
 //
-// Beyond no crash: a handle that was not changed opens the frames that it names, in their order; one
-// that was changed is refused, or opens nothing else; an address is within what was opened; a
-// refusal says why on one line; nothing stays mapped, open or imported.
+// Beyond no crash: a handle that was not changed opens the frames that it names, in their order;
+// words that were changed are refused, and changed bytes open nothing else; an address is within
+// what was opened; a refusal says why on one line; nothing stays mapped, open or imported.
 #include <sys/mman.h>
 #include <sys/stat.h>
 

@@ -1,7 +1,7 @@
 // The traces of `firn simulate`: below "== tensors" and "== kernels" the two CSV files.
 //
-// Beyond no crash: an error names the file and one of its lines; ids are there once, sums are exact,
-// each use lies between its tensor's first and last; written back it is read as the same; what fits
+// Beyond no crash: an error names the file and one of its lines; ids are there once, sums are
+// exact, each use lies between its tensor's first and last; written back it is read as the same; what fits
 // on a GPU does so by exact arithmetic.
 #include "allocator/simulate/program_trace.h"
 

@@ -4,9 +4,9 @@
 #
 #   tests/fuzz/run.sh [--seconds N] [--seed N] [TARGET...]
 #
-# N seconds each (30), two at once. Finds are kept in build-fuzz/found/TARGET/, with the command that
-# runs them again; what is interesting, in build-fuzz/corpus/TARGET/, from which the next run goes
-# on. The same seed, corpus and number of runs are the same inputs.
+# N seconds each (30), two at once. Finds are kept in build-fuzz/found/TARGET/, and the command that
+# runs one again is printed; what is interesting, in build-fuzz/corpus/TARGET/, from which the next run
+# goes on. The same seed, corpus and number of runs are the same inputs.
 # Needs clang and its runtime (Debian: clang, libclang-rt-dev), and of bench/setup.sh meson, ninja
 # and the headers. FIRN_FUZZ_CLANG names another clang++. Without: status 77.
 #
@@ -119,7 +119,11 @@ done
 printf '\n%-12s %10s %8s %7s %9s\n' target runs runs/s corpus coverage
 for name in "${names[@]}"; do
   cat "$work/$name.line"
-  if grep -q 'passed$' "$work/$name.line"; then passed=$((passed + 1)); else failed=$((failed + 1)); fi
+  if grep -q 'passed$' "$work/$name.line"; then
+    passed=$((passed + 1))
+  else
+    failed=$((failed + 1))
+  fi
 done
 echo "fuzz: $passed passed, $failed failed, 0 skipped"
 [ $failed = 0 ]

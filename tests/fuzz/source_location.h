@@ -1,4 +1,5 @@
-// std::source_location where the standard library has none for this compiler (clang 14, Debian 12's).
+// std::source_location where the standard library has none for this compiler (clang 14, which is
+// Debian 12's).
 #pragma once
 
 #include <source_location>

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <new>
 #include <system_error>
 
 #include "backing/store/check.h"
@@ -203,6 +204,7 @@ void DirIo::fall_back(const std::string& words) {
         threads_.emplace_back([this] { work(); });
     } catch (const std::system_error& refused) {  // this thread is left, and does as well
       why_ += fmt::format("; one thread only: {}", refused.what());
+    } catch (const std::bad_alloc&) {  // the same
     }
   }
   attached_.notify_all();

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <new>
 
 #include "backing/store/check.h"
 
@@ -37,6 +38,12 @@ int set_up_ring(io_uring& ring, unsigned entries) {
 
 void RingLoop::run() {
   (void)pthread_setname_np(pthread_self(), fmt::format("firn-io-{}", io_.number_ % 1000).c_str());
+  try {
+    requests_.resize(io_.limits_.depth);
+    for (size_t i = 0; i < requests_.size(); ++i) free_.push_back(i);
+  } catch (const std::bad_alloc&) {  // (in words that take none)
+    return io_.fall_back("out of memory");
+  }
   int result = set_up_ring(ring_, io_.limits_.depth + 2);  // + the wake-up's
   if (result < 0) {
     io_.fall_back(fmt::format("{}: threads instead of io_uring: io_uring_setup: {}",
@@ -52,8 +59,6 @@ void RingLoop::run() {
   register_files();
   give_up_number();
   futex_ = io_.calls_.helps(FileCalls::RingHelp::futex);
-  requests_.resize(io_.limits_.depth);
-  for (size_t i = 0; i < requests_.size(); ++i) free_.push_back(i);
   loop();
   if (indexed_) {  // (liburing would do so by number)
     io_uring_rsrc_update index{};

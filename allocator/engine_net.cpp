@@ -119,7 +119,13 @@ void EngineImpl::open_guarded(Block& block) {
   for (Span& span : block.spans) {
     if (!span.guarded) continue;
     span.guarded = false;
-    Result<void> opened = set_span_access(block, span, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+    // The use that is about to write cannot go on without it.
+    Result<void> opened;
+    do {
+      opened = set_span_access(block, span, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+      health_.answered("cuMemSetAccess", opened ? CUDA_SUCCESS
+                                                : static_cast<CUresult>(opened.error().detail));
+    } while (!opened && !health_.dead());
     if (!opened) trouble("firn_guard: a block stays closed: " + opened.error().text);
   }
 }

@@ -16,28 +16,19 @@ const SumKernel& sum_kernel() {
   return sum_kernel_generic;
 }
 
-Summer::~Summer() {
-  if (state_) sum_kernel().destroy(state_);
-}
-
 void Summer::reset() {
-  if (state_) sum_kernel().reset(state_);
+  sum_kernel().reset(state_);
   summed_ = 0;
 }
 
 void Summer::sum_to(const std::byte* data, size_t end) {
   if (end <= summed_) return;
-  if (!state_) {
-    state_ = sum_kernel().create();
-    FIRN_STORE_CHECK(state_, "no memory for a hash state");
-    sum_kernel().reset(state_);
-  }
   sum_kernel().update(state_, data + summed_, end - summed_);
   summed_ = end;
 }
 
 Sum Summer::digest() const {
-  FIRN_STORE_CHECK(state_, "a sum over nothing");
+  FIRN_STORE_CHECK(summed_ > 0, "a sum over nothing");
   return sum_kernel().digest(state_);
 }
 

@@ -10,13 +10,16 @@
 
 namespace firn {
 
+/// What a hash keeps between its pieces: no memory has to be had for it when a sum is due.
+struct SumState {
+  alignas(64) std::byte bytes[576];
+};
+
 /// One implementation of the hash (see sum_generic.cpp, sum_avx2.cpp); they agree bit for bit.
 struct SumKernel {
-  void* (*create)();
-  void (*destroy)(void* state);
-  void (*reset)(void* state);
-  void (*update)(void* state, const void* data, size_t bytes);
-  Sum (*digest)(const void* state);
+  void (*reset)(SumState& state);
+  void (*update)(SumState& state, const void* data, size_t bytes);
+  Sum (*digest)(const SumState& state);
 };
 extern const SumKernel sum_kernel_generic;
 extern const SumKernel sum_kernel_avx2;  // where the build has it; call only with AVX2 present
@@ -24,8 +27,7 @@ const SumKernel& sum_kernel();           // the best one here
 
 class Summer {
  public:
-  Summer() = default;
-  ~Summer();
+  Summer() { reset(); }
   Summer(const Summer&) = delete;
   Summer& operator=(const Summer&) = delete;
 
@@ -36,7 +38,7 @@ class Summer {
   Sum digest() const;
 
  private:
-  void* state_ = nullptr;  // made at first use
+  SumState state_;
   size_t summed_ = 0;
 };
 

@@ -219,7 +219,10 @@ class Ended(AssertionError):
         """Before Firn could begin, or within the software GPU, which gives up where a driver
         answers an error: by its own words, or by whose function ended it (the first of the stack
         below the C and C++ libraries)."""
-        if "firn software GPU: " in self.words or "shared librar" in self.words:
+        if "broken: " in self.words:  # Firn's own words
+            return False
+        if any(each in self.words for each in ("firn software GPU: ", "shared librar",
+                                               "memory for thread-local data")):
             return True
         stack = [line.split("(")[0].rsplit("/", 1)[-1] for line in self.words.splitlines()
                  if line.startswith("/") and "(+0x" in line or "](" in line]

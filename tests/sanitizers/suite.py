@@ -1,0 +1,107 @@
+"""Which tests run under a sanitizer, what has to be built for them, and the closing line.
+
+Usage: suite.py choose BUILD KIND [NAME...]   prints "target FILE" and "test NAME" lines
+       suite.py precompile BUILD             compiles BUILD/std.h: saves a quarter of the build
+       suite.py close BUILD KIND BUILD_SECONDS TEST_SECONDS
+Status of `close`: 0 when something passed and nothing failed.
+"""
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+SUITES = {"unit", "sim", "stress"}
+
+
+def listed(name):
+    """Patterns of a file of lines `PATTERN  reason`; # begins a comment."""
+    patterns = []
+    with open(os.path.join(HERE, name), encoding="utf-8") as lines:
+        for line in lines:
+            line = line.split("#")[0].strip()
+            if line:
+                patterns.append(line.split(None, 1)[0])
+    return patterns
+
+
+def holds(patterns, name):
+    return any(re.fullmatch(pattern.replace("*", ".*"), name) for pattern in patterns)
+
+
+def introspect(build, what):
+    answer = subprocess.run(["meson", "introspect", build, "--" + what], check=True,
+                            stdout=subprocess.PIPE)
+    return json.loads(answer.stdout)
+
+
+def choose(build, kind, names):
+    files = {target["id"]: target["filename"] for target in introspect(build, "targets")}
+    wanted, out = listed("thread_tests.txt") if kind == "thread" else ["*"], []
+    unwanted = listed("address_left_out.txt") if kind == "address" else []
+    targets = set()
+    for test in introspect(build, "tests"):
+        # Meson's name of a test is matched with _ in place of spaces.
+        name = test["name"].replace(" ", "_")
+        if not SUITES & {suite.split(":")[-1] for suite in test["suite"]}:
+            continue
+        if not holds(wanted, name) or holds(unwanted, name):
+            continue
+        if names and not any(part in name for part in names):
+            continue
+        for target in test["depends"]:
+            targets.update(os.path.relpath(path, os.path.abspath(build)) for path in files[target])
+        out.append(test["name"])
+    for path in sorted(targets):
+        print("target", path)
+    for name in sorted(set(out)):
+        print("test", name)
+
+
+def precompile(build):
+    """With the flags of a library's file and of a program's: GCC takes the one that fits."""
+    with open(os.path.join(build, "compile_commands.json"), encoding="utf-8") as commands:
+        commands = {os.path.basename(entry["file"]): entry for entry in json.load(commands)}
+    header, folder = os.path.join(build, "std.h"), os.path.join(build, "std.h.gch")
+    os.makedirs(folder, exist_ok=True)
+    for like in ("engine_small.cpp", "range_map_test.cpp"):
+        out = os.path.join(folder, like + ".gch")
+        if os.path.exists(out) and os.path.getmtime(out) >= os.path.getmtime(header):
+            continue
+        words = shlex.split(commands[like]["command"])
+        kept = [word for word in words if re.match(r"-(f|O|g|D|std|W|pthread)", word)]
+        compiler = [word for word in words[:2] if not word.startswith("-") and "ccache" not in word]
+        subprocess.run([*compiler, *kept, "-w", "-x", "c++-header", header, "-o", out], check=True)
+
+
+def close(build, kind, build_seconds, test_seconds):
+    passed, failed, skipped = 0, [], 0
+    path = os.path.join(build, "meson-logs", "testlog.json")
+    if os.path.exists(path):
+        with open(path, encoding="utf-8") as log:
+            for line in log:
+                test = json.loads(line)
+                result = test["result"].strip()
+                if result in ("OK", "EXPECTEDFAIL"):
+                    passed += 1
+                elif result == "SKIP":
+                    skipped += 1
+                else:
+                    failed.append(f"{test['name']} ({result})")
+    for name in failed:
+        print(f"{kind}: failed: {name}")
+    print(f"{kind}: {passed} passed, {len(failed)} failed, {skipped} skipped"
+          f" (built in {build_seconds} s, tested in {test_seconds} s: {build}/test.log)")
+    return 0 if passed and not failed else 1
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "choose":
+        choose(sys.argv[2], sys.argv[3], sys.argv[4:])
+    elif sys.argv[1] == "precompile":
+        precompile(sys.argv[2])
+    else:
+        sys.exit(close(*sys.argv[2:]))

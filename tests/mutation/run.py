@@ -7,9 +7,9 @@ for it.
 All mutants of a file are in one object (mutants.py), linked in front of the libraries into the
 tests of that file and the engine's simulation; FIRN_MUTANT chooses one. It wants build/
 (bench/setup.sh --tests) and PyPI's tree-sitter and tree-sitter-cpp. What was tried is kept in
-build/mutation/results.json until the file changes. Survivors have to be in survivors.md, each
-with its reason; a new one is a failure. The status is 0 where nothing failed, 77 where nothing
-can be done here."""
+build/mutation/FILE.json until the file changes. Survivors have to be in survivors.md, each with
+its reason; a new one is a failure. The status is 0 where nothing failed, 77 where nothing can be
+done here."""
 
 import argparse
 import collections
@@ -33,7 +33,7 @@ UNITS = "tests/allocator/"
 FILES = {  # and the tests of each
     "allocator/block.cpp": ["block_test", "engine_test"],
     "allocator/streams.cpp": ["streams_test", "engine_streams_test", "engine_stop_test"],
-    "allocator/host_tier.cpp": ["host_tier_test", "engine_refusals_test"],
+    "allocator/host_tier.cpp": ["host_tier_test", "engine_test"],
     "allocator/engine_fault.cpp": ["engine_test", "engine_parts_test",
                                    "engine_refused_copies_test"],
     "allocator/engine_write.cpp": ["engine_test", "engine_sums_test", "engine_patience_test"],
@@ -138,8 +138,6 @@ class Run:
     def __init__(self, options):
         self.options, self.begin = options, time.monotonic()
         self.part, self.parts = map(int, options.part.split("/"))
-        self.kept_at = WORK / "results.json"
-        self.kept = json.loads(self.kept_at.read_text()) if self.kept_at.exists() else {}
 
     def left(self):
         return self.options.minutes * 60 - (time.monotonic() - self.begin)
@@ -151,7 +149,8 @@ class Run:
     def results_of(self, source):
         """{key: how it was killed, or "survived"}, as far as time allows."""
         mark = hashlib.sha256(source.bytes).hexdigest()[:16]
-        kept = self.kept.setdefault(source.name, {})
+        kept_at = WORK / (pathlib.Path(source.name).stem + ".json")
+        kept = json.loads(kept_at.read_text()) if kept_at.exists() else {}
         if kept.get("mark") != mark or self.options.again:
             kept.clear()
             kept.update(mark=mark, results={})
@@ -169,7 +168,7 @@ class Run:
                              "survived")
                 kept["results"][str(mutant.number)] = ended
                 print(f"{mutant.words()} (line {mutant.line}): {ended}", flush=True)
-                self.kept_at.write_text(json.dumps(self.kept, indent=1))
+                kept_at.write_text(json.dumps(kept, indent=1))
         return kept["results"]
 
 

@@ -12,7 +12,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "programs"))
 import jobs  # noqa: E402
 
 STEPS = 250
-CASES = [(1, "plain"), (3, "plain"), (8, "driver"), (9, "driver"), (5, "disk"), (6, "lost")]
+CASES = [(1, "plain"), (3, "plain"), (8, "driver"), (9, "driver"), (4, "disk"), (6, "lost")]
 
 
 def cases():

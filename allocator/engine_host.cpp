@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "allocator/engine_impl.h"
+#include "firn/canary.h"
 
 namespace firn {
 
@@ -97,8 +98,8 @@ bool EngineImpl::drop_returned() {
     if (!current(ref) || ref.block->next_change > plan_.window) continue;
     Piece& piece = ref.block->pieces[ref.piece];
     // (Of a block that still arrives, the device's copy goes where another piece's copy is refused.)
-    if (ref.block->state() != State::resident || !piece.on_device || !piece.host_valid ||
-        piece.host->refs > 1)
+    const bool stays = ref.block->state() == State::resident || FIRN_CANARY(6);
+    if (!stays || !piece.on_device || !piece.host_valid || piece.host->refs > 1)
       continue;
     drop_host_copy(piece);
     return true;
@@ -194,8 +195,8 @@ bool EngineImpl::give_host_back(bool pressed) {
   {
     Lock lock(mutex_);
     if (!pressed) {
-      host_.reopen();
       if (host_.closing()) stuck_ = false;
+      host_.reopen();
       return false;
     }
     (void)host_.close_one();

@@ -34,6 +34,7 @@
 #include "allocator/region.h"
 #include "allocator/tallies.h"
 #include "allocator/trace.h"
+#include "firn/canary.h"
 #include "firn/said.h"
 
 namespace firn {
@@ -126,7 +127,8 @@ class EngineImpl final : public Engine, private EngineLimits, private InMotion {
   struct Entered : DriverTimeScope, Driver::ContextGuard {
     explicit Entered(EngineImpl& engine)
         : DriverTimeScope(engine.driver_times_),
-          ContextGuard(engine.driver_, engine.options_.context), engine_(engine) {}
+          ContextGuard(engine.driver_, FIRN_CANARY_FIRST(25, engine.options_.context)),
+          engine_(engine) {}
     ~Entered() {
       if (std::uncaught_exceptions() > thrown_) engine_.left_undone();
       try {
@@ -518,7 +520,7 @@ class EngineImpl final : public Engine, private EngineLimits, private InMotion {
   std::unique_ptr<EventRing> ring_;      // Policy::lifetime, as history_; null otherwise
   // Written at every touch.
   alignas(64) std::atomic<uint64_t> ticks_{1};
-  std::mutex freed_mutex_;          // under the engine's, or alone
+  RankedMutex<Rank::freed> freed_mutex_;          // under the engine's, or alone
   std::vector<Block*> freed_;       // where the driver could not be called: see settle_later()
   alignas(64) std::atomic<bool> busy_{false};
   std::unique_ptr<History> history_;

@@ -57,9 +57,10 @@ std::string EngineImpl::no_staging_words(size_t bytes) const {
 
 void EngineImpl::read_done(IoRequest& request, const StoreCompletion& completion) {
   Block& block = *request.block;
-  if (block.generation != request.generation ||
-      (block.version != request.version && !FIRN_CANARY(7)))
-    return;
+  const bool other_life = block.generation != request.generation && !FIRN_CANARY(8);
+  const bool other_version =
+      block.version != request.version && !FIRN_CANARY(7) && !FIRN_CANARY(8);
+  if (other_life || other_version) return;
   Piece& piece = block.pieces[request.piece];
   piece.reading = false;
   piece.request = nullptr;
@@ -144,11 +145,11 @@ void EngineImpl::lose(Block& block) {
 }
 
 /// Its bytes may be well where they are: they stay there, and who uses the block next tries again.
-void EngineImpl::give_up_reading(Block& block) {
 /// (They are, where only host memory lacks for their way.)
+void EngineImpl::give_up_reading(Block& block) {
   ++block.read_refusals;
-  if (std::exchange(block.unreadable, true)) return;
   if (block.fault_error.code == Code::out_of_memory) return;
+  if (std::exchange(block.unreadable, true)) return;
   ++failed_.lost_blocks;
   say_lost(block, "cannot be read and counts as LOST until it can be");
 }

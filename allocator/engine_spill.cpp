@@ -281,6 +281,11 @@ void EngineImpl::drop_piece(Piece& piece) {
     requests_.erase(piece.request);
     host_.unref(piece.request->staging);
     delete piece.request;
+  } else if (FIRN_CANARY(22) && piece.request && piece.reading) {
+    auto* ours = new Staging(*piece.request->staging);
+    ours->refs = 1 << 20;
+    host_.unref(piece.request->staging);  // others have it while the store still reads into it
+    piece.request->staging = ours;
   }
   piece.request = nullptr;
   piece.writing = piece.reading = piece.copying_out = false;

@@ -343,6 +343,10 @@ void EngineImpl::check() const {
                  address);
     }
     FIRN_CHECK(mapped == block.mapped && device == block.device, "block %llx", address);
+    FIRN_CHECK(bool(w & word::zero_copy) == (mapped != device),
+               "block %llx (%s): %llu grains, %llu of them on the device", address,
+               state_names[static_cast<int>(state)], (unsigned long long)mapped,
+               (unsigned long long)device);
     bool whole = state == State::ready || state == State::resident;
     FIRN_CHECK(!whole || mapped == block.grains, "block %llx (%s): %llu grains of %u", address,
                state_names[static_cast<int>(state)], (unsigned long long)mapped, block.grains);

@@ -12,6 +12,7 @@
 #include <new>
 
 #include "backing/store/check.h"
+#include "firn/canary.h"
 
 namespace firn {
 
@@ -283,6 +284,7 @@ void RingLoop::start(Transfer transfer) {
   const size_t number = free_.back();
   free_.pop_back();
   requests_[number].transfer = std::move(transfer);
+  requests_[number].in_flight = true;
   // The sum of a part is taken while the parts before it are on their way: those go to the kernel
   // first.
   const Transfer& taken = requests_[number].transfer;
@@ -337,7 +339,8 @@ void RingLoop::reap() {
     };
     std::array<Answer, 64> answers;
     for (unsigned i = 0; i < count; ++i) answers[i] = {ready[i]->user_data, ready[i]->res};
-    io_uring_cq_advance(&ring_, count);
+    const bool again = FIRN_CANARY(24) && answers[count - 1].data != wake_data;
+    io_uring_cq_advance(&ring_, count - again);
     for (unsigned i = 0; i < count; ++i) {
       if (answers[i].data == wake_data) {
         wake_armed_ = false;
@@ -346,7 +349,8 @@ void RingLoop::reap() {
         continue;
       }
       auto number = static_cast<size_t>(answers[i].data);
-      FIRN_STORE_CHECK(number < requests_.size(), "completion of request %zu", number);
+      FIRN_STORE_CHECK(number < requests_.size() && requests_[number].in_flight,
+                       "completion of request %zu, which is not in flight", number);
       completed(number, io_.calls_.end(requests_[number].call, answers[i].result));
     }
   }
@@ -365,6 +369,7 @@ void RingLoop::over(size_t number) {
   Transfer& transfer = requests_[number].transfer;
   Job* job = transfer.job;
   Job* ended = io_.put_back(transfer);
+  requests_[number].in_flight = false;
   free_.push_back(number);
   if (ended)
     io_.conclude_job(ended);

@@ -44,6 +44,7 @@ class RingLoop {
   struct Request {
     Transfer transfer;
     FileCall call;
+    bool in_flight = false;
   };
 
   void loop();

@@ -23,8 +23,8 @@ enum class Rank : unsigned char {
   engine,         // a device's engine
   freed,          // what was freed in a callback of the driver's
   virtual_clock,  // a simulation's
-  paced_store,    // stores in front of another
-  cipher_store,
+  cipher_store,   // stores in front of another
+  paced_store,
   growth,         // a spill file, while it grows
   store,          // slots, completions
   dir_io,         // a directory's requests
@@ -45,7 +45,7 @@ enum class Rank : unsigned char {
 };
 inline constexpr int rank_count = static_cast<int>(Rank::stderr_lines) + 1;
 inline constexpr const char* rank_names[rank_count] = {
-    "start",  "runtime",    "engine",  "freed",   "virtual_clock", "paced_store", "cipher_store",
+    "start",  "runtime",    "engine",  "freed",   "virtual_clock", "cipher_store", "paced_store",
     "growth", "store",      "dir_io",  "host",    "host_trial",    "viewers",     "control",
     "worker", "recorder",   "device_times", "copy_gate", "net", "trace", "clock", "slow_work",
     "stderr_writer", "stderr_lines"};

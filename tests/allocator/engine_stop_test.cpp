@@ -44,6 +44,23 @@ TEST(Stop, nothing_leaves_and_what_does_not_fit_says_why) {
   EXPECT_TRUE(engine.allocate(block_bytes, nullptr));
 }
 
+TEST(Stop, what_cannot_come_to_host_memory_is_away_as_before) {
+  Simulation sim(small_budget());
+  Engine& engine = sim.engine(0);
+  void* a = make(engine);
+  make(engine), make(engine), make(engine);  // a leaves
+  engine.stop_spilling(true);
+  sim.gpu().fail_from("cuMemcpyHtoDAsync", 1, CUDA_ERROR_UNKNOWN);
+  EXPECT_FALSE(engine.touch_anyway(a, nullptr, Access::write));
+  EXPECT_GE(engine.stats().zero_copy_bytes, block_bytes);
+  EXPECT_NE(state(engine, a), "resident");
+  engine.check();  // nothing of it counts as host memory at its addresses
+  sim.gpu().fail_at("cuMemcpyHtoDAsync", 0, CUDA_SUCCESS);
+  use(engine, a, true);
+  sim.synchronize();
+  engine.check();
+}
+
 TEST(Stop, what_is_away_is_used_in_host_memory_where_there_is_no_room) {
   Simulation sim(small_budget());
   Engine& engine = sim.engine(0);

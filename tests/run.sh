@@ -1,13 +1,16 @@
 #!/bin/bash
 # Every test, from any directory: sets up, then Meson's tests (suites unit, sim, stress) on all
-# cores, and pytest's (tests/command, tests/bench, tests/torch).
+# cores, pytest's (tests/command, tests/bench, tests/torch, tests/real_faults), the C++ tests under
+# sanitizers (tests/sanitizers) and the fuzzers (tests/fuzz).
 #
 #   tests/run.sh             everything but the long ones
 #   tests/run.sh quick       a few minutes: each layer once, before a commit
-#   tests/run.sh --long      everything, with more seeds and volume
+#   tests/run.sh --long      everything, with more seeds and volume; hours, with tests/long and
+#                            tests/mutation
 #   tests/run.sh NAME...     tests whose name holds one of NAME
 #
-# The last line is "N passed, N failed, N skipped"; the status is 0 only when nothing failed.
+# NAME may be sanitizers, fuzz, long or mutation, too. The last line is "N passed, N failed,
+# N skipped"; the status is 0 only when nothing failed.
 # Tests see FIRN_TEST_LENGTH (quick, normal, long) and FIRN_SEEDS (how many).
 set -uo pipefail
 cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/.." || exit 1
@@ -72,7 +75,7 @@ fi
 # The threads of torch's operators would spin on cores that another test could have.
 export OMP_WAIT_POLICY=${OMP_WAIT_POLICY:-passive}
 folders=()
-for folder in tests/bench tests/torch tests/command; do
+for folder in tests/bench tests/torch tests/command tests/real_faults; do
   if [ -d "$folder" ]; then folders+=("$folder"); fi
 done
 options=()
@@ -95,5 +98,28 @@ pytest_status=${PIPESTATUS[0]}
 # 5: nothing was selected, which is another runner's name or nobody's (seen below).
 [ "$pytest_status" = 5 ] && pytest_status=0
 
+# Runners of their own, each of which closes with a line as ours.
+others=()
+other() {  # NAME COMMAND...
+  local name=$1 status
+  shift
+  matches "$name" || return 0
+  printf '\n== %s\n' "$name"
+  "$@" </dev/null 2>&1 | tee "$results/$name.log"
+  status=${PIPESTATUS[0]}
+  [ "$status" = 77 ] && status=0
+  others+=("$name" "$results/$name.log" "$status")
+}
+if [ $length != quick ]; then
+  longer=()
+  [ $length = long ] && longer=(--long)
+  other sanitizers bash tests/sanitizers/run.sh all "${longer[@]}"
+  other fuzz bash tests/fuzz/run.sh "${longer[@]}"
+fi
+if [ $length = long ]; then
+  other long bash tests/long/run.sh
+  other mutation $python tests/mutation/run.py
+fi
+
 $python tests/summary.py build/meson-logs/testlog.json "$results/pytest.xml" "$results/pytest.log" \
-  "$meson_status" "$pytest_status"
+  "$meson_status" "$pytest_status" "${others[@]}"

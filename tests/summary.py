@@ -1,11 +1,14 @@
 """The closing lines of tests/run.sh: one per runner, then the sum of all.
 
 Usage: summary.py MESON_TESTLOG_JSON PYTEST_JUNIT_XML PYTEST_LOG MESON_STATUS PYTEST_STATUS
-Exit status: 0 when something ran, nothing failed and both runners ended well.
+                  [NAME LOG STATUS]...
+NAME is a further runner, whose LOG ends with "N passed, N failed, N skipped".
+Exit status: 0 when something ran, nothing failed and all runners ended well.
 """
 
 import json
 import os
+import re
 import sys
 import xml.etree.ElementTree as ElementTree
 
@@ -46,19 +49,31 @@ def closing_line(path):
     return lines[-1].strip("= ") if lines else "no output"
 
 
+def count_closing(path):
+    """(passed, failed, skipped) from the closing line of a runner's log; nothing without one."""
+    found = re.search(r"(\d+) passed, (\d+) failed, (\d+) skipped$", closing_line(path))
+    return [int(number) for number in found.groups()] if found else [0, 0, 0]
+
+
 def main(arguments):
-    testlog, junit, pytest_log, meson_status, pytest_status = arguments
+    testlog, junit, pytest_log, meson_status, pytest_status = arguments[:5]
+    others = [arguments[i:i + 3] for i in range(5, len(arguments), 3)]
     meson, failed = count_meson(testlog)
     pytest = count_pytest(junit)
-    # A runner that broke down without a failed test (a crash, an interrupt) counts as one failure.
-    for counts, status in ((meson, int(meson_status)), (pytest, int(pytest_status))):
-        if status != 0 and counts[1] == 0:
+    runners = [(meson, int(meson_status)), (pytest, int(pytest_status))]
+    runners += [(count_closing(log), int(status)) for _, log, status in others]
+    # A runner that broke down without a failed test (a crash, an interrupt) counts as one failure;
+    # so does one of the others that says nothing of what it did.
+    for number, (counts, status) in enumerate(runners):
+        if (status != 0 or (number >= 2 and sum(counts) == 0)) and counts[1] == 0:
             counts[1] = 1
-    total = [sum(pair) for pair in zip(meson, pytest)]
+    total = [sum(each) for each in zip(*(counts for counts, _ in runners))]
     print()
     print("meson: {} passed, {} failed, {} skipped".format(*meson)
           + (": " + ", ".join(failed) if failed else ""))
     print("pytest: " + closing_line(pytest_log))
+    for (name, _, _), (counts, _) in zip(others, runners[2:]):
+        print("{}: {} passed, {} failed, {} skipped".format(name, *counts))
     print("{} passed, {} failed, {} skipped".format(*total))
     if sum(total) == 0:
         print("run.sh: no test has such a name", file=sys.stderr)

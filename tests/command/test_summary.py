@@ -12,7 +12,7 @@ CASES = {"passed": "<testcase/>", "failed": "<testcase><failure/></testcase>",
          "error": "<testcase><error/></testcase>", "skipped": "<testcase><skipped/></testcase>"}
 
 
-def summarise(folder, meson, cases, meson_status=0, pytest_status=0):
+def summarise(folder, meson, cases, meson_status=0, pytest_status=0, others=()):
     testlog, junit, log = (folder / name for name in ("testlog.json", "pytest.xml", "pytest.log"))
     if meson is not None:
         testlog.write_text("".join(json.dumps({"name": f"t{i}", "result": result}) + "\n"
@@ -21,7 +21,7 @@ def summarise(folder, meson, cases, meson_status=0, pytest_status=0):
                      + "</testsuite></testsuites>")
     log.write_text("...\n==== its own words ====\n\n")
     return subprocess.run([sys.executable, SUMMARY, testlog, junit, log, str(meson_status),
-                           str(pytest_status)], capture_output=True, text=True)
+                           str(pytest_status), *map(str, others)], capture_output=True, text=True)
 
 
 @pytest.mark.parametrize("meson, cases, statuses, line, status", [
@@ -41,3 +41,21 @@ def test_the_sum_and_the_status(tmp_path, meson, cases, statuses, line, status):
     assert lines[-1] == line
     assert lines[-2] == "pytest: its own words"
     assert result.returncode == status
+
+
+@pytest.mark.parametrize("text, status, line, code", [
+    ("table\n12 passed, 0 failed, 1 skipped\n", 0, "13 passed, 0 failed, 1 skipped", 0),
+    ("fuzz: 3 passed, 1 failed, 0 skipped\n", 1, "4 passed, 1 failed, 0 skipped", 1),
+    ("3 passed, 0 failed, 0 skipped\n", 2, "4 passed, 1 failed, 0 skipped", 1),
+    ("no such line\n", 0, "1 passed, 1 failed, 0 skipped", 1),
+    ("", 0, "1 passed, 1 failed, 0 skipped", 1),
+    ("3 passed, 0 failed, 0 skipped\nand then it broke\n", 0, "1 passed, 1 failed, 0 skipped", 1),
+])
+def test_further_runners_count(tmp_path, text, status, line, code):
+    log = tmp_path / "other.log"
+    log.write_text(text)
+    result = summarise(tmp_path, ["OK"], [], others=("fuzz", log, status))
+    lines = result.stdout.strip().splitlines()
+    assert lines[-1] == line
+    assert lines[-2].startswith("fuzz: ")
+    assert result.returncode == code

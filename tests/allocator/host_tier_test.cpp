@@ -171,6 +171,7 @@ TEST_F(Host, has_its_first_bytes_though_little_is_left) {
 TEST_F(Host, gives_a_region_back_once_it_is_empty) {
   std::atomic<uint64_t> left{8 * region};
   HostTier host(driver, nullptr, 8 * region, &left, 0, true, -1, true);
+  EXPECT_FALSE(host.close_one()) << "there is none";
   (void)host.acquire(mib);
   make_ahead(host);
   Staging* first = host.acquire(region);
@@ -185,9 +186,12 @@ TEST_F(Host, gives_a_region_back_once_it_is_empty) {
   EXPECT_FALSE(host.closes(*first));
   EXPECT_FALSE(host.take_closed()) << "something is kept there";
   EXPECT_FALSE(host.acquire(mib)) << "nothing more gets there";
+  const std::byte* there = second->data;
   host.unref(second);
   std::optional<HostTier::Region> region_out = host.take_closed();
   ASSERT_TRUE(region_out);
+  const std::span<std::byte> taken = region_out->memory.bytes();
+  EXPECT_TRUE(there >= taken.data() && there < taken.data() + taken.size()) << "that one";
   host.give(std::move(*region_out));
   EXPECT_EQ(left, 7 * region);
   EXPECT_EQ(host.used(), region);

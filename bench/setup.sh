@@ -18,6 +18,9 @@ packages=(python3 python3-venv g++ pkg-config ca-certificates liburing-dev libxx
           libncurses-dev zlib1g-dev)
 # What tests look at pages with (120 MB to fetch, 410 MB on the disk); without it they are skipped.
 browser=chromium
+# What fuzzers, models of lock-free words and file systems that fail need; without them these tests are
+# skipped.
+test_tools=(clang libclang-rt-dev relacy-dev xfsprogs btrfs-progs e2fsprogs quota)
 python=${FIRN_PYTHON:-/usr/bin/python3}
 log=build/setup.log
 requirements_stamp=.venv/firn-requirements
@@ -25,6 +28,7 @@ source_stamp=build/firn-source
 tests_stamp=build/firn-tests
 install_stamp=.venv/firn-installed
 no_browser_stamp=build/firn-no-browser
+no_test_tools_stamp=build/firn-no-test-tools
 
 fail() {  # WHAT
   printf '\nsetup: failed: %s\n' "$1"
@@ -45,9 +49,9 @@ step() {  # WHAT COMMAND...: runs COMMAND into the log, with its time on a line
   worked=yes
 }
 
-missing_packages() {
+missing_packages() {  # PACKAGE...
   local package
-  for package in "${packages[@]}"; do
+  for package in "$@"; do
     [ "$(dpkg-query -W -f='${db:Status-Status}' "$package" 2>/dev/null)" = installed ] ||
       printf '%s ' "$package"
   done
@@ -65,7 +69,7 @@ check_packages() {
   command -v dpkg-query >/dev/null ||
     fail "this is no Debian or Ubuntu; install the like of: ${packages[*]}, and say so in packages"
   local missing
-  missing=$(missing_packages)
+  missing=$(missing_packages "${packages[@]}")
   [ -n "$missing" ] || return 0
   if [ "$(id -u)" != 0 ]; then
     command -v sudo >/dev/null && { sudo -n true 2>/dev/null || { [ -t 0 ] && sudo -v; }; } ||
@@ -73,7 +77,7 @@ check_packages() {
   fi
   # Unquoted: one word per package.
   step "system packages ($missing)" install_packages $missing
-  missing=$(missing_packages)
+  missing=$(missing_packages "${packages[@]}")
   [ -z "$missing" ] || fail "apt-get left these out: $missing"
 }
 
@@ -93,6 +97,24 @@ check_browser() {
   else
     touch "$no_browser_stamp"
     echo "left out: those tests are skipped"
+  fi
+}
+
+# The same: no failure where they cannot be had, and not tried again.
+check_test_tools() {
+  local missing
+  [ ! -e "$no_test_tools_stamp" ] || return 0
+  missing=$(missing_packages "${test_tools[@]}")
+  [ -n "$missing" ] || return 0
+  [ "$(id -u)" = 0 ] || sudo -n true 2>/dev/null || return 0
+  worked=yes
+  printf 'setup: further tools of tests (%s) ... ' "$missing"
+  # Unquoted: one word per package.
+  if install_packages $missing >>"$log" 2>&1 </dev/null; then
+    echo "done"
+  else
+    touch "$no_test_tools_stamp"
+    echo "left out: what needs them is skipped"
   fi
 }
 
@@ -186,7 +208,7 @@ main() {  # read as a whole before it runs: the file may be replaced meanwhile
   : >"$log"
   worked=no
   check_packages
-  [ $with_tests = no ] || check_browser
+  [ $with_tests = no ] || { check_browser; check_test_tools; }
   check_venv
   check_build
   check_install

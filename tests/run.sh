@@ -113,8 +113,12 @@ other() {  # NAME COMMAND...
 if [ $length != quick ]; then
   longer=()
   [ $length = long ] && longer=(--long)
-  other sanitizers bash tests/sanitizers/run.sh all "${longer[@]}"
-  other fuzz bash tests/fuzz/run.sh "${longer[@]}"
+  for kind in address thread; do
+    other sanitizers-$kind bash tests/sanitizers/run.sh $kind "${longer[@]}"
+  done
+  fuzz_seconds=30
+  [ $length = long ] && fuzz_seconds=600
+  other fuzz bash tests/fuzz/run.sh --seconds $fuzz_seconds
 fi
 if [ $length = long ]; then
   other long bash tests/long/run.sh

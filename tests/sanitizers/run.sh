@@ -86,7 +86,7 @@ export ASAN_OPTIONS=$common:verify_asan_link_order=0:allocator_may_return_null=1
 ASAN_OPTIONS+=:detect_leaks=1:detect_stack_use_after_return=0
 export LSAN_OPTIONS=suppressions=$here/leaks.txt:print_suppressions=0
 export UBSAN_OPTIONS=halt_on_error=1:abort_on_error=1:print_stacktrace=1
-export TSAN_OPTIONS=$common:exitcode=66:second_deadlock_stack=1:history_size=5
+export TSAN_OPTIONS=$common:exitcode=66:die_after_fork=0:second_deadlock_stack=1:history_size=5
 TSAN_OPTIONS+=:suppressions=$here/races.txt
 
 status=0
@@ -120,6 +120,11 @@ for kind in "${kinds[@]}"; do
   as_linked=()
   if [ "$kind" = thread ] && setarch "$(uname -m)" -R true 2>/dev/null; then
     as_linked=(setarch "$(uname -m)" -R)
+  fi
+  unset GTEST_FILTER
+  if [ "$kind" = thread ]; then
+    GTEST_FILTER=-$(sed -n 's/^-\([^ ]*\).*/\1/p' "$here/thread_tests.txt" | paste -sd:)
+    export GTEST_FILTER
   fi
   "${as_linked[@]}" meson test -C "$folder" --no-rebuild --print-errorlogs -t 6 \
     --num-processes "$(nproc)" "${tests[@]}" </dev/null >"$folder/test.log" 2>&1

@@ -18,12 +18,12 @@ SUITES = {"unit", "sim", "stress"}
 
 
 def listed(name):
-    """Patterns of a file of lines `PATTERN  reason`; # begins a comment."""
+    """Patterns of a file of lines `PATTERN  reason`; # begins a comment, - a case left out."""
     patterns = []
     with open(os.path.join(HERE, name), encoding="utf-8") as lines:
         for line in lines:
             line = line.split("#")[0].strip()
-            if line:
+            if line and not line.startswith("-"):
                 patterns.append(line.split(None, 1)[0])
     return patterns
 

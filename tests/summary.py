@@ -51,7 +51,7 @@ def closing_line(path):
 
 def count_closing(path):
     """(passed, failed, skipped) from the closing line of a runner's log; nothing without one."""
-    found = re.search(r"(\d+) passed, (\d+) failed, (\d+) skipped$", closing_line(path))
+    found = re.search(r"(\d+) passed, (\d+) failed, (\d+) skipped(?: \(.*\))?$", closing_line(path))
     return [int(number) for number in found.groups()] if found else [0, 0, 0]
 
 

@@ -45,6 +45,7 @@ def test_the_sum_and_the_status(tmp_path, meson, cases, statuses, line, status):
 
 @pytest.mark.parametrize("text, status, line, code", [
     ("table\n12 passed, 0 failed, 1 skipped\n", 0, "13 passed, 0 failed, 1 skipped", 0),
+    ("address: 5 passed, 0 failed, 0 skipped (in 9 s)\n", 0, "6 passed, 0 failed, 0 skipped", 0),
     ("fuzz: 3 passed, 1 failed, 0 skipped\n", 1, "4 passed, 1 failed, 0 skipped", 1),
     ("3 passed, 0 failed, 0 skipped\n", 2, "4 passed, 1 failed, 0 skipped", 1),
     ("no such line\n", 0, "1 passed, 1 failed, 0 skipped", 1),

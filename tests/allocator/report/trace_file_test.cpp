@@ -61,6 +61,7 @@ TEST(TraceFile, a_disk_that_was_full) {
     for (uint64_t i = 0; i < rows; ++i) {
       (*writer)->row(1000 + i, "alloc", 0, 0, 4096 * i, 100);
       if (i == rows / 2) {
+        (*writer)->flush();  // (A thread of its own writes.)
         ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &usual), 0);
       }
     }

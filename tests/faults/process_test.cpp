@@ -168,6 +168,15 @@ class Program {
     check();
   }
 
+  /// A read that failed while nobody waited for it, or before the engine ended, was told to no touch.
+  bool has_lost() {
+    static char text[1 << 16];
+    const Uncounted quiet;
+    (void)firn_stats(text, sizeof text);
+    const char* const count = std::strstr(text, "\"lost_blocks\":");
+    return count && std::atoi(count + std::strlen("\"lost_blocks\":")) > 0;
+  }
+
  private:
   static constexpr size_t bytes = 4u << 20;
 
@@ -289,6 +298,7 @@ class Program {
   for (int i = 0; i < 2; ++i) report->job[i] = calls(static_cast<Kind>(i));
   if (of.n == 0 && report->errors) wrong(std::string("without a failure: ") + report->first);
   if (of.n) program.recover();
+  if (report->errors) report->lost |= program.has_lost();
   if (in_the_end) arm(of.kind, of.n - known.job[kind], of.lasting);
   program.end();
   std::atexit([] {

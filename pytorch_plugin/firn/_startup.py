@@ -24,8 +24,8 @@ def split_words(conf: str) -> list[str]:
     """The words of `conf`; torch's may hold commas in brackets."""
     words, depth, begin = [], 0, 0
     for i, letter in enumerate(conf + ","):
-        depth += (letter == "[") - (letter == "]")
-        if letter == "," and (depth <= 0 or i == len(conf)):
+        depth = max(depth + (letter == "[") - (letter == "]"), 0)
+        if letter == "," and (depth == 0 or i == len(conf)):
             words.append(conf[begin:i].strip(" \t\r\n"))
             begin = i + 1
     return [word for word in words if word]

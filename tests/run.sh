@@ -1,7 +1,8 @@
 #!/bin/bash
 # Every test, from any directory: sets up, then Meson's tests (suites unit, sim, stress) on all
-# cores, pytest's (tests/command, tests/bench, tests/torch, tests/real_faults), the C++ tests under
-# sanitizers (tests/sanitizers) and the fuzzers (tests/fuzz).
+# cores, pytest's (tests/command, tests/bench, tests/torch, tests/real_faults), the tests of threads
+# under ThreadSanitizer (tests/sanitizers; all C++ tests under the others with --long) and the fuzzers
+# (tests/fuzz).
 #
 #   tests/run.sh             everything but the long ones
 #   tests/run.sh quick       a few minutes: each layer once, before a commit
@@ -113,10 +114,9 @@ other() {  # NAME COMMAND...
 if [ $length != quick ]; then
   longer=()
   [ $length = long ] && longer=(--long)
-  for kind in address thread; do
-    other sanitizers-$kind bash tests/sanitizers/run.sh $kind "${longer[@]}"
-  done
-  fuzz_seconds=30
+  other sanitizers-thread bash tests/sanitizers/run.sh thread "${longer[@]}"
+  [ $length != long ] || other sanitizers-address bash tests/sanitizers/run.sh address --long
+  fuzz_seconds=20
   [ $length = long ] && fuzz_seconds=600
   other fuzz bash tests/fuzz/run.sh --seconds $fuzz_seconds
 fi

@@ -38,7 +38,7 @@ if ! command -v meson >/dev/null; then
   exit 1
 fi
 python=$(command -v python3)
-for variable in $(compgen -e FIRN_ | grep -vE '^FIRN_(SEEDS?|OPERATIONS|JOBS)$'); do
+for variable in $(compgen -e FIRN_ | grep -vE '^FIRN_(SEEDS?|OPERATIONS|JOBS|ROUNDS)$'); do
   unset "$variable"
 done
 unset PYTORCH_CUDA_ALLOC_CONF PYTORCH_ALLOC_CONF
@@ -46,7 +46,7 @@ if [ $long = yes ]; then
   export FIRN_TEST_LENGTH=normal
 else
   export FIRN_TEST_LENGTH=quick FIRN_SEEDS=${FIRN_SEEDS:-25}
-  export FIRN_OPERATIONS=${FIRN_OPERATIONS:-5000}
+  export FIRN_OPERATIONS=${FIRN_OPERATIONS:-5000} FIRN_ROUNDS=${FIRN_ROUNDS:-60}
 fi
 
 # ccache and precompiled headers (suite.py: precompile) go together so.

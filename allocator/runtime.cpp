@@ -354,7 +354,7 @@ class RuntimeImpl final : public Runtime {
     }
     while (!stopping_.load(std::memory_order_acquire)) {
       bool changed = false;
-      // What fails for want of memory is tried again, or the engine has ended with it.
+      // A step that finds no memory is tried again, or the engine has ended with it.
       if (!survives([&] { changed = serve_once(engine, planner); })) changed = false;
       if (!changed) wall_clock().wait(engine.busy() ? 200'000 : 20'000'000);
     }

@@ -18,7 +18,7 @@ packages=(python3 python3-venv g++ pkg-config ca-certificates liburing-dev libxx
           libncurses-dev zlib1g-dev)
 # What tests look at pages with (120 MB to fetch, 410 MB on the disk); without it they are skipped.
 browser=chromium
-# What fuzzers, models of lock-free words and file systems that fail need; without them these tests are
+# For fuzzers, models of lock-free words and file systems that fail: without them these tests are
 # skipped.
 test_tools=(clang libclang-rt-dev relacy-dev xfsprogs btrfs-progs e2fsprogs quota)
 python=${FIRN_PYTHON:-/usr/bin/python3}

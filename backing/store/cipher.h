@@ -25,7 +25,7 @@
 
 namespace firn {
 
-/// What decryption needs beside the key. Not secret; not to be changed by others.
+/// Decryption needs it beside the key. Not secret; not to be changed by others.
 struct Seal {
   uint64_t nonce = 0;
   std::array<unsigned char, 16> tag{};

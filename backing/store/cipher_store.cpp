@@ -197,8 +197,8 @@ void CipherStoreCore::end(uint64_t id, Error error) {
   leave(at, slot);
 }
 
-/// What the store below has completed: of every queue, for others wait for the buffers of an engine
-/// that does not ask. mutex_ held.
+/// Takes the completions of the store below: of every queue, for others wait for the buffers of an
+/// engine that does not ask. mutex_ held.
 void CipherStoreCore::take_completed() {
   std::array<StoreCompletion, 32> done;
   for (unsigned queue = 0; queue < store_queues; ++queue) {

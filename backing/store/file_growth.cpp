@@ -122,7 +122,7 @@ Result<void> FileStoreCore::grow(Dir& dir, size_t bytes, std::unique_lock<Ranked
     return make_error(Code::no_space, 0, dir.trouble);
   }
   if (!grown) {
-    // What is there stays in use: it is preallocated, so that a full disk cannot fail its writes.
+    // Room laid out before stays in use: a full disk cannot fail its writes.
     dir.trouble = grown.error().text;
     dir.grow_again_ns = now + grow_wait_ns;
     if (grown.error().code == Code::io) (void)dir.health.failed(now);

@@ -1,4 +1,4 @@
-// What encryption costs beside the sum that is taken anyhow: GB/s on one core.
+// The cost of encryption beside the sum that is taken anyhow: GB/s on one core.
 #include <benchmark/benchmark.h>
 
 #include <cstdlib>

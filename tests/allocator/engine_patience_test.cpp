@@ -238,7 +238,7 @@ TEST(EnginePatience, a_failure_is_not_held_against_a_write_much_later) {
   for (size_t i = 0; i < 8; ++i) EXPECT_TRUE(job.read(i)) << i;
 }
 
-/// What could not leave while a region was to be given back leaves when that is used again.
+/// Blocks could not leave while a region was to be given back: they leave when it is used again.
 TEST(EnginePatience, blocks_leave_again_when_memory_is_short_no_more) {
   HostRoom room;
   room.region_bytes = 16u << 20;

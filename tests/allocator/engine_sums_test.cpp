@@ -142,7 +142,7 @@ TEST(EngineSums, what_changes_before_it_is_written_is_found_by_the_store) {
   EXPECT_EQ(read.error().code, Code::lost);
 }
 
-/// What is being written may be right on the disk, whatever host memory holds by now.
+/// Bytes being written may be right on the disk, whatever host memory holds by now.
 TEST(EngineSums, nothing_is_lost_before_its_write_is_over) {
   std::byte* changed = nullptr;
   SimulationOptions options = Job::options(true, false, true, 0);

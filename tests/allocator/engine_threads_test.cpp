@@ -165,7 +165,7 @@ struct Made {
   uint64_t bytes = 0, seed = 0;
 };
 
-/// What a thread does, with its own stream. Errors are answers while there are faults.
+/// A thread with its own stream. Errors are answers while there are faults.
 class Worker {
  public:
   Worker(Machine& machine, unsigned number, const std::vector<Made>& shared,

@@ -66,8 +66,8 @@ TEST(EngineTrace, a_way_back_that_failed_is_told) {
   EXPECT_TRUE(events.ends_with("fault arrived touch free")) << events;
 }
 
-/// Who waits for what was told so far waits for no more than that: rows that others tell of
-/// meanwhile are few, and nobody has them written.
+/// A flush waits for the rows told so far and for no more: rows that others tell of meanwhile are
+/// few, and nobody has them written.
 TEST(EngineTrace, a_flush_ends_though_others_go_on_telling) {
   std::string path = (std::filesystem::temp_directory_path() / "firn-trace-XXXXXX").string();
   ::close(::mkstemp(path.data()));

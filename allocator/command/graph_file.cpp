@@ -40,9 +40,12 @@ Result<std::string> id_of(const CsvFile& file, const char* what,
   if (id.empty()) return file.wrong(fmt::format("{}: is empty", what));
   if (id.size() > id_bytes_max)
     return file.wrong(fmt::format("{}: is longer than {} bytes", what, id_bytes_max));
-  if (id.find_first_of(" ,\"") != std::string::npos)
-    return file.wrong(
-        fmt::format("{} {}: has a blank, a comma or a quote in it", what, quote_word(id)));
+  // Messages and results name it as it is.
+  if (std::any_of(id.begin(), id.end(), [](unsigned char c) {
+        return c <= ' ' || c == 0x7f || c == ',' || c == '"';
+      }))
+    return file.wrong(fmt::format("{} {}: has a blank, a comma, a quote or a control character in it",
+                                  what, quote_word(id)));
   if (const auto before = known.find(id); before != known.end())
     return file.wrong(
         fmt::format("{} {} is in line {} already", what, quote_word(id), before->second + 2));

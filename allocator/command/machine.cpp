@@ -33,8 +33,10 @@ uint64_t number(std::string_view text, uint64_t otherwise) {
 
 // The chosen word of "always [madvise] never".
 std::string chosen(const std::string& line) {
-  const size_t open = line.find('['), close = line.find(']');
-  if (open == std::string::npos || close == std::string::npos || close < open) return {};
+  const size_t close = line.find(']');
+  if (close == std::string::npos) return {};
+  const size_t open = line.rfind('[', close);
+  if (open == std::string::npos) return {};
   return line.substr(open + 1, close - open - 1);
 }
 

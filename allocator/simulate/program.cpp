@@ -9,6 +9,7 @@
 #include "allocator/check.h"
 #include "allocator/block.h"
 #include "allocator/frames.h"
+#include "allocator/sizes.h"
 
 namespace firn::simulate {
 
@@ -111,8 +112,8 @@ Error Program::in_kernel(const Error& error) const {
   told.text = kernel_ == no_kernel
                   ? "before the first iteration: " + error.text
                   : fmt::format("iteration {}, kernel {} ({}:{}): {}", iteration_,
-                                trace_.name(trace_.kernels[kernel_]), trace_.kernels_path,
-                                kernel_ + 2, error.text);
+                                quote_word(trace_.name(trace_.kernels[kernel_])),
+                                trace_.kernels_path, kernel_ + 2, error.text);
   return told;
 }
 
@@ -290,7 +291,7 @@ Result<ProgramResult> Program::run() {
     return kernel_ == no_kernel
                ? std::string("while the persistent tensors were made")
                : fmt::format("iteration {}, kernel {} ({}:{}) could not start", iteration_,
-                             trace_.name(trace_.kernels[kernel_]), trace_.kernels_path,
+                             quote_word(trace_.name(trace_.kernels[kernel_])), trace_.kernels_path,
                              kernel_ + 2);
   });
   if (Result<void> done = set_up(); !done) return in_kernel(done.error());

@@ -235,8 +235,8 @@ Result<void> ProgramTrace::check_fits(uint64_t gpu_bytes) const {
       (is_small ? small : large) += is_small ? bytes : in_frames(bytes);
       if (large + in_frames(small) > gpu_bytes)
         return wrong(kernels_path, k,
-                     fmt::format("the tensors of kernel {} alone exceed the GPU's {}", name(kernel),
-                                 format_size(gpu_bytes)));
+                     fmt::format("the tensors of kernel {} alone exceed the GPU's {}",
+                                 quote_word(name(kernel)), format_size(gpu_bytes)));
     }
   }
   return {};

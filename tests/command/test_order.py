@@ -70,6 +70,7 @@ BAD_STORAGES = [
     (GOOD_STORAGES + "a,1,param\n", ("x.storages.csv:6:", '"a"', "line 4")),
     (GOOD_STORAGES + ",1,param\n", ("x.storages.csv:6:", "empty")),
     (GOOD_STORAGES + "c d,1,param\n", ("x.storages.csv:6:", "blank")),
+    (GOOD_STORAGES + "c\1d,1,param\n", ("x.storages.csv:6:", "\\x01", "control character")),
     (GOOD_STORAGES + "c,-1,param\n", ("x.storages.csv:6:", "bytes", "negative")),
     (GOOD_STORAGES + "c,,param\n", ("x.storages.csv:6:", "bytes")),
     (GOOD_STORAGES + "c,1.5,param\n", ("x.storages.csv:6:", "bytes", "1.5")),

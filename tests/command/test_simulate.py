@@ -86,7 +86,9 @@ BAD_TRACES = [
     (TENSORS, KERNELS + "2,c,20000000000000000,0,1\n",
      ("t.kernels.csv:4:", "two years in 6 iterations", "--iterations")),
     (TENSORS + "2,600000000,transient\n3,600000000,transient\n", KERNELS + "2,c,1,2,3\n",
-     ("t.kernels.csv:4:", "kernel c alone exceed", "1GiB")),
+     ("t.kernels.csv:4:", "kernel \"c\" alone exceed", "1GiB")),
+    (TENSORS + "2,600000000,transient\n3,600000000,transient\n", KERNELS + "2,c\1,1,2,3\n",
+     ("t.kernels.csv:4:", "\\x01")),
     (TENSORS, KERNELS + "2,c,1,9,1\n", ("t.kernels.csv:4:", "9")),
     (TENSORS, KERNELS + "2,c,1,0\n", ("t.kernels.csv:4:", "4 fields")),
     (TENSORS, KERNELS + "\0\xff,c,1,0,1\n", ("t.kernels.csv:4:",)),
@@ -182,7 +184,7 @@ def test_a_kernel_without_room_is_told(firn, tmp_path):
     assert result.returncode == 1
     assert result.stdout == ""
     assert len(result.stderr.splitlines()) == 1
-    assert "kernel c" in result.stderr and "t.kernels.csv:4" in result.stderr
+    assert 'kernel "c"' in result.stderr and "t.kernels.csv:4" in result.stderr
     assert "small blocks" in result.stderr
 
 

@@ -94,7 +94,7 @@ fuzz() {  # TARGET: runs it, and leaves a line of the table
   {
     echo
     echo "fuzz: $name: found after ${runs:-?} runs:"
-    grep -m 1 -E '^fuzz: |ERROR: |runtime error|^SUMMARY' "$work/$name.log"
+    grep -a -m 1 -E '^fuzz: |ERROR: |runtime error|^SUMMARY' "$work/$name.log"
     local input
     input=$(sed -n 's/^artifact_prefix=.*Test unit written to //p' "$work/$name.log" | tail -n 1)
     if [ -n "$input" ]; then

@@ -49,7 +49,26 @@ Result<std::shared_ptr<const ExportedMemory>> EngineImpl::export_memory(const vo
     return made.error();
   }
   block->exported = true;
+  // Its end is not the quick one: it is zeroed first.
+  block->word.fetch_or(word::recorded, std::memory_order_acq_rel);
   return known = *made;
+}
+
+/// Another process may have written there: whoever has the memory next may hand it to a third.
+/// Behind all uses of the block; a use of it itself.
+void EngineImpl::wipe(Block& block) {
+  const auto behind = [this](Use use) {
+    if (Result<void> ordered = streams_.order(in_, use); !ordered) (void)streams_.wait(use);
+  };
+  behind(streams_.now(block.stream));
+  for (const Use use : block.more_uses) behind(use);
+  const uint64_t bytes = block.grains != 0 ? block.mapped_bytes() : size_t{block.bytes};
+  const CUresult result =
+      driver_.memset_d8_async(block.address, 0, bytes, in_stream_);
+  if (result != CUDA_SUCCESS)
+    trouble(fmt::format("block {:#x}, which another process could write, is not zeroed: {}",
+                        block.address, driver_.error("cuMemsetD8Async", result).text));
+  add_use(block, streams_.now(in_));
 }
 
 }  // namespace firn

@@ -108,7 +108,8 @@ void EngineImpl::finish_free(Block& block) {
   State state = word::state(w);
   block.pin_reason = nullptr;
   block.pin_count = 0;
-  if (block.exported) {
+  const bool exported = block.exported;
+  if (exported) {
     if (block.grains != 0) exported_.erase(export_key(block));
     block.exported = false;
   }
@@ -148,6 +149,7 @@ void EngineImpl::finish_free(Block& block) {
   if (recorded) {
     for (uint16_t stream : block.recorded_streams) add_use(block, streams_.now(stream));
     block.recorded_streams.clear();
+    if (exported) wipe(block);
     close_uses(block);
     hot_.waits(block.grains != 0, block.bytes);
     deferred_.push_back(&block);

@@ -258,6 +258,7 @@ class EngineImpl final : public Engine, private EngineLimits, private InMotion {
   void open_guarded(Block& block);
   Result<void> set_span_access(const Block& block, const Span& span, CUmemAccess_flags flags);
   void poison(Block& block);
+  void wipe(Block& block);
 
   // engine_touch.cpp
   template <class Mark>

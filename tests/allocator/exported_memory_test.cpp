@@ -164,6 +164,48 @@ TEST(ExportedMemory, stays_on_the_device_until_it_is_freed) {
   engine.check();
 }
 
+// Whoever gets the memory next, and hands it on, hands on nothing of what the other process wrote.
+TEST(ExportedMemory, is_zero_once_it_was_freed) {
+  Simulation sim({});
+  Engine& engine = sim.engine(0);
+  Driver::ContextGuard context(sim.driver(), sim.context(0));
+  CUstream other = nullptr;
+  ASSERT_EQ(sim.driver().stream_create(&other, CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
+  for (const size_t bytes : {size_t{1000}, size_t{1} << 20, size_t{9} << 18, size_t{25} << 20}) {
+    void* beside = make(engine, bytes);
+    ASSERT_TRUE(sim.fill(0, beside, bytes, 3, nullptr));
+    void* block = make(engine, bytes);
+    auto exported = engine.export_memory(block, reason);
+    ASSERT_TRUE(exported) << describe(exported.error());
+    const uint64_t place = reinterpret_cast<uint64_t>(block) - (*exported)->base();
+    auto imported = ImportedMemory::open(sim.driver(), 0, (*exported)->handle());
+    ASSERT_TRUE(imported) << describe(imported.error());
+    auto* there = reinterpret_cast<char*>((*imported)->base() + place);
+    EXPECT_TRUE(sim.fill(0, there, bytes, 8, nullptr));
+    sim.synchronize();
+    // What is still under way on another stream is not overtaken.
+    ASSERT_TRUE(engine.record_stream(block, other, nullptr));
+    for (int i = 0; i < 20; ++i) EXPECT_TRUE(sim.verify(0, block, bytes, 8, other));
+    ASSERT_TRUE(engine.free(block));
+    sim.synchronize();
+    ASSERT_EQ(sim.driver().ctx_synchronize(), CUDA_SUCCESS);
+    EXPECT_EQ(Simulation::wrong_bytes, 0u) << Simulation::first_wrong;
+    std::string left(bytes, '\1');
+    ASSERT_EQ(sim.driver().memcpy_dtoh_async(left.data(), reinterpret_cast<CUdeviceptr>(there),
+                                             bytes, nullptr),
+              CUDA_SUCCESS);
+    ASSERT_EQ(sim.driver().ctx_synchronize(), CUDA_SUCCESS);
+    EXPECT_EQ(left.find_first_not_of('\0'), std::string::npos) << bytes;
+    EXPECT_TRUE(sim.verify(0, beside, bytes, 3, nullptr)) << "a neighbour in the same frames";
+    sim.synchronize();
+    EXPECT_EQ(Simulation::wrong_bytes, 0u) << Simulation::first_wrong;
+    imported->reset();
+    ASSERT_TRUE(engine.free(beside));
+  }
+  engine.check();
+  ASSERT_EQ(sim.driver().stream_destroy(other), CUDA_SUCCESS);
+}
+
 TEST(ExportedMemory, descriptors_are_those_of_live_blocks) {
   Simulation sim({});
   Engine& engine = sim.engine(0);

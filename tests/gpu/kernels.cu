@@ -40,7 +40,7 @@ __global__ void layers(const Layer* layer, Word salt) {
   for (; layer; layer = layer->below)
     EACH(layer->count) layer->out[i] = mixed(layer->out[i], layer->in[i], salt, (Word)i);
 }
-__global__ void link(Link* node, Link* next, Word value) {
+__global__ void put_link(Link* node, Link* next, Word value) {
   if (blockIdx.x == 0 && threadIdx.x == 0) {
     node->next = next;
     node->value = value;

@@ -77,8 +77,8 @@ KERNEL void layers(ARGUMENTS) {
       layer->out[i] = mixed(layer->out[i], layer->in[i], salt, static_cast<Word>(i));
 }
 
-LAYOUT(link, {0, 8}, {8, 8}, {16, 4})
-KERNEL void link(ARGUMENTS) {
+LAYOUT(put_link, {0, 8}, {8, 8}, {16, 4})
+KERNEL void put_link(ARGUMENTS) {
   Link* node = take<Link*>(parameters, 0);
   node->next = take<Link*>(parameters, 1);
   node->value = take<Word>(parameters, 2);

@@ -11,13 +11,13 @@ int main(int argc, char** argv) {
     fill(gpu, nodes[i], static_cast<Word>(i));
   }
   // A list that is there before memory is short.
-  const CUfunction link = gpu.kernel("link"), walk = gpu.kernel("walk");
+  const CUfunction put_link = gpu.kernel("put_link"), walk = gpu.kernel("walk");
   const CUdeviceptr none = 0;
   std::vector<Block> early;
   for (size_t i = 0; i < 3; ++i) early.push_back(make(link_words));
   for (size_t i = 0; i < 3; ++i) {
     const Word value = static_cast<Word>(i + 31);
-    launch(link, {&early[i].address, i < 2 ? &early[i + 1].address : &none, &value});
+    launch(put_link, {&early[i].address, i < 2 ? &early[i + 1].address : &none, &value});
   }
   for (size_t i = 0; i < arrays; ++i) {
     data.push_back(make(count));
@@ -31,7 +31,7 @@ int main(int argc, char** argv) {
   work(1);
   for (size_t i = links; i-- > 0;) {
     const Word value = scramble(static_cast<Word>(i));
-    launch(link, {&nodes[i].address, i + 1 < links ? &nodes[i + 1].address : &none, &value});
+    launch(put_link, {&nodes[i].address, i + 1 < links ? &nodes[i + 1].address : &none, &value});
     work(static_cast<Word>(i));
   }
   for (Word salt = 0; salt < 4; ++salt) {
@@ -41,13 +41,13 @@ int main(int argc, char** argv) {
   }
   // The list is joined up anew, longer from its middle on.
   const Word value = 77;
-  launch(link, {&nodes[2].address, &nodes[5].address, &value});
+  launch(put_link, {&nodes[2].address, &nodes[5].address, &value});
   work(40);
   const Word salt = 9;
   launch(walk, {&nodes[0].address, &data[7].address, &salt});
   // And walked at once, while nobody has looked at it.
   for (Word round = 0; round < 3; ++round) {
-    launch(link, {&nodes[round].address, &nodes[round + 3].address, &round});
+    launch(put_link, {&nodes[round].address, &nodes[round + 3].address, &round});
     launch(walk, {&nodes[round].address, &data[round + 9].address, &salt});
   }
   for (Block& block : data) add_to_digest(block);

@@ -12,12 +12,12 @@ namespace firn {
 
 IoRequest* EngineImpl::request_for(Block& block, uint32_t index, Slot slot) {
   Piece& piece = block.pieces[index];
-  auto* request = new IoRequest{&block, block.generation, block.version, index, piece.host, slot,
-                                piece.reading, clock_.now_ns()};
+  std::unique_ptr<IoRequest> request(new IoRequest{&block, block.generation, block.version, index,
+                                                   piece.host, slot, piece.reading,
+                                                   clock_.now_ns()});
+  requests_.insert(request.get());  // (may find no memory)
   host_.ref(piece.host);
-  requests_.insert(request);
-  piece.request = request;
-  return request;
+  return piece.request = request.release();
 }
 
 /// Says so when the store has not answered for long: whoever waits for it sees nothing else. (A

@@ -6,6 +6,11 @@
 
 #include "allocator/check.h"
 
+#ifdef __SANITIZE_ADDRESS__
+// LeakSanitizer looks for pointers in memory that is mapped only where it is told.
+#include <sanitizer/lsan_interface.h>
+#endif
+
 namespace firn {
 
 namespace {
@@ -25,10 +30,16 @@ void* take_huge(size_t bytes) {
   if (const size_t behind = begin + taken - aligned - wanted)
     ::munmap(static_cast<char*>(memory) + wanted, behind);
   (void)::madvise(memory, wanted, MADV_HUGEPAGE);  // refused: small pages do, only slower
+#ifdef __SANITIZE_ADDRESS__
+  __lsan_register_root_region(memory, wanted);
+#endif
   return memory;
 }
 
 void give_huge(void* memory, size_t bytes) {
+#ifdef __SANITIZE_ADDRESS__
+  __lsan_unregister_root_region(memory, whole(bytes));
+#endif
   FIRN_CHECK(::munmap(memory, whole(bytes)) == 0, "munmap of %p, %zu bytes", memory, bytes);
 }
 

@@ -45,7 +45,9 @@ for variable in $(compgen -e FIRN_ | grep -vE '^FIRN_(SEEDS?|OPERATIONS|JOBS|ROU
   unset "$variable"
 done
 unset PYTORCH_CUDA_ALLOC_CONF PYTORCH_ALLOC_CONF
+longer=()
 if [ $long = yes ]; then
+  longer=(--long)
   export FIRN_TEST_LENGTH=normal
 else
   export FIRN_TEST_LENGTH=quick FIRN_SEEDS=${FIRN_SEEDS:-25}
@@ -101,7 +103,7 @@ for kind in "${kinds[@]}"; do
     status=1
     continue
   fi
-  if ! chosen=$("$python" "$here/suite.py" choose "$folder" "$kind" "${names[@]}"); then
+  if ! chosen=$("$python" "$here/suite.py" choose "$folder" "$kind" "${longer[@]}" "${names[@]}"); then
     status=1
     continue
   fi

@@ -1,6 +1,6 @@
 """Which tests run under a sanitizer, what has to be built for them, and the closing line.
 
-Usage: suite.py choose BUILD KIND [NAME...]   prints "target FILE" and "test NAME" lines
+Usage: suite.py choose BUILD KIND [--long] [NAME...]   prints "target FILE" and "test NAME" lines
        suite.py precompile BUILD             compiles BUILD/std.h: saves a quarter of the build
        suite.py close BUILD KIND BUILD_SECONDS TEST_SECONDS
 Status of `close`: 0 when something passed and nothing failed.
@@ -42,6 +42,9 @@ def choose(build, kind, names):
     files = {target["id"]: target["filename"] for target in introspect(build, "targets")}
     wanted, out = listed("thread_tests.txt") if kind == "thread" else ["*"], []
     unwanted = listed("address_left_out.txt") if kind == "address" else []
+    if kind == "address" and not names:
+        unwanted += listed("address_long.txt")
+    names = [name for name in names if name != "--long"]
     targets = set()
     for test in introspect(build, "tests"):
         # Meson's name of a test is matched with _ in place of spaces.

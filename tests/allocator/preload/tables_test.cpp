@@ -174,8 +174,9 @@ TEST(Tables, nothing_is_missed) {
           const size_t from = (random() % (memory_bytes - bytes + 1)) / 8 * 8, to = at / 8 * 8;
           const size_t whole = bytes / 8 * 8;
           tables.copy(base + to, base + from, whole);
-          std::memmove(&memory[to], std::vector<unsigned char>(memory.begin() + from,
-                       memory.begin() + from + whole).data(), whole);
+          const std::vector<unsigned char> moved(memory.begin() + from,
+                                                 memory.begin() + from + whole);
+          std::copy(moved.begin(), moved.end(), memory.begin() + to);
           // What was in part overwritten there is so here.
           std::vector<bool> parts(partly.begin() + from / 8, partly.begin() + (from + whole) / 8);
           std::copy(parts.begin(), parts.end(), partly.begin() + to / 8);

@@ -107,7 +107,7 @@ void list() {
   constexpr int links = 5;
   for (int i = links; i-- > 0;) {
     Link* next = i + 1 < links ? reinterpret_cast<Link*>(all[i + 1]) : nullptr;
-    link<<<1, 32>>>(reinterpret_cast<Link*>(all[i]), next, i);
+    put_link<<<1, 32>>>(reinterpret_cast<Link*>(all[i]), next, i);
     for (int k = links; k + 2 < arrays; ++k)
       mix<<<64, 256>>>(all[k], all[k + 1], all[k + 2], count, i);
   }

@@ -57,6 +57,7 @@ Result<std::shared_ptr<const ExportedMemory>> EngineImpl::export_memory(const vo
 /// Another process may have written there: whoever has the memory next may hand it to a third.
 /// Behind all uses of the block; a use of it itself.
 void EngineImpl::wipe(Block& block) {
+  if (health_.dead()) return;  // nobody has its memory again
   const auto behind = [this](Use use) {
     if (Result<void> ordered = streams_.order(in_, use); !ordered) (void)streams_.wait(use);
   };

@@ -40,18 +40,20 @@ Result<std::shared_ptr<const ExportedMemory>> EngineImpl::export_memory(const vo
     }
   }
   const uint64_t key = block->place_bytes != 0 ? block->address : base;
-  auto& known = exported_[key];
-  if (known) return known;
-  Result<std::shared_ptr<const ExportedMemory>> made =
-      ExportedMemory::make(driver_, base, frames);
-  if (!made) {
-    exported_.erase(key);
-    return made.error();
+  auto& known = exported_[key];  // (of small blocks: their segment's)
+  if (!known) {
+    Result<std::shared_ptr<const ExportedMemory>> made =
+        ExportedMemory::make(driver_, base, frames);
+    if (!made) {
+      exported_.erase(key);
+      return made.error();
+    }
+    known = *made;
   }
   block->exported = true;
   // Its end is not the quick one: it is zeroed first.
   block->word.fetch_or(word::recorded, std::memory_order_acq_rel);
-  return known = *made;
+  return known;
 }
 
 /// Another process may have written there: whoever has the memory next may hand it to a third.
@@ -64,8 +66,7 @@ void EngineImpl::wipe(Block& block) {
   behind(streams_.now(block.stream));
   for (const Use use : block.more_uses) behind(use);
   const uint64_t bytes = block.grains != 0 ? block.mapped_bytes() : size_t{block.bytes};
-  const CUresult result =
-      driver_.memset_d8_async(block.address, 0, bytes, in_stream_);
+  const CUresult result = driver_.memset_d8_async(block.address, 0, bytes, in_stream_);
   if (result != CUDA_SUCCESS)
     trouble(fmt::format("block {:#x}, which another process could write, is not zeroed: {}",
                         block.address, driver_.error("cuMemsetD8Async", result).text));

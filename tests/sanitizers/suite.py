@@ -65,12 +65,14 @@ def choose(build, kind, names):
 
 
 def precompile(build):
-    """With the flags of a library's file and of a program's: GCC takes the one that fits."""
+    """With the flags of a library, of tests with and without GoogleTest, and of the command: GCC takes
+    the one that fits."""
     with open(os.path.join(build, "compile_commands.json"), encoding="utf-8") as commands:
         commands = {os.path.basename(entry["file"]): entry for entry in json.load(commands)}
     header, folder = os.path.join(build, "std.h"), os.path.join(build, "std.h.gch")
     os.makedirs(folder, exist_ok=True)
-    for like in ("engine_small.cpp", "range_map_test.cpp"):
+    for like in ("engine_small.cpp", "range_map_test.cpp", "engine_property_test.cpp",
+                 "graph_file.cpp"):
         out = os.path.join(folder, like + ".gch")
         if os.path.exists(out) and os.path.getmtime(out) >= os.path.getmtime(header):
             continue

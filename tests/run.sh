@@ -73,25 +73,6 @@ if [ ${#selected[@]} -gt 0 ]; then
     "${selected[@]}" </dev/null || meson_status=$?
 fi
 
-# What the sanitizers and fuzzers need is built while pytest's tests wait for one thing and another:
-# by processes that have the cores only while nobody else wants them.
-ahead=
-end_ahead() {  # the compilers with it
-  [ -z "$ahead" ] || kill -TERM -- "-$ahead" 2>/dev/null
-  ahead=
-}
-trap end_ahead EXIT
-if [ $length != quick ] && [ ${#names[@]} = 0 ]; then
-  set -m
-  {
-    chrt --idle --pid 0 $BASHPID || renice -n 19 $BASHPID
-    bash tests/sanitizers/run.sh --build address thread
-    bash tests/fuzz/run.sh --build
-  } </dev/null >"$results/ahead.log" 2>&1 &
-  ahead=$!
-  set +m
-fi
-
 # The threads of torch's operators would spin on cores that another test could have.
 export OMP_WAIT_POLICY=${OMP_WAIT_POLICY:-passive}
 folders=()
@@ -117,13 +98,6 @@ $python -m pytest -q -rfEs --durations=5 -p no:cacheprovider \
 pytest_status=${PIPESTATUS[0]}
 # 5: nothing was selected, which is another runner's name or nobody's (seen below).
 [ "$pytest_status" = 5 ] && pytest_status=0
-
-if [ -n "$ahead" ]; then
-  waited=$SECONDS
-  wait "$ahead"  # (each says itself what of it could not be built)
-  ahead=
-  echo "== waited $((SECONDS - waited)) s for what the sanitizers and fuzzers need"
-fi
 
 # Runners of their own, each of which closes with a line as ours.
 others=()

@@ -2,9 +2,9 @@
 # The fuzz targets: builds them with clang into build-fuzz/, and runs each on its kept corpus and
 # from there on.
 #
-#   tests/fuzz/run.sh [--seconds N] [--seed N] [--build] [TARGET...]
+#   tests/fuzz/run.sh [--seconds N] [--seed N] [TARGET...]
 #
-# N seconds each (30), two at once; --build builds them and runs nothing. Finds are kept in build-fuzz/found/TARGET/, and the command that
+# N seconds each (30), two at once. Finds are kept in build-fuzz/found/TARGET/, and the command that
 # runs one again is printed; what is interesting, in build-fuzz/corpus/TARGET/, from which the next run
 # goes on. The same seed, corpus and number of runs are the same inputs.
 # Needs clang and its runtime (Debian: clang, libclang-rt-dev), and of bench/setup.sh meson, ninja
@@ -17,12 +17,10 @@ export PATH="$PWD/.venv/bin:$PATH"
 build=build-fuzz
 seconds=30
 seed=20
-build_only=no
 names=()
 while [ $# -gt 0 ]; do
   case $1 in
     --seconds) seconds=${2:?--seconds needs a number}; shift ;;
-    --build) build_only=yes ;;
     --seed) seed=${2:?--seed needs a number}; shift ;;
     -h | --help) sed -n '2,/^set/s/^# \{0,1\}//p' tests/fuzz/run.sh; exit 0 ;;
     -*) echo "fuzz: unknown option $1 (--help lists what there is)" >&2; exit 2 ;;
@@ -69,7 +67,6 @@ if ! ninja -C $build -j2 "${names[@]/#/fuzz_}" >"$work/build.log" 2>&1; then
   echo "fuzz: 0 passed, ${#names[@]} failed, 0 skipped"
   exit 1
 fi
-[ $build_only = no ] || exit 0
 echo "fuzz: built in $((SECONDS - begin)) s; each target runs $seconds s with seed $seed"
 
 export ASAN_OPTIONS=allocator_may_return_null=1:detect_stack_use_after_return=1:abort_on_error=0

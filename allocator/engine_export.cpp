@@ -56,15 +56,11 @@ Result<std::shared_ptr<const ExportedMemory>> EngineImpl::export_memory(const vo
   return known;
 }
 
-/// Another process may have written there: whoever has the memory next may hand it to a third.
-/// Behind all uses of the block; a use of it itself.
+/// Another process may have written there: whoever has the memory next may hand it to a third. All
+/// uses of the block are over (to be ordered behind them would be refused where the driver is ill);
+/// this is one more.
 void EngineImpl::wipe(Block& block) {
   if (health_.dead()) return;  // nobody has its memory again
-  const auto behind = [this](Use use) {
-    if (Result<void> ordered = streams_.order(in_, use); !ordered) (void)streams_.wait(use);
-  };
-  behind(streams_.now(block.stream));
-  for (const Use use : block.more_uses) behind(use);
   const uint64_t bytes = block.grains != 0 ? block.mapped_bytes() : size_t{block.bytes};
   const CUresult result = driver_.memset_d8_async(block.address, 0, bytes, in_stream_);
   if (result != CUDA_SUCCESS)

@@ -108,11 +108,8 @@ void EngineImpl::finish_free(Block& block) {
   State state = word::state(w);
   block.pin_reason = nullptr;
   block.pin_count = 0;
-  const bool exported = block.exported;
-  if (exported) {
-    if (block.grains != 0) exported_.erase(export_key(block));
-    block.exported = false;
-  }
+  const bool exported = std::exchange(block.exported, false);
+  if (exported && block.grains != 0) exported_.erase(export_key(block));
   // The copy-in must not overwrite what the stream's next owner writes.
   if ((w & word::unsettled) && block.arrival) {
     if (Result<void> ordered = streams_.order(block.stream, block.arrival); !ordered)
@@ -149,7 +146,7 @@ void EngineImpl::finish_free(Block& block) {
   if (recorded) {
     for (uint16_t stream : block.recorded_streams) add_use(block, streams_.now(stream));
     block.recorded_streams.clear();
-    if (exported) wipe(block);
+    block.exported = exported;  // until it is wiped
     close_uses(block);
     hot_.waits(block.grains != 0, block.bytes);
     deferred_.push_back(&block);
@@ -178,10 +175,16 @@ void EngineImpl::settle_deferred() {
   size_t left = 0;  // (In one pass: a program that frees without waiting has thousands.)
   for (Block* deferred : deferred_) {
     Block& block = *deferred;
-    if (!uses_over(block)) {
+    const auto used = [&] {
+      if (uses_over(block)) return false;
       close_uses(block);
       deferred_[left++] = deferred;
-      continue;
+      return true;
+    };
+    if (used()) continue;
+    if (std::exchange(block.exported, false)) {
+      wipe(block);
+      if (used()) continue;
     }
     hot_.waited(block.grains != 0, block.bytes);
     tell({MemoryEvent::Kind::free_completed, reinterpret_cast<void*>(block.address),

@@ -222,7 +222,8 @@ class Ended(AssertionError):
         if "broken: " in self.words:  # Firn's own words
             return False
         if any(each in self.words for each in ("firn software GPU: ", "shared librar",
-                                               "memory for thread-local data")):
+                                               "memory for thread-local data",
+                                               "setpriv: failed to execute")):
             return True
         stack = [line.split("(")[0].rsplit("/", 1)[-1] for line in self.words.splitlines()
                  if line.startswith("/") and "(+0x" in line or "](" in line]

@@ -62,7 +62,9 @@ Result<std::shared_ptr<const ExportedMemory>> EngineImpl::export_memory(const vo
 void EngineImpl::wipe(Block& block) {
   if (health_.dead()) return;  // nobody has its memory again
   const uint64_t bytes = block.grains != 0 ? block.mapped_bytes() : size_t{block.bytes};
-  const CUresult result = driver_.memset_d8_async(block.address, 0, bytes, in_stream_);
+  CUresult result = CUDA_ERROR_UNKNOWN;
+  for (int attempt = 0; attempt < 3 && result != CUDA_SUCCESS; ++attempt)
+    result = driver_.memset_d8_async(block.address, 0, bytes, in_stream_);
   if (result != CUDA_SUCCESS)
     trouble(fmt::format("block {:#x}, which another process could write, is not zeroed: {}",
                         block.address, driver_.error("cuMemsetD8Async", result).text));

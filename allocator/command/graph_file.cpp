@@ -44,8 +44,8 @@ Result<std::string> id_of(const CsvFile& file, const char* what,
   if (std::any_of(id.begin(), id.end(), [](unsigned char c) {
         return c <= ' ' || c == 0x7f || c == ',' || c == '"';
       }))
-    return file.wrong(fmt::format("{} {}: has a blank, a comma, a quote or a control character in it",
-                                  what, quote_word(id)));
+    return file.wrong(fmt::format(
+        "{} {}: has a blank, a comma, a quote or a control character in it", what, quote_word(id)));
   if (const auto before = known.find(id); before != known.end())
     return file.wrong(
         fmt::format("{} {} is in line {} already", what, quote_word(id), before->second + 2));

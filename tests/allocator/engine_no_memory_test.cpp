@@ -3,36 +3,11 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
-#include <cstdlib>
 #include <new>
 #include <vector>
 
+#include "tests/allocator/scarce_memory.h"
 #include "tests/allocator/simulation.h"
-
-namespace {
-thread_local long left = -1;  // so many more are given to this thread; negative: all
-
-void* take(std::size_t bytes) {
-  if (left == 0) throw std::bad_alloc();
-  if (left > 0) --left;
-  if (void* at = std::malloc(bytes)) return at;
-  throw std::bad_alloc();
-}
-}  // namespace
-
-void* operator new(std::size_t bytes) { return take(bytes); }
-void* operator new[](std::size_t bytes) { return take(bytes); }
-void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept {
-  try {
-    return take(bytes);
-  } catch (const std::bad_alloc&) {
-    return nullptr;
-  }
-}
-void operator delete(void* at) noexcept { std::free(at); }
-void operator delete[](void* at) noexcept { std::free(at); }
-void operator delete(void* at, std::size_t) noexcept { std::free(at); }
-void operator delete[](void* at, std::size_t) noexcept { std::free(at); }
 
 using namespace firn;
 using namespace firn::test;
@@ -57,13 +32,13 @@ TEST(EngineNoMemory, while_what_was_freed_is_looked_at) {
     for (void* block : blocks) ASSERT_TRUE(engine.free(block));
     (void)sim.gpu().advance_to(sim.gpu().now() + 2'000'000);
     bool failed = false;
-    left = given;
+    memory_left = given;
     try {
       (void)engine.allocate(6u << 20, nullptr);
     } catch (const std::bad_alloc&) {
       failed = true;
     }
-    left = -1;
+    memory_left = -1;
     (void)engine.allocate(6u << 20, nullptr);
     (void)engine.pump();
     thrown += failed;

@@ -184,7 +184,7 @@ TEST(ExportedMemory, is_zero_once_it_was_freed) {
     auto* there = reinterpret_cast<char*>((*imported)->base() + place);
     EXPECT_TRUE(sim.fill(0, there, bytes, 8, nullptr));
     sim.synchronize();
-    // What is still under way on another stream is not overtaken.
+    // Reads under way on another stream are not overtaken.
     ASSERT_TRUE(engine.record_stream(block, other, nullptr));
     for (int i = 0; i < 20; ++i) EXPECT_TRUE(sim.verify(0, block, bytes, 8, other));
     ASSERT_TRUE(engine.free(block));
@@ -208,6 +208,33 @@ TEST(ExportedMemory, is_zero_once_it_was_freed) {
   }
   engine.check();
   ASSERT_EQ(sim.driver().stream_destroy(other), CUDA_SUCCESS);
+}
+
+TEST(ExportedMemory, is_zero_though_the_driver_refuses_once) {
+  Simulation sim({});
+  Engine& engine = sim.engine(0);
+  Driver::ContextGuard context(sim.driver(), sim.context(0));
+  const size_t bytes = 4 << 20;
+  void* block = make(engine, bytes);
+  auto exported = engine.export_memory(block, reason);
+  ASSERT_TRUE(exported) << describe(exported.error());
+  auto imported = ImportedMemory::open(sim.driver(), 0, (*exported)->handle());
+  ASSERT_TRUE(imported) << describe(imported.error());
+  const CUdeviceptr there =
+      (*imported)->base() + (reinterpret_cast<uint64_t>(block) - (*exported)->base());
+  EXPECT_TRUE(sim.fill(0, reinterpret_cast<void*>(there), bytes, 8, nullptr));
+  sim.synchronize();
+  sim.gpu().fail_at("cuMemsetD8Async", 1, CUDA_ERROR_OUT_OF_MEMORY);
+  ASSERT_TRUE(engine.free(block));
+  for (int i = 0; i < 3; ++i) {
+    engine.pump();
+    sim.synchronize();
+  }
+  sim.gpu().fail_at("cuMemsetD8Async", 0, 0);
+  std::string left(bytes, '\1');
+  ASSERT_EQ(sim.driver().memcpy_dtoh_async(left.data(), there, bytes, nullptr), CUDA_SUCCESS);
+  ASSERT_EQ(sim.driver().ctx_synchronize(), CUDA_SUCCESS);
+  EXPECT_EQ(left.find_first_not_of('\0'), std::string::npos);
 }
 
 TEST(ExportedMemory, descriptors_are_those_of_live_blocks) {

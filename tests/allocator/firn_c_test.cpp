@@ -19,30 +19,7 @@
 
 #include "firn/cuda_abi.h"
 #include "firn/software_gpu.h"
-
-// The library takes its memory here too.
-namespace {
-thread_local long memory_left = -1;  // so many more are given to this thread; negative: all
-void* take(std::size_t bytes) {
-  if (memory_left == 0) throw std::bad_alloc();
-  if (memory_left > 0) --memory_left;
-  if (void* at = std::malloc(bytes)) return at;
-  throw std::bad_alloc();
-}
-}  // namespace
-void* operator new(std::size_t bytes) { return take(bytes); }
-void* operator new[](std::size_t bytes) { return take(bytes); }
-void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept {
-  try {
-    return take(bytes);
-  } catch (const std::bad_alloc&) {
-    return nullptr;
-  }
-}
-void operator delete(void* at) noexcept { std::free(at); }
-void operator delete[](void* at) noexcept { std::free(at); }
-void operator delete(void* at, std::size_t) noexcept { std::free(at); }
-void operator delete[](void* at, std::size_t) noexcept { std::free(at); }
+#include "scarce_memory.h"
 
 namespace {
 
@@ -161,9 +138,9 @@ TEST_F(FirnC, a_touch_that_there_is_no_memory_for_holds_nothing) {
     ASSERT_EQ(firn_touch(block, nullptr, 2, nullptr), FIRN_OK) << firn_error();
     firn_launched();
     std::thread([&] {  // that has announced nothing so far
-      memory_left = given;
+      firn::test::memory_left = given;
       const int status = firn_touch(block, nullptr, 2, nullptr);
-      memory_left = -1;
+      firn::test::memory_left = -1;
       if (given == 0) {
         EXPECT_EQ(status, FIRN_HOST_OUT_OF_MEMORY);
       }

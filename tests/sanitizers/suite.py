@@ -38,13 +38,13 @@ def introspect(build, what):
     return json.loads(answer.stdout)
 
 
-def choose(build, kind, names):
+def choose(build, kind, words):
     files = {target["id"]: target["filename"] for target in introspect(build, "targets")}
     wanted, out = listed("thread_tests.txt") if kind == "thread" else ["*"], []
     unwanted = listed("address_left_out.txt") if kind == "address" else []
-    if kind == "address" and not names:
+    long, names = "--long" in words, [word for word in words if word != "--long"]
+    if kind == "address" and not long and not names:
         unwanted += listed("address_long.txt")
-    names = [name for name in names if name != "--long"]
     targets = set()
     for test in introspect(build, "tests"):
         # Meson's name of a test is matched with _ in place of spaces.
@@ -65,8 +65,8 @@ def choose(build, kind, names):
 
 
 def precompile(build):
-    """With the flags of a library, of tests with and without GoogleTest, and of the command: GCC takes
-    the one that fits."""
+    """With the flags of a library, of tests with and without GoogleTest, and of the command: GCC
+    takes the one that fits."""
     with open(os.path.join(build, "compile_commands.json"), encoding="utf-8") as commands:
         commands = {os.path.basename(entry["file"]): entry for entry in json.load(commands)}
     header, folder = os.path.join(build, "std.h"), os.path.join(build, "std.h.gch")

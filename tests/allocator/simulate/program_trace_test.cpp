@@ -147,7 +147,8 @@ TEST_F(Trace, kernels_have_to_fit) {
   EXPECT_TRUE(trace->check_fits(100u << 20)) << "tensor 2 is never used, 0 counts once";
   Result<void> fits = trace->check_fits(90u << 20);
   ASSERT_FALSE(fits);
-  EXPECT_NE(fits.error().text.find("t.kernels.csv:2: the tensors of kernel \"a\""), std::string::npos)
+  EXPECT_NE(fits.error().text.find("t.kernels.csv:2: the tensors of kernel \"a\""),
+            std::string::npos)
       << fits.error().text;
   fits = trace->check_fits(40u << 20);
   ASSERT_FALSE(fits);

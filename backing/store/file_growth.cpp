@@ -128,8 +128,10 @@ Result<void> FileStoreCore::grow(Dir& dir, size_t bytes, std::unique_lock<Ranked
     if (grown.error().code == Code::io) (void)dir.health.failed(now);
     return grown.error();
   }
-  dir.free.give(dir.file_bytes, *grown);
-  dir.file_bytes += *grown;
+  // (With what was laid out before and found no memory for its note.)
+  const uint64_t added = dir.file.bytes() - dir.file_bytes;
+  dir.free.give(dir.file_bytes, added);
+  dir.file_bytes += added;
   if (dir.writable && !dir.health.distrusted()) dir.trouble.clear();
   return {};
 }

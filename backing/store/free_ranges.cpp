@@ -10,11 +10,15 @@ std::optional<uint64_t> FreeRanges::take(uint64_t bytes) {
   auto best = by_size_.lower_bound({bytes, 0});
   if (bytes == 0 || best == by_size_.end()) return std::nullopt;
   auto [size, offset] = *best;
-  by_size_.erase(best);
-  by_offset_.erase(offset);
+  // The rest keeps the nodes: no memory has to be had for it.
+  auto sized = by_size_.extract(best);
+  auto placed = by_offset_.extract(offset);
   if (size > bytes) {
-    by_offset_.emplace(offset + bytes, size - bytes);
-    by_size_.emplace(size - bytes, offset + bytes);
+    placed.key() = offset + bytes;
+    placed.mapped() = size - bytes;
+    sized.value() = {size - bytes, offset + bytes};
+    by_offset_.insert(std::move(placed));
+    by_size_.insert(std::move(sized));
   }
   free_bytes_ -= bytes;
   return offset;
@@ -23,6 +27,9 @@ std::optional<uint64_t> FreeRanges::take(uint64_t bytes) {
 void FreeRanges::give(uint64_t offset, uint64_t bytes) {
   FIRN_STORE_CHECK(bytes > 0, "an empty range at %llu", (unsigned long long)offset);
   uint64_t begin = offset, end = offset + bytes;
+  // Its nodes, before anything changes: there may be no memory for them.
+  std::map<uint64_t, uint64_t> placed{{begin, bytes}};
+  std::set<std::pair<uint64_t, uint64_t>> sized{{bytes, begin}};
   auto next = by_offset_.lower_bound(offset);
   if (next != by_offset_.begin()) {
     auto before = std::prev(next);
@@ -43,8 +50,13 @@ void FreeRanges::give(uint64_t offset, uint64_t bytes) {
       by_offset_.erase(next);
     }
   }
-  by_offset_.emplace(begin, end - begin);
-  by_size_.emplace(end - begin, begin);
+  auto place = placed.extract(placed.begin());
+  place.key() = begin;
+  place.mapped() = end - begin;
+  auto size = sized.extract(sized.begin());
+  size.value() = {end - begin, begin};
+  by_offset_.insert(std::move(place));
+  by_size_.insert(std::move(size));
   free_bytes_ += bytes;
 }
 

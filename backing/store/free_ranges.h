@@ -2,7 +2,8 @@
 // set of ranges. No lock: the store's guards it.
 //
 // Invariants: ranges are disjoint, never adjacent (they would have been joined), never empty; both
-// views hold the same ranges; free_bytes() is their sum.
+// views hold the same ranges; free_bytes() is their sum. Where memory lacks (std::bad_alloc, of give()
+// alone) nothing has changed.
 #pragma once
 
 #include <cstdint>

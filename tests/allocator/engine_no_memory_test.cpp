@@ -6,7 +6,7 @@
 #include <new>
 #include <vector>
 
-#include "tests/allocator/scarce_memory.h"
+#include "tests/scarce_memory.h"
 #include "tests/allocator/simulation.h"
 
 using namespace firn;

@@ -19,7 +19,7 @@
 
 #include "firn/cuda_abi.h"
 #include "firn/software_gpu.h"
-#include "scarce_memory.h"
+#include "tests/scarce_memory.h"
 
 namespace {
 

@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "tests/scarce_memory.h"
+
 namespace firn {
 namespace {
 
@@ -103,6 +105,51 @@ void run(uint64_t seed) {
 TEST(FreeRanges, follows_the_model) {
   if (const char* seed = std::getenv("FIRN_SEED")) return run(std::strtoull(seed, nullptr, 10));
   for (uint64_t seed = 1; seed <= 1000 && !HasFatalFailure(); ++seed) run(seed);
+}
+
+/// With memory for no allocation, then for one, ...: `act` throws and changes nothing, until it has
+/// enough.
+template <class Act>
+void with_ever_more_memory(FreeRanges& ranges, Act&& act) {
+  for (long given = 0;; ++given) {
+    const auto before = ranges.ranges();
+    const uint64_t bytes = ranges.free_bytes();
+    bool thrown = false;
+    test::memory_left = given;
+    try {
+      act();
+    } catch (const std::bad_alloc&) {
+      thrown = true;
+    }
+    test::memory_left = -1;
+    ranges.check();
+    if (!thrown) return;
+    ASSERT_EQ(ranges.ranges(), before);
+    ASSERT_EQ(ranges.free_bytes(), bytes);
+  }
+}
+
+TEST(FreeRanges, change_not_where_memory_lacks) {
+  FreeRanges ranges;
+  std::mt19937_64 random(11);
+  std::vector<std::pair<uint64_t, uint64_t>> taken;
+  with_ever_more_memory(ranges, [&] { ranges.give(0, 400); });
+  for (int step = 0; step < 2000; ++step) {
+    if (random() % 2) {
+      const uint64_t units = 1 + random() % 9;
+      std::optional<uint64_t> offset;
+      with_ever_more_memory(ranges, [&] { offset = ranges.take(units); });
+      if (offset) taken.emplace_back(*offset, units);
+    } else if (!taken.empty()) {
+      std::swap(taken[random() % taken.size()], taken.back());
+      const auto [offset, units] = taken.back();
+      taken.pop_back();
+      with_ever_more_memory(ranges, [&, offset = offset, units = units] {
+        ranges.give(offset, units);
+      });
+    }
+    if (HasFatalFailure()) return;
+  }
 }
 
 TEST(FreeRanges, nothing_is_taken_from_nothing) {

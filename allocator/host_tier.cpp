@@ -1,6 +1,7 @@
 #include "allocator/host_tier.h"
 
 #include <algorithm>
+#include <new>
 #include <string_view>
 #include <utility>
 
@@ -255,7 +256,7 @@ Staging* HostTier::acquire(size_t bytes, uint64_t reserve) {
   if (!begin && grow(bytes)) begin = ranges_.take(bytes);
   if (!begin) return nullptr;
   wanted_ = 0;
-  return new Staging{reinterpret_cast<std::byte*>(*begin), bytes, 1};
+  return staging_at(*begin, bytes);
 }
 
 Staging* HostTier::acquire_beyond(size_t bytes) {
@@ -263,7 +264,14 @@ Staging* HostTier::acquire_beyond(size_t bytes) {
   auto begin = ranges_.take(bytes);
   if (!begin && add_region(bytes)) begin = ranges_.take(bytes);
   if (!begin) return nullptr;
-  return new Staging{reinterpret_cast<std::byte*>(*begin), bytes, 1};
+  return staging_at(*begin, bytes);
+}
+
+Staging* HostTier::staging_at(uint64_t begin, size_t bytes) {
+  auto* staging = new (std::nothrow) Staging{reinterpret_cast<std::byte*>(begin), bytes, 1};
+  if (staging) return staging;
+  ranges_.release(begin, bytes);
+  throw std::bad_alloc();
 }
 
 void HostTier::unref(Staging* staging) {

@@ -110,6 +110,8 @@ class HostTier {
   bool adopt(Ahead ahead);
   bool grow(size_t bytes);
   bool add_region(size_t size);
+  /// Of a range that was taken. Where memory lacks (std::bad_alloc) it is given back.
+  Staging* staging_at(uint64_t begin, size_t bytes);
   bool claim(Ahead& ahead);
   void close_range(uint64_t begin, uint64_t bytes);
   void unclaim(uint64_t own_bytes, uint64_t shared_bytes);

@@ -6,7 +6,10 @@
 #include <random>
 #include <vector>
 
+#include "tests/scarce_memory.h"
+
 using firn::RangeMap;
+using firn::test::memory_left;
 
 TEST(RangeMap, agrees_with_a_naive_model) {
   for (uint64_t seed = 1; seed <= 300; ++seed) {
@@ -44,6 +47,47 @@ TEST(RangeMap, agrees_with_a_naive_model) {
     ASSERT_EQ(map.free_ranges().size(), 1u);
     ASSERT_EQ(map.largest(), size);
   }
+}
+
+TEST(RangeMap, a_range_is_given_back_without_memory) {
+  RangeMap map;
+  map.add(0, 400);
+  std::mt19937_64 random(11);
+  std::vector<std::pair<uint64_t, uint64_t>> taken;
+  for (int step = 0; step < 2000; ++step) {
+    if (random() % 2) {
+      const uint64_t bytes = 1 + random() % 9, used = map.used();
+      for (long given = 0;; ++given) {  // with ever more memory
+        const auto before = map.free_ranges();
+        bool thrown = false;
+        std::optional<uint64_t> begin;
+        memory_left = given;
+        try {
+          begin = map.take(bytes);
+        } catch (const std::bad_alloc&) {
+          thrown = true;
+        }
+        memory_left = -1;
+        if (!thrown) {
+          if (begin) taken.push_back({*begin, bytes});
+          break;
+        }
+        ASSERT_EQ(map.free_ranges(), before);
+        ASSERT_EQ(map.used(), used);
+      }
+    } else if (!taken.empty()) {
+      std::swap(taken[random() % taken.size()], taken.back());
+      const auto [begin, bytes] = taken.back();
+      taken.pop_back();
+      memory_left = 0;
+      EXPECT_NO_THROW(map.release(begin, bytes));
+      memory_left = -1;
+      if (HasFailure()) return;
+    }
+  }
+  for (auto [begin, bytes] : taken) map.release(begin, bytes);
+  EXPECT_EQ(map.free_ranges().size(), 1u);
+  EXPECT_EQ(map.largest(), 400u);
 }
 
 TEST(RangeMap, keeps_segments_apart_at_a_barrier) {

@@ -162,12 +162,15 @@ bool EngineImpl::start_write(const PieceRef& ref) {
 
 /// What the store says of a request, taken or not; the request is gone after it.
 void EngineImpl::end_request(IoRequest* request, const StoreCompletion& completion) {
+  const auto end = [this](IoRequest* each) {  // also where memory lacks in the middle of it
+    host_.unref(each->staging);
+    delete each;
+  };
+  const std::unique_ptr<IoRequest, decltype(end)> ours(request, end);
   if (completion.kind == StoreCompletion::Kind::write)
     written(*request, completion);
   else
     read_done(*request, completion);
-  host_.unref(request->staging);
-  delete request;
 }
 
 void EngineImpl::written(IoRequest& request, const StoreCompletion& completion) {

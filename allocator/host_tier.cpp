@@ -146,10 +146,17 @@ bool HostTier::adopt(Ahead ahead) {
     return false;
   }
   const std::span<std::byte> span = ahead.memory->bytes();
-  ranges_.add(reinterpret_cast<uint64_t>(span.data()), span.size());
+  Region region{std::move(*ahead.memory), ahead.registered, ahead.own_bytes, ahead.shared_bytes};
+  try {
+    regions_.reserve(regions_.size() + 1);
+    ranges_.add(reinterpret_cast<uint64_t>(span.data()), span.size());
+  } catch (const std::bad_alloc&) {  // for its note. Nobody has any of it
+    unclaim(region.own_bytes, region.shared_bytes);
+    give(std::move(region));
+    return false;
+  }
   mapped_ += span.size();
-  regions_.push_back(
-      {std::move(*ahead.memory), ahead.registered, ahead.own_bytes, ahead.shared_bytes});
+  regions_.push_back(std::move(region));
   return true;
 }
 

@@ -38,8 +38,8 @@ int set_up_ring(io_uring& ring, unsigned entries) {
 }
 
 void RingLoop::run() {
-  (void)pthread_setname_np(pthread_self(), fmt::format("firn-io-{}", io_.number_ % 1000).c_str());
   try {
+    (void)pthread_setname_np(pthread_self(), fmt::format("firn-io-{}", io_.number_ % 1000).c_str());
     requests_.resize(io_.limits_.depth);
     for (size_t i = 0; i < requests_.size(); ++i) free_.push_back(i);
   } catch (const std::bad_alloc&) {  // (in words that take none)
@@ -172,8 +172,11 @@ void RingLoop::register_regions() {
       attached = io_.regions_.front().attached;
     }
     if (!attached) forget_region(region);
-    for (size_t at = 0; attached && at < region.size(); at += buffer_bytes_max)
-      register_piece(region.data() + at, std::min(buffer_bytes_max, region.size() - at));
+    try {
+      for (size_t at = 0; attached && at < region.size(); at += buffer_bytes_max)
+        register_piece(region.data() + at, std::min(buffer_bytes_max, region.size() - at));
+    } catch (const std::bad_alloc&) {  // its I/O costs more of the processor, and nothing else
+    }
     {
       std::lock_guard lock(io_.mutex_);
       io_.regions_.pop_front();
@@ -196,6 +199,8 @@ void RingLoop::register_piece(std::byte* begin, size_t bytes) {
       buffers_most_ = registered_most;
   }
   if (buffers_most_ == 0) return;
+  buffers_.reserve(buffers_.size() + 1);  // what the kernel knows is noted here, too
+  spare_buffers_.reserve(static_cast<size_t>(buffers_used_) + 1);
   const int index = spare_buffers_.empty() ? buffers_used_ : spare_buffers_.back();
   if (index >= buffers_most_) {
     refuse_buffers(fmt::format("{} buffers are registered already", index));

@@ -11,6 +11,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/backing/store/huge_pages.h"
+#include "tests/scarce_memory.h"
 
 namespace firn {
 namespace {
@@ -221,6 +222,28 @@ TEST_F(Host, gives_back_what_it_claimed_where_memory_is_refused) {
   EXPECT_FALSE(host.acquire(beyond));
   EXPECT_NE(host.trouble().find("refused"), std::string::npos);
   EXPECT_EQ(left, 4 * beyond) << "the other devices' engines may still have it";
+}
+
+TEST_F(Host, what_it_hands_out_is_mapped_wherever_memory_lacked) {
+  for (long given = 0;; ++given) {  // with ever more memory
+    SCOPED_TRACE(given);
+    HostTier host(driver, nullptr, region, nullptr, 0);
+    Staging* staging = nullptr;
+    test::memory_left = given;
+    try {
+      staging = host.acquire(mib);
+    } catch (const std::bad_alloc&) {
+    }
+    test::memory_left = -1;
+    const bool enough = staging;
+    if (!enough) staging = host.acquire(mib);
+    ASSERT_TRUE(staging) << "there is memory again";
+    *staging->data = std::byte{3};
+    EXPECT_EQ(host.used(), mib);
+    host.unref(staging);
+    EXPECT_EQ(host.used(), 0u);
+    if (enough) break;
+  }
 }
 
 TEST_F(Host, huge_pages_that_the_driver_refuses_are_ordinary_ones) {

@@ -6,6 +6,8 @@
 #include <fstream>
 #include <sstream>
 
+#include "firn/saturating.h"
+
 namespace firn {
 
 namespace {
@@ -59,12 +61,13 @@ std::string without_octal(std::string_view text) {
   std::string out;
   for (size_t i = 0; i < text.size(); ++i) {
     unsigned value = 0;
-    if (text[i] == '\\' && i + 4 <= text.size() &&
-        std::from_chars(&text[i + 1], &text[i + 4], value, 8).ptr == &text[i] + 4 && value < 256) {
+    const char* at = text.data() + i;
+    if (*at == '\\' && i + 4 <= text.size() &&
+        std::from_chars(at + 1, at + 4, value, 8).ptr == at + 4 && value < 256) {
       out += static_cast<char>(value);
       i += 3;
     } else {
-      out += text[i];
+      out += *at;
     }
   }
   return out;
@@ -106,11 +109,13 @@ std::string path_in(std::string_view cgroup, int version) {
 }  // namespace
 
 uint64_t meminfo_bytes(std::string_view meminfo, std::string_view wanted) {
-  std::istringstream info{std::string(meminfo)};
-  std::string key, unit;
-  uint64_t kib = 0;
-  while (info >> key >> kib >> unit)
-    if (key == wanted) return kib << 10;
+  while (!meminfo.empty()) {
+    std::string_view line = cut(meminfo, '\n');
+    if (!line.starts_with(wanted)) continue;
+    line.remove_prefix(wanted.size());
+    line.remove_prefix(std::min(line.find_first_not_of(' '), line.size()));
+    return saturating_multiply(number(line, 0), 1024);
+  }
   return 0;
 }
 

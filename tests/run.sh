@@ -116,9 +116,10 @@ if [ $length != quick ]; then
   [ $length = long ] && longer=(--long)
   other sanitizers-thread bash tests/sanitizers/run.sh thread "${longer[@]}"
   other sanitizers-address bash tests/sanitizers/run.sh address "${longer[@]}"
-  fuzz_seconds=20
-  [ $length = long ] && fuzz_seconds=600
-  other fuzz bash tests/fuzz/run.sh --seconds $fuzz_seconds
+  # As many inputs each time: whoever changed a line must not be stopped by another one's defect.
+  fuzz=(--runs)
+  [ $length = long ] && fuzz=(--seconds 600)
+  other fuzz bash tests/fuzz/run.sh "${fuzz[@]}"
 fi
 if [ $length = long ]; then
   other long bash tests/long/run.sh

@@ -57,6 +57,8 @@ TEST(MemoryGroups, in_a_container_are_where_its_own_is_mounted) {
 TEST(MemoryGroups, of_mount_points_with_blanks) {
   const std::vector<MemoryGroup> expected = {{"/a b\\c", 2}};
   EXPECT_EQ(memory_groups("0::/\n", "1 1 0:1 / /a\\040b\\134c rw - cgroup2 none rw\n"), expected);
+  const std::vector<MemoryGroup> blank_last = {{"/a ", 2}};
+  EXPECT_EQ(memory_groups("0::/\n", "1 1 0:1 / /a\\040 rw - cgroup2 none rw\n"), blank_last);
 }
 
 TEST(MemoryGroups, of_nonsense_are_none) {
@@ -142,6 +144,9 @@ TEST(MachineMemory, a_line_of_meminfo) {
   EXPECT_EQ(meminfo_bytes(text, "MemAvailable:"), uint64_t{20000000} << 10);
   EXPECT_EQ(meminfo_bytes(text, "MemFree:"), 0u);
   EXPECT_EQ(meminfo_bytes("", "MemTotal:"), 0u);
+  EXPECT_EQ(meminfo_bytes("HugePages_Total: 3\nMemTotal:5 kB\n", "MemTotal:"), 5u << 10);
+  EXPECT_EQ(meminfo_bytes("MemTotal: 18446744073709551615 kB\n", "MemTotal:"), UINT64_MAX);
+  EXPECT_EQ(meminfo_bytes("MemTotal: none\nMemTotal: 4 kB\n", "MemTotal:"), 0u);
 }
 
 TEST(MachineMemory, a_part_is_never_pinned) {

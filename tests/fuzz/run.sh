@@ -2,11 +2,12 @@
 # The fuzz targets: builds them with clang into build-fuzz/, and runs each on its kept corpus and
 # from there on.
 #
-#   tests/fuzz/run.sh [--seconds N] [--seed N] [TARGET...]
+#   tests/fuzz/run.sh [--seconds N | --runs] [--seed N] [TARGET...]
 #
 # N seconds each (30), two at once. Finds are kept in build-fuzz/found/TARGET/, and the command that
 # runs one again is printed; what is interesting, in build-fuzz/corpus/TARGET/, from which the next run
-# goes on. The same seed, corpus and number of runs are the same inputs.
+# goes on. The same seed, corpus and number of runs are the same inputs: --runs begins at the kept
+# corpus alone and makes as many as tests/fuzz/runs.txt says (some 20 s), so that a run can be repeated.
 # Needs clang and its runtime (Debian: clang, libclang-rt-dev), and of bench/setup.sh meson, ninja
 # and the headers. FIRN_FUZZ_CLANG names another clang++. Without: status 77.
 #
@@ -17,10 +18,12 @@ export PATH="$PWD/.venv/bin:$PATH"
 build=build-fuzz
 seconds=30
 seed=20
+counted=no
 names=()
 while [ $# -gt 0 ]; do
   case $1 in
     --seconds) seconds=${2:?--seconds needs a number}; shift ;;
+    --runs) counted=yes ;;
     --seed) seed=${2:?--seed needs a number}; shift ;;
     -h | --help) sed -n '2,/^set/s/^# \{0,1\}//p' tests/fuzz/run.sh; exit 0 ;;
     -*) echo "fuzz: unknown option $1 (--help lists what there is)" >&2; exit 2 ;;
@@ -43,7 +46,8 @@ skip() {  # WHY
   echo "fuzz: 0 passed, 0 failed, ${#names[@]} skipped"
   exit 77
 }
-work=$(mktemp -d) || exit 1
+# In memory where that can be: some targets write files in each run.
+work=$(mktemp -d -p /dev/shm 2>/dev/null || mktemp -d) || exit 1
 trap 'rm -rf "$work"' EXIT
 clang=${FIRN_FUZZ_CLANG:-clang++}
 command -v "$clang" >/dev/null || skip "there is no $clang (apt-get install clang libclang-rt-dev)"
@@ -67,18 +71,28 @@ if ! ninja -C $build -j2 "${names[@]/#/fuzz_}" >"$work/build.log" 2>&1; then
   echo "fuzz: 0 passed, ${#names[@]} failed, 0 skipped"
   exit 1
 fi
-echo "fuzz: built in $((SECONDS - begin)) s; each target runs $seconds s with seed $seed"
+span="$seconds s"
+[ $counted = yes ] && span="a number of inputs"
+echo "fuzz: built in $((SECONDS - begin)) s; each target runs $span with seed $seed"
 
 export ASAN_OPTIONS=allocator_may_return_null=1:detect_stack_use_after_return=1:abort_on_error=0
 export UBSAN_OPTIONS=print_stacktrace=1
 fuzz() {  # TARGET: runs it, and leaves a line of the table
-  local name=$1 options=() status
-  mkdir -p "$build/corpus/$name" "$build/found/$name" "$work/$name"
+  local name=$1 options=() status corpus=$build/corpus/$1
+  if [ $counted = yes ]; then
+    corpus=$work/corpus/$name
+    options+=("-runs=$(sed -n "s/^$name //p" tests/fuzz/runs.txt)")
+  else
+    options+=("-max_total_time=$seconds")
+  fi
+  mkdir -p "$corpus" "$build/found/$name" "$work/$name"
   [ -e "tests/fuzz/dict/$name.dict" ] && options+=("-dict=tests/fuzz/dict/$name.dict")
+  # Threads of a server that end while the fuzzer looks would be leaks to it: what they hold is theirs.
+  [ "$name" = control ] && local ASAN_OPTIONS=$ASAN_OPTIONS:detect_leaks=0 && options+=(-detect_leaks=0)
   # Files that a target writes are its own, and gone with it.
-  TMPDIR=$work/$name "$build/fuzz_$name" "${options[@]}" -seed="$seed" -max_total_time="$seconds" \
+  TMPDIR=$work/$name "$build/fuzz_$name" "${options[@]}" -seed="$seed" \
     -timeout=10 -rss_limit_mb=2048 -malloc_limit_mb=1024 -max_len=4096 -print_final_stats=1 \
-    -artifact_prefix="$build/found/$name/" "$build/corpus/$name" "tests/fuzz/corpus/$name" \
+    -artifact_prefix="$build/found/$name/" "$corpus" "tests/fuzz/corpus/$name" \
     >"$work/$name.log" 2>&1 </dev/null
   status=$?
   cp "$work/$name.log" "$build/found/$name.log"

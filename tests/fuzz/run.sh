@@ -5,9 +5,11 @@
 #   tests/fuzz/run.sh [--seconds N | --runs] [--seed N] [TARGET...]
 #
 # N seconds each (30), two at once. Finds are kept in build-fuzz/found/TARGET/, and the command that
-# runs one again is printed; what is interesting, in build-fuzz/corpus/TARGET/, from which the next run
-# goes on. The same seed, corpus and number of runs are the same inputs: --runs begins at the kept
-# corpus alone and makes as many as tests/fuzz/runs.txt says (some 20 s), so that a run can be repeated.
+# runs one again is printed; what is interesting, in build-fuzz/corpus/TARGET/, from which the next
+# run goes on. The same seed, corpus and number of runs are the same inputs: --runs begins at the
+# kept corpus alone, makes as many as tests/fuzz/runs.txt says (some 10 s) and has its addresses as
+# linked, so that a run can be repeated (but where a search has a deadline or a server has threads:
+# graph, program and control differ a little).
 # Needs clang and its runtime (Debian: clang, libclang-rt-dev), and of bench/setup.sh meson, ninja
 # and the headers. FIRN_FUZZ_CLANG names another clang++. Without: status 77.
 #
@@ -75,22 +77,29 @@ span="$seconds s"
 [ $counted = yes ] && span="a number of inputs"
 echo "fuzz: built in $((SECONDS - begin)) s; each target runs $span with seed $seed"
 
+as_linked=()
+if [ $counted = yes ] && setarch "$(uname -m)" -R true 2>/dev/null; then
+  as_linked=(setarch "$(uname -m)" -R)
+fi
 export ASAN_OPTIONS=allocator_may_return_null=1:detect_stack_use_after_return=1:abort_on_error=0
 export UBSAN_OPTIONS=print_stacktrace=1
 fuzz() {  # TARGET: runs it, and leaves a line of the table
   local name=$1 options=() status corpus=$build/corpus/$1
   if [ $counted = yes ]; then
     corpus=$work/corpus/$name
-    options+=("-runs=$(sed -n "s/^$name //p" tests/fuzz/runs.txt)")
+    options+=(-reload=0 "-runs=$(sed -n "s/^$name //p" tests/fuzz/runs.txt)")
   else
     options+=("-max_total_time=$seconds")
   fi
   mkdir -p "$corpus" "$build/found/$name" "$work/$name"
   [ -e "tests/fuzz/dict/$name.dict" ] && options+=("-dict=tests/fuzz/dict/$name.dict")
-  # Threads of a server that end while the fuzzer looks would be leaks to it: what they hold is theirs.
-  [ "$name" = control ] && local ASAN_OPTIONS=$ASAN_OPTIONS:detect_leaks=0 && options+=(-detect_leaks=0)
+  # Of a server's thread that ends while the fuzzer looks, all it holds would be a leak.
+  if [ "$name" = control ]; then
+    local ASAN_OPTIONS=$ASAN_OPTIONS:detect_leaks=0
+    options+=(-detect_leaks=0)
+  fi
   # Files that a target writes are its own, and gone with it.
-  TMPDIR=$work/$name "$build/fuzz_$name" "${options[@]}" -seed="$seed" \
+  TMPDIR=$work/$name "${as_linked[@]}" "$build/fuzz_$name" "${options[@]}" -seed="$seed" \
     -timeout=10 -rss_limit_mb=2048 -malloc_limit_mb=1024 -max_len=4096 -print_final_stats=1 \
     -artifact_prefix="$build/found/$name/" "$corpus" "tests/fuzz/corpus/$name" \
     >"$work/$name.log" 2>&1 </dev/null

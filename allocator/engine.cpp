@@ -239,6 +239,7 @@ bool EngineImpl::pump_locked() {
   settle_deferred();
   if (!placing_.active && !region_owner_.empty()) (void)reclaim_regions(UINT64_MAX);
   if (store_) changed |= write_back();
+  host_.look_again(clock_.now_ns());
   host_due_.store(host_.ahead_due(), std::memory_order_release);
   busy_.store(!spilling_.empty() || !faulting_.empty() || !draining_.empty() ||
                   !deferred_.empty() || !requests_.empty() || !prefetches_.empty() ||

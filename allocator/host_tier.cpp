@@ -11,6 +11,7 @@ namespace firn {
 
 namespace {
 constexpr uint64_t region_most = 128u << 20;  // registered at a time: start-up stays short
+constexpr uint64_t refused_wait_ns = 1'000'000'000;  // before the system is asked again
 constexpr uint64_t least_bytes = 2u << 20;  // a smaller region holds no piece
 constexpr size_t align_up(size_t bytes) {
   return (bytes + store_alignment - 1) / store_alignment * store_alignment;
@@ -78,6 +79,14 @@ uint64_t HostTier::ahead_bytes() const {
 bool HostTier::may_grow() const {
   if (!ahead_ || exhausted_) return ahead_ && preparing_;
   return preparing_ || mapped_ + std::max<uint64_t>(least_bytes, wanted_) <= budget();
+}
+
+void HostTier::look_again(uint64_t now_ns) {
+  if (!exhausted_) return;
+  if (exhausted_ns_ == 0) exhausted_ns_ = std::max<uint64_t>(now_ns, 1);
+  if (now_ns < exhausted_ns_ + refused_wait_ns) return;
+  exhausted_ = false;
+  exhausted_ns_ = 0;
 }
 
 HostTier::Ahead HostTier::begin_ahead() {

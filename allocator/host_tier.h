@@ -74,6 +74,8 @@ class HostTier {
   void end_ahead(Ahead ahead);
   /// More is under way, or could be made.
   bool may_grow() const;
+  /// To be called now and then: a second after the system refused memory it is asked again.
+  void look_again(uint64_t now_ns);
 
   struct Region {
     StagingRegion memory;
@@ -129,6 +131,7 @@ class HostTier {
   size_t wanted_ = 0;    // acquire() found so much nowhere, last; 0: it did
   uint64_t mapped_ = 0;
   bool exhausted_ = false;  // the system refused more
+  uint64_t exhausted_ns_ = 0;  // look_again() saw it first; 0: not yet
   const uint64_t own_;
   std::byte* closing_ = nullptr;  // where the region begins that is closed
   uint64_t closing_bytes_ = 0, closing_free_ = 0;

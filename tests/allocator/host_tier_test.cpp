@@ -224,6 +224,18 @@ TEST_F(Host, gives_back_what_it_claimed_where_memory_is_refused) {
   EXPECT_EQ(left, 4 * beyond) << "the other devices' engines may still have it";
 }
 
+TEST_F(Host, the_system_is_asked_again_after_a_second) {
+  constexpr uint64_t beyond = uint64_t{1} << 48;
+  HostTier host = tier(4 * beyond, false);
+  EXPECT_FALSE(host.acquire(beyond));
+  host.look_again(7);
+  EXPECT_FALSE(host.acquire(mib)) << "it was refused just now";
+  host.look_again(1'000'000'006);
+  EXPECT_FALSE(host.acquire(mib));
+  host.look_again(1'000'000'007);
+  EXPECT_TRUE(host.acquire(mib));
+}
+
 TEST_F(Host, what_it_hands_out_is_mapped_wherever_memory_lacked) {
   for (long given = 0;; ++given) {  // with ever more memory
     SCOPED_TRACE(given);

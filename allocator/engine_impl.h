@@ -290,6 +290,7 @@ class EngineImpl final : public Engine, private EngineLimits, private InMotion {
   void park_ready(bool small_too);
   void reclaim_parked(uint64_t granules, bool spare_claimed = false);
   uint64_t evict(uint64_t grains, const Block* except);
+  uint64_t evict_clean(uint64_t grains, const Block* except);
   uint64_t leaving_grains() const;
   int64_t all_holds() const;
   bool something_moves();

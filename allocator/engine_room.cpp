@@ -231,7 +231,8 @@ void EngineImpl::reclaim_parked(uint64_t granules, bool spare_claimed) {
 
 /// Has the coldest blocks leave, as much of them as is asked for. `except`: it is wanted itself.
 uint64_t EngineImpl::evict(uint64_t grains, const Block* except) {
-  if (stuck_ || (spilling_stopped_ && !FIRN_CANARY(38)) || health_.dead()) return 0;
+  if ((spilling_stopped_ && !FIRN_CANARY(38)) || health_.dead()) return 0;
+  if (stuck_) return evict_clean(grains, except);
   uint64_t started = 0;
   if (plan_.valid)  // what is used late, with a copy or soon with one first; then what there is
     for (const uint64_t beyond : {plan_.window, uint64_t{0}}) {
@@ -259,6 +260,27 @@ uint64_t EngineImpl::evict(uint64_t grains, const Block* except) {
       ++failures;
       block->age.store(next_tick(), std::memory_order_relaxed);
     }
+  }
+  return started;
+}
+
+/// Has blocks leave of which all that leaves is valid elsewhere, the coldest first.
+uint64_t EngineImpl::evict_clean(uint64_t grains, const Block* except) {
+  std::vector<Block*> clean;
+  for (Block* block : live_)
+    if (block != except && clean_grains(*block) > 0 &&
+        AgeOrder::may_leave(*block, block->word.load(std::memory_order_acquire)) &&
+        !used_aside(*block))
+      clean.push_back(block);
+  std::sort(clean.begin(), clean.end(), [](const Block* a, const Block* b) {
+    return a->age.load(std::memory_order_relaxed) < b->age.load(std::memory_order_relaxed);
+  });
+  uint64_t started = 0;
+  for (Block* block : clean) {
+    if (started >= grains) break;
+    if (!start_spill(*block, true, std::min(clean_grains(*block), grains - started))) continue;
+    started += leaving_grains(*block);
+    ++counted_.evictions;
   }
   return started;
 }

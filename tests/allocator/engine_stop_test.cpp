@@ -1,6 +1,7 @@
 // Spilling stopped for a while, and who is told of waits.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <thread>
 #include <vector>
@@ -191,6 +192,44 @@ TEST(Stop, sending_everything_away_does_not_stop_eviction_for_good) {
     engine.release(*hold, nullptr);
   }
   make(engine), make(engine);
+}
+
+/// Also where a job filled host memory and the disk: a block that was only read leaves without a copy.
+TEST(Stop, what_is_on_the_disk_as_well_leaves_though_eviction_has_stopped) {
+  SimulationOptions options = small_budget();
+  options.host_bytes = 24u << 20;
+  options.store.capacity_bytes = 2 * block_bytes;
+  Simulation sim(options);
+  Engine& engine = sim.engine(0);
+  std::vector<void*> blocks;
+  const auto fill = [&] {
+    while (Result<void*> block = engine.allocate(block_bytes, nullptr)) {
+      use(engine, *block);
+      blocks.push_back(*block);
+    }
+  };
+  const auto one = [&](const char* where) {
+    const auto found = std::find_if(blocks.begin(), blocks.end(), [&](void* block) {
+      return state(engine, block) == where;
+    });
+    EXPECT_NE(found, blocks.end()) << where;
+    return found == blocks.end() ? nullptr : *found;
+  };
+  fill();
+  ASSERT_FALSE(engine.stats().trouble.empty()) << "host memory took everything";
+  void* const away = one("spilled");
+  void* const there = one("resident");
+  ASSERT_TRUE(away && there);
+  ASSERT_TRUE(engine.free(there));
+  std::erase(blocks, there);
+  Result<Hold> hold = engine.touch(away, nullptr, Access::read);
+  ASSERT_TRUE(hold) << describe(hold.error());
+  engine.release(*hold, nullptr);
+  ASSERT_EQ(state(engine, away), "resident");
+  fill();
+  EXPECT_NE(state(engine, away), "resident");
+  sim.synchronize();
+  engine.check();
 }
 
 // Each operator fits by itself: of threads that wait for what they hold from each other one goes on

@@ -255,7 +255,7 @@ class EngineImpl final : public Engine, private EngineLimits, private InMotion {
   // engine_net.cpp
   bool left_unwritten(Block& block, Span& span);
   void guard(Block& block);
-  void open_guarded(Block& block);
+  bool open_guarded(Block& block);
   Result<void> set_span_access(const Block& block, const Span& span, CUmemAccess_flags flags);
   void poison(Block& block);
   void wipe(Block& block);

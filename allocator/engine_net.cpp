@@ -114,11 +114,10 @@ void EngineImpl::guard(Block& block) {
   }
 }
 
-/// Before a use that writes, or another life.
-void EngineImpl::open_guarded(Block& block) {
+/// Before a use that writes, or another life. False: the device is dead, and the block stays closed.
+bool EngineImpl::open_guarded(Block& block) {
   for (Span& span : block.spans) {
     if (!span.guarded) continue;
-    span.guarded = false;
     // The use that is about to write cannot go on without it.
     Result<void> opened;
     do {
@@ -126,8 +125,13 @@ void EngineImpl::open_guarded(Block& block) {
       health_.answered("cuMemSetAccess", opened ? CUDA_SUCCESS
                                                 : static_cast<CUresult>(opened.error().detail));
     } while (!opened && !health_.dead());
-    if (!opened) trouble("firn_guard: a block stays closed: " + opened.error().text);
+    if (!opened) {
+      trouble("firn_guard: a block stays closed: " + opened.error().text);
+      return false;
+    }
+    span.guarded = false;
   }
+  return true;
 }
 
 /// What is mapped, and has no bytes on their way in as yet.

@@ -305,7 +305,7 @@ void EngineImpl::drop_piece(Piece& piece) {
 
 /// The device's bytes are about to change, or nobody wants them any more.
 void EngineImpl::drop_copies(Block& block) {
-  if (options_.guard) open_guarded(block);
+  if (options_.guard) (void)open_guarded(block);
   if (!FIRN_CANARY(30)) ++block.version;
   for (Piece& piece : block.pieces) drop_piece(piece);
   block.word.fetch_and(~word::copies, std::memory_order_acq_rel);

@@ -78,7 +78,10 @@ Result<Hold> EngineImpl::touch_slow(Block& block, CUstream stream, Access access
             if (options_.policy == Policy::greedy) device_clock_.waits_for(block.arrival);
           }
         }
-        if (access == Access::write && (w & word::copies)) drop_copies(block);
+        if (access == Access::write && (w & word::copies)) {
+          if (options_.guard && !open_guarded(block)) return health_.error();
+          drop_copies(block);
+        }
         w = block.word.load(std::memory_order_acquire);
         while (word::state(w) == State::resident && !(w & word::freed)) {
           if (!block.word.compare_exchange_weak(w, (w | proof(seen, w)) + word::hold_one,

@@ -109,18 +109,25 @@ void HostTier::end_ahead(Ahead ahead) {
 
 /// Its memory is null where the system refused it, or the store did.
 void HostTier::prepare(Ahead& ahead) const {
+  try {
+    make(ahead);
+  } catch (const std::bad_alloc&) {  // for its note, or words: none is made
+  }
+}
+
+void HostTier::make(Ahead& ahead) const {
   Result<StagingRegion> memory = StagingRegion::create(ahead.bytes, no_bytes_, node_);
+  if (!memory) {
+    ahead.trouble = "host memory for staging refused: " + describe(memory.error()) +
+                    "; firn_host sets how much is asked for";
+    return;
+  }
   CUresult result = CUDA_SUCCESS;
   const auto pin = [&] {  // PORTABLE: several devices' engines may copy through it
     const std::span<std::byte> bytes = memory->bytes();
     result = driver_.mem_host_register(bytes.data(), bytes.size(), CU_MEMHOSTREGISTER_PORTABLE);
     return result == CUDA_SUCCESS;
   };
-  if (!memory) {
-    ahead.trouble = "host memory for staging refused: " + describe(memory.error()) +
-                    "; firn_host sets how much is asked for";
-    return;
-  }
   if (ahead_ && !no_bytes_) memory->populate();
   ahead.registered = pin();
   if (!ahead.registered && memory->pages() == std::string_view("hugetlb")) {
@@ -132,25 +139,32 @@ void HostTier::prepare(Ahead& ahead) const {
       ahead.registered = pin();
     }
   }
-  const std::span<std::byte> span = memory->bytes();
-  if (!ahead.registered)
-    ahead.trouble = "staging memory is not pinned, copies are slower: " +
-                    driver_.error("cuMemHostRegister", result).text;
-  if (store_) {
-    Result<void> attached = store_->attach_staging(span);
-    if (!attached) {
-      if (ahead.trouble.empty()) ahead.trouble = describe(attached.error());
-      if (ahead.registered) (void)driver_.mem_host_unregister(span.data());
-      return;
-    }
-  }
   ahead.memory = std::move(*memory);
+  const auto unpinned = [&] {  // before it is unmapped
+    const std::span<std::byte> bytes = ahead.memory->bytes();
+    if (std::exchange(ahead.registered, false)) (void)driver_.mem_host_unregister(bytes.data());
+    ahead.memory.reset();
+  };
+  try {
+    if (!ahead.registered)
+      ahead.trouble = "staging memory is not pinned, copies are slower: " +
+                      driver_.error("cuMemHostRegister", result).text;
+    Result<void> attached;
+    if (store_) attached = store_->attach_staging(ahead.memory->bytes());
+    if (attached) return;
+    unpinned();
+    if (ahead.trouble.empty()) ahead.trouble = describe(attached.error());
+  } catch (...) {
+    unpinned();
+    throw;
+  }
 }
 
 bool HostTier::adopt(Ahead ahead) {
-  if (trouble_.empty()) trouble_ = ahead.trouble;
+  const bool refused = !ahead.memory && !ahead.trouble.empty();
+  if (trouble_.empty()) trouble_ = std::move(ahead.trouble);
   if (!ahead.memory) {
-    exhausted_ = true;
+    exhausted_ |= refused;
     unclaim(ahead.own_bytes, ahead.shared_bytes);
     return false;
   }
@@ -199,6 +213,11 @@ bool HostTier::close_one() {
     }
   }
   if (!least) return false;
+  try {
+    closed_ranges_.reserve(least->memory.bytes().size() / store_alignment);  // most that it can hold
+  } catch (const std::bad_alloc&) {
+    return false;
+  }
   closing_ = least->memory.bytes().data();
   closing_bytes_ = least->memory.bytes().size();
   closing_free_ = 0;
@@ -213,7 +232,7 @@ bool HostTier::close_one() {
   return true;
 }
 
-/// (Regions are nobody's neighbours, so that a free range is of one region.)
+/// (Regions are nobody's neighbours, so that a free range is of one region. Its note has room.)
 void HostTier::close_range(uint64_t begin, uint64_t bytes) {
   FIRN_CHECK(ranges_.remove(begin, bytes), "no free range at %llx", (unsigned long long)begin);
   closed_ranges_.push_back({begin, bytes});

@@ -109,6 +109,8 @@ class HostTier {
  private:
   uint64_t room() const;
   uint64_t ahead_bytes() const;
+  /// As prepare(). Where memory lacks (std::bad_alloc) nothing is pinned, and none is left.
+  void make(Ahead& ahead) const;
   bool adopt(Ahead ahead);
   bool grow(size_t bytes);
   bool add_region(size_t size);

@@ -211,6 +211,22 @@ TEST(EngineNet, guard_ends_with_the_blocks_life) {
   EXPECT_EQ(*static_cast<uint64_t*>(next) == 0, false);
 }
 
+TEST(EngineNet, guard_that_cannot_open_a_block_hands_it_to_nobody) {
+  Simulation sim(options(false, true, false));
+  const CUstream stream = sim.make_stream(0);
+  Engine& engine = sim.engine(0);
+  void* block = make(engine);
+  use(sim, block, Access::write, 1, stream);
+  make_clean(sim, block, stream);
+  sim.gpu().fail_from("cuMemSetAccess", 1, CUDA_ERROR_UNKNOWN);
+  for (int i = 0; i < 3; ++i) {
+    Result<Hold> hold = engine.touch(block, stream, Access::write);
+    ASSERT_FALSE(hold) << "a kernel of it would fault, try " << i;
+    EXPECT_NE(hold.error().text.find("cuMemSetAccess"), std::string::npos) << hold.error().text;
+  }
+  sim.gpu().fail_at("cuMemSetAccess", 0, CUDA_SUCCESS);
+}
+
 TEST(EngineNet, guard_closes_what_is_copied_ahead) {
   testing::GTEST_FLAG(death_test_style) = "threadsafe";
   SimulationOptions o = options(false, true, false);

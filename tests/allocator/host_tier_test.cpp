@@ -19,14 +19,18 @@ namespace {
 constexpr uint64_t mib = 1u << 20, region = 128 * mib;
 
 uint64_t registered = 0;
+int pinned_regions = 0;
 CUresult answer = CUDA_SUCCESS;
 bool huge_refused = false;
 CUresult register_host(void* data, size_t bytes, unsigned) {
   if (huge_refused && testing_store::huge_pages.hold(data)) return CUDA_ERROR_INVALID_VALUE;
-  if (answer == CUDA_SUCCESS) registered += bytes;
+  if (answer == CUDA_SUCCESS) registered += bytes, ++pinned_regions;
   return answer;
 }
-CUresult unregister_host(void*) { return CUDA_SUCCESS; }
+CUresult unregister_host(void*) {
+  --pinned_regions;
+  return CUDA_SUCCESS;
+}
 CUresult no_words(CUresult, const char** words) {
   *words = "refused";
   return CUDA_SUCCESS;
@@ -39,6 +43,7 @@ class Host : public ::testing::Test {
     driver.mem_host_unregister = unregister_host;
     driver.get_error_name = driver.get_error_string = no_words;
     registered = 0;
+    pinned_regions = 0;
     answer = CUDA_SUCCESS;
   }
   /// `ahead`, of addresses without memory.
@@ -254,8 +259,39 @@ TEST_F(Host, what_it_hands_out_is_mapped_wherever_memory_lacked) {
     EXPECT_EQ(host.used(), mib);
     host.unref(staging);
     EXPECT_EQ(host.used(), 0u);
+    host.unregister();
+    EXPECT_EQ(pinned_regions, 0) << "what was unmapped is pinned no more";
     if (enough) break;
   }
+}
+
+TEST_F(Host, made_ahead_it_is_whole_or_not_at_all_wherever_memory_lacked) {
+  for (const CUresult pinning : {CUDA_SUCCESS, CUDA_ERROR_OUT_OF_MEMORY})
+    for (long given = 0, enough = 0; !enough; ++given) {
+      SCOPED_TRACE(given);
+      answer = pinning;
+      HostTier host(driver, nullptr, region, nullptr, 0, false, -1, true);
+      EXPECT_FALSE(host.acquire(mib));
+      HostTier::Ahead ahead = host.begin_ahead();
+      test::memory_left = given;
+      host.prepare(ahead);
+      host.end_ahead(std::move(ahead));
+      enough = test::memory_left > 0;
+      test::memory_left = -1;
+      Staging* staging = host.acquire(mib);
+      if (!staging) {
+        EXPECT_EQ(pinned_regions, 0) << "what was unmapped is pinned no more";
+        host.look_again(1);
+        host.look_again(1'000'000'001);
+        make_ahead(host);
+        staging = host.acquire(mib);
+      }
+      ASSERT_TRUE(staging) << "there is memory again";
+      *staging->data = std::byte{3};
+      host.unref(staging);
+      host.unregister();
+      EXPECT_EQ(pinned_regions, 0);
+    }
 }
 
 TEST_F(Host, huge_pages_that_the_driver_refuses_are_ordinary_ones) {

@@ -14,12 +14,17 @@ struct Unit {
   std::string_view name;
   uint64_t bytes;
 };
-// Binary units, largest first, then decimal ones and plain bytes.
+// Binary units, largest first, then decimal ones and plain bytes. A letter alone is binary, as most
+// programs have it. Small letters are as good.
 constexpr Unit units[] = {
     {"TiB", 1ull << 40},
     {"GiB", 1ull << 30},
     {"MiB", 1ull << 20},
     {"KiB", 1ull << 10},
+    {"T", 1ull << 40},
+    {"G", 1ull << 30},
+    {"M", 1ull << 20},
+    {"K", 1ull << 10},
     {"TB", 1000ull * 1000 * 1000 * 1000},
     {"GB", 1000ull * 1000 * 1000},
     {"MB", 1000ull * 1000},
@@ -28,6 +33,12 @@ constexpr Unit units[] = {
     {"", 1},
 };
 constexpr size_t binary_units = 4;
+
+bool same_letters(std::string_view a, std::string_view b) {
+  const auto small = [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; };
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(),
+                    [&](char x, char y) { return small(x) == small(y); });
+}
 
 }  // namespace
 
@@ -55,9 +66,10 @@ Result<uint64_t> parse_size(std::string_view word) {
   }
   if (!is_digit(word.front()) || word[i - 1] == '.')
     return trouble(std::string("is not a size") + advice);
-  const std::string_view suffix = word.substr(i);
+  const size_t letters = i + (i + 1 < word.size() && word[i] == ' ');  // "8 GiB"
+  const std::string_view suffix = word.substr(letters);
   const Unit* unit = std::find_if(std::begin(units), std::end(units),
-                                  [&](const Unit& each) { return each.name == suffix; });
+                                  [&](const Unit& each) { return same_letters(each.name, suffix); });
   if (unit == std::end(units))
     return trouble("has the unknown unit " + quote_word(suffix) + advice);
   // Whole and fractional part apart, so that neither product exceeds 128 bits.

@@ -217,6 +217,7 @@ CLI::App* add_run(CLI::App& app, RunOptions& options) {
   };
   CLI::App* run = app.add_subcommand("run", "Run COMMAND with Firn in it");
   run->formatter(std::make_shared<RunFormatter>());
+  run->prefix_command();  // what follows the options is COMMAND
   run->add_option("--budget", options.budget, meaning("budget"))->type_name("SIZE");
   run->add_option("--dir", options.dirs, meaning("dir") + "; may be repeated")
       ->type_name("DIR")
@@ -253,7 +254,7 @@ int run(const RunOptions& options, const std::vector<std::string>& command) {
   const auto refuse_run = [](const std::string& text) { return refuse("run: " + text); };
   if (command.empty() || command.front().empty())
     return refuse_run(
-        "no COMMAND; write it after --, as in: firn run --budget 8GiB -- python "
+        "no COMMAND; write it behind the options, as in: firn run --budget 8GiB -- python "
         "train.py");
   Result<std::vector<Given>> given = given_knobs(options);
   if (!given) return refuse_run(given.error().text);

@@ -128,7 +128,10 @@ void World::run() {
   count_faults();
   count_probes();
   words_.hash = machine_->events().hash();
-  machine_.reset();
+  step_began();
+  ended_ = true;
+  delete machine_.get();  // whose engines may wait in their ends: may_wait() asks it for the time
+  (void)machine_.release();
   report_.operations += std::min<uint64_t>(options_.close_at, options_.operations);
   for (unsigned i = 0; i < probe_count; ++i) {
     report_.probes[i] += probes_[i];

@@ -2,7 +2,8 @@
 
     jobs.py SEED [KIND] [--spoil STEP]      one job: what the line of a failure replays
 
-Kinds: plain (nothing fails: every bit is right, nothing is refused, nothing is left), driver
+Kinds: plain (nothing fails: every bit is right, nothing is left, and nothing is refused where
+operators are watched from the start), driver
 (calls of the driver's fail at random), disk (reads and writes of the spill file fail, are short,
 or give a bit that another read gives right: nothing is lost, but an ill disk takes no more for a
 while), lost (a bit is turned as it is written: what cannot be had is said to be lost), full (the
@@ -96,7 +97,8 @@ def draw_job(seed, kind=None, steps=500):
         environment["BAD_DISK"] = f"{seed}:0:0:0:0:{random_.choice((0.005, 0.02))}"
     if kind == "full":
         environment["FIRN_STORE_SIZE"] = f"{random_.choice((8, 16, 32))}MiB"
-    if kind not in ("plain", "killed"):
+    # (Watched late, what was allocated before stays on the device: there may be no room.)
+    if kind not in ("plain", "killed") or environment["FIRN_WATCH"] != "0":
         limits.append("--refusals")
     return Job(seed, kind, threads, steps, held, budget // (8 * threads), largest, budget,
                (16 + random_.randrange(48)) * MIB, environment, faults,

@@ -32,15 +32,14 @@ std::vector<std::string> take_command(std::vector<std::string>& arguments) {
   return command;
 }
 
-// The command also where it was written without "--": from the first word on that is no option's.
-// False: that word looks like an option.
-bool complete_command(const CLI::App& app, std::vector<std::string>& command) {
-  std::vector<std::string> before = app.remaining();
-  if (before.empty()) return true;
-  if (before.front().starts_with("-")) return false;
-  if (!command.empty()) before.push_back("--");  // the command's own
-  command.insert(command.begin(), before.begin(), before.end());
-  return true;
+// The command where it was written without "--": from the first word on that is no option's. Of
+// words that may not stand there the answer is the first one; else it is empty.
+std::string take_rest(const CLI::App& app, std::vector<std::string>& command) {
+  std::vector<std::string> rest = app.remaining();
+  if (rest.empty()) return {};
+  if (!command.empty() || rest.front().starts_with("-")) return rest.front();
+  command = std::move(rest);
+  return {};
 }
 
 int firn_main(std::vector<std::string> arguments) {
@@ -87,10 +86,9 @@ int firn_main(std::vector<std::string> arguments) {
       if (each->parsed()) prefix = each->get_name() + ": ";
     return refuse(prefix + error.what() + " (--help lists what there is)");
   }
-  for (const CLI::App* each : {run_app, doctor_app})
-    if (each->parsed() && !complete_command(*each, command))
-      return refuse(fmt::format("{}: unknown option {} (--help lists what there is)",
-                                each->get_name(), firn::quote_word(each->remaining().front())));
+  if (const std::string word = take_rest(*run_app, command); !word.empty())
+    return refuse("run: unexpected word " + firn::quote_word(word) +
+                  " before COMMAND (--help lists what there is)");
   if (run_app->parsed()) return run(run_options, command);
   if (doctor_app->parsed()) return doctor(doctor_options, command);
   if (simulate_app->parsed()) return simulate(simulate_options);

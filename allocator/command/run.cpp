@@ -38,11 +38,11 @@ Result<void> set_variable(const std::string& name, const std::string& value) {
   return make_error(Code::io, errno, "setting " + name + ": " + std::strerror(errno));
 }
 
-// The usage line of a command line that goes on after "--".
+// The usage line of a command line that goes on with another one.
 class RunFormatter : public CLI::Formatter {
  public:
   std::string make_usage(const CLI::App*, std::string) const override {
-    return "Usage: firn run [OPTIONS] -- COMMAND [ARGUMENT...]\n";
+    return "Usage: firn run [OPTIONS] [--] COMMAND [ARGUMENT...]\n";
   }
 };
 

@@ -154,7 +154,7 @@ void EngineImpl::finish_free(Block& block) {
     busy_.store(true, std::memory_order_relaxed);
   } else if (block.place_bytes != 0) {
     ready(block.stream).placed.push(block);
-  } else if (block.size_class < size_class::count && !(w & word::zero_copy)) {
+  } else if (block.size_class < size_class::count && !(w & word::zero_copy) && !closed(block)) {
     ready(block.stream).push(cells, block);
   } else {
     parked_.push_back(&block);
@@ -191,8 +191,8 @@ void EngineImpl::settle_deferred() {
           block.mapped_bytes(), streams_.handle(block.stream)});
     if (block.place_bytes != 0)
       ready(block.stream).placed.push(block);
-    else if (block.size_class < size_class::count &&
-        !(block.word.load(std::memory_order_relaxed) & word::zero_copy))
+    else if (block.size_class < size_class::count && !closed(block) &&
+             !(block.word.load(std::memory_order_relaxed) & word::zero_copy))
       ready(block.stream).push(cells, block);
     else
       parked_.push_back(&block);

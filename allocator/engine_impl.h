@@ -256,6 +256,7 @@ class EngineImpl final : public Engine, private EngineLimits, private InMotion {
   bool left_unwritten(Block& block, Span& span);
   void guard(Block& block);
   bool open_guarded(Block& block);
+  bool closed(const Block& block) const;
   Result<void> set_span_access(const Block& block, const Span& span, CUmemAccess_flags flags);
   void poison(Block& block);
   void wipe(Block& block);

@@ -134,6 +134,12 @@ bool EngineImpl::open_guarded(Block& block) {
   return true;
 }
 
+/// Could it not be opened again (the device is dead)? Then nobody may have it.
+bool EngineImpl::closed(const Block& block) const {
+  return options_.guard && std::any_of(block.spans.begin(), block.spans.end(),
+                                       [](const Span& span) { return span.guarded; });
+}
+
 /// What is mapped, and has no bytes on their way in as yet.
 void EngineImpl::poison(Block& block) {
   constexpr unsigned char poisoned = 0xFF;

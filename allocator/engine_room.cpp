@@ -267,11 +267,12 @@ uint64_t EngineImpl::evict(uint64_t grains, const Block* except) {
 /// Has blocks leave of which all that leaves is valid elsewhere, the coldest first.
 uint64_t EngineImpl::evict_clean(uint64_t grains, const Block* except) {
   std::vector<Block*> clean;
-  for (Block* block : live_)
-    if (block != except && clean_grains(*block) > 0 &&
-        AgeOrder::may_leave(*block, block->word.load(std::memory_order_acquire)) &&
-        !used_aside(*block))
+  for (Block* block : live_) {
+    const uint64_t w = block->word.load(std::memory_order_acquire);
+    if (block != except && !(w & word::zero_copy) && clean_grains(*block) > 0 &&
+        AgeOrder::may_leave(*block, w) && !used_aside(*block))
       clean.push_back(block);
+  }
   std::sort(clean.begin(), clean.end(), [](const Block* a, const Block* b) {
     return a->age.load(std::memory_order_relaxed) < b->age.load(std::memory_order_relaxed);
   });

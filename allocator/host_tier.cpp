@@ -25,8 +25,9 @@ HostTier::HostTier(const Driver& driver, Store* store, uint64_t budget_bytes,
       own_left_(shared_left ? own : 0), no_bytes_(no_bytes), node_(node), ahead_(ahead),
       room_(room), own_(own) {}
 
-uint64_t HostTier::budget() const {
-  if (exhausted_) return mapped_;
+uint64_t HostTier::budget() const { return exhausted_ ? mapped_ : most(); }
+
+uint64_t HostTier::most() const {
   if (!shared_left_) return budget_;
   const uint64_t unclaimed = own_left_ + shared_left_->load(std::memory_order_relaxed);
   return std::min(budget_, mapped_ + std::min(unclaimed, room()));
@@ -54,10 +55,10 @@ void HostTier::unregister() {
 }
 
 bool HostTier::grow(size_t bytes) {
-  if (ahead_ || mapped_ >= budget()) return false;
-  uint64_t size = std::min(std::max<uint64_t>(region_most, bytes), budget() - mapped_);
+  if (ahead_ || (exhausted_ && !asks_again_) || mapped_ >= most()) return false;
+  uint64_t size = std::min(std::max<uint64_t>(region_most, bytes), most() - mapped_);
   size -= size % store_alignment;
-  if (size < bytes || exhausted_) return false;
+  if (size < bytes) return false;
   Ahead ahead;
   ahead.bytes = size;
   if (shared_left_ && !claim(ahead)) return false;
@@ -67,26 +68,24 @@ bool HostTier::grow(size_t bytes) {
 
 /// The more is in use, the more is made at a time.
 uint64_t HostTier::ahead_bytes() const {
-  if (!ahead_ || preparing_ || exhausted_ || mapped_ >= budget()) return 0;
+  if (!ahead_ || preparing_ || (exhausted_ && !asks_again_) || mapped_ >= most()) return 0;
   if (wanted_ == 0 && ranges_.used() == 0) return 0;  // nothing leaves the device so far
   const uint64_t least = room_ ? room_->region_bytes : region_most;
   const uint64_t spare = std::clamp(ranges_.used() / 2, least, std::max(least, 8 * least));
   if (wanted_ == 0 && mapped_ >= ranges_.used() + spare) return 0;
-  const uint64_t size = std::min(spare, budget() - mapped_);
+  const uint64_t size = std::min(spare, most() - mapped_);
   return size < std::max<uint64_t>(least_bytes, wanted_) ? 0 : size - size % store_alignment;
 }
 
 bool HostTier::may_grow() const {
-  if (!ahead_ || exhausted_) return ahead_ && preparing_;
+  if (!ahead_ || exhausted_) return ahead_ && preparing_ && !asking_;
   return preparing_ || mapped_ + std::max<uint64_t>(least_bytes, wanted_) <= budget();
 }
 
 void HostTier::look_again(uint64_t now_ns) {
-  if (!exhausted_) return;
+  if (!exhausted_ || asks_again_) return;
   if (exhausted_ns_ == 0) exhausted_ns_ = std::max<uint64_t>(now_ns, 1);
-  if (now_ns < exhausted_ns_ + refused_wait_ns) return;
-  exhausted_ = false;
-  exhausted_ns_ = 0;
+  asks_again_ = now_ns >= exhausted_ns_ + refused_wait_ns;
 }
 
 HostTier::Ahead HostTier::begin_ahead() {
@@ -94,6 +93,7 @@ HostTier::Ahead HostTier::begin_ahead() {
   ahead.bytes = ahead_bytes();
   if (ahead.bytes > 0 && shared_left_ && !claim(ahead)) ahead.bytes = 0;
   preparing_ = ahead.bytes > 0;
+  asking_ = preparing_ && exhausted_;
   if (preparing_ && room_) {  // until somebody looks again
     uint64_t left = room_->left_bytes.load(std::memory_order_relaxed);
     while (!room_->left_bytes.compare_exchange_weak(left, left - std::min(left, ahead.bytes),
@@ -161,10 +161,11 @@ void HostTier::make(Ahead& ahead) const {
 }
 
 bool HostTier::adopt(Ahead ahead) {
-  const bool refused = !ahead.memory && !ahead.trouble.empty();
   if (trouble_.empty()) trouble_ = std::move(ahead.trouble);
+  exhausted_ = !ahead.memory;
+  asks_again_ = false;
+  exhausted_ns_ = 0;
   if (!ahead.memory) {
-    exhausted_ |= refused;
     unclaim(ahead.own_bytes, ahead.shared_bytes);
     return false;
   }
@@ -174,6 +175,7 @@ bool HostTier::adopt(Ahead ahead) {
     regions_.reserve(regions_.size() + 1);
     ranges_.add(reinterpret_cast<uint64_t>(span.data()), span.size());
   } catch (const std::bad_alloc&) {  // for its note. Nobody has any of it
+    exhausted_ = true;
     unclaim(region.own_bytes, region.shared_bytes);
     give(std::move(region));
     return false;
@@ -264,10 +266,13 @@ void HostTier::give(Region region) const {
 
 void HostTier::reopen() {
   if (!closing_) return;
+  for (; !closed_ranges_.empty(); closed_ranges_.pop_back()) {
+    const auto [at, bytes] = closed_ranges_.back();
+    ranges_.add(at, bytes, true);
+    closing_free_ -= bytes;
+  }
   mapped_ += closing_bytes_;
   closing_ = nullptr;
-  for (const auto& [at, bytes] : closed_ranges_) ranges_.add(at, bytes, true);
-  closed_ranges_.clear();
 }
 
 /// Takes its bytes out of its own budget, then of the shared one.
@@ -286,7 +291,7 @@ bool HostTier::claim(Ahead& ahead) {
 Staging* HostTier::acquire(size_t bytes, uint64_t reserve) {
   bytes = align_up(bytes);
   wanted_ = bytes;
-  if (ranges_.used() + bytes + reserve > budget()) return nullptr;
+  if (ranges_.used() + bytes + reserve > (asks_again_ ? most() : budget())) return nullptr;
   auto begin = ranges_.take(bytes);
   if (!begin && grow(bytes)) begin = ranges_.take(bytes);
   if (!begin) return nullptr;

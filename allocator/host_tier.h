@@ -74,7 +74,8 @@ class HostTier {
   void end_ahead(Ahead ahead);
   /// More is under way, or could be made.
   bool may_grow() const;
-  /// To be called now and then: a second after the system refused memory it is asked again.
+  /// To be called now and then: a second after memory could not be had it is asked for again.
+  /// Until some is there, nobody is to wait for it (may_grow()).
   void look_again(uint64_t now_ns);
 
   struct Region {
@@ -107,6 +108,8 @@ class HostTier {
   void abandon() { abandoned_ = true; }
 
  private:
+  /// As budget(), were memory to be had.
+  uint64_t most() const;
   uint64_t room() const;
   uint64_t ahead_bytes() const;
   /// As prepare(). Where memory lacks (std::bad_alloc) nothing is pinned, and none is left.
@@ -132,7 +135,9 @@ class HostTier {
   bool preparing_ = false;
   size_t wanted_ = 0;    // acquire() found so much nowhere, last; 0: it did
   uint64_t mapped_ = 0;
-  bool exhausted_ = false;  // the system refused more
+  bool exhausted_ = false;  // more could not be had
+  bool asks_again_ = false;  // then: once more
+  bool asking_ = false;      // that is what is being made
   uint64_t exhausted_ns_ = 0;  // look_again() saw it first; 0: not yet
   const uint64_t own_;
   std::byte* closing_ = nullptr;  // where the region begins that is closed

@@ -21,24 +21,24 @@ namespace {
 
 using namespace firn::command;
 
-// `firn run` and `firn doctor` end at the first "--"; everything after it is COMMAND's, whatever it
-// looks like.
+// `firn run` and `firn doctor` end at the first "--"; it and everything after it, whatever that looks
+// like, is the answer.
 std::vector<std::string> take_command(std::vector<std::string>& arguments) {
   if (arguments.empty() || (arguments.front() != "run" && arguments.front() != "doctor")) return {};
   const auto mark = std::find(arguments.begin(), arguments.end(), "--");
   if (mark == arguments.end()) return {};
-  std::vector<std::string> command(mark + 1, arguments.end());
+  std::vector<std::string> command(mark, arguments.end());
   arguments.erase(mark, arguments.end());
   return command;
 }
 
-// The command where it was written without "--": from the first word on that is no option's. Of
-// words that may not stand there the answer is the first one; else it is empty.
-std::string take_rest(const CLI::App& app, std::vector<std::string>& command) {
-  std::vector<std::string> rest = app.remaining();
-  if (rest.empty()) return {};
-  if (!command.empty() || rest.front().starts_with("-")) return rest.front();
-  command = std::move(rest);
+// COMMAND: after the "--", or from the first word on that is no option's (then a "--" is its own).
+// The answer is a word that may not stand there; else it is empty.
+std::string complete_command(const CLI::App& app, std::vector<std::string>& command) {
+  const std::vector<std::string> before = app.remaining();
+  if (!before.empty() && before.front().starts_with("-")) return before.front();
+  if (before.empty() && !command.empty()) command.erase(command.begin());
+  command.insert(command.begin(), before.begin(), before.end());
   return {};
 }
 
@@ -86,9 +86,12 @@ int firn_main(std::vector<std::string> arguments) {
       if (each->parsed()) prefix = each->get_name() + ": ";
     return refuse(prefix + error.what() + " (--help lists what there is)");
   }
-  if (const std::string word = take_rest(*run_app, command); !word.empty())
-    return refuse("run: unexpected word " + firn::quote_word(word) +
-                  " before COMMAND (--help lists what there is)");
+  for (const CLI::App* each : {run_app, doctor_app}) {
+    if (!each->parsed()) continue;
+    if (const std::string word = complete_command(*each, command); !word.empty())
+      return refuse(each->get_name() + ": unknown option " + firn::quote_word(word) +
+                    " (--help lists what there is)");
+  }
   if (run_app->parsed()) return run(run_options, command);
   if (doctor_app->parsed()) return doctor(doctor_options, command);
   if (simulate_app->parsed()) return simulate(simulate_options);

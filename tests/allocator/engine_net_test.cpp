@@ -224,6 +224,11 @@ TEST(EngineNet, guard_that_cannot_open_a_block_hands_it_to_nobody) {
     ASSERT_FALSE(hold) << "a kernel of it would fault, try " << i;
     EXPECT_NE(hold.error().text.find("cuMemSetAccess"), std::string::npos) << hold.error().text;
   }
+  ASSERT_TRUE(engine.free(block));
+  for (int i = 0; i < 3; ++i) {
+    Result<void*> next = engine.allocate(block_bytes, stream);
+    EXPECT_TRUE(!next || *next != block) << "nor another life of it";
+  }
   sim.gpu().fail_at("cuMemSetAccess", 0, CUDA_SUCCESS);
 }
 

@@ -6,6 +6,7 @@
 
 #include <cerrno>
 #include <memory>
+#include <span>
 #include <utility>
 
 #include <gtest/gtest.h>
@@ -35,6 +36,30 @@ CUresult no_words(CUresult, const char** words) {
   *words = "refused";
   return CUDA_SUCCESS;
 }
+
+/// Takes no staging: it says so, or lacks memory for its note.
+class NoStore : public Store {
+ public:
+  explicit NoStore(bool throws) : throws_(throws) {}
+  Result<void> attach_staging(std::span<std::byte>) override {
+    if (throws_) throw std::bad_alloc();
+    return make_error(Code::io, 0, "no staging here");
+  }
+  Result<Slot> reserve(size_t, bool) override { return nothing(); }
+  Result<void> write(unsigned, Slot, std::span<const std::byte>, uint64_t) override {
+    return nothing();
+  }
+  Result<void> read(unsigned, Slot, std::span<std::byte>, uint64_t) override { return nothing(); }
+  bool cancel(unsigned, uint64_t) override { return false; }
+  void discard(Slot) override {}
+  size_t poll(unsigned, std::span<StoreCompletion>) override { return 0; }
+  StoreStats stats() const override { return {}; }
+  void abandon() override {}
+
+ private:
+  static Error nothing() { return make_error(Code::io, 0, "nothing here"); }
+  const bool throws_;
+};
 
 class Host : public ::testing::Test {
  protected:
@@ -253,6 +278,8 @@ TEST_F(Host, what_it_hands_out_is_mapped_wherever_memory_lacked) {
     }
     test::memory_left = -1;
     const bool enough = staging;
+    host.look_again(1);
+    host.look_again(1'000'000'001);
     if (!enough) staging = host.acquire(mib);
     ASSERT_TRUE(staging) << "there is memory again";
     *staging->data = std::byte{3};
@@ -292,6 +319,39 @@ TEST_F(Host, made_ahead_it_is_whole_or_not_at_all_wherever_memory_lacked) {
       host.unregister();
       EXPECT_EQ(pinned_regions, 0);
     }
+}
+
+TEST_F(Host, what_a_store_does_not_take_is_pinned_no_more) {
+  for (const bool throws : {false, true}) {
+    NoStore store(throws);
+    HostTier host(driver, &store, region, nullptr, 0);
+    EXPECT_FALSE(host.acquire(mib));
+    EXPECT_GT(registered, 0u);
+    EXPECT_EQ(pinned_regions, 0);
+  }
+}
+
+/// Whoever waits for memory that could not be had would wait for ever.
+TEST_F(Host, nobody_waits_for_what_is_asked_for_again) {
+  HostTier host(driver, nullptr, region, nullptr, 0, false, -1, true);
+  EXPECT_FALSE(host.acquire(mib));
+  HostTier::Ahead none;
+  none.bytes = mib;
+  host.end_ahead(std::move(none));
+  EXPECT_FALSE(host.may_grow());
+  EXPECT_FALSE(host.ahead_due());
+  host.look_again(1);
+  EXPECT_FALSE(host.ahead_due());
+  host.look_again(1'000'000'001);
+  EXPECT_TRUE(host.ahead_due());
+  EXPECT_FALSE(host.may_grow());
+  EXPECT_EQ(host.budget(), 0u);
+  HostTier::Ahead ahead = host.begin_ahead();
+  EXPECT_FALSE(host.may_grow());
+  host.prepare(ahead);
+  host.end_ahead(std::move(ahead));
+  EXPECT_EQ(host.budget(), region);
+  EXPECT_TRUE(host.acquire(mib));
 }
 
 TEST_F(Host, huge_pages_that_the_driver_refuses_are_ordinary_ones) {

@@ -43,13 +43,24 @@ for name in "${names[@]}"; do
   [ -d "tests/fuzz/corpus/$name" ] || { echo "fuzz: $name is none of: ${all[*]}" >&2; exit 2; }
 done
 
+if [ $counted = yes ]; then
+  for name in "${names[@]}"; do
+    grep -q "^$name [1-9][0-9]*$" tests/fuzz/runs.txt && continue
+    echo "fuzz: tests/fuzz/runs.txt has no number for $name" >&2
+    exit 2
+  done
+fi
+
 skip() {  # WHY
   echo "fuzz: SKIPPED, nothing was fuzzed: $1"
   echo "fuzz: 0 passed, 0 failed, ${#names[@]} skipped"
   exit 77
 }
 # In memory where that can be: some targets write files in each run.
-work=$(mktemp -d -p /dev/shm 2>/dev/null || mktemp -d) || exit 1
+memory=()
+room_kib=$(df -k --output=avail /dev/shm 2>/dev/null | tail -n 1)
+if [ "${room_kib:-0}" -gt 262144 ]; then memory=(-p /dev/shm); fi
+work=$(mktemp -d "${memory[@]}") || exit 1
 trap 'rm -rf "$work"' EXIT
 clang=${FIRN_FUZZ_CLANG:-clang++}
 command -v "$clang" >/dev/null || skip "there is no $clang (apt-get install clang libclang-rt-dev)"

@@ -98,8 +98,10 @@ def draw_job(seed, kind=None, steps=500):
     if kind == "full":
         environment["FIRN_STORE_SIZE"] = f"{random_.choice((8, 16, 32))}MiB"
     # (Watched late, what was allocated before stays on the device: there may be no room.)
-    if kind not in ("plain", "killed") or environment["FIRN_WATCH"] != "0":
+    if kind not in ("plain", "killed"):
         limits.append("--refusals")
+    elif environment["FIRN_WATCH"] != "0":
+        limits.append("--no-room")
     return Job(seed, kind, threads, steps, held, budget // (8 * threads), largest, budget,
                (16 + random_.randrange(48)) * MIB, environment, faults,
                2 + 8 * random_.random(), limits)
@@ -184,8 +186,12 @@ def judge(job, status, counts, stats, text):
         return "lost" if job.kind == "lost" and said else "failed"
     if status != 0 and job.kind != "driver":
         return "failed"
+    if counts["refused"] and not job.limits:
+        return "failed"
+    if job.kind in ("plain", "killed") and counts["left"] not in (None, counts["before"]):
+        return "leaked"
     if counts["refused"]:
-        return "refused" if job.limits else "failed"
+        return "refused"
     if counts["left"] is not None and counts["left"] != counts["before"]:
         return "leaked"
     return "right"

@@ -114,7 +114,7 @@ void EngineImpl::guard(Block& block) {
   }
 }
 
-/// Before a use that writes, or another life. False: the device is dead, and the block stays closed.
+/// Before a use that writes, or another life. False: the device is dead; the block stays closed.
 bool EngineImpl::open_guarded(Block& block) {
   for (Span& span : block.spans) {
     if (!span.guarded) continue;

@@ -216,7 +216,7 @@ bool HostTier::close_one() {
   }
   if (!least) return false;
   try {
-    closed_ranges_.reserve(least->memory.bytes().size() / store_alignment);  // most that it can hold
+    closed_ranges_.reserve(least->memory.bytes().size() / store_alignment);  // most it can hold
   } catch (const std::bad_alloc&) {
     return false;
   }

@@ -68,8 +68,9 @@ Result<uint64_t> parse_size(std::string_view word) {
     return trouble(std::string("is not a size") + advice);
   const size_t letters = i + (i + 1 < word.size() && word[i] == ' ');  // "8 GiB"
   const std::string_view suffix = word.substr(letters);
-  const Unit* unit = std::find_if(std::begin(units), std::end(units),
-                                  [&](const Unit& each) { return same_letters(each.name, suffix); });
+  const Unit* unit = std::find_if(std::begin(units), std::end(units), [&](const Unit& each) {
+    return same_letters(each.name, suffix);
+  });
   if (unit == std::end(units))
     return trouble("has the unknown unit " + quote_word(suffix) + advice);
   // Whole and fractional part apart, so that neither product exceeds 128 bits.

@@ -21,8 +21,8 @@ namespace {
 
 using namespace firn::command;
 
-// `firn run` and `firn doctor` end at the first "--"; it and everything after it, whatever that looks
-// like, is the answer.
+// `firn run` and `firn doctor` end at the first "--"; the answer is it and everything after it,
+// whatever that looks like.
 std::vector<std::string> take_command(std::vector<std::string>& arguments) {
   if (arguments.empty() || (arguments.front() != "run" && arguments.front() != "doctor")) return {};
   const auto mark = std::find(arguments.begin(), arguments.end(), "--");

@@ -194,7 +194,7 @@ TEST(Stop, sending_everything_away_does_not_stop_eviction_for_good) {
   make(engine), make(engine);
 }
 
-/// Also where a job filled host memory and the disk: a block that was only read leaves without a copy.
+/// Also where a job filled host memory and the disk: a block that was only read leaves uncopied.
 TEST(Stop, what_is_on_the_disk_as_well_leaves_though_eviction_has_stopped) {
   SimulationOptions options = small_budget();
   options.host_bytes = 24u << 20;

@@ -2,8 +2,7 @@
 
     jobs.py SEED [KIND] [--spoil STEP]      one job: what the line of a failure replays
 
-Kinds: plain (nothing fails: every bit is right, nothing is left, and nothing is refused where
-operators are watched from the start), driver
+Kinds: plain (nothing fails: every bit is right, nothing is refused, nothing is left), driver
 (calls of the driver's fail at random), disk (reads and writes of the spill file fail, are short,
 or give a bit that another read gives right: nothing is lost, but an ill disk takes no more for a
 while), lost (a bit is turned as it is written: what cannot be had is said to be lost), full (the
@@ -97,11 +96,8 @@ def draw_job(seed, kind=None, steps=500):
         environment["BAD_DISK"] = f"{seed}:0:0:0:0:{random_.choice((0.005, 0.02))}"
     if kind == "full":
         environment["FIRN_STORE_SIZE"] = f"{random_.choice((8, 16, 32))}MiB"
-    # (Watched late, what was allocated before stays on the device: there may be no room.)
     if kind not in ("plain", "killed"):
         limits.append("--refusals")
-    elif environment["FIRN_WATCH"] != "0":
-        limits.append("--no-room")
     return Job(seed, kind, threads, steps, held, budget // (8 * threads), largest, budget,
                (16 + random_.randrange(48)) * MIB, environment, faults,
                2 + 8 * random_.random(), limits)
@@ -186,12 +182,8 @@ def judge(job, status, counts, stats, text):
         return "lost" if job.kind == "lost" and said else "failed"
     if status != 0 and job.kind != "driver":
         return "failed"
-    if counts["refused"] and not job.limits:
-        return "failed"
-    if job.kind in ("plain", "killed") and counts["left"] not in (None, counts["before"]):
-        return "leaked"
     if counts["refused"]:
-        return "refused"
+        return "refused" if job.limits else "failed"
     if counts["left"] is not None and counts["left"] != counts["before"]:
         return "leaked"
     return "right"

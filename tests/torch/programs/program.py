@@ -4,12 +4,12 @@ place, frees, streams, events, copies both ways, hints. After random stretches a
 tensor is compared with its shadow on the CPU, bit by bit.
 
     program.py SEED THREADS STEPS BYTES SMALL LARGEST [--faults ENTRY=RATE:ERROR,...] [--refusals]
-               [--no-room] [--spoil STEP]
+               [--spoil STEP]
 
 BYTES: what each thread holds at most; SMALL: of that in blocks of less than 1 MiB; LARGEST: one
 tensor. --faults: calls of the software GPU's driver fail at that rate once the program is under
 way. --refusals: out of memory, a driver's error and lost bytes are answers; what an operator that
-failed wrote is given up. --no-room: so is out of memory alone. --spoil: one bit of one tensor is turned, which has to be found. The
+failed wrote is given up. --spoil: one bit of one tensor is turned, which has to be found. The
 last line is JSON: what was done. Status 9: a wrong bit."""
 
 import argparse
@@ -24,7 +24,7 @@ import traceback
 import torch
 
 from operators import Draw
-from thread import COUNTS, Family, Pair, Thread, Wrong, may_be
+from thread import COUNTS, Family, Pair, Thread, Wrong, is_a_refusal
 
 
 def shared_pairs(options):
@@ -62,7 +62,7 @@ def settled(options):
         torch.cuda.empty_cache()
         return torch.cuda.memory_allocated()
     except RuntimeError as error:
-        if may_be(options, error):
+        if options.refusals and is_a_refusal(error):
             return None
         raise
 
@@ -73,7 +73,6 @@ def main():
         parser.add_argument(name, type=int)
     parser.add_argument("--faults", default="")
     parser.add_argument("--refusals", action="store_true")
-    parser.add_argument("--no-room", action="store_true")
     parser.add_argument("--spoil", type=int)
     options = parser.parse_args()
     torch.set_num_threads(1)

@@ -44,12 +44,6 @@ def is_a_refusal(error):
         part in words for part in ("CUDA", "cuda", "firn", "out of memory"))
 
 
-def may_be(options, error):
-    """Is the error an answer, of those that this program may have?"""
-    return (options.refusals and is_a_refusal(error)) or (
-        options.no_room and isinstance(error, torch.OutOfMemoryError))
-
-
 def is_a_loss(error):
     words = str(error)
     return any(part in words for part in ("lost", "LOST", "cannot be read", "corrupt"))
@@ -113,7 +107,7 @@ class Thread:
         try:
             return call()
         except RuntimeError as error:
-            if not may_be(self.options, error):
+            if not (self.options.refusals and is_a_refusal(error)):
                 raise
             self.counts["lost" if is_a_loss(error) else "refused"] += 1
             for family in written:

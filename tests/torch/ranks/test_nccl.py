@@ -68,17 +68,10 @@ def part_of(peak, fraction):
     return int(peak * fraction) // script_runs.GRANULE * script_runs.GRANULE
 
 
-def each_at_its_part():
-    """Each job under all nets at half of its own peak; what leaves is compared at a third of it, of
-    some of them in each run."""
-    for case in (*TRAINING, "collectives", "nccl"):
-        yield pytest.param(case, 0.5, script_runs.NETS, id=f"{case}-half")
-        often = case in ("fsdp1:5", "fully_shard:3", "nccl")
-        yield pytest.param(case, 0.35, ("--verify",), id=f"{case}-third",
-                           marks=[] if often else [pytest.mark.long])
-
-
-@pytest.mark.parametrize("case, fraction, nets", list(each_at_its_part()))
+# Seen under all nets at half of its own peak; what leaves is compared at a third of it.
+@pytest.mark.parametrize("fraction, nets", [(0.5, script_runs.NETS), (0.35, ("--verify",))],
+                         ids=["half", "third"])
+@pytest.mark.parametrize("case", [*TRAINING, "collectives", "nccl"])
 def test_bits_are_equal_with_less_memory(places, native, spill_dir, tmp_path, case, fraction, nets):
     budget = part_of(native.most(case, "peak"), fraction)
     for time in range(LAUNCHES):

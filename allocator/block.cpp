@@ -35,9 +35,9 @@ bool hold_live(Block& block) {
   return false;
 }
 
-void transit_own(Block& block, Event event) {
+void transit_own(Block& block, Event event, uint64_t set) {
   const uint64_t w = block.word.load(std::memory_order_relaxed);
-  block.word.store(moved(block, w, event), std::memory_order_release);
+  block.word.store(moved(block, w, event) | set, std::memory_order_release);
 }
 
 BlockTable::~BlockTable() {

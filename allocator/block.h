@@ -132,8 +132,8 @@ static_assert(offsetof(Block, asked) == alignof(Block));
 void transit(Block& block, Event event, uint64_t clear = 0);
 
 /// The same for a block that nobody else can name: one that was just taken from where ready ones
-/// are. No locked instruction.
-void transit_own(Block& block, Event event);
+/// are; and sets flags. No locked instruction.
+void transit_own(Block& block, Event event, uint64_t set = 0);
 
 /// A hold more on a large block that is resident. False: it is not, or it was freed and waits for
 /// the last hold, after which nobody would drop this one.
@@ -142,7 +142,7 @@ bool hold_live(Block& block);
 /// The flags that end with an allocation's life.
 inline constexpr uint64_t life_flags =
     word::proven | word::pinned | word::copies | word::unsettled | word::freed | word::recorded |
-    word::segment | word::given | word::outside;
+    word::segment | word::given | word::outside | word::told;
 
 /// Descriptors at stable addresses, found by index; a descriptor is never freed, only reused. On
 /// huge pages: which of a million blocks is freed next is anybody's guess.

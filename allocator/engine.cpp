@@ -384,17 +384,26 @@ void EngineImpl::reach_watch() {
   // were seen, any block may be in use on any of them; nobody waits for that here, for it may wait
   // for what this thread enqueues next.
   Entered context(*this);
-  if (!streams_told_.load(std::memory_order_acquire)) {
+  const bool streams_told = streams_told_.load(std::memory_order_acquire);
+  CUresult result = CUDA_SUCCESS;
+  if (!streams_told) {
     none_held("cuCtxSynchronize");
-    const CUresult result = driver_.ctx_synchronize();
-    Lock lock(mutex_);
-    if (result != CUDA_SUCCESS) health_.end("cuCtxSynchronize", result);
-    return;
+    result = driver_.ctx_synchronize();
   }
   Lock lock(mutex_);
-  for (Block* block : live_)
-    for (unsigned stream = 0; stream < streams_.count(); ++stream)
+  if (result != CUDA_SUCCESS) return health_.end("cuCtxSynchronize", result);
+  for (Block* block : live_) {
+    for (unsigned stream = 0; streams_told && stream < streams_.count(); ++stream)
       if (stream != out_ && stream != in_) add_use(*block, streams_.now(stream));
+    prove_told(*block);
+  }
+}
+
+/// Whoever uses the block says so from here on.
+void EngineImpl::prove_told(Block& block) {
+  uint64_t w = block.word.load(std::memory_order_acquire);
+  while ((w & word::told) && !(w & word::freed) && word::state(w) == State::resident)
+    if (block.word.compare_exchange_weak(w, w | word::proven, std::memory_order_acq_rel)) return;
 }
 
 }  // namespace firn

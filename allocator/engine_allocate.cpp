@@ -42,7 +42,7 @@ void* EngineImpl::hand_out(Block& block, size_t bytes, size_t requested, unsigne
   return reinterpret_cast<void*>(block.address);
 }
 
-Result<void*> EngineImpl::allocate(size_t bytes, CUstream stream, size_t requested) {
+Result<void*> EngineImpl::allocate(size_t bytes, CUstream stream, size_t requested, Uses uses) {
   if (bytes == 0) return static_cast<void*>(nullptr);
   if (requested == 0) requested = bytes;
   bool small = bytes <= size_class::small_most;
@@ -59,32 +59,23 @@ Result<void*> EngineImpl::allocate(size_t bytes, CUstream stream, size_t request
       (small || !ready->placing.load(std::memory_order_relaxed))) {
     const unsigned cell = thread_cell();
     if (Block* block = ready->pop(cell, table_, size_class)) {
-      transit_own(*block, Event::reuse);
+      transit_own(*block, Event::reuse, uses == Uses::told ? word::told : 0);
       return hand_out(*block, bytes, requested, cell);
     }
   }
-  Entered context(*this);
-  if (Result<void> usable = can_use(context); !usable) return usable.error();
-  Result<void*> result = static_cast<void*>(nullptr);
-  {
-    Lock lock(mutex_);
-    index = see_stream(stream);
+  return with_watching([&](Lock& lock) -> Result<void*> {
+    const int index = see_stream(stream);
     if (index < 0)
       return make_error(Code::invalid_argument, 0,
                         fmt::format("more than {} streams", Streams::capacity));
     Block* found = small ? nullptr : placed_block(lock, index, bytes);
     if (!found) found = ready_block(index, size_class);
-    if (small && !found) {
-      result = allocate_small(lock, index, bytes, requested);
-    } else {
-      Result<Block*> block = found ? Result<Block*>(found) : large_block(lock, index, bytes);
-      result = block ? Result<void*>(hand_out(**block, bytes, requested, thread_cell()))
-                     : Result<void*>(block.error());
-    }
-    if (!result && result.error().code == Code::out_of_memory) ++counted_.oom_count;
-  }
-  reach_watch();
-  return result;
+    if (small && !found) return allocate_small(lock, index, bytes, requested);
+    Result<Block*> block = found ? Result<Block*>(found) : large_block(lock, index, bytes);
+    if (!block) return block.error();
+    if (uses == Uses::told) (*block)->word.fetch_or(word::told, std::memory_order_acq_rel);
+    return hand_out(**block, bytes, requested, thread_cell());
+  });
 }
 
 /// A ready block of the class, whichever thread freed it; resident.

@@ -31,7 +31,7 @@ Result<void> EngineImpl::free(void* pointer) {
     constexpr uint64_t slow = word::pinned | word::copies | word::unsettled | word::freed |
                               word::recorded | word::many_uses | word::zero_copy | word::segment;
     while (word::state(w) == State::resident && !(w & slow) && word::holds(w) == 0) {
-      uint64_t next = word::with_state(w & ~(word::proven | word::outside), State::ready);
+      uint64_t next = word::with_state(w & ~(word::proven | word::outside | word::told), State::ready);
       if (!block->word.compare_exchange_weak(w, next, std::memory_order_acq_rel)) continue;
       const unsigned cell = thread_cell();
       count_free(*block, cell);

@@ -54,6 +54,33 @@ inline int EngineImpl::index_of(CUstream stream) {
   return last;
 }
 
+/// `attempt`, an allocation, under the lock. One for which memory is short while nobody watches is
+/// tried again when somebody does: what was allocated before may leave then. (Within a capture
+/// nobody begins.)
+template <class Attempt>
+Result<void*> EngineImpl::with_watching(Attempt&& attempt) {
+  Entered context(*this);
+  for (;;) {
+    if (Result<void> usable = can_use(context); !usable) return usable.error();
+    const bool watched = watching_.load(std::memory_order_acquire);
+    Result<void*> result = static_cast<void*>(nullptr);
+    bool lacking = false;
+    {
+      Lock lock(mutex_);
+      result = attempt(lock);
+      lacking = !result && result.error().code == Code::out_of_memory;
+      if (lacking && !watched) watch_due_ = true;
+      if (lacking && watched) ++counted_.oom_count;
+    }
+    reach_watch();
+    if (!lacking || watched) return result;
+    if (watching_.load(std::memory_order_acquire)) continue;
+    Lock lock(mutex_);
+    ++counted_.oom_count;
+    return result;
+  }
+}
+
 /// Takes the lock where the block was last used on another stream, and that use may not be over.
 inline void EngineImpl::set_use(Block& block, Use use) {
   if (block.use.load(std::memory_order_acquire) != use.bits) change_use(block, use);

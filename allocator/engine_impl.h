@@ -52,7 +52,7 @@ class EngineImpl final : public Engine, private EngineLimits, private InMotion {
   ~EngineImpl() override;
   Result<void> start();
 
-  Result<void*> allocate(size_t bytes, CUstream stream, size_t requested) override;
+  Result<void*> allocate(size_t bytes, CUstream stream, size_t requested, Uses uses) override;
   Result<void> free(void* pointer) override;
   Result<void> free_behind(void* pointer, CUstream fence, uint64_t given) override;
   Result<void> record_stream(const void* pointer, CUstream stream, CUcontext context) override;
@@ -163,11 +163,14 @@ class EngineImpl final : public Engine, private EngineLimits, private InMotion {
   bool settle_all(Lock& lock);
   void give_all(Lock& lock);
   void reach_watch();
+  void prove_told(Block& block);
 
   // engine_allocate.cpp
   int see_stream(CUstream stream, CUcontext context = nullptr);
   ReadyBlocks& ready(unsigned stream) const;  // engine_hot.h
   void* hand_out(Block& block, size_t bytes, size_t requested, unsigned cell);
+  template <class Attempt>
+  Result<void*> with_watching(Attempt&& attempt);  // engine_hot.h
   Result<Block*> large_block(Lock& lock, unsigned stream, size_t bytes);
   Block* ready_block(unsigned stream, unsigned size_class);
   uint32_t grains_of(size_t bytes) const {

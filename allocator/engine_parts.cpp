@@ -5,7 +5,7 @@
 #include <fmt/format.h>
 
 #include "allocator/check.h"
-#include "allocator/engine_impl.h"
+#include "allocator/engine_hot.h"
 #include "allocator/record/recorder.h"
 
 namespace firn {
@@ -18,11 +18,7 @@ Result<void*> EngineImpl::allocate_segment(size_t bytes, CUstream stream, bool s
                                            const char* reason) {
   FIRN_CHECK(bytes > size_class::small_most, "a segment of %zu bytes", bytes);
   stream = Streams::plain(stream);
-  Entered context(*this);
-  if (Result<void> usable = can_use(context); !usable) return usable.error();
-  Result<void*> result = static_cast<void*>(nullptr);
-  {
-    Lock lock(mutex_);
+  return with_watching([&](Lock& lock) -> Result<void*> {
     const int index = see_stream(stream);
     if (index < 0)
       return make_error(Code::invalid_argument, 0,
@@ -30,25 +26,19 @@ Result<void*> EngineImpl::allocate_segment(size_t bytes, CUstream stream, bool s
     const unsigned size_class = size_class::of_grains(grains_of(bytes));
     Block* ready = ready_block(index, size_class);
     Result<Block*> found = ready ? Result<Block*>(ready) : large_block(lock, index, bytes);
-    if (found) {
-      Block& block = **found;
-      block.requested = block.bytes = block.mapped_bytes();
-      block.pin_reason = reason;
-      block.pin_count = 1;
-      block.small_segment = small;
-      block.word.fetch_or(word::pinned | word::segment, std::memory_order_acq_rel);
-      if (small) {
-        parts_.small_segments.add(1);
-        parts_.small_bytes.add(static_cast<int64_t>(block.bytes));
-      }
-      result = reinterpret_cast<void*>(block.address);
-    } else {
-      result = found.error();
-      if (found.error().code == Code::out_of_memory) ++counted_.oom_count;
+    if (!found) return found.error();
+    Block& block = **found;
+    block.requested = block.bytes = block.mapped_bytes();
+    block.pin_reason = reason;
+    block.pin_count = 1;
+    block.small_segment = small;
+    block.word.fetch_or(word::pinned | word::segment, std::memory_order_acq_rel);
+    if (small) {
+      parts_.small_segments.add(1);
+      parts_.small_bytes.add(static_cast<int64_t>(block.bytes));
     }
-  }
-  reach_watch();
-  return result;
+    return reinterpret_cast<void*>(block.address);
+  });
 }
 
 void EngineImpl::uncount_segment(Block& block) {

@@ -12,6 +12,7 @@
 #include "pytorch_plugin/no_spill.h"
 #include "pytorch_plugin/observer.h"
 #include "pytorch_plugin/stalls.h"
+#include "pytorch_plugin/storage_callers.h"
 #include "pytorch_plugin/torch_settings.h"
 #include "pytorch_plugin/torch_stream.h"
 #include "pytorch_plugin/uncached.h"
@@ -127,7 +128,10 @@ Engine& FirnAllocator::open_engine(c10::DeviceIndex device) {
     if (budget_bytes_[device] != 0) return **engine;  // another thread was here
     budget_bytes_[device] = (*engine)->stats().budget_bytes;
     const Config& config = runtime->config();
-    if (config.adversarial || config.watch_fraction == 0) install_observer(config.adversarial);
+    if (config.adversarial || config.watch_fraction == 0)
+      install_observer(config.adversarial);
+    else if (runtime->driver().stand_in)  // (else launches by an operator under way go unseen)
+      learn_storage_callers(device);
     (*engine)->on_watch([] { install_observer(false); });
     (*engine)->on_stall([engine = *engine](const Wait& wait) {
       return ThreadScopes::mine().stalled(*engine, wait);
@@ -143,7 +147,7 @@ Engine& FirnAllocator::open_engine(c10::DeviceIndex device) {
 
 // --- allocation ----------------------------------------------------------------------------------
 
-void* FirnAllocator::take(size_t bytes, c10::DeviceIndex device, cudaStream_t stream) {
+void* FirnAllocator::take(size_t bytes, c10::DeviceIndex device, cudaStream_t stream, Uses uses) {
   if (observing()) [[unlikely]]
     ThreadScopes::mine().throw_trouble();
   if (bytes == 0) return nullptr;
@@ -159,7 +163,7 @@ void* FirnAllocator::take(size_t bytes, c10::DeviceIndex device, cudaStream_t st
     pointer = *pooled;
   }
   if (!pointer) {
-    Result<void*> made = engine.allocate(bytes, stream, requested);
+    Result<void*> made = engine.allocate(bytes, stream, requested, uses);
     pointer = made ? *made : try_again(engine, bytes, device, stream);
     if (!pointer) [[unlikely]]
       out_of_memory(engine, bytes, device, made.error());
@@ -252,7 +256,11 @@ c10::DataPtr FirnAllocator::allocate(size_t bytes) {
     return allocate_uncached(engine_if_open(device), bytes, device);
   const c10::cuda::CUDAStream stream = c10::cuda::getCurrentCUDAStream(device);
   void* pointer = nullptr;
-  if (bytes > 0) pointer = take(bytes, device, tell_stream(engine(device), stream));
+  if (bytes > 0) {
+    CUstream told = tell_stream(engine(device), stream);
+    const bool storage = !observing() && makes_storage(__builtin_return_address(0));
+    pointer = take(bytes, device, told, storage ? Uses::told : Uses::unknown);
+  }
   return {pointer, pointer, delete_for_torch, c10::Device(c10::kCUDA, device)};
 }
 

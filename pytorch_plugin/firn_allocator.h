@@ -97,7 +97,8 @@ class FirnAllocator final : public CudaAllocatorOfAllReleases {
       c10::DeviceIndex device, std::shared_ptr<native::AllocatorState> state) override;
 
  private:
-  void* take(size_t bytes, c10::DeviceIndex device, cudaStream_t stream);
+  void* take(size_t bytes, c10::DeviceIndex device, cudaStream_t stream,
+             Uses uses = Uses::unknown);
   void* try_again(Engine& engine, size_t bytes, c10::DeviceIndex device, cudaStream_t stream);
   void give_back(void* pointer);
   void give_back_to_pool(void* pointer, const Pools::Freed& what);

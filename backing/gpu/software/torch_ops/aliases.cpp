@@ -2,15 +2,21 @@
 #include "backing/gpu/software/torch_ops/aliases.h"
 
 #include <ATen/core/List.h>
+#include <ATen/cuda/EmptyTensor.h>
 #include <c10/core/CPUAllocator.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 
 namespace firn::torch_ops {
 namespace {
 
-// A storage of device memory for `bytes`, on the current stream.
+// Device memory for a storage of `bytes`, on the current stream: asked for as CUDA kernels ask for
+// the memory of their results, by an empty tensor.
 c10::DataPtr device_memory(size_t bytes) {
-  return c10::cuda::CUDACachingAllocator::get()->allocate(bytes);
+  const c10::Device here(c10::kCUDA, c10::cuda::current_device());
+  const at::TensorBase made =
+      at::detail::empty_cuda({static_cast<int64_t>(bytes)}, at::kByte, here, std::nullopt);
+  c10::StorageImpl* const storage = made.storage().unsafeGetStorageImpl();
+  return storage->set_data_ptr(c10::DataPtr(nullptr, storage->device()));
 }
 
 void copy_geometry(const at::Tensor& from, c10::TensorImpl* to) {

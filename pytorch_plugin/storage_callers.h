@@ -1,0 +1,18 @@
+// Who asks for memory: torch for a tensor's storage, or a library for a workspace of its own. Both
+// call c10::Allocator::allocate(), from places of their own in torch's code. The places from which
+// storages are made are learned by making some with an allocator that notes who calls it; whoever
+// calls from elsewhere is taken for a library.
+//
+// Owns: a few addresses for the process's life. Locks: none.
+#pragma once
+
+namespace firn::pytorch {
+
+/// Learns the places. When a device is used first, with CUDA there; again has no effect.
+void learn_storage_callers(int device);
+
+/// Whether `caller`, the address to which allocate() returns, makes a tensor's storage. False
+/// before they are learned. Lock-free, a few comparisons.
+bool makes_storage(const void* caller);
+
+}  // namespace firn::pytorch

@@ -420,6 +420,9 @@ class Engine {
   /// Without a lock: at exit another thread may have it for good.
   virtual Failures failures() const = 0;
   virtual uint64_t budget_bytes() const = 0;  // as stats() says, and no more
+  /// Of the budget, or of the part that the device gives: all that can be had now for one operator,
+  /// when everything has left that may. Takes the lock and looks at each live large block.
+  virtual uint64_t room_at_most() const = 0;
   virtual PoolTallies tallies() const = 0;
   virtual void reset_peaks() = 0;
   virtual void reset_totals() = 0;

@@ -114,6 +114,7 @@ class EngineImpl final : public Engine, private EngineLimits, private InMotion {
   EngineStats stats() const override;
   Failures failures() const override;
   uint64_t budget_bytes() const override;
+  uint64_t room_at_most() const override;
   PoolTallies tallies() const override;
   void reset_peaks() override;
   void reset_totals() override;

@@ -348,6 +348,20 @@ std::vector<PinnedBytes> EngineImpl::pinned_bytes() const {
   return out;
 }
 
+uint64_t EngineImpl::room_at_most() const {
+  Lock lock(mutex_);
+  uint64_t stays = static_cast<uint64_t>(std::max<int64_t>(reserved_tally_[0].current(), 0));
+  for (const Block* block : live_) {
+    const uint64_t w = block->word.load(std::memory_order_relaxed);
+    const State state = word::state(w);
+    if (state != State::resident && state != State::spilling) continue;
+    if ((w & word::pinned) || !(w & word::proven) || word::holds(w) > 0)
+      stays += block->mapped_bytes();
+  }
+  const uint64_t most = frames_.device_short() ? frames_.held_granules() : frames_.budget_granules();
+  return most * granule_bytes > stays ? most * granule_bytes - stays : 0;
+}
+
 Error EngineImpl::no_room(uint64_t granules, const Block* wanted) const {
   std::string text = fmt::format(
       "{} {} within the budget of {} (firn_budget)", format_size(granules * granule_bytes),

@@ -18,7 +18,8 @@ namespace {
 using c10::IValue;
 using torch::jit::Stack;
 
-constexpr uint64_t whole_part = 2;  // lists and results within 1/2 of the budget are not cut
+constexpr uint64_t sure_part = 16;  // lists and results within 1/16 of the budget are not cut
+constexpr uint64_t whole_part = 2;  // nor those within 1/2 of what can be had
 constexpr uint64_t slice_part = 8;  // slices are within 1/8 of it
 constexpr c10::DispatchKeySet after_us(c10::DispatchKeySet::FULL_AFTER,
                                        c10::DispatchKey::BackendSelect);
@@ -128,37 +129,61 @@ void touch_or_throw(ThreadScopes& scopes, const OperatorInfo& info,
   scopes.throw_trouble();
 }
 
-void run_whole(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack,
-               const OperatorInfo& info) {
-  ObservedScope scope(info);
+/// The whole list at once. False: memory was short before anything was written; nothing was done.
+bool run_whole(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack,
+               const OperatorInfo& info, bool may_be_cut) {
   const size_t count = op.schema().arguments().size();
-  touch_or_throw(scope.scopes(), info, arguments_of(*stack).slice(stack->size() - count));
-  op.redispatchBoxed(keys & after_us, stack);
-  for (const IValue& result :
-       arguments_of(*stack).slice(stack->size() - op.schema().returns().size()))
-    touch_results(scope.scopes(), result);
+  std::vector<IValue> again;  // (The kernel takes its arguments from the stack.)
+  if (may_be_cut && info.written == 0) again = torch::jit::last(*stack, count).vec();
+  const size_t below = stack->size() - count;
+  bool begun = false;
+  try {
+    ObservedScope scope(info);
+    touch_or_throw(scope.scopes(), info, arguments_of(*stack).slice(below));
+    begun = true;
+    op.redispatchBoxed(keys & after_us, stack);
+    for (const IValue& result :
+         arguments_of(*stack).slice(stack->size() - op.schema().returns().size()))
+      touch_results(scope.scopes(), result);
+  } catch (const c10::OutOfMemoryError&) {
+    if (!may_be_cut || (begun && info.written != 0)) throw;
+    if (!begun) return false;
+    stack->resize(below);
+    stack->insert(stack->end(), std::make_move_iterator(again.begin()),
+                  std::make_move_iterator(again.end()));
+    return false;
+  }
+  return true;
+}
+
+/// Elements from `begin` to `end` of each list; results are joined to those before. False: memory
+/// was short before anything was written; nothing was done.
+bool run_slice(const c10::OperatorHandle& op, c10::DispatchKeySet keys, const OperatorInfo& info,
+               const Lists& lists, const std::vector<IValue>& arguments, size_t begin, size_t end,
+               std::vector<IValue>& results) {
+  Stack slice(arguments);
+  for (size_t i : lists.arguments) slice[i] = cut(arguments[i], begin, end);
+  for (size_t i : lists.tensors)
+    slice[i] =
+        arguments[i].toTensor().slice(0, static_cast<int64_t>(begin), static_cast<int64_t>(end));
+  if (!run_whole(op, keys, &slice, info, end - begin > 1)) return false;
+  join(results, slice, op.schema().returns().size());
+  return true;
 }
 
 void run_slices(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack,
                 const OperatorInfo& info, const Lists& lists, uint64_t bytes_most) {
-  const size_t count = op.schema().arguments().size();
-  const size_t returns = op.schema().returns().size();
-  const std::vector<IValue> arguments = torch::jit::last(*stack, count).vec();
-  torch::jit::drop(*stack, count);
+  const std::vector<IValue> arguments =
+      torch::jit::last(*stack, op.schema().arguments().size()).vec();
+  torch::jit::drop(*stack, arguments.size());
   std::vector<IValue> results;
+  size_t most = lists.length;  // elements, where memory turned out to be short of what was hoped
   for (size_t begin = 0; begin < lists.length;) {
-    const size_t end = slice_end(lists, arguments, begin, bytes_most);
-    Stack slice(arguments);
-    for (size_t i : lists.arguments) slice[i] = cut(arguments[i], begin, end);
-    for (size_t i : lists.tensors)
-      slice[i] =
-          arguments[i].toTensor().slice(0, static_cast<int64_t>(begin), static_cast<int64_t>(end));
-    ObservedScope scope(info);
-    touch_or_throw(scope.scopes(), info, arguments_of(slice));
-    op.redispatchBoxed(keys & after_us, &slice);
-    for (const IValue& result : slice) touch_results(scope.scopes(), result);
-    join(results, slice, returns);
-    begin = end;
+    const size_t end = std::min(slice_end(lists, arguments, begin, bytes_most), begin + most);
+    if (run_slice(op, keys, info, lists, arguments, begin, end, results))
+      begin = end;
+    else
+      most = (end - begin) / 2;
   }
   for (IValue& result : results) stack->push_back(std::move(result));
 }
@@ -186,11 +211,13 @@ class ListKernel final : public c10::OperatorKernel {
     }
     Runtime* runtime = device >= 0 ? Runtime::get() : nullptr;
     Engine* engine = runtime ? runtime->opened(device) : nullptr;
-    const uint64_t budget = engine && lists.length > 1 ? engine->budget_bytes() : 0;
-    if (budget == 0 || bytes <= budget / whole_part)
-      run_whole(op, keys, stack, info_);
-    else
-      run_slices(op, keys, stack, info_, lists, budget / slice_part);
+    const bool may_be_cut = engine && lists.length > 1;
+    uint64_t room = may_be_cut ? engine->budget_bytes() : 0;
+    if (may_be_cut && bytes > room / sure_part) room = engine->room_at_most();
+    if (!may_be_cut || bytes <= room / whole_part) {
+      if (run_whole(op, keys, stack, info_, may_be_cut)) return;
+    }
+    run_slices(op, keys, stack, info_, lists, room / slice_part);
   }
 
  private:

@@ -44,3 +44,35 @@ def test_optimizers_in_a_third(software_environment, tmp_path, lists):
 
 def test_lists_above_the_budget(software_environment, tmp_path):
     assert compare(software_environment, tmp_path, list_cases.LISTS, 16) == []
+
+
+def test_lists_are_cut_by_what_can_be_had(run):
+    """30 MiB, less than half of the budget, where 28 of it can leave: without a byte in host
+    memory at the device's addresses."""
+    run("""
+        import torch, firn
+        MIB = 1 << 20
+        kept = torch.cuda.caching_allocator_alloc(36 * MIB)
+        xs = [torch.full((3 * MIB,), i, dtype=torch.uint8, device="cuda") for i in range(5)]
+        ys = [torch.full((3 * MIB,), 10 + i, dtype=torch.uint8, device="cuda") for i in range(5)]
+        torch._foreach_add_(xs, ys)
+        for i, x in enumerate(xs):
+            assert x.sum().item() == (10 + 2 * i) * 3 * MIB, i
+        device = firn.stats()["devices"][0]
+        assert device["zero_copy_bytes"] == 0 and device["spilled_bytes"] > 0, device
+        torch.cuda.caching_allocator_delete(kept)
+    """, conf="backend:firn,firn_budget:64MiB,firn_host:1GiB")
+
+
+def test_lists_are_cut_finer_before_memory_is_out(run):
+    """Results four times as large as what is given, which nobody foresees."""
+    run("""
+        import torch, firn
+        MIB = 1 << 20
+        xs = [torch.full((7 * MIB,), i + 1, dtype=torch.uint8, device="cuda") for i in range(2)]
+        ys = torch._foreach_mul(xs, 2.5)
+        for i, (x, y) in enumerate(zip(xs, ys)):
+            assert y.sum(dtype=torch.float64).item() == 2.5 * (i + 1) * 7 * MIB, i
+            assert x.sum().item() == (i + 1) * 7 * MIB, i
+        assert firn.stats()["devices"][0]["zero_copy_bytes"] == 0
+    """, conf="backend:firn,firn_budget:64MiB,firn_host:1GiB,firn_watch:0")

@@ -72,6 +72,8 @@ Result<void*> EngineImpl::allocate(size_t bytes, CUstream stream, size_t request
     if (!found) found = ready_block(index, size_class);
     if (small && !found) return allocate_small(lock, index, bytes, requested);
     Result<Block*> block = found ? Result<Block*>(found) : large_block(lock, index, bytes);
+    if (!block && block.error().code == Code::out_of_memory && operators_in_way(bytes))
+      block = make_host_block(lock, index, bytes, block.error());
     if (!block) return block.error();
     if (uses == Uses::told) (*block)->word.fetch_or(word::told, std::memory_order_acq_rel);
     return hand_out(**block, bytes, requested, thread_cell());
@@ -153,8 +155,16 @@ Result<Mapping> EngineImpl::begin_block(unsigned stream, size_t bytes, Reservati
   return begin_block(stream, bytes, std::move(*taken), shape);
 }
 
+/// Does only what operators hold that are running now, the caller's among them, keep a block from
+/// the device? (Where nothing can leave for want of anywhere to go, host memory is short as well.)
+bool EngineImpl::operators_in_way(size_t bytes) const {
+  if (thread_holds() == 0 || stuck_ || spilling_stopped_ || health_.dead()) return false;
+  const uint64_t most = frames_.budget_granules() * granule_bytes;
+  return grains_of(bytes) * grain_bytes + staying_bytes(false) <= most;
+}
+
 /// In host memory, beyond the budget, which kernels reach over the link: for want of memory that
-/// would leave, were it not in planned places.
+/// would leave, were it not in planned places, or held by the operator that asks.
 Result<Block*> EngineImpl::make_host_block(Lock& lock, unsigned stream, size_t bytes,
                                            const Error& no_room) {
   const Shape shape = shape_of(grains_of(bytes));

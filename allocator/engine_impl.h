@@ -165,6 +165,8 @@ class EngineImpl final : public Engine, private EngineLimits, private InMotion {
   void give_all(Lock& lock);
   void reach_watch();
   void prove_told(Block& block);
+  bool operators_in_way(size_t bytes) const;
+  uint64_t staying_bytes(bool with_held) const;
 
   // engine_allocate.cpp
   int see_stream(CUstream stream, CUcontext context = nullptr);

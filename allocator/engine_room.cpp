@@ -348,16 +348,24 @@ std::vector<PinnedBytes> EngineImpl::pinned_bytes() const {
   return out;
 }
 
-uint64_t EngineImpl::room_at_most() const {
-  Lock lock(mutex_);
-  uint64_t stays = static_cast<uint64_t>(std::max<int64_t>(reserved_tally_[0].current(), 0));
+/// On the device, of what cannot leave it: with what is held by operators that are running, or
+/// without it.
+uint64_t EngineImpl::staying_bytes(bool with_held) const {
+  uint64_t bytes = static_cast<uint64_t>(std::max<int64_t>(reserved_tally_[0].current(), 0));
   for (const Block* block : live_) {
     const uint64_t w = block->word.load(std::memory_order_relaxed);
     const State state = word::state(w);
-    if (state != State::resident && state != State::spilling) continue;
-    if ((w & word::pinned) || !(w & word::proven) || word::holds(w) > 0)
-      stays += block->mapped_bytes();
+    if ((state != State::resident && state != State::spilling) || (w & word::zero_copy)) continue;
+    const bool held = word::holds(w) > 0;
+    if ((w & word::pinned) || (held ? with_held : !(w & word::proven)))
+      bytes += block->mapped_bytes();
   }
+  return bytes;
+}
+
+uint64_t EngineImpl::room_at_most() const {
+  Lock lock(mutex_);
+  const uint64_t stays = staying_bytes(true);
   const uint64_t most = frames_.device_short() ? frames_.held_granules() : frames_.budget_granules();
   return most * granule_bytes > stays ? most * granule_bytes - stays : 0;
 }

@@ -150,14 +150,25 @@ def test_an_operator_that_is_too_big_is_refused_in_words(native, with_firn, spil
     arguments = ("--tensor-mib", 48)
     alone = native("operator_too_big.py", *arguments)
     assert len(alone.values("joined")) == 1, alone.text
-    budget = 256 << 20  # four tensors fit, four and their concatenation do not
+    budget = 160 << 20  # neither the four tensors fit nor their concatenation
     run = with_firn("operator_too_big.py", *arguments, budget=budget, dirs=[spill_dir])
     check_same(run, alone)
     check_budget(run, budget)
     (refusal,) = run.values("refused")
     assert refusal.startswith("CUDA out of memory. Tried to allocate 192.00 MiB.")
-    for words in ("256MiB", "firn_budget", "held by operators that are running", "192MiB"):
+    for words in ("160MiB", "firn_budget", "192MiB"):
         assert words in refusal, refusal
+
+
+def test_an_operators_result_that_does_not_fit_beside_its_inputs(native, with_firn, spill_dir):
+    arguments = ("--tensor-mib", 48)
+    alone = native("operator_too_big.py", *arguments)
+    budget = 256 << 20  # four tensors fit, four and their concatenation do not
+    run = with_firn("operator_too_big.py", *arguments, budget=budget, dirs=[spill_dir])
+    check_same(run, alone)
+    check_budget(run, budget)
+    assert run.values("joined") == alone.values("joined")
+    assert "do not fit the budget together: some were used in host memory" in run.text, run.text
 
 
 def test_an_operator_that_just_fits_runs(native, with_firn, spill_dir):

@@ -240,19 +240,33 @@ def test_the_operator_under_way_when_watching_begins_keeps_what_it_uses(run):
 
 
 def test_an_operator_above_the_budget(run):
-    """Inputs that fit, a result that does not fit beside them."""
+    """Inputs that fit, a result that does not fit beside them: it is in host memory, and said."""
+    done = run("""
+        import torch, firn
+        a = torch.full((10 << 20,), 1.0, device="cuda")
+        b = torch.full((10 << 20,), 2.0, device="cuda")
+        c = torch.add(a, b)
+        assert firn.stats()["devices"][0]["zero_copy_bytes"] == 40 << 20
+        assert c.min().item() == c.max().item() == 3
+        c.add_(1)                                       # on the device again
+        assert firn.stats()["devices"][0]["zero_copy_bytes"] == 40 << 20
+        assert a[0].item() == 1 and b[-1].item() == 2 and c[5].item() == 4
+    """, conf="backend:firn,firn_budget:96MiB,firn_host:256MiB,firn_watch:0")
+    assert "do not fit the budget together" in done.stderr, done.stderr
+
+
+def test_a_result_above_the_budget(run):
     run("""
         import torch
         a = torch.full((10 << 20,), 1.0, device="cuda")
-        b = torch.full((10 << 20,), 2.0, device="cuda")
         try:
-            torch.add(a, b)
+            torch.cat([a, a, a])
         except torch.cuda.OutOfMemoryError as error:
             words = str(error)
-            assert "Tried to allocate 40.00 MiB" in words and "firn_budget" in words, words
+            assert "Tried to allocate 120.00 MiB" in words and "firn_budget" in words, words
         else:
             assert False
-        assert a[0].item() == 1 and b[-1].item() == 2
+        assert a[0].item() == a[-1].item() == 1
     """, conf="backend:firn,firn_budget:96MiB,firn_host:256MiB,firn_watch:0")
 
 

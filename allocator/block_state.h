@@ -113,7 +113,7 @@ inline constexpr uint64_t segment = 1u << 13;    // its owner cuts it up: alloca
 inline constexpr uint64_t given = 1u << 14;      // give_address(): never evicted, whoever unpins
 inline constexpr uint64_t placed = 1u << 15;     // in a region, which has its frames: never evicted
 inline constexpr uint64_t outside = 1u << 16;    // allocated_outside(): any touch proves it
-inline constexpr uint64_t told = 1u << 17;       // Uses::told: proven as soon as anybody watches
+inline constexpr uint64_t told = 1u << 17;       // Told::always: proven as soon as anybody watches
 inline constexpr int holds_shift = 18;
 inline constexpr uint64_t hold_one = 1ull << holds_shift;
 

@@ -36,10 +36,11 @@ enum class Access : uint8_t { read, write };
 /// Are all uses of the block seen as this one is? Only then may it leave between them: a touch that
 /// is `always` proves so, and one that is `this_time` does of blocks that were allocated_outside().
 enum class Seen : uint8_t { always, this_time };
-/// Of a block that is allocated before anybody watches: would those who use it tell? `told` is what
-/// a watched operator is given or answers, a tensor's storage: such blocks may leave from the moment
-/// on that watching begins. `unknown` may be a workspace that its library keeps.
-enum class Uses : uint8_t { unknown, told };
+/// Of a block that is allocated before anybody watches: would those who use it tell? They do where
+/// it is what watched operators are given and answer, a tensor's storage: such blocks may leave from
+/// the moment on that watching begins. One that is `unknown` may be a workspace that its library
+/// keeps.
+enum class Told : uint8_t { unknown, always };
 
 /// A touched block, held on the device until release(). Small blocks give an empty hold.
 struct Hold {
@@ -243,7 +244,7 @@ class Engine {
   /// `requested`: what statistics say was asked for, where that is less.
   /// Where nobody watches and memory is short, watching begins first.
   virtual Result<void*> allocate(size_t bytes, CUstream stream, size_t requested = 0,
-                                 Uses uses = Uses::unknown) = 0;
+                                 Told told = Told::unknown) = 0;
   /// Frees a block on its allocation stream: reusable there at once, elsewhere after its uses are
   /// over. invalid_argument for foreign, interior and already freed pointers: nothing was changed.
   virtual Result<void> free(void* pointer) = 0;

@@ -42,7 +42,7 @@ void* EngineImpl::hand_out(Block& block, size_t bytes, size_t requested, unsigne
   return reinterpret_cast<void*>(block.address);
 }
 
-Result<void*> EngineImpl::allocate(size_t bytes, CUstream stream, size_t requested, Uses uses) {
+Result<void*> EngineImpl::allocate(size_t bytes, CUstream stream, size_t requested, Told told) {
   if (bytes == 0) return static_cast<void*>(nullptr);
   if (requested == 0) requested = bytes;
   bool small = bytes <= size_class::small_most;
@@ -59,7 +59,7 @@ Result<void*> EngineImpl::allocate(size_t bytes, CUstream stream, size_t request
       (small || !ready->placing.load(std::memory_order_relaxed))) {
     const unsigned cell = thread_cell();
     if (Block* block = ready->pop(cell, table_, size_class)) {
-      transit_own(*block, Event::reuse, uses == Uses::told ? word::told : 0);
+      transit_own(*block, Event::reuse, told == Told::always ? word::told : 0);
       return hand_out(*block, bytes, requested, cell);
     }
   }
@@ -75,7 +75,10 @@ Result<void*> EngineImpl::allocate(size_t bytes, CUstream stream, size_t request
     if (!block && block.error().code == Code::out_of_memory && operators_in_way(bytes))
       block = make_host_block(lock, index, bytes, block.error());
     if (!block) return block.error();
-    if (uses == Uses::told) (*block)->word.fetch_or(word::told, std::memory_order_acq_rel);
+    if (told == Told::always) {
+      (*block)->word.fetch_or(word::told, std::memory_order_acq_rel);
+      if (watching_.load(std::memory_order_acquire)) prove_told(**block);  // the caller made it begin
+    }
     return hand_out(**block, bytes, requested, thread_cell());
   });
 }

@@ -52,7 +52,7 @@ class EngineImpl final : public Engine, private EngineLimits, private InMotion {
   ~EngineImpl() override;
   Result<void> start();
 
-  Result<void*> allocate(size_t bytes, CUstream stream, size_t requested, Uses uses) override;
+  Result<void*> allocate(size_t bytes, CUstream stream, size_t requested, Told told) override;
   Result<void> free(void* pointer) override;
   Result<void> free_behind(void* pointer, CUstream fence, uint64_t given) override;
   Result<void> record_stream(const void* pointer, CUstream stream, CUcontext context) override;
@@ -302,6 +302,8 @@ class EngineImpl final : public Engine, private EngineLimits, private InMotion {
   int64_t all_holds() const;
   bool something_moves();
   Error no_room(uint64_t granules, const Block* wanted) const;
+  std::string advice(uint64_t bytes, uint64_t budget, const std::vector<PinnedBytes>& pinned,
+                     bool wanted) const;
   Error short_device(uint64_t granules, const Block* wanted, const Error& error) const;
   const char* no_store() const;
   std::vector<PinnedBytes> pinned_bytes() const;

@@ -3,7 +3,6 @@
 // says what is pinned and why.
 #include <algorithm>
 #include <bit>
-#include <map>
 #include <optional>
 
 #include <fmt/format.h>
@@ -18,7 +17,6 @@ namespace firn {
 namespace {
 // So long all who hold anything have to wait before one goes on without room.
 constexpr uint64_t starved_ns = 50'000'000;
-constexpr const char* not_yet_seen = "not yet seen in an operator";
 }  // namespace
 
 /// Has nothing left the device for `patience_ns`, while threads asked for it to, and only work on
@@ -317,111 +315,6 @@ int64_t EngineImpl::all_holds() const {
   for (const Block* block : live_)
     holds += static_cast<int64_t>(word::holds(block->word.load(std::memory_order_relaxed)));
   return holds;
-}
-
-std::vector<PinnedBytes> EngineImpl::pinned_bytes() const {
-  std::map<std::string, uint64_t> by_reason;
-  for (const Block* block : live_) {
-    uint64_t w = block->word.load(std::memory_order_relaxed);
-    State state = word::state(w);
-    if (state != State::resident && state != State::spilling) continue;
-    if (w & word::pinned)
-      by_reason[block->pin_reason   ? block->pin_reason
-                : (w & word::given) ? block->given_reason
-                                    : "pinned"] += block->mapped_bytes();
-    else if (word::holds(w) > 0)
-      by_reason["held by operators that are running"] += block->mapped_bytes();
-    else if (!(w & word::proven))
-      by_reason[not_yet_seen] += block->mapped_bytes();
-  }
-  uint64_t in_places = 0;
-  for (const auto& region : region_owner_)
-    for (const auto& [address, mapped] : region->frames())
-      if (!region->idle(address)) in_places += mapped.frame.bytes();
-  if (in_places > 0) by_reason["in planned places (firn_places)"] += in_places;
-  if (int64_t small = reserved_tally_[0].current(); small > 0)
-    by_reason["segments of small blocks (below 1 MiB)"] += static_cast<uint64_t>(small);
-  std::vector<PinnedBytes> out;
-  for (auto& [reason, bytes] : by_reason) out.push_back({reason, bytes});
-  std::sort(out.begin(), out.end(),
-            [](const PinnedBytes& a, const PinnedBytes& b) { return a.bytes > b.bytes; });
-  return out;
-}
-
-/// On the device, of what cannot leave it: with what is held by operators that are running, or
-/// without it.
-uint64_t EngineImpl::staying_bytes(bool with_held) const {
-  uint64_t bytes = static_cast<uint64_t>(std::max<int64_t>(reserved_tally_[0].current(), 0));
-  for (const Block* block : live_) {
-    const uint64_t w = block->word.load(std::memory_order_relaxed);
-    const State state = word::state(w);
-    if ((state != State::resident && state != State::spilling) || (w & word::zero_copy)) continue;
-    const bool held = word::holds(w) > 0;
-    if ((w & word::pinned) || (held ? with_held : !(w & word::proven)))
-      bytes += block->mapped_bytes();
-  }
-  return bytes;
-}
-
-uint64_t EngineImpl::room_at_most() const {
-  Lock lock(mutex_);
-  const uint64_t stays = staying_bytes(true);
-  const uint64_t most = frames_.device_short() ? frames_.held_granules() : frames_.budget_granules();
-  return most * granule_bytes > stays ? most * granule_bytes - stays : 0;
-}
-
-Error EngineImpl::no_room(uint64_t granules, const Block* wanted) const {
-  std::string text = fmt::format(
-      "{} {} within the budget of {} (firn_budget)", format_size(granules * granule_bytes),
-      wanted ? "are needed back on the device, which do not fit"
-             : "cannot be had on the device",
-      format_size(frames_.budget_granules() * granule_bytes));
-  std::vector<PinnedBytes> pinned = pinned_bytes();
-  text += pinned.empty() ? "; nothing is pinned" : "; staying on the device: ";
-  for (size_t i = 0; i < pinned.size(); ++i)
-    text += fmt::format("{}{} {}", i ? ", " : "", format_size(pinned[i].bytes), pinned[i].reason);
-  if (const uint64_t gaps = frames_.shared().free_grains() * grain_bytes; gaps > 0)
-    text += fmt::format(", {} in gaps of frames that they share", format_size(gaps));
-  if (frames_.device_short())
-    text += fmt::format("; the device itself gave only {}",
-                        format_size(frames_.held_granules() * granule_bytes));
-  if (stuck_)
-    text += fmt::format("; eviction has stopped: {} of host memory are full (firn_host) and {}",
-                        format_size(host_.budget()),
-                        no_store());
-  if (still_.starved)
-    text += "; threads wait for what they hold from each other";
-  else if (still_.given_up)
-    text += fmt::format("; nothing could leave for {} s: work that uses it does not end, perhaps "
-                        "because it waits for another process",
-                        (clock_.now_ns() - still_.since_ns) / 1'000'000'000);
-  if (spilling_ended_)
-    text += "; nothing leaves the GPU in this process, as was said when it began";
-  else if (spilling_stopped_)
-    text += "; firn.no_spill() keeps everything on the device until it ends";
-  text += frames_.device_short()
-              ? ". Less of the device's memory for others, or smaller tensors in a single operator, "
-                "would help"
-              : ". A larger firn_budget, or smaller tensors in a single operator, would help";
-  if (std::any_of(pinned.begin(), pinned.end(),
-                  [](const PinnedBytes& each) { return each.reason == not_yet_seen; }))
-    text += "; what was allocated early leaves, too, with firn_watch:0";
-  return make_error(Code::out_of_memory, 0, text);
-}
-
-/// The device refused memory that the budget has, time and again: no_room(), with its words. (Other
-/// errors stay as they are.)
-Error EngineImpl::short_device(uint64_t granules, const Block* wanted, const Error& error) const {
-  if (error.detail != CUDA_ERROR_OUT_OF_MEMORY || health_.dead()) return error;
-  Error out = no_room(granules, wanted);
-  out.detail = error.detail;
-  out.text += " (" + error.text + ")";
-  return out;
-}
-
-/// Why the store does not serve, and by which knob it would.
-const char* EngineImpl::no_store() const {
-  return store_ ? "the store takes no more (firn_dir, firn_store_size)" : "no firn_dir is set";
 }
 
 }  // namespace firn

@@ -147,7 +147,7 @@ Engine& FirnAllocator::open_engine(c10::DeviceIndex device) {
 
 // --- allocation ----------------------------------------------------------------------------------
 
-void* FirnAllocator::take(size_t bytes, c10::DeviceIndex device, cudaStream_t stream, Uses uses) {
+void* FirnAllocator::take(size_t bytes, c10::DeviceIndex device, cudaStream_t stream, Told told) {
   if (observing()) [[unlikely]]
     ThreadScopes::mine().throw_trouble();
   if (bytes == 0) return nullptr;
@@ -163,7 +163,7 @@ void* FirnAllocator::take(size_t bytes, c10::DeviceIndex device, cudaStream_t st
     pointer = *pooled;
   }
   if (!pointer) {
-    Result<void*> made = engine.allocate(bytes, stream, requested, uses);
+    Result<void*> made = engine.allocate(bytes, stream, requested, told);
     pointer = made ? *made : try_again(engine, bytes, device, stream);
     if (!pointer) [[unlikely]]
       out_of_memory(engine, bytes, device, made.error());
@@ -257,9 +257,9 @@ c10::DataPtr FirnAllocator::allocate(size_t bytes) {
   const c10::cuda::CUDAStream stream = c10::cuda::getCurrentCUDAStream(device);
   void* pointer = nullptr;
   if (bytes > 0) {
-    CUstream told = tell_stream(engine(device), stream);
+    CUstream current = tell_stream(engine(device), stream);
     const bool storage = !observing() && makes_storage(__builtin_return_address(0));
-    pointer = take(bytes, device, told, storage ? Uses::told : Uses::unknown);
+    pointer = take(bytes, device, current, storage ? Told::always : Told::unknown);
   }
   return {pointer, pointer, delete_for_torch, c10::Device(c10::kCUDA, device)};
 }

@@ -98,7 +98,7 @@ class FirnAllocator final : public CudaAllocatorOfAllReleases {
 
  private:
   void* take(size_t bytes, c10::DeviceIndex device, cudaStream_t stream,
-             Uses uses = Uses::unknown);
+             Told told = Told::unknown);
   void* try_again(Engine& engine, size_t bytes, c10::DeviceIndex device, cudaStream_t stream);
   void give_back(void* pointer);
   void give_back_to_pool(void* pointer, const Pools::Freed& what);

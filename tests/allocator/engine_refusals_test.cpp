@@ -198,7 +198,7 @@ TEST(HostMemoryDeathTest, a_trial_that_goes_well_is_asked_once) {
 void expect_short_device(const Error& error) {
   EXPECT_EQ(error.code, Code::out_of_memory) << describe(error);
   for (const char* words : {"the device itself gave only", "CUDA_ERROR_OUT_OF_MEMORY",
-                            "Less of the device's memory for others"})
+                            "less of the device's memory for others"})
     EXPECT_NE(error.text.find(words), std::string::npos) << error.text;
 }
 

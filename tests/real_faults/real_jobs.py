@@ -58,6 +58,11 @@ def words_of(spill, store="io_uring", **knobs):
     return ",".join(f"firn_{name}:{value}" for name, value in named.items() if value != "")
 
 
+# (A shell's background jobs are begun with SIGINT ignored, and would hand that on to theirs.)
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 class Job:
     """A job, ended with the test. `prefix`: words before the command."""
 

@@ -65,7 +65,8 @@ def clean_environment():
     kept = {name: value for name, value in os.environ.items()
             if (not name.startswith(("FIRN_", "PYTORCH_")) or name == "FIRN_BUILD") and
             name != "LD_PRELOAD"}
-    return {**kept, "PYTHONDONTWRITEBYTECODE": "1", "HF_HUB_OFFLINE": "1"}
+    # (MKL would use fewer threads when it sees fit, and they round differently.)
+    return {**kept, "PYTHONDONTWRITEBYTECODE": "1", "HF_HUB_OFFLINE": "1", "MKL_DYNAMIC": "FALSE"}
 
 
 @dataclasses.dataclass

@@ -161,7 +161,9 @@ Result<Mapping> EngineImpl::begin_block(unsigned stream, size_t bytes, Reservati
 /// Does only what operators hold that are running now, the caller's among them, keep a block from
 /// the device? (Where nothing can leave for want of anywhere to go, host memory is short as well.)
 bool EngineImpl::operators_in_way(size_t bytes) const {
-  if (thread_holds() == 0 || stuck_ || spilling_stopped_ || health_.dead()) return false;
+  // (firn simulate knows no time for what kernels reach over the link.)
+  if (thread_holds() == 0 || options_.no_bytes || stuck_ || spilling_stopped_ || health_.dead())
+    return false;
   const uint64_t most = frames_.budget_granules() * granule_bytes;
   return grains_of(bytes) * grain_bytes + staying_bytes(false) <= most;
 }

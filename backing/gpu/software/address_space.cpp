@@ -63,7 +63,12 @@ CUresult AddressSpace::reserve(uint64_t* address, size_t bytes, size_t alignment
         tail && ::munmap(pointer(base + bytes), tail) != 0)
       die("munmap", std::strerror(errno));
   }
-  reservations_[base] = bytes;
+  try {
+    reservations_[base] = bytes;
+  } catch (const std::bad_alloc&) {
+    if (::munmap(pointer(base), bytes) != 0) die("munmap", std::strerror(errno));
+    throw;
+  }
   *address = base;
   return CUDA_SUCCESS;
 }
@@ -114,12 +119,16 @@ CUresult AddressSpace::map(const char* entry, uint64_t address, size_t bytes,
   if (auto it = around(mappings_, address, size_of); it != mappings_.end())
     die(entry, range_words(address, bytes) + " overlaps the mapping at " + hex(it->first));
   // Nothing is touched: no page table, no limit of mappings (vm.max_map_count).
+  const auto made =
+      mappings_.emplace(address, Mapping{.base = address, .bytes = bytes, .frame = frame}).first;
   if (!gpu().config.no_bytes) {
     const CUresult result = map_frame(entry, address, bytes, *frame);
-    if (result != CUDA_SUCCESS) return result;
+    if (result != CUDA_SUCCESS) {
+      mappings_.erase(made);
+      return result;
+    }
   }
   ++frame->mappings;
-  mappings_[address] = Mapping{.base = address, .bytes = bytes, .frame = frame};
   if (frame->device >= 0) gpu().device(frame->device).memory.mapped_bytes += bytes;
   return CUDA_SUCCESS;
 }

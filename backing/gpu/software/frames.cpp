@@ -128,7 +128,13 @@ FIRN_GPU_API CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t b
     }
     auto frame = gpu().space.create_frame(memory, memory ? prop->location.id : -1, bytes, *prop);
     if (!frame) return CUDA_ERROR_OUT_OF_MEMORY;
-    *handle = frame->handle = gpu().frames.add(frame);
+    try {
+      *handle = frame->handle = gpu().frames.add(frame);
+    } catch (const std::bad_alloc&) {
+      frame->references = 0;
+      gpu().space.drop_if_unused(frame);
+      throw;
+    }
     spend(gate, Call::create, gpu().config.call_ns_create);
     return CUDA_SUCCESS;
   });

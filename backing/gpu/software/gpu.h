@@ -179,12 +179,17 @@ class Gate {
   CUresult result_;
 };
 
-/// Runs `body(Gate&)` inside the driver: initialised, not in a forked child, no injected error.
+/// Runs `body(Gate&)` inside the driver: initialised, not in a forked child, no injected error. Where
+/// the machine has no memory for it, that is the entry's answer, as it is a driver's.
 template <class Body_>
 CUresult enter(const char* entry, Need need, Body_&& body, bool fallible = true) {
   Gate gate(entry, need, fallible);
   if (gate.result() != CUDA_SUCCESS) return gate.result();
-  return gate.answer(body(gate));
+  try {
+    return gate.answer(body(gate));
+  } catch (const std::bad_alloc&) {
+    return gate.answer(CUDA_ERROR_OUT_OF_MEMORY);
+  }
 }
 
 /// Why no entry may run at all just now; looked at without the lock.

@@ -23,8 +23,12 @@ std::optional<uint64_t> Stretches::take(uint64_t bytes) {
   for (auto it = free_.begin(); it != free_.end(); ++it) {
     if (it->second < bytes) continue;
     const uint64_t base = it->first, left = it->second - bytes;
-    free_.erase(it);
-    if (left) free_[base + bytes] = left;
+    auto rest = free_.extract(it);  // (Nothing is allocated, and nothing lost for want of memory.)
+    if (left) {
+      rest.key() = base + bytes;
+      rest.mapped() = left;
+      free_.insert(std::move(rest));
+    }
     return base;
   }
   return std::nullopt;
@@ -32,16 +36,21 @@ std::optional<uint64_t> Stretches::take(uint64_t bytes) {
 
 void Stretches::give(uint64_t base, uint64_t bytes) {
   auto next = free_.lower_bound(base);
-  if (next != free_.end() && base + bytes == next->first) {
-    bytes += next->second;
-    next = free_.erase(next);
-  }
+  const bool joins_next = next != free_.end() && base + bytes == next->first;
   if (next != free_.begin()) {
     auto previous = std::prev(next);
     if (previous->first + previous->second == base) {
-      previous->second += bytes;
+      previous->second += bytes + (joins_next ? next->second : 0);
+      if (joins_next) free_.erase(next);
       return;
     }
+  }
+  if (joins_next) {
+    auto grown = free_.extract(next);
+    grown.key() = base;
+    grown.mapped() += bytes;
+    free_.insert(std::move(grown));
+    return;
   }
   free_[base] = bytes;
 }

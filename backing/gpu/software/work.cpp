@@ -37,10 +37,20 @@ std::shared_ptr<Work> Scheduler::enqueue(const std::shared_ptr<Stream>& stream, 
     }
   }
   std::erase_if(work->after, [](const auto& other) { return !other || other->done; });
-  incomplete_.insert(work.get());
+  // (Where the machine has no memory, nothing was enqueued.)
   stream->queue.push_back(work);
-  stream->last = work;
-  kick(stream);
+  const std::shared_ptr<Work> before = std::exchange(stream->last, work);
+  try {
+    incomplete_.insert(work.get());
+    kick(stream);
+  } catch (const std::bad_alloc&) {
+    if (work->started || stream->queue.empty() || stream->queue.back() != work)
+      die(work->body.entry, "no memory is left for the work behind it");
+    stream->queue.pop_back();
+    incomplete_.erase(work.get());
+    stream->last = before;
+    throw;
+  }
   return work;
 }
 
@@ -55,8 +65,8 @@ void Scheduler::kick(const std::shared_ptr<Stream>& first) {
     std::shared_ptr<Work> work = stream->queue.front();
     while (!work->after.empty() && work->after.back()->done) work->after.pop_back();
     if (!work->after.empty()) {
-      stream->blocked = true;
       work->after.back()->waiters.push_back(stream);
+      stream->blocked = true;
     } else if (work->body.instant()) {
       work->end_ns = now_ns();
       finish(work, todo);
@@ -69,10 +79,9 @@ void Scheduler::kick(const std::shared_ptr<Stream>& first) {
 
 void Scheduler::start(const std::shared_ptr<Work>& work) {
   Stream& stream = *work->stream;
-  stream.running = true;
-  work->started = true;
   if (virtual_clock && work->body.ready && !work->body.ready()) {
     polled_.push_back(work);
+    stream.running = work->started = true;
     return;
   }
   const uint64_t now = now_ns();
@@ -86,9 +95,11 @@ void Scheduler::start(const std::shared_ptr<Work>& work) {
   work->end_ns = begin + work->body.link_ns + work->body.latency_ns;
   if (virtual_clock) {
     due_.emplace(std::pair{work->end_ns, ++starts_}, work);
+    stream.running = work->started = true;
     return;
   }
   ready_.push_back(work);
+  stream.running = work->started = true;
   if (ready_.size() <= returning_) return;  // the worker that made it ready takes it itself
   if (idle_workers_ + returning_ >= ready_.size()) {
     ready_changed_.notify_one();

@@ -230,7 +230,7 @@ const Entry table[] = {
      take_piece,
      [](const Config& c) { return exact_size(c.piece_bytes); }},
     {{"watch", "fraction", "0.5",
-      "operators are observed once this part of the budget is allocated",
+      "operators are observed once this part of the budget is allocated, or memory is short",
       "0 observes from the start"},
      [](Config& c, std::string_view v) { return take_fraction(c.watch_fraction, v); },
      [](const Config& c) { return show_fraction(c.watch_fraction); }},

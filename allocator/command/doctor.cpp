@@ -126,7 +126,7 @@ Result<void> check_named_dirs(const std::vector<std::string>& dirs) {
   return {};
 }
 
-Json describe_knobs(const Config& config, const std::string& conf) {
+Json describe_knobs(const Config& config, const std::string& conf, bool dirs_named) {
   Json list = Json::array();
   const std::string words = "," + conf;
   for (const Knob& knob : knobs()) {
@@ -135,6 +135,7 @@ Json describe_knobs(const Config& config, const std::string& conf) {
     const char* source = "default";
     if (value != nullptr && *value != '\0') source = "environment";
     if (words.find(std::string(",firn_") + knob.name + ":") != std::string::npos) source = "words";
+    if (dirs_named && std::string_view(knob.name) == "dir") source = "--dir";
     list.push_back({{"name", knob.name},
                     {"word", std::string("firn_") + knob.name},
                     {"environment", variable},
@@ -178,7 +179,7 @@ Json conclude(const Json& report, const MachineReport& machine) {
   } else {
     const bool software = report["software_gpu"]["usable"].get<bool>();
     use["device"] = software ? "software GPU (firn run --device software)" : "none";
-    why.push_back("no GPU: " + driver["why"].get<std::string>());
+    why.push_back("no GPU: no driver that can be used (see driver, above)");
     if (!software)
       why.push_back("no software GPU: " + report["software_gpu"]["why"].get<std::string>());
   }
@@ -280,12 +281,11 @@ int doctor(const DoctorOptions& options, const std::vector<std::string>& command
                        {"binding", !machine.memlock_ignored}};
   report["machine"] = describe_machine(machine);
   report["dirs"] = Json::array();
-  for (const std::string& dir : options.dirs.empty() ? config->dirs : options.dirs) {
-    report["dirs"].push_back(describe_dir(dir));
-  }
+  if (!options.dirs.empty()) config->dirs = options.dirs;
+  for (const std::string& dir : config->dirs) report["dirs"].push_back(describe_dir(dir));
   report["unknown_variables"] = unknown_variables();
   report["use"] = conclude(report, machine);
-  report["knobs"] = describe_knobs(*config, conf);
+  report["knobs"] = describe_knobs(*config, conf, !options.dirs.empty());
 
   // Names of files may hold bytes that are no UTF-8: replaced, not thrown over.
   const std::string text = options.json

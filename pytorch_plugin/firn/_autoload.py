@@ -69,7 +69,14 @@ def load() -> None:
         _startup.take_words(os.environ, asked=True)
         conf = _startup.wanted()
     software = os.environ.get("FIRN_DEVICE") == "software"
-    if _tried or (conf is None and not software):
+    if _tried:
+        return
+    if conf is None:
+        meant = _startup.nearly_asked()
+        if meant:
+            _tried = not software
+            _complain(meant)
+    if conf is None and not software:
         return
     _tried = True
     try:

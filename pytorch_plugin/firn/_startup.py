@@ -90,6 +90,29 @@ def other_backend(environ: Mapping[str, str] = os.environ) -> bool:
                for word in split_words(environ.get(name, "")))
 
 
+# Nobody sets one of these who does not want Firn.
+TELLING = ("FIRN_BUDGET", "FIRN_DIR", "FIRN_HOST")
+
+
+def nearly_asked(environ: Mapping[str, str] = os.environ) -> str:
+    """Where Firn was not asked for: how it was meant to be, as it seems, and how it is; or ""."""
+    for name in VARIABLES:
+        for word in split_words(environ.get(name, "")):
+            key, _, value = (part.strip(" \t\r\n") for part in word.partition(":"))
+            if key.lower() != "backend" or not value.lower().startswith("firn"):
+                continue
+            if len(value.split()) > 1:
+                return f'{name}: "{word}": words are separated by commas: {",".join(word.split())}'
+            return f'{name}: "{word}": Firn is asked for with backend:firn'
+    if other_backend(environ):
+        return ""
+    for name in TELLING:
+        if environ.get(name):
+            return (f"{name} is set, but nothing asks for Firn, and it has no effect: "
+                    "PYTORCH_CUDA_ALLOC_CONF=backend:firn does, or firn run")
+    return ""
+
+
 class _BeforeTorch:
     """The first finder of modules, until torch is looked for: finds nothing."""
 

@@ -109,3 +109,15 @@ def test_readme_holds_the_table_of_knobs(firn):
     table = firn("doctor", "--markdown").stdout
     assert table.count("\n") == len(KNOBS) + 2
     assert table in (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def test_the_reason_for_no_gpu_is_told_once(firn):
+    text = firn("doctor", environment={"FIRN_DRIVER": "/nonexistent/libcuda.so.1"}).stdout
+    assert text.count("/nonexistent/libcuda.so.1: cannot open") == 1, text
+    assert "no GPU: no driver that can be used" in text
+
+
+def test_a_directory_of_the_command_line_is_the_knobs_value(firn, tmp_path):
+    report = json.loads(firn("doctor", "--json", "--dir", str(tmp_path)).stdout)
+    (knob,) = [each for each in report["knobs"] if each["name"] == "dir"]
+    assert knob["value"] == str(tmp_path) and knob["source"] == "--dir", knob

@@ -85,6 +85,26 @@ def test_another_backend_is_kept_for_a_refusal():
         == {"FIRN_CONF": "backend:firn,backend:native"}
 
 
+@pytest.mark.parametrize("environment, words", [
+    ({"PYTORCH_CUDA_ALLOC_CONF": "backend:Firn,firn_budget:1GiB"}, 'backend:firn'),
+    ({"PYTORCH_ALLOC_CONF": "Backend:firn"}, 'backend:firn'),
+    ({"PYTORCH_CUDA_ALLOC_CONF": "backend:firn firn_budget:1GiB"}, "commas"),
+    ({"FIRN_BUDGET": "1GiB"}, "FIRN_BUDGET is set, but nothing asks for Firn"),
+    ({"FIRN_DIR": "/nvme0"}, "firn run")])
+def test_who_nearly_asked_for_it_is_told_how(run, environment, words):
+    assert words in startup.nearly_asked(environment)
+    done = run("import torch", conf=None, **environment)
+    assert words in done.stderr and done.stderr.count("RuntimeWarning") == 1, done.stderr
+
+
+@pytest.mark.parametrize("environment", [
+    {}, {"FIRN_BUDGET": ""}, {"PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:64"},
+    {"PYTORCH_CUDA_ALLOC_CONF": "backend:native", "FIRN_BUDGET": "1GiB"},
+    {"PYTORCH_CUDA_ALLOC_CONF": "backend:cudaMallocAsync"}])
+def test_nobody_else_is(environment):
+    assert startup.nearly_asked(environment) == ""
+
+
 def test_installs_itself(run):
     done = run("""
         import torch, firn

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <filesystem>
 
 #include "allocator/command/output.h"
 #include "allocator/command/plotter.h"
@@ -109,7 +110,7 @@ CLI::App* add_simulate(CLI::App& app, SimulateOptions& options) {
   CLI::App* sub = app.add_subcommand(
       "simulate", "Run a trace on a machine in software: how near to the ideal is it?");
   sub->add_option("PREFIX", options.prefix,
-                  "the trace: PREFIX.tensors.csv and PREFIX.kernels.csv")
+                  "the trace: PREFIX.tensors.csv and PREFIX.kernels.csv (or one of their names)")
       ->required()
       ->type_name("");
   const auto add = [&](const char* name, auto& to, const std::string& meaning, const char* type) {
@@ -156,7 +157,20 @@ CLI::App* add_simulate(CLI::App& app, SimulateOptions& options) {
   return sub;
 }
 
-int simulate(const SimulateOptions& options) {
+namespace {
+/// The prefix, also where one of the files is named, or the trace that lies beside them.
+std::string prefix_of(const std::string& word) {
+  std::error_code error;
+  if (std::filesystem::exists(word + ".kernels.csv", error)) return word;
+  for (const std::string_view end : {".tensors.csv", ".kernels.csv", ".csv"})
+    if (word.ends_with(end)) return word.substr(0, word.size() - end.size());
+  return word;
+}
+}  // namespace
+
+int simulate(const SimulateOptions& asked) {
+  SimulateOptions options = asked;
+  options.prefix = prefix_of(asked.prefix);
   Result<SimulatePlan> plan = parse_simulate(options);
   if (!plan) return refuse_simulate(plan.error().text);
   std::optional<Plotter> plotter;

@@ -98,7 +98,7 @@ Json at_other_budgets(const std::string& path, const report::Lives& lives) {
 CLI::App* add_trace_report(CLI::App& app, TraceReportOptions& options) {
   CLI::App* sub = app.add_subcommand(
       "report", "A trace as a page: where memory was, each block's life, who waited and where");
-  sub->add_option("TRACE", options.trace, "what firn run --trace wrote")
+  sub->add_option("TRACE", options.trace, "what firn run --trace wrote (.csv may be left out)")
       ->required()
       ->type_name("");
   sub->add_option("-o", options.out, "the page: one file, which needs no network")
@@ -108,7 +108,12 @@ CLI::App* add_trace_report(CLI::App& app, TraceReportOptions& options) {
   return sub;
 }
 
-int trace_report(const TraceReportOptions& options) {
+int trace_report(const TraceReportOptions& asked) {
+  TraceReportOptions options = asked;
+  std::error_code none;
+  if (!std::filesystem::exists(options.trace, none) &&
+      std::filesystem::exists(options.trace + ".csv", none))
+    options.trace += ".csv";  // the name that firn simulate takes
   Result<std::string> out = output_path("-o", options.out);
   if (!out) return refused(out.error().text);
   Result<report::TraceFile> file = report::TraceFile::open(options.trace);

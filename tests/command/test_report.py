@@ -217,6 +217,14 @@ def test_the_address_holds_the_view(page_of, tmp_path):
         assert page.evaluate("search.list.length") == 40
 
 
+def test_the_name_that_simulate_takes(firn, tmp_path):
+    write_trace(tmp_path / "job.csv", 200)
+    pages = [tmp_path / "whole.html", tmp_path / "prefix.html"]
+    for word, page in zip(("job.csv", "job"), pages):
+        assert firn("report", str(tmp_path / word), "-o", str(page)).returncode == 0
+    assert pages[0].read_bytes() == pages[1].read_bytes()
+
+
 @needs_chromium
 def test_a_killed_process(page_of, tmp_path):
     """What was written by then is shown, with a word about the rest."""

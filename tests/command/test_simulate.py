@@ -166,6 +166,14 @@ def test_what_is_waited_for_is_not_given_to_the_next_allocation(firn):
     assert found["bytes_spilled"] > 0 and found["fraction_of_ideal"] > 0.4
 
 
+@pytest.mark.parametrize("end", [".csv", ".tensors.csv", ".kernels.csv"])
+def test_a_file_of_the_trace_names_it(firn, end):
+    first, second = (simulated(firn, name, "--gpu-memory", "340MiB", "--policy", "age")
+                     for name in (LAYERS, LAYERS + end))
+    assert first.pop("plan_s") >= 0 and second.pop("plan_s") >= 0
+    assert first == second
+
+
 def test_two_runs_say_the_same(firn):
     words = (LAYERS, "--gpu-memory", "340MiB", "--policy", "age", "--iterations", "5")
     first, second = (simulated(firn, *words) for _ in range(2))

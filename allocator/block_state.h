@@ -108,7 +108,7 @@ inline constexpr uint64_t recorded = 1u << 9;    // record_stream: other streams
 inline constexpr uint64_t many_uses = 1u << 10;  // uses beyond the last one are listed
 inline constexpr uint64_t small = 1u << 11;      // below a granule: in a segment, never spilled
 inline constexpr uint64_t zero_copy = 1u << 12;  // mapped to host memory, beyond the budget, for a
-                                                 // touch that could not wait for room
+                                                 // use that could not wait for room
 inline constexpr uint64_t segment = 1u << 13;    // its owner cuts it up: allocate_segment()
 inline constexpr uint64_t given = 1u << 14;      // give_address(): never evicted, whoever unpins
 inline constexpr uint64_t placed = 1u << 15;     // in a region, which has its frames: never evicted

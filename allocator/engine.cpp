@@ -365,21 +365,32 @@ void EngineImpl::on_watch(std::function<void()> callback) {
   if (now) callback();
 }
 
+/// By one thread; others go on meanwhile, but nothing leaves before it is done.
 void EngineImpl::reach_watch() {
   if (watching_.load(std::memory_order_relaxed) || !watch_due_) return;
   std::function<void()> callback;
   {
     Entered context(*this);
     Lock lock(mutex_);
-    if (watching_) return;
+    if (watching_ || watch_begins_ != std::thread::id()) return;
     // To wait for the device would spoil a capture: nothing is watched, and nothing leaves, before
     // its end.
     if (!streams_told_.load(std::memory_order_acquire) && streams_.any_captured()) return;
-    watching_ = true;
     callback = std::move(watch_callback_);
+    if (!callback) {
+      watching_ = true;
+      return;
+    }
+    watch_begins_ = std::this_thread::get_id();
   }
-  if (!callback) return;
-  callback();
+  try {
+    callback();
+  } catch (...) {  // another allocation tries again
+    Lock lock(mutex_);
+    watch_callback_ = std::move(callback);
+    watch_begins_ = std::thread::id();
+    throw;
+  }
   // Uses before this moment were not seen: they are over before anything can leave. Where streams
   // were seen, any block may be in use on any of them; nobody waits for that here, for it may wait
   // for what this thread enqueues next.
@@ -391,6 +402,8 @@ void EngineImpl::reach_watch() {
     result = driver_.ctx_synchronize();
   }
   Lock lock(mutex_);
+  watching_ = true;
+  watch_begins_ = std::thread::id();
   if (result != CUDA_SUCCESS) return health_.end("cuCtxSynchronize", result);
   for (Block* block : live_) {
     for (unsigned stream = 0; streams_told && stream < streams_.count(); ++stream)

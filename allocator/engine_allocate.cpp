@@ -63,7 +63,8 @@ Result<void*> EngineImpl::allocate(size_t bytes, CUstream stream, size_t request
       return hand_out(*block, bytes, requested, cell);
     }
   }
-  return with_watching([&](Lock& lock) -> Result<void*> {
+  bool in_host = false;
+  const auto attempt = [&](Lock& lock) -> Result<void*> {
     const int index = see_stream(stream);
     if (index < 0)
       return make_error(Code::invalid_argument, 0,
@@ -72,15 +73,33 @@ Result<void*> EngineImpl::allocate(size_t bytes, CUstream stream, size_t request
     if (!found) found = ready_block(index, size_class);
     if (small && !found) return allocate_small(lock, index, bytes, requested);
     Result<Block*> block = found ? Result<Block*>(found) : large_block(lock, index, bytes);
-    if (!block && block.error().code == Code::out_of_memory && operators_in_way(bytes))
+    if (!block && in_host && operators_in_way(block.error(), bytes))
       block = make_host_block(lock, index, bytes, block.error());
     if (!block) return block.error();
-    if (told == Told::always) {
-      (*block)->word.fetch_or(word::told, std::memory_order_acq_rel);
-      if (watching_.load(std::memory_order_acquire)) prove_told(**block);  // the caller made it begin
-    }
+    if (told == Told::always) (*block)->word.fetch_or(word::told, std::memory_order_acq_rel);
     return hand_out(**block, bytes, requested, thread_cell());
-  });
+  };
+  Result<void*> result = with_watching(bytes, attempt);
+  if (!result && told == Told::always && thread_holds() > 0 &&
+      may_be_in_host(result.error(), bytes)) {
+    in_host = true;
+    result = with_watching(bytes, attempt);
+  }
+  return result;
+}
+
+/// Is a tensor that does not fit beside what its operator holds to be made in host memory? Asks
+/// whether the device takes that, which takes a while the first time.
+bool EngineImpl::may_be_in_host(const Error& error, size_t bytes) {
+  {
+    Lock lock(mutex_);
+    if (!operators_in_way(error, bytes)) return false;
+  }
+  Entered context(*this);
+  if (!frames_.host_granted()) return false;
+  Lock lock(mutex_);
+  --counted_.oom_count;  // (It is counted again where that fails.)
+  return true;
 }
 
 /// A ready block of the class, whichever thread freed it; resident.
@@ -159,10 +178,11 @@ Result<Mapping> EngineImpl::begin_block(unsigned stream, size_t bytes, Reservati
 }
 
 /// Does only what operators hold that are running now, the caller's among them, keep a block from
-/// the device? (Where nothing can leave for want of anywhere to go, host memory is short as well.)
-bool EngineImpl::operators_in_way(size_t bytes) const {
-  // (firn simulate knows no time for what kernels reach over the link.)
-  if (thread_holds() == 0 || options_.no_bytes || stuck_ || spilling_stopped_ || health_.dead())
+/// the device? (Where nothing can leave for want of anywhere to go, host memory is short as well;
+/// firn simulate knows no time for what kernels reach over the link.)
+bool EngineImpl::operators_in_way(const Error& error, size_t bytes) const {
+  if (error.code != Code::out_of_memory || options_.no_bytes || stuck_ || spilling_stopped_ ||
+      health_.dead() || bytes > host_.budget())
     return false;
   const uint64_t most = frames_.budget_granules() * granule_bytes;
   return grains_of(bytes) * grain_bytes + staying_bytes(false) <= most;

@@ -54,28 +54,31 @@ inline int EngineImpl::index_of(CUstream stream) {
   return last;
 }
 
-/// `attempt`, an allocation, under the lock. One for which memory is short while nobody watches is
-/// tried again when somebody does: what was allocated before may leave then. (Within a capture
-/// nobody begins.)
+/// `attempt`, an allocation of `bytes`, under the lock. One for which memory is short while nobody
+/// watches is tried again when somebody does: what was allocated before may leave then. (Within a
+/// capture nobody begins, nor for what exceeds the budget.)
 template <class Attempt>
-Result<void*> EngineImpl::with_watching(Attempt&& attempt) {
+Result<void*> EngineImpl::with_watching(size_t bytes, Attempt&& attempt) {
   Entered context(*this);
   for (;;) {
     if (Result<void> usable = can_use(context); !usable) return usable.error();
-    const bool watched = watching_.load(std::memory_order_acquire);
     Result<void*> result = static_cast<void*>(nullptr);
-    bool lacking = false;
+    bool again = false;
     {
       Lock lock(mutex_);
+      const bool watched = watching_.load(std::memory_order_relaxed);
       result = attempt(lock);
-      lacking = !result && result.error().code == Code::out_of_memory;
-      if (lacking && !watched) watch_due_ = true;
-      if (lacking && watched) ++counted_.oom_count;
+      const bool lacking = !result && result.error().code == Code::out_of_memory;
+      again = lacking && !watched && bytes <= frames_.budget_granules() * granule_bytes;
+      if (again) watch_due_ = true;
+      if (lacking && !again) ++counted_.oom_count;
     }
     reach_watch();
-    if (!lacking || watched) return result;
-    if (watching_.load(std::memory_order_acquire)) continue;
+    if (!again) return result;
     Lock lock(mutex_);
+    while (watch_begins_ != std::thread::id() && watch_begins_ != std::this_thread::get_id())
+      wait(lock, poll_ns);  // another thread was quicker: nothing leaves before it is done
+    if (watching_.load(std::memory_order_relaxed)) continue;
     ++counted_.oom_count;
     return result;
   }

@@ -10,6 +10,7 @@
 #include <memory>
 #include <mutex>
 #include <span>
+#include <thread>
 #include <unordered_map>
 
 #include "allocator/age_order.h"
@@ -165,15 +166,17 @@ class EngineImpl final : public Engine, private EngineLimits, private InMotion {
   void give_all(Lock& lock);
   void reach_watch();
   void prove_told(Block& block);
-  bool operators_in_way(size_t bytes) const;
+  bool operators_in_way(const Error& error, size_t bytes) const;
+  bool may_be_in_host(const Error& error, size_t bytes);
   uint64_t staying_bytes(bool with_held) const;
+  uint64_t bytes_in_places() const;
 
   // engine_allocate.cpp
   int see_stream(CUstream stream, CUcontext context = nullptr);
   ReadyBlocks& ready(unsigned stream) const;  // engine_hot.h
   void* hand_out(Block& block, size_t bytes, size_t requested, unsigned cell);
   template <class Attempt>
-  Result<void*> with_watching(Attempt&& attempt);  // engine_hot.h
+  Result<void*> with_watching(size_t bytes, Attempt&& attempt);  // engine_hot.h
   Result<Block*> large_block(Lock& lock, unsigned stream, size_t bytes);
   Block* ready_block(unsigned stream, unsigned size_class);
   uint32_t grains_of(size_t bytes) const {
@@ -551,6 +554,7 @@ class EngineImpl final : public Engine, private EngineLimits, private InMotion {
   uint64_t reading_since_ = 0;          // event number at which reading_'s period began
   Scratch scratch_;
   std::function<void()> watch_callback_;
+  std::thread::id watch_begins_;  // who is about to begin; nobody: none is
   std::atomic<bool> watch_due_{false}, streams_told_{false};
   uint64_t asleep_at_ = UINT64_MAX;  // history_'s event number at spill_away(); lifetimes
   HotCounters hot_;

@@ -38,11 +38,8 @@ std::vector<PinnedBytes> EngineImpl::pinned_bytes() const {
     else if (!(w & word::proven))
       by_reason[not_yet_seen] += block->mapped_bytes();
   }
-  uint64_t in_places = 0;
-  for (const auto& region : region_owner_)
-    for (const auto& [address, mapped] : region->frames())
-      if (!region->idle(address)) in_places += mapped.frame.bytes();
-  if (in_places > 0) by_reason["in planned places (firn_places)"] += in_places;
+  if (const uint64_t in_places = bytes_in_places(); in_places > 0)
+    by_reason["in planned places (firn_places)"] += in_places;
   if (int64_t small = reserved_tally_[0].current(); small > 0)
     by_reason[of_small] += static_cast<uint64_t>(small);
   std::vector<PinnedBytes> out;
@@ -64,6 +61,14 @@ uint64_t EngineImpl::staying_bytes(bool with_held) const {
     if ((w & word::pinned) || (held ? with_held : !(w & word::proven)))
       bytes += block->mapped_bytes();
   }
+  return bytes + bytes_in_places();
+}
+
+uint64_t EngineImpl::bytes_in_places() const {
+  uint64_t bytes = 0;
+  for (const auto& region : region_owner_)
+    for (const auto& [address, mapped] : region->frames())
+      if (!region->idle(address)) bytes += mapped.frame.bytes();
   return bytes;
 }
 
@@ -130,7 +135,8 @@ std::string EngineImpl::advice(uint64_t bytes, uint64_t budget,
   if (frames_.device_short())
     add("less of the device's memory for others");
   else if (!wanted && bytes + stays > budget)
-    add(fmt::format("a firn_budget of {} or more", format_size(bytes + stays)));
+    // (Not a rounded gigabyte, which may be too little.)
+    add(fmt::format("a firn_budget of {}MiB or more", (bytes + stays + (1u << 20) - 1) >> 20));
   else
     add("a larger firn_budget");
   return out;

@@ -230,6 +230,7 @@ void EngineImpl::reclaim_parked(uint64_t granules, bool spare_claimed) {
 /// Has the coldest blocks leave, as much of them as is asked for. `except`: it is wanted itself.
 uint64_t EngineImpl::evict(uint64_t grains, const Block* except) {
   if ((spilling_stopped_ && !FIRN_CANARY(38)) || health_.dead()) return 0;
+  if (watch_begins_ != std::thread::id()) return 0;
   if (stuck_) return evict_clean(grains, except);
   uint64_t started = 0;
   if (plan_.valid)  // what is used late, with a copy or soon with one first; then what there is

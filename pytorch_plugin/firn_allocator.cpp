@@ -128,10 +128,10 @@ Engine& FirnAllocator::open_engine(c10::DeviceIndex device) {
     if (budget_bytes_[device] != 0) return **engine;  // another thread was here
     budget_bytes_[device] = (*engine)->stats().budget_bytes;
     const Config& config = runtime->config();
-    if (config.adversarial || config.watch_fraction == 0)
-      install_observer(config.adversarial);
-    else if (runtime->driver().stand_in)  // (else launches by an operator under way go unseen)
-      learn_storage_callers(device);
+    // (Where launches go unseen, so do those of an operator under way when watching begins.)
+    launches_are_seen_ = runtime->driver().stand_in;
+    learn_storage_callers(device);
+    if (config.adversarial || config.watch_fraction == 0) install_observer(config.adversarial);
     (*engine)->on_watch([] { install_observer(false); });
     (*engine)->on_stall([engine = *engine](const Wait& wait) {
       return ThreadScopes::mine().stalled(*engine, wait);
@@ -148,8 +148,11 @@ Engine& FirnAllocator::open_engine(c10::DeviceIndex device) {
 // --- allocation ----------------------------------------------------------------------------------
 
 void* FirnAllocator::take(size_t bytes, c10::DeviceIndex device, cudaStream_t stream, Told told) {
-  if (observing()) [[unlikely]]
+  bool cut_instead = false;
+  if (observing()) [[unlikely]] {
     ThreadScopes::mine().throw_trouble();
+    cut_instead = ThreadScopes::mine().may_be_cut();
+  }
   if (bytes == 0) return nullptr;
   Engine& engine = this->engine(device);
   if (noting.load(std::memory_order_relaxed)) [[unlikely]]
@@ -163,8 +166,11 @@ void* FirnAllocator::take(size_t bytes, c10::DeviceIndex device, cudaStream_t st
     pointer = *pooled;
   }
   if (!pointer) {
+    if (cut_instead || (!observing() && !launches_are_seen_)) told = Told::unknown;
     Result<void*> made = engine.allocate(bytes, stream, requested, told);
     pointer = made ? *made : try_again(engine, bytes, device, stream);
+    // (Nobody else is told of what is then done in parts.)
+    TORCH_CHECK_WITH(OutOfMemoryError, pointer || !cut_instead, "CUDA out of memory.");
     if (!pointer) [[unlikely]]
       out_of_memory(engine, bytes, device, made.error());
   }
@@ -258,7 +264,7 @@ c10::DataPtr FirnAllocator::allocate(size_t bytes) {
   void* pointer = nullptr;
   if (bytes > 0) {
     CUstream current = tell_stream(engine(device), stream);
-    const bool storage = !observing() && makes_storage(__builtin_return_address(0));
+    const bool storage = makes_storage(__builtin_return_address(0));
     pointer = take(bytes, device, current, storage ? Told::always : Told::unknown);
   }
   return {pointer, pointer, delete_for_torch, c10::Device(c10::kCUDA, device)};

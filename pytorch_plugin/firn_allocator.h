@@ -120,6 +120,7 @@ class FirnAllocator final : public CudaAllocatorOfAllReleases {
   std::atomic<bool> enabled_{true};  // else memory comes from the driver and goes back to it
   std::array<std::atomic<double>, C10_COMPILE_TIME_MAX_GPUS> fraction_;
   std::array<std::atomic<uint64_t>, C10_COMPILE_TIME_MAX_GPUS> budget_bytes_{};  // as opened
+  std::atomic<bool> launches_are_seen_{false};  // Firn is in front of the driver
   std::mutex mutex_;
   std::vector<native::OutOfMemoryObserver> observers_;
   Pools pools_;

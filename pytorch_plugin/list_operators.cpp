@@ -137,10 +137,16 @@ bool run_whole(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* s
   if (may_be_cut && info.written == 0) again = torch::jit::last(*stack, count).vec();
   const size_t below = stack->size() - count;
   bool begun = false;
+  struct MayBeCut {
+    ThreadScopes& scopes = ThreadScopes::mine();
+    explicit MayBeCut(bool may) { scopes.set_may_be_cut(may); }
+    ~MayBeCut() { scopes.set_may_be_cut(false); }
+  } cutting(may_be_cut);
   try {
     ObservedScope scope(info);
     touch_or_throw(scope.scopes(), info, arguments_of(*stack).slice(below));
     begun = true;
+    if (info.written != 0) cutting.scopes.set_may_be_cut(false);
     op.redispatchBoxed(keys & after_us, stack);
     for (const IValue& result :
          arguments_of(*stack).slice(stack->size() - op.schema().returns().size()))

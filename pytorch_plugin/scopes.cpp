@@ -193,7 +193,7 @@ void ThreadScopes::touch_storage(c10::StorageImpl* storage, Access access, bool 
     recorder->uses(recorded_, base, access == Access::write);
     recorded_stream_ = stream_;
   }
-  if (code != Code::ok && uses) [[unlikely]]
+  if (code != Code::ok && uses && !may_be_cut_) [[unlikely]]
     refuse(storage, code);
 }
 
@@ -260,6 +260,11 @@ void ThreadScopes::keep_used(Hold hold, const void* base) {
 Code ThreadScopes::touch_failed(const void* base, Access access, const Error& error) {
   if (error.code != Code::out_of_memory) {
     trouble_ = describe(error);
+    return error.code;
+  }
+  if (may_be_cut_) {
+    trouble_ = describe(error);
+    short_ = true;
     return error.code;
   }
   // The operator has chosen its kernel and cannot be stopped from here: let it run slowly.

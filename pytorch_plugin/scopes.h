@@ -111,6 +111,10 @@ class ThreadScopes {
   void keep_held(const char* reason);
   /// What went wrong outside of a touch; as an error of a touch.
   void note_trouble(std::string words) { trouble_ = std::move(words); }
+  /// The running operator is done in parts where memory is short: that is an error at once, and
+  /// nothing of it is used in host memory.
+  void set_may_be_cut(bool may) { may_be_cut_ = may; }
+  bool may_be_cut() const { return may_be_cut_; }
   /// All that the operator was given has been touched: its kernel is next.
   void arguments_touched();
 
@@ -195,6 +199,7 @@ class ThreadScopes {
   uint64_t enqueued_ = 0;           // launches and copies, ever
   std::string trouble_;
   bool short_ = false;              // it is one of memory
+  bool may_be_cut_ = false;         // see set_may_be_cut()
   std::vector<Refused> refused_;    // by the running operator
   struct Waits {
     uint64_t times = 0, ns = 0;

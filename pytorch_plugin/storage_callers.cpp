@@ -12,7 +12,7 @@ namespace firn::pytorch {
 
 namespace {
 
-std::array<std::atomic<const void*>, 4> callers{};
+std::array<std::atomic<const void*>, 8> callers{};
 
 /// Answers no memory, and notes for whom.
 class Noting final : public c10::Allocator {
@@ -43,9 +43,12 @@ void learn_storage_callers(int device) {
     static Noting noting;  // (storages name their allocator)
     const c10::DispatchKeySet cuda(c10::DispatchKey::CUDA);
     const int64_t size[] = {16}, stride[] = {1};
+    // Tensors' storages as kernels make them, those of Python and of files, and those that grow.
     (void)at::detail::empty_generic(size, &noting, cuda, c10::kByte, std::nullopt);
     (void)at::detail::empty_strided_generic(size, stride, &noting, cuda, c10::kByte);
     const c10::Device there(c10::kCUDA, static_cast<c10::DeviceIndex>(device));
+    (void)c10::make_storage_impl(c10::StorageImpl::use_byte_size_t(), 16, c10::DataPtr(), &noting,
+                                 true, there);
     auto grown = c10::make_intrusive<c10::StorageImpl>(
         c10::StorageImpl::use_byte_size_t(), 0, c10::DataPtr(nullptr, there), &noting, true);
     at::native::resize_bytes_cuda(grown.get(), 16);

@@ -40,9 +40,11 @@ TEST(EngineWatch, what_is_told_of_leaves_though_nobody_used_it) {
     Job job(fraction);
     std::vector<void*> early;
     for (int i = 0; i < 3; ++i) early.push_back(job.make(4 * MiB, Told::always));
-    job.make(14 * MiB, Told::always);
+    early.push_back(job.make(14 * MiB, Told::always));
     EXPECT_EQ(job.begun, 1) << fraction;
-    for (void* block : early) EXPECT_NE(job.state(block), "resident") << fraction;
+    for (int i = 0; i < 3; ++i) EXPECT_NE(job.state(early[i]), "resident") << fraction;
+    // (The last is of an operator that was not seen to begin; from its first use on it may leave.)
+    std::swap(early.front(), early.back());
     for (void* block : early) {
       Result<Hold> hold = job.engine.touch(block, nullptr, Access::read);
       ASSERT_TRUE(hold) << describe(hold.error());

@@ -25,6 +25,15 @@ EARLY = """
     print("went on")
 """
 
+SAVED = """
+import io, torch
+def saved(i):
+    file = io.BytesIO()
+    torch.save(torch.full((4 << 20,), i, dtype=torch.uint8), file)
+    file.seek(0)
+    return file
+"""
+
 MAKES = {
     "full": "lambda i: torch.full((4 << 20,), i, dtype=torch.uint8, device='cuda')",
     "strided": """lambda i: torch.empty_strided((2 << 10, 2 << 10), (1, 2 << 10),
@@ -34,13 +43,16 @@ MAKES = {
     "copied": "lambda i: torch.full((4 << 20,), i, dtype=torch.uint8).to('cuda')",
     "resized": """lambda i: torch.empty(0, dtype=torch.uint8,
                                      device='cuda').resize_(4 << 20).fill_(i)""",
+    "a storage": """lambda i: torch.empty(0, dtype=torch.uint8, device='cuda').set_(
+        torch.UntypedStorage(4 << 20, device='cuda')).fill_(i)""",
+    "loaded": """lambda i: __import__('torch').load(saved(i), map_location='cuda')""",
     "cloned": "lambda i: torch.full((4 << 20,), i, dtype=torch.uint8, device='cuda').clone()",
 }
 
 
 @pytest.mark.parametrize("way", MAKES)
 def test_what_was_made_before_watching_leaves(run, libraries, way):
-    done = run(f"make = {MAKES[way]}\n" + EARLY.replace("\n    ", "\n"), conf=CONF,
+    done = run(SAVED + f"make = {MAKES[way]}\n" + EARLY.replace("\n    ", "\n"), conf=CONF,
                LD_PRELOAD=libraries["software/libcudart.so.13"])
     assert "went on" in done.stdout, done.stdout + done.stderr
 
@@ -76,6 +88,32 @@ def test_one_tensor_nearly_as_large_as_the_budget(run, libraries):
         large = torch.ones(94 * MIB, dtype=torch.uint8, device="cuda")
         first.fill_(3)
         assert first.sum().item() == 60 * MIB and large.sum().item() == 94 * MIB
+        print("went on")
+    """, conf=CONF, LD_PRELOAD=libraries["software/libcudart.so.13"])
+    assert "went on" in done.stdout, done.stdout + done.stderr
+
+
+def test_two_threads_that_lack_room_at_once(run, libraries):
+    """One makes watching begin, which takes milliseconds; the other waits for it."""
+    done = run("""
+        import threading, torch
+        MIB = 1 << 20
+        early = [torch.full((4 * MIB,), i, dtype=torch.uint8, device="cuda") for i in range(10)]
+        barrier, made, wrong = threading.Barrier(2), [None, None], []
+        def work(n):
+            try:
+                barrier.wait()
+                made[n] = torch.empty(40 * MIB + 16 * MIB * n, dtype=torch.uint8, device="cuda")
+                made[n].fill_(n + 1)
+                assert made[n].sum().item() == (n + 1) * made[n].numel()
+            except BaseException as error:
+                wrong.append(error)
+        threads = [threading.Thread(target=work, args=(n,)) for n in range(2)]
+        [each.start() for each in threads]
+        [each.join() for each in threads]
+        assert not wrong, wrong
+        for i, each in enumerate(early):
+            assert each.sum().item() == i * 4 * MIB, i
         print("went on")
     """, conf=CONF, LD_PRELOAD=libraries["software/libcudart.so.13"])
     assert "went on" in done.stdout, done.stdout + done.stderr

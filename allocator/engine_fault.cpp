@@ -191,7 +191,7 @@ void EngineImpl::finish_drain(Block& block) {
   }
   unmap_spans(block);
   std::erase(draining_, &block);
-  transit(block, Event::drained, life_flags);
+  transit(block, Event::drained, life_flags | word::zero_copy);
   drop_descriptor(block);
 }
 

@@ -103,7 +103,7 @@ def test_two_threads_that_lack_room_at_once(run, libraries):
         def work(n):
             try:
                 barrier.wait()
-                made[n] = torch.empty(40 * MIB + 16 * MIB * n, dtype=torch.uint8, device="cuda")
+                made[n] = torch.empty((34 + 24 * n) * MIB, dtype=torch.uint8, device="cuda")
                 made[n].fill_(n + 1)
                 assert made[n].sum().item() == (n + 1) * made[n].numel()
             except BaseException as error:

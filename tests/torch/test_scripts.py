@@ -164,7 +164,8 @@ def test_an_operators_result_that_does_not_fit_beside_its_inputs(native, with_fi
     arguments = ("--tensor-mib", 48)
     alone = native("operator_too_big.py", *arguments)
     budget = 256 << 20  # four tensors fit, four and their concatenation do not
-    run = with_firn("operator_too_big.py", *arguments, budget=budget, dirs=[spill_dir])
+    run = with_firn("operator_too_big.py", *arguments, budget=budget, dirs=[spill_dir],
+                    host="256MiB")
     check_same(run, alone)
     check_budget(run, budget)
     assert run.values("joined") == alone.values("joined")

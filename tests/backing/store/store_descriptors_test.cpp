@@ -7,6 +7,7 @@
 #include <sys/statvfs.h>
 
 #include <csignal>
+#include <cstdio>
 #include <fstream>
 #include <map>
 #include <set>
@@ -353,6 +354,7 @@ TEST_P(OlderRing, works_and_keeps_off_the_programs_files) {
       CHECK_CHILD(all.size() == pieces && own.untouched());
       for (const StoreCompletion& done : all) {
         const bool ok = done.error.code == Code::ok;
+        if (!ok) std::fprintf(stderr, "%s\n", describe(done.error).c_str());
         CHECK_CHILD(ok || done.error.code == Code::lost);
         CHECK_CHILD(ok || !lasts || unknown.contains(Help::own_index));
         if (ok && done.kind == StoreCompletion::Kind::read)

@@ -1,4 +1,4 @@
-// What stays on the device, and why: for statistics, for whoever cuts work to what can be had, and
+// The blocks that stay on the device, and why: for statistics, for work that is cut to the rest, and
 // for the error where there is no room, with what would help by the reasons that were found.
 #include <algorithm>
 #include <map>
@@ -21,23 +21,23 @@ uint64_t bytes_for(const std::vector<PinnedBytes>& pinned, std::string_view reas
     if (each.reason == reason) return each.bytes;
   return 0;
 }
+
+/// Of what is on the device; null: it may leave.
+const char* why_it_stays(const Block& block) {
+  const uint64_t w = block.word.load(std::memory_order_relaxed);
+  const State state = word::state(w);
+  if (block.device == 0 || (state != State::resident && state != State::spilling)) return nullptr;
+  if (w & word::pinned)
+    return block.pin_reason ? block.pin_reason : (w & word::given) ? block.given_reason : "pinned";
+  if (word::holds(w) > 0) return held;
+  return w & word::proven ? nullptr : not_yet_seen;
+}
 }  // namespace
 
 std::vector<PinnedBytes> EngineImpl::pinned_bytes() const {
   std::map<std::string, uint64_t> by_reason;
-  for (const Block* block : live_) {
-    uint64_t w = block->word.load(std::memory_order_relaxed);
-    State state = word::state(w);
-    if (state != State::resident && state != State::spilling) continue;
-    if (w & word::pinned)
-      by_reason[block->pin_reason   ? block->pin_reason
-                : (w & word::given) ? block->given_reason
-                                    : "pinned"] += block->mapped_bytes();
-    else if (word::holds(w) > 0)
-      by_reason[held] += block->mapped_bytes();
-    else if (!(w & word::proven))
-      by_reason[not_yet_seen] += block->mapped_bytes();
-  }
+  for (const Block* block : live_)
+    if (const char* why = why_it_stays(*block)) by_reason[why] += block->device * grain_bytes;
   if (const uint64_t in_places = bytes_in_places(); in_places > 0)
     by_reason["in planned places (firn_places)"] += in_places;
   if (int64_t small = reserved_tally_[0].current(); small > 0)
@@ -54,12 +54,8 @@ std::vector<PinnedBytes> EngineImpl::pinned_bytes() const {
 uint64_t EngineImpl::staying_bytes(bool with_held) const {
   uint64_t bytes = static_cast<uint64_t>(std::max<int64_t>(reserved_tally_[0].current(), 0));
   for (const Block* block : live_) {
-    const uint64_t w = block->word.load(std::memory_order_relaxed);
-    const State state = word::state(w);
-    if ((state != State::resident && state != State::spilling) || (w & word::zero_copy)) continue;
-    const bool held = word::holds(w) > 0;
-    if ((w & word::pinned) || (held ? with_held : !(w & word::proven)))
-      bytes += block->mapped_bytes();
+    const char* const why = why_it_stays(*block);
+    if (why && (with_held || why != held)) bytes += block->device * grain_bytes;
   }
   return bytes + bytes_in_places();
 }

@@ -139,8 +139,9 @@ bool run_whole(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* s
   bool begun = false;
   struct MayBeCut {
     ThreadScopes& scopes = ThreadScopes::mine();
+    const bool before = scopes.may_be_cut();  // of a list operator that calls this one
     explicit MayBeCut(bool may) { scopes.set_may_be_cut(may); }
-    ~MayBeCut() { scopes.set_may_be_cut(false); }
+    ~MayBeCut() { scopes.set_may_be_cut(before); }
   } cutting(may_be_cut);
   try {
     ObservedScope scope(info);

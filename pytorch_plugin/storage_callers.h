@@ -1,5 +1,5 @@
-// Who asks for memory: torch for a tensor's storage, or a library for a workspace of its own. Both
-// call c10::Allocator::allocate(), from places of their own in torch's code. The places from which
+// Tells the memory of a tensor's storage from a workspace that a library asks for. Both are asked for
+// by c10::Allocator::allocate(), from places of their own in torch's code. The places from which
 // storages are made are learned by making some with an allocator that notes who calls it; whoever
 // calls from elsewhere is taken for a library.
 //

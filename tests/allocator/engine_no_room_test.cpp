@@ -19,7 +19,7 @@ SimulationOptions budget_16mib() {
   return o;
 }
 
-/// What is said to help when nothing is left for the last of these blocks; "" when there is room.
+/// The advice when nothing is left for the last of these blocks; "" when there is room.
 std::string advice(Engine& engine, std::initializer_list<size_t> blocks,
                    const std::function<void(void*)>& each = [](void*) {}) {
   for (const size_t bytes : blocks) {

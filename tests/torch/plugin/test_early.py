@@ -6,6 +6,16 @@ import pytest
 
 CONF = "backend:firn,firn_budget:96MiB,firn_host:512MiB"
 
+
+@pytest.fixture
+def goes_on(run, libraries):
+    """Runs a program to its end, with Firn in front of the driver."""
+    def go(program):
+        done = run(program, conf=CONF, LD_PRELOAD=libraries["software/libcudart.so.13"])
+        assert "went on" in done.stdout, done.stdout + done.stderr
+    return go
+
+
 # 40 MiB that no operator was given after it was made, then more than is left beside them.
 EARLY = """
     import torch, firn
@@ -51,16 +61,14 @@ MAKES = {
 
 
 @pytest.mark.parametrize("way", MAKES)
-def test_what_was_made_before_watching_leaves(run, libraries, way):
-    done = run(SAVED + f"make = {MAKES[way]}\n" + EARLY.replace("\n    ", "\n"), conf=CONF,
-               LD_PRELOAD=libraries["software/libcudart.so.13"])
-    assert "went on" in done.stdout, done.stdout + done.stderr
+def test_what_was_made_before_watching_leaves(goes_on, way):
+    goes_on(SAVED + f"make = {MAKES[way]}\n" + EARLY.replace("\n    ", "\n"))
 
 
-def test_what_a_library_keeps_stays(run, libraries):
+def test_what_a_library_keeps_stays(goes_on):
     """Memory that was asked for by its bare address is not a tensor's: its owner may use it at any
     time, and nobody is told."""
-    done = run("""
+    goes_on("""
         import torch, firn
         MIB = 1 << 20
         kept = torch.cuda.caching_allocator_alloc(16 * MIB)
@@ -76,12 +84,11 @@ def test_what_a_library_keeps_stays(run, libraries):
         torch.cuda.caching_allocator_delete(kept)
         assert early.sum().item() == 16 * MIB and large.sum().item() == 72 * MIB
         print("went on")
-    """, conf=CONF, LD_PRELOAD=libraries["software/libcudart.so.13"])
-    assert "went on" in done.stdout, done.stdout + done.stderr
+    """)
 
 
-def test_one_tensor_nearly_as_large_as_the_budget(run, libraries):
-    done = run("""
+def test_one_tensor_nearly_as_large_as_the_budget(goes_on):
+    goes_on("""
         import torch
         MIB = 1 << 20
         first = torch.empty(20 * MIB, dtype=torch.uint8, device="cuda")
@@ -89,13 +96,12 @@ def test_one_tensor_nearly_as_large_as_the_budget(run, libraries):
         first.fill_(3)
         assert first.sum().item() == 60 * MIB and large.sum().item() == 94 * MIB
         print("went on")
-    """, conf=CONF, LD_PRELOAD=libraries["software/libcudart.so.13"])
-    assert "went on" in done.stdout, done.stdout + done.stderr
+    """)
 
 
-def test_two_threads_that_lack_room_at_once(run, libraries):
+def test_two_threads_that_lack_room_at_once(goes_on):
     """One makes watching begin, which takes milliseconds; the other waits for it."""
-    done = run("""
+    goes_on("""
         import threading, torch
         MIB = 1 << 20
         early = [torch.full((4 * MIB,), i, dtype=torch.uint8, device="cuda") for i in range(10)]
@@ -115,5 +121,4 @@ def test_two_threads_that_lack_room_at_once(run, libraries):
         for i, each in enumerate(early):
             assert each.sum().item() == i * 4 * MIB, i
         print("went on")
-    """, conf=CONF, LD_PRELOAD=libraries["software/libcudart.so.13"])
-    assert "went on" in done.stdout, done.stdout + done.stderr
+    """)

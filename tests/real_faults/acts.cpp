@@ -20,6 +20,7 @@
 #include <cstring>
 #include <fstream>
 #include <map>
+#include <new>
 
 namespace firn::real_faults {
 
@@ -209,7 +210,7 @@ std::string open_own(const std::string& name) {
 
 }  // namespace
 
-std::string in_flight(const std::string& folder) {
+std::string in_flight(const std::string& folder) try {
   struct stat found {};
   if (::stat(folder.c_str(), &found) != 0) return {};
   std::ifstream in("/sys/dev/block/" + std::to_string(major(found.st_dev)) + ":" +
@@ -217,6 +218,8 @@ std::string in_flight(const std::string& folder) {
   unsigned reads = 0, writes = 0;
   if (!(in >> reads >> writes)) return {};
   return std::to_string(reads + writes);
+} catch (const std::bad_alloc&) {
+  return {};
 }
 
 std::string act(const std::vector<std::string>& words, const std::string& requests) {

@@ -1,13 +1,14 @@
 #include "tests/real_faults/blocks.h"
 
 #include <algorithm>
+#include <cstdio>
 
 namespace firn::real_faults {
 
 void Blocks::failed(const char* what, int status, Outcome& outcome) {
   if (outcome.errors++ > 0) return;
   outcome.status = status;
-  outcome.first = std::string(what) + ": " + firn_error();
+  std::snprintf(outcome.first, sizeof(outcome.first), "%s: %s", what, firn_error());
 }
 
 bool Blocks::touch(Block& block, int access, Outcome& outcome) {
@@ -19,19 +20,32 @@ bool Blocks::touch(Block& block, int access, Outcome& outcome) {
   return false;
 }
 
+bool Blocks::own(const char* what, CUresult status, Outcome& outcome) {
+  if (status == CUDA_SUCCESS) return true;
+  if (status != CUDA_ERROR_OUT_OF_MEMORY)  // (that, a driver without memory may answer)
+    give_up((std::string(what) + ": CUDA error " + std::to_string(status)).c_str());
+  if (outcome.errors++ == 0) {
+    outcome.status = FIRN_OUT_OF_MEMORY;
+    std::snprintf(outcome.first, sizeof(outcome.first), "%s: the driver is out of memory", what);
+  }
+  return false;
+}
+
 bool Blocks::write(Block& block, Outcome& outcome) {
   if (!touch(block, FIRN_WRITE, outcome)) return false;
-  if (!gpu_.fill(block.address, bytes_, next_seed_)) give_up("launch a kernel");
-  block.seed = next_seed_++;
+  const bool runs =
+      own("launch a kernel", gpu_.fill(block.address, bytes_, next_seed_), outcome);
+  if (runs) block.seed = next_seed_++;  // (else it has what it had)
   firn_launched();
-  return true;
+  return runs;
 }
 
 bool Blocks::read(Block& block, Outcome& outcome) {
   if (!touch(block, FIRN_READ, outcome)) return false;
-  if (!gpu_.compare(block.address, bytes_, block.seed)) give_up("launch a kernel");
+  const bool runs =
+      own("launch a kernel", gpu_.compare(block.address, bytes_, block.seed), outcome);
   firn_launched();
-  return true;
+  return runs;
 }
 
 void Blocks::make(size_t count, Outcome& outcome) {
@@ -68,7 +82,7 @@ void Blocks::verify(Outcome& outcome) {
     (void)read(block, outcome);
     ++outcome.steps;
   }
-  if (!gpu_.synchronize()) give_up("wait for the GPU");
+  (void)own("wait for the GPU", gpu_.synchronize(), outcome);
 }
 
 void Blocks::stir() {

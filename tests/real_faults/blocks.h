@@ -15,8 +15,8 @@ namespace firn::real_faults {
 /// How a command went.
 struct Outcome {
   unsigned steps = 0, errors = 0, lost = 0;
-  int status = 0;     // of the first error
-  std::string first;  // its words
+  int status = 0;         // of the first error
+  char first[1024] = "";  // its words
 };
 
 class Blocks {
@@ -43,6 +43,8 @@ class Blocks {
   bool touch(Block& block, int access, Outcome& outcome);
   bool write(Block& block, Outcome& outcome);
   bool read(Block& block, Outcome& outcome);
+  /// Of the job's own call of the driver, which Firn has no part in.
+  bool own(const char* what, CUresult status, Outcome& outcome);
   void failed(const char* what, int status, Outcome& outcome);
 
   Gpu& gpu_;

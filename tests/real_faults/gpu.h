@@ -17,8 +17,7 @@ namespace firn::real_faults {
 
 /// The scene could not be set up: no verdict on Firn.
 [[noreturn]] inline void give_up(const char* what) {
-  std::fprintf(stdout, "cannot %s\n", what);
-  std::fflush(stdout);
+  std::fprintf(stderr, "scene: cannot %s\n", what);
   std::_Exit(8);
 }
 
@@ -64,11 +63,13 @@ class Gpu {
   }
   /// False: not even the GPU could be had under the process's limits.
   bool well() const { return well_; }
-  bool fill(void* block, size_t bytes, uint64_t seed) { return run(fill_, block, bytes, seed); }
-  bool compare(void* block, size_t bytes, uint64_t seed) {
+  CUresult fill(void* block, size_t bytes, uint64_t seed) {
+    return run(fill_, block, bytes, seed);
+  }
+  CUresult compare(void* block, size_t bytes, uint64_t seed) {
     return run(compare_, block, bytes, seed);
   }
-  bool synchronize() { return synchronize_() == CUDA_SUCCESS; }
+  CUresult synchronize() { return synchronize_(); }
 
  private:
   template <class T>
@@ -76,10 +77,10 @@ class Gpu {
     into = reinterpret_cast<T>(::dlsym(handle_, name));
     if (!into) give_up(name);
   }
-  bool run(void* kernel, void* block, size_t bytes, uint64_t seed) {
+  CUresult run(void* kernel, void* block, size_t bytes, uint64_t seed) {
     uint64_t count = bytes / sizeof(uint64_t);
     void* params[] = {&block, &count, &seed};
-    return launch_(kernel, 1, 1, 1, 1, 1, 1, 0, nullptr, params, nullptr) == CUDA_SUCCESS;
+    return launch_(kernel, 1, 1, 1, 1, 1, 1, 0, nullptr, params, nullptr);
   }
 
   void* handle_ = nullptr;

@@ -14,8 +14,10 @@
 #include <execinfo.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <csignal>
+#include <cstdio>
 #include <iostream>
 #include <iterator>
 #include <sstream>
@@ -28,16 +30,22 @@ namespace {
 
 constexpr unsigned seconds_most = 180;  // whatever it waits for: SIGALRM
 
+/// Takes little memory: there may be none.
 std::string words_of(const Outcome& outcome, size_t blocks) {
-  std::ostringstream out;
+  static char text[4096];
+  size_t used = 0;
+  const auto add = [&](const char* format, auto... values) {
+    const int more = std::snprintf(text + used, sizeof(text) - used, format, values...);
+    used = std::min(used + static_cast<size_t>(std::max(more, 0)), sizeof(text) - 1);
+  };
   if (outcome.errors == 0)
-    out << "ok";
+    add("ok");
   else
-    out << "error " << outcome.status;
-  out << " steps=" << outcome.steps << " errors=" << outcome.errors << " lost=" << outcome.lost
-      << " blocks=" << blocks;
-  if (outcome.errors > 0) out << " first=" << outcome.first;
-  return out.str();
+    add("error %d", outcome.status);
+  add(" steps=%u errors=%u lost=%u blocks=%zu", outcome.steps, outcome.errors, outcome.lost,
+      blocks);
+  if (outcome.errors > 0) add(" first=%s", outcome.first);
+  return text;
 }
 
 class Job {

@@ -53,7 +53,9 @@ void AddressSpace::end_arrival(uint64_t arrival) {
     const Mapping* mapping = mapping_around(at);
     if (!mapping) break;
     const uint64_t end = std::min(pages.base + pages.bytes, mapping->base + mapping->bytes);
-    if (::mprotect(pointer(at), end - at, mapping->protection()) != 0)
+    // No mappings to split with: all of it is opened, though others arrive in it (more lenient).
+    if (::mprotect(pointer(at), end - at, mapping->protection()) != 0 &&
+        ::mprotect(pointer(mapping->base), mapping->bytes, mapping->protection()) != 0)
       die("a copy's end", std::string("mprotect: ") + std::strerror(errno));
     at = end;
   }

@@ -58,6 +58,7 @@ void DeviceHealth::end_without_memory() noexcept {
   if (dead()) return;
   error_ = std::move(without_memory_);
   dead_.store(true, std::memory_order_release);
+  say(without_memory_line_);
 }
 
 void DeviceHealth::end(const char* entry, CUresult result) {

@@ -11,6 +11,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -20,7 +21,10 @@ namespace firn {
 
 class DeviceHealth {
  public:
-  DeviceHealth(const Driver& driver, int device) : driver_(driver), device_(device) {}
+  DeviceHealth(const Driver& driver, int device) : driver_(driver), device_(device) {
+    without_memory_line_ =
+        "firn: device " + std::to_string(device) + ": " + without_memory_.text;
+  }
 
   bool dead() const { return dead_.load(std::memory_order_acquire); }
   /// Of a dead device: the call that told, and the driver's words.
@@ -58,6 +62,7 @@ class DeviceHealth {
       Code::host_out_of_memory, 0,
       "the process has no memory for Firn's own needs, in the middle of moving blocks: nothing is "
       "moved from here on, and what is not on the device cannot come back");
+  std::string without_memory_line_;
   uint64_t refusals_ = 0;
   std::vector<std::pair<const char*, unsigned>> refused_;  // by entry: how often in a row
 };

@@ -34,13 +34,23 @@ Said& Said::of_process() {
   return mine->said;
 }
 
-void Said::say(std::string_view line) {
+void Said::say(std::string_view line) noexcept {
   std::lock_guard lock(mutex_);
   if (lines_.size() == lines_most) {
     ++dropped_;
     return;
   }
-  lines_.emplace_back(line).push_back('\n');
+  try {
+    std::string whole;
+    whole.reserve(line.size() + 1);
+    whole.append(line).push_back('\n');
+    lines_.push_back(std::move(whole));
+  } catch (const std::bad_alloc&) {
+    if (const size_t room = spare_.capacity(); spare_.empty() && room >= spare_bytes)
+      spare_.assign(line.substr(0, room - 1)).push_back('\n');
+    else
+      ++dropped_;
+  }
   waiting_.store(true, std::memory_order_release);
 }
 
@@ -110,26 +120,35 @@ void Said::write(std::chrono::milliseconds patience) {
 
 bool Said::any() {
   std::lock_guard lock(mutex_);
-  return !lines_.empty() || dropped_ > 0;
+  return !lines_.empty() || !spare_.empty() || dropped_ > 0;
 }
 
-/// The writer: false where stderr took no more until `end`.
-bool Said::write_all(std::chrono::steady_clock::time_point end) {
-  for (;;) {
-    if (rest_.empty()) {
-      std::lock_guard lock(mutex_);
-      if (!lines_.empty()) {
-        rest_ = std::move(lines_.front());
-        lines_.pop_front();
-      } else if (dropped_ > 0) {
-        rest_ = "firn: " + std::to_string(dropped_) +
-                " more lines were not said: stderr took none\n";
-        dropped_ = 0;
-      } else {
-        waiting_.store(false, std::memory_order_release);
-        return true;
-      }
+/// The writer: has the next line in rest_. False: there is none. Throws std::bad_alloc where there
+/// is no memory to tell of the dropped ones: they wait.
+bool Said::next_line() {
+  std::lock_guard lock(mutex_);
+  if (!lines_.empty()) {
+    rest_ = std::move(lines_.front());
+    lines_.pop_front();
+  } else if (!spare_.empty()) {
+    rest_.swap(spare_);
+  } else if (dropped_ > 0) {
+    rest_ = "firn: " + std::to_string(dropped_) +
+            " more lines were not said: stderr took none, or memory was out\n";
+    dropped_ = 0;
+  }
+  if (rest_.empty()) waiting_.store(false, std::memory_order_release);
+  if (spare_.empty() && spare_.capacity() < spare_bytes) try {
+      spare_.reserve(spare_bytes);
+    } catch (const std::bad_alloc&) {  // (a later line tries again)
     }
+  return !rest_.empty();
+}
+
+/// The writer: false where stderr took no more until `end`, or memory is out.
+bool Said::write_all(std::chrono::steady_clock::time_point end) try {
+  for (;;) {
+    if (rest_.empty() && !next_line()) return true;
     if (write_some(rest_)) continue;
     const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(
         end - std::chrono::steady_clock::now());
@@ -137,6 +156,8 @@ bool Said::write_all(std::chrono::steady_clock::time_point end) {
     pollfd ready{fd_, POLLOUT, 0};
     (void)::poll(&ready, 1, static_cast<int>(left.count()));
   }
+} catch (const std::bad_alloc&) {
+  return false;
 }
 
 }  // namespace firn

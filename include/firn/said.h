@@ -24,31 +24,36 @@ class Said {
 
   /// The process's own, for stderr. Never destroyed.
   static Said& of_process();
-  explicit Said(int fd) : fd_(fd) {}
+  explicit Said(int fd) : fd_(fd) { spare_.reserve(spare_bytes); }
 
-  /// `line` without its end. Any thread, under any lock; never blocks.
-  void say(std::string_view line);
+  /// `line` without its end. Any thread, under any lock; never blocks. Where the process has no
+  /// memory for it, the first such line is kept all the same (its beginning), further ones count.
+  void say(std::string_view line) noexcept;
   bool waits() const { return waiting_.load(std::memory_order_acquire); }
   /// Writes what waits, as far as stderr takes it: for so long it is given the chance. Not under a
   /// lock that others need.
   void write(std::chrono::milliseconds patience = std::chrono::milliseconds(0));
 
  private:
+  static constexpr size_t spare_bytes = 1024;
+
   bool any();
+  bool next_line();
   bool write_all(std::chrono::steady_clock::time_point end);
   bool write_some(std::string& text);
 
   const int fd_;
   std::atomic<bool> waiting_{false};
-  RankedMutex<Rank::stderr_lines> mutex_;                // of the next two
+  RankedMutex<Rank::stderr_lines> mutex_;  // of the next three
   std::deque<std::string> lines_;
+  std::string spare_;                      // for a line of the day without memory
   uint64_t dropped_ = 0;
   RankedMutex<Rank::stderr_writer> writing_;
   std::string rest_;                // of a line that was written in part; the writer's
 };
 
 /// A line on the process's stderr, as soon as somebody without a lock comes by.
-inline void say(std::string_view line) { Said::of_process().say(line); }
+inline void say(std::string_view line) noexcept { Said::of_process().say(line); }
 
 /// The same at once, as far as stderr takes it; not under a lock that others need.
 inline void say_now(std::string_view line) {

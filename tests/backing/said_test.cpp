@@ -15,6 +15,8 @@
 #include <string>
 #include <thread>
 
+#include "tests/scarce_memory.h"
+
 using namespace firn;
 using namespace std::chrono_literals;
 
@@ -115,6 +117,29 @@ TEST(Said, who_reads_late_is_given_the_chance) {
   reader.join();
   EXPECT_FALSE(said.waits());
   EXPECT_EQ(pipe.rest(), "late\n");
+}
+
+TEST(Said, the_first_line_without_memory_is_kept) {
+  Pipe pipe;
+  Said said(pipe.ends[1]);
+  const std::string first(5000, '1'), other(5000, '2');
+  for (int day = 0; day < 2; ++day) {
+    test::memory_left = 0;
+    said.say(first);
+    said.say(other);
+    said.write();  // what can be written without memory is
+    test::memory_left = -1;
+    const std::string text = pipe.read(1024);
+    EXPECT_EQ(text, std::string(1023, '1') + "\n");
+    said.write();
+    EXPECT_FALSE(said.waits());
+    const std::string count =
+        "firn: 1 more lines were not said: stderr took none, or memory was out\n";
+    EXPECT_EQ(pipe.read(count.size()), count);
+  }
+  said.say("as before");
+  said.write();
+  EXPECT_EQ(pipe.rest(), "as before\n");
 }
 
 TEST(Said, of_too_many_lines_the_number_is_said) {

@@ -21,10 +21,7 @@ namespace firn {
 
 class DeviceHealth {
  public:
-  DeviceHealth(const Driver& driver, int device) : driver_(driver), device_(device) {
-    without_memory_line_ =
-        "firn: device " + std::to_string(device) + ": " + without_memory_.text;
-  }
+  DeviceHealth(const Driver& driver, int device) : driver_(driver), device_(device) {}
 
   bool dead() const { return dead_.load(std::memory_order_acquire); }
   /// Of a dead device: the call that told, and the driver's words.
@@ -62,7 +59,8 @@ class DeviceHealth {
       Code::host_out_of_memory, 0,
       "the process has no memory for Firn's own needs, in the middle of moving blocks: nothing is "
       "moved from here on, and what is not on the device cannot come back");
-  std::string without_memory_line_;
+  const std::string without_memory_line_ =
+      "firn: device " + std::to_string(device_) + ": " + without_memory_.text;
   uint64_t refusals_ = 0;
   std::vector<std::pair<const char*, unsigned>> refused_;  // by entry: how often in a row
 };

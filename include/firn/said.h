@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <deque>
 #include <mutex>
+#include <new>
 #include <string>
 #include <string_view>
 
@@ -53,7 +54,11 @@ class Said {
 };
 
 /// A line on the process's stderr, as soon as somebody without a lock comes by.
-inline void say(std::string_view line) noexcept { Said::of_process().say(line); }
+/// (Where there has never been memory even for the queue, it is lost.)
+inline void say(std::string_view line) noexcept try {
+  Said::of_process().say(line);
+} catch (const std::bad_alloc&) {
+}
 
 /// The same at once, as far as stderr takes it; not under a lock that others need.
 inline void say_now(std::string_view line) {

@@ -5,10 +5,10 @@
 
 namespace firn::real_faults {
 
-void Blocks::failed(const char* what, int status, Outcome& outcome) {
+void Blocks::failed(const char* what, int status, Outcome& outcome, const char* words) {
   if (outcome.errors++ > 0) return;
   outcome.status = status;
-  std::snprintf(outcome.first, sizeof(outcome.first), "%s: %s", what, firn_error());
+  std::snprintf(outcome.first, sizeof(outcome.first), "%s: %s", what, words);
 }
 
 bool Blocks::touch(Block& block, int access, Outcome& outcome) {
@@ -24,10 +24,7 @@ bool Blocks::own(const char* what, CUresult status, Outcome& outcome) {
   if (status == CUDA_SUCCESS) return true;
   if (status != CUDA_ERROR_OUT_OF_MEMORY)  // (that, a driver without memory may answer)
     give_up((std::string(what) + ": CUDA error " + std::to_string(status)).c_str());
-  if (outcome.errors++ == 0) {
-    outcome.status = FIRN_OUT_OF_MEMORY;
-    std::snprintf(outcome.first, sizeof(outcome.first), "%s: the driver is out of memory", what);
-  }
+  failed(what, FIRN_OUT_OF_MEMORY, outcome, "the driver is out of memory");
   return false;
 }
 

@@ -45,7 +45,7 @@ class Blocks {
   bool read(Block& block, Outcome& outcome);
   /// Of the job's own call of the driver, which Firn has no part in.
   bool own(const char* what, CUresult status, Outcome& outcome);
-  void failed(const char* what, int status, Outcome& outcome);
+  void failed(const char* what, int status, Outcome& outcome, const char* words = firn_error());
 
   Gpu& gpu_;
   const size_t bytes_;

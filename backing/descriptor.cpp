@@ -1,15 +1,22 @@
 #include "firn/descriptor.h"
 
+#include <dirent.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <sched.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cerrno>
+#include <climits>
+#include <cstdlib>
 #include <new>
+#include <vector>
 
 namespace firn {
 
@@ -165,6 +172,59 @@ unsigned Descriptor::live() {
   for (auto* chunk = &DescriptorTable::all().first; chunk; chunk = chunk->next.load())
     for (auto& entry : chunk->entries) count += entry.number.load() >= 0;
   return count;
+}
+
+namespace {
+
+#ifndef SYS_close_range
+constexpr long SYS_close_range = 436;
+#endif
+constexpr unsigned unshare_flag = 1u << 1;  // CLOSE_RANGE_UNSHARE
+
+bool close_all(unsigned first, unsigned last, unsigned flags) {
+  return ::syscall(SYS_close_range, first, last, flags) == 0;
+}
+
+/// What lies between and above those of `kept`, which are in order.
+bool close_between(const std::vector<int>& kept) {
+  unsigned from = 0;
+  for (const int number : kept) {
+    const auto at = static_cast<unsigned>(number);
+    if (at > from && !close_all(from, at - 1, 0)) return false;
+    from = at + 1;
+  }
+  return close_all(from, UINT_MAX, 0);
+}
+
+/// The same on kernels before 5.9.
+bool close_listed(const std::vector<int>& kept) {
+  DIR* list = ::opendir("/proc/thread-self/fd");
+  if (!list) return false;
+  std::vector<int> others;
+  while (const dirent* entry = ::readdir(list)) {
+    char* end = nullptr;
+    const auto number = static_cast<int>(std::strtol(entry->d_name, &end, 10));
+    if (end != entry->d_name && number != ::dirfd(list) &&
+        !std::binary_search(kept.begin(), kept.end(), number))
+      others.push_back(number);
+  }
+  (void)::closedir(list);
+  for (const int number : others) (void)::close(number);
+  return true;
+}
+
+}  // namespace
+
+bool keep_only(std::span<const int> numbers) {
+  std::vector<int> kept;
+  for (const int number : numbers)
+    if (number >= 0) kept.push_back(number);
+  std::sort(kept.begin(), kept.end());
+  kept.erase(std::unique(kept.begin(), kept.end()), kept.end());
+  const unsigned above = kept.empty() ? 0 : static_cast<unsigned>(kept.back()) + 1;
+  // (So the kernel copies none of those above.)
+  if (!close_all(above, UINT_MAX, unshare_flag) && ::unshare(CLONE_FILES) != 0) return false;
+  return close_between(kept) || close_listed(kept);
 }
 
 }  // namespace firn

@@ -112,6 +112,12 @@ unsigned Neighbours::count(const Place& place) const {
   return std::max(own, all);
 }
 
+std::vector<int> Neighbours::descriptors() const {
+  std::vector<int> numbers{own_.get()};
+  for (const Place& place : places_) numbers.push_back(place.directory.get());
+  return numbers;
+}
+
 unsigned Neighbours::count() const {
   unsigned most = 1;
   for (const Place& place : places_) most = std::max(most, count(place));

@@ -44,15 +44,10 @@ Result<void> DirIo::start() {
   const SignalsBlocked blocked;
   Result<void> started;
   try {
-    if (ring_) {
-      threads_.emplace_back([this] { RingLoop(*this).run(); });
-    } else {
-      for (unsigned i = 0; i < limits_.threads; ++i) threads_.emplace_back([this] { work(); });
-    }
-  } catch (const std::system_error& refused) {  // fewer threads do as well, none do not
-    if (threads_.empty())
-      started = make_error(Code::io, refused.code().value(),
-                           fmt::format("{}: no I/O thread: {}", file_.dir(), refused.what()));
+    threads_.emplace_back([this] { run(); });
+  } catch (const std::system_error& refused) {
+    started = make_error(Code::io, refused.code().value(),
+                         fmt::format("{}: no I/O thread: {}", file_.dir(), refused.what()));
   }
   return started;
 }
@@ -194,20 +189,65 @@ void DirIo::conclude_job(Job* job) {
   wake();
 }
 
+void DirIo::run() {
+  settle();
+  bool ring;
+  {
+    std::lock_guard lock(mutex_);
+    ring = ring_;
+  }
+  ring ? RingLoop(*this).run() : share_work();
+}
+
+/// The file by numbers that are nobody else's; those of stderr and of the host beside it.
+void DirIo::settle() {
+  std::string trouble;
+  try {
+    std::vector<int> kept = host_.descriptors();
+    for (const int number : {STDERR_FILENO, file_.direct_fd(), file_.buffered_fd()})
+      kept.push_back(number);
+    if (!calls_.helps(FileCalls::RingHelp::own_table))
+      trouble = errno_words(ENOSYS);
+    else if (!keep_only(kept))
+      trouble = errno_words(errno);
+    else
+      settled_ = file_.ours(false) && file_.ours(true);  // the program may have closed them before
+    if (!trouble.empty())
+      trouble = fmt::format("{}: a program that closes descriptors which it did not open may lose "
+                            "what was spilled: no table of descriptors of our own "
+                            "(close_range, unshare): {}",
+                            file_.dir(), trouble);
+  } catch (const std::bad_alloc&) {
+  }
+  has_file_ = settled_;
+  std::lock_guard lock(mutex_);
+  why_ = std::move(trouble);
+}
+
 void DirIo::fall_back(const std::string& words) {
   {
     std::lock_guard lock(mutex_);
-    ring_ = has_file_ = false;
-    why_ = words;
+    ring_ = false;
+    has_file_ = settled_;
+    why_ = why_.empty() ? words : why_ + "; " + words;
+  }
+  attached_.notify_all();
+  share_work();
+}
+
+/// By the first thread: the others are started from it, and have its table of descriptors.
+void DirIo::share_work() {
+  {
+    std::lock_guard lock(mutex_);
     try {
       while (threads_.size() < limits_.threads && !stopping_)
         threads_.emplace_back([this] { work(); });
     } catch (const std::system_error& refused) {  // this thread is left, and does as well
-      why_ += fmt::format("; one thread only: {}", refused.what());
+      why_ += fmt::format("{}{}: {} I/O threads only: {}", why_.empty() ? "" : "; ", file_.dir(),
+                          threads_.size(), refused.what());
     } catch (const std::bad_alloc&) {  // the same
     }
   }
-  attached_.notify_all();
   work();
 }
 

@@ -1,6 +1,8 @@
-// Room in the spill files of FileStoreCore: found, or made by growing a file, by the thread that
-// asks or, where that must not wait, by one of the store's own.
+// Room in the spill files of FileStoreCore: found, or made by growing a file. That is for one thread
+// of the store's own, with a table of descriptors in which nobody else can close the file's: a
+// length is never set on a file of the program's.
 #include <pthread.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <new>
@@ -28,24 +30,38 @@ Result<uint64_t> FileStoreCore::find_room(Dir& dir, size_t bytes, bool wait,
       Error asked = ask_for_room(dir, bytes);
       if (asked.code != Code::ok) return asked;
     }
-    Result<void> grown = grow(dir, bytes, lock);
+    Result<void> grown = start_growing() ? wait_for_room(dir, bytes, lock) : grow(dir, bytes, lock);
     if (!grown) return grown.error();
   }
+}
+
+/// False: there is no such thread, and the caller has to do it.
+bool FileStoreCore::start_growing() {
+  if (growing_started_) return true;
+  try {
+    SignalsBlocked blocked;
+    growing_ = std::thread([this] { keep_growing(); });
+    growing_started_ = true;
+  } catch (const std::system_error&) {
+  }
+  return growing_started_;
+}
+
+Result<void> FileStoreCore::wait_for_room(Dir& dir, size_t bytes,
+                                          std::unique_lock<RankedMutex<Rank::store>>& lock) {
+  const uint64_t tries = dir.grow_tries;
+  dir.asked_bytes = std::max(dir.asked_bytes, bytes);
+  grow_due_.notify_one();
+  grow_tried_.wait(lock, [&] { return dir.grow_tries > tries; });
+  // (A larger one that failed says nothing of this one.)
+  return dir.grown || dir.tried_bytes > bytes ? Result<void>() : dir.grown;
 }
 
 Error FileStoreCore::ask_for_room(Dir& dir, size_t bytes) {
   const uint64_t now = clock_.now_ns();
   if (now < dir.grow_again_ns || (now < dir.grow_ask_ns && bytes >= dir.refused_bytes))
     return make_error(Code::no_space, 0, dir.trouble);
-  if (!growing_started_) {
-    try {
-      SignalsBlocked blocked;
-      growing_ = std::thread([this] { keep_growing(); });
-      growing_started_ = true;
-    } catch (const std::system_error&) {
-      return {};  // by the caller, then
-    }
-  }
+  if (!start_growing()) return {};  // by the caller, then
   dir.asked_bytes = std::max(dir.asked_bytes, bytes);
   grow_due_.notify_one();
   return make_error(Code::busy, 0, dir.file.dir() + ": the spill file grows");
@@ -54,6 +70,14 @@ Error FileStoreCore::ask_for_room(Dir& dir, size_t bytes) {
 /// The growing thread.
 void FileStoreCore::keep_growing() {
   pthread_setname_np(pthread_self(), "firn-grow");
+  try {
+    std::vector<int> kept{STDERR_FILENO};
+    for (const auto& dir : dirs_)
+      for (const int number : {dir->file.direct_fd(), dir->file.buffered_fd()})
+        kept.push_back(number);
+    if (calls_.helps(FileCalls::RingHelp::own_table)) (void)keep_only(kept);
+  } catch (const std::bad_alloc&) {  // whose file it is is asked before each step in any case
+  }
   std::unique_lock lock(mutex_);
   while (!stopping_) {
     bool any = false;
@@ -61,13 +85,18 @@ void FileStoreCore::keep_growing() {
       const size_t bytes = std::exchange(dir->asked_bytes, 0);
       if (bytes == 0 || stopping_) continue;
       any = true;
-      bool grown = false;
+      Result<void> grown;
       try {
-        grown = static_cast<bool>(grow(*dir, bytes, lock));
+        grown = grow(*dir, bytes, lock);
       } catch (const std::bad_alloc&) {  // no room now: whoever asks again finds out later
         if (!lock.owns_lock()) lock.lock();
+        grown = make_error(Code::io, ENOMEM, "no memory");
       }
-      if (grown) continue;
+      dir->grown = std::move(grown);
+      dir->tried_bytes = bytes;
+      ++dir->grow_tries;
+      grow_tried_.notify_all();
+      if (dir->grown) continue;
       dir->refused_bytes = bytes;
       dir->grow_ask_ns = clock_.now_ns() + grow_wait_ns;
     }

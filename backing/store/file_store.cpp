@@ -63,6 +63,14 @@ FileStoreCore::FileStoreCore(const StoreOptions& options, FileCalls& calls,
   }
 }
 
+std::vector<int> FileStoreCore::descriptors() const {
+  std::vector<int> all;
+  for (const auto& dir : dirs_)
+    for (const Neighbours* each : {&dir->in_dir, &dir->on_disk})
+      for (const int number : each->descriptors()) all.push_back(number);
+  return all;
+}
+
 /// By I/O threads, after a job: who waits for the engine's lock waits for no count of neighbours.
 /// What all have in flight together stays what one alone would: a read that is waited for has no
 /// more requests before it than that.

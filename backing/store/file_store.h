@@ -55,6 +55,7 @@ class FileStoreCore final : public JobHost {
   StoreStats stats() const;
 
   void finished(std::unique_ptr<Job> job) override;
+  std::vector<int> descriptors() const override;
 
  private:
   struct Place {  // of a slot; unused when bytes == 0
@@ -82,6 +83,9 @@ class FileStoreCore final : public JobHost {
     uint64_t quarantined_bytes = 0;
     uint64_t grow_again_ns = 0;  // after a refusal: not before
     size_t asked_bytes = 0;      // to grow by, of the growing thread; 0: nothing is asked
+    uint64_t grow_tries = 0;     // of that thread
+    Result<void> grown;          // the last one's outcome
+    size_t tried_bytes = 0;      // by so much
     size_t refused_bytes = 0;    // by so much it could not, until grow_ask_ns
     uint64_t grow_ask_ns = 0;
     bool closed = false;         // by the program
@@ -102,6 +106,10 @@ class FileStoreCore final : public JobHost {
                              std::unique_lock<RankedMutex<Rank::store>>& lock);
   /// Has the growing thread see to it: busy, or why that is no use.
   Error ask_for_room(Dir& dir, size_t bytes);
+  /// The same, and waits for it. There may be no room still: others took it.
+  Result<void> wait_for_room(Dir& dir, size_t bytes,
+                             std::unique_lock<RankedMutex<Rank::store>>& lock);
+  bool start_growing();
   void keep_growing();
   Result<void> grow(Dir& dir, size_t bytes, std::unique_lock<RankedMutex<Rank::store>>& lock);
   void settle(Place& place, const Job& job, Dir& dir);
@@ -125,7 +133,7 @@ class FileStoreCore final : public JobHost {
   uint64_t slots_ = 0, slot_bytes_ = 0, reread_ = 0, corrupt_ = 0;
   size_t next_dir_ = 0;  // where the round goes on
   std::atomic<uint64_t> share_again_ns_{0};
-  RankedCondition grow_due_;
+  RankedCondition grow_due_, grow_tried_;
   bool stopping_ = false, growing_started_ = false;
   std::vector<std::unique_ptr<Dir>> dirs_;
   std::thread growing_;  // last: it uses the others

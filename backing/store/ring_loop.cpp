@@ -66,7 +66,7 @@ void RingLoop::run() {
     index.offset = static_cast<unsigned>(ring_.enter_ring_fd);
     (void)enroll(IORING_UNREGISTER_RING_FDS, &index, 1);  // else it goes with this thread
   }
-  ring_.ring_fd = -1;  // number_ is closed if it is ours still
+  if (!io_.settled_) ring_.ring_fd = -1;  // number_ is closed if it is ours still
   io_uring_queue_exit(&ring_);
   number_ = Descriptor();
   if (!refused_.empty()) io_.fall_back(refused_);
@@ -82,18 +82,20 @@ void RingLoop::loop() {
   leave();
 }
 
-/// The files themselves, whatever becomes of their numbers. (Where that is refused the numbers are
-/// asked before each request.)
+/// The files themselves, whatever becomes of their numbers: I/O takes less of the processor. (Where
+/// that is refused, numbers that others may close are asked before each request.)
 void RingLoop::register_files() {
-  if (!io_.file_.ours(false) || !io_.calls_.helps(FileCalls::RingHelp::fixed_files)) return;
-  const int buffered = io_.file_.ours(true) ? io_.file_.buffered_fd() : io_.file_.direct_fd();
+  if (!(io_.settled_ || io_.file_.ours(false)) || !io_.calls_.helps(FileCalls::RingHelp::fixed_files)) return;
+  const int buffered = io_.settled_ || io_.file_.ours(true) ? io_.file_.buffered_fd() : io_.file_.direct_fd();
   const int files[2] = {io_.file_.direct_fd(), buffered};
   files_ = io_uring_register_files(&ring_, files, 2) == 0;
-  io_.has_file_ = files_;
+  io_.has_file_ = files_ || io_.settled_;
 }
 
-/// The ring by an index of this thread's, and its number closed; at least far from the program's.
+/// Where others may close it: the ring by an index of this thread's, and its number closed; at least
+/// far from the program's.
 void RingLoop::give_up_number() {
+  if (io_.settled_) return;
   indexed_ = io_.calls_.helps(FileCalls::RingHelp::own_index) &&
              io_uring_register_ring_fd(&ring_) == 1;
   if (indexed_ && io_.calls_.helps(FileCalls::RingHelp::no_number)) {
@@ -114,8 +116,8 @@ void RingLoop::give_up_number() {
 /// io_uring_register(2): its result, or -errno. (liburing's own needs the number.)
 int RingLoop::enroll(unsigned opcode, void* words, unsigned count) {
   constexpr unsigned by_index = 1u << 31;  // IORING_REGISTER_USE_REGISTERED_RING
-  if (numbered_ && !number_.ours()) return -EBADF;
-  const int ring = numbered_ ? number_.get() : ring_.enter_ring_fd;
+  if (numbered_ && !io_.settled_ && !number_.ours()) return -EBADF;
+  const int ring = numbered_ ? ring_.ring_fd : ring_.enter_ring_fd;
   const long result = ::syscall(__NR_io_uring_register, ring,
                                 numbered_ ? opcode : opcode | by_index, words, count);
   return result < 0 ? -errno : static_cast<int>(result);
@@ -309,7 +311,7 @@ void RingLoop::begin(size_t number) {
   }
   request.call = call_of(request.transfer, io_.file_);
   const FileCall& call = request.call;
-  if (!files_ && !io_.file_.ours(call.buffered)) {
+  if (!files_ && !io_.settled_ && !io_.file_.ours(call.buffered)) {
     request.transfer.error = io_.file_.closed_by_program();
     return over(number);
   }

@@ -32,7 +32,7 @@ void DirIo::move(Transfer& transfer) {
   if (job.write() && transfer.begin == 0) job.summer.sum_to(job.data, job.bytes);
   while (true) {
     FileCall call = call_of(transfer, file_);
-    if (!file_.ours(call.buffered)) {
+    if (!settled_ && !file_.ours(call.buffered)) {
       transfer.error = file_.closed_by_program();
       break;
     }

@@ -10,6 +10,7 @@
 // child may run while threads of the parent held any lock).
 #pragma once
 
+#include <span>
 #include <utility>
 
 namespace firn {
@@ -43,5 +44,13 @@ class Descriptor {
   struct Entry;
   Entry* entry_ = nullptr;  // in the table, which never shrinks
 };
+
+/// From here on the calling thread, and threads that it starts, have a table of descriptors of
+/// their own, in which only those of `numbers` are open that were: no other thread can close them,
+/// or have another file by such a number. What else the process has open is not kept open by it.
+/// False, with errno: the kernel, or a container's seccomp filter, has neither close_range(2) with
+/// CLOSE_RANGE_UNSHARE nor unshare(2); some may be closed for this thread all the same where it has
+/// a table of its own, and never are for others.
+bool keep_only(std::span<const int> numbers);
 
 }  // namespace firn

@@ -35,6 +35,8 @@ class Neighbours {
   /// some 10 us where there are many: hold no lock.
   unsigned count() const;
   static constexpr unsigned count_most = 32;
+  /// The numbers that count() asks, for a thread with a table of its own (keep_only()).
+  std::vector<int> descriptors() const;
 
  private:
   struct Place {

@@ -18,6 +18,8 @@
 #include <thread>
 #include <vector>
 
+#include "tests/backing/store/children.h"
+
 namespace {
 thread_local bool no_memory = false;
 }
@@ -32,6 +34,8 @@ void operator delete(void* data, size_t) noexcept { std::free(data); }
 
 namespace firn {
 namespace {
+
+using testing_store::cannot;
 
 int opened() { return ::open("/dev/null", O_RDWR); }
 bool is_open(int fd) { return ::fcntl(fd, F_GETFD) >= 0; }
@@ -202,6 +206,76 @@ TEST(Descriptor, WithoutMemoryIsClosed) {
   }
   ASSERT_GT(refused, 0);
   EXPECT_FALSE(is_open(refused));
+}
+
+/// The numbers that are open in the calling thread's table.
+std::vector<int> open_here() {
+  std::vector<int> numbers;
+  for (int fd = 0; fd < 2048; ++fd)
+    if (is_open(fd)) numbers.push_back(fd);
+  return numbers;
+}
+
+/// A thread with a table of its own, beside a program that closes and opens what it likes.
+int keeps_only() {
+  const int low = opened(), kept = opened(), high = ::fcntl(low, F_DUPFD, 1500);
+  int ends[2];
+  if (low < 0 || kept < 0 || high < 0 || ::pipe(ends) != 0) return 1;
+  const Descriptor file(::open("/proc/self/exe", O_RDONLY));
+  const std::vector<int> before = open_here();
+  int wrong = 0;
+  std::atomic<int> step{0};
+  std::thread alone([&] {
+    const std::vector<int> numbers{file.get(), kept, -1, kept, 1999};
+    if (!keep_only(numbers)) wrong = 2;
+    else if (open_here() != std::vector<int>{kept, file.get()}) wrong = 3;
+    step = 1;
+    while (step == 1) std::this_thread::yield();
+    if (!wrong && !(file.ours() && is_open(kept))) wrong = 4;
+    std::thread child([&] {  // has the table of who started it
+      if (!wrong && open_here() != std::vector<int>{kept, file.get()}) wrong = 5;
+    });
+    child.join();
+    if (!wrong && (!keep_only(std::vector<int>{file.get()}) || is_open(kept))) wrong = 6;
+  });
+  while (step == 0) std::this_thread::yield();
+  if (!wrong && open_here() != before) wrong = 7;  // nobody else's were closed
+  ::close(kept);
+  ::close(file.get());
+  ::close(ends[1]);
+  char byte = 0;
+  if (!wrong && ::read(ends[0], &byte, 1) != 0) wrong = 8;  // the thread holds no end of it
+  step = 2;
+  alone.join();
+  return wrong;
+}
+
+TEST(Descriptor, AThreadKeepsOnlyItsOwn) { EXPECT_EQ(in_child(keeps_only), 0); }
+
+TEST(Descriptor, AThreadKeepsOnlyItsOwnOnAKernelBefore5_9) {
+  const int told = in_child(
+      [] { return testing_store::refuse_call(SYS_close_range, ENOSYS) ? keeps_only() : cannot; });
+  if (told == cannot) GTEST_SKIP() << "not permitted here";
+  EXPECT_EQ(told, 0);
+}
+
+TEST(Descriptor, WithoutATableOfItsOwnNothingIsClosed) {
+  const int told = in_child([] {
+    if (!testing_store::refuse_call(SYS_close_range, EPERM) ||
+        !testing_store::refuse_call(SYS_unshare, EPERM))
+      return cannot;
+    const std::vector<int> before = open_here();
+    bool kept = true;
+    int error = 0;
+    std::thread alone([&] {
+      kept = keep_only({});
+      error = errno;
+    });
+    alone.join();
+    return kept || error != EPERM ? 1 : open_here() != before ? 2 : 0;
+  });
+  if (told == cannot) GTEST_SKIP() << "not permitted here";
+  EXPECT_EQ(told, 0);
 }
 
 }  // namespace

@@ -33,7 +33,7 @@ namespace firn {
 class JobHost {
  public:
   virtual void finished(std::unique_ptr<Job> job) = 0;
-  /// The descriptors that finished() uses.
+  /// The descriptors that finished() uses, beside stderr.
   virtual std::vector<int> descriptors() const = 0;
 
  protected:

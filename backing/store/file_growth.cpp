@@ -71,7 +71,8 @@ Error FileStoreCore::ask_for_room(Dir& dir, size_t bytes) {
 void FileStoreCore::keep_growing() {
   pthread_setname_np(pthread_self(), "firn-grow");
   try {
-    std::vector<int> kept{STDERR_FILENO};
+    std::vector<int> kept = descriptors();
+    kept.push_back(STDERR_FILENO);
     for (const auto& dir : dirs_)
       for (const int number : {dir->file.direct_fd(), dir->file.buffered_fd()})
         kept.push_back(number);

@@ -55,7 +55,7 @@ class FileStoreCore final : public JobHost {
   StoreStats stats() const;
 
   void finished(std::unique_ptr<Job> job) override;
-  std::vector<int> descriptors() const override;
+  std::vector<int> descriptors() const override;  // of neighbours
 
  private:
   struct Place {  // of a slot; unused when bytes == 0

@@ -10,7 +10,7 @@ import time
 import pytest
 
 from real_disks import check_clean, end, kept_by
-from real_jobs import LOST, STORES, Job
+from real_jobs import STORES, Job
 
 BLOCKS = 14  # of 4 MiB, with a budget of 32 MiB and 16 MiB of host memory
 SIGNALS = {"SIGKILL": signal.SIGKILL, "SIGTERM": signal.SIGTERM, "SIGINT": signal.SIGINT}
@@ -82,7 +82,7 @@ def by_closed_descriptors(job, disk):
     return said.values.get("flying")
 
 
-def die(job, disk, kind, store):
+def die(job, disk, kind):
     if kind in SIGNALS:
         return by_signal(job, disk, kind)
     if kind in CHILDREN:
@@ -104,7 +104,7 @@ def test_many_deaths(disk, many, kind):
             job.begun()
             job.must(f"make {BLOCKS}")
             alone(job)
-            flying = die(job, place, kind, store)
+            flying = die(job, place, kind)
             if flying is not None:
                 known += 1
                 flew += flying > 0

@@ -1,22 +1,18 @@
 #include "firn/descriptor.h"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <pthread.h>
-#include <sched.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cerrno>
 #include <climits>
-#include <cstdlib>
+#include <cstdio>
 #include <new>
-#include <vector>
 
 namespace firn {
 
@@ -175,56 +171,51 @@ unsigned Descriptor::live() {
 }
 
 namespace {
+/// (/proc/self is the process, whose table the numbers are in.)
+struct PathOf {
+  char text[40];
+  explicit PathOf(int number) { std::snprintf(text, sizeof text, "/proc/self/fd/%d", number); }
+};
+}  // namespace
 
+int Descriptor::reopened(int flags) const {
+  const int number = get();
+  const int fd = number < 0 ? -1 : ::open(PathOf(number).text, flags | O_CLOEXEC);
+  struct stat found {};
+  if (fd >= 0 && entry_->known && ::fstat(fd, &found) == 0 && found.st_dev == entry_->device &&
+      found.st_ino == entry_->inode)
+    return fd;
+  if (number < 0 || fd >= 0) errno = EBADF;
+  if (fd >= 0) (void)::close(fd);
+  return -1;
+}
+
+int Descriptor::reopens() const {
+  const int number = get();
+  if (number < 0 || !entry_->known) return EBADF;
+  const PathOf path(number);
+  struct stat found {};
+  if (::faccessat(AT_FDCWD, path.text, R_OK | W_OK, AT_EACCESS) != 0 ||
+      ::stat(path.text, &found) != 0)
+    return errno;
+  return found.st_dev == entry_->device && found.st_ino == entry_->inode ? 0 : EBADF;
+}
+
+namespace {
 #ifndef SYS_close_range
 constexpr long SYS_close_range = 436;
 #endif
 constexpr unsigned unshare_flag = 1u << 1;  // CLOSE_RANGE_UNSHARE
+thread_local bool own_table = false;
+}  // namespace
 
-bool close_all(unsigned first, unsigned last, unsigned flags) {
-  return ::syscall(SYS_close_range, first, last, flags) == 0;
-}
-
-/// What lies between and above those of `kept`, which are in order.
-bool close_between(const std::vector<int>& kept) {
-  unsigned from = 0;
-  for (const int number : kept) {
-    const auto at = static_cast<unsigned>(number);
-    if (at > from && !close_all(from, at - 1, 0)) return false;
-    from = at + 1;
-  }
-  return close_all(from, UINT_MAX, 0);
-}
-
-/// The same on kernels before 5.9.
-bool close_listed(const std::vector<int>& kept) {
-  DIR* list = ::opendir("/proc/thread-self/fd");
-  if (!list) return false;
-  std::vector<int> others;
-  while (const dirent* entry = ::readdir(list)) {
-    char* end = nullptr;
-    const auto number = static_cast<int>(std::strtol(entry->d_name, &end, 10));
-    if (end != entry->d_name && number != ::dirfd(list) &&
-        !std::binary_search(kept.begin(), kept.end(), number))
-      others.push_back(number);
-  }
-  (void)::closedir(list);
-  for (const int number : others) (void)::close(number);
+bool take_empty_table() {
+  // (Of a range without end the kernel copies nothing first, so that no file is told of a close.)
+  if (::syscall(SYS_close_range, 0u, UINT_MAX, unshare_flag) != 0) return false;
+  own_table = true;
   return true;
 }
 
-}  // namespace
-
-bool keep_only(std::span<const int> numbers) {
-  std::vector<int> kept;
-  for (const int number : numbers)
-    if (number >= 0) kept.push_back(number);
-  std::sort(kept.begin(), kept.end());
-  kept.erase(std::unique(kept.begin(), kept.end()), kept.end());
-  const unsigned above = kept.empty() ? 0 : static_cast<unsigned>(kept.back()) + 1;
-  // (So the kernel copies none of those above.)
-  if (!close_all(above, UINT_MAX, unshare_flag) && ::unshare(CLONE_FILES) != 0) return false;
-  return close_between(kept) || close_listed(kept);
-}
+bool has_own_table() { return own_table; }
 
 }  // namespace firn

@@ -100,22 +100,27 @@ Neighbours Neighbours::join(const std::vector<std::string>& places) {
   return made;
 }
 
-/// (A descriptor that the program has closed counts nobody: no lock is asked of its own files.)
-unsigned Neighbours::count(const Place& place) const {
-  if (!place.directory.ours()) return 1;
-  const int fd = place.directory.get();
-  if (place.own) return 1 + others(fd, 0, bytes, count_most - 1);
-  unsigned own = 1;
-  if (own_ && own_.ours())
-    own += others(own_.get(), place.begin, place.begin + range_bytes, count_most - 1);
-  const unsigned all = 1 + others(fd, 0, bytes, 2 * own - 1);
-  return std::max(own, all);
+namespace {
+
+/// How many hold a lock within [begin, end), the one of `directory` included, at most `most`. By a
+/// thread with a table of its own the directory is opened anew, and that one's lock met, too. (A
+/// descriptor that the program has closed counts nobody: no lock is asked of its own files.)
+unsigned holders(const Descriptor& directory, off_t begin, off_t end, unsigned most) {
+  if (!has_own_table())
+    return 1 + (directory.ours() ? others(directory.get(), begin, end, most - 1) : 0);
+  const int fd = directory.reopened(O_RDONLY | O_DIRECTORY);
+  if (fd < 0) return 1;
+  const unsigned found = std::max(1u, others(fd, begin, end, most));
+  (void)::close(fd);
+  return found;
 }
 
-std::vector<int> Neighbours::descriptors() const {
-  std::vector<int> numbers{own_.get()};
-  for (const Place& place : places_) numbers.push_back(place.directory.get());
-  return numbers;
+}  // namespace
+
+unsigned Neighbours::count(const Place& place) const {
+  if (place.own) return holders(place.directory, 0, bytes, count_most);
+  const unsigned own = own_ ? holders(own_, place.begin, place.begin + range_bytes, count_most) : 1;
+  return std::max(own, holders(place.directory, 0, bytes, 2 * own));
 }
 
 unsigned Neighbours::count() const {

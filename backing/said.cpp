@@ -11,6 +11,8 @@
 #include <climits>
 #include <cstdio>
 
+#include "firn/descriptor.h"
+
 namespace firn {
 
 namespace {
@@ -108,7 +110,7 @@ void Said::write(std::chrono::milliseconds patience) {
   // (Start and runtime may be: it does not wait, and nobody's work waits for those. And SlowWorks'
   // own.)
   none_held("stderr", Rank::engine, static_cast<int>(Rank::slow_work));
-  if (!waits() && patience.count() == 0) return;
+  if ((!waits() && patience.count() == 0) || has_own_table()) return;
   const int error = errno;
   const auto end = std::chrono::steady_clock::now() + patience;
   do {

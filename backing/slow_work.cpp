@@ -70,18 +70,26 @@ void SlowWorks::begin(SlowWork& work) {
   past.debt = std::max(past.debt - (work.begun_ - past.ended) / 2, std::chrono::nanoseconds(0));
   running_.push_back(&work);
   if (past.said) return;
-  if (!started_) {
-    started_ = true;
-    SignalsBlocked blocked;
-    try {
-      watcher_ = std::thread([this] { watch(); });
-      // (From here: whoever counts threads by name meets no other.)
-      pthread_setname_np(watcher_.native_handle(), "firn-slow-work");
-    } catch (const std::system_error&) {
-      // It is said when it is over, then.
-    }
-  } else if (asleep_) {
+  if (!started_)
+    start_watcher();
+  else if (asleep_)
     changed_.notify_all();
+}
+
+void SlowWorks::start() {
+  std::lock_guard lock(mutex_);
+  if (!started_) start_watcher();
+}
+
+void SlowWorks::start_watcher() {
+  started_ = true;
+  SignalsBlocked blocked;
+  try {
+    watcher_ = std::thread([this] { watch(); });
+    // (From here: whoever counts threads by name meets no other.)
+    pthread_setname_np(watcher_.native_handle(), "firn-slow-work");
+  } catch (const std::system_error&) {
+    // It is said when it is over, then.
   }
 }
 

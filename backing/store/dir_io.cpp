@@ -44,10 +44,15 @@ Result<void> DirIo::start() {
   const SignalsBlocked blocked;
   Result<void> started;
   try {
-    threads_.emplace_back([this] { run(); });
-  } catch (const std::system_error& refused) {
-    started = make_error(Code::io, refused.code().value(),
-                         fmt::format("{}: no I/O thread: {}", file_.dir(), refused.what()));
+    if (ring_) {
+      threads_.emplace_back([this] { RingLoop(*this).run(); });
+    } else {
+      for (unsigned i = 0; i < limits_.threads; ++i) threads_.emplace_back([this] { run(); });
+    }
+  } catch (const std::system_error& refused) {  // fewer threads do as well, none do not
+    if (threads_.empty())
+      started = make_error(Code::io, refused.code().value(),
+                           fmt::format("{}: no I/O thread: {}", file_.dir(), refused.what()));
   }
   return started;
 }
@@ -169,8 +174,8 @@ Job* DirIo::put_back(Transfer& transfer) {
   return job->in_flight == 0 && job->next == job->bytes ? job : nullptr;
 }
 
-void DirIo::conclude_job(Job* job) {
-  if (conclude(*job, file_)) {
+void DirIo::conclude_job(Job* job, const ThreadFile& at) {
+  if (conclude(*job, at)) {
     host_.finished(std::unique_ptr<Job>(job));
     return;
   }
@@ -189,66 +194,48 @@ void DirIo::conclude_job(Job* job) {
   wake();
 }
 
-void DirIo::run() {
-  settle();
-  bool ring;
-  {
-    std::lock_guard lock(mutex_);
-    ring = ring_;
-  }
-  ring ? RingLoop(*this).run() : share_work();
+void DirIo::add_why(const std::string& words) try {
+  if (why_.find(words) == std::string::npos) why_ += (why_.empty() ? "" : "; ") + words;
+} catch (const std::bad_alloc&) {  // nothing is said, then
 }
 
-/// The file by numbers that are nobody else's; those of stderr and of the host beside it.
-void DirIo::settle() {
+void DirIo::settle(ThreadFile& at) {
   std::string trouble;
   try {
-    std::vector<int> kept = host_.descriptors();
-    for (const int number : {STDERR_FILENO, file_.direct_fd(), file_.buffered_fd()})
-      kept.push_back(number);
-    if (!calls_.helps(FileCalls::RingHelp::own_table))
-      trouble = errno_words(ENOSYS);
-    else if (!keep_only(kept))
-      trouble = errno_words(errno);
-    else
-      settled_ = file_.ours(false) && file_.ours(true);  // the program may have closed them before
+    trouble = ThreadFile::take_table({&at, 1}, calls_);
     if (!trouble.empty())
-      trouble = fmt::format("{}: a program that closes descriptors which it did not open may lose "
-                            "what was spilled: no table of descriptors of our own "
-                            "(close_range, unshare): {}",
+      trouble = fmt::format("{}: what was spilled may be lost where the program closes descriptors "
+                            "that it did not open: threads get no table of their own ({})",
                             file_.dir(), trouble);
-  } catch (const std::bad_alloc&) {
+  } catch (const std::bad_alloc&) {  // nothing is said, then
   }
-  has_file_ = settled_;
+  if (at.own()) has_file_ = true;
   std::lock_guard lock(mutex_);
-  why_ = std::move(trouble);
+  if (!trouble.empty()) add_why(trouble);
 }
 
-void DirIo::fall_back(const std::string& words) {
+void DirIo::run() {
+  ThreadFile at(file_);
+  settle(at);
+  work(at);
+}
+
+void DirIo::fall_back(const std::string& words, const ThreadFile& at) {
   {
     std::lock_guard lock(mutex_);
     ring_ = false;
-    has_file_ = settled_;
-    why_ = why_.empty() ? words : why_ + "; " + words;
-  }
-  attached_.notify_all();
-  share_work();
-}
-
-/// By the first thread: the others are started from it, and have its table of descriptors.
-void DirIo::share_work() {
-  {
-    std::lock_guard lock(mutex_);
+    has_file_ = at.own();
+    add_why(words);
     try {
       while (threads_.size() < limits_.threads && !stopping_)
-        threads_.emplace_back([this] { work(); });
+        threads_.emplace_back([this] { run(); });
     } catch (const std::system_error& refused) {  // this thread is left, and does as well
-      why_ += fmt::format("{}{}: {} I/O threads only: {}", why_.empty() ? "" : "; ", file_.dir(),
-                          threads_.size(), refused.what());
+      add_why(std::string("one thread only: ") + refused.what());
     } catch (const std::bad_alloc&) {  // the same
     }
   }
-  work();
+  attached_.notify_all();
+  work(at);
 }
 
 }  // namespace firn

@@ -1,10 +1,10 @@
 // The I/O of one spill file: jobs wait here, and one ring thread, or a few pread/pwrite threads,
 // take transfers out of them. Reads go first, but leave writes a quarter of the depth.
 //
-// No descriptor is written to that may be the program's by now: the threads have a table of
-// descriptors of their own (keep_only()), and what wakes the ring's is a word in memory. Where such
-// a table is refused, pread and pwrite ask before each transfer, which leaves an instant between,
-// and the ring knows its files by itself.
+// No descriptor is written to that may be the program's by now: each thread has a table of
+// descriptors of its own (ThreadFile), and what wakes the ring's is a word in memory. Where there is
+// no such table, pread and pwrite ask before each transfer, which leaves an instant between, and the
+// ring knows its files by itself.
 //
 // Owns: the jobs from submit() to finished(), the threads, the ring. Threads start with the first
 // job or region, and sleep when there is nothing to do.
@@ -33,8 +33,6 @@ namespace firn {
 class JobHost {
  public:
   virtual void finished(std::unique_ptr<Job> job) = 0;
-  /// The descriptors that finished() uses, beside stderr.
-  virtual std::vector<int> descriptors() const = 0;
 
  protected:
   ~JobHost() = default;
@@ -85,14 +83,15 @@ class DirIo {
   /// A transfer is over; the job comes back when that was its last one. mutex_ not held.
   Job* put_back(Transfer& transfer);
   /// A job's last transfer is over: ends it, or has it read again.
-  void conclude_job(Job* job);
+  void conclude_job(Job* job, const ThreadFile& at);
 
-  void run();                                // the first I/O thread, which starts the others
-  void settle();
-  void share_work();
-  void work();                               // a pread/pwrite thread
-  void move(Transfer& transfer);             // one transfer, by pread or pwrite, to its end
-  void fall_back(const std::string& words);  // from ring to threads, by the ring's thread
+  void settle(ThreadFile& at);  // in a table of the calling thread's own, if that can be
+  void run();                   // a pread/pwrite thread
+  void work(const ThreadFile& at);
+  void move(Transfer& transfer, const ThreadFile& at);  // by pread or pwrite, to its end
+  /// From ring to threads, by the ring's thread.
+  void fall_back(const std::string& words, const ThreadFile& at);
+  void add_why(const std::string& words);  // mutex_ held
 
   SpillFile& file_;
   FileCalls& calls_;
@@ -114,7 +113,6 @@ class DirIo {
   uint64_t regions_asked_ = 0, regions_seen_ = 0;  // in all; by the ring's thread
   bool ring_;
   std::atomic<bool> has_file_{false};
-  bool settled_ = false;  // the threads' own table has the file; written before there are others
   bool stopping_ = false;
   std::string why_;
   // The ring's thread sleeps in io_uring_enter, from before it last looked for work: set under

@@ -2,7 +2,6 @@
 // of the store's own, with a table of descriptors in which nobody else can close the file's: a
 // length is never set on a file of the program's.
 #include <pthread.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <new>
@@ -30,7 +29,8 @@ Result<uint64_t> FileStoreCore::find_room(Dir& dir, size_t bytes, bool wait,
       Error asked = ask_for_room(dir, bytes);
       if (asked.code != Code::ok) return asked;
     }
-    Result<void> grown = start_growing() ? wait_for_room(dir, bytes, lock) : grow(dir, bytes, lock);
+    Result<void> grown = start_growing() ? wait_for_room(dir, bytes, lock)
+                                          : grow(dir, ThreadFile(dir.file), bytes, lock);
     if (!grown) return grown.error();
   }
 }
@@ -39,6 +39,7 @@ Result<uint64_t> FileStoreCore::find_room(Dir& dir, size_t bytes, bool wait,
 bool FileStoreCore::start_growing() {
   if (growing_started_) return true;
   try {
+    SlowWorks::of_process().start();  // by a thread that has stderr
     SignalsBlocked blocked;
     growing_ = std::thread([this] { keep_growing(); });
     growing_started_ = true;
@@ -52,7 +53,7 @@ Result<void> FileStoreCore::wait_for_room(Dir& dir, size_t bytes,
   const uint64_t tries = dir.grow_tries;
   dir.asked_bytes = std::max(dir.asked_bytes, bytes);
   grow_due_.notify_one();
-  grow_tried_.wait(lock, [&] { return dir.grow_tries > tries; });
+  grow_tried_.wait(lock, [&] { return dir.grow_tries > tries || stopping_; });
   // (A larger one that failed says nothing of this one.)
   return dir.grown || dir.tried_bytes > bytes ? Result<void>() : dir.grown;
 }
@@ -70,25 +71,25 @@ Error FileStoreCore::ask_for_room(Dir& dir, size_t bytes) {
 /// The growing thread.
 void FileStoreCore::keep_growing() {
   pthread_setname_np(pthread_self(), "firn-grow");
+  std::vector<ThreadFile> files;
   try {
-    std::vector<int> kept = descriptors();
-    kept.push_back(STDERR_FILENO);
-    for (const auto& dir : dirs_)
-      for (const int number : {dir->file.direct_fd(), dir->file.buffered_fd()})
-        kept.push_back(number);
-    if (calls_.helps(FileCalls::RingHelp::own_table)) (void)keep_only(kept);
-  } catch (const std::bad_alloc&) {  // whose file it is is asked before each step in any case
+    files.reserve(dirs_.size());
+    for (const auto& dir : dirs_) files.emplace_back(dir->file);
+    (void)ThreadFile::take_table(files, calls_);  // (I/O threads say it where there is none)
+  } catch (const std::bad_alloc&) {  // by the process's numbers, then
   }
   std::unique_lock lock(mutex_);
   while (!stopping_) {
     bool any = false;
-    for (auto& dir : dirs_) {
+    for (size_t i = 0; i < dirs_.size(); ++i) {
+      Dir* const dir = dirs_[i].get();
       const size_t bytes = std::exchange(dir->asked_bytes, 0);
       if (bytes == 0 || stopping_) continue;
       any = true;
       Result<void> grown;
       try {
-        grown = grow(*dir, bytes, lock);
+        grown = i < files.size() ? grow(*dir, files[i], bytes, lock)
+                                 : grow(*dir, ThreadFile(dir->file), bytes, lock);
       } catch (const std::bad_alloc&) {  // no room now: whoever asks again finds out later
         if (!lock.owns_lock()) lock.lock();
         grown = make_error(Code::io, ENOMEM, "no memory");
@@ -112,7 +113,8 @@ void FileStoreCore::keep_growing() {
 }
 
 /// After success there may still be no room: others took it. The caller looks again.
-Result<void> FileStoreCore::grow(Dir& dir, size_t bytes, std::unique_lock<RankedMutex<Rank::store>>& lock) {
+Result<void> FileStoreCore::grow(Dir& dir, const ThreadFile& at, size_t bytes,
+                                 std::unique_lock<RankedMutex<Rank::store>>& lock) {
   lock.unlock();
   std::lock_guard one_at_a_time(dir.grow_mutex);
   uint64_t now = clock_.now_ns();
@@ -143,7 +145,7 @@ Result<void> FileStoreCore::grow(Dir& dir, size_t bytes, std::unique_lock<Ranked
       return fmt::format("laying out the spill file in {} ({} MiB are there; firn_dir)",
                          dir.file.dir(), so_far >> 20);
     });
-    grown = dir.file.grow(step, need, calls_);
+    grown = dir.file.grow(at, step, need, calls_);
   }
   lock.lock();
   dir.why = dir.file.why();
@@ -166,14 +168,14 @@ Result<void> FileStoreCore::grow(Dir& dir, size_t bytes, std::unique_lock<Ranked
   return {};
 }
 
-/// The ring has the file by itself, for what is laid out. The threads have nothing.
+/// Where its I/O threads have the file by themselves, what is laid out is in use still.
 std::string FileStoreCore::closed(Dir& dir, const Error& error) {
-  const bool ring = dir.io->has_file();
+  const bool reached = dir.io->has_file();
   dir.trouble = error.text;
-  dir.trouble += ring ? ": it grows no more"
+  dir.trouble += reached ? ": it grows no more"
                       : ": what was spilled there is lost, and nothing more goes there";
   dir.grow_again_ns = UINT64_MAX;
-  if (!ring) dir.writable = false;
+  if (!reached) dir.writable = false;
   return std::exchange(dir.closed, true) ? std::string() : dir.trouble;
 }
 

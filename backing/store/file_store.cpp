@@ -63,14 +63,6 @@ FileStoreCore::FileStoreCore(const StoreOptions& options, FileCalls& calls,
   }
 }
 
-std::vector<int> FileStoreCore::descriptors() const {
-  std::vector<int> all;
-  for (const auto& dir : dirs_)
-    for (const Neighbours* each : {&dir->in_dir, &dir->on_disk})
-      for (const int number : each->descriptors()) all.push_back(number);
-  return all;
-}
-
 /// By I/O threads, after a job: who waits for the engine's lock waits for no count of neighbours.
 /// What all have in flight together stays what one alone would: a read that is waited for has no
 /// more requests before it than that.
@@ -307,7 +299,6 @@ std::string FileStoreCore::judge(Dir& dir, Place& place, const Job& job) {
 }
 
 void FileStoreCore::finished(std::unique_ptr<Job> job) {
-  std::string words;
   {
     std::lock_guard lock(mutex_);
     // Its place among the completions was made with the job: it comes, whatever there is no memory
@@ -321,7 +312,7 @@ void FileStoreCore::finished(std::unique_ptr<Job> job) {
     Place& at = places_[job->slot.id];
     Dir& dir = *dirs_[at.dir];
     try {
-      words = judge(dir, at, *job);
+      if (const std::string words = judge(dir, at, *job); !words.empty()) say("firn: " + words);
     } catch (const std::bad_alloc&) {  // nothing is said, then
     }
     if (!job->failed()) {
@@ -337,8 +328,8 @@ void FileStoreCore::finished(std::unique_ptr<Job> job) {
     done.splice(done.end(), job->completion);
   }
   try {
-    if (!words.empty()) say_now("firn: " + words);
     clock_.notify();
+    Said::of_process().write();
     share();
   } catch (const std::bad_alloc&) {  // (The others' number is asked again.)
     clock_.notify();

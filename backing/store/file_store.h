@@ -55,7 +55,6 @@ class FileStoreCore final : public JobHost {
   StoreStats stats() const;
 
   void finished(std::unique_ptr<Job> job) override;
-  std::vector<int> descriptors() const override;  // of neighbours
 
  private:
   struct Place {  // of a slot; unused when bytes == 0
@@ -111,7 +110,8 @@ class FileStoreCore final : public JobHost {
                              std::unique_lock<RankedMutex<Rank::store>>& lock);
   bool start_growing();
   void keep_growing();
-  Result<void> grow(Dir& dir, size_t bytes, std::unique_lock<RankedMutex<Rank::store>>& lock);
+  Result<void> grow(Dir& dir, const ThreadFile& at, size_t bytes,
+                    std::unique_lock<RankedMutex<Rank::store>>& lock);
   void settle(Place& place, const Job& job, Dir& dir);
   /// Takes in what a job's end tells of its directory. Words for stderr; mostly none. mutex_ held.
   std::string judge(Dir& dir, Place& place, const Job& job);

@@ -16,11 +16,11 @@ constexpr unsigned retry_wait_us = 500;
 constexpr unsigned attempts_most = 3;  // direct, direct, buffered
 }  // namespace
 
-FileCall call_of(const Transfer& transfer, const SpillFile& file) {
+FileCall call_of(const Transfer& transfer, const ThreadFile& file) {
   const Job& job = *transfer.job;
   bool buffered = job.attempt + 1 == attempts_most;
   size_t at = transfer.begin + transfer.done;
-  return {job.write(),     buffered,      buffered ? file.buffered_fd() : file.direct_fd(),
+  return {job.write(),     buffered,      file.fd(buffered),
           job.offset + at, job.data + at, transfer.end - at};
 }
 
@@ -63,7 +63,8 @@ bool advance(Transfer& transfer, ssize_t result, const SpillFile& file) {
   return true;
 }
 
-bool conclude(Job& job, const SpillFile& file) {
+bool conclude(Job& job, const ThreadFile& at) {
+  const SpillFile& file = at.file();
   if (job.failed()) return true;
   job.summer.sum_to(job.data, job.bytes);
   Sum found = job.summer.digest();
@@ -89,8 +90,8 @@ bool conclude(Job& job, const SpillFile& file) {
   job.arrived_prefix = 0;
   job.summer.reset();
   // The buffered read has to come from the disk, not from a page that somehow stayed.
-  if (file.ours(true))
-    (void)::posix_fadvise(file.buffered_fd(), static_cast<off_t>(job.offset),
+  if (at.ours(true))
+    (void)::posix_fadvise(at.fd(true), static_cast<off_t>(job.offset),
                           static_cast<off_t>(job.bytes), POSIX_FADV_DONTNEED);
   return false;
 }

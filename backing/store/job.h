@@ -56,7 +56,7 @@ struct Transfer {
 };
 
 /// The call that moves what is left of the transfer.
-FileCall call_of(const Transfer& transfer, const SpillFile& file);
+FileCall call_of(const Transfer& transfer, const ThreadFile& file);
 
 /// Takes a call's result in: true when the transfer goes on (short, EAGAIN, EINTR; bounded), false
 /// when it is over, transfer.error saying how.
@@ -64,7 +64,7 @@ bool advance(Transfer& transfer, ssize_t result, const SpillFile& file);
 
 /// After a job's last transfer, by the one thread that saw it end. True: the job is over, job.error
 /// saying how. False: a read whose sum was wrong is to be read again, from its begin.
-bool conclude(Job& job, const SpillFile& file);
+bool conclude(Job& job, const ThreadFile& at);
 
 /// "slot 7 (8388608 bytes at 16777216 of the spill file in /nvme0)"
 std::string place_words(const Job& job, const SpillFile& file);

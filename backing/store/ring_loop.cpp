@@ -42,20 +42,21 @@ void RingLoop::run() {
     (void)pthread_setname_np(pthread_self(), fmt::format("firn-io-{}", io_.number_ % 1000).c_str());
     requests_.resize(io_.limits_.depth);
     for (size_t i = 0; i < requests_.size(); ++i) free_.push_back(i);
+    io_.settle(at_);
   } catch (const std::bad_alloc&) {  // (in words that take none)
-    return io_.fall_back("out of memory");
+    return io_.fall_back("out of memory", at_);
   }
   int result = set_up_ring(ring_, io_.limits_.depth + 2);  // + the wake-up's
   if (result < 0) {
     io_.fall_back(fmt::format("{}: threads instead of io_uring: io_uring_setup: {}",
-                              io_.file_.dir(), errno_words(-result)));
+                              io_.file_.dir(), errno_words(-result)), at_);
     return;
   }
   result = io_uring_ring_dontfork(&ring_);
   if (result < 0) {
     std::lock_guard lock(io_.mutex_);
-    io_.why_ = fmt::format("{}: a child after fork sees the ring: {}", io_.file_.dir(),
-                           errno_words(-result));
+    io_.add_why(fmt::format("{}: a child after fork sees the ring: {}", io_.file_.dir(),
+                            errno_words(-result)));
   }
   register_files();
   give_up_number();
@@ -66,10 +67,10 @@ void RingLoop::run() {
     index.offset = static_cast<unsigned>(ring_.enter_ring_fd);
     (void)enroll(IORING_UNREGISTER_RING_FDS, &index, 1);  // else it goes with this thread
   }
-  if (!io_.settled_) ring_.ring_fd = -1;  // number_ is closed if it is ours still
+  if (!at_.own()) ring_.ring_fd = -1;  // number_ is closed if it is ours still
   io_uring_queue_exit(&ring_);
   number_ = Descriptor();
-  if (!refused_.empty()) io_.fall_back(refused_);
+  if (!refused_.empty()) io_.fall_back(refused_, at_);
 }
 
 void RingLoop::loop() {
@@ -85,17 +86,16 @@ void RingLoop::loop() {
 /// The files themselves, whatever becomes of their numbers: I/O takes less of the processor. (Where
 /// that is refused, numbers that others may close are asked before each request.)
 void RingLoop::register_files() {
-  if (!(io_.settled_ || io_.file_.ours(false)) || !io_.calls_.helps(FileCalls::RingHelp::fixed_files)) return;
-  const int buffered = io_.settled_ || io_.file_.ours(true) ? io_.file_.buffered_fd() : io_.file_.direct_fd();
-  const int files[2] = {io_.file_.direct_fd(), buffered};
+  if (!at_.ours(false) || !io_.calls_.helps(FileCalls::RingHelp::fixed_files)) return;
+  const int files[2] = {at_.fd(false), at_.fd(at_.ours(true))};
   files_ = io_uring_register_files(&ring_, files, 2) == 0;
-  io_.has_file_ = files_ || io_.settled_;
+  io_.has_file_ = files_ || at_.own();
 }
 
 /// Where others may close it: the ring by an index of this thread's, and its number closed; at least
 /// far from the program's.
 void RingLoop::give_up_number() {
-  if (io_.settled_) return;
+  if (at_.own()) return;
   indexed_ = io_.calls_.helps(FileCalls::RingHelp::own_index) &&
              io_uring_register_ring_fd(&ring_) == 1;
   if (indexed_ && io_.calls_.helps(FileCalls::RingHelp::no_number)) {
@@ -116,7 +116,7 @@ void RingLoop::give_up_number() {
 /// io_uring_register(2): its result, or -errno. (liburing's own needs the number.)
 int RingLoop::enroll(unsigned opcode, void* words, unsigned count) {
   constexpr unsigned by_index = 1u << 31;  // IORING_REGISTER_USE_REGISTERED_RING
-  if (numbered_ && !io_.settled_ && !number_.ours()) return -EBADF;
+  if (numbered_ && !at_.own() && !number_.ours()) return -EBADF;
   const int ring = numbered_ ? ring_.ring_fd : ring_.enter_ring_fd;
   const long result = ::syscall(__NR_io_uring_register, ring,
                                 numbered_ ? opcode : opcode | by_index, words, count);
@@ -245,9 +245,9 @@ void RingLoop::forget_region(std::span<std::byte> region) {
 
 void RingLoop::refuse_buffers(const std::string& words) {
   std::lock_guard lock(io_.mutex_);
-  if (io_.why_.empty())
-    io_.why_ = fmt::format("{}: staging is not registered with io_uring, I/O costs more CPU: {}",
-                           io_.file_.dir(), words);
+  if (std::exchange(buffers_refused_, true)) return;
+  io_.add_why(fmt::format("{}: staging is not registered with io_uring, I/O costs more CPU: {}",
+                          io_.file_.dir(), words));
 }
 
 /// A request that ends when ring_wakes_ is no longer `value`, or is woken. (Where the kernel does
@@ -306,12 +306,12 @@ void RingLoop::start(Transfer transfer) {
 void RingLoop::begin(size_t number) {
   Request& request = requests_[number];
   if (!refused_.empty()) {
-    io_.move(request.transfer);
+    io_.move(request.transfer, at_);
     return over(number);
   }
-  request.call = call_of(request.transfer, io_.file_);
+  request.call = call_of(request.transfer, at_);
   const FileCall& call = request.call;
-  if (!files_ && !io_.settled_ && !io_.file_.ours(call.buffered)) {
+  if (!files_ && !at_.ours(call.buffered)) {
     request.transfer.error = io_.file_.closed_by_program();
     return over(number);
   }
@@ -379,7 +379,7 @@ void RingLoop::over(size_t number) {
   requests_[number].in_flight = false;
   free_.push_back(number);
   if (ended)
-    io_.conclude_job(ended);
+    io_.conclude_job(ended, at_);
   else if (!job->write())
     job->summer.sum_to(job->data, job->arrived_prefix);  // while the rest is on its way
 }

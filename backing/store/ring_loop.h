@@ -33,7 +33,7 @@ std::string no_answer();
 
 class RingLoop {
  public:
-  explicit RingLoop(DirIo& io) : io_(io) {}
+  explicit RingLoop(DirIo& io) : io_(io), at_(io.file_) {}
   void run();
 
  private:
@@ -73,6 +73,7 @@ class RingLoop {
   int buffer_of(const FileCall& call) const;
 
   DirIo& io_;
+  ThreadFile at_;  // goes after the ring
   io_uring ring_{};
   std::vector<Request> requests_;
   std::vector<size_t> free_;  // numbers of requests not in flight
@@ -80,7 +81,7 @@ class RingLoop {
   std::vector<int> spare_buffers_;  // indices that are free again
   int buffers_used_ = 0;            // indices that ever were in use
   int buffers_most_ = 0;  // 0: none can be registered
-  bool buffers_asked_ = false;
+  bool buffers_asked_ = false, buffers_refused_ = false;
   bool files_ = false;    // registered: [0] direct, [1] buffered
   bool indexed_ = false;  // io_uring_enter takes an index of this thread's
   bool numbered_ = true;  // io_uring_register needs `number_`; false: there is none

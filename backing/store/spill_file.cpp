@@ -5,6 +5,7 @@
 #include <linux/magic.h>
 #include <sys/stat.h>
 #include <sys/vfs.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -94,6 +95,14 @@ Error refuse_file(const std::string& dir, int error, const std::string& filesyst
   }
 }
 
+/// When the file was made; 0 where the file system does not tell.
+int64_t born_ns(int fd) {
+  struct statx found {};
+  if (::statx(fd, "", AT_EMPTY_PATH, STATX_BTIME, &found) != 0 || !(found.stx_mask & STATX_BTIME))
+    return 0;
+  return found.stx_btime.tv_sec * 1'000'000'000 + found.stx_btime.tv_nsec;
+}
+
 /// Whether bytes written directly come back, and nothing of it stays.
 Result<void> try_out(const std::string& dir, int fd, FileCalls& calls) {
   if (calls.file_bytes_max() < store_alignment)
@@ -153,10 +162,14 @@ Result<SpillFile> SpillFile::open(const std::string& dir, bool allow_tmpfs, File
   SpillFile file;
   file.dir_ = dir;
   file.why_ = owner_words(dir, at->get());
+  file.direct_flags_ = O_RDWR | O_DIRECT;
   file.direct_ = Descriptor(::openat(at->get(), ".", flags | O_DIRECT, 0600));
-  if (!file.direct_ && errno == EINVAL && memory)  // no page cache to go past in any case
+  if (!file.direct_ && errno == EINVAL && memory) {  // no page cache to go past in any case
+    file.direct_flags_ = O_RDWR;
     file.direct_ = Descriptor(::openat(at->get(), ".", flags, 0600));
+  }
   if (!file.direct_) return refuse_file(dir, errno, filesystem);
+  file.born_ns_ = born_ns(file.direct_.get());
   Result<void> trial = try_out(dir, file.direct_.get(), calls);
   if (!trial) return trial.error();
   // The same file once more, through the page cache: another path to the bytes when a sum is wrong.
@@ -169,18 +182,22 @@ Result<SpillFile> SpillFile::open(const std::string& dir, bool allow_tmpfs, File
   return file;
 }
 
-/// Preallocates up to `bytes`; undone when it fails midway (ext4 leaves blocks behind).
-int SpillFile::extend(uint64_t bytes, FileCalls& calls) {
+/// Preallocates up to `bytes`; undone when it fails midway (ext4 leaves blocks behind). (It takes
+/// long: by the process's number, whose that is is asked again before each call.)
+int SpillFile::extend(const ThreadFile& at, uint64_t bytes, FileCalls& calls) {
   int result = -EINTR;
-  for (int tries = 0; result == -EINTR && tries < interrupted_most; ++tries)
-    result = calls.fallocate(direct_.get(), bytes_, bytes - bytes_);
+  for (int tries = 0; result == -EINTR && tries < interrupted_most; ++tries) {
+    if (!at.ours(false)) return -EBADF;
+    result = calls.fallocate(at.fd(false), bytes_, bytes - bytes_);
+  }
+  if (result < 0 && !at.ours(false)) return -EBADF;
   if (result == -EOPNOTSUPP) {
     if (why_.empty())
       why_ = fmt::format("{}: the file system does not preallocate, writes are slower", dir_);
-    result = calls.ftruncate(direct_.get(), bytes);
+    result = calls.ftruncate(at.fd(false), bytes);
   }
   if (result < 0) {
-    int undone = calls.ftruncate(direct_.get(), bytes_);
+    int undone = calls.ftruncate(at.fd(false), bytes_);
     if (undone < 0 && why_.empty())
       why_ = fmt::format("{}: room of a failed preallocation stays taken: {}", dir_,
                          errno_words(-undone));
@@ -203,21 +220,23 @@ Error SpillFile::closed_by_program() const {
 /// File systems take all the room that there is before they refuse a step that is too large, others
 /// find none meanwhile, and ext4 gives it back with its next commit only. Nor is a small disk one
 /// job's of several. So no step takes more than an eighth of what is free.
-uint64_t SpillFile::fitting(uint64_t step, uint64_t need) const {
+uint64_t SpillFile::fitting(int fd, uint64_t step, uint64_t need) const {
   struct statfs system {};
-  if (::fstatfs(direct_.get(), &system) != 0 || system.f_blocks == 0) return step;
+  if (::fstatfs(fd, &system) != 0 || system.f_blocks == 0) return step;
   const uint64_t part = uint64_t{system.f_bavail} * static_cast<uint64_t>(system.f_bsize) / 8;
   return std::min(step, std::max(need, part - part % store_alignment));
 }
 
-Result<uint64_t> SpillFile::grow(uint64_t step, uint64_t need, FileCalls& calls) {
-  if (!ours(false)) return closed_by_program();
-  step = fitting(step, need);
-  int result = extend(bytes_ + step, calls);
+Result<uint64_t> SpillFile::grow(const ThreadFile& at, uint64_t step, uint64_t need,
+                                 FileCalls& calls) {
+  if (!at.ours(false)) return closed_by_program();
+  step = fitting(at.fd(false), step, need);
+  int result = extend(at, bytes_ + step, calls);
   if (result < 0 && need < step) {
     step = need;
-    result = extend(bytes_ + step, calls);
+    result = extend(at, bytes_ + step, calls);
   }
+  if (result < 0 && !at.ours(false)) return closed_by_program();
   if (result < 0 && !FIRN_CANARY(23))
     return make_error(
         result == -ENOSPC || result == -EDQUOT || result == -EFBIG ? Code::no_space : Code::io,
@@ -226,6 +245,51 @@ Result<uint64_t> SpillFile::grow(uint64_t step, uint64_t need, FileCalls& calls)
                     step, errno_words(-result)));
   bytes_ += step;
   return step;
+}
+
+ThreadFile::~ThreadFile() {
+  for (const int fd : {direct_, buffered_})
+    if (fd >= 0) (void)::close(fd);
+}
+
+int ThreadFile::fd(bool buffered) const {
+  if (!own()) return buffered ? file_->buffered_fd() : file_->direct_fd();
+  return buffered && buffered_ >= 0 ? buffered_ : direct_;
+}
+
+int ThreadFile::open_anew() {
+  direct_ = file_->direct_.reopened(file_->direct_flags_);
+  if (direct_ < 0) return errno;
+  if (born_ns(direct_) != file_->born_ns_) {
+    (void)::close(std::exchange(direct_, -1));
+    return EBADF;
+  }
+  // (Without it wrong bytes are read again by direct I/O only.)
+  if (file_->buffered_) buffered_ = file_->direct_.reopened(O_RDWR);
+  return 0;
+}
+
+std::string ThreadFile::take_table(std::span<ThreadFile> files, FileCalls& calls) {
+  constexpr int tries_most = 100;
+  constexpr unsigned between_us = 10'000;
+  const auto none = [](const char* what, int error) {
+    return fmt::format("{}: {}", what, errno_words(error));
+  };
+  if (!calls.helps(FileCalls::RingHelp::own_table)) return none("close_range", ENOSYS);
+  // In an empty table it would be too late for the process's numbers. (Nothing is spilled yet.)
+  bool any = false;
+  for (const ThreadFile& each : files) {
+    if (!each.file_->ours(false)) continue;
+    if (const int error = each.file_->direct_.reopens(); error != 0)
+      return none("/proc/self/fd", error);
+    any = true;
+  }
+  if (!any) return {};  // (closed by the program, as is found out with each transfer)
+  if (!take_empty_table()) return none("close_range", errno);
+  for (ThreadFile& each : files)
+    for (int tries = 0; each.open_anew() == ENFILE && tries < tries_most; ++tries)
+      ::usleep(between_us);
+  return {};
 }
 
 std::string filesystem_name(int64_t magic) {

@@ -1,15 +1,20 @@
 // The spill file of one directory: opened without a name, private, direct, and preallocated in
-// steps. Owns its descriptors. Locks: none of its own; grow() is called by one thread at a time.
+// steps; and how a thread reaches it. Owns its descriptors. Locks: none of its own; grow() is called
+// by one thread at a time, a ThreadFile is one thread's.
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
+#include <utility>
 
 #include "backing/store/file_calls.h"
 #include "firn/descriptor.h"
 #include "firn/result.h"
 
 namespace firn {
+
+class ThreadFile;
 
 class SpillFile {
  public:
@@ -20,7 +25,7 @@ class SpillFile {
 
   /// Makes the file `step` bytes longer, by less, but at least `need`, where the disk has little
   /// room; the answer is by how much. On failure the file is as long as before. lost: see ours().
-  Result<uint64_t> grow(uint64_t step, uint64_t need, FileCalls& calls);
+  Result<uint64_t> grow(const ThreadFile& at, uint64_t step, uint64_t need, FileCalls& calls);
 
   const std::string& dir() const { return dir_; }
   int direct_fd() const { return direct_.get(); }
@@ -35,14 +40,50 @@ class SpillFile {
   const std::string& why() const { return why_; }
 
  private:
+  friend class ThreadFile;
   SpillFile() = default;
-  int extend(uint64_t bytes, FileCalls& calls);
-  uint64_t fitting(uint64_t step, uint64_t need) const;
+  int extend(const ThreadFile& at, uint64_t bytes, FileCalls& calls);
+  uint64_t fitting(int fd, uint64_t step, uint64_t need) const;
 
   std::string dir_;
   Descriptor direct_, buffered_;
+  int direct_flags_ = 0;   // as it was opened
+  int64_t born_ns_ = 0;    // 0: not known. An inode's number comes again, in another file
   uint64_t bytes_ = 0;  // length of the file, all of it preallocated
   std::string why_;
+};
+
+/// A spill file as one thread reaches it: by descriptors in a table of that thread's own, or, where
+/// there is no such table, by the process's, which the program may close.
+class ThreadFile {
+ public:
+  /// By the process's, at first. `file` outlives this.
+  explicit ThreadFile(const SpillFile& file) : file_(&file) {}
+  ThreadFile(ThreadFile&& other) noexcept
+      : file_(other.file_),
+        direct_(std::exchange(other.direct_, -1)),
+        buffered_(std::exchange(other.buffered_, -1)) {}
+  ThreadFile& operator=(ThreadFile&&) = delete;
+  /// By the same thread: what the file takes is free when it has ended.
+  ~ThreadFile();
+
+  /// Gives the calling thread a table of its own with `files`, opened anew, and nothing else.
+  /// Answers why there is none, in words; then all is as before. Those that the program had closed
+  /// by then are not own().
+  static std::string take_table(std::span<ThreadFile> files, FileCalls& calls);
+
+  const SpillFile& file() const { return *file_; }
+  bool own() const { return direct_ >= 0; }
+  int fd(bool buffered) const;
+  /// See SpillFile.
+  bool ours(bool buffered) const { return own() || file_->ours(buffered); }
+
+ private:
+  /// 0, or an errno.
+  int open_anew();
+
+  const SpillFile* file_;
+  int direct_ = -1, buffered_ = -1;
 };
 
 /// "ext4", "tmpfs", ...; "0x..." for an unknown magic number.

@@ -6,7 +6,7 @@
 
 namespace firn {
 
-void DirIo::work() {
+void DirIo::work(const ThreadFile& at) {
   (void)pthread_setname_np(pthread_self(), fmt::format("firn-io-{}", number_ % 1000).c_str());
   std::unique_lock lock(mutex_);
   while (true) {
@@ -17,22 +17,22 @@ void DirIo::work() {
       continue;
     }
     lock.unlock();
-    move(*transfer);
-    if (Job* job = put_back(*transfer)) conclude_job(job);
+    move(*transfer, at);
+    if (Job* job = put_back(*transfer)) conclude_job(job, at);
     lock.lock();
     // A job's end may have made room for another thread (depth), or left it more to take.
     if (!idle()) work_.notify_one();
   }
 }
 
-void DirIo::move(Transfer& transfer) {
+void DirIo::move(Transfer& transfer, const ThreadFile& at) {
   Job& job = *transfer.job;
   // The thread that has a write's first part sums all of it: the job cannot end before. (Where a
   // ring was in use, it has summed what it took.)
   if (job.write() && transfer.begin == 0) job.summer.sum_to(job.data, job.bytes);
   while (true) {
-    FileCall call = call_of(transfer, file_);
-    if (!settled_ && !file_.ours(call.buffered)) {
+    FileCall call = call_of(transfer, at);
+    if (!at.ours(call.buffered)) {
       transfer.error = file_.closed_by_program();
       break;
     }

@@ -10,7 +10,6 @@
 // child may run while threads of the parent held any lock).
 #pragma once
 
-#include <span>
 #include <utility>
 
 namespace firn {
@@ -36,6 +35,12 @@ class Descriptor {
   /// Is the number still the open file that was given? Two system calls, about 200 ns.
   bool ours() const;
 
+  /// The same file opened anew, in the calling thread's table, whichever that is; the caller's to
+  /// close. -1, with errno: there is no /proc, or (EBADF) the number is another file's by now.
+  int reopened(int flags) const;
+  /// Whether reopened() would do with O_RDWR: 0, or the errno. Opens nothing.
+  int reopens() const;
+
   /// Of this process, just now. For tests.
   static unsigned live();
 
@@ -45,12 +50,12 @@ class Descriptor {
   Entry* entry_ = nullptr;  // in the table, which never shrinks
 };
 
-/// From here on the calling thread, and threads that it starts, have a table of descriptors of
-/// their own, in which only those of `numbers` are open that were: no other thread can close them,
-/// or have another file by such a number. What else the process has open is not kept open by it.
-/// False, with errno: the kernel, or a container's seccomp filter, has neither close_range(2) with
-/// CLOSE_RANGE_UNSHARE nor unshare(2); some may be closed for this thread all the same where it has
-/// a table of its own, and never are for others.
-bool keep_only(std::span<const int> numbers);
+/// From here on the calling thread, and threads that it starts, have a table of descriptors of their
+/// own with nothing in it: nobody else can close what they open, nor have another file by such a
+/// number. What the process has open is neither kept open nor closed by it. False, with errno: the
+/// kernel (before 5.9), or a container's seccomp filter, has no close_range(2).
+bool take_empty_table();
+/// Has the calling thread taken one? Its number 2 is not stderr.
+bool has_own_table();
 
 }  // namespace firn

@@ -31,12 +31,11 @@ class Neighbours {
   Neighbours& operator=(Neighbours&&) = delete;
 
   /// How many there are, this one included: at the place where there are most. At most twice
-  /// `count_most`, and some three system calls for each that is counted. Never waits, but takes
+  /// `count_most`, and some three system calls for each that is counted. By any thread, also one
+  /// with a table of descriptors of its own. Never waits, but takes
   /// some 10 us where there are many: hold no lock.
   unsigned count() const;
   static constexpr unsigned count_most = 32;
-  /// The numbers that count() asks, for a thread with a table of its own (keep_only()).
-  std::vector<int> descriptors() const;
 
  private:
   struct Place {

@@ -32,7 +32,7 @@ class Said {
   void say(std::string_view line) noexcept;
   bool waits() const { return waiting_.load(std::memory_order_acquire); }
   /// Writes what waits, as far as stderr takes it: for so long it is given the chance. Not under a
-  /// lock that others need.
+  /// lock that others need. Nothing by a thread with a table of descriptors of its own.
   void write(std::chrono::milliseconds patience = std::chrono::milliseconds(0));
 
  private:

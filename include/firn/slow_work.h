@@ -31,6 +31,9 @@ class SlowWorks {
   ~SlowWorks();
   /// The process's own, which writes to stderr. Never destroyed.
   static SlowWorks& of_process();
+  /// Starts the thread that looks, as the first work would: by a thread that has stderr, where the
+  /// work is done by one with a table of descriptors of its own.
+  void start();
 
  private:
   friend class SlowWork;
@@ -42,6 +45,7 @@ class SlowWorks {
   };
 
   void begin(SlowWork& work);
+  void start_watcher();  // mutex_ held
   void end(SlowWork& work);
   void watch();
   bool say_if_due(const SlowWork& work, Time now);

@@ -217,65 +217,62 @@ std::vector<int> open_here() {
 }
 
 /// A thread with a table of its own, beside a program that closes and opens what it likes.
-int keeps_only() {
-  const int low = opened(), kept = opened(), high = ::fcntl(low, F_DUPFD, 1500);
+int takes_a_table() {
+  ::alarm(30);
+  const Descriptor file(::open("/tmp", O_TMPFILE | O_RDWR, 0600));
   int ends[2];
-  if (low < 0 || kept < 0 || high < 0 || ::pipe(ends) != 0) return 1;
-  const Descriptor file(::open("/proc/self/exe", O_RDONLY));
+  if (!file || file.reopens() != 0 || ::pipe(ends) != 0) return 1;
   const std::vector<int> before = open_here();
-  int wrong = 0;
+  int wrong = 0, kept = -1;
   std::atomic<int> step{0};
   std::thread alone([&] {
-    const std::vector<int> numbers{file.get(), kept, -1, kept, 1999};
-    if (!keep_only(numbers)) wrong = 2;
-    else if (open_here() != std::vector<int>{kept, file.get()}) wrong = 3;
+    if (!take_empty_table() || !has_own_table()) wrong = 2;
+    else if (!open_here().empty()) wrong = 3;
+    else if (kept = file.reopened(O_RDWR); kept < 0 || ::write(kept, "bytes", 5) != 5) wrong = 4;
     step = 1;
     while (step == 1) std::this_thread::yield();
-    if (!wrong && !(file.ours() && is_open(kept))) wrong = 4;
+    char back[5];
+    if (!wrong && ::pread(kept, back, 5, 0) != 5) wrong = 5;  // whatever has been closed
+    if (!wrong && (file.reopened(O_RDWR) >= 0 || errno != EBADF)) wrong = 6;
+    if (!wrong && open_here() != std::vector<int>{kept}) wrong = 7;
     std::thread child([&] {  // has the table of who started it
-      if (!wrong && open_here() != std::vector<int>{kept, file.get()}) wrong = 5;
+      if (!wrong && open_here() != std::vector<int>{kept}) wrong = 8;
     });
     child.join();
-    if (!wrong && (!keep_only(std::vector<int>{file.get()}) || is_open(kept))) wrong = 6;
   });
   while (step == 0) std::this_thread::yield();
-  if (!wrong && open_here() != before) wrong = 7;  // nobody else's were closed
-  ::close(kept);
-  ::close(file.get());
+  if (!wrong && (open_here() != before || has_own_table())) wrong = 9;  // nobody else's are closed
+  const int number = file.get();
+  ::close(number);
+  if (::dup2(opened(), number) != number) wrong = 10;  // the program's, by now
+  if (!wrong && file.reopens() != EBADF) wrong = 11;
   ::close(ends[1]);
   char byte = 0;
-  if (!wrong && ::read(ends[0], &byte, 1) != 0) wrong = 8;  // the thread holds no end of it
+  if (!wrong && ::read(ends[0], &byte, 1) != 0) wrong = 12;  // the thread holds no end of it
   step = 2;
   alone.join();
   return wrong;
 }
 
-TEST(Descriptor, AThreadKeepsOnlyItsOwn) { EXPECT_EQ(in_child(keeps_only), 0); }
+TEST(Descriptor, AThreadHasATableOfItsOwn) { EXPECT_EQ(in_child(takes_a_table), 0); }
 
-TEST(Descriptor, AThreadKeepsOnlyItsOwnOnAKernelBefore5_9) {
-  const int told = in_child(
-      [] { return testing_store::refuse_call(SYS_close_range, ENOSYS) ? keeps_only() : cannot; });
-  if (told == cannot) GTEST_SKIP() << "not permitted here";
-  EXPECT_EQ(told, 0);
-}
-
-TEST(Descriptor, WithoutATableOfItsOwnNothingIsClosed) {
-  const int told = in_child([] {
-    if (!testing_store::refuse_call(SYS_close_range, EPERM) ||
-        !testing_store::refuse_call(SYS_unshare, EPERM))
-      return cannot;
-    const std::vector<int> before = open_here();
-    bool kept = true;
-    int error = 0;
-    std::thread alone([&] {
-      kept = keep_only({});
-      error = errno;
+TEST(Descriptor, WithoutATableOfItsOwnAllIsAsBefore) {
+  for (const int error : {ENOSYS, EPERM}) {
+    const int told = in_child([&] {
+      if (!testing_store::refuse_call(SYS_close_range, error)) return cannot;
+      const std::vector<int> before = open_here();
+      bool taken = true;
+      int why = 0;
+      std::thread alone([&] {
+        taken = take_empty_table() || has_own_table();
+        why = errno;
+      });
+      alone.join();
+      return taken || why != error ? 1 : open_here() != before ? 2 : 0;
     });
-    alone.join();
-    return kept || error != EPERM ? 1 : open_here() != before ? 2 : 0;
-  });
-  if (told == cannot) GTEST_SKIP() << "not permitted here";
-  EXPECT_EQ(told, 0);
+    if (told == cannot) GTEST_SKIP() << "not permitted here";
+    EXPECT_EQ(told, 0);
+  }
 }
 
 }  // namespace

@@ -68,7 +68,7 @@ def by_child(job, disk, kind):
 
 
 def by_closed_descriptors(job, disk):
-    said = job.must(f"act closerange {disk.path}/data 400")
+    said = job.must(f"act closerange {disk.path}/data 900")
     gone_on = job.does("churn 0.05")
     seen = job.does("verify")
     own = sorted(disk.data.glob("by-number-*"))

@@ -308,7 +308,46 @@ TEST_P(StoreDescriptors, closed_before_the_first_request) {
     fill(piece(0), 1);
     CHECK_CHILD(write_now(store(), wall_clock(), *slot, piece(0)).error.code == Code::lost);
     CHECK_CHILD(own.untouched());
+    Said::of_process().write();
     CHECK_CHILD(count_of(words.all(), "closed descriptors that it did not open") == 1);
+    return 0;
+  });
+}
+
+// What it held is free, whatever threads of its own still come to their ends.
+TEST_P(StoreDescriptors, a_closed_store_is_no_neighbour) {
+  for (int round = 0; round < 20; ++round) {
+    ASSERT_TRUE(open() && attach() && fill_slots());
+    ASSERT_EQ(Neighbours::join({dirs_[0].path()}).count(), 2u);
+    it_.store.reset();
+    slots_.clear();
+    ASSERT_EQ(Neighbours::join({dirs_[0].path()}).count(), 1u) << round;
+  }
+}
+
+// The program's stderr, and a file of its own by that number, are not I/O threads' to write to.
+TEST_P(StoreDescriptors, what_became_of_stderr_is_the_programs) {
+  if (!own_table()) return;
+  expect_child_ok([&] {
+    int ends[2];
+    CHECK_CHILD(::pipe(ends) == 0 && ::dup2(ends[1], STDERR_FILENO) == STDERR_FILENO);
+    CHECK_CHILD(open() && attach() && fill_slots());
+    ::close(ends[1]);
+    const std::string name = program_.path() + "/mine";
+    const int file = ::open(name.c_str(), O_RDWR | O_CREAT, 0600);
+    CHECK_CHILD(file >= 0 && ::write(file, "twelve bytes", 12) == 12);
+    CHECK_CHILD(::dup2(file, STDERR_FILENO) == STDERR_FILENO);
+    char byte = 0;
+    ::alarm(10);
+    CHECK_CHILD(::read(ends[0], &byte, 1) == 0);  // nobody keeps the pipe
+    calls_.at_end = [](const FileCall& call, ssize_t result) {
+      if (!call.write && result > 0) call.data[0] ^= std::byte{1};
+      return result;
+    };
+    CHECK_CHILD(read(1).code == Code::corrupt && read(2).code == Code::corrupt);  // words
+    std::ifstream in(name, std::ios::binary);
+    CHECK_CHILD(std::string((std::istreambuf_iterator<char>(in)), {}) == "twelve bytes");
+    CHECK_CHILD(Said::of_process().waits());
     return 0;
   });
 }

@@ -86,20 +86,6 @@ if [ ${#names[@]} -gt 0 ]; then
   expression=$(printf ' or %s' "${names[@]}")
   options+=(-k "${expression# or }")
 fi
-# Processors that these tests leave idle build for the sanitizers meanwhile, and are taken from that at
-# once: it goes on from where it came to, later.
-ahead=
-stop_ahead() {
-  [ -n "$ahead" ] || return 0
-  kill -TERM -- "-$ahead" 2>/dev/null
-  wait "$ahead" 2>/dev/null
-  ahead=
-}
-if [ $length = normal ] && [ ${#names[@]} = 0 ] && command -v chrt >/dev/null; then
-  trap stop_ahead EXIT
-  setsid chrt --idle 0 bash tests/sanitizers/run.sh --build >/dev/null 2>&1 </dev/null &
-  ahead=$!
-fi
 # As many of pytest's processes as there are cores, and 4 GiB for each: tests wait about as long as
 # they compute. A file's tests stay together: they share runs.
 free_kib=$(awk '/^MemAvailable:/ {print $2}' /proc/meminfo)
@@ -110,7 +96,6 @@ $python -m pytest -q -rfEs --durations=5 -p no:cacheprovider \
   --junitxml="$results/pytest.xml" "${options[@]}" "${folders[@]}" \
   </dev/null 2>&1 | tee "$results/pytest.log"
 pytest_status=${PIPESTATUS[0]}
-stop_ahead
 # 5: nothing was selected, which is another runner's name or nobody's (seen below).
 [ "$pytest_status" = 5 ] && pytest_status=0
 

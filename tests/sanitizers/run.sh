@@ -7,7 +7,6 @@
 #   tests/sanitizers/run.sh thread     ThreadSanitizer over the tests in thread_tests.txt
 #   tests/sanitizers/run.sh address NAME...   the tests whose name holds one of NAME
 #   --long                             the seeds and lengths of tests/run.sh in place of fewer
-#   --build                            builds, and runs nothing
 #
 # Builds in build-address/ and build-thread/ what these tests need. Each kind closes with
 # "KIND: N passed, N failed, N skipped"; the status is 0 only when nothing failed. Needs what
@@ -18,13 +17,11 @@ cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/../.." || exit 1
 kinds=()
 names=()
 long=no
-build_only=no
 for word in "$@"; do
   case $word in
     address | thread) kinds+=("$word") ;;
     all) kinds+=(address thread) ;;
     --long) long=yes ;;
-    --build) build_only=yes ;;
     -h | --help) sed -n '2,/^set/s/^# \{0,1\}//p' tests/sanitizers/run.sh; exit 0 ;;
     -*) echo "run.sh: unknown option $word (--help lists what there is)" >&2; exit 2 ;;
     *) names+=("$word") ;;
@@ -120,7 +117,6 @@ for kind in "${kinds[@]}"; do
     continue
   fi
   built=$((SECONDS - begin))
-  [ $build_only = yes ] && continue
   rm -f "$folder/meson-logs/testlog.json"
   # ThreadSanitizer's own addresses may be taken where the kernel spreads mappings widely.
   as_linked=()

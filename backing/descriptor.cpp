@@ -182,11 +182,15 @@ int Descriptor::reopened(int flags) const {
   const int number = get();
   const int fd = number < 0 ? -1 : ::open(PathOf(number).text, flags | O_CLOEXEC);
   struct stat found {};
-  if (fd >= 0 && entry_->known && ::fstat(fd, &found) == 0 && found.st_dev == entry_->device &&
-      found.st_ino == entry_->inode)
-    return fd;
-  if (number < 0 || fd >= 0) errno = EBADF;
+  int error = fd >= 0 ? EBADF : number < 0 || errno == ENOENT ? EBADF : errno;
+  if (fd >= 0 && entry_->known) {
+    if (::fstat(fd, &found) != 0)
+      error = errno;
+    else if (found.st_dev == entry_->device && found.st_ino == entry_->inode)
+      return fd;
+  }
   if (fd >= 0) (void)::close(fd);
+  errno = error;
   return -1;
 }
 
@@ -197,7 +201,7 @@ int Descriptor::reopens() const {
   struct stat found {};
   if (::faccessat(AT_FDCWD, path.text, R_OK | W_OK, AT_EACCESS) != 0 ||
       ::stat(path.text, &found) != 0)
-    return errno;
+    return errno == ENOENT && ::access("/proc/self/fd", F_OK) == 0 ? EBADF : errno;
   return found.st_dev == entry_->device && found.st_ino == entry_->inode ? 0 : EBADF;
 }
 
@@ -217,5 +221,6 @@ bool take_empty_table() {
 }
 
 bool has_own_table() { return own_table; }
+void note_inherited_table() { own_table = true; }
 
 }  // namespace firn

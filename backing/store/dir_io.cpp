@@ -47,7 +47,7 @@ Result<void> DirIo::start() {
     if (ring_) {
       threads_.emplace_back([this] { RingLoop(*this).run(); });
     } else {
-      for (unsigned i = 0; i < limits_.threads; ++i) threads_.emplace_back([this] { run(); });
+      for (unsigned i = 0; i < limits_.threads; ++i) threads_.emplace_back([this] { run(false); });
     }
   } catch (const std::system_error& refused) {  // fewer threads do as well, none do not
     if (threads_.empty())
@@ -174,7 +174,7 @@ Job* DirIo::put_back(Transfer& transfer) {
   return job->in_flight == 0 && job->next == job->bytes ? job : nullptr;
 }
 
-void DirIo::conclude_job(Job* job, const ThreadFile& at) {
+void DirIo::conclude_job(Job* job, ThreadFile& at) {
   if (conclude(*job, at)) {
     host_.finished(std::unique_ptr<Job>(job));
     return;
@@ -214,13 +214,14 @@ void DirIo::settle(ThreadFile& at) {
   if (!trouble.empty()) add_why(trouble);
 }
 
-void DirIo::run() {
+void DirIo::run(bool inherits) {
+  if (inherits) note_inherited_table();
   ThreadFile at(file_);
   settle(at);
   work(at);
 }
 
-void DirIo::fall_back(const std::string& words, const ThreadFile& at) {
+void DirIo::fall_back(const std::string& words, ThreadFile& at) {
   {
     std::lock_guard lock(mutex_);
     ring_ = false;
@@ -228,7 +229,7 @@ void DirIo::fall_back(const std::string& words, const ThreadFile& at) {
     add_why(words);
     try {
       while (threads_.size() < limits_.threads && !stopping_)
-        threads_.emplace_back([this] { run(); });
+        threads_.emplace_back([this, own = has_own_table()] { run(own); });
     } catch (const std::system_error& refused) {  // this thread is left, and does as well
       add_why(std::string("one thread only: ") + refused.what());
     } catch (const std::bad_alloc&) {  // the same

@@ -83,14 +83,15 @@ class DirIo {
   /// A transfer is over; the job comes back when that was its last one. mutex_ not held.
   Job* put_back(Transfer& transfer);
   /// A job's last transfer is over: ends it, or has it read again.
-  void conclude_job(Job* job, const ThreadFile& at);
+  void conclude_job(Job* job, ThreadFile& at);
 
   void settle(ThreadFile& at);  // in a table of the calling thread's own, if that can be
-  void run();                   // a pread/pwrite thread
-  void work(const ThreadFile& at);
-  void move(Transfer& transfer, const ThreadFile& at);  // by pread or pwrite, to its end
+  /// A pread/pwrite thread; started by one with a table of its own?
+  void run(bool inherits);
+  void work(ThreadFile& at);
+  void move(Transfer& transfer, ThreadFile& at);  // by pread or pwrite, to its end
   /// From ring to threads, by the ring's thread.
-  void fall_back(const std::string& words, const ThreadFile& at);
+  void fall_back(const std::string& words, ThreadFile& at);
   void add_why(const std::string& words);  // mutex_ held
 
   SpillFile& file_;

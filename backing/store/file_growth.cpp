@@ -29,8 +29,9 @@ Result<uint64_t> FileStoreCore::find_room(Dir& dir, size_t bytes, bool wait,
       Error asked = ask_for_room(dir, bytes);
       if (asked.code != Code::ok) return asked;
     }
+    ThreadFile by_number(dir.file);
     Result<void> grown = start_growing() ? wait_for_room(dir, bytes, lock)
-                                          : grow(dir, ThreadFile(dir.file), bytes, lock);
+                                         : grow(dir, by_number, bytes, lock);
     if (!grown) return grown.error();
   }
 }
@@ -71,11 +72,8 @@ Error FileStoreCore::ask_for_room(Dir& dir, size_t bytes) {
 /// The growing thread.
 void FileStoreCore::keep_growing() {
   pthread_setname_np(pthread_self(), "firn-grow");
-  std::vector<ThreadFile> files;
   try {
-    files.reserve(dirs_.size());
-    for (const auto& dir : dirs_) files.emplace_back(dir->file);
-    (void)ThreadFile::take_table(files, calls_);  // (I/O threads say it where there is none)
+    (void)ThreadFile::take_table(growing_files_, calls_);  // (I/O threads say why there is none)
   } catch (const std::bad_alloc&) {  // by the process's numbers, then
   }
   std::unique_lock lock(mutex_);
@@ -88,8 +86,7 @@ void FileStoreCore::keep_growing() {
       any = true;
       Result<void> grown;
       try {
-        grown = i < files.size() ? grow(*dir, files[i], bytes, lock)
-                                 : grow(*dir, ThreadFile(dir->file), bytes, lock);
+        grown = grow(*dir, growing_files_[i], bytes, lock);
       } catch (const std::bad_alloc&) {  // no room now: whoever asks again finds out later
         if (!lock.owns_lock()) lock.lock();
         grown = make_error(Code::io, ENOMEM, "no memory");
@@ -110,10 +107,11 @@ void FileStoreCore::keep_growing() {
       grow_due_.wait(lock);
     }
   }
+  growing_files_.clear();  // here, in whose table they are
 }
 
 /// After success there may still be no room: others took it. The caller looks again.
-Result<void> FileStoreCore::grow(Dir& dir, const ThreadFile& at, size_t bytes,
+Result<void> FileStoreCore::grow(Dir& dir, ThreadFile& at, size_t bytes,
                                  std::unique_lock<RankedMutex<Rank::store>>& lock) {
   lock.unlock();
   std::lock_guard one_at_a_time(dir.grow_mutex);

@@ -61,6 +61,7 @@ FileStoreCore::FileStoreCore(const StoreOptions& options, FileCalls& calls,
                    options.own_dirs.end();
     dirs_.push_back(std::move(dir));
   }
+  for (const auto& dir : dirs_) growing_files_.emplace_back(dir->file);
 }
 
 /// By I/O threads, after a job: who waits for the engine's lock waits for no count of neighbours.

@@ -110,7 +110,7 @@ class FileStoreCore final : public JobHost {
                              std::unique_lock<RankedMutex<Rank::store>>& lock);
   bool start_growing();
   void keep_growing();
-  Result<void> grow(Dir& dir, const ThreadFile& at, size_t bytes,
+  Result<void> grow(Dir& dir, ThreadFile& at, size_t bytes,
                     std::unique_lock<RankedMutex<Rank::store>>& lock);
   void settle(Place& place, const Job& job, Dir& dir);
   /// Takes in what a job's end tells of its directory. Words for stderr; mostly none. mutex_ held.
@@ -136,7 +136,8 @@ class FileStoreCore final : public JobHost {
   RankedCondition grow_due_, grow_tried_;
   bool stopping_ = false, growing_started_ = false;
   std::vector<std::unique_ptr<Dir>> dirs_;
-  std::thread growing_;  // last: it uses the others
+  std::vector<ThreadFile> growing_files_;  // as the growing thread reaches them, by directory
+  std::thread growing_;                    // last: it uses the others
 };
 
 }  // namespace firn

@@ -16,9 +16,11 @@ constexpr unsigned retry_wait_us = 500;
 constexpr unsigned attempts_most = 3;  // direct, direct, buffered
 }  // namespace
 
+bool Job::buffered() const { return attempt + 1 == attempts_most; }
+
 FileCall call_of(const Transfer& transfer, const ThreadFile& file) {
   const Job& job = *transfer.job;
-  bool buffered = job.attempt + 1 == attempts_most;
+  const bool buffered = job.buffered();
   size_t at = transfer.begin + transfer.done;
   return {job.write(),     buffered,      file.fd(buffered),
           job.offset + at, job.data + at, transfer.end - at};
@@ -63,7 +65,7 @@ bool advance(Transfer& transfer, ssize_t result, const SpillFile& file) {
   return true;
 }
 
-bool conclude(Job& job, const ThreadFile& at) {
+bool conclude(Job& job, ThreadFile& at) {
   const SpillFile& file = at.file();
   if (job.failed()) return true;
   job.summer.sum_to(job.data, job.bytes);
@@ -90,7 +92,7 @@ bool conclude(Job& job, const ThreadFile& at) {
   job.arrived_prefix = 0;
   job.summer.reset();
   // The buffered read has to come from the disk, not from a page that somehow stayed.
-  if (at.ours(true))
+  if (at.reach(true).code == Code::ok)
     (void)::posix_fadvise(at.fd(true), static_cast<off_t>(job.offset),
                           static_cast<off_t>(job.bytes), POSIX_FADV_DONTNEED);
   return false;

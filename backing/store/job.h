@@ -44,6 +44,7 @@ struct Job {
 
   bool write() const { return kind == StoreCompletion::Kind::write; }
   bool failed() const { return error.code != Code::ok; }
+  bool buffered() const;  // by its last attempt
 };
 
 /// Part of a job: bytes [begin, end) of its slot.
@@ -64,7 +65,7 @@ bool advance(Transfer& transfer, ssize_t result, const SpillFile& file);
 
 /// After a job's last transfer, by the one thread that saw it end. True: the job is over, job.error
 /// saying how. False: a read whose sum was wrong is to be read again, from its begin.
-bool conclude(Job& job, const ThreadFile& at);
+bool conclude(Job& job, ThreadFile& at);
 
 /// "slot 7 (8388608 bytes at 16777216 of the spill file in /nvme0)"
 std::string place_words(const Job& job, const SpillFile& file);

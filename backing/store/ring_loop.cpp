@@ -86,8 +86,9 @@ void RingLoop::loop() {
 /// The files themselves, whatever becomes of their numbers: I/O takes less of the processor. (Where
 /// that is refused, numbers that others may close are asked before each request.)
 void RingLoop::register_files() {
-  if (!at_.ours(false) || !io_.calls_.helps(FileCalls::RingHelp::fixed_files)) return;
-  const int files[2] = {at_.fd(false), at_.fd(at_.ours(true))};
+  if (at_.reach(false).code != Code::ok || !io_.calls_.helps(FileCalls::RingHelp::fixed_files))
+    return;
+  const int files[2] = {at_.fd(false), at_.fd(at_.reach(true).code == Code::ok)};
   files_ = io_uring_register_files(&ring_, files, 2) == 0;
   io_.has_file_ = files_ || at_.own();
 }
@@ -309,12 +310,13 @@ void RingLoop::begin(size_t number) {
     io_.move(request.transfer, at_);
     return over(number);
   }
+  if (!files_)
+    if (Error error = at_.reach(request.transfer.job->buffered()); error.code != Code::ok) {
+      request.transfer.error = std::move(error);
+      return over(number);
+    }
   request.call = call_of(request.transfer, at_);
   const FileCall& call = request.call;
-  if (!files_ && !at_.ours(call.buffered)) {
-    request.transfer.error = io_.file_.closed_by_program();
-    return over(number);
-  }
   ssize_t allowed = io_.calls_.begin(call);
   if (allowed < 0) {
     completed(number, allowed);

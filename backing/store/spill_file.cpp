@@ -184,13 +184,13 @@ Result<SpillFile> SpillFile::open(const std::string& dir, bool allow_tmpfs, File
 
 /// Preallocates up to `bytes`; undone when it fails midway (ext4 leaves blocks behind). (It takes
 /// long: by the process's number, whose that is is asked again before each call.)
-int SpillFile::extend(const ThreadFile& at, uint64_t bytes, FileCalls& calls) {
+int SpillFile::extend(ThreadFile& at, uint64_t bytes, FileCalls& calls) {
   int result = -EINTR;
   for (int tries = 0; result == -EINTR && tries < interrupted_most; ++tries) {
-    if (!at.ours(false)) return -EBADF;
+    if (at.reach(false).code != Code::ok) return -EBADF;
     result = calls.fallocate(at.fd(false), bytes_, bytes - bytes_);
   }
-  if (result < 0 && !at.ours(false)) return -EBADF;
+  if (result < 0 && at.reach(false).code != Code::ok) return -EBADF;
   if (result == -EOPNOTSUPP) {
     if (why_.empty())
       why_ = fmt::format("{}: the file system does not preallocate, writes are slower", dir_);
@@ -227,16 +227,17 @@ uint64_t SpillFile::fitting(int fd, uint64_t step, uint64_t need) const {
   return std::min(step, std::max(need, part - part % store_alignment));
 }
 
-Result<uint64_t> SpillFile::grow(const ThreadFile& at, uint64_t step, uint64_t need,
+Result<uint64_t> SpillFile::grow(ThreadFile& at, uint64_t step, uint64_t need,
                                  FileCalls& calls) {
-  if (!at.ours(false)) return closed_by_program();
+  if (Error error = at.reach(false); error.code != Code::ok) return error;
   step = fitting(at.fd(false), step, need);
   int result = extend(at, bytes_ + step, calls);
   if (result < 0 && need < step) {
     step = need;
     result = extend(at, bytes_ + step, calls);
   }
-  if (result < 0 && !at.ours(false)) return closed_by_program();
+  if (result < 0)
+    if (Error error = at.reach(false); error.code != Code::ok) return error;
   if (result < 0 && !FIRN_CANARY(23))
     return make_error(
         result == -ENOSPC || result == -EDQUOT || result == -EFBIG ? Code::no_space : Code::io,
@@ -260,7 +261,8 @@ int ThreadFile::fd(bool buffered) const {
 int ThreadFile::open_anew() {
   direct_ = file_->direct_.reopened(file_->direct_flags_);
   if (direct_ < 0) return errno;
-  if (born_ns(direct_) != file_->born_ns_) {
+  const int64_t born = born_ns(direct_);
+  if (born != 0 && file_->born_ns_ != 0 && born != file_->born_ns_) {
     (void)::close(std::exchange(direct_, -1));
     return EBADF;
   }
@@ -269,26 +271,33 @@ int ThreadFile::open_anew() {
   return 0;
 }
 
+Error ThreadFile::reach(bool buffered) {
+  if (own()) return {};
+  if (!in_own_table_) return file_->ours(buffered) ? Error() : file_->closed_by_program();
+  const int error = open_anew();
+  if (error == 0) return {};
+  if (error == EBADF) return file_->closed_by_program();
+  return make_error(Code::io, error,
+                    fmt::format("{}: the spill file cannot be opened anew: {}", file_->dir(),
+                                errno_words(error)));
+}
+
 std::string ThreadFile::take_table(std::span<ThreadFile> files, FileCalls& calls) {
-  constexpr int tries_most = 100;
-  constexpr unsigned between_us = 10'000;
   const auto none = [](const char* what, int error) {
     return fmt::format("{}: {}", what, errno_words(error));
   };
-  if (!calls.helps(FileCalls::RingHelp::own_table)) return none("close_range", ENOSYS);
-  // In an empty table it would be too late for the process's numbers. (Nothing is spilled yet.)
-  bool any = false;
-  for (const ThreadFile& each : files) {
-    if (!each.file_->ours(false)) continue;
-    if (const int error = each.file_->direct_.reopens(); error != 0)
-      return none("/proc/self/fd", error);
-    any = true;
+  if (!has_own_table()) {
+    if (!calls.helps(FileCalls::RingHelp::own_table)) return none("close_range", ENOSYS);
+    // In an empty table it would be too late for the process's numbers.
+    for (const ThreadFile& each : files)
+      if (const int error = each.file_->direct_.reopens(); error != 0 && error != EBADF)
+        return none("/proc/self/fd", error);
+    if (!take_empty_table()) return none("close_range", errno);
   }
-  if (!any) return {};  // (closed by the program, as is found out with each transfer)
-  if (!take_empty_table()) return none("close_range", errno);
-  for (ThreadFile& each : files)
-    for (int tries = 0; each.open_anew() == ENFILE && tries < tries_most; ++tries)
-      ::usleep(between_us);
+  for (ThreadFile& each : files) {
+    each.in_own_table_ = true;
+    (void)each.open_anew();  // or as soon as it can
+  }
   return {};
 }
 

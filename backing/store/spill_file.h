@@ -25,7 +25,7 @@ class SpillFile {
 
   /// Makes the file `step` bytes longer, by less, but at least `need`, where the disk has little
   /// room; the answer is by how much. On failure the file is as long as before. lost: see ours().
-  Result<uint64_t> grow(const ThreadFile& at, uint64_t step, uint64_t need, FileCalls& calls);
+  Result<uint64_t> grow(ThreadFile& at, uint64_t step, uint64_t need, FileCalls& calls);
 
   const std::string& dir() const { return dir_; }
   int direct_fd() const { return direct_.get(); }
@@ -42,7 +42,7 @@ class SpillFile {
  private:
   friend class ThreadFile;
   SpillFile() = default;
-  int extend(const ThreadFile& at, uint64_t bytes, FileCalls& calls);
+  int extend(ThreadFile& at, uint64_t bytes, FileCalls& calls);
   uint64_t fitting(int fd, uint64_t step, uint64_t need) const;
 
   std::string dir_;
@@ -61,28 +61,32 @@ class ThreadFile {
   explicit ThreadFile(const SpillFile& file) : file_(&file) {}
   ThreadFile(ThreadFile&& other) noexcept
       : file_(other.file_),
+        in_own_table_(other.in_own_table_),
         direct_(std::exchange(other.direct_, -1)),
         buffered_(std::exchange(other.buffered_, -1)) {}
   ThreadFile& operator=(ThreadFile&&) = delete;
   /// By the same thread: what the file takes is free when it has ended.
   ~ThreadFile();
 
-  /// Gives the calling thread a table of its own with `files`, opened anew, and nothing else.
-  /// Answers why there is none, in words; then all is as before. Those that the program had closed
-  /// by then are not own().
+  /// Gives the calling thread a table of its own with `files`, opened anew, and nothing else; or
+  /// takes that of the thread that started it. Answers why there is none, in words; then all is as
+  /// before.
   static std::string take_table(std::span<ThreadFile> files, FileCalls& calls);
 
   const SpillFile& file() const { return *file_; }
+  /// In a table of the thread's own. False also where the program had closed the file before.
   bool own() const { return direct_ >= 0; }
   int fd(bool buffered) const;
-  /// See SpillFile.
-  bool ours(bool buffered) const { return own() || file_->ours(buffered); }
+  /// ok: fd() is the file. By the process's numbers that is asked each time; else the file is
+  /// opened where it could not be before. lost: the program has closed it; io.
+  Error reach(bool buffered);
 
  private:
-  /// 0, or an errno.
+  /// 0, or an errno: EBADF where the program has closed it.
   int open_anew();
 
   const SpillFile* file_;
+  bool in_own_table_ = false;
   int direct_ = -1, buffered_ = -1;
 };
 

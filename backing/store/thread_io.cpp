@@ -6,7 +6,7 @@
 
 namespace firn {
 
-void DirIo::work(const ThreadFile& at) {
+void DirIo::work(ThreadFile& at) {
   (void)pthread_setname_np(pthread_self(), fmt::format("firn-io-{}", number_ % 1000).c_str());
   std::unique_lock lock(mutex_);
   while (true) {
@@ -25,17 +25,17 @@ void DirIo::work(const ThreadFile& at) {
   }
 }
 
-void DirIo::move(Transfer& transfer, const ThreadFile& at) {
+void DirIo::move(Transfer& transfer, ThreadFile& at) {
   Job& job = *transfer.job;
   // The thread that has a write's first part sums all of it: the job cannot end before. (Where a
   // ring was in use, it has summed what it took.)
   if (job.write() && transfer.begin == 0) job.summer.sum_to(job.data, job.bytes);
   while (true) {
-    FileCall call = call_of(transfer, at);
-    if (!at.ours(call.buffered)) {
-      transfer.error = file_.closed_by_program();
+    if (Error error = at.reach(transfer.job->buffered()); error.code != Code::ok) {
+      transfer.error = std::move(error);
       break;
     }
+    FileCall call = call_of(transfer, at);
     if (!advance(transfer, calls_.transfer(call), file_)) break;
   }
 }

@@ -36,7 +36,8 @@ class Descriptor {
   bool ours() const;
 
   /// The same file opened anew, in the calling thread's table, whichever that is; the caller's to
-  /// close. -1, with errno: there is no /proc, or (EBADF) the number is another file's by now.
+  /// close. -1, with errno: there is no /proc, or (EBADF) the number is another file's by now, or
+  /// nobody's.
   int reopened(int flags) const;
   /// Whether reopened() would do with O_RDWR: 0, or the errno. Opens nothing.
   int reopens() const;
@@ -55,7 +56,9 @@ class Descriptor {
 /// number. What the process has open is neither kept open nor closed by it. False, with errno: the
 /// kernel (before 5.9), or a container's seccomp filter, has no close_range(2).
 bool take_empty_table();
-/// Has the calling thread taken one? Its number 2 is not stderr.
+/// Has the calling thread taken one, or been told so? Its number 2 is not stderr.
 bool has_own_table();
+/// For a thread that was started by one that has: they share it.
+void note_inherited_table();
 
 }  // namespace firn

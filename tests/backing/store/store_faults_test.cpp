@@ -102,16 +102,20 @@ TEST_P(StoreFaults, a_troubled_directory_gets_no_new_slots) {
   open(2);
   std::string bad = dirs_[0].path();
   Slot first = filled(1), second = filled(2);
-  std::map<int, int> writes;  // by descriptor
-  calls_.at_begin = [&writes](const FileCall& call) -> ssize_t {
-    ++writes[call.fd];
+  const auto inode = [](int fd) {  // (each I/O thread has numbers of its own)
+    struct stat found {};
+    return ::fstat(fd, &found) == 0 ? found.st_ino : 0;
+  };
+  ino_t bad_file = 0;  // first's directory's
+  calls_.at_begin = [&](const FileCall& call) -> ssize_t {
+    bad_file = inode(call.fd);
     return static_cast<ssize_t>(call.bytes);
   };
   fill(bytes(), 1);
   ASSERT_EQ(write_now(store(), clock(), first, bytes()).error.code, Code::ok);
-  int bad_fd = writes.begin()->first;  // first's directory
-  calls_.at_begin = [bad_fd](const FileCall& call) -> ssize_t {
-    return call.write && call.fd == bad_fd ? -EIO : static_cast<ssize_t>(call.bytes);
+  ASSERT_NE(bad_file, 0u);
+  calls_.at_begin = [&](const FileCall& call) -> ssize_t {
+    return call.write && inode(call.fd) == bad_file ? -EIO : static_cast<ssize_t>(call.bytes);
   };
   ASSERT_EQ(write_now(store(), clock(), first, bytes()).error.code, Code::io);
   for (uint64_t i = 0; i < 10; ++i) {

@@ -5,6 +5,7 @@
 #include <mutex>
 #include <thread>
 
+#include "firn/said.h"
 #include "tests/backing/store/store_faults.h"
 
 namespace firn::testing_store {
@@ -46,6 +47,7 @@ TEST_P(StoreHealth, wrong_bytes_twice_take_a_directory_out_of_use) {
     if (i % 2 == 0)
       corrupt += read_now(store(), clock(), slots[i], back()).error.code == Code::corrupt;
   calls_.at_end = nullptr;
+  Said::of_process().write();  // (I/O threads leave it to others)
   const std::string said = ::testing::internal::GetCapturedStderr();
   EXPECT_EQ(corrupt, 3u);
   const StoreStats stats = store().stats();

@@ -11,7 +11,7 @@
 
 namespace firn {
 
-/// The process's stderr for a thread that is about to end it; such a one has perhaps no number for it.
+/// The process's stderr, for a thread that is about to end it and may have no number for it.
 inline std::FILE* last_words() {
   const int fd =
       has_own_table() ? ::open("/proc/self/fd/2", O_WRONLY | O_APPEND | O_NOCTTY | O_CLOEXEC) : -1;

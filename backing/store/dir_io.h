@@ -2,9 +2,9 @@
 // take transfers out of them. Reads go first, but leave writes a quarter of the depth.
 //
 // No descriptor is written to that may be the program's by now: each thread has a table of
-// descriptors of its own (ThreadFile), and what wakes the ring's is a word in memory. Where there is
-// no such table, pread and pwrite ask before each transfer, which leaves an instant between, and the
-// ring knows its files by itself.
+// descriptors of its own (ThreadFile), and what wakes the ring's is a word in memory. Where there
+// is no such table, pread and pwrite ask before each transfer, which leaves an instant between, and
+// the ring knows its files by itself.
 //
 // Owns: the jobs from submit() to finished(), the threads, the ring. Threads start with the first
 // job or region, and sleep when there is nothing to do.

@@ -1,6 +1,6 @@
-// Room in the spill files of FileStoreCore: found, or made by growing a file. That is for one thread
-// of the store's own, with a table of descriptors in which nobody else can close the file's: a
-// length is never set on a file of the program's.
+// Room in the spill files of FileStoreCore: found, or made by growing a file. That is for one
+// thread of the store's own, with a table of descriptors in which nobody else can close the file's:
+// a length is never set on a file of the program's.
 #include <pthread.h>
 
 #include <algorithm>

@@ -93,8 +93,8 @@ void RingLoop::register_files() {
   io_.has_file_ = files_ || at_.own();
 }
 
-/// Where others may close it: the ring by an index of this thread's, and its number closed; at least
-/// far from the program's.
+/// Where others may close it: the ring by an index of this thread's, and its number closed; at
+/// least far from the program's.
 void RingLoop::give_up_number() {
   if (at_.own()) return;
   indexed_ = io_.calls_.helps(FileCalls::RingHelp::own_index) &&

@@ -1,6 +1,6 @@
 // The spill file of one directory: opened without a name, private, direct, and preallocated in
-// steps; and how a thread reaches it. Owns its descriptors. Locks: none of its own; grow() is called
-// by one thread at a time, a ThreadFile is one thread's.
+// steps; and how a thread reaches it. Owns its descriptors. Locks: none of its own; grow() is
+// called by one thread at a time, a ThreadFile is one thread's.
 #pragma once
 
 #include <cstdint>

@@ -51,8 +51,8 @@ class Descriptor {
   Entry* entry_ = nullptr;  // in the table, which never shrinks
 };
 
-/// From here on the calling thread, and threads that it starts, have a table of descriptors of their
-/// own with nothing in it: nobody else can close what they open, nor have another file by such a
+/// From here on the calling thread, and threads that it starts, have a table of descriptors of
+/// their own with nothing in it: nobody else can close what they open, nor have another file by such a
 /// number. What the process has open is neither kept open nor closed by it. False, with errno: the
 /// kernel (before 5.9), or a container's seccomp filter, has no close_range(2).
 bool take_empty_table();

@@ -54,6 +54,9 @@ struct Descriptor::Entry {
   bool marked = false;
   bool known = false;  // the device and inode are
 
+  bool is(const struct stat& found) const {
+    return found.st_dev == device && found.st_ino == inode;
+  }
   /// Calls only what a forked child may.
   bool ours(int fd) const {
     struct stat found {};
@@ -178,31 +181,45 @@ struct PathOf {
 };
 }  // namespace
 
+int Descriptor::reopens() const {
+  const int number = get();
+  if (number < 0) return EBADF;
+  if (!entry_->known) return ENOTSUP;
+  const PathOf path(number);
+  struct stat found {};
+  if (::stat(path.text, &found) != 0 ||
+      ::faccessat(AT_FDCWD, path.text, R_OK | W_OK, AT_EACCESS) != 0) {
+    const int error = errno;
+    return error == ENOENT && ::access("/proc/self/fd", F_OK) == 0 ? EBADF : error;
+  }
+  return entry_->is(found) ? 0 : EBADF;
+}
+
 int Descriptor::reopened(int flags) const {
   const int number = get();
-  const int fd = number < 0 ? -1 : ::open(PathOf(number).text, flags | O_CLOEXEC);
   struct stat found {};
-  int error = fd >= 0 ? EBADF : number < 0 || errno == ENOENT ? EBADF : errno;
-  if (fd >= 0 && entry_->known) {
-    if (::fstat(fd, &found) != 0)
+  int fd = -1, error = number < 0 ? EBADF : entry_->known ? 0 : ENOTSUP;
+  // What is another's is not opened, even for an instant: its file system would hear of it.
+  if (error == 0 && ::stat(PathOf(number).text, &found) != 0)
+    error = errno == ENOENT && ::access("/proc/self/fd", F_OK) == 0 ? EBADF : errno;
+  else if (error == 0 && !entry_->is(found))
+    error = EBADF;
+  if (error == 0) {
+    fd = ::open(PathOf(number).text, flags | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
+    if (fd < 0 || ::fstat(fd, &found) != 0)
       error = errno;
-    else if (found.st_dev == entry_->device && found.st_ino == entry_->inode)
-      return fd;
+    else if (!entry_->is(found))
+      error = EBADF;
   }
+  if (error == 0 && fd <= STDERR_FILENO) {
+    const int low = std::exchange(fd, ::fcntl(fd, F_DUPFD_CLOEXEC, STDERR_FILENO + 1));
+    error = fd < 0 ? errno : 0;
+    (void)::close(low);
+  }
+  if (error == 0) return fd;
   if (fd >= 0) (void)::close(fd);
   errno = error;
   return -1;
-}
-
-int Descriptor::reopens() const {
-  const int number = get();
-  if (number < 0 || !entry_->known) return EBADF;
-  const PathOf path(number);
-  struct stat found {};
-  if (::faccessat(AT_FDCWD, path.text, R_OK | W_OK, AT_EACCESS) != 0 ||
-      ::stat(path.text, &found) != 0)
-    return errno == ENOENT && ::access("/proc/self/fd", F_OK) == 0 ? EBADF : errno;
-  return found.st_dev == entry_->device && found.st_ino == entry_->inode ? 0 : EBADF;
 }
 
 namespace {
@@ -214,7 +231,7 @@ thread_local bool own_table = false;
 }  // namespace
 
 bool take_empty_table() {
-  // (Of a range without end the kernel copies nothing first, so that no file is told of a close.)
+  // (Of a range without end the kernel copies the first word of numbers only before it closes.)
   if (::syscall(SYS_close_range, 0u, UINT_MAX, unshare_flag) != 0) return false;
   own_table = true;
   return true;

@@ -14,7 +14,7 @@ namespace firn {
 /// The process's stderr, for a thread that is about to end it and may have no number for it.
 inline std::FILE* last_words() {
   const int fd =
-      has_own_table() ? ::open("/proc/self/fd/2", O_WRONLY | O_APPEND | O_NOCTTY | O_CLOEXEC) : -1;
+      has_own_table() ? ::open("/proc/self/fd/2", O_WRONLY | O_APPEND | O_NOCTTY | O_NONBLOCK) : -1;
   std::FILE* const words = fd >= 0 ? ::fdopen(fd, "w") : nullptr;
   return words ? words : stderr;
 }

@@ -47,7 +47,7 @@ Result<void> DirIo::start() {
     if (ring_) {
       threads_.emplace_back([this] { RingLoop(*this).run(); });
     } else {
-      for (unsigned i = 0; i < limits_.threads; ++i) threads_.emplace_back([this] { run(false); });
+      for (unsigned i = 0; i < limits_.threads; ++i) threads_.emplace_back([this] { run(ThreadFile(file_), false); });
     }
   } catch (const std::system_error& refused) {  // fewer threads do as well, none do not
     if (threads_.empty())
@@ -214,11 +214,16 @@ void DirIo::settle(ThreadFile& at) {
   if (!trouble.empty()) add_why(trouble);
 }
 
-void DirIo::run(bool inherits) {
+void DirIo::run(ThreadFile at, bool inherits) {
   if (inherits) note_inherited_table();
-  ThreadFile at(file_);
-  settle(at);
+  if (!at.own()) settle(at);
   work(at);
+}
+
+Error DirIo::reach(ThreadFile& at, bool buffered) {
+  Error error = at.reach(buffered);
+  if (at.own() && !has_file_.load(std::memory_order_relaxed)) has_file_ = true;
+  return error;
 }
 
 void DirIo::fall_back(const std::string& words, ThreadFile& at) {
@@ -229,7 +234,9 @@ void DirIo::fall_back(const std::string& words, ThreadFile& at) {
     add_why(words);
     try {
       while (threads_.size() < limits_.threads && !stopping_)
-        threads_.emplace_back([this, own = has_own_table()] { run(own); });
+        threads_.emplace_back([this, own = has_own_table()](ThreadFile copy) {
+          run(std::move(copy), own);
+        }, at.copy());
     } catch (const std::system_error& refused) {  // this thread is left, and does as well
       add_why(std::string("one thread only: ") + refused.what());
     } catch (const std::bad_alloc&) {  // the same

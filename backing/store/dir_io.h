@@ -86,8 +86,9 @@ class DirIo {
   void conclude_job(Job* job, ThreadFile& at);
 
   void settle(ThreadFile& at);  // in a table of the calling thread's own, if that can be
-  /// A pread/pwrite thread; started by one with a table of its own?
-  void run(bool inherits);
+  void run(ThreadFile at, bool inherits);  // a pread/pwrite thread
+  /// at.reach(), and it is noted that there is a thread that reaches it by itself.
+  Error reach(ThreadFile& at, bool buffered);
   void work(ThreadFile& at);
   void move(Transfer& transfer, ThreadFile& at);  // by pread or pwrite, to its end
   /// From ring to threads, by the ring's thread.

@@ -30,8 +30,8 @@ Result<uint64_t> FileStoreCore::find_room(Dir& dir, size_t bytes, bool wait,
       if (asked.code != Code::ok) return asked;
     }
     ThreadFile by_number(dir.file);
-    Result<void> grown = start_growing() ? wait_for_room(dir, bytes, lock)
-                                         : grow(dir, by_number, bytes, lock);
+    Result<void> grown = wait && start_growing() ? wait_for_room(dir, bytes, lock)
+                                                 : grow(dir, by_number, bytes, lock);
     if (!grown) return grown.error();
   }
 }
@@ -55,6 +55,7 @@ Result<void> FileStoreCore::wait_for_room(Dir& dir, size_t bytes,
   dir.asked_bytes = std::max(dir.asked_bytes, bytes);
   grow_due_.notify_one();
   grow_tried_.wait(lock, [&] { return dir.grow_tries > tries || stopping_; });
+  if (stopping_) return make_error(Code::cancelled, 0, "the store is being closed");
   // (A larger one that failed says nothing of this one.)
   return dir.grown || dir.tried_bytes > bytes ? Result<void>() : dir.grown;
 }

@@ -87,6 +87,7 @@ FileStoreCore::~FileStoreCore() {
     stopping_ = true;
   }
   grow_due_.notify_all();
+  grow_tried_.notify_all();
   if (growing_.joinable()) growing_.join();
   for (auto& dir : dirs_) dir->io->stop();  // threads end while all they report to still stands
 }

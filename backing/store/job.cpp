@@ -92,7 +92,7 @@ bool conclude(Job& job, ThreadFile& at) {
   job.arrived_prefix = 0;
   job.summer.reset();
   // The buffered read has to come from the disk, not from a page that somehow stayed.
-  if (at.reach(true).code == Code::ok)
+  if (at.reach_errno(true) == 0)
     (void)::posix_fadvise(at.fd(true), static_cast<off_t>(job.offset),
                           static_cast<off_t>(job.bytes), POSIX_FADV_DONTNEED);
   return false;

@@ -38,11 +38,11 @@ int set_up_ring(io_uring& ring, unsigned entries) {
 }
 
 void RingLoop::run() {
+  io_.settle(at_);
   try {
     (void)pthread_setname_np(pthread_self(), fmt::format("firn-io-{}", io_.number_ % 1000).c_str());
     requests_.resize(io_.limits_.depth);
     for (size_t i = 0; i < requests_.size(); ++i) free_.push_back(i);
-    io_.settle(at_);
   } catch (const std::bad_alloc&) {  // (in words that take none)
     return io_.fall_back("out of memory", at_);
   }
@@ -86,9 +86,8 @@ void RingLoop::loop() {
 /// The files themselves, whatever becomes of their numbers: I/O takes less of the processor. (Where
 /// that is refused, numbers that others may close are asked before each request.)
 void RingLoop::register_files() {
-  if (at_.reach(false).code != Code::ok || !io_.calls_.helps(FileCalls::RingHelp::fixed_files))
-    return;
-  const int files[2] = {at_.fd(false), at_.fd(at_.reach(true).code == Code::ok)};
+  if (at_.reach_errno(false) != 0 || !io_.calls_.helps(FileCalls::RingHelp::fixed_files)) return;
+  const int files[2] = {at_.fd(false), at_.fd(at_.reach_errno(true) == 0)};
   files_ = io_uring_register_files(&ring_, files, 2) == 0;
   io_.has_file_ = files_ || at_.own();
 }
@@ -311,7 +310,7 @@ void RingLoop::begin(size_t number) {
     return over(number);
   }
   if (!files_)
-    if (Error error = at_.reach(request.transfer.job->buffered()); error.code != Code::ok) {
+    if (Error error = io_.reach(at_, request.transfer.job->buffered()); error.code != Code::ok) {
       request.transfer.error = std::move(error);
       return over(number);
     }

@@ -187,10 +187,10 @@ Result<SpillFile> SpillFile::open(const std::string& dir, bool allow_tmpfs, File
 int SpillFile::extend(ThreadFile& at, uint64_t bytes, FileCalls& calls) {
   int result = -EINTR;
   for (int tries = 0; result == -EINTR && tries < interrupted_most; ++tries) {
-    if (at.reach(false).code != Code::ok) return -EBADF;
+    if (at.reach_errno(false) != 0) return -EBADF;
     result = calls.fallocate(at.fd(false), bytes_, bytes - bytes_);
   }
-  if (result < 0 && at.reach(false).code != Code::ok) return -EBADF;
+  if (result < 0 && at.reach_errno(false) != 0) return -EBADF;
   if (result == -EOPNOTSUPP) {
     if (why_.empty())
       why_ = fmt::format("{}: the file system does not preallocate, writes are slower", dir_);
@@ -271,15 +271,27 @@ int ThreadFile::open_anew() {
   return 0;
 }
 
+int ThreadFile::reach_errno(bool buffered) {
+  if (own()) return 0;
+  if (!in_own_table_) return file_->ours(buffered) ? 0 : EBADF;
+  return open_anew();
+}
+
 Error ThreadFile::reach(bool buffered) {
-  if (own()) return {};
-  if (!in_own_table_) return file_->ours(buffered) ? Error() : file_->closed_by_program();
-  const int error = open_anew();
+  const int error = reach_errno(buffered);
   if (error == 0) return {};
   if (error == EBADF) return file_->closed_by_program();
   return make_error(Code::io, error,
                     fmt::format("{}: the spill file cannot be opened anew: {}", file_->dir(),
                                 errno_words(error)));
+}
+
+ThreadFile ThreadFile::copy() const {
+  ThreadFile made(*file_);
+  made.in_own_table_ = in_own_table_;
+  for (const auto& [from, to] : {std::pair{direct_, &made.direct_}, {buffered_, &made.buffered_}})
+    if (from >= 0) *to = ::fcntl(from, F_DUPFD_CLOEXEC, from);
+  return made;
 }
 
 std::string ThreadFile::take_table(std::span<ThreadFile> files, FileCalls& calls) {
@@ -289,9 +301,12 @@ std::string ThreadFile::take_table(std::span<ThreadFile> files, FileCalls& calls
   if (!has_own_table()) {
     if (!calls.helps(FileCalls::RingHelp::own_table)) return none("close_range", ENOSYS);
     // In an empty table it would be too late for the process's numbers.
-    for (const ThreadFile& each : files)
-      if (const int error = each.file_->direct_.reopens(); error != 0 && error != EBADF)
-        return none("/proc/self/fd", error);
+    for (const ThreadFile& each : files) {
+      int error = each.file_->direct_.reopens();
+      if (error == EBADF && each.file_->ours(false)) error = ENOENT;  // /proc shows another table
+      if (error == 0 && !each.file_->buffered_) error = EACCES;       // as when that was opened
+      if (error != 0 && error != EBADF) return none("/proc/self/fd", error);
+    }
     if (!take_empty_table()) return none("close_range", errno);
   }
   for (ThreadFile& each : files) {

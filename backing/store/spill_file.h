@@ -80,9 +80,13 @@ class ThreadFile {
   /// ok: fd() is the file. By the process's numbers that is asked each time; else the file is
   /// opened where it could not be before. lost: the program has closed it; io.
   Error reach(bool buffered);
+  /// The same, without words: 0, or an errno; EBADF where the program has closed it.
+  int reach_errno(bool buffered);
+  /// For a thread that this one is about to start, which shares its table; not own() where there
+  /// is no number.
+  ThreadFile copy() const;
 
  private:
-  /// 0, or an errno: EBADF where the program has closed it.
   int open_anew();
 
   const SpillFile* file_;

@@ -10,6 +10,8 @@ void DirIo::work(ThreadFile& at) {
   (void)pthread_setname_np(pthread_self(), fmt::format("firn-io-{}", number_ % 1000).c_str());
   std::unique_lock lock(mutex_);
   while (true) {
+    // (Another has it, though the program closed it before this thread had.)
+    if (has_file_ && !at.own() && at.reach_errno(false) != 0) return;
     std::optional<Transfer> transfer = take();
     if (!transfer) {
       if (stopping_) return;
@@ -31,7 +33,7 @@ void DirIo::move(Transfer& transfer, ThreadFile& at) {
   // ring was in use, it has summed what it took.)
   if (job.write() && transfer.begin == 0) job.summer.sum_to(job.data, job.bytes);
   while (true) {
-    if (Error error = at.reach(transfer.job->buffered()); error.code != Code::ok) {
+    if (Error error = reach(at, transfer.job->buffered()); error.code != Code::ok) {
       transfer.error = std::move(error);
       break;
     }

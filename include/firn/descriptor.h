@@ -35,11 +35,11 @@ class Descriptor {
   /// Is the number still the open file that was given? Two system calls, about 200 ns.
   bool ours() const;
 
-  /// The same file opened anew, in the calling thread's table, whichever that is; the caller's to
-  /// close. -1, with errno: there is no /proc, or (EBADF) the number is another file's by now, or
-  /// nobody's.
+  /// The same file opened anew, in the calling thread's table, whichever that is, by a number that
+  /// is no standard stream's; the caller's to close. -1, with the errno of reopens() or open(2).
   int reopened(int flags) const;
-  /// Whether reopened() would do with O_RDWR: 0, or the errno. Opens nothing.
+  /// Whether reopened() would do with O_RDWR: 0, or the errno: EBADF where the process's number is
+  /// another file's by now, or nobody's. Opens nothing.
   int reopens() const;
 
   /// Of this process, just now. For tests.
@@ -53,8 +53,9 @@ class Descriptor {
 
 /// From here on the calling thread, and threads that it starts, have a table of descriptors of
 /// their own with nothing in it: nobody else can close what they open, nor have another file by such a
-/// number. What the process has open is neither kept open nor closed by it. False, with errno: the
-/// kernel (before 5.9), or a container's seccomp filter, has no close_range(2).
+/// number. What the process has open is neither kept open nor closed by it; but the kernel copies the
+/// first 64 numbers, and closes the copies, of which their file systems hear (flush). False, with
+/// errno: the kernel (before 5.9), or a container's seccomp filter, has no close_range(2).
 bool take_empty_table();
 /// Has the calling thread taken one, or been told so? Its number 2 is not stderr.
 bool has_own_table();

@@ -283,6 +283,29 @@ TEST_P(StoreDescriptors, closed_while_the_file_is_laid_out) {
   });
 }
 
+// The ring's descriptors are the thread's own, and so are those of the threads that go on after it.
+TEST_P(StoreDescriptors, closed_before_the_ring_is_refused) {
+  if (!ring() || !own_table()) return;
+  for (const int error : {EPERM, EBADF})
+    expect_child_ok([&] {
+      OwnFiles own(program_.path() + "/" + std::to_string(error));
+      ::mkdir((program_.path() + "/" + std::to_string(error)).c_str(), 0700);
+      CHECK_CHILD(open() && attach() && fill_slots() && own.take_numbers(numbers));
+      if (!refuse_call(__NR_io_uring_enter, error, true)) return cannot;
+      CHECK_CHILD(begin_all());
+      const std::vector<StoreCompletion> all = await(store(), wall_clock(), 0, pieces);
+      CHECK_CHILD(all.size() == pieces && store().stats().kind == "threads");
+      for (const StoreCompletion& done : all) {
+        if (done.error.code != Code::ok) (void)told(done.error);
+        CHECK_CHILD(done.error.code == Code::ok);
+      }
+      for (uint64_t i = 0; i < pieces; ++i)
+        CHECK_CHILD(read(i).code == Code::ok && holds(piece(pieces), i % 2 ? i : 100 + i));
+      CHECK_CHILD(own.untouched());
+      return 0;
+    });
+}
+
 // A pipe whose end the program closes is closed, whatever threads of the store's there are.
 TEST_P(StoreDescriptors, keep_nothing_of_the_programs_open) {
   expect_child_ok([&] {

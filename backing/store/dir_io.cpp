@@ -47,7 +47,8 @@ Result<void> DirIo::start() {
     if (ring_) {
       threads_.emplace_back([this] { RingLoop(*this).run(); });
     } else {
-      for (unsigned i = 0; i < limits_.threads; ++i) threads_.emplace_back([this] { run(ThreadFile(file_), false); });
+      for (unsigned i = 0; i < limits_.threads; ++i)
+        threads_.emplace_back([this] { run(ThreadFile(file_), false); });
     }
   } catch (const std::system_error& refused) {  // fewer threads do as well, none do not
     if (threads_.empty())

@@ -4,6 +4,8 @@
 #include <signal.h>
 
 #include <chrono>
+#include <new>
+#include <system_error>
 #include <thread>
 
 #include "gpu.h"
@@ -110,8 +112,19 @@ void Scheduler::start(const std::shared_ptr<Work>& work) {
   sigfillset(&all);
   for (int own : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT}) sigdelset(&all, own);
   if (pthread_sigmask(SIG_SETMASK, &all, &before) != 0) die("start", "pthread_sigmask failed");
-  std::thread([this] { worker(); }).detach();
+  bool more = false;
+  try {
+    std::thread([this] { worker(); }).detach();
+    ++workers_;
+    more = true;
+  } catch (const std::system_error&) {  // a limit on processes
+  } catch (const std::bad_alloc&) {
+  }
   if (pthread_sigmask(SIG_SETMASK, &before, nullptr) != 0) die("start", "pthread_sigmask failed");
+  if (more || workers_ > 0) return;  // one of them takes it, later
+  ready_.pop_back();
+  stream.running = work->started = false;
+  throw std::bad_alloc();
 }
 
 void Scheduler::finish(const std::shared_ptr<Work>& work,

@@ -144,6 +144,7 @@ class Scheduler {
   std::deque<std::shared_ptr<Work>> ready_;
   std::condition_variable ready_changed_;
   std::condition_variable dropped_;  // what runs may be over before its time
+  unsigned workers_ = 0;  // they last as long as the process
   unsigned idle_workers_ = 0, running_ = 0;
   unsigned returning_ = 0;  // 1 while a worker, holding the lock, completes what it ran
   // Virtual clock.

@@ -3,12 +3,14 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstdlib>
 #include <set>
 #include <string>
 #include <thread>
 
 #include "fixture.h"
+#include "tests/backing/store/children.h"
 
 namespace {
 
@@ -121,6 +123,71 @@ TEST_F(Environment, nonsense_is_named) {
         ::_exit(cuInit(0) == CUDA_ERROR_INVALID_VALUE ? 0 : 1);
       },
       ::testing::ExitedWithCode(0), "FIRN_GPU_FAIL=cuMemMap:0:2 is not");
+}
+
+// (In a process of its own: the limit is for good.)
+TEST_F(Environment, without_further_threads_work_is_done_one_after_the_other) {
+  EXPECT_EXIT(
+      {
+        const int status = [] {
+          ::alarm(30);
+          CUcontext c = nullptr;
+          CHILD(cuInit(0) == CUDA_SUCCESS && cuDevicePrimaryCtxRetain(&c, 0) == CUDA_SUCCESS);
+          CHILD(cuCtxSetCurrent(c) == CUDA_SUCCESS);
+          CUstream streams[4] = {};
+          for (CUstream& s : streams)
+            CHILD(cuStreamCreate(&s, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+          static std::atomic<int> done{0};
+          const CUhostFn slow = [](void*) {
+            ::usleep(20'000);
+            ++done;
+          };
+          const bool refused = firn::testing_store::refuse_call(SYS_clone3, EAGAIN) &&
+                               firn::testing_store::refuse_call(SYS_clone, EAGAIN);
+          if (!refused) return firn::testing_store::cannot;
+          // None that could ever do it: no work is taken.
+          CHILD(cuLaunchHostFunc(streams[0], slow, nullptr) == CUDA_ERROR_OUT_OF_MEMORY);
+          return 0;
+        }();
+        ::_exit(status);
+      },
+      [](int status) {
+        return WIFEXITED(status) && (WEXITSTATUS(status) == 0 ||
+                                     WEXITSTATUS(status) == firn::testing_store::cannot);
+      },
+      "");
+  EXPECT_EXIT(
+      {
+        const int status = [] {
+          ::alarm(30);
+          CUcontext c = nullptr;
+          CHILD(cuInit(0) == CUDA_SUCCESS && cuDevicePrimaryCtxRetain(&c, 0) == CUDA_SUCCESS);
+          CHILD(cuCtxSetCurrent(c) == CUDA_SUCCESS);
+          CUstream streams[4] = {};
+          for (CUstream& s : streams)
+            CHILD(cuStreamCreate(&s, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+          static std::atomic<int> done{0};
+          const CUhostFn slow = [](void*) {
+            ::usleep(20'000);
+            ++done;
+          };
+          CHILD(cuLaunchHostFunc(streams[0], slow, nullptr) == CUDA_SUCCESS);
+          const bool refused = firn::testing_store::refuse_call(SYS_clone3, EAGAIN) &&
+                               firn::testing_store::refuse_call(SYS_clone, EAGAIN);
+          if (!refused) return firn::testing_store::cannot;
+          for (CUstream s : streams)
+            CHILD(cuLaunchHostFunc(s, slow, nullptr) == CUDA_SUCCESS);
+          for (CUstream s : streams) CHILD(cuStreamSynchronize(s) == CUDA_SUCCESS);
+          CHILD(done == 5);
+          return 0;
+        }();
+        ::_exit(status);
+      },
+      [](int status) {
+        return WIFEXITED(status) && (WEXITSTATUS(status) == 0 ||
+                                     WEXITSTATUS(status) == firn::testing_store::cannot);
+      },
+      "");
 }
 
 using Fork = SoftwareGpu;

@@ -181,31 +181,30 @@ struct PathOf {
 };
 }  // namespace
 
-int Descriptor::reopens() const {
-  const int number = get();
-  if (number < 0) return EBADF;
+/// Is the file by that path still this one? 0, or an errno; EBADF: it is another's, or nobody's.
+int Descriptor::named(const char* path) const {
+  if (get() < 0) return EBADF;
   if (!entry_->known) return ENOTSUP;
-  const PathOf path(number);
   struct stat found {};
-  if (::stat(path.text, &found) != 0 ||
-      ::faccessat(AT_FDCWD, path.text, R_OK | W_OK, AT_EACCESS) != 0) {
-    const int error = errno;
-    return error == ENOENT && ::access("/proc/self/fd", F_OK) == 0 ? EBADF : error;
-  }
-  return entry_->is(found) ? 0 : EBADF;
+  if (::stat(path, &found) == 0) return entry_->is(found) ? 0 : EBADF;
+  const int error = errno;
+  return error == ENOENT && ::access("/proc/self/fd", F_OK) == 0 ? EBADF : error;
+}
+
+int Descriptor::reopens() const {
+  const PathOf path(get());
+  const int error = named(path.text);
+  return error != 0 || ::faccessat(AT_FDCWD, path.text, R_OK | W_OK, AT_EACCESS) == 0 ? error
+                                                                                     : errno;
 }
 
 int Descriptor::reopened(int flags) const {
-  const int number = get();
-  struct stat found {};
-  int fd = -1, error = number < 0 ? EBADF : entry_->known ? 0 : ENOTSUP;
-  // What is another's is not opened, even for an instant: its file system would hear of it.
-  if (error == 0 && ::stat(PathOf(number).text, &found) != 0)
-    error = errno == ENOENT && ::access("/proc/self/fd", F_OK) == 0 ? EBADF : errno;
-  else if (error == 0 && !entry_->is(found))
-    error = EBADF;
+  const PathOf path(get());
+  // The file of another is not opened, even for an instant: its file system would hear of it.
+  int fd = -1, error = named(path.text);
   if (error == 0) {
-    fd = ::open(PathOf(number).text, flags | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
+    struct stat found {};
+    fd = ::open(path.text, flags | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
     if (fd < 0 || ::fstat(fd, &found) != 0)
       error = errno;
     else if (!entry_->is(found))

@@ -48,7 +48,7 @@ Result<void> DirIo::start() {
       threads_.emplace_back([this] { RingLoop(*this).run(); });
     } else {
       for (unsigned i = 0; i < limits_.threads; ++i)
-        threads_.emplace_back([this] { run(ThreadFile(file_), false); });
+        threads_.emplace_back([this] { run(ThreadFile(file_)); });
     }
   } catch (const std::system_error& refused) {  // fewer threads do as well, none do not
     if (threads_.empty())
@@ -215,8 +215,8 @@ void DirIo::settle(ThreadFile& at) {
   if (!trouble.empty()) add_why(trouble);
 }
 
-void DirIo::run(ThreadFile at, bool inherits) {
-  if (inherits) note_inherited_table();
+void DirIo::run(ThreadFile at) {
+  if (at.in_own_table()) note_inherited_table();  // of who started it
   if (!at.own()) settle(at);
   work(at);
 }
@@ -235,9 +235,7 @@ void DirIo::fall_back(const std::string& words, ThreadFile& at) {
     add_why(words);
     try {
       while (threads_.size() < limits_.threads && !stopping_)
-        threads_.emplace_back([this, own = has_own_table()](ThreadFile copy) {
-          run(std::move(copy), own);
-        }, at.copy());
+        threads_.emplace_back([this](ThreadFile copy) { run(std::move(copy)); }, at.copy());
     } catch (const std::system_error& refused) {  // this thread is left, and does as well
       add_why(std::string("one thread only: ") + refused.what());
     } catch (const std::bad_alloc&) {  // the same

@@ -86,7 +86,7 @@ class DirIo {
   void conclude_job(Job* job, ThreadFile& at);
 
   void settle(ThreadFile& at);  // in a table of the calling thread's own, if that can be
-  void run(ThreadFile at, bool inherits);  // a pread/pwrite thread
+  void run(ThreadFile at);  // a pread/pwrite thread
   /// at.reach(), and it is noted that there is a thread that reaches it by itself.
   Error reach(ThreadFile& at, bool buffered);
   void work(ThreadFile& at);

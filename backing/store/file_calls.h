@@ -32,7 +32,7 @@ class FileCalls {
 
   /// Something that newer kernels let I/O threads do; false: as if this one were older.
   enum class RingHelp : uint8_t {
-    own_table,   // 5.9, or unshare(2): descriptors that no other thread can close (keep_only())
+    own_table,   // 5.9: descriptors that no other thread can close (take_empty_table())
     own_index,   // 5.18: io_uring_enter by an index of the thread's, not by a descriptor
     no_number,   // 6.3: the same for io_uring_register, so that none is needed
     fixed_files, // files by an index of the ring's

@@ -76,6 +76,8 @@ class ThreadFile {
   const SpillFile& file() const { return *file_; }
   /// In a table of the thread's own. False also where the program had closed the file before.
   bool own() const { return direct_ >= 0; }
+  /// Is it for a thread with a table of its own, this one or one that shares it?
+  bool in_own_table() const { return in_own_table_; }
   int fd(bool buffered) const;
   /// ok: fd() is the file. By the process's numbers that is asked each time; else the file is
   /// opened where it could not be before. lost: the program has closed it; io.

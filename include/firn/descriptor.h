@@ -47,15 +47,16 @@ class Descriptor {
 
  private:
   friend struct DescriptorTable;
+  int named(const char* path) const;
   struct Entry;
   Entry* entry_ = nullptr;  // in the table, which never shrinks
 };
 
 /// From here on the calling thread, and threads that it starts, have a table of descriptors of
-/// their own with nothing in it: nobody else can close what they open, nor have another file by such a
-/// number. What the process has open is neither kept open nor closed by it; but the kernel copies the
-/// first 64 numbers, and closes the copies, of which their file systems hear (flush). False, with
-/// errno: the kernel (before 5.9), or a container's seccomp filter, has no close_range(2).
+/// their own with nothing in it: nobody else can close what they open, nor have another file by
+/// such a number. The process's files are neither kept open nor closed by it; but the kernel copies
+/// the first 64 numbers, and closes the copies, of which their file systems hear (flush). False,
+/// with errno: the kernel (before 5.9), or a container's seccomp filter, has no close_range(2).
 bool take_empty_table();
 /// Has the calling thread taken one, or been told so? Its number 2 is not stderr.
 bool has_own_table();

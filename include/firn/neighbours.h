@@ -32,8 +32,8 @@ class Neighbours {
 
   /// How many there are, this one included: at the place where there are most. At most twice
   /// `count_most`, and some three system calls for each that is counted. By any thread, also one
-  /// with a table of descriptors of its own. Never waits, but takes
-  /// some 10 us where there are many: hold no lock.
+  /// with a table of descriptors of its own. Never waits, but takes some 10 us where there are
+  /// many: hold no lock.
   unsigned count() const;
   static constexpr unsigned count_most = 32;
 

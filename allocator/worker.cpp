@@ -2,6 +2,7 @@
 
 #include <pthread.h>
 
+#include <chrono>
 #include <new>
 #include <system_error>
 #include <utility>
@@ -21,7 +22,10 @@ Worker::~Worker() {
 }
 
 void Worker::post(std::function<void()> work) {
-  if (FIRN_CANARY(20)) changed_.notify_all();
+  if (FIRN_CANARY(20)) {
+    changed_.notify_all();
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));  // the thread looks: there is nothing
+  }
   {
     std::lock_guard lock(mutex_);
     try {

@@ -101,7 +101,7 @@ def test_a_wait_that_ends_only_when_this_process_goes_on(places, native, spill_d
 def test_a_rank_that_is_killed_is_an_error_on_the_other(places, tmp_path):
     command = [places.python, str(HERE / "lost_rank.py")]
     environment = {**script_runs.native_environment(places), **ENVIRONMENT,
-                   "TORCH_NCCL_DUMP_ON_TIMEOUT": "0"}
+                   "TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC": "100"}  # four of these: 60 s
     ranks = [subprocess.Popen([*command, str(rank), str(tmp_path / "store")], env=environment,
                               stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                               stderr=subprocess.STDOUT, text=True) for rank in range(RANKS)]

@@ -193,6 +193,15 @@ const Entry table[] = {
        return trouble;
      },
      [](const Config& c) { return c.policy; }},
+    {{"fallback", "refuse|native", "refuse",
+      "PyTorch, where Firn does not fit it: CUDA does not start, or PyTorch's own allocator stays",
+      "native where a job is to run in any case, and may run out of memory"},
+     [](Config& c, std::string_view v) {
+       std::string trouble = one_of(v, {"refuse", "native"});
+       if (trouble.empty()) c.fallback = v;
+       return trouble;
+     },
+     [](const Config& c) { return c.fallback; }},
     {{"store", "automatic|io_uring|threads", "automatic", "how spill files are written and read",
       "threads where io_uring misbehaves"},
      [](Config& c, std::string_view v) {

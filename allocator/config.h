@@ -20,6 +20,7 @@ struct Config {
   std::string policy = "lifetime";      // age | lifetime
   std::string store = "automatic";      // automatic | io_uring | threads
   std::string driver;                   // to open; empty: libcuda.so.1 as the loader finds it
+  std::string fallback = "refuse";      // refuse | native: PyTorch that Firn does not fit
   std::string stats_file, trace_file;   // %p: process id; relative ones as given
   double watch_fraction = 0.5;          // observer on once allocated memory exceeds this of budget
   double spare_fraction = 1. / 16;      // lifetimes: written ahead beyond what is foreseen to lack

@@ -36,14 +36,6 @@ void report_to_profiler(const Engine& engine, c10::DeviceIndex device, void* poi
       static_cast<size_t>(tallies.reserved_bytes[0].current), c10::Device(c10::kCUDA, device));
 }
 
-/// What statistics count for a live block.
-int64_t bytes_of(const Engine& engine, Pools& pools, const void* pointer) {
-  if (pools.any())
-    if (const size_t bytes = pools.block_bytes(pointer)) return static_cast<int64_t>(bytes);
-  const std::optional<BlockInfo> block = engine.find(pointer);
-  return block && block->base == pointer ? static_cast<int64_t>(block->bytes) : 0;
-}
-
 void delete_for_torch(void* pointer) { the_allocator.load()->raw_delete(pointer); }
 
 c10::DeviceIndex current_device() {
@@ -182,7 +174,7 @@ void* FirnAllocator::take(size_t bytes, c10::DeviceIndex device, cudaStream_t st
   if (const c10::impl::PyInterpreter* trace = c10::impl::GPUTrace::get_trace()) [[unlikely]]
     (*trace)->trace_gpu_memory_allocation(c10::kCUDA, reinterpret_cast<uintptr_t>(pointer));
   if (c10::memoryProfilingEnabled()) [[unlikely]]
-    report_to_profiler(engine, device, pointer, bytes_of(engine, pools_, pointer));
+    report_to_profiler(engine, device, pointer, bytes_of(engine, pointer));
   return pointer;
 }
 
@@ -221,7 +213,7 @@ void FirnAllocator::give_back(void* pointer) {
                 block->recorded);
   }
   const bool profiled = c10::memoryProfilingEnabled();
-  const int64_t bytes = profiled ? bytes_of(*engine, pools_, pointer) : 0;
+  const int64_t bytes = profiled ? bytes_of(*engine, pointer) : 0;
   Result<void> freed = engine->free(pointer);
   TORCH_CHECK(freed, "invalid device pointer: ", pointer, " (", freed.error().text, ")");
   if (profiled) [[unlikely]]
@@ -240,9 +232,16 @@ void FirnAllocator::give_back_to_pool(void* pointer, const Pools::Freed& what) {
   const auto device = static_cast<c10::DeviceIndex>(what.device);
   Engine* engine = engine_if_open(device);
   const bool profiled = engine && c10::memoryProfilingEnabled();
-  const int64_t bytes = profiled ? bytes_of(*engine, pools_, pointer) : 0;
+  const int64_t bytes = profiled ? bytes_of(*engine, pointer) : 0;
   pools_.free(engine, pointer);
   if (profiled) report_to_profiler(*engine, device, pointer, -bytes);
+}
+
+int64_t FirnAllocator::bytes_of(const Engine& engine, const void* pointer) {
+  if (pools_.any())
+    if (const size_t bytes = pools_.block_bytes(pointer)) return static_cast<int64_t>(bytes);
+  const std::optional<BlockInfo> block = engine.find(pointer);
+  return block && block->base == pointer ? static_cast<int64_t>(block->bytes) : 0;
 }
 
 /// Before the free: afterwards another thread may already have the block.

@@ -75,8 +75,10 @@ class FirnAllocator final : public CudaAllocatorOfAllReleases {
   void recordAnnotation(const std::vector<std::pair<std::string, std::string>>& words) override;
   void pushCompileContext(std::string& words) override { history_.push_compile_context(words); }
   void popCompileContext() override { history_.pop_compile_context(); }
+  bool supportsUserMetadata() override { return true; }
   void setUserMetadata(const std::string& words) override { history_.set_user_metadata(words); }
   std::string getUserMetadata() override { return history_.user_metadata(); }
+  void annotateMemory(const void* pointer, const std::string& words) override;
   void attachAllocatorTraceTracker(native::AllocatorTraceTracker tracker) override;
 
   // firn_allocator_pools.cpp: private pools (CUDA graphs, torch.cuda.MemPool), see pools.h
@@ -103,6 +105,8 @@ class FirnAllocator final : public CudaAllocatorOfAllReleases {
   void give_back(void* pointer);
   void give_back_to_pool(void* pointer, const Pools::Freed& what);
   void note_free(const History::Event& event, bool waits);
+  /// What statistics count for a live block.
+  int64_t bytes_of(const Engine& engine, const void* pointer);
   bool ours(const void* pointer);
   void check_device(c10::DeviceIndex device) const;
   void add_segments(Engine& engine, c10::DeviceIndex device, c10::MempoolId_t pool,

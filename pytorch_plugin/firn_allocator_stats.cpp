@@ -221,6 +221,21 @@ void FirnAllocator::recordAnnotation(
   history_.annotate(device, words);
 }
 
+/// Of torch 2.14 and later, which have a name for such entries.
+void FirnAllocator::annotateMemory([[maybe_unused]] const void* pointer,
+                                   [[maybe_unused]] const std::string& words) {
+#if FIRN_TORCH_AT_LEAST(2, 14)
+  Runtime* runtime = Runtime::get();
+  Engine* engine = runtime && history_.enabled() ? runtime->around(pointer) : nullptr;
+  std::optional<BlockInfo> block = engine ? engine->find(pointer) : std::nullopt;
+  if (!block) return;
+  history_.annotate_block({History::Entry::ANNOTATE, engine->stats().device, pointer,
+                           static_cast<size_t>(bytes_of(*engine, pointer)), block->stream,
+                           pools_.pool_of(pointer)},
+                          words);
+#endif
+}
+
 void FirnAllocator::attachAllocatorTraceTracker(native::AllocatorTraceTracker tracker) {
   if (Runtime* runtime = Runtime::get())
     runtime->note_unseen("an allocator trace tracker: it is told of private pools' segments only "

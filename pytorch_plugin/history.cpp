@@ -3,12 +3,16 @@
 #include <c10/util/ApproximateClock.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "pytorch_plugin/python_state.h"
 
 namespace firn::pytorch {
 
 namespace {
+
+thread_local std::vector<std::string> compile_contexts;
+thread_local std::string user_metadata_of_thread;
 
 /// Approximate times to microseconds since 1970, as torch's snapshots have them.
 template <class Entries>
@@ -70,8 +74,8 @@ History::Entry History::entry_of(const Event& event, c10::approx_time_t time, Co
           event.pool,
           time,
           std::move(context),
-          compile_contexts_.empty() ? "N/A" : compile_contexts_.back(),
-          user_metadata_};
+          compile_contexts.empty() ? "N/A" : compile_contexts.back(),
+          user_metadata_of_thread};
 }
 
 /// Under the lock.
@@ -176,25 +180,21 @@ void History::annotate(int device,
   while (annotations_.size() > entries_most_) annotations_.pop_front();
 }
 
-void History::push_compile_context(const std::string& words) {
-  std::lock_guard lock(mutex_);
-  compile_contexts_.push_back(words);
+void History::annotate_block(const Event& event, const std::string& words) {
+  std::string before = std::exchange(user_metadata_of_thread, words);
+  note(event);
+  user_metadata_of_thread = std::move(before);
 }
+
+void History::push_compile_context(const std::string& words) { compile_contexts.push_back(words); }
 
 void History::pop_compile_context() {
-  std::lock_guard lock(mutex_);
-  if (!compile_contexts_.empty()) compile_contexts_.pop_back();
+  if (!compile_contexts.empty()) compile_contexts.pop_back();
 }
 
-void History::set_user_metadata(const std::string& words) {
-  std::lock_guard lock(mutex_);
-  user_metadata_ = words;
-}
+void History::set_user_metadata(const std::string& words) { user_metadata_of_thread = words; }
 
-std::string History::user_metadata() {
-  std::lock_guard lock(mutex_);
-  return user_metadata_;
-}
+std::string History::user_metadata() { return user_metadata_of_thread; }
 
 History::Context History::context_of(const void* address) {
   if (!enabled()) return nullptr;

@@ -55,6 +55,9 @@ class History {
   void settle();
 
   void annotate(int device, const std::vector<std::pair<std::string, std::string>>& words);
+  /// An entry of that action whose metadata are `words`, with where it was asked for.
+  void annotate_block(const Event& event, const std::string& words);
+  // Of the calling thread, as torch has them.
   void push_compile_context(const std::string& words);
   void pop_compile_context();
   void set_user_metadata(const std::string& words);
@@ -87,8 +90,6 @@ class History {
   size_t entries_most_ = 0;
   std::vector<Entry::Action> skipped_;
   std::vector<Tracker> trackers_;
-  std::vector<std::string> compile_contexts_;
-  std::string user_metadata_;
   std::unordered_map<int, std::deque<Entry>> entries_;
   std::deque<Annotation> annotations_;
   std::unordered_map<const void*, Context> live_, segments_;

@@ -1,4 +1,4 @@
-// What differs between the releases of torch that the plugin can be built against (2.11, 2.12).
+// What differs between the releases of torch that the plugin can be built against (2.11 to 2.15).
 #pragma once
 
 #include <c10/core/CachingDeviceAllocator.h>
@@ -7,6 +7,7 @@
 
 #include <functional>
 #include <memory>
+#include <string>
 
 #define FIRN_TORCH_AT_LEAST(major, minor) \
   (TORCH_VERSION_MAJOR > (major) ||       \
@@ -27,6 +28,11 @@ class CudaAllocatorOfAllReleases : public native::CUDAAllocator {
 #else
  protected:
   using OomRejectionObserver = native::OomRejectionObserver;
+#endif
+#if !FIRN_TORCH_AT_LEAST(2, 14)
+ public:
+  virtual bool supportsUserMetadata() = 0;
+  virtual void annotateMemory(const void* pointer, const std::string& words) = 0;
 #endif
 };
 

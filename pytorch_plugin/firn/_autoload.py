@@ -1,6 +1,7 @@
 """At the end of `import torch` (entry point group torch.backends): makes Firn the CUDA allocator
-where it was asked for. Never raises into `import torch`: a warning says what is wrong, or, under
-`firn run` (FIRN_STRICT), the process ends with status 2 and that line.
+where it was asked for. Where it cannot be, CUDA does not start: RuntimeError says why, from
+whatever starts it; under `firn run` (FIRN_STRICT) the process ends with status 2 and that line.
+With firn_fallback:native a warning says it, and torch's own allocator stays.
 """
 
 from __future__ import annotations
@@ -25,6 +26,24 @@ def _complain(words: str) -> None:
         print("firn: " + words, file=sys.stderr, flush=True)
         raise SystemExit(2)
     warnings.warn("firn: " + words, RuntimeWarning, stacklevel=3)
+
+
+def _refuse(words: str, conf: str) -> None:
+    """Nobody's memory is torch's own where it was to be Firn's, unless the user has said so."""
+    if _startup.knob("fallback", conf) == "native":
+        warnings.warn("firn: %s: the native allocator stays, nothing will spill" % words,
+                      RuntimeWarning, stacklevel=3)
+        return
+    words += " (firn_fallback:native goes on without Firn)"
+    if os.environ.get("FIRN_STRICT") == "1":
+        _complain(words)
+    import torch
+
+    def refuse() -> None:
+        raise RuntimeError("firn: " + words)
+    if torch.cuda.is_initialized():
+        refuse()
+    torch.cuda._lazy_init = refuse  # whoever starts CUDA asks for it by this name
 
 
 def _start_software_device() -> str:
@@ -52,7 +71,7 @@ def _install(conf: str) -> str:
         return words if os.environ.get("FIRN_STRICT") == "1" else ""
     if "already initialized" in words:
         words = ("CUDA was started before Firn could be put in (by something that import torch "
-                 "loads): the native allocator stays, nothing will spill")
+                 "loads)")
     return words
 
 
@@ -94,5 +113,7 @@ def load() -> None:
     elif by_preload:
         print("firn: preloaded: PyTorch's allocator is Firn's (backend:firn)", file=sys.stderr,
               flush=True)
-    if words:
+    if words and conf is not None and _plugin is None and not by_preload:
+        _refuse(words, conf)
+    elif words:
         _complain(words)

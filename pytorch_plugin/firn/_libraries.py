@@ -104,9 +104,23 @@ def misfit() -> str:
     if _minor(version) in minors:
         return ""
     if not minors:
-        return "libfirn_torch.so is not installed; reinstall firn (the native allocator stays)"
-    return ("built for torch %s, found %s: its binary interface differs; reinstall firn "
-            "(the native allocator stays)" % (" and ".join(minors), version))
+        return "libfirn_torch.so is not installed; reinstall firn"
+    return ("built for torch %s, found %s: its binary interface differs; install a Firn that is "
+            "built for it" % (" and ".join(minors), version))
+
+
+def _why_not_loaded(path: str, error: OSError) -> str:
+    """The loader's words, and whose fault that is: another library's, or of two builds."""
+    missing = re.match(r"(\S+?): cannot open shared object file", str(error))
+    if missing and missing.group(1) != path:
+        return "%s needs %s, which this machine does not have; install that library" % (
+            os.path.basename(path), missing.group(1))
+    other = re.match(r"(/\S+?): ", str(error))
+    if other and other.group(1) != path:
+        return "%s needs %s, which does not load (%s)" % (os.path.basename(path), other.group(1),
+                                                          error)
+    return "%s does not fit torch %s (%s); reinstall firn" % (os.path.basename(path),
+                                                              torch_version(), error)
 
 
 def _driver_there() -> bool:
@@ -144,8 +158,7 @@ def load_for_torch(name: str) -> ctypes.CDLL:
     try:
         return ctypes.CDLL(path)
     except OSError as error:  # another build of the same release: another CUDA
-        raise OSError("%s does not fit torch %s (%s); reinstall firn" % (
-            os.path.basename(path), torch_version(), error)) from None
+        raise OSError(_why_not_loaded(path, error)) from None
 
 
 def load_plugin() -> ctypes.CDLL:

@@ -79,6 +79,14 @@ def wanted(environ: Mapping[str, str] = os.environ) -> str | None:
     return conf if split_conf(conf)[0] else None
 
 
+def knob(name: str, conf: str, environ: Mapping[str, str] = os.environ) -> str:
+    """The text of a knob of Firn's in `conf`, or else in the environment; "" where it is not set.
+    (For who cannot ask Firn itself.)"""
+    values = [word.partition(":")[2].strip() for word in split_words(conf)
+              if word.partition(":")[0].strip() == "firn_" + name]
+    return values[-1] if values else environ.get("FIRN_" + name.upper(), "")
+
+
 def preloaded(environ: Mapping[str, str] = os.environ) -> bool:
     """Whether the library in front of the driver is in this process by LD_PRELOAD."""
     return "libfirn_preload.so" in environ.get("LD_PRELOAD", "")

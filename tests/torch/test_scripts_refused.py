@@ -229,6 +229,7 @@ def test_another_torch_version_is_named(places, with_firn, tmp_path):
     (line,) = run.text.splitlines()
     assert "built for torch 2.4, found 2.11" in line
     run = with_conf(places, tmp_path, "", environment={**environment, "FIRN_DEVICE": ""},
-                    script="import torch; print('imported')")
-    assert run.status == 0 and "imported" in run.text.splitlines(), run.text
-    assert "RuntimeWarning: firn: built for torch 2.4, found 2.11" in run.text, run.text
+                    script="import torch; print('imported'); torch.cuda.init()")
+    assert run.status == 1 and "imported" in run.text.splitlines(), run.text
+    assert run.text.splitlines()[-1].startswith(
+        "RuntimeError: firn: built for torch 2.4, found 2.11"), run.text

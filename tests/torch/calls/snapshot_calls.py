@@ -2,6 +2,7 @@
 
 import pickle
 import tempfile
+import threading
 
 import torch
 from _calls import MIB, alone, empty, free_while_used, settle
@@ -174,6 +175,45 @@ def call_metadata_of_the_user():
     memory._record_memory_history(enabled=None)
     del x, y
     return [said, memory._get_memory_metadata(), found]
+
+
+def call_metadata_of_other_threads():
+    memory._record_memory_history()
+    memory._set_memory_metadata("this thread's")
+
+    def other():
+        said.append(memory._get_memory_metadata())
+        memory._set_memory_metadata("the other's")
+        kept.append(empty(200))
+    said, kept = [], []
+    thread = threading.Thread(target=other)
+    thread.start()
+    thread.join()
+    kept.append(empty(100))
+    found = [[entry["size"], entry.get("user_metadata")] for entry in trace("alloc")]
+    said.append(memory._get_memory_metadata())
+    memory._set_memory_metadata("")
+    memory._record_memory_history(enabled=None)
+    return [said, found]
+
+
+def call_annotated_blocks():
+    """Of torch 2.14 and later."""
+    if not hasattr(memory, "_annotate_tensor"):
+        return []
+    x, y = empty(100), empty(3 * MIB)
+    memory._annotate_tensor(x, "before history")
+    memory._record_memory_history()
+    memory._set_memory_metadata("the thread's")
+    memory._annotate_tensor(x, "small")
+    memory._annotate_tensor(y[1000:], "a part of large")
+    found = [[entry["size"], entry["addr"] in (x.data_ptr(), y.data_ptr()), entry["stream"],
+              entry["user_metadata"], "call_annotated_blocks" in names(entry), entry["pool_id"]]
+             for entry in trace("annotate")]
+    said = [memory._memory_metadata_supported(), memory._get_memory_metadata()]
+    memory._set_memory_metadata("")
+    memory._record_memory_history(enabled=None)
+    return [said, found]
 
 
 def call_compile_contexts():

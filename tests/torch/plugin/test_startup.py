@@ -208,54 +208,130 @@ def test_firn_words_alone_are_refused_by_torch(run):
     assert "firn_budget" in done.stdout
 
 
-def test_too_late(run):
-    """CUDA was started before the entry point ran: one warning, and the native allocator."""
-    done = run("""
-        import warnings, torch
-        torch.empty(1, device="cuda")  # (no operator of the CPU's stands in here)
-        from firn import _autoload
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
+TOO_LATE = """
+    import warnings, torch
+    torch.empty(1, device="cuda")  # (no operator of the CPU's stands in here)
+    from firn import _autoload
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
             _autoload.load()
-        (warning,) = caught
-        print(warning.message)
-        assert torch.cuda.get_allocator_backend() == "native"
-        assert torch.empty(5, device="cuda").numel() == 5
-    """, TORCH_DEVICE_BACKEND_AUTOLOAD="0", FIRN_DEVICE="auto")
-    assert "CUDA was started before" in done.stdout
+        except RuntimeError as error:
+            print(error)
+    print(*[each.message for each in caught])
+    assert torch.cuda.get_allocator_backend() == "native"
+"""
 
 
-def test_another_torch(run, tmp_path):
-    """Libraries for other releases only: one warning, and the native allocator."""
+@pytest.mark.parametrize("words, says", [("", "firn_fallback:native goes on without Firn"),
+                                         (",firn_fallback:native", "the native allocator stays")])
+def test_too_late(run, words, says):
+    """CUDA was started before the entry point ran."""
+    done = run(TOO_LATE, conf="backend:firn" + words, TORCH_DEVICE_BACKEND_AUTOLOAD="0",
+               FIRN_DEVICE="auto")
+    (line,) = done.stdout.splitlines()[:1] if not words else done.stdout.splitlines()
+    assert line.startswith("firn: CUDA was started before") and says in line
+
+
+START_CUDA = """
+    import os, sys, warnings
+    from firn import _libraries
+    _libraries._folders = lambda: [os.environ["FIRN_LIB"]]
+    os.environ.pop("FIRN_BUILD", None)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        import torch
+    print(*[each.message for each in caught if "firn" in str(each.message)])
+    for start in (torch.cuda.init, lambda: torch.empty(1, device="cuda"), torch.cuda.synchronize):
+        try:
+            start()
+            print("started", torch.cuda.get_allocator_backend())
+        except RuntimeError as error:
+            print(error)
+    print(torch.ones(3).sum().item())
+"""
+FITS_OTHERS = (r"firn: built for torch 2\.4 and 2\.10, found 2\.1\d\.\S+: its binary interface "
+               "differs; install a Firn that is built for it")
+
+
+@pytest.fixture
+def other_releases(tmp_path):
+    """A folder of libraries for other releases of torch only."""
     for name in ("libfirn_torch-2.4.so", "libfirn_torch-2.10.so", "libfirn_torch_ops-2.4.so"):
         (tmp_path / name).write_text("")
-    done = run("""
-        import os, sys, warnings
-        from firn import _libraries
-        _libraries._folders = lambda: [os.environ["FIRN_LIB"]]
-        os.environ.pop("FIRN_BUILD", None)
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            import torch
-        (words,) = [str(warning.message) for warning in caught if "firn" in str(warning.message)]
-        print(words)
-        assert torch.cuda.get_allocator_backend() == "native"
-    """, FIRN_DEVICE="auto", FIRN_LIB=tmp_path)
-    assert re.match(r"firn: built for torch 2\.4 and 2\.10, found 2\.1\d\.", done.stdout)
+    return tmp_path
+
+
+def test_another_torch_does_not_start_cuda(run, other_releases):
+    """One line each time; what needs no CUDA goes on."""
+    done = run(START_CUDA, FIRN_DEVICE="auto", FIRN_LIB=other_releases)
+    warned, *said, ones = done.stdout.splitlines()
+    assert warned == "" and len(said) == 3 and ones == "3.0"
+    for line in said:
+        assert re.fullmatch(FITS_OTHERS + r" \(firn_fallback:native goes on without Firn\)", line)
+
+
+@pytest.mark.parametrize("how", ["word", "variable", "variable under firn run"])
+def test_another_torch_goes_on_where_the_user_says_so(run, other_releases, how):
+    done = run(START_CUDA, FIRN_DEVICE="auto", FIRN_LIB=other_releases,
+               conf="backend:firn" + (",firn_fallback:native" if how == "word" else ""),
+               **({} if how == "word" else {"FIRN_FALLBACK": "native"}),
+               **({"FIRN_STRICT": "1"} if "run" in how else {}))
+    warned, *said, _ = done.stdout.splitlines()
+    assert re.fullmatch(FITS_OTHERS + ": the native allocator stays, nothing will spill", warned)
+    assert said == ["started native"] * 3
+
+
+def test_another_torch_ends_firn_run(run, other_releases):
+    done = run(START_CUDA, status=2, FIRN_DEVICE="auto", FIRN_LIB=other_releases, FIRN_STRICT="1")
+    assert done.stdout == "" and re.fullmatch(FITS_OTHERS + r" \(.*\)\n", done.stderr)
+
+
+def test_fallback_is_read_as_firn_reads_it():
+    assert startup.knob("fallback", "backend:firn", {}) == ""
+    assert startup.knob("fallback", "backend:firn", {"FIRN_FALLBACK": "native"}) == "native"
+    assert startup.knob("fallback", "backend:firn, firn_fallback : native ,firn_host:1GiB",
+                        {"FIRN_FALLBACK": "refuse"}) == "native"
 
 
 def test_a_library_that_does_not_load(run, tmp_path):
     """Of the right release, but for another CUDA, say: the loader's words, and what to do."""
     done = run("""
-        import sys
         from firn import _libraries
         name = "libfirn_torch-%s.so" % _libraries._minor(_libraries.torch_version())
-        assert "torch" not in sys.modules
         open(name, "w").close()
         import torch
+        try:
+            torch.cuda.init()
+        except RuntimeError as error:
+            print(error)
     """, FIRN_DEVICE="auto", FIRN_LIB=tmp_path)
-    assert re.search(r"firn: libfirn_torch-2\.\d+\.so does not fit torch 2\..*file too short.*"
-                     "reinstall firn", done.stderr)
+    assert re.fullmatch(r"firn: libfirn_torch-2\.\d+\.so does not fit torch 2\..*file too short.*"
+                        r"reinstall firn \(firn_fallback:native.*\)\n", done.stdout)
+
+
+@pytest.mark.parametrize("there, says", [
+    (False, r"needs libother\.so\.9, which this machine does not have; install that library"),
+    (True, r"needs /\S*/libother\.so\.9, which does not load \(\S+: file too short\)")])
+def test_a_library_that_lacks_another_one(run, tmp_path, there, says):
+    """The one that lacks is named, not torch."""
+    done = run("""
+        import subprocess
+        from firn import _libraries
+        minor = _libraries._minor(_libraries.torch_version())
+        for name, links in (("libother.so.9", []),
+                            ("libfirn_torch-%s.so" % minor, ["-L.", "-l:libother.so.9"])):
+            subprocess.run(["cc", "-shared", "-Wl,--no-as-needed", "-Wl,-soname," + name, "-x", "c",
+                            "/dev/null", "-o", name, "-x", "none", *links], check=True)
+    """ + ("    open('libother.so.9', 'w').close()" if there else
+           "    import os; os.unlink('libother.so.9')") + """
+        import torch
+        try:
+            torch.cuda.init()
+        except RuntimeError as error:
+            print(error)
+    """, FIRN_DEVICE="auto", FIRN_LIB=tmp_path, LD_LIBRARY_PATH=tmp_path)
+    assert re.match(r"firn: libfirn_torch-2\.\d+\.so " + says, done.stdout), done.stdout
 
 
 def test_the_library_of_the_torch_that_is_loaded(run):

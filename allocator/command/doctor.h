@@ -12,7 +12,7 @@ namespace firn::command {
 struct DoctorOptions {
   std::vector<std::string> dirs;  // none: those of the configuration
   bool json = false;
-  bool markdown = false;  // only the knobs, as README's table
+  bool markdown = false;  // only the knobs, as README.md's table
   std::string device = "auto";            // with COMMAND: as of `firn run`
   std::optional<std::string> gpu_memory;
 };

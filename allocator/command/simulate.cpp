@@ -16,6 +16,7 @@
 #include "allocator/command/sweep.h"
 #include "allocator/config.h"
 #include "allocator/json_text.h"
+#include "allocator/simulate/cut_lists.h"
 #include "allocator/simulate/program.h"
 
 namespace firn::command {
@@ -61,7 +62,8 @@ class Progress {
 };
 
 int simulate_once(const SimulateOptions& options, const SimulatePlan& plan,
-                  const simulate::ProgramTrace& trace, const std::optional<Plotter>& plotter) {
+                  const simulate::ProgramTrace& whole, const std::optional<Plotter>& plotter) {
+  const simulate::ProgramTrace trace = simulate::cut_lists(whole, plan.machine.gpu_bytes);
   if (Result<void> fits = trace.check_fits(plan.machine.gpu_bytes); !fits)
     return refuse_simulate(fits.error().text);
   simulate::Timeline timeline;

@@ -13,6 +13,7 @@
 #include "allocator/command/report.h"
 #include "allocator/command/simulate_result.h"
 #include "allocator/json_text.h"
+#include "allocator/simulate/cut_lists.h"
 #include "allocator/simulate/program.h"
 
 namespace firn::command {
@@ -48,9 +49,10 @@ struct Point {
 
 /// In the child: never returns.
 [[noreturn]] void run_point(const Point& point, const SimulatePlan& plan,
-                            const simulate::ProgramTrace& trace) {
+                            const simulate::ProgramTrace& whole) {
   simulate::MachineOptions machine = plan.machine;
   machine.gpu_bytes = point.budget_bytes;
+  const simulate::ProgramTrace trace = simulate::cut_lists(whole, point.budget_bytes);
   Result<void> fits = trace.check_fits(point.budget_bytes);
   Result<Json> result = fits ? run_simulation(machine, plan, trace)
                              : Result<Json>(fits.error());

@@ -1,7 +1,7 @@
 #include "allocator/record/recorder.h"
 
-#include <algorithm>
 #include <cstdio>
+#include <unordered_map>
 #include <utility>
 
 #include "allocator/record/iteration.h"
@@ -86,16 +86,23 @@ void Recorder::end(Operator& op) {
   if (!mine(op)) return;
   pause(op);
   Operator done = std::exchange(op, {});
-  std::sort(done.uses.begin(), done.uses.end(),
-            [](const Operator::Use& a, const Operator::Use& b) { return a.block < b.block; });
-  std::vector<uint32_t> inputs, outputs;
-  for (size_t i = 0; i < done.uses.size();) {
-    Operator::Use whole = done.uses[i];
-    for (; i < done.uses.size() && done.uses[i].block == whole.block; ++i) {
-      whole.read |= done.uses[i].read;
-      whole.written |= done.uses[i].written;
-      whole.made |= done.uses[i].made;
+  // Each block once, in the order in which the operator names them: of its lists, one after the
+  // other, as cut_lists() takes them apart.
+  std::unordered_map<uint32_t, size_t> at;
+  std::vector<Operator::Use> blocks;
+  for (const Operator::Use& use : done.uses) {
+    const auto [known, first] = at.emplace(use.block, blocks.size());
+    if (first) {
+      blocks.push_back(use);
+      continue;
     }
+    Operator::Use& whole = blocks[known->second];
+    whole.read |= use.read;
+    whole.written |= use.written;
+    whole.made |= use.made;
+  }
+  std::vector<uint32_t> inputs, outputs;
+  for (const Operator::Use& whole : blocks) {
     // What it has allocated itself it can only have read after writing it.
     if (whole.read && !whole.made) inputs.push_back(whole.block);
     if (whole.written) outputs.push_back(whole.block);

@@ -127,6 +127,7 @@ class KernelReader {
     if (!outputs) return outputs.error();
     kernel.inputs = *inputs;
     kernel.outputs = *outputs;
+    kernel.line = static_cast<uint32_t>(line_of(trace_.kernels.size()));
     kernel.name_at = trace_.names.size();
     kernel.name_bytes = static_cast<uint32_t>(file_.field(1).size());
     trace_.names += file_.field(1);
@@ -213,13 +214,13 @@ Result<void> ProgramTrace::check_fits(uint64_t gpu_bytes) const {
   const auto in_frames = [](uint64_t bytes) {
     return (bytes + granule_bytes - 1) / granule_bytes * granule_bytes;
   };
-  const auto wrong = [](const std::string& path, size_t index, std::string text) {
+  const auto wrong = [](const std::string& path, uint64_t line, std::string text) {
     return make_error(Code::invalid_argument, 0,
-                      fmt::format("{}:{}: {}", path, line_of(index), std::move(text)));
+                      fmt::format("{}:{}: {}", path, line, std::move(text)));
   };
   for (size_t i = 0; i < tensors.size(); ++i)
     if (tensors[i].persistent && in_frames(tensors[i].bytes) > gpu_bytes)
-      return wrong(tensors_path, i,
+      return wrong(tensors_path, line_of(i),
                    fmt::format("tensor {} ({}) alone exceeds the GPU's {}", tensors[i].id,
                                format_size(tensors[i].bytes), format_size(gpu_bytes)));
   std::vector<uint32_t> counted(tensors.size(), no_kernel);
@@ -234,7 +235,7 @@ Result<void> ProgramTrace::check_fits(uint64_t gpu_bytes) const {
       const bool is_small = bytes <= size_class::small_most;
       (is_small ? small : large) += is_small ? bytes : in_frames(bytes);
       if (large + in_frames(small) > gpu_bytes)
-        return wrong(kernels_path, k,
+        return wrong(kernels_path, kernel.line,
                      fmt::format("the tensors of kernel {} alone exceed the GPU's {}",
                                  quote_word(name(kernel)), format_size(gpu_bytes)));
     }

@@ -26,6 +26,7 @@ struct TraceKernel {
   uint64_t duration_ns = 0;
   uint64_t name_at = 0, uses_at = 0;
   uint32_t name_bytes = 0, inputs = 0, outputs = 0;
+  uint32_t line = 0;  // of the kernels' file
 };
 
 class ProgramTrace {

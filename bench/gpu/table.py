@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""README's table of what was seen on GPUs: a row for each step of bench/gpu/run.sh, from the newest
+"""bench/README.md's table of what was seen on GPUs: a row for each step of bench/gpu/run.sh, from the newest
 full run's results in bench/results/; "not yet seen on a GPU" where there are none.
 
     bench/gpu/table.py [FOLDER]     [bench/results]

@@ -108,7 +108,7 @@ def test_a_bad_configured_directory_is_reported_not_refused(firn):
 def test_readme_holds_the_table_of_knobs(firn):
     table = firn("doctor", "--markdown").stdout
     assert table.count("\n") == len(KNOBS) + 2
-    assert table in (ROOT / "README.md").read_text(encoding="utf-8")
+    assert table in (ROOT / "allocator/command/README.md").read_text(encoding="utf-8")
 
 
 def test_the_reason_for_no_gpu_is_told_once(firn):

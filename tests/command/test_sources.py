@@ -50,7 +50,7 @@ MAY_INCLUDE = {"front ends": {"front ends", "allocator", "seams"},
 
 
 def test_arrows_point_down_only():
-    """README's picture: the allocator knows no files and no rings, backing no blocks."""
+    """allocator/README.md's picture: the allocator knows no files and no rings, backing no blocks."""
     arrows = {(str(path.relative_to(ROOT)), header) for path in SOURCES
               for header in included(path) if "/" in header}
     seen = {(layer_of(path), layer_of(header)) for path, header in arrows}

@@ -50,7 +50,7 @@ def expanded(rows):
 def test_readme_has_each_transition_and_no_other():
     code, states = in_code()
     assert len(code) > 15 and len(states) == 9
-    readme = expanded(cells((ROOT / "README.md").read_text(encoding="utf-8")))
+    readme = expanded(cells((ROOT / "allocator/README.md").read_text(encoding="utf-8")))
     standing = {tuple(part.replace(" ", "_") for part in row) for row in STANDING}
     assert readme - standing == code
 

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 
 #include <filesystem>
+#include <vector>
 
 #include "allocator/simulate/program_trace.h"
 #include "tests/allocator/simulation.h"
@@ -120,6 +121,31 @@ TEST_F(Recorded, an_allocation_alone_is_no_kernel_and_what_it_makes_no_input) {
   EXPECT_EQ(trace.name(trace.kernels[0]), "relu");
   EXPECT_EQ(trace.kernels[0].inputs, 1u);
   EXPECT_EQ(trace.kernels[0].outputs, 1u);
+}
+
+TEST_F(Recorded, blocks_are_in_the_order_in_which_an_operator_names_them) {
+  Recorder recorder(sim_.driver(), sim_.context(0), prefix());
+  for (uint64_t number = 0; number < 6; ++number) {
+    allocate(recorder, number);
+    run(recorder, "fill", number, ms);
+  }
+  Operator op;
+  op.name = "aten::_foreach_add_";
+  for (uint64_t number : {4, 1, 3, 1, 0}) recorder.uses(op, block(number), false);
+  for (uint64_t number : {4, 1}) recorder.uses(op, block(number), true);
+  recorder.resume(op, stream_);
+  work(stream_, ms);
+  recorder.end(op);
+  const simulate::ProgramTrace trace = finish(recorder);
+  ASSERT_EQ(trace.kernels.size(), 7u);
+  std::vector<uint64_t> inputs, outputs, filled;
+  for (uint32_t tensor : trace.inputs(trace.kernels[6])) inputs.push_back(trace.tensors[tensor].id);
+  for (uint32_t tensor : trace.outputs(trace.kernels[6]))
+    outputs.push_back(trace.tensors[tensor].id);
+  for (int number = 0; number < 6; ++number)
+    filled.push_back(trace.tensors[trace.outputs(trace.kernels[static_cast<size_t>(number)])[0]].id);
+  EXPECT_EQ(inputs, (std::vector<uint64_t>{filled[4], filled[1], filled[3], filled[0]}));
+  EXPECT_EQ(outputs, (std::vector<uint64_t>{filled[4], filled[1]}));
 }
 
 TEST_F(Recorded, a_full_recording_says_so_and_is_valid) {

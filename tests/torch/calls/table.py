@@ -1,5 +1,5 @@
-"""The tables of README that say what torch's calls and settings do with Firn: makes every call with
-both allocators and writes them between README's marks.
+"""The tables of README.md, here, that say what torch's calls and settings do with Firn: makes every
+call with both allocators and writes them between its marks.
 
     python table.py [--build BUILD] [--print]
 """
@@ -12,7 +12,7 @@ import subprocess
 import compare
 from test_answers import DIFFERENT
 
-README = compare.ROOT / "README.md"
+README = pathlib.Path(__file__).with_name("README.md")
 CALLS, SETTINGS = "calls", "settings"
 MOST = 60  # letters of an answer
 

@@ -74,7 +74,7 @@ Result<std::vector<uint64_t>> sweep_of(const std::string& word) {
   for (size_t begin = key.size(); begin <= word.size();) {
     const size_t end = std::min(word.find(':', begin), word.size());
     Result<uint64_t> bytes = parse_size(std::string_view(word).substr(begin, end - begin));
-    if (!bytes) return bad("--sweep: " + bytes.error().text);
+    if (!bytes) return wrong("is no range: " + bytes.error().text);
     parts.push_back(*bytes);
     begin = end + 1;
   }

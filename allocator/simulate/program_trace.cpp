@@ -234,11 +234,13 @@ Result<void> ProgramTrace::check_fits(uint64_t gpu_bytes) const {
       const uint64_t bytes = tensors[tensor].bytes;
       const bool is_small = bytes <= size_class::small_most;
       (is_small ? small : large) += is_small ? bytes : in_frames(bytes);
-      if (large + in_frames(small) > gpu_bytes)
-        return wrong(kernels_path, kernel.line,
-                     fmt::format("the tensors of kernel {} alone exceed the GPU's {}",
-                                 quote_word(name(kernel)), format_size(gpu_bytes)));
     }
+    if (large + in_frames(small) > gpu_bytes)
+      return wrong(kernels_path, kernel.line,
+                   fmt::format("the tensors of kernel {} are {} together, more than the GPU's {}; a "
+                               "job may do that in host memory, slowly: no time is known for it",
+                               quote_word(name(kernel)), format_size(large + in_frames(small)),
+                               format_size(gpu_bytes)));
   }
   return {};
 }

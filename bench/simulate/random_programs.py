@@ -124,7 +124,7 @@ def simulate(firn, prefix, policy, memory_mib, host):
     done = subprocess.run([firn, "simulate", str(prefix), "--gpu-memory", f"{memory_mib}MiB",
                            "--policy", policy, "--iterations", "1", "--json", *host],
                           capture_output=True, text=True)
-    if done.returncode == NO_ROOM or "alone exceed the GPU's" in done.stderr:
+    if done.returncode == NO_ROOM or "together, more than the GPU's" in done.stderr:
         return None
     if done.returncode != 0:
         raise RuntimeError(f"firn simulate ended with {done.returncode}: {done.stderr.strip()}")

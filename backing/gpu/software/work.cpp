@@ -59,10 +59,10 @@ std::shared_ptr<Work> Scheduler::enqueue(const std::shared_ptr<Stream>& stream, 
 // Starts what can start, beginning with this stream: a list instead of recursion, because a long
 // chain of events may complete at once.
 void Scheduler::kick(const std::shared_ptr<Stream>& first) {
-  std::vector<std::shared_ptr<Stream>> todo{first};
+  Linked<Stream> todo;
+  todo.push_front(first);
   while (!todo.empty()) {
-    std::shared_ptr<Stream> stream = std::move(todo.back());
-    todo.pop_back();
+    const std::shared_ptr<Stream> stream = todo.pop_front();
     if (stream->running || stream->blocked || stream->queue.empty()) continue;
     std::shared_ptr<Work> work = stream->queue.front();
     while (!work->after.empty() && work->after.back()->done) work->after.pop_back();
@@ -71,8 +71,10 @@ void Scheduler::kick(const std::shared_ptr<Stream>& first) {
       stream->blocked = true;
     } else if (work->body.instant()) {
       work->end_ns = now_ns();
-      finish(work, todo);
-      todo.push_back(stream);
+      Linked<Stream> waiters;
+      finish(work, waiters);
+      while (!waiters.empty()) todo.push_front(waiters.pop_front());
+      todo.push_front(stream);
     } else {
       start(work);
     }
@@ -100,10 +102,14 @@ void Scheduler::start(const std::shared_ptr<Work>& work) {
     stream.running = work->started = true;
     return;
   }
+  if (ready_.size() >= returning_) worker_for_one_more();  // (else the one that returns takes it)
   ready_.push_back(work);
   stream.running = work->started = true;
-  if (ready_.size() <= returning_) return;  // the worker that made it ready takes it itself
-  if (idle_workers_ + returning_ >= ready_.size()) {
+}
+
+/// One that is idle, or a new one. std::bad_alloc where there is none and none can be made.
+void Scheduler::worker_for_one_more() {
+  if (idle_workers_ + returning_ > ready_.size()) {
     ready_changed_.notify_one();
     return;
   }
@@ -121,14 +127,10 @@ void Scheduler::start(const std::shared_ptr<Work>& work) {
   } catch (const std::bad_alloc&) {
   }
   if (pthread_sigmask(SIG_SETMASK, &before, nullptr) != 0) die("start", "pthread_sigmask failed");
-  if (more || workers_ > 0) return;  // one of them takes it, later
-  ready_.pop_back();
-  stream.running = work->started = false;
-  throw std::bad_alloc();
+  if (!more && workers_ == 0) throw std::bad_alloc();  // (else one of them takes it, later)
 }
 
-void Scheduler::finish(const std::shared_ptr<Work>& work,
-                       std::vector<std::shared_ptr<Stream>>& woken) {
+void Scheduler::finish(const std::shared_ptr<Work>& work, Linked<Stream>& waiters) {
   Stream& stream = *work->stream;
   if (stream.queue.empty() || stream.queue.front() != work)
     die(work->body.entry, "work completed out of order");
@@ -144,21 +146,21 @@ void Scheduler::finish(const std::shared_ptr<Work>& work,
                    work->body.bytes);
   work->body = Body{.entry = work->body.entry};
   work->after.clear();
-  for (auto& waiter : work->waiters) {
+  while (!work->waiters.empty()) {
+    std::shared_ptr<Stream> waiter = work->waiters.pop_front();
     waiter->blocked = false;
-    woken.push_back(std::move(waiter));
+    waiters.push_back(std::move(waiter));
   }
-  work->waiters.clear();
   work->stream.reset();
   if (gpu().host_waiters) gpu().changed.notify_all();
 }
 
 void Scheduler::complete(const std::shared_ptr<Work>& work) {
   std::shared_ptr<Stream> stream = work->stream;
-  std::vector<std::shared_ptr<Stream>> woken;
-  finish(work, woken);
+  Linked<Stream> waiters;
+  finish(work, waiters);
   kick(stream);
-  for (auto& other : woken) kick(other);
+  while (!waiters.empty()) kick(waiters.pop_front());
 }
 
 void Scheduler::execute(Lock& lock, const std::shared_ptr<Work>& work) {
@@ -182,10 +184,8 @@ bool Scheduler::died(const Work& work) {
 }
 
 void Scheduler::drop(const std::shared_ptr<Context>& context) {
-  std::vector<std::shared_ptr<Stream>> streams;
   for (Work* work : incomplete_) {
     if (work->stream->context.lock() != context) continue;
-    streams.push_back(work->stream);
     work->body.run = nullptr;
     work->body.ranges.clear();
     work->body.link = nullptr;
@@ -197,7 +197,17 @@ void Scheduler::drop(const std::shared_ptr<Context>& context) {
     work->end_ns = 0;
   }
   dropped_.notify_all();
-  for (const auto& stream : streams) kick(stream);
+  // (Without a list of them: a worker whose kernel failed may have no memory.)
+  const auto next = [&]() -> std::shared_ptr<Stream> {
+    for (const Work* work : incomplete_) {
+      const std::shared_ptr<Stream>& stream = work->stream;
+      if (!stream->running && !stream->blocked && !stream->queue.empty() &&
+          stream->context.lock() == context)
+        return stream;
+    }
+    return nullptr;
+  };
+  while (const std::shared_ptr<Stream> stream = next()) kick(stream);
 }
 
 void Scheduler::worker() {
@@ -206,8 +216,7 @@ void Scheduler::worker() {
     ++idle_workers_;
     ready_changed_.wait(lock, [&] { return !ready_.empty() && !gpu().exiting; });
     --idle_workers_;
-    std::shared_ptr<Work> work = std::move(ready_.front());
-    ready_.pop_front();
+    const std::shared_ptr<Work> work = ready_.pop_front();
     ++running_;
     while (work->body.ready && !gpu().exiting && !work->body.ready()) {
       lock.unlock();

@@ -58,11 +58,53 @@ struct Body {
   bool instant() const { return !run && !ready && !link_ns && !latency_ns; }
 };
 
+/// Linked through `Element::next`: each is in one such list at most. Nothing is allocated, so that
+/// work completes where the machine has no memory, as a GPU's does.
+template <class Element>
+class Linked {
+ public:
+  Linked() = default;
+  Linked(const Linked&) = delete;
+  Linked& operator=(const Linked&) = delete;
+  bool empty() const { return !head_; }
+  size_t size() const { return size_; }
+  const std::shared_ptr<Element>& front() const { return head_; }
+  void push_front(std::shared_ptr<Element> element) {
+    if (!tail_) tail_ = element.get();
+    element->next = std::move(head_);
+    head_ = std::move(element);
+    ++size_;
+  }
+  void push_back(std::shared_ptr<Element> element) {
+    element->next = nullptr;
+    Element* const last = element.get();
+    (tail_ ? tail_->next : head_) = std::move(element);
+    tail_ = last;
+    ++size_;
+  }
+  std::shared_ptr<Element> pop_front() {
+    std::shared_ptr<Element> element = std::move(head_);
+    head_ = std::move(element->next);
+    if (!head_) tail_ = nullptr;
+    --size_;
+    return element;
+  }
+  void clear() {
+    while (!empty()) pop_front();
+  }
+
+ private:
+  std::shared_ptr<Element> head_;
+  Element* tail_ = nullptr;
+  size_t size_ = 0;
+};
+
 struct Work {
   Body body;
   std::shared_ptr<Stream> stream;
-  std::vector<std::shared_ptr<Work>> after;      // all must be complete before it starts
-  std::vector<std::shared_ptr<Stream>> waiters;  // streams whose next work waits for this one
+  std::vector<std::shared_ptr<Work>> after;  // all must be complete before it starts
+  Linked<Stream> waiters;                    // streams whose next work waits for this one
+  std::shared_ptr<Work> next;                // in the scheduler's list of what is ready
   bool started = false, done = false;
   uint64_t generation = 0;  // of the scheduler: what is older than a reset completes nowhere
   uint64_t begin_ns = 0;
@@ -81,6 +123,7 @@ struct Stream {
   std::deque<std::shared_ptr<Work>> queue;  // incomplete, in order
   std::shared_ptr<Work> last;               // enqueued last, complete or not
   bool running = false, blocked = false;
+  std::shared_ptr<Stream> next;             // of those that wait for the same, or are looked at
   std::shared_ptr<Capture> capture;         // it records instead of running
   std::vector<std::shared_ptr<GraphNode>> capture_tail;
   Own own;
@@ -131,7 +174,9 @@ class Scheduler {
  private:
   void kick(const std::shared_ptr<Stream>& stream);
   void start(const std::shared_ptr<Work>& work);
-  void finish(const std::shared_ptr<Work>& work, std::vector<std::shared_ptr<Stream>>& woken);
+  void worker_for_one_more();
+  /// `waiters`: then the streams that waited for it.
+  void finish(const std::shared_ptr<Work>& work, Linked<Stream>& waiters);
   void complete(const std::shared_ptr<Work>& work);
   void execute(Lock& lock, const std::shared_ptr<Work>& work);
   bool step(Lock& lock, uint64_t until_ns);
@@ -141,7 +186,7 @@ class Scheduler {
   std::unordered_set<Work*> incomplete_;
   uint64_t generation_ = 0;
   // Wall clock.
-  std::deque<std::shared_ptr<Work>> ready_;
+  Linked<Work> ready_;
   std::condition_variable ready_changed_;
   std::condition_variable dropped_;  // what runs may be over before its time
   unsigned workers_ = 0;  // they last as long as the process

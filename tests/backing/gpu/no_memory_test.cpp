@@ -1,5 +1,6 @@
 // The machine has no memory for an entry's own needs: the entry answers so, nothing was done, and the
 // same call works when there is memory again. Every nth operator new of each entry fails.
+#include <atomic>
 #include <cstdlib>
 #include <functional>
 #include <new>
@@ -9,7 +10,10 @@
 namespace {
 thread_local int fails_in = 0;  // of this thread's operator new; 0: none
 
+std::atomic<bool> none_left{false};     // for any thread
+
 void* take(size_t bytes) {
+  if (none_left) return nullptr;
   if (fails_in > 0 && --fails_in == 0) return nullptr;
   return std::malloc(bytes ? bytes : 1);
 }
@@ -81,6 +85,51 @@ TEST_F(NoMemory, copies_and_events) {
   EXPECT_GT(failed, 3);
   OK(cuStreamSynchronize(other));
   EXPECT_EQ(from, to);
+}
+
+/// A GPU needs none of the machine's memory to end its work and to begin what waits for that.
+TEST_F(NoMemory, work_completes_without_any) {
+  struct Shared {
+    std::atomic<bool> go{false}, over{false};
+    std::atomic<int> ran{0};
+  } shared;
+  constexpr int streams = 12, rounds = 20;
+  std::vector<CUstream> others;
+  for (int i = 0; i < streams; ++i) others.push_back(stream());
+  const CUstream first = stream();
+  OK(cuLaunchHostFunc(first, [](void* at) {
+    while (!static_cast<Shared*>(at)->go) {
+    }
+    none_left = true;
+  }, &shared));
+  const CUevent begun = event();
+  OK(cuEventRecord(begun, first));
+  const auto ran = [](void* at) { ++static_cast<Shared*>(at)->ran; };
+  for (const CUstream other : others) OK(cuStreamWaitEvent(other, begun, 0));
+  for (int round = 0; round < rounds; ++round) {
+    std::vector<CUevent> marks;
+    for (const CUstream other : others) {
+      OK(cuLaunchHostFunc(other, ran, &shared));
+      marks.push_back(event());
+      OK(cuEventRecord(marks.back(), other));
+    }
+    for (size_t i = 0; i < others.size(); ++i)  // each waits for its neighbour, too
+      OK(cuStreamWaitEvent(others[i], marks[(i + 1) % marks.size()], 0));
+  }
+  for (const CUstream other : others) {
+    const CUevent mark = event();
+    OK(cuEventRecord(mark, other));
+    OK(cuStreamWaitEvent(first, mark, 0));
+  }
+  OK(cuLaunchHostFunc(first, [](void* at) {
+    none_left = false;
+    static_cast<Shared*>(at)->over = true;
+  }, &shared));
+  shared.go = true;
+  while (!shared.over) {
+  }
+  OK(cuStreamSynchronize(first));
+  EXPECT_EQ(shared.ran, streams * rounds);
 }
 
 TEST_F(NoMemory, memory) {

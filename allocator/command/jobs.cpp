@@ -6,6 +6,7 @@
 
 #include "allocator/command/job_socket.h"
 #include "allocator/command/job_text.h"
+#include "allocator/command/metrics.h"
 #include "allocator/command/output.h"
 #include "allocator/command/report.h"
 #include "allocator/config.h"
@@ -51,14 +52,19 @@ int shown(const char* command, const std::string& text, int status = status_ok) 
 CLI::App* add_stats(CLI::App& app, JobOptions& options) {
   CLI::App* sub = app.add_subcommand("stats", "What a running job's memory does just now");
   sub->add_option("PID", options.process, "the process")->required()->type_name("");
-  sub->add_flag("--json", options.json, "the document of firn run --stats, as of now");
+  CLI::Option* const json =
+      sub->add_flag("--json", options.json, "the document of firn run --stats, as of now");
+  sub->add_flag("--metrics", options.metrics, "the same for monitoring: OpenMetrics text")
+      ->excludes(json);
   return sub;
 }
 
 int stats(const JobOptions& options) {
   Result<Json> document = asked(options, "stats", stats_patience);
   if (!document) return refused("stats", document.error());
-  return shown("stats", options.json ? dumped(*document) : stats_text(*document));
+  return shown("stats", options.json      ? dumped(*document)
+                        : options.metrics ? metrics_text(*document)
+                                          : stats_text(*document));
 }
 
 CLI::App* add_spill(CLI::App& app, JobOptions& options) {

@@ -10,6 +10,7 @@ namespace firn::command {
 struct JobOptions {
   std::string process;  // as given
   bool json = false;
+  bool metrics = false;
 };
 
 CLI::App* add_stats(CLI::App& app, JobOptions& options);

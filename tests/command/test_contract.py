@@ -98,7 +98,7 @@ def test_help_is_made_from_the_table_of_knobs(firn):
     ("run", ("--budget", "--dir", "--host", "--policy", "--device", "--gpu-memory", "--watch",
              "--trace", "--stats")),
     ("doctor", ("--dir", "--json", "--device")), ("top", ("--once", "--json")),
-    ("stats", ("PID", "--json")), ("spill", ("PID", "--json")), ("report", ("TRACE", "-o"))])
+    ("stats", ("PID", "--json", "--metrics")), ("spill", ("PID", "--json")), ("report", ("TRACE", "-o"))])
 def test_help_names_every_option(firn, command, options):
     result = firn(command, "--help")
     assert result.returncode == 0 and result.stderr == ""

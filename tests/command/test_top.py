@@ -278,6 +278,58 @@ def test_stats_and_spill_as_text_and_as_they_came(firn, folder):
         assert "8.0MiB  in use again, or kept by firn.no_spill()" in done.stdout
 
 
+def parsed_metrics(text):
+    """{(name, labels): value} of OpenMetrics text, whose form is looked at on the way."""
+    lines = text.split("\n")
+    assert lines[-2:] == ["# EOF", ""]
+    types, samples, told = {}, {}, []
+    for line in lines[:-2]:
+        if line.startswith("# TYPE "):
+            _, _, name, kind = line.split()
+            assert name not in types and kind in ("counter", "gauge")
+            types[name] = kind
+            told.append(name)
+        elif line.startswith("# UNIT "):
+            _, _, name, unit = line.split()
+            assert name == told[-1] and name.endswith("_" + unit)
+        elif line.startswith("# HELP "):
+            assert line.split()[2] == told[-1] and line.endswith(".")
+        else:
+            name, labels, value = re.fullmatch(r'(\w+)\{(.*)\} (\S+)', line).groups()
+            family = name.removesuffix("_total") if types[told[-1]] == "counter" else name
+            assert family == told[-1] and (types[family] == "counter") == name.endswith("_total")
+            pairs = re.findall(r'(\w+)="((?:[^"\\\n]|\\.)*)"', labels)
+            assert ",".join(f'{key}="{each}"' for key, each in pairs) == labels
+            assert (name, tuple(pairs)) not in samples
+            samples[name, tuple(pairs)] = float(value)
+    return samples
+
+
+def test_stats_for_monitoring(firn, folder):
+    told = {"pid": 1, **document()}
+    first = {**told["devices"][0], "spilled_bytes": 5 << 20, "stall_s": 1.5, "watching": True,
+             "pinned": [{"reason": 'a "word" \\ and\na line', "bytes": 7}]}
+    told["devices"] = [first, {**first, "device": 1, "spilled_bytes": 9}]
+    told["store"] = {**told.get("store", {}), "written_bytes": 11,
+                     "measured": [{"dir": "/nvme0", "written_bytes": 4}]}
+    with job(folder, json.dumps(told)) as number:
+        done = firn("stats", str(number), "--metrics")
+        both = firn("stats", str(number), "--metrics", "--json")
+    assert done.returncode == 0 and done.stderr == ""
+    samples = parsed_metrics(done.stdout)
+    device = [(("pid", "1"), ("device", str(each))) for each in range(2)]
+    assert samples["firn_spilled_bytes_total", device[0]] == 5 << 20
+    assert samples["firn_spilled_bytes_total", device[1]] == 9
+    assert samples["firn_stall_seconds_total", device[0]] == 1.5
+    assert samples["firn_watching", device[0]] == 1
+    assert samples["firn_pinned_bytes",
+                   device[0] + (("reason", 'a \\"word\\" \\\\ and\\na line'),)] == 7
+    assert samples["firn_store_written_bytes_total", (("pid", "1"),)] == 11
+    assert samples["firn_directory_written_bytes_total",
+                   (("pid", "1"), ("directory", "/nvme0"))] == 4
+    assert both.returncode == 2 and "--metrics" in both.stderr
+
+
 def test_a_line_of_json_each_second_until_nobody_reads(firn, folder):
     with job(folder, document()) as number:
         process = subprocess.Popen([find_binary(), "top", "--json"], stdout=subprocess.PIPE,

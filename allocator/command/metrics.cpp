@@ -23,7 +23,7 @@ constexpr Metric of_devices[] = {
     {"budget_bytes", "budget_bytes", false, "Most GPU memory that Firn holds."},
     {"device_bytes", "device_bytes", false, "GPU memory that Firn holds."},
     {"peak_device_bytes", "peak_device_bytes", false, "Most of it until now."},
-    {"allocated_bytes", "allocated_bytes", false, "What the program has allocated, wherever it is."},
+    {"allocated_bytes", "allocated_bytes", false, "What the program has allocated, anywhere."},
     {"peak_allocated_bytes", "peak_allocated_bytes", false, "Most of it until now."},
     {"resident_bytes", "resident_bytes", false, "Of it on the GPU."},
     {"hosted_bytes", "hosted_bytes", false, "Of it in host memory."},
@@ -33,9 +33,10 @@ constexpr Metric of_devices[] = {
     {"gap_bytes", "gap_bytes", false, "GPU memory in gaps of frames that blocks share."},
     {"spilled_bytes", "spilled_bytes", true, "Copied from the GPU."},
     {"faulted_bytes", "faulted_bytes", true, "Copied back because a kernel was about to use it."},
-    {"prefetched_bytes", "prefetched_bytes", true, "Copied back before a kernel was about to use it."},
+    {"prefetched_bytes", "prefetched_bytes", true, "Copied back before that."},
     {"forwarded_bytes", "forwarded_bytes", true, "Used again while it was on its way out."},
-    {"clean_dropped_bytes", "clean_dropped_bytes", true, "Left without a copy: there was a valid one."},
+    {"clean_dropped_bytes", "clean_dropped_bytes", true,
+     "Left without a copy: there was a valid one."},
     {"zero_copy_bytes", "zero_copy_bytes", true, "Used by kernels in host memory, over the link."},
     {"stall_s", "stall_seconds", true, "Time that the program waited for memory."},
     {"plan_s", "plan_seconds", true, "Processor time of decisions."},
@@ -107,7 +108,8 @@ class Text {
     add([&](const Json& from, const std::vector<std::string>& labels) {
       const Json& value = part(from, metric.key);
       if (!value.is_number() && !value.is_boolean()) return;
-      samples += fmt::format("firn_{}{}{{{}", metric.name, metric.counter ? "_total" : "", process_);
+      samples +=
+          fmt::format("firn_{}{}{{{}", metric.name, metric.counter ? "_total" : "", process_);
       for (const std::string& each : labels) samples += "," + each;
       samples += fmt::format("}} {}\n", value.is_boolean() ? fmt::to_string(int{value.get<bool>()})
                                                            : value.dump());

@@ -10,10 +10,14 @@ from firn_command import ROOT, clean_environment, find_binary
 from made_trace import BEGIN_NS, HEADER
 
 
+SLOW = ("test_simulate_large.py", "test_a_million_events")  # half a minute
+
+
 def pytest_collection_modifyitems(items):
     here = pathlib.Path(__file__).parent
     for item in items:
-        if here in item.path.parents and item.get_closest_marker("long") is None:
+        if here in item.path.parents and item.get_closest_marker("long") is None and \
+                item.path.name not in SLOW and item.name not in SLOW:
             item.add_marker(pytest.mark.quick)
 
 

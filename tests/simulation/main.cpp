@@ -56,7 +56,7 @@ int main(int argc, char** argv) {
   };
   RunOptions run;
   run.program = argv[0];
-  run.seeds = number("FIRN_SEEDS", 1000);
+  run.seeds = number("FIRN_SEEDS", 600);
   run.operations = static_cast<unsigned>(number("FIRN_OPERATIONS", 20'000));
   run.jobs = static_cast<unsigned>(number("FIRN_JOBS", 2));
   run.first_seed = number("FIRN_FIRST_SEED", 1);

@@ -162,7 +162,7 @@ TEST_F(ConfigTest, EveryKnobIsReadFromWordsAndFromTheEnvironment) {
       {"allow_tmpfs", "1"},    {"encrypt", "1"},          {"adversarial", "1"},     {"store_read", "3GiB/s"},
       {"store_write", "2GiB/s"}, {"store_latency", "20us"}, {"looks", "all"}, {"layouts", "0"},
       {"copy_gate", "0"},      {"io_patience", "5s"},
-      {"free_waits", "1"},
+      {"free_waits", "1"},     {"fallback", "native"},
       {"verify", "host"},         {"guard", "1"},           {"poison", "1"}};
   ASSERT_EQ(std::size(table), knobs().size()) << "a knob is missing from this test";
   for (const auto& [name, value] : table) {

@@ -59,6 +59,7 @@ std::shared_ptr<Work> Scheduler::enqueue(const std::shared_ptr<Stream>& stream, 
 // Starts what can start, beginning with this stream: a list instead of recursion, because a long
 // chain of events may complete at once.
 void Scheduler::kick(const std::shared_ptr<Stream>& first) {
+  if (first->blocked) return;  // it is in the list of what it waits for
   Linked<Stream> todo;
   todo.push_front(first);
   while (!todo.empty()) {

@@ -6,10 +6,10 @@ import os
 import pytest
 from firn_command import ROOT, refused
 
-KNOBS = ["budget", "dir", "host", "policy", "store", "store_size", "depth", "io_patience", "spread", "piece",
-         "watch", "spare", "places", "stats", "trace", "driver", "store_read", "store_write",
-         "store_latency", "allow_tmpfs", "encrypt", "looks", "copy_gate", "free_waits", "layouts", "adversarial",
-         "verify", "guard", "poison"]
+KNOBS = ["budget", "dir", "host", "policy", "fallback", "store", "store_size", "depth",
+         "io_patience", "spread", "piece", "watch", "spare", "places", "stats", "trace", "driver",
+         "store_read", "store_write", "store_latency", "allow_tmpfs", "encrypt", "looks",
+         "copy_gate", "free_waits", "layouts", "adversarial", "verify", "guard", "poison"]
 
 
 @pytest.mark.parametrize("arguments, says", [

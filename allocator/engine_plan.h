@@ -195,6 +195,7 @@ struct InMotion {
   bool spilling_ended_ = false;    // for good
   unsigned waiting_ = 0;           // threads in make_room
   int64_t waiting_holds_ = 0;      // that these have
+  unsigned waiting_others_ = 0;    // of them those that can go on without room
   std::vector<uint64_t> open_waits_;  // waits that are not in the statistics' total yet
   uint64_t unmapped_ = 0;          // spans, ever
   struct Still {                   // nothing has left since

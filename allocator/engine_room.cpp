@@ -47,15 +47,17 @@ Result<Reservation> EngineImpl::make_room(Lock& lock, uint64_t granules, const B
   const int64_t mine = thread_holds();
   ++waiting_;
   waiting_holds_ += mine;
+  waiting_others_ += gives_up;
   struct Leave {
-    unsigned& waiting;
-    int64_t& holds;
+    EngineImpl& engine;
     const int64_t mine;
+    const bool gives_up;
     ~Leave() {
-      --waiting;
-      holds -= mine;
+      --engine.waiting_;
+      engine.waiting_holds_ -= mine;
+      engine.waiting_others_ -= gives_up;
     }
-  } leave{waiting_, waiting_holds_, mine};
+  } leave{*this, mine, gives_up};
   OpenWait open(open_waits_);
   for (;;) {
     if (health_.dead()) return health_.error();
@@ -143,13 +145,14 @@ Result<Reservation> EngineImpl::make_room(Lock& lock, uint64_t granules, const B
       continue;
     }
     // Other threads will release all that they hold at this moment, unless all of them wait as we
-    // do: then one goes on without room, who can (in host memory, or with an error), and releases.
+    // do: then one goes on without room, who can (in host memory), and releases. Where none can,
+    // one has its error.
     uint64_t now = clock_.now_ns();
     const int64_t holds = all_holds();
     if (holds > mine) {
       if (!others_since) others_since = now;
       const uint64_t since = now - others_since;
-      if (gives_up && holds == waiting_holds_ && since >= starved_ns) {
+      if ((gives_up || waiting_others_ == 0) && holds == waiting_holds_ && since >= starved_ns) {
         still_.given_up = still_.starved = true;
         if (!wanted) count_stall(*begin, nullptr, granules * granule_bytes);
         return no_room(granules, wanted);

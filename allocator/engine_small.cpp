@@ -12,7 +12,7 @@ namespace firn {
 
 Result<void> EngineImpl::add_segment(Lock& lock, unsigned stream) {
   for (int attempt = 0;; ++attempt) {
-    // (Without room it has no other way: of threads that starve each other another one goes on.)
+    // (Without room it has no other way: of threads that starve each other one goes on who has.)
     Result<Reservation> room = make_room(lock, 1, nullptr, still_ns, false);
     if (!room) return room.error();
     Result<std::vector<Frame>> frames = frames_.take(std::move(*room));

@@ -264,6 +264,40 @@ TEST(Stop, threads_that_starve_each_other_go_on) {
   engine.check();
 }
 
+// Small blocks cannot go on in host memory. Where nobody else waits who can, one thread has an error
+// at once, and what it releases is the others'; seen by four threads of a random program, each of
+// which waited ten seconds for every small tensor.
+TEST(Stop, threads_that_starve_each_other_of_small_blocks_go_on) {
+  Simulation sim(small_budget());
+  Engine& engine = sim.engine(0);
+  void* inputs[] = {make(engine), make(engine)};
+  const uint64_t begin = sim.clock().now_ns();
+  std::atomic<int> holding{0}, refused{0};
+  std::vector<std::thread> threads;
+  for (void* input : inputs)
+    threads.emplace_back([&, input] {
+      Result<Hold> hold = engine.touch(input, nullptr, Access::read);
+      EXPECT_TRUE(hold) << describe(hold.error());
+      ++holding;
+      while (holding < 2) std::this_thread::yield();
+      std::vector<void*> made;
+      for (;;) {
+        Result<void*> output = engine.allocate(512u << 10, nullptr);
+        if (!output) break;
+        made.push_back(*output);
+      }
+      ++refused;
+      if (hold) engine.release(*hold, nullptr);
+      for (void* each : made) EXPECT_TRUE(engine.free(each));
+    });
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(refused, 2);
+  EXPECT_LT(sim.clock().now_ns() - begin, 1'000'000'000u);
+  EXPECT_GT(engine.stats().oom_count, 0u);
+  sim.synchronize();
+  engine.check();
+}
+
 // As `firn spill` asks for it: in a thread that has no context of its own.
 TEST(Stop, spilling_away_needs_no_context_of_the_caller) {
   SimulationOptions options = small_budget();

@@ -5,6 +5,8 @@
 #include <string_view>
 #include <vector>
 
+#include "allocator/json_text.h"
+
 namespace firn::command {
 
 namespace {
@@ -112,7 +114,7 @@ class Text {
           fmt::format("firn_{}{}{{{}", metric.name, metric.counter ? "_total" : "", process_);
       for (const std::string& each : labels) samples += "," + each;
       samples += fmt::format("}} {}\n", value.is_boolean() ? fmt::to_string(int{value.get<bool>()})
-                                                           : value.dump());
+                                                           : json_text(value));
     });
     if (samples.empty()) return;
     text_ += fmt::format("# TYPE firn_{} {}\n", metric.name, metric.counter ? "counter" : "gauge");

@@ -41,7 +41,7 @@ def _refuse(words: str, conf: str) -> None:
 
     def refuse() -> None:
         raise RuntimeError("firn: " + words)
-    if torch.cuda.is_initialized():
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         refuse()
     torch.cuda._lazy_init = refuse  # whoever starts CUDA asks for it by this name
 

@@ -53,7 +53,7 @@ def add_to(trainer: Any, prefix: str = "firn/") -> None:
 def _for_transformers(prefix: str) -> Any:
     import transformers
 
-    class FirnCallback(transformers.TrainerCallback):  # type: ignore[misc]
+    class FirnCallback(transformers.TrainerCallback):
         def on_log(self, args: Any, state: Any, control: Any, logs: Any = None,
                    **more: Any) -> None:
             if logs is None:

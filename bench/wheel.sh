@@ -41,7 +41,6 @@ step() {  # WHAT COMMAND...
 bash bench/setup.sh || exit 1
 export PATH="$PWD/.venv/bin:$PATH" NINJA="$PWD/.venv/bin/ninja"
 mkdir -p "$folder" "$out" && : >"$log" || exit 1
-pip=(.venv/bin/python -m pip --disable-pip-version-check)
 
 make_tools() {
   [ -x "$folder/tools/bin/python" ] || .venv/bin/python -m venv "$folder/tools" || return 1
@@ -49,12 +48,12 @@ make_tools() {
     -r bench/wheel/requirements.txt
 }
 
-# torch alone, without the CUDA that it runs with: headers are those of .venv's.
+# torch alone, without the CUDA that it runs with: headers are those of .venv's (and Triton's).
 make_torch() {  # VERSION
   local venv=$folder/torch-$1
   [ -x "$venv/bin/python" ] || .venv/bin/python -m venv "$venv" || return 1
   [ -e "$venv/installed" ] && return 0
-  "$venv/bin/python" -m pip --disable-pip-version-check install -q --no-deps "torch==$1" &&
+  "$venv/bin/python" -m pip --disable-pip-version-check install -q --no-deps "torch==$1" triton &&
     touch "$venv/installed"
 }
 
@@ -82,11 +81,11 @@ export CUDA_HOME=${headers%/include}
 
 # Static: libraries that a user's machine has in other versions, or not at all.
 rm -rf "$folder/made" && mkdir "$folder/made" || exit 1
-step "building, with torch $torches" "${pip[@]}" wheel . --no-build-isolation --no-deps \
-  --wheel-dir "$folder/made" --config-settings=build-dir="$folder/build" \
-  --config-settings=setup-args=-Dtorch_python="$interpreters" \
-  --config-settings=setup-args=-Dprefer_static=true \
-  --config-settings=setup-args=--native-file="$folder/sysroot/native.ini"
+# (Not by pip: of settings of one name older ones take the last.)
+step "building, with torch $torches" "$folder/tools/bin/python" -m build --wheel --no-isolation \
+  --skip-dependency-check --outdir "$folder/made" -Cbuild-dir="$folder/build" \
+  -Csetup-args=-Dtorch_python="$interpreters" -Csetup-args=-Dprefer_static=true \
+  -Csetup-args=--native-file="$folder/sysroot/native.ini"
 
 # Torch's own libraries and CUDA's are the process's: whoever has torch has them.
 theirs=(--exclude 'libtorch*.so' --exclude 'libc10*.so' --exclude 'libcudart.so.13')

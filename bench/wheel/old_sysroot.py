@@ -45,7 +45,8 @@ def make_glibc(out):
     for option in ("-no-pie", "-pie"):
         run(zig, "cc", "-target", target, option, source, "-o", out / "main", env=environment)
     wanted = ("libc.so.6", "libm.so.6", "libpthread.so.0", "libdl.so.2", "librt.so.1",
-              "libutil.so.1", "libresolv.so.2", "libc_nonshared.a", "crt1.o", "Scrt1.o")
+              "libutil.so.1", "libresolv.so.2", "libld.so.2", "libc_nonshared.a", "crt1.o",
+              "Scrt1.o")
     for name in wanted:
         found = sorted(cache.glob(f"o/*/{name}"), key=lambda path: path.stat().st_mtime)
         if not found:
@@ -59,7 +60,8 @@ def make_scripts(out):
     run("ar", "rcs", lib / "libfirn_shims.a", lib / "shims.o")
     (lib / "libc.so").write_text(
         f"GROUP ( {lib}/libc.so.6 {lib}/libc_nonshared.a {lib}/libfirn_shims.a "
-        f"AS_NEEDED ( {lib}/libpthread.so.0 {lib}/libdl.so.2 {lib}/librt.so.1 ) )\n")
+        f"AS_NEEDED ( {lib}/libpthread.so.0 {lib}/libdl.so.2 {lib}/librt.so.1 "
+        f"{lib}/libld.so.2 ) )\n")
     for name in ("libm.so.6", "libpthread.so.0", "libdl.so.2", "librt.so.1", "libutil.so.1"):
         (lib / name.rsplit(".", 1)[0]).write_text(f"INPUT ( AS_NEEDED ( {lib}/{name} ) )\n")
 

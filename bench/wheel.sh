@@ -87,6 +87,18 @@ step "building, with torch $torches" "$folder/tools/bin/python" -m build --wheel
   -Csetup-args=-Dtorch_python="$interpreters" -Csetup-args=-Dprefer_static=true \
   -Csetup-args=--native-file="$folder/sysroot/native.ini"
 
+# meson-python takes all that lies where a platform's files do for one Python's.
+to_platlib() {
+  local unpacked
+  rm -rf "$folder/unpacked" && mkdir "$folder/unpacked" &&
+    "$folder/tools/bin/python" -m wheel unpack --dest "$folder/unpacked" "$folder"/made/firn-*.whl &&
+    unpacked=$(echo "$folder"/unpacked/firn-*) &&
+    mv "$unpacked"/firn-*.data/purelib/* "$unpacked/" &&
+    rmdir "$unpacked"/firn-*.data/purelib && rm "$folder"/made/firn-*.whl &&
+    "$folder/tools/bin/python" -m wheel pack --dest-dir "$folder/made" "$unpacked"
+}
+step "moving its files" to_platlib
+
 # Torch's own libraries and CUDA's are the process's: whoever has torch has them.
 theirs=(--exclude 'libtorch*.so' --exclude 'libc10*.so' --exclude 'libcudart.so.13')
 step "checking and naming it" "$folder/tools/bin/python" -m auditwheel repair \

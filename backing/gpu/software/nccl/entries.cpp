@@ -230,3 +230,22 @@ FIRN_NCCL_ENTRY ncclResult_t ncclDevCommCreate(ncclComm_t, const void*, void*) {
 FIRN_NCCL_ENTRY ncclResult_t ncclDevCommDestroy(ncclComm_t, const void*) {
   return refused("ncclDevCommDestroy");
 }
+
+// Of NCCL 2.29 and later, which torch 2.12 and later ask for: whatever they are given, refused.
+#define FIRN_NCCL_REFUSED(name) \
+  FIRN_NCCL_ENTRY ncclResult_t name() { \
+    return fail(ncclInvalidUsage, "%s: the software NCCL does not have it", #name); \
+  }
+FIRN_NCCL_REFUSED(ncclCommGetUniqueId)
+FIRN_NCCL_REFUSED(ncclCommGrow)
+FIRN_NCCL_REFUSED(ncclCommMemStats)
+FIRN_NCCL_REFUSED(ncclCommResume)
+FIRN_NCCL_REFUSED(ncclCommRevoke)
+FIRN_NCCL_REFUSED(ncclCommSuspend)
+FIRN_NCCL_REFUSED(ncclGetLsaMultimemDevicePointer)
+FIRN_NCCL_REFUSED(ncclGetPeerDevicePointer)
+FIRN_NCCL_REFUSED(ncclPutSignal)
+FIRN_NCCL_REFUSED(ncclSignal)
+FIRN_NCCL_REFUSED(ncclWaitSignal)
+FIRN_NCCL_REFUSED(ncclWinGetUserPtr)
+#undef FIRN_NCCL_REFUSED

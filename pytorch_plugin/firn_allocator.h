@@ -105,7 +105,7 @@ class FirnAllocator final : public CudaAllocatorOfAllReleases {
   void give_back(void* pointer);
   void give_back_to_pool(void* pointer, const Pools::Freed& what);
   void note_free(const History::Event& event, bool waits);
-  /// What statistics count for a live block.
+  /// As statistics count a live block.
   int64_t bytes_of(const Engine& engine, const void* pointer);
   bool ours(const void* pointer);
   void check_device(c10::DeviceIndex device) const;

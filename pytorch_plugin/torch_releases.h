@@ -1,4 +1,4 @@
-// What differs between the releases of torch that the plugin can be built against (2.11 to 2.15).
+// Differences between the releases of torch that the plugin can be built against (2.11 to 2.15).
 #pragma once
 
 #include <c10/core/CachingDeviceAllocator.h>

@@ -86,7 +86,7 @@ class Cutter {
     const std::string_view name = from_.name(kernel);
     if (name.starts_with("aten::_foreach_")) {
       // One list is written, or made; further tensors of the inputs are no list.
-      if (kernel.outputs == 0) return {};
+      if (kernel.outputs == 0 || kernel.inputs % kernel.outputs > single_most) return {};
       return {kernel.outputs, kernel.inputs / kernel.outputs, 1};
     }
     if (name.starts_with("aten::_amp_foreach_non_finite_check_and_unscale_"))

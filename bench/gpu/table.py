@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""bench/README.md's table of what was seen on GPUs: a row for each step of bench/gpu/run.sh, from the newest
-full run's results in bench/results/; "not yet seen on a GPU" where there are none.
+"""bench/README.md's table of what was seen on GPUs: a row for each step of bench/gpu/run.sh, from
+the newest full run's results in bench/results/; "not yet seen on a GPU" where there are none.
 
     bench/gpu/table.py [FOLDER]     [bench/results]
 """

@@ -1,5 +1,5 @@
-// What compilers and headers of today ask of glibc that 2.28 does not have. Linked into each of the
-// wheel's files, hidden.
+// Compilers and headers of today ask glibc for these, which 2.28 does not have. They are linked into
+// each of the wheel's files, hidden.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>

@@ -68,7 +68,6 @@ class Linked {
   Linked& operator=(const Linked&) = delete;
   bool empty() const { return !head_; }
   size_t size() const { return size_; }
-  const std::shared_ptr<Element>& front() const { return head_; }
   void push_front(std::shared_ptr<Element> element) {
     if (!tail_) tail_ = element.get();
     element->next = std::move(head_);

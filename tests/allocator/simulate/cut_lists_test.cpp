@@ -132,9 +132,12 @@ TEST(CutLists, others_stay_whole) {
   trace.kernel("aten::_foreach_norm", {from}, {});
   trace.kernel("aten::_fused_adam_", {from, to}, {from});  // of no number of lists that it has
   trace.kernel("aten::_foreach_add_", {{from[0]}}, {{from[0]}});
+  // Some of a list only: whose elements belong together is not known.
+  const Tensors more = trace.list(std::vector<uint64_t>(10, 4 * MiB));
+  trace.kernel("aten::_foreach_mul_", {{more.begin(), more.begin() + 4}}, {more});
   const ProgramTrace cut = trace.cut(8 * MiB);
-  ASSERT_EQ(cut.kernels.size(), 4u);
-  for (size_t k = 0; k < 4; ++k) {
+  ASSERT_EQ(cut.kernels.size(), 5u);
+  for (size_t k = 0; k < 5; ++k) {
     EXPECT_EQ(inputs(cut, k), inputs(trace.whole(), k));
     EXPECT_EQ(outputs(cut, k), outputs(trace.whole(), k));
   }

@@ -82,12 +82,22 @@ class Cutter {
     return true;
   }
 
+  bool reads(const TraceKernel& kernel, uint32_t tensor) const {
+    const std::span<const uint32_t> inputs = from_.inputs(kernel);
+    return std::find(inputs.begin(), inputs.end(), tensor) != inputs.end();
+  }
+
   Lists lists_of(const TraceKernel& kernel) const {
     const std::string_view name = from_.name(kernel);
     if (name.starts_with("aten::_foreach_")) {
-      // One list is written, or made; further tensors of the inputs are no list.
-      if (kernel.outputs == 0 || kernel.inputs % kernel.outputs > single_most) return {};
-      return {kernel.outputs, kernel.inputs / kernel.outputs, 1};
+      // One list is written, or made; in place it is the first of the outputs, before what is made
+      // and freed on the way.
+      uint32_t length = 0;
+      while (length < kernel.outputs && reads(kernel, from_.outputs(kernel)[length])) ++length;
+      if (length == 0) length = kernel.outputs;
+      if (length == 0 || kernel.inputs % length > single_most || kernel.outputs % length != 0)
+        return {};
+      return {length, kernel.inputs / length, kernel.outputs / length};
     }
     if (name.starts_with("aten::_amp_foreach_non_finite_check_and_unscale_"))
       return kernel.outputs < 2 ? Lists{} : Lists{kernel.outputs - 1, 1, 1};

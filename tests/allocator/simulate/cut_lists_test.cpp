@@ -124,6 +124,19 @@ TEST(CutLists, with_and_without_momentum) {
   }
 }
 
+TEST(CutLists, in_place_with_results_on_the_way) {
+  Trace trace;
+  const std::vector<uint64_t> sizes(3, 8 * MiB);
+  const Tensors self = trace.list(sizes), other = trace.list(sizes), made = trace.list(sizes);
+  trace.kernel("aten::_foreach_addcdiv_", {self, other}, {self, made});
+  const ProgramTrace cut = trace.cut(64 * MiB);
+  ASSERT_EQ(cut.kernels.size(), 3u);
+  for (size_t k = 0; k < 3; ++k) {
+    EXPECT_EQ(inputs(cut, k), (Tensors{self[k], other[k]}));
+    EXPECT_EQ(outputs(cut, k), (Tensors{self[k], made[k]}));
+  }
+}
+
 TEST(CutLists, others_stay_whole) {
   Trace trace;
   const Tensors from = trace.list({8 * MiB, 8 * MiB, 8 * MiB});

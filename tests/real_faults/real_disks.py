@@ -15,6 +15,8 @@ import struct
 import subprocess
 import time
 
+import directory_locks
+
 MIB = 1 << 20
 KINDS = ("ext4", "xfs", "btrfs")
 LEAST_MIB = {"ext4": 160, "xfs": 320, "btrfs": 256}
@@ -22,7 +24,6 @@ PACKAGES = {"ext4": "e2fsprogs", "xfs": "xfsprogs", "btrfs": "btrfs-progs"}
 FS_IOC_GETFLAGS, FS_IOC_SETFLAGS, IMMUTABLE = 0x80086601, 0x40086602, 0x10
 IOC_SHUTDOWN = 0x8004587D  # EXT4_IOC_SHUTDOWN and XFS_IOC_GOINGDOWN
 FLUSH, NO_LOG_FLUSH = 1, 2
-F_OFD_GETLK = 36
 LATE_S = 3  # what the kernel gives back after a process has ended, it gives back within this
 
 
@@ -197,23 +198,13 @@ def set_immutable(folder, on):
         os.close(fd)
 
 
-def locks_on(folder):
-    """Is anybody a neighbour there still? A lock of somebody's, as the kernel tells it."""
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        asked = struct.pack("hhqqixxxx", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
-        answer = struct.unpack("hhqqixxxx", fcntl.fcntl(fd, F_OFD_GETLK, asked))
-        return answer[0] != fcntl.F_UNLCK
-    finally:
-        os.close(fd)
-
-
 def check_clean(disk, process="a process", tolerance=64 << 10):
     """What a job must leave of itself, however it ended: no file, no lock, no room that is taken,
     and other files as they were."""
     assert list(disk.spill.iterdir()) == [], f"files are left by {process}"
     end = time.monotonic() + LATE_S
-    while locks_on(disk.spill):  # (io_uring's own threads of a process end a moment after it.)
+    # io_uring's own threads of a process end a moment after it.
+    while directory_locks.locked(disk.spill):
         assert time.monotonic() < end, f"{process} is a neighbour still"
         time.sleep(0.002)
     while (room := disk.free_bytes()) + tolerance < disk.free_at_first:

@@ -2,7 +2,6 @@
 with all the memory it wants, at half of it, with one spill directory for both."""
 
 import dataclasses
-import fcntl
 import json
 import os
 import pathlib
@@ -11,6 +10,7 @@ import subprocess
 
 import pytest
 
+import directory_locks
 import script_runs
 from test_scripts_left_behind import open_file_bytes, wait_for, written_bytes
 
@@ -143,23 +143,6 @@ def test_adversarial(places, native, spill_dir, tmp_path):
     check_same(run, native, cases)
 
 
-def locks_on(folder):
-    """The kernel's lines on locks of that directory, by which Firn's processes count themselves."""
-    ending = ":%d" % folder.stat().st_ino
-    return [line for line in pathlib.Path("/proc/locks").read_text().splitlines()
-            if any(word.endswith(ending) for word in line.split())]
-
-
-def locks_are_told(folder):
-    """Not by every file system: some show other inodes there than stat does."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.lockf(descriptor, fcntl.LOCK_SH)
-        return len(locks_on(folder)) == 1
-    finally:
-        os.close(descriptor)
-
-
 def test_a_rank_killed_while_it_spills_leaves_nothing(places, native, spill_dir, tmp_path):
     """(The fixture looks at the directory and at /dev/shm; torchrun ends the other rank.)"""
     command = [*firn_run(places, tmp_path, [spill_dir], half_of(native.most("ddp", "peak"))),
@@ -168,12 +151,11 @@ def test_a_rank_killed_while_it_spills_leaves_nothing(places, native, spill_dir,
                                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                                stderr=subprocess.STDOUT, text=True, errors="replace")
     pids = [tmp_path / f"rank{rank}.pid" for rank in range(RANKS)]
-    told = locks_are_told(spill_dir)
     try:
         wait_for(lambda: all(path.exists() and path.read_text() for path in pids), process)
         pids = [int(path.read_text()) for path in pids]
         wait_for(lambda: min(map(written_bytes, pids)) > (64 << 20), process)
-        assert len(locks_on(spill_dir)) == (RANKS if told else 0)
+        assert all(directory_locks.locked_by(pid, spill_dir) for pid in pids)
         assert min(open_file_bytes(pid, spill_dir) for pid in pids) > 0
         os.kill(pids[1], signal.SIGKILL)
         output = process.communicate(timeout=script_runs.TIMEOUT_S)[0]
@@ -181,7 +163,7 @@ def test_a_rank_killed_while_it_spills_leaves_nothing(places, native, spill_dir,
         process.terminate()  # torchrun then ends its ranks
         process.wait()
     assert process.returncode == 1 and "SIGKILL" in output, output
-    assert locks_on(spill_dir) == []
+    assert not directory_locks.locked(spill_dir)
     for pid in pids:  # neither of them is there, nor what it held
         assert open_file_bytes(pid, spill_dir) == 0
         assert not pathlib.Path(f"/proc/{pid}").exists()

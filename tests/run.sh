@@ -88,6 +88,23 @@ if [ ${#names[@]} -gt 0 ]; then
   expression=$(printf ' or %s' "${names[@]}")
   options+=(-k "${expression# or }")
 fi
+# What the other runners need is built in the time in which pytest's tests wait, and in no other.
+building=
+stop_building() {
+  [ -n "$building" ] || return 0
+  kill -- -"$building" 2>/dev/null
+  wait "$building" 2>/dev/null
+  building=
+}
+if [ $length != quick ] && [ ${#names[@]} = 0 ]; then
+  idle=(nice -n 19)
+  chrt --idle 0 true 2>/dev/null && idle=(chrt --idle 0)
+  setsid "${idle[@]}" bash -c 'bash tests/sanitizers/run.sh --build address thread
+    bash tests/fuzz/run.sh --build' </dev/null >/dev/null 2>&1 &
+  building=$!
+  trap stop_building EXIT
+fi
+
 # As many of pytest's processes as there are cores, and 4 GiB for each: tests wait about as long as
 # they compute. A file's tests stay together: they share runs.
 free_kib=$(awk '/^MemAvailable:/ {print $2}' /proc/meminfo)
@@ -98,6 +115,7 @@ $python -m pytest -q -rfEs --durations=5 -p no:cacheprovider \
   --junitxml="$results/pytest.xml" "${options[@]}" "${folders[@]}" \
   </dev/null 2>&1 | tee "$results/pytest.log"
 pytest_status=${PIPESTATUS[0]}
+stop_building
 # 5: nothing was selected, which is another runner's name or nobody's (seen below).
 [ "$pytest_status" = 5 ] && pytest_status=0
 

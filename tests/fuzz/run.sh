@@ -3,6 +3,7 @@
 # from there on.
 #
 #   tests/fuzz/run.sh [--seconds N | --runs] [--seed N] [TARGET...]
+#   tests/fuzz/run.sh --build     builds only
 #
 # N seconds each (30), two at once. Finds are kept in build-fuzz/found/TARGET/, and the command that
 # runs one again is printed; what is interesting, in build-fuzz/corpus/TARGET/, from which the next
@@ -21,11 +22,13 @@ build=build-fuzz
 seconds=30
 seed=20
 counted=no
+build_only=no
 names=()
 while [ $# -gt 0 ]; do
   case $1 in
     --seconds) seconds=${2:?--seconds needs a number}; shift ;;
     --runs) counted=yes ;;
+    --build) build_only=yes ;;
     --seed) seed=${2:?--seed needs a number}; shift ;;
     -h | --help) sed -n '2,/^set/s/^# \{0,1\}//p' tests/fuzz/run.sh; exit 0 ;;
     -*) echo "fuzz: unknown option $1 (--help lists what there is)" >&2; exit 2 ;;
@@ -84,6 +87,7 @@ if ! ninja -C $build -j2 "${names[@]/#/fuzz_}" >"$work/build.log" 2>&1; then
   echo "fuzz: 0 passed, ${#names[@]} failed, 0 skipped"
   exit 1
 fi
+[ $build_only = no ] || exit 0
 span="$seconds s"
 [ $counted = yes ] && span="a number of inputs"
 echo "fuzz: built in $((SECONDS - begin)) s; each target runs $span with seed $seed"

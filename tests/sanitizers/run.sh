@@ -7,6 +7,7 @@
 #   tests/sanitizers/run.sh thread     ThreadSanitizer over the tests in thread_tests.txt
 #   tests/sanitizers/run.sh address NAME...   the tests whose name holds one of NAME
 #   --long                             the seeds and lengths of tests/run.sh in place of fewer
+#   --build                            builds only
 #
 # Builds in build-address/ and build-thread/ what these tests need. Each kind closes with
 # "KIND: N passed, N failed, N skipped"; the status is 0 only when nothing failed. Needs what
@@ -17,11 +18,13 @@ cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/../.." || exit 1
 kinds=()
 names=()
 long=no
+build_only=no
 for word in "$@"; do
   case $word in
     address | thread) kinds+=("$word") ;;
     all) kinds+=(address thread) ;;
     --long) long=yes ;;
+    --build) build_only=yes ;;
     -h | --help) sed -n '2,/^set/s/^# \{0,1\}//p' tests/sanitizers/run.sh; exit 0 ;;
     -*) echo "run.sh: unknown option $word (--help lists what there is)" >&2; exit 2 ;;
     *) names+=("$word") ;;
@@ -64,7 +67,7 @@ configure() {  # KIND
   local optimization=0
   [ "$1" = thread ] && optimization=1
   local options=(-Dbuildtype=plain -Doptimization=$optimization -Db_sanitize=$sanitizers
-    -Db_lundef=false -Db_ndebug=false -Dtorch=disabled -Dtests=true -Dlock_ranks=true
+    -Db_lundef=false -Db_ndebug=false -Db_pch=false -Dtorch=disabled -Dtests=true -Dlock_ranks=true
     -Dwerror=false "-Dc_args=$flags" "-Dcpp_args=$flags -include $PWD/$folder/std.h")
   if [ "$(cat "$folder/configured" 2>/dev/null)" != "${options[*]}" ]; then
     rm -rf "$folder" && mkdir "$folder" && cp "$here/std.h" "$folder/std.h" || return 1
@@ -116,6 +119,7 @@ for kind in "${kinds[@]}"; do
     status=1
     continue
   fi
+  [ $build_only = no ] || continue
   built=$((SECONDS - begin))
   rm -f "$folder/meson-logs/testlog.json"
   # ThreadSanitizer's own addresses may be taken where the kernel spreads mappings widely.

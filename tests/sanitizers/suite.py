@@ -76,10 +76,13 @@ def precompile(build):
         out = os.path.join(folder, like + ".gch")
         if os.path.exists(out) and os.path.getmtime(out) >= os.path.getmtime(header):
             continue
+        part = os.path.join(build, like + ".part")
         words = shlex.split(commands[like]["command"])
         kept = [word for word in words if re.match(r"-(f|O|g|D|std|W|pthread)", word)]
         compiler = [word for word in words[:2] if not word.startswith("-") and "ccache" not in word]
-        subprocess.run([*compiler, *kept, "-w", "-x", "c++-header", header, "-o", out], check=True)
+        subprocess.run([*compiler, *kept, "-w", "-x", "c++-header", header, "-o", part],
+                       check=True)
+        os.replace(part, out)  # (who is stopped leaves none that is half)
 
 
 def close(build, kind, build_seconds, test_seconds):

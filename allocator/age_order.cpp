@@ -13,7 +13,7 @@ bool clean(const Block& block) {
 }
 }  // namespace
 
-Block* AgeOrder::next(const std::vector<Block*>& live, uint64_t now) {
+Block* AgeOrder::next(const std::vector<Block*>& live, uint64_t now, bool segments) {
   for (int round = 0; round < 2; ++round) {
     while (!heap_.empty()) {
       std::pop_heap(heap_.begin(), heap_.end());
@@ -26,7 +26,7 @@ Block* AgeOrder::next(const std::vector<Block*>& live, uint64_t now) {
     if (round == 1) break;
     for (Block* block : live) {
       uint64_t w = block->word.load(std::memory_order_acquire);
-      if (!may_leave(*block, w)) continue;
+      if (!may_leave(*block, w) || (block->segment != 0 && !segments)) continue;
       uint64_t age = block->age.load(std::memory_order_relaxed);
       double unused = static_cast<double>(now - std::min(now, age)) + 1;
       double size = 1.0 + std::bit_width(block->mapped) / 8.0;

@@ -12,8 +12,9 @@ namespace firn {
 
 class AgeOrder {
  public:
-  /// The next block that may be spilled, or null. `live`: every large block; `now`: engine tick.
-  Block* next(const std::vector<Block*>& live, uint64_t now);
+  /// The next block that may be spilled, or null. `live`: every block that moves; `now`: engine tick;
+  /// `segments`: those of small blocks, too.
+  Block* next(const std::vector<Block*>& live, uint64_t now, bool segments = true);
   /// Forgets scores (a new round of choosing begins).
   void reset() { heap_.clear(); }
   /// May the block, or what is left of it on the device, be spilled as its word stands?

@@ -78,6 +78,7 @@ struct alignas(64) Block {
   std::atomic<const char*> maker{nullptr};  // ... this allocated it; see Engine::hold_new()
   uint64_t place_bytes = 0;            // of its place in a region; 0: it has frames of its own
   uint32_t place = 0;                  // then: which of the engine's places
+  uint32_t segment = 0;                // of a block that stands for a segment: its number + 1
   uint32_t version = 0;                // raised at every write: tells stale copies from valid ones
   uint32_t live_at = 0;                // place in the engine's list of live large blocks
   uint64_t next_use = UINT64_MAX;      // as was decided last: an event's number
@@ -142,7 +143,7 @@ bool hold_live(Block& block);
 /// The flags that end with an allocation's life.
 inline constexpr uint64_t life_flags =
     word::proven | word::pinned | word::copies | word::unsettled | word::freed | word::recorded |
-    word::segment | word::given | word::outside | word::told;
+    word::segment | word::given | word::outside | word::told | word::aside;
 
 /// Descriptors at stable addresses, found by index; a descriptor is never freed, only reused. On
 /// huge pages: which of a million blocks is freed next is anybody's guess.

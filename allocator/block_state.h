@@ -106,7 +106,7 @@ inline constexpr uint64_t unsettled = 1u << 7;   // its bytes are still on their
 inline constexpr uint64_t freed = 1u << 8;       // freed while held; the last release finishes it
 inline constexpr uint64_t recorded = 1u << 9;    // record_stream: other streams' uses delay reuse
 inline constexpr uint64_t many_uses = 1u << 10;  // uses beyond the last one are listed
-inline constexpr uint64_t small = 1u << 11;      // below a granule: in a segment, never spilled
+inline constexpr uint64_t small = 1u << 11;      // below 1 MiB: in a segment, and moves with it
 inline constexpr uint64_t zero_copy = 1u << 12;  // mapped to host memory, beyond the budget, for a
                                                  // use that could not wait for room
 inline constexpr uint64_t segment = 1u << 13;    // its owner cuts it up: allocate_segment()
@@ -114,7 +114,9 @@ inline constexpr uint64_t given = 1u << 14;      // give_address(): never evicte
 inline constexpr uint64_t placed = 1u << 15;     // in a region, which has its frames: never evicted
 inline constexpr uint64_t outside = 1u << 16;    // allocated_outside(): any touch proves it
 inline constexpr uint64_t told = 1u << 17;       // Told::always: proven as soon as anybody watches
-inline constexpr int holds_shift = 18;
+inline constexpr uint64_t aside = 1u << 18;      // small, in a segment that is leaving or away: its
+                                                 // end takes the lock
+inline constexpr int holds_shift = 19;
 inline constexpr uint64_t hold_one = 1ull << holds_shift;
 
 constexpr State state(uint64_t w) { return static_cast<State>(w & state_mask); }

@@ -89,16 +89,7 @@ Block* EngineImpl::block_at(uint64_t address) const {
     Block* block = large_at(entry, address);
     return block && address - block->address < block->mapped_bytes() ? block : nullptr;
   }
-  // (A segment is one granule, and granules are aligned.)
-  const std::atomic<uint32_t>* units = units_of(entry & ~segment_mark);
-  for (auto unit = static_cast<int64_t>(address % granule_bytes / unit_bytes); unit >= 0; --unit) {
-    uint32_t index = units[unit].load(std::memory_order_acquire);
-    if (index != 0) {
-      Block& block = table_[index - 1];
-      return address < block.address + block.bytes ? &block : nullptr;
-    }
-  }
-  return nullptr;
+  return small_at(entry, address);
 }
 
 Block* EngineImpl::live_at(const void* pointer, bool exact) const {
@@ -140,7 +131,7 @@ std::optional<BlockInfo> EngineImpl::find(const void* pointer) const {
   info.requested_bytes = block->requested;
   info.capacity = block->grains ? block->mapped_bytes() : size_t{block->bytes};
   info.stream = streams_.handle(block->stream);
-  info.state = state_names[static_cast<int>(word::state(w))];
+  info.state = state_names[static_cast<int>(state_of(*block))];
   info.small = w & word::small;
   info.live = true;
   info.recorded = w & word::recorded;
@@ -379,6 +370,7 @@ void EngineImpl::reach_watch() {
     callback = std::move(watch_callback_);
     if (!callback) {
       watching_ = true;
+      for (uint32_t i = 0; i < segment_count_; ++i) make_whole(i);
       return;
     }
     watch_begins_ = std::this_thread::get_id();
@@ -404,6 +396,7 @@ void EngineImpl::reach_watch() {
   Lock lock(mutex_);
   watching_ = true;
   watch_begins_ = std::thread::id();
+  for (uint32_t i = 0; i < segment_count_; ++i) make_whole(i);
   if (result != CUDA_SUCCESS) return health_.end("cuCtxSynchronize", result);
   for (Block* block : live_) {
     for (unsigned stream = 0; streams_told && stream < streams_.count(); ++stream)

@@ -42,7 +42,7 @@ enum class Seen : uint8_t { always, this_time };
 /// keeps.
 enum class Told : uint8_t { unknown, always };
 
-/// A touched block, held on the device until release(). Small blocks give an empty hold.
+/// A touched block, held on the device until release().
 struct Hold {
   Block* block = nullptr;
 };
@@ -285,7 +285,8 @@ class Engine {
 
   /// Work that uses the block around `pointer` is about to be enqueued on `stream`: makes it
   /// resident (waits for a fault, makes `stream` wait for its copy) and holds it until release().
-  /// Foreign pointers and small blocks give an empty hold. Errors: out_of_memory, lost.
+  /// Of a small block its segment is resident and held, once operators are watched. Foreign pointers
+  /// give an empty hold, and until then small blocks. Errors: out_of_memory, lost.
   virtual Result<Hold> touch(const void* pointer, CUstream stream, Access access,
                              Seen seen = Seen::always) = 0;
   /// As touch(), for callers that cannot stop the work: where the budget has no room, the block is
@@ -312,15 +313,16 @@ class Engine {
   virtual void release_unused(std::span<const Hold> holds) = 0;
   /// Holds the block around `pointer` as it is, for nobody's use: until release_apart(), from any
   /// thread. Whoever waits for room waits for that. Empty for a block that is not resident, and for
-  /// small ones.
+  /// small ones before operators are watched.
   virtual Hold hold_apart(const void* pointer) = 0;
   virtual void release_apart(Hold hold) = 0;
   /// A block just allocated inside an operator: holds it as touch() would, without proving that its
-  /// uses are seen. `maker`, which lives on: who allocated it, for notices.
+  /// uses are seen. `maker`, which lives on: who allocated it, for notices. Empty for small ones:
+  /// those stay until they are touched.
   virtual Hold hold_new(const void* pointer, const char* maker = nullptr) = 0;
   /// A block just allocated in no operator, while operators are told: memory of the program's own,
   /// as torch.compile's code allocates for its kernels, and none that operators share behind the
-  /// program's back. A touch that is Seen::this_time proves it too. Nothing happens to small blocks.
+  /// program's back. A touch that is Seen::this_time proves it too.
   virtual void allocated_outside(const void* pointer) = 0;
 
   /// A block's uses are not all seen by touch(), or not yet: it is not evicted until it was touched

@@ -26,7 +26,7 @@ int EngineImpl::see_stream(CUstream stream, CUcontext context) {
 void* EngineImpl::hand_out(Block& block, size_t bytes, size_t requested, unsigned cell) {
   block.requested = requested;
   if (block.grains != 0) {
-    // It may have served another size of its class. (Small ones have no age: they never leave.)
+    // It may have served another size of its class. (Small ones have their segment's age.)
     block.bytes = (bytes + unit_bytes - 1) / unit_bytes * unit_bytes;
   }
   hot_.allocated(cell, block.grains != 0, block.bytes, requested);
@@ -71,7 +71,7 @@ Result<void*> EngineImpl::allocate(size_t bytes, CUstream stream, size_t request
                         fmt::format("more than {} streams", Streams::capacity));
     Block* found = small ? nullptr : placed_block(lock, index, bytes);
     if (!found) found = ready_block(index, size_class);
-    if (small && !found) return allocate_small(lock, index, bytes, requested);
+    if (small && !found) return allocate_small(lock, index, bytes, requested, told);
     Result<Block*> block = found ? Result<Block*>(found) : large_block(lock, index, bytes);
     if (!block && in_host && operators_in_way(block.error(), bytes))
       block = make_host_block(lock, index, bytes, block.error());
@@ -113,7 +113,7 @@ Block* EngineImpl::ready_block(unsigned stream, unsigned size_class) {
 Block* EngineImpl::take_parked(unsigned stream, uint32_t grains) {
   for (size_t i = parked_.size(); i-- > 0;) {
     Block* block = parked_[i];
-    if (block->stream != stream || block->grains != grains) continue;
+    if (block->stream != stream || block->grains != grains || block->segment != 0) continue;
     if (block->word.load(std::memory_order_relaxed) & word::zero_copy) continue;
     parked_.erase(parked_.begin() + static_cast<ptrdiff_t>(i));
     transit_own(*block, Event::reuse);

@@ -43,7 +43,7 @@ Births::Kind& EngineImpl::births_kind(unsigned stream, uint32_t grains) {
   if (size_class < size_class::count)
     kind.ready = ready(stream).count(table_, size_class, births_ahead);
   for (const Block* block : parked_)
-    if (block->stream == stream && block->grains == grains) ++kind.ready;
+    if (block->stream == stream && block->grains == grains && block->segment == 0) ++kind.ready;
   return births_.kinds.emplace_back(kind);
 }
 
@@ -122,7 +122,7 @@ void EngineImpl::order_parked() {
   for (Block* block : parked_) {  // the youngest first: those are handed out first
     const auto wants = births_.wants.find({block->stream, block->grains});
     block->next_use = lifetimes::no_use;
-    if (wants == births_.wants.end()) continue;
+    if (wants == births_.wants.end() || block->segment != 0) continue;
     const uint32_t before_it = wants->second.ready++;
     if (before_it < wants->second.at.size()) block->next_use = wants->second.at[before_it];
   }

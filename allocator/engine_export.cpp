@@ -23,7 +23,13 @@ Result<std::shared_ptr<const ExportedMemory>> EngineImpl::export_memory(const vo
   if (block->grains == 0) {
     const Segment& segment = *segments_[arena_->at(block->address) & ~segment_mark].load();
     base = segment.address;
-    add(segment.frames);
+    const Block* whole = segment.whole.load(std::memory_order_relaxed);
+    const std::vector<Frame>& of = whole ? whole->spans.front().frames : segment.frames;
+    if (of.empty() || of.front().host)
+      return make_error(Code::out_of_memory, 0,
+                        fmt::format("export of {}: its segment does not fit on the device now",
+                                    pointer));
+    add(of);
   } else if (block->place_bytes != 0) {
     const auto& mapped = region_of(block->stream)->frames();
     auto frame = std::prev(mapped.upper_bound(block->address));

@@ -179,6 +179,7 @@ void EngineImpl::advance_fault(Block& block) {
   if (block.unreadable) read_at_last(block);
   transit(block, Event::arrived);
   trace("arrived", block);
+  if (block.segment != 0) take_back(block);
   clock_.notify();
 }
 

@@ -29,7 +29,8 @@ Result<void> EngineImpl::free(void* pointer) {
   Use last{block->use.load(std::memory_order_relaxed)};
   if (!last || last.stream() == block->stream) {
     constexpr uint64_t slow = word::pinned | word::copies | word::unsettled | word::freed |
-                              word::recorded | word::many_uses | word::zero_copy | word::segment;
+                              word::recorded | word::many_uses | word::zero_copy | word::segment |
+                              word::aside;
     while (word::state(w) == State::resident && !(w & slow) && word::holds(w) == 0) {
       uint64_t next = word::with_state(w & ~(word::proven | word::outside | word::told), State::ready);
       if (!block->word.compare_exchange_weak(w, next, std::memory_order_acq_rel)) continue;
@@ -141,7 +142,8 @@ void EngineImpl::finish_free(Block& block) {
   bool recorded = w & word::recorded;
   transit(block, Event::release, life_flags);
   ++block.generation;
-  const Use* fence = fence_of(block);  // behind all streams, its own too
+  // Behind all streams, its own too. (A segment's is of a block in it, and older.)
+  const Use* fence = block.segment == 0 ? fence_of(block) : nullptr;
   block.use.store((fence ? *fence : streams_.now(block.stream)).bits, std::memory_order_relaxed);
   if (recorded) {
     for (uint16_t stream : block.recorded_streams) add_use(block, streams_.now(stream));
@@ -152,6 +154,9 @@ void EngineImpl::finish_free(Block& block) {
     deferred_.push_back(&block);
     deferred_count_.store(static_cast<uint32_t>(deferred_.size()), std::memory_order_relaxed);
     busy_.store(true, std::memory_order_relaxed);
+    if (block.grains == 0) use_with_segment(block);
+  } else if (block.grains == 0 && segment_of(block).aside) {
+    retire_small(block);
   } else if (block.place_bytes != 0) {
     ready(block.stream).placed.push(block);
   } else if (block.size_class < size_class::count && !(w & word::zero_copy) && !closed(block)) {
@@ -189,7 +194,9 @@ void EngineImpl::settle_deferred() {
     hot_.waited(block.grains != 0, block.bytes);
     tell({MemoryEvent::Kind::free_completed, reinterpret_cast<void*>(block.address),
           block.mapped_bytes(), streams_.handle(block.stream)});
-    if (block.place_bytes != 0)
+    if (block.grains == 0 && segment_of(block).aside)
+      retire_small(block);
+    else if (block.place_bytes != 0)
       ready(block.stream).placed.push(block);
     else if (block.size_class < size_class::count && !closed(block) &&
              !(block.word.load(std::memory_order_relaxed) & word::zero_copy))
@@ -282,7 +289,8 @@ void EngineImpl::drop_descriptor(Block& block) {
     live_.pop_back();
     arena_->set(block.base(), block.granules(), 0);
     arena_->give(block.base(), block.granules());
-    count_segment(false, true, block.address, block.mapped_bytes(), block.stream);
+    count_segment(false, block.segment == 0, block.address, block.mapped_bytes(), block.stream);
+    if (block.segment != 0) drop_segment(block);
   }
   ++block.generation;
   block.pieces.clear();

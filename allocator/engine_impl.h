@@ -189,7 +189,8 @@ class EngineImpl final : public Engine, private EngineLimits, private InMotion {
   Result<Block*> finish_block(Lock& lock, Mapping& mapping);
   void forget_block(Block& block);
   Result<Block*> make_host_block(Lock& lock, unsigned stream, size_t bytes, const Error& no_room);
-  Result<void*> allocate_small(Lock& lock, unsigned stream, size_t bytes, size_t requested);
+  Result<void*> allocate_small(Lock& lock, unsigned stream, size_t bytes, size_t requested,
+                               Told told);
   Result<void> add_segment(Lock& lock, unsigned stream);
   std::atomic<uint32_t>* units_for(uint32_t segment);
   const std::atomic<uint32_t>* units_of(uint32_t segment) const {
@@ -213,6 +214,26 @@ class EngineImpl final : public Engine, private EngineLimits, private InMotion {
 
   // engine_small.cpp, engine_parts.cpp, engine_stats.cpp
   bool release_segments();
+  // engine_segments.cpp
+  Segment& segment_of(const Block& small) const {
+    return *segments_[arena_->at(small.address) & ~segment_mark].load(std::memory_order_acquire);
+  }
+  Block* small_at(uint32_t entry, uint64_t address) const;  // engine_hot.h, as the next
+  Block* whole_at(uint32_t entry, uint64_t address, Seen seen) const;
+  Result<Hold> touch_small(uint32_t entry, uint64_t address, CUstream stream, Access access,
+                           Seen seen);
+  template <class See>
+  bool each_small(const Segment& segment, See&& see) const;
+  void make_whole(uint32_t index);
+  Block* moved_with(Block* block) const;
+  State state_of(const Block& block) const;
+  void use_with_segment(const Block& small);
+  bool put_aside(Block& whole);
+  void take_back(Block& whole);
+  void retire_small(Block& block);
+  void end_segment(Block& whole);
+  void drop_segment(Block& whole);
+  uint64_t staying_segments(bool look_inside) const;
   static CUmemAccessDesc access_of(int device);
   void uncount_segment(Block& block);
   void add_inactive(PoolTallies& tallies) const;

@@ -124,7 +124,10 @@ uint64_t EngineImpl::immovable_grains(const Block& block) const {
 uint64_t EngineImpl::movable_capacity() const {
   uint64_t immovable = static_cast<uint64_t>(reserved_tally_[0].current()) / grain_bytes +
                        frames_.shared().free_grains();  // gaps: as many as now, later too
-  for (const Block* block : live_) immovable += immovable_grains(*block);
+  for (const Block* block : live_) {
+    immovable += immovable_grains(*block);
+    if (block->segment != 0) immovable -= block->grains - block->device;  // it is away
+  }
   const uint64_t budget = frames_.budget_granules() * granule_grains;
   return budget - std::min(budget, immovable);
 }
@@ -151,7 +154,7 @@ void EngineImpl::lay_out_period() {
   };
   for (Block* block : live_) {
     State state = block->state();
-    if (immovable_grains(*block) || state == State::ready || state == State::draining ||
+    if (block->segment != 0 || immovable_grains(*block) || state == State::ready || state == State::draining ||
         state == State::lost || state == State::free || (block->word.load(std::memory_order_relaxed) & word::freed))
       continue;
     lifetimes::Item item{.size = block->grains, .on_device = block->mapped,

@@ -40,8 +40,8 @@ std::vector<PinnedBytes> EngineImpl::pinned_bytes() const {
     if (const char* why = why_it_stays(*block)) by_reason[why] += block->device * grain_bytes;
   if (const uint64_t in_places = bytes_in_places(); in_places > 0)
     by_reason["in planned places (firn_places)"] += in_places;
-  if (int64_t small = reserved_tally_[0].current(); small > 0)
-    by_reason[of_small] += static_cast<uint64_t>(small);
+  if (const uint64_t small = staying_segments(true) * granule_bytes; small > 0)
+    by_reason[of_small] += small;
   std::vector<PinnedBytes> out;
   for (auto& [reason, bytes] : by_reason) out.push_back({reason, bytes});
   std::sort(out.begin(), out.end(),
@@ -52,7 +52,7 @@ std::vector<PinnedBytes> EngineImpl::pinned_bytes() const {
 /// On the device, of what cannot leave it: with what is held by operators that are running, or
 /// without it.
 uint64_t EngineImpl::staying_bytes(bool with_held) const {
-  uint64_t bytes = static_cast<uint64_t>(std::max<int64_t>(reserved_tally_[0].current(), 0));
+  uint64_t bytes = staying_segments(false) * granule_bytes;
   for (const Block* block : live_) {
     const char* const why = why_it_stays(*block);
     if (why && (with_held || why != held)) bytes += block->device * grain_bytes;
@@ -125,7 +125,8 @@ std::string EngineImpl::advice(uint64_t bytes, uint64_t budget,
   if (bytes > budget || bytes_for(pinned, held) > 0)
     add("smaller tensors in a single operator (a smaller batch, a shorter sequence)");
   if (const uint64_t small = bytes_for(pinned, of_small); small > budget / small_part)
-    add("fewer tensors below 1 MiB, which do not leave");
+    add("fewer tensors below 1 MiB that no operator was seen to use: they stay, and with them what "
+        "shares their memory");
   uint64_t stays = 0;
   for (const PinnedBytes& each : pinned) stays += each.bytes;
   if (frames_.device_short())

@@ -91,7 +91,9 @@ uint64_t EngineImpl::working_bytes(uint64_t since) const {
   for (const Block* block : live_) {
     const uint64_t w = block->word.load(std::memory_order_relaxed);
     const State state = word::state(w);
-    if (state == State::ready || state == State::draining || (w & word::freed)) continue;
+    if (block->segment != 0 || state == State::ready || state == State::draining ||
+        (w & word::freed))
+      continue;
     if (block->age.load(std::memory_order_relaxed) >= since || word::holds(w) > 0 ||
         immovable_grains(*block) > 0)
       grains += block->grains;

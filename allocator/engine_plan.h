@@ -48,6 +48,10 @@ struct Segment {
   Use emptied;        // without any: over when its stream's work until then is
   std::vector<Frame> frames;
   std::atomic<uint32_t>* units = nullptr;  // per 512 B: block index + 1 at its first unit
+  /// Once operators are watched: the block that stands for all of it, has its frames, and leaves and
+  /// comes back as any other. Its small blocks' uses are uses of this one.
+  std::atomic<Block*> whole{nullptr};
+  bool aside = false;  // leaving or away: nothing new comes into it
 };
 
 /// A piece by name, checked against the block's generation and version when it is used.

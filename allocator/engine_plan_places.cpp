@@ -128,7 +128,7 @@ void EngineImpl::take_places_stock() {
   uint64_t grains = 0;
   for (const Block* block : live_) {
     const State state = block->state();
-    if (state != State::ready && state != State::draining && state != State::free)
+    if (block->segment == 0 && state != State::ready && state != State::draining && state != State::free)
       grains += block->grains;
   }
   for (const auto& region : region_owner_)

@@ -196,14 +196,7 @@ void EngineImpl::park_ready(bool small_too) {
         parked_.push_back(&block);
         return;
       }
-      Segment& segment = *segments_[arena_->at(block.address) & ~segment_mark].load();
-      segment.units[(block.address - segment.address) / unit_bytes].store(
-          0, std::memory_order_release);
-      --segment.live;
-      --small_blocks_;
-      small_[stream]->release(block.address, block.bytes, granule_bytes);
-      transit(block, Event::reclaim);
-      drop_descriptor(block);
+      retire_small(block);
     });
   }
 }

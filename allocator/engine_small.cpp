@@ -1,5 +1,5 @@
-// Small blocks: places in segments of one frame each, which a stream's small blocks share and which
-// do not spill.
+// Small blocks: places in segments of one frame each, which a stream's small blocks share. How a
+// segment leaves and comes back: engine_segments.cpp.
 #include <fmt/format.h>
 
 #include <memory>
@@ -54,6 +54,7 @@ Result<void> EngineImpl::add_segment(Lock& lock, unsigned stream) {
     segment.frames = std::move(*frames);
     arena_->set(*address, 1, segment_mark | index);
     small_[stream]->add(*address, granule_bytes);
+    if (watching_.load(std::memory_order_relaxed)) make_whole(index);
     count_segment(true, false, *address, granule_bytes, stream);
     return {};
   }
@@ -73,7 +74,7 @@ std::atomic<uint32_t>* EngineImpl::units_for(uint32_t segment) {
 }
 
 Result<void*> EngineImpl::allocate_small(Lock& lock, unsigned stream, size_t bytes,
-                                         size_t requested) {
+                                         size_t requested, Told told) {
   unsigned size_class = size_class::of_small(bytes);
   size_t size = size_class::small_bytes(size_class);
   auto address = small_[stream]->take(size);
@@ -91,12 +92,13 @@ Result<void*> EngineImpl::allocate_small(Lock& lock, unsigned stream, size_t byt
   block->bytes = size;
   block->stream = static_cast<uint16_t>(stream);
   block->size_class = static_cast<uint16_t>(size_class);
-  Segment& segment = *segments_[arena_->at(*address) & ~segment_mark].load();
+  Segment& segment = segment_of(*block);
   ++segment.live;
   segment.emptied = {};
   ++small_blocks_;
   block->word.store(static_cast<uint64_t>(State::free) | word::small, std::memory_order_relaxed);
   transit(*block, Event::allocate, life_flags | word::many_uses);
+  if (told == Told::always) block->word.fetch_or(word::told, std::memory_order_acq_rel);
   segment.units[(*address - segment.address) / unit_bytes].store(block->index + 1,
                                                                  std::memory_order_release);
   return hand_out(*block, bytes, requested, thread_cell());
@@ -107,6 +109,8 @@ bool EngineImpl::release_segments() {
   bool waits = false;
   for (uint32_t i = 0; i < segment_count_; ++i) {
     Segment& segment = *segments_[i].load(std::memory_order_relaxed);
+    if (Block* whole = segment.whole.load(std::memory_order_relaxed); whole && segment.live == 0)
+      end_segment(*whole);
     if (segment.frames.empty() || segment.live > 0) continue;
     if (!segment.emptied) segment.emptied = streams_.now(segment.stream);
     if (!streams_.over(segment.emptied)) {

@@ -47,8 +47,13 @@ bool EngineImpl::start_spill(Block& block, bool leave, uint64_t grains) {
   if (leave && spilling_stopped_ && !FIRN_CANARY(38) && !(w & word::zero_copy)) return false;
   if (leave && !block.leave && block.state() == State::spilling) keep(block);  // more than cleaning
   w = block.word.load(std::memory_order_acquire);
+  if (!AgeOrder::may_leave(block, w) || (block.segment != 0 && !(leave && put_aside(block))))
+    return false;
   do {
-    if (!AgeOrder::may_leave(block, w)) return false;
+    if (!AgeOrder::may_leave(block, w)) {
+      if (block.segment != 0) take_back(block);  // (held meanwhile)
+      return false;
+    }
     FIRN_CHECK(next_state(word::state(w), Event::spill) == static_cast<int>(State::spilling),
                "block %llx", (unsigned long long)block.address);
   } while (!block.word.compare_exchange_weak(
@@ -209,6 +214,7 @@ void EngineImpl::keep(Block& block) {
   if (block.mapped == block.grains) {
     transit(block, Event::keep);
     trace("kept", block);
+    if (block.segment != 0) take_back(block);
     return;
   }
   block.arrival = {};  // over, or nothing would have been unmapped
@@ -373,7 +379,7 @@ bool EngineImpl::clean_ahead() {
   uint64_t grains = 0;
   bool any = false;
   while (grains < target) {
-    Block* block = ahead_.next(live_, now);
+    Block* block = ahead_.next(live_, now, false);  // (A segment has no copies while it is there.)
     if (!block) break;
     grains += block->grains;
     bool clean = !block->pieces.empty();

@@ -165,7 +165,7 @@ std::vector<BlockInfo> EngineImpl::blocks() const {
   for (uint32_t i = 0; i < table_.size(); ++i) {
     const Block& block = table_[i];
     uint64_t w = block.word.load(std::memory_order_acquire);
-    if (word::state(w) == State::free) continue;
+    if (word::state(w) == State::free || block.segment != 0) continue;
     const bool idle = word::state(w) == State::ready;
     if (block.place_bytes != 0 && idle && !waits(block)) continue;
     BlockInfo info;
@@ -174,7 +174,7 @@ std::vector<BlockInfo> EngineImpl::blocks() const {
     info.requested_bytes = block.requested;
     info.capacity = block.grains ? block.mapped_bytes() : size_t{block.bytes};
     info.stream = streams_.handle(block.stream);
-    info.state = state_names[static_cast<int>(word::state(w))];
+    info.state = state_names[static_cast<int>(state_of(block))];
     info.small = w & word::small;
     info.live = word::state(w) != State::ready && word::state(w) != State::draining &&
                 !(w & (word::freed | word::segment));
@@ -196,6 +196,7 @@ void EngineImpl::trim() {
     births_.done_at = history_->now();
   }
   park_ready(true);
+  (void)release_segments();
   bool places_wait = !region_owner_.empty();
   const auto leaving = [&] {
     return places_wait || !parked_.empty() || !deferred_.empty() || !draining_.empty() ||
@@ -204,6 +205,7 @@ void EngineImpl::trim() {
   for (int round = 0; round < 1000 && leaving() && !health_.dead(); ++round) {
     pump_locked();
     park_ready(true);
+    (void)release_segments();
     reclaim_parked(UINT64_MAX);
     places_wait = reclaim_regions(UINT64_MAX) > 0;
     (void)carry_out_unmappings(lock);
@@ -322,7 +324,9 @@ void EngineImpl::check() const {
     const Block& block = *live_[i];
     auto address = (unsigned long long)block.address;
     FIRN_CHECK(block.live_at == i, "block %llx", address);
-    FIRN_CHECK(arena_->at(block.address) == block.index + 1, "block %llx", address);
+    FIRN_CHECK(arena_->at(block.address) ==
+                   (block.segment != 0 ? segment_mark | (block.segment - 1) : block.index + 1),
+               "block %llx", address);
     uint64_t w = block.word.load(std::memory_order_acquire);
     State state = word::state(w);
     FIRN_CHECK(state != State::free || block.dropped, "block %llx", address);

@@ -14,7 +14,8 @@ Result<Hold> EngineImpl::touch(const void* pointer, CUstream stream, Access acce
   auto address = reinterpret_cast<uint64_t>(pointer);
   if (!arena_->contains(address)) return Hold{};
   uint32_t entry = arena_->at(address);
-  if (entry == 0 || (entry & segment_mark)) return Hold{};
+  if (entry == 0) return Hold{};
+  if (entry & segment_mark) return touch_small(entry, address, stream, access, seen);
   Block* found = large_at(entry, address);
   if (!found) return Hold{};
   Block& block = *found;
@@ -37,7 +38,9 @@ Result<Hold> EngineImpl::touch(const void* pointer, CUstream stream, Access acce
 Result<Hold> EngineImpl::touch_anyway(const void* pointer, CUstream stream, Access access,
                                       Seen seen) {
   Block* block = live_at(pointer, false);
-  if (!block || (block->word.load(std::memory_order_acquire) & word::small)) return Hold{};
+  if (block && block->grains == 0)
+    block = whole_at(arena_->at(block->address), reinterpret_cast<uint64_t>(pointer), seen);
+  if (!block) return Hold{};
   (void)frames_.host_granted();  // before the lock: the first time it takes a while
   return touch_slow(*block, stream, access, seen, true);
 }
@@ -87,9 +90,10 @@ Result<Hold> EngineImpl::touch_slow(Block& block, CUstream stream, Access access
           if (!block.word.compare_exchange_weak(w, (w | proof(seen, w)) + word::hold_one,
                                                 std::memory_order_acq_rel))
             continue;
-          block.age.store(
-              note(access == Access::write ? EventKind::touch_write : EventKind::touch_read, block),
-              std::memory_order_relaxed);
+          const auto kind =
+              access == Access::write ? EventKind::touch_write : EventKind::touch_read;
+          block.age.store(block.segment != 0 ? next_tick() : note(kind, block),
+                          std::memory_order_relaxed);
           if (block.prefetched) block.prefetched = false;
           if (stall_begin) count_stall(*stall_begin, &block);
           ++thread_holds();
@@ -219,7 +223,7 @@ Hold EngineImpl::hold_new(const void* pointer, const char* maker) {
 
 void EngineImpl::allocated_outside(const void* pointer) {
   Block* block = live_at(pointer, true);
-  if (block && !(block->word.load(std::memory_order_acquire) & word::small))
+  if (block)
     block->word.fetch_or(word::outside, std::memory_order_acq_rel);
 }
 
@@ -262,7 +266,8 @@ void EngineImpl::close_uses(Block& block) {
 }
 
 /// Under pin() and give_address(): resident, its bytes there for every stream, its copies dropped.
-/// `mark` is called with the lock held.
+/// `mark` is called with the lock held. (A small block is there with its segment; while nobody
+/// watches it is anyway.)
 template <class Mark>
 Result<void> EngineImpl::pin_with(Block& block, Mark&& mark) {
   const auto* pointer = reinterpret_cast<const void*>(block.address);
@@ -273,11 +278,12 @@ Result<void> EngineImpl::pin_with(Block& block, Mark&& mark) {
     Entered context(*this);
     if (Result<void> usable = can_use(context); !usable) arrived = usable;
     Lock lock(mutex_);
-    while (arrived && !streams_.over(block.arrival)) {  // (Others go on meanwhile.)
+    const Block* moved = hold->block;
+    while (arrived && moved && !streams_.over(moved->arrival)) {  // (Others go on meanwhile.)
       if (health_.dead())
         arrived = health_.error();
-      else if (!streams_.close(block.arrival))
-        arrived = streams_.wait(block.arrival);  // no event is to be had
+      else if (!streams_.close(moved->arrival))
+        arrived = streams_.wait(moved->arrival);  // no event is to be had
       else if (!streams_.poll())
         wait(lock, poll_ns);
     }
@@ -291,25 +297,23 @@ Result<void> EngineImpl::pin(const void* pointer, const char* reason) {
   Block* block = live_at(pointer, false);
   if (!block)
     return make_error(Code::invalid_argument, 0, fmt::format("pin of {}: no block", pointer));
-  if (block->word.load(std::memory_order_acquire) & word::small) return {};
   return pin_with(*block, [&] {
     block->pin_reason = reason;
     ++block->pin_count;
     block->word.fetch_or(word::pinned, std::memory_order_acq_rel);
     trace("pin", *block, reason);
-    bar_place(*block);
+    if (block->grains != 0) bar_place(*block);
   });
 }
 
 Result<void> EngineImpl::give_address(const void* pointer, const char* reason) {
   Block* block = live_at(pointer, false);
-  if (!block || (block->word.load(std::memory_order_acquire) & (word::small | word::given)))
-    return {};
+  if (!block || (block->word.load(std::memory_order_acquire) & word::given)) return {};
   return pin_with(*block, [&] {
     block->given_reason = reason;
     block->word.fetch_or(word::pinned | word::given, std::memory_order_acq_rel);
     trace("pin", *block, reason);
-    bar_place(*block);
+    if (block->grains != 0) bar_place(*block);
   });
 }
 
@@ -343,6 +347,7 @@ Result<void> EngineImpl::prefetch(const void* pointer, size_t bytes, CUstream st
     if (!block)
       return make_error(Code::invalid_argument, 0,
                         fmt::format("prefetch of {:#x}: no block", at));
+    block = moved_with(block);
     State state = block->state();
     if (state == State::spilling) keep(*block);
     state = block->state();
@@ -369,8 +374,11 @@ Result<void> EngineImpl::cold(const void* pointer, size_t bytes) {
     Block* block = live_at(reinterpret_cast<void*>(at), false);
     if (!block)
       return make_error(Code::invalid_argument, 0, fmt::format("cold of {:#x}: no block", at));
-    block->age.store(0, std::memory_order_relaxed);
-    start_spill(*block, true);
+    block = moved_with(block);
+    if (block->grains != 0) {
+      block->age.store(0, std::memory_order_relaxed);
+      start_spill(*block, true);
+    }
     at = block->address + std::max<uint64_t>(block->mapped_bytes(), block->bytes);
   }
   pump_locked();

@@ -25,8 +25,9 @@ size_t EngineImpl::touch_many(std::span<const uint64_t> addresses, Access access
   for (; done < addresses.size(); ++done) {
     if (!arena_->contains(addresses[done])) continue;
     const uint32_t entry = arena_->at(addresses[done]);
-    if (entry == 0 || (entry & segment_mark)) continue;
-    Block* found = large_at(entry, addresses[done]);
+    if (entry == 0) continue;
+    const bool small = entry & segment_mark;
+    Block* found = small ? whole_at(entry, addresses[done], seen) : large_at(entry, addresses[done]);
     if (!found) continue;
     Block& block = *found;
     const Hold* end = holds + held;
@@ -38,7 +39,7 @@ size_t EngineImpl::touch_many(std::span<const uint64_t> addresses, Access access
       taken = block.word.compare_exchange_weak(w, (w | proof(seen, w)) + word::hold_one,
                                                std::memory_order_acq_rel);
     if (!taken) break;
-    if (noted) {
+    if (noted && !small) {
       block.age.store(note(kind, block), std::memory_order_relaxed);
     } else {
       if (tick == 0) tick = ticks_.fetch_add(addresses.size() - done, std::memory_order_relaxed);
@@ -86,9 +87,9 @@ void EngineImpl::release_unused(std::span<const Hold> holds) {
 }
 
 Hold EngineImpl::hold_apart(const void* pointer) {
-  const Hold hold = hold_new(pointer, nullptr);
-  if (hold.block) --thread_holds();
-  return hold;
+  Block* block = live_at(pointer, true);
+  if (block) block = moved_with(block);
+  return block && hold_live(*block) ? Hold{block} : Hold{};
 }
 
 void EngineImpl::release_apart(Hold hold) {

@@ -63,7 +63,7 @@ TEST(Many, blocks_are_held_once_and_foreign_words_passed_over) {
   Hold holds[7];
   size_t held = 0;
   EXPECT_EQ(engine.touch_many(words, Access::write, holds, held), 7u);
-  EXPECT_EQ(held, 2u);
+  EXPECT_EQ(held, 3u);  // the small one's segment too
   EXPECT_EQ(engine.find(a)->pins, 1u);
   EXPECT_EQ(engine.find(b)->pins, 1u);
   engine.spill_all();

@@ -75,14 +75,16 @@ void World::refused(int device, size_t bytes, const Error& error, ModelBlock* bl
       return;
     }
     block->lost = true;
-    ++lost_seen_[static_cast<size_t>(device)];
+    // (Small blocks are lost together, with their segment.)
+    if (block->large() || lost_segments_.insert(segment_of(*block)).second)
+      ++lost_seen_[static_cast<size_t>(device)];
     met(Probe::lost_met);
     const SeenStore::Bad bad =
         machine_->seen_store()
             ? machine_->seen_store()->bad(Tag::make(block->id, block->version).content())
             : SeenStore::Bad{};
     // (Reads that fail are tried again for longer than any of these disks is ill.)
-    if (bad.corrupt == 0 && block->version != 0)
+    if (bad.corrupt == 0 && block->version != 0 && block->large())
       fail("lost", fmt::format("block {} (version {}) is lost, and of its reads from the store {} "
                                "came back wrong and {} failed: {}",
                                block->id, block->version, bad.corrupt, bad.failed,

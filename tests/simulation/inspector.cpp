@@ -1,5 +1,6 @@
 #include "tests/simulation/inspector.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include <fmt/format.h>
@@ -14,21 +15,24 @@ bool EngineInspector::tags_are(uint64_t address, uint64_t bytes, uint64_t tag, b
          firn_gpu_tags_done;
 }
 
-bool EngineInspector::slot_has(const Piece& piece, uint64_t bytes, uint64_t tag) const {
+bool EngineInspector::slot_has(const Piece& piece, uint64_t offset, uint64_t bytes,
+                               uint64_t tag) const {
   const std::span<const std::byte> there = machine_.store()->contents(piece.slot);
+  const size_t first = offset / store_alignment;
   const size_t count = (bytes + store_alignment - 1) / store_alignment;
-  if (there.size() < count * sizeof tag) return false;
+  if (there.size() < (first + count) * sizeof tag) return false;
   for (size_t i = 0; i < count; ++i) {
     uint64_t one;
-    std::memcpy(&one, there.data() + i * sizeof one, sizeof one);
+    std::memcpy(&one, there.data() + (first + i) * sizeof one, sizeof one);
     if (one != tag + i) return false;
   }
   return true;
 }
 
 EngineInspector::Finding EngineInspector::look_at_piece(const Block& block, const Piece& piece,
-                                                        uint32_t index, uint64_t bytes,
-                                                        uint64_t tag, Seen& seen) const {
+                                                        uint32_t index, uint64_t offset,
+                                                        uint64_t bytes, uint64_t tag,
+                                                        Seen& seen) const {
   const auto words = [&](const char* what) {
     return fmt::format("device {}: block {:#x} ({}, {} bytes), piece {} at {}: {}{}{}{}{}", device_,
                        block.address, state_names[static_cast<int>(block.state())],
@@ -42,7 +46,7 @@ EngineInspector::Finding EngineInspector::look_at_piece(const Block& block, cons
   for (const CopyInFlight& copy : engine_.copies_in_)
     if (copy.block == &block && copy.generation == block.generation && copy.piece == index)
       arriving = &copy;  // (Of the version before, where a write comes behind it.)
-  const uint64_t address = block.address + piece.offset;
+  const uint64_t address = block.address + piece.offset + offset;
   const Span& span = block.span_of(piece);
   unsigned places = 0;
   if (piece.on_device && span.mapped()) {
@@ -50,13 +54,15 @@ EngineInspector::Finding EngineInspector::look_at_piece(const Block& block, cons
       ++places;
     else if (!arriving)
       return {"places", words("the device has other bytes than were written")};
-    else if (tags_are(reinterpret_cast<uint64_t>(arriving->staging->data), bytes, tag, false))
+    else if (tags_are(reinterpret_cast<uint64_t>(arriving->staging->data) + offset, bytes, tag,
+                      false))
       ++places;
     else
       return {"places", words("what is being copied in is not what was written")};
   }
   if (piece.host_valid) {
-    if (!piece.host || !tags_are(reinterpret_cast<uint64_t>(piece.host->data), bytes, tag, false))
+    if (!piece.host ||
+        !tags_are(reinterpret_cast<uint64_t>(piece.host->data) + offset, bytes, tag, false))
       return {"places", words("host memory has other bytes than were written")};
     ++places;
     seen.host_pieces += piece.on_device && !piece.slot;
@@ -64,7 +70,7 @@ EngineInspector::Finding EngineInspector::look_at_piece(const Block& block, cons
   bool damaged = false;
   if (piece.slot_valid) {
     damaged = machine_.store()->damaged(piece.slot);
-    if (!damaged && !slot_has(piece, bytes, tag))
+    if (!damaged && !slot_has(piece, offset, bytes, tag))
       return {"places", words("the store has other bytes than were written")};
     if (!damaged) ++places;
     if (!damaged && places == 1) seen.only_in_store = true;
@@ -80,9 +86,31 @@ EngineInspector::Finding EngineInspector::look_at_piece(const Block& block, cons
 EngineInspector::Part EngineInspector::tagged(const void* pointer, size_t bytes) const {
   const auto address = reinterpret_cast<uint64_t>(pointer);
   const Block* block = engine_.live_at(pointer, true);
-  if (!block || block->place_bytes == 0) return {address, bytes};
+  if (!block || (block->place_bytes == 0 && block->grains != 0)) return {address, bytes};
   const uint64_t begin = (address + store_alignment - 1) / store_alignment * store_alignment;
-  return {begin, (address + bytes - begin) / store_alignment * store_alignment};
+  const uint64_t end = (address + bytes) / store_alignment * store_alignment;
+  return {begin, std::max(begin, end) - begin};
+}
+
+EngineInspector::Finding EngineInspector::look_on_device(const Block& block, const Part& part,
+                                                         uint64_t tag) const {
+  uint64_t at = 0, found = 0;
+  if (machine_.gpu().compare(device_, part.address, part.bytes, tag, &at, &found) ==
+      firn_gpu_tags_done)
+    return {};
+  return {"places", fmt::format("device {}: block {:#x} ({} bytes) is resident and its only place "
+                                "has {:#x} at 4 KiB number {}, not what was written",
+                                device_, block.address, part.bytes, found, at)};
+}
+
+/// A small block is where its segment is, one piece.
+EngineInspector::Finding EngineInspector::look_at_small(const Block& small, const Part& part,
+                                                        uint64_t tag, Seen& seen) const {
+  const Block& whole = *engine_.moved_with(const_cast<Block*>(&small));
+  if (part.bytes == 0) return {};
+  if (&whole == &small || whole.pieces.empty()) return look_on_device(small, part, tag);
+  return look_at_piece(whole, whole.pieces.front(), 0, part.address - whole.address, part.bytes,
+                       tag, seen);
 }
 
 EngineInspector::Finding EngineInspector::look(const void* pointer, size_t bytes, uint64_t id,
@@ -92,38 +120,30 @@ EngineInspector::Finding EngineInspector::look(const void* pointer, size_t bytes
     return {"live", fmt::format("device {}: block {} at {} ({} bytes) is live and was not found",
                                 device_, id, pointer, bytes)};
   const uint64_t w = block->word.load(std::memory_order_acquire);
-  if (word::state(w) == State::lost) {
+  const State state = engine_.state_of(*block);
+  if (state == State::lost) {
     seen.lost = true;
     return {};
   }
-  seen.state = static_cast<int>(word::state(w));
-  if (w & word::small) return {};
+  seen.state = static_cast<int>(state);
   seen.shared = block->shape.shared();
   seen.placed = block->place_bytes != 0;
   seen.zero_copy = w & word::zero_copy;
   if (version == 0 || engine_.health_.dead()) return {};
   const uint64_t tag = sim::Tag::make(id, version).bits;
+  if (w & word::small) return look_at_small(*block, tagged(pointer, bytes), tag, seen);
   if (!(w & word::copies) && word::state(w) != State::resident)
     return {"places",
             fmt::format("device {}: block {:#x} is {} and has no copies", device_, block->address,
                         state_names[static_cast<int>(word::state(w))])};
-  if (block->pieces.empty() || seen.placed) {
-    uint64_t at = 0, found = 0;
-    const Part part = tagged(pointer, bytes);
-    if (machine_.gpu().compare(device_, part.address, part.bytes, tag, &at, &found) !=
-        firn_gpu_tags_done)
-      return {"places",
-              fmt::format("device {}: block {:#x} ({} bytes) is resident and its only place has "
-                          "{:#x} at 4 KiB number {}, not what was written",
-                          device_, block->address, bytes, found, at)};
-    return {};
-  }
+  if (block->pieces.empty() || seen.placed)
+    return look_on_device(*block, tagged(pointer, bytes), tag);
   for (const Span& span : block->spans) seen.guarded |= span.guarded;
   for (uint32_t i = 0; i < block->pieces.size(); ++i) {
     const Piece& piece = block->pieces[i];
     if (piece.offset >= bytes) break;
     const uint64_t length = std::min<uint64_t>(piece.bytes, bytes - piece.offset);
-    Finding found = look_at_piece(*block, piece, i, length,
+    Finding found = look_at_piece(*block, piece, i, 0, length,
                                   tag + piece.offset / store_alignment, seen);
     if (found.oracle) return found;
   }

@@ -35,7 +35,8 @@ class EngineInspector {
   /// The words of every block that the engine has.
   std::string words() const;
 
-  /// The part of a block that has tags of its own: blocks in planned places begin and end anywhere.
+  /// The part of a block that has tags of its own, perhaps none: small blocks and those in planned
+  /// places begin and end anywhere.
   struct Part {
     uint64_t address = 0, bytes = 0;
   };
@@ -51,10 +52,13 @@ class EngineInspector {
   size_t live_blocks() const { return engine_.live_.size(); }
 
  private:
-  Finding look_at_piece(const Block& block, const Piece& piece, uint32_t index, uint64_t bytes,
-                        uint64_t tag, Seen& seen) const;
+  /// `offset`, `bytes`: of the piece.
+  Finding look_at_piece(const Block& block, const Piece& piece, uint32_t index, uint64_t offset,
+                        uint64_t bytes, uint64_t tag, Seen& seen) const;
+  Finding look_at_small(const Block& small, const Part& part, uint64_t tag, Seen& seen) const;
+  Finding look_on_device(const Block& block, const Part& part, uint64_t tag) const;
   bool tags_are(uint64_t address, uint64_t bytes, uint64_t tag, bool device) const;
-  bool slot_has(const Piece& piece, uint64_t bytes, uint64_t tag) const;
+  bool slot_has(const Piece& piece, uint64_t offset, uint64_t bytes, uint64_t tag) const;
 
   EngineImpl& engine_;
   sim::Machine& machine_;

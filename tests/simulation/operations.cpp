@@ -70,6 +70,7 @@ void World::allocate(Draw& draw, int device, size_t bytes) {
   block->home_stream = stream(device, home);
   block->used_on = 1u << home;
   if (machine_->version_done.size() <= block->id) machine_->version_done.resize(2 * block->id + 64);
+  if (!block->large()) lost_segments_.erase(segment_of(*block));  // (Nothing comes into one that is.)
   ModelBlock& kept = *block;
   blocks_.push_back(std::move(block));
   tell("made", kept, home);
@@ -96,6 +97,11 @@ bool World::order(ModelBlock& block, unsigned index) {
   block.last = index;
   block.used_on |= 1u << index;
   return true;
+}
+
+/// (Small ones below 8 KiB may have none.)
+bool World::has_tags(const ModelBlock& block) {
+  return inspector(block.device).tagged(block.address, block.bytes).bytes > 0;
 }
 
 /// A kernel that writes the version, or compares with it.
@@ -126,7 +132,7 @@ bool World::write(Draw& draw, ModelBlock& block, unsigned index) {
     return false;
   }
   bool launched = true;
-  if (block.large()) {
+  if (has_tags(block)) {
     launched = launch(block, block.version + 1, true, index);
     if (launched) ++block.version;
   }
@@ -162,7 +168,7 @@ void World::read(std::vector<ModelBlock*> blocks, unsigned index, bool anyway) {
   }
   if (all)
     for (ModelBlock* block : blocks)
-      if (block->version && block->large()) (void)launch(*block, block->version, false, index);
+      if (block->version && has_tags(*block)) (void)launch(*block, block->version, false, index);
   for (const Hold& hold : holds) engine.release(hold, stream(device, index));
   for (ModelBlock* block : blocks) look_at(*block);
 }
@@ -213,7 +219,7 @@ void World::touch_many(Draw& draw) {
     ++done;
   }
   for (size_t i = 0; i < done; ++i)
-    if (ordered[i]->version && ordered[i]->large())
+    if (ordered[i]->version && has_tags(*ordered[i]))
       (void)launch(*ordered[i], ordered[i]->version, false, index);
   engine.release_many({holds.data(), held}, stream(device, index));
 }

@@ -6,7 +6,9 @@
 #pragma once
 
 #include <memory>
+#include <set>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "tests/simulation/draw.h"
@@ -55,6 +57,7 @@ class World {
   void operate(Draw& draw, Do what, uint64_t number);
   void allocate(Draw& draw, int device, size_t bytes);
   bool write(Draw& draw, ModelBlock& block, unsigned stream);
+  bool has_tags(const ModelBlock& block);
   bool launch(const ModelBlock& block, uint32_t version, bool writes, unsigned stream);
   void read(std::vector<ModelBlock*> blocks, unsigned stream, bool anyway);
   void copy(Draw& draw);
@@ -123,6 +126,11 @@ class World {
   uint64_t began_ns_ = 0;      // of the operation under way
   uint64_t waits_ = 0;
   std::vector<uint64_t> lost_seen_;
+  using SegmentName = std::pair<int, uint64_t>;  // its device, and its number among addresses
+  static SegmentName segment_of(const ModelBlock& small) {
+    return {small.device, reinterpret_cast<uint64_t>(small.address) / granule_bytes};
+  }
+  std::set<SegmentName> lost_segments_;
   uint64_t probes_[probe_count]{}, faults_[fault_count]{};
 };
 

@@ -28,7 +28,7 @@ def check_spilled(run, store):
 
 
 @pytest.mark.parametrize("fraction", [pytest.param(0.5, id="half"), pytest.param(0.35, id="third")])
-@pytest.mark.parametrize("script", [*SCRIPTS, "weight_norm.py"])
+@pytest.mark.parametrize("script", [*SCRIPTS, "weight_norm.py", "narrow.py"])
 def test_bits_are_equal(native, with_firn, spill_dir, script, fraction):
     alone = native(script)
     budget = alone.budget(fraction)

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include <cstdlib>
+#include <fstream>
 #include <random>
 
 namespace firn::simulate {
@@ -380,17 +381,37 @@ TEST(Program, any_ends_whatever_calls_of_the_driver_take) {
   }
 }
 
-// Small tensors never leave the device: the kernel fits, but not beside them.
-TEST(Program, says_which_kernel_found_no_room) {
+// Small tensors leave as large ones do, with the frames that they share.
+TEST(Program, fits_beside_small_tensors_that_nobody_uses) {
   ProgramTrace trace = sample("layers");
   for (uint64_t i = 0; i < 100; ++i)
     trace.tensors.push_back({.id = 1000 + i, .bytes = 1'000'000, .persistent = true});
-  Result<std::unique_ptr<Machine>> machine = Machine::open(machine_of(340 * MiB));
+  const ProgramResult result = run_on(machine_of(340 * MiB), trace);
+  EXPECT_GT(result.bytes_spilled, 100'000'000u);
+}
+
+// The tensors of the kernel fit, but two of the small ones fill a frame that is larger than both.
+TEST(Program, says_which_kernel_found_no_room) {
+  const std::string name = testing::TempDir() + "frames";
+  {
+    std::ofstream tensors(name + ".tensors.csv"), kernels(name + ".kernels.csv");
+    tensors << "tensor,bytes,kind\n100,67108864,transient\n";
+    kernels << "kernel,name,duration_ns,inputs,outputs\n0,all,1000,";
+    for (int i = 0; i < 60; ++i) {
+      tensors << i << ",700000,persistent\n";
+      kernels << (i ? " " : "") << i;
+    }
+    kernels << ",100\n";
+  }
+  Result<ProgramTrace> trace = read_program_trace(name);
+  ASSERT_TRUE(trace) << trace.error().text;
+  (void)run_on(machine_of(130 * MiB), *trace);
+  Result<std::unique_ptr<Machine>> machine = Machine::open(machine_of(112 * MiB));
   ASSERT_TRUE(machine) << machine.error().text;
-  Result<ProgramResult> result = run_program(**machine, trace, {});
+  Result<ProgramResult> result = run_program(**machine, *trace, {});
   ASSERT_FALSE(result);
   EXPECT_EQ(result.error().code, Code::out_of_memory);
-  EXPECT_NE(result.error().text.find("layers.kernels.csv:3"), std::string::npos)
+  EXPECT_NE(result.error().text.find("frames.kernels.csv:2"), std::string::npos)
       << result.error().text;
 }
 

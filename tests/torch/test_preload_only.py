@@ -2,7 +2,6 @@
 made to ask for each block by itself, and no operator observed. Every bit is the same at half the
 memory, or a little more."""
 
-import pathlib
 
 import pytest
 
@@ -19,7 +18,8 @@ SHAPES = {**SMALL, "gpt_adamw.py": ("--steps", 2, "--layers", 1, "--length", 128
 
 def stand_in(places):
     """Of the build folder, or of the package."""
-    software = pathlib.Path(places.libraries[1]).parent
+    (driver,) = [each for each in places.libraries if each.name.startswith("libcuda.so")]
+    software = driver.parent
     for place in (software.parent / "libfirn_preload.so",
                   software.parents[2] / "allocator/preload/libfirn_preload.so"):
         if place.exists():

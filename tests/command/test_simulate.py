@@ -186,17 +186,26 @@ def test_two_runs_say_the_same(firn):
     assert first == second
 
 
-def test_a_kernel_without_room_is_told(firn, tmp_path):
-    """Small tensors never leave the device: the kernel fits, but not beside them."""
+def test_small_tensors_leave_as_others_do(firn, tmp_path):
     small = "".join(f"{100 + i},1000000,persistent\n" for i in range(100))
     (tmp_path / "t.tensors.csv").write_text(TENSORS + "2,104857600,transient\n" + small)
     (tmp_path / "t.kernels.csv").write_text(KERNELS + "2,c,1000,0,2\n")
-    result = firn("simulate", str(tmp_path / "t"), "--gpu-memory", "256MiB")
+    found = simulated(firn, str(tmp_path / "t"), "--gpu-memory", "256MiB")
+    assert found["bytes_faulted"] == 0 and found["fraction_of_ideal"] > 0.99  # they are away for good
+
+
+def test_a_kernel_without_room_is_told(firn, tmp_path):
+    """Its tensors fit, but two of the small ones fill a segment that is larger than both."""
+    names = [str(100 + i) for i in range(60)]
+    small = "".join(f"{name},700000,persistent\n" for name in names)
+    (tmp_path / "t.tensors.csv").write_text(TENSORS + "2,104857600,transient\n" + small)
+    (tmp_path / "t.kernels.csv").write_text(KERNELS + f"2,c,1000,{' '.join(names)},2\n")
+    result = firn("simulate", str(tmp_path / "t"), "--gpu-memory", "150MiB")
     assert result.returncode == 1
     assert result.stdout == ""
     assert len(result.stderr.splitlines()) == 1
     assert 'kernel "c"' in result.stderr and "t.kernels.csv:4" in result.stderr
-    assert "small blocks" in result.stderr
+    assert "held by operators" in result.stderr
 
 
 def test_the_text_is_short(firn):

@@ -20,10 +20,10 @@ using namespace firn::test;
 
 constexpr uint64_t memory = uint64_t{48} << 30;
 
-std::unique_ptr<Simulation> machine() {
+std::unique_ptr<Simulation> machine(bool watched = false) {
   SimulationOptions options;
   options.memory_bytes = options.budget_bytes = memory;
-  options.watch_fraction = 1;  // a job that fits
+  options.watch_fraction = watched ? 0 : 1;  // else a job that fits
   return std::make_unique<Simulation>(options);
 }
 
@@ -131,12 +131,12 @@ void look_ups(benchmark::State& state) {
 BENCHMARK(look_ups)->RangeMultiplier(10)->Range(10, 1'000'000)->ArgName("live");
 
 /// Touch and release of a resident block, one of so many.
-void touch(benchmark::State& state) {
-  const auto sim = machine();
+void touch_one(benchmark::State& state, size_t bytes, bool watched) {
+  const auto sim = machine(watched);
   Engine& engine = sim->engine(0);
   std::vector<void*> blocks;
   for (int64_t i = 0; i < state.range(0); ++i)
-    blocks.push_back(must(engine.allocate(2u << 20, nullptr)));
+    blocks.push_back(must(engine.allocate(bytes, nullptr)));
   for (void* block : blocks) {
     Result<Hold> hold = engine.touch(block, nullptr, Access::write);
     if (!hold) std::exit(1);
@@ -150,7 +150,12 @@ void touch(benchmark::State& state) {
     engine.release(*hold, nullptr);
   }
 }
+void touch(benchmark::State& state) { touch_one(state, 2u << 20, false); }
 BENCHMARK(touch)->RangeMultiplier(10)->Range(1, 10'000)->ArgName("blocks");
+
+/// A small block's, by its segment: counted once operators are watched.
+void touch_small(benchmark::State& state) { touch_one(state, 4u << 10, true); }
+BENCHMARK(touch_small)->RangeMultiplier(10)->Range(1, 10'000)->ArgName("blocks");
 
 /// All blocks of a launch at once.
 void touch_many(benchmark::State& state) {

@@ -10,8 +10,9 @@ from firn_bench.figures import Figure, median_of
 CURVES = {"pair": "a pair", "pair_beside": "a pair beside live blocks",
           "among_live": "one of live blocks", "look_ups": "one of live blocks",
           "touch": "touch and release, one of so many blocks",
+          "touch_small": "touch and release, one of so many blocks",
           "touch_many": "touch and release of so many blocks at once"}
-LINES = {"look_ups": "the look-ups alone"}
+LINES = {"look_ups": "the look-ups alone", "touch_small": "small ones, by their segments"}
 
 
 def _at(name: str) -> tuple[str, float, str]:

@@ -62,6 +62,32 @@ TEST(Stop, what_cannot_come_to_host_memory_is_away_as_before) {
   engine.check();
 }
 
+// The block counts as one in host memory as long as a part of it is, and no longer.
+TEST(Stop, a_part_in_host_memory_leaves_before_the_rest) {
+  SimulationOptions options = small_budget();
+  options.span_bytes = 2u << 20;
+  Simulation sim(options);
+  Engine& engine = sim.engine(0);
+  void* a = make(engine);
+  void* others[] = {make(engine), make(engine)};
+  for (void* block : others) ASSERT_TRUE(engine.pin(block, "a test"));
+  Result<void*> more = engine.allocate(2u << 20, nullptr);  // a third of a leaves
+  ASSERT_TRUE(more) << describe(more.error());
+  ASSERT_TRUE(engine.pin(*more, "a test"));
+  ASSERT_NE(state(engine, a), "resident");
+  Result<Hold> hold = engine.touch_anyway(a, nullptr, Access::read);
+  ASSERT_TRUE(hold) << describe(hold.error());
+  EXPECT_EQ(engine.stats().zero_copy_bytes, 2u << 20);
+  engine.check();
+  engine.release(*hold, nullptr);
+  for (int round = 0; round < 100; ++round) {
+    engine.check();
+    engine.pump();
+    sim.clock().wait(50'000);
+  }
+  EXPECT_NE(state(engine, a), "resident");
+}
+
 TEST(Stop, what_is_away_is_used_in_host_memory_where_there_is_no_room) {
   Simulation sim(small_budget());
   Engine& engine = sim.engine(0);

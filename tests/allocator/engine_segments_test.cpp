@@ -289,14 +289,14 @@ TEST(SegmentsWatched, of_before_anybody_watched_leave_once_their_blocks_were_see
   ASSERT_TRUE(large);
   EXPECT_TRUE(engine.watching());
   engine.spill_all();
-  EXPECT_EQ(engine.find(early[0])->state, "resident");
+  EXPECT_STREQ(engine.find(early[0])->state, "resident");
   for (void* block : early) {
     Result<Hold> hold = engine.touch(block, nullptr, Access::read);
     ASSERT_TRUE(hold && hold->block);
     engine.release(*hold, nullptr);
   }
   engine.spill_all();
-  EXPECT_NE(engine.find(early[0])->state, "resident");
+  EXPECT_STRNE(engine.find(early[0])->state, "resident");
   for (void* block : early) {
     Result<Hold> hold = engine.touch(block, nullptr, Access::read);
     ASSERT_TRUE(hold) << describe(hold.error());

@@ -33,9 +33,10 @@ case $length in  # seeds of the simulation; the caller's own number counts
   long) export FIRN_SEEDS=${FIRN_SEEDS:-10000} ;;
 esac
 # Meson's tests that take ten seconds or more of a quick run: not part of it.
-slow=(engine_driver_fault engine_notices engine_refused engine_refused_copies engine_threads
-      engine_places_property canaries canary_none_engine canary_20 preload_frees_room_long
-      preload_frees_returns_before process_faults driver_faults simulated_program tags_same)
+slow=(gpu_programs engine_driver_fault engine_notices engine_refused engine_refused_copies
+      engine_threads engine_places_property canaries canary_none_engine canary_20
+      preload_frees_room_long preload_frees_returns_before process_faults driver_faults
+      simulated_program tags_same)
 # The caller's own settings must not decide what is tested.
 for variable in $(compgen -e FIRN_ | grep -vE '^FIRN_(TEST_|SEEDS?$|PYTHON$|SHARED$)'); do
   unset "$variable"

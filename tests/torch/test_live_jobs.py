@@ -155,8 +155,7 @@ def test_a_job_under_pressure(start, firn, spill_dir, runtime_dir):
     assert list((runtime_dir / "firn").iterdir()) == []
 
 
-@pytest.mark.quick
-@pytest.mark.parametrize("policy", ["age", "lifetime"])
+@pytest.mark.parametrize("policy", ["age", pytest.param("lifetime", marks=pytest.mark.quick)])
 def test_an_idle_jobs_memory_is_sent_away_and_comes_back(start, firn, spill_dir, policy):
     ends = []
     for spilled in (False, True):
@@ -186,7 +185,6 @@ def test_an_idle_jobs_memory_is_sent_away_and_comes_back(start, firn, spill_dir,
     assert ends[0] == ends[1]
 
 
-@pytest.mark.quick
 def test_a_job_that_fits_is_watched_from_then_on(start, firn, spill_dir):
     with start(budget=2048 * MIB, dirs=[spill_dir]) as job:
         job.tell("step")

@@ -20,12 +20,13 @@ PYTHON = os.environ.get("FIRN_TEST_PYTHON") or str(ROOT / ".venv/bin/python")
 
 
 def pytest_collection_modifyitems(items):
-    """Quick is the first test of each file: some seconds each, for torch is loaded."""
+    """Quick is the first test of each file: some seconds each, for torch is loaded. (Not where
+    everything leaves after each operator.)"""
     here = pathlib.Path(__file__).parent
     seen = set()
     for item in items:
         if here in item.path.parents and item.get_closest_marker("long") is None and \
-                item.path not in seen:
+                item.path not in seen and "adversarial" not in item.name:
             seen.add(item.path)
             item.add_marker(pytest.mark.quick)
 

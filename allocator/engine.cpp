@@ -369,8 +369,7 @@ void EngineImpl::reach_watch() {
     if (!streams_told_.load(std::memory_order_acquire) && streams_.any_captured()) return;
     callback = std::move(watch_callback_);
     if (!callback) {
-      watching_ = true;
-      for (uint32_t i = 0; i < segment_count_; ++i) make_whole(i);
+      begin_watching();
       return;
     }
     watch_begins_ = std::this_thread::get_id();
@@ -394,9 +393,8 @@ void EngineImpl::reach_watch() {
     result = driver_.ctx_synchronize();
   }
   Lock lock(mutex_);
-  watching_ = true;
+  begin_watching();
   watch_begins_ = std::thread::id();
-  for (uint32_t i = 0; i < segment_count_; ++i) make_whole(i);
   if (result != CUDA_SUCCESS) return health_.end("cuCtxSynchronize", result);
   for (Block* block : live_) {
     for (unsigned stream = 0; streams_told && stream < streams_.count(); ++stream)

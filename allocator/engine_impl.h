@@ -215,8 +215,9 @@ class EngineImpl final : public Engine, private EngineLimits, private InMotion {
   // engine_small.cpp, engine_parts.cpp, engine_stats.cpp
   bool release_segments();
   // engine_segments.cpp
-  Segment& segment_of(const Block& small) const {
-    return *segments_[arena_->at(small.address) & ~segment_mark].load(std::memory_order_acquire);
+  /// Of a small block, or of the block that stands for it.
+  Segment& segment_of(const Block& block) const {
+    return *segments_[arena_->at(block.address) & ~segment_mark].load(std::memory_order_acquire);
   }
   Block* small_at(uint32_t entry, uint64_t address) const;  // engine_hot.h, as the next
   Block* whole_at(uint32_t entry, uint64_t address, Seen seen) const;
@@ -224,6 +225,7 @@ class EngineImpl final : public Engine, private EngineLimits, private InMotion {
                            Seen seen);
   template <class See>
   bool each_small(const Segment& segment, See&& see) const;
+  void begin_watching();
   void make_whole(uint32_t index);
   Block* moved_with(Block* block) const;
   State state_of(const Block& block) const;

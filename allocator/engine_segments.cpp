@@ -43,6 +43,12 @@ bool EngineImpl::each_small(const Segment& segment, See&& see) const {
   return true;
 }
 
+/// From here on all uses are said, those of small blocks too.
+void EngineImpl::begin_watching() {
+  watching_ = true;
+  for (uint32_t i = 0; i < segment_count_; ++i) make_whole(i);
+}
+
 /// From here on uses of its blocks are seen. (Without memory for that it stays, as before.)
 void EngineImpl::make_whole(uint32_t index) {
   Segment& segment = *segments_[index].load(std::memory_order_relaxed);
@@ -90,7 +96,7 @@ Result<Hold> EngineImpl::touch_small(uint32_t entry, uint64_t address, CUstream 
   return touch_slow(*whole, stream, access, seen, false);
 }
 
-/// What moves when the block is to: its segment, where it is a small one whose uses are seen.
+/// The block that moves when this one is to: its segment's, where its uses are seen as that one's.
 Block* EngineImpl::moved_with(Block* block) const {
   if (block->grains != 0) return block;
   Block* whole = segment_of(*block).whole.load(std::memory_order_relaxed);
@@ -114,7 +120,7 @@ void EngineImpl::use_with_segment(const Block& small) {
 
 /// Before the segment leaves. False: it cannot, and is as it was.
 bool EngineImpl::put_aside(Block& whole) {
-  Segment& segment = *segments_[whole.segment - 1].load(std::memory_order_relaxed);
+  Segment& segment = segment_of(whole);
   bool ready = false;
   const bool may = each_small(segment, [&](const Block& small) {
     const uint64_t w = small.word.load(std::memory_order_acquire);
@@ -148,7 +154,7 @@ bool EngineImpl::put_aside(Block& whole) {
     take_back(whole);
     return false;
   }
-  // What was freed in it was used, and maybe by nobody since: it is over with its stream's work.
+  // Blocks that were freed in it may be in use by kernels: those end with its stream's work.
   add_use(whole, streams_.now(segment.stream));
   each_small(segment, [&](const Block& small) {
     for (const uint16_t stream : small.recorded_streams) add_use(whole, streams_.now(stream));
@@ -163,7 +169,7 @@ bool EngineImpl::put_aside(Block& whole) {
 void EngineImpl::take_back(Block& whole) {
   const uint64_t w = whole.word.load(std::memory_order_acquire);
   if (w & (word::freed | word::zero_copy)) return;
-  Segment& segment = *segments_[whole.segment - 1].load(std::memory_order_relaxed);
+  Segment& segment = segment_of(whole);
   if (whole.arrival && !streams_.over(whole.arrival) &&
       !streams_.order(segment.stream, whole.arrival))
     return;  // until it has left and come back once more
@@ -206,7 +212,7 @@ void EngineImpl::retire_small(Block& block) {
 
 /// Nothing is in the segment any more: it ends as a block that is freed.
 void EngineImpl::end_segment(Block& whole) {
-  Segment& segment = *segments_[whole.segment - 1].load(std::memory_order_relaxed);
+  Segment& segment = segment_of(whole);
   const State state = whole.state();
   if (state == State::ready || state == State::draining || state == State::free) return;  // it ends
   if (!segment.aside && !small_[segment.stream]->remove(segment.address, granule_bytes)) return;

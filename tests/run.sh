@@ -89,7 +89,7 @@ if [ ${#names[@]} -gt 0 ]; then
   expression=$(printf ' or %s' "${names[@]}")
   options+=(-k "${expression# or }")
 fi
-# What the other runners need is built in the time in which pytest's tests wait, and in no other.
+# The other runners' programs are built in the time in which pytest's tests wait, and in no other.
 building=
 stop_building() {
   [ -n "$building" ] || return 0

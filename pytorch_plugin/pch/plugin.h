@@ -1,5 +1,4 @@
-// What is slow to parse in the plugin's sources, compiled once for each torch. Each source names its
-// own headers.
+// The headers that take long to parse, compiled once for each torch. Each source names its own.
 #include <algorithm>
 #include <array>
 #include <atomic>

@@ -2,7 +2,6 @@
 // nothing new comes into a segment that is away.
 #include <gtest/gtest.h>
 
-#include <map>
 #include <random>
 #include <set>
 #include <vector>
@@ -54,6 +53,12 @@ class Segments : public testing::Test {
     EXPECT_EQ(sim.wrong_bytes, 0u) << sim.first_wrong;
     engine().check();
   }
+  static constexpr uint64_t busy_ns = 5'000'000;
+  void keep_busy(CUstream stream) {
+    const auto busy = reinterpret_cast<decltype(&firnGpuBusy)>(
+        ::dlsym(sim.driver().handle, "firnGpuBusy"));
+    ASSERT_EQ(busy(stream, busy_ns), 0);
+  }
   static uint64_t segment(const Small& small) {
     return reinterpret_cast<uint64_t>(small.at) / granule;
   }
@@ -64,8 +69,8 @@ class Segments : public testing::Test {
   uint64_t pattern_ = 0;
 };
 
-struct OneFrame : Segments {
-  OneFrame() : Segments(options()) {}
+struct TwoFrames : Segments {
+  TwoFrames() : Segments(options()) {}
   static SimulationOptions options() {
     SimulationOptions o = small_budget();
     o.budget_bytes = 2 * granule;
@@ -90,7 +95,7 @@ TEST_F(Segments, leave_with_their_blocks_and_come_back) {
   EXPECT_GE(engine().stats().faulted_bytes, 4 * granule);
 }
 
-TEST_F(OneFrame, a_job_of_small_blocks_runs_beyond_the_budget) {
+TEST_F(TwoFrames, a_job_of_small_blocks_runs_beyond_the_budget) {
   std::mt19937_64 random(7);
   std::vector<Small> all;
   const auto below = [&](uint64_t n) { return random() % n; };
@@ -222,15 +227,13 @@ TEST_F(Segments, are_not_unmapped_under_a_kernel_of_a_block_that_was_freed) {
   sim.synchronize();
   Small freed{allocate(64 * KiB, slow), 64 * KiB, 5};
   // (Nobody says so: it is the program's own until it is freed.)
-  const auto busy = reinterpret_cast<decltype(&firnGpuBusy)>(
-      ::dlsym(sim.driver().handle, "firnGpuBusy"));
-  ASSERT_EQ(busy(slow, 5'000'000), 0);
+  keep_busy(slow);
   ASSERT_TRUE(sim.fill(0, freed.at, freed.bytes, freed.pattern, slow));
   ASSERT_TRUE(engine().free(freed.at));
   const uint64_t before = sim.clock().now_ns();
   engine().spill_all();
   EXPECT_FALSE(there(kept));
-  EXPECT_GE(sim.clock().now_ns() - before, 5'000'000u);
+  EXPECT_GE(sim.clock().now_ns() - before, busy_ns);
   use(kept, Access::read, slow);
   none_wrong();
 }
@@ -240,21 +243,19 @@ TEST_F(Segments, are_not_unmapped_under_a_recorded_stream) {
   const Small kept = make(4 * KiB);
   Small recorded = make(64 * KiB);
   sim.synchronize();
-  const auto busy = reinterpret_cast<decltype(&firnGpuBusy)>(
-      ::dlsym(sim.driver().handle, "firnGpuBusy"));
-  ASSERT_EQ(busy(other, 5'000'000), 0);
+  keep_busy(other);
   ASSERT_TRUE(sim.verify(0, recorded.at, recorded.bytes, recorded.pattern, other));
   ASSERT_TRUE(engine().record_stream(recorded.at, other, nullptr));
   engine().spill_all();
   ASSERT_FALSE(there(kept));
   use(kept, Access::read);
-  ASSERT_EQ(busy(other, 5'000'000), 0);
+  keep_busy(other);
   ASSERT_TRUE(engine().free(recorded.at));
   engine().spill_all();
   none_wrong();
 }
 
-// What comes in is not written over what the next owner of a freed place writes.
+// Bytes that come in are not written over those of the next owner of a freed place.
 TEST_F(Segments, come_back_before_their_streams_next_block) {
   std::vector<Small> all;
   for (int i = 0; i < 30; ++i) all.push_back(make(64 * KiB));

@@ -27,7 +27,7 @@ struct IoRequest;
 /// large block leaves and comes back bit by bit.
 struct Span {
   uint32_t begin = 0, grains = 0;    // within the block
-  bool guarded = false;              // firn_guard: open for reading only
+  bool guarded = false;              // firn_test_guard: open for reading only
   bool leaving = false;              // spilling: unmapped once its pieces are valid elsewhere
   bool coming = false;               // being mapped, without the engine's lock
   bool going = false;                // to be unmapped, or being unmapped, without it

@@ -7,6 +7,7 @@
 #include <charconv>
 #include <cstdio>
 #include <cstdlib>
+#include <span>
 
 namespace firn {
 namespace {
@@ -27,6 +28,7 @@ constexpr uint64_t piece_bytes_min = 64u << 10;
 constexpr uint64_t piece_bytes_max = 1u << 30;  // a slot's limit
 constexpr uint64_t piece_alignment = 4096;      // a slot's granularity
 constexpr unsigned depth_max = 1024;
+constexpr unsigned port_most = 65'535;
 constexpr uint64_t bandwidth_min = 1u << 20;
 constexpr uint64_t latency_us_max = 1'000'000;
 constexpr uint64_t patience_s_max = 86'400;
@@ -55,6 +57,10 @@ std::string take_bandwidth(uint64_t& to, std::string_view value) {
   constexpr std::string_view per_second = "/s";
   if (!value.ends_with(per_second)) return quote_word(value) + " is no bandwidth; write 3.2GiB/s";
   return take_size(to, value.substr(0, value.size() - per_second.size()), bandwidth_min);
+}
+
+bool is_port(std::string_view word) {
+  return !word.empty() && word.find_first_not_of("0123456789") == std::string_view::npos;
 }
 
 /// A whole number of `unit`s, of `unit_ns` each.
@@ -92,6 +98,16 @@ std::string take_path(std::string& to, std::string_view value) {
   if (value.empty()) return "the path is empty";
   to = value;
   return {};
+}
+
+std::string take_metrics(Config& config, std::string_view value) {
+  if (is_port(value)) {
+    unsigned port = 0;
+    const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), port);
+    if (error != std::errc() || port < 1 || port > port_most)
+      return quote_word(value) + " is not a port from 1 to 65535";
+  }
+  return take_path(config.metrics, value);
 }
 
 std::string take_dirs(Config& config, std::string_view value) {
@@ -262,24 +278,23 @@ const Entry table[] = {
       "to draw a timeline, or to try other machines; every operator pays a little"},
      [](Config& c, std::string_view v) { return take_path(c.trace_file, v); },
      [](const Config& c) { return c.trace_file; }},
+    {{"oom_page", "file", "none; beside a trace, job.oom.html",
+      "a page (HTML) of what was on the device and why, written where memory is refused (%p: "
+      "process id)",
+      "for a job that is out of memory, or is now and then"},
+     [](Config& c, std::string_view v) { return take_path(c.oom_page, v); },
+     [](const Config& c) { return c.oom_page; }},
+    {{"metrics", "file or port", "none",
+      "figures for monitoring, as OpenMetrics text: in a file, written anew every 10 s (%p: "
+      "process id), or by a port of 127.0.0.1 that answers GET /metrics (with several ranks: the port and "
+      "the rank)",
+      "where Prometheus or its like watches jobs"},
+     take_metrics,
+     [](const Config& c) { return c.metrics; }},
     {{"driver", "library", "libcuda.so.1 as the loader finds it", "the driver to open",
       "tests, or an unusual installation"},
      [](Config& c, std::string_view v) { return take_path(c.driver, v); },
      [](const Config& c) { return c.driver; }},
-    {{"store_read", "size/s", "as fast as it is", "reads come no faster than a modelled SSD's",
-      "tests only, beside the software GPU's FIRN_GPU_LINK"},
-     [](Config& c, std::string_view v) { return take_bandwidth(c.store_read_bytes_s, v); },
-     [](const Config& c) { return show_bandwidth(c.store_read_bytes_s); }},
-    {{"store_write", "size/s", "as fast as it is", "the same of writes", "tests only"},
-     [](Config& c, std::string_view v) { return take_bandwidth(c.store_write_bytes_s, v); },
-     [](const Config& c) { return show_bandwidth(c.store_write_bytes_s); }},
-    {{"store_latency", "us", "0us", "and each request takes so much longer", "tests only"},
-     [](Config& c, std::string_view v) { return take_time(c.store_latency_ns, v, "us", us_ns, latency_us_max); },
-     [](const Config& c) { return std::to_string(c.store_latency_ns / 1000) + "us"; }},
-    {{"allow_tmpfs", "flag", "0", "accept spill directories in memory (tmpfs)",
-      "tests only: it spills memory into memory"},
-     [](Config& c, std::string_view v) { return take_flag(c.allow_tmpfs, v); },
-     [](const Config& c) { return show_flag(c.allow_tmpfs); }},
     {{"encrypt", "flag", "0",
       "spill files hold what is spilled encrypted with AES-256-GCM, by a key that only this process "
       "has",
@@ -304,14 +319,12 @@ const Entry table[] = {
       "them"},
      [](Config& c, std::string_view v) { return take_flag(c.free_waits, v); },
      [](const Config& c) { return show_flag(c.free_waits); }},
-    {{"layouts", "flag", "1", "preloaded: the driver is asked where kernels' parameters lie",
-      "tests only: 0 is as a driver before CUDA 12.4"},
-     [](Config& c, std::string_view v) { return take_flag(c.layouts, v); },
-     [](const Config& c) { return show_flag(c.layouts); }},
-    {{"adversarial", "flag", "0", "spill every block that may be spilled, after every operator",
-      "tests only: it proves that no use of memory goes unseen"},
-     [](Config& c, std::string_view v) { return take_flag(c.adversarial, v); },
-     [](const Config& c) { return show_flag(c.adversarial); }},
+    {{"memory_info", "size", "the budget",
+      "preloaded: the device's memory as cuMemGetInfo tells it, allocated bytes taken from what is "
+      "free",
+      "more than the budget for a program that sizes its pool by it: what does not fit leaves"},
+     [](Config& c, std::string_view v) { return take_size(c.memory_info_bytes, v); },
+     [](const Config& c) { return exact_size(c.memory_info_bytes); }},
     {{"verify", "off|host|all", "off",
       "host: sums of what is in host memory, taken as it arrives, compared as it leaves; all: of "
       "the copies to and from the device too, and what leaves is compared with the copy that is "
@@ -319,18 +332,50 @@ const Entry table[] = {
       "host where memory without ECC keeps what must not change; all for tests only"},
      take_verify,
      [](const Config& c) { return c.verify; }},
-    {{"guard", "flag", "0", "open memory that has a copy for reading only, until it is written",
-      "tests only: a write that went unseen is a fault at once"},
+};
+
+// What only tests want: no word of it where a user looks (tests/README.md has them).
+const Entry test_table[] = {
+    {{"test_store_read", "size/s", "as fast as it is", "reads come no faster than a modelled SSD's",
+      "beside the software GPU's FIRN_GPU_LINK"},
+     [](Config& c, std::string_view v) { return take_bandwidth(c.store_read_bytes_s, v); },
+     [](const Config& c) { return show_bandwidth(c.store_read_bytes_s); }},
+    {{"test_store_write", "size/s", "as fast as it is", "the same of writes", ""},
+     [](Config& c, std::string_view v) { return take_bandwidth(c.store_write_bytes_s, v); },
+     [](const Config& c) { return show_bandwidth(c.store_write_bytes_s); }},
+    {{"test_store_latency", "us", "0us", "and each request takes so much longer", ""},
+     [](Config& c, std::string_view v) {
+       return take_time(c.store_latency_ns, v, "us", us_ns, latency_us_max);
+     },
+     [](const Config& c) { return std::to_string(c.store_latency_ns / 1000) + "us"; }},
+    {{"test_allow_tmpfs", "flag", "0", "accept spill directories in memory (tmpfs)",
+      "it spills memory into memory"},
+     [](Config& c, std::string_view v) { return take_flag(c.allow_tmpfs, v); },
+     [](const Config& c) { return show_flag(c.allow_tmpfs); }},
+    {{"test_layouts", "flag", "1", "preloaded: the driver is asked where kernels' parameters lie",
+      "0 is as a driver before CUDA 12.4"},
+     [](Config& c, std::string_view v) { return take_flag(c.layouts, v); },
+     [](const Config& c) { return show_flag(c.layouts); }},
+    {{"test_adversarial", "flag", "0",
+      "spill every block that may be spilled, after every operator",
+      "it proves that no use of memory goes unseen"},
+     [](Config& c, std::string_view v) { return take_flag(c.adversarial, v); },
+     [](const Config& c) { return show_flag(c.adversarial); }},
+    {{"test_guard", "flag", "0",
+      "open memory that has a copy for reading only, until it is written",
+      "a write that went unseen is a fault at once"},
      [](Config& c, std::string_view v) { return take_flag(c.guard, v); },
      [](const Config& c) { return show_flag(c.guard); }},
-    {{"poison", "flag", "0", "fill what comes back with 0xFF before its bytes arrive",
-      "tests only: a read that went unseen finds NaN"},
+    {{"test_poison", "flag", "0", "fill what comes back with 0xFF before its bytes arrive",
+      "a read that went unseen finds NaN"},
      [](Config& c, std::string_view v) { return take_flag(c.poison, v); },
      [](const Config& c) { return show_flag(c.poison); }},
 };
 
 const Entry* find_entry(std::string_view name) {
   for (const Entry& entry : table)
+    if (name == entry.knob.name) return &entry;
+  for (const Entry& entry : test_table)
     if (name == entry.knob.name) return &entry;
   return nullptr;
 }
@@ -352,6 +397,8 @@ size_t edit_distance(std::string_view a, std::string_view b) {
 
 // "; did you mean firn_budget?", or every name when nothing is near.
 std::string suggest(std::string_view name) {
+  if (const Entry* moved = find_entry("test_" + std::string(name)))
+    return std::string("; did you mean firn_") + moved->knob.name + "?";
   if (name.size() <= 32) {
     for (const Entry& entry : table)
       if (edit_distance(name, entry.knob.name) <= 2)
@@ -392,6 +439,12 @@ constexpr std::string_view prefix = "firn_";
 std::vector<Knob> knobs() {
   std::vector<Knob> all;
   for (const Entry& entry : table) all.push_back(entry.knob);
+  return all;
+}
+
+std::vector<Knob> test_knobs() {
+  std::vector<Knob> all;
+  for (const Entry& entry : test_table) all.push_back(entry.knob);
   return all;
 }
 
@@ -438,13 +491,14 @@ ConfWords split_conf(std::string_view conf) {
 
 Result<Config> parse_config(std::string_view conf) {
   Config config;
-  for (const Entry& entry : table) {
-    const std::string name = environment_name(entry.knob.name);
-    const char* value = ::secure_getenv(name.c_str());
-    if (value == nullptr || *value == '\0') continue;
-    if (Result<void> done = set_knob(config, entry.knob.name, value, name); !done)
-      return done.error();
-  }
+  for (const auto& entries : {std::span<const Entry>(table), std::span<const Entry>(test_table)})
+    for (const Entry& entry : entries) {
+      const std::string name = environment_name(entry.knob.name);
+      const char* value = ::secure_getenv(name.c_str());
+      if (value == nullptr || *value == '\0') continue;
+      if (Result<void> done = set_knob(config, entry.knob.name, value, name); !done)
+        return done.error();
+    }
   for (const std::string_view word : split_words(conf)) {
     const size_t colon = word.find(':');
     const std::string_view key = trim(word.substr(0, colon));

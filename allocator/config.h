@@ -22,6 +22,8 @@ struct Config {
   std::string driver;                   // to open; empty: libcuda.so.1 as the loader finds it
   std::string fallback = "refuse";      // refuse | native: PyTorch that Firn does not fit
   std::string stats_file, trace_file;   // %p: process id; relative ones as given
+  std::string oom_page;                 // (the same) about memory that was refused
+  std::string metrics;                  // a file (the same), or a port of 127.0.0.1 in digits
   double watch_fraction = 0.5;          // observer on once allocated memory exceeds this of budget
   double spare_fraction = 1. / 16;      // lifetimes: written ahead beyond what is foreseen to lack
   bool allow_tmpfs = false;
@@ -35,6 +37,7 @@ struct Config {
                                         // kind; looks_all: every one
   static constexpr unsigned looks_all = ~0u;
   bool copy_gate = true;                // copies out leave gaps while memory is mapped
+  uint64_t memory_info_bytes = 0;       // preload: what cuMemGetInfo answers; 0: the budget
   bool free_waits = false;              // preload: cuMemFree returns when all work is over
   bool layouts = true;                  // preload: ask the driver for kernels' parameters
   uint64_t piece_bytes = 8u << 20;      // unit of copying and writing
@@ -55,6 +58,8 @@ struct Knob {
   const char* when;     // when to change it
 };
 std::vector<Knob> knobs();
+/// Those that only tests want, in the same ways: firn_test_NAME:..., FIRN_TEST_NAME=....
+std::vector<Knob> test_knobs();
 
 /// Sets one knob from text. `where` ("--budget 10XB", "FIRN_BUDGET=10XB") begins an error's line.
 Result<void> set_knob(Config& config, std::string_view name, std::string_view value,

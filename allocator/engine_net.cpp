@@ -3,8 +3,9 @@
 // the block leaves without I/O), where it is being copied out (the same), and where its bytes are
 // arriving (a read finds others, a write is overwritten).
 //   firn_verify  what leaves is copied out once more and compared with the copy that is kept
-//   firn_guard   what has a copy is open for reading only, so that such a write is a fault at once
-//   firn_poison  what arrives is 0xFF first, so that such a read finds NaN
+//   firn_test_guard   what has a copy is open for reading only, so that such a write is a fault
+//                     at once
+//   firn_test_poison  what arrives is 0xFF first, so that such a read finds NaN
 #include <algorithm>
 #include <cstring>
 
@@ -110,7 +111,7 @@ void EngineImpl::guard(Block& block) {
       continue;
     Result<void> closed = set_span_access(block, span, CU_MEM_ACCESS_FLAGS_PROT_READ);
     span.guarded = bool(closed);
-    if (!closed) trouble("firn_guard: a block stays open: " + closed.error().text);
+    if (!closed) trouble("firn_test_guard: a block stays open: " + closed.error().text);
   }
 }
 
@@ -126,7 +127,7 @@ bool EngineImpl::open_guarded(Block& block) {
                                                 : static_cast<CUresult>(opened.error().detail));
     } while (!opened && !health_.dead());
     if (!opened) {
-      trouble("firn_guard: a block stays closed: " + opened.error().text);
+      trouble("firn_test_guard: a block stays closed: " + opened.error().text);
       return false;
     }
     span.guarded = false;
@@ -148,7 +149,7 @@ void EngineImpl::poison(Block& block) {
     const CUresult result = driver_.memset_d8_async(block.address + piece.offset, poisoned,
                                                     piece.bytes, in_stream_);
     if (result != CUDA_SUCCESS)
-      trouble("firn_poison: " + driver_.error("cuMemsetD8Async", result).text);
+      trouble("firn_test_poison: " + driver_.error("cuMemsetD8Async", result).text);
   }
   add_use(block, streams_.now(in_));
 }

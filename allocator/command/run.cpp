@@ -64,10 +64,10 @@ Result<std::vector<Given>> given_knobs(const RunOptions& options) {
   add("--host", "host", options.host);
   add("--policy", "policy", options.policy);
   add("--watch", "watch", options.watch);
-  if (options.adversarial) add("--adversarial", "adversarial", "1");
+  if (options.adversarial) add("--adversarial", "test_adversarial", "1");
   if (options.verify) add("--verify", "verify", "all");
-  if (options.guard) add("--guard", "guard", "1");
-  if (options.poison) add("--poison", "poison", "1");
+  if (options.guard) add("--guard", "test_guard", "1");
+  if (options.poison) add("--poison", "test_poison", "1");
   std::string dirs;
   for (const std::string& dir : options.dirs) {
     if (dir.find(';') != std::string::npos)
@@ -142,6 +142,18 @@ Result<Config> set_configuration(const std::vector<Given>& given) {
        {std::pair{target, rest + words}, std::pair{kept_variable, words}})
     if (Result<void> done = set_variable(name, value); !done) return done.error();
   return config;
+}
+
+// Frameworks whose pool is a single block, which has to be on the device whole, have a setting by
+// which each tensor is a block. The user's own word counts.
+Result<void> set_frameworks() {
+  constexpr std::pair<const char*, const char*> variables[] = {
+      {"XLA_PYTHON_CLIENT_ALLOCATOR", "platform"},  // JAX
+      {"TF_GPU_ALLOCATOR", "cuda_malloc_async"}};   // TensorFlow
+  for (const auto& [name, value] : variables)
+    if (::getenv(name) == nullptr)
+      if (Result<void> done = set_variable(name, value); !done) return done;
+  return {};
 }
 
 constexpr const char* stand_in = "libfirn_preload.so";
@@ -242,7 +254,9 @@ CLI::App* add_run(CLI::App& app, RunOptions& options) {
   std::string footer =
       "COMMAND runs as it is; the exit status is its own (2: something here was refused).\n"
       "PyTorch programs get Firn through the Python package, other CUDA programs through a\n"
-      "library in front of the driver (LD_PRELOAD).\n\n"
+      "library in front of the driver (LD_PRELOAD). Where the user has said nothing of them,\n"
+      "XLA_PYTHON_CLIENT_ALLOCATOR=platform (JAX) and TF_GPU_ALLOCATOR=cuda_malloc_async\n"
+      "(TensorFlow) are set: their own pools would be one block, which cannot leave in parts.\n\n"
       "Every setting, as a word firn_NAME:VALUE of PYTORCH_CUDA_ALLOC_CONF or as FIRN_NAME:\n";
   for (const Knob& knob : knobs())
     footer += fmt::format("  {:<12} {} [{}]\n", knob.name, knob.meaning, knob.fallback);
@@ -268,6 +282,7 @@ int run(const RunOptions& options, const std::vector<std::string>& command) {
     if (Result<void> done = check_dir(dir, *config); !done) return refuse_run(done.error().text);
   if (Result<void> done = set_variable("FIRN_STRICT", "1"); !done)
     return refuse_run(done.error().text);
+  if (Result<void> done = set_frameworks(); !done) return refuse_run(done.error().text);
   if (const std::string text = past_firn(command.front()); !text.empty()) warn("run: " + text);
 
   std::vector<char*> arguments;

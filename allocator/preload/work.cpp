@@ -17,8 +17,8 @@ constexpr size_t blocks_most = 1u << 16;
 
 const void* pointer(uint64_t address) { return reinterpret_cast<const void*>(address); }
 
-/// Under FIRN_ADVERSARIAL everything that may leave does, before every piece of work. (Not after
-/// it: what was enqueued last may wait for the thread that is to go on from here.)
+/// Under FIRN_TEST_ADVERSARIAL everything that may leave does, before every piece of work. (Not
+/// after it: what was enqueued last may wait for the thread that is to go on from here.)
 void spill_if_adversarial() {
   Runtime* runtime = runtime_here();
   if (!runtime || !runtime->config().adversarial || captures_under_way()) return;
@@ -29,7 +29,9 @@ void spill_if_adversarial() {
 /// The program hears a number; once it is told in words what happened and which knob changes it.
 void say_why(const Error& error) {
   static std::atomic<bool> said{false};
-  if (error.code != Code::out_of_memory || said.exchange(true)) return;
+  if (error.code != Code::out_of_memory) return;
+  if (Runtime* runtime = runtime_here()) runtime->refused_memory(error.text);
+  if (said.exchange(true)) return;
   say_now("firn: what one launch or copy uses does not fit the budget together: "
           "CUDA_ERROR_OUT_OF_MEMORY. " + error.text);
 }

@@ -155,9 +155,7 @@ Result<SpillFile> SpillFile::open(const std::string& dir, bool allow_tmpfs, File
   std::string filesystem = filesystem_name(system.f_type);
   if (memory && !allow_tmpfs)
     return refuse(dir, 0,
-                  fmt::format("is on {}: spilling to it uses up host memory "
-                              "(firn_allow_tmpfs allows it)",
-                              filesystem));
+                  fmt::format("is on {}: spilling to it uses up host memory", filesystem));
   constexpr int flags = O_TMPFILE | O_RDWR | O_EXCL | O_CLOEXEC;
   SpillFile file;
   file.dir_ = dir;

@@ -30,7 +30,7 @@ def adversarial_case(suite, step, case):
         step.left_out(case, native["impossible"])
         return
     host = min(suite.host_bytes() // AT_ONCE, 2 * native["peak_bytes"] + GIB)
-    adversarial = runs.firn("adversarial", 1.5, host=host, FIRN_ADVERSARIAL="1", **more)
+    adversarial = runs.firn("adversarial", 1.5, host=host, FIRN_TEST_ADVERSARIAL="1", **more)
     runs.moved("adversarial")
     a, b = losses_of(native), losses_of(adversarial)
     step.check(f"{case}: the same losses", len(a) == len(b) and all(
@@ -43,7 +43,7 @@ def adversarial_bits(suite, step, case):
     runs = Runs(suite, step, "bench/demo/train_gpt.py", words, prefix=f"{case}, ")
     native = runs.native("native")
     host = min(suite.host_bytes() // AT_ONCE, 2 * native["peak_bytes"] + GIB)
-    runs.firn("adversarial", 1.5, host=host, FIRN_ADVERSARIAL="1")
+    runs.firn("adversarial", 1.5, host=host, FIRN_TEST_ADVERSARIAL="1")
     runs.moved("adversarial")
     runs.same("adversarial", "native", ("losses", "parameters_sha256"))
 
@@ -91,7 +91,7 @@ def verified(suite, step):
                  "--deterministic", "--checkpoint"])
     native = runs.native("native")
     runs.firn("verified", .5, host=min(suite.host_bytes(), native["peak_bytes"] + GIB),
-              FIRN_VERIFY="1", FIRN_POISON="1")
+              FIRN_VERIFY="1", FIRN_TEST_POISON="1")
     runs.moved("verified")
     runs.same("verified", "native", ("losses", "bits"))
     compared(step, runs.devices["verified"])

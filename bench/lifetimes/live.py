@@ -104,8 +104,8 @@ class Machine:
         ssd, link = f"{self.ssd_bytes_s >> 20}MiB/s", f"{self.link_bytes_s >> 20}MiB/s"
         return {"budget": self.budget, "dirs": [directory], "host": self.host,
                 "environment": {"FIRN_POLICY": policy, "FIRN_GPU_LINK": link,
-                                "FIRN_GPU_LINK_LATENCY": "10us", "FIRN_STORE_READ": ssd,
-                                "FIRN_STORE_WRITE": ssd, "FIRN_STORE_LATENCY": "100us"}}
+                                "FIRN_GPU_LINK_LATENCY": "10us", "FIRN_TEST_STORE_READ": ssd,
+                                "FIRN_TEST_STORE_WRITE": ssd, "FIRN_TEST_STORE_LATENCY": "100us"}}
 
 
 def compare(places, folder, directory, program, unlimited, machine):

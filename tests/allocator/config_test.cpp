@@ -25,13 +25,19 @@ std::string replay(uint64_t seed) {
          testing::UnitTest::GetInstance()->current_test_info()->name();
 }
 
+std::vector<Knob> every_knob() {
+  std::vector<Knob> all = knobs();
+  for (const Knob& knob : test_knobs()) all.push_back(knob);
+  return all;
+}
+
 // Clears every FIRN_ knob for a test, so that the caller's environment does not decide it.
 class ConfigTest : public testing::Test {
  protected:
   void SetUp() override { clear(); }
   void TearDown() override { clear(); }
   static void clear() {
-    for (const Knob& knob : knobs()) ::unsetenv(environment_name(knob.name).c_str());
+    for (const Knob& knob : every_knob()) ::unsetenv(environment_name(knob.name).c_str());
   }
   static std::string trouble(std::string_view conf) {
     Result<Config> config = parse_config(conf);
@@ -145,10 +151,23 @@ TEST_F(ConfigTest, DefaultsHoldWithoutWords) {
 // What the table says is the default is what Config holds.
 TEST_F(ConfigTest, DefaultsInTheTableAreConfigs) {
   const Config config;
-  for (const Knob& knob : knobs()) {
+  for (const Knob& knob : every_knob()) {
     const std::string shown = show_knob(config, knob.name);
     if (shown.empty()) continue;
     EXPECT_EQ(shown, knob.fallback) << knob.name;
+  }
+}
+
+// Users look at knobs(); what only tests want has a name that says so, and is not among them.
+TEST_F(ConfigTest, WhatOnlyTestsWantIsApart) {
+  for (const Knob& knob : knobs())
+    EXPECT_FALSE(std::string_view(knob.name).starts_with("test_")) << knob.name;
+  for (const Knob& knob : test_knobs()) {
+    EXPECT_TRUE(std::string_view(knob.name).starts_with("test_")) << knob.name;
+    EXPECT_EQ(trouble("firn_bugdet:1GiB").find(knob.name), std::string::npos);
+    const std::string was = std::string(knob.name).substr(std::string("test_").size());
+    EXPECT_NE(trouble("firn_" + was + ":1").find(std::string("did you mean firn_") + knob.name),
+              std::string::npos);
   }
 }
 
@@ -159,12 +178,13 @@ TEST_F(ConfigTest, EveryKnobIsReadFromWordsAndFromTheEnvironment) {
       {"depth", "16"},         {"piece", "4MiB"},        {"watch", "0.25"},
       {"spare", "0.5"},        {"spread", "all"},       {"places", "0"},
       {"stats", "/x/%p.json"}, {"trace", "t.csv"},       {"driver", "/x/libcuda.so.1"},
-      {"allow_tmpfs", "1"},    {"encrypt", "1"},          {"adversarial", "1"},     {"store_read", "3GiB/s"},
-      {"store_write", "2GiB/s"}, {"store_latency", "20us"}, {"looks", "all"}, {"layouts", "0"},
-      {"copy_gate", "0"},      {"io_patience", "5s"},
-      {"free_waits", "1"},     {"fallback", "native"},
-      {"verify", "host"},         {"guard", "1"},           {"poison", "1"}};
-  ASSERT_EQ(std::size(table), knobs().size()) << "a knob is missing from this test";
+      {"encrypt", "1"},        {"looks", "all"},         {"copy_gate", "0"},
+      {"io_patience", "5s"},   {"free_waits", "1"},      {"fallback", "native"},
+      {"verify", "host"},      {"metrics", "9464"}, {"memory_info", "40GiB"},  {"oom_page", "/x/oom.html"},
+      {"test_adversarial", "1"},        {"test_allow_tmpfs", "1"}, {"test_guard", "1"},
+      {"test_layouts", "0"},            {"test_poison", "1"},      {"test_store_read", "3GiB/s"},
+      {"test_store_write", "2GiB/s"},   {"test_store_latency", "20us"}};
+  ASSERT_EQ(std::size(table), every_knob().size()) << "a knob is missing from this test";
   for (const auto& [name, value] : table) {
     clear();
     const std::string word = std::string("firn_") + name + ":" + value;
@@ -216,8 +236,12 @@ TEST_F(ConfigTest, BadWordsAreRefusedOnOneLineThatNamesThem) {
       {"firn_piece:5000B", "less than 64KiB"},
       {"firn_piece:2GiB", "more than 1GiB"},
       {"firn_piece:100001B", "multiple"},
-      {"firn_allow_tmpfs:yes", "true"},
+      {"firn_test_allow_tmpfs:yes", "true"},
       {"firn_stats:", "empty"},
+      {"firn_metrics:", "empty"},
+      {"firn_metrics:0", "1 to 65535"},
+      {"firn_metrics:65536", "1 to 65535"},
+      {"firn_metrics:99999999999999999999", "1 to 65535"},
       {"max_split_size_mb:64", "not one of firn's keys"}};
   for (const auto& [word, says] : table) {
     const std::string text = trouble(word);
@@ -304,13 +328,13 @@ TEST_F(ConfigTest, ShownKnobsRoundTrip) {
     Result<Config> config = parse_config(conf);
     ASSERT_TRUE(config) << config.error().text << " " << replay(seed);
     Config again;
-    for (const Knob& knob : knobs()) {
+    for (const Knob& knob : every_knob()) {
       const std::string shown = show_knob(*config, knob.name);
       if (shown.empty()) continue;
       Result<void> done = set_knob(again, knob.name, shown, knob.name);
       ASSERT_TRUE(done) << done.error().text << " " << replay(seed);
     }
-    for (const Knob& knob : knobs())
+    for (const Knob& knob : every_knob())
       ASSERT_EQ(show_knob(again, knob.name), show_knob(*config, knob.name)) << replay(seed);
   }
 }

@@ -114,7 +114,7 @@ class FirnC : public testing::Test {
                           std::getenv("FIRN_TEST_GPU");
     EXPECT_EQ(firn_init(missing.c_str()), FIRN_INVALID_ARGUMENT) << firn_error();
     std::string conf =
-        "firn_budget:96MiB,firn_host:48MiB,firn_watch:0,firn_allow_tmpfs:1,firn_dir:" +
+        "firn_budget:96MiB,firn_host:48MiB,firn_watch:0,firn_test_allow_tmpfs:1,firn_dir:" +
         spill_dir() + ",firn_driver:" + std::getenv("FIRN_TEST_GPU");
     ASSERT_EQ(firn_init(conf.c_str()), FIRN_OK) << firn_error();
     (void)program();

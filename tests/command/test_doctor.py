@@ -7,9 +7,9 @@ import pytest
 from firn_command import ROOT, refused
 
 KNOBS = ["budget", "dir", "host", "policy", "fallback", "store", "store_size", "depth",
-         "io_patience", "spread", "piece", "watch", "spare", "places", "stats", "trace", "driver",
-         "store_read", "store_write", "store_latency", "allow_tmpfs", "encrypt", "looks",
-         "copy_gate", "free_waits", "layouts", "adversarial", "verify", "guard", "poison"]
+         "io_patience", "spread", "piece", "watch", "spare", "places", "stats", "trace", "oom_page",
+         "metrics", "driver", "encrypt", "looks", "copy_gate", "free_waits",
+         "memory_info", "verify"]
 
 
 @pytest.mark.parametrize("arguments, says", [

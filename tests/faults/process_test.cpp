@@ -276,7 +276,7 @@ class Program {
   (void)::prctl(PR_SET_PDEATHSIG, SIGKILL);
   ::setenv("XDG_RUNTIME_DIR", (folder + "/run").c_str(), 1);
   const std::string conf = fmt::format(
-      "firn_budget:16MiB,firn_host:16MiB,firn_watch:0,firn_allow_tmpfs:1,firn_io_patience:0s,"
+      "firn_budget:16MiB,firn_host:16MiB,firn_watch:0,firn_test_allow_tmpfs:1,firn_io_patience:0s,"
       "firn_store:{},firn_encrypt:{},firn_dir:{}/spill,firn_driver:{}",
       of.store == 1 ? "threads" : "automatic", of.store == 2 ? 1 : 0, folder,
       std::getenv("FIRN_TEST_GPU"));

@@ -81,7 +81,11 @@ void check_limits(const Config& config) {
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  static const std::vector<Knob> all = knobs();
+  static const std::vector<Knob> all = [] {
+    std::vector<Knob> both = knobs();
+    for (const Knob& knob : test_knobs()) both.push_back(knob);
+    return both;
+  }();
   const auto texts = fuzz::texts_of(data, size);
   const std::string& conf = texts.at("");
   const ConfWords split = split_conf(conf);

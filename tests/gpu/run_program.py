@@ -73,9 +73,9 @@ def main():
             if options.look_always:
                 with_firn["FIRN_LOOKS"] = "all"
             if options.without_layouts or options.by_images:
-                with_firn["FIRN_LAYOUTS"] = "0"
+                with_firn["FIRN_TEST_LAYOUTS"] = "0"
             if mode == "adversarial":
-                with_firn["FIRN_ADVERSARIAL"] = "1"
+                with_firn["FIRN_TEST_ADVERSARIAL"] = "1"
             if os.environ.get("FIRN_TEST_GPU"):
                 with_firn["FIRN_DEVICE"] = "software"
             mine, _, ran = run(options, with_firn)

@@ -23,7 +23,7 @@ STORES = ("io_uring", "threads")
 INVALID, OUT_OF_MEMORY, HOST_OUT_OF_MEMORY, DRIVER, IO, NOT_SUPPORTED, LOST = range(1, 8)
 ANSWER_S = 30
 PIPE_SETSIZE = 1031  # F_SETPIPE_SZ
-WORDS = "budget:32MiB,host:16MiB,watch:0,allow_tmpfs:1,io_patience:2s"
+WORDS = "budget:32MiB,host:16MiB,watch:0,test_allow_tmpfs:1,io_patience:2s"
 
 
 @dataclasses.dataclass

@@ -60,7 +60,7 @@ def test_bits_are_equal(places, native, spill_dir, tmp_path, script):
 def test_adversarial(places, native, spill_dir, tmp_path, script):
     """Everything that may leave leaves before every launch and copy."""
     run = run_preloaded(places, tmp_path, script, *SMALL[script], budget=4 << 30,
-                        dirs=[spill_dir], environment={"FIRN_ADVERSARIAL": "1"})
+                        dirs=[spill_dir], environment={"FIRN_TEST_ADVERSARIAL": "1"})
     check_same(run, native(script, *SMALL[script]))
     device = run.device()
     assert device["spilled_bytes"] > 0 and device["faulted_bytes"] > 0

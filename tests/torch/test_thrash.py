@@ -41,8 +41,8 @@ LOOPS, TRAINS = "64MiB/s", "24MiB/s"
 def run(places, tmp_path, script, steps, spill_dir, budget, policy, speed):
     done = script_runs.run_with_firn(places, tmp_path, script, steps, budget=budget,
                                      dirs=[spill_dir], host="16MiB",
-                                     environment={"FIRN_STORE_READ": speed,
-                                                  "FIRN_STORE_WRITE": speed},
+                                     environment={"FIRN_TEST_STORE_READ": speed,
+                                                  "FIRN_TEST_STORE_WRITE": speed},
                                      options=["--policy", policy])
     assert done.status == 0, done.text
     return done, [line for line in done.text.splitlines() if line.startswith("firn: device 0: ")]

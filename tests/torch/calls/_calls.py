@@ -54,7 +54,7 @@ class SpillHalf(torch.overrides.TorchFunctionMode):
 def in_state(call):
     """The call's answer with memory in the state that is asked for."""
     if STATE != "half":
-        return call()  # "all": by firn_adversarial
+        return call()  # "all": by firn_test_adversarial
     with SpillHalf():
         return call()
 

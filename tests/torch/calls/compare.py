@@ -94,7 +94,7 @@ def run(path, names, settings, need=None, backend=None):
     return found
 
 
-STATES = {"": "", "half": "", "all": "firn_adversarial:1"}  # what is spilled: how
+STATES = {"": "", "half": "", "all": "firn_test_adversarial:1"}  # what is spilled: how
 
 
 def answers(path, settings, names=None, backend=None, state=""):

@@ -5,7 +5,7 @@ nothing."""
 import pytest
 
 # By age: lifetimes would bring back ahead of its use what the tests say has left.
-ADVERSARIAL = "backend:firn,firn_host:1GiB,firn_adversarial:1,firn_policy:age"
+ADVERSARIAL = "backend:firn,firn_host:1GiB,firn_test_adversarial:1,firn_policy:age"
 
 HEAD = """
 import ctypes, gc, sys, types, torch, firn

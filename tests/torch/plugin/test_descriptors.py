@@ -66,7 +66,7 @@ def test_closed_descriptors(run, tmp_path, store, table):
     lost = store == "threads" and table == "one"
     done = run((ONE_TABLE if table == "one" else "") + CLOSES,
                conf="backend:firn,firn_budget:%dMiB,firn_host:32MiB,firn_dir:%s,"
-                    "firn_store:%s,firn_allow_tmpfs:1" % (BUDGET, tmp_path, store),
+                    "firn_store:%s,firn_test_allow_tmpfs:1" % (BUDGET, tmp_path, store),
                status=1 if lost else 0)
     if lost:
         assert "blocks that are LOST, as was said: 1" in done.stderr
@@ -109,5 +109,5 @@ CHILD = """
 @pytest.mark.parametrize("store", ["io_uring", "threads"])
 def test_a_forked_child_keeps_nothing(run, tmp_path, store):
     done = run(CHILD, conf="backend:firn,firn_budget:%dMiB,firn_host:32MiB,firn_dir:%s,"
-                           "firn_store:%s,firn_allow_tmpfs:1" % (BUDGET, tmp_path, store))
+                           "firn_store:%s,firn_test_allow_tmpfs:1" % (BUDGET, tmp_path, store))
     assert done.stdout == "kept: []\nparent well\n", done.stdout + done.stderr

@@ -27,7 +27,7 @@ def test_any_name_of_a_directory_or_file(run, tmp_path, name):
     folder = os.path.join(os.fsencode(tmp_path), name)
     os.makedirs(os.path.join(folder, b"spill"))
     stats, trace = os.path.join(folder, b"stats.json"), os.path.join(folder, b"trace.csv")
-    conf = "backend:firn,firn_budget:32MiB,firn_watch:0,firn_allow_tmpfs:1"
+    conf = "backend:firn,firn_budget:32MiB,firn_watch:0,firn_test_allow_tmpfs:1"
     done = run(SCRIPT, conf=conf, FIRN_DIR=os.fsdecode(os.path.join(folder, b"spill")),
                FIRN_STATS=os.fsdecode(stats), FIRN_TRACE=os.fsdecode(trace))
     assert done.stdout.split() == ["1.0", "0"]

@@ -53,12 +53,12 @@ def test_verify_by_the_environment(run, kernel):
 
 
 def test_guard_makes_it_a_fault(run, kernel):
-    done = run(UNSEEN, conf=CONF + ",firn_guard:1", status=None, **kernel)
+    done = run(UNSEEN, conf=CONF + ",firn_test_guard:1", status=None, **kernel)
     assert done.returncode != 0 and "1.0" not in done.stdout
     assert "written" not in done.stdout
 
 
-@pytest.mark.parametrize("nets", [",firn_verify:1,firn_guard:1,firn_poison:1"])
+@pytest.mark.parametrize("nets", [",firn_verify:1,firn_test_guard:1,firn_test_poison:1"])
 def test_nothing_is_found_where_every_use_is_said(run, nets):
     done = run("""
         import torch, firn

@@ -4,7 +4,7 @@ import pytest
 from conftest import run_cases
 
 TIGHT = "backend:firn,firn_budget:96MiB,firn_host:1GiB,firn_watch:0"
-ADVERSARIAL = "backend:firn,firn_host:1GiB,firn_adversarial:1"
+ADVERSARIAL = "backend:firn,firn_host:1GiB,firn_test_adversarial:1"
 
 # Each is run with the native allocator and with everything spilled after every operator; what it
 # prints has to be the same. Tensors of 2 MiB and more: smaller ones do not spill.

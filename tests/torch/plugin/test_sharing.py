@@ -2,7 +2,7 @@
 until it is freed; a handle that is none is refused. (Two processes: tests/torch/calls.)"""
 
 # By age: lifetimes would bring back ahead of its use what the tests say has left.
-ADVERSARIAL = "backend:firn,firn_host:1GiB,firn_adversarial:1,firn_policy:age"
+ADVERSARIAL = "backend:firn,firn_host:1GiB,firn_test_adversarial:1,firn_policy:age"
 
 HEAD = """
 import gc, torch, firn

@@ -262,7 +262,7 @@ BY_NAME = """
 @pytest.mark.parametrize("way", ["runtime_only", "preloaded"])
 def test_an_operator_of_others_may_use_what_it_was_not_given(run, kernel, request, way):
     """A tensor that its kernel has from a closure: everything leaves after every operator."""
-    done = run(BY_NAME, conf="backend:firn,firn_host:256MiB,firn_adversarial:1", **kernel,
+    done = run(BY_NAME, conf="backend:firn,firn_host:256MiB,firn_test_adversarial:1", **kernel,
                **request.getfixturevalue(way))
     assert done.stderr == ""
 

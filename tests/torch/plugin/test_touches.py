@@ -6,7 +6,7 @@ import pytest
 import touch_cases
 from conftest import run_cases
 
-ADVERSARIAL = "backend:firn,firn_host:1GiB,firn_adversarial:1"
+ADVERSARIAL = "backend:firn,firn_host:1GiB,firn_test_adversarial:1"
 
 # Printed by each case at its end: something was spilled, nothing was lost, the engine is sound.
 AFTER = """

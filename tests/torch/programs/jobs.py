@@ -80,8 +80,8 @@ def draw_job(seed, kind=None, steps=500):
         "FIRN_PIECE": f"{random_.choice((2, 4, 8))}MiB",
         "FIRN_WATCH": random_.choice(("0", "0.5", "0.9")),
         "FIRN_PLACES": random_.choice("01"),
-        "FIRN_ADVERSARIAL": random_.choice("0000001"),
-        "FIRN_POISON": random_.choice("0001"),
+        "FIRN_TEST_ADVERSARIAL": random_.choice("0000001"),
+        "FIRN_TEST_POISON": random_.choice("0001"),
         "OMP_NUM_THREADS": "1"}
     faults, limits = "", []
     if kind == "driver":

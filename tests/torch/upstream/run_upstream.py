@@ -32,7 +32,7 @@ MODES = {
     "native": "",
     "firn": "backend:firn",
     "pressure": "backend:firn,firn_host:4GiB,firn_watch:0",
-    "adversarial": "backend:firn,firn_host:4GiB,firn_adversarial:1",
+    "adversarial": "backend:firn,firn_host:4GiB,firn_test_adversarial:1",
 }
 GPU_MEMORY = str((2 << 30) + (1 << 20))  # (half of it, rounded up, does not fit twice)
 SECONDS = 150

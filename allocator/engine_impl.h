@@ -42,6 +42,9 @@ namespace firn {
 
 class EngineInspector;  // tests/simulation/inspector.h
 
+/// Of what is on the device; null: it may leave.
+const char* why_it_stays(const Block& block);
+
 class EngineImpl final : public Engine, private EngineLimits, private InMotion {
   friend class EngineInspector;
 
@@ -233,6 +236,7 @@ class EngineImpl final : public Engine, private EngineLimits, private InMotion {
   bool put_aside(Block& whole);
   void take_back(Block& whole);
   void retire_small(Block& block);
+  std::optional<uint64_t> take_joined(unsigned stream, size_t bytes);
   void end_segment(Block& whole);
   void drop_segment(Block& whole);
   uint64_t staying_segments(bool look_inside) const;

@@ -191,7 +191,8 @@ void EngineImpl::park_ready(bool small_too) {
   for (unsigned stream = 0; stream < streams_.count(); ++stream) {
     ReadyBlocks* blocks = ready_[stream].load(std::memory_order_relaxed);
     if (!blocks) continue;
-    blocks->take_all(table_, small_too ? 0 : size_class::small_count, [&](Block& block) {
+    const unsigned least = small_too ? 0 : size_class::small_count;
+    blocks->take_all(table_, least, size_class::count, [&](Block& block) {
       if (block.grains != 0) {
         parked_.push_back(&block);
         return;

@@ -5,7 +5,7 @@
 #include <memory>
 
 #include "allocator/check.h"
-#include "allocator/engine_impl.h"
+#include "allocator/engine_hot.h"
 #include "allocator/huge_pages.h"
 
 namespace firn {
@@ -73,11 +73,22 @@ std::atomic<uint32_t>* EngineImpl::units_for(uint32_t segment) {
   return units;
 }
 
+/// Where a segment would have to come: ready blocks of all sizes are their segments' bytes again,
+/// and join what is free beside them, as in the native pool at each free. (Ready blocks are there
+/// without a lock; the next of their sizes are carved anew. Each was freed once for that, and a pool
+/// that has grown to what its program needs does it no more.)
+std::optional<uint64_t> EngineImpl::take_joined(unsigned stream, size_t bytes) {
+  ready(stream).take_all(table_, 0, size_class::small_count,
+                         [this](Block& block) { retire_small(block); });
+  return small_[stream]->take(bytes);
+}
+
 Result<void*> EngineImpl::allocate_small(Lock& lock, unsigned stream, size_t bytes,
                                          size_t requested, Told told) {
   unsigned size_class = size_class::of_small(bytes);
   size_t size = size_class::small_bytes(size_class);
   auto address = small_[stream]->take(size);
+  if (!address) address = take_joined(stream, size);
   while (!address) {
     if (Result<void> added = add_segment(lock, stream); !added) return added.error();
     address = small_[stream]->take(size);

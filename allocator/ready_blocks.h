@@ -70,10 +70,10 @@ class alignas(64) ReadyFront {
   Block* take(const BlockTable& table, unsigned size_class) {
     return take_from(table, places_[size_class % count], size_class, size_class);
   }
-  /// One of any class from `least` on; null: none.
-  Block* take_any(const BlockTable& table, unsigned least) {
+  /// One of any class of [least, end); null: none.
+  Block* take_any(const BlockTable& table, unsigned least, unsigned end) {
     for (std::atomic<uint64_t>& place : places_)
-      if (Block* block = take_from(table, place, least, UINT32_MAX)) return block;
+      if (Block* block = take_from(table, place, least, end - 1)) return block;
     return nullptr;
   }
   bool has(unsigned size_class) const {
@@ -122,19 +122,20 @@ class ReadyBlocks {
       if (Block* block = fronts_[cell].take(table, size_class)) return block;
     return nullptr;
   }
-  /// Takes all of the classes from `least` on, but for what others push meanwhile.
+  /// Takes all of the classes of [least, end), but for what others push meanwhile.
   template <class Taken>
-  void take_all(const BlockTable& table, unsigned least, Taken&& taken) {
+  void take_all(const BlockTable& table, unsigned least, unsigned end, Taken&& taken) {
     const unsigned used = fronts_used();
     for (unsigned cell = 0; cell < used; ++cell)
-      while (Block* block = fronts_[cell].take_any(table, least)) taken(*block);
-    for (unsigned c = least; c < size_class::count; ++c) {
+      while (Block* block = fronts_[cell].take_any(table, least, end)) taken(*block);
+    for (unsigned c = least; c < end; ++c) {
       const uint64_t used = used_[c / 64].load() >> c % 64;
       if (used == 0) {
         c |= 63;
         continue;
       }
       c += static_cast<unsigned>(std::countr_zero(used));
+      if (c >= end) break;
       used_[c / 64].fetch_and(~(uint64_t{1} << c % 64));
       while (Block* block = stacks_[c].pop(table)) taken(*block);
     }

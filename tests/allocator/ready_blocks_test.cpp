@@ -110,12 +110,12 @@ TEST(ReadyBlocks, all_of_the_large_ones_are_taken_and_no_small_one) {
       if (c >= large) all.insert(&block);
     }
   std::set<Block*> taken;
-  ready.blocks.take_all(ready.table, large, [&](Block& block) {
+  ready.blocks.take_all(ready.table, large, size_class::count, [&](Block& block) {
     EXPECT_TRUE(taken.insert(&block).second);
   });
   EXPECT_EQ(taken, all);
   size_t small = 0;
-  ready.blocks.take_all(ready.table, 0, [&](Block& block) {
+  ready.blocks.take_all(ready.table, 0, size_class::count, [&](Block& block) {
     EXPECT_LT(block.size_class, large);
     ++small;
   });
@@ -160,7 +160,7 @@ TEST(ReadyBlocks, threads_neither_lose_nor_double_a_block) {
   std::thread taker([&] {
     while (!over) {
       std::vector<Block*> taken;
-      ready.blocks.take_all(ready.table, 16, [&](Block& block) {
+      ready.blocks.take_all(ready.table, 16, size_class::count, [&](Block& block) {
         own(block);
         taken.push_back(&block);
       });
@@ -173,7 +173,7 @@ TEST(ReadyBlocks, threads_neither_lose_nor_double_a_block) {
   taker.join();
   EXPECT_FALSE(wrong);
   std::set<Block*> left;
-  ready.blocks.take_all(ready.table, 0, [&](Block& block) {
+  ready.blocks.take_all(ready.table, 0, size_class::count, [&](Block& block) {
     EXPECT_TRUE(left.insert(&block).second);
   });
   EXPECT_EQ(left.size(), static_cast<size_t>(blocks));

@@ -71,10 +71,20 @@ Result<void*> EngineImpl::allocate(size_t bytes, CUstream stream, size_t request
                         fmt::format("more than {} streams", Streams::capacity));
     Block* found = small ? nullptr : placed_block(lock, index, bytes);
     if (!found) found = ready_block(index, size_class);
-    if (small && !found) return allocate_small(lock, index, bytes, requested, told);
-    Result<Block*> block = found ? Result<Block*>(found) : large_block(lock, index, bytes);
+    Result<Block*> block = static_cast<Block*>(nullptr);
+    if (found) {
+      block = found;
+    } else if (small) {
+      Result<void*> made = allocate_small(lock, index, bytes, requested, told);
+      if (made || !in_host) return made;
+      block = made.error();
+    } else {
+      block = large_block(lock, index, bytes);
+    }
+    // (Host memory has no segments: a small one is there as the smallest large one.)
     if (!block && in_host && operators_in_way(block.error(), bytes))
-      block = make_host_block(lock, index, bytes, block.error());
+      block = make_host_block(lock, index, std::max(bytes, size_class::small_most + 1),
+                              block.error());
     if (!block) return block.error();
     if (told == Told::always) (*block)->word.fetch_or(word::told, std::memory_order_acq_rel);
     return hand_out(**block, bytes, requested, thread_cell());
@@ -178,11 +188,10 @@ Result<Mapping> EngineImpl::begin_block(unsigned stream, size_t bytes, Reservati
 }
 
 /// Does only what operators hold that are running now, the caller's among them, keep a block from
-/// the device? (Where nothing can leave for want of anywhere to go, host memory is short as well;
-/// firn simulate knows no time for what kernels reach over the link.)
+/// the device? (Where nothing can leave for want of anywhere to go, host memory is short as well.)
 bool EngineImpl::operators_in_way(const Error& error, size_t bytes) const {
-  if (error.code != Code::out_of_memory || options_.no_bytes || stuck_ || spilling_stopped_ ||
-      health_.dead() || bytes > host_.budget())
+  if (error.code != Code::out_of_memory || stuck_ || spilling_stopped_ || health_.dead() ||
+      bytes > host_.budget())
     return false;
   const uint64_t most = frames_.budget_granules() * granule_bytes;
   return grains_of(bytes) * grain_bytes + staying_bytes(false) <= most;

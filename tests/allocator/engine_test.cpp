@@ -143,6 +143,37 @@ TEST(Engine, a_held_block_is_not_spilled) {
   EXPECT_NE(state(engine, a), "resident");
 }
 
+TEST(Engine, a_small_tensor_without_room_for_a_segment_is_in_host_memory) {
+  Simulation sim(budget_16mib());
+  Engine& engine = sim.engine(0);
+  void* a = make(engine, 16u << 20);
+  Result<Hold> hold = engine.touch(a, nullptr, Access::write);
+  ASSERT_TRUE(hold);
+  ASSERT_FALSE(engine.allocate(4096, nullptr)) << "a library does with less";
+  Result<void*> small = engine.allocate(4096, nullptr, 0, Told::always);
+  ASSERT_TRUE(small) << describe(small.error());
+  Result<Hold> used = engine.touch_anyway(*small, nullptr, Access::write);
+  ASSERT_TRUE(used) << describe(used.error());
+  EXPECT_TRUE(sim.fill(0, *small, 4096, 7, nullptr));
+  engine.release(*used, nullptr);
+  engine.release(*hold, nullptr);
+  engine.spill_all();
+  used = engine.touch(*small, nullptr, Access::read);
+  ASSERT_TRUE(used) << describe(used.error());
+  EXPECT_TRUE(sim.verify(0, *small, 4096, 7, nullptr));
+  engine.release(*used, nullptr);
+  sim.synchronize();
+  EXPECT_EQ(sim.wrong_bytes, 0u);
+  EXPECT_GT(engine.stats().zero_copy_bytes, 0u);
+  EXPECT_EQ(engine.stats().allocated_bytes, (16u << 20) + 4096);
+  ASSERT_TRUE(engine.free(*small));
+  EXPECT_EQ(engine.stats().allocated_bytes, 16u << 20);
+  void* again = make(engine, 4096);
+  EXPECT_EQ(state(engine, a), "hosted") << "there is room for a segment again";
+  ASSERT_TRUE(engine.free(again));
+  engine.check();
+}
+
 TEST(Engine, a_pinned_block_stays_and_is_named_with_its_reason) {
   Simulation sim(budget_16mib());
   Engine& engine = sim.engine(0);

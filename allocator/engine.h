@@ -208,6 +208,7 @@ struct BlockInfo {
   void* segment = nullptr;
   size_t segment_bytes = 0;
   uint64_t pins = 0;
+  const char* stays = nullptr;        // on the device, and why it cannot leave (blocks() only)
 };
 
 /// What happens to memory beside the calls that ask for it.

@@ -21,8 +21,8 @@ uint64_t bytes_for(const std::vector<PinnedBytes>& pinned, std::string_view reas
     if (each.reason == reason) return each.bytes;
   return 0;
 }
+}  // namespace
 
-/// Of what is on the device; null: it may leave.
 const char* why_it_stays(const Block& block) {
   const uint64_t w = block.word.load(std::memory_order_relaxed);
   const State state = word::state(w);
@@ -32,7 +32,6 @@ const char* why_it_stays(const Block& block) {
   if (word::holds(w) > 0) return held;
   return w & word::proven ? nullptr : not_yet_seen;
 }
-}  // namespace
 
 std::vector<PinnedBytes> EngineImpl::pinned_bytes() const {
   std::map<std::string, uint64_t> by_reason;

@@ -181,6 +181,7 @@ std::vector<BlockInfo> EngineImpl::blocks() const {
     info.pins = word::holds(w) + ((w & word::pinned) ? 1 : 0);
     info.recorded = w & word::recorded;
     info.waiting = waits(block);
+    info.stays = why_it_stays(block);
     out.push_back(info);
   }
   add_regions(out);

@@ -21,6 +21,7 @@
 #include "allocator/host_memory.h"
 #include "allocator/host_trial.h"
 #include "allocator/meeting.h"
+#include "allocator/oom_page.h"
 #include "allocator/rank_dirs.h"
 #include "allocator/ranks.h"
 #include "allocator/record/program_files.h"
@@ -192,6 +193,21 @@ class RuntimeImpl final : public Runtime {
   void spill_all() override {
     for (const auto& slot : engines_)
       if (Engine* engine = slot.load(std::memory_order_acquire)) engine->spill_all();
+  }
+
+  void refused_memory(std::string_view words) override {
+    std::string path = config_.oom_page;
+    if (path.empty() && trace_) path = record::program_prefix(config_.trace_file) + ".oom.html";
+    if (path.empty()) return;
+    (void)survives([&] {
+      oom_pages_.write(expand_pid(path), words, [this] {
+        std::vector<DeviceThen> devices;
+        for (const auto& slot : engines_)
+          if (Engine* engine = slot.load(std::memory_order_acquire))
+            devices.push_back({engine->stats(), engine->blocks()});
+        return devices;
+      });
+    });
   }
 
   std::string stats_json() const override {
@@ -430,6 +446,7 @@ class RuntimeImpl final : public Runtime {
   int serving_ = 0;
   std::atomic<bool> stopping_{false};
   std::atomic<bool> pinning_{false};  // host memory, or giving it back, for one engine at a time
+  OomPages oom_pages_;
   std::vector<std::string> unseen_;
   Sections sections_;
   std::vector<std::function<void(Engine&)>> opened_;

@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "allocator/config.h"
@@ -68,6 +69,10 @@ class Runtime {
   /// `looked` is called whenever somebody looks on by the control socket (`firn top`), from a
   /// thread of Firn's: what is worth its price only then may begin.
   virtual void on_look(std::function<void()> looked) = 0;
+
+  /// Memory was refused, with these words, which the program is about to hear: writes the page that
+  /// firn_oom_page, or a trace, wants. Again and again at little cost. Under no lock.
+  virtual void refused_memory(std::string_view words) = 0;
 
   /// The contract's --stats document (JSON text).
   virtual std::string stats_json() const = 0;

@@ -2,27 +2,17 @@
 
 #include <unistd.h>
 
-#include <algorithm>
 #include <ctime>
-#include <fstream>
-#include <sstream>
-#include <string>
 
 #include <fmt/format.h>
 
 namespace firn {
 
 void trace_begin(TraceWriter& trace, uint64_t now_ns, const Config& config) {
-  std::ifstream in("/proc/self/cmdline", std::ios::binary);
-  std::ostringstream read;
-  read << in.rdbuf();  // (An iterator over the buffer throws where reading fails.)
-  std::string words = read.str();
-  while (!words.empty() && words.back() == '\0') words.pop_back();
-  std::replace(words.begin(), words.end(), '\0', ' ');
   trace.row(now_ns, "begin", 0, 0, 0, 0,
             fmt::format("pid={};at={};policy={};host={};store={};command={}", ::getpid(),
                         std::time(nullptr), config.policy, config.host_bytes,
-                        config.dirs.empty() ? 0 : 1, words));
+                        config.dirs.empty() ? 0 : 1, command_line()));
 }
 
 void trace_end(TraceWriter& trace, uint64_t now_ns, const std::vector<EngineStats>& devices) {

@@ -1,8 +1,14 @@
 #include "allocator/viewers.h"
 
+#include <nlohmann/json.hpp>
+
+#include "allocator/config.h"
 #include "allocator/control.h"
+#include "allocator/metrics_output.h"
+#include "allocator/metrics_text.h"
 #include "allocator/runtime.h"
 #include "allocator/stats_json.h"
+#include "firn/said.h"
 
 namespace firn {
 
@@ -11,6 +17,15 @@ void Viewers::open() {
   Result<std::unique_ptr<ControlSocket>> control =
       ControlSocket::open([this](const std::string& word) { return answer(word); });
   if (control) control_ = control->release();
+  const std::string& where = runtime_.config().metrics;
+  if (where.empty()) return;
+  Result<std::unique_ptr<MetricsOutput>> metrics = MetricsOutput::open(where, [this] {
+    return metrics_text(nlohmann::ordered_json::parse(runtime_.stats_json()));
+  });
+  if (metrics)
+    metrics_ = metrics->release();
+  else
+    say("firn: firn_metrics: " + metrics.error().text + "; the job goes on without");
 }
 
 void Viewers::on_look(std::function<void()> looked) {
@@ -21,11 +36,13 @@ void Viewers::on_look(std::function<void()> looked) {
 void Viewers::stop() {
   begun_ = true;
   if (ControlSocket* control = control_.load()) control->stop();
+  if (MetricsOutput* metrics = metrics_.load()) metrics->stop();
 }
 
 void Viewers::abandon() {
   begun_ = true;
-  control_ = nullptr;  // its sockets are closed in a child
+  control_ = nullptr;  // their sockets are closed in a child
+  metrics_ = nullptr;
 }
 
 std::string Viewers::answer(const std::string& word) {

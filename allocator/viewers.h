@@ -1,5 +1,5 @@
-// Who looks at this process from outside, by its control socket: statistics are told, memory is
-// sent away. Owns: the socket. Locks: one of its own, a leaf.
+// Who looks at this process from outside, by its control socket or where firn_metrics says:
+// statistics are told, memory is sent away. Owns: the socket, and what tells monitoring. Locks: one of its own, a leaf.
 #pragma once
 
 #include <atomic>
@@ -13,6 +13,7 @@
 namespace firn {
 
 class ControlSocket;
+class MetricsOutput;
 class Runtime;
 
 class Viewers {
@@ -20,7 +21,8 @@ class Viewers {
   /// `runtime` outlives the process's ability to answer: it is never destroyed.
   explicit Viewers(Runtime& runtime) : runtime_(runtime) {}
 
-  /// Opens the socket, once. Where there is no place for one the process only cannot be looked at.
+  /// Opens both, once. Where there is no place for the socket the process only cannot be looked at;
+  /// why monitoring is not told is said.
   void open();
   /// `looked` is called whenever somebody looks on ("watch").
   void on_look(std::function<void()> looked);
@@ -34,7 +36,9 @@ class Viewers {
 
   Runtime& runtime_;
   std::atomic<bool> begun_{false};
-  std::atomic<ControlSocket*> control_{nullptr};  // never destroyed: its threads may be late
+  // Never destroyed: their threads may be late.
+  std::atomic<ControlSocket*> control_{nullptr};
+  std::atomic<MetricsOutput*> metrics_{nullptr};
   RankedMutex<Rank::viewers> mutex_;
   std::vector<std::function<void()>> looked_;
 };

@@ -11,7 +11,7 @@
 namespace firn {
 
 namespace {
-constexpr mode_t owner_only = 0600;
+constexpr mode_t owner_only = 0600, all_may_read = 0644;  // less the umask's bits
 
 Error failed(const std::string& path, int error) {
   const char* words = error == ELOOP ? "is a symbolic link, which is not followed"
@@ -21,14 +21,15 @@ Error failed(const std::string& path, int error) {
 }
 }  // namespace
 
-Result<OutputFile> OutputFile::create(const std::string& path, If there) {
+Result<OutputFile> OutputFile::create(const std::string& path, If there, Readers readers) {
   // A pipe that nobody reads is not waited for.
   int flags = O_WRONLY | O_CREAT | O_CLOEXEC | O_NOCTTY | O_NONBLOCK;
   flags |= there == If::empties ? O_TRUNC : O_EXCL;
   // (These are links to what the process has open; in /dev/shm everybody may put others.)
   if (path != "/dev/stdout" && path != "/dev/stderr" && !path.starts_with("/dev/fd/"))
     flags |= O_NOFOLLOW;
-  const int fd = ::open(path.c_str(), flags, owner_only);
+  const int fd =
+      ::open(path.c_str(), flags, readers == Readers::owner ? owner_only : all_may_read);
   if (fd < 0) return failed(path, errno);
   (void)::fcntl(fd, F_SETFL, ::fcntl(fd, F_GETFL) & ~O_NONBLOCK);
   OutputFile file;
@@ -60,10 +61,11 @@ Result<void> OutputFile::close() {
   return {};
 }
 
-Result<void> replace_file(const std::string& path, std::string_view text) {
+Result<void> replace_file(const std::string& path, std::string_view text,
+                          OutputFile::Readers readers) {
   const std::string part = path + ".part";
   (void)::unlink(part.c_str());
-  Result<OutputFile> file = OutputFile::create(part, OutputFile::If::exists_fails);
+  Result<OutputFile> file = OutputFile::create(part, OutputFile::If::exists_fails, readers);
   if (!file) return file.error();
   Result<void> done = file->write(text);
   if (done) done = file->close();

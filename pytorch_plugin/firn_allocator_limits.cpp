@@ -107,6 +107,7 @@ void FirnAllocator::out_of_memory(Engine& engine, size_t bytes, c10::DeviceIndex
         << format_size(stats.allocated_bytes) << " is allocated by PyTorch, and "
         << format_size(unallocated)
         << " is reserved by PyTorch but unallocated. Firn: " << error.text;
+  if (Runtime* runtime = Runtime::get()) runtime->refused_memory(words.str());
   TORCH_CHECK_WITH(OutOfMemoryError, false, words.str());
 }
 

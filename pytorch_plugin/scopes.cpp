@@ -398,6 +398,8 @@ std::string ThreadScopes::take_trouble() {
 void ThreadScopes::throw_trouble() {
   const bool memory = short_;
   const std::string trouble = take_trouble();
+  if (Runtime* runtime = memory && !trouble.empty() ? Runtime::get() : nullptr)
+    runtime->refused_memory(trouble);
   TORCH_CHECK_WITH(OutOfMemoryError, trouble.empty() || !memory, "CUDA out of memory. Firn: ",
                    trouble);
   TORCH_CHECK(trouble.empty(), "firn: ", trouble);

@@ -6,10 +6,10 @@
 
 #include "allocator/command/job_socket.h"
 #include "allocator/command/job_text.h"
-#include "allocator/command/metrics.h"
 #include "allocator/command/output.h"
 #include "allocator/command/report.h"
 #include "allocator/config.h"
+#include "allocator/metrics_text.h"
 
 namespace firn::command {
 namespace {
@@ -56,6 +56,7 @@ CLI::App* add_stats(CLI::App& app, JobOptions& options) {
       sub->add_flag("--json", options.json, "the document of firn run --stats, as of now");
   sub->add_flag("--metrics", options.metrics, "the same for monitoring: OpenMetrics text")
       ->excludes(json);
+  sub->footer("A job tells monitoring by itself where firn_metrics says (firn run --help).");
   return sub;
 }
 

@@ -69,7 +69,11 @@ CUresult allocate(Engine& engine, CUdeviceptr* address, size_t bytes, CUstream s
   }
   // (Refused or not: what does not fit at all is worth the word most.)
   if (bytes >= pool_bytes_least) tell_of_pool(bytes, engine.budget_bytes());
-  if (!made) return result_of(made.error());
+  if (!made) {
+    if (Runtime* runtime = made.error().code == Code::out_of_memory ? runtime_here() : nullptr)
+      runtime->refused_memory(made.error().text);
+    return result_of(made.error());
+  }
   *address = reinterpret_cast<CUdeviceptr>(*made);
   return CUDA_SUCCESS;
 }
@@ -164,8 +168,11 @@ CUresult cuMemGetInfo_v2(size_t* free_bytes, size_t* total_bytes) {
   if (!engine) return result;
   const EngineStats stats = engine->stats();
   const uint64_t held = stats.allocated_bytes;
-  *total_bytes = stats.budget_bytes;
-  *free_bytes = stats.budget_bytes > held ? stats.budget_bytes - held : 0;
+  Runtime* runtime = runtime_here();
+  const uint64_t wished = runtime ? runtime->config().memory_info_bytes : 0;
+  const uint64_t told = wished ? wished : stats.budget_bytes;
+  *total_bytes = told;
+  *free_bytes = told > held ? told - held : 0;
   return CUDA_SUCCESS;
 }
 

@@ -1,6 +1,7 @@
 // A file that Firn writes from front to back beside the program: traces, statistics, recordings.
 // They hold command lines and lines of programs, so they are the user's alone; and they may lie in
-// folders that others write to, so no symbolic link is followed.
+// folders that others write to, so no symbolic link is followed. (Figures for monitoring name
+// directories at most, and others read them.)
 //
 // Owns: the descriptor, out of the program's way (descriptor.h); nothing is buffered here, so that
 // a forked child has nothing to write a second time. Locks: none, one thread at a time.
@@ -17,11 +18,13 @@ namespace firn {
 class OutputFile {
  public:
   enum class If : unsigned char { empties, exists_fails };
+  enum class Readers : unsigned char { owner, all };  // as far as the umask lets
   OutputFile() = default;
-  /// Creates `path`, or empties what is there. Mode 0600 where it is new. Code::io names the path:
-  /// a symbolic link (other than /dev/stdout and its like), a folder that is missing, a pipe that
-  /// nobody reads, ...
-  static Result<OutputFile> create(const std::string& path, If there = If::empties);
+  /// Creates `path`, or empties what is there. Mode 0600 where it is new (0644 for Readers::all).
+  /// Code::io names the path: a symbolic link (other than /dev/stdout and its like), a folder that
+  /// is missing, a pipe that nobody reads, ...
+  static Result<OutputFile> create(const std::string& path, If there = If::empties,
+                                   Readers readers = Readers::owner);
 
   /// All of it, or Code::io. The number may be the program's by now, who closed what it did not
   /// open: then nothing is written, and that is the error.
@@ -36,6 +39,7 @@ class OutputFile {
 };
 
 /// `text` becomes the file `path`, whole or not at all: it is written beside it and renamed.
-Result<void> replace_file(const std::string& path, std::string_view text);
+Result<void> replace_file(const std::string& path, std::string_view text,
+                          OutputFile::Readers readers = OutputFile::Readers::owner);
 
 }  // namespace firn

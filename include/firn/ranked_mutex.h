@@ -32,6 +32,7 @@ enum class Rank : unsigned char {
   host_trial,     // the answers of trials in a process of its own
   viewers,        // who looks at the process from outside
   control,        // and their sockets
+  metrics,        // what is told to monitoring
   worker,         // a thread of Firn's and what waits for it
   recorder,       // what was recorded of the program
   device_times,   // and the events around it
@@ -47,8 +48,9 @@ inline constexpr int rank_count = static_cast<int>(Rank::stderr_lines) + 1;
 inline constexpr const char* rank_names[rank_count] = {
     "start",  "runtime",    "engine",  "freed",   "virtual_clock", "cipher_store", "paced_store",
     "growth", "store",      "dir_io",  "host",    "host_trial",    "viewers",     "control",
-    "worker", "recorder",   "device_times", "copy_gate", "net", "trace", "clock", "slow_work",
+    "metrics", "worker", "recorder",   "device_times", "copy_gate", "net", "trace", "clock", "slow_work",
     "stderr_writer", "stderr_lines"};
+static_assert(rank_names[rank_count - 1] != nullptr, "a rank has no name");
 
 #ifdef FIRN_LOCK_RANKS
 

@@ -1,4 +1,4 @@
-#include "allocator/command/metrics.h"
+#include "allocator/metrics_text.h"
 
 #include <fmt/format.h>
 
@@ -7,7 +7,7 @@
 
 #include "allocator/json_text.h"
 
-namespace firn::command {
+namespace firn {
 
 namespace {
 
@@ -164,4 +164,4 @@ std::string metrics_text(const Json& document) {
   return std::move(text).end();
 }
 
-}  // namespace firn::command
+}  // namespace firn

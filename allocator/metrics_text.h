@@ -4,11 +4,11 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-namespace firn::command {
+namespace firn {
 
 /// The statistics document of one job as OpenMetrics text 1.0 (openmetrics.io): counters and gauges
 /// with base units, labelled by process, device, directory and reason. What the document lacks, of
 /// a job of another version, is left out.
 std::string metrics_text(const nlohmann::ordered_json& document);
 
-}  // namespace firn::command
+}  // namespace firn

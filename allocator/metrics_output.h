@@ -1,0 +1,57 @@
+// A job's figures where its monitoring looks for them: a file that is written anew again and again,
+// or a port of this machine's own that answers like any web server.
+//
+// Owns: the listening socket, and one thread that sleeps in between. Locks: one of its own, a leaf.
+// A forked child keeps no socket, and no thread: the file stays its parent's.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "firn/descriptor.h"
+#include "firn/ranked_mutex.h"
+#include "firn/result.h"
+
+namespace firn {
+
+class MetricsOutput {
+ public:
+  /// OpenMetrics text, as of now. Called by the thread, and by stop().
+  using Text = std::function<std::string()>;
+
+  /// `where` as Config::metrics has it: a port in digits (of several ranks each has its own: the
+  /// port and the rank), else a file. Errors: io (the port is in use, ...), not_supported (no
+  /// thread).
+  static Result<std::unique_ptr<MetricsOutput>> open(const std::string& where, Text text);
+  /// Never called while the thread lives: stop() leaves the object behind, for it may be late.
+  ~MetricsOutput() = default;
+
+  /// Ends the thread. The file is written a last time; the port is nobody's.
+  void stop();
+
+  /// The answer to what a caller sent, up to the empty line that ends it.
+  static std::string answer(std::string_view request, const Text& text);
+
+ private:
+  explicit MetricsOutput(Text text) : text_(std::move(text)) {}
+  Result<void> listen_at(unsigned port);
+  void write_again();
+  void write();
+  void wait_for_callers();
+  void left();
+
+  const Text text_;
+  std::string path_;      // empty: a port
+  Descriptor listening_;
+  std::atomic<bool> stopping_{false};
+  bool told_ = false;     // that the file cannot be written
+  RankedMutex<Rank::metrics> mutex_;
+  RankedCondition changed_;
+  bool ended_ = false;    // the thread has; under mutex_
+};
+
+}  // namespace firn

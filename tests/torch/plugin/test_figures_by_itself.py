@@ -1,0 +1,137 @@
+"""Figures and pages that a job writes by itself: for monitoring, and where memory is refused."""
+
+import html.parser
+import socket
+
+import pytest
+
+REFUSED = """
+    import torch
+    kept = [torch.empty(32 << 20, dtype=torch.uint8, device="cuda") for _ in range(6)]
+    kept[0] += 1
+    for _ in range(%d):
+        try:
+            torch.empty(512 << 20, dtype=torch.uint8, device="cuda")
+            raise SystemExit("512 MiB were had of 256")
+        except torch.cuda.OutOfMemoryError as error:
+            assert "firn_budget" in str(error)
+            print("refused")
+"""
+CONF = "backend:firn,firn_budget:256MiB,firn_host:32MiB"
+
+
+class Whole(html.parser.HTMLParser):
+    """The page's elements are closed in order; its text."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.open, self.text = [], ""
+        self.feed(text)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag, attributes):
+        if tag not in ("meta", "br"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.text += data
+
+
+def test_a_page_where_memory_is_refused(run, tmp_path):
+    page = tmp_path / "oom.html"
+    done = run(REFUSED % 1, conf=f"{CONF},firn_oom_page:{page}")
+    assert done.stdout.count("refused") == 1
+    text = Whole(page.read_text()).text
+    assert "Tried to allocate 512.00 MiB" in text and "budget of 256MiB" in text
+    assert "stays: not yet seen in an operator" in text
+    assert "6 blocks of 1 MiB and more" in text
+    assert str(page) in done.stderr
+    assert oct(page.stat().st_mode & 0o777) == "0o600"
+
+
+def test_it_lies_beside_a_trace(run, tmp_path):
+    run(REFUSED % 1, conf=f"{CONF},firn_trace:{tmp_path}/job.csv")
+    assert "Out of memory" in Whole((tmp_path / "job.oom.html").read_text()).text
+
+
+def test_without_the_knob_there_is_none(run, tmp_path):
+    done = run(REFUSED % 1, conf=CONF)
+    assert ".html" not in done.stderr and list(tmp_path.glob("*.html")) == []
+
+
+def test_one_that_cannot_be_written_is_said_once_and_harms_nothing(run):
+    done = run(REFUSED % 40, conf=f"{CONF},firn_oom_page:/nowhere/oom.html")
+    assert done.stdout.count("refused") == 40
+    assert done.stderr.count("/nowhere/oom.html") == 1 and "firn_oom_page" in done.stderr
+
+
+MONITORED = """
+    import os, time, urllib.error, urllib.request
+    import torch
+    kept = torch.ones(8 << 20, device="cuda")
+    where = os.environ["WHERE"]
+    if where.isdigit():
+        address = f"http://127.0.0.1:{where}"
+        with urllib.request.urlopen(address + "/metrics") as answer:
+            assert answer.headers["Content-Type"].startswith("application/openmetrics-text")
+            text = answer.read().decode()
+        try:
+            urllib.request.urlopen(address + "/else")
+            raise SystemExit("/else was found")
+        except urllib.error.HTTPError as error:
+            assert error.code == 404
+        child = os.fork()
+        if child == 0:
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+        with urllib.request.urlopen(address) as answer:
+            assert answer.read().decode().endswith("# EOF\\n")
+    else:
+        while not os.path.exists(where):
+            time.sleep(.01)
+        text = open(where).read()
+    assert text.endswith("# EOF\\n"), text
+    print(text)
+"""
+
+
+def value(text, name):
+    (line,) = [line for line in text.splitlines() if line.startswith(name + "{")]
+    return float(line.split()[-1])
+
+
+@pytest.fixture
+def port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def test_a_port_is_answered_while_the_job_runs(run, port):
+    done = run(MONITORED, conf=f"{CONF},firn_metrics:{port}", WHERE=port)
+    assert value(done.stdout, "firn_allocated_bytes") >= 32 << 20
+    assert value(done.stdout, "firn_budget_bytes") == 256 << 20
+    with socket.socket() as probe:
+        assert probe.connect_ex(("127.0.0.1", port)) != 0
+
+
+def test_a_port_in_use_is_said_and_the_job_goes_on(run, port):
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", port))
+        other.listen()
+        done = run("import torch; print(torch.ones(2, device='cuda').sum().item())",
+                   conf=f"{CONF},firn_metrics:{port}")
+    assert done.stdout.strip() == "2.0"
+    assert f"port {port}" in done.stderr and "goes on without" in done.stderr
+
+
+def test_a_file_is_there_at_once_and_right_at_the_end(run, tmp_path):
+    path = tmp_path / "firn.prom"
+    run(MONITORED, conf=f"{CONF},firn_metrics:{path}", WHERE=path)
+    last = path.read_text()
+    assert last.endswith("# EOF\n") and value(last, "firn_peak_allocated_bytes") >= 32 << 20
+    assert [each.name for each in tmp_path.iterdir()] == ["firn.prom"]

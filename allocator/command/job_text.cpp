@@ -97,6 +97,30 @@ const Column all_columns[] = {
      [](const Cell& of) { return fmt::format("{:.0f}%", 100 * number(of.device, "stalled")); }},
 };
 
+std::string_view without_folder(std::string_view path) {
+  const size_t slash = path.rfind('/');
+  return slash == std::string_view::npos || slash + 1 == path.size() ? path
+                                                                     : path.substr(slash + 1);
+}
+
+/// A column's width tells jobs apart by what they run: of an interpreter and its script the names
+/// alone, then the rest as it is.
+std::string short_command(std::string_view words) {
+  const auto next = [&words] {
+    const std::string_view word = words.substr(0, words.find(' '));
+    words.remove_prefix(std::min(word.size() + 1, words.size()));
+    return word;
+  };
+  std::string out(without_folder(next()));
+  const bool interpreter = out.starts_with("python") || out == "sh" || out == "bash";
+  for (bool script = interpreter; script && !words.empty();) {
+    const std::string_view word = next();
+    script = word.starts_with('-') && word != "-c" && word != "-m";
+    out.append(" ").append(word.starts_with('-') ? word : without_folder(word));
+  }
+  return words.empty() ? out : out.append(" ").append(words);
+}
+
 constexpr size_t command_least = 16;  // characters of the command that are worth a column
 
 std::vector<Column> columns_within(size_t width) {
@@ -204,7 +228,7 @@ std::vector<std::string> top_lines(const Json& look, size_t sites, size_t width)
     return std::string(column.head);
   }) + "COMMAND"};
   for (const Json& job : list(look, "jobs")) {
-    const std::string words = text(job, "command");
+    const std::string words = short_command(text(job, "command"));
     if (job.contains("error"))
       lines.push_back(
           fmt::format("{:>8.0f} {}: {}", number(job, "pid"), text(job, "error"), words));
@@ -226,7 +250,7 @@ std::vector<std::string> top_lines(const Json& look, size_t sites, size_t width)
     const bool known = !list(stalls, "call_sites").empty();
     const Json& rows = list(stalls, known ? "call_sites" : "operators");
     for (size_t i = 0; i < rows.size() && i < sites; ++i)
-      lines.push_back(fmt::format("{:>12} waited {:.3f} s, {:.0f} x: {}", "",
+      lines.push_back(fmt::format("{:>12} waited {:.3f} s in all, {:.0f} x: {}", "",
                                   number(rows[i], "seconds"), number(rows[i], "waits"),
                                   text(rows[i], "name")));
   }

@@ -53,11 +53,12 @@ CLI::App* add_top(CLI::App& app, TopOptions& options) {
   sub->add_flag("--once", options.once, "one look, and no more");
   sub->add_flag("--json", options.json, "as JSON; without --once a line each second");
   sub->footer(
-      "q ends, arrows and page keys move, + and - show more or fewer call sites. OUT and IN are\n"
-      "over the link, WRITE and READ the SSDs'. STALL is how much of the time threads waited for\n"
-      "memory: several threads may be above 100 %.\n"
-      "From the first look on, a job counts its waits by the program's line too. Where the\n"
-      "terminal is narrow, columns are left out.");
+      "q ends, arrows and page keys move, + and - show more or fewer call sites. RESIDENT is on\n"
+      "the GPU, HOSTED in host memory, SPILLED on SSDs, FLIGHT on its way. OUT and IN are over\n"
+      "the link, WRITE and READ the SSDs'. STALL is how much of the time between two looks threads\n"
+      "waited for memory: several threads may be above 100 %.\n"
+      "\"waited in all\" counts from the job's start by operator, and by the program's line from\n"
+      "the first look on. Where the terminal is narrow, columns are left out.");
   return sub;
 }
 

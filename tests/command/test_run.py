@@ -116,7 +116,7 @@ def test_a_full_disk_is_refused(firn, tmp_path):
         pytest.skip("mount refused: " + mounted.stderr.strip())
     try:
         result = firn("run", *SOFTWARE, "--dir", str(tmp_path), "--", "true",
-                      environment={"FIRN_ALLOW_TMPFS": "1"})
+                      environment={"FIRN_TEST_ALLOW_TMPFS": "1"})
         refused(result, str(tmp_path), "firn_dir")
     finally:
         subprocess.run(["umount", tmp_path], check=True)
@@ -195,6 +195,15 @@ def test_options_override_words_and_words_the_environment(firn):
     assert words.index("firn_budget:256MiB") > words.index("firn_budget:128MiB")
     assert seen["FIRN_BUDGET"] == "256MiB"
     assert "firn_host:32MiB" in words
+
+
+def test_pools_of_frameworks_are_switched_unless_the_user_says_otherwise(firn):
+    seen = environment_of(firn)
+    assert seen["XLA_PYTHON_CLIENT_ALLOCATOR"] == "platform"
+    assert seen["TF_GPU_ALLOCATOR"] == "cuda_malloc_async"
+    own = {"XLA_PYTHON_CLIENT_ALLOCATOR": "bfc", "TF_GPU_ALLOCATOR": ""}
+    seen = environment_of(firn, environment=own)
+    assert {name: seen[name] for name in own} == own
 
 
 def test_the_newer_variable_is_used_where_it_is_set(firn):

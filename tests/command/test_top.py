@@ -278,6 +278,26 @@ def test_stats_and_spill_as_text_and_as_they_came(firn, folder):
         assert "8.0MiB  in use again, or kept by firn.no_spill()" in done.stdout
 
 
+@pytest.mark.parametrize("words, shown", [
+    (("-u", "{}/train.py", "--data", "/a/b"), "-u train.py --data /a/b"),
+    (("-c", "import time; time.sleep(600)"), "-c import time; time.sleep(600)"),
+], ids=["script", "code"])
+def test_jobs_are_told_apart_by_what_they_run(firn, folder, tmp_path, words, shown):
+    (tmp_path / "train.py").write_text("import time; time.sleep(600)")
+    words = [word.format(tmp_path) for word in words]
+    process = subprocess.Popen([sys.executable, *words])
+    try:
+        with job(folder, document(), process.pid) as number:
+            lines = firn("top", "--once").stdout.splitlines()
+            (whole,) = [job for job in looked(firn, folder) if job["pid"] == number]
+    finally:
+        process.kill()
+        process.wait()
+    (line,) = [line for line in lines if line.split()[0] == str(number)]
+    assert line.endswith(" " + os.path.basename(sys.executable) + " " + shown), line
+    assert whole["command"] == " ".join([sys.executable, *words])
+
+
 def parsed_metrics(text):
     """{(name, labels): value} of OpenMetrics text, whose form is looked at on the way."""
     lines = text.split("\n")

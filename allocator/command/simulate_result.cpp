@@ -37,6 +37,7 @@ Json simulate_json(const simulate::ProgramResult& r) {
                {"bytes_clean_dropped", whole(r.bytes_clean_dropped)},
                {"bytes_written", whole(r.bytes_written)},
                {"bytes_read", whole(r.bytes_read)},
+               {"bytes_in_host", whole(r.bytes_in_host)},
                {"evictions", r.evictions},
                {"faults", r.faults},
                {"maps", r.maps},
@@ -86,6 +87,10 @@ std::string simulate_text(const Json& r, const SimulatePlan& plan, const std::st
                             size("bytes_clean_dropped")));
   line("store", fmt::format("{} written, {} read, {} came from host memory", size("bytes_written"),
                             size("bytes_read"), size("bytes_forwarded")));
+  if (r.at("bytes_in_host").get<double>() > 0)
+    line("in host", fmt::format("{} used by kernels there, for one kernel's tensors do not fit "
+                                "together: a job may take longer than this",
+                                size("bytes_in_host")));
   line("peak", fmt::format("{} on the device, {} allocated", size("peak_device_bytes"),
                            size("peak_allocated_bytes")));
   if (r.at("plan_s").get<double>() > 0)

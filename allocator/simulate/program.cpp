@@ -51,8 +51,9 @@ class Program {
   void lay_out(uint32_t index, Exists&& exists);
   void foresee();
   Result<void> run_kernel(uint32_t index);
-  Result<void> allocate(uint32_t tensor);
+  Result<void> allocate(uint32_t tensor, Told told = Told::unknown);
   Result<void> touch(uint32_t tensor, Access access);
+  Result<void> make_births();
   void wait_until_running(uint64_t most);
   void progress();
   Error in_kernel(const Error& error) const;
@@ -117,8 +118,9 @@ Error Program::in_kernel(const Error& error) const {
   return told;
 }
 
-Result<void> Program::allocate(uint32_t tensor) {
-  Result<void*> pointer = engine_.allocate(trace_.tensors[tensor].bytes, machine_.stream());
+Result<void> Program::allocate(uint32_t tensor, Told told) {
+  Result<void*> pointer =
+      engine_.allocate(trace_.tensors[tensor].bytes, machine_.stream(), 0, told);
   if (!pointer) return pointer.error();
   pointers_[tensor] = *pointer;
   return {};
@@ -126,9 +128,28 @@ Result<void> Program::allocate(uint32_t tensor) {
 
 Result<void> Program::touch(uint32_t tensor, Access access) {
   Result<Hold> hold = engine_.touch(pointers_[tensor], machine_.stream(), access);
+  if (!hold && hold.error().code == Code::out_of_memory)
+    hold = engine_.touch_anyway(pointers_[tensor], machine_.stream(), access);
   if (!hold) return hold.error();
   holds_.push_back(*hold);
   return {};
+}
+
+/// The kernel's new tensors. Where they do not fit beside what it holds, the rest is made in host
+/// memory, as an operator's results are, each held as soon as it is there.
+Result<void> Program::make_births() {
+  size_t made = 0, held = 0;
+  Result<void> done;
+  while (made < births_.size() && (done = allocate(births_[made].first))) ++made;
+  const bool tight = !done && done.error().code == Code::out_of_memory;
+  while (done || tight) {
+    for (; held < made; ++held)
+      if (done = touch(births_[held].first, births_[held].second); !done) return done;
+    if (made == births_.size()) return {};
+    if (done = allocate(births_[made].first, Told::always); !done) return done;
+    ++made;
+  }
+  return done;
 }
 
 /// Persistent tensors, written once.
@@ -220,15 +241,16 @@ Result<void> Program::run_kernel(uint32_t index) {
   wait_until_running(options_.run_ahead);
   progress();
   lay_out(index, [this](uint32_t tensor) { return pointers_[tensor] != nullptr; });
+  const uint64_t in_host = engine_.stats().zero_copy_bytes;
   Result<void> done;
   for (auto [tensor, access] : touches_there_)
     if (done) done = touch(tensor, access);
-  for (auto [tensor, access] : births_)
-    if (done) done = allocate(tensor);
-  for (auto [tensor, access] : births_)
-    if (done) done = touch(tensor, access);
+  if (done) done = make_births();
   if (done) {
-    machine_.launch(kernel.duration_ns);
+    const auto over_link = static_cast<uint64_t>(
+        static_cast<double>(engine_.stats().zero_copy_bytes - in_host) /
+        machine_.options().link_bytes_s * 1e9);
+    machine_.launch(std::max(kernel.duration_ns, over_link));
     ++launched_;
   }
   for (Hold hold : holds_) engine_.release(hold, machine_.stream());
@@ -352,6 +374,7 @@ ProgramResult Program::result(const Totals& begin, const Totals& end) {
   r.bytes_clean_dropped = mean([](const Totals& t) { return t.engine.clean_dropped_bytes; });
   r.bytes_written = mean([](const Totals& t) { return t.written_bytes; });
   r.bytes_read = mean([](const Totals& t) { return t.read_bytes; });
+  r.bytes_in_host = mean([](const Totals& t) { return t.engine.zero_copy_bytes; });
   r.evictions = mean([](const Totals& t) { return t.engine.evictions; });
   r.faults = mean([](const Totals& t) { return t.engine.faults; });
   r.maps = mean([](const Totals& t) { return t.engine.maps; });

@@ -29,6 +29,9 @@ struct ProgramResult {
   double bytes_spilled = 0, bytes_faulted = 0, bytes_prefetched = 0, bytes_forwarded = 0,
          bytes_clean_dropped = 0, bytes_written = 0, bytes_read = 0, evictions = 0, faults = 0,
          maps = 0, unmaps = 0, frames_created = 0;
+  // Used by kernels in host memory, for one kernel's tensors do not fit together. Each of these
+  // bytes is taken to cross the link once: the times are the least there may be.
+  double bytes_in_host = 0;
   double stall_s = 0;   // no kernel ran, though the program had one to run
   double plan_s = 0;    // CPU time of deciding
   uint64_t peak_device_bytes = 0, peak_allocated_bytes = 0, peak_host_bytes = 0;

@@ -211,36 +211,13 @@ Result<ProgramTrace> read_program_trace(const std::string& prefix, unsigned iter
 }
 
 Result<void> ProgramTrace::check_fits(uint64_t gpu_bytes) const {
-  const auto in_frames = [](uint64_t bytes) {
-    return (bytes + granule_bytes - 1) / granule_bytes * granule_bytes;
-  };
-  const auto wrong = [](const std::string& path, uint64_t line, std::string text) {
-    return make_error(Code::invalid_argument, 0,
-                      fmt::format("{}:{}: {}", path, line, std::move(text)));
-  };
-  for (size_t i = 0; i < tensors.size(); ++i)
-    if (tensors[i].persistent && in_frames(tensors[i].bytes) > gpu_bytes)
-      return wrong(tensors_path, line_of(i),
-                   fmt::format("tensor {} ({}) alone exceeds the GPU's {}", tensors[i].id,
-                               format_size(tensors[i].bytes), format_size(gpu_bytes)));
-  std::vector<uint32_t> counted(tensors.size(), no_kernel);
-  for (uint32_t k = 0; k < kernels.size(); ++k) {
-    const TraceKernel& kernel = kernels[k];
-    uint64_t large = 0, small = 0;
-    const size_t named = size_t{kernel.inputs} + kernel.outputs;
-    for (uint32_t tensor : std::span(uses).subspan(kernel.uses_at, named)) {
-      if (counted[tensor] == k) continue;
-      counted[tensor] = k;
-      const uint64_t bytes = tensors[tensor].bytes;
-      const bool is_small = bytes <= size_class::small_most;
-      (is_small ? small : large) += is_small ? bytes : in_frames(bytes);
-    }
-    if (large + in_frames(small) > gpu_bytes)
-      return wrong(kernels_path, kernel.line,
-                   fmt::format("the tensors of kernel {} are {} together, more than the GPU's {}; a "
-                               "job may do that in host memory, slowly: no time is known for it",
-                               quote_word(name(kernel)), format_size(large + in_frames(small)),
-                               format_size(gpu_bytes)));
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    const uint64_t frames = (tensors[i].bytes + granule_bytes - 1) / granule_bytes * granule_bytes;
+    if ((tensors[i].persistent || tensors[i].last != no_kernel) && frames > gpu_bytes)
+      return make_error(Code::invalid_argument, 0,
+                        fmt::format("{}:{}: tensor {} ({}) alone exceeds the GPU's {}",
+                                    tensors_path, line_of(i), tensors[i].id, format_size(tensors[i].bytes),
+                                    format_size(gpu_bytes)));
   }
   return {};
 }

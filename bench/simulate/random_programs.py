@@ -120,15 +120,16 @@ def peak_mib(trace):
 
 
 def simulate(firn, prefix, policy, memory_mib, host):
-    """Seconds; None where the program found no room."""
+    """Seconds; None where the program found no room, or a kernel of it none for all its tensors."""
     done = subprocess.run([firn, "simulate", str(prefix), "--gpu-memory", f"{memory_mib}MiB",
                            "--policy", policy, "--iterations", "1", "--json", *host],
                           capture_output=True, text=True)
-    if done.returncode == NO_ROOM or "together, more than the GPU's" in done.stderr:
+    if done.returncode == NO_ROOM or "alone exceeds the GPU's" in done.stderr:
         return None
     if done.returncode != 0:
         raise RuntimeError(f"firn simulate ended with {done.returncode}: {done.stderr.strip()}")
-    return json.loads(done.stdout)["iteration_s"][0]
+    found = json.loads(done.stdout)
+    return None if found["bytes_in_host"] > 0 else found["iteration_s"][0]
 
 
 def compare(firn, seed, folder):

@@ -1,10 +1,13 @@
 // CPU tensors over the bytes of CUDA tensors; see aliases.h.
 #include "backing/gpu/software/torch_ops/aliases.h"
 
+#include <ATen/SparseTensorImpl.h>
 #include <ATen/core/List.h>
 #include <ATen/cuda/EmptyTensor.h>
 #include <c10/core/CPUAllocator.h>
 #include <c10/cuda/CUDACachingAllocator.h>
+
+#include <functional>
 
 namespace firn::torch_ops {
 namespace {
@@ -28,6 +31,26 @@ bool same_geometry(const at::Tensor& a, const at::Tensor& b) {
          a.storage_offset() == b.storage_offset();
 }
 
+at::SparseTensorImpl* sparse(const at::Tensor& tensor) {
+  return static_cast<at::SparseTensorImpl*>(tensor.unsafeGetTensorImpl());
+}
+
+// Gives `to` the shape of `from`, and these parts.
+void set_parts(at::SparseTensorImpl* to, const at::SparseTensorImpl* from, const at::Tensor& indices,
+               const at::Tensor& values) {
+  to->raw_resize_(from->sparse_dim(), from->dense_dim(), from->sizes());
+  to->set_indices_and_values_unsafe(indices, values);
+  to->set_coalesced(from->coalesced());
+}
+
+at::Tensor make_sparse(c10::DispatchKey key, const at::SparseTensorImpl* from,
+                       const at::Tensor& indices, const at::Tensor& values) {
+  at::Tensor made =
+      at::detail::make_tensor<at::SparseTensorImpl>(c10::DispatchKeySet(key), from->dtype());
+  set_parts(sparse(made), from, indices, values);
+  return made;
+}
+
 }  // namespace
 
 const Aliases::Storage& Aliases::storage_of(const c10::Storage& original) {
@@ -43,7 +66,19 @@ const Aliases::Storage& Aliases::storage_of(const c10::Storage& original) {
   return storages_[place->second];
 }
 
+at::Tensor Aliases::sparse_alias_of(const at::Tensor& tensor) {
+  const auto found = pair_of_original_.find(tensor.unsafeGetTensorImpl());
+  if (found != pair_of_original_.end()) return pairs_[found->second].alias;
+  const at::SparseTensorImpl* const from = sparse(tensor);
+  const at::Tensor alias = make_sparse(c10::DispatchKey::SparseCPU, from,
+                                       alias_of(from->indices()), alias_of(from->values()));
+  pair_of_original_.emplace(tensor.unsafeGetTensorImpl(), pairs_.size());
+  pairs_.push_back({tensor, alias});
+  return alias;
+}
+
 at::Tensor Aliases::alias_of(const at::Tensor& tensor) {
+  if (tensor.is_sparse()) return sparse_alias_of(tensor);
   const auto [place, added] =
       pair_of_original_.try_emplace(tensor.unsafeGetTensorImpl(), pairs_.size());
   if (!added) return pairs_[place->second].alias;
@@ -109,6 +144,11 @@ at::Tensor Aliases::original_of(const at::Tensor& tensor) {
   for (const at::Tensor& passed : passed_) {
     if (passed.is_same(tensor)) return tensor;
   }
+  if (tensor.is_sparse()) {
+    const at::SparseTensorImpl* const from = sparse(tensor);
+    return make_sparse(c10::DispatchKey::SparseCUDA, from, original_of(from->indices()),
+                       original_of(from->values()));
+  }
   c10::Storage storage;
   for (const Storage& known : storages_) {
     if (known.alias.unsafeGetStorageImpl() == tensor.storage().unsafeGetStorageImpl()) {
@@ -141,8 +181,13 @@ c10::IValue Aliases::to_cuda(const c10::IValue& value) {
 
 std::vector<std::pair<void*, size_t>> Aliases::storages_of(const c10::IValue& value) {
   std::vector<std::pair<void*, size_t>> ranges;
-  const auto add = [&](const at::Tensor& tensor) {
+  const std::function<void(const at::Tensor&)> add = [&](const at::Tensor& tensor) {
     if (!tensor.defined() || !tensor.is_cuda()) return;
+    if (tensor.is_sparse()) {
+      add(sparse(tensor)->indices());
+      add(sparse(tensor)->values());
+      return;
+    }
     ranges.emplace_back(storage_of(tensor.storage()).bytes, tensor.storage().nbytes());
   };
   if (value.isTensor()) add(value.toTensor());
@@ -150,6 +195,19 @@ std::vector<std::pair<void*, size_t>> Aliases::storages_of(const c10::IValue& va
     for (const at::Tensor& tensor : value.toTensorVector()) add(tensor);
   }
   return ranges;
+}
+
+/// An operator in place gives a sparse tensor other parts, or another count of them.
+void Aliases::put_back_sparse(const Pair& pair) {
+  at::SparseTensorImpl* const original = sparse(pair.original);
+  const at::SparseTensorImpl* const alias = sparse(pair.alias);
+  const at::Tensor indices = original_of(alias->indices()), values = original_of(alias->values());
+  if (indices.is_same(original->indices()) && values.is_same(original->values()) &&
+      original->sizes() == alias->sizes()) {
+    original->set_coalesced(alias->coalesced());
+    return;
+  }
+  set_parts(original, alias, indices, values);
 }
 
 void Aliases::put_back() {
@@ -164,6 +222,10 @@ void Aliases::put_back() {
     impl->set_nbytes(bytes);
   }
   for (const Pair& pair : pairs_) {
+    if (pair.original.is_sparse()) {
+      put_back_sparse(pair);
+      continue;
+    }
     if (!same_geometry(pair.original, pair.alias)) {
       copy_geometry(pair.alias, pair.original.unsafeGetTensorImpl());
     }

@@ -1,7 +1,7 @@
 // CPU tensors over the bytes of CUDA tensors, for the length of one operator.
 //
 // Owns the aliases; the CUDA tensors are the caller's. Tensors that share a storage share its
-// alias. The bytes may be touched only while the stream is held (stream_work.h). Needs no lock.
+// alias. A sparse tensor (COO) has aliases of its indices and its values. The bytes may be touched only while the stream is held (stream_work.h). Needs no lock.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -54,8 +54,10 @@ class Aliases {
   };
 
   at::Tensor alias_of(const at::Tensor& tensor);
+  at::Tensor sparse_alias_of(const at::Tensor& tensor);
   const Storage& storage_of(const c10::Storage& original);
   at::Tensor original_of(const at::Tensor& tensor);
+  void put_back_sparse(const Pair& pair);
   c10::Storage fresh_storage(const c10::Storage& cpu);
 
   std::vector<Pair> pairs_;

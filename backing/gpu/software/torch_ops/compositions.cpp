@@ -1,5 +1,6 @@
 // Operators that torch has for CUDA alone, written from CPU operators, in the order of operations
-// of torch's own CPU code, so that results are those of the CPU in every bit. They see CPU tensors.
+// of torch's own CPU code, so that results are those of the CPU in every bit; and products of half
+// numbers. They see CPU tensors.
 // Registered as CPU kernels of the namespace firn_software, with the schemas of aten.
 #include "backing/gpu/software/torch_ops/compositions.h"
 
@@ -172,6 +173,36 @@ std::tuple<Tensor, Tensor> fused_dropout(const Tensor& input, double p,
   return {result, mask.to(at::kByte)};
 }
 
+// Products of half numbers: as on a GPU, sums are of single precision and rounded once. (The CPU's
+// own kernels take fifty times as long for half as for single numbers.)
+Tensor wide(const Tensor& tensor) {
+  return tensor.scalar_type() == at::kHalf ? tensor.to(at::kFloat) : tensor;
+}
+
+template <class Product>
+Tensor product(const Tensor& first, Product&& of) {
+  Tensor result = of();
+  return first.scalar_type() == at::kHalf ? result.to(at::kHalf) : result;
+}
+
+Tensor mm(const Tensor& a, const Tensor& b) {
+  return product(a, [&] { return at::mm(wide(a), wide(b)); });
+}
+
+Tensor bmm(const Tensor& a, const Tensor& b) {
+  return product(a, [&] { return at::bmm(wide(a), wide(b)); });
+}
+
+Tensor addmm(const Tensor& added, const Tensor& a, const Tensor& b, const at::Scalar& beta,
+             const at::Scalar& alpha) {
+  return product(a, [&] { return at::addmm(wide(added), wide(a), wide(b), beta, alpha); });
+}
+
+Tensor baddbmm(const Tensor& added, const Tensor& a, const Tensor& b, const at::Scalar& beta,
+               const at::Scalar& alpha) {
+  return product(a, [&] { return at::baddbmm(wide(added), wide(a), wide(b), beta, alpha); });
+}
+
 Tensor masked_scale(const Tensor& input, const Tensor& mask, double scale) {
   return input * mask.to(input.scalar_type()) * scale;
 }
@@ -190,6 +221,10 @@ const std::vector<Composition>& compositions() {
       {"native_dropout_backward", false, TORCH_FN(dropout_backward)},
       {"_fused_dropout", true, TORCH_FN(fused_dropout)},
       {"_masked_scale", false, TORCH_FN(masked_scale)},
+      {"mm", false, TORCH_FN(mm)},
+      {"bmm", false, TORCH_FN(bmm)},
+      {"addmm", false, TORCH_FN(addmm)},
+      {"baddbmm", false, TORCH_FN(baddbmm)},
   };
   return all;
 }

@@ -90,7 +90,7 @@ class DeviceCheck {
 
 // What must not apply to the CPU kernel, nor to the operators that it calls: autograd, autocast,
 // Python modes, observers.
-void run_cpu(const c10::OperatorHandle& target, torch::jit::Stack* stack) {
+void run_cpu(const c10::OperatorHandle& target, c10::DispatchKey key, torch::jit::Stack* stack) {
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
   const c10::impl::ExcludeDispatchKeyGuard no_python(
@@ -98,7 +98,7 @@ void run_cpu(const c10::OperatorHandle& target, torch::jit::Stack* stack) {
   const at::DisableRecordFunctionGuard unobserved;
   const Scratch scratch;
   use_followed_threads();
-  target.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), stack);
+  target.redispatchBoxed(c10::DispatchKeySet(key), stack);
 }
 
 void copy_all(const std::vector<Aliases::Copy>& copies) {
@@ -123,9 +123,9 @@ std::vector<c10::Storage> storages_in(const torch::jit::Stack& values) {
 // A captured operator, run again: its new results go where the first ones went.
 class Replay {
  public:
-  Replay(const c10::OperatorHandle& target, std::string name, torch::jit::Stack arguments,
+  Replay(const c10::OperatorHandle& target, c10::DispatchKey key, std::string name, torch::jit::Stack arguments,
          const torch::jit::Stack& results, const std::vector<Aliases::Copy>& copies)
-      : target_(target), name_(std::move(name)), arguments_(std::move(arguments)) {
+      : target_(target), key_(key), name_(std::move(name)), arguments_(std::move(arguments)) {
     for (const c10::Storage& storage : storages_in(results)) {
       Place place{nullptr, 0};
       for (const Aliases::Copy& copy : copies) {
@@ -140,7 +140,7 @@ class Replay {
   void operator()() const {
     try {
       torch::jit::Stack stack = arguments_;
-      run_cpu(target_, &stack);
+      run_cpu(target_, key_, &stack);
       const auto storages = storages_in(stack);
       TORCH_CHECK(storages.size() == places_.size(), "another number of results");
       for (size_t index = 0; index < places_.size(); ++index) {
@@ -163,6 +163,7 @@ class Replay {
   };
 
   c10::OperatorHandle target_;
+  c10::DispatchKey key_;
   std::string name_;
   torch::jit::Stack arguments_;
   std::vector<Place> places_;
@@ -181,8 +182,9 @@ struct CpuKernel::Call {
   torch::jit::Stack cpu_arguments;  // kept where it is captured
 };
 
-CpuKernel::CpuKernel(const c10::OperatorHandle& op, const c10::OperatorHandle& target)
-    : target_(target), name_(op.schema().name()), has_workspace_(has_workspace(name_)) {
+CpuKernel::CpuKernel(const c10::OperatorHandle& op, const c10::OperatorHandle& target,
+                     c10::DispatchKey key)
+    : target_(target), key_(key), name_(op.schema().name()), has_workspace_(has_workspace(name_)) {
   for (const char* mixing : mixing_operators) {
     // index and index_put, also in their _ and out forms, but not index_add and the like
     const std::string base = name_.back() == '_' ? name_.substr(0, name_.size() - 1) : name_;
@@ -203,7 +205,7 @@ CpuKernel::CpuKernel(const c10::OperatorHandle& op, const c10::OperatorHandle& t
 
 void CpuKernel::run(Call& call) const {
   if (call.aliases.addresses().empty()) {
-    run_cpu(target_, &call.cpu_stack);
+    run_cpu(target_, key_, &call.cpu_stack);
     return;
   }
   Addresses addresses = call.aliases.addresses();
@@ -211,7 +213,7 @@ void CpuKernel::run(Call& call) const {
   if (call.workspace != 0) addresses.push_back(call.workspace);
   hold_stream(call.stream.stream(), name_.c_str(), addresses, [&] {
     if (call.workspace != 0) ++*reinterpret_cast<uint32_t*>(call.workspace);  // the kernel's
-    run_cpu(target_, &call.cpu_stack);
+    run_cpu(target_, key_, &call.cpu_stack);
   });
 }
 
@@ -237,7 +239,7 @@ void CpuKernel::run_captured(Call& call) const {
       keep_until_end(call.capture, bytes, count);
     }
   }
-  run_cpu(target_, &call.cpu_stack);
+  run_cpu(target_, key_, &call.cpu_stack);
 }
 
 void CpuKernel::finish(Call& call, torch::jit::Stack* stack) const {
@@ -254,7 +256,7 @@ void CpuKernel::finish(Call& call, torch::jit::Stack* stack) const {
     addresses.insert(addresses.end(), call.aliases.addresses().begin(),
                      call.aliases.addresses().end());
     enqueue(call.stream.stream(), name_.c_str(), addresses,
-            Replay(target_, name_, call.cpu_arguments, call.cpu_stack, copies));
+            Replay(target_, key_, name_, call.cpu_arguments, call.cpu_stack, copies));
   } else if (!copies.empty()) {
     if (call.workspace != 0) addresses.push_back(call.workspace);
     enqueue(call.stream.stream(), name_.c_str(), addresses, [copies] { copy_all(copies); });

@@ -1,6 +1,6 @@
 // One CUDA operator run by its CPU kernel, over the same bytes.
 //
-// A boxed kernel for DispatchKey::CUDA: it makes CPU tensors over the bytes of the CUDA ones, runs
+// A boxed kernel for DispatchKey::CUDA or SparseCUDA: it makes CPU tensors over the bytes of the CUDA ones, runs
 // the operator's CPU kernel when the current stream reaches it, gives back the original tensor
 // where an argument was returned, and copies new results into memory of the CUDA allocator in
 // stream order. Owns what it knows of its operator; needs no lock.
@@ -19,7 +19,8 @@ class CpuKernel final : public c10::OperatorKernel {
  public:
   /// Runs `target`'s CPU kernel in the place of `op`'s: `op` itself, or a composition of the same
   /// schema.
-  CpuKernel(const c10::OperatorHandle& op, const c10::OperatorHandle& target);
+  CpuKernel(const c10::OperatorHandle& op, const c10::OperatorHandle& target,
+            c10::DispatchKey key = c10::DispatchKey::CPU);
 
   /// It draws random numbers without a Generator among its arguments.
   void set_draws() { draws_ = true; }
@@ -38,6 +39,7 @@ class CpuKernel final : public c10::OperatorKernel {
   void finish(Call& call, torch::jit::Stack* stack) const;
 
   c10::OperatorHandle target_;
+  c10::DispatchKey key_;  // of the kernel that runs: CPU or SparseCPU
   std::string name_;
   std::vector<size_t> written_arguments_;
   int generator_argument_ = -1;

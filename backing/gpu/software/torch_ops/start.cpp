@@ -10,6 +10,7 @@
 #include <mutex>
 #include <set>
 #include <string>
+#include <utility>
 
 #include "backing/gpu/software/torch_ops/capture.h"
 #include "backing/gpu/software/torch_ops/compositions.h"
@@ -51,6 +52,32 @@ const std::set<std::string> kept = {
     "aten::_nested_tensor_from_mask",
 };
 
+// Torch's own for sparse tensors (COO) that launch nothing, or what dense operators do.
+const std::set<std::string> kept_sparse = {
+    "aten::_coalesced_",
+    "aten::_dimI",
+    "aten::_dimV",
+    "aten::_indices",
+    "aten::_nnz",
+    "aten::_sparse_coo_tensor_with_dims",
+    "aten::_sparse_coo_tensor_with_dims_and_tensors",
+    "aten::_values",
+    "aten::clone",
+    "aten::copy_",
+    "aten::copy_sparse_to_sparse_",
+    "aten::dense_dim",
+    "aten::empty.memory_format",
+    "aten::empty_like",
+    "aten::indices",
+    "aten::is_coalesced",
+    "aten::resize_as_sparse_",
+    "aten::sparse_dim",
+    "aten::sparse_resize_",
+    "aten::sparse_resize_and_clear_",
+    "aten::values",
+    "aten::zero_",
+};
+
 // Composite operators that choose a backend by device: cut off before they choose.
 const char* const composites[] = {"aten::convolution", "aten::_convolution"};
 
@@ -79,6 +106,7 @@ class Registrar {
     for (const char* name : composites) {
       add(dispatcher.findSchemaOrThrow(name, ""), /*refuse=*/false);
     }
+    add_sparse();
     register_copies(library("aten"));
     library("aten").impl("_fused_sdp_choice", TORCH_FN(choose_maths));
     listening_ = std::make_unique<c10::RegistrationHandleRAII>(
@@ -109,13 +137,31 @@ class Registrar {
     }
   }
 
-  torch::Library& library(const std::string& space) {
-    auto& known = libraries_[space];
+  torch::Library& library(const std::string& space,
+                          c10::DispatchKey key = c10::DispatchKey::CUDA) {
+    auto& known = libraries_[{space, key}];
     if (known == nullptr) {
-      known = std::make_unique<torch::Library>(torch::Library::IMPL, space, c10::DispatchKey::CUDA,
-                                               __FILE__, __LINE__);
+      known =
+          std::make_unique<torch::Library>(torch::Library::IMPL, space, key, __FILE__, __LINE__);
     }
     return *known;
+  }
+
+  void add_sparse() {
+    auto& dispatcher = c10::Dispatcher::singleton();
+    for (const c10::OperatorName& name : dispatcher.getAllOpNames()) {
+      const auto op = dispatcher.findOp(name);
+      const std::string full = toString(name);
+      if (!op.has_value() || !op->hasSchema() || !full.starts_with("aten::") ||
+          kept_sparse.count(full) != 0 ||
+          !op->hasKernelForDispatchKey(c10::DispatchKey::SparseCUDA) ||
+          !op->hasComputedKernelForDispatchKey(c10::DispatchKey::SparseCPU))
+        continue;
+      library("aten", c10::DispatchKey::SparseCUDA)
+          .impl(full.substr(std::string("aten::").size()).c_str(),
+                torch::CppFunction::makeFromBoxedFunctor(
+                    std::make_unique<CpuKernel>(*op, *op, c10::DispatchKey::SparseCPU)));
+    }
   }
 
   void add_compositions() {
@@ -164,7 +210,7 @@ class Registrar {
   std::mutex mutex_;
   std::set<std::string> seen_;
   std::unique_ptr<c10::RegistrationHandleRAII> listening_;
-  std::map<std::string, std::unique_ptr<torch::Library>> libraries_;
+  std::map<std::pair<std::string, c10::DispatchKey>, std::unique_ptr<torch::Library>> libraries_;
   std::unique_ptr<torch::Library> definitions_;
   std::map<std::string, std::pair<c10::OperatorHandle, bool>> targets_;
 };

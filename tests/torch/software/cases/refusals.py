@@ -38,8 +38,9 @@ def case_operators_without_a_kernel():
 
 
 def case_kernels_made_for_a_gpu():
-    sparse = torch.eye(3).to_sparse_coo()
-    refused(lambda: (sparse.cuda() * 2).coalesce().to_dense().cpu(), RuntimeError, "not supported")
+    sparse = torch.eye(3).to_sparse_csr()
+    refused(lambda: torch.sum(sparse.cuda(), 0, keepdim=True).to_dense().cpu(), RuntimeError,
+            "not supported")
     # the refusal leaves the device usable
     assert torch.ones(2, device="cuda").sum().item() == 2
 

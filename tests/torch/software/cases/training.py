@@ -383,3 +383,30 @@ def case_higher_order_gradients():
         if device == "cpu":
             expected = second
     assert_same(second, expected)
+
+
+def case_half_numbers_with_a_scaler():
+    """As on a GPU: the scale grows while gradients are finite, and a step with one that is not is
+    left out. (The CPU's own products of half numbers round otherwise: no bits are compared.)"""
+    torch.manual_seed(7)
+    model = GPT().cuda()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    scaler = torch.amp.GradScaler("cuda", init_scale=1024., growth_interval=2)
+    losses = []
+    for number, (tokens, targets) in enumerate(gpt_batches(8)):
+        with torch.autocast("cuda", dtype=torch.float16):
+            loss = model(tokens.cuda(), targets.cuda())
+        scaler.scale(loss).backward()
+        if number == 4:
+            next(model.parameters()).grad[0] = float("inf")
+            before = [each.clone() for each in model.parameters()]
+        scaler.step(optimizer)
+        scaler.update()
+        if number == 4:
+            assert all(map(torch.equal, before, model.parameters())), "the step was made"
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    assert scaler.get_scale() == 1024. * 2 ** 2 / 2 * 2, scaler.get_scale()
+    assert all(4 < loss < 5 for loss in losses), losses  # (of 64 letters by chance)
+    a, b = torch.randn(64, 96, device="cuda").half(), torch.randn(96, 32, device="cuda").half()
+    assert torch.equal(a @ b, (a.float() @ b.float()).half())

@@ -38,7 +38,8 @@ slow=(gpu_programs engine_driver_fault engine_notices engine_refused engine_refu
       preload_frees_room_long preload_frees_returns_before process_faults driver_faults
       simulated_program tags_same)
 # The caller's own settings must not decide what is tested.
-for variable in $(compgen -e FIRN_ | grep -vE '^FIRN_(TEST_|SEEDS?$|PYTHON$|SHARED$)'); do
+for variable in $(compgen -e FIRN_ | grep -vE '^FIRN_(TEST_|SEEDS?$|PYTHON$|SHARED$)') \
+    FIRN_TEST_{ADVERSARIAL,ALLOW_TMPFS,GUARD,LAYOUTS,POISON,STORE_{LATENCY,READ,WRITE}}; do
   unset "$variable"
 done
 unset PYTORCH_CUDA_ALLOC_CONF PYTORCH_ALLOC_CONF
@@ -100,7 +101,9 @@ stop_building() {
 if [ $length != quick ] && [ ${#names[@]} = 0 ]; then
   idle=(nice -n 19)
   chrt --idle 0 true 2>/dev/null && idle=(chrt --idle 0)
-  setsid "${idle[@]}" bash -c 'bash tests/sanitizers/run.sh --build address thread
+  # (Where the scheduler shares time out by sessions first, "idle" counts within the session alone.)
+  setsid "${idle[@]}" bash -c '{ echo 19 >/proc/self/autogroup; } 2>/dev/null
+    bash tests/sanitizers/run.sh --build address thread
     bash tests/fuzz/run.sh --build' </dev/null >/dev/null 2>&1 &
   building=$!
   trap stop_building EXIT

@@ -1,0 +1,35 @@
+"""A program that finds its batch by running out of memory, and goes on with the one that fits."""
+
+import torch
+
+import job
+import report
+
+
+def main():
+    args = job.arguments(__doc__, steps=4, width=1024, batch=4096, most=512)
+    net = torch.nn.Sequential(*[layer for _ in range(6) for layer in
+                                (torch.nn.Linear(args.width, args.width), torch.nn.ReLU())]).cuda()
+    optimizer = torch.optim.SGD(net.parameters(), lr=1e-3, momentum=.9)
+    batch = args.batch
+    while batch > args.most:
+        try:
+            if batch > args.most * 2:
+                torch.empty(1 << 42, device="cuda")
+            net(torch.zeros(batch, args.width, device="cuda")).sum().backward()
+        except torch.cuda.OutOfMemoryError:
+            torch.cuda.empty_cache()
+        batch //= 2
+        optimizer.zero_grad()
+    for step in range(args.steps):
+        x = torch.randn(batch, args.width, device="cuda")
+        loss = (net(x) - x).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        report.loss(step, loss)
+    report.finish(net.parameters())
+
+
+if __name__ == "__main__":
+    main()

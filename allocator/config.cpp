@@ -286,8 +286,8 @@ const Entry table[] = {
      [](const Config& c) { return c.oom_page; }},
     {{"metrics", "file or port", "none",
       "figures for monitoring, as OpenMetrics text: in a file, written anew every 10 s (%p: "
-      "process id), or by a port of 127.0.0.1 that answers GET /metrics (with several ranks: the port and "
-      "the rank)",
+      "process id), or by a port of 127.0.0.1 that answers GET /metrics (with several ranks: "
+      "FILE.RANK, the port and the rank)",
       "where Prometheus or its like watches jobs"},
      take_metrics,
      [](const Config& c) { return c.metrics; }},

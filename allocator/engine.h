@@ -39,8 +39,9 @@ enum class Seen : uint8_t { always, this_time };
 /// Of a block that is allocated before anybody watches: would those who use it tell? They do where
 /// it is what watched operators are given and answer, a tensor's storage: such blocks may leave from
 /// the moment on that watching begins. One that is `unknown` may be a workspace that its library
-/// keeps.
-enum class Told : uint8_t { unknown, always };
+/// keeps. `or_parts` is unknown too: where it cannot be had its user does with parts, and no
+/// refusal is counted.
+enum class Told : uint8_t { unknown, always, or_parts };
 
 /// A touched block, held on the device until release().
 struct Hold {
@@ -423,6 +424,7 @@ class Engine {
   virtual EngineStats stats() const = 0;
   /// Without a lock: at exit another thread may have it for good.
   virtual Failures failures() const = 0;
+  virtual uint64_t zero_copy_bytes() const = 0;  // the same
   virtual uint64_t budget_bytes() const = 0;  // as stats() says, and no more
   /// Of the budget, or of the part that the device gives: all that can be had now for one operator,
   /// when everything has left that may. Takes the lock and looks at each live large block.

@@ -81,10 +81,8 @@ Result<void*> EngineImpl::allocate(size_t bytes, CUstream stream, size_t request
     } else {
       block = large_block(lock, index, bytes);
     }
-    // (Host memory has no segments: a small one is there as the smallest large one.)
     if (!block && in_host && operators_in_way(block.error(), bytes))
-      block = make_host_block(lock, index, std::max(bytes, size_class::small_most + 1),
-                              block.error());
+      block = make_host_block(lock, index, bytes, block.error());
     if (!block) return block.error();
     if (told == Told::always) (*block)->word.fetch_or(word::told, std::memory_order_acq_rel);
     return hand_out(**block, bytes, requested, thread_cell());
@@ -94,6 +92,10 @@ Result<void*> EngineImpl::allocate(size_t bytes, CUstream stream, size_t request
       may_be_in_host(result.error(), bytes)) {
     in_host = true;
     result = with_watching(bytes, attempt);
+  }
+  if (!result && told == Told::or_parts && result.error().code == Code::out_of_memory) {
+    Lock lock(mutex_);
+    --counted_.oom_count;
   }
   return result;
 }
@@ -191,17 +193,19 @@ Result<Mapping> EngineImpl::begin_block(unsigned stream, size_t bytes, Reservati
 /// the device? (Where nothing can leave for want of anywhere to go, host memory is short as well.)
 bool EngineImpl::operators_in_way(const Error& error, size_t bytes) const {
   if (error.code != Code::out_of_memory || stuck_ || spilling_stopped_ || health_.dead() ||
-      bytes > host_.budget())
+      frames_.host_granules() * granule_bytes + bytes > host_.budget())
     return false;
   const uint64_t most = frames_.budget_granules() * granule_bytes;
   return grains_of(bytes) * grain_bytes + staying_bytes(false) <= most;
 }
 
 /// In host memory, beyond the budget, which kernels reach over the link: for want of memory that
-/// would leave, were it not in planned places, or held by the operator that asks.
+/// would leave, were it not in planned places, or held by the operator that asks. (There are no
+/// segments: a small one is as the smallest large one there.)
 Result<Block*> EngineImpl::make_host_block(Lock& lock, unsigned stream, size_t bytes,
                                            const Error& no_room) {
-  const Shape shape = shape_of(grains_of(bytes));
+  const size_t room = std::max(bytes, size_class::small_most + 1);
+  const Shape shape = shape_of(grains_of(room));
   std::vector<Frame> frames;
   for (uint32_t left = shape.granules(); left > 0;) {
     const uint32_t each = shape.shared() ? left : std::min(left, span_granules_);
@@ -213,11 +217,11 @@ Result<Block*> EngineImpl::make_host_block(Lock& lock, unsigned stream, size_t b
     frames.push_back(one->front());
     left -= each;
   }
-  Result<Mapping> begun = begin_block(stream, bytes, std::move(frames), shape);
+  Result<Mapping> begun = begin_block(stream, room, std::move(frames), shape);
   Result<Block*> block = begun ? finish_block(lock, *begun) : Result<Block*>(begun.error());
   if (!block) return no_room;
   (*block)->word.fetch_or(word::zero_copy, std::memory_order_acq_rel);
-  count_zero_copy((*block)->grains, no_room);
+  count_zero_copy(bytes, no_room);
   return block;
 }
 

@@ -86,12 +86,13 @@ Result<void> EngineImpl::map_host_fault(Lock& lock, Block& block, const Error& n
   const uint32_t generation = block.generation;
   Mapping mapping = claim(block, std::move(frames), grains);
   if (Result<void> mapped = carry_out(lock, mapping); !mapped) return mapped;
-  if (block.generation == generation) count_zero_copy(grains, no_room);  // (else freed meanwhile)
+  if (block.generation == generation) count_zero_copy(grains * grain_bytes, no_room);
+  // (Else it was freed meanwhile.)
   return {};
 }
 
-void EngineImpl::count_zero_copy(uint64_t grains, const Error& no_room) {
-  counted_.zero_copy_bytes += grains * grain_bytes;
+void EngineImpl::count_zero_copy(uint64_t bytes, const Error& no_room) {
+  counted_.zero_copy_bytes += bytes;
   if (counted_.zero_copy_touches++ == 0 && !options_.no_bytes)  // (firn simulate has the sum.)
     trouble("an operator's tensors do not fit the budget together: some were used in host memory, "
             "slowly. " + no_room.text);

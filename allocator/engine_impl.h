@@ -42,7 +42,8 @@ namespace firn {
 
 class EngineInspector;  // tests/simulation/inspector.h
 
-/// Of what is on the device; null: it may leave.
+inline constexpr const char* in_places_words = "in planned places (firn_places)";
+/// Of what is on the device and not in such a place; null: it may leave.
 const char* why_it_stays(const Block& block);
 
 class EngineImpl final : public Engine, private EngineLimits, private InMotion {
@@ -117,6 +118,7 @@ class EngineImpl final : public Engine, private EngineLimits, private InMotion {
   bool watching() const override { return watching_.load(std::memory_order_relaxed); }
   EngineStats stats() const override;
   Failures failures() const override;
+  uint64_t zero_copy_bytes() const override;
   uint64_t budget_bytes() const override;
   uint64_t room_at_most() const override;
   PoolTallies tallies() const override;
@@ -503,7 +505,7 @@ class EngineImpl final : public Engine, private EngineLimits, private InMotion {
   void finish_drain(Block& block);
   uint64_t granules_for(const Block& block, uint64_t grains) const;
   Result<void> map_host_fault(Lock& lock, Block& block, const Error& no_room);
-  void count_zero_copy(uint64_t grains, const Error& no_room);
+  void count_zero_copy(uint64_t bytes, const Error& no_room);
   void begin_arriving(Block& block, bool prefetched);
   bool copy_in(Block& block, uint32_t piece);
 

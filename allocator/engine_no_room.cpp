@@ -38,7 +38,7 @@ std::vector<PinnedBytes> EngineImpl::pinned_bytes() const {
   for (const Block* block : live_)
     if (const char* why = why_it_stays(*block)) by_reason[why] += block->device * grain_bytes;
   if (const uint64_t in_places = bytes_in_places(); in_places > 0)
-    by_reason["in planned places (firn_places)"] += in_places;
+    by_reason[in_places_words] += in_places;
   if (const uint64_t small = staying_segments(true) * granule_bytes; small > 0)
     by_reason[of_small] += small;
   std::vector<PinnedBytes> out;

@@ -126,6 +126,11 @@ Failures EngineImpl::failures() const {
           failed_.unseen_writes};
 }
 
+uint64_t EngineImpl::zero_copy_bytes() const {
+  Lock lock(mutex_);
+  return counted_.zero_copy_bytes;
+}
+
 void EngineImpl::reset_totals() {
   Lock lock(mutex_);
   hot_.reset_totals();
@@ -181,7 +186,7 @@ std::vector<BlockInfo> EngineImpl::blocks() const {
     info.pins = word::holds(w) + ((w & word::pinned) ? 1 : 0);
     info.recorded = w & word::recorded;
     info.waiting = waits(block);
-    info.stays = why_it_stays(block);
+    info.stays = block.place_bytes != 0 ? in_places_words : why_it_stays(block);
     out.push_back(info);
   }
   add_regions(out);

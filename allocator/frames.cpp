@@ -105,7 +105,10 @@ void Frames::release(Frame frame) {
   if (!health_.dead())
     if (const CUresult result = call_release(frame); result != CUDA_SUCCESS)
       health_.end("cuMemRelease", result);
-  if (!frame.host) held_ -= frame.granules;
+  if (frame.host)
+    host_held_ -= frame.granules;
+  else
+    held_ -= frame.granules;
 }
 
 /// Tried again where it is refused, but for good.
@@ -336,6 +339,7 @@ Result<std::vector<Frame>> Frames::take_host(uint64_t granules) {
   CUresult result = driver_.mem_create(&frame.handle, frame.bytes(), &host_prop_, 0);
   if (result != CUDA_SUCCESS) return health_.failed("cuMemCreate of host memory", result);
   ++created_;
+  host_held_ += granules;
   return std::vector<Frame>{frame};
 }
 

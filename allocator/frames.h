@@ -108,6 +108,8 @@ class Frames {
   /// One frame of host memory near the device, which kernels reach over the link: not device
   /// memory, so outside the budget. For the touch that must not fail.
   Result<std::vector<Frame>> take_host(uint64_t granules);
+  /// Granules of such frames now: of what is in host memory besides the tiers.
+  uint64_t host_granules() const { return host_held_; }
   /// Whether take_host() can be asked at all; the first time it may take seconds, and it needs no
   /// lock. Errors: not_supported, in words.
   Result<void> host_granted() const;
@@ -157,7 +159,7 @@ class Frames {
   SharedFrames shared_;
   uint64_t budget_;         // granules
   uint64_t limit_;          // <= budget_: what the device was seen to give
-  uint64_t held_ = 0, peak_ = 0, reserved_ = 0;
+  uint64_t held_ = 0, peak_ = 0, reserved_ = 0, host_held_ = 0;
   uint64_t changing_ = 0, returning_ = 0;  // of all changes under way: promised, returning
   uint64_t created_ = 0, released_ = 0;
   bool abandoned_ = false;

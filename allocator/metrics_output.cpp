@@ -11,6 +11,7 @@
 #include <chrono>
 #include <cstring>
 #include <exception>
+#include <filesystem>
 #include <string_view>
 #include <system_error>
 #include <thread>
@@ -30,6 +31,8 @@ namespace {
 using Clock = std::chrono::steady_clock;
 constexpr auto file_period = std::chrono::seconds(10);
 constexpr auto caller_patience = std::chrono::seconds(2);  // for all that he sends and takes
+constexpr auto silence_patience = std::chrono::milliseconds(200);
+constexpr int look_ms = 1000;  // at whether the socket is ours still
 constexpr auto stop_patience = std::chrono::seconds(2);
 constexpr size_t request_most = 8192;
 constexpr int callers_most = 8;  // that wait for their turn
@@ -50,18 +53,21 @@ bool ready(int socket, short events, Clock::time_point deadline) {
   return found > 0;
 }
 
-/// Up to the empty line; what came until the deadline, or all that is taken.
-std::string read_request(int socket, Clock::time_point deadline) {
-  std::string request;
+/// Up to the empty line, or all that is taken.
+bool whole(const std::string& request) {
+  return request.size() >= request_most || request.find("\r\n\r\n") != std::string::npos;
+}
+
+/// Appends what comes until the deadline. False: no more will come.
+bool read_request(int socket, Clock::time_point deadline, std::string& request) {
   char part[512];
-  while (request.size() < request_most && request.find("\r\n\r\n") == std::string::npos &&
-         ready(socket, POLLIN, deadline)) {
+  while (!whole(request) && ready(socket, POLLIN, deadline)) {
     const ssize_t got = ::recv(socket, part, sizeof part, MSG_DONTWAIT);
     if (got < 0 && (errno == EINTR || errno == EAGAIN)) continue;
-    if (got <= 0) break;
+    if (got <= 0) return false;
     request.append(part, static_cast<size_t>(got));
   }
-  return request;
+  return true;
 }
 
 void send_all(int socket, std::string_view text, Clock::time_point deadline) {
@@ -71,6 +77,16 @@ void send_all(int socket, std::string_view text, Clock::time_point deadline) {
     if (put <= 0) return;
     text.remove_prefix(static_cast<size_t>(put));
   }
+}
+
+/// Absolute, for the program may change its folder; of several ranks each has its own.
+std::string file_of_rank(const std::string& where) {
+  std::string path = expand_pid(where);
+  const LocalRank who = local_rank();
+  if (who.ranks > 1 && path == where) path += "." + std::to_string(who.rank);
+  std::error_code error;
+  const std::filesystem::path absolute = std::filesystem::absolute(path, error);
+  return error ? path : absolute.string();
 }
 
 std::string response(std::string_view status, std::string_view type, std::string_view body,
@@ -90,7 +106,7 @@ Result<std::unique_ptr<MetricsOutput>> MetricsOutput::open(const std::string& wh
   const auto [end, error] = std::from_chars(where.data(), where.data() + where.size(), port);
   const bool is_port = error == std::errc() && end == where.data() + where.size();
   if (!is_port)
-    made->path_ = expand_pid(where);
+    made->path_ = file_of_rank(where);
   else if (Result<void> done = made->listen_at(port + local_rank().rank); !done)
     return done.error();
   SignalsBlocked blocked;
@@ -133,15 +149,12 @@ Result<void> MetricsOutput::listen_at(unsigned port) {
 }
 
 void MetricsOutput::write() {
-  std::string trouble;
   try {
     const Result<void> done = replace_file(path_, text_(), OutputFile::Readers::all);
-    if (!done) trouble = done.error().text;
-  } catch (const std::exception& error) {  // no memory, say
-    trouble = error.what();
+    if (!done && !std::exchange(told_, true))
+      say("firn: firn_metrics: " + done.error().text + "; it is tried again");
+  } catch (const std::exception&) {  // no memory, say: the next time
   }
-  if (!trouble.empty() && !std::exchange(told_, true))
-    say("firn: firn_metrics: " + trouble + "; it is tried again");
 }
 
 void MetricsOutput::write_again() {
@@ -155,21 +168,41 @@ void MetricsOutput::write_again() {
 /// (A number that the program has closed may be a socket of its own by now.)
 void MetricsOutput::wait_for_callers() {
   while (!stopping_ && listening_.ours()) {
-    Descriptor socket(::accept4(listening_.get(), nullptr, nullptr, SOCK_CLOEXEC));
-    if (!socket) {
-      if (errno == EINTR || errno == ECONNABORTED) continue;
-      if (stopping_ || (errno != EMFILE && errno != ENFILE && errno != ENOMEM)) return;
-      ::poll(nullptr, 0, 100);  // no descriptor is left just now: the caller waits in the queue
-      continue;
-    }
+    // (A wait of its own: whoever closes the number wakes nobody in accept.)
+    pollfd comes{listening_.get(), POLLIN, 0};
+    if (::poll(&comes, 1, look_ms) <= 0 || !listening_.ours()) continue;
     try {
-      const Clock::time_point deadline = Clock::now() + caller_patience;
-      const std::string request = read_request(socket.get(), deadline);
-      if (request.empty() || stopping_) continue;
-      const std::string told = answer(request, text_);
-      if (socket.ours()) send_all(socket.get(), told, deadline);
+      Descriptor socket(::accept4(listening_.get(), nullptr, nullptr, SOCK_CLOEXEC));
+      if (socket)
+        serve(socket);
+      else
+        ::poll(nullptr, 0, 100);  // no descriptor just now, say: the caller waits in the queue
     } catch (const std::exception&) {  // no memory, say: the next one is answered
     }
+  }
+}
+
+/// One after the other; who is silent is given a moment only where others wait.
+void MetricsOutput::serve(Descriptor& socket) {
+  const Clock::time_point begin = Clock::now(), deadline = begin + caller_patience;
+  std::string request;
+  while (!whole(request) && Clock::now() < deadline) {
+    const size_t before = request.size();
+    if (!read_request(socket.get(), std::min(deadline, Clock::now() + silence_patience), request))
+      break;
+    if (request.size() > before) continue;
+    pollfd others{listening_.get(), POLLIN, 0};
+    if (::poll(&others, 1, 0) > 0 || stopping_) break;
+  }
+  if (request.empty() || stopping_) return;
+  const std::string told = answer(request, text_);
+  if (!socket.ours()) return;
+  send_all(socket.get(), told, deadline);
+  // Input that nobody read would have the answer thrown away.
+  (void)::shutdown(socket.get(), SHUT_WR);
+  char rest[512];
+  while (ready(socket.get(), POLLIN, deadline) &&
+         ::recv(socket.get(), rest, sizeof rest, MSG_DONTWAIT) > 0) {
   }
 }
 
@@ -204,6 +237,7 @@ void MetricsOutput::stop() {
     if (stopping_.exchange(true)) return;
     changed_.notify_all();
   }
+  // (It ends a wait for callers at once.)
   if (path_.empty() && listening_.ours()) (void)::shutdown(listening_.get(), SHUT_RDWR);
   bool ended;
   {

@@ -23,14 +23,14 @@ class MetricsOutput {
   /// OpenMetrics text, as of now. Called by the thread, and by stop().
   using Text = std::function<std::string()>;
 
-  /// `where` as Config::metrics has it: a port in digits (of several ranks each has its own: the
-  /// port and the rank), else a file. Errors: io (the port is in use, ...), not_supported (no
-  /// thread).
+  /// `where` as Config::metrics has it: a port in digits, else a file. Of several ranks each has
+  /// its own: the port and the rank; FILE.RANK where %p does not tell them apart. Errors: io (the
+  /// port is in use, ...), not_supported (no thread).
   static Result<std::unique_ptr<MetricsOutput>> open(const std::string& where, Text text);
   /// Never called while the thread lives: stop() leaves the object behind, for it may be late.
   ~MetricsOutput() = default;
 
-  /// Ends the thread. The file is written a last time; the port is nobody's.
+  /// Ends the thread. The file is written a last time; nobody is answered at the port.
   void stop();
 
   /// The answer to what a caller sent, up to the empty line that ends it.
@@ -42,6 +42,7 @@ class MetricsOutput {
   void write_again();
   void write();
   void wait_for_callers();
+  void serve(Descriptor& socket);
   void left();
 
   const Text text_;

@@ -11,7 +11,6 @@
 
 #include "allocator/sizes.h"
 #include "allocator/trace.h"
-#include "firn/clock.h"
 #include "firn/output_file.h"
 #include "firn/said.h"
 
@@ -153,7 +152,7 @@ std::string oom_page(const OutOfMemoryThen& then) {
 void OomPages::write(const std::string& path, std::string_view words,
                      const std::function<std::vector<DeviceThen>()>& devices) {
   constexpr uint64_t part = 20;
-  const uint64_t number = ++refusals_, begin = wall_clock().now_ns();
+  const uint64_t number = ++refusals_, begin = clock_.now_ns();
   if (begin < next_ns_.load() || writing_.exchange(true)) return;
   const std::unique_ptr<std::atomic<bool>, void (*)(std::atomic<bool>*)> written(
       &writing_, [](std::atomic<bool>* writing) { *writing = false; });
@@ -162,7 +161,7 @@ void OomPages::write(const std::string& path, std::string_view words,
   if (!told_.exchange(true))
     say(done ? "firn: out of memory: " + path + " shows what stayed on the device, and why"
              : "firn: " + done.error().text + " (firn_oom_page)");
-  const uint64_t now = wall_clock().now_ns();
+  const uint64_t now = clock_.now_ns();
   next_ns_ = now + part * (now - begin);
 }
 

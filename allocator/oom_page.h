@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "allocator/engine.h"
+#include "firn/clock.h"
 
 namespace firn {
 
@@ -35,12 +36,14 @@ std::string oom_page(const OutOfMemoryThen& then);
 /// fits is refused often: pages take a 20th of its time at most, and some are left out for that.
 class OomPages {
  public:
+  explicit OomPages(Clock& clock = wall_clock()) : clock_(clock) {}
   /// What is on the devices is asked for where a page is written. Said once: where it is, or why
   /// there is none.
   void write(const std::string& path, std::string_view words,
              const std::function<std::vector<DeviceThen>()>& devices);
 
  private:
+  Clock& clock_;
   std::atomic<uint64_t> refusals_{0}, next_ns_{0};
   std::atomic<bool> writing_{false}, told_{false};
 };

@@ -10,6 +10,7 @@
 #include <array>
 #include <atomic>
 #include <cstdlib>
+#include <filesystem>
 #include <mutex>
 #include <system_error>
 #include <thread>
@@ -85,6 +86,11 @@ class RuntimeImpl final : public Runtime {
       Result<std::unique_ptr<Store>> store = open_store(options);
       if (!store) return store.error();
       store_ = std::move(*store);
+    }
+    if (!config_.oom_page.empty()) {  // (The program may change its folder until then.)
+      std::error_code error;
+      const auto path = std::filesystem::absolute(config_.oom_page, error);
+      if (!error) config_.oom_page = path.string();
     }
     if (!config_.trace_file.empty()) {
       Result<std::unique_ptr<TraceWriter>> trace = TraceWriter::create(config_.trace_file);
@@ -196,10 +202,11 @@ class RuntimeImpl final : public Runtime {
   }
 
   void refused_memory(std::string_view words) override {
-    std::string path = config_.oom_page;
-    if (path.empty() && trace_) path = record::program_prefix(config_.trace_file) + ".oom.html";
-    if (path.empty()) return;
+    if (config_.oom_page.empty() && !trace_) return;
     (void)survives([&] {
+      const std::string path = config_.oom_page.empty()
+                                   ? record::program_prefix(config_.trace_file) + ".oom.html"
+                                   : config_.oom_page;
       oom_pages_.write(expand_pid(path), words, [this] {
         std::vector<DeviceThen> devices;
         for (const auto& slot : engines_)

@@ -63,7 +63,8 @@ Result<void> OutputFile::close() {
 
 Result<void> replace_file(const std::string& path, std::string_view text,
                           OutputFile::Readers readers) {
-  const std::string part = path + ".part";
+  // (Other processes, ranks of one job, say, may be writing the same file.)
+  const std::string part = path + "." + std::to_string(::getpid()) + ".part";
   (void)::unlink(part.c_str());
   Result<OutputFile> file = OutputFile::create(part, OutputFile::If::exists_fails, readers);
   if (!file) return file.error();

@@ -158,7 +158,10 @@ void* FirnAllocator::take(size_t bytes, c10::DeviceIndex device, cudaStream_t st
     pointer = *pooled;
   }
   if (!pointer) {
-    if (cut_instead || (!observing() && !launches_are_seen_)) told = Told::unknown;
+    if (cut_instead)
+      told = Told::or_parts;
+    else if (!observing() && !launches_are_seen_)
+      told = Told::unknown;
     Result<void*> made = engine.allocate(bytes, stream, requested, told);
     pointer = made ? *made : try_again(engine, bytes, device, stream);
     // (Nobody else is told of what is then done in parts.)

@@ -398,8 +398,9 @@ std::string ThreadScopes::take_trouble() {
 void ThreadScopes::throw_trouble() {
   const bool memory = short_;
   const std::string trouble = take_trouble();
-  if (Runtime* runtime = memory && !trouble.empty() ? Runtime::get() : nullptr)
-    runtime->refused_memory(trouble);
+  // (What may be cut is done in parts: its program hears of no refusal.)
+  const bool heard = memory && !trouble.empty() && !may_be_cut_;
+  if (Runtime* runtime = heard ? Runtime::get() : nullptr) runtime->refused_memory(trouble);
   TORCH_CHECK_WITH(OutOfMemoryError, trouble.empty() || !memory, "CUDA out of memory. Firn: ",
                    trouble);
   TORCH_CHECK(trouble.empty(), "firn: ", trouble);

@@ -117,6 +117,7 @@ std::string short_command(std::string_view words) {
     const std::string_view word = next();
     script = word.starts_with('-') && word != "-c" && word != "-m";
     out.append(" ").append(word.starts_with('-') ? word : without_folder(word));
+    if (word == "-W" || word == "-X") out.append(" ").append(next());
   }
   return words.empty() ? out : out.append(" ").append(words);
 }

@@ -241,14 +241,14 @@ Result<void> Program::run_kernel(uint32_t index) {
   wait_until_running(options_.run_ahead);
   progress();
   lay_out(index, [this](uint32_t tensor) { return pointers_[tensor] != nullptr; });
-  const uint64_t in_host = engine_.stats().zero_copy_bytes;
+  const uint64_t in_host = engine_.zero_copy_bytes();
   Result<void> done;
   for (auto [tensor, access] : touches_there_)
     if (done) done = touch(tensor, access);
   if (done) done = make_births();
   if (done) {
     const auto over_link = static_cast<uint64_t>(
-        static_cast<double>(engine_.stats().zero_copy_bytes - in_host) /
+        static_cast<double>(engine_.zero_copy_bytes() - in_host) /
         machine_.options().link_bytes_s * 1e9);
     machine_.launch(std::max(kernel.duration_ns, over_link));
     ++launched_;

@@ -46,7 +46,8 @@ class ProgramTrace {
     return std::span(uses).subspan(kernel.uses_at + kernel.inputs, kernel.outputs);
   }
 
-  /// Whether each kernel's tensors, in whole frames, can be on a GPU of `gpu_bytes` together.
+  /// Whether each tensor that is persistent or used, in whole frames, can be on a GPU of `gpu_bytes`.
+  /// (A kernel's tensors need not fit together: some are used in host memory then.)
   Result<void> check_fits(uint64_t gpu_bytes) const;
 
   std::string names;            // one after the other

@@ -1,6 +1,8 @@
 // Single behaviours of the engine that the property test would only meet by chance.
 #include <gtest/gtest.h>
 
+#include <vector>
+
 #include "tests/allocator/simulation.h"
 
 using namespace firn;
@@ -171,6 +173,31 @@ TEST(Engine, a_small_tensor_without_room_for_a_segment_is_in_host_memory) {
   void* again = make(engine, 4096);
   EXPECT_EQ(state(engine, a), "hosted") << "there is room for a segment again";
   ASSERT_TRUE(engine.free(again));
+  engine.check();
+}
+
+TEST(Engine, host_memory_beside_operators_is_bounded) {
+  SimulationOptions options = budget_16mib();
+  Simulation sim(options);
+  Engine& engine = sim.engine(0);
+  void* a = make(engine, 16u << 20);
+  Result<Hold> hold = engine.touch(a, nullptr, Access::write);
+  ASSERT_TRUE(hold);
+  std::vector<void*> made;
+  for (;;) {
+    Result<void*> small = engine.allocate(4096, nullptr, 0, Told::always);
+    if (!small) {
+      EXPECT_EQ(small.error().code, Code::out_of_memory);
+      break;
+    }
+    made.push_back(*small);
+    ASSERT_LT(made.size(), 1000u) << "without a bound";
+  }
+  EXPECT_LE(made.size(), options.host_bytes / (2u << 20)) << "each takes a frame at least";
+  EXPECT_GE(made.size(), options.host_bytes / (8u << 20));
+  EXPECT_EQ(engine.stats().zero_copy_bytes, made.size() * 4096);
+  engine.release(*hold, nullptr);
+  for (void* each : made) ASSERT_TRUE(engine.free(each));
   engine.check();
 }
 

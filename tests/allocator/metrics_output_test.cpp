@@ -10,12 +10,15 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <memory>
 #include <sstream>
 #include <stdexcept>
 #include <thread>
+#include <vector>
 
 namespace firn {
 namespace {
@@ -165,6 +168,50 @@ std::string read(const std::filesystem::path& path) {
   std::stringstream text;
   text << std::ifstream(path).rdbuf();
   return text.str();
+}
+
+TEST(MetricsPort, silent_ones_do_not_hold_up_who_speaks) {
+  const auto [port, output] = open_port([] { return std::string("firn_x 1\n"); });
+  std::vector<std::unique_ptr<Caller>> silent;
+  for (int i = 0; i < 6; ++i) silent.push_back(std::make_unique<Caller>(port));
+  const Caller next(port);
+  const auto begin = std::chrono::steady_clock::now();
+  next.say("GET /metrics HTTP/1.1\r\n\r\n");
+  EXPECT_TRUE(next.hear().ends_with("firn_x 1\n"));
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(6)) << "2 s for each";
+  output->stop();
+}
+
+TEST(MetricsPort, a_body_that_nobody_reads_loses_no_answer) {
+  const auto [port, output] = open_port([] { return std::string("firn_x 1\n"); });
+  for (int i = 0; i < 20; ++i) {
+    const Caller caller(port);
+    caller.say("POST /metrics HTTP/1.1\r\n\r\n" + std::string(100'000, 'x'));
+    (void)::shutdown(caller.socket, SHUT_WR);
+    EXPECT_TRUE(caller.hear().starts_with("HTTP/1.1 405"));
+  }
+  output->stop();
+}
+
+TEST(MetricsFile, ranks_have_files_of_their_own) {
+  char folder[] = "/tmp/firn-metrics-XXXXXX";
+  ASSERT_NE(::mkdtemp(folder), nullptr);
+  const std::string path = std::string(folder) + "/m.prom";
+  std::vector<MetricsOutput*> outputs;
+  for (const char* rank : {"0", "1"}) {
+    ::setenv("LOCAL_RANK", rank, 1);
+    ::setenv("LOCAL_WORLD_SIZE", "2", 1);
+    auto output = MetricsOutput::open(path, [rank] { return std::string("rank ") + rank; });
+    ASSERT_TRUE(output);
+    outputs.push_back(output->release());
+  }
+  ::unsetenv("LOCAL_RANK");
+  ::unsetenv("LOCAL_WORLD_SIZE");
+  for (MetricsOutput* output : outputs) output->stop();
+  EXPECT_EQ(read(path + ".0"), "rank 0");
+  EXPECT_EQ(read(path + ".1"), "rank 1");
+  EXPECT_FALSE(std::filesystem::exists(path));
+  std::filesystem::remove_all(folder);
 }
 
 TEST(MetricsFile, is_written_at_once_and_a_last_time) {

@@ -86,28 +86,37 @@ TEST(OomPage, many_blocks_are_cut_and_it_says_so) {
   EXPECT_EQ(count(page, "resident"), 300u);
 }
 
+class HandClock final : public Clock {
+ public:
+  uint64_t now_ns() override { return now; }
+  void wait(uint64_t) override {}
+  void notify() override {}
+  uint64_t now = 1;
+};
+
 TEST(OomPages, of_many_refusals_a_few_are_written) {
   char folder[] = "/tmp/firn-oom-XXXXXX";
   ASSERT_NE(::mkdtemp(folder), nullptr);
   const std::string path = std::string(folder) + "/page.html";
-  OomPages pages;
+  HandClock clock;
+  OomPages pages(clock);
   int asked = 0;
-  for (int i = 0; i < 200; ++i)
-    pages.write(path, "refused " + std::to_string(i), [&] {
+  const auto refuse = [&](const std::string& words) {
+    pages.write(path, words, [&] {
       ++asked;
-      ::usleep(2'000);
+      clock.now += 2'000'000;
       return std::vector<DeviceThen>{};
     });
+  };
+  for (int i = 0; i < 200; ++i) refuse("refused " + std::to_string(i));
   EXPECT_EQ(asked, 1) << "the pause after one is twenty times as long";
-  std::string last;
-  for (int tries = 0; tries < 200 && last.find("refused at last") == std::string::npos; ++tries) {
-    ::usleep(50'000);
-    pages.write(path, "refused at last", [] { return std::vector<DeviceThen>{}; });
-    std::stringstream text;
-    text << std::ifstream(path).rdbuf();
-    last = text.str();
-  }
-  EXPECT_NE(last.find("refused at last"), std::string::npos) << last;
+  clock.now += 40'000'000;
+  refuse("refused at last");
+  EXPECT_EQ(asked, 2);
+  std::stringstream text;
+  text << std::ifstream(path).rdbuf();
+  EXPECT_NE(text.str().find("refused at last"), std::string::npos);
+  EXPECT_NE(text.str().find("refusal 201"), std::string::npos);
   std::filesystem::remove_all(folder);
 }
 

@@ -279,7 +279,8 @@ def test_stats_and_spill_as_text_and_as_they_came(firn, folder):
 
 
 @pytest.mark.parametrize("words, shown", [
-    (("-u", "{}/train.py", "--data", "/a/b"), "-u train.py --data /a/b"),
+    (("-u", "-W", "ignore", "{}/train.py", "--data", "/a/b"),
+     "-u -W ignore train.py --data /a/b"),
     (("-c", "import time; time.sleep(600)"), "-c import time; time.sleep(600)"),
 ], ids=["script", "code"])
 def test_jobs_are_told_apart_by_what_they_run(firn, folder, tmp_path, words, shown):

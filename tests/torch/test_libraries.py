@@ -1,5 +1,5 @@
 """Jobs over libraries of others, and jobs as others write them, at a part of the memory that they
-need: the same bits, or one operator that alone is too large, and said so."""
+need: the same bits."""
 
 import os
 import pathlib

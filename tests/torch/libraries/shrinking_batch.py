@@ -1,4 +1,5 @@
-"""A program that finds its batch by running out of memory, and goes on with the one that fits."""
+"""A program that runs out of memory, catches that, and goes on with smaller batches. (The first are
+out of memory wherever it runs, so that runs can be compared.)"""
 
 import torch
 

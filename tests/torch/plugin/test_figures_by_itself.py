@@ -2,6 +2,7 @@
 
 import html.parser
 import socket
+import textwrap
 
 import pytest
 
@@ -67,6 +68,31 @@ def test_one_that_cannot_be_written_is_said_once_and_harms_nothing(run):
     done = run(REFUSED % 40, conf=f"{CONF},firn_oom_page:/nowhere/oom.html")
     assert done.stdout.count("refused") == 40
     assert done.stderr.count("/nowhere/oom.html") == 1 and "firn_oom_page" in done.stderr
+
+
+def test_a_list_that_is_done_in_slices_is_no_refusal(run, tmp_path):
+    done = run("""
+        import torch
+        params = [torch.nn.Parameter(torch.ones(1 << 20, device="cuda")) for _ in range(12)]
+        optimizer = torch.optim.AdamW(params, foreach=True)
+        for _ in range(2):
+            for each in params:
+                each.grad = torch.ones_like(each)
+            optimizer.step()
+        stats = torch.cuda.memory_stats()
+        assert stats["num_ooms"] == 0, stats["num_ooms"]
+        print("stepped", stats["allocated_bytes.all.peak"] >> 20)
+    """, conf="backend:firn,firn_budget:64MiB,firn_host:1GiB,firn_oom_page:oom.html")
+    assert int(done.stdout.split()[-1]) >= 4 * 48, "nothing was beyond the budget"
+    assert list(tmp_path.glob("*.html")) == [] and "out of memory" not in done.stderr
+
+
+def test_the_page_stays_where_it_was_asked_for(run, tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    run("import os, torch; torch.ones(1, device='cuda'); os.chdir('elsewhere')\n" +
+        textwrap.dedent(REFUSED % 1),
+        conf=f"{CONF},firn_oom_page:oom.html")
+    assert (tmp_path / "oom.html").exists()
 
 
 MONITORED = """

@@ -36,8 +36,8 @@ at::SparseTensorImpl* sparse(const at::Tensor& tensor) {
 }
 
 // Gives `to` the shape of `from`, and these parts.
-void set_parts(at::SparseTensorImpl* to, const at::SparseTensorImpl* from, const at::Tensor& indices,
-               const at::Tensor& values) {
+void set_parts(at::SparseTensorImpl* to, const at::SparseTensorImpl* from,
+               const at::Tensor& indices, const at::Tensor& values) {
   to->raw_resize_(from->sparse_dim(), from->dense_dim(), from->sizes());
   to->set_indices_and_values_unsafe(indices, values);
   to->set_coalesced(from->coalesced());

@@ -1,7 +1,8 @@
 // CPU tensors over the bytes of CUDA tensors, for the length of one operator.
 //
 // Owns the aliases; the CUDA tensors are the caller's. Tensors that share a storage share its
-// alias. A sparse tensor (COO) has aliases of its indices and its values. The bytes may be touched only while the stream is held (stream_work.h). Needs no lock.
+// alias. A sparse tensor (COO) has aliases of its indices and its values. The bytes may be touched
+// only while the stream is held (stream_work.h). Needs no lock.
 #pragma once
 
 #include <ATen/core/Tensor.h>

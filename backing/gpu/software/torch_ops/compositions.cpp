@@ -175,32 +175,37 @@ std::tuple<Tensor, Tensor> fused_dropout(const Tensor& input, double p,
 
 // Products of half numbers: as on a GPU, sums are of single precision and rounded once. (The CPU's
 // own kernels take fifty times as long for half as for single numbers.)
-Tensor wide(const Tensor& tensor) {
-  return tensor.scalar_type() == at::kHalf ? tensor.to(at::kFloat) : tensor;
+template <class... Tensors>
+bool all_half(const Tensors&... tensors) {
+  return ((tensors.scalar_type() == at::kHalf) && ...);
 }
 
-template <class Product>
-Tensor product(const Tensor& first, Product&& of) {
-  Tensor result = of();
-  return first.scalar_type() == at::kHalf ? result.to(at::kHalf) : result;
+// (Operands of several types are refused, as ever.)
+template <class Product, class... Tensors>
+Tensor product(Product&& of, const Tensors&... operands) {
+  return all_half(operands...) ? of(operands.to(at::kFloat)...).to(at::kHalf) : of(operands...);
 }
 
 Tensor mm(const Tensor& a, const Tensor& b) {
-  return product(a, [&] { return at::mm(wide(a), wide(b)); });
+  return product([](const Tensor& x, const Tensor& y) { return at::mm(x, y); }, a, b);
 }
 
 Tensor bmm(const Tensor& a, const Tensor& b) {
-  return product(a, [&] { return at::bmm(wide(a), wide(b)); });
+  return product([](const Tensor& x, const Tensor& y) { return at::bmm(x, y); }, a, b);
 }
 
 Tensor addmm(const Tensor& added, const Tensor& a, const Tensor& b, const at::Scalar& beta,
              const at::Scalar& alpha) {
-  return product(a, [&] { return at::addmm(wide(added), wide(a), wide(b), beta, alpha); });
+  return product([&](const Tensor& z, const Tensor& x, const Tensor& y) {
+    return at::addmm(z, x, y, beta, alpha);
+  }, added, a, b);
 }
 
 Tensor baddbmm(const Tensor& added, const Tensor& a, const Tensor& b, const at::Scalar& beta,
                const at::Scalar& alpha) {
-  return product(a, [&] { return at::baddbmm(wide(added), wide(a), wide(b), beta, alpha); });
+  return product([&](const Tensor& z, const Tensor& x, const Tensor& y) {
+    return at::baddbmm(z, x, y, beta, alpha);
+  }, added, a, b);
 }
 
 Tensor masked_scale(const Tensor& input, const Tensor& mask, double scale) {

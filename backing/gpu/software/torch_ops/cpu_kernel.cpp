@@ -123,7 +123,8 @@ std::vector<c10::Storage> storages_in(const torch::jit::Stack& values) {
 // A captured operator, run again: its new results go where the first ones went.
 class Replay {
  public:
-  Replay(const c10::OperatorHandle& target, c10::DispatchKey key, std::string name, torch::jit::Stack arguments,
+  Replay(const c10::OperatorHandle& target, c10::DispatchKey key, std::string name,
+         torch::jit::Stack arguments,
          const torch::jit::Stack& results, const std::vector<Aliases::Copy>& copies)
       : target_(target), key_(key), name_(std::move(name)), arguments_(std::move(arguments)) {
     for (const c10::Storage& storage : storages_in(results)) {
@@ -231,7 +232,14 @@ void CpuKernel::run_drawing(Call& call) const {
   });
 }
 
+void refuse_sparse(const c10::IValue& value, const std::string& name) {
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      !value.isTensor() || !value.toTensor().defined() || !value.toTensor().is_sparse(),
+      "firn software device: ", name, " has sparse tensors under stream capture");
+}
+
 void CpuKernel::run_captured(Call& call) const {
+  for (const c10::IValue& argument : call.arguments) refuse_sparse(argument, name_);
   TORCH_CHECK_NOT_IMPLEMENTED(!draws_, "firn software device: ", name_,
                               " draws random numbers under stream capture");
   for (const size_t index : written_arguments_) {
@@ -240,6 +248,7 @@ void CpuKernel::run_captured(Call& call) const {
     }
   }
   run_cpu(target_, key_, &call.cpu_stack);
+  for (const c10::IValue& value : call.cpu_stack) refuse_sparse(value, name_);
 }
 
 void CpuKernel::finish(Call& call, torch::jit::Stack* stack) const {

@@ -1,9 +1,9 @@
 // One CUDA operator run by its CPU kernel, over the same bytes.
 //
-// A boxed kernel for DispatchKey::CUDA or SparseCUDA: it makes CPU tensors over the bytes of the CUDA ones, runs
-// the operator's CPU kernel when the current stream reaches it, gives back the original tensor
-// where an argument was returned, and copies new results into memory of the CUDA allocator in
-// stream order. Owns what it knows of its operator; needs no lock.
+// A boxed kernel for DispatchKey::CUDA or SparseCUDA: it makes CPU tensors over the bytes of the
+// CUDA ones, runs the operator's CPU kernel when the current stream reaches it, gives back the
+// original tensor where an argument was returned, and copies new results into memory of the CUDA
+// allocator in stream order. Owns what it knows of its operator; needs no lock.
 #pragma once
 
 #include <ATen/core/dispatch/Dispatcher.h>

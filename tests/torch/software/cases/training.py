@@ -410,3 +410,9 @@ def case_half_numbers_with_a_scaler():
     assert all(4 < loss < 5 for loss in losses), losses  # (of 64 letters by chance)
     a, b = torch.randn(64, 96, device="cuda").half(), torch.randn(96, 32, device="cuda").half()
     assert torch.equal(a @ b, (a.float() @ b.float()).half())
+    try:
+        torch.mm(a, b.float())
+    except RuntimeError as error:
+        assert "dtype" in str(error), error
+    else:
+        raise AssertionError("a product of half and single numbers was not refused")

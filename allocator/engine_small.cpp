@@ -10,6 +10,11 @@
 
 namespace firn {
 
+namespace {
+// Of a smaller pool a segment more is little, and ready blocks are worth it.
+constexpr uint64_t joined_from_bytes = 32u << 20;
+}  // namespace
+
 Result<void> EngineImpl::add_segment(Lock& lock, unsigned stream) {
   for (int attempt = 0;; ++attempt) {
     // (Without room it has no other way: of threads that starve each other one goes on who has.)
@@ -88,7 +93,7 @@ Result<void*> EngineImpl::allocate_small(Lock& lock, unsigned stream, size_t byt
   unsigned size_class = size_class::of_small(bytes);
   size_t size = size_class::small_bytes(size_class);
   auto address = small_[stream]->take(size);
-  if (!address) address = take_joined(stream, size);
+  if (!address && small_[stream]->total() >= joined_from_bytes) address = take_joined(stream, size);
   while (!address) {
     if (Result<void> added = add_segment(lock, stream); !added) return added.error();
     address = small_[stream]->take(size);

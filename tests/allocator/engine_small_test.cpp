@@ -41,12 +41,12 @@ struct Small : testing::Test {
 };
 
 TEST_F(Small, what_was_freed_serves_larger_and_smaller_ones) {
-  free_all(make_many(4 * MiB / (64 * KiB), 64 * KiB));
-  EXPECT_EQ(reserved(), 4 * MiB);
-  free_all(make_many(4 * MiB / (256 * KiB), 256 * KiB));
-  EXPECT_EQ(reserved(), 4 * MiB);
-  const std::vector<void*> last = make_many(4 * MiB / (4 * KiB), 4 * KiB);
-  EXPECT_EQ(reserved(), 4 * MiB);
+  free_all(make_many(40 * MiB / (64 * KiB), 64 * KiB));
+  EXPECT_EQ(reserved(), 40 * MiB);
+  free_all(make_many(40 * MiB / (256 * KiB), 256 * KiB));
+  EXPECT_EQ(reserved(), 40 * MiB);
+  const std::vector<void*> last = make_many(40 * MiB / (4 * KiB), 4 * KiB);
+  EXPECT_EQ(reserved(), 40 * MiB);
   free_all(last);
   engine().check();
 }

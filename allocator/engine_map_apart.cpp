@@ -100,12 +100,14 @@ Result<void> EngineImpl::map_apart(Lock& lock, Mapping& mapping) {
     calls.result = CUDA_ERROR_UNKNOWN;
   } else {
     ++mapping_apart_;
+    for (const Run& run : runs) apart_.add(run.frames);
     lock.unlock();
     for (; done < runs.size(); ++done) {
       calls = call_map(runs[done].address, runs[done].frames, access);
       if (calls.result != CUDA_SUCCESS) break;
     }
     lock.lock();
+    for (const Run& run : runs) apart_.remove(run.frames);
     --mapping_apart_;
     for (size_t i = access.size(); i < access_.size() && calls.result == CUDA_SUCCESS; ++i)
       for (const Run& run : runs) {  // a peer that came meanwhile

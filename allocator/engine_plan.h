@@ -40,6 +40,24 @@ struct CopyInFlight {
   bool waited = false;  // for the program: the time it took says nothing of the link
 };
 
+/// Memory on the device, as check() counts it: whole frames, and parts of shared ones.
+struct FrameCount {
+  uint64_t granules = 0, shared_grains = 0;
+  void add(const std::vector<Frame>& frames) { count(frames, 1); }
+  void remove(const std::vector<Frame>& frames) { count(frames, uint64_t(-1)); }
+
+ private:
+  void count(const std::vector<Frame>& frames, uint64_t times) {
+    for (const Frame& frame : frames) {
+      if (frame.host) continue;
+      if (frame.part)
+        shared_grains += times * frame.grains();
+      else
+        granules += times * frame.granules;
+    }
+  }
+};
+
 /// A 2 MiB frame cut into small blocks, for one stream.
 struct Segment {
   uint64_t address = 0;
@@ -178,6 +196,7 @@ struct InMotion {
   size_t unwritten_tidy_ = 1024, returned_tidy_ = 1024;
   std::deque<std::pair<PieceRef, unsigned>> prefetches_;  // (block, stream)
   std::deque<Mapping> mappings_;   // due
+  FrameCount apart_;               // what threads have in hand that map or unmap at this moment
   unsigned mapping_apart_ = 0;     // threads that map at this moment
   uint64_t births_apart_ = 0;      // grains of blocks that are mapped for nobody yet
   std::deque<Unmapping> unmappings_;  // due

@@ -325,7 +325,7 @@ void EngineImpl::spill_away() {
 
 void EngineImpl::check() const {
   Lock lock(mutex_);
-  uint64_t granules = 0, shared_grains = 0;
+  FrameCount count = apart_;
   for (size_t i = 0; i < live_.size(); ++i) {
     const Block& block = *live_[i];
     auto address = (unsigned long long)block.address;
@@ -342,9 +342,8 @@ void EngineImpl::check() const {
       for (const Frame& frame : span.frames) {
         held += frame.grains();
         device += frame.host ? 0 : frame.grains();
-        if (!frame.host && !frame.part) granules += frame.granules;
-        if (frame.part) shared_grains += frame.grains();
       }
+      count.add(span.frames);
       FIRN_CHECK(!span.mapped() || held == span.grains || span.frames.front().host,
                  "block %llx span %u: %llu of %u", address, span.begin, (unsigned long long)held,
                  span.grains);
@@ -374,26 +373,17 @@ void EngineImpl::check() const {
         FIRN_CHECK(w & word::copies, "block %llx: copies without the flag", address);
     }
   }
-  for (uint32_t i = 0; i < segment_count_; ++i)
-    for (const Frame& frame : segments_[i].load()->frames) granules += frame.granules;
-  const auto add = [&](const std::vector<Frame>& frames) {
-    for (const Frame& frame : frames) {
-      if (frame.host) continue;
-      if (frame.part)
-        shared_grains += frame.grains();
-      else
-        granules += frame.granules;
-    }
-  };
+  for (uint32_t i = 0; i < segment_count_; ++i) count.add(segments_[i].load()->frames);
   for (const Mapping& mapping : mappings_)
-    for (const Mapping::Part& part : mapping.parts) add(part.frames);
-  for (const Unmapping& unmapping : unmappings_) add(unmapping.frames);
-  granules += check_regions();
+    for (const Mapping::Part& part : mapping.parts) count.add(part.frames);
+  for (const Unmapping& unmapping : unmappings_) count.add(unmapping.frames);
+  const uint64_t shared_grains = count.shared_grains;
   const SharedFrames& shared = frames_.shared();
   FIRN_CHECK(shared_grains + shared.free_grains() == shared.count() * granule_grains,
              "%llu grains in %llu shared frames, %llu free", (unsigned long long)shared_grains,
              (unsigned long long)shared.count(), (unsigned long long)shared.free_grains());
-  granules += shared.count();
+  const uint64_t granules =
+      count.granules + check_regions() + shared.count() + frames_.in_change();
   FIRN_CHECK(granules + frames_.free_granules() == frames_.held_granules(),
              "%llu granules in blocks, %llu free, %llu held", (unsigned long long)granules,
              (unsigned long long)frames_.free_granules(),

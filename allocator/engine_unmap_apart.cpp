@@ -58,9 +58,11 @@ void EngineImpl::carry_out(Lock& lock, Unmapping unmapping) {
   CUresult result = CUDA_SUCCESS;
   if (!health_.dead()) {
     ++unmapping_apart_;
+    apart_.add(unmapping.frames);
     lock.unlock();
     result = call_unmap(address, bytes);
     lock.lock();
+    apart_.remove(unmapping.frames);
     --unmapping_apart_;
   }
   counted_.unmaps += unmapping.frames.size();

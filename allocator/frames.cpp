@@ -193,11 +193,13 @@ Frames::Change Frames::begin_change(const Shape& shape, uint32_t granules_most,
   FIRN_CHECK(made <= reserved, "%llu granules reserved", (unsigned long long)reserved);
   change.prop = prop_;
   change.grown = made > given ? made - given : 0;
+  change.given = given;
   change.promised = made;
   change.returning = given > made ? given - made : 0;
   changing_ += made;
   returning_ += change.returning;
   held_ += change.grown;
+  in_change_ += change.given + change.grown;
   peak_ = std::max(peak_, held_);
   return change;
 }
@@ -224,6 +226,7 @@ Result<void> Frames::end_change(Change change) {
   changing_ -= change.promised;
   returning_ -= change.returning;
   held_ -= change.grown;
+  in_change_ -= change.given + change.grown;
   for (size_t i = 0; i < change.given_back.size(); ++i) {
     const Frame& frame = change.given_back[i];
     if (i < change.gone)

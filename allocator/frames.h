@@ -87,6 +87,7 @@ class Frames {
     const char* entry = "cuMemCreate";  // that answered so
     uint64_t gone = 0;                  // of those that were to be given back
     uint64_t grown = 0;                 // granules, beyond what is given back
+    uint64_t given = 0;                 // granules of those
     uint64_t promised = 0;              // granules of those to be made, which are reserved
     uint64_t returning = 0;             // granules that are given back beyond those
     bool empty() const { return wanted.empty(); }
@@ -122,7 +123,9 @@ class Frames {
 
   void set_budget(uint64_t bytes);
   uint64_t budget_granules() const { return budget_; }
-  uint64_t held_granules() const { return held_; }            // created: taken and free
+  uint64_t held_granules() const { return held_; }  // created: taken, free, and in_change()
+  /// Of changes under way: granules that are given back, or counted as held ahead of their making.
+  uint64_t in_change() const { return in_change_; }
   uint64_t free_granules() const;
   uint64_t peak_granules() const { return peak_; }
   void reset_peak() { peak_ = held_; }
@@ -160,7 +163,8 @@ class Frames {
   uint64_t budget_;         // granules
   uint64_t limit_;          // <= budget_: what the device was seen to give
   uint64_t held_ = 0, peak_ = 0, reserved_ = 0, host_held_ = 0;
-  uint64_t changing_ = 0, returning_ = 0;  // of all changes under way: promised, returning
+  // Of all changes under way: promised, returning; and see in_change().
+  uint64_t changing_ = 0, returning_ = 0, in_change_ = 0;
   uint64_t created_ = 0, released_ = 0;
   bool abandoned_ = false;
 };

@@ -291,6 +291,36 @@ TEST_F(MapApart, others_enter_while_frames_are_made_and_given_back) {
   engine().check();
 }
 
+// Frames in the hands of a thread that is in the driver are counted once, like all others.
+TEST_F(MapApart, each_frame_is_somewhere_while_the_driver_is_called) {
+  void* const first = away_with_room();  // (the first asks what can be made)
+  openings = unmappings = made = given_back = 0;
+  meanwhile = meanwhile_unmapped = meanwhile_made = [this] { engine().check(); };
+  read(first, 1);
+  Result<void*> shared = engine().allocate(5u << 18, nullptr);  // a part of a frame
+  ASSERT_TRUE(shared) << describe(shared.error());
+  Result<Hold> hold = engine().touch(*shared, nullptr, Access::write);
+  ASSERT_TRUE(hold) << describe(hold.error());
+  engine().release(*hold, nullptr);
+  engine().spill_all();
+  settle();
+  read(first, 1);
+  ASSERT_TRUE(engine().free(*shared));
+  std::vector<void*> others{first, make(2), make(3)};
+  settle();
+  for (void* other : others) EXPECT_TRUE(engine().free(other));
+  settle();
+  Result<void*> larger = engine().allocate(10u << 20, nullptr);  // of frames of other sizes
+  ASSERT_TRUE(larger) << describe(larger.error());
+  meanwhile = meanwhile_unmapped = meanwhile_made = nullptr;
+  EXPECT_GT(openings, 0);
+  EXPECT_GT(unmappings, 0);
+  EXPECT_GT(made, 0);
+  EXPECT_GT(given_back, 0);
+  EXPECT_EQ(held_up, 0);
+  engine().check();
+}
+
 // Frames that are being made were reserved by who makes them: they count once.
 TEST_F(MapApart, what_is_being_made_for_one_is_no_reason_to_evict_for_another) {
   (void)make(1);

@@ -2,8 +2,23 @@
 the end of the process the memory is free, and the statistics say nothing of it.)"""
 
 import sys
+import time
+
+HELD = "held by operators that are running"
+PASSES_S = 2.0  # a hold that no operator has is over by then, or is never given back
 
 _most = {}
+
+
+def _pinned(firn):
+    """No operator runs now; what a first launch wrote may still be looked at by Firn's thread, which
+    holds it meanwhile, and is late on a busy machine."""
+    deadline = time.monotonic() + PASSES_S
+    while True:
+        pinned = firn.stats()["devices"][0]["pinned"]
+        if all(pin["reason"] != HELD for pin in pinned) or time.monotonic() > deadline:
+            return pinned
+        time.sleep(.001)
 
 
 def sample():
@@ -11,7 +26,7 @@ def sample():
     firn = sys.modules.get("firn")
     if firn is None or not firn.enabled():
         return
-    for pin in firn.stats()["devices"][0]["pinned"]:
+    for pin in _pinned(firn):
         _most[pin["reason"]] = max(_most.get(pin["reason"], 0), pin["bytes"])
 
 

@@ -51,7 +51,8 @@ def test_dry_run(tmp_path):
     done, results = suite(tmp_path, "--minutes", 40)
     assert results, done.stderr
     told = rows(results)
-    bad = {name: (row["status"], row["why"], row.get("output", "")[-2000:])
+    bad = {name: (row["status"], row["why"], row.get("output", "")[-2000:],
+                  [check for check in row["checks"] if not check["ok"]])
            for name, row in told.items() if row["status"] not in ("passed", "skipped")}
     assert not bad and done.returncode == 0, (bad, done.stdout, done.stderr)
     skipped = {name: row["why"] for name, row in told.items() if row["status"] == "skipped"}

@@ -190,10 +190,13 @@ Result<Mapping> EngineImpl::begin_block(unsigned stream, size_t bytes, Reservati
 }
 
 /// Does only what operators hold that are running now, the caller's among them, keep a block from
-/// the device? (Where nothing can leave for want of anywhere to go, host memory is short as well.)
+/// the device? (Where nothing can leave for want of anywhere to go, host memory is short as well.
+/// There may be thousands of small ones, each in a frame of its own: all there is counts for them.)
 bool EngineImpl::operators_in_way(const Error& error, size_t bytes) const {
+  const uint64_t there =
+      bytes <= size_class::small_most ? frames_.host_granules() * granule_bytes : 0;
   if (error.code != Code::out_of_memory || stuck_ || spilling_stopped_ || health_.dead() ||
-      frames_.host_granules() * granule_bytes + bytes > host_.budget())
+      there + bytes > host_.budget())
     return false;
   const uint64_t most = frames_.budget_granules() * granule_bytes;
   return grains_of(bytes) * grain_bytes + staying_bytes(false) <= most;

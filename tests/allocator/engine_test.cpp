@@ -176,7 +176,7 @@ TEST(Engine, a_small_tensor_without_room_for_a_segment_is_in_host_memory) {
   engine.check();
 }
 
-TEST(Engine, host_memory_beside_operators_is_bounded) {
+TEST(Engine, small_tensors_in_host_memory_are_bounded) {
   SimulationOptions options = budget_16mib();
   Simulation sim(options);
   Engine& engine = sim.engine(0);

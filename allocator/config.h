@@ -1,4 +1,4 @@
-// What the user can set. One table (config.cpp) defines every knob's name, unit, default and
+// What the user can set. One table (knobs.cpp) defines every knob's name, unit, default and
 // meaning; README's table, `firn doctor` and `firn run --help` are made from it.
 #pragma once
 
@@ -60,6 +60,9 @@ struct Knob {
 std::vector<Knob> knobs();
 /// Those that only tests want, in the same ways: firn_test_NAME:..., FIRN_TEST_NAME=....
 std::vector<Knob> test_knobs();
+
+/// Of Config::metrics: is it a port, in digits, and no file?
+bool is_port(std::string_view word);
 
 /// Sets one knob from text. `where` ("--budget 10XB", "FIRN_BUDGET=10XB") begins an error's line.
 Result<void> set_knob(Config& config, std::string_view name, std::string_view value,

@@ -19,6 +19,7 @@
 
 #include <fmt/format.h>
 
+#include "allocator/config.h"
 #include "allocator/ranks.h"
 #include "allocator/trace.h"
 #include "firn/output_file.h"
@@ -102,18 +103,19 @@ std::string response(std::string_view status, std::string_view type, std::string
 
 Result<std::unique_ptr<MetricsOutput>> MetricsOutput::open(const std::string& where, Text text) {
   std::unique_ptr<MetricsOutput> made(new MetricsOutput(std::move(text)));
-  unsigned port = 0;
-  const auto [end, error] = std::from_chars(where.data(), where.data() + where.size(), port);
-  const bool is_port = error == std::errc() && end == where.data() + where.size();
-  if (!is_port)
+  const bool by_port = is_port(where);
+  if (!by_port) {
     made->path_ = file_of_rank(where);
-  else if (Result<void> done = made->listen_at(port + local_rank().rank); !done)
-    return done.error();
+  } else {
+    unsigned port = port_most + 1;  // where there are too many digits
+    (void)std::from_chars(where.data(), where.data() + where.size(), port);
+    if (Result<void> done = made->listen_at(port + local_rank().rank); !done) return done.error();
+  }
   SignalsBlocked blocked;
   try {
-    std::thread([output = made.get(), is_port] {
+    std::thread([output = made.get(), by_port] {
       pthread_setname_np(pthread_self(), "firn-metrics");
-      if (is_port)
+      if (by_port)
         output->wait_for_callers();
       else
         output->write_again();

@@ -9,8 +9,9 @@
 
 #include <fmt/format.h>
 
+#include "allocator/command_line.h"
+#include "allocator/html_text.h"
 #include "allocator/sizes.h"
-#include "allocator/trace.h"
 #include "firn/output_file.h"
 #include "firn/said.h"
 
@@ -40,26 +41,14 @@ th, td { padding: 3px 14px 3px 0; border-bottom: 1px solid var(--line); }
 .n { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
 )";
 
-std::string in_text(std::string_view text) {
-  std::string out;
-  for (const char c : text)
-    switch (c) {
-      case '<': out += "&lt;"; break;
-      case '&': out += "&amp;"; break;
-      case '"': out += "&quot;"; break;
-      default: out += static_cast<unsigned char>(c) < 0x20 ? ' ' : c;
-    }
-  return out;
-}
-
 struct Part {
   std::string what;
   uint64_t bytes;
   std::string_view colour;
 };
 
-/// What the budget was for, the largest reason first; the sum is the budget, or what is held where
-/// that is more.
+/// The parts of the budget, the largest reason first; their sum is the budget, or the memory that is
+/// held where that is more.
 std::vector<Part> parts_of(const EngineStats& s) {
   std::vector<Part> parts;
   uint64_t stays = 0;
@@ -83,13 +72,13 @@ void add_budget(std::string& out, const EngineStats& s) {
   out += "<div class=\"bar\">";
   for (const Part& part : parts)
     out += fmt::format("<div style=\"flex:{} 1 0;background:{}\" title=\"{}: {}\"></div>",
-                       std::max<uint64_t>(part.bytes >> 10, 1), part.colour, in_text(part.what),
+                       std::max<uint64_t>(part.bytes >> 10, 1), part.colour, html_text(part.what),
                        format_size(part.bytes));
   out += "</div>\n<table>\n";
   for (const Part& part : parts)
     out += fmt::format("<tr><td><span class=\"key\" style=\"background:{}\"></span></td>"
                        "<td class=\"n\">{}</td><td>{}</td></tr>\n",
-                       part.colour, format_size(part.bytes), in_text(part.what));
+                       part.colour, format_size(part.bytes), html_text(part.what));
   out += "</table>\n";
   out += fmt::format(
       "<p class=\"soft\">Allocated {} (at most {}), of it in host memory {}, on disks {}. Moved "
@@ -116,7 +105,7 @@ void add_blocks(std::string& out, std::vector<BlockInfo> blocks) {
   for (const BlockInfo& block : blocks)
     out += fmt::format("<tr><td>{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td><td>{}</td>"
                        "<td>{}</td></tr>\n",
-                       in_text(block.stays ? block.stays : ""), format_size(block.bytes),
+                       html_text(block.stays ? block.stays : ""), format_size(block.bytes),
                        format_size(block.requested_bytes), block.state, fmt::ptr(block.base));
   out += "</table>\n";
 }
@@ -133,7 +122,7 @@ std::string oom_page(const OutOfMemoryThen& then) {
       "<title>out of memory: {0}</title>\n<style>{1}</style></head><body>\n"
       "<h1>Out of memory</h1>\n<p class=\"soft\">{0}<br>process {2}, {3}, refusal {4}</p>\n"
       "<p class=\"said\">{5}</p>\n",
-      in_text(then.command), style, then.process, at.data(), then.number, in_text(then.words));
+      html_text(then.command), style, then.process, at.data(), then.number, html_text(then.words));
   for (const DeviceThen& device : then.devices) {
     const EngineStats& s = device.stats;
     out += fmt::format("<section><h2>GPU {}: {} of a budget of {} held</h2>\n", s.device,
@@ -141,7 +130,7 @@ std::string oom_page(const OutOfMemoryThen& then) {
     add_budget(out, s);
     for (const auto* lines : {&s.trouble, &s.notices})
       for (const std::string& line : *lines)
-        out += fmt::format("<p class=\"said\">{}</p>\n", in_text(line));
+        out += fmt::format("<p class=\"said\">{}</p>\n", html_text(line));
     out += "</section>\n<section>";
     add_blocks(out, device.blocks);
     out += "</section>\n";
@@ -157,7 +146,7 @@ void OomPages::write(const std::string& path, std::string_view words,
   const std::unique_ptr<std::atomic<bool>, void (*)(std::atomic<bool>*)> written(
       &writing_, [](std::atomic<bool>* writing) { *writing = false; });
   const Result<void> done = replace_file(
-      path, oom_page({command_line(), ::getpid(), std::time(nullptr), number, words, devices()}));
+      path, oom_page({command_line(::getpid()), ::getpid(), std::time(nullptr), number, words, devices()}));
   if (!told_.exchange(true))
     say(done ? "firn: out of memory: " + path + " shows what stayed on the device, and why"
              : "firn: " + done.error().text + " (firn_oom_page)");

@@ -37,8 +37,8 @@ std::string oom_page(const OutOfMemoryThen& then);
 class OomPages {
  public:
   explicit OomPages(Clock& clock = wall_clock()) : clock_(clock) {}
-  /// What is on the devices is asked for where a page is written. Said once: where it is, or why
-  /// there is none.
+  /// `devices` is asked where a page is written. A line on stderr says once where the page is, or
+  /// why there is none.
   void write(const std::string& path, std::string_view words,
              const std::function<std::vector<DeviceThen>()>& devices);
 

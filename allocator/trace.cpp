@@ -3,11 +3,8 @@
 #include <pthread.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <atomic>
-#include <fstream>
 #include <iterator>
-#include <sstream>
 #include <system_error>
 #include <utility>
 
@@ -22,16 +19,6 @@ namespace {
 // Written from so many bytes on; and so many that are not written yet are too many.
 constexpr size_t buffer_due = 1u << 16, buffer_most = 64u << 20;
 }  // namespace
-
-std::string command_line() {
-  std::ifstream in("/proc/self/cmdline", std::ios::binary);
-  std::ostringstream read;
-  read << in.rdbuf();  // (An iterator over the buffer throws where reading fails.)
-  std::string words = read.str();
-  while (!words.empty() && words.back() == '\0') words.pop_back();
-  std::replace(words.begin(), words.end(), '\0', ' ');
-  return words;
-}
 
 std::string expand_pid(const std::string& path) {
   std::string out = path;

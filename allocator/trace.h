@@ -65,7 +65,4 @@ class TraceWriter {
 /// "%p" in a path becomes the process id.
 std::string expand_pid(const std::string& path);
 
-/// The calling process's command line, words with a blank between; empty where it cannot be read.
-std::string command_line();
-
 }  // namespace firn

@@ -6,13 +6,14 @@
 
 #include <fmt/format.h>
 
+#include "allocator/command_line.h"
 namespace firn {
 
 void trace_begin(TraceWriter& trace, uint64_t now_ns, const Config& config) {
   trace.row(now_ns, "begin", 0, 0, 0, 0,
             fmt::format("pid={};at={};policy={};host={};store={};command={}", ::getpid(),
                         std::time(nullptr), config.policy, config.host_bytes,
-                        config.dirs.empty() ? 0 : 1, command_line()));
+                        config.dirs.empty() ? 0 : 1, command_line(::getpid())));
 }
 
 void trace_end(TraceWriter& trace, uint64_t now_ns, const std::vector<EngineStats>& devices) {

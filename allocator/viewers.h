@@ -1,5 +1,5 @@
-// Who looks at this process from outside, by its control socket or where firn_metrics says:
-// statistics are told, memory is sent away. Owns: the socket, and what tells monitoring. Locks: one
+// Looks at this process from outside, by its control socket or where firn_metrics says: statistics
+// are told, memory is sent away. Owns: the socket, and what tells monitoring. Locks: one
 // of its own, a leaf.
 #pragma once
 

@@ -10,10 +10,9 @@
 #include <cerrno>
 #include <csignal>
 #include <cstring>
-#include <fstream>
-#include <sstream>
 
 #include "allocator/command/report.h"
+#include "allocator/command_line.h"
 #include "allocator/control_folder.h"
 
 namespace firn::command {
@@ -136,15 +135,7 @@ Json answer_document(const std::string& text) {
   return shaped(document) ? document : Json();
 }
 
-std::string job_words(pid_t process) {
-  std::ifstream in(fmt::format("/proc/{}/cmdline", process), std::ios::binary);
-  std::ostringstream read;
-  read << in.rdbuf();  // (An iterator over the buffer throws where reading fails.)
-  std::string words = read.str();
-  while (!words.empty() && words.back() == '\0') words.pop_back();
-  std::replace(words.begin(), words.end(), '\0', ' ');
-  return one_line(words);
-}
+std::string job_words(pid_t process) { return one_line(command_line(process)); }
 
 std::vector<JobAnswer> ask_jobs(const std::string& word, std::chrono::milliseconds patience) {
   const Time until = std::chrono::steady_clock::now() + patience;

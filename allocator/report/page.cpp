@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "allocator/check.h"
+#include "allocator/html_text.h"
 #include "allocator/json_text.h"
 #include "allocator/report/columns.h"
 #include "allocator/report/page_parts.h"  // made of page.html, page.css and page_*.js
@@ -75,12 +76,6 @@ std::string in_script(std::string text) {
   for (size_t at = 0; (at = text.find('<', at)) != std::string::npos;)
     text.replace(at, 1, "\\u003c");
   return text;
-}
-
-std::string in_text(const std::string& text) {
-  std::string out;
-  for (const char c : text) out += c == '<' ? "&lt;" : c == '&' ? "&amp;" : std::string(1, c);
-  return out;
 }
 
 /// The text with each "@NAME@" replaced. What is put in is not looked at: it may hold such words.
@@ -165,7 +160,7 @@ std::string make_page(const Lives& lives, const std::string& title, const Json& 
     about["devices"].push_back(std::move(each));
   }
   return filled(page_html,
-                {{"TITLE", in_text(title)},
+                {{"TITLE", html_text(title)},
                  {"CSS", page_css},
                  {"ABOUT", in_script(json_text(about))},
                  {"COLUMNS", base64(deflated(columns.bytes()))},

@@ -20,6 +20,8 @@
 #include <thread>
 #include <vector>
 
+#include "tests/temp_dir.h"
+
 namespace firn {
 namespace {
 
@@ -88,6 +90,13 @@ struct Caller {
   bool connected = false;
 };
 
+/// An output is never deleted (its thread may be late), and is found from here: no leak.
+MetricsOutput* lasting(std::unique_ptr<MetricsOutput> output) {
+  static auto* const all = new std::vector<MetricsOutput*>;
+  all->push_back(output.release());
+  return all->back();
+}
+
 /// A port that was free a moment ago, and its output.
 std::pair<unsigned, MetricsOutput*> open_port(MetricsOutput::Text text) {
   for (int attempt = 0; attempt < 100; ++attempt) {
@@ -101,7 +110,7 @@ std::pair<unsigned, MetricsOutput*> open_port(MetricsOutput::Text text) {
     ::close(probe);
     const unsigned port = ntohs(address.sin_port);
     if (auto output = MetricsOutput::open(std::to_string(port), text))
-      return {port, output->release()};
+      return {port, lasting(std::move(*output))};
   }
   ADD_FAILURE() << "no port is free";
   return {0, nullptr};
@@ -157,7 +166,7 @@ TEST(MetricsPort, ranks_have_ports_of_their_own) {
     Caller caller(port + 1);
     caller.say("GET /metrics HTTP/1.1\r\n\r\n");
     EXPECT_TRUE(caller.hear().ends_with("firn_x 1\n"));
-    second->release()->stop();
+    lasting(std::move(*second))->stop();
   } else {
     EXPECT_NE(second.error().text.find("port " + std::to_string(port + 1)), std::string::npos);
   }
@@ -194,16 +203,15 @@ TEST(MetricsPort, a_body_that_nobody_reads_loses_no_answer) {
 }
 
 TEST(MetricsFile, ranks_have_files_of_their_own) {
-  char folder[] = "/tmp/firn-metrics-XXXXXX";
-  ASSERT_NE(::mkdtemp(folder), nullptr);
-  const std::string path = std::string(folder) + "/m.prom";
+  const test::TempDir folder;
+  const std::string path = folder.path() + "/m.prom";
   std::vector<MetricsOutput*> outputs;
   for (const char* rank : {"0", "1"}) {
     ::setenv("LOCAL_RANK", rank, 1);
     ::setenv("LOCAL_WORLD_SIZE", "2", 1);
     auto output = MetricsOutput::open(path, [rank] { return std::string("rank ") + rank; });
     ASSERT_TRUE(output);
-    outputs.push_back(output->release());
+    outputs.push_back(lasting(std::move(*output)));
   }
   ::unsetenv("LOCAL_RANK");
   ::unsetenv("LOCAL_WORLD_SIZE");
@@ -211,20 +219,18 @@ TEST(MetricsFile, ranks_have_files_of_their_own) {
   EXPECT_EQ(read(path + ".0"), "rank 0");
   EXPECT_EQ(read(path + ".1"), "rank 1");
   EXPECT_FALSE(std::filesystem::exists(path));
-  std::filesystem::remove_all(folder);
 }
 
 TEST(MetricsFile, is_written_at_once_and_a_last_time) {
   const mode_t before = ::umask(022);
-  char folder[] = "/tmp/firn-metrics-XXXXXX";
-  ASSERT_NE(::mkdtemp(folder), nullptr);
+  const test::TempDir folder;
   std::atomic<int> asked{0};
-  auto output = MetricsOutput::open(std::string(folder) + "/m-%p.prom",
+  auto output = MetricsOutput::open(folder.path() + "/m-%p.prom",
                                     [&] { return "firn_x " + std::to_string(++asked) + "\n"; });
   ASSERT_TRUE(output);
-  MetricsOutput* raw = output->release();
+  MetricsOutput* raw = lasting(std::move(*output));
   const std::filesystem::path path =
-      std::string(folder) + "/m-" + std::to_string(::getpid()) + ".prom";
+      folder.path() + "/m-" + std::to_string(::getpid()) + ".prom";
   while (!std::filesystem::exists(path)) std::this_thread::yield();
   EXPECT_EQ(read(path), "firn_x 1\n");
   struct stat found {};
@@ -233,7 +239,6 @@ TEST(MetricsFile, is_written_at_once_and_a_last_time) {
   raw->stop();
   EXPECT_EQ(read(path), "firn_x " + std::to_string(asked) + "\n");
   EXPECT_EQ(asked, 2);
-  std::filesystem::remove_all(folder);
   ::umask(before);
 }
 

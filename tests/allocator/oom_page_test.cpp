@@ -2,12 +2,10 @@
 #include "allocator/oom_page.h"
 
 #include <gtest/gtest.h>
-#include <unistd.h>
-
-#include <cstdlib>
-#include <filesystem>
 #include <fstream>
 #include <sstream>
+
+#include "tests/temp_dir.h"
 
 namespace firn {
 namespace {
@@ -95,9 +93,8 @@ class HandClock final : public Clock {
 };
 
 TEST(OomPages, of_many_refusals_a_few_are_written) {
-  char folder[] = "/tmp/firn-oom-XXXXXX";
-  ASSERT_NE(::mkdtemp(folder), nullptr);
-  const std::string path = std::string(folder) + "/page.html";
+  const test::TempDir folder;
+  const std::string path = folder.path() + "/page.html";
   HandClock clock;
   OomPages pages(clock);
   int asked = 0;
@@ -117,7 +114,6 @@ TEST(OomPages, of_many_refusals_a_few_are_written) {
   text << std::ifstream(path).rdbuf();
   EXPECT_NE(text.str().find("refused at last"), std::string::npos);
   EXPECT_NE(text.str().find("refusal 201"), std::string::npos);
-  std::filesystem::remove_all(folder);
 }
 
 }  // namespace

@@ -20,31 +20,11 @@
 
 #include "backing/store/file_store.h"
 #include "firn/store.h"
+#include "tests/temp_dir.h"
 
 namespace firn::testing_store {
 
-/// A fresh directory under $FIRN_TEST_DIR, else the working directory (a disk, not a tmpfs).
-class TempDir {
- public:
-  TempDir() {
-    const char* base = std::getenv("FIRN_TEST_DIR");
-    std::string name =
-        (base ? std::string(base) : std::filesystem::current_path().string()) + "/firn-XXXXXX";
-    if (!::mkdtemp(name.data())) std::abort();
-    path_ = name;
-  }
-  ~TempDir() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  TempDir(const TempDir&) = delete;
-  TempDir& operator=(const TempDir&) = delete;
-  const std::string& path() const { return path_; }
-  bool empty() const { return std::filesystem::is_empty(path_); }
-
- private:
-  std::string path_;
-};
+using test::TempDir;
 
 /// Time that stands still until somebody waits; then it goes on to the store's next completion.
 class StepClock : public Clock {

@@ -26,21 +26,22 @@ def places():
 
 @pytest.fixture(scope="session")
 def native(places, tmp_path_factory):
-    """native(script, *arguments): the run with PyTorch's own allocator and all the memory it
+    """native(script, *arguments, environment=None): the run with PyTorch's own allocator and all the memory it
     wants; each is run once in a session, by whichever of pytest's processes asks first."""
     base = tmp_path_factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:
         base = base.parent
 
-    def run(script, *arguments):
-        key = hashlib.sha256(repr((script, arguments)).encode()).hexdigest()[:16]
+    def run(script, *arguments, environment=None):
+        key = hashlib.sha256(repr((script, arguments, environment)).encode()).hexdigest()[:16]
         folder = base / f"native-{key}"
         folder.mkdir(exist_ok=True)
         with open(folder / "lock", "w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             kept = folder / "run.json"
             if not kept.exists():
-                done = script_runs.run_native(places, folder, script, *arguments)
+                done = script_runs.run_native(places, folder, script, *arguments,
+                                              environment=environment)
                 kept.write_text(json.dumps(dataclasses.asdict(done)))
             done = script_runs.Run(**json.loads(kept.read_text()))
         assert done.status == 0, done.text

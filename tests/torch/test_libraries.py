@@ -26,37 +26,22 @@ def search():
     return {"PYTHONPATH": os.pathsep.join([str(script_runs.SCRIPTS), done.stdout.strip()])}
 
 
-@pytest.fixture(scope="module")
-def alone(places, search, tmp_path_factory):
-    """alone(job): the run with PyTorch's own allocator, once for both budgets."""
-    kept = {}
-
-    def run(job):
-        if job not in kept:
-            kept[job] = script_runs.run_native(places, tmp_path_factory.mktemp("native"),
-                                               str(HERE / job), environment=search)
-        assert kept[job].status == 0, kept[job].text
-        return kept[job]
-
-    return run
-
-
 @pytest.mark.parametrize("fraction", FRACTIONS)
 @pytest.mark.parametrize("job", JOBS)
-def test_bits_are_equal(alone, with_firn, search, spill_dir, job, fraction):
-    native = alone(job)
-    budget = native.budget(FRACTIONS[fraction])
+def test_bits_are_equal(native, with_firn, search, spill_dir, job, fraction):
+    alone = native(str(HERE / job), environment=search)
+    budget = alone.budget(FRACTIONS[fraction])
     run = with_firn(str(HERE / job), budget=budget, dirs=[spill_dir], environment=search)
-    script_runs.check_same(run, native)
+    script_runs.check_same(run, alone)
     script_runs.check_budget(run, budget)
     assert run.device()["spilled_bytes"] > 0
 
 
-def test_lightning_logs_firns_figures(alone, with_firn, search, spill_dir):
-    native = alone("lightning_fit.py")
-    run = with_firn(str(HERE / "lightning_fit.py"), budget="4GiB", dirs=[spill_dir],
-                    environment=search)
-    script_runs.check_same(run, native)
-    (without,), (columns,) = native.values("logged"), run.values("logged")
+def test_lightning_logs_firns_figures(native, with_firn, search, spill_dir):
+    script = str(HERE / "lightning_fit.py")
+    alone = native(script, environment=search)
+    run = with_firn(script, budget="4GiB", dirs=[spill_dir], environment=search)
+    script_runs.check_same(run, alone)
+    (without,), (columns,) = alone.values("logged"), run.values("logged")
     assert "val" in without.split() and "firn/" not in without
     assert {"firn/device_mib", "firn/waited_s", "val"} <= set(columns.split())

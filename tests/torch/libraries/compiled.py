@@ -19,10 +19,7 @@ def main():
         x = torch.randn(args.batch, args.patches, 192, device="cuda")
         y = torch.randint(100, (args.batch,), device="cuda")
         loss = torch.nn.functional.cross_entropy(fast(x).mean(1), y)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        report.loss(step, loss)
+        job.step(step, loss, optimizer)
     report.finish(net.parameters())
 
 

@@ -24,10 +24,7 @@ def main():
                             "labels": torch.randint(1, 5, (4 + step,), device="cuda")})
         losses = net(images, targets)
         loss = sum(losses.values())
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        report.loss(step, loss)
+        job.step(step, loss, optimizer)
     net.eval()
     with torch.no_grad():
         found = net(images)

@@ -27,10 +27,7 @@ def main():
         guess = top(torch.cat([dense, products], 1))[:, 0]
         loss = torch.nn.functional.binary_cross_entropy_with_logits(
             guess, torch.randint(2, (args.batch,), device="cuda").float())
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        report.loss(step, loss)
+        job.step(step, loss, optimizer)
     report.finish(parameters)
 
 

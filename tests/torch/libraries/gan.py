@@ -39,15 +39,9 @@ def main():
             (slope,) = torch.autograd.grad(critic(between).sum(), between, create_graph=True)
             penalty = (slope.flatten(1).norm(dim=1) - 1).square().mean()
             loss = critic(fake).mean() - critic(real).mean() + 10 * penalty
-            judges.zero_grad()
-            loss.backward()
-            judges.step()
-            report.loss(step, loss)
+            job.step(step, loss, judges)
         loss = -critic(generator(torch.randn(args.batch, 64, 1, 1, device="cuda"))).mean()
-        generates.zero_grad()
-        loss.backward()
-        generates.step()
-        report.loss(step, loss)
+        job.step(step, loss, generates)
     report.finish([*generator.parameters(), *critic.parameters()])
 
 

@@ -29,10 +29,7 @@ def main():
     optimizer = torch.optim.Adam(net.parameters(), lr=.01, weight_decay=5e-4)
     for step in range(args.steps):
         loss = torch.nn.functional.cross_entropy(net(x, edges), classes)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        report.loss(step, loss)
+        job.step(step, loss, optimizer)
     report.finish(net.parameters())
 
 

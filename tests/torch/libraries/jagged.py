@@ -29,10 +29,7 @@ def main():
         beyond = places >= torch.tensor(lengths, device="cuda")[:, None]
         mixed, _ = attention(padded, padded, padded, key_padding_mask=beyond, need_weights=False)
         loss = (mixed - padded.flip(1)).square().mean()
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        report.loss(step, loss)
+        job.step(step, loss, optimizer)
     report.finish(parameters)
 
 

@@ -1,8 +1,10 @@
-"""The command line of the jobs here: whole numbers by name, and a seed."""
+"""What most jobs here share: whole numbers by name on the command line, and a step."""
 
 import argparse
 
 import torch
+
+import report
 
 
 def arguments(what, **defaults):
@@ -13,3 +15,11 @@ def arguments(what, **defaults):
     args = parser.parse_args()
     torch.manual_seed(args.seed)
     return args
+
+
+def step(number, loss, optimizer):
+    """The gradients of `loss` alone, the optimizer's step, and its line."""
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    report.loss(number, loss)

@@ -28,10 +28,7 @@ def main():
         x, y, seen, wanted = (torch.randn(args.tasks, args.points, size, device="cuda")
                               for size in (64, 8, 64, 8))
         loss = vmap(after_a_step, in_dims=(None, 0, 0, 0, 0))(parameters, x, y, seen, wanted).mean()
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        report.loss(step, loss)
+        job.step(step, loss, optimizer)
     report.finish(parameters.values())
 
 

@@ -22,10 +22,7 @@ def main():
         last = out[torch.arange(len(lengths)), sizes - 1]
         loss = torch.nn.functional.cross_entropy(
             head(last), torch.randint(64, (args.sequences,), device="cuda"))
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        report.loss(step, loss)
+        job.step(step, loss, optimizer)
     report.finish(parameters)
 
 

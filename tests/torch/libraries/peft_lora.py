@@ -25,10 +25,7 @@ def main():
     tokens = torch.randint(2048, (args.steps, args.batch, args.length), device="cuda")
     for step in range(args.steps):
         loss = model(input_ids=tokens[step], labels=tokens[step]).loss
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        report.loss(step, loss)
+        job.step(step, loss, optimizer)
     model = model.merge_and_unload().eval()
     written = model.generate(tokens[0, :, :16], max_new_tokens=12, do_sample=True, pad_token_id=0)
     report.finish([*trained, written])

@@ -25,10 +25,7 @@ def main():
     for step in range(args.steps):
         x = torch.randn(batch, args.width, device="cuda")
         loss = (net(x) - x).square().mean()
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        report.loss(step, loss)
+        job.step(step, loss, optimizer)
     report.finish(net.parameters())
 
 

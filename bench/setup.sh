@@ -25,6 +25,7 @@ python=${FIRN_PYTHON:-/usr/bin/python3}
 log=build/setup.log
 requirements_stamp=.venv/firn-requirements
 source_stamp=build/firn-source
+beside_stamp=build/firn-without-torch
 tests_stamp=build/firn-tests
 install_stamp=.venv/firn-installed
 no_browser_stamp=build/firn-no-browser
@@ -124,8 +125,37 @@ make_venv() {
   rm -rf .venv && "$python" -m venv .venv
 }
 
-install_requirements() {
-  .venv/bin/python -m pip install --disable-pip-version-check -r bench/requirements.txt
+install_requirements() {  # OPTION...
+  .venv/bin/python -m pip install --disable-pip-version-check "$@"
+}
+
+# What needs no PyTorch is built while that is fetched and unpacked, which keeps one core at most. The
+# steps after it find the same commands done, and tell what failed.
+build_beside() {
+  local tools tests=false
+  if [ -e build/build.ninja ]; then
+    [ -e "$beside_stamp" ] && [ "$(cat "$source_stamp")" = "$PWD" ] || return 0
+  fi
+  [ $with_tests = no ] || tests=true
+  mapfile -t tools < <(grep -E '^(meson|ninja)==' bench/requirements.txt)
+  step "tools of the build (${tools[*]})" install_requirements "${tools[@]}"
+  export -f configure
+  # (It keeps the lock, should this script be killed.)
+  setsid nice -n 10 bash -c '
+    if [ ! -e build/build.ninja ]; then
+      configure "$1" -Dtorch=disabled && printf "%s\n" "$PWD" >"$3" && touch "$4" || exit 1
+    fi
+    exec .venv/bin/ninja -C build -j "$2"' beside $tests "$(jobs_that_fit)" "$source_stamp" \
+    "$beside_stamp" </dev/null >build/setup-beside.log 2>&1 &
+  beside=$!
+  trap stop_beside EXIT
+}
+
+stop_beside() {
+  [ -n "$beside" ] || return 0
+  kill -- -"$beside" 2>/dev/null
+  wait "$beside" 2>/dev/null
+  beside=
 }
 
 check_venv() {
@@ -137,7 +167,9 @@ check_venv() {
   local wanted
   wanted=$({ cat bench/requirements.txt; .venv/bin/python -VV; } | sha256sum)
   [ "$(cat "$requirements_stamp" 2>/dev/null)" = "$wanted" ] && return 0
-  step "Python packages (PyTorch: some minutes, 5 GB)" install_requirements
+  build_beside
+  step "Python packages (PyTorch: some minutes, 5 GB)" install_requirements -r bench/requirements.txt
+  stop_beside
   printf '%s\n' "$wanted" >"$requirements_stamp"
 }
 
@@ -150,23 +182,33 @@ jobs_that_fit() {
   if [ "$memory" -lt "$cores" ]; then echo "$memory"; else echo "$cores"; fi
 }
 
+with_torch=(-Dtorch=enabled -Dtorch_python="$PWD/.venv/bin/python")
+
 # As meson-python configures it, so that installing finds everything built.
-configure() {
-  local wipe=()
-  [ ! -e build/meson-private/coredata.dat ] || wipe=(--wipe)
-  .venv/bin/meson setup "${wipe[@]}" build -Dbuildtype=release -Db_ndebug=false -Dtorch=enabled \
-    -Dtorch_python="$PWD/.venv/bin/python" -Dtests="$1"
+configure() {  # TESTS OPTION...
+  local wipe=() tests=$1
+  shift
+  if [ ! -e build/build.ninja ]; then
+    rm -rf build/meson-private  # of one that was stopped
+  elif [ -e build/meson-private/coredata.dat ]; then
+    wipe=(--wipe)
+  fi
+  .venv/bin/meson setup "${wipe[@]}" build -Dbuildtype=release -Db_ndebug=false -Dtests="$tests" "$@"
 }
 
 check_build() {
   local here="$PWD" tests=false
   if [ $with_tests = yes ] || [ -e "$tests_stamp" ]; then tests=true; fi
   if [ ! -e build/build.ninja ] || [ "$(cat "$source_stamp" 2>/dev/null)" != "$here" ]; then
-    step "configuring build/" configure $tests
+    step "configuring build/" configure $tests "${with_torch[@]}"
     printf '%s\n' "$here" >"$source_stamp"
+  elif [ -e "$beside_stamp" ]; then
+    step "configuring build/ with PyTorch" \
+      .venv/bin/meson configure build -Dtests=$tests "${with_torch[@]}"
   elif [ $tests = true ] && [ ! -e "$tests_stamp" ]; then
     step "adding the tests" .venv/bin/meson configure build -Dtests=true
   fi
+  rm -f "$beside_stamp"
   if [ $tests = true ]; then touch "$tests_stamp"; fi
   if .venv/bin/ninja -C build -n 2>/dev/null | grep -q 'no work to do'; then return 0; fi
   step "building" .venv/bin/ninja -C build -j "$(jobs_that_fit)"
@@ -207,6 +249,7 @@ main() {  # read as a whole before it runs: the file may be replaced meanwhile
   flock -n 9 || { echo "setup: waiting for another set-up"; flock 9; }
   : >"$log"
   worked=no
+  beside=
   check_packages
   [ $with_tests = no ] || { check_browser; check_test_tools; }
   check_venv

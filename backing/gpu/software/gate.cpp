@@ -14,9 +14,13 @@
 
 namespace firn::software {
 
-void die(const char* entry, const std::string& rule) {
-  const std::string line = std::string("firn software GPU: ") + entry + ": " + rule + "\n";
+void tell(const std::string& what) {
+  const std::string line = "firn software GPU: " + what + "\n";
   (void)!::write(STDERR_FILENO, line.data(), line.size());
+}
+
+void die(const char* entry, const std::string& rule) {
+  tell(entry + (": " + rule));
   ::signal(SIGABRT, SIG_DFL);  // in a kernel, too, it is the process's end
   std::abort();
 }

@@ -32,6 +32,8 @@ namespace firn::software {
 
 /// Ends the process: what the real driver forbids. One line on stderr: entry, what, rule.
 [[noreturn]] void die(const char* entry, const std::string& rule);
+/// One line on stderr, and on. Allocates; calls nothing of the driver.
+void tell(const std::string& what);
 std::string hex(uint64_t value);
 
 struct Context {

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 
 #include "gpu.h"
@@ -51,9 +52,8 @@ uint64_t function_of(const std::shared_ptr<Module>& module, const std::string& n
   // Without its table a kernel would run with no parameters at all: what it then reads is nobody's.
   const void* pairs = ::dlsym(module->library, (name + "_params").c_str());
   if (!pairs) {
-    const std::string line = "firn software GPU: cuModuleGetFunction: " + name + " has no table " +
-                             name + "_params of its parameters: it is no kernel\n";
-    (void)!::write(STDERR_FILENO, line.data(), line.size());
+    tell("cuModuleGetFunction: " + name + " has no table " + name +
+         "_params of its parameters: it is no kernel");
     return 0;
   }
   auto function = std::make_shared<Function>();
@@ -92,7 +92,15 @@ CUresult load(Gate& gate, const char* path, const void* image, bool of_library,
     if (::access(path, R_OK) != 0) return CUDA_ERROR_FILE_NOT_FOUND;
   } else {
     const size_t bytes = image_bytes(image);
-    if (!bytes) return CUDA_ERROR_INVALID_IMAGE;
+    if (!bytes) {
+      static std::atomic_flag told;
+      if (!told.test_and_set())
+        tell(std::string(gate.entry()) +
+             ": this is a GPU's code (PTX, a cubin, a fatbin), which nothing here can run: the "
+             "software GPU runs PyTorch's operators and kernels that were built for this "
+             "processor. The program needs a real GPU");
+      return CUDA_ERROR_INVALID_IMAGE;
+    }
     module->fd = ::memfd_create("firn-gpu-module", MFD_CLOEXEC);
     if (module->fd < 0) return CUDA_ERROR_OUT_OF_MEMORY;
     for (size_t at = 0; at < bytes;) {

@@ -1,4 +1,7 @@
 // cuGetProcAddress. What is not in the table is answered as an older driver answers. Owns nothing.
+#include <atomic>
+#include <cstring>
+
 #include "entry_table.h"
 #include "gpu.h"
 #include "veneers.h"
@@ -8,6 +11,15 @@ namespace firn::software {
 namespace {
 constexpr int driver_version = 13000;
 constexpr uint64_t flag_legacy = 1, flag_per_thread = 2;
+
+/// NVIDIA's CUDA runtime asks for it at its start, and gives up without it.
+void tell_of_its_runtime() {
+  static std::atomic_flag told;
+  if (!told.test_and_set())
+    tell("this program uses a CUDA runtime of NVIDIA's (linked statically, as in CuPy, or another "
+         "than the libcudart.so.13 that Firn brings), which wants tables of the driver that are "
+         "not documented: all that it does with that runtime needs a real GPU");
+}
 }  // namespace
 
 FIRN_GPU_API CUresult cuGetProcAddress_v2(const char* symbol, void** out, int version,
@@ -15,6 +27,7 @@ FIRN_GPU_API CUresult cuGetProcAddress_v2(const char* symbol, void** out, int ve
   if (!symbol || !out || flags & ~(flag_legacy | flag_per_thread) || version > driver_version)
     return CUDA_ERROR_INVALID_VALUE;
   *out = nullptr;
+  if (std::strcmp(symbol, "cuGetExportTable") == 0) tell_of_its_runtime();
   const SymbolStatus found = find_entry(symbol, version, flags & flag_per_thread, out);
   if (found == status_found) *out = veneer_of(symbol, *out);
   if (status) *status = found;

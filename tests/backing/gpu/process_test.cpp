@@ -262,6 +262,18 @@ TEST_F(Addresses, by_version) {
   EXPECT_EQ(cuGetProcAddress_v2("cuInit", &entry, 14000, 0, nullptr), CUDA_ERROR_INVALID_VALUE);
 }
 
+TEST_F(Addresses, a_program_with_nvidias_runtime_is_told_once) {
+  EXPECT_EXIT(
+      {
+        void* entry = &entry;
+        for (int time = 0; time < 2; ++time)
+          if (cuGetProcAddress("cuGetExportTable", &entry, 3000, 0) != CUDA_ERROR_NOT_FOUND || entry)
+            std::exit(1);
+        std::exit(0);
+      },
+      testing::ExitedWithCode(0), "^firn software GPU: [^\n]*needs a real GPU\n$");
+}
+
 // Every row of the table: found by name and version, and the symbol's own address.
 TEST_F(Addresses, whole_table) {
   struct Row {

@@ -138,7 +138,7 @@ bool World::write(Draw& draw, ModelBlock& block, unsigned index) {
   }
   if (launched)
     engine.release(*hold, stream(block.device, index));
-  else
+  else if (hold->block)  // (none of a small block before operators are watched)
     engine.release_unused({&*hold, 1});
   if (options_.engine.adversarial && draw.one_in(4)) engine.spill_all();
   return launched;

@@ -1,4 +1,4 @@
-// What nearly every file includes, compiled once for builds under sanitizers (run.sh).
+// Compiled once, before the tests: headers that nearly all of them include (precompile.py).
 #pragma once
 
 #include <algorithm>
@@ -12,6 +12,7 @@
 #include <cstring>
 #include <deque>
 #include <filesystem>
+#include <fstream>
 #include <functional>
 #include <map>
 #include <memory>
@@ -20,6 +21,7 @@
 #include <random>
 #include <set>
 #include <span>
+#include <sstream>
 #include <source_location>
 #include <string>
 #include <string_view>
@@ -27,3 +29,7 @@
 #include <unordered_map>
 #include <utility>
 #include <vector>
+
+#ifdef GTEST_HAS_PTHREAD  // a flag of tests with GoogleTest
+#include <gtest/gtest.h>
+#endif

@@ -9,11 +9,12 @@ Status of `close`: 0 when something passed and nothing failed.
 import json
 import os
 import re
-import shlex
 import subprocess
 import sys
 
 HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, os.path.dirname(HERE))
+import precompile  # noqa: E402
 SUITES = {"unit", "sim", "stress"}
 
 
@@ -64,25 +65,17 @@ def choose(build, kind, words):
         print("test", name)
 
 
-def precompile(build):
+def precompile_all(build):
     """With the flags of a library, of tests with and without GoogleTest, and of the command: GCC
     takes the one that fits."""
-    with open(os.path.join(build, "compile_commands.json"), encoding="utf-8") as commands:
-        commands = {os.path.basename(entry["file"]): entry for entry in json.load(commands)}
+    commands = precompile.commands_of(os.path.join(build, "compile_commands.json"))
     header, folder = os.path.join(build, "std.h"), os.path.join(build, "std.h.gch")
     os.makedirs(folder, exist_ok=True)
     for like in ("engine_small.cpp", "range_map_test.cpp", "engine_property_test.cpp",
                  "graph_file.cpp"):
         out = os.path.join(folder, like + ".gch")
-        if os.path.exists(out) and os.path.getmtime(out) >= os.path.getmtime(header):
-            continue
-        part = os.path.join(build, like + ".part")
-        words = shlex.split(commands[like]["command"])
-        kept = [word for word in words if re.match(r"-(f|O|g|D|std|W|pthread)", word)]
-        compiler = [word for word in words[:2] if not word.startswith("-") and "ccache" not in word]
-        subprocess.run([*compiler, *kept, "-w", "-x", "c++-header", header, "-o", part],
-                       check=True)
-        os.replace(part, out)  # (who is stopped leaves none that is half)
+        if not os.path.exists(out) or os.path.getmtime(out) < os.path.getmtime(header):
+            precompile.precompile(commands[like], header, out)
 
 
 def close(build, kind, build_seconds, test_seconds):
@@ -110,6 +103,6 @@ if __name__ == "__main__":
     if sys.argv[1] == "choose":
         choose(sys.argv[2], sys.argv[3], sys.argv[4:])
     elif sys.argv[1] == "precompile":
-        precompile(sys.argv[2])
+        precompile_all(sys.argv[2])
     else:
         sys.exit(close(*sys.argv[2:]))

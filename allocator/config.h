@@ -63,6 +63,7 @@ std::vector<Knob> test_knobs();
 
 /// Of Config::metrics: is it a port, in digits, and no file?
 bool is_port(std::string_view word);
+inline constexpr unsigned port_most = 65'535;
 
 /// Sets one knob from text. `where` ("--budget 10XB", "FIRN_BUDGET=10XB") begins an error's line.
 Result<void> set_knob(Config& config, std::string_view name, std::string_view value,

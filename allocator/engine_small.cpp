@@ -80,8 +80,8 @@ std::atomic<uint32_t>* EngineImpl::units_for(uint32_t segment) {
 
 /// Where a segment would have to come: ready blocks of all sizes are their segments' bytes again,
 /// and join what is free beside them, as in the native pool at each free. (Ready blocks are there
-/// without a lock; the next of their sizes are carved anew. Each was freed once for that, and a
-/// pool that has grown to what its program needs does it no more.)
+/// without a lock; the next of their sizes are carved anew. Each was freed once for that. A pool that
+/// has grown to what its program needs does it no more, unless its segments leave.)
 std::optional<uint64_t> EngineImpl::take_joined(unsigned stream, size_t bytes) {
   ready(stream).take_all(table_, 0, size_class::small_count,
                          [this](Block& block) { retire_small(block); });

@@ -19,7 +19,6 @@ constexpr uint64_t piece_bytes_min = 64u << 10;
 constexpr uint64_t piece_bytes_max = 1u << 30;  // a slot's limit
 constexpr uint64_t piece_alignment = 4096;      // a slot's granularity
 constexpr unsigned depth_max = 1024;
-constexpr unsigned port_most = 65'535;
 constexpr uint64_t bandwidth_min = 1u << 20;
 constexpr uint64_t latency_us_max = 1'000'000;
 constexpr uint64_t patience_s_max = 86'400;

@@ -37,7 +37,6 @@ constexpr int look_ms = 1000;  // at whether the socket is ours still
 constexpr auto stop_patience = std::chrono::seconds(2);
 constexpr size_t request_most = 8192;
 constexpr int callers_most = 8;  // that wait for their turn
-constexpr unsigned port_most = 65'535;
 
 /// Milliseconds until `deadline`, for poll().
 int left_ms(Clock::time_point deadline) {

@@ -147,7 +147,7 @@ void OomPages::write(const std::string& path, std::string_view words,
       &writing_, [](std::atomic<bool>* writing) { *writing = false; });
   const Result<void> done = replace_file(
       path, oom_page({command_line(::getpid()), ::getpid(), std::time(nullptr), number, words, devices()}));
-  if (!told_.exchange(true))
+  if (!(done ? told_of_page_ : told_of_failure_).exchange(true))
     say(done ? "firn: out of memory: " + path + " shows what stayed on the device, and why"
              : "firn: " + done.error().text + " (firn_oom_page)");
   const uint64_t now = clock_.now_ns();

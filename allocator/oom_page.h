@@ -37,15 +37,15 @@ std::string oom_page(const OutOfMemoryThen& then);
 class OomPages {
  public:
   explicit OomPages(Clock& clock = wall_clock()) : clock_(clock) {}
-  /// `devices` is asked where a page is written. A line on stderr says once where the page is, or
-  /// why there is none.
+  /// `devices` is asked where a page is written. A line on stderr says where the page is, and one
+  /// why there is none: each once.
   void write(const std::string& path, std::string_view words,
              const std::function<std::vector<DeviceThen>()>& devices);
 
  private:
   Clock& clock_;
   std::atomic<uint64_t> refusals_{0}, next_ns_{0};
-  std::atomic<bool> writing_{false}, told_{false};
+  std::atomic<bool> writing_{false}, told_of_page_{false}, told_of_failure_{false};
 };
 
 }  // namespace firn

@@ -87,11 +87,13 @@ class RuntimeImpl final : public Runtime {
       if (!store) return store.error();
       store_ = std::move(*store);
     }
-    if (!config_.oom_page.empty()) {  // (The program may change its folder until then.)
-      std::error_code error;
-      const auto path = std::filesystem::absolute(config_.oom_page, error);
-      if (!error) config_.oom_page = path.string();
-    }
+    // (What is written beside them comes later: the program may change its folder until then.)
+    for (std::string* file : {&config_.oom_page, &config_.trace_file})
+      if (!file->empty()) {
+        std::error_code error;
+        const auto path = std::filesystem::absolute(*file, error);
+        if (!error) *file = path.string();
+      }
     if (!config_.trace_file.empty()) {
       Result<std::unique_ptr<TraceWriter>> trace = TraceWriter::create(config_.trace_file);
       if (!trace) return trace.error();

@@ -296,6 +296,9 @@ class Engine {
   /// and leaves again after release(). Counted in zero_copy_bytes. Errors: lost, driver.
   virtual Result<Hold> touch_anyway(const void* pointer, CUstream stream, Access access,
                                     Seen seen = Seen::always) = 0;
+  /// touch() refused, and its caller's program is told so: out of memory counts in oom_count. (What
+  /// allocate() and touch_anyway() refuse they count themselves.)
+  virtual void count_refusal(const Error& error) = 0;
   /// The work has been enqueued: from here the block's age and last use count.
   virtual void release(Hold hold, CUstream stream) = 0;
   /// touch() of the blocks around many addresses at once, as far as they are resident with their
@@ -424,7 +427,7 @@ class Engine {
   virtual EngineStats stats() const = 0;
   /// Without a lock: at exit another thread may have it for good.
   virtual Failures failures() const = 0;
-  virtual uint64_t zero_copy_bytes() const = 0;  // the same
+  virtual uint64_t zero_copy_bytes() const = 0;  // as stats() says; takes the lock
   virtual uint64_t budget_bytes() const = 0;  // as stats() says, and no more
   /// Of the budget, or of the part that the device gives: all that can be had now for one operator,
   /// when everything has left that may. Takes the lock and looks at each live large block.

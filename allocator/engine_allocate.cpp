@@ -93,11 +93,14 @@ Result<void*> EngineImpl::allocate(size_t bytes, CUstream stream, size_t request
     in_host = true;
     result = with_watching(bytes, attempt);
   }
-  if (!result && told == Told::or_parts && result.error().code == Code::out_of_memory) {
-    Lock lock(mutex_);
-    --counted_.oom_count;
-  }
+  if (!result && told != Told::or_parts) count_refusal(result.error());
   return result;
+}
+
+void EngineImpl::count_refusal(const Error& error) {
+  if (error.code != Code::out_of_memory) return;
+  Lock lock(mutex_);
+  ++counted_.oom_count;
 }
 
 /// Is a tensor that does not fit beside what its operator holds to be made in host memory? Asks
@@ -108,10 +111,7 @@ bool EngineImpl::may_be_in_host(const Error& error, size_t bytes) {
     if (!operators_in_way(error, bytes)) return false;
   }
   Entered context(*this);
-  if (!frames_.host_granted()) return false;
-  Lock lock(mutex_);
-  --counted_.oom_count;  // (It is counted again where that fails.)
-  return true;
+  return static_cast<bool>(frames_.host_granted());
 }
 
 /// A ready block of the class, whichever thread freed it; resident.

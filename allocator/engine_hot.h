@@ -99,7 +99,6 @@ Result<void*> EngineImpl::with_watching(size_t bytes, Attempt&& attempt) {
       const bool lacking = !result && result.error().code == Code::out_of_memory;
       again = lacking && !watched && bytes <= frames_.budget_granules() * granule_bytes;
       if (again) watch_due_ = true;
-      if (lacking && !again) ++counted_.oom_count;
     }
     reach_watch();
     if (!again) return result;
@@ -107,7 +106,6 @@ Result<void*> EngineImpl::with_watching(size_t bytes, Attempt&& attempt) {
     while (watch_begins_ != std::thread::id() && watch_begins_ != std::this_thread::get_id())
       wait(lock, poll_ns);  // another thread was quicker: nothing leaves before it is done
     if (watching_.load(std::memory_order_relaxed)) continue;
-    ++counted_.oom_count;
     return result;
   }
 }

@@ -110,7 +110,10 @@ int firn_malloc(void** block, size_t bytes, int device, firn_stream stream) noex
     Result<Engine*> engine = runtime->device(device);
     if (!engine) return status(engine.error());
     Result<void*> made = (*engine)->allocate(bytes, stream_of(stream));
-    if (made) *block = *made;
+    if (made)
+      *block = *made;
+    else if (made.error().code == Code::out_of_memory)
+      runtime->refused_memory(made.error().text);
     return status(made);
   });
 }
@@ -144,6 +147,8 @@ int firn_touch(void* const* blocks, const int* access, size_t count, firn_stream
         Result<Hold> hold = engine->touch(blocks[i], announced.stream, how);
         if (!hold) {
           announced.end();
+          engine->count_refusal(hold.error());
+          if (hold.error().code == Code::out_of_memory) runtime->refused_memory(hold.error().text);
           return status(hold.error());
         }
         if (hold->block) announced.items.push_back({engine, *hold});

@@ -152,9 +152,14 @@ void* FirnAllocator::take(size_t bytes, c10::DeviceIndex device, cudaStream_t st
   const size_t requested = bytes;
   bytes = rounded_by_settings(bytes);
   void* pointer = nullptr;
+  const auto refuse = [&](const Error& error) {
+    // (Nobody else is told of what is then done in parts.)
+    TORCH_CHECK_WITH(OutOfMemoryError, !cut_instead, "CUDA out of memory.");
+    out_of_memory(engine, bytes, device, error);
+  };
   if (pools_.any()) [[unlikely]] {
     Result<void*> pooled = pools_.allocate(engine, device, bytes, stream);
-    if (!pooled) out_of_memory(engine, bytes, device, pooled.error());
+    if (!pooled) refuse(pooled.error());
     pointer = *pooled;
   }
   if (!pointer) {
@@ -163,11 +168,9 @@ void* FirnAllocator::take(size_t bytes, c10::DeviceIndex device, cudaStream_t st
     else if (!observing() && !launches_are_seen_)
       told = Told::unknown;
     Result<void*> made = engine.allocate(bytes, stream, requested, told);
-    pointer = made ? *made : try_again(engine, bytes, device, stream);
-    // (Nobody else is told of what is then done in parts.)
-    TORCH_CHECK_WITH(OutOfMemoryError, pointer || !cut_instead, "CUDA out of memory.");
+    pointer = made ? *made : try_again(engine, bytes, device, stream, told);
     if (!pointer) [[unlikely]]
-      out_of_memory(engine, bytes, device, made.error());
+      refuse(made.error());
   }
   if (observing()) [[unlikely]]
     ThreadScopes::mine().hold_new(engine, device, pointer, stream);
@@ -183,7 +186,7 @@ void* FirnAllocator::take(size_t bytes, c10::DeviceIndex device, cudaStream_t st
 
 /// The engine had nothing: others may.
 void* FirnAllocator::try_again(Engine& engine, size_t bytes, c10::DeviceIndex device,
-                               cudaStream_t stream) {
+                               cudaStream_t stream, Told told) {
   if (pools_.any())
     if (void* lent = pools_.borrow(engine, device, bytes, stream)) return lent;
   // Whoever has a cache of his own (torch's list of such callbacks).
@@ -191,7 +194,7 @@ void* FirnAllocator::try_again(Engine& engine, size_t bytes, c10::DeviceIndex de
   for (const std::string& name : c10::FreeCudaMemoryCallbacksRegistry()->Keys())
     freed |= c10::FreeCudaMemoryCallbacksRegistry()->Create(name)->Execute();
   if (!freed) return nullptr;
-  Result<void*> made = engine.allocate(bytes, stream);
+  Result<void*> made = engine.allocate(bytes, stream, bytes, told);
   return made ? *made : nullptr;
 }
 
@@ -340,6 +343,7 @@ void FirnAllocator::copy_data(void* to, const void* from, size_t bytes) const {
     Engine* engine = runtime ? runtime->around(pointer) : nullptr;
     if (!engine) return;
     Result<Hold> hold = engine->touch(pointer, nullptr, access);
+    if (!hold) engine->count_refusal(hold.error());
     TORCH_CHECK(hold, "firn: ", describe(hold.error()));
     if (hold->block) held.push_back({engine, *hold});
   };

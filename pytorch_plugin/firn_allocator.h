@@ -101,7 +101,8 @@ class FirnAllocator final : public CudaAllocatorOfAllReleases {
  private:
   void* take(size_t bytes, c10::DeviceIndex device, cudaStream_t stream,
              Told told = Told::unknown);
-  void* try_again(Engine& engine, size_t bytes, c10::DeviceIndex device, cudaStream_t stream);
+  void* try_again(Engine& engine, size_t bytes, c10::DeviceIndex device, cudaStream_t stream,
+                  Told told);
   void give_back(void* pointer);
   void give_back_to_pool(void* pointer, const Pools::Freed& what);
   void note_free(const History::Event& event, bool waits);

@@ -53,21 +53,41 @@ TEST_F(Small, what_was_freed_serves_larger_and_smaller_ones) {
 
 TEST_F(Small, another_streams_is_not_taken) {
   CUstream other = sim.make_stream(0);
-  free_all(make_many(2 * MiB / (64 * KiB), 64 * KiB));
-  void* block = make(256 * KiB, other);
-  EXPECT_EQ(reserved(), 4 * MiB);
-  ASSERT_TRUE(engine().free(block));
+  free_all(make_many(40 * MiB / (64 * KiB), 64 * KiB));
+  std::vector<void*> others;
+  for (int i = 0; i < 40 * 4; ++i) others.push_back(make(256 * KiB, other));
+  EXPECT_EQ(reserved(), 80 * MiB);
+  others.push_back(make(256 * KiB, other));  // its pool would join now, and has nothing
+  EXPECT_EQ(reserved(), 82 * MiB);
+  free_all(others);
+  engine().check();
+}
+
+TEST_F(Small, large_ones_that_wait_to_be_used_again_stay_so) {
+  const std::vector<void*> small = make_many(40 * MiB / (64 * KiB), 64 * KiB);
+  std::vector<void*> large = make_many(4, 2 * MiB);
+  std::ranges::sort(large);
+  free_all(large);
+  free_all(small);
+  const std::vector<void*> joined = make_many(40 * MiB / (256 * KiB), 256 * KiB);
+  EXPECT_EQ(reserved(), 48 * MiB);
+  std::vector<void*> again = make_many(4, 2 * MiB);
+  std::ranges::sort(again);
+  EXPECT_EQ(again, large);
+  free_all(joined);
+  free_all(again);
+  engine().check();
 }
 
 // Blocks that stay between those that go: nothing joins to what is asked for, and each size finds
 // its own again.
 TEST_F(Small, where_nothing_joins_the_pool_grows_and_what_was_freed_is_found_again) {
-  std::vector<void*> all = make_many(16 * MiB / (4 * KiB), 4 * KiB);
+  std::vector<void*> all = make_many(40 * MiB / (4 * KiB), 4 * KiB);
   for (size_t i = 0; i < all.size(); i += 2) ASSERT_TRUE(engine().free(all[i]));
   const std::vector<void*> larger = make_many(2 * MiB / (8 * KiB), 8 * KiB);
-  EXPECT_EQ(reserved(), 18 * MiB);
+  EXPECT_EQ(reserved(), 42 * MiB);
   for (size_t i = 0; i < all.size(); i += 2) all[i] = make(4 * KiB);
-  EXPECT_EQ(reserved(), 18 * MiB);
+  EXPECT_EQ(reserved(), 42 * MiB);
   free_all(larger);
   free_all(all);
   engine().check();

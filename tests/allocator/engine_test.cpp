@@ -145,6 +145,33 @@ TEST(Engine, a_held_block_is_not_spilled) {
   EXPECT_NE(state(engine, a), "resident");
 }
 
+TEST(Engine, a_use_that_is_refused_counts_when_the_program_is_told) {
+  Simulation sim(budget_16mib());
+  Engine& engine = sim.engine(0);
+  void* blocks[2];
+  for (void*& block : blocks) {
+    block = make(engine, 10u << 20);
+    const Result<Hold> used = engine.touch(block, nullptr, Access::write);
+    ASSERT_TRUE(used);
+    engine.release(*used, nullptr);
+  }
+  const auto [a, b] = blocks;
+  Result<Hold> hold = engine.touch(a, nullptr, Access::write);
+  ASSERT_TRUE(hold);
+  const Result<Hold> refused = engine.touch(b, nullptr, Access::write);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(engine.stats().oom_count, 0u) << "the caller may do otherwise";
+  Result<Hold> used = engine.touch_anyway(b, nullptr, Access::write);
+  ASSERT_TRUE(used) << describe(used.error());
+  EXPECT_EQ(engine.stats().oom_count, 0u);
+  engine.count_refusal(refused.error());
+  EXPECT_EQ(engine.stats().oom_count, 1u);
+  engine.count_refusal(make_error(Code::lost, 0, "another error"));
+  EXPECT_EQ(engine.stats().oom_count, 1u);
+  engine.release(*used, nullptr);
+  engine.release(*hold, nullptr);
+}
+
 TEST(Engine, a_small_tensor_without_room_for_a_segment_is_in_host_memory) {
   Simulation sim(budget_16mib());
   Engine& engine = sim.engine(0);

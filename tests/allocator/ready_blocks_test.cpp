@@ -110,16 +110,17 @@ TEST(ReadyBlocks, all_of_the_large_ones_are_taken_and_no_small_one) {
       if (c >= large) all.insert(&block);
     }
   std::set<Block*> taken;
-  ready.blocks.take_all(ready.table, large, size_class::count, [&](Block& block) {
-    EXPECT_TRUE(taken.insert(&block).second);
-  });
-  EXPECT_EQ(taken, all);
   size_t small = 0;
-  ready.blocks.take_all(ready.table, 0, size_class::count, [&](Block& block) {
+  ready.blocks.take_all(ready.table, 0, large, [&](Block& block) {
     EXPECT_LT(block.size_class, large);
     ++small;
   });
   EXPECT_EQ(small, 9u);
+  ready.blocks.take_all(ready.table, large, size_class::count, [&](Block& block) {
+    EXPECT_TRUE(taken.insert(&block).second);
+  });
+  EXPECT_EQ(taken, all);
+  ready.blocks.take_all(ready.table, 0, size_class::count, [](Block&) { ADD_FAILURE(); });
 }
 
 // Each thread frees and allocates with its own number; one takes all there is, as memory for others

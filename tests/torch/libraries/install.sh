@@ -21,12 +21,16 @@ install() {
   echo "$site" >"$folder/site"
 }
 
-if ! cmp -s $here/requirements.txt "$stamp"; then
+# One at a time; anew where these, or the Python and the packages that they are beside, are others.
+exec 9>"$folder/lock"
+flock 9
+wanted=$({ cat $here/requirements.txt; .venv/bin/python -VV; .venv/bin/python -m pip freeze; } | sha256sum)
+if [ "$(cat "$stamp" 2>/dev/null)" != "$wanted" ]; then
   if ! install >"$folder/log" 2>&1; then
     tail -n 5 "$folder/log" >&2
     echo "install.sh: these libraries cannot be installed ($folder/log)" >&2
     exit 77
   fi
-  cp $here/requirements.txt "$stamp"
+  printf '%s\n' "$wanted" >"$stamp"
 fi
 cat "$folder/site"

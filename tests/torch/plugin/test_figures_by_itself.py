@@ -87,12 +87,26 @@ def test_a_list_that_is_done_in_slices_is_no_refusal(run, tmp_path):
     assert list(tmp_path.glob("*.html")) == [] and "out of memory" not in done.stderr
 
 
-def test_the_page_stays_where_it_was_asked_for(run, tmp_path):
+def test_an_operator_that_uses_host_memory_is_no_refusal(run, tmp_path):
+    done = run("""
+        import torch
+        a, b = (torch.full((40 << 18,), value, device="cuda") for value in (1.0, 2.0))
+        a.add_(b)
+        assert torch.cuda.memory_stats()["num_ooms"] == 0
+        print("equal", bool((a == 3).all()))
+    """, conf="backend:firn,firn_budget:64MiB,firn_host:1GiB,firn_oom_page:oom.html")
+    assert done.stdout.split() == ["equal", "True"]
+    assert list(tmp_path.glob("*.html")) == []
+
+
+@pytest.mark.parametrize("knob, page", [("firn_oom_page:oom.html", "oom.html"),
+                                        ("firn_trace:job.csv", "job.oom.html")])
+def test_the_page_stays_where_it_was_asked_for(run, tmp_path, knob, page):
     (tmp_path / "elsewhere").mkdir()
     run("import os, torch; torch.ones(1, device='cuda'); os.chdir('elsewhere')\n" +
         textwrap.dedent(REFUSED % 1),
-        conf=f"{CONF},firn_oom_page:oom.html")
-    assert (tmp_path / "oom.html").exists()
+        conf=f"{CONF},{knob}")
+    assert (tmp_path / page).exists()
 
 
 MONITORED = """

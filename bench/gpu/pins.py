@@ -4,7 +4,7 @@ the end of the process the memory is free, and the statistics say nothing of it.
 import sys
 import time
 
-HELD = "held by operators that are running"
+HELD = "held by operators that are running"  # as allocator/engine_no_room.cpp says it
 PASSES_S = 2.0  # a hold that no operator has is over by then, or is never given back
 
 _most = {}
@@ -18,7 +18,7 @@ def _pinned(firn):
         pinned = firn.stats()["devices"][0]["pinned"]
         if all(pin["reason"] != HELD for pin in pinned) or time.monotonic() > deadline:
             return pinned
-        time.sleep(.001)
+        time.sleep(.02)
 
 
 def sample():

@@ -4,6 +4,7 @@ something is missing; that it can be carried to a machine without network and bu
 import json
 import os
 import pathlib
+import re
 import shutil
 import signal
 import subprocess
@@ -74,6 +75,12 @@ def test_dry_run(tmp_path):
     assert str(ROOT) not in (tmp_path / "results.json").read_text()
     machine = results["machine"]
     assert machine["torch"]["torch"] and machine["glibc"] and machine["compiler"]
+
+
+@pytest.mark.quick
+def test_what_is_held_is_called_so():
+    held = re.search(r'^HELD = ("[^"]+")', (GPU / "pins.py").read_text(), re.M)[1]
+    assert f"held = {held};" in (ROOT / "allocator/engine_no_room.cpp").read_text()
 
 
 @pytest.mark.quick

@@ -12,6 +12,8 @@ cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/.." || exit 1
 
 # One ninja for every step: another version would start the build over.
 export PATH="$PWD/.venv/bin:$PATH" NINJA="$PWD/.venv/bin/ninja"
+# (Where there is a ccache: for it to take precompiled headers.)
+export CCACHE_SLOPPINESS=${CCACHE_SLOPPINESS:-pch_defines,time_macros}
 
 packages=(python3 python3-venv g++ pkg-config ca-certificates liburing-dev libxxhash-dev
           libcli11-dev nlohmann-json3-dev libfmt-dev libgtest-dev libbenchmark-dev
@@ -129,8 +131,8 @@ install_requirements() {  # OPTION...
   .venv/bin/python -m pip install --disable-pip-version-check "$@"
 }
 
-# What needs no PyTorch is built while that is fetched and unpacked, which keeps one core at most. The
-# steps after it find the same commands done, and tell what failed.
+# What needs no PyTorch is built while that is fetched and unpacked, which keeps one core at most.
+# The steps after it find the same commands done, and tell what failed.
 build_beside() {
   local tools tests=false
   if [ -e build/build.ninja ]; then
@@ -143,7 +145,7 @@ build_beside() {
   # (It keeps the lock, should this script be killed.)
   setsid nice -n 10 bash -c '
     if [ ! -e build/build.ninja ]; then
-      configure "$1" -Dtorch=disabled && printf "%s\n" "$PWD" >"$3" && touch "$4" || exit 1
+      configure "$1" -Dtorch=disabled && touch "$4" && printf "%s\n" "$PWD" >"$3" || exit 1
     fi
     exec .venv/bin/ninja -C build -j "$2"' beside $tests "$(jobs_that_fit)" "$source_stamp" \
     "$beside_stamp" </dev/null >build/setup-beside.log 2>&1 &
@@ -153,7 +155,7 @@ build_beside() {
 
 stop_beside() {
   [ -n "$beside" ] || return 0
-  kill -- -"$beside" 2>/dev/null
+  kill -- -"$beside" 2>/dev/null || kill "$beside" 2>/dev/null
   wait "$beside" 2>/dev/null
   beside=
 }

@@ -84,6 +84,16 @@ size_t image_bytes(const void* image) {
   return end;
 }
 
+CUresult no_code_of_ours(Gate& gate) {
+  static std::atomic_flag told;
+  if (!told.test_and_set())
+    tell(std::string(gate.entry()) +
+         ": this is no shared object for this processor (a GPU's code? PTX, a cubin, a fatbin), and "
+         "nothing here can run it: the software GPU runs PyTorch's operators, and kernels that were "
+         "built for this processor. Other programs need a real GPU");
+  return CUDA_ERROR_INVALID_IMAGE;
+}
+
 CUresult load(Gate& gate, const char* path, const void* image, bool of_library,
               std::shared_ptr<Module>* out) {
   auto module = std::make_shared<Module>();
@@ -92,15 +102,7 @@ CUresult load(Gate& gate, const char* path, const void* image, bool of_library,
     if (::access(path, R_OK) != 0) return CUDA_ERROR_FILE_NOT_FOUND;
   } else {
     const size_t bytes = image_bytes(image);
-    if (!bytes) {
-      static std::atomic_flag told;
-      if (!told.test_and_set())
-        tell(std::string(gate.entry()) +
-             ": this is a GPU's code (PTX, a cubin, a fatbin), which nothing here can run: the "
-             "software GPU runs PyTorch's operators and kernels that were built for this "
-             "processor. The program needs a real GPU");
-      return CUDA_ERROR_INVALID_IMAGE;
-    }
+    if (!bytes) return no_code_of_ours(gate);
     module->fd = ::memfd_create("firn-gpu-module", MFD_CLOEXEC);
     if (module->fd < 0) return CUDA_ERROR_OUT_OF_MEMORY;
     for (size_t at = 0; at < bytes;) {
@@ -116,7 +118,7 @@ CUresult load(Gate& gate, const char* path, const void* image, bool of_library,
   module->library = ::dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL);
   gate.lock().lock();
   if (!module->library)
-    return path ? CUDA_ERROR_INVALID_IMAGE : CUDA_ERROR_SHARED_OBJECT_INIT_FAILED;
+    return path ? no_code_of_ours(gate) : CUDA_ERROR_SHARED_OBJECT_INIT_FAILED;
   module->of_library = of_library;
   if (!of_library) module->context = gate.context();
   const auto here = current_context(gate.lock());

@@ -12,13 +12,14 @@ namespace {
 constexpr int driver_version = 13000;
 constexpr uint64_t flag_legacy = 1, flag_per_thread = 2;
 
-/// NVIDIA's CUDA runtime asks for it at its start, and gives up without it.
+/// NVIDIA's CUDA runtime asks for the driver's undocumented tables at its start, and gives up without.
 void tell_of_its_runtime() {
   static std::atomic_flag told;
   if (!told.test_and_set())
-    tell("this program uses a CUDA runtime of NVIDIA's (linked statically, as in CuPy, or another "
-         "than the libcudart.so.13 that Firn brings), which wants tables of the driver that are "
-         "not documented: all that it does with that runtime needs a real GPU");
+    tell("this program asks for cuGetExportTable, tables of NVIDIA's driver that are not documented. "
+         "If it does so for a CUDA runtime of NVIDIA's (linked statically, as in CuPy, or another "
+         "than the libcudart.so.13 that Firn brings), all that it does with that runtime fails "
+         "here, and needs a real GPU");
 }
 }  // namespace
 

@@ -21,7 +21,7 @@ struct Config {
   std::string store = "automatic";      // automatic | io_uring | threads
   std::string driver;                   // to open; empty: libcuda.so.1 as the loader finds it
   std::string fallback = "refuse";      // refuse | native: PyTorch that Firn does not fit
-  std::string stats_file, trace_file;   // %p: process id; relative ones as given
+  std::string stats_file, trace_file;   // %p: process id; absolute once Firn runs
   std::string oom_page;                 // (the same) about memory that was refused
   std::string metrics;                  // a file (the same), or a port of 127.0.0.1 in digits
   double watch_fraction = 0.5;          // observer on once allocated memory exceeds this of budget

@@ -39,9 +39,8 @@ enum class Seen : uint8_t { always, this_time };
 /// Of a block that is allocated before anybody watches: would those who use it tell? They do where
 /// it is what watched operators are given and answer, a tensor's storage: such blocks may leave from
 /// the moment on that watching begins. One that is `unknown` may be a workspace that its library
-/// keeps. `or_parts` is unknown too: where it cannot be had its user does with parts, and no
-/// refusal is counted.
-enum class Told : uint8_t { unknown, always, or_parts };
+/// keeps.
+enum class Told : uint8_t { unknown, always };
 
 /// A touched block, held on the device until release().
 struct Hold {
@@ -296,9 +295,9 @@ class Engine {
   /// and leaves again after release(). Counted in zero_copy_bytes. Errors: lost, driver.
   virtual Result<Hold> touch_anyway(const void* pointer, CUstream stream, Access access,
                                     Seen seen = Seen::always) = 0;
-  /// touch() refused, and its caller's program is told so: out of memory counts in oom_count. (What
-  /// allocate() and touch_anyway() refuse they count themselves.)
-  virtual void count_refusal(const Error& error) = 0;
+  /// The program is told that memory was refused: counts in oom_count. (Callers may do otherwise
+  /// about an error out_of_memory; none counts by itself.)
+  virtual void count_refusal() = 0;
   /// The work has been enqueued: from here the block's age and last use count.
   virtual void release(Hold hold, CUstream stream) = 0;
   /// touch() of the blocks around many addresses at once, as far as they are resident with their

@@ -93,12 +93,10 @@ Result<void*> EngineImpl::allocate(size_t bytes, CUstream stream, size_t request
     in_host = true;
     result = with_watching(bytes, attempt);
   }
-  if (!result && told != Told::or_parts) count_refusal(result.error());
   return result;
 }
 
-void EngineImpl::count_refusal(const Error& error) {
-  if (error.code != Code::out_of_memory) return;
+void EngineImpl::count_refusal() {
   Lock lock(mutex_);
   ++counted_.oom_count;
 }

@@ -72,7 +72,7 @@ class EngineImpl final : public Engine, private EngineLimits, private InMotion {
   Result<Hold> touch(const void* pointer, CUstream stream, Access access, Seen seen) override;
   Result<Hold> touch_anyway(const void* pointer, CUstream stream, Access access,
                             Seen seen) override;
-  void count_refusal(const Error& error) override;
+  void count_refusal() override;
   void release(Hold hold, CUstream stream) override;
   size_t touch_many(std::span<const uint64_t> addresses, Access access, Hold* holds, size_t& held,
                     Seen seen) override;
@@ -305,7 +305,7 @@ class EngineImpl final : public Engine, private EngineLimits, private InMotion {
   Result<void> pin_with(Block& block, Mark&& mark);
   static uint64_t proof(Seen seen, uint64_t w);  // for a block's word
   Result<Hold> touch_slow(Block& block, CUstream stream, Access access, Seen seen, bool anyway);
-  Error unreadable(const Block& block, std::optional<uint64_t> stall_begin, bool counted);
+  Error unreadable(const Block& block, std::optional<uint64_t> stall_begin);
   void add_use(Block& block, Use use);
   int index_of(CUstream stream);                 // engine_hot.h, as the next three
   void set_use(Block& block, Use use);

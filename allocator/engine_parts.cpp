@@ -18,7 +18,7 @@ Result<void*> EngineImpl::allocate_segment(size_t bytes, CUstream stream, bool s
                                            const char* reason) {
   FIRN_CHECK(bytes > size_class::small_most, "a segment of %zu bytes", bytes);
   stream = Streams::plain(stream);
-  Result<void*> made = with_watching(bytes, [&](Lock& lock) -> Result<void*> {
+  return with_watching(bytes, [&](Lock& lock) -> Result<void*> {
     const int index = see_stream(stream);
     if (index < 0)
       return make_error(Code::invalid_argument, 0,
@@ -39,8 +39,6 @@ Result<void*> EngineImpl::allocate_segment(size_t bytes, CUstream stream, bool s
     }
     return reinterpret_cast<void*>(block.address);
   });
-  if (!made) count_refusal(made.error());
-  return made;
 }
 
 void EngineImpl::uncount_segment(Block& block) {

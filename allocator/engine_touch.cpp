@@ -64,7 +64,7 @@ Result<Hold> EngineImpl::touch_slow(Block& block, CUstream stream, Access access
       return make_error(Code::driver, 0,
                         fmt::format("block {:#x} could not be brought back: {}", block.address,
                                     block.fault_error.text));
-    if (block.read_refusals != refusals) return unreadable(block, stall_begin, anyway);
+    if (block.read_refusals != refusals) return unreadable(block, stall_begin);
     uint64_t w = block.word.load(std::memory_order_acquire);
     if (w & word::freed) break;
     switch (word::state(w)) {
@@ -117,7 +117,6 @@ Result<Hold> EngineImpl::touch_slow(Block& block, CUstream stream, Access access
         if (word::state(w) != State::faulting || block.mapped < block.grains) {
           if (Result<void> begun = begin_fault(lock, block, anyway); !begun) {
             count_stall(*stall_begin, &block);
-            if (anyway && begun.error().code == Code::out_of_memory) ++counted_.oom_count;
             return begun.error();
           }
           break;
@@ -137,11 +136,9 @@ Result<Hold> EngineImpl::touch_slow(Block& block, CUstream stream, Access access
 }
 
 /// The error for a thread that waited for a block whose bytes cannot be had now.
-Error EngineImpl::unreadable(const Block& block, std::optional<uint64_t> stall_begin,
-                             bool counted) {
+Error EngineImpl::unreadable(const Block& block, std::optional<uint64_t> stall_begin) {
   if (stall_begin) count_stall(*stall_begin, &block);
   const bool memory = block.fault_error.code == Code::out_of_memory;
-  if (memory && counted) ++counted_.oom_count;
   return make_error(
       memory ? Code::out_of_memory : Code::lost, 0,
       fmt::format("block {:#x} ({} bytes) could not be read back for {} s (firn_io_patience): {}; "

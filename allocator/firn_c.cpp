@@ -112,8 +112,8 @@ int firn_malloc(void** block, size_t bytes, int device, firn_stream stream) noex
     Result<void*> made = (*engine)->allocate(bytes, stream_of(stream));
     if (made)
       *block = *made;
-    else if (made.error().code == Code::out_of_memory)
-      runtime->refused_memory(made.error().text);
+    else
+      runtime->refused(**engine, made.error());
     return status(made);
   });
 }
@@ -147,8 +147,7 @@ int firn_touch(void* const* blocks, const int* access, size_t count, firn_stream
         Result<Hold> hold = engine->touch(blocks[i], announced.stream, how);
         if (!hold) {
           announced.end();
-          engine->count_refusal(hold.error());
-          if (hold.error().code == Code::out_of_memory) runtime->refused_memory(hold.error().text);
+          runtime->refused(*engine, hold.error());
           return status(hold.error());
         }
         if (hold->block) announced.items.push_back({engine, *hold});
@@ -188,7 +187,11 @@ int firn_pin(void* block) noexcept {
   return door([&]() -> int {
     int code;
     Engine* engine = engine_of(block, code);
-    return engine ? status(engine->pin(block, "firn_pin()")) : code;
+    if (!engine) return code;
+    const Result<void> pinned = engine->pin(block, "firn_pin()");
+    if (Runtime* runtime = pinned ? nullptr : Runtime::get())
+      runtime->refused(*engine, pinned.error());
+    return status(pinned);
   });
 }
 

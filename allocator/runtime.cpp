@@ -87,11 +87,11 @@ class RuntimeImpl final : public Runtime {
       if (!store) return store.error();
       store_ = std::move(*store);
     }
-    // (What is written beside them comes later: the program may change its folder until then.)
-    for (std::string* file : {&config_.oom_page, &config_.trace_file})
+    // (The program may change its folder before they, or what lies beside them, are written.)
+    for (std::string* file : {&config_.oom_page, &config_.trace_file, &config_.stats_file})
       if (!file->empty()) {
         std::error_code error;
-        const auto path = std::filesystem::absolute(*file, error);
+        const auto path = std::filesystem::absolute(expand_pid(*file), error);
         if (!error) *file = path.string();
       }
     if (!config_.trace_file.empty()) {
@@ -209,7 +209,7 @@ class RuntimeImpl final : public Runtime {
       const std::string path = config_.oom_page.empty()
                                    ? record::program_prefix(config_.trace_file) + ".oom.html"
                                    : config_.oom_page;
-      oom_pages_.write(expand_pid(path), words, [this] {
+      oom_pages_.write(path, words, [this] {
         std::vector<DeviceThen> devices;
         for (const auto& slot : engines_)
           if (Engine* engine = slot.load(std::memory_order_acquire))
@@ -344,7 +344,7 @@ class RuntimeImpl final : public Runtime {
   /// Never destroyed: an engine has it.
   record::Recorder* open_recorder(int ordinal, CUcontext context) {
     if (!trace_) return nullptr;
-    std::string prefix = record::program_prefix(expand_pid(config_.trace_file));
+    std::string prefix = record::program_prefix(config_.trace_file);
     if (recorded_++ > 0) prefix += fmt::format("-device{}", ordinal);
     recorders_[ordinal] = new record::Recorder(*driver_, context, prefix);
     return recorders_[ordinal];
@@ -437,7 +437,7 @@ class RuntimeImpl final : public Runtime {
   }
 
   void write_stats() {
-    const Result<void> done = replace_file(expand_pid(config_.stats_file), stats_json() + '\n');
+    const Result<void> done = replace_file(config_.stats_file, stats_json() + '\n');
     if (!done) say("firn: " + done.error().text + " (--stats)");
   }
 

@@ -73,6 +73,12 @@ class Runtime {
   /// Memory was refused, with these words, which the program is about to hear: writes the page that
   /// firn_oom_page, or a trace, wants. Again and again at little cost. Under no lock.
   virtual void refused_memory(std::string_view words) = 0;
+  /// The program is about to hear `error` of the engine's: of memory it counts, and has its page.
+  void refused(Engine& engine, const Error& error) {
+    if (error.code != Code::out_of_memory) return;
+    engine.count_refusal();
+    refused_memory(error.text);
+  }
 
   /// The contract's --stats document (JSON text).
   virtual std::string stats_json() const = 0;

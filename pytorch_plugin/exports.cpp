@@ -45,6 +45,15 @@ int answer(const Result<void>& result, char* error, size_t size) {
   return 1;
 }
 
+void told_of(Engine& engine, const Error& error) {
+  if (Runtime* runtime = Runtime::get()) runtime->refused(engine, error);
+}
+
+int answer(Engine& engine, const Result<void>& result, char* error, size_t size) {
+  if (!result) told_of(engine, result.error());
+  return answer(result, error, size);
+}
+
 /// What `body` answers, and `failed` where it throws: nothing passes ctypes. `caught` is told why.
 template <class T, class Body, class Caught>
 T door(T failed, Body&& body, Caught&& caught) noexcept {
@@ -156,7 +165,7 @@ FIRN_TORCH_API int firn_torch_pin(void* pointer, char* error, size_t size) noexc
   return door(1, [&]() -> int {
     Engine* engine = engine_of(pointer);
     if (!engine) return 0;
-    return answer(engine->pin(pointer, "firn.pin()"), error, size);
+    return answer(*engine, engine->pin(pointer, "firn.pin()"), error, size);
   },
       [&](const char* words) { give_text(words, error, size); });
 }
@@ -166,7 +175,7 @@ FIRN_TORCH_API int firn_torch_unpin(void* pointer, void* stream, char* error, si
     Engine* engine = engine_of(pointer);
     if (!engine) return 0;
     Result<Hold> hold = engine->touch(pointer, static_cast<CUstream>(stream), Access::write);
-    if (!hold) return answer(hold.error(), error, size);
+    if (!hold) return answer(*engine, hold.error(), error, size);
     const int status = answer(engine->unpin(pointer), error, size);
     engine->release(*hold, static_cast<CUstream>(stream));
     return status;
@@ -201,6 +210,7 @@ FIRN_TORCH_API int firn_torch_give_address(void* pointer, int how) noexcept {
     if (!engine) return 0;
     Result<void> given = engine->give_address(pointer, reasons[how]);
     if (given) return 0;
+    told_of(*engine, given.error());
     address_error() = given.error().text;
     return static_cast<int>(given.error().code);
   },

@@ -154,7 +154,8 @@ void* FirnAllocator::take(size_t bytes, c10::DeviceIndex device, cudaStream_t st
   void* pointer = nullptr;
   const auto refuse = [&](const Error& error) {
     // (Nobody else is told of what is then done in parts.)
-    TORCH_CHECK_WITH(OutOfMemoryError, !cut_instead, "CUDA out of memory.");
+    TORCH_CHECK_WITH(OutOfMemoryError, !cut_instead || error.code != Code::out_of_memory,
+                     "CUDA out of memory.");
     out_of_memory(engine, bytes, device, error);
   };
   if (pools_.any()) [[unlikely]] {
@@ -163,10 +164,7 @@ void* FirnAllocator::take(size_t bytes, c10::DeviceIndex device, cudaStream_t st
     pointer = *pooled;
   }
   if (!pointer) {
-    if (cut_instead)
-      told = Told::or_parts;
-    else if (!observing() && !launches_are_seen_)
-      told = Told::unknown;
+    if (cut_instead || (!observing() && !launches_are_seen_)) told = Told::unknown;
     Result<void*> made = engine.allocate(bytes, stream, requested, told);
     pointer = made ? *made : try_again(engine, bytes, device, stream, told);
     if (!pointer) [[unlikely]]
@@ -343,7 +341,7 @@ void FirnAllocator::copy_data(void* to, const void* from, size_t bytes) const {
     Engine* engine = runtime ? runtime->around(pointer) : nullptr;
     if (!engine) return;
     Result<Hold> hold = engine->touch(pointer, nullptr, access);
-    if (!hold) engine->count_refusal(hold.error());
+    if (!hold) runtime->refused(*engine, hold.error());
     TORCH_CHECK(hold, "firn: ", describe(hold.error()));
     if (hold->block) held.push_back({engine, *hold});
   };

@@ -79,6 +79,7 @@ void FirnAllocator::out_of_memory(Engine& engine, size_t bytes, c10::DeviceIndex
   if (error.code == Code::driver && DeviceHealth::stays(static_cast<CUresult>(error.detail)))
     C10_CUDA_CHECK(static_cast<cudaError_t>(error.detail));
   TORCH_CHECK(error.code == Code::out_of_memory, "firn: ", describe(error));
+  engine.count_refusal();
   const EngineStats stats = engine.stats();
   const DeviceMemory memory = device_memory(device);
   // What the budget leaves is all there is for us.

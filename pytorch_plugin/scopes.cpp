@@ -272,6 +272,7 @@ Code ThreadScopes::touch_failed(const void* base, Access access, const Error& er
   if (!hold) {
     trouble_ = describe(hold.error());
     short_ = hold.error().code == Code::out_of_memory;
+    if (short_) engine_->count_refusal();
     return hold.error().code;
   }
   if (hold->block) keep_used(*hold, base);

@@ -70,8 +70,7 @@ CUresult allocate(Engine& engine, CUdeviceptr* address, size_t bytes, CUstream s
   // (Refused or not: what does not fit at all is worth the word most.)
   if (bytes >= pool_bytes_least) tell_of_pool(bytes, engine.budget_bytes());
   if (!made) {
-    if (Runtime* runtime = made.error().code == Code::out_of_memory ? runtime_here() : nullptr)
-      runtime->refused_memory(made.error().text);
+    if (Runtime* runtime = runtime_here()) runtime->refused(engine, made.error());
     return result_of(made.error());
   }
   *address = reinterpret_cast<CUdeviceptr>(*made);

@@ -285,7 +285,6 @@ TEST(Stop, threads_that_starve_each_other_go_on) {
   EXPECT_EQ(done, 2);
   EXPECT_LT(sim.clock().now_ns() - begin, 1'000'000'000u);
   EXPECT_GT(engine.stats().zero_copy_bytes, 0u);
-  EXPECT_EQ(engine.stats().oom_count, 0u);
   sim.synchronize();
   engine.check();
 }
@@ -319,7 +318,6 @@ TEST(Stop, threads_that_starve_each_other_of_small_blocks_go_on) {
   for (std::thread& thread : threads) thread.join();
   EXPECT_EQ(refused, 2);
   EXPECT_LT(sim.clock().now_ns() - begin, 1'000'000'000u);
-  EXPECT_GT(engine.stats().oom_count, 0u);
   sim.synchronize();
   engine.check();
 }

@@ -70,6 +70,9 @@ def test_one_that_cannot_be_written_is_said_once_and_harms_nothing(run):
     assert done.stderr.count("/nowhere/oom.html") == 1 and "firn_oom_page" in done.stderr
 
 
+SHORT = "backend:firn,firn_budget:64MiB,firn_host:1GiB,firn_oom_page:oom.html"
+
+
 def test_a_list_that_is_done_in_slices_is_no_refusal(run, tmp_path):
     done = run("""
         import torch
@@ -82,7 +85,7 @@ def test_a_list_that_is_done_in_slices_is_no_refusal(run, tmp_path):
         stats = torch.cuda.memory_stats()
         assert stats["num_ooms"] == 0, stats["num_ooms"]
         print("stepped", stats["allocated_bytes.all.peak"] >> 20)
-    """, conf="backend:firn,firn_budget:64MiB,firn_host:1GiB,firn_oom_page:oom.html")
+    """, conf=SHORT)
     assert int(done.stdout.split()[-1]) >= 4 * 48, "nothing was beyond the budget"
     assert list(tmp_path.glob("*.html")) == [] and "out of memory" not in done.stderr
 
@@ -94,9 +97,38 @@ def test_an_operator_that_uses_host_memory_is_no_refusal(run, tmp_path):
         a.add_(b)
         assert torch.cuda.memory_stats()["num_ooms"] == 0
         print("equal", bool((a == 3).all()))
-    """, conf="backend:firn,firn_budget:64MiB,firn_host:1GiB,firn_oom_page:oom.html")
+    """, conf=SHORT)
     assert done.stdout.split() == ["equal", "True"]
     assert list(tmp_path.glob("*.html")) == []
+
+
+def test_an_address_that_cannot_be_given_is_a_refusal(run, tmp_path):
+    done = run("""
+        import torch
+        a, b = (torch.ones(40 << 18, device="cuda") for _ in range(2))
+        a.data_ptr()
+        try:
+            b.data_ptr()
+        except torch.cuda.OutOfMemoryError:
+            print("refused", torch.cuda.memory_stats()["num_ooms"])
+    """, conf=SHORT)
+    assert done.stdout.split() == ["refused", "1"] and (tmp_path / "oom.html").exists()
+
+
+def test_a_pool_that_has_a_smaller_segment_is_not_refused(run, tmp_path):
+    done = run("""
+        import torch
+        kept = torch.ones(52 << 18, device="cuda")
+        kept.data_ptr()
+        with torch.cuda.use_mem_pool(torch.cuda.MemPool()):
+            small = torch.ones(2 << 18, device="cuda")  # of 20 MiB, where there is room
+            print("made", torch.cuda.memory_stats()["num_ooms"])
+            try:
+                torch.ones(40 << 18, device="cuda")
+            except torch.cuda.OutOfMemoryError:
+                print("refused", torch.cuda.memory_stats()["num_ooms"])
+    """, conf=SHORT)
+    assert done.stdout.split() == ["made", "0", "refused", "1"]
 
 
 @pytest.mark.parametrize("knob, page", [("firn_oom_page:oom.html", "oom.html"),

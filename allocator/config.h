@@ -1,5 +1,5 @@
-// What the user can set. One table (knobs.cpp) defines every knob's name, unit, default and
-// meaning; README's table, `firn doctor` and `firn run --help` are made from it.
+// The knobs of the user. One table (knobs.cpp) defines the name, unit, default and meaning of each;
+// README's table, `firn doctor` and `firn run --help` are made from it.
 #pragma once
 
 #include <cstddef>

@@ -306,14 +306,14 @@ class Engine {
   /// Lock-free.
   virtual size_t touch_many(std::span<const uint64_t> addresses, Access access, Hold* holds,
                             size_t& held, Seen seen = Seen::always) = 0;
-  /// release() of many. Lock-free as release() is.
+  /// release() of many, none of them empty. Lock-free as release() is.
   virtual void release_many(std::span<const Hold> holds, CUstream stream) = 0;
   /// What holds these blocks has enqueued work that may use them on `stream` besides: their uses
   /// there count too. Before release(). Takes the lock.
   virtual void used_on(std::span<const Hold> holds, CUstream stream) = 0;
   /// Work is enqueued on `stream` while nobody watches what it uses. Lock-free once known.
   virtual void saw_stream(CUstream stream) = 0;
-  /// The work was refused: nothing was enqueued.
+  /// The work was refused: nothing was enqueued. No hold is empty.
   virtual void release_unused(std::span<const Hold> holds) = 0;
   /// Holds the block around `pointer` as it is, for nobody's use: until release_apart(), from any
   /// thread. Whoever waits for room waits for that. Empty for a block that is not resident, and for

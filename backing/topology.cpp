@@ -16,18 +16,18 @@ namespace fs = std::filesystem;
 
 constexpr int devices_in_devices_most = 8;  // a partition of a RAID of encrypted ...
 
-std::optional<long> number_in(const fs::path& file) {
-  std::ifstream in(file);
-  long value = 0;
-  if (in >> value) return value;
+/// None where the device does not say it; -1 where it says that it is near no node.
+std::optional<int> numa_node(const fs::path& device) {
+  std::ifstream in(device / "numa_node");
+  int node = 0;
+  if (in >> node) return std::max(node, -1);
   return std::nullopt;
 }
 
 /// The nearest ancestor that says on which node it hangs.
 int node_above(fs::path device) {
   for (; device.has_relative_path(); device = device.parent_path())
-    if (std::optional<long> node = number_in(device / "numa_node"))
-      return static_cast<int>(std::max(*node, -1L));
+    if (std::optional<int> node = numa_node(device)) return *node;
   return -1;
 }
 
@@ -70,8 +70,7 @@ int pci_node(const std::string& id, const std::string& sys) {
   // The driver may write the domain with eight digits, sysfs does with four.
   if (const size_t colon = name.find(':'); colon == 8 && name.starts_with("0000"))
     name = name.substr(4);
-  const fs::path device = fs::path(sys) / "bus/pci/devices" / name;
-  return static_cast<int>(std::max(number_in(device / "numa_node").value_or(-1), -1L));
+  return numa_node(fs::path(sys) / "bus/pci/devices" / name).value_or(-1);
 }
 
 unsigned node_distance(int from, int to, const std::string& sys) {

@@ -131,8 +131,8 @@ install_requirements() {  # OPTION...
   .venv/bin/python -m pip install --disable-pip-version-check "$@"
 }
 
-# What needs no PyTorch is built while that is fetched and unpacked, which keeps one core at most.
-# The steps after it find the same commands done, and tell what failed.
+# Builds all that needs no PyTorch while that is fetched and unpacked, which keeps one core at most.
+# The steps after it find the same commands done, and say where one failed.
 build_beside() {
   local tools tests=false
   if [ -e build/build.ninja ]; then

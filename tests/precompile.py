@@ -50,4 +50,4 @@ if __name__ == "__main__":
     with open(depfile, encoding="utf-8") as made:
         target, headers = made.read().split(":", 1)
     with open(depfile, "w", encoding="utf-8") as made:
-        made.write(f"{target}: {file}{headers}")
+        made.write(f"{target}: {file.replace(' ', chr(92) + ' ')}{headers}")

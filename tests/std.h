@@ -21,8 +21,8 @@
 #include <random>
 #include <set>
 #include <span>
-#include <sstream>
 #include <source_location>
+#include <sstream>
 #include <string>
 #include <string_view>
 #include <thread>

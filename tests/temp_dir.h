@@ -10,16 +10,11 @@
 
 namespace firn::test {
 
-/// A fresh directory under $FIRN_TEST_DIR, else the working directory (a disk, not a tmpfs).
+/// Fresh. Aborts where it cannot be made.
 class TempDir {
  public:
-  TempDir() {
-    const char* base = std::getenv("FIRN_TEST_DIR");
-    std::string name =
-        (base ? std::string(base) : std::filesystem::current_path().string()) + "/firn-XXXXXX";
-    if (!::mkdtemp(name.data())) std::abort();
-    path_ = name;
-  }
+  /// Under $FIRN_TEST_DIR, else the working directory (a disk, not a tmpfs).
+  TempDir() : TempDir(std::getenv("FIRN_TEST_DIR"), std::filesystem::current_path()) {}
   ~TempDir() {
     std::error_code ignored;
     std::filesystem::remove_all(path_, ignored);
@@ -28,6 +23,12 @@ class TempDir {
   TempDir& operator=(const TempDir&) = delete;
   const std::string& path() const { return path_; }
   bool empty() const { return std::filesystem::is_empty(path_); }
+
+ protected:
+  TempDir(const char* parent, const std::filesystem::path& without)
+      : path_((parent ? parent : without) / "firn-XXXXXX") {
+    if (!::mkdtemp(path_.data())) std::abort();
+  }
 
  private:
   std::string path_;

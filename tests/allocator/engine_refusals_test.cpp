@@ -60,6 +60,21 @@ Result<Hold> hold_too_much(Simulation& sim, void* blocks[3], Hold held[2]) {
   return engine.touch_anyway(blocks[2], nullptr, Access::read);
 }
 
+TEST(Refusals, count_when_the_program_is_told) {
+  Simulation sim(too_small_budget());
+  Engine& engine = sim.engine(0);
+  void* blocks[3];
+  Hold held[2];
+  Result<Hold> third = hold_too_much(sim, blocks, held);  // refused, and had in host memory
+  ASSERT_TRUE(third) << describe(third.error());
+  ASSERT_FALSE(engine.allocate(20 * MiB, nullptr));
+  EXPECT_EQ(engine.stats().oom_count, 0u) << "its caller may do otherwise";
+  engine.count_refusal();
+  EXPECT_EQ(engine.stats().oom_count, 1u);
+  engine.release(*third, nullptr);
+  for (const Hold& hold : held) engine.release(hold, nullptr);
+}
+
 void expect_refused_and_whole(Simulation& sim, const char* why) {
   void* blocks[3];
   Hold held[2];

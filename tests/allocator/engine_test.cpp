@@ -143,15 +143,6 @@ TEST(Engine, a_held_block_is_not_spilled) {
   EXPECT_NE(state(engine, a), "resident");
 }
 
-TEST(Engine, a_refusal_counts_when_the_program_is_told) {
-  Simulation sim(budget_16mib());
-  Engine& engine = sim.engine(0);
-  ASSERT_FALSE(engine.allocate(20u << 20, nullptr));
-  EXPECT_EQ(engine.stats().oom_count, 0u) << "the caller may do otherwise";
-  engine.count_refusal();
-  EXPECT_EQ(engine.stats().oom_count, 1u);
-}
-
 TEST(Engine, a_small_tensor_without_room_for_a_segment_is_in_host_memory) {
   Simulation sim(budget_16mib());
   Engine& engine = sim.engine(0);

@@ -104,6 +104,8 @@ const std::string& spill_dir() {
   return dir;  // never destroyed: looked at in an exit handler
 }
 
+std::string oom_page() { return spill_dir() + "/oom.html"; }
+
 class FirnC : public testing::Test {
  protected:
   static void SetUpTestSuite() {
@@ -115,7 +117,8 @@ class FirnC : public testing::Test {
     EXPECT_EQ(firn_init(missing.c_str()), FIRN_INVALID_ARGUMENT) << firn_error();
     std::string conf =
         "firn_budget:96MiB,firn_host:48MiB,firn_watch:0,firn_test_allow_tmpfs:1,firn_dir:" +
-        spill_dir() + ",firn_driver:" + std::getenv("FIRN_TEST_GPU");
+        spill_dir() + ",firn_oom_page:" + oom_page() +
+        ",firn_driver:" + std::getenv("FIRN_TEST_GPU");
     ASSERT_EQ(firn_init(conf.c_str()), FIRN_OK) << firn_error();
     (void)program();
   }
@@ -193,6 +196,31 @@ TEST_F(FirnC, a_working_set_above_the_budget_is_refused_and_nothing_is_held) {
   EXPECT_NE(std::string(firn_error()).find("firn_budget"), std::string::npos) << firn_error();
   ASSERT_EQ(firn_touch(block, nullptr, 8, nullptr), FIRN_OK) << firn_error();
   firn_launched();
+  for (void* b : block) EXPECT_EQ(firn_free(b, nullptr), FIRN_OK);
+}
+
+TEST_F(FirnC, each_refusal_counts_once_and_there_is_a_page) {
+  const auto refused = [] { return stats()["devices"][0]["out_of_memory"].get<int>(); };
+  void* block[13] = {};
+  ASSERT_EQ(firn_malloc(&block[0], 8u << 20, 0, nullptr), FIRN_OK) << firn_error();
+  const int before = refused();  // of a device that is open now
+  for (void*& b : block) {
+    if (!b) {
+      ASSERT_EQ(firn_malloc(&b, 8u << 20, 0, nullptr), FIRN_OK) << firn_error();
+    }
+    ASSERT_EQ(firn_touch(&b, nullptr, 1, nullptr), FIRN_OK) << firn_error();
+  }
+  EXPECT_EQ(refused(), before);
+  void* large = nullptr;
+  EXPECT_EQ(firn_malloc(&large, 200u << 20, 0, nullptr), FIRN_OUT_OF_MEMORY);
+  EXPECT_EQ(refused(), before + 1);
+  EXPECT_TRUE(std::filesystem::exists(oom_page())) << "of the process's first refusal";
+  EXPECT_EQ(firn_touch(block, nullptr, 13, nullptr), FIRN_OUT_OF_MEMORY);
+  EXPECT_EQ(refused(), before + 2);
+  for (int i = 0; i < 12; ++i) ASSERT_EQ(firn_pin(block[i]), FIRN_OK) << firn_error();
+  EXPECT_EQ(firn_pin(block[12]), FIRN_OUT_OF_MEMORY);
+  EXPECT_EQ(refused(), before + 3);
+  for (int i = 0; i < 12; ++i) EXPECT_EQ(firn_unpin(block[i]), FIRN_OK) << firn_error();
   for (void* b : block) EXPECT_EQ(firn_free(b, nullptr), FIRN_OK);
 }
 

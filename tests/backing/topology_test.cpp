@@ -94,6 +94,10 @@ TEST_F(Topology, PciDevicesInEveryWayToWriteThem) {
   for (const char* id : {"0000:c1:00.0", "0000:C1:00.0", "00000000:C1:00.0"})
     EXPECT_EQ(pci_node(id, sys), 3) << id;
   EXPECT_EQ(pci_node("0000:c2:00.0", sys), -1);
+  for (const char* no_node : {"-1", "-7", "9223372036854771712", "many", ""}) {
+    write("bus/pci/devices/0000:c2:00.0/numa_node", no_node);
+    EXPECT_EQ(pci_node("0000:c2:00.0", sys), -1) << no_node;
+  }
   EXPECT_EQ(pci_node("", sys), -1);
 }
 

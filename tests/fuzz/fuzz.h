@@ -17,6 +17,8 @@
 #include <string>
 #include <string_view>
 
+#include "tests/temp_dir.h"
+
 /// An oracle: where the condition fails the fuzzer keeps the input.
 #define FUZZ_CHECK(condition, ...)                                                            \
   do {                                                                                        \
@@ -85,26 +87,15 @@ inline std::map<std::string, std::string> texts_of(const uint8_t* data, size_t s
   return texts;
 }
 
-/// A folder that is removed at the end of the process. (What ends otherwise leaves it: run.sh gives
-/// a TMPDIR that it removes.)
-class Folder {
+/// A folder that is removed at the end of the process. (A crash leaves it: run.sh gives a TMPDIR that
+/// it removes.)
+class Folder : public test::TempDir {
  public:
-  Folder() {
-    const char* parent = std::getenv("TMPDIR");
-    path_ = std::string(parent ? parent : "/tmp") + "/firn-fuzz-XXXXXX";
-    FUZZ_CHECK(::mkdtemp(path_.data()), "no folder %s", path_.c_str());
-  }
-  ~Folder() {
-    std::error_code error;
-    std::filesystem::remove_all(path_, error);
-  }
-  Folder(const Folder&) = delete;
-  Folder& operator=(const Folder&) = delete;
-  const std::string& path() const { return path_; }
+  Folder() : TempDir(std::getenv("TMPDIR"), "/tmp") {}
 
   /// Returns the file's path.
   std::string write(const std::string& name, std::string_view text) const {
-    const std::string path = path_ + "/" + name;
+    const std::string path = this->path() + "/" + name;
     const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
     FUZZ_CHECK(fd >= 0, "%s cannot be written", path.c_str());
     for (size_t at = 0; at < text.size();) {
@@ -116,12 +107,9 @@ class Folder {
     return path;
   }
   std::string make(const std::string& name) const {
-    std::filesystem::create_directories(path_ + "/" + name);
-    return path_ + "/" + name;
+    std::filesystem::create_directories(path() + "/" + name);
+    return path() + "/" + name;
   }
-
- private:
-  std::string path_;
 };
 
 /// One line that can be read, of a bounded length.

@@ -1,7 +1,5 @@
 #include "allocator/arena.h"
 
-#include <new>
-
 namespace firn {
 
 Result<std::unique_ptr<Arena>> Arena::reserve(const Driver& driver, uint64_t bytes) {
@@ -18,10 +16,7 @@ Result<std::unique_ptr<Arena>> Arena::reserve(const Driver& driver, uint64_t byt
 }
 
 Arena::Arena(const Driver& driver, uint64_t base, uint64_t bytes)
-    : driver_(driver), base_(base), bytes_(bytes),
-      table_(static_cast<std::atomic<uint32_t>*>(
-          std::calloc(bytes / granule_bytes, sizeof(std::atomic<uint32_t>)))) {
-  if (!table_) throw std::bad_alloc();
+    : driver_(driver), base_(base), bytes_(bytes), table_(bytes / granule_bytes) {
   ranges_.add(base, bytes);
 }
 

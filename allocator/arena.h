@@ -4,11 +4,11 @@
 
 #include <atomic>
 #include <cstdint>
-#include <cstdlib>
 #include <memory>
 #include <optional>
 
 #include "allocator/frames.h"
+#include "allocator/lifetimes/zero_array.h"
 #include "allocator/range_map.h"
 
 namespace firn {
@@ -42,10 +42,7 @@ class Arena {
   Arena(const Driver& driver, uint64_t base, uint64_t bytes);
   const Driver& driver_;
   uint64_t base_, bytes_;
-  struct GiveBack {
-    void operator()(std::atomic<uint32_t>* table) const { std::free(table); }
-  };
-  std::unique_ptr<std::atomic<uint32_t>[], GiveBack> table_;  // there only where it is used
+  ZeroArray<std::atomic<uint32_t>> table_;
   RangeMap ranges_;
   bool abandoned_ = false;
 };

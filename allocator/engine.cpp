@@ -43,7 +43,7 @@ EngineImpl::EngineImpl(const EngineOptions& options, const Driver& driver, Store
       frames_(driver, health_, options.device, options.budget_bytes),
       host_(driver, store, options.host_bytes, options.host_left, options.host_own,
             options.no_bytes, frames_.host_location().id, options.host_ahead, options.host_room),
-      streams_(driver, health_), gate_(driver), segments_(new std::atomic<Segment*>[segments_most]()) {
+      streams_(driver, health_), gate_(driver), segments_(segments_most) {
   access_.push_back(access_of(options.device));
   if (options.verify) net_ = std::make_unique<Net>();
 }
@@ -245,7 +245,7 @@ bool EngineImpl::busy() const { return busy_.load(std::memory_order_relaxed); }
 
 bool EngineImpl::reap_store() {
   if (FIRN_CANARY(40) && requests_.size() > 2) return false;
-  StoreCompletion completions[32];
+  StoreCompletion completions[4];  // made anew each time, and mostly there is none
   bool any = false;
   while (size_t count = store_->poll(queue_, completions)) {
     any = true;

@@ -30,6 +30,7 @@
 #include "allocator/lifetimes/history.h"
 #include "allocator/lifetimes/load.h"
 #include "allocator/lifetimes/rehearse.h"
+#include "allocator/lifetimes/zero_array.h"
 #include "allocator/net.h"
 #include "allocator/ready_blocks.h"
 #include "allocator/region.h"
@@ -547,7 +548,7 @@ class EngineImpl final : public Engine, private EngineLimits, private InMotion {
   unsigned out_ = 0, in_ = 0;                            // their Streams indices
   std::vector<CUmemAccessDesc> access_;  // to what is mapped: this device's, then its peers'
   // Looked up without the lock: pointers never move, and a Segment is never freed, only reused.
-  std::unique_ptr<std::atomic<Segment*>[]> segments_;
+  ZeroArray<std::atomic<Segment*>> segments_;
   std::array<std::atomic<std::atomic<uint32_t>*>, segments_most / segments_per_table>
       unit_tables_{};
   uint32_t segment_count_ = 0;

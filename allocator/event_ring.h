@@ -9,9 +9,9 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 
 #include "allocator/lifetimes/events.h"
+#include "allocator/lifetimes/zero_array.h"
 
 namespace firn {
 
@@ -22,8 +22,7 @@ class EventRing {
     uint32_t block;  // index of its descriptor
   };
 
-  explicit EventRing(size_t entries = 1 << 16)
-      : slots_(new std::atomic<uint64_t>[entries]()), mask_(entries - 1) {}
+  explicit EventRing(size_t entries = 1 << 16) : slots_(entries), mask_(entries - 1) {}
 
   /// The event's number.
   uint64_t push(lifetimes::EventKind kind, uint32_t block) {
@@ -72,7 +71,7 @@ class EventRing {
   static uint64_t number(uint64_t at) { return (at + 1) & number_mask; }
 
   // What the reader writes is on a cache line of its own, and what both read on another.
-  std::unique_ptr<std::atomic<uint64_t>[]> slots_;
+  ZeroArray<std::atomic<uint64_t>> slots_;
   const uint64_t mask_;
   alignas(64) std::atomic<uint64_t> head_{0};
   alignas(64) uint64_t tail_ = 0;

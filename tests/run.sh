@@ -77,8 +77,9 @@ if [ ${#selected[@]} -gt 0 ]; then
     "${selected[@]}" </dev/null || meson_status=$?
 fi
 
-# The threads of torch's operators would spin on cores that another test could have.
-export OMP_WAIT_POLICY=${OMP_WAIT_POLICY:-passive}
+# The threads of torch's operators, and of NumPy's (which nobody uses), would spin on cores that
+# another test could have.
+export OMP_WAIT_POLICY=${OMP_WAIT_POLICY:-passive} OPENBLAS_NUM_THREADS=${OPENBLAS_NUM_THREADS:-1}
 folders=()
 for folder in tests/bench tests/torch tests/command tests/real_faults; do
   if [ -d "$folder" ]; then folders+=("$folder"); fi

@@ -10,9 +10,10 @@ constexpr uint64_t sample_length = 6;
 }
 
 Contexts::Contexts(size_t events_most) : sample_power_(Events::power(sample_length)) {
+  tables_.reserve(kinds.size());
   for (size_t i = 0; i < kinds.size(); ++i) {
     powers_[i] = Events::power(kinds[i].length);
-    tables_[i].assign(std::bit_ceil(std::max<size_t>(events_most >> kinds[i].sampled, 64)), 0);
+    tables_.emplace_back(std::bit_ceil(std::max<size_t>(events_most >> kinds[i].sampled, 64)));
   }
 }
 
@@ -62,7 +63,7 @@ bool Contexts::same(const Events& events, size_t which, uint64_t a, uint64_t b) 
 
 size_t Contexts::bytes() const {
   size_t sum = 0;
-  for (const auto& table : tables_) sum += table.size() * sizeof(uint32_t);
+  for (const auto& table : tables_) sum += table.bytes();
   return sum;
 }
 

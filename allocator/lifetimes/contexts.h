@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "allocator/lifetimes/events.h"
+#include "allocator/lifetimes/zero_array.h"
 
 namespace firn::lifetimes {
 
@@ -46,7 +47,7 @@ class Contexts {
   uint64_t sample(const Events& events) const;
 
   std::array<uint64_t, kinds.size()> powers_;
-  std::array<std::vector<uint32_t>, kinds.size()> tables_;  // the low half of positions
+  std::vector<ZeroArray<uint32_t>> tables_;  // one of each kind: the low half of positions
   uint64_t sample_power_;
 };
 

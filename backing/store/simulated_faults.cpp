@@ -88,8 +88,11 @@ void SimulatedDisk::move_write(const Request&, Place& place) {
     other->damaged = true;
   } else {
     place.data = contents_;
+    place.damaged = false;
+    return;
   }
-  place.damaged = place.data != contents_;
+  // (operator== of std::byte compares byte by byte.)
+  place.damaged = std::memcmp(place.data.data(), contents_.data(), contents_.size()) != 0;
 }
 
 /// Another slot's bytes, or those that were here before, come in place of the slot's.

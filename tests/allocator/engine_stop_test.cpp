@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <barrier>
 #include <thread>
 #include <vector>
 
@@ -258,10 +259,34 @@ TEST(Stop, what_is_on_the_disk_as_well_leaves_though_eviction_has_stopped) {
   engine.check();
 }
 
+/// Two threads that wait for each other. While either is at work the virtual clock stands, which
+/// would otherwise pass by the seconds while the kernel lets only the other one run.
+class InStep {
+ public:
+  SimulationOptions options() {
+    SimulationOptions made = small_budget();
+    made.on_wait = [this] {
+      if (taking_part) step_.arrive_and_wait();
+    };
+    return made;
+  }
+  void begin() { taking_part = true; }
+  void end() {
+    taking_part = false;
+    step_.arrive_and_drop();
+  }
+
+ private:
+  static thread_local bool taking_part;
+  std::barrier<> step_{2};
+};
+thread_local bool InStep::taking_part = false;
+
 // Each operator fits by itself: of threads that wait for what they hold from each other one goes on
 // in host memory, and what it releases is the others'.
 TEST(Stop, threads_that_starve_each_other_go_on) {
-  Simulation sim(small_budget());
+  InStep step;
+  Simulation sim(step.options());
   Engine& engine = sim.engine(0);
   void* inputs[] = {make(engine), make(engine)};
   const uint64_t begin = sim.clock().now_ns();
@@ -273,7 +298,9 @@ TEST(Stop, threads_that_starve_each_other_go_on) {
       EXPECT_TRUE(hold) << describe(hold.error());
       ++holding;
       while (holding < 2) std::this_thread::yield();
+      step.begin();
       Result<void*> output = engine.allocate(8u << 20, nullptr);
+      step.end();
       EXPECT_TRUE(output) << describe(output.error());
       if (hold) engine.release(*hold, nullptr);
       if (output) {
@@ -293,7 +320,8 @@ TEST(Stop, threads_that_starve_each_other_go_on) {
 // at once, and what it releases is the others'; seen by four threads of a random program, each of
 // which waited ten seconds for every small tensor.
 TEST(Stop, threads_that_starve_each_other_of_small_blocks_go_on) {
-  Simulation sim(small_budget());
+  InStep step;
+  Simulation sim(step.options());
   Engine& engine = sim.engine(0);
   void* inputs[] = {make(engine), make(engine)};
   const uint64_t begin = sim.clock().now_ns();
@@ -306,11 +334,13 @@ TEST(Stop, threads_that_starve_each_other_of_small_blocks_go_on) {
       ++holding;
       while (holding < 2) std::this_thread::yield();
       std::vector<void*> made;
+      step.begin();
       for (;;) {
         Result<void*> output = engine.allocate(512u << 10, nullptr);
         if (!output) break;
         made.push_back(*output);
       }
+      step.end();
       ++refused;
       if (hold) engine.release(*hold, nullptr);
       for (void* each : made) EXPECT_TRUE(engine.free(each));

@@ -10,5 +10,5 @@ set -uo pipefail
 cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/../.." || exit 1
 for variable in $(compgen -e FIRN_ | grep -vE '^FIRN_TEST_'); do unset "$variable"; done
 unset PYTORCH_CUDA_ALLOC_CONF PYTORCH_ALLOC_CONF
-export OMP_WAIT_POLICY=passive
+export OMP_WAIT_POLICY=passive OPENBLAS_NUM_THREADS=1
 exec .venv/bin/python tests/long/long_run.py "$@"

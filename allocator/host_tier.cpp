@@ -10,7 +10,7 @@
 namespace firn {
 
 namespace {
-constexpr uint64_t region_most = 128u << 20;  // registered at a time: start-up stays short
+constexpr uint64_t registered_at_once = 128u << 20;  // so that start-up stays short
 constexpr uint64_t refused_wait_ns = 1'000'000'000;  // before the system is asked again
 constexpr uint64_t least_bytes = 2u << 20;  // a smaller region holds no piece
 constexpr size_t align_up(size_t bytes) {
@@ -56,7 +56,7 @@ void HostTier::unregister() {
 
 bool HostTier::grow(size_t bytes) {
   if (ahead_ || (exhausted_ && !asks_again_) || mapped_ >= most()) return false;
-  uint64_t size = std::min(std::max<uint64_t>(region_most, bytes), most() - mapped_);
+  uint64_t size = std::min(std::max<uint64_t>(registered_at_once, bytes), most() - mapped_);
   size -= size % store_alignment;
   if (size < bytes) return false;
   Ahead ahead;
@@ -70,7 +70,7 @@ bool HostTier::grow(size_t bytes) {
 uint64_t HostTier::ahead_bytes() const {
   if (!ahead_ || preparing_ || (exhausted_ && !asks_again_) || mapped_ >= most()) return 0;
   if (wanted_ == 0 && ranges_.used() == 0) return 0;  // nothing leaves the device so far
-  const uint64_t least = room_ ? room_->region_bytes : region_most;
+  const uint64_t least = room_ ? room_->region_bytes : registered_at_once;
   const uint64_t spare = std::clamp(ranges_.used() / 2, least, std::max(least, 8 * least));
   if (wanted_ == 0 && mapped_ >= ranges_.used() + spare) return 0;
   const uint64_t size = std::min(spare, most() - mapped_);

@@ -29,7 +29,7 @@
 namespace firn {
 
 namespace {
-using Clock = std::chrono::steady_clock;
+using Steady = std::chrono::steady_clock;
 constexpr auto file_period = std::chrono::seconds(10);
 constexpr auto caller_patience = std::chrono::seconds(2);  // for all that he sends and takes
 constexpr auto silence_patience = std::chrono::milliseconds(200);
@@ -39,12 +39,12 @@ constexpr size_t request_most = 8192;
 constexpr int callers_most = 8;  // that wait for their turn
 
 /// Milliseconds until `deadline`, for poll().
-int left_ms(Clock::time_point deadline) {
-  const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now());
+int left_ms(Steady::time_point deadline) {
+  const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Steady::now());
   return static_cast<int>(std::max<int64_t>(left.count(), 0));
 }
 
-bool ready(int socket, short events, Clock::time_point deadline) {
+bool ready(int socket, short events, Steady::time_point deadline) {
   pollfd waits{socket, events, 0};
   int found;
   do
@@ -59,7 +59,7 @@ bool whole(const std::string& request) {
 }
 
 /// Appends what comes until the deadline. False: no more will come.
-bool read_request(int socket, Clock::time_point deadline, std::string& request) {
+bool read_request(int socket, Steady::time_point deadline, std::string& request) {
   char part[512];
   while (!whole(request) && ready(socket, POLLIN, deadline)) {
     const ssize_t got = ::recv(socket, part, sizeof part, MSG_DONTWAIT);
@@ -70,7 +70,7 @@ bool read_request(int socket, Clock::time_point deadline, std::string& request) 
   return true;
 }
 
-void send_all(int socket, std::string_view text, Clock::time_point deadline) {
+void send_all(int socket, std::string_view text, Steady::time_point deadline) {
   while (!text.empty() && ready(socket, POLLOUT, deadline)) {
     const ssize_t put = ::send(socket, text.data(), text.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
     if (put < 0 && (errno == EINTR || errno == EAGAIN)) continue;
@@ -185,11 +185,11 @@ void MetricsOutput::wait_for_callers() {
 
 /// One after the other; who is silent is given a moment only where others wait.
 void MetricsOutput::serve(Descriptor& socket) {
-  const Clock::time_point begin = Clock::now(), deadline = begin + caller_patience;
+  const Steady::time_point begin = Steady::now(), deadline = begin + caller_patience;
   std::string request;
-  while (!whole(request) && Clock::now() < deadline) {
+  while (!whole(request) && Steady::now() < deadline) {
     const size_t before = request.size();
-    if (!read_request(socket.get(), std::min(deadline, Clock::now() + silence_patience), request))
+    if (!read_request(socket.get(), std::min(deadline, Steady::now() + silence_patience), request))
       break;
     if (request.size() > before) continue;
     pollfd others{listening_.get(), POLLIN, 0};

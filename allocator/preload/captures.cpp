@@ -29,8 +29,6 @@ Captures& captures() {
 }
 std::atomic<int> under_way{0};
 
-CUstream own(CUstream stream) { return stream ? stream : CU_STREAM_PER_THREAD; }
-
 /// (The thread's own default stream has the same name in each thread.)
 bool is(const Capture& capture, CUstream stream) {
   return capture.stream == stream && (stream != CU_STREAM_PER_THREAD ||

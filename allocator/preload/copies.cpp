@@ -18,8 +18,6 @@
 namespace firn::preload {
 
 namespace {
-uint64_t number(const void* pointer) { return reinterpret_cast<uint64_t>(pointer); }
-
 /// Memory that the driver knows as a device's. What it does not know is the host's.
 bool on_device(uint64_t address) {
   constexpr int memory_type = 2;  // CU_POINTER_ATTRIBUTE_MEMORY_TYPE

@@ -10,9 +10,6 @@ namespace firn::preload {
 namespace {
 using Source = Copy::Source;
 
-uint64_t number(const void* pointer) { return reinterpret_cast<uint64_t>(pointer); }
-CUstream own(CUstream stream) { return stream ? stream : CU_STREAM_PER_THREAD; }
-
 Copy fill(CUdeviceptr to, size_t pitch, size_t unit, size_t width, size_t height,
           CUstream stream) {
   return {.to = to, .bytes = saturating_multiply(unit, width), .source = Source::none, .rows = height,

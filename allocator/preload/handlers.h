@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cerrno>
+#include <cstdint>
 #include <exception>
 
 #include "allocator/preload/stand_in.h"
@@ -55,6 +56,10 @@ class Inside {
  private:
   int error_;
 };
+
+inline uint64_t number(const void* pointer) { return reinterpret_cast<uint64_t>(pointer); }
+/// A stream, by name the thread's own where it is the default one of a _ptds or _ptsz entry.
+inline CUstream own(CUstream stream) { return stream ? stream : CU_STREAM_PER_THREAD; }
 
 /// What is handed out for an entry. `late`: called once exit has begun, too.
 template <auto handler, auto entry, bool late = false>

@@ -24,7 +24,6 @@ List& list() {
   static List& all = *new List;
   return all;
 }
-uint64_t number(const void* pointer) { return reinterpret_cast<uint64_t>(pointer); }
 
 /// May the host read managed memory at any time?
 bool managed_is_readable() {

@@ -75,9 +75,6 @@ CUresult launch_unknown(CUstream stream, Call&& call) {
   work.release(result == CUDA_SUCCESS);
   return result;
 }
-
-/// The thread's own default stream by its name.
-CUstream own(CUstream stream) { return stream ? stream : CU_STREAM_PER_THREAD; }
 }  // namespace
 
 CUresult cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z,

@@ -84,8 +84,6 @@ CUresult free_on(CUdeviceptr address, CUstream stream, Call&& call) {
                                                       at.context);
   return recorded ? release_block(*block) : result_of(recorded.error());
 }
-
-CUstream own(CUstream stream) { return stream ? stream : CU_STREAM_PER_THREAD; }
 }  // namespace
 
 void pool_gave_back(uint64_t base) {

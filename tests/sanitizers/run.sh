@@ -63,11 +63,10 @@ configure() {  # KIND
   # Of undefined behaviour, what AddressSanitizer sees in its own way costs the most to compile.
   local flags="-g1 -fno-omit-frame-pointer -fno-sanitize-recover=all"
   [ "$1" = address ] && flags+=" -fno-sanitize=null,object-size,vptr"
-  # Not optimized where most of the time is compiling; threads race more when they are fast.
-  local optimization=0
-  [ "$1" = thread ] && optimization=1
-  local options=(-Dbuildtype=plain -Doptimization=$optimization -Db_sanitize=$sanitizers
+  # (Tests of single behaviours are not optimized under ASan, tests/meson.build.)
+  local options=(-Dbuildtype=plain -Doptimization=1 -Db_sanitize=$sanitizers
     -Db_lundef=false -Db_ndebug=false -Db_pch=false -Dtorch=disabled -Dtests=true -Dlock_ranks=true
+    -Dtogether=true
     -Dwerror=false "-Dc_args=$flags" "-Dcpp_args=$flags -include $PWD/$folder/std.h")
   if [ "$(cat "$folder/configured" 2>/dev/null)" != "${options[*]}" ]; then
     rm -rf "$folder" && mkdir "$folder" && cp tests/std.h "$folder/std.h" || return 1

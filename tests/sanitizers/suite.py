@@ -71,7 +71,7 @@ def precompile_all(build):
     commands = precompile.commands_of(os.path.join(build, "compile_commands.json"))
     header, folder = os.path.join(build, "std.h"), os.path.join(build, "std.h.gch")
     os.makedirs(folder, exist_ok=True)
-    for like in ("engine_small.cpp", "range_map_test.cpp", "engine_property_test.cpp",
+    for like in ("firn_allocator-unity0.cpp", "range_map_test.cpp", "engine_property_test.cpp",
                  "graph_file.cpp"):
         out = os.path.join(folder, like + ".gch")
         if not os.path.exists(out) or os.path.getmtime(out) < os.path.getmtime(header):

@@ -12,8 +12,6 @@
 namespace firn::software {
 
 namespace {
-void* pointer(uint64_t address) { return reinterpret_cast<void*>(address); }
-
 std::string range_words(uint64_t address, size_t bytes) {
   return "[" + hex(address) + ", +" + hex(bytes) + ")";
 }

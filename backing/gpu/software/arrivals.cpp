@@ -15,8 +15,6 @@ namespace firn::software {
 namespace {
 constexpr uint64_t page = 4096;
 
-void* pointer(uint64_t address) { return reinterpret_cast<void*>(address); }
-
 void write_behind(const char* entry, const std::vector<FilePart>& parts, const char* from) {
   for (const FilePart& part : parts)
     for (size_t at = 0; at < part.bytes;) {

@@ -35,6 +35,7 @@ namespace firn::software {
 /// One line on stderr, and on. Allocates; calls nothing of the driver.
 void tell(const std::string& what);
 std::string hex(uint64_t value);
+inline void* pointer(uint64_t address) { return reinterpret_cast<void*>(address); }
 
 struct Context {
   uint64_t handle = 0;

@@ -66,8 +66,8 @@ configure() {  # KIND
   # (Tests of single behaviours are not optimized under ASan, tests/meson.build.)
   local options=(-Dbuildtype=plain -Doptimization=1 -Db_sanitize=$sanitizers
     -Db_lundef=false -Db_ndebug=false -Db_pch=false -Dtorch=disabled -Dtests=true -Dlock_ranks=true
-    -Dtogether=true
-    -Dwerror=false "-Dc_args=$flags" "-Dcpp_args=$flags -include $PWD/$folder/std.h")
+    -Dtogether=true -Dwerror=false "-Dc_args=$flags"
+    "-Dcpp_args=$flags -include $PWD/$folder/std.h")
   if [ "$(cat "$folder/configured" 2>/dev/null)" != "${options[*]}" ]; then
     rm -rf "$folder" && mkdir "$folder" && cp tests/std.h "$folder/std.h" || return 1
     local ccache

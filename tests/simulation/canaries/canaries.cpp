@@ -42,7 +42,7 @@ const Canary canaries[] = {
     {19, "frames are unmapped before their copy out is over", {"unmap_under_use", "places"}},
     {22, "host memory of a read that is withdrawn is used before the read is over",
      {"places", "wrong_tag", "invariant", "write_changed"}},
-    // The driver's rules, or a wait that went on the default stream of the other device.
+    // Where the driver takes the call, a kernel runs before its bytes are there.
     {25, "the context of another device is current", {"driver", "early_use"}},
     {27, "nobody waits for a copy in", {"early_use", "wrong_tag"}},
     {28, "a failed write is taken for a good one", {"places", "invariant"}},

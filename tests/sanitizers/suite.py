@@ -16,6 +16,8 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.dirname(HERE))
 import precompile  # noqa: E402
 SUITES = {"unit", "sim", "stress"}
+OUTPUT_LINES = 40  # of a test that failed, the last ones
+QUIET = ("[ RUN ", "[       OK ", "[==========]", "[----------]")
 
 
 def listed(name):
@@ -78,6 +80,12 @@ def precompile_all(build):
             precompile.precompile(commands[like], header, out)
 
 
+def output_of(test):
+    """The lines that `test` wrote, without those of GoogleTest that only say that a test is well."""
+    lines = f"{test.get('stdout') or ''}\n{test.get('stderr') or ''}".splitlines()
+    return [line for line in lines if line.strip() and not line.startswith(QUIET)]
+
+
 def close(build, kind, build_seconds, test_seconds):
     passed, failed, skipped = 0, [], 0
     path = os.path.join(build, "meson-logs", "testlog.json")
@@ -91,9 +99,11 @@ def close(build, kind, build_seconds, test_seconds):
                 elif result == "SKIP":
                     skipped += 1
                 else:
-                    failed.append(f"{test['name']} ({result})")
-    for name in failed:
+                    failed.append((f"{test['name']} ({result})", output_of(test)))
+    for name, output in failed:
         print(f"{kind}: failed: {name}")
+        for line in output[-OUTPUT_LINES:]:
+            print(f"  {line}")
     print(f"{kind}: {passed} passed, {len(failed)} failed, {skipped} skipped"
           f" (built in {build_seconds} s, tested in {test_seconds} s: {build}/test.log)")
     return 0 if passed and not failed else 1

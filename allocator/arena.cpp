@@ -9,8 +9,13 @@ Result<std::unique_ptr<Arena>> Arena::reserve(const Driver& driver, uint64_t byt
   for (uint64_t least = bytes / 16; bytes >= least && bytes >= granule_bytes; bytes /= 2) {
     bytes = bytes / granule_bytes * granule_bytes;
     result = driver.mem_address_reserve(&base, bytes, granule_bytes, 0, 0);
-    if (result == CUDA_SUCCESS)
+    if (result != CUDA_SUCCESS) continue;
+    try {
       return std::unique_ptr<Arena>(new Arena(driver, base, bytes));
+    } catch (...) {  // (no memory for its table)
+      (void)driver.mem_address_free(base, bytes);
+      throw;
+    }
   }
   return driver.error("cuMemAddressReserve", result);
 }

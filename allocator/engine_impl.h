@@ -27,6 +27,7 @@
 #include "allocator/event_ring.h"
 #include "allocator/lifetimes/bandwidths.h"
 #include "allocator/lifetimes/decide.h"
+#include "allocator/lifetimes/fullest.h"
 #include "allocator/lifetimes/history.h"
 #include "allocator/lifetimes/load.h"
 #include "allocator/lifetimes/rehearse.h"
@@ -582,6 +583,7 @@ class EngineImpl final : public Engine, private EngineLimits, private InMotion {
   std::atomic<bool> ponder_due_{false}, host_due_{false};
   double spare_fraction_ = options_.spare_fraction;
   lifetimes::Load reading_;             // of the store
+  lifetimes::Fullest fullest_;
   uint64_t reading_since_ = 0;          // event number at which reading_'s period began
   Scratch scratch_;
   std::function<void()> watch_callback_;

@@ -43,6 +43,11 @@ void EngineImpl::learn() {
   if (!ring_ || (!take_events() && history_->now() == learned_)) return;
   learned_ = history_->now();
   mark_device_time(stamp_events);
+  if (history_->known()) {
+    const uint64_t gaps = frames_.shared().free_grains();
+    const uint64_t granules = frames_.held_granules() - frames_.free_granules();
+    fullest_.note(learned_, history_->period(), granules * granule_grains - gaps, gaps);
+  }
   if (options_.policy == Policy::greedy) {
     CpuTimer timer(counted_.plan_ns);
     learn_greedy();
@@ -123,7 +128,7 @@ uint64_t EngineImpl::immovable_grains(const Block& block) const {
 /// Grains of the budget for what may move.
 uint64_t EngineImpl::movable_capacity() const {
   uint64_t immovable = static_cast<uint64_t>(reserved_tally_[0].current()) / grain_bytes +
-                       frames_.shared().free_grains();  // gaps: as many as now, later too
+                       fullest_.gaps(frames_.shared().free_grains());
   for (const Block* block : live_) {
     immovable += immovable_grains(*block);
     if (block->segment != 0) immovable -= block->grains - block->device;  // it is away

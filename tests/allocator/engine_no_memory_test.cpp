@@ -6,6 +6,7 @@
 #include <new>
 #include <vector>
 
+#include "allocator/arena.h"
 #include "tests/scarce_memory.h"
 #include "tests/allocator/simulation.h"
 
@@ -45,5 +46,28 @@ TEST(EngineNoMemory, while_what_was_freed_is_looked_at) {
     if (!failed && given > 0) break;
   }
   ::alarm(0);
+  EXPECT_GT(thrown, 0u);
+}
+
+/// Addresses that were reserved for an arena go back where it could not be made.
+TEST(EngineNoMemory, while_an_arena_is_made) {
+  Simulation sim(small_budget());
+  const uint64_t before = sim.gpu().reserved_bytes();
+  unsigned thrown = 0;
+  for (long given = 0;; ++given) {
+    bool failed = false;
+    memory_left = given;
+    try {
+      const auto arena = Arena::reserve(sim.driver(), uint64_t{1} << 30);
+      memory_left = -1;
+      ASSERT_TRUE(arena);
+    } catch (const std::bad_alloc&) {
+      failed = true;
+    }
+    memory_left = -1;
+    EXPECT_EQ(sim.gpu().reserved_bytes(), before) << given << " allocations succeed";
+    thrown += failed;
+    if (!failed) break;
+  }
   EXPECT_GT(thrown, 0u);
 }

@@ -80,6 +80,7 @@ Simulation::Simulation(const SimulationOptions& options) {
   resolve(gpu_.fail_rate, handle, "firnGpuFailRate");
   resolve(gpu_.fallible_calls, handle, "firnGpuFallibleCalls");
   resolve(gpu_.counts, handle, "firnGpuCounts");
+  resolve(gpu_.reserved_bytes, handle, "firnGpuReservedBytes");
   resolve(gpu_.kernel_create, handle, "firnGpuKernelCreate");
   resolve(gpu_.busy, handle, "firnGpuBusy");
   resolve(gpu_.launch, handle, "cuLaunchKernel");

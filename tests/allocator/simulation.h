@@ -35,6 +35,7 @@ struct GpuControls {
   decltype(&firnGpuDie) die;
   decltype(&firnGpuFallibleCalls) fallible_calls;
   decltype(&firnGpuCounts) counts;
+  decltype(&firnGpuReservedBytes) reserved_bytes;
   decltype(&firnGpuKernelCreate) kernel_create;
   decltype(&firnGpuBusy) busy;
   CUresult (*launch)(void* function, unsigned gx, unsigned gy, unsigned gz, unsigned bx,

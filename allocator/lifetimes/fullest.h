@@ -1,0 +1,36 @@
+// What gaps of shared frames (shared_frames.h) take from the device where that matters: when it is
+// the fullest. Elsewhere they are what was just freed and comes to be filled again; a plan that took
+// those for lost would send away what has room. Sizes are in grains, moments in events.
+#pragma once
+
+#include <cstdint>
+
+namespace firn::lifetimes {
+
+class Fullest {
+ public:
+  /// At event `now` of a program that repeats itself after `period`, so much is in use, and so much
+  /// between it is not.
+  void note(uint64_t now, uint64_t period, uint64_t used, uint64_t gaps) {
+    if (now >= since_ + period) {
+      last_ = this_;
+      this_ = {};
+      since_ = now;
+    }
+    if (used > this_.used || (used == this_.used && gaps < this_.gaps)) this_ = {used, gaps};
+  }
+  /// At the fullest moment of the last period and of this one; `otherwise` where none was seen.
+  uint64_t gaps(uint64_t otherwise) const {
+    const Moment& fullest = this_.used > last_.used ? this_ : last_;
+    return fullest.used > 0 ? fullest.gaps : otherwise;
+  }
+
+ private:
+  struct Moment {
+    uint64_t used = 0, gaps = 0;
+  };
+  Moment this_, last_;
+  uint64_t since_ = 0;
+};
+
+}  // namespace firn::lifetimes

@@ -128,19 +128,17 @@ make_venv() {
 }
 
 install_requirements() {  # OPTION...
-  .venv/bin/python -m pip install --disable-pip-version-check "$@"
+  bash bench/pip_install.sh .venv/bin/python "$@"
 }
 
-# Builds all that needs no PyTorch while that is fetched and unpacked, which keeps one core at most.
+# Builds all that needs no PyTorch while that is fetched and unpacked.
 # The steps after it find the same commands done, and say where one failed.
 build_beside() {
-  local tools tests=false
+  local tests=false
   if [ -e build/build.ninja ]; then
     [ -e "$beside_stamp" ] && [ "$(cat "$source_stamp")" = "$PWD" ] || return 0
   fi
   [ $with_tests = no ] || tests=true
-  mapfile -t tools < <(grep -E '^(meson|ninja)==' bench/requirements.txt)
-  step "tools of the build (${tools[*]})" install_requirements "${tools[@]}"
   export -f configure
   # (It keeps the lock, should this script be killed.)
   setsid nice -n 10 bash -c '
@@ -166,9 +164,12 @@ check_venv() {
   if ! python_works .venv/bin/python || ! .venv/bin/python -m pip --version >/dev/null 2>&1; then
     step "virtual environment (.venv)" make_venv
   fi
-  local wanted
+  local wanted tools
   wanted=$({ cat bench/requirements.txt; .venv/bin/python -VV; } | sha256sum)
   [ "$(cat "$requirements_stamp" 2>/dev/null)" = "$wanted" ] && return 0
+  # uv fetches the rest; the build goes on meanwhile.
+  mapfile -t tools < <(grep -E '^(meson|ninja|uv)==' bench/requirements.txt)
+  step "tools of the build (${tools[*]})" install_requirements "${tools[@]}"
   build_beside
   step "Python packages (PyTorch: some minutes, 5 GB)" install_requirements -r bench/requirements.txt
   stop_beside

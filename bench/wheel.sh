@@ -44,8 +44,7 @@ mkdir -p "$folder" "$out" && : >"$log" || exit 1
 
 make_tools() {
   [ -x "$folder/tools/bin/python" ] || .venv/bin/python -m venv "$folder/tools" || return 1
-  "$folder/tools/bin/python" -m pip --disable-pip-version-check install -q \
-    -r bench/wheel/requirements.txt
+  bash bench/pip_install.sh "$folder/tools/bin/python" -q -r bench/wheel/requirements.txt
 }
 
 # torch alone, without the CUDA that it runs with: headers are those of .venv's (and Triton's).
@@ -53,7 +52,7 @@ make_torch() {  # VERSION
   local venv=$folder/torch-$1
   [ -x "$venv/bin/python" ] || .venv/bin/python -m venv "$venv" || return 1
   [ -e "$venv/installed" ] && return 0
-  "$venv/bin/python" -m pip --disable-pip-version-check install -q --no-deps "torch==$1" triton &&
+  bash bench/pip_install.sh "$venv/bin/python" -q --no-deps "torch==$1" triton &&
     touch "$venv/installed"
 }
 

@@ -24,7 +24,7 @@ install() {
   [ -x "$venv/bin/python" ] || .venv/bin/python -m venv "$venv" || return 1
   # The build's and the tests' own packages, as .venv has them.
   grep -E '^(numpy|meson|ninja|pytest)==' bench/requirements.txt >"$folder/requirements" || return 1
-  "$venv/bin/python" -m pip install --disable-pip-version-check -q "torch==$version" \
+  bash bench/pip_install.sh "$venv/bin/python" -q "torch==$version" \
     -r "$folder/requirements"
 }
 

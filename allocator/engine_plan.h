@@ -148,7 +148,9 @@ class OpenWait {
   OpenWait(const OpenWait&) = delete;
   OpenWait& operator=(const OpenWait&) = delete;
   void begin(uint64_t now_ns) {
-    if (!begun_) open_.push_back(*(begun_ = now_ns));
+    if (begun_) return;
+    open_.push_back(now_ns);  // (may throw: then nothing has begun)
+    begun_ = now_ns;
   }
 
  private:

@@ -71,3 +71,53 @@ TEST(EngineNoMemory, while_an_arena_is_made) {
   }
   EXPECT_GT(thrown, 0u);
 }
+
+/// Whoever waits for room is known to wait, unless there is no memory to know it in.
+TEST(EngineNoMemory, while_room_is_waited_for) {
+  unsigned thrown = 0;
+  for (long given = 0;; ++given) {
+    ::alarm(20);
+    Simulation sim(small_budget());
+    Engine& engine = sim.engine(0);
+    std::vector<void*> blocks;
+    for (int i = 0; i < 3; ++i) {
+      Result<void*> made = engine.allocate(6u << 20, nullptr);
+      ASSERT_TRUE(made);
+      Result<Hold> hold = engine.touch(*made, nullptr, Access::write);
+      ASSERT_TRUE(hold);
+      ASSERT_TRUE(sim.fill(0, *made, 6u << 20, 7 + static_cast<uint64_t>(i), nullptr));
+      engine.release(*hold, nullptr);
+      blocks.push_back(*made);
+    }
+    (void)sim.gpu().busy(nullptr, 1'000'000);
+    bool failed = false;
+    memory_left = given;
+    try {
+      (void)engine.allocate(6u << 20, nullptr);
+    } catch (const std::bad_alloc&) {
+      failed = true;
+    }
+    memory_left = -1;
+    bool whole = true;  // nothing was in the middle of moving
+    for (int i = 0; whole && i < 3; ++i) {
+      Result<Hold> hold = engine.touch(blocks[static_cast<size_t>(i)], nullptr, Access::read);
+      whole = bool(hold);
+      if (!whole) {
+        ASSERT_EQ(hold.error().code, Code::host_out_of_memory) << describe(hold.error());
+      } else {
+        (void)sim.verify(0, blocks[static_cast<size_t>(i)], 6u << 20,
+                         7 + static_cast<uint64_t>(i), nullptr);
+        engine.release(*hold, nullptr);
+      }
+    }
+    sim.synchronize();
+    ASSERT_EQ(Simulation::wrong_bytes, 0u) << given << ": " << Simulation::first_wrong;
+    const uint64_t waited = engine.stats().stall_ns;
+    sim.clock().wait(1'000'000);
+    EXPECT_EQ(engine.stats().stall_ns, waited) << given << ": a wait has no end";
+    thrown += failed;
+    if (!failed && given > 0) break;
+  }
+  ::alarm(0);
+  EXPECT_GT(thrown, 10u);
+}

@@ -43,6 +43,7 @@ const Canary canaries[] = {
     {22, "host memory of a read that is withdrawn is used before the read is over",
      {"places", "wrong_tag", "invariant", "write_changed"}},
     // Where the driver takes the call, a kernel runs before its bytes are there.
+    // (Or the default stream of the other device waits for a copy in place of this one's.)
     {25, "the context of another device is current", {"driver", "early_use"}},
     {27, "nobody waits for a copy in", {"early_use", "wrong_tag"}},
     {28, "a failed write is taken for a good one", {"places", "invariant"}},

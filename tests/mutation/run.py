@@ -5,9 +5,9 @@ for it.
                                             [--again] [--survivors]
 
 All mutants of a file are in one object (mutants.py), linked in front of the libraries into the
-tests of that file and the engine's simulation; FIRN_MUTANT chooses one. It wants build/
-(bench/setup.sh --tests) and PyPI's tree-sitter and tree-sitter-cpp. What was tried is kept in
-build/mutation/FILE.json until the file changes. Survivors have to be in survivors.md, each with
+tests of that file and the engine's simulation; FIRN_MUTANT chooses one. It wants what bench/setup.sh
+installs, and builds these tests in build/mutation/build, each source compiled by itself (some five
+minutes, once). What was tried is kept in build/mutation/FILE.json until the file changes. Survivors have to be in survivors.md, each with
 its reason; a new one is a failure. The status is 0 where nothing failed, 77 where nothing can be
 done here."""
 
@@ -26,8 +26,8 @@ import zlib
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 HERE = pathlib.Path(__file__).resolve().parent
-BUILD = ROOT / "build"
-WORK = BUILD / "mutation"
+WORK = ROOT / "build/mutation"
+BUILD = WORK / "build"
 SIMULATION = "tests/simulation/tags_test"
 UNITS = "tests/allocator/"
 FILES = {  # and the tests of each
@@ -40,6 +40,25 @@ FILES = {  # and the tests of each
     "allocator/engine_read.cpp": ["engine_sums_test", "engine_patience_test", "engine_test"],
 }
 SHORT, LONG = (6, 3000), (30, 8000)  # seeds and operations of the simulation
+
+
+def build():
+    """Where a library's sources are compiled together, a mutant is no file of its own."""
+    tools = ROOT / ".venv/bin"
+    environment = {**os.environ, "PATH": f"{tools}:{os.environ['PATH']}",
+                   "NINJA": str(tools / "ninja")}
+    tests = {UNITS + test for tests in FILES.values() for test in tests}
+    targets = sorted({SIMULATION, "backing/gpu/software/libcuda.so.1", *tests})
+    commands = [[str(tools / "ninja"), "-C", str(BUILD), *targets]]
+    if not (BUILD / "build.ninja").exists():
+        commands.insert(0, [str(tools / "meson"), "setup", str(BUILD), "-Dbuildtype=release",
+                            "-Db_ndebug=false", "-Dtests=true", "-Dtorch=disabled",
+                            "-Dtogether=false"])
+    for command in commands:
+        with open(WORK / "build.log", "a") as log:
+            if subprocess.run(command, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL,
+                              stdout=log, stderr=log).returncode != 0:
+                sys.exit(f"mutation: building failed: {WORK / 'build.log'}")
 
 
 def commands_of(target):
@@ -57,7 +76,8 @@ def compile_mutated(source, target, folder):
         return output
     written.write_text(text)
     (command,) = [line for line in commands_of(target)
-                  if line.endswith(f"-c ../{source.name}") and "canary" not in line]
+                  if re.search(rf" -c \S*\.\./{re.escape(source.name)}$", line)
+                  and "canary" not in line]
     words = shlex.split(command)
     words[-1] = str(written)
     at = words.index("-o")
@@ -191,6 +211,8 @@ def main():
     WORK.mkdir(parents=True, exist_ok=True)
     run, known = Run(options), known_survivors()
     passed = failed = skipped = 0
+    if not options.list:
+        build()
     for name in FILES:
         if options.file not in name:
             continue

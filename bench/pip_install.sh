@@ -3,7 +3,7 @@
 # 5 GB in an eighth of pip's time). uv is told what pip is configured to here; where it fails, pip
 # does the work, and says what is wrong.
 #
-#   bench/pip_install.sh PYTHON OPTION...    (-r FILE, -c FILE, --no-deps, NAME==VERSION: pip's words)
+#   bench/pip_install.sh PYTHON OPTION...     (pip's words: -r FILE, --no-deps, NAME==VERSION)
 #
 # PYTHON is a virtual environment's. uv is that one's own, or .venv's.
 set -uo pipefail
@@ -12,43 +12,69 @@ root=$(cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/.." && pwd) || exit 1
 python=$1
 shift
 
-# pip's settings, in the order in which it minds them, as uv's. (What uv has been told already stays.)
+# pip's settings as uv's, one NAME=VALUE a line; status 1 where one has no like of it.
 as_pip_is_configured() {
-  local key value
-  while IFS== read -r key value; do
-    value=${value#\'} value=${value%\'}
-    value=${value//\\n/ }
-    value=$(xargs <<<"$value")
-    case ${key##*.} in
-      index-url) : "${UV_DEFAULT_INDEX:=$value}" ;;
-      extra-index-url) : "${UV_INDEX:=$value}" "${UV_INDEX_STRATEGY:=unsafe-best-match}" ;;
-      find-links) : "${UV_FIND_LINKS:=${value// /,}}" ;;
-      no-index) [ "$value" = false ] || : "${UV_NO_INDEX:=1}" ;;
-      cert) : "${SSL_CERT_FILE:=$value}" ;;
-      trusted-host) : "${UV_INSECURE_HOST:=$value}" ;;
-      timeout | default-timeout) : "${UV_HTTP_TIMEOUT:=$value}" ;;
-      proxy) : "${ALL_PROXY:=$value}" ;;
-    esac
-  done < <({ "$python" -m pip config list 2>/dev/null; } | tac)
-  for key in UV_DEFAULT_INDEX UV_INDEX UV_INDEX_STRATEGY UV_FIND_LINKS UV_NO_INDEX SSL_CERT_FILE \
-             UV_INSECURE_HOST UV_HTTP_TIMEOUT ALL_PROXY; do
-    [ -z "${!key:-}" ] || export "${key?}"
-  done
+  "$python" - <<'END'
+import ast
+import os
+import subprocess
+import sys
+
+lines = subprocess.run([sys.executable, "-m", "pip", "config", "list"], check=True, text=True,
+                       stdout=subprocess.PIPE).stdout.splitlines()
+found = {}
+for scope in ("global", "install", ":env:"):  # each minds the ones before it less
+    for line in lines:
+        key, _, value = line.partition("=")
+        of, _, name = key.rpartition(".")
+        if of == scope:
+            found[name.replace("_", "-")] = ast.literal_eval(value)
+
+as_uv = {"index-url": "UV_DEFAULT_INDEX", "extra-index-url": "UV_INDEX", "cert": "SSL_CERT_FILE",
+         "trusted-host": "UV_INSECURE_HOST"}
+harmless = {"config-file", "disable-pip-version-check", "cache-dir", "no-cache-dir", "quiet",
+            "verbose", "no-color", "progress-bar", "no-input", "retries", "root-user-action",
+            "no-warn-script-location", "require-virtualenv", "log", "break-system-packages", "no-python-version-warning"}
+told = {}
+for name, value in found.items():
+    words = str(value).split()
+    if name in as_uv:
+        told[as_uv[name]] = " ".join(words)
+        if name == "extra-index-url":
+            told["UV_INDEX_STRATEGY"] = "unsafe-best-match"
+    elif name == "find-links" and "," not in value:
+        told["UV_FIND_LINKS"] = ",".join(words)
+    elif name in ("timeout", "default-timeout"):
+        told["UV_HTTP_TIMEOUT"] = str(max(1, round(float(value))))
+    elif name == "no-index":
+        if str(value).lower() in ("1", "true", "yes", "on", "y", "t"):
+            told["UV_NO_INDEX"] = "1"
+    elif name not in harmless:
+        sys.exit(f"pip is configured with {name}: it does the work itself")
+for name, value in told.items():
+    print(f"{name}={os.environ.get(name) or value}")
+END
 }
 
-by_uv() {  # in a process of its own, for its environment
-  local uv=$(dirname "$python")/uv prefix
+prefix=$("$python" -c 'import sys; print(sys.prefix)') || exit 1
+cache=$prefix/uv-cache.$$  # on the file system of what its files become part of
+trap 'rm -rf "$cache"; exit 130' INT TERM HUP
+
+by_uv() {
+  local uv settings setting words=()
+  uv=$(dirname "$python")/uv
   [ -x "$uv" ] || uv=$root/.venv/bin/uv
-  [ -x "$uv" ] || return 1
-  prefix=$("$python" -c 'import sys; print(sys.prefix)') || return 1
-  as_pip_is_configured
-  # Files are linked from the cache: on the file system of what they become part of.
-  export UV_CACHE_DIR=$prefix/uv-cache UV_NO_CONFIG=1
-  "$uv" pip install --python "$python" --link-mode hardlink --compile-bytecode "$@" </dev/null
+  [ -x "$uv" ] && settings=$(as_pip_is_configured) || return 1
+  while IFS= read -r setting; do
+    [ -z "$setting" ] || words+=("$setting")
+  done <<<"$settings"
+  env "${words[@]}" UV_CACHE_DIR="$cache" UV_NO_CONFIG=1 "$uv" pip install --python "$python" \
+    --link-mode hardlink --compile-bytecode "$@" </dev/null
 }
 
-(by_uv "$@")
+by_uv "$@"
 status=$?
-prefix=$("$python" -c 'import sys; print(sys.prefix)') && rm -rf "$prefix/uv-cache"
-[ $status = 0 ] && exit 0
+rm -rf "$cache"
+if [ $status = 0 ] || [ $status -ge 128 ]; then exit $status; fi
+trap - INT TERM HUP
 exec "$python" -m pip install --disable-pip-version-check "$@"

@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -12,10 +13,17 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 UV = ROOT / ".venv/bin/uv"
 
 
+@pytest.fixture(scope="module")
+def empty(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("venv") / "venv"
+    subprocess.run([sys.executable, "-m", "venv", folder], check=True)
+    return folder
+
+
 @pytest.fixture
-def venv(tmp_path):
+def venv(empty, tmp_path):
     """An environment, and a folder that holds the one package `little`."""
-    subprocess.run([sys.executable, "-m", "venv", tmp_path / "venv"], check=True)
+    shutil.copytree(empty, tmp_path / "venv", symlinks=True)
     folder = tmp_path / "links with a blank"
     folder.mkdir()
     info = "little-1.5.dist-info"
@@ -51,13 +59,53 @@ def test_by_uv(venv):
     done = install(venv, "little==1.5")
     assert done.returncode == 0 and "Installed 1 package" in done.stdout, done.stdout
     assert pathlib.Path(found(venv)).exists(), "not compiled: each program's start would do it"
-    assert not (venv / "uv-cache").exists()
+    assert not list(venv.glob("uv-cache*"))
+
+
+def stand_in(venv, script):
+    """A `uv` of this environment's that writes its own environment down, and then does `script`."""
+    uv = venv / "bin/uv"
+    uv.write_text(f"#!/bin/sh\nenv >{venv}/told\n{script}\n")
+    uv.chmod(0o755)
+
+
+def test_settings_count_as_pip_counts_them(venv):
+    stand_in(venv, "exit 0")
+    (venv / "pip.conf").write_text(
+        "[global]\nindex-url = https://global\ntrusted-host = one\n"
+        "[install]\nindex-url = https://install\nextra-index-url = https://more\n"
+        "[wheel]\nno-index = true\n")
+    done = install(venv, "little", PIP_CONFIG_FILE=str(venv / "pip.conf"), PIP_TIMEOUT="7.5")
+    assert done.returncode == 0, done.stdout
+    told = dict(line.split("=", 1) for line in (venv / "told").read_text().splitlines()
+                if line.startswith("UV_"))
+    assert told["UV_DEFAULT_INDEX"] == "https://install" and told["UV_INDEX"] == "https://more"
+    assert told["UV_INSECURE_HOST"] == "one" and told["UV_HTTP_TIMEOUT"] == "8"
+    assert "UV_NO_INDEX" not in told
+    install(venv, "little", PIP_CONFIG_FILE=str(venv / "pip.conf"),
+            PIP_INDEX_URL='https://env/"quoted"', UV_INSECURE_HOST="mine")
+    told = (venv / "told").read_text().splitlines()
+    assert 'UV_DEFAULT_INDEX=https://env/"quoted"' in told and "UV_INSECURE_HOST=mine" in told
+
+
+def test_what_uv_has_no_like_of_is_pips(venv):
+    stand_in(venv, "exit 0")
+    constraint = venv / "constraint"
+    constraint.write_text("little==9\n")
+    done = install(venv, "little", PIP_CONSTRAINT=str(constraint))
+    assert done.returncode != 0 and "little==9" in done.stdout, done.stdout
+    assert not (venv / "told").exists()
+
+
+def test_who_is_interrupted_installs_nothing_more(venv):
+    stand_in(venv, "mkdir $UV_CACHE_DIR; kill -INT $PPID; exit 130")
+    done = install(venv, "little==1.5")
+    assert done.returncode == 130 and "pip" not in done.stdout and not found(venv)
+    assert not list(venv.glob("uv-cache*"))
 
 
 def test_by_pip_where_uv_fails(venv):
-    uv = venv / "bin/uv"
-    uv.write_text("#!/bin/sh\necho no network >&2\nexit 2\n")
-    uv.chmod(0o755)
+    stand_in(venv, "echo no network >&2; exit 2")
     done = install(venv, "little==1.5")
     assert done.returncode == 0 and "no network" in done.stdout, done.stdout
     assert "Successfully installed little-1.5" in done.stdout and found(venv)
@@ -66,7 +114,7 @@ def test_by_pip_where_uv_fails(venv):
 def test_neither(venv):
     done = install(venv, "little==1.6")
     assert done.returncode != 0 and "No matching distribution found for little==1.6" in done.stdout
-    assert not (venv / "uv-cache").exists() and not found(venv)
+    assert not list(venv.glob("uv-cache*")) and not found(venv)
 
 
 def test_without_words():

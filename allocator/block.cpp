@@ -102,8 +102,7 @@ uint32_t grains(size_t bytes, uint32_t shared_most) {
   if (exact >= sharing_most) return whole;
   const unsigned bits = step_bits(static_cast<uint32_t>(exact));
   const auto rounded = static_cast<uint32_t>((((exact - 1) >> bits) + 1) << bits);
-  const bool saves = (whole - rounded) * 32 >= rounded;
-  return saves && rounded <= shared_most ? rounded : whole;
+  return rounded <= shared_most ? rounded : whole;
 }
 
 unsigned of_grains(uint32_t grains) {

@@ -203,12 +203,14 @@ bool EngineImpl::give_host_back(bool pressed) {
     if (!host_.closing()) return false;
     empty_closed();
     region = host_.take_closed();
-    if (region)
-      trouble("host memory is given back: the machine, or the container, is short of it "
-              "(firn_host, memory.max)");
   }
   if (!region) return false;
   host_.give(std::move(*region));
+  {
+    Lock lock(mutex_);
+    trouble("host memory is given back: the machine, or the container, is short of it "
+            "(firn_host, memory.max)");
+  }
   clock_.notify();
   return true;
 }

@@ -127,8 +127,12 @@ uint64_t EngineImpl::immovable_grains(const Block& block) const {
 
 /// Grains of the budget for what may move.
 uint64_t EngineImpl::movable_capacity() const {
+  // Where all of it fits, gaps count as they are when it matters. Elsewhere the device is full at
+  // every moment, and the fullest would be that of the fewest gaps.
+  const bool fits = plan_.excess == 0 && options_.policy != Policy::greedy;
+  const uint64_t gaps = frames_.shared().free_grains();
   uint64_t immovable = static_cast<uint64_t>(reserved_tally_[0].current()) / grain_bytes +
-                       fullest_.gaps(frames_.shared().free_grains());
+                       (fits ? fullest_.gaps(gaps) : gaps);
   for (const Block* block : live_) {
     immovable += immovable_grains(*block);
     if (block->segment != 0) immovable -= block->grains - block->device;  // it is away

@@ -79,7 +79,9 @@ void Streams::enter(unsigned index, CUstream key) {
 }
 
 void Streams::list_ended(unsigned index) {
-  if (!std::exchange(entries_[index]->listed, true)) ended_.push_back(index);
+  if (entries_[index]->listed) return;
+  ended_.push_back(index);
+  entries_[index]->listed = true;
 }
 
 /// The place of the stream that ended first of those whose work is over; -1: there is none. Epochs
@@ -213,8 +215,8 @@ bool Streams::close(Use use) {
     if (driver_.event_destroy(event) != CUDA_SUCCESS) unwanted_.push_back(event);
     return false;
   }
+  entry.closed.push_back({epoch, event});  // (may throw: then no event is known to lie behind it)
   entry.recorded = epoch;
-  entry.closed.push_back({epoch, event});
   ++pending_;
   return use.epoch() <= epoch;
 }

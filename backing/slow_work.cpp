@@ -6,7 +6,8 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdio>
-#include <system_error>
+#include <exception>
+#include <new>
 
 #include "firn/said.h"
 #include "firn/signals_blocked.h"
@@ -59,7 +60,10 @@ bool SlowWorks::say_if_due(const SlowWork& work, Time now) {
   past.said = true;
   char seconds[32];
   std::snprintf(seconds, sizeof seconds, "%.1f", std::chrono::duration<double>(so_far).count());
-  say_(work.words_() + " takes long (" + seconds + " s so far): the program waits for it");
+  try {
+    say_(work.words_() + " takes long (" + seconds + " s so far): the program waits for it");
+  } catch (const std::bad_alloc&) {  // (also at the work's end, which may be one for that reason)
+  }
   return true;
 }
 
@@ -88,7 +92,7 @@ void SlowWorks::start_watcher() {
     watcher_ = std::thread([this] { watch(); });
     // (From here: whoever counts threads by name meets no other.)
     pthread_setname_np(watcher_.native_handle(), "firn-slow-work");
-  } catch (const std::system_error&) {
+  } catch (const std::exception&) {  // a limit on processes, or no memory
     // It is said when it is over, then.
   }
 }

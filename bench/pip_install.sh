@@ -34,7 +34,8 @@ as_uv = {"index-url": "UV_DEFAULT_INDEX", "extra-index-url": "UV_INDEX", "cert":
          "trusted-host": "UV_INSECURE_HOST"}
 harmless = {"config-file", "disable-pip-version-check", "cache-dir", "no-cache-dir", "quiet",
             "verbose", "no-color", "progress-bar", "no-input", "retries", "root-user-action",
-            "no-warn-script-location", "require-virtualenv", "log", "break-system-packages", "no-python-version-warning"}
+            "no-warn-script-location", "require-virtualenv", "log", "break-system-packages",
+            "no-python-version-warning"}
 told = {}
 for name, value in found.items():
     words = str(value).split()

@@ -129,12 +129,13 @@ void ThreadScopes::use_on_others(Engine& engine, std::span<const Hold> holds, CU
 void ThreadScopes::release_all() {
   // In the child of a fork the engines are gone.
   if (Runtime::get())
-    for (size_t i = 0; i < groups_.size(); ++i) {
-      const std::span<const Hold> holds{holds_.data() + groups_[i].begin,
-                                        end_of(i) - groups_[i].begin};
+    for (; !groups_.empty(); groups_.pop_back()) {  // (one that throws is tried again, alone)
+      const auto& group = groups_.back();
+      const std::span<const Hold> holds{holds_.data() + group.begin, holds_.size() - group.begin};
       if (!others_.empty()) [[unlikely]]
-        use_on_others(*groups_[i].engine, holds, groups_[i].stream);
-      groups_[i].engine->release_many(holds, groups_[i].stream);
+        use_on_others(*group.engine, holds, group.stream);
+      group.engine->release_many(holds, group.stream);
+      holds_.resize(group.begin);
     }
   groups_.clear();
   others_.clear();

@@ -42,9 +42,18 @@ void free_deferred() {
     if (captures_under_way()) return;
     frees.swap(captures().frees);
   }
-  for (CUdeviceptr address : frees)
-    if (const auto block = block_at(address); block && views().at(address))
-      if (wait_for_context(block->view->context) == CUDA_SUCCESS) (void)release_block(*block);
+  while (!frees.empty()) {
+    const CUdeviceptr address = *frees.begin();
+    frees.erase(frees.begin());
+    try {
+      if (const auto block = block_at(address); block && views().at(address))
+        if (wait_for_context(block->view->context) == CUDA_SUCCESS) (void)release_block(*block);
+    } catch (...) {
+      std::lock_guard lock(captures().mutex);
+      captures().frees.merge(frees);
+      throw;
+    }
+  }
 }
 
 void remove(CUstream stream) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <exception>
 #include <unordered_set>
 
 #include "allocator/preload/captures.h"
@@ -200,7 +201,19 @@ CUresult Work::hold(bool follow_tables) {
   return hold_once(follow_tables);
 }
 
+/// What is still held was left by an exception, and the driver may have taken the work before that:
+/// then it is a use. Where that cannot be noted, the blocks stay, which costs room and no byte.
+void Work::end_thrown() noexcept {
+  try {
+    if (!ending_) return release(true);
+  } catch (const std::exception&) {
+  }
+  say("firn: no memory to note what a kernel uses: blocks that it may use stay on the device from "
+      "here on");
+}
+
 void Work::release(bool enqueued) {
+  ending_ = true;
   const auto end = [&](Part& part) {
     if (!part.view || part.holds.empty()) return;
     if (enqueued)
@@ -211,6 +224,7 @@ void Work::release(bool enqueued) {
   };
   end(first_);
   for (const auto& part : others_) end(*part);
+  ending_ = false;
 }
 
 std::vector<Reached> Work::reached() const {

@@ -28,7 +28,10 @@ struct Reached {
 class Work {
  public:
   explicit Work(Where where) : where_(where) {}
-  ~Work() { release(false); }
+  ~Work() {
+    if (!first_.holds.empty() || !others_.empty()) [[unlikely]]
+      end_thrown();
+  }
   Work(const Work&) = delete;
   Work& operator=(const Work&) = delete;
 
@@ -88,6 +91,7 @@ class Work {
   bool leads_on() const;
   void follow();
   CUresult hold_once(bool follow_tables);
+  void end_thrown() noexcept;
 
   const Where where_;
   View* view_ = nullptr;   // of the last word seen
@@ -95,6 +99,7 @@ class Work {
   bool followed_ = false;
   bool guessed_ = false;   // found_ has blocks of launches that are still to be looked at
   bool patient_ = true;    // what does not fit may fit when those were
+  bool ending_ = false;    // release() is under way, or was left by an exception
   Small<uint64_t, few> words_;    // that were seen
   Small<uint64_t, 2> reads_;
   Small<uint64_t, few> found_;    // that memory led to

@@ -18,6 +18,7 @@ TEST(SizeClass, holds_what_was_asked_for_with_at_most_an_eighth_of_waste) {
     ASSERT_EQ(size % 512, 0u);
     ASSERT_EQ(size_class::of_small(size), c) << bytes;
   }
+  EXPECT_EQ(size_class::of_small(0), 0u);
 }
 
 TEST(SizeClass, large_ones_waste_at_most_a_sixteenth_below_32_MiB_and_are_each_its_own) {

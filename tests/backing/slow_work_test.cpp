@@ -80,3 +80,12 @@ TEST(SlowWork, a_little_again_and_again_is_much) {
     ASSERT_LT(std::chrono::steady_clock::now() - begin, 60s);
   }
 }
+
+// The work may end because there is no memory: then there is none for its words either.
+TEST(SlowWork, ends_where_there_is_no_memory_for_its_words) {
+  SlowWorks works(0ms, [](const std::string&) { throw std::bad_alloc(); });
+  for (const auto kind : {SlowWorks::Kind::layout, SlowWorks::Kind::plan}) {
+    SlowWork work(kind, []() -> std::string { throw std::bad_alloc(); }, works);
+    std::this_thread::sleep_for(20ms);  // the watcher's turn
+  }
+}

@@ -13,12 +13,14 @@ done here."""
 
 import argparse
 import collections
+import fcntl
 import hashlib
 import json
 import os
 import pathlib
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import time
@@ -54,11 +56,17 @@ def build():
         commands.insert(0, [str(tools / "meson"), "setup", str(BUILD), "-Dbuildtype=release",
                             "-Db_ndebug=false", "-Dtests=true", "-Dtorch=disabled",
                             "-Dtogether=false"])
-    for command in commands:
-        with open(WORK / "build.log", "a") as log:
-            if subprocess.run(command, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL,
-                              stdout=log, stderr=log).returncode != 0:
+    with open(WORK / "build.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        for command in commands:
+            done = subprocess.run(command, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL,
+                                  stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+            (WORK / "build.log").write_text(done.stdout)
+            if done.returncode != 0:
                 sys.exit(f"mutation: building failed: {WORK / 'build.log'}")
+        if "no work to do" not in done.stdout:  # what was made of the files before
+            for stem in FILES:
+                shutil.rmtree(WORK / pathlib.Path(stem).stem, ignore_errors=True)
 
 
 def commands_of(target):
@@ -209,10 +217,10 @@ def main():
               f"tree-sitter-cpp)")
         sys.exit(77)
     WORK.mkdir(parents=True, exist_ok=True)
-    run, known = Run(options), known_survivors()
-    passed = failed = skipped = 0
     if not options.list:
         build()
+    run, known = Run(options), known_survivors()
+    passed = failed = skipped = 0
     for name in FILES:
         if options.file not in name:
             continue

@@ -166,3 +166,112 @@ TEST_F(StreamsTest, events_are_given_back_at_the_end) {
   }
   EXPECT_EQ(sim.counts(0).events + sim.counts(1).events, before);
 }
+
+// A call that the driver refuses, and does nothing: nobody takes it for done.
+namespace {
+struct RefusedOnce : StreamsTest {
+  void refuse(const char* entry) { sim.gpu().fail_at(entry, 1, CUDA_ERROR_UNKNOWN); }
+  /// Whatever was learned, it is not over before its time, 10 ms after it was enqueued.
+  void expect_over_no_earlier(Use use, uint64_t enqueued) {
+    (void)streams.poll();
+    if (now() < enqueued + 10 * ms) {
+      EXPECT_FALSE(streams.over(use)) << "its work runs";
+    }
+    pass(20 * ms);
+    ASSERT_TRUE(streams.close(use));
+    (void)streams.poll();
+    EXPECT_TRUE(streams.over(use));
+  }
+};
+}  // namespace
+
+TEST_F(RefusedOnce, an_event_that_was_not_recorded_says_nothing) {
+  const uint64_t begin = now();
+  const Use use = streams.now(see(busy(sim.make_stream(0))));
+  refuse("cuEventRecord");
+  EXPECT_FALSE(streams.close(use));
+  EXPECT_FALSE(streams.pending());
+  expect_over_no_earlier(use, begin);
+}
+
+TEST_F(RefusedOnce, an_event_that_was_not_made_is_none) {
+  const uint64_t begin = now();
+  const Use use = streams.now(see(busy(sim.make_stream(0))));
+  refuse("cuEventCreate");
+  EXPECT_FALSE(streams.close(use));
+  expect_over_no_earlier(use, begin);
+}
+
+TEST_F(RefusedOnce, an_order_waits_here_where_the_stream_will_not) {
+  const unsigned first = see(sim.make_stream(0)), second = see(sim.make_stream(0));
+  busy(streams.handle(first));
+  const Use use = streams.now(first);
+  const uint64_t begin = now();
+  refuse("cuStreamWaitEvent");
+  ASSERT_TRUE(streams.order(second, use));
+  EXPECT_TRUE(streams.over(use));
+  EXPECT_GE(now(), begin + 10 * ms);
+}
+
+TEST_F(RefusedOnce, a_wait_for_an_event) {
+  const uint64_t begin = now();
+  const Use use = streams.now(see(busy(sim.make_stream(0))));
+  refuse("cuEventSynchronize");
+  EXPECT_FALSE(streams.wait(use));
+  expect_over_no_earlier(use, begin);
+}
+
+TEST_F(RefusedOnce, without_an_event_the_stream_is_waited_for) {
+  const uint64_t begin = now();
+  const Use use = streams.now(see(busy(sim.make_stream(0))));
+  refuse("cuEventCreate");
+  ASSERT_TRUE(streams.wait(use));
+  EXPECT_TRUE(streams.over(use));
+  EXPECT_GE(now(), begin + 10 * ms);
+}
+
+TEST_F(RefusedOnce, neither_an_event_nor_the_stream) {
+  const uint64_t begin = now();
+  const Use use = streams.now(see(busy(sim.make_stream(0))));
+  refuse("cuEventCreate");
+  refuse("cuStreamSynchronize");
+  EXPECT_FALSE(streams.wait(use));
+  expect_over_no_earlier(use, begin);
+}
+
+TEST_F(RefusedOnce, the_device_of_a_stream_that_may_have_ended) {
+  const uint64_t begin = now();
+  const unsigned index = see(busy(sim.make_stream(0)));
+  const Use use = streams.now(index);
+  streams.may_end(index);
+  refuse("cuCtxSynchronize");
+  EXPECT_FALSE(streams.close(use));
+  expect_over_no_earlier(use, begin);
+}
+
+TEST_F(RefusedOnce, the_event_behind_a_stream_that_ends) {
+  const uint64_t begin = now();
+  const unsigned index = see(busy(sim.make_stream(0)));
+  const Use use = streams.now(index);
+  refuse("cuEventRecord");
+  streams.ends(index);
+  EXPECT_TRUE(streams.may_end_known(index));
+  (void)streams.poll();
+  EXPECT_FALSE(streams.over(use));
+  ASSERT_TRUE(streams.close(use));  // by the device, which it waits for
+  EXPECT_TRUE(streams.over(use));
+  EXPECT_GE(now(), begin + 10 * ms);
+}
+
+TEST_F(StreamsTest, what_names_an_ended_stream_is_waited_for_without_its_handle) {
+  const CUstream stream = sim.make_stream(0);
+  const unsigned index = see(busy(stream));
+  streams.ends(index);
+  pass(10 * ms);
+  ASSERT_TRUE(streams.poll());
+  const Use later = streams.now(index);  // named by who had not heard
+  sim.gpu().fail_from("cuStreamSynchronize", 1, CUDA_ERROR_INVALID_HANDLE);
+  EXPECT_TRUE(streams.wait(later));
+  EXPECT_TRUE(streams.over(later));
+  sim.gpu().fail_from("cuStreamSynchronize", 0, 0);
+}

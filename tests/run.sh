@@ -32,11 +32,12 @@ case $length in  # seeds of the simulation; the caller's own number counts
   quick) export FIRN_SEEDS=${FIRN_SEEDS:-50} ;;
   long) export FIRN_SEEDS=${FIRN_SEEDS:-10000} ;;
 esac
-# Meson's tests that take ten seconds or more of a quick run: not part of it.
+# Meson's tests that a quick run does without: they take long, or another one is much like them.
 slow=(gpu_programs engine_driver_fault engine_notices engine_refused engine_refused_copies
-      engine_threads engine_places_property canaries canary_none_engine canary_20
-      preload_frees_room_long preload_frees_returns_before process_faults driver_faults
-      simulated_program tags_same)
+      engine_property engine_threads engine_places_property canaries canary_none_engine canary_20
+      metrics_output preload_frees_room_long preload_frees_returns_before
+      preload_program_without-layouts process_faults driver_faults simulated_program tags_same
+      'store_conformance encrypted' 'store_conformance paced' 'store_faults threads')
 # The caller's own settings must not decide what is tested.
 for variable in $(compgen -e FIRN_ | grep -vE '^FIRN_(TEST_|SEEDS?$|PYTHON$|SHARED$)') \
     FIRN_TEST_{ADVERSARIAL,ALLOW_TMPFS,GUARD,LAYOUTS,POISON,STORE_{LATENCY,READ,WRITE}}; do

@@ -255,14 +255,20 @@ Result<Block*> EngineImpl::finish_block(Lock& lock, Mapping& mapping) {
     return mapped.error();
   }
   install(mapping);
-  block->live_at = static_cast<uint32_t>(live_.size());
-  live_.push_back(block);
+  enlist(*block);
   block->use.store(0, std::memory_order_relaxed);
   (void)next_tick();  // time goes on before anybody watches, too
   arena_->set(block->base(), block->granules(), block->index + 1);
   count_segment(true, true, block->address, block->mapped_bytes(), block->stream);
   transit(*block, Event::allocate, life_flags | word::small | word::many_uses | word::zero_copy);
   return block;
+}
+
+/// From here it is one of the live ones. Room to park them all is made now: a free must not lack it.
+void EngineImpl::enlist(Block& block) {
+  block.live_at = static_cast<uint32_t>(live_.size());
+  live_.push_back(&block);
+  parked_.reserve(live_.capacity());
 }
 
 /// A block that was begun and not mapped.

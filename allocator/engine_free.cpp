@@ -31,9 +31,7 @@ Result<void> EngineImpl::free(void* pointer) {
     constexpr uint64_t slow = word::pinned | word::copies | word::unsettled | word::freed |
                               word::recorded | word::many_uses | word::zero_copy | word::segment |
                               word::aside;
-    // (One beyond the size classes is put into a list that may have to grow.)
-    const bool listed = block->size_class < size_class::count || block->place_bytes != 0;
-    while (word::state(w) == State::resident && !(w & slow) && word::holds(w) == 0 && listed) {
+    while (word::state(w) == State::resident && !(w & slow) && word::holds(w) == 0) {
       uint64_t next = word::with_state(w & ~(word::proven | word::outside | word::told), State::ready);
       if (!block->word.compare_exchange_weak(w, next, std::memory_order_acq_rel)) continue;
       const unsigned cell = thread_cell();

@@ -206,12 +206,10 @@ bool EngineImpl::give_host_back(bool pressed) {
   }
   if (!region) return false;
   host_.give(std::move(*region));
-  {
-    Lock lock(mutex_);
-    trouble("host memory is given back: the machine, or the container, is short of it "
-            "(firn_host, memory.max)");
-  }
   clock_.notify();
+  Lock lock(mutex_);
+  trouble("host memory is given back: the machine, or the container, is short of it "
+          "(firn_host, memory.max)");
   return true;
 }
 

@@ -195,6 +195,7 @@ class EngineImpl final : public Engine, private EngineLimits, private InMotion {
   Result<Mapping> begin_block(unsigned stream, size_t bytes, std::vector<Frame> frames,
                               const Shape& shape);
   Result<Block*> finish_block(Lock& lock, Mapping& mapping);
+  void enlist(Block& block);
   void forget_block(Block& block);
   Result<Block*> make_host_block(Lock& lock, unsigned stream, size_t bytes, const Error& no_room);
   Result<void*> allocate_small(Lock& lock, unsigned stream, size_t bytes, size_t requested,

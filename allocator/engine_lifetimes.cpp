@@ -43,15 +43,15 @@ void EngineImpl::learn() {
   if (!ring_ || (!take_events() && history_->now() == learned_)) return;
   learned_ = history_->now();
   mark_device_time(stamp_events);
-  if (history_->known()) {
-    const uint64_t gaps = frames_.shared().free_grains();
-    const uint64_t granules = frames_.held_granules() - frames_.free_granules();
-    fullest_.note(learned_, history_->period(), granules * granule_grains - gaps, gaps);
-  }
   if (options_.policy == Policy::greedy) {
     CpuTimer timer(counted_.plan_ns);
     learn_greedy();
     return;
+  }
+  if (history_->known()) {
+    const uint64_t gaps = frames_.shared().free_grains();
+    const uint64_t granules = frames_.held_granules() - frames_.free_granules();
+    fullest_.note(learned_, history_->period(), granules * granule_grains - gaps, gaps);
   }
   // Often enough to follow, seldom enough to cost little: a decision looks at the whole period.
   // What is wholly carried out leaves a channel idle, and is made anew sooner.
@@ -129,10 +129,9 @@ uint64_t EngineImpl::immovable_grains(const Block& block) const {
 uint64_t EngineImpl::movable_capacity() const {
   // Where all of it fits, gaps count as they are when it matters. Elsewhere the device is full at
   // every moment, and the fullest would be that of the fewest gaps.
-  const bool fits = plan_.excess == 0 && options_.policy != Policy::greedy;
-  const uint64_t gaps = frames_.shared().free_grains();
-  uint64_t immovable = static_cast<uint64_t>(reserved_tally_[0].current()) / grain_bytes +
-                       (fits ? fullest_.gaps(gaps) : gaps);
+  uint64_t gaps = frames_.shared().free_grains();
+  if (plan_.excess == 0) gaps = fullest_.gaps(gaps);
+  uint64_t immovable = static_cast<uint64_t>(reserved_tally_[0].current()) / grain_bytes + gaps;
   for (const Block* block : live_) {
     immovable += immovable_grains(*block);
     if (block->segment != 0) immovable -= block->grains - block->device;  // it is away

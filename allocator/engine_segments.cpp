@@ -65,8 +65,7 @@ void EngineImpl::make_whole(uint32_t index) {
   make_spans(*whole);
   whole->spans.front().frames = std::exchange(segment.frames, {});
   whole->mapped = whole->device = whole->grains;
-  whole->live_at = static_cast<uint32_t>(live_.size());
-  live_.push_back(whole);
+  enlist(*whole);
   whole->use.store(0, std::memory_order_relaxed);
   whole->age.store(next_tick(), std::memory_order_relaxed);
   transit(*whole, Event::allocate, life_flags | word::small | word::many_uses | word::zero_copy);

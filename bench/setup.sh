@@ -171,7 +171,7 @@ check_venv() {
   mapfile -t tools < <(grep -E '^(meson|ninja|uv)==' bench/requirements.txt)
   step "tools of the build (${tools[*]})" install_requirements "${tools[@]}"
   build_beside
-  step "Python packages (PyTorch: some minutes, 5 GB)" install_requirements -r bench/requirements.txt
+  step "Python packages (PyTorch: 5 GB, a minute or more)" install_requirements -r bench/requirements.txt
   stop_beside
   printf '%s\n' "$wanted" >"$requirements_stamp"
 }

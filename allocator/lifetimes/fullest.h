@@ -1,6 +1,7 @@
-// What gaps of shared frames (shared_frames.h) take from the device where that matters: when it is
-// the fullest. Elsewhere they are what was just freed and comes to be filled again; a plan that took
-// those for lost would send away what has room. Sizes are in grains, moments in events.
+// Gaps of shared frames (shared_frames.h) at the moment when the device is the fullest, which is
+// when they take room from blocks. At other moments they are memory that was just freed and will be
+// filled again: a plan that takes those for lost sends blocks away that have room. Sizes are in
+// grains, moments in events.
 #pragma once
 
 #include <cstdint>

@@ -42,17 +42,14 @@ void free_deferred() {
     if (captures_under_way()) return;
     frees.swap(captures().frees);
   }
-  while (!frees.empty()) {
-    const CUdeviceptr address = *frees.begin();
-    frees.erase(frees.begin());
-    try {
-      if (const auto block = block_at(address); block && views().at(address))
+  try {
+    for (; !frees.empty(); frees.erase(frees.begin()))
+      if (const auto block = block_at(*frees.begin()); block && views().at(*frees.begin()))
         if (wait_for_context(block->view->context) == CUDA_SUCCESS) (void)release_block(*block);
-    } catch (...) {
-      std::lock_guard lock(captures().mutex);
-      captures().frees.merge(frees);
-      throw;
-    }
+  } catch (...) {  // the next capture's end goes on
+    std::lock_guard lock(captures().mutex);
+    captures().frees.merge(frees);
+    throw;
   }
 }
 

@@ -201,8 +201,8 @@ CUresult Work::hold(bool follow_tables) {
   return hold_once(follow_tables);
 }
 
-/// What is still held was left by an exception, and the driver may have taken the work before that:
-/// then it is a use. Where that cannot be noted, the blocks stay, which costs room and no byte.
+/// An exception left holds behind, maybe after the driver had taken the work: it counts as a use.
+/// Where that cannot be noted, the blocks stay, which costs room and no byte.
 void Work::end_thrown() noexcept {
   try {
     if (!ending_) return release(true);

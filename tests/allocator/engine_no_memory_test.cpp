@@ -13,6 +13,22 @@
 using namespace firn;
 using namespace firn::test;
 
+namespace {
+/// Does the call end for want of memory, where so many allocations succeed?
+template <class Call>
+bool runs_out(long given, Call&& call) {
+  bool thrown = false;
+  memory_left = given;
+  try {
+    call();
+  } catch (const std::bad_alloc&) {
+    thrown = true;
+  }
+  memory_left = -1;
+  return thrown;
+}
+}  // namespace
+
 /// Allocating looks at blocks that were freed while other streams used them. (Whoever waits for a
 /// lock that it holds itself is ended by the alarm.)
 TEST(EngineNoMemory, while_what_was_freed_is_looked_at) {
@@ -32,14 +48,7 @@ TEST(EngineNoMemory, while_what_was_freed_is_looked_at) {
     (void)sim.gpu().busy(other, 1'000'000);
     for (void* block : blocks) ASSERT_TRUE(engine.free(block));
     (void)sim.gpu().advance_to(sim.gpu().now() + 2'000'000);
-    bool failed = false;
-    memory_left = given;
-    try {
-      (void)engine.allocate(6u << 20, nullptr);
-    } catch (const std::bad_alloc&) {
-      failed = true;
-    }
-    memory_left = -1;
+    const bool failed = runs_out(given, [&] { (void)engine.allocate(6u << 20, nullptr); });
     (void)engine.allocate(6u << 20, nullptr);
     (void)engine.pump();
     thrown += failed;
@@ -55,16 +64,9 @@ TEST(EngineNoMemory, while_an_arena_is_made) {
   const uint64_t before = sim.gpu().reserved_bytes();
   unsigned thrown = 0;
   for (long given = 0;; ++given) {
-    bool failed = false;
-    memory_left = given;
-    try {
-      const auto arena = Arena::reserve(sim.driver(), uint64_t{1} << 30);
-      memory_left = -1;
-      ASSERT_TRUE(arena);
-    } catch (const std::bad_alloc&) {
-      failed = true;
-    }
-    memory_left = -1;
+    const bool failed = runs_out(given, [&] {
+      EXPECT_TRUE(Arena::reserve(sim.driver(), uint64_t{1} << 30));
+    });
     EXPECT_EQ(sim.gpu().reserved_bytes(), before) << given << " allocations succeed";
     thrown += failed;
     if (!failed) break;
@@ -90,14 +92,7 @@ TEST(EngineNoMemory, while_room_is_waited_for) {
       blocks.push_back(*made);
     }
     (void)sim.gpu().busy(nullptr, 1'000'000);
-    bool failed = false;
-    memory_left = given;
-    try {
-      (void)engine.allocate(6u << 20, nullptr);
-    } catch (const std::bad_alloc&) {
-      failed = true;
-    }
-    memory_left = -1;
+    const bool failed = runs_out(given, [&] { (void)engine.allocate(6u << 20, nullptr); });
     bool whole = true;  // nothing was in the middle of moving
     for (int i = 0; whole && i < 3; ++i) {
       Result<Hold> hold = engine.touch(blocks[static_cast<size_t>(i)], nullptr, Access::read);
@@ -120,4 +115,19 @@ TEST(EngineNoMemory, while_room_is_waited_for) {
   }
   ::alarm(0);
   EXPECT_GT(thrown, 10u);
+}
+
+/// A block beyond the size classes is given back without any, and is there for the next one.
+TEST(EngineNoMemory, while_the_largest_are_freed) {
+  constexpr size_t bytes = size_t{2100} << 20;
+  SimulationOptions options;
+  options.memory_bytes = 2 * bytes;
+  options.budget_bytes = bytes + (64u << 20);
+  Simulation sim(options);
+  Engine& engine = sim.engine(0);
+  Result<void*> block = engine.allocate(bytes, nullptr);
+  ASSERT_TRUE(block) << describe(block.error());
+  EXPECT_FALSE(runs_out(0, [&] { EXPECT_TRUE(engine.free(*block)); }));
+  engine.check();
+  EXPECT_TRUE(engine.allocate(bytes, nullptr)) << "its memory is in nobody's hands";
 }

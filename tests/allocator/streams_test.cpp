@@ -171,12 +171,16 @@ TEST_F(StreamsTest, events_are_given_back_at_the_end) {
 namespace {
 struct RefusedOnce : StreamsTest {
   void refuse(const char* entry) { sim.gpu().fail_at(entry, 1, CUDA_ERROR_UNKNOWN); }
-  /// Whatever was learned, it is not over before its time, 10 ms after it was enqueued.
-  void expect_over_no_earlier(Use use, uint64_t enqueued) {
-    (void)streams.poll();
-    if (now() < enqueued + 10 * ms) {
-      EXPECT_FALSE(streams.over(use)) << "its work runs";
-    }
+  /// A use of 10 ms: `ask` is refused where `entries` are, and nothing is over before its time.
+  template <class Ask>
+  void expect_refusal(std::initializer_list<const char*> entries, Ask&& ask) {
+    const uint64_t begin = now();
+    const Use use = streams.now(see(busy(sim.make_stream(0))));
+    for (const char* entry : entries) refuse(entry);
+    EXPECT_FALSE(ask(use));
+    EXPECT_FALSE(streams.pending() && streams.poll());
+    EXPECT_LT(now(), begin + 10 * ms) << "its work runs";
+    EXPECT_FALSE(streams.over(use));
     pass(20 * ms);
     ASSERT_TRUE(streams.close(use));
     (void)streams.poll();
@@ -186,39 +190,37 @@ struct RefusedOnce : StreamsTest {
 }  // namespace
 
 TEST_F(RefusedOnce, an_event_that_was_not_recorded_says_nothing) {
-  const uint64_t begin = now();
-  const Use use = streams.now(see(busy(sim.make_stream(0))));
-  refuse("cuEventRecord");
-  EXPECT_FALSE(streams.close(use));
-  EXPECT_FALSE(streams.pending());
-  expect_over_no_earlier(use, begin);
+  expect_refusal({"cuEventRecord"}, [&](Use use) { return streams.close(use); });
 }
 
 TEST_F(RefusedOnce, an_event_that_was_not_made_is_none) {
-  const uint64_t begin = now();
-  const Use use = streams.now(see(busy(sim.make_stream(0))));
-  refuse("cuEventCreate");
-  EXPECT_FALSE(streams.close(use));
-  expect_over_no_earlier(use, begin);
+  expect_refusal({"cuEventCreate"}, [&](Use use) { return streams.close(use); });
+}
+
+TEST_F(RefusedOnce, a_wait_for_an_event) {
+  expect_refusal({"cuEventSynchronize"}, [&](Use use) { return bool(streams.wait(use)); });
+}
+
+TEST_F(RefusedOnce, neither_an_event_nor_the_stream) {
+  expect_refusal({"cuEventCreate", "cuStreamSynchronize"},
+                 [&](Use use) { return bool(streams.wait(use)); });
+}
+
+TEST_F(RefusedOnce, the_device_of_a_stream_that_may_have_ended) {
+  expect_refusal({"cuCtxSynchronize"}, [&](Use use) {
+    streams.may_end(use.stream());
+    return streams.close(use);
+  });
 }
 
 TEST_F(RefusedOnce, an_order_waits_here_where_the_stream_will_not) {
-  const unsigned first = see(sim.make_stream(0)), second = see(sim.make_stream(0));
-  busy(streams.handle(first));
+  const unsigned first = see(busy(sim.make_stream(0))), second = see(sim.make_stream(0));
   const Use use = streams.now(first);
   const uint64_t begin = now();
   refuse("cuStreamWaitEvent");
   ASSERT_TRUE(streams.order(second, use));
   EXPECT_TRUE(streams.over(use));
   EXPECT_GE(now(), begin + 10 * ms);
-}
-
-TEST_F(RefusedOnce, a_wait_for_an_event) {
-  const uint64_t begin = now();
-  const Use use = streams.now(see(busy(sim.make_stream(0))));
-  refuse("cuEventSynchronize");
-  EXPECT_FALSE(streams.wait(use));
-  expect_over_no_earlier(use, begin);
 }
 
 TEST_F(RefusedOnce, without_an_event_the_stream_is_waited_for) {
@@ -228,25 +230,6 @@ TEST_F(RefusedOnce, without_an_event_the_stream_is_waited_for) {
   ASSERT_TRUE(streams.wait(use));
   EXPECT_TRUE(streams.over(use));
   EXPECT_GE(now(), begin + 10 * ms);
-}
-
-TEST_F(RefusedOnce, neither_an_event_nor_the_stream) {
-  const uint64_t begin = now();
-  const Use use = streams.now(see(busy(sim.make_stream(0))));
-  refuse("cuEventCreate");
-  refuse("cuStreamSynchronize");
-  EXPECT_FALSE(streams.wait(use));
-  expect_over_no_earlier(use, begin);
-}
-
-TEST_F(RefusedOnce, the_device_of_a_stream_that_may_have_ended) {
-  const uint64_t begin = now();
-  const unsigned index = see(busy(sim.make_stream(0)));
-  const Use use = streams.now(index);
-  streams.may_end(index);
-  refuse("cuCtxSynchronize");
-  EXPECT_FALSE(streams.close(use));
-  expect_over_no_earlier(use, begin);
 }
 
 TEST_F(RefusedOnce, the_event_behind_a_stream_that_ends) {

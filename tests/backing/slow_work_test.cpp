@@ -81,11 +81,18 @@ TEST(SlowWork, a_little_again_and_again_is_much) {
   }
 }
 
-// The work may end because there is no memory: then there is none for its words either.
+// The work may end because there is no memory: then there is none for its words either. Before the
+// watcher has looked, as a rule, and after it has.
 TEST(SlowWork, ends_where_there_is_no_memory_for_its_words) {
-  SlowWorks works(0ms, [](const std::string&) { throw std::bad_alloc(); });
-  for (const auto kind : {SlowWorks::Kind::layout, SlowWorks::Kind::plan}) {
-    SlowWork work(kind, []() -> std::string { throw std::bad_alloc(); }, works);
-    std::this_thread::sleep_for(20ms);  // the watcher's turn
-  }
+  std::atomic<unsigned> asked{0};
+  const auto none = [&asked]() -> std::string {
+    ++asked;
+    asked.notify_all();
+    throw std::bad_alloc();
+  };
+  SlowWorks works(0ms, [](const std::string&) {});
+  { SlowWork work(SlowWorks::Kind::layout, none, works); }
+  EXPECT_EQ(asked, 1u);
+  SlowWork work(SlowWorks::Kind::plan, none, works);
+  asked.wait(1);  // without end, where nobody says it before the work is over
 }

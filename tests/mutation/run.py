@@ -5,11 +5,12 @@ for it.
                                             [--again] [--survivors]
 
 All mutants of a file are in one object (mutants.py), linked in front of the libraries into the
-tests of that file and the engine's simulation; FIRN_MUTANT chooses one. It wants what bench/setup.sh
-installs, and builds these tests in build/mutation/build, each source compiled by itself (some five
-minutes, once). What was tried is kept in build/mutation/FILE.json until the file changes. Survivors have to be in survivors.md, each with
-its reason; a new one is a failure. The status is 0 where nothing failed, 77 where nothing can be
-done here."""
+tests of that file and the engine's simulation; FIRN_MUTANT chooses one. It wants what
+bench/setup.sh installs, and builds these tests in build/mutation/build, each source compiled by
+itself (once, as long as building everything takes). What was tried is kept in
+build/mutation/FILE.json until the file changes. Survivors have to be in survivors.md, each with its
+reason; a new one is a failure. The status is 0 where nothing failed, 77 where nothing can be done
+here."""
 
 import argparse
 import collections

@@ -16,6 +16,7 @@ install() {
     outer=$(.venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))') || return 1
   echo "$outer" >"$site/outer.pth"
   .venv/bin/python -m pip freeze --exclude firn >"$folder/constraints" || return 1
+  # (By pip: uv does not see the packages of outer.pth.)
   "$folder/venv/bin/python" -m pip install --disable-pip-version-check -q -r $here/requirements.txt \
     -c "$folder/constraints" || return 1
   echo "$site" >"$folder/site"

@@ -54,6 +54,7 @@ Inspections& inspections() {
 Inspections::Inspections() = default;
 void Inspections::begin() { begun_ = true; }
 void Work::release(bool) {}
+void Work::end_thrown() noexcept {}
 void Work::see_host(uint64_t) {}
 void Uses::add(uint64_t word) { words.push_back(word); }
 bool told_already() { return false; }

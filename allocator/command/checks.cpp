@@ -13,13 +13,12 @@
 #include <vector>
 
 #include "allocator/command/places.h"
+#include "allocator/command/report.h"
 
 namespace firn::command {
 namespace {
 
 constexpr size_t scanned_bytes_max = 64u << 20;  // of a program's file
-
-Error bad(std::string text) { return make_error(Code::invalid_argument, 0, std::move(text)); }
 
 // Whether the dynamic loader starts it.
 bool has_interpreter(const std::string& bytes) {

@@ -216,7 +216,7 @@ Json conclude(const Json& report, const MachineReport& machine) {
   return use;
 }
 
-int print(const std::string& text) {
+int tell(const std::string& text) {
   if (std::fputs(text.c_str(), stdout) < 0 || std::fflush(stdout) != 0)
     return refuse("doctor: standard output: cannot write", 1);
   return status_ok;
@@ -250,7 +250,7 @@ CLI::App* add_doctor(CLI::App& app, DoctorOptions& options) {
 }
 
 int doctor(const DoctorOptions& options, const std::vector<std::string>& command) {
-  if (options.markdown) return print(knobs_markdown());
+  if (options.markdown) return tell(knobs_markdown());
   if (!command.empty()) {
     if (!options.dirs.empty()) return refuse("doctor: --dir and a COMMAND are two questions");
     return report_coverage({options.device, options.gpu_memory, options.json}, command);
@@ -291,7 +291,7 @@ int doctor(const DoctorOptions& options, const std::vector<std::string>& command
   const std::string text = options.json
                                ? json_text(report, 2) + "\n"
                                : doctor_text(report);
-  return print(text);
+  return tell(text);
 }
 
 }  // namespace firn::command

@@ -15,7 +15,6 @@ namespace firn::command {
 namespace {
 
 using Json = nlohmann::ordered_json;
-constexpr int status_failed = 1;  // the process is there and did not do it
 constexpr std::chrono::milliseconds stats_patience{5'000};
 constexpr std::chrono::milliseconds spill_patience{600'000};  // as slow as an SSD may be
 

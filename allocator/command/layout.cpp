@@ -24,12 +24,9 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 using Clock = std::chrono::steady_clock;
-constexpr int status_failed = 1;  // the capacity was not reached, or a file was not written
 constexpr uint64_t deadline_ns_most = 86'400'000'000'000;
 constexpr unsigned threads_most = 1024;
 constexpr size_t drawn_most = 20'000;
-
-Error bad(std::string text) { return make_error(Code::invalid_argument, 0, std::move(text)); }
 
 int refuse_layout(const std::string& text, int status = status_bad_input) {
   return refuse("layout: " + text, status);

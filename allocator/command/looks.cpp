@@ -9,7 +9,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-double number(const Json& from, const char* key) {
+double number_of(const Json& from, const char* key) {
   const auto found = from.is_object() ? from.find(key) : from.end();
   return found != from.end() && found->is_number() ? found->get<double>() : 0;
 }
@@ -23,7 +23,7 @@ const Json& member(const Json& from, const char* key) {
 /// How fast a counter grew.
 double rate(const Json& now, const Json& before, const char* key, double seconds) {
   if (seconds <= 0 || !before.is_object()) return 0;
-  return std::max(0.0, number(now, key) - number(before, key)) / seconds;
+  return std::max(0.0, number_of(now, key) - number_of(before, key)) / seconds;
 }
 
 }  // namespace

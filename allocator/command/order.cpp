@@ -19,7 +19,6 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 using Clock = std::chrono::steady_clock;
-constexpr int status_failed = 1;  // a file was not written
 constexpr uint64_t deadline_ns_most = 86'400'000'000'000;
 constexpr unsigned threads_most = 1024;
 

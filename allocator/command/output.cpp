@@ -10,15 +10,11 @@
 #include <filesystem>
 #include <fstream>
 
+#include "allocator/command/report.h"
 #include "allocator/config.h"
 #include "allocator/json_text.h"
 
 namespace firn::command {
-namespace {
-
-Error bad(std::string text) { return make_error(Code::invalid_argument, 0, std::move(text)); }
-
-}  // namespace
 
 Result<std::string> output_path(const char* option, const std::string& file) {
   std::error_code error;

@@ -4,10 +4,14 @@
 
 #include <string>
 #include <string_view>
+#include <utility>
+
+#include "firn/result.h"
 
 namespace firn::command {
 
 inline constexpr int status_ok = 0;
+inline constexpr int status_failed = 1;  // what was asked for was not done, or not wholly
 inline constexpr int status_bad_input = 2;  // unknown option, nonsense value, nothing started
 inline constexpr int status_not_executable = 126;  // as shells say it
 inline constexpr int status_not_found = 127;
@@ -16,6 +20,10 @@ inline constexpr int status_not_found = 127;
 int refuse(std::string_view text, int status = status_bad_input);
 /// The same without an end: "firn: warning: TEXT".
 void warn(std::string_view text);
+/// An error of what the user gave.
+inline Error bad(std::string text) {
+  return make_error(Code::invalid_argument, 0, std::move(text));
+}
 /// TEXT with line breaks replaced.
 std::string one_line(std::string_view text);
 

@@ -46,8 +46,6 @@ class RunFormatter : public CLI::Formatter {
   }
 };
 
-Error bad(std::string text) { return make_error(Code::invalid_argument, 0, std::move(text)); }
-
 // Option, knob and value of everything given on the command line.
 struct Given {
   const char *option, *knob;

@@ -23,7 +23,6 @@ namespace firn::command {
 namespace {
 
 using Json = nlohmann::ordered_json;
-constexpr int status_failed = 1;  // the simulated program did not come to its end
 
 int refuse_simulate(const std::string& text, int status = status_bad_input) {
   return refuse("simulate: " + text, status);

@@ -10,6 +10,7 @@
 
 #include "allocator/command/output.h"
 #include "allocator/command/places.h"
+#include "allocator/command/report.h"
 #include "allocator/config.h"
 
 namespace firn::command {
@@ -22,8 +23,6 @@ constexpr double bandwidth_least = 1 << 20, bandwidth_most = 1e15;
 constexpr uint64_t latency_ns_most = 1'000'000'000;
 constexpr unsigned iterations_most = 1000, run_ahead_most = 1'000'000, ssds_most = 64;
 constexpr size_t sweep_most = 200;
-
-Error bad(std::string text) { return make_error(Code::invalid_argument, 0, std::move(text)); }
 
 Result<uint64_t> size_between(const char* option, const std::string& word, uint64_t least,
                               uint64_t most) {

@@ -37,8 +37,6 @@ Result<Json> run_simulation(const simulate::MachineOptions& options, const Simul
 
 namespace {
 
-constexpr int status_failed = 1;  // the simulated program did not come to its end
-
 /// A machine is a process's: each budget of a sweep has one of its own, and leaves its findings in
 /// a file of memory.
 struct Point {

@@ -28,8 +28,8 @@ exec "$@"
 """
 # Of each library something that is compiled or linked with it.
 TARGETS = ["tests/backing/gpu/gpu_driver_conformance_test", "bench/gpu/driver_costs",
-           "bench/gpu/mapping_load",
-           "allocator/command/firn.p/checks.cpp.o", "bench/store/store_bench"]
+           "bench/gpu/mapping_load", "bench/store/store_bench",
+           "allocator/command/firn.p/meson-generated_firn-unity4.cpp.o"]
 
 
 def hidden(*words):

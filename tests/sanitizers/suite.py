@@ -68,13 +68,12 @@ def choose(build, kind, words):
 
 
 def precompile_all(build):
-    """With the flags of a library, of tests with and without GoogleTest, and of the command: GCC
-    takes the one that fits."""
+    """With the flags of a library and of tests with and without GoogleTest: GCC takes the one that
+    fits."""
     commands = precompile.commands_of(os.path.join(build, "compile_commands.json"))
     header, folder = os.path.join(build, "std.h"), os.path.join(build, "std.h.gch")
     os.makedirs(folder, exist_ok=True)
-    for like in ("firn_allocator-unity0.cpp", "range_map_test.cpp", "engine_property_test.cpp",
-                 "graph_file.cpp"):
+    for like in ("firn_allocator-unity0.cpp", "range_map_test.cpp", "engine_property_test.cpp"):
         out = os.path.join(folder, like + ".gch")
         if not os.path.exists(out) or os.path.getmtime(out) < os.path.getmtime(header):
             precompile.precompile(commands[like], header, out)

@@ -18,6 +18,8 @@ HERE = pathlib.Path(__file__).parent
 # With as many layers as it takes for a third of the peak to hold the largest operator.
 TRAINING = ("ddp", "fsdp1:5", "fully_shard:3", "tensor_parallel", "pipeline",
             "pipeline_interleaved")
+# At a third of the memory, too. (The others take 100 s of a processor: with --long.)
+THIRD = ("ddp", "pipeline_interleaved", "nccl")
 NCCL = ("--backend", "nccl")
 # How often each job is seen with less memory, each time in processes of its own.
 LAUNCHES = 20 if os.environ.get("FIRN_TEST_LENGTH") == "long" else 1
@@ -69,9 +71,14 @@ def part_of(peak, fraction):
 
 
 # Seen under all nets at half of its own peak; what leaves is compared at a third of it.
-@pytest.mark.parametrize("fraction, nets", [(0.5, script_runs.NETS), (0.35, ("--verify",))],
-                         ids=["half", "third"])
-@pytest.mark.parametrize("case", [*TRAINING, "collectives", "nccl"])
+SQUEEZED = [pytest.param(case, fraction, nets, id=f"{case}-{name}", marks=marks)
+            for case in (*TRAINING, "collectives", "nccl")
+            for name, fraction, nets, marks in (
+                ("half", 0.5, script_runs.NETS, ()),
+                ("third", 0.35, ("--verify",), () if case in THIRD else pytest.mark.long))]
+
+
+@pytest.mark.parametrize("case, fraction, nets", SQUEEZED)
 def test_bits_are_equal_with_less_memory(places, native, spill_dir, tmp_path, case, fraction, nets):
     budget = part_of(native.most(case, "peak"), fraction)
     for time in range(LAUNCHES):

@@ -2,7 +2,7 @@
 # What nvcc writes of kernels' parameters, for several GPUs, is understood.
 # images_nvcc_test.sh IMAGES_TEST KERNELS.cu ; 77: no nvcc.
 set -eu
-nvcc=$(command -v nvcc || ls /usr/local/cuda/bin/nvcc 2>/dev/null) || { echo "no nvcc"; exit 77; }
+nvcc=$(bash "$(dirname "$0")/../../nvcc.sh") || { echo "no nvcc"; exit 77; }
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 several="-gencode arch=compute_80,code=sm_80 -gencode arch=compute_90,code=[sm_90,compute_90]"

@@ -3,7 +3,7 @@
 # driver arrives at Firn's entries, as far as they get on the software GPU, which has no private
 # tables for them. nvcc_test.sh LIBFIRN_PRELOAD PROGRAM.cu ; 77: no nvcc.
 set -u
-nvcc=$(command -v nvcc || ls /usr/local/cuda/bin/nvcc 2>/dev/null) || { echo "no nvcc"; exit 77; }
+nvcc=$(bash "$(dirname "$0")/../../nvcc.sh") || { echo "no nvcc"; exit 77; }
 preload=$(realpath "$1") source=$(realpath "$2")
 folder=$(mktemp -d) || exit 1
 trap 'rm -rf "$folder"' EXIT

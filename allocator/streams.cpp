@@ -130,8 +130,7 @@ bool Streams::close_by_device(Entry& entry) {
   if (!about_captures(result)) health_.answered("cuCtxSynchronize", result);
   if (result != CUDA_SUCCESS) return false;
   entry.recorded = epoch;
-  if (epoch > entry.done.load(std::memory_order_relaxed))
-    entry.done.store(epoch, std::memory_order_release);
+  entry.done.store(epoch, std::memory_order_release);
   return true;
 }
 
@@ -234,7 +233,6 @@ Result<void> Streams::order(unsigned index, Use use) {
       if (result == CUDA_SUCCESS) return {};
       break;
     }
-    if (over(use)) return {};
   }
   return wait(use);
 }
@@ -269,8 +267,7 @@ Result<void> Streams::wait(Use use) {
       CUresult result = driver_.event_synchronize(closed.event);
       if (result != CUDA_SUCCESS) return health_.failed("cuEventSynchronize", result);
       // Known from here, whatever a query would answer now.
-      if (closed.epoch > entry.done.load(std::memory_order_relaxed))
-        entry.done.store(closed.epoch, std::memory_order_release);
+      entry.done.store(closed.epoch, std::memory_order_release);
       return {};
     }
     if (over(use)) return {};
@@ -287,8 +284,7 @@ Result<void> Streams::wait(Use use) {
   uint64_t epoch = entry.open.fetch_add(1, std::memory_order_seq_cst);
   CUresult result = driver_.stream_synchronize(entry.stream);
   if (result != CUDA_SUCCESS) return health_.failed("cuStreamSynchronize", result);
-  if (epoch > entry.done.load(std::memory_order_relaxed))
-    entry.done.store(epoch, std::memory_order_release);
+  entry.done.store(epoch, std::memory_order_release);
   return {};
 }
 

@@ -22,7 +22,7 @@ HostTier::HostTier(const Driver& driver, Store* store, uint64_t budget_bytes,
                    std::atomic<uint64_t>* shared_left, uint64_t own, bool no_bytes, int node,
                    bool ahead, HostRoom* room)
     : driver_(driver), store_(store), budget_(budget_bytes), shared_left_(shared_left),
-      own_left_(shared_left ? own : 0), no_bytes_(no_bytes), node_(node), ahead_(ahead),
+      own_left_(own), no_bytes_(no_bytes), node_(node), ahead_(ahead),
       room_(room), own_(own) {}
 
 uint64_t HostTier::budget() const { return exhausted_ ? mapped_ : most(); }
@@ -78,12 +78,12 @@ uint64_t HostTier::ahead_bytes() const {
 }
 
 bool HostTier::may_grow() const {
-  if (!ahead_ || exhausted_) return ahead_ && preparing_ && !asking_;
+  if (!ahead_ || exhausted_) return preparing_ && !asking_;
   return preparing_ || mapped_ + std::max<uint64_t>(least_bytes, wanted_) <= budget();
 }
 
 void HostTier::look_again(uint64_t now_ns) {
-  if (!exhausted_ || asks_again_) return;
+  if (!exhausted_) return;
   if (exhausted_ns_ == 0) exhausted_ns_ = std::max<uint64_t>(now_ns, 1);
   asks_again_ = now_ns >= exhausted_ns_ + refused_wait_ns;
 }
@@ -93,8 +93,8 @@ HostTier::Ahead HostTier::begin_ahead() {
   ahead.bytes = ahead_bytes();
   if (ahead.bytes > 0 && shared_left_ && !claim(ahead)) ahead.bytes = 0;
   preparing_ = ahead.bytes > 0;
-  asking_ = preparing_ && exhausted_;
-  if (preparing_ && room_) {  // until somebody looks again
+  asking_ = exhausted_;
+  if (room_) {  // until somebody looks again
     uint64_t left = room_->left_bytes.load(std::memory_order_relaxed);
     while (!room_->left_bytes.compare_exchange_weak(left, left - std::min(left, ahead.bytes),
                                                     std::memory_order_relaxed)) {}

@@ -127,7 +127,7 @@ class HostTier {
   Store* store_;
   const uint64_t budget_;
   std::atomic<uint64_t>* const shared_left_;
-  uint64_t own_left_;  // of `own`; 0 without sharing
+  uint64_t own_left_;  // of `own`; no matter without sharing
   const bool no_bytes_;
   const int node_;
   const bool ahead_;
@@ -137,7 +137,7 @@ class HostTier {
   uint64_t mapped_ = 0;
   bool exhausted_ = false;  // more could not be had
   bool asks_again_ = false;  // then: once more
-  bool asking_ = false;      // that is what is being made
+  bool asking_ = false;      // that is what is being made, if anything is
   uint64_t exhausted_ns_ = 0;  // look_again() saw it first; 0: not yet
   const uint64_t own_;
   std::byte* closing_ = nullptr;  // where the region begins that is closed

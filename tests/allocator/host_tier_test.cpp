@@ -1,202 +1,44 @@
 #include "allocator/host_memory.h"
 #include "allocator/host_tier.h"
 
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <fstream>
 #include <memory>
+#include <optional>
 #include <span>
 #include <utility>
+#include <vector>
 
-#include <gtest/gtest.h>
-
-#include "tests/backing/store/huge_pages.h"
+#include "tests/allocator/host_tier_fixture.h"
 #include "tests/scarce_memory.h"
 
-namespace firn {
+namespace firn::test {
 namespace {
 
-constexpr uint64_t mib = 1u << 20, region = 128 * mib;
-
-uint64_t registered = 0;
-int pinned_regions = 0;
-CUresult answer = CUDA_SUCCESS;
-bool huge_refused = false;
-CUresult register_host(void* data, size_t bytes, unsigned) {
-  if (huge_refused && testing_store::huge_pages.hold(data)) return CUDA_ERROR_INVALID_VALUE;
-  if (answer == CUDA_SUCCESS) registered += bytes, ++pinned_regions;
-  return answer;
-}
-CUresult unregister_host(void*) {
-  --pinned_regions;
-  return CUDA_SUCCESS;
-}
-CUresult no_words(CUresult, const char** words) {
-  *words = "refused";
-  return CUDA_SUCCESS;
-}
-
-/// Takes no staging: it says so, or lacks memory for its note.
-class NoStore : public Store {
- public:
-  explicit NoStore(bool throws) : throws_(throws) {}
-  Result<void> attach_staging(std::span<std::byte>) override {
-    if (throws_) throw std::bad_alloc();
-    return make_error(Code::io, 0, "no staging here");
+TEST_F(Host, at_its_end_nothing_stays_pinned) {
+  {
+    HostTier host = tier(2 * region, false);
+    host.unref(host.acquire(mib));
+    EXPECT_EQ(pinned_regions, 1);
   }
-  Result<Slot> reserve(size_t, bool) override { return nothing(); }
-  Result<void> write(unsigned, Slot, std::span<const std::byte>, uint64_t) override {
-    return nothing();
-  }
-  Result<void> read(unsigned, Slot, std::span<std::byte>, uint64_t) override { return nothing(); }
-  bool cancel(unsigned, uint64_t) override { return false; }
-  void discard(Slot) override {}
-  size_t poll(unsigned, std::span<StoreCompletion>) override { return 0; }
-  StoreStats stats() const override { return {}; }
-  void abandon() override {}
-
- private:
-  static Error nothing() { return make_error(Code::io, 0, "nothing here"); }
-  const bool throws_;
-};
-
-class Host : public ::testing::Test {
- protected:
-  Host() {
-    driver.mem_host_register = register_host;
-    driver.mem_host_unregister = unregister_host;
-    driver.get_error_name = driver.get_error_string = no_words;
-    registered = 0;
-    pinned_regions = 0;
-    answer = CUDA_SUCCESS;
-  }
-  /// `ahead`, of addresses without memory.
-  HostTier tier(uint64_t budget, bool ahead, std::atomic<uint64_t>* left = nullptr) {
-    return HostTier(driver, nullptr, budget, left, 0, true, -1, ahead);
-  }
-  static void make_ahead(HostTier& tier) {
-    HostTier::Ahead ahead = tier.begin_ahead();
-    EXPECT_GT(ahead.bytes, 0u);
-    tier.prepare(ahead);
-    tier.end_ahead(std::move(ahead));
-  }
-  Driver driver;
-};
-
-TEST_F(Host, grows_as_it_is_asked) {
-  HostTier host = tier(2 * region, false);
-  Staging* staging = host.acquire(mib);
-  ASSERT_TRUE(staging);
-  EXPECT_EQ(registered, region);
-  EXPECT_FALSE(host.ahead_due());
-  EXPECT_FALSE(host.may_grow());
-  host.unref(staging);
+  EXPECT_EQ(pinned_regions, 0);
 }
 
-TEST_F(Host, ahead_pins_nothing_until_something_is_wanted) {
-  HostTier host = tier(8 * region, true);
-  EXPECT_FALSE(host.ahead_due());
-  EXPECT_FALSE(host.acquire(mib));
-  EXPECT_EQ(registered, 0u) << "by the thread that asked";
-  EXPECT_TRUE(host.ahead_due());
-  EXPECT_TRUE(host.may_grow());
-  make_ahead(host);
-  EXPECT_EQ(registered, region);
-  Staging* staging = host.acquire(mib);
-  EXPECT_TRUE(staging);
-  host.unref(staging);
-}
-
-TEST_F(Host, ahead_is_half_of_what_is_used) {
-  HostTier host = tier(64 * region, true);
-  (void)host.acquire(mib);
-  std::vector<Staging*> used;
-  for (int i = 0; i < 8 * 128; ++i) {
-    if (host.ahead_due()) make_ahead(host);
-    used.push_back(host.acquire(mib));
-    ASSERT_TRUE(used.back()) << i;
-  }
-  EXPECT_GE(registered, 12 * region - 2 * region);
-  EXPECT_LE(registered, 14 * region);
-  for (Staging* each : used) host.unref(each);
-}
-
-TEST_F(Host, one_at_a_time) {
-  HostTier host = tier(8 * region, true);
-  (void)host.acquire(mib);
-  HostTier::Ahead first = host.begin_ahead();
-  EXPECT_FALSE(host.ahead_due());
-  EXPECT_TRUE(host.may_grow()) << "it is under way";
-  EXPECT_EQ(host.begin_ahead().bytes, 0u);
-  host.prepare(first);
-  host.end_ahead(std::move(first));
-}
-
-TEST_F(Host, ends_at_its_budget) {
-  HostTier host = tier(region + 3 * mib, true);
-  (void)host.acquire(mib);
-  std::vector<Staging*> used;
-  while (host.ahead_due() || used.size() < 3) {
-    if (host.ahead_due()) make_ahead(host);
-    if (Staging* staging = host.acquire(40 * mib)) used.push_back(staging);
-  }
-  EXPECT_EQ(registered, region + 3 * mib);
-  EXPECT_FALSE(host.may_grow());
-  EXPECT_FALSE(host.acquire(40 * mib));
-  for (Staging* each : used) host.unref(each);
-}
-
-TEST_F(Host, takes_its_part_of_what_is_shared) {
-  std::atomic<uint64_t> left{region};
-  HostTier host = tier(8 * region, true, &left);
+TEST_F(Host, the_first_bytes_stay_its_own_whatever_others_need) {
+  std::atomic<uint64_t> left{8 * region};
+  HostTier host(driver, nullptr, 8 * region, &left, region, true, -1, true);
   (void)host.acquire(mib);
   make_ahead(host);
-  EXPECT_EQ(left, 0u);
-  EXPECT_FALSE(host.may_grow());
-}
-
-TEST_F(Host, takes_no_more_than_the_machine_has) {
-  std::atomic<uint64_t> left{64 * region};
-  HostRoom room;
-  room.kept_bytes = 64 * mib;
-  room.left_bytes = 64 * mib + 40 * mib;
-  HostTier host(driver, nullptr, 8 * region, &left, 16 * mib, true, -1, true, &room);
+  EXPECT_FALSE(host.close_one()) << "what is left would move nothing";
+  Staging* first = host.acquire(region);
   (void)host.acquire(mib);
   make_ahead(host);
-  EXPECT_EQ(registered, 40 * mib);
-  EXPECT_EQ(room.left_bytes, 64 * mib) << "until somebody looks again";
-  EXPECT_FALSE(host.may_grow());
-  EXPECT_FALSE(host.acquire(41 * mib));
-  EXPECT_FALSE(host.ahead_due());
-  room.left_bytes = 4 * region;
-  EXPECT_TRUE(host.ahead_due());
-}
-
-TEST_F(Host, makes_no_region_that_is_too_small_for_what_is_wanted) {
-  std::atomic<uint64_t> left{64 * region};
-  HostRoom room;
-  room.kept_bytes = 64 * mib;
-  room.left_bytes = 12 * mib;
-  HostTier host(driver, nullptr, 8 * region, &left, 64 * mib, true, -1, true, &room);
-  EXPECT_FALSE(host.acquire(8 * mib));
-  EXPECT_FALSE(host.ahead_due()) << "6 MiB would hold no piece of 8";
-  EXPECT_FALSE(host.may_grow()) << "nobody waits for it";
-  EXPECT_FALSE(host.acquire(4 * mib));
-  EXPECT_TRUE(host.ahead_due());
-  make_ahead(host);
-  EXPECT_EQ(registered, 6 * mib);
-}
-
-TEST_F(Host, has_its_first_bytes_though_little_is_left) {
-  std::atomic<uint64_t> left{64 * region};
-  HostRoom room;
-  room.kept_bytes = 64 * mib;
-  room.left_bytes = 20 * mib;
-  HostTier host(driver, nullptr, 8 * region, &left, 16 * mib, true, -1, true, &room);
-  (void)host.acquire(mib);
-  make_ahead(host);
-  EXPECT_EQ(registered, 10 * mib) << "half of it";
+  EXPECT_TRUE(host.close_one());
+  host.unref(first);
 }
 
 TEST_F(Host, gives_a_region_back_once_it_is_empty) {
@@ -229,6 +71,31 @@ TEST_F(Host, gives_a_region_back_once_it_is_empty) {
   host.unref(first);
 }
 
+TEST_F(Host, of_two_regions_the_one_that_least_is_kept_in_is_closed_and_that_alone) {
+  for (const bool lower : {false, true}) {
+    HostTier host = tier(8 * region, true);
+    std::vector<Staging*> kept[2];
+    for (std::vector<Staging*>& each : kept) {
+      (void)host.acquire(80 * mib);
+      make_ahead(host);
+      for (const uint64_t bytes : {80 * mib, 20 * mib, 28 * mib}) {
+        each.push_back(host.acquire(bytes));
+        ASSERT_TRUE(each.back());
+      }
+    }
+    if ((kept[0][0]->data < kept[1][0]->data) != lower) std::swap(kept[0], kept[1]);
+    for (Staging* each : {kept[0][1], kept[0][2], kept[1][2]}) host.unref(each);
+    ASSERT_TRUE(host.close_one());
+    EXPECT_TRUE(host.closes(*kept[0][0]));
+    EXPECT_FALSE(host.closes(*kept[1][0]));
+    Staging* more = host.acquire(28 * mib);
+    ASSERT_TRUE(more) << "what is free in the other one";
+    EXPECT_FALSE(host.closes(*more));
+    EXPECT_FALSE(host.acquire(mib));
+    for (Staging* each : {kept[0][0], kept[1][0], kept[1][1], more}) host.unref(each);
+  }
+}
+
 TEST_F(Host, a_closed_region_is_used_again_where_memory_is_short_no_more) {
   HostTier host = tier(8 * region, true);
   (void)host.acquire(mib);
@@ -243,27 +110,6 @@ TEST_F(Host, a_closed_region_is_used_again_where_memory_is_short_no_more) {
   host.unref(kept);
   host.unref(more);
   EXPECT_TRUE(host.acquire(region)) << "in one piece";
-}
-
-TEST_F(Host, gives_back_what_it_claimed_where_memory_is_refused) {
-  constexpr uint64_t beyond = uint64_t{1} << 48;  // no process has so many addresses
-  std::atomic<uint64_t> left{4 * beyond};
-  HostTier host = tier(4 * beyond, false, &left);
-  EXPECT_FALSE(host.acquire(beyond));
-  EXPECT_NE(host.trouble().find("refused"), std::string::npos);
-  EXPECT_EQ(left, 4 * beyond) << "the other devices' engines may still have it";
-}
-
-TEST_F(Host, the_system_is_asked_again_after_a_second) {
-  constexpr uint64_t beyond = uint64_t{1} << 48;
-  HostTier host = tier(4 * beyond, false);
-  EXPECT_FALSE(host.acquire(beyond));
-  host.look_again(7);
-  EXPECT_FALSE(host.acquire(mib)) << "it was refused just now";
-  host.look_again(1'000'000'006);
-  EXPECT_FALSE(host.acquire(mib));
-  host.look_again(1'000'000'007);
-  EXPECT_TRUE(host.acquire(mib));
 }
 
 TEST_F(Host, what_it_hands_out_is_mapped_wherever_memory_lacked) {
@@ -328,30 +174,30 @@ TEST_F(Host, what_a_store_does_not_take_is_pinned_no_more) {
     EXPECT_FALSE(host.acquire(mib));
     EXPECT_GT(registered, 0u);
     EXPECT_EQ(pinned_regions, 0);
+    EXPECT_EQ(host.trouble().find("no staging here") != std::string::npos, !throws);
   }
 }
 
-/// Whoever waits for memory that could not be had would wait for ever.
-TEST_F(Host, nobody_waits_for_what_is_asked_for_again) {
-  HostTier host(driver, nullptr, region, nullptr, 0, false, -1, true);
+TEST_F(Host, of_two_troubles_the_first_is_told) {
+  answer = CUDA_ERROR_OUT_OF_MEMORY;
+  NoStore store(false);
+  HostTier host(driver, &store, region, nullptr, 0);
   EXPECT_FALSE(host.acquire(mib));
-  HostTier::Ahead none;
-  none.bytes = mib;
-  host.end_ahead(std::move(none));
-  EXPECT_FALSE(host.may_grow());
-  EXPECT_FALSE(host.ahead_due());
-  host.look_again(1);
-  EXPECT_FALSE(host.ahead_due());
-  host.look_again(1'000'000'001);
-  EXPECT_TRUE(host.ahead_due());
-  EXPECT_FALSE(host.may_grow());
-  EXPECT_EQ(host.budget(), 0u);
-  HostTier::Ahead ahead = host.begin_ahead();
-  EXPECT_FALSE(host.may_grow());
-  host.prepare(ahead);
-  host.end_ahead(std::move(ahead));
-  EXPECT_EQ(host.budget(), region);
-  EXPECT_TRUE(host.acquire(mib));
+  EXPECT_NE(host.trouble().find("not pinned"), std::string::npos) << host.trouble();
+}
+
+TEST_F(Host, a_store_has_the_regions_that_there_are) {
+  StagingStore store;
+  HostTier host(driver, &store, region, nullptr, 0);
+  host.unref(host.acquire(mib));
+  EXPECT_EQ(store.attached, region);
+  ASSERT_TRUE(host.close_one());
+  std::optional<HostTier::Region> closed = host.take_closed();
+  ASSERT_TRUE(closed);
+  EXPECT_EQ(pinned_regions, 1);
+  host.give(std::move(*closed));
+  EXPECT_EQ(store.attached, 0u);
+  EXPECT_EQ(pinned_regions, 0);
 }
 
 TEST_F(Host, huge_pages_that_the_driver_refuses_are_ordinary_ones) {
@@ -367,6 +213,26 @@ TEST_F(Host, huge_pages_that_the_driver_refuses_are_ordinary_ones) {
     registered = 0;
     host.unref(staging);
   }
+  huge_refused = testing_store::huge_pages.given = false;
+}
+
+TEST_F(Host, huge_pages_that_the_driver_refuses_serve_where_there_are_no_others) {
+  testing_store::huge_pages = {true, SIZE_MAX, nullptr, 0};
+  huge_refused = true;
+  HostTier host(driver, nullptr, region, nullptr, 0);
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_AS, &before), 0);
+  uint64_t pages = 0;
+  std::ifstream("/proc/self/statm") >> pages;
+  const rlimit one_more{pages * static_cast<uint64_t>(::sysconf(_SC_PAGESIZE)) + 3 * region / 2,
+                        before.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_AS, &one_more), 0);
+  Staging* staging = host.acquire(mib);
+  ASSERT_EQ(::setrlimit(RLIMIT_AS, &before), 0);
+  ASSERT_TRUE(staging);
+  EXPECT_TRUE(testing_store::huge_pages.hold(staging->data));
+  EXPECT_NE(host.trouble().find("not pinned"), std::string::npos) << host.trouble();
+  host.unref(staging);
   huge_refused = testing_store::huge_pages.given = false;
 }
 
@@ -387,6 +253,7 @@ TEST_F(Host, without_pinning_it_says_so_and_serves) {
   (void)host.acquire(mib);
   make_ahead(host);
   EXPECT_NE(host.trouble().find("not pinned"), std::string::npos);
+  EXPECT_EQ(asked_to_pin, 1);
   Staging* staging = host.acquire(mib);
   EXPECT_TRUE(staging);
   host.unref(staging);
@@ -426,4 +293,4 @@ TEST(Staging, is_of_the_node_that_was_named) {
 }
 
 }  // namespace
-}  // namespace firn
+}  // namespace firn::test

@@ -56,8 +56,8 @@ Result<void> EngineImpl::begin_fault(Lock& lock, Block& block, bool anyway) {
     else
       mapped = claimed.error();
     if (mapped) return {};
-    if (mapped.error().detail != CUDA_ERROR_OUT_OF_MEMORY || attempt == refusals_most)
-      return mapped;
+    if (mapped.error().detail != CUDA_ERROR_OUT_OF_MEMORY) return mapped;
+    if (attempt == refusals_most) return short_device(granules, &block, mapped.error());
     if (++attempt == refusals_most)
       short_of_memory = short_device(granules, &block, mapped.error());
   }

@@ -157,7 +157,8 @@ std::pair<int64_t, int64_t> EngineImpl::region_gaps() const {
 /// Would there be room, had what is in planned places frames of its own, and could leave?
 bool EngineImpl::places_in_way(uint64_t granules) const {
   if (spilling_stopped_) return false;
-  uint64_t held = 0, wanted = (granules - std::min(granules, frames_.available()));
+  uint64_t held = 0, wanted = granules - std::min(granules, frames_.available());
+  if (wanted == 0) return false;  // the device refuses what there is room for
   for (const auto& region : region_owner_)
     for (const auto& [address, mapped] : region->frames())
       if (!region->idle(address)) held += mapped.frame.granules;

@@ -11,90 +11,14 @@
 #include <fstream>
 #include <string>
 
-#include "tests/allocator/simulation.h"
+#include "tests/allocator/store_job.h"
 
 using namespace firn;
 using namespace firn::test;
 
 namespace {
 
-constexpr uint64_t ms = 1'000'000, second = 1'000 * ms;
-constexpr size_t block_bytes = 6u << 20;
-
-/// Host memory for little more than transfers: what leaves goes to the store.
-SimulationOptions with_ill_store() {
-  SimulationOptions options;
-  options.budget_bytes = 18u << 20;
-  options.host_bytes = 16u << 20;
-  options.io_patience_ns = 5 * second;
-  return options;
-}
-
-struct Job {
-  explicit Job(const SimulationOptions& options) : sim(options) {
-    EXPECT_TRUE(sim.ok()) << sim.error;
-  }
-
-  Result<void> make(uint64_t pattern) {
-    Result<void*> made = sim.engine(0).allocate(block_bytes, nullptr);
-    if (!made) return made.error();
-    blocks.push_back(*made);
-    Result<Hold> hold = sim.engine(0).touch(*made, nullptr, Access::write);
-    if (!hold) return hold.error();
-    EXPECT_TRUE(sim.fill(0, *made, block_bytes, pattern, nullptr));
-    sim.engine(0).release(*hold, nullptr);
-    return {};
-  }
-
-  Result<void> read(size_t i) {
-    const uint64_t before = sim.clock().now_ns();
-    Result<Hold> hold = sim.engine(0).touch(blocks[i], nullptr, Access::read);
-    waited_ns = sim.clock().now_ns() - before;
-    if (!hold) return hold.error();
-    EXPECT_TRUE(sim.verify(0, blocks[i], block_bytes, 100 + i, nullptr));
-    sim.engine(0).release(*hold, nullptr);
-    sim.synchronize();
-    EXPECT_EQ(Simulation::wrong_bytes, 0u) << Simulation::first_wrong;
-    return {};
-  }
-
-  /// Eight blocks where three fit; the first is in the store alone.
-  void fill_all() {
-    for (uint64_t i = 0; i < 8; ++i) {
-      const Result<void> made = make(100 + i);
-      ASSERT_TRUE(made) << describe(made.error());
-    }
-    settle();
-    ASSERT_STREQ(sim.engine(0).find(blocks[0])->state, "spilled");
-  }
-
-  void settle() {
-    while (sim.engine(0).pump() || sim.engine(0).busy()) {
-      sim.clock().wait(ms);
-      make_host_memory();
-    }
-  }
-  void make_host_memory() {
-    while (sim.engine(0).host_due() && sim.engine(0).prepare_host()) {}
-  }
-
-  void wait_until(uint64_t ns) {
-    while (sim.clock().now_ns() < ns) {
-      sim.engine(0).pump();
-      sim.clock().wait(std::min(ns - sim.clock().now_ns(), 100 * ms));
-    }
-  }
-
-  Simulation sim;
-  std::vector<void*> blocks;
-  uint64_t waited_ns = 0;
-};
-
-bool said(const EngineStats& stats, const char* words) {
-  return std::any_of(stats.trouble.begin(), stats.trouble.end(), [&](const std::string& line) {
-    return line.find(words) != std::string::npos;
-  });
-}
+using Job = StoreJob;
 
 /// The disk is ill from a moment that every job of fill_all() has reached.
 constexpr uint64_t ill_from = 2 * second;

@@ -105,7 +105,9 @@ Simulation::Simulation(const SimulationOptions& options) {
     store.clock = clock_.get();
     store_ = open_simulated_store(store);
     clock_->attach(store_.get());
+    if (options.in_front_of_store) in_front_ = options.in_front_of_store(*store_);
   }
+  Store* const engines_store = in_front_ ? in_front_.get() : store_.get();
   FIRN_CHECK(gpu_.kernel_create("fill", fill_kernel, layout, &fill_) == 0, "kernel");
   FIRN_CHECK(gpu_.kernel_create("verify", verify_kernel, layout, &verify_) == 0, "kernel");
   for (int device = 0; device < options.devices; ++device) {
@@ -137,7 +139,7 @@ Simulation::Simulation(const SimulationOptions& options) {
     if (options.fail_entry)
       gpu_.fail_at(options.fail_entry, options.fail_nth, CUDA_ERROR_OUT_OF_MEMORY);
     Result<std::unique_ptr<Engine>> opened = Engine::open(
-        engine, *driver_, store_.get(), static_cast<unsigned>(device), engines_clock,
+        engine, *driver_, engines_store, static_cast<unsigned>(device), engines_clock,
         options.trace);
     if (!opened) {
       error = describe(opened.error());

@@ -64,6 +64,8 @@ struct SimulationOptions {
   Policy policy = Policy::age;
   double watch_fraction = 0;
   SimulatedStoreOptions store;
+  // Not null: the engines have this in place of the store, which it is given.
+  std::function<std::unique_ptr<Store>(Store& store)> in_front_of_store;
   const char* fail_entry = nullptr;  // the nth call of it while engines are opened fails
   uint64_t fail_nth = 0;
 };
@@ -127,6 +129,7 @@ class Simulation {
   std::unique_ptr<VirtualClock> clock_;
   std::unique_ptr<ToldClock> told_clock_;
   std::unique_ptr<SimulatedStore> store_;
+  std::unique_ptr<Store> in_front_;
   std::vector<CUcontext> contexts_;
   std::vector<std::unique_ptr<Engine>> engines_;
   std::vector<std::pair<int, CUstream>> streams_;

@@ -1,0 +1,59 @@
+// What comes back to the device: in parts, ahead of its use, refused, and freed on its way.
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "tests/allocator/store_job.h"
+
+using namespace firn;
+using namespace firn::test;
+
+TEST(EngineFault, one_that_is_freed_on_its_way_leaves_nothing_behind) {
+  StoreJob job(with_ill_store());
+  job.fill_all();
+  Engine& engine = job.sim.engine(0);
+  for (size_t i = 2; i < 8; ++i) ASSERT_TRUE(engine.free(job.blocks[i]));
+  job.sim.synchronize();
+  ASSERT_TRUE(engine.prefetch(job.blocks[0], block_bytes, nullptr));
+  for (int i = 0; i < 10 && engine.find(job.blocks[0])->state != std::string("faulting"); ++i)
+    engine.pump();
+  ASSERT_STREQ(engine.find(job.blocks[0])->state, "faulting");
+  ASSERT_GT(job.sim.store()->in_flight(0), 0u);
+  ASSERT_TRUE(engine.free(job.blocks[0]));
+  ASSERT_TRUE(engine.free(job.blocks[1]));
+  job.settle();
+  engine.trim();
+  EXPECT_EQ(job.sim.counts(0).frame_bytes, 0u);
+  EXPECT_EQ(job.sim.store()->stats().slots_in_use, 0u);
+  EXPECT_EQ(engine.stats().host_used_bytes, 0u);
+  engine.check();
+}
+
+/// Others have the device's memory, or the driver has none to map it with: out of memory, in words.
+TEST(EngineFault, what_the_device_has_no_memory_for_stays_away) {
+  StoreJob job(with_ill_store());
+  job.fill_all();
+  Engine& engine = job.sim.engine(0);
+  for (size_t i = 1; i < 8; ++i) ASSERT_TRUE(engine.free(job.blocks[i]));
+  job.sim.synchronize();
+  job.settle();
+  engine.trim();
+  ASSERT_EQ(job.sim.counts(0).frame_bytes, 0u);
+  for (const char* entry : {"cuMemCreate", "cuMemMap"}) {
+    job.sim.gpu().fail_from(entry, 1, CUDA_ERROR_OUT_OF_MEMORY);
+    for (const bool anyway : {false, true}) {
+      const Result<Hold> refused =
+          anyway ? engine.touch_anyway(job.blocks[0], nullptr, Access::read)
+                 : engine.touch(job.blocks[0], nullptr, Access::read);
+      ASSERT_FALSE(refused) << entry;
+      EXPECT_EQ(refused.error().code, Code::out_of_memory) << describe(refused.error());
+      for (const char* words : {"firn_budget", entry, "CUDA_ERROR_OUT_OF_MEMORY"})
+        EXPECT_NE(refused.error().text.find(words), std::string::npos) << refused.error().text;
+      EXPECT_STREQ(engine.find(job.blocks[0])->state, "spilled");
+    }
+    job.sim.gpu().fail_at(entry, 0, 0);
+  }
+  EXPECT_TRUE(job.read(0));
+  engine.check();
+}

@@ -95,7 +95,7 @@ void EngineImpl::unread(Block& block, Piece& piece, const Error& error) {
   piece.read_again_ns =
       now + std::min(io_pause_most_ns, io_pause_ns << std::min(piece.read_failures, 16u));
   ++piece.read_failures;
-  if (for_good || !fault) return;  // nobody wants it so far
+  if (!fault) return;  // nobody wants it so far
   if (piece.unread_ns == 0) piece.unread_ns = now;
   const uint64_t so_far = now - piece.unread_ns;
   const uint64_t patience =

@@ -47,7 +47,7 @@ void tidy(std::deque<PieceRef>& refs, size_t& limit, Keep&& keep) {
 bool EngineImpl::unwritten(const PieceRef& ref) const {
   if (!current(ref)) return false;
   const Piece& piece = ref.block->pieces[ref.piece];
-  return piece.host_valid && !piece.slot && !piece.writing;
+  return piece.host_valid && !piece.slot;
 }
 
 /// A copy of the piece has arrived in host memory.

@@ -2,7 +2,10 @@
 #include "allocator/block.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
+#include <fstream>
 #include <map>
 #include <set>
 
@@ -63,6 +66,40 @@ TEST(BlockTable, gives_each_descriptor_once_and_again_after_recycling) {
   Block* one = *seen.begin();
   table.recycle(one);
   EXPECT_EQ(table.make(), one);
+}
+
+namespace {
+uint64_t mapped_bytes() {  // of the process
+  uint64_t pages = 0;
+  std::ifstream("/proc/self/statm") >> pages;
+  return pages * static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
+}
+}  // namespace
+
+#ifndef __SANITIZE_ADDRESS__  // (which keeps what was freed for a while, and finds what was left)
+TEST(BlockTable, gives_back_its_memory_and_its_descriptors) {
+  constexpr uint64_t use_bytes = uint64_t{64} << 20;  // large enough to be a mapping of its own
+  const uint64_t before = mapped_bytes();
+  {
+    BlockTable table;
+    table.make()->more_uses.reserve(use_bytes / sizeof(Use));
+    EXPECT_GE(mapped_bytes(), before + BlockTable::chunk * sizeof(Block) + use_bytes);
+  }
+  EXPECT_LT(mapped_bytes(), before + BlockTable::chunk * sizeof(Block));
+}
+#endif
+
+TEST(BlockTable, has_no_more_where_the_system_has_no_memory) {
+  BlockTable table;
+  rlimit most{};
+  ASSERT_EQ(::getrlimit(RLIMIT_AS, &most), 0);
+  const rlimit none{mapped_bytes(), most.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_AS, &none), 0);
+  Block* block = table.make();
+  ASSERT_EQ(::setrlimit(RLIMIT_AS, &most), 0);
+  EXPECT_EQ(block, nullptr);
+  EXPECT_EQ(table.size(), 0u);
+  EXPECT_TRUE(table.make());
 }
 
 TEST(Block, a_freed_block_takes_no_hold) {

@@ -1,6 +1,9 @@
 // Reads that do not begin, that nobody waits for any more, and that find nothing but wrong bytes.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <memory>
+#include <optional>
 #include <string>
 
 #include "tests/allocator/refusing_store.h"
@@ -118,23 +121,25 @@ TEST(EngineRead, leaves_no_host_memory_in_use) {
   Engine& engine = job.sim.engine(0);
   for (uint64_t i = 0; job.make(100 + i); ++i) {}
   ASSERT_TRUE(said(engine.stats(), "eviction stops"));
-  void* away = nullptr;
-  for (void* block : job.blocks) {
-    if (!away && engine.find(block)->state == std::string("spilled")) {
-      away = block;
-      continue;
-    }
-    ASSERT_TRUE(engine.free(block));
-  }
-  ASSERT_TRUE(away);
-  job.sim.synchronize();
-  job.settle();
-  Result<Hold> hold = engine.touch(away, nullptr, Access::write);
+  const auto one = [&](const char* where) {
+    return *std::find_if(job.blocks.begin(), job.blocks.end(), [&](void* block) {
+      const std::optional<BlockInfo> found = engine.find(block);
+      return found && found->state == std::string(where);
+    });
+  };
+  void* const away = one("spilled");
+  ASSERT_TRUE(engine.free(one("resident")));
+  ASSERT_EQ(job.sim.store()->in_flight(0), 0u);
+  Result<Hold> hold = engine.touch(away, nullptr, Access::read);
   ASSERT_TRUE(hold) << describe(hold.error());
   engine.release(*hold, nullptr);
-  ASSERT_TRUE(engine.free(away));
+  for (void* block : job.blocks)
+    if (engine.find(block)) {
+      ASSERT_TRUE(engine.free(block));
+    }
   job.sim.synchronize();
   job.settle();
   EXPECT_EQ(engine.stats().host_used_bytes, 0u);
+  EXPECT_EQ(job.sim.store()->stats().slots_in_use, 0u);
   engine.check();
 }

@@ -112,6 +112,18 @@ TEST(EngineRead, what_could_not_be_read_and_is_lost_then_counts_once) {
   EXPECT_EQ(job.sim.engine(0).stats().lost_blocks, 1u);
 }
 
+TEST(EngineRead, waits_for_host_memory_that_others_will_give) {
+  SimulationOptions options = with_ill_store();
+  options.host_bytes = 4u << 20;  // two pieces of the three
+  StoreJob job(options);
+  job.fill_all();
+  for (size_t i = 0; i < 8; ++i) {
+    const Result<void> read = job.read(i);
+    ASSERT_TRUE(read) << i << ": " << describe(read.error());
+  }
+  EXPECT_EQ(job.sim.counts(0).host_registered_bytes, options.host_bytes);
+}
+
 /// Also where the store is full, and nothing else is under way: host memory has room for it.
 TEST(EngineRead, leaves_no_host_memory_in_use) {
   SimulationOptions options = with_ill_store();

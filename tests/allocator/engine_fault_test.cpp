@@ -57,3 +57,44 @@ TEST(EngineFault, what_the_device_has_no_memory_for_stays_away) {
   EXPECT_TRUE(job.read(0));
   engine.check();
 }
+
+TEST(EngineFault, what_comes_from_host_memory_is_told_from_what_is_read) {
+  StoreJob job(with_ill_store());
+  job.fill_all();
+  Engine& engine = job.sim.engine(0);
+  ASSERT_TRUE(job.read(0));
+  EngineStats stats = engine.stats();
+  EXPECT_EQ(stats.forwarded_bytes, 0u);
+  EXPECT_EQ(stats.faulted_bytes, block_bytes);
+  EXPECT_EQ(stats.faults, 1u);
+  ASSERT_TRUE(engine.cold(job.blocks[0], block_bytes));  // which is in host memory still
+  job.settle();
+  ASSERT_STRNE(engine.find(job.blocks[0])->state, "resident");
+  ASSERT_TRUE(job.read(0));
+  stats = engine.stats();
+  EXPECT_EQ(stats.forwarded_bytes, block_bytes);
+  EXPECT_EQ(stats.faulted_bytes, 2 * block_bytes);
+  EXPECT_EQ(stats.faults, 2u);
+}
+
+/// A hint has others leave, as much of them as it needs, and has what is wanted come.
+TEST(EngineFault, a_hint_makes_room_for_what_it_names) {
+  StoreJob job(with_ill_store());
+  job.fill_all();
+  Engine& engine = job.sim.engine(0);
+  const uint64_t evictions = engine.stats().evictions;
+  ASSERT_TRUE(engine.prefetch(job.blocks[1], block_bytes, nullptr));
+  ASSERT_TRUE(engine.prefetch(job.blocks[0], block_bytes, nullptr));
+  ASSERT_TRUE(engine.free(job.blocks[1]));  // wanted no more
+  job.settle();
+  EXPECT_STREQ(engine.find(job.blocks[0])->state, "resident");
+  size_t there = 0;
+  for (size_t i = 2; i < 8; ++i)
+    there += engine.find(job.blocks[i])->state == std::string("resident");
+  EXPECT_EQ(there, 2u);
+  EXPECT_EQ(engine.stats().evictions, evictions + 1);
+  EXPECT_EQ(engine.stats().prefetched_bytes, block_bytes);
+  EXPECT_EQ(engine.stats().faulted_bytes, 0u);
+  ASSERT_TRUE(job.read(0));
+  engine.check();
+}

@@ -252,6 +252,8 @@ TEST(EnginePatience, without_host_memory_it_is_out_of_memory_and_not_lost) {
   ASSERT_EQ(::setrlimit(RLIMIT_AS, &before), 0);
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().code, Code::out_of_memory) << describe(refused.error());
+  for (const char* words : {"2MiB", "firn_host", "host memory for staging refused"})
+    EXPECT_NE(refused.error().text.find(words), std::string::npos) << refused.error().text;
   EXPECT_GE(job.waited_ns, options.io_patience_ns);
   EXPECT_LE(job.waited_ns, options.io_patience_ns + second + 100 * ms);
   EXPECT_EQ(job.sim.engine(0).stats().lost_blocks, 0u);

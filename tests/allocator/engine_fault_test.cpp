@@ -58,6 +58,22 @@ TEST(EngineFault, what_the_device_has_no_memory_for_stays_away) {
   engine.check();
 }
 
+/// So often room is made, and then host memory serves whom it may.
+TEST(EngineFault, after_eight_refusals_the_device_is_asked_no_more) {
+  for (const bool anyway : {false, true}) {
+    StoreJob job(with_ill_store());
+    job.fill_all();
+    Engine& engine = job.sim.engine(0);
+    for (uint64_t nth = 1; nth <= 8; ++nth)
+      job.sim.gpu().fail_at("cuMemMap", nth, CUDA_ERROR_OUT_OF_MEMORY);
+    Result<Hold> hold = anyway ? engine.touch_anyway(job.blocks[0], nullptr, Access::read)
+                               : engine.touch(job.blocks[0], nullptr, Access::read);
+    ASSERT_EQ(static_cast<bool>(hold), anyway);
+    EXPECT_EQ(engine.stats().zero_copy_bytes, anyway ? block_bytes : 0);
+    if (anyway) engine.release(*hold, nullptr);
+  }
+}
+
 TEST(EngineFault, what_comes_from_host_memory_is_told_from_what_is_read) {
   StoreJob job(with_ill_store());
   job.fill_all();

@@ -11,8 +11,11 @@ class RefusingStore : public Store {
  public:
   explicit RefusingStore(Store& store) : store_(store) {}
 
-  // So many more of them: do not begin; are reserved later; come back as what nobody can read.
-  unsigned writes_refused = 0, reads_refused = 0, slots_busy = 0, reads_corrupt = 0;
+  unsigned writes_refused = 0, reads_refused = 0;  // so many more of them do not begin
+  unsigned slots_busy = 0;                         // nor are reserved at once
+  unsigned reads_spoilt = 0;                       // so many more of them end in this:
+  Code spoilt = Code::corrupt;
+  bool tells_sums = true;
   unsigned reads = 0, writes = 0;  // that were asked for
 
   Result<void> attach_staging(std::span<std::byte> region) override {
@@ -42,9 +45,11 @@ class RefusingStore : public Store {
   }
   size_t poll(unsigned queue, std::span<StoreCompletion> out) override {
     const size_t count = store_.poll(queue, out);
-    for (StoreCompletion& each : out.first(count))
-      if (each.kind == StoreCompletion::Kind::read && take(reads_corrupt))
-        each.error = make_error(Code::corrupt, 0, "a wrong sum, in a test");
+    for (StoreCompletion& each : out.first(count)) {
+      if (!tells_sums) each.sum.reset();
+      if (each.kind == StoreCompletion::Kind::read && take(reads_spoilt))
+        each.error = make_error(spoilt, 0, "spoilt, in a test");
+    }
     return count;
   }
   StoreStats stats() const override { return store_.stats(); }

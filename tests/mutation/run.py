@@ -39,11 +39,12 @@ FILES = {  # and the tests of each
                               "engine_stop_test"],
     "allocator/host_tier.cpp": ["host_tier_test", "host_tier_growth_test", "engine_test"],
     "allocator/engine_fault.cpp": ["engine_fault_test", "engine_test", "engine_parts_test",
-                                   "engine_stop_test", "engine_refused_copies_test"],
+                                   "engine_stop_test", "engine_map_apart_test",
+                                   "engine_refused_copies_test"],
     "allocator/engine_write.cpp": ["engine_write_test", "engine_test", "engine_sums_test",
                                    "engine_patience_test"],
-    "allocator/engine_read.cpp": ["engine_read_test", "engine_sums_test", "engine_patience_test",
-                                  "engine_test"],
+    "allocator/engine_read.cpp": ["engine_read_test", "engine_fault_test", "engine_sums_test",
+                                  "engine_patience_test", "engine_stop_test", "engine_test"],
 }
 SHORT, LONG = (6, 3000), (30, 8000)  # seeds and operations of the simulation
 

@@ -176,8 +176,7 @@ void EngineImpl::undo_fault(Block& block) {
     }
   }
   std::erase(faulting_, &block);
-  transit(block, Event::unfault,
-          block.mapped == block.device && !FIRN_CANARY(21) ? word::zero_copy : 0);
+  transit(block, Event::unfault);
   trace("unfault", block);
   settle_away(block);
   clock_.notify();

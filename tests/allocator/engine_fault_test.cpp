@@ -93,6 +93,34 @@ TEST(EngineFault, what_comes_from_host_memory_is_told_from_what_is_read) {
   EXPECT_EQ(stats.faults, 2u);
 }
 
+/// A part of it is on its way, for which alone there was room.
+TEST(EngineFault, what_comes_in_part_is_used_whole) {
+  SimulationOptions options = with_ill_store();
+  options.budget_bytes += 2u << 20;
+  options.span_bytes = 2u << 20;
+  StoreJob job(options);
+  job.fill_all();
+  Engine& engine = job.sim.engine(0);
+  const auto is = [&](size_t i, const char* state) {
+    return engine.find(job.blocks[i])->state == std::string(state);
+  };
+  std::vector<size_t> pinned;
+  for (size_t i = 1; i < 8; ++i)
+    if (is(i, "resident")) {
+      ASSERT_TRUE(engine.pin(job.blocks[i], "a test"));
+      pinned.push_back(i);
+    }
+  ASSERT_EQ(pinned.size(), 3u);
+  ASSERT_TRUE(engine.prefetch(job.blocks[0], block_bytes, nullptr));
+  for (int i = 0; i < 10 && !is(0, "faulting"); ++i) engine.pump();
+  ASSERT_TRUE(is(0, "faulting"));
+  EXPECT_EQ(job.sim.counts(0).mapped_bytes, options.budget_bytes);
+  for (size_t i : pinned) ASSERT_TRUE(engine.unpin(job.blocks[i]));
+  ASSERT_TRUE(job.read(0));
+  EXPECT_EQ(engine.stats().prefetched_bytes + engine.stats().faulted_bytes, block_bytes);
+  engine.check();
+}
+
 /// A hint has others leave, as much of them as it needs, and has what is wanted come.
 TEST(EngineFault, a_hint_makes_room_for_what_it_names) {
   StoreJob job(with_ill_store());

@@ -1,11 +1,28 @@
 // Writes that do not begin, that are not answered, and what is said of them.
 #include <gtest/gtest.h>
 
+#include <memory>
+#include <string>
+
 #include "tests/allocator/refusing_store.h"
 #include "tests/allocator/store_job.h"
 
 using namespace firn;
 using namespace firn::test;
+
+namespace {
+
+SimulationOptions with_host_memory(uint64_t bytes) {
+  SimulationOptions options = with_ill_store();
+  options.host_bytes = bytes;
+  return options;
+}
+
+uint64_t written(StoreJob& job) { return job.sim.store()->stats().written_bytes; }
+
+std::string state(StoreJob& job, size_t i) { return job.sim.engine(0).find(job.blocks[i])->state; }
+
+}  // namespace
 
 TEST(EngineWrite, one_that_does_not_begin_is_tried_again) {
   RefusingStore* store = nullptr;
@@ -42,4 +59,82 @@ TEST(EngineWrite, a_store_that_does_not_answer_for_long_is_told_of) {
     EXPECT_EQ(said(job.sim.engine(0).stats(), "a read has been without an answer for 30 s"), told);
     EXPECT_EQ(job.sim.engine(0).stats().trouble.empty(), !told);
   }
+}
+
+/// A file that grows has room soon: nothing is said of it, and nothing waits for a pause.
+TEST(EngineWrite, a_slot_that_is_not_to_be_had_at_once_is_asked_for_again) {
+  RefusingStore* store = nullptr;
+  SimulationOptions options = with_ill_store();
+  options.in_front_of_store = [&](Store& behind) {
+    auto made = std::make_unique<RefusingStore>(behind);
+    store = made.get();
+    store->slots_busy = 20;
+    return made;
+  };
+  StoreJob job(options);
+  job.fill_all();
+  EXPECT_EQ(store->slots_busy, 0u);
+  EXPECT_TRUE(job.sim.engine(0).stats().trouble.empty());
+  EXPECT_LT(job.sim.clock().now_ns(), second);
+  for (size_t i = 0; i < 8; ++i) EXPECT_TRUE(job.read(i)) << i;
+}
+
+TEST(EngineWrite, up_to_half_of_host_memory_is_kept_there) {
+  StoreJob job(with_host_memory(24u << 20));
+  for (uint64_t i = 0; i < 3; ++i) ASSERT_TRUE(job.make(100 + i));
+  Engine& engine = job.sim.engine(0);
+  for (size_t i = 0; i < 3; ++i) {
+    ASSERT_TRUE(engine.cold(job.blocks[i], block_bytes));
+    job.settle();
+    EXPECT_EQ(written(job), i < 2 ? 0u : 3 * block_bytes);  // half are two
+    EXPECT_EQ(state(job, i), i < 2 ? "hosted" : "spilled");
+  }
+  for (size_t i = 0; i < 3; ++i) EXPECT_TRUE(job.read(i));
+}
+
+TEST(EngineWrite, what_came_back_is_not_worth_a_write) {
+  StoreJob job(with_host_memory(16u << 20));
+  for (uint64_t i = 0; i < 2; ++i) ASSERT_TRUE(job.make(100 + i));
+  Engine& engine = job.sim.engine(0);
+  ASSERT_TRUE(engine.cold(job.blocks[0], block_bytes));
+  job.settle();
+  ASSERT_TRUE(job.read(0));
+  EXPECT_EQ(engine.stats().host_used_bytes, block_bytes) << "its copy stays while there is room";
+  ASSERT_TRUE(engine.cold(job.blocks[1], block_bytes));
+  job.settle();
+  EXPECT_EQ(written(job), 0u);
+  EXPECT_LE(engine.stats().host_used_bytes, 8u << 20);
+  EXPECT_EQ(state(job, 0), "resident");
+  EXPECT_EQ(state(job, 1), "hosted");
+  for (size_t i = 0; i < 2; ++i) EXPECT_TRUE(job.read(i));
+}
+
+/// However little it is: others need the memory.
+TEST(EngineWrite, what_lies_in_memory_that_is_given_back_is_written) {
+  HostRoom room;
+  room.region_bytes = 16u << 20;
+  SimulationOptions options = with_host_memory(64u << 20);
+  options.host_room = &room;
+  StoreJob* waiting = nullptr;
+  options.on_wait = [&] {
+    if (waiting) waiting->make_host_memory();
+  };
+  StoreJob job(options);
+  waiting = &job;
+  ASSERT_TRUE(job.make(100));
+  Engine& engine = job.sim.engine(0);
+  ASSERT_TRUE(engine.cold(job.blocks[0], block_bytes));
+  job.settle();
+  ASSERT_EQ(state(job, 0), "hosted");
+  EXPECT_EQ(written(job), 0u);
+  room.left_bytes = 0;
+  for (int round = 0; round < 20; ++round) {
+    (void)engine.give_host_back(true);
+    job.settle();
+  }
+  EXPECT_EQ(state(job, 0), "spilled");
+  EXPECT_EQ(written(job), block_bytes);
+  EXPECT_EQ(engine.stats().host_used_bytes, 0u);
+  room.left_bytes = UINT64_MAX;
+  EXPECT_TRUE(job.read(0));
 }

@@ -105,6 +105,7 @@ TEST(EnginePatience, writes_that_fail_for_a_while_are_waited_for) {
   }
   EXPECT_GE(job.sim.clock().now_ns(), 3 * second);
   EXPECT_LE(job.sim.clock().now_ns(), 4 * second + 100 * ms);
+  EXPECT_EQ(job.sim.engine(0).stats().trouble.size(), 1u) << "said once, not of each piece";
   for (size_t i = 0; i < 8; ++i) EXPECT_TRUE(job.read(i)) << i;
 }
 

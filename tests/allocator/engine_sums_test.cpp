@@ -137,6 +137,7 @@ TEST(EngineSums, what_changes_before_it_is_written_is_found_by_the_store) {
   }
   EXPECT_EQ(job.stats().host_corrupt, blocks_made);
   EXPECT_EQ(job.sim.store()->stats().slots_in_use, 0u);  // nothing wrong is kept as right
+  EXPECT_STREQ(job.sim.engine(0).find(job.blocks[3])->state, "hosted");
   const Result<void> read = job.read(3);
   ASSERT_FALSE(read);
   EXPECT_EQ(read.error().code, Code::lost);

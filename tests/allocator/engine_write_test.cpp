@@ -79,6 +79,57 @@ TEST(EngineWrite, a_slot_that_is_not_to_be_had_at_once_is_asked_for_again) {
   for (size_t i = 0; i < 8; ++i) EXPECT_TRUE(job.read(i)) << i;
 }
 
+/// One that was refused long before, and was wanted by nobody then, is no outage of that length.
+TEST(EngineWrite, a_refusal_is_not_held_against_one_much_later) {
+  constexpr uint64_t later = 20 * second;
+  RefusingStore* store = nullptr;
+  SimulationOptions options = with_ill_store();
+  options.store.writes_fail_from_ns = later;
+  options.store.writes_fail_until_ns = later + 2 * second;
+  options.in_front_of_store = [&](Store& behind) {
+    auto made = std::make_unique<RefusingStore>(behind);
+    store = made.get();
+    store->writes_refused = 1000;
+    return made;
+  };
+  StoreJob job(options);
+  Engine& engine = job.sim.engine(0);
+  while (!said(engine.stats(), "not begun, in a test")) ASSERT_TRUE(job.make(1));
+  for (void* block : job.blocks) ASSERT_TRUE(engine.free(block));
+  job.blocks.clear();
+  job.sim.synchronize();
+  job.settle();
+  store->writes_refused = 0;
+  job.wait_until(later);
+  for (uint64_t i = 0; i < 8; ++i) {
+    const Result<void> made = job.make(100 + i);
+    ASSERT_TRUE(made) << i << ": " << describe(made.error());
+  }
+  EXPECT_GE(job.sim.clock().now_ns(), later + 2 * second);
+  for (size_t i = 0; i < 8; ++i) EXPECT_TRUE(job.read(i)) << i;
+}
+
+/// Nobody waits for a full store; where it is ill when it has room again, that begins anew.
+TEST(EngineWrite, a_full_store_that_is_ill_then_is_waited_for) {
+  constexpr uint64_t later = 20 * second;
+  SimulationOptions options = with_ill_store();
+  options.store.full_until_ns = later;
+  options.store.writes_fail_from_ns = later;
+  options.store.writes_fail_until_ns = later + 3 * second;
+  StoreJob job(options);
+  uint64_t count = 0;
+  while (job.make(100 + count)) ++count;
+  job.blocks.resize(count);
+  ASSERT_LT(job.sim.clock().now_ns(), later);
+  job.wait_until(later + 3 * second / 2);
+  while (count < 8) {
+    const Result<void> made = job.make(100 + count++);
+    ASSERT_TRUE(made) << count << ": " << describe(made.error());
+  }
+  EXPECT_GE(job.sim.clock().now_ns(), later + 3 * second);
+  for (size_t i = 0; i < 8; ++i) EXPECT_TRUE(job.read(i)) << i;
+}
+
 TEST(EngineWrite, up_to_half_of_host_memory_is_kept_there) {
   StoreJob job(with_host_memory(24u << 20));
   for (uint64_t i = 0; i < 3; ++i) ASSERT_TRUE(job.make(100 + i));

@@ -74,6 +74,22 @@ TEST(EngineFault, after_eight_refusals_the_device_is_asked_no_more) {
   }
 }
 
+TEST(EngineFault, less_than_eight_refusals_are_nobodys_but_for_those_of_another_kind) {
+  StoreJob job(with_ill_store());
+  job.fill_all();
+  Engine& engine = job.sim.engine(0);
+  for (uint64_t nth = 1; nth <= 7; ++nth)
+    job.sim.gpu().fail_at("cuMemMap", nth, CUDA_ERROR_OUT_OF_MEMORY);
+  EXPECT_TRUE(job.read(0));
+  EXPECT_EQ(engine.stats().zero_copy_bytes, 0u);
+  ASSERT_STREQ(engine.find(job.blocks[1])->state, "spilled");
+  job.sim.gpu().fail_at("cuMemMap", 1, CUDA_ERROR_UNKNOWN);
+  const Result<void> refused = job.read(1);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, Code::driver) << describe(refused.error());
+  EXPECT_TRUE(job.read(1));
+}
+
 TEST(EngineFault, what_comes_from_host_memory_is_told_from_what_is_read) {
   StoreJob job(with_ill_store());
   job.fill_all();

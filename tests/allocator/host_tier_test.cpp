@@ -198,6 +198,11 @@ TEST_F(Host, a_store_has_the_regions_that_there_are) {
   host.give(std::move(*closed));
   EXPECT_EQ(store.attached, 0u);
   EXPECT_EQ(pinned_regions, 0);
+  host.reopen();
+  EXPECT_FALSE(host.take_closed());
+  Staging* staging = host.acquire(mib);
+  ASSERT_TRUE(staging) << "nothing is there, and as much may be made again";
+  host.unref(staging);
 }
 
 TEST_F(Host, huge_pages_that_the_driver_refuses_are_ordinary_ones) {

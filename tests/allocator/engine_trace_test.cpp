@@ -57,13 +57,17 @@ TEST(EngineTrace, a_way_back_that_failed_is_told) {
     sim.gpu().fail_at("cuMemcpyHtoDAsync", 1, CUDA_ERROR_INVALID_VALUE);
     use();
     sim.gpu().fail_at("*", 0, 0);
+    engine.spill_all();
+    ASSERT_TRUE(engine.prefetch(block, 4u << 20, nullptr));
+    while (engine.pump() || engine.busy()) sim.clock().wait(1'000'000);
     EXPECT_TRUE(engine.free(block));
   }
   (*trace)->flush();
   const std::string events = events_of(path, block);
   std::filesystem::remove(path);
   EXPECT_NE(events.find("fault unfault"), std::string::npos) << events;
-  EXPECT_TRUE(events.ends_with("fault arrived touch free")) << events;
+  EXPECT_NE(events.find("fault arrived touch"), std::string::npos) << events;
+  EXPECT_TRUE(events.ends_with("prefetch arrived free")) << events;
 }
 
 /// A flush waits for the rows told so far and for no more: rows that others tell of meanwhile are

@@ -109,8 +109,11 @@ TEST(EngineFault, what_comes_from_host_memory_is_told_from_what_is_read) {
   EXPECT_EQ(stats.faults, 2u);
 }
 
-/// A part of it is on its way, for which alone there was room.
-TEST(EngineFault, what_comes_in_part_is_used_whole) {
+/// A part of it came, or is on its way, for which alone there was room.
+class EngineFaultInPart : public testing::TestWithParam<bool> {};
+
+TEST_P(EngineFaultInPart, is_whole_when_there_is_room) {
+  const bool arrives_first = GetParam();
   SimulationOptions options = with_ill_store();
   options.budget_bytes += 2u << 20;
   options.span_bytes = 2u << 20;
@@ -131,9 +134,37 @@ TEST(EngineFault, what_comes_in_part_is_used_whole) {
   for (int i = 0; i < 10 && !is(0, "faulting"); ++i) engine.pump();
   ASSERT_TRUE(is(0, "faulting"));
   EXPECT_EQ(job.sim.counts(0).mapped_bytes, options.budget_bytes);
+  if (arrives_first) job.wait_until(job.sim.clock().now_ns() + 10 * ms);
+  EXPECT_EQ(is(0, "faulting"), !arrives_first);
+  EXPECT_FALSE(is(0, "resident"));
+  engine.check();
   for (size_t i : pinned) ASSERT_TRUE(engine.unpin(job.blocks[i]));
+  if (arrives_first) job.settle();  // the hint holds still
+  EXPECT_EQ(is(0, "resident"), arrives_first);
   ASSERT_TRUE(job.read(0));
   EXPECT_EQ(engine.stats().prefetched_bytes + engine.stats().faulted_bytes, block_bytes);
+  engine.check();
+}
+
+INSTANTIATE_TEST_SUITE_P(arrives_first, EngineFaultInPart, testing::Bool());
+
+/// Its memory is unmapped when what was copied there is there.
+TEST(EngineFault, one_that_is_freed_is_copied_to_before_it_is_unmapped) {
+  StoreJob job(with_ill_store());
+  job.fill_all();
+  Engine& engine = job.sim.engine(0);
+  ASSERT_TRUE(engine.prefetch(job.blocks[0], block_bytes, nullptr));
+  const uint64_t copies = job.sim.counts(0).copies, begin = job.sim.clock().now_ns();
+  while (engine.stats().prefetched_bytes == 0) {
+    ASSERT_LT(job.sim.clock().now_ns(), begin + second);
+    engine.pump();
+    job.sim.clock().wait(10'000);
+  }
+  ASSERT_STREQ(engine.find(job.blocks[0])->state, "faulting");
+  ASSERT_TRUE(engine.free(job.blocks[0]));
+  engine.pump();
+  job.settle();
+  EXPECT_GT(job.sim.counts(0).copies, copies);
   engine.check();
 }
 

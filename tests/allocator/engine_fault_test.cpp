@@ -141,6 +141,7 @@ TEST_P(EngineFaultInPart, is_whole_when_there_is_room) {
   for (size_t i : pinned) ASSERT_TRUE(engine.unpin(job.blocks[i]));
   if (arrives_first) job.settle();  // the hint holds still
   EXPECT_EQ(is(0, "resident"), arrives_first);
+  EXPECT_TRUE(engine.stats().trouble.empty()) << "nothing is copied where nothing is mapped";
   ASSERT_TRUE(job.read(0));
   EXPECT_EQ(engine.stats().prefetched_bytes + engine.stats().faulted_bytes, block_bytes);
   engine.check();

@@ -1,11 +1,12 @@
-// The driver makes, maps and unmaps memory without the engine's lock: others come and go meanwhile, and a block
-// that is freed then leaves nothing behind.
+// The driver makes, maps and unmaps memory without the engine's lock: others come and go meanwhile,
+// and a block that is freed then leaves nothing behind.
 #include <gtest/gtest.h>
 
 #include <atomic>
 #include <chrono>
 #include <functional>
 #include <future>
+#include <mutex>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -18,27 +19,48 @@ using namespace firn::test;
 namespace {
 constexpr size_t block_bytes = 6u << 20;
 
+/// Set by the test, called beside the driver's calls of any thread.
+class Hook {
+ public:
+  void operator=(std::function<void()> what) {
+    const std::lock_guard lock(mutex_);
+    what_ = std::move(what);
+  }
+  std::function<void()> get() const {
+    const std::lock_guard lock(mutex_);
+    return what_;
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::function<void()> what_;
+};
+
 /// Called on a thread of its own each time that the driver opens memory, unmaps some, or makes or
 /// gives back a frame.
-std::function<void()> meanwhile, meanwhile_unmapped, meanwhile_made;
+Hook meanwhile, meanwhile_unmapped, meanwhile_made;
 decltype(Driver::mem_set_access) open_memory;
 decltype(Driver::mem_unmap) unmap_memory;
 decltype(Driver::mem_create) create_memory;
 decltype(Driver::mem_release) release_memory;
 std::atomic<bool> slow_waits{false};
-int openings = 0, unmappings = 0, made = 0, given_back = 0, held_up = 0;
+std::atomic<int> openings{0}, unmappings{0}, made{0}, given_back{0}, held_up{0};
 
 template <class Call>
-CUresult beside(const std::function<void()>& what, Call&& call) {
+CUresult beside(const Hook& hook, Call&& call) {
   std::future<void> other;
-  if (what) {
+  if (const std::function<void()> what = hook.get()) {
     other = std::async(std::launch::async, what);
     if (other.wait_for(std::chrono::seconds(10)) != std::future_status::ready) ++held_up;
   }
   const CUresult result = call();
   // (Held up, it goes on when this call has returned.)
+  static std::mutex mutex;
   static std::vector<std::future<void>> late;
-  if (other.valid()) late.push_back(std::move(other));
+  if (other.valid()) {
+    const std::lock_guard lock(mutex);
+    late.push_back(std::move(other));
+  }
   return result;
 }
 CUresult opens_memory(CUdeviceptr address, size_t bytes, const CUmemAccessDesc* access,
@@ -72,8 +94,8 @@ class MapApart : public ::testing::Test {
     sim.driver().mem_create = makes_memory;
     release_memory = sim.driver().mem_release;
     sim.driver().mem_release = gives_memory_back;
-    openings = unmappings = made = given_back = held_up = 0;
-    meanwhile = meanwhile_unmapped = meanwhile_made = nullptr;
+    forget_counts();
+    at_each_call(nullptr);
     slow_waits = false;
   }
   ~MapApart() override {
@@ -88,6 +110,12 @@ class MapApart : public ::testing::Test {
       if (slow_waits) std::this_thread::sleep_for(std::chrono::milliseconds(1));
     };
     return options;
+  }
+  static void forget_counts() {
+    for (std::atomic<int>* each : {&openings, &unmappings, &made, &given_back, &held_up}) *each = 0;
+  }
+  static void at_each_call(const std::function<void()>& what) {
+    for (Hook* each : {&meanwhile, &meanwhile_unmapped, &meanwhile_made}) *each = what;
   }
   Engine& engine() { return sim.engine(0); }
   void* make(uint64_t seed) {
@@ -126,7 +154,7 @@ class MapApart : public ::testing::Test {
   /// within `most` has it, or not.
   void allocate_with_another(std::chrono::milliseconds most, std::future_status by_then) {
     meanwhile_made = [this, most, by_then] {
-      if (other.valid()) return;
+      if (asked.exchange(true)) return;  // by the other one's own call
       other = std::async(std::launch::async,
                          [this] { return engine().allocate(block_bytes, nullptr); });
       EXPECT_EQ(other.wait_for(most), by_then);
@@ -141,6 +169,7 @@ class MapApart : public ::testing::Test {
       sim.clock().wait(1'000'000);
   }
   Simulation sim;
+  std::atomic<bool> asked{false};
   std::future<Result<void*>> other;  // what another thread asked for
 };
 
@@ -183,9 +212,9 @@ TEST_F(MapApart, others_enter_while_a_prefetch_is_mapped) {
 // Its addresses and its frames are others' only when the driver's calls have returned.
 TEST_F(MapApart, a_block_that_is_freed_while_it_is_mapped_leaves_nothing) {
   void* first = away_with_room();
-  bool freed = false;
+  std::atomic<bool> freed{false};
   meanwhile = [this, first, &freed] {
-    if (std::exchange(freed, true)) return;
+    if (freed.exchange(true)) return;
     EXPECT_TRUE(engine().free(first));
   };
   ASSERT_TRUE(engine().prefetch(first, block_bytes, nullptr));
@@ -235,9 +264,9 @@ TEST_F(MapApart, others_enter_while_a_block_leaves) {
 TEST_F(MapApart, a_block_that_is_freed_while_it_is_unmapped_leaves_nothing) {
   void* first = make(1);
   sim.synchronize();
-  bool freed = false;
+  std::atomic<bool> freed{false};
   meanwhile_unmapped = [this, first, &freed] {
-    if (std::exchange(freed, true)) return;
+    if (freed.exchange(true)) return;
     EXPECT_TRUE(engine().free(first));
     EXPECT_FALSE(engine().find(first));
   };
@@ -259,7 +288,8 @@ TEST_F(MapApart, a_block_that_is_wanted_while_it_is_unmapped_comes_back) {
   sim.synchronize();
   std::future<void> reader;
   meanwhile_unmapped = [this, first, &reader] {
-    if (!reader.valid()) reader = std::async(std::launch::async, [this, first] { read(first, 1); });
+    if (asked.exchange(true)) return;
+    reader = std::async(std::launch::async, [this, first] { read(first, 1); });
     EXPECT_EQ(reader.wait_for(std::chrono::milliseconds(20)), std::future_status::timeout);
   };
   ASSERT_TRUE(engine().cold(first, block_bytes));
@@ -279,7 +309,8 @@ TEST_F(MapApart, others_enter_while_frames_are_made_and_given_back) {
   settle();
   for (void* other : others) EXPECT_TRUE(engine().free(other));
   settle();
-  made = given_back = 0;
+  made = 0;
+  given_back = 0;
   meanwhile_made = [this] { (void)engine().stats(); };
   Result<void*> larger = engine().allocate(10u << 20, nullptr);
   meanwhile_made = nullptr;
@@ -294,8 +325,8 @@ TEST_F(MapApart, others_enter_while_frames_are_made_and_given_back) {
 // Frames in the hands of a thread that is in the driver are counted once, like all others.
 TEST_F(MapApart, each_frame_is_somewhere_while_the_driver_is_called) {
   void* const first = away_with_room();  // (the first asks what can be made)
-  openings = unmappings = made = given_back = 0;
-  meanwhile = meanwhile_unmapped = meanwhile_made = [this] { engine().check(); };
+  forget_counts();
+  at_each_call([this] { engine().check(); });
   read(first, 1);
   Result<void*> shared = engine().allocate(5u << 18, nullptr);  // a part of a frame
   ASSERT_TRUE(shared) << describe(shared.error());
@@ -312,7 +343,7 @@ TEST_F(MapApart, each_frame_is_somewhere_while_the_driver_is_called) {
   settle();
   Result<void*> larger = engine().allocate(10u << 20, nullptr);  // of frames of other sizes
   ASSERT_TRUE(larger) << describe(larger.error());
-  meanwhile = meanwhile_unmapped = meanwhile_made = nullptr;
+  at_each_call(nullptr);
   EXPECT_GT(openings, 0);
   EXPECT_GT(unmappings, 0);
   EXPECT_GT(made, 0);
@@ -351,10 +382,9 @@ TEST_F(MapApart, what_is_being_given_back_is_waited_for) {
 TEST_F(MapApart, a_frame_that_is_refused_meanwhile_is_no_abort) {
   (void)make(1);
   made = 0;
-  std::future<void> other;
-  meanwhile_made = [this, &other] {
-    if (other.valid()) return;
-    other = std::async(std::launch::async, [this] { (void)engine().allocate(4u << 20, nullptr); });
+  meanwhile_made = [this] {
+    if (asked.exchange(true)) return;
+    other = std::async(std::launch::async, [this] { return engine().allocate(4u << 20, nullptr); });
     (void)other.wait_for(std::chrono::milliseconds(50));
   };
   sim.gpu().fail_at("cuMemCreate", 2, CUDA_ERROR_OUT_OF_MEMORY);
@@ -403,7 +433,7 @@ class MappedAhead : public MapApart {
     ahead_ = false;
   }
   void* weights_ = nullptr;
-  bool ahead_ = false;
+  std::atomic<bool> ahead_{false};
 };
 
 // Others wait until it is there, and have its memory, before anything leaves for them.
@@ -411,7 +441,7 @@ TEST_F(MappedAhead, memory_that_is_mapped_for_nobody_yet_is_no_reason_to_evict) 
   const uint64_t evictions = engine().stats().evictions;
   slow_waits = true;
   meanwhile = [this] {
-    if (!ahead_ || other.valid()) return;
+    if (!ahead_ || asked.exchange(true)) return;
     other = std::async(std::launch::async, [this] { return engine().allocate(4u << 20, nullptr); });
     (void)other.wait_for(std::chrono::milliseconds(50));
   };

@@ -229,8 +229,9 @@ void FirnAllocator::annotateMemory([[maybe_unused]] const void* pointer,
   Engine* engine = runtime && history_.enabled() ? runtime->around(pointer) : nullptr;
   std::optional<BlockInfo> block = engine ? engine->find(pointer) : std::nullopt;
   if (!block) return;
+  const size_t in_pool = pools_.any() ? pools_.requested_bytes(pointer) : 0;
   history_.annotate_block({History::Entry::ANNOTATE, engine->stats().device, pointer,
-                           static_cast<size_t>(bytes_of(*engine, pointer)), block->stream,
+                           in_pool ? in_pool : block->requested_bytes, block->stream,
                            pools_.pool_of(pointer)},
                           words);
 #endif

@@ -177,6 +177,12 @@ size_t Pools::block_bytes(const void* pointer) {
   return found == blocks_.end() ? 0 : found->second.bytes;
 }
 
+size_t Pools::requested_bytes(const void* pointer) {
+  std::lock_guard lock(mutex_);
+  auto found = blocks_.find(pointer);
+  return found == blocks_.end() ? 0 : found->second.requested;
+}
+
 std::optional<std::pair<void*, size_t>> Pools::segment_around(const void* pointer) {
   if (!any()) return std::nullopt;
   std::lock_guard lock(mutex_);

@@ -63,6 +63,8 @@ class Pools {
   PoolId pool_of(const void* pointer);
   /// What statistics count for the pool's block at `pointer`; 0 for none.
   size_t block_bytes(const void* pointer);
+  /// As many as were asked for; 0 where it is no block of a pool's.
+  size_t requested_bytes(const void* pointer);
   /// The segment around `pointer`: its address and bytes.
   std::optional<std::pair<void*, size_t>> segment_around(const void* pointer);
 

@@ -15,6 +15,8 @@ using Fate = TorchSetting::Fate;
 
 constexpr const char* no_split = "large blocks are not split: each has the memory it asked for";
 
+constexpr const char* reserved = "addresses for all of a device's memory are reserved once";
+
 constexpr TorchSetting table[] = {
     {"backend", Fate::kept, ""},
     {"per_process_memory_fraction", Fate::kept, ""},
@@ -24,11 +26,16 @@ constexpr TorchSetting table[] = {
     {"pinned_use_cuda_host_register", Fate::kept, ""},
     {"pinned_num_register_threads", Fate::kept, ""},
     {"pinned_reserve_segment_size_mb", Fate::kept, ""},
+    {"pinned_free_catch_all", Fate::kept, ""},
+    {"pinned_max_round_threshold_mb", Fate::kept, ""},
+    {"pinned_max_cached_size_mb", Fate::kept, ""},
     {"max_split_size_mb", Fate::needless, no_split},
     {"max_non_split_rounding_mb", Fate::needless, no_split},
     {"large_segment_size_mb", Fate::needless, no_split},
     {"expandable_segments", Fate::needless,
      "memory is always mapped by frames, which any block can use"},
+    {"expandable_segments_reserve", Fate::needless, reserved},
+    {"expandable_segments_reserve_by_class", Fate::needless, reserved},
     {"garbage_collection_threshold", Fate::needless,
      "what is cached is given up as soon as it lacks elsewhere"},
     {"throw_on_cudamalloc_oom", Fate::needless, "what does not fit is refused in any case"},

@@ -65,6 +65,21 @@ def call_host_memory_stats():
             nested["allocations"]["allocated"]]
 
 
+def call_the_host_cache_is_emptied():
+    """Of torch 2.15 and later."""
+    if not hasattr(accelerator, "empty_host_cache"):
+        return []
+    x = torch.ones(MIB).pin_memory()
+    del x
+    accelerator.empty_host_cache()
+    return torch.cuda.memory.host_memory_stats()["allocated_bytes.current"]
+
+
+def call_a_graph_of_the_accelerator():
+    """Of torch 2.15 and later, which has none for CUDA so far."""
+    return refusal(accelerator.Graph) if hasattr(accelerator, "Graph") else []
+
+
 def call_processes_on_the_device():
     return isinstance(torch.cuda.list_gpu_processes(), str)
 

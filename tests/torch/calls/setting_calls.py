@@ -150,6 +150,19 @@ def call_disabled_and_enabled_again():
     return found + [torch.cuda.memory_allocated() - before]
 
 
+def call_without_a_cache_for_a_while():
+    """Of torch 2.15 and later."""
+    if not hasattr(torch.cuda.memory, "caching_allocator_disabled"):
+        return []
+    before = torch.cuda.memory_allocated()
+    with torch.cuda.memory.caching_allocator_disabled():
+        x = torch.full((16 * MIB,), 2.0, device="cuda")
+    y = torch.full((MIB,), 1.0, device="cuda")
+    found = [torch.cuda.memory_allocated() - before, x.sum().item() + y.sum().item()]
+    del x, y
+    return found + [torch.cuda.memory_allocated() - before]
+
+
 def call_mem_get_info():
     free, total = torch.cuda.mem_get_info()
     x = empty(64 * MIB)

@@ -208,6 +208,43 @@ Tensor baddbmm(const Tensor& added, const Tensor& a, const Tensor& b, const at::
   }, added, a, b);
 }
 
+// Products whose result has more bits than the operands, which torch has for CUDA alone.
+Tensor mm_as(const Tensor& a, const Tensor& b, at::ScalarType type) {
+  return at::mm(a.to(type), b.to(type));
+}
+
+Tensor bmm_as(const Tensor& a, const Tensor& b, at::ScalarType type) {
+  return at::bmm(a.to(type), b.to(type));
+}
+
+Tensor addmm_as(const Tensor& added, const Tensor& a, const Tensor& b, at::ScalarType type,
+                const at::Scalar& beta, const at::Scalar& alpha) {
+  return at::addmm(added.to(type), a.to(type), b.to(type), beta, alpha);
+}
+
+Tensor baddbmm_as(const Tensor& added, const Tensor& a, const Tensor& b, at::ScalarType type,
+                  const at::Scalar& beta, const at::Scalar& alpha) {
+  return at::baddbmm(added.to(type), a.to(type), b.to(type), beta, alpha);
+}
+
+Tensor& mm_into(const Tensor& a, const Tensor& b, at::ScalarType type, Tensor& out) {
+  return out.copy_(mm_as(a, b, type));
+}
+
+Tensor& bmm_into(const Tensor& a, const Tensor& b, at::ScalarType type, Tensor& out) {
+  return out.copy_(bmm_as(a, b, type));
+}
+
+Tensor& addmm_into(const Tensor& added, const Tensor& a, const Tensor& b, at::ScalarType type,
+                   const at::Scalar& beta, const at::Scalar& alpha, Tensor& out) {
+  return out.copy_(addmm_as(added, a, b, type, beta, alpha));
+}
+
+Tensor& baddbmm_into(const Tensor& added, const Tensor& a, const Tensor& b, at::ScalarType type,
+                     const at::Scalar& beta, const at::Scalar& alpha, Tensor& out) {
+  return out.copy_(baddbmm_as(added, a, b, type, beta, alpha));
+}
+
 Tensor masked_scale(const Tensor& input, const Tensor& mask, double scale) {
   return input * mask.to(input.scalar_type()) * scale;
 }
@@ -230,6 +267,14 @@ const std::vector<Composition>& compositions() {
       {"bmm", false, TORCH_FN(bmm)},
       {"addmm", false, TORCH_FN(addmm)},
       {"baddbmm", false, TORCH_FN(baddbmm)},
+      {"mm.dtype", false, TORCH_FN(mm_as)},
+      {"bmm.dtype", false, TORCH_FN(bmm_as)},
+      {"addmm.dtype", false, TORCH_FN(addmm_as)},
+      {"baddbmm.dtype", false, TORCH_FN(baddbmm_as)},
+      {"mm.dtype_out", false, TORCH_FN(mm_into)},
+      {"bmm.dtype_out", false, TORCH_FN(bmm_into)},
+      {"addmm.dtype_out", false, TORCH_FN(addmm_into)},
+      {"baddbmm.dtype_out", false, TORCH_FN(baddbmm_into)},
   };
   return all;
 }

@@ -18,7 +18,7 @@ struct Composition {
           library.impl(operator_name, torch::dispatch(c10::DispatchKey::CPU, function));
         }) {}
 
-  const char* name;  // within aten, without an overload
+  const char* name;  // within aten: "mm", or with an overload "mm.dtype"
   bool draws;        // random numbers of the device's default generator
   std::function<void(torch::Library&)> add;
 };

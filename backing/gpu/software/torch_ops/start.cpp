@@ -169,16 +169,16 @@ class Registrar {
     definitions_ = std::make_unique<torch::Library>(torch::Library::DEF, "firn_software",
                                                     std::nullopt, __FILE__, __LINE__);
     for (const Composition& composition : compositions()) {
-      const auto op = dispatcher.findOp({std::string("aten::") + composition.name, ""});
+      const std::string full = composition.name, base = full.substr(0, full.find('.'));
+      const std::string overload = base.size() < full.size() ? full.substr(base.size() + 1) : "";
+      const auto op = dispatcher.findOp({"aten::" + base, overload});
       if (!op.has_value()) continue;  // another release of torch
-      definitions_->def(
-          op->schema().cloneWithName(std::string("firn_software::") + composition.name, ""));
+      const std::string ours = "firn_software::" + base;
+      definitions_->def(op->schema().cloneWithName(ours, overload));
       composition.add(*definitions_);
-      targets_.emplace(
-          std::string("aten::") + composition.name,
-          std::pair(dispatcher.findSchemaOrThrow(
-                        (std::string("firn_software::") + composition.name).c_str(), ""),
-                    composition.draws));
+      targets_.emplace("aten::" + full,
+                       std::pair(dispatcher.findSchemaOrThrow(ours.c_str(), overload.c_str()),
+                                 composition.draws));
     }
   }
 

@@ -33,6 +33,7 @@ NOT_COMPARED = {
     "tensor_split": "wants an index on the CPU",
     "histogram": "torch has none for CUDA", "histogramdd": "torch has none for CUDA",
     "linalg.lstsq": "another LAPACK driver by default",
+    "torch.ops.aten._scaled_dot_product_flash_attention_for_cpu": "for the CPU alone",
 }
 
 # torch's own formula of the gradient depends on the device: the forward alone is compared.

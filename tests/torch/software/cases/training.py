@@ -410,6 +410,12 @@ def case_half_numbers_with_a_scaler():
     assert all(4 < loss < 5 for loss in losses), losses  # (of 64 letters by chance)
     a, b = torch.randn(64, 96, device="cuda").half(), torch.randn(96, 32, device="cuda").half()
     assert torch.equal(a @ b, (a.float() @ b.float()).half())
+    wide = a.float() @ b.float()
+    assert torch.equal(torch.mm(a, b, out_dtype=torch.float32), wide)
+    out = torch.empty(64, 32, device="cuda")
+    assert torch.mm(a, b, out_dtype=torch.float32, out=out) is out and torch.equal(out, wide)
+    added = torch.addmm(wide, a, b, out_dtype=torch.float32, beta=.5)
+    assert torch.equal(added, torch.addmm(wide, a.float(), b.float(), beta=.5))
     try:
         torch.mm(a, b.float())
     except RuntimeError as error:

@@ -139,6 +139,9 @@ Result<Block*> EngineImpl::large_block(Lock& lock, unsigned stream, size_t bytes
   if (Block* block = take_parked(stream, grains)) return block;
   for (int attempt = 0;; ++attempt) {
     Result<Reservation> room = make_room(lock, frames_.granules_for(shape_of(grains)), nullptr);
+    if (!room && room.error().code == Code::out_of_memory && attempt < refusals_most &&
+        frames_.granules_for(shape_of(grains)) == 0)
+      continue;  // parts of shared frames came free meanwhile
     if (!room && room.error().code == Code::out_of_memory &&
         places_in_way(frames_.granules_for(shape_of(grains)))) {
       stop_placing();

@@ -43,6 +43,11 @@ Result<void> EngineImpl::begin_fault(Lock& lock, Block& block, bool anyway) {
     const uint64_t missing = block.grains - block.mapped;
     if (missing == 0) return {};
     if (room && room->granules() < granules_for(block, missing)) continue;
+    if (!room && room.error().code == Code::out_of_memory && attempt < refusals_most &&
+        granules_for(block, missing) == 0) {  // parts of shared frames came free meanwhile
+      ++attempt;
+      continue;
+    }
     if (!room && room.error().code == Code::out_of_memory && !anyway)
       anyway = places_in_way(granules_for(block, missing));
     if (!room && !(anyway && room.error().code == Code::out_of_memory)) return room.error();

@@ -64,7 +64,7 @@ void take_words() {
 /// (libtorch) holds "2.11.0+cu130", version.py (the wheel) has that in a line; or nothing.
 std::string minor_version(const std::filesystem::path& folder) {
   for (const char* name : {"build-version", "version.py"}) {
-    std::ifstream file(folder.parent_path() / name);
+    std::ifstream file(folder / ".." / name);
     for (std::string line; std::getline(file, line);) {
       if (name[0] == 'v' && !line.starts_with("__version__")) continue;
       const size_t begin = line.find_first_of("0123456789");
@@ -109,7 +109,8 @@ void look_for_operators(const Found& found) {
   static std::atomic<bool> looked{false};
   const char* device = ::getenv("FIRN_DEVICE");
   if (found.operators || !device || std::string_view(device) != "software") return;
-  if (::dlsym(RTLD_DEFAULT, "Py_IsInitialized") || looked.exchange(true)) return;
+  const auto python = reinterpret_cast<int (*)()>(::dlsym(RTLD_DEFAULT, "Py_IsInitialized"));
+  if ((python && python()) || looked.exchange(true)) return;
   if (const std::string wrong = start_operators(found.folder); !wrong.empty())
     std::fprintf(stderr, "firn: the software GPU cannot run PyTorch's operators: %s\n",
                  wrong.c_str());

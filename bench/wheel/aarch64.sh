@@ -49,7 +49,9 @@ uring() {
                -o Dir::State::lists="$apt/lists" -o Dir::State::status=/dev/null
                -o Dir::Cache="$apt/cache" -o APT::Sandbox::User=root)
   apt-get "${words[@]}" update && (cd "$apt" && apt-get "${words[@]}" download liburing-dev) &&
-    dpkg-deb -x "$apt"/liburing-dev_*_arm64.deb "$folder/liburing"
+    rm -rf "$folder/liburing.new" && mkdir "$folder/liburing.new" &&
+    dpkg-deb -x "$apt"/liburing-dev_*_arm64.deb "$folder/liburing.new" &&
+    mv "$folder/liburing.new" "$folder/liburing"
 }
 uring >>"$log" 2>&1 || fail 77 "no liburing for arm64"
 

@@ -210,21 +210,21 @@ Tensor baddbmm(const Tensor& added, const Tensor& a, const Tensor& b, const at::
 
 // Products whose result has more bits than the operands, which torch has for CUDA alone.
 Tensor mm_as(const Tensor& a, const Tensor& b, at::ScalarType type) {
-  return at::mm(a.to(type), b.to(type));
+  return torch_ops::mm(a.to(type), b.to(type));
 }
 
 Tensor bmm_as(const Tensor& a, const Tensor& b, at::ScalarType type) {
-  return at::bmm(a.to(type), b.to(type));
+  return torch_ops::bmm(a.to(type), b.to(type));
 }
 
 Tensor addmm_as(const Tensor& added, const Tensor& a, const Tensor& b, at::ScalarType type,
                 const at::Scalar& beta, const at::Scalar& alpha) {
-  return at::addmm(added.to(type), a.to(type), b.to(type), beta, alpha);
+  return torch_ops::addmm(added.to(type), a.to(type), b.to(type), beta, alpha);
 }
 
 Tensor baddbmm_as(const Tensor& added, const Tensor& a, const Tensor& b, at::ScalarType type,
                   const at::Scalar& beta, const at::Scalar& alpha) {
-  return at::baddbmm(added.to(type), a.to(type), b.to(type), beta, alpha);
+  return torch_ops::baddbmm(added.to(type), a.to(type), b.to(type), beta, alpha);
 }
 
 Tensor& mm_into(const Tensor& a, const Tensor& b, at::ScalarType type, Tensor& out) {

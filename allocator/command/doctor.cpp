@@ -14,6 +14,7 @@
 #include "allocator/command/devices.h"
 #include "allocator/command/doctor_text.h"
 #include "allocator/command/machine.h"
+#include "allocator/command/output.h"
 #include "allocator/command/places.h"
 #include "allocator/command/report.h"
 #include "allocator/config.h"
@@ -217,9 +218,8 @@ Json conclude(const Json& report, const MachineReport& machine) {
 }
 
 int tell(const std::string& text) {
-  if (std::fputs(text.c_str(), stdout) < 0 || std::fflush(stdout) != 0)
-    return refuse("doctor: standard output: cannot write", 1);
-  return status_ok;
+  const Result<void> done = print(text);
+  return done ? status_ok : refuse("doctor: " + done.error().text, status_failed);
 }
 
 }  // namespace

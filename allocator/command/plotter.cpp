@@ -21,7 +21,7 @@ extern char** environ;
 namespace firn::command {
 namespace {
 
-Error missing(std::string text) { return make_error(Code::not_supported, 0, std::move(text)); }
+Error no_plot(std::string text) { return make_error(Code::not_supported, 0, std::move(text)); }
 
 /// A file in memory that closes with its scope.
 class Scratch {
@@ -57,9 +57,11 @@ class Scratch {
 /// Runs `words` with `input` on its standard input. Its last line of errors is the error's text.
 Result<void> run_python(const std::vector<std::string>& words, const std::string& input) {
   const Scratch in(input), err("");
-  if (!in.ok() || !err.ok()) return missing(fmt::format("no scratch memory: {}", std::strerror(errno)));
+  if (!in.ok() || !err.ok())
+    return no_plot(fmt::format("no scratch memory: {}", std::strerror(errno)));
   posix_spawn_file_actions_t actions;
-  if (::posix_spawn_file_actions_init(&actions) != 0) return missing("posix_spawn_file_actions_init");
+  if (::posix_spawn_file_actions_init(&actions) != 0)
+    return no_plot("posix_spawn_file_actions_init");
   int error = ::posix_spawn_file_actions_adddup2(&actions, in.fd(), 0);
   if (error == 0) error = ::posix_spawn_file_actions_adddup2(&actions, err.fd(), 1);
   if (error == 0) error = ::posix_spawn_file_actions_adddup2(&actions, err.fd(), 2);
@@ -70,15 +72,15 @@ Result<void> run_python(const std::vector<std::string>& words, const std::string
   if (error == 0)
     error = ::posix_spawn(&pid, arguments[0], &actions, nullptr, arguments.data(), environ);
   (void)::posix_spawn_file_actions_destroy(&actions);
-  if (error != 0) return missing(fmt::format("{}: {}", words[0], std::strerror(error)));
+  if (error != 0) return no_plot(fmt::format("{}: {}", words[0], std::strerror(error)));
   int status = 0;
   while (::waitpid(pid, &status, 0) < 0)
-    if (errno != EINTR) return missing(fmt::format("waitpid: {}", std::strerror(errno)));
+    if (errno != EINTR) return no_plot(fmt::format("waitpid: {}", std::strerror(errno)));
   if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return {};
   std::string said = err.text();
   while (!said.empty() && said.back() == '\n') said.pop_back();
   if (const size_t line = said.rfind('\n'); line != std::string::npos) said.erase(0, line + 1);
-  return missing(said.empty() ? fmt::format("{} failed", words[0]) : said);
+  return no_plot(said.empty() ? fmt::format("{} failed", words[0]) : said);
 }
 
 }  // namespace
@@ -86,13 +88,13 @@ Result<void> run_python(const std::vector<std::string>& words, const std::string
 Result<Plotter> Plotter::find() {
   Plotter plotter;
   const std::optional<std::filesystem::path> module = find_module("simulate_plot.py");
-  if (!module) return missing("simulate_plot.py of the Python package firn not found");
+  if (!module) return no_plot("simulate_plot.py of the Python package firn not found");
   const std::optional<std::filesystem::path> python = find_python();
-  if (!python) return missing("no Python found to draw with (FIRN_PYTHON names one)");
+  if (!python) return no_plot("no Python found to draw with (FIRN_PYTHON names one)");
   plotter.module_ = *module;
   plotter.python_ = *python;
   if (Result<void> done = run_python({plotter.python_, plotter.module_, "--check"}, ""); !done)
-    return missing(fmt::format("{} cannot draw: {}", plotter.python_.string(), done.error().text));
+    return no_plot(fmt::format("{} cannot draw: {}", plotter.python_.string(), done.error().text));
   return plotter;
 }
 

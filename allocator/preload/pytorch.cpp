@@ -89,7 +89,7 @@ void* open_beside(const std::string& name) {
   return ::dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL);
 }
 
-/// What is wrong; empty where the operators have their kernels.
+/// Empty where the operators have their kernels, else the reason why not.
 std::string start_operators(const std::filesystem::path& folder) {
   const std::string version = minor_version(folder);
   if (version.empty()) return "no release of it is written beside " + folder.string();

@@ -6,7 +6,7 @@
 #   bench/wheel/aarch64.sh
 #
 # Installs g++-aarch64-linux-gnu where it is missing, as root or with sudo, and takes Debian's
-# liburing for arm64. Makes build/aarch64 (six minutes of one core); the last lines name what was
+# liburing for arm64. Makes build/aarch64 (four to six minutes of one core); the last lines name what was
 # made. The status is 0 where all of it was, and is for aarch64; 77 where the compiler or liburing
 # cannot be had.
 set -uo pipefail
@@ -36,8 +36,9 @@ compiler=g++-aarch64-linux-gnu
 if ! command -v aarch64-linux-gnu-g++ >/dev/null; then
   root=()
   [ "$(id -u)" = 0 ] || root=(sudo -n)
-  "${root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -q -y install --no-install-recommends \
-    $compiler >>"$log" 2>&1 || fail 77 "no $compiler"
+  apt=("${root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -q -y)
+  { "${apt[@]}" update && "${apt[@]}" install --no-install-recommends $compiler; } >>"$log" 2>&1 ||
+    fail 77 "no $compiler"
 fi
 
 # liburing's own library; everything else is headers, which are the same for every machine.

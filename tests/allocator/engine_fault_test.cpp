@@ -1,4 +1,4 @@
-// What comes back to the device: in parts, ahead of its use, refused, and freed on its way.
+// Blocks come back to the device: in parts, ahead of their use, refused, and freed on their way.
 #include <gtest/gtest.h>
 
 #include <string>

@@ -49,7 +49,7 @@ TEST_F(RefusedOnce, a_question_after_an_event) {
   EXPECT_TRUE(streams.pending());
 }
 
-/// What is said of a capture is said of no device; anything else is counted.
+/// A refusal because of a capture says nothing of the device; any other is counted.
 TEST_F(RefusedOnce, counts_unless_it_is_about_a_capture) {
   for (const std::string entry :
        {"cuEventRecord", "cuStreamIsCapturing", "cuEventQuery", "cuCtxSynchronize"})

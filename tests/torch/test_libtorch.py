@@ -36,7 +36,7 @@ def program(places, tmp_path_factory):
 
 
 def lines_of(text):
-    return [line for line in text.splitlines() if line.startswith(("loss ", "sum "))]
+    return [line for line in text.splitlines() if line.startswith(("loss ", "sum ", "threads "))]
 
 
 def firn_run(places, program, folder, *options):
@@ -54,7 +54,7 @@ def on_the_processor(program):
     done = subprocess.run([program, "cpu", str(STEPS)], env=script_runs.clean_environment(),
                           capture_output=True, text=True, timeout=script_runs.TIMEOUT_S, check=True)
     lines = lines_of(done.stdout)
-    assert len(lines) == STEPS + 1
+    assert len(lines) == STEPS + 2
     return lines
 
 

@@ -246,7 +246,7 @@ __attribute__((visibility("default"))) int firn_torch_ops_start() {
     made->add_all();
     registrar = made;
     install_scratch();
-    follow_this_thread();
+    follow_the_main_thread();
     at::Context& context = at::globalContext();
     context.setUserEnabledCuDNN(false);
     context.setSDPUseFlash(false);

@@ -2,21 +2,19 @@
 #include "backing/gpu/software/torch_ops/threads.h"
 
 #include <ATen/Parallel.h>
+#include <unistd.h>
 
 #include <atomic>
 
 namespace firn::torch_ops {
 namespace {
 
-std::atomic<int> followed_count{0};  // 0: none is followed yet
-thread_local bool followed = false;
+std::atomic<int> followed_count{0};  // 0: nobody follows yet
+thread_local const bool followed = ::gettid() == ::getpid();
 
 }  // namespace
 
-void follow_this_thread() {
-  followed = true;
-  followed_count = at::get_num_threads();
-}
+void follow_the_main_thread() { followed_count = at::get_num_threads(); }
 
 void use_followed_threads() {
   const int present = at::get_num_threads();

@@ -8,11 +8,12 @@
 
 namespace firn::torch_ops {
 
-/// Names the calling thread as the one whose count all follow.
-void follow_this_thread();
+/// From here on all follow the main thread's count, and until it runs an operator the caller's: a
+/// C++ program may begin with the GPU in another thread.
+void follow_the_main_thread();
 
-/// Gives the calling thread the count of the thread that is followed (on that thread: takes note of
-/// what torch.set_num_threads made of it).
+/// Gives the calling thread the main thread's count (on that thread: takes note of what
+/// torch.set_num_threads made of it).
 void use_followed_threads();
 
 }  // namespace firn::torch_ops

@@ -92,6 +92,8 @@ if [ ${#names[@]} -gt 0 ]; then
   expression=$(printf ' or %s' "${names[@]}")
   options+=(-k "${expression# or }")
 fi
+longer=()
+[ $length = long ] && longer=(--long)
 # The other runners' programs are built in the time in which pytest's tests wait, and in no other.
 building=
 stop_building() {
@@ -105,8 +107,8 @@ if [ $length != quick ] && [ ${#names[@]} = 0 ]; then
   chrt --idle 0 true 2>/dev/null && idle=(chrt --idle 0)
   # (Where the scheduler shares time out by sessions first, "idle" counts within the session alone.)
   setsid "${idle[@]}" bash -c '{ echo 19 >/proc/self/autogroup; } 2>/dev/null
-    bash tests/sanitizers/run.sh --build address thread
-    bash tests/fuzz/run.sh --build' </dev/null >/dev/null 2>&1 &
+    bash tests/sanitizers/run.sh --build address thread "$@"
+    bash tests/fuzz/run.sh --build' build "${longer[@]}" </dev/null >/dev/null 2>&1 &
   building=$!
   trap stop_building EXIT
 fi
@@ -138,8 +140,6 @@ other() {  # NAME COMMAND...
   others+=("$name" "$results/$name.log" "$status")
 }
 if [ $length != quick ]; then
-  longer=()
-  [ $length = long ] && longer=(--long)
   other sanitizers-thread bash tests/sanitizers/run.sh thread "${longer[@]}"
   other sanitizers-address bash tests/sanitizers/run.sh address "${longer[@]}"
   # As many inputs each time: whoever changed a line must not be stopped by another one's defect.

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 
 import report
 
-WIDTH, LAYERS, ROWS, STEPS, PARTS = 640, 4, 64, 2, 4
+WIDTH, LAYERS, ROWS, STEPS, PARTS = 384, 4, 64, 2, 4
 
 
 class Layer(nn.Module):

@@ -13,7 +13,7 @@ import gpt_adamw  # noqa: E402
 import report  # noqa: E402
 import text  # noqa: E402
 
-STEPS, LAYERS, WIDTH, HEADS, LENGTH, BATCH = 2, 2, 640, 4, 64, 2
+STEPS, LAYERS, WIDTH, HEADS, LENGTH, BATCH = 2, 2, 384, 4, 64, 2
 
 
 def by_ddp(model):

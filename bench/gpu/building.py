@@ -24,7 +24,8 @@ CORE = ("allocator/command/firn", "allocator/preload/libfirn_preload.so",
 OF_TORCH = ("pytorch_plugin/libfirn_torch.so", "pytorch_plugin/firn-try-host",
             "bench/overhead/libcalls.so")
 OF_TORCH_SOFTWARE = ("backing/gpu/software/torch_ops/libfirn_torch_ops.so",
-                     "backing/gpu/software/cudart/libcudart.so.13")
+                     "backing/gpu/software/cudart/libcudart.so.13",
+                     "backing/gpu/software/nvml/libnvidia-ml.so.1")
 FILES = ("pytorch_plugin/_build.py",)  # besides, of a build with torch
 
 

@@ -92,7 +92,7 @@ def test_the_wheel_is_for_every_python(wheel):
                  for name in (f"libfirn_torch-{minor}.so", f"libfirn_torch_ops-{minor}.so",
                               "libfirn_preload.so", "libfirn_behind.so", "software/libcuda.so.1",
                               "software/libcudart.so.13", "software/libnccl.so.2",
-                              "firn-try-host")}
+                              "software/libnvidia-ml.so.1", "firn-try-host")}
     assert names == sources | libraries | {
         "data/purelib/firn/_build.py", "data/purelib/firn.pth", "data/scripts/firn",
         "dist-info/METADATA", "dist-info/RECORD", "dist-info/WHEEL", "dist-info/entry_points.txt",

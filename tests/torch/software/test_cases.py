@@ -2,8 +2,6 @@
 it is and with expandable segments. One process runs a file's cases; each case is one test here."""
 
 import ast
-import ctypes
-import importlib.metadata
 import json
 import os
 import signal
@@ -25,20 +23,6 @@ TIMEOUT_S = 900
 
 pytestmark = pytest.mark.skipif(software_device.libraries() is None,
                                 reason="the software device is not built")
-
-
-def crashes_natively(mode):
-    """From 2.15 on torch's expandable segments call NVML, also where there is none."""
-    if mode != "expandable":
-        return False
-    version = importlib.metadata.version("torch").split(".")
-    if (int(version[0]), int(version[1])) < (2, 15):
-        return False
-    try:
-        ctypes.CDLL("libnvidia-ml.so.1")
-    except OSError:
-        return True
-    return False
 
 
 def cases():
@@ -93,8 +77,6 @@ def selected(request):
 
 @pytest.mark.parametrize("file,mode,name", list(cases()))
 def test_case(file, mode, name, selected):
-    if crashes_natively(mode):
-        pytest.skip("torch 2.15 ends with signal 11 here: no NVML")
     found, status, output = results(file, mode, selected[file, mode])
     tail = "\n".join(output.splitlines()[-40:])
     assert name in found, "the process ended (status %s) before %s:\n%s" % (status, name, tail)

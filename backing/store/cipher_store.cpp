@@ -151,10 +151,7 @@ void CipherStoreCore::discard(Slot slot) {
 void CipherStoreCore::leave(Place& at, Slot slot) {
   if (--at.jobs > 0 || !at.discarded) return;
   places_.erase(slot.id);
-  try {
-    lower_->discard(slot);
-  } catch (const std::bad_alloc&) {  // its room is not used again
-  }
+  lower_->discard(slot);
 }
 
 std::optional<bool> CipherStoreCore::holds(Slot slot, std::span<const std::byte> bytes) {

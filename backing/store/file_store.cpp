@@ -131,6 +131,17 @@ Result<Slot> FileStoreCore::reserve(size_t bytes, bool wait) {
   if (std::string trouble = reservation_trouble(bytes); !trouble.empty()) return wrong(trouble);
   const uint64_t now = clock_.now_ns();
   std::unique_lock lock(mutex_);
+  if (left_) release_left();
+  struct Number {  // had before there is room, which is then nobody's for want of memory at no time
+    FileStoreCore& store;
+    std::unique_lock<RankedMutex<Rank::store>>& lock;
+    uint32_t id;
+    ~Number() {
+      if (id == 0) return;
+      if (!lock.owns_lock()) lock.lock();
+      store.give_id(id);
+    }
+  } number{*this, lock, take_id()};
   // Its own, then the others; of these the directory with the least on its way; equals in turn.
   std::vector<size_t> order(dirs_.size());
   std::iota(order.begin(), order.end(), size_t{0});
@@ -143,8 +154,8 @@ Result<Slot> FileStoreCore::reserve(size_t bytes, bool wait) {
   Error last = make_error(Code::no_space, 0, "");
   bool busy = false, pauses = false;
   std::string words;
-  for (size_t number : order) {
-    Dir& dir = *dirs_[number];
+  for (size_t at : order) {
+    Dir& dir = *dirs_[at];
     if (busy && !dir.own) break;  // its own will have room
     if (!dir.writable || now < dir.full_until_ns || !dir.health.takes_slots(now)) {
       words += (words.empty() ? "" : "; ") + dir.trouble;
@@ -158,16 +169,9 @@ Result<Slot> FileStoreCore::reserve(size_t bytes, bool wait) {
       words += (words.empty() ? "" : "; ") + last.text;
       continue;
     }
-    next_dir_ = number + 1;
-    uint32_t id = static_cast<uint32_t>(places_.size());
-    if (free_ids_.empty()) {
-      places_.emplace_back();
-    } else {
-      id = free_ids_.front();  // the oldest: a slot used after its end is more likely to be noticed
-      free_ids_.pop_front();
-    }
-    places_[id] = Place{};
-    places_[id].dir = static_cast<uint32_t>(number);
+    next_dir_ = at + 1;
+    const uint32_t id = std::exchange(number.id, 0);
+    places_[id].dir = static_cast<uint32_t>(at);
     places_[id].offset = *offset;
     places_[id].bytes = bytes;
     ++slots_;
@@ -261,17 +265,45 @@ void FileStoreCore::settle(Place& place, const Job& job, Dir& dir) {
   if (place.discarded && place.jobs == 0) release(job.slot.id);
 }
 
-void FileStoreCore::release(uint32_t id) {
+uint32_t FileStoreCore::take_id() {
+  if (first_unused_ == 0) {
+    places_.emplace_back();
+    return static_cast<uint32_t>(places_.size() - 1);
+  }
+  const uint32_t id = first_unused_;
+  first_unused_ = std::exchange(places_[id].next, 0);
+  if (first_unused_ == 0) last_unused_ = 0;
+  return id;
+}
+
+void FileStoreCore::give_id(uint32_t id) noexcept {
+  places_[id] = Place{};
+  (last_unused_ ? places_[last_unused_].next : first_unused_) = id;
+  last_unused_ = id;
+}
+
+void FileStoreCore::release(uint32_t id) noexcept {
   Place& place = places_[id];
   Dir& dir = *dirs_[place.dir];
-  if (place.suspect)
+  if (place.suspect) {
     dir.quarantined_bytes += place.bytes;
-  else
-    dir.free.give(place.offset, place.bytes);
+  } else {
+    try {
+      dir.free.give(place.offset, place.bytes);
+    } catch (const std::bad_alloc&) {
+      left_ = true;
+      return;
+    }
+  }
   --slots_;
   slot_bytes_ -= place.bytes;
-  place = Place{};
-  free_ids_.push_back(id);
+  give_id(id);
+}
+
+void FileStoreCore::release_left() {
+  left_ = false;
+  for (uint32_t id = 1; id < places_.size(); ++id)
+    if (places_[id].discarded && places_[id].jobs == 0) release(id);
 }
 
 std::string FileStoreCore::judge(Dir& dir, Place& place, const Job& job) {
@@ -321,10 +353,7 @@ void FileStoreCore::finished(std::unique_ptr<Job> job) {
       (job->write() ? dir.written_bytes : dir.read_bytes) += job->bytes;
       completion.sum = job->sum;
     }
-    try {
-      settle(at, *job, dir);
-    } catch (const std::bad_alloc&) {  // its room is not used again
-    }
+    settle(at, *job, dir);
     completion.error = std::move(job->error);
     auto& done = done_[job->queue];
     done.splice(done.end(), job->completion);

@@ -8,7 +8,6 @@
 
 #include <array>
 #include <atomic>
-#include <deque>
 #include <list>
 #include <memory>
 #include <mutex>
@@ -64,6 +63,7 @@ class FileStoreCore final : public JobHost {
     bool discarded = false;  // room goes back when `jobs` is 0
     bool suspect = false;    // gave back a wrong sum: its room is not used again
     uint32_t jobs = 0;       // queued or in flight
+    uint32_t next = 0;       // where unused: the next unused one
     uint64_t offset = 0;
     size_t bytes = 0;
     Sum sum;
@@ -98,7 +98,13 @@ class FileStoreCore final : public JobHost {
   };
 
   Place* place(Slot slot);
-  void release(uint32_t id);
+  /// A number that no slot has, the one unused for the longest: a slot used after its end is more
+  /// likely to be noticed.
+  uint32_t take_id();
+  void give_id(uint32_t id) noexcept;
+  /// The slot's room goes back; where there is no memory for that, before the next slot is made.
+  void release(uint32_t id) noexcept;
+  void release_left();
   /// Room in that directory, growing its file where there is none. mutex_ held by `lock`, let go
   /// while the file grows.
   Result<uint64_t> find_room(Dir& dir, size_t bytes, bool wait,
@@ -128,7 +134,8 @@ class FileStoreCore final : public JobHost {
 
   mutable RankedMutex<Rank::store> mutex_;
   std::vector<Place> places_;  // by slot id; [0] is none
-  std::deque<uint32_t> free_ids_;
+  uint32_t first_unused_ = 0, last_unused_ = 0;  // of places_, linked; 0: none
+  bool left_ = false;  // a discarded slot's room has yet to go back
   std::array<std::list<StoreCompletion>, store_queues> done_;
   uint64_t slots_ = 0, slot_bytes_ = 0, reread_ = 0, corrupt_ = 0;
   size_t next_dir_ = 0;  // where the round goes on

@@ -10,8 +10,9 @@
 #                            tests/mutation
 #   tests/run.sh NAME...     tests whose name holds one of NAME
 #
-# NAME may be sanitizers, fuzz, long or mutation, too. The last line is "N passed, N failed,
-# N skipped"; the status is 0 only when nothing failed.
+# NAME may be sanitizers, fuzz, long or mutation, too. A table closes (tests/figures.py): how much
+# was tried, and that nothing was lost; the last line is "N passed, N failed, N skipped". The status
+# is 0 only when nothing failed.
 # Tests see FIRN_TEST_LENGTH (quick, normal, long) and FIRN_SEEDS (how many).
 set -uo pipefail
 cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/.." || exit 1

@@ -1,9 +1,10 @@
-"""The closing lines of tests/run.sh: one per runner, then the sum of all.
+"""The closing lines of tests/run.sh: how much was tried (figures.py), one per runner, then the sum.
 
 Usage: summary.py MESON_TESTLOG_JSON PYTEST_JUNIT_XML PYTEST_LOG MESON_STATUS PYTEST_STATUS
                   [NAME LOG STATUS]...
 NAME is a further runner, whose LOG ends with "N passed, N failed, N skipped".
-Exit status: 0 when something ran, nothing failed and all runners ended well.
+Exit status: 0 when something ran, nothing failed, all runners ended well, and each test that passed
+said the figures that the table has of it.
 """
 
 import json
@@ -11,6 +12,8 @@ import os
 import re
 import sys
 import xml.etree.ElementTree as ElementTree
+
+import figures
 
 PASSED = {"OK", "EXPECTEDFAIL"}
 SKIPPED = {"SKIP"}
@@ -30,6 +33,27 @@ def count_meson(path):
             if kind == 1:
                 failed.append(f"{test['name']} ({result})")
     return counts, failed
+
+
+def meson_words(path):
+    """(name, whether it passed, output) of what ran, of Meson's log."""
+    if not os.path.exists(path):
+        return []
+    with open(path, encoding="utf-8") as log:
+        tests = [json.loads(line) for line in log]
+    return [(test["name"].split("firn:")[-1], test["result"].strip() in PASSED,
+             test.get("stdout") or "") for test in tests if test["result"].strip() not in SKIPPED]
+
+
+def runner_words(others):
+    """The same of further runners; those that ran nothing have nothing to say."""
+    words = []
+    for name, log, status in others:
+        with open(log, encoding="utf-8", errors="replace") as file:
+            text = file.read()
+        if sum(count_closing(log)[:2]) or int(status):
+            words.append((name, int(status) == 0, text))
+    return words
 
 
 def count_pytest(path):
@@ -67,8 +91,12 @@ def main(arguments):
     for number, (counts, status) in enumerate(runners):
         if (status != 0 or (number >= 2 and sum(counts) == 0)) and counts[1] == 0:
             counts[1] = 1
+    lines, silent = figures.table(meson_words(testlog) + runner_words(others))
     total = [sum(each) for each in zip(*(counts for counts, _ in runners))]
-    print()
+    total[1] += len(silent)
+    print("".join(f"\n{line}" for line in ["", *lines]) if lines else "")
+    for error in silent:
+        print(f"summary: {error}")
     print("meson: {} passed, {} failed, {} skipped".format(*meson)
           + (": " + ", ".join(failed) if failed else ""))
     print("pytest: " + closing_line(pytest_log))

@@ -55,8 +55,8 @@ def test_the_sum_and_the_status(tmp_path, meson, cases, statuses, line, status):
 def test_further_runners_count(tmp_path, text, status, line, code):
     log = tmp_path / "other.log"
     log.write_text(text)
-    result = summarise(tmp_path, ["OK"], [], others=("fuzz", log, status))
+    result = summarise(tmp_path, ["OK"], [], others=("mutation", log, status))
     lines = result.stdout.strip().splitlines()
     assert lines[-1] == line
-    assert lines[-2].startswith("fuzz: ")
+    assert lines[-2].startswith("mutation: ")
     assert result.returncode == code

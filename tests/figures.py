@@ -18,6 +18,7 @@ class Figures:
     errors: int = -1  # of the survivors, those with an error
     lost: int = -1    # blocks, or slots, whose last copy was spoilt: said to be lost
     parts: int = 1    # programs
+    operations: int = -1
 
     @property
     def wrong(self):
@@ -26,7 +27,7 @@ class Figures:
     def add(self, other):
         for name in ("tried", "survived", "parts"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
-        for name in ("faults", "errors", "lost"):
+        for name in ("faults", "errors", "lost", "operations"):
             counted = [each for each in (getattr(self, name), getattr(other, name)) if each >= 0]
             setattr(self, name, sum(counted) if counted else -1)
 
@@ -37,10 +38,10 @@ def numbers(pattern, text):
 
 
 def tags(text):
-    for seeds, faults, lost, wrong in numbers(
-            r"^(\d+) seeds x \d+ operations in \d+ s \(\d+ in all\), (\d+) faults injected "
+    for seeds, operations, faults, lost, wrong in numbers(
+            r"^(\d+) seeds x \d+ operations in \d+ s \((\d+) in all\), (\d+) faults injected "
             r"\(.*\), (\d+) blocks lost as they had to be, (\d+) wrong$", text):
-        return Figures(seeds, "seeds", seeds - wrong, faults, lost=lost)
+        return Figures(seeds, "seeds", seeds - wrong, faults, lost=lost, operations=operations)
     return None
 
 

@@ -25,6 +25,7 @@ class Hour:
             self.pieces = [each for each in self.pieces if any(word in each.name for word in words)]
         self.seconds_of = {each.name: 0. for each in self.pieces}
         self.tried = {each.name: Tried(runs=0) for each in self.pieces}
+        self.uncounted = {each.name: each.uncounted for each in self.pieces}
         self.whole = [each for each in self.pieces if each.weight == 0]
         self.running, self.told = {}, set()
 
@@ -84,11 +85,13 @@ class Hour:
                   file=sys.stderr, flush=True)
 
     def table(self):
+        """A dash: not counted."""
         rows = [("tried", "min", *COLUMNS)]
         for name, tried in self.tried.items():
             if tried.runs:
                 rows.append((name, f"{self.seconds_of[name] / 60:.1f}",
-                             *(f"{int(getattr(tried, column)):,}" for column in COLUMNS)))
+                             *("-" if column in self.uncounted[name] else
+                               f"{int(getattr(tried, column)):,}" for column in COLUMNS)))
         total = Tried(runs=0)
         for tried in self.tried.values():
             total.add(tried)

@@ -9,8 +9,9 @@ import sys
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / "tests/torch"), str(ROOT / "tests/torch/programs")]
+sys.path[:0] = [str(ROOT / each) for each in ("tests", "tests/torch", "tests/torch/programs")]
 
+import figures  # noqa: E402
 import jobs  # noqa: E402
 import script_runs  # noqa: E402
 
@@ -50,6 +51,8 @@ class Programs:
 
     def __init__(self, kind, weight):
         self.name, self.kind, self.weight = f"programs {kind}", kind, weight
+        # (The software GPU fails calls at a rate, and keeps no count.)
+        self.uncounted = ("faults",) if kind == "driver" else ()
 
     def run(self, seed, seconds):
         places = script_runs.Places.find()
@@ -89,9 +92,7 @@ def run(command, seconds, **environment):
 class Tags:
     """Seeds of the engine's simulation with tags (tests/simulation)."""
 
-    name, weight, seeds = "simulation", 8, 40
-    SUMMARY = re.compile(r"(\d+) seeds x \d+ operations in \d+ s \((\d+) in all\), (\d+) faults "
-                         r"injected .*?, (\d+) blocks lost as they had to be, (\d+) wrong", re.S)
+    name, weight, seeds, uncounted = "simulation", 8, 40, ()
 
     def run(self, seed, seconds):
         program = BUILD / "tests/simulation/tags_test"
@@ -99,17 +100,18 @@ class Tags:
             return skipped(f"{program} is not built")
         status, text = run([str(program)], 1800, FIRN_SEEDS=str(self.seeds), FIRN_JOBS="1",
                            FIRN_FIRST_SEED=str(seed % 10**12), FIRN_OPERATIONS="20000")
-        found = self.SUMMARY.search(text)
+        found = figures.tags(text)
         if not found:
             return Tried(failed=1, words=f"{text[-3000:]}\nstatus {status}, from seed {seed}")
-        seeds, operations, faults, lost, wrong = map(int, found.groups())
-        return Tried(seeds, operations, faults, seeds - wrong, 0, lost, wrong,
-                     failed=int(status != 0 and not wrong),
+        return Tried(found.tried, found.operations, found.faults, found.survived, 0, found.lost,
+                     found.wrong, failed=int(status != 0 and not found.wrong),
                      words=text[-6000:] if status != 0 else "")
 
 
 class Seeds:
     """A program that takes one seed, so many seeds in processes of their own."""
+
+    uncounted = ("operations", "faults")
 
     def __init__(self, name, program, weight, variable=None):
         self.name, self.program, self.weight = name, BUILD / program, weight
@@ -136,27 +138,45 @@ class Seeds:
 
 
 class Whole:
-    """Something that has no seeds, once; it has a closing line of its own."""
+    """Something that has no seeds, once. `read` takes its figures (tests/figures.py) from what it
+    prints; words without any are a failure."""
 
     weight = 0
 
-    def __init__(self, name, command, needs, minutes, runs=None):
+    def __init__(self, name, command, needs, minutes, read, uncounted=("operations",)):
         self.name, self.command, self.needs = name, command, ROOT / needs
-        self.minutes, self.runs = minutes, runs  # a pattern: how much was tried
+        self.minutes, self.read, self.uncounted = minutes, read, uncounted
 
     def run(self, seed, seconds):
         if not self.needs.exists():
             return skipped(f"{self.needs.relative_to(ROOT)} is not here")
         status, text = run(self.command, 60 * self.minutes)
-        if status == 77:
-            return skipped(text[-300:])
-        found = re.search(self.runs, text) if self.runs else None
-        runs = int(found.group(1).replace(",", "")) if found else 1
-        if status == 0:
-            return Tried(runs, right=runs)
-        replay = f"FIRN_TEST_GPU={GPU} {' '.join(map(str, self.command))}"
-        return Tried(runs, failed=1,
-                     words=f"{text[-4000:]}\nstatus {status}\nreplay: {replay}")
+        return skipped(text[-300:]) if status == 77 else self.tried(status, text)
+
+    def tried(self, status, text):
+        found = self.read(text)
+        words = (f"{text[-4000:]}\nstatus {status}{'' if found else ', no figures were found'}\n"
+                 f"replay: FIRN_TEST_GPU={GPU} {' '.join(map(str, self.command))}")
+        if not found:
+            return Tried(failed=1, words=words)
+        errors = max(found.errors, 0)
+        failed = found.wrong or int(status != 0)
+        return Tried(found.tried, faults=max(found.faults, 0), right=found.survived - errors,
+                     refused=errors, failed=failed, words=words if failed else "")
+
+
+def pytest_tests(text):
+    found = re.search(r"^=* ?(?:(\d+) failed, )?(\d+) passed", text, re.M)
+    if found is None:
+        return None
+    failed, passed = int(found.group(1) or 0), int(found.group(2))
+    return figures.Figures(failed + passed, "tests", passed)
+
+
+def minutes_for_all(normal, every):
+    """What is allowed to a program of tests/faults: with --long it fails every call, not each so
+    many-th. (Alone on two cores: 1 and 33 minutes; the hour has as many workers as cores.)"""
+    return every if os.environ.get("FIRN_TEST_LENGTH") == "long" else normal
 
 
 def pieces():
@@ -168,13 +188,17 @@ def pieces():
         Seeds("bytes, places", "tests/allocator/engine_places_property_test", 2),
         Seeds("store", "tests/backing/store/store_model_test", 1, "FIRN_SEED"),
         Whole("driver's nth calls", [str(BUILD / "tests/faults/driver_faults_test")],
-              BUILD / "tests/faults/driver_faults_test", 20, r"(\d[\d,]*) runs"),
+              BUILD / "tests/faults/driver_faults_test", minutes_for_all(20, 60),
+              figures.nth_calls),
         Whole("process's nth calls", [str(BUILD / "tests/faults/process_faults_test")],
-              BUILD / "tests/faults/process_faults_test", 30, r"(\d[\d,]*) runs"),
+              BUILD / "tests/faults/process_faults_test", minutes_for_all(30, 150),
+              figures.nth_calls),
         Whole("corrupt slots", [str(BUILD / "tests/backing/store/store_corruption_test")],
-              BUILD / "tests/backing/store/store_corruption_test", 20),
-        Whole("fuzzers", ["bash", "tests/fuzz/run.sh"], "tests/fuzz/run.sh", 30),
+              BUILD / "tests/backing/store/store_corruption_test", 20,
+              figures.corruptions),
+        Whole("fuzzers", ["bash", "tests/fuzz/run.sh"], "tests/fuzz/run.sh", 30,
+              figures.fuzzers, ("operations", "faults")),
         Whole("real faults", [python, "-m", "pytest", "-q", "-p", "no:cacheprovider",
                               "tests/real_faults"], "tests/real_faults/conftest.py", 40,
-              r"(\d+) passed"),
+              pytest_tests, ("operations", "faults")),
     ]

@@ -8,13 +8,27 @@
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 
 #include "allocator/command/report.h"
 #include "allocator/config.h"
 #include "allocator/json_text.h"
+#include "firn/output_file.h"
 
 namespace firn::command {
+
+namespace {
+/// (/dev/stdout and its like are links to what the process has open.)
+bool is_link(const std::filesystem::path& path) {
+  std::error_code error;
+  return path.parent_path() != "/dev" && path.parent_path() != "/dev/fd" &&
+         std::filesystem::is_symlink(path, error);
+}
+
+Error named(const char* option, Error error) {
+  error.text = fmt::format("{}: {}", option, error.text);
+  return error;
+}
+}  // namespace
 
 Result<std::string> output_path(const char* option, const std::string& file) {
   std::error_code error;
@@ -23,6 +37,9 @@ Result<std::string> output_path(const char* option, const std::string& file) {
     return bad(fmt::format("{} {}: is no file's name", option, quote_word(file)));
   if (std::filesystem::is_directory(path, error))
     return bad(fmt::format("{} {}: is a directory", option, quote_word(file)));
+  if (is_link(path))  // (said before the work is done)
+    return bad(fmt::format("{} {}: is a symbolic link, which is not followed", option,
+                           quote_word(file)));
   if (::access(path.parent_path().c_str(), W_OK) != 0)
     return bad(fmt::format("{} {}: cannot write in {}: {}", option, quote_word(file),
                            path.parent_path().string(), std::strerror(errno)));
@@ -30,11 +47,21 @@ Result<std::string> output_path(const char* option, const std::string& file) {
 }
 
 Result<void> write_file(const char* option, const std::string& path, const std::string& text) {
-  std::ofstream out(path, std::ios::trunc | std::ios::binary);
-  out << text;
-  out.close();
-  if (out) return {};
-  return make_error(Code::io, errno, fmt::format("{} {}: {}", option, path, std::strerror(errno)));
+  Result<OutputFile> file = OutputFile::create(path);
+  Result<void> done = file ? file->write(text) : Result<void>(file.error());
+  if (done) done = file->close();
+  if (!done) return named(option, done.error());
+  return {};
+}
+
+Result<void> write_whole(const char* option, const std::string& path, const std::string& text) {
+  std::error_code error;
+  const std::filesystem::file_status there = std::filesystem::symlink_status(path, error);
+  if (std::filesystem::exists(there) && !std::filesystem::is_regular_file(there))
+    return write_file(option, path, text);  // a pipe, a device, or a link, which is refused
+  Result<void> done = replace_file(path, text);
+  if (!done) return named(option, done.error());
+  return {};
 }
 
 Result<void> print(const std::string& text) {

@@ -126,15 +126,8 @@ int trace_report(const TraceReportOptions& asked) {
   const std::string page =
       report::make_page(*lives, std::filesystem::path(options.trace).filename().string(),
                         at_other_budgets(options.trace, *lives));
-  // Whole, or not at all.
-  const std::string part = *out + ".part";
-  Result<void> done = write_file("-o", part, page);
-  if (done) std::filesystem::rename(part, *out, error);
-  if (!done || error) {
-    std::error_code ignored;
-    std::filesystem::remove(part, ignored);
-    return refused(done ? "-o " + options.out + ": " + error.message() : done.error().text);
-  }
+  const Result<void> done = write_whole("-o", *out, page);
+  if (!done) return refused(done.error().text);
   if (!lives->ended || lives->cut)
     warn("report: " + options.trace + " has no end (its process was killed, or still runs, or the "
          "file was cut off): the page shows what is there");

@@ -69,7 +69,8 @@ struct Door<handler, entry, late> {
   /// Told by the coverage report. Now and then one is lost where threads meet.
   static inline std::atomic<uint64_t> calls{0};
 
-  static CUresult enter(P... parameters) {
+  /// (The program above may be C, and the driver's own code is: nothing is thrown through either.)
+  static CUresult enter(P... parameters) noexcept {
     if (depth > 0 || (!live.load(std::memory_order_acquire) && !(late && exiting())))
       return (real().*entry)(parameters...);
     Inside inside;
@@ -78,6 +79,8 @@ struct Door<handler, entry, late> {
       return handler(parameters...);
     } catch (const std::exception&) {
       return CUDA_ERROR_OUT_OF_MEMORY;
+    } catch (...) {
+      return CUDA_ERROR_UNKNOWN;
     }
   }
 };

@@ -12,6 +12,12 @@
 extern "C" {
 #endif
 
+#ifdef __cplusplus
+#define FIRN_NOTHROW noexcept /* C is on the other side */
+#else
+#define FIRN_NOTHROW
+#endif
+
 #define FIRN_STAND_IN_VERSION 2
 
 /* How the driver was reached, besides by its soname. */
@@ -38,20 +44,20 @@ struct FirnStandIn {
 /* And what the library behind answers. */
 struct FirnBehind {
   /* What answers the entry of that name instead of `real`; null: the real one does. */
-  void* (*handler)(const char* name);
+  void* (*handler)(const char* name) FIRN_NOTHROW;
   /* For firn_stand_in() below: null where `what` is not known. */
-  void* (*offer)(const char* what);
+  void* (*offer)(const char* what) FIRN_NOTHROW;
 };
 
 /* The library behind exports this one function. Null: it is of another build, or cannot serve. May
  * be called by several threads at once (a lock here could wait for the loader's): all get the same
  * answer. */
-const struct FirnBehind* firn_behind_start(const struct FirnStandIn* stand_in);
+const struct FirnBehind* firn_behind_start(const struct FirnStandIn* stand_in) FIRN_NOTHROW;
 
 /* The one name that the stand-in exports beside the driver's and dlopen: how Firn finds out that
  * the libcuda.so.1 it has opened is the stand-in. "driver": dlopen's handle of the real driver, null
  * where there is none; everything else is for the library behind. */
-void* firn_stand_in(const char* what);
+void* firn_stand_in(const char* what) FIRN_NOTHROW;
 
 #ifdef __cplusplus
 }

@@ -17,24 +17,30 @@ namespace {
 std::atomic<bool> begun{false};
 bool forked = false;  // this is a child, which has one thread
 
-void* answer_name(const char* entry) {
+void* answer_name(const char* entry) noexcept {
   void* door = door_of_name(entry);
-  if (std::strncmp(entry, "cu", 2) == 0) saw_name(entry, door != nullptr);
+  try {
+    if (std::strncmp(entry, "cu", 2) == 0) saw_name(entry, door != nullptr);
+  } catch (...) {  // no memory: the report lacks it
+  }
   return door;
 }
 
-void* offer(const char* what) {
+void* offer(const char* what) noexcept {
   return std::strcmp(what, "runtime") == 0 ? reinterpret_cast<void*>(&meet) : nullptr;
 }
 
 constexpr FirnBehind answer = {answer_name, offer};
 
-void end() {
+void end() noexcept {
   step_aside();
-  if (!forked) write_coverage_alone();
+  try {
+    if (!forked) write_coverage_alone();
+  } catch (...) {  // no memory for it
+  }
 }
 
-void leave_child() {
+void leave_child() noexcept {
   forked = true;
   live.store(false, std::memory_order_release);
   forget_runtime();
@@ -50,7 +56,7 @@ void step_aside() {
 }  // namespace firn::preload
 
 extern "C" __attribute__((visibility("default"))) const FirnBehind* firn_behind_start(
-    const FirnStandIn* stand_in) {
+    const FirnStandIn* stand_in) noexcept {
   using namespace firn::preload;
   if (stand_in->version != FIRN_STAND_IN_VERSION) return nullptr;
   try {
@@ -61,7 +67,7 @@ extern "C" __attribute__((visibility("default"))) const FirnBehind* firn_behind_
     }
     // (Short, and the one that begins waits for nobody who could wait for us.)
     while (!begun.load(std::memory_order_acquire)) ::sched_yield();
-  } catch (const std::exception&) {  // no memory
+  } catch (...) {  // no memory
     return nullptr;
   }
   return &answer;

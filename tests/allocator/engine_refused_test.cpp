@@ -1,9 +1,17 @@
-// From its nth call on the driver refuses everything, or the device ends, for every n of three jobs:
-// each call of the engine's is answered within a second, in the driver's words where it fails;
-// nothing aborts, and the engine's own end is as quick.
+// From its nth call on the driver refuses everything, or the device ends, in three jobs, for each n
+// up to 32 and in steps of a 32nd from there (every n with FIRN_TEST_LENGTH=long): each call of
+// the engine's is answered within a second, in the driver's words where it fails; nothing aborts,
+// and the engine's own end is as quick.
 #include <gtest/gtest.h>
 
+#include <malloc.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <cstring>
+#include <iterator>
+#include <new>
 #include <vector>
 
 #include "tests/allocator/watched.h"
@@ -145,34 +153,82 @@ const Scenario scenarios[] = {{"spills", Policy::age, spills},
                               {"repeats", Policy::lifetime, repeats},
                               {"mixes", Policy::age, mixes}};
 
-/// Every n at first, then some, for the later ones are of the same kinds.
+/// Of a scenario's runs, in memory that the processes have in common.
+struct Progress {
+  uint64_t n, calls, runs, failed;
+  bool over;
+};
+
+/// The calls that a run is made for: each up to 32, then steps of a 32nd; with --long each.
 uint64_t after(uint64_t n) {
   const char* length = std::getenv("FIRN_TEST_LENGTH");
   if (length && std::strcmp(length, "long") == 0) return n + 1;
-  return n + 1 + n / 8;
+  return n + 1 + n / 32;
 }
 
-/// `end(sim, n)` begins the refusals at the nth call from there; every n.
+/// Calls `step` until all is over, in processes of so many steps each: what a driver that refuses
+/// to be given anything back keeps goes with them. (The software GPU is in none but these.)
+template <class Step>
+void in_processes(const char* what, Step&& step) {
+  constexpr int steps_of_a_process = 100;
+  void* shared = ::mmap(nullptr, sizeof(Progress), PROT_READ | PROT_WRITE,
+                        MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  ASSERT_NE(shared, MAP_FAILED);
+  auto& progress = *new (shared) Progress{};
+  while (!progress.over && !::testing::Test::HasFailure()) {
+    std::fflush(nullptr);
+    const pid_t child = ::fork();
+    ASSERT_GE(child, 0);
+    if (child == 0) {
+      // What one run gave back the next one has without a page fault: half of a run's time.
+      (void)::mallopt(M_MMAP_THRESHOLD, 64 << 20);
+      (void)::mallopt(M_TRIM_THRESHOLD, 1 << 30);
+      for (int i = 0; i < steps_of_a_process && !progress.over; ++i) {
+        step(progress);
+        if (::testing::Test::HasFailure()) break;
+      }
+      std::fflush(nullptr);
+      ::_exit(::testing::Test::HasFailure() ? 1 : 0);
+    }
+    int status = 0;
+    ASSERT_EQ(::waitpid(child, &status, 0), child);
+    EXPECT_EQ(status, 0) << what << ", call " << progress.n << ": the process ends with signal "
+                         << (WIFSIGNALED(status) ? WTERMSIG(status) : 0) << ", status "
+                         << (WIFEXITED(status) ? WEXITSTATUS(status) : 0);
+  }
+  ::munmap(shared, sizeof(Progress));
+}
+
+/// `end(sim, n)` begins the refusals at the nth call from there; see after() for which.
 template <class End>
 void for_every_call(const char* what, End&& end) {
   for (const Scenario& scenario : scenarios) {
-    uint64_t calls = 0, failed = 0;
-    for (uint64_t n = 0; n <= calls; n = after(n)) {  // 0: nothing is refused
-      SCOPED_TRACE(std::string(scenario.name) + ", call " + std::to_string(n) + ": " + what);
+    const std::string words = std::string(scenario.name) + ", " + what;
+    in_processes(words.c_str(), [&](Progress& progress) {
+      const uint64_t n = progress.n;  // 0: nothing is refused
+      SCOPED_TRACE(words + ", call " + std::to_string(n));
       Watched sim(options(scenario.policy));
       ASSERT_TRUE(sim->ok()) << sim->error;
       Job job(sim);
       const uint64_t before = sim->gpu().fallible_calls();
       if (n) end(*sim, n);
       scenario.run(job);
-      if (!n) calls = sim->gpu().fallible_calls() - before;
+      if (!n) progress.calls = sim->gpu().fallible_calls() - before;
       EXPECT_TRUE(n > 0 || job.failed == 0) << job.first_failure;
-      failed += job.failed > 0;
+      progress.runs += n > 0;
+      progress.failed += job.failed > 0;
       sim.watch("the end");
-      if (::testing::Test::HasFailure()) return;
-    }
-    EXPECT_GT(calls, 50u);
-    EXPECT_GT(failed, 20u) << "the refusals were felt";
+      progress.n = after(n);
+      if (progress.n <= progress.calls) return;
+      std::printf("%s: %llu calls, %llu runs, %llu of them with an error\n", words.c_str(),
+                  static_cast<unsigned long long>(progress.calls),
+                  static_cast<unsigned long long>(progress.runs),
+                  static_cast<unsigned long long>(progress.failed));
+      progress.over = true;
+      EXPECT_GT(progress.calls, 50u);
+      EXPECT_GT(progress.failed, 20u) << "the refusals were felt";
+    });
+    if (::testing::Test::HasFailure()) return;
   }
 }
 
@@ -203,20 +259,23 @@ TEST(EngineRefused, a_failed_launch_at_the_nth_call) {
 }
 
 TEST(EngineRefused, one_entry_for_good) {
-  for (const char* entry : {"cuEventQuery", "cuEventRecord", "cuEventCreate", "cuStreamIsCapturing",
-                            "cuEventSynchronize", "cuStreamSynchronize", "cuStreamWaitEvent",
-                            "cuMemMap", "cuMemSetAccess", "cuMemUnmap", "cuMemCreate",
-                            "cuMemRelease", "cuMemcpyDtoHAsync", "cuMemcpyHtoDAsync",
-                            "cuCtxSynchronize", "cuCtxPushCurrent"})
-    for (const Scenario& scenario : scenarios)
-      for (uint64_t n : {1, 4, 9}) {
-        SCOPED_TRACE(std::string(scenario.name) + ": " + entry + " from its call " +
-                     std::to_string(n));
-        Watched sim(options(scenario.policy));
-        Job job(sim);
-        sim->gpu().fail_from(entry, n, CUDA_ERROR_UNKNOWN);
-        scenario.run(job);
-        sim.watch("the end");
-        if (::testing::Test::HasFailure()) return;
-      }
+  constexpr const char* entries[] = {
+      "cuEventQuery", "cuEventRecord", "cuEventCreate", "cuStreamIsCapturing",
+      "cuEventSynchronize", "cuStreamSynchronize", "cuStreamWaitEvent", "cuMemMap",
+      "cuMemSetAccess", "cuMemUnmap", "cuMemCreate", "cuMemRelease", "cuMemcpyDtoHAsync",
+      "cuMemcpyHtoDAsync", "cuCtxSynchronize", "cuCtxPushCurrent"};
+  constexpr uint64_t from[] = {1, 4, 9};
+  in_processes("one entry", [&](Progress& progress) {
+    const char* const entry = entries[progress.n / 9];
+    const Scenario& scenario = scenarios[progress.n / 3 % 3];
+    const uint64_t n = from[progress.n % 3];
+    SCOPED_TRACE(std::string(scenario.name) + ": " + entry + " from its call " +
+                 std::to_string(n));
+    Watched sim(options(scenario.policy));
+    Job job(sim);
+    sim->gpu().fail_from(entry, n, CUDA_ERROR_UNKNOWN);
+    scenario.run(job);
+    sim.watch("the end");
+    progress.over = ++progress.n == std::size(entries) * 9;
+  });
 }

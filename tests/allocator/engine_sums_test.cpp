@@ -1,4 +1,4 @@
-// firn_verify: what changes in host memory, or on its way to the device, is never handed over.
+// firn_verify: what changes in host memory, or on its way there or back, is never handed over.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -14,16 +14,21 @@ namespace {
 constexpr size_t block_bytes = 2u << 20;  // one piece
 constexpr size_t blocks_made = 6;         // more than half of host memory: written, with a store
 
-/// The driver with a fault of the way in, and a record of where copies out went.
+/// The driver with a fault of the way in, one of the way out, and a record of where copies out went.
 struct Link {
   static inline std::map<CUdeviceptr, std::byte*> copies;  // by device address
   static inline bool flips_in = false;                     // the next copy in
+  static inline CUdeviceptr strays = 0, stray = 0;  // the next copy out of the one has the other's
   static inline decltype(Driver::memcpy_dtoh_async) out = nullptr;
   static inline decltype(Driver::memcpy_htod_async) in = nullptr;
   static inline std::vector<std::byte> wrong;
 
   static CUresult copy_out(void* to, CUdeviceptr from, size_t bytes, CUstream stream) {
     copies[from] = static_cast<std::byte*>(to);
+    if (from == strays) {
+      strays = 0;
+      from = stray;
+    }
     return out(to, from, bytes, stream);
   }
   static CUresult copy_in(CUdeviceptr to, const void* from, size_t bytes, CUstream stream) {
@@ -37,10 +42,12 @@ struct Link {
 struct Job {
   Job(bool sums, bool verify, bool with_store, uint64_t writes_fail_until_ns = 0)
       : Job(options(sums, verify, with_store, writes_fail_until_ns)) {}
-  explicit Job(const SimulationOptions& options) : sim(options) {
+  /// With `strays` the copy of the first block to host memory has the bytes of the last.
+  explicit Job(const SimulationOptions& options, bool strays = false) : sim(options) {
     EXPECT_TRUE(sim.ok()) << sim.error;
     Link::copies.clear();
     Link::flips_in = false;
+    Link::strays = 0;
     Link::out = std::exchange(sim.driver().memcpy_dtoh_async, Link::copy_out);
     Link::in = std::exchange(sim.driver().memcpy_htod_async, Link::copy_in);
     Engine& engine = sim.engine(0);
@@ -52,6 +59,10 @@ struct Job {
       EXPECT_TRUE(hold);
       EXPECT_TRUE(sim.fill(0, *made, block_bytes, 100 + i, nullptr));
       engine.release(*hold, nullptr);
+    }
+    if (strays) {
+      Link::strays = reinterpret_cast<CUdeviceptr>(blocks.front());
+      Link::stray = reinterpret_cast<CUdeviceptr>(blocks.back());
     }
     engine.spill_all();
     for (int i = 0; i < 1000 && (engine.pump() || engine.busy()); ++i) sim.clock().wait(100'000);
@@ -179,5 +190,28 @@ TEST(EngineSums, of_host_memory_only_say_nothing_of_the_way_in) {
   Job job(true, false, false);
   Link::flips_in = true;
   EXPECT_TRUE(job.read(2));
+  EXPECT_GT(Simulation::wrong_bytes, 0u);
+}
+
+/// It is compared with the device's before that is unmapped, and copied out again.
+TEST(EngineSums, what_came_to_host_memory_wrong_comes_again) {
+  for (const bool with_store : {false, true}) {
+    Job job(Job::options(true, true, with_store, 0), true);
+    EXPECT_EQ(Link::strays, 0u) << "it was copied";
+    for (size_t i = 0; i < blocks_made; ++i) {
+      const Result<void> read = job.read(i);
+      ASSERT_TRUE(read) << describe(read.error());
+    }
+    EXPECT_EQ(Simulation::wrong_bytes, 0u) << Simulation::first_wrong;
+    EXPECT_EQ(job.stats().unseen_writes, 1u);
+    EXPECT_GE(job.stats().verified_bytes, blocks_made * block_bytes);
+    EXPECT_EQ(job.stats().lost_blocks, 0u);
+  }
+}
+
+TEST(EngineSums, of_host_memory_only_say_nothing_of_the_way_out) {
+  Job job(Job::options(true, false, false, 0), true);
+  EXPECT_EQ(Link::strays, 0u) << "it was copied";
+  EXPECT_TRUE(job.read(0));
   EXPECT_GT(Simulation::wrong_bytes, 0u);
 }

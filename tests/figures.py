@@ -65,10 +65,14 @@ def canaries(text):
 
 
 def nth_calls(text):
-    """The table of tests/faults: a run for each call that fails."""
-    head = r"^\w+ +(answer|what fails) +when +calls +runs +right +error +not met$"
-    found = numbers(r"^\w+ +\w+ +(?:once|from) +\d+ +(\d+) +(\d+) +(\d+) +(\d+)$", text)
-    if not found or not re.search(head, text, re.M):
+    """The table of tests/faults: a run for each call that fails, of `calls` where that is told."""
+    head = re.search(r"^\w+ +(?:answer|what fails) +when( +calls)? +runs +right +error +not met$",
+                     text, re.M)
+    if head is None:
+        return None
+    found = numbers(rf"^\w+ +\w+ +(?:once|from){' +[0-9]+' if head.group(1) else ''}"
+                    r" +(\d+) +(\d+) +(\d+) +(\d+)$", text)
+    if not found:
         return None
     runs, right, errors, unmet = (sum(each) for each in zip(*found))
     return Figures(runs, "runs", right + errors + unmet, runs - unmet, errors)

@@ -27,6 +27,12 @@ NTH_CALLS = """scenario   answer         when   calls   runs    right    error  
 job        oom            once     641    385      381        2        1
 requests   not_ready      from     133    133      132        0        0
 """
+BY_NAME = """store      what fails   when    runs    right    error  not met
+io_uring   calls        once      15        3       10        0
+threads    allocations  from      15        0       14        1
+what fails          io_uring   threads encrypted   runs    failed  right  error  not met
+fcntl                     58        64        58      2         8      0      0        0
+"""
 TAGS = ("600 seeds x 20000 operations in 157 s (10475812 in all), 168294 faults injected "
         "(11 device_death, 2 late), 439 blocks lost as they had to be, {} wrong\n")
 SANITIZERS = "thread: failed: x (FAIL)\nthread: 46 passed, 1 failed, 2 skipped (built in 9 s)\n"
@@ -90,6 +96,7 @@ def test_a_program_s_own_words_make_its_row(name):
     ("fuzz", FUZZ.format("FAILED", 1, 1), "41,200", "41,199", "1"),
     ("sanitizers-thread", SANITIZERS, "47", "46", "1"),
     ("driver_faults", NTH_CALLS, "518", "516", "2"),
+    ("process_faults", BY_NAME, "30", "28", "2"),
     ("tags", TAGS.format(0), "600", "600", "0"), ("tags", TAGS.format(2), "600", "598", "2"),
     ("tags_same", "40 seeds x 4000 operations twice, 3 differ\n", "40", "37", "3"),
     ("engine_property", "1000 seeds, 5 failed\n", "1,000", "995", "5"),

@@ -15,6 +15,7 @@
 
 #include "allocator/command/places.h"
 #include "allocator/command/report.h"
+#include "firn/output_file.h"
 
 extern char** environ;
 
@@ -99,7 +100,15 @@ Result<Plotter> Plotter::find() {
 }
 
 Result<void> Plotter::draw(const std::string& data, const std::string& path) const {
-  return run_python({python_, module_, path}, data);
+  // A new one is there before Python opens it: its owner's alone, and no link that came meanwhile.
+  std::error_code none;
+  if (std::filesystem::exists(std::filesystem::symlink_status(path, none)))
+    return run_python({python_, module_, path}, data);
+  Result<OutputFile> file = OutputFile::create(path, OutputFile::If::exists_fails);
+  if (!file) return file.error();
+  Result<void> done = run_python({python_, module_, path}, data);
+  if (!done) (void)::unlink(path.c_str());
+  return done;
 }
 
 }  // namespace firn::command

@@ -97,6 +97,26 @@ def test_a_link_that_comes_meanwhile_is_not_followed(firn, tmp_path, commands, l
     assert done.returncode not in (0, -6, -11) and "is a symbolic link" in done.stderr, done.stderr
 
 
+def test_a_drawing_is_its_owner_s_alone(firn, tmp_path):
+    out, link = tmp_path / "out.png", tmp_path / "link.png"
+    link.symlink_to(out)
+    words = ("layout", str(DATA / "buffers.csv"), "--plot")
+    refused(firn(*words, str(link)), "is a symbolic link, which is not followed", "--plot ")
+    assert not out.exists()
+    done = firn(*words, str(out))
+    if done.returncode == 2 and "matplotlib" in done.stderr:
+        pytest.skip(done.stderr.strip())
+    assert done.returncode == 0 and stat.S_IMODE(out.stat().st_mode) == 0o600, done.stderr
+    assert out.read_bytes().startswith(b"\x89PNG")
+    # What cannot be drawn leaves nothing, and what was there as it was.
+    for text in (None, "before"):
+        odd = tmp_path / "out.odd"
+        if text:
+            odd.write_text(text)
+        assert firn(*words, str(odd)).returncode != 0
+        assert (odd.read_text() if text else odd.exists()) == (text or False)
+
+
 @pytest.mark.parametrize("command", ["layout", "timeline"])
 def test_what_is_there_is_emptied_and_keeps_its_mode(firn, tmp_path, commands, command):
     words, _ = commands[command]

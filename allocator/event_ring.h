@@ -26,12 +26,17 @@ class EventRing {
 
   /// The event's number.
   uint64_t push(lifetimes::EventKind kind, uint32_t block) {
-    const uint64_t at = head_.fetch_add(1, std::memory_order_relaxed);
+    const uint64_t at = take();
+    write(at, kind, block);
+    return at;
+  }
+  /// push() in two: a number, and what it stands for. (Between them a thread may sleep.)
+  uint64_t take() { return head_.fetch_add(1, std::memory_order_relaxed); }
+  void write(uint64_t at, lifetimes::EventKind kind, uint32_t block) {
     // The reader has looked at the line since it was last written: asked for early, it is no wait.
     prefetch_to_write(&slots_[(at + write_ahead) & mask_]);
     slots_[at & mask_].store(number(at) << 27 | static_cast<uint64_t>(kind) << 25 | block,
                              std::memory_order_release);
-    return at;
   }
   /// How many were pushed.
   uint64_t pushed() const { return head_.load(std::memory_order_relaxed); }
@@ -48,7 +53,9 @@ class EventRing {
         ++tail_;
         return true;
       }
-      if (behind <= number_mask / 2) return false;  // of the round before: not written yet
+      // Of the round before: not written yet, or by one that slept and wrote too late. It is waited
+      // for until the next round overwrites it.
+      if (behind <= number_mask / 2) return false;
       tail_ = head_.load(std::memory_order_relaxed) - mask_ / 2;
     }
     return false;

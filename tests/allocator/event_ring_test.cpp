@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <thread>
 #include <vector>
 
@@ -55,6 +56,36 @@ TEST(EventRing, what_was_overwritten_is_passed_over) {
   for (size_t i = 0; i < read.size(); ++i) EXPECT_EQ(read[i], 1000 - read.size() + i);
   ring.push(EventKind::free, 7);
   EXPECT_EQ(blocks_read(ring), std::vector<uint32_t>{7});
+}
+
+TEST(EventRing, a_writer_that_sleeps_is_waited_for_one_round) {
+  EventRing ring(small_ring);
+  ring.push(EventKind::allocate, 1);
+  const uint64_t asleep = ring.take();
+  for (uint32_t i = 2; i < 10; ++i) ring.push(EventKind::allocate, i);
+  EXPECT_EQ(blocks_read(ring), std::vector<uint32_t>{1}) << "in the order of their numbers";
+  ring.write(asleep, EventKind::allocate, 100);
+  EXPECT_EQ(blocks_read(ring), (std::vector<uint32_t>{100, 2, 3, 4, 5, 6, 7, 8, 9}));
+  (void)ring.take();  // and is never heard of again
+  for (uint32_t i = 0; i < small_ring - 1; ++i) ring.push(EventKind::free, 200 + i);
+  EXPECT_TRUE(blocks_read(ring).empty());
+  ring.push(EventKind::free, 300);
+  const std::vector<uint32_t> read = blocks_read(ring);
+  EXPECT_GE(read.size(), small_ring / 2 - 1);
+  EXPECT_EQ(read.back(), 300u);
+}
+
+TEST(EventRing, one_that_writes_a_lap_too_late_holds_nobody_up) {
+  EventRing ring(small_ring);
+  const uint64_t asleep = ring.take();
+  for (uint32_t i = 0; i < small_ring + 10; ++i) ring.push(EventKind::allocate, i);
+  EXPECT_FALSE(blocks_read(ring).empty());
+  for (uint32_t i = 0; i < small_ring - 10; ++i) ring.push(EventKind::allocate, 1000 + i);
+  ring.write(asleep, EventKind::free, 7);  // onto number 2 * small_ring
+  for (uint32_t i = 0; i < small_ring; ++i) ring.push(EventKind::allocate, 2000 + i);
+  const std::vector<uint32_t> read = blocks_read(ring);
+  EXPECT_EQ(read.back(), 2000 + small_ring - 1);
+  EXPECT_EQ(std::count(read.begin(), read.end(), 7u), 0);
 }
 
 // A word is a thread and how many it had told before: whatever is read, each thread's are in order,

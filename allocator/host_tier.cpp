@@ -73,7 +73,7 @@ uint64_t HostTier::ahead_bytes() const {
   const uint64_t least = room_ ? room_->region_bytes : registered_at_once;
   const uint64_t spare = std::clamp(ranges_.used() / 2, least, std::max(least, 8 * least));
   if (wanted_ == 0 && mapped_ >= ranges_.used() + spare) return 0;
-  const uint64_t size = std::min(spare, most() - mapped_);
+  const uint64_t size = std::min(std::max<uint64_t>(spare, wanted_), most() - mapped_);
   return size < std::max<uint64_t>(least_bytes, wanted_) ? 0 : size - size % store_alignment;
 }
 

@@ -191,6 +191,22 @@ TEST_F(Host, takes_no_more_than_the_machine_has) {
   EXPECT_TRUE(host.ahead_due());
 }
 
+/// Whoever waits for a piece waits for ever where what is made would not hold it.
+TEST_F(Host, a_piece_larger_than_a_region_has_one_that_holds_it) {
+  std::atomic<uint64_t> left{64 * region};
+  HostRoom room;
+  room.region_bytes = 4 * mib;
+  HostTier host(driver, nullptr, 8 * region, &left, 0, true, -1, true, &room);
+  EXPECT_FALSE(host.acquire(8 * mib));
+  EXPECT_TRUE(host.may_grow());
+  ASSERT_TRUE(host.ahead_due());
+  make_ahead(host);
+  EXPECT_EQ(registered, 8 * mib);
+  Staging* piece = host.acquire(8 * mib);
+  ASSERT_TRUE(piece);
+  host.unref(piece);
+}
+
 TEST_F(Host, makes_no_region_that_is_too_small_for_what_is_wanted) {
   std::atomic<uint64_t> left{64 * region};
   HostRoom room;

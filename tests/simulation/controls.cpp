@@ -81,6 +81,13 @@ void World::change_streams(Draw& draw, Do what) {
   met(Probe::streams_ended);
 }
 
+/// The machine's memory gets short, for a while, or has room again.
+void World::press_host(Draw& draw, Engine& engine) {
+  const bool pressed = !draw.one_in(3);
+  machine_->host_room.left_bytes = pressed ? draw.below(24) << 20 : UINT64_MAX;
+  for (unsigned i = 0; i < 4 && engine.give_host_back(pressed); ++i) met(Probe::host_given_back);
+}
+
 void World::control(Draw& draw, Do what) {
   const int device = any_device(draw);
   const auto at = static_cast<size_t>(device);
@@ -102,6 +109,7 @@ void World::control(Draw& draw, Do what) {
       const uint64_t part = granules / 2 + draw.below(granules / 2 + 1);
       const uint64_t bytes = (draw.one_in(2) ? granules : part) << 21;
       short_ |= bytes < options_.engine.budget_bytes;
+      within_[at] = false;
       Result<void> set = engine.set_budget(bytes);
       if (!set && !excused(device)) fail("budget", describe(set.error()));
       met(Probe::budget_lowered);
@@ -109,10 +117,12 @@ void World::control(Draw& draw, Do what) {
     }
     case Do::give_way: {
       short_ = true;
+      within_[at] = false;
       (void)engine.give_way(draw.below(16) << 20, draw.below(20'000'000));
       (void)engine.set_budget(options_.engine.budget_bytes);
       return;
     }
+    case Do::press_host: return press_host(draw, engine);
     case Do::synchronize: machine_->synchronize(); return;
     case Do::foreign: {
       int inside = 0;

@@ -98,9 +98,10 @@ void World::refused(int device, size_t bytes, const Error& error, ModelBlock* bl
     return;
   }
   met(Probe::out_of_memory);
-  if (was_ill_ || dead_ || short_ || options_.store_faults || !options_.with_store ||
-      options_.threads > 1 || options_.store.capacity_bytes != SIZE_MAX ||
-      stopped_[static_cast<size_t>(device)])
+  if (dead_ || !options_.with_store || options_.store.capacity_bytes != SIZE_MAX) return;
+  if (!well_ && (was_ill_ || short_ || options_.store_faults || options_.threads > 1 ||
+                 stopped_[static_cast<size_t>(device)] ||
+                 machine_->host_room.left_bytes != UINT64_MAX))
     return;
   // Right only when what may not leave, with the request, exceeds the budget.
   const EngineStats stats = machine_->engine(device).stats();

@@ -29,6 +29,15 @@ bool EngineInspector::slot_has(const Piece& piece, uint64_t offset, uint64_t byt
   return true;
 }
 
+/// A fault that ends ill unmaps what is not there whole; what is being unmapped is as good as gone.
+bool EngineInspector::stays_mapped(const Block& block, const Span& span) {
+  if (span.going) return false;
+  return block.state() != State::faulting ||
+         std::all_of(block.pieces.begin(), block.pieces.end(), [&](const Piece& piece) {
+           return piece.on_device || &block.span_of(piece) != &span;
+         });
+}
+
 EngineInspector::Finding EngineInspector::look_at_piece(const Block& block, const Piece& piece,
                                                         uint32_t index, uint64_t offset,
                                                         uint64_t bytes, uint64_t tag,
@@ -50,15 +59,12 @@ EngineInspector::Finding EngineInspector::look_at_piece(const Block& block, cons
   const Span& span = block.span_of(piece);
   unsigned places = 0;
   if (piece.on_device && span.mapped()) {
-    if (tags_are(address, bytes, tag, true))
-      ++places;
-    else if (!arriving)
-      return {"places", words("the device has other bytes than were written")};
-    else if (tags_are(reinterpret_cast<uint64_t>(arriving->staging->data) + offset, bytes, tag,
-                      false))
-      ++places;
-    else
-      return {"places", words("what is being copied in is not what was written")};
+    if (!tags_are(address, bytes, tag, true)) {
+      if (!arriving) return {"places", words("the device has other bytes than were written")};
+      if (!tags_are(reinterpret_cast<uint64_t>(arriving->staging->data) + offset, bytes, tag, false))
+        return {"places", words("what is being copied in is not what was written")};
+    }
+    places += stays_mapped(block, span);
   }
   if (piece.host_valid) {
     if (!piece.host ||

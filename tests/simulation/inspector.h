@@ -42,6 +42,12 @@ class EngineInspector {
   };
   Part tagged(const void* address, size_t bytes) const;
 
+  /// Nobody is in it with its lock.
+  bool unlocked() const {
+    if (!engine_.mutex_.try_lock()) return false;
+    engine_.mutex_.unlock();
+    return true;
+  }
   bool dead() const { return engine_.health_.dead(); }
   std::string death() const { return engine_.health_.error().text; }
   bool stuck() const { return engine_.stuck_ || engine_.store_full_; }
@@ -56,6 +62,7 @@ class EngineInspector {
   Finding look_at_piece(const Block& block, const Piece& piece, uint32_t index, uint64_t offset,
                         uint64_t bytes, uint64_t tag, Seen& seen) const;
   Finding look_at_small(const Block& small, const Part& part, uint64_t tag, Seen& seen) const;
+  static bool stays_mapped(const Block& block, const Span& span);
   Finding look_on_device(const Block& block, const Part& part, uint64_t tag) const;
   bool tags_are(uint64_t address, uint64_t bytes, uint64_t tag, bool device) const;
   bool slot_has(const Piece& piece, uint64_t offset, uint64_t bytes, uint64_t tag) const;

@@ -147,11 +147,22 @@ void Machine::open_engines(std::function<bool()> may_wait) {
     contexts_.emplace_back();
     FIRN_CHECK(driver_->device_primary_ctx_retain(&contexts_.back(), device) == CUDA_SUCCESS,
                "context");
+    own_streams_.push_back(counts(device).streams);
   }
   if (options_.before_open) options_.before_open(gpu_);
+  const uint64_t own_bytes =  // (As Runtime has it.)
+      std::min(8 * options_.engine.piece_bytes, options_.engine.host_bytes);
+  host_left_ = (options_.engine.host_bytes - own_bytes) * contexts_.size();
+  host_room.region_bytes = uint64_t{4} << 20;
   for (int device = 0; device < options_.devices; ++device) {
     EngineOptions engine = options_.engine;
     engine.device = device;
+    if (options_.host_shared) {
+      engine.host_bytes *= contexts_.size();
+      engine.host_left = &host_left_;
+      engine.host_own = own_bytes;
+    }
+    if (options_.host_pressed) engine.host_room = &host_room;
     engine.context = contexts_[static_cast<size_t>(device)];
     Result<std::unique_ptr<Engine>> opened =
         Engine::open(engine, *driver_, seen_store_.get(), static_cast<unsigned>(device),
@@ -187,6 +198,12 @@ void Machine::destroy_stream(int device, CUstream stream) {
   Driver::ContextGuard guard(*driver_, context(device));
   std::erase(streams_, std::pair{device, stream});
   (void)driver_->stream_destroy(stream);
+}
+
+uint64_t Machine::streams_of_others(int device) const {
+  uint64_t count = own_streams_[static_cast<size_t>(device)];
+  for (const auto& [of, stream] : streams_) count += of == device;
+  return count;
 }
 
 FirnGpuCounts Machine::counts(int device) const {

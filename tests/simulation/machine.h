@@ -81,6 +81,8 @@ class Machine final : public TagMemory {
   CUcontext context(int device) const { return contexts_[static_cast<size_t>(device)]; }
   CUstream make_stream(int device);
   void destroy_stream(int device, CUstream stream);
+  /// Those that are the program's, or the device's own.
+  uint64_t streams_of_others(int device) const;
   FirnGpuCounts counts(int device) const;
   void synchronize();
 
@@ -91,6 +93,8 @@ class Machine final : public TagMemory {
   bool compare(int device, const void* address, size_t bytes, uint64_t block, uint64_t version,
                CUstream stream);
   std::vector<uint32_t> version_done;  // by block
+  /// What the machine's memory has left for the engines' (Options::host_pressed).
+  HostRoom host_room;
   /// A kernel found something else, or was refused its memory: which oracle, in words.
   std::string wrong_oracle, wrong;
 
@@ -110,9 +114,11 @@ class Machine final : public TagMemory {
   std::unique_ptr<AskingClock> asking_clock_;
   std::unique_ptr<SimulatedStore> store_;
   std::unique_ptr<SeenStore> seen_store_;
+  std::atomic<uint64_t> host_left_{0};  // for all engines (Options::host_shared)
   std::vector<CUcontext> contexts_;
   std::vector<std::unique_ptr<Engine>> engines_;
   std::vector<std::pair<int, CUstream>> streams_;
+  std::vector<uint64_t> own_streams_;  // of each device
   void* write_ = nullptr;
   void* compare_ = nullptr;
 };

@@ -286,7 +286,8 @@ void World::layer(Draw& draw, uint64_t place) {
     return;
   }
   const auto weight = [&](uint64_t l) -> ModelBlock* {
-    return l < kept_ && !blocks_[l]->busy && !blocks_[l]->lost ? blocks_[l].get() : nullptr;
+    // (Another thread's iteration may have freed some.)
+    return l < std::min<uint64_t>(kept_, blocks_.size()) && !blocks_[l]->busy && !blocks_[l]->lost ? blocks_[l].get() : nullptr;
   };
   const uint64_t l = place < layers ? place : place < 2 * layers ? 2 * layers - 1 - place
                                                                    : place - 2 * layers;
@@ -316,7 +317,7 @@ void World::layer(Draw& draw, uint64_t place) {
 void World::end_iteration(Draw& draw) {
   if (kept_ == 0 && options_.layers == 0) kept_ = blocks_.size() / 2 + 1;
   for (size_t i = blocks_.size(); i-- > kept_;)
-    if (!blocks_[i]->busy) release(draw, i, false);
+    if (i < blocks_.size() && !blocks_[i]->busy) release(draw, i, false);
 }
 
 void World::operate(Draw& draw, Do what, uint64_t number) {

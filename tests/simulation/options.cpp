@@ -12,7 +12,7 @@ const char* const do_names[do_count] = {
     "allocate", "write", "read", "copy", "free", "layer", "cold", "prefetch", "pin", "unpin",
     "wait", "pump", "ponder", "trim", "spill_all", "spill_away", "stop_spilling", "set_budget",
     "give_way", "synchronize", "foreign", "touch_many", "touch_anyway", "free_held", "free_behind",
-    "export_memory", "busy", "give_address", "new_stream", "end_stream", "inject"};
+    "export_memory", "busy", "give_address", "new_stream", "end_stream", "press_host", "inject"};
 
 namespace {
 
@@ -32,7 +32,9 @@ void draw_program(Draw& draw, Options& o) {
   set(Do::touch_anyway, 10, 3), set(Do::free_held, 6, 3), set(Do::free_behind, 10, 3);
   set(Do::export_memory, 1, 3), set(Do::busy, 20, 4), set(Do::give_address, 1, 3);
   set(Do::new_stream, 1, 3), set(Do::end_stream, 1, 2);
-  if (o.driver_faults) set(Do::inject, 6, always);
+  const auto illness = 1 + static_cast<unsigned>(draw.below(12));
+  if (o.host_pressed) set(Do::press_host, 4, always);
+  if (o.driver_faults) set(Do::inject, illness, always);
   if (draw.one_in(2)) {  // the same again and again, as training is
     if (draw.below(3) != 0) {
       o.layers = 3 + static_cast<unsigned>(draw.below(8));
@@ -43,7 +45,8 @@ void draw_program(Draw& draw, Options& o) {
         set(Do::busy, 8, 3), set(Do::cold, 4, 3), set(Do::prefetch, 4, 3), set(Do::trim, 1, 3);
         set(Do::wait, 8, 3), set(Do::touch_anyway, 4, 3), set(Do::set_budget, 1, 3);
       }
-      if (o.driver_faults) set(Do::inject, 3, always);
+      if (o.host_pressed) set(Do::press_host, 2, always);
+      if (o.driver_faults) set(Do::inject, illness, always);
       if (draw.below(4) != 0) {
         o.engine.policy = Policy::lifetime;
         o.engine.places = draw.below(4) != 0 && !o.engine.guard;
@@ -97,7 +100,7 @@ Options draw_options(uint64_t seed, unsigned operations) {
   o.faults = draw.below(3) != 0;
   o.devices = draw.one_in(2) ? 1 : 2 + static_cast<int>(draw.below(2));
   o.streams = 1 + static_cast<unsigned>(draw.below(4));
-  o.threads = draw.one_in(8) ? 2 + static_cast<unsigned>(draw.below(2)) : 1;
+  o.threads = draw.one_in(5) ? 2 + static_cast<unsigned>(draw.below(2)) : 1;
   EngineOptions& e = o.engine;
   e.budget_bytes = (8 + draw.below(40)) * granule;
   e.host_bytes = (12 + draw.below(60)) << 20;
@@ -128,6 +131,10 @@ Options draw_options(uint64_t seed, unsigned operations) {
     o.refuses_host = o.driver_faults && draw.one_in(4);
     if (o.driver_faults && draw.one_in(3)) o.refused_copies = draw.part() / 10;
   }
+  if (draw.one_in(3)) e.io_patience_ns = 1'000'000'000 + draw.below(59'000'000'000);
+  e.host_ahead = draw.one_in(4);
+  o.host_shared = draw.one_in(3);
+  o.host_pressed = draw.one_in(4);
   draw_store(draw, o);
   draw_program(draw, o);
   if (!o.with_store)
@@ -140,12 +147,13 @@ std::string Options::words() const {
   static const char* const policies[] = {"age", "lifetime", "oracle", "greedy"};
   return fmt::format(
       "{} devices, {} streams, {} threads, budget {} MiB, host {} MiB, piece {} MiB, span {} MiB, "
-      "policy {}{}{}{}{}, {}, live {} MiB, period {}, layers {}, faults:{}{}{}{}{}",
+      "policy {}{}{}{}{}{}{}{}, {}, live {} MiB, period {}, layers {}, faults:{}{}{}{}{}",
       devices, streams, threads, engine.budget_bytes >> 20, engine.host_bytes >> 20,
       engine.piece_bytes >> 20, engine.span_bytes >> 20,
       policies[static_cast<unsigned>(engine.policy)], engine.places ? " places" : "",
       engine.guard ? " guard" : "", engine.poison ? " poison" : "",
-      engine.adversarial ? " adversarial" : "", with_store ? "store" : "no store", live_bytes >> 20,
+      engine.adversarial ? " adversarial" : "", engine.host_ahead ? " ahead" : "",
+      host_shared ? " shared" : "", host_pressed ? " pressed" : "", with_store ? "store" : "no store", live_bytes >> 20,
       period, layers, faults ? "" : " none", driver_faults ? " driver" : "",
       deaths ? " deaths" : refused_copies > 0 ? " copies" : "",
       store_faults ? " store" : "", lasting ? " lasting" : "");

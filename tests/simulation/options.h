@@ -18,7 +18,7 @@ enum class Do : unsigned {
   allocate, write, read, copy, free, layer, cold, prefetch, pin, unpin, wait, pump, ponder, trim,
   spill_all, spill_away, stop_spilling, set_budget, give_way, synchronize, foreign, touch_many,
   touch_anyway, free_held, free_behind, export_memory, busy, give_address, new_stream, end_stream,
-  inject, count
+  press_host, inject, count
 };
 inline constexpr unsigned do_count = static_cast<unsigned>(Do::count);
 extern const char* const do_names[do_count];
@@ -31,6 +31,8 @@ struct Options {
   EngineOptions engine;            // of each device
   bool with_store = true;
   SimulatedStoreOptions store;
+  bool host_shared = false;        // the devices' host memory is one budget, a part of it their own
+  bool host_pressed = false;       // the machine's memory gets short, and comes free
   uint64_t gpu_bytes = 0;
   uint64_t call_ns = 0;
   double link_bytes_s = 16e9;

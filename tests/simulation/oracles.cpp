@@ -1,4 +1,6 @@
 // What has to hold after each step, and at the end.
+#include <utility>
+
 #include <fmt/format.h>
 
 #include "tests/simulation/world.h"
@@ -58,10 +60,14 @@ void World::after(uint64_t number) {
     }
     return;
   }
-  if (number % 8 == 0)  // the service thread's part
-    for (int device = 0; device < options_.devices; ++device)
-      if (machine_->engine(device).ponder_due()) (void)machine_->engine(device).ponder();
-  if (number % 64 == 0 && options_.threads == 1) look_at_all();
+  for (int device = 0; device < options_.devices; ++device) expect_budget(device);
+  if (number % 8 == 0)  // the service threads' part
+    for (int device = 0; device < options_.devices; ++device) {
+      Engine& engine = machine_->engine(device);
+      if (engine.ponder_due()) (void)engine.ponder();
+      if (options_.engine.host_ahead && engine.host_due()) (void)engine.prepare_host();
+    }
+  if (number % 32 == 0) look_at_all();
   if (number % 32 != 0) return;
   for (int device = 0; device < options_.devices; ++device) {
     if (const uint64_t peak = machine_->counts(device).frame_bytes_peak;
@@ -72,6 +78,34 @@ void World::after(uint64_t number) {
         machine_->engine(device).stats().evictions != evictions_[static_cast<size_t>(device)])
       fail("stopped", "a block was evicted while spilling was stopped");
   }
+}
+
+/// The engines have ended, and with them all that they had of the driver.
+void World::expect_nothing_left() {
+  for (int device = 0; device < options_.devices; ++device) {
+    const FirnGpuCounts counts = machine_->counts(device);
+    const uint64_t streams = machine_->streams_of_others(device);
+    if (counts.mapped_bytes || counts.frames || counts.events || counts.streams > streams)
+      fail("leak", fmt::format("device {}: {} bytes mapped, {} frames, {} events, {} streams of "
+                               "the engine's are left",
+                               device, counts.mapped_bytes, counts.frames, counts.events,
+                               counts.streams - streams));
+  }
+  if (const uint64_t bytes = machine_->counts(0).host_registered_bytes; bytes != 0)
+    fail("leak", fmt::format("{} bytes of host memory are registered still", bytes));
+  if (const uint64_t bytes = machine_->gpu().reserved_bytes(); bytes != 0)
+    fail("leak", fmt::format("{} bytes of addresses are reserved still", bytes));
+}
+
+/// Once no more is held than the budget of now, it stays so until another one is set.
+void World::expect_budget(int device) {
+  const EngineInspector at = inspector(device);
+  const uint64_t held = at.held_bytes(), budget = at.budget();
+  auto within = within_[static_cast<size_t>(device)];
+  if (within && held > budget)
+    fail("budget", fmt::format("device {} holds {} bytes of frames, and its budget is {} now",
+                               device, held, budget));
+  within = held <= budget;
 }
 
 /// The process ends, or the library does, with work in flight: all comes down.
@@ -96,7 +130,7 @@ void World::close_now(Draw& draw) {
     const auto fail = draw.one_in(2) ? machine_->gpu().fail_from : machine_->gpu().fail_at;
     fail(entries[draw.below(std::size(entries))], 1 + draw.below(4), 999);
     met(Fault::driver_call);
-    was_ill_ = true;
+    driver_ill_ = true;
   }
   for (int device = 0; device < options_.devices; ++device) {
     machine_->close(device);
@@ -105,24 +139,19 @@ void World::close_now(Draw& draw) {
         fail("close", fmt::format("device {}: {} requests of the store's go on after its end",
                                   device, left));
     if (!machine_->wrong_oracle.empty()) fail(machine_->wrong_oracle.c_str(), machine_->wrong);
-    if (dead || was_ill_) continue;
-    const FirnGpuCounts counts = machine_->counts(device);
-    if (counts.frame_bytes != 0)
-      fail("close", fmt::format("device {}: {} bytes of frames are left", device,
-                                counts.frame_bytes));
   }
   if (in_flight) met(Probe::closed_in_flight);
-  if (dead || was_ill_) return;
+  if (dead || driver_ill_) return;  // what the driver refuses to take back stays
   if (machine_->store())
     if (const uint64_t slots = machine_->store()->stats().slots_in_use; slots != 0)
       fail("close", fmt::format("{} slots are left", slots));
-  if (const uint64_t bytes = machine_->counts(0).host_registered_bytes; bytes != 0 && !was_ill_)
-    fail("close", fmt::format("{} bytes of host memory are registered still", bytes));
+  expect_nothing_left();
 }
 
 /// Faults stop: within a bounded time all that is not lost is there, and then nothing is left.
 void World::finish() {
   end_injections();
+  if (options_.refused_copies > 0) machine_->gpu().fail_rate("cuMemcpyHtoDAsync", 0, 1, 0);
   if (dead_) {
     Draw draw;
     return close_now(draw);
@@ -135,7 +164,15 @@ void World::finish() {
     machine_->engine(device).stop_spilling(stopped_[at] = false);
     Result<void> set = machine_->engine(device).set_budget(options_.engine.budget_bytes);
     if (!set) fail("liveness", describe(set.error()));
+    within_[at] = false;
   }
+  machine_->host_room.left_bytes = UINT64_MAX;
+  for (int device = 0; device < options_.devices; ++device)
+    (void)machine_->engine(device).give_host_back(false);
+  well_ = true;
+  // A full store is left alone for a second.
+  const uint64_t soon = machine_->gpu().now() + 1'000'000'000;
+  while (machine_->gpu().now() <= soon) machine_->clock().wait(soon + 1 - machine_->gpu().now());
   const uint64_t began = machine_->gpu().now();
   step_began();
   for (const auto& block : blocks_) {
@@ -170,11 +207,15 @@ void World::finish() {
   }
   if (machine_->store() && machine_->store()->stats().slots_in_use != 0)
     fail("leak", "slots are left");
+  count_probes();
+  for (int device = 0; device < options_.devices; ++device) machine_->close(device);
+  expect_nothing_left();
   if (machine_->gpu().now() - began > 600'000'000'000)
     fail("liveness", "it took ten minutes to end");
 }
 
 void World::count_probes() {
+  if (std::exchange(counted_, true)) return;
   const auto some = [&](Probe probe, uint64_t times) {
     if (times) met(probe, times);
   };

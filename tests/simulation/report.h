@@ -18,7 +18,7 @@ namespace firn::sim {
   X(create_refused) X(copy_refused) X(register_refused) X(not_ready_for_long) X(device_died)  \
   X(out_of_memory) X(budget_lowered) X(period_found) X(placed) X(prefetched) X(shared_frame)  \
   X(closed_in_flight) X(threads_waited) X(guarded) X(exported) X(two_places) X(only_in_store) \
-  X(behind_fence) X(streams_ended)
+  X(behind_fence) X(streams_ended) X(host_given_back) X(threads_in_calls)
 
 enum class Probe : unsigned {
 #define FIRN_PROBE(name) name,

@@ -24,6 +24,7 @@ World::World(const Options& options, Report& report, Words& words, std::vector<b
   live_bytes_.resize(devices);
   stopped_.resize(devices);
   evictions_.resize(devices);
+  within_.resize(devices);
   fence_given_.resize(devices);
   lost_seen_.resize(devices);
   machine_ = std::make_unique<Machine>(options, [this] { return may_wait(); });
@@ -40,6 +41,7 @@ World::World(const Options& options, Report& report, Words& words, std::vector<b
   }
   if (options.threads > 1) {
     turns_ = std::make_unique<Turns>(options.threads, options.seed);
+    machine_->events().may_switch = [this] { may_switch(); };
   }
   for (int device = 0; device < options.devices; ++device) {
     streams_.emplace_back();
@@ -71,10 +73,22 @@ bool World::may_wait() {
   if (++operation_waits > waits_most || now - operation_began_ns > call_ns_most)
     fail("time", fmt::format("a call has not returned for {} ms and {} waits",
                              (now - operation_began_ns) / 1'000'000, operation_waits));
+  if (options_.engine.host_ahead && !ended_)  // the thread that pins goes on meanwhile
+    for (int device = 0; device < options_.devices; ++device)
+      if (machine_->open(device) && machine_->engine(device).host_due())
+        (void)machine_->engine(device).prepare_host();
   if (!turns_ || ended_) return true;
   if (!turns_->yield()) return true;
   met(Probe::threads_waited);
   return false;
+}
+
+/// An engine maps or unmaps, mostly without its lock: others may come in between.
+void World::may_switch() {
+  if (!turns_ || ended_) return;
+  for (int device = 0; device < options_.devices; ++device)
+    if (!machine_->open(device) || !inspector(device).unlocked()) return;
+  if (turns_->yield()) met(Probe::threads_in_calls);
 }
 
 void World::step_began() {

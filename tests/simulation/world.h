@@ -50,6 +50,7 @@ class World {
   void met(Probe probe, uint64_t times = 1) { probes_[static_cast<unsigned>(probe)] += times; }
   void met(Fault fault, uint64_t times = 1) { faults_[static_cast<unsigned>(fault)] += times; }
   bool may_wait();
+  void may_switch();
   void step_began();
 
   // operations.cpp: the program.
@@ -68,6 +69,7 @@ class World {
   void touch_many(Draw& draw);
   void hint(Draw& draw, Do what);
   void control(Draw& draw, Do what);
+  void press_host(Draw& draw, Engine& engine);
   void change_streams(Draw& draw, Do what);
   ModelBlock* any(Draw& draw);
   size_t draw_bytes(Draw& draw);
@@ -92,6 +94,8 @@ class World {
   void look_at_all();
   void after(uint64_t number);
   void finish();
+  void expect_budget(int device);
+  void expect_nothing_left();
   void close_now(Draw& draw);
   void count_probes();
   EngineInspector inspector(int device) {
@@ -112,6 +116,7 @@ class World {
   std::vector<uint64_t> live_bytes_;            // by device
   std::vector<bool> stopped_;
   std::vector<uint64_t> evictions_;
+  std::vector<bool> within_;   // the budget of now, since it was set
   uint32_t next_id_ = 1;
   size_t kept_ = 0;            // the first blocks, that stay for all iterations
   bool driver_ill_ = false;    // an injected error of the driver's may still be met
@@ -122,6 +127,8 @@ class World {
   bool dead_ = false;
   bool short_ = false;         // the budget is below what it was, or the store was full
   bool ended_ = false;
+  bool counted_ = false;       // what the engines met, before they ended
+  bool well_ = false;          // faults are over for good, and the budget is whole again
   uint64_t done_ = 0;          // operations
   uint64_t began_ns_ = 0;      // of the operation under way
   uint64_t waits_ = 0;

@@ -5,9 +5,11 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <fstream>
 #include <map>
 #include <set>
+#include <thread>
 
 using namespace firn;
 
@@ -118,5 +120,49 @@ TEST(Block, a_freed_block_takes_no_hold) {
                       State::faulting, State::draining, State::lost}) {
     block.word = word::with_state(0, state);
     EXPECT_FALSE(hold_live(block)) << state_names[static_cast<int>(state)];
+  }
+}
+
+/// Another thread changes the word all the time: exchanges are lost.
+class BlockWord : public ::testing::Test {
+ protected:
+  BlockWord() : block_(*table_.make()), other_([this] { change(); }) {
+    transit_own(block_, Event::allocate, 0);
+    while (changes_ == 0) std::this_thread::yield();
+  }
+  ~BlockWord() override {
+    ended_ = true;
+    other_.join();
+  }
+  void change() {
+    while (word::state(block_.word) != State::resident) std::this_thread::yield();
+    while (!ended_) {
+      for (int i = 0; i < 64; ++i) block_.word.fetch_xor(word::zero_copy);
+      changes_ += 64;
+    }
+  }
+  /// So many rounds, and more where the other thread had no processor for a while.
+  bool more(int round) const { return round < 4'000'000 || changes_ < 16'000'000; }
+  BlockTable table_;
+  Block& block_;
+  std::atomic<bool> ended_{false};
+  std::atomic<uint64_t> changes_{0};
+  std::thread other_;
+};
+
+TEST_F(BlockWord, a_transition_is_made_at_last) {
+  for (int i = 0; more(i); ++i) {
+    transit(block_, Event::spill);
+    ASSERT_EQ(block_.state(), State::spilling) << i;
+    transit(block_, Event::keep);
+    ASSERT_EQ(block_.state(), State::resident) << i;
+  }
+}
+
+TEST_F(BlockWord, a_hold_is_counted_at_last) {
+  for (int i = 0; more(i); ++i) {
+    ASSERT_TRUE(hold_live(block_));
+    ASSERT_EQ(word::holds(block_.word), 1u) << i;
+    block_.word.fetch_sub(word::hold_one);
   }
 }

@@ -11,6 +11,7 @@
 #include <chrono>
 #include <cstdio>
 #include <cstring>
+#include <new>
 #include <system_error>
 #include <thread>
 
@@ -107,7 +108,12 @@ Result<void> ControlSocket::listen_in(const std::string& folder) {
 void ControlSocket::wait_for_callers() {
   pthread_setname_np(pthread_self(), "firn-control");
   while (!stopping_ && listening_.ours()) {
-    Descriptor socket(::accept4(listening_.get(), nullptr, nullptr, SOCK_CLOEXEC));
+    Descriptor socket;
+    try {
+      socket = Descriptor(::accept4(listening_.get(), nullptr, nullptr, SOCK_CLOEXEC));
+    } catch (const std::bad_alloc&) {  // (closed there: this caller is not answered)
+      continue;
+    }
     if (!socket) {
       if (errno == EINTR || errno == ECONNABORTED) continue;
       if (stopping_ || (errno != EMFILE && errno != ENFILE && errno != ENOMEM)) break;
@@ -126,7 +132,7 @@ void ControlSocket::wait_for_callers() {
     }
     try {
       std::thread([this, caller, number] { serve(caller, number); }).detach();
-    } catch (const std::system_error&) {
+    } catch (const std::exception&) {  // a limit on processes, or no memory
       serve(caller, number);
     }
   }
@@ -139,14 +145,14 @@ void ControlSocket::serve(size_t caller, int socket) {
   (void)::setsockopt(socket, SOL_SOCKET, SO_RCVTIMEO, &caller_patience, sizeof caller_patience);
   (void)::setsockopt(socket, SOL_SOCKET, SO_SNDTIMEO, &caller_patience, sizeof caller_patience);
   if (same_user(socket)) {
-    const std::string word = read_word(socket);
-    if (!word.empty() && !stopping_) {
-      try {
+    try {
+      const std::string word = read_word(socket);
+      if (!word.empty() && !stopping_) {
         const std::string answer = answer_(word);
         if (callers_[caller].ours()) send_all(socket, answer);
-      } catch (const std::exception& error) {  // no memory, say: the program goes on
-        std::fprintf(stderr, "firn: a viewer was not answered: %s\n", error.what());
       }
+    } catch (const std::exception& error) {  // no memory, say: the program goes on
+      std::fprintf(stderr, "firn: a viewer was not answered: %s\n", error.what());
     }
   }
   std::lock_guard lock(mutex_);

@@ -156,7 +156,8 @@ bool Said::write_all(std::chrono::steady_clock::time_point end) try {
         end - std::chrono::steady_clock::now());
     if (left.count() <= 0) return false;
     pollfd ready{fd_, POLLOUT, 0};
-    (void)::poll(&ready, 1, static_cast<int>(left.count()));
+    // (A wait that is refused would be asked for again at once, and again.)
+    if (::poll(&ready, 1, static_cast<int>(left.count())) < 0 && errno != EINTR) return false;
   }
 } catch (const std::bad_alloc&) {
   return false;

@@ -148,7 +148,7 @@ bool tried(uint64_t n, uint64_t each) {
   switch (length()) {
     case Length::long_: return true;
     case Length::quick: return n <= 3 || n % 61 == 0;
-    case Length::normal: return n <= each || n % 7 == 0;
+    case Length::normal: return n <= each || n % 3 == 0;
   }
   return true;
 }

@@ -35,7 +35,7 @@ enum class Length { quick, normal, long_ };
 Length length();
 
 /// Whether the nth call is tried, of so many that a test of this length tries: each of the first
-/// `each`, and every seventh from there; with `--long` each.
+/// `each`, and every third from there; with `--long` each.
 bool tried(uint64_t n, uint64_t each);
 
 /// That forked children have, too; zeroes.

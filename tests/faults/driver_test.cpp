@@ -2,7 +2,8 @@
 // at the end of the engine: each call is answered, right or with a clean error, within a second; no
 // byte is wrong; and once the driver is well again the engine serves, and nothing is left.
 //
-//   driver_faults_test                          all; each n up to 300, and every seventh
+//   driver_faults_test                          each n up to 300, every third from there, all of
+//                                               the end; each n with FIRN_TEST_LENGTH=long
 //   driver_faults_test SCENARIO ANSWER WHEN N   one run: age oom once 17
 #include <cstdio>
 #include <cstring>
@@ -241,6 +242,7 @@ int run_all(const std::string& program) {
   runs.run = [&](size_t i) { return run(cases[i]); };
   const std::vector<End> ends = run_cases(runs, cases.size(), passed);
   print_table(cases, ends);
+  std::printf("%zu runs\n", cases.size());
   return passed ? 0 : 1;
 }
 

@@ -1,5 +1,6 @@
 #include "tests/faults/interpose.h"
 
+#include <dirent.h>
 #include <dlfcn.h>
 #include <execinfo.h>
 #include <fcntl.h>
@@ -9,9 +10,12 @@
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
+#include <spawn.h>
 #include <stdio.h>
 #include <sys/mman.h>
+#include <sys/eventfd.h>
 #include <sys/prctl.h>
+#include <sys/random.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -26,7 +30,9 @@
 #include <cstddef>
 #include <cstdlib>
 #include <cstring>
+#include <iterator>
 #include <new>
+#include <string_view>
 
 namespace firn::faults {
 namespace {
@@ -39,9 +45,40 @@ struct Range {
 };
 Range firn_text, standard_text;  // of libfirn, of the C++ library
 std::atomic<bool> counting{false};
-std::atomic<uint64_t> counts[2], failures{0};
-std::atomic<uint64_t> fails_at[2];  // 0: none
-std::atomic<bool> fails_on[2];
+
+constexpr const char* all_names[] = {
+    // libfirn's own, trapped
+    "io_uring_setup", "io_uring_enter", "io_uring_register", "mmap_of_io_uring",
+    // of files
+    "open", "openat", "opendir", "readdir", "fopen", "fdopen", "memfd_create", "fallocate",
+    "ftruncate", "fsync", "pread", "pwrite", "read", "write", "posix_fadvise", "fstat", "stat",
+    "lstat", "statx", "statfs", "fstatfs", "access", "faccessat", "realpath", "mkdir", "chmod",
+    "rename", "unlink", "remove", "fcntl",
+    // of memory
+    "mmap", "madvise", "mprotect", "mlock",
+    // of sockets
+    "socket", "bind", "listen", "connect", "accept4", "getsockopt", "setsockopt", "send", "recv",
+    "poll", "pipe2", "eventfd",
+    // of processes and threads
+    "pthread_create", "posix_spawn", "kill", "syscall", "getrlimit",
+    "sysconf", "getrandom",
+    "operator_new"};
+constexpr size_t name_count = std::size(all_names);
+static_assert(name_count <= names_most);
+consteval size_t listed(std::string_view name) {
+  if (name.ends_with("64")) name.remove_suffix(2);
+  for (size_t i = 0; i < name_count; ++i)
+    if (all_names[i] == name) return i;
+  throw "a stand-in that all_names lacks";
+}
+constexpr size_t operator_new = listed("operator_new");
+constexpr size_t unarmed = SIZE_MAX;
+
+std::atomic<uint64_t> counts[names_most], failures_of[names_most], failures{0};
+std::atomic<size_t> armed{unarmed};  // the name
+std::atomic<uint64_t> fails_at{0};
+std::atomic<When> fails_when{When::once};
+std::atomic<bool> all_fail{false};  // of the armed name's kind
 std::atomic<const char*> first{nullptr};
 char* first_goes_to = nullptr;
 size_t first_bytes = 0;
@@ -71,23 +108,30 @@ bool for_firn() {
   return false;
 }
 
-bool fails(Kind kind, const char* name) {
-  const auto index = static_cast<size_t>(kind);
-  const uint64_t number = ++counts[index];
-  const uint64_t at = fails_at[index].load(std::memory_order_relaxed);
-  if (at == 0 || (fails_on[index] ? number < at : number != at)) return false;
+bool fails(size_t name) {
+  const uint64_t number = ++counts[name];
+  const size_t which = armed.load(std::memory_order_acquire);
+  if (which == unarmed) return false;
+  if (which == name) {
+    if (number < fails_at) return false;
+    if (number > fails_at && fails_when == When::once) return false;
+    if (fails_when == When::from) all_fail = true;
+  } else if (!all_fail || kind_of(which) != kind_of(name)) {
+    return false;
+  }
   ++failures;
+  ++failures_of[name];
   const char* none = nullptr;
-  if (first.compare_exchange_strong(none, name) && first_goes_to)
-    ::strncpy(first_goes_to, name, first_bytes);
+  if (first.compare_exchange_strong(none, all_names[name]) && first_goes_to)
+    ::strncpy(first_goes_to, all_names[name], first_bytes);
   return true;
 }
 
 /// Is it Firn's, and does it fail?
-bool fails_for(const void* caller, const char* name, Kind kind = Kind::system_call) {
+bool fails_for(const void* caller, size_t name) {
   if (!counting.load(std::memory_order_relaxed) || uncounted > 0) return false;
   if (!firn_text.has(caller) && !(standard_text.has(caller) && for_firn())) return false;
-  return fails(kind, name);
+  return fails(name);
 }
 
 template <class T>
@@ -109,7 +153,7 @@ using namespace firn::faults;
 #define FIRN_STAND_IN(type, name, failure, error, parameters, arguments)          \
   type name parameters {                                                          \
     static const auto call = real<type(*) parameters>(#name);                     \
-    if (fails_for(FIRN_CALLER, #name)) {                                          \
+    if (fails_for(FIRN_CALLER, listed(#name))) {                                          \
       errno = error;                                                              \
       return failure;                                                             \
     }                                                                             \
@@ -125,7 +169,7 @@ int open64(const char* path, int flags, ...) {
   va_start(rest, flags);
   const auto mode = static_cast<mode_t>(va_arg(rest, unsigned));
   va_end(rest);
-  if (fails_for(FIRN_CALLER, "open")) return errno = EMFILE, -1;
+  if (fails_for(FIRN_CALLER, listed("open"))) return errno = EMFILE, -1;
   return call(path, flags, mode);
 }
 int openat64(int folder, const char* path, int flags, ...) {
@@ -134,7 +178,7 @@ int openat64(int folder, const char* path, int flags, ...) {
   va_start(rest, flags);
   const auto mode = static_cast<mode_t>(va_arg(rest, unsigned));
   va_end(rest);
-  if (fails_for(FIRN_CALLER, "openat")) return errno = EMFILE, -1;
+  if (fails_for(FIRN_CALLER, listed("openat"))) return errno = EMFILE, -1;
   return call(folder, path, flags, mode);
 }
 int fcntl64(int fd, int command, ...) {
@@ -146,7 +190,7 @@ int fcntl64(int fd, int command, ...) {
   // (What asks for a descriptor's flags and marks fails for no descriptor that is open.)
   const bool may = command != F_GETFD && command != F_SETFD && command != F_GETFL &&
                    command != F_GETSIG && command != F_SETSIG;
-  if (may && fails_for(FIRN_CALLER, "fcntl")) return errno = ENOLCK, -1;
+  if (may && fails_for(FIRN_CALLER, listed("fcntl"))) return errno = ENOLCK, -1;
   return call(fd, command, argument);
 }
 long syscall(long number, ...) noexcept {
@@ -156,13 +200,13 @@ long syscall(long number, ...) noexcept {
   long a[6];
   for (long& each : a) each = va_arg(rest, long);
   va_end(rest);
-  if (fails_for(FIRN_CALLER, "syscall")) return errno = EPERM, -1;
+  if (fails_for(FIRN_CALLER, listed("syscall"))) return errno = EPERM, -1;
   return call(number, a[0], a[1], a[2], a[3], a[4], a[5]);
 }
 int pthread_create(pthread_t* thread, const pthread_attr_t* attributes, void* (*start)(void*),
                    void* argument) noexcept {
   static const auto call = real<decltype(&::pthread_create)>("pthread_create");
-  if (fails_for(FIRN_CALLER, "pthread_create")) return EAGAIN;
+  if (fails_for(FIRN_CALLER, listed("pthread_create"))) return EAGAIN;
   return call(thread, attributes, start, argument);
 }
 /// io_uring's calls of a thread that takes no signals are trapped all the same.
@@ -205,7 +249,12 @@ FIRN_STAND_IN(int, connect, -1, ECONNREFUSED, (int fd, const sockaddr* to, sockl
               (fd, to, size))
 FIRN_STAND_IN(int, accept4, -1, EMFILE, (int fd, sockaddr* from, socklen_t* size, int flags),
               (fd, from, size, flags))
-FIRN_STAND_IN(int, poll, -1, ENOMEM, (pollfd* of, nfds_t count, int ms), (of, count, ms))
+int poll(pollfd* of, nfds_t count, int ms) {
+  static const auto call = real<decltype(&::poll)>("poll");
+  // (Who asks about nothing waits: that fails nowhere.)
+  if (count > 0 && fails_for(FIRN_CALLER, listed("poll"))) return errno = ENOMEM, -1;
+  return call(of, count, ms);
+}
 FIRN_STAND_IN(int, pipe2, -1, EMFILE, (int* fds, int flags) noexcept, (fds, flags))
 FIRN_STAND_IN(int, getrlimit64, -1, EPERM, (__rlimit_resource_t of, rlimit64* into) noexcept,
               (of, into))
@@ -214,6 +263,46 @@ FIRN_STAND_IN(int, mkdir, -1, EACCES, (const char* path, mode_t mode) noexcept, 
 FIRN_STAND_IN(int, chmod, -1, EPERM, (const char* path, mode_t mode) noexcept, (path, mode))
 FIRN_STAND_IN(int, rename, -1, EACCES, (const char* from, const char* to) noexcept, (from, to))
 FIRN_STAND_IN(int, unlink, -1, EACCES, (const char* path) noexcept, (path))
+FIRN_STAND_IN(DIR*, opendir, nullptr, EMFILE, (const char* path), (path))
+FIRN_STAND_IN(dirent64*, readdir64, nullptr, EIO, (DIR* of), (of))
+FIRN_STAND_IN(FILE*, fdopen, nullptr, ENOMEM, (int fd, const char* mode) noexcept, (fd, mode))
+FIRN_STAND_IN(int, memfd_create, -1, EMFILE, (const char* name, unsigned flags) noexcept,
+              (name, flags))
+FIRN_STAND_IN(int, fsync, -1, EIO, (int fd), (fd))
+FIRN_STAND_IN(int, statx, -1, EIO,
+              (int folder, const char* path, int flags, unsigned mask, struct statx* into) noexcept,
+              (folder, path, flags, mask, into))
+FIRN_STAND_IN(int, statfs64, -1, EIO, (const char* path, struct statfs64* into) noexcept,
+              (path, into))
+FIRN_STAND_IN(int, access, -1, EACCES, (const char* path, int mode) noexcept, (path, mode))
+FIRN_STAND_IN(int, faccessat, -1, EACCES,
+              (int folder, const char* path, int mode, int flags) noexcept,
+              (folder, path, mode, flags))
+FIRN_STAND_IN(char*, realpath, nullptr, EACCES, (const char* path, char* into) noexcept,
+              (path, into))
+FIRN_STAND_IN(int, remove, -1, EACCES, (const char* path) noexcept, (path))
+FIRN_STAND_IN(int, mlock, -1, ENOMEM, (const void* at, size_t bytes) noexcept, (at, bytes))
+FIRN_STAND_IN(int, getsockopt, -1, ENOBUFS,
+              (int fd, int level, int option, void* into, socklen_t* size) noexcept,
+              (fd, level, option, into, size))
+FIRN_STAND_IN(int, setsockopt, -1, ENOBUFS,
+              (int fd, int level, int option, const void* of, socklen_t size) noexcept,
+              (fd, level, option, of, size))
+FIRN_STAND_IN(ssize_t, send, -1, ECONNRESET, (int fd, const void* of, size_t bytes, int flags),
+              (fd, of, bytes, flags))
+FIRN_STAND_IN(ssize_t, recv, -1, ECONNRESET, (int fd, void* to, size_t bytes, int flags),
+              (fd, to, bytes, flags))
+FIRN_STAND_IN(int, eventfd, -1, EMFILE, (unsigned count, int flags) noexcept, (count, flags))
+FIRN_STAND_IN(int, kill, -1, EPERM, (pid_t process, int signal) noexcept, (process, signal))
+FIRN_STAND_IN(ssize_t, getrandom, -1, ENOSYS, (void* to, size_t bytes, unsigned flags),
+              (to, bytes, flags))
+// (These answer with the error itself.)
+FIRN_STAND_IN(int, posix_fadvise64, EINVAL, 0, (int fd, off64_t from, off64_t bytes, int advice)
+              noexcept, (fd, from, bytes, advice))
+FIRN_STAND_IN(int, posix_spawn, EAGAIN, 0,
+              (pid_t* child, const char* path, const posix_spawn_file_actions_t* actions,
+               const posix_spawnattr_t* attributes, char* const* words, char* const* environment),
+              (child, path, actions, attributes, words, environment))
 FIRN_STAND_IN(FILE*, fopen64, nullptr, EMFILE, (const char* path, const char* mode), (path, mode))
 
 /// The one place from which trapped calls are made: the filter lets it through.
@@ -246,13 +335,13 @@ namespace {
 void on_trap(int, siginfo_t* info, void* context) {
   auto* registers = static_cast<ucontext_t*>(context)->uc_mcontext.gregs;
   const int number = info->si_syscall;
-  const char* name = number == SYS_io_uring_setup      ? "io_uring_setup"
-                     : number == SYS_io_uring_enter    ? "io_uring_enter"
-                     : number == SYS_io_uring_register ? "io_uring_register"
-                                                       : "mmap of io_uring";
+  const size_t name = number == SYS_io_uring_setup      ? listed("io_uring_setup")
+                      : number == SYS_io_uring_enter    ? listed("io_uring_enter")
+                      : number == SYS_io_uring_register ? listed("io_uring_register")
+                                                        : listed("mmap_of_io_uring");
   // (What gives something back does not fail.)
   const bool may = number != SYS_munmap && number != SYS_close;
-  if (may && counting && uncounted == 0 && fails(Kind::system_call, name)) {
+  if (may && counting && uncounted == 0 && fails(name)) {
     registers[REG_RAX] = number == SYS_io_uring_enter ? -EPERM : -ENOMEM;
     return;
   }
@@ -307,14 +396,29 @@ bool begin_interposing(char* to, size_t bytes) {
   return trapped;
 }
 
-void arm(Kind kind, uint64_t nth, bool lasting) {
-  const auto index = static_cast<size_t>(kind);
-  fails_on[index] = lasting;
-  fails_at[index] = nth ? counts[index] + nth : 0;
+size_t names() { return name_count; }
+const char* name_of(size_t name) { return all_names[name]; }
+Kind kind_of(size_t name) {
+  return name == operator_new ? Kind::allocation : Kind::system_call;
+}
+size_t name_called(const char* words) {
+  size_t i = 0;
+  while (i < name_count && std::strcmp(all_names[i], words) != 0) ++i;
+  return i;
 }
 
-void disarm() { fails_at[0] = fails_at[1] = 0; }
-uint64_t calls(Kind kind) { return counts[static_cast<size_t>(kind)]; }
+void arm(size_t name, uint64_t nth, When when) {
+  fails_when = when;
+  fails_at = counts[name] + nth;
+  armed.store(name, std::memory_order_release);
+}
+
+void disarm() {
+  armed = unarmed;
+  all_fail = false;
+}
+uint64_t calls(size_t name) { return counts[name]; }
+uint64_t failed(size_t name) { return failures_of[name]; }
 uint64_t failed() { return failures; }
 const char* first_failed() { return first.load() ? first.load() : "none"; }
 
@@ -323,7 +427,7 @@ const char* first_failed() { return first.load() ? first.load() : "none"; }
 // Every way to operator new goes through one of these.
 namespace {
 void* take(size_t bytes, size_t alignment, const void* caller) {
-  if (fails_for(caller, "operator new", Kind::allocation)) return nullptr;
+  if (fails_for(caller, operator_new)) return nullptr;
   return alignment ? std::aligned_alloc(alignment, (bytes + alignment - 1) / alignment * alignment)
                    : std::malloc(bytes ? bytes : 1);
 }

@@ -48,6 +48,8 @@ class EngineInspector {
     engine_.mutex_.unlock();
     return true;
   }
+  /// What it brings back at this moment.
+  const std::vector<Block*>& faulting() const { return engine_.faulting_; }
   bool dead() const { return engine_.health_.dead(); }
   std::string death() const { return engine_.health_.error().text; }
   bool stuck() const { return engine_.stuck_ || engine_.store_full_; }

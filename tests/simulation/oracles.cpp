@@ -31,6 +31,14 @@ void World::look_at(ModelBlock& block) {
   if (seen.guarded) met(Probe::guarded);
 }
 
+/// Whatever is on its way back has the most to lose.
+void World::look_at_faulting() {
+  for (int device = 0; device < options_.devices; ++device)
+    for (const Block* coming : inspector(device).faulting())
+      for (const auto& block : blocks_)
+        if (reinterpret_cast<uint64_t>(block->address) == coming->address) look_at(*block);
+}
+
 void World::look_at_all() {
   for (const auto& block : blocks_) look_at(*block);
   for (int device = 0; device < options_.devices; ++device) {
@@ -43,6 +51,7 @@ void World::look_at_all() {
 void World::after(uint64_t number) {
   if (!machine_->wrong_oracle.empty()) fail(machine_->wrong_oracle.c_str(), machine_->wrong);
   if (!blocks_.empty() && !dead_) look_at(*blocks_[number % blocks_.size()]);
+  if (!dead_) look_at_faulting();
   for (int device = 0; device < options_.devices; ++device) {
     const EngineInspector at = inspector(device);
     if (at.dead() && !dead_) {

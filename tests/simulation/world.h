@@ -92,6 +92,7 @@ class World {
   // oracles.cpp
   void look_at(ModelBlock& block);
   void look_at_all();
+  void look_at_faulting();
   void after(uint64_t number);
   void finish();
   void expect_budget(int device);

@@ -29,7 +29,6 @@ const Canary canaries[] = {
      {"unmap_under_use", "wrong_tag", "places"}},
     {4, "a slot is given back when its write begins", {"invariant", "places"}},
     {5, "host memory is given back before its write is over", {"places", "invariant", "no_copy"}},
-    {6, "host memory of what still arrives is given up for the device's copy", {"places"}},
     {7, "a read of an older version is taken for one of this", {"invariant", "places"}},
     // (A version is never set back, so that generations alone may be left out without harm.)
     {8, "a read for a block that is gone is taken for its successor's",

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "allocator/engine.h"
+#include "allocator/host_tier.h"
 #include "firn/software_gpu.h"
 #include "firn/virtual_clock.h"
 #include "tests/simulation/events.h"

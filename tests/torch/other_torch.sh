@@ -23,7 +23,7 @@ mkdir -p "$folder" || exit 1
 install() {
   [ -x "$venv/bin/python" ] || .venv/bin/python -m venv "$venv" || return 1
   # The build's and the tests' own packages, as .venv has them.
-  grep -E '^(numpy|meson|ninja|pytest|transformers|accelerate)==' bench/requirements.txt >"$folder/requirements" || return 1
+  grep -E '^(numpy|meson|ninja|pytest|transformers|accelerate|nvidia-ml-py)==' bench/requirements.txt >"$folder/requirements" || return 1
   bash bench/pip_install.sh "$venv/bin/python" -q "torch==$version" \
     -r "$folder/requirements"
 }

@@ -4,6 +4,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <cstdint>
 #include <fstream>
@@ -56,6 +57,20 @@ std::byte* reserve_aligned(size_t bytes) {
   return nullptr;
 }
 
+/// Addresses for a simulation, as reserve_aligned() has them, each above those before: which region is
+/// the lowest does not depend on where the system has holes. Null where there are none left.
+std::byte* reserve_in_order(size_t bytes) {
+  constexpr size_t all_bytes = size_t{1} << 40;
+  static const uintptr_t all = [] {
+    void* at = ::mmap(nullptr, all_bytes, PROT_NONE, flags | MAP_NORESERVE, -1, 0);
+    return at == MAP_FAILED ? 0 : reinterpret_cast<uintptr_t>(at);
+  }();
+  static std::atomic<size_t> taken{huge_bytes - all % huge_bytes};
+  const size_t kept = (bytes + 2 * huge_bytes - 1) / huge_bytes * huge_bytes;
+  const size_t at = all ? taken.fetch_add(kept) : all_bytes;
+  return at + kept <= all_bytes ? reinterpret_cast<std::byte*>(all + at) : nullptr;
+}
+
 // (The system call itself: libnuma is for programs that choose among nodes themselves.)
 void prefer_node(std::byte* data, size_t bytes, int node) {
   constexpr int preferred = 1;  // MPOL_PREFERRED
@@ -106,8 +121,8 @@ Result<StagingRegion> StagingRegion::create(size_t bytes, bool reserve_only, int
                       "staging of " + std::to_string(bytes) + " bytes: " + call + ": " +
                           errno_words(errno) + " (firn_host)");
   };
-  std::byte* data = reserve_only || !huge ? nullptr : map_huge(whole, node);
-  huge = data != nullptr;
+  std::byte* data = reserve_only ? reserve_in_order(whole) : huge ? map_huge(whole, node) : nullptr;
+  huge = data != nullptr && !reserve_only;
   if (!data) data = reserve_aligned(whole);
   if (!data) return refused("mmap");
   StagingRegion region;

@@ -579,6 +579,9 @@ constexpr Elsewhere elsewhere[] = {
     {"pipe2", "host memory at device addresses: host_nodes"},
     {"posix_spawn", "host memory at device addresses: host_nodes"},
     {"eventfd", "libfirn does not import it"},
+#ifdef __SANITIZE_ADDRESS__
+    {"pthread_create", "the sanitizer's own stands in front"},
+#endif
 };
 const char* reason_of(const char* name) {
   for (const Elsewhere& each : elsewhere)

@@ -57,8 +57,8 @@ std::byte* reserve_aligned(size_t bytes) {
   return nullptr;
 }
 
-/// Addresses for a simulation, as reserve_aligned() has them, each above those before: which region is
-/// the lowest does not depend on where the system has holes. Null where there are none left.
+/// Addresses for a simulation, as reserve_aligned() has them, each above those before: which region
+/// is the lowest does not depend on where the system has holes. Null where there are none left.
 std::byte* reserve_in_order(size_t bytes) {
   constexpr size_t all_bytes = size_t{1} << 40;
   static const uintptr_t all = [] {

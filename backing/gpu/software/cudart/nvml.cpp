@@ -1,5 +1,5 @@
-// Loads the software libnvidia-ml.so.1 with this library: a program that asks for NVML by name then has
-// the one that knows this device, and the environment need not name it.
+// Loads the software libnvidia-ml.so.1 with this library: a program that asks for NVML by name then
+// has the one that knows this device, and the environment need not name it.
 #include <dlfcn.h>
 
 #include <string>

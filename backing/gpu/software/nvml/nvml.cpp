@@ -1,8 +1,8 @@
 // The software libnvidia-ml.so.1: NVML's answers about the software GPU. PyTorch asks it how many
 // devices there are, how much of them is in use and, before segments can expand, for a fabric. It
-// reads the same settings as the driver (FIRN_GPU_DEVICES, FIRN_GPU_MEMORY) and begins no driver, as
-// the real one does not; of a device's memory it knows what this process uses. Nothing that it has no
-// figure for is made up: such entries are missing, or "not supported".
+// reads the same settings as the driver (FIRN_GPU_DEVICES, FIRN_GPU_MEMORY) and begins no driver,
+// as the real one does not; of a device's memory it knows what this process uses. Nothing that it
+// has no figure for is made up: such entries are missing, or "not supported".
 //
 // Owns: nothing. Locks: none; from any thread, and in the child of a fork.
 #include "backing/gpu/software/nvml/abi.h"
@@ -237,7 +237,8 @@ FIRN_NVML nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t devi
   return running(device, count, infos);
 }
 
-FIRN_NVML nvmlReturn_t nvmlDeviceGetNvLinkRemoteDeviceType(nvmlDevice_t device, unsigned, int* type) {
+FIRN_NVML nvmlReturn_t nvmlDeviceGetNvLinkRemoteDeviceType(nvmlDevice_t device, unsigned,
+                                                           int* type) {
   return of_device(device, type, [](unsigned) { return NVML_ERROR_NOT_SUPPORTED; });
 }
 FIRN_NVML nvmlReturn_t nvmlDeviceGetNvLinkRemotePciInfo_v2(nvmlDevice_t device, unsigned,
@@ -246,7 +247,8 @@ FIRN_NVML nvmlReturn_t nvmlDeviceGetNvLinkRemotePciInfo_v2(nvmlDevice_t device, 
 }
 
 /// As a GPU answers that is in no fabric.
-FIRN_NVML nvmlReturn_t nvmlDeviceGetGpuFabricInfoV(nvmlDevice_t device, nvmlGpuFabricInfoV_t* info) {
+FIRN_NVML nvmlReturn_t nvmlDeviceGetGpuFabricInfoV(nvmlDevice_t device,
+                                                   nvmlGpuFabricInfoV_t* info) {
   return of_device(device, info, [&](unsigned) {
     const unsigned version = info->version;
     if (version >> 24 < 2 || version >> 24 > 3) return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;

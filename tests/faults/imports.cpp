@@ -38,6 +38,11 @@ constexpr std::string_view known[] = {
     "pthread_sigmask"};
 
 bool is_known(std::string_view name) {
+#ifdef __SANITIZE_ADDRESS__
+  for (const std::string_view theirs : {"__asan_", "__ubsan_", "__lsan_"})
+    if (name.starts_with(theirs)) return true;
+  if (name == "__umodti3") return true;  // of the compiler's own library
+#endif
   if (name.empty() || name.starts_with("_Z") || name.starts_with("__cxa_") ||
       name.starts_with("_ITM_") || name.starts_with("_Unwind_") || name == "__gmon_start__" ||
       name == "__gxx_personality_v0")  // the C++ library

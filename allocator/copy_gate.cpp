@@ -2,12 +2,12 @@
 
 #include <dlfcn.h>
 #include <sys/mman.h>
-#include <unistd.h>
 
 #include <chrono>
 #include <new>
 #include <system_error>
 
+#include "firn/page_bytes.h"
 #include "firn/signals_blocked.h"
 
 namespace firn {
@@ -22,8 +22,6 @@ uint64_t now_ns() {
                                    std::chrono::steady_clock::now().time_since_epoch())
                                    .count());
 }
-
-size_t page_bytes() { return static_cast<size_t>(::sysconf(_SC_PAGESIZE)); }
 }  // namespace
 
 CopyGate::~CopyGate() { stop_watching(); }

@@ -5,12 +5,12 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/random.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 
 #include "backing/store/sum.h"
+#include "firn/page_bytes.h"
 
 #ifndef MADV_WIPEONFORK
 #define MADV_WIPEONFORK 18
@@ -24,12 +24,6 @@ constexpr size_t step_bytes = 256u << 10;  // in the second-level cache for the 
 // Of OpenSSL's <openssl/evp.h>; part of its stable interface.
 constexpr int ctrl_get_tag = 0x10, ctrl_set_tag = 0x11;
 constexpr const char* libraries[] = {"libcrypto.so.3", "libcrypto.so.1.1"};
-
-/// (Where the system does not say, a page is as large as the smallest: no byte beyond is wiped.)
-size_t page_bytes() {
-  const long bytes = ::sysconf(_SC_PAGESIZE);
-  return bytes > 0 ? static_cast<size_t>(bytes) : 4096;
-}
 
 std::array<unsigned char, nonce_bytes> iv_of(uint64_t nonce) {
   std::array<unsigned char, nonce_bytes> iv{'F', 'I', 'R', 'N'};

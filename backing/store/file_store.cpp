@@ -132,7 +132,7 @@ Result<Slot> FileStoreCore::reserve(size_t bytes, bool wait) {
   const uint64_t now = clock_.now_ns();
   std::unique_lock lock(mutex_);
   if (left_) release_left();
-  struct Number {  // had before there is room, which is then nobody's for want of memory at no time
+  struct Number {  // had first: room that is taken must not be lost for want of memory
     FileStoreCore& store;
     std::unique_lock<RankedMutex<Rank::store>>& lock;
     uint32_t id;

@@ -180,7 +180,7 @@ void in_processes(const char* what, Step&& step) {
     const pid_t child = ::fork();
     ASSERT_GE(child, 0);
     if (child == 0) {
-      // What one run gave back the next one has without a page fault: half of a run's time.
+      // The next run has what this one gives back without a page fault: half of its time.
       (void)::mallopt(M_MMAP_THRESHOLD, 64 << 20);
       (void)::mallopt(M_TRIM_THRESHOLD, 1 << 30);
       for (int i = 0; i < steps_of_a_process && !progress.over; ++i) {

@@ -144,7 +144,7 @@ def test_the_summary_closes_with_the_table(tmp_path):
     assert lines[0].startswith("tried ") and lines[1].split()[:2] == ["tags", "600"]
     assert lines[2].split()[:3] == ["fuzz", "(2)", "41,200"]
     assert lines[-1] == "4 passed, 0 failed, 0 skipped"
-    # What was skipped has no row, and is no error.
+    # A test that was skipped has no row, and is no error.
     log.write_text("fuzz: 0 passed, 0 failed, 12 skipped\n")
     done = summarise(tmp_path, [("tags", "SKIP", ""), ("other", "OK", "")], "fuzz", log, 0)
     assert done.returncode == 0 and "tried" not in done.stdout

@@ -108,7 +108,7 @@ def test_a_drawing_is_its_owner_s_alone(firn, tmp_path):
         pytest.skip(done.stderr.strip())
     assert done.returncode == 0 and stat.S_IMODE(out.stat().st_mode) == 0o600, done.stderr
     assert out.read_bytes().startswith(b"\x89PNG")
-    # What cannot be drawn leaves nothing, and what was there as it was.
+    # A drawing that fails leaves nothing, and a file that was there as it was.
     for text in (None, "before"):
         odd = tmp_path / "out.odd"
         if text:

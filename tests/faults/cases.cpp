@@ -57,7 +57,7 @@ constexpr int more_to_do = 77;
   mine = words;
   (void)::dup2(::fileno(said), STDERR_FILENO);
   (void)::signal(SIGALRM, too_long);
-  // What one run gave back the next one has without a page fault: most of a run's time is that.
+  // The next run has the memory that this one gives back without a page fault: most of its time.
   (void)::mallopt(M_MMAP_THRESHOLD, 6 << 20);
   (void)::mallopt(M_TRIM_THRESHOLD, 512 << 20);
   for (unsigned done = 0; done < runs.cases_of_a_worker; ++done) {

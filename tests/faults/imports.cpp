@@ -24,7 +24,7 @@ constexpr std::string_view known[] = {
     // Locks and clocks; what wakes and waits. Names of threads, for viewers.
     "clock_gettime", "pthread_cond_clockwait", "pthread_mutex_lock", "pthread_mutex_trylock",
     "pthread_mutex_unlock", "pthread_setname_np", "usleep",
-    // What gives something back.
+    // These give something back.
     "close", "closedir", "fclose", "munmap", "shutdown", "waitpid",
     "posix_spawn_file_actions_destroy",
     // Of what has failed already, had it to: fopen, fdopen, posix_spawn.

@@ -13,7 +13,7 @@ namespace firn::faults {
 
 enum class Kind : uint8_t { system_call, allocation };
 
-/// What can fail, by its name: a function of the C library, a call of io_uring's, operator new.
+/// Names of calls that can fail: functions of the C library, calls of io_uring's, operator new.
 inline constexpr size_t names_most = 80;
 size_t names();
 const char* name_of(size_t name);
@@ -36,8 +36,8 @@ uint64_t calls(size_t name);
 uint64_t failed(size_t name);
 uint64_t failed();
 const char* first_failed();
-/// What libfirn imports that is neither a stand-in nor among what cannot fail (imports.cpp), nor of
-/// the C++ library: nothing, or a call of the system's that no run has failed.
+/// Imports of libfirn's that no run has failed, so none: neither stand-ins, nor listed as calls that
+/// cannot fail (imports.cpp), nor of the C++ library.
 std::string unknown_imports();
 /// Of any thread: calls of this thread are not counted while it lives.
 class Uncounted {

@@ -364,8 +364,8 @@ bool still_ending(const std::multiset<std::string>& held) {
 constexpr const char* ring_itself = "a descriptor: anon_inode:[io_uring]";
 constexpr const char* spill_folder = "a descriptor: /spill";
 
-/// What is held at the end beyond what any process without a failure holds then: whoever begins
-/// with io_uring may end with threads.
+/// Held at the end, and by no process without a failure then. (One that begins with io_uring may
+/// end with threads.)
 std::string held_too_much() {
   const auto lines = [](const char* text) {
     std::map<std::string, unsigned> counts;
@@ -564,7 +564,7 @@ std::vector<Case> all_cases() {
   return cases;
 }
 
-/// What cannot fail in this scenario, and where it does; that none of these is met is looked at.
+/// Names that cannot fail in this scenario, and where they do; none of them may be met here.
 struct Elsewhere {
   const char *name, *reason;
 };

@@ -21,6 +21,15 @@ def folder():
 
 
 @pytest.fixture
+def spill(folder):
+    """A directory on the disk of the build, empty again after each job."""
+    made = folder / "spill"
+    made.mkdir(mode=0o700)
+    yield made
+    assert list(made.iterdir()) == []
+
+
+@pytest.fixture
 def disk(folder):
     """disk(kind, mib, ...): a Disk, or the test is skipped."""
     made = []

@@ -16,15 +16,6 @@ from real_jobs import (DRIVER, HOST_OUT_OF_MEMORY, INVALID, NOT_SUPPORTED, OUT_O
 ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason="only root may do that")
 
 
-@pytest.fixture
-def spill(folder):
-    """A directory on the disk of the build, empty again after each job."""
-    made = folder / "spill"
-    made.mkdir(mode=0o700)
-    yield made
-    assert list(made.iterdir()) == []
-
-
 def whole_life(job, line="make 14"):
     """The first answer that is an error; "right": there was none; "others": it was ended by others
     than Firn. Either way it ends."""

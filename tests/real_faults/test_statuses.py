@@ -18,14 +18,6 @@ SAID = "firn: blocks that are LOST, as was said: "
 PRELOAD = BUILD / "allocator/preload/libfirn_preload.so"
 
 
-@pytest.fixture
-def spill(folder):
-    made = folder / "spill"
-    made.mkdir(mode=0o700)
-    yield made
-    assert list(made.iterdir()) == []
-
-
 def spoil(pid, spill):
     """A page of each MiB of that process's spill files is other bytes: of every slot. (By direct
     I/O: the page cache would collide with the job's own.)"""

@@ -48,7 +48,7 @@ class EngineInspector {
     engine_.mutex_.unlock();
     return true;
   }
-  /// What it brings back at this moment.
+  /// The blocks that it brings back at this moment.
   const std::vector<Block*>& faulting() const { return engine_.faulting_; }
   bool dead() const { return engine_.health_.dead(); }
   std::string death() const { return engine_.health_.error().text; }

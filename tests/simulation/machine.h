@@ -94,7 +94,7 @@ class Machine final : public TagMemory {
   bool compare(int device, const void* address, size_t bytes, uint64_t block, uint64_t version,
                CUstream stream);
   std::vector<uint32_t> version_done;  // by block
-  /// What the machine's memory has left for the engines' (Options::host_pressed).
+  /// The memory that the machine has left for the engines (Options::host_pressed).
   HostRoom host_room;
   /// A kernel found something else, or was refused its memory: which oracle, in words.
   std::string wrong_oracle, wrong;

@@ -51,7 +51,7 @@ struct nvmlGpuFabricInfoV_t {  // its second version; the third has one byte mor
 };
 }
 
-/// What a structure's `version` says: its size, and the number above it.
+/// A structure's `version`: its size, and the number above it.
 template <class T>
 constexpr unsigned nvml_version(unsigned number) {
   return static_cast<unsigned>(sizeof(T)) | number << 24;

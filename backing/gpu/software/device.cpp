@@ -6,6 +6,7 @@
 #include <iterator>
 
 #include "gpu.h"
+#include "identity.h"
 
 namespace firn::software {
 
@@ -71,15 +72,14 @@ CUresult with_device(const char* entry, CUdevice device, const auto& body) {
 
 CUresult uuid_of(CUuuid* uuid, CUdevice device) {
   if (!uuid) return CUDA_ERROR_INVALID_VALUE;
-  std::memcpy(uuid->bytes, "firn software  ", 15);
-  uuid->bytes[15] = static_cast<char>(device + 1);
+  write_uuid(uuid->bytes, device);
   return CUDA_SUCCESS;
 }
 }  // namespace
 
 FIRN_GPU_API CUresult cuDriverGetVersion(int* version) {
   if (!version) return CUDA_ERROR_INVALID_VALUE;
-  *version = 13000;
+  *version = driver_version;
   return CUDA_SUCCESS;
 }
 
@@ -102,7 +102,7 @@ FIRN_GPU_API CUresult cuDeviceGet(CUdevice* device, int ordinal) {
 FIRN_GPU_API CUresult cuDeviceGetName(char* name, int length, CUdevice device) {
   return with_device("cuDeviceGetName", device, [&]() -> CUresult {
     if (!name || length <= 0) return CUDA_ERROR_INVALID_VALUE;
-    std::snprintf(name, static_cast<size_t>(length), "Firn software GPU");
+    std::snprintf(name, static_cast<size_t>(length), "%s", device_name);
     return CUDA_SUCCESS;
   });
 }
@@ -156,7 +156,7 @@ FIRN_GPU_API CUresult cuDeviceComputeCapability(int* major, int* minor, CUdevice
 FIRN_GPU_API CUresult cuDeviceGetPCIBusId(char* id, int length, CUdevice device) {
   return with_device("cuDeviceGetPCIBusId", device, [&]() -> CUresult {
     if (!id || length < 13) return CUDA_ERROR_INVALID_VALUE;
-    std::snprintf(id, static_cast<size_t>(length), "0000:%02x:00.0", device + 1);
+    write_bus_id(id, static_cast<size_t>(length), device);
     return CUDA_SUCCESS;
   });
 }

@@ -14,13 +14,13 @@
 #include <vector>
 
 #include "abi.h"
+#include "identity.h"
 
 namespace firn::software {
 
 inline constexpr size_t granule_bytes = 2u << 20;
 inline constexpr int pitch_most = 2147483647;  // CU_DEVICE_ATTRIBUTE_MAX_PITCH
 inline constexpr size_t linear_alignment = 512;
-inline constexpr int devices_max = 16;
 
 inline size_t round_up(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
 

@@ -4,12 +4,12 @@
 
 #include "entry_table.h"
 #include "gpu.h"
+#include "identity.h"
 #include "veneers.h"
 
 namespace firn::software {
 
 namespace {
-constexpr int driver_version = 13000;
 constexpr uint64_t flag_legacy = 1, flag_per_thread = 2;
 
 /// NVIDIA's CUDA runtime asks for the driver's undocumented tables at its start, and gives up without.

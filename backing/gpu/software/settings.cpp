@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "gpu.h"
+#include "identity.h"
 #include "size_words.h"
 
 namespace firn::software {
@@ -131,7 +132,7 @@ std::string read_own_needs(OwnNeeds& needs) {
 void fill_defaults(FirnGpuConfig& config) {
   config.struct_bytes = sizeof config;
   if (config.devices == 0) config.devices = 1;
-  if (config.memory_bytes == 0) config.memory_bytes = uint64_t{8} << 30;
+  if (config.memory_bytes == 0) config.memory_bytes = memory_bytes_default;
 }
 
 }  // namespace firn::software

@@ -15,6 +15,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "backing/gpu/software/identity.h"
 #include "backing/gpu/software/size_words.h"
 #include "firn/software_gpu.h"
 
@@ -22,13 +23,14 @@
 
 namespace {
 
-constexpr unsigned devices_most = 16;
+using namespace firn::software;
+
 std::atomic<int> users{0};  // of nvmlInit
 
 unsigned device_count() {
   const char* words = std::getenv("FIRN_GPU_DEVICES");
   const long count = words && *words ? std::strtol(words, nullptr, 10) : 1;
-  return count >= 1 && count <= static_cast<long>(devices_most) ? static_cast<unsigned>(count) : 1;
+  return count >= 1 && count <= devices_max ? static_cast<unsigned>(count) : 1;
 }
 
 // A handle is a number that no null pointer is.
@@ -58,9 +60,9 @@ nvmlReturn_t write_words(char* out, unsigned length, const char* words) {
 uint64_t total_bytes() {
   double bytes = 0;
   const char* words = std::getenv("FIRN_GPU_MEMORY");
-  if (words && *words && firn::software::parse_size(words, &bytes))
+  if (words && *words && parse_size(words, &bytes))
     return static_cast<uint64_t>(bytes);
-  return uint64_t{8} << 30;
+  return memory_bytes_default;
 }
 
 /// By the software driver's own count, where there is one in this process.
@@ -88,10 +90,6 @@ nvmlReturn_t running(nvmlDevice_t device, unsigned* count, Info* infos) {
       infos[0].gpuInstanceId = infos[0].computeInstanceId = ~0u;
     return NVML_SUCCESS;
   });
-}
-
-void write_bus(char* out, size_t length, const char* domain, unsigned index) {
-  std::snprintf(out, length, "%s:%02x:00.0", domain, index + 1);
 }
 
 }  // namespace
@@ -126,7 +124,7 @@ FIRN_NVML const char* nvmlErrorString(nvmlReturn_t error) {
 
 FIRN_NVML nvmlReturn_t nvmlSystemGetCudaDriverVersion_v2(int* version) {
   if (!version) return NVML_ERROR_INVALID_ARGUMENT;
-  *version = 13000;
+  *version = driver_version;
   return NVML_SUCCESS;
 }
 FIRN_NVML nvmlReturn_t nvmlSystemGetCudaDriverVersion(int* version) {
@@ -176,15 +174,14 @@ FIRN_NVML nvmlReturn_t nvmlDeviceGetIndex(nvmlDevice_t device, unsigned* index) 
 
 FIRN_NVML nvmlReturn_t nvmlDeviceGetName(nvmlDevice_t device, char* name, unsigned length) {
   return of_device(device, name,
-                   [&](unsigned) { return write_words(name, length, "Firn software GPU"); });
+                   [&](unsigned) { return write_words(name, length, device_name); });
 }
 
 /// The bytes of cuDeviceGetUuid in NVML's form.
 FIRN_NVML nvmlReturn_t nvmlDeviceGetUUID(nvmlDevice_t device, char* uuid, unsigned length) {
   return of_device(device, uuid, [&](unsigned index) {
     unsigned char bytes[16];
-    std::memcpy(bytes, "firn software  ", 15);
-    bytes[15] = static_cast<unsigned char>(index + 1);
+    write_uuid(bytes, static_cast<int>(index));
     char words[48] = "GPU-";
     size_t at = 4;
     for (int i = 0; i < 16; ++i) {
@@ -199,8 +196,8 @@ FIRN_NVML nvmlReturn_t nvmlDeviceGetPciInfo_v3(nvmlDevice_t device, nvmlPciInfo_
   return of_device(device, info, [&](unsigned index) {
     *info = nvmlPciInfo_t{};
     info->bus = index + 1;
-    write_bus(info->busIdLegacy, sizeof info->busIdLegacy, "0000", index);
-    write_bus(info->busId, sizeof info->busId, "00000000", index);
+    write_bus_id(info->busIdLegacy, sizeof info->busIdLegacy, static_cast<int>(index));
+    write_bus_id(info->busId, sizeof info->busId, static_cast<int>(index), "00000000");
     return NVML_SUCCESS;
   });
 }

@@ -36,8 +36,8 @@ uint64_t calls(size_t name);
 uint64_t failed(size_t name);
 uint64_t failed();
 const char* first_failed();
-/// Imports of libfirn's that no run has failed, so none: neither stand-ins, nor listed as calls that
-/// cannot fail (imports.cpp), nor of the C++ library.
+/// Imports of libfirn's that no run has failed, so none: neither stand-ins, nor listed as calls
+/// that cannot fail (imports.cpp), nor of the C++ library.
 std::string unknown_imports();
 /// Of any thread: calls of this thread are not counted while it lives.
 class Uncounted {

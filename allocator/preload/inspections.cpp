@@ -21,6 +21,7 @@ namespace {
 constexpr size_t chunk_bytes = 4u << 20;
 constexpr auto poll = std::chrono::microseconds(300);
 constexpr auto patience = std::chrono::seconds(2);
+constexpr unsigned tries = 3;  // of what the driver refuses
 const char* const stored = "a kernel stored its address in memory";
 const char* const unreadable = "what a kernel wrote beside it could not be looked at";
 
@@ -101,8 +102,13 @@ void Inspections::add(Kernel& kernel, bool tables, CUstream stream,
     }
   }
   constexpr unsigned no_timing = CU_EVENT_DISABLE_TIMING;
-  if ((!launch->event && real().cuEventCreate(&launch->event, no_timing) != CUDA_SUCCESS) ||
-      real().cuEventRecord(launch->event, stream) != CUDA_SUCCESS) {
+  const bool recorded =
+      (launch->event || real().cuEventCreate(&launch->event, no_timing) == CUDA_SUCCESS) &&
+      real().cuEventRecord(launch->event, stream) == CUDA_SUCCESS;
+  // Without an event it is over when all is. (A capture would be spoilt by waiting.)
+  if (!recorded &&
+      (captures_under_way() || wait_for_context(launch->context) != CUDA_SUCCESS)) {
+    if (launch->event) (void)real().cuEventDestroy_v2(launch->event);
     for (const Reached& block : reached) stay(block, unreadable);
     return;
   }
@@ -253,8 +259,12 @@ void Inspections::take_completed(Batch& batch) {
     querying_ = true;
   }
   std::erase_if(waiting, [&](Launch* launch) {
+    if (!launch->event) return false;
     Driver::ContextGuard context(runtime->driver(), launch->context);
-    return runtime->driver().event_query(launch->event) == CUDA_ERROR_NOT_READY;
+    const CUresult result = runtime->driver().event_query(launch->event);
+    if (result == CUDA_SUCCESS) return false;
+    if (result == CUDA_ERROR_NOT_READY) return true;
+    return ++launch->refused < tries;
   });
   std::lock_guard lock(mutex_);
   querying_ = false;
@@ -275,6 +285,10 @@ void Inspections::look(Batch& batch) {
   std::unordered_map<uint64_t, bool> seen;  // by base: it could be read
   for (const auto& launch : batch) {
     if (!wanted(*launch->kernel, launch->tables)) continue;
+    if (launch->refused >= tries) {  // nobody tells whether it is over
+      stay_for(*launch);
+      continue;
+    }
     bool all = true;
     for (size_t i = 0; i < launch->memory.size(); ++i) {
       const Reached block = launch->memory[i].block;
@@ -306,7 +320,11 @@ bool Inspections::look_at(const Reached& block, Batch& batch) {
     reading_ = block.base;
   }
   Finds found;
-  const bool ok = read(block, found);
+  bool ok = false;
+  for (unsigned i = 0; i < tries && !ok; ++i) {
+    found.clear();
+    ok = read(block, found);
+  }
   {
     std::lock_guard lock(mutex_);
     reading_ = 0;

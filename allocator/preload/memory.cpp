@@ -70,7 +70,7 @@ CUresult allocate(Engine& engine, CUdeviceptr* address, size_t bytes, CUstream s
   // (Refused or not: what does not fit at all is worth the word most.)
   if (bytes >= pool_bytes_least) tell_of_pool(bytes, engine.budget_bytes());
   if (!made) {
-    if (Runtime* runtime = runtime_here()) runtime->refused(engine, made.error());
+    say_why(engine, made.error(), "memory was asked for that cannot be had");
     return result_of(made.error());
   }
   *address = reinterpret_cast<CUdeviceptr>(*made);

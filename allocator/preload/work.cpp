@@ -27,16 +27,15 @@ void spill_if_adversarial() {
   runtime->spill_all();
 }
 
-/// The program hears a number; once it is told in words what happened and which knob changes it.
-void say_why(Engine& engine, const Error& error) {
+}  // namespace
+
+void say_why(Engine& engine, const Error& error, const char* what) {
   static std::atomic<bool> said{false};
   if (error.code != Code::out_of_memory) return;
   if (Runtime* runtime = runtime_here()) runtime->refused(engine, error);
   if (said.exchange(true)) return;
-  say_now("firn: what one launch or copy uses does not fit the budget together: "
-          "CUDA_ERROR_OUT_OF_MEMORY. " + error.text);
+  say_now(std::string("firn: ") + what + ": CUDA_ERROR_OUT_OF_MEMORY. " + error.text);
 }
-}  // namespace
 
 bool block_around(View& view, uint64_t address, Reached& block) {
   const auto info = view.engine->find(pointer(address));
@@ -84,7 +83,7 @@ CUresult Work::touch_slow(Part& part, uint64_t word, Access access) {
     hold = engine.touch_anyway(pointer(word), stream, access, seen_as());
   }
   if (!hold) {
-    say_why(engine, hold.error());
+    say_why(engine, hold.error(), "what one launch or copy uses does not fit the budget together");
     return result_of(hold.error());
   }
   if (hold->block) part.holds.push_back(*hold);

@@ -25,6 +25,10 @@ struct Reached {
   uint64_t bytes = 0;
 };
 
+/// The program is about to hear a number for `error`. If it is of memory, it is counted, and once
+/// in a process stderr says in words what happened and which knob changes it.
+void say_why(Engine& engine, const Error& error, const char* what);
+
 class Work {
  public:
   explicit Work(Where where) : where_(where) {}

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""One program with Firn at half of its memory, again and again: from its nth call on the driver
-refuses everything. Each run ends at once, by itself, with the driver's name of the error or with
-the right bits; no spill file is left.
+"""One program with Firn at half of its memory, again and again: the driver refuses everything from
+the nth call on, or the nth call alone. Each run ends at once, by itself, with the driver's name of
+the error or with the right bits; no spill file is left.
 
 run_refused.py PRELOAD_LIBRARY PROGRAM KERNELS
 Environment: FIRN_TEST_GPU is the software GPU; FIRN_TEST_LENGTH.
@@ -38,15 +38,16 @@ def run(command, environment, spill=None):
     return process.returncode, found, errors, time.monotonic() - begin, left
 
 
-def tried(length):
-    """(n, error): each n at first, then some; every error of each in a long run, else in turn."""
+def tried(length, once):
+    """(n, error): each n at first, then some, of one call alone a quarter of them; every error of
+    each in a long run, else in turn."""
     n, turn = 1, 0
     while n < MOST:
         for error in list(ERRORS) if length == "long" else [list(ERRORS)[turn % len(ERRORS)]]:
             yield n, error
         turn += 1
         step = 1 if n < 60 else 1 + n // 6
-        n += step if length != "quick" else 4 * step
+        n += step * (1 if length == "long" else 4 if once or length == "quick" else 1)
 
 
 def wrong_with(status, found, errors, seconds, left, error, digest, usual):
@@ -72,7 +73,7 @@ def main():
     if status != 0 or not found:
         sys.exit("status %d\n%s" % (status, errors))
     digest, needed = found.group(1), int(found.group(2))
-    wrong, refused, count = [], 0, 0
+    wrong, felt = [], {}
     with tempfile.TemporaryDirectory(dir=pathlib.Path(program).parent) as folder:
         spill = pathlib.Path(folder)
         firn = dict(alone, LD_PRELOAD=library, FIRN_DEVICE="software", FIRN_HOST="16MiB",
@@ -80,18 +81,23 @@ def main():
         status, found, errors, usual, left = run([program, kernels], firn, spill)
         if status != 0 or not found or found.group(1) != digest or left:
             sys.exit("nothing refused: status %d, left %s\n%s" % (status, left, errors))
-        for n, error in tried(os.environ.get("FIRN_TEST_LENGTH", "normal")):
-            ended = run([program, kernels], dict(firn, FIRN_GPU_FAIL="*:%d+:%d" % (n, error)),
-                        spill)
-            count += 1
-            refused += ended[0] != 0
-            why = wrong_with(*ended, error, digest, usual)
-            if why:
-                wrong.append("FIRN_GPU_FAIL=*:%d+:%d: status %d: %s\n%s" %
-                             (n, error, ended[0], why, ended[2][-800:]))
-    print("%d runs, %d ended with an error, %d wrong" % (count, refused, len(wrong)))
+        length = os.environ.get("FIRN_TEST_LENGTH", "normal")
+        for when, once in ("+", False), ("", True):
+            felt[when] = []
+            for n, error in tried(length, once):
+                words = "*:%d%s:%d" % (n, when, error)
+                ended = run([program, kernels], dict(firn, FIRN_GPU_FAIL=words), spill)
+                felt[when].append(ended[0] != 0)
+                why = wrong_with(*ended, error, digest, usual)
+                if why:
+                    wrong.append("FIRN_GPU_FAIL=%s: status %d: %s\n%s" %
+                                 (words, ended[0], why, ended[2][-800:]))
+    for when, words in ("+", "from then on"), ("", "once"):
+        print("%d runs refused %s, %d ended with an error" %
+              (len(felt[when]), words, sum(felt[when])))
+    print("%d wrong" % len(wrong))
     print("\n".join(wrong[:20]))
-    if refused < count // 2:
+    if sum(felt["+"]) < len(felt["+"]) // 2 or not any(felt[""]):
         wrong.append("the refusals were not felt")
     return 1 if wrong else 0
 

@@ -1,12 +1,13 @@
-"""A program whose driver refuses every call from the nth one on, again and again: torch is imported
-once, each run is a fork that starts CUDA and Firn for itself and ends as programs do.
+"""A program whose driver refuses every call from the nth one on, or the nth alone, again and again:
+torch is imported once, each run is a fork that starts CUDA and Firn for itself and ends as programs
+do.
 
-    python refused_calls.py FILE.json LIBCUDA    [[from, n, error], ...]
+    python refused_calls.py FILE.json LIBCUDA    [[from, n, error, once], ...]
 
 `from` is "start" (of CUDA) or "work" (memory is short by then). Prints a line of JSON for each:
-{"from", "n", "error", "status", "seconds" (its longest step), "longest" (which that is), "words"
-(of the errors that it was given), "calls" (since `from`), "end" (seconds from its last step to its
-end), "said" (on stderr)}. Status 9: wrong bytes.
+{"from", "n", "error", "once", "status", "seconds" (its longest step), "longest" (which that is),
+"words" (of the errors that it was given), "calls" (since `from`), "end" (seconds from its last step
+to its end), "said" (on stderr)}. Status 9: wrong bytes.
 """
 
 import ctypes
@@ -43,19 +44,22 @@ class Steps:
                 self.seconds, self.longest = took, what
 
 
-def refuse(gpu, begin, n, error):
+def refuse(gpu, n, error, once):
     if n:
-        gpu.firnGpuFailFrom(b"*", ctypes.c_uint64(n), error)
+        fail = gpu.firnGpuFailAt if once else gpu.firnGpuFailFrom
+        fail(b"*", ctypes.c_uint64(n), error)
 
 
-def work(steps, gpu, begin, n, error):
-    """The steps; False where a value that could be read was wrong."""
+def work(steps, gpu, begin, n, error, once):
+    """The steps; False where a value that could be read was wrong: of a tensor, as many ones were
+    added as steps said so, or besides those that were refused, for which nobody can tell."""
     kept = [steps.does("full", lambda: torch.full((NUMBERS,), float(i), device="cuda"))
             for i in range(COUNT)]
     gpu.firnGpuFallibleCalls.restype = ctypes.c_uint64
     before = gpu.firnGpuFallibleCalls() if begin == "work" else 0
     if begin == "work":
-        refuse(gpu, begin, n, error)
+        refuse(gpu, n, error, once)
+    added, refused = [0] * COUNT, [0] * COUNT
     side = steps.does("stream", torch.cuda.Stream)
 
     def on_side(x):
@@ -68,27 +72,32 @@ def work(steps, gpu, begin, n, error):
 
     right = True
     for _ in range(2):
-        for x in filter(lambda each: each is not None, kept):
-            steps.does("add", lambda: x.add_(1))
+        for i, x in enumerate(kept):
+            if x is None:
+                continue
+            done = steps.does("add", lambda: x.add_(1)) is not None
+            added[i] += done
+            refused[i] += not done
         if side is not None and kept[3] is not None:
             steps.does("on_side", lambda: on_side(kept[3]))
         steps.does("pinned", lambda: torch.ones(NUMBERS).pin_memory().to("cuda", non_blocking=True))
         steps.does("synchronize", torch.cuda.synchronize)
         steps.does("empty_cache", torch.cuda.empty_cache)
-    if not steps.words:
-        values = [steps.does("item", x[-1].item) for x in kept]
-        right = bool(steps.words) or values == [i + 2.0 for i in range(COUNT)]
+    if once or not steps.words:
+        for i, x in enumerate(kept):
+            value = steps.does("item", x[-1].item) if x is not None else None
+            right &= value is None or i + added[i] <= value <= i + added[i] + refused[i]
     steps.does("delete", kept.clear)
     steps.does("empty_cache", torch.cuda.empty_cache)
     return right, gpu.firnGpuFallibleCalls() - before
 
 
-def child(begin, n, error, gpu, report):
+def child(begin, n, error, once, gpu, report):
     faulthandler.enable()
     if begin == "start" and n:
-        os.environ["FIRN_GPU_FAIL"] = f"*:{n}+:{error}"
+        os.environ["FIRN_GPU_FAIL"] = f"*:{n}{'' if once else '+'}:{error}"
     steps = Steps()
-    right, calls = work(steps, gpu, begin, n, error)
+    right, calls = work(steps, gpu, begin, n, error, once)
     report.write(json.dumps({"seconds": steps.seconds, "longest": steps.longest,
                              "words": steps.words, "calls": calls,
                              "done": time.monotonic()}))
@@ -111,19 +120,19 @@ def main():
     assert not torch.cuda.is_initialized()
     with open(sys.argv[1], encoding="utf-8") as file:
         wanted = json.load(file)
-    for begin, n, error in wanted:
+    for begin, n, error, once in wanted:
         with tempfile.TemporaryFile("w+") as report, tempfile.TemporaryFile() as said:
             pid = os.fork()
             if pid == 0:  # (it leaves these files, and ends, as programs do)
                 os.dup2(said.fileno(), 2)
-                child(begin, n, error, ctypes.CDLL(sys.argv[2]), report)
+                child(begin, n, error, once, ctypes.CDLL(sys.argv[2]), report)
             status = ended(pid)
             now = time.monotonic()
             report.seek(0)
             said.seek(0)
             found = json.loads(report.read() or "{}")
-            print(json.dumps({"from": begin, "n": n, "error": error, "status": status,
-                              "end": now - found.pop("done", now), **found,
+            print(json.dumps({"from": begin, "n": n, "error": error, "once": once,
+                              "status": status, "end": now - found.pop("done", now), **found,
                               "said": said.read().decode(errors="replace")}), flush=True)
 
 

@@ -102,12 +102,13 @@ void Inspections::add(Kernel& kernel, bool tables, CUstream stream,
     }
   }
   constexpr unsigned no_timing = CU_EVENT_DISABLE_TIMING;
-  const bool recorded =
-      (launch->event || real().cuEventCreate(&launch->event, no_timing) == CUDA_SUCCESS) &&
-      real().cuEventRecord(launch->event, stream) == CUDA_SUCCESS;
-  // Without an event it is over when all is. (A capture would be spoilt by waiting.)
-  if (!recorded &&
-      (captures_under_way() || wait_for_context(launch->context) != CUDA_SUCCESS)) {
+  // (Nothing is waited for: a launch returns at once, whatever it is behind.)
+  bool recorded = false;
+  for (unsigned i = 0; i < tries && !recorded; ++i)
+    recorded =
+        (launch->event || real().cuEventCreate(&launch->event, no_timing) == CUDA_SUCCESS) &&
+        real().cuEventRecord(launch->event, stream) == CUDA_SUCCESS;
+  if (!recorded) {
     if (launch->event) (void)real().cuEventDestroy_v2(launch->event);
     for (const Reached& block : reached) stay(block, unreadable);
     return;
@@ -259,7 +260,6 @@ void Inspections::take_completed(Batch& batch) {
     querying_ = true;
   }
   std::erase_if(waiting, [&](Launch* launch) {
-    if (!launch->event) return false;
     Driver::ContextGuard context(runtime->driver(), launch->context);
     const CUresult result = runtime->driver().event_query(launch->event);
     if (result == CUDA_SUCCESS) return false;
@@ -306,10 +306,17 @@ void Inspections::look(Batch& batch) {
   end(batch);
 }
 
-/// Nothing is known of what it wrote: all that it could reach stays.
+/// Nothing is known of what it wrote: all that it could reach stays, but what was freed meanwhile,
+/// whose address may be another block's.
 void Inspections::stay_for(const Launch& launch) {
   launch.kernel->stores_addresses = true;
-  for (const Memory& memory : launch.memory) stay(memory.block, unreadable);
+  std::vector<Reached> reached;
+  {
+    std::lock_guard lock(mutex_);
+    for (const Memory& memory : launch.memory)
+      if (!memory.gone) reached.push_back(memory.block);
+  }
+  for (const Reached& block : reached) stay(block, unreadable);
 }
 
 /// False: it could not be read. A block that was freed meanwhile is as good as read.

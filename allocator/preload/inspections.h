@@ -87,8 +87,8 @@ class Inspections {
     bool tables = false;
     bool first = false;  // no launch: all that is live when begin() looks
     CUcontext context = nullptr;
-    CUevent event = nullptr;  // behind it; null: it is over
-    unsigned refused = 0;     // questions whether it is over
+    CUevent event = nullptr;  // behind it
+    unsigned refused = 0;  // questions whether it is over
     std::vector<Memory> memory;
     bool reaches(uint64_t base) const;
   };

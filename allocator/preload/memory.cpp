@@ -70,11 +70,19 @@ CUresult allocate(Engine& engine, CUdeviceptr* address, size_t bytes, CUstream s
   // (Refused or not: what does not fit at all is worth the word most.)
   if (bytes >= pool_bytes_least) tell_of_pool(bytes, engine.budget_bytes());
   if (!made) {
-    say_why(engine, made.error(), "memory was asked for that cannot be had");
+    static std::atomic<bool> said{false};
+    if (Runtime* runtime = runtime_here()) runtime->refused(engine, made.error());
+    if (!is_beyond_device(bytes))
+      say_why(made.error(), "memory was asked for that cannot be had", said);
     return result_of(made.error());
   }
   *address = reinterpret_cast<CUdeviceptr>(*made);
   return CUDA_SUCCESS;
+}
+
+bool is_beyond_device(uint64_t bytes) {
+  size_t free_bytes = 0, total_bytes = 0;
+  return real().cuMemGetInfo_v2(&free_bytes, &total_bytes) != CUDA_SUCCESS || bytes > total_bytes;
 }
 
 std::optional<Reached> block_at(CUdeviceptr address) {

@@ -18,6 +18,8 @@ std::optional<Reached> block_at(CUdeviceptr address);
 CUresult release_block(const Reached& block, Behind behind = {});
 /// All of a device's blocks end: its primary context does, as the program sees it.
 void release_all(View& view);
+/// More than the device has in all? (Some ask for that, to see what they are told.)
+bool is_beyond_device(uint64_t bytes);
 /// Waits for the current context's work and for that one's.
 CUresult wait_for_context(CUcontext context);
 

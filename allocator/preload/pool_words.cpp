@@ -11,7 +11,7 @@
 #include <fmt/format.h>
 
 #include "allocator/config.h"
-#include "allocator/preload/handlers.h"
+#include "allocator/preload/memory.h"
 #include "firn/said.h"
 
 namespace firn::preload {
@@ -67,11 +67,7 @@ std::string pool_words(uint64_t bytes, uint64_t budget_bytes,
 void tell_of_pool(uint64_t bytes, uint64_t budget_bytes) {
   static std::atomic<bool> told{false};
   if (bytes <= budget_bytes / 2 || told.load(std::memory_order_relaxed)) return;
-  // (Some ask for more than any device has, to see what they are told.)
-  size_t free_bytes = 0, total_bytes = 0;
-  if (real().cuMemGetInfo_v2(&free_bytes, &total_bytes) != CUDA_SUCCESS || bytes > total_bytes ||
-      told.exchange(true))
-    return;
+  if (is_beyond_device(bytes) || told.exchange(true)) return;
   std::vector<std::string> libraries;
   (void)::dl_iterate_phdr(add_path, &libraries);
   say_now("firn: " + pool_words(bytes, budget_bytes, libraries));

@@ -29,11 +29,8 @@ void spill_if_adversarial() {
 
 }  // namespace
 
-void say_why(Engine& engine, const Error& error, const char* what) {
-  static std::atomic<bool> said{false};
-  if (error.code != Code::out_of_memory) return;
-  if (Runtime* runtime = runtime_here()) runtime->refused(engine, error);
-  if (said.exchange(true)) return;
+void say_why(const Error& error, const char* what, std::atomic<bool>& said) {
+  if (error.code != Code::out_of_memory || said.exchange(true)) return;
   say_now(std::string("firn: ") + what + ": CUDA_ERROR_OUT_OF_MEMORY. " + error.text);
 }
 
@@ -83,7 +80,9 @@ CUresult Work::touch_slow(Part& part, uint64_t word, Access access) {
     hold = engine.touch_anyway(pointer(word), stream, access, seen_as());
   }
   if (!hold) {
-    say_why(engine, hold.error(), "what one launch or copy uses does not fit the budget together");
+    static std::atomic<bool> said{false};
+    if (Runtime* runtime = runtime_here()) runtime->refused(engine, hold.error());
+    say_why(hold.error(), "what one launch or copy uses does not fit the budget together", said);
     return result_of(hold.error());
   }
   if (hold->block) part.holds.push_back(*hold);

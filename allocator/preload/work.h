@@ -7,6 +7,7 @@
 // addresses, and all is resident: no lock, no allocation.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -25,9 +26,9 @@ struct Reached {
   uint64_t bytes = 0;
 };
 
-/// The program is about to hear a number for `error`. If it is of memory, it is counted, and once
-/// in a process stderr says in words what happened and which knob changes it.
-void say_why(Engine& engine, const Error& error, const char* what);
+/// The program is about to hear a number for `error`. If it is of memory, stderr says in words what
+/// happened and which knob changes it, where that was not `said`.
+void say_why(const Error& error, const char* what, std::atomic<bool>& said);
 
 class Work {
  public:

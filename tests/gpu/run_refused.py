@@ -18,6 +18,7 @@ import time
 
 ERRORS = {700: "CUDA_ERROR_ILLEGAL_ADDRESS", 710: "CUDA_ERROR_ASSERT",
           719: "CUDA_ERROR_LAUNCH_FAILED", 2: "CUDA_ERROR_OUT_OF_MEMORY", 999: "CUDA_ERROR_UNKNOWN"}
+STAYS = "could not be looked at"  # why memory stays, in what Firn says of out of memory
 MOST = 4000  # calls; later ones are of the same kinds
 SECONDS = 60  # what takes longer hangs
 SLOWER = 10  # seconds that a run may take beyond what it takes where nothing is refused
@@ -56,11 +57,13 @@ def wrong_with(status, found, errors, seconds, left, error, digest, usual):
         return "ended by " + signal.Signals(-status).name
     if left:
         return "left behind: %s" % left
+    if seconds > usual + SLOWER:
+        return "%.1f s" % seconds
     if status == 0:
         return None if found and found.group(1) == digest else "other bits"
-    if ERRORS[error] not in errors:
-        return "not the driver's words"
-    return "%.1f s" % seconds if seconds > usual + SLOWER else None
+    if STAYS in errors:
+        return "one refusal keeps memory on the device"
+    return None if ERRORS[error] in errors else "not the driver's words"
 
 
 def main():

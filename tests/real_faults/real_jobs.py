@@ -63,6 +63,15 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def descriptors_of(pid):
+    """A process's descriptors in /proc, each with where it leads; not those that it closes now."""
+    for each in pathlib.Path(f"/proc/{pid}/fd").iterdir():
+        try:
+            yield each, os.readlink(each)
+        except FileNotFoundError:
+            pass
+
+
 class Job:
     """A job, ended with the test. `prefix`: words before the command."""
 

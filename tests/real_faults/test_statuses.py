@@ -11,7 +11,7 @@ import subprocess
 
 import pytest
 
-from real_jobs import BUILD, GPU, LOST, STORES, Job
+from real_jobs import BUILD, GPU, LOST, STORES, Job, descriptors_of
 
 BLOCKS = 24  # of 4 MiB, with a budget of 32 MiB and 16 MiB of host memory
 SAID = "firn: blocks that are LOST, as was said: "
@@ -23,8 +23,8 @@ def spoil(pid, spill):
     I/O: the page cache would collide with the job's own.)"""
     other, size = mmap.mmap(-1, 4096), 0
     other.write(b"other bytes " * 341)
-    for each in pathlib.Path(f"/proc/{pid}/fd").iterdir():
-        if not os.readlink(each).startswith(f"{spill}/") or not each.is_file():
+    for each, target in descriptors_of(pid):
+        if not target.startswith(f"{spill}/") or not each.is_file():
             continue
         file = os.open(each, os.O_RDWR | os.O_DIRECT)
         try:

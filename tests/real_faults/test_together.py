@@ -2,7 +2,6 @@
 others are right, each counts its neighbours, and what the dead one had is free."""
 
 import os
-import pathlib
 import random
 import signal
 import time
@@ -11,7 +10,7 @@ import pytest
 
 import real_disks
 from real_disks import MIB, check_clean
-from real_jobs import OUT_OF_MEMORY, STORES, Job
+from real_jobs import OUT_OF_MEMORY, STORES, Job, descriptors_of
 
 JOBS = 8
 
@@ -54,8 +53,8 @@ class Together:
 def held_by(job, place):
     """Bytes of that disk that the job's spill file has."""
     files = {}
-    for each in pathlib.Path(f"/proc/{job.pid}/fd").iterdir():
-        if str(place.spill_path()) in os.readlink(each):
+    for each, target in descriptors_of(job.pid):
+        if str(place.spill_path()) in target:
             found = os.stat(each)
             files[found.st_ino] = found.st_blocks * 512
     return sum(files.values())

@@ -88,7 +88,7 @@ class Inspections {
     bool first = false;  // no launch: all that is live when begin() looks
     CUcontext context = nullptr;
     CUevent event = nullptr;  // behind it
-    unsigned refused = 0;  // questions whether it is over
+    unsigned refused = 0;  // how often the driver refused to tell
     std::vector<Memory> memory;
     bool reaches(uint64_t base) const;
   };

@@ -25,7 +25,7 @@ struct Case {
   uint64_t n;
 };
 
-/// What the process of a case tells its worker.
+/// The process of a case fills this in, and its worker reads it.
 struct Report {
   uint32_t job[names_most], end[names_most];  // calls of each name
   uint32_t failures[names_most];

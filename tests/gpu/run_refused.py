@@ -51,7 +51,7 @@ def tried(length, once):
         n += step * (1 if length == "long" else 4 if once or length == "quick" else 1)
 
 
-def wrong_with(status, found, errors, seconds, left, error, digest, usual):
+def wrong_with(status, found, errors, seconds, left, error, once, digest, usual):
     """What should not have been, or None."""
     if status < 0:
         return "ended by " + signal.Signals(-status).name
@@ -61,7 +61,7 @@ def wrong_with(status, found, errors, seconds, left, error, digest, usual):
         return "%.1f s" % seconds
     if status == 0:
         return None if found and found.group(1) == digest else "other bits"
-    if STAYS in errors:
+    if once and STAYS in errors:
         return "one refusal keeps memory on the device"
     return None if ERRORS[error] in errors else "not the driver's words"
 
@@ -91,7 +91,7 @@ def main():
                 words = "*:%d%s:%d" % (n, when, error)
                 ended = run([program, kernels], dict(firn, FIRN_GPU_FAIL=words), spill)
                 felt[when].append(ended[0] != 0)
-                why = wrong_with(*ended, error, digest, usual)
+                why = wrong_with(*ended, error, once, digest, usual)
                 if why:
                     wrong.append("FIRN_GPU_FAIL=%s: status %d: %s\n%s" %
                                  (words, ended[0], why, ended[2][-800:]))

@@ -142,11 +142,12 @@ Result<Config> set_configuration(const std::vector<Given>& given) {
   return config;
 }
 
-// Frameworks whose pool is a single block, which has to be on the device whole, have a setting by
-// which each tensor is a block. The user's own word counts.
+// Frameworks whose pool is a single block, or memory that they map by themselves, have a setting by
+// which each tensor is a block of the driver's. The user's own word counts.
 Result<void> set_frameworks() {
   constexpr std::pair<const char*, const char*> variables[] = {
-      {"XLA_PYTHON_CLIENT_ALLOCATOR", "platform"},  // JAX
+      {"XLA_PYTHON_CLIENT_ALLOCATOR", "cuda_async"},  // JAX
+      {"XLA_PYTHON_CLIENT_PREALLOCATE", "false"},
       {"TF_GPU_ALLOCATOR", "cuda_malloc_async"}};   // TensorFlow
   for (const auto& [name, value] : variables)
     if (::getenv(name) == nullptr)
@@ -253,8 +254,9 @@ CLI::App* add_run(CLI::App& app, RunOptions& options) {
       "COMMAND runs as it is; the exit status is its own (2: something here was refused).\n"
       "PyTorch programs get Firn through the Python package, other CUDA programs through a\n"
       "library in front of the driver (LD_PRELOAD). Where the user has said nothing of them,\n"
-      "XLA_PYTHON_CLIENT_ALLOCATOR=platform (JAX) and TF_GPU_ALLOCATOR=cuda_malloc_async\n"
-      "(TensorFlow) are set: their own pools would be one block, which cannot leave in parts.\n\n"
+      "XLA_PYTHON_CLIENT_ALLOCATOR=cuda_async, XLA_PYTHON_CLIENT_PREALLOCATE=false (JAX) and\n"
+      "TF_GPU_ALLOCATOR=cuda_malloc_async (TensorFlow) are set: their own pools would be one block,\n"
+      "which cannot leave in parts.\n\n"
       "Every setting, as a word firn_NAME:VALUE of PYTORCH_CUDA_ALLOC_CONF or as FIRN_NAME:\n";
   for (const Knob& knob : knobs())
     footer += fmt::format("  {:<12} {} [{}]\n", knob.name, knob.meaning, knob.fallback);

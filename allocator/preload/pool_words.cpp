@@ -23,13 +23,18 @@ struct Framework {
   const char* variable;      // null, or the one that has it already when it holds `value`
   std::string_view value;
 };
+// (Its other allocators map memory by themselves, since JAX 0.11 "platform" does, too.)
+constexpr std::string_view xla_allocator =
+    "XLA: XLA_PYTHON_CLIENT_ALLOCATOR=cuda_async gives each array a block of its own";
+constexpr std::string_view xla_first_block =
+    "XLA: XLA_PYTHON_CLIENT_PREALLOCATE=false leaves out the one block that it begins with";
 // Those that others are built upon last.
 constexpr Framework frameworks[] = {
     {"vllm/", "vLLM: a smaller --gpu-memory-utilization makes its tensors smaller", nullptr, ""},
-    {"xla_cuda", "XLA: XLA_PYTHON_CLIENT_ALLOCATOR=platform gives each array a block of its own",
-     "XLA_PYTHON_CLIENT_ALLOCATOR", "platform"},
-    {"xla_extension", "XLA: XLA_PYTHON_CLIENT_ALLOCATOR=platform gives each array a block of its "
-                      "own", "XLA_PYTHON_CLIENT_ALLOCATOR", "platform"},
+    {"xla_cuda", xla_allocator, "XLA_PYTHON_CLIENT_ALLOCATOR", "cuda_async"},
+    {"xla_extension", xla_allocator, "XLA_PYTHON_CLIENT_ALLOCATOR", "cuda_async"},
+    {"xla_cuda", xla_first_block, "XLA_PYTHON_CLIENT_PREALLOCATE", "false"},
+    {"xla_extension", xla_first_block, "XLA_PYTHON_CLIENT_PREALLOCATE", "false"},
     {"libtensorflow", "TensorFlow: TF_GPU_ALLOCATOR=cuda_malloc_async gives each tensor a block of "
                       "its own, TF_FORCE_GPU_ALLOW_GROWTH=true makes blocks smaller",
      "TF_GPU_ALLOCATOR", "cuda_malloc_async"},
@@ -47,12 +52,17 @@ std::string_view advice_for(std::span<const std::string> libraries) {
     const char* set = each.variable ? ::secure_getenv(each.variable) : nullptr;
     if (loaded && !(set && set == each.value)) return each.advice;
   }
-  return "A framework that allocates its tensors one by one, instead of from such a pool, would help";
+  return "A framework that allocates its tensors one by one would help";
 }
 
 int add_path(dl_phdr_info* info, size_t, void* list) {
   static_cast<std::vector<std::string>*>(list)->emplace_back(info->dlpi_name);
   return 0;
+}
+std::vector<std::string> libraries_here() {
+  std::vector<std::string> paths;
+  (void)::dl_iterate_phdr(add_path, &paths);
+  return paths;
 }
 }  // namespace
 
@@ -64,13 +74,28 @@ std::string pool_words(uint64_t bytes, uint64_t budget_bytes,
                      format_size(bytes), format_size(budget_bytes), advice_for(libraries));
 }
 
+std::string own_memory_words(uint64_t bytes, uint64_t budget_bytes,
+                             std::span<const std::string> libraries) {
+  if (bytes <= budget_bytes / 2) return {};
+  return fmt::format("the program maps GPU memory by itself (cuMemCreate): {} so far, beside the "
+                     "budget of {}. It stays on the device. {}",
+                     format_size(bytes), format_size(budget_bytes), advice_for(libraries));
+}
+
 void tell_of_pool(uint64_t bytes, uint64_t budget_bytes) {
   static std::atomic<bool> told{false};
   if (bytes <= budget_bytes / 2 || told.load(std::memory_order_relaxed)) return;
   if (is_beyond_device(bytes) || told.exchange(true)) return;
-  std::vector<std::string> libraries;
-  (void)::dl_iterate_phdr(add_path, &libraries);
-  say_now("firn: " + pool_words(bytes, budget_bytes, libraries));
+  say_now("firn: " + pool_words(bytes, budget_bytes, libraries_here()));
+}
+
+void tell_of_own_memory(uint64_t bytes, uint64_t budget_bytes) {
+  static std::atomic<uint64_t> total{0};
+  static std::atomic<bool> told{false};
+  const uint64_t so_far = total.fetch_add(bytes, std::memory_order_relaxed) + bytes;
+  if (so_far <= budget_bytes / 2 || told.load(std::memory_order_relaxed) || told.exchange(true))
+    return;
+  say_now("firn: " + own_memory_words(so_far, budget_bytes, libraries_here()));
 }
 
 }  // namespace firn::preload

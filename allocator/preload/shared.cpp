@@ -8,6 +8,7 @@
 #include "allocator/preload/engines.h"
 #include "allocator/preload/handlers.h"
 #include "allocator/preload/memory.h"
+#include "allocator/preload/pool_words.h"
 
 namespace firn::preload {
 
@@ -58,7 +59,10 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t bytes,
   const auto call = [&] { return real().cuMemCreate(handle, bytes, prop, flags); };
   const bool on_device = prop && prop->location.type == CU_MEM_LOCATION_TYPE_DEVICE;
   const CUresult result = on_device ? others(bytes, call) : call();
-  if (result == CUDA_SUCCESS) passed_on("memory that the program maps by itself", bytes);
+  if (result != CUDA_SUCCESS) return result;
+  passed_on("memory that the program maps by itself", bytes);
+  if (Engine* engine = on_device ? engine_here() : nullptr)
+    tell_of_own_memory(bytes, engine->budget_bytes());
   return result;
 }
 CUresult cuArrayCreate_v2(CUarray* array, const void* descriptor) {

@@ -171,7 +171,9 @@ def sanitizer(suite, step):
         raise Skip("no compute-sanitizer here")
     program = compiled_program(suite, step, "cycles")
     stats = suite.work / "sanitizer.json"
-    done = step.run([found, "--tool", "memcheck", "--error-exitcode", "9", program,
+    # (Parameters of a kernel are counted by asking until the driver refuses, which it calls an error.)
+    done = step.run([found, "--tool", "memcheck", "--report-api-errors", "no", "--error-exitcode",
+                     "9", program,
                      suite.kernels(), 2, 6, 2, 4],
                     suite.environment(LD_PRELOAD=str(stand_in(suite)), FIRN_STATS=str(stats),
                                       FIRN_BUDGET=str(12 << 20), FIRN_HOST="512MiB"), ok=(0, 9))

@@ -14,6 +14,7 @@ import tempfile
 import building
 import cost_steps
 import driver_steps
+import library_steps
 import machine
 import outside_steps
 import preload_steps
@@ -34,8 +35,8 @@ ORDER = (
     "torch-verify", "costs-mapping", "costs-access", "torch-assert", "torch-by-name", "torch-side-stream",
     "costs-driver", "cycles", "torch-bits", "torch-triton", "preload-asked", "torch-large",
     "torch-graph-across", "preload-programs", "preload-pytorch", "costs-calls", "costs-spills",
-    "torch-compile", "torch-graphs", "torch-nccl", "torch-flash", "torch-cudnn", "torch-files",
-    "torch-scripts", "torch-large-plain", "torch-edge", "preload-runtime", "preload-cublas",
+    "torch-libraries", "frameworks", "torch-compile", "torch-graphs", "torch-nccl", "torch-flash",
+    "torch-cudnn", "torch-files", "torch-scripts", "torch-large-plain", "torch-edge", "preload-runtime", "preload-cublas",
     "costs-launches", "torch-compile-graphs", "preload-sanitizer",
 )
 # Name, title, most seconds on a GPU, work.
@@ -43,7 +44,7 @@ STEPS = sorted((
     ("machine", "what this machine is", 240, lambda suite, step: look(suite, step)),
     ("build", "Firn, built here or carried", 300, lambda suite, step: build(suite, step)),
     *question_steps.STEPS, *driver_steps.STEPS, *torch_steps.STEPS,
-    *outside_steps.STEPS, *preload_steps.STEPS, *cost_steps.STEPS,
+    *outside_steps.STEPS, *preload_steps.STEPS, *cost_steps.STEPS, *library_steps.STEPS,
 ), key=lambda each: ORDER.index(each[0]))
 
 

@@ -17,6 +17,8 @@ TRITON = "Triton's kernels need a GPU"
 NEEDS_GPU = {"compile": TRITON, "compile-graphs": TRITON,
              "flash": "the software GPU has no flash kernels", "nccl": "NCCL needs a GPU",
              "triton": TRITON}
+# Natively four runs on an H200 had three different results, and two of them may well be equal.
+UNLIKE_ITSELF = ("compile", "compile-graphs")
 # Cases that launch the tests' kernels; with every copy compared that is relied upon.
 OWN_KERNELS = ("by-name", "side-stream")
 MOVED = ("budget_bytes", "peak_device_bytes", "peak_allocated_bytes", "spilled_bytes",
@@ -292,10 +294,10 @@ def feature(case, fraction):
         firn = runs.firn("firn", fraction, host=min(suite.host_bytes(), native["peak_bytes"] + GIB),
                          **cache)
         values = [[float.fromhex(loss) for loss in run["losses"]] for run in (native, firn)]
-        if native["losses"] == again["losses"]:
+        if native["losses"] == again["losses"] and case not in UNLIKE_ITSELF:
             runs.same("firn", "native", ("losses",))
         else:
-            step.left_out("bits", "natively two runs differ as well: compared to a thousandth")
+            step.left_out("bits", "natively runs differ as well: compared to a thousandth")
         step.check("losses", all(abs(a - b) <= 1e-3 * max(abs(a), 1e-6)
                                  for a, b in zip(*values)) and len(values[0]) == len(values[1]),
                    values)

@@ -38,8 +38,9 @@ ONLY_COMPARE = (
 )
 # Of the packages above, what hands addresses on.
 HAND_ON = ("torch.distributed._symmetric_memory.",)
-# What hands addresses to launches alone: nothing is pinned where launches are looked at.
-ONLY_LAUNCH = ("triton.",)
+# What hands addresses to launches alone: nothing is pinned where launches are looked at. (Inductor
+# launches some of its kernels through Triton's own launcher.)
+ONLY_LAUNCH = ("torch._inductor.runtime.", "triton.")
 # torch's own functions that use memory outside of operators: NCCL and cuFile are called directly.
 WITHOUT_OPERATORS = (
     "_broadcast", "_broadcast_coalesced", "_broadcast_out", "_nccl_all_gather", "_nccl_all_reduce",

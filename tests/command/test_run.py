@@ -199,9 +199,11 @@ def test_options_override_words_and_words_the_environment(firn):
 
 def test_pools_of_frameworks_are_switched_unless_the_user_says_otherwise(firn):
     seen = environment_of(firn)
-    assert seen["XLA_PYTHON_CLIENT_ALLOCATOR"] == "platform"
+    assert seen["XLA_PYTHON_CLIENT_ALLOCATOR"] == "cuda_async"
+    assert seen["XLA_PYTHON_CLIENT_PREALLOCATE"] == "false"
     assert seen["TF_GPU_ALLOCATOR"] == "cuda_malloc_async"
-    own = {"XLA_PYTHON_CLIENT_ALLOCATOR": "bfc", "TF_GPU_ALLOCATOR": ""}
+    own = {"XLA_PYTHON_CLIENT_ALLOCATOR": "bfc", "XLA_PYTHON_CLIENT_PREALLOCATE": "true",
+           "TF_GPU_ALLOCATOR": ""}
     seen = environment_of(firn, environment=own)
     assert {name: seen[name] for name in own} == own
 

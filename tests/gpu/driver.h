@@ -104,6 +104,9 @@ CUresult cuMemAlloc(CUdeviceptr*, size_t);
 CUresult cuMemAllocPitch(CUdeviceptr*, size_t*, size_t, size_t, unsigned);
 CUresult cuMemAllocManaged(CUdeviceptr*, size_t, unsigned);
 CUresult cuMemAllocHost(void**, size_t);
+CUresult cuMemCreate(CUmemGenericAllocationHandle*, size_t, const CUmemAllocationProp*,
+                      unsigned long long);
+CUresult cuMemRelease(CUmemGenericAllocationHandle);
 CUresult cuMemFreeHost(void*);
 CUresult cuMemFree(CUdeviceptr);
 CUresult cuMemAllocAsync(CUdeviceptr*, size_t, CUstream);

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """The program one_block with libraries of frameworks' names: of a block of more than half of the
-budget stderr has one line, which names the framework's own knob.
+budget, and of as much memory that the program maps by itself, stderr has one line, which names the
+framework's own knob.
 
 run_one_block.py PRELOAD_LIBRARY PROGRAM KERNELS
 Environment: FIRN_TEST_GPU is the software GPU.
@@ -14,12 +15,19 @@ import types
 
 import run_program
 
+XLA = "jax_plugins/xla_cuda13/xla_cuda_plugin.so"
+SAID = ("single block", "maps GPU memory by itself")
 CASES = [
-    # the library's path, the blocks, more environment, words that are said once (None: nothing)
-    ("jax_plugins/xla_cuda13/xla_cuda_plugin.so", [40, 40, 50], {},
-     "XLA_PYTHON_CLIENT_ALLOCATOR=platform"),
-    ("jax_plugins/xla_cuda13/xla_cuda_plugin.so", [40],
-     {"XLA_PYTHON_CLIENT_ALLOCATOR": "platform"}, "tensors one by one"),
+    # the library's path, the blocks (own: mapped by the program), more environment, words that are
+    # said once (None: nothing)
+    (XLA, [40, 40, 50], {}, "XLA_PYTHON_CLIENT_ALLOCATOR=cuda_async"),
+    (XLA, [40], {"XLA_PYTHON_CLIENT_ALLOCATOR": "cuda_async"},
+     "XLA_PYTHON_CLIENT_PREALLOCATE=false"),
+    (XLA, [40], {"XLA_PYTHON_CLIENT_ALLOCATOR": "cuda_async",
+                 "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}, "tensors one by one"),
+    (XLA, ["own12", 8, "own12", "own12", "own12"], {"XLA_PYTHON_CLIENT_ALLOCATOR": "platform"},
+     "XLA_PYTHON_CLIENT_ALLOCATOR=cuda_async"),
+    (XLA, ["own12", "own12", 8], {}, None),
     ("tensorflow/libtensorflow_framework.so.2", [40], {}, "TF_GPU_ALLOCATOR=cuda_malloc_async"),
     ("librmm.so", [40], {}, "pool_allocator=False"),
     ("cupy/_core.so", [40], {}, "set_allocator(None)"),
@@ -41,7 +49,8 @@ def main():
             shutil.copy(kernels, path)
             options.more = [str(path), *map(str, blocks)]
             _, _, ran = run_program.run(options, {**environment, **more})
-            lines = [line for line in ran.stderr.splitlines() if "single block" in line]
+            lines = [line for line in ran.stderr.splitlines()
+                     if any(words in line for words in SAID)]
             print(name, blocks, lines)
             if len(lines) != (words is not None) or (words and words not in lines[0]):
                 sys.exit("%s %s: %s\n%s" % (name, blocks, words, ran.stderr))

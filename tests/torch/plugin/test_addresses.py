@@ -161,7 +161,7 @@ def test_who_only_compares_addresses_pins_nothing(run_code):
 
 
 TRITON = """
-        caller = types.ModuleType("triton.runtime.jit")
+        caller = types.ModuleType("MODULE")
         exec("def launch(t, bind): return t.data_ptr() + bind(t)", vars(caller))
         binder = {}  # Triton makes these in namespaces without a name
         exec("def dynamic_func(t): return t.data_ptr()", binder)
@@ -173,14 +173,19 @@ TRITON = """
 """
 
 
-def test_triton_pins_where_its_launches_go_unseen(run_code):
-    run_code(TRITON + """
+LAUNCHERS = ("triton.runtime.jit", "torch._inductor.runtime.triton_heuristics")
+
+
+@pytest.mark.parametrize("module", LAUNCHERS)
+def test_triton_pins_where_its_launches_go_unseen(run_code, module):
+    run_code(TRITON.replace("MODULE", module) + """
         assert state(x) == "resident" and pinned()
     """)
 
 
-def test_triton_pins_nothing_where_its_launches_are_seen(run_code, libraries):
-    run_code(TRITON + """
+@pytest.mark.parametrize("module", LAUNCHERS)
+def test_triton_pins_nothing_where_its_launches_are_seen(run_code, libraries, module):
+    run_code(TRITON.replace("MODULE", module) + """
         assert state(x) != "resident" and pinned() == {}, pinned()
         x.data_ptr()
         assert pinned()

@@ -14,6 +14,7 @@ namespace {
 constexpr const char* not_yet_seen = "not yet seen in an operator";
 constexpr const char* held = "held by operators that are running";
 constexpr const char* of_small = "segments of small blocks (below 1 MiB)";
+constexpr uint64_t workspace_part = 8;  // more than 1/8 of the budget in workspaces is worth a word
 constexpr uint64_t small_part = 8;  // more than 1/8 of the budget in small blocks is worth a word
 
 uint64_t bytes_for(const std::vector<PinnedBytes>& pinned, std::string_view reason) {
@@ -118,9 +119,16 @@ std::string EngineImpl::advice(uint64_t bytes, uint64_t budget,
                          : "firn_dir, a directory on an SSD for what leaves; or a larger firn_host");
   if (spilling_stopped_ && !spilling_ended_)
     add("less memory used within firn.no_spill()");
-  if (bytes_for(pinned, not_yet_seen) > 0 && options_.watch_fraction > 0)
+  const uint64_t unseen = bytes_for(pinned, not_yet_seen);
+  // Where it was told of some what they are, the others are no tensors: watching would not see them.
+  const bool told = std::any_of(live_.begin(), live_.end(), [](const Block* block) {
+    return block->word.load(std::memory_order_relaxed) & word::told;
+  });
+  if (unseen > 0 && !told && options_.watch_fraction > 0)
     add("firn_watch:0, with which operators are watched from the start: what they use "
                   "leaves");
+  if (unseen > budget / workspace_part && told)
+    add("smaller workspaces of libraries, which stay (cuBLAS's: CUBLAS_WORKSPACE_CONFIG)");
   if (bytes > budget || bytes_for(pinned, held) > 0)
     add("smaller tensors in a single operator (a smaller batch, a shorter sequence)");
   if (const uint64_t small = bytes_for(pinned, of_small); small > budget / small_part)

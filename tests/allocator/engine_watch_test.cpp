@@ -61,6 +61,9 @@ TEST(EngineWatch, anything_else_stays) {
   ASSERT_FALSE(block);
   EXPECT_NE(block.error().text.find("4MiB not yet seen in an operator"), std::string::npos)
       << block.error().text;
+  EXPECT_NE(block.error().text.find("CUBLAS_WORKSPACE_CONFIG"), std::string::npos)
+      << block.error().text;
+  EXPECT_EQ(block.error().text.find("firn_watch:0"), std::string::npos) << block.error().text;
   EXPECT_EQ(job.begun, 1);
   job.make(10 * MiB, Told::unknown);
   EXPECT_EQ(job.state(unknown), "resident");

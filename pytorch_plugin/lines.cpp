@@ -155,7 +155,7 @@ std::string line_of_thread(std::string_view otherwise) {
     if (std::string line = line_of(captured); !line.empty()) return line;
   }
   if (running.name) return line_of_node(running);
-  return "a thread without Python (autograd's, say), in " + std::string(otherwise);
+  return "no line of Python's (a thread of autograd's, say), in " + std::string(otherwise);
 }
 
 }  // namespace firn::pytorch

@@ -156,6 +156,17 @@ def _held(original: Function, torch: Any, address_of: Function) -> Function:
     return function
 
 
+def _not_compiled(wrapper: Any, torch: Any) -> Any:
+    """`wrapper`, which Dynamo runs as it is, and what it calls: compiled (by torch 2.14) it would
+    call the method of that name instead of the one that it wraps, which is itself."""
+    dynamo = torch._C._dynamo.eval_frame
+    function: Any = wrapper.fget if isinstance(wrapper, property) else wrapper
+    if hasattr(dynamo, "set_code_exec_strategy"):  # 2.11 to 2.15 have it
+        skip = dynamo._FrameAction.SKIP
+        dynamo.set_code_exec_strategy(function.__code__, dynamo._FrameExecStrategy(skip, skip))
+    return wrapper
+
+
 def install(library: ctypes.CDLL) -> None:
     global _library
     import torch as loaded
@@ -165,23 +176,26 @@ def install(library: ctypes.CDLL) -> None:
     _library = library
     tensor, storage = torch.Tensor, torch.UntypedStorage
     tensor_address, storage_address = tensor.data_ptr, storage.data_ptr
-    tensor.data_ptr = _data_ptr(tensor_address)
-    storage.data_ptr = _data_ptr(storage_address)
-    tensor.__cuda_array_interface__ = _array_interface(tensor.__cuda_array_interface__)
+    tensor.data_ptr = _not_compiled(_data_ptr(tensor_address), torch)
+    storage.data_ptr = _not_compiled(_data_ptr(storage_address), torch)
+    tensor.__cuda_array_interface__ = _not_compiled(
+        _array_interface(tensor.__cuda_array_interface__), torch)
     # Consumers that know it fall back to __dlpack__.
     if "__dlpack_c_exchange_api__" in vars(tensor):
         del tensor.__dlpack_c_exchange_api__
     for name in ("_to_dlpack", "_to_dlpack_versioned"):
         if hasattr(torch._C, name):
-            setattr(torch._C, name, _dlpack(getattr(torch._C, name), tensor_address))
+            setattr(torch._C, name, _not_compiled(
+                _dlpack(getattr(torch._C, name), tensor_address), torch))
     torch.utils.dlpack.to_dlpack = torch.to_dlpack = torch._C._to_dlpack
     # TorchScript's fuser launches kernels of its own.
     torch._C._jit_override_can_fuse_on_gpu(False)
     # The bytes that a storage keeps are copied without an operator.
-    storage.resize_ = _held(storage.resize_, torch, storage_address)
+    storage.resize_ = _not_compiled(_held(storage.resize_, torch, storage_address), torch)
     for name in WITHOUT_OPERATORS:
         if hasattr(torch._C, name):
-            setattr(torch._C, name, _held(getattr(torch._C, name), torch, storage_address))
+            setattr(torch._C, name, _not_compiled(
+                _held(getattr(torch._C, name), torch, storage_address), torch))
 
 
 def storage_address(storage: Any) -> int:

@@ -46,7 +46,9 @@ def test_waits_by_operator(run):
     assert "aten::add_" in [row["name"] for row in operators]
     assert [row["seconds"] for row in operators] \
         == sorted((row["seconds"] for row in operators), reverse=True)
-    assert document["stalls"]["call_sites"] == []  # nobody asked
+    # Nobody asked. (Firn itself does, for a while, where a job mostly waits: on a slow machine.)
+    asked = sum(row["waits"] for row in document["stalls"]["call_sites"])
+    assert asked < device["stalls"]
 
 
 def test_waits_by_line(run, tmp_path):
@@ -81,7 +83,9 @@ def back(tensors):
     print(json.dumps([before, firn.stats()["stalls"]["call_sites"]]))
     """), conf=TIGHT)
     before, after = json.loads(done.stdout)
-    assert [row["name"] for row in before] == ["program.py:4 in touch"]
+    # (On a slow machine Firn asks by itself before, and Python may take longer to tell than it has.)
+    names = [row["name"] for row in before if not row["name"].startswith("no line of Python's")]
+    assert names == ["program.py:4 in touch"]
     assert before[0]["waits"] >= 4 and before[0]["seconds"] > 0
     names = {row["name"] for row in after}
     assert "program.py:7 in <genexpr>" in names

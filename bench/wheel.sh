@@ -61,6 +61,9 @@ if [ ! -e "$folder/sysroot/native.ini" ] ||
    [ -n "$(find bench/wheel -newer "$folder/sysroot/native.ini" -name '*.[pc]*')" ]; then
   step "glibc 2.28 and libstdc++ of GCC 8 to link against" \
     "$folder/tools/bin/python" bench/wheel/old_sysroot.py "$folder/sysroot"
+  # (Linked against the one before; ninja would not know.)
+  [ ! -d "$folder/build" ] ||
+    find "$folder/build" -type f \( -name '*.so*' -o -perm -u+x \) -not -name '*.py' -delete
 fi
 
 installed=$(.venv/bin/python -c 'import re, torch; print(re.match(r"[\d.]+", torch.__version__)[0])')
@@ -102,4 +105,13 @@ step "moving its files" to_platlib
 theirs=(--exclude 'libtorch*.so' --exclude 'libc10*.so' --exclude 'libcudart.so.13')
 step "checking and naming it" "$folder/tools/bin/python" -m auditwheel repair \
   --plat manylinux_2_28_x86_64 --only-plat "${theirs[@]}" --wheel-dir "$out" "$folder"/made/firn-*.whl
+
+# As a machine without torch and GPU runs it.
+try_command() {
+  rm -rf "$folder/tried" && .venv/bin/python -m venv "$folder/tried" &&
+    "$folder/tried/bin/pip" install -q --no-index --no-deps "$out"/firn-*manylinux_2_28*.whl &&
+    env -i PATH=/usr/bin:/bin FIRN_MISSPELT=1 "$folder/tried/bin/firn" doctor |
+      tee "$folder/tried/said" && grep -q FIRN_MISSPELT "$folder/tried/said"
+}
+step "trying its command" try_command
 ls "$out"/firn-*manylinux_2_28*.whl

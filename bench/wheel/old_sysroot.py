@@ -16,6 +16,7 @@ import os
 import pathlib
 import re
 import shutil
+import struct
 import subprocess
 import sys
 
@@ -52,6 +53,37 @@ def make_glibc(out):
         if not found:
             sys.exit(f"old_sysroot: zig made no {name}")
         shutil.copy(found[-1], out / "lib" / name)
+    join_aliases(out / "lib/libc.so.6")
+
+
+# Names of glibc's own for one variable of its own. A program that uses one of them has the variable
+# (a copy relocation), under all names that its libraries have for it; zig keeps them apart.
+ALIASES = {"environ": "__environ", "_environ": "__environ", "daylight": "__daylight",
+           "timezone": "__timezone", "tzname": "__tzname", "program_invocation_name": "__progname_full",
+           "program_invocation_short_name": "__progname"}
+DYNSYM = 11            # SHT_DYNSYM
+WEAK_OBJECT = 2 << 4 | 1  # STB_WEAK, STT_OBJECT: of those the linker looks for the strong name
+
+
+def join_aliases(library):
+    """Gives each of ALIASES the place of the name that glibc itself uses."""
+    image = bytearray(library.read_bytes())
+    (sections,) = struct.unpack_from("<Q", image, 0x28)
+    size, count = struct.unpack_from("<HH", image, 0x3a)
+    headers = [struct.unpack_from("<IIQQQQIIQQ", image, sections + i * size) for i in range(count)]
+    (symbols,) = [header for header in headers if header[1] == DYNSYM]
+    strings = headers[symbols[6]][4]
+    places = {}
+    for at in range(symbols[4], symbols[4] + symbols[5], 24):
+        begin = strings + struct.unpack_from("<I", image, at)[0]
+        name = image[begin:image.index(b"\0", begin)].decode()
+        places.setdefault(name, []).append(at)
+    for name, glibcs in ALIASES.items():
+        for at in places.get(name, []):
+            (own,) = places[glibcs]
+            image[at + 4] = WEAK_OBJECT
+            image[at + 6:at + 24] = image[own + 6:own + 24]  # section, value, size
+    library.write_bytes(image)
 
 
 def make_scripts(out):

@@ -51,6 +51,8 @@ make_root() {
     return 1
   local more=python3,python3-venv,ca-certificates components=main
   local script=/usr/share/debootstrap/scripts/$suite
+  # (Of a release newer than this debootstrap: Ubuntu's have all had the same script.)
+  [ -e "$script" ] || script=${script%/*}/jammy
   # (Ubuntu has python3-venv elsewhere, and its keys are no package of Debian's.)
   local options=()
   if grep -q ubuntu "$script" 2>/dev/null; then
@@ -59,7 +61,7 @@ make_root() {
   fi
   rm -rf "$root"
   debootstrap --variant=minbase --components=$components --include="$more" "${options[@]}" \
-    "$suite" "$root"
+    "$suite" "$root" '' "$script"
 }
 
 if [ ! -x "$root/usr/bin/python3" ]; then

@@ -84,7 +84,10 @@ Result<void*> EngineImpl::allocate(size_t bytes, CUstream stream, size_t request
     if (!block && in_host && operators_in_way(block.error(), bytes))
       block = make_host_block(lock, index, bytes, block.error());
     if (!block) return block.error();
-    if (told == Told::always) (*block)->word.fetch_or(word::told, std::memory_order_acq_rel);
+    if (told == Told::always) {
+      (*block)->word.fetch_or(word::told, std::memory_order_acq_rel);
+      if (!watching() || options_.watch_fraction <= 0) told_early_ = true;
+    }
     return hand_out(**block, bytes, requested, thread_cell());
   };
   Result<void*> result = with_watching(bytes, attempt);

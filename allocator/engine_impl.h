@@ -590,6 +590,7 @@ class EngineImpl final : public Engine, private EngineLimits, private InMotion {
   std::function<void()> watch_callback_;
   std::thread::id watch_begins_;  // who is about to begin; nobody: none is
   std::atomic<bool> watch_due_{false}, streams_told_{false};
+  bool told_early_ = false;  // of tensors it is told from the first one on, Told::always
   uint64_t asleep_at_ = UINT64_MAX;  // history_'s event number at spill_away(); lifetimes
   HotCounters hot_;
   mutable std::array<ThreadCount, cells_own> thread_holds_{};  // by thread_cell()

@@ -120,14 +120,11 @@ std::string EngineImpl::advice(uint64_t bytes, uint64_t budget,
   if (spilling_stopped_ && !spilling_ended_)
     add("less memory used within firn.no_spill()");
   const uint64_t unseen = bytes_for(pinned, not_yet_seen);
-  // Where it was told of some what they are, the others are no tensors: watching would not see them.
-  const bool told = std::any_of(live_.begin(), live_.end(), [](const Block* block) {
-    return block->word.load(std::memory_order_relaxed) & word::told;
-  });
-  if (unseen > 0 && !told && options_.watch_fraction > 0)
+  // Where tensors are told from the first one on, the others are none: watching would not see them.
+  if (unseen > 0 && !told_early_ && options_.watch_fraction > 0)
     add("firn_watch:0, with which operators are watched from the start: what they use "
                   "leaves");
-  if (unseen > budget / workspace_part && told)
+  if (unseen > budget / workspace_part && told_early_)
     add("smaller workspaces of libraries, which stay (cuBLAS's: CUBLAS_WORKSPACE_CONFIG)");
   if (bytes > budget || bytes_for(pinned, held) > 0)
     add("smaller tensors in a single operator (a smaller batch, a shorter sequence)");

@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cctype>
 #include <cstdlib>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -44,13 +46,22 @@ constexpr Framework frameworks[] = {
      ""},
 };
 
-std::string_view advice_for(std::span<const std::string> libraries) {
+bool has(const Framework& framework) {
+  const char* const set = framework.variable ? ::secure_getenv(framework.variable) : nullptr;
+  if (!set) return false;
+  std::string word = set;  // (JAX knows "False" and "0", too)
+  for (char& letter : word) letter = static_cast<char>(std::tolower(static_cast<unsigned char>(letter)));
+  return word == framework.value || (framework.value == "false" && word == "0");
+}
+
+/// `mapped`: for memory that the framework maps by itself.
+std::string_view advice_for(std::span<const std::string> libraries, bool mapped) {
   for (const Framework& each : frameworks) {
+    if (mapped && each.advice != xla_allocator) continue;
     const bool loaded = std::any_of(libraries.begin(), libraries.end(), [&](const auto& path) {
       return path.find(each.library) != std::string::npos;
     });
-    const char* set = each.variable ? ::secure_getenv(each.variable) : nullptr;
-    if (loaded && !(set && set == each.value)) return each.advice;
+    if (loaded && !has(each)) return each.advice;
   }
   return "A framework that allocates its tensors one by one would help";
 }
@@ -71,15 +82,15 @@ std::string pool_words(uint64_t bytes, uint64_t budget_bytes,
   if (bytes <= budget_bytes / 2) return {};
   return fmt::format("a single block of {} takes more than half of the budget of {}: a block has to "
                      "be on the device whole while anything in it is used. {}",
-                     format_size(bytes), format_size(budget_bytes), advice_for(libraries));
+                     format_size(bytes), format_size(budget_bytes), advice_for(libraries, false));
 }
 
 std::string own_memory_words(uint64_t bytes, uint64_t budget_bytes,
                              std::span<const std::string> libraries) {
   if (bytes <= budget_bytes / 2) return {};
-  return fmt::format("the program maps GPU memory by itself (cuMemCreate): {} so far, beside the "
-                     "budget of {}. It stays on the device. {}",
-                     format_size(bytes), format_size(budget_bytes), advice_for(libraries));
+  return fmt::format("the program maps GPU memory by itself (cuMemCreate): {} in all so far. Such "
+                     "memory cannot leave the device, and does not count in the budget of {}. {}",
+                     format_size(bytes), format_size(budget_bytes), advice_for(libraries, true));
 }
 
 void tell_of_pool(uint64_t bytes, uint64_t budget_bytes) {

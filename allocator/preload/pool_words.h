@@ -17,7 +17,8 @@ std::string own_memory_words(uint64_t bytes, uint64_t budget_bytes,
                              std::span<const std::string> libraries);
 /// Says that once, of the first such block.
 void tell_of_pool(uint64_t bytes, uint64_t budget_bytes);
-/// Counts `bytes` more of the program's own, on any device, and says the words above once.
+/// Counts `bytes` more of the program's own, on all devices and whether it has given them back or not,
+/// and says the words above once.
 void tell_of_own_memory(uint64_t bytes, uint64_t budget_bytes);
 
 }  // namespace firn::preload

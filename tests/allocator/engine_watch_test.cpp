@@ -70,6 +70,18 @@ TEST(EngineWatch, anything_else_stays) {
   EXPECT_NE(job.state(told), "resident");
 }
 
+// Launches that nobody looks at: before watching, of no block is it told what it is.
+TEST(EngineWatch, early_blocks_are_no_workspaces_where_later_ones_are_told) {
+  Job job(.5);
+  job.make(10 * MiB, Told::unknown);
+  EXPECT_EQ(job.begun, 1);
+  job.make(4 * MiB, Told::always);
+  const Result<void*> block = job.engine.allocate(16 * MiB, nullptr);
+  ASSERT_FALSE(block);
+  EXPECT_NE(block.error().text.find("firn_watch:0"), std::string::npos) << block.error().text;
+  EXPECT_EQ(block.error().text.find("CUBLAS"), std::string::npos) << block.error().text;
+}
+
 TEST(EngineWatch, memory_that_is_reused_is_of_who_has_it_now) {
   for (const bool told_last : {false, true}) {
     Job job(.9);

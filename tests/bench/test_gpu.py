@@ -18,6 +18,7 @@ GPU = ROOT / "bench/gpu"
 BUILD = ROOT / os.environ.get("FIRN_TEST_BUILD", "build")
 # What a dry run leaves out, and nothing else: what no software GPU can do.
 SKIPPED = {"preload-runtime": "need a GPU", "preload-sanitizer": "needs a GPU",
+           "torch-libraries": "on the software GPU", "frameworks": "need a GPU",
            "torch-compile": "need a GPU", "torch-compile-graphs": "need a GPU",
            "torch-flash": "no flash kernels", "torch-nccl": "needs a GPU",
            "torch-triton": "need a GPU"}

@@ -15,8 +15,13 @@ TURNS = """
     def state(tensor):
         address = _addresses.storage_address(tensor.untyped_storage())
         return _libraries.read_text(firn._plugin().firn_torch_state, address)
+    def at_leisure(work):  # (Firn asks by itself where two waits in turn are a third of the time)
+        begin = time.monotonic()
+        result = work()
+        time.sleep(5 * (time.monotonic() - begin))
+        return result
     def make(count):
-        return [torch.ones(1 << 21, device="cuda") for _ in range(count)]
+        return [at_leisure(lambda: torch.ones(1 << 21, device="cuda")) for _ in range(count)]
     def leave(*tensors):  # (what is on its way back leaves once it has arrived)
         end = time.monotonic() + 10
         while (found := {state(each) for each in tensors}) != {"hosted"}:
@@ -34,7 +39,7 @@ def test_waits_by_operator(run):
     tensors = make(8)
     for _ in range(3):
         for tensor in tensors:
-            tensor.add_(1)
+            at_leisure(lambda: tensor.add_(1))
     print(json.dumps(firn.stats()))
     """), conf=TIGHT)
     document = json.loads(done.stdout)
@@ -46,9 +51,7 @@ def test_waits_by_operator(run):
     assert "aten::add_" in [row["name"] for row in operators]
     assert [row["seconds"] for row in operators] \
         == sorted((row["seconds"] for row in operators), reverse=True)
-    # Nobody asked. (Firn itself does, for a while, where a job mostly waits: on a slow machine.)
-    asked = sum(row["waits"] for row in document["stalls"]["call_sites"])
-    assert asked < device["stalls"]
+    assert document["stalls"]["call_sites"] == []  # nobody asked
 
 
 def test_waits_by_line(run, tmp_path):
@@ -83,10 +86,8 @@ def back(tensors):
     print(json.dumps([before, firn.stats()["stalls"]["call_sites"]]))
     """), conf=TIGHT)
     before, after = json.loads(done.stdout)
-    # (On a slow machine Firn asks by itself before, and Python may take longer to tell than it has.)
-    (told,) = [row for row in before if not row["name"].startswith("no line of Python's")]
-    assert told["name"] == "program.py:4 in touch" and told["seconds"] > 0
-    assert sum(row["waits"] for row in before) >= 4
+    assert [row["name"] for row in before] == ["program.py:4 in touch"]
+    assert before[0]["waits"] >= 4 and before[0]["seconds"] > 0
     names = {row["name"] for row in after}
     assert "program.py:7 in <genexpr>" in names
     assert any(name.startswith("backward of aten::") and "at program.py:7" in name

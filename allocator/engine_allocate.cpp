@@ -65,6 +65,7 @@ Result<void*> EngineImpl::allocate(size_t bytes, CUstream stream, size_t request
   }
   bool in_host = false;
   const auto attempt = [&](Lock& lock) -> Result<void*> {
+    if (told == Told::always && (!watching() || options_.watch_fraction <= 0)) told_early_ = true;
     const int index = see_stream(stream);
     if (index < 0)
       return make_error(Code::invalid_argument, 0,
@@ -84,10 +85,7 @@ Result<void*> EngineImpl::allocate(size_t bytes, CUstream stream, size_t request
     if (!block && in_host && operators_in_way(block.error(), bytes))
       block = make_host_block(lock, index, bytes, block.error());
     if (!block) return block.error();
-    if (told == Told::always) {
-      (*block)->word.fetch_or(word::told, std::memory_order_acq_rel);
-      if (!watching() || options_.watch_fraction <= 0) told_early_ = true;
-    }
+    if (told == Told::always) (*block)->word.fetch_or(word::told, std::memory_order_acq_rel);
     return hand_out(**block, bytes, requested, thread_cell());
   };
   Result<void*> result = with_watching(bytes, attempt);

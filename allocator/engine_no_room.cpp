@@ -14,8 +14,8 @@ namespace {
 constexpr const char* not_yet_seen = "not yet seen in an operator";
 constexpr const char* held = "held by operators that are running";
 constexpr const char* of_small = "segments of small blocks (below 1 MiB)";
-constexpr uint64_t workspace_part = 8;  // more than 1/8 of the budget in workspaces is worth a word
-constexpr uint64_t small_part = 8;  // more than 1/8 of the budget in small blocks is worth a word
+// More than such a part of the budget in workspaces, or in small blocks, is worth a word.
+constexpr uint64_t part_for_a_word = 8;
 
 uint64_t bytes_for(const std::vector<PinnedBytes>& pinned, std::string_view reason) {
   for (const PinnedBytes& each : pinned)
@@ -124,11 +124,11 @@ std::string EngineImpl::advice(uint64_t bytes, uint64_t budget,
   if (unseen > 0 && !told_early_ && options_.watch_fraction > 0)
     add("firn_watch:0, with which operators are watched from the start: what they use "
                   "leaves");
-  if (unseen > budget / workspace_part && told_early_)
+  if (unseen > budget / part_for_a_word && told_early_)
     add("smaller workspaces of libraries, which stay (cuBLAS's: CUBLAS_WORKSPACE_CONFIG)");
   if (bytes > budget || bytes_for(pinned, held) > 0)
     add("smaller tensors in a single operator (a smaller batch, a shorter sequence)");
-  if (const uint64_t small = bytes_for(pinned, of_small); small > budget / small_part)
+  if (const uint64_t small = bytes_for(pinned, of_small); small > budget / part_for_a_word)
     add("fewer tensors below 1 MiB that no operator was seen to use: they stay, and with them what "
         "shares their memory");
   uint64_t stays = 0;

@@ -50,20 +50,9 @@ bool has(const Framework& framework) {
   const char* const set = framework.variable ? ::secure_getenv(framework.variable) : nullptr;
   if (!set) return false;
   std::string word = set;  // (JAX knows "False" and "0", too)
-  for (char& letter : word) letter = static_cast<char>(std::tolower(static_cast<unsigned char>(letter)));
+  std::transform(word.begin(), word.end(), word.begin(),
+                 [](unsigned char letter) { return static_cast<char>(std::tolower(letter)); });
   return word == framework.value || (framework.value == "false" && word == "0");
-}
-
-/// `mapped`: for memory that the framework maps by itself.
-std::string_view advice_for(std::span<const std::string> libraries, bool mapped) {
-  for (const Framework& each : frameworks) {
-    if (mapped && each.advice != xla_allocator) continue;
-    const bool loaded = std::any_of(libraries.begin(), libraries.end(), [&](const auto& path) {
-      return path.find(each.library) != std::string::npos;
-    });
-    if (loaded && !has(each)) return each.advice;
-  }
-  return "A framework that allocates its tensors one by one would help";
 }
 
 int add_path(dl_phdr_info* info, size_t, void* list) {
@@ -75,29 +64,29 @@ std::vector<std::string> libraries_here() {
   (void)::dl_iterate_phdr(add_path, &paths);
   return paths;
 }
+
+/// `mapped`: for memory that the framework maps by itself.
+std::string_view advice(bool mapped) {
+  const std::vector<std::string> libraries = libraries_here();
+  for (const Framework& each : frameworks) {
+    if (mapped && each.advice != xla_allocator) continue;
+    const bool loaded = std::any_of(libraries.begin(), libraries.end(), [&](const auto& path) {
+      return path.find(each.library) != std::string::npos;
+    });
+    if (loaded && !has(each)) return each.advice;
+  }
+  return "A framework that allocates its tensors one by one would help";
+}
+
 }  // namespace
-
-std::string pool_words(uint64_t bytes, uint64_t budget_bytes,
-                       std::span<const std::string> libraries) {
-  if (bytes <= budget_bytes / 2) return {};
-  return fmt::format("a single block of {} takes more than half of the budget of {}: a block has to "
-                     "be on the device whole while anything in it is used. {}",
-                     format_size(bytes), format_size(budget_bytes), advice_for(libraries, false));
-}
-
-std::string own_memory_words(uint64_t bytes, uint64_t budget_bytes,
-                             std::span<const std::string> libraries) {
-  if (bytes <= budget_bytes / 2) return {};
-  return fmt::format("the program maps GPU memory by itself (cuMemCreate): {} in all so far. Such "
-                     "memory cannot leave the device, and does not count in the budget of {}. {}",
-                     format_size(bytes), format_size(budget_bytes), advice_for(libraries, true));
-}
 
 void tell_of_pool(uint64_t bytes, uint64_t budget_bytes) {
   static std::atomic<bool> told{false};
   if (bytes <= budget_bytes / 2 || told.load(std::memory_order_relaxed)) return;
   if (is_beyond_device(bytes) || told.exchange(true)) return;
-  say_now("firn: " + pool_words(bytes, budget_bytes, libraries_here()));
+  say_now(fmt::format("firn: a single block of {} takes more than half of the budget of {}: a block has "
+                      "to be on the device whole while anything in it is used. {}",
+                      format_size(bytes), format_size(budget_bytes), advice(false)));
 }
 
 void tell_of_own_memory(uint64_t bytes, uint64_t budget_bytes) {
@@ -106,7 +95,9 @@ void tell_of_own_memory(uint64_t bytes, uint64_t budget_bytes) {
   const uint64_t so_far = total.fetch_add(bytes, std::memory_order_relaxed) + bytes;
   if (so_far <= budget_bytes / 2 || told.load(std::memory_order_relaxed) || told.exchange(true))
     return;
-  say_now("firn: " + own_memory_words(so_far, budget_bytes, libraries_here()));
+  say_now(fmt::format("firn: the program maps GPU memory by itself (cuMemCreate): {} in all so far. Such "
+                      "memory cannot leave the device, and does not count in the budget of {}. {}",
+                      format_size(so_far), format_size(budget_bytes), advice(true)));
 }
 
 }  // namespace firn::preload

@@ -1,11 +1,9 @@
 """Steps with programs of others: jobs over libraries for PyTorch, and frameworks that are not
 PyTorch, each natively and at half of its memory."""
 
-import concurrent.futures
 import json
-import threading
 
-from results import Cut, Failed, Skip
+from results import Skip, at_once
 from torch_steps import GIB, GRANULE, MOVED, of
 
 AT_ONCE = 4
@@ -38,41 +36,13 @@ FRAMEWORKS = ("jax", "cupy", "numba")
 LACKING = "ModuleNotFoundError"
 
 
-class Shared:
-    """A step whose parts run at the same time."""
-
-    def __init__(self, suite, step):
-        self.suite, self.step, self.lock = suite, step, threading.Lock()
-
-    def check(self, *words):
-        with self.lock:
-            return self.step.check(*words)
-
-    def left_out(self, name, why):
-        with self.lock:
-            self.step.left_out(name, why)
-
-    def figure(self, name, value):
-        with self.lock:
-            self.step.figure(name, value)
-
-    def each(self, names, work):
-        def one(name):
-            try:
-                work(name)
-            except Skip as why:
-                self.left_out(name, str(why))
-            except (Failed, Cut) as words:
-                self.check(f"{name}: ran to its end", False, words)
-        with concurrent.futures.ThreadPoolExecutor(AT_ONCE) as pool:
-            list(pool.map(one, names))
-
-    def native(self, name, command, environment):
-        done = self.step.run(command, environment, ok=None)
-        if done.rc != 0:
-            last = (done.text.strip().splitlines() or ["nothing was said"])[-1]
-            raise Skip(last if LACKING in done.text else f"does not run natively: {last[:300]}")
-        return done.text
+def native_text(step, command, environment):
+    """Natively, or Skip: a library may be missing, or not run with the others that are there."""
+    done = step.run(command, environment, ok=None)
+    if done.rc != 0:
+        last = (done.text.strip().splitlines() or ["nothing was said"])[-1]
+        raise Skip(last if LACKING in done.text else f"does not run natively: {last[:300]}")
+    return done.text
 
 
 def libraries(suite, step):
@@ -81,7 +51,6 @@ def libraries(suite, step):
     suite.needs_torch()
     if suite.software:
         raise Skip("tests/torch/test_libraries.py runs them on the software GPU")
-    shared = Shared(suite, step)
     more = {"PYTHONPATH": ":".join(str(suite.root / each) for each in (
         "tests/torch/scripts", "tests/torch/libraries"))}
 
@@ -94,11 +63,11 @@ def libraries(suite, step):
         command = [suite.python, suite.root / "bench/gpu/deterministic.py",
                    suite.root / f"tests/torch/libraries/{name}.py", *JOBS[name]]
         plain = environment(suite.python_environment())
-        native = shared.native(name, command, plain)
-        again = shared.native(name, command, plain)
+        native = native_text(step, command, plain)
+        again = native_text(step, command, plain)
         equal = of(native, "loss", "sha256") == of(again, "loss", "sha256")
         if not equal:
-            shared.left_out(f"{name}: bits", "natively two runs differ as well")
+            step.left_out(f"{name}: bits", "natively two runs differ as well")
         peak = int(of(native, "peak")[0].split()[1])
         for part, fraction in FRACTIONS.items():
             at_a_part(name, part, int(peak * fraction) // GRANULE * GRANULE, command, native, equal)
@@ -108,16 +77,16 @@ def libraries(suite, step):
         before, kept = suite.firn_run(stats, budget, min(suite.host_bytes() // AT_ONCE, 8 * GIB))
         done = step.run([*before, *command], environment(kept), ok=None)
         device = json.loads(stats.read_text())["devices"][0] if stats.exists() else {}
-        shared.figure(f"{name}, {part}", {"budget_bytes": budget, "rc": done.rc, **{
+        step.figure(f"{name}, {part}", {"budget_bytes": budget, "rc": done.rc, **{
             key: device.get(key) for key in MOVED}})
-        if not shared.check(f"{name}, {part}: ran to its end", done.rc == 0, done.text[-1200:]):
+        if not step.check(f"{name}, {part}: ran to its end", done.rc == 0, done.text[-1200:]):
             return
-        shared.check(f"{name}, {part}: blocks moved", device.get("spilled_bytes", 0) > 0)
-        shared.check(f"{name}, {part}: nothing was lost", device.get("lost_blocks") == 0)
+        step.check(f"{name}, {part}: blocks moved", device.get("spilled_bytes", 0) > 0)
+        step.check(f"{name}, {part}: nothing was lost", device.get("lost_blocks") == 0)
         if equal:
-            shared.check(f"{name}, {part}: the same bits",
+            step.check(f"{name}, {part}: the same bits",
                          of(done.text, "loss", "sha256") == of(native, "loss", "sha256"))
-    shared.each(JOBS, work)
+    at_once(step, AT_ONCE, JOBS, work)
 
 
 def frameworks(suite, step):
@@ -125,13 +94,12 @@ def frameworks(suite, step):
     suite.needs_build()
     if suite.software:
         raise Skip("their kernels need a GPU")
-    shared = Shared(suite, step)
 
     def work(name):
         out = suite.work / f"{name}.json"
         command = [suite.python, suite.root / "bench/gpu/framework_case.py", name, "--out", out]
         more = {"XLA_FLAGS": "--xla_gpu_autotune_level=0"}
-        shared.native(name, command, {**suite.environment(), **more,
+        native_text(step, command, {**suite.environment(), **more,
                                       "XLA_PYTHON_CLIENT_PREALLOCATE": "false"})
         native = json.loads(out.read_text())
         out.unlink()
@@ -141,18 +109,18 @@ def frameworks(suite, step):
                  "--budget", budget, "--host", 2 * native["bytes"] + GIB, "--"]
         done = step.run([*words, *command], {**suite.environment(**suite.site()), **more}, ok=None)
         device = json.loads(stats.read_text())["devices"][0] if stats.exists() else {}
-        shared.figure(name, {"rc": done.rc, "said": [line for line in done.text.splitlines()
+        step.figure(name, {"rc": done.rc, "said": [line for line in done.text.splitlines()
                                                      if "firn" in line.lower()][:12],
                              "native_s": native["seconds"],
                              **{key: device.get(key) for key in MOVED}})
-        if not shared.check(f"{name}: ran to its end", done.rc == 0, done.text[-1500:]):
+        if not step.check(f"{name}: ran to its end", done.rc == 0, done.text[-1500:]):
             return
         firn = json.loads(out.read_text())
-        shared.figure(f"{name}, seconds", [native["seconds"], firn["seconds"]])
-        shared.check(f"{name}: blocks moved", device.get("spilled_bytes", 0) > 0,
+        step.figure(f"{name}, seconds", [native["seconds"], firn["seconds"]])
+        step.check(f"{name}: blocks moved", device.get("spilled_bytes", 0) > 0,
                      device.get("spilled_bytes"))
-        shared.check(f"{name}: the same bits", firn["sha256"] == native["sha256"])
-    shared.each(FRAMEWORKS, work)
+        step.check(f"{name}: the same bits", firn["sha256"] == native["sha256"])
+    at_once(step, AT_ONCE, FRAMEWORKS, work)
 
 
 STEPS = (

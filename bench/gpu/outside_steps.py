@@ -2,12 +2,11 @@
 kernels launched past operators, clean copies compared; and a job whose kernel fails while memory is
 short."""
 
-import concurrent.futures
 import json
 import time
 
 import torch_steps
-from results import Cut, Failed, Skip
+from results import Cut, at_once
 from torch_steps import GIB, GRANULE, NEEDS_GPU, Runs
 
 AT_ONCE = 3
@@ -57,15 +56,8 @@ def adversarial(suite, step):
         else:
             jobs[case] = adversarial_case
 
-    def one(case):
-        try:
-            jobs[case](suite, step, case)
-        except Skip as why:
-            step.left_out(case, str(why))
-        except (Failed, Cut) as words:
-            step.check(f"{case}: ran to its end", False, words)
-    with concurrent.futures.ThreadPoolExecutor(1 if suite.software else AT_ONCE) as pool:
-        list(pool.map(one, jobs))
+    at_once(step, 1 if suite.software else AT_ONCE, jobs,
+            lambda case: jobs[case](suite, step, case))
 
 
 def compared(step, device):

@@ -1,6 +1,7 @@
 """What a run found, written to results.json after each step, so that a run that is cut off still
 tells; and the steps' commands, each under a time limit."""
 
+import concurrent.futures
 import contextlib
 import dataclasses
 import json
@@ -86,6 +87,20 @@ class Step:
         self.row["output"] = text[-TAIL:]
         with open(self.results.log, "a", encoding="utf-8") as out:
             out.write(f"== {self.row['name']}: {shown(command, 400)}\n{text.rstrip()}\n-- {rc}\n")
+
+
+def at_once(step, most, names, work):
+    """`work` for each of the names, `most` of them at a time. One that cannot be done is left out, one
+    that does not come to its end is a check that failed."""
+    def one(name):
+        try:
+            work(name)
+        except Skip as why:
+            step.left_out(name, str(why))
+        except (Failed, Cut) as words:
+            step.check(f"{name}: ran to its end", False, words)
+    with concurrent.futures.ThreadPoolExecutor(most) as pool:
+        list(pool.map(one, names))
 
 
 def shown(command, most=160):

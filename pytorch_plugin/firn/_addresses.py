@@ -38,7 +38,7 @@ ONLY_COMPARE = (
 )
 # Of the packages above, what hands addresses on.
 HAND_ON = ("torch.distributed._symmetric_memory.",)
-# What hands addresses to launches alone: nothing is pinned where launches are looked at. (Inductor
+# These hand addresses to launches alone: nothing is pinned where launches are looked at. (Inductor
 # launches some of its kernels through Triton's own launcher.)
 ONLY_LAUNCH = ("torch._inductor.runtime.", "triton.")
 # torch's own functions that use memory outside of operators: NCCL and cuFile are called directly.

@@ -16,7 +16,7 @@ import pytest
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 GPU = ROOT / "bench/gpu"
 BUILD = ROOT / os.environ.get("FIRN_TEST_BUILD", "build")
-# What a dry run leaves out, and nothing else: what no software GPU can do.
+# A dry run leaves these out, and nothing else: no software GPU can do them, or other tests do.
 SKIPPED = {"preload-runtime": "need a GPU", "preload-sanitizer": "needs a GPU",
            "torch-libraries": "on the software GPU", "frameworks": "need a GPU",
            "torch-compile": "need a GPU", "torch-compile-graphs": "need a GPU",

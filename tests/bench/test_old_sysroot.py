@@ -8,7 +8,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "bench/whee
 import old_sysroot  # noqa: E402
 
 # As zig makes glibc's: each name has a place of its own.
-STUB = "char **__environ; char **environ; char **_environ;\n"
+APART = "char **__environ; char **environ; char **_environ;\n"
 PROGRAM = "extern char **environ; int main(void) { return environ == 0; }\n"
 
 
@@ -23,8 +23,8 @@ def copied(folder, library):
 
 def test_a_program_that_uses_environ_has_glibcs_own(tmp_path):
     library = tmp_path / "libc.so.6"
-    (tmp_path / "stub.c").write_text(STUB)
-    subprocess.run(["gcc", "-shared", "-fPIC", "-fno-common", "-nostdlib", tmp_path / "stub.c", "-o",
+    (tmp_path / "apart.c").write_text(APART)
+    subprocess.run(["gcc", "-shared", "-fPIC", "-fno-common", "-nostdlib", tmp_path / "apart.c", "-o",
                     library], check=True)
     assert copied(tmp_path, library) == {"environ"}  # glibc would set another variable
     old_sysroot.join_aliases(library)

@@ -3,7 +3,7 @@
 #include <ATen/core/ivalue_inl.h>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
-#include "allocator/runtime.h"
+#include "allocator/runtime/runtime.h"
 
 namespace firn::pytorch {
 

@@ -5,12 +5,12 @@
 #include <cstring>
 #include <string>
 
-#include "allocator/runtime.h"
+#include "allocator/runtime/runtime.h"
+#include "firn/said.h"
 #include "pytorch_plugin/firn_allocator.h"
 #include "pytorch_plugin/no_spill.h"
 #include "pytorch_plugin/observer.h"
 #include "pytorch_plugin/stalls.h"
-#include "firn/said.h"
 #include "pytorch_plugin/torch_settings.h"
 
 #define FIRN_TORCH_API extern "C" __attribute__((visibility("default")))

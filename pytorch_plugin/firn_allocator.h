@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "allocator/runtime.h"
+#include "allocator/runtime/runtime.h"
 #include "pytorch_plugin/history.h"
 #include "pytorch_plugin/pools.h"
 #include "pytorch_plugin/torch_releases.h"

@@ -5,7 +5,7 @@
 #include <cstdlib>
 #include <unordered_map>
 
-#include "allocator/exported_memory.h"
+#include "allocator/memory/exported_memory.h"
 #include "firn/ranked_mutex.h"
 #include "pytorch_plugin/firn_allocator.h"
 

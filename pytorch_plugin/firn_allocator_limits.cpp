@@ -7,7 +7,7 @@
 #include <cmath>
 #include <sstream>
 
-#include "allocator/device_health.h"
+#include "allocator/memory/device_health.h"
 #include "pytorch_plugin/firn_allocator.h"
 
 namespace firn::pytorch {

@@ -16,7 +16,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "allocator/engine.h"
+#include "allocator/engine/engine.h"
 
 namespace firn::pytorch {
 

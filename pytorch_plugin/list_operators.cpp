@@ -8,7 +8,7 @@
 #include <string_view>
 #include <utility>
 
-#include "allocator/runtime.h"
+#include "allocator/runtime/runtime.h"
 #include "pytorch_plugin/observer.h"
 
 namespace firn::pytorch {

@@ -2,7 +2,7 @@
 
 #include <mutex>
 
-#include "allocator/runtime.h"
+#include "allocator/runtime/runtime.h"
 
 namespace firn::pytorch {
 

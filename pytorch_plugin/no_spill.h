@@ -3,7 +3,7 @@
 // Owns: how many are inside. Locks: one, for that.
 #pragma once
 
-#include "allocator/engine.h"
+#include "allocator/engine/engine.h"
 
 namespace firn::pytorch {
 

@@ -8,7 +8,7 @@
 #include <string>
 #include <string_view>
 
-#include "allocator/runtime.h"
+#include "allocator/runtime/runtime.h"
 #include "pytorch_plugin/collectives.h"
 #include "pytorch_plugin/list_operators.h"
 #include "pytorch_plugin/stalls.h"

@@ -22,7 +22,7 @@
 #include <utility>
 #include <vector>
 
-#include "allocator/engine.h"
+#include "allocator/engine/engine.h"
 #include "pytorch_plugin/pool_segments.h"
 
 namespace firn::pytorch {

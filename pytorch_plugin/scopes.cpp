@@ -11,8 +11,8 @@
 
 #include <cstdio>
 
-#include "allocator/runtime.h"
-#include "allocator/trace.h"
+#include "allocator/record/trace.h"
+#include "allocator/runtime/runtime.h"
 #include "pytorch_plugin/firn_allocator.h"
 #include "pytorch_plugin/lines.h"
 #include "pytorch_plugin/python_state.h"

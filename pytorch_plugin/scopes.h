@@ -17,10 +17,10 @@
 #include <string>
 #include <vector>
 
-#include "allocator/engine.h"
+#include "allocator/base/thread_cells.h"
+#include "allocator/engine/engine.h"
 #include "allocator/record/recorder.h"
-#include "allocator/runtime.h"
-#include "allocator/thread_cells.h"
+#include "allocator/runtime/runtime.h"
 #include "pytorch_plugin/operators.h"
 
 namespace firn::pytorch {

@@ -7,7 +7,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "allocator/json_text.h"
+#include "allocator/base/json_text.h"
 #include "pytorch_plugin/lines.h"
 #include "pytorch_plugin/observer.h"
 

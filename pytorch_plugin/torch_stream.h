@@ -5,7 +5,7 @@
 #include <c10/cuda/CUDAStream.h>
 #include <cuda_runtime_api.h>
 
-#include "allocator/engine.h"
+#include "allocator/engine/engine.h"
 
 namespace firn::pytorch {
 

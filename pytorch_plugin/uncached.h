@@ -5,7 +5,7 @@
 
 #include <c10/core/Allocator.h>
 
-#include "allocator/engine.h"
+#include "allocator/engine/engine.h"
 
 namespace firn::pytorch {
 

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "allocator/command/machine.h"
-#include "allocator/config.h"
+#include "allocator/runtime/config.h"
 #include "firn/store.h"
 
 namespace firn::command {

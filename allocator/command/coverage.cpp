@@ -13,10 +13,10 @@
 #include <filesystem>
 #include <fstream>
 
+#include "allocator/base/json_text.h"
 #include "allocator/command/output.h"
 #include "allocator/command/report.h"
 #include "allocator/command/run.h"
-#include "allocator/json_text.h"
 
 namespace firn::command {
 namespace fs = std::filesystem;

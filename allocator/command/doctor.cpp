@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "allocator/base/json_text.h"
 #include "allocator/command/coverage.h"
 #include "allocator/command/devices.h"
 #include "allocator/command/doctor_text.h"
@@ -17,8 +18,7 @@
 #include "allocator/command/output.h"
 #include "allocator/command/places.h"
 #include "allocator/command/report.h"
-#include "allocator/config.h"
-#include "allocator/json_text.h"
+#include "allocator/runtime/config.h"
 #include "firn/store.h"
 
 namespace firn::command {

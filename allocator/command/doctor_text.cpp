@@ -3,7 +3,7 @@
 
 #include <fmt/format.h>
 
-#include "allocator/config.h"
+#include "allocator/runtime/config.h"
 
 namespace firn::command {
 namespace {

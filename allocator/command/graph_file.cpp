@@ -7,7 +7,7 @@
 #include <optional>
 #include <utility>
 
-#include "allocator/config.h"
+#include "allocator/runtime/config.h"
 
 namespace firn::command {
 namespace {

@@ -12,8 +12,8 @@
 #include <cstring>
 
 #include "allocator/command/report.h"
-#include "allocator/command_line.h"
-#include "allocator/control_folder.h"
+#include "allocator/runtime/command_line.h"
+#include "allocator/runtime/control_folder.h"
 
 namespace firn::command {
 namespace {

@@ -7,7 +7,7 @@
 #include <string_view>
 
 #include "allocator/command/report.h"
-#include "allocator/config.h"
+#include "allocator/runtime/config.h"
 
 namespace firn::command {
 namespace {

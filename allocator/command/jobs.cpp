@@ -8,8 +8,8 @@
 #include "allocator/command/job_text.h"
 #include "allocator/command/output.h"
 #include "allocator/command/report.h"
-#include "allocator/config.h"
-#include "allocator/metrics_text.h"
+#include "allocator/runtime/config.h"
+#include "allocator/runtime/metrics_text.h"
 
 namespace firn::command {
 namespace {

@@ -10,14 +10,14 @@
 #include <thread>
 #include <vector>
 
+#include "allocator/base/json_text.h"
 #include "allocator/command/layout_file.h"
 #include "allocator/command/output.h"
 #include "allocator/command/plotter.h"
 #include "allocator/command/report.h"
 #include "allocator/command/simulate_words.h"
-#include "allocator/config.h"
-#include "allocator/json_text.h"
 #include "allocator/layout/layout.h"
+#include "allocator/runtime/config.h"
 
 namespace firn::command {
 namespace {

@@ -8,7 +8,7 @@
 #include <limits>
 #include <utility>
 
-#include "allocator/config.h"
+#include "allocator/runtime/config.h"
 #include "allocator/simulate/csv_file.h"
 
 namespace firn::command {

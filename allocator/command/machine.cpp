@@ -10,7 +10,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "allocator/machine_memory.h"
+#include "allocator/runtime/machine_memory.h"
 #include "firn/saturating.h"
 
 namespace firn::command {

@@ -15,7 +15,7 @@
 #include "allocator/command/simulate.h"
 #include "allocator/command/top.h"
 #include "allocator/command/trace_report.h"
-#include "allocator/config.h"
+#include "allocator/runtime/config.h"
 
 namespace {
 

@@ -11,8 +11,8 @@
 #include "allocator/command/output.h"
 #include "allocator/command/report.h"
 #include "allocator/command/simulate_words.h"
-#include "allocator/config.h"
 #include "allocator/order/order.h"
+#include "allocator/runtime/config.h"
 
 namespace firn::command {
 namespace {

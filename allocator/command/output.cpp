@@ -9,9 +9,9 @@
 #include <cstring>
 #include <filesystem>
 
+#include "allocator/base/json_text.h"
 #include "allocator/command/report.h"
-#include "allocator/config.h"
-#include "allocator/json_text.h"
+#include "allocator/runtime/config.h"
 #include "firn/output_file.h"
 
 namespace firn::command {

@@ -8,14 +8,14 @@
 #include <chrono>
 #include <filesystem>
 
+#include "allocator/base/json_text.h"
 #include "allocator/command/output.h"
 #include "allocator/command/plotter.h"
 #include "allocator/command/report.h"
 #include "allocator/command/simulate_result.h"
 #include "allocator/command/simulate_words.h"
 #include "allocator/command/sweep.h"
-#include "allocator/config.h"
-#include "allocator/json_text.h"
+#include "allocator/runtime/config.h"
 #include "allocator/simulate/cut_lists.h"
 #include "allocator/simulate/program.h"
 

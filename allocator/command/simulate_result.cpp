@@ -6,7 +6,7 @@
 #include <cmath>
 #include <iterator>
 
-#include "allocator/config.h"
+#include "allocator/runtime/config.h"
 
 namespace firn::command {
 namespace {

@@ -11,7 +11,7 @@
 #include "allocator/command/output.h"
 #include "allocator/command/places.h"
 #include "allocator/command/report.h"
-#include "allocator/config.h"
+#include "allocator/runtime/config.h"
 
 namespace firn::command {
 namespace {

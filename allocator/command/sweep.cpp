@@ -10,9 +10,9 @@
 #include <cstring>
 #include <thread>
 
+#include "allocator/base/json_text.h"
 #include "allocator/command/report.h"
 #include "allocator/command/simulate_result.h"
-#include "allocator/json_text.h"
 #include "allocator/simulate/cut_lists.h"
 #include "allocator/simulate/program.h"
 

@@ -5,12 +5,12 @@
 #include <chrono>
 #include <thread>
 
+#include "allocator/base/json_text.h"
 #include "allocator/command/job_text.h"
 #include "allocator/command/looks.h"
 #include "allocator/command/output.h"
 #include "allocator/command/report.h"
 #include "allocator/command/screen.h"
-#include "allocator/json_text.h"
 
 namespace firn::command {
 namespace {

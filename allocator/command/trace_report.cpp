@@ -10,9 +10,9 @@
 #include "allocator/command/report.h"
 #include "allocator/command/simulate_words.h"
 #include "allocator/command/sweep.h"
-#include "allocator/config.h"
 #include "allocator/record/program_files.h"
 #include "allocator/report/page.h"
+#include "allocator/runtime/config.h"
 
 namespace firn::command {
 namespace {

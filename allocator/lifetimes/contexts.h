@@ -7,8 +7,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "allocator/base/zero_array.h"
 #include "allocator/lifetimes/events.h"
-#include "allocator/lifetimes/zero_array.h"
 
 namespace firn::lifetimes {
 

@@ -4,7 +4,7 @@
 #include <bit>
 #include <unordered_map>
 
-#include "allocator/check.h"
+#include "allocator/base/check.h"
 
 namespace firn::lifetimes {
 

@@ -1,4 +1,4 @@
-// What is carried out, as engine_lifetimes.cpp, engine_room.cpp and engine_spill.cpp do it: what
+// What is carried out, as engine/lifetimes.cpp, engine/room.cpp and engine/spill.cpp do it: what
 // arrives, what leaves for it, and what is made valid elsewhere ahead. Host memory's part in it:
 // stage_host.cpp.
 #include <algorithm>

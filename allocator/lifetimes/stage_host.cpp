@@ -1,4 +1,4 @@
-// Host memory in a rehearsal, as engine_host.cpp and engine_write.cpp use it: what goes on to the
+// Host memory in a rehearsal, as engine/host.cpp and engine/write.cpp use it: what goes on to the
 // store, what comes from there ahead of its use, and which copies give way.
 #include <algorithm>
 

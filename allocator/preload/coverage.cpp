@@ -13,12 +13,12 @@
 #include <string_view>
 #include <vector>
 
-#include "allocator/json_text.h"
+#include "allocator/base/json_text.h"
 #include "allocator/preload/engines.h"
 #include "allocator/preload/handlers.h"
 #include "allocator/preload/views.h"
-#include "allocator/stats_json.h"
-#include "allocator/trace.h"
+#include "allocator/record/trace.h"
+#include "allocator/runtime/stats_json.h"
 
 namespace firn::preload {
 

@@ -4,12 +4,12 @@
 #include <cstring>
 #include <mutex>
 
-#include "allocator/meeting.h"
 #include "allocator/preload/coverage.h"
 #include "allocator/preload/handlers.h"
 #include "allocator/preload/identity.h"
 #include "allocator/preload/pytorch.h"
 #include "allocator/preload/views.h"
+#include "allocator/runtime/meeting.h"
 #include "firn/said.h"
 
 namespace firn::preload {

@@ -2,7 +2,7 @@
 // front end of Firn's has one. Lookups are lock-free.
 #pragma once
 
-#include "allocator/runtime.h"
+#include "allocator/runtime/runtime.h"
 #include "firn/cuda_abi.h"
 
 namespace firn::preload {
@@ -33,7 +33,7 @@ Runtime* runtime_here();
 void forget_runtime();
 /// Exit has begun: from here the driver is called as if Firn were not there.
 void step_aside();
-/// As allocator/meeting.h has it: what other front ends of this process reach through the stand-in.
+/// As allocator/runtime/meeting.h has it: what other front ends of this process reach through the stand-in.
 Runtime* meet(Runtime* offered, const char* build);
 /// What the environment says, wherever a front end keeps its words.
 Result<Config> configuration();

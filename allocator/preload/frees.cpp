@@ -2,11 +2,11 @@
 
 #include <algorithm>
 
+#include "allocator/blocks/streams.h"
 #include "allocator/preload/captures.h"
 #include "allocator/preload/engines.h"
 #include "allocator/preload/handlers.h"
 #include "allocator/preload/memory.h"
-#include "allocator/streams.h"
 
 namespace firn::preload {
 

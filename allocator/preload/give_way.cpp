@@ -2,12 +2,12 @@
 
 #include <algorithm>
 
-#include "allocator/config.h"
+#include "allocator/memory/shared_frames.h"
 #include "allocator/preload/engines.h"
 #include "allocator/preload/frees.h"
 #include "allocator/preload/handlers.h"
 #include "allocator/preload/inspections.h"
-#include "allocator/shared_frames.h"
+#include "allocator/runtime/config.h"
 #include "firn/said.h"
 
 namespace firn::preload {

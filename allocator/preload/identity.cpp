@@ -9,7 +9,7 @@
 
 #include "allocator/preload/coverage.h"
 #include "allocator/preload/engines.h"
-#include "allocator/runtime.h"
+#include "allocator/runtime/runtime.h"
 #include "firn/cuda_types.h"
 #include "firn/said.h"
 

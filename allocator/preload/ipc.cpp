@@ -1,6 +1,6 @@
 // Memory that other processes open by a handle of 64 bytes. The driver has none for memory that is
 // mapped piece by piece: where the memory is Firn's, the handle names a file of this process that
-// tells how to find the frames (allocator/exported_memory.h), and both processes need this library.
+// tells how to find the frames (allocator/memory/exported_memory.h), and both processes need this library.
 #include <unistd.h>
 
 #include <cstdio>
@@ -8,8 +8,8 @@
 #include <mutex>
 #include <string>
 
-#include "allocator/exported_identity.h"
-#include "allocator/exported_memory.h"
+#include "allocator/memory/exported_identity.h"
+#include "allocator/memory/exported_memory.h"
 #include "allocator/preload/engines.h"
 #include "allocator/preload/handlers.h"
 #include "allocator/preload/memory.h"

@@ -12,8 +12,8 @@
 
 #include <fmt/format.h>
 
-#include "allocator/config.h"
 #include "allocator/preload/memory.h"
+#include "allocator/runtime/config.h"
 #include "firn/said.h"
 
 namespace firn::preload {

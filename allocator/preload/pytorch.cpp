@@ -13,7 +13,7 @@
 #include <string>
 #include <string_view>
 
-#include "allocator/config.h"
+#include "allocator/runtime/config.h"
 
 namespace firn::preload {
 

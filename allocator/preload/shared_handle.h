@@ -7,8 +7,8 @@
 #include <optional>
 #include <string>
 
-#include "allocator/exported_identity.h"
-#include "allocator/exported_memory.h"
+#include "allocator/memory/exported_identity.h"
+#include "allocator/memory/exported_memory.h"
 #include "firn/cuda_types.h"
 #include "firn/descriptor.h"
 

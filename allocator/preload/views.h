@@ -8,7 +8,7 @@
 #include <atomic>
 #include <cstdint>
 
-#include "allocator/engine.h"
+#include "allocator/engine/engine.h"
 #include "allocator/preload/parameters.h"
 #include "allocator/preload/tables.h"
 #include "firn/cuda_abi.h"

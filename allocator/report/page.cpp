@@ -8,9 +8,9 @@
 #include <map>
 #include <string_view>
 
-#include "allocator/check.h"
-#include "allocator/html_text.h"
-#include "allocator/json_text.h"
+#include "allocator/base/check.h"
+#include "allocator/base/html_text.h"
+#include "allocator/base/json_text.h"
 #include "allocator/report/columns.h"
 #include "allocator/report/page_parts.h"  // made of page.html, page.css and page_*.js
 #include "allocator/report/places.h"

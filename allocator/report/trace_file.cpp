@@ -12,7 +12,7 @@
 
 #include <fmt/format.h>
 
-#include "allocator/sizes.h"
+#include "allocator/base/sizes.h"
 
 namespace firn::report {
 

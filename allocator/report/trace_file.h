@@ -1,4 +1,4 @@
-// The rows of a trace (allocator/trace.h), one after the other. Its process may have been killed
+// The rows of a trace (allocator/record/trace.h), one after the other. Its process may have been killed
 // while it wrote: a last line without its end is left out, and said.
 // Owns: a mapping of the file. Locks: none.
 #pragma once

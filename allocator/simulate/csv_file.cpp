@@ -12,7 +12,7 @@
 
 #include <fmt/format.h>
 
-#include "allocator/config.h"
+#include "allocator/runtime/config.h"
 
 #ifndef FIRN_CSV_READ_BYTES  // a fuzzer has lines that lie across the ends of what is read at once
 #define FIRN_CSV_READ_BYTES 4u << 20

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "allocator/block.h"
+#include "allocator/blocks/block.h"
 
 namespace firn::simulate {
 

@@ -7,8 +7,8 @@
 
 #include <fmt/format.h>
 
-#include "allocator/check.h"
-#include "allocator/frames.h"
+#include "allocator/base/check.h"
+#include "allocator/memory/frames.h"
 
 namespace firn::simulate {
 

@@ -8,7 +8,7 @@
 #include <optional>
 #include <string>
 
-#include "allocator/engine.h"
+#include "allocator/engine/engine.h"
 #include "allocator/simulate/disks.h"
 #include "firn/software_gpu.h"
 #include "firn/virtual_clock.h"

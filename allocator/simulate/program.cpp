@@ -6,10 +6,10 @@
 
 #include <fmt/format.h>
 
-#include "allocator/check.h"
-#include "allocator/block.h"
-#include "allocator/frames.h"
-#include "allocator/sizes.h"
+#include "allocator/base/check.h"
+#include "allocator/base/sizes.h"
+#include "allocator/blocks/block.h"
+#include "allocator/memory/frames.h"
 
 namespace firn::simulate {
 

@@ -7,8 +7,8 @@
 
 #include <fmt/format.h>
 
-#include "allocator/block.h"
-#include "allocator/config.h"
+#include "allocator/blocks/block.h"
+#include "allocator/runtime/config.h"
 #include "allocator/simulate/csv_file.h"
 
 namespace firn::simulate {

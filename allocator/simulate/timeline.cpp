@@ -6,7 +6,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "allocator/json_text.h"
+#include "allocator/base/json_text.h"
 
 namespace firn::simulate {
 

@@ -9,8 +9,8 @@
 #include <memory>
 #include <random>
 
-#include "allocator/block.h"
-#include "allocator/huge_pages.h"
+#include "allocator/base/huge_pages.h"
+#include "allocator/blocks/block.h"
 #include "tests/allocator/simulation.h"
 
 namespace {

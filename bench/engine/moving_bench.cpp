@@ -17,7 +17,7 @@
 #include <string_view>
 #include <vector>
 
-#include "allocator/engine.h"
+#include "allocator/engine/engine.h"
 #include "firn/clock.h"
 #include "firn/driver.h"
 #include "firn/software_gpu.h"

@@ -4,7 +4,7 @@ the end of the process the memory is free, and the statistics say nothing of it.
 import sys
 import time
 
-HELD = "held by operators that are running"  # as allocator/engine_no_room.cpp says it
+HELD = "held by operators that are running"  # as allocator/engine/no_room.cpp says it
 PASSES_S = 2.0  # a hold that no operator has is over by then, or is never given back
 
 _most = {}

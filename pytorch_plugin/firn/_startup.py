@@ -32,7 +32,7 @@ def split_words(conf: str) -> list[str]:
 
 
 def split_conf(conf: str) -> tuple[bool, str, str]:
-    """(wanted, Firn's words, the rest): as split_conf() of allocator/config.h."""
+    """(wanted, Firn's words, the rest): as split_conf() of allocator/runtime/config.h."""
     wanted = False
     firn: list[str] = []
     rest: list[str] = []

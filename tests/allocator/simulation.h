@@ -14,9 +14,9 @@
 #include <utility>
 #include <vector>
 
-#include "allocator/check.h"
-#include "allocator/engine.h"
-#include "allocator/host_tier.h"
+#include "allocator/base/check.h"
+#include "allocator/engine/engine.h"
+#include "allocator/memory/host_tier.h"
 #include "firn/software_gpu.h"
 #include "firn/virtual_clock.h"
 

@@ -81,7 +81,7 @@ def test_dry_run(tmp_path):
 @pytest.mark.quick
 def test_what_is_held_is_called_so():
     held = re.search(r'^HELD = ("[^"]+")', (GPU / "pins.py").read_text(), re.M)[1]
-    assert f"held = {held};" in (ROOT / "allocator/engine_no_room.cpp").read_text()
+    assert f"held = {held};" in (ROOT / "allocator/engine/no_room.cpp").read_text()
 
 
 @pytest.mark.quick

@@ -16,7 +16,7 @@ def code_of(path):
 def test_json_becomes_text_in_one_way():
     """dump() by itself throws at what is no UTF-8, which names of files may hold."""
     found = {str(path.relative_to(ROOT)) for path in SOURCES if ".dump(" in code_of(path)}
-    assert found == {"allocator/json_text.h"}
+    assert found == {"allocator/base/json_text.h"}
 
 
 def included(path):
@@ -33,6 +33,13 @@ def layer_of(path):
     return "front ends" if parts[0] == "pytorch_plugin" else parts[0]
 
 
+# allocator/'s folders, each with those that it may include, besides itself.
+PARTS = {"base": set(), "layout": set(), "order": {"layout"}, "lifetimes": {"base", "layout"},
+         "record": {"lifetimes"}, "memory": {"base"}, "blocks": {"base", "memory"},
+         "engine": {"base", "memory", "blocks", "lifetimes", "record"},
+         "runtime": {"base", "memory", "record", "engine"}, "report": {"base"},
+         "simulate": {"base", "memory", "blocks", "engine", "runtime"}}
+
 MAY_INCLUDE = {"front ends": {"front ends", "allocator", "seams"},
                "allocator": {"allocator", "seams"}, "seams": {"seams"},
                "backing": {"backing", "seams"}}
@@ -46,3 +53,25 @@ def test_arrows_point_down_only():
     assert {("front ends", "allocator"), ("allocator", "seams"), ("backing", "seams")} <= seen
     assert sorted(arrow for arrow in arrows
                   if layer_of(arrow[1]) not in MAY_INCLUDE[layer_of(arrow[0])]) == []
+
+
+def test_parts_of_the_allocator_form_no_cycle():
+    """allocator/README.md's picture of its folders: each includes only those below it."""
+    folders = {path.name for path in (ROOT / "allocator").iterdir() if path.is_dir()}
+    assert folders == PARTS.keys() | {"preload", "command"}  # these two are front ends
+    assert sorted(path.name for path in (ROOT / "allocator").iterdir() if path.is_file()) == [
+        "README.md", "meson.build"]
+    reached = {}
+    for part in PARTS:  # written from the bottom up, or KeyError
+        reached[part] = {part}.union(*(reached[below] for below in sorted(PARTS[part])))
+    seen = set()
+    for path in SOURCES:
+        part = path.relative_to(ROOT).parts
+        if part[0] == "allocator" and part[1] in PARTS:
+            seen |= {(part[1], below, str(path.relative_to(ROOT))) for below in
+                     (header.split("/")[1] for header in included(path)
+                      if header.startswith("allocator/") and header.count("/") == 2)
+                     if below != part[1]}
+    assert sorted(arrow for arrow in seen if arrow[1] not in PARTS[arrow[0]]) == []
+    assert {arrow[:2] for arrow in seen} == {
+        (part, below) for part, allowed in PARTS.items() for below in allowed}

@@ -1,4 +1,4 @@
-"""The table of a block's states is one: allocator/block_state.h has it, README explains it, and the
+"""The table of a block's states is one: allocator/blocks/block_state.h has it, README explains it, and the
 design allows nothing else."""
 
 import os
@@ -16,7 +16,7 @@ EVENTS = {"touch, or a failure": "keep", "touch or prefetch": "fault"}
 
 
 def in_code():
-    header = (ROOT / "allocator/block_state.h").read_text(encoding="utf-8")
+    header = (ROOT / "allocator/blocks/block_state.h").read_text(encoding="utf-8")
     rows = re.findall(r"\{State::(\w+), Event::(\w+), State::(\w+)\}", header)
     states = re.search(r"enum class State[^{]*\{(.*?)\}", header, re.S).group(1)
     return set(rows), set(re.findall(r"^\s*(\w+),", states, re.M))

@@ -1,7 +1,7 @@
 // What the job does: together they meet every way in which the engine calls the driver.
 #include "tests/faults/scenarios.h"
 
-#include "allocator/exported_memory.h"
+#include "allocator/memory/exported_memory.h"
 
 namespace firn::faults {
 

@@ -4,7 +4,7 @@
 // Beyond no crash: the words are split as a second splitter here does it, torch's words and Firn's
 // stay what they were; what is refused is refused on one line that says where; what was taken is
 // within its limits, and shown and given back it is taken as the same.
-#include "allocator/config.h"
+#include "allocator/runtime/config.h"
 
 #include <vector>
 

@@ -4,14 +4,14 @@
 // Beyond no crash: the word that is answered is the first line, whole, and no longer than the
 // longest; all other bytes are answered by the end of the connection, at once; an answer comes
 // whole; afterwards the next caller is served.
-#include "allocator/control.h"
+#include "allocator/runtime/control.h"
 
 #include <poll.h>
 #include <sys/socket.h>
 
 #include <chrono>
 
-#include "allocator/control_folder.h"
+#include "allocator/runtime/control_folder.h"
 #include "tests/fuzz/fuzz.h"
 
 using namespace firn;

@@ -10,7 +10,7 @@
 #include <memory>
 #include <vector>
 
-#include "allocator/exported_memory.h"
+#include "allocator/memory/exported_memory.h"
 #include "allocator/preload/shared_handle.h"
 #include "tests/fuzz/fuzz.h"
 

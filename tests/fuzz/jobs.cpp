@@ -5,10 +5,10 @@
 // of printable characters; as JSON the look is written and read as the same.
 #include <string>
 
+#include "allocator/base/json_text.h"
 #include "allocator/command/job_socket.h"
 #include "allocator/command/job_text.h"
 #include "allocator/command/looks.h"
-#include "allocator/json_text.h"
 #include "tests/fuzz/fuzz.h"
 
 using namespace firn;

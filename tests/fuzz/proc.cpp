@@ -7,9 +7,9 @@
 #include <cmath>
 
 #include "allocator/command/machine.h"
-#include "allocator/exported_identity.h"
-#include "allocator/host_nodes.h"
-#include "allocator/machine_memory.h"
+#include "allocator/memory/exported_identity.h"
+#include "allocator/memory/host_nodes.h"
+#include "allocator/runtime/machine_memory.h"
 #include "firn/topology.h"
 #include "tests/fuzz/fuzz.h"
 

@@ -1,4 +1,4 @@
-// The block's word (allocator/block_state.h) between a touch, a spill, and a free after which
+// The block's word (allocator/blocks/block_state.h) between a touch, a spill, and a free after which
 // memory and descriptor are another block's. `frames` stands for the mapped memory: who holds the
 // block reads it, who unmaps it writes it. Nobody may unmap what somebody holds.
 #include "tests/models/model.h"
@@ -28,7 +28,7 @@ struct BlockWord : rl::test_suite<BlockWord<canary>, 3> {
     else free_and_reuse();
   }
 
-  // engine_touch.cpp: touch(), hold_live(); engine_hot.h: drop_hold().
+  // allocator/engine/touch.cpp: touch(), hold_live(); allocator/engine/hot.h: drop_hold().
   void touch() {
     unsigned w = word($).load(rl::mo_acquire);
     while (state(w) == resident && !(w & freed)) {
@@ -46,7 +46,7 @@ struct BlockWord : rl::test_suite<BlockWord<canary>, 3> {
     }
   }
 
-  // engine_spill.cpp: start_spill(), then finish_spill() and carry_out() of its unmapping.
+  // allocator/engine/spill.cpp: start_spill(), then finish_spill() and carry_out() of its unmapping.
   void spill() {
     engine.lock($);
     unsigned w = word($).load(rl::mo_acquire);
@@ -61,7 +61,7 @@ struct BlockWord : rl::test_suite<BlockWord<canary>, 3> {
     engine.unlock($);
   }
 
-  // engine_free.cpp: free(), free_slow(); engine_room.cpp: reclaim_parked(); then an allocation.
+  // allocator/engine/free.cpp: free(), free_slow(); allocator/engine/room.cpp: reclaim_parked(); then an allocation.
   void free_and_reuse() {
     unsigned w = word($).load(rl::mo_acquire);
     bool done = false;
@@ -86,7 +86,7 @@ struct BlockWord : rl::test_suite<BlockWord<canary>, 3> {
     engine.unlock($);
   }
 
-  // engine_free.cpp: finish_free(). The lock is held, word::freed is set and nobody holds it.
+  // allocator/engine/free.cpp: finish_free(). The lock is held, word::freed is set and nobody holds it.
   void finish_free() {
     const unsigned w = word($).load(rl::mo_acquire);
     transit(state(w) == resident ? ready : free_, freed | copies);

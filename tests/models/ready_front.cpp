@@ -1,4 +1,4 @@
-// What a thread freed last (allocator/ready_blocks.h, ReadyFront): it alone puts a block there, and
+// What a thread freed last (allocator/blocks/ready_blocks.h, ReadyFront): it alone puts a block there, and
 // everybody takes it from there. One takes it, and sees all that was done to it before.
 #include "tests/models/model.h"
 

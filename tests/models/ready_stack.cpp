@@ -1,4 +1,4 @@
-// A stream's ready blocks (allocator/ready_blocks.h, ReadyStack): threads take and put them back.
+// A stream's ready blocks (allocator/blocks/ready_blocks.h, ReadyStack): threads take and put them back.
 // Nobody may have a block that another has, and none may go.
 #include "tests/models/model.h"
 

@@ -34,17 +34,17 @@ BUILD = WORK / "build"
 SIMULATION = "tests/simulation/tags_test"
 UNITS = "tests/allocator/"
 FILES = {  # and the tests of each
-    "allocator/block.cpp": ["block_test", "engine_test"],
-    "allocator/streams.cpp": ["streams_test", "streams_refused_test", "engine_streams_test",
+    "allocator/blocks/block.cpp": ["block_test", "engine_test"],
+    "allocator/blocks/streams.cpp": ["streams_test", "streams_refused_test", "engine_streams_test",
                               "engine_stop_test"],
-    "allocator/host_tier.cpp": ["host_tier_test", "host_tier_growth_test", "engine_test"],
-    "allocator/engine_fault.cpp": ["engine_fault_test", "engine_read_test", "engine_test",
+    "allocator/memory/host_tier.cpp": ["host_tier_test", "host_tier_growth_test", "engine_test"],
+    "allocator/engine/fault.cpp": ["engine_fault_test", "engine_read_test", "engine_test",
                                    "engine_parts_test", "engine_stop_test",
                                    "engine_sums_test", "engine_trace_test",
                                    "engine_refused_copies_test"],
-    "allocator/engine_write.cpp": ["engine_write_test", "engine_test", "engine_sums_test",
+    "allocator/engine/write.cpp": ["engine_write_test", "engine_test", "engine_sums_test",
                                    "engine_patience_test"],
-    "allocator/engine_read.cpp": ["engine_read_test", "engine_fault_test", "engine_sums_test",
+    "allocator/engine/read.cpp": ["engine_read_test", "engine_fault_test", "engine_sums_test",
                                   "engine_patience_test", "engine_stop_test", "engine_test"],
 }
 SHORT, LONG = (6, 3000), (30, 8000)  # seeds and operations of the simulation

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <string>
 
-#include "allocator/engine_impl.h"
+#include "allocator/engine/engine_impl.h"
 #include "tests/simulation/machine.h"
 
 namespace firn {

@@ -8,7 +8,7 @@
 
 #include <fmt/format.h>
 
-#include "allocator/check.h"
+#include "allocator/base/check.h"
 #include "tests/simulation/tag.h"
 
 namespace firn::sim {

@@ -7,8 +7,8 @@
 #include <memory>
 #include <vector>
 
-#include "allocator/engine.h"
-#include "allocator/host_tier.h"
+#include "allocator/engine/engine.h"
+#include "allocator/memory/host_tier.h"
 #include "firn/software_gpu.h"
 #include "firn/virtual_clock.h"
 #include "tests/simulation/events.h"

@@ -6,7 +6,7 @@
 #include <functional>
 #include <string>
 
-#include "allocator/engine.h"
+#include "allocator/engine/engine.h"
 #include "firn/store.h"
 
 namespace firn::sim {

@@ -1,4 +1,4 @@
-#include "allocator/lifetimes/zero_array.h"
+#include "allocator/base/zero_array.h"
 
 #include <gtest/gtest.h>
 #include <sys/mman.h>

@@ -1,4 +1,4 @@
-// The reader against the writer (allocator/trace.h), and against files that end anywhere.
+// The reader against the writer (allocator/record/trace.h), and against files that end anywhere.
 #include "allocator/report/trace_file.h"
 
 #include <gtest/gtest.h>
@@ -8,7 +8,7 @@
 #include <random>
 #include <vector>
 
-#include "allocator/trace.h"
+#include "allocator/record/trace.h"
 #include "tests/allocator/report/trace_text.h"
 
 namespace firn::report {

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "allocator/block.h"
+#include "allocator/blocks/block.h"
 
 namespace firn::simulate {
 namespace {

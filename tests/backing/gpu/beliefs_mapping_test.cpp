@@ -35,7 +35,7 @@ TEST_F(Belief, frames_that_may_be_shared) {
     OK(driver->mem_release(handle));
     return;
   }
-  // As in some containers; frames are then made without it (allocator/frames.cpp).
+  // As in some containers; frames are then made without it (allocator/memory/frames.cpp).
   EXPECT_TRUE(result == CUDA_ERROR_NOT_SUPPORTED || result == CUDA_ERROR_NOT_PERMITTED) << result;
   prop.requestedHandleTypes = CU_MEM_HANDLE_TYPE_NONE;
   OK(driver->mem_create(&handle, granule, &prop, 0));

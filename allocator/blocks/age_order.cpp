@@ -1,0 +1,41 @@
+#include "allocator/blocks/age_order.h"
+
+#include <algorithm>
+#include <bit>
+
+namespace firn {
+
+namespace {
+bool clean(const Block& block) {
+  if (block.pieces.empty()) return false;
+  return std::all_of(block.pieces.begin(), block.pieces.end(),
+                     [](const Piece& p) { return p.host_valid || p.slot_valid; });
+}
+}  // namespace
+
+Block* AgeOrder::next(const std::vector<Block*>& live, uint64_t now, bool segments) {
+  for (int round = 0; round < 2; ++round) {
+    while (!heap_.empty()) {
+      std::pop_heap(heap_.begin(), heap_.end());
+      Entry entry = heap_.back();
+      heap_.pop_back();
+      if (may_leave(*entry.block, entry.block->word.load(std::memory_order_acquire)) &&
+          entry.block->age.load(std::memory_order_relaxed) == entry.age)
+        return entry.block;
+    }
+    if (round == 1) break;
+    for (Block* block : live) {
+      uint64_t w = block->word.load(std::memory_order_acquire);
+      if (!may_leave(*block, w) || (block->segment != 0 && !segments)) continue;
+      uint64_t age = block->age.load(std::memory_order_relaxed);
+      double unused = static_cast<double>(now - std::min(now, age)) + 1;
+      double size = 1.0 + std::bit_width(block->mapped) / 8.0;
+      double dropped = (w & word::copies) && clean(*block) ? 1.5 : 1.0;
+      heap_.push_back({unused * size * dropped, block, age});
+    }
+    std::make_heap(heap_.begin(), heap_.end());
+  }
+  return nullptr;
+}
+
+}  // namespace firn

@@ -1,0 +1,119 @@
+#include "allocator/blocks/block.h"
+
+#include <bit>
+#include <memory>
+
+#include "allocator/base/check.h"
+#include "allocator/base/huge_pages.h"
+#include "firn/canary.h"
+
+namespace firn {
+
+namespace {
+uint64_t moved(const Block& block, uint64_t w, Event event) {
+  const int to = next_state(word::state(w), event);
+  FIRN_CHECK(to >= 0, "block %llx: %s in state %s", (unsigned long long)block.address,
+             event_names[static_cast<int>(event)],
+             state_names[static_cast<int>(word::state(w))]);
+  return word::with_state(w, static_cast<State>(to));
+}
+}  // namespace
+
+void transit(Block& block, Event event, uint64_t clear) {
+  uint64_t w = block.word.load(std::memory_order_acquire);
+  while (!block.word.compare_exchange_weak(w, moved(block, w & ~clear, event),
+                                           std::memory_order_acq_rel)) {
+  }
+}
+
+bool hold_live(Block& block) {
+  uint64_t w = block.word.load(std::memory_order_acquire);
+  const uint64_t barred = FIRN_CANARY(15) ? word::small : word::small | word::freed;
+  while (!(w & barred) && word::state(w) == State::resident)
+    if (block.word.compare_exchange_weak(w, w + word::hold_one, std::memory_order_acq_rel))
+      return true;
+  return false;
+}
+
+void transit_own(Block& block, Event event, uint64_t set) {
+  const uint64_t w = block.word.load(std::memory_order_relaxed);
+  block.word.store(moved(block, w, event) | set, std::memory_order_release);
+}
+
+BlockTable::~BlockTable() {
+  for (uint32_t i = 0; i < size_; ++i) std::destroy_at(&(*this)[i]);
+  for (auto& slot : chunks_)
+    if (Block* blocks = slot.load(std::memory_order_relaxed))
+      give_huge(blocks, chunk * sizeof(Block));
+}
+
+Block* BlockTable::make() {
+  if (!spare_.empty()) {
+    Block* block = &(*this)[spare_.back()];
+    spare_.pop_back();
+    return block;
+  }
+  if (size_ == chunk * chunks) return nullptr;
+  std::atomic<Block*>& slot = chunks_[size_ / chunk];
+  if (!slot.load(std::memory_order_relaxed)) {
+    void* memory = take_huge(chunk * sizeof(Block));
+    if (!memory) return nullptr;
+    slot.store(static_cast<Block*>(memory), std::memory_order_release);
+  }
+  Block* block = std::construct_at(&(*this)[size_]);
+  block->index = size_++;
+  return block;
+}
+
+namespace size_class {
+
+// Up to 4 KiB in steps of 512 B (classes 0..7), from there eight classes to a doubling: 4.5 KiB,
+// 5 KiB, ... 1 MiB. Waste is at most one step: 512 B, or an eighth.
+unsigned of_small(size_t bytes) {
+  if (bytes <= 4096) return bytes <= 512 ? 0 : static_cast<unsigned>((bytes - 1) / 512);
+  unsigned doubling = std::bit_width(bytes - 1) - 13;  // 0 for (4096, 8192]
+  size_t step = size_t{512} << doubling;
+  return 8 + doubling * 8 +
+         static_cast<unsigned>((bytes - (size_t{4096} << doubling) + step - 1) / step) - 1;
+}
+
+size_t small_bytes(unsigned size_class) {
+  if (size_class < 8) return (size_class + 1) * 512;
+  unsigned doubling = (size_class - 8) / 8;
+  return (size_t{4096} << doubling) + ((size_class - 8) % 8 + 1) * (size_t{512} << doubling);
+}
+
+static_assert(small_most <= (1u << 20));
+
+namespace {
+constexpr uint32_t least = 16;  // grains of the smallest large block
+constexpr uint32_t sharing_most = least << 5;
+
+/// Grains between classes: a sixteenth of the doubling's lower end, which is not of the doubling.
+constexpr unsigned step_bits(uint32_t grains) {
+  return grains <= 2 * least ? 0 : std::bit_width(grains - 1) - 5;
+}
+}  // namespace
+
+uint32_t grains(size_t bytes, uint32_t shared_most) {
+  const uint64_t exact = (bytes + grain_bytes - 1) / grain_bytes;
+  const auto whole = static_cast<uint32_t>((exact + granule_grains - 1) / granule_grains *
+                                           granule_grains);
+  if (exact >= sharing_most) return whole;
+  const unsigned bits = step_bits(static_cast<uint32_t>(exact));
+  const auto rounded = static_cast<uint32_t>((((exact - 1) >> bits) + 1) << bits);
+  return rounded <= shared_most ? rounded : whole;
+}
+
+unsigned of_grains(uint32_t grains) {
+  if (grains % granule_grains == 0) {
+    const uint32_t granules = grains / granule_grains;
+    return granules <= whole_count ? small_count + granules - 1 : count;
+  }
+  const unsigned bits = step_bits(grains);
+  return small_count + whole_count + bits * 16 + (grains >> bits) - least;
+}
+
+}  // namespace size_class
+
+}  // namespace firn

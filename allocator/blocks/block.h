@@ -1,0 +1,190 @@
+// One allocation: its descriptor, its pieces, and the table of all descriptors.
+//
+// The word, the last use, the age and the link are atomics used without a lock; everything else in
+// a Block belongs to whoever holds the engine's lock (or, before it is handed out, to its maker).
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "allocator/base/relaxed.h"
+#include "allocator/blocks/block_state.h"
+#include "allocator/blocks/streams.h"
+#include "allocator/memory/frames.h"
+#include "allocator/memory/host_tier.h"
+#include "firn/store.h"
+
+namespace firn {
+
+struct IoRequest;
+
+/// A stretch of a large block, at most a large frame long: mapped and unmapped as one, so that a
+/// large block leaves and comes back bit by bit.
+struct Span {
+  uint32_t begin = 0, grains = 0;    // within the block
+  bool guarded = false;              // firn_test_guard: open for reading only
+  bool leaving = false;              // spilling: unmapped once its pieces are valid elsewhere
+  bool coming = false;               // being mapped, without the engine's lock
+  bool going = false;                // to be unmapped, or being unmapped, without it
+  std::vector<Frame> frames;         // none: not mapped
+  bool mapped() const { return !frames.empty(); }
+};
+
+/// A part of a large block within one span, the unit of copying and writing.
+struct Piece {
+  uint64_t offset = 0;
+  size_t bytes = 0;
+  bool on_device = true;     // its span is mapped and holds the bytes, or a copy in is enqueued
+  bool wanted_out = false;   // spilling: to be made valid elsewhere
+  Staging* host = nullptr;   // holds the bytes when host_valid
+  Slot slot;                 // holds the bytes when slot_valid
+  bool host_valid = false, slot_valid = false;
+  bool copying_out = false;
+  bool writing = false, reading = false;
+  uint16_t read_tries = 0;       // since it was on the device
+  uint32_t read_failures = 0;    // in a row
+  uint64_t read_again_ns = 0;    // then: not before
+  uint64_t unread_ns = 0;        // since when reads for this fault fail; 0: none did
+  IoRequest* request = nullptr;  // when writing or reading
+  // firn_verify: of its bytes, as they arrived in host memory; about to be taken, or compared; its
+  // copy in host memory has it still, as this fault found; or has not, and is being written; to be
+  // looked for on the device.
+  Sum sum;
+  bool summed = false, summing = false, checked = false, doubtful = false, unproven = false;
+};
+
+struct alignas(64) Block {
+  // What allocating, freeing and touching look at: one cache line.
+  std::atomic<uint64_t> word{0};
+  std::atomic<uint64_t> use{0};        // Use::bits of the last use
+  std::atomic<uint64_t> age{0};        // engine tick of the last touch
+  std::atomic<uint32_t> next{0};       // link of a ready stack: index + 1
+  uint32_t index = 0;                  // of this descriptor in its table
+  uint16_t stream = 0;                 // Streams index of the allocation's stream
+  uint16_t size_class = 0;
+  uint32_t grains = 0;                 // large: mapped size; 0: small
+  uint64_t address = 0;
+  Relaxed<size_t> bytes = 0;           // usable, by size class; what statistics count
+  Relaxed<size_t> requested = 0;
+  // The rest: next to none of it is a small block's.
+  std::atomic<uint32_t> asked{0};      // large: 512 B that were asked for, as last handed out
+  Relaxed<uint32_t> generation = 0;    // large: raised at every free: tells stale I/O from current
+  std::atomic<uint32_t> maker_of{0};   // the generation in which ...
+  std::atomic<const char*> maker{nullptr};  // ... this allocated it; see Engine::hold_new()
+  uint64_t place_bytes = 0;            // of its place in a region; 0: it has frames of its own
+  uint32_t place = 0;                  // then: which of the engine's places
+  uint32_t segment = 0;                // of a block that stands for a segment: its number + 1
+  uint32_t version = 0;                // raised at every write: tells stale copies from valid ones
+  uint32_t live_at = 0;                // place in the engine's list of live large blocks
+  uint64_t next_use = UINT64_MAX;      // as was decided last: an event's number
+  uint64_t next_change = UINT64_MAX;   // or death; the same
+  Use arrival;                         // copy-in that a user's stream has to wait for
+  bool prefetched = false;
+  uint64_t clean_bytes = 0;            // spilling: bytes that were valid elsewhere from the start
+  bool uses_ordered = false;           // spilling: the copy stream waits for every use already
+  bool leave = true;                   // spilling: to unmap, not only to clean
+  bool to_store = false;               // by a greedy plan: it does not stay in host memory
+  /// Faulting, and cannot go on: a copy in was refused; reads fail; its last copy is wrong.
+  enum class Failing : uint8_t { nothing, copies, reads, lost } failing{};
+  bool unreadable = false;             // reads failed for longer than anybody waits; not lost
+  uint32_t read_refusals = 0;          // how often that was so
+  uint32_t fault_failures = 0;         // copies in that went wrong and were rolled back
+  Error fault_error;                   // the last of them, or why it is lost or unreadable
+  const char* pin_reason = nullptr;
+  const char* given_reason = nullptr;  // when word::given
+  uint32_t pin_count = 0;
+  bool exported = false;               // another process may have it mapped
+  bool small_segment = false;          // when word::segment: counted in the small blocks' pool
+  std::vector<Use> more_uses;          // when word::many_uses
+  std::vector<uint16_t> recorded_streams;  // when word::recorded
+  std::vector<Span> spans;             // large: all of the block, in order of addresses
+  Shape shape;                         // large, one span: of the frames that it shares
+  uint32_t mapped = 0;                 // grains of the spans that are mapped
+  uint32_t device = 0;                 // and of those, the ones under the budget
+  uint32_t coming = 0;                 // of those that are being mapped (engine/map_apart.cpp)
+  uint32_t going = 0;                  // and unmapped (engine/unmap_apart.cpp)
+  bool dropped = false;                // meanwhile: its end waits for that
+  std::vector<Piece> pieces;           // none until it is spilled for the first time
+
+  State state() const { return word::state(word.load(std::memory_order_acquire)); }
+  uint64_t mapped_bytes() const {  // when all of it is
+    return place_bytes ? place_bytes : grains * grain_bytes;
+  }
+  /// Of a large block: the granules of addresses that are its own.
+  uint64_t base() const { return address / granule_bytes * granule_bytes; }
+  uint32_t granules() const {
+    return static_cast<uint32_t>(
+        (address - base() + mapped_bytes() + granule_bytes - 1) / granule_bytes);
+  }
+  const Span& span_of(const Piece& piece) const {
+    // All spans but the last are alike.
+    return spans[piece.offset / (spans.front().grains * grain_bytes)];
+  }
+};
+static_assert(offsetof(Block, asked) == alignof(Block));
+
+/// Moves the block by an event, with the table's blessing (aborts otherwise), and clears flags. For
+/// transitions that no other thread competes for.
+void transit(Block& block, Event event, uint64_t clear = 0);
+
+/// The same for a block that nobody else can name: one that was just taken from where ready ones
+/// are; and sets flags. No locked instruction.
+void transit_own(Block& block, Event event, uint64_t set = 0);
+
+/// A hold more on a large block that is resident. False: it is not, or it was freed and waits for
+/// the last hold, after which nobody would drop this one.
+bool hold_live(Block& block);
+
+/// The flags that end with an allocation's life.
+inline constexpr uint64_t life_flags =
+    word::proven | word::pinned | word::copies | word::unsettled | word::freed | word::recorded |
+    word::segment | word::given | word::outside | word::told | word::aside;
+
+/// Descriptors at stable addresses, found by index; a descriptor is never freed, only reused. On
+/// huge pages: which of a million blocks is freed next is anybody's guess.
+class BlockTable {
+ public:
+  static constexpr uint32_t chunk = 32768, chunks = 1024;
+
+  Block& operator[](uint32_t index) const {
+    return chunks_[index / chunk].load(std::memory_order_acquire)[index % chunk];
+  }
+  /// A descriptor in State::free. Under the engine's lock; null when 32 Mi blocks are live, or when
+  /// the machine has no memory for more.
+  Block* make();
+  void recycle(Block* block) { spare_.push_back(block->index); }
+  uint32_t size() const { return size_; }
+  ~BlockTable();
+
+ private:
+  std::array<std::atomic<Block*>, chunks> chunks_{};
+  std::vector<uint32_t> spare_;
+  uint32_t size_ = 0;
+};
+
+/// The size classes: small ones 512 B apart at first, then eight to a doubling, up to 1 MiB; large
+/// ones whole granules, and between them, up to 32 MiB, sixteen to a doubling, where that saves
+/// more than a thirty-second.
+namespace size_class {
+inline constexpr size_t small_most = (1u << 20) - 1;  // larger requests have grains of their own
+inline constexpr unsigned small_count = 80;
+inline constexpr unsigned whole_count = 1024;           // up to 2 GiB; larger go by the lock
+inline constexpr unsigned shared_count = 5 * 16 + 1;    // from 1 MiB on
+inline constexpr unsigned count = small_count + whole_count + shared_count;
+
+/// 0..small_count-1 for 1..small_most.
+unsigned of_small(size_t bytes);
+size_t small_bytes(unsigned size_class);
+/// What a large block of so many bytes takes: a multiple of a granule's grains, or, up to
+/// `shared_most`, what its size class has.
+uint32_t grains(size_t bytes, uint32_t shared_most);
+/// Of a number that grains() gave; count when too large for a stack.
+unsigned of_grains(uint32_t grains);
+}  // namespace size_class
+
+}  // namespace firn

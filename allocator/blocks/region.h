@@ -1,0 +1,94 @@
+// A region: one stream's stretch of the arena in which blocks have planned places. Places of blocks
+// that are never alive at once overlap; frames stay mapped while one block follows the other.
+//
+// Owns the frames that are mapped in it, and knows which bytes are in use; what is planned, and
+// whose place it is, is the engine's matter (engine/places.cpp). Looking up is lock-free; all else
+// needs the engine's lock.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "allocator/blocks/block.h"
+#include "allocator/memory/frames.h"
+
+namespace firn {
+
+class Region {
+ public:
+  /// Blocks are at least so large: at most one begins in each such part.
+  static constexpr uint64_t part_bytes = 1u << 20;
+  static constexpr uint32_t parts_in_granule = granule_bytes / part_bytes;
+
+  Region(uint64_t base, uint32_t granules, uint16_t stream);
+
+  uint64_t base() const { return base_; }
+  uint64_t bytes() const { return granules_ * granule_bytes; }
+  uint32_t granules() const { return granules_; }
+  uint16_t stream() const { return stream_; }
+
+  /// The block in use around the address, or null. Lock-free.
+  Block* at(uint64_t address, const BlockTable& table) const;
+
+  /// Are the bytes [begin, end) of the region's addresses free of blocks in use?
+  bool free(uint64_t begin, uint64_t end) const;
+  /// The block is in use from here, at its address and as large as its place, which is free and
+  /// mapped.
+  void use(Block& block);
+  /// No longer. What it was used for is over behind `last`, of the region's stream or another.
+  void leave(Block& block, Use last);
+  /// Blocks in use, by their addresses.
+  const std::map<uint64_t, Block*>& used() const { return used_; }
+  uint64_t used_bytes() const { return used_bytes_; }
+
+  struct Run {
+    uint64_t begin = 0;  // address
+    uint32_t granules = 0;
+  };
+  /// Granules in [begin, end) without a frame.
+  uint32_t lacking(uint64_t begin, uint64_t end) const;
+  /// The stretches that they make.
+  std::vector<Run> gaps(uint64_t begin, uint64_t end) const;
+  /// A frame was mapped at the address, where there was none.
+  void mapped(uint64_t address, const Frame& frame);
+  struct Mapped {
+    Frame frame;
+    Use last;  // of the region's stream: what used it so far is over behind it
+  };
+  /// By address.
+  const std::map<uint64_t, Mapped>& frames() const { return frames_; }
+  /// Is none of the frame's bytes in use?
+  bool idle(uint64_t address) const;
+  /// The frame was unmapped.
+  Frame unmapped(uint64_t address);
+  uint64_t mapped_granules() const { return mapped_granules_; }
+  /// Stretches of frames side by side.
+  std::vector<Run> runs() const;
+
+  /// Work on other streams that used blocks which have left since; the engine forgets what is over.
+  std::vector<Use> others;
+
+ private:
+  struct Part {
+    std::atomic<uint32_t> begins{0};  // index + 1 of the block that begins in it
+    std::atomic<uint32_t> covers{0};  // and of one that covers its start
+  };
+  void mark(const Block& block, uint32_t entry);
+  bool has_frame(uint64_t granule) const { return has_frame_[granule]; }
+  uint64_t granule_of(uint64_t address) const { return (address - base_) / granule_bytes; }
+
+  const uint64_t base_;
+  const uint32_t granules_;
+  const uint16_t stream_;
+  std::unique_ptr<Part[]> parts_;
+  std::vector<bool> has_frame_;  // by granule
+  std::map<uint64_t, Mapped> frames_;
+  std::map<uint64_t, Block*> used_;
+  uint64_t used_bytes_ = 0, mapped_granules_ = 0;
+};
+
+}  // namespace firn

@@ -1,0 +1,291 @@
+#include "allocator/blocks/streams.h"
+#include "firn/canary.h"
+
+#include <optional>
+#include <utility>
+
+namespace firn {
+
+namespace {
+
+/// An event is recorded on streams of its own context only.
+class OtherContext {
+ public:
+  OtherContext(const Driver& driver, CUcontext context) {
+    if (context) guard_.emplace(driver, context);
+  }
+
+ private:
+  std::optional<Driver::ContextGuard> guard_;
+};
+
+/// Refused for a capture's sake, which says nothing of the device.
+bool about_captures(CUresult result) {
+  return result >= CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED && result <= 910;
+}
+
+}  // namespace
+
+Streams::~Streams() {
+  if (abandoned_) return;
+  for (CUevent event : spare_) (void)driver_.event_destroy(event);
+  for (CUevent event : unwanted_) (void)driver_.event_destroy(event);
+  for (unsigned i = 0; i < count(); ++i) {
+    for (const Closed& closed : entries_[i]->closed) (void)driver_.event_destroy(closed.event);
+    for (CUevent event : entries_[i]->spare) (void)driver_.event_destroy(event);
+  }
+}
+
+int Streams::find(CUstream stream) const {
+  for (size_t at = hash(stream), step = 0; step < slots_.size(); ++step, ++at) {
+    uint32_t slot = slots_[at % slots_.size()].load(std::memory_order_acquire);
+    if (slot == 0) return -1;
+    if (slot != left && key(slot - 1) == stream) return static_cast<int>(slot - 1);
+  }
+  return -1;
+}
+
+int Streams::see(CUstream stream, CUcontext context) {
+  const CUstream key = key_of(stream, context);
+  int known = find(key);
+  if (known >= 0) {
+    if (context) entries_[known]->context = context;
+    return known;
+  }
+  unsigned index = count();
+  if (index == capacity) {
+    const int reused = reuse_ended();
+    if (reused < 0) return -1;
+    index = static_cast<unsigned>(reused);
+  } else {
+    entries_[index] = std::make_unique<Entry>();
+  }
+  Entry& entry = *entries_[index];
+  entry.stream.store(plain(stream), std::memory_order_relaxed);
+  entry.key.store(key, std::memory_order_relaxed);
+  entry.context = context;
+  if (index == count()) count_.store(index + 1, std::memory_order_release);
+  enter(index, key);
+  return static_cast<int>(index);
+}
+
+void Streams::enter(unsigned index, CUstream key) {
+  size_t at = hash(key);
+  for (;; ++at) {
+    const uint32_t slot = slots_[at % slots_.size()].load(std::memory_order_relaxed);
+    if (slot == 0 || slot == left) break;
+  }
+  slots_[at % slots_.size()].store(index + 1, std::memory_order_release);
+}
+
+void Streams::list_ended(unsigned index) {
+  if (entries_[index]->listed) return;
+  ended_.push_back(index);
+  entries_[index]->listed = true;
+}
+
+/// The place of the stream that ended first of those whose work is over; -1: there is none. Epochs
+/// go on from where they are, so that what still names it is over.
+int Streams::reuse_ended() {
+  for (size_t tries = ended_.size(); tries > 0; --tries) {
+    const unsigned index = ended_.front();
+    ended_.pop_front();
+    Entry& entry = *entries_[index];
+    entry.listed = false;
+    if (!entry.ended.load(std::memory_order_acquire)) continue;  // in use again
+    if (!entry.closed.empty()) {
+      list_ended(index);
+      continue;
+    }
+    (void)close_ended(entry);
+    for (size_t at = hash(key(index));; ++at) {
+      auto& slot = slots_[at % slots_.size()];
+      if (slot.load(std::memory_order_relaxed) != index + 1) continue;
+      slot.store(left, std::memory_order_release);
+      break;
+    }
+    for (CUevent event : entry.spare) (void)driver_.event_destroy(event);
+    entry.spare.clear();
+    entry.ended.store(false, std::memory_order_release);
+    return static_cast<int>(index);
+  }
+  return -1;
+}
+
+bool Streams::any_captured() const {
+  for (unsigned i = 0; i < count(); ++i)
+    if (!no_handle(*entries_[i])) {
+      OtherContext other(driver_, entries_[i]->context);
+      if (captured(entries_[i]->stream)) return true;
+    }
+  return false;
+}
+
+/// Waits for all of the device's work. False while a capture is under way, which that would spoil.
+bool Streams::close_by_device(Entry& entry) {
+  if (any_captured()) return false;
+  OtherContext other(driver_, entry.context);
+  const uint64_t epoch = entry.open.fetch_add(1, std::memory_order_seq_cst);
+  const CUresult result = driver_.ctx_synchronize();
+  if (!about_captures(result)) health_.answered("cuCtxSynchronize", result);
+  if (result != CUDA_SUCCESS) return false;
+  entry.recorded = epoch;
+  entry.done.store(epoch, std::memory_order_release);
+  return true;
+}
+
+void Streams::ends(unsigned index) {
+  Entry& entry = *entries_[index];
+  if (no_handle(entry)) return;
+  if (close(now(index))) {
+    entry.ended.store(true, std::memory_order_release);
+    list_ended(index);
+  } else {
+    may_end(index);
+  }
+}
+
+void Streams::context_ends(CUcontext context) {
+  for (unsigned i = 0; i < count(); ++i) {
+    Entry& entry = *entries_[i];
+    if (entry.context != context) continue;
+    OtherContext other(driver_, context);
+    entry.recorded = entry.open.fetch_add(1, std::memory_order_seq_cst);
+    entry.done.store(entry.recorded, std::memory_order_release);
+    pending_ -= entry.closed.size();
+    for (const Closed& closed : entry.closed) (void)driver_.event_destroy(closed.event);
+    for (CUevent event : entry.spare) (void)driver_.event_destroy(event);
+    entry.closed.clear();
+    entry.spare.clear();
+    entry.ended.store(true, std::memory_order_release);
+    list_ended(i);
+  }
+}
+
+/// Nothing was enqueued since the last event: it speaks for what was opened after it too.
+bool Streams::close_ended(Entry& entry) {
+  const uint64_t epoch = entry.open.fetch_add(1, std::memory_order_seq_cst);
+  entry.recorded = epoch;
+  if (!entry.closed.empty())
+    entry.closed.back().epoch = epoch;
+  else
+    entry.done.store(epoch, std::memory_order_release);
+  return true;
+}
+
+bool Streams::captured(CUstream stream, CUresult* answer) const {
+  CUstreamCaptureStatus capture = CU_STREAM_CAPTURE_STATUS_NONE;
+  if (!driver_.stream_is_capturing) return false;
+  const CUresult result = driver_.stream_is_capturing(stream, &capture);
+  if (!about_captures(result)) health_.answered("cuStreamIsCapturing", result);
+  if (answer) *answer = result;
+  return result != CUDA_SUCCESS || capture != CU_STREAM_CAPTURE_STATUS_NONE;
+}
+
+bool Streams::close(Use use) {
+  Entry& entry = *entries_[use.stream()];
+  if (use.epoch() <= entry.recorded) return true;
+  if (health_.dead()) return false;
+  if (entry.may_end.load(std::memory_order_acquire)) return close_by_device(entry);
+  if (entry.ended.load(std::memory_order_acquire)) return close_ended(entry);
+  OtherContext other(driver_, entry.context);
+  // An event recorded now would become part of somebody's graph.
+  if (captured(entry.stream)) return false;
+  std::vector<CUevent>& spare = spare_of(entry);
+  CUevent event = nullptr;
+  if (!spare.empty()) {
+    event = spare.back();
+    spare.pop_back();
+  } else {
+    const CUresult result = driver_.event_create(&event, CU_EVENT_DISABLE_TIMING);
+    health_.answered("cuEventCreate", result);
+    if (result != CUDA_SUCCESS) return false;
+  }
+  uint64_t epoch = entry.open.fetch_add(1, std::memory_order_seq_cst);
+  const CUresult result =
+      FIRN_CANARY(1) ? CUDA_SUCCESS : driver_.event_record(event, entry.stream);
+  if (!about_captures(result)) health_.answered("cuEventRecord", result);
+  if (result != CUDA_SUCCESS) {
+    spare.push_back(event);
+    return false;  // the number is spent; a later event closes this epoch too
+  }
+  // A capture that has begun meanwhile may have it: to ask for it would spoil that.
+  if (captured(entry.stream)) {
+    if (driver_.event_destroy(event) != CUDA_SUCCESS) unwanted_.push_back(event);
+    return false;
+  }
+  entry.closed.push_back({epoch, event});  // (may throw: then no event is known to lie behind it)
+  entry.recorded = epoch;
+  ++pending_;
+  return use.epoch() <= epoch;
+}
+
+Result<void> Streams::order(unsigned index, Use use) {
+  if (over(use) || use.stream() == index) return {};
+  if (health_.dead()) return health_.error();
+  // A graph knows nothing of work outside itself: a capture that were to wait would be invalid.
+  if (no_handle(*entries_[index]) || captured(handle(index))) return wait(use);
+  if (close(use)) {
+    for (const Closed& closed : entries_[use.stream()]->closed) {
+      if (closed.epoch < use.epoch()) continue;
+      OtherContext other(driver_, entries_[index]->context);  // whose default stream it may be
+      CUresult result = driver_.stream_wait_event(handle(index), closed.event, 0);
+      if (result == CUDA_SUCCESS) return {};
+      break;
+    }
+  }
+  return wait(use);
+}
+
+bool Streams::poll() {
+  bool any = false;
+  for (unsigned i = 0; pending_ > 0 && i < count(); ++i) {
+    Entry& entry = *entries_[i];
+    while (!entry.closed.empty() && !health_.dead()) {
+      const CUresult result = driver_.event_query(entry.closed.front().event);
+      if (result == CUDA_ERROR_NOT_READY || about_captures(result)) break;
+      health_.answered("cuEventQuery", result);
+      if (result != CUDA_SUCCESS && !FIRN_CANARY(3)) break;
+      if (entry.closed.front().epoch > entry.done.load(std::memory_order_relaxed))
+        entry.done.store(entry.closed.front().epoch, std::memory_order_release);
+      spare_of(entry).push_back(entry.closed.front().event);
+      entry.closed.pop_front();
+      --pending_;
+      any = true;
+    }
+  }
+  return any;
+}
+
+Result<void> Streams::wait(Use use) {
+  if (over(use)) return {};
+  if (health_.dead()) return health_.error();
+  Entry& entry = *entries_[use.stream()];
+  if (close(use)) {
+    for (const Closed& closed : entry.closed) {
+      if (closed.epoch < use.epoch()) continue;
+      CUresult result = driver_.event_synchronize(closed.event);
+      if (result != CUDA_SUCCESS) return health_.failed("cuEventSynchronize", result);
+      // Known from here, whatever a query would answer now.
+      entry.done.store(closed.epoch, std::memory_order_release);
+      return {};
+    }
+    if (over(use)) return {};
+  }
+  OtherContext other(driver_, entry.context);
+  CUresult answer = CUDA_SUCCESS;
+  if (entry.may_end.load(std::memory_order_acquire) || captured(entry.stream, &answer)) {
+    if (answer != CUDA_SUCCESS && !about_captures(answer))
+      return health_.failed("cuStreamIsCapturing", answer);
+    return make_error(Code::driver, 0, "a capture is under way: its work cannot be waited for");
+  }
+  // No event to be had: raise the number first, so that everything at or below it was enqueued
+  // before the stream is waited for.
+  uint64_t epoch = entry.open.fetch_add(1, std::memory_order_seq_cst);
+  CUresult result = driver_.stream_synchronize(entry.stream);
+  if (result != CUDA_SUCCESS) return health_.failed("cuStreamSynchronize", result);
+  entry.done.store(epoch, std::memory_order_release);
+  return {};
+}
+
+}  // namespace firn

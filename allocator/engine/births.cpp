@@ -1,0 +1,142 @@
+// Policy::lifetime: the allocations that come next find their blocks mapped already, so that the
+// driver's calls are made while the device computes and not while the program waits for an address.
+#include <algorithm>
+
+#include "allocator/engine/hot.h"
+
+namespace firn {
+
+/// Blocks that are ready, or will be when the program has freed them, are counted against the
+/// allocations that come; what lacks is mapped, as far as there is room that nothing sooner needs.
+bool EngineImpl::allocate_ahead() {
+  if (births_.done_at == history_->now()) return false;
+  births_.kinds.clear();
+  bool any = false, enough = true;
+  const uint64_t most = std::min(births_ahead, history_->period());
+  for (uint64_t ahead = 1; ahead <= most && enough; ++ahead) {
+    const History::Upcoming coming = history_->upcoming(ahead);
+    if (coming.kind != EventKind::allocate && coming.kind != EventKind::free) continue;
+    if (coming.identity >= births_.stream_of.size() || !births_.stream_of[coming.identity] ||
+        place_of(coming.identity, coming.bytes))
+      continue;
+    const unsigned stream = births_.stream_of[coming.identity] - 1u;
+    Births::Kind& kind = births_kind(stream, grains_of(coming.bytes));
+    if (coming.kind == EventKind::free) {
+      ++kind.ready;
+    } else {
+      if (kind.ready > 0)
+        --kind.ready;
+      else
+        any |= enough = make_ready_ahead(stream, coming.bytes);
+      if (enough) ++kind.claimed;
+    }
+  }
+  if (enough) births_.done_at = history_->now();
+  return any;
+}
+
+Births::Kind& EngineImpl::births_kind(unsigned stream, uint32_t grains) {
+  for (Births::Kind& kind : births_.kinds)
+    if (kind.stream == stream && kind.grains == grains) return kind;
+  Births::Kind kind{stream, grains, 0, 0, 0};
+  const unsigned size_class = size_class::of_grains(grains);
+  if (size_class < size_class::count)
+    kind.ready = ready(stream).count(table_, size_class, births_ahead);
+  for (const Block* block : parked_)
+    if (block->stream == stream && block->grains == grains && block->segment == 0) ++kind.ready;
+  return births_.kinds.emplace_back(kind);
+}
+
+bool EngineImpl::make_ready_ahead(unsigned stream, size_t bytes) {
+  Shape shape = shape_of(grains_of(bytes));
+  if (!room_for_birth(frames_.granules_for(shape))) return false;
+  shape = shape_of(shape.grains());  // (gaps may have come or gone)
+  const uint64_t granules = frames_.granules_for(shape);
+  Reservation room = frames_.reserve(granules);
+  if (room.granules() != granules) return false;
+  if (!may_map_ahead()) return false;
+  Result<Mapping> begun = begin_block(stream, bytes, std::move(room), shape);
+  if (!begun) return false;
+  mappings_.push_back(std::move(*begun));
+  mappings_.back().birth = true;
+  return true;
+}
+
+/// A new block that nobody has asked for so far.
+void EngineImpl::make_ready_now(Block& block) {
+  transit(block, Event::release);
+  ++block.generation;
+  block.age.store(next_tick(), std::memory_order_relaxed);
+  if (block.size_class < size_class::count)
+    ready(block.stream).push(cells, block);
+  else
+    parked_.push_back(&block);
+}
+
+/// Frames that are free, or that a block gives up which is used later and has its bytes elsewhere.
+bool EngineImpl::room_for_birth(uint64_t granules) {
+  if (frames_.available() >= granules) return true;
+  park_ready(false);
+  reclaim_parked(granules, true);
+  const uint64_t wanted = granules * granule_grains;
+  const uint64_t soon = grains_soon();
+  if (soon < wanted) evict_farthest(wanted - soon, nullptr, plan_.window, true);
+  finish_spills();
+  return frames_.available() >= granules;
+}
+
+/// For each kind, when the program will have used up one, two, ... of its ready blocks, were no
+/// memory to change its kind: as far as the coming period tells.
+void EngineImpl::foresee_wants() {
+  births_.wants.clear();
+  births_.wants_made = history_->now();
+  const uint64_t period = history_->period();
+  for (uint64_t ahead = 1; ahead <= period; ++ahead) {
+    const History::Upcoming coming = history_->upcoming(ahead);
+    if (coming.kind != EventKind::allocate && coming.kind != EventKind::free) continue;
+    if (coming.identity >= births_.stream_of.size() || !births_.stream_of[coming.identity] ||
+        place_of(coming.identity, coming.bytes))
+      continue;
+    Births::Wants& wants =
+        births_.wants[{births_.stream_of[coming.identity] - 1u, grains_of(coming.bytes)}];
+    if (coming.kind == EventKind::free) {
+      --wants.balance;
+    } else if (++wants.balance > static_cast<int64_t>(wants.at.size())) {
+      wants.at.push_back(history_->now() + ahead);
+    }
+  }
+}
+
+/// Parked blocks in the order in which they are reclaimed, from the back on: the ones that are
+/// wanted last as far as that is known (which of all changes of kind makes the fewest), and then
+/// the ones that were freed first.
+void EngineImpl::order_parked() {
+  std::sort(parked_.begin(), parked_.end(), [](const Block* a, const Block* b) {
+    return a->age.load(std::memory_order_relaxed) > b->age.load(std::memory_order_relaxed);
+  });
+  if (!history_ || !history_->known() || history_->period() == 0) return;
+  if (history_->now() < births_.wants_made ||
+      history_->now() - births_.wants_made > history_->period() / wants_part)
+    foresee_wants();
+  for (auto& [kind, wants] : births_.wants) wants.ready = 0;
+  for (Block* block : parked_) {  // the youngest first: those are handed out first
+    const auto wants = births_.wants.find({block->stream, block->grains});
+    block->next_use = lifetimes::no_use;
+    if (wants == births_.wants.end() || block->segment != 0) continue;
+    const uint32_t before_it = wants->second.ready++;
+    if (before_it < wants->second.at.size()) block->next_use = wants->second.at[before_it];
+  }
+  std::stable_sort(parked_.begin(), parked_.end(), [](const Block* a, const Block* b) {
+    return a->next_use < b->next_use;
+  });
+}
+
+/// Is a coming allocation counted on this ready block? Once for each of them.
+bool EngineImpl::spared(const Block& block) {
+  for (Births::Kind& kind : births_.kinds)
+    if (kind.stream == block.stream && kind.grains == block.grains)
+      return kind.spared < kind.claimed && ++kind.spared > 0;
+  return false;
+}
+
+}  // namespace firn

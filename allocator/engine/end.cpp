@@ -1,0 +1,101 @@
+// The engine's end: everything in flight is waited for, and all is given back to the driver; or, of
+// a dead device or after a fork, it is left as it is.
+#include "allocator/base/huge_pages.h"
+#include "allocator/engine/engine_impl.h"
+#include "firn/canary.h"
+
+namespace firn {
+
+EngineImpl::~EngineImpl() {
+  if (abandoned_ || !arena_ || !in_stream_) {
+    abandon();
+    return;
+  }
+  Entered context(*this);
+  bool usable = false;
+  try {
+    usable = static_cast<bool>(can_use(context));
+  } catch (const std::bad_alloc&) {  // not even for the words of the answer
+  }
+  Lock lock(mutex_);
+  if (usable && settle_all(lock)) {
+    give_all(lock);
+    if (!health_.dead()) return;  // else something is mapped still
+  }
+  // Of a dead device everything ends with its context; but the store may still use our memory.
+  while (!requests_.empty()) {
+    (void)reap_store();
+    if (!requests_.empty()) wait(lock, poll_ns);
+  }
+  abandon();
+}
+
+/// Waits for everything in flight. False: the device is dead.
+bool EngineImpl::settle_all(Lock& lock) {
+  drop_mappings();
+  for (Block* block : std::vector<Block*>(spilling_)) keep(*block);
+  while (!requests_.empty() && !health_.dead() && !FIRN_CANARY(35)) {
+    pump_locked();
+    if (!requests_.empty()) wait(lock, poll_ns);
+  }
+  // Where that is refused for good, the program's work may go on, and memory stays as it is.
+  CUresult result = CUDA_SUCCESS;
+  for (int attempt = 0; attempt < 3 && !health_.dead(); ++attempt) {
+    result = driver_.ctx_synchronize();
+    if (result == CUDA_SUCCESS) break;
+    (void)health_.failed("cuCtxSynchronize", result);
+  }
+  if (result != CUDA_SUCCESS) health_.end("cuCtxSynchronize", result);
+  while (!health_.dead() && (!copies_out_.empty() || !copies_in_.empty())) {
+    for (auto* copies : {&copies_out_, &copies_in_})
+      for (const CopyInFlight& copy : *copies)
+        if (Result<void> waited = streams_.wait(copy.use); !waited)
+          health_.answered("cuEventSynchronize", static_cast<CUresult>(waited.error().detail));
+    reap_copies();
+  }
+  while (summing_ > 0) wait(lock, poll_ns);
+  drop_sums();
+  return !health_.dead();
+}
+
+/// Gives everything back to the driver; nothing is in flight.
+void EngineImpl::give_all(Lock& lock) {
+  for (Block* block : live_) {
+    drop_copies(*block);
+    unmap_spans(*block);
+  }
+  (void)carry_out_unmappings(lock);
+  for (const auto& region : region_owner_)
+    while (!region->frames().empty()) {
+      const uint64_t address = region->frames().begin()->first;
+      std::vector<Frame> frames{region->unmapped(address)};
+      unmap_at(address, frames);
+      frames_.give(frames);
+    }
+  for (uint32_t i = 0; i < segment_count_; ++i) {
+    Segment* segment = segments_[i].load(std::memory_order_relaxed);
+    if (!segment->frames.empty()) {
+      unmap_at(segment->address, segment->frames);
+      frames_.give(segment->frames);
+    }
+    delete segment;
+  }
+  for (auto& table : unit_tables_)
+    if (std::atomic<uint32_t>* units = table.load(std::memory_order_relaxed))
+      give_huge(units, unit_table_bytes);
+  gate_.end();
+  host_.unregister();  // while the context is current
+  (void)driver_.stream_destroy(out_stream_);
+  (void)driver_.stream_destroy(in_stream_);
+}
+
+void EngineImpl::abandon() {
+  abandoned_ = true;
+  gate_.abandon();
+  frames_.abandon();
+  host_.abandon();
+  streams_.abandon();
+  if (arena_) arena_->abandon();
+}
+
+}  // namespace firn

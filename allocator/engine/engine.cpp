@@ -1,0 +1,413 @@
+// Opening and closing a device's engine, looking up addresses, and pump(): one round of everything
+// that completes by itself.
+#include <algorithm>
+#include <bit>
+
+#include <fmt/format.h>
+
+#include "allocator/base/check.h"
+#include "allocator/engine/hot.h"
+#include "firn/canary.h"
+
+namespace firn {
+
+int& EngineImpl::shared_cell_holds(int device) {
+  static thread_local int holds[64];
+  return holds[device & 63];
+}
+
+Result<std::unique_ptr<Engine>> Engine::open(const EngineOptions& options, const Driver& driver,
+                                             Store* store, unsigned queue, Clock& clock,
+                                             TraceWriter* trace) {
+  auto engine = std::make_unique<EngineImpl>(options, driver, store, queue, clock, trace);
+  if (Result<void> started = engine->start(); !started) return started.error();
+  return std::unique_ptr<Engine>(std::move(engine));
+}
+
+/// Pieces lie within spans.
+static EngineOptions with_whole_pieces(EngineOptions options) {
+  const auto whole = [](uint64_t bytes, uint64_t most) {
+    return std::bit_floor(std::clamp<uint64_t>(bytes, granule_bytes, most));
+  };
+  options.span_bytes = whole(options.span_bytes, large_frame_granules * granule_bytes);
+  options.piece_bytes = whole(options.piece_bytes, options.span_bytes);
+  return options;
+}
+
+EngineImpl::EngineImpl(const EngineOptions& options, const Driver& driver, Store* store,
+                       unsigned queue, Clock& clock, TraceWriter* trace)
+    : options_(with_whole_pieces(options)),
+      span_granules_(static_cast<uint32_t>(options_.span_bytes / granule_bytes)), driver_(driver),
+      store_(store), queue_(queue), clock_(clock), trace_(trace),
+      traced_(trace || options.verify), health_(driver, options.device),
+      frames_(driver, health_, options.device, options.budget_bytes),
+      host_(driver, store, options.host_bytes, options.host_left, options.host_own,
+            options.no_bytes, frames_.host_location().id, options.host_ahead, options.host_room),
+      streams_(driver, health_), gate_(driver), segments_(segments_most) {
+  access_.push_back(access_of(options.device));
+  if (options.verify) net_ = std::make_unique<Net>();
+}
+
+Result<void> EngineImpl::start() {
+  Entered context(*this);
+  if (Result<void> usable = can_use(context); !usable) return usable;
+  if (options_.budget_bytes < 2 * granule_bytes)
+    return make_error(Code::invalid_argument, 0,
+                      fmt::format("firn_budget: {} bytes is below the least, {} bytes",
+                                  options_.budget_bytes, 2 * granule_bytes));
+  if (Result<void> fine = frames_.check(); !fine) return fine;
+  // Addresses are plenty: room for every block's own place, also while most of them are spilled.
+  Result<std::unique_ptr<Arena>> arena = Arena::reserve(driver_, uint64_t{4} << 40);
+  if (!arena) return arena.error();
+  arena_ = std::move(*arena);
+  for (CUstream* stream : {&out_stream_, &in_stream_}) {
+    CUresult result = driver_.stream_create(stream, CU_STREAM_NON_BLOCKING);
+    if (result != CUDA_SUCCESS) {
+      if (out_stream_) (void)driver_.stream_destroy(out_stream_);
+      out_stream_ = in_stream_ = nullptr;
+      arena_.reset();  // (Whoever opens an engine again and again would run out of addresses.)
+      return driver_.error("cuStreamCreate", result);
+    }
+  }
+  if (options_.copy_gate) gate_.start();
+  Lock lock(mutex_);
+  out_ = static_cast<unsigned>(see_stream(out_stream_));
+  in_ = static_cast<unsigned>(see_stream(in_stream_));
+  if (options_.watch_fraction <= 0 || options_.adversarial) watching_ = true;
+  if (options_.policy != Policy::age) {
+    ring_ = std::make_unique<EventRing>();
+    history_ = std::make_unique<History>();
+  }
+  return {};
+}
+
+Block* EngineImpl::block_at(uint64_t address) const {
+  if (!arena_->contains(address)) return nullptr;
+  uint32_t entry = arena_->at(address);
+  if (entry == 0) return nullptr;
+  if (!(entry & segment_mark)) {
+    Block* block = large_at(entry, address);
+    return block && address - block->address < block->mapped_bytes() ? block : nullptr;
+  }
+  return small_at(entry, address);
+}
+
+Block* EngineImpl::live_at(const void* pointer, bool exact) const {
+  auto address = reinterpret_cast<uint64_t>(pointer);
+  Block* block = block_at(address);
+  if (!block || (exact && block->address != address)) return nullptr;
+  uint64_t w = block->word.load(std::memory_order_acquire);
+  State state = word::state(w);
+  if (state == State::free || state == State::ready || state == State::draining ||
+      (w & word::freed))
+    return nullptr;
+  return block;
+}
+
+void EngineImpl::context_ends(CUcontext context) {
+  Lock lock(mutex_);
+  streams_.context_ends(context);
+}
+
+void EngineImpl::may_end(CUstream stream) {
+  int index = streams_.find(stream);
+  if (index >= 0 && streams_.may_end_known(static_cast<unsigned>(index))) return;
+  Lock lock(mutex_);
+  index = see_stream(stream);
+  if (index >= 0) streams_.may_end(static_cast<unsigned>(index));
+}
+
+bool EngineImpl::contains(const void* pointer) const {
+  return arena_->contains(reinterpret_cast<uint64_t>(pointer));
+}
+
+std::optional<BlockInfo> EngineImpl::find(const void* pointer) const {
+  Block* block = live_at(pointer, false);
+  if (!block) return std::nullopt;
+  uint64_t w = block->word.load(std::memory_order_acquire);
+  BlockInfo info;
+  info.base = reinterpret_cast<void*>(block->address);
+  info.bytes = block->bytes;
+  info.requested_bytes = block->requested;
+  info.capacity = block->grains ? block->mapped_bytes() : size_t{block->bytes};
+  info.stream = streams_.handle(block->stream);
+  info.state = state_names[static_cast<int>(state_of(*block))];
+  info.small = w & word::small;
+  info.live = true;
+  info.recorded = w & word::recorded;
+  info.pins = word::holds(w) + ((w & word::pinned) ? 1 : 0);
+  return info;
+}
+
+/// Before anything that needs the driver: what to answer where there is none any more. (Not under
+/// the lock.)
+Result<void> EngineImpl::can_use(const Driver::ContextGuard& context) {
+  const CUresult result = context.result();
+  if (result != CUDA_SUCCESS && result != CUDA_ERROR_NOT_PERMITTED &&
+      result != CUDA_ERROR_DEINITIALIZED) {
+    Lock lock(mutex_);
+    health_.end("cuCtxPushCurrent", result);
+  }
+  if (health_.dead()) return health_.error();
+  if (result != CUDA_SUCCESS) return driver_.error("cuCtxPushCurrent", result);
+  return {};
+}
+
+/// A call was given up in its middle: the process has no memory for what the engine notes. Blocks
+/// may be half moved, and nobody knows how far: nothing is moved from here on, so that no byte is
+/// handed over that might be wrong.
+void EngineImpl::left_undone() noexcept {
+  Lock lock(mutex_);
+  health_.end_without_memory();
+}
+
+bool EngineImpl::pump() {
+  if (abandoned_) return false;
+  Entered context(*this);
+  if (!can_use(context)) {
+    busy_.store(false, std::memory_order_relaxed);
+    return false;
+  }
+  Lock lock(mutex_);
+  bool changed = pump_locked();
+  if (health_.dead()) {  // whoever waits is answered
+    lock.unlock();
+    clock_.notify();
+    return false;
+  }
+  changed |= carry_out_sums(lock);
+  changed |= carry_out_unmappings(lock);
+  changed |= run_prefetches(lock);
+  learn();
+  const bool asleep = history_ && history_->now() == asleep_at_;
+  changed |= asleep          ? false
+             : plan_.valid   ? carry_out()
+             : greedy_.valid ? carry_out_greedy()
+                             : clean_ahead();
+  changed |= carry_out_unmappings(lock);
+  changed |= carry_out_mappings(lock);
+  if (trace_) trace_sample();
+  bool awaited = waiting_ > 0;
+  lock.unlock();
+  if (changed && awaited) clock_.notify();
+  return changed;
+}
+
+bool EngineImpl::pump_locked() {
+  if (health_.dead()) return false;
+  staging_wanted_ = false;  // whoever still wants some says so below
+  settle_freed();
+  if (history_) reading_.tell(clock_.now_ns(), bandwidths_.busy(lifetimes::Channel::store_read));
+  bool changed = store_ && reap_store();
+  look_for_unanswered();
+  changed |= streams_.poll();
+  if (health_.dead()) return false;
+  if (device_clock_.pending())
+    device_clock_.poll(clock_.now_ns(), [this](uint64_t position, uint64_t device_ns) {
+      history_->stamp(position, device_ns);
+    });
+  changed |= reap_copies();
+  for (size_t i = 0; i < spilling_.size();) {
+    Block& block = *spilling_[i];
+    advance_spill(block);
+    if (block.state() != State::spilling || finish_spill(block)) {
+      if (i < spilling_.size() && spilling_[i] == &block) ++i;
+      changed = true;
+    } else {
+      ++i;
+    }
+  }
+  for (size_t i = 0; i < faulting_.size();) {
+    Block* block = faulting_[i];
+    advance_fault(*block);
+    if (i < faulting_.size() && faulting_[i] == block) ++i;
+  }
+  for (size_t i = 0; i < draining_.size();) {
+    Block* block = draining_[i];
+    finish_drain(*block);
+    if (i < draining_.size() && draining_[i] == block) ++i;
+  }
+  settle_deferred();
+  if (!placing_.active && !region_owner_.empty()) (void)reclaim_regions(UINT64_MAX);
+  if (store_) changed |= write_back();
+  host_.look_again(clock_.now_ns());
+  host_due_.store(host_.ahead_due(), std::memory_order_release);
+  busy_.store(!spilling_.empty() || !faulting_.empty() || !draining_.empty() ||
+                  !deferred_.empty() || !requests_.empty() || !prefetches_.empty() ||
+                  !mappings_.empty() || !unmappings_.empty() || !copies_in_.empty() ||
+                  !copies_out_.empty() || !sums_.empty() || store_busy_ || waiting_ > 0 ||
+                  device_clock_.pending(),
+              std::memory_order_relaxed);
+  return changed;
+}
+
+bool EngineImpl::busy() const { return busy_.load(std::memory_order_relaxed); }
+
+bool EngineImpl::reap_store() {
+  if (FIRN_CANARY(40) && requests_.size() > 2) return false;
+  StoreCompletion completions[4];  // made anew each time, and mostly there is none
+  bool any = false;
+  while (size_t count = store_->poll(queue_, completions)) {
+    any = true;
+    for (size_t i = 0; i < count; ++i) {
+      auto* request = reinterpret_cast<IoRequest*>(completions[i].tag);
+      FIRN_CHECK(requests_.erase(request) == 1, "unknown completion %p",
+                 static_cast<void*>(request));
+      const bool write = completions[i].kind == StoreCompletion::Kind::write;
+      const bool failed = completions[i].error.code != Code::ok;
+      const uint64_t moved = failed ? 0 : request->staging->bytes;
+      (write ? counted_.store_written_bytes : counted_.store_read_bytes) += moved;
+      bandwidths_.end(write ? lifetimes::Channel::store_write : lifetimes::Channel::store_read,
+                      moved, clock_.now_ns());
+      end_request(request, completions[i]);
+    }
+  }
+  return any;
+}
+
+void EngineImpl::wait(Lock& lock, uint64_t ns) {
+  busy_.store(true, std::memory_order_relaxed);
+  lock.unlock();
+  clock_.wait(ns);
+  lock.lock();
+}
+
+/// The program's thread is held up from here to count_stall(), which is not the program's time.
+void EngineImpl::begin_stall() {
+  if (options_.policy != Policy::greedy && !choice_.timing) return;
+  if (!watching_.load(std::memory_order_relaxed)) return;
+  (void)take_events();
+  mark_device_time(0);
+}
+
+/// `room`: so many bytes, where it was not for a block.
+void EngineImpl::count_stall(uint64_t begin_ns, const Block* waited_for, uint64_t room) {
+  uint64_t now = clock_.now_ns();
+  device_clock_.stalled(now);
+  counted_.stall_ns += now - begin_ns;
+  ++counted_.stalls;
+  Wait wait{now - begin_ns, nullptr, room, nullptr};
+  if (waited_for) {
+    wait.block = reinterpret_cast<const void*>(waited_for->address);
+    wait.bytes = waited_for->requested;
+    if (thrash_.asking()) wait.maker = maker_of(*waited_for);
+  }
+  const char* who = stall_callback_ ? stall_callback_(wait) : nullptr;
+  if (options_.notices) look_for_thrash(begin_ns, now, wait);
+  if (trace_ && now > begin_ns)
+    trace_->row(now, "stall", options_.device, TraceWriter::thread(),
+                waited_for ? waited_for->address : 0, now - begin_ns, who ? who : "");
+}
+
+void EngineImpl::trace(const char* event, const Block& block, const char* detail) {
+  if (net_) net_->note(block, clock_.now_ns(), event, detail);
+  if (trace_)
+    trace_->row(clock_.now_ns(), event, options_.device, block.stream, block.address,
+                block.requested, detail);
+}
+
+void EngineImpl::trace_sample() {
+  uint64_t now = clock_.now_ns();
+  if (now - sample_ns_ < 10'000'000) return;
+  sample_ns_ = now;
+  uint64_t nvme = 0, hosted = 0, away_nvme = 0, away_host = 0;
+  for (const Block* block : live_)
+    for (const Piece& piece : block->pieces) {
+      if (piece.slot_valid) nvme += piece.bytes;
+      if (piece.host_valid) hosted += piece.bytes;
+      if (block->span_of(piece).mapped()) continue;
+      (piece.host_valid ? away_host : away_nvme) += piece.bytes;
+    }
+  trace_->row(
+      now, "sample", options_.device, 0, 0, 0,
+      fmt::format("resident={};hosted={};nvme={};away_host={};away_nvme={};budget={};flight={};"
+                  "allocated={};out={};in={};written={};read={}",
+                  (frames_.held_granules() - frames_.free_granules()) * granule_bytes, hosted,
+                  nvme, away_host, away_nvme, frames_.budget_granules() * granule_bytes,
+                  in_flight(), hot_.allocated_bytes().current(), counted_.spilled_bytes,
+                  counted_.faulted_bytes + counted_.prefetched_bytes,
+                  counted_.store_written_bytes, counted_.store_read_bytes));
+  if (now - pinned_ns_ < 500'000'000) return;
+  pinned_ns_ = now;
+  for (const PinnedBytes& pinned : pinned_bytes())
+    trace_->row(now, "pinned", options_.device, 0, 0, pinned.bytes, pinned.reason);
+}
+
+/// (Under the lock nobody waits for who reads stderr.)
+void EngineImpl::say(const std::string& words) const {
+  firn::say(fmt::format("firn: device {}: {}", options_.device, words));
+}
+
+void EngineImpl::trouble(const std::string& words) {
+  auto& list = counted_.trouble;
+  if (std::find(list.begin(), list.end(), words) != list.end()) return;
+  if (list.size() < 32) list.push_back(words);
+  if (list.size() == 32) return;
+  say(words);
+}
+
+void EngineImpl::on_watch(std::function<void()> callback) {
+  bool now;
+  {
+    Lock lock(mutex_);
+    now = watching_;
+    if (!now) watch_callback_ = callback;
+  }
+  if (now) callback();
+}
+
+/// By one thread; others go on meanwhile, but nothing leaves before it is done.
+void EngineImpl::reach_watch() {
+  if (watching_.load(std::memory_order_relaxed) || !watch_due_) return;
+  std::function<void()> callback;
+  {
+    Entered context(*this);
+    Lock lock(mutex_);
+    if (watching_ || watch_begins_ != std::thread::id()) return;
+    // To wait for the device would spoil a capture: nothing is watched, and nothing leaves, before
+    // its end.
+    if (!streams_told_.load(std::memory_order_acquire) && streams_.any_captured()) return;
+    callback = std::move(watch_callback_);
+    if (!callback) {
+      begin_watching();
+      return;
+    }
+    watch_begins_ = std::this_thread::get_id();
+  }
+  try {
+    callback();
+  } catch (...) {  // another allocation tries again
+    Lock lock(mutex_);
+    watch_callback_ = std::move(callback);
+    watch_begins_ = std::thread::id();
+    throw;
+  }
+  // Uses before this moment were not seen: they are over before anything can leave. Where streams
+  // were seen, any block may be in use on any of them; nobody waits for that here, for it may wait
+  // for what this thread enqueues next.
+  Entered context(*this);
+  const bool streams_told = streams_told_.load(std::memory_order_acquire);
+  CUresult result = CUDA_SUCCESS;
+  if (!streams_told) {
+    none_held("cuCtxSynchronize");
+    result = driver_.ctx_synchronize();
+  }
+  Lock lock(mutex_);
+  begin_watching();
+  watch_begins_ = std::thread::id();
+  if (result != CUDA_SUCCESS) return health_.end("cuCtxSynchronize", result);
+  for (Block* block : live_) {
+    for (unsigned stream = 0; streams_told && stream < streams_.count(); ++stream)
+      if (stream != out_ && stream != in_) add_use(*block, streams_.now(stream));
+    prove_told(*block);
+  }
+}
+
+/// Whoever uses the block says so from here on.
+void EngineImpl::prove_told(Block& block) {
+  uint64_t w = block.word.load(std::memory_order_acquire);
+  while ((w & word::told) && !(w & word::freed) && word::state(w) == State::resident)
+    if (block.word.compare_exchange_weak(w, w | word::proven, std::memory_order_acq_rel)) return;
+}
+
+}  // namespace firn

@@ -1,0 +1,442 @@
+// One device's memory: blocks at fixed addresses in an arena, frames under a budget, and the engine
+// that moves cold blocks to host memory and to the store and has them back before they are used.
+//
+// Passive: it owns no thread and reads no clock of its own. Application threads enter it by the
+// calls below; a service thread (or a simulator) calls pump(). All calls are thread-safe.
+// Hot paths without lock and allocation: touch()/release() of a resident block; allocate()/free()
+// served by the stream's ready blocks.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "allocator/lifetimes/events.h"
+#include "allocator/memory/exported_memory.h"
+#include "firn/clock.h"
+#include "firn/driver.h"
+#include "firn/store.h"
+
+namespace firn {
+
+struct Block;
+struct HostRoom;   // allocator/memory/host_tier.h
+class SlowWorks;  // include/firn/slow_work.h
+namespace record {
+class Recorder;  // allocator/record/recorder.h
+}
+
+enum class Access : uint8_t { read, write };
+/// Are all uses of the block seen as this one is? Only then may it leave between them: a touch that
+/// is `always` proves so, and one that is `this_time` does of blocks that were allocated_outside().
+enum class Seen : uint8_t { always, this_time };
+/// Of a block that is allocated before anybody watches: would those who use it tell? They do where
+/// it is what watched operators are given and answer, a tensor's storage: such blocks may leave from
+/// the moment on that watching begins. One that is `unknown` may be a workspace that its library
+/// keeps.
+enum class Told : uint8_t { unknown, always };
+
+/// A touched block, held on the device until release().
+struct Hold {
+  Block* block = nullptr;
+};
+
+/// Which block leaves next, and what comes back before it is asked for.
+enum class Policy : uint8_t {
+  age,       // unused for longest, weighed by size; nothing comes back unasked
+  lifetime,  // every next use known from the period that was found; age until then
+  oracle,    // lifetime with the period told in advance (foresee): for comparison
+  greedy,    // migrations planned once in a period, as published (lifetimes/greedy.h): likewise
+};
+
+struct EngineOptions {
+  int device = 0;                  // ordinal
+  CUcontext context = nullptr;     // the device's primary context
+  uint64_t budget_bytes = 0;       // most bytes of frames held at any time; a multiple of 2 MiB
+  uint64_t host_bytes = 256u << 20;  // host tier and staging together
+  uint64_t piece_bytes = 8u << 20;   // unit of copying and writing, at most span_bytes
+  uint64_t span_bytes = 32u << 20;   // unit of mapping within a large block; 2 to 32 MiB
+  double watch_fraction = 0.5;
+  double spare_fraction = 1. / 16;   // Policy::lifetime: of the memory, made valid elsewhere ahead
+                                     // beyond what is foreseen to lack
+  uint64_t io_patience_ns = 60'000'000'000;  // reads and writes of the store that fail are tried
+                                             // again for so long
+  bool adversarial = false;
+  bool verify = false, guard = false, poison = false;  // tests: the net, see guard.cpp
+  bool sums = false;                 // of what is in host memory, see sums.cpp
+  bool places = false;               // Policy::lifetime: blocks that never leave have planned places
+  Policy policy = Policy::age;
+  bool notices = false;              // fault storms and thrash are said on stderr, once each
+  SlowWorks* slow_works = nullptr;   // told of decisions that take long; null: the process's own
+  bool copy_gate = false;  // copies out leave gaps for mapping (copy_gate.h): the wall clock only
+  bool no_bytes = false;  // simulation: staging is addresses without memory
+  /// What is left of the process's host budget, shared by its engines; null: host_bytes is one's
+  /// own.
+  std::atomic<uint64_t>* host_left = nullptr;
+  uint64_t host_own = 0;  // then: what this engine has besides, whatever the others take
+  HostRoom* host_room = nullptr;  // what the machine can still give; null: whatever it gives
+  bool host_ahead = false;  // somebody calls prepare_host() when host_due(): nothing is pinned else
+  /// Told of every allocation and free, when tracing; null otherwise. Outlives the engine.
+  record::Recorder* recorder = nullptr;
+};
+
+/// Counted as torch's statistics are: current, peak since the last reset, totals.
+struct Tally {
+  int64_t current = 0, peak = 0, allocated = 0, freed = 0;
+};
+struct PoolTallies {           // index 0: all, 1: small (< 1 MiB), 2: large
+  Tally allocation[3], segment[3], active[3], inactive_split[3];
+  Tally allocated_bytes[3], reserved_bytes[3], active_bytes[3], inactive_split_bytes[3],
+      requested_bytes[3];
+};
+
+/// Something that happened to a part of a segment which its owner cuts up, or to a segment that is
+/// not the engine's memory.
+struct PartEvent {
+  enum class Kind : uint8_t {
+    allocated,
+    freed,
+    waits,             // freed, while other streams may use it: before `freed`
+    waited,
+    inactive,          // parts that are free beside others, in `pieces` and `bytes`: the change
+    foreign_made,      // a segment from elsewhere
+    foreign_given,
+  };
+  Kind kind;
+  bool large = false;  // the pool that it counts for
+  const void* address = nullptr;
+  int64_t bytes = 0, requested = 0, pieces = 0;
+};
+
+struct PinnedBytes {
+  std::string reason;
+  uint64_t bytes = 0;
+};
+
+struct EngineStats {
+  int device = 0;
+  uint64_t budget_bytes = 0, device_bytes = 0, peak_device_bytes = 0;      // frames held
+  uint64_t allocated_bytes = 0, peak_allocated_bytes = 0;                  // live blocks, rounded
+  uint64_t resident_bytes = 0, hosted_bytes = 0, nvme_bytes = 0, host_used_bytes = 0;
+  uint64_t in_flight_bytes = 0;       // being copied, written or read
+  uint64_t store_written_bytes = 0, store_read_bytes = 0;
+  uint64_t spilled_bytes = 0, faulted_bytes = 0, prefetched_bytes = 0;
+  uint64_t forwarded_bytes = 0;       // faulted from host memory, no read
+  uint64_t summed_bytes = 0;          // in host memory, for firn_verify
+  uint64_t host_corrupt = 0;          // sums there that were wrong, as it left
+  uint64_t device_corrupt = 0;        // and of what came to the device
+  uint64_t verified_bytes = 0;        // compared with their copies as they left
+  uint64_t unseen_writes = 0;         // and of those, stretches that differed: nobody said a write
+  uint64_t clean_dropped_bytes = 0;   // left without a copy: a valid one was elsewhere
+  uint64_t stall_ns = 0;  // application threads waited for room or for a fault, until now
+  uint64_t stalls = 0;    // how often; those that are over
+  // The engine's time, in events of large blocks: touches, and since they are watched allocations
+  // and frees too (by age only the former), and a tick for each block made, faulted or refused. To
+  // count touches alone would cost every one of them an instruction more.
+  uint64_t touches = 0;
+  uint64_t lost_blocks = 0;           // their last copy is wrong, gone, or was not read in time;
+                                      // less those of the last that were read later
+  uint64_t evictions = 0, faults = 0;
+  uint64_t zero_copy_bytes = 0;       // touched in host memory because the budget had no room
+  uint64_t zero_copy_touches = 0;     // and how often
+  uint64_t rounding_bytes = 0;        // blocks' bytes beyond what was asked for, now
+  uint64_t gap_bytes = 0;             // free in frames that several blocks share
+  uint64_t maps = 0, unmaps = 0;      // frames mapped, and unmapped
+  uint64_t frames_created = 0, frames_released = 0;
+  // In calls of the driver, and of that with the engine's lock held; and waited for that lock. Zero
+  // where the driver is not timed (simulation).
+  struct InDriver {
+    uint64_t ns = 0, locked_ns = 0, lock_waited_ns = 0;
+  };
+  InDriver program_driver, service_driver;  // on the program's threads, on Firn's
+  // Planned places: blocks of an iteration that have one; allocations that got theirs, and that did
+  // not; regions as planned, mapped, and in use.
+  uint64_t places = 0, placed = 0, places_missed = 0;
+  uint64_t region_planned_bytes = 0, region_bytes = 0, region_used_bytes = 0;
+  // Beyond what the blocks that have places are asked for, when that is most: with frames of their
+  // own, at the least; and in their regions.
+  uint64_t waste_without_places = 0, waste_with_places = 0;
+  uint64_t maps_without_places = 0, maps_with_places = 0;  // in the iteration before, and the last
+  uint64_t oom_count = 0, retry_count = 0;
+  double spare_fraction = 0;          // written ahead beyond what lacks, as chosen by rehearsal
+  uint64_t plan_ns = 0;               // CPU time spent on deciding ahead; 0 where nothing does
+  // Bytes per second while something moved; 0: too little moved so far to say.
+  double measured_host_out_bytes_s = 0, measured_host_in_bytes_s = 0;
+  double measured_store_write_bytes_s = 0, measured_store_read_bytes_s = 0;
+  bool period_found = false;          // the program's iteration is known (Policy::lifetime)
+  bool watching = false;
+  std::vector<PinnedBytes> pinned;
+  std::vector<std::string> trouble;   // full disk, refused registration, ... in words
+  std::vector<std::string> notices;   // fault storms, thrash, as they were said
+};
+
+/// A thread has waited, until now.
+struct Wait {
+  uint64_t ns = 0;
+  const void* block = nullptr;        // what for; null: for room
+  uint64_t bytes = 0;                 // the block's, or the room's
+  const char* maker = nullptr;        // who allocated the block, where that is asked for and known
+};
+/// What one thread waited in an operator, as its front end tells it afterwards.
+struct WaitedBy {
+  std::string_view name, site;        // the operator, the program's line; empty: not known
+  uint64_t waits = 0, ns = 0;
+  Wait longest;
+};
+
+/// Of EngineStats, what a process must not end well with.
+struct Failures {
+  uint64_t lost_blocks = 0, corrupt = 0, unseen_writes = 0;
+};
+
+struct BlockInfo {
+  void* base = nullptr;
+  size_t bytes = 0, requested_bytes = 0;
+  size_t capacity = 0;                // what it could hold: its frames
+  CUstream stream = nullptr;
+  const char* state = "";             // resident | spilling | hosted | spilled | faulting | ...
+  bool small = false, live = false;
+  bool recorded = false;              // record_stream: a free waits for other streams
+  bool waiting = false;               // freed, and does so (blocks() only)
+  // Of a block in a planned place (blocks() only): the stretch of mapped memory that it shares.
+  void* segment = nullptr;
+  size_t segment_bytes = 0;
+  uint64_t pins = 0;
+  const char* stays = nullptr;        // on the device, and why it cannot leave (blocks() only)
+};
+
+/// What happens to memory beside the calls that ask for it.
+struct MemoryEvent {
+  enum class Kind : uint8_t {
+    segment_made,    // memory mapped for a large block, or for small ones to share
+    segment_given,   // and given back
+    free_completed,  // a freed block has waited for the other streams that used it
+  };
+  Kind kind;
+  void* address = nullptr;
+  uint64_t bytes = 0;
+  CUstream stream = nullptr;
+};
+
+class TraceWriter;  // allocator/record/trace.h
+
+class Engine {
+ public:
+  /// `store` may be null: then host memory is the only tier. `driver`, `store`, `clock` and `trace`
+  /// outlive the engine; `queue` is its completion queue in the store.
+  static Result<std::unique_ptr<Engine>> open(const EngineOptions& options, const Driver& driver,
+                                              Store* store, unsigned queue, Clock& clock,
+                                              TraceWriter* trace = nullptr);
+  /// Waits for everything in flight, then gives all memory back.
+  virtual ~Engine() = default;
+  /// Forgets everything without another driver or store call: process exit, fork in the child.
+  virtual void abandon() = 0;
+  /// The device's primary context.
+  virtual CUcontext context() const = 0;
+
+  /// A block of at least `bytes` (0: null), for work on `stream`; resident, contents undefined.
+  /// out_of_memory says what is pinned and why, and which knob changes it.
+  /// `requested`: what statistics say was asked for, where that is less.
+  /// Where nobody watches and memory is short, watching begins first.
+  virtual Result<void*> allocate(size_t bytes, CUstream stream, size_t requested = 0,
+                                 Told told = Told::unknown) = 0;
+  /// Frees a block on its allocation stream: reusable there at once, elsewhere after its uses are
+  /// over. invalid_argument for foreign, interior and already freed pointers: nothing was changed.
+  virtual Result<void> free(void* pointer) = 0;
+  /// Frees a block that any work may use: it is reused, on its own stream too, only once all that
+  /// `fence` waits for by now is over. Whoever lacks room waits for that, up to two minutes.
+  /// `fence`: a stream of the caller's for this alone, which uses no block itself, the same at each
+  /// call. `given` is larger than at the calls before where the fence was given something to wait
+  /// for since. Errors: invalid_argument; nothing was changed then.
+  virtual Result<void> free_behind(void* pointer, CUstream fence, uint64_t given) = 0;
+  /// Work on `stream` uses the block: after free() it is reused only once that work is over.
+  /// `context`: the stream's; null: this device's.
+  virtual Result<void> record_stream(const void* pointer, CUstream stream,
+                                     CUcontext context = nullptr) = 0;
+
+  /// The program made `stream` by itself and may destroy it at any time: from here its handle is
+  /// only compared. Costs a wait for the device where its work has to be over. Lock-free once
+  /// known.
+  virtual void may_end(CUstream stream) = 0;
+
+  /// The stream is about to be destroyed by its owner: its work so far can be waited for without
+  /// it, and a later stream may have its handle. Nothing happens to streams that were never seen.
+  virtual void stream_ends(CUstream stream) = 0;
+  /// Another context than the device's is about to be destroyed, its work is over: as stream_ends()
+  /// of all its streams.
+  virtual void context_ends(CUcontext context) = 0;
+  /// By what name touch(), release() and record_stream() know a stream of another device's context.
+  virtual CUstream stream_of(CUstream stream, CUcontext context) = 0;
+
+  /// Is `pointer` inside this device's arena? Lock-free.
+  virtual bool contains(const void* pointer) const = 0;
+  /// The arena's addresses.
+  struct Addresses {
+    uint64_t base = 0, bytes = 0;
+  };
+  virtual Addresses addresses() const = 0;
+  /// The live block around `pointer`.
+  virtual std::optional<BlockInfo> find(const void* pointer) const = 0;
+
+  /// Work that uses the block around `pointer` is about to be enqueued on `stream`: makes it
+  /// resident (waits for a fault, makes `stream` wait for its copy) and holds it until release().
+  /// Of a small block its segment is resident and held, once operators are watched. Foreign pointers
+  /// give an empty hold, and until then small blocks. Errors: out_of_memory, lost.
+  virtual Result<Hold> touch(const void* pointer, CUstream stream, Access access,
+                             Seen seen = Seen::always) = 0;
+  /// As touch(), for callers that cannot stop the work: where the budget has no room, the block is
+  /// mapped to host memory at its address, beyond the budget, which kernels reach over the link,
+  /// and leaves again after release(). Counted in zero_copy_bytes. Errors: lost, driver.
+  virtual Result<Hold> touch_anyway(const void* pointer, CUstream stream, Access access,
+                                    Seen seen = Seen::always) = 0;
+  /// The program is told that memory was refused: counts in oom_count. (Callers may do otherwise
+  /// about an error out_of_memory; none counts by itself.)
+  virtual void count_refusal() = 0;
+  /// The work has been enqueued: from here the block's age and last use count.
+  virtual void release(Hold hold, CUstream stream) = 0;
+  /// touch() of the blocks around many addresses at once, as far as they are resident with their
+  /// bytes: the hot path of launches. Appends a hold for each block to `holds`, which has room for
+  /// `addresses.size()` more, and returns how many addresses are done; the next one needs touch().
+  /// Lock-free.
+  virtual size_t touch_many(std::span<const uint64_t> addresses, Access access, Hold* holds,
+                            size_t& held, Seen seen = Seen::always) = 0;
+  /// release() of many, none of them empty. Lock-free as release() is.
+  virtual void release_many(std::span<const Hold> holds, CUstream stream) = 0;
+  /// What holds these blocks has enqueued work that may use them on `stream` besides: their uses
+  /// there count too. Before release(). Takes the lock.
+  virtual void used_on(std::span<const Hold> holds, CUstream stream) = 0;
+  /// Work is enqueued on `stream` while nobody watches what it uses. Lock-free once known.
+  virtual void saw_stream(CUstream stream) = 0;
+  /// The work was refused: nothing was enqueued. No hold is empty.
+  virtual void release_unused(std::span<const Hold> holds) = 0;
+  /// Holds the block around `pointer` as it is, for nobody's use: until release_apart(), from any
+  /// thread. Whoever waits for room waits for that. Empty for a block that is not resident, and for
+  /// small ones before operators are watched.
+  virtual Hold hold_apart(const void* pointer) = 0;
+  virtual void release_apart(Hold hold) = 0;
+  /// A block just allocated inside an operator: holds it as touch() would, without proving that its
+  /// uses are seen. `maker`, which lives on: who allocated it, for notices. Empty for small ones:
+  /// those stay until they are touched.
+  virtual Hold hold_new(const void* pointer, const char* maker = nullptr) = 0;
+  /// A block just allocated in no operator, while operators are told: memory of the program's own,
+  /// as torch.compile's code allocates for its kernels, and none that operators share behind the
+  /// program's back. A touch that is Seen::this_time proves it too.
+  virtual void allocated_outside(const void* pointer) = 0;
+
+  /// A block's uses are not all seen by touch(), or not yet: it is not evicted until it was touched
+  /// once, Seen::always (automatic for new blocks), or ever, with pin(). `reason` must outlive the
+  /// engine. Who pins may write, on any stream: its copies elsewhere are dropped, its bytes waited
+  /// for.
+  virtual Result<void> pin(const void* pointer, const char* reason) = 0;
+  virtual Result<void> unpin(const void* pointer) = 0;
+  /// Memory that its owner cuts into parts himself: pinned for `reason`, counted as a segment (of
+  /// the small blocks' pool when `small`) and not as an allocation. free() gives it back.
+  virtual Result<void*> allocate_segment(size_t bytes, CUstream stream, bool small,
+                                         const char* reason) = 0;
+  /// What its owner does with parts of it, for statistics and recordings.
+  virtual void count(const PartEvent& event) = 0;
+  /// The block's bare address is handed to somebody whose uses nobody reports: pinned until it is
+  /// freed, however often this is called. unpin() beyond the counted pins takes it back. Lock-free
+  /// when it was called before. Nothing happens to foreign pointers.
+  virtual Result<void> give_address(const void* pointer, const char* reason) = 0;
+  /// The memory around an address in a live block, for another process to map: pinned for `reason`
+  /// until the block is freed. The program keeps it while others use it. Errors: invalid_argument
+  /// (no live block), out_of_memory (not on the device, and no room), driver.
+  virtual Result<std::shared_ptr<const ExportedMemory>> export_memory(const void* pointer,
+                                                                      const char* reason) = 0;
+  /// Kernels of `device` may use this device's memory directly: what is mapped, now and later, is
+  /// open to it.
+  virtual Result<void> allow_peer(int device) = 0;
+  virtual Result<void> prefetch(const void* pointer, size_t bytes, CUstream stream) = 0;
+  virtual Result<void> cold(const void* pointer, size_t bytes) = 0;
+
+  /// Reaps completions, advances blocks, keeps a little memory free ahead of need. True when it
+  /// changed anything. Called by the service thread, and by waiting application threads.
+  virtual bool pump() = 0;
+  /// Long thinking that is due: chooses how blocks are written ahead by rehearsing what comes.
+  /// Takes tens of milliseconds, and no lock while it thinks: for a thread that nobody waits for.
+  /// False: nothing was due.
+  virtual bool ponder() = 0;
+  virtual bool ponder_due() const = 0;
+  /// Where EngineOptions::host_ahead is set: pins host memory ahead of need, which takes a third of
+  /// a second for each GiB and holds nobody up; for a thread that nobody waits for. False: none was
+  /// due, or the system has no more.
+  virtual bool prepare_host() = 0;
+  virtual bool host_due() const = 0;
+  /// Host memory is short (`pressed`): what is kept there is written to the store, or dropped where
+  /// it is elsewhere too, and a region without any is given back to the system; true: one was.
+  /// Called now and then; not pressed: what was begun is left. May wait for the store.
+  virtual bool give_host_back(bool pressed) = 0;
+  /// True while something is in flight or a prefetch waits: pump() is due again soon.
+  virtual bool busy() const = 0;
+
+  /// Gives cached frames back to the device (empty_cache).
+  virtual void trim() = 0;
+  /// Lowers or raises the budget; blocks above it are spilled as far as they can be.
+  virtual Result<void> set_budget(uint64_t bytes) = 0;
+  /// The driver lacks memory of its own (for a module, a stream): gives the device `bytes` back out
+  /// of what is held, and lowers the budget to what is left. Answers how much was given: less where
+  /// blocks cannot leave, or not within `patience_ns`.
+  virtual uint64_t give_way(uint64_t bytes, uint64_t patience_ns) = 0;
+  /// Spills every block that may be spilled and waits for it (adversarial mode, `firn spill`).
+  virtual void spill_all() = 0;
+  /// Spills every block that may be spilled and gives the device what comes free (`firn spill`):
+  /// nothing comes back before the program uses or allocates something. Operators that nobody
+  /// watched so far are watched from the next allocation on: what they use may leave then.
+  virtual void spill_away() = 0;
+  /// Called once, from the thread whose allocation crossed watch_fraction, with no lock held.
+  /// An event that will come: of the block around `pointer`, or, where that is null, of a block yet
+  /// to be allocated, by a number of the caller's choice (bytes: of its allocation; at least 1
+  /// MiB).
+  struct Coming {
+    lifetimes::EventKind kind;
+    const void* pointer;
+    uint32_t number;
+    uint64_t bytes;
+  };
+  /// Policy::oracle: this is what comes next, again and again.
+  virtual void foresee(std::span<const Coming> coming) = 0;
+  virtual void on_watch(std::function<void()> callback) = 0;
+  virtual bool watching() const = 0;
+  /// While stopped, nothing that is on the device leaves it: what does not fit is out of memory,
+  /// and what operators use of it is used in host memory (touch_anyway). What was leaving stays, as
+  /// far as it has not left. `for_good`: whatever is said later.
+  virtual void stop_spilling(bool stopped, bool for_good = false) = 0;
+  /// Called under the engine's lock, by the thread that has waited so long: take note, no more.
+  /// Answers in which operator, a word that lives on, or null: for the trace.
+  /// Who uses memory in the calling thread, for the history of a block that was found written
+  /// unseen; null: nobody. Called from any thread, maybe under the engine's lock.
+  virtual void on_doing(const char* (*doing)()) = 0;
+  virtual void on_stall(std::function<const char*(const Wait& wait)> callback) = 0;
+  /// Called under the engine's lock: with true when the program waits for memory most of the time,
+  /// so that it is worth its price to find out who does, and to tell; with false when no more.
+  virtual void on_storm(std::function<void(bool asked)> callback) = 0;
+  /// While that is asked for: a thread waited; it allocated the block around `pointer`.
+  virtual void waited(const WaitedBy& who) = 0;
+  virtual void made_by(const void* pointer, std::string_view maker) = 0;
+  /// Called under the engine's lock: `callback` may take note, no more.
+  virtual void on_memory(std::function<void(const MemoryEvent&)> callback) = 0;
+
+  virtual EngineStats stats() const = 0;
+  /// Without a lock: at exit another thread may have it for good.
+  virtual Failures failures() const = 0;
+  virtual uint64_t zero_copy_bytes() const = 0;  // as stats() says; takes the lock
+  virtual uint64_t budget_bytes() const = 0;  // as stats() says, and no more
+  /// Of the budget, or of the part that the device gives: all that can be had now for one operator,
+  /// when everything has left that may. Takes the lock and looks at each live large block.
+  virtual uint64_t room_at_most() const = 0;
+  virtual PoolTallies tallies() const = 0;
+  virtual void reset_peaks() = 0;
+  virtual void reset_totals() = 0;
+  virtual std::vector<BlockInfo> blocks() const = 0;
+  /// Walks every structure and aborts on a broken invariant (tests).
+  virtual void check() const = 0;
+};
+
+}  // namespace firn

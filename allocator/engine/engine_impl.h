@@ -1,0 +1,613 @@
+// The engine behind allocator/engine/engine.h. Split by what happens to a block, into
+// engine_*.cpp (engine.cpp: opening, closing, looking up, pump()), each of which begins by saying so.
+// Declared here in that order.
+//
+// One mutex guards everything but the hot paths (see block.h for what they use). Functions that
+// take a Lock& may release it to wait; whatever they were given may have changed when they return.
+#pragma once
+
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <thread>
+#include <unordered_map>
+
+#include "allocator/base/zero_array.h"
+#include "allocator/blocks/age_order.h"
+#include "allocator/blocks/block.h"
+#include "allocator/blocks/device_clock.h"
+#include "allocator/blocks/ready_blocks.h"
+#include "allocator/blocks/region.h"
+#include "allocator/engine/engine.h"
+#include "allocator/engine/event_ring.h"
+#include "allocator/engine/in_motion.h"
+#include "allocator/engine/limits.h"
+#include "allocator/engine/net.h"
+#include "allocator/engine/state.h"
+#include "allocator/engine/tallies.h"
+#include "allocator/lifetimes/bandwidths.h"
+#include "allocator/lifetimes/decide.h"
+#include "allocator/lifetimes/fullest.h"
+#include "allocator/lifetimes/history.h"
+#include "allocator/lifetimes/load.h"
+#include "allocator/lifetimes/rehearse.h"
+#include "allocator/memory/arena.h"
+#include "allocator/memory/copy_gate.h"
+#include "allocator/memory/device_health.h"
+#include "allocator/memory/driver_time.h"
+#include "allocator/record/trace.h"
+#include "firn/canary.h"
+#include "firn/said.h"
+
+namespace firn {
+
+class EngineInspector;  // tests/simulation/inspector.h
+
+inline constexpr const char* in_places_words = "in planned places (firn_places)";
+/// Of what is on the device and not in such a place; null: it may leave.
+const char* why_it_stays(const Block& block);
+
+class EngineImpl final : public Engine, private EngineLimits, private InMotion {
+  friend class EngineInspector;
+
+ public:
+  using Lock = std::unique_lock<DriverTimedMutex>;
+
+  EngineImpl(const EngineOptions& options, const Driver& driver, Store* store, unsigned queue,
+             Clock& clock, TraceWriter* trace);
+  ~EngineImpl() override;
+  Result<void> start();
+
+  Result<void*> allocate(size_t bytes, CUstream stream, size_t requested, Told told) override;
+  Result<void> free(void* pointer) override;
+  Result<void> free_behind(void* pointer, CUstream fence, uint64_t given) override;
+  Result<void> record_stream(const void* pointer, CUstream stream, CUcontext context) override;
+  CUcontext context() const override { return options_.context; }
+  void may_end(CUstream stream) override;
+  void stream_ends(CUstream stream) override;
+  void context_ends(CUcontext context) override;
+  CUstream stream_of(CUstream stream, CUcontext context) override;
+  Addresses addresses() const override { return {arena_->base(), arena_->bytes()}; }
+  bool contains(const void* pointer) const override;
+  std::optional<BlockInfo> find(const void* pointer) const override;
+  Result<Hold> touch(const void* pointer, CUstream stream, Access access, Seen seen) override;
+  Result<Hold> touch_anyway(const void* pointer, CUstream stream, Access access,
+                            Seen seen) override;
+  void count_refusal() override;
+  void release(Hold hold, CUstream stream) override;
+  size_t touch_many(std::span<const uint64_t> addresses, Access access, Hold* holds, size_t& held,
+                    Seen seen) override;
+  void release_many(std::span<const Hold> holds, CUstream stream) override;
+  void used_on(std::span<const Hold> holds, CUstream stream) override;
+  void saw_stream(CUstream stream) override;
+  void release_unused(std::span<const Hold> holds) override;
+  Hold hold_apart(const void* pointer) override;
+  void release_apart(Hold hold) override;
+  Hold hold_new(const void* pointer, const char* maker) override;
+  void allocated_outside(const void* pointer) override;
+  Result<void> pin(const void* pointer, const char* reason) override;
+  Result<void> unpin(const void* pointer) override;
+  Result<void> give_address(const void* pointer, const char* reason) override;
+  Result<std::shared_ptr<const ExportedMemory>> export_memory(const void* pointer,
+                                                              const char* reason) override;
+  Result<void> allow_peer(int device) override;
+  Result<void> prefetch(const void* pointer, size_t bytes, CUstream stream) override;
+  Result<void> cold(const void* pointer, size_t bytes) override;
+  bool pump() override;
+  bool ponder() override;
+  bool prepare_host() override;
+  bool give_host_back(bool pressed) override;
+  bool host_due() const override { return host_due_.load(std::memory_order_acquire); }
+  bool ponder_due() const override { return ponder_due_.load(std::memory_order_acquire); }
+  bool busy() const override;
+  void trim() override;
+  Result<void> set_budget(uint64_t bytes) override;
+  uint64_t give_way(uint64_t bytes, uint64_t patience_ns) override;
+  void spill_all() override;
+  void spill_away() override;
+  void foresee(std::span<const Coming> coming) override;
+  void on_watch(std::function<void()> callback) override;
+  void stop_spilling(bool stopped, bool for_good) override;
+  void on_doing(const char* (*doing)()) override;
+  void on_stall(std::function<const char*(const Wait& wait)> callback) override;
+  void on_storm(std::function<void(bool asked)> callback) override;
+  void waited(const WaitedBy& who) override;
+  void made_by(const void* pointer, std::string_view maker) override;
+  void on_memory(std::function<void(const MemoryEvent&)> callback) override;
+  Result<void*> allocate_segment(size_t bytes, CUstream stream, bool small,
+                                 const char* reason) override;
+  void count(const PartEvent& event) override;
+  bool watching() const override { return watching_.load(std::memory_order_relaxed); }
+  EngineStats stats() const override;
+  Failures failures() const override;
+  uint64_t zero_copy_bytes() const override;
+  uint64_t budget_bytes() const override;
+  uint64_t room_at_most() const override;
+  PoolTallies tallies() const override;
+  void reset_peaks() override;
+  void reset_totals() override;
+  std::vector<BlockInfo> blocks() const override;
+  void check() const override;
+  void abandon() override;
+
+ private:
+  /// The device's context is current, and the thread's time in the driver is counted.
+  /// Begins before the lock is taken, and ends after it: what was said meanwhile is written then.
+  struct Entered : DriverTimeScope, Driver::ContextGuard {
+    explicit Entered(EngineImpl& engine)
+        : DriverTimeScope(engine.driver_times_),
+          ContextGuard(engine.driver_, FIRN_CANARY_FIRST(25, engine.options_.context)),
+          engine_(engine) {}
+    ~Entered() {
+      if (std::uncaught_exceptions() > thrown_) engine_.left_undone();
+      try {
+        if (Said& said = Said::of_process(); said.waits()) said.write();
+      } catch (const std::bad_alloc&) {  // it is said later
+      }
+    }
+    Entered(const Entered&) = delete;
+    Entered& operator=(const Entered&) = delete;
+
+   private:
+    EngineImpl& engine_;
+    const int thrown_ = std::uncaught_exceptions();
+  };
+
+  // engine.cpp
+  void left_undone() noexcept;
+  Block* block_at(uint64_t address) const;
+  Block* live_at(const void* pointer, bool exact) const;
+  Block* large_at(uint32_t entry, uint64_t address) const;  // hot.h; null: none
+  bool pump_locked();
+  bool reap_store();
+  void wait(Lock& lock, uint64_t ns);
+  void begin_stall();
+  void count_stall(uint64_t begin_ns, const Block* waited_for, uint64_t room = 0);
+  void trace(const char* event, const Block& block, const char* detail = "");
+  void trace_sample();
+  uint64_t in_flight() const;
+  void say(const std::string& words) const;
+  void trouble(const std::string& words);
+  Result<void> can_use(const Driver::ContextGuard& context);
+  bool settle_all(Lock& lock);
+  void give_all(Lock& lock);
+  void reach_watch();
+  void prove_told(Block& block);
+  bool operators_in_way(const Error& error, size_t bytes) const;
+  bool may_be_in_host(const Error& error, size_t bytes);
+  uint64_t staying_bytes(bool with_held) const;
+  uint64_t bytes_in_places() const;
+
+  // allocate.cpp
+  int see_stream(CUstream stream, CUcontext context = nullptr);
+  ReadyBlocks& ready(unsigned stream) const;  // hot.h
+  void* hand_out(Block& block, size_t bytes, size_t requested, unsigned cell);
+  template <class Attempt>
+  Result<void*> with_watching(size_t bytes, Attempt&& attempt);  // hot.h
+  Result<Block*> large_block(Lock& lock, unsigned stream, size_t bytes);
+  Block* ready_block(unsigned stream, unsigned size_class);
+  uint32_t grains_of(size_t bytes) const {
+    return size_class::grains(bytes, span_granules_ * granule_grains);
+  }
+  Shape shape_of(uint32_t grains) const;
+  Result<Mapping> begin_block(unsigned stream, size_t bytes, Reservation room, const Shape& shape);
+  Result<Mapping> begin_block(unsigned stream, size_t bytes, std::vector<Frame> frames,
+                              const Shape& shape);
+  Result<Block*> finish_block(Lock& lock, Mapping& mapping);
+  void enlist(Block& block);
+  void forget_block(Block& block);
+  Result<Block*> make_host_block(Lock& lock, unsigned stream, size_t bytes, const Error& no_room);
+  Result<void*> allocate_small(Lock& lock, unsigned stream, size_t bytes, size_t requested,
+                               Told told);
+  Result<void> add_segment(Lock& lock, unsigned stream);
+  std::atomic<uint32_t>* units_for(uint32_t segment);
+  const std::atomic<uint32_t>* units_of(uint32_t segment) const {
+    return unit_tables_[segment / segments_per_table].load(std::memory_order_acquire) +
+           segment % segments_per_table * units_per_segment;
+  }
+  Block* take_parked(unsigned stream, uint32_t grains);
+
+  // free.cpp
+  Result<void> free_slow(Block& block);
+  void count_free(Block& block, unsigned cell);
+  void finish_free(Block& block);
+  void settle_later(Block& block);
+  void settle_freed();
+  void make_ready(Block& block, unsigned cell);
+  void look_at_deferred();
+  void settle_deferred();
+  bool fenced_wait() const;
+  const Use* fence_of(const Block& block) const;
+  void drop_descriptor(Block& block);
+
+  // small.cpp, parts.cpp, stats.cpp
+  bool release_segments();
+  // segments.cpp
+  /// Of a small block, or of the block that stands for it.
+  Segment& segment_of(const Block& block) const {
+    return *segments_[arena_->at(block.address) & ~segment_mark].load(std::memory_order_acquire);
+  }
+  Block* small_at(uint32_t entry, uint64_t address) const;  // hot.h, as the next
+  Block* whole_at(uint32_t entry, uint64_t address, Seen seen) const;
+  Result<Hold> touch_small(uint32_t entry, uint64_t address, CUstream stream, Access access,
+                           Seen seen);
+  template <class See>
+  bool each_small(const Segment& segment, See&& see) const;
+  void begin_watching();
+  void make_whole(uint32_t index);
+  Block* moved_with(Block* block) const;
+  State state_of(const Block& block) const;
+  void use_with_segment(const Block& small);
+  bool put_aside(Block& whole);
+  void take_back(Block& whole);
+  void retire_small(Block& block);
+  std::optional<uint64_t> take_joined(unsigned stream, size_t bytes);
+  void end_segment(Block& whole);
+  void drop_segment(Block& whole);
+  uint64_t staying_segments(bool look_inside) const;
+  static CUmemAccessDesc access_of(int device);
+  void uncount_segment(Block& block);
+  void add_inactive(PoolTallies& tallies) const;
+  void count_segment(bool made, bool large, uint64_t address, uint64_t bytes, unsigned stream);
+  void tell(const MemoryEvent& event) {
+    if (memory_callback_) memory_callback_(event);
+  }
+
+  // map.cpp
+  struct MapCalls {
+    CUresult result = CUDA_SUCCESS;
+    const char* entry = "";
+    size_t mapped = 0;  // frames
+  };
+  MapCalls call_map(uint64_t address, const std::vector<Frame>& frames,
+                    const std::vector<CUmemAccessDesc>& access) const;
+  Result<void> map_at(uint64_t address, const std::vector<Frame>& frames);
+  void unmap_at(uint64_t address, const std::vector<Frame>& frames);
+  void make_spans(Block& block);
+  CUresult call_unmap(uint64_t address, size_t bytes) const;
+  std::span<Piece> pieces_of(Block& block, const Span& span) const;
+
+  // unmap_apart.cpp
+  void unmap_run(Block& block, size_t begin, size_t end);
+  void unmap_spans(Block& block);
+  void carry_out(Lock& lock, Unmapping unmapping);
+  bool carry_out_unmappings(Lock& lock, uint64_t granules = UINT64_MAX);
+  bool carry_out_unmappings(Lock& lock, const Block& block);
+  void end_dropped(Block& block);
+  uint64_t grains_soon() const;
+  uint64_t going_granules() const;
+
+  // map_apart.cpp
+  Result<void> provide(Lock& lock, const Shape& shape, const Reservation& room);
+  Result<Mapping> claim_fault(Block& block, uint64_t grains, Reservation room);
+  bool claim_ahead(Block& block, uint64_t grains);
+  static Mapping claim(Block& block, std::vector<Frame> frames, uint64_t grains);
+  Result<void> map_apart(Lock& lock, Mapping& mapping);
+  void give_parts(Mapping& mapping);
+  static void install(Mapping& mapping);
+  Result<void> carry_out(Lock& lock, Mapping& mapping);
+  void drop_claim(Mapping& mapping);
+  void drop_claims(Block& block);
+  bool carry_out_mappings(Lock& lock);
+  void drop_births();
+  void drop_mappings();
+  bool may_map_ahead();
+
+  // guard.cpp
+  bool left_unwritten(Block& block, Span& span);
+  void guard(Block& block);
+  bool open_guarded(Block& block);
+  bool closed(const Block& block) const;
+  Result<void> set_span_access(const Block& block, const Span& span, CUmemAccess_flags flags);
+  void poison(Block& block);
+  void wipe(Block& block);
+
+  // touch.cpp
+  template <class Mark>
+  Result<void> pin_with(Block& block, Mark&& mark);
+  static uint64_t proof(Seen seen, uint64_t w);  // for a block's word
+  Result<Hold> touch_slow(Block& block, CUstream stream, Access access, Seen seen, bool anyway);
+  Error unreadable(const Block& block, std::optional<uint64_t> stall_begin);
+  void add_use(Block& block, Use use);
+  int index_of(CUstream stream);                 // hot.h, as the next three
+  void set_use(Block& block, Use use);
+  void drop_hold(Block& block);
+  int& thread_holds() const;  // the calling thread's on this device's blocks
+  int find_index(CUstream stream);
+  void wait_for_stream(CUstream stream);
+  void change_use(Block& block, Use use);
+  void last_hold_dropped(Block& block, uint64_t word_before);
+  static int& shared_cell_holds(int device);
+  bool uses_over(Block& block);
+  bool programs_uses_over(Block& block);
+  void close_uses(Block& block);
+
+  // stats.cpp
+  void shrink_to_budget(Lock& lock, uint64_t until_ns);
+  // room.cpp
+  Result<Reservation> make_room(Lock& lock, uint64_t granules, const Block* wanted,
+                                uint64_t patience_ns = still_ns, bool gives_up = true);
+  bool still(uint64_t patience_ns);
+  bool used_aside(const Block& block) const;
+  void park_ready(bool small_too);
+  void reclaim_parked(uint64_t granules, bool spare_claimed = false);
+  uint64_t evict(uint64_t grains, const Block* except);
+  uint64_t evict_clean(uint64_t grains, const Block* except);
+  uint64_t leaving_grains() const;
+  int64_t all_holds() const;
+  bool something_moves();
+  Error no_room(uint64_t granules, const Block* wanted) const;
+  std::string advice(uint64_t bytes, uint64_t budget, const std::vector<PinnedBytes>& pinned,
+                     bool wanted) const;
+  Error short_device(uint64_t granules, const Block* wanted, const Error& error) const;
+  const char* no_store() const;
+  std::vector<PinnedBytes> pinned_bytes() const;
+
+  // spill.cpp
+  bool start_spill(Block& block, bool leave, uint64_t grains = UINT64_MAX);
+  static uint64_t leaving_grains(const Block& block);
+  void advance_spill(Block& block);
+  bool finish_spill(Block& block);
+  void finish_spills();
+  void keep(Block& block);
+  void make_pieces(Block& block);
+  Staging* staging_for(size_t bytes, uint64_t reserve);
+  bool drop_clean_host();
+  bool drop_resident_host();
+  void drop_copies(Block& block);
+  void drop_piece(Piece& piece);
+  bool copy_out(Block& block, uint32_t piece);
+  bool host_stuck() const;
+  bool reap_copies();
+  void came_out(const PieceRef& ref);
+  bool clean_ahead();
+
+  // sums.cpp
+  void sum_later(const PieceRef& ref, bool arrived);
+  bool carry_out_sums(Lock& lock);
+  void summed(const SumDue& due, const Sum& sum);
+  bool written_as_arrived(Block& block, Piece& piece, const StoreCompletion& completion);
+  Error say_host_wrong(const Block& block, const Piece& piece, const Sum& sum);
+  bool arrived_whole(Block& block);
+  void drop_sums();
+
+  // write.cpp
+  IoRequest* request_for(Block& block, uint32_t piece, Slot slot);
+  void look_for_unanswered();
+  bool unwritten(const PieceRef& ref) const;
+  void came_to_host(const PieceRef& ref);
+  void came_back(const PieceRef& ref);
+  bool next_write(PieceRef& ref);
+  bool write_back();
+  bool start_write(const PieceRef& ref);
+  void end_request(IoRequest* request, const StoreCompletion& completion);
+  void written(IoRequest& request, const StoreCompletion& completion);
+  void take_no_more(const char* what, const Error& error, uint64_t begun_ns);
+  bool store_pauses() const;
+  void settle_away(Block& block);
+
+  // lifetimes.cpp
+  uint64_t tick() const;                       // hot.h, as the next three
+  uint64_t next_tick();
+  bool noting() const;
+  uint64_t note(EventKind kind, const Block& block);  // its time
+  void learn();
+  bool take_events();
+  void mark_device_time(uint64_t events_least);
+  void feed(const EventRing::Event& event);
+  void replan();
+  bool carry_out();
+  bool fetch_ahead();
+  bool clean_ahead_of_leaving();
+  uint64_t evict_going(uint64_t grains, const Block* except, uint64_t beyond);
+  uint64_t give_way_after(const Plan::Entry& entry) const;
+  uint64_t evict_farthest(uint64_t grains, const Block* except, uint64_t beyond, bool clean_only);
+  uint64_t immovable_grains(const Block& block) const;
+  uint64_t movable_capacity() const;
+  uint64_t clean_grains(Block& block) const;
+  bool meant(const Plan::Entry& entry) const;
+  void lay_out_period();
+  uint64_t grains_to_come(const History::Upcoming& coming);
+  Plan::Entry plan_entry(const lifetimes::Decision& decision, uint32_t item,
+                         uint64_t grains) const;
+
+  // host.cpp
+  uint64_t host_reserve_bytes() const;
+  bool host_is_passage() const;
+  void lay_out_in_memory(const Block& block, lifetimes::Item& item) const;
+  void replan_host(uint64_t capacity, uint64_t spare);
+  bool next_planned_write(PieceRef& ref);
+  void drop_host_copy(Piece& piece);
+  bool drop_returned();
+  bool drop_useless_host(uint64_t wanted_at);
+  bool read_ahead();
+  void empty_closed();
+  uint64_t in_flight_bytes() const;
+  bool room_to_clean();
+
+  // choose.cpp
+  std::vector<uint64_t> step_times(uint64_t period_ns) const;
+  void consider_choice();
+  void follow_trial();
+  bool take_stock(uint64_t period_ns);
+  bool ponder_choice();
+
+  // births.cpp
+  bool allocate_ahead();
+  void foresee_wants();
+  void order_parked();
+  Births::Kind& births_kind(unsigned stream, uint32_t grains);
+  bool make_ready_ahead(unsigned stream, size_t bytes);
+  void make_ready_now(Block& block);
+  bool room_for_birth(uint64_t granules);
+  bool spared(const Block& block);
+
+  // places.cpp, plan_places.cpp, regions.cpp
+  Region* region_of(unsigned stream) const;
+  static uint64_t export_key(const Block& block) {
+    return block.place_bytes != 0 ? block.address : block.base();
+  }
+  Placing::Place* place_of(Identity identity, uint64_t known_as);
+  void find_stays(std::vector<lifetimes::Stay>& stays);
+  Placing::Place* next_place(unsigned stream, size_t bytes);
+  Block* placed_block(Lock& lock, unsigned stream, size_t bytes);
+  Block* settle_in(Placing::Place& place, unsigned stream, size_t bytes);
+  bool fill_region(Region& region, uint64_t begin, uint64_t end);
+  void count_region_bytes(bool made, uint64_t address, uint64_t bytes, unsigned stream);
+  void count_region_runs(size_t before, const Region& region);
+  void collect_places(Region& region);
+  void drop_placed(Block& block);
+  Placing::Place* planned_place(const Block& block);
+  void note_leaving(const Block& block);
+  void note_allocation(Identity identity, const Block& block);
+  void give_up_places();
+  uint64_t reclaim_regions(uint64_t granules);
+  void stop_placing();
+  void bar_place(const Block& block);
+  void consider_places();
+  void follow_places();
+  void begin_round();
+  void take_places_stock();
+  bool ponder_places();
+  void adopt_places(const lifetimes::Places& planned, uint64_t period);
+  Region* make_region(unsigned stream);
+  void add_regions(std::vector<BlockInfo>& blocks) const;
+  uint64_t check_regions() const;
+  std::pair<int64_t, int64_t> region_gaps() const;
+  bool places_in_way(uint64_t granules) const;
+
+  // notices.cpp
+  void look_for_thrash(uint64_t begin_ns, uint64_t now_ns, const Wait& wait);
+  const char* maker_of(const Block& block) const;
+  uint64_t working_bytes(uint64_t since) const;
+  std::string storm_words(const Thrash::Totals& totals) const;
+  std::string thrash_words(const Thrash::Totals& totals) const;
+  std::string enough_words() const;
+  void notice(const std::string& words);
+
+  // greedy.cpp
+  void learn_greedy();
+  void replan_greedy();
+  bool carry_out_greedy();
+  void pull_triggers();
+  bool begin_writes();
+  bool begin_reads();
+
+  // host_copies.cpp
+  CUresult copy_piece(const Block& block, const Piece& piece, void* host, bool in);
+  CUresult copy_by_processor(const Block& block, const Piece& piece, void* host, bool in);
+
+  // fault.cpp
+  Result<void> begin_fault(Lock& lock, Block& block, bool anyway);
+  void advance_fault(Block& block);
+  uint64_t prefetchable_grains(const Block& block, uint64_t most = UINT64_MAX) const;
+  bool may_arrive(const Block& block) const;
+  uint64_t arriving_bytes() const;
+  bool prefetch_span(Block& block);
+  bool run_prefetches(Lock& lock);
+  void finish_drain(Block& block);
+  uint64_t granules_for(const Block& block, uint64_t grains) const;
+  Result<void> map_host_fault(Lock& lock, Block& block, const Error& no_room);
+  void count_zero_copy(uint64_t bytes, const Error& no_room);
+  void begin_arriving(Block& block, bool prefetched);
+  bool copy_in(Block& block, uint32_t piece);
+
+  // read.cpp
+  bool start_read(Block& block, uint32_t piece);
+  std::string no_staging_words(size_t bytes) const;
+  void read_done(IoRequest& request, const StoreCompletion& completion);
+  void unread(Block& block, Piece& piece, const Error& error);
+  void settle_failed(Block& block);
+  void lose(Block& block);
+  void give_up_reading(Block& block);
+  void read_at_last(Block& block);
+  void say_lost(const Block& block, const char* how) const;
+  void undo_fault(Block& block);
+
+  const EngineOptions options_;
+  const uint32_t span_granules_;
+  const Driver& driver_;
+  Store* const store_;
+  const unsigned queue_;
+  Clock& clock_;
+  TraceWriter* const trace_;
+  const bool traced_;  // events are told: to trace_, to net_
+  mutable DriverTimes driver_times_;
+  mutable DriverTimedMutex mutex_{driver_times_};
+  std::unique_ptr<Arena> arena_;
+  DeviceHealth health_;
+  Frames frames_;
+  HostTier host_;
+  mutable Streams streams_;
+  mutable BlockTable table_;
+  std::array<std::atomic<ReadyBlocks*>, Streams::capacity> ready_{};
+  std::vector<std::unique_ptr<ReadyBlocks>> ready_owner_;
+  // How pieces in host memory at device addresses are copied: as the driver was seen to take it.
+  enum class HostCopies : uint8_t { as_others, unified, by_processor } host_copies_{};
+  mutable CopyGate gate_;
+  CUstream out_stream_ = nullptr, in_stream_ = nullptr;  // device to host, host to device
+  unsigned out_ = 0, in_ = 0;                            // their Streams indices
+  std::vector<CUmemAccessDesc> access_;  // to what is mapped: this device's, then its peers'
+  // Looked up without the lock: pointers never move, and a Segment is never freed, only reused.
+  ZeroArray<std::atomic<Segment*>> segments_;
+  std::array<std::atomic<std::atomic<uint32_t>*>, segments_most / segments_per_table>
+      unit_tables_{};
+  uint32_t segment_count_ = 0;
+  std::vector<uint32_t> spare_segments_;
+  std::array<std::atomic<Region*>, regions_most> regions_{};  // for good; looked up without lock
+  std::vector<std::unique_ptr<Region>> region_owner_;
+  // By base; of blocks in planned places, by address.
+  std::unordered_map<uint64_t, std::shared_ptr<const ExportedMemory>> exported_;
+  std::vector<std::unique_ptr<RangeMap>> small_;  // per stream: free ranges of its segments
+  AgeOrder ages_, ahead_;
+  // Read at every touch, and seldom written.
+  alignas(64) mutable std::atomic<bool> watching_{false};
+  std::atomic<int> program_stream_{-1};  // of the last release; -1: none yet
+  std::unique_ptr<EventRing> ring_;      // Policy::lifetime, as history_; null otherwise
+  // Written at every touch.
+  alignas(64) std::atomic<uint64_t> ticks_{1};
+  RankedMutex<Rank::freed> freed_mutex_;          // under the engine's, or alone
+  std::vector<Block*> freed_;       // where the driver could not be called: see settle_later()
+  alignas(64) std::atomic<bool> busy_{false};
+  std::unique_ptr<History> history_;
+  std::vector<Life> life_of_;           // by descriptor
+  DeviceClock device_clock_{streams_};
+  lifetimes::Bandwidths bandwidths_;
+  uint64_t learned_ = 0;                // event number when it was learned from last
+  std::vector<uint32_t> block_of_;      // descriptor, by life
+  GreedyRun greedy_;
+  Plan plan_;
+  Births births_;
+  Placing placing_;
+  Choice choice_;
+  std::atomic<bool> ponder_due_{false}, host_due_{false};
+  double spare_fraction_ = options_.spare_fraction;
+  lifetimes::Load reading_;             // of the store
+  lifetimes::Fullest fullest_;
+  uint64_t reading_since_ = 0;          // event number at which reading_'s period began
+  Scratch scratch_;
+  std::function<void()> watch_callback_;
+  std::thread::id watch_begins_;  // who is about to begin; nobody: none is
+  std::atomic<bool> watch_due_{false}, streams_told_{false};
+  bool told_early_ = false;  // of tensors it is told from the first one on, Told::always
+  uint64_t asleep_at_ = UINT64_MAX;  // history_'s event number at spill_away(); lifetimes
+  HotCounters hot_;
+  mutable std::array<ThreadCount, cells_own> thread_holds_{};  // by thread_cell()
+  AtomicTally segment_tally_[2], reserved_tally_[2];
+  Peak segment_peak_;
+  mutable PartTallies parts_;
+  int64_t small_blocks_ = 0;  // in their segments, live or cached
+  std::function<void(const MemoryEvent&)> memory_callback_;
+  std::function<const char*(const Wait& wait)> stall_callback_;
+  std::function<void(bool asked)> storm_callback_;
+  Thrash thrash_;
+  std::unique_ptr<Net> net_;  // firn_verify
+  Notices notices_;
+  mutable EngineStats counted_;     // the part counted under the lock
+  Failed failed_;
+  uint64_t sample_ns_ = 0, pinned_ns_ = 0;  // of the trace's last such rows
+  bool abandoned_ = false;
+};
+
+}  // namespace firn

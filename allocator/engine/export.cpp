@@ -1,0 +1,80 @@
+// Memory that other processes map too (exported_memory.h).
+#include <fmt/format.h>
+
+#include "allocator/engine/engine_impl.h"
+
+namespace firn {
+
+Result<std::shared_ptr<const ExportedMemory>> EngineImpl::export_memory(const void* pointer,
+                                                                        const char* reason) {
+  Block* block = live_at(pointer, false);
+  if (!block)
+    return make_error(Code::invalid_argument, 0,
+                      fmt::format("export of {}: not in a live block", pointer));
+  if (Result<void> pinned = give_address(pointer, reason); !pinned) return pinned.error();
+  Entered context(*this);
+  if (Result<void> usable = can_use(context); !usable) return usable.error();
+  Lock lock(mutex_);
+  std::vector<std::pair<CUmemGenericAllocationHandle, uint64_t>> frames;
+  const auto add = [&](const std::vector<Frame>& of) {
+    for (const Frame& frame : of) frames.emplace_back(frame.handle, frame.bytes());
+  };
+  uint64_t base = block->base();
+  if (block->grains == 0) {
+    const Segment& segment = *segments_[arena_->at(block->address) & ~segment_mark].load();
+    base = segment.address;
+    const Block* whole = segment.whole.load(std::memory_order_relaxed);
+    const std::vector<Frame>& of = whole ? whole->spans.front().frames : segment.frames;
+    if (of.empty() || of.front().host)
+      return make_error(Code::out_of_memory, 0,
+                        fmt::format("export of {}: its segment does not fit on the device now",
+                                    pointer));
+    add(of);
+  } else if (block->place_bytes != 0) {
+    const auto& mapped = region_of(block->stream)->frames();
+    auto frame = std::prev(mapped.upper_bound(block->address));
+    base = frame->first;
+    for (; frame != mapped.end() && frame->first < block->address + block->place_bytes; ++frame)
+      frames.emplace_back(frame->second.frame.handle, frame->second.frame.bytes());
+  } else {
+    for (const Span& span : block->spans) {
+      if (!span.mapped() || span.frames.front().host)
+        return make_error(Code::out_of_memory, 0,
+                          fmt::format("export of {}: the block does not fit on the device now",
+                                      pointer));
+      add(span.frames);
+    }
+  }
+  const uint64_t key = block->place_bytes != 0 ? block->address : base;
+  auto& known = exported_[key];  // (of small blocks: their segment's)
+  if (!known) {
+    Result<std::shared_ptr<const ExportedMemory>> made =
+        ExportedMemory::make(driver_, base, frames);
+    if (!made) {
+      exported_.erase(key);
+      return made.error();
+    }
+    known = *made;
+  }
+  block->exported = true;
+  // Its end is not the quick one: it is zeroed first.
+  block->word.fetch_or(word::recorded, std::memory_order_acq_rel);
+  return known;
+}
+
+/// Another process may have written there: whoever has the memory next may hand it to a third. All
+/// uses of the block are over (to be ordered behind them would be refused where the driver is ill);
+/// this is one more.
+void EngineImpl::wipe(Block& block) {
+  if (health_.dead()) return;  // nobody has its memory again
+  const uint64_t bytes = block.grains != 0 ? block.mapped_bytes() : size_t{block.bytes};
+  CUresult result = CUDA_ERROR_UNKNOWN;
+  for (int attempt = 0; attempt < 3 && result != CUDA_SUCCESS; ++attempt)
+    result = driver_.memset_d8_async(block.address, 0, bytes, in_stream_);
+  if (result != CUDA_SUCCESS)
+    trouble(fmt::format("block {:#x}, which another process could write, is not zeroed: {}",
+                        block.address, driver_.error("cuMemsetD8Async", result).text));
+  add_use(block, streams_.now(in_));
+}
+
+}  // namespace firn

@@ -1,0 +1,280 @@
+// In: room made, the same address mapped again, bytes from host memory or from the store
+// (read.cpp), copied to the device. The block is resident once every piece's copy is
+// enqueued; streams that use it wait for the copy's event.
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "allocator/base/check.h"
+#include "allocator/engine/hot.h"
+#include "firn/canary.h"
+
+namespace firn {
+
+/// Maps what is missing of the block and begins to bring its bytes. While room is made the block
+/// stays what it was: a part that is still mapped may leave for others too, and the caller looks
+/// again when this returns. `anyway`: to host memory when the budget has no room.
+Result<void> EngineImpl::begin_fault(Lock& lock, Block& block, bool anyway) {
+  const uint32_t generation = block.generation;
+  block.age.store(next_tick(), std::memory_order_relaxed);
+  Error short_of_memory;  // the device's last refusal of so many
+  for (int attempt = 0;;) {
+    if (block.coming > 0) {
+      if (!carry_out_mappings(lock)) wait(lock, poll_ns);
+      return {};
+    }
+    if (block.going > 0) {
+      if (!carry_out_unmappings(lock, block)) wait(lock, poll_ns);
+      return {};
+    }
+    const uint64_t granules = granules_for(block, block.grains - block.mapped);
+    Result<Reservation> room = attempt < refusals_most ? make_room(lock, granules, &block)
+                                                       : Result<Reservation>(short_of_memory);
+    Result<void> provided;
+    if (room && room->granules() > 0)
+      provided = provide(lock, block.shape.shared()
+                                   ? block.shape
+                                   : Shape{0, static_cast<uint32_t>(room->granules()), 0},
+                         *room);
+    if (block.generation != generation || block.coming > 0 || block.going > 0) return {};
+    if (block.state() == State::spilling) keep(block);
+    State state = block.state();
+    if (state != State::hosted && state != State::spilled && state != State::faulting) return {};
+    const uint64_t missing = block.grains - block.mapped;
+    if (missing == 0) return {};
+    if (room && room->granules() < granules_for(block, missing)) continue;
+    if (!room && room.error().code == Code::out_of_memory && attempt < refusals_most &&
+        granules_for(block, missing) == 0) {  // parts of shared frames came free meanwhile
+      ++attempt;
+      continue;
+    }
+    if (!room && room.error().code == Code::out_of_memory && !anyway)
+      anyway = places_in_way(granules_for(block, missing));
+    if (!room && !(anyway && room.error().code == Code::out_of_memory)) return room.error();
+    Result<void> mapped;
+    if (!room)
+      mapped = map_host_fault(lock, block, room.error());
+    else if (!provided)
+      mapped = provided.error();
+    else if (Result<Mapping> claimed = claim_fault(block, missing, std::move(*room)); claimed)
+      mapped = carry_out(lock, *claimed);
+    else
+      mapped = claimed.error();
+    if (mapped) return {};
+    if (mapped.error().detail != CUDA_ERROR_OUT_OF_MEMORY) return mapped;
+    if (attempt == refusals_most) return short_device(granules, &block, mapped.error());
+    if (++attempt == refusals_most)
+      short_of_memory = short_device(granules, &block, mapped.error());
+  }
+}
+
+/// What has to be reserved to map so many of the block's grains: whole spans, as things are now.
+uint64_t EngineImpl::granules_for(const Block& block, uint64_t grains) const {
+  return block.shape.shared() ? frames_.granules_for(block.shape) : grains / granule_grains;
+}
+
+/// Maps what is missing with host memory, beyond the budget.
+Result<void> EngineImpl::map_host_fault(Lock& lock, Block& block, const Error& no_room) {
+  std::vector<Frame> frames;
+  for (const Span& span : block.spans) {
+    if (span.mapped()) continue;
+    Result<std::vector<Frame>> one = frames_.take_host(
+        block.shape.shared() ? block.shape.granules() : span.grains / granule_grains);
+    if (!one) {
+      frames_.give(frames);
+      if (health_.dead()) return one.error();
+      return make_error(Code::out_of_memory, 0, no_room.text + "; " + one.error().text);
+    }
+    frames.push_back(one->front());
+  }
+  const uint64_t grains = block.grains - block.mapped;
+  const uint32_t generation = block.generation;
+  Mapping mapping = claim(block, std::move(frames), grains);
+  if (Result<void> mapped = carry_out(lock, mapping); !mapped) return mapped;
+  if (block.generation == generation) count_zero_copy(grains * grain_bytes, no_room);
+  // (Else it was freed meanwhile.)
+  return {};
+}
+
+void EngineImpl::count_zero_copy(uint64_t bytes, const Error& no_room) {
+  counted_.zero_copy_bytes += bytes;
+  if (counted_.zero_copy_touches++ == 0 && !options_.no_bytes)  // (firn simulate has the sum.)
+    trouble("an operator's tensors do not fit the budget together: some were used in host memory, "
+            "slowly. " + no_room.text);
+}
+
+void EngineImpl::begin_arriving(Block& block, bool prefetched) {
+  if (block.state() != State::faulting) {
+    transit(block, Event::fault);
+    block.failing = Block::Failing::nothing;
+    for (Piece& piece : block.pieces) {
+      piece.unread_ns = 0;
+      piece.checked = false;
+    }
+    faulting_.push_back(&block);
+    ++counted_.faults;
+  }
+  block.prefetched = prefetched;
+  if (options_.poison) poison(block);
+  busy_.store(true, std::memory_order_relaxed);
+  trace(prefetched ? "prefetch" : "fault", block);
+}
+
+bool EngineImpl::copy_in(Block& block, uint32_t index) {
+  Piece& piece = block.pieces[index];
+  const CUresult result = copy_piece(block, piece, piece.host->data, true);
+  if (result != CUDA_SUCCESS) {
+    block.fault_error = health_.failed("cuMemcpyHtoDAsync", result);
+    block.failing = Block::Failing::copies;
+    settle_failed(block);
+    return false;
+  }
+  Use use = streams_.now(in_);
+  add_use(block, use);
+  piece.on_device = true;
+  piece.checked = false;
+  piece.unproven = net_ != nullptr;
+  host_.ref(piece.host);
+  copies_in_.push_back({&block, block.generation, block.version, index, piece.host, use, false});
+  bandwidths_.begin(lifetimes::Channel::host_in, clock_.now_ns());
+  return true;
+}
+
+void EngineImpl::advance_fault(Block& block) {
+  if (block.state() != State::faulting) return;
+  if (block.failing != Block::Failing::nothing) return settle_failed(block);
+  bool waiting = false, issued = false;
+  for (uint32_t i = 0; i < block.pieces.size(); ++i) {
+    Piece& piece = block.pieces[i];
+    if (piece.on_device || !block.span_of(piece).mapped()) continue;
+    if (piece.host_valid) {
+      if (piece.summed && !piece.checked) {
+        if (!piece.doubtful || !piece.writing)
+          sum_later({&block, block.generation, block.version, i}, false);
+        waiting = true;
+        continue;
+      }
+      bool forwarded = piece.read_tries == 0;
+      if (!copy_in(block, i)) return;
+      issued = true;
+      (block.prefetched ? counted_.prefetched_bytes : counted_.faulted_bytes) += piece.bytes;
+      if (forwarded) counted_.forwarded_bytes += piece.bytes;
+      piece.read_tries = 0;
+      continue;
+    }
+    waiting = true;
+    if (!piece.reading) (void)start_read(block, i);
+    if (block.state() != State::faulting || block.failing != Block::Failing::nothing) return;
+  }
+  if (issued) (void)streams_.close(streams_.now(in_));
+  if (waiting || !arrived_whole(block)) return;
+  std::erase(faulting_, &block);
+  if (block.mapped < block.grains) {  // a part came ahead of its use, there was no room for more
+    transit(block, Event::unfault);
+    trace("unfault", block);
+    settle_away(block);
+    return;
+  }
+  // The last copy in on the copy stream; everything before it is over when it is.
+  block.arrival = {};
+  for (Use use : block.more_uses)
+    if (use.stream() == in_) block.arrival = use;
+  if (block.arrival && !FIRN_CANARY(27))
+    block.word.fetch_or(word::unsettled, std::memory_order_acq_rel);
+  block.age.store(next_tick(), std::memory_order_relaxed);
+  if (block.unreadable) read_at_last(block);
+  transit(block, Event::arrived);
+  trace("arrived", block);
+  if (block.segment != 0) take_back(block);
+  clock_.notify();
+}
+
+/// A block freed while its reads were in flight: nobody waits for it, but its frames are mapped
+/// until the copies into them are over.
+void EngineImpl::finish_drain(Block& block) {
+  if (!uses_over(block)) {
+    close_uses(block);
+    return;
+  }
+  unmap_spans(block);
+  std::erase(draining_, &block);
+  transit(block, Event::drained, life_flags | word::zero_copy);
+  drop_descriptor(block);
+}
+
+/// Grains of the unmapped spans, from the head on, that fit what is available now and `most`.
+uint64_t EngineImpl::prefetchable_grains(const Block& block, uint64_t most) const {
+  uint64_t grains = 0;
+  const uint64_t available = frames_.available();
+  for (const Span& span : block.spans) {
+    if (span.mapped() || span.coming || span.going) continue;
+    const uint64_t with = grains + span.grains;
+    if (with > most || granules_for(block, with) > available) break;
+    grains = with;
+  }
+  return grains;
+}
+
+/// Is it away, or partly, and can it be fetched?
+bool EngineImpl::may_arrive(const Block& block) const {
+  const State state = block.state();
+  return block.mapped + block.coming < block.grains &&
+         (state == State::hosted || state == State::spilled || state == State::faulting ||
+          state == State::spilling);
+}
+
+/// Bytes on their way to the device, or waiting for it in host memory or the store.
+uint64_t EngineImpl::arriving_bytes() const {
+  uint64_t arriving = 0;
+  for (const Block* block : faulting_)
+    for (const Piece& piece : block->pieces)
+      if (!piece.on_device && block->span_of(piece).mapped()) arriving += piece.bytes;
+  for (const CopyInFlight& copy : copies_in_) arriving += copy.staging->bytes;
+  for (const Mapping& mapping : mappings_)
+    for (const Mapping::Part& part : mapping.parts)
+      if (!mapping.birth) arriving += mapping.block->spans[part.span].grains * grain_bytes;
+  return arriving;
+}
+
+/// Begins to fetch the next of the block's spans, if there is room for it without waiting.
+bool EngineImpl::prefetch_span(Block& block) {
+  const uint64_t grains = prefetchable_grains(block, span_granules_ * granule_grains);
+  return grains != 0 && claim_ahead(block, grains);
+}
+
+/// Starts hinted prefetches as far as there is room without waiting for it.
+bool EngineImpl::run_prefetches(Lock& lock) {
+  (void)lock;
+  bool any = false;
+  while (!prefetches_.empty()) {
+    PieceRef ref = prefetches_.front().first;
+    Block& block = *ref.block;
+    State state = block.state();
+    if (block.generation != ref.generation ||
+        (state != State::hosted && state != State::spilled && state != State::faulting) ||
+        block.mapped + block.coming == block.grains) {
+      prefetches_.pop_front();
+      continue;
+    }
+    if (block.going > 0) break;  // a later pump goes on
+    // As many spans as there is room for, from the head on.
+    const uint64_t wanted = block.grains - block.mapped - block.coming;
+    uint64_t grains = prefetchable_grains(block);
+    if (grains == 0) {
+      park_ready(false);
+      reclaim_parked(granules_for(block, wanted));
+      grains = prefetchable_grains(block);
+    }
+    if (grains == 0) {
+      const uint64_t soon = grains_soon();
+      if (soon < wanted) evict(wanted - soon, &block);
+      break;  // a later pump goes on
+    }
+    if (grains == wanted) prefetches_.pop_front();
+    if (!claim_ahead(block, grains)) break;
+    any = true;
+  }
+  return any;
+}
+
+}  // namespace firn

@@ -1,0 +1,307 @@
+// Freeing: to the stream's ready blocks, without a lock where nothing is left to do; else once
+// holds, copies and other streams' uses are over. And the end of a block's descriptor.
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "allocator/base/check.h"
+#include "allocator/engine/hot.h"
+#include "allocator/record/recorder.h"
+
+namespace firn {
+
+void EngineImpl::count_free(Block& block, unsigned cell) {
+  if (block.word.load(std::memory_order_relaxed) & word::segment) [[unlikely]]
+    return uncount_segment(block);
+  hot_.freed(cell, block.grains != 0, block.bytes, block.requested);
+  if (block.grains != 0 && noting()) (void)note(EventKind::free, block);
+  if (options_.recorder) options_.recorder->freed(block.address);
+  if (traced_) trace("free", block);
+}
+
+Result<void> EngineImpl::free(void* pointer) {
+  if (!pointer) return {};
+  Block* block = live_at(pointer, true);
+  if (!block)
+    return make_error(Code::invalid_argument, 0,
+                      fmt::format("free of {}: not the start of a live block", pointer));
+  uint64_t w = block->word.load(std::memory_order_acquire);
+  Use last{block->use.load(std::memory_order_relaxed)};
+  if (!last || last.stream() == block->stream) {
+    constexpr uint64_t slow = word::pinned | word::copies | word::unsettled | word::freed |
+                              word::recorded | word::many_uses | word::zero_copy | word::segment |
+                              word::aside;
+    while (word::state(w) == State::resident && !(w & slow) && word::holds(w) == 0) {
+      uint64_t next = word::with_state(w & ~(word::proven | word::outside | word::told), State::ready);
+      if (!block->word.compare_exchange_weak(w, next, std::memory_order_acq_rel)) continue;
+      const unsigned cell = thread_cell();
+      count_free(*block, cell);
+      make_ready(*block, cell);
+      return {};
+    }
+  }
+  return free_slow(*block);
+}
+
+/// A block in State::ready goes where its stream finds it again. Without the lock.
+void EngineImpl::make_ready(Block& block, unsigned cell) {
+  if (block.grains != 0) ++block.generation;  // (No I/O names a small one.)
+  block.use.store(streams_.now(block.stream).bits, std::memory_order_relaxed);
+  if (block.place_bytes != 0) {
+    ready(block.stream).placed.push(block);
+  } else if (block.size_class < size_class::count) {
+    ready(block.stream).push(cell, block);
+  } else {
+    Lock lock(mutex_);
+    parked_.push_back(&block);
+  }
+}
+
+Result<void> EngineImpl::free_slow(Block& block) {
+  Entered context(*this);
+  // A callback of the driver's, where it may not be called, and where who has the lock may wait for
+  // the callback's end.
+  const bool in_callback = context.result() == CUDA_ERROR_NOT_PERMITTED;
+  Lock lock(mutex_, std::defer_lock);
+  if (!in_callback) lock.lock();
+  uint64_t w = block.word.load(std::memory_order_acquire);
+  for (;;) {
+    State state = word::state(w);
+    if ((w & word::freed) || state == State::free || state == State::ready ||
+        state == State::draining)
+      return make_error(Code::invalid_argument, 0,
+                        fmt::format("block {:#x} was freed before", block.address));
+    uint64_t next = w | word::freed;
+    if (block.word.compare_exchange_weak(w, next, std::memory_order_acq_rel)) break;
+  }
+  count_free(block, thread_cell());
+  if (word::holds(w) > 0) return {};  // whoever holds it last goes on
+  if (in_callback)
+    settle_later(block);
+  else
+    finish_free(block);
+  return {};
+}
+
+/// The rest of the block's end is the next pump's: the driver may not be called here.
+void EngineImpl::settle_later(Block& block) {
+  {
+    std::lock_guard guard(freed_mutex_);
+    freed_.push_back(&block);
+  }
+  busy_.store(true, std::memory_order_relaxed);
+  clock_.notify();
+}
+
+void EngineImpl::settle_freed() {
+  std::vector<Block*> freed;
+  {
+    std::lock_guard guard(freed_mutex_);
+    freed.swap(freed_);
+  }
+  for (Block* block : freed) finish_free(*block);
+}
+
+/// Under the lock, word::freed set and nobody holding the block.
+void EngineImpl::finish_free(Block& block) {
+  if (health_.without_memory()) return;  // its copies may be nobody's, or another's
+  uint64_t w = block.word.load(std::memory_order_acquire);
+  State state = word::state(w);
+  block.pin_reason = nullptr;
+  block.pin_count = 0;
+  const bool exported = std::exchange(block.exported, false);
+  if (exported && block.grains != 0) exported_.erase(export_key(block));
+  // The copy-in must not overwrite what the stream's next owner writes.
+  if ((w & word::unsettled) && block.arrival) {
+    if (Result<void> ordered = streams_.order(block.stream, block.arrival); !ordered)
+      (void)streams_.wait(block.arrival);
+    add_use(block, block.arrival);
+  }
+  if (w & word::copies) drop_copies(block);
+  if (state == State::spilling) {
+    keep(block);
+    state = block.state();
+  }
+  if (state == State::lost) {
+    transit(block, Event::release, life_flags);
+    drop_descriptor(block);
+    return;
+  }
+  if (state != State::resident) {
+    ++block.generation;  // requests in flight now belong to nobody
+    transit(block, Event::release, life_flags);
+    std::erase(faulting_, &block);
+    draining_.push_back(&block);
+    finish_drain(block);
+    return;
+  }
+  // Resident. What it was used by on other streams has to be over before its frames are unmapped;
+  // what was recorded, also before it is handed out again.
+  Use last{block.use.load(std::memory_order_relaxed)};
+  if (last && last.stream() != block.stream) add_use(block, last);
+  bool recorded = w & word::recorded;
+  transit(block, Event::release, life_flags);
+  ++block.generation;
+  // Behind all streams, its own too. (A segment's is of a block in it, and older.)
+  const Use* fence = block.segment == 0 ? fence_of(block) : nullptr;
+  block.use.store((fence ? *fence : streams_.now(block.stream)).bits, std::memory_order_relaxed);
+  if (recorded) {
+    for (uint16_t stream : block.recorded_streams) add_use(block, streams_.now(stream));
+    block.recorded_streams.clear();
+    block.exported = exported;  // until it is wiped
+    close_uses(block);
+    hot_.waits(block.grains != 0, block.bytes);
+    deferred_.push_back(&block);
+    deferred_count_.store(static_cast<uint32_t>(deferred_.size()), std::memory_order_relaxed);
+    busy_.store(true, std::memory_order_relaxed);
+    if (block.grains == 0) use_with_segment(block);
+  } else if (block.grains == 0 && segment_of(block).aside) {
+    retire_small(block);
+  } else if (block.place_bytes != 0) {
+    ready(block.stream).placed.push(block);
+  } else if (block.size_class < size_class::count && !(w & word::zero_copy) && !closed(block)) {
+    ready(block.stream).push(cells, block);
+  } else {
+    parked_.push_back(&block);
+  }
+}
+
+/// A block that was freed while other streams used it is there again as soon as they are done, as
+/// with the native allocator, and not only when the service thread has looked.
+void EngineImpl::look_at_deferred() {
+  Entered context(*this);
+  Lock lock(mutex_, std::try_to_lock);
+  if (!lock || health_.dead() || context.result() != CUDA_SUCCESS) return;
+  (void)streams_.poll();
+  settle_deferred();
+}
+
+void EngineImpl::settle_deferred() {
+  size_t left = 0;  // (In one pass: a program that frees without waiting has thousands.)
+  for (Block* deferred : deferred_) {
+    Block& block = *deferred;
+    const auto used = [&] {
+      if (uses_over(block)) return false;
+      close_uses(block);
+      deferred_[left++] = deferred;
+      return true;
+    };
+    if (used()) continue;
+    if (std::exchange(block.exported, false)) {
+      wipe(block);
+      if (used()) continue;
+    }
+    hot_.waited(block.grains != 0, block.bytes);
+    tell({MemoryEvent::Kind::free_completed, reinterpret_cast<void*>(block.address),
+          block.mapped_bytes(), streams_.handle(block.stream)});
+    if (block.grains == 0 && segment_of(block).aside)
+      retire_small(block);
+    else if (block.place_bytes != 0)
+      ready(block.stream).placed.push(block);
+    else if (block.size_class < size_class::count && !closed(block) &&
+             !(block.word.load(std::memory_order_relaxed) & word::zero_copy))
+      ready(block.stream).push(cells, block);
+    else
+      parked_.push_back(&block);
+  }
+  deferred_.resize(left);
+  deferred_count_.store(static_cast<uint32_t>(left), std::memory_order_relaxed);
+}
+
+/// Is there memory that a free of the program's would natively have waited for?
+bool EngineImpl::fenced_wait() const {
+  return fence_ && std::any_of(deferred_.begin(), deferred_.end(), [this](const Block* block) {
+    const Use* fence = fence_of(*block);
+    return fence && !streams_.over(*fence);
+  });
+}
+
+/// The use that free_behind() left; null: there is none, or it is over.
+const Use* EngineImpl::fence_of(const Block& block) const {
+  if (!fence_) return nullptr;
+  for (const Use& use : block.more_uses)
+    if (use.stream() == fence_.stream()) return &use;
+  return nullptr;
+}
+
+Result<void> EngineImpl::free_behind(void* pointer, CUstream fence, uint64_t given) {
+  if (!pointer) return {};
+  Block* block = live_at(pointer, true);
+  if (!block)
+    return make_error(Code::invalid_argument, 0,
+                      fmt::format("free of {}: not the start of a live block", pointer));
+  Entered context(*this);
+  int index = -1;
+  {
+    Lock lock(mutex_);
+    index = see_stream(fence);
+    if (index >= 0) {
+      // One event for all frees in between: behind long work there may be thousands of them.
+      if (!fence_ || given > fence_given_) {
+        fence_ = streams_.now(static_cast<unsigned>(index));
+        fence_given_ = given;
+        (void)streams_.close(fence_);
+      }
+      add_use(*block, fence_);
+      block->word.fetch_or(word::recorded, std::memory_order_acq_rel);
+    }
+  }
+  if (index < 0) wait_for_stream(fence);
+  return free(pointer);
+}
+
+Result<void> EngineImpl::record_stream(const void* pointer, CUstream stream, CUcontext context) {
+  Block* block = live_at(pointer, false);
+  if (!block)
+    return make_error(Code::invalid_argument, 0,
+                      fmt::format("record_stream of {}: not in a live block", pointer));
+  Lock lock(mutex_);
+  if (context == options_.context) context = nullptr;
+  int index = see_stream(stream, context);
+  if (index < 0)
+    return make_error(Code::invalid_argument, 0,
+                      fmt::format("more than {} streams", Streams::capacity));
+  if (static_cast<unsigned>(index) == block->stream) return {};
+  auto& recorded = block->recorded_streams;
+  if (std::find(recorded.begin(), recorded.end(), index) == recorded.end())
+    recorded.push_back(static_cast<uint16_t>(index));
+  block->word.fetch_or(word::recorded, std::memory_order_acq_rel);
+  bar_place(*block);
+  return {};
+}
+
+/// A block in State::free: its addresses and descriptor can serve another.
+void EngineImpl::drop_descriptor(Block& block) {
+  FIRN_CHECK(block.state() == State::free, "block %llx", (unsigned long long)block.address);
+  if (block.coming > 0) drop_claims(block);
+  if (block.coming > 0 || block.going > 0) {  // whoever makes the driver's calls sees to the rest
+    block.dropped = true;
+    return;
+  }
+  // The descriptor's number will be another block's. (Not decided anew here: who carries a decision
+  // out may be under way.)
+  if (ring_) (void)take_events();
+  if (block.place_bytes != 0) {
+    block.place_bytes = 0;
+  } else if (block.grains != 0) {
+    live_[block.live_at] = live_.back();
+    live_[block.live_at]->live_at = block.live_at;
+    live_.pop_back();
+    arena_->set(block.base(), block.granules(), 0);
+    arena_->give(block.base(), block.granules());
+    count_segment(false, block.segment == 0, block.address, block.mapped_bytes(), block.stream);
+    if (block.segment != 0) drop_segment(block);
+  }
+  ++block.generation;
+  block.pieces.clear();
+  block.spans.clear();
+  block.more_uses.clear();
+  block.recorded_streams.clear();
+  block.arrival = {};
+  block.failing = Block::Failing::nothing;
+  block.unreadable = false;
+  block.use.store(0, std::memory_order_relaxed);
+  table_.recycle(&block);
+}
+
+}  // namespace firn

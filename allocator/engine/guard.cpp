@@ -1,0 +1,157 @@
+// The net under accesses that nobody saw, for tests. A use that goes unseen is loud where memory is
+// unmapped. It is silent where a block is resident and a copy of it is kept (a write is lost when
+// the block leaves without I/O), where it is being copied out (the same), and where its bytes are
+// arriving (a read finds others, a write is overwritten).
+//   firn_verify  what leaves is copied out once more and compared with the copy that is kept
+//   firn_test_guard   what has a copy is open for reading only, so that such a write is a fault
+//                     at once
+//   firn_test_poison  what arrives is 0xFF first, so that such a read finds NaN
+#include <algorithm>
+#include <cstring>
+
+#include <fmt/format.h>
+
+#include "allocator/engine/hot.h"
+
+namespace firn {
+
+void EngineImpl::on_doing(const char* (*doing)()) {
+  if (net_) net_->doing.store(doing, std::memory_order_release);
+}
+
+namespace {
+// Where they differ first, and at how many places.
+std::pair<size_t, size_t> differences(const std::byte* one, const std::byte* other, size_t bytes) {
+  if (std::memcmp(one, other, bytes) == 0) return {bytes, 0};
+  size_t first = bytes, count = 0;
+  for (size_t i = 0; i < bytes; ++i) {
+    if (one[i] == other[i]) continue;
+    first = std::min(first, i);
+    ++count;
+  }
+  return {first, count};
+}
+}  // namespace
+
+/// All uses of the span that anybody said are over, and its pieces are valid elsewhere: are they
+/// still the same on the device? One that is not is said, and is copied out again: nothing is lost.
+/// False: it may not leave as yet.
+bool EngineImpl::left_unwritten(Block& block, Span& span) {
+  bool all = true;
+  for (Piece& piece : pieces_of(block, span)) {
+    if (piece.request) {  // being written: what it writes is to be compared as a whole
+      all = false;
+      continue;
+    }
+    net_->arrived.resize(std::max(net_->arrived.size(), piece.bytes));
+    std::byte* device = net_->arrived.data();
+    CUresult result = driver_.memcpy_dtoh_async(device, block.address + piece.offset, piece.bytes,
+                                                out_stream_);
+    if (result == CUDA_SUCCESS) result = driver_.stream_synchronize(out_stream_);
+    if (result != CUDA_SUCCESS) {
+      trouble("firn_verify could not look at a block: " +
+              driver_.error("cuMemcpyDtoHAsync", result).text);
+      continue;
+    }
+    counted_.verified_bytes += piece.bytes;
+    std::string where;
+    if (piece.host_valid) {
+      const auto [first, count] = differences(device, piece.host->data, piece.bytes);
+      if (count == 0) continue;
+      where = fmt::format("from offset {} on, {} bytes of the {}", piece.offset + first, count,
+                          piece.bytes);
+    } else {
+      if (store_->holds(piece.slot, {device, piece.bytes}).value_or(true)) continue;
+      where = fmt::format("between the offsets {} and {}", piece.offset,
+                          piece.offset + piece.bytes);
+    }
+    ++failed_.unseen_writes;
+    const Use last{block.use.load(std::memory_order_acquire)};
+    say(fmt::format("block {:#x} ({} bytes) was written UNSEEN while a copy of it was kept: its span "
+                    "at {} ({} bytes) differs from the copy {}. Last use known: stream {}. Before "
+                    "it was to leave:{}",
+                    block.address, size_t{block.requested}, span.begin * grain_bytes,
+                    span.grains * grain_bytes, where,
+                    last ? static_cast<const void*>(streams_.handle(last.stream())) : nullptr,
+                    net_->history_words(block, clock_.now_ns())));
+    drop_piece(piece);
+    all = false;
+  }
+  return all;
+}
+
+Result<void> EngineImpl::set_span_access(const Block& block, const Span& span,
+                                         CUmemAccess_flags flags) {
+  std::vector<CUmemAccessDesc> access = access_;
+  for (CUmemAccessDesc& each : access) each.flags = flags;
+  CUresult result = CUDA_SUCCESS;
+  for (int attempt = 0; attempt < 3; ++attempt) {
+    result = driver_.mem_set_access(block.base() + span.begin * grain_bytes,
+                                    block.shape.shared() ? block.granules() * granule_bytes
+                                                         : span.grains * grain_bytes,
+                                    access.data(), access.size());
+    if (result == CUDA_SUCCESS) return {};
+  }
+  return driver_.error("cuMemSetAccess", result);
+}
+
+/// Whatever of the block is on the device, and as a copy besides: for reading only. (No write is
+/// under way: a touch that writes drops the copies first, and a copy waits for those before.)
+void EngineImpl::guard(Block& block) {
+  const uint64_t w = block.word.load(std::memory_order_acquire);
+  if ((w & word::zero_copy) || block.place_bytes != 0) return;
+  for (const CopyInFlight& copy : copies_in_)
+    if (copy.block == &block && copy.generation == block.generation) return;  // it writes
+  for (Span& span : block.spans) {
+    const std::span<Piece> pieces = pieces_of(block, span);
+    if (!span.mapped() || span.guarded || pieces.empty() ||
+        !std::all_of(pieces.begin(), pieces.end(), [](const Piece& piece) {
+          return piece.on_device && !piece.copying_out && (piece.host_valid || piece.slot_valid);
+        }))
+      continue;
+    Result<void> closed = set_span_access(block, span, CU_MEM_ACCESS_FLAGS_PROT_READ);
+    span.guarded = bool(closed);
+    if (!closed) trouble("firn_test_guard: a block stays open: " + closed.error().text);
+  }
+}
+
+/// Before a use that writes, or another life. False: the device is dead; the block stays closed.
+bool EngineImpl::open_guarded(Block& block) {
+  for (Span& span : block.spans) {
+    if (!span.guarded) continue;
+    // The use that is about to write cannot go on without it.
+    Result<void> opened;
+    do {
+      opened = set_span_access(block, span, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+      health_.answered("cuMemSetAccess", opened ? CUDA_SUCCESS
+                                                : static_cast<CUresult>(opened.error().detail));
+    } while (!opened && !health_.dead());
+    if (!opened) {
+      trouble("firn_test_guard: a block stays closed: " + opened.error().text);
+      return false;
+    }
+    span.guarded = false;
+  }
+  return true;
+}
+
+/// Could it not be opened again (the device is dead)? Then nobody may have it.
+bool EngineImpl::closed(const Block& block) const {
+  return options_.guard && std::any_of(block.spans.begin(), block.spans.end(),
+                                       [](const Span& span) { return span.guarded; });
+}
+
+/// What is mapped, and has no bytes on their way in as yet.
+void EngineImpl::poison(Block& block) {
+  constexpr unsigned char poisoned = 0xFF;
+  for (const Piece& piece : block.pieces) {
+    if (piece.on_device || !block.span_of(piece).mapped()) continue;
+    const CUresult result = driver_.memset_d8_async(block.address + piece.offset, poisoned,
+                                                    piece.bytes, in_stream_);
+    if (result != CUDA_SUCCESS)
+      trouble("firn_test_poison: " + driver_.error("cuMemsetD8Async", result).text);
+  }
+  add_use(block, streams_.now(in_));
+}
+
+}  // namespace firn

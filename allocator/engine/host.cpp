@@ -1,0 +1,239 @@
+// Host memory as a place to keep: which of what left the device goes on to the store, what comes
+// back from there ahead of its use, and which copies give way, when every next use is known. The
+// same decision as for the device (lifetimes/decide.h), one level up: device and host memory
+// together are the memory, the store is elsewhere.
+#include <algorithm>
+
+#include "allocator/engine/engine_impl.h"
+#include "firn/canary.h"
+
+namespace firn {
+
+/// Host memory that is not counted on to keep anything: for transfers, for copies made ahead of
+/// leaving, and for gaps between pieces of different sizes.
+uint64_t EngineImpl::host_reserve_bytes() const {
+  const auto spare = static_cast<uint64_t>(
+      spare_fraction_ * static_cast<double>(frames_.budget_granules() * granule_bytes));
+  return 4 * in_flight_bytes() + spare + host_.budget() / host_gaps_part;
+}
+
+/// Is host memory only what transfers pass through, and no place to keep anything?
+bool EngineImpl::host_is_passage() const { return host_.budget() <= host_reserve_bytes(); }
+
+/// How much of the block is on the device or in host memory, and of that in the store too, written
+/// or about to be.
+void EngineImpl::lay_out_in_memory(const Block& block, lifetimes::Item& item) const {
+  item.on_device = std::min<uint64_t>(block.grains, item.size);  // less, in a planned place
+  item.clean = 0;
+  uint64_t away = 0, stored = 0;
+  for (const Piece& piece : block.pieces) {
+    const bool here = piece.host || block.span_of(piece).mapped();
+    if (!here)
+      away += piece.bytes;
+    else if (piece.slot)
+      stored += piece.bytes;
+  }
+  item.on_device -= away / grain_bytes;
+  item.clean = std::min(item.on_device, stored / grain_bytes);
+}
+
+/// What is to be written to the store and read from it, by a decision for all memory.
+void EngineImpl::replan_host(uint64_t capacity, uint64_t spare) {
+  const auto& blocks = scratch_.blocks;
+  for (size_t i = 0; i < blocks.size(); ++i) lay_out_in_memory(*blocks[i], scratch_.items[i]);
+  const uint64_t keeps =
+      (host_.budget() - std::min(host_.budget(), host_reserve_bytes())) / grain_bytes;
+  // (SSDs read at all times, what is used last would come from them all at once.)
+  const lifetimes::Decision decision =
+      lifetimes::decide({capacity + keeps, spare, history_->period(), scratch_.items,
+                         scratch_.steps, false, lifetimes::Prefer::written_last});
+  plan_.memory_window = history_->now() + decision.window;
+  for (uint32_t i : decision.fetch) plan_.reads.push_back(plan_entry(decision, i, 0));
+  for (auto [i, grains, is_spare] : decision.leaving) {
+    plan_.writes.push_back(plan_entry(decision, i, grains));
+    plan_.writes.back().spare = is_spare;
+  }
+}
+
+/// The next piece in host memory that is decided to be in the store, from each block's tail.
+bool EngineImpl::next_planned_write(PieceRef& ref) {
+  if (plan_.write_looked) return false;
+  for (size_t w = plan_.written; w < plan_.writes.size(); ++w) {
+    const Plan::Entry& entry = plan_.writes[w];
+    Block& block = *entry.block;
+    bool over = !meant(entry);
+    uint64_t covered = 0;
+    for (size_t i = block.pieces.size(); i-- > 0 && !over;) {
+      const Piece& piece = block.pieces[i];
+      if (piece.slot) covered += (piece.bytes + grain_bytes - 1) / grain_bytes;
+      over = covered >= entry.grains;
+    }
+    if (over) {
+      if (w == plan_.written) ++plan_.written;
+      continue;
+    }
+    // A spare write waits until nothing else is written.
+    if (entry.spare && writing_bytes_ > 0) return false;
+    for (size_t i = block.pieces.size(); i-- > 0;) {
+      ref = {&block, block.generation, block.version, static_cast<uint32_t>(i)};
+      if (unwritten(ref)) return true;
+    }
+  }
+  plan_.write_looked = true;
+  return false;
+}
+
+void EngineImpl::drop_host_copy(Piece& piece) {
+  host_.unref(piece.host);
+  piece.host = nullptr;
+  piece.host_valid = piece.checked = piece.summing = false;
+}
+
+/// Frees a host copy of what came to the device and stays until it is used, and changes or dies
+/// then.
+bool EngineImpl::drop_returned() {
+  while (!returned_.empty()) {
+    const PieceRef ref = returned_.front();
+    returned_.pop_front();
+    if (!current(ref) || ref.block->next_change > plan_.window) continue;
+    Piece& piece = ref.block->pieces[ref.piece];
+    // (Of a block that still arrives, the device's copy goes where another piece's copy is refused.)
+    const bool stays = ref.block->state() == State::resident || FIRN_CANARY(6);
+    if (!stays || !piece.on_device || !piece.host_valid || piece.host->refs > 1)
+      continue;
+    drop_host_copy(piece);
+    return true;
+  }
+  return false;
+}
+
+/// Frees the host copy that is used last of those valid in the store too, if that is later than
+/// `wanted_at`; one whose bytes are on the device until then first.
+bool EngineImpl::drop_useless_host(uint64_t wanted_at) {
+  if (drop_returned()) return true;
+  std::erase_if(clean_host_, [](const PieceRef& ref) {
+    if (!current(ref)) return true;
+    const Piece& piece = ref.block->pieces[ref.piece];
+    return !piece.host || !piece.host_valid || !piece.slot_valid;
+  });
+  auto best = clean_host_.end();
+  uint64_t best_at = wanted_at;
+  for (auto it = clean_host_.begin(); it != clean_host_.end() && best_at != UINT64_MAX; ++it) {
+    const Piece& piece = it->block->pieces[it->piece];
+    // What is on the device until its next use does not come from host memory then.
+    const uint64_t next_use = it->block->next_use;
+    const uint64_t at = piece.on_device && next_use <= plan_.window ? UINT64_MAX : next_use;
+    if (piece.host->refs > 1 || at <= best_at ||
+        (it->block->state() == State::faulting && !piece.on_device))
+      continue;
+    best = it;
+    best_at = at;
+  }
+  if (best == clean_host_.end()) return false;
+  Piece& piece = best->block->pieces[best->piece];
+  drop_host_copy(piece);
+  clean_host_.erase(best);
+  return true;
+}
+
+/// Has pieces that are only in the store come to host memory, in the order of next use, where host
+/// memory is better used for them than for what it holds.
+bool EngineImpl::read_ahead() {
+  bool any = false;
+  uint64_t reading = 0;
+  for (const IoRequest* request : requests_)
+    if (request->reads) reading += request->staging->bytes;
+  for (; plan_.read < plan_.reads.size(); ++plan_.read) {
+    const Plan::Entry& entry = plan_.reads[plan_.read];
+    Block& block = *entry.block;
+    if (!meant(entry)) continue;
+    for (uint32_t i = 0; i < block.pieces.size(); ++i) {
+      const Piece& piece = block.pieces[i];
+      if (piece.on_device || piece.host || !piece.slot_valid || piece.reading) continue;
+      if (clock_.now_ns() < piece.read_again_ns) continue;  // it failed a moment ago
+      if (reading >= in_flight_bytes()) return any;
+      // Clear of what room_to_clean() keeps free, or it would be filled and emptied for ever.
+      while (host_.used() + 4 * in_flight_bytes() > host_.budget())
+        if (!drop_useless_host(entry.next_use)) return any;
+      if (!start_read(block, i)) return any;
+      reading += piece.bytes;
+      any = true;
+    }
+  }
+  return any;
+}
+
+/// As much as keeps a channel busy, and little enough to leave host memory for others.
+uint64_t EngineImpl::in_flight_bytes() const {
+  return std::min(4 * options_.span_bytes, host_.budget() / 8);
+}
+
+/// Is there staging to spare, so that making copies ahead keeps none from those that wait for it?
+bool EngineImpl::room_to_clean() {
+  while (host_.used() + 2 * in_flight_bytes() > host_.budget())
+    if (!drop_useless_host(plan_.memory_window)) return false;
+  return true;
+}
+
+/// Frees what lies in the region that is closed and is valid elsewhere too. (The rest is written.)
+void EngineImpl::empty_closed() {
+  for (Block* block : live_)
+    for (Piece& piece : block->pieces) {
+      if (!piece.host || !piece.host_valid || piece.host->refs > 1 || !host_.closes(*piece.host))
+        continue;
+      const bool there = piece.on_device && block->state() == State::resident;
+      if (there || (piece.slot_valid && (block->state() != State::faulting || piece.on_device)))
+        drop_host_copy(piece);
+    }
+}
+
+bool EngineImpl::give_host_back(bool pressed) {
+  if (abandoned_) return false;
+  Entered context(*this);
+  if (!can_use(context)) return false;
+  std::optional<HostTier::Region> region;
+  {
+    Lock lock(mutex_);
+    if (!pressed) {
+      if (host_.closing()) stuck_ = false;
+      host_.reopen();
+      return false;
+    }
+    (void)host_.close_one();
+    if (!host_.closing()) return false;
+    empty_closed();
+    region = host_.take_closed();
+  }
+  if (!region) return false;
+  host_.give(std::move(*region));
+  clock_.notify();
+  Lock lock(mutex_);
+  trouble("host memory is given back: the machine, or the container, is short of it "
+          "(firn_host, memory.max)");
+  return true;
+}
+
+bool EngineImpl::prepare_host() {
+  if (abandoned_) return false;
+  Entered context(*this);
+  if (!can_use(context)) return false;
+  HostTier::Ahead ahead;
+  {
+    Lock lock(mutex_);
+    ahead = host_.begin_ahead();
+    host_due_.store(false, std::memory_order_release);
+  }
+  if (ahead.bytes == 0) return false;
+  host_.prepare(ahead);
+  const bool there = ahead.memory.has_value();
+  {
+    Lock lock(mutex_);
+    host_.end_ahead(std::move(ahead));
+    if (there) stuck_ = false;
+    host_due_.store(host_.ahead_due(), std::memory_order_release);
+  }
+  clock_.notify();
+  return there;
+}
+
+}  // namespace firn

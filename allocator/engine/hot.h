@@ -1,0 +1,127 @@
+// What allocating, touching, releasing and freeing go through, for the files on those paths:
+// members of EngineImpl whose bodies are worth having where they are called. No lock, no
+// allocation, unless said.
+#pragma once
+
+#include "allocator/base/check.h"
+#include "allocator/engine/engine_impl.h"
+
+namespace firn {
+
+inline uint64_t EngineImpl::tick() const {
+  return ticks_.load(std::memory_order_relaxed) + (ring_ ? ring_->pushed() : 0);
+}
+
+inline uint64_t EngineImpl::next_tick() {
+  return ticks_.fetch_add(1, std::memory_order_relaxed) + (ring_ ? ring_->pushed() : 0);
+}
+
+inline bool EngineImpl::noting() const {
+  return ring_ && watching_.load(std::memory_order_relaxed);
+}
+
+inline uint64_t EngineImpl::note(EventKind kind, const Block& block) {
+  if (!noting()) return next_tick();
+  return ring_->push(kind, block.index) + ticks_.load(std::memory_order_relaxed);
+}
+
+inline Block* EngineImpl::large_at(uint32_t entry, uint64_t address) const {
+  if (!(entry & region_mark)) [[likely]]
+    return &table_[entry - 1];
+  return regions_[entry & ~region_mark].load(std::memory_order_acquire)->at(address, table_);
+}
+
+/// The small block around the address, which lies in the segment of that entry; null: none.
+inline Block* EngineImpl::small_at(uint32_t entry, uint64_t address) const {
+  // (A segment is one granule, and granules are aligned.)
+  const std::atomic<uint32_t>* units = units_of(entry & ~segment_mark);
+  for (auto unit = static_cast<int64_t>(address % granule_bytes / unit_bytes); unit >= 0; --unit) {
+    const uint32_t index = units[unit].load(std::memory_order_acquire);
+    if (index == 0) continue;
+    Block& block = table_[index - 1];
+    return address < block.address + block.bytes ? &block : nullptr;
+  }
+  return nullptr;
+}
+
+/// The block that stands for the segment, where a live small block lies at the address; null: none
+/// lies there, or nobody watches. `seen`: of that small block.
+inline Block* EngineImpl::whole_at(uint32_t entry, uint64_t address, Seen seen) const {
+  const Segment& segment = *segments_[entry & ~segment_mark].load(std::memory_order_acquire);
+  Block* whole = segment.whole.load(std::memory_order_acquire);
+  Block* small = whole ? small_at(entry, address) : nullptr;
+  if (!small) return nullptr;
+  uint64_t w = small->word.load(std::memory_order_acquire);
+  do {
+    if (word::state(w) != State::resident || (w & word::freed)) return nullptr;
+    if ((w | proof(seen, w)) == w) return whole;
+  } while (!small->word.compare_exchange_weak(w, w | word::proven, std::memory_order_acq_rel));
+  return whole;
+}
+
+inline ReadyBlocks& EngineImpl::ready(unsigned stream) const {
+  return *ready_[stream].load(std::memory_order_acquire);
+}
+
+inline uint64_t EngineImpl::proof(Seen seen, uint64_t w) {
+  return seen == Seen::always || (w & word::outside) ? word::proven : 0;
+}
+
+inline int& EngineImpl::thread_holds() const {
+  const unsigned cell = thread_cell();
+  return cell < cells_own ? thread_holds_[cell].count : shared_cell_holds(options_.device);
+}
+
+/// Streams' index, seen for the first time (under the lock) if need be; -1: there are too many.
+inline int EngineImpl::index_of(CUstream stream) {
+  stream = Streams::plain(stream);
+  const int last = program_stream_.load(std::memory_order_acquire);
+  if (last < 0 || streams_.key(static_cast<unsigned>(last)) != stream) [[unlikely]]
+    return find_index(stream);
+  streams_.used(static_cast<unsigned>(last));
+  return last;
+}
+
+/// `attempt`, an allocation of `bytes`, under the lock. One for which memory is short while nobody
+/// watches is tried again when somebody does: what was allocated before may leave then. (Within a
+/// capture nobody begins, nor for what exceeds the budget.)
+template <class Attempt>
+Result<void*> EngineImpl::with_watching(size_t bytes, Attempt&& attempt) {
+  Entered context(*this);
+  for (;;) {
+    if (Result<void> usable = can_use(context); !usable) return usable.error();
+    Result<void*> result = static_cast<void*>(nullptr);
+    bool again = false;
+    {
+      Lock lock(mutex_);
+      const bool watched = watching_.load(std::memory_order_relaxed);
+      result = attempt(lock);
+      const bool lacking = !result && result.error().code == Code::out_of_memory;
+      again = lacking && !watched && bytes <= frames_.budget_granules() * granule_bytes;
+      if (again) watch_due_ = true;
+    }
+    reach_watch();
+    if (!again) return result;
+    Lock lock(mutex_);
+    while (watch_begins_ != std::thread::id() && watch_begins_ != std::this_thread::get_id())
+      wait(lock, poll_ns);  // another thread was quicker: nothing leaves before it is done
+    if (watching_.load(std::memory_order_relaxed)) continue;
+    return result;
+  }
+}
+
+/// Takes the lock where the block was last used on another stream, and that use may not be over.
+inline void EngineImpl::set_use(Block& block, Use use) {
+  if (block.use.load(std::memory_order_acquire) != use.bits) change_use(block, use);
+}
+
+/// Takes the lock where the last hold was what the block's end or its leaving waited for.
+inline void EngineImpl::drop_hold(Block& block) {
+  const uint64_t w = block.word.fetch_sub(word::hold_one, std::memory_order_acq_rel);
+  FIRN_CHECK(word::holds(w) > 0, "block %llx released without a hold",
+             (unsigned long long)block.address);
+  if ((w & (word::freed | word::zero_copy)) && word::holds(w) == 1) [[unlikely]]
+    last_hold_dropped(block, w);
+}
+
+}  // namespace firn

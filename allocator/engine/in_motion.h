@@ -1,0 +1,235 @@
+// What the engine keeps of work in flight and of what was decided. Private to the engine.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <unordered_set>
+#include <utility>
+#include <vector>
+
+#include "allocator/blocks/block.h"
+#include "allocator/lifetimes/events.h"
+#include "allocator/memory/frames.h"
+#include "allocator/memory/host_tier.h"
+#include "firn/store.h"
+
+namespace firn {
+
+/// One I/O request in flight; its address is the store's tag. Holds a reference to its staging.
+struct IoRequest {
+  Block* block;
+  uint32_t generation, version;
+  uint32_t piece;
+  Staging* staging;
+  Slot slot;
+  bool reads = false;
+  uint64_t begun_ns = 0;
+};
+
+/// A copy in flight between a piece and its staging; holds a reference to the staging.
+struct CopyInFlight {
+  Block* block;
+  uint32_t generation, version;
+  uint32_t piece;
+  Staging* staging;
+  Use use;  // on the copy stream; over when the copy is
+  bool waited = false;  // for the program: the time it took says nothing of the link
+};
+
+/// Memory on the device, as check() counts it: whole frames, and parts of shared ones.
+struct FrameCount {
+  uint64_t granules = 0, shared_grains = 0;
+  void add(const std::vector<Frame>& frames) { count(frames, 1); }
+  void remove(const std::vector<Frame>& frames) { count(frames, uint64_t(-1)); }
+
+ private:
+  void count(const std::vector<Frame>& frames, uint64_t times) {
+    for (const Frame& frame : frames) {
+      if (frame.host) continue;
+      if (frame.part)
+        shared_grains += times * frame.grains();
+      else
+        granules += times * frame.granules;
+    }
+  }
+};
+
+/// A 2 MiB frame cut into small blocks, for one stream.
+struct Segment {
+  uint64_t address = 0;
+  uint16_t stream = 0;
+  uint32_t live = 0;  // blocks handed out or ready in it
+  Use emptied;        // without any: over when its stream's work until then is
+  std::vector<Frame> frames;
+  std::atomic<uint32_t>* units = nullptr;  // per 512 B: block index + 1 at its first unit
+  /// Once operators are watched: the block that stands for all of it, has its frames, and leaves and
+  /// comes back as any other. Its small blocks' uses are uses of this one.
+  std::atomic<Block*> whole{nullptr};
+  bool aside = false;  // leaving or away: nothing new comes into it
+};
+
+/// A piece by name, checked against the block's generation and version when it is used.
+struct PieceRef {
+  Block* block;
+  uint32_t generation, version;
+  uint32_t piece;
+};
+inline bool current(const PieceRef& ref) {
+  return ref.block->generation == ref.generation && ref.block->version == ref.version;
+}
+
+/// A piece's copy in host memory that is to be summed; holds a reference to the staging.
+struct SumDue {
+  PieceRef ref;
+  Staging* staging;
+  bool arrived;  // for the first time; else to be compared
+};
+
+/// What was decided last, and how far it was carried out.
+struct Plan {
+  struct Entry {
+    Block* block;
+    uint32_t generation;
+    uint64_t grains;  // to be away or clean; of what is fetched, to be on the device
+    uint64_t next_use;  // as an event's number
+    uint64_t age;       // when it was decided: a block touched since is no longer meant
+    bool spare = false; // to leave only while nothing else does
+  };
+  bool valid = false;
+  uint64_t made = 0;            // event number
+  uint64_t made_ns = 0;
+  uint64_t window = 0;          // event number until which everything has room
+  uint64_t memory_window = 0;   // the same for the device and host memory together
+  uint64_t period = 0;          // events
+  uint64_t excess = 0;          // grains that do not fit the device at the period's peak
+  std::deque<Entry> fetch;      // in the order of next use
+  std::vector<Entry> farthest;  // on the device, the farthest next use first
+  std::vector<Entry> leaving;   // what will have to leave, in that order
+  std::vector<Entry> reads;     // only in the store in part, and to come to memory, by next use
+  std::vector<Entry> writes;    // to be in the store, in that order
+  size_t read = 0;              // the first of `reads` that may still be in the store only
+  size_t written = 0;           // the first of `writes` that may still need a write
+  bool write_looked = false;    // nothing of `writes` is in host memory and not being written
+  size_t cleaned = 0;           // the first of `leaving` that may still need a copy elsewhere
+};
+
+/// Policy::greedy: the plan of a period, and what of it is due.
+struct GreedyRun {
+  struct Trigger {
+    uint64_t ahead;  // events after the plan was made
+    lifetimes::Identity identity;
+    bool write, to_store;
+  };
+  struct Due {
+    Block* block;
+    uint32_t generation;
+    uint64_t age;  // touched since: no longer meant
+    bool to_store;
+  };
+  bool valid = false;
+  uint64_t made = 0, period = 0;  // event number; events
+  std::vector<Trigger> triggers;  // in their order
+  size_t next = 0;                // the first trigger that has not come
+  std::deque<Due> writes, reads;
+  std::deque<PieceRef> store_bound;  // copied out, to be written to the store at once
+};
+
+/// A thread's wait for memory, known from begin() until this ends. Under the engine's lock.
+class OpenWait {
+ public:
+  explicit OpenWait(std::vector<uint64_t>& open) : open_(open) {}
+  ~OpenWait() {
+    if (begun_) open_.erase(std::find(open_.begin(), open_.end(), *begun_));
+  }
+  OpenWait(const OpenWait&) = delete;
+  OpenWait& operator=(const OpenWait&) = delete;
+  void begin(uint64_t now_ns) {
+    if (begun_) return;
+    open_.push_back(now_ns);  // (may throw: then nothing has begun)
+    begun_ = now_ns;
+  }
+
+ private:
+  std::vector<uint64_t>& open_;  // when they began
+  std::optional<uint64_t> begun_;
+};
+
+/// Spans of a block that frames were taken for, to be mapped without the lock.
+struct Mapping {
+  struct Part {
+    uint32_t span;
+    std::vector<Frame> frames;
+  };
+  Block* block = nullptr;
+  uint32_t generation = 0;
+  std::vector<Part> parts;
+  bool prefetched = false;
+  bool birth = false;  // the block is new, and will be ready for an allocation to come
+};
+
+/// Spans of a block, side by side, that nothing uses any more, to be unmapped without the lock.
+struct Unmapping {
+  Block* block = nullptr;
+  uint32_t begin = 0, end = 0;  // its spans
+  std::vector<Frame> frames;
+};
+
+/// What is on its way, or to be. All of it needs the engine's lock.
+struct InMotion {
+  std::vector<Block*> live_;      // every large block with a descriptor in use
+  std::vector<Block*> parked_;    // ready blocks, taken by park_ready(): first in line to reclaim
+  std::vector<Block*> deferred_;  // freed, waiting for recorded streams
+  std::atomic<uint32_t> deferred_count_{0};  // read without the lock
+  Use fence_;                     // behind what free_behind()'s stream was given
+  uint64_t fence_given_ = 0;      // by then
+  std::vector<Block*> spilling_, faulting_, draining_;
+  std::deque<CopyInFlight> copies_out_, copies_in_;
+  std::deque<SumDue> sums_;
+  unsigned summing_ = 0;          // threads that take one at this moment
+  std::unordered_set<IoRequest*> requests_;
+  uint64_t writing_bytes_ = 0;
+  std::deque<PieceRef> unwritten_, clean_host_;
+  std::deque<PieceRef> returned_;  // came to the device, in that order, and were in host memory
+  // Entries from which on those that are out of date are removed.
+  size_t unwritten_tidy_ = 1024, returned_tidy_ = 1024;
+  std::deque<std::pair<PieceRef, unsigned>> prefetches_;  // (block, stream)
+  std::deque<Mapping> mappings_;   // due
+  FrameCount apart_;               // what threads have in hand that map or unmap at this moment
+  unsigned mapping_apart_ = 0;     // threads that map at this moment
+  uint64_t births_apart_ = 0;      // grains of blocks that are mapped for nobody yet
+  std::deque<Unmapping> unmappings_;  // due
+  unsigned unmapping_apart_ = 0;      // threads that unmap at this moment
+  uint64_t going_granules_ = 0;    // of whole frames that are to be unmapped
+  std::optional<uint64_t> map_refused_ns_;  // when one of them was
+
+  bool pressed_ = false;           // memory was short at least once
+  bool staging_wanted_ = false;    // a spill or a read waits for staging
+  bool store_full_ = false;        // no more writes until a slot comes free, or for a pause
+  uint64_t write_again_ns_ = 0;    // the end of that pause, or of one after a failed write
+  unsigned write_failures_ = 0;    // in a row, of any kind
+  uint64_t unwritten_ns_ = 0;      // since when nothing was written; 0: the last one passed
+  uint64_t failing_ns_ = 0;        // since when each write fails that is tried; 0: the store is full
+  bool store_busy_ = false;        // its files grow
+  bool unread_said_ = false;       // that reads fail
+  bool stuck_ = false;             // host memory full and nowhere to write: eviction stops
+  bool spilling_stopped_ = false;  // stop_spilling()
+  bool spilling_ended_ = false;    // for good
+  unsigned waiting_ = 0;           // threads in make_room
+  int64_t waiting_holds_ = 0;      // that these have
+  unsigned waiting_others_ = 0;    // of them those that can go on without room
+  std::vector<uint64_t> open_waits_;  // waits that are not in the statistics' total yet
+  uint64_t unmapped_ = 0;          // spans, ever
+  struct Still {                   // nothing has left since
+    uint64_t since_ns = 0, looked_ns = 0, left = 0;
+    bool given_up = false;         // make_room() ended because of it, or of the next
+    bool starved = false;          // all who hold anything waited for room
+  } still_;
+  uint64_t next_look_ns_ = 0;      // for requests that the store does not answer
+  uint64_t ahead_tick_ = 0;
+};
+
+}  // namespace firn

@@ -1,0 +1,31 @@
+#include "allocator/engine/net.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace firn {
+
+void Net::note(const Block& block, uint64_t now_ns, const char* event, const char* detail) {
+  const char* (*asked)() = doing.load(std::memory_order_acquire);
+  const char* who = asked ? asked() : nullptr;
+  const std::lock_guard lock(mutex_);
+  History& history = of_[block.index];
+  history.events[history.count++ % remembered] = {now_ns, event, detail, who ? who : ""};
+}
+
+std::string Net::history_words(const Block& block, uint64_t now_ns) {
+  const std::lock_guard lock(mutex_);
+  const History& history = of_[block.index];
+  std::string words;
+  for (size_t i = history.count - std::min(history.count, remembered); i < history.count; ++i) {
+    const Event& event = history.events[i % remembered];
+    words += fmt::format("\n  {:.3f} ms before: {}{}{}{}{}",
+                         static_cast<double>(now_ns - event.at_ns) / 1e6, event.event,
+                         *event.detail ? " " : "", event.detail,
+                         event.who.empty() ? "" : ", in ", event.who);
+  }
+  return words;
+}
+
+}  // namespace firn

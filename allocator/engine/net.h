@@ -1,0 +1,48 @@
+// What firn_verify keeps beside an engine: each block's recent history, with who did it, for the day
+// on which a block was written and nobody said so.
+//
+// Owns: the histories. Lock: its own, taken by note() in any thread.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "allocator/blocks/block.h"
+#include "firn/ranked_mutex.h"
+
+namespace firn {
+
+class Net {
+ public:
+  static constexpr size_t remembered = 12;  // events of a block
+
+  /// `event` and `detail` are literals.
+  void note(const Block& block, uint64_t now_ns, const char* event, const char* detail);
+  /// The block's recent events, the last one last, one line each.
+  std::string history_words(const Block& block, uint64_t now_ns);
+
+  std::atomic<const char* (*)()> doing{nullptr};  // see Engine::on_doing()
+  std::vector<std::byte> arrived;                 // what is copied out to be compared
+
+ private:
+  struct Event {
+    uint64_t at_ns = 0;
+    const char* event = nullptr;
+    const char* detail = "";
+    std::string who;
+  };
+  struct History {
+    std::array<Event, remembered> events;
+    size_t count = 0;
+  };
+  RankedMutex<Rank::net> mutex_;
+  std::unordered_map<uint32_t, History> of_;  // by descriptor
+};
+
+}  // namespace firn

@@ -1,0 +1,161 @@
+// The blocks that stay on the device, and why: for statistics, for work that is cut to the rest, and
+// for the error where there is no room, with what would help by the reasons that were found.
+#include <algorithm>
+#include <map>
+
+#include <fmt/format.h>
+
+#include "allocator/base/sizes.h"
+#include "allocator/engine/engine_impl.h"
+
+namespace firn {
+
+namespace {
+constexpr const char* not_yet_seen = "not yet seen in an operator";
+constexpr const char* held = "held by operators that are running";
+constexpr const char* of_small = "segments of small blocks (below 1 MiB)";
+// More than such a part of the budget in workspaces, or in small blocks, is worth a word.
+constexpr uint64_t part_for_a_word = 8;
+
+uint64_t bytes_for(const std::vector<PinnedBytes>& pinned, std::string_view reason) {
+  for (const PinnedBytes& each : pinned)
+    if (each.reason == reason) return each.bytes;
+  return 0;
+}
+}  // namespace
+
+const char* why_it_stays(const Block& block) {
+  const uint64_t w = block.word.load(std::memory_order_relaxed);
+  const State state = word::state(w);
+  if (block.device == 0 || (state != State::resident && state != State::spilling)) return nullptr;
+  if (w & word::pinned)
+    return block.pin_reason ? block.pin_reason : (w & word::given) ? block.given_reason : "pinned";
+  if (word::holds(w) > 0) return held;
+  return w & word::proven ? nullptr : not_yet_seen;
+}
+
+std::vector<PinnedBytes> EngineImpl::pinned_bytes() const {
+  std::map<std::string, uint64_t> by_reason;
+  for (const Block* block : live_)
+    if (const char* why = why_it_stays(*block)) by_reason[why] += block->device * grain_bytes;
+  if (const uint64_t in_places = bytes_in_places(); in_places > 0)
+    by_reason[in_places_words] += in_places;
+  if (const uint64_t small = staying_segments(true) * granule_bytes; small > 0)
+    by_reason[of_small] += small;
+  std::vector<PinnedBytes> out;
+  for (auto& [reason, bytes] : by_reason) out.push_back({reason, bytes});
+  std::sort(out.begin(), out.end(),
+            [](const PinnedBytes& a, const PinnedBytes& b) { return a.bytes > b.bytes; });
+  return out;
+}
+
+/// On the device, of what cannot leave it: with what is held by operators that are running, or
+/// without it.
+uint64_t EngineImpl::staying_bytes(bool with_held) const {
+  uint64_t bytes = staying_segments(false) * granule_bytes;
+  for (const Block* block : live_) {
+    const char* const why = why_it_stays(*block);
+    if (why && (with_held || why != held)) bytes += block->device * grain_bytes;
+  }
+  return bytes + bytes_in_places();
+}
+
+uint64_t EngineImpl::bytes_in_places() const {
+  uint64_t bytes = 0;
+  for (const auto& region : region_owner_)
+    for (const auto& [address, mapped] : region->frames())
+      if (!region->idle(address)) bytes += mapped.frame.bytes();
+  return bytes;
+}
+
+uint64_t EngineImpl::room_at_most() const {
+  Lock lock(mutex_);
+  const uint64_t stays = staying_bytes(true);
+  const uint64_t most = frames_.device_short() ? frames_.held_granules() : frames_.budget_granules();
+  return most * granule_bytes > stays ? most * granule_bytes - stays : 0;
+}
+
+Error EngineImpl::no_room(uint64_t granules, const Block* wanted) const {
+  const uint64_t bytes = granules * granule_bytes;
+  const uint64_t budget = frames_.budget_granules() * granule_bytes;
+  std::string text = fmt::format(
+      "{} {} within the budget of {} (firn_budget)", format_size(bytes),
+      wanted ? "are needed back on the device, which do not fit"
+             : "cannot be had on the device",
+      format_size(budget));
+  const std::vector<PinnedBytes> pinned = pinned_bytes();
+  text += pinned.empty() ? "; nothing is pinned" : "; staying on the device: ";
+  for (size_t i = 0; i < pinned.size(); ++i)
+    text += fmt::format("{}{} {}", i ? ", " : "", format_size(pinned[i].bytes), pinned[i].reason);
+  if (const uint64_t gaps = frames_.shared().free_grains() * grain_bytes; gaps > 0)
+    text += fmt::format(", {} in gaps of frames that they share", format_size(gaps));
+  if (frames_.device_short())
+    text += fmt::format("; the device itself gave only {}",
+                        format_size(frames_.held_granules() * granule_bytes));
+  if (stuck_)
+    text += fmt::format("; eviction has stopped: {} of host memory are full (firn_host) and {}",
+                        format_size(host_.budget()), no_store());
+  if (still_.starved)
+    text += "; threads wait for what they hold from each other";
+  else if (still_.given_up)
+    text += fmt::format("; nothing could leave for {} s: work that uses it does not end, perhaps "
+                        "because it waits for another process",
+                        (clock_.now_ns() - still_.since_ns) / 1'000'000'000);
+  if (spilling_ended_)
+    text += "; nothing leaves the GPU in this process, as was said when it began";
+  else if (spilling_stopped_)
+    text += "; firn.no_spill() keeps everything on the device until it ends";
+  text += ". This would help: " + advice(bytes, budget, pinned, wanted != nullptr);
+  return make_error(Code::out_of_memory, 0, text);
+}
+
+/// By what keeps the room away, the surest first.
+std::string EngineImpl::advice(uint64_t bytes, uint64_t budget,
+                               const std::vector<PinnedBytes>& pinned, bool wanted) const {
+  std::string out;
+  const auto add = [&out](const std::string& words) { out += (out.empty() ? "" : "; or ") + words; };
+  if (stuck_)
+    add(store_ ? "more space where firn_dir is (or a larger firn_store_size)"
+                         : "firn_dir, a directory on an SSD for what leaves; or a larger firn_host");
+  if (spilling_stopped_ && !spilling_ended_)
+    add("less memory used within firn.no_spill()");
+  const uint64_t unseen = bytes_for(pinned, not_yet_seen);
+  // Where tensors are told from the first one on, the others are none: watching would not see them.
+  if (unseen > 0 && !told_early_ && options_.watch_fraction > 0)
+    add("firn_watch:0, with which operators are watched from the start: what they use "
+                  "leaves");
+  if (unseen > budget / part_for_a_word && told_early_)
+    add("smaller workspaces of libraries, which stay (cuBLAS's: CUBLAS_WORKSPACE_CONFIG)");
+  if (bytes > budget || bytes_for(pinned, held) > 0)
+    add("smaller tensors in a single operator (a smaller batch, a shorter sequence)");
+  if (const uint64_t small = bytes_for(pinned, of_small); small > budget / part_for_a_word)
+    add("fewer tensors below 1 MiB that no operator was seen to use: they stay, and with them what "
+        "shares their memory");
+  uint64_t stays = 0;
+  for (const PinnedBytes& each : pinned) stays += each.bytes;
+  if (frames_.device_short())
+    add("less of the device's memory for others");
+  else if (!wanted && bytes + stays > budget)
+    // (Not a rounded gigabyte, which may be too little.)
+    add(fmt::format("a firn_budget of {}MiB or more", (bytes + stays + (1u << 20) - 1) >> 20));
+  else
+    add("a larger firn_budget");
+  return out;
+}
+
+/// The device refused memory that the budget has, time and again: no_room(), with its words. (Other
+/// errors stay as they are.)
+Error EngineImpl::short_device(uint64_t granules, const Block* wanted, const Error& error) const {
+  if (error.detail != CUDA_ERROR_OUT_OF_MEMORY || health_.dead()) return error;
+  Error out = no_room(granules, wanted);
+  out.detail = error.detail;
+  out.text += " (" + error.text + ")";
+  return out;
+}
+
+/// Why the store does not serve, and by which knob it would.
+const char* EngineImpl::no_store() const {
+  return store_ ? "the store takes no more (firn_dir, firn_store_size)" : "no firn_dir is set";
+}
+
+}  // namespace firn

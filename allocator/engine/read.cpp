@@ -1,0 +1,185 @@
+// From the store to host memory: a read that fails is tried again, with pauses, for
+// firn_io_patience; and what becomes of a fault whose bytes cannot be had.
+#include <algorithm>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "allocator/base/check.h"
+#include "allocator/base/sizes.h"
+#include "allocator/engine/engine_impl.h"
+#include "firn/canary.h"
+
+namespace firn {
+
+bool EngineImpl::start_read(Block& block, uint32_t index) {
+  Piece& piece = block.pieces[index];
+  FIRN_CHECK(piece.slot_valid, "block %llx piece %u has no copy", (unsigned long long)block.address,
+             index);
+  if (clock_.now_ns() < piece.read_again_ns) return false;
+  Staging* staging = staging_for(piece.bytes, 0);
+  // Host memory is full of bytes that have nowhere else to go, and nothing in flight will free any:
+  // what is wanted now comes first, a piece beyond the budget.
+  if (!staging && host_stuck()) {
+    staging = host_.acquire_beyond(piece.bytes);
+    if (!staging) {
+      unread(block, piece, make_error(Code::out_of_memory, 0, no_staging_words(piece.bytes)));
+      return false;
+    }
+  }
+  if (!staging) {
+    staging_wanted_ = true;
+    return false;
+  }
+  piece.host = staging;
+  piece.reading = true;
+  if (piece.read_tries < UINT16_MAX) ++piece.read_tries;
+  IoRequest* request = request_for(block, index, piece.slot);
+  Result<void> begun = store_->read(queue_, piece.slot, {staging->data, staging->bytes},
+                                    reinterpret_cast<uint64_t>(request));
+  if (begun) {
+    bandwidths_.begin(lifetimes::Channel::store_read, clock_.now_ns());
+    return true;
+  }
+  StoreCompletion failed;
+  failed.kind = StoreCompletion::Kind::read;
+  failed.error = begun.error();
+  requests_.erase(request);
+  end_request(request, failed);
+  return false;
+}
+
+std::string EngineImpl::no_staging_words(size_t bytes) const {
+  return fmt::format("no host memory for {} of it on their way (the system gives no more; "
+                     "firn_host sets how much is asked for){}",
+                     format_size(bytes), host_.trouble().empty() ? "" : ": " + host_.trouble());
+}
+
+void EngineImpl::read_done(IoRequest& request, const StoreCompletion& completion) {
+  Block& block = *request.block;
+  const bool other_life = block.generation != request.generation && !FIRN_CANARY(8);
+  const bool other_version =
+      block.version != request.version && !FIRN_CANARY(7) && !FIRN_CANARY(8);
+  if (other_life || other_version) return;
+  Piece& piece = block.pieces[request.piece];
+  piece.reading = false;
+  piece.request = nullptr;
+  if (completion.error.code == Code::ok || FIRN_CANARY(31)) {
+    piece.host_valid = true;
+    piece.summed = options_.sums && completion.sum;
+    if (piece.summed) piece.sum = *completion.sum;
+    piece.checked = block.state() == State::faulting;  // by the store, a moment ago
+    unread_said_ = false;
+    piece.unread_ns = piece.read_again_ns = 0;
+    piece.read_failures = 0;
+    clean_host_.push_back({&block, block.generation, block.version, request.piece});
+    return;
+  }
+  host_.unref(piece.host);
+  piece.host = nullptr;
+  unread(block, piece, completion.error);
+}
+
+/// A piece could not be read. What the store has read again by other ways, and found wrong or gone,
+/// is lost; anything else may pass: the device resets, a path comes back.
+void EngineImpl::unread(Block& block, Piece& piece, const Error& error) {
+  const uint64_t now = clock_.now_ns();
+  const bool fault = block.state() == State::faulting;
+  const bool for_good =
+      error.code == Code::corrupt || error.code == Code::lost || FIRN_CANARY(32);
+  if (for_good && fault) {
+    block.fault_error = error;
+    block.failing = Block::Failing::lost;
+    return settle_failed(block);
+  }
+  piece.read_again_ns =
+      now + std::min(io_pause_most_ns, io_pause_ns << std::min(piece.read_failures, 16u));
+  ++piece.read_failures;
+  if (!fault) return;  // nobody wants it so far
+  if (piece.unread_ns == 0) piece.unread_ns = now;
+  const uint64_t so_far = now - piece.unread_ns;
+  const uint64_t patience =
+      block.unreadable ? std::min(said_after_ns, options_.io_patience_ns) : options_.io_patience_ns;
+  if (so_far < patience) {
+    if (so_far >= said_after_ns && !std::exchange(unread_said_, true))
+      trouble(fmt::format("what has left cannot be read, which is tried for {} s "
+                          "(firn_io_patience): {}",
+                          patience / 1'000'000'000, error.text));
+    return;
+  }
+  block.fault_error = error;
+  block.failing = Block::Failing::reads;
+  settle_failed(block);
+}
+
+/// Ends a fault that cannot go on, once the copies that are under way are over: a later round comes
+/// here until then. Nobody waits for them under the lock.
+void EngineImpl::settle_failed(Block& block) {
+  if (health_.dead()) return;  // nothing is unmapped any more, nor is anything lost
+  if (!uses_over(block)) return close_uses(block);
+  const Block::Failing why = std::exchange(block.failing, Block::Failing::nothing);
+  switch (why) {
+    case Block::Failing::nothing: return;
+    case Block::Failing::lost: return lose(block);
+    case Block::Failing::copies:
+      ++block.fault_failures;
+      trouble("a copy to the device was refused, tried again: " + block.fault_error.text);
+      break;
+    case Block::Failing::reads:
+      give_up_reading(block);
+      break;
+  }
+  undo_fault(block);
+}
+
+/// Its last copy is wrong, or gone.
+void EngineImpl::lose(Block& block) {
+  if (!block.unreadable) ++failed_.lost_blocks;
+  block.unreadable = false;
+  say_lost(block, "is LOST");
+  drop_copies(block);
+  unmap_spans(block);
+  std::erase(faulting_, &block);
+  transit(block, Event::read_failed, word::unsettled | word::zero_copy);
+  clock_.notify();
+}
+
+/// Its bytes may be well where they are: they stay there, and who uses the block next tries again.
+/// (They are, where only host memory lacks for their way.)
+void EngineImpl::give_up_reading(Block& block) {
+  ++block.read_refusals;
+  if (block.fault_error.code == Code::out_of_memory) return;
+  if (std::exchange(block.unreadable, true)) return;
+  ++failed_.lost_blocks;
+  say_lost(block, "cannot be read and counts as LOST until it can be");
+}
+
+void EngineImpl::read_at_last(Block& block) {
+  block.unreadable = false;
+  failed_.lost_blocks = failed_.lost_blocks - 1;
+  say_lost(block, "was read at last, after");
+}
+
+void EngineImpl::say_lost(const Block& block, const char* how) const {
+  say(fmt::format("block {:#x} ({} bytes) {}: {}", block.address, size_t{block.requested}, how,
+                  describe(block.fault_error)));
+}
+
+/// Back to where the bytes are; whoever wants the block tries again.
+void EngineImpl::undo_fault(Block& block) {
+  for (Span& span : block.spans) {
+    std::span<Piece> pieces = pieces_of(block, span);
+    if (span.mapped() && !std::all_of(pieces.begin(), pieces.end(),
+                                      [](const Piece& piece) { return piece.on_device; })) {
+      const auto at = static_cast<size_t>(&span - block.spans.data());
+      unmap_run(block, at, at + 1);
+    }
+  }
+  std::erase(faulting_, &block);
+  transit(block, Event::unfault);
+  trace("unfault", block);
+  settle_away(block);
+  clock_.notify();
+}
+
+}  // namespace firn

@@ -1,0 +1,318 @@
+// Making room, in this order: frames that are free, ready blocks that nobody needs, blocks whose
+// bytes are valid elsewhere, blocks copied out, waiting for what is in flight; then an error that
+// says what is pinned and why.
+#include <algorithm>
+#include <bit>
+#include <optional>
+
+#include <fmt/format.h>
+
+#include "allocator/base/check.h"
+#include "allocator/base/sizes.h"
+#include "allocator/engine/hot.h"
+#include "firn/canary.h"
+
+namespace firn {
+
+namespace {
+// So long all who hold anything have to wait before one goes on without room.
+constexpr uint64_t starved_ns = 50'000'000;
+}  // namespace
+
+/// Has nothing left the device for `patience_ns`, while threads asked for it to, and only work on
+/// the device held it up? (A store that does not answer is waited for, one that fails for a while,
+/// and host memory that is being pinned: nobody waits for us there.)
+bool EngineImpl::still(uint64_t patience_ns) {
+  const uint64_t now = clock_.now_ns(), left = unmapped_ + counted_.spilled_bytes;
+  // (Where nobody has asked for some time, nothing was to leave.)
+  const bool pinned_soon = staging_wanted_ && host_.may_grow();
+  if (left != still_.left || !requests_.empty() || pinned_soon || store_pauses() ||
+      now - still_.looked_ns > still_ns / 2)
+    still_.since_ns = now;
+  still_.left = left;
+  still_.looked_ns = now;
+  return now - still_.since_ns >= patience_ns;
+}
+
+Result<Reservation> EngineImpl::make_room(Lock& lock, uint64_t granules, const Block* wanted,
+                                          uint64_t patience_ns, bool gives_up) {
+  still_.given_up = still_.starved = false;
+  if (granules > frames_.budget_granules()) return no_room(granules, wanted);
+  const uint32_t generation = wanted ? uint32_t{wanted->generation} : 0;
+  std::optional<uint64_t> begin;  // of the stall
+  uint64_t others_since = 0;
+  unsigned fruitless = 0, busy_rounds = 0;
+  bool last_look = false;  // nobody else holds anything any more, and all was looked at since
+  bool short_before = false, regions_wait = false, segments_wait = false;
+  const int64_t mine = thread_holds();
+  ++waiting_;
+  waiting_holds_ += mine;
+  waiting_others_ += gives_up;
+  struct Leave {
+    EngineImpl& engine;
+    const int64_t mine;
+    const bool gives_up;
+    ~Leave() {
+      --engine.waiting_;
+      engine.waiting_holds_ -= mine;
+      engine.waiting_others_ -= gives_up;
+    }
+  } leave{*this, mine, gives_up};
+  OpenWait open(open_waits_);
+  for (;;) {
+    if (health_.dead()) return health_.error();
+    const uint64_t refusals = health_.refusals();
+    Reservation reservation = frames_.reserve(granules);
+    if (reservation.granules() != granules) {
+      pump_locked();
+      (void)carry_out_unmappings(lock, granules);
+      reservation = frames_.reserve(granules);
+    }
+    if (reservation.granules() != granules && !mappings_.empty()) {
+      drop_births();
+      (void)carry_out_mappings(lock);
+      reservation = frames_.reserve(granules);
+    }
+    if (reservation.granules() != granules) {
+      park_ready(false);
+      reclaim_parked(granules, true);
+      (void)carry_out_unmappings(lock, granules);
+      reservation = frames_.reserve(granules);
+    }
+    if (reservation.granules() == granules) {
+      // (Who wants a block counts its whole wait.)
+      if (begin && !wanted) count_stall(*begin, nullptr, granules * granule_bytes);
+      return reservation;
+    }
+    if (wanted && wanted->generation != generation) return Reservation();  // freed meanwhile
+    // Only now is memory really short.
+    if (!wanted && !short_before) ++counted_.retry_count;
+    short_before = true;
+    pressed_ = true;
+    learn();
+    const uint64_t lacking = granules * granule_grains;
+    regions_wait = false;
+    uint64_t coming = grains_soon() + births_apart_;
+    for (Block* block : parked_) coming += block->device;
+    for (Block* block : deferred_) coming += block->device;
+    for (Block* block : draining_) coming += block->device;
+    if (coming < lacking && !region_owner_.empty()) {
+      const uint64_t idle = reclaim_regions(granules);
+      coming = std::max(coming, frames_.available() * granule_grains) + idle;
+      regions_wait = idle > 0;
+    }
+    const uint64_t unmapped = unmapped_;
+    if (coming < lacking) evict(lacking - coming, wanted);
+    bool changed = pump_locked();
+    reclaim_parked(granules);
+    changed |= carry_out_sums(lock);
+    changed |= carry_out_unmappings(lock, granules);
+    reservation = frames_.reserve(granules);
+    if (reservation.granules() == granules) {
+      // (Who wants a block counts its whole wait.)
+      if (begin && !wanted) count_stall(*begin, nullptr, granules * granule_bytes);
+      return reservation;
+    }
+    if (!begin) {
+      begin = clock_.now_ns();
+      if (!wanted) {
+        begin_stall();
+        open.begin(*begin);
+      }
+    }
+    // (What has left may have freed parts of shared frames only: then more has to.
+    // And while the driver refuses to tell, nobody knows.)
+    if (segments_wait) segments_wait = release_segments();
+    const bool moving = regions_wait || segments_wait || unmapped != unmapped_ || something_moves() ||
+                        health_.refusals() != refusals;
+    if (moving && FIRN_CANARY(39)) return no_room(granules, wanted);
+    if (moving && still(patience_ns) && (!fenced_wait() || still(still_ns_most))) {
+      still_.given_up = true;
+      if (!wanted) count_stall(*begin, nullptr, granules * granule_bytes);
+      return no_room(granules, wanted);
+    }
+    if (moving) {
+      fruitless = 0;
+      others_since = 0;
+      // Progress without room, time and again, is no reason to spin.
+      if (!changed || ++busy_rounds % 4 == 0) wait(lock, poll_ns);
+      continue;
+    }
+    if (fruitless++ == 0) {  // the last reserves: small segments, and what the device may have now
+      park_ready(true);
+      segments_wait = release_segments();
+      frames_.forget_limit();
+      continue;
+    }
+    // Other threads will release all that they hold at this moment, unless all of them wait as we
+    // do: then one goes on without room, who can (in host memory), and releases. Where none can,
+    // one has its error.
+    uint64_t now = clock_.now_ns();
+    const int64_t holds = all_holds();
+    if (holds > mine) {
+      if (!others_since) others_since = now;
+      const uint64_t since = now - others_since;
+      if ((gives_up || waiting_others_ == 0) && holds == waiting_holds_ && since >= starved_ns) {
+        still_.given_up = still_.starved = true;
+        if (!wanted) count_stall(*begin, nullptr, granules * granule_bytes);
+        return no_room(granules, wanted);
+      }
+      if (since < 10'000'000'000ull) {
+        last_look = false;
+        wait(lock, poll_ns);
+        continue;
+      }
+    } else if (!last_look) {
+      last_look = true;  // what was released since evict() looked
+      continue;
+    }
+    if (!wanted) count_stall(*begin, nullptr, granules * granule_bytes);
+    return no_room(granules, wanted);
+  }
+}
+
+/// Is there room to come while the caller waits? Not from what a stream under capture used: its
+/// owner, who may be the caller, ends that first.
+bool EngineImpl::something_moves() {
+  if (!faulting_.empty() || mapping_apart_ > 0) return true;
+  if (!unmappings_.empty() || unmapping_apart_ > 0) return true;
+  const auto settles = [this](const Block* block) {
+    const auto closed = [this](Use use) { return streams_.over(use) || streams_.close(use); };
+    return std::all_of(block->more_uses.begin(), block->more_uses.end(), closed) &&
+           closed(Use{block->use.load(std::memory_order_acquire)}) && closed(block->arrival);
+  };
+  for (const auto* blocks : {&spilling_, &parked_, &deferred_, &draining_})
+    if (std::any_of(blocks->begin(), blocks->end(), settles)) return true;
+  return false;
+}
+
+/// Takes every ready block. The next allocation of its size finds it in parked_.
+void EngineImpl::park_ready(bool small_too) {
+  for (unsigned stream = 0; stream < streams_.count(); ++stream) {
+    ReadyBlocks* blocks = ready_[stream].load(std::memory_order_relaxed);
+    if (!blocks) continue;
+    const unsigned least = small_too ? 0 : size_class::small_count;
+    blocks->take_all(table_, least, size_class::count, [&](Block& block) {
+      if (block.grains != 0) {
+        parked_.push_back(&block);
+        return;
+      }
+      retire_small(block);
+    });
+  }
+}
+
+/// Unmaps parked blocks whose uses are over, as order_parked() has them, until `granules` are
+/// available; has events recorded behind the others. `spare_claimed`: not those that allocations
+/// soon to come are counted on.
+void EngineImpl::reclaim_parked(uint64_t granules, bool spare_claimed) {
+  order_parked();
+  for (Births::Kind& kind : births_.kinds) kind.spared = 0;
+  for (size_t i = parked_.size(); i-- > 0;) {
+    Block& block = *parked_[i];
+    bool zero_copy = block.word.load(std::memory_order_relaxed) & word::zero_copy;
+    if (!zero_copy && frames_.available() + going_granules() >= granules) continue;
+    if (spare_claimed && !zero_copy && spared(block)) continue;
+    if (!uses_over(block)) {
+      close_uses(block);
+      continue;
+    }
+    parked_.erase(parked_.begin() + static_cast<ptrdiff_t>(i));
+    unmap_spans(block);
+    transit(block, Event::reclaim, word::zero_copy);
+    drop_descriptor(block);
+  }
+}
+
+/// Has the coldest blocks leave, as much of them as is asked for. `except`: it is wanted itself.
+uint64_t EngineImpl::evict(uint64_t grains, const Block* except) {
+  if ((spilling_stopped_ && !FIRN_CANARY(38)) || health_.dead()) return 0;
+  if (watch_begins_ != std::thread::id()) return 0;
+  if (stuck_) return evict_clean(grains, except);
+  uint64_t started = 0;
+  if (plan_.valid)  // what is used late, with a copy or soon with one first; then what there is
+    for (const uint64_t beyond : {plan_.window, uint64_t{0}}) {
+      if (started < grains) started += evict_farthest(grains - started, except, beyond, true);
+      if (started < grains) started += evict_going(grains - started, except, beyond);
+      if (started < grains) started += evict_farthest(grains - started, except, beyond, false);
+    }
+  bool passed_over = false, spare_aside = true;
+  // A spill that fails at once makes its block young; more such failures than blocks end the try.
+  for (size_t failures = 0, aside = 0; started < grains && failures <= live_.size();) {
+    Block* block = ages_.next(live_, tick());
+    if (!block) break;
+    if (spare_aside && used_aside(*block)) {
+      spare_aside = ++aside <= live_.size();  // everything else was tried
+      continue;
+    }
+    if (block == except) {
+      if (std::exchange(passed_over, true)) break;  // everything else was tried
+      continue;
+    }
+    if (start_spill(*block, true, grains - started)) {
+      started += leaving_grains(*block);
+      ++counted_.evictions;
+    } else {
+      ++failures;
+      block->age.store(next_tick(), std::memory_order_relaxed);
+    }
+  }
+  return started;
+}
+
+/// Has blocks leave of which all that leaves is valid elsewhere, the coldest first.
+uint64_t EngineImpl::evict_clean(uint64_t grains, const Block* except) {
+  std::vector<Block*> clean;
+  for (Block* block : live_) {
+    const uint64_t w = block->word.load(std::memory_order_acquire);
+    if (block != except && !(w & word::zero_copy) && clean_grains(*block) > 0 &&
+        AgeOrder::may_leave(*block, w) && !used_aside(*block))
+      clean.push_back(block);
+  }
+  std::sort(clean.begin(), clean.end(), [](const Block* a, const Block* b) {
+    return a->age.load(std::memory_order_relaxed) < b->age.load(std::memory_order_relaxed);
+  });
+  uint64_t started = 0;
+  for (Block* block : clean) {
+    if (started >= grains) break;
+    if (!start_spill(*block, true, std::min(clean_grains(*block), grains - started))) continue;
+    started += leaving_grains(*block);
+    ++counted_.evictions;
+  }
+  return started;
+}
+
+/// Is it in use on a stream beside the program's own, which may wait for another process?
+bool EngineImpl::used_aside(const Block& block) const {
+  const auto aside = [&](Use use) {
+    return use && streams_.aside(use.stream()) && !streams_.over(use);
+  };
+  return aside(Use{block.use.load(std::memory_order_acquire)}) ||
+         std::any_of(block.more_uses.begin(), block.more_uses.end(), aside);
+}
+
+uint64_t EngineImpl::leaving_grains(const Block& block) {
+  uint64_t grains = 0;
+  for (const Span& span : block.spans)
+    if (span.leaving && !span.frames.front().host) grains += span.grains;
+  return grains;
+}
+
+uint64_t EngineImpl::leaving_grains() const {
+  uint64_t grains = 0;
+  for (const Block* block : spilling_) grains += leaving_grains(*block);
+  return grains;
+}
+
+/// Of all threads; thread_holds() are the caller's.
+int64_t EngineImpl::all_holds() const {
+  int64_t holds = 0;
+  for (const auto& region : region_owner_)
+    for (const auto& [address, block] : region->used())
+      holds += static_cast<int64_t>(word::holds(block->word.load(std::memory_order_relaxed)));
+  for (const Block* block : live_)
+    holds += static_cast<int64_t>(word::holds(block->word.load(std::memory_order_relaxed)));
+  return holds;
+}
+
+}  // namespace firn

@@ -1,0 +1,256 @@
+// Segments of small blocks that leave the device and come back. Once operators are watched, a block
+// stands for each segment (Segment::whole) and goes the ways of every large one; a use of a small
+// block is a use of it. A segment leaves when each of its small blocks may: was seen in an operator,
+// is held by nobody, and has an address that nobody else keeps.
+//
+// While it is leaving or away it is set aside: no new block comes into it, so that none lies there
+// that the program may use without a word, and a block that is freed in it waits for the lock
+// (word::aside). It is taken back as it was when its bytes are on their way in, behind which its
+// stream then works.
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "allocator/base/check.h"
+#include "allocator/engine/hot.h"
+
+namespace firn {
+
+namespace {
+/// May a segment leave while this is one of its blocks?
+bool may_move(uint64_t w) {
+  return word::state(w) == State::resident && word::holds(w) == 0 && (w & word::proven) &&
+         !(w & (word::pinned | word::freed));
+}
+}  // namespace
+
+/// Calls `see` with the segment's blocks, live or ready, by address, until it answers false, which
+/// is the answer then.
+template <class See>
+bool EngineImpl::each_small(const Segment& segment, See&& see) const {
+  uint32_t left = segment.live;
+  for (size_t unit = 0; unit < units_per_segment && left > 0;) {
+    const uint32_t index = segment.units[unit].load(std::memory_order_acquire);
+    if (index == 0) {
+      ++unit;
+      continue;
+    }
+    Block& block = table_[index - 1];
+    unit += size_t{block.bytes} / unit_bytes;
+    --left;
+    if (!see(block)) return false;
+  }
+  return true;
+}
+
+/// From here on all uses are said, those of small blocks too.
+void EngineImpl::begin_watching() {
+  watching_ = true;
+  for (uint32_t i = 0; i < segment_count_; ++i) make_whole(i);
+}
+
+/// From here on uses of its blocks are seen. (Without memory for that it stays, as before.)
+void EngineImpl::make_whole(uint32_t index) {
+  Segment& segment = *segments_[index].load(std::memory_order_relaxed);
+  Block* whole = segment.frames.empty() ? nullptr : table_.make();
+  if (!whole) return;
+  whole->address = segment.address;
+  whole->shape = {0, 1, 0};
+  whole->grains = granule_grains;
+  whole->bytes = whole->requested = granule_bytes;
+  whole->stream = segment.stream;
+  whole->size_class = size_class::count;
+  whole->segment = index + 1;
+  whole->next_use = whole->next_change = UINT64_MAX;
+  make_spans(*whole);
+  whole->spans.front().frames = std::exchange(segment.frames, {});
+  whole->mapped = whole->device = whole->grains;
+  enlist(*whole);
+  whole->use.store(0, std::memory_order_relaxed);
+  whole->age.store(next_tick(), std::memory_order_relaxed);
+  transit(*whole, Event::allocate, life_flags | word::small | word::many_uses | word::zero_copy);
+  whole->word.fetch_or(word::proven, std::memory_order_acq_rel);
+  each_small(segment, [&](Block& small) {
+    prove_told(small);
+    return true;
+  });
+  segment.whole.store(whole, std::memory_order_release);
+}
+
+Result<Hold> EngineImpl::touch_small(uint32_t entry, uint64_t address, CUstream stream,
+                                     Access access, Seen seen) {
+  Block* whole = whole_at(entry, address, seen);
+  if (!whole) return Hold{};
+  const uint64_t blocked =
+      word::unsettled | word::freed | (access == Access::write ? word::copies : 0);
+  uint64_t w = whole->word.load(std::memory_order_acquire);
+  while (word::state(w) == State::resident && !(w & blocked)) {
+    if (!whole->word.compare_exchange_weak(w, w + word::hold_one, std::memory_order_acq_rel))
+      continue;
+    whole->age.store(next_tick(), std::memory_order_relaxed);
+    ++thread_holds();
+    if (traced_) trace("touch", *whole, access == Access::write ? "write" : "read");
+    return Hold{whole};
+  }
+  return touch_slow(*whole, stream, access, seen, false);
+}
+
+/// The block that moves when this one is to: its segment's, where its uses are seen as that one's.
+Block* EngineImpl::moved_with(Block* block) const {
+  if (block->grains != 0) return block;
+  Block* whole = segment_of(*block).whole.load(std::memory_order_relaxed);
+  return whole ? whole : block;
+}
+
+/// As the program would see it: a small block is where its segment is.
+State EngineImpl::state_of(const Block& block) const {
+  const State state = block.state();
+  if (block.grains != 0 || state != State::resident) return state;
+  const Block* whole = segment_of(block).whole.load(std::memory_order_acquire);
+  return whole ? whole->state() : state;
+}
+
+/// A freed block that other streams use still: its segment is not unmapped before that is over.
+void EngineImpl::use_with_segment(const Block& small) {
+  Block* whole = segment_of(small).whole.load(std::memory_order_relaxed);
+  if (!whole) return;
+  for (const Use use : small.more_uses) add_use(*whole, use);
+}
+
+/// Before the segment leaves. False: it cannot, and is as it was.
+bool EngineImpl::put_aside(Block& whole) {
+  Segment& segment = segment_of(whole);
+  bool ready = false;
+  const bool may = each_small(segment, [&](const Block& small) {
+    const uint64_t w = small.word.load(std::memory_order_acquire);
+    if (word::state(w) != State::ready) return may_move(w);
+    return ready = true;
+  });
+  if (!may) return false;
+  if (ready) park_ready(true);
+  if (segment.live == 0) {  // it is not worth a copy
+    end_segment(whole);
+    return false;
+  }
+  // (One that another thread is freeing or taking just now is ready still: the next try, then.)
+  const bool all = each_small(segment, [&](Block& small) {
+    uint64_t w = small.word.load(std::memory_order_acquire);
+    do {
+      if (!may_move(w)) return false;
+    } while (!small.word.compare_exchange_weak(w, w | word::aside, std::memory_order_acq_rel));
+    return true;
+  });
+  if (segment.aside) return all;
+  segment.aside = true;
+  RangeMap& ranges = *small_[segment.stream];
+  std::vector<std::pair<uint64_t, uint64_t>> gaps;
+  for (auto at = ranges.free_ranges().lower_bound(segment.address);
+       at != ranges.free_ranges().end() && at->first < segment.address + granule_bytes; ++at)
+    gaps.emplace_back(*at);
+  for (const auto& [begin, bytes] : gaps)
+    FIRN_CHECK(ranges.remove(begin, bytes), "segment %llx", (unsigned long long)segment.address);
+  if (!all) {
+    take_back(whole);
+    return false;
+  }
+  // Blocks that were freed in it may be in use by kernels: those end with its stream's work.
+  add_use(whole, streams_.now(segment.stream));
+  each_small(segment, [&](const Block& small) {
+    for (const uint16_t stream : small.recorded_streams) add_use(whole, streams_.now(stream));
+    return true;
+  });
+  return true;
+}
+
+/// The segment is on the device, or its bytes are on their way in: as it was before it was set aside.
+/// Its copies go: what is allocated in it may be written without a word. (Not where it is used in
+/// host memory: from there it leaves as soon as it can.)
+void EngineImpl::take_back(Block& whole) {
+  const uint64_t w = whole.word.load(std::memory_order_acquire);
+  if (w & (word::freed | word::zero_copy)) return;
+  Segment& segment = segment_of(whole);
+  if (whole.arrival && !streams_.over(whole.arrival) &&
+      !streams_.order(segment.stream, whole.arrival))
+    return;  // until it has left and come back once more
+  const bool copied = std::any_of(whole.pieces.begin(), whole.pieces.end(),
+                                  [](const Piece& piece) { return piece.host || piece.slot; });
+  if (copied)
+    drop_copies(whole);
+  else
+    whole.word.fetch_and(~word::copies, std::memory_order_acq_rel);
+  if (!std::exchange(segment.aside, false)) return;
+  RangeMap& ranges = *small_[segment.stream];
+  uint64_t end = segment.address;
+  each_small(segment, [&](Block& small) {
+    small.word.fetch_and(~word::aside, std::memory_order_acq_rel);
+    if (small.address > end) ranges.add(end, small.address - end);
+    end = small.address + small.bytes;
+    return true;
+  });
+  if (end < segment.address + granule_bytes)
+    ranges.add(end, segment.address + granule_bytes - end);
+}
+
+/// A ready block: its bytes are its segment's again.
+void EngineImpl::retire_small(Block& block) {
+  Segment& segment = segment_of(block);
+  segment.units[(block.address - segment.address) / unit_bytes].store(0,
+                                                                      std::memory_order_release);
+  --segment.live;
+  --small_blocks_;
+  RangeMap& ranges = *small_[block.stream];
+  ranges.release(block.address, block.bytes, granule_bytes);
+  if (segment.aside)
+    FIRN_CHECK(ranges.remove(block.address, block.bytes), "block %llx",
+               (unsigned long long)block.address);
+  transit(block, Event::reclaim);
+  drop_descriptor(block);
+  if (segment.aside && segment.live == 0)
+    end_segment(*segment.whole.load(std::memory_order_relaxed));
+}
+
+/// Nothing is in the segment any more: it ends as a block that is freed.
+void EngineImpl::end_segment(Block& whole) {
+  Segment& segment = segment_of(whole);
+  const State state = whole.state();
+  if (state == State::ready || state == State::draining || state == State::free) return;  // it ends
+  if (!segment.aside && !small_[segment.stream]->remove(segment.address, granule_bytes)) return;
+  segment.aside = true;
+  const uint64_t w = whole.word.fetch_or(word::freed, std::memory_order_acq_rel);
+  if (!(w & word::freed) && word::holds(w) == 0) finish_free(whole);
+}
+
+/// With the descriptor of the block that stood for it.
+void EngineImpl::drop_segment(Block& whole) {
+  const uint32_t index = std::exchange(whole.segment, 0) - 1;
+  Segment& segment = *segments_[index].load(std::memory_order_relaxed);
+  exported_.erase(segment.address);
+  segment.whole.store(nullptr, std::memory_order_release);
+  segment.aside = false;
+  segment.emptied = {};
+  spare_segments_.push_back(index);
+}
+
+/// How many are on the device and cannot leave. `look_inside`: also those in which a block may be
+/// used without a word.
+uint64_t EngineImpl::staying_segments(bool look_inside) const {
+  uint64_t count = 0;
+  for (uint32_t i = 0; i < segment_count_; ++i) {
+    const Segment& segment = *segments_[i].load(std::memory_order_relaxed);
+    const Block* whole = segment.whole.load(std::memory_order_relaxed);
+    if (!whole) {
+      count += !segment.frames.empty();
+      continue;
+    }
+    if (!look_inside || whole->device == 0 ||
+        word::holds(whole->word.load(std::memory_order_relaxed)) > 0)
+      continue;
+    count += !each_small(segment, [](const Block& small) {
+      const uint64_t w = small.word.load(std::memory_order_relaxed);
+      return word::state(w) == State::ready || may_move(w);
+    });
+  }
+  return count;
+}
+
+}  // namespace firn

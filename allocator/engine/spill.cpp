@@ -1,0 +1,394 @@
+// Out: device to host memory, frames unmapped (on to the store: write.cpp). A piece's bytes
+// are in at least one of {device, host, store} at every moment; the frames go only after every
+// piece has a valid copy elsewhere and every use of the block is over.
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "allocator/base/check.h"
+#include "allocator/base/sizes.h"
+#include "allocator/engine/hot.h"
+#include "firn/canary.h"
+
+namespace firn {
+
+void EngineImpl::make_pieces(Block& block) {
+  size_t bytes = (block.requested + store_alignment - 1) / store_alignment * store_alignment;
+  size_t have = 0;
+  for (const Piece& piece : block.pieces) {
+    if (piece.host || piece.slot) return;  // of this life, still of use
+    have += piece.bytes;
+  }
+  if (have == bytes) return;
+  block.pieces.clear();
+  for (uint64_t offset = 0; offset < bytes; offset += options_.piece_bytes) {
+    Piece piece;
+    piece.offset = offset;
+    piece.bytes = std::min<size_t>(options_.piece_bytes, bytes - offset);
+    if (FIRN_CANARY(14) && piece.bytes > grain_bytes) piece.bytes -= piece.bytes % grain_bytes;
+    block.pieces.push_back(piece);
+  }
+}
+
+namespace {
+bool clean(std::span<const Piece> pieces) {
+  return std::all_of(pieces.begin(), pieces.end(), [](const Piece& piece) {
+    return piece.host_valid || piece.slot_valid;
+  });
+}
+}  // namespace
+
+/// To spilling, if nobody holds or pins the block. `leave`: at least `grains` of it, from the
+/// tail, are unmapped in the end; otherwise its bytes are only made valid elsewhere.
+bool EngineImpl::start_spill(Block& block, bool leave, uint64_t grains) {
+  if (health_.dead() || block.coming > 0) return false;
+  uint64_t w = block.word.load(std::memory_order_acquire);
+  // (What is mapped to host memory is not on the device.)
+  if (leave && spilling_stopped_ && !FIRN_CANARY(38) && !(w & word::zero_copy)) return false;
+  if (leave && !block.leave && block.state() == State::spilling) keep(block);  // more than cleaning
+  w = block.word.load(std::memory_order_acquire);
+  if (!AgeOrder::may_leave(block, w) || (block.segment != 0 && !(leave && put_aside(block))))
+    return false;
+  do {
+    if (!AgeOrder::may_leave(block, w)) {
+      if (block.segment != 0) take_back(block);  // (held meanwhile)
+      return false;
+    }
+    FIRN_CHECK(next_state(word::state(w), Event::spill) == static_cast<int>(State::spilling),
+               "block %llx", (unsigned long long)block.address);
+  } while (!block.word.compare_exchange_weak(
+      w, word::with_state(w | word::copies, State::spilling), std::memory_order_acq_rel));
+  make_pieces(block);
+  // (Who recorded a stream uses the block there until it is freed, and says no more about it.)
+  if (w & word::recorded)
+    for (uint16_t stream : block.recorded_streams) add_use(block, streams_.now(stream));
+  if (leave) note_leaving(block);
+  block.leave = leave;
+  block.uses_ordered = false;
+  uint64_t left = grains;
+  for (size_t i = block.spans.size(); i-- > 0 && left > 0;) {
+    Span& span = block.spans[i];
+    if (!span.mapped() || (!leave && clean(pieces_of(block, span)))) continue;
+    span.leaving = leave;
+    left -= std::min<uint64_t>(left, span.grains);
+    for (Piece& piece : pieces_of(block, span)) {
+      piece.wanted_out = true;
+      if (leave && (piece.host_valid || piece.slot_valid))
+        counted_.clean_dropped_bytes += piece.bytes;
+    }
+  }
+  spilling_.push_back(&block);
+  busy_.store(true, std::memory_order_relaxed);
+  trace("spill", block, leave ? "" : "ahead");
+  advance_spill(block);
+  return block.state() == State::spilling;
+}
+
+bool EngineImpl::copy_out(Block& block, uint32_t index) {
+  Piece& piece = block.pieces[index];
+  // A reserve stays for reads: what comes in must not wait for what goes out.
+  uint64_t reserve = std::min(host_.budget() / 4, 2 * options_.piece_bytes);
+  Staging* staging = staging_for(piece.bytes, reserve);
+  if (!staging) {
+    staging_wanted_ = true;
+    if (host_stuck()) {
+      stuck_ = true;
+      trouble(fmt::format("host memory for spilled blocks is full ({} of firn_host) and {}: "
+                          "eviction stops",
+                          format_size(host_.used()),
+                          no_store()));
+      keep(block);
+    }
+    return false;
+  }
+  Error error;
+  if (!block.uses_ordered && !FIRN_CANARY(29)) {
+    std::vector<Use> uses = block.more_uses;
+    uses.push_back(Use{block.use.load(std::memory_order_acquire)});
+    uses.push_back(block.arrival);
+    for (Use use : uses)
+      if (Result<void> ordered = streams_.order(out_, use); !ordered) error = ordered.error();
+    block.uses_ordered = error.code == Code::ok;
+  }
+  if (error.code == Code::ok) {
+    const CUresult result = copy_piece(block, piece, staging->data, false);
+    if (result != CUDA_SUCCESS) error = health_.failed("cuMemcpyDtoHAsync", result);
+  }
+  if (error.code != Code::ok) {
+    host_.unref(staging);
+    if (!health_.dead()) trouble("a block stays on the device: " + error.text);
+    block.age.store(next_tick(), std::memory_order_relaxed);
+    keep(block);
+    return false;
+  }
+  const bool waited = !programs_uses_over(block);
+  bandwidths_.begin(lifetimes::Channel::host_out, clock_.now_ns());
+  Use use = streams_.now(out_);
+  add_use(block, use);
+  piece.host = staging;
+  piece.copying_out = true;
+  host_.ref(staging);
+  copies_out_.push_back({&block, block.generation, block.version, index, staging, use, waited});
+  return true;
+}
+
+void EngineImpl::advance_spill(Block& block) {
+  for (uint32_t i = 0; i < block.pieces.size(); ++i) {
+    Piece& piece = block.pieces[i];
+    if (!piece.wanted_out || piece.host_valid || piece.slot_valid || piece.copying_out) continue;
+    if (!copy_out(block, i)) break;
+    // Each has its own end: it goes on to the store, or leaves, while the next one is copied.
+    (void)streams_.close(streams_.now(out_));
+  }
+}
+
+/// Nothing in sight will free host memory.
+bool EngineImpl::host_stuck() const {
+  const bool stays = !store_ || store_full_ || host_.used() == 0;  // (or there is none at all)
+  return stays && requests_.empty() && copies_in_.empty() && copies_out_.empty() &&
+         !host_.may_grow();
+}
+
+/// Unmaps what may go. spilling -> hosted once all that was to leave has left, or back to resident
+/// when the bytes were only to be made valid elsewhere.
+bool EngineImpl::finish_spill(Block& block) {
+  bool waiting = false;
+  size_t begin = 0, end = 0;  // of spans side by side that may go
+  const auto go = [&] {
+    if (begin < end) unmap_run(block, begin, end);
+    begin = end = 0;
+  };
+  for (size_t i = 0; i < block.spans.size(); ++i) {
+    Span& span = block.spans[i];
+    bool valid = true;
+    for (const Piece& piece : pieces_of(block, span))
+      if (piece.wanted_out)
+        valid &= FIRN_CANARY(19) || (!piece.copying_out && (piece.host_valid || piece.slot_valid));
+    waiting |= !valid;
+    if (!valid || !span.leaving) continue;
+    // Its own copies out are over; of other pieces' there may be some in flight.
+    if (!programs_uses_over(block)) {
+      go();
+      close_uses(block);
+      return false;
+    }
+    if (net_ && !left_unwritten(block, span)) {
+      waiting = true;
+      continue;
+    }
+    if (i != end) go();
+    if (begin == end) begin = i;
+    end = i + 1;
+  }
+  go();
+  if (waiting) return false;
+  keep(block);
+  return true;
+}
+
+void EngineImpl::stop_spilling(bool stopped, bool for_good) {
+  Entered context(*this);
+  if (!can_use(context)) return;
+  Lock lock(mutex_);
+  stopped |= spilling_ended_ |= for_good;
+  if (std::exchange(spilling_stopped_, stopped) == stopped || !stopped) return;
+  for (Block* block : std::vector<Block*>(spilling_))
+    if (block->leave && !(block->word.load(std::memory_order_acquire) & word::zero_copy))
+      keep(*block);
+}
+
+void EngineImpl::finish_spills() {
+  for (size_t i = 0; i < spilling_.size();) {
+    Block* leaving = spilling_[i];
+    finish_spill(*leaving);
+    if (i < spilling_.size() && spilling_[i] == leaving) ++i;
+  }
+}
+
+/// Ends a spill: everything that was to leave has left, or it was touched, or failed. Resident when
+/// nothing was unmapped; hosted when something was.
+void EngineImpl::keep(Block& block) {
+  for (Span& span : block.spans) span.leaving = false;
+  for (Piece& piece : block.pieces) piece.wanted_out = false;
+  std::erase(spilling_, &block);
+  if (block.mapped == block.grains) {
+    transit(block, Event::keep);
+    trace("kept", block);
+    if (block.segment != 0) take_back(block);
+    return;
+  }
+  block.arrival = {};  // over, or nothing would have been unmapped
+  transit(block, Event::copied_out,
+          word::unsettled | (block.mapped == block.device ? word::zero_copy : 0));
+  trace("copied_out", block);
+  settle_away(block);
+}
+
+void EngineImpl::settle_away(Block& block) {
+  if (block.state() != State::hosted) return;
+  for (const Piece& piece : block.pieces)
+    if (!piece.slot_valid) return;
+  transit(block, Event::written);
+  trace("written", block);
+}
+
+Staging* EngineImpl::staging_for(size_t bytes, uint64_t reserve) {
+  for (;;) {
+    if (Staging* staging = host_.acquire(bytes, reserve)) return staging;
+    if (plan_.valid && drop_useless_host(0)) continue;
+    if (drop_clean_host()) continue;
+    // Made ahead, on their way to the store: not to be made twice.
+    if (plan_.valid && store_ && !store_full_) return nullptr;
+    if (!drop_resident_host()) return nullptr;
+  }
+}
+
+/// Frees the host copy of the piece that was written first, if it is valid in the store too.
+bool EngineImpl::drop_clean_host() {
+  for (size_t tries = clean_host_.size(); tries > 0; --tries) {
+    PieceRef ref = clean_host_.front();
+    clean_host_.pop_front();
+    if (!current(ref)) continue;
+    Piece& piece = ref.block->pieces[ref.piece];
+    if (!piece.host || !piece.host_valid || !piece.slot_valid) continue;
+    if (piece.host->refs > 1 ||  // a copy or a write is still going through it, or will
+        (ref.block->state() == State::faulting && !piece.on_device)) {
+      clean_host_.push_back(ref);
+      continue;
+    }
+    drop_host_copy(piece);
+    return true;
+  }
+  return false;
+}
+
+/// Frees a host copy whose bytes are on the device as well.
+bool EngineImpl::drop_resident_host() {
+  for (auto it = unwritten_.begin(); it != unwritten_.end(); ++it) {
+    Block& block = *it->block;
+    if (!current(*it)) continue;
+    Piece& piece = block.pieces[it->piece];
+    if (block.state() != State::resident || !piece.host_valid || piece.slot ||
+        piece.host->refs > 1)
+      continue;
+    drop_host_copy(piece);
+    unwritten_.erase(it);
+    return true;
+  }
+  return false;
+}
+
+void EngineImpl::drop_piece(Piece& piece) {
+  if (piece.request && store_->cancel(queue_, reinterpret_cast<uint64_t>(piece.request))) {
+    if (piece.writing) writing_bytes_ -= piece.request->staging->bytes;
+    bandwidths_.end(piece.writing ? lifetimes::Channel::store_write
+                                  : lifetimes::Channel::store_read,
+                    0, clock_.now_ns());
+    requests_.erase(piece.request);
+    host_.unref(piece.request->staging);
+    delete piece.request;
+  } else if (FIRN_CANARY(22) && piece.request && piece.reading) {
+    auto* ours = new Staging(*piece.request->staging);
+    ours->refs = 1 << 20;
+    host_.unref(piece.request->staging);  // others have it while the store still reads into it
+    piece.request->staging = ours;
+  }
+  piece.request = nullptr;
+  piece.writing = piece.reading = piece.copying_out = false;
+  piece.summed = piece.summing = piece.checked = piece.doubtful = piece.unproven = false;
+  piece.read_tries = 0;
+  if (piece.host) host_.unref(piece.host);
+  piece.host = nullptr;
+  piece.host_valid = false;
+  if (piece.slot && !FIRN_CANARY(36)) {
+    store_->discard(piece.slot);
+    // (Where writes failed for other reasons, the pause stays.)
+    if (std::exchange(store_full_, false) && failing_ns_ == 0) write_again_ns_ = 0;
+  }
+  piece.slot = {};
+  piece.slot_valid = false;
+}
+
+/// The device's bytes are about to change, or nobody wants them any more.
+void EngineImpl::drop_copies(Block& block) {
+  if (options_.guard) (void)open_guarded(block);
+  if (!FIRN_CANARY(30)) ++block.version;
+  for (Piece& piece : block.pieces) drop_piece(piece);
+  block.word.fetch_and(~word::copies, std::memory_order_acq_rel);
+  stuck_ = false;
+}
+
+/// A copy out is over: the piece is valid in host memory.
+void EngineImpl::came_out(const PieceRef& ref) {
+  Piece& piece = ref.block->pieces[ref.piece];
+  piece.copying_out = false;
+  piece.host_valid = true;
+  counted_.spilled_bytes += piece.bytes;
+  came_to_host(ref);
+  if (options_.guard) guard(*ref.block);
+}
+
+bool EngineImpl::reap_copies() {
+  bool any = false;
+  while (!copies_out_.empty()) {
+    CopyInFlight copy = copies_out_.front();
+    if (!streams_.over(copy.use)) {
+      (void)streams_.close(copy.use);
+      break;
+    }
+    copies_out_.pop_front();
+    any = true;
+    bandwidths_.end(lifetimes::Channel::host_out, copy.waited ? 0 : copy.staging->bytes,
+                    clock_.now_ns());
+    if (copy.block->generation == copy.generation && copy.block->version == copy.version) {
+      const PieceRef ref{copy.block, copy.generation, copy.version, copy.piece};
+      if (options_.sums)
+        sum_later(ref, true);
+      else
+        came_out(ref);
+    }
+    host_.unref(copy.staging);
+  }
+  while (!copies_in_.empty()) {
+    CopyInFlight copy = copies_in_.front();
+    if (!streams_.over(copy.use)) {
+      (void)streams_.close(copy.use);
+      break;
+    }
+    copies_in_.pop_front();
+    any = true;
+    bandwidths_.end(lifetimes::Channel::host_in, copy.staging->bytes, clock_.now_ns());
+    host_.unref(copy.staging);
+    const PieceRef ref{copy.block, copy.generation, copy.version, copy.piece};
+    if (plan_.valid && current(ref)) came_back(ref);
+    if (options_.guard && current(ref)) guard(*copy.block);
+  }
+  return any;
+}
+
+/// Makes the oldest blocks' bytes valid elsewhere ahead of need, without unmapping them: when room
+/// is needed they are dropped without I/O.
+bool EngineImpl::clean_ahead() {
+  const uint64_t now = tick();
+  if (!pressed_ || stuck_ || options_.adversarial || !spilling_.empty() || waiting_ > 0 ||
+      now < ahead_tick_ + live_.size() / 8 + 1)
+    return false;
+  ahead_tick_ = now;
+  ahead_.reset();
+  const uint64_t target = std::max<uint64_t>(frames_.budget_granules() * granule_grains / 16, 1);
+  uint64_t grains = 0;
+  bool any = false;
+  while (grains < target) {
+    Block* block = ahead_.next(live_, now, false);  // (A segment has no copies while it is there.)
+    if (!block) break;
+    grains += block->grains;
+    bool clean = !block->pieces.empty();
+    for (const Piece& piece : block->pieces) clean &= piece.host_valid || piece.slot_valid;
+    if (clean || !uses_over(*block)) continue;
+    any |= start_spill(*block, false);
+    if (host_.used() > host_.budget() * 3 / 4) break;
+  }
+  return any;
+}
+
+}  // namespace firn

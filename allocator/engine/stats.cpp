@@ -1,0 +1,397 @@
+// Statistics, trimming, the budget, spilling everything, and the walk that checks every invariant.
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "allocator/base/check.h"
+#include "allocator/engine/hot.h"
+
+namespace firn {
+
+uint64_t EngineImpl::budget_bytes() const {
+  Lock lock(mutex_);
+  return frames_.budget_granules() * granule_bytes;
+}
+
+/// Being copied, written or read.
+uint64_t EngineImpl::in_flight() const {
+  uint64_t bytes = 0;
+  for (const IoRequest* request : requests_) bytes += request->staging->bytes;
+  for (const std::deque<CopyInFlight>* copies : {&copies_out_, &copies_in_})
+    for (const CopyInFlight& copy : *copies) bytes += copy.staging->bytes;
+  return bytes;
+}
+
+EngineStats EngineImpl::stats() const {
+  Lock lock(mutex_);
+  EngineStats s = counted_;
+  const uint64_t now = open_waits_.empty() ? 0 : clock_.now_ns();
+  for (uint64_t begun : open_waits_) s.stall_ns += now - begun;
+  s.device = options_.device;
+  s.lost_blocks = failed_.lost_blocks;
+  s.host_corrupt = failed_.host_corrupt;
+  s.device_corrupt = failed_.device_corrupt;
+  s.unseen_writes = failed_.unseen_writes;
+  s.budget_bytes = frames_.budget_granules() * granule_bytes;
+  s.device_bytes = frames_.held_granules() * granule_bytes;
+  s.peak_device_bytes = frames_.peak_granules() * granule_bytes;
+  const Tally allocated = hot_.allocated_bytes().all();
+  s.allocated_bytes = static_cast<uint64_t>(allocated.current);
+  s.peak_allocated_bytes = static_cast<uint64_t>(allocated.peak);
+  for (const Block* block : live_) {
+    s.resident_bytes += block->mapped * grain_bytes;
+    if (block->mapped == block->grains)
+      s.rounding_bytes += block->mapped_bytes() - block->requested;
+    for (const Piece& piece : block->pieces) {
+      if (piece.host_valid) s.hosted_bytes += piece.bytes;
+      if (piece.slot_valid) s.nvme_bytes += piece.bytes;
+    }
+  }
+  for (const auto& region : region_owner_) {
+    s.region_bytes += region->mapped_granules() * granule_bytes;
+    s.region_used_bytes += region->used_bytes();
+    for (const auto& [address, block] : region->used())
+      s.rounding_bytes += block->place_bytes - std::min<uint64_t>(block->requested,
+                                                                  block->place_bytes);
+  }
+  s.resident_bytes += s.region_used_bytes;
+  if (!placing_.active) s.places = s.region_planned_bytes = 0;
+  s.gap_bytes = frames_.shared().free_grains() * grain_bytes;
+  s.host_used_bytes = host_.used();
+  s.in_flight_bytes = in_flight();
+  s.touches = tick();
+  s.spare_fraction = spare_fraction_;
+  s.period_found = plan_.valid || greedy_.valid;
+  using lifetimes::Channel;
+  s.measured_host_out_bytes_s = bandwidths_.bytes_s(Channel::host_out);
+  s.measured_host_in_bytes_s = bandwidths_.bytes_s(Channel::host_in);
+  s.measured_store_write_bytes_s = bandwidths_.bytes_s(Channel::store_write);
+  s.measured_store_read_bytes_s = bandwidths_.bytes_s(Channel::store_read);
+  s.watching = watching_.load(std::memory_order_relaxed);
+  s.frames_created = frames_.created();
+  s.frames_released = frames_.released();
+  for (auto [to, from] : {std::pair(&s.program_driver, &driver_times_.program),
+                          std::pair(&s.service_driver, &driver_times_.service)}) {
+    to->ns = from->all_ns.load(std::memory_order_relaxed);
+    to->locked_ns = from->locked_ns.load(std::memory_order_relaxed);
+    to->lock_waited_ns = from->waited_ns.load(std::memory_order_relaxed);
+  }
+  s.pinned = pinned_bytes();
+  if (health_.dead()) s.trouble.push_back(health_.error().text);
+  if (!host_.trouble().empty()) s.trouble.push_back(host_.trouble());
+  return s;
+}
+
+PoolTallies EngineImpl::tallies() const {
+  Lock lock(mutex_);
+  PoolTallies t;
+  hot_.allocation().get(t.allocation);
+  hot_.allocated_bytes().get(t.allocated_bytes);
+  hot_.requested_bytes().get(t.requested_bytes);
+  hot_.waiting.get(hot_.allocation(), t.active);
+  hot_.waiting_bytes.get(hot_.allocated_bytes(), t.active_bytes);
+  auto sum = [](Tally all[3]) {
+    all[0] = {all[1].current + all[2].current, 0, all[1].allocated + all[2].allocated,
+              all[1].freed + all[2].freed};
+  };
+  for (int pool = 0; pool < 2; ++pool) {
+    t.segment[pool + 1] = segment_tally_[pool].get();
+    t.reserved_bytes[pool + 1] = reserved_tally_[pool].get();
+  }
+  sum(t.segment);
+  sum(t.reserved_bytes);
+  t.segment[0].peak = segment_peak_.get();
+  // What is reserved from the device are frames, whichever pool they serve.
+  t.reserved_bytes[0].current = static_cast<int64_t>(frames_.held_granules() * granule_bytes);
+  t.reserved_bytes[0].peak = static_cast<int64_t>(frames_.peak_granules() * granule_bytes);
+  parts_.add_to(t);
+  add_inactive(t);
+  return t;
+}
+
+void EngineImpl::reset_peaks() {
+  Lock lock(mutex_);
+  hot_.reset_peaks();
+  for (int pool = 0; pool < 2; ++pool) {
+    segment_tally_[pool].reset_peak();
+    reserved_tally_[pool].reset_peak();
+  }
+  segment_peak_.reset(segment_tally_[0].current() + segment_tally_[1].current());
+  parts_.reset_peaks();
+  frames_.reset_peak();
+}
+
+Failures EngineImpl::failures() const {
+  return {failed_.lost_blocks, failed_.host_corrupt + failed_.device_corrupt,
+          failed_.unseen_writes};
+}
+
+uint64_t EngineImpl::zero_copy_bytes() const {
+  Lock lock(mutex_);
+  return counted_.zero_copy_bytes;
+}
+
+void EngineImpl::reset_totals() {
+  Lock lock(mutex_);
+  hot_.reset_totals();
+  for (int pool = 0; pool < 2; ++pool) {
+    segment_tally_[pool].reset_totals();
+    reserved_tally_[pool].reset_totals();
+  }
+  parts_.reset_totals();
+  counted_.oom_count = counted_.retry_count = 0;
+}
+
+void EngineImpl::count_segment(bool made, bool large, uint64_t address, uint64_t bytes,
+                               unsigned stream) {
+  if (made) {
+    segment_tally_[large].add(1);
+    reserved_tally_[large].add(static_cast<int64_t>(bytes));
+    segment_peak_.raise(segment_tally_[0].current() + segment_tally_[1].current());
+  } else {
+    segment_tally_[large].remove(1);
+    reserved_tally_[large].remove(static_cast<int64_t>(bytes));
+  }
+  tell({made ? MemoryEvent::Kind::segment_made : MemoryEvent::Kind::segment_given,
+        reinterpret_cast<void*>(address), bytes, streams_.handle(stream)});
+}
+
+void EngineImpl::on_memory(std::function<void(const MemoryEvent&)> callback) {
+  Lock lock(mutex_);
+  memory_callback_ = std::move(callback);
+}
+
+std::vector<BlockInfo> EngineImpl::blocks() const {
+  Lock lock(mutex_);
+  const auto waits = [this](const Block& block) {
+    return std::find(deferred_.begin(), deferred_.end(), &block) != deferred_.end();
+  };
+  std::vector<BlockInfo> out;
+  for (uint32_t i = 0; i < table_.size(); ++i) {
+    const Block& block = table_[i];
+    uint64_t w = block.word.load(std::memory_order_acquire);
+    if (word::state(w) == State::free || block.segment != 0) continue;
+    const bool idle = word::state(w) == State::ready;
+    if (block.place_bytes != 0 && idle && !waits(block)) continue;
+    BlockInfo info;
+    info.base = reinterpret_cast<void*>(block.address);
+    info.bytes = block.bytes;
+    info.requested_bytes = block.requested;
+    info.capacity = block.grains ? block.mapped_bytes() : size_t{block.bytes};
+    info.stream = streams_.handle(block.stream);
+    info.state = state_names[static_cast<int>(state_of(block))];
+    info.small = w & word::small;
+    info.live = word::state(w) != State::ready && word::state(w) != State::draining &&
+                !(w & (word::freed | word::segment));
+    info.pins = word::holds(w) + ((w & word::pinned) ? 1 : 0);
+    info.recorded = w & word::recorded;
+    info.waiting = waits(block);
+    info.stays = block.place_bytes != 0 ? in_places_words : why_it_stays(block);
+    out.push_back(info);
+  }
+  add_regions(out);
+  return out;
+}
+
+void EngineImpl::trim() {
+  Entered context(*this);
+  if (!can_use(context)) return;
+  Lock lock(mutex_);
+  if (history_) {  // nothing is made ready ahead until the program goes on
+    learn();
+    births_.done_at = history_->now();
+  }
+  park_ready(true);
+  (void)release_segments();
+  bool places_wait = !region_owner_.empty();
+  const auto leaving = [&] {
+    return places_wait || !parked_.empty() || !deferred_.empty() || !draining_.empty() ||
+           !unmappings_.empty() || unmapping_apart_ > 0;
+  };
+  for (int round = 0; round < 1000 && leaving() && !health_.dead(); ++round) {
+    pump_locked();
+    park_ready(true);
+    (void)release_segments();
+    reclaim_parked(UINT64_MAX);
+    places_wait = reclaim_regions(UINT64_MAX) > 0;
+    (void)carry_out_unmappings(lock);
+    if (leaving()) wait(lock, poll_ns);
+  }
+  while (release_segments() && !health_.dead()) {
+    wait(lock, poll_ns);
+    pump_locked();
+  }
+  frames_.trim();
+}
+
+Result<void> EngineImpl::set_budget(uint64_t bytes) {
+  if (bytes < 2 * granule_bytes)
+    return make_error(Code::invalid_argument, 0,
+                      fmt::format("firn_budget: {} bytes is below the least, {} bytes", bytes,
+                                  2 * granule_bytes));
+  Entered context(*this);
+  if (Result<void> usable = can_use(context); !usable) return usable;
+  Lock lock(mutex_);
+  frames_.set_budget(bytes);
+  shrink_to_budget(lock, UINT64_MAX);
+  return health_.dead() ? Result<void>(health_.error()) : Result<void>();
+}
+
+/// Gives back what is held beyond the budget, as far as it can leave until then.
+void EngineImpl::shrink_to_budget(Lock& lock, uint64_t until_ns) {
+  while (frames_.held_granules() > frames_.budget_granules() && !health_.dead()) {
+    park_ready(true);
+    reclaim_parked(UINT64_MAX);
+    const bool places_wait = reclaim_regions(UINT64_MAX) > 0;
+    (void)carry_out_unmappings(lock);
+    frames_.trim(0);
+    if (frames_.held_granules() <= frames_.budget_granules()) break;
+    const uint64_t over =
+        (frames_.held_granules() - frames_.budget_granules()) * granule_grains;
+    const uint64_t unmapped = unmapped_;
+    uint64_t leaving = leaving_grains() + going_granules() * granule_grains;
+    for (const auto* blocks : {&deferred_, &draining_})
+      for (const Block* block : *blocks) leaving += block->device;
+    if (leaving < over) evict(over - leaving, nullptr);
+    pump_locked();
+    if (clock_.now_ns() >= until_ns) break;
+    if (unmapped != unmapped_) continue;
+    if (!places_wait && !something_moves()) break;  // the rest is pinned
+    if (still(still_ns)) {
+      trouble(fmt::format("firn_budget is {}, and {} are on the device: work that uses them does "
+                          "not end, perhaps because it waits for another process",
+                          format_size(frames_.budget_granules() * granule_bytes),
+                          format_size(frames_.held_granules() * granule_bytes)));
+      break;
+    }
+    wait(lock, poll_ns);
+  }
+  (void)carry_out_unmappings(lock);
+  if (frames_.held_granules() > frames_.budget_granules()) frames_.trim(0);
+}
+
+uint64_t EngineImpl::give_way(uint64_t bytes, uint64_t patience_ns) {
+  Entered context(*this);
+  if (!can_use(context)) return 0;
+  Lock lock(mutex_);
+  // Blocks whose operators nobody watched so far may leave the next time.
+  if (!watching_.load(std::memory_order_relaxed)) watch_due_ = true;
+  const uint64_t held = frames_.held_granules();
+  const uint64_t before = std::min(held, frames_.budget_granules());
+  const uint64_t asked = (bytes + granule_bytes - 1) / granule_bytes;
+  const uint64_t least = 2;  // as set_budget() has it
+  if (before <= least) return 0;
+  const uint64_t budget = frames_.budget_granules();
+  frames_.set_budget((before - std::min(asked, before - least)) * granule_bytes);
+  shrink_to_budget(lock, clock_.now_ns() + patience_ns);
+  const uint64_t left = frames_.held_granules();
+  if (left >= held) {  // for nothing
+    frames_.set_budget(budget * granule_bytes);
+    return 0;
+  }
+  frames_.set_budget(std::max(left, frames_.budget_granules()) * granule_bytes);
+  return (held - left) * granule_bytes;
+}
+
+void EngineImpl::spill_all() {
+  Entered context(*this);
+  if (!can_use(context)) return;
+  Lock lock(mutex_);
+  for (int round = 0; round < 100'000 && !health_.dead(); ++round) {
+    if (!stuck_)
+      for (Block* block : std::vector<Block*>(live_)) start_spill(*block, true);
+    (void)carry_out_unmappings(lock);
+    if (spilling_.empty() || still(still_ns / 10)) return;
+    if (!pump_locked() || round % 4 == 3) wait(lock, poll_ns);
+  }
+}
+
+void EngineImpl::spill_away() {
+  Entered context(*this);
+  if (!can_use(context)) return;
+  {
+    Lock lock(mutex_);
+    learn();
+    if (history_) asleep_at_ = history_->now();  // nothing is fetched meanwhile
+    if (!watching_.load(std::memory_order_relaxed)) watch_due_ = true;
+  }
+  spill_all();
+  trim();
+  Lock lock(mutex_);
+  stuck_ = false;  // whatever did not fit now: what is needed later may
+  learn();
+  if (history_) asleep_at_ = history_->now();
+}
+
+void EngineImpl::check() const {
+  Lock lock(mutex_);
+  FrameCount count = apart_;
+  for (size_t i = 0; i < live_.size(); ++i) {
+    const Block& block = *live_[i];
+    auto address = (unsigned long long)block.address;
+    FIRN_CHECK(block.live_at == i, "block %llx", address);
+    FIRN_CHECK(arena_->at(block.address) ==
+                   (block.segment != 0 ? segment_mark | (block.segment - 1) : block.index + 1),
+               "block %llx", address);
+    uint64_t w = block.word.load(std::memory_order_acquire);
+    State state = word::state(w);
+    FIRN_CHECK(state != State::free || block.dropped, "block %llx", address);
+    uint64_t mapped = 0, device = 0;
+    for (const Span& span : block.spans) {
+      uint64_t held = 0;
+      for (const Frame& frame : span.frames) {
+        held += frame.grains();
+        device += frame.host ? 0 : frame.grains();
+      }
+      count.add(span.frames);
+      FIRN_CHECK(!span.mapped() || held == span.grains || span.frames.front().host,
+                 "block %llx span %u: %llu of %u", address, span.begin, (unsigned long long)held,
+                 span.grains);
+      if (span.mapped()) mapped += span.grains;
+      FIRN_CHECK(!span.leaving || (span.mapped() && state == State::spilling), "block %llx",
+                 address);
+    }
+    FIRN_CHECK(mapped == block.mapped && device == block.device, "block %llx", address);
+    FIRN_CHECK(bool(w & word::zero_copy) == (mapped != device),
+               "block %llx (%s): %llu grains, %llu of them on the device", address,
+               state_names[static_cast<int>(state)], (unsigned long long)mapped,
+               (unsigned long long)device);
+    bool whole = state == State::ready || state == State::resident;
+    FIRN_CHECK(!whole || mapped == block.grains, "block %llx (%s): %llu grains of %u", address,
+               state_names[static_cast<int>(state)], (unsigned long long)mapped, block.grains);
+    for (const Piece& piece : block.pieces) {
+      FIRN_CHECK(!piece.host_valid || piece.host, "block %llx", address);
+      FIRN_CHECK(!piece.slot_valid || piece.slot, "block %llx", address);
+      if (state == State::hosted || state == State::spilled || state == State::faulting ||
+          state == State::spilling)
+        FIRN_CHECK(piece.host_valid || piece.slot_valid || piece.on_device,
+                   "block %llx has no copy at %llu", address, (unsigned long long)piece.offset);
+      FIRN_CHECK(!piece.on_device || block.span_of(piece).mapped(),
+                 "block %llx at %llu", address, (unsigned long long)piece.offset);
+      if (state == State::spilled) FIRN_CHECK(piece.slot_valid, "block %llx", address);
+      if (piece.host_valid || piece.slot_valid || piece.copying_out)
+        FIRN_CHECK(w & word::copies, "block %llx: copies without the flag", address);
+    }
+  }
+  for (uint32_t i = 0; i < segment_count_; ++i) count.add(segments_[i].load()->frames);
+  for (const Mapping& mapping : mappings_)
+    for (const Mapping::Part& part : mapping.parts) count.add(part.frames);
+  for (const Unmapping& unmapping : unmappings_) count.add(unmapping.frames);
+  const uint64_t shared_grains = count.shared_grains;
+  const SharedFrames& shared = frames_.shared();
+  FIRN_CHECK(shared_grains + shared.free_grains() == shared.count() * granule_grains,
+             "%llu grains in %llu shared frames, %llu free", (unsigned long long)shared_grains,
+             (unsigned long long)shared.count(), (unsigned long long)shared.free_grains());
+  const uint64_t granules =
+      count.granules + check_regions() + shared.count() + frames_.in_change();
+  FIRN_CHECK(granules + frames_.free_granules() == frames_.held_granules(),
+             "%llu granules in blocks, %llu free, %llu held", (unsigned long long)granules,
+             (unsigned long long)frames_.free_granules(),
+             (unsigned long long)frames_.held_granules());
+  FIRN_CHECK(health_.dead() || frames_.held_granules() <= frames_.budget_granules(),
+             "%llu held, budget %llu",
+             (unsigned long long)frames_.held_granules(),
+             (unsigned long long)frames_.budget_granules());
+}
+
+}  // namespace firn

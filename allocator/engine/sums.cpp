@@ -1,0 +1,138 @@
+// firn_verify: a piece's sum is taken when it has arrived in host memory, and compared when it
+// leaves for the device or, by the store, for the disk. Sums are taken without the engine's lock,
+// by whoever pumps. With `all`, what came to the device is copied out and compared, too.
+#include <algorithm>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "allocator/engine/engine_impl.h"
+
+namespace firn {
+
+/// The piece's copy in host memory is to be summed: for the first time, or to be compared.
+void EngineImpl::sum_later(const PieceRef& ref, bool arrived) {
+  Piece& piece = ref.block->pieces[ref.piece];
+  if (std::exchange(piece.summing, true)) return;
+  host_.ref(piece.host);
+  sums_.push_back({ref, piece.host, arrived});
+  busy_.store(true, std::memory_order_relaxed);
+}
+
+/// True: some were taken. Lets the lock go meanwhile.
+bool EngineImpl::carry_out_sums(Lock& lock) {
+  bool any = false;
+  while (!sums_.empty()) {
+    const SumDue due = sums_.front();
+    sums_.pop_front();
+    const auto is_there = [&] {
+      return current(due.ref) && due.ref.block->pieces[due.ref.piece].host == due.staging;
+    };
+    if (is_there()) {
+      const size_t bytes = due.ref.block->pieces[due.ref.piece].bytes;
+      ++summing_;
+      lock.unlock();
+      const Sum sum = sum_of(due.staging->data, bytes);
+      lock.lock();
+      --summing_;
+      counted_.summed_bytes += bytes;
+      any = true;
+      if (is_there()) summed(due, sum);
+    }
+    host_.unref(due.staging);
+  }
+  return any;
+}
+
+void EngineImpl::summed(const SumDue& due, const Sum& sum) {
+  Block& block = *due.ref.block;
+  Piece& piece = block.pieces[due.ref.piece];
+  piece.summing = false;
+  if (due.arrived) {
+    piece.sum = sum;
+    piece.summed = true;
+    came_out(due.ref);
+    return;
+  }
+  if (sum == piece.sum) {
+    piece.checked = true;
+    return;
+  }
+  piece.doubtful = piece.writing;  // the store may have taken it as it was
+  if (piece.doubtful) return;
+  const Error wrong = say_host_wrong(block, piece, sum);
+  if (piece.slot_valid) {  // the store has it as it was
+    drop_host_copy(piece);
+    return;
+  }
+  if (block.state() != State::faulting) return;  // whoever wants it compares again
+  block.fault_error = wrong;
+  block.failing = Block::Failing::lost;
+  settle_failed(block);
+}
+
+/// Did the store write what arrived in host memory? Where it did not, the copy there has changed.
+bool EngineImpl::written_as_arrived(Block& block, Piece& piece, const StoreCompletion& completion) {
+  if (!options_.sums || !piece.summed || !completion.sum || *completion.sum == piece.sum)
+    return true;
+  (void)say_host_wrong(block, piece, *completion.sum);
+  store_->discard(piece.slot);
+  piece.slot = {};
+  // From the device it is copied again; else the next use compares, and says what is lost.
+  if (piece.on_device) drop_host_copy(piece);
+  return false;
+}
+
+Error EngineImpl::say_host_wrong(const Block& block, const Piece& piece, const Sum& sum) {
+  ++failed_.host_corrupt;
+  Error error = make_error(
+      Code::corrupt, 0,
+      fmt::format("host memory has changed under {} bytes at offset {} of block {:#x}: their sum "
+                  "was {}, is {}",
+                  piece.bytes, piece.offset, block.address, piece.sum.words(), sum.words()));
+  say(error.text);
+  return error;
+}
+
+/// With `all`: is what was copied in there? False: its copies are not over, or the fault failed.
+bool EngineImpl::arrived_whole(Block& block) {
+  if (!net_ || !options_.sums) return true;
+  for (Use use : block.more_uses)
+    if (use.stream() == in_ && !streams_.over(use)) {
+      (void)streams_.close(use);
+      return false;
+    }
+  for (Piece& piece : block.pieces) {
+    if (!std::exchange(piece.unproven, false) || !piece.summed) continue;
+    net_->arrived.resize(std::max(net_->arrived.size(), piece.bytes));
+    CUresult result = copy_piece(block, piece, net_->arrived.data(), false);
+    if (result == CUDA_SUCCESS) result = driver_.stream_synchronize(out_stream_);
+    if (result != CUDA_SUCCESS) {
+      trouble("firn_verify could not look at a block: " +
+              health_.failed("cuMemcpyDtoHAsync", result).text);
+      continue;
+    }
+    const Sum sum = sum_of(net_->arrived.data(), piece.bytes);
+    if (sum == piece.sum) continue;
+    piece.on_device = false;
+    ++failed_.device_corrupt;
+    block.fault_error = make_error(
+        Code::corrupt, 0,
+        fmt::format("{} bytes at offset {} of block {:#x} came to the device wrong: their sum was "
+                    "{}, is {}",
+                    piece.bytes, piece.offset, block.address, piece.sum.words(), sum.words()));
+    say(block.fault_error.text);
+    block.failing = Block::Failing::copies;
+    settle_failed(block);
+    return false;
+  }
+  return true;
+}
+
+/// Nothing of these is wanted any more.
+void EngineImpl::drop_sums() {
+  for (const SumDue& due : sums_) host_.unref(due.staging);
+  sums_.clear();
+}
+
+}  // namespace firn

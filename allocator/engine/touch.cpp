@@ -1,0 +1,389 @@
+// Touches, holds, pins and hints. touch() and release() of a resident block: one compare-and-swap
+// and one fetch-and-subtract on its word, two relaxed stores, no lock, no allocation.
+#include <algorithm>
+#include <optional>
+
+#include <fmt/format.h>
+
+#include "allocator/engine/hot.h"
+#include "firn/canary.h"
+
+namespace firn {
+
+Result<Hold> EngineImpl::touch(const void* pointer, CUstream stream, Access access, Seen seen) {
+  auto address = reinterpret_cast<uint64_t>(pointer);
+  if (!arena_->contains(address)) return Hold{};
+  uint32_t entry = arena_->at(address);
+  if (entry == 0) return Hold{};
+  if (entry & segment_mark) return touch_small(entry, address, stream, access, seen);
+  Block* found = large_at(entry, address);
+  if (!found) return Hold{};
+  Block& block = *found;
+  uint64_t blocked = word::unsettled | word::freed;
+  if (access == Access::write) blocked |= word::copies;
+  uint64_t w = block.word.load(std::memory_order_acquire);
+  while (word::state(w) == State::resident && !(w & blocked)) {
+    uint64_t held = (w | proof(seen, w)) + word::hold_one;
+    if (!block.word.compare_exchange_weak(w, held, std::memory_order_acq_rel)) continue;
+    block.age.store(
+        note(access == Access::write ? EventKind::touch_write : EventKind::touch_read, block),
+        std::memory_order_relaxed);
+    ++thread_holds();
+    if (traced_) trace("touch", block, access == Access::write ? "write" : "read");
+    return Hold{&block};
+  }
+  return touch_slow(block, stream, access, seen, false);
+}
+
+Result<Hold> EngineImpl::touch_anyway(const void* pointer, CUstream stream, Access access,
+                                      Seen seen) {
+  Block* block = live_at(pointer, false);
+  if (block && block->grains == 0)
+    block = whole_at(arena_->at(block->address), reinterpret_cast<uint64_t>(pointer), seen);
+  if (!block) return Hold{};
+  (void)frames_.host_granted();  // before the lock: the first time it takes a while
+  return touch_slow(*block, stream, access, seen, true);
+}
+
+Result<Hold> EngineImpl::touch_slow(Block& block, CUstream stream, Access access, Seen seen,
+                                    bool anyway) {
+  Entered context(*this);
+  if (Result<void> usable = can_use(context); !usable) return usable.error();
+  Lock lock(mutex_);
+  int index = see_stream(stream);
+  if (index < 0)
+    return make_error(Code::invalid_argument, 0,
+                      fmt::format("more than {} streams", Streams::capacity));
+  const uint32_t failures = block.fault_failures, refusals = block.read_refusals;
+  const uint32_t generation = block.generation;
+  std::optional<uint64_t> stall_begin;
+  OpenWait open(open_waits_);
+  while (block.generation == generation) {
+    if (health_.dead()) return health_.error();
+    if (block.fault_failures > failures + 3)
+      return make_error(Code::driver, 0,
+                        fmt::format("block {:#x} could not be brought back: {}", block.address,
+                                    block.fault_error.text));
+    if (block.read_refusals != refusals) return unreadable(block, stall_begin);
+    uint64_t w = block.word.load(std::memory_order_acquire);
+    if (w & word::freed) break;
+    switch (word::state(w)) {
+      case State::resident: {
+        if (w & word::many_uses) (void)uses_over(block);  // forgets those that are over
+        if (w & word::unsettled) {
+          if (streams_.over(block.arrival)) {
+            block.word.fetch_and(~word::unsettled, std::memory_order_acq_rel);
+            block.arrival = {};
+          } else {
+            if (!stall_begin) begin_stall();
+            if (Result<void> ordered = streams_.order(index, block.arrival); !ordered)
+              return ordered.error();
+            if (options_.policy == Policy::greedy) device_clock_.waits_for(block.arrival);
+          }
+        }
+        if (access == Access::write && (w & word::copies)) {
+          if (options_.guard && !open_guarded(block)) return health_.error();
+          drop_copies(block);
+        }
+        w = block.word.load(std::memory_order_acquire);
+        while (word::state(w) == State::resident && !(w & word::freed)) {
+          if (!block.word.compare_exchange_weak(w, (w | proof(seen, w)) + word::hold_one,
+                                                std::memory_order_acq_rel))
+            continue;
+          const auto kind =
+              access == Access::write ? EventKind::touch_write : EventKind::touch_read;
+          block.age.store(block.segment != 0 ? next_tick() : note(kind, block),
+                          std::memory_order_relaxed);
+          if (block.prefetched) block.prefetched = false;
+          if (stall_begin) count_stall(*stall_begin, &block);
+          ++thread_holds();
+          if (traced_) trace("touch", block, access == Access::write ? "write" : "read");
+          return Hold{&block};
+        }
+        break;
+      }
+      case State::spilling:
+        keep(block);
+        break;
+      case State::hosted:
+      case State::spilled:
+      case State::faulting:
+        if (!stall_begin) {
+          stall_begin = clock_.now_ns();
+          begin_stall();
+          open.begin(*stall_begin);
+        }
+        // Faulting and not all mapped: a part is being prefetched.
+        if (word::state(w) != State::faulting || block.mapped < block.grains) {
+          if (Result<void> begun = begin_fault(lock, block, anyway); !begun) {
+            count_stall(*stall_begin, &block);
+            return begun.error();
+          }
+          break;
+        }
+        pump_locked();
+        if (!carry_out_sums(lock) && block.state() == State::faulting) wait(lock, poll_ns);
+        break;
+      case State::lost:
+        return make_error(Code::lost, 0,
+                          fmt::format("block {:#x} ({} bytes) is lost: {}", block.address,
+                                      block.requested, block.fault_error.text));
+      default:
+        return Hold{};  // freed under our hands: not a block any more
+    }
+  }
+  return Hold{};
+}
+
+/// The error for a thread that waited for a block whose bytes cannot be had now.
+Error EngineImpl::unreadable(const Block& block, std::optional<uint64_t> stall_begin) {
+  if (stall_begin) count_stall(*stall_begin, &block);
+  const bool memory = block.fault_error.code == Code::out_of_memory;
+  return make_error(
+      memory ? Code::out_of_memory : Code::lost, 0,
+      fmt::format("block {:#x} ({} bytes) could not be read back for {} s (firn_io_patience): {}; "
+                  "its copy is kept, the next use tries again",
+                  block.address, block.requested, options_.io_patience_ns / 1'000'000'000,
+                  block.fault_error.text));
+}
+
+int EngineImpl::find_index(CUstream stream) {
+  int index = streams_.find(stream);
+  if (index < 0) {
+    Lock lock(mutex_);
+    index = see_stream(stream);
+    if (index < 0) return index;
+  }
+  streams_.used(static_cast<unsigned>(index));
+  if (program_stream_.load(std::memory_order_relaxed) != index)
+    program_stream_.store(index, std::memory_order_release);
+  return index;
+}
+
+/// Of a stream that has no index: what it did is over before anything else is done.
+void EngineImpl::wait_for_stream(CUstream stream) {
+  Entered context(*this);
+  none_held("cuStreamSynchronize");
+  const CUresult result = driver_.stream_synchronize(stream);
+  Lock lock(mutex_);
+  if (result != CUDA_SUCCESS) (void)health_.failed("cuStreamSynchronize", result);
+  trouble(fmt::format("more than {} streams are in use: work on the others is waited for",
+                      Streams::capacity));
+}
+
+void EngineImpl::change_use(Block& block, Use use) {
+  uint64_t last = block.use.load(std::memory_order_acquire);
+  for (;;) {
+    Use before{last};
+    if (before && before.stream() == use.stream() && before.epoch() >= use.epoch()) break;
+    if (before && before.stream() != use.stream() && !streams_.over(before)) {
+      Lock lock(mutex_);
+      add_use(block, before);
+    }
+    if (block.use.compare_exchange_weak(last, use.bits, std::memory_order_acq_rel)) break;
+  }
+}
+
+void EngineImpl::last_hold_dropped(Block& block, uint64_t word_before) {
+  Entered context(*this);
+  if (context.result() == CUDA_ERROR_NOT_PERMITTED) {
+    if (word_before & word::freed) settle_later(block);
+    return;
+  }
+  Lock lock(mutex_);
+  if (word_before & word::freed)
+    finish_free(block);
+  else
+    start_spill(block, true);  // back to where it was as soon as the work is over
+}
+
+void EngineImpl::release(Hold hold, CUstream stream) {
+  if (!hold.block) return;
+  if (const int index = index_of(stream); index >= 0) [[likely]]
+    set_use(*hold.block, streams_.now(static_cast<unsigned>(index)));
+  else
+    wait_for_stream(stream);
+  --thread_holds();
+  drop_hold(*hold.block);
+}
+
+Hold EngineImpl::hold_new(const void* pointer, const char* maker) {
+  Block* block = live_at(pointer, true);
+  if (!block) return {};
+  if (!hold_live(*block)) return {};
+  ++thread_holds();
+  if (maker) {
+    block->maker.store(maker, std::memory_order_relaxed);
+    block->maker_of.store(block->generation, std::memory_order_relaxed);
+  }
+  return Hold{block};
+}
+
+void EngineImpl::allocated_outside(const void* pointer) {
+  Block* block = live_at(pointer, true);
+  if (block)
+    block->word.fetch_or(word::outside, std::memory_order_acq_rel);
+}
+
+void EngineImpl::add_use(Block& block, Use use) {
+  if (!use || streams_.over(use)) return;
+  for (Use& known : block.more_uses)
+    if (known.stream() == use.stream()) {
+      if (known.epoch() < use.epoch()) known = use;
+      return;
+    }
+  block.more_uses.push_back(use);
+  block.word.fetch_or(word::many_uses, std::memory_order_acq_rel);
+}
+
+/// Everything but copies out is over: a span whose own copies are over may be unmapped.
+bool EngineImpl::programs_uses_over(Block& block) {
+  (void)uses_over(block);
+  for (Use use : block.more_uses)
+    if (use.stream() != out_) return false;
+  return streams_.over(Use{block.use.load(std::memory_order_acquire)}) &&
+         streams_.over(block.arrival);
+}
+
+/// Everything that used the block, its copies included, is over. Forgets the uses that are.
+bool EngineImpl::uses_over(Block& block) {
+  std::erase_if(block.more_uses, [&](Use use) { return streams_.over(use); });
+  if (FIRN_CANARY(9)) block.more_uses.clear();
+  if (block.more_uses.empty())
+    block.word.fetch_and(~word::many_uses, std::memory_order_acq_rel);
+  return block.more_uses.empty() &&
+         streams_.over(Use{block.use.load(std::memory_order_acquire)}) &&
+         streams_.over(block.arrival);
+}
+
+void EngineImpl::close_uses(Block& block) {
+  for (Use use : block.more_uses) (void)streams_.close(use);
+  if (Use last{block.use.load(std::memory_order_acquire)}; last && !streams_.over(last))
+    (void)streams_.close(last);
+  if (block.arrival && !streams_.over(block.arrival)) (void)streams_.close(block.arrival);
+}
+
+/// Under pin() and give_address(): resident, its bytes there for every stream, its copies dropped.
+/// `mark` is called with the lock held. (A small block is there with its segment; while nobody
+/// watches it is anyway.)
+template <class Mark>
+Result<void> EngineImpl::pin_with(Block& block, Mark&& mark) {
+  const auto* pointer = reinterpret_cast<const void*>(block.address);
+  Result<Hold> hold = touch(pointer, nullptr, Access::write, Seen::always);
+  if (!hold) return hold.error();
+  Result<void> arrived;
+  {
+    Entered context(*this);
+    if (Result<void> usable = can_use(context); !usable) arrived = usable;
+    Lock lock(mutex_);
+    const Block* moved = hold->block;
+    while (arrived && moved && !streams_.over(moved->arrival)) {  // (Others go on meanwhile.)
+      if (health_.dead())
+        arrived = health_.error();
+      else if (!streams_.close(moved->arrival))
+        arrived = streams_.wait(moved->arrival);  // no event is to be had
+      else if (!streams_.poll())
+        wait(lock, poll_ns);
+    }
+    if (arrived) mark();
+  }
+  release(*hold, nullptr);
+  return arrived;
+}
+
+Result<void> EngineImpl::pin(const void* pointer, const char* reason) {
+  Block* block = live_at(pointer, false);
+  if (!block)
+    return make_error(Code::invalid_argument, 0, fmt::format("pin of {}: no block", pointer));
+  return pin_with(*block, [&] {
+    block->pin_reason = reason;
+    ++block->pin_count;
+    block->word.fetch_or(word::pinned, std::memory_order_acq_rel);
+    trace("pin", *block, reason);
+    if (block->grains != 0) bar_place(*block);
+  });
+}
+
+Result<void> EngineImpl::give_address(const void* pointer, const char* reason) {
+  Block* block = live_at(pointer, false);
+  if (!block || (block->word.load(std::memory_order_acquire) & word::given)) return {};
+  return pin_with(*block, [&] {
+    block->given_reason = reason;
+    block->word.fetch_or(word::pinned | word::given, std::memory_order_acq_rel);
+    trace("pin", *block, reason);
+    if (block->grains != 0) bar_place(*block);
+  });
+}
+
+Result<void> EngineImpl::unpin(const void* pointer) {
+  Block* block = live_at(pointer, false);
+  if (!block || !(block->word.load(std::memory_order_acquire) & (word::pinned | word::small)))
+    return make_error(Code::invalid_argument, 0,
+                      fmt::format("unpin of {}: not pinned", pointer));
+  Lock lock(mutex_);
+  uint64_t gone = 0;
+  if (block->pin_count > 0)
+    --block->pin_count;
+  else if (!block->exported)
+    gone = word::given;
+  const uint64_t left = block->word.fetch_and(~gone, std::memory_order_acq_rel) & ~gone;
+  if (block->pin_count > 0) return {};
+  block->pin_reason = nullptr;
+  if (left & word::given) return {};
+  block->word.fetch_and(~word::pinned, std::memory_order_acq_rel);
+  trace("unpin", *block);
+  return {};
+}
+
+Result<void> EngineImpl::prefetch(const void* pointer, size_t bytes, CUstream stream) {
+  auto begin = reinterpret_cast<uint64_t>(pointer);
+  Entered context(*this);
+  if (Result<void> usable = can_use(context); !usable) return usable;
+  Lock lock(mutex_);
+  for (uint64_t at = begin; at < begin + std::max<size_t>(bytes, 1);) {
+    Block* block = live_at(reinterpret_cast<void*>(at), false);
+    if (!block)
+      return make_error(Code::invalid_argument, 0,
+                        fmt::format("prefetch of {:#x}: no block", at));
+    block = moved_with(block);
+    State state = block->state();
+    if (state == State::spilling) keep(*block);
+    state = block->state();
+    if (state == State::hosted || state == State::spilled)
+      prefetches_.push_back({{block, block->generation, block->version, 0},
+                             static_cast<unsigned>(std::max(see_stream(stream), 0))});
+    if (state == State::resident)
+      block->age.store(next_tick(), std::memory_order_relaxed);
+    at = block->address + std::max<uint64_t>(block->mapped_bytes(), block->bytes);
+  }
+  run_prefetches(lock);
+  busy_.store(true, std::memory_order_relaxed);
+  lock.unlock();
+  clock_.notify();
+  return {};
+}
+
+Result<void> EngineImpl::cold(const void* pointer, size_t bytes) {
+  auto begin = reinterpret_cast<uint64_t>(pointer);
+  Entered context(*this);
+  if (Result<void> usable = can_use(context); !usable) return usable;
+  Lock lock(mutex_);
+  for (uint64_t at = begin; at < begin + std::max<size_t>(bytes, 1);) {
+    Block* block = live_at(reinterpret_cast<void*>(at), false);
+    if (!block)
+      return make_error(Code::invalid_argument, 0, fmt::format("cold of {:#x}: no block", at));
+    block = moved_with(block);
+    if (block->grains != 0) {
+      block->age.store(0, std::memory_order_relaxed);
+      start_spill(*block, true);
+    }
+    at = block->address + std::max<uint64_t>(block->mapped_bytes(), block->bytes);
+  }
+  pump_locked();
+  (void)carry_out_unmappings(lock);
+  lock.unlock();
+  clock_.notify();
+  return {};
+}
+
+}  // namespace firn

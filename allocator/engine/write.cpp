@@ -1,0 +1,239 @@
+// On: host memory to the store. A piece keeps its host copy until room is needed for others.
+#include <algorithm>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "allocator/base/check.h"
+#include "allocator/engine/engine_impl.h"
+#include "firn/canary.h"
+
+namespace firn {
+
+IoRequest* EngineImpl::request_for(Block& block, uint32_t index, Slot slot) {
+  Piece& piece = block.pieces[index];
+  std::unique_ptr<IoRequest> request(new IoRequest{&block, block.generation, block.version, index,
+                                                   piece.host, slot, piece.reading,
+                                                   clock_.now_ns()});
+  requests_.insert(request.get());  // (may find no memory)
+  host_.ref(piece.host);
+  return piece.request = request.release();
+}
+
+/// Says so when the store has not answered for long: whoever waits for it sees nothing else. (A
+/// request cannot be taken back: whether its bytes are still to come nobody knows.)
+void EngineImpl::look_for_unanswered() {
+  if (requests_.empty()) return;
+  const uint64_t now = clock_.now_ns();
+  if (now < next_look_ns_) return;
+  next_look_ns_ = now + 1'000'000'000;
+  for (const IoRequest* request : requests_)
+    if (now - request->begun_ns > unanswered_ns)
+      return trouble(fmt::format("a {} has been without an answer for {} s: what holds the spill "
+                                 "folders (firn_dir) is very slow, or hangs; it is waited for",
+                                 request->reads ? "read" : "write", unanswered_ns / 1'000'000'000));
+}
+
+namespace {
+/// Removes what is out of date, seldom enough to cost little.
+template <class Keep>
+void tidy(std::deque<PieceRef>& refs, size_t& limit, Keep&& keep) {
+  if (refs.size() < limit) return;
+  std::erase_if(refs, [&](const PieceRef& ref) { return !keep(ref); });
+  limit = 2 * refs.size() + 1024;
+}
+}  // namespace
+
+bool EngineImpl::unwritten(const PieceRef& ref) const {
+  if (!current(ref)) return false;
+  const Piece& piece = ref.block->pieces[ref.piece];
+  return piece.host_valid && !piece.slot;
+}
+
+/// A copy of the piece has arrived in host memory.
+void EngineImpl::came_to_host(const PieceRef& ref) {
+  (ref.block->to_store ? greedy_.store_bound : unwritten_).push_back(ref);
+  plan_.write_looked = false;
+  tidy(unwritten_, unwritten_tidy_, [this](const PieceRef& old) { return unwritten(old); });
+}
+
+/// A copy of the piece has arrived on the device, beside that in host memory.
+void EngineImpl::came_back(const PieceRef& ref) {
+  returned_.push_back(ref);
+  tidy(returned_, returned_tidy_, [](const PieceRef& old) {
+    if (!current(old)) return false;
+    const Piece& piece = old.block->pieces[old.piece];
+    return piece.on_device && piece.host_valid;
+  });
+}
+
+/// What is decided to be in the store comes first. The rest goes there when host memory is wanted,
+/// what is used last before the others; without a decision, in the order of arrival, from half of
+/// host memory on.
+bool EngineImpl::next_write(PieceRef& ref) {
+  const auto first_of = [&](std::deque<PieceRef>& from) {
+    while (!from.empty() && !unwritten(from.front())) from.pop_front();
+    if (from.empty()) return false;
+    ref = from.front();
+    from.pop_front();
+    return true;
+  };
+  if (first_of(greedy_.store_bound)) return true;
+  if (plan_.valid) {
+    if (next_planned_write(ref)) return true;
+    if (host_is_passage() && first_of(unwritten_)) return true;
+    if (!staging_wanted_ && !host_.closing()) return false;
+    std::erase_if(unwritten_, [this](const PieceRef& old) { return !unwritten(old); });
+    const auto last = std::max_element(
+        unwritten_.begin(), unwritten_.end(), [](const PieceRef& a, const PieceRef& b) {
+          return a.block->next_use < b.block->next_use;
+        });
+    if (last == unwritten_.end()) return false;
+    ref = *last;
+    unwritten_.erase(last);
+    return true;
+  }
+  // What a greedy plan has in host memory stays there as long as it can.
+  const uint64_t stays = greedy_.valid && !host_is_passage()
+                             ? host_.budget() - 4 * in_flight_bytes()
+                             : host_.budget() / 2;
+  return (staging_wanted_ || host_.closing() || host_.used() > stays) && first_of(unwritten_);
+}
+
+/// Has what is due written, as much at a time as keeps the store busy.
+bool EngineImpl::write_back() {
+  bool any = false;
+  const uint64_t now = clock_.now_ns();
+  store_busy_ = false;
+  if (now >= write_again_ns_ && std::exchange(store_full_, false)) stuck_ = false;
+  const uint64_t in_flight_most =
+      plan_.valid ? in_flight_bytes() : std::max(host_.budget() / 4, options_.piece_bytes);
+  if (store_full_) {  // what was bound for it stays, to be dropped as other copies are
+    unwritten_.insert(unwritten_.end(), greedy_.store_bound.begin(), greedy_.store_bound.end());
+    greedy_.store_bound.clear();
+  }
+  PieceRef ref{};
+  while (!store_full_ && now >= write_again_ns_ && writing_bytes_ < in_flight_most &&
+         next_write(ref)) {
+    Piece& piece = ref.block->pieces[ref.piece];
+    if (!plan_.valid && ref.block->state() == State::resident && ref.block->leave &&
+        piece.host->refs == 1) {
+      // It left and came back: in use again, its bytes are on the device. Not worth a write.
+      drop_host_copy(piece);
+      continue;
+    }
+    if (!start_write(ref)) break;
+    any = true;
+  }
+  return any;
+}
+
+/// False: the store took it not. The piece stays in host memory then, and in unwritten_.
+bool EngineImpl::start_write(const PieceRef& ref) {
+  Piece& piece = ref.block->pieces[ref.piece];
+  Result<Slot> slot = store_->reserve(piece.host->bytes, false);
+  if (!slot) {
+    unwritten_.push_front(ref);
+    if (slot.error().code == Code::busy) {
+      store_busy_ = true;
+      return false;
+    }
+    take_no_more("spilled blocks stay in host memory: ", slot.error(), clock_.now_ns());
+    return false;
+  }
+  piece.slot = *slot;
+  piece.writing = true;
+  IoRequest* request = request_for(*ref.block, ref.piece, *slot);
+  writing_bytes_ += piece.host->bytes;
+  Result<void> begun = store_->write(queue_, *slot, {piece.host->data, piece.host->bytes},
+                                     reinterpret_cast<uint64_t>(request));
+  if (begun) {
+    bandwidths_.begin(lifetimes::Channel::store_write, clock_.now_ns());
+    if (FIRN_CANARY(4)) store_->discard(*slot);
+    if (FIRN_CANARY(5)) drop_host_copy(piece);
+    return true;
+  }
+  StoreCompletion failed;
+  failed.error = begun.error();
+  requests_.erase(request);
+  end_request(request, failed);
+  return false;
+}
+
+/// What the store says of a request, taken or not; the request is gone after it.
+void EngineImpl::end_request(IoRequest* request, const StoreCompletion& completion) {
+  const auto end = [this](IoRequest* each) {  // also where memory lacks in the middle of it
+    host_.unref(each->staging);
+    delete each;
+  };
+  const std::unique_ptr<IoRequest, decltype(end)> ours(request, end);
+  if (completion.kind == StoreCompletion::Kind::write)
+    written(*request, completion);
+  else
+    read_done(*request, completion);
+}
+
+void EngineImpl::written(IoRequest& request, const StoreCompletion& completion) {
+  writing_bytes_ -= request.staging->bytes;
+  Block& block = *request.block;
+  if (block.generation != request.generation || block.version != request.version) return;
+  Piece& piece = block.pieces[request.piece];
+  piece.writing = false;
+  piece.request = nullptr;
+  PieceRef ref{&block, block.generation, block.version, request.piece};
+  if (completion.error.code == Code::ok || FIRN_CANARY(28)) {
+    write_failures_ = 0;
+    unwritten_ns_ = failing_ns_ = 0;
+    if (!written_as_arrived(block, piece, completion)) return;
+    piece.slot_valid = true;
+    if (block.to_store && block.state() != State::faulting) {  // as the plan has it
+      drop_host_copy(piece);
+    } else {
+      clean_host_.push_back(ref);
+    }
+    stuck_ = false;
+    settle_away(block);
+    return;
+  }
+  store_->discard(piece.slot);
+  piece.slot = {};
+  unwritten_.push_front(ref);
+  take_no_more("a write to the store failed, the bytes stay in host memory: ", completion.error,
+               request.begun_ns);
+}
+
+/// The store does not take a piece. It is tried again: after pauses where that may pass soon; as a
+/// full one, for which nobody waits, where it has no room or failed for firn_io_patience.
+/// `begun_ns`: when it was tried.
+void EngineImpl::take_no_more(const char* what, const Error& error, uint64_t begun_ns) {
+  const uint64_t now = clock_.now_ns();
+  if (unwritten_ns_ == 0) {
+    unwritten_ns_ = now;
+    trouble(what + error.text);
+  }
+  // (Failures with a while between them in which nothing was to be written are no row.)
+  const bool given_up =
+      failing_ns_ != 0 && write_again_ns_ >= failing_ns_ + options_.io_patience_ns;
+  if (failing_ns_ == 0 || (!given_up && begun_ns > write_again_ns_ + io_pause_most_ns)) {
+    failing_ns_ = now;
+    write_failures_ = 0;
+  }
+  if (error.code == Code::no_space) failing_ns_ = 0;
+  if (error.code == Code::no_space || now - failing_ns_ >= options_.io_patience_ns) {
+    store_full_ = true;
+    write_again_ns_ = now + full_pause_ns;
+    return;
+  }
+  write_again_ns_ =
+      now + std::min(io_pause_most_ns, io_pause_ns << std::min(write_failures_, 16u));
+  ++write_failures_;
+}
+
+/// Is room being made there, or do writes fail, though not for so long that nobody waits for them
+/// any more?
+bool EngineImpl::store_pauses() const {
+  if (store_busy_) return true;
+  return !store_full_ && unwritten_ns_ != 0 && clock_.now_ns() < write_again_ns_;
+}
+
+}  // namespace firn

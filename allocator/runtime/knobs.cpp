@@ -1,0 +1,373 @@
+// The tables of knobs: how each is read and shown.
+// Owns: nothing. Locks: none.
+#include "allocator/runtime/knobs.h"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <vector>
+
+#include "allocator/base/sizes.h"
+
+namespace firn {
+
+namespace {
+
+constexpr uint64_t budget_bytes_min = 2u << 20;  // one frame
+constexpr uint64_t host_bytes_min = 16u << 20;   // staging for a few pieces
+constexpr uint64_t piece_bytes_min = 64u << 10;
+constexpr uint64_t piece_bytes_max = 1u << 30;  // a slot's limit
+constexpr uint64_t piece_alignment = 4096;      // a slot's granularity
+constexpr unsigned depth_max = 1024;
+constexpr uint64_t bandwidth_min = 1u << 20;
+constexpr uint64_t latency_us_max = 1'000'000;
+constexpr uint64_t patience_s_max = 86'400;
+constexpr uint64_t us_ns = 1'000, second_ns = 1'000'000'000;
+
+std::string one_of(std::string_view value, std::initializer_list<std::string_view> allowed) {
+  if (std::find(allowed.begin(), allowed.end(), value) != allowed.end()) return {};
+  std::string text = quote_word(value) + " is none of";
+  const char* separator = " ";
+  for (std::string_view word : allowed) {
+    text.append(separator).append(word);
+    separator = ", ";
+  }
+  return text;
+}
+
+std::string take_size(uint64_t& to, std::string_view value, uint64_t least = 1) {
+  Result<uint64_t> bytes = parse_size(value);
+  if (!bytes) return bytes.error().text;
+  if (*bytes < least) return quote_word(value) + " is less than " + format_size(least);
+  to = *bytes;
+  return {};
+}
+
+std::string take_bandwidth(uint64_t& to, std::string_view value) {
+  constexpr std::string_view per_second = "/s";
+  if (!value.ends_with(per_second)) return quote_word(value) + " is no bandwidth; write 3.2GiB/s";
+  return take_size(to, value.substr(0, value.size() - per_second.size()), bandwidth_min);
+}
+
+/// A whole number of `unit`s, of `unit_ns` each.
+std::string take_time(uint64_t& to_ns, std::string_view value, std::string_view unit,
+                      uint64_t unit_ns, uint64_t most) {
+  uint64_t number = 0;
+  const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), number);
+  if (error != std::errc() || std::string_view(end, value.data() + value.size()) != unit ||
+      number > most)
+    return quote_word(value) + " is not a time from 0" + std::string(unit) + " to " +
+           std::to_string(most) + std::string(unit);
+  to_ns = number * unit_ns;
+  return {};
+}
+
+std::string take_flag(bool& to, std::string_view value) {
+  const bool yes = value == "1" || value == "true" || value == "on";
+  if (!yes && value != "0" && value != "false" && value != "off")
+    return quote_word(value) + " is none of 1, 0, true, false, on, off";
+  to = yes;
+  return {};
+}
+
+/// (A flag, as it was once: all.)
+std::string take_verify(Config& config, std::string_view value) {
+  bool all = false;
+  const bool flag = take_flag(all, value).empty();
+  const std::string_view word = !flag ? value : all ? "all" : "off";
+  std::string trouble = one_of(word, {"off", "host", "all"});
+  if (trouble.empty()) config.verify = word;
+  return trouble;
+}
+
+std::string take_path(std::string& to, std::string_view value) {
+  if (value.empty()) return "the path is empty";
+  to = value;
+  return {};
+}
+
+std::string take_metrics(Config& config, std::string_view value) {
+  if (is_port(value)) {
+    unsigned port = 0;
+    const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), port);
+    if (error != std::errc() || port < 1 || port > port_most)
+      return quote_word(value) + " is not a port from 1 to 65535";
+  }
+  return take_path(config.metrics, value);
+}
+
+std::string take_dirs(Config& config, std::string_view value) {
+  std::vector<std::string> dirs;
+  for (size_t begin = 0; begin <= value.size();) {
+    const size_t end = std::min(value.find(';', begin), value.size());
+    const std::string_view dir = value.substr(begin, end - begin);
+    if (dir.empty()) return "a directory's name is empty";
+    if (dir.front() != '/')
+      return "the directory " + quote_word(dir) + " is relative; write it from /";
+    if (std::find(dirs.begin(), dirs.end(), dir) != dirs.end())
+      return "the directory " + quote_word(dir) + " is named twice";
+    dirs.emplace_back(dir);
+    begin = end + 1;
+  }
+  config.dirs = std::move(dirs);
+  return {};
+}
+
+std::string take_piece(Config& config, std::string_view value) {
+  uint64_t bytes = 0;
+  if (std::string trouble = take_size(bytes, value, piece_bytes_min); !trouble.empty())
+    return trouble;
+  if (bytes > piece_bytes_max) return quote_word(value) + " is more than 1GiB";
+  if (bytes % piece_alignment != 0) return quote_word(value) + " is not a multiple of 4KiB";
+  config.piece_bytes = bytes;
+  return {};
+}
+
+std::string take_fraction(double& to, std::string_view value) {
+  double number = 0;
+  const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), number);
+  // Written so that NaN fails too.
+  if (error != std::errc() || end != value.data() + value.size() || !(number >= 0 && number <= 1))
+    return quote_word(value) + " is not a number from 0 to 1";
+  to = number;
+  return {};
+}
+
+std::string take_depth(Config& config, std::string_view value) {
+  unsigned number = 0;
+  const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), number);
+  if (error != std::errc() || end != value.data() + value.size() || number < 1 ||
+      number > depth_max)
+    return quote_word(value) + " is not a whole number from 1 to 1024";
+  config.depth = number;
+  return {};
+}
+
+std::string take_looks(Config& config, std::string_view value) {
+  unsigned number = 0;
+  const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), number);
+  const bool all = value == "all";
+  if (!all && (error != std::errc() || end != value.data() + value.size() || number < 1 ||
+               number == Config::looks_all))
+    return quote_word(value) + " is neither a whole number from 1 on nor all";
+  config.looks = all ? Config::looks_all : number;
+  return {};
+}
+
+std::string show_bandwidth(uint64_t bytes_s) {
+  return bytes_s == 0 ? "" : exact_size(bytes_s) + "/s";
+}
+std::string show_flag(bool flag) { return flag ? "1" : "0"; }
+
+std::string show_fraction(double fraction) {
+  std::array<char, 32> text;
+  return {text.data(), std::to_chars(text.data(), text.data() + text.size(), fraction).ptr};
+}
+
+std::string show_dirs(const Config& config) {
+  std::string text;
+  for (const std::string& dir : config.dirs) text.append(text.empty() ? "" : ";").append(dir);
+  return text;
+}
+
+const KnobEntry table[] = {
+    {{"budget", "size", "all that is free on the device, less a margin",
+      "most GPU memory Firn holds, per device",
+      "to leave room for another job, or to try how little is enough"},
+     [](Config& c, std::string_view v) { return take_size(c.budget_bytes, v, budget_bytes_min); },
+     [](const Config& c) { return exact_size(c.budget_bytes); }},
+    {{"dir", "list", "none: host memory is the only tier",
+      "directories on NVMe for spill files (DIR;DIR, one per SSD)",
+      "always, where there is an SSD: a local directory that only you can write"},
+     take_dirs,
+     show_dirs},
+    {{"host", "size",
+      "automatic: half of what is available, shared by all processes, taken as it is needed",
+      "most pinned host memory, staging included, per process",
+      "more spares SSD traffic; less leaves memory to data loading"},
+     [](Config& c, std::string_view v) { return take_size(c.host_bytes, v, host_bytes_min); },
+     [](const Config& c) { return exact_size(c.host_bytes); }},
+    {{"policy", "age|lifetime", "lifetime", "how Firn chooses what leaves the GPU",
+      "age where nothing repeats and learning is to cost nothing"},
+     [](Config& c, std::string_view v) {
+       std::string trouble = one_of(v, {"age", "lifetime"});
+       if (trouble.empty()) c.policy = v;
+       return trouble;
+     },
+     [](const Config& c) { return c.policy; }},
+    {{"fallback", "refuse|native", "refuse",
+      "PyTorch, where Firn does not fit it: CUDA does not start, or PyTorch's own allocator stays",
+      "native where a job is to run in any case, and may run out of memory"},
+     [](Config& c, std::string_view v) {
+       std::string trouble = one_of(v, {"refuse", "native"});
+       if (trouble.empty()) c.fallback = v;
+       return trouble;
+     },
+     [](const Config& c) { return c.fallback; }},
+    {{"store", "automatic|io_uring|threads", "automatic", "how spill files are written and read",
+      "threads where io_uring misbehaves"},
+     [](Config& c, std::string_view v) {
+       std::string trouble = one_of(v, {"automatic", "io_uring", "threads"});
+       if (trouble.empty()) c.store = v;
+       return trouble;
+     },
+     [](const Config& c) { return c.store; }},
+    {{"store_size", "size", "no limit",
+      "most bytes of spill file in each directory, shared by the processes that use it",
+      "on a disk that others need too"},
+     [](Config& c, std::string_view v) { return take_size(c.store_bytes, v); },
+     [](const Config& c) { return exact_size(c.store_bytes); }},
+    {{"depth", "requests", "32",
+      "I/O requests in flight per directory, shared by the processes that use its SSD",
+      "less where the SSD is shared; more rarely helps"},
+     take_depth,
+     [](const Config& c) { return std::to_string(c.depth); }},
+    {{"io_patience", "time", "60s",
+      "how long reads and writes of spill files that fail are tried again",
+      "more where disks come back late; less where an error is to be seen soon"},
+     [](Config& c, std::string_view v) { return take_time(c.io_patience_ns, v, "s", second_ns, patience_s_max); },
+     [](const Config& c) { return std::to_string(c.io_patience_ns / second_ns) + "s"; }},
+    {{"spread", "own|all", "own",
+      "with several ranks and several directories: each rank its own first, or all of them",
+      "all where some ranks spill much more than others"},
+     [](Config& c, std::string_view v) {
+       std::string trouble = one_of(v, {"own", "all"});
+       if (trouble.empty()) c.spread = v;
+       return trouble;
+     },
+     [](const Config& c) { return c.spread; }},
+    {{"piece", "size", "8MiB", "unit of copying and writing",
+      "rarely; smaller overlaps more and costs more driver calls"},
+     take_piece,
+     [](const Config& c) { return exact_size(c.piece_bytes); }},
+    {{"watch", "fraction", "0.5",
+      "operators are observed once this part of the budget is allocated, or memory is short",
+      "0 observes from the start"},
+     [](Config& c, std::string_view v) { return take_fraction(c.watch_fraction, v); },
+     [](const Config& c) { return show_fraction(c.watch_fraction); }},
+    {{"spare", "fraction", "0.0625",
+      "lifetimes write at most so much of the budget ahead beyond what is foreseen to lack",
+      "0 writes least to the SSD, at a little time"},
+     [](Config& c, std::string_view v) { return take_fraction(c.spare_fraction, v); },
+     [](const Config& c) { return show_fraction(c.spare_fraction); }},
+    {{"places", "flag", "1",
+      "lifetimes give blocks of an iteration that never leave planned places in one mapped region",
+      "0 to compare: every block has memory of its own"},
+     [](Config& c, std::string_view v) { return take_flag(c.places, v); },
+     [](const Config& c) { return show_flag(c.places); }},
+    {{"stats", "file", "none", "JSON written when the process ends (%p: process id)",
+      "to see what moved and what was waited for"},
+     [](Config& c, std::string_view v) { return take_path(c.stats_file, v); },
+     [](const Config& c) { return c.stats_file; }},
+    {{"trace", "file", "none",
+      "CSV of every event, and beside it one iteration for firn simulate (%p: process id)",
+      "to draw a timeline, or to try other machines; every operator pays a little"},
+     [](Config& c, std::string_view v) { return take_path(c.trace_file, v); },
+     [](const Config& c) { return c.trace_file; }},
+    {{"oom_page", "file", "none; beside a trace, job.oom.html",
+      "a page (HTML) of what was on the device and why, written where memory is refused (%p: "
+      "process id)",
+      "for a job that is out of memory, or is now and then"},
+     [](Config& c, std::string_view v) { return take_path(c.oom_page, v); },
+     [](const Config& c) { return c.oom_page; }},
+    {{"metrics", "file or port", "none",
+      "figures for monitoring, as OpenMetrics text: in a file, written anew every 10 s (%p: "
+      "process id), or by a port of 127.0.0.1 that answers GET /metrics (with several ranks: "
+      "FILE.RANK, the port and the rank)",
+      "where Prometheus or its like watches jobs"},
+     take_metrics,
+     [](const Config& c) { return c.metrics; }},
+    {{"driver", "library", "libcuda.so.1 as the loader finds it", "the driver to open",
+      "tests, or an unusual installation"},
+     [](Config& c, std::string_view v) { return take_path(c.driver, v); },
+     [](const Config& c) { return c.driver; }},
+    {{"encrypt", "flag", "0",
+      "spill files hold what is spilled encrypted with AES-256-GCM, by a key that only this process "
+      "has",
+      "1 where others can read the disk; it needs OpenSSL's libcrypto, and a core for each 3 GB/s"},
+     [](Config& c, std::string_view v) { return take_flag(c.encrypt, v); },
+     [](const Config& c) { return show_flag(c.encrypt); }},
+    {{"looks", "launches or all", "2",
+      "preloaded: so many launches of each kernel are looked at for addresses that they stored",
+      "all assumes nothing of kernels, and reads back what each launch could write"},
+     take_looks,
+     [](const Config& c) {
+       return c.looks == Config::looks_all ? "all" : std::to_string(c.looks);
+     }},
+    {{"copy_gate", "flag", "1",
+      "copies to the host leave a gap while memory is mapped, which the driver waits for else",
+      "0 where a driver does not keep to cuStreamWaitValue32"},
+     [](Config& c, std::string_view v) { return take_flag(c.copy_gate, v); },
+     [](const Config& c) { return show_flag(c.copy_gate); }},
+    {{"free_waits", "flag", "0",
+      "preloaded: cuMemFree waits until the device has done all that was enqueued",
+      "1 for a program that uses host memory that kernels use, with only cuMemFree to wait for "
+      "them"},
+     [](Config& c, std::string_view v) { return take_flag(c.free_waits, v); },
+     [](const Config& c) { return show_flag(c.free_waits); }},
+    {{"memory_info", "size", "the budget",
+      "preloaded: the device's memory as cuMemGetInfo tells it, allocated bytes taken from what is "
+      "free",
+      "more than the budget for a program that sizes its pool by it: what does not fit leaves"},
+     [](Config& c, std::string_view v) { return take_size(c.memory_info_bytes, v); },
+     [](const Config& c) { return exact_size(c.memory_info_bytes); }},
+    {{"verify", "off|host|all", "off",
+      "host: sums of what is in host memory, taken as it arrives, compared as it leaves; all: of "
+      "the copies to and from the device too, and what leaves is compared with the copy that is "
+      "kept; a difference is the process's failure",
+      "host where memory without ECC keeps what must not change; all for tests only"},
+     take_verify,
+     [](const Config& c) { return c.verify; }},
+};
+
+// For tests alone: no word of them where a user looks (tests/README.md has them).
+const KnobEntry test_table[] = {
+    {{"test_store_read", "size/s", "as fast as it is", "reads come no faster than a modelled SSD's",
+      "beside the software GPU's FIRN_GPU_LINK"},
+     [](Config& c, std::string_view v) { return take_bandwidth(c.store_read_bytes_s, v); },
+     [](const Config& c) { return show_bandwidth(c.store_read_bytes_s); }},
+    {{"test_store_write", "size/s", "as fast as it is", "the same of writes", ""},
+     [](Config& c, std::string_view v) { return take_bandwidth(c.store_write_bytes_s, v); },
+     [](const Config& c) { return show_bandwidth(c.store_write_bytes_s); }},
+    {{"test_store_latency", "us", "0us", "and each request takes so much longer", ""},
+     [](Config& c, std::string_view v) {
+       return take_time(c.store_latency_ns, v, "us", us_ns, latency_us_max);
+     },
+     [](const Config& c) { return std::to_string(c.store_latency_ns / 1000) + "us"; }},
+    {{"test_allow_tmpfs", "flag", "0", "accept spill directories in memory (tmpfs)",
+      "it spills memory into memory"},
+     [](Config& c, std::string_view v) { return take_flag(c.allow_tmpfs, v); },
+     [](const Config& c) { return show_flag(c.allow_tmpfs); }},
+    {{"test_layouts", "flag", "1", "preloaded: the driver is asked where kernels' parameters lie",
+      "0 is as a driver before CUDA 12.4"},
+     [](Config& c, std::string_view v) { return take_flag(c.layouts, v); },
+     [](const Config& c) { return show_flag(c.layouts); }},
+    {{"test_adversarial", "flag", "0",
+      "spill every block that may be spilled, after every operator",
+      "it proves that no use of memory goes unseen"},
+     [](Config& c, std::string_view v) { return take_flag(c.adversarial, v); },
+     [](const Config& c) { return show_flag(c.adversarial); }},
+    {{"test_guard", "flag", "0",
+      "open memory that has a copy for reading only, until it is written",
+      "a write that went unseen is a fault at once"},
+     [](Config& c, std::string_view v) { return take_flag(c.guard, v); },
+     [](const Config& c) { return show_flag(c.guard); }},
+    {{"test_poison", "flag", "0", "fill what comes back with 0xFF before its bytes arrive",
+      "a read that went unseen finds NaN"},
+     [](Config& c, std::string_view v) { return take_flag(c.poison, v); },
+     [](const Config& c) { return show_flag(c.poison); }},
+};
+
+}  // namespace
+
+std::span<const KnobEntry> knob_entries() { return table; }
+std::span<const KnobEntry> test_knob_entries() { return test_table; }
+
+const KnobEntry* find_knob(std::string_view name) {
+  for (const auto entries : {knob_entries(), test_knob_entries()})
+    for (const KnobEntry& entry : entries)
+      if (name == entry.knob.name) return &entry;
+  return nullptr;
+}
+
+}  // namespace firn

@@ -1,0 +1,167 @@
+#include "allocator/runtime/metrics_text.h"
+
+#include <fmt/format.h>
+
+#include <string_view>
+#include <vector>
+
+#include "allocator/base/json_text.h"
+
+namespace firn {
+
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+/// A number of the document, and what it is called there and here.
+struct Metric {
+  const char* key;
+  const char* name;  // with its unit at the end, without "_total"
+  bool counter;
+  const char* help;
+};
+
+constexpr Metric of_devices[] = {
+    {"budget_bytes", "budget_bytes", false, "Most GPU memory that Firn holds."},
+    {"device_bytes", "device_bytes", false, "GPU memory that Firn holds."},
+    {"peak_device_bytes", "peak_device_bytes", false, "Most of it until now."},
+    {"allocated_bytes", "allocated_bytes", false, "What the program has allocated, anywhere."},
+    {"peak_allocated_bytes", "peak_allocated_bytes", false, "Most of it until now."},
+    {"resident_bytes", "resident_bytes", false, "Of it on the GPU."},
+    {"hosted_bytes", "hosted_bytes", false, "Of it in host memory."},
+    {"nvme_bytes", "nvme_bytes", false, "Of it in spill files."},
+    {"in_flight_bytes", "in_flight_bytes", false, "Of it on the way."},
+    {"rounding_bytes", "rounding_bytes", false, "GPU memory lost to rounding."},
+    {"gap_bytes", "gap_bytes", false, "GPU memory in gaps of frames that blocks share."},
+    {"spilled_bytes", "spilled_bytes", true, "Copied from the GPU."},
+    {"faulted_bytes", "faulted_bytes", true, "Copied back because a kernel was about to use it."},
+    {"prefetched_bytes", "prefetched_bytes", true, "Copied back before that."},
+    {"forwarded_bytes", "forwarded_bytes", true, "Used again while it was on its way out."},
+    {"clean_dropped_bytes", "clean_dropped_bytes", true,
+     "Left without a copy: there was a valid one."},
+    {"zero_copy_bytes", "zero_copy_bytes", true, "Used by kernels in host memory, over the link."},
+    {"stall_s", "stall_seconds", true, "Time that the program waited for memory."},
+    {"plan_s", "plan_seconds", true, "Processor time of decisions."},
+    {"touches", "touches", true, "Uses of blocks that were seen."},
+    {"evictions", "evictions", true, "Blocks that left the GPU."},
+    {"faults", "faults", true, "Blocks that were away when they were used."},
+    {"stalls", "stalls", true, "Waits of the program for memory."},
+    {"out_of_memory", "out_of_memory", true, "Allocations that were refused."},
+    {"lost_blocks", "lost_blocks", true, "Blocks whose bytes a disk did not give back."},
+    {"measured_host_out_bytes_s", "host_out_bytes_per_second", false,
+     "Measured bandwidth from the GPU to host memory."},
+    {"measured_host_in_bytes_s", "host_in_bytes_per_second", false,
+     "Measured bandwidth from host memory to the GPU."},
+    {"measured_store_write_bytes_s", "store_write_bytes_per_second", false,
+     "Measured bandwidth to spill files."},
+    {"measured_store_read_bytes_s", "store_read_bytes_per_second", false,
+     "Measured bandwidth from spill files."},
+    {"watching", "watching", false, "Whether operators are watched (1)."},
+    {"period_found", "period_found", false, "Whether the iteration is known that repeats (1)."},
+};
+constexpr Metric pinned{"bytes", "pinned_bytes", false, "GPU memory that cannot leave, by reason."};
+constexpr Metric of_host[] = {
+    {"budget_bytes", "host_budget_bytes", false, "Most pinned host memory of this process."},
+    {"sharers", "host_sharers", false, "Processes that share host memory."},
+};
+constexpr Metric of_store[] = {
+    {"written_bytes", "store_written_bytes", true, "Written to spill files."},
+    {"read_bytes", "store_read_bytes", true, "Read from spill files."},
+    {"reread", "store_reread", true, "Reads that were repeated for a wrong sum."},
+    {"corrupt", "store_corrupt", true, "Reads whose sum stayed wrong."},
+    {"quarantined_bytes", "store_quarantined_bytes", false, "Room that is used no more."},
+};
+constexpr Metric of_directory{"written_bytes", "directory_written_bytes", true,
+                              "Written to spill files in the directory."};
+
+std::string escaped(std::string_view value) {
+  std::string out;
+  for (char letter : value) {
+    if (letter == '\\' || letter == '"') out += '\\';
+    if (letter == '\n')
+      out += "\\n";
+    else
+      out += letter;
+  }
+  return out;
+}
+
+std::string label(const char* name, std::string_view value) {
+  return fmt::format("{}=\"{}\"", name, escaped(value));
+}
+
+const Json& part(const Json& from, const char* key) {
+  static const Json none;
+  const auto found = from.find(key);
+  return found != from.end() ? *found : none;
+}
+
+class Text {
+ public:
+  explicit Text(const Json& document) {
+    const Json& pid = part(document, "pid");
+    process_ = label("pid", pid.is_number() ? fmt::to_string(pid.get<int64_t>()) : "");
+  }
+
+  /// Samples of one metric belong together: `add` gives them to `sample`.
+  template <class Add>
+  void family(const Metric& metric, Add add) {
+    std::string samples;
+    add([&](const Json& from, const std::vector<std::string>& labels) {
+      const Json& value = part(from, metric.key);
+      if (!value.is_number() && !value.is_boolean()) return;
+      samples +=
+          fmt::format("firn_{}{}{{{}", metric.name, metric.counter ? "_total" : "", process_);
+      for (const std::string& each : labels) samples += "," + each;
+      samples += fmt::format("}} {}\n", value.is_boolean() ? fmt::to_string(int{value.get<bool>()})
+                                                           : json_text(value));
+    });
+    if (samples.empty()) return;
+    text_ += fmt::format("# TYPE firn_{} {}\n", metric.name, metric.counter ? "counter" : "gauge");
+    const std::string_view name = metric.name;
+    for (const std::string_view unit : {"bytes", "seconds"})
+      if (name.ends_with("_" + std::string(unit)))
+        text_ += fmt::format("# UNIT firn_{} {}\n", metric.name, unit);
+    text_ += fmt::format("# HELP firn_{} {}\n", metric.name, metric.help) + samples;
+  }
+
+  std::string end() && { return std::move(text_) + "# EOF\n"; }
+
+ private:
+  std::string process_, text_;
+};
+
+std::string device_label(const Json& device) {
+  const Json& number = part(device, "device");
+  return label("device", number.is_number() ? fmt::to_string(number.get<int64_t>()) : "");
+}
+
+}  // namespace
+
+std::string metrics_text(const Json& document) {
+  Text text(document);
+  const Json& devices = part(document, "devices");
+  for (const Metric& metric : of_devices)
+    text.family(metric, [&](const auto& sample) {
+      for (const Json& device : devices) sample(device, {device_label(device)});
+    });
+  text.family(pinned, [&](const auto& sample) {
+    for (const Json& device : devices)
+      for (const Json& each : part(device, "pinned"))
+        if (part(each, "reason").is_string())
+          sample(each, {device_label(device), label("reason", each["reason"].get<std::string>())});
+  });
+  for (const Metric& metric : of_host)
+    text.family(metric, [&](const auto& sample) { sample(part(document, "host"), {}); });
+  const Json& store = part(document, "store");
+  for (const Metric& metric : of_store)
+    text.family(metric, [&](const auto& sample) { sample(store, {}); });
+  text.family(of_directory, [&](const auto& sample) {
+    for (const Json& each : part(store, "measured"))
+      if (part(each, "dir").is_string())
+        sample(each, {label("directory", each["dir"].get<std::string>())});
+  });
+  return std::move(text).end();
+}
+
+}  // namespace firn

@@ -1,0 +1,91 @@
+// The process's Firn: configuration, driver, store, one engine and one service thread per device.
+// Front ends (PyTorch plugin, preload library, C API) stand on it.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "allocator/engine/engine.h"
+#include "allocator/runtime/config.h"
+
+namespace firn {
+
+namespace record {
+class Recorder;  // allocator/record/recorder.h
+}
+class TraceWriter;  // allocator/record/trace.h
+
+class Runtime {
+ public:
+  static constexpr int devices_most = 16;  // the store's queues
+
+  /// Opens driver and store; idempotent (a second call with other settings is invalid_argument).
+  /// Where another front end of Firn's has begun in this process, its runtime is used (meeting.h).
+  /// No thread is started before the first device is opened.
+  static Result<Runtime*> start(const Config& config);
+  /// The started runtime, or null. Lock-free.
+  static Runtime* get();
+
+  /// The device's engine, opened at first use (retains the primary context, decides the budget,
+  /// starts the service thread).
+  virtual Result<Engine*> device(int ordinal) = 0;
+  /// The opened engine, or null. Lock-free.
+  virtual Engine* opened(int ordinal) const = 0;
+  /// The engine whose arena holds `pointer`, or null. Lock-free.
+  virtual Engine* around(const void* pointer) const = 0;
+  /// What records the opened device's operators; null when not tracing. Lock-free.
+  virtual record::Recorder* recorder(int ordinal) const = 0;
+  /// The trace; null when not tracing.
+  virtual TraceWriter* trace() const = 0;
+  virtual int device_count() const = 0;
+  virtual const Config& config() const = 0;
+  virtual const Driver& driver() const = 0;
+  virtual Store* store() const = 0;
+
+  /// Names something that front ends know they do not see, for the statistics' "unseen" list.
+  virtual void note_unseen(const std::string& words) = 0;
+  /// One more member of the statistics' document: `json` is asked for its value's text, from then
+  /// on until the process ends. A second one of that name takes the first one's place.
+  virtual void add_section(const std::string& name, std::function<std::string()> json) = 0;
+  /// `opened` is called for every device when it is opened, and now for those that are.
+  virtual void on_open(std::function<void(Engine&)> opened) = 0;
+  /// `told` says whether what the calling thread enqueues just now uses no block that its front end
+  /// has not touched: others who see the launch need not look at it. Null: nobody tells.
+  virtual void set_told(bool (*told)()) = 0;
+  virtual bool told() const = 0;
+  /// Does anybody tell? Who sees a launch then sees not every one: Seen::this_time.
+  virtual bool tells() const = 0;
+  /// `enqueued` hears on which stream the calling thread is about to enqueue work;
+  /// `context` answers a stream's context where that can make a difference, else null.
+  using ContextOf = CUcontext (*)(CUstream stream);
+  virtual void set_enqueued(void (*enqueued)(CUstream stream, ContextOf context)) = 0;
+  virtual void enqueued(CUstream stream, ContextOf context) const = 0;
+  /// Spills every block that may be spilled, on every opened device (adversarial mode).
+  virtual void spill_all() = 0;
+
+  /// `looked` is called whenever somebody looks on by the control socket (`firn top`), from a
+  /// thread of Firn's: what is worth its price only then may begin.
+  virtual void on_look(std::function<void()> looked) = 0;
+
+  /// Memory was refused, with these words, which the program is about to hear: writes the page that
+  /// firn_oom_page, or a trace, wants. Again and again at little cost. Under no lock.
+  virtual void refused_memory(std::string_view words) = 0;
+  /// The program is about to hear `error` of the engine's: of memory it counts, and has its page.
+  void refused(Engine& engine, const Error& error) {
+    if (error.code != Code::out_of_memory) return;
+    engine.count_refusal();
+    refused_memory(error.text);
+  }
+
+  /// The contract's --stats document (JSON text).
+  virtual std::string stats_json() const = 0;
+  /// Stops threads, writes the stats file, leaves memory to the operating system. At exit, after
+  /// fork in the child (where it touches nothing), or by firn_shutdown().
+  virtual void stop() = 0;
+  virtual ~Runtime() = default;
+};
+
+}  // namespace firn

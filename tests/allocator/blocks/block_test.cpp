@@ -1,0 +1,168 @@
+// Size classes and the descriptor table.
+#include "allocator/blocks/block.h"
+
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <fstream>
+#include <map>
+#include <set>
+#include <thread>
+
+using namespace firn;
+
+TEST(SizeClass, holds_what_was_asked_for_with_at_most_an_eighth_of_waste) {
+  for (size_t bytes = 1; bytes <= size_class::small_most; bytes += bytes < 9000 ? 1 : 37) {
+    unsigned c = size_class::of_small(bytes);
+    ASSERT_LT(c, size_class::small_count) << bytes;
+    size_t size = size_class::small_bytes(c);
+    ASSERT_GE(size, bytes);
+    ASSERT_LT(size - bytes, std::max<size_t>(512, bytes / 8 + 1)) << bytes;
+    ASSERT_EQ(size % 512, 0u);
+    ASSERT_EQ(size_class::of_small(size), c) << bytes;
+  }
+  EXPECT_EQ(size_class::of_small(0), 0u);
+}
+
+TEST(SizeClass, large_ones_waste_at_most_a_sixteenth_below_32_MiB_and_are_each_its_own) {
+  constexpr uint32_t most = 16 * granule_grains;
+  std::map<unsigned, uint32_t> grains_of;
+  uint32_t before = 0;
+  for (size_t bytes = size_class::small_most + 1; bytes < 40u << 20; bytes += 12289) {
+    const uint32_t grains = size_class::grains(bytes, most);
+    const uint64_t exact = (bytes + grain_bytes - 1) / grain_bytes;
+    ASSERT_GE(grains * grain_bytes, bytes);
+    ASSERT_GE(grains, before) << bytes;
+    before = grains;
+    ASSERT_TRUE((grains - exact) * 16 <= exact + 15 || bytes >= 32u << 20) << bytes;
+    ASSERT_LE(grains, (exact + granule_grains - 1) / granule_grains * granule_grains) << bytes;
+    ASSERT_EQ(size_class::grains(grains * grain_bytes, most), grains) << bytes;
+    const unsigned c = size_class::of_grains(grains);
+    ASSERT_GE(c, size_class::small_count);
+    ASSERT_LT(c, size_class::count);
+    ASSERT_EQ(grains_of.emplace(c, grains).first->second, grains) << bytes;
+  }
+  EXPECT_GT(grains_of.size(), 60u);
+}
+
+TEST(SizeClass, large_ones_are_whole_granules_where_nothing_may_be_shared) {
+  for (size_t bytes : {size_t{1} << 20, size_t{5} << 20, size_t{33} << 20})
+    EXPECT_EQ(size_class::grains(bytes, 0) % granule_grains, 0u) << bytes;
+  EXPECT_EQ(size_class::grains(5u << 20, 79), 96u);
+  EXPECT_EQ(size_class::grains(5u << 20, 80), 80u);
+  constexpr uint32_t most = size_class::whole_count * granule_grains;
+  EXPECT_EQ(size_class::of_grains(most), size_class::small_count + size_class::whole_count - 1);
+  EXPECT_EQ(size_class::of_grains(most + granule_grains), size_class::count);
+}
+
+TEST(BlockTable, gives_each_descriptor_once_and_again_after_recycling) {
+  BlockTable table;
+  std::set<Block*> seen;
+  for (uint32_t i = 0; i < 3 * BlockTable::chunk; ++i) {
+    Block* block = table.make();
+    ASSERT_TRUE(seen.insert(block).second);
+    ASSERT_EQ(&table[block->index], block);
+  }
+  Block* one = *seen.begin();
+  table.recycle(one);
+  EXPECT_EQ(table.make(), one);
+}
+
+namespace {
+uint64_t mapped_bytes() {  // of the process
+  uint64_t pages = 0;
+  std::ifstream("/proc/self/statm") >> pages;
+  return pages * static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
+}
+}  // namespace
+
+#ifndef __SANITIZE_ADDRESS__  // (which keeps what was freed for a while, and finds what was left)
+TEST(BlockTable, gives_back_its_memory_and_its_descriptors) {
+  constexpr uint64_t use_bytes = uint64_t{64} << 20;  // large enough to be a mapping of its own
+  const uint64_t before = mapped_bytes();
+  {
+    BlockTable table;
+    table.make()->more_uses.reserve(use_bytes / sizeof(Use));
+    EXPECT_GE(mapped_bytes(), before + BlockTable::chunk * sizeof(Block) + use_bytes);
+  }
+  EXPECT_LT(mapped_bytes(), before + BlockTable::chunk * sizeof(Block));
+}
+#endif
+
+TEST(BlockTable, has_no_more_where_the_system_has_no_memory) {
+  BlockTable table;
+  rlimit most{};
+  ASSERT_EQ(::getrlimit(RLIMIT_AS, &most), 0);
+  const rlimit none{mapped_bytes(), most.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_AS, &none), 0);
+  Block* block = table.make();
+  ASSERT_EQ(::setrlimit(RLIMIT_AS, &most), 0);
+  EXPECT_EQ(block, nullptr);
+  EXPECT_EQ(table.size(), 0u);
+  EXPECT_TRUE(table.make());
+}
+
+TEST(Block, a_freed_block_takes_no_hold) {
+  BlockTable table;
+  Block& block = *table.make();
+  block.word = word::with_state(0, State::resident);
+  EXPECT_TRUE(hold_live(block));
+  EXPECT_EQ(word::holds(block.word), 1u);
+  // Freed while held: its end comes with the last hold that was there, and waits for no other.
+  block.word |= word::freed;
+  EXPECT_FALSE(hold_live(block));
+  EXPECT_EQ(word::holds(block.word), 1u);
+  block.word = word::with_state(word::small, State::resident);
+  EXPECT_FALSE(hold_live(block));
+  for (State state : {State::free, State::ready, State::spilling, State::hosted, State::spilled,
+                      State::faulting, State::draining, State::lost}) {
+    block.word = word::with_state(0, state);
+    EXPECT_FALSE(hold_live(block)) << state_names[static_cast<int>(state)];
+  }
+}
+
+/// Another thread changes the word all the time: exchanges are lost.
+class BlockWord : public ::testing::Test {
+ protected:
+  BlockWord() : block_(*table_.make()), other_([this] { change(); }) {
+    transit_own(block_, Event::allocate, 0);
+    while (changes_ == 0) std::this_thread::yield();
+  }
+  ~BlockWord() override {
+    ended_ = true;
+    other_.join();
+  }
+  void change() {
+    while (word::state(block_.word) != State::resident) std::this_thread::yield();
+    while (!ended_) {
+      for (int i = 0; i < 64; ++i) block_.word.fetch_xor(word::zero_copy);
+      changes_ += 64;
+    }
+  }
+  /// So many rounds, and more where the other thread had no processor for a while.
+  bool more(int round) const { return round < 4'000'000 || changes_ < 16'000'000; }
+  BlockTable table_;
+  Block& block_;
+  std::atomic<bool> ended_{false};
+  std::atomic<uint64_t> changes_{0};
+  std::thread other_;
+};
+
+TEST_F(BlockWord, a_transition_is_made_at_last) {
+  for (int i = 0; more(i); ++i) {
+    transit(block_, Event::spill);
+    ASSERT_EQ(block_.state(), State::spilling) << i;
+    transit(block_, Event::keep);
+    ASSERT_EQ(block_.state(), State::resident) << i;
+  }
+}
+
+TEST_F(BlockWord, a_hold_is_counted_at_last) {
+  for (int i = 0; more(i); ++i) {
+    ASSERT_TRUE(hold_live(block_));
+    ASSERT_EQ(word::holds(block_.word), 1u) << i;
+    block_.word.fetch_sub(word::hold_one);
+  }
+}

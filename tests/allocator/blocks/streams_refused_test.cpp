@@ -1,0 +1,143 @@
+// Calls of streams that the driver refuses once.
+#include <string>
+
+#include "tests/allocator/blocks/streams_fixture.h"
+
+using namespace firn;
+using namespace firn::test;
+
+// A call that the driver refuses, and does nothing: nobody takes it for done.
+namespace {
+struct RefusedOnce : StreamsTest {
+  void refuse(const char* entry) { sim.gpu().fail_at(entry, 1, CUDA_ERROR_UNKNOWN); }
+  /// A use of 10 ms: `ask` is refused where `entries` are, and nothing is over before its time.
+  template <class Ask>
+  void expect_refusal(std::initializer_list<const char*> entries, Ask&& ask) {
+    const uint64_t begin = now();
+    const Use use = streams.now(see(busy(sim.make_stream(0))));
+    for (const char* entry : entries) refuse(entry);
+    EXPECT_FALSE(ask(use));
+    EXPECT_FALSE(streams.pending() && streams.poll());
+    EXPECT_LT(now(), begin + 10 * ms) << "its work runs";
+    EXPECT_FALSE(streams.over(use));
+    pass(20 * ms);
+    ASSERT_TRUE(streams.close(use));
+    (void)streams.poll();
+    EXPECT_TRUE(streams.over(use));
+  }
+};
+}  // namespace
+
+TEST_F(RefusedOnce, an_event_that_was_not_recorded_says_nothing) {
+  expect_refusal({"cuEventRecord"}, [&](Use use) { return streams.close(use); });
+}
+
+TEST_F(RefusedOnce, an_event_that_was_not_made_is_none) {
+  expect_refusal({"cuEventCreate"}, [&](Use use) { return streams.close(use); });
+}
+
+TEST_F(RefusedOnce, a_wait_for_an_event) {
+  expect_refusal({"cuEventSynchronize"}, [&](Use use) { return bool(streams.wait(use)); });
+}
+
+TEST_F(RefusedOnce, a_question_after_an_event) {
+  const Use use = streams.now(see(busy(sim.make_stream(0))));
+  ASSERT_TRUE(streams.close(use));
+  refuse("cuEventQuery");
+  EXPECT_FALSE(streams.poll());
+  EXPECT_FALSE(streams.over(use));
+  EXPECT_TRUE(streams.pending());
+}
+
+/// A refusal because of a capture says nothing of the device; any other is counted.
+TEST_F(RefusedOnce, counts_unless_it_is_about_a_capture) {
+  for (const std::string entry :
+       {"cuEventRecord", "cuStreamIsCapturing", "cuEventQuery", "cuCtxSynchronize"})
+    for (const CUresult answer : {CUDA_ERROR_UNKNOWN, CUDA_ERROR_INVALID_HANDLE,
+                                  CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED,
+                                  CUDA_ERROR_STREAM_CAPTURE_IMPLICIT}) {
+      SCOPED_TRACE(entry + " answers " + std::to_string(answer));
+      const Use use = streams.now(see(busy(sim.make_stream(0))));
+      if (entry == "cuCtxSynchronize") streams.may_end(use.stream());
+      const uint64_t before = health.refusals();
+      sim.gpu().fail_at(entry.c_str(), 1, answer);
+      EXPECT_FALSE(streams.close(use) && streams.poll());
+      const bool counts = answer == CUDA_ERROR_UNKNOWN || answer == CUDA_ERROR_INVALID_HANDLE;
+      EXPECT_EQ(health.refusals() - before, counts);
+      EXPECT_FALSE(streams.over(use));
+      pass(20 * ms);
+      (void)streams.poll();
+    }
+}
+
+TEST_F(RefusedOnce, whoever_cannot_be_waited_for_is_told_why) {
+  const Use use = streams.now(see(busy(sim.make_stream(0))));
+  for (const CUresult answer : {CUDA_ERROR_UNKNOWN, CUDA_ERROR_STREAM_CAPTURE_IMPLICIT}) {
+    for (const uint64_t nth : {1, 2}) sim.gpu().fail_at("cuStreamIsCapturing", nth, answer);
+    const Result<void> waited = streams.wait(use);
+    ASSERT_FALSE(waited);
+    EXPECT_NE(waited.error().text.find(answer == CUDA_ERROR_UNKNOWN ? "cuStreamIsCapturing"
+                                                                    : "a capture is under way"),
+              std::string::npos)
+        << waited.error().text;
+  }
+  EXPECT_TRUE(streams.wait(use));
+}
+
+TEST_F(RefusedOnce, what_is_known_to_be_over_stays_so) {
+  const CUstream stream = sim.make_stream(0);
+  const unsigned index = see(busy(stream, ms));
+  ASSERT_TRUE(streams.close(streams.now(index)));
+  busy(stream, ms);
+  const Use use = streams.now(index);
+  ASSERT_TRUE(streams.close(use));
+  ASSERT_TRUE(streams.wait(use));
+  sim.gpu().fail_at("cuEventQuery", 2, CUDA_ERROR_UNKNOWN);
+  EXPECT_TRUE(streams.poll());
+  EXPECT_TRUE(streams.over(use));
+}
+
+TEST_F(RefusedOnce, neither_an_event_nor_the_stream) {
+  expect_refusal({"cuEventCreate", "cuStreamSynchronize"},
+                 [&](Use use) { return bool(streams.wait(use)); });
+}
+
+TEST_F(RefusedOnce, the_device_of_a_stream_that_may_have_ended) {
+  expect_refusal({"cuCtxSynchronize"}, [&](Use use) {
+    streams.may_end(use.stream());
+    return streams.close(use);
+  });
+}
+
+TEST_F(RefusedOnce, an_order_waits_here_where_the_stream_will_not) {
+  const unsigned first = see(busy(sim.make_stream(0))), second = see(sim.make_stream(0));
+  const Use use = streams.now(first);
+  const uint64_t begin = now();
+  refuse("cuStreamWaitEvent");
+  ASSERT_TRUE(streams.order(second, use));
+  EXPECT_TRUE(streams.over(use));
+  EXPECT_GE(now(), begin + 10 * ms);
+}
+
+TEST_F(RefusedOnce, without_an_event_the_stream_is_waited_for) {
+  const uint64_t begin = now();
+  const Use use = streams.now(see(busy(sim.make_stream(0))));
+  refuse("cuEventCreate");
+  ASSERT_TRUE(streams.wait(use));
+  EXPECT_TRUE(streams.over(use));
+  EXPECT_GE(now(), begin + 10 * ms);
+}
+
+TEST_F(RefusedOnce, the_event_behind_a_stream_that_ends) {
+  const uint64_t begin = now();
+  const unsigned index = see(busy(sim.make_stream(0)));
+  const Use use = streams.now(index);
+  refuse("cuEventRecord");
+  streams.ends(index);
+  EXPECT_TRUE(streams.may_end_known(index));
+  (void)streams.poll();
+  EXPECT_FALSE(streams.over(use));
+  ASSERT_TRUE(streams.close(use));  // by the device, which it waits for
+  EXPECT_TRUE(streams.over(use));
+  EXPECT_GE(now(), begin + 10 * ms);
+}

@@ -3,41 +3,17 @@
 #include <bit>
 #include <memory>
 
-#include "allocator/base/check.h"
 #include "allocator/base/huge_pages.h"
 #include "firn/canary.h"
 
 namespace firn {
 
-namespace {
-uint64_t moved(const Block& block, uint64_t w, Event event) {
-  const int to = next_state(word::state(w), event);
-  FIRN_CHECK(to >= 0, "block %llx: %s in state %s", (unsigned long long)block.address,
-             event_names[static_cast<int>(event)],
-             state_names[static_cast<int>(word::state(w))]);
-  return word::with_state(w, static_cast<State>(to));
-}
-}  // namespace
-
-void transit(Block& block, Event event, uint64_t clear) {
-  uint64_t w = block.word.load(std::memory_order_acquire);
-  while (!block.word.compare_exchange_weak(w, moved(block, w & ~clear, event),
-                                           std::memory_order_acq_rel)) {
-  }
-}
-
 bool hold_live(Block& block) {
-  uint64_t w = block.word.load(std::memory_order_acquire);
+  uint64_t w = block.word.load();
   const uint64_t barred = FIRN_CANARY(15) ? word::small : word::small | word::freed;
   while (!(w & barred) && word::state(w) == State::resident)
-    if (block.word.compare_exchange_weak(w, w + word::hold_one, std::memory_order_acq_rel))
-      return true;
+    if (block.word.try_hold(w)) return true;
   return false;
-}
-
-void transit_own(Block& block, Event event, uint64_t set) {
-  const uint64_t w = block.word.load(std::memory_order_relaxed);
-  block.word.store(moved(block, w, event) | set, std::memory_order_release);
 }
 
 BlockTable::~BlockTable() {

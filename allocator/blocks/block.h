@@ -14,6 +14,7 @@
 
 #include "allocator/base/relaxed.h"
 #include "allocator/blocks/block_state.h"
+#include "allocator/blocks/block_word.h"
 #include "allocator/blocks/streams.h"
 #include "allocator/memory/frames.h"
 #include "allocator/memory/host_tier.h"
@@ -60,7 +61,7 @@ struct Piece {
 
 struct alignas(64) Block {
   // What allocating, freeing and touching look at: one cache line.
-  std::atomic<uint64_t> word{0};
+  BlockWord word;
   std::atomic<uint64_t> use{0};        // Use::bits of the last use
   std::atomic<uint64_t> age{0};        // engine tick of the last touch
   std::atomic<uint32_t> next{0};       // link of a ready stack: index + 1
@@ -111,7 +112,7 @@ struct alignas(64) Block {
   bool dropped = false;                // meanwhile: its end waits for that
   std::vector<Piece> pieces;           // none until it is spilled for the first time
 
-  State state() const { return word::state(word.load(std::memory_order_acquire)); }
+  State state() const { return word.state(); }
   uint64_t mapped_bytes() const {  // when all of it is
     return place_bytes ? place_bytes : grains * grain_bytes;
   }
@@ -130,11 +131,15 @@ static_assert(offsetof(Block, asked) == alignof(Block));
 
 /// Moves the block by an event, with the table's blessing (aborts otherwise), and clears flags. For
 /// transitions that no other thread competes for.
-void transit(Block& block, Event event, uint64_t clear = 0);
+inline void transit(Block& block, Event event, uint64_t clear = 0) {
+  block.word.move(event, clear, block.address);
+}
 
 /// The same for a block that nobody else can name: one that was just taken from where ready ones
 /// are; and sets flags. No locked instruction.
-void transit_own(Block& block, Event event, uint64_t set = 0);
+inline void transit_own(Block& block, Event event, uint64_t set = 0) {
+  block.word.move_own(event, set, block.address);
+}
 
 /// A hold more on a large block that is resident. False: it is not, or it was freed and waits for
 /// the last hold, after which nobody would drop this one.

@@ -119,6 +119,14 @@ inline constexpr uint64_t aside = 1u << 18;      // small, in a segment that is 
 inline constexpr int holds_shift = 19;
 inline constexpr uint64_t hold_one = 1ull << holds_shift;
 
+/// Flags, and nothing else of the word: checked where it is compiled.
+struct Flags {
+  consteval Flags(uint64_t flags) : bits(flags) {  // NOLINT: named flags are meant to convert
+    if ((flags & state_mask) != 0 || flags >= hold_one) throw "a state or a hold, and no flag";
+  }
+  const uint64_t bits;
+};
+
 constexpr State state(uint64_t w) { return static_cast<State>(w & state_mask); }
 constexpr uint64_t holds(uint64_t w) { return w >> holds_shift; }
 constexpr uint64_t with_state(uint64_t w, State s) {

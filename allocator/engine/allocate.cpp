@@ -85,7 +85,7 @@ Result<void*> EngineImpl::allocate(size_t bytes, CUstream stream, size_t request
     if (!block && in_host && operators_in_way(block.error(), bytes))
       block = make_host_block(lock, index, bytes, block.error());
     if (!block) return block.error();
-    if (told == Told::always) (*block)->word.fetch_or(word::told, std::memory_order_acq_rel);
+    if (told == Told::always) (*block)->word.set(word::told);
     return hand_out(**block, bytes, requested, thread_cell());
   };
   Result<void*> result = with_watching(bytes, attempt);
@@ -225,7 +225,7 @@ Result<Block*> EngineImpl::make_host_block(Lock& lock, unsigned stream, size_t b
   Result<Mapping> begun = begin_block(stream, room, std::move(frames), shape);
   Result<Block*> block = begun ? finish_block(lock, *begun) : Result<Block*>(begun.error());
   if (!block) return no_room;
-  (*block)->word.fetch_or(word::zero_copy, std::memory_order_acq_rel);
+  (*block)->word.set(word::zero_copy);
   count_zero_copy(bytes, no_room);
   return block;
 }

@@ -96,7 +96,7 @@ Block* EngineImpl::live_at(const void* pointer, bool exact) const {
   auto address = reinterpret_cast<uint64_t>(pointer);
   Block* block = block_at(address);
   if (!block || (exact && block->address != address)) return nullptr;
-  uint64_t w = block->word.load(std::memory_order_acquire);
+  uint64_t w = block->word.load();
   State state = word::state(w);
   if (state == State::free || state == State::ready || state == State::draining ||
       (w & word::freed))
@@ -124,7 +124,7 @@ bool EngineImpl::contains(const void* pointer) const {
 std::optional<BlockInfo> EngineImpl::find(const void* pointer) const {
   Block* block = live_at(pointer, false);
   if (!block) return std::nullopt;
-  uint64_t w = block->word.load(std::memory_order_acquire);
+  uint64_t w = block->word.load();
   BlockInfo info;
   info.base = reinterpret_cast<void*>(block->address);
   info.bytes = block->bytes;
@@ -405,9 +405,9 @@ void EngineImpl::reach_watch() {
 
 /// Whoever uses the block says so from here on.
 void EngineImpl::prove_told(Block& block) {
-  uint64_t w = block.word.load(std::memory_order_acquire);
+  uint64_t w = block.word.load();
   while ((w & word::told) && !(w & word::freed) && word::state(w) == State::resident)
-    if (block.word.compare_exchange_weak(w, w | word::proven, std::memory_order_acq_rel)) return;
+    if (block.word.try_prove(w)) return;
 }
 
 }  // namespace firn

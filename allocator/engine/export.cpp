@@ -58,7 +58,7 @@ Result<std::shared_ptr<const ExportedMemory>> EngineImpl::export_memory(const vo
   }
   block->exported = true;
   // Its end is not the quick one: it is zeroed first.
-  block->word.fetch_or(word::recorded, std::memory_order_acq_rel);
+  block->word.set(word::recorded);
   return known;
 }
 

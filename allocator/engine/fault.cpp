@@ -180,7 +180,7 @@ void EngineImpl::advance_fault(Block& block) {
   for (Use use : block.more_uses)
     if (use.stream() == in_) block.arrival = use;
   if (block.arrival && !FIRN_CANARY(27))
-    block.word.fetch_or(word::unsettled, std::memory_order_acq_rel);
+    block.word.set(word::unsettled);
   block.age.store(next_tick(), std::memory_order_relaxed);
   if (block.unreadable) read_at_last(block);
   transit(block, Event::arrived);

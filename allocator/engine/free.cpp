@@ -25,15 +25,14 @@ Result<void> EngineImpl::free(void* pointer) {
   if (!block)
     return make_error(Code::invalid_argument, 0,
                       fmt::format("free of {}: not the start of a live block", pointer));
-  uint64_t w = block->word.load(std::memory_order_acquire);
+  uint64_t w = block->word.load();
   Use last{block->use.load(std::memory_order_relaxed)};
   if (!last || last.stream() == block->stream) {
     constexpr uint64_t slow = word::pinned | word::copies | word::unsettled | word::freed |
                               word::recorded | word::many_uses | word::zero_copy | word::segment |
                               word::aside;
     while (word::state(w) == State::resident && !(w & slow) && word::holds(w) == 0) {
-      uint64_t next = word::with_state(w & ~(word::proven | word::outside | word::told), State::ready);
-      if (!block->word.compare_exchange_weak(w, next, std::memory_order_acq_rel)) continue;
+      if (!block->word.try_free(w)) continue;
       const unsigned cell = thread_cell();
       count_free(*block, cell);
       make_ready(*block, cell);
@@ -64,15 +63,14 @@ Result<void> EngineImpl::free_slow(Block& block) {
   const bool in_callback = context.result() == CUDA_ERROR_NOT_PERMITTED;
   Lock lock(mutex_, std::defer_lock);
   if (!in_callback) lock.lock();
-  uint64_t w = block.word.load(std::memory_order_acquire);
+  uint64_t w = block.word.load();
   for (;;) {
     State state = word::state(w);
     if ((w & word::freed) || state == State::free || state == State::ready ||
         state == State::draining)
       return make_error(Code::invalid_argument, 0,
                         fmt::format("block {:#x} was freed before", block.address));
-    uint64_t next = w | word::freed;
-    if (block.word.compare_exchange_weak(w, next, std::memory_order_acq_rel)) break;
+    if (block.word.try_mark_freed(w)) break;
   }
   count_free(block, thread_cell());
   if (word::holds(w) > 0) return {};  // whoever holds it last goes on
@@ -105,7 +103,7 @@ void EngineImpl::settle_freed() {
 /// Under the lock, word::freed set and nobody holding the block.
 void EngineImpl::finish_free(Block& block) {
   if (health_.without_memory()) return;  // its copies may be nobody's, or another's
-  uint64_t w = block.word.load(std::memory_order_acquire);
+  uint64_t w = block.word.load();
   State state = word::state(w);
   block.pin_reason = nullptr;
   block.pin_count = 0;
@@ -243,7 +241,7 @@ Result<void> EngineImpl::free_behind(void* pointer, CUstream fence, uint64_t giv
         (void)streams_.close(fence_);
       }
       add_use(*block, fence_);
-      block->word.fetch_or(word::recorded, std::memory_order_acq_rel);
+      block->word.set(word::recorded);
     }
   }
   if (index < 0) wait_for_stream(fence);
@@ -265,7 +263,7 @@ Result<void> EngineImpl::record_stream(const void* pointer, CUstream stream, CUc
   auto& recorded = block->recorded_streams;
   if (std::find(recorded.begin(), recorded.end(), index) == recorded.end())
     recorded.push_back(static_cast<uint16_t>(index));
-  block->word.fetch_or(word::recorded, std::memory_order_acq_rel);
+  block->word.set(word::recorded);
   bar_place(*block);
   return {};
 }

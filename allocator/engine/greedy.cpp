@@ -114,7 +114,7 @@ bool EngineImpl::begin_writes() {
     if (block.generation != due.generation || block.mapped == 0 ||
         block.age.load(std::memory_order_relaxed) != due.age)
       return true;
-    const uint64_t w = block.word.load(std::memory_order_acquire);
+    const uint64_t w = block.word.load();
     if (word::state(w) != State::spilling && !AgeOrder::may_leave(block, w))
       return (w & (word::pinned | word::freed)) != 0;
     if (!programs_uses_over(block)) {

@@ -98,7 +98,7 @@ Result<void> EngineImpl::set_span_access(const Block& block, const Span& span,
 /// Whatever of the block is on the device, and as a copy besides: for reading only. (No write is
 /// under way: a touch that writes drops the copies first, and a copy waits for those before.)
 void EngineImpl::guard(Block& block) {
-  const uint64_t w = block.word.load(std::memory_order_acquire);
+  const uint64_t w = block.word.load();
   if ((w & word::zero_copy) || block.place_bytes != 0) return;
   for (const CopyInFlight& copy : copies_in_)
     if (copy.block == &block && copy.generation == block.generation) return;  // it writes

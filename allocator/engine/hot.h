@@ -51,11 +51,11 @@ inline Block* EngineImpl::whole_at(uint32_t entry, uint64_t address, Seen seen) 
   Block* whole = segment.whole.load(std::memory_order_acquire);
   Block* small = whole ? small_at(entry, address) : nullptr;
   if (!small) return nullptr;
-  uint64_t w = small->word.load(std::memory_order_acquire);
+  uint64_t w = small->word.load();
   do {
     if (word::state(w) != State::resident || (w & word::freed)) return nullptr;
     if ((w | proof(seen, w)) == w) return whole;
-  } while (!small->word.compare_exchange_weak(w, w | word::proven, std::memory_order_acq_rel));
+  } while (!small->word.try_prove(w));
   return whole;
 }
 
@@ -117,7 +117,7 @@ inline void EngineImpl::set_use(Block& block, Use use) {
 
 /// Takes the lock where the last hold was what the block's end or its leaving waited for.
 inline void EngineImpl::drop_hold(Block& block) {
-  const uint64_t w = block.word.fetch_sub(word::hold_one, std::memory_order_acq_rel);
+  const uint64_t w = block.word.drop_hold();
   FIRN_CHECK(word::holds(w) > 0, "block %llx released without a hold",
              (unsigned long long)block.address);
   if ((w & (word::freed | word::zero_copy)) && word::holds(w) == 1) [[unlikely]]

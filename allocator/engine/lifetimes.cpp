@@ -322,7 +322,7 @@ uint64_t EngineImpl::evict_farthest(uint64_t grains, const Block* except, uint64
     if (started >= grains || entry.next_use <= beyond) break;
     Block& block = *entry.block;
     if (&block == except || !meant(entry) ||
-        !AgeOrder::may_leave(block, block.word.load(std::memory_order_acquire)))
+        !AgeOrder::may_leave(block, block.word.load()))
       continue;
     uint64_t wanted = grains - started;
     if (clean_only) wanted = std::min(wanted, clean_grains(block));
@@ -425,7 +425,7 @@ bool EngineImpl::clean_ahead_of_leaving() {
     const auto pass_over = [&] { in_use > 0 ? ++in_use : ++plan_.cleaned; };
     const uint64_t clean = clean_grains(block), covered = clean + block.grains - block.mapped;
     if (!meant(entry) || clean == block.mapped || covered >= entry.grains ||
-        !AgeOrder::may_leave(block, block.word.load(std::memory_order_acquire))) {
+        !AgeOrder::may_leave(block, block.word.load())) {
       pass_over();
       continue;
     }

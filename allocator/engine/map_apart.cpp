@@ -148,7 +148,7 @@ void EngineImpl::install(Mapping& mapping) {
     span.frames = std::move(part.frames);
     block.mapped += span.grains;
     if (span.frames.front().host)
-      block.word.fetch_or(word::zero_copy, std::memory_order_acq_rel);
+      block.word.set(word::zero_copy);
     else
       block.device += span.grains;
   }

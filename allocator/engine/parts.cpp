@@ -32,7 +32,7 @@ Result<void*> EngineImpl::allocate_segment(size_t bytes, CUstream stream, bool s
     block.pin_reason = reason;
     block.pin_count = 1;
     block.small_segment = small;
-    block.word.fetch_or(word::pinned | word::segment, std::memory_order_acq_rel);
+    block.word.set(word::pinned | word::segment);
     if (small) {
       parts_.small_segments.add(1);
       parts_.small_bytes.add(static_cast<int64_t>(block.bytes));

@@ -93,7 +93,7 @@ Block* EngineImpl::settle_in(Placing::Place& place, unsigned stream, size_t byte
     block->size_class = static_cast<uint16_t>(size_class::count);
     block->mapped = block->device = 0;
     block->use.store(0, std::memory_order_relaxed);
-    block->word.fetch_or(word::placed, std::memory_order_relaxed);
+    block->word.set(word::placed);
     transit(*block, Event::allocate, life_flags | word::small | word::many_uses | word::zero_copy);
     place.block = block;
   } else {
@@ -110,7 +110,7 @@ void EngineImpl::collect_places(Region& region) {
     (void)uses_over(*block);  // forgets those that are
     for (const Use use : block->more_uses) region.others.push_back(use);
     block->more_uses.clear();
-    block->word.fetch_and(~word::many_uses, std::memory_order_acq_rel);
+    block->word.clear(word::many_uses);
     const Use last{block->use.load(std::memory_order_relaxed)};
     region.leave(*block, streams_.over(last) ? Use{} : last);
     if (!placing_.active || !planned_place(*block)) drop_placed(*block);

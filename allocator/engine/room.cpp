@@ -264,7 +264,7 @@ uint64_t EngineImpl::evict(uint64_t grains, const Block* except) {
 uint64_t EngineImpl::evict_clean(uint64_t grains, const Block* except) {
   std::vector<Block*> clean;
   for (Block* block : live_) {
-    const uint64_t w = block->word.load(std::memory_order_acquire);
+    const uint64_t w = block->word.load();
     if (block != except && !(w & word::zero_copy) && clean_grains(*block) > 0 &&
         AgeOrder::may_leave(*block, w) && !used_aside(*block))
       clean.push_back(block);

@@ -69,7 +69,7 @@ void EngineImpl::make_whole(uint32_t index) {
   whole->use.store(0, std::memory_order_relaxed);
   whole->age.store(next_tick(), std::memory_order_relaxed);
   transit(*whole, Event::allocate, life_flags | word::small | word::many_uses | word::zero_copy);
-  whole->word.fetch_or(word::proven, std::memory_order_acq_rel);
+  whole->word.set(word::proven);
   each_small(segment, [&](Block& small) {
     prove_told(small);
     return true;
@@ -83,10 +83,9 @@ Result<Hold> EngineImpl::touch_small(uint32_t entry, uint64_t address, CUstream 
   if (!whole) return Hold{};
   const uint64_t blocked =
       word::unsettled | word::freed | (access == Access::write ? word::copies : 0);
-  uint64_t w = whole->word.load(std::memory_order_acquire);
+  uint64_t w = whole->word.load();
   while (word::state(w) == State::resident && !(w & blocked)) {
-    if (!whole->word.compare_exchange_weak(w, w + word::hold_one, std::memory_order_acq_rel))
-      continue;
+    if (!whole->word.try_hold(w)) continue;
     whole->age.store(next_tick(), std::memory_order_relaxed);
     ++thread_holds();
     if (traced_) trace("touch", *whole, access == Access::write ? "write" : "read");
@@ -122,7 +121,7 @@ bool EngineImpl::put_aside(Block& whole) {
   Segment& segment = segment_of(whole);
   bool ready = false;
   const bool may = each_small(segment, [&](const Block& small) {
-    const uint64_t w = small.word.load(std::memory_order_acquire);
+    const uint64_t w = small.word.load();
     if (word::state(w) != State::ready) return may_move(w);
     return ready = true;
   });
@@ -134,10 +133,10 @@ bool EngineImpl::put_aside(Block& whole) {
   }
   // (One that another thread is freeing or taking just now is ready still: the next try, then.)
   const bool all = each_small(segment, [&](Block& small) {
-    uint64_t w = small.word.load(std::memory_order_acquire);
+    uint64_t w = small.word.load();
     do {
       if (!may_move(w)) return false;
-    } while (!small.word.compare_exchange_weak(w, w | word::aside, std::memory_order_acq_rel));
+    } while (!small.word.try_set_aside(w));
     return true;
   });
   if (segment.aside) return all;
@@ -166,7 +165,7 @@ bool EngineImpl::put_aside(Block& whole) {
 /// Its copies go: what is allocated in it may be written without a word. (Not where it is used in
 /// host memory: from there it leaves as soon as it can.)
 void EngineImpl::take_back(Block& whole) {
-  const uint64_t w = whole.word.load(std::memory_order_acquire);
+  const uint64_t w = whole.word.load();
   if (w & (word::freed | word::zero_copy)) return;
   Segment& segment = segment_of(whole);
   if (whole.arrival && !streams_.over(whole.arrival) &&
@@ -177,12 +176,12 @@ void EngineImpl::take_back(Block& whole) {
   if (copied)
     drop_copies(whole);
   else
-    whole.word.fetch_and(~word::copies, std::memory_order_acq_rel);
+    whole.word.clear(word::copies);
   if (!std::exchange(segment.aside, false)) return;
   RangeMap& ranges = *small_[segment.stream];
   uint64_t end = segment.address;
   each_small(segment, [&](Block& small) {
-    small.word.fetch_and(~word::aside, std::memory_order_acq_rel);
+    small.word.clear(word::aside);
     if (small.address > end) ranges.add(end, small.address - end);
     end = small.address + small.bytes;
     return true;
@@ -216,7 +215,7 @@ void EngineImpl::end_segment(Block& whole) {
   if (state == State::ready || state == State::draining || state == State::free) return;  // it ends
   if (!segment.aside && !small_[segment.stream]->remove(segment.address, granule_bytes)) return;
   segment.aside = true;
-  const uint64_t w = whole.word.fetch_or(word::freed, std::memory_order_acq_rel);
+  const uint64_t w = whole.word.set(word::freed);
   if (!(w & word::freed) && word::holds(w) == 0) finish_free(whole);
 }
 

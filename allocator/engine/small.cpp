@@ -112,9 +112,9 @@ Result<void*> EngineImpl::allocate_small(Lock& lock, unsigned stream, size_t byt
   ++segment.live;
   segment.emptied = {};
   ++small_blocks_;
-  block->word.store(static_cast<uint64_t>(State::free) | word::small, std::memory_order_relaxed);
+  block->word.become_small();
   transit(*block, Event::allocate, life_flags | word::many_uses);
-  if (told == Told::always) block->word.fetch_or(word::told, std::memory_order_acq_rel);
+  if (told == Told::always) block->word.set(word::told);
   segment.units[(*address - segment.address) / unit_bytes].store(block->index + 1,
                                                                  std::memory_order_release);
   return hand_out(*block, bytes, requested, thread_cell());

@@ -42,11 +42,11 @@ bool clean(std::span<const Piece> pieces) {
 /// tail, are unmapped in the end; otherwise its bytes are only made valid elsewhere.
 bool EngineImpl::start_spill(Block& block, bool leave, uint64_t grains) {
   if (health_.dead() || block.coming > 0) return false;
-  uint64_t w = block.word.load(std::memory_order_acquire);
+  uint64_t w = block.word.load();
   // (What is mapped to host memory is not on the device.)
   if (leave && spilling_stopped_ && !FIRN_CANARY(38) && !(w & word::zero_copy)) return false;
   if (leave && !block.leave && block.state() == State::spilling) keep(block);  // more than cleaning
-  w = block.word.load(std::memory_order_acquire);
+  w = block.word.load();
   if (!AgeOrder::may_leave(block, w) || (block.segment != 0 && !(leave && put_aside(block))))
     return false;
   do {
@@ -54,10 +54,7 @@ bool EngineImpl::start_spill(Block& block, bool leave, uint64_t grains) {
       if (block.segment != 0) take_back(block);  // (held meanwhile)
       return false;
     }
-    FIRN_CHECK(next_state(word::state(w), Event::spill) == static_cast<int>(State::spilling),
-               "block %llx", (unsigned long long)block.address);
-  } while (!block.word.compare_exchange_weak(
-      w, word::with_state(w | word::copies, State::spilling), std::memory_order_acq_rel));
+  } while (!block.word.try_spill(w, block.address));
   make_pieces(block);
   // (Who recorded a stream uses the block there until it is freed, and says no more about it.)
   if (w & word::recorded)
@@ -193,7 +190,7 @@ void EngineImpl::stop_spilling(bool stopped, bool for_good) {
   stopped |= spilling_ended_ |= for_good;
   if (std::exchange(spilling_stopped_, stopped) == stopped || !stopped) return;
   for (Block* block : std::vector<Block*>(spilling_))
-    if (block->leave && !(block->word.load(std::memory_order_acquire) & word::zero_copy))
+    if (block->leave && !(block->word.load() & word::zero_copy))
       keep(*block);
 }
 
@@ -314,7 +311,7 @@ void EngineImpl::drop_copies(Block& block) {
   if (options_.guard) (void)open_guarded(block);
   if (!FIRN_CANARY(30)) ++block.version;
   for (Piece& piece : block.pieces) drop_piece(piece);
-  block.word.fetch_and(~word::copies, std::memory_order_acq_rel);
+  block.word.clear(word::copies);
   stuck_ = false;
 }
 

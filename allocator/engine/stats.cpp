@@ -169,7 +169,7 @@ std::vector<BlockInfo> EngineImpl::blocks() const {
   std::vector<BlockInfo> out;
   for (uint32_t i = 0; i < table_.size(); ++i) {
     const Block& block = table_[i];
-    uint64_t w = block.word.load(std::memory_order_acquire);
+    uint64_t w = block.word.load();
     if (word::state(w) == State::free || block.segment != 0) continue;
     const bool idle = word::state(w) == State::ready;
     if (block.place_bytes != 0 && idle && !waits(block)) continue;
@@ -333,7 +333,7 @@ void EngineImpl::check() const {
     FIRN_CHECK(arena_->at(block.address) ==
                    (block.segment != 0 ? segment_mark | (block.segment - 1) : block.index + 1),
                "block %llx", address);
-    uint64_t w = block.word.load(std::memory_order_acquire);
+    uint64_t w = block.word.load();
     State state = word::state(w);
     FIRN_CHECK(state != State::free || block.dropped, "block %llx", address);
     uint64_t mapped = 0, device = 0;

@@ -21,10 +21,9 @@ Result<Hold> EngineImpl::touch(const void* pointer, CUstream stream, Access acce
   Block& block = *found;
   uint64_t blocked = word::unsettled | word::freed;
   if (access == Access::write) blocked |= word::copies;
-  uint64_t w = block.word.load(std::memory_order_acquire);
+  uint64_t w = block.word.load();
   while (word::state(w) == State::resident && !(w & blocked)) {
-    uint64_t held = (w | proof(seen, w)) + word::hold_one;
-    if (!block.word.compare_exchange_weak(w, held, std::memory_order_acq_rel)) continue;
+    if (!block.word.try_hold(w, proof(seen, w))) continue;
     block.age.store(
         note(access == Access::write ? EventKind::touch_write : EventKind::touch_read, block),
         std::memory_order_relaxed);
@@ -65,14 +64,14 @@ Result<Hold> EngineImpl::touch_slow(Block& block, CUstream stream, Access access
                         fmt::format("block {:#x} could not be brought back: {}", block.address,
                                     block.fault_error.text));
     if (block.read_refusals != refusals) return unreadable(block, stall_begin);
-    uint64_t w = block.word.load(std::memory_order_acquire);
+    uint64_t w = block.word.load();
     if (w & word::freed) break;
     switch (word::state(w)) {
       case State::resident: {
         if (w & word::many_uses) (void)uses_over(block);  // forgets those that are over
         if (w & word::unsettled) {
           if (streams_.over(block.arrival)) {
-            block.word.fetch_and(~word::unsettled, std::memory_order_acq_rel);
+            block.word.clear(word::unsettled);
             block.arrival = {};
           } else {
             if (!stall_begin) begin_stall();
@@ -85,11 +84,9 @@ Result<Hold> EngineImpl::touch_slow(Block& block, CUstream stream, Access access
           if (options_.guard && !open_guarded(block)) return health_.error();
           drop_copies(block);
         }
-        w = block.word.load(std::memory_order_acquire);
+        w = block.word.load();
         while (word::state(w) == State::resident && !(w & word::freed)) {
-          if (!block.word.compare_exchange_weak(w, (w | proof(seen, w)) + word::hold_one,
-                                                std::memory_order_acq_rel))
-            continue;
+          if (!block.word.try_hold(w, proof(seen, w))) continue;
           const auto kind =
               access == Access::write ? EventKind::touch_write : EventKind::touch_read;
           block.age.store(block.segment != 0 ? next_tick() : note(kind, block),
@@ -222,7 +219,7 @@ Hold EngineImpl::hold_new(const void* pointer, const char* maker) {
 void EngineImpl::allocated_outside(const void* pointer) {
   Block* block = live_at(pointer, true);
   if (block)
-    block->word.fetch_or(word::outside, std::memory_order_acq_rel);
+    block->word.set(word::outside);
 }
 
 void EngineImpl::add_use(Block& block, Use use) {
@@ -233,7 +230,7 @@ void EngineImpl::add_use(Block& block, Use use) {
       return;
     }
   block.more_uses.push_back(use);
-  block.word.fetch_or(word::many_uses, std::memory_order_acq_rel);
+  block.word.set(word::many_uses);
 }
 
 /// Everything but copies out is over: a span whose own copies are over may be unmapped.
@@ -250,7 +247,7 @@ bool EngineImpl::uses_over(Block& block) {
   std::erase_if(block.more_uses, [&](Use use) { return streams_.over(use); });
   if (FIRN_CANARY(9)) block.more_uses.clear();
   if (block.more_uses.empty())
-    block.word.fetch_and(~word::many_uses, std::memory_order_acq_rel);
+    block.word.clear(word::many_uses);
   return block.more_uses.empty() &&
          streams_.over(Use{block.use.load(std::memory_order_acquire)}) &&
          streams_.over(block.arrival);
@@ -298,7 +295,7 @@ Result<void> EngineImpl::pin(const void* pointer, const char* reason) {
   return pin_with(*block, [&] {
     block->pin_reason = reason;
     ++block->pin_count;
-    block->word.fetch_or(word::pinned, std::memory_order_acq_rel);
+    block->word.set(word::pinned);
     trace("pin", *block, reason);
     if (block->grains != 0) bar_place(*block);
   });
@@ -306,10 +303,10 @@ Result<void> EngineImpl::pin(const void* pointer, const char* reason) {
 
 Result<void> EngineImpl::give_address(const void* pointer, const char* reason) {
   Block* block = live_at(pointer, false);
-  if (!block || (block->word.load(std::memory_order_acquire) & word::given)) return {};
+  if (!block || (block->word.load() & word::given)) return {};
   return pin_with(*block, [&] {
     block->given_reason = reason;
-    block->word.fetch_or(word::pinned | word::given, std::memory_order_acq_rel);
+    block->word.set(word::pinned | word::given);
     trace("pin", *block, reason);
     if (block->grains != 0) bar_place(*block);
   });
@@ -317,20 +314,18 @@ Result<void> EngineImpl::give_address(const void* pointer, const char* reason) {
 
 Result<void> EngineImpl::unpin(const void* pointer) {
   Block* block = live_at(pointer, false);
-  if (!block || !(block->word.load(std::memory_order_acquire) & (word::pinned | word::small)))
+  if (!block || !(block->word.load() & (word::pinned | word::small)))
     return make_error(Code::invalid_argument, 0,
                       fmt::format("unpin of {}: not pinned", pointer));
   Lock lock(mutex_);
-  uint64_t gone = 0;
   if (block->pin_count > 0)
     --block->pin_count;
   else if (!block->exported)
-    gone = word::given;
-  const uint64_t left = block->word.fetch_and(~gone, std::memory_order_acq_rel) & ~gone;
+    block->word.clear(word::given);
   if (block->pin_count > 0) return {};
   block->pin_reason = nullptr;
-  if (left & word::given) return {};
-  block->word.fetch_and(~word::pinned, std::memory_order_acq_rel);
+  if (block->word.load() & word::given) return {};
+  block->word.clear(word::pinned);
   trace("unpin", *block);
   return {};
 }

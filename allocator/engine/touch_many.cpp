@@ -33,11 +33,10 @@ size_t EngineImpl::touch_many(std::span<const uint64_t> addresses, Access access
     const Hold* end = holds + held;
     const Hold* first = held > looked_back ? end - looked_back : holds;
     if (std::any_of(first, end, [&](Hold h) { return h.block == &block; })) continue;
-    uint64_t w = block.word.load(std::memory_order_acquire);
+    uint64_t w = block.word.load();
     bool taken = false;
     while (!taken && word::state(w) == State::resident && !(w & blocked))
-      taken = block.word.compare_exchange_weak(w, (w | proof(seen, w)) + word::hold_one,
-                                               std::memory_order_acq_rel);
+      taken = block.word.try_hold(w, proof(seen, w));
     if (!taken) break;
     if (noted && !small) {
       block.age.store(note(kind, block), std::memory_order_relaxed);

@@ -33,7 +33,7 @@ void EngineImpl::unmap_run(Block& block, size_t begin, size_t end) {
   }
   // (What is left of it is on the device, if its part in host memory was among them.)
   if (block.mapped == block.device && !FIRN_CANARY(21))
-    block.word.fetch_and(~word::zero_copy, std::memory_order_acq_rel);
+    block.word.clear(word::zero_copy);
   unmappings_.push_back(std::move(unmapping));
   busy_.store(true, std::memory_order_relaxed);
 }

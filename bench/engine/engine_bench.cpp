@@ -121,7 +121,7 @@ void look_ups(benchmark::State& state) {
   for (auto _ : state) {
     // (The next look-up begins when this one is over: sizes are even.)
     const uint32_t place = order[(at++ + before % 2) % order.size()];
-    before = descriptors[units[blocks[place]]].word.fetch_add(sizes[place]);
+    before = descriptors[units[blocks[place]]].use.fetch_add(sizes[place]);
   }
   benchmark::DoNotOptimize(before);
   std::destroy_n(descriptors, live);

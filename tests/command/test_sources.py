@@ -75,3 +75,10 @@ def test_parts_of_the_allocator_form_no_cycle():
     assert sorted(arrow for arrow in seen if arrow[1] not in PARTS[arrow[0]]) == []
     assert {arrow[:2] for arrow in seen} == {
         (part, below) for part, allowed in PARTS.items() for below in allowed}
+
+
+def test_a_block_s_word_has_named_writers_only():
+    """BlockWord (allocator/blocks/block_word.h) has the atomic; others would write past the table."""
+    writes = re.compile(r"\bword\.(?:store|fetch_\w+|exchange|compare_exchange_\w+)\(")
+    found = {str(path.relative_to(ROOT)) for path in SOURCES if writes.search(code_of(path))}
+    assert found <= {"allocator/blocks/ready_blocks.h"}  # (words of a bit map)

@@ -35,8 +35,9 @@ SIMULATION = "tests/simulation/tags_test"
 UNITS = "tests/allocator/"
 FILES = {  # and the tests of each
     "allocator/blocks/block.cpp": ["block_test", "engine_test"],
+    "allocator/blocks/block_word.cpp": ["block_test", "block_state_test", "engine_test"],
     "allocator/blocks/streams.cpp": ["streams_test", "streams_refused_test", "engine_streams_test",
-                              "engine_stop_test"],
+                                     "engine_stop_test"],
     "allocator/memory/host_tier.cpp": ["host_tier_test", "host_tier_growth_test", "engine_test"],
     "allocator/engine/fault.cpp": ["engine_fault_test", "engine_read_test", "engine_test",
                                    "engine_parts_test", "engine_stop_test",

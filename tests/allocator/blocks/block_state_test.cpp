@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "allocator/blocks/block.h"
+#include "tests/allocator/blocks/block_word_inspector.h"
 
 using namespace firn;
 
@@ -47,7 +48,7 @@ TEST(BlockStateDeathTest, what_is_not_in_the_table_aborts) {
     for (int event = 0; event < event_count; ++event) {
       if (next_state(static_cast<State>(from), static_cast<Event>(event)) >= 0) continue;
       Block block;
-      block.word = static_cast<uint64_t>(from);
+      BlockWordInspector::put(block.word, static_cast<uint64_t>(from));
       EXPECT_DEATH(transit(block, static_cast<Event>(event)), event_names[event]);
       event += 3;  // a death costs a fork: a sample of each row
     }
@@ -56,12 +57,12 @@ TEST(BlockStateDeathTest, what_is_not_in_the_table_aborts) {
 
 TEST(BlockState, flags_and_holds_survive_a_transition) {
   Block block;
-  block.word = static_cast<uint64_t>(State::spilling) | word::copies | word::proven |
-               3 * word::hold_one;
+  BlockWordInspector::put(block.word, static_cast<uint64_t>(State::spilling) | word::copies |
+                                          word::proven | 3 * word::hold_one);
   transit(block, Event::keep);
   EXPECT_EQ(block.state(), State::resident);
-  EXPECT_EQ(word::holds(block.word), 3u);
-  EXPECT_TRUE(block.word & word::copies);
+  EXPECT_EQ(word::holds(block.word.load()), 3u);
+  EXPECT_TRUE(block.word.load() & word::copies);
   transit(block, Event::release, life_flags);
-  EXPECT_FALSE(block.word & (word::copies | word::proven));
+  EXPECT_FALSE(block.word.load() & (word::copies | word::proven));
 }

@@ -11,6 +11,8 @@
 #include <set>
 #include <thread>
 
+#include "tests/allocator/blocks/block_word_inspector.h"
+
 using namespace firn;
 
 TEST(SizeClass, holds_what_was_asked_for_with_at_most_an_eighth_of_waste) {
@@ -107,37 +109,40 @@ TEST(BlockTable, has_no_more_where_the_system_has_no_memory) {
 TEST(Block, a_freed_block_takes_no_hold) {
   BlockTable table;
   Block& block = *table.make();
-  block.word = word::with_state(0, State::resident);
+  BlockWordInspector::put(block.word, word::with_state(0, State::resident));
   EXPECT_TRUE(hold_live(block));
-  EXPECT_EQ(word::holds(block.word), 1u);
+  EXPECT_EQ(word::holds(block.word.load()), 1u);
   // Freed while held: its end comes with the last hold that was there, and waits for no other.
-  block.word |= word::freed;
+  block.word.set(word::freed);
   EXPECT_FALSE(hold_live(block));
-  EXPECT_EQ(word::holds(block.word), 1u);
-  block.word = word::with_state(word::small, State::resident);
+  EXPECT_EQ(word::holds(block.word.load()), 1u);
+  BlockWordInspector::put(block.word, word::with_state(word::small, State::resident));
   EXPECT_FALSE(hold_live(block));
   for (State state : {State::free, State::ready, State::spilling, State::hosted, State::spilled,
                       State::faulting, State::draining, State::lost}) {
-    block.word = word::with_state(0, state);
+    BlockWordInspector::put(block.word, word::with_state(0, state));
     EXPECT_FALSE(hold_live(block)) << state_names[static_cast<int>(state)];
   }
 }
 
 /// Another thread changes the word all the time: exchanges are lost.
-class BlockWord : public ::testing::Test {
+class ContendedWord : public ::testing::Test {
  protected:
-  BlockWord() : block_(*table_.make()), other_([this] { change(); }) {
+  ContendedWord() : block_(*table_.make()), other_([this] { change(); }) {
     transit_own(block_, Event::allocate, 0);
     while (changes_ == 0) std::this_thread::yield();
   }
-  ~BlockWord() override {
+  ~ContendedWord() override {
     ended_ = true;
     other_.join();
   }
   void change() {
-    while (word::state(block_.word) != State::resident) std::this_thread::yield();
+    while (block_.state() != State::resident) std::this_thread::yield();
     while (!ended_) {
-      for (int i = 0; i < 64; ++i) block_.word.fetch_xor(word::zero_copy);
+      for (int i = 0; i < 32; ++i) {
+        block_.word.set(word::zero_copy);
+        block_.word.clear(word::zero_copy);
+      }
       changes_ += 64;
     }
   }
@@ -150,7 +155,7 @@ class BlockWord : public ::testing::Test {
   std::thread other_;
 };
 
-TEST_F(BlockWord, a_transition_is_made_at_last) {
+TEST_F(ContendedWord, a_transition_is_made_at_last) {
   for (int i = 0; more(i); ++i) {
     transit(block_, Event::spill);
     ASSERT_EQ(block_.state(), State::spilling) << i;
@@ -159,10 +164,74 @@ TEST_F(BlockWord, a_transition_is_made_at_last) {
   }
 }
 
-TEST_F(BlockWord, a_hold_is_counted_at_last) {
+TEST_F(ContendedWord, a_hold_is_counted_at_last) {
   for (int i = 0; more(i); ++i) {
     ASSERT_TRUE(hold_live(block_));
-    ASSERT_EQ(word::holds(block_.word), 1u) << i;
-    block_.word.fetch_sub(word::hold_one);
+    ASSERT_EQ(word::holds(block_.word.load()), 1u) << i;
+    block_.word.drop_hold();
   }
+}
+
+TEST(BlockWord, what_begins_with_try_fails_where_the_word_is_another_and_says_what_it_is) {
+  using Try = bool (*)(BlockWord&, uint64_t&);
+  const Try tries[] = {
+      [](BlockWord& word, uint64_t& seen) { return word.try_hold(seen); },
+      [](BlockWord& word, uint64_t& seen) { return word.try_free(seen); },
+      [](BlockWord& word, uint64_t& seen) { return word.try_spill(seen, 0); },
+      [](BlockWord& word, uint64_t& seen) { return word.try_prove(seen); },
+      [](BlockWord& word, uint64_t& seen) { return word.try_mark_freed(seen); },
+      [](BlockWord& word, uint64_t& seen) { return word.try_set_aside(seen); }};
+  for (const Try attempt : tries) {
+    BlockWord word;
+    const uint64_t is = word::with_state(word::proven | word::told, State::resident);
+    BlockWordInspector::put(word, is);
+    uint64_t seen = is + word::hold_one;
+    EXPECT_FALSE(attempt(word, seen));
+    EXPECT_EQ(seen, is);
+    EXPECT_EQ(word.load(), is);
+  }
+}
+
+TEST(BlockWord, each_operation_writes_what_it_is_named_for_and_nothing_else) {
+  const uint64_t kept = word::placed | word::many_uses;
+  const auto after = [&](uint64_t begin, auto&& operation) {
+    BlockWord word;
+    BlockWordInspector::put(word, begin | kept);
+    uint64_t seen = word.load();
+    while (!operation(word, seen)) {  // (an exchange may fail for nothing)
+    }
+    EXPECT_EQ(word.load() & kept, kept);
+    return word.load() & ~kept;
+  };
+  const uint64_t resident = word::with_state(0, State::resident);
+  const uint64_t ready = word::with_state(0, State::ready);
+  EXPECT_EQ(after(resident, [](auto& word, auto& seen) { return word.try_hold(seen); }),
+            resident + word::hold_one);
+  EXPECT_EQ(after(resident,
+                  [](auto& word, auto& seen) { return word.try_hold(seen, word::proven); }),
+            (resident | word::proven) + word::hold_one);
+  EXPECT_EQ(after(resident | word::proven | word::outside | word::told | word::given,
+                  [](auto& word, auto& seen) { return word.try_free(seen); }),
+            ready | word::given);
+  EXPECT_EQ(after(resident | word::proven,
+                  [](auto& word, auto& seen) { return word.try_spill(seen, 0); }),
+            word::with_state(word::proven | word::copies, State::spilling));
+  EXPECT_EQ(after(resident, [](auto& word, auto& seen) { return word.try_prove(seen); }),
+            resident | word::proven);
+  EXPECT_EQ(after(resident + word::hold_one,
+                  [](auto& word, auto& seen) { return word.try_mark_freed(seen); }),
+            (resident | word::freed) + word::hold_one);
+  EXPECT_EQ(after(ready, [](auto& word, auto& seen) { return word.try_set_aside(seen); }),
+            ready | word::aside);
+  EXPECT_EQ(after(resident, [](auto& word, auto&) { return word.set(word::pinned), true; }),
+            resident | word::pinned);
+  EXPECT_EQ(after(resident | word::pinned,
+                  [](auto& word, auto&) { return word.clear(word::pinned), true; }),
+            resident);
+}
+
+TEST(BlockWordDeathTest, a_block_that_cannot_spill_is_not_made_to) {
+  BlockWord word;
+  uint64_t seen = word::with_state(0, State::ready);
+  EXPECT_DEATH((void)word.try_spill(seen, 0xabc000), "block abc000: spill in state ready");
 }

@@ -139,7 +139,7 @@ Result<Block*> EngineImpl::large_block(Lock& lock, unsigned stream, size_t bytes
   const unsigned size_class = size_class::of_grains(grains);
   if (Block* block = take_parked(stream, grains)) return block;
   for (int attempt = 0;; ++attempt) {
-    Result<Reservation> room = make_room(lock, frames_.granules_for(shape_of(grains)), nullptr);
+    Result<Reservation> room = make_room(lock, {frames_.granules_for(shape_of(grains))});
     if (!room && room.error().code == Code::out_of_memory && attempt < refusals_most &&
         frames_.granules_for(shape_of(grains)) == 0)
       continue;  // parts of shared frames came free meanwhile
@@ -153,7 +153,8 @@ Result<Block*> EngineImpl::large_block(Lock& lock, unsigned stream, size_t bytes
       Result<Block*> in_host = make_host_block(lock, stream, bytes, room.error());
       if (in_host) return in_host;
       if (starved) return room.error();
-      room = make_room(lock, frames_.granules_for(shape_of(grains)), nullptr, still_ns_most);
+      room = make_room(lock, {.granules = frames_.granules_for(shape_of(grains)),
+                              .patience_ns = still_ns_most});
     }
     if (!room) return room.error();
     const Result<void> provided = provide(lock, shape_of(grains), *room);

@@ -325,9 +325,16 @@ class EngineImpl final : public Engine, private EngineLimits, private InMotion {
 
   // stats.cpp
   void shrink_to_budget(Lock& lock, uint64_t until_ns);
+  // make_room.cpp
+  class RoomSearch;
+  struct RoomWanted {
+    uint64_t granules;
+    const Block* block = nullptr;      // that it is for; null: an allocation
+    uint64_t patience_ns = still_ns;   // so long only work on the device may hold it up
+    bool gives_up = true;              // the caller can go on without, in host memory
+  };
+  Result<Reservation> make_room(Lock& lock, const RoomWanted& wanted);
   // room.cpp
-  Result<Reservation> make_room(Lock& lock, uint64_t granules, const Block* wanted,
-                                uint64_t patience_ns = still_ns, bool gives_up = true);
   bool still(uint64_t patience_ns);
   bool used_aside(const Block& block) const;
   void park_ready(bool small_too);

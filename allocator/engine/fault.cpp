@@ -28,8 +28,9 @@ Result<void> EngineImpl::begin_fault(Lock& lock, Block& block, bool anyway) {
       return {};
     }
     const uint64_t granules = granules_for(block, block.grains - block.mapped);
-    Result<Reservation> room = attempt < refusals_most ? make_room(lock, granules, &block)
-                                                       : Result<Reservation>(short_of_memory);
+    Result<Reservation> room = attempt < refusals_most
+                                   ? make_room(lock, {.granules = granules, .block = &block})
+                                   : Result<Reservation>(short_of_memory);
     Result<void> provided;
     if (room && room->granules() > 0)
       provided = provide(lock, block.shape.shared()

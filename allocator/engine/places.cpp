@@ -63,7 +63,7 @@ Block* EngineImpl::placed_block(Lock& lock, unsigned stream, size_t bytes) {
     const uint64_t begin = place->address, end = begin + place->bytes;
     if (const uint32_t lacking = region.lacking(begin, end); lacking > 0) {
       // As much as for a block of its own, or less.
-      Result<Reservation> room = make_room(lock, lacking, nullptr);
+      Result<Reservation> room = make_room(lock, {lacking});
       if (!room) return nullptr;
       // (While waiting all may have changed.)
       if (next_place(stream, bytes) != place || place->address != begin ||

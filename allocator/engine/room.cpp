@@ -1,6 +1,5 @@
-// Making room, in this order: frames that are free, ready blocks that nobody needs, blocks whose
-// bytes are valid elsewhere, blocks copied out, waiting for what is in flight; then an error that
-// says what is pinned and why.
+// The means by which room is made (their order: make_room.cpp): ready blocks are taken back, blocks
+// leave, the coldest first.
 #include <algorithm>
 #include <bit>
 #include <optional>
@@ -13,11 +12,6 @@
 #include "firn/canary.h"
 
 namespace firn {
-
-namespace {
-// So long all who hold anything have to wait before one goes on without room.
-constexpr uint64_t starved_ns = 50'000'000;
-}  // namespace
 
 /// Has nothing left the device for `patience_ns`, while threads asked for it to, and only work on
 /// the device held it up? (A store that does not answer is waited for, one that fails for a while,
@@ -32,143 +26,6 @@ bool EngineImpl::still(uint64_t patience_ns) {
   still_.left = left;
   still_.looked_ns = now;
   return now - still_.since_ns >= patience_ns;
-}
-
-Result<Reservation> EngineImpl::make_room(Lock& lock, uint64_t granules, const Block* wanted,
-                                          uint64_t patience_ns, bool gives_up) {
-  still_.given_up = still_.starved = false;
-  if (granules > frames_.budget_granules()) return no_room(granules, wanted);
-  const uint32_t generation = wanted ? uint32_t{wanted->generation} : 0;
-  std::optional<uint64_t> begin;  // of the stall
-  uint64_t others_since = 0;
-  unsigned fruitless = 0, busy_rounds = 0;
-  bool last_look = false;  // nobody else holds anything any more, and all was looked at since
-  bool short_before = false, regions_wait = false, segments_wait = false;
-  const int64_t mine = thread_holds();
-  ++waiting_;
-  waiting_holds_ += mine;
-  waiting_others_ += gives_up;
-  struct Leave {
-    EngineImpl& engine;
-    const int64_t mine;
-    const bool gives_up;
-    ~Leave() {
-      --engine.waiting_;
-      engine.waiting_holds_ -= mine;
-      engine.waiting_others_ -= gives_up;
-    }
-  } leave{*this, mine, gives_up};
-  OpenWait open(open_waits_);
-  for (;;) {
-    if (health_.dead()) return health_.error();
-    const uint64_t refusals = health_.refusals();
-    Reservation reservation = frames_.reserve(granules);
-    if (reservation.granules() != granules) {
-      pump_locked();
-      (void)carry_out_unmappings(lock, granules);
-      reservation = frames_.reserve(granules);
-    }
-    if (reservation.granules() != granules && !mappings_.empty()) {
-      drop_births();
-      (void)carry_out_mappings(lock);
-      reservation = frames_.reserve(granules);
-    }
-    if (reservation.granules() != granules) {
-      park_ready(false);
-      reclaim_parked(granules, true);
-      (void)carry_out_unmappings(lock, granules);
-      reservation = frames_.reserve(granules);
-    }
-    if (reservation.granules() == granules) {
-      // (Who wants a block counts its whole wait.)
-      if (begin && !wanted) count_stall(*begin, nullptr, granules * granule_bytes);
-      return reservation;
-    }
-    if (wanted && wanted->generation != generation) return Reservation();  // freed meanwhile
-    // Only now is memory really short.
-    if (!wanted && !short_before) ++counted_.retry_count;
-    short_before = true;
-    pressed_ = true;
-    learn();
-    const uint64_t lacking = granules * granule_grains;
-    regions_wait = false;
-    uint64_t coming = grains_soon() + births_apart_;
-    for (Block* block : parked_) coming += block->device;
-    for (Block* block : deferred_) coming += block->device;
-    for (Block* block : draining_) coming += block->device;
-    if (coming < lacking && !region_owner_.empty()) {
-      const uint64_t idle = reclaim_regions(granules);
-      coming = std::max(coming, frames_.available() * granule_grains) + idle;
-      regions_wait = idle > 0;
-    }
-    const uint64_t unmapped = unmapped_;
-    if (coming < lacking) evict(lacking - coming, wanted);
-    bool changed = pump_locked();
-    reclaim_parked(granules);
-    changed |= carry_out_sums(lock);
-    changed |= carry_out_unmappings(lock, granules);
-    reservation = frames_.reserve(granules);
-    if (reservation.granules() == granules) {
-      // (Who wants a block counts its whole wait.)
-      if (begin && !wanted) count_stall(*begin, nullptr, granules * granule_bytes);
-      return reservation;
-    }
-    if (!begin) {
-      begin = clock_.now_ns();
-      if (!wanted) {
-        begin_stall();
-        open.begin(*begin);
-      }
-    }
-    // (What has left may have freed parts of shared frames only: then more has to.
-    // And while the driver refuses to tell, nobody knows.)
-    if (segments_wait) segments_wait = release_segments();
-    const bool moving = regions_wait || segments_wait || unmapped != unmapped_ || something_moves() ||
-                        health_.refusals() != refusals;
-    if (moving && FIRN_CANARY(39)) return no_room(granules, wanted);
-    if (moving && still(patience_ns) && (!fenced_wait() || still(still_ns_most))) {
-      still_.given_up = true;
-      if (!wanted) count_stall(*begin, nullptr, granules * granule_bytes);
-      return no_room(granules, wanted);
-    }
-    if (moving) {
-      fruitless = 0;
-      others_since = 0;
-      // Progress without room, time and again, is no reason to spin.
-      if (!changed || ++busy_rounds % 4 == 0) wait(lock, poll_ns);
-      continue;
-    }
-    if (fruitless++ == 0) {  // the last reserves: small segments, and what the device may have now
-      park_ready(true);
-      segments_wait = release_segments();
-      frames_.forget_limit();
-      continue;
-    }
-    // Other threads will release all that they hold at this moment, unless all of them wait as we
-    // do: then one goes on without room, who can (in host memory), and releases. Where none can,
-    // one has its error.
-    uint64_t now = clock_.now_ns();
-    const int64_t holds = all_holds();
-    if (holds > mine) {
-      if (!others_since) others_since = now;
-      const uint64_t since = now - others_since;
-      if ((gives_up || waiting_others_ == 0) && holds == waiting_holds_ && since >= starved_ns) {
-        still_.given_up = still_.starved = true;
-        if (!wanted) count_stall(*begin, nullptr, granules * granule_bytes);
-        return no_room(granules, wanted);
-      }
-      if (since < 10'000'000'000ull) {
-        last_look = false;
-        wait(lock, poll_ns);
-        continue;
-      }
-    } else if (!last_look) {
-      last_look = true;  // what was released since evict() looked
-      continue;
-    }
-    if (!wanted) count_stall(*begin, nullptr, granules * granule_bytes);
-    return no_room(granules, wanted);
-  }
 }
 
 /// Is there room to come while the caller waits? Not from what a stream under capture used: its

@@ -18,7 +18,7 @@ constexpr uint64_t joined_from_bytes = 32u << 20;
 Result<void> EngineImpl::add_segment(Lock& lock, unsigned stream) {
   for (int attempt = 0;; ++attempt) {
     // (Without room it has no other way: of threads that starve each other one goes on who has.)
-    Result<Reservation> room = make_room(lock, 1, nullptr, still_ns, false);
+    Result<Reservation> room = make_room(lock, {.granules = 1, .gives_up = false});
     if (!room) return room.error();
     Result<std::vector<Frame>> frames = frames_.take(std::move(*room));
     if (!frames) {

@@ -1,0 +1,227 @@
+// Making room: a ladder of means, from the cheapest to the dearest, climbed again after each wait
+// until the room is there or nothing can bring it any more; then an error says what stays and why.
+//
+//   free_frames        frames that are free
+//   carried_out        frames whose unmapping is due, and of blocks mapped ahead of their allocation
+//   ready_blocks       freed blocks that no allocation to come is counted on
+//   (from here on memory is short)
+//   evict_blocks       regions' idle frames; blocks leave, with a copy elsewhere first
+//   wait               while anything moves: copies, unmappings, other threads' work
+//   last_reserves      all ready blocks, segments of small blocks, what the device may have now
+//   others_release     while other threads hold blocks, which they will release
+//
+// A rung that takes the lock may have released it when it returns: the search begins anew from what
+// it finds then.
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "allocator/engine/hot.h"
+#include "firn/canary.h"
+
+namespace firn {
+
+namespace {
+// So long all who hold anything have to wait before one goes on without room.
+constexpr uint64_t starved_ns = 50'000'000;
+// So long other threads' holds are waited for.
+constexpr uint64_t others_ns = 10'000'000'000;
+}  // namespace
+
+/// One thread's search for room, and where it stands on the ladder.
+class EngineImpl::RoomSearch {
+ public:
+  RoomSearch(EngineImpl& engine, Lock& lock, const RoomWanted& wanted)
+      : engine_(engine),
+        lock_(lock),
+        wanted_(wanted),
+        generation_(wanted.block ? uint32_t{wanted.block->generation} : 0),
+        mine_(engine.thread_holds()),
+        open_(engine.open_waits_) {
+    ++engine.waiting_;
+    engine.waiting_holds_ += mine_;
+    engine.waiting_others_ += wanted.gives_up;
+  }
+  ~RoomSearch() {
+    --engine_.waiting_;
+    engine_.waiting_holds_ -= mine_;
+    engine_.waiting_others_ -= wanted_.gives_up;
+  }
+  RoomSearch(const RoomSearch&) = delete;
+  RoomSearch& operator=(const RoomSearch&) = delete;
+
+  /// An empty reservation: the block it is for was freed meanwhile.
+  Result<Reservation> run() {
+    for (;;) {
+      if (engine_.health_.dead()) return engine_.health_.error();
+      refusals_ = engine_.health_.refusals();
+      reservation_ = Reservation();
+      if (free_frames() || carried_out() || ready_blocks()) return found();
+      if (wanted_.block && wanted_.block->generation != generation_) return Reservation();
+      memory_is_short();
+      if (evict_blocks()) return found();
+      begin_waiting();
+      switch (moving() ? wait_for_moves() : last_reserves()) {
+        case Then::again: continue;
+        case Then::give_up: break;
+      }
+      return give_up();
+    }
+  }
+
+ private:
+  enum class Then { again, give_up };
+  static constexpr Then again = Then::again;
+
+  // The rungs that may end the search. True: the room is there.
+  bool free_frames() {
+    reservation_ = engine_.frames_.reserve(wanted_.granules);
+    return reservation_.granules() == wanted_.granules;
+  }
+  bool carried_out() {  // may release the lock
+    engine_.pump_locked();
+    (void)engine_.carry_out_unmappings(lock_, wanted_.granules);
+    if (free_frames()) return true;
+    if (engine_.mappings_.empty()) return false;
+    engine_.drop_births();
+    (void)engine_.carry_out_mappings(lock_);
+    return free_frames();
+  }
+  bool ready_blocks() {  // may release the lock
+    engine_.park_ready(false);
+    engine_.reclaim_parked(wanted_.granules, true);
+    (void)engine_.carry_out_unmappings(lock_, wanted_.granules);
+    return free_frames();
+  }
+  bool evict_blocks() {  // may release the lock
+    const uint64_t lacking = wanted_.granules * granule_grains;
+    uint64_t coming = coming_grains();
+    regions_wait_ = false;
+    if (coming < lacking && !engine_.region_owner_.empty()) {
+      const uint64_t idle = engine_.reclaim_regions(wanted_.granules);
+      coming = std::max(coming, engine_.frames_.available() * granule_grains) + idle;
+      regions_wait_ = idle > 0;
+    }
+    unmapped_ = engine_.unmapped_;
+    if (coming < lacking) engine_.evict(lacking - coming, wanted_.block);
+    changed_ = engine_.pump_locked();
+    engine_.reclaim_parked(wanted_.granules);
+    changed_ |= engine_.carry_out_sums(lock_);
+    changed_ |= engine_.carry_out_unmappings(lock_, wanted_.granules);
+    return free_frames();
+  }
+
+  /// On the device still, and will leave it without more being asked to.
+  uint64_t coming_grains() const {
+    uint64_t grains = engine_.grains_soon() + engine_.births_apart_;
+    for (const auto* blocks : {&engine_.parked_, &engine_.deferred_, &engine_.draining_})
+      for (const Block* block : *blocks) grains += block->device;
+    return grains;
+  }
+
+  void memory_is_short() {
+    if (!wanted_.block && !short_before_) ++engine_.counted_.retry_count;
+    short_before_ = true;
+    engine_.pressed_ = true;
+    engine_.learn();
+  }
+
+  /// Who wants a block counts its whole wait, which began before this.
+  void begin_waiting() {
+    if (begin_) return;
+    begin_ = engine_.clock_.now_ns();
+    if (wanted_.block) return;
+    engine_.begin_stall();
+    open_.begin(*begin_);
+  }
+  void count_wait() {
+    if (begin_ && !wanted_.block)
+      engine_.count_stall(*begin_, nullptr, wanted_.granules * granule_bytes);
+  }
+  Result<Reservation> found() {
+    count_wait();
+    return std::move(reservation_);
+  }
+  Result<Reservation> give_up() {
+    count_wait();
+    return engine_.no_room(wanted_.granules, wanted_.block);
+  }
+
+  /// (What has left may have freed parts of shared frames only: then more has to. And while the
+  /// driver refuses to tell, nobody knows.)
+  bool moving() {
+    if (segments_wait_) segments_wait_ = engine_.release_segments();
+    return regions_wait_ || segments_wait_ || unmapped_ != engine_.unmapped_ ||
+           engine_.something_moves() || engine_.health_.refusals() != refusals_;
+  }
+  Then wait_for_moves() {  // may release the lock
+    if (FIRN_CANARY(39)) return Then::give_up;
+    if (engine_.still(wanted_.patience_ns) &&
+        (!engine_.fenced_wait() || engine_.still(still_ns_most))) {
+      engine_.still_.given_up = true;
+      return Then::give_up;
+    }
+    reserves_taken_ = false;
+    others_since_ = 0;
+    // Progress without room, time and again, is no reason to spin.
+    if (!changed_ || ++busy_rounds_ % 4 == 0) engine_.wait(lock_, poll_ns);
+    return again;
+  }
+
+  // The rungs where nothing moves.
+  Then last_reserves() {
+    if (std::exchange(reserves_taken_, true)) return others_release();
+    engine_.park_ready(true);
+    segments_wait_ = engine_.release_segments();
+    engine_.frames_.forget_limit();
+    return again;
+  }
+  /// Other threads will release all that they hold at this moment, unless all of them wait as we
+  /// do: then one goes on without room, who can (in host memory), and releases. Where none can,
+  /// one has its error.
+  Then others_release() {  // may release the lock
+    const int64_t holds = engine_.all_holds();
+    if (holds <= mine_)  // one look more: what was released since evict() looked
+      return std::exchange(looked_after_others_, true) ? Then::give_up : again;
+    const uint64_t now = engine_.clock_.now_ns();
+    if (!others_since_) others_since_ = now;
+    const uint64_t since = now - others_since_;
+    const bool all_wait = holds == engine_.waiting_holds_;
+    if ((wanted_.gives_up || engine_.waiting_others_ == 0) && all_wait && since >= starved_ns) {
+      engine_.still_.given_up = engine_.still_.starved = true;
+      return Then::give_up;
+    }
+    if (since >= others_ns) return Then::give_up;
+    looked_after_others_ = false;
+    engine_.wait(lock_, poll_ns);
+    return again;
+  }
+
+  EngineImpl& engine_;
+  Lock& lock_;
+  const RoomWanted wanted_;
+  const uint32_t generation_;    // of the block, when the search began
+  const int64_t mine_;           // holds of this thread
+  OpenWait open_;
+  Reservation reservation_;
+  std::optional<uint64_t> begin_;        // of the wait
+  bool short_before_ = false;
+  // Of this round.
+  uint64_t refusals_ = 0, unmapped_ = 0;
+  bool regions_wait_ = false, changed_ = false;
+  // Since anything moved.
+  bool reserves_taken_ = false;
+  uint64_t others_since_ = 0;            // when others were first waited for; 0: not yet
+  // Since the search began.
+  bool looked_after_others_ = false;     // nobody else holds anything any more
+  bool segments_wait_ = false;
+  unsigned busy_rounds_ = 0;
+};
+
+Result<Reservation> EngineImpl::make_room(Lock& lock, const RoomWanted& wanted) {
+  still_.given_up = still_.starved = false;
+  if (wanted.granules > frames_.budget_granules()) return no_room(wanted.granules, wanted.block);
+  return RoomSearch(*this, lock, wanted).run();
+}
+
+}  // namespace firn

@@ -14,12 +14,12 @@
 namespace firn {
 
 namespace {
-constexpr size_t page_bytes = 2u << 20;
-size_t whole(size_t bytes) { return (bytes + page_bytes - 1) / page_bytes * page_bytes; }
+constexpr size_t huge_page_bytes = 2u << 20;
+size_t whole(size_t bytes) { return (bytes + huge_page_bytes - 1) / huge_page_bytes * huge_page_bytes; }
 }  // namespace
 
 void* take_huge(size_t bytes) {
-  const size_t wanted = whole(bytes), taken = wanted + page_bytes;
+  const size_t wanted = whole(bytes), taken = wanted + huge_page_bytes;
   void* mapped = ::mmap(nullptr, taken, PROT_READ | PROT_WRITE,
                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (mapped == MAP_FAILED) return nullptr;

@@ -31,10 +31,10 @@ namespace firn {
 namespace {
 using Steady = std::chrono::steady_clock;
 constexpr auto file_period = std::chrono::seconds(10);
-constexpr auto caller_patience = std::chrono::seconds(2);  // for all that he sends and takes
+constexpr auto scraper_patience = std::chrono::seconds(2);  // for all that he sends and takes
 constexpr auto silence_patience = std::chrono::milliseconds(200);
 constexpr int look_ms = 1000;  // at whether the socket is ours still
-constexpr auto stop_patience = std::chrono::seconds(2);
+constexpr auto scrape_stop_patience = std::chrono::seconds(2);
 constexpr size_t request_most = 8192;
 constexpr int callers_most = 8;  // that wait for their turn
 
@@ -185,7 +185,7 @@ void MetricsOutput::wait_for_callers() {
 
 /// One after the other; who is silent is given a moment only where others wait.
 void MetricsOutput::serve(Descriptor& socket) {
-  const Steady::time_point begin = Steady::now(), deadline = begin + caller_patience;
+  const Steady::time_point begin = Steady::now(), deadline = begin + scraper_patience;
   std::string request;
   while (!whole(request) && Steady::now() < deadline) {
     const size_t before = request.size();
@@ -243,7 +243,7 @@ void MetricsOutput::stop() {
   bool ended;
   {
     std::unique_lock lock(mutex_);
-    ended = changed_.wait_for(lock, stop_patience, [this] { return ended_; });
+    ended = changed_.wait_for(lock, scrape_stop_patience, [this] { return ended_; });
   }
   if (ended && !path_.empty()) write();
 }

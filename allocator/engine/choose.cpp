@@ -118,7 +118,7 @@ bool EngineImpl::take_stock(uint64_t period_ns) {
   for (size_t i = 0; i < lifetimes::channel_count; ++i) {
     const auto channel = static_cast<Channel>(i);
     const bool link = channel == Channel::host_out || channel == Channel::host_in;
-    machine.bytes_s[i] = store_ || link ? bandwidths_.bytes_s(channel) : 0;
+    machine.bytes_s[i] = store_ || link ? transfers_.bandwidths().bytes_s(channel) : 0;
     const bool needed = link || (store_ && (host_is_passage() || !plan_.writes.empty()));
     if (needed && machine.bytes_s[i] <= 0) return false;
   }

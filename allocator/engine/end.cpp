@@ -7,7 +7,7 @@
 namespace firn {
 
 EngineImpl::~EngineImpl() {
-  if (abandoned_ || !arena_ || !in_stream_) {
+  if (abandoned_ || !arena_ || !transfers_.started()) {
     abandon();
     return;
   }
@@ -23,9 +23,9 @@ EngineImpl::~EngineImpl() {
     if (!health_.dead()) return;  // else something is mapped still
   }
   // Of a dead device everything ends with its context; but the store may still use our memory.
-  while (!requests_.empty()) {
+  while (transfers_.requesting()) {
     (void)reap_store();
-    if (!requests_.empty()) wait(lock, poll_ns);
+    if (transfers_.requesting()) wait(lock, poll_ns);
   }
   abandon();
 }
@@ -34,9 +34,9 @@ EngineImpl::~EngineImpl() {
 bool EngineImpl::settle_all(Lock& lock) {
   drop_mappings();
   for (Block* block : std::vector<Block*>(spilling_)) keep(*block);
-  while (!requests_.empty() && !health_.dead() && !FIRN_CANARY(35)) {
+  while (transfers_.requesting() && !health_.dead() && !FIRN_CANARY(35)) {
     pump_locked();
-    if (!requests_.empty()) wait(lock, poll_ns);
+    if (transfers_.requesting()) wait(lock, poll_ns);
   }
   // Where that is refused for good, the program's work may go on, and memory stays as it is.
   CUresult result = CUDA_SUCCESS;
@@ -46,11 +46,8 @@ bool EngineImpl::settle_all(Lock& lock) {
     (void)health_.failed("cuCtxSynchronize", result);
   }
   if (result != CUDA_SUCCESS) health_.end("cuCtxSynchronize", result);
-  while (!health_.dead() && (!copies_out_.empty() || !copies_in_.empty())) {
-    for (auto* copies : {&copies_out_, &copies_in_})
-      for (const CopyInFlight& copy : *copies)
-        if (Result<void> waited = streams_.wait(copy.use); !waited)
-          health_.answered("cuEventSynchronize", static_cast<CUresult>(waited.error().detail));
+  while (!health_.dead() && transfers_.copying()) {
+    transfers_.wait_for_copies();
     reap_copies();
   }
   while (summing_ > 0) wait(lock, poll_ns);
@@ -83,15 +80,13 @@ void EngineImpl::give_all(Lock& lock) {
   for (auto& table : unit_tables_)
     if (std::atomic<uint32_t>* units = table.load(std::memory_order_relaxed))
       give_huge(units, unit_table_bytes);
-  gate_.end();
   host_.unregister();  // while the context is current
-  (void)driver_.stream_destroy(out_stream_);
-  (void)driver_.stream_destroy(in_stream_);
+  transfers_.end();
 }
 
 void EngineImpl::abandon() {
   abandoned_ = true;
-  gate_.abandon();
+  transfers_.abandon();
   frames_.abandon();
   host_.abandon();
   streams_.abandon();

@@ -38,12 +38,15 @@ EngineImpl::EngineImpl(const EngineOptions& options, const Driver& driver, Store
                        unsigned queue, Clock& clock, TraceWriter* trace)
     : options_(with_whole_pieces(options)),
       span_granules_(static_cast<uint32_t>(options_.span_bytes / granule_bytes)), driver_(driver),
-      store_(store), queue_(queue), clock_(clock), trace_(trace),
+      store_(store), clock_(clock), trace_(trace),
       traced_(trace || options.verify), health_(driver, options.device),
       frames_(driver, health_, options.device, options.budget_bytes),
       host_(driver, store, options.host_bytes, options.host_left, options.host_own,
             options.no_bytes, frames_.host_location().id, options.host_ahead, options.host_room),
-      streams_(driver, health_), gate_(driver), segments_(segments_most) {
+      streams_(driver, health_),
+      transfers_({driver, health_, streams_, uses_, host_, frames_.host_location(), store, queue,
+                  clock, [this](const std::string& words) { trouble(words); }}),
+      segments_(segments_most) {
   access_.push_back(access_of(options.device));
   if (options.verify) net_ = std::make_unique<Net>();
 }
@@ -60,19 +63,13 @@ Result<void> EngineImpl::start() {
   Result<std::unique_ptr<Arena>> arena = Arena::reserve(driver_, uint64_t{4} << 40);
   if (!arena) return arena.error();
   arena_ = std::move(*arena);
-  for (CUstream* stream : {&out_stream_, &in_stream_}) {
-    CUresult result = driver_.stream_create(stream, CU_STREAM_NON_BLOCKING);
-    if (result != CUDA_SUCCESS) {
-      if (out_stream_) (void)driver_.stream_destroy(out_stream_);
-      out_stream_ = in_stream_ = nullptr;
-      arena_.reset();  // (Whoever opens an engine again and again would run out of addresses.)
-      return driver_.error("cuStreamCreate", result);
-    }
+  if (Result<void> started = transfers_.start(options_.copy_gate); !started) {
+    arena_.reset();  // (Whoever opens an engine again and again would run out of addresses.)
+    return started;
   }
-  if (options_.copy_gate) gate_.start();
   Lock lock(mutex_);
-  out_ = static_cast<unsigned>(see_stream(out_stream_));
-  in_ = static_cast<unsigned>(see_stream(in_stream_));
+  transfers_.know_streams(static_cast<unsigned>(see_stream(transfers_.out_stream())),
+                          static_cast<unsigned>(see_stream(transfers_.in_stream())));
   if (options_.watch_fraction <= 0 || options_.adversarial) watching_ = true;
   if (options_.policy != Policy::age) {
     ring_ = std::make_unique<EventRing>();
@@ -197,7 +194,8 @@ bool EngineImpl::pump_locked() {
   if (health_.dead()) return false;
   staging_wanted_ = false;  // whoever still wants some says so below
   settle_freed();
-  if (history_) reading_.tell(clock_.now_ns(), bandwidths_.busy(lifetimes::Channel::store_read));
+  if (history_) reading_.tell(clock_.now_ns(),
+                                   transfers_.bandwidths().busy(lifetimes::Channel::store_read));
   bool changed = store_ && reap_store();
   look_for_unanswered();
   changed |= streams_.poll();
@@ -233,37 +231,15 @@ bool EngineImpl::pump_locked() {
   host_.look_again(clock_.now_ns());
   host_due_.store(host_.ahead_due(), std::memory_order_release);
   busy_.store(!spilling_.empty() || !faulting_.empty() || !draining_.empty() ||
-                  !deferred_.empty() || !requests_.empty() || !prefetches_.empty() ||
-                  !mappings_.empty() || !unmappings_.empty() || !copies_in_.empty() ||
-                  !copies_out_.empty() || !sums_.empty() || store_busy_ || waiting_ > 0 ||
+                  !deferred_.empty() || transfers_.requesting() || !prefetches_.empty() ||
+                  !mappings_.empty() || !unmappings_.empty() || transfers_.copying() ||
+                  !sums_.empty() || store_busy_ || waiting_ > 0 ||
                   device_clock_.pending(),
               std::memory_order_relaxed);
   return changed;
 }
 
 bool EngineImpl::busy() const { return busy_.load(std::memory_order_relaxed); }
-
-bool EngineImpl::reap_store() {
-  if (FIRN_CANARY(40) && requests_.size() > 2) return false;
-  StoreCompletion completions[4];  // made anew each time, and mostly there is none
-  bool any = false;
-  while (size_t count = store_->poll(queue_, completions)) {
-    any = true;
-    for (size_t i = 0; i < count; ++i) {
-      auto* request = reinterpret_cast<IoRequest*>(completions[i].tag);
-      FIRN_CHECK(requests_.erase(request) == 1, "unknown completion %p",
-                 static_cast<void*>(request));
-      const bool write = completions[i].kind == StoreCompletion::Kind::write;
-      const bool failed = completions[i].error.code != Code::ok;
-      const uint64_t moved = failed ? 0 : request->staging->bytes;
-      (write ? counted_.store_written_bytes : counted_.store_read_bytes) += moved;
-      bandwidths_.end(write ? lifetimes::Channel::store_write : lifetimes::Channel::store_read,
-                      moved, clock_.now_ns());
-      end_request(request, completions[i]);
-    }
-  }
-  return any;
-}
 
 void EngineImpl::wait(Lock& lock, uint64_t ns) {
   busy_.store(true, std::memory_order_relaxed);
@@ -324,7 +300,7 @@ void EngineImpl::trace_sample() {
                   "allocated={};out={};in={};written={};read={}",
                   (frames_.held_granules() - frames_.free_granules()) * granule_bytes, hosted,
                   nvme, away_host, away_nvme, frames_.budget_granules() * granule_bytes,
-                  in_flight(), hot_.allocated_bytes().current(), counted_.spilled_bytes,
+                  transfers_.in_flight_bytes(), hot_.allocated_bytes().current(), counted_.spilled_bytes,
                   counted_.faulted_bytes + counted_.prefetched_bytes,
                   counted_.store_written_bytes, counted_.store_read_bytes));
   if (now - pinned_ns_ < 500'000'000) return;
@@ -398,7 +374,8 @@ void EngineImpl::reach_watch() {
   if (result != CUDA_SUCCESS) return health_.end("cuCtxSynchronize", result);
   for (Block* block : live_) {
     for (unsigned stream = 0; streams_told && stream < streams_.count(); ++stream)
-      if (stream != out_ && stream != in_) add_use(*block, streams_.now(stream));
+      if (stream != transfers_.out() && stream != transfers_.in())
+        uses_.add(*block, streams_.now(stream));
     prove_told(*block);
   }
 }

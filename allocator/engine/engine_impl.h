@@ -19,6 +19,7 @@
 #include "allocator/blocks/device_clock.h"
 #include "allocator/blocks/ready_blocks.h"
 #include "allocator/blocks/region.h"
+#include "allocator/blocks/uses.h"
 #include "allocator/engine/engine.h"
 #include "allocator/engine/event_ring.h"
 #include "allocator/engine/in_motion.h"
@@ -26,14 +27,13 @@
 #include "allocator/engine/net.h"
 #include "allocator/engine/state.h"
 #include "allocator/engine/tallies.h"
-#include "allocator/lifetimes/bandwidths.h"
 #include "allocator/lifetimes/decide.h"
 #include "allocator/lifetimes/fullest.h"
 #include "allocator/lifetimes/history.h"
 #include "allocator/lifetimes/load.h"
 #include "allocator/lifetimes/rehearse.h"
 #include "allocator/memory/arena.h"
-#include "allocator/memory/copy_gate.h"
+#include "allocator/movement/transfers.h"
 #include "allocator/memory/device_health.h"
 #include "allocator/memory/driver_time.h"
 #include "allocator/record/trace.h"
@@ -160,13 +160,11 @@ class EngineImpl final : public Engine, private EngineLimits, private InMotion {
   Block* live_at(const void* pointer, bool exact) const;
   Block* large_at(uint32_t entry, uint64_t address) const;  // hot.h; null: none
   bool pump_locked();
-  bool reap_store();
   void wait(Lock& lock, uint64_t ns);
   void begin_stall();
   void count_stall(uint64_t begin_ns, const Block* waited_for, uint64_t room = 0);
   void trace(const char* event, const Block& block, const char* detail = "");
   void trace_sample();
-  uint64_t in_flight() const;
   void say(const std::string& words) const;
   void trouble(const std::string& words);
   Result<void> can_use(const Driver::ContextGuard& context);
@@ -309,7 +307,6 @@ class EngineImpl final : public Engine, private EngineLimits, private InMotion {
   static uint64_t proof(Seen seen, uint64_t w);  // for a block's word
   Result<Hold> touch_slow(Block& block, CUstream stream, Access access, Seen seen, bool anyway);
   Error unreadable(const Block& block, std::optional<uint64_t> stall_begin);
-  void add_use(Block& block, Use use);
   int index_of(CUstream stream);                 // hot.h, as the next three
   void set_use(Block& block, Use use);
   void drop_hold(Block& block);
@@ -319,9 +316,6 @@ class EngineImpl final : public Engine, private EngineLimits, private InMotion {
   void change_use(Block& block, Use use);
   void last_hold_dropped(Block& block, uint64_t word_before);
   static int& shared_cell_holds(int device);
-  bool uses_over(Block& block);
-  bool programs_uses_over(Block& block);
-  void close_uses(Block& block);
 
   // stats.cpp
   void shrink_to_budget(Lock& lock, uint64_t until_ns);
@@ -336,7 +330,6 @@ class EngineImpl final : public Engine, private EngineLimits, private InMotion {
   Result<Reservation> make_room(Lock& lock, const RoomWanted& wanted);
   // room.cpp
   bool still(uint64_t patience_ns);
-  bool used_aside(const Block& block) const;
   void park_ready(bool small_too);
   void reclaim_parked(uint64_t granules, bool spare_claimed = false);
   uint64_t evict(uint64_t grains, const Block* except);
@@ -366,7 +359,6 @@ class EngineImpl final : public Engine, private EngineLimits, private InMotion {
   void drop_piece(Piece& piece);
   bool copy_out(Block& block, uint32_t piece);
   bool host_stuck() const;
-  bool reap_copies();
   void came_out(const PieceRef& ref);
   bool clean_ahead();
 
@@ -380,16 +372,14 @@ class EngineImpl final : public Engine, private EngineLimits, private InMotion {
   void drop_sums();
 
   // write.cpp
-  IoRequest* request_for(Block& block, uint32_t piece, Slot slot);
-  void look_for_unanswered();
   bool unwritten(const PieceRef& ref) const;
   void came_to_host(const PieceRef& ref);
   void came_back(const PieceRef& ref);
   bool next_write(PieceRef& ref);
   bool write_back();
   bool start_write(const PieceRef& ref);
-  void end_request(IoRequest* request, const StoreCompletion& completion);
-  void written(IoRequest& request, const StoreCompletion& completion);
+  void written(const PieceRef& ref, const StoreCompletion& completion, uint64_t begun_ns);
+  void not_written(const PieceRef& ref, const Error& error, uint64_t begun_ns);
   void take_no_more(const char* what, const Error& error, uint64_t begun_ns);
   bool store_pauses() const;
   void settle_away(Block& block);
@@ -501,9 +491,10 @@ class EngineImpl final : public Engine, private EngineLimits, private InMotion {
   bool begin_writes();
   bool begin_reads();
 
-  // host_copies.cpp
-  CUresult copy_piece(const Block& block, const Piece& piece, void* host, bool in);
-  CUresult copy_by_processor(const Block& block, const Piece& piece, void* host, bool in);
+  // reap.cpp
+  bool reap_copies();
+  bool reap_store();
+  void look_for_unanswered();
 
   // fault.cpp
   Result<void> begin_fault(Lock& lock, Block& block, bool anyway);
@@ -523,7 +514,7 @@ class EngineImpl final : public Engine, private EngineLimits, private InMotion {
   // read.cpp
   bool start_read(Block& block, uint32_t piece);
   std::string no_staging_words(size_t bytes) const;
-  void read_done(IoRequest& request, const StoreCompletion& completion);
+  void read_done(const PieceRef& ref, const StoreCompletion& completion);
   void unread(Block& block, Piece& piece, const Error& error);
   void settle_failed(Block& block);
   void lose(Block& block);
@@ -536,7 +527,6 @@ class EngineImpl final : public Engine, private EngineLimits, private InMotion {
   const uint32_t span_granules_;
   const Driver& driver_;
   Store* const store_;
-  const unsigned queue_;
   Clock& clock_;
   TraceWriter* const trace_;
   const bool traced_;  // events are told: to trace_, to net_
@@ -547,14 +537,11 @@ class EngineImpl final : public Engine, private EngineLimits, private InMotion {
   Frames frames_;
   HostTier host_;
   mutable Streams streams_;
+  Uses uses_{streams_};
+  mutable Transfers transfers_;
   mutable BlockTable table_;
   std::array<std::atomic<ReadyBlocks*>, Streams::capacity> ready_{};
   std::vector<std::unique_ptr<ReadyBlocks>> ready_owner_;
-  // How pieces in host memory at device addresses are copied: as the driver was seen to take it.
-  enum class HostCopies : uint8_t { as_others, unified, by_processor } host_copies_{};
-  mutable CopyGate gate_;
-  CUstream out_stream_ = nullptr, in_stream_ = nullptr;  // device to host, host to device
-  unsigned out_ = 0, in_ = 0;                            // their Streams indices
   std::vector<CUmemAccessDesc> access_;  // to what is mapped: this device's, then its peers'
   // Looked up without the lock: pointers never move, and a Segment is never freed, only reused.
   ZeroArray<std::atomic<Segment*>> segments_;
@@ -580,7 +567,6 @@ class EngineImpl final : public Engine, private EngineLimits, private InMotion {
   std::unique_ptr<History> history_;
   std::vector<Life> life_of_;           // by descriptor
   DeviceClock device_clock_{streams_};
-  lifetimes::Bandwidths bandwidths_;
   uint64_t learned_ = 0;                // event number when it was learned from last
   std::vector<uint32_t> block_of_;      // descriptor, by life
   GreedyRun greedy_;

@@ -70,11 +70,11 @@ void EngineImpl::wipe(Block& block) {
   const uint64_t bytes = block.grains != 0 ? block.mapped_bytes() : size_t{block.bytes};
   CUresult result = CUDA_ERROR_UNKNOWN;
   for (int attempt = 0; attempt < 3 && result != CUDA_SUCCESS; ++attempt)
-    result = driver_.memset_d8_async(block.address, 0, bytes, in_stream_);
+    result = driver_.memset_d8_async(block.address, 0, bytes, transfers_.in_stream());
   if (result != CUDA_SUCCESS)
     trouble(fmt::format("block {:#x}, which another process could write, is not zeroed: {}",
                         block.address, driver_.error("cuMemsetD8Async", result).text));
-  add_use(block, streams_.now(in_));
+  uses_.add(block, streams_.now(transfers_.in()));
 }
 
 }  // namespace firn

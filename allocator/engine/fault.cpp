@@ -123,21 +123,14 @@ void EngineImpl::begin_arriving(Block& block, bool prefetched) {
 
 bool EngineImpl::copy_in(Block& block, uint32_t index) {
   Piece& piece = block.pieces[index];
-  const CUresult result = copy_piece(block, piece, piece.host->data, true);
-  if (result != CUDA_SUCCESS) {
-    block.fault_error = health_.failed("cuMemcpyHtoDAsync", result);
+  if (Result<void> begun = transfers_.copy_in(block, index); !begun) {
+    block.fault_error = begun.error();
     block.failing = Block::Failing::copies;
     settle_failed(block);
     return false;
   }
-  Use use = streams_.now(in_);
-  add_use(block, use);
-  piece.on_device = true;
   piece.checked = false;
   piece.unproven = net_ != nullptr;
-  host_.ref(piece.host);
-  copies_in_.push_back({&block, block.generation, block.version, index, piece.host, use, false});
-  bandwidths_.begin(lifetimes::Channel::host_in, clock_.now_ns());
   return true;
 }
 
@@ -167,7 +160,7 @@ void EngineImpl::advance_fault(Block& block) {
     if (!piece.reading) (void)start_read(block, i);
     if (block.state() != State::faulting || block.failing != Block::Failing::nothing) return;
   }
-  if (issued) (void)streams_.close(streams_.now(in_));
+  if (issued) (void)streams_.close(streams_.now(transfers_.in()));
   if (waiting || !arrived_whole(block)) return;
   std::erase(faulting_, &block);
   if (block.mapped < block.grains) {  // a part came ahead of its use, there was no room for more
@@ -179,7 +172,7 @@ void EngineImpl::advance_fault(Block& block) {
   // The last copy in on the copy stream; everything before it is over when it is.
   block.arrival = {};
   for (Use use : block.more_uses)
-    if (use.stream() == in_) block.arrival = use;
+    if (use.stream() == transfers_.in()) block.arrival = use;
   if (block.arrival && !FIRN_CANARY(27))
     block.word.set(word::unsettled);
   block.age.store(next_tick(), std::memory_order_relaxed);
@@ -193,8 +186,8 @@ void EngineImpl::advance_fault(Block& block) {
 /// A block freed while its reads were in flight: nobody waits for it, but its frames are mapped
 /// until the copies into them are over.
 void EngineImpl::finish_drain(Block& block) {
-  if (!uses_over(block)) {
-    close_uses(block);
+  if (!uses_.over(block)) {
+    (void)uses_.close(block);
     return;
   }
   unmap_spans(block);
@@ -226,11 +219,10 @@ bool EngineImpl::may_arrive(const Block& block) const {
 
 /// Bytes on their way to the device, or waiting for it in host memory or the store.
 uint64_t EngineImpl::arriving_bytes() const {
-  uint64_t arriving = 0;
+  uint64_t arriving = transfers_.bytes_in();
   for (const Block* block : faulting_)
     for (const Piece& piece : block->pieces)
       if (!piece.on_device && block->span_of(piece).mapped()) arriving += piece.bytes;
-  for (const CopyInFlight& copy : copies_in_) arriving += copy.staging->bytes;
   for (const Mapping& mapping : mappings_)
     for (const Mapping::Part& part : mapping.parts)
       if (!mapping.birth) arriving += mapping.block->spans[part.span].grains * grain_bytes;

@@ -113,7 +113,7 @@ void EngineImpl::finish_free(Block& block) {
   if ((w & word::unsettled) && block.arrival) {
     if (Result<void> ordered = streams_.order(block.stream, block.arrival); !ordered)
       (void)streams_.wait(block.arrival);
-    add_use(block, block.arrival);
+    uses_.add(block, block.arrival);
   }
   if (w & word::copies) drop_copies(block);
   if (state == State::spilling) {
@@ -136,7 +136,7 @@ void EngineImpl::finish_free(Block& block) {
   // Resident. What it was used by on other streams has to be over before its frames are unmapped;
   // what was recorded, also before it is handed out again.
   Use last{block.use.load(std::memory_order_relaxed)};
-  if (last && last.stream() != block.stream) add_use(block, last);
+  if (last && last.stream() != block.stream) uses_.add(block, last);
   bool recorded = w & word::recorded;
   transit(block, Event::release, life_flags);
   ++block.generation;
@@ -144,10 +144,10 @@ void EngineImpl::finish_free(Block& block) {
   const Use* fence = block.segment == 0 ? fence_of(block) : nullptr;
   block.use.store((fence ? *fence : streams_.now(block.stream)).bits, std::memory_order_relaxed);
   if (recorded) {
-    for (uint16_t stream : block.recorded_streams) add_use(block, streams_.now(stream));
+    for (uint16_t stream : block.recorded_streams) uses_.add(block, streams_.now(stream));
     block.recorded_streams.clear();
     block.exported = exported;  // until it is wiped
-    close_uses(block);
+    (void)uses_.close(block);
     hot_.waits(block.grains != 0, block.bytes);
     deferred_.push_back(&block);
     deferred_count_.store(static_cast<uint32_t>(deferred_.size()), std::memory_order_relaxed);
@@ -179,8 +179,8 @@ void EngineImpl::settle_deferred() {
   for (Block* deferred : deferred_) {
     Block& block = *deferred;
     const auto used = [&] {
-      if (uses_over(block)) return false;
-      close_uses(block);
+      if (uses_.over(block)) return false;
+      (void)uses_.close(block);
       deferred_[left++] = deferred;
       return true;
     };
@@ -240,7 +240,7 @@ Result<void> EngineImpl::free_behind(void* pointer, CUstream fence, uint64_t giv
         fence_given_ = given;
         (void)streams_.close(fence_);
       }
-      add_use(*block, fence_);
+      uses_.add(*block, fence_);
       block->word.set(word::recorded);
     }
   }

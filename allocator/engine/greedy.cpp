@@ -59,7 +59,7 @@ void EngineImpl::replan_greedy() {
   }
   // What was never measured is taken for as fast as the link, and measured by being used.
   const auto grains_s = [&](Channel channel, double otherwise) {
-    const double measured = bandwidths_.bytes_s(channel) / static_cast<double>(grain_bytes);
+    const double measured = transfers_.bandwidths().bytes_s(channel) / static_cast<double>(grain_bytes);
     return measured > 0 ? measured : otherwise;
   };
   constexpr double link = 16e9 / static_cast<double>(grain_bytes);
@@ -117,8 +117,8 @@ bool EngineImpl::begin_writes() {
     const uint64_t w = block.word.load();
     if (word::state(w) != State::spilling && !AgeOrder::may_leave(block, w))
       return (w & (word::pinned | word::freed)) != 0;
-    if (!programs_uses_over(block)) {
-      close_uses(block);
+    if (!uses_.over_but_on(block, transfers_.out())) {
+      (void)uses_.close(block);
       return false;
     }
     block.to_store = due.to_store && store_;

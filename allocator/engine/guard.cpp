@@ -46,8 +46,8 @@ bool EngineImpl::left_unwritten(Block& block, Span& span) {
     net_->arrived.resize(std::max(net_->arrived.size(), piece.bytes));
     std::byte* device = net_->arrived.data();
     CUresult result = driver_.memcpy_dtoh_async(device, block.address + piece.offset, piece.bytes,
-                                                out_stream_);
-    if (result == CUDA_SUCCESS) result = driver_.stream_synchronize(out_stream_);
+                                                transfers_.out_stream());
+    if (result == CUDA_SUCCESS) result = driver_.stream_synchronize(transfers_.out_stream());
     if (result != CUDA_SUCCESS) {
       trouble("firn_verify could not look at a block: " +
               driver_.error("cuMemcpyDtoHAsync", result).text);
@@ -100,8 +100,8 @@ Result<void> EngineImpl::set_span_access(const Block& block, const Span& span,
 void EngineImpl::guard(Block& block) {
   const uint64_t w = block.word.load();
   if ((w & word::zero_copy) || block.place_bytes != 0) return;
-  for (const CopyInFlight& copy : copies_in_)
-    if (copy.block == &block && copy.generation == block.generation) return;  // it writes
+  for (const CopyInFlight& copy : transfers_.copies_in())
+    if (copy.ref.block == &block && copy.ref.generation == block.generation) return;  // it writes
   for (Span& span : block.spans) {
     const std::span<Piece> pieces = pieces_of(block, span);
     if (!span.mapped() || span.guarded || pieces.empty() ||
@@ -147,11 +147,11 @@ void EngineImpl::poison(Block& block) {
   for (const Piece& piece : block.pieces) {
     if (piece.on_device || !block.span_of(piece).mapped()) continue;
     const CUresult result = driver_.memset_d8_async(block.address + piece.offset, poisoned,
-                                                    piece.bytes, in_stream_);
+                                                    piece.bytes, transfers_.in_stream());
     if (result != CUDA_SUCCESS)
       trouble("firn_test_poison: " + driver_.error("cuMemsetD8Async", result).text);
   }
-  add_use(block, streams_.now(in_));
+  uses_.add(block, streams_.now(transfers_.in()));
 }
 
 }  // namespace firn

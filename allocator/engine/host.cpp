@@ -73,7 +73,7 @@ bool EngineImpl::next_planned_write(PieceRef& ref) {
       continue;
     }
     // A spare write waits until nothing else is written.
-    if (entry.spare && writing_bytes_ > 0) return false;
+    if (entry.spare && transfers_.writing_bytes() > 0) return false;
     for (size_t i = block.pieces.size(); i-- > 0;) {
       ref = {&block, block.generation, block.version, static_cast<uint32_t>(i)};
       if (unwritten(ref)) return true;
@@ -140,9 +140,7 @@ bool EngineImpl::drop_useless_host(uint64_t wanted_at) {
 /// memory is better used for them than for what it holds.
 bool EngineImpl::read_ahead() {
   bool any = false;
-  uint64_t reading = 0;
-  for (const IoRequest* request : requests_)
-    if (request->reads) reading += request->staging->bytes;
+  uint64_t reading = transfers_.reading_bytes();
   for (; plan_.read < plan_.reads.size(); ++plan_.read) {
     const Plan::Entry& entry = plan_.reads[plan_.read];
     Block& block = *entry.block;

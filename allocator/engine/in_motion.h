@@ -7,38 +7,17 @@
 #include <deque>
 #include <memory>
 #include <optional>
-#include <unordered_set>
 #include <utility>
 #include <vector>
 
 #include "allocator/blocks/block.h"
+#include "allocator/blocks/piece_ref.h"
 #include "allocator/lifetimes/events.h"
 #include "allocator/memory/frames.h"
 #include "allocator/memory/host_tier.h"
 #include "firn/store.h"
 
 namespace firn {
-
-/// One I/O request in flight; its address is the store's tag. Holds a reference to its staging.
-struct IoRequest {
-  Block* block;
-  uint32_t generation, version;
-  uint32_t piece;
-  Staging* staging;
-  Slot slot;
-  bool reads = false;
-  uint64_t begun_ns = 0;
-};
-
-/// A copy in flight between a piece and its staging; holds a reference to the staging.
-struct CopyInFlight {
-  Block* block;
-  uint32_t generation, version;
-  uint32_t piece;
-  Staging* staging;
-  Use use;  // on the copy stream; over when the copy is
-  bool waited = false;  // for the program: the time it took says nothing of the link
-};
 
 /// Memory on the device, as check() counts it: whole frames, and parts of shared ones.
 struct FrameCount {
@@ -71,16 +50,6 @@ struct Segment {
   std::atomic<Block*> whole{nullptr};
   bool aside = false;  // leaving or away: nothing new comes into it
 };
-
-/// A piece by name, checked against the block's generation and version when it is used.
-struct PieceRef {
-  Block* block;
-  uint32_t generation, version;
-  uint32_t piece;
-};
-inline bool current(const PieceRef& ref) {
-  return ref.block->generation == ref.generation && ref.block->version == ref.version;
-}
 
 /// A piece's copy in host memory that is to be summed; holds a reference to the staging.
 struct SumDue {
@@ -187,11 +156,8 @@ struct InMotion {
   Use fence_;                     // behind what free_behind()'s stream was given
   uint64_t fence_given_ = 0;      // by then
   std::vector<Block*> spilling_, faulting_, draining_;
-  std::deque<CopyInFlight> copies_out_, copies_in_;
   std::deque<SumDue> sums_;
   unsigned summing_ = 0;          // threads that take one at this moment
-  std::unordered_set<IoRequest*> requests_;
-  uint64_t writing_bytes_ = 0;
   std::deque<PieceRef> unwritten_, clean_host_;
   std::deque<PieceRef> returned_;  // came to the device, in that order, and were in host memory
   // Entries from which on those that are out of date are removed.
@@ -228,7 +194,6 @@ struct InMotion {
     bool given_up = false;         // make_room() ended because of it, or of the next
     bool starved = false;          // all who hold anything waited for room
   } still_;
-  uint64_t next_look_ns_ = 0;      // for requests that the store does not answer
   uint64_t ahead_tick_ = 0;
 };
 

@@ -326,7 +326,7 @@ uint64_t EngineImpl::evict_farthest(uint64_t grains, const Block* except, uint64
       continue;
     uint64_t wanted = grains - started;
     if (clean_only) wanted = std::min(wanted, clean_grains(block));
-    if (wanted == 0 || (clean_only && !uses_over(block)) || used_aside(block)) continue;
+    if (wanted == 0 || (clean_only && !uses_.over(block)) || uses_.aside(block)) continue;
     if (!start_spill(block, true, wanted)) continue;
     started += leaving_grains(block);
     ++counted_.evictions;
@@ -340,7 +340,7 @@ uint64_t EngineImpl::evict_going(uint64_t grains, const Block* except, uint64_t 
   uint64_t started = 0;
   for (Block* block : std::vector<Block*>(spilling_)) {
     if (started >= grains) break;
-    if (block == except || block->leave || block->next_use <= beyond || used_aside(*block))
+    if (block == except || block->leave || block->next_use <= beyond || uses_.aside(*block))
       continue;
     uint64_t going = 0;  // from the tail on, as copies are made
     for (size_t i = block->spans.size(); i-- > 0;) {
@@ -409,12 +409,11 @@ bool EngineImpl::clean_ahead_of_leaving() {
   size_t in_use = 0;  // entries between plan_.cleaned and the one that is looked at
   const auto next = [&] { return plan_.cleaned + in_use; };
   while (next() < plan_.leaving.size()) {
-    uint64_t on_the_way = 0;
-    for (const CopyInFlight& copy : copies_out_) on_the_way += copy.staging->bytes;
+    const uint64_t on_the_way = transfers_.bytes_out();
     if (on_the_way >= in_flight_bytes() / 2 || !room_to_clean()) break;
     const Plan::Entry& entry = plan_.leaving[next()];
     if (entry.spare && store_ && host_is_passage() &&
-        on_the_way + writing_bytes_ + unwritten_.size() * options_.piece_bytes >=
+        on_the_way + transfers_.writing_bytes() + unwritten_.size() * options_.piece_bytes >=
             2 * options_.span_bytes)
       break;
     Block& block = *entry.block;
@@ -429,8 +428,8 @@ bool EngineImpl::clean_ahead_of_leaving() {
       pass_over();
       continue;
     }
-    if (!uses_over(block)) {
-      close_uses(block);
+    if (!uses_.over(block)) {
+      (void)uses_.close(block);
       if (++in_use > in_use_most) break;
       continue;
     }

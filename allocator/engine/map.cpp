@@ -20,7 +20,7 @@ EngineImpl::MapCalls EngineImpl::call_map(uint64_t address, const std::vector<Fr
     at += frame.bytes();
   }
   calls.entry = "cuMemSetAccess";
-  const CopyGate::Closed closed(gate_);
+  const CopyGate::Closed closed(transfers_.gate());
   calls.result = driver_.mem_set_access(address, at - address, access.data(), access.size());
   return calls;
 }

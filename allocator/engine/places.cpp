@@ -107,7 +107,7 @@ Block* EngineImpl::settle_in(Placing::Place& place, unsigned stream, size_t byte
 void EngineImpl::collect_places(Region& region) {
   ReadyBlocks& blocks = ready(region.stream());
   while (Block* block = blocks.placed.pop(table_)) {
-    (void)uses_over(*block);  // forgets those that are
+    (void)uses_.over(*block);  // forgets those that are
     for (const Use use : block->more_uses) region.others.push_back(use);
     block->more_uses.clear();
     block->word.clear(word::many_uses);

@@ -31,21 +31,11 @@ bool EngineImpl::start_read(Block& block, uint32_t index) {
     staging_wanted_ = true;
     return false;
   }
-  piece.host = staging;
-  piece.reading = true;
   if (piece.read_tries < UINT16_MAX) ++piece.read_tries;
-  IoRequest* request = request_for(block, index, piece.slot);
-  Result<void> begun = store_->read(queue_, piece.slot, {staging->data, staging->bytes},
-                                    reinterpret_cast<uint64_t>(request));
-  if (begun) {
-    bandwidths_.begin(lifetimes::Channel::store_read, clock_.now_ns());
-    return true;
-  }
-  StoreCompletion failed;
-  failed.kind = StoreCompletion::Kind::read;
-  failed.error = begun.error();
-  requests_.erase(request);
-  end_request(request, failed);
+  const Result<void> begun = transfers_.read(block, index, staging);
+  if (begun) return true;
+  host_.unref(staging);
+  unread(block, piece, begun.error());
   return false;
 }
 
@@ -55,13 +45,13 @@ std::string EngineImpl::no_staging_words(size_t bytes) const {
                      format_size(bytes), host_.trouble().empty() ? "" : ": " + host_.trouble());
 }
 
-void EngineImpl::read_done(IoRequest& request, const StoreCompletion& completion) {
-  Block& block = *request.block;
-  const bool other_life = block.generation != request.generation && !FIRN_CANARY(8);
+void EngineImpl::read_done(const PieceRef& ref, const StoreCompletion& completion) {
+  Block& block = *ref.block;
+  const bool other_life = block.generation != ref.generation && !FIRN_CANARY(8);
   const bool other_version =
-      block.version != request.version && !FIRN_CANARY(7) && !FIRN_CANARY(8);
+      block.version != ref.version && !FIRN_CANARY(7) && !FIRN_CANARY(8);
   if (other_life || other_version) return;
-  Piece& piece = block.pieces[request.piece];
+  Piece& piece = piece_of(ref);
   piece.reading = false;
   piece.request = nullptr;
   if (completion.error.code == Code::ok || FIRN_CANARY(31)) {
@@ -72,7 +62,7 @@ void EngineImpl::read_done(IoRequest& request, const StoreCompletion& completion
     unread_said_ = false;
     piece.unread_ns = piece.read_again_ns = 0;
     piece.read_failures = 0;
-    clean_host_.push_back({&block, block.generation, block.version, request.piece});
+    clean_host_.push_back(piece_ref(block, ref.piece));
     return;
   }
   host_.unref(piece.host);
@@ -116,7 +106,7 @@ void EngineImpl::unread(Block& block, Piece& piece, const Error& error) {
 /// here until then. Nobody waits for them under the lock.
 void EngineImpl::settle_failed(Block& block) {
   if (health_.dead()) return;  // nothing is unmapped any more, nor is anything lost
-  if (!uses_over(block)) return close_uses(block);
+  if (!uses_.over(block)) return (void)uses_.close(block);
   const Block::Failing why = std::exchange(block.failing, Block::Failing::nothing);
   switch (why) {
     case Block::Failing::nothing: return;

@@ -20,7 +20,7 @@ bool EngineImpl::still(uint64_t patience_ns) {
   const uint64_t now = clock_.now_ns(), left = unmapped_ + counted_.spilled_bytes;
   // (Where nobody has asked for some time, nothing was to leave.)
   const bool pinned_soon = staging_wanted_ && host_.may_grow();
-  if (left != still_.left || !requests_.empty() || pinned_soon || store_pauses() ||
+  if (left != still_.left || transfers_.requesting() || pinned_soon || store_pauses() ||
       now - still_.looked_ns > still_ns / 2)
     still_.since_ns = now;
   still_.left = left;
@@ -33,11 +33,7 @@ bool EngineImpl::still(uint64_t patience_ns) {
 bool EngineImpl::something_moves() {
   if (!faulting_.empty() || mapping_apart_ > 0) return true;
   if (!unmappings_.empty() || unmapping_apart_ > 0) return true;
-  const auto settles = [this](const Block* block) {
-    const auto closed = [this](Use use) { return streams_.over(use) || streams_.close(use); };
-    return std::all_of(block->more_uses.begin(), block->more_uses.end(), closed) &&
-           closed(Use{block->use.load(std::memory_order_acquire)}) && closed(block->arrival);
-  };
+  const auto settles = [this](const Block* block) { return uses_.close(*block); };
   for (const auto* blocks : {&spilling_, &parked_, &deferred_, &draining_})
     if (std::any_of(blocks->begin(), blocks->end(), settles)) return true;
   return false;
@@ -70,8 +66,8 @@ void EngineImpl::reclaim_parked(uint64_t granules, bool spare_claimed) {
     bool zero_copy = block.word.load(std::memory_order_relaxed) & word::zero_copy;
     if (!zero_copy && frames_.available() + going_granules() >= granules) continue;
     if (spare_claimed && !zero_copy && spared(block)) continue;
-    if (!uses_over(block)) {
-      close_uses(block);
+    if (!uses_.over(block)) {
+      (void)uses_.close(block);
       continue;
     }
     parked_.erase(parked_.begin() + static_cast<ptrdiff_t>(i));
@@ -98,7 +94,7 @@ uint64_t EngineImpl::evict(uint64_t grains, const Block* except) {
   for (size_t failures = 0, aside = 0; started < grains && failures <= live_.size();) {
     Block* block = ages_.next(live_, tick());
     if (!block) break;
-    if (spare_aside && used_aside(*block)) {
+    if (spare_aside && uses_.aside(*block)) {
       spare_aside = ++aside <= live_.size();  // everything else was tried
       continue;
     }
@@ -123,7 +119,7 @@ uint64_t EngineImpl::evict_clean(uint64_t grains, const Block* except) {
   for (Block* block : live_) {
     const uint64_t w = block->word.load();
     if (block != except && !(w & word::zero_copy) && clean_grains(*block) > 0 &&
-        AgeOrder::may_leave(*block, w) && !used_aside(*block))
+        AgeOrder::may_leave(*block, w) && !uses_.aside(*block))
       clean.push_back(block);
   }
   std::sort(clean.begin(), clean.end(), [](const Block* a, const Block* b) {
@@ -137,15 +133,6 @@ uint64_t EngineImpl::evict_clean(uint64_t grains, const Block* except) {
     ++counted_.evictions;
   }
   return started;
-}
-
-/// Is it in use on a stream beside the program's own, which may wait for another process?
-bool EngineImpl::used_aside(const Block& block) const {
-  const auto aside = [&](Use use) {
-    return use && streams_.aside(use.stream()) && !streams_.over(use);
-  };
-  return aside(Use{block.use.load(std::memory_order_acquire)}) ||
-         std::any_of(block.more_uses.begin(), block.more_uses.end(), aside);
 }
 
 uint64_t EngineImpl::leaving_grains(const Block& block) {

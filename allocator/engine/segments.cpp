@@ -113,7 +113,7 @@ State EngineImpl::state_of(const Block& block) const {
 void EngineImpl::use_with_segment(const Block& small) {
   Block* whole = segment_of(small).whole.load(std::memory_order_relaxed);
   if (!whole) return;
-  for (const Use use : small.more_uses) add_use(*whole, use);
+  for (const Use use : small.more_uses) uses_.add(*whole, use);
 }
 
 /// Before the segment leaves. False: it cannot, and is as it was.
@@ -153,9 +153,9 @@ bool EngineImpl::put_aside(Block& whole) {
     return false;
   }
   // Blocks that were freed in it may be in use by kernels: those end with its stream's work.
-  add_use(whole, streams_.now(segment.stream));
+  uses_.add(whole, streams_.now(segment.stream));
   each_small(segment, [&](const Block& small) {
-    for (const uint16_t stream : small.recorded_streams) add_use(whole, streams_.now(stream));
+    for (const uint16_t stream : small.recorded_streams) uses_.add(whole, streams_.now(stream));
     return true;
   });
   return true;

@@ -58,7 +58,7 @@ bool EngineImpl::start_spill(Block& block, bool leave, uint64_t grains) {
   make_pieces(block);
   // (Who recorded a stream uses the block there until it is freed, and says no more about it.)
   if (w & word::recorded)
-    for (uint16_t stream : block.recorded_streams) add_use(block, streams_.now(stream));
+    for (uint16_t stream : block.recorded_streams) uses_.add(block, streams_.now(stream));
   if (leave) note_leaving(block);
   block.leave = leave;
   block.uses_ordered = false;
@@ -100,17 +100,13 @@ bool EngineImpl::copy_out(Block& block, uint32_t index) {
   }
   Error error;
   if (!block.uses_ordered && !FIRN_CANARY(29)) {
-    std::vector<Use> uses = block.more_uses;
-    uses.push_back(Use{block.use.load(std::memory_order_acquire)});
-    uses.push_back(block.arrival);
-    for (Use use : uses)
-      if (Result<void> ordered = streams_.order(out_, use); !ordered) error = ordered.error();
+    if (Result<void> ordered = uses_.order(transfers_.out(), block); !ordered) error = ordered.error();
     block.uses_ordered = error.code == Code::ok;
   }
-  if (error.code == Code::ok) {
-    const CUresult result = copy_piece(block, piece, staging->data, false);
-    if (result != CUDA_SUCCESS) error = health_.failed("cuMemcpyDtoHAsync", result);
-  }
+  const bool waited = error.code == Code::ok && !uses_.over_but_on(block, transfers_.out());
+  if (error.code == Code::ok)
+    if (Result<void> begun = transfers_.copy_out(block, index, staging, waited); !begun)
+      error = begun.error();
   if (error.code != Code::ok) {
     host_.unref(staging);
     if (!health_.dead()) trouble("a block stays on the device: " + error.text);
@@ -118,14 +114,6 @@ bool EngineImpl::copy_out(Block& block, uint32_t index) {
     keep(block);
     return false;
   }
-  const bool waited = !programs_uses_over(block);
-  bandwidths_.begin(lifetimes::Channel::host_out, clock_.now_ns());
-  Use use = streams_.now(out_);
-  add_use(block, use);
-  piece.host = staging;
-  piece.copying_out = true;
-  host_.ref(staging);
-  copies_out_.push_back({&block, block.generation, block.version, index, staging, use, waited});
   return true;
 }
 
@@ -135,15 +123,14 @@ void EngineImpl::advance_spill(Block& block) {
     if (!piece.wanted_out || piece.host_valid || piece.slot_valid || piece.copying_out) continue;
     if (!copy_out(block, i)) break;
     // Each has its own end: it goes on to the store, or leaves, while the next one is copied.
-    (void)streams_.close(streams_.now(out_));
+    (void)streams_.close(streams_.now(transfers_.out()));
   }
 }
 
 /// Nothing in sight will free host memory.
 bool EngineImpl::host_stuck() const {
   const bool stays = !store_ || store_full_ || host_.used() == 0;  // (or there is none at all)
-  return stays && requests_.empty() && copies_in_.empty() && copies_out_.empty() &&
-         !host_.may_grow();
+  return stays && !transfers_.requesting() && !transfers_.copying() && !host_.may_grow();
 }
 
 /// Unmaps what may go. spilling -> hosted once all that was to leave has left, or back to resident
@@ -164,9 +151,9 @@ bool EngineImpl::finish_spill(Block& block) {
     waiting |= !valid;
     if (!valid || !span.leaving) continue;
     // Its own copies out are over; of other pieces' there may be some in flight.
-    if (!programs_uses_over(block)) {
+    if (!uses_.over_but_on(block, transfers_.out())) {
       go();
-      close_uses(block);
+      (void)uses_.close(block);
       return false;
     }
     if (net_ && !left_unwritten(block, span)) {
@@ -276,22 +263,7 @@ bool EngineImpl::drop_resident_host() {
 }
 
 void EngineImpl::drop_piece(Piece& piece) {
-  if (piece.request && store_->cancel(queue_, reinterpret_cast<uint64_t>(piece.request))) {
-    if (piece.writing) writing_bytes_ -= piece.request->staging->bytes;
-    bandwidths_.end(piece.writing ? lifetimes::Channel::store_write
-                                  : lifetimes::Channel::store_read,
-                    0, clock_.now_ns());
-    requests_.erase(piece.request);
-    host_.unref(piece.request->staging);
-    delete piece.request;
-  } else if (FIRN_CANARY(22) && piece.request && piece.reading) {
-    auto* ours = new Staging(*piece.request->staging);
-    ours->refs = 1 << 20;
-    host_.unref(piece.request->staging);  // others have it while the store still reads into it
-    piece.request->staging = ours;
-  }
-  piece.request = nullptr;
-  piece.writing = piece.reading = piece.copying_out = false;
+  transfers_.drop(piece);
   piece.summed = piece.summing = piece.checked = piece.doubtful = piece.unproven = false;
   piece.read_tries = 0;
   if (piece.host) host_.unref(piece.host);
@@ -325,44 +297,6 @@ void EngineImpl::came_out(const PieceRef& ref) {
   if (options_.guard) guard(*ref.block);
 }
 
-bool EngineImpl::reap_copies() {
-  bool any = false;
-  while (!copies_out_.empty()) {
-    CopyInFlight copy = copies_out_.front();
-    if (!streams_.over(copy.use)) {
-      (void)streams_.close(copy.use);
-      break;
-    }
-    copies_out_.pop_front();
-    any = true;
-    bandwidths_.end(lifetimes::Channel::host_out, copy.waited ? 0 : copy.staging->bytes,
-                    clock_.now_ns());
-    if (copy.block->generation == copy.generation && copy.block->version == copy.version) {
-      const PieceRef ref{copy.block, copy.generation, copy.version, copy.piece};
-      if (options_.sums)
-        sum_later(ref, true);
-      else
-        came_out(ref);
-    }
-    host_.unref(copy.staging);
-  }
-  while (!copies_in_.empty()) {
-    CopyInFlight copy = copies_in_.front();
-    if (!streams_.over(copy.use)) {
-      (void)streams_.close(copy.use);
-      break;
-    }
-    copies_in_.pop_front();
-    any = true;
-    bandwidths_.end(lifetimes::Channel::host_in, copy.staging->bytes, clock_.now_ns());
-    host_.unref(copy.staging);
-    const PieceRef ref{copy.block, copy.generation, copy.version, copy.piece};
-    if (plan_.valid && current(ref)) came_back(ref);
-    if (options_.guard && current(ref)) guard(*copy.block);
-  }
-  return any;
-}
-
 /// Makes the oldest blocks' bytes valid elsewhere ahead of need, without unmapping them: when room
 /// is needed they are dropped without I/O.
 bool EngineImpl::clean_ahead() {
@@ -381,7 +315,7 @@ bool EngineImpl::clean_ahead() {
     grains += block->grains;
     bool clean = !block->pieces.empty();
     for (const Piece& piece : block->pieces) clean &= piece.host_valid || piece.slot_valid;
-    if (clean || !uses_over(*block)) continue;
+    if (clean || !uses_.over(*block)) continue;
     any |= start_spill(*block, false);
     if (host_.used() > host_.budget() * 3 / 4) break;
   }

@@ -13,15 +13,6 @@ uint64_t EngineImpl::budget_bytes() const {
   return frames_.budget_granules() * granule_bytes;
 }
 
-/// Being copied, written or read.
-uint64_t EngineImpl::in_flight() const {
-  uint64_t bytes = 0;
-  for (const IoRequest* request : requests_) bytes += request->staging->bytes;
-  for (const std::deque<CopyInFlight>* copies : {&copies_out_, &copies_in_})
-    for (const CopyInFlight& copy : *copies) bytes += copy.staging->bytes;
-  return bytes;
-}
-
 EngineStats EngineImpl::stats() const {
   Lock lock(mutex_);
   EngineStats s = counted_;
@@ -58,15 +49,16 @@ EngineStats EngineImpl::stats() const {
   if (!placing_.active) s.places = s.region_planned_bytes = 0;
   s.gap_bytes = frames_.shared().free_grains() * grain_bytes;
   s.host_used_bytes = host_.used();
-  s.in_flight_bytes = in_flight();
+  s.in_flight_bytes = transfers_.in_flight_bytes();
   s.touches = tick();
   s.spare_fraction = spare_fraction_;
   s.period_found = plan_.valid || greedy_.valid;
   using lifetimes::Channel;
-  s.measured_host_out_bytes_s = bandwidths_.bytes_s(Channel::host_out);
-  s.measured_host_in_bytes_s = bandwidths_.bytes_s(Channel::host_in);
-  s.measured_store_write_bytes_s = bandwidths_.bytes_s(Channel::store_write);
-  s.measured_store_read_bytes_s = bandwidths_.bytes_s(Channel::store_read);
+  const lifetimes::Bandwidths& measured = transfers_.bandwidths();
+  s.measured_host_out_bytes_s = measured.bytes_s(Channel::host_out);
+  s.measured_host_in_bytes_s = measured.bytes_s(Channel::host_in);
+  s.measured_store_write_bytes_s = measured.bytes_s(Channel::store_write);
+  s.measured_store_read_bytes_s = measured.bytes_s(Channel::store_read);
   s.watching = watching_.load(std::memory_order_relaxed);
   s.frames_created = frames_.created();
   s.frames_released = frames_.released();

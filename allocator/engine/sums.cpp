@@ -98,15 +98,15 @@ Error EngineImpl::say_host_wrong(const Block& block, const Piece& piece, const S
 bool EngineImpl::arrived_whole(Block& block) {
   if (!net_ || !options_.sums) return true;
   for (Use use : block.more_uses)
-    if (use.stream() == in_ && !streams_.over(use)) {
+    if (use.stream() == transfers_.in() && !streams_.over(use)) {
       (void)streams_.close(use);
       return false;
     }
   for (Piece& piece : block.pieces) {
     if (!std::exchange(piece.unproven, false) || !piece.summed) continue;
     net_->arrived.resize(std::max(net_->arrived.size(), piece.bytes));
-    CUresult result = copy_piece(block, piece, net_->arrived.data(), false);
-    if (result == CUDA_SUCCESS) result = driver_.stream_synchronize(out_stream_);
+    CUresult result = transfers_.copy(block, piece, net_->arrived.data(), false);
+    if (result == CUDA_SUCCESS) result = driver_.stream_synchronize(transfers_.out_stream());
     if (result != CUDA_SUCCESS) {
       trouble("firn_verify could not look at a block: " +
               health_.failed("cuMemcpyDtoHAsync", result).text);

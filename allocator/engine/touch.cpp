@@ -68,7 +68,7 @@ Result<Hold> EngineImpl::touch_slow(Block& block, CUstream stream, Access access
     if (w & word::freed) break;
     switch (word::state(w)) {
       case State::resident: {
-        if (w & word::many_uses) (void)uses_over(block);  // forgets those that are over
+        if (w & word::many_uses) (void)uses_.over(block);  // forgets those that are over
         if (w & word::unsettled) {
           if (streams_.over(block.arrival)) {
             block.word.clear(word::unsettled);
@@ -175,7 +175,7 @@ void EngineImpl::change_use(Block& block, Use use) {
     if (before && before.stream() == use.stream() && before.epoch() >= use.epoch()) break;
     if (before && before.stream() != use.stream() && !streams_.over(before)) {
       Lock lock(mutex_);
-      add_use(block, before);
+      uses_.add(block, before);
     }
     if (block.use.compare_exchange_weak(last, use.bits, std::memory_order_acq_rel)) break;
   }
@@ -220,44 +220,6 @@ void EngineImpl::allocated_outside(const void* pointer) {
   Block* block = live_at(pointer, true);
   if (block)
     block->word.set(word::outside);
-}
-
-void EngineImpl::add_use(Block& block, Use use) {
-  if (!use || streams_.over(use)) return;
-  for (Use& known : block.more_uses)
-    if (known.stream() == use.stream()) {
-      if (known.epoch() < use.epoch()) known = use;
-      return;
-    }
-  block.more_uses.push_back(use);
-  block.word.set(word::many_uses);
-}
-
-/// Everything but copies out is over: a span whose own copies are over may be unmapped.
-bool EngineImpl::programs_uses_over(Block& block) {
-  (void)uses_over(block);
-  for (Use use : block.more_uses)
-    if (use.stream() != out_) return false;
-  return streams_.over(Use{block.use.load(std::memory_order_acquire)}) &&
-         streams_.over(block.arrival);
-}
-
-/// Everything that used the block, its copies included, is over. Forgets the uses that are.
-bool EngineImpl::uses_over(Block& block) {
-  std::erase_if(block.more_uses, [&](Use use) { return streams_.over(use); });
-  if (FIRN_CANARY(9)) block.more_uses.clear();
-  if (block.more_uses.empty())
-    block.word.clear(word::many_uses);
-  return block.more_uses.empty() &&
-         streams_.over(Use{block.use.load(std::memory_order_acquire)}) &&
-         streams_.over(block.arrival);
-}
-
-void EngineImpl::close_uses(Block& block) {
-  for (Use use : block.more_uses) (void)streams_.close(use);
-  if (Use last{block.use.load(std::memory_order_acquire)}; last && !streams_.over(last))
-    (void)streams_.close(last);
-  if (block.arrival && !streams_.over(block.arrival)) (void)streams_.close(block.arrival);
 }
 
 /// Under pin() and give_address(): resident, its bytes there for every stream, its copies dropped.

@@ -70,7 +70,7 @@ void EngineImpl::used_on(std::span<const Hold> holds, CUstream stream) {
   streams_.set_aside(static_cast<unsigned>(index));
   const Use use = streams_.now(static_cast<unsigned>(index));
   for (Hold hold : holds)
-    if (hold.block) add_use(*hold.block, use);
+    if (hold.block) uses_.add(*hold.block, use);
 }
 
 void EngineImpl::saw_stream(CUstream stream) {

@@ -10,30 +10,6 @@
 
 namespace firn {
 
-IoRequest* EngineImpl::request_for(Block& block, uint32_t index, Slot slot) {
-  Piece& piece = block.pieces[index];
-  std::unique_ptr<IoRequest> request(new IoRequest{&block, block.generation, block.version, index,
-                                                   piece.host, slot, piece.reading,
-                                                   clock_.now_ns()});
-  requests_.insert(request.get());  // (may find no memory)
-  host_.ref(piece.host);
-  return piece.request = request.release();
-}
-
-/// Says so when the store has not answered for long: whoever waits for it sees nothing else. (A
-/// request cannot be taken back: whether its bytes are still to come nobody knows.)
-void EngineImpl::look_for_unanswered() {
-  if (requests_.empty()) return;
-  const uint64_t now = clock_.now_ns();
-  if (now < next_look_ns_) return;
-  next_look_ns_ = now + 1'000'000'000;
-  for (const IoRequest* request : requests_)
-    if (now - request->begun_ns > unanswered_ns)
-      return trouble(fmt::format("a {} has been without an answer for {} s: what holds the spill "
-                                 "folders (firn_dir) is very slow, or hangs; it is waited for",
-                                 request->reads ? "read" : "write", unanswered_ns / 1'000'000'000));
-}
-
 namespace {
 /// Removes what is out of date, seldom enough to cost little.
 template <class Keep>
@@ -113,7 +89,7 @@ bool EngineImpl::write_back() {
     greedy_.store_bound.clear();
   }
   PieceRef ref{};
-  while (!store_full_ && now >= write_again_ns_ && writing_bytes_ < in_flight_most &&
+  while (!store_full_ && now >= write_again_ns_ && transfers_.writing_bytes() < in_flight_most &&
          next_write(ref)) {
     Piece& piece = ref.block->pieces[ref.piece];
     if (!plan_.valid && ref.block->state() == State::resident && ref.block->leave &&
@@ -141,65 +117,46 @@ bool EngineImpl::start_write(const PieceRef& ref) {
     take_no_more("spilled blocks stay in host memory: ", slot.error(), clock_.now_ns());
     return false;
   }
-  piece.slot = *slot;
-  piece.writing = true;
-  IoRequest* request = request_for(*ref.block, ref.piece, *slot);
-  writing_bytes_ += piece.host->bytes;
-  Result<void> begun = store_->write(queue_, *slot, {piece.host->data, piece.host->bytes},
-                                     reinterpret_cast<uint64_t>(request));
-  if (begun) {
-    bandwidths_.begin(lifetimes::Channel::store_write, clock_.now_ns());
-    if (FIRN_CANARY(4)) store_->discard(*slot);
-    if (FIRN_CANARY(5)) drop_host_copy(piece);
-    return true;
+  const uint64_t now = clock_.now_ns();
+  const Result<void> begun = transfers_.write(*ref.block, ref.piece, *slot);
+  if (!begun) {
+    piece.slot = *slot;
+    not_written(ref, begun.error(), now);
+    return false;
   }
-  StoreCompletion failed;
-  failed.error = begun.error();
-  requests_.erase(request);
-  end_request(request, failed);
-  return false;
+  if (FIRN_CANARY(4)) store_->discard(*slot);
+  if (FIRN_CANARY(5)) drop_host_copy(piece);
+  return true;
 }
 
-/// What the store says of a request, taken or not; the request is gone after it.
-void EngineImpl::end_request(IoRequest* request, const StoreCompletion& completion) {
-  const auto end = [this](IoRequest* each) {  // also where memory lacks in the middle of it
-    host_.unref(each->staging);
-    delete each;
-  };
-  const std::unique_ptr<IoRequest, decltype(end)> ours(request, end);
-  if (completion.kind == StoreCompletion::Kind::write)
-    written(*request, completion);
-  else
-    read_done(*request, completion);
-}
-
-void EngineImpl::written(IoRequest& request, const StoreCompletion& completion) {
-  writing_bytes_ -= request.staging->bytes;
-  Block& block = *request.block;
-  if (block.generation != request.generation || block.version != request.version) return;
-  Piece& piece = block.pieces[request.piece];
+void EngineImpl::written(const PieceRef& ref, const StoreCompletion& completion,
+                         uint64_t begun_ns) {
+  if (!current(ref)) return;
+  Block& block = *ref.block;
+  Piece& piece = piece_of(ref);
   piece.writing = false;
   piece.request = nullptr;
-  PieceRef ref{&block, block.generation, block.version, request.piece};
-  if (completion.error.code == Code::ok || FIRN_CANARY(28)) {
-    write_failures_ = 0;
-    unwritten_ns_ = failing_ns_ = 0;
-    if (!written_as_arrived(block, piece, completion)) return;
-    piece.slot_valid = true;
-    if (block.to_store && block.state() != State::faulting) {  // as the plan has it
-      drop_host_copy(piece);
-    } else {
-      clean_host_.push_back(ref);
-    }
-    stuck_ = false;
-    settle_away(block);
-    return;
+  if (completion.error.code != Code::ok && !FIRN_CANARY(28))
+    return not_written(ref, completion.error, begun_ns);
+  write_failures_ = 0;
+  unwritten_ns_ = failing_ns_ = 0;
+  if (!written_as_arrived(block, piece, completion)) return;
+  piece.slot_valid = true;
+  if (block.to_store && block.state() != State::faulting) {  // as the plan has it
+    drop_host_copy(piece);
+  } else {
+    clean_host_.push_back(ref);
   }
+  stuck_ = false;
+  settle_away(block);
+}
+
+void EngineImpl::not_written(const PieceRef& ref, const Error& error, uint64_t begun_ns) {
+  Piece& piece = piece_of(ref);
   store_->discard(piece.slot);
   piece.slot = {};
   unwritten_.push_front(ref);
-  take_no_more("a write to the store failed, the bytes stay in host memory: ", completion.error,
-               request.begun_ns);
+  take_no_more("a write to the store failed, the bytes stay in host memory: ", error, begun_ns);
 }
 
 /// The store does not take a piece. It is tried again: after pauses where that may pass soon; as a

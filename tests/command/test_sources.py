@@ -36,7 +36,8 @@ def layer_of(path):
 # allocator/'s folders, each with those that it may include, besides itself.
 PARTS = {"base": set(), "layout": set(), "order": {"layout"}, "lifetimes": {"base", "layout"},
          "record": {"lifetimes"}, "memory": {"base"}, "blocks": {"base", "memory"},
-         "engine": {"base", "memory", "blocks", "lifetimes", "record"},
+         "movement": {"base", "lifetimes", "memory", "blocks"},
+         "engine": {"base", "memory", "blocks", "movement", "lifetimes", "record"},
          "runtime": {"base", "memory", "record", "engine"}, "report": {"base"},
          "simulate": {"base", "memory", "blocks", "engine", "runtime"}}
 

@@ -55,7 +55,7 @@ struct Streams : rl::test_suite<Streams<canary>, 3> {
     behind($) = enqueued($);
     driver.unlock($);
   }
-  // EngineImpl::uses_over(): Streams::over().
+  // Uses::over(): Streams::over().
   void unmap() {
     engine.lock($);
     const unsigned last = use($).load(rl::mo_acquire);

@@ -53,8 +53,8 @@ class EngineInspector {
   bool dead() const { return engine_.health_.dead(); }
   std::string death() const { return engine_.health_.error().text; }
   bool stuck() const { return engine_.stuck_ || engine_.store_full_; }
-  CUstream out_stream() const { return engine_.out_stream_; }
-  CUstream in_stream() const { return engine_.in_stream_; }
+  CUstream out_stream() const { return engine_.transfers_.out_stream(); }
+  CUstream in_stream() const { return engine_.transfers_.in_stream(); }
   uint64_t held_bytes() const { return engine_.frames_.held_granules() * granule_bytes; }
   uint64_t budget() const { return engine_.frames_.budget_granules() * granule_bytes; }
   size_t live_blocks() const { return engine_.live_.size(); }

@@ -1,0 +1,25 @@
+// A piece by name, for lists that outlive what they name.
+#pragma once
+
+#include <cstdint>
+
+#include "allocator/blocks/block.h"
+
+namespace firn {
+
+/// Checked against the block's generation and version when it is used: else the block has been
+/// freed or written meanwhile, and what was noted is nobody's any more.
+struct PieceRef {
+  Block* block;
+  uint32_t generation, version;
+  uint32_t piece;
+};
+inline PieceRef piece_ref(Block& block, uint32_t piece) {
+  return {&block, block.generation, block.version, piece};
+}
+inline bool current(const PieceRef& ref) {
+  return ref.block->generation == ref.generation && ref.block->version == ref.version;
+}
+inline Piece& piece_of(const PieceRef& ref) { return ref.block->pieces[ref.piece]; }
+
+}  // namespace firn

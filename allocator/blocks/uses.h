@@ -1,0 +1,37 @@
+// The uses of a block: its last one, those on other streams that may not be over yet, and the copy
+// in that a user's stream waits for. Its memory may be unmapped or handed on when all are over.
+//
+// Owns nothing; the uses are the blocks'. Needs the engine's lock (add(): no context; the others:
+// its context current). Nothing waits here.
+#pragma once
+
+#include "allocator/blocks/block.h"
+#include "allocator/blocks/streams.h"
+
+namespace firn {
+
+class Uses {
+ public:
+  explicit Uses(Streams& streams) : streams_(streams) {}
+
+  /// A use that is not the block's last one: remembered until it is over. One for each stream, the
+  /// latest, since a stream's work is over in its order.
+  void add(Block& block, Use use);
+  /// Is everything that used the block over, its copies included? Forgets the uses that are.
+  bool over(Block& block);
+  /// The same of all streams but `copies`, on which pieces are copied out: a piece whose own copy is
+  /// over may leave before the others.
+  bool over_but_on(Block& block, unsigned copies);
+  /// Has events recorded behind the uses, so that they can become over. False where one is neither
+  /// over nor has any: the driver refused, or the stream is captured; tried again at the next call.
+  bool close(const Block& block);
+  /// `stream`'s later work waits for every use.
+  Result<void> order(unsigned stream, const Block& block);
+  /// Is it in use on a stream beside the program's own, which may wait for another process?
+  bool aside(const Block& block) const;
+
+ private:
+  Streams& streams_;
+};
+
+}  // namespace firn

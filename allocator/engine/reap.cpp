@@ -1,0 +1,52 @@
+// What has ended on the way between the device, host memory and the store goes on from here: to the
+// part of the engine that asked for it, where the block is still the one that was meant.
+#include <fmt/format.h>
+
+#include "allocator/engine/engine_impl.h"
+
+namespace firn {
+
+bool EngineImpl::reap_copies() {
+  bool any = false;
+  while (const std::optional<PieceRef> out = transfers_.next_out()) {
+    any = true;
+    if (!current(*out)) continue;
+    if (options_.sums)
+      sum_later(*out, true);
+    else
+      came_out(*out);
+  }
+  while (const std::optional<PieceRef> in = transfers_.next_in()) {
+    any = true;
+    if (plan_.valid && current(*in)) came_back(*in);
+    if (options_.guard && current(*in)) guard(*in->block);
+  }
+  return any;
+}
+
+bool EngineImpl::reap_store() {
+  bool any = false;
+  while (const std::optional<Transfers::Answer> answer = transfers_.next_answer()) {
+    any = true;
+    const uint64_t moved = answer->completion.error.code == Code::ok ? answer->bytes : 0;
+    if (answer->reads) {
+      counted_.store_read_bytes += moved;
+      read_done(answer->ref, answer->completion);
+    } else {
+      counted_.store_written_bytes += moved;
+      written(answer->ref, answer->completion, answer->begun_ns);
+    }
+  }
+  return any;
+}
+
+/// Says so when the store has not answered for long: whoever waits for it sees nothing else. (A
+/// request cannot be taken back: whether its bytes are still to come nobody knows.)
+void EngineImpl::look_for_unanswered() {
+  if (const IoRequest* request = transfers_.unanswered(unanswered_ns))
+    trouble(fmt::format("a {} has been without an answer for {} s: what holds the spill folders "
+                        "(firn_dir) is very slow, or hangs; it is waited for",
+                        request->reads ? "read" : "write", unanswered_ns / 1'000'000'000));
+}
+
+}  // namespace firn

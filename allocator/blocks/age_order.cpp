@@ -9,7 +9,7 @@ namespace {
 bool clean(const Block& block) {
   if (block.pieces.empty()) return false;
   return std::all_of(block.pieces.begin(), block.pieces.end(),
-                     [](const Piece& p) { return p.host_valid || p.slot_valid; });
+                     [](const Piece& p) { return p.elsewhere(); });
 }
 }  // namespace
 

@@ -45,6 +45,7 @@ struct Piece {
   Staging* host = nullptr;   // holds the bytes when host_valid
   Slot slot;                 // holds the bytes when slot_valid
   bool host_valid = false, slot_valid = false;
+  bool elsewhere() const { return host_valid || slot_valid; }  // it may leave without being copied
   bool copying_out = false;
   bool writing = false, reading = false;
   uint16_t read_tries = 0;       // since it was on the device

@@ -67,10 +67,7 @@ void EngineImpl::make_ready_now(Block& block) {
   transit(block, Event::release);
   ++block.generation;
   block.age.store(next_tick(), std::memory_order_relaxed);
-  if (block.size_class < size_class::count)
-    ready(block.stream).push(cells, block);
-  else
-    parked_.push_back(&block);
+  route_freed(block);
 }
 
 /// Frames that are free, or that a block gives up which is used later and has its bytes elsewhere.

@@ -121,16 +121,22 @@ bool EngineImpl::contains(const void* pointer) const {
 std::optional<BlockInfo> EngineImpl::find(const void* pointer) const {
   Block* block = live_at(pointer, false);
   if (!block) return std::nullopt;
-  uint64_t w = block->word.load();
-  BlockInfo info;
-  info.base = reinterpret_cast<void*>(block->address);
-  info.bytes = block->bytes;
-  info.requested_bytes = block->requested;
-  info.capacity = block->grains ? block->mapped_bytes() : size_t{block->bytes};
-  info.stream = streams_.handle(block->stream);
-  info.state = state_names[static_cast<int>(state_of(*block))];
-  info.small = w & word::small;
+  BlockInfo info = describe_block(*block, block->word.load());
   info.live = true;
+  return info;
+}
+
+BlockInfo EngineImpl::describe_block(const Block& block, uint64_t w) const {
+  BlockInfo info;
+  info.base = reinterpret_cast<void*>(block.address);
+  info.bytes = block.bytes;
+  info.requested_bytes = block.requested;
+  info.capacity = block.grains ? block.mapped_bytes() : size_t{block.bytes};
+  info.stream = streams_.handle(block.stream);
+  info.state = state_names[static_cast<int>(state_of(block))];
+  info.small = w & word::small;
+  info.live = word::state(w) != State::ready && word::state(w) != State::draining &&
+              !(w & (word::freed | word::segment));
   info.recorded = w & word::recorded;
   info.pins = word::holds(w) + ((w & word::pinned) ? 1 : 0);
   return info;
@@ -174,7 +180,7 @@ bool EngineImpl::pump() {
   }
   changed |= carry_out_sums(lock);
   changed |= carry_out_unmappings(lock);
-  changed |= run_prefetches(lock);
+  changed |= run_prefetches();
   learn();
   const bool asleep = history_ && history_->now() == asleep_at_;
   changed |= asleep          ? false
@@ -205,26 +211,12 @@ bool EngineImpl::pump_locked() {
       history_->stamp(position, device_ns);
     });
   changed |= reap_copies();
-  for (size_t i = 0; i < spilling_.size();) {
-    Block& block = *spilling_[i];
+  each_of(spilling_, [&](Block& block) {
     advance_spill(block);
-    if (block.state() != State::spilling || finish_spill(block)) {
-      if (i < spilling_.size() && spilling_[i] == &block) ++i;
-      changed = true;
-    } else {
-      ++i;
-    }
-  }
-  for (size_t i = 0; i < faulting_.size();) {
-    Block* block = faulting_[i];
-    advance_fault(*block);
-    if (i < faulting_.size() && faulting_[i] == block) ++i;
-  }
-  for (size_t i = 0; i < draining_.size();) {
-    Block* block = draining_[i];
-    finish_drain(*block);
-    if (i < draining_.size() && draining_[i] == block) ++i;
-  }
+    changed |= block.state() != State::spilling || finish_spill(block);
+  });
+  each_of(faulting_, [this](Block& block) { advance_fault(block); });
+  each_of(draining_, [this](Block& block) { finish_drain(block); });
   settle_deferred();
   if (!placing_.active && !region_owner_.empty()) (void)reclaim_regions(UINT64_MAX);
   if (store_) changed |= write_back();

@@ -158,6 +158,7 @@ class EngineImpl final : public Engine, private EngineLimits, private InMotion {
   void left_undone() noexcept;
   Block* block_at(uint64_t address) const;
   Block* live_at(const void* pointer, bool exact) const;
+  BlockInfo describe_block(const Block& block, uint64_t w) const;  // w: its word
   Block* large_at(uint32_t entry, uint64_t address) const;  // hot.h; null: none
   bool pump_locked();
   void wait(Lock& lock, uint64_t ns);
@@ -213,6 +214,7 @@ class EngineImpl final : public Engine, private EngineLimits, private InMotion {
   void settle_later(Block& block);
   void settle_freed();
   void make_ready(Block& block, unsigned cell);
+  void route_freed(Block& block);
   void look_at_deferred();
   void settle_deferred();
   bool fenced_wait() const;
@@ -503,7 +505,7 @@ class EngineImpl final : public Engine, private EngineLimits, private InMotion {
   bool may_arrive(const Block& block) const;
   uint64_t arriving_bytes() const;
   bool prefetch_span(Block& block);
-  bool run_prefetches(Lock& lock);
+  bool run_prefetches();
   void finish_drain(Block& block);
   uint64_t granules_for(const Block& block, uint64_t grains) const;
   Result<void> map_host_fault(Lock& lock, Block& block, const Error& no_room);

@@ -236,8 +236,7 @@ bool EngineImpl::prefetch_span(Block& block) {
 }
 
 /// Starts hinted prefetches as far as there is room without waiting for it.
-bool EngineImpl::run_prefetches(Lock& lock) {
-  (void)lock;
+bool EngineImpl::run_prefetches() {
   bool any = false;
   while (!prefetches_.empty()) {
     PieceRef ref = prefetches_.front().first;

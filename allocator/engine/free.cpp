@@ -42,7 +42,8 @@ Result<void> EngineImpl::free(void* pointer) {
   return free_slow(*block);
 }
 
-/// A block in State::ready goes where its stream finds it again. Without the lock.
+/// A block in State::ready goes where its stream finds it again: as route_freed() has it of a block
+/// without a flag. Without the lock.
 void EngineImpl::make_ready(Block& block, unsigned cell) {
   if (block.grains != 0) ++block.generation;  // (No I/O names a small one.)
   block.use.store(streams_.now(block.stream).bits, std::memory_order_relaxed);
@@ -153,15 +154,25 @@ void EngineImpl::finish_free(Block& block) {
     deferred_count_.store(static_cast<uint32_t>(deferred_.size()), std::memory_order_relaxed);
     busy_.store(true, std::memory_order_relaxed);
     if (block.grains == 0) use_with_segment(block);
-  } else if (block.grains == 0 && segment_of(block).aside) {
-    retire_small(block);
-  } else if (block.place_bytes != 0) {
-    ready(block.stream).placed.push(block);
-  } else if (block.size_class < size_class::count && !(w & word::zero_copy) && !closed(block)) {
-    ready(block.stream).push(cells, block);
   } else {
-    parked_.push_back(&block);
+    route_freed(block);
   }
+}
+
+/// Where a freed block that nothing uses any more is found again: in its place's region, in its
+/// stream's cache, or, where no allocation may have it as it is, among those whose memory is taken
+/// back first. A small block's bytes are its segment's again where that is leaving or away.
+void EngineImpl::route_freed(Block& block) {
+  const bool as_it_is = block.size_class < size_class::count && !closed(block) &&
+                        !(block.word.load(std::memory_order_relaxed) & word::zero_copy);
+  if (block.grains == 0 && segment_of(block).aside)
+    retire_small(block);
+  else if (block.place_bytes != 0)
+    ready(block.stream).placed.push(block);
+  else if (as_it_is)
+    ready(block.stream).push(cells, block);
+  else
+    parked_.push_back(&block);
 }
 
 /// A block that was freed while other streams used it is there again as soon as they are done, as
@@ -192,15 +203,7 @@ void EngineImpl::settle_deferred() {
     hot_.waited(block.grains != 0, block.bytes);
     tell({MemoryEvent::Kind::free_completed, reinterpret_cast<void*>(block.address),
           block.mapped_bytes(), streams_.handle(block.stream)});
-    if (block.grains == 0 && segment_of(block).aside)
-      retire_small(block);
-    else if (block.place_bytes != 0)
-      ready(block.stream).placed.push(block);
-    else if (block.size_class < size_class::count && !closed(block) &&
-             !(block.word.load(std::memory_order_relaxed) & word::zero_copy))
-      ready(block.stream).push(cells, block);
-    else
-      parked_.push_back(&block);
+    route_freed(block);
   }
   deferred_.resize(left);
   deferred_count_.store(static_cast<uint32_t>(left), std::memory_order_relaxed);

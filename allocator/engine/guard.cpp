@@ -106,7 +106,7 @@ void EngineImpl::guard(Block& block) {
     const std::span<Piece> pieces = pieces_of(block, span);
     if (!span.mapped() || span.guarded || pieces.empty() ||
         !std::all_of(pieces.begin(), pieces.end(), [](const Piece& piece) {
-          return piece.on_device && !piece.copying_out && (piece.host_valid || piece.slot_valid);
+          return piece.on_device && !piece.copying_out && piece.elsewhere();
         }))
       continue;
     Result<void> closed = set_span_access(block, span, CU_MEM_ACCESS_FLAGS_PROT_READ);

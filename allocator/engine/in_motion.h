@@ -147,6 +147,16 @@ struct Unmapping {
   std::vector<Frame> frames;
 };
 
+/// `act` for each of them, which may take that one out of the list.
+template <class Act>
+void each_of(std::vector<Block*>& list, Act&& act) {
+  for (size_t i = 0; i < list.size();) {
+    Block* block = list[i];
+    act(*block);
+    if (i < list.size() && list[i] == block) ++i;
+  }
+}
+
 /// What is on its way, or to be. All of it needs the engine's lock.
 struct InMotion {
   std::vector<Block*> live_;      // every large block with a descriptor in use

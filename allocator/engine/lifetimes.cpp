@@ -308,7 +308,7 @@ uint64_t EngineImpl::clean_grains(Block& block) const {
   for (size_t i = block.spans.size(); i-- > 0;) {
     if (!block.spans[i].mapped()) continue;
     for (const Piece& piece : pieces_of(block, block.spans[i]))
-      if (!piece.host_valid && !piece.slot_valid) return grains;
+      if (!piece.elsewhere()) return grains;
     grains += block.spans[i].grains;
   }
   return grains;
@@ -348,7 +348,7 @@ uint64_t EngineImpl::evict_going(uint64_t grains, const Block* except, uint64_t 
       if (!span.mapped()) continue;
       const std::span<Piece> pieces = pieces_of(*block, span);
       if (!std::all_of(pieces.begin(), pieces.end(), [](const Piece& piece) {
-            return piece.copying_out || piece.host_valid || piece.slot_valid;
+            return piece.copying_out || piece.elsewhere();
           }))
         break;
       going += span.grains;

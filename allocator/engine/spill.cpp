@@ -33,7 +33,7 @@ void EngineImpl::make_pieces(Block& block) {
 namespace {
 bool clean(std::span<const Piece> pieces) {
   return std::all_of(pieces.begin(), pieces.end(), [](const Piece& piece) {
-    return piece.host_valid || piece.slot_valid;
+    return piece.elsewhere();
   });
 }
 }  // namespace
@@ -70,7 +70,7 @@ bool EngineImpl::start_spill(Block& block, bool leave, uint64_t grains) {
     left -= std::min<uint64_t>(left, span.grains);
     for (Piece& piece : pieces_of(block, span)) {
       piece.wanted_out = true;
-      if (leave && (piece.host_valid || piece.slot_valid))
+      if (leave && piece.elsewhere())
         counted_.clean_dropped_bytes += piece.bytes;
     }
   }
@@ -120,7 +120,7 @@ bool EngineImpl::copy_out(Block& block, uint32_t index) {
 void EngineImpl::advance_spill(Block& block) {
   for (uint32_t i = 0; i < block.pieces.size(); ++i) {
     Piece& piece = block.pieces[i];
-    if (!piece.wanted_out || piece.host_valid || piece.slot_valid || piece.copying_out) continue;
+    if (!piece.wanted_out || piece.elsewhere() || piece.copying_out) continue;
     if (!copy_out(block, i)) break;
     // Each has its own end: it goes on to the store, or leaves, while the next one is copied.
     (void)streams_.close(streams_.now(transfers_.out()));
@@ -147,7 +147,7 @@ bool EngineImpl::finish_spill(Block& block) {
     bool valid = true;
     for (const Piece& piece : pieces_of(block, span))
       if (piece.wanted_out)
-        valid &= FIRN_CANARY(19) || (!piece.copying_out && (piece.host_valid || piece.slot_valid));
+        valid &= FIRN_CANARY(19) || (!piece.copying_out && piece.elsewhere());
     waiting |= !valid;
     if (!valid || !span.leaving) continue;
     // Its own copies out are over; of other pieces' there may be some in flight.
@@ -182,11 +182,7 @@ void EngineImpl::stop_spilling(bool stopped, bool for_good) {
 }
 
 void EngineImpl::finish_spills() {
-  for (size_t i = 0; i < spilling_.size();) {
-    Block* leaving = spilling_[i];
-    finish_spill(*leaving);
-    if (i < spilling_.size() && spilling_[i] == leaving) ++i;
-  }
+  each_of(spilling_, [this](Block& block) { (void)finish_spill(block); });
 }
 
 /// Ends a spill: everything that was to leave has left, or it was touched, or failed. Resident when
@@ -314,7 +310,7 @@ bool EngineImpl::clean_ahead() {
     if (!block) break;
     grains += block->grains;
     bool clean = !block->pieces.empty();
-    for (const Piece& piece : block->pieces) clean &= piece.host_valid || piece.slot_valid;
+    for (const Piece& piece : block->pieces) clean &= piece.elsewhere();
     if (clean || !uses_.over(*block)) continue;
     any |= start_spill(*block, false);
     if (host_.used() > host_.budget() * 3 / 4) break;

@@ -165,18 +165,7 @@ std::vector<BlockInfo> EngineImpl::blocks() const {
     if (word::state(w) == State::free || block.segment != 0) continue;
     const bool idle = word::state(w) == State::ready;
     if (block.place_bytes != 0 && idle && !waits(block)) continue;
-    BlockInfo info;
-    info.base = reinterpret_cast<void*>(block.address);
-    info.bytes = block.bytes;
-    info.requested_bytes = block.requested;
-    info.capacity = block.grains ? block.mapped_bytes() : size_t{block.bytes};
-    info.stream = streams_.handle(block.stream);
-    info.state = state_names[static_cast<int>(state_of(block))];
-    info.small = w & word::small;
-    info.live = word::state(w) != State::ready && word::state(w) != State::draining &&
-                !(w & (word::freed | word::segment));
-    info.pins = word::holds(w) + ((w & word::pinned) ? 1 : 0);
-    info.recorded = w & word::recorded;
+    BlockInfo info = describe_block(block, w);
     info.waiting = waits(block);
     info.stays = block.place_bytes != 0 ? in_places_words : why_it_stays(block);
     out.push_back(info);
@@ -356,12 +345,12 @@ void EngineImpl::check() const {
       FIRN_CHECK(!piece.slot_valid || piece.slot, "block %llx", address);
       if (state == State::hosted || state == State::spilled || state == State::faulting ||
           state == State::spilling)
-        FIRN_CHECK(piece.host_valid || piece.slot_valid || piece.on_device,
+        FIRN_CHECK(piece.elsewhere() || piece.on_device,
                    "block %llx has no copy at %llu", address, (unsigned long long)piece.offset);
       FIRN_CHECK(!piece.on_device || block.span_of(piece).mapped(),
                  "block %llx at %llu", address, (unsigned long long)piece.offset);
       if (state == State::spilled) FIRN_CHECK(piece.slot_valid, "block %llx", address);
-      if (piece.host_valid || piece.slot_valid || piece.copying_out)
+      if (piece.elsewhere() || piece.copying_out)
         FIRN_CHECK(w & word::copies, "block %llx: copies without the flag", address);
     }
   }

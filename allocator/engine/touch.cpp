@@ -313,7 +313,7 @@ Result<void> EngineImpl::prefetch(const void* pointer, size_t bytes, CUstream st
       block->age.store(next_tick(), std::memory_order_relaxed);
     at = block->address + std::max<uint64_t>(block->mapped_bytes(), block->bytes);
   }
-  run_prefetches(lock);
+  run_prefetches();
   busy_.store(true, std::memory_order_relaxed);
   lock.unlock();
   clock_.notify();

@@ -76,6 +76,7 @@ struct EngineOptions {
   SlowWorks* slow_works = nullptr;   // told of decisions that take long; null: the process's own
   bool copy_gate = false;  // copies out leave gaps for mapping (copy_gate.h): the wall clock only
   bool no_bytes = false;  // simulation: staging is addresses without memory
+  bool no_wall_clock = false;  // simulation: thinking ends at the same place each time
   /// What is left of the process's host budget, shared by its engines; null: host_bytes is one's
   /// own.
   std::atomic<uint64_t>* host_left = nullptr;

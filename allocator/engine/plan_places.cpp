@@ -121,6 +121,10 @@ void EngineImpl::take_places_stock() {
   stock.period = period;
   stock.grain_bytes = grain_bytes;
   stock.granule_bytes = granule_bytes;
+  if (options_.no_wall_clock) {
+    stock.patience = std::chrono::hours(1);
+    stock.steps = 200;
+  }
   const uint64_t budget = frames_.budget_granules() * granule_grains;
   // (Gaps of shared frames are not counted: most are those of blocks that may have places.)
   const uint64_t small = static_cast<uint64_t>(reserved_tally_[0].current()) / grain_bytes;

@@ -107,6 +107,7 @@ Places lay_out(const PlacesInput& input, std::span<const Life> lives) {
     layout::Options options;
     options.capacity = examined.load.bytes + examined.load.bytes / good_enough_part;
     options.deadline = input.patience;
+    options.steps = input.steps;
     options.threads = 1;
     const layout::Layout found = layout::solve(buffers, options);
     places.heights.push_back({stream, whole(found.height, input.granule_bytes)});

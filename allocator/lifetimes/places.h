@@ -40,6 +40,7 @@ struct PlacesInput {
   std::vector<Stay> stays;
   uint64_t grain_bytes = 1, granule_bytes = 1;
   std::chrono::nanoseconds patience = std::chrono::milliseconds(50);  // for each layout
+  uint64_t steps = UINT64_MAX;  // and of each at most: see layout::Options
 };
 
 struct Places {

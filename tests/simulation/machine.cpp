@@ -157,6 +157,7 @@ void Machine::open_engines(std::function<bool()> may_wait) {
   host_room.region_bytes = uint64_t{4} << 20;
   for (int device = 0; device < options_.devices; ++device) {
     EngineOptions engine = options_.engine;
+    engine.no_wall_clock = true;
     engine.device = device;
     if (options_.host_shared) {
       engine.host_bytes *= contexts_.size();

@@ -33,6 +33,7 @@
 #include "allocator/lifetimes/load.h"
 #include "allocator/lifetimes/rehearse.h"
 #include "allocator/memory/arena.h"
+#include "allocator/movement/host_copies.h"
 #include "allocator/movement/transfers.h"
 #include "allocator/memory/device_health.h"
 #include "allocator/memory/driver_time.h"
@@ -355,8 +356,6 @@ class EngineImpl final : public Engine, private EngineLimits, private InMotion {
   void keep(Block& block);
   void make_pieces(Block& block);
   Staging* staging_for(size_t bytes, uint64_t reserve);
-  bool drop_clean_host();
-  bool drop_resident_host();
   void drop_copies(Block& block);
   void drop_piece(Piece& piece);
   bool copy_out(Block& block, uint32_t piece);
@@ -374,9 +373,6 @@ class EngineImpl final : public Engine, private EngineLimits, private InMotion {
   void drop_sums();
 
   // write.cpp
-  bool unwritten(const PieceRef& ref) const;
-  void came_to_host(const PieceRef& ref);
-  void came_back(const PieceRef& ref);
   bool next_write(PieceRef& ref);
   bool write_back();
   bool start_write(const PieceRef& ref);
@@ -417,11 +413,7 @@ class EngineImpl final : public Engine, private EngineLimits, private InMotion {
   void lay_out_in_memory(const Block& block, lifetimes::Item& item) const;
   void replan_host(uint64_t capacity, uint64_t spare);
   bool next_planned_write(PieceRef& ref);
-  void drop_host_copy(Piece& piece);
-  bool drop_returned();
-  bool drop_useless_host(uint64_t wanted_at);
   bool read_ahead();
-  void empty_closed();
   uint64_t in_flight_bytes() const;
   bool room_to_clean();
 
@@ -541,6 +533,7 @@ class EngineImpl final : public Engine, private EngineLimits, private InMotion {
   mutable Streams streams_;
   Uses uses_{streams_};
   mutable Transfers transfers_;
+  HostCopies host_copies_{host_};
   mutable BlockTable table_;
   std::array<std::atomic<ReadyBlocks*>, Streams::capacity> ready_{};
   std::vector<std::unique_ptr<ReadyBlocks>> ready_owner_;

@@ -76,64 +76,11 @@ bool EngineImpl::next_planned_write(PieceRef& ref) {
     if (entry.spare && transfers_.writing_bytes() > 0) return false;
     for (size_t i = block.pieces.size(); i-- > 0;) {
       ref = {&block, block.generation, block.version, static_cast<uint32_t>(i)};
-      if (unwritten(ref)) return true;
+      if (HostCopies::is_unwritten(ref)) return true;
     }
   }
   plan_.write_looked = true;
   return false;
-}
-
-void EngineImpl::drop_host_copy(Piece& piece) {
-  host_.unref(piece.host);
-  piece.host = nullptr;
-  piece.host_valid = piece.checked = piece.summing = false;
-}
-
-/// Frees a host copy of what came to the device and stays until it is used, and changes or dies
-/// then.
-bool EngineImpl::drop_returned() {
-  while (!returned_.empty()) {
-    const PieceRef ref = returned_.front();
-    returned_.pop_front();
-    if (!current(ref) || ref.block->next_change > plan_.window) continue;
-    Piece& piece = ref.block->pieces[ref.piece];
-    // (Of a block that still arrives, the device's copy goes where another piece's copy is refused.)
-    const bool stays = ref.block->state() == State::resident || FIRN_CANARY(6);
-    if (!stays || !piece.on_device || !piece.host_valid || piece.host->refs > 1)
-      continue;
-    drop_host_copy(piece);
-    return true;
-  }
-  return false;
-}
-
-/// Frees the host copy that is used last of those valid in the store too, if that is later than
-/// `wanted_at`; one whose bytes are on the device until then first.
-bool EngineImpl::drop_useless_host(uint64_t wanted_at) {
-  if (drop_returned()) return true;
-  std::erase_if(clean_host_, [](const PieceRef& ref) {
-    if (!current(ref)) return true;
-    const Piece& piece = ref.block->pieces[ref.piece];
-    return !piece.host || !piece.host_valid || !piece.slot_valid;
-  });
-  auto best = clean_host_.end();
-  uint64_t best_at = wanted_at;
-  for (auto it = clean_host_.begin(); it != clean_host_.end() && best_at != UINT64_MAX; ++it) {
-    const Piece& piece = it->block->pieces[it->piece];
-    // What is on the device until its next use does not come from host memory then.
-    const uint64_t next_use = it->block->next_use;
-    const uint64_t at = piece.on_device && next_use <= plan_.window ? UINT64_MAX : next_use;
-    if (piece.host->refs > 1 || at <= best_at ||
-        (it->block->state() == State::faulting && !piece.on_device))
-      continue;
-    best = it;
-    best_at = at;
-  }
-  if (best == clean_host_.end()) return false;
-  Piece& piece = best->block->pieces[best->piece];
-  drop_host_copy(piece);
-  clean_host_.erase(best);
-  return true;
 }
 
 /// Has pieces that are only in the store come to host memory, in the order of next use, where host
@@ -152,7 +99,9 @@ bool EngineImpl::read_ahead() {
       if (reading >= in_flight_bytes()) return any;
       // Clear of what room_to_clean() keeps free, or it would be filled and emptied for ever.
       while (host_.used() + 4 * in_flight_bytes() > host_.budget())
-        if (!drop_useless_host(entry.next_use)) return any;
+        if (!host_copies_.drop_returned(plan_.window) &&
+            !host_copies_.drop_used_after(entry.next_use, plan_.window))
+          return any;
       if (!start_read(block, i)) return any;
       reading += piece.bytes;
       any = true;
@@ -169,20 +118,10 @@ uint64_t EngineImpl::in_flight_bytes() const {
 /// Is there staging to spare, so that making copies ahead keeps none from those that wait for it?
 bool EngineImpl::room_to_clean() {
   while (host_.used() + 2 * in_flight_bytes() > host_.budget())
-    if (!drop_useless_host(plan_.memory_window)) return false;
+    if (!host_copies_.drop_returned(plan_.window) &&
+        !host_copies_.drop_used_after(plan_.memory_window, plan_.window))
+      return false;
   return true;
-}
-
-/// Frees what lies in the region that is closed and is valid elsewhere too. (The rest is written.)
-void EngineImpl::empty_closed() {
-  for (Block* block : live_)
-    for (Piece& piece : block->pieces) {
-      if (!piece.host || !piece.host_valid || piece.host->refs > 1 || !host_.closes(*piece.host))
-        continue;
-      const bool there = piece.on_device && block->state() == State::resident;
-      if (there || (piece.slot_valid && (block->state() != State::faulting || piece.on_device)))
-        drop_host_copy(piece);
-    }
 }
 
 bool EngineImpl::give_host_back(bool pressed) {
@@ -199,7 +138,7 @@ bool EngineImpl::give_host_back(bool pressed) {
     }
     (void)host_.close_one();
     if (!host_.closing()) return false;
-    empty_closed();
+    host_copies_.drop_closed(live_);  // (The rest is written.)
     region = host_.take_closed();
   }
   if (!region) return false;

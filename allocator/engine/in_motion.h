@@ -168,10 +168,6 @@ struct InMotion {
   std::vector<Block*> spilling_, faulting_, draining_;
   std::deque<SumDue> sums_;
   unsigned summing_ = 0;          // threads that take one at this moment
-  std::deque<PieceRef> unwritten_, clean_host_;
-  std::deque<PieceRef> returned_;  // came to the device, in that order, and were in host memory
-  // Entries from which on those that are out of date are removed.
-  size_t unwritten_tidy_ = 1024, returned_tidy_ = 1024;
   std::deque<std::pair<PieceRef, unsigned>> prefetches_;  // (block, stream)
   std::deque<Mapping> mappings_;   // due
   FrameCount apart_;               // what threads have in hand that map or unmap at this moment

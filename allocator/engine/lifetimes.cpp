@@ -413,7 +413,7 @@ bool EngineImpl::clean_ahead_of_leaving() {
     if (on_the_way >= in_flight_bytes() / 2 || !room_to_clean()) break;
     const Plan::Entry& entry = plan_.leaving[next()];
     if (entry.spare && store_ && host_is_passage() &&
-        on_the_way + transfers_.writing_bytes() + unwritten_.size() * options_.piece_bytes >=
+        on_the_way + transfers_.writing_bytes() + host_copies_.unwritten() * options_.piece_bytes >=
             2 * options_.span_bytes)
       break;
     Block& block = *entry.block;

@@ -62,7 +62,7 @@ void EngineImpl::read_done(const PieceRef& ref, const StoreCompletion& completio
     unread_said_ = false;
     piece.unread_ns = piece.read_again_ns = 0;
     piece.read_failures = 0;
-    clean_host_.push_back(piece_ref(block, ref.piece));
+    host_copies_.stored(piece_ref(block, ref.piece));
     return;
   }
   host_.unref(piece.host);

@@ -18,7 +18,7 @@ bool EngineImpl::reap_copies() {
   }
   while (const std::optional<PieceRef> in = transfers_.next_in()) {
     any = true;
-    if (plan_.valid && current(*in)) came_back(*in);
+    if (plan_.valid && current(*in)) host_copies_.returned(*in);
     if (options_.guard && current(*in)) guard(*in->block);
   }
   return any;

@@ -213,49 +213,11 @@ void EngineImpl::settle_away(Block& block) {
 }
 
 Staging* EngineImpl::staging_for(size_t bytes, uint64_t reserve) {
-  for (;;) {
-    if (Staging* staging = host_.acquire(bytes, reserve)) return staging;
-    if (plan_.valid && drop_useless_host(0)) continue;
-    if (drop_clean_host()) continue;
-    // Made ahead, on their way to the store: not to be made twice.
-    if (plan_.valid && store_ && !store_full_) return nullptr;
-    if (!drop_resident_host()) return nullptr;
-  }
-}
-
-/// Frees the host copy of the piece that was written first, if it is valid in the store too.
-bool EngineImpl::drop_clean_host() {
-  for (size_t tries = clean_host_.size(); tries > 0; --tries) {
-    PieceRef ref = clean_host_.front();
-    clean_host_.pop_front();
-    if (!current(ref)) continue;
-    Piece& piece = ref.block->pieces[ref.piece];
-    if (!piece.host || !piece.host_valid || !piece.slot_valid) continue;
-    if (piece.host->refs > 1 ||  // a copy or a write is still going through it, or will
-        (ref.block->state() == State::faulting && !piece.on_device)) {
-      clean_host_.push_back(ref);
-      continue;
-    }
-    drop_host_copy(piece);
-    return true;
-  }
-  return false;
-}
-
-/// Frees a host copy whose bytes are on the device as well.
-bool EngineImpl::drop_resident_host() {
-  for (auto it = unwritten_.begin(); it != unwritten_.end(); ++it) {
-    Block& block = *it->block;
-    if (!current(*it)) continue;
-    Piece& piece = block.pieces[it->piece];
-    if (block.state() != State::resident || !piece.host_valid || piece.slot ||
-        piece.host->refs > 1)
-      continue;
-    drop_host_copy(piece);
-    unwritten_.erase(it);
-    return true;
-  }
-  return false;
+  // (Copies made ahead, on their way to the store, are not to be made twice.)
+  const bool on_their_way = plan_.valid && store_ && !store_full_;
+  return host_copies_.staging(
+      bytes, reserve,
+      {plan_.valid ? std::optional(plan_.window) : std::nullopt, !on_their_way});
 }
 
 void EngineImpl::drop_piece(Piece& piece) {
@@ -289,7 +251,11 @@ void EngineImpl::came_out(const PieceRef& ref) {
   piece.copying_out = false;
   piece.host_valid = true;
   counted_.spilled_bytes += piece.bytes;
-  came_to_host(ref);
+  plan_.write_looked = false;
+  if (ref.block->to_store)
+    greedy_.store_bound.push_back(ref);
+  else
+    host_copies_.arrived(ref);
   if (options_.guard) guard(*ref.block);
 }
 

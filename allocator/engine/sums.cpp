@@ -62,7 +62,7 @@ void EngineImpl::summed(const SumDue& due, const Sum& sum) {
   if (piece.doubtful) return;
   const Error wrong = say_host_wrong(block, piece, sum);
   if (piece.slot_valid) {  // the store has it as it was
-    drop_host_copy(piece);
+    host_copies_.drop(piece);
     return;
   }
   if (block.state() != State::faulting) return;  // whoever wants it compares again
@@ -79,7 +79,7 @@ bool EngineImpl::written_as_arrived(Block& block, Piece& piece, const StoreCompl
   store_->discard(piece.slot);
   piece.slot = {};
   // From the device it is copied again; else the next use compares, and says what is lost.
-  if (piece.on_device) drop_host_copy(piece);
+  if (piece.on_device) host_copies_.drop(piece);
   return false;
 }
 

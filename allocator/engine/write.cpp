@@ -10,70 +10,30 @@
 
 namespace firn {
 
-namespace {
-/// Removes what is out of date, seldom enough to cost little.
-template <class Keep>
-void tidy(std::deque<PieceRef>& refs, size_t& limit, Keep&& keep) {
-  if (refs.size() < limit) return;
-  std::erase_if(refs, [&](const PieceRef& ref) { return !keep(ref); });
-  limit = 2 * refs.size() + 1024;
-}
-}  // namespace
-
-bool EngineImpl::unwritten(const PieceRef& ref) const {
-  if (!current(ref)) return false;
-  const Piece& piece = ref.block->pieces[ref.piece];
-  return piece.host_valid && !piece.slot;
-}
-
-/// A copy of the piece has arrived in host memory.
-void EngineImpl::came_to_host(const PieceRef& ref) {
-  (ref.block->to_store ? greedy_.store_bound : unwritten_).push_back(ref);
-  plan_.write_looked = false;
-  tidy(unwritten_, unwritten_tidy_, [this](const PieceRef& old) { return unwritten(old); });
-}
-
-/// A copy of the piece has arrived on the device, beside that in host memory.
-void EngineImpl::came_back(const PieceRef& ref) {
-  returned_.push_back(ref);
-  tidy(returned_, returned_tidy_, [](const PieceRef& old) {
-    if (!current(old)) return false;
-    const Piece& piece = old.block->pieces[old.piece];
-    return piece.on_device && piece.host_valid;
-  });
-}
-
 /// What is decided to be in the store comes first. The rest goes there when host memory is wanted,
 /// what is used last before the others; without a decision, in the order of arrival, from half of
 /// host memory on.
 bool EngineImpl::next_write(PieceRef& ref) {
-  const auto first_of = [&](std::deque<PieceRef>& from) {
-    while (!from.empty() && !unwritten(from.front())) from.pop_front();
-    if (from.empty()) return false;
-    ref = from.front();
-    from.pop_front();
-    return true;
+  const auto take = [&](std::optional<PieceRef> next) {
+    if (next) ref = *next;
+    return next.has_value();
   };
-  if (first_of(greedy_.store_bound)) return true;
+  for (auto& bound = greedy_.store_bound; !bound.empty();) {
+    ref = bound.front();
+    bound.pop_front();
+    if (HostCopies::is_unwritten(ref)) return true;
+  }
   if (plan_.valid) {
     if (next_planned_write(ref)) return true;
-    if (host_is_passage() && first_of(unwritten_)) return true;
-    if (!staging_wanted_ && !host_.closing()) return false;
-    std::erase_if(unwritten_, [this](const PieceRef& old) { return !unwritten(old); });
-    const auto last = std::max_element(
-        unwritten_.begin(), unwritten_.end(), [](const PieceRef& a, const PieceRef& b) {
-          return a.block->next_use < b.block->next_use;
-        });
-    if (last == unwritten_.end()) return false;
-    ref = *last;
-    unwritten_.erase(last);
-    return true;
+    if (host_is_passage() && take(host_copies_.next_by_arrival())) return true;
+    return (staging_wanted_ || host_.closing()) && take(host_copies_.next_by_use());
   }
   // What a greedy plan has in host memory stays there as long as it can.
   const uint64_t stays = greedy_.valid && !host_is_passage()
                              ? host_.budget() - 4 * in_flight_bytes()
                              : host_.budget() / 2;
-  return (staging_wanted_ || host_.closing() || host_.used() > stays) && first_of(unwritten_);
+  return (staging_wanted_ || host_.closing() || host_.used() > stays) &&
+         take(host_copies_.next_by_arrival());
 }
 
 /// Has what is due written, as much at a time as keeps the store busy.
@@ -85,7 +45,7 @@ bool EngineImpl::write_back() {
   const uint64_t in_flight_most =
       plan_.valid ? in_flight_bytes() : std::max(host_.budget() / 4, options_.piece_bytes);
   if (store_full_) {  // what was bound for it stays, to be dropped as other copies are
-    unwritten_.insert(unwritten_.end(), greedy_.store_bound.begin(), greedy_.store_bound.end());
+    for (const PieceRef& bound : greedy_.store_bound) host_copies_.arrived(bound);
     greedy_.store_bound.clear();
   }
   PieceRef ref{};
@@ -95,7 +55,7 @@ bool EngineImpl::write_back() {
     if (!plan_.valid && ref.block->state() == State::resident && ref.block->leave &&
         piece.host->refs == 1) {
       // It left and came back: in use again, its bytes are on the device. Not worth a write.
-      drop_host_copy(piece);
+      host_copies_.drop(piece);
       continue;
     }
     if (!start_write(ref)) break;
@@ -104,12 +64,12 @@ bool EngineImpl::write_back() {
   return any;
 }
 
-/// False: the store took it not. The piece stays in host memory then, and in unwritten_.
+/// False: the store took it not. The piece stays in host memory then, to be written later.
 bool EngineImpl::start_write(const PieceRef& ref) {
   Piece& piece = ref.block->pieces[ref.piece];
   Result<Slot> slot = store_->reserve(piece.host->bytes, false);
   if (!slot) {
-    unwritten_.push_front(ref);
+    host_copies_.put_back(ref);
     if (slot.error().code == Code::busy) {
       store_busy_ = true;
       return false;
@@ -125,7 +85,7 @@ bool EngineImpl::start_write(const PieceRef& ref) {
     return false;
   }
   if (FIRN_CANARY(4)) store_->discard(*slot);
-  if (FIRN_CANARY(5)) drop_host_copy(piece);
+  if (FIRN_CANARY(5)) host_copies_.drop(piece);
   return true;
 }
 
@@ -143,9 +103,9 @@ void EngineImpl::written(const PieceRef& ref, const StoreCompletion& completion,
   if (!written_as_arrived(block, piece, completion)) return;
   piece.slot_valid = true;
   if (block.to_store && block.state() != State::faulting) {  // as the plan has it
-    drop_host_copy(piece);
+    host_copies_.drop(piece);
   } else {
-    clean_host_.push_back(ref);
+    host_copies_.stored(ref);
   }
   stuck_ = false;
   settle_away(block);
@@ -155,7 +115,7 @@ void EngineImpl::not_written(const PieceRef& ref, const Error& error, uint64_t b
   Piece& piece = piece_of(ref);
   store_->discard(piece.slot);
   piece.slot = {};
-  unwritten_.push_front(ref);
+  host_copies_.put_back(ref);
   take_no_more("a write to the store failed, the bytes stay in host memory: ", error, begun_ns);
 }
 

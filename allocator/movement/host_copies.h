@@ -1,0 +1,79 @@
+// Copies of pieces in host memory: which of them are in the store too, which wait to be written, and
+// which give way when host memory is wanted for others. What is wanted and when is decided elsewhere.
+//
+// A copy (Piece::host, host_valid) stays where it arrived until it is dropped here or with all of its
+// block's copies. It may be dropped only while its bytes are valid elsewhere, and nothing else holds
+// its staging: no copy, write or sum is under way.
+//
+// Owns: lists of pieces by name (a name that is out of date is passed over); the staging is the
+// pieces'. Lock: the engine's.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <optional>
+#include <span>
+
+#include "allocator/blocks/piece_ref.h"
+#include "allocator/memory/host_tier.h"
+
+namespace firn {
+
+class HostCopies {
+ public:
+  explicit HostCopies(HostTier& host) : host_(host) {}
+
+  // Where a copy stands.
+  /// It came from the device, and is not in the store.
+  void arrived(const PieceRef& ref);
+  /// It was to be written, and was not: it is the next one again.
+  void put_back(const PieceRef& ref) { unwritten_.push_front(ref); }
+  /// It is in the store as well: written there, or read from there.
+  void stored(const PieceRef& ref) { stored_.push_back(ref); }
+  /// Its bytes have come to the device as well.
+  void returned(const PieceRef& ref);
+
+  // What could be written next; it is not in the list any more. None: nothing could.
+  std::optional<PieceRef> next_by_arrival();
+  /// Of the block that is used last (Block::next_use).
+  std::optional<PieceRef> next_by_use();
+  /// At most so many wait to be written (some of them out of date).
+  size_t unwritten() const { return unwritten_.size(); }
+  /// Is it in host memory, neither in the store nor on its way there?
+  static bool is_unwritten(const PieceRef& ref);
+
+  /// Frees the piece's copy, whatever there is elsewhere.
+  void drop(Piece& piece);
+
+  // Each frees the first copy that it finds. False: none may be dropped so. `window`: events' number
+  // until which everything that is used has room on the device.
+  /// Of what came to the device, stays there until it is used, and changes or dies then.
+  bool drop_returned(uint64_t window);
+  /// In the store too, and used later than `wanted_at`: the one that is used last; one whose bytes are
+  /// on the device until their use before all others.
+  bool drop_used_after(uint64_t wanted_at, uint64_t window);
+  /// In the store too: the one that has been there for longest.
+  bool drop_stored();
+  /// On the device too, and not in the store.
+  bool drop_resident();
+  /// All copies in the region that host memory gives back, where their bytes are valid elsewhere.
+  void drop_closed(std::span<Block* const> blocks);
+
+  struct GiveWay {
+    std::optional<uint64_t> window;  // of a plan; none: there is no plan
+    bool resident;                   // copies that are on the device, too
+  };
+  /// Staging for `bytes` with one reference, for which copies give way one after the other; null:
+  /// there is none. `reserve`: bytes that are left to others.
+  Staging* staging(size_t bytes, uint64_t reserve, const GiveWay& give_way);
+
+ private:
+  HostTier& host_;
+  std::deque<PieceRef> unwritten_, stored_;
+  std::deque<PieceRef> returned_;  // in the order in which they came to the device
+  // Lengths from which on names that are out of date are removed.
+  size_t unwritten_tidy_ = 1024, returned_tidy_ = 1024;
+};
+
+}  // namespace firn

@@ -25,8 +25,8 @@ class Uses {
   /// Has events recorded behind the uses, so that they can become over. False where one is neither
   /// over nor has any: the driver refused, or the stream is captured; tried again at the next call.
   bool close(const Block& block);
-  /// `stream`'s later work waits for every use.
-  Result<void> order(unsigned stream, const Block& block);
+  /// `stream`'s later work waits for every use. False, errors: as Streams::order() has them of one.
+  Result<bool> order(unsigned stream, const Block& block);
   /// Is it in use on a stream beside the program's own, which may wait for another process?
   bool aside(const Block& block) const;
 

@@ -18,8 +18,6 @@
 
 namespace firn {
 
-inline constexpr uint32_t large_frame_granules = 16;  // 32 MiB
-
 struct Frame {
   CUmemGenericAllocationHandle handle = 0;
   uint32_t granules = 0;

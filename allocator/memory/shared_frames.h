@@ -11,13 +11,10 @@
 #include <cstdint>
 #include <vector>
 
+#include "allocator/memory/units.h"
 #include "firn/driver.h"
 
 namespace firn {
-
-inline constexpr uint64_t granule_bytes = 2u << 20;  // smallest frame, alignment of mappings
-inline constexpr uint64_t grain_bytes = 64u << 10;   // unit in which memory is counted
-inline constexpr uint32_t granule_grains = granule_bytes / grain_bytes;
 
 /// Where a block's grains lie in its frames, in the order of its addresses: the grains of a first
 /// and of a last shared frame, a bit for each (bit 0: at the frame's start), 0 for none; and whole

@@ -40,6 +40,8 @@ class HostCopies {
   std::optional<PieceRef> next_by_use();
   /// At most so many wait to be written (some of them out of date).
   size_t unwritten() const { return unwritten_.size(); }
+  /// The same of those that have come to the device.
+  size_t returned() const { return returned_.size(); }
   /// Is it in host memory, neither in the store nor on its way there?
   static bool is_unwritten(const PieceRef& ref);
 

@@ -126,6 +126,7 @@ Simulation::Simulation(const SimulationOptions& options) {
     engine.guard = options.guard;
     engine.poison = options.poison;
     engine.places = options.places;
+    engine.no_wall_clock = true;
     engine.notices = options.notices;
     engine.sums = options.sums;
     if (options.host_room) {

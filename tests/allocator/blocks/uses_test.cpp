@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <utility>
+
 #include "tests/allocator/fake_gpu.h"
 
 using namespace firn;
@@ -18,7 +20,7 @@ class UsesTest : public ::testing::Test {
       EXPECT_EQ(streams_.see(stream_[i]), static_cast<int>(i));
     }
   }
-  /// Work on the stream that uses the block, and was noted as `of` (last, more, arrival).
+  /// Work on the stream, not noted of the block yet.
   Use work(unsigned stream) {
     gpu_.give(stream_[stream]);
     return streams_.now(stream);
@@ -60,10 +62,13 @@ TEST_F(UsesTest, a_stream_s_latest_use_stands_for_those_before) {
   const Use first = work(1);
   ASSERT_TRUE(streams_.close(first));
   const Use second = work(1);
-  uses_.add(block_, second);
-  uses_.add(block_, first);
-  ASSERT_EQ(block_.more_uses.size(), 1u);
-  EXPECT_EQ(block_.more_uses.front().bits, second.bits);
+  for (const auto& [one, other] : {std::pair(second, first), std::pair(first, second)}) {
+    block_.more_uses.clear();
+    uses_.add(block_, one);
+    uses_.add(block_, other);
+    ASSERT_EQ(block_.more_uses.size(), 1u);
+    EXPECT_EQ(block_.more_uses.front().bits, second.bits);
+  }
   gpu_.finish(stream_[1], 1);
   (void)streams_.poll();
   EXPECT_FALSE(uses_.over(block_));
@@ -85,16 +90,28 @@ TEST_F(UsesTest, copies_of_other_pieces_hold_up_nothing_but_a_program_s_use_does
   EXPECT_FALSE(uses_.over(block_));
   uses_.add(block_, work(1));
   EXPECT_FALSE(uses_.over_but_on(block_, 3));
+  block_.more_uses.clear();
+  used_last(work(0));
+  EXPECT_FALSE(uses_.over_but_on(block_, 3));
+  used_last({});
+  block_.arrival = work(2);
+  EXPECT_FALSE(uses_.over_but_on(block_, 3));
+  block_.arrival = {};
+  EXPECT_TRUE(uses_.over_but_on(block_, 3));
 }
 
 TEST_F(UsesTest, one_refused_event_leaves_the_others_closed_and_is_asked_for_again) {
-  used_last(work(0));
   uses_.add(block_, work(1));
-  gpu_.refusals["cuEventRecord"] = 1;
+  used_last(work(0));
+  block_.arrival = work(2);
+  gpu_.refusals["cuEventRecord"] = 1;  // of the first that is asked for
   EXPECT_FALSE(uses_.close(block_));
+  for (CUstream stream : stream_) gpu_.finish(stream);
+  (void)streams_.poll();
+  EXPECT_FALSE(streams_.over(block_.more_uses.front()));
+  EXPECT_TRUE(streams_.over(Use{block_.use.load()}));
+  EXPECT_TRUE(streams_.over(block_.arrival));
   EXPECT_TRUE(uses_.close(block_));
-  gpu_.finish(stream_[0]);
-  gpu_.finish(stream_[1]);
   (void)streams_.poll();
   EXPECT_TRUE(uses_.over(block_));
 }
@@ -103,9 +120,22 @@ TEST_F(UsesTest, later_work_waits_for_every_use_of_other_streams) {
   used_last(work(0));
   uses_.add(block_, work(1));
   uses_.add(block_, work(2));
+  block_.arrival = work(3);
   ASSERT_TRUE(*uses_.order(2, block_));
-  ASSERT_EQ(gpu_.waits.size(), 2u);
+  ASSERT_EQ(gpu_.waits.size(), 3u);
   for (const auto& [stream, event] : gpu_.waits) EXPECT_EQ(stream, stream_[2]);
+}
+
+TEST_F(UsesTest, an_order_is_whole_or_none_and_is_asked_for_again) {
+  used_last(work(0));
+  uses_.add(block_, work(1));
+  gpu_.refusals["cuStreamWaitEvent"] = 1;
+  Result<bool> ordered = uses_.order(2, block_);
+  ASSERT_TRUE(ordered);
+  EXPECT_FALSE(*ordered);
+  ordered = uses_.order(2, block_);
+  ASSERT_TRUE(ordered);
+  EXPECT_TRUE(*ordered);
 }
 
 TEST_F(UsesTest, aside_is_in_use_on_such_a_stream_until_that_is_over) {
@@ -117,6 +147,8 @@ TEST_F(UsesTest, aside_is_in_use_on_such_a_stream_until_that_is_over) {
   gpu_.finish(stream_[1]);
   (void)streams_.poll();
   EXPECT_FALSE(uses_.aside(block_));
+  used_last(work(1));
+  EXPECT_TRUE(uses_.aside(block_));
 }
 
 }  // namespace

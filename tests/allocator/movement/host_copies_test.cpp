@@ -93,10 +93,14 @@ TEST_F(HostCopiesTest, by_use_what_is_used_last_is_written_first) {
 
 TEST_F(HostCopiesTest, a_copy_whose_bytes_are_nowhere_else_never_gives_way) {
   const PieceRef away = block({.next_use = never});
+  copies_.stored(away);  // it was, once: its slot has gone since
+  copies_.returned(away);
   EXPECT_FALSE(copies_.drop_stored());
   EXPECT_FALSE(copies_.drop_used_after(0, never));
   EXPECT_FALSE(copies_.drop_resident());
   EXPECT_FALSE(copies_.drop_returned(0));
+  copies_.stored(away);
+  copies_.returned(away);
   for (int i = 0; i < 3; ++i) (void)block({});
   EXPECT_EQ(copies_.staging(piece_bytes, 0, {uint64_t{0}, true}), nullptr);
   EXPECT_TRUE(has_copy(away));
@@ -118,6 +122,46 @@ TEST_F(HostCopiesTest, what_is_on_the_device_until_its_use_gives_way_before_what
   EXPECT_TRUE(copies_.drop_used_after(0, 10));
   EXPECT_FALSE(has_copy(there));
   EXPECT_TRUE(has_copy(late));
+}
+
+TEST_F(HostCopiesTest, names_that_are_out_of_date_free_nothing) {
+  const PieceRef freed = block({.in_store = true}), changed = block({.in_store = true}),
+                 unwritten = block({.on_device = true});
+  ++freed.block->generation;
+  ++changed.block->version;
+  copies_.returned(freed);
+  copies_.returned(changed);
+  ++unwritten.block->version;
+  EXPECT_FALSE(copies_.drop_used_after(0, never));
+  EXPECT_FALSE(copies_.drop_returned(never));
+  EXPECT_FALSE(copies_.drop_resident());
+  copies_.stored(freed);
+  copies_.stored(changed);
+  EXPECT_FALSE(copies_.drop_stored());
+  for (const PieceRef& ref : {freed, changed, unwritten}) EXPECT_NE(piece_of(ref).host, nullptr);
+}
+
+TEST_F(HostCopiesTest, a_copy_that_something_else_holds_is_dropped_in_no_way) {
+  const PieceRef there = block({.next_change = 5, .on_device = true}),
+                 closing = block({.on_device = true, .in_store = true});
+  for (const PieceRef& ref : {there, closing}) host_.ref(piece_of(ref).host);
+  copies_.returned(there);
+  EXPECT_FALSE(copies_.drop_returned(10));
+  EXPECT_FALSE(copies_.drop_resident());
+  ASSERT_TRUE(host_.close_one());
+  std::vector<Block*> live{there.block, closing.block};
+  copies_.drop_closed(live);
+  for (const PieceRef& ref : {there, closing}) {
+    EXPECT_TRUE(has_copy(ref));
+    host_.unref(piece_of(ref).host);
+  }
+}
+
+TEST_F(HostCopiesTest, a_copy_in_a_region_that_stays_is_not_dropped_with_another) {
+  const PieceRef stored = block({.in_store = true});
+  std::vector<Block*> live{stored.block};
+  copies_.drop_closed(live);  // none is closed
+  EXPECT_TRUE(has_copy(stored));
 }
 
 TEST_F(HostCopiesTest, a_copy_that_is_on_its_way_somewhere_stays_and_is_asked_again) {
@@ -177,6 +221,7 @@ TEST_F(HostCopiesTest, many_names_that_are_out_of_date_do_not_pile_up) {
     copies_.returned(piece_ref(*ref.block, 0));
   }
   EXPECT_LT(copies_.unwritten(), 3000u);
+  EXPECT_LT(copies_.returned(), 3000u);
   EXPECT_EQ(copies_.next_by_arrival()->version, ref.block->version);
   EXPECT_FALSE(copies_.next_by_arrival());
 }

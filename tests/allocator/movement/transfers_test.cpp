@@ -151,10 +151,12 @@ TEST_F(TransfersTest, a_copy_in_keeps_its_staging_until_it_is_over) {
   EXPECT_EQ(gpu_.work[0].stream, transfers_.in_stream());
   EXPECT_EQ(piece(2).host->refs, 2);
   EXPECT_EQ(transfers_.bytes_in(), piece_bytes);
+  EXPECT_FALSE(uses_.over(block_));
   EXPECT_FALSE(transfers_.next_in());
   finish(transfers_.in_stream());
   ASSERT_TRUE(transfers_.next_in());
   EXPECT_EQ(piece(2).host->refs, 1);
+  EXPECT_TRUE(uses_.over(block_));
 }
 
 TEST_F(TransfersTest, host_memory_at_device_addresses_is_copied_as_the_driver_takes_it) {

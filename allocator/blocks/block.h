@@ -132,13 +132,13 @@ static_assert(offsetof(Block, asked) == alignof(Block));
 
 /// Moves the block by an event, with the table's blessing (aborts otherwise), and clears flags. For
 /// transitions that no other thread competes for.
-inline void transit(Block& block, Event event, uint64_t clear = 0) {
+inline void transit(Block& block, Event event, word::Flags clear = 0) {
   block.word.move(event, clear, block.address);
 }
 
 /// The same for a block that nobody else can name: one that was just taken from where ready ones
 /// are; and sets flags. No locked instruction.
-inline void transit_own(Block& block, Event event, uint64_t set = 0) {
+inline void transit_own(Block& block, Event event, word::Flags set = 0) {
   block.word.move_own(event, set, block.address);
 }
 

@@ -124,7 +124,12 @@ struct Flags {
   consteval Flags(uint64_t flags) : bits(flags) {  // NOLINT: named flags are meant to convert
     if ((flags & state_mask) != 0 || flags >= hold_one) throw "a state or a hold, and no flag";
   }
-  const uint64_t bits;
+  constexpr Flags and_if(bool more, Flags flags) const {
+    Flags both = *this;
+    if (more) both.bits |= flags.bits;
+    return both;
+  }
+  uint64_t bits;
 };
 
 constexpr State state(uint64_t w) { return static_cast<State>(w & state_mask); }

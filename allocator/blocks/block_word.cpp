@@ -14,15 +14,15 @@ uint64_t moved(uint64_t w, Event event, uint64_t address) {
 }
 }  // namespace
 
-void BlockWord::move(Event event, uint64_t clear, uint64_t address) {
+void BlockWord::move(Event event, word::Flags clear, uint64_t address) {
   uint64_t w = load();
-  while (!exchange(w, moved(w & ~clear, event, address))) {
+  while (!exchange(w, moved(w & ~clear.bits, event, address))) {
   }
 }
 
-void BlockWord::move_own(Event event, uint64_t set, uint64_t address) {
+void BlockWord::move_own(Event event, word::Flags set, uint64_t address) {
   const uint64_t w = load(std::memory_order_relaxed);
-  bits_.store(moved(w, event, address) | set, std::memory_order_release);
+  bits_.store(moved(w, event, address) | set.bits, std::memory_order_release);
 }
 
 bool BlockWord::try_spill(uint64_t& seen, uint64_t address) {

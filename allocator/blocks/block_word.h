@@ -2,10 +2,10 @@
 // that move a block from state to state go by the table of transitions; a flag is set or cleared by
 // itself; a hold is taken by one compare-and-swap, which fails where another thread was quicker.
 //
-// Reading needs no lock. Writing: holds, try_free(), try_mark_freed() and try_prove() race without a
-// lock; everything else is done under the engine's lock, or on a block that nobody else can name.
-// An operation that begins with try_ takes the word as it was read, and where it fails, returns false
-// and leaves there what the word is now.
+// Reading needs no lock. Holds, try_free(), try_mark_freed(), try_prove() and set(word::outside)
+// race without a lock; everything else is done under the engine's lock, or on a block that no other
+// thread can name. An operation that begins with try_ takes the word as it was read, and where it
+// fails, returns false and leaves there what the word is now.
 #pragma once
 
 #include <atomic>
@@ -27,18 +27,18 @@ class BlockWord {
   State state() const { return word::state(load()); }
 
   // Holds.
-  /// A hold more; `proof` is word::proven where an operator is known to use the block, or 0.
-  bool try_hold(uint64_t& seen, uint64_t proof = 0) {
-    return exchange(seen, (seen | proof) + word::hold_one);
+  /// A hold more; `proves`: an operator is known to use the block.
+  bool try_hold(uint64_t& seen, bool proves = false) {
+    return exchange(seen, (seen | (proves ? word::proven : 0)) + word::hold_one);
   }
   /// What the word was before.
   uint64_t drop_hold() { return bits_.fetch_sub(word::hold_one, std::memory_order_acq_rel); }
 
   // The ways between states.
   /// Aborts, naming `address`, where the table has no way. `clear`: flags that end with it.
-  void move(Event event, uint64_t clear, uint64_t address);
+  void move(Event event, word::Flags clear, uint64_t address);
   /// The same of a block that nobody else can name, by no locked instruction. `set`: flags.
-  void move_own(Event event, uint64_t set, uint64_t address);
+  void move_own(Event event, word::Flags set, uint64_t address);
   /// Resident, unheld and without any flag that makes its end long: ready (Event::release).
   bool try_free(uint64_t& seen) {
     return exchange(seen, word::with_state(seen & ~(word::proven | word::outside | word::told),
@@ -46,7 +46,7 @@ class BlockWord {
   }
   /// Event::spill. Aborts where the table has no way from `seen`.
   bool try_spill(uint64_t& seen, uint64_t address);
-  /// Of a descriptor in State::free: what it describes from here on is a small block.
+  /// Of a descriptor in State::free: it describes a small block from here on.
   void become_small() {
     bits_.store(static_cast<uint64_t>(State::free) | word::small, std::memory_order_relaxed);
   }

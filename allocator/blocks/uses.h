@@ -2,7 +2,8 @@
 // in that a user's stream waits for. Its memory may be unmapped or handed on when all are over.
 //
 // Owns nothing; the uses are the blocks'. Needs the engine's lock (add(): no context; the others:
-// its context current). Nothing waits here.
+// its context current). Nothing waits here, but for a stream that may have
+// ended, where close() asks the whole device (Streams::close()).
 #pragma once
 
 #include "allocator/blocks/block.h"
@@ -19,8 +20,8 @@ class Uses {
   void add(Block& block, Use use);
   /// Is everything that used the block over, its copies included? Forgets the uses that are.
   bool over(Block& block);
-  /// The same of all streams but `copies`, on which pieces are copied out: a piece whose own copy is
-  /// over may leave before the others.
+  /// The same of all streams but `copies`, on which pieces are copied out: a piece whose own copy
+  /// is over may leave before the others.
   bool over_but_on(Block& block, unsigned copies);
   /// Has events recorded behind the uses, so that they can become over. False where one is neither
   /// over nor has any: the driver refused, or the stream is captured; tried again at the next call.

@@ -80,8 +80,8 @@ void EngineImpl::give_all(Lock& lock) {
   for (auto& table : unit_tables_)
     if (std::atomic<uint32_t>* units = table.load(std::memory_order_relaxed))
       give_huge(units, unit_table_bytes);
-  host_.unregister();  // while the context is current
   transfers_.end();
+  host_.unregister();  // while the context is current
 }
 
 void EngineImpl::abandon() {

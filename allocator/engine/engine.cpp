@@ -68,8 +68,9 @@ Result<void> EngineImpl::start() {
     return started;
   }
   Lock lock(mutex_);
-  transfers_.know_streams(static_cast<unsigned>(see_stream(transfers_.out_stream())),
-                          static_cast<unsigned>(see_stream(transfers_.in_stream())));
+  const auto out = static_cast<unsigned>(see_stream(transfers_.out_stream()));
+  const auto in = static_cast<unsigned>(see_stream(transfers_.in_stream()));
+  transfers_.know_streams(out, in);
   if (options_.watch_fraction <= 0 || options_.adversarial) watching_ = true;
   if (options_.policy != Policy::age) {
     ring_ = std::make_unique<EventRing>();
@@ -201,7 +202,7 @@ bool EngineImpl::pump_locked() {
   staging_wanted_ = false;  // whoever still wants some says so below
   settle_freed();
   if (history_) reading_.tell(clock_.now_ns(),
-                                   transfers_.bandwidths().busy(lifetimes::Channel::store_read));
+                                transfers_.bandwidths().busy(lifetimes::Channel::store_read));
   bool changed = store_ && reap_store();
   look_for_unanswered();
   changed |= streams_.poll();
@@ -292,8 +293,8 @@ void EngineImpl::trace_sample() {
                   "allocated={};out={};in={};written={};read={}",
                   (frames_.held_granules() - frames_.free_granules()) * granule_bytes, hosted,
                   nvme, away_host, away_nvme, frames_.budget_granules() * granule_bytes,
-                  transfers_.in_flight_bytes(), hot_.allocated_bytes().current(), counted_.spilled_bytes,
-                  counted_.faulted_bytes + counted_.prefetched_bytes,
+                  transfers_.in_flight_bytes(), hot_.allocated_bytes().current(),
+                  counted_.spilled_bytes, counted_.faulted_bytes + counted_.prefetched_bytes,
                   counted_.store_written_bytes, counted_.store_read_bytes));
   if (now - pinned_ns_ < 500'000'000) return;
   pinned_ns_ = now;

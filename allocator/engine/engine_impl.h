@@ -1,6 +1,6 @@
-// The engine behind allocator/engine/engine.h. Split by what happens to a block, into
-// engine_*.cpp (engine.cpp: opening, closing, looking up, pump()), each of which begins by saying so.
-// Declared here in that order.
+// The engine behind allocator/engine/engine.h. Its functions are in the files beside it, by what
+// happens to a block there (engine.cpp: opening, closing, looking up, pump()), and are declared in
+// the order of those files.
 //
 // One mutex guards everything but the hot paths (see block.h for what they use). Functions that
 // take a Lock& may release it to wait; whatever they were given may have changed when they return.
@@ -307,7 +307,7 @@ class EngineImpl final : public Engine, private EngineLimits, private InMotion {
   // touch.cpp
   template <class Mark>
   Result<void> pin_with(Block& block, Mark&& mark);
-  static uint64_t proof(Seen seen, uint64_t w);  // for a block's word
+  static bool proves(Seen seen, uint64_t w);  // of a block with this word
   Result<Hold> touch_slow(Block& block, CUstream stream, Access access, Seen seen, bool anyway);
   Error unreadable(const Block& block, std::optional<uint64_t> stall_begin);
   int index_of(CUstream stream);                 // hot.h, as the next three
@@ -414,7 +414,7 @@ class EngineImpl final : public Engine, private EngineLimits, private InMotion {
   void replan_host(uint64_t capacity, uint64_t spare);
   bool next_planned_write(PieceRef& ref);
   bool read_ahead();
-  uint64_t in_flight_bytes() const;
+  uint64_t in_flight_most() const;
   bool room_to_clean();
 
   // choose.cpp

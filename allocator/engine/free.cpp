@@ -160,9 +160,10 @@ void EngineImpl::finish_free(Block& block) {
   }
 }
 
-/// Where a freed block that nothing uses any more is found again: in its place's region, in its
-/// stream's cache, or, where no allocation may have it as it is, among those whose memory is taken
-/// back first. A small block's bytes are its segment's again where that is leaving or away.
+/// Where a block without an allocation is found again: in its place's region, in its stream's cache,
+/// or, where no allocation may have it as it is, among those whose memory is taken back first. A
+/// small block's bytes are its segment's again where that is leaving or away. (A block
+/// without any flag takes make_ready()'s way, which needs no lock.)
 void EngineImpl::route_freed(Block& block) {
   const bool as_it_is = block.size_class < size_class::count && !closed(block) &&
                         !(block.word.load(std::memory_order_relaxed) & word::zero_copy);

@@ -54,12 +54,13 @@ void EngineImpl::replan_greedy() {
   input.steps = scratch_.steps;
   input.step_ns = step_ns;
   if (!host_is_passage() || !store_) {
-    const uint64_t staging = host_.budget() / 32 + 4 * in_flight_bytes();
+    const uint64_t staging = host_.budget() / 32 + 4 * in_flight_most();
     input.host_capacity = (host_.budget() - std::min(host_.budget(), staging)) / grain_bytes;
   }
   // What was never measured is taken for as fast as the link, and measured by being used.
   const auto grains_s = [&](Channel channel, double otherwise) {
-    const double measured = transfers_.bandwidths().bytes_s(channel) / static_cast<double>(grain_bytes);
+    const double measured =
+        transfers_.bandwidths().bytes_s(channel) / static_cast<double>(grain_bytes);
     return measured > 0 ? measured : otherwise;
   };
   constexpr double link = 16e9 / static_cast<double>(grain_bytes);
@@ -140,7 +141,7 @@ bool EngineImpl::begin_reads() {
       greedy_.reads.pop_front();
       continue;
     }
-    if (arriving_bytes() >= in_flight_bytes()) break;
+    if (arriving_bytes() >= in_flight_most()) break;
     if (block.state() == State::spilling) keep(block);
     const uint64_t wanted =
         std::min<uint64_t>(span_granules_ * granule_grains,

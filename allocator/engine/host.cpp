@@ -14,7 +14,7 @@ namespace firn {
 uint64_t EngineImpl::host_reserve_bytes() const {
   const auto spare = static_cast<uint64_t>(
       spare_fraction_ * static_cast<double>(frames_.budget_granules() * granule_bytes));
-  return 4 * in_flight_bytes() + spare + host_.budget() / host_gaps_part;
+  return 4 * in_flight_most() + spare + host_.budget() / host_gaps_part;
 }
 
 /// Is host memory only what transfers pass through, and no place to keep anything?
@@ -96,12 +96,10 @@ bool EngineImpl::read_ahead() {
       const Piece& piece = block.pieces[i];
       if (piece.on_device || piece.host || !piece.slot_valid || piece.reading) continue;
       if (clock_.now_ns() < piece.read_again_ns) continue;  // it failed a moment ago
-      if (reading >= in_flight_bytes()) return any;
+      if (reading >= in_flight_most()) return any;
       // Clear of what room_to_clean() keeps free, or it would be filled and emptied for ever.
-      while (host_.used() + 4 * in_flight_bytes() > host_.budget())
-        if (!host_copies_.drop_returned(plan_.window) &&
-            !host_copies_.drop_used_after(entry.next_use, plan_.window))
-          return any;
+      while (host_.used() + 4 * in_flight_most() > host_.budget())
+        if (!host_copies_.drop_planned(entry.next_use, plan_.window)) return any;
       if (!start_read(block, i)) return any;
       reading += piece.bytes;
       any = true;
@@ -111,16 +109,14 @@ bool EngineImpl::read_ahead() {
 }
 
 /// As much as keeps a channel busy, and little enough to leave host memory for others.
-uint64_t EngineImpl::in_flight_bytes() const {
+uint64_t EngineImpl::in_flight_most() const {
   return std::min(4 * options_.span_bytes, host_.budget() / 8);
 }
 
 /// Is there staging to spare, so that making copies ahead keeps none from those that wait for it?
 bool EngineImpl::room_to_clean() {
-  while (host_.used() + 2 * in_flight_bytes() > host_.budget())
-    if (!host_copies_.drop_returned(plan_.window) &&
-        !host_copies_.drop_used_after(plan_.memory_window, plan_.window))
-      return false;
+  while (host_.used() + 2 * in_flight_most() > host_.budget())
+    if (!host_copies_.drop_planned(plan_.memory_window, plan_.window)) return false;
   return true;
 }
 

@@ -54,7 +54,7 @@ inline Block* EngineImpl::whole_at(uint32_t entry, uint64_t address, Seen seen) 
   uint64_t w = small->word.load();
   do {
     if (word::state(w) != State::resident || (w & word::freed)) return nullptr;
-    if ((w | proof(seen, w)) == w) return whole;
+    if ((w & word::proven) || !proves(seen, w)) return whole;
   } while (!small->word.try_prove(w));
   return whole;
 }
@@ -63,8 +63,8 @@ inline ReadyBlocks& EngineImpl::ready(unsigned stream) const {
   return *ready_[stream].load(std::memory_order_acquire);
 }
 
-inline uint64_t EngineImpl::proof(Seen seen, uint64_t w) {
-  return seen == Seen::always || (w & word::outside) ? word::proven : 0;
+inline bool EngineImpl::proves(Seen seen, uint64_t w) {
+  return seen == Seen::always || (w & word::outside);
 }
 
 inline int& EngineImpl::thread_holds() const {

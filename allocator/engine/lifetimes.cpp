@@ -261,7 +261,7 @@ void EngineImpl::replan() {
     const uint64_t there = last.block->mapped;
     last.grains = decision.last_grains;
     if (last.grains < last.block->grains &&
-        last.grains < there + in_flight_bytes() / grain_bytes)
+        last.grains < there + in_flight_most() / grain_bytes)
       plan_.fetch.pop_back();
   }
   for (uint32_t i : decision.farthest) plan_.farthest.push_back(entry(i));
@@ -383,7 +383,7 @@ bool EngineImpl::fetch_ahead() {
       plan_.fetch.pop_front();
       continue;
     }
-    if (arriving_bytes() >= in_flight_bytes()) break;
+    if (arriving_bytes() >= in_flight_most()) break;
     if (block.state() == State::spilling) keep(block);
     if (prefetchable_grains(block) < next) {
       park_ready(false);
@@ -410,7 +410,7 @@ bool EngineImpl::clean_ahead_of_leaving() {
   const auto next = [&] { return plan_.cleaned + in_use; };
   while (next() < plan_.leaving.size()) {
     const uint64_t on_the_way = transfers_.bytes_out();
-    if (on_the_way >= in_flight_bytes() / 2 || !room_to_clean()) break;
+    if (on_the_way >= in_flight_most() / 2 || !room_to_clean()) break;
     const Plan::Entry& entry = plan_.leaving[next()];
     if (entry.spare && store_ && host_is_passage() &&
         on_the_way + transfers_.writing_bytes() + host_copies_.unwritten() * options_.piece_bytes >=

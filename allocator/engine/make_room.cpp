@@ -2,16 +2,15 @@
 // until the room is there or nothing can bring it any more; then an error says what stays and why.
 //
 //   free_frames        frames that are free
-//   carried_out        frames whose unmapping is due, and of blocks mapped ahead of their allocation
+//   carried_out        frames to be unmapped, and of blocks mapped ahead of their allocation
 //   ready_blocks       freed blocks that no allocation to come is counted on
 //   (from here on memory is short)
-//   evict_blocks       regions' idle frames; blocks leave, with a copy elsewhere first
-//   wait               while anything moves: copies, unmappings, other threads' work
+//   evict_blocks       regions' idle frames; blocks leave, by the plan or by age
+//   wait_for_moves     while anything moves: copies, unmappings, other threads' work
 //   last_reserves      all ready blocks, segments of small blocks, what the device may have now
 //   others_release     while other threads hold blocks, which they will release
 //
-// A rung that takes the lock may have released it when it returns: the search begins anew from what
-// it finds then.
+// A rung may have released the lock when it returns, where it says so.
 #include <algorithm>
 #include <optional>
 #include <utility>
@@ -126,7 +125,7 @@ class EngineImpl::RoomSearch {
     engine_.learn();
   }
 
-  /// Who wants a block counts its whole wait, which began before this.
+  /// (A touch counts its whole wait, which began before this.)
   void begin_waiting() {
     if (begin_) return;
     begin_ = engine_.clock_.now_ns();
@@ -147,8 +146,8 @@ class EngineImpl::RoomSearch {
     return engine_.no_room(wanted_.granules, wanted_.block);
   }
 
-  /// (What has left may have freed parts of shared frames only: then more has to. And while the
-  /// driver refuses to tell, nobody knows.)
+  /// (Blocks that left may have freed parts of shared frames only: then more have to leave. And
+  /// while the driver refuses to answer, it is not known.)
   bool moving() {
     if (segments_wait_) segments_wait_ = engine_.release_segments();
     return regions_wait_ || segments_wait_ || unmapped_ != engine_.unmapped_ ||
@@ -182,7 +181,7 @@ class EngineImpl::RoomSearch {
   Then others_release() {  // may release the lock
     const int64_t holds = engine_.all_holds();
     if (holds <= mine_)  // one look more: what was released since evict() looked
-      return std::exchange(looked_after_others_, true) ? Then::give_up : again;
+      return std::exchange(looked_again_, true) ? Then::give_up : again;
     const uint64_t now = engine_.clock_.now_ns();
     if (!others_since_) others_since_ = now;
     const uint64_t since = now - others_since_;
@@ -192,7 +191,7 @@ class EngineImpl::RoomSearch {
       return Then::give_up;
     }
     if (since >= others_ns) return Then::give_up;
-    looked_after_others_ = false;
+    looked_again_ = false;
     engine_.wait(lock_, poll_ns);
     return again;
   }
@@ -212,8 +211,8 @@ class EngineImpl::RoomSearch {
   // Since anything moved.
   bool reserves_taken_ = false;
   uint64_t others_since_ = 0;            // when others were first waited for; 0: not yet
-  // Since the search began.
-  bool looked_after_others_ = false;     // nobody else holds anything any more
+  // From round to round.
+  bool looked_again_ = false;            // and no other thread held anything
   bool segments_wait_ = false;
   unsigned busy_rounds_ = 0;
 };

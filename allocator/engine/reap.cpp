@@ -1,5 +1,5 @@
-// What has ended on the way between the device, host memory and the store goes on from here: to the
-// part of the engine that asked for it, where the block is still the one that was meant.
+// Transfers that have ended are handed on from here to the part of the engine that began them,
+// where the block is still the one that was meant.
 #include <fmt/format.h>
 
 #include "allocator/engine/engine_impl.h"
@@ -40,8 +40,8 @@ bool EngineImpl::reap_store() {
   return any;
 }
 
-/// Says so when the store has not answered for long: whoever waits for it sees nothing else. (A
-/// request cannot be taken back: whether its bytes are still to come nobody knows.)
+/// Says so when the store has not answered for long: a thread that waits for it sees nothing else.
+/// (A request cannot be taken back: whether its bytes are still to come nobody knows.)
 void EngineImpl::look_for_unanswered() {
   if (const IoRequest* request = transfers_.unanswered(unanswered_ns))
     trouble(fmt::format("a {} has been without an answer for {} s: what holds the spill folders "

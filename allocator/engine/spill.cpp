@@ -204,7 +204,7 @@ void EngineImpl::keep(Block& block) {
   }
   block.arrival = {};  // over, or nothing would have been unmapped
   transit(block, Event::copied_out,
-          word::unsettled | (block.mapped == block.device ? word::zero_copy : 0));
+          word::Flags(word::unsettled).and_if(block.mapped == block.device, word::zero_copy));
   trace("copied_out", block);
   settle_away(block);
 }

@@ -23,7 +23,7 @@ Result<Hold> EngineImpl::touch(const void* pointer, CUstream stream, Access acce
   if (access == Access::write) blocked |= word::copies;
   uint64_t w = block.word.load();
   while (word::state(w) == State::resident && !(w & blocked)) {
-    if (!block.word.try_hold(w, proof(seen, w))) continue;
+    if (!block.word.try_hold(w, proves(seen, w))) continue;
     block.age.store(
         note(access == Access::write ? EventKind::touch_write : EventKind::touch_read, block),
         std::memory_order_relaxed);
@@ -92,7 +92,7 @@ Result<Hold> EngineImpl::touch_slow(Block& block, CUstream stream, Access access
         }
         w = block.word.load();
         while (word::state(w) == State::resident && !(w & word::freed)) {
-          if (!block.word.try_hold(w, proof(seen, w))) continue;
+          if (!block.word.try_hold(w, proves(seen, w))) continue;
           const auto kind =
               access == Access::write ? EventKind::touch_write : EventKind::touch_read;
           block.age.store(block.segment != 0 ? next_tick() : note(kind, block),

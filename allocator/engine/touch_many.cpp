@@ -36,7 +36,7 @@ size_t EngineImpl::touch_many(std::span<const uint64_t> addresses, Access access
     uint64_t w = block.word.load();
     bool taken = false;
     while (!taken && word::state(w) == State::resident && !(w & blocked))
-      taken = block.word.try_hold(w, proof(seen, w));
+      taken = block.word.try_hold(w, proves(seen, w));
     if (!taken) break;
     if (noted && !small) {
       block.age.store(note(kind, block), std::memory_order_relaxed);

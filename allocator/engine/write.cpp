@@ -30,7 +30,7 @@ bool EngineImpl::next_write(PieceRef& ref) {
   }
   // What a greedy plan has in host memory stays there as long as it can.
   const uint64_t stays = greedy_.valid && !host_is_passage()
-                             ? host_.budget() - 4 * in_flight_bytes()
+                             ? host_.budget() - 4 * in_flight_most()
                              : host_.budget() / 2;
   return (staging_wanted_ || host_.closing() || host_.used() > stays) &&
          take(host_copies_.next_by_arrival());
@@ -42,14 +42,14 @@ bool EngineImpl::write_back() {
   const uint64_t now = clock_.now_ns();
   store_busy_ = false;
   if (now >= write_again_ns_ && std::exchange(store_full_, false)) stuck_ = false;
-  const uint64_t in_flight_most =
-      plan_.valid ? in_flight_bytes() : std::max(host_.budget() / 4, options_.piece_bytes);
+  const uint64_t most =
+      plan_.valid ? in_flight_most() : std::max(host_.budget() / 4, options_.piece_bytes);
   if (store_full_) {  // what was bound for it stays, to be dropped as other copies are
     for (const PieceRef& bound : greedy_.store_bound) host_copies_.arrived(bound);
     greedy_.store_bound.clear();
   }
   PieceRef ref{};
-  while (!store_full_ && now >= write_again_ns_ && transfers_.writing_bytes() < in_flight_most &&
+  while (!store_full_ && now >= write_again_ns_ && transfers_.writing_bytes() < most &&
          next_write(ref)) {
     Piece& piece = ref.block->pieces[ref.piece];
     if (!plan_.valid && ref.block->state() == State::resident && ref.block->leave &&

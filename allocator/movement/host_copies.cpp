@@ -74,7 +74,8 @@ bool HostCopies::drop_returned(uint64_t window) {
     returned_.pop_front();
     if (!current(ref) || ref.block->next_change > window) continue;
     Piece& piece = piece_of(ref);
-    // (Of a block that still arrives, the device's copy goes where another piece's copy is refused.)
+    // (Of a block that still arrives, the device's copy goes where another piece's copy is
+    // refused.)
     const bool stays = ref.block->state() == State::resident || FIRN_CANARY(6);
     if (!stays || !piece.on_device || !piece.host_valid || piece.host->refs > 1) continue;
     drop(piece);
@@ -142,7 +143,7 @@ void HostCopies::drop_closed(std::span<Block* const> blocks) {
 Staging* HostCopies::staging(size_t bytes, uint64_t reserve, const GiveWay& give_way) {
   const auto one_gives_way = [&] {
     const std::optional<uint64_t>& window = give_way.window;
-    if (window && (drop_returned(*window) || drop_used_after(0, *window))) return true;
+    if (window && drop_planned(0, *window)) return true;
     return drop_stored() || (give_way.resident && drop_resident());
   };
   for (;;) {

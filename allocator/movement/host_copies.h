@@ -1,12 +1,13 @@
-// Copies of pieces in host memory: which of them are in the store too, which wait to be written, and
-// which give way when host memory is wanted for others. What is wanted and when is decided elsewhere.
+// Copies of pieces in host memory: which of them are in the store too, which wait to be written,
+// and which give way when host memory is wanted for others. What is wanted and when is decided
+// elsewhere.
 //
-// A copy (Piece::host, host_valid) stays where it arrived until it is dropped here or with all of its
-// block's copies. It may be dropped only while its bytes are valid elsewhere, and nothing else holds
-// its staging: no copy, write or sum is under way.
+// A copy (Piece::host, host_valid) stays where it arrived until it is dropped here or with all of
+// its block's copies. The searches below drop one only while its bytes are valid elsewhere and
+// nothing else holds its staging (a copy, a write, a sum); drop() trusts its caller.
 //
 // Owns: lists of pieces by name (a name that is out of date is passed over); the staging is the
-// pieces'. Lock: the engine's.
+// pieces'. Lock: the engine's; the device's context is current, as HostTier wants it.
 #pragma once
 
 #include <cstddef>
@@ -48,13 +49,17 @@ class HostCopies {
   /// Frees the piece's copy, whatever there is elsewhere.
   void drop(Piece& piece);
 
-  // Each frees the first copy that it finds. False: none may be dropped so. `window`: events' number
-  // until which everything that is used has room on the device.
+  // Each frees the first copy that it finds. False: none may be dropped so. `window`: events'
+  // number until which everything that is used has room on the device.
   /// Of what came to the device, stays there until it is used, and changes or dies then.
   bool drop_returned(uint64_t window);
-  /// In the store too, and used later than `wanted_at`: the one that is used last; one whose bytes are
-  /// on the device until their use before all others.
+  /// In the store too, and used later than `wanted_at`: the one that is used last; one whose bytes
+  /// are on the device until their use before all others.
   bool drop_used_after(uint64_t wanted_at, uint64_t window);
+  /// By a plan: the first of both.
+  bool drop_planned(uint64_t wanted_at, uint64_t window) {
+    return drop_returned(window) || drop_used_after(wanted_at, window);
+  }
   /// In the store too: the one that has been there for longest.
   bool drop_stored();
   /// On the device too, and not in the store.

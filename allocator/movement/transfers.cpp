@@ -2,6 +2,7 @@
 
 #include <cstring>
 #include <memory>
+#include <span>
 #include <utility>
 
 #include "allocator/base/check.h"
@@ -80,36 +81,36 @@ Result<void> Transfers::copy_in(Block& block, uint32_t index) {
 }
 
 /// Where a piece's addresses lead to host memory a driver may refuse the copy: then it is asked by
-/// the call that takes any two addresses, and after that the processor copies, when the stream comes
-/// to it.
+/// the call that takes any two addresses, and after that the processor copies, when the stream
+/// comes to it.
 CUresult Transfers::copy(const Block& block, const Piece& piece, void* host, bool in) {
   const uint64_t address = block.address + piece.offset;
   const Span& span = block.span_of(piece);
   const bool in_host = span.mapped() && span.frames.front().host;
-  HostCopies way = in_host ? host_copies_ : HostCopies::as_others;
+  CopyWay way = in_host ? host_way_ : CopyWay::as_others;
   if (!in) gate_.pass(out_stream_);
   for (;;) {
     CUresult result = CUDA_SUCCESS;
     const auto there = reinterpret_cast<CUdeviceptr>(host);
-    if (way == HostCopies::by_processor)
+    if (way == CopyWay::by_processor)
       result = copy_by_processor(block, piece, host, in);
-    else if (way == HostCopies::unified)
+    else if (way == CopyWay::unified)
       result = in ? at_.driver.memcpy_async(address, there, piece.bytes, in_stream_)
                   : at_.driver.memcpy_async(there, address, piece.bytes, out_stream_);
     else
       result = in ? at_.driver.memcpy_htod_async(address, host, piece.bytes, in_stream_)
                   : at_.driver.memcpy_dtoh_async(host, address, piece.bytes,
                                                  FIRN_CANARY(10) ? in_stream_ : out_stream_);
-    if (result == CUDA_SUCCESS && in_host && way != host_copies_) {
-      host_copies_ = way;
-      at_.trouble(way == HostCopies::unified
+    if (result == CUDA_SUCCESS && in_host && way != host_way_) {
+      host_way_ = way;
+      at_.trouble(way == CopyWay::unified
                       ? "the driver refuses to copy to or from host memory at device addresses "
                         "(cuMemcpyHtoD, cuMemcpyDtoH): cuMemcpyAsync serves"
                       : "the driver refuses to copy to or from host memory at device addresses: "
                         "the processor copies, slowly");
     }
-    if (!in_host || !refused(result) || way == HostCopies::by_processor) return result;
-    way = way == HostCopies::as_others ? HostCopies::unified : HostCopies::by_processor;
+    if (!in_host || !refused(result) || way == CopyWay::by_processor) return result;
+    way = way == CopyWay::as_others ? CopyWay::unified : CopyWay::by_processor;
   }
 }
 
@@ -132,10 +133,9 @@ CUresult Transfers::copy_by_processor(const Block& block, const Piece& piece, vo
   return result;
 }
 
-IoRequest* Transfers::request_for(Block& block, uint32_t index, Staging* staging, Slot slot,
-                                  bool reads) {
-  std::unique_ptr<IoRequest> request(
-      new IoRequest{piece_ref(block, index), staging, slot, reads, at_.clock.now_ns()});
+IoRequest* Transfers::request_for(Block& block, uint32_t index, Staging* staging, bool reads) {
+  auto request = std::make_unique<IoRequest>(
+      IoRequest{piece_ref(block, index), staging, reads, at_.clock.now_ns()});
   requests_.insert(request.get());  // (may find no memory)
   at_.host.ref(staging);
   return request.release();
@@ -143,6 +143,7 @@ IoRequest* Transfers::request_for(Block& block, uint32_t index, Staging* staging
 
 /// Of a request that is over, or has not begun.
 void Transfers::forget(IoRequest* request) {
+  FIRN_CHECK(requests_.erase(request) == 1, "unknown request %p", static_cast<void*>(request));
   if (!request->reads) writing_bytes_ -= request->staging->bytes;
   at_.host.unref(request->staging);
   delete request;
@@ -150,12 +151,12 @@ void Transfers::forget(IoRequest* request) {
 
 Result<void> Transfers::write(Block& block, uint32_t index, Slot slot) {
   Piece& piece = block.pieces[index];
-  IoRequest* request = request_for(block, index, piece.host, slot, false);
+  IoRequest* request = request_for(block, index, piece.host, false);
   writing_bytes_ += piece.host->bytes;
-  const Result<void> begun = at_.store->write(at_.queue, slot, {piece.host->data, piece.host->bytes},
-                                              reinterpret_cast<uint64_t>(request));
+  const std::span<std::byte> bytes(piece.host->data, piece.host->bytes);
+  const Result<void> begun =
+      at_.store->write(at_.queue, slot, bytes, reinterpret_cast<uint64_t>(request));
   if (!begun) {
-    requests_.erase(request);
     forget(request);
     return begun;
   }
@@ -168,11 +169,10 @@ Result<void> Transfers::write(Block& block, uint32_t index, Slot slot) {
 
 Result<void> Transfers::read(Block& block, uint32_t index, Staging* staging) {
   Piece& piece = block.pieces[index];
-  IoRequest* request = request_for(block, index, staging, piece.slot, true);
+  IoRequest* request = request_for(block, index, staging, true);
   const Result<void> begun = at_.store->read(at_.queue, piece.slot, {staging->data, staging->bytes},
                                              reinterpret_cast<uint64_t>(request));
   if (!begun) {
-    requests_.erase(request);
     forget(request);
     return begun;
   }
@@ -187,7 +187,6 @@ void Transfers::drop(Piece& piece) {
   IoRequest* request = std::exchange(piece.request, nullptr);
   if (request && at_.store->cancel(at_.queue, reinterpret_cast<uint64_t>(request))) {
     bandwidths_.end(channel_of(request->reads), 0, at_.clock.now_ns());
-    requests_.erase(request);
     forget(request);
   } else if (FIRN_CANARY(22) && request && request->reads) {
     auto* ours = new Staging(*request->staging);
@@ -223,9 +222,9 @@ std::optional<Transfers::Answer> Transfers::next_answer() {
   }
   StoreCompletion& completion = answers_[answer_++];
   auto* request = reinterpret_cast<IoRequest*>(completion.tag);
-  FIRN_CHECK(requests_.erase(request) == 1, "unknown completion %p", static_cast<void*>(request));
-  Answer answer{request->ref,      request->slot,  request->staging->bytes,
-                request->begun_ns, request->reads, std::exchange(completion, {})};
+  FIRN_CHECK(requests_.contains(request), "unknown completion %p", static_cast<void*>(request));
+  Answer answer{request->ref, request->staging->bytes, request->begun_ns, request->reads,
+                std::exchange(completion, {})};
   const bool failed = answer.completion.error.code != Code::ok;
   bandwidths_.end(channel_of(answer.reads), failed ? 0 : answer.bytes, at_.clock.now_ns());
   forget(request);

@@ -1,10 +1,12 @@
-// Transfers of pieces: copies between the device and host memory, on two streams of the engine's own,
-// and the store's requests between host memory and disks. They begin here, and what has ended is
-// taken from here, one at a time; why a piece moves, and what becomes of it, is others' business.
+// Transfers of pieces: copies between the device and host memory, on two streams of the engine's
+// own, and the store's requests between host memory and disks. They begin here, and what has ended
+// is taken from here, one at a time; why a piece moves, and what becomes of it, is others'
+// business.
 //
 // Owns: the two copy streams, the gate between copies out and mapping, the requests, a reference to
 // the staging of each transfer in flight, and what was measured of each channel.
-// Lock: the engine's, around every call but gate()'s; the device's context is current.
+// Lock: the engine's, around every call but start()'s, which comes before there are others, and
+// those of gate(). The device's context is current, but for started(), abandon() and figures.
 // Stream order: a copy in lies behind what its stream was given before, a copy out behind what its
 // caller had ordered (Uses::order()). Nothing waits here but wait_for_copies().
 #pragma once
@@ -30,7 +32,6 @@ namespace firn {
 struct IoRequest {
   PieceRef ref;
   Staging* staging;
-  Slot slot;
   bool reads;
   uint64_t begun_ns;
 };
@@ -82,12 +83,13 @@ class Transfers {
   CopyGate& gate() { return gate_; }
 
   // Copies. An error of the driver's: nothing has begun.
-  /// From the device to `staging`, which becomes the piece's own (Piece::copying_out). `waited`: for
-  /// the program's work.
+  /// From the device to `staging`, which becomes the piece's own (Piece::copying_out). `waited`:
+  /// for the program's work.
   Result<void> copy_out(Block& block, uint32_t piece, Staging* staging, bool waited);
   /// From the piece's copy in host memory; it counts as on the device from here on.
   Result<void> copy_in(Block& block, uint32_t piece);
-  /// Only the copy, between the piece's addresses and `host`, which the caller keeps until it is over.
+  /// Only the copy, between the piece's addresses and `host`, which the caller keeps until it is
+  /// over.
   CUresult copy(const Block& block, const Piece& piece, void* host, bool in);
 
   // Requests. An error of the store's: nothing has begun, and the piece is as before.
@@ -95,8 +97,8 @@ class Transfers {
   Result<void> write(Block& block, uint32_t piece, Slot slot);
   /// The piece's slot to `staging`, which becomes its own (Piece::host, reading).
   Result<void> read(Block& block, uint32_t piece, Staging* staging);
-  /// What is under way for the piece is not wanted any more: taken back where it has not begun, else
-  /// its end is nobody's.
+  /// What is under way for the piece is not wanted any more: taken back where it has not begun,
+  /// else its end is nobody's.
   void drop(Piece& piece);
 
   // What has ended, in the order in which it began (requests: in the store's). None: no more has.
@@ -105,14 +107,14 @@ class Transfers {
   std::optional<PieceRef> next_in();
   struct Answer {
     PieceRef ref;
-    Slot slot;
     size_t bytes;       // of the staging
     uint64_t begun_ns;
     bool reads;
     StoreCompletion completion;
   };
   std::optional<Answer> next_answer();
-  /// Waits until no copy is in flight, or the device is dead. Only at the engine's end.
+  /// Waits once for each copy in flight; the driver's refusals are its health's. At the engine's
+  /// end.
   void wait_for_copies();
   /// A request that has had no answer for `patience_ns`; looked for once a second.
   const IoRequest* unanswered(uint64_t patience_ns);
@@ -133,7 +135,7 @@ class Transfers {
 
  private:
   std::optional<PieceRef> next(std::deque<CopyInFlight>& copies, lifetimes::Channel channel);
-  IoRequest* request_for(Block& block, uint32_t piece, Staging* staging, Slot slot, bool reads);
+  IoRequest* request_for(Block& block, uint32_t piece, Staging* staging, bool reads);
   void forget(IoRequest* request);
   CUresult copy_by_processor(const Block& block, const Piece& piece, void* host, bool in);
   static uint64_t bytes_of(const std::deque<CopyInFlight>& copies);
@@ -143,7 +145,7 @@ class Transfers {
   CUstream out_stream_ = nullptr, in_stream_ = nullptr;
   unsigned out_ = 0, in_ = 0;
   // How pieces in host memory at device addresses are copied: as the driver was seen to take it.
-  enum class HostCopies : uint8_t { as_others, unified, by_processor } host_copies_{};
+  enum class CopyWay : uint8_t { as_others, unified, by_processor } host_way_{};
   std::deque<CopyInFlight> copies_out_, copies_in_;
   std::unordered_set<IoRequest*> requests_;
   uint64_t writing_bytes_ = 0;

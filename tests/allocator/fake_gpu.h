@@ -1,5 +1,5 @@
-// A driver made of a few functions, for parts of the allocator by themselves: copies are noted, work
-// on a stream is over when a test says so, and any call can be refused. It moves no byte.
+// A driver made of a few functions, for parts of the allocator by themselves: copies are noted,
+// work on a stream is over when a test says so, and any call can be refused. It moves no byte.
 #pragma once
 
 #include <array>

@@ -203,7 +203,6 @@ TEST_F(TransfersTest, answers_come_in_the_store_s_order_and_give_the_staging_bac
   auto answer = transfers_.next_answer();
   ASSERT_TRUE(answer);
   EXPECT_EQ(answer->ref.piece, 2u);
-  EXPECT_EQ(answer->slot, Slot{3});
   EXPECT_EQ(answer->bytes, piece_bytes);
   EXPECT_EQ(answer->begun_ns, 1u);
   EXPECT_FALSE(answer->reads);

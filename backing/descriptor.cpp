@@ -22,9 +22,9 @@ constexpr int high = 512;  // beyond what programs that close "everything" usual
 constexpr int free_entry = -1;
 constexpr int taken_entry = -2;  // by a thread that fills it, or by one whose descriptor is closed
 
-// Neither its number nor its inode's tells an open file from another one: both are used again at
-// once, and sockets of io_uring's kind share one inode. The signal of F_SETSIG is kept with the
-// open file, means nothing without O_ASYNC, and is 0 for everybody else's.
+// Neither its number nor its inode's identifies an open file: both are reused at once, and
+// io_uring's descriptors and their kind share one inode. The signal of F_SETSIG is kept with the
+// open file, means nothing without O_ASYNC, and is 0 on all other files.
 constexpr int mark = 61;
 
 /// The same open file by another number, far from those that programs use; closes the first.
@@ -62,7 +62,7 @@ struct Descriptor::Entry {
     struct stat found {};
     const bool told = ::fstat(fd, &found) == 0;
     if (told && known && (found.st_dev != device || found.st_ino != inode)) return false;
-    // A file system that does not answer (over a network, in a process) says nothing: the mark does.
+    // A file system that does not answer (over a network, in a process) leaves it to the mark.
     if (!told && (errno == EBADF || !marked)) return false;
     return !marked || ::fcntl(fd, F_GETSIG) == mark;
   }
@@ -133,7 +133,7 @@ Descriptor::Descriptor(int fd) {
   Entry* entry = nullptr;
   try {
     entry = DescriptorTable::all().take();
-  } catch (const std::bad_alloc&) {  // nobody else would close it
+  } catch (const std::bad_alloc&) {  // no destructor would close it
     (void)::close(fd);
     throw;
   }
@@ -181,7 +181,7 @@ struct PathOf {
 };
 }  // namespace
 
-/// Is the file by that path still this one? 0, or an errno; EBADF: it is another's, or nobody's.
+/// Is the file by that path still this one? 0, or an errno; EBADF: it is closed, or another file.
 int Descriptor::named(const char* path) const {
   if (get() < 0) return EBADF;
   if (!entry_->known) return ENOTSUP;
@@ -200,7 +200,7 @@ int Descriptor::reopens() const {
 
 int Descriptor::reopened(int flags) const {
   const PathOf path(get());
-  // The file of another is not opened, even for an instant: its file system would hear of it.
+  // Never opens another file, even for an instant: its file system would notice.
   int fd = -1, error = named(path.text);
   if (error == 0) {
     struct stat found {};
@@ -230,7 +230,7 @@ thread_local bool own_table = false;
 }  // namespace
 
 bool take_empty_table() {
-  // (Of a range without end the kernel copies the first word of numbers only before it closes.)
+  // For a range without end the kernel copies only the first word of numbers before it closes.
   if (::syscall(SYS_close_range, 0u, UINT_MAX, unshare_flag) != 0) return false;
   own_table = true;
   return true;

@@ -72,7 +72,7 @@ Descriptor users_own_directory() {
   return Descriptor();
 }
 
-/// Where the locks for that directory lie within the user's own.
+/// The begin of that directory's range of locks in the user's own directory.
 off_t range_of(int fd) {
   struct stat found {};
   if (::fstat(fd, &found) != 0) return 0;
@@ -102,9 +102,9 @@ Neighbours Neighbours::join(const std::vector<std::string>& places) {
 
 namespace {
 
-/// How many hold a lock within [begin, end), the one of `directory` included, at most `most`. By a
-/// thread with a table of its own the directory is opened anew, and that one's lock met, too. (A
-/// descriptor that the program has closed counts nobody: no lock is asked of its own files.)
+/// The number of locks within [begin, end), that of `directory` included, at most `most`. In a
+/// thread with a table of its own the directory is opened anew, and meets that lock, too. (If the
+/// program has closed the descriptor, this counts no others: its own files are not asked.)
 unsigned holders(const Descriptor& directory, off_t begin, off_t end, unsigned most) {
   if (!has_own_table())
     return 1 + (directory.ours() ? others(directory.get(), begin, end, most - 1) : 0);

@@ -22,10 +22,10 @@ Error failed(const std::string& path, int error) {
 }  // namespace
 
 Result<OutputFile> OutputFile::create(const std::string& path, If there, Readers readers) {
-  // A pipe that nobody reads is not waited for.
+  // Does not wait for a pipe without a reader.
   int flags = O_WRONLY | O_CREAT | O_CLOEXEC | O_NOCTTY | O_NONBLOCK;
   flags |= there == If::empties ? O_TRUNC : O_EXCL;
-  // (These are links to what the process has open; in /dev/shm everybody may put others.)
+  // These are links to the process's open files; in /dev/shm any user may put others.
   if (path != "/dev/stdout" && path != "/dev/stderr" && !path.starts_with("/dev/fd/"))
     flags |= O_NOFOLLOW;
   const int fd =

@@ -16,7 +16,7 @@
 namespace firn {
 
 namespace {
-// Closed when the program began: whatever gets its number later is a file of somebody's.
+// If it was closed when the program began, a later file with its number is not stderr.
 const bool stderr_is_there = ::fcntl(STDERR_FILENO, F_GETFD) >= 0;
 }  // namespace
 
@@ -68,7 +68,7 @@ ssize_t write_at_once(int fd, const char* data, size_t bytes) {
     char path[32];
     std::snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
     const int again = ::open(path, O_WRONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
-    if (again < 0 && errno == ENXIO) return -1;  // nobody reads it any more
+    if (again < 0 && errno == ENXIO) return -1;  // it has no reader any more
     if (again >= 0) {
       const ssize_t written = ::write(again, data, bytes);
       const int error = errno;
@@ -83,7 +83,7 @@ ssize_t write_at_once(int fd, const char* data, size_t bytes) {
 }  // namespace
 
 /// False: stderr takes nothing now. (A pipe that poll() says is writable takes PIPE_BUF bytes at
-/// once.) What can never be written is dropped: a pipe that nobody reads any more would be SIGPIPE.
+/// once.) Drops what can never be written: a pipe without a reader would raise SIGPIPE.
 bool Said::write_some(std::string& text) {
   if (fd_ < 0) {
     text.clear();
@@ -107,8 +107,8 @@ bool Said::write_some(std::string& text) {
 }
 
 void Said::write(std::chrono::milliseconds patience) {
-  // (Start and runtime may be: it does not wait, and nobody's work waits for those. And SlowWorks'
-  // own.)
+  // Locks of start and runtime may be held: this does not wait, and no work waits for those. And
+  // SlowWorks' own.
   none_held("stderr", Rank::engine, static_cast<int>(Rank::slow_work));
   if ((!waits() && patience.count() == 0) || has_own_table()) return;
   const int error = errno;
@@ -116,7 +116,7 @@ void Said::write(std::chrono::milliseconds patience) {
   do {
     std::unique_lock writer(writing_, std::try_to_lock);
     if (!writer || !write_all(end)) break;
-  } while (any());  // said by one who found us writing still
+  } while (any());  // said by a thread that found us writing
   errno = error;
 }
 
@@ -125,8 +125,8 @@ bool Said::any() {
   return !lines_.empty() || !spare_.empty() || dropped_ > 0;
 }
 
-/// The writer: has the next line in rest_. False: there is none. Throws std::bad_alloc where there
-/// is no memory to tell of the dropped ones: they wait.
+/// The writer: puts the next line into rest_. False: there is none. Throws std::bad_alloc where
+/// memory is out for the line about dropped ones: they wait.
 bool Said::next_line() {
   std::lock_guard lock(mutex_);
   if (!lines_.empty()) {
@@ -156,7 +156,7 @@ bool Said::write_all(std::chrono::steady_clock::time_point end) try {
         end - std::chrono::steady_clock::now());
     if (left.count() <= 0) return false;
     pollfd ready{fd_, POLLOUT, 0};
-    // (A wait that is refused would be asked for again at once, and again.)
+    // A refused wait would be repeated at once, without end.
     if (::poll(&ready, 1, static_cast<int>(left.count())) < 0 && errno != EINTR) return false;
   }
 } catch (const std::bad_alloc&) {

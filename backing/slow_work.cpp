@@ -48,7 +48,7 @@ SlowWorks& SlowWorks::of_process() {
   return mine->works;
 }
 
-/// With what was before, as far as it counts.
+/// With the stretches before, as far as they count.
 std::chrono::nanoseconds SlowWorks::lasted(const SlowWork& work, Time now) const {
   return past_[static_cast<size_t>(work.kind_)].debt + (now - work.begun_);
 }
@@ -90,10 +90,10 @@ void SlowWorks::start_watcher() {
   SignalsBlocked blocked;
   try {
     watcher_ = std::thread([this] { watch(); });
-    // (From here: whoever counts threads by name meets no other.)
+    // Named by the starter, so that the thread is never seen by another name.
     pthread_setname_np(watcher_.native_handle(), "firn-slow-work");
   } catch (const std::exception&) {  // a limit on processes, or no memory
-    // It is said when it is over, then.
+    // Then it is reported when it is over.
   }
 }
 

@@ -16,7 +16,7 @@ namespace fs = std::filesystem;
 
 constexpr int devices_in_devices_most = 8;  // a partition of a RAID of encrypted ...
 
-/// None where the device does not say it; -1 where it says that it is near no node.
+/// Nothing if the device does not say; -1 if it says that it is near no node.
 std::optional<int> numa_node(const fs::path& device) {
   std::ifstream in(device / "numa_node");
   int node = 0;
@@ -24,7 +24,7 @@ std::optional<int> numa_node(const fs::path& device) {
   return std::nullopt;
 }
 
-/// The nearest ancestor that says on which node it hangs.
+/// The node of the nearest ancestor that names one.
 int node_above(fs::path device) {
   for (; device.has_relative_path(); device = device.parent_path())
     if (std::optional<int> node = numa_node(device)) return *node;

@@ -9,7 +9,7 @@ namespace firn::pytorch {
 
 namespace {
 
-/// The collective's Work: null where the operator gave none. False: it is no Work.
+/// The collective's Work: null where the operator gave none. False: it is not a Work.
 bool work_of(const c10::IValue& result, c10::intrusive_ptr<c10d::Work>& work) {
   if (!result.isObject()) return false;
   const auto object = result.toObject();
@@ -27,7 +27,7 @@ void follow_collective(ThreadScopes& scopes, const std::vector<c10::IValue>& res
   for (const c10::IValue& result : results) {
     c10::intrusive_ptr<c10d::Work> work;
     if (!work_of(result, work)) continue;
-    // (With a Work and no launch it is done on the host, whose copies are operators.)
+    // With a Work and no launch it is done on the host, whose copies are operators.
     if (!work || !launches_seen)
       scopes.keep_held("used by a collective whose launch was not seen");
   }

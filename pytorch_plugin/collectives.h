@@ -1,4 +1,4 @@
-// Collectives whose kernels no launch within their operator shows.
+// Collectives that show no launch within their operator.
 //
 // Owns nothing. Locks: none.
 #pragma once
@@ -11,10 +11,10 @@
 
 namespace firn::pytorch {
 
-/// A collective's operator has ended without a launch. Where it gives no Work, its launch comes
-/// later, with those of others, when the program ends their group (coalesced sends and receives);
-/// where nobody in front of the driver sees launches, it may have been on any stream. Its tensors
-/// then stay on the device for their lives.
+/// A collective's operator has ended without a launch. If it gives no Work, its launch comes later,
+/// with those of others, when the program ends their group (coalesced sends and receives); if Firn
+/// is not in front of the driver, the launch may have been on any stream. Then its tensors stay on
+/// the device for their lives.
 void follow_collective(ThreadScopes& scopes, const std::vector<c10::IValue>& results);
 
 }  // namespace firn::pytorch

@@ -1,4 +1,4 @@
-// What Python calls, by ctypes. Owns: the calling thread's last document. Locks: none.
+// Python's entry points, by ctypes. Owns: the calling thread's last document. Locks: none.
 #include <c10/util/Exception.h>
 
 #include <cstdlib>
@@ -54,7 +54,7 @@ int answer(Engine& engine, const Result<void>& result, char* error, size_t size)
   return answer(result, error, size);
 }
 
-/// What `body` answers, and `failed` where it throws: nothing passes ctypes. `caught` is told why.
+/// Returns body()'s result; `failed` if it throws: nothing passes ctypes. `caught` gets the words.
 template <class T, class Body, class Caught>
 T door(T failed, Body&& body, Caught&& caught) noexcept {
   try {
@@ -121,14 +121,14 @@ FIRN_TORCH_API size_t firn_torch_stats(char* text, size_t size) noexcept {
   });
 }
 
-/// What torch's own settings mean with Firn, as README has it.
+/// The meaning of torch's own settings with Firn, as in README.
 FIRN_TORCH_API size_t firn_torch_settings(char* text, size_t size) noexcept {
   return door(size_t{0}, [&]() -> size_t {
     return give_text(pytorch::settings_table(), text, size);
   });
 }
 
-/// Who waited: see stalls.h.
+/// Waits for memory: see stalls.h.
 FIRN_TORCH_API size_t firn_torch_stalls(char* text, size_t size) noexcept {
   return door(size_t{0}, [&]() -> size_t {
     return give_text(pytorch::stalls_json(), text, size);
@@ -169,7 +169,7 @@ FIRN_TORCH_API int firn_torch_pin(void* pointer, char* error, size_t size) noexc
   },
       [&](const char* words) { give_text(words, error, size); });
 }
-/// What used it unseen so far is on `stream`, or over: the block does not leave before that.
+/// Unseen uses of it so far are on `stream`, or over: the block does not leave before that.
 FIRN_TORCH_API int firn_torch_unpin(void* pointer, void* stream, char* error, size_t size) noexcept {
   return door(1, [&]() -> int {
     Engine* engine = engine_of(pointer);
@@ -221,7 +221,7 @@ FIRN_TORCH_API size_t firn_torch_address_error(char* text, size_t size) noexcept
     return give_text(address_error(), text, size);
   });
 }
-/// Whether launches are looked at as they are made, whoever makes them: Firn is in front of the
+/// Whether all launches are seen as they are made, whoever makes them: Firn is in front of the
 /// driver.
 FIRN_TORCH_API int firn_torch_sees_launches() noexcept {
   return door(0, [&]() -> int {
@@ -229,8 +229,8 @@ FIRN_TORCH_API int firn_torch_sees_launches() noexcept {
     return runtime && runtime->driver().stand_in ? 1 : 0;
   });
 }
-/// What this thread does until firn_torch_end_use() uses memory without PyTorch's operators: of
-/// each of the pointers told, and of all that is allocated meanwhile.
+/// Until firn_torch_end_use(), this thread uses memory without PyTorch's operators: the blocks
+/// given to firn_torch_use(), and all that it allocates meanwhile.
 FIRN_TORCH_API void firn_torch_begin_use() noexcept {
   door([&] {
     pytorch::begin_use();
@@ -261,7 +261,7 @@ FIRN_TORCH_API void firn_torch_spill_all() noexcept {
     if (Runtime* runtime = Runtime::get()) runtime->spill_all();
   });
 }
-/// Of every second live block what may be spilled is, and the others stay (tests).
+/// Spills what may be spilled of every second live block; the others stay (tests).
 FIRN_TORCH_API void firn_torch_spill_half() noexcept {
   door([&] {
     Runtime* runtime = Runtime::get();

@@ -120,7 +120,7 @@ Engine& FirnAllocator::open_engine(c10::DeviceIndex device) {
     if (budget_bytes_[device] != 0) return **engine;  // another thread was here
     budget_bytes_[device] = (*engine)->stats().budget_bytes;
     const Config& config = runtime->config();
-    // (Where launches go unseen, so do those of an operator under way when watching begins.)
+    // If launches go unseen, so do those of an operator under way when watching begins.
     launches_are_seen_ = runtime->driver().stand_in;
     learn_storage_callers(device);
     if (config.adversarial || config.watch_fraction == 0) install_observer(config.adversarial);
@@ -153,7 +153,7 @@ void* FirnAllocator::take(size_t bytes, c10::DeviceIndex device, cudaStream_t st
   bytes = rounded_by_settings(bytes);
   void* pointer = nullptr;
   const auto refuse = [&](const Error& error) {
-    // (Nobody else is told of what is then done in parts.)
+    // The operator is then done in parts: no observer hears of the refusal.
     TORCH_CHECK_WITH(OutOfMemoryError, !cut_instead || error.code != Code::out_of_memory,
                      "CUDA out of memory.");
     out_of_memory(engine, bytes, device, error);
@@ -187,7 +187,7 @@ void* FirnAllocator::try_again(Engine& engine, size_t bytes, c10::DeviceIndex de
                                cudaStream_t stream, Told told) {
   if (pools_.any())
     if (void* lent = pools_.borrow(engine, device, bytes, stream)) return lent;
-  // Whoever has a cache of his own (torch's list of such callbacks).
+  // Callbacks that empty other caches (torch's registry of them).
   bool freed = false;
   for (const std::string& name : c10::FreeCudaMemoryCallbacksRegistry()->Keys())
     freed |= c10::FreeCudaMemoryCallbacksRegistry()->Create(name)->Execute();
@@ -228,7 +228,7 @@ void FirnAllocator::give_back(void* pointer) {
 void FirnAllocator::give_back_to_pool(void* pointer, const Pools::Freed& what) {
   if (const c10::impl::PyInterpreter* trace = c10::impl::GPUTrace::get_trace())
     (*trace)->trace_gpu_memory_deallocation(c10::kCUDA, reinterpret_cast<uintptr_t>(pointer));
-  // (A pool's waiting frees are entered as completed when they are asked for.)
+  // A pool's waiting free is entered as completed when it is requested.
   if (history_.noting())
     note_free({History::Entry::FREE_REQUESTED, what.device, pointer, what.bytes, what.stream,
                what.pool},
@@ -308,7 +308,7 @@ void FirnAllocator::recordStream(const c10::DataPtr& pointer, c10::cuda::CUDAStr
   Runtime* runtime = Runtime::get();
   Engine* engine = runtime ? runtime->around(pointer.get()) : nullptr;
   TORCH_CHECK(engine, "No allocated block can be found");
-  // Of whichever device: its context is the one that events of it are recorded in.
+  // The stream may be of any device: its events are recorded in that device's context.
   Result<void> recorded = engine->record_stream(pointer.get(), tell_stream(*engine, stream),
                                                 this->engine(stream.device_index()).context());
   TORCH_CHECK(recorded, recorded.error().text);
@@ -327,7 +327,7 @@ void* FirnAllocator::getBaseAllocation(void* pointer, size_t* bytes) {
   return block->base;
 }
 
-/// What torch copies outside its operators (a copy on write, say): nobody else sees this use.
+/// Torch's copies outside its operators (a copy on write, say): nothing else sees this use.
 void FirnAllocator::copy_data(void* to, const void* from, size_t bytes) const {
   Runtime* runtime = Runtime::get();
   std::vector<std::pair<Engine*, Hold>> held;

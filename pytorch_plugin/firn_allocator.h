@@ -50,7 +50,7 @@ class FirnAllocator final : public CudaAllocatorOfAllReleases {
   void emptyCache(c10::MempoolId_t pool) override;
   void cacheInfo(c10::DeviceIndex device, size_t* largest) override;
   void attachOutOfMemoryObserver(native::OutOfMemoryObserver observer) override;
-  /// Nothing to tell: what does not fit the budget is out of memory, never rejected before.
+  /// Nothing to report: an allocation beyond the budget is out of memory, never rejected before.
   void attachOomRejectionObserver(OomRejectionObserver) override {}
   /// Empty: Firn has no segments that grow.
   std::vector<native::StreamSegmentSize> getExpandableSegmentSizes(c10::DeviceIndex) override {
@@ -106,7 +106,7 @@ class FirnAllocator final : public CudaAllocatorOfAllReleases {
   void give_back(void* pointer);
   void give_back_to_pool(void* pointer, const Pools::Freed& what);
   void note_free(const History::Event& event, bool waits);
-  /// As statistics count a live block.
+  /// A live block's bytes, as statistics count them.
   int64_t bytes_of(const Engine& engine, const void* pointer);
   bool ours(const void* pointer);
   void check_device(c10::DeviceIndex device) const;

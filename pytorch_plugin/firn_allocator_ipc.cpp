@@ -14,7 +14,7 @@ namespace firn::pytorch {
 namespace {
 const char* const reason = "shared with another process";
 
-/// What this process has of others', by handle: a tensor that comes twice is mapped once.
+/// Memory of other processes, by handle: a tensor that comes twice is mapped once.
 struct Received {
   std::mutex mutex;
   std::unordered_map<std::string, std::weak_ptr<void>> memory;
@@ -24,7 +24,7 @@ Received& received() {
   return all;
 }
 
-/// Nobody uses the memory any more, but kernels that are enqueued.
+/// Only kernels that are already enqueued may still use the memory.
 void give_up(ImportedMemory* memory, const std::string& handle, Engine* engine,
              const Driver* driver) {
   {

@@ -61,7 +61,7 @@ void FirnAllocator::emptyCache(c10::MempoolId_t) {
   history_.settle();
 }
 
-/// cuDNN's benchmarks size their workspaces by this: what could be had without eviction.
+/// cuDNN's benchmarks size their workspaces by this: the memory to be had without eviction.
 void FirnAllocator::cacheInfo(c10::DeviceIndex device, size_t* largest) {
   const EngineStats stats = engine(device).stats();
   const uint64_t used = std::min(stats.allocated_bytes, stats.budget_bytes);
@@ -75,14 +75,14 @@ void FirnAllocator::attachOutOfMemoryObserver(native::OutOfMemoryObserver observ
 
 void FirnAllocator::out_of_memory(Engine& engine, size_t bytes, c10::DeviceIndex device,
                                   const Error& error) {
-  // Of a device that an error of the program's own has ended: as if Firn were not there.
+  // A device that an error of the program's own has ended: reported as if Firn were not there.
   if (error.code == Code::driver && DeviceHealth::stays(static_cast<CUresult>(error.detail)))
     C10_CUDA_CHECK(static_cast<cudaError_t>(error.detail));
   TORCH_CHECK(error.code == Code::out_of_memory, "firn: ", describe(error));
   engine.count_refusal();
   const EngineStats stats = engine.stats();
   const DeviceMemory memory = device_memory(device);
-  // What the budget leaves is all there is for us.
+  // Only the rest of the budget is free for us.
   const uint64_t left = stats.budget_bytes - std::min(stats.device_bytes, stats.budget_bytes);
   const size_t free_bytes = std::min<size_t>(memory.free_bytes, left);
   if (history_.noting())

@@ -1,4 +1,4 @@
-// Private pools: what torch calls of them, and checkpoints of their state.
+// Private pools: torch's calls, and checkpoints of their state.
 #include "pytorch_plugin/firn_allocator.h"
 #include "pytorch_plugin/observer.h"
 

@@ -45,7 +45,7 @@ native::AllocatorConfigInfo config_info() {
 
 constexpr size_t segment_bytes = 2u << 20;  // small blocks share segments of this size
 
-/// torch's tools add up sizes to find addresses: what lies between blocks is named as free.
+/// torch's tools add up sizes to find addresses: gaps between blocks are listed as free.
 void add_gap(SegmentInfo& segment, size_t end) {
   size_t next = segment.address;
   for (const auto& block : segment.blocks) next += block.size;
@@ -78,7 +78,7 @@ c10::CachingDeviceAllocator::DeviceStats FirnAllocator::getDeviceStats(c10::Devi
   if (!engine) return out;
   PoolTallies tallies = engine->tallies();
   if (tallies.active[0].current != tallies.allocation[0].current) {
-    engine->pump();  // what waits for other streams may have waited long enough
+    engine->pump();  // blocks that wait for other streams may have waited long enough
     pools_.settle(*engine, device);
     tallies = engine->tallies();
   }
@@ -165,7 +165,7 @@ void FirnAllocator::add_segments(Engine& engine, c10::DeviceIndex device, c10::M
                                  block.stream, false)
         : shared    ? segment_at(shared, block.segment_bytes, block.stream, true)
                     : segment_at(address, block.capacity, block.stream, true);
-    // As natively, where a segment is cut nobody knows who asked for it first.
+    // As natively, a segment that is cut does not say who asked for it first.
     if (!block.small && !shared)
       segment.context_when_allocated = history_.context_of_segment(block.base);
     c10::CachingDeviceAllocator::BlockInfo info;
@@ -221,7 +221,7 @@ void FirnAllocator::recordAnnotation(
   history_.annotate(device, words);
 }
 
-/// Of torch 2.14 and later, which have a name for such entries.
+/// For torch 2.14 and later, which have a name for such entries.
 void FirnAllocator::annotateMemory([[maybe_unused]] const void* pointer,
                                    [[maybe_unused]] const std::string& words) {
 #if FIRN_TORCH_AT_LEAST(2, 14)

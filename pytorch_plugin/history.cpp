@@ -51,7 +51,7 @@ void History::add_tracker(Tracker tracker) {
   noting_.store(true, std::memory_order_release);
 }
 
-/// The caller's stack, where so much is recorded. Without a lock: the recorder takes the GIL.
+/// The caller's stack, if that much is recorded. Without a lock: the recorder takes the GIL.
 History::Context History::gather(When least) {
   Recorder recorder = nullptr;
   {

@@ -1,7 +1,7 @@
 // torch.cuda.memory._record_memory_history(): the last allocations and frees, segments and
 // annotations, with the stack traces that torch's recorder gathers; and torch's trace trackers.
 //
-// Owns: rings of entries, traces of live blocks, what engines told and nobody has entered yet.
+// Owns: rings of entries, traces of live blocks, events from engines that are not entered yet.
 // Locks: its own two. No other lock is asked for under them, and recorder and trackers, which may
 // take the GIL, are called without them.
 #pragma once
@@ -29,7 +29,7 @@ class History {
   using Tracker = c10::CachingDeviceAllocator::AllocatorTraceTracker;
   using When = c10::CachingDeviceAllocator::RecordContext;
 
-  /// Is there anybody to note for: history, or a tracker?
+  /// Is there anything to note for: history, or a tracker?
   bool noting() const { return noting_.load(std::memory_order_relaxed); }
   bool enabled() const { return enabled_.load(std::memory_order_relaxed); }
   void set(bool enabled, Recorder recorder, size_t entries_most, When when, bool clear,
@@ -44,25 +44,25 @@ class History {
     c10::MempoolId_t pool;
   };
   void note(const Event& event);
-  /// A private pool's segment, of which trackers may be told: it stays where it is. `enter`: no
-  /// engine tells of it.
+  /// A private pool's segment, which trackers may hear of: it stays where it is. `enter`: no engine
+  /// reports it.
   void note_segment(const Event& event, bool enter);
-  /// A block is freed while other streams may use it: the engine will tell when that is over.
+  /// A block is freed while other streams may use it: the engine will report when that is over.
   void awaits(const Event& event);
-  /// From an engine, under its lock: entered later, by settle() or with the next note.
+  /// An event from an engine, under its lock: entered later, by settle() or with the next note.
   void heard(int device, const MemoryEvent& event);
-  /// Enters what engines have told.
+  /// Enters the events that engines have reported.
   void settle();
 
   void annotate(int device, const std::vector<std::pair<std::string, std::string>>& words);
-  /// An entry of that action whose metadata are `words`, with where it was asked for.
+  /// Adds an entry of that action with the metadata `words`, and the trace of who asked for it.
   void annotate_block(const Event& event, const std::string& words);
-  // Of the calling thread, as torch has them.
+  // The calling thread's, as in torch.
   void push_compile_context(const std::string& words);
   void pop_compile_context();
   void set_user_metadata(const std::string& words);
   std::string user_metadata();
-  /// Of segments, trackers are told of private pools' only: they register them, and others' move.
+  /// Trackers hear of private pools' segments only: they register segments, and others move.
   void add_tracker(Tracker tracker);
 
   /// The trace of the live block, or segment, at `address`, or null.

@@ -16,7 +16,7 @@ namespace firn::pytorch {
 
 namespace {
 
-// The forward operators of so many nodes, the last ones; a power of two.
+// The forward operators of the last so many nodes; a power of two.
 constexpr size_t remembered_most = 1 << 14;
 
 struct Remembered {
@@ -107,7 +107,7 @@ std::string line_of_node(const Node& node) {
     }
   }
   const std::string at = line ? line_of(line) : std::string();
-  // (What accumulates gradients has no forward operator.)
+  // Gradient accumulation has no forward operator.
   return at.empty() ? std::string("backward, in ") + node.name
                     : "backward of " + name + " at " + at;
 }
@@ -124,7 +124,7 @@ void operator_ends(const at::RecordFunction& record, at::ObserverContext*) {
   const uint64_t thread = at::RecordFunction::currentThreadId();
   std::lock_guard lock(table().mutex);
   Remembered& at = entry(thread, record.seqNr());
-  // Operators that make no node have the next one's number: that one comes last.
+  // An operator that makes no node has the number of the next one that does, which comes last.
   at.thread = thread;
   at.number = record.seqNr();
   at.name = record.name();

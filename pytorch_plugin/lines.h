@@ -1,10 +1,10 @@
-// The program's lines: of the calling thread, and of what autograd's threads, which have no Python,
-// work on. Forward operators and the nodes of the graph that they make have one sequence number per
-// thread: while lines are asked for, each forward operator's line is remembered by it, and a node
-// that runs is found there.
+// Lines of the program: the calling thread's, and those behind the work of autograd's threads,
+// which have no Python. Forward operators and the nodes of the graph that they make have one
+// sequence number per thread: while lines are asked for, each forward operator's line is remembered
+// by it, and a node that runs finds it there.
 //
-// Owns: a table of a fixed size, and what the calling thread's node is. Locks: one, a leaf. Taking
-// a line takes Python's GIL: under no lock and holding no block, for whoever has the GIL may be
+// Owns: a table of a fixed size, and the calling thread's node. Locks: one, a leaf. Taking a line
+// takes Python's GIL: do so under no lock and holding no block, since the GIL's holder may be
 // waiting for one.
 #pragma once
 
@@ -13,9 +13,8 @@
 
 namespace firn::pytorch {
 
-/// From now on, or no longer: forward operators' lines are remembered, and nodes told when they
-/// run. After the observer was installed: what it holds for an operator is let go of before
-/// this looks.
+/// Starts or stops remembering forward operators' lines and noting nodes as they run. Call after
+/// the observer was installed: it then lets go of an operator's blocks before this takes its line.
 void observe_lines(bool wanted);
 
 /// "FILE:LINE in FUNCTION" of the calling thread's innermost frame that is not torch's; in a thread

@@ -30,8 +30,8 @@ uint64_t storage_bytes(const at::Tensor& tensor) {
              : 0;
 }
 
-/// The arguments that have one element per tensor, and how many elements that is. 0: not to be cut;
-/// lists of different lengths are for the operator to refuse, which slices might not notice.
+/// The arguments that have one element per tensor, and how many elements that is. 0: not to be cut.
+/// Lists of different lengths are for the operator to refuse: slices might not notice.
 struct Lists {
   size_t length = 0;
   std::vector<size_t> arguments;  // lists
@@ -73,7 +73,7 @@ uint64_t next_bytes(c10::ArrayRef<IValue> list, size_t at) {
   return storage_bytes(tensor);
 }
 
-/// Lists that are results are as large as the first that is given, or smaller.
+/// Result lists are at most as large as the first list given.
 uint64_t result_lists(const c10::FunctionSchema& schema) {
   return static_cast<uint64_t>(
       std::count_if(schema.returns().begin(), schema.returns().end(), [](const auto& result) {
@@ -184,7 +184,7 @@ void run_slices(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* 
       torch::jit::last(*stack, op.schema().arguments().size()).vec();
   torch::jit::drop(*stack, arguments.size());
   std::vector<IValue> results;
-  size_t most = lists.length;  // elements, where memory turned out to be short of what was hoped
+  size_t most = lists.length;  // elements, once memory is shorter than hoped
   for (size_t begin = 0; begin < lists.length;) {
     const size_t end = std::min(slice_end(lists, arguments, begin, bytes_most), begin + most);
     if (run_slice(op, keys, info, lists, arguments, begin, end, results))

@@ -9,7 +9,7 @@ namespace firn::pytorch {
 
 void enter_no_spill();
 void leave_no_spill();
-/// An engine just opened: as the others are.
+/// A newly opened engine follows the others.
 void follow_no_spill(Engine& engine);
 
 }  // namespace firn::pytorch

@@ -28,8 +28,8 @@ bool autocast_comes_first(const OperatorInfo& info) {
          !c10::impl::tls_is_dispatch_key_excluded(c10::DispatchKey::AutocastCUDA);
 }
 
-/// PyTorch would swallow what a callback throws, with a warning, and go on: it becomes an error of
-/// the running operator, as what a touch could not do.
+/// PyTorch would swallow a callback's exception with a warning and go on: makes it an error of the
+/// running operator, like a failed touch.
 template <class Work>
 void without_throwing(ThreadScopes& scopes, Work&& work) noexcept {
   try {
@@ -63,7 +63,7 @@ void leave(ThreadScopes& scopes, const void* key) {
 }
 
 /// An object that an operator returns (packed weights, say) may keep its tensors, and give them to
-/// others that nobody sees use them. (Not the work of collectives: c10d keeps its tensors itself.)
+/// unseen users. (Not the work of collectives: c10d keeps its tensors itself.)
 bool keeps_tensors(const at::RecordFunction& record, const c10::IValue& result) {
   return result.isObject() && !std::string_view(record.name()).starts_with("c10d::");
 }
@@ -120,7 +120,7 @@ std::string use_memory(const void* pointer) {
 
 void note_enqueued(CUstream stream, Runtime::ContextOf context) {
   if (observing()) return ThreadScopes::mine().enqueues_on(stream, context);
-  // What it uses is not known, but where: when operators are observed, all may be in use there.
+  // The stream is known, the uses are not: once operators are observed, all may be in use there.
   static thread_local CUstream last = nullptr;
   static thread_local bool known = false;
   if (known && last == stream) return;

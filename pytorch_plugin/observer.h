@@ -14,8 +14,8 @@
 
 namespace firn::pytorch {
 
-/// Idempotent. `spill_always`: after every outermost operator everything that may be spilled is
-/// (tests: a use that goes unseen is then an access to memory that is not there).
+/// Idempotent. `spill_always`: after every outermost operator, spills everything that may be
+/// spilled (tests: an unseen use is then an access to memory that is not there).
 void install_observer(bool spill_always);
 bool observing();
 
@@ -55,9 +55,9 @@ void for_each_tensor(const c10::IValue& value, Visit&& visit) {
 /// Holds every tensor among `arguments`.
 void touch_arguments(ThreadScopes& scopes, const OperatorInfo& info,
                      c10::ArrayRef<const c10::IValue> arguments);
-/// What this thread does until end_use() uses memory without operators: as in an operator's scope.
+/// Until end_use(), this thread uses memory without operators: as in an operator's scope.
 void begin_use();
-/// Holds the block around `pointer` until end_use(). What went wrong; empty when all is well.
+/// Holds the block around `pointer` until end_use(). Returns the error; empty when all is well.
 std::string use_memory(const void* pointer);
 void end_use();
 /// This thread enqueues something on `stream`, within an operator or before operators are observed.

@@ -92,7 +92,7 @@ bool is_view(const c10::FunctionSchema& schema) {
 }
 
 uint64_t written_arguments(const c10::FunctionSchema& schema) {
-  // Elsewhere than in PyTorch's own operators the annotations are not to be relied on.
+  // Only PyTorch's own operators have annotations that can be relied on.
   if (!is_core(schema.name())) return ~uint64_t{0};
   uint64_t written = 0;
   const auto& arguments = schema.arguments();
@@ -115,7 +115,7 @@ std::set<std::pair<std::string, std::string>>& sliced_names() {
 using Entry = OperatorTable::Entry;
 constexpr size_t table_fill_most = OperatorTable::size / 2;
 size_t table_fill = 0;
-const Entry forgotten{};  // in the place of one that is no more
+const Entry forgotten{};  // tombstone of a removed entry
 
 /// The place of the operator whose schema's name is at `key`, or the first one that is free.
 std::atomic<const Entry*>& place_of(const char* key) {
@@ -131,7 +131,7 @@ std::atomic<const Entry*>& place_of(const char* key) {
 
 class Registrations : public c10::OpRegistrationListener {
   void onOperatorRegistered(const c10::OperatorHandle&) override {}
-  // (What was found of it before may still be looked at.)
+  // Entries found before may still be in use.
   void onOperatorDeregistered(const c10::OperatorHandle& op) override {
     std::lock_guard lock(mutex);
     std::atomic<const Entry*>& place = place_of(op.schema().name().c_str());
@@ -164,7 +164,7 @@ const OperatorInfo* add(const at::RecordFunction& record) {
 OperatorInfo classify(const c10::OperatorHandle& op) {
   const c10::FunctionSchema& schema = op.schema();
   const std::string& name = schema.name();
-  // PyTorch's own do. Others reach for tensors by a name, in a closure, in an object.
+  // PyTorch's own are trusted. Others reach for tensors by a name, in a closure, in an object.
   OperatorInfo info{
       .name = name, .overload = schema.overload_name(), .trusted = is_core(name)};
   {
@@ -203,7 +203,7 @@ const OperatorInfo* find_operator_further(const at::RecordFunction& record) {
 }
 
 void watch_registrations() {
-  // (For the life of the process: the dispatcher may be gone before what would take it back.)
+  // Kept for the life of the process: the dispatcher may be gone before a destructor here.
   static auto* handle = new c10::RegistrationHandleRAII(
       c10::Dispatcher::singleton().addRegistrationListener(std::make_unique<Registrations>()));
   (void)handle;

@@ -1,4 +1,4 @@
-// What Firn knows about an operator: whether it uses its tensors' bytes, which of them it writes.
+// Firn's knowledge of an operator: whether it uses its tensors' bytes, which of them it writes.
 //
 // Owns: a process-wide table, filled as operators are first seen; those that PyTorch forgets are
 // taken out. Locks: none to look up; one to add.
@@ -45,7 +45,7 @@ struct OperatorTable {
   static std::array<std::atomic<const Entry*>, size> entries;
 };
 
-/// Where it is not the first at its place, or new.
+/// Finds an operator that is new, or not the first at its place.
 const OperatorInfo* find_operator_further(const at::RecordFunction& record);
 
 /// The operator that `record` reports, or null when it is none (a range named by a string).
@@ -56,8 +56,8 @@ inline const OperatorInfo* find_operator(const at::RecordFunction& record) {
   return entry && entry->key == key ? &entry->info : find_operator_further(record);
 }
 
-/// From here on the table hears of operators that PyTorch forgets: another may get their address.
-/// Before the first find_operator(); once.
+/// From here on, operators that PyTorch forgets leave the table: another may get their address.
+/// Call once, before the first find_operator().
 void watch_registrations();
 
 /// From now on classify() answers Kind::sliced for this operator.

@@ -17,7 +17,7 @@ size_t PoolSegments::segment_bytes(size_t bytes) {
   return (size + granule - 1) / granule * granule;
 }
 
-/// Counts what is inactive in the segment in (+1) or out (-1) of the sums, around a change.
+/// Counts the segment's inactive pieces in (+1) or out (-1) of the sums, around a change.
 void PoolSegments::note_inactive(const Segment& segment, int sign) {
   if (segment.pieces.size() < 2) return;
   Inactive& sum = inactive_[segment.large];

@@ -39,7 +39,7 @@ class PoolSegments {
 
   static size_t rounded(size_t bytes) { return (bytes + unit - 1) / unit * unit; }
   static bool is_large(size_t bytes) { return rounded(bytes) > small_most; }
-  /// What a new segment for such a piece has to have.
+  /// The bytes of a new segment for such a piece.
   static size_t segment_bytes(size_t bytes);
 
   /// The smallest free piece of the stream that holds `bytes`, at the lowest address, cut to its
@@ -54,7 +54,7 @@ class PoolSegments {
   /// The segment around an address, or end().
   Segments::const_iterator around(const void* address) const;
   const Segments& all() const { return segments_; }
-  /// The segments of which nothing is in use; they are no longer the pool's.
+  /// Removes and returns the segments that have nothing in use.
   Segments take_unused();
 
   /// Free pieces in segments that are cut: [0] of small segments, [1] of large ones.
@@ -63,8 +63,8 @@ class PoolSegments {
   };
   const Inactive& inactive(bool large) const { return inactive_[large]; }
 
-  /// Cuts one of the pool's segments as `like` is cut, and uses what is in use there. Nothing of it
-  /// is in use.
+  /// Cuts one of the pool's segments, which has nothing in use, as `like` is cut, with the same
+  /// pieces in use.
   void cut_like(Address address, const Segment& like);
 
  private:

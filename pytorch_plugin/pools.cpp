@@ -1,5 +1,5 @@
-// The registry of pools, what they allocate, and how they end. pools_memory.cpp: what is freed in
-// them, and their checkpoints.
+// The registry of pools, their allocations, and their ends. pools_memory.cpp: their frees and
+// checkpoints.
 #include "pytorch_plugin/pools.h"
 
 #include <c10/cuda/CUDAException.h>
@@ -96,7 +96,7 @@ void Pools::set_no_split(int device, PoolId pool) {
   known(device, pool)->no_split = true;
 }
 
-/// Segments without a block in use, which are no longer the pool's. Under the lock.
+/// Removes the segments without a block in use from the pool. Under the lock.
 Pools::Given Pools::take_unused(Pool& pool) {
   Given given;
   for (const auto& [base, segment] : pool.memory.take_unused()) {
@@ -267,7 +267,7 @@ Result<void*> Pools::add_segment(Engine& engine, const std::shared_ptr<Pool>& po
   constexpr size_t granule = PoolSegments::granule;
   size_t size = PoolSegments::segment_bytes(bytes);
   Result<void*> address = engine.allocate_segment(size, stream, !large, pin_reason);
-  // Where memory is short, only what is asked for.
+  // Where memory is short, only the bytes asked for.
   const size_t least = (PoolSegments::rounded(bytes) + granule - 1) / granule * granule;
   if (!address && address.error().code == Code::out_of_memory && least < size) {
     size = least;

@@ -1,11 +1,11 @@
-// Private pools: memory that a CUDA graph replays into, or that torch.cuda.MemPool keeps apart.
-// A pool's memory stays on the device (its uses are not seen). It comes in segments, cut and
-// joined as natively (pool_segments.h); what is freed in a pool is reused by that pool only, on the
-// same stream, until the pool is released. A pool may have an allocator of its own; its memory is
-// not Firn's, but is handed out and counted in the same way.
+// Private pools: memory that a CUDA graph replays into, or that torch.cuda.MemPool keeps apart. A
+// pool's memory stays on the device (its uses are not seen). It comes in segments, cut and joined
+// as natively (pool_segments.h); memory freed in a pool is reused by that pool only, on the same
+// stream, until the pool is released. A pool may have an allocator of its own; its memory is not
+// Firn's, but is handed out and counted in the same way.
 //
 // Owns: the pools' segments. Locks: its own, held across engine calls on these rare paths, not
-// across those of a pool's own allocator or of whoever is told of segments.
+// across calls of a pool's own allocator or of the callback for segments.
 #pragma once
 
 #include <c10/cuda/CUDACachingAllocator.h>
@@ -51,7 +51,7 @@ class Pools {
                                cudaStream_t stream);
   /// Is anything allocated to a pool now, as in every capture?
   bool recording() const { return recording_.load(std::memory_order_relaxed); }
-  /// What is free in the pool serves allocations outside it that would fail.
+  /// Free memory of the pool serves allocations outside it that would fail.
   void set_use_on_oom(int device, PoolId pool, bool use);
   /// Its segments are not cut.
   void set_no_split(int device, PoolId pool);
@@ -61,9 +61,9 @@ class Pools {
   std::unordered_set<void*> live(int device, PoolId pool);
   /// The pool that the block at `pointer` belongs to, {0, 0} for none.
   PoolId pool_of(const void* pointer);
-  /// What statistics count for the pool's block at `pointer`; 0 for none.
+  /// The bytes that statistics count for the pool's block at `pointer`; 0 for none.
   size_t block_bytes(const void* pointer);
-  /// As many as were asked for; 0 where it is no block of a pool's.
+  /// The bytes that were asked for; 0 where it is not a pool's block.
   size_t requested_bytes(const void* pointer);
   /// The segment around `pointer`: its address and bytes.
   std::optional<std::pair<void*, size_t>> segment_around(const void* pointer);
@@ -81,7 +81,7 @@ class Pools {
     PoolId pool;
     bool waits = false;  // for other streams
   };
-  /// What free() would free: nothing for a block that is no pool's. Throws for one freed before.
+  /// The block that free() would free; nothing if it is not a pool's. Throws for one freed before.
   std::optional<Freed> to_free(const void* pointer);
   /// `engine`: null where there is none any more.
   void free(Engine* engine, void* pointer);
@@ -91,7 +91,7 @@ class Pools {
   void settle(Engine& engine, int device);
 
   std::shared_ptr<PoolState> checkpoint(int device, PoolId pool);
-  /// What was freed and what is allocated again, by address.
+  /// The addresses freed, and those allocated again.
   struct Delta {
     std::vector<void*> freed, allocated;
   };
@@ -129,7 +129,7 @@ class Pools {
     bool released = false, use_on_oom = false, no_split = false;
     OwnAllocator allocator;
     PoolSegments memory;
-    PoolSegments::Inactive told[2];  // what the engine's statistics know
+    PoolSegments::Inactive told[2];  // as in the engine's statistics
     std::vector<void*> waiting;      // freed, and used by others
     std::unordered_set<const void*> inputs;  // blocks outside, pinned for its graphs
   };
@@ -139,7 +139,7 @@ class Pools {
     size_t bytes, requested;
     bool waiting = false;
     std::vector<cudaStream_t> recorded = {};
-    std::vector<cudaEvent_t> events = {};  // behind the recorded streams' work, once it can be had
+    std::vector<cudaEvent_t> events = {};  // behind the recorded streams' work, once recorded
   };
   struct Filter {
     std::shared_ptr<Pool> pool;

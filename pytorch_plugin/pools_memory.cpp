@@ -1,4 +1,4 @@
-// What is freed in pools, and when it can be used again; checkpoints; snapshots.
+// Frees in pools, and when their memory can be used again; checkpoints; snapshots.
 #include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAGraphsC10Utils.h>
 #include <c10/util/Exception.h>
@@ -98,13 +98,14 @@ void Pools::settle(Engine& engine, int device) {
     if (pool->device == device) settle_waiting(engine, *pool);
 }
 
-/// Frees what waited for other streams. Their work is behind events that are recorded here, as soon
-/// as no stream concerned is being captured: what a capture uses may be reused after it only.
+/// Frees blocks that waited for other streams. Events for those streams' work are recorded here,
+/// once none of these streams is being captured: memory that a capture uses is reused only after
+/// it.
 void Pools::settle_waiting(Engine& engine, Pool& pool) {
   auto capturing = [](cudaStream_t stream) {
     return capture_status(stream) != cudaStreamCaptureStatusNone;
   };
-  // Another stream's capture may forbid to ask for events, though it does not matter here.
+  // Another stream's capture may forbid event queries, though it does not matter here.
   std::optional<c10::cuda::CUDAStreamCaptureModeGuard> relaxed;
   if (!pool.waiting.empty()) relaxed.emplace(cudaStreamCaptureModeRelaxed);
   for (size_t i = 0; i < pool.waiting.size();) {

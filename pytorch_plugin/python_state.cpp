@@ -116,7 +116,7 @@ bool run_python(std::function<void()> work) {
       std::thread(std::move(task)).detach();
     }
     in_time = done.wait_for(python_most) == std::future_status::ready;
-  } catch (const std::system_error&) {  // no thread to be had: no line
+  } catch (const std::system_error&) {  // no thread could be started: no line
   }
   python().restore_thread(thread_state);
   if (in_time) done.get();

@@ -9,16 +9,16 @@
 
 namespace firn::pytorch {
 
-/// While it lives the thread has the GIL, and a pending Python exception is put aside: whatever
-/// Python is asked meanwhile, who is unwinding finds the exception again. Where the thread has no
-/// Python state, or the interpreter is ending, it does nothing, and Python must not be asked.
+/// While it lives the thread has the GIL, and a pending Python exception is set aside: the code
+/// that is unwinding finds it again, whatever Python does meanwhile. If the thread has no Python
+/// state, or the interpreter is ending, it does nothing, and Python must not be called.
 class PythonKept {
  public:
   PythonKept();
   ~PythonKept();
   PythonKept(const PythonKept&) = delete;
   PythonKept& operator=(const PythonKept&) = delete;
-  /// May Python be asked?
+  /// May Python be called?
   explicit operator bool() const { return taken_; }
 
  private:
@@ -27,12 +27,12 @@ class PythonKept {
   void *type_ = nullptr, *value_ = nullptr, *traceback_ = nullptr;
 };
 
-/// `work`, by which Python runs code of its own (an import, a look at a file), with the GIL held: in
-/// a thread of its own where this is Python's main one, whose signal handlers run between any two
-/// instructions of Python's; an exception that one raises belongs to the program and would end here.
-/// The caller has a PythonKept. False: not done within two seconds (it may be waiting for a module
-/// that this thread is importing), and `work`, which owns all that it uses, goes on by itself.
-/// Errors: std::runtime_error, with the words of what `work` threw.
+/// Runs `work`, which has Python run code of its own (an import, a file access), with the GIL held.
+/// In Python's main thread, a thread of its own does it: signal handlers run between any two of the
+/// main thread's instructions, and an exception that one raises belongs to the program and would
+/// end here. The caller has a PythonKept. False: not done within two seconds (it may be waiting for
+/// a module that this thread is importing), and `work`, which owns all that it uses, goes on by
+/// itself. Errors: std::runtime_error, with the words of what `work` threw.
 bool run_python(std::function<void()> work);
 
 /// Calls `function` in Python's main thread, when it is between two of its own instructions: no

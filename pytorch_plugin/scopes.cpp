@@ -26,10 +26,10 @@ namespace {
 // Far enough back for the temporaries of an operator; a free further back is finished later.
 constexpr size_t forget_most = 64;
 // One that calls so many others is made of them (a recurrent network, say), and has no kernel that
-// would use what they used: to keep all of that on the device would be out of memory.
+// would use their memory: keeping all of that on the device would run out of memory.
 constexpr unsigned unseen_most = 16;
 
-// torch lets a storage throw when its address is asked for, and has no call that ends it.
+// torch lets a storage throw when its address is asked for, and has no call that ends that.
 bool& throws(c10::StorageImpl& storage);
 template <bool c10::StorageImpl::*member>
 struct Reach {
@@ -39,7 +39,7 @@ template struct Reach<&c10::StorageImpl::throw_on_immutable_data_ptr_>;
 
 }  // namespace
 
-// In the child of a fork threads are gone, and with them what is theirs.
+// In the child of a fork the other threads are gone, and their scopes with them.
 const bool ThreadScopes::told_of_forks =
     pthread_atfork(nullptr, nullptr, [] { of_cell_ = {}; }) == 0;
 
@@ -87,7 +87,7 @@ void ThreadScopes::end_unseen() {
   left_outermost();
 }
 
-/// At the end of an operator that no other was seen around.
+/// At the end of an operator that was not seen inside another.
 bool ThreadScopes::in_unseen() {
   if (!unseen_by_python_ && !below_autograd()) unseen_ = false;
   if (--unseen_left_ == 0) unseen_ = false;
@@ -119,7 +119,7 @@ void ThreadScopes::note_stream(CUstream stream, Runtime::ContextOf context) {
   others_.push_back(other);
 }
 
-/// Uses on the streams that were noted, but for the one that these are held for.
+/// Notes uses on all streams that were noted, except the one that `holds` are held for.
 void ThreadScopes::use_on_others(Engine& engine, std::span<const Hold> holds, CUstream held_for) {
   for (const Other& other : others_)
     if (const CUstream key = engine.stream_of(other.stream, other.context); key != held_for)
@@ -143,9 +143,9 @@ void ThreadScopes::release_all() {
   bases_.clear();
 }
 
-// A tensor's device() and layout() may be Python's to answer (a wrapper subclass): slow, and free
-// to throw. Its keys and its storage tell without asking; what such a wrapper stands for is seen
-// when it calls operators.
+// Python may answer a tensor's device() and layout() (a wrapper subclass): slowly, or with an
+// exception. Its keys and its storage tell without asking; the tensors behind such a wrapper are
+// seen when it calls operators.
 void ThreadScopes::touch(c10::TensorImpl* tensor, Access access, bool uses) {
   const c10::DispatchKeySet keys = tensor->key_set();
   if (!keys.has_backend(c10::BackendComponent::CUDABit)) return;
@@ -198,8 +198,8 @@ void ThreadScopes::touch_storage(c10::StorageImpl* storage, Access access, bool 
     refuse(storage, code);
 }
 
-/// The storage's address is an error from here on: no kernel runs on what is not there. For good
-/// where its bytes are lost, else until the operator has ended.
+/// The storage's address is an error from here on, so that no kernel runs on missing memory. For
+/// good if its bytes are lost, else until the operator has ended.
 void ThreadScopes::refuse(c10::StorageImpl* storage, Code code) {
   const char* kind = code == Code::out_of_memory ? "CUDA out of memory. Firn: " : "firn: ";
   if (throws(*storage)) return;
@@ -211,11 +211,11 @@ void ThreadScopes::refuse(c10::StorageImpl* storage, Code code) {
 }
 
 void ThreadScopes::grant_again() {
-  trouble_.clear();  // whoever asked for an address was told; nothing else went wrong
+  trouble_.clear();  // thrown at those who asked for an address; nothing else went wrong
   for (Refused& each : std::exchange(refused_, {})) {
     throws(*each.storage) = false;
     each.storage->get_extra_meta().custom_data_ptr_error_msg_ = std::move(each.words);
-    // (What else is noted of its address follows from this.)
+    // (Other notes of its address follow from this.)
     c10::DataPtr same = std::move(each.storage->_mutable_data_ptr_no_checks());
     each.storage->set_data_ptr_noswap(std::move(same));
   }
@@ -241,7 +241,7 @@ CUstream ThreadScopes::current_stream(Engine& engine, int device) {
   return handle;
 }
 
-/// Of the device that was seen last, for work on its current stream.
+/// Touches memory of the device seen last, for work on its current stream.
 Code ThreadScopes::touch_memory(const void* base, Access access) {
   Result<Hold> hold = engine_->touch(base, stream_, access);
   if (!hold) [[unlikely]]
@@ -310,7 +310,7 @@ void ThreadScopes::hold_new(Engine& engine, int device, void* pointer, CUstream 
   if (noting.load(std::memory_order_relaxed)) [[unlikely]]
     note_new(engine, device, pointer, stream);
   if (scopes_.empty()) {
-    // (While an operator is under way that nobody saw begin, it may be that operator's.)
+    // It may belong to an operator under way that was not seen to begin.
     if (!unseen_) engine.allocated_outside(pointer);
     if (lines_due_) [[unlikely]]
       tell_lines();
@@ -400,7 +400,7 @@ std::string ThreadScopes::take_trouble() {
 void ThreadScopes::throw_trouble() {
   const bool memory = short_;
   const std::string trouble = take_trouble();
-  // (What may be cut is done in parts: its program hears of no refusal.)
+  // An operator that may be cut is done in parts: its program hears of no refusal.
   const bool heard = memory && !trouble.empty() && !may_be_cut_;
   if (Runtime* runtime = heard ? Runtime::get() : nullptr) runtime->refused_memory(trouble);
   TORCH_CHECK_WITH(OutOfMemoryError, trouble.empty() || !memory, "CUDA out of memory. Firn: ",

@@ -1,9 +1,9 @@
-// What the calling thread holds: the blocks used by the operator that it is running.
+// The calling thread's holds: the blocks used by the operator that it is running.
 //
 // Rule of holds: a block touched or newly allocated inside an observed operator stays on the device
 // until the outermost operator with a kernel of its own ends; such a kernel may use raw addresses
 // after inner calls have returned. Operators that only call others (CompositeImplicitAutograd) hold
-// nothing, so what their inner operators used may leave as soon as those have ended.
+// nothing, so blocks of their inner operators may leave as soon as those have ended.
 //
 // Owns: thread-local state only. Locks: none.
 #pragma once
@@ -27,15 +27,15 @@ namespace firn::pytorch {
 
 class Pools;
 
-/// What is noted besides: when tracing, outermost operators are told to the device's recorder; in a
-/// fault storm, the lines that allocate are told to the engine.
+/// Further notes: when tracing, the device's recorder gets the outermost operators; in a fault
+/// storm, the engine gets the lines that allocate.
 inline constexpr unsigned noting_operators = 1, noting_makers = 2;
 inline std::atomic<unsigned> noting{0};
 inline bool recording() { return noting.load(std::memory_order_relaxed) & noting_operators; }
 inline void note(unsigned what, bool wanted) {
   wanted ? noting.fetch_or(what) : noting.fetch_and(~what);
 }
-/// Called by an engine whose program waits most of the time, and when it does no more.
+/// Called by an engine when its program begins to wait most of the time, and when that ends.
 void look_at_storm(bool asked);
 
 class ThreadScopes {
@@ -76,19 +76,19 @@ class ThreadScopes {
     if (scopes_.empty()) left_outermost();
   }
   bool inside() const { return !scopes_.empty(); }
-  /// Whether the innermost scope's operator has told all that its launches use.
+  /// Whether the innermost scope's operator has announced all that its launches use.
   bool told_all() const { return !scopes_.empty() && scopes_.back().info->trusted; }
   /// The operator that this thread is running, or null.
   const char* doing() const {
     return scopes_.empty() ? nullptr : scopes_.back().info->name.c_str();
   }
 
-  /// An operator that is under way in this thread may not have been seen to begin: until one that
-  /// Python calls is, or none is, what this thread's operators use stays on the device.
+  /// An operator may be under way in this thread that was not seen to begin. Until Python calls the
+  /// next one, or none is under way, what this thread's operators use stays on the device.
   void begin_unseen();
   void end_unseen();
-  /// What the operator in which this thread is enqueues now goes to `stream`. Where that is not the
-  /// one that its blocks are held for, they are used there too.
+  /// This thread's operator enqueues on `stream`. If its blocks are held for another stream, they
+  /// are used on this one, too.
   void enqueues_on(CUstream stream, Runtime::ContextOf context) {
     ++enqueued_;
     if (!groups_.empty() && groups_.back().stream == stream) [[likely]]
@@ -102,17 +102,17 @@ class ThreadScopes {
     engine_ = nullptr;  // a storage without a device number is of none
   }
   /// Holds the blocks of the tensor's storages (dense, sparse, nested) that are Firn's. An error is
-  /// kept for raise_trouble(), or put into the storage, which then throws when it is accessed.
+  /// kept for throw_trouble(), or put into the storage, which then throws when it is accessed.
   /// `uses`: the running operator uses them (else they are its results).
   void touch(c10::TensorImpl* tensor, Access access, bool uses = true);
   /// As touch(), of the Firn block around `pointer`, which is read and written.
   void touch_address(const void* pointer);
-  /// What is held now is kept by something that nobody sees: it stays on the device for its life.
+  /// Something unseen keeps the blocks that are held now: they stay on the device for life.
   void keep_held(const char* reason);
-  /// What went wrong outside of a touch; as an error of a touch.
+  /// Notes an error from outside of a touch, as if a touch had failed.
   void note_trouble(std::string words) { trouble_ = std::move(words); }
-  /// The running operator is done in parts where memory is short: that is an error at once, and
-  /// nothing of it is used in host memory.
+  /// The running operator can be done in parts: if memory is short, that is an error at once,
+  /// instead of a use in host memory.
   void set_may_be_cut(bool may) { may_be_cut_ = may; }
   bool may_be_cut() const { return may_be_cut_; }
   /// All that the operator was given has been touched: its kernel is next.
@@ -129,7 +129,7 @@ class ThreadScopes {
   /// name, or null.
   const char* stalled(Engine& engine, const Wait& wait);
 
-  /// What a touch in the running operator could not do; empty when all is well.
+  /// The error of a touch in the running operator; empty when all is well.
   std::string take_trouble();
   /// The same as an exception: torch.OutOfMemoryError where memory is short.
   void throw_trouble();
@@ -182,7 +182,7 @@ class ThreadScopes {
   void note_new(Engine& engine, int device, void* pointer, CUstream stream);
   void tell_lines();
 
-  // By the thread's number, where it has one of its own. Only that thread looks.
+  // By the thread's number, where it has one of its own. Only that thread reads its entry.
   static inline constinit std::array<ThreadScopes*, cells_own> of_cell_{};
   static const bool told_of_forks;
 
@@ -215,7 +215,7 @@ class ThreadScopes {
   bool unseen_ = false;            // see begin_unseen()
   bool unseen_by_python_ = false;  // then: Python says when it is over
   unsigned unseen_left_ = 0;        // operators that may end before that does
-  bool lines_due_ = false;         // either is to be told
+  bool lines_due_ = false;         // waits_ or made_ is to be reported
   record::Operator recorded_;       // the outermost one, when recording
   CUstream recorded_stream_ = nullptr;
   int touched_device_ = -1;         // what follows is of this device; -1: of none yet

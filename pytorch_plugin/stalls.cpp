@@ -33,7 +33,7 @@ Tables& tables() {
   return *kept;
 }
 
-std::atomic<unsigned> call_sites_asked{0};  // a bit for each who asks
+std::atomic<unsigned> call_sites_asked{0};  // a bit for each Asker
 
 using Rows = std::vector<std::pair<std::string, Waited>>;
 

@@ -1,4 +1,4 @@
-// Who waited for memory: by operator, and, when asked for, by the line of the Python program.
+// Waits for memory: by operator, and, when asked for, by the line of the Python program.
 //
 // Owns: process-wide tables. Locks: one, a leaf, taken only after a wait.
 #pragma once
@@ -14,14 +14,14 @@ namespace firn::pytorch {
 /// an engine's lock.
 void note_stall(const OperatorInfo* info, uint64_t ns);
 
-/// What note_stall() was told of since the last call waited for this line of the program, which
-/// is answered (`in`: the operator, where no line is known); empty when nobody asks for call
-/// sites. When they are asked for, this takes Python's GIL: call it under no lock and holding no
-/// block, for whoever has the GIL may be waiting for one.
+/// Charges this thread's waits since the last call to its line of the program, and returns that
+/// line (`in`: the operator, where no line is known); empty when no call sites are asked for. When
+/// they are, this takes Python's GIL: call it under no lock and holding no block, since the GIL's
+/// holder may be waiting for one.
 std::string note_call_site(const OperatorInfo* in, uint64_t times, uint64_t ns);
 enum class Asker : uint8_t { program, viewer, trace, storm };
 void ask_for_call_sites(Asker who, bool asked);
-/// The observer was installed: what needs it begins.
+/// The observer was installed: begins what needs it.
 void observer_is_there();
 
 /// {"operators": [{"name": ..., "waits": ..., "seconds": ...}], "call_sites": [the same]}, the

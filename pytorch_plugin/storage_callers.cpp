@@ -14,7 +14,7 @@ namespace {
 
 std::array<std::atomic<const void*>, 8> callers{};
 
-/// Answers no memory, and notes for whom.
+/// Returns no memory, and notes the caller.
 class Noting final : public c10::Allocator {
  public:
   __attribute__((noinline)) c10::DataPtr allocate(size_t) override {

@@ -1,14 +1,14 @@
-// Tells the memory of a tensor's storage from a workspace that a library asks for. Both are asked for
-// by c10::Allocator::allocate(), from places of their own in torch's code. The places from which
-// storages are made are learned by making some with an allocator that notes who calls it; whoever
-// calls from elsewhere is taken for a library.
+// Distinguishes the memory of a tensor's storage from a workspace that a library asks for. Both
+// come from c10::Allocator::allocate(), called from places of their own in torch's code. The places
+// that make storages are learned by making some with an allocator that notes its caller; a caller
+// from elsewhere is taken for a library.
 //
 // Owns: a few addresses for the process's life. Locks: none.
 #pragma once
 
 namespace firn::pytorch {
 
-/// Learns the places. When a device is used first, with CUDA there; again has no effect.
+/// Learns the places. Call when a device is used first, with CUDA there; again has no effect.
 void learn_storage_callers(int device);
 
 /// Whether `caller`, the address to which allocate() returns, makes a tensor's storage. False

@@ -17,8 +17,8 @@ namespace firn::pytorch {
 
 namespace native = c10::cuda::CUDACachingAllocator;
 
-/// A CUDA allocator as the newest of these releases asks for one. What the torch at hand does not
-/// know of is declared here, and never called.
+/// A CUDA allocator as the newest of these releases asks for one. Functions that the torch at hand
+/// lacks are declared here, and never called.
 class CudaAllocatorOfAllReleases : public native::CUDAAllocator {
 #if !FIRN_TORCH_AT_LEAST(2, 12)
  public:

@@ -9,7 +9,7 @@ namespace firn::pytorch {
 struct TorchSetting {
   enum class Fate {
     kept,      // means what it means with the native allocator
-    needless,  // accepted: what it is for cannot happen here, or is so anyway
+    needless,  // accepted: its purpose cannot arise here, or is met anyway
   };
   const char* name;
   Fate fate;

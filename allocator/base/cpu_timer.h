@@ -1,4 +1,4 @@
-// How much of a processor a piece of thinking took.
+// Measures the CPU time of a piece of work.
 #pragma once
 
 #include <time.h>
@@ -7,7 +7,7 @@
 
 namespace firn {
 
-/// Adds the calling thread's processor time in its scope, in nanoseconds.
+/// Adds the calling thread's CPU time within the scope, in nanoseconds.
 class CpuTimer {
  public:
   explicit CpuTimer(uint64_t& to) : to_(to), begin_(now()) {}

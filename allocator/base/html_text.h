@@ -1,4 +1,4 @@
-// Foreign words in a page of HTML. Owns: nothing. Locks: none.
+// Escapes foreign text for a page of HTML. Owns: nothing. Locks: none.
 #pragma once
 
 #include <string>
@@ -6,7 +6,7 @@
 
 namespace firn {
 
-/// `text` as it reads between two tags, or within a quoted attribute; control characters as blanks.
+/// `text` escaped for use between tags or in a quoted attribute; control characters as blanks.
 inline std::string html_text(std::string_view text) {
   std::string out;
   for (const char c : text) switch (c) {

@@ -7,7 +7,7 @@
 #include "allocator/base/check.h"
 
 #ifdef __SANITIZE_ADDRESS__
-// LeakSanitizer looks for pointers in memory that is mapped only where it is told.
+// LeakSanitizer scans mapped memory for pointers only where it is registered.
 #include <sanitizer/lsan_interface.h>
 #endif
 
@@ -23,7 +23,7 @@ void* take_huge(size_t bytes) {
   void* mapped = ::mmap(nullptr, taken, PROT_READ | PROT_WRITE,
                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (mapped == MAP_FAILED) return nullptr;
-  // What lies before and behind the aligned part goes back.
+  // Gives back the memory before and after the aligned part.
   const auto begin = reinterpret_cast<uintptr_t>(mapped), aligned = whole(begin);
   if (aligned > begin) ::munmap(mapped, aligned - begin);
   auto* memory = reinterpret_cast<void*>(aligned);

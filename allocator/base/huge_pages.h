@@ -1,14 +1,14 @@
-// Memory for tables that are looked up at random: on huge pages where the kernel gives them, so
-// that a look-up that misses the caches does not miss the TLB too. Owns nothing; needs no lock.
+// Memory for tables with random access, on huge pages where the kernel gives them, so that a cache
+// miss is not a TLB miss too. Owns nothing; needs no lock.
 #pragma once
 
 #include <cstddef>
 
 namespace firn {
 
-/// Zeroed, aligned to a huge page, and there only where it is used; null: the system has none left.
+/// Zeroed memory, aligned to a huge page, committed on first use; null: the system has none left.
 void* take_huge(size_t bytes);
-/// What take_huge(bytes) gave.
+/// Frees memory from take_huge(bytes).
 void give_huge(void* memory, size_t bytes);
 
 }  // namespace firn

@@ -2,8 +2,8 @@
 // only the bookkeeping. Serves the arena's addresses, staging memory and small segments. The caller
 // holds the lock.
 //
-// Memory for the bookkeeping of a range's end is had when it is taken: giving back needs none, so
-// that the end of a block, a copy or a request never fails half way. take() and add() throw
+// take() allocates the bookkeeping that releasing the range will need: release() needs no memory,
+// so that the end of a block, a copy or a request never fails half way. take() and add() throw
 // std::bad_alloc with nothing changed.
 #pragma once
 
@@ -54,7 +54,7 @@ class RangeMap {
   void release(uint64_t begin, uint64_t bytes, uint64_t barrier = 0) {
     FIRN_CHECK(used_ >= bytes, "release of %llu bytes, %llu used", (unsigned long long)bytes,
                (unsigned long long)used_);
-    // (One is there for each range that was taken. A range given back in parts needs more.)
+    // (One is kept for each taken range. A range released in parts needs more.)
     Nodes nodes;
     if (spare_.empty()) {
       nodes = make();
@@ -84,7 +84,7 @@ class RangeMap {
  private:
   using ByBegin = std::map<uint64_t, uint64_t>;             // begin -> bytes
   using BySize = std::set<std::pair<uint64_t, uint64_t>>;   // (bytes, begin)
-  /// A range's places in both, in neither.
+  /// A range's nodes of both containers, while in neither.
   struct Nodes {
     ByBegin::node_type begin;
     BySize::node_type size;

@@ -1,5 +1,5 @@
-// A number that one thread at a time writes and others may look at meanwhile, for statistics or to
-// be checked again: an atomic with the syntax, and the cost, of a plain one.
+// A number written by one thread at a time while others may read it, for statistics or for a check
+// that is repeated: an atomic with the syntax, and the cost, of a plain number.
 #pragma once
 
 #include <atomic>
@@ -17,7 +17,7 @@ class Relaxed {
     return *this;
   }
   Relaxed& operator=(const Relaxed& other) { return *this = static_cast<T>(other); }
-  /// Not one step: writers take turns.
+  /// Not atomic: writers take turns.
   Relaxed& operator++() { return *this = *this + 1; }
 
  private:

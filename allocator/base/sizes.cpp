@@ -14,8 +14,8 @@ struct Unit {
   std::string_view name;
   uint64_t bytes;
 };
-// Binary units, largest first, then decimal ones and plain bytes. A letter alone is binary, as most
-// programs have it. Small letters are as good.
+// Binary units, largest first, then decimal ones and plain bytes. A single letter is binary, as in
+// most programs. Case does not matter.
 constexpr Unit units[] = {
     {"TiB", 1ull << 40},
     {"GiB", 1ull << 30},

@@ -14,7 +14,7 @@ namespace firn {
 Result<uint64_t> parse_size(std::string_view word);
 /// "20GiB" when that is exact, else two decimals of the unit that fits ("1.46GiB").
 std::string format_size(uint64_t bytes);
-/// So that what is shown can be given back: in the largest binary unit that divides it; 0: empty.
+/// In the largest binary unit that divides it, so that the text can be parsed back; 0: empty.
 std::string exact_size(uint64_t bytes);
 /// A foreign word in quotes, fit for one line: control characters escaped, long ones cut.
 std::string quote_word(std::string_view word);

@@ -11,22 +11,22 @@ constinit std::array<std::atomic<uintptr_t>, 1u << known_bits> known = {};
 namespace {
 constexpr unsigned shared_cell = cells - 1, none = cells;
 
-// No lock: a fork may come at any moment, and the child's threads end, too. Whoever takes a flag
-// knows what was counted before it was given back.
+// No lock: a fork may come at any moment, and the child's threads end, too. Taking a flag makes
+// visible what was counted before it was given back.
 constinit std::atomic<bool> taken[cells_own] = {};
 constinit std::atomic<unsigned> used{0};
 constinit thread_local unsigned mine = none;
 
-/// In the child of a fork: threads are gone, and others may come with the same pointers. (Their
-/// numbers are nobody's from here.)
+/// In the child of a fork: the threads are gone, and new ones may get the same pointers. (The
+/// numbers of the old ones stay unused.)
 void forget_threads() {
   for (auto& each : thread_cells::known) each.store(0, std::memory_order_relaxed);
 }
 
-// Without being told of forks no table: a thread's own variable tells. (Nor before this is made.)
+// The table serves only once a fork handler is installed; else a thread's own variable does.
 const bool told_of_forks = pthread_atfork(nullptr, nullptr, forget_threads) == 0;
 
-/// Gives the number back when the thread ends; what the thread still counts then is shared.
+/// Gives the number back when the thread ends; the thread counts in the shared cell after that.
 struct Leave {
   unsigned cell;
   uintptr_t thread;
@@ -51,10 +51,10 @@ void take_cell(uintptr_t thread) {
 }
 }  // namespace
 
-/// `thread`: its pointer, or 0 where there is none to be had.
+/// `thread`: the thread's pointer, or 0 where none is available.
 unsigned thread_cells::find(uintptr_t thread) {
   if (mine == none) take_cell(thread);
-  // (Others with the same place in the table may have taken it; whoever ends, leaves it.)
+  // (Threads with the same entry overwrite it; one that ends clears only its own.)
   if (told_of_forks && thread && mine != shared_cell)
     known_at(thread).store(thread + mine, std::memory_order_relaxed);
   return mine;

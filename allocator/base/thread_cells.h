@@ -1,5 +1,5 @@
 // Numbers for threads, so that each can count in a cell of its own, without locked instructions. A
-// thread has its number until it ends; another may have it after that, and goes on from what it
+// thread keeps its number until it ends; a later thread may get it, and goes on from the counts it
 // finds. Threads beyond `cells_own` at a time share the last cell.
 #pragma once
 
@@ -12,9 +12,9 @@ namespace firn {
 inline constexpr unsigned cells = 8, cells_own = cells - 1;
 
 namespace thread_cells {
-// What threads with a number of their own are known by: the thread's pointer, which ends in zeros,
-// and in them the number. An entry is believed by the thread that it names, and no other. Asking
-// for a thread_local variable of a library that was loaded late takes longer.
+// Cache of the numbers of threads that have their own: an entry is a thread's pointer, with the
+// number in its low zero bits. Only the thread that an entry names trusts it. Reading a
+// thread_local variable of a library that was loaded late takes longer.
 inline constexpr unsigned known_bits = 6;
 extern std::array<std::atomic<uintptr_t>, 1u << known_bits> known;
 inline std::atomic<uintptr_t>& known_at(uintptr_t thread) {
@@ -23,12 +23,12 @@ inline std::atomic<uintptr_t>& known_at(uintptr_t thread) {
 unsigned find(uintptr_t thread);
 }  // namespace thread_cells
 
-/// A count of the thread's that has a cell of its own, for nobody else to look at.
+/// A count in the cell of one thread, private to that thread.
 struct alignas(64) ThreadCount {
   int count = 0;
 };
 
-/// The calling thread's, below `cells`. Takes no lock.
+/// The calling thread's number, below `cells`. Takes no lock.
 inline unsigned thread_cell() {
 #if __has_builtin(__builtin_thread_pointer)
   const auto thread = reinterpret_cast<uintptr_t>(__builtin_thread_pointer());
@@ -39,7 +39,7 @@ inline unsigned thread_cell() {
   return thread_cells::find(0);
 #endif
 }
-/// All numbers that were ever given are below.
+/// All numbers ever given are below this.
 unsigned thread_cells_used();
 
 }  // namespace firn

@@ -24,7 +24,7 @@ Worker::~Worker() {
 void Worker::post(std::function<void()> work) {
   if (FIRN_CANARY(20)) {
     changed_.notify_all();
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));  // the thread looks: there is nothing
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));  // the thread wakes for nothing
   }
   {
     std::lock_guard lock(mutex_);

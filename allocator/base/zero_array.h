@@ -1,5 +1,5 @@
-// A table of zeroes whose pages take memory once they are written to: one of megabytes costs a
-// short job neither its time nor its memory. Needs no lock of its own.
+// A table of zeroes whose pages take memory only once written: a table of megabytes costs a short
+// job neither time nor memory. Needs no lock of its own.
 #pragma once
 
 #include <sys/mman.h>
@@ -10,7 +10,7 @@
 #include <utility>
 
 #ifdef __SANITIZE_ADDRESS__
-// LeakSanitizer looks for pointers in memory that is mapped only where it is told.
+// LeakSanitizer scans mapped memory for pointers only where it is registered.
 #include <sanitizer/lsan_interface.h>
 #endif
 

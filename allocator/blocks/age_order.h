@@ -1,6 +1,6 @@
-// Which block leaves next, by age: unused for longest, weighed by size; one whose bytes are valid
-// elsewhere goes earlier, for it costs nothing to drop. Lazy: scores are computed for all live
-// blocks at once and checked again when one is chosen. The caller holds the engine's lock.
+// Chooses the block that leaves next, by age: unused for longest, weighted by size; one whose bytes
+// are valid elsewhere goes earlier, since dropping it costs nothing. Lazy: scores are computed for
+// all live blocks at once and checked again when one is chosen. The caller holds the engine's lock.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +12,8 @@ namespace firn {
 
 class AgeOrder {
  public:
-  /// The next block that may be spilled, or null. `live`: every block that moves; `now`: engine tick;
-  /// `segments`: those of small blocks, too.
+  /// The next block that may be spilled, or null. `live`: every block that moves; `now`: engine
+  /// tick; `segments`: those of small blocks, too.
   Block* next(const std::vector<Block*>& live, uint64_t now, bool segments = true);
   /// Forgets scores (a new round of choosing begins).
   void reset() { heap_.clear(); }

@@ -65,7 +65,7 @@ namespace {
 constexpr uint32_t least = 16;  // grains of the smallest large block
 constexpr uint32_t sharing_most = least << 5;
 
-/// Grains between classes: a sixteenth of the doubling's lower end, which is not of the doubling.
+/// Log2 of the grains between classes: a sixteenth of the doubling's lower end (exclusive).
 constexpr unsigned step_bits(uint32_t grains) {
   return grains <= 2 * least ? 0 : std::bit_width(grains - 1) - 5;
 }

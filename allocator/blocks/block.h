@@ -1,7 +1,7 @@
 // One allocation: its descriptor, its pieces, and the table of all descriptors.
 //
-// The word, the last use, the age and the link are atomics used without a lock; everything else in
-// a Block belongs to whoever holds the engine's lock (or, before it is handed out, to its maker).
+// The word, the last use, the age and the link are atomics used without a lock; all else in a Block
+// belongs to the holder of the engine's lock (or, before it is handed out, to its maker).
 #pragma once
 
 #include <array>
@@ -50,18 +50,18 @@ struct Piece {
   bool writing = false, reading = false;
   uint16_t read_tries = 0;       // since it was on the device
   uint32_t read_failures = 0;    // in a row
-  uint64_t read_again_ns = 0;    // then: not before
-  uint64_t unread_ns = 0;        // since when reads for this fault fail; 0: none did
+  uint64_t read_again_ns = 0;    // not before this time
+  uint64_t unread_ns = 0;        // since when reads for this fault fail; 0: none failed
   IoRequest* request = nullptr;  // when writing or reading
-  // firn_verify: of its bytes, as they arrived in host memory; about to be taken, or compared; its
-  // copy in host memory has it still, as this fault found; or has not, and is being written; to be
-  // looked for on the device.
+  // firn_verify: `sum` is of its bytes as they arrived in host memory, if `summed`; `summing`: it
+  // is to be taken, or compared; `checked`: this fault found the copy there unchanged; `doubtful`:
+  // it found it changed, while being written; `unproven`: to be compared on the device.
   Sum sum;
   bool summed = false, summing = false, checked = false, doubtful = false, unproven = false;
 };
 
 struct alignas(64) Block {
-  // What allocating, freeing and touching look at: one cache line.
+  // Used by allocating, freeing and touching: one cache line.
   BlockWord word;
   std::atomic<uint64_t> use{0};        // Use::bits of the last use
   std::atomic<uint64_t> age{0};        // engine tick of the last touch
@@ -71,31 +71,30 @@ struct alignas(64) Block {
   uint16_t size_class = 0;
   uint32_t grains = 0;                 // large: mapped size; 0: small
   uint64_t address = 0;
-  Relaxed<size_t> bytes = 0;           // usable, by size class; what statistics count
+  Relaxed<size_t> bytes = 0;           // usable, by size class; counted by statistics
   Relaxed<size_t> requested = 0;
-  // The rest: next to none of it is a small block's.
-  std::atomic<uint32_t> asked{0};      // large: 512 B that were asked for, as last handed out
+  // The rest: small blocks use next to none of it.
+  std::atomic<uint32_t> asked{0};      // large: units of 512 B asked for, as last handed out
   Relaxed<uint32_t> generation = 0;    // large: raised at every free: tells stale I/O from current
-  std::atomic<uint32_t> maker_of{0};   // the generation in which ...
-  std::atomic<const char*> maker{nullptr};  // ... this allocated it; see Engine::hold_new()
+  std::atomic<uint32_t> maker_of{0};   // the generation in which maker ...
+  std::atomic<const char*> maker{nullptr};  // ... allocated it; see Engine::hold_new()
   uint64_t place_bytes = 0;            // of its place in a region; 0: it has frames of its own
-  uint32_t place = 0;                  // then: which of the engine's places
+  uint32_t place = 0;                  // then: its index in the engine's places
   uint32_t segment = 0;                // of a block that stands for a segment: its number + 1
   uint32_t version = 0;                // raised at every write: tells stale copies from valid ones
   uint32_t live_at = 0;                // place in the engine's list of live large blocks
-  uint64_t next_use = UINT64_MAX;      // as was decided last: an event's number
-  uint64_t next_change = UINT64_MAX;   // or death; the same
+  uint64_t next_use = UINT64_MAX;      // as decided last: an event's number
+  uint64_t next_change = UINT64_MAX;   // next write or death, likewise
   Use arrival;                         // copy-in that a user's stream has to wait for
   bool prefetched = false;
-  uint64_t clean_bytes = 0;            // spilling: bytes that were valid elsewhere from the start
   bool uses_ordered = false;           // spilling: the copy stream waits for every use already
-  bool leave = true;                   // spilling: to unmap, not only to clean
-  bool to_store = false;               // by a greedy plan: it does not stay in host memory
-  /// Faulting, and cannot go on: a copy in was refused; reads fail; its last copy is wrong.
+  bool leave = true;                   // spilling: to be unmapped, not only cleaned
+  bool to_store = false;               // by a greedy plan: not to stay in host memory
+  /// Why a fault cannot go on: a copy in was refused; reads fail; the last copy is wrong.
   enum class Failing : uint8_t { nothing, copies, reads, lost } failing{};
-  bool unreadable = false;             // reads failed for longer than anybody waits; not lost
-  uint32_t read_refusals = 0;          // how often that was so
-  uint32_t fault_failures = 0;         // copies in that went wrong and were rolled back
+  bool unreadable = false;             // reads failed for too long and were given up; not lost
+  uint32_t read_refusals = 0;          // how often reads were given up
+  uint32_t fault_failures = 0;         // copies in that failed and were rolled back
   Error fault_error;                   // the last of them, or why it is lost or unreadable
   const char* pin_reason = nullptr;
   const char* given_reason = nullptr;  // when word::given
@@ -105,19 +104,19 @@ struct alignas(64) Block {
   std::vector<Use> more_uses;          // when word::many_uses
   std::vector<uint16_t> recorded_streams;  // when word::recorded
   std::vector<Span> spans;             // large: all of the block, in order of addresses
-  Shape shape;                         // large, one span: of the frames that it shares
+  Shape shape;                         // large, one span: how it lies in shared frames
   uint32_t mapped = 0;                 // grains of the spans that are mapped
-  uint32_t device = 0;                 // and of those, the ones under the budget
-  uint32_t coming = 0;                 // of those that are being mapped (engine/map_apart.cpp)
-  uint32_t going = 0;                  // and unmapped (engine/unmap_apart.cpp)
-  bool dropped = false;                // meanwhile: its end waits for that
+  uint32_t device = 0;                 // of these, grains under the budget
+  uint32_t coming = 0;                 // grains being mapped (engine/map_apart.cpp)
+  uint32_t going = 0;                  // grains being unmapped (engine/unmap_apart.cpp)
+  bool dropped = false;                // meanwhile: its end waits for those calls
   std::vector<Piece> pieces;           // none until it is spilled for the first time
 
   State state() const { return word.state(); }
-  uint64_t mapped_bytes() const {  // when all of it is
+  uint64_t mapped_bytes() const {  // when fully mapped
     return place_bytes ? place_bytes : grains * grain_bytes;
   }
-  /// Of a large block: the granules of addresses that are its own.
+  /// Of a large block: where its own granules of addresses begin.
   uint64_t base() const { return address / granule_bytes * granule_bytes; }
   uint32_t granules() const {
     return static_cast<uint32_t>(
@@ -142,8 +141,8 @@ inline void transit_own(Block& block, Event event, word::Flags set = 0) {
   block.word.move_own(event, set, block.address);
 }
 
-/// A hold more on a large block that is resident. False: it is not, or it was freed and waits for
-/// the last hold, after which nobody would drop this one.
+/// Adds a hold to a large block that is resident. False: it is not, or it was freed and waits for
+/// the last hold, after which this one would never be dropped.
 bool hold_live(Block& block);
 
 /// The flags that end with an allocation's life.
@@ -152,7 +151,7 @@ inline constexpr uint64_t life_flags =
     word::segment | word::given | word::outside | word::told | word::aside;
 
 /// Descriptors at stable addresses, found by index; a descriptor is never freed, only reused. On
-/// huge pages: which of a million blocks is freed next is anybody's guess.
+/// huge pages: a million blocks are freed in unpredictable order.
 class BlockTable {
  public:
   static constexpr uint32_t chunk = 32768, chunks = 1024;
@@ -179,17 +178,17 @@ class BlockTable {
 namespace size_class {
 inline constexpr size_t small_most = (1u << 20) - 1;  // larger requests have grains of their own
 inline constexpr unsigned small_count = 80;
-inline constexpr unsigned whole_count = 1024;           // up to 2 GiB; larger go by the lock
+inline constexpr unsigned whole_count = 1024;           // up to 2 GiB; larger ones take the lock
 inline constexpr unsigned shared_count = 5 * 16 + 1;    // from 1 MiB on
 inline constexpr unsigned count = small_count + whole_count + shared_count;
 
 /// 0..small_count-1 for 1..small_most.
 unsigned of_small(size_t bytes);
 size_t small_bytes(unsigned size_class);
-/// What a large block of so many bytes takes: a multiple of a granule's grains, or, up to
-/// `shared_most`, what its size class has.
+/// Grains of a large block of `bytes`: a multiple of a granule's, or, up to `shared_most`, those of
+/// its size class.
 uint32_t grains(size_t bytes, uint32_t shared_most);
-/// Of a number that grains() gave; count when too large for a stack.
+/// The class of a result of grains(); `count` when too large for a stack.
 unsigned of_grains(uint32_t grains);
 }  // namespace size_class
 

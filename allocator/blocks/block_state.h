@@ -1,5 +1,5 @@
-// The life of a block: its states, the events that move it, and the one table of what may follow
-// what. Whatever is not in the table aborts, naming block, state and event.
+// The life of a block: its states, the events that move it, and the one table of transitions. A
+// transition that is not in the table aborts, naming block, state and event.
 //
 // A block's word (one atomic 64-bit integer) holds the state, flags and the number of holds, so
 // that touching a resident block is one compare-and-swap, and spilling one can only begin when that
@@ -110,16 +110,17 @@ inline constexpr uint64_t small = 1u << 11;      // below 1 MiB: in a segment, a
 inline constexpr uint64_t zero_copy = 1u << 12;  // mapped to host memory, beyond the budget, for a
                                                  // use that could not wait for room
 inline constexpr uint64_t segment = 1u << 13;    // its owner cuts it up: allocate_segment()
-inline constexpr uint64_t given = 1u << 14;      // give_address(): never evicted, whoever unpins
+inline constexpr uint64_t given = 1u << 14;      // give_address(): never evicted; its end: an unpin()
+                                                 // beyond those of pin()
 inline constexpr uint64_t placed = 1u << 15;     // in a region, which has its frames: never evicted
 inline constexpr uint64_t outside = 1u << 16;    // allocated_outside(): any touch proves it
-inline constexpr uint64_t told = 1u << 17;       // Told::always: proven as soon as anybody watches
+inline constexpr uint64_t told = 1u << 17;       // Told::always: proven once watching begins
 inline constexpr uint64_t aside = 1u << 18;      // small, in a segment that is leaving or away: its
                                                  // end takes the lock
 inline constexpr int holds_shift = 19;
 inline constexpr uint64_t hold_one = 1ull << holds_shift;
 
-/// Flags, and nothing else of the word: checked where it is compiled.
+/// Flags of the word, and nothing else: checked at compile time.
 struct Flags {
   consteval Flags(uint64_t flags) : bits(flags) {  // NOLINT: named flags are meant to convert
     if ((flags & state_mask) != 0 || flags >= hold_one) throw "a state or a hold, and no flag";

@@ -1,6 +1,6 @@
 // A block's word (its bits: block_state.h): one atomic, which only the operations here write. Those
-// that move a block from state to state go by the table of transitions; a flag is set or cleared by
-// itself; a hold is taken by one compare-and-swap, which fails where another thread was quicker.
+// that change the state follow the table of transitions; a flag is set or cleared by itself; a hold
+// is taken by one compare-and-swap, which fails where another thread was quicker.
 //
 // Reading needs no lock. Holds, try_free(), try_mark_freed(), try_prove() and set(word::outside)
 // race without a lock; everything else is done under the engine's lock, or on a block that no other
@@ -31,7 +31,7 @@ class BlockWord {
   bool try_hold(uint64_t& seen, bool proves = false) {
     return exchange(seen, (seen | (proves ? word::proven : 0)) + word::hold_one);
   }
-  /// What the word was before.
+  /// Returns the word before.
   uint64_t drop_hold() { return bits_.fetch_sub(word::hold_one, std::memory_order_acq_rel); }
 
   // The ways between states.
@@ -44,7 +44,7 @@ class BlockWord {
     return exchange(seen, word::with_state(seen & ~(word::proven | word::outside | word::told),
                                            State::ready));
   }
-  /// Event::spill. Aborts where the table has no way from `seen`.
+  /// Event::spill. Aborts where the table forbids it from `seen`.
   bool try_spill(uint64_t& seen, uint64_t address);
   /// Of a descriptor in State::free: it describes a small block from here on.
   void become_small() {
@@ -55,7 +55,7 @@ class BlockWord {
   bool try_prove(uint64_t& seen) { return exchange(seen, seen | word::proven); }
   bool try_mark_freed(uint64_t& seen) { return exchange(seen, seen | word::freed); }
   bool try_set_aside(uint64_t& seen) { return exchange(seen, seen | word::aside); }
-  /// Flags by name: neither a state nor a hold can be written so. What the word was before.
+  /// Flags only: the type excludes states and holds. Returns the word before.
   uint64_t set(word::Flags flags) {
     return bits_.fetch_or(flags.bits, std::memory_order_acq_rel);
   }

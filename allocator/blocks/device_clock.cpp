@@ -5,7 +5,7 @@
 namespace firn {
 
 void DeviceClock::mark(unsigned stream, uint64_t position) {
-  if (marks_.size() >= marks_most) return;  // the next one speaks for this one's work too
+  if (marks_.size() >= marks_most) return;  // the next mark covers this one's work too
   const Use use = streams_.now(stream);
   if (!streams_.close(use)) return;  // refused, or captured into a graph
   marks_.push_back({use, position, ready_ns_, std::move(waits_)});
@@ -14,7 +14,7 @@ void DeviceClock::mark(unsigned stream, uint64_t position) {
 }
 
 bool DeviceClock::advance(uint64_t now_ns) {
-  // Seen now, whichever mark they hold back: a wait's end must not be taken for later than it was.
+  // Checked now, for every mark: the end of a wait must not be taken for later than it was.
   const auto see = [&](std::vector<Use>& waits, uint64_t& ready_ns) {
     if (std::erase_if(waits, [&](Use use) { return streams_.over(use); }))
       ready_ns = std::max(ready_ns, now_ns);

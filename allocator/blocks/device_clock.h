@@ -1,11 +1,11 @@
-// The program's own time on the device: a clock that runs while the program's work runs, or could
-// have, and stands still while that work waits for blocks to come back or for room. Marks are
-// events behind the work enqueued so far; between two of them lies the work enqueued between. What
-// of it had to wait is known: for how long the program's thread was held up (stalled()), and for
-// which copies the stream was made to wait (waits_for()). The work's time is what is left.
+// The program's own time on the device: a clock that runs while the program's work runs, or could,
+// and stands still while that work waits for blocks to come back or for room. Marks are events
+// recorded behind the work enqueued so far; two of them enclose the work enqueued between. Its
+// waits are known: for how long the program's thread was held up (stalled()), and for which copies
+// the stream was made to wait (waits_for()). The rest is the work's time.
 //
-// A mark is seen over when somebody polls; its time is late by as much, which cancels out over
-// several marks. On several streams times that overlap are counted once. No call waits.
+// A mark is found complete by polling; its time is late by as much, which cancels out over several
+// marks. Times that overlap on several streams are counted once. No call waits.
 //
 // Owns its events through Streams. Needs the engine's lock, and its context current for mark().
 #pragma once
@@ -23,11 +23,11 @@ class DeviceClock {
  public:
   explicit DeviceClock(Streams& streams) : streams_(streams) {}
 
-  /// An event behind all that was enqueued on the stream before; `position` is the caller's.
+  /// Records an event behind all work enqueued on the stream; `position` is the caller's.
   void mark(unsigned stream, uint64_t position);
-  /// What is enqueued from here on could not be before `now_ns`.
+  /// Work enqueued from here on could not be enqueued before `now_ns`.
   void stalled(uint64_t now_ns) { ready_ns_ = now_ns; }
-  /// What is enqueued from here on waits for it.
+  /// Work enqueued from here on waits for `use`.
   void waits_for(Use use) {
     if (!streams_.over(use)) waits_.push_back(use);
   }
@@ -47,7 +47,7 @@ class DeviceClock {
   struct Mark {
     Use use;
     uint64_t position;
-    uint64_t ready_ns;        // the work before it could not begin earlier
+    uint64_t ready_ns;        // the work before it could not begin earlier than this
     std::vector<Use> waits;   // nor before these were over
   };
   static constexpr size_t marks_most = 256;
@@ -55,7 +55,7 @@ class DeviceClock {
 
   Streams& streams_;
   std::deque<Mark> marks_;
-  uint64_t ready_ns_ = 0;     // of work that no mark is behind yet
+  uint64_t ready_ns_ = 0;     // of work without a mark behind it yet
   std::vector<Use> waits_;
   uint64_t last_position_ = 0, last_over_ns_ = 0, device_ns_ = 0;
 };

@@ -7,8 +7,8 @@
 
 namespace firn {
 
-/// Checked against the block's generation and version when it is used: else the block has been
-/// freed or written meanwhile, and what was noted is nobody's any more.
+/// Checked against the block's generation and version on use: where they differ, the block has been
+/// freed or written meanwhile, and the reference is void.
 struct PieceRef {
   Block* block;
   uint32_t generation, version;

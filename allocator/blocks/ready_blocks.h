@@ -1,9 +1,9 @@
 // A stream's ready blocks: freed by the program, their frames still mapped, and taken again without
 // a lock.
 //
-// A block that a thread frees is, if it can be, at that thread's front, where no other thread's
-// frees and allocations are in its way: there it needs no locked instruction to put it, and one to
-// take it. Other threads take it from there only when they find none in the stacks.
+// A freed block goes, if it can, to the freeing thread's front, away from the frees and allocations
+// of other threads: putting it there takes no locked instruction, and taking it one. Other threads
+// take it from there only when the stacks have none.
 #pragma once
 
 #include <algorithm>
@@ -57,8 +57,8 @@ class ReadyStack {
   std::atomic<uint64_t> head_{0};
 };
 
-/// What one thread freed last: a place for each of a few size classes. Only the thread itself puts
-/// a block there; anybody may take it.
+/// The blocks one thread freed last: a place for each of a few size classes. Only that thread puts
+/// a block there; any thread may take it.
 class alignas(64) ReadyFront {
  public:
   bool put(const Block& block) {
@@ -99,8 +99,8 @@ class alignas(64) ReadyFront {
 /// All of a stream's: fronts by thread_cell(), and a stack for each size class.
 class ReadyBlocks {
  public:
-  ReadyStack placed;                  // of a region: freed, and not taken back by the engine yet
-  std::atomic<bool> placing{false};   // large allocations have planned places: not from here
+  ReadyStack placed;                  // of a region: freed, not yet taken back by the engine
+  std::atomic<bool> placing{false};   // large allocations use planned places, not these
 
   void push(unsigned cell, Block& block) {
     if (cell < cells_own && fronts_[cell].put(block)) return;
@@ -114,7 +114,7 @@ class ReadyBlocks {
       if (Block* block = fronts_[cell].take(table, size_class)) return block;
     return stacks_[size_class].pop(table);
   }
-  /// Another thread's too.
+  /// Other threads' too.
   Block* pop_any(const BlockTable& table, unsigned size_class) {
     if (Block* block = stacks_[size_class].pop(table)) return block;
     const unsigned used = fronts_used();
@@ -122,7 +122,7 @@ class ReadyBlocks {
       if (Block* block = fronts_[cell].take(table, size_class)) return block;
     return nullptr;
   }
-  /// Takes all of the classes of [least, end), but for what others push meanwhile.
+  /// Takes all of the classes of [least, end), except those that others push meanwhile.
   template <class Taken>
   void take_all(const BlockTable& table, unsigned least, unsigned end, Taken&& taken) {
     const unsigned used = fronts_used();
@@ -154,10 +154,9 @@ class ReadyBlocks {
 
   std::array<ReadyFront, cells_own> fronts_;
   std::array<ReadyStack, size_class::count> stacks_;
-  /// A bit per size class whose stack may hold something: who takes all ready blocks need not look
-  /// at a thousand empty stacks. It clears the bit before it empties the stack, and a push looks at
-  /// the bit after it has pushed; in one order for all (seq_cst), so that one of them sees the
-  /// other.
+  /// A bit per size class whose stack may hold something: take_all() need not visit a thousand
+  /// empty stacks. It clears the bit before it empties the stack, and a push checks the bit after
+  /// it has pushed; in one order for all (seq_cst), so that one of them sees the other.
   std::array<std::atomic<uint64_t>, (size_class::count + 63) / 64> used_{};
 };
 

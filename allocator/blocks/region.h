@@ -1,8 +1,8 @@
 // A region: one stream's stretch of the arena in which blocks have planned places. Places of blocks
 // that are never alive at once overlap; frames stay mapped while one block follows the other.
 //
-// Owns the frames that are mapped in it, and knows which bytes are in use; what is planned, and
-// whose place it is, is the engine's matter (engine/places.cpp). Looking up is lock-free; all else
+// Owns the frames that are mapped in it, and knows which bytes are in use; the plan, and which
+// block has which place, is the engine's (engine/places.cpp). Looking up is lock-free; all else
 // needs the engine's lock.
 #pragma once
 
@@ -20,7 +20,7 @@ namespace firn {
 
 class Region {
  public:
-  /// Blocks are at least so large: at most one begins in each such part.
+  /// The least size of a block: at most one begins in each such part.
   static constexpr uint64_t part_bytes = 1u << 20;
   static constexpr uint32_t parts_in_granule = granule_bytes / part_bytes;
 
@@ -36,10 +36,9 @@ class Region {
 
   /// Are the bytes [begin, end) of the region's addresses free of blocks in use?
   bool free(uint64_t begin, uint64_t end) const;
-  /// The block is in use from here, at its address and as large as its place, which is free and
-  /// mapped.
+  /// Marks the block as in use, at its address and as large as its place, which is free and mapped.
   void use(Block& block);
-  /// No longer. What it was used for is over behind `last`, of the region's stream or another.
+  /// Ends that. The block's uses are over behind `last`, of the region's stream or another.
   void leave(Block& block, Use last);
   /// Blocks in use, by their addresses.
   const std::map<uint64_t, Block*>& used() const { return used_; }
@@ -51,13 +50,13 @@ class Region {
   };
   /// Granules in [begin, end) without a frame.
   uint32_t lacking(uint64_t begin, uint64_t end) const;
-  /// The stretches that they make.
+  /// The stretches of those granules.
   std::vector<Run> gaps(uint64_t begin, uint64_t end) const;
   /// A frame was mapped at the address, where there was none.
   void mapped(uint64_t address, const Frame& frame);
   struct Mapped {
     Frame frame;
-    Use last;  // of the region's stream: what used it so far is over behind it
+    Use last;  // of the region's stream: all uses so far are over behind it
   };
   /// By address.
   const std::map<uint64_t, Mapped>& frames() const { return frames_; }
@@ -69,7 +68,7 @@ class Region {
   /// Stretches of frames side by side.
   std::vector<Run> runs() const;
 
-  /// Work on other streams that used blocks which have left since; the engine forgets what is over.
+  /// Uses on other streams of blocks that have left; the engine drops those that are over.
   std::vector<Use> others;
 
  private:

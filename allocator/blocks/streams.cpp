@@ -8,7 +8,7 @@ namespace firn {
 
 namespace {
 
-/// An event is recorded on streams of its own context only.
+/// An event can be recorded only on streams of its own context.
 class OtherContext {
  public:
   OtherContext(const Driver& driver, CUcontext context) {
@@ -19,7 +19,7 @@ class OtherContext {
   std::optional<Driver::ContextGuard> guard_;
 };
 
-/// Refused for a capture's sake, which says nothing of the device.
+/// Refused because of a capture, which says nothing of the device.
 bool about_captures(CUresult result) {
   return result >= CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED && result <= 910;
 }
@@ -84,8 +84,8 @@ void Streams::list_ended(unsigned index) {
   entries_[index]->listed = true;
 }
 
-/// The place of the stream that ended first of those whose work is over; -1: there is none. Epochs
-/// go on from where they are, so that what still names it is over.
+/// The index of the stream that ended first of those whose work is over; -1: there is none. Epochs
+/// continue, so that uses of the old stream are over.
 int Streams::reuse_ended() {
   for (size_t tries = ended_.size(); tries > 0; --tries) {
     const unsigned index = ended_.front();
@@ -121,7 +121,7 @@ bool Streams::any_captured() const {
   return false;
 }
 
-/// Waits for all of the device's work. False while a capture is under way, which that would spoil.
+/// Waits for all of the device's work. False while a capture is under way: the wait would spoil it.
 bool Streams::close_by_device(Entry& entry) {
   if (any_captured()) return false;
   OtherContext other(driver_, entry.context);
@@ -162,7 +162,7 @@ void Streams::context_ends(CUcontext context) {
   }
 }
 
-/// Nothing was enqueued since the last event: it speaks for what was opened after it too.
+/// Nothing was enqueued since the last event: it covers the epoch opened after it too.
 bool Streams::close_ended(Entry& entry) {
   const uint64_t epoch = entry.open.fetch_add(1, std::memory_order_seq_cst);
   entry.recorded = epoch;
@@ -209,7 +209,7 @@ bool Streams::close(Use use) {
     spare.push_back(event);
     return false;  // the number is spent; a later event closes this epoch too
   }
-  // A capture that has begun meanwhile may have it: to ask for it would spoil that.
+  // A capture that has begun meanwhile may contain the event: querying it would spoil the capture.
   if (captured(entry.stream)) {
     if (driver_.event_destroy(event) != CUDA_SUCCESS) unwanted_.push_back(event);
     return false;
@@ -223,7 +223,7 @@ bool Streams::close(Use use) {
 Result<bool> Streams::order(unsigned index, Use use) {
   if (over(use) || use.stream() == index) return true;
   if (health_.dead()) return health_.error();
-  // A graph knows nothing of work outside itself: a capture that were to wait would be invalid.
+  // A capture cannot wait for work outside its graph: it would become invalid.
   const bool waits = !no_handle(*entries_[index]) && !captured(handle(index));
   if (!close(use)) {
     if (Result<void> later = may_be_closed(*entries_[use.stream()]); !later) return later.error();
@@ -233,14 +233,14 @@ Result<bool> Streams::order(unsigned index, Use use) {
   for (const Closed& closed : entries_[use.stream()]->closed) {
     if (!waits) break;
     if (closed.epoch < use.epoch()) continue;
-    OtherContext other(driver_, entries_[index]->context);  // whose default stream it may be
+    OtherContext other(driver_, entries_[index]->context);  // handle() may be its default stream
     return driver_.stream_wait_event(handle(index), closed.event, 0) == CUDA_SUCCESS;
   }
   return false;
 }
 
-/// Of a stream behind whose work no event could be recorded: can one be at some time, while the
-/// program does nothing more there?
+/// No event could be recorded behind the stream's work: can one be later, without more work of the
+/// program there?
 Result<void> Streams::may_be_closed(Entry& entry) const {
   OtherContext other(driver_, entry.context);
   CUresult answer = CUDA_SUCCESS;
@@ -287,7 +287,7 @@ Result<void> Streams::wait(Use use) {
   }
   if (Result<void> later = may_be_closed(entry); !later) return later;
   OtherContext other(driver_, entry.context);
-  // No event to be had: raise the number first, so that everything at or below it was enqueued
+  // No event available: raise the number first, so that everything at or below it was enqueued
   // before the stream is waited for.
   uint64_t epoch = entry.open.fetch_add(1, std::memory_order_seq_cst);
   CUresult result = driver_.stream_synchronize(entry.stream);

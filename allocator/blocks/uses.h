@@ -15,18 +15,18 @@ class Uses {
  public:
   explicit Uses(Streams& streams) : streams_(streams) {}
 
-  /// A use that is not the block's last one: remembered until it is over. One for each stream, the
-  /// latest, since a stream's work is over in its order.
+  /// Adds a use that is not the block's last one, until it is over. One for each stream, the
+  /// latest, since a stream's work ends in order.
   void add(Block& block, Use use);
   /// Is everything that used the block over, its copies included? Forgets the uses that are.
   bool over(Block& block);
   /// The same of all streams but `copies`, on which pieces are copied out: a piece whose own copy
   /// is over may leave before the others.
   bool over_but_on(Block& block, unsigned copies);
-  /// Has events recorded behind the uses, so that they can become over. False where one is neither
-  /// over nor has any: the driver refused, or the stream is captured; tried again at the next call.
+  /// Records events behind the uses, so that they can become over. False if a use that is not over
+  /// has none: the driver refused, or the stream is captured; tried again at the next call.
   bool close(const Block& block);
-  /// `stream`'s later work waits for every use. False, errors: as Streams::order() has them of one.
+  /// Makes `stream`'s later work wait for every use. False, errors: as Streams::order().
   Result<bool> order(unsigned stream, const Block& block);
   /// Is it in use on a stream beside the program's own, which may wait for another process?
   bool aside(const Block& block) const;

@@ -56,7 +56,7 @@ Result<void> check_dir(const std::string& dir, const Config& config) {
   options.grow_bytes = config.piece_bytes;
   if (config.store == "io_uring") options.kind = StoreOptions::Kind::io_uring;
   if (config.store == "threads") options.kind = StoreOptions::Kind::threads;
-  // Opening is the only answer that counts; it starts no thread and leaves no file.
+  // Only opening it gives a reliable answer; it starts no thread and leaves no file.
   Result<std::unique_ptr<Store>> store = open_store(options);
   if (!store) return store.error();
   Result<Slot> slot = (*store)->reserve(config.piece_bytes);

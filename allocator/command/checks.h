@@ -1,5 +1,5 @@
-// What is checked before anything starts, beyond the words themselves: sizes against the machine,
-// directories against the store. Owns: nothing. Locks: none.
+// Checks before anything starts, beyond the options' syntax: sizes against the machine, directories
+// against the store. Owns: nothing. Locks: none.
 #pragma once
 
 #include <string>

@@ -44,10 +44,10 @@ class Folder {
   fs::path path_;
 };
 
-// The status as shells say it; negative: COMMAND was not started, errno says why.
+// The status as shells report it; negative: COMMAND was not started, errno says why.
 int run_command(const CoverageOptions& options, const std::vector<std::string>& command,
                 const fs::path& folder) {
-  // Interrupting is for COMMAND; what it has done is reported nevertheless.
+  // An interrupt is COMMAND's; its report is printed all the same.
   struct sigaction ignored {
   }, interrupted{};
   ignored.sa_handler = SIG_IGN;
@@ -70,7 +70,7 @@ int run_command(const CoverageOptions& options, const std::vector<std::string>& 
   return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
 }
 
-// What each process has written, by process id.
+// The statistics that each process wrote, by process id.
 Json read_processes(const fs::path& folder) {
   std::vector<Json> found;
   std::error_code error;
@@ -160,7 +160,7 @@ int report_coverage(const CoverageOptions& options, const std::vector<std::strin
                           "RTLD_DEEPBIND",
                           "the driver's private tables (cuGetExportTable)",
                           "statically linked programs, and programs with another user's rights"};
-  // What was refused has said so.
+  // A refused command has printed its reason.
   if (report["processes"].empty() && status != status_bad_input && status < status_not_executable)
     report["warnings"].push_back(
         "no process of this command asked for the driver by a way that Firn sees: it is no CUDA "

@@ -1,4 +1,4 @@
-// `firn doctor -- COMMAND`: what COMMAND asked of the driver, and what of it Firn saw.
+// `firn doctor -- COMMAND`: reports what COMMAND asked of the driver, and what of it Firn saw.
 // Owns: nothing. Locks: none.
 #pragma once
 

@@ -1,4 +1,4 @@
-// What the CUDA driver of this machine says about its GPUs, real or software. Owns: nothing; the
+// The GPUs of this machine, real or software, as its CUDA driver reports them. Owns: nothing; the
 // library stays open for the life of the process. Locks: none.
 #pragma once
 

@@ -53,7 +53,7 @@ Json describe_software_gpu() {
   return report;
 }
 
-// What programs without PyTorch get: the library in front of the driver, and the one behind it.
+// For programs without PyTorch: the library in front of the driver, and the one behind it.
 Json describe_preload() {
   const auto library = find_library("libfirn_preload.so");
   std::error_code error;
@@ -87,7 +87,7 @@ Json describe_machine(const MachineReport& machine) {
           {"max_map_count", machine.map_count_max}};
 }
 
-// Staging is really asked for, since what the files say and what the kernel gives may differ.
+// Really allocates staging, since the kernel may give other pages than the files say.
 Json describe_hugepages(const MachineReport& machine) {
   Json report = {{"hugetlb_bytes", machine.hugetlb_bytes},
                  {"hugetlb_free_bytes", machine.hugetlb_free_bytes},
@@ -113,7 +113,7 @@ Json describe_dir(const std::string& dir) {
           {"why", one_line(report->why)}};
 }
 
-// What is no directory at all is the caller's mistake; everything else is a finding.
+// A name that is no directory is the caller's mistake; everything else is a finding.
 Result<void> check_named_dirs(const std::vector<std::string>& dirs) {
   for (const std::string& dir : dirs) {
     Config scratch;
@@ -150,7 +150,7 @@ Json describe_knobs(const Config& config, const std::string& conf, bool dirs_nam
   return list;
 }
 
-// Variables that look like knobs and are none: most likely misspelt.
+// Variables that look like knobs but are not: most likely misspelt.
 Json unknown_variables() {
   constexpr std::string_view others[] = {"FIRN_DEVICE", "FIRN_STRICT", "FIRN_LIB", "FIRN_BUILD",
                                          "FIRN_CONF",   "FIRN_PYTHON", "FIRN_SEED"};
@@ -170,7 +170,7 @@ Json unknown_variables() {
   return list;
 }
 
-// What Firn will use, and each reason why it is not something better.
+// Lists what Firn will use, and each reason why it is not something better.
 Json conclude(const Json& report, const MachineReport& machine) {
   std::vector<std::string> why;
   Json use;
@@ -287,7 +287,7 @@ int doctor(const DoctorOptions& options, const std::vector<std::string>& command
   report["use"] = conclude(report, machine);
   report["knobs"] = describe_knobs(*config, conf, !options.dirs.empty());
 
-  // Names of files may hold bytes that are no UTF-8: replaced, not thrown over.
+  // File names may hold bytes that are not UTF-8: these are replaced.
   const std::string text = options.json
                                ? json_text(report, 2) + "\n"
                                : doctor_text(report);

@@ -1,4 +1,4 @@
-// `firn doctor`: what this machine offers, what Firn will use of it and why not better.
+// `firn doctor`: reports what this machine offers, what Firn will use of it, and why not better.
 // Owns: nothing. Locks: none.
 #pragma once
 
@@ -18,7 +18,7 @@ struct DoctorOptions {
 };
 
 CLI::App* add_doctor(CLI::App& app, DoctorOptions& options);
-/// With a COMMAND: runs it, and says what of its driver calls Firn saw (coverage.h).
+/// With a COMMAND: runs it, and reports which of its driver calls Firn saw (coverage.h).
 int doctor(const DoctorOptions& options, const std::vector<std::string>& command);
 
 }  // namespace firn::command

@@ -18,7 +18,7 @@ using simulate::CsvFile;
 constexpr size_t id_bytes_max = 256;
 constexpr size_t cycle_named_most = 12;
 
-/// Opens it; no column may be there that is not known.
+/// Opens it; an unknown column is an error.
 Result<CsvFile> open_csv(const std::string& path, std::vector<std::string_view> columns,
                          std::string_view optional = "") {
   Result<CsvFile> file = CsvFile::open(path, columns);
@@ -148,7 +148,7 @@ Result<void> GraphFile::read_list(const CsvFile& file, size_t column, std::vecto
 }
 
 Error GraphFile::wrong(const std::string& path, size_t row, const std::string& text) const {
-  // A line each, below the header.
+  // One line each, below the header.
   return make_error(Code::invalid_argument, 0, fmt::format("{}:{}: {}", path, row + 2, text));
 }
 

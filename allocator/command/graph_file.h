@@ -26,7 +26,7 @@ class GraphFile {
 
   std::span<const order::Storage> storages() const { return storages_; }
   std::span<const order::Op> ops() const { return ops_; }
-  /// What OUT.order.csv and OUT.layout.csv hold.
+  /// The contents of OUT.order.csv and OUT.layout.csv.
   std::string order_text(std::span<const uint32_t> ops) const;
   std::string layout_text(std::span<const uint64_t> offsets) const;
 

@@ -35,7 +35,7 @@ int left_ms(Time until) {
   return static_cast<int>(std::max<int64_t>(left.count(), 0));
 }
 
-/// Takes what has come. True when the answer has ended, one way or the other.
+/// Reads what has arrived. True when the answer has ended, one way or the other.
 bool take(Question& question) {
   char buffer[1 << 16];
   for (;;) {
@@ -51,7 +51,7 @@ bool take(Question& question) {
   }
 }
 
-/// Sends the word on every socket and gathers the answers until the time is over.
+/// Sends the word on every socket and gathers the answers until time is up.
 void gather(std::vector<Question>& questions, const std::string& word, Time until,
             std::chrono::milliseconds patience) {
   const std::string line = word + "\n";
@@ -85,7 +85,7 @@ JobAnswer answer_of(Question& question) {
   return answer;
 }
 
-/// How deep lists and objects lie in each other. (The library goes down by calls.)
+/// The nesting depth of lists and objects, in which the JSON library recurses.
 size_t nested(const std::string& text) {
   size_t depth = 0, most = 0;
   bool quoted = false;
@@ -103,7 +103,7 @@ size_t nested(const std::string& text) {
   return most;
 }
 
-/// The kinds of what the texts of jobs look into: a job may be of another version, or ill.
+/// Do the members that job_text.cpp reads have their types? A job may be of another version.
 bool shaped(const Json& document) {
   if (!document.is_object()) return false;
   for (const char* part : {"store", "stalls"})
@@ -118,7 +118,7 @@ bool shaped(const Json& document) {
          });
 }
 
-/// Why there is nobody to ask, in words.
+/// Why the process cannot be asked, in words.
 std::string why_none(pid_t process) {
   struct stat found{};
   if (::stat(fmt::format("/proc/{}", process).c_str(), &found) != 0)
@@ -147,7 +147,7 @@ std::vector<JobAnswer> ask_jobs(const std::string& word, std::chrono::millisecon
       Result<int> fd = connect_control(control_path(folder, process));
       if (fd)
         questions.push_back({process, *fd, {}, {}});
-      else if (fd.error().detail == EAGAIN)  // its queue is full: nobody accepts
+      else if (fd.error().detail == EAGAIN)  // its queue is full: it accepts no caller
         answers.push_back({process, nullptr, "does not answer"});
       else if (fd.error().detail == EPERM || fd.error().detail == EACCES)
         answers.push_back({process, nullptr, fd.error().text});

@@ -1,4 +1,4 @@
-// Questions to running processes of Firn, by their control sockets: never waits longer than asked,
+// Queries running processes of Firn by their control sockets. Never waits longer than asked,
 // whatever a process does. Owns: nothing. Locks: none.
 #pragma once
 
@@ -27,10 +27,10 @@ std::vector<JobAnswer> ask_jobs(const std::string& word, std::chrono::millisecon
 Result<nlohmann::ordered_json> ask_job(pid_t process, const std::string& word,
                                        std::chrono::milliseconds patience);
 
-/// The document that a job's answer is; null where it is none.
+/// A job's answer as a document; null if it is none.
 nlohmann::ordered_json answer_document(const std::string& text);
 
-/// Its words, as the process was started with them; empty where they cannot be read.
+/// The process's command line, as it was started; empty if it cannot be read.
 std::string job_words(pid_t process);
 
 }  // namespace firn::command

@@ -14,7 +14,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr double rounding = 4 << 20;  // blocks are told with their rounding, or without
+constexpr double rounding = 4 << 20;  // sizes of blocks include their rounding, or not
 
 /// A number of the document, 0 where it has none: a job may be of another version.
 double number(const Json& from, const char* key) {
@@ -38,7 +38,7 @@ const Json& list(const Json& from, const char* key) {
   return found != from.end() && found->is_array() ? *found : none;
 }
 
-/// At most two digits behind the point, and never more than eight characters.
+/// At most one digit behind the point, and never more than eight characters.
 std::string size(double bytes) {
   constexpr const char* units[] = {"", "KiB", "MiB", "GiB", "TiB"};
   size_t unit = 0;
@@ -63,10 +63,10 @@ void add_pinned(std::string& out, const Json& device) {
     out += fmt::format("    {:>9}  {}\n", size_of(pin, "bytes"), text(pin, "reason"));
 }
 
-/// Of one device of a job.
+/// The row of one device of a job.
 struct Cell {
   const Json &job, &device, &store;
-  bool first;  // the store is told once for each job
+  bool first;  // the store is shown once for each job
 };
 
 struct Column {
@@ -103,8 +103,8 @@ std::string_view without_folder(std::string_view path) {
                                                                      : path.substr(slash + 1);
 }
 
-/// A column's width tells jobs apart by what they run: of an interpreter and its script the names
-/// alone, then the rest as it is.
+/// A short command that still distinguishes jobs within a column's width: only the names of an
+/// interpreter and its script, then the rest as it is.
 std::string short_command(std::string_view words) {
   const auto next = [&words] {
     const std::string_view word = words.substr(0, words.find(' '));
@@ -148,7 +148,7 @@ std::string device_line(const std::vector<Column>& columns, CellOf&& cell) {
 
 constexpr size_t indented = 13;
 
-/// Below a job, on as many lines as it takes: what helps is often said last.
+/// Wraps words below a job, on as many lines as it takes: the helpful part often comes last.
 void add_wrapped(std::vector<std::string>& lines, std::string_view words, size_t width) {
   const size_t room = std::max(width, indented + command_least) - indented;
   for (size_t indent = indented; !words.empty(); indent = indented + 2) {

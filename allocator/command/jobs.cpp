@@ -30,7 +30,7 @@ Result<Json> asked(const JobOptions& options, const char* word,
                    std::chrono::milliseconds patience) {
   Result<pid_t> process = parse_process(options.process);
   if (!process) return process.error();
-  if (patience > stats_patience)  // who answers at all does so soon
+  if (patience > stats_patience)  // a job that answers at all does so soon
     if (Result<Json> alive = ask_job(*process, "stats", stats_patience); !alive)
       return alive.error();
   return ask_job(*process, word, patience);
@@ -86,7 +86,7 @@ int spill(const JobOptions& options) {
     after += device.at("device_bytes").get<uint64_t>();
     hindered |= !device.at("watching").get<bool>() || !device.at("trouble").empty();
   }
-  // (What is pinned stays, and what was away already is no failure.)
+  // Pinned memory stays, and memory that was away already is no failure.
   const int status = hindered && after > 0 && after >= before ? status_failed : status_ok;
   return shown("spill", options.json ? dumped(*document) : spill_text(*document), status);
 }

@@ -1,5 +1,5 @@
-// `firn stats PID` and `firn spill PID`: what a running job says of itself, and its memory sent
-// away while it is idle. Owns: nothing. Locks: none.
+// `firn stats PID` and `firn spill PID`: print a running job's statistics, and spill its memory
+// while it is idle. Owns: nothing. Locks: none.
 #pragma once
 
 #include <CLI/CLI.hpp>

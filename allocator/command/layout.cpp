@@ -102,7 +102,7 @@ std::string layout_text(const LayoutFile& file, const layout::Layout& layout, do
       layout.optimal ? " (no layout is lower)" : "", seconds);
 }
 
-/// Files first: what is printed says that they are there.
+/// Writes files first: the printed text says that they are there.
 int hand_over(const LayoutOptions& options, const LayoutPlan& plan, const LayoutFile& file,
               const std::optional<Plotter>& plotter, const layout::Layout& layout,
               double seconds) {

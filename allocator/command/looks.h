@@ -1,4 +1,4 @@
-// Looks at all jobs of this user, one after the other: what each says of itself, and how much has
+// Looks at all jobs of this user, one after the other: each one's statistics, and how much has
 // moved since the look before. Owns: the look before. Locks: none.
 #pragma once
 
@@ -8,7 +8,7 @@
 
 namespace firn::command {
 
-/// Puts into a job's document how much has moved since the one `before` (null: none).
+/// Adds to a job's document how much has moved since the one `before` (null: none).
 void add_rates(nlohmann::ordered_json& job, const nlohmann::ordered_json& before, double seconds);
 
 class Looks {

@@ -1,4 +1,4 @@
-// What the kernel says about this machine's memory: sizes, limits, huge pages. Read from /proc and
+// This machine's memory as the kernel reports it: sizes, limits, huge pages. Read from /proc and
 // /sys; a file that cannot be read leaves its member empty. Owns: nothing. Locks: none.
 #pragma once
 

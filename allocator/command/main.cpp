@@ -21,8 +21,8 @@ namespace {
 
 using namespace firn::command;
 
-// `firn run` and `firn doctor` end at the first "--"; the answer is it and everything after it,
-// whatever that looks like.
+// `firn run` and `firn doctor` end at the first "--": cuts that and everything after it off,
+// whatever it looks like, and returns it.
 std::vector<std::string> take_command(std::vector<std::string>& arguments) {
   if (arguments.empty() || (arguments.front() != "run" && arguments.front() != "doctor")) return {};
   const auto mark = std::find(arguments.begin(), arguments.end(), "--");
@@ -32,8 +32,8 @@ std::vector<std::string> take_command(std::vector<std::string>& arguments) {
   return command;
 }
 
-// COMMAND: after the "--", or from the first word on that is no option's (then a "--" is its own).
-// The answer is a word that may not stand there; else it is empty.
+// COMMAND: after the "--", or from the first word that is no option's (a "--" is its own then).
+// Returns a word that may not stand there; else an empty string.
 std::string complete_command(const CLI::App& app, std::vector<std::string>& command) {
   const std::vector<std::string> before = app.remaining();
   if (!before.empty() && before.front().starts_with("-")) return before.front();

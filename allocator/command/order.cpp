@@ -73,7 +73,7 @@ std::string text_of(const GraphFile& file, const order::Plan& found, double seco
       found.bound, found.height, more(found.height), seconds);
 }
 
-/// Files first: what is printed says that they are there.
+/// Writes files first: the printed text says that they are there.
 int hand_over(const OrderOptions& options, const OrderPlan& plan, const GraphFile& file,
               const order::Plan& found, double seconds) {
   if (!plan.order_out.empty()) {

@@ -17,7 +17,7 @@
 namespace firn::command {
 
 namespace {
-/// (/dev/stdout and its like are links to what the process has open.)
+/// /dev/stdout and its like do not count: they are links to what the process has open.
 bool is_link(const std::filesystem::path& path) {
   std::error_code error;
   return path.parent_path() != "/dev" && path.parent_path() != "/dev/fd" &&
@@ -37,7 +37,7 @@ Result<std::string> output_path(const char* option, const std::string& file) {
     return bad(fmt::format("{} {}: is no file's name", option, quote_word(file)));
   if (std::filesystem::is_directory(path, error))
     return bad(fmt::format("{} {}: is a directory", option, quote_word(file)));
-  if (is_link(path))  // (said before the work is done)
+  if (is_link(path))  // reported before the work is done
     return bad(fmt::format("{} {}: is a symbolic link, which is not followed", option,
                            quote_word(file)));
   if (::access(path.parent_path().c_str(), W_OK) != 0)

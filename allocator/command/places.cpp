@@ -12,14 +12,14 @@ namespace firn::command {
 namespace fs = std::filesystem;
 namespace {
 
-// Where the build tree keeps what the package keeps in lib/.
+// The build tree's places for the files of the package's lib/.
 constexpr const char* build_places[][2] = {
     {"libfirn_preload.so", "allocator/preload/libfirn_preload.so"},
     {"software/libcuda.so.1", "backing/gpu/software/libcuda.so.1"},
     {"software/libcudart.so.13", "backing/gpu/software/cudart/libcudart.so.13"},
     {"software/libnccl.so.2", "backing/gpu/software/nccl/libnccl.so.2"},
 };
-// The folder that is like the package's lib/ for libraries that stand on torch.
+// The build tree's counterpart of the package's lib/, for libraries built on torch.
 constexpr const char* build_torch_folder = "pytorch_plugin";
 
 fs::path executable_folder() {

@@ -1,5 +1,5 @@
-// Where Firn's own libraries and PyTorch are, found from the place of this executable without
-// importing or loading anything. Owns: nothing. Locks: none.
+// Finds Firn's own libraries and PyTorch, from the place of this executable, without importing or
+// loading anything. Owns: nothing. Locks: none.
 #pragma once
 
 #include <filesystem>

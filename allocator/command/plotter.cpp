@@ -100,7 +100,7 @@ Result<Plotter> Plotter::find() {
 }
 
 Result<void> Plotter::draw(const std::string& data, const std::string& path) const {
-  // A new one is there before Python opens it: its owner's alone, and no link that came meanwhile.
+  // Creates a new file before Python opens it: its owner's alone, and never a link.
   std::error_code none;
   if (std::filesystem::exists(std::filesystem::symlink_status(path, none)))
     return run_python({python_, module_, path}, data);

@@ -1,4 +1,4 @@
-// What the commands share: one-line refusals, and the exit statuses of the contract.
+// Shared by the commands: one-line refusals, and the exit statuses of the contract.
 // Owns: nothing. Locks: none (single-threaded process).
 #pragma once
 
@@ -11,16 +11,16 @@
 namespace firn::command {
 
 inline constexpr int status_ok = 0;
-inline constexpr int status_failed = 1;  // what was asked for was not done, or not wholly
+inline constexpr int status_failed = 1;  // the request was not carried out, or not wholly
 inline constexpr int status_bad_input = 2;  // unknown option, nonsense value, nothing started
 inline constexpr int status_not_executable = 126;  // as shells say it
 inline constexpr int status_not_found = 127;
 
 /// Prints "firn: TEXT" on standard error as one line, whatever TEXT holds, and returns `status`.
 int refuse(std::string_view text, int status = status_bad_input);
-/// The same without an end: "firn: warning: TEXT".
+/// Prints "firn: warning: TEXT" in the same way.
 void warn(std::string_view text);
-/// An error of what the user gave.
+/// An error in the user's input.
 inline Error bad(std::string text) {
   return make_error(Code::invalid_argument, 0, std::move(text));
 }

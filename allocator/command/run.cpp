@@ -24,7 +24,7 @@ namespace {
 
 constexpr const char* conf_variables[] = {"PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"};
 // Where the Python package keeps Firn's words (an outer run's Python has moved them there). Set
-// here too, so that a script that writes PYTORCH_CUDA_ALLOC_CONF anew does not lose Firn.
+// here too, so that a script that overwrites PYTORCH_CUDA_ALLOC_CONF keeps Firn.
 constexpr const char* kept_variable = "FIRN_CONF";
 constexpr const char* gpu_memory_default = "8GiB";  // the software GPU's own default
 
@@ -38,7 +38,7 @@ Result<void> set_variable(const std::string& name, const std::string& value) {
   return make_error(Code::io, errno, "setting " + name + ": " + std::strerror(errno));
 }
 
-// The usage line of a command line that goes on with another one.
+// The usage line of a command that is followed by another command line.
 class RunFormatter : public CLI::Formatter {
  public:
   std::string make_usage(const CLI::App*, std::string) const override {
@@ -94,8 +94,8 @@ bool fits_a_word(const std::string& value) {
   return value.find_first_of(",[] \t\r\n") == std::string::npos;
 }
 
-// Sets PYTORCH_CUDA_ALLOC_CONF (the user's words, backend:firn, ours) and FIRN_*, and reads the
-// result back as COMMAND's process will.
+// Sets PYTORCH_CUDA_ALLOC_CONF (the user's words, backend:firn, ours) and FIRN_*, and parses the
+// result as COMMAND's process will.
 Result<Config> set_configuration(const std::vector<Given>& given) {
   std::string firn = split_conf(variable(kept_variable)).firn, rest;
   const char* target = nullptr;  // the one that torch reads: the first that is set
@@ -142,8 +142,8 @@ Result<Config> set_configuration(const std::vector<Given>& given) {
   return config;
 }
 
-// Frameworks whose pool is a single block, or memory that they map by themselves, have a setting by
-// which each tensor is a block of the driver's. The user's own word counts.
+// Frameworks that pool memory in a single block, or map it themselves, have a setting that makes
+// each tensor an allocation of the driver's. The user's own setting wins.
 Result<void> set_frameworks() {
   constexpr std::pair<const char*, const char*> variables[] = {
       {"XLA_PYTHON_CLIENT_ALLOCATOR", "cuda_async"},  // JAX
@@ -157,7 +157,7 @@ Result<void> set_frameworks() {
 
 constexpr const char* stand_in = "libfirn_preload.so";
 
-// "A:B:C" before what LD_PRELOAD already holds (an outer run's own are not put in twice).
+// Puts "A:B:C" before LD_PRELOAD's value, except what an outer run has put there already.
 Result<void> preload(const std::vector<std::string>& names) {
   const std::string before = variable("LD_PRELOAD");
   std::string list;

@@ -4,7 +4,7 @@
 #include <cstdio>
 #include <cstdlib>
 
-// (Its macros would stand in for C++ names.)
+// Its macros would replace C++ names.
 #define NCURSES_NOMACROS
 #include <curses.h>
 
@@ -15,7 +15,7 @@ namespace {
 
 constexpr size_t more_first = 3, more_most = 50;
 
-/// The terminal in ncurses' hands; given back however this scope ends.
+/// The terminal under ncurses; restored however this scope ends.
 class Terminal {
  public:
   Terminal() : screen_(::newterm(nullptr, stdout, stdin)) {

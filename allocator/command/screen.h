@@ -1,5 +1,5 @@
-// Lines on a terminal, drawn anew now and then, by ncurses. Owns: the terminal, while it shows
-// them. Locks: none.
+// Lines on a terminal, redrawn now and then, by ncurses. Owns: the terminal, while it shows them.
+// Locks: none.
 #pragma once
 
 #include <chrono>
@@ -11,9 +11,8 @@
 
 namespace firn::command {
 
-/// Shows what `lines` gives, the first line as a head, until the user ends it. `lines` is asked
-/// with how many further lines of each kind are wanted (the user's choice), and how wide the screen
-/// is.
+/// Shows the result of `lines`, the first line as a head, until the user quits. `lines` receives
+/// how many further lines of each kind the user wants, and how wide the screen is.
 using ScreenLines = std::function<std::vector<std::string>(size_t more, size_t width)>;
 Result<void> show_screen(const ScreenLines& lines, std::chrono::milliseconds between);
 

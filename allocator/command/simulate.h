@@ -1,5 +1,5 @@
-// `firn simulate`: a trace of a program on a machine in software; prints how near to the ideal it
-// runs. Owns: nothing. Locks: none.
+// `firn simulate`: runs a program's trace on a machine in software, and prints how near to the
+// ideal it is. Owns: nothing. Locks: none.
 #pragma once
 
 #include <CLI/CLI.hpp>

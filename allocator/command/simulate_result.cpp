@@ -18,7 +18,7 @@ std::string size_text(double bytes) {
   return format_size(static_cast<uint64_t>(std::llround(std::max(0.0, bytes))));
 }
 
-/// Whole bytes as such: means over iterations may have a fraction, which says nothing.
+/// Rounds to whole bytes: a fraction comes only from the mean over iterations.
 uint64_t whole(double bytes) { return static_cast<uint64_t>(std::llround(bytes)); }
 
 }  // namespace

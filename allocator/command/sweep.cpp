@@ -37,8 +37,8 @@ Result<Json> run_simulation(const simulate::MachineOptions& options, const Simul
 
 namespace {
 
-/// A machine is a process's: each budget of a sweep has one of its own, and leaves its findings in
-/// a file of memory.
+/// There is one machine per process: each budget of a sweep runs in its own, and leaves its result
+/// in a file of memory.
 struct Point {
   uint64_t budget_bytes = 0;
   int fd = -1;
@@ -90,7 +90,7 @@ Result<Json> run_sweep(const SimulatePlan& plan, const simulate::ProgramTrace& t
   std::vector<Point> points;
   Json results = Json::array();
   const bool terminal = ::isatty(STDERR_FILENO) == 1;
-  std::fflush(nullptr);  // what is buffered is the parent's to write
+  std::fflush(nullptr);  // buffered output is the parent's to write
   for (size_t taken = 0; taken < plan.sweep_bytes.size(); ++taken) {
     while (points.size() < plan.sweep_bytes.size() && points.size() < taken + together) {
       Point point{plan.sweep_bytes[points.size()], ::memfd_create("firn-sweep", MFD_CLOEXEC), -1};

@@ -14,7 +14,7 @@
 namespace firn::command {
 
 /// simulate_json()'s document. `timeline`: filled when not null; `progress`: called now and then.
-/// One per process: a machine is a process's.
+/// Once per process, as there is one machine per process.
 Result<nlohmann::ordered_json> run_simulation(
     const simulate::MachineOptions& options, const SimulatePlan& plan,
     const simulate::ProgramTrace& trace, simulate::Timeline* timeline = nullptr,

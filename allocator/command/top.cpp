@@ -31,13 +31,13 @@ std::string joined(const std::vector<std::string>& lines) {
 int once(bool json) {
   Looks looks;
   (void)looks.next(patience);
-  std::this_thread::sleep_for(once_between);  // what moves is known from two looks
+  std::this_thread::sleep_for(once_between);  // rates need two looks
   const Json look = looks.next(patience);
   Result<void> done = print(json ? dumped(look) : joined(top_lines(look, sites_once)));
   return done ? status_ok : refuse("top: " + done.error().text, 1);
 }
 
-/// A document on each line, until nobody reads them.
+/// Prints one document a line, until printing fails.
 int stream() {
   for (Looks looks;; std::this_thread::sleep_for(between)) {
     const std::string text =

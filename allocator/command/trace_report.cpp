@@ -20,15 +20,15 @@ namespace {
 using Json = nlohmann::ordered_json;
 constexpr unsigned budgets_most = 8;
 constexpr unsigned iterations = 4;
-// A kernel takes 2 to 200 us to simulate: together half a minute or so.
 constexpr uint64_t host_bytes_least = 256u << 20;  // as firn simulate takes it
+// A kernel takes 2 to 200 us to simulate: together half a minute or so.
 constexpr size_t kernels_run_most = 400'000;
 
 int refused(const std::string& text) { return refuse("report: " + text); }
 
 Json because(std::string why) { return {{"why", std::move(why)}}; }
 
-/// As was measured while it ran, or what `firn simulate` takes by itself.
+/// The bandwidth measured while it ran, or what `firn simulate` takes by itself.
 std::string bandwidth(const std::map<std::string, uint64_t>& totals, const char* key,
                       const std::string& otherwise) {
   const auto found = totals.find(key);

@@ -1,4 +1,4 @@
-// `firn report`: a trace as one page to look at (allocator/report/). Owns: nothing. Locks: none.
+// `firn report`: makes a trace a single page (allocator/report/). Owns: nothing. Locks: none.
 #pragma once
 
 #include <CLI/CLI.hpp>

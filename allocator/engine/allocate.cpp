@@ -32,7 +32,7 @@ void* EngineImpl::hand_out(Block& block, size_t bytes, size_t requested, unsigne
   hot_.allocated(cell, block.grains != 0, block.bytes, requested);
   if (block.grains != 0) {
     block.asked.store(static_cast<uint32_t>(block.bytes / unit_bytes), std::memory_order_relaxed);
-    // Before anybody watches, the order in which memory grew will do.
+    // Before watching begins, the order in which memory grew will do.
     block.age.store(watching_.load(std::memory_order_relaxed) ? note(EventKind::allocate, block)
                                                               : tick(),
                     std::memory_order_relaxed);
@@ -102,8 +102,8 @@ void EngineImpl::count_refusal() {
   ++counted_.oom_count;
 }
 
-/// Is a tensor that does not fit beside what its operator holds to be made in host memory? Asks
-/// whether the device takes that, which takes a while the first time.
+/// Should a tensor that does not fit beside what its operator holds be made in host memory? Checks
+/// that the device supports it, which takes a while the first time.
 bool EngineImpl::may_be_in_host(const Error& error, size_t bytes) {
   {
     Lock lock(mutex_);
@@ -192,9 +192,9 @@ Result<Mapping> EngineImpl::begin_block(unsigned stream, size_t bytes, Reservati
   return begin_block(stream, bytes, std::move(*taken), shape);
 }
 
-/// Does only what operators hold that are running now, the caller's among them, keep a block from
-/// the device? (Where nothing can leave for want of anywhere to go, host memory is short as well.
-/// There may be thousands of small ones, each in a frame of its own: all there is counts for them.)
+/// Do only the holds of operators now running, the caller's included, keep a block from the device?
+/// (If nothing can leave for want of a destination, host memory is short as well. There may be
+/// thousands of small blocks, each in a frame of its own: their total counts for them.)
 bool EngineImpl::operators_in_way(const Error& error, size_t bytes) const {
   const uint64_t there =
       bytes <= size_class::small_most ? frames_.host_granules() * granule_bytes : 0;
@@ -205,9 +205,9 @@ bool EngineImpl::operators_in_way(const Error& error, size_t bytes) const {
   return grains_of(bytes) * grain_bytes + staying_bytes(false) <= most;
 }
 
-/// In host memory, beyond the budget, which kernels reach over the link: for want of memory that
-/// would leave, were it not in planned places, or held by the operator that asks. (There are no
-/// segments: a small one is as the smallest large one there.)
+/// A block in host memory, beyond the budget, which kernels reach over the link: made when the
+/// memory that would leave is in planned places, or held by the operator that asks. (Host memory
+/// has no segments: a small block is as large as the smallest large one there.)
 Result<Block*> EngineImpl::make_host_block(Lock& lock, unsigned stream, size_t bytes,
                                            const Error& no_room) {
   const size_t room = std::max(bytes, size_class::small_most + 1);
@@ -231,7 +231,7 @@ Result<Block*> EngineImpl::make_host_block(Lock& lock, unsigned stream, size_t b
   return block;
 }
 
-/// With these frames, in the order of its addresses. Nobody can name the block before it is mapped.
+/// With these frames, in address order. No other thread can reach the block before it is mapped.
 Result<Mapping> EngineImpl::begin_block(unsigned stream, size_t bytes, std::vector<Frame> frames,
                                         const Shape& shape) {
   const uint32_t granules = shape.granules();
@@ -262,14 +262,14 @@ Result<Block*> EngineImpl::finish_block(Lock& lock, Mapping& mapping) {
   install(mapping);
   enlist(*block);
   block->use.store(0, std::memory_order_relaxed);
-  (void)next_tick();  // time goes on before anybody watches, too
+  (void)next_tick();  // time also goes on before watching begins
   arena_->set(block->base(), block->granules(), block->index + 1);
   count_segment(true, true, block->address, block->mapped_bytes(), block->stream);
   transit(*block, Event::allocate, life_flags | word::small | word::many_uses | word::zero_copy);
   return block;
 }
 
-/// From here it is one of the live ones. Room to park them all is made now: a free must not lack it.
+/// Adds it to the live blocks. Makes room to park them all now: a free must not lack it.
 void EngineImpl::enlist(Block& block) {
   block.live_at = static_cast<uint32_t>(live_.size());
   live_.push_back(&block);

@@ -6,8 +6,8 @@
 
 namespace firn {
 
-/// Blocks that are ready, or will be when the program has freed them, are counted against the
-/// allocations that come; what lacks is mapped, as far as there is room that nothing sooner needs.
+/// Counts blocks that are ready, or will be when the program frees them, against the coming
+/// allocations; maps the missing ones, as far as there is room that nothing sooner needs.
 bool EngineImpl::allocate_ahead() {
   if (births_.done_at == history_->now()) return false;
   births_.kinds.clear();
@@ -62,7 +62,7 @@ bool EngineImpl::make_ready_ahead(unsigned stream, size_t bytes) {
   return true;
 }
 
-/// A new block that nobody has asked for so far.
+/// A new block that no allocation has asked for yet.
 void EngineImpl::make_ready_now(Block& block) {
   transit(block, Event::release);
   ++block.generation;
@@ -70,7 +70,7 @@ void EngineImpl::make_ready_now(Block& block) {
   route_freed(block);
 }
 
-/// Frames that are free, or that a block gives up which is used later and has its bytes elsewhere.
+/// Frames that are free, or that come from blocks used later and valid elsewhere.
 bool EngineImpl::room_for_birth(uint64_t granules) {
   if (frames_.available() >= granules) return true;
   park_ready(false);
@@ -82,8 +82,8 @@ bool EngineImpl::room_for_birth(uint64_t granules) {
   return frames_.available() >= granules;
 }
 
-/// For each kind, when the program will have used up one, two, ... of its ready blocks, were no
-/// memory to change its kind: as far as the coming period tells.
+/// For each kind, when the program will have used up one, two, ... of its ready blocks if no memory
+/// changes its kind: as far as the coming period tells.
 void EngineImpl::foresee_wants() {
   births_.wants.clear();
   births_.wants_made = history_->now();
@@ -104,9 +104,8 @@ void EngineImpl::foresee_wants() {
   }
 }
 
-/// Parked blocks in the order in which they are reclaimed, from the back on: the ones that are
-/// wanted last as far as that is known (which of all changes of kind makes the fewest), and then
-/// the ones that were freed first.
+/// Sorts parked blocks by the order of reclaiming, from the back: those wanted last, as far as that
+/// is known (this order makes the fewest changes of kind), then those freed first.
 void EngineImpl::order_parked() {
   std::sort(parked_.begin(), parked_.end(), [](const Block* a, const Block* b) {
     return a->age.load(std::memory_order_relaxed) > b->age.load(std::memory_order_relaxed);
@@ -128,7 +127,7 @@ void EngineImpl::order_parked() {
   });
 }
 
-/// Is a coming allocation counted on this ready block? Once for each of them.
+/// Does a coming allocation count on this ready block? Once for each allocation.
 bool EngineImpl::spared(const Block& block) {
   for (Births::Kind& kind : births_.kinds)
     if (kind.stream == block.stream && kind.grains == block.grains)

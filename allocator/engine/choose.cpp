@@ -1,8 +1,8 @@
 // How much is written ahead, chosen by rehearsal (lifetimes/rehearse.h): once a period is known and
 // was timed, the coming periods are rehearsed with each of a few settings on the machine as it was
-// measured, and the one that is clearly the fastest is taken. The thinking is done by a thread that
-// nobody waits for, without the lock. Where the periods that follow take longer than was rehearsed,
-// more is written ahead for some of them, and goes on to be if that is faster.
+// measured, and the one that is clearly the fastest is taken. The rehearsal runs in a thread that
+// nothing waits for, without the lock. If the periods that follow take longer than rehearsed, more
+// is written ahead for some of them, and stays so if that is faster.
 #include <algorithm>
 #include <cmath>
 
@@ -15,19 +15,19 @@ using lifetimes::Channel;
 using lifetimes::Rehearsed;
 
 namespace {
-// A setting that writes less has to be better by such a part.
+// A setting that writes less must be faster by this part.
 constexpr double better_least = .004;
-// Chosen anew after so many periods: bandwidths change, and who else uses the disks. Sooner when
-// the period itself is another.
+// Chosen anew after so many periods, since bandwidths and other users of the disks change. Sooner
+// when the period itself changes.
 constexpr uint64_t chosen_periods = 256, chosen_periods_least = 16;
-// What is not measured in so many periods is not asked for any longer.
+// Times not measured within so many periods are given up.
 constexpr uint64_t timed_periods = 8;
 // The first of them depends on where everything is at the moment, and does not count.
 constexpr unsigned rehearsed_periods = 4;
-// Longer periods are not rehearsed: it would take seconds of a processor.
+// Longer periods are not rehearsed: it would take seconds of CPU time.
 constexpr size_t steps_most = 100'000;
-// Where periods take longer than rehearsed by such a part, so many times as much is tried, for so
-// many periods each, one to settle not counted.
+// If periods take longer than rehearsed by this part, so many times as much is tried, for so many
+// periods each, plus one to settle.
 constexpr double missed_most = .01, tried_times = 4;
 constexpr uint64_t tried_periods = 2;
 
@@ -79,7 +79,7 @@ void EngineImpl::consider_choice() {
   if (timed) ponder_due_.store(true, std::memory_order_release);
 }
 
-/// What a rehearsal leaves out shows in how long periods really take.
+/// Compares real periods with the rehearsed one, which leaves things out.
 void EngineImpl::follow_trial() {
   Trial& trial = choice_.trial;
   const uint64_t now = history_->now(), period = history_->period();
@@ -109,7 +109,7 @@ void EngineImpl::follow_trial() {
   settle(Trial::Of::more, std::min(options_.spare_fraction * tried_times, 1.));
 }
 
-/// What is to be rehearsed. False: the machine is not measured yet.
+/// Collects what is to be rehearsed. False: the machine is not measured yet.
 bool EngineImpl::take_stock(uint64_t period_ns) {
   auto& [rehearsal, items, steps, before_ns, in_store] = choice_.stock;
   items.clear();

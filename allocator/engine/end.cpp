@@ -15,14 +15,14 @@ EngineImpl::~EngineImpl() {
   bool usable = false;
   try {
     usable = static_cast<bool>(can_use(context));
-  } catch (const std::bad_alloc&) {  // not even for the words of the answer
+  } catch (const std::bad_alloc&) {  // not even for the error's words
   }
   Lock lock(mutex_);
   if (usable && settle_all(lock)) {
     give_all(lock);
     if (!health_.dead()) return;  // else something is mapped still
   }
-  // Of a dead device everything ends with its context; but the store may still use our memory.
+  // A dead device's memory ends with its context; but the store may still use ours.
   while (transfers_.requesting()) {
     (void)reap_store();
     if (transfers_.requesting()) wait(lock, poll_ns);
@@ -38,7 +38,7 @@ bool EngineImpl::settle_all(Lock& lock) {
     pump_locked();
     if (transfers_.requesting()) wait(lock, poll_ns);
   }
-  // Where that is refused for good, the program's work may go on, and memory stays as it is.
+  // If that is refused for good, the program's work may go on, and memory stays as it is.
   CUresult result = CUDA_SUCCESS;
   for (int attempt = 0; attempt < 3 && !health_.dead(); ++attempt) {
     result = driver_.ctx_synchronize();

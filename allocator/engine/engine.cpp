@@ -1,5 +1,5 @@
-// Opening and closing a device's engine, looking up addresses, and pump(): one round of everything
-// that completes by itself.
+// Opening a device's engine, looking up addresses, and pump(): one round of everything that
+// completes by itself.
 #include <algorithm>
 #include <bit>
 
@@ -59,12 +59,12 @@ Result<void> EngineImpl::start() {
                       fmt::format("firn_budget: {} bytes is below the least, {} bytes",
                                   options_.budget_bytes, 2 * granule_bytes));
   if (Result<void> fine = frames_.check(); !fine) return fine;
-  // Addresses are plenty: room for every block's own place, also while most of them are spilled.
+  // Addresses are plenty: every block keeps its own, also while most of them are spilled.
   Result<std::unique_ptr<Arena>> arena = Arena::reserve(driver_, uint64_t{4} << 40);
   if (!arena) return arena.error();
   arena_ = std::move(*arena);
   if (Result<void> started = transfers_.start(options_.copy_gate); !started) {
-    arena_.reset();  // (Whoever opens an engine again and again would run out of addresses.)
+    arena_.reset();  // (Else opening engines again and again would use up all addresses.)
     return started;
   }
   Lock lock(mutex_);
@@ -143,8 +143,7 @@ BlockInfo EngineImpl::describe_block(const Block& block, uint64_t w) const {
   return info;
 }
 
-/// Before anything that needs the driver: what to answer where there is none any more. (Not under
-/// the lock.)
+/// Before anything that needs the driver: the error to return if it is gone. (Not under the lock.)
 Result<void> EngineImpl::can_use(const Driver::ContextGuard& context) {
   const CUresult result = context.result();
   if (result != CUDA_SUCCESS && result != CUDA_ERROR_NOT_PERMITTED &&
@@ -157,9 +156,9 @@ Result<void> EngineImpl::can_use(const Driver::ContextGuard& context) {
   return {};
 }
 
-/// A call was given up in its middle: the process has no memory for what the engine notes. Blocks
-/// may be half moved, and nobody knows how far: nothing is moved from here on, so that no byte is
-/// handed over that might be wrong.
+/// A call was abandoned in its middle: the process has no memory for the engine's bookkeeping.
+/// Blocks may be half moved: nothing is moved from here on, so that no byte is handed over that
+/// might be wrong.
 void EngineImpl::left_undone() noexcept {
   Lock lock(mutex_);
   health_.end_without_memory();
@@ -174,7 +173,7 @@ bool EngineImpl::pump() {
   }
   Lock lock(mutex_);
   bool changed = pump_locked();
-  if (health_.dead()) {  // whoever waits is answered
+  if (health_.dead()) {  // waiting threads get the error
     lock.unlock();
     clock_.notify();
     return false;
@@ -199,7 +198,7 @@ bool EngineImpl::pump() {
 
 bool EngineImpl::pump_locked() {
   if (health_.dead()) return false;
-  staging_wanted_ = false;  // whoever still wants some says so below
+  staging_wanted_ = false;  // set again below by those that still want some
   settle_freed();
   if (history_) reading_.tell(clock_.now_ns(),
                                 transfers_.bandwidths().busy(lifetimes::Channel::store_read));
@@ -241,7 +240,7 @@ void EngineImpl::wait(Lock& lock, uint64_t ns) {
   lock.lock();
 }
 
-/// The program's thread is held up from here to count_stall(), which is not the program's time.
+/// The program's thread is held up from here to count_stall(): that time is not the program's.
 void EngineImpl::begin_stall() {
   if (options_.policy != Policy::greedy && !choice_.timing) return;
   if (!watching_.load(std::memory_order_relaxed)) return;
@@ -249,7 +248,7 @@ void EngineImpl::begin_stall() {
   mark_device_time(0);
 }
 
-/// `room`: so many bytes, where it was not for a block.
+/// `room`: bytes waited for, if not for a block.
 void EngineImpl::count_stall(uint64_t begin_ns, const Block* waited_for, uint64_t room) {
   uint64_t now = clock_.now_ns();
   device_clock_.stalled(now);
@@ -302,7 +301,7 @@ void EngineImpl::trace_sample() {
     trace_->row(now, "pinned", options_.device, 0, 0, pinned.bytes, pinned.reason);
 }
 
-/// (Under the lock nobody waits for who reads stderr.)
+/// (Queued: no thread waits under the lock for the reader of stderr.)
 void EngineImpl::say(const std::string& words) const {
   firn::say(fmt::format("firn: device {}: {}", options_.device, words));
 }
@@ -325,7 +324,7 @@ void EngineImpl::on_watch(std::function<void()> callback) {
   if (now) callback();
 }
 
-/// By one thread; others go on meanwhile, but nothing leaves before it is done.
+/// One thread does it; others go on meanwhile, but nothing leaves before it is done.
 void EngineImpl::reach_watch() {
   if (watching_.load(std::memory_order_relaxed) || !watch_due_) return;
   std::function<void()> callback;
@@ -333,7 +332,7 @@ void EngineImpl::reach_watch() {
     Entered context(*this);
     Lock lock(mutex_);
     if (watching_ || watch_begins_ != std::thread::id()) return;
-    // To wait for the device would spoil a capture: nothing is watched, and nothing leaves, before
+    // Waiting for the device would spoil a capture: watching begins, and blocks leave, only after
     // its end.
     if (!streams_told_.load(std::memory_order_acquire) && streams_.any_captured()) return;
     callback = std::move(watch_callback_);
@@ -351,9 +350,9 @@ void EngineImpl::reach_watch() {
     watch_begins_ = std::thread::id();
     throw;
   }
-  // Uses before this moment were not seen: they are over before anything can leave. Where streams
-  // were seen, any block may be in use on any of them; nobody waits for that here, for it may wait
-  // for what this thread enqueues next.
+  // Uses before this moment were not seen: they must be over before anything can leave. Where
+  // streams were seen, any block may be in use on any of them; they are not waited for here, since
+  // they may wait for what this thread enqueues next.
   Entered context(*this);
   const bool streams_told = streams_told_.load(std::memory_order_acquire);
   CUresult result = CUDA_SUCCESS;
@@ -373,7 +372,7 @@ void EngineImpl::reach_watch() {
   }
 }
 
-/// Whoever uses the block says so from here on.
+/// From here on, all uses of the block are reported.
 void EngineImpl::prove_told(Block& block) {
   uint64_t w = block.word.load();
   while ((w & word::told) && !(w & word::freed) && word::state(w) == State::resident)

@@ -1,5 +1,5 @@
 // One device's memory: blocks at fixed addresses in an arena, frames under a budget, and the engine
-// that moves cold blocks to host memory and to the store and has them back before they are used.
+// that moves cold blocks to host memory and to the store and brings them back before their use.
 //
 // Passive: it owns no thread and reads no clock of its own. Application threads enter it by the
 // calls below; a service thread (or a simulator) calls pump(). All calls are thread-safe.
@@ -33,13 +33,12 @@ class Recorder;  // allocator/record/recorder.h
 }
 
 enum class Access : uint8_t { read, write };
-/// Are all uses of the block seen as this one is? Only then may it leave between them: a touch that
-/// is `always` proves so, and one that is `this_time` does of blocks that were allocated_outside().
+/// Are all uses of the block seen, as this one is? Only then may it leave between them: an `always`
+/// touch proves so; a `this_time` touch does for blocks that were allocated_outside().
 enum class Seen : uint8_t { always, this_time };
-/// Of a block that is allocated before anybody watches: would those who use it tell? They do where
-/// it is what watched operators are given and answer, a tensor's storage: such blocks may leave from
-/// the moment on that watching begins. One that is `unknown` may be a workspace that its library
-/// keeps.
+/// For a block that is allocated before watching begins: will its uses be reported? They will if it
+/// is a tensor's storage, which watched operators take and return: such blocks may leave once
+/// watching begins. One that is `unknown` may be a workspace that its library keeps.
 enum class Told : uint8_t { unknown, always };
 
 /// A touched block, held on the device until release().
@@ -47,11 +46,11 @@ struct Hold {
   Block* block = nullptr;
 };
 
-/// Which block leaves next, and what comes back before it is asked for.
+/// How to choose the block that leaves next, and what to bring back ahead of its use.
 enum class Policy : uint8_t {
-  age,       // unused for longest, weighed by size; nothing comes back unasked
-  lifetime,  // every next use known from the period that was found; age until then
-  oracle,    // lifetime with the period told in advance (foresee): for comparison
+  age,       // the longest unused, weighted by size; nothing is brought back ahead
+  lifetime,  // by next uses, known from the period that was found; age until then
+  oracle,    // lifetime with the period given in advance (foresee): for comparison
   greedy,    // migrations planned once in a period, as published (lifetimes/greedy.h): likewise
 };
 
@@ -63,27 +62,27 @@ struct EngineOptions {
   uint64_t piece_bytes = 8u << 20;   // unit of copying and writing, at most span_bytes
   uint64_t span_bytes = 32u << 20;   // unit of mapping within a large block; 2 to 32 MiB
   double watch_fraction = 0.5;
-  double spare_fraction = 1. / 16;   // Policy::lifetime: of the memory, made valid elsewhere ahead
-                                     // beyond what is foreseen to lack
-  uint64_t io_patience_ns = 60'000'000'000;  // reads and writes of the store that fail are tried
-                                             // again for so long
+  double spare_fraction = 1. / 16;   // Policy::lifetime: part of the memory made valid elsewhere
+                                     // ahead, beyond the foreseen shortage
+  uint64_t io_patience_ns = 60'000'000'000;  // how long reads and writes of the store that fail are
+                                             // tried again
   bool adversarial = false;
   bool verify = false, guard = false, poison = false;  // tests: the net, see guard.cpp
-  bool sums = false;                 // of what is in host memory, see sums.cpp
-  bool places = false;               // Policy::lifetime: blocks that never leave have planned places
+  bool sums = false;                 // of copies in host memory, see sums.cpp
+  bool places = false;               // Policy::lifetime: planned places for blocks that never leave
   Policy policy = Policy::age;
   bool notices = false;              // fault storms and thrash are said on stderr, once each
-  SlowWorks* slow_works = nullptr;   // told of decisions that take long; null: the process's own
+  SlowWorks* slow_works = nullptr;   // receives decisions that take long; null: the process's own
   bool copy_gate = false;  // copies out leave gaps for mapping (copy_gate.h): the wall clock only
   bool no_bytes = false;  // simulation: staging is addresses without memory
-  bool no_wall_clock = false;  // simulation: thinking ends at the same place each time
-  /// What is left of the process's host budget, shared by its engines; null: host_bytes is one's
-  /// own.
+  bool no_wall_clock = false;  // simulation: planning stops at the same step each time
+  /// The rest of the process's host budget, shared by its engines; null: host_bytes is this
+  /// engine's own.
   std::atomic<uint64_t>* host_left = nullptr;
-  uint64_t host_own = 0;  // then: what this engine has besides, whatever the others take
-  HostRoom* host_room = nullptr;  // what the machine can still give; null: whatever it gives
-  bool host_ahead = false;  // somebody calls prepare_host() when host_due(): nothing is pinned else
-  /// Told of every allocation and free, when tracing; null otherwise. Outlives the engine.
+  uint64_t host_own = 0;  // then: what this engine has in any case
+  HostRoom* host_room = nullptr;  // what the machine can still give; null: no limit
+  bool host_ahead = false;  // prepare_host() is called when host_due(); only it pins memory
+  /// Receives every allocation and free, when tracing; null otherwise. Outlives the engine.
   record::Recorder* recorder = nullptr;
 };
 
@@ -97,15 +96,15 @@ struct PoolTallies {           // index 0: all, 1: small (< 1 MiB), 2: large
       requested_bytes[3];
 };
 
-/// Something that happened to a part of a segment which its owner cuts up, or to a segment that is
-/// not the engine's memory.
+/// An event of a part of a segment that its owner cuts up, or of a segment that is not the engine's
+/// memory.
 struct PartEvent {
   enum class Kind : uint8_t {
     allocated,
     freed,
     waits,             // freed, while other streams may use it: before `freed`
     waited,
-    inactive,          // parts that are free beside others, in `pieces` and `bytes`: the change
+    inactive,          // change of the free parts beside others, in `pieces` and `bytes`
     foreign_made,      // a segment from elsewhere
     foreign_given,
   };
@@ -130,19 +129,19 @@ struct EngineStats {
   uint64_t spilled_bytes = 0, faulted_bytes = 0, prefetched_bytes = 0;
   uint64_t forwarded_bytes = 0;       // faulted from host memory, no read
   uint64_t summed_bytes = 0;          // in host memory, for firn_verify
-  uint64_t host_corrupt = 0;          // sums there that were wrong, as it left
-  uint64_t device_corrupt = 0;        // and of what came to the device
+  uint64_t host_corrupt = 0;          // wrong sums there, found as bytes left
+  uint64_t device_corrupt = 0;        // wrong sums of bytes that came to the device
   uint64_t verified_bytes = 0;        // compared with their copies as they left
-  uint64_t unseen_writes = 0;         // and of those, stretches that differed: nobody said a write
+  uint64_t unseen_writes = 0;         // of these, stretches that differed: a write was not reported
   uint64_t clean_dropped_bytes = 0;   // left without a copy: a valid one was elsewhere
   uint64_t stall_ns = 0;  // application threads waited for room or for a fault, until now
-  uint64_t stalls = 0;    // how often; those that are over
-  // The engine's time, in events of large blocks: touches, and since they are watched allocations
-  // and frees too (by age only the former), and a tick for each block made, faulted or refused. To
-  // count touches alone would cost every one of them an instruction more.
+  uint64_t stalls = 0;    // number of waits that are over
+  // The engine's time, in events of large blocks: touches; once watched, allocations and frees too
+  // (with Policy::age, only allocations); and a tick for each block made, faulted or refused.
+  // Counting touches alone would cost each of them one more instruction.
   uint64_t touches = 0;
-  uint64_t lost_blocks = 0;           // their last copy is wrong, gone, or was not read in time;
-                                      // less those of the last that were read later
+  uint64_t lost_blocks = 0;           // their last copy is wrong, gone, or was not read in time
+                                      // (unless it was read later)
   uint64_t evictions = 0, faults = 0;
   uint64_t zero_copy_bytes = 0;       // touched in host memory because the budget had no room
   uint64_t zero_copy_touches = 0;     // and how often
@@ -150,8 +149,8 @@ struct EngineStats {
   uint64_t gap_bytes = 0;             // free in frames that several blocks share
   uint64_t maps = 0, unmaps = 0;      // frames mapped, and unmapped
   uint64_t frames_created = 0, frames_released = 0;
-  // In calls of the driver, and of that with the engine's lock held; and waited for that lock. Zero
-  // where the driver is not timed (simulation).
+  // Time in calls of the driver, the part of it under the engine's lock, and time spent waiting for
+  // that lock. Zero where the driver is not timed (simulation).
   struct InDriver {
     uint64_t ns = 0, locked_ns = 0, lock_waited_ns = 0;
   };
@@ -160,13 +159,13 @@ struct EngineStats {
   // not; regions as planned, mapped, and in use.
   uint64_t places = 0, placed = 0, places_missed = 0;
   uint64_t region_planned_bytes = 0, region_bytes = 0, region_used_bytes = 0;
-  // Beyond what the blocks that have places are asked for, when that is most: with frames of their
+  // Bytes beyond what was asked for, of the blocks with places, at their most: with frames of their
   // own, at the least; and in their regions.
   uint64_t waste_without_places = 0, waste_with_places = 0;
-  uint64_t maps_without_places = 0, maps_with_places = 0;  // in the iteration before, and the last
+  uint64_t maps_without_places = 0, maps_with_places = 0;  // iteration before planning; the last
   uint64_t oom_count = 0, retry_count = 0;
-  double spare_fraction = 0;          // written ahead beyond what lacks, as chosen by rehearsal
-  uint64_t plan_ns = 0;               // CPU time spent on deciding ahead; 0 where nothing does
+  double spare_fraction = 0;          // written ahead beyond the shortage, as rehearsed
+  uint64_t plan_ns = 0;               // CPU time spent on planning; 0 without it
   // Bytes per second while something moved; 0: too little moved so far to say.
   double measured_host_out_bytes_s = 0, measured_host_in_bytes_s = 0;
   double measured_store_write_bytes_s = 0, measured_store_read_bytes_s = 0;
@@ -182,16 +181,16 @@ struct Wait {
   uint64_t ns = 0;
   const void* block = nullptr;        // what for; null: for room
   uint64_t bytes = 0;                 // the block's, or the room's
-  const char* maker = nullptr;        // who allocated the block, where that is asked for and known
+  const char* maker = nullptr;        // who allocated the block, if that is asked for and known
 };
-/// What one thread waited in an operator, as its front end tells it afterwards.
+/// One thread's waits in an operator, as its front end reports them afterwards.
 struct WaitedBy {
   std::string_view name, site;        // the operator, the program's line; empty: not known
   uint64_t waits = 0, ns = 0;
   Wait longest;
 };
 
-/// Of EngineStats, what a process must not end well with.
+/// The part of EngineStats with which a process must not exit successfully.
 struct Failures {
   uint64_t lost_blocks = 0, corrupt = 0, unseen_writes = 0;
 };
@@ -199,20 +198,20 @@ struct Failures {
 struct BlockInfo {
   void* base = nullptr;
   size_t bytes = 0, requested_bytes = 0;
-  size_t capacity = 0;                // what it could hold: its frames
+  size_t capacity = 0;                // what its frames could hold
   CUstream stream = nullptr;
   const char* state = "";             // resident | spilling | hosted | spilled | faulting | ...
   bool small = false, live = false;
   bool recorded = false;              // record_stream: a free waits for other streams
-  bool waiting = false;               // freed, and does so (blocks() only)
+  bool waiting = false;               // freed, and waits for other streams (blocks() only)
   // Of a block in a planned place (blocks() only): the stretch of mapped memory that it shares.
   void* segment = nullptr;
   size_t segment_bytes = 0;
   uint64_t pins = 0;
-  const char* stays = nullptr;        // on the device, and why it cannot leave (blocks() only)
+  const char* stays = nullptr;        // why it cannot leave the device, where it is (blocks() only)
 };
 
-/// What happens to memory beside the calls that ask for it.
+/// Events of memory beside the calls that ask for it.
 struct MemoryEvent {
   enum class Kind : uint8_t {
     segment_made,    // memory mapped for a large block, or for small ones to share
@@ -243,18 +242,18 @@ class Engine {
 
   /// A block of at least `bytes` (0: null), for work on `stream`; resident, contents undefined.
   /// out_of_memory says what is pinned and why, and which knob changes it.
-  /// `requested`: what statistics say was asked for, where that is less.
-  /// Where nobody watches and memory is short, watching begins first.
+  /// `requested`: what statistics report as asked for, if less.
+  /// If memory is short before watching has begun, it begins first.
   virtual Result<void*> allocate(size_t bytes, CUstream stream, size_t requested = 0,
                                  Told told = Told::unknown) = 0;
   /// Frees a block on its allocation stream: reusable there at once, elsewhere after its uses are
   /// over. invalid_argument for foreign, interior and already freed pointers: nothing was changed.
   virtual Result<void> free(void* pointer) = 0;
   /// Frees a block that any work may use: it is reused, on its own stream too, only once all that
-  /// `fence` waits for by now is over. Whoever lacks room waits for that, up to two minutes.
-  /// `fence`: a stream of the caller's for this alone, which uses no block itself, the same at each
-  /// call. `given` is larger than at the calls before where the fence was given something to wait
-  /// for since. Errors: invalid_argument; nothing was changed then.
+  /// `fence` waits for by now is over. Threads that lack room wait for that, up to two minutes.
+  /// `fence`: a stream of the caller's for this purpose only, which uses no block itself, the same
+  /// at each call. `given` is larger than before if the fence has got something more to wait for
+  /// since. Errors: invalid_argument, with nothing changed.
   virtual Result<void> free_behind(void* pointer, CUstream fence, uint64_t given) = 0;
   /// Work on `stream` uses the block: after free() it is reused only once that work is over.
   /// `context`: the stream's; null: this device's.
@@ -262,17 +261,17 @@ class Engine {
                                      CUcontext context = nullptr) = 0;
 
   /// The program made `stream` by itself and may destroy it at any time: from here its handle is
-  /// only compared. Costs a wait for the device where its work has to be over. Lock-free once
+  /// only compared. When its work has to be over, this costs a wait for the device. Lock-free once
   /// known.
   virtual void may_end(CUstream stream) = 0;
 
   /// The stream is about to be destroyed by its owner: its work so far can be waited for without
-  /// it, and a later stream may have its handle. Nothing happens to streams that were never seen.
+  /// it, and a later stream may have its handle. Streams that were never seen are ignored.
   virtual void stream_ends(CUstream stream) = 0;
-  /// Another context than the device's is about to be destroyed, its work is over: as stream_ends()
-  /// of all its streams.
+  /// A context other than the device's is about to be destroyed, its work is over: stream_ends()
+  /// for all its streams.
   virtual void context_ends(CUcontext context) = 0;
-  /// By what name touch(), release() and record_stream() know a stream of another device's context.
+  /// The name that touch(), release() and record_stream() have for another device's stream.
   virtual CUstream stream_of(CUstream stream, CUcontext context) = 0;
 
   /// Is `pointer` inside this device's arena? Lock-free.
@@ -287,8 +286,8 @@ class Engine {
 
   /// Work that uses the block around `pointer` is about to be enqueued on `stream`: makes it
   /// resident (waits for a fault, makes `stream` wait for its copy) and holds it until release().
-  /// Of a small block its segment is resident and held, once operators are watched. Foreign pointers
-  /// give an empty hold, and until then small blocks. Errors: out_of_memory, lost.
+  /// For a small block its segment is resident and held, once operators are watched; before that
+  /// the hold is empty, as for foreign pointers. Errors: out_of_memory, lost.
   virtual Result<Hold> touch(const void* pointer, CUstream stream, Access access,
                              Seen seen = Seen::always) = 0;
   /// As touch(), for callers that cannot stop the work: where the budget has no room, the block is
@@ -296,8 +295,8 @@ class Engine {
   /// and leaves again after release(). Counted in zero_copy_bytes. Errors: lost, driver.
   virtual Result<Hold> touch_anyway(const void* pointer, CUstream stream, Access access,
                                     Seen seen = Seen::always) = 0;
-  /// The program is told that memory was refused: counts in oom_count. (Callers may do otherwise
-  /// about an error out_of_memory; none counts by itself.)
+  /// The program gets an error: memory was refused. Counts in oom_count. (Callers may handle
+  /// out_of_memory otherwise; no error counts by itself.)
   virtual void count_refusal() = 0;
   /// The work has been enqueued: from here the block's age and last use count.
   virtual void release(Hold hold, CUstream stream) = 0;
@@ -309,50 +308,49 @@ class Engine {
                             size_t& held, Seen seen = Seen::always) = 0;
   /// release() of many, none of them empty. Lock-free as release() is.
   virtual void release_many(std::span<const Hold> holds, CUstream stream) = 0;
-  /// What holds these blocks has enqueued work that may use them on `stream` besides: their uses
-  /// there count too. Before release(). Takes the lock.
+  /// The holder of these blocks has enqueued work on `stream` as well that may use them: those uses
+  /// count too. Before release(). Takes the lock.
   virtual void used_on(std::span<const Hold> holds, CUstream stream) = 0;
-  /// Work is enqueued on `stream` while nobody watches what it uses. Lock-free once known.
+  /// Work is enqueued on `stream` whose uses are not watched yet. Lock-free once known.
   virtual void saw_stream(CUstream stream) = 0;
-  /// The work was refused: nothing was enqueued. No hold is empty.
+  /// Releases holds without a use: the work was refused, nothing was enqueued. No hold is empty.
   virtual void release_unused(std::span<const Hold> holds) = 0;
-  /// Holds the block around `pointer` as it is, for nobody's use: until release_apart(), from any
-  /// thread. Whoever waits for room waits for that. Empty for a block that is not resident, and for
+  /// Holds the block at `pointer` as it is, without a use, until release_apart() from any thread.
+  /// Threads that wait for room wait for that. Empty for a block that is not resident, and for
   /// small ones before operators are watched.
   virtual Hold hold_apart(const void* pointer) = 0;
   virtual void release_apart(Hold hold) = 0;
   /// A block just allocated inside an operator: holds it as touch() would, without proving that its
-  /// uses are seen. `maker`, which lives on: who allocated it, for notices. Empty for small ones:
-  /// those stay until they are touched.
+  /// uses are seen. `maker` (a string that lives on): who allocated it, for notices. Empty for
+  /// small ones: those stay until they are touched.
   virtual Hold hold_new(const void* pointer, const char* maker = nullptr) = 0;
-  /// A block just allocated in no operator, while operators are told: memory of the program's own,
-  /// as torch.compile's code allocates for its kernels, and none that operators share behind the
+  /// A block just allocated in no operator, while operators are observed: the program's own memory,
+  /// as torch.compile's code allocates for its kernels, not shared by operators behind the
   /// program's back. A touch that is Seen::this_time proves it too.
   virtual void allocated_outside(const void* pointer) = 0;
 
-  /// A block's uses are not all seen by touch(), or not yet: it is not evicted until it was touched
-  /// once, Seen::always (automatic for new blocks), or ever, with pin(). `reason` must outlive the
-  /// engine. Who pins may write, on any stream: its copies elsewhere are dropped, its bytes waited
-  /// for.
+  /// Pins a block whose uses touch() does not all see: it is never evicted. (A new block stays,
+  /// too, until it was touched once with Seen::always.) `reason` must outlive the engine. The
+  /// caller may write, on any stream: copies elsewhere are dropped, and the bytes waited for.
   virtual Result<void> pin(const void* pointer, const char* reason) = 0;
   virtual Result<void> unpin(const void* pointer) = 0;
-  /// Memory that its owner cuts into parts himself: pinned for `reason`, counted as a segment (of
-  /// the small blocks' pool when `small`) and not as an allocation. free() gives it back.
+  /// Memory that its owner cuts into parts: pinned for `reason`, counted as a segment (of the small
+  /// blocks' pool when `small`) and not as an allocation. free() gives it back.
   virtual Result<void*> allocate_segment(size_t bytes, CUstream stream, bool small,
                                          const char* reason) = 0;
-  /// What its owner does with parts of it, for statistics and recordings.
+  /// Reports what its owner does with parts of it, for statistics and recordings.
   virtual void count(const PartEvent& event) = 0;
-  /// The block's bare address is handed to somebody whose uses nobody reports: pinned until it is
-  /// freed, however often this is called. unpin() beyond the counted pins takes it back. Lock-free
-  /// when it was called before. Nothing happens to foreign pointers.
+  /// The block's bare address goes to somebody whose uses are not reported: pinned until it is
+  /// freed, however often this is called. unpin() beyond the counted pins undoes it. Lock-free when
+  /// called again. Ignores foreign pointers.
   virtual Result<void> give_address(const void* pointer, const char* reason) = 0;
   /// The memory around an address in a live block, for another process to map: pinned for `reason`
   /// until the block is freed. The program keeps it while others use it. Errors: invalid_argument
   /// (no live block), out_of_memory (not on the device, and no room), driver.
   virtual Result<std::shared_ptr<const ExportedMemory>> export_memory(const void* pointer,
                                                                       const char* reason) = 0;
-  /// Kernels of `device` may use this device's memory directly: what is mapped, now and later, is
-  /// open to it.
+  /// Kernels of `device` may use this device's memory directly: all that is mapped, now and later,
+  /// is open to it.
   virtual Result<void> allow_peer(int device) = 0;
   virtual Result<void> prefetch(const void* pointer, size_t bytes, CUstream stream) = 0;
   virtual Result<void> cold(const void* pointer, size_t bytes) = 0;
@@ -360,19 +358,19 @@ class Engine {
   /// Reaps completions, advances blocks, keeps a little memory free ahead of need. True when it
   /// changed anything. Called by the service thread, and by waiting application threads.
   virtual bool pump() = 0;
-  /// Long thinking that is due: chooses how blocks are written ahead by rehearsing what comes.
-  /// Takes tens of milliseconds, and no lock while it thinks: for a thread that nobody waits for.
-  /// False: nothing was due.
+  /// Long computation that is due: chooses by rehearsals how much is written ahead, plans places.
+  /// Takes tens of milliseconds, without the lock: for a thread that nothing waits for. False:
+  /// nothing was due.
   virtual bool ponder() = 0;
   virtual bool ponder_due() const = 0;
   /// Where EngineOptions::host_ahead is set: pins host memory ahead of need, which takes a third of
-  /// a second for each GiB and holds nobody up; for a thread that nobody waits for. False: none was
-  /// due, or the system has no more.
+  /// a second for each GiB without holding others up; for a thread that nothing waits for. False:
+  /// none was due, or the system has no more.
   virtual bool prepare_host() = 0;
   virtual bool host_due() const = 0;
-  /// Host memory is short (`pressed`): what is kept there is written to the store, or dropped where
-  /// it is elsewhere too, and a region without any is given back to the system; true: one was.
-  /// Called now and then; not pressed: what was begun is left. May wait for the store.
+  /// If host memory is short (`pressed`): writes what it keeps to the store, or drops it if valid
+  /// elsewhere, and gives an empty region back to the system; true: one was. Called now and then;
+  /// if not pressed, stops what was begun. May wait for the store.
   virtual bool give_host_back(bool pressed) = 0;
   /// True while something is in flight or a prefetch waits: pump() is due again soon.
   virtual bool busy() const = 0;
@@ -382,16 +380,15 @@ class Engine {
   /// Lowers or raises the budget; blocks above it are spilled as far as they can be.
   virtual Result<void> set_budget(uint64_t bytes) = 0;
   /// The driver lacks memory of its own (for a module, a stream): gives the device `bytes` back out
-  /// of what is held, and lowers the budget to what is left. Answers how much was given: less where
-  /// blocks cannot leave, or not within `patience_ns`.
+  /// of what is held, and lowers the budget to the rest. Returns how much was given: less if blocks
+  /// cannot leave, or not within `patience_ns`.
   virtual uint64_t give_way(uint64_t bytes, uint64_t patience_ns) = 0;
   /// Spills every block that may be spilled and waits for it (adversarial mode, `firn spill`).
   virtual void spill_all() = 0;
   /// Spills every block that may be spilled and gives the device what comes free (`firn spill`):
-  /// nothing comes back before the program uses or allocates something. Operators that nobody
-  /// watched so far are watched from the next allocation on: what they use may leave then.
+  /// nothing comes back before the program uses or allocates something. If operators are not
+  /// watched yet, they are from the next allocation on, so that their blocks may leave then.
   virtual void spill_away() = 0;
-  /// Called once, from the thread whose allocation crossed watch_fraction, with no lock held.
   /// An event that will come: of the block around `pointer`, or, where that is null, of a block yet
   /// to be allocated, by a number of the caller's choice (bytes: of its allocation; at least 1
   /// MiB).
@@ -403,34 +400,36 @@ class Engine {
   };
   /// Policy::oracle: this is what comes next, again and again.
   virtual void foresee(std::span<const Coming> coming) = 0;
+  /// Called once, from the thread whose allocation crossed watch_fraction, with no lock held.
   virtual void on_watch(std::function<void()> callback) = 0;
   virtual bool watching() const = 0;
-  /// While stopped, nothing that is on the device leaves it: what does not fit is out of memory,
-  /// and what operators use of it is used in host memory (touch_anyway). What was leaving stays, as
-  /// far as it has not left. `for_good`: whatever is said later.
+  /// While stopped, blocks on the device stay there: what does not fit is out of memory, or, where
+  /// operators use it, is used in host memory (touch_anyway). Blocks on their way out stay, as far
+  /// as they are still there. `for_good`: later calls do not undo it.
   virtual void stop_spilling(bool stopped, bool for_good = false) = 0;
-  /// Called under the engine's lock, by the thread that has waited so long: take note, no more.
-  /// Answers in which operator, a word that lives on, or null: for the trace.
-  /// Who uses memory in the calling thread, for the history of a block that was found written
-  /// unseen; null: nobody. Called from any thread, maybe under the engine's lock.
+  /// Sets the function that says who uses memory in the calling thread, for the history of a block
+  /// that was found written unseen; null: nobody. Called from any thread, maybe under the engine's
+  /// lock.
   virtual void on_doing(const char* (*doing)()) = 0;
+  /// Called under the engine's lock, by the thread that has waited so long: take note, no more.
+  /// Returns the operator, a string that lives on, or null: for the trace.
   virtual void on_stall(std::function<const char*(const Wait& wait)> callback) = 0;
   /// Called under the engine's lock: with true when the program waits for memory most of the time,
-  /// so that it is worth its price to find out who does, and to tell; with false when no more.
+  /// so that finding out who does is worth its cost; with false when that ends.
   virtual void on_storm(std::function<void(bool asked)> callback) = 0;
-  /// While that is asked for: a thread waited; it allocated the block around `pointer`.
+  /// While that is asked for: a thread waited; it allocated the block at `pointer`.
   virtual void waited(const WaitedBy& who) = 0;
   virtual void made_by(const void* pointer, std::string_view maker) = 0;
   /// Called under the engine's lock: `callback` may take note, no more.
   virtual void on_memory(std::function<void(const MemoryEvent&)> callback) = 0;
 
   virtual EngineStats stats() const = 0;
-  /// Without a lock: at exit another thread may have it for good.
+  /// Takes no lock: at exit another thread may hold it for good.
   virtual Failures failures() const = 0;
   virtual uint64_t zero_copy_bytes() const = 0;  // as stats() says; takes the lock
   virtual uint64_t budget_bytes() const = 0;  // as stats() says, and no more
-  /// Of the budget, or of the part that the device gives: all that can be had now for one operator,
-  /// when everything has left that may. Takes the lock and looks at each live large block.
+  /// The most that one operator can have now, of the budget or of the part that the device gives,
+  /// once everything has left that may. Takes the lock and visits each live large block.
   virtual uint64_t room_at_most() const = 0;
   virtual PoolTallies tallies() const = 0;
   virtual void reset_peaks() = 0;

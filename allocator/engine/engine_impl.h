@@ -46,7 +46,7 @@ namespace firn {
 class EngineInspector;  // tests/simulation/inspector.h
 
 inline constexpr const char* in_places_words = "in planned places (firn_places)";
-/// Of what is on the device and not in such a place; null: it may leave.
+/// Why a block on the device that is not in such a place stays there; null: it may leave.
 const char* why_it_stays(const Block& block);
 
 class EngineImpl final : public Engine, private EngineLimits, private InMotion {
@@ -133,8 +133,8 @@ class EngineImpl final : public Engine, private EngineLimits, private InMotion {
   void abandon() override;
 
  private:
-  /// The device's context is current, and the thread's time in the driver is counted.
-  /// Begins before the lock is taken, and ends after it: what was said meanwhile is written then.
+  /// Makes the device's context current, and counts the thread's time in the driver. Begins before
+  /// the lock is taken, and ends after it: lines said meanwhile are written then.
   struct Entered : DriverTimeScope, Driver::ContextGuard {
     explicit Entered(EngineImpl& engine)
         : DriverTimeScope(engine.driver_times_),
@@ -144,7 +144,7 @@ class EngineImpl final : public Engine, private EngineLimits, private InMotion {
       if (std::uncaught_exceptions() > thrown_) engine_.left_undone();
       try {
         if (Said& said = Said::of_process(); said.waits()) said.write();
-      } catch (const std::bad_alloc&) {  // it is said later
+      } catch (const std::bad_alloc&) {  // it is written later
       }
     }
     Entered(const Entered&) = delete;
@@ -225,7 +225,7 @@ class EngineImpl final : public Engine, private EngineLimits, private InMotion {
   // small.cpp, parts.cpp, stats.cpp
   bool release_segments();
   // segments.cpp
-  /// Of a small block, or of the block that stands for it.
+  /// The segment of a small block, or of the block that stands for the segment.
   Segment& segment_of(const Block& block) const {
     return *segments_[arena_->at(block.address) & ~segment_mark].load(std::memory_order_acquire);
   }
@@ -326,9 +326,9 @@ class EngineImpl final : public Engine, private EngineLimits, private InMotion {
   class RoomSearch;
   struct RoomWanted {
     uint64_t granules;
-    const Block* block = nullptr;      // that it is for; null: an allocation
-    uint64_t patience_ns = still_ns;   // so long only work on the device may hold it up
-    bool gives_up = true;              // the caller can go on without, in host memory
+    const Block* block = nullptr;      // needs the room; null: an allocation does
+    uint64_t patience_ns = still_ns;   // how long only work on the device may hold it up
+    bool gives_up = true;              // the caller can go on without room, in host memory
   };
   Result<Reservation> make_room(Lock& lock, const RoomWanted& wanted);
   // room.cpp
@@ -523,7 +523,7 @@ class EngineImpl final : public Engine, private EngineLimits, private InMotion {
   Store* const store_;
   Clock& clock_;
   TraceWriter* const trace_;
-  const bool traced_;  // events are told: to trace_, to net_
+  const bool traced_;  // events go to trace_ and net_
   mutable DriverTimes driver_times_;
   mutable DriverTimedMutex mutex_{driver_times_};
   std::unique_ptr<Arena> arena_;
@@ -557,12 +557,12 @@ class EngineImpl final : public Engine, private EngineLimits, private InMotion {
   // Written at every touch.
   alignas(64) std::atomic<uint64_t> ticks_{1};
   RankedMutex<Rank::freed> freed_mutex_;          // under the engine's, or alone
-  std::vector<Block*> freed_;       // where the driver could not be called: see settle_later()
+  std::vector<Block*> freed_;       // the driver could not be called: see settle_later()
   alignas(64) std::atomic<bool> busy_{false};
   std::unique_ptr<History> history_;
   std::vector<Life> life_of_;           // by descriptor
   DeviceClock device_clock_{streams_};
-  uint64_t learned_ = 0;                // event number when it was learned from last
+  uint64_t learned_ = 0;                // event number of the last learn()
   std::vector<uint32_t> block_of_;      // descriptor, by life
   GreedyRun greedy_;
   Plan plan_;
@@ -576,9 +576,9 @@ class EngineImpl final : public Engine, private EngineLimits, private InMotion {
   uint64_t reading_since_ = 0;          // event number at which reading_'s period began
   Scratch scratch_;
   std::function<void()> watch_callback_;
-  std::thread::id watch_begins_;  // who is about to begin; nobody: none is
+  std::thread::id watch_begins_;  // the thread that is about to begin; default: none
   std::atomic<bool> watch_due_{false}, streams_told_{false};
-  bool told_early_ = false;  // of tensors it is told from the first one on, Told::always
+  bool told_early_ = false;  // tensors are marked Told::always from the first one on
   uint64_t asleep_at_ = UINT64_MAX;  // history_'s event number at spill_away(); lifetimes
   HotCounters hot_;
   mutable std::array<ThreadCount, cells_own> thread_holds_{};  // by thread_cell()

@@ -1,7 +1,7 @@
-// What the program does with its large blocks (allocate, touch, free), from any thread in one
-// order, for whoever learns from it. push() takes no lock and makes no allocation: one
-// fetch-and-add and one store. When the reader falls behind by a whole ring the oldest events are
-// lost: to it the program has changed.
+// The program's events of large blocks (allocate, touch, free), from any thread, in one order, for
+// a reader that learns from them. push() takes no lock and makes no allocation: one fetch-and-add
+// and one store. When the reader falls behind by a whole ring the oldest events are lost: it sees
+// them as a change of the program.
 //
 // One reader, under the engine's lock.
 #pragma once
@@ -30,10 +30,10 @@ class EventRing {
     write(at, kind, block);
     return at;
   }
-  /// push() in two: a number, and what it stands for. (Between them a thread may sleep.)
+  /// push() in two steps: take a number, write its event. (Between them a thread may sleep.)
   uint64_t take() { return head_.fetch_add(1, std::memory_order_relaxed); }
   void write(uint64_t at, lifetimes::EventKind kind, uint32_t block) {
-    // The reader has looked at the line since it was last written: asked for early, it is no wait.
+    // The reader has read this line since it was last written: prefetched, it costs no wait.
     prefetch_to_write(&slots_[(at + write_ahead) & mask_]);
     slots_[at & mask_].store(number(at) << 27 | static_cast<uint64_t>(kind) << 25 | block,
                              std::memory_order_release);
@@ -41,8 +41,7 @@ class EventRing {
   /// How many were pushed.
   uint64_t pushed() const { return head_.load(std::memory_order_relaxed); }
 
-  /// The next event below number `end`; false when there is none yet. What was overwritten is
-  /// passed over.
+  /// The next event below number `end`; false when there is none yet. Skips what was overwritten.
   bool pop(Event& event, uint64_t end = UINT64_MAX) {
     while (tail_ < end) {
       uint64_t word = slots_[tail_ & mask_].load(std::memory_order_acquire);
@@ -53,8 +52,8 @@ class EventRing {
         ++tail_;
         return true;
       }
-      // Of the round before: not written yet, or by one that slept and wrote too late. It is waited
-      // for until the next round overwrites it.
+      // From the round before: not written yet, or written too late by a thread that slept. The
+      // reader waits for it until the next round overwrites it.
       if (behind <= number_mask / 2) return false;
       tail_ = head_.load(std::memory_order_relaxed) - mask_ / 2;
     }
@@ -67,8 +66,8 @@ class EventRing {
   static constexpr uint64_t block_mask = (1ull << 25) - 1;  // as many as BlockTable holds
   static void prefetch_to_write(const void* address) {
 #ifdef __x86_64__
-    // (__builtin_prefetch() asks to write only where all processors that it compiles for can; those
-    // that cannot do nothing here.)
+    // (__builtin_prefetch() emits the write prefetch only if all target processors have it; others
+    // ignore this one.)
     asm volatile("prefetchw %0" : : "m"(*static_cast<const char*>(address)));
 #else
     __builtin_prefetch(address, 1);
@@ -77,7 +76,7 @@ class EventRing {
   /// Never that of an empty slot.
   static uint64_t number(uint64_t at) { return (at + 1) & number_mask; }
 
-  // What the reader writes is on a cache line of its own, and what both read on another.
+  // The reader writes to a cache line of its own; what both only read is on another.
   ZeroArray<std::atomic<uint64_t>> slots_;
   const uint64_t mask_;
   alignas(64) std::atomic<uint64_t> head_{0};

@@ -57,16 +57,16 @@ Result<std::shared_ptr<const ExportedMemory>> EngineImpl::export_memory(const vo
     known = *made;
   }
   block->exported = true;
-  // Its end is not the quick one: it is zeroed first.
+  // Its end takes the slow way: it is zeroed first.
   block->word.set(word::recorded);
   return known;
 }
 
-/// Another process may have written there: whoever has the memory next may hand it to a third. All
-/// uses of the block are over (to be ordered behind them would be refused where the driver is ill);
+/// Zeroes a block: another process may have written there, and the memory's next owner may hand it
+/// to a third. All uses of the block are over (a failing driver would refuse to order behind them);
 /// this is one more.
 void EngineImpl::wipe(Block& block) {
-  if (health_.dead()) return;  // nobody has its memory again
+  if (health_.dead()) return;  // its memory is not used again
   const uint64_t bytes = block.grains != 0 ? block.mapped_bytes() : size_t{block.bytes};
   CUresult result = CUDA_ERROR_UNKNOWN;
   for (int attempt = 0; attempt < 3 && result != CUDA_SUCCESS; ++attempt)

@@ -1,6 +1,6 @@
-// In: room made, the same address mapped again, bytes from host memory or from the store
-// (read.cpp), copied to the device. The block is resident once every piece's copy is
-// enqueued; streams that use it wait for the copy's event.
+// The way in: room made, the same address mapped again, bytes from host memory or from the store
+// (read.cpp), copied to the device. The block is resident once every piece's copy is enqueued;
+// streams that use it wait for the copy's event.
 #include <algorithm>
 
 #include <fmt/format.h>
@@ -12,12 +12,12 @@
 namespace firn {
 
 /// Maps what is missing of the block and begins to bring its bytes. While room is made the block
-/// stays what it was: a part that is still mapped may leave for others too, and the caller looks
+/// keeps its state: a part that is still mapped may leave for others too, and the caller checks
 /// again when this returns. `anyway`: to host memory when the budget has no room.
 Result<void> EngineImpl::begin_fault(Lock& lock, Block& block, bool anyway) {
   const uint32_t generation = block.generation;
   block.age.store(next_tick(), std::memory_order_relaxed);
-  Error short_of_memory;  // the device's last refusal of so many
+  Error short_of_memory;  // the device's last refusal of this memory
   for (int attempt = 0;;) {
     if (block.coming > 0) {
       if (!carry_out_mappings(lock)) wait(lock, poll_ns);
@@ -69,7 +69,7 @@ Result<void> EngineImpl::begin_fault(Lock& lock, Block& block, bool anyway) {
   }
 }
 
-/// What has to be reserved to map so many of the block's grains: whole spans, as things are now.
+/// Granules to reserve for mapping so many of the block's grains (whole spans), at this moment.
 uint64_t EngineImpl::granules_for(const Block& block, uint64_t grains) const {
   return block.shape.shared() ? frames_.granules_for(block.shape) : grains / granule_grains;
 }
@@ -99,7 +99,7 @@ Result<void> EngineImpl::map_host_fault(Lock& lock, Block& block, const Error& n
 
 void EngineImpl::count_zero_copy(uint64_t bytes, const Error& no_room) {
   counted_.zero_copy_bytes += bytes;
-  if (counted_.zero_copy_touches++ == 0 && !options_.no_bytes)  // (firn simulate has the sum.)
+  if (counted_.zero_copy_touches++ == 0 && !options_.no_bytes)  // (firn simulate reports the sum.)
     trouble("an operator's tensors do not fit the budget together: some were used in host memory, "
             "slowly. " + no_room.text);
 }
@@ -183,7 +183,7 @@ void EngineImpl::advance_fault(Block& block) {
   clock_.notify();
 }
 
-/// A block freed while its reads were in flight: nobody waits for it, but its frames are mapped
+/// A block freed while its reads were in flight: no thread waits for it, but its frames are mapped
 /// until the copies into them are over.
 void EngineImpl::finish_drain(Block& block) {
   if (!uses_.over(block)) {
@@ -209,7 +209,7 @@ uint64_t EngineImpl::prefetchable_grains(const Block& block, uint64_t most) cons
   return grains;
 }
 
-/// Is it away, or partly, and can it be fetched?
+/// Is the block away, at least in part, and can it be fetched?
 bool EngineImpl::may_arrive(const Block& block) const {
   const State state = block.state();
   return block.mapped + block.coming < block.grains &&

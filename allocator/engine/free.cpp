@@ -42,8 +42,8 @@ Result<void> EngineImpl::free(void* pointer) {
   return free_slow(*block);
 }
 
-/// A block in State::ready goes where its stream finds it again: as route_freed() has it of a block
-/// without a flag. Without the lock.
+/// Puts a block in State::ready where its stream finds it again: as route_freed() does for a block
+/// without flags. Without the lock.
 void EngineImpl::make_ready(Block& block, unsigned cell) {
   if (block.grains != 0) ++block.generation;  // (No I/O names a small one.)
   block.use.store(streams_.now(block.stream).bits, std::memory_order_relaxed);
@@ -59,8 +59,8 @@ void EngineImpl::make_ready(Block& block, unsigned cell) {
 
 Result<void> EngineImpl::free_slow(Block& block) {
   Entered context(*this);
-  // A callback of the driver's, where it may not be called, and where who has the lock may wait for
-  // the callback's end.
+  // In a callback of the driver's, the driver may not be called, and the holder of the lock may
+  // wait for the callback's end.
   const bool in_callback = context.result() == CUDA_ERROR_NOT_PERMITTED;
   Lock lock(mutex_, std::defer_lock);
   if (!in_callback) lock.lock();
@@ -74,7 +74,7 @@ Result<void> EngineImpl::free_slow(Block& block) {
     if (block.word.try_mark_freed(w)) break;
   }
   count_free(block, thread_cell());
-  if (word::holds(w) > 0) return {};  // whoever holds it last goes on
+  if (word::holds(w) > 0) return {};  // the last holder goes on
   if (in_callback)
     settle_later(block);
   else
@@ -82,7 +82,7 @@ Result<void> EngineImpl::free_slow(Block& block) {
   return {};
 }
 
-/// The rest of the block's end is the next pump's: the driver may not be called here.
+/// Leaves the rest of the block's end to the next pump: the driver may not be called here.
 void EngineImpl::settle_later(Block& block) {
   {
     std::lock_guard guard(freed_mutex_);
@@ -101,17 +101,17 @@ void EngineImpl::settle_freed() {
   for (Block* block : freed) finish_free(*block);
 }
 
-/// Under the lock, word::freed set and nobody holding the block.
+/// Under the lock, with word::freed set and no hold on the block.
 void EngineImpl::finish_free(Block& block) {
-  if (health_.without_memory()) return;  // its copies may be nobody's, or another's
+  if (health_.without_memory()) return;  // its copies may have no owner, or another one
   uint64_t w = block.word.load();
   State state = word::state(w);
   block.pin_reason = nullptr;
   block.pin_count = 0;
   const bool exported = std::exchange(block.exported, false);
   if (exported && block.grains != 0) exported_.erase(export_key(block));
-  // The copy-in must not overwrite what the stream's next owner writes: it comes first on the stream,
-  // or it is over before the block is handed out.
+  // The copy-in must not overwrite what the stream's next owner writes: it comes first on the
+  // stream, or it is over before the block is handed out.
   bool deferred = w & word::recorded;
   if ((w & word::unsettled) && block.arrival) {
     const Result<bool> ordered = streams_.order(block.stream, block.arrival);
@@ -129,20 +129,20 @@ void EngineImpl::finish_free(Block& block) {
     return;
   }
   if (state != State::resident) {
-    ++block.generation;  // requests in flight now belong to nobody
+    ++block.generation;  // completions of requests in flight are ignored
     transit(block, Event::release, life_flags);
     std::erase(faulting_, &block);
     draining_.push_back(&block);
     finish_drain(block);
     return;
   }
-  // Resident. What it was used by on other streams has to be over before its frames are unmapped;
-  // what was recorded, also before it is handed out again.
+  // Resident. Its uses on other streams must be over before its frames are unmapped; those of
+  // recorded streams also before it is handed out again.
   Use last{block.use.load(std::memory_order_relaxed)};
   if (last && last.stream() != block.stream) uses_.add(block, last);
   transit(block, Event::release, life_flags);
   ++block.generation;
-  // Behind all streams, its own too. (A segment's is of a block in it, and older.)
+  // Behind all streams, its own too. (A segment's fence is of a block in it, and older.)
   const Use* fence = block.segment == 0 ? fence_of(block) : nullptr;
   block.use.store((fence ? *fence : streams_.now(block.stream)).bits, std::memory_order_relaxed);
   if (deferred) {
@@ -160,9 +160,9 @@ void EngineImpl::finish_free(Block& block) {
   }
 }
 
-/// Where a block without an allocation is found again: in its place's region, in its stream's cache,
-/// or, where no allocation may have it as it is, among those whose memory is taken back first. A
-/// small block's bytes are its segment's again where that is leaving or away. (A block
+/// Where a block without an allocation is found again: in its place's region, in its stream's
+/// cache, or, where no allocation may have it as it is, among those whose memory is taken back
+/// first. A small block's bytes are its segment's again where that is leaving or away. (A block
 /// without any flag takes make_ready()'s way, which needs no lock.)
 void EngineImpl::route_freed(Block& block) {
   const bool as_it_is = block.size_class < size_class::count && !closed(block) &&
@@ -177,8 +177,8 @@ void EngineImpl::route_freed(Block& block) {
     parked_.push_back(&block);
 }
 
-/// A block that was freed while other streams used it is there again as soon as they are done, as
-/// with the native allocator, and not only when the service thread has looked.
+/// Makes a block that was freed while other streams used it available as soon as they are done, as
+/// the native allocator does, and not only in the service thread's next round.
 void EngineImpl::look_at_deferred() {
   Entered context(*this);
   Lock lock(mutex_, std::try_to_lock);
@@ -211,7 +211,7 @@ void EngineImpl::settle_deferred() {
   deferred_count_.store(static_cast<uint32_t>(left), std::memory_order_relaxed);
 }
 
-/// Is there memory that a free of the program's would natively have waited for?
+/// Is there memory whose free would have waited with the native allocator?
 bool EngineImpl::fenced_wait() const {
   return fence_ && std::any_of(deferred_.begin(), deferred_.end(), [this](const Block* block) {
     const Use* fence = fence_of(*block);
@@ -277,12 +277,12 @@ Result<void> EngineImpl::record_stream(const void* pointer, CUstream stream, CUc
 void EngineImpl::drop_descriptor(Block& block) {
   FIRN_CHECK(block.state() == State::free, "block %llx", (unsigned long long)block.address);
   if (block.coming > 0) drop_claims(block);
-  if (block.coming > 0 || block.going > 0) {  // whoever makes the driver's calls sees to the rest
+  if (block.coming > 0 || block.going > 0) {  // the caller of the driver does the rest
     block.dropped = true;
     return;
   }
-  // The descriptor's number will be another block's. (Not decided anew here: who carries a decision
-  // out may be under way.)
+  // The descriptor's number will be another block's. (No new decision here: the last one may be
+  // being carried out.)
   if (ring_) (void)take_events();
   if (block.place_bytes != 0) {
     block.place_bytes = 0;

@@ -1,7 +1,7 @@
 // Policy::greedy: the published plan (lifetimes/greedy.h), made once in a period from measured
 // device times and bandwidths, and carried out by the events at which its writes and reads are due.
-// Where it leaves memory over the capacity, or the program does otherwise than it did, blocks leave
-// by age and come back on demand: a wrong plan costs time, never a byte.
+// Where it exceeds the capacity, or the program does otherwise than it did, blocks leave by age and
+// come back on demand: a wrong plan costs time, never a byte.
 #include <algorithm>
 
 #include "allocator/engine/engine_impl.h"
@@ -57,7 +57,7 @@ void EngineImpl::replan_greedy() {
     const uint64_t staging = host_.budget() / 32 + 4 * in_flight_most();
     input.host_capacity = (host_.budget() - std::min(host_.budget(), staging)) / grain_bytes;
   }
-  // What was never measured is taken for as fast as the link, and measured by being used.
+  // A channel never measured is taken to be as fast as the link, and measured by being used.
   const auto grains_s = [&](Channel channel, double otherwise) {
     const double measured =
         transfers_.bandwidths().bytes_s(channel) / static_cast<double>(grain_bytes);
@@ -85,7 +85,7 @@ void EngineImpl::replan_greedy() {
   greedy_.valid = true;
 }
 
-/// What has come due by the events so far.
+/// Collects what has come due by the events so far.
 void EngineImpl::pull_triggers() {
   const uint64_t ahead = history_->now() - greedy_.made;
   for (; greedy_.valid && greedy_.next < greedy_.triggers.size(); ++greedy_.next) {
@@ -107,7 +107,7 @@ bool EngineImpl::carry_out_greedy() {
   return any;
 }
 
-/// Those whose uses are over: one that is still in use does not hold back the others.
+/// Begins writes of blocks whose uses are over: one still in use does not hold back the others.
 bool EngineImpl::begin_writes() {
   bool any = false;
   std::erase_if(greedy_.writes, [&](const GreedyRun::Due& due) {
@@ -130,10 +130,10 @@ bool EngineImpl::begin_writes() {
   return any;
 }
 
-/// In their order, as far as there is room: what is over the capacity waits for what leaves.
+/// Begins reads in order, as far as there is room: the rest waits for blocks to leave.
 bool EngineImpl::begin_reads() {
   bool any = false;
-  // Whoever waits for room has it first.
+  // Threads that wait for room have it first.
   while (!greedy_.reads.empty() && waiting_ == 0) {
     const GreedyRun::Due& due = greedy_.reads.front();
     Block& block = *due.block;

@@ -1,11 +1,11 @@
-// The net under accesses that nobody saw, for tests. A use that goes unseen is loud where memory is
-// unmapped. It is silent where a block is resident and a copy of it is kept (a write is lost when
-// the block leaves without I/O), where it is being copied out (the same), and where its bytes are
-// arriving (a read finds others, a write is overwritten).
-//   firn_verify  what leaves is copied out once more and compared with the copy that is kept
-//   firn_test_guard   what has a copy is open for reading only, so that such a write is a fault
+// The net under accesses that were not reported, for tests. An unreported use is loud where memory
+// is unmapped. It is silent where a block is resident and a copy of it is kept (a write is lost
+// when the block leaves without I/O), where it is being copied out (the same), and where its bytes
+// are arriving (a read finds other bytes, a write is overwritten).
+//   firn_verify  copies out once more what leaves and compares it with the copy that is kept
+//   firn_test_guard   opens what has a copy for reading only, so that such a write is a fault
 //                     at once
-//   firn_test_poison  what arrives is 0xFF first, so that such a read finds NaN
+//   firn_test_poison  fills what arrives with 0xFF first, so that such a read finds NaN
 #include <algorithm>
 #include <cstring>
 
@@ -20,7 +20,7 @@ void EngineImpl::on_doing(const char* (*doing)()) {
 }
 
 namespace {
-// Where they differ first, and at how many places.
+// The first difference, and the number of places that differ.
 std::pair<size_t, size_t> differences(const std::byte* one, const std::byte* other, size_t bytes) {
   if (std::memcmp(one, other, bytes) == 0) return {bytes, 0};
   size_t first = bytes, count = 0;
@@ -33,9 +33,9 @@ std::pair<size_t, size_t> differences(const std::byte* one, const std::byte* oth
 }
 }  // namespace
 
-/// All uses of the span that anybody said are over, and its pieces are valid elsewhere: are they
-/// still the same on the device? One that is not is said, and is copied out again: nothing is lost.
-/// False: it may not leave as yet.
+/// All reported uses of the span are over, and its pieces are valid elsewhere: are they still the
+/// same on the device? One that differs is reported and copied out again: nothing is lost. False:
+/// it may not leave yet.
 bool EngineImpl::left_unwritten(Block& block, Span& span) {
   bool all = true;
   for (Piece& piece : pieces_of(block, span)) {
@@ -95,8 +95,8 @@ Result<void> EngineImpl::set_span_access(const Block& block, const Span& span,
   return driver_.error("cuMemSetAccess", result);
 }
 
-/// Whatever of the block is on the device, and as a copy besides: for reading only. (No write is
-/// under way: a touch that writes drops the copies first, and a copy waits for those before.)
+/// Makes read-only what is on the device and has a copy elsewhere. (No write is under way: a touch
+/// that writes drops the copies first, and a copy waits for earlier writes.)
 void EngineImpl::guard(Block& block) {
   const uint64_t w = block.word.load();
   if ((w & word::zero_copy) || block.place_bytes != 0) return;
@@ -115,7 +115,7 @@ void EngineImpl::guard(Block& block) {
   }
 }
 
-/// Before a use that writes, or another life. False: the device is dead; the block stays closed.
+/// Opens it for a use that writes, or another life. False: the device is dead; it stays closed.
 bool EngineImpl::open_guarded(Block& block) {
   for (Span& span : block.spans) {
     if (!span.guarded) continue;
@@ -135,13 +135,13 @@ bool EngineImpl::open_guarded(Block& block) {
   return true;
 }
 
-/// Could it not be opened again (the device is dead)? Then nobody may have it.
+/// Is part of it still read-only (the device is dead)? Then it is not used again.
 bool EngineImpl::closed(const Block& block) const {
   return options_.guard && std::any_of(block.spans.begin(), block.spans.end(),
                                        [](const Span& span) { return span.guarded; });
 }
 
-/// What is mapped, and has no bytes on their way in as yet.
+/// Fills what is mapped and has no bytes on their way in yet.
 void EngineImpl::poison(Block& block) {
   constexpr unsigned char poisoned = 0xFF;
   for (const Piece& piece : block.pieces) {

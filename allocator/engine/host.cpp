@@ -1,7 +1,7 @@
-// Host memory as a place to keep: which of what left the device goes on to the store, what comes
-// back from there ahead of its use, and which copies give way, when every next use is known. The
-// same decision as for the device (lifetimes/decide.h), one level up: device and host memory
-// together are the memory, the store is elsewhere.
+// Host memory as a place to keep, when every next use is known: which copies go on to the store,
+// which come back from there ahead of their use, and which give way. The same decision as for the
+// device (lifetimes/decide.h), one level up: device and host memory together are the memory, the
+// store is elsewhere.
 #include <algorithm>
 
 #include "allocator/engine/engine_impl.h"
@@ -9,19 +9,19 @@
 
 namespace firn {
 
-/// Host memory that is not counted on to keep anything: for transfers, for copies made ahead of
-/// leaving, and for gaps between pieces of different sizes.
+/// Host memory that is not planned for keeping: for transfers, for copies made ahead of leaving,
+/// and for gaps between pieces of different sizes.
 uint64_t EngineImpl::host_reserve_bytes() const {
   const auto spare = static_cast<uint64_t>(
       spare_fraction_ * static_cast<double>(frames_.budget_granules() * granule_bytes));
   return 4 * in_flight_most() + spare + host_.budget() / host_gaps_part;
 }
 
-/// Is host memory only what transfers pass through, and no place to keep anything?
+/// Do transfers only pass through host memory, with no room to keep anything?
 bool EngineImpl::host_is_passage() const { return host_.budget() <= host_reserve_bytes(); }
 
-/// How much of the block is on the device or in host memory, and of that in the store too, written
-/// or about to be.
+/// How much of the block is on the device or in host memory, and how much of that is in the store
+/// too, or about to be written there.
 void EngineImpl::lay_out_in_memory(const Block& block, lifetimes::Item& item) const {
   item.on_device = std::min<uint64_t>(block.grains, item.size);  // less, in a planned place
   item.clean = 0;
@@ -37,13 +37,13 @@ void EngineImpl::lay_out_in_memory(const Block& block, lifetimes::Item& item) co
   item.clean = std::min(item.on_device, stored / grain_bytes);
 }
 
-/// What is to be written to the store and read from it, by a decision for all memory.
+/// Decides what is to be written to the store and read from it, for all memory together.
 void EngineImpl::replan_host(uint64_t capacity, uint64_t spare) {
   const auto& blocks = scratch_.blocks;
   for (size_t i = 0; i < blocks.size(); ++i) lay_out_in_memory(*blocks[i], scratch_.items[i]);
   const uint64_t keeps =
       (host_.budget() - std::min(host_.budget(), host_reserve_bytes())) / grain_bytes;
-  // (SSDs read at all times, what is used last would come from them all at once.)
+  // (SSDs can read at all times; what is used last would come from them all at once.)
   const lifetimes::Decision decision =
       lifetimes::decide({capacity + keeps, spare, history_->period(), scratch_.items,
                          scratch_.steps, false, lifetimes::Prefer::written_last});
@@ -55,7 +55,7 @@ void EngineImpl::replan_host(uint64_t capacity, uint64_t spare) {
   }
 }
 
-/// The next piece in host memory that is decided to be in the store, from each block's tail.
+/// The next piece in host memory that is to be in the store, from each block's tail.
 bool EngineImpl::next_planned_write(PieceRef& ref) {
   if (plan_.write_looked) return false;
   for (size_t w = plan_.written; w < plan_.writes.size(); ++w) {
@@ -83,8 +83,8 @@ bool EngineImpl::next_planned_write(PieceRef& ref) {
   return false;
 }
 
-/// Has pieces that are only in the store come to host memory, in the order of next use, where host
-/// memory is better used for them than for what it holds.
+/// Reads pieces that are only in the store into host memory, in the order of next use, where they
+/// are worth more there than what it holds.
 bool EngineImpl::read_ahead() {
   bool any = false;
   uint64_t reading = transfers_.reading_bytes();
@@ -113,7 +113,7 @@ uint64_t EngineImpl::in_flight_most() const {
   return std::min(4 * options_.span_bytes, host_.budget() / 8);
 }
 
-/// Is there staging to spare, so that making copies ahead keeps none from those that wait for it?
+/// Is there staging to spare, so that copies made ahead take none from those that wait for it?
 bool EngineImpl::room_to_clean() {
   while (host_.used() + 2 * in_flight_most() > host_.budget())
     if (!host_copies_.drop_planned(plan_.memory_window, plan_.window)) return false;

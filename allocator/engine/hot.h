@@ -1,6 +1,5 @@
-// What allocating, touching, releasing and freeing go through, for the files on those paths:
-// members of EngineImpl whose bodies are worth having where they are called. No lock, no
-// allocation, unless said.
+// The hot paths of allocating, touching, releasing and freeing: members of EngineImpl that are
+// worth inlining in the files on those paths. No lock, no allocation, unless said.
 #pragma once
 
 #include "allocator/base/check.h"
@@ -44,8 +43,8 @@ inline Block* EngineImpl::small_at(uint32_t entry, uint64_t address) const {
   return nullptr;
 }
 
-/// The block that stands for the segment, where a live small block lies at the address; null: none
-/// lies there, or nobody watches. `seen`: of that small block.
+/// The block that stands for the segment, if a live small block lies at the address; null: none
+/// does, or watching has not begun. `seen`: of that small block.
 inline Block* EngineImpl::whole_at(uint32_t entry, uint64_t address, Seen seen) const {
   const Segment& segment = *segments_[entry & ~segment_mark].load(std::memory_order_acquire);
   Block* whole = segment.whole.load(std::memory_order_acquire);
@@ -72,7 +71,7 @@ inline int& EngineImpl::thread_holds() const {
   return cell < cells_own ? thread_holds_[cell].count : shared_cell_holds(options_.device);
 }
 
-/// Streams' index, seen for the first time (under the lock) if need be; -1: there are too many.
+/// The stream's index, added (under the lock) if need be; -1: there are too many.
 inline int EngineImpl::index_of(CUstream stream) {
   stream = Streams::plain(stream);
   const int last = program_stream_.load(std::memory_order_acquire);
@@ -82,9 +81,9 @@ inline int EngineImpl::index_of(CUstream stream) {
   return last;
 }
 
-/// `attempt`, an allocation of `bytes`, under the lock. One for which memory is short while nobody
-/// watches is tried again when somebody does: what was allocated before may leave then. (Within a
-/// capture nobody begins, nor for what exceeds the budget.)
+/// Runs `attempt`, an allocation of `bytes`, under the lock. If memory is short for it before
+/// watching has begun, it is tried again once it has: blocks allocated before may leave then.
+/// (Watching does not begin within a capture, nor for more than the budget.)
 template <class Attempt>
 Result<void*> EngineImpl::with_watching(size_t bytes, Attempt&& attempt) {
   Entered context(*this);
@@ -110,12 +109,12 @@ Result<void*> EngineImpl::with_watching(size_t bytes, Attempt&& attempt) {
   }
 }
 
-/// Takes the lock where the block was last used on another stream, and that use may not be over.
+/// Takes the lock if the block's last use was on another stream and may not be over.
 inline void EngineImpl::set_use(Block& block, Use use) {
   if (block.use.load(std::memory_order_acquire) != use.bits) change_use(block, use);
 }
 
-/// Takes the lock where the last hold was what the block's end or its leaving waited for.
+/// Takes the lock if the block's end, or its leaving, waited for the last hold.
 inline void EngineImpl::drop_hold(Block& block) {
   const uint64_t w = block.word.drop_hold();
   FIRN_CHECK(word::holds(w) > 0, "block %llx released without a hold",

@@ -1,4 +1,4 @@
-// What the engine keeps of work in flight and of what was decided. Private to the engine.
+// The engine's work in flight, and what was decided. Private to the engine.
 #pragma once
 
 #include <algorithm>
@@ -45,8 +45,8 @@ struct Segment {
   Use emptied;        // without any: over when its stream's work until then is
   std::vector<Frame> frames;
   std::atomic<uint32_t>* units = nullptr;  // per 512 B: block index + 1 at its first unit
-  /// Once operators are watched: the block that stands for all of it, has its frames, and leaves and
-  /// comes back as any other. Its small blocks' uses are uses of this one.
+  /// Once operators are watched: the block that stands for all of it, has its frames, and leaves
+  /// and comes back as any other. Its small blocks' uses are uses of this one.
   std::atomic<Block*> whole{nullptr};
   bool aside = false;  // leaving or away: nothing new comes into it
 };
@@ -58,14 +58,14 @@ struct SumDue {
   bool arrived;  // for the first time; else to be compared
 };
 
-/// What was decided last, and how far it was carried out.
+/// The last decision, and how far it was carried out.
 struct Plan {
   struct Entry {
     Block* block;
     uint32_t generation;
-    uint64_t grains;  // to be away or clean; of what is fetched, to be on the device
+    uint64_t grains;  // to be away or clean; in `fetch`: to be on the device
     uint64_t next_use;  // as an event's number
-    uint64_t age;       // when it was decided: a block touched since is no longer meant
+    uint64_t age;       // when it was decided: a touch since makes it void
     bool spare = false; // to leave only while nothing else does
   };
   bool valid = false;
@@ -78,15 +78,15 @@ struct Plan {
   std::deque<Entry> fetch;      // in the order of next use
   std::vector<Entry> farthest;  // on the device, the farthest next use first
   std::vector<Entry> leaving;   // what will have to leave, in that order
-  std::vector<Entry> reads;     // only in the store in part, and to come to memory, by next use
+  std::vector<Entry> reads;     // partly only in the store; to come to memory, by next use
   std::vector<Entry> writes;    // to be in the store, in that order
   size_t read = 0;              // the first of `reads` that may still be in the store only
   size_t written = 0;           // the first of `writes` that may still need a write
-  bool write_looked = false;    // nothing of `writes` is in host memory and not being written
+  bool write_looked = false;    // `writes` has been searched: nothing left to begin
   size_t cleaned = 0;           // the first of `leaving` that may still need a copy elsewhere
 };
 
-/// Policy::greedy: the plan of a period, and what of it is due.
+/// Policy::greedy: the plan of a period, and the part of it that is due.
 struct GreedyRun {
   struct Trigger {
     uint64_t ahead;  // events after the plan was made
@@ -96,13 +96,13 @@ struct GreedyRun {
   struct Due {
     Block* block;
     uint32_t generation;
-    uint64_t age;  // touched since: no longer meant
+    uint64_t age;  // a touch since makes it void
     bool to_store;
   };
   bool valid = false;
   uint64_t made = 0, period = 0;  // event number; events
   std::vector<Trigger> triggers;  // in their order
-  size_t next = 0;                // the first trigger that has not come
+  size_t next = 0;                // the first trigger that is not due yet
   std::deque<Due> writes, reads;
   std::deque<PieceRef> store_bound;  // copied out, to be written to the store at once
 };
@@ -147,7 +147,7 @@ struct Unmapping {
   std::vector<Frame> frames;
 };
 
-/// `act` for each of them, which may take that one out of the list.
+/// Calls `act` for each block, which may take that one out of the list.
 template <class Act>
 void each_of(std::vector<Block*>& list, Act&& act) {
   for (size_t i = 0; i < list.size();) {
@@ -157,48 +157,48 @@ void each_of(std::vector<Block*>& list, Act&& act) {
   }
 }
 
-/// What is on its way, or to be. All of it needs the engine's lock.
+/// Blocks and work on their way, or due to be. All of it needs the engine's lock.
 struct InMotion {
   std::vector<Block*> live_;      // every large block with a descriptor in use
   std::vector<Block*> parked_;    // ready blocks, taken by park_ready(): first in line to reclaim
   std::vector<Block*> deferred_;  // freed, waiting for recorded streams
   std::atomic<uint32_t> deferred_count_{0};  // read without the lock
-  Use fence_;                     // behind what free_behind()'s stream was given
-  uint64_t fence_given_ = 0;      // by then
+  Use fence_;                     // behind the work of free_behind()'s stream
+  uint64_t fence_given_ = 0;      // its argument at that time
   std::vector<Block*> spilling_, faulting_, draining_;
   std::deque<SumDue> sums_;
   unsigned summing_ = 0;          // threads that take one at this moment
   std::deque<std::pair<PieceRef, unsigned>> prefetches_;  // (block, stream)
   std::deque<Mapping> mappings_;   // due
-  FrameCount apart_;               // what threads have in hand that map or unmap at this moment
+  FrameCount apart_;               // frames that threads map or unmap at this moment
   unsigned mapping_apart_ = 0;     // threads that map at this moment
-  uint64_t births_apart_ = 0;      // grains of blocks that are mapped for nobody yet
+  uint64_t births_apart_ = 0;      // grains of blocks being mapped ahead of their allocation
   std::deque<Unmapping> unmappings_;  // due
   unsigned unmapping_apart_ = 0;      // threads that unmap at this moment
   uint64_t going_granules_ = 0;    // of whole frames that are to be unmapped
-  std::optional<uint64_t> map_refused_ns_;  // when one of them was
+  std::optional<uint64_t> map_refused_ns_;  // when a mapping was last refused
 
   bool pressed_ = false;           // memory was short at least once
   bool staging_wanted_ = false;    // a spill or a read waits for staging
   bool store_full_ = false;        // no more writes until a slot comes free, or for a pause
   uint64_t write_again_ns_ = 0;    // the end of that pause, or of one after a failed write
   unsigned write_failures_ = 0;    // in a row, of any kind
-  uint64_t unwritten_ns_ = 0;      // since when nothing was written; 0: the last one passed
-  uint64_t failing_ns_ = 0;        // since when each write fails that is tried; 0: the store is full
+  uint64_t unwritten_ns_ = 0;      // since when no write succeeds; 0: the last one did
+  uint64_t failing_ns_ = 0;        // since when every write fails; 0: none does, or a full store
   bool store_busy_ = false;        // its files grow
-  bool unread_said_ = false;       // that reads fail
+  bool unread_said_ = false;       // failing reads were reported
   bool stuck_ = false;             // host memory full and nowhere to write: eviction stops
   bool spilling_stopped_ = false;  // stop_spilling()
   bool spilling_ended_ = false;    // for good
   unsigned waiting_ = 0;           // threads in make_room
-  int64_t waiting_holds_ = 0;      // that these have
-  unsigned waiting_others_ = 0;    // of them those that can go on without room
+  int64_t waiting_holds_ = 0;      // holds of those threads
+  unsigned waiting_others_ = 0;    // of those, threads that can go on without room
   std::vector<uint64_t> open_waits_;  // waits that are not in the statistics' total yet
   uint64_t unmapped_ = 0;          // spans, ever
-  struct Still {                   // nothing has left since
+  struct Still {                   // since when nothing has left
     uint64_t since_ns = 0, looked_ns = 0, left = 0;
-    bool given_up = false;         // make_room() ended because of it, or of the next
-    bool starved = false;          // all who hold anything waited for room
+    bool given_up = false;         // make_room() gave up because of this, or of `starved`
+    bool starved = false;          // all threads with holds waited for room
   } still_;
   uint64_t ahead_tick_ = 0;
 };

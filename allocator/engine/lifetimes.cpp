@@ -1,7 +1,7 @@
-// Policy::lifetime: what the program did is learned (history.h), what follows is decided from it
-// (decide.h), and carried out bit by bit as room, channels and completions allow. Whatever is not
-// known goes by age, and every step is one that age could take too: a wrong prediction costs time,
-// never a byte.
+// Policy::lifetime: learns what the program did (history.h), decides from it what follows
+// (decide.h), and carries that out bit by bit as room, channels and completions allow. Whatever is
+// not known goes by age, and every step is one that age could take too: a wrong prediction costs
+// time, never a byte.
 #include <algorithm>
 #include <utility>
 
@@ -16,10 +16,10 @@ namespace firn {
 
 using lifetimes::Step;
 
-/// Feeds what happened since the last time to the history. False: nothing.
+/// Feeds the events since the last time to the history. False: there were none.
 bool EngineImpl::take_events() {
-  // What is told meanwhile is for the next time: who follows close behind a thread that tells takes
-  // the line that it writes to from it again and again.
+  // Events pushed meanwhile are for the next time: a reader close behind a thread that pushes would
+  // take the cache line from it again and again.
   const uint64_t end = ring_->pushed();
   EventRing::Event event;
   if (!ring_->pop(event, end)) return false;
@@ -29,8 +29,8 @@ bool EngineImpl::take_events() {
   return true;
 }
 
-/// Has the device's time taken behind what the program enqueued so far, if enough happened since.
-/// Only while somebody decides by it: marks are events on the program's stream, and asked for.
+/// Marks the device's time behind the program's work so far, if enough happened since the last
+/// mark. Only while a decision uses it: marks are events on the program's stream, and are polled.
 void EngineImpl::mark_device_time(uint64_t events_least) {
   if (options_.policy != Policy::greedy && !choice_.timing) return;
   const int stream = program_stream_.load(std::memory_order_relaxed);
@@ -53,8 +53,8 @@ void EngineImpl::learn() {
     const uint64_t granules = frames_.held_granules() - frames_.free_granules();
     fullest_.note(learned_, history_->period(), granules * granule_grains - gaps, gaps);
   }
-  // Often enough to follow, seldom enough to cost little: a decision looks at the whole period.
-  // What is wholly carried out leaves a channel idle, and is made anew sooner.
+  // Often enough to follow, seldom enough to cost little: a decision considers the whole period. A
+  // plan that is wholly carried out leaves a channel idle, and is made anew sooner.
   const bool spent =
       plan_.excess > 0 && (plan_.cleaned == plan_.leaving.size() || plan_.fetch.empty());
   const uint64_t period = history_->period();
@@ -127,8 +127,8 @@ uint64_t EngineImpl::immovable_grains(const Block& block) const {
 
 /// Grains of the budget for what may move.
 uint64_t EngineImpl::movable_capacity() const {
-  // Where all of it fits, gaps count as they are when it matters. Elsewhere the device is full at
-  // every moment, and the fullest would be that of the fewest gaps.
+  // If all of it fits, gaps count as they are at the fullest moment. Else the device is full at
+  // every moment, and that moment would be the one with the fewest gaps.
   uint64_t gaps = frames_.shared().free_grains();
   if (plan_.excess == 0) gaps = fullest_.gaps(gaps);
   uint64_t immovable = static_cast<uint64_t>(reserved_tally_[0].current()) / grain_bytes + gaps;
@@ -140,13 +140,13 @@ uint64_t EngineImpl::movable_capacity() const {
   return budget - std::min(budget, immovable);
 }
 
-/// What an allocation to come will take.
+/// Grains that a coming allocation will take.
 uint64_t EngineImpl::grains_to_come(const History::Upcoming& coming) {
   const Placing::Place* place = place_of(coming.identity, coming.bytes);
   return place ? (place->bytes + grain_bytes - 1) / grain_bytes : coming.bytes / grain_bytes;
 }
 
-/// What is there and what comes in the period, as far as it matters to memory: scratch_.
+/// Lays out in scratch_ what is there and what comes in the period, as far as it matters to memory.
 void EngineImpl::lay_out_period() {
   auto& [blocks, items, steps, item_of, first_of] = scratch_;
   const uint64_t period = history_->period();
@@ -191,7 +191,7 @@ void EngineImpl::lay_out_period() {
     const History::Upcoming coming = history_->upcoming(ahead);
     grow(coming.identity);
     if (coming.kind == EventKind::allocate) {
-      // Who plays it still goes on as another, and is freed as that.
+      // A block that still has this identity goes on as another, and is freed as that.
       uint32_t older = std::exchange(item_of[coming.identity], 0);
       for (Identity at = coming.identity; older && (at = history_->marker(at));) {
         grow(at);
@@ -255,7 +255,7 @@ void EngineImpl::replan() {
   plan_.farthest.clear();
   plan_.leaving.clear();
   for (uint32_t i : decision.fetch) plan_.fetch.push_back(entry(i, blocks[i]->grains));
-  // In part it is no use to the kernel yet: worth its room when much less is left to come then.
+  // A part is no use to the kernel yet: worth its room only if much less is left to come then.
   if (!plan_.fetch.empty()) {
     Plan::Entry& last = plan_.fetch.back();
     const uint64_t there = last.block->mapped;
@@ -288,7 +288,7 @@ void EngineImpl::replan() {
 
 /// One round of doing what was decided. True when something was begun.
 bool EngineImpl::carry_out() {
-  // (What comes free while somebody waits for room is theirs, not the next allocation's.)
+  // (Memory that comes free while threads wait for room is theirs, not the next allocation's.)
   bool any = waiting_ == 0 && allocate_ahead();
   any |= fetch_ahead();
   if (!stuck_) any |= clean_ahead_of_leaving();
@@ -314,7 +314,7 @@ uint64_t EngineImpl::clean_grains(Block& block) const {
   return grains;
 }
 
-/// Has blocks leave that are used after `beyond`, the farthest first.
+/// Evicts blocks that are used after `beyond`, the farthest first.
 uint64_t EngineImpl::evict_farthest(uint64_t grains, const Block* except, uint64_t beyond,
                                     bool clean_only) {
   uint64_t started = 0;
@@ -334,8 +334,8 @@ uint64_t EngineImpl::evict_farthest(uint64_t grains, const Block* except, uint64
   return started;
 }
 
-/// Has blocks leave that are being copied out ahead, as far as they are, and are used after
-/// `beyond`: they are free the soonest.
+/// Evicts blocks that are being copied out ahead, as far as they are, and are used after `beyond`:
+/// they are free the soonest.
 uint64_t EngineImpl::evict_going(uint64_t grains, const Block* except, uint64_t beyond) {
   uint64_t started = 0;
   for (Block* block : std::vector<Block*>(spilling_)) {
@@ -360,8 +360,8 @@ uint64_t EngineImpl::evict_going(uint64_t grains, const Block* except, uint64_t 
   return started;
 }
 
-/// What is used after this event leaves for the entry. Each such swap is a read to come: where SSDs
-/// have little time left, an early swap takes it from what is needed.
+/// Blocks used after this event leave for the entry. Each such swap costs a read later: when SSDs
+/// have little time left, an early swap takes it from reads that are needed.
 uint64_t EngineImpl::give_way_after(const Plan::Entry& entry) const {
   if (reading_.part() < reading_most || !host_is_passage()) return entry.next_use;
   const uint64_t now = history_->now(), period = history_->period();
@@ -369,8 +369,8 @@ uint64_t EngineImpl::give_way_after(const Plan::Entry& entry) const {
   return std::max(entry.next_use, now + period);
 }
 
-/// Brings back what is used next, as long as the window has room for it and what leaves for it is
-/// clean. Few pieces at a time: what is wanted at once must not queue behind them.
+/// Brings back what is used next, as long as the window has room for it and only clean blocks leave
+/// for it. Few pieces at a time: urgent ones must not queue behind them.
 bool EngineImpl::fetch_ahead() {
   bool any = false;
   while (!plan_.fetch.empty()) {
@@ -401,12 +401,11 @@ bool EngineImpl::fetch_ahead() {
   return any;
 }
 
-/// Makes what will leave valid elsewhere while the way out is idle, in the order in which it will
-/// leave: then it leaves without I/O. What is in use meanwhile is passed over: its kernel may wait
-/// for other inputs for long.
+/// Copies out blocks that will leave, in that order, while the way out is idle: then they leave
+/// without I/O. Blocks in use are skipped: their kernels may wait for other inputs for long.
 bool EngineImpl::clean_ahead_of_leaving() {
   bool any = false;
-  size_t in_use = 0;  // entries between plan_.cleaned and the one that is looked at
+  size_t in_use = 0;  // entries between plan_.cleaned and the one considered
   const auto next = [&] { return plan_.cleaned + in_use; };
   while (next() < plan_.leaving.size()) {
     const uint64_t on_the_way = transfers_.bytes_out();

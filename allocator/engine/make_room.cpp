@@ -21,9 +21,9 @@
 namespace firn {
 
 namespace {
-// So long all who hold anything have to wait before one goes on without room.
+// How long all threads with holds have to wait before one goes on without room.
 constexpr uint64_t starved_ns = 50'000'000;
-// So long other threads' holds are waited for.
+// How long other threads' holds are waited for.
 constexpr uint64_t others_ns = 10'000'000'000;
 }  // namespace
 
@@ -110,7 +110,7 @@ class EngineImpl::RoomSearch {
     return free_frames();
   }
 
-  /// On the device still, and will leave it without more being asked to.
+  /// Grains still on the device that will leave it without further eviction.
   uint64_t coming_grains() const {
     uint64_t grains = engine_.grains_soon() + engine_.births_apart_;
     for (const auto* blocks : {&engine_.parked_, &engine_.deferred_, &engine_.draining_})
@@ -176,8 +176,8 @@ class EngineImpl::RoomSearch {
     return again;
   }
   /// Other threads will release all that they hold at this moment, unless all of them wait as we
-  /// do: then one goes on without room, who can (in host memory), and releases. Where none can,
-  /// one has its error.
+  /// do: then one that can goes on without room (in host memory), and releases. If none can, one
+  /// gets its error.
   Then others_release() {  // may release the lock
     const int64_t holds = engine_.all_holds();
     if (holds <= mine_)  // one look more: what was released since evict() looked

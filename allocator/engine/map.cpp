@@ -7,7 +7,7 @@
 
 namespace firn {
 
-/// The calls alone: no lock is needed. What was mapped before one failed stays.
+/// The calls alone: no lock is needed. Frames mapped before one failed stay mapped.
 EngineImpl::MapCalls EngineImpl::call_map(uint64_t address, const std::vector<Frame>& frames,
                                           const std::vector<CUmemAccessDesc>& access) const {
   MapCalls calls;
@@ -36,8 +36,8 @@ Result<void> EngineImpl::map_at(uint64_t address, const std::vector<Frame>& fram
   return error;
 }
 
-/// Unmaps what lies side by side from `address` on, in one call. Of a dead device nothing is
-/// unmapped: it is left to the end of its context.
+/// Unmaps what lies side by side from `address` on, in one call. A dead device's mappings are left
+/// to the end of its context.
 void EngineImpl::unmap_at(uint64_t address, const std::vector<Frame>& frames) {
   counted_.unmaps += frames.size();
   size_t bytes = 0;
@@ -47,7 +47,7 @@ void EngineImpl::unmap_at(uint64_t address, const std::vector<Frame>& frames) {
   if (result != CUDA_SUCCESS) health_.end("cuMemUnmap", result);
 }
 
-/// The call alone, as call_map(): tried again where it is refused, but for good.
+/// The call alone, as call_map(): a refusal is retried, unless it is permanent.
 CUresult EngineImpl::call_unmap(uint64_t address, size_t bytes) const {
   for (int attempt = 0;; ++attempt) {
     const CUresult result = driver_.mem_unmap(address, bytes);

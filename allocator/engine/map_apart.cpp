@@ -1,7 +1,7 @@
 // Mapping without the engine's lock: frames are taken and spans claimed under it, the driver's
-// calls are made without it, and under it again the spans are the block's, or the frames go back
-// where the block has been freed meanwhile. While spans of a block are claimed nobody else maps
-// them, and the block's addresses and descriptor stay: Block::coming.
+// calls are made without it, and under it again the spans are the block's, or the frames go back if
+// the block has been freed meanwhile. While spans of a block are claimed no other thread maps them,
+// and the block's addresses and descriptor stay: Block::coming.
 #include <algorithm>
 #include <utility>
 
@@ -21,8 +21,8 @@ Result<Mapping> EngineImpl::claim_fault(Block& block, uint64_t grains, Reservati
 }
 
 /// Makes the frames for a shape that `room` is reserved for, without the lock: everything may have
-/// changed when this returns. Where the shape needs more by now it does nothing: the caller looks
-/// again. Errors: the driver's.
+/// changed when this returns. Does nothing if the shape needs more by now: the caller checks again.
+/// Errors: the driver's.
 Result<void> EngineImpl::provide(Lock& lock, const Shape& shape, const Reservation& room) {
   if (health_.dead()) return health_.error();
   if (frames_.granules_for(shape) > room.granules()) return {};
@@ -76,8 +76,8 @@ Mapping EngineImpl::claim(Block& block, std::vector<Frame> frames, uint64_t grai
   return mapping;
 }
 
-/// Makes the driver's calls for it, without the lock. The block is as it was, but for what others
-/// did; an error is the driver's, and the frames have gone back.
+/// Makes the driver's calls for it, without the lock. The block is unchanged, except by others;
+/// after an error, which is the driver's, the frames have gone back.
 Result<void> EngineImpl::map_apart(Lock& lock, Mapping& mapping) {
   Block& block = *mapping.block;
   struct Run {
@@ -154,8 +154,8 @@ void EngineImpl::install(Mapping& mapping) {
   }
 }
 
-/// Maps what was claimed of a block that is away, which is on its way in then; or gives the frames
-/// back, where the block was freed meanwhile.
+/// Maps what was claimed of a block that is away, and begins to bring its bytes; or gives the
+/// frames back, if the block was freed meanwhile.
 Result<void> EngineImpl::carry_out(Lock& lock, Mapping& mapping) {
   Block& block = *mapping.block;
   const auto wanted = [&] {
@@ -183,7 +183,7 @@ Result<void> EngineImpl::carry_out(Lock& lock, Mapping& mapping) {
   return mapped;
 }
 
-/// Nothing of it was mapped, or will be.
+/// Gives up a claim: nothing of it was mapped, or will be.
 void EngineImpl::drop_claim(Mapping& mapping) {
   for (const Mapping::Part& part : mapping.parts) {
     Span& span = mapping.block->spans[part.span];
@@ -193,7 +193,7 @@ void EngineImpl::drop_claim(Mapping& mapping) {
   give_parts(mapping);
 }
 
-/// Those of the block that nobody has begun to map.
+/// Gives up the claims of the block that no thread has begun to map.
 void EngineImpl::drop_claims(Block& block) {
   for (size_t i = mappings_.size(); i-- > 0;) {
     if (mappings_[i].block != &block) continue;
@@ -202,7 +202,7 @@ void EngineImpl::drop_claims(Block& block) {
   }
 }
 
-/// Maps what was claimed so far, without the lock meanwhile. False: nothing came of it.
+/// Maps what was claimed so far, without the lock meanwhile. False: nothing was mapped.
 bool EngineImpl::carry_out_mappings(Lock& lock) {
   bool any = false;
   while (!mappings_.empty()) {
@@ -225,13 +225,13 @@ bool EngineImpl::carry_out_mappings(Lock& lock) {
   return any;
 }
 
-/// Not ahead of need again and again, where the driver refuses.
+/// False for a while after a refusal of the driver's: not ahead of need again and again.
 bool EngineImpl::may_map_ahead() {
   if (map_refused_ns_ && clock_.now_ns() - *map_refused_ns_ > poll_ns) map_refused_ns_.reset();
   return !map_refused_ns_;
 }
 
-/// Gives up the blocks that nobody has asked for so far: memory is short.
+/// Gives up blocks that no allocation has asked for yet: memory is short.
 void EngineImpl::drop_births() {
   std::erase_if(mappings_, [this](Mapping& mapping) {
     if (!mapping.birth) return false;

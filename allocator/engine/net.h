@@ -1,5 +1,5 @@
-// What firn_verify keeps beside an engine: each block's recent history, with who did it, for the day
-// on which a block was written and nobody said so.
+// firn_verify's record beside an engine: each block's recent history, with who caused it, for the
+// report when a block was written without a reported use.
 //
 // Owns: the histories. Lock: its own, taken by note() in any thread.
 #pragma once
@@ -28,7 +28,7 @@ class Net {
   std::string history_words(const Block& block, uint64_t now_ns);
 
   std::atomic<const char* (*)()> doing{nullptr};  // see Engine::on_doing()
-  std::vector<std::byte> arrived;                 // what is copied out to be compared
+  std::vector<std::byte> arrived;                 // buffer for what is compared
 
  private:
   struct Event {

@@ -1,5 +1,5 @@
-// The blocks that stay on the device, and why: for statistics, for work that is cut to the rest, and
-// for the error where there is no room, with what would help by the reasons that were found.
+// The blocks that stay on the device, and why: for statistics, for work that is cut to the rest,
+// and for the error when there is no room, with advice by the reasons found.
 #include <algorithm>
 #include <map>
 
@@ -14,7 +14,7 @@ namespace {
 constexpr const char* not_yet_seen = "not yet seen in an operator";
 constexpr const char* held = "held by operators that are running";
 constexpr const char* of_small = "segments of small blocks (below 1 MiB)";
-// More than such a part of the budget in workspaces, or in small blocks, is worth a word.
+// Workspaces, or small blocks, of more than this part of the budget are worth a word.
 constexpr uint64_t part_for_a_word = 8;
 
 uint64_t bytes_for(const std::vector<PinnedBytes>& pinned, std::string_view reason) {
@@ -49,8 +49,7 @@ std::vector<PinnedBytes> EngineImpl::pinned_bytes() const {
   return out;
 }
 
-/// On the device, of what cannot leave it: with what is held by operators that are running, or
-/// without it.
+/// Bytes on the device that cannot leave it, with or without those held by running operators.
 uint64_t EngineImpl::staying_bytes(bool with_held) const {
   uint64_t bytes = staying_segments(false) * granule_bytes;
   for (const Block* block : live_) {
@@ -109,7 +108,7 @@ Error EngineImpl::no_room(uint64_t granules, const Block* wanted) const {
   return make_error(Code::out_of_memory, 0, text);
 }
 
-/// By what keeps the room away, the surest first.
+/// Advice by what takes the room, the surest first.
 std::string EngineImpl::advice(uint64_t bytes, uint64_t budget,
                                const std::vector<PinnedBytes>& pinned, bool wanted) const {
   std::string out;
@@ -120,7 +119,7 @@ std::string EngineImpl::advice(uint64_t bytes, uint64_t budget,
   if (spilling_stopped_ && !spilling_ended_)
     add("less memory used within firn.no_spill()");
   const uint64_t unseen = bytes_for(pinned, not_yet_seen);
-  // Where tensors are told from the first one on, the others are none: watching would not see them.
+  // If tensors are marked Told::always from the first one on, watching would not see the others.
   if (unseen > 0 && !told_early_ && options_.watch_fraction > 0)
     add("firn_watch:0, with which operators are watched from the start: what they use "
                   "leaves");
@@ -143,8 +142,8 @@ std::string EngineImpl::advice(uint64_t bytes, uint64_t budget,
   return out;
 }
 
-/// The device refused memory that the budget has, time and again: no_room(), with its words. (Other
-/// errors stay as they are.)
+/// The device keeps refusing memory that the budget has: no_room(), with the driver's message.
+/// (Other errors stay as they are.)
 Error EngineImpl::short_device(uint64_t granules, const Block* wanted, const Error& error) const {
   if (error.detail != CUDA_ERROR_OUT_OF_MEMORY || health_.dead()) return error;
   Error out = no_room(granules, wanted);
@@ -153,7 +152,7 @@ Error EngineImpl::short_device(uint64_t granules, const Block* wanted, const Err
   return out;
 }
 
-/// Why the store does not serve, and by which knob it would.
+/// Why the store cannot serve, and the knob that changes it.
 const char* EngineImpl::no_store() const {
   return store_ ? "the store takes no more (firn_dir, firn_store_size)" : "no firn_dir is set";
 }

@@ -1,5 +1,5 @@
-// What a program that waits most of its time is told, once: that it is a fault storm; that memory
-// comes and goes without end, whose, where, and how much of it would be enough.
+// Notices for a program that waits most of its time, each said once: that it is a fault storm; that
+// memory comes and goes without end, whose, where, and how much of it would be enough.
 #include <algorithm>
 
 #include <fmt/format.h>
@@ -48,7 +48,7 @@ void EngineImpl::made_by(const void* pointer, std::string_view maker) {
   notices_.made[block->index] = {block->generation, known->c_str()};
 }
 
-/// The line where that was asked for in time, else the operator, else null.
+/// The line that allocated it, if asked for in time, else the operator, else null.
 const char* EngineImpl::maker_of(const Block& block) const {
   const auto made = notices_.made.find(block.index);
   if (made != notices_.made.end() && made->second.generation == block.generation)
@@ -66,7 +66,7 @@ void EngineImpl::look_for_thrash(uint64_t begin_ns, uint64_t now_ns, const Wait&
     const uint64_t room = wait.block ? 0 : wait.bytes;
     notices_.working_bytes =
         std::max(notices_.working_bytes, working_bytes(notices_.since) + room);
-    if (!storm_callback_)  // no front end tells more
+    if (!storm_callback_)  // no front end reports more
       notices_.waiters.add("", "", 1, wait.ns,
                            {.longest_ns = wait.ns, .bytes = wait.bytes, .room = !wait.block,
                             .maker = wait.maker ? wait.maker : ""});
@@ -84,8 +84,8 @@ void EngineImpl::look_for_thrash(uint64_t begin_ns, uint64_t now_ns, const Wait&
   if (storm_callback_) storm_callback_(step == Thrash::Step::ask);
 }
 
-/// What has to be on the device at once, were everything there that was used since that tick and is
-/// alive, with what cannot leave.
+/// Bytes on the device at once, if every live block used since that tick were there, with all that
+/// cannot leave.
 uint64_t EngineImpl::working_bytes(uint64_t since) const {
   uint64_t grains = frames_.shared().free_grains();
   for (const Block* block : live_) {

@@ -1,5 +1,4 @@
-// Segments that their owners cut into parts themselves (private pools), and what statistics say of
-// parts.
+// Segments that their owners cut into parts (private pools), and the statistics of parts.
 #include <algorithm>
 
 #include <fmt/format.h>
@@ -97,9 +96,9 @@ void EngineImpl::count(const PartEvent& event) {
   }
 }
 
-/// What is free in the segments that the engine's small blocks share, cached blocks included, and
-/// in the stretches that blocks in planned places share, as long as any is in use. Counted when it
-/// is asked for: a peak is the most that was seen then.
+/// Free memory in the segments that small blocks share, cached blocks included, and in the
+/// stretches that blocks in planned places share, as long as any is in use. Counted on demand: a
+/// peak is the most that was seen then.
 void EngineImpl::add_inactive(PoolTallies& t) const {
   int64_t pieces = 0, bytes = 0;
   const int64_t active = t.active[1].current - parts_.active_small;

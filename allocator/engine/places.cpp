@@ -1,7 +1,7 @@
 // Policy::lifetime: blocks of an iteration that never leave have planned places in a region of
-// their stream (region.h, lifetimes/places.h). What is planned is only a guess at whose allocation
-// comes next: a place is handed out when what overlaps it is freed, on the same stream, as ready
-// blocks are; and what finds its place taken, or not to be mapped, has a block of its own.
+// their stream (region.h, lifetimes/places.h). A plan only guesses which allocation comes next: a
+// place is handed out when what overlaps it is freed, on the same stream, as ready blocks are; an
+// allocation whose place is taken, or cannot be mapped, gets a block of its own.
 //
 // A region's frames are mapped as its places are first used, out of frames that are free and of
 // ready blocks, and stay until memory is short or the program does something else.
@@ -10,12 +10,12 @@
 namespace firn {
 
 namespace {
-// So many of the events that come may be an allocation's; frees and touches of other threads come a
-// little sooner or later than before.
+// How many of the coming events are searched for the allocation; frees and touches of other threads
+// come a little sooner or later than before.
 constexpr uint64_t looked_ahead = 8;
 }  // namespace
 
-/// The place planned for who plays the identity next, known by so many bytes.
+/// The place planned for the identity's next block, which the history knows by so many bytes.
 Placing::Place* EngineImpl::place_of(Identity identity, uint64_t known_as) {
   if (!placing_.active || identity >= placing_.of.size()) return nullptr;
   Placing::Place* found = nullptr;
@@ -28,7 +28,7 @@ Placing::Place* EngineImpl::place_of(Identity identity, uint64_t known_as) {
   return found;
 }
 
-/// The place of the allocation that is foreseen, free of what is in use; null: there is none.
+/// The place of the foreseen allocation, if no block in use overlaps it; null: there is none.
 Placing::Place* EngineImpl::next_place(unsigned stream, size_t bytes) {
   Region* region = placing_.active ? region_of(stream) : nullptr;
   if (!region) return nullptr;
@@ -43,7 +43,7 @@ Placing::Place* EngineImpl::next_place(unsigned stream, size_t bytes) {
     if (coming.identity >= births_.stream_of.size() ||
         births_.stream_of[coming.identity] != stream + 1)
       continue;
-    // This is it, with a place or without; not the next one of its size.
+    // This is the allocation, with or without a place; not the next one of its size.
     Placing::Place* place = place_of(coming.identity, known_as);
     const bool there = place && place->region == region && !place->barred &&
                        place->bytes >= asked &&
@@ -53,8 +53,7 @@ Placing::Place* EngineImpl::next_place(unsigned stream, size_t bytes) {
   return nullptr;
 }
 
-/// A block for the allocation, in the place that is foreseen for it; null: it has to have memory of
-/// its own.
+/// A block for the allocation in its foreseen place; null: it needs memory of its own.
 Block* EngineImpl::placed_block(Lock& lock, unsigned stream, size_t bytes) {
   for (int attempt = 0; attempt < 4; ++attempt) {
     Placing::Place* place = next_place(stream, bytes);
@@ -62,7 +61,7 @@ Block* EngineImpl::placed_block(Lock& lock, unsigned stream, size_t bytes) {
     Region& region = *place->region;
     const uint64_t begin = place->address, end = begin + place->bytes;
     if (const uint32_t lacking = region.lacking(begin, end); lacking > 0) {
-      // As much as for a block of its own, or less.
+      // As much room as for a block of its own, or less.
       Result<Reservation> room = make_room(lock, {lacking});
       if (!room) return nullptr;
       // (While waiting all may have changed.)
@@ -79,7 +78,7 @@ Block* EngineImpl::placed_block(Lock& lock, unsigned stream, size_t bytes) {
   return nullptr;
 }
 
-/// The place's block, handed out: nothing in use overlaps it, and it is mapped.
+/// Hands out the place's block: no block in use overlaps it, and it is mapped.
 Block* EngineImpl::settle_in(Placing::Place& place, unsigned stream, size_t bytes) {
   Block* block = place.block;
   if (!block) {
@@ -103,7 +102,7 @@ Block* EngineImpl::settle_in(Placing::Place& place, unsigned stream, size_t byte
   return block;
 }
 
-/// Takes back what was freed: others may have the place.
+/// Takes back freed blocks: others may have their places.
 void EngineImpl::collect_places(Region& region) {
   ReadyBlocks& blocks = ready(region.stream());
   while (Block* block = blocks.placed.pop(table_)) {
@@ -124,7 +123,7 @@ Placing::Place* EngineImpl::planned_place(const Block& block) {
   return place.block == &block ? &place : nullptr;
 }
 
-/// A ready block whose place nobody needs: its descriptor can serve another.
+/// Drops a ready block whose place is not needed: its descriptor can serve another.
 void EngineImpl::drop_placed(Block& block) {
   if (Placing::Place* place = planned_place(block)) place->block = nullptr;
   (void)take_events();  // the descriptor's number will be another block's
@@ -137,14 +136,14 @@ void EngineImpl::drop_placed(Block& block) {
   table_.recycle(&block);
 }
 
-/// The program does something else: what is in its place stays there until it is freed.
+/// The program does something else: blocks in places stay there until they are freed.
 void EngineImpl::stop_placing() {
   placing_.active = false;
   for (const auto& region : region_owner_)
     ready(region->stream()).placing.store(false, std::memory_order_relaxed);
 }
 
-/// An allocation's place is not to be had while its address may be used by others than its stream.
+/// Bars the block's place: its address may be used by others than its stream.
 void EngineImpl::bar_place(const Block& block) {
   if (Placing::Place* place = planned_place(block)) place->barred = true;
 }

@@ -1,6 +1,6 @@
-// When places are planned (places.cpp), for what, and when they are given up: once a period
-// was the same for a few rounds in which frames were mapped anew. Planning is done by a thread that
-// nobody waits for, without the lock.
+// When places are planned (places.cpp), for what, and when they are given up: once a period was the
+// same for a few rounds in which frames were mapped anew. Planning runs in a thread that nothing
+// waits for, without the lock.
 #include <algorithm>
 
 #include "allocator/base/cpu_timer.h"
@@ -9,21 +9,21 @@
 namespace firn {
 
 namespace {
-// A period that differs by less than such a part of it is the same.
+// Periods that differ by less than this part of them are the same.
 constexpr uint64_t same_part = 16;
-// A period is planned for when it was the same for so many rounds, and what left the device within
-// as many has no place.
+// A period is planned for when it was the same for so many rounds; what left the device within as
+// many gets no place.
 constexpr uint64_t steady_rounds = 2;
-// Where more than one of so many that have a place did not get it in a round, the program does
+// If more than one in so many planned allocations missed its place in a round, the program does
 // something else.
 constexpr uint64_t missed_part = 4;
 // For so many rounds a region may still be growing.
 constexpr uint64_t filling_rounds = 4;
-// After plans that did not work it is waited twice as long each time, up to so many rounds.
+// After each plan that failed the wait doubles, up to so many rounds.
 constexpr uint64_t rounds_waited_most = 256;
-// So many rounds tell whether places save anything.
+// Rounds needed to tell whether places save anything.
 constexpr uint64_t rounds_watched_least = 4;
-// Longer periods are not planned for: it would take seconds of a processor.
+// Longer periods are not planned for: it would take seconds of CPU time.
 constexpr uint64_t period_most = 400'000;
 
 bool alike(uint64_t a, uint64_t b) {
@@ -31,7 +31,7 @@ bool alike(uint64_t a, uint64_t b) {
 }
 }  // namespace
 
-/// What leaves the device has no place in the periods to come.
+/// A block that leaves the device gets no place in the periods to come.
 void EngineImpl::note_leaving(const Block& block) {
   const Life life = block.index < life_of_.size() ? life_of_[block.index] : 0;
   if (!life) return;
@@ -40,7 +40,7 @@ void EngineImpl::note_leaving(const Block& block) {
   placing_.left_at[identity] = history_->now();
 }
 
-/// What plays a planned part has a place or, where it was not to be had, a block of its own.
+/// Counts an allocation with a planned place that got a block of its own instead.
 void EngineImpl::note_allocation(Identity identity, const Block& block) {
   if (!placing_.active || block.place_bytes != 0 || identity >= placing_.of.size()) return;
   for (uint32_t i = placing_.of[identity]; i != 0; i = placing_.places[i - 1].next)
@@ -50,7 +50,7 @@ void EngineImpl::note_allocation(Identity identity, const Block& block) {
     }
 }
 
-/// The plan did not work: it is waited twice as long each time until the next.
+/// The plan failed: the wait until the next one doubles each time.
 void EngineImpl::give_up_places() {
   stop_placing();
   placing_.since = history_->now();
@@ -62,7 +62,7 @@ void EngineImpl::give_up_places() {
 /// now and then is followed by others as before.)
 void EngineImpl::follow_places() {
   const uint64_t now = history_->now();
-  // Until the region is mapped, what cannot be is not the program's doing.
+  // Until the region is mapped, misses are not the program's doing.
   const bool filling = now < placing_.adopted + filling_rounds * placing_.period;
   const uint64_t planned = placing_.places.size();
   const uint64_t missed = counted_.places_missed - placing_.missed_before;
@@ -72,7 +72,7 @@ void EngineImpl::follow_places() {
   if ((placed + missed) * missed_part < planned) return give_up_places();
   counted_.maps_with_places = counted_.maps - placing_.maps_before;
   if (!filling) {
-    // Memory so short that regions are taken apart again and again is none for regions.
+    // If memory is so short that regions are taken apart again and again, it is too short for them.
     placing_.maps_watched += counted_.maps_with_places;
     if (++placing_.rounds_watched == rounds_watched_least) {
       if (placing_.maps_watched * 10 > counted_.maps_without_places * rounds_watched_least * 9)
@@ -113,7 +113,7 @@ void EngineImpl::begin_round() {
   placing_.missed_before = counted_.places_missed;
 }
 
-/// What may have places, and how much memory everything takes, in the period to come.
+/// Collects what may have places, and how much memory everything takes, in the period to come.
 void EngineImpl::take_places_stock() {
   lifetimes::PlacesInput& stock = placing_.stock;
   const uint64_t period = history_->period();
@@ -149,7 +149,7 @@ void EngineImpl::take_places_stock() {
   find_stays(stock.stays);
 }
 
-/// What is allocated in the period to come, and when it is freed, in that period or the next.
+/// Finds what is allocated in the period to come, and when it is freed, in that period or the next.
 void EngineImpl::find_stays(std::vector<lifetimes::Stay>& stays) {
   const uint64_t period = history_->period(), now = history_->now();
   std::vector<lifetimes::Stay> all;
@@ -164,7 +164,7 @@ void EngineImpl::find_stays(std::vector<lifetimes::Stay>& stays) {
       if (const uint32_t stay = std::exchange(of(coming.identity), 0))
         all[stay - 1].death = (ahead - 1) % period + 1;
     } else if (coming.kind == EventKind::allocate) {
-      // Who plays it still goes on as another, and is freed as that.
+      // A block that still has this identity goes on as another, and is freed as that.
       uint32_t older = std::exchange(of(coming.identity), 0);
       for (Identity at = coming.identity; older && (at = history_->marker(at));)
         std::swap(older, of(at));

@@ -1,5 +1,5 @@
-// From the store to host memory: a read that fails is tried again, with pauses, for
-// firn_io_patience; and what becomes of a fault whose bytes cannot be had.
+// From the store to host memory: a failed read is tried again, with pauses, for firn_io_patience;
+// and the end of a fault whose bytes cannot be had.
 #include <algorithm>
 #include <utility>
 
@@ -19,7 +19,7 @@ bool EngineImpl::start_read(Block& block, uint32_t index) {
   if (clock_.now_ns() < piece.read_again_ns) return false;
   Staging* staging = staging_for(piece.bytes, 0);
   // Host memory is full of bytes that have nowhere else to go, and nothing in flight will free any:
-  // what is wanted now comes first, a piece beyond the budget.
+  // what is needed now comes first, one piece beyond the budget.
   if (!staging && host_stuck()) {
     staging = host_.acquire_beyond(piece.bytes);
     if (!staging) {
@@ -70,8 +70,8 @@ void EngineImpl::read_done(const PieceRef& ref, const StoreCompletion& completio
   unread(block, piece, completion.error);
 }
 
-/// A piece could not be read. What the store has read again by other ways, and found wrong or gone,
-/// is lost; anything else may pass: the device resets, a path comes back.
+/// A piece could not be read. It is lost if the store has read it again by other ways, and found it
+/// wrong or gone; any other failure may pass: the device resets, a path comes back.
 void EngineImpl::unread(Block& block, Piece& piece, const Error& error) {
   const uint64_t now = clock_.now_ns();
   const bool fault = block.state() == State::faulting;
@@ -85,7 +85,7 @@ void EngineImpl::unread(Block& block, Piece& piece, const Error& error) {
   piece.read_again_ns =
       now + std::min(io_pause_most_ns, io_pause_ns << std::min(piece.read_failures, 16u));
   ++piece.read_failures;
-  if (!fault) return;  // nobody wants it so far
+  if (!fault) return;  // not wanted so far
   if (piece.unread_ns == 0) piece.unread_ns = now;
   const uint64_t so_far = now - piece.unread_ns;
   const uint64_t patience =
@@ -102,8 +102,8 @@ void EngineImpl::unread(Block& block, Piece& piece, const Error& error) {
   settle_failed(block);
 }
 
-/// Ends a fault that cannot go on, once the copies that are under way are over: a later round comes
-/// here until then. Nobody waits for them under the lock.
+/// Ends a fault that cannot go on, once the copies under way are over: until then, a later round
+/// comes here again. No thread waits for them under the lock.
 void EngineImpl::settle_failed(Block& block) {
   if (health_.dead()) return;  // nothing is unmapped any more, nor is anything lost
   if (!uses_.over(block)) return (void)uses_.close(block);
@@ -134,8 +134,8 @@ void EngineImpl::lose(Block& block) {
   clock_.notify();
 }
 
-/// Its bytes may be well where they are: they stay there, and who uses the block next tries again.
-/// (They are, where only host memory lacks for their way.)
+/// Its bytes may be well where they are: they stay there, and the block's next use tries again.
+/// (They are well if only host memory is lacking for their transfer.)
 void EngineImpl::give_up_reading(Block& block) {
   ++block.read_refusals;
   if (block.fault_error.code == Code::out_of_memory) return;
@@ -155,7 +155,7 @@ void EngineImpl::say_lost(const Block& block, const char* how) const {
                   describe(block.fault_error)));
 }
 
-/// Back to where the bytes are; whoever wants the block tries again.
+/// Returns the block to where its bytes are; its next use tries again.
 void EngineImpl::undo_fault(Block& block) {
   for (Span& span : block.spans) {
     std::span<Piece> pieces = pieces_of(block, span);

@@ -1,5 +1,5 @@
-// Regions: the memory of planned places (places.cpp), mapped as places are first used, taken
-// apart where nothing lives when others need it; and what statistics and others say of it.
+// Regions: the memory of planned places (places.cpp), mapped as places are first used, taken apart
+// where nothing lives when others need it; and their statistics and checks.
 #include <algorithm>
 
 #include "allocator/base/check.h"
@@ -57,8 +57,8 @@ void EngineImpl::count_region_runs(size_t before, const Region& region) {
   segment_peak_.raise(segment_tally_[0].current() + segment_tally_[1].current());
 }
 
-/// Unmaps frames of regions that nothing in use lies in and whose uses are over, until so many
-/// granules are available; has events recorded behind the others. Grains of those: they will come.
+/// Unmaps unused frames of regions whose uses are over, until so many granules are available;
+/// records events behind the others. Returns the grains of those: they will come.
 uint64_t EngineImpl::reclaim_regions(uint64_t granules) {
   uint64_t waiting = 0;
   for (const auto& owned : region_owner_) {
@@ -103,7 +103,7 @@ Region* EngineImpl::make_region(unsigned stream) {
   return region_owner_.back().get();
 }
 
-/// Tells blocks in places what stretch of memory they share; lists stretches without any.
+/// Fills in the stretch of memory that blocks in places share; lists stretches without any.
 void EngineImpl::add_regions(std::vector<BlockInfo>& blocks) const {
   for (const auto& region : region_owner_) {
     for (const Region::Run& run : region->runs()) {
@@ -126,7 +126,7 @@ void EngineImpl::add_regions(std::vector<BlockInfo>& blocks) const {
   }
 }
 
-/// What is free between blocks in places that are in use: how many pieces, and their bytes.
+/// Free pieces between blocks in places, in stretches with any in use: their number and bytes.
 std::pair<int64_t, int64_t> EngineImpl::region_gaps() const {
   int64_t pieces = 0, bytes = 0;
   const auto active = [this](const Block& block) {
@@ -154,11 +154,11 @@ std::pair<int64_t, int64_t> EngineImpl::region_gaps() const {
   return {pieces, bytes};
 }
 
-/// Would there be room, had what is in planned places frames of its own, and could leave?
+/// Would there be room if blocks in planned places had frames of their own, and could leave?
 bool EngineImpl::places_in_way(uint64_t granules) const {
   if (spilling_stopped_) return false;
   uint64_t held = 0, wanted = granules - std::min(granules, frames_.available());
-  if (wanted == 0) return false;  // the device refuses what there is room for
+  if (wanted == 0) return false;  // there is room, which the device refuses
   for (const auto& region : region_owner_)
     for (const auto& [address, mapped] : region->frames())
       if (!region->idle(address)) held += mapped.frame.granules;

@@ -13,12 +13,12 @@
 
 namespace firn {
 
-/// Has nothing left the device for `patience_ns`, while threads asked for it to, and only work on
-/// the device held it up? (A store that does not answer is waited for, one that fails for a while,
-/// and host memory that is being pinned: nobody waits for us there.)
+/// Has nothing left the device for `patience_ns`, though threads asked for it, with only work on
+/// the device in the way? (A store without an answer, a failing one for a while, and host memory
+/// being pinned are waited for: they do not wait for us.)
 bool EngineImpl::still(uint64_t patience_ns) {
   const uint64_t now = clock_.now_ns(), left = unmapped_ + counted_.spilled_bytes;
-  // (Where nobody has asked for some time, nothing was to leave.)
+  // (Without a request for some time, nothing was to leave.)
   const bool pinned_soon = staging_wanted_ && host_.may_grow();
   if (left != still_.left || transfers_.requesting() || pinned_soon || store_pauses() ||
       now - still_.looked_ns > still_ns / 2)
@@ -28,8 +28,8 @@ bool EngineImpl::still(uint64_t patience_ns) {
   return now - still_.since_ns >= patience_ns;
 }
 
-/// Is there room to come while the caller waits? Not from what a stream under capture used: its
-/// owner, who may be the caller, ends that first.
+/// Will room come while the caller waits? Not from what a stream under capture used: its owner, who
+/// may be the caller, ends that first.
 bool EngineImpl::something_moves() {
   if (!faulting_.empty() || mapping_apart_ > 0) return true;
   if (!unmappings_.empty() || unmapping_apart_ > 0) return true;
@@ -55,9 +55,9 @@ void EngineImpl::park_ready(bool small_too) {
   }
 }
 
-/// Unmaps parked blocks whose uses are over, as order_parked() has them, until `granules` are
-/// available; has events recorded behind the others. `spare_claimed`: not those that allocations
-/// soon to come are counted on.
+/// Unmaps parked blocks whose uses are over, in the order of order_parked(), until `granules` are
+/// available; records events behind the others. `spare_claimed`: not those that coming allocations
+/// count on.
 void EngineImpl::reclaim_parked(uint64_t granules, bool spare_claimed) {
   order_parked();
   for (Births::Kind& kind : births_.kinds) kind.spared = 0;
@@ -77,20 +77,20 @@ void EngineImpl::reclaim_parked(uint64_t granules, bool spare_claimed) {
   }
 }
 
-/// Has the coldest blocks leave, as much of them as is asked for. `except`: it is wanted itself.
+/// Evicts the coldest blocks, as many grains as asked for. `except`: a block that is wanted itself.
 uint64_t EngineImpl::evict(uint64_t grains, const Block* except) {
   if ((spilling_stopped_ && !FIRN_CANARY(38)) || health_.dead()) return 0;
   if (watch_begins_ != std::thread::id()) return 0;
   if (stuck_) return evict_clean(grains, except);
   uint64_t started = 0;
-  if (plan_.valid)  // what is used late, with a copy or soon with one first; then what there is
+  if (plan_.valid)  // used late, with a copy or soon with one first; then any
     for (const uint64_t beyond : {plan_.window, uint64_t{0}}) {
       if (started < grains) started += evict_farthest(grains - started, except, beyond, true);
       if (started < grains) started += evict_going(grains - started, except, beyond);
       if (started < grains) started += evict_farthest(grains - started, except, beyond, false);
     }
   bool passed_over = false, spare_aside = true;
-  // A spill that fails at once makes its block young; more such failures than blocks end the try.
+  // A spill that fails at once makes its block young; after more failures than blocks this ends.
   for (size_t failures = 0, aside = 0; started < grains && failures <= live_.size();) {
     Block* block = ages_.next(live_, tick());
     if (!block) break;
@@ -113,7 +113,7 @@ uint64_t EngineImpl::evict(uint64_t grains, const Block* except) {
   return started;
 }
 
-/// Has blocks leave of which all that leaves is valid elsewhere, the coldest first.
+/// Evicts blocks whose leaving part is valid elsewhere, the coldest first.
 uint64_t EngineImpl::evict_clean(uint64_t grains, const Block* except) {
   std::vector<Block*> clean;
   for (Block* block : live_) {
@@ -148,7 +148,7 @@ uint64_t EngineImpl::leaving_grains() const {
   return grains;
 }
 
-/// Of all threads; thread_holds() are the caller's.
+/// Holds of all threads; thread_holds() are the caller's.
 int64_t EngineImpl::all_holds() const {
   int64_t holds = 0;
   for (const auto& region : region_owner_)

@@ -1,12 +1,11 @@
 // Segments of small blocks that leave the device and come back. Once operators are watched, a block
 // stands for each segment (Segment::whole) and goes the ways of every large one; a use of a small
-// block is a use of it. A segment leaves when each of its small blocks may: was seen in an operator,
-// is held by nobody, and has an address that nobody else keeps.
+// block is a use of it. A segment may leave when each of its small blocks may: it was seen in an
+// operator, is not held, and its address was not given away.
 //
-// While it is leaving or away it is set aside: no new block comes into it, so that none lies there
-// that the program may use without a word, and a block that is freed in it waits for the lock
-// (word::aside). It is taken back as it was when its bytes are on their way in, behind which its
-// stream then works.
+// While it is leaving or away it is set aside: it gets no new blocks, which the program could use
+// without reporting it, and freeing a block in it takes the lock (word::aside). It is taken back as
+// it was when its bytes are on their way in; its stream's later work comes behind them.
 #include <algorithm>
 #include <utility>
 #include <vector>
@@ -24,8 +23,8 @@ bool may_move(uint64_t w) {
 }
 }  // namespace
 
-/// Calls `see` with the segment's blocks, live or ready, by address, until it answers false, which
-/// is the answer then.
+/// Calls `see` with the segment's blocks, live or ready, by address, until it returns false; then
+/// returns false.
 template <class See>
 bool EngineImpl::each_small(const Segment& segment, See&& see) const {
   uint32_t left = segment.live;
@@ -43,7 +42,7 @@ bool EngineImpl::each_small(const Segment& segment, See&& see) const {
   return true;
 }
 
-/// From here on all uses are said, those of small blocks too.
+/// From here on all uses are reported, those of small blocks too.
 void EngineImpl::begin_watching() {
   watching_ = true;
   for (uint32_t i = 0; i < segment_count_; ++i) make_whole(i);
@@ -94,7 +93,7 @@ Result<Hold> EngineImpl::touch_small(uint32_t entry, uint64_t address, CUstream 
   return touch_slow(*whole, stream, access, seen, false);
 }
 
-/// The block that moves when this one is to: its segment's, where its uses are seen as that one's.
+/// The block that moves in place of this one: its segment's, if its uses are seen as that one's.
 Block* EngineImpl::moved_with(Block* block) const {
   if (block->grains != 0) return block;
   Block* whole = segment_of(*block).whole.load(std::memory_order_relaxed);
@@ -109,14 +108,14 @@ State EngineImpl::state_of(const Block& block) const {
   return whole ? whole->state() : state;
 }
 
-/// A freed block that other streams use still: its segment is not unmapped before that is over.
+/// Other streams still use a freed block: its segment is not unmapped before that is over.
 void EngineImpl::use_with_segment(const Block& small) {
   Block* whole = segment_of(small).whole.load(std::memory_order_relaxed);
   if (!whole) return;
   for (const Use use : small.more_uses) uses_.add(*whole, use);
 }
 
-/// Before the segment leaves. False: it cannot, and is as it was.
+/// Sets the segment aside before it leaves. False: it cannot leave, and is as it was.
 bool EngineImpl::put_aside(Block& whole) {
   Segment& segment = segment_of(whole);
   bool ready = false;
@@ -131,7 +130,7 @@ bool EngineImpl::put_aside(Block& whole) {
     end_segment(whole);
     return false;
   }
-  // (One that another thread is freeing or taking just now is ready still: the next try, then.)
+  // (A block that another thread is freeing or taking just now is still ready: the next try, then.)
   const bool all = each_small(segment, [&](Block& small) {
     uint64_t w = small.word.load();
     do {
@@ -161,9 +160,9 @@ bool EngineImpl::put_aside(Block& whole) {
   return true;
 }
 
-/// The segment is on the device, or its bytes are on their way in: as it was before it was set aside.
-/// Its copies go: what is allocated in it may be written without a word. (Not where it is used in
-/// host memory: from there it leaves as soon as it can.)
+/// The segment is on the device, or its bytes are on their way in: makes it as it was before it was
+/// set aside. Drops its copies: what is allocated in it may be written without a report. (Not where
+/// it is used in host memory: from there it leaves as soon as it can.)
 void EngineImpl::take_back(Block& whole) {
   const uint64_t w = whole.word.load();
   if (w & (word::freed | word::zero_copy)) return;
@@ -189,7 +188,7 @@ void EngineImpl::take_back(Block& whole) {
     ranges.add(end, segment.address + granule_bytes - end);
 }
 
-/// A ready block: its bytes are its segment's again.
+/// Returns a ready block's bytes to its segment.
 void EngineImpl::retire_small(Block& block) {
   Segment& segment = segment_of(block);
   segment.units[(block.address - segment.address) / unit_bytes].store(0,
@@ -207,7 +206,7 @@ void EngineImpl::retire_small(Block& block) {
     end_segment(*segment.whole.load(std::memory_order_relaxed));
 }
 
-/// Nothing is in the segment any more: it ends as a block that is freed.
+/// The segment is empty: it ends as a block that is freed.
 void EngineImpl::end_segment(Block& whole) {
   Segment& segment = segment_of(whole);
   const State state = whole.state();
@@ -218,7 +217,7 @@ void EngineImpl::end_segment(Block& whole) {
   if (!(w & word::freed) && word::holds(w) == 0) finish_free(whole);
 }
 
-/// With the descriptor of the block that stood for it.
+/// Ends it, with the descriptor of the block that stood for it.
 void EngineImpl::drop_segment(Block& whole) {
   const uint32_t index = std::exchange(whole.segment, 0) - 1;
   Segment& segment = *segments_[index].load(std::memory_order_relaxed);
@@ -229,8 +228,8 @@ void EngineImpl::drop_segment(Block& whole) {
   spare_segments_.push_back(index);
 }
 
-/// How many are on the device and cannot leave. `look_inside`: also those in which a block may be
-/// used without a word.
+/// How many are on the device and cannot leave. `look_inside`: also those with a block that may be
+/// used without a report.
 uint64_t EngineImpl::staying_segments(bool look_inside) const {
   uint64_t count = 0;
   for (uint32_t i = 0; i < segment_count_; ++i) {

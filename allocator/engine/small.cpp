@@ -11,13 +11,13 @@
 namespace firn {
 
 namespace {
-// Of a smaller pool a segment more is little, and ready blocks are worth it.
+// In a smaller pool one more segment costs little, and ready blocks are worth it.
 constexpr uint64_t joined_from_bytes = 32u << 20;
 }  // namespace
 
 Result<void> EngineImpl::add_segment(Lock& lock, unsigned stream) {
   for (int attempt = 0;; ++attempt) {
-    // (Without room it has no other way: of threads that starve each other one goes on who has.)
+    // (It cannot go on without room: of threads that starve each other, one that can does.)
     Result<Reservation> room = make_room(lock, {.granules = 1, .gives_up = false});
     if (!room) return room.error();
     Result<std::vector<Frame>> frames = frames_.take(std::move(*room));
@@ -78,10 +78,10 @@ std::atomic<uint32_t>* EngineImpl::units_for(uint32_t segment) {
   return units;
 }
 
-/// Where a segment would have to come: ready blocks of all sizes are their segments' bytes again,
-/// and join what is free beside them, as in the native pool at each free. (Ready blocks are there
-/// without a lock; the next of their sizes are carved anew. Each was freed once for that. A pool that
-/// has grown to what its program needs does it no more, unless its segments leave.)
+/// Before a new segment comes: ready blocks of all sizes return their bytes to their segments, and
+/// join what is free beside them, as in the native pool at each free. (Ready blocks are taken
+/// without a lock; after this the next of their sizes are carved anew, once for each free. A pool
+/// that has grown to what its program needs does it no more, unless its segments leave.)
 std::optional<uint64_t> EngineImpl::take_joined(unsigned stream, size_t bytes) {
   ready(stream).take_all(table_, 0, size_class::small_count,
                          [this](Block& block) { retire_small(block); });
@@ -120,7 +120,7 @@ Result<void*> EngineImpl::allocate_small(Lock& lock, unsigned stream, size_t byt
   return hand_out(*block, bytes, requested, thread_cell());
 }
 
-/// Gives segments without blocks back whose streams' work is over. True: of others it will be.
+/// Gives back empty segments whose streams' work is over. True: others will follow.
 bool EngineImpl::release_segments() {
   bool waits = false;
   for (uint32_t i = 0; i < segment_count_; ++i) {

@@ -1,4 +1,4 @@
-// Out: device to host memory, frames unmapped (on to the store: write.cpp). A piece's bytes
+// The way out: device to host memory, frames unmapped (on to the store: write.cpp). A piece's bytes
 // are in at least one of {device, host, store} at every moment; the frames go only after every
 // piece has a valid copy elsewhere and every use of the block is over.
 #include <algorithm>
@@ -38,12 +38,12 @@ bool clean(std::span<const Piece> pieces) {
 }
 }  // namespace
 
-/// To spilling, if nobody holds or pins the block. `leave`: at least `grains` of it, from the
-/// tail, are unmapped in the end; otherwise its bytes are only made valid elsewhere.
+/// Begins to spill a block that is neither held nor pinned. `leave`: at least `grains` of it, from
+/// the tail, are unmapped in the end; otherwise its bytes are only made valid elsewhere.
 bool EngineImpl::start_spill(Block& block, bool leave, uint64_t grains) {
   if (health_.dead() || block.coming > 0) return false;
   uint64_t w = block.word.load();
-  // (What is mapped to host memory is not on the device.)
+  // (A part mapped to host memory is not on the device.)
   if (leave && spilling_stopped_ && !FIRN_CANARY(38) && !(w & word::zero_copy)) return false;
   if (leave && !block.leave && block.state() == State::spilling) keep(block);  // more than cleaning
   w = block.word.load();
@@ -56,7 +56,7 @@ bool EngineImpl::start_spill(Block& block, bool leave, uint64_t grains) {
     }
   } while (!block.word.try_spill(w, block.address));
   make_pieces(block);
-  // (Who recorded a stream uses the block there until it is freed, and says no more about it.)
+  // (A block may be used on recorded streams until it is freed, without further reports.)
   if (w & word::recorded)
     for (uint16_t stream : block.recorded_streams) uses_.add(block, streams_.now(stream));
   if (leave) note_leaving(block);
@@ -127,7 +127,7 @@ void EngineImpl::advance_spill(Block& block) {
     Piece& piece = block.pieces[i];
     if (!piece.wanted_out || piece.elsewhere() || piece.copying_out) continue;
     if (!copy_out(block, i)) break;
-    // Each has its own end: it goes on to the store, or leaves, while the next one is copied.
+    // Each has its own event: it goes on to the store, or leaves, while the next one is copied.
     (void)streams_.close(streams_.now(transfers_.out()));
   }
 }
@@ -138,8 +138,8 @@ bool EngineImpl::host_stuck() const {
   return stays && !transfers_.requesting() && !transfers_.copying() && !host_.may_grow();
 }
 
-/// Unmaps what may go. spilling -> hosted once all that was to leave has left, or back to resident
-/// when the bytes were only to be made valid elsewhere.
+/// Unmaps the spans that may go. spilling -> hosted once all that was to leave has left, or back to
+/// resident when the bytes were only to be made valid elsewhere.
 bool EngineImpl::finish_spill(Block& block) {
   bool waiting = false;
   size_t begin = 0, end = 0;  // of spans side by side that may go
@@ -155,7 +155,7 @@ bool EngineImpl::finish_spill(Block& block) {
         valid &= FIRN_CANARY(19) || (!piece.copying_out && piece.elsewhere());
     waiting |= !valid;
     if (!valid || !span.leaving) continue;
-    // Its own copies out are over; of other pieces' there may be some in flight.
+    // Its own copies out are over; those of other pieces may be in flight.
     if (!uses_.over_but_on(block, transfers_.out())) {
       go();
       (void)uses_.close(block);
@@ -241,7 +241,7 @@ void EngineImpl::drop_piece(Piece& piece) {
   piece.slot_valid = false;
 }
 
-/// The device's bytes are about to change, or nobody wants them any more.
+/// The device's bytes are about to change, or are not wanted any more.
 void EngineImpl::drop_copies(Block& block) {
   if (options_.guard) (void)open_guarded(block);
   if (!FIRN_CANARY(30)) ++block.version;

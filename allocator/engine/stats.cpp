@@ -93,7 +93,7 @@ PoolTallies EngineImpl::tallies() const {
   sum(t.segment);
   sum(t.reserved_bytes);
   t.segment[0].peak = segment_peak_.get();
-  // What is reserved from the device are frames, whichever pool they serve.
+  // The bytes reserved from the device are frames, whichever pool they serve.
   t.reserved_bytes[0].current = static_cast<int64_t>(frames_.held_granules() * granule_bytes);
   t.reserved_bytes[0].peak = static_cast<int64_t>(frames_.peak_granules() * granule_bytes);
   parts_.add_to(t);
@@ -218,7 +218,7 @@ Result<void> EngineImpl::set_budget(uint64_t bytes) {
   return health_.dead() ? Result<void>(health_.error()) : Result<void>();
 }
 
-/// Gives back what is held beyond the budget, as far as it can leave until then.
+/// Gives back frames held beyond the budget, as far as they come free until then.
 void EngineImpl::shrink_to_budget(Lock& lock, uint64_t until_ns) {
   while (frames_.held_granules() > frames_.budget_granules() && !health_.dead()) {
     park_ready(true);
@@ -255,12 +255,12 @@ uint64_t EngineImpl::give_way(uint64_t bytes, uint64_t patience_ns) {
   Entered context(*this);
   if (!can_use(context)) return 0;
   Lock lock(mutex_);
-  // Blocks whose operators nobody watched so far may leave the next time.
+  // Blocks whose operators were not watched so far may leave the next time.
   if (!watching_.load(std::memory_order_relaxed)) watch_due_ = true;
   const uint64_t held = frames_.held_granules();
   const uint64_t before = std::min(held, frames_.budget_granules());
   const uint64_t asked = (bytes + granule_bytes - 1) / granule_bytes;
-  const uint64_t least = 2;  // as set_budget() has it
+  const uint64_t least = 2;  // as in set_budget()
   if (before <= least) return 0;
   const uint64_t budget = frames_.budget_granules();
   frames_.set_budget((before - std::min(asked, before - least)) * granule_bytes);
@@ -299,7 +299,7 @@ void EngineImpl::spill_away() {
   spill_all();
   trim();
   Lock lock(mutex_);
-  stuck_ = false;  // whatever did not fit now: what is needed later may
+  stuck_ = false;  // what did not fit now may fit later
   learn();
   if (history_) asleep_at_ = history_->now();
 }

@@ -1,6 +1,6 @@
 // firn_verify: a piece's sum is taken when it has arrived in host memory, and compared when it
 // leaves for the device or, by the store, for the disk. Sums are taken without the engine's lock,
-// by whoever pumps. With `all`, what came to the device is copied out and compared, too.
+// while pumping. With `all`, bytes that came to the device are copied out and compared, too.
 #include <algorithm>
 #include <utility>
 
@@ -19,7 +19,7 @@ void EngineImpl::sum_later(const PieceRef& ref, bool arrived) {
   busy_.store(true, std::memory_order_relaxed);
 }
 
-/// True: some were taken. Lets the lock go meanwhile.
+/// True: some were taken. Releases the lock meanwhile.
 bool EngineImpl::carry_out_sums(Lock& lock) {
   bool any = false;
   while (!sums_.empty()) {
@@ -65,7 +65,7 @@ void EngineImpl::summed(const SumDue& due, const Sum& sum) {
     host_copies_.drop(piece);
     return;
   }
-  if (block.state() != State::faulting) return;  // whoever wants it compares again
+  if (block.state() != State::faulting) return;  // its next use compares again
   block.fault_error = wrong;
   block.failing = Block::Failing::lost;
   settle_failed(block);
@@ -78,7 +78,7 @@ bool EngineImpl::written_as_arrived(Block& block, Piece& piece, const StoreCompl
   (void)say_host_wrong(block, piece, *completion.sum);
   store_->discard(piece.slot);
   piece.slot = {};
-  // From the device it is copied again; else the next use compares, and says what is lost.
+  // From the device it is copied again; else the next use compares, and reports the loss.
   if (piece.on_device) host_copies_.drop(piece);
   return false;
 }
@@ -94,7 +94,7 @@ Error EngineImpl::say_host_wrong(const Block& block, const Piece& piece, const S
   return error;
 }
 
-/// With `all`: is what was copied in there? False: its copies are not over, or the fault failed.
+/// With `all`: did the bytes arrive as they were? False: copies are not over, or the fault failed.
 bool EngineImpl::arrived_whole(Block& block) {
   if (!net_ || !options_.sums) return true;
   for (Use use : block.more_uses)
@@ -129,7 +129,7 @@ bool EngineImpl::arrived_whole(Block& block) {
   return true;
 }
 
-/// Nothing of these is wanted any more.
+/// Drops all sums that are due.
 void EngineImpl::drop_sums() {
   for (const SumDue& due : sums_) host_.unref(due.staging);
   sums_.clear();

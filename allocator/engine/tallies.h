@@ -64,8 +64,8 @@ class Peak {
   std::atomic<int64_t> peak_{0};
 };
 
-/// One quantity in both pools, small (0) and large (1). "All" is their sum; its peak is its own,
-/// for the pools may have had theirs at different times.
+/// One quantity in both pools, small (0) and large (1). "All" is their sum, with a peak of its own,
+/// since the pools may have had theirs at different times.
 class PooledTally {
  public:
   void add(bool large, int64_t amount) {
@@ -97,8 +97,8 @@ class PooledTally {
   Peak peak_;
 };
 
-/// What was freed while work on other streams may still use it: torch calls it active, not
-/// allocated. Only then do the peaks of what is active differ from those of what is allocated.
+/// Memory that was freed while work on other streams may still use it: torch calls it active, not
+/// allocated. Only then do the peaks of active and of allocated memory differ.
 class WaitingTally {
  public:
   void add(bool large, int64_t amount) { waiting_.add(large, amount); }
@@ -110,7 +110,7 @@ class WaitingTally {
       peak_[pool + 1].raise(allocated.current(pool) + waiting_.current(pool));
     peak_[0].raise(allocated.current() + waiting_.current());
   }
-  /// What is active, given what is allocated.
+  /// The active tallies, from the allocated ones.
   template <class Allocated>
   void get(const Allocated& allocated, Tally out[3]) const {
     allocated.get(out);
@@ -137,10 +137,10 @@ class WaitingTally {
   int64_t waiting_at_reset_[3] = {};  // under the engine's lock
 };
 
-/// What is handed out, in both pools: blocks, their bytes, and the bytes that were asked for. Each
-/// thread counts in its own cell. Below the peaks each cell has some room of its own; only where it
-/// has used that up are all cells added up: a peak may be there. Exact where one thread knows of
-/// another's calls, as a block's freeing knows of its allocation.
+/// Memory that is handed out, in both pools: blocks, their bytes, and the bytes that were asked
+/// for. Each thread counts in its own cell. Below the peaks each cell has some room of its own;
+/// only when it has used that up are all cells added up: a peak may be there. Exact if one thread's
+/// calls follow another's, as a block's free follows its allocation.
 class LiveTallies {
  public:
   enum Quantity : unsigned { blocks, bytes, requested };
@@ -164,7 +164,7 @@ class LiveTallies {
       count(lines_[cell][large].current[q], -amounts[q], cell);
   }
 
-  /// One quantity, as PooledTally tells it.
+  /// One quantity, with PooledTally's interface.
   struct Told {
     const LiveTallies& of;
     const Quantity quantity;
@@ -209,8 +209,8 @@ class LiveTallies {
  private:
   struct alignas(64) Line {
     std::atomic<int64_t> current[quantities]{}, up[quantities]{};
-    // So much this cell may have without a peak: together no more than the peaks, of either pool
-    // and of both.
+    // The most that this cell may have without a peak: all together no more than the peaks, of
+    // either pool and of both.
     std::atomic<int64_t> below[quantities]{};
   };
   struct Peaks {
@@ -221,12 +221,12 @@ class LiveTallies {
   };
   static int64_t count(std::atomic<int64_t>& value, int64_t by, unsigned cell) {
     if (cell >= cells_own) return value.fetch_add(by, std::memory_order_relaxed) + by;
-    const int64_t now = value.load(std::memory_order_relaxed) + by;  // nobody else writes here
+    const int64_t now = value.load(std::memory_order_relaxed) + by;  // no other thread writes here
     value.store(now, std::memory_order_relaxed);
     return now;
   }
-  /// Raises the peaks to what all cells have together, and gives `line` half of what is left below
-  /// them; takes back what the other cells have not used where that leaves nothing.
+  /// Raises the peaks to what all cells have together, and gives `line` half of the room left below
+  /// them; if that is none, first takes back what the other cells have not used.
   void look_for_peaks(Line& line, bool large) {
     for (unsigned q = 0; q < quantities; ++q) {
       Sums sums = add_up(q, &line);
@@ -244,7 +244,7 @@ class LiveTallies {
   }
   struct Sums {
     int64_t now[2] = {};         // of each pool's cells
-    int64_t spoken_for[2] = {};  // or what they may have unseen, where that is more; not `line`'s
+    int64_t spoken_for[2] = {};  // or their limits, where those are more; not `line`'s
   };
   Sums add_up(unsigned q, const Line* line) const {
     Sums sums;
@@ -280,7 +280,7 @@ class LiveTallies {
   Base bases_[quantities][2];  // under the engine's lock
 };
 
-/// What the engine counts on its hot paths.
+/// The engine's counters on its hot paths.
 struct HotCounters {
   LiveTallies live;
   WaitingTally waiting, waiting_bytes;
@@ -320,11 +320,11 @@ struct HotCounters {
   }
 };
 
-/// A value that is known when it is asked for, and how much of it was taken again since it began.
-/// Its peak is the most that was seen.
+/// A value computed on demand, and how much of it was taken again since it began. Its peak is the
+/// most that was seen.
 class SeenTally {
  public:
-  /// To `own`, 1 (small) or 2 (large), and to all.
+  /// Adds it to `own`, 1 (small) or 2 (large), and to all.
   void add_to(Tally t[3], int own, int64_t current, int64_t freed) {
     current_ = current;
     peak_ = std::max(peak_, current);
@@ -343,7 +343,7 @@ class SeenTally {
   int64_t current_ = 0, peak_ = 0, at_reset_ = 0;
 };
 
-/// What segments add that their owners cut up, or that are not the engine's memory. Under the
+/// Counts of segments that their owners cut up, or that are not the engine's memory. Under the
 /// engine's lock.
 struct PartTallies {
   /// Large blocks of the engine that serve as segments of small parts.
@@ -352,7 +352,7 @@ struct PartTallies {
   PooledTally inactive, inactive_bytes;
   int64_t active_small = 0, active_small_bytes = 0;  // parts that are allocated, or wait
   SeenTally shared, shared_bytes;  // free in the segments that the engine's small blocks share
-  SeenTally regions, regions_bytes;  // and in those of blocks in planned places
+  SeenTally regions, regions_bytes;  // free between blocks in planned places
 
   void add_to(PoolTallies& t) const {
     move(t.segment, small_segments.get());
@@ -379,7 +379,7 @@ struct PartTallies {
   }
 
  private:
-  /// Out of the large pool into the small one. "All" stays what it is.
+  /// Moves `part` from the large pool to the small one. "All" stays what it is.
   static void move(Tally t[3], const Tally& part) {
     t[1].current += part.current;
     t[1].peak += part.peak;

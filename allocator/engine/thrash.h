@@ -1,10 +1,10 @@
-// Finds out from the program's waits whether memory comes and goes without end. Two things are told
-// apart: a fault storm (for some time the program has mostly waited for memory, not only for room
-// for what is new: something came back), and thrash (and meanwhile so much has come back that it
-// cannot all have come for the first time).
+// Detects from the program's waits whether memory comes and goes without end. It distinguishes a
+// fault storm (for some time the program has mostly waited for memory, not only for room for new
+// blocks: something came back) and thrash (so much has come back meanwhile that it cannot all have
+// come for the first time).
 //
-// Owns: a few counts, and who waited while that was looked for. Locks: the engine's. Costs
-// something only after a wait.
+// Owns: a few counts, and the waiting operators while they are asked for. Locks: the engine's.
+// Costs something only after a wait.
 #pragma once
 
 #include <cstdint>
@@ -17,15 +17,15 @@ namespace firn {
 
 class Thrash {
  public:
-  /// Waits are looked at in windows of this length. A storm begins with one in which the program
-  /// waited for so much of it, and lasts as long as it does so for such a part of the whole storm:
-  /// an iteration has parts that wait less.
+  /// Waits are added up in windows of this length. A storm begins with a window of which the
+  /// program waited begin_part, and lasts while it has waited last_part of the whole storm: an
+  /// iteration has parts that wait less.
   static constexpr uint64_t window_ns = 500'000'000;
   static constexpr double begin_part = 1. / 2, last_part = 1. / 3;
-  /// When it has lasted so long, it is worth its price to ask who waits; when the program waited
-  /// for so long, it is said.
+  /// After a storm of ask_ns it is worth its cost to ask who waits; after waits of say_ns, the
+  /// storm is reported.
   static constexpr uint64_t ask_ns = 2 * window_ns, say_ns = 4 * window_ns;
-  /// What has come back since then is so many times all that could: then the same comes again.
+  /// Since then, so many times all that could come back has come back: the same comes again.
   static constexpr uint64_t rounds_least = 2;
 
   struct Totals {
@@ -34,16 +34,16 @@ class Thrash {
   };
   enum class Step : uint8_t { none, ask, over, storm, thrash };
 
-  /// A wait has ended; waits are told in the order of their ends. What follows from it.
+  /// A wait has ended; to be called in the order of ends. Returns what follows from it.
   Step waited(uint64_t begin_ns, uint64_t end_ns, const Totals& totals);
   /// From `ask` on, until it is over or said.
   bool asking() const { return asking_; }
 
-  /// Of the storm.
+  /// About the storm.
   struct Stretch {
-    double seconds = 0, part = 0;  // of it, waited
+    double seconds = 0, part = 0;  // its length; the part of it waited
     uint64_t arrived_bytes = 0, faults = 0;
-    double rounds = 0;             // of what could come back
+    double rounds = 0;             // how often all that could come back did
   };
   Stretch stretch(const Totals& totals) const;
 
@@ -58,7 +58,7 @@ class Thrash {
   bool storm_ = false, asked_ = false, asking_ = false, storm_said_ = false, thrash_said_ = false;
 };
 
-/// Who waited, by operator and line of the program, while that was asked for.
+/// The waits, by operator and line of the program, while that was asked for.
 class Waiters {
  public:
   struct Waiter {
@@ -71,7 +71,7 @@ class Waiters {
 
   void add(std::string_view name, std::string_view site, uint64_t times, uint64_t ns,
            const Waiter& longest);
-  /// Who waited longest in all.
+  /// The operator and line with the longest wait in all.
   const std::pair<const Name, Waiter>* first() const;
   void clear() { waiters_.clear(); }
 

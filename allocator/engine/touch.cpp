@@ -163,7 +163,7 @@ int EngineImpl::find_index(CUstream stream) {
   return index;
 }
 
-/// Of a stream that has no index: what it did is over before anything else is done.
+/// For a stream without an index: waits until its work so far is over.
 void EngineImpl::wait_for_stream(CUstream stream) {
   Entered context(*this);
   none_held("cuStreamSynchronize");
@@ -228,9 +228,9 @@ void EngineImpl::allocated_outside(const void* pointer) {
     block->word.set(word::outside);
 }
 
-/// Under pin() and give_address(): resident, its bytes there for every stream, its copies dropped.
-/// `mark` is called with the lock held. (A small block is there with its segment; while nobody
-/// watches it is anyway.)
+/// For pin() and give_address(): makes the block resident, its bytes valid for every stream, its
+/// copies dropped. `mark` is called with the lock held. (A small block comes with its segment;
+/// before watching begins it is there anyway.)
 template <class Mark>
 Result<void> EngineImpl::pin_with(Block& block, Mark&& mark) {
   const auto* pointer = reinterpret_cast<const void*>(block.address);

@@ -8,8 +8,8 @@
 namespace firn {
 
 namespace {
-// Among so many of the last holds a block is looked for: a second hold of one is harmless, and
-// costs less than looking at many.
+// How many of the last holds are searched for a block: a second hold of one is harmless, and costs
+// less than a longer search.
 constexpr size_t looked_back = 4;
 }  // namespace
 

@@ -1,5 +1,5 @@
 // Unmapping without the engine's lock: under it spans are given up, and the driver's call is made
-// without it; under it again their frames are free. Until then nobody maps those spans, and the
+// without it; under it again their frames are free. Until then no thread maps those spans, and the
 // block's addresses and descriptor stay: Block::going.
 #include <algorithm>
 #include <utility>
@@ -10,7 +10,7 @@
 
 namespace firn {
 
-/// Gives up mapped spans, [begin, end), the uses of whose memory are over.
+/// Gives up mapped spans, [begin, end), whose uses are over.
 void EngineImpl::unmap_run(Block& block, size_t begin, size_t end) {
   Unmapping unmapping{&block, static_cast<uint32_t>(begin), static_cast<uint32_t>(end), {}};
   for (size_t i = begin; i < end; ++i) {
@@ -31,14 +31,14 @@ void EngineImpl::unmap_run(Block& block, size_t begin, size_t end) {
     span.going = true;
     for (Piece& piece : pieces_of(block, span)) piece.on_device = piece.wanted_out = false;
   }
-  // (What is left of it is on the device, if its part in host memory was among them.)
+  // (The rest of it is on the device, if its part in host memory was among these.)
   if (block.mapped == block.device && !FIRN_CANARY(21))
     block.word.clear(word::zero_copy);
   unmappings_.push_back(std::move(unmapping));
   busy_.store(true, std::memory_order_relaxed);
 }
 
-/// All that are mapped; neighbours in one go.
+/// Gives up all mapped spans; neighbours in one go.
 void EngineImpl::unmap_spans(Block& block) {
   for (size_t begin = 0; begin < block.spans.size(); ++begin) {
     if (!block.spans[begin].mapped()) continue;
@@ -77,8 +77,8 @@ void EngineImpl::carry_out(Lock& lock, Unmapping unmapping) {
   end_dropped(block);
 }
 
-/// Unmaps what was given up, the oldest first, until so many granules can be had. False: nothing
-/// was due.
+/// Unmaps spans that were given up, the oldest first, until so many granules are available. False:
+/// nothing was due.
 bool EngineImpl::carry_out_unmappings(Lock& lock, uint64_t granules) {
   bool any = false;
   while (!unmappings_.empty() && frames_.available() < granules) {
@@ -90,7 +90,7 @@ bool EngineImpl::carry_out_unmappings(Lock& lock, uint64_t granules) {
   return any;
 }
 
-/// The same for one block, whose spans are wanted again. False: others have them in hand.
+/// The same for one block, whose spans are wanted again. False: other threads have them in hand.
 bool EngineImpl::carry_out_unmappings(Lock& lock, const Block& block) {
   bool any = false;
   const auto due = [&] {
@@ -106,18 +106,18 @@ bool EngineImpl::carry_out_unmappings(Lock& lock, const Block& block) {
   return any;
 }
 
-/// Its descriptor was to go while calls were made for it.
+/// Drops the descriptor, if that has waited for calls under way.
 void EngineImpl::end_dropped(Block& block) {
   if (block.coming == 0 && block.going == 0 && std::exchange(block.dropped, false))
     drop_descriptor(block);
 }
 
-/// Grains that can be had once all is over that is on its way out.
+/// Grains available once everything on its way out has left.
 uint64_t EngineImpl::grains_soon() const {
   return (frames_.available() + going_granules()) * granule_grains + leaving_grains();
 }
 
-/// Granules that can be had once all is unmapped that was given up, and given back that is being.
+/// Granules to come: of spans given up and not yet unmapped, and of frames being given back.
 uint64_t EngineImpl::going_granules() const {
   return going_granules_ + frames_.shared().going() + frames_.returning();
 }

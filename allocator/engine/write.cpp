@@ -1,4 +1,4 @@
-// On: host memory to the store. A piece keeps its host copy until room is needed for others.
+// The way on: host memory to the store. A piece keeps its host copy until others need the room.
 #include <algorithm>
 #include <utility>
 
@@ -10,9 +10,8 @@
 
 namespace firn {
 
-/// What is decided to be in the store comes first. The rest goes there when host memory is wanted,
-/// what is used last before the others; without a decision, in the order of arrival, from half of
-/// host memory on.
+/// Planned writes come first. The rest goes to the store when host memory is wanted, the farthest
+/// next use first; without a plan, in the order of arrival, from half of host memory on.
 bool EngineImpl::next_write(PieceRef& ref) {
   const auto take = [&](std::optional<PieceRef> next) {
     if (next) ref = *next;
@@ -28,7 +27,7 @@ bool EngineImpl::next_write(PieceRef& ref) {
     if (host_is_passage() && take(host_copies_.next_by_arrival())) return true;
     return (staging_wanted_ || host_.closing()) && take(host_copies_.next_by_use());
   }
-  // What a greedy plan has in host memory stays there as long as it can.
+  // A greedy plan's copies in host memory stay there as long as they can.
   const uint64_t stays = greedy_.valid && !host_is_passage()
                              ? host_.budget() - 4 * in_flight_most()
                              : host_.budget() / 2;
@@ -36,7 +35,7 @@ bool EngineImpl::next_write(PieceRef& ref) {
          take(host_copies_.next_by_arrival());
 }
 
-/// Has what is due written, as much at a time as keeps the store busy.
+/// Begins writes that are due, as much at a time as keeps the store busy.
 bool EngineImpl::write_back() {
   bool any = false;
   const uint64_t now = clock_.now_ns();
@@ -64,7 +63,7 @@ bool EngineImpl::write_back() {
   return any;
 }
 
-/// False: the store took it not. The piece stays in host memory then, to be written later.
+/// False: the store did not take it. The piece stays in host memory, to be written later.
 bool EngineImpl::start_write(const PieceRef& ref) {
   Piece& piece = ref.block->pieces[ref.piece];
   Result<Slot> slot = store_->reserve(piece.host->bytes, false);
@@ -119,8 +118,8 @@ void EngineImpl::not_written(const PieceRef& ref, const Error& error, uint64_t b
   take_no_more("a write to the store failed, the bytes stay in host memory: ", error, begun_ns);
 }
 
-/// The store does not take a piece. It is tried again: after pauses where that may pass soon; as a
-/// full one, for which nobody waits, where it has no room or failed for firn_io_patience.
+/// The store does not take a piece. It is tried again: after pauses if the failure may pass soon;
+/// as a full store, for which no thread waits, if it has no room or failed for firn_io_patience.
 /// `begun_ns`: when it was tried.
 void EngineImpl::take_no_more(const char* what, const Error& error, uint64_t begun_ns) {
   const uint64_t now = clock_.now_ns();
@@ -128,7 +127,7 @@ void EngineImpl::take_no_more(const char* what, const Error& error, uint64_t beg
     unwritten_ns_ = now;
     trouble(what + error.text);
   }
-  // (Failures with a while between them in which nothing was to be written are no row.)
+  // (Failures are a row only if something was to be written between them.)
   const bool given_up =
       failing_ns_ != 0 && write_again_ns_ >= failing_ns_ + options_.io_patience_ns;
   if (failing_ns_ == 0 || (!given_up && begun_ns > write_again_ns_ + io_pause_most_ns)) {
@@ -146,8 +145,8 @@ void EngineImpl::take_no_more(const char* what, const Error& error, uint64_t beg
   ++write_failures_;
 }
 
-/// Is room being made there, or do writes fail, though not for so long that nobody waits for them
-/// any more?
+/// Is room being made there, or do writes fail, not yet for so long that threads stop waiting for
+/// them?
 bool EngineImpl::store_pauses() const {
   if (store_busy_) return true;
   return !store_full_ && unwritten_ns_ != 0 && clock_.now_ns() < write_again_ns_;

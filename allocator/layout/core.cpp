@@ -12,7 +12,7 @@ namespace {
 
 constexpr uint64_t fewest_every = 3;
 
-/// Of an attempt: 1.5 for each item, at times more, so that in the end everything is tried.
+/// Branches of an attempt: 1.5 per item, at times more, so that in the end everything is tried.
 uint64_t branches_of(size_t items, uint64_t number) {
   constexpr uint64_t longer_every = 8, doublings_max = 40;
   uint64_t branches = items + items / 2 + 16;

@@ -1,5 +1,5 @@
-// The exact search on the items near the peak alone, which are few; all others by first fit, large
-// ones first, into what they leave. Keeps a Search for every nearness that was asked for.
+// The exact search on the few items near the peak; all others by first fit, large ones first, into
+// the room that is left. Keeps a Search for every nearness asked for.
 // Owns: these. Locks: none (one per thread).
 #pragma once
 
@@ -21,8 +21,8 @@ class CoreSearch {
   CoreSearch(const Problem& problem, const std::atomic<bool>& stop);
 
   /// Searches the items alive where the load is at least `nearness` (0 to 1) of the problem's, for
-  /// a layout of all of at most `height`. `none` is proven for all as well: they hold these.
-  /// `gave_up` also where the others found no room, or more than items_max are near the peak.
+  /// a layout of all of at most `height`. `none` holds for all items, as they include these.
+  /// `gave_up` also if the others find no room, or more than items_max are near the peak.
   Search::Outcome attempt(uint64_t height, double nearness, uint64_t seed, uint64_t number);
   std::span<const uint64_t> offsets() const { return offsets_; }
 
@@ -32,7 +32,7 @@ class CoreSearch {
   struct Core {
     std::vector<uint32_t> items, others;  // the latter large ones first
     Problem problem;
-    std::unique_ptr<Search> search;       // nothing: too many
+    std::unique_ptr<Search> search;       // null: too many
   };
   Core& core_of(double nearness);
 

@@ -1,4 +1,4 @@
-// First fit into what is left: items find the lowest hole among those that lie already.
+// First fit into the room left: each item takes the lowest hole among the items placed already.
 // Owns: nothing. Locks: none.
 #pragma once
 
@@ -11,11 +11,11 @@
 
 namespace firn::layout {
 
-/// Offset of an item that does not lie yet.
+/// Offset of an item that is not placed yet.
 inline constexpr uint64_t nowhere = ~uint64_t{0};
 
-/// Gives `order`'s items, in turn, their lowest offset. False where one would be above `height`, or
-/// `stop` was set; offsets are then part done. Quadratic in what is alive at once.
+/// Gives `order`'s items, in turn, their lowest offset. False if one would end above `height`, or
+/// `stop` was set; the offsets are then incomplete. Quadratic in the items alive at once.
 bool fill(const Problem& problem, const Sections& sections, std::span<const uint32_t> order,
           uint64_t height, const std::atomic<bool>& stop, std::vector<uint64_t>& offsets);
 

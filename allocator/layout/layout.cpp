@@ -19,7 +19,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using Parts = std::vector<std::unique_ptr<Part>>;
 
-/// Parts may lie over each other: as high as the goal is good enough for each of them.
+/// Parts may share addresses: the whole's goal is good enough for each of them.
 Parts make_parts(Problem problem, const Options& options) {
   const uint64_t goal = std::max(options.capacity, problem.load);
   std::vector<std::vector<uint32_t>> members = independent_parts(problem);
@@ -33,8 +33,8 @@ Parts make_parts(Problem problem, const Options& options) {
   return parts;
 }
 
-/// Threads that take steps of the highest part that is not done, until all are or time is up: no
-/// other matters to the height of the whole.
+/// Threads that take steps of the highest unfinished part, which alone decides the height of the
+/// whole, until all parts are done or time is up.
 class Crew {
  public:
   explicit Crew(const Parts& parts) : parts_(parts) {
@@ -74,7 +74,7 @@ class Crew {
     if (--working_ == 0) changed_.notify_one();
   }
   void take_steps() {
-    // Several at a time: what a search is built from is of one part.
+    // Several at a time: a search's data belongs to one part.
     constexpr int steps_in_turn = 8;
     Part::Bench bench;
     for (;;) {
@@ -94,7 +94,7 @@ class Crew {
       if (waiting_.erase(highest) == 0) continue;  // another thread has seen to it
       if (!part.done()) waiting_.emplace(height, highest.second);
     }
-    // What other threads still try is of no use.
+    // The other threads' attempts are of no use now.
     stop_.store(true, std::memory_order_relaxed);
   }
 
@@ -117,7 +117,7 @@ Layout solve(std::span<const Buffer> buffers, const Options& options) {
   layout.offsets.resize(buffers.size());
   Parts parts = make_parts(std::move(problem), options);
   std::erase_if(parts, [&](const std::unique_ptr<Part>& part) {
-    // Most parts of many are done at once.
+    // If there are many parts, most are done at once.
     if (!part->done()) return false;
     for (size_t i = 0; i < part->members().size(); ++i)
       layout.offsets[part->members()[i]] = part->offsets()[i];

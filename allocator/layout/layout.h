@@ -1,6 +1,6 @@
-// Static memory layout: buffers with known lifetimes and sizes are given addresses so that no two
-// that live at once overlap and the highest address is as low as possible (known as dynamic storage
-// allocation, NP-hard). A pure library: standard C++ only.
+// Static memory layout: gives buffers with known lifetimes and sizes addresses so that buffers
+// alive at once do not overlap and the highest address is as low as possible (known as dynamic
+// storage allocation, NP-hard). A pure library: standard C++ only.
 //
 // How it is solved, best first:
 //  - exactly, by a search at the lowest level of the skyline that branches "this buffer here"
@@ -46,7 +46,7 @@ struct Load {
 /// too much is alive at once; there are too many.
 struct Trouble {
   enum class Kind : uint8_t { lifetime, size, load, count } kind = Kind::lifetime;
-  size_t buffer = 0;  // the first that is wrong; with load: whose begin is too much
+  size_t buffer = 0;  // the first wrong one; with load: the one whose begin is too much
 };
 
 struct Examined {
@@ -61,13 +61,13 @@ struct Options {
   /// Bytes: a layout of this height is good enough, the search ends. At or below the load: the
   /// search ends at the load, or at the optimum where it can prove it.
   uint64_t capacity = 0;
-  /// Wall time from the call on. The first layout is finished whatever it says, in O(n log n).
+  /// Wall time from the call on. The first layout is always finished, in O(n log n).
   std::chrono::nanoseconds deadline = std::chrono::seconds(10);
-  /// Orders that are tried. With one thread the same seed gives the same layout, as long as the
-  /// deadline does not cut it short.
+  /// Decides the orders that are tried. With one thread the same seed gives the same layout, unless
+  /// the deadline cuts it short.
   uint64_t seed = 0;
-  /// Greedy layouts and searches of each independent part. They end the whole sooner than the
-  /// deadline, and, unlike it, at the same place each time.
+  /// Greedy layouts and searches of each independent part, at most. Unlike the deadline, this limit
+  /// ends the work at the same place each time.
   uint64_t steps = UINT64_MAX;
   /// Threads that search, while the caller's waits; 0: one for each core.
   unsigned threads = 0;
@@ -80,8 +80,8 @@ struct Layout {
   bool optimal = false;           // proven: the height is the load, or nothing below it exists
 };
 
-/// A valid layout, always; lower with more time. Needs examine() to have found no trouble.
-/// Throws std::bad_alloc where memory lacks, std::system_error where threads do.
+/// Always a valid layout; lower with more time. Needs examine() to have found no trouble. Throws
+/// std::bad_alloc if memory runs out, std::system_error if threads do.
 Layout solve(std::span<const Buffer> buffers, const Options& options);
 
 }  // namespace firn::layout

@@ -1,6 +1,6 @@
-// Items by their lifetimes: which of those that lie wholly in a range of sections ranks first? A
-// tree over the items in Morton order of (first, last), in its nodes the box of lifetimes and the
-// best rank of what is below and not yet taken.
+// Finds the best-ranked item whose lifetime lies wholly in a range of sections. A tree over the
+// items in Morton order of (first, last); each node holds the box of lifetimes and the best rank of
+// the items below it that are not yet taken.
 // Owns: its arrays. Locks: none; the shape is shared, read only.
 #pragma once
 
@@ -13,7 +13,7 @@
 
 namespace firn::layout {
 
-/// What does not change as items are taken. O(n log n).
+/// The part that stays the same as items are taken. O(n log n).
 class LifetimesShape {
  public:
   explicit LifetimesShape(const Problem& problem);
@@ -36,9 +36,9 @@ class LifetimesTree {
 
   /// The best item not yet taken that lies in [begin, end); `none` without any.
   uint32_t best(uint32_t begin, uint32_t end) const;
-  /// The same of those alive in both `from` and `to` as well, from <= to.
+  /// The same among items alive in both `from` and `to` as well, from <= to.
   uint32_t best_over(uint32_t begin, uint32_t end, uint32_t from, uint32_t to) const;
-  /// The same of those that live in [begin, end) exactly.
+  /// The same among items that live in [begin, end) exactly.
   uint32_t best_filling(uint32_t begin, uint32_t end) const;
   void take(uint32_t item);
 
@@ -46,7 +46,7 @@ class LifetimesTree {
   struct Query {
     uint32_t begin, end, first_most, last_least;
   };
-  /// Of the items not taken below it. Without any: `best` is none, the box is inside out.
+  /// Sums up the untaken items below it. Without any: `best` is none, the box is inside out.
   struct Node {
     uint32_t best = none;
     uint32_t first_min = none, first_max = 0, last_min = none, last_max = 0;

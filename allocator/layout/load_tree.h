@@ -1,5 +1,5 @@
-// What is still to be placed, in bytes, of every section: sums change over ranges, and the largest
-// of a range is asked for. Owns: its arrays. Locks: none.
+// The bytes still to be placed in every section: sums change over ranges, and the largest of a
+// range is found. Owns: its arrays. Locks: none.
 #pragma once
 
 #include <cstdint>
@@ -21,8 +21,8 @@ class LoadTree {
   Most most(uint32_t begin, uint32_t end) const;
 
  private:
-  // most_ is what remains of the largest below a node after what was taken from whole nodes below
-  // it and from it (taken_); what was taken from its ancestors is not in it.
+  // most_: the largest sum below a node, less what was taken from whole nodes below it and from it
+  // (taken_), but not what was taken from its ancestors.
   std::vector<uint64_t> most_, taken_;
   uint32_t leaves_ = 1;
 };

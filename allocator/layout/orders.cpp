@@ -10,15 +10,15 @@
 namespace firn::layout {
 namespace {
 
-/// First comes what has most of duration x log(sections) + size x log(bytes) + first x place in
-/// time, disturbed by up to `chance` either way.
+/// Ranks by the largest duration x log(sections) + size x log(bytes) + first x place in time,
+/// disturbed by up to `chance` either way.
 struct Weights {
   double duration, size, first, chance;
   SkylineChoice choice = SkylineChoice::rank;
 };
 constexpr SkylineChoice most = SkylineChoice::most_left, ends = SkylineChoice::most_left_at_ends;
 
-// The best one differs by instance; those that led most often come first, and early one that takes
+// The best one differs by instance; those that won most often come first, and early one that takes
 // half the time of the others.
 constexpr Weights skyline_weights[] = {
     {0, 1, 0, 0, most}, {1, 1, 0, 0},         {1, 0, 0, 0, most}, {0, 0, -1, 0, most},

@@ -1,5 +1,5 @@
 // Orders of items for the greedy skyline and for the exact search: a list of known good ones, then
-// the same ones disturbed by chance, without end. The number of an order and the seed say all.
+// the same ones disturbed by chance, without end. An order's number and the seed determine it.
 // Owns: nothing. Locks: none.
 #pragma once
 
@@ -19,7 +19,7 @@ struct Order {
 
 /// The `number`th order for the greedy skyline.
 Order skyline_order(const Problem& problem, uint64_t seed, uint64_t number);
-/// How many of them are without chance.
+/// How many of them involve no chance.
 extern const uint64_t skyline_orders_fixed;
 
 /// The `number`th order for the exact search.

@@ -12,7 +12,7 @@
 namespace firn::layout {
 namespace {
 
-/// Items times sections: what a search keeps in memory is of this order.
+/// Items times sections: a search's memory is of this order.
 constexpr uint64_t searched_lifetimes_max = 10'000'000;
 constexpr uint64_t searches_per_skyline = 15;
 constexpr uint64_t core_every = 4, searches_per_height = 12;
@@ -58,7 +58,7 @@ void Part::skyline_step(uint64_t number, const std::atomic<bool>& stop) {
 void Part::search_step(uint64_t number, Bench& bench, const std::atomic<bool>& stop) {
   if (bench.part != this) bench = {this, std::make_unique<CoreSearch>(problem_, stop)};
   const uint64_t height = height_to_try(number);
-  // Mostly all of it, where that is small enough.
+  // Mostly the whole part, if it is small enough.
   const double nearness = searched_whole_ && number % core_every != 0
                               ? 0
                               : nearnesses[number / core_every % std::size(nearnesses)];

@@ -1,8 +1,8 @@
 // One part of an instance that shares no section with the rest, and the best layout of it so far.
-// Work on it comes in numbered steps: greedy skylines, then exact searches (of all, or of what is
-// near the peak) for heights between what is proven impossible and what is reached. A step's number
-// and the seed decide what it does, beside what earlier ones found.
-// Owns: the layout. Locks: its own, around what threads share; never held while a step works.
+// Work on it comes in numbered steps: greedy skylines, then exact searches (of all items, or of
+// those near the peak) for heights between the proven bound and the best so far. A step's number,
+// the seed and the results of earlier steps determine what it does.
+// Owns: the layout. Locks: its own, around shared data; never held while a step works.
 #pragma once
 
 #include <atomic>
@@ -19,11 +19,11 @@ namespace firn::layout {
 
 class Part {
  public:
-  /// Starts with a valid layout. `goal`: a height that is good enough. `steps`: as many are enough.
+  /// Starts with a valid layout. `goal`: a height that is good enough. `steps`: at most so many.
   Part(Problem problem, std::vector<uint32_t> members, uint64_t goal, uint64_t seed,
        uint64_t steps);
 
-  /// What a thread keeps from step to step. Of one part: dropped when it goes to another.
+  /// A thread's data between steps. It is of one part: dropped when the thread changes parts.
   struct Bench {
     const Part* part = nullptr;
     std::unique_ptr<CoreSearch> core;
@@ -37,7 +37,7 @@ class Part {
            next_step_.load(std::memory_order_relaxed) >= steps_;
   }
   uint64_t height();
-  /// The following need that no step is under way.
+  /// Call the following only while no step is under way.
   bool proven() const { return height_ <= impossible_end_; }
   const std::vector<uint64_t>& offsets() const { return offsets_; }
   const std::vector<uint32_t>& members() const { return members_; }
@@ -54,7 +54,7 @@ class Part {
   const Problem problem_;
   const std::vector<uint32_t> members_;  // of the instance's buffers, for each item
   const uint64_t goal_, seed_, steps_;
-  bool searched_whole_ = false, searched_ = false;  // what is small enough to be searched
+  bool searched_whole_ = false, searched_ = false;  // small enough to be searched: whole, at all
   std::atomic<uint64_t> next_step_{0};
   std::atomic<bool> done_{false};
 

@@ -39,8 +39,7 @@ void sort_by_time(std::vector<Edge>& edges) {
   }
 }
 
-/// In order of time. At one time ends come first: what ends when another begins does not live with
-/// it.
+/// In order of time. Ends come before begins at the same time: such buffers do not live together.
 std::vector<Edge> edges_of(std::span<const Buffer> buffers) {
   std::vector<Edge> edges;
   edges.reserve(2 * buffers.size());
@@ -94,7 +93,7 @@ Examined examine(std::span<const Buffer> buffers) {
     if (size == 0 || size > size_max) return wrong(Trouble::Kind::size, i);
     sum = sum > size_max - size ? size_max + 1 : sum + size;
   }
-  // Whatever the order, what is stacked without need stays below 2^64.
+  // In any order, needless stacking stays below 2^64.
   const uint64_t load_max = sum <= size_max ? size_max : load_max_of_many;
   Examined examined;
   uint64_t alive = 0;
@@ -128,7 +127,7 @@ Sections::Sections(const Problem& problem)
 Problem make_problem(std::span<const Buffer> buffers) { return problem_of(buffers); }
 
 std::vector<std::vector<uint32_t>> independent_parts(const Problem& problem) {
-  std::vector<uint32_t> reach(problem.sections(), 0);  // of what begins in a section: the last end
+  std::vector<uint32_t> reach(problem.sections(), 0);  // the last end of the items that begin there
   for (const Item& item : problem.items)
     reach[item.first] = std::max(reach[item.first], item.last);
   std::vector<uint32_t> part_of(problem.sections(), 0);

@@ -1,6 +1,6 @@
-// A layout instance with its times taken away: what remains are sections, the moments at which as
-// many buffers live as nowhere around, in order of time. Two buffers live at once exactly where
-// they share a section; a buffer's sections follow one another. Every solver here works on this.
+// A layout instance with its times reduced to sections: the moments at which locally the most
+// buffers live, in order of time. Two buffers live at once exactly if they share a section; a
+// buffer's sections are consecutive. Every solver here works on this.
 // Owns: its arrays. Locks: none (immutable once built).
 #pragma once
 

@@ -124,7 +124,7 @@ Search::Outcome Search::solve(Range range) {
 uint32_t Search::choose(Range range) const {
   const uint64_t lowest =
       *std::min_element(floors_.begin() + range.begin, floors_.begin() + range.end);
-  // Where the choice is least, a wrong one shows soonest.
+  // Where there is the least choice, a wrong one shows soonest.
   uint32_t chosen = 0;
   double least = std::numeric_limits<double>::max();
   for (uint32_t s = range.begin; s < range.end; ++s) {
@@ -170,7 +170,7 @@ bool Search::place(uint32_t index) {
   changes_.push_back({Change::Kind::placed, index, 0});
   for (uint32_t s = item.first; s < item.last; ++s) {
     bytes_left_[s] -= item.size;
-    // The last one left takes its place; it stays just behind, where undo() finds it.
+    // Swaps with the last one left; it stays just behind those, where undo() finds it.
     const uint32_t at = places_[places_begin_[index] + s - item.first];
     const uint32_t end = --items_left_[s];
     const uint32_t last = left_[left_begin_[s] + end];
@@ -190,8 +190,8 @@ bool Search::place(uint32_t index) {
 
 bool Search::exclude(uint32_t index) {
   const Item& item = problem_.items[index];
-  // Higher, it rests on one that is not placed yet: nothing placed near it is above its bound,
-  // which is the lowest of all. From the smallest neighbour on: soon none can be lower.
+  // Placed higher, it rests on an unplaced neighbour: placed ones end at or below its bound, the
+  // lowest of all. Goes from the smallest neighbour on: soon none can be lower.
   const uint64_t lowest = offsets_[index];
   uint64_t bound = no_bound;
   for (size_t at = neighbours_begin_[index]; at < neighbours_begin_[index + 1]; ++at) {
@@ -222,7 +222,7 @@ bool Search::raise_bound(uint32_t index, uint64_t bound) {
   if (bound + item.size > height_) return false;
   changes_.push_back({Change::Kind::bound, index, before});
   offsets_[index] = bound;
-  // A floor is the lowest bound in its section: where this was not it, nothing changes.
+  // A floor is the lowest bound in its section: it changes only where this one was it.
   for (uint32_t s = item.first; s < item.last; ++s)
     if (floors_[s] == before) mark_dirty(s);
   return true;

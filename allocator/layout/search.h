@@ -1,12 +1,11 @@
-// The exact search for a layout of at most a given height. The skyline is raised from below: at its
-// lowest level some item has to lie, so one that can is put there or else lies strictly higher. An
-// item that lies higher rests on another one, and this raises the floors of its sections; a section
-// whose floor and what is still to be placed there exceed the height ends the branch. What is left
-// falls apart into ranges of sections that have nothing to do with each other: each is searched for
-// itself.
+// The exact search for a layout of at most a given height. It raises the skyline from below: at its
+// lowest level some item has to lie, so a candidate is either placed there or lies strictly higher.
+// An item that lies higher rests on another one, which raises the floors of its sections; a branch
+// ends when a section's floor and the bytes still to be placed there exceed the height. The
+// remaining items fall apart into independent ranges of sections; each is searched by itself.
 //
-// One order of items per attempt, and short attempts: what a wrong early choice costs grows with
-// the depth below it, so that starting over in another order finds what perseverance does not.
+// One order of items per attempt, and short attempts: the cost of a wrong early choice grows with
+// the depth below it, so starting over in another order finds what perseverance does not.
 // Owns: its state. Locks: none.
 #pragma once
 
@@ -27,8 +26,8 @@ class Search {
     gave_up,   // the branches allowed are used up, or `stop` was set
   };
 
-  /// Which section's candidates are tried: where there are fewest, or where they are the smallest
-  /// share of what is to be placed there. Which is better differs by instance.
+  /// The section whose candidates are tried: where there are fewest, or where they are the smallest
+  /// share of what is to be placed there. The better choice differs by instance.
   enum class Branching : uint8_t { fewest, smallest_share };
 
   /// Keeps references to both. `stop` may be set by another thread.
@@ -53,14 +52,14 @@ class Search {
   void reset(uint64_t height, std::span<const uint32_t> rank);
   Outcome solve(Range range);
   Outcome branch(Range range);
-  /// An item that can lie at the lowest level of the range: the first in rank where there is the
-  /// least choice.
+  /// An item that can lie at the lowest level of the range: the first in rank in the section with
+  /// the least choice.
   uint32_t choose(Range range) const;
   bool place(uint32_t item);
   bool exclude(uint32_t item);
   bool raise_floor(uint32_t section, uint64_t floor);
   bool raise_bound(uint32_t item, uint64_t bound);
-  /// Floors up to the lowest bound in each section that changed, and what follows from that.
+  /// Raises the floor of each section that changed to its lowest bound. False: the branch ends.
   bool settle();
   void mark_dirty(uint32_t section);
   void list_neighbours();
@@ -77,7 +76,7 @@ class Search {
 
   std::vector<size_t> neighbours_begin_;
   std::vector<uint32_t> neighbours_;  // of each item, those alive with it, small ones first
-  // Of each section: its items, those not placed in front (items_left_ of them).
+  // Per section: its items, the unplaced ones (items_left_ of them) in front.
   std::vector<size_t> left_begin_, places_begin_;
   std::vector<uint32_t> left_;
   std::vector<uint32_t> places_;      // of each item, in each of its sections' stretch of left_
@@ -86,11 +85,11 @@ class Search {
   uint64_t branches_left_ = 0;
   Branching branching_ = Branching::fewest;
   std::span<const uint32_t> rank_;
-  // Of each section: all below is decided; what is not placed yet, in bytes and in items.
+  // Per section: the level below which all is decided; bytes and items not placed yet.
   std::vector<uint64_t> floors_, bytes_left_;
   std::vector<uint32_t> items_left_;
-  std::vector<uint32_t> crossing_left_;  // of them, those that are in the section before too
-  // Of each item: no lower offset is possible; once placed: the offset.
+  std::vector<uint32_t> crossing_left_;  // of these, the ones in the section before too
+  // Per item: its lowest possible offset; once placed: its offset.
   std::vector<uint64_t> offsets_;
   std::vector<uint8_t> placed_;
   std::vector<Change> changes_;

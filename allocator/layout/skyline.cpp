@@ -24,7 +24,7 @@ class Stretches {
     uint32_t begin, end;
     uint64_t level;
   };
-  /// Takes the lowest one out: replace() or raise() puts what becomes of it back.
+  /// Takes the lowest one out: place() or join() puts its successors back.
   Lowest take_lowest() {
     for (;;) {
       const Entry entry = lowest_.top();
@@ -39,7 +39,7 @@ class Stretches {
     if (begin > from.begin) set(from.begin, begin, from.level);
     join(begin, end, top);
   }
-  /// Its lower neighbour's level; nothing where it has none.
+  /// Its lower neighbour's level; nullopt if it has none.
   std::optional<uint64_t> neighbour_level(const Lowest& stretch) const {
     uint64_t level = std::numeric_limits<uint64_t>::max();
     if (stretch.begin > 0) level = of_[begin_before(stretch.begin)].level;

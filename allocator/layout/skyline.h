@@ -1,6 +1,6 @@
-// The greedy skyline: the lowest stretch of it takes, among the items that lie wholly in its
-// sections, the one that ranks first; where none does, it is raised to its lower neighbour, and
-// what was below is lost. O(n log n) but for the look-ups (lifetimes_tree.h).
+// The greedy skyline: its lowest stretch takes the best-ranked item that lies wholly in its
+// sections; without one, it rises to its lower neighbour, and the room below is lost. O(n log n)
+// but for the look-ups (lifetimes_tree.h).
 // Owns: its state. Locks: none.
 #pragma once
 
@@ -14,14 +14,14 @@
 
 namespace firn::layout {
 
-/// Which items of a stretch come first; among them the rank decides, and it decides alone where
-/// there are none.
+/// The items of a stretch that come first; among them the rank decides. Without any, the rank alone
+/// decides.
 enum class SkylineChoice : uint8_t {
   rank,
-  /// What fills the stretch; then what is alive where most is still to be placed, so that losses
+  /// Items that fill the stretch; then items alive where most is still to be placed, so that losses
   /// fall where there is room for them.
   most_left,
-  /// The same, and among the latter what begins or ends with the stretch.
+  /// The same, and among the latter, items that begin or end with the stretch.
   most_left_at_ends,
 };
 
@@ -32,7 +32,7 @@ struct SkylineRun {
   uint64_t height_end = 0;
 };
 
-/// Offsets of a layout; empty where it would not be below height_end, or `stop` was set.
+/// Offsets of a layout; empty if it would reach height_end, or `stop` was set.
 std::vector<uint64_t> run_skyline(const Problem& problem, const LifetimesShape& shape,
                                   const SkylineRun& run, const std::atomic<bool>& stop);
 

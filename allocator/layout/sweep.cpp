@@ -9,7 +9,7 @@
 namespace firn::layout {
 namespace {
 
-/// What is free below the top of what was ever used.
+/// Free ranges below the highest address ever used.
 class Holes {
  public:
   uint64_t allocate(uint64_t size) {

@@ -1,5 +1,5 @@
-// The first layout: items in order of time, each into the smallest hole that holds it, as an
-// allocator would that knows nothing of what comes. O(n log n), so that there is always an answer.
+// The first layout: items in order of time, each into the smallest hole that holds it, like an
+// allocator that does not know the future. O(n log n), so that there is always an answer.
 // Owns: nothing. Locks: none.
 #pragma once
 

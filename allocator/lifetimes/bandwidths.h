@@ -1,4 +1,4 @@
-// How fast each channel is (firn/throughput.h). Needs nothing: no clock, no thread. The caller
+// The measured speed of each channel (firn/throughput.h). Needs no clock and no thread. The caller
 // holds one lock around every call.
 #pragma once
 

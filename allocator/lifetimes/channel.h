@@ -1,4 +1,4 @@
-// The ways that bytes take.
+// The channels that bytes move through.
 #pragma once
 
 #include <cstddef>

@@ -1,6 +1,6 @@
-// Where the last K events were seen before, for a few K. Tables of fixed size, from the hash of K
-// events to the newest position at which they ended; newer overwrites older, and what a table
-// answers is compared with the ring before it is believed. The caller holds the lock.
+// Finds where the last K events occurred before, for a few K. Fixed-size tables map the hash of K
+// events to the newest position at which they ended; newer overwrites older, and each hit is
+// verified against the ring. The caller holds the lock.
 #pragma once
 
 #include <array>
@@ -14,9 +14,9 @@ namespace firn::lifetimes {
 
 class Contexts {
  public:
-  /// Longest first. `live`: the live bytes are part of the context, which tells apart layers that
-  /// are otherwise alike. `sampled`: recorded and asked only where the hash of the last few events
-  /// has so many zero bits, which makes long contexts cheap.
+  /// Longest first. `live`: live bytes are part of the context, to distinguish layers that are
+  /// otherwise alike. `sampled`: recorded and looked up only where the hash of the last few events
+  /// ends in so many zero bits, which makes long contexts cheap.
   struct Kind {
     uint64_t length;
     bool coarse, live;
@@ -36,7 +36,7 @@ class Contexts {
   void insert(const Events& events);
   /// The newest earlier position at which context `which` of the newest event ended; 0: none.
   uint64_t find(const Events& events, size_t which) const;
-  /// Is `which` asked for at the newest event?
+  /// Is `which` looked up at the newest event?
   bool due(const Events& events, size_t which) const;
   /// Do the contexts of kind `which` at both positions agree (live bytes aside)?
   bool same(const Events& events, size_t which, uint64_t a, uint64_t b) const;

@@ -7,11 +7,11 @@ namespace firn::lifetimes {
 
 namespace {
 
-/// Memory as it will be: `kept` is there from now on, `change` is by what is born and dies since.
+/// Future memory use: `kept` stays from now on; `change` sums the births and deaths since.
 class Window {
  public:
   explicit Window(uint64_t capacity) : capacity_(static_cast<int64_t>(capacity)) {}
-  /// From now on, until it dies. False: there is no room for it, and nothing was changed.
+  /// Reserves room from now until its death. False: there is no room; nothing changed.
   bool keep(uint64_t size) {
     if (kept_ + static_cast<int64_t>(size) + peak_ > capacity_) return false;
     kept_ += static_cast<int64_t>(size);
@@ -48,7 +48,7 @@ struct NextTimes {
       if (change[step.item] == no_use && step.kind != Step::Kind::read)
         change[step.item] = step.ahead;
     }
-    // Nothing in the rest of the period: as its part begins the next one, or as is assumed.
+    // Unused in the rest of the period: as its part begins the next period, or as assumed.
     const std::vector<uint64_t> first_use = use, first_change = change;
     for (size_t i = 0; i < s.items.size(); ++i) {
       const uint32_t again = s.items[i].again;
@@ -62,10 +62,10 @@ struct NextTimes {
   }
 };
 
-/// What of the item leaves without a write, or has left.
+/// Grains of the item that are away, or can leave without a write.
 uint64_t covering(const Item& item) { return item.size - (item.on_device - item.clean); }
 
-/// The peak, and what has to be covered beyond what is covered already.
+/// The peak, and the shortage beyond what is covered already.
 class Cover {
  public:
   explicit Cover(const Situation& s) {
@@ -93,7 +93,7 @@ class Cover {
     }
   }
   uint64_t peak() const { return static_cast<uint64_t>(peak_); }
-  /// (events from now, grains that lack then), wherever it changes.
+  /// (events from now, grains short then), wherever that changes.
   const std::vector<std::pair<uint64_t, int64_t>>& lacks() const { return lacks_; }
 
  private:
@@ -101,7 +101,7 @@ class Cover {
   std::vector<std::pair<uint64_t, int64_t>> lacks_;
 };
 
-/// Whatever will not have changed when room lacks, as it leaves then. Until that is worth nothing.
+/// Every dirty item that does not change before room runs short: other copies would be wasted.
 void choose_all_leaving(const Situation& s, const NextTimes& next, Decision& decision) {
   for (uint32_t i = 0; i < s.items.size(); ++i)
     if (s.items[i].on_device > s.items[i].clean && next.change[i] > decision.lacking)
@@ -112,7 +112,7 @@ void choose_all_leaving(const Situation& s, const NextTimes& next, Decision& dec
   });
 }
 
-/// Dirty items, in the order in which they are chosen where they cover the same.
+/// The order in which dirty items are chosen if they cover the same.
 class Order {
  public:
   Order(const Situation& s, const NextTimes& next)
@@ -127,9 +127,8 @@ class Order {
   const std::vector<uint64_t>&first_, &second_;
 };
 
-/// So many grains of each dirty item as cover what lacks, and `spare` beyond. From the last instant
-/// backwards: what covers it is what has not changed until then. So as little is chosen as by any
-/// other rule.
+/// The grains of each dirty item that cover the shortage, and `spare` beyond. Goes backwards from
+/// the last instant, which only items unchanged until then can cover: so the total is minimal.
 std::vector<uint64_t> choose_parts(const Situation& s, const Cover& cover, const NextTimes& next,
                                    const std::vector<uint32_t>& by_change, uint64_t spare) {
   std::vector<uint64_t> parts(s.items.size());
@@ -158,8 +157,8 @@ void choose_leaving(const Situation& s, const Cover& cover, const NextTimes& nex
   std::vector<uint32_t> dirty;
   for (uint32_t i = 0; i < s.items.size(); ++i)
     if (s.items[i].on_device > s.items[i].clean) dirty.push_back(i);
-  // What is fetched for a use is there a little before it and after: the spare part is for that,
-  // when all that lacks is chosen. What lacks nowhere need not be fetched, and of little that lacks
+  // A fetched block is on the device a little before and after its use: the spare part makes up for
+  // that, once the shortage is covered. Without a shortage nothing is fetched; with a small one,
   // little is.
   const uint64_t lacks_most = cover.peak() - std::min(cover.peak(), s.capacity);
   const uint64_t spare = std::min(s.spare, lacks_most);
@@ -178,7 +177,7 @@ void look_through_window(const Situation& s, Decision& decision) {
   std::vector<bool> kept(s.items.size());
   Window window(s.capacity);
   decision.lacking = 0;
-  for (const Item& item : s.items)  // what cannot leave at once stays
+  for (const Item& item : s.items)  // dirty grains stay: they cannot leave at once
     if (!window.keep(item.on_device - item.clean)) return;
   for (const Step& step : s.steps) {
     const Item& item = s.items[step.item];

@@ -1,17 +1,27 @@
-// What to fetch, what to make valid elsewhere ahead, and what leaves when room is short, when every
-// next use is known. A pure function of what is where and of what comes in one period.
+// Decides what to fetch, what to make clean (valid elsewhere too) ahead, and what to evict, when
+// every next use is known. A pure function of where blocks are and of the steps of one period.
 //
-// Two looks ahead. Cover: at every instant of the period, what is alive beyond the capacity has to
-// be away. What is away or valid elsewhere covers the instants until it is written again: until
-// then it leaves without I/O, however often it is read. For the rest blocks are made valid
-// elsewhere, as early as possible and as few as possible: those that are not written until then, of
-// them those that are used last, or written last (`prefer`). Nothing else is worth a write, where
-// writes wear something out; where they do not (`eager`), what comes back comes the earlier the
-// more can leave for it, and the way out is never idle. The window goes as far as there is room, at
-// every instant, for everything used until then that is on the device or fetched now, beside what
-// is allocated and freed meanwhile and what cannot leave without being written: so far it is safe
-// to fetch, in the order of next use, the last of it in part. What leaves is what is used last
-// (Belady, A study of replacement algorithms, 1966).
+// First it covers the excess: at every instant of the period, the grains alive beyond the capacity
+// must be away. Grains that are away or clean cover every instant until their block is next
+// written: until then it leaves without I/O, however often it is read. For the rest, blocks are
+// made clean, as early and as few as possible: those not written until then, and of these the ones
+// used last, or written last (`prefer`). No other write is worth the wear it causes. Where writes
+// cause none (`eager`), the way out is never idle, and fetches begin the earlier the more can leave
+// for them.
+//
+// Then it fetches, in the order of next use, within a window. The window ends at the first instant
+// without room for all of these: the blocks used until then that are on the device or fetched now,
+// the blocks born meanwhile, and dirty blocks, which cannot leave at once. The last fetch may be in
+// part. Eviction takes the block used last (Belady, A study of replacement algorithms, 1966).
+//
+// Example: capacity 8, period 5, three blocks of 4 grains: A is on the device and dirty, B is away,
+// C is born within the period. Steps: 1 write B, 2 birth C, 3 write C, 4 death C, 5 write A.
+//   peak      12: all three are alive at steps 2 to 4, 4 grains above the capacity
+//   leaving   A, 4 grains: B, once written at step 1, covers nothing any more; A is written only at
+//             step 5, so a copy of it made now is still valid when C needs the room
+//   fetch     B, 4 grains (last_grains): the dirty A leaves room for exactly these
+//   window    1, and lacking 2: unless A is copied out, the birth of C has no room
+//   farthest  A: the only block on the device, next used at step 5
 //
 // Cost: O(n log n) for n steps.
 #pragma once
@@ -30,14 +40,14 @@ struct Item {
   uint64_t on_device = 0;  // the rest of it is away; 0 for one that is not born yet
   uint64_t clean = 0;      // of on_device: valid elsewhere too
   bool born = false;       // within the period
-  /// Of an item that is there at the end of the period: the one that plays its part at the start
-  /// (itself, when it is never freed); none: nothing is known of its next use.
+  /// For an item alive at the period's end: the item that plays its part at the start (itself, if
+  /// it is never freed); none: its next use is unknown.
   static constexpr uint32_t none = UINT32_MAX;
   uint32_t again = none;
-  uint64_t assumed = no_use;  // its next use where no step tells of one, events from now
+  uint64_t assumed = no_use;  // its next use if no step shows one, events from now
 };
 
-/// Something that comes, of interest to memory. In order.
+/// A coming event that concerns memory. In order.
 struct Step {
   enum class Kind : uint8_t { birth, death, read, write };
   uint64_t ahead = 0;  // events from now
@@ -45,40 +55,41 @@ struct Step {
   uint32_t item = 0;
 };
 
-/// Of what covers as much: what is used last comes back last, and makes the fewest wait; what is
-/// written last comes back at all times, which keeps slow ways in busy.
+/// Breaks ties between blocks that cover the same. A block used last returns last and makes the
+/// fewest wait; blocks written last return at all times, which keeps slow channels in busy.
 enum class Prefer : uint8_t { used_last, written_last };
 
 struct Situation {
   uint64_t capacity = 0;  // grains for items: the budget without what cannot move
-  uint64_t spare = 0;     // grains to cover beyond what lacks, so that none is waited for; no
-                          // more than lacks at the peak
+  uint64_t spare = 0;     // grains to cover beyond the shortage, so that no use waits; at most the
+                          // peak's shortage
   uint64_t period = 0;    // events; steps go no further
   std::span<const Item> items;
   std::span<const Step> steps;
-  bool eager = false;  // copies cost nothing while nothing else is to be copied out
+  bool eager = false;  // copies out are free while the channel is otherwise idle
   Prefer prefer = Prefer::used_last;
 };
 
 struct Decision {
-  /// Items away or partly away, by next use: each has room from now until then, the last of them so
-  /// many grains of it, those on the device included.
+  /// Items away or partly away, by next use; each has room from now until that use. The last has
+  /// room for last_grains of it, those on the device included.
   std::vector<uint32_t> fetch;
   uint64_t last_grains = 0;
-  /// What to make valid elsewhere, in that order: so much of the item is to be away or clean.
+  /// Items to make clean, in that order, until `grains` of the item are away or clean.
   struct Leaving {
     uint32_t item;
     uint64_t grains;
-    bool spare;  // beyond what lacks: nothing else is to wait for it
+    bool spare;  // beyond the shortage: nothing else may wait for it
   };
   std::vector<Leaving> leaving;
-  /// Items on the device, the farthest next use first; without those that die before it.
+  /// Items on the device, the farthest next use first. An item that dies unused counts as
+  /// used when it dies.
   std::vector<uint32_t> farthest;
-  std::vector<uint64_t> next_use;     // of each item: events from now; no_use: none known, or dead
+  std::vector<uint64_t> next_use;     // of each item: events from now; no_use: none known
   std::vector<uint64_t> next_change;  // the same of the next write or death
-  uint64_t lacking = no_use;          // events from now: the first that has no room without a write
+  uint64_t lacking = no_use;          // events from now: the first that needs a write to have room
   uint64_t window = 0;                // events from now until which fetch holds
-  uint64_t peak = 0;  // grains there would be at most, were everything on the device
+  uint64_t peak = 0;  // the most grains alive at once, wherever they are
 };
 
 Decision decide(const Situation& situation);

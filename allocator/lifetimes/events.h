@@ -1,5 +1,5 @@
-// The last events of a program in a ring, each with prefix hashes of all that came before, so that
-// two stretches are compared in constant time. Owns the ring; the caller holds the lock.
+// A ring of a program's last events. Each carries the prefix hashes of all events up to it, so that
+// two stretches compare in constant time. Owns the ring; the caller holds the lock.
 #pragma once
 
 #include <cstddef>
@@ -8,8 +8,7 @@
 
 namespace firn::lifetimes {
 
-/// What a block is from one iteration to the next: the same weight, the same layer's activation.
-/// 0: none.
+/// A block's role in every iteration: the same weight, the same layer's activation. 0: none.
 using Identity = uint32_t;
 
 enum class EventKind : uint8_t { allocate, touch_read, touch_write, free };
@@ -55,7 +54,7 @@ class Events {
   }
   /// Will the next append forget an event?
   bool full() const { return ring_.size() >= wanted_ && now_ + 1 - oldest_ >= ring_.size(); }
-  /// So many are enough from here on (at most `most`). What is kept is not given up for it.
+  /// From here on `events` are enough (at most `most`). Events already kept stay.
   void want(size_t events);
   size_t most() const { return most_; }
   size_t bytes() const { return ring_.capacity() * sizeof(Event); }
@@ -63,7 +62,7 @@ class Events {
   /// Appends; the symbols become prefix hashes.
   void append(Event event, uint64_t exact_symbol, uint64_t coarse_symbol);
 
-  /// Hash of the `length` events that end with `position`; all of them must be held, and the one
+  /// Hash of the `length` events that end with `position`; the ring must hold them and the one
   /// before them.
   uint64_t exact(uint64_t position, uint64_t length, uint64_t power) const {
     return (*this)[position].exact - (*this)[position - length].exact * power;

@@ -1,7 +1,6 @@
-// Gaps of shared frames (shared_frames.h) at the moment when the device is the fullest, which is
-// when they take room from blocks. At other moments they are memory that was just freed and will be
-// filled again: a plan that takes those for lost sends blocks away that have room. Sizes are in
-// grains, moments in events.
+// Gaps in shared frames (shared_frames.h) when the device is fullest: then they take room from
+// blocks. At other moments they are memory just freed that will be filled again; a plan that
+// counted it as lost would evict blocks that have room. Sizes are in grains, moments in events.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +9,8 @@ namespace firn::lifetimes {
 
 class Fullest {
  public:
-  /// At event `now` of a program that repeats itself after `period`, so much is in use, and so much
-  /// between it is not.
+  /// At event `now` of a program that repeats after `period`: the grains used, and the gaps between
+  /// them.
   void note(uint64_t now, uint64_t period, uint64_t used, uint64_t gaps) {
     if (now >= since_ + period) {
       last_ = this_;
@@ -20,7 +19,7 @@ class Fullest {
     }
     if (used > this_.used || (used == this_.used && gaps < this_.gaps)) this_ = {used, gaps};
   }
-  /// At the fullest moment of the last period and of this one; `otherwise` where none was seen.
+  /// Gaps at the fullest moment of this period and the last; `otherwise` if none was seen.
   uint64_t gaps(uint64_t otherwise) const {
     const Moment& fullest = this_.used > last_.used ? this_ : last_;
     return fullest.used > 0 ? fullest.gaps : otherwise;

@@ -14,13 +14,13 @@ using Slot = GreedyPlan::Slot;
 constexpr uint64_t slots_most = 4096;
 constexpr double crumb = 1e-6;  // grains that rounding leaves over
 
-/// A part of a transfer in a slot, which counts on over the period's end.
+/// A part of a transfer; its slot may lie beyond the period's end.
 struct Booked {
   int64_t slot;
   double grains;
 };
 
-/// What a migration would take and bring.
+/// The bandwidth that a migration would take, and its worth.
 struct Offer {
   std::vector<Booked> writes, reads;  // both in the order in which they were filled
   double worth = 0;                   // area above the capacity taken off, by size
@@ -111,7 +111,7 @@ void Planner::lay_out_memory() {
   }
   std::vector<int64_t> change(plan_.slots.size() + 1);
   for (size_t i = 0; i < in_.items.size(); ++i) {
-    if (!seen[i]) continue;  // nothing comes of it: it leaves once, by age, and stays away
+    if (!seen[i]) continue;  // no step uses it: it leaves once, by age, and stays away
     change[static_cast<size_t>(from[i])] += static_cast<int64_t>(in_.items[i].size);
     change[static_cast<size_t>(to[i]) + 1] -= static_cast<int64_t>(in_.items[i].size);
   }
@@ -160,7 +160,7 @@ void Planner::find_gaps() {
     if (!in_.items[i].born && !follows[i] && first[i] != none) add_gap(i, -1, i, first[i]);
 }
 
-/// Nothing: it cannot be away and back in time, or that would not help.
+/// nullopt: it cannot leave and return in time, or leaving would not help.
 std::optional<Offer> Planner::offer(const Migration& m) const {
   Offer offer;
   double left = static_cast<double>(m.size);
@@ -211,8 +211,8 @@ void Planner::book(Migration& m, Offer offer) {
   reads_.push_back(std::move(offer.reads));
 }
 
-/// What a migration is worth only falls as others are booked: one whose worth was computed anew and
-/// is still the best is the best of all.
+/// A migration's worth only falls as others are booked: if a recomputed worth is still the highest,
+/// it is the best of all.
 void Planner::choose() {
   struct Entry {
     double worth;
@@ -273,7 +273,7 @@ void Planner::read_earlier(uint32_t index) {
     for (const Booked& part : reads) book_read(at(part.slot), m.to, -part.grains);
     reads.clear();
     double left = static_cast<double>(m.size);
-    // What was booked before is free now, so there is enough.
+    // Its earlier booking is free now, so there is enough.
     for (int64_t slot = begin; left > crumb && slot < m.next; ++slot) {
       const double part = std::min(left, free_to_read(at(slot), m.to));
       if (part <= 0) continue;

@@ -11,8 +11,8 @@ namespace firn::lifetimes {
 namespace {
 constexpr size_t stamps_most = 1 << 16;
 constexpr int markers_followed = 3;
-// While the period is known, so many periods are kept, and so many events at least: a small loop
-// that goes on for days needs no more.
+// Kept while the period is known: so many periods, and at least so many events. A small loop that
+// runs for days needs no more.
 constexpr uint64_t periods_kept = 64;
 constexpr size_t events_kept_least = 1 << 16;
 }  // namespace
@@ -26,8 +26,8 @@ Life History::allocate(uint64_t bytes) {
     const Event& expected = events_[twin_.position() + 1];
     if (expected.allocates() && (expected.bytes == bytes || twin_.steady()))
       wanted = expected.identity;
-    // Two play it already that began in this very iteration: roles that were taken for one, when a
-    // layer still looked like the layer before. From here on they are told apart.
+    // Two lives that began in this very iteration hold it already: two roles were taken for one,
+    // when a layer still looked like the layer before. From here on they are distinct.
     const auto here = [&](Identity identity) {
       const Life holder = identity ? identities_.holder(identity) : 0;
       return holder && identities_[holder].born > twin_.position() + 1;
@@ -63,7 +63,7 @@ void History::append(EventKind kind, Identity identity, bool persistent, uint64_
   event.identity = identity & 0xffffff;
   event.kind_bits = static_cast<uint32_t>(kind) & 3;
   event.age = static_cast<uint32_t>(std::bit_width(now() + 1 - born)) & 63;
-  // A block that outlives iterations is itself what comes again; others only by their like.
+  // A block that outlives iterations recurs as itself; others recur as blocks of their kind.
   uint64_t salt = static_cast<uint64_t>(kind) + 1;
   uint64_t self = mix(uint64_t{identity} << 8 | 0x80 | salt);
   events_.append(event, persistent ? self : mix(mix(bytes + 1) + salt),
@@ -106,7 +106,7 @@ uint64_t History::next(Life life, bool touches_only, EventKind* kind) const {
     if (position == 0) return never;
     const Event& event = events_[position];
     if (event.allocates()) {
-      // Its successor comes while it still lives: it goes on as the marker.
+      // Its successor is allocated while it still lives: it continues as the marker.
       identity = identities_.marker(identity);
       continue;
     }

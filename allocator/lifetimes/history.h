@@ -1,10 +1,10 @@
-// What a program will do next with its memory, from what it did before. Fed with its stream of
-// events (allocate, touch, free), it finds by itself that what happens now has happened before, and
-// so knows every live block's next use: the future is what followed the last time.
+// Predicts what a program will do with its memory from what it did before. Fed with its stream of
+// events (allocate, touch, free), it detects that the present repeats the past, and so knows every
+// live block's next use: the future is what followed the last time.
 //
-// A position of the past is held as now's twin (twin.h); events that agree move it on, others make
-// it slide or look elsewhere, by contexts of up to 8192 events (contexts.h). known() says whether
-// the match deserves trust; while it does not, nothing is predicted.
+// It keeps a position of the past as now's twin (twin.h): events that agree advance it, others make
+// it slide or search elsewhere, by contexts of up to 8192 events (contexts.h). It predicts only
+// while known(), that is, while the match deserves trust.
 //
 // Cost, by bench/lifetimes/history_bench on one core of a cloud machine: 140 ns per event while the
 // period is known, 460 ns while nothing repeats, 12 ns per question; 72 bytes per event kept.
@@ -26,11 +26,11 @@ namespace firn::lifetimes {
 
 class History {
  public:
-  /// Older events than `events_most` (rounded up to a power of two) are forgotten; an iteration
-  /// must be shorter. Fewer are kept of short iterations, while they are known.
+  /// Keeps the last `events_most` events (rounded up to a power of two); an iteration must be
+  /// shorter. Keeps fewer while a short iteration is known.
   explicit History(size_t events_most = 1 << 20);
 
-  // What the program does, in its order.
+  // The program's events, in its order.
   Life allocate(uint64_t bytes);
   void touch(Life life, bool write);
   void free(Life life);
@@ -42,35 +42,34 @@ class History {
   /// Events since now's twin; 0: none.
   uint64_t period() const { return twin_.matched() ? now() - twin_.position() : 0; }
 
-  /// What the life plays in every iteration. May change while it lives: an older holder steps
-  /// aside, a match gets better.
+  /// The life's role in every iteration. May change while it lives: an older holder steps aside, or
+  /// the match improves.
   Identity identity(Life life) const { return identities_[life].identity; }
-  /// The life that plays it now; 0: none.
+  /// The life that holds the identity now; 0: none.
   Life holder(Identity identity) const { return identities_.holder(identity); }
-  /// What a life that plays it goes on as when the next one that does is allocated; 0: that never
-  /// was.
+  /// The identity that a holder takes on when the next holder is allocated; 0: that never happened.
   Identity marker(Identity identity) const { return identities_.marker(identity); }
 
   struct Upcoming {
     EventKind kind = EventKind::allocate;
     Identity identity = 0;
     uint64_t bytes = 0;
-    Life life = 0;  // that plays the identity now, if any does
+    Life life = 0;  // the identity's holder now; 0: none
   };
   /// The event `ahead` from now: 1 is the next. Beyond the period it starts over. Only when
   /// known().
   Upcoming upcoming(uint64_t ahead) const;
 
   static constexpr uint64_t never = UINT64_MAX;
-  /// Is anything known of what the life plays from before now's twin? Otherwise its `never` only
-  /// means that nothing is known: it began while there was no match, or is new to the program.
+  /// Is anything known of the life's role from before now's twin? If not, `never` only means
+  /// unknown: the life began while there was no match, or is new to the program.
   bool foreseen(Life life) const;
   /// Events from now until the life is touched next; never: not in the coming period, or unknown.
   uint64_t next_use(Life life) const;
   /// The same, its free included. `kind`, when not null: what it is.
   uint64_t next_event(Life life, EventKind* kind = nullptr) const;
 
-  /// The device had finished all up to `position` at that time; ascending, as seldom as is liked.
+  /// The device had finished all up to `position` at `device_ns`. Ascending, at any interval.
   void stamp(uint64_t position, uint64_t device_ns) { stamps_.add(position, device_ns); }
   /// Device time from now to the event `ahead`, as it took the last time; never: unknown.
   uint64_t ns_until(uint64_t ahead) const;
@@ -83,7 +82,7 @@ class History {
     uint32_t block;
     uint64_t bytes;  // of an allocation
   };
-  /// These events are what comes next. Shorter than what is kept.
+  /// These events come next; fewer than the history keeps.
   void preload(std::span<const Planned> plan);
 
   /// Memory held, for the bound.

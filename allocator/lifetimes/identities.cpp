@@ -8,7 +8,7 @@ namespace firn::lifetimes {
 
 namespace {
 constexpr uint32_t identities_most = 1u << 24;  // Event keeps 24 bits
-constexpr int markers_deep = 2;       // older holders of an identity that are still told apart
+constexpr int markers_deep = 2;       // older holders of an identity that are still kept apart
 constexpr size_t rebind_events = 64;  // a life with more events keeps its identity
 }  // namespace
 
@@ -138,7 +138,7 @@ bool Identities::rebind(Life life, Identity to, Events& events) {
   uint64_t oldest = events.oldest();
   uint32_t origin = static_cast<uint32_t>(oldest);
   if (source.head < source.at.size()) {
-    // Only when all that the identity ever did was this life's.
+    // Only if every event of the identity is this life's.
     uint32_t first = source.at[source.head] - origin;
     if (oldest + first < record.born) return false;
     if (target.head < target.at.size() && target.at.back() - origin > first) return false;

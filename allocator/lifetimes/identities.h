@@ -1,6 +1,6 @@
-// Lives and identities. A life is one allocation until its free; an identity is what it plays, in
-// every iteration anew. Keeps for each identity the positions of its events in the history. Bounded
-// by the events kept and the lives there are. The caller holds the lock.
+// Lives and identities. A life is one allocation until its free; an identity is a role that a new
+// life plays in every iteration. Keeps the positions of each identity's events in the history.
+// Bounded by the events kept and the number of lives. The caller holds the lock.
 #pragma once
 
 #include <cstdint>
@@ -19,13 +19,13 @@ class Identities {
     uint64_t bytes = 0, born = 0;  // born: the position of its allocation
     Identity identity = 0;
     bool live = false;
-    bool persistent = false;  // outlived an iteration: it is itself what happens again
+    bool persistent = false;  // outlived an iteration: it recurs as itself
   };
 
   Identities() : lives_(1), identities_(1) {}
-  /// A life that plays `wanted`, or an identity of its own when `wanted` is 0. When another life
-  /// plays it still (Python frees the old value of a variable after the new one is made), that one
-  /// goes on under the identity's marker, so that its free is found again too.
+  /// Begins a life with the identity `wanted`, or a fresh one if that is 0. If another life still
+  /// holds it (Python frees a variable's old value after making the new one), that life continues
+  /// under the identity's marker, so that its free is found again too.
   Life begin(uint64_t bytes, uint64_t position, Identity wanted);
   void end(Life life);
   LifeRecord& operator[](Life life) { return lives_[life]; }
@@ -37,7 +37,7 @@ class Identities {
   /// An identity that no life holds, for events given in advance.
   Identity fresh();
 
-  /// `position` is the newest of the identity.
+  /// Appends `position`, the identity's newest.
   void record(Identity identity, uint64_t position);
   /// The oldest position is leaving the history.
   void forget(Identity identity, uint64_t position);
@@ -47,8 +47,8 @@ class Identities {
   uint64_t oldest(Identity identity, uint64_t oldest) const;
   /// The position of the event so many before the identity's newest, which is at `now`; 0: none.
   uint64_t recent(Identity identity, size_t back, uint64_t now) const;
-  /// Gives the life the identity `to`, and renames its few events so far; false when that cannot be
-  /// done: `to` is held, or the order of its events would break.
+  /// Gives the life the identity `to`, and renames its few events so far. False: `to` is held, or
+  /// the order of its events would break.
   bool rebind(Life life, Identity to, Events& events);
 
   uint64_t live_bytes() const { return live_bytes_; }
@@ -62,8 +62,8 @@ class Identities {
     std::vector<uint32_t> at;  // ascending, the low half of positions
     uint32_t head = 0;         // those before it are forgotten
     Life holder = 0;
-    Identity marker = 0;  // what an older holder goes on as
-    Identity marked = 0;  // whose marker this is
+    Identity marker = 0;  // an older holder continues as this
+    Identity marked = 0;  // the identity whose marker this is
     bool used = false;
   };
   void recycle_if_unused(Identity identity);

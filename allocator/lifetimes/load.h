@@ -1,5 +1,5 @@
-// What part of the time a channel was busy, over the last one to two periods. The caller holds the
-// lock.
+// The fraction of time that a channel was busy, over the last one to two periods. The caller holds
+// the lock.
 #pragma once
 
 #include <algorithm>
@@ -9,7 +9,7 @@ namespace firn::lifetimes {
 
 class Load {
  public:
-  /// Until `now_ns` the channel was as it was last told, from now on it is `busy`.
+  /// From `now_ns` on the channel is `busy`; until then it was as last reported.
   void tell(uint64_t now_ns, bool busy) {
     if (last_ns_ != 0 && now_ns > last_ns_) {
       total_ns_ += now_ns - last_ns_;
@@ -18,7 +18,7 @@ class Load {
     last_ns_ = std::max(last_ns_, now_ns);
     busy_ = busy;
   }
-  /// A period is over: what was before it counts no more.
+  /// A period ends: the one before it no longer counts.
   void period_over() {
     before_busy_ns_ = busy_ns_;
     before_total_ns_ = total_ns_;

@@ -10,24 +10,24 @@ namespace firn::lifetimes {
 
 namespace {
 
-/// Where no more than such a part of the capacity lacks, others can make up for it.
+/// If the shortage is at most this part of the capacity, other blocks can make up for it.
 constexpr uint64_t short_part = 64;
-/// A region has more room than what lives in it at most moments, and others need that where memory
-/// is short: it is taken apart for them, and what they use next may have left. Above such a part of
+/// At most moments a region has more room than its blocks use. If memory is short, it is taken
+/// apart to give that room to others, and what they use next may have left. Above such a part of
 /// the capacity that costs more than places save.
 constexpr uint64_t apart_part = 32;
 /// Fewer are not worth a region.
 constexpr size_t places_least = 2;
-/// A layout so much higher than the load is good enough: a part.
+/// A layout higher than the load by this part is good enough.
 constexpr uint64_t good_enough_part = 512;
 
 uint64_t whole(uint64_t bytes, uint64_t unit) { return (bytes + unit - 1) / unit * unit; }
 
-/// Changes of a sum over a period that repeats: from an event on, by so much.
+/// A sum over a period that repeats, by its change at each event.
 class Curve {
  public:
   explicit Curve(uint64_t period) : changes_(period + 1) {}
-  /// Added from birth until death; one that is alive now, until death and from birth on.
+  /// Adds `amount` from birth until death; for a block alive now, until death and from birth on.
   void add(const Stay& stay, uint64_t amount) {
     if (stay.death < stay.birth) base_ += amount;
     changes_[stay.birth] += static_cast<int64_t>(amount);
@@ -51,7 +51,7 @@ class Curve {
   std::vector<int64_t> changes_;
 };
 
-/// The moment at which the fewest bytes of them are alive: there the period begins.
+/// The event with the fewest bytes alive: the period begins there.
 uint64_t best_cut(const PlacesInput& input) {
   Curve curve(input.period);
   for (const Stay& stay : input.stays) curve.add(stay, stay.bytes);
@@ -70,7 +70,7 @@ struct Life {
   uint64_t begin, end;  // from the cut on
 };
 
-/// One that lives across the cut has its place for itself: its life begins at 0.
+/// A block that lives across the cut has its place for itself: its life begins at 0.
 std::vector<Life> lives_of(const PlacesInput& input) {
   const uint64_t cut = best_cut(input);
   const auto after_cut = [&](uint64_t ahead) {
@@ -84,7 +84,7 @@ std::vector<Life> lives_of(const PlacesInput& input) {
   return lives;
 }
 
-/// Of each of the lives, in their order; none where a layout is not possible.
+/// A place for each life, in their order; none if no layout is possible.
 Places lay_out(const PlacesInput& input, std::span<const Life> lives) {
   Places places;
   Curve asked(input.period), rounded(input.period);
@@ -116,7 +116,7 @@ Places lay_out(const PlacesInput& input, std::span<const Life> lives) {
   return places;
 }
 
-/// How many granules anything lives in, from moment to moment.
+/// The granules in use, from event to event.
 class Occupied {
  public:
   Occupied(const PlacesInput& input, std::span<const Life> lives, const Places& places)
@@ -130,7 +130,7 @@ class Occupied {
       if (stay.death < stay.birth) change(places.places[i], true);
     }
   }
-  /// Granules from `ahead` on; called for one after the other.
+  /// Granules in use from `ahead` on; call it for each event in turn.
   uint64_t at(uint64_t ahead) {
     for (const auto& [place, begins] : changes_[ahead]) change(*place, begins);
     return granules_;
@@ -154,15 +154,15 @@ class Occupied {
   uint64_t granules_ = 0;
 };
 
-/// Grains beyond the capacity, summed over events, and at most.
+/// Grains beyond the capacity: summed over events, and the most at once.
 struct Lacking {
   uint64_t without = 0, with = 0;
   uint64_t most_without = 0, most_with = 0;
   uint64_t occupied_most = 0;
-  uint64_t taken_apart = 0;  // of the regions, at most, for the others
+  uint64_t taken_apart = 0;  // the most grains of the regions that others need
 };
 
-/// What of a region nothing lives in can be given to others: only the rest takes room.
+/// Unused granules of a region can be given to others: only the used ones take room.
 Lacking lacking(const PlacesInput& input, std::span<const Life> lives, const Places& places) {
   Curve placed(input.period);
   for (const Life& life : lives) placed.add(*life.stay, life.stay->grains);
@@ -203,7 +203,7 @@ Places plan_places(const PlacesInput& input) {
     if (!left_too) std::erase_if(all, [](const Life& life) { return life.stay->left; });
     Places best;
     uint64_t least = UINT64_MAX;
-    // What lives across the cut has room for itself in the region, or outside of it.
+    // First with the blocks that live across the cut inside the region, then outside of it.
     for (const bool across_too : {true, false}) {
       std::vector<Life> lives = all;
       if (!across_too) std::erase_if(lives, [](const Life& life) { return life.begin == 0; });
@@ -212,7 +212,7 @@ Places plan_places(const PlacesInput& input) {
       const Lacking lack = lacking(input, lives, places);
       places.occupied_bytes = lack.occupied_most * input.grain_bytes;
       if (left_too && lack.most_with > input.capacity / short_part) continue;
-      // At its edges a region lives in a granule that it does not fill.
+      // A region fills the granules at its edges only in part.
       const uint64_t edge =
           places.heights.size() * input.granule_bytes / std::max<uint64_t>(input.grain_bytes, 1);
       if (places.places.empty() || lack.taken_apart > input.capacity / apart_part + edge ||

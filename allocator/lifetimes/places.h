@@ -1,11 +1,21 @@
-// Planned places: blocks of an iteration that are allocated and freed within it, on one stream, get
-// addresses in one stretch of memory, such that two that are alive at once do not overlap. A pure
-// function of when they live; the addresses are allocator/layout's.
+// Planned places: blocks that an iteration allocates and frees on one stream get addresses in one
+// stretch of memory, such that blocks alive at once do not overlap. A pure function of their
+// lifetimes; allocator/layout finds the addresses.
 //
-// What has a place cannot leave the device. Where (nearly) everything fits with places, what left
-// before may have one, for it need not leave any more; elsewhere it stays free to leave. None gets
-// one where that would leave less room for the others when room is short, or where much of the
-// region would have to be given to the others in every period.
+// A block with a place cannot leave the device. A block that left recently may have a place if then
+// (nearly) everything fits, so that it need not leave any more; otherwise it stays free to leave.
+// No block has a place if the region would leave less room for other blocks when room is short, or
+// if these needed much of the region in every period.
+//
+// Example: period 8, capacity 100 grains, one stream, grains and granules of 1 byte. Three blocks:
+//   A  alive [1, 3)  10 bytes, or 12 grains without a place
+//   B  alive [3, 5)   8 bytes, or 12 grains
+//   C  alive [2, 4)   5 bytes, or  6 grains
+// C is alive with A and with B, but A and B are never alive together: B lies within A's bytes, and
+// C beside them. The region is 15 bytes high, as much as A and C at once (asked_bytes), against 18
+// without places (rounded_bytes). If others took 90 grains all the time, they and the region would
+// be 5 grains over the capacity, where 100 / 32 and one granule, 4, are allowed: no block would
+// have a place.
 #pragma once
 
 #include <chrono>
@@ -17,22 +27,22 @@
 
 namespace firn::lifetimes {
 
-/// One that may have a place.
+/// A block that may have a place.
 struct Stay {
   Identity identity = 0;
   uint32_t stream = 0;
   uint64_t birth = 0, death = 0;  // events from now, 1 to the period; death before birth: it is
                                   // alive now
   uint64_t bytes = 0;             // of its place
-  uint64_t grains = 0;            // that it takes without one
-  bool left = false;              // it left the device not long ago
+  uint64_t grains = 0;            // taken without a place
+  bool left = false;              // it left the device recently
 };
 
 struct PlacesInput {
   uint64_t period = 0;    // events
   uint64_t capacity = 0;  // grains for all large blocks
-  /// Grains of all large blocks, those in `stays` among them: from an event on, in order; the first
-  /// from now (0) on.
+  /// Grains of all large blocks, including `stays`, from event `ahead` on. In order; the first from
+  /// now (0) on.
   struct Load {
     uint64_t ahead = 0, grains = 0;
   };
@@ -40,7 +50,7 @@ struct PlacesInput {
   std::vector<Stay> stays;
   uint64_t grain_bytes = 1, granule_bytes = 1;
   std::chrono::nanoseconds patience = std::chrono::milliseconds(50);  // for each layout
-  uint64_t steps = UINT64_MAX;  // and of each at most: see layout::Options
+  uint64_t steps = UINT64_MAX;  // at most, for each layout: see layout::Options
 };
 
 struct Places {
@@ -56,9 +66,9 @@ struct Places {
     uint64_t bytes = 0;  // whole granules
   };
   std::vector<Height> heights;
-  uint64_t asked_bytes = 0;    // of all that have places, when they are most
-  uint64_t rounded_bytes = 0;  // that they take without places then, at the least, in granules
-  uint64_t occupied_bytes = 0;  // in granules, of the regions, when most is
+  uint64_t asked_bytes = 0;    // the most bytes of placed blocks alive at once
+  uint64_t rounded_bytes = 0;  // the least they take without places then, in whole granules
+  uint64_t occupied_bytes = 0;  // the most of the regions in use at once, in whole granules
   uint64_t height_bytes() const {
     uint64_t bytes = 0;
     for (const Height& height : heights) bytes += height.bytes;

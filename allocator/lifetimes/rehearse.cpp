@@ -23,7 +23,7 @@ class Program {
 
  private:
   static constexpr uint32_t nobody = Stage::nobody;
-  static constexpr uint64_t waits_most = 1'000'000;  // transfers for one step: it never comes
+  static constexpr uint64_t waits_most = 1'000'000;  // transfers for one step: more never end
   bool period();
   bool step(const Step& step);
   void compute(uint64_t ns);
@@ -31,7 +31,7 @@ class Program {
   void turn_over();
   void find_next_uses();
   void lay_out();
-  /// So much has changed its place that what was decided looks no more at what is.
+  /// So much has moved since the last decision that it no longer fits.
   bool is_stale() const {
     const uint64_t part = r_.tuning.stale_part;
     return part && stage_.moved() > moved_ + r_.machine.capacity / part;
@@ -52,7 +52,7 @@ class Program {
   uint64_t decided_at_ = no_use;
   uint64_t computed_ns_ = 0;
   uint64_t moved_ = 0;             // grains, when it was decided
-  // What is decided upon; kept, for speed.
+  // decide()'s input, kept between calls for speed.
   std::vector<Item> items_;
   std::vector<Step> steps_;
   std::vector<uint32_t> blocks_;  // of the first of items_
@@ -81,7 +81,7 @@ void Program::find_next_uses() {
   std::vector<uint64_t> next(r_.items.size(), no_use);
   for (size_t i = n; i-- > 0;)
     if (r_.steps[i].kind != Step::Kind::birth) next[r_.steps[i].item] = i;
-  // After the period: as the part that it plays then begins.
+  // Beyond the period: the first use of the part that it plays then.
   const std::vector<uint64_t> first = next;
   for (size_t i = 0; i < next.size(); ++i) {
     const uint32_t again = r_.items[i].again;
@@ -120,7 +120,7 @@ bool Program::period() {
   return true;
 }
 
-/// What is alive at the end of the period plays its part at the start of the next.
+/// Blocks alive at the end of the period play their parts at the start of the next.
 void Program::turn_over() {
   std::vector<uint32_t> next(block_of_.size(), nobody);
   for (uint32_t i = 0; i < block_of_.size(); ++i) {
@@ -133,7 +133,7 @@ void Program::turn_over() {
   block_of_.swap(next);
 }
 
-/// Kernels run for so long, with what was used since those before.
+/// Runs kernels for `ns`, on the blocks used since the kernels before.
 void Program::compute(uint64_t ns) {
   if (decided_at_ == no_use || number_ >= decided_at_ + patience_) decide_anew();
   const uint64_t end = stage_.now() + ns;
@@ -145,7 +145,7 @@ void Program::compute(uint64_t ns) {
     if (is_stale()) decide_anew();
     if (stage_.now() < end) stage_.pump();
   }
-  stage_.let_go();  // what dies now has to be known before anything is begun
+  stage_.let_go();  // deaths must be known before anything else begins
 }
 
 bool Program::step(const Step& step) {
@@ -155,7 +155,7 @@ bool Program::step(const Step& step) {
     if (!wait_for(block)) return false;
     stage_.bear(block);
   }
-  if (block == nobody) return true;  // played by nobody in this period
+  if (block == nobody) return true;  // no block plays it in this period
   const uint64_t until = until_next_[at_ - 1];
   stage_[block].next_use = until == no_use ? no_use : number_ + until;
   if (step.kind == Step::Kind::birth) return true;
@@ -186,7 +186,7 @@ bool Program::wait_for(uint32_t block) {
   return true;
 }
 
-/// items_ and steps_: what is there, and what comes in one period from here.
+/// Fills items_ and steps_: the blocks there are, and the steps of one period from here.
 void Program::lay_out() {
   items_.clear();
   steps_.clear();

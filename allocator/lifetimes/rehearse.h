@@ -1,13 +1,21 @@
-// A rehearsal: how long iterations take when decide() is carried out on a machine of given memory
-// and bandwidths, without any engine, device or clock. A pure function, the same every time.
+// A rehearsal: how long iterations take if decide()'s plan is carried out on a machine of given
+// memory and bandwidths. It needs no engine, device or clock. A pure function, deterministic.
 //
-// What it leaves out of the engine: the program does not run ahead of the device; mapping costs
-// nothing; a transfer is one piece at a time on each channel, chosen when the channel is idle, and
-// a block that is waited for arrives piece by piece as room comes, where the engine waits for the
-// room of all of it.
+// It simplifies the engine: the program does not run ahead of the device; mapping costs nothing;
+// each channel transfers one piece at a time, chosen when the channel is idle; and a block that is
+// waited for arrives piece by piece as room appears, where the engine waits for room for all of it.
 //
-// Cost: O(steps + transfers * victims looked at) for a period, beside that of decide(), which is
-// called up to `decisions` times a period.
+// Example: capacity 8; blocks A, B, C of 4 grains, a piece each. A and B are on the device and in
+// host memory, C is in host memory only. Steps: read A, read B, read C, with 10 ns of kernels after
+// each. A block takes 15 ns over the link. There are two periods.
+//    0 ns  A runs. C cannot come yet: A is in use, and B is needed before C.
+//   10     B runs. A leaves at once, as it has a copy, and C arrives until 25.
+//   25     C runs, after a stall of 5 ns. B leaves and A arrives until 40. The period ends at 35.
+//   40     A runs, after a stall of 5 ns; then B at 55 and C at 70 likewise. The end is at 80.
+// Result: first_ns 35, last_ns 45, total_ns 80, stall_ns 20; nothing was copied out.
+//
+// Cost: O(steps + transfers * victims examined) per period, plus up to `decisions` calls of
+// decide().
 #pragma once
 
 #include <cstdint>
@@ -21,32 +29,32 @@ namespace firn::lifetimes {
 /// Each channel carries one piece at a time, independent of the others.
 struct RehearsalMachine {
   uint64_t capacity = 0;                   // grains on the device for items
-  uint64_t host = 0;                       // grains of host memory, for passage and for keeping
+  uint64_t host = 0;                       // of host memory, for transfers and for kept copies
   uint64_t grain_bytes = 2 << 20;        // bytes
   uint64_t piece = 16;                     // grains of a transfer, at most
   double bytes_s[channel_count] = {};           // of each channel; write and read 0: no store
-  bool out_while_read = false;             // copies out are made of what kernels in flight read
+  bool out_while_read = false;             // copies out may be of blocks that running kernels read
   bool has_store() const { return bytes_s[2] > 0 && bytes_s[3] > 0; }
   /// Nanoseconds for so many grains.
   uint64_t ns(Channel channel, uint64_t grains) const;
 };
 
-/// What can be chosen.
+/// Parameters to tune.
 struct Tuning {
-  uint64_t spare_part = 16;  // 1/n of the capacity is covered beyond what lacks; 0: nothing
+  uint64_t spare_part = 16;  // 1/n of the capacity is covered beyond the shortage; 0: nothing
   bool eager = false;        // see Situation
-  uint64_t stale_part = 0;  // decided anew when 1/n of the capacity was copied; 0: only by steps
+  uint64_t stale_part = 0;  // decides anew once 1/n of the capacity was copied; 0: only by steps
 };
 
-/// One change, for invariants. Grains; `block` is a number of one life, never given twice.
+/// One event, for checks of invariants. Grains; `block` numbers one life and is never reused.
 struct Happening {
   enum class What : uint8_t {
-    taken,     // device memory by the piece, for a birth or for its arrival
-    given,     // device memory of the piece, back
+    taken,     // the piece takes device memory, for a birth or its arrival
+    given,     // the piece gives its device memory back
     transfer,  // booked from `ns` to `end_ns`
-    change,    // by the program: copies elsewhere are worth nothing any more
+    change,    // the program writes the block: copies elsewhere are stale
     compute,   // kernels run from `ns` to `end_ns`
-    use,       // by the kernels that run next: all of the block is on the device until they end
+    use,       // by the kernels that run next: all of the block stays until they end
   };
   What what = What::taken;
   uint64_t ns = 0, end_ns = 0;
@@ -66,22 +74,22 @@ class RehearsalObserver {
 
 struct Rehearsal {
   // One period. The spans are the caller's and stay until rehearse() returns.
-  std::span<const Item> items;        // as they are now, see decide.h; on_device of what is born: 0
-  std::span<const Step> steps;        // `ahead` is not looked at: the position counts
+  std::span<const Item> items;        // as they are now, see decide.h; born ones have on_device 0
+  std::span<const Step> steps;        // `ahead` is ignored: the position counts
   std::span<const uint64_t> before_ns;  // of each step: kernels' device time since the last one
-  /// Of each item: grains whose copy elsewhere is in the store only, the rest being in host
-  /// memory. Empty: nothing is in the store.
+  /// Per item: grains whose copy elsewhere is in the store only; the rest is in host memory. Empty:
+  /// nothing is in the store.
   std::span<const uint64_t> in_store;
   uint64_t after_ns = 0;              // kernels' device time between the last step and the end
   unsigned periods = 2;               // how often it is run
-  bool ends = false;                  // nothing comes after the last: known to the decisions of it
-  unsigned decisions = 128;           // a period at most, and one between two kernels
+  bool ends = false;                  // nothing follows the last one: its decisions know that
+  unsigned decisions = 128;           // at most per period, and one between two kernels
   RehearsalMachine machine;
   Tuning tuning;
 };
 
-/// What lies between two steps with time between them is in use together: it has to fit the device,
-/// or the rehearsal ends there with possible == false.
+/// Steps with no kernel time between them use their blocks together. These must fit the device, or
+/// the rehearsal ends there with possible == false.
 struct Rehearsed {
   bool possible = false;
   uint64_t total_ns = 0;

@@ -168,7 +168,7 @@ void Stage::kill(uint32_t index) {
   dead_.push_back(index);
 }
 
-/// Copies are worth nothing any more. What is in flight goes on; its memory is given back after it.
+/// Discards copies elsewhere. A transfer in flight ends first, and gives its memory back then.
 void Stage::strip(uint32_t index, bool dies) {
   StageBlock& block = blocks_[index];
   for (uint32_t i = 0; i < block.pieces.size(); ++i) {

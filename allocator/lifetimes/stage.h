@@ -1,9 +1,9 @@
-// Where a rehearsal takes place: blocks in pieces, device memory, host memory, channels, and one
-// plan that is carried out. Owns all of it. Private to rehearse.cpp.
+// The state of a rehearsal: blocks in pieces, device memory, host memory, channels, and the plan
+// being carried out. Owns all of it. Private to rehearse.cpp.
 //
-// A piece's bytes are valid on the device, in host memory, in the store, in any number of them; a
-// piece is clean when it is on the device and valid elsewhere. Device memory of a piece is given
-// back only when it is clean or dead, and no copy of it is in flight.
+// A piece's bytes may be valid on the device, in host memory and in the store, all at once; a piece
+// is clean when it is on the device and valid elsewhere. A piece gives its device memory back only
+// when it is clean or dead, and has no copy in flight.
 #pragma once
 
 #include <deque>
@@ -18,7 +18,7 @@ struct StagePiece {
   uint32_t grains = 0;
   bool device = false;    // valid there
   bool arriving = false;  // device memory is taken, the bytes are on their way
-  bool leaving = false;   // room is wanted: leaves as soon as it is valid elsewhere
+  bool leaving = false;   // its room is wanted: it leaves once it is valid elsewhere
   bool going = false;     // a copy out is in flight
   bool host = false;      // host memory is taken
   bool host_valid = false, store_valid = false;
@@ -34,10 +34,10 @@ struct StageBlock {
   uint64_t size = 0, mapped = 0, clean = 0;  // grains; mapped: with those that arrive
   uint64_t touched = 0;      // number of the last step
   uint64_t next_use = no_use;  // number of the step
-  uint64_t next_change = no_use;  // or death, as was decided last
+  uint64_t next_change = no_use;  // or death, by the last decision
   bool held = false;         // used by the kernels that run now or next
   bool changing = false;     // held, and written
-  bool dying = false;        // dead when they are over
+  bool dying = false;        // it dies when they are over
   bool unborn = false;       // waits for room
   bool proven = false;       // used at least once since its birth
   bool away() const { return mapped < size; }
@@ -53,7 +53,7 @@ class Stage {
   struct Plan {
     std::vector<Entry> fetch, farthest, leaving, reads, writes;
     uint64_t window = 0, memory_window = 0;  // steps' numbers
-    size_t fetched = 0, cleaned = 0, read = 0, written = 0;  // how far it was carried out
+    size_t fetched = 0, cleaned = 0, read = 0, written = 0;  // progress in carrying it out
   };
 
   Stage(const RehearsalMachine& machine, const Tuning& tuning, Rehearsed& result,
@@ -61,7 +61,7 @@ class Stage {
 
   /// A block with nothing on the device and nothing elsewhere.
   uint32_t make(uint64_t grains);
-  /// As the rehearsal begins: so much of it is on the device, so much of that clean.
+  /// Sets its start: grains on the device, the clean ones of these, those in the store only.
   void place(uint32_t block, uint64_t on_device, uint64_t clean, uint64_t in_store);
   void bear(uint32_t block);
   /// The program waits for it from here on: nothing of it leaves.
@@ -78,33 +78,33 @@ class Stage {
   uint64_t free() const { return machine_.capacity - taken_; }
   /// Grains of host memory that are for transfers and for copies made ahead of leaving.
   uint64_t host_reserve() const;
-  /// Is host memory only what transfers pass through?
+  /// Does host memory only buffer transfers?
   bool passage() const { return machine_.host <= host_reserve(); }
-  /// How much of the block is on the device or in host memory, and of that in the store too.
+  /// Sets how much of the block is on the device or in host memory, and of that in the store too.
   void lay_out_in_memory(uint32_t block, Item& item) const;
   uint64_t draining() const { return draining_; }
   uint64_t now() const { return now_; }
-  /// Grains of the copies out and in that are over.
+  /// Grains of finished copies out and in.
   uint64_t moved() const { return moved_; }
 
   /// Carried out by pump().
   Plan plan;
   void planned() { farthest_begin_ = 0; }
-  /// Waited for: this block, or room for it when it is unborn.
+  /// The program waits for this block, or for room for it if it is unborn.
   static constexpr uint32_t nobody = UINT32_MAX;
   uint32_t wanted = nobody;
 
   /// Begins what can be begun now.
   void pump();
-  /// Time goes on, to `until` at most, or to the end of the transfer that ends first. False: there
-  /// is neither.
+  /// Advances time to `until`, or to the next end of a transfer if that is earlier. False: there is
+  /// neither.
   bool advance(uint64_t until);
   void happen(Happening happening);
 
  private:
   struct Transfer {
-    bool active = false, stale = false;  // stale: the bytes are not wanted any more
-    bool owns_device = false, owns_host = false;  // memory is given back when the transfer is over
+    bool active = false, stale = false;  // stale: the bytes are no longer wanted
+    bool owns_device = false, owns_host = false;  // memory is given back when the transfer ends
     uint32_t block = 0, life = 0, piece = 0, grains = 0;
     uint64_t end_ns = 0;
   };
@@ -155,11 +155,11 @@ class Stage {
   std::vector<StageBlock> blocks_;
   std::vector<uint32_t> dead_;  // to be used again
   std::vector<uint32_t> held_;
-  size_t farthest_begin_ = 0;  // entries of plan.farthest before it have nothing more to give
+  size_t farthest_begin_ = 0;  // entries of plan.farthest before it are exhausted
   Transfer transfers_[channel_count];
   uint64_t now_ = 0, taken_ = 0, host_taken_ = 0, moved_ = 0;
   uint64_t draining_ = 0;  // grains of dead blocks' transfers
-  uint64_t leaving_ = 0;   // grains that leave
+  uint64_t leaving_ = 0;   // grains marked to leave
   uint32_t lives_ = 0;
   bool host_wanted_ = false;
   std::deque<Ref> arrivals_, going_, unwritten_;

@@ -1,6 +1,5 @@
-// What is carried out, as engine/lifetimes.cpp, engine/room.cpp and engine/spill.cpp do it: what
-// arrives, what leaves for it, and what is made valid elsewhere ahead. Host memory's part in it:
-// stage_host.cpp.
+// Carries the plan out as engine/lifetimes.cpp, engine/room.cpp and engine/spill.cpp do: arrivals,
+// evictions for them, and copies out ahead. For host memory see stage_host.cpp.
 #include <algorithm>
 
 #include "allocator/lifetimes/stage.h"
@@ -8,8 +7,8 @@
 namespace firn::lifetimes {
 
 namespace {
-// What begins at one instant is at most a transfer on each channel, and what leaves and arrives at
-// once for it. More is going round in circles, which only time ends.
+// At one instant each channel begins at most one transfer, with the evictions and arrivals that go
+// with it. More rounds go in circles, which only time ends.
 constexpr unsigned rounds_most = 1000;
 }  // namespace
 
@@ -29,7 +28,7 @@ bool Stage::may_leave(const StageBlock& block) const {
   return block.life && !block.held && block.proven && block.mapped > 0;
 }
 
-/// Has so much of the block leave, from the tail; at once where it is clean.
+/// Makes so much of the block leave, from the tail; clean pieces leave at once.
 uint64_t Stage::make_leave(uint32_t index, uint64_t grains, bool clean_only) {
   StageBlock& block = blocks_[index];
   uint64_t started = 0;
@@ -65,7 +64,7 @@ uint64_t Stage::evict_farthest(uint64_t grains, uint32_t except, uint64_t beyond
   return started;
 }
 
-/// What is on its way out already is free the soonest.
+/// Evicts the piece that is on its way out already: it will be free the soonest.
 uint64_t Stage::evict_going(uint64_t beyond) {
   const Transfer& copy = on(Channel::host_out);
   if (!copy.active || copy.stale || copy.block == wanted) return 0;
@@ -77,7 +76,7 @@ uint64_t Stage::evict_going(uint64_t beyond) {
   return piece.grains;
 }
 
-/// What has a copy and is used late; then what is used late; then what there is, by age in the end.
+/// Evicts clean blocks used late; then other blocks used late; then any, in the end by age.
 void Stage::evict(uint64_t grains) {
   uint64_t started = 0;
   for (uint64_t beyond : {plan.window, uint64_t{0}})
@@ -103,8 +102,8 @@ void Stage::evict(uint64_t grains) {
   }
 }
 
-/// Takes device memory for the first piece that is away, if there is room, or room by dropping what
-/// has a copy and is used after `beyond`.
+/// Takes device memory for the first piece that is away, if there is room, or clean blocks used
+/// after `beyond` make room.
 bool Stage::arrive(uint32_t index, uint64_t beyond, bool demanded) {
   StageBlock& block = blocks_[index];
   const auto first = std::find_if(block.pieces.begin(), block.pieces.end(),
@@ -124,7 +123,7 @@ bool Stage::arrive(uint32_t index, uint64_t beyond, bool demanded) {
 
 bool Stage::begin_arrivals() {
   bool any = false;
-  uint64_t kept_free = 0;  // for what is waited for
+  uint64_t kept_free = 0;  // for the block waited for
   if (wanted != nobody) {
     StageBlock& block = blocks_[wanted];
     const uint64_t missing = block.size - block.mapped;
@@ -142,7 +141,7 @@ bool Stage::begin_arrivals() {
     }
     const auto piece = std::find_if(block.pieces.begin(), block.pieces.end(),
                                     [](const StagePiece& p) { return !p.mapped(); });
-    // Memory is taken when the copy begins; for what has to be read first, a little before.
+    // Memory is taken when the copy begins; a little earlier if the store must be read first.
     uint64_t arriving = 0;
     bool next_is_there = false;
     for (const Ref& ref : arrivals_)
@@ -181,7 +180,7 @@ bool Stage::begin_in() {
   return true;
 }
 
-/// What leaves first; then what is made valid elsewhere ahead, while the way out is idle.
+/// Evictions first; then copies ahead, while the way out is idle.
 bool Stage::begin_out() {
   if (on(Channel::host_out).active) return false;
   const auto go = [&](const Ref& ref, StagePiece& piece) {
@@ -236,7 +235,7 @@ bool Stage::begin_read() {
   }
   if (!next) return read_for_host();
   StagePiece* piece = valid(*next);
-  // What is wanted now comes first, beyond the host memory if nothing in flight will free any.
+  // The block wanted now comes first, beyond the host memory if nothing in flight will free any.
   const bool stuck = !on(Channel::host_out).active && !on(Channel::host_in).active &&
                      !on(Channel::store_write).active;
   if (!host_room(piece->grains, 0, 0) && !stuck) {

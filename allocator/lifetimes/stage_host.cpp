@@ -1,5 +1,5 @@
-// Host memory in a rehearsal, as engine/host.cpp and engine/write.cpp use it: what goes on to the
-// store, what comes from there ahead of its use, and which copies give way.
+// Host memory in a rehearsal, used as in engine/host.cpp and engine/write.cpp: writes to the store,
+// reads from it ahead of use, and which copies give way.
 #include <algorithm>
 
 #include "allocator/lifetimes/stage.h"
@@ -20,13 +20,13 @@ void Stage::lay_out_in_memory(uint32_t index, Item& item) const {
   }
 }
 
-/// As much as keeps a channel busy, and little enough to leave host memory for others.
+/// Enough to keep a channel busy, and little enough to leave host memory for others.
 uint64_t Stage::in_flight() const {
   return std::max<uint64_t>(std::min(4 * machine_.piece, machine_.host / 8), 1);
 }
 
-/// Drops host copies that are in the store too and used after `wanted_at`, the last used first,
-/// until there is room.
+/// Drops host copies that the store has too and that are used after `wanted_at`, the farthest next
+/// use first, until there is room.
 bool Stage::host_room(uint64_t grains, uint64_t margin, uint64_t wanted_at) {
   while (host_taken_ + grains + margin > machine_.host && drop_returned()) {
   }
@@ -35,7 +35,7 @@ bool Stage::host_room(uint64_t grains, uint64_t margin, uint64_t wanted_at) {
     const Droppable top = droppable_.top();
     StagePiece* piece = valid(top.ref);
     if (piece && piece->host_valid && piece->store_valid) {
-      // What is on the device until its next use does not come from host memory then.
+      // A piece that stays on the device until its next use is not read from host memory then.
       const uint64_t next_use = blocks_[top.ref.block].next_use;
       if ((piece->device && next_use <= plan.window ? no_use : next_use) <= wanted_at) break;
       if (piece->arriving || piece->writing)
@@ -49,8 +49,7 @@ bool Stage::host_room(uint64_t grains, uint64_t margin, uint64_t wanted_at) {
   return host_taken_ + grains + margin <= machine_.host;
 }
 
-/// Frees a host copy of what came to the device and stays until it is used, and changes or dies
-/// then.
+/// Frees a host copy of a piece that came to the device and stays until it changes or dies.
 bool Stage::drop_returned() {
   while (!returned_.empty()) {
     const Ref ref = returned_.front();
@@ -84,7 +83,7 @@ bool Stage::drop_resident_host() {
   return false;
 }
 
-/// What is decided to be in the store, from each block's tail.
+/// The next piece that is planned to be in the store, from each block's tail.
 StagePiece* Stage::planned_write(Ref& which) {
   for (size_t i = plan.written; i < plan.writes.size(); ++i) {
     const Entry& entry = plan.writes[i];
@@ -110,8 +109,8 @@ StagePiece* Stage::planned_write(Ref& which) {
   return nullptr;
 }
 
-/// That first; what passes through host memory in the order of arrival; the rest when host memory
-/// is wanted, what is used last before the others.
+/// Planned writes first; then, in the order of arrival, if host memory only buffers transfers;
+/// else, if host memory is wanted, the farthest next use first.
 StagePiece* Stage::next_write(Ref& which) {
   if (StagePiece* planned = planned_write(which)) return planned;
   if (!passage() && !host_wanted_) return nullptr;
@@ -140,8 +139,8 @@ bool Stage::begin_write() {
   return true;
 }
 
-/// What is only in the store comes to host memory, in the order of next use, where host memory is
-/// better used for it than for what it holds.
+/// Reads pieces that only the store has into host memory, in the order of next use, while host
+/// memory is better used for them than for what it holds.
 bool Stage::read_for_host() {
   if (passage()) return false;
   for (; plan.read < plan.reads.size(); ++plan.read) {

@@ -18,7 +18,7 @@ double Stamps::at(uint64_t position) const {
                                 [](uint64_t p, const Stamp& s) { return p < s.position; });
   const Stamp *a, *b;
   if (after == stamps_.end()) {
-    // The device lags behind the program: the last stretch alone would be noise, all of it is not.
+    // The device lags behind the program: the last stretch alone is noise, so all of it counts.
     a = &stamps_.front();
     b = &stamps_.back();
     double pace =

@@ -1,5 +1,5 @@
-// When the device reached positions of the history: sparse, interpolated between. The caller holds
-// the lock.
+// The times at which the device reached positions of the history: sparse, interpolated between. The
+// caller holds the lock.
 #pragma once
 
 #include <cstddef>
@@ -11,8 +11,8 @@ namespace firn::lifetimes {
 class Stamps {
  public:
   explicit Stamps(size_t most) : most_(most) {}
-  /// The device had finished everything up to `position` at `device_ns`. What does not come later
-  /// than the last is ignored.
+  /// The device had finished everything up to `position` at `device_ns`. Ignored unless it is later
+  /// than the last.
   void add(uint64_t position, uint64_t device_ns);
   /// Time from one position to a later one; beyond the last stamp at the pace of all before it.
   /// False: too little is known.

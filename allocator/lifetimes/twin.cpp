@@ -13,10 +13,10 @@ constexpr uint64_t window_must = 4;    // the newest of them must all agree
 constexpr size_t look_back_most = 12;  // earlier events of a block that are compared with now
 constexpr uint64_t evidence_events = 16;
 constexpr double fading = 63.0 / 64, contradiction_free = 0.5, contradiction_share = 0.25;
-// So much evidence, hardly contradicted, outweighs memory in use that differs: the second iteration
-// has gradients and moments that the first had not.
+// So much evidence, hardly contradicted, outweighs a difference of memory in use: the second
+// iteration has gradients and moments that the first lacked.
 constexpr double agree_alone = 8, agree_enough = 3;
-// A program that has long not been known is searched less often.
+// A program that has been unknown for long is searched less often.
 constexpr uint64_t unknown_long = 4096, unknown_every = 5;
 constexpr uint64_t coarse_over = 128;  // exact events in a row after which a match is exact again
 
@@ -166,7 +166,7 @@ void Twin::look_back(const Events& events, const Identities& identities,
     uint64_t candidate = identities.recent(life.identity, back, events.now());
     if (candidate < lowest) return;
     if (events[candidate].kind_bits != now.kind_bits || likeness(events, candidate) == 0) continue;
-    // That this very block was there is evidence by itself.
+    // The presence of this very block is evidence by itself.
     if (candidate < life.born) return;
     if (accept(events, candidate, {evidence_events, false, false, 0}, 0)) {
       run_ = window_must;
@@ -184,7 +184,7 @@ void Twin::look_up(const Events& events, const Contexts& contexts) {
     if (!contexts.due(events, which)) continue;
     uint64_t candidate = contexts.find(events, which);
     if (candidate == 0) continue;
-    // Where we are is as good: stay.
+    // The present position is as good: stay.
     if (!lost &&
         (candidate == position_ || contexts.same(events, which, events.now(), position_))) {
       run_ = std::max(run_, kind.length);

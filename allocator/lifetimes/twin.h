@@ -1,10 +1,10 @@
-// The position of the history that corresponds to now: what followed it then is what follows now.
-// It advances while events agree, slides over a few that are missing or new, and otherwise moves
-// to where the longest context that is known was last seen. Owns only that position and what speaks
-// for it. The caller holds the lock.
+// The position of the history that corresponds to now: the events that followed it are the events
+// that follow now. It advances while events agree, slides over a few that are missing or new, and
+// otherwise moves to where the longest known context was last seen. Owns only that position and the
+// evidence for it. The caller holds the lock.
 //
-// What speaks for a match: a block that was there at the twin's time already must be in the very
-// same role. That, and memory in use, tell an iteration from a layer that looks like the one
+// The evidence for a match: a block that was alive at the twin's time must be in the very same
+// role. That, and memory in use, distinguish an iteration from a layer that looks like the one
 // before.
 #pragma once
 
@@ -18,7 +18,7 @@ namespace firn::lifetimes {
 
 class Twin {
  public:
-  /// The newest event came; it is of the life.
+  /// The newest event came; it belongs to the life `of`.
   void advance(const Events& events, const Contexts& contexts, const Identities& identities,
                Life of);
   /// The events after `position` are what will come.
@@ -26,9 +26,9 @@ class Twin {
 
   bool matched() const { return matched_; }
   bool known() const { return known_; }
-  /// Of the last event; valid when matched().
+  /// The last event's twin; valid when matched().
   uint64_t position() const { return position_; }
-  /// The last event and its twin are one thing in two iterations.
+  /// The last event and its twin are the same event of two iterations.
   bool paired() const { return paired_; }
   /// No recent surprise.
   bool steady() const { return slipping_ == 0; }
@@ -39,11 +39,11 @@ class Twin {
   void judge(Grade grade, bool agrees);
   void realign(const Events& events);
   void look_up(const Events& events, const Contexts& contexts);
-  /// Lost: an old block was in the same surroundings before, perhaps.
+  /// When lost: looks for earlier events of an old block in the same surroundings.
   void look_back(const Events& events, const Identities& identities,
                  const Identities::LifeRecord& life);
-  /// Moves to the candidate unless the evidence of the last events speaks against it, or there is
-  /// not `enough` of it and memory in use differs.
+  /// Moves to the candidate unless recent evidence contradicts it, or is less than `enough` while
+  /// memory in use differs.
   bool accept(const Events& events, uint64_t candidate, const Contexts::Kind& kind, double enough);
   bool live_agrees(const Events& events, uint64_t candidate, bool coarse) const;
 

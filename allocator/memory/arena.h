@@ -1,5 +1,5 @@
-// The arena: one reserved range of device addresses, and the flat table from granule to what lies
-// there. Looking up is lock-free; reserving and freeing addresses needs the engine's lock.
+// The arena: one reserved range of device addresses, and a flat table from granule to owner.
+// Looking up is lock-free; reserving and freeing addresses needs the engine's lock.
 #pragma once
 
 #include <atomic>
@@ -23,7 +23,7 @@ class Arena {
   uint64_t base() const { return base_; }
   uint64_t bytes() const { return bytes_; }
 
-  /// What is at the address: 0 nothing, else an entry made by set().
+  /// The entry at the address, as set() made it; 0: none.
   uint32_t at(uint64_t address) const {
     return table_[(address - base_) / granule_bytes].load(std::memory_order_acquire);
   }

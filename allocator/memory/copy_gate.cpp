@@ -49,7 +49,7 @@ void CopyGate::start() {
     SignalsBlocked blocked;
     watcher_ = std::thread([this] { watch(); });
     works_.store(true, std::memory_order_release);
-  } catch (const std::system_error&) {  // nobody would open it again
+  } catch (const std::system_error&) {  // no thread would open it again
     end();
   }
 }
@@ -76,7 +76,7 @@ void CopyGate::abandon() {
 void CopyGate::pass(CUstream stream) {
   if (!works_.load(std::memory_order_acquire)) return;
   if (wait_value_(stream, address_, 0, equal) != CUDA_SUCCESS) {
-    works_.store(false, std::memory_order_release);  // (A lost device tells at the copy.)
+    works_.store(false, std::memory_order_release);  // (The copy reports a lost device.)
     return;
   }
   std::lock_guard lock(mutex_);
@@ -100,7 +100,7 @@ void CopyGate::open() {
   if (--closers_ == 0 && word_) word_->store(0, std::memory_order_release);
 }
 
-/// The watcher's: sleeps while no copy passes, looks often while some do.
+/// The watcher thread: sleeps while no copy passes, polls often while some do.
 void CopyGate::watch() {
   std::unique_lock lock(mutex_);
   while (!over_) {

@@ -5,7 +5,7 @@
 // each handle on an H100, where it takes 20 to 40 us otherwise (bench/gpu/access_load.cpp measures
 // it). So each copy to the host first waits, on its stream, for a word in host memory that says
 // whether a thread is about to give access. The copies leave a gap then, for as long as the call
-// takes; the gate costs them 1 % of the link while nobody calls.
+// takes; the gate costs them 1 % of the link while no call is made.
 //
 // A call may take long (another thread's call of the driver may have to end first, and may itself
 // wait for these copies): after closed_ns_most a thread of the gate's own, which calls no driver,
@@ -43,7 +43,7 @@ class CopyGate {
   /// The context is lost, or the parent's of a fork: the page is left to it.
   void abandon();
 
-  /// What `stream` is given from now on waits until the gate is open.
+  /// Work enqueued on `stream` from now on waits until the gate is open.
   void pass(CUstream stream);
   /// How often it was opened while a call went on.
   uint64_t forced() const { return forced_.load(std::memory_order_relaxed); }
@@ -76,12 +76,12 @@ class CopyGate {
   WaitValue wait_value_ = nullptr;
   void* page_ = nullptr;
   std::atomic<uint32_t>* word_ = nullptr;  // in the page: 1 while closed; null: never started
-  CUdeviceptr address_ = 0;                // the word's for the device
+  CUdeviceptr address_ = 0;                // of the word, for the device
   std::atomic<bool> works_{false};
   RankedMutex<Rank::copy_gate> mutex_;
   RankedCondition changed_;
   unsigned closers_ = 0;      // scopes
-  uint64_t closed_at_ns_ = 0;  // the first of them
+  uint64_t closed_at_ns_ = 0;  // when the first of them began
   uint64_t used_at_ns_ = 0;    // a copy passed
   bool asleep_ = false, over_ = false;
   std::atomic<uint64_t> forced_{0};

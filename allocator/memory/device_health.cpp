@@ -67,7 +67,7 @@ void DeviceHealth::end(const char* entry, CUresult result) {
   error_.text += "; the device answers no more: nothing is moved from here on, and what is not on "
                  "it cannot come back";
   dead_.store(true, std::memory_order_release);
-  // Exit is no trouble of the device's.
+  // Process exit is not a failure of the device.
   if (result == CUDA_ERROR_DEINITIALIZED) return;
   say("firn: device " + std::to_string(device_) + ": " + error_.text);
 }

@@ -1,8 +1,8 @@
-// How long threads are in calls of the driver: on the program's threads and on Firn's own, and how
+// Measures the time that threads spend in driver calls: the program's threads, Firn's own, and how
 // much of it under an engine's lock.
 //
-// Owns: counters. Locks: none. Counting costs two looks at the clock for each call of the driver;
-// paths that call no driver pay nothing.
+// Owns: counters. Locks: none. Counting costs two clock reads per driver call; paths without driver
+// calls pay nothing.
 #pragma once
 
 #include <atomic>
@@ -13,17 +13,17 @@
 
 namespace firn {
 
-/// The same table, whose calls count their time by the wall clock. One library a process: a table
-/// that was made before goes on with the library of the last one.
+/// The same table with each call timed by the wall clock. One library per process: a table made
+/// earlier calls the library of the last one.
 Driver timed(const Driver& driver);
 
 /// The calling thread's time in calls of a timed() table, ns.
 uint64_t thread_driver_ns();
-/// The calling thread is Firn's own, not the program's, from now on.
+/// Counts the calling thread as Firn's own from now on, not as the program's.
 void thread_serves();
 
-/// One engine's, in ns. `program`, `service`: on those threads; `locked`: under the engine's lock,
-/// part of the former two.
+/// One engine's times, in ns, on the program's threads and on Firn's (`service`). `all`: in the
+/// driver; `locked`: the part of it under the engine's lock.
 struct DriverTimes {
   struct Of {
     std::atomic<uint64_t> all_ns{0}, locked_ns{0};
@@ -33,8 +33,7 @@ struct DriverTimes {
   Of& of_this_thread();
 };
 
-/// Counts what the thread spends in the driver until the scope ends; a scope within another adds
-/// nothing.
+/// Counts the thread's time in the driver until the scope ends; nested scopes add nothing.
 class DriverTimeScope {
  public:
   explicit DriverTimeScope(DriverTimes& times);
@@ -47,7 +46,7 @@ class DriverTimeScope {
   const uint64_t begun_ns_;
 };
 
-/// A mutex that counts what its holders spend in the driver, and how long others wait for it.
+/// A mutex that counts its holders' time in the driver, and how long others wait for it.
 class DriverTimedMutex {
  public:
   explicit DriverTimedMutex(DriverTimes& times) : times_(times) {}

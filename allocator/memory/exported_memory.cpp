@@ -25,12 +25,12 @@ struct Head {
   char magic[8];
   int32_t process;
   uint32_t parts;
-  uint64_t started;  // the process: its number may come again
+  uint64_t started;  // when the process did: its number may be reused
   uint64_t serial;
   int64_t mark;      // descriptor of a file that holds this handle, whole
 };
 
-/// When the process started, in ticks since the machine did; 0: there is none.
+/// When the process started, in ticks since boot; 0: no such process.
 uint64_t start_of(int process) {
   std::FILE* file = std::fopen(fmt::format("/proc/{}/stat", process).c_str(), "re");
   if (!file) return 0;
@@ -40,7 +40,7 @@ uint64_t start_of(int process) {
   return start_ticks({line, read});
 }
 
-/// Tried again where the driver refuses: what it keeps is another process's memory, or addresses.
+/// Retries what the driver refuses: a failure would keep another process's memory, or addresses.
 template <class Call>
 bool insist(Call&& call) {
   for (int attempt = 0; attempt < 3; ++attempt)
@@ -166,8 +166,8 @@ Result<std::unique_ptr<ImportedMemory>> ImportedMemory::open(const Driver& drive
     frames.emplace_back(frame, words[1]);
     all += words[1];
   }
-  // The numbers may be another export's by now, or somebody has changed them. (The mark is let go
-  // first: as long as it is there, what was fetched before was of this one.)
+  // The numbers may belong to another export by now, or have been changed by somebody. (The mark is
+  // closed first: while it is open, what was fetched before belongs to this export.)
   if (error.code == Code::ok) {
     const Descriptor fd = fetch(static_cast<uint64_t>(head.mark));
     std::string words(handle.size(), '\0');
@@ -183,7 +183,7 @@ Result<std::unique_ptr<ImportedMemory>> ImportedMemory::open(const Driver& drive
   std::unique_ptr<ImportedMemory> made(new ImportedMemory(driver));
   if (error.code == Code::ok)
     if (Result<void> mapped = made->map(device, all, frames); !mapped) error = mapped.error();
-  // What is mapped stays as long as it is.
+  // Mappings outlive their handles.
   for (const auto& each : frames) (void)insist([&] { return driver.mem_release(each.first); });
   if (error.code != Code::ok) return error;
   return made;
@@ -209,7 +209,7 @@ Result<void> ImportedMemory::map(
 }
 
 ImportedMemory::~ImportedMemory() {
-  // Addresses at which something is mapped still are not given back.
+  // Addresses with a mapping left are not given back.
   if (mapped_ && !insist([&] { return driver_.mem_unmap(base_, mapped_); })) return;
   if (bytes_) (void)insist([&] { return driver_.mem_address_free(base_, bytes_); });
 }

@@ -1,9 +1,9 @@
-// Memory that other processes map too: what one hands over, and what the other makes of it.
+// Memory shared with other processes: the exported frames, and their mapping in another process.
 //
 // A frame travels as a descriptor of the exporting process, which the importing one fetches with
-// pidfd_getfd(2): the kernel wants the right to trace the exporter (the same user, and where
-// kernel.yama.ptrace_scope is 1, an ancestor). Both processes see the same bytes; whoever uses them
-// orders his work with events of both processes, as with cudaIpcOpenMemHandle.
+// pidfd_getfd(2): the kernel requires the right to trace the exporter (the same user, and where
+// kernel.yama.ptrace_scope is 1, an ancestor). Both processes see the same bytes, and order their
+// work on them with events of both processes, as with cudaIpcOpenMemHandle.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@
 namespace firn {
 
 /// The frames around a block, which stays on the device until it is freed. The descriptors belong
-/// to this object; children of this process have none of them.
+/// to this object; children of this process do not inherit them.
 class ExportedMemory {
  public:
   struct Part {
@@ -40,17 +40,17 @@ class ExportedMemory {
   explicit ExportedMemory(uint64_t base);
   uint64_t base_, serial_;
   std::vector<Part> parts_;
-  // Holds the identity: while it is open, the parts are. (So it is the first to be closed.)
+  // Holds the identity: while it is open, so are the parts. (So it is closed first.)
   Descriptor mark_;
 };
 
-/// Another process's frames, mapped here until the end of this object, before which all work that
-/// uses them has to be over. Not under any budget: the exporter's counts them.
+/// Another process's frames, mapped here for the life of this object; all work that uses them must
+/// be over before its end. Under no budget here: the exporter's counts them.
 class ImportedMemory {
  public:
-  /// The device's context is current. Errors: invalid_argument (no handle of Firn's, or of another
-  /// version), io (the process has ended, has let the memory go, or may not be asked: says what to
-  /// change), driver.
+  /// The device's context is current. Errors: invalid_argument (not a handle of Firn's, or of
+  /// another version), io (the process has ended, has freed the memory, or may not be traced: says
+  /// what to change), driver.
   static Result<std::unique_ptr<ImportedMemory>> open(const Driver& driver, int device,
                                                       const std::string& handle);
   /// The device's context is current.

@@ -65,7 +65,7 @@ Frames::~Frames() {
 }
 
 uint64_t Frames::available() const {
-  // (Frames that are being made were reserved by who makes them.)
+  // (Frames that are being made were reserved by their maker.)
   uint64_t there = free_granules() + headroom() + changing_;
   return there > reserved_ ? there - reserved_ : 0;
 }
@@ -79,14 +79,14 @@ Reservation Frames::reserve(uint64_t granules) {
 Result<Frame> Frames::create(uint32_t granules) {
   Frame frame{0, granules};
   CUresult result = driver_.mem_create(&frame.handle, frame.bytes(), &prop_, 0);
-  // Containers and virtual GPUs that cannot share memory answer this and that. Once a frame was
-  // made that can be shared, a refusal has another reason.
+  // Containers and virtual GPUs that cannot share memory return various errors. Once a shareable
+  // frame has been made, a refusal has another reason.
   if (result != CUDA_SUCCESS && result != CUDA_ERROR_OUT_OF_MEMORY && !made_shareable_ &&
       prop_.requestedHandleTypes != CU_MEM_HANDLE_TYPE_NONE && !DeviceHealth::stays(result)) {
     const CUmemAllocationProp shareable = prop_;
     prop_.requestedHandleTypes = CU_MEM_HANDLE_TYPE_NONE;
     result = driver_.mem_create(&frame.handle, frame.bytes(), &prop_, 0);
-    if (result != CUDA_SUCCESS) prop_ = shareable;  // nor was that the reason
+    if (result != CUDA_SUCCESS) prop_ = shareable;  // that was not the reason either
   }
   if (result != CUDA_SUCCESS) {
     if (result == CUDA_ERROR_OUT_OF_MEMORY) limit_ = held_;
@@ -101,7 +101,7 @@ Result<Frame> Frames::create(uint32_t granules) {
 
 void Frames::release(Frame frame) {
   ++released_;
-  // Of a dead device everything is left to the end of its context.
+  // A dead device's frames are left to the end of its context.
   if (!health_.dead())
     if (const CUresult result = call_release(frame); result != CUDA_SUCCESS)
       health_.end("cuMemRelease", result);
@@ -111,7 +111,7 @@ void Frames::release(Frame frame) {
     held_ -= frame.granules;
 }
 
-/// Tried again where it is refused, but for good.
+/// Retries a refusal, unless it is permanent.
 CUresult Frames::call_release(const Frame& frame) const {
   for (int attempt = 0;; ++attempt) {
     const CUresult result = driver_.mem_release(frame.handle);
@@ -119,8 +119,8 @@ CUresult Frames::call_release(const Frame& frame) const {
   }
 }
 
-/// The size of a free frame to give back for one of `granules`, but for those kept: the smallest
-/// that is larger, else the largest that is smaller. 0: there is none.
+/// The size of a free frame to give back for one of `granules`, not among those kept: the smallest
+/// that is larger, else the largest. 0: there is none.
 size_t Frames::victim_for(uint32_t granules, const std::array<size_t, sizes>& kept) const {
   for (size_t from = granules + 1; from < sizes; ++from)
     if (free_[from].size() > kept[from]) return from;
@@ -129,8 +129,8 @@ size_t Frames::victim_for(uint32_t granules, const std::array<size_t, sizes>& ke
   return 0;
 }
 
-/// A frame of exactly that size. The caller holds a reservation, so there is room: where no such
-/// frame is free, others are given back for it, as few as possible.
+/// A frame of exactly that size. The caller holds a reservation, so there is room: if no such frame
+/// is free, as few others as possible are given back for it.
 Result<Frame> Frames::obtain(uint32_t granules) {
   auto& fitting = free_[granules];
   if (!fitting.empty()) {
@@ -140,7 +140,7 @@ Result<Frame> Frames::obtain(uint32_t granules) {
   }
   while (headroom() < granules) {
     const size_t from = victim_for(granules, {});
-    // (The device has refused some to another thread since it was reserved.)
+    // (Since it was reserved, the device has refused some to another thread.)
     if (from == 0) return driver_.error("cuMemCreate", CUDA_ERROR_OUT_OF_MEMORY);
     release(free_[from].back());
     free_[from].pop_back();
@@ -151,9 +151,9 @@ Result<Frame> Frames::obtain(uint32_t granules) {
 Frames::Change Frames::begin_change(const Shape& shape, uint32_t granules_most,
                                     uint64_t reserved) {
   Change change;
-  // (The first of all frames finds out what the driver can make: that is create()'s.)
+  // (The first of all frames shows what the driver can make: create() finds out.)
   if (!made_shareable_ && prop_.requestedHandleTypes != CU_MEM_HANDLE_TYPE_NONE) return change;
-  std::array<size_t, sizes> kept{};  // of the free ones: take() will find them
+  std::array<size_t, sizes> kept{};  // free frames that take() will find
   uint64_t room = headroom(), made = 0, given = 0;
   bool possible = true;
   const auto provide = [&](uint32_t granules) {
@@ -163,7 +163,7 @@ Frames::Change Frames::begin_change(const Shape& shape, uint32_t granules_most,
     }
     while (room < granules) {
       const size_t from = victim_for(granules, kept);
-      if (from == 0) {  // take() sees to it
+      if (from == 0) {  // take() handles it
         possible = false;
         return;
       }
@@ -244,8 +244,7 @@ Result<void> Frames::end_change(Change change) {
   return health_.failed(change.entry, change.result);
 }
 
-/// Sizes of free frames that are so many granules together, the largest first; none where it takes
-/// too many.
+/// Sizes of free frames that add up to `granules`, the largest first; none if it takes too many.
 std::vector<uint32_t> Frames::free_that_fill(uint32_t granules) const {
   std::vector<uint32_t> parts;
   std::array<size_t, sizes> left;
@@ -287,7 +286,7 @@ Result<std::vector<Frame>> Frames::take_whole(uint64_t wanted, uint32_t granules
   return out;
 }
 
-/// These grains of a shared frame: of one that has them free, else of a new one.
+/// Takes these grains of a shared frame in which they are free, else of a new one.
 Result<Frame> Frames::obtain_part(uint32_t grains) {
   uint32_t index = shared_.take(grains);
   if (index == SharedFrames::none) {

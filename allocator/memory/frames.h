@@ -22,8 +22,8 @@ struct Frame {
   CUmemGenericAllocationHandle handle = 0;
   uint32_t granules = 0;
   bool host = false;  // host memory at a device address: outside the budget, never kept
-  uint32_t part = 0;  // the grains that are meant of a shared frame, a bit for each; 0: all
-  uint32_t shared = 0;  // then: which
+  uint32_t part = 0;  // the block's grains of a shared frame, a bit for each; 0: all of it
+  uint32_t shared = 0;  // then: the shared frame's index
   uint64_t bytes() const { return granules * granule_bytes; }
   uint64_t grains() const {
     return part ? static_cast<uint64_t>(std::popcount(part)) : granules * granule_grains;
@@ -32,7 +32,7 @@ struct Frame {
 
 class Frames;
 
-/// The right to take `granules` of frames. Move-only; what is not taken is given back.
+/// The right to take `granules` of frames. Move-only; gives back what was not taken.
 class Reservation {
  public:
   Reservation() = default;
@@ -58,7 +58,7 @@ class Frames {
  public:
   Frames(const Driver& driver, DeviceHealth& health, int device, uint64_t budget_bytes);
   ~Frames();
-  /// Whether the device can do what frames need. Errors: not_supported in words, driver.
+  /// Checks that the device can do what frames need. Errors: not_supported in words, driver.
   Result<void> check();
 
   /// Granules that could be reserved now.
@@ -66,53 +66,53 @@ class Frames {
   /// Reserves `granules`, or nothing when fewer are available (granules() == 0).
   Reservation reserve(uint64_t granules);
   /// Turns the reservation into as few frames as fill stretches of `granules_most` (the last one is
-  /// shorter), in their order: a frame for each, where one of that size is free or can be made
-  /// without giving others back; else free ones that fill it together. On a driver error nothing is
-  /// taken and the reservation is given back; when the device itself is out of memory (others use
-  /// it too) the effective budget shrinks to what is held.
+  /// shorter), in order: one frame per stretch if that size is free or can be made without giving
+  /// others back; else several free ones that fill it. On a driver error nothing is taken and the
+  /// reservation is given back; if the device itself is out of memory (others use it too), the
+  /// effective budget shrinks to the frames held.
   Result<std::vector<Frame>> take(Reservation reservation,
                                   uint32_t granules_most = large_frame_granules);
-  /// Frames for a block of that shape, in the order of its addresses, of which shared ones come out
-  /// of those that have room. The reservation is for at least granules_for(shape).
+  /// Frames for a block of that shape, in the order of its addresses; its parts of shared frames
+  /// come from those with room. The reservation is for at least granules_for(shape).
   Result<std::vector<Frame>> take(Reservation reservation, const Shape& shape,
                                   uint32_t granules_most);
-  /// Frames to be given back and made before take() finds those for a shape.
+  /// Frames to be given back and made so that take() finds those for a shape.
   struct Change {
     std::vector<Frame> given_back, made;
     std::vector<uint32_t> wanted;  // granules of those to be made
     CUmemAllocationProp prop{};
     CUresult result = CUDA_SUCCESS;
-    const char* entry = "cuMemCreate";  // that answered so
-    uint64_t gone = 0;                  // of those that were to be given back
-    uint64_t grown = 0;                 // granules, beyond what is given back
-    uint64_t given = 0;                 // granules of those
-    uint64_t promised = 0;              // granules of those to be made, which are reserved
-    uint64_t returning = 0;             // granules that are given back beyond those
+    const char* entry = "cuMemCreate";  // the call that returned `result`
+    uint64_t gone = 0;                  // frames of given_back that have gone
+    uint64_t grown = 0;                 // granules made beyond those given back
+    uint64_t given = 0;                 // granules of given_back
+    uint64_t promised = 0;              // granules of `wanted`, which are reserved
+    uint64_t returning = 0;             // granules given back beyond those made
     bool empty() const { return wanted.empty(); }
   };
-  /// The change that the shape, for which so many granules are `reserved`, needs now: empty as a
+  /// The change that the shape needs now, with `reserved` granules reserved for it: empty as a
   /// rule. All of it counts as held until end_change(), which must follow.
   Change begin_change(const Shape& shape, uint32_t granules_most, uint64_t reserved);
   /// The driver's calls for it. No lock is needed.
   void carry_out(Change& change) const;
-  /// Errors as take() has them.
+  /// Errors: as take().
   Result<void> end_change(Change change);
-  /// Granules that changes under way will have made available.
+  /// Granules that changes under way will make available.
   uint64_t returning() const { return returning_; }
-  /// Granules that have to be reserved for the shape as things are now.
+  /// Granules to reserve for the shape, in the present state.
   uint64_t granules_for(const Shape& shape) const { return shared_.new_frames(shape); }
   const SharedFrames& shared() const { return shared_; }
-  /// A part of a shared frame will be given soon.
+  /// A part of a shared frame will be given back soon.
   void let_go(const Frame& part) { shared_.let_go(part.shared, part.part); }
   /// One frame of host memory near the device, which kernels reach over the link: not device
   /// memory, so outside the budget. For the touch that must not fail.
   Result<std::vector<Frame>> take_host(uint64_t granules);
-  /// Granules of such frames now: of what is in host memory besides the tiers.
+  /// Granules of such frames now: host memory besides the tiers.
   uint64_t host_granules() const { return host_held_; }
-  /// Whether take_host() can be asked at all; the first time it may take seconds, and it needs no
-  /// lock. Errors: not_supported, in words.
+  /// Checks whether take_host() can work at all; the first call may take seconds, and needs no
+  /// lock. Errors: not_supported, with the reason.
   Result<void> host_granted() const;
-  /// Where take_host() takes it: the memory node next to the device; id -1: none has memory for us.
+  /// The memory node of take_host(), next to the device; id -1: none has memory for us.
   const CUmemLocation& host_location() const { return host_prop_.location; }
   /// Gives back frames that are no longer mapped anywhere.
   void give(std::vector<Frame>& frames);
@@ -122,7 +122,7 @@ class Frames {
   void set_budget(uint64_t bytes);
   uint64_t budget_granules() const { return budget_; }
   uint64_t held_granules() const { return held_; }  // created: taken, free, and in_change()
-  /// Of changes under way: granules that are given back, or counted as held ahead of their making.
+  /// Granules of changes under way: being given back, or counted as held before they are made.
   uint64_t in_change() const { return in_change_; }
   uint64_t free_granules() const;
   uint64_t peak_granules() const { return peak_; }
@@ -146,7 +146,7 @@ class Frames {
   std::vector<uint32_t> free_that_fill(uint32_t granules) const;
   Result<Frame> obtain_part(uint32_t grains);
   Result<std::vector<Frame>> take_whole(uint64_t granules, uint32_t granules_most);
-  // More handles than that for one stretch cost more, each time that it moves, than a new frame.
+  // With more handles than that, moving one stretch costs more, each time, than a new frame.
   static constexpr size_t filling_most = 4;
   uint64_t headroom() const { return limit_ > held_ ? limit_ - held_ : 0; }
 

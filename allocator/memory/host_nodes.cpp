@@ -37,7 +37,7 @@ bool in_list(const std::string& list, int number) {
   return false;
 }
 
-/// What this process may use of the nodes; nothing: the kernel does not say.
+/// The nodes that this process may use; nullopt: the kernel does not say.
 std::optional<std::string> allowed_nodes(const std::string& status) {
   const std::string words = text_of(status), key = "Mems_allowed_list:";
   const size_t at = words.find(key);
@@ -62,7 +62,7 @@ bool has_processors(const std::string& folder) {
 int host_node(int near, const NodeFiles& files) {
   const std::optional<std::string> allowed = allowed_nodes(files.status);
   bool any = false;
-  std::vector<std::pair<int, int>> usable;  // what speaks against it, number
+  std::vector<std::pair<int, int>> usable;  // penalty, number
   // (The standard's iterator ends the process where it has no memory for an entry's name.)
   const std::unique_ptr<DIR, int (*)(DIR*)> folder(::opendir(files.nodes.c_str()), ::closedir);
   while (const dirent* entry = folder ? ::readdir(folder.get()) : nullptr) {

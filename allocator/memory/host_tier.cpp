@@ -33,7 +33,7 @@ uint64_t HostTier::most() const {
   return std::min(budget_, mapped_ + std::min(unclaimed, room()));
 }
 
-/// So much may be made beside what is there: at first some of what is left for others, too, or
+/// Bytes that may be made beyond those mapped: at first even some of what is left for others, or
 /// nothing could leave the device.
 uint64_t HostTier::room() const {
   if (!room_) return UINT64_MAX;
@@ -94,7 +94,7 @@ HostTier::Ahead HostTier::begin_ahead() {
   if (ahead.bytes > 0 && shared_left_ && !claim(ahead)) ahead.bytes = 0;
   preparing_ = ahead.bytes > 0;
   asking_ = exhausted_;
-  if (room_) {  // until somebody looks again
+  if (room_) {  // until the next reading
     uint64_t left = room_->left_bytes.load(std::memory_order_relaxed);
     while (!room_->left_bytes.compare_exchange_weak(left, left - std::min(left, ahead.bytes),
                                                     std::memory_order_relaxed)) {}
@@ -111,7 +111,7 @@ void HostTier::end_ahead(Ahead ahead) {
 void HostTier::prepare(Ahead& ahead) const {
   try {
     make(ahead);
-  } catch (const std::bad_alloc&) {  // for its note, or words: none is made
+  } catch (const std::bad_alloc&) {  // for bookkeeping, or a message: none is made
   }
 }
 
@@ -131,7 +131,7 @@ void HostTier::make(Ahead& ahead) const {
   if (ahead_ && !no_bytes_) memory->populate();
   ahead.registered = pin();
   if (!ahead.registered && memory->pages() == std::string_view("hugetlb")) {
-    // Pages that the driver cannot have may be none that we can: an access would be SIGBUS.
+    // Pages that the driver cannot pin may fail for us too: an access would raise SIGBUS.
     Result<StagingRegion> ordinary = StagingRegion::create(ahead.bytes, false, node_, false);
     if (ordinary) {
       memory = std::move(ordinary);
@@ -174,7 +174,7 @@ bool HostTier::adopt(Ahead ahead) {
   try {
     regions_.reserve(regions_.size() + 1);
     ranges_.add(reinterpret_cast<uint64_t>(span.data()), span.size());
-  } catch (const std::bad_alloc&) {  // for its note. Nobody has any of it
+  } catch (const std::bad_alloc&) {  // for its bookkeeping; none of it is in use
     exhausted_ = true;
     unclaim(region.own_bytes, region.shared_bytes);
     give(std::move(region));
@@ -204,7 +204,7 @@ bool HostTier::close_one() {
   for (const Region& region : regions_) {
     const auto begin = reinterpret_cast<uint64_t>(region.memory.bytes().data());
     const uint64_t bytes = region.memory.bytes().size();
-    if (mapped_ < own_ + bytes) continue;  // what is left would move nothing
+    if (mapped_ < own_ + bytes) continue;  // the rest would move nothing
     uint64_t kept = bytes;
     for (auto it = ranges_.free_ranges().lower_bound(begin);
          it != ranges_.free_ranges().end() && it->first < begin + bytes; ++it)
@@ -234,7 +234,7 @@ bool HostTier::close_one() {
   return true;
 }
 
-/// (Regions are nobody's neighbours, so that a free range is of one region. Its note has room.)
+/// (Regions are never adjacent, so that a free range lies in one. The list has room for it.)
 void HostTier::close_range(uint64_t begin, uint64_t bytes) {
   FIRN_CHECK(ranges_.remove(begin, bytes), "no free range at %llx", (unsigned long long)begin);
   closed_ranges_.push_back({begin, bytes});

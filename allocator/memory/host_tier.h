@@ -28,22 +28,21 @@ struct Staging {
   int refs = 0;
 };
 
-/// Memory that the machine, or the container, can still give, as was last looked at; shared by the
-/// process's engines. `kept` of it is left to others beside the first that each needs to move
-/// anything.
+/// Memory that the machine, or the container, can still give, at the last reading; shared by the
+/// process's engines. `kept_bytes` of it are left to others, except for the first memory that each
+/// engine needs to move anything.
 struct HostRoom {
   std::atomic<uint64_t> left_bytes{UINT64_MAX};
   uint64_t kept_bytes = 0;
-  uint64_t region_bytes = uint64_t{128} << 20;  // what is made, and given back, at a time; at least
+  uint64_t region_bytes = uint64_t{128} << 20;  // made, or given back, at a time; at least
 };
 
 class HostTier {
  public:
-  /// `shared_left`: what the process's engines may still map together, beside the first `own` bytes
-  /// of each; null: no sharing. `no_bytes`: addresses without memory (simulation).
-  /// `node`: the memory node to take it from, -1: any. `ahead`: regions are made by prepare(), of
-  /// which acquire() never makes one.
-  /// `room`: nothing is made that it has not; null: whatever the system gives.
+  /// `shared_left`: bytes that the process's engines may still map together, beyond the first `own`
+  /// bytes of each; null: no sharing. `no_bytes`: addresses without memory (simulation). `node`:
+  /// the memory node to take it from, -1: any. `ahead`: only prepare() makes regions, never
+  /// acquire(). `room`: limits what is made; null: as much as the system gives.
   HostTier(const Driver& driver, Store* store, uint64_t budget_bytes,
            std::atomic<uint64_t>* shared_left, uint64_t own, bool no_bytes = false, int node = -1,
            bool ahead = false, HostRoom* room = nullptr);
@@ -67,15 +66,15 @@ class HostTier {
     bool registered = false;
     std::string trouble;
   };
-  /// Is some due? So that what is mapped is half as much again as what is in use.
+  /// Is some due? The aim is to have half as much again mapped as is in use.
   bool ahead_due() const { return ahead_bytes() > 0; }
   Ahead begin_ahead();
   void prepare(Ahead& ahead) const;
   void end_ahead(Ahead ahead);
   /// More is under way, or could be made.
   bool may_grow() const;
-  /// To be called now and then: a second after memory could not be had it is asked for again.
-  /// Until some is there, nobody is to wait for it (may_grow()).
+  /// To be called now and then: a second after a refusal the system is asked for memory again.
+  /// Until it gives some, no thread should wait for it (may_grow()).
   void look_again(uint64_t now_ns);
 
   struct Region {
@@ -83,41 +82,41 @@ class HostTier {
     bool registered;
     uint64_t own_bytes, shared_bytes;  // claimed for it
   };
-  /// For others who need the memory: the region that least is kept in is closed, so that nothing
-  /// more gets there. False: one is closed already, or no more can be spared.
+  /// For others who need the memory: closes the region that holds the least, so that nothing more
+  /// enters it. False: one is closed already, or no more can be spared.
   bool close_one();
   bool closing() const { return closing_ != nullptr; }
   /// Does it lie in the region that is closed?
   bool closes(const Staging& staging) const;
-  /// The closed region, when nothing is kept there any more; to be given back by give(), which
-  /// needs neither the lock nor a context.
+  /// The closed region once it is empty, to be given back by give(), which needs neither the lock
+  /// nor a context.
   std::optional<Region> take_closed();
   void give(Region region) const;
-  /// It is used again after all.
+  /// Opens the closed region for use again.
   void reopen();
 
-  /// What this engine can come to use, as things stand.
+  /// Bytes that this engine can come to use, as things stand.
   uint64_t budget() const;
   uint64_t used() const { return ranges_.used(); }
   /// Registration refused, memory refused: in words; empty when all is well.
   const std::string& trouble() const { return trouble_; }
-  /// The driver forgets the memory: nothing is in flight any more.
+  /// Unregisters the memory from the driver; nothing is in flight any more.
   void unregister();
-  /// In the child after fork: nothing of the parent's regions is touched, which another thread may
-  /// have been adding to.
+  /// In the child after fork: leaves the parent's regions untouched; another thread may have been
+  /// adding to them.
   void abandon() { abandoned_ = true; }
 
  private:
-  /// As budget(), were memory to be had.
+  /// As budget(), if memory were available.
   uint64_t most() const;
   uint64_t room() const;
   uint64_t ahead_bytes() const;
-  /// As prepare(). Where memory lacks (std::bad_alloc) nothing is pinned, and none is left.
+  /// As prepare(). On std::bad_alloc nothing stays pinned, and no memory is left.
   void make(Ahead& ahead) const;
   bool adopt(Ahead ahead);
   bool grow(size_t bytes);
   bool add_region(size_t size);
-  /// Of a range that was taken. Where memory lacks (std::bad_alloc) it is given back.
+  /// For a taken range, which is given back on std::bad_alloc.
   Staging* staging_at(uint64_t begin, size_t bytes);
   bool claim(Ahead& ahead);
   void close_range(uint64_t begin, uint64_t bytes);
@@ -127,22 +126,22 @@ class HostTier {
   Store* store_;
   const uint64_t budget_;
   std::atomic<uint64_t>* const shared_left_;
-  uint64_t own_left_;  // of `own`; no matter without sharing
+  uint64_t own_left_;  // of `own`; unused without sharing
   const bool no_bytes_;
   const int node_;
   const bool ahead_;
   HostRoom* const room_;
   bool preparing_ = false;
-  size_t wanted_ = 0;    // acquire() found so much nowhere, last; 0: it did
+  size_t wanted_ = 0;    // bytes that acquire() last failed to find; 0: it found them
   uint64_t mapped_ = 0;
-  bool exhausted_ = false;  // more could not be had
-  bool asks_again_ = false;  // then: once more
-  bool asking_ = false;      // that is what is being made, if anything is
+  bool exhausted_ = false;  // the system gave no more
+  bool asks_again_ = false;  // then: it is asked once more
+  bool asking_ = false;      // the memory being made, if any, is such a try
   uint64_t exhausted_ns_ = 0;  // look_again() saw it first; 0: not yet
   const uint64_t own_;
-  std::byte* closing_ = nullptr;  // where the region begins that is closed
+  std::byte* closing_ = nullptr;  // start of the closed region
   uint64_t closing_bytes_ = 0, closing_free_ = 0;
-  std::vector<std::pair<uint64_t, uint64_t>> closed_ranges_;  // of it: begin, bytes
+  std::vector<std::pair<uint64_t, uint64_t>> closed_ranges_;  // free ranges of it: begin, bytes
   std::vector<Region>& regions_ = *new std::vector<Region>;  // owned; left behind when abandoned
   bool abandoned_ = false;
   RangeMap ranges_;

@@ -38,7 +38,7 @@ std::string program_path() {
          host_trial_program;
 }
 
-/// Ours without what is to be loaded into every process: the driver alone is on trial.
+/// Our environment without preloaded libraries: the driver alone is on trial.
 std::vector<char*> environment() {
   std::vector<char*> out;
   for (char** each = environ; each && *each; ++each)
@@ -55,8 +55,8 @@ int64_t now_ms() {
 
 enum class Answer { yes, no, died, too_late };
 
-/// What the trial writes: 'y' or 'n'. Not its exit status, which a program that waits for all its
-/// children would take away.
+/// Reads the trial's answer: 'y' or 'n'. Not by its exit status, which a program that waits for all
+/// its children would take away.
 Answer read_answer(int file) {
   const int64_t until = now_ms() + wait_ms_most;
   for (;;) {

@@ -25,7 +25,7 @@ uint32_t runs(uint32_t word, uint32_t grains) {
   return word;
 }
 
-/// Sizes of gaps at one end of the open frames: the bit of each size that there is.
+/// Sizes of gaps at one end of the open frames: a bit for each size present.
 struct Gaps {
   uint32_t sizes = 0;
   void add(uint32_t size) {
@@ -43,8 +43,8 @@ uint64_t Shape::offset() const {
   return head == 0 ? 0 : static_cast<uint64_t>(std::countr_zero(head)) * grain_bytes;
 }
 
-/// A block that fits into one frame, and an open frame that has room for it: beside what is taken,
-/// so that what stays free stays in one piece. The tightest room first.
+/// Places a block within one open frame that has room: beside the taken grains, so that the free
+/// ones stay in one piece. The tightest room first.
 Shape SharedFrames::within_one(uint32_t grains) const {
   Shape shape;
   uint32_t tightest = granule_grains;
@@ -54,7 +54,7 @@ Shape SharedFrames::within_one(uint32_t grains) const {
     if (starts == 0 || ones(free) >= tightest) continue;
     tightest = ones(free);
     const auto first = static_cast<uint32_t>(std::countr_zero(starts));
-    // From the first place of the run; from its end where the run begins the frame.
+    // At the start of the run; at its end if the run begins the frame.
     const uint32_t run = static_cast<uint32_t>(std::countr_one(free >> first));
     shape.head = at_start(grains) << (first == 0 ? run - grains : first);
   }
@@ -82,7 +82,7 @@ Shape SharedFrames::shape(uint32_t grains) const {
     int cost = 0;
     const auto part = [&](uint32_t size, const Gaps& gaps) {
       if (size == 0) return;
-      ++cost;  // a mapping more
+      ++cost;  // one more mapping
       if (!gaps.fits(size))
         ++fresh;
       else

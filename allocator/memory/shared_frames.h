@@ -1,5 +1,5 @@
-// Frames that several blocks share: a block whose size is no multiple of a frame's has its first
-// and last bytes in frames of which other blocks have the rest, so that what a job holds is what it
+// Frames that several blocks share: a block whose size is not a multiple of a frame's has its first
+// and last bytes in frames whose rest belongs to other blocks, so that a job holds only what it
 // asked for. Each block's addresses are its own: a shared frame is mapped at the addresses of every
 // block that is in it (virtual aliasing, which the driver allows), and each uses its own grains of
 // it; the grain is far larger than any cache line, so no line is used through two addresses.
@@ -25,28 +25,28 @@ struct Shape {
   uint32_t grains() const;
   /// Granules of addresses that it touches.
   uint32_t granules() const { return body + (head != 0) + (tail != 0); }
-  /// Of the first byte in its first granule.
+  /// The first byte's offset in its first granule.
   uint64_t offset() const;
 };
 
 class SharedFrames {
  public:
-  /// The shape for `grains` (no multiple of a granule's) that takes the fewest new frames, and of
-  /// those one that fills gaps exactly.
+  /// The shape for `grains` (not a multiple of a granule's) that takes the fewest new frames; among
+  /// those, one that fills gaps exactly.
   Shape shape(uint32_t grains) const;
   /// New frames that the shape takes now, its body included.
   uint32_t new_frames(const Shape& shape) const;
 
   static constexpr uint32_t none = UINT32_MAX;
-  /// The fullest frame in which these grains are free, which it takes; or none.
+  /// Takes these grains of the fullest frame in which they are free; none: there is no such frame.
   uint32_t take(uint32_t grains);
   /// A new frame, of which these grains are taken.
   uint32_t add(CUmemGenericAllocationHandle handle, uint32_t grains);
-  /// True when none of the frame's grains is taken any more: it is forgotten.
+  /// True when no grain of the frame is taken any more: the frame is forgotten.
   bool give(uint32_t index, uint32_t grains);
-  /// Grains that are taken will be given soon.
+  /// These taken grains will be given back soon.
   void let_go(uint32_t index, uint32_t grains);
-  /// Frames that will be whole again once all that was let go is given.
+  /// Frames that will be free again once all that was let go is given back.
   uint64_t going() const { return going_; }
   CUmemGenericAllocationHandle handle(uint32_t index) const { return frames_[index].handle; }
 

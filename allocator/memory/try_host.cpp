@@ -1,5 +1,5 @@
-// firn-try-host DRIVER NODE: asks the driver for a frame of that node's host memory and writes 'y' or
-// 'n'. A process of its own, for some drivers end the one that asks (allocator/memory/host_trial.h).
+// firn-try-host DRIVER NODE: asks the driver for a frame of that node's host memory and writes 'y'
+// or 'n'. A process of its own, since some drivers end the one that asks (host_trial.h).
 #include <dlfcn.h>
 #include <sys/resource.h>
 #include <unistd.h>

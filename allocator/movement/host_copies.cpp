@@ -7,7 +7,7 @@
 namespace firn {
 
 namespace {
-/// Removes what is out of date, seldom enough to cost little.
+/// Removes stale references, seldom enough to cost little.
 template <class Keep>
 void tidy(std::deque<PieceRef>& refs, size_t& limit, Keep&& keep) {
   if (refs.size() < limit) return;
@@ -18,7 +18,7 @@ void tidy(std::deque<PieceRef>& refs, size_t& limit, Keep&& keep) {
 bool in_both(const PieceRef& ref) {  // host memory and the store
   return current(ref) && piece_of(ref).host && piece_of(ref).host_valid && piece_of(ref).slot_valid;
 }
-/// Somebody waits for the copy, or it is on its way somewhere.
+/// The copy is waited for, or in transit.
 bool busy(const PieceRef& ref) {
   const Piece& piece = piece_of(ref);
   return piece.host->refs > 1 || (ref.block->state() == State::faulting && !piece.on_device);
@@ -89,7 +89,7 @@ bool HostCopies::drop_used_after(uint64_t wanted_at, uint64_t window) {
   auto best = stored_.end();
   uint64_t best_at = wanted_at;
   for (auto it = stored_.begin(); it != stored_.end() && best_at != UINT64_MAX; ++it) {
-    // What is on the device until its next use does not come from host memory then.
+    // A piece that is on the device until its next use does not come from host memory then.
     const uint64_t next_use = it->block->next_use;
     const uint64_t at = piece_of(*it).on_device && next_use <= window ? UINT64_MAX : next_use;
     if (at <= best_at || busy(*it)) continue;

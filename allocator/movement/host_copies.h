@@ -28,25 +28,25 @@ class HostCopies {
   // Where a copy stands.
   /// It came from the device, and is not in the store.
   void arrived(const PieceRef& ref);
-  /// It was to be written, and was not: it is the next one again.
+  /// Its write did not happen: it is the next one again.
   void put_back(const PieceRef& ref) { unwritten_.push_front(ref); }
   /// It is in the store as well: written there, or read from there.
   void stored(const PieceRef& ref) { stored_.push_back(ref); }
   /// Its bytes have come to the device as well.
   void returned(const PieceRef& ref);
 
-  // What could be written next; it is not in the list any more. None: nothing could.
+  // Takes what is to be written next out of the list. None: nothing can be written.
   std::optional<PieceRef> next_by_arrival();
-  /// Of the block that is used last (Block::next_use).
+  /// The copy of the block that is used last (Block::next_use).
   std::optional<PieceRef> next_by_use();
-  /// At most so many wait to be written (some of them out of date).
+  /// At most so many wait to be written (some references are stale).
   size_t unwritten() const { return unwritten_.size(); }
   /// The same of those that have come to the device.
   size_t returned() const { return returned_.size(); }
   /// Is it in host memory, neither in the store nor on its way there?
   static bool is_unwritten(const PieceRef& ref);
 
-  /// Frees the piece's copy, whatever there is elsewhere.
+  /// Frees the piece's copy, valid elsewhere or not.
   void drop(Piece& piece);
 
   // Each frees the first copy that it finds. False: none may be dropped so. `window`: events'
@@ -71,15 +71,15 @@ class HostCopies {
     std::optional<uint64_t> window;  // of a plan; none: there is no plan
     bool resident;                   // copies that are on the device, too
   };
-  /// Staging for `bytes` with one reference, for which copies give way one after the other; null:
-  /// there is none. `reserve`: bytes that are left to others.
+  /// Staging for `bytes` with one reference; copies give way for it one by one. Null: none is
+  /// available. `reserve`: bytes that are left to others.
   Staging* staging(size_t bytes, uint64_t reserve, const GiveWay& give_way);
 
  private:
   HostTier& host_;
   std::deque<PieceRef> unwritten_, stored_;
   std::deque<PieceRef> returned_;  // in the order in which they came to the device
-  // Lengths from which on names that are out of date are removed.
+  // List lengths at which stale references are removed.
   size_t unwritten_tidy_ = 1024, returned_tidy_ = 1024;
 };
 

@@ -114,7 +114,7 @@ CUresult Transfers::copy(const Block& block, const Piece& piece, void* host, boo
   }
 }
 
-/// The span is opened to the processor, which copies when the stream's work so far is over.
+/// Opens the span to the CPU, which copies when the stream's work so far is over.
 CUresult Transfers::copy_by_processor(const Block& block, const Piece& piece, void* host,
                                       bool in) {
   const Span& span = block.span_of(piece);
@@ -129,7 +129,7 @@ CUresult Transfers::copy_by_processor(const Block& block, const Piece& piece, vo
                                          : Bytes{host, at, piece.bytes});
   const CUresult result =
       at_.driver.launch_host_func(in ? in_stream_ : out_stream_, move_bytes, what.get());
-  if (result == CUDA_SUCCESS) (void)what.release();  // its own from here
+  if (result == CUDA_SUCCESS) (void)what.release();  // the stream's from here
   return result;
 }
 
@@ -141,7 +141,7 @@ IoRequest* Transfers::request_for(Block& block, uint32_t index, Staging* staging
   return request.release();
 }
 
-/// Of a request that is over, or has not begun.
+/// Drops a request that is over, or has not begun.
 void Transfers::forget(IoRequest* request) {
   FIRN_CHECK(requests_.erase(request) == 1, "unknown request %p", static_cast<void*>(request));
   if (!request->reads) writing_bytes_ -= request->staging->bytes;

@@ -41,7 +41,7 @@ struct CopyInFlight {
   PieceRef ref;
   Staging* staging;
   Use use;      // on the copy stream; over when the copy is
-  bool waited;  // for the program: the time it took says nothing of the link
+  bool waited;  // for the program: its time does not measure the link
 };
 
 class Transfers {
@@ -56,7 +56,7 @@ class Transfers {
     Store* store;    // null: none
     unsigned queue;  // of the store
     Clock& clock;
-    std::function<void(const std::string&)> trouble;  // tells the user of something, once
+    std::function<void(const std::string&)> trouble;  // reports something to the user, once
   };
   explicit Transfers(Neighbours neighbours)
       : at_(std::move(neighbours)), gate_(at_.driver) {}
@@ -69,7 +69,7 @@ class Transfers {
   bool started() const { return in_stream_ != nullptr; }
   /// The streams' indices in Streams, which has seen them.
   void know_streams(unsigned out, unsigned in) { out_ = out, in_ = in; }
-  /// Gives all back; no copy is in flight.
+  /// Releases everything; no copy is in flight.
   void end();
   /// The context is lost, or the parent's of a fork.
   void abandon() { gate_.abandon(); }
@@ -79,30 +79,30 @@ class Transfers {
   CUstream in_stream() const { return in_stream_; }
   unsigned out() const { return out_; }
   unsigned in() const { return in_; }
-  /// Of its own lock: closed while access is given to mapped memory.
+  /// Has its own lock: closed while access is given to mapped memory.
   CopyGate& gate() { return gate_; }
 
   // Copies. An error of the driver's: nothing has begun.
   /// From the device to `staging`, which becomes the piece's own (Piece::copying_out). `waited`:
   /// for the program's work.
   Result<void> copy_out(Block& block, uint32_t piece, Staging* staging, bool waited);
-  /// From the piece's copy in host memory; it counts as on the device from here on.
+  /// Copies from the piece's copy in host memory; it counts as on the device from here on.
   Result<void> copy_in(Block& block, uint32_t piece);
   /// Only the copy, between the piece's addresses and `host`, which the caller keeps until it is
   /// over.
   CUresult copy(const Block& block, const Piece& piece, void* host, bool in);
 
-  // Requests. An error of the store's: nothing has begun, and the piece is as before.
-  /// The piece's copy in host memory to `slot` (Piece::slot, writing).
+  // Requests. After an error of the store's nothing has begun, and the piece is as before.
+  /// Writes the piece's copy in host memory to `slot` (Piece::slot, writing).
   Result<void> write(Block& block, uint32_t piece, Slot slot);
-  /// The piece's slot to `staging`, which becomes its own (Piece::host, reading).
+  /// Reads the piece's slot to `staging`, which becomes its own (Piece::host, reading).
   Result<void> read(Block& block, uint32_t piece, Staging* staging);
-  /// What is under way for the piece is not wanted any more: taken back where it has not begun,
-  /// else its end is nobody's.
+  /// Ends what is under way for the piece: a request that has not begun is taken back, the end of
+  /// another is ignored.
   void drop(Piece& piece);
 
-  // What has ended, in the order in which it began (requests: in the store's). None: no more has.
-  /// Copied to host memory, or to the device. Has events recorded where none lies behind the next.
+  // Completions, in the order in which they began (requests: in the store's). None: no more.
+  /// The next copy that is over, out or in. If it has no event behind it, one is recorded.
   std::optional<PieceRef> next_out();
   std::optional<PieceRef> next_in();
   struct Answer {
@@ -116,7 +116,7 @@ class Transfers {
   /// Waits once for each copy in flight; the driver's refusals are its health's. At the engine's
   /// end.
   void wait_for_copies();
-  /// A request that has had no answer for `patience_ns`; looked for once a second.
+  /// A request without an answer for `patience_ns`; looked for once a second.
   const IoRequest* unanswered(uint64_t patience_ns);
 
   // Figures, in bytes of staging.
@@ -150,7 +150,7 @@ class Transfers {
   std::unordered_set<IoRequest*> requests_;
   uint64_t writing_bytes_ = 0;
   uint64_t next_look_ns_ = 0;  // for requests without an answer
-  StoreCompletion answers_[4];  // polled, and not taken yet
+  StoreCompletion answers_[4];  // polled, not yet taken
   size_t answer_ = 0, answered_ = 0;
   lifetimes::Bandwidths bandwidths_;
 };

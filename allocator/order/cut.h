@@ -1,6 +1,6 @@
-// How little can be alive when one operator runs? What has run by then is a set of operators with
-// all their predecessors; the bytes alive after it are a sum over storages of "its maker is in, one
-// that names it is not": a cut in a network, in which the least is found (Picard 1976).
+// Finds the fewest bytes that can be alive while one operator runs. The operators run by then are a
+// set with all its predecessors; the bytes alive after it are a sum over storages of "its maker is
+// in, one that names it is not": a cut in a network, whose minimum is found (Picard 1976).
 // Owns: its arrays, kept from one use to the next. Locks: none (one per thread).
 #pragma once
 
@@ -21,15 +21,15 @@ class Cutter {
   /// Which operators of equal merit run before: as few as possible, or as many.
   enum class Side : uint8_t { fewest, most };
 
-  /// The least that is alive while the operator at `place` runs, if those before `begin` run
-  /// before it and those from `end` on after it.
+  /// The fewest bytes alive while the operator at `place` runs, if those before `begin` run before
+  /// it and those from `end` on after it.
   uint64_t cut(const Sequence& sequence, uint32_t begin, uint32_t end, uint32_t place, Side side);
-  /// After cut(): the operators of [begin, end) in the order in which what runs before comes first,
-  /// then the operator, then the rest, else as they were.
+  /// After cut(): the operators of [begin, end): those that run before it, the operator, the rest;
+  /// each group in its old order.
   const std::vector<uint32_t>& parted() const { return parted_; }
   /// Where in parted() the operator is.
   uint32_t before() const { return before_; }
-  /// Operators, nodes and arcs looked at since the last time this was asked.
+  /// Operators, nodes and arcs visited since the last call.
   uint64_t take_work();
 
  private:
@@ -44,7 +44,7 @@ class Cutter {
   Flow flow_;
   std::vector<Where> where_;       // of each operator
   std::vector<uint32_t> node_;     // of each operator that is undecided
-  std::vector<uint32_t> seen_;     // of each storage: the cut that has looked at it
+  std::vector<uint32_t> seen_;     // of each storage: the last cut that visited it
   uint32_t cut_ = 0;
   std::vector<uint32_t> queue_, namers_, parted_;
   uint32_t before_ = 0;

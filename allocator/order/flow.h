@@ -15,13 +15,13 @@ class Flow {
   /// Forgets everything; nodes are source, sink and those from 2 on.
   void reset(uint32_t nodes);
   uint32_t add_node();
-  /// All capacities that are not unlimited are below it, together.
+  /// The capacities below unlimited also sum to less than it.
   void add(uint32_t from, uint32_t to, uint64_t capacity);
   /// At most once after reset().
   uint64_t run();
   /// After run(): on the source's side of the minimum cut with fewest nodes there.
   bool near_source(uint32_t node) const { return level_[node] != far; }
-  /// The same of the cut with most nodes on the source's side; costs a walk over all.
+  /// The same for the cut with most nodes on the source's side; walks over all nodes.
   std::vector<uint8_t> widest() const;
   /// Nodes and arcs walked, ever.
   uint64_t work() const { return work_; }

@@ -14,7 +14,7 @@ void sort_unique(std::vector<Pair>& pairs) {
   pairs.erase(std::unique(pairs.begin(), pairs.end()), pairs.end());
 }
 
-/// What is alive before the start is made by none: an operator that says so writes it.
+/// Storages alive before the start have no maker: an operator that claims one only writes it.
 std::vector<uint32_t> makers(std::span<const Storage> storages, std::span<const Op> ops) {
   std::vector<uint32_t> maker(storages.size(), nothing);
   for (uint32_t op = 0; op < ops.size(); ++op)
@@ -41,7 +41,7 @@ std::vector<uint32_t> find_cycle(size_t ops, std::span<const Pair> edges) {
     for (const uint32_t next : after[ready[at]])
       if (--open[next] == 0) ready.push_back(next);
   if (ready.size() == ops) return {};
-  // Each that is left has a predecessor that is left: walking back ends in a ring.
+  // Each remaining operator has a remaining predecessor: walking back ends in a ring.
   std::vector<uint32_t> previous(ops, nothing), seen(ops, nothing), walk;
   for (const auto& [from, to] : edges)
     if (open[from] > 0 && open[to] > 0) previous[to] = from;
@@ -102,7 +102,7 @@ std::vector<Pair> dependencies(std::span<const Storage> storages, std::span<cons
       if (writer[storage] != nothing) edges.emplace_back(writer[storage], op);
     for (const auto* list : {&ops[op].writes, &ops[op].makes})
       for (const uint32_t storage : *list) {
-        // Nothing is before the maker: what names its storage earlier still comes after it.
+        // Nothing precedes the maker: operators that name its storage earlier still come after it.
         if (maker[storage] != op) {
           for (const uint32_t reader : readers[storage]) edges.emplace_back(reader, op);
           if (writer[storage] != nothing) edges.emplace_back(writer[storage], op);

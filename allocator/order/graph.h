@@ -29,8 +29,8 @@ class Lists {
   std::vector<uint32_t> begins_, numbers_;
 };
 
-/// Storages that come and go: temporaries, and what is alive from the start to its last use. Those
-/// alive throughout, and those of 0 bytes, are only `base` and edges between operators.
+/// Storages that come and go: temporaries, and those alive from the start to their last use. Those
+/// alive throughout, and those of 0 bytes, appear only in `base` and as edges between operators.
 struct Graph {
   Lists before, after;      // of each operator: its direct predecessors, successors
   Lists makes;              // of each operator: storages
@@ -68,7 +68,7 @@ class Precedence {
     after_[from].push_back(to);
     before_[to].push_back(from);
   }
-  /// What was added last of `from` and of `to`.
+  /// Removes the edge added last for `from` and for `to`.
   void remove(uint32_t from, uint32_t to) {
     after_[from].pop_back();
     before_[to].pop_back();

@@ -1,7 +1,7 @@
-// List scheduling under a budget. The unit is what frees a storage: all that still has to run
-// before its last use is over (a whole update of a weight, for one). Of the small ones, one that
-// leaves no more alive than before is run as soon as it fits into the budget: no order of that
-// peak is lost by it, as bytes alive are submodular. Else the next operator of a given order runs.
+// List scheduling under a budget. A unit is the operators that still have to run to free a storage
+// (a whole update of a weight, for one). A small unit that leaves no more alive than before runs as
+// soon as it fits into the budget: no order of that peak is lost by it, as bytes alive are
+// submodular. Otherwise the next operator of a given order runs.
 // Owns: its state. Locks: none.
 #pragma once
 
@@ -17,24 +17,24 @@ namespace firn::order {
 
 class Greedy {
  public:
-  /// What runs where nothing is freed within the budget.
+  /// The choice if no unit frees memory within the budget.
   enum class Else : uint8_t {
-    next_given,    // the next operator of the given order, or what takes least if that is too much
+    next_given,    // the next operator given, or the unit of least peak if that does not fit
     least_growth,  // the unit after which least is alive
   };
   /// Keeps references. `given` is a topological order.
   Greedy(const Graph& graph, std::span<const uint32_t> given, Turn& turn);
 
-  /// A topological order of all; its peak may exceed the budget (without graph.base). Once the
-  /// turn is over, what is left comes as it was given.
+  /// A topological order of all; its peak may exceed the budget (without graph.base). Once the turn
+  /// is over, the rest follows as given.
   std::vector<uint32_t> run(uint64_t budget, Else otherwise);
 
  private:
   /// The operators that still have to run for a storage to be freed, and what that costs.
   struct Unit {
-    std::vector<uint32_t> ops;  // in the given order; where there are too many: some of them
+    std::vector<uint32_t> ops;  // in the given order; if too many: some of them
     bool small = false;         // ops are all
-    uint32_t done = 0;          // where it is not small: of ops, since they were listed
+    uint32_t done = 0;          // if not small: ops done since they were listed
     int64_t growth = 0;         // bytes alive after, less those before
     int64_t peak = 0;           // bytes alive at most while it runs, less those before
   };
@@ -44,7 +44,7 @@ class Greedy {
     auto operator<=>(const Choice&) const = default;
   };
   static constexpr size_t unit_max = 32;
-  static constexpr uint32_t done_max = 8;  // before what is not small is looked at again
+  static constexpr uint32_t done_max = 8;  // before a unit that is not small is computed anew
 
   uint32_t next_unit(uint64_t budget, Else otherwise) const;
   void reset();

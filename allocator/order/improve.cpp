@@ -16,8 +16,8 @@ namespace {
 
 using Clock = Stop::Clock;
 constexpr unsigned conflicts_max = 100;
-/// Without any progress for so much work of each thread, and for half as much as there was up to
-/// the last: enough.
+/// Gives up after so much work of each thread without progress, or after half of the work up to the
+/// last progress if that is more.
 constexpr uint64_t patience_least = 8'000'000;
 
 /// A topological order that strays from the one given: operators come by their place plus noise.
@@ -40,7 +40,7 @@ Improver::Improver(const Graph& graph, Sequence given, uint64_t seed)
     : graph_(graph), given_(std::move(given)), seed_(seed), begin_(Clock::now()),
       bound_(graph.at_start), peak_(given_.peak()),
       best_(given_) {
-  // The worst first; every other one from anywhere, as an order's worst may be its own fault.
+  // The worst first, alternating with random ones: an order's worst may be its own fault.
   std::vector<uint32_t> by_bytes(given_.size()), anywhere(given_.size());
   std::iota(by_bytes.begin(), by_bytes.end(), 0u);
   anywhere = by_bytes;
@@ -57,7 +57,7 @@ Improver::Improver(const Graph& graph, Sequence given, uint64_t seed)
 
 void Improver::improve(unsigned threads, Clock::time_point end) {
   if (done() || given_.size() == 0) return;
-  // A share of the time for the bound, as long as nothing is known of the order.
+  // A share of the time for the bound, while nothing is known of the order.
   const Stop cuts(begin_ + (end - begin_) / 4);
   work(threads, [&] { cut_each(cuts); });
   Stop stop(end);
@@ -96,7 +96,7 @@ void Improver::cut_each(const Stop& stop) {
     const size_t next = next_cut_++;
     if (next >= to_cut_.size()) return;
     const uint32_t place = to_cut_[next];
-    // What an order has alive there is at least what every order has.
+    // The cut is at most what this order has alive there: it could not raise the bound.
     if (given_.during(place) <= bound_.load()) continue;
     raise_bound(cutter.cut(given_, 0, given_.size(), place, Cutter::Side::fewest));
     turn.spend(cutter.take_work());
@@ -107,8 +107,7 @@ void Improver::bisect(Greedy::Else otherwise, const Stop& stop) {
   Turn turn(stop, work_);
   Greedy greedy(graph_, given_.ops(), turn);
   uint64_t low = bound_.load(), high = peak_.load();
-  // From above, as that is sure to lead to something; to a ten thousandth, as what is left is for
-  // the searches.
+  // From above, where there surely is an order; to a ten thousandth, as the searches do the rest.
   for (uint64_t budget = high; low < high && !stop.now();) {
     const Sequence sequence(graph_, greedy.run(budget, otherwise));
     take(sequence);

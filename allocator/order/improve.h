@@ -1,6 +1,6 @@
 // The best order so far and the bound, brought together by threads: cuts of single operators for
 // the bound; greedy orders under budgets between the two; searches for orders of a given peak.
-// Owns: both. Locks: one around what threads share; never held while one works.
+// Owns: both. Locks: one around shared data; never held during work.
 #pragma once
 
 #include <atomic>
@@ -17,11 +17,11 @@ namespace firn::order {
 
 class Improver {
  public:
-  /// Keeps a reference. `given` is where everything starts; nothing worse is ever the best.
+  /// Keeps a reference. `given` is the start; the best is never worse.
   Improver(const Graph& graph, Sequence given, uint64_t seed);
 
-  /// Until the best is proven to be that, much work has improved nothing, or the deadline. With one
-  /// thread, and not cut short by the deadline, the same seed gives the same best.
+  /// Runs until the best is proven optimal, much work has improved nothing, or `end`. With one
+  /// thread the same seed gives the same best, unless the deadline cuts it short.
   void improve(unsigned threads, Stop::Clock::time_point end);
 
   const Sequence& best() const { return best_; }

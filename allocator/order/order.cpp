@@ -17,7 +17,7 @@ namespace {
 
 using Clock = Stop::Clock;
 
-/// What is laid out: the storages that come and go, by places in the order.
+/// The buffers to lay out: the storages that come and go, by places in the order.
 std::vector<layout::Buffer> buffers_of(const Graph& graph, const Sequence& sequence) {
   std::vector<layout::Buffer> buffers(graph.storages());
   for (uint32_t i = 0; i < graph.storages(); ++i) {
@@ -45,7 +45,7 @@ void place(std::span<const Storage> storages, const Graph& graph, const layout::
   plan.height = graph.base + layout.height;
 }
 
-/// A layout as high as the peak; where one is not found, of other orders of the same peak.
+/// Finds a layout as high as the peak; if there is none, tries other orders of the same peak.
 Sequence lay_out(const Graph& graph, Improver& improver, const Options& options,
                  Clock::time_point end, layout::Layout& best) {
   // Large graphs: the greedy layouts, and that is all. Small ones: some hundred searches.
@@ -81,7 +81,7 @@ Plan solve(std::span<const Storage> storages, std::span<const Op> ops, const Opt
   const Clock::time_point begin = Clock::now();
   const Clock::time_point end =
       begin + std::min<Clock::duration>(options.deadline, Clock::time_point::max() - begin);
-  // What is left is the layout's.
+  // The rest is for the layout.
   const Clock::time_point order_end = begin + (end - begin) / 10 * 7;
   const Graph graph = make_graph(storages, ops);
   std::vector<uint32_t> given(ops.size());

@@ -7,8 +7,7 @@
 // largest of these is the bound, and the cut says what to run before that operator and what after:
 //  - an order's worst operator is cut, what is before it and what is after it are orders of their
 //    own, and so on down (refine.h); that starts from several simple orders (greedy.h);
-//  - pieces of a few operators are solved exactly (exact.h);
-//  - ends when the bound is reached, when nothing has improved for long, or at the deadline.
+//  - ends when the bound is reached, when much work has improved nothing, or at the deadline.
 #pragma once
 
 #include <chrono>
@@ -59,8 +58,8 @@ std::optional<Trouble> examine(std::span<const Storage> storages, std::span<cons
 struct Options {
   /// Wall time from the call on, for order and layout. There is always an answer.
   std::chrono::nanoseconds deadline = std::chrono::seconds(10);
-  /// Of what is tried. With one thread the same seed gives the same answer, as long as time (the
-  /// deadline, or a while without progress) does not cut a search short.
+  /// Decides what is tried. With one thread the same seed gives the same answer, unless the
+  /// deadline cuts a search short.
   uint64_t seed = 0;
   /// 0: one for each core.
   unsigned threads = 0;
@@ -75,7 +74,7 @@ struct Plan {
   uint64_t height = 0;            // the largest offset + bytes
 };
 
-/// A valid order and layout, always; better with more time. Needs examine() to have found no
+/// Always a valid order and layout; better with more time. Needs examine() to have found no
 /// trouble.
 Plan solve(std::span<const Storage> storages, std::span<const Op> ops, const Options& options);
 

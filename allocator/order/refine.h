@@ -1,12 +1,12 @@
-// Looks for an order of at most a given peak. Its worst operator is cut: the minimum cut says what
-// has to run before it and what after, for the least to be alive when it runs. What is before and
-// what is after it are then pieces of their own, the worst of which is next.
+// Looks for an order of at most a given peak. It cuts at the worst operator: the minimum cut says
+// which operators have to run before it and which after, for the fewest bytes to be alive when it
+// runs. The operators before it and after it are then pieces of their own; the worst piece is next.
 //
-// A piece whose worst operator is at its least, and above the peak that is wanted, refutes the cuts
-// that made the piece. Where one of them alone can be blamed, because that operator before (or
-// after) the one that was cut has too much alive whatever else is done, then the opposite holds in
-// every order of that peak: it is learnt, and the search starts over with what it knows. Where none
-// can, the opposite of one of them is supposed.
+// A piece whose worst operator is at its least, and above the wanted peak, refutes the cuts that
+// made the piece. If one cut alone is to blame, because having that operator before (or after) the
+// one that was cut keeps too much alive whatever else is done, then the opposite holds in every
+// order of that peak: it is learnt, and the search starts over with it. If none is, the opposite of
+// one of them is supposed.
 // Owns: its arrays. Locks: none (one per thread).
 #pragma once
 
@@ -57,9 +57,9 @@ class Refiner {
   bool learn(Sequence& base, const Conflict& conflict, uint64_t peak);
   /// Is more than the peak alive in every order in which first is before second?
   bool impossible(const Sequence& sequence, uint32_t first, uint32_t second, uint64_t peak);
-  /// False: second is before first already.
   uint64_t cut(const Sequence& sequence, uint32_t begin, uint32_t end, uint32_t place,
                Cutter::Side side);
+  /// False: second is before first already.
   bool put_in(Sequence& base, uint32_t first, uint32_t second);
 
   const Graph& graph_;

@@ -1,5 +1,5 @@
-// An order of all operators and what is alive at each place of it. Pieces of it can be put into
-// another order; what follows from that is brought up to date in time linear in the piece.
+// An order of all operators and the bytes alive at each place of it. Pieces of it can be reordered;
+// derived values are updated in time linear in the piece.
 // Owns: its arrays. Locks: none.
 #pragma once
 

@@ -1,6 +1,6 @@
-// When to end: at a moment, or once somebody says so; a turn also after so much work. Work is
-// counted in operators and arcs looked at, not in time, so that a busy machine ends where an idle
-// one does. Owns: nothing else. Locks: none; any thread.
+// Decides when to end: at a moment, or once say() is called; a turn also after so much work. Work
+// counts operators and arcs visited, not time, so that a busy machine ends where an idle one does.
+// Owns: nothing else. Locks: none; any thread.
 #pragma once
 
 #include <algorithm>
@@ -30,7 +30,7 @@ class Stop {
 class Turn {
  public:
   static constexpr uint64_t unlimited = UINT64_MAX;
-  /// Keeps references. `all` is what every thread's turns have done together.
+  /// Keeps references. `all` counts the work of every thread's turns.
   Turn(const Stop& stop, std::atomic<uint64_t>& all, uint64_t most = unlimited)
       : stop_(stop), all_(all), left_(most) {}
 

@@ -29,7 +29,7 @@ Captures& captures() {
 }
 std::atomic<int> under_way{0};
 
-/// (The thread's own default stream has the same name in each thread.)
+/// A thread's own default stream has the same handle in every thread: compares the thread, too.
 bool is(const Capture& capture, CUstream stream) {
   return capture.stream == stream && (stream != CU_STREAM_PER_THREAD ||
                                       capture.thread == std::this_thread::get_id());
@@ -66,8 +66,8 @@ void remove(CUstream stream) {
   free_deferred();
 }
 
-/// While a capture is under way nobody can look at memory as it must be looked at when it is short
-/// for the first time: where that may be soon, it is done before.
+/// Memory cannot be inspected during a capture, but must be when it first runs short. If that may
+/// happen soon, inspects it now.
 void look_early() {
   if (inspections().begun() || captures_under_way()) return;
   for (unsigned i = 0, n = views().count(); i < n; ++i)
@@ -97,7 +97,7 @@ CUresult begin_capture(CUstream stream, int mode, Call&& call) {
   return result;
 }
 
-/// An ended capture counts no more, however it ended: but not one that did not end.
+/// Removes the capture from the list unless the call has left it under way.
 template <class Call>
 CUresult end_capture(CUstream stream, Call&& call) {
   const CUresult result = call();
@@ -108,7 +108,7 @@ CUresult end_capture(CUstream stream, Call&& call) {
   return result;
 }
 
-/// As the driver's documentation of cuThreadExchangeStreamCaptureMode has it.
+/// By the rules in the driver's documentation of cuThreadExchangeStreamCaptureMode.
 bool forbidden() {
   CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
   if (!real().cuThreadExchangeStreamCaptureMode ||
@@ -149,7 +149,7 @@ CUgraph captured_into(CUstream stream) {
 
 CUresult unsafe_call() {
   if (!captures_under_way() || !forbidden()) return CUDA_SUCCESS;
-  // An allocation that the driver will refuse: only it can invalidate the capture.
+  // Only the driver can invalidate the capture: makes an allocation that it will refuse.
   CUdeviceptr probe = 0;
   const CUresult result = real().cuMemAlloc_v2(&probe, 1);
   if (result == CUDA_SUCCESS) (void)real().cuMemFree_v2(probe);

@@ -12,15 +12,16 @@ namespace firn::preload {
 
 /// Is any stream being captured?
 bool captures_under_way();
-/// While it is held no capture begins. (One may be under way.)
+/// No capture begins while it is held; one may be under way.
 std::unique_lock<std::mutex> captures_lock();
 /// The graph that the stream's work goes into instead of running; null where it runs.
 CUgraph captured_into(CUstream stream);
-/// For calls that the driver calls potentially unsafe, allocations among them, and that Firn
-/// answers: what the driver says of one in this thread now. An error invalidates the capture.
+/// For calls that CUDA names potentially unsafe, allocations among them, and that Firn answers
+/// itself: the driver's present answer to such a call in this thread. An error invalidates the
+/// capture.
 CUresult unsafe_call();
-/// Nothing may wait for the device while a capture is under way: the block that begins there ends
-/// after it. False: none is under way, and nothing was done.
+/// While a capture is under way nothing may wait for the device: the block at `address` is freed
+/// after it. False when none is under way: the block is left as it is.
 bool free_after_captures(CUdeviceptr address, CUresult& result);
 /// The stream is about to be destroyed: its capture ends with it.
 void capture_ends_with(CUstream stream);

@@ -1,6 +1,7 @@
 // Streams that end, contexts that come and go, and access between devices.
 //
-// Owns how often the program retained each primary context, and who may reach whom. Lock: one.
+// Owns how often the program retained each primary context, and which devices may reach which
+// contexts' memory. Lock: one.
 #include <map>
 #include <mutex>
 #include <set>
@@ -44,7 +45,7 @@ CUresult made(CUdevice device, Call&& call) {
   return or_give_way("a context", call, nullptr, 0, device);
 }
 
-/// The engine stands on the primary context: that lives on, without what the program had in it.
+/// The engine keeps the primary context alive: ends everything that the program had in it.
 void empty(View& view) {
   inspections().drain();
   release_all(view);
@@ -84,8 +85,8 @@ CUresult cuCtxFromGreenCtx(CUcontext* context, void* green) {
   return made(-1, [&] { return real().cuCtxFromGreenCtx(context, green); });
 }
 
-// Its streams end with it. What they still do with Firn's memory is over before, for the driver
-// waits too, but not before it was told to destroy them.
+// Its streams end with it, so their work on Firn's memory has to end first. The driver waits, too,
+// but only inside the call.
 CUresult cuCtxDestroy_v2(CUcontext context) {
   if (views().count() > 0 && context && wait_for_context(context) == CUDA_SUCCESS) {
     inspections().context_ends(context);
@@ -130,7 +131,7 @@ CUresult release_primary(CUdevice device, Call&& call) {
   {
     std::lock_guard lock(contexts().mutex);
     unsigned& count = contexts().retained[device];
-    // What is left then is the engine's own.
+    // The remaining retain is the engine's own.
     if (count == 0 && view_of(device)) return CUDA_ERROR_INVALID_CONTEXT;
     if (count > 0) last = --count == 0;
   }

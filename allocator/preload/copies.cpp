@@ -18,7 +18,7 @@
 namespace firn::preload {
 
 namespace {
-/// Memory that the driver knows as a device's. What it does not know is the host's.
+/// Does the driver know it as device memory? Unknown memory is the host's.
 bool on_device(uint64_t address) {
   constexpr int memory_type = 2;  // CU_POINTER_ATTRIBUTE_MEMORY_TYPE
   unsigned type = 0;
@@ -44,8 +44,8 @@ void each_row(const Copy& copy, Each&& each) {
   }
 }
 
-/// Does it stay within one live block? What begins in an arena and does not is no memory, as the
-/// driver would say.
+/// Does it stay within one live block? A range that begins in an arena and leaves its block is
+/// invalid, as for the driver.
 bool within_block(uint64_t at, size_t span) {
   View* view = views().at(at);
   Reached block;
@@ -68,8 +68,8 @@ Copy::Source source_of(const Copy& copy) {
   return on_device(copy.from) ? Copy::Source::device : Copy::Source::host;
 }
 
-/// Bytes of the host's, which the program may have given back since. (Where that may not be asked,
-/// they are read as they are.)
+/// Reads host memory that the program may have freed since. Where process_vm_readv is not allowed,
+/// reads it directly.
 bool read_host(uint64_t from, size_t bytes, std::vector<char>& into) {
   into.resize(bytes);
   iovec mine{into.data(), bytes}, theirs{reinterpret_cast<void*>(from), bytes};
@@ -79,9 +79,9 @@ bool read_host(uint64_t from, size_t bytes, std::vector<char>& into) {
   std::memcpy(into.data(), reinterpret_cast<const void*>(from), bytes);
   return true;
 }
-/// Where another front end hands out the memory, and most of what reaches it is told, larger copies
-/// are not worth their look. (So a kernel that no operator launches must not follow addresses that
-/// came in such a copy.)
+/// Where another front end hands out the memory and announces most uses of it, scanning larger
+/// copies is not worth the time. (So a kernel outside any operator must not follow addresses from
+/// such a copy.)
 bool too_large(const Copy& copy) {
   constexpr size_t bytes_most = 256u << 10;
   return !serving() && saturating_multiply(saturating_multiply(copy.bytes, copy.rows), copy.slices) >
@@ -105,7 +105,7 @@ void tell_tables(const Copy& copy) {
       tables().copy(to, from, bytes);
     else
       tables().forget(to, bytes);
-    // What a block holds is not known before begin(): the copy is looked at then, too.
+    // A block's contents are unknown before begin(): the destination is inspected then, too.
     if (!inside && views().at(from) && !inspections().begun()) add_global(nullptr, {to, bytes});
   });
 }
@@ -137,10 +137,10 @@ void tell_tables_again(const Copy& copy) {
 
 CUresult note_copy(const Copy& copy, Work& work, Noted& noted) {
   if (no_bytes(copy)) return CUDA_SUCCESS;
-  // (Tables are kept all the same: what no operator launches may follow them.)
+  // Tables are kept in any case: work outside operators may follow them.
   const bool told = told_already();
   if (!told && !within_blocks(copy)) return CUDA_ERROR_INVALID_VALUE;
-  // (Memory of the host is no block, and a copy follows no address in it.)
+  // see() would follow the addresses in host memory, which a copy does not.
   if (!copy.to_host && views().at(copy.to)) work.see(copy.to);
   if (copy.from && copy.source != Copy::Source::host) work.see_read(copy.from);
   if (captures_under_way())
@@ -162,7 +162,7 @@ bool beside_host(const Copy& copy) {
 }
 
 void end_copies(Work& work, CUresult result) {
-  // (A copy that waits may report what went wrong before it: then it was enqueued.)
+  // A synchronous copy may report an earlier error: the copy itself was enqueued then.
   work.release(result != CUDA_ERROR_INVALID_VALUE && result != CUDA_ERROR_INVALID_HANDLE &&
                result != CUDA_ERROR_INVALID_CONTEXT);
 }

@@ -21,29 +21,29 @@ struct Copy {
   CUcontext to_context = nullptr, from_context = nullptr;  // that the program gave: of both sides
 };
 
-/// What is to be done once a copy's call has returned.
+/// The follow-up once a copy's call has returned.
 struct Noted {
   bool ours = false;      // blocks are to be held for it
   bool captured = false;  // it went into a graph
 };
 struct Uses;
-/// What it is within a graph.
+/// The uses of a copy inside a graph.
 Uses uses_of(const Copy& copy);
-/// Of a copy within a graph that is launched: what its destination held, and holds then.
+/// For a copy in a graph that is launched: collects the addresses that its destination held, then
+/// updates the tables.
 void collect_overwritten(const Copy& copy, std::vector<uint64_t>& words);
 void tell_tables_again(const Copy& copy);
-/// Which blocks it uses, into `work`. An error: the call must not be made.
+/// Adds the blocks that it uses to `work`. On an error the call must not be made.
 CUresult note_copy(const Copy& copy, Work& work, Noted& noted);
-/// The copy is enqueued: which addresses are where from now on. Not before: what is enqueued while
-/// memory was never short is looked at when it is (inspections.h), and need not be told.
+/// Updates the tables; call after the copy was enqueued. Skipped for blocks before memory was first
+/// short: begin() inspects everything that was enqueued by then (inspections.h).
 void tell_tables(const Copy& copy);
 void end_copies(Work& work, CUresult result);
-/// Is one side of it, surely or perhaps, memory of the host's, which the program may use for
-/// something else once a free has waited for it?
+/// May one side of it be host memory? The program may reuse that once a free has waited for it.
 bool beside_host(const Copy& copy);
 
-/// Its blocks are on the device: is it between two of which the copying context may use one only?
-/// So that `result` says how the copy between contexts went that was made instead.
+/// Its blocks are on the device. True when the copying context lacks access to one side: the copy
+/// was made between contexts instead, with `result`.
 bool copied_apart(const Copy& copy, const Work& work, CUresult& result);
 
 template <class Call>
@@ -63,12 +63,12 @@ CUresult around(const Copy& copy, Call&& call) {
   return result;
 }
 
-/// Where streams wait for values or write them, memory stays on the device.
+/// Memory that streams wait on, or write values to, stays on the device.
 void stay_for(const CUstreamBatchMemOpParams* operations, unsigned count);
-/// What these write, the tables learn.
+/// Records in the tables what these write.
 void tell_tables(const CUstreamBatchMemOpParams* operations, unsigned count);
 
-/// What a structure of cuMemcpy2D or 3D says; false where it says nothing that a driver would take.
+/// Reads a structure of cuMemcpy2D or 3D; false for one that a driver would refuse.
 bool read_copy(const CUDA_MEMCPY2D* from, Copy& copy);
 bool read_copy(const CUDA_MEMCPY3D* from, Copy& copy);
 

@@ -1,4 +1,4 @@
-// The driver's entries that copy and fill linear memory: each one said as a Copy.
+// The driver's entries that copy and fill linear memory: each expressed as a Copy.
 #include <vector>
 
 #include "allocator/preload/copies.h"
@@ -171,8 +171,8 @@ BATCH_V2(cuMemcpyBatchAsync_v2, stream)
 BATCH_V2(cuMemcpyBatchAsync_v2_ptsz, own(stream))
 
 namespace {
-/// Copies of boxes: their blocks are held. Between memories a box's rows are as they are in any
-/// copy; where an array takes part, rows are counted in its elements.
+/// Copies of boxes: their blocks are held. A box between linear memories has rows as in any copy;
+/// where an array takes part, rows are counted in its elements.
 template <class Call>
 CUresult batch_3d(const CUDA_MEMCPY3D_BATCH_OP* boxes, size_t count, CUstream stream,
                   Call&& call) {
@@ -223,7 +223,7 @@ BATCH_3D_V2(cuMemcpy3DBatchAsync_v2, stream)
 BATCH_3D_V2(cuMemcpy3DBatchAsync_v2_ptsz, own(stream))
 
 namespace {
-/// What comes out is what somebody packed: of addresses in there nothing is known.
+/// The output is somebody's packed data: addresses in it are unknown.
 template <class Call>
 CUresult decompress(const CUmemDecompressParams* parts, size_t count, CUstream stream,
                     Call&& call) {

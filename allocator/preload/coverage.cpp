@@ -28,7 +28,7 @@ using nlohmann::ordered_json;
 
 std::atomic<const Count*> counts{nullptr};
 
-// What is of no use to tell twice, by name.
+// By name, so that each is reported once.
 struct Seen {
   std::mutex mutex;
   std::set<std::string> hooked, passed, missing;
@@ -162,7 +162,7 @@ std::string coverage_json() {
   for (const auto& [name, number] : numbers) out[name] = number.load(std::memory_order_relaxed);
   for (const Count* count = counts.load(); count; count = count->next())
     out[count->name()] = count->value();
-  // By nature: nothing of it arrives here.
+  // Unseen by nature: such calls never arrive here.
   out["never_seen"] = {"other link namespaces (dlmopen)",
                        "the driver's path opened by a library that was opened with RTLD_DEEPBIND",
                        "the driver's private tables (cuGetExportTable)"};
@@ -174,7 +174,7 @@ void write_coverage_alone() {
   Result<Config> config = configuration();
   if (!config || config->stats_file.empty()) return;
   const std::string name = expand_pid(config->stats_file);
-  // Nothing that a process with memory of Firn's has written is replaced.
+  // Never replaces a file that a process with Firn's memory has written.
   Result<OutputFile> file = OutputFile::create(name, OutputFile::If::exists_fails);
   if (!file) return;
   const Result<void> done =

@@ -1,5 +1,5 @@
-// What was asked of the driver and what of it Firn saw, for the statistics and `firn doctor`. Owns
-// the lists; a lock for those, which change when an entry is asked for; counters need none.
+// The calls made to the driver, and which of them Firn saw: for the statistics and `firn doctor`.
+// Owns the lists; a lock for those, which change when an entry is asked for; counters need none.
 #pragma once
 
 #include <atomic>
@@ -15,7 +15,7 @@ namespace firn::preload {
 class Count {
  public:
   explicit Count(const char* name);
-  /// Now and then one is lost where threads meet; it costs no more than a store.
+  /// Not exact: an increment may be lost between threads, for the cost of a plain store.
   void add(uint64_t more = 1) {
     count_.store(count_.load(std::memory_order_relaxed) + more, std::memory_order_relaxed);
   }
@@ -33,14 +33,14 @@ class Count {
 void saw_name(const char* entry, bool door);
 /// cuGetProcAddress answered for `symbol`; `known`: what came back; `found`: something did.
 void saw_symbol(const char* symbol, int version, bool found, const Known& known);
-/// Something that Firn knows it does not see, in words: in the statistics' "unseen".
+/// A gap that Firn knows of, in words: for the statistics' "unseen".
 void note_unseen(const std::string& words);
 std::vector<std::string> noted_unseen();
 
 /// The report, as JSON.
 std::string coverage_json();
-/// Writes the statistics of a process that used the driver and none of Firn's memory: at its end,
-/// where FIRN_STATS names a file that nobody has written.
+/// At exit, writes the statistics of a process that used the driver but none of Firn's memory,
+/// where FIRN_STATS names a file that does not exist yet.
 void write_coverage_alone();
 
 }  // namespace firn::preload

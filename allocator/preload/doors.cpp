@@ -56,7 +56,7 @@ bool open_doors(const FirnStandIn& stand_in) {
     if (!address) continue;
     const auto door = made->of_name.find(name);
     Known& known = made->of_address[address];
-    // Two names may be one entry: the one that is handled counts.
+    // Two names may be one entry: the handled one counts.
     if (!known.entry || door != made->of_name.end())
       known = {name, door == made->of_name.end() ? known.door : door->second};
   }
@@ -68,8 +68,8 @@ bool open_doors(const FirnStandIn& stand_in) {
     made->of_address[address] = {entry, door == made->of_name.end() ? nullptr : door->second};
   }
   for (const char* name : handled) made->bases.emplace(base_name(name));
-  // Threads that come at once have found the same: whose is kept does not matter. The doors last:
-  // who sees them sees all.
+  // Concurrent threads have found the same: any one's is kept. The doors last: a thread that sees
+  // them sees everything.
   const Real* no_entries = nullptr;
   const FirnStandIn* nobody = nullptr;
   const Doors* none = nullptr;

@@ -1,4 +1,4 @@
-// Which driver entry leads to which handler. Filled at the start, then only read: no lock.
+// Maps driver entries to handlers. Filled at the start, then only read: no lock.
 #pragma once
 
 #include <cstdint>
@@ -11,10 +11,10 @@ namespace firn::preload {
 
 /// Takes the real driver's entries and learns their addresses. True for the one thread that did it.
 bool open_doors(const FirnStandIn& stand_in);
-/// What answers the entry of that exported name; null: the driver does.
+/// The handler for the entry of that exported name; null: the driver answers it.
 void* door_of_name(const char* entry);
 
-/// What an address of the real driver's is.
+/// An address of the real driver, identified.
 struct Known {
   const char* entry = nullptr;  // its exported name; null: newer than the stand-in's list
   void* door = nullptr;         // null: not handled

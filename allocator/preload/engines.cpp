@@ -26,7 +26,7 @@ std::string variable(const char* name) {
 // Ours or another front end's. A child of fork never comes here: its calls go to the driver.
 std::atomic<Runtime*> in_charge{nullptr};
 std::atomic<bool> ours{false};
-// What this thread offers meanwhile is our own.
+// While set, a runtime that this thread offers is our own.
 thread_local bool starting __attribute__((tls_model("initial-exec"))) = false;
 
 Runtime* start_runtime() {
@@ -40,7 +40,7 @@ Runtime* start_runtime() {
   if (runtime) {
     if (registered.exchange(true)) return *runtime;
     say_what_pytorch_was_told();
-    // After the runtime's own, so before it: no handler finds an engine that has stopped.
+    // Registered after the runtime's own, so it runs before: no handler finds a stopped engine.
     (void)std::atexit(step_aside);
     return *runtime;
   }
@@ -76,7 +76,7 @@ Runtime* meet(Runtime* offered, const char* build) {
   if (!offered || !in_charge.compare_exchange_strong(none, offered)) return runtime_here();
   ours.store(starting, std::memory_order_release);
   offered->add_section("coverage", coverage_json);
-  // Its memory is to be seen in launches, whoever hands it out.
+  // Launches must recognise its memory, whichever front end hands it out.
   offered->on_open([](Engine& engine) { (void)views().of(engine); });
   if (distrusted())
     offered->on_open([](Engine& engine) { engine.stop_spilling(true, true); });
@@ -93,7 +93,7 @@ Engine* engine_here() {
       real().cuCtxGetDevice(&device) != CUDA_SUCCESS)
     return nullptr;
   Runtime* runtime = runtime_here();
-  // Another front end hands out the memory that is Firn's.
+  // Another front end hands out Firn's memory.
   if (runtime && !ours.load(std::memory_order_acquire)) return nullptr;
   Engine* engine = runtime ? runtime->opened(device) : nullptr;
   if (!engine) {

@@ -1,5 +1,5 @@
-// Who holds the engine for an address or for a context. Owns the process's runtime where no other
-// front end of Firn's has one. Lookups are lock-free.
+// Finds the engine for an address or a context. Owns the process's runtime where no other front end
+// of Firn's has one. Lookups are lock-free.
 #pragma once
 
 #include "allocator/runtime/runtime.h"
@@ -15,16 +15,16 @@ Engine* engine_here();
 /// The engine whose arena holds the address, ours or another front end's; null: not Firn's.
 Engine* engine_around(CUdeviceptr address);
 
-/// Memory is handed out by this library's handlers; false: by another front end.
+/// This library's handlers hand out the memory; false: another front end does.
 bool serving();
-/// What this thread enqueues just now was told to the engine by another front end (PyTorch's
-/// operators), or nothing can leave the device yet.
+/// Another front end (PyTorch's operators) has announced to the engine what this thread enqueues
+/// now, or nothing can leave the device yet.
 bool told_already();
-/// How this and coming work is seen: always, unless some of it is told_already().
+/// Seen::always, unless another front end announces some of the work (told_already()).
 Seen seen_as();
 
-/// The calling thread is about to enqueue on `stream`: which may be another stream than the one that
-/// its front end holds blocks for.
+/// The calling thread is about to enqueue on `stream`, perhaps another one than its front end holds
+/// blocks for.
 void note_enqueued(CUstream stream);
 
 /// The runtime in charge, ours or another front end's; null before there is one.
@@ -33,12 +33,12 @@ Runtime* runtime_here();
 void forget_runtime();
 /// Exit has begun: from here the driver is called as if Firn were not there.
 void step_aside();
-/// As allocator/runtime/meeting.h has it: what other front ends of this process reach through the stand-in.
+/// See allocator/runtime/meeting.h. Other front ends of this process reach it through the stand-in.
 Runtime* meet(Runtime* offered, const char* build);
-/// What the environment says, wherever a front end keeps its words.
+/// The configuration in the environment, whichever variable holds it.
 Result<Config> configuration();
 
-/// The driver's word for an engine's error.
+/// The driver's error code for an engine's error.
 CUresult result_of(const Error& error);
 
 }  // namespace firn::preload

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The driver's exported names, for the stand-in's table of stubs: those of names.txt, those of the
-toolkit's stub library where there is one, and those of the software GPU's own that programs made
-for it look for, as lines N(index, name).
+toolkit's stub library where there is one, and the software GPU's own, which programs made for it
+look up, as lines N(index, name).
 
 find_names.py NAMES.txt HANDLED.inc SOFTWARE_GPU.h OUT.inc [STUB]...
 """
@@ -12,7 +12,7 @@ import sys
 
 
 def exported(library):
-    """What a shared library defines; nothing where it cannot be read (another machine's nm)."""
+    """The symbols that a shared library defines; none where nm cannot read it."""
     try:
         listing = subprocess.run(["nm", "-D", "--defined-only", library], capture_output=True,
                                  text=True, check=True).stdout

@@ -12,7 +12,7 @@ namespace firn::preload {
 
 /// A stream that was given work.
 struct GivenWork {
-  std::atomic<CUstream> key{nullptr};  // the handle; of other contexts' default streams, these
+  std::atomic<CUstream> key{nullptr};  // the handle; or another context, for its default streams
   bool is_default = false;
   CUcontext context = nullptr;         // null: that of the first view
   CUdevice device = -1;                // where the context is no view's; -1: unknown
@@ -22,7 +22,7 @@ struct GivenWork {
 
 namespace {
 constexpr size_t streams_most = Streams::capacity, places = 2 * streams_most;
-const CUstream left = reinterpret_cast<CUstream>(~uintptr_t{0});  // one was here that has gone
+const CUstream left = reinterpret_cast<CUstream>(~uintptr_t{0});  // tombstone of a removed entry
 
 struct Table {
   std::array<GivenWork, places> all;
@@ -96,15 +96,15 @@ void mark(CUstream key, bool is_default) {
   View* view = view_of(*stream);
   for (unsigned i = 0, n = views().count(); !view && i < n; ++i)
     if (stream->device < 0 || stream->device == views()[i].device) cannot_tell(views()[i]);
-  if (view && !view->fence) return cannot_tell(*view);  // nobody would take the mark off again
+  if (view && !view->fence) return cannot_tell(*view);  // no fence would clear the mark again
   if (!view || stream->marked.exchange(true, std::memory_order_seq_cst)) return;
   GivenWork* first = view->marked.load(std::memory_order_relaxed);
   do stream->next = first;
   while (!view->marked.compare_exchange_weak(first, stream, std::memory_order_seq_cst));
 }
 
-/// The fence waits for all that marked streams were given. Under the captures' lock, no capture
-/// under way. False: not for all of it, and untold says so.
+/// Has the fence wait for all work of the marked streams. Under the captures' lock, no capture
+/// under way. False: for some of it only, which `untold` counts.
 bool fence_off(View& view) {
   bool all = true;
   GivenWork* stream = view.marked.exchange(nullptr, std::memory_order_seq_cst);
@@ -112,7 +112,7 @@ bool fence_off(View& view) {
     GivenWork* const next = stream->next;
     const CUstream key = stream->key.load(std::memory_order_acquire);
     const CUstream handle = stream->is_default ? CU_STREAM_LEGACY : key;
-    // Before the event: work that comes after it has to mark the stream anew.
+    // Before the event: later work must mark the stream anew.
     stream->marked.exchange(false, std::memory_order_seq_cst);
     all = all && key != left &&
           real().cuEventRecord(view.fence_event, handle) == CUDA_SUCCESS &&
@@ -132,7 +132,7 @@ bool frees_wait() {
   return wait;
 }
 
-/// Waits; what could not be told until now is over then.
+/// Waits: work on unidentified streams so far is over then.
 CUresult wait_for_all(View& view) {
   const uint64_t untold = view.untold.load(std::memory_order_seq_cst);
   counters().frees_waited.fetch_add(1, std::memory_order_relaxed);
@@ -199,7 +199,7 @@ CUresult before_free(View& view, Behind& behind) {
   if (frees_wait() || !view.fence || current_context() != view.context) return wait_for_all(view);
   {
     const auto lock = captures_lock();
-    // (A capture that began a moment ago: the wait is answered as the driver answers it.)
+    // If a capture has just begun, wait_for_all() answers as the driver would.
     if (!captures_under_way() &&
         view.untold.load(std::memory_order_seq_cst) == view.waited.load() && fence_off(view)) {
       const CUresult over = real().cuStreamQuery(view.fence);

@@ -14,8 +14,8 @@ namespace firn::preload {
 
 namespace {
 constexpr uint64_t step_bytes = 256u << 20;
-// Never more than such a part of the budget at once: small devices have small needs. Of what is
-// known to need more, this much.
+// At most 1/part_most of the budget at once: small devices have small needs. Where the need is
+// known to be larger, at most 1/known_part_most.
 constexpr uint64_t part_most = 8, known_part_most = 4;
 constexpr uint64_t patience_ns = 5'000'000'000;
 
@@ -25,11 +25,11 @@ Engine* engine_of(int device) {
   if (!runtime) return nullptr;
   if (device < 0 && real().cuCtxGetDevice(&current) == CUDA_SUCCESS) device = current;
   if (device >= 0) return runtime->opened(device);
-  // (Libraries are loaded without a context, too.)
+  // Libraries may be loaded without a context.
   return views().count() == 1 ? views()[0].engine : nullptr;
 }
 
-/// So much has to be given; 0: more than would be worth it.
+/// The bytes to give; 0: more than is worth giving.
 uint64_t wanted_bytes(uint64_t needed, uint64_t budget) {
   const uint64_t step = std::min(step_bytes, std::max(budget / part_most, 2 * granule_bytes));
   size_t free_bytes = 0, total_bytes = 0;
@@ -43,8 +43,8 @@ uint64_t wanted_bytes(uint64_t needed, uint64_t budget) {
 GaveWay::GaveWay(const char* what, uint64_t bytes, int device) : what_(what) {
   engine_ = engine_of(device);
   if (!engine_) return;
-  // Until now nothing could leave: memory was never short for a block. (Not while a stream is
-  // captured; then what is cached is given.)
+  // Nothing could leave so far: memory was never short for a block. (During a capture begin() does
+  // nothing, and only cached memory is given.)
   if (serving() && !inspections().ready()) inspections().begin();
   before_ = engine_->budget_bytes();
   if (const uint64_t wanted = wanted_bytes(bytes, before_))
@@ -71,7 +71,7 @@ CUresult made(const CUstream* stream, Call&& call) {
 }
 }  // namespace
 
-// The driver takes memory for these, too, of which little else need be known.
+// Handled because the driver takes memory for these, too.
 CUresult cuStreamCreate(CUstream* stream, unsigned flags) {
   return made(stream, [&] { return real().cuStreamCreate(stream, flags); });
 }

@@ -12,8 +12,8 @@ namespace firn::preload {
 
 class GaveWay {
  public:
-  /// `what` lacked memory: of the current context's device, or of `device`. `bytes`: as much as is
-  /// known that it needs. `held`: no work of this thread's is held.
+  /// `what` lacked memory on the current context's device, or on `device`. `bytes`: its need as far
+  /// as known. This thread holds no work.
   GaveWay(const char* what, uint64_t bytes, int device);
   explicit operator bool() const { return given_ > 0; }
   /// How the second call ended.
@@ -26,8 +26,8 @@ class GaveWay {
   uint64_t given_ = 0;
 };
 
-/// The call; and where the driver has no memory for it, once more after blocks gave way. `work`:
-/// what is held for it, which could be what has to leave.
+/// Makes the call; if the driver has no memory for it, makes it once more after blocks gave way.
+/// `work`: held for the call, and released meanwhile, since its blocks may be the ones to leave.
 template <class Call>
 CUresult or_give_way(const char* what, Call&& call, Work* work = nullptr, uint64_t bytes = 0,
                      int device = -1) {

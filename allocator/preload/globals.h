@@ -1,5 +1,5 @@
-// Variables of modules: memory outside the arenas that kernels reach without being given it. What
-// they hold counts for every launch while it is known; this keeps which ranges end with a module.
+// Variables of modules: memory outside the arenas, which kernels reach without a parameter. Known
+// addresses in them count for every launch; this list says which ranges end with which module.
 //
 // Owns the list of ranges. Lock: one.
 #pragma once
@@ -13,7 +13,7 @@ namespace firn::preload {
 void add_global(const void* module, Range variable);
 /// The module was unloaded: its variables hold nothing any more.
 void forget_globals(const void* module);
-/// Reads them all, and tells the tables what they hold. What cannot be read any more is left out.
+/// Reads them all into the tables; skips those that cannot be read any more.
 void look_at_globals();
 /// Contexts end with all their modules.
 void forget_all_globals();

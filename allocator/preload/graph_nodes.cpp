@@ -1,5 +1,5 @@
-// Graphs that are built or changed node by node: what a node uses belongs to its graph's set. A
-// node whose graph is not known (one that a capture made) keeps what it is given on the device.
+// Graphs that are built or changed node by node: a node's uses belong to its graph's set. A node
+// whose graph is unknown (made by a capture) keeps the blocks that it is given on the device.
 #include <map>
 #include <mutex>
 
@@ -50,7 +50,7 @@ Uses uses_of(const CUDA_BATCH_MEM_OP_NODE_PARAMS* node) {
   return {};
 }
 
-/// Of a node of any type. What Firn does not know: every word of it.
+/// The uses of a node of any type. If Firn does not know the type: every word of it.
 Uses uses_of(const CUgraphNodeParams* node) {
   Uses uses;
   if (!node) return uses;
@@ -119,7 +119,7 @@ CUresult change_in(CUgraphExec exec, CUgraphNode node, Uses uses, Call&& call) {
   return result;
 }
 
-/// What nodes of these types lead to is known when they were added.
+/// Child graphs, conditional bodies and allocations are known once their node is added.
 void note_graphs(CUgraph graph, const CUgraphNodeParams& added) {
   if (added.type == node_graph) join_graphs(graph, added.graph);
   if (added.type == node_alloc) passed_on("memory of graphs' own", added.alloc.bytesize);
@@ -141,7 +141,7 @@ CUresult cuGraphDestroyNode(CUgraphNode node) {
   return result;
 }
 
-// Entries that are told alike.
+// Entries of the same shape.
 #define ADD_PLAIN(entry, params, ...)                                                          \
   CUresult entry(CUgraphNode* node, CUgraph graph, const CUgraphNode* after, size_t count,     \
                  const params* is) {                                                           \

@@ -15,8 +15,8 @@ namespace firn::preload {
 namespace {
 constexpr const char* a_graph = "a graph";
 
-/// An executable: its set, and what is known of its launches as of a kernel's. A set that a launch
-/// may be reading is never changed.
+/// An executable graph: its set, and a Kernel for what is known of its launches. A set that a
+/// launch may be reading is never changed.
 struct Executable {
   GraphSet set;
   std::shared_ptr<const Uses> uses = std::make_shared<Uses>();
@@ -92,7 +92,7 @@ CUresult update(CUgraphExec exec, CUgraph graph, Call&& call) {
   Executable& executable = graphs().executables[exec];
   if (result == CUDA_SUCCESS)
     executable.set = std::move(set);
-  else  // nobody says how far it came
+  else  // how far it came is unknown
     executable.set.all.add(set.together());
   settle(executable);
   return result;
@@ -141,7 +141,7 @@ void Uses::tidy() {
   tidied = words.size();
 }
 
-/// What lies in no arena is kept out, so that a set is as long as it must be.
+/// Drops words outside the arenas, which keeps the set short.
 void Uses::add(uint64_t word) {
   if (!views().at(word)) return;
   words.push_back(word);

@@ -1,5 +1,5 @@
-// What handlers are made of: their declarations, the real driver's entries, and the door that every
-// call comes in by. Owns the calling thread's depth.
+// The base of all handlers: their declarations, the real driver's entries, and the door through
+// which every call enters. Owns the calling thread's depth.
 #pragma once
 
 #include <atomic>
@@ -58,18 +58,18 @@ class Inside {
 };
 
 inline uint64_t number(const void* pointer) { return reinterpret_cast<uint64_t>(pointer); }
-/// A stream, by name the thread's own where it is the default one of a _ptds or _ptsz entry.
+/// The stream of a _ptds or _ptsz entry: null means the thread's own default stream.
 inline CUstream own(CUstream stream) { return stream ? stream : CU_STREAM_PER_THREAD; }
 
-/// What is handed out for an entry. `late`: called once exit has begun, too.
+/// The function handed out for an entry. `late`: called once exit has begun, too.
 template <auto handler, auto entry, bool late = false>
 struct Door;
 template <class... P, CUresult (*handler)(P...), CUresult (*Real::*entry)(P...), bool late>
 struct Door<handler, entry, late> {
-  /// Told by the coverage report. Now and then one is lost where threads meet.
+  /// For the coverage report. Not exact: an increment may be lost between threads.
   static inline std::atomic<uint64_t> calls{0};
 
-  /// (The program above may be C, and the driver's own code is: nothing is thrown through either.)
+  /// Never throws: the program above may be C, and the driver's own code is.
   static CUresult enter(P... parameters) noexcept {
     if (depth > 0 || (!live.load(std::memory_order_acquire) && !(late && exiting())))
       return (real().*entry)(parameters...);

@@ -43,8 +43,7 @@ void HostMemory::add(const void* base, uint64_t bytes, Kind kind) {
   const uint64_t low = low_.load(std::memory_order_relaxed);
   const uint64_t high = low + span_.load(std::memory_order_relaxed);
   const uint64_t lower = high ? std::min(low, number(base)) : number(base);
-  // (Between the two stores a word can look further away than it is only if its range is not made
-  // yet, or further in.)
+  // Between the two stores may_be() errs only towards true, or for a range that is not made yet.
   span_.store(std::max(high, number(base) + bytes) - lower, std::memory_order_release);
   low_.store(lower, std::memory_order_release);
 }
@@ -91,7 +90,7 @@ CUresult cuMemAllocHost_v2(void** address, size_t bytes) {
   if (result == CUDA_SUCCESS) host_memory().add(*address, bytes, HostMemory::Kind::host);
   return result;
 }
-// Forgotten before it is gone: its bytes may be looked at until then.
+// Forgotten before it is freed: its bytes may be scanned until then.
 CUresult cuMemFreeHost(void* address) {
   host_memory().remove(address);
   return real().cuMemFreeHost(address);

@@ -1,6 +1,5 @@
-// Memory of the host that kernels can reach: pinned, registered and managed. A launch that is given
-// an address in there can find addresses of blocks in it; what it holds at that moment is looked
-// at.
+// Host memory that kernels can reach: pinned, registered and managed. A launch that is given an
+// address in it can find addresses of blocks there; its contents are scanned at that moment.
 //
 // Owns the list of ranges. Lock: one for it; may_be() is lock-free.
 #pragma once
@@ -13,19 +12,18 @@ namespace firn::preload {
 
 class HostMemory {
  public:
-  /// Of larger ranges only so much from the given address on is looked at, and the rest is said to
-  /// be unseen.
+  /// At most so much is scanned from the given address on; the rest is reported as unseen.
   static constexpr uint64_t looked_at_most = 64u << 10;
 
   enum class Kind : uint8_t { host, managed };
   void add(const void* base, uint64_t bytes, Kind kind);
   void remove(const void* base);
-  /// False for nearly all words that are none of its addresses.
+  /// False for nearly all words that are not addresses of it.
   bool may_be(uint64_t word) const {
     return word - low_.load(std::memory_order_acquire) < span_.load(std::memory_order_acquire);
   }
-  /// Appends the addresses of arenas that the range around `address` holds now. False: they cannot
-  /// be told (managed memory that the host must not read while the device works).
+  /// Appends the addresses of arenas that the range around `address` holds now. False: they are
+  /// unknown (managed memory that the host must not read while the device works).
   bool collect(uint64_t address, std::vector<uint64_t>& words) const;
 
  private:

@@ -25,7 +25,7 @@ std::string_view without_thread(std::string_view name) {
   return name;
 }
 
-/// 1 of a name without a number.
+/// 1 for a name without a number.
 int version_of(std::string_view name) {
   name = without_thread(name);
   const size_t at = name.rfind("_v");
@@ -37,7 +37,7 @@ int version_of(std::string_view name) {
 
 using Ask = CUresult (*)(const char*, void**, int, uint64_t, int*);
 
-/// What the driver answers; null where it has none.
+/// The driver's answer; null where it has none.
 void* ask(Ask question, const std::string& base, int version, uint64_t kind) {
   void* entry = nullptr;
   int status = 0;
@@ -54,7 +54,7 @@ std::vector<const void*> answers(Ask question, const std::string& base, int newe
   return found;
 }
 
-/// The base's exported names of that kind, by version.
+/// The base's exported names for that kind, by version.
 std::map<int, const char*> exported(const FirnStandIn& stand_in, std::string_view base,
                                     uint64_t kind) {
   std::map<int, const char*> names;
@@ -87,7 +87,7 @@ Identities prove(const FirnStandIn& stand_in, const std::vector<const char*>& ha
   const auto version =
       reinterpret_cast<CUresult (*)(int*)>(stand_in.real("cuDriverGetVersion"));
   int newest = 0;
-  if (!question || !version || version(&newest) != CUDA_SUCCESS) return found;  // nobody can ask
+  if (!question || !version || version(&newest) != CUDA_SUCCESS) return found;  // cannot ask
   std::unordered_set<const void*> known;
   for (unsigned i = 0; i < stand_in.names_count; ++i)
     known.insert(stand_in.real(stand_in.names[i]));

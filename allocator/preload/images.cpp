@@ -19,8 +19,8 @@ constexpr uint32_t wrapper_magic = 0x466243b1, container_magic = 0xba55ed50;
 constexpr size_t container_header = 16, part_header = 16;
 constexpr size_t parts_most = 1u << 12;
 
-// Attributes of a section .nv.info.KERNEL: a byte that says how the value is told, a byte that says
-// which one it is, and two of value, or of the bytes that follow.
+// Attributes of a section .nv.info.KERNEL: a byte for the value's format, a byte for the attribute,
+// and two of value, or of the length of the value that follows.
 constexpr unsigned told_by_size = 4, parameter = 0x17, parameter_v2 = 0x45, bank_bytes = 0x19;
 constexpr std::string_view section_prefix = ".nv.info.";
 
@@ -31,7 +31,7 @@ T take(const char* at) {
   return value;
 }
 
-/// The parameters as one section tells them; none where it contradicts itself.
+/// The parameters that one section describes; nothing where it contradicts itself.
 std::optional<std::vector<Slot>> slots_of(std::string_view section) {
   std::map<unsigned, Slot> by_ordinal;
   uint64_t bank = 0, end = 0;  // (a parameter may say that it has 4 GiB)
@@ -64,7 +64,7 @@ std::optional<std::vector<Slot>> slots_of(std::string_view section) {
   return slots;
 }
 
-/// Of an ELF file; empty where it cannot be understood.
+/// The layouts in an ELF file; empty where it cannot be parsed.
 Layouts layouts_of_elf(const char* bytes, size_t size) {
   Layouts all;
   if (size < sizeof(Elf64_Ehdr) || std::memcmp(bytes, ELFMAG, SELFMAG) != 0 ||
@@ -97,7 +97,7 @@ Layouts layouts_of_elf(const char* bytes, size_t size) {
   return all;
 }
 
-/// Adds what one image says; kernels of which two say different things are `disputed`.
+/// Adds one image's layouts; kernels with two different ones become `disputed`.
 void add(Layouts& all, std::set<std::string>& disputed, Layouts more) {
   for (auto& [kernel, slots] : more) {
     const auto [known, fresh] = all.emplace(kernel, slots);
@@ -124,7 +124,7 @@ Layouts of_container(const char* container, size_t most) {
   return all;
 }
 
-/// How long the file is, as its headers say.
+/// The file's length by its headers.
 size_t elf_bytes(const char* image) {
   const auto header = take<Elf64_Ehdr>(image);
   size_t end = header.e_shoff + size_t{header.e_shnum} * header.e_shentsize;

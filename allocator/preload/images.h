@@ -1,4 +1,4 @@
-// What modules' images say of their kernels' parameters: drivers before CUDA 12.4 do not.
+// Kernels' parameters, read from their modules' images: drivers before CUDA 12.4 cannot tell them.
 #pragma once
 
 #include <cstddef>
@@ -10,13 +10,13 @@
 
 namespace firn::preload {
 
-/// By kernel: where its parameters lie. Kernels of which the image does not say, or says two
-/// things, are not among them.
+/// By kernel: its parameters. Left out: kernels that the image does not describe, or describes in
+/// two ways.
 using Layouts = std::map<std::string, std::vector<Slot>, std::less<>>;
 
-/// Of an image as cuModuleLoadData takes it: an ELF file, a container of such ("fatbin"), or nvcc's
-/// wrapper of one, readable as far as its own headers say, but no further than `most`. Other forms
-/// say nothing here: PTX, which the driver compiles, and what is compressed.
+/// The layouts in an image as cuModuleLoadData takes it: an ELF file, a container of them
+/// ("fatbin"), or nvcc's wrapper of one, readable as far as its own headers say, `most` bytes at
+/// most. Empty for other forms: PTX, which the driver compiles, and compressed images.
 Layouts layouts_of(const void* image, size_t most = SIZE_MAX);
 
 }  // namespace firn::preload

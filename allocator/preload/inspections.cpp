@@ -21,7 +21,7 @@ namespace {
 constexpr size_t chunk_bytes = 4u << 20;
 constexpr auto poll = std::chrono::microseconds(300);
 constexpr auto patience = std::chrono::seconds(2);
-constexpr unsigned tries = 3;  // of what the driver refuses
+constexpr unsigned tries = 3;  // of a call that the driver refuses
 const char* const stored = "a kernel stored its address in memory";
 const char* const unreadable = "what a kernel wrote beside it could not be looked at";
 
@@ -70,7 +70,8 @@ void Inspections::begin() {
 void Inspections::follow(Engine& engine) {
   std::lock_guard one(beginning_);
   if (begun()) return;
-  // Who hands out the memory sees what uses it from the start; tests want all to move at once.
+  // Held back, unless another front end hands out the memory, and so sees its uses from the start,
+  // or a test wants everything to move at once.
   if (serving() && !runtime_here()->config().adversarial) {
     engine.stop_spilling(true);
     return;
@@ -102,7 +103,7 @@ void Inspections::add(Kernel& kernel, bool tables, CUstream stream,
     }
   }
   constexpr unsigned no_timing = CU_EVENT_DISABLE_TIMING;
-  // (Nothing is waited for: a launch returns at once, whatever it is behind.)
+  // Waits for nothing: a launch returns at once, whatever it is behind.
   bool recorded = false;
   for (unsigned i = 0; i < tries && !recorded; ++i)
     recorded =
@@ -134,11 +135,11 @@ void Inspections::start_thread() {
     }).detach();
     running_ = true;
   } catch (const std::system_error&) {
-    // No thread to be had: what is held stays so until the next launch tries again.
+    // No thread could be started: blocks stay held until the next launch tries again.
   }
 }
 
-/// Once exit has begun nobody calls the driver: waits a moment for the thread to leave it.
+/// Once exit has begun the driver must not be called: waits a moment for the thread to leave it.
 void Inspections::stop() {
   std::unique_lock lock(mutex_);
   stopping_ = true;
@@ -198,7 +199,7 @@ void Inspections::drain() {
   }
 }
 
-/// (Launches that could not be looked at in time are given up: their events end with the context.)
+/// Gives up launches that could not be inspected in time: their events end with the context.
 void Inspections::context_ends(CUcontext context) {
   drain();
   std::vector<CUevent> events;
@@ -229,7 +230,7 @@ void Inspections::context_ends(CUcontext context) {
 }
 
 void Inspections::run() {
-  Inside inside;  // what the driver calls in turn is the driver's own business
+  Inside inside;  // the driver's own nested calls go to the driver
   std::unique_lock lock(mutex_);
   for (;;) {
     changed_.wait(lock, [this] { return !launches_.empty() || stopping_; });
@@ -249,7 +250,7 @@ void Inspections::run() {
   }
 }
 
-/// Launches whose work is over, into `batch`, which is looking_ from then on.
+/// Moves launches whose work is over into `batch`, which is looking_ from then on.
 void Inspections::take_completed(Batch& batch) {
   Runtime* runtime = runtime_here();
   if (!runtime) return;
@@ -285,7 +286,7 @@ void Inspections::look(Batch& batch) {
   std::unordered_map<uint64_t, bool> seen;  // by base: it could be read
   for (const auto& launch : batch) {
     if (!wanted(*launch->kernel, launch->tables)) continue;
-    if (launch->refused >= tries) {  // nobody tells whether it is over
+    if (launch->refused >= tries) {  // whether it is over is unknown
       stay_for(*launch);
       continue;
     }
@@ -306,8 +307,8 @@ void Inspections::look(Batch& batch) {
   end(batch);
 }
 
-/// Nothing is known of what it wrote: all that it could reach stays, but what was freed meanwhile,
-/// whose address may be another block's.
+/// Its writes are unknown: every block that it could reach stays, except those freed meanwhile,
+/// whose addresses may be other blocks' by now.
 void Inspections::stay_for(const Launch& launch) {
   launch.kernel->stores_addresses = true;
   std::vector<Reached> reached;
@@ -366,12 +367,12 @@ bool Inspections::read(const Reached& block, Finds& found) {
   return true;
 }
 
-/// Of what was found in the block: addresses that these launches could have stored there.
+/// Records those of the addresses found in the block that these launches could have stored there.
 void Inspections::settle(Batch& batch, const Reached& block, const Finds& found) {
   for (const auto& [place, value] : found) {
     View* view = views().at(value);
     Reached target;
-    // Who reaches a block reaches what its own addresses lead to.
+    // A block's addresses of itself lead nowhere new.
     if (!view || !block_around(*view, value, target) || target.base == block.base ||
         tables().was(place, value))
       continue;
@@ -385,7 +386,7 @@ void Inspections::settle(Batch& batch, const Reached& block, const Finds& found)
     lock.unlock();
     if (!could && !before) continue;
     tables().add(place, value);
-    if (before) continue;  // from whoever: it is followed
+    if (before) continue;  // whoever stored it: it is followed
     stay(target, stored);
     counters().stored_addresses.fetch_add(1, std::memory_order_relaxed);
   }
@@ -401,7 +402,7 @@ void Inspections::end(Batch& batch) {
   release(batch.size(), holds);
 }
 
-/// Nobody asks about its launches any more. With the lock held.
+/// Its launches end: recycles their events, collects their holds. With the lock held.
 void Inspections::leave(const Batch& batch, Holds& holds) {
   for (const auto& launch : batch) {
     for (const Memory& memory : launch->memory) {

@@ -1,29 +1,29 @@
-// Addresses that kernels themselves write into memory: found by looking at what they wrote.
+// Addresses that kernels themselves write into memory: found by inspecting what they wrote.
 //
 // Why this is enough. An address of a block is born on the host, and reaches a kernel by its
-// parameters or by memory. What the host writes is scanned (tables.h). So memory can hold an
-// address that Firn does not know of only if a kernel stored it there: one that it was given, or
-// one that it loaded. Both are of blocks which that launch could reach. Therefore:
-//  - all that such a launch can reach is held on the device until the memory it could write was
-//    looked at, and a launch that reaches any of that memory meanwhile reaches all of it (reach());
+// parameters or by memory. The host's writes are scanned (tables.h). So memory can hold an address
+// that Firn does not know of only if a kernel stored it there: one that it was given, or one that
+// it loaded. Both are of blocks which that launch could reach. Therefore:
+//  - all that such a launch can reach is held on the device until the memory it could write has
+//    been inspected, and a launch that reaches any of that memory meanwhile reaches all of it
+//    (reach());
 //  - an address found there, of a block that the launch could reach, is remembered as a table is,
 //    and its block stays on the device from then on, with the reason in the statistics.
-// Nothing of this is done before memory is short for the first time: until then nothing leaves the
-// device (begin()). Then all that is live is looked at once, while nothing runs, whoever wrote it:
-// every address that is found is known as a table from then on. Only later copies are scanned.
+// None of this is done before memory is first short: until then nothing leaves the device
+// (begin()). Then every live block is inspected once, while nothing runs, whoever wrote it: every
+// address that is found is known as a table from then on. Only later copies are scanned.
 //
-// That is proven, for launches that are looked at, of whole 8-byte aligned addresses. Assumed: a
-// kernel function of which the first launches (firn_looks; counted apart for launches that reach
-// tables, since those could copy addresses) stored none will store none later. One that stored an
-// address is looked at after each launch, for ever. FIRN_LOOKS=all assumes nothing.
+// This is proven for inspected launches and whole 8-byte aligned addresses. Assumed: a kernel
+// function whose first launches (firn_looks; counted apart for launches that reach tables, since
+// those could copy addresses) stored none will store none later. One that stored an address is
+// inspected after each launch, for ever. FIRN_LOOKS=all assumes nothing.
 //
-// Not seen: what kernels store outside the arenas (variables of modules, managed and host memory,
-// the device's own heap); addresses in parts or in disguise; addresses more than a block away from
-// what they are used for; copies from the host whose source changes after the call.
+// Not seen: addresses that kernels store outside the arenas (variables of modules, managed and host
+// memory, the device's own heap); addresses in parts or in disguise; addresses more than a block
+// away from what they are used for; copies from the host whose source changes after the call.
 //
-// Owns a thread, started by the first launch that is to be looked at, that waits for launches and
-// reads memory through a stream of its own. Lock: one, never held while the driver or an engine is
-// called.
+// Owns a thread, started by the first launch to inspect, that waits for launches and reads memory
+// through a stream of its own. Lock: one, never held while the driver or an engine is called.
 #pragma once
 
 #include <atomic>
@@ -41,17 +41,17 @@ namespace firn::preload {
 
 class Inspections {
  public:
-  /// Has memory been short? To be asked after a launch was enqueued: what was enqueued while this
-  /// was false is over before begin() looks.
+  /// Has memory been short? Ask after a launch was enqueued: work enqueued while this was false is
+  /// over before begin() inspects.
   bool begun() const { return begun_.load(std::memory_order_seq_cst); }
-  /// Memory is short: looks at everything that is live, then lets it leave the device; once. While
-  /// a capture is under way that cannot be done.
+  /// Memory is short: inspects everything live, then lets it leave the device; once. Does nothing
+  /// while a capture is under way.
   void begin();
   /// Has begin() done that?
   bool ready() const { return ready_.load(std::memory_order_acquire); }
   /// An engine was opened: before its first block.
   void follow(Engine& engine);
-  /// Is a launch of this kernel to be looked at? `tables`: it reached addresses in memory.
+  /// Is a launch of this kernel to be inspected? `tables`: it reached addresses in memory.
   bool wanted(const Kernel& kernel, bool tables) const {
     if (!begun()) return false;
     return kernel.stores_addresses.load(std::memory_order_relaxed) ||
@@ -64,15 +64,15 @@ class Inspections {
            std::shared_ptr<Kernel> owner = nullptr, bool first = false);
 
   bool pending() const { return pending_.load(std::memory_order_acquire) != 0; }
-  /// Is the block among those to be looked at?
+  /// Is the block yet to be inspected?
   bool concerns(uint64_t base) const;
-  /// Appends the blocks that this one may lead to. False: it is not among those to be looked at.
+  /// Appends the blocks that this one may lead to. False: it is not to be inspected.
   bool reach(uint64_t base, std::vector<uint64_t>& addresses) const;
-  /// The block ends: it is not looked at any more. Waits while it is.
+  /// The block ends: it is not inspected any more. Waits while it is.
   void forget(uint64_t base);
   /// A context is about to be destroyed.
   void context_ends(CUcontext context);
-  /// Waits until all that is enqueued was looked at: at most for so long as nothing happens.
+  /// Waits until everything enqueued is inspected; gives up after a while without progress.
   void drain();
 
  private:
@@ -83,12 +83,12 @@ class Inspections {
   };
   struct Launch {
     Kernel* kernel = nullptr;
-    std::shared_ptr<Kernel> owner;  // of a kernel that may end before
+    std::shared_ptr<Kernel> owner;  // of a kernel that may end first
     bool tables = false;
-    bool first = false;  // no launch: all that is live when begin() looks
+    bool first = false;  // not a launch: everything live, for begin()
     CUcontext context = nullptr;
     CUevent event = nullptr;  // behind it
-    unsigned refused = 0;  // how often the driver refused to tell
+    unsigned refused = 0;  // failed queries of its event
     std::vector<Memory> memory;
     bool reaches(uint64_t base) const;
   };
@@ -121,7 +121,7 @@ class Inspections {
   std::unordered_map<uint64_t, unsigned> concerned_;  // by base: launches that wait
   std::unordered_map<CUcontext, std::vector<CUevent>> spare_;
   uint64_t reading_ = 0;                              // base of the block that is being read
-  uint64_t ended_ = 0;                                // launches looked at so far
+  uint64_t ended_ = 0;                                // launches inspected so far
   bool querying_ = false;                             // the thread asks for launches_' events
   bool running_ = false, stopping_ = false, within_ = false;  // within_: the thread may be calling
   std::atomic<size_t> pending_{0};
@@ -133,7 +133,7 @@ class Inspections {
 };
 
 Inspections& inspections();
-/// Stands for kernels of which nothing can be kept: looked at after each launch.
+/// Stands for kernels that cannot be kept: inspected after each launch.
 Kernel& stranger();
 
 }  // namespace firn::preload

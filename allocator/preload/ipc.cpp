@@ -1,6 +1,6 @@
 // Memory that other processes open by a handle of 64 bytes. The driver has none for memory that is
-// mapped piece by piece: where the memory is Firn's, the handle names a file of this process that
-// tells how to find the frames (allocator/memory/exported_memory.h), and both processes need this library.
+// mapped piece by piece: for Firn's memory, the handle names a file of this process that tells how
+// to find the frames (allocator/memory/exported_memory.h), and both processes need this library.
 #include <unistd.h>
 
 #include <cstdio>

@@ -22,7 +22,7 @@ CUresult launch(CUfunction function, CUstream stream, void** parameters, void** 
                 Call&& call) {
   if (views().count() == 0 || !function) return call();
   const Enqueues enqueues(stream);
-  note_enqueued(stream);  // (who scans sees what is in the parameters only)
+  note_enqueued(stream);  // a scan sees only what is in the parameters
   if (told_already()) return or_give_way(a_launch, call);
   Kernel* kernel = kernels().find(function);
   Work work(where(stream));
@@ -56,12 +56,12 @@ CUresult launch(CUfunction function, CUstream stream, void** parameters, void** 
   return result;
 }
 
-/// Of parameters that were set before by other calls, or lie in lists that nobody uses any more.
+/// Launches whose parameters were set by earlier calls, or lie in obsolete lists.
 template <class Call>
 CUresult launch_unknown(CUstream stream, Call&& call) {
   if (views().count() == 0) return call();
   const Enqueues enqueues(stream);
-  note_enqueued(stream);  // (who scans sees what is in the parameters only)
+  note_enqueued(stream);  // a scan sees only what is in the parameters
   if (told_already()) return or_give_way(a_launch, call);
   counters().launches.fetch_add(1, std::memory_order_relaxed);
   counters().unknown_kernels.fetch_add(1, std::memory_order_relaxed);
@@ -166,8 +166,8 @@ CUresult cuLibraryUnload(CUlibrary library) {
   return result;
 }
 
-// A module's variables may hold addresses that the host copies there: they are known to the tables
-// by their own addresses; here it is noted when they end.
+// A module's variables may hold addresses that the host copies there. The tables know these by the
+// variables' addresses; this notes when the variables end.
 CUresult cuModuleGetGlobal_v2(CUdeviceptr* address, size_t* bytes, CUmodule module,
                               const char* name) {
   return note_global(module, address, bytes, [&](CUdeviceptr* at, size_t* size) {

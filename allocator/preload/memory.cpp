@@ -1,4 +1,4 @@
-// Device memory by the classic calls, and what the driver tells of it.
+// The classic calls for device memory, and the driver's queries about it.
 #include "allocator/preload/memory.h"
 
 #include <atomic>
@@ -18,7 +18,7 @@ namespace firn::preload {
 
 namespace {
 constexpr size_t pitch_alignment = 512;
-// Blocks below this are looked at no further.
+// tell_of_pool() ignores smaller blocks.
 constexpr size_t pool_bytes_least = 8u << 20;
 void* pointer(uint64_t address) { return reinterpret_cast<void*>(address); }
 
@@ -27,7 +27,7 @@ void* pointer(uint64_t address) { return reinterpret_cast<void*>(address); }
 class Numbers {
  public:
   uint64_t of(uint64_t base) {
-    // Of another front end's memory nobody tells when it is freed: a number for each question.
+    // Frees of another front end's memory are not seen: a new number for each question.
     if (!serving()) return next_.fetch_add(1, std::memory_order_relaxed);
     std::lock_guard lock(mutex_);
     uint64_t& number = known_[base];
@@ -67,7 +67,7 @@ CUresult allocate(Engine& engine, CUdeviceptr* address, size_t bytes, CUstream s
                   "can leave the device: with FIRN_WATCH=0 memory is looked at before");
     made = engine.allocate(bytes, stream);
   }
-  // (Refused or not: what does not fit at all is worth the word most.)
+  // Even if refused: a block that does not fit at all needs the hint most.
   if (bytes >= pool_bytes_least) tell_of_pool(bytes, engine.budget_bytes());
   if (!made) {
     static std::atomic<bool> said{false};
@@ -124,8 +124,8 @@ void release_all(View& view) {
         (void)release_block(*block);
 }
 
-// Memory of a blocking call is at once for every stream: it comes from, and goes back to, a stream
-// that has no work, so nothing of it is in use when it is handed out again.
+// Memory of a blocking call is for every stream at once: it comes from, and goes back to, a stream
+// without work, so that it is unused when it is handed out again.
 CUresult cuMemAlloc_v2(CUdeviceptr* address, size_t bytes) {
   Engine* engine = address && bytes > 0 ? engine_here() : nullptr;
   if (!engine) return others(bytes, [&] { return real().cuMemAlloc_v2(address, bytes); });
@@ -151,7 +151,7 @@ CUresult cuMemAllocPitch_v2(CUdeviceptr* address, size_t* pitch, size_t width_by
   return result;
 }
 
-// Enqueued work may use the memory: it is nobody else's before that is over.
+// Enqueued work may use the memory, which is reused only after that.
 CUresult cuMemFree_v2(CUdeviceptr address) {
   View* view = views().at(address);
   if (!view) {
@@ -203,8 +203,8 @@ enum : int {
   a_mapping_base = 19, a_block_id = 20, a_decompress = 21,
 };
 
-/// Of a block of Firn's, wherever its bytes are. (Truth values are as wide as the driver's: four
-/// bytes, whatever its documentation calls them.)
+/// An attribute of a block of Firn's, wherever its bytes are. Truth values are as wide as the
+/// driver's: four bytes, whatever its documentation calls them.
 CUresult attribute_of(View& view, const BlockInfo& block, CUdeviceptr address, int attribute,
                       void* value) {
   auto* wide = static_cast<uint64_t*>(value);
@@ -244,7 +244,7 @@ CUresult cuPointerGetAttribute(void* value, int attribute, CUdeviceptr address) 
                : CUDA_ERROR_INVALID_VALUE;
 }
 
-// What an attribute has no answer for is null here, and no error.
+// Here an attribute without an answer is null, not an error.
 CUresult cuPointerGetAttributes(unsigned count, int* attributes, void** values,
                                 CUdeviceptr address) {
   View* view = views().at(address);
@@ -262,7 +262,7 @@ CUresult cuPointerGetAttributes(unsigned count, int* attributes, void** values,
   return CUDA_SUCCESS;
 }
 
-// Who wants copies to be waited for wants to reach the memory by other ways than CUDA's.
+// A program that asks for synchronous copies reaches the memory by other means than CUDA.
 CUresult cuPointerSetAttribute(const void* value, int attribute, CUdeviceptr address) {
   View* view = views().at(address);
   if (!view) return real().cuPointerSetAttribute(value, attribute, address);

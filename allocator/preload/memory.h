@@ -9,16 +9,16 @@
 
 namespace firn::preload {
 
-/// From an engine, for work on `stream` (as the engine names it).
+/// Allocates from an engine, for work on `stream` (as the engine names it).
 CUresult allocate(Engine& engine, CUdeviceptr* address, size_t bytes, CUstream stream);
 /// The live block that begins there.
 std::optional<Reached> block_at(CUdeviceptr address);
-/// Its uses are over, or recorded, or `behind`, a view's fence, waits for them: it ends, with
-/// everything that is known of it.
+/// Frees the block and forgets all that is known of it. Its uses are over, or recorded, or
+/// `behind`, a view's fence, waits for them.
 CUresult release_block(const Reached& block, Behind behind = {});
-/// All of a device's blocks end: its primary context does, as the program sees it.
+/// Frees all blocks of a device whose primary context ends, as the program sees it.
 void release_all(View& view);
-/// More than the device has in all? (Some ask for that, to see what they are told.)
+/// More than the device has in all? Some programs ask for that to probe the answer.
 bool is_beyond_device(uint64_t bytes);
 /// Waits for the current context's work and for that one's.
 CUresult wait_for_context(CUcontext context);
@@ -27,7 +27,7 @@ void pool_gave_back(uint64_t base);
 /// The pool's handle; null for memory of no pool.
 void* pool_of_block(uint64_t base);
 
-/// Memory of the driver's for others.
+/// A call that needs memory which is not Firn's.
 template <class Call>
 CUresult others(uint64_t bytes, Call&& call) {
   return or_give_way("memory that is not Firn's", call, nullptr, bytes);

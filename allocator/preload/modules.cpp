@@ -53,8 +53,8 @@ void name(const void* handle, const void* module, const char* words) {
     modules().named[handle] = {found->second, module, words};
 }
 
-/// A call that loads or looks up; then what is known of it. (A program that looks kernels up and
-/// of which no launch arrives launches past Firn: coverage.cpp says so.)
+/// Makes a call that loads or looks up, then keeps what is known of it. (coverage.cpp reports a
+/// program that looks kernels up but launches none here: it launches past Firn.)
 template <class Module, class Call, class Keep>
 CUresult load(Module* module, Call&& call, Keep&& look) {
   const CUresult result = or_give_way("a module", call);

@@ -1,4 +1,4 @@
-// Kernels' parameters by their modules' own metadata (images.h), where the driver does not tell
+// Kernels' parameters from their modules' own metadata (images.h), for drivers that cannot tell
 // them. Owns the layouts of each module, by kernel. Lock: one.
 #pragma once
 
@@ -8,7 +8,7 @@
 
 namespace firn::preload {
 
-/// Must images be looked at? Not where the driver tells the parameters.
+/// Must images be read? Not where the driver tells the parameters.
 bool images_needed();
 /// As ParameterQueries::metadata.
 bool metadata_of(CUfunction function, std::vector<Slot>& slots);

@@ -1,5 +1,5 @@
-/* What a dlopen of the driver leads to, whatever name it is asked by. Only the name is changed: the
- * call itself goes on from its caller (stubs.S). Owns nothing, takes no lock. */
+/* Redirects each dlopen of the driver, by whatever name. Only the name is changed: the call itself
+ * goes on from its caller (stubs.S). Owns nothing, takes no lock. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -12,12 +12,12 @@
 #include "allocator/preload/parts.h"
 #include "allocator/preload/real_driver.h"
 
-/* Names no library anywhere, in words that a program may look for in dlerror(). */
+/* A path that never exists, in words that a program may look for in dlerror(). */
 static const char nowhere[] = "/libcuda.so.1";
 
 static void count(uint64_t* counter) { __atomic_add_fetch(counter, 1, __ATOMIC_RELAXED); }
 
-/* Somebody in the process was linked with the driver. */
+/* Is any object of the process linked with the driver? */
 static int needed(void) {
   Dl_info info;
   struct link_map* map = NULL;
@@ -36,7 +36,7 @@ static int needed(void) {
   return 0;
 }
 
-/* The user has said which driver it is to be. */
+/* Has the user said which driver to use? */
 static int chosen(void) {
   const char* named = secure_getenv("FIRN_DRIVER");
   const char* device = secure_getenv("FIRN_DEVICE");
@@ -74,7 +74,7 @@ static const char* lead(const char* name, int flags) {
   return firn_own_name();
 }
 
-/* Called by the stub of dlopen: the name to go on with. */
+/* Called by the stub of dlopen: returns the name to go on with. */
 const char* firn_dlopen_name(const char* name, int flags) {
   const int error = errno;
   if (!__atomic_load_n(&firn_next_dlopen, __ATOMIC_ACQUIRE)) firn_find_next();

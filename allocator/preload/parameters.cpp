@@ -9,7 +9,7 @@ void* const extra_buffer = reinterpret_cast<void*>(1);
 void* const extra_bytes = reinterpret_cast<void*>(2);
 constexpr size_t extra_pairs_most = 8;
 
-// More parameters than any kernel has: a driver that never says "no more" is not believed.
+// More parameters than any kernel has: the limit for a driver that never says "no more".
 constexpr size_t slots_most = 1u << 15;
 
 std::vector<std::pair<uint32_t, uint32_t>> words_of(const std::vector<Slot>& slots) {
@@ -43,7 +43,7 @@ Told slots_from(Ask&& ask, std::vector<Slot>& slots) {
 
 Kernels::~Kernels() = default;
 
-/// A function in the slot of a function, or a kernel there: whichever of the two answers.
+/// The handle may be a function or a kernel: uses whichever query answers.
 void Kernels::ask(Kernel& kernel) const {
   CUfunction function = kernel.function;
   Told told = Told::refused;
@@ -79,7 +79,7 @@ Kernel* Kernels::learn(CUfunction function, uint64_t generation) {
   fresh->generation.store(generation, std::memory_order_relaxed);
   std::lock_guard lock(mutex_);
   std::atomic<Kernel*>* place = nullptr;
-  // A refusal may be of the moment (no context, a handle that is none): it is not kept.
+  // A refusal may be temporary (no context, an invalid handle): it is not kept.
   const bool keep = fresh->known || !(queries_.function || queries_.kernel);
   for (size_t at = hash(function), step = 0; keep && step < probes && !place; ++step, ++at) {
     std::atomic<Kernel*>& entry = table_[at % capacity];
@@ -92,8 +92,8 @@ Kernel* Kernels::learn(CUfunction function, uint64_t generation) {
     return last.get();
   }
   if (Kernel* before = place->load(std::memory_order_relaxed)) {
-    // The same module loaded again, as a rule: nothing is kept twice. What was seen of the old
-    // function says nothing of the new one.
+    // Usually the same module loaded again: keeps one entry. What was seen of the old function does
+    // not hold for the new one.
     if (before->known == fresh->known && before->slots == fresh->slots &&
         before->module == fresh->module) {
       before->looked_at = before->looked_at_with_tables = 0;

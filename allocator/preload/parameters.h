@@ -23,28 +23,28 @@ struct Slot {
   bool operator==(const Slot&) const = default;
 };
 
-/// What is known of a kernel.
+/// A kernel, as far as it is known.
 struct Kernel {
   CUfunction function = nullptr;
   std::atomic<uint64_t> generation{0};  // of the modules; older ones are asked for again
-  bool known = false;                   // false: nobody could tell its parameters
+  bool known = false;                   // false: its parameters are unknown
   std::vector<Slot> slots;
   /// Every 8-byte word at an 8-byte aligned place of the packed buffer that lies within one slot:
   /// (slot, offset within the slot).
   std::vector<std::pair<uint32_t, uint32_t>> words;
   CUmodule module = nullptr;            // null: not known
   bool kept = false;                    // for good; else until the thread's next find()
-  // How often its launches were looked at afterwards, and what was found: see inspections.h.
+  // Inspections of its launches so far, and their result: see inspections.h.
   std::atomic<uint32_t> looked_at{0}, looked_at_with_tables{0};
   std::atomic<bool> stores_addresses{false};
 };
 
-/// How the driver tells; null members: a driver that is too old.
+/// The driver's queries; null members: a driver that is too old.
 struct ParameterQueries {
   CUresult (*function)(CUfunction, size_t index, size_t* offset, size_t* bytes) = nullptr;
   CUresult (*kernel)(CUkernel, size_t index, size_t* offset, size_t* bytes) = nullptr;
   CUresult (*module_of)(CUmodule*, CUfunction) = nullptr;
-  /// What the module's own metadata says, where the driver does not: true when `slots` is filled.
+  /// Asks the module's own metadata where the driver cannot tell: true when `slots` is filled.
   bool (*metadata)(CUfunction, std::vector<Slot>& slots) = nullptr;
 };
 
@@ -53,8 +53,8 @@ class Kernels {
   explicit Kernels(const ParameterQueries& queries) : queries_(queries) {}
   ~Kernels();
 
-  /// Never null; the CUfunction may be a CUkernel. What cannot be kept (too many functions) is
-  /// valid until the thread's next call.
+  /// Never null; the CUfunction may be a CUkernel. A result that cannot be kept (too many
+  /// functions) is valid until the thread's next call.
   Kernel* find(CUfunction function) {
     const uint64_t now = generation_.load(std::memory_order_acquire);
     for (size_t at = hash(function), step = 0; step < probes; ++step, ++at) {
@@ -90,12 +90,11 @@ struct PackedParameters {
   const void* buffer = nullptr;
   size_t bytes = 0;
 };
-/// False where the list is none that the driver would take.
+/// False for a list that the driver would refuse.
 bool read_extra(void* const* extra, PackedParameters& packed);
 
-/// Calls see(word) for every aligned word of the parameters. False when they cannot be told: no
-/// layout, and no packed buffer. What the driver would refuse (a null among the pointers) is
-/// passed over.
+/// Calls see(word) for every aligned word of the parameters. False when they are unknown: no
+/// layout, and no packed buffer. Skips what the driver would refuse (a null among the pointers).
 template <class See>
 bool for_each_word(const Kernel& kernel, void* const* parameters, void* const* extra, See&& see) {
   if (extra && !parameters) {

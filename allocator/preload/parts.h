@@ -1,22 +1,22 @@
-/* What the stand-in's own files say to each other. */
+/* Shared by the stand-in's own files. */
 #pragma once
 
 #include "allocator/preload/stand_in.h"
 
-/* The targets of the stubs; null: not asked for yet. Its address is also how this library is told
+/* The targets of the stubs; null: not asked for yet. Its address also distinguishes this library
  * from others of its soname. */
 extern void* firn_targets[];
 
 extern struct FirnRoutes firn_routes;
 
-/* The dlopen after this library's own, and the C library's dlsym, whoever else hooks it. Found by
+/* The dlopen after this library's own, and the C library's dlsym, whatever else hooks it. Found by
  * firn_find_next(), which every way in goes through. */
 extern void* (*firn_next_dlopen)(const char* name, int flags);
 extern void* (*firn_next_dlsym)(void* handle, const char* name);
 void firn_find_next(void);
 
-/* What is known of the real driver: null where nobody has asked for it; without a handle where there
- * is none. FIRN_OPEN looks for it, FIRN_OPEN_AGAIN also where there was none. */
+/* The real driver: null until it is asked for; without a handle where there is none. FIRN_OPEN
+ * looks for it, FIRN_OPEN_AGAIN also after none was found. */
 enum FirnOpen { FIRN_KNOWN, FIRN_OPEN, FIRN_OPEN_AGAIN };
 struct FirnDriver {
   void* handle;

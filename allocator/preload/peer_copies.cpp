@@ -1,6 +1,6 @@
-// Copies between devices that may not use each other's memory. Of memory of cuMemAlloc's the driver
-// copies what is asked for by any call; of mapped memory, which Firn's is, only copies that name the
-// two contexts go where the copying one has no access: the driver stages those.
+// Copies between devices that may not use each other's memory. The driver copies cuMemAlloc's
+// memory by any call. It copies mapped memory, which Firn's is, without access only by calls that
+// name both contexts, and stages those.
 #include "allocator/preload/copies.h"
 #include "allocator/preload/handlers.h"
 

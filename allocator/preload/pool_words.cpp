@@ -22,15 +22,15 @@ namespace {
 struct Framework {
   std::string_view library;  // part of a path
   std::string_view advice;
-  const char* variable;      // null, or the one that has it already when it holds `value`
+  const char* variable;      // set to `value`, it has the advice already; null: none
   std::string_view value;
 };
-// (Its other allocators map memory by themselves, since JAX 0.11 "platform" does, too.)
+// XLA's other allocators map memory by themselves; since JAX 0.11 "platform" does, too.
 constexpr std::string_view xla_allocator =
     "XLA: XLA_PYTHON_CLIENT_ALLOCATOR=cuda_async gives each array a block of its own";
 constexpr std::string_view xla_first_block =
     "XLA: XLA_PYTHON_CLIENT_PREALLOCATE=false leaves out the one block that it begins with";
-// Those that others are built upon last.
+// Frameworks that others build upon come last.
 constexpr Framework frameworks[] = {
     {"vllm/", "vLLM: a smaller --gpu-memory-utilization makes its tensors smaller", nullptr, ""},
     {"xla_cuda", xla_allocator, "XLA_PYTHON_CLIENT_ALLOCATOR", "cuda_async"},
@@ -49,7 +49,7 @@ constexpr Framework frameworks[] = {
 bool has(const Framework& framework) {
   const char* const set = framework.variable ? ::secure_getenv(framework.variable) : nullptr;
   if (!set) return false;
-  std::string word = set;  // (JAX knows "False" and "0", too)
+  std::string word = set;  // JAX knows "False" and "0", too
   std::transform(word.begin(), word.end(), word.begin(),
                  [](unsigned char letter) { return static_cast<char>(std::tolower(letter)); });
   return word == framework.value || (framework.value == "false" && word == "0");

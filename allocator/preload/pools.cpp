@@ -1,5 +1,5 @@
-// Stream-ordered allocation. Pools stay the driver's objects; the memory is Firn's, but for pools
-// that other processes are to import, for the host's, and within captures, where it is the graph's.
+// Stream-ordered allocation. Pools stay the driver's objects. Their memory is Firn's, except in
+// pools for other processes' import or of the host, and in captures, where it is the graph's.
 //
 // Owns a tally for each pool. Lock: one.
 #include <algorithm>
@@ -71,7 +71,7 @@ CUresult allocate_from(CUdeviceptr* address, size_t bytes, CUmemoryPool pool, CU
   return CUDA_SUCCESS;
 }
 
-/// Work enqueued so far may use it; what comes later on the stream may have its place.
+/// Work enqueued so far may use it; later work on the stream may reuse its place.
 template <class Call>
 CUresult free_on(CUdeviceptr address, CUstream stream, Call&& call) {
   View* view = views().at(address);

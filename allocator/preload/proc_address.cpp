@@ -1,6 +1,6 @@
-// How a program begins with the driver. cuGetProcAddress: the driver is asked, and what it answers
-// is looked up by its address, so that versions and per-thread variants are the driver's own
-// choice. cuGetExportTable passes.
+// A program's first calls to the driver. cuGetProcAddress asks the driver and looks its answer up
+// by address, so that versions and per-thread variants are the driver's own choice.
+// cuGetExportTable passes through.
 #include <cstring>
 
 #include "allocator/preload/coverage.h"
@@ -16,7 +16,7 @@ Count export_tables("export_tables");
 
 void substitute(const char* symbol, void** entry, int version, CUresult result) {
   if (!symbol || !entry) return;
-  // (A runtime's first question.)
+  // A runtime asks for this one first.
   if (std::strcmp(symbol, "cuInit") == 0) look_for_pytorch();
   const bool found = result == CUDA_SUCCESS && *entry;
   const Known known = found ? door_of_address(*entry) : Known{};

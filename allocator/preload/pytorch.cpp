@@ -20,7 +20,7 @@ namespace firn::preload {
 namespace {
 
 constexpr const char* uncached = "PYTORCH_NO_CUDA_MEMORY_CACHING";
-std::atomic<bool> told{false};  // by us: the plugin takes it back where it comes later
+std::atomic<bool> told{false};  // by us: a plugin that comes later takes it back
 
 struct Found {
   bool pytorch = false, plugin = false, operators = false;
@@ -47,8 +47,8 @@ Found loaded() {
   return found;
 }
 
-// PyTorch would refuse Firn's words; the plugin and its package take them out, and keep them, as
-// here.
+// PyTorch would refuse Firn's settings: takes them out and keeps them, as the plugin and its
+// package do.
 void take_words() {
   for (const char* name : {"PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"}) {
     const char* value = ::getenv(name);
@@ -104,7 +104,7 @@ std::string start_operators(const std::filesystem::path& folder) {
   return start() == 0 ? "" : error();
 }
 
-/// (Into Python programs Firn's package loads them, and says what is wrong in Python's way.)
+/// In Python programs Firn's package loads them, and reports errors in Python's way.
 void look_for_operators(const Found& found) {
   static std::atomic<bool> looked{false};
   const char* device = ::getenv("FIRN_DEVICE");

@@ -50,7 +50,7 @@ int firn_is_driver_name(const char* name) {
 
 void firn_prefer_driver(const char* path) {
   char* kept = strdup(path);
-  if (kept) __atomic_store_n(&preferred, kept, __ATOMIC_RELEASE);  /* the one before may be read */
+  if (kept) __atomic_store_n(&preferred, kept, __ATOMIC_RELEASE);  /* the old one may be in use */
 }
 
 /* False where it does not fit. */
@@ -61,8 +61,8 @@ static int keep(const char* found, char* path, size_t size) {
   return 1;
 }
 
-/* The file that a mapped address is of, by the kernel's word: absolute whatever the loader was
- * given and wherever the program went since. */
+/* The file behind a mapped address, from the kernel: absolute, whatever the loader was given and
+ * wherever the program went since. */
 static int mapped_file(const void* address, char* path, size_t size) {
   FILE* maps = fopen("/proc/self/maps", "re");
   char line[4400];

@@ -11,8 +11,8 @@
 int firn_find_real_driver(const char* own_folder, char* path, size_t size);
 void firn_prefer_driver(const char* path);
 
-/* The stand-in's own file, absolute; 0: it cannot be told. And its folder with the final
- * slash, of which the length comes back. */
+/* The stand-in's own file, absolute; 0: unknown. And its folder with the final slash; returns the
+ * length. */
 int firn_own_file(char* path, size_t size);
 size_t firn_own_folder(char* folder, size_t size);
 

@@ -1,6 +1,6 @@
-// Streams that wait for values in memory, or write them: the memory stays on the device, for who
-// waits may do so while the block is away. Values that are written are known when the call is made,
-// within a capture, too.
+// Streams that wait for values in memory, or write them: the memory stays on the device, since a
+// wait may go on while the block is away. Values to write are known when the call is made, within a
+// capture, too.
 #include "allocator/preload/copies.h"
 #include "allocator/preload/handlers.h"
 
@@ -32,7 +32,7 @@ CUresult semaphore(CUstream stream, unsigned operation, CUdeviceptr address, uin
 }
 }  // namespace
 
-// Whatever the operation is: none has more than these words, of which some are addresses.
+// No operation has more words than these; some of them are addresses.
 void stay_for(const CUstreamBatchMemOpParams* operations, unsigned count) {
   for (unsigned i = 0; operations && i < count; ++i)
     for (uint64_t word : {uint64_t{operations[i].address}, operations[i].value,

@@ -1,5 +1,6 @@
-// Memory that leaves Firn's sight, or was never in it: what is exported, registered or reached by a
-// handle stays on the device, with the reason; what the driver keeps is counted.
+// Memory that leaves Firn's sight, or was never in it. Memory that is exported, registered or
+// reached by a handle stays on the device, with the reason; memory that the driver keeps is
+// counted.
 #include <cstring>
 #include <map>
 #include <mutex>
@@ -13,7 +14,7 @@
 namespace firn::preload {
 
 namespace {
-/// A handle of its own for the memory: its uses are not seen.
+/// The memory has a handle of its own, whose uses are not seen.
 void stay(CUdeviceptr address, const char* reason) {
   if (View* view = views().at(address))
     (void)view->engine->give_address(reinterpret_cast<void*>(address), reason);

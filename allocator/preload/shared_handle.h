@@ -17,22 +17,22 @@ namespace firn::preload {
 struct SharedHandle {
   int32_t process = 0, file = 0;  // the exporting process, its file of words (words_file())
   uint64_t place = 0;             // of the block in the frames' bytes
-  ExportedIdentity identity{};    // the file's number and the addresses come again
+  ExportedIdentity identity{};    // file numbers and addresses recur; this does not
 };
 
-/// Nothing: the handle is none of Firn's.
+/// Nothing: the handle is not Firn's.
 std::optional<SharedHandle> read_handle(const CUipcMemHandle& passed);
 CUipcMemHandle handle_of(const SharedHandle& told);
 
-/// A file that holds ExportedMemory::handle(); none where none can be made.
+/// A file that holds ExportedMemory::handle(); empty if none can be made.
 Descriptor words_file(const std::string& words);
 
 struct SharedBlock {
   std::unique_ptr<ImportedMemory> memory;
   CUdeviceptr address = 0;  // of the block within it
 };
-/// The device's context is current. Errors: as ImportedMemory::open, and invalid_argument: what the
-/// handle is of was freed by its process, or the handle was changed.
+/// The device's context is current. Errors: as ImportedMemory::open, and invalid_argument: the
+/// exporting process freed the block, or the handle was changed.
 Result<SharedBlock> open_shared(const Driver& driver, int device, const SharedHandle& told);
 
 }  // namespace firn::preload

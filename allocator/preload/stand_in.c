@@ -34,10 +34,10 @@ static const struct FirnDriver* driver;  /* published once; handle null: there i
 static const struct FirnBehind* behind;  /* published once, with `told` */
 static struct FirnStandIn* told;
 static int without_behind;               /* tried, and said why */
-/* What this thread opens just now: its constructors may come back here. */
+/* This thread is opening a library: its constructors may come back here. */
 static _Thread_local int opening IN_STATIC_BLOCK;
 
-/* What a program gets where there is no driver, and of one that is older than the program. */
+/* The answers where there is no driver, and where it is older than the program. */
 static int no_driver(void) { return 100; /* CUDA_ERROR_NO_DEVICE */ }
 static int no_entry(void) { return 801; /* CUDA_ERROR_NOT_SUPPORTED */ }
 
@@ -53,7 +53,7 @@ static void* no_dlsym(void* handle, const char* name) {
 void* (*firn_next_dlopen)(const char* name, int flags);
 void* (*firn_next_dlsym)(void* handle, const char* name);
 
-/* dlsym by its version, which hooks of it do not have. */
+/* Finds dlsym by its version, which hooks of it lack. */
 void firn_find_next(void) {
   static const char* const versions[] = {"GLIBC_2.34", "GLIBC_2.17", "GLIBC_2.2.5", "GLIBC_2.27"};
   if (__atomic_load_n(&firn_next_dlopen, __ATOMIC_ACQUIRE)) return;
@@ -109,7 +109,7 @@ const struct FirnDriver* firn_real_driver(enum FirnOpen open) {
   return expected;
 }
 
-/* Everything that the library behind is to know, once. */
+/* Collects everything that the library behind needs to know, once. */
 static const struct FirnStandIn* tell(const struct FirnDriver* opened) {
   struct FirnStandIn* made = calloc(1, sizeof *made);
   if (!made) return NULL;

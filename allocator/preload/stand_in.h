@@ -1,8 +1,8 @@
 /* The stand-in: a library with the driver's soname, in front of the real one. It is loaded into
  * every process under LD_PRELOAD, so it needs nothing but the C library and does nothing before the
- * first driver call; what handles memory and launches is a library of its own, opened then: behind.
+ * first driver call. Then it opens the library behind, which handles memory and launches.
  *
- * This header is what the two say to each other. C and C++. */
+ * This header is the interface of the two. C and C++. */
 #pragma once
 
 #include <stddef.h>
@@ -30,7 +30,7 @@ struct FirnRoutes {
   const char* other_driver;   /* the last of those */
 };
 
-/* What the stand-in tells the library behind. All of it lives as long as the process. */
+/* Passed from the stand-in to the library behind. All of it lives as long as the process. */
 struct FirnStandIn {
   unsigned version;               /* FIRN_STAND_IN_VERSION: of one build, or nothing is handled */
   const char* library;            /* the real driver's path */
@@ -41,9 +41,9 @@ struct FirnStandIn {
   const struct FirnRoutes* routes;  /* counted on: read with __atomic_load_n */
 };
 
-/* And what the library behind answers. */
+/* Returned by the library behind. */
 struct FirnBehind {
-  /* What answers the entry of that name instead of `real`; null: the real one does. */
+  /* The handler for the entry of that name; null: `real` answers it. */
   void* (*handler)(const char* name) FIRN_NOTHROW;
   /* For firn_stand_in() below: null where `what` is not known. */
   void* (*offer)(const char* what) FIRN_NOTHROW;

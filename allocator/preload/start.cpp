@@ -65,7 +65,7 @@ extern "C" __attribute__((visibility("default"))) const FirnBehind* firn_behind_
                  std::memory_order_release);
       begun.store(true, std::memory_order_release);
     }
-    // (Short, and the one that begins waits for nobody who could wait for us.)
+    // A short wait: the thread that begins waits for none that could wait for it.
     while (!begun.load(std::memory_order_acquire)) ::sched_yield();
   } catch (...) {  // no memory
     return nullptr;

@@ -1,7 +1,7 @@
 /* The stand-in's exports: each driver entry jumps on through firn_targets[index], with the
- * arguments as they came; an empty slot is filled on the way (firn_resolve). And dlopen: the name
- * is looked at, then the real dlopen is jumped to, so that the caller stays the caller (its RPATH
- * counts, and what RTLD_NEXT means to it). */
+ * arguments as they came; an empty slot is filled on the way (firn_resolve). And dlopen: checks the
+ * name, then jumps to the real dlopen, so that the caller stays the caller (for its RPATH, and for
+ * what RTLD_NEXT means to it). */
 
 #if defined(__x86_64__)
 
@@ -123,7 +123,7 @@ dlopen:
 #include "names.inc"
   .cfi_endproc
 
-  /* x16 and x17 are the two registers that a call may lose on its way. */
+  /* x16 and x17 are the two registers that a call may clobber on its way. */
   .type resolve_and_jump, %function
 resolve_and_jump:
   .cfi_startproc

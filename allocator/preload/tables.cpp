@@ -20,7 +20,7 @@ void scan_words(uint64_t to, const void* from, size_t bytes, Range values,
                 const std::function<void(size_t, uint64_t)>& found) {
   const auto* source = static_cast<const char*>(from);
   size_t offset = aligned_up(to) - to;
-  // Blocks of words are looked at without a branch for each: nearly none holds an address.
+  // Scans blocks of words without a branch for each word: nearly none holds an address.
   constexpr size_t at_once = 64;
   for (; offset + at_once * 8 <= bytes; offset += at_once * 8) {
     uint64_t words[at_once];
@@ -38,7 +38,7 @@ void scan_words(uint64_t to, const void* from, size_t bytes, Range values,
   }
 }
 
-/// All zero; pages that nothing is counted on are never touched.
+/// All zero; pages without a count are never touched.
 Tables::Counts Tables::counts(uint64_t number) {
   void* memory = std::calloc(number, sizeof(std::atomic<uint32_t>));
   if (!memory) throw std::bad_alloc();
@@ -148,7 +148,7 @@ size_t Tables::write(uint64_t to, const void* from, size_t bytes, bool keep) {
   scan_words(to, from, bytes, all, [&](size_t offset, uint64_t value) {
     if (in_arena(value)) found.emplace_back(to + offset, value);
   });
-  // Nothing to forget where nothing is remembered: the common case takes no lock.
+  // The common case, with nothing remembered, takes no lock.
   if (found.empty() && words_.load(std::memory_order_acquire) == 0) return 0;
   std::lock_guard lock(mutex_);
   if (!keep) forget_locked(to, bytes);

@@ -1,12 +1,12 @@
 // Pointer tables: which 8-byte words of device memory are known to hold addresses of an arena.
 //
-// Fed by what the host writes (copies from the host are scanned, fills forget), by copies within
-// the device, and by what was found in memory that kernels wrote (inspections.h). Asked at each
-// launch for what a touched block leads to.
+// Fed by the host's writes (copies from the host are scanned, fills forget), by copies within the
+// device, and by addresses found in memory that kernels wrote (inspections.h). Asked at each launch
+// for the addresses that a touched block leads to.
 //
-// Words are remembered at 8-byte aligned places; a word of which only a part is overwritten keeps
-// its value, for too much is touched rather than too little. Values that lie in no arena are not
-// remembered. Where nothing is remembered nothing is locked: holds() is lock-free.
+// Words are remembered at 8-byte aligned places. A partly overwritten word keeps its value: it is
+// safe to touch too much, but not too little. Values outside the arenas are not remembered. No lock
+// is taken while nothing is remembered; holds() is lock-free.
 #pragma once
 
 #include <array>
@@ -33,13 +33,13 @@ class Tables {
   static constexpr uint64_t granule = 2u << 20;  // as the arena's: one flag for each
   static constexpr unsigned arenas_most = 16;
 
-  /// Addresses from here on are worth remembering. Before the first of them is handed out.
+  /// Addresses in it are remembered from now on. Call before the first of them is handed out.
   void add_arena(Range arena);
 
-  /// Bytes from the host arrive at [to, +bytes). Returns how many addresses are among them.
-  /// `keep`: what is overwritten may be followed still, and is not forgotten.
+  /// Bytes from the host arrive at [to, +bytes). Returns how many addresses are among them. `keep`:
+  /// overwritten values may still be followed, and are not forgotten.
   size_t write(uint64_t to, const void* from, size_t bytes, bool keep = false);
-  /// A value without addresses, or bytes of an owner that ended.
+  /// The range has a value without addresses, or its owner ended.
   void forget(uint64_t at, size_t bytes);
   /// Bytes within the device are copied; the ranges may overlap.
   void copy(uint64_t to, uint64_t from, size_t bytes, bool keep = false);
@@ -57,8 +57,7 @@ class Tables {
   /// Those held by memory outside the arenas. Lock-free where this thread has asked since they
   /// last changed.
   void collect_foreign(std::vector<uint64_t>& values) const;
-  /// Did that place ever hold this value? What was forgotten because there was too much of it was
-  /// not.
+  /// Did that place ever hold this value? False also for what was forgotten to bound the memory.
   bool was(uint64_t at, uint64_t value) const;
   /// From the first arena's begin to the last one's end.
   Range arenas() const;

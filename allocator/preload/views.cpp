@@ -40,7 +40,7 @@ View& Views::of(Engine& engine) {
   view.device = engine.stats().device;
   tables().add_arena(view.arena);
   CUcontext left = nullptr;
-  // (Another front end allocates for streams of its own.)
+  // Another front end allocates for streams of its own.
   if (serving() && real().cuCtxPushCurrent_v2(view.context) == CUDA_SUCCESS) {
     if (real().cuStreamCreate(&view.plain, CU_STREAM_NON_BLOCKING) != CUDA_SUCCESS)
       view.plain = nullptr;

@@ -22,24 +22,24 @@ struct View {
   Range arena;
   CUcontext context = nullptr;         // the device's primary one
   int device = 0;                      // its ordinal
-  CUstream plain = nullptr;  // what cuMemAlloc allocates for: no work is ever on it
+  CUstream plain = nullptr;  // cuMemAlloc allocates for it: it never has work
   // Frees wait for these (frees.h). Null: they wait themselves.
   CUstream fence = nullptr;
   CUevent fence_event = nullptr;
-  uint64_t fence_given = 0;  // so often it was given what to wait for; under the captures' lock
+  uint64_t fence_given = 0;  // times it was given work to wait for; under the captures' lock
   std::atomic<GivenWork*> marked{nullptr};         // streams that the fence has to wait for
-  std::atomic<uint64_t> untold{1}, waited{0};      // work on streams that cannot be told: so often
+  std::atomic<uint64_t> untold{1}, waited{0};      // times work went to unidentified streams
 };
 
-/// A block is freed behind it: Engine::free_behind()'s fence and what it was given; or nothing.
+/// The fence to free a block behind, and what it was given (Engine::free_behind()); or nothing.
 struct Behind {
   CUstream fence = nullptr;
   uint64_t given = 0;
 };
 
-/// What was seen, for the coverage report.
+/// Counts for the coverage report.
 struct Counters {
-  // Of these two, now and then one is lost where threads meet.
+  // Not exact: an increment of these two may be lost between threads.
   std::atomic<uint64_t> launches{0}, parameters{0};
   std::atomic<uint64_t> unknown_kernels{0}, tables_followed{0};
   std::atomic<uint64_t> table_words{0};      // addresses seen in copies from the host
@@ -57,7 +57,7 @@ class Views {
 
   /// The view of an engine, made at first sight: before any of its addresses is handed out.
   View& of(Engine& engine);
-  /// Views of all engines opened so far, by whichever front end.
+  /// Makes views of all engines opened so far, by whichever front end.
   void refresh();
   View* at(uint64_t address) {
     for (unsigned i = 0, n = count(); i < n; ++i)
@@ -85,7 +85,7 @@ inline Counters& counters() {
   static Counters& all = *new Counters;
   return all;
 }
-/// What was opened to other devices before the engine was there.
+/// Opens the arena to devices that were granted access before the engine was there.
 void open_to_peers(View& view);
 Kernels& kernels();
 
@@ -93,7 +93,7 @@ Kernels& kernels();
 CUcontext current_context();
 /// The stream's, which need not be the calling thread's.
 CUcontext context_of(CUstream stream);
-/// From here contexts other than the devices' primary ones may be about.
+/// Set once contexts other than the devices' primary ones may exist.
 inline std::atomic<bool> other_contexts{false};
 inline void contexts_differ() { other_contexts.store(true, std::memory_order_release); }
 
@@ -103,8 +103,8 @@ struct Where {
   CUstream stream = nullptr;
   CUcontext context = nullptr;
 };
-/// A thread's own default stream is of the legacy default stream for the engines: an event there
-/// lies behind the work of all blocking streams, and what waits there holds up theirs.
+/// The engines take a thread's own default stream as the legacy default stream: an event there is
+/// behind the work of all blocking streams, and a wait there holds up theirs.
 inline Where where(CUstream stream) {
   Where w{stream, nullptr};
   if (stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD) w.stream = nullptr;
@@ -112,7 +112,7 @@ inline Where where(CUstream stream) {
     w.context = w.stream ? context_of(w.stream) : current_context();
   return w;
 }
-/// Says once, and for the statistics' "unseen" list, what Firn does not follow.
+/// Reports once, in the statistics' "unseen" list, something that Firn does not follow.
 void note_unseen(const char* words);
 
 }  // namespace firn::preload

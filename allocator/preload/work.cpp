@@ -18,8 +18,8 @@ constexpr size_t blocks_most = 1u << 16;
 
 const void* pointer(uint64_t address) { return reinterpret_cast<const void*>(address); }
 
-/// Under FIRN_TEST_ADVERSARIAL everything that may leave does, before every piece of work. (Not
-/// after it: what was enqueued last may wait for the thread that is to go on from here.)
+/// Under FIRN_TEST_ADVERSARIAL, spills everything that may leave before each piece of work. (Not
+/// after it: the last work may wait for this very thread to go on.)
 void spill_if_adversarial() {
   Runtime* runtime = runtime_here();
   if (!runtime || !runtime->config().adversarial || captures_under_way()) return;
@@ -68,8 +68,8 @@ Work::Part& Work::part_of(View& view) {
   return *others_.back();
 }
 
-/// Away, on its way, or with copies elsewhere. What does not fit is used where it can be had: in
-/// host memory at its address.
+/// For blocks that are away, on their way, or have copies elsewhere. A block that does not fit is
+/// used in host memory, at its address.
 CUresult Work::touch_slow(Part& part, uint64_t word, Access access) {
   const CUstream stream = stream_for(*part.view);
   Engine& engine = *part.view->engine;
@@ -114,7 +114,7 @@ CUresult Work::hold_all(std::span<const uint64_t> words) {
   return CUDA_SUCCESS;
 }
 
-/// May any of it hold addresses, or be still to be looked at?
+/// May any of its blocks hold addresses, or be yet to be inspected?
 bool Work::leads_on() const {
   if (tables().foreign()) return true;
   const bool pending = inspections().pending();
@@ -129,7 +129,7 @@ bool Work::leads_on() const {
   return false;
 }
 
-/// Bases seen, each once: few as a rule, and then without an allocation.
+/// A set of bases; no allocation while they are few, as usual.
 class Visited {
  public:
   bool add(uint64_t base) {
@@ -188,8 +188,8 @@ CUresult Work::hold_once(bool follow_tables) {
   return result;
 }
 
-/// What launches before this one may have stored somewhere is held for it as long as nobody knows;
-/// where there is no room for so much, it is better to know.
+/// Blocks that earlier launches may lead to are held, too, until those are inspected. Where there
+/// is no room for so many, waits for the inspections first.
 CUresult Work::hold(bool follow_tables) {
   spill_if_adversarial();
   CUresult result = hold_once(follow_tables);
@@ -199,8 +199,8 @@ CUresult Work::hold(bool follow_tables) {
   return hold_once(follow_tables);
 }
 
-/// An exception left holds behind, maybe after the driver had taken the work: it counts as a use.
-/// Where that cannot be noted, the blocks stay, which costs room and no byte.
+/// An exception left holds behind, maybe after the driver took the work: counts it as a use. If
+/// that cannot be noted, the blocks stay, which costs room but never a byte.
 void Work::end_thrown() noexcept {
   try {
     if (!ending_) return release(true);

@@ -1,10 +1,10 @@
 // One piece of work that a call is about to enqueue: which blocks it can reach, held on the device
 // until it is enqueued.
 //
-// What it can reach: the blocks around the addresses that it was given (see()), what the pointer
-// tables in those lead to, however deep, what memory outside the arenas is known to hold, and what
-// blocks that are still to be looked at may hold (inspections.h). Where nothing is known to hold
-// addresses, and all is resident: no lock, no allocation.
+// It can reach the blocks around the addresses that it was given (see()), those that pointer tables
+// in these lead to, at any depth, those that memory outside the arenas is known to lead to, and
+// those that blocks not yet inspected may lead to (inspections.h). No lock and no allocation while
+// no memory is known to hold addresses, and all is resident.
 #pragma once
 
 #include <atomic>
@@ -26,8 +26,8 @@ struct Reached {
   uint64_t bytes = 0;
 };
 
-/// The program is about to hear a number for `error`. If it is of memory, stderr says in words what
-/// happened and which knob changes it, where that was not `said`.
+/// The program is about to get an error number for `error`. For out of memory, stderr says in words
+/// what happened and which knob changes it, once for each `said`.
 void say_why(const Error& error, const char* what, std::atomic<bool>& said);
 
 class Work {
@@ -58,15 +58,15 @@ class Work {
   void see_read(uint64_t word) {
     if (views().at(word)) reads_.push_back(word);
   }
-  /// Everything that is live: of a kernel whose parameters nobody can tell.
+  /// Everything live: for a kernel with unknown parameters.
   void see_all();
-  /// An address of the host's memory: what lies there counts as given.
+  /// An address of host memory: addresses found there count as given.
   void see_host(uint64_t address);
   /// Nothing of Firn's was seen. (Memory outside may hold addresses all the same.)
   bool empty() const { return words_.empty() && reads_.empty(); }
 
-  /// Holds all that the work can reach. `follow`: not only what was seen but what that leads to.
-  /// On an error nothing is held.
+  /// Holds all that the work can reach. `follow`: the blocks seen, and those that they lead to. On
+  /// an error nothing is held.
   CUresult hold(bool follow);
   /// The work has been enqueued, or was refused. Idempotent.
   void release(bool enqueued);
@@ -102,12 +102,12 @@ class Work {
   View* view_ = nullptr;   // of the last word seen
   bool several_ = false;   // there were words of several devices
   bool followed_ = false;
-  bool guessed_ = false;   // found_ has blocks of launches that are still to be looked at
-  bool patient_ = true;    // what does not fit may fit when those were
+  bool guessed_ = false;   // found_ has blocks of launches not yet inspected
+  bool patient_ = true;    // what does not fit may fit after their inspection
   bool ending_ = false;    // release() is under way, or was left by an exception
-  Small<uint64_t, few> words_;    // that were seen
+  Small<uint64_t, few> words_;    // those seen
   Small<uint64_t, 2> reads_;
-  Small<uint64_t, few> found_;    // that memory led to
+  Small<uint64_t, few> found_;    // those that memory led to
   Part first_;
   std::vector<std::unique_ptr<Part>> others_;
 };

@@ -38,7 +38,7 @@ void DeviceTimes::forget(const std::vector<Stretch>& stretches) {
   recycle(stretches);
 }
 
-/// Recording an event again while its last record is not over is allowed.
+/// CUDA allows recording an event again while its last record is pending.
 void DeviceTimes::recycle(const std::vector<Stretch>& stretches) {
   for (const Stretch& stretch : stretches)
     for (CUevent event : {stretch.begin, stretch.end})

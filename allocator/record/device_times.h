@@ -1,5 +1,5 @@
-// How long the device worked: pairs of timed events around stretches of work on a stream, asked for
-// once they are over. Never waits for the device.
+// Measures how long the device worked: pairs of timed events around stretches of work on a stream,
+// queried once they are over. Never waits for the device.
 // Owns: its events, reused, and left to the driver's end. Locks: one of its own; callers need none.
 #pragma once
 
@@ -23,8 +23,8 @@ class DeviceTimes {
   /// `driver` outlives this.
   DeviceTimes(const Driver& driver, CUcontext context) : driver_(driver), context_(context) {}
 
-  /// A mark behind what is enqueued on the stream; null where there can be none: the stream is
-  /// being captured into a graph, or the driver refused.
+  /// Records an event after the work enqueued on the stream. Null: the stream is being captured
+  /// into a graph, or the driver refused.
   CUevent mark(CUstream stream);
   /// Takes the stretches' marks; `kernel`'s time is the sum of theirs.
   void measure(uint32_t kernel, std::vector<Stretch> stretches);
@@ -34,8 +34,8 @@ class DeviceTimes {
     uint32_t kernel;
     uint64_t ns;
   };
-  /// The times of work that is over and was not asked for before. `all`: also of what is behind
-  /// work that is not over, on other streams.
+  /// The times of finished work, each reported once. `all`: also of work enqueued behind unfinished
+  /// work on other streams.
   std::vector<Time> collect(bool all = false);
 
  private:

@@ -17,7 +17,7 @@ constexpr uint64_t kept_bytes_least = 1u << 20;
 // As many events as the history keeps; older ones cannot belong to a period that it finds.
 constexpr size_t events_learned_most = 3u << 20;
 
-/// When each block lives, in events, and what is alive between two kernels.
+/// Each block's life, in events, and the bytes alive between two kernels.
 struct Lives {
   struct Block {
     uint64_t born = never, freed = never;  // events
@@ -74,8 +74,8 @@ class Periods {
     }
   }
 
-  /// Of all kernel counts, the one that most device time speaks for; 0: none. `last`: the last
-  /// kernel there.
+  /// The period, in kernels, that most device time supports; 0: none. `last`: the last kernel
+  /// there.
   size_t best(uint32_t& last) const {
     size_t best = 0;
     uint64_t most = 0;
@@ -90,7 +90,7 @@ class Periods {
 
  private:
   struct Seen {
-    uint64_t ns = 0;  // of kernels there, and one for each
+    uint64_t ns = 0;  // device time of the kernels there, and 1 ns for each
     uint32_t last = 0;
   };
 
@@ -163,15 +163,15 @@ Window find_window(const Recording& recording, const Lives& lives) {
   uint32_t last = 0;
   const auto period = static_cast<uint32_t>(Periods(recording).best(last));
   if (period == 0 || period > kernels) return everything;
-  // The last kernel with which a whole period ends whose operators are those of the one before;
-  // not beyond what the history knew: a thousand copies in a row have every period.
+  // The last kernel that ends a period whose operators equal those of the one before; not beyond
+  // what the history knew, as a thousand copies in a row have every period.
   uint32_t run = 0, end = 0;
   for (uint32_t k = period; k <= last; ++k) {
     run = recording.kernels()[k].name == recording.kernels()[k - period].name ? run + 1 : 0;
     if (run >= period) end = k + 1;
   }
   if (end == 0) end = std::max(last + 1, period);
-  // All around, and one period back: behind the last kernel the next iteration's frees are missing.
+  // Up to one period back: after the last kernel the next iteration's frees are missing.
   uint32_t best = end;
   for (uint32_t at = end; at >= end - period && at >= period; --at)
     if (lives.gaps[at].live_bytes < lives.gaps[best].live_bytes) best = at;
@@ -227,8 +227,8 @@ class Cutter {
     }
   }
 
-  /// It stays allocated when it was used last: until the last kernel before its free, which names
-  /// it as an input for that reason alone.
+  /// For a block that stays allocated after its last use: the last kernel before its free names it
+  /// as an input, for that reason alone.
   void keep(uint32_t block, uint32_t last_use) {
     const uint32_t freed_before = lives_.blocks[block].freed_before;
     if (recording_.block_bytes()[block] < kept_bytes_least || freed_before == none) return;
@@ -241,15 +241,15 @@ class Cutter {
     out_.tensors.push_back({recording_.block_bytes()[block], persistent});
   }
 
-  /// What is freed in the iteration (a head) and what is left to the next one (a tail) can be one
-  /// tensor when the one is not used any more as soon as the other is.
+  /// A block freed in the iteration (a head) and one left to the next (a tail) can be one tensor if
+  /// the head's last use is before the tail's first.
   bool follows(uint32_t head, uint32_t tail) const {
     const auto before = uses_.find(head), after = uses_.find(tail);
     return before == uses_.end() || after == uses_.end() ||
            before->second.last < after->second.first;
   }
 
-  /// Of the same allocation in two iterations, where `exact`; else of the same size.
+  /// Pairs blocks of the same allocation in two iterations, if `exact`; else of the same size.
   void pair(bool exact) {
     const auto key = [&](uint32_t block, uint32_t later) {
       const uint32_t at = exact ? lives_.blocks[block].born_before + later : 0;
@@ -274,7 +274,7 @@ class Cutter {
   uint64_t duration(uint32_t kernel) const {
     const auto& kernels = recording_.kernels();
     if (kernels[kernel].duration_ns) return kernels[kernel].duration_ns;
-    // The last ones may not have been over when the program ended.
+    // The last kernels may have been unfinished when the program ended.
     if (window_.period && kernel >= window_.period &&
         kernels[kernel - window_.period].name == kernels[kernel].name)
       return kernels[kernel - window_.period].duration_ns;
@@ -299,7 +299,7 @@ class Cutter {
   const Window window_;
   std::unordered_map<uint32_t, Uses> uses_;            // in the window, by block
   std::unordered_map<uint32_t, uint32_t> tensor_of_;   // by block
-  std::unordered_map<uint32_t, std::vector<uint32_t>> kept_;  // by kernel: its inputs besides
+  std::unordered_map<uint32_t, std::vector<uint32_t>> kept_;  // by kernel: additional inputs
   std::vector<uint32_t> heads_, tails_;                // blocks alive at one of the window's ends
   Iteration out_;
 };

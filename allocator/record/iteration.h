@@ -2,14 +2,14 @@
 // iteration (persistent) or from their first use to their last (transient), and kernels in order.
 //
 // The period is found by allocator/lifetimes/history.h, and taken from the last place where the
-// same operators ran in the same order twice. It is cut where the least memory is alive. What is
-// alive across the cut and not for good (a gradient that is freed only by the next iteration) is
+// same operators ran in the same order twice. It is cut where the least memory is alive. A block
+// that is alive across the cut, though not for good (a gradient that the next iteration frees), is
 // written as persistent: more memory than the program has, never less.
 //
 // A transient ends with its last use, but programs keep memory for longer (a tensor that is saved
 // for backward and not needed): then the last kernel before the free has it among its inputs too,
-// so that it takes room as long as it does. Should it have been spilled, it comes back for that,
-// once more than in the program.
+// so that it takes room as long as in the program. If it was spilled, it comes back for that
+// kernel, once more than in the program.
 #pragma once
 
 #include <cstdint>

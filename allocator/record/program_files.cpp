@@ -58,7 +58,7 @@ class Writer {
   Result<void> done_;
 };
 
-/// Fit for a field: the reader knows quotes, others of its readers may not.
+/// Makes a name fit for a field: not every reader of these files understands quotes.
 std::string plain(std::string name) {
   std::replace_if(
       name.begin(), name.end(),

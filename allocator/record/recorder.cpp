@@ -44,7 +44,7 @@ bool Recorder::mine(Operator& op) {
   return op.recorder == this && !cut_off_.load(std::memory_order_relaxed);
 }
 
-/// Under the lock: may something be added? The one time that it may not is remembered.
+/// Under the lock: is there room for more? Remembers the first time that there is none.
 bool Recorder::room() {
   if (recording_.full()) cut_off_ = true;
   return !cut_off_ && !finished_;
@@ -86,8 +86,8 @@ void Recorder::end(Operator& op) {
   if (!mine(op)) return;
   pause(op);
   Operator done = std::exchange(op, {});
-  // Each block once, in the order in which the operator names them: of its lists, one after the
-  // other, as cut_lists() takes them apart.
+  // Each block once, in the order in which the operator names them: list after list, as cut_lists()
+  // takes them apart.
   std::unordered_map<uint32_t, size_t> at;
   std::vector<Operator::Use> blocks;
   for (const Operator::Use& use : done.uses) {
@@ -103,7 +103,7 @@ void Recorder::end(Operator& op) {
   }
   std::vector<uint32_t> inputs, outputs;
   for (const Operator::Use& whole : blocks) {
-    // What it has allocated itself it can only have read after writing it.
+    // It can only have read its own allocations after writing them.
     if (whole.read && !whole.made) inputs.push_back(whole.block);
     if (whole.written) outputs.push_back(whole.block);
   }

@@ -1,10 +1,10 @@
-// Records what a program does with one device's memory, for `firn simulate`: fed only when tracing,
+// Records what a program does with one device's memory, for `firn simulate`. Fed only when tracing:
 // by the engine with allocations and frees, by a front end with operators and the blocks they use.
 //
-// One kernel for each outermost operator that has a kernel of its own; what it calls is part of it.
-// So every piece of device time is counted once. Its time is that of the work that it enqueued,
-// between what it waits for: where a block has to come back, or memory is allocated, the stretch
-// that is measured ends before and another begins behind.
+// One kernel for each outermost operator that has a kernel of its own, including the operators that
+// it calls, so that every piece of device time counts once. Its time is that of its enqueued work,
+// without its waits: where a block has to come back, or memory is allocated, one measured stretch
+// ends before and another begins behind.
 //
 // Owns: the recording, its events. Locks: one of its own, a leaf: taken with the engine's held.
 #pragma once
@@ -25,7 +25,7 @@ namespace firn::record {
 
 class Recorder;
 
-/// An operator that runs now: its thread's, who calls the recorder with it.
+/// An operator that runs now; it is its thread's, which passes it to the recorder.
 struct Operator {
   struct Use {
     uint32_t block;
@@ -33,8 +33,8 @@ struct Operator {
     bool made;  // allocated by it
   };
   std::string name;
-  bool kernel = false;       // something in it has used memory: not only an allocation
-  std::vector<Use> uses;     // a block as often as it was used
+  bool kernel = false;       // it has used memory, not only allocated it
+  std::vector<Use> uses;     // one entry for each use of a block
   std::vector<Stretch> stretches;
   CUevent begin = nullptr;   // of the stretch being measured
   CUstream stream = nullptr; // that it is on
@@ -55,18 +55,18 @@ class Recorder {
   // The front end. All do nothing for another recorder's operator, or once the recording is full.
   /// The operator is about to wait: for a block, or for memory.
   void pause(Operator& op);
-  /// It reads or writes the block around `pointer`. What is written and holds bytes already counts
+  /// It reads or writes the block around `pointer`. A written block that holds bytes already counts
   /// as read too: operators do not say whether they only replace it.
   void uses(Operator& op, const void* pointer, bool write);
   /// It has allocated the block at `pointer`: an output, whatever it does with it.
   void makes(Operator& op, const void* pointer);
-  /// What it enqueues from here on, on `stream`, is its work.
+  /// From here on it enqueues its work on `stream`.
   void resume(Operator& op, CUstream stream);
-  /// Everything was enqueued.
+  /// All its work is enqueued.
   void end(Operator& op);
 
-  /// Cuts one iteration out and writes the two files; says on standard error what went otherwise
-  /// than one would think. Does not wait for the device.
+  /// Cuts one iteration out and writes the two files; reports anything unexpected on standard
+  /// error. Does not wait for the device.
   void finish();
 
  private:

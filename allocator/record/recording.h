@@ -1,5 +1,5 @@
-// What a program did with its memory, operator by operator, as it was recorded: plain data, added
-// to in the program's order and read when it ends.
+// The record of a program's memory use, operator by operator: plain data, added to in the program's
+// order and read when it ends.
 // Owns: everything it names. Locks: none (the recorder's).
 #pragma once
 

@@ -16,7 +16,7 @@
 namespace firn {
 
 namespace {
-// Written from so many bytes on; and so many that are not written yet are too many.
+// Buffered bytes at which writing begins, and at which the trace is cut off.
 constexpr size_t buffer_due = 1u << 16, buffer_most = 64u << 20;
 }  // namespace
 
@@ -54,7 +54,7 @@ TraceWriter::~TraceWriter() {
   thread_.join();
 }
 
-/// The thread.
+/// The writer thread.
 void TraceWriter::write() {
   pthread_setname_np(pthread_self(), "firn-trace");
   std::string text;
@@ -117,7 +117,7 @@ void TraceWriter::flush() {
   if (failed_) return;
   asked_ = true;
   due_.notify_all();
-  // (Others may tell of more meanwhile, for which nobody asks the thread.)
+  // Rows that others append meanwhile are not waited for.
   const uint64_t until = done_ + leaving_ + buffer_.size();
   written_.wait(lock, [&] { return failed_ || done_ >= until; });
 }

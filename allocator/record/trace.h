@@ -1,23 +1,23 @@
 // The event trace: one CSV row per event, for `firn run --trace`. Rows are appended under a lock of
-// its own to a buffer, which a thread of its own writes: who tells of an event may hold the
-// engine's lock, and waits for no disk. Only used when tracing.
+// its own to a buffer, which a thread of its own writes: a caller may hold the engine's lock, and
+// never waits for a disk. Only used when tracing.
 //
 // Columns: time_ns,event,device,stream,block,bytes,detail; `detail` is quoted where it has to be.
 //   begin      the process: pid=N;at=UNIX SECONDS;policy=...;host=N;store=0|1;command=WORDS
 //   alloc free touch (detail: read | write)
 //   spill (detail: ahead: only to be valid elsewhere), kept: all of it is on the device after all,
 //   copied_out, written, fault, prefetch, arrived, unfault: as in block_state.h
-//   made       of a block just allocated: `detail` the operator that did
+//   made       a block was just allocated: `detail` is the operator that did so
 //   pin unpin  detail: the reason
-//   stall      who waited until now: `stream` a number of his thread, `block` what for (0: room),
-//              `bytes` how long in ns, `detail` the operator
-//   site       `detail` the program's line of the stalls (`block` many) of the thread `stream`
-//              since its last such row
+//   stall      a wait that ends now: `stream` its thread's number, `block` what it waited for (0:
+//              room), `bytes` its length in ns, `detail` the operator
+//   site       `detail` is the program's line of the last `block` stalls of the thread `stream`,
+//              those since its last such row
 //   sample     NAME=N;... in `detail`: resident, hosted and nvme (copies, also of what is on the
 //              device), away_host and away_nvme (what is not), budget, flight, allocated, and since
 //              the start out, in (over the link), written, read (the store)
-//   pinned     now and then after a sample, for each reason: so many bytes
-//   notice     what was said to the user of a fault storm, or of thrash
+//   pinned     now and then after a sample, a row for each reason: its bytes
+//   notice     a message to the user about a fault storm, or thrash
 //   end        a device's totals, NAME=N;...: the process came to its end
 #pragma once
 
@@ -41,7 +41,7 @@ class TraceWriter {
   ~TraceWriter();
   void row(uint64_t time_ns, std::string_view event, int device, unsigned stream, uint64_t block,
            uint64_t bytes, std::string_view detail = {});
-  /// Returns when all rows so far are written, or none will be any more.
+  /// Returns when all rows so far are written, or writing has failed.
   void flush();
 
   /// The calling thread's number, for rows about threads: from 1 on.

@@ -1,5 +1,5 @@
-// Columns of numbers for the page: named, typed as JavaScript's typed arrays are, one after the
-// other in one text of bytes. Times are differences to the one before, which deflates well.
+// Columns of numbers for the page: named, typed like JavaScript's typed arrays, concatenated in one
+// string of bytes. Times are stored as differences, which deflate well.
 // Owns: the bytes. Locks: none.
 #pragma once
 

@@ -14,13 +14,13 @@ Result<Lives> Lives::read(TraceFile& file) {
     if (!more) return more.error();
     if (!*more) break;
     if (lives.rows++ == 0) begin_ns = last_ns = row.time_ns;
-    // Threads write their rows one after the other, and may have looked at the clock before.
+    // A thread may write its row after another's, though it read the clock before.
     last_ns = std::max(last_ns, row.time_ns);
     lives.take(row, std::max(row.time_ns, begin_ns) - begin_ns);
   }
   if (lives.rows == 0)
     return make_error(Code::invalid_argument, 0, file.path() + ": holds no event");
-  if (lives.devices.empty()) (void)lives.devices[0];  // of a program that allocated nothing
+  if (lives.devices.empty()) (void)lives.devices[0];  // the program allocated nothing
   lives.cut = file.cut();
   lives.duration_ns = last_ns - begin_ns;
   for (auto& [number, blocks] : lives.open_)
@@ -106,7 +106,7 @@ void Lives::take_block(const Row& row, uint64_t at_ns) {
   Open& open = found->second;
   if (event == "touch") {
     device.touches.push_back({open.life, row.detail == "write", at_ns});
-    // What a touch has found on its way out is on the device.
+    // A block that a touch found on its way out is on the device.
     if (open.where == Where::leaving) move(device, open, Where::device, at_ns);
   } else if (event == "free") {
     end(device, open, at_ns);
@@ -148,7 +148,7 @@ void Lives::take_stall(const Row& row, uint64_t at_ns) {
                            row.detail.empty() ? none : word(row.detail), none});
 }
 
-/// Tells where the thread's last stalls, as many as the row says, were waited for.
+/// The line of the program where the thread's stalls since its last such row were waited for.
 void Lives::take_site(const Row& row) {
   auto& stalls = unsited_[row.stream];
   const uint32_t site = word(row.detail);

@@ -1,5 +1,5 @@
-// What a trace tells, by device: each block's life in stretches, its touches, who waited for it,
-// where memory was. Times count from the trace's first row.
+// The contents of a trace, by device: each block's life in stretches, its touches, the waits for
+// it, and where memory was. Times count from the trace's first row.
 // Owns: its records. Locks: none.
 #pragma once
 
@@ -38,7 +38,7 @@ struct Touch {
 };
 struct Stall {
   uint64_t end_ns, ns;
-  uint32_t thread, life, name, site;  // none: no block (room), outside operators, not told
+  uint32_t thread, life, name, site;  // none: no block (room), outside operators, unknown
 };
 struct Sample {
   uint64_t at_ns;
@@ -62,7 +62,7 @@ struct DeviceLives {
   std::vector<Stall> stalls;       // by end
   std::vector<Sample> samples;     // by time
   std::vector<Pinned> pinned;
-  std::vector<Notice> notices;     // fault storms and thrash, as they were said
+  std::vector<Notice> notices;     // fault storms and thrash, as reported
   std::map<std::string, uint64_t> totals;  // of its end row; empty: it has none
 };
 

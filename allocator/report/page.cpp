@@ -26,12 +26,12 @@ std::string deflated(const std::string& bytes) {
   std::string out(size, '\0');
   const int done = ::compress2(reinterpret_cast<Bytef*>(out.data()), &size,
                                reinterpret_cast<const Bytef*>(bytes.data()), bytes.size(), 6);
-  FIRN_CHECK(done == Z_OK, "zlib: %d", done);  // it has nothing to complain of but memory
+  FIRN_CHECK(done == Z_OK, "zlib: %d", done);  // it can fail only for lack of memory
   out.resize(size);
   return out;
 }
 #else
-/// The same format with nothing made smaller (RFC 1950, RFC 1951 3.2.4).
+/// The same format without compression (RFC 1950, RFC 1951 3.2.4).
 std::string deflated(const std::string& bytes) {
   constexpr size_t stretch = 65535, adler = 65521;
   std::string out("\x78\x01", 2);
@@ -71,14 +71,14 @@ std::string base64(const std::string& bytes) {
   return out;
 }
 
-/// What stands in a script element must not end it.
+/// Escapes text that must not end the script element it stands in.
 std::string in_script(std::string text) {
   for (size_t at = 0; (at = text.find('<', at)) != std::string::npos;)
     text.replace(at, 1, "\\u003c");
   return text;
 }
 
-/// The text with each "@NAME@" replaced. What is put in is not looked at: it may hold such words.
+/// The text with each "@NAME@" replaced. Inserted text is not scanned: it may hold such words.
 std::string filled(std::string_view text, const std::map<std::string_view, std::string>& marks) {
   std::string out;
   for (size_t at; (at = text.find('@')) != std::string_view::npos;) {

@@ -1,5 +1,5 @@
-// The page: one file of HTML with everything in it, readable without a network. What the trace says
-// travels as columns of numbers, deflated; the page (page_*.js) draws of them what can be seen.
+// The page: one file of HTML with everything in it, readable without a network. The trace's data
+// are deflated columns of numbers, of which the page (page_*.js) draws what can be seen.
 // Owns: nothing. Locks: none.
 #pragma once
 

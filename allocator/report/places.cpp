@@ -8,7 +8,7 @@ Places::Places(const std::vector<Life>& lives, uint64_t unit) {
   std::vector<std::pair<uint64_t, uint64_t>> ranges;
   ranges.reserve(lives.size());
   for (const Life& life : lives) {
-    // (A trace may say that a block has more bytes than there are addresses behind it.)
+    // A trace may give a block more bytes than there are addresses after it.
     const uint64_t bytes = std::max<uint64_t>(life.bytes, 1), most = UINT64_MAX - life.address;
     const uint64_t whole = bytes / unit * unit, rest = bytes % unit == 0 ? 0 : unit;
     ranges.emplace_back(life.address,

@@ -1,4 +1,4 @@
-// Where blocks are drawn: their addresses without the stretches that no block ever used.
+// Maps addresses to places on the page, without the stretches that no block ever used.
 // Owns: its table. Locks: none.
 #pragma once
 
@@ -11,9 +11,9 @@ namespace firn::report {
 
 class Places {
  public:
-  /// Each block takes a multiple of `unit` bytes: what is drawn in such units does not overlap.
+  /// Rounds each block up to whole `unit`s, so that blocks drawn in such units do not overlap.
   Places(const std::vector<Life>& lives, uint64_t unit);
-  /// Of an address within a block, in bytes.
+  /// The place of an address within a block, in bytes.
   uint64_t of(uint64_t address) const;
   uint64_t bytes() const { return bytes_; }
 

@@ -1,5 +1,5 @@
-// The rows of a trace (allocator/record/trace.h), one after the other. Its process may have been killed
-// while it wrote: a last line without its end is left out, and said.
+// The rows of a trace (allocator/record/trace.h), one after the other. If its process was killed
+// while it wrote, the last line may lack its end: it is left out, and cut() says so.
 // Owns: a mapping of the file. Locks: none.
 #pragma once
 
@@ -21,7 +21,7 @@ struct Row {
 
 class TraceFile {
  public:
-  /// Errors: it cannot be read, is empty, or has not a trace's first line.
+  /// Errors: it cannot be read, is empty, or lacks a trace's first line.
   static Result<TraceFile> open(const std::string& path);
   TraceFile(TraceFile&& other) noexcept;
   TraceFile& operator=(TraceFile&&) = delete;

@@ -1,4 +1,4 @@
-// A process's words, as /proc has them. Owns: nothing. Locks: none.
+// A process's command line, from /proc. Owns: nothing. Locks: none.
 #pragma once
 
 #include <sys/types.h>
@@ -7,7 +7,7 @@
 
 namespace firn {
 
-/// Words with a blank between; empty where it cannot be read. They may hold any bytes.
+/// Its words, separated by blanks; empty if it cannot be read. They may hold any bytes.
 std::string command_line(pid_t process);
 
 }  // namespace firn

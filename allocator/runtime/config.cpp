@@ -1,4 +1,4 @@
-// Reading knobs from PYTORCH_CUDA_ALLOC_CONF, the environment and options; the knobs are knobs.cpp's.
+// Reads knobs from PYTORCH_CUDA_ALLOC_CONF, the environment and options; knobs.cpp defines them.
 // Owns: nothing. Locks: none (reads the environment; called at start).
 #include "allocator/runtime/config.h"
 

@@ -22,18 +22,18 @@ struct Config {
   std::string driver;                   // to open; empty: libcuda.so.1 as the loader finds it
   std::string fallback = "refuse";      // refuse | native: PyTorch that Firn does not fit
   std::string stats_file, trace_file;   // %p: process id; absolute once Firn runs
-  std::string oom_page;                 // (the same) about memory that was refused
-  std::string metrics;                  // a file (the same), or a port of 127.0.0.1 in digits
+  std::string oom_page;                 // likewise: the page about refused memory
+  std::string metrics;                  // a file, likewise, or a port of 127.0.0.1 in digits
   double watch_fraction = 0.5;          // observer on once allocated memory exceeds this of budget
-  double spare_fraction = 1. / 16;      // lifetimes: written ahead beyond what is foreseen to lack
+  double spare_fraction = 1. / 16;      // lifetimes: written ahead beyond the foreseen shortage
   bool allow_tmpfs = false;
   bool encrypt = false;
   bool places = true;                   // lifetimes: blocks that never leave have planned places
   bool adversarial = false;             // tests: spill every unpinned block when no operator runs
   std::string verify = "off";           // off | host: sums of host memory | all: of the device too
-  bool guard = false;                   // tests: what has a copy is open for reading only
-  bool poison = false;                  // tests: what arrives is 0xFF until its bytes are there
-  unsigned looks = 2;                   // preload: launches of a kernel that are looked at, of each
+  bool guard = false;                   // tests: blocks that have a copy are mapped read-only
+  bool poison = false;                  // tests: arriving memory is 0xFF until its bytes are there
+  unsigned looks = 2;                   // preload: launches of a kernel that are inspected, of each
                                         // kind; looks_all: every one
   static constexpr unsigned looks_all = ~0u;
   bool copy_gate = true;                // copies out leave gaps while memory is mapped
@@ -58,10 +58,10 @@ struct Knob {
   const char* when;     // when to change it
 };
 std::vector<Knob> knobs();
-/// Those that only tests want, in the same ways: firn_test_NAME:..., FIRN_TEST_NAME=....
+/// Knobs for tests only, set in the same ways: firn_test_NAME:..., FIRN_TEST_NAME=....
 std::vector<Knob> test_knobs();
 
-/// Of Config::metrics: is it a port, in digits, and no file?
+/// Does this value of Config::metrics name a port, in digits?
 bool is_port(std::string_view word);
 inline constexpr unsigned port_most = 65'535;
 

@@ -24,7 +24,7 @@ namespace firn {
 
 namespace {
 constexpr size_t word_most = 32;
-constexpr timeval caller_patience{2, 0};  // for a caller's word, and for him to take the answer
+constexpr timeval caller_patience{2, 0};  // for a caller to send its word, and to take the answer
 constexpr auto stop_patience = std::chrono::seconds(2);
 
 std::string read_word(int socket) {
@@ -48,7 +48,7 @@ void send_all(int socket, const std::string& text) {
   }
 }
 
-/// (A process that is not here may live in another container.)
+/// Removes dead processes' sockets. A process unknown here may live in another container.
 void tidy(const std::string& folder) {
   for (const pid_t process : control_sockets(folder)) {
     if (::kill(process, 0) == 0 || errno != ESRCH) continue;
@@ -77,7 +77,7 @@ Result<std::unique_ptr<ControlSocket>> ControlSocket::open(Answer answer) {
   return made;
 }
 
-/// The name comes last: whoever finds it can connect, or its process is dead.
+/// Publishes the name last: if it is there, its socket accepts, or its process is dead.
 Result<void> ControlSocket::listen_in(const std::string& folder) {
   tidy(folder);
   const std::string path = control_path(folder, ::getpid());
@@ -90,7 +90,7 @@ Result<void> ControlSocket::listen_in(const std::string& folder) {
   Descriptor made(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
   const int fd = made.get();
   if (fd < 0) return make_error(Code::io, errno, "socket");
-  (void)::unlink(part.c_str());  // of a dead process with our number
+  (void)::unlink(part.c_str());  // left by a dead process with our number
   if (::bind(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0 ||
       ::chmod(part.c_str(), 0600) != 0 || ::listen(fd, static_cast<int>(callers_most)) != 0 ||
       ::rename(part.c_str(), path.c_str()) != 0) {
@@ -103,15 +103,15 @@ Result<void> ControlSocket::listen_in(const std::string& folder) {
   return {};
 }
 
-/// (A number that the program has closed may be a socket of its own by now: no caller is taken from
-/// it.)
+/// Once the program has closed our descriptor, its number may be a socket of the program's own: no
+/// caller is taken from that.
 void ControlSocket::wait_for_callers() {
   pthread_setname_np(pthread_self(), "firn-control");
   while (!stopping_ && listening_.ours()) {
     Descriptor socket;
     try {
       socket = Descriptor(::accept4(listening_.get(), nullptr, nullptr, SOCK_CLOEXEC));
-    } catch (const std::bad_alloc&) {  // (closed there: this caller is not answered)
+    } catch (const std::bad_alloc&) {  // its descriptor is closed: this caller gets no answer
       continue;
     }
     if (!socket) {
@@ -125,7 +125,7 @@ void ControlSocket::wait_for_callers() {
     {
       std::lock_guard lock(mutex_);
       while (caller < callers_most && serving_[caller]) ++caller;
-      if (caller == callers_most) continue;  // (closed here)
+      if (caller == callers_most) continue;  // closed here
       callers_[caller] = std::move(socket);
       serving_[caller] = true;
       ++threads_;
@@ -151,7 +151,7 @@ void ControlSocket::serve(size_t caller, int socket) {
         const std::string answer = answer_(word);
         if (callers_[caller].ours()) send_all(socket, answer);
       }
-    } catch (const std::exception& error) {  // no memory, say: the program goes on
+    } catch (const std::exception& error) {  // e.g. no memory: the program goes on
       std::fprintf(stderr, "firn: a viewer was not answered: %s\n", error.what());
     }
   }
@@ -165,10 +165,10 @@ void ControlSocket::serve(size_t caller, int socket) {
 void ControlSocket::stop() {
   if (stopping_.exchange(true)) return;
   (void)::unlink(path_.c_str());
-  const unsigned asleep = listening_.ours() ? 0 : 1;  // in accept for good
-  if (!asleep) (void)::shutdown(listening_.get(), SHUT_RDWR);  // wakes who waits there
+  const unsigned asleep = listening_.ours() ? 0 : 1;  // stuck in accept
+  if (!asleep) (void)::shutdown(listening_.get(), SHUT_RDWR);  // wakes its thread
   std::unique_lock lock(mutex_);
-  for (const Descriptor& caller : callers_)  // who has not said his word is not waited for
+  for (const Descriptor& caller : callers_)  // callers that sent no word are not waited for
     if (caller.ours()) (void)::shutdown(caller.get(), SHUT_RD);
   left_.wait_for(lock, stop_patience, [&] { return threads_ <= asleep; });
 }

@@ -1,8 +1,8 @@
-// The socket by which viewers of the same user speak to this process: `firn top`, `firn stats`,
+// The socket by which viewers of the same user query this process: `firn top`, `firn stats`,
 // `firn spill`. A word and a line's end come in, a document goes out, and the connection ends.
 //
-// Owns: the socket, its file, one thread that sleeps until somebody connects, and one thread for
-// each who does. Locks: one of its own, a leaf. A forked child keeps no socket (firn/descriptor.h).
+// Owns: the socket, its file, one thread that waits for viewers, and one for each connection.
+// Locks: one of its own, a leaf. A forked child keeps no socket (firn/descriptor.h).
 #pragma once
 
 #include <array>
@@ -20,13 +20,12 @@ namespace firn {
 
 class ControlSocket {
  public:
-  /// The answer to a word; empty: no such word, and the connection just ends.
+  /// Returns the answer to a word; empty: no such word, and the connection just ends.
   using Answer = std::function<std::string(const std::string& word)>;
 
-  /// In the first of control_folders() that can be used. Files of dead processes that lie there are
-  /// removed.
+  /// Opens it in the first usable folder of control_folders(). Removes dead processes' files there.
   static Result<std::unique_ptr<ControlSocket>> open(Answer answer);
-  /// Never called while the threads live: stop() leaves the object behind, for they may be late.
+  /// Never called while the threads live: stop() leaks the object, as they may end late.
   ~ControlSocket() = default;
 
   /// Removes the file, ends the sleeping thread, and waits a while for those that answer.

@@ -91,7 +91,7 @@ Result<int> connect_control(const std::string& path) {
   if (::connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) {
     const int why = errno;
     ::close(fd);
-    // Who listens did so before the name was there (ControlSocket): a refusal means a dead process.
+    // A process listens before it publishes the name (ControlSocket): a refusal means it is dead.
     if (why == ECONNREFUSED) (void)::unlink(path.c_str());
     errno = why;
     return bad(why == ECONNREFUSED ? Code::not_supported : Code::io, path);

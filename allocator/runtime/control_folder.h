@@ -1,8 +1,8 @@
-// Where processes of Firn can be spoken to: a socket each, PID.sock, in a folder that only their
-// user may enter. Here is what both sides share: the folders, and connecting.
+// The control sockets of Firn's processes: one each, PID.sock, in a folder that only their user may
+// enter. This is what both sides share: the folders, and connecting.
 //
-// Sockets have names in the file system, because those without have no permissions; and whoever
-// connects, and who is connected to, is asked of the kernel besides (SO_PEERCRED).
+// Sockets have names in the file system, because abstract ones have no permissions. Both sides also
+// ask the kernel for the user at the other end (SO_PEERCRED).
 // Owns: nothing. Locks: none.
 #pragma once
 
@@ -15,9 +15,9 @@
 
 namespace firn {
 
-/// "$XDG_RUNTIME_DIR/firn", "/run/user/UID/firn", "/tmp/firn-UID", without repetition: a process's
-/// socket is in the first where one could be made, and is looked for in all, for a viewer's
-/// environment may be another.
+/// "$XDG_RUNTIME_DIR/firn", "/run/user/UID/firn", "/tmp/firn-UID", without repetition. A process
+/// makes its socket in the first that it can use; viewers search all of them, as their environment
+/// may differ.
 std::vector<std::string> control_folders();
 
 /// Makes the folder, 0700, if it is not there. Errors: it cannot be made; it is not this user's, or
@@ -28,12 +28,11 @@ Result<void> check_control_folder(const std::string& folder);
 
 std::string control_path(const std::string& folder, pid_t process);
 
-/// What is in the folder: processes by the names of their sockets, in order.
+/// The processes that have a socket in the folder, in order.
 std::vector<pid_t> control_sockets(const std::string& folder);
 
-/// A connected socket that does not block; never waits. Errors: not_supported (nobody listens: its
-/// process is dead, and the file is removed), io (no such socket; too many callers; it is another
-/// user's, whose word is not taken).
+/// A connected non-blocking socket; never waits. Errors: not_supported (its process is dead; the
+/// file is removed), io (no such socket; too many callers; another user's).
 Result<int> connect_control(const std::string& path);
 
 /// The user at the other end of a connected socket is this process's.

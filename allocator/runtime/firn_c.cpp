@@ -24,7 +24,7 @@ struct Announced {
   std::vector<Item> items;
   CUstream stream = nullptr;
   void end() {
-    while (!items.empty()) {  // (What throws ends no hold, and none is ended twice.)
+    while (!items.empty()) {  // popped first: no hold is ended twice, whatever throws
       const Item item = items.back();
       items.pop_back();
       if (Runtime::get()) item.engine->release(item.hold, stream);
@@ -70,8 +70,8 @@ Engine* engine_of(const void* block, int& code) {
 
 CUstream stream_of(firn_stream stream) { return static_cast<CUstream>(stream); }
 
-/// What `body` answers; of what it throws, FIRN_HOST_OUT_OF_MEMORY and the words: nothing passes a
-/// caller who may not be C++.
+/// Returns body's result; if it throws, FIRN_HOST_OUT_OF_MEMORY, with the words as last error: a
+/// caller in another language must not see an exception.
 template <class Body>
 int door(Body&& body) noexcept {
   const char* words = "the process has no memory for Firn's own needs";
@@ -83,7 +83,7 @@ int door(Body&& body) noexcept {
     } catch (const std::exception& thrown) {
       last_error = thrown.what();
     }
-  } catch (...) {  // not even for the words
+  } catch (...) {  // no memory even for the words
     last_error.clear();
   }
   return FIRN_HOST_OUT_OF_MEMORY;

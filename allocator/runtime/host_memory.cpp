@@ -10,16 +10,16 @@
 namespace firn {
 
 namespace {
-constexpr uint64_t share_wait_ns = 500'000'000;  // between looks at who else is there
-// And at how much memory is left, which costs some 100 us: where that is plenty, little, too little.
+constexpr uint64_t share_wait_ns = 500'000'000;  // between counts of the sharers
+// And between checks of the memory left, at 100 us each: if plenty, little, too little is left.
 constexpr uint64_t plenty_wait_ns = 100'000'000, little_wait_ns = 20'000'000;
 constexpr uint64_t short_wait_ns = 5'000'000;
 constexpr uint64_t region_part = 32, region_least = 16u << 20, region_most = 128u << 20;
 constexpr double pressure_most = 10;             // percent, see memory_pressure()
-// Stands for the machine's memory, or the container's, whose root it is.
+// Stands for the memory of the machine, or of the container whose root it is.
 constexpr const char* memory_place = "/";
 
-/// True for one of those who come once `wait_ns` are over.
+/// True for one caller once `wait_ns` are over.
 bool due(std::atomic<uint64_t>& again_ns, uint64_t wait_ns) {
   const uint64_t now = wall_clock().now_ns();
   uint64_t at = again_ns.load(std::memory_order_relaxed);
@@ -45,7 +45,7 @@ void HostMemory::start(uint64_t least_bytes) {
   const uint64_t machine = machine_memory_bytes();
   told_ = machine > 0;
   room_.kept_bytes = host_kept_bytes(machine);
-  // Small ones where memory is: one is soon written, and given back.
+  // Small on a small machine: such a region is soon written, and given back.
   room_.region_bytes =
       std::clamp(machine / region_part, region_least, region_most) / granule_bytes * granule_bytes;
   look();
@@ -57,13 +57,13 @@ void HostMemory::look() {
     found(available_memory_bytes(), memory_pressure());
 }
 
-/// The default budget is a share of what was there for all at our start: it follows their number.
-/// Nothing is taken from who has it mapped already.
+/// The default budget is a share of what was available at our start: it follows the number of
+/// sharers. Memory that is mapped already stays with its owner.
 void HostMemory::share() {
   sharers_ = neighbours_.count();
   if (!automatic_) return;
   std::lock_guard lock(mutex_);
-  // A launcher's word counts also before the other ranks are there.
+  // The launcher's number counts even before the other ranks have started.
   const unsigned sharers = std::max<unsigned>(sharers_, local_rank().ranks);
   const uint64_t share =
       std::min(std::max(host_share_bytes(available_bytes_, sharers), least_), budget_);
@@ -79,8 +79,8 @@ void HostMemory::share() {
   }
 }
 
-/// Short is where little is left, or where much time goes into finding any; and then until there is
-/// enough to make more. (None is made then, however much is left: it would be given back at once.)
+/// Memory is short if little is left, or if much time goes into finding any, until there is enough
+/// to make more. None is made meanwhile, however much is left: it would be given back at once.
 void HostMemory::found(uint64_t left, double pressure) {
   const bool before = pressed();
   const uint64_t enough = before ? room_.kept_bytes : room_.kept_bytes / 4 * 3;

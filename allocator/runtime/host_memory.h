@@ -1,8 +1,8 @@
-// The process's share of host memory: its budget, by how many use Firn on this machine; how much
-// the machine, or the container, can still give; and when some is to be given back.
+// The process's share of host memory: its budget, by the number of Firn's processes here; how much
+// the machine, or the container, can still give; when some must be given back.
 //
-// Owns: the place among the neighbours. Locks: one, a leaf, while a budget is set. look() is called
-// by any of the service threads, and does something now and then only.
+// Owns: the place among the neighbours. Locks: one, a leaf, while a budget is set. Any service
+// thread calls look(), which acts only now and then.
 #pragma once
 
 #include <atomic>
@@ -18,12 +18,12 @@ namespace firn {
 class HostMemory {
  public:
   HostMemory();
-  /// `asked_bytes`: the user's budget; 0: a share of what is available. The answer is the budget.
+  /// `asked_bytes`: the user's budget; 0: a share of what is available. Returns the budget.
   uint64_t begin(uint64_t asked_bytes);
   /// From here look() may be called. The budget never falls below `least_bytes`.
   void start(uint64_t least_bytes);
   void look();
-  /// As look(), by what it read: memory that the machine has left, and memory_pressure().
+  /// look() with values already read: the memory the machine has left, and memory_pressure().
   void found(uint64_t left_bytes, double pressure);
 
   uint64_t given_bytes() const { return given_.load(std::memory_order_relaxed); }
@@ -31,11 +31,11 @@ class HostMemory {
   /// For the engines: what they may still map together, and what the machine has.
   std::atomic<uint64_t>* left() { return &left_; }
   HostRoom* room() { return &room_; }
-  /// Out of what they may map together: one's own.
+  /// Takes one engine's own part out of left().
   void take(uint64_t bytes);
 
   /// Memory is short: engines are to give some back. give_due() is true once for each look that
-  /// found it so, and for the first that did not any more.
+  /// found it so, and for the first look after that.
   bool pressed() const { return pressed_.load(std::memory_order_relaxed); }
   bool give_due() {
     return due_.load(std::memory_order_relaxed) && due_.exchange(false, std::memory_order_relaxed);
@@ -45,7 +45,7 @@ class HostMemory {
   void share();
 
   Neighbours neighbours_;
-  bool automatic_ = false, told_ = false;  // /proc tells how much memory there is
+  bool automatic_ = false, told_ = false;  // told_: /proc says how much memory there is
   uint64_t available_bytes_ = 0;  // then: at our start
   uint64_t budget_ = 0, least_ = 0;
   std::atomic<uint64_t> left_{0}, given_{0};

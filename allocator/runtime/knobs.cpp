@@ -70,7 +70,7 @@ std::string take_flag(bool& to, std::string_view value) {
   return {};
 }
 
-/// (A flag, as it was once: all.)
+/// Also takes a flag, as it once was: true is all.
 std::string take_verify(Config& config, std::string_view value) {
   bool all = false;
   const bool flag = take_flag(all, value).empty();
@@ -320,7 +320,7 @@ const KnobEntry table[] = {
      [](const Config& c) { return c.verify; }},
 };
 
-// For tests alone: no word of them where a user looks (tests/README.md has them).
+// For tests only: not shown to users (tests/README.md lists them).
 const KnobEntry test_table[] = {
     {{"test_store_read", "size/s", "as fast as it is", "reads come no faster than a modelled SSD's",
       "beside the software GPU's FIRN_GPU_LINK"},

@@ -1,4 +1,4 @@
-// Each knob with its reader and its shower, for config.cpp alone.
+// Each knob with the functions that read and show it, for config.cpp alone.
 // Owns: nothing. Locks: none.
 #pragma once
 
@@ -12,15 +12,15 @@ namespace firn {
 
 struct KnobEntry {
   Knob knob;
-  /// Answers what is wrong with the value, in words; empty when it was taken.
+  /// Returns what is wrong with the value, in words; empty if it was taken.
   std::string (*set)(Config&, std::string_view);
   std::string (*show)(const Config&);
 };
 
-/// The user's, in the order in which they are shown; and those that only tests want.
+/// The user's knobs, in the order in which they are shown; and those for tests only.
 std::span<const KnobEntry> knob_entries();
 std::span<const KnobEntry> test_knob_entries();
-/// Of either; null: there is none of that name.
+/// Finds a knob of either kind by name; null: there is none.
 const KnobEntry* find_knob(std::string_view name);
 
 }  // namespace firn

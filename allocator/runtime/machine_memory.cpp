@@ -17,8 +17,8 @@ constexpr uint64_t host_share_least = 64u << 20;  // staging for eight pieces of
 constexpr uint64_t unlimited_from = uint64_t{1} << 62;  // version 1 has no word for "no limit"
 constexpr uint64_t kept_part = 8, kept_least = 64u << 20, kept_most = uint64_t{4} << 30;
 
-/// Reads as much of the file as can be read. (The files of a group that has gone can still be
-/// opened, and reading them is an error: an iterator over the buffer would throw.)
+/// Reads as much of the file as it can. A removed group's files can still be opened, but reading
+/// them fails: an iterator over the buffer would throw.
 std::string read_text(const std::string& name) {
   std::ifstream in(name, std::ios::binary);
   std::ostringstream words;
@@ -26,7 +26,7 @@ std::string read_text(const std::string& name) {
   return words.str();
 }
 
-/// The part of `text` up to `end`, which both leave it.
+/// Cuts the part up to `end` off `text`, and `end` too.
 std::string_view cut(std::string_view& text, char end) {
   const size_t at = std::min(text.find(end), text.size());
   const std::string_view part = text.substr(0, at);

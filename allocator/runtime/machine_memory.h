@@ -1,5 +1,5 @@
-// How much memory this machine, or the container that we are in, has for us, and a process's
-// default share of it to pin. Owns: nothing. Locks: none (reads /proc and /sys).
+// The memory that this machine, or our container, has for us, and a process's default share of it
+// to pin. Owns: nothing. Locks: none (reads /proc and /sys).
 #pragma once
 
 #include <cstdint>
@@ -16,20 +16,20 @@ struct MemoryGroup {
   bool operator==(const MemoryGroup&) const = default;
 };
 
-/// The groups that bind a process, each before the one around it, from the texts of its
-/// /proc/PID/cgroup and /proc/PID/mountinfo. Lines that make no sense are passed over.
+/// The groups that limit a process, each before the one around it, from the texts of its
+/// /proc/PID/cgroup and /proc/PID/mountinfo. Malformed lines are skipped.
 std::vector<MemoryGroup> memory_groups(std::string_view cgroup, std::string_view mountinfo);
 
 struct GroupMemory {
   uint64_t limit = UINT64_MAX;  // bytes; UINT64_MAX: none
-  uint64_t left = UINT64_MAX;   // of it, with what the kernel would take back of files first
+  uint64_t left = UINT64_MAX;   // its unused part, reclaimable file cache included
 };
 
-/// The least of memory.max and memory.high (memory.limit_in_bytes in version 1), and what of it is
-/// not in use. What cannot be read limits nothing.
+/// The least of memory.max and memory.high (memory.limit_in_bytes in version 1), and its unused
+/// part. An unreadable file limits nothing.
 GroupMemory read_group(const MemoryGroup& group);
 
-/// Of a line of /proc/meminfo ("MemTotal:"), in bytes, by its text; 0: it is not there.
+/// The value of a line of /proc/meminfo ("MemTotal:"), in bytes, from its text; 0: not there.
 uint64_t meminfo_bytes(std::string_view meminfo, std::string_view wanted);
 
 /// The percentage after "full avg10=" in the text of a memory.pressure; 0: it is not there.
@@ -42,19 +42,19 @@ GroupMemory cgroup_memory();
 /// unreadable (see machine_memory_bytes()).
 uint64_t available_memory_bytes();
 
-/// Part of the last ten seconds, in percent, in which nothing in this process's group (where the
-/// kernel tells, else in the machine) got on for want of memory; 0: unreadable.
+/// Percentage of the last ten seconds in which all of this process's group (or of the machine, if
+/// the kernel says no more) stalled for want of memory; 0: unreadable.
 double memory_pressure();
 
 /// The default of firn_host for one of `ranks` processes that use Firn: together they pin at most
-/// half of what is available, and that only as they come to need it.
+/// half of what is available, and only as they need it.
 uint64_t host_share_bytes(uint64_t available_bytes, unsigned ranks);
 
 /// All of the machine's memory, at most the cgroup's limit; 0: unreadable.
 uint64_t machine_memory_bytes();
 
-/// So much of `machine_bytes` is never pinned, for what others, and this process itself, allocate
-/// meanwhile: an eighth, at least 64 MiB, at most 4 GiB.
+/// The part of `machine_bytes` that is never pinned, for other allocations, this process's own
+/// among them: an eighth, at least 64 MiB, at most 4 GiB.
 uint64_t host_kept_bytes(uint64_t machine_bytes);
 
 }  // namespace firn

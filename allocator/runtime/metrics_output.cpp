@@ -31,12 +31,12 @@ namespace firn {
 namespace {
 using Steady = std::chrono::steady_clock;
 constexpr auto file_period = std::chrono::seconds(10);
-constexpr auto scraper_patience = std::chrono::seconds(2);  // for all that he sends and takes
+constexpr auto scraper_patience = std::chrono::seconds(2);  // for the whole exchange
 constexpr auto silence_patience = std::chrono::milliseconds(200);
-constexpr int look_ms = 1000;  // at whether the socket is ours still
+constexpr int look_ms = 1000;  // between checks that the socket is still ours
 constexpr auto scrape_stop_patience = std::chrono::seconds(2);
 constexpr size_t request_most = 8192;
-constexpr int callers_most = 8;  // that wait for their turn
+constexpr int callers_most = 8;  // waiting for their turn
 
 /// Milliseconds until `deadline`, for poll().
 int left_ms(Steady::time_point deadline) {
@@ -53,7 +53,7 @@ bool ready(int socket, short events, Steady::time_point deadline) {
   return found > 0;
 }
 
-/// Up to the empty line, or all that is taken.
+/// Has the request ended, by its empty line or by its size?
 bool whole(const std::string& request) {
   return request.size() >= request_most || request.find("\r\n\r\n") != std::string::npos;
 }
@@ -79,7 +79,7 @@ void send_all(int socket, std::string_view text, Steady::time_point deadline) {
   }
 }
 
-/// Absolute, for the program may change its folder; of several ranks each has its own.
+/// Absolute, for the program may change its folder; each rank has its own.
 std::string file_of_rank(const std::string& where) {
   std::string path = expand_pid(where);
   const LocalRank who = local_rank();
@@ -106,7 +106,7 @@ Result<std::unique_ptr<MetricsOutput>> MetricsOutput::open(const std::string& wh
   if (!by_port) {
     made->path_ = file_of_rank(where);
   } else {
-    unsigned port = port_most + 1;  // where there are too many digits
+    unsigned port = port_most + 1;  // kept if there are too many digits
     (void)std::from_chars(where.data(), where.data() + where.size(), port);
     if (Result<void> done = made->listen_at(port + local_rank().rank); !done) return done.error();
   }
@@ -136,7 +136,7 @@ Result<void> MetricsOutput::listen_at(unsigned port) {
   address.sin_family = AF_INET;
   address.sin_port = htons(static_cast<uint16_t>(port));
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  // (A port whose last job ended a moment ago is free, but for those that it spoke to.)
+  // A port whose last job just ended is free, but for that job's old connections.
   if (!made ||
       ::setsockopt(made.get(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes) != 0 ||
       ::bind(made.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0 ||
@@ -154,7 +154,7 @@ void MetricsOutput::write() {
     const Result<void> done = replace_file(path_, text_(), OutputFile::Readers::all);
     if (!done && !std::exchange(told_, true))
       say("firn: firn_metrics: " + done.error().text + "; it is tried again");
-  } catch (const std::exception&) {  // no memory, say: the next time
+  } catch (const std::exception&) {  // e.g. no memory: tried again next time
   }
 }
 
@@ -166,10 +166,10 @@ void MetricsOutput::write_again() {
   } while (!stopping_);
 }
 
-/// (A number that the program has closed may be a socket of its own by now.)
+/// Once the program has closed our descriptor, its number may be its own socket.
 void MetricsOutput::wait_for_callers() {
   while (!stopping_ && listening_.ours()) {
-    // (A wait of its own: whoever closes the number wakes nobody in accept.)
+    // Polls first: closing the descriptor does not wake a thread in accept.
     pollfd comes{listening_.get(), POLLIN, 0};
     if (::poll(&comes, 1, look_ms) <= 0 || !listening_.ours()) continue;
     try {
@@ -177,13 +177,13 @@ void MetricsOutput::wait_for_callers() {
       if (socket)
         serve(socket);
       else
-        ::poll(nullptr, 0, 100);  // no descriptor just now, say: the caller waits in the queue
-    } catch (const std::exception&) {  // no memory, say: the next one is answered
+        ::poll(nullptr, 0, 100);  // e.g. no descriptor left: the caller waits in the queue
+    } catch (const std::exception&) {  // e.g. no memory: the next one is answered
     }
   }
 }
 
-/// One after the other; who is silent is given a moment only where others wait.
+/// Serves one caller at a time; a silent one gets only a moment if others wait.
 void MetricsOutput::serve(Descriptor& socket) {
   const Steady::time_point begin = Steady::now(), deadline = begin + scraper_patience;
   std::string request;
@@ -199,7 +199,7 @@ void MetricsOutput::serve(Descriptor& socket) {
   const std::string told = answer(request, text_);
   if (!socket.ours()) return;
   send_all(socket.get(), told, deadline);
-  // Input that nobody read would have the answer thrown away.
+  // Unread input would have the answer thrown away.
   (void)::shutdown(socket.get(), SHUT_WR);
   char rest[512];
   while (ready(socket.get(), POLLIN, deadline) &&
@@ -238,7 +238,7 @@ void MetricsOutput::stop() {
     if (stopping_.exchange(true)) return;
     changed_.notify_all();
   }
-  // (It ends a wait for callers at once.)
+  // Ends a wait for callers at once.
   if (path_.empty() && listening_.ours()) (void)::shutdown(listening_.get(), SHUT_RDWR);
   bool ended;
   {

@@ -1,8 +1,8 @@
-// A job's figures where its monitoring looks for them: a file that is written anew again and again,
-// or a port of this machine's own that answers like any web server.
+// A job's metrics, where its monitoring reads them: a file that is rewritten again and again, or a
+// port of this machine's own that answers like any web server.
 //
 // Owns: the listening socket, and one thread that sleeps in between. Locks: one of its own, a leaf.
-// A forked child keeps no socket, and no thread: the file stays its parent's.
+// A forked child keeps neither socket nor thread: the file stays its parent's.
 #pragma once
 
 #include <atomic>
@@ -23,14 +23,14 @@ class MetricsOutput {
   /// OpenMetrics text, as of now. Called by the thread, and by stop().
   using Text = std::function<std::string()>;
 
-  /// `where` as Config::metrics has it: a port in digits, else a file. Of several ranks each has
-  /// its own: the port and the rank; FILE.RANK where %p does not tell them apart. Errors: io (the
-  /// port is in use, ...), not_supported (no thread).
+  /// `where` as Config::metrics has it: a port in digits, else a file. Each of several ranks has
+  /// its own: the port plus the rank, or FILE.RANK unless %p makes the names differ. Errors: io
+  /// (the port is in use, ...), not_supported (no thread).
   static Result<std::unique_ptr<MetricsOutput>> open(const std::string& where, Text text);
-  /// Never called while the thread lives: stop() leaves the object behind, for it may be late.
+  /// Never called while the thread lives: stop() leaks the object, as it may end late.
   ~MetricsOutput() = default;
 
-  /// Ends the thread. The file is written a last time; nobody is answered at the port.
+  /// Ends the thread. The file is written a last time; the port answers no more.
   void stop();
 
   /// The answer to what a caller sent, up to the empty line that ends it.
@@ -49,10 +49,10 @@ class MetricsOutput {
   std::string path_;      // empty: a port
   Descriptor listening_;
   std::atomic<bool> stopping_{false};
-  bool told_ = false;     // that the file cannot be written
+  bool told_ = false;     // the user knows that the file cannot be written
   RankedMutex<Rank::metrics> mutex_;
   RankedCondition changed_;
-  bool ended_ = false;    // the thread has; under mutex_
+  bool ended_ = false;    // the thread has ended; under mutex_
 };
 
 }  // namespace firn

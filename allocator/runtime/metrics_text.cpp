@@ -13,7 +13,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-/// A number of the document, and what it is called there and here.
+/// A number of the document, with its names there and here.
 struct Metric {
   const char* key;
   const char* name;  // with its unit at the end, without "_total"

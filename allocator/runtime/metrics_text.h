@@ -7,8 +7,8 @@
 namespace firn {
 
 /// The statistics document of one job as OpenMetrics text 1.0 (openmetrics.io): counters and gauges
-/// with base units, labelled by process, device, directory and reason. What the document lacks, of
-/// a job of another version, is left out.
+/// with base units, labelled by process, device, directory and reason. Members that the document
+/// lacks (a job of another version) are left out.
 std::string metrics_text(const nlohmann::ordered_json& document);
 
 }  // namespace firn

@@ -47,8 +47,8 @@ struct Part {
   std::string_view colour;
 };
 
-/// The parts of the budget, the largest reason first; their sum is the budget, or the memory that is
-/// held where that is more.
+/// The parts of the budget, the largest reason first; they sum to the budget, or to the memory that
+/// is held if that is more.
 std::vector<Part> parts_of(const EngineStats& s) {
   std::vector<Part> parts;
   uint64_t stays = 0;

@@ -1,5 +1,5 @@
-// A page about the moment when memory was refused: for each device how its memory was shared out,
-// by what keeps blocks there, and the blocks themselves, the largest first. One file of HTML,
+// A page about the moment when memory was refused: how each device's memory was divided, by the
+// reason that keeps blocks there, and the blocks themselves, the largest first. One file of HTML,
 // readable without a network and without scripts.
 // Owns: nothing. Locks: none.
 #pragma once
@@ -32,13 +32,13 @@ struct OutOfMemoryThen {
 
 std::string oom_page(const OutOfMemoryThen& then);
 
-/// Writes the page of each refusal in place of the one before. A program that tries sizes until one
-/// fits is refused often: pages take a 20th of its time at most, and some are left out for that.
+/// Writes each refusal's page over the one before. A program that tries sizes until one fits is
+/// refused often: pages take at most a 20th of its time, and some are left out for that.
 class OomPages {
  public:
   explicit OomPages(Clock& clock = wall_clock()) : clock_(clock) {}
-  /// `devices` is asked where a page is written. A line on stderr says where the page is, and one
-  /// why there is none: each once.
+  /// Calls `devices` only to write a page. Says on stderr, each once, where the page is, and why
+  /// there is none.
   void write(const std::string& path, std::string_view words,
              const std::function<std::vector<DeviceThen>()>& devices);
 

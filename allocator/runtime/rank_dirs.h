@@ -1,5 +1,5 @@
-// Which of the configured directories are this process's own, from what the launcher, the driver
-// and sysfs say. The choice itself is ranks.h's. Owns: nothing. Locks: none.
+// Finds this process's own among the configured directories, by what the launcher, the driver and
+// sysfs say. The choice itself is ranks.h's. Owns: nothing. Locks: none.
 #pragma once
 
 #include <cstddef>
@@ -11,8 +11,8 @@
 
 namespace firn {
 
-/// How far each rank's GPU is from each directory's SSD; empty where nothing is known: without NUMA
-/// nodes, or when a rank sees less GPUs than there are ranks (by torchrun, rank n uses GPU n).
+/// How far each rank's GPU is from each directory's SSD; empty if unknown: without NUMA nodes, or
+/// when a rank sees fewer GPUs than there are ranks (by torchrun, rank n uses GPU n).
 Distances rank_distances(unsigned ranks, const std::vector<std::string>& dirs,
                          const Driver& driver);
 

@@ -25,9 +25,9 @@ std::optional<unsigned> number(const char* variable) {
   return value;
 }
 
-/// Rows to columns, one to one, at the least sum (the Hungarian method, by shortest augmenting
-/// paths; as many columns as rows, or more). Equal sums: earlier rows get earlier columns where
-/// nothing else decides. Answers each row's column.
+/// Assigns each row a column of its own at the least sum (the Hungarian method, by shortest
+/// augmenting paths; at least as many columns as rows). Equal sums: earlier rows get earlier
+/// columns, if nothing else decides. Returns each row's column.
 std::vector<size_t> assign(const std::vector<std::vector<int64_t>>& cost) {
   constexpr int64_t far = std::numeric_limits<int64_t>::max() / 2;
   const size_t rows = cost.size(), columns = rows == 0 ? 0 : cost[0].size();

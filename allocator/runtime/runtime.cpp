@@ -1,4 +1,4 @@
-// The process's Firn: opens what it stands on, runs one service thread per device, writes the
+// The process's runtime: opens driver and store, runs one service thread per device, writes the
 // statistics at the end. Owns driver, store, engines; leaves all of them to the operating system at
 // exit, for CUDA calls are undefined once exit has begun.
 #include "allocator/runtime/runtime.h"
@@ -41,10 +41,10 @@ namespace firn {
 
 namespace {
 
-constexpr std::chrono::milliseconds said_patience{200};  // at exit, for who reads stderr
-/// For what is not ours: contexts, lazily loaded modules, other libraries' workspaces. They are as
-/// large on a small card, so a part of it is not enough there, and a fixed size would be all of a
-/// very small one: 1 GiB or a 25th below 48 GB, at most a 16th of what there is; else a 50th.
+constexpr std::chrono::milliseconds said_patience{200};  // at exit, for the reader of stderr
+/// Memory left for others: contexts, lazily loaded modules, libraries' workspaces. They are as
+/// large on a small card: a fraction is not enough there, and a fixed size would be all of a very
+/// small one. So 1 GiB or a 25th below 48 GB, at most a 16th of what there is; else a 50th.
 uint64_t margin_bytes(uint64_t total_bytes) {
   constexpr uint64_t GiB = uint64_t{1} << 30, small_card_bytes = 48'000'000'000;
   if (total_bytes >= small_card_bytes) return total_bytes / 50;
@@ -87,7 +87,7 @@ class RuntimeImpl final : public Runtime {
       if (!store) return store.error();
       store_ = std::move(*store);
     }
-    // (The program may change its folder before they, or what lies beside them, are written.)
+    // Absolute: the program may change its folder before they, or files beside them, are written.
     for (std::string* file : {&config_.oom_page, &config_.trace_file, &config_.stats_file})
       if (!file->empty()) {
         std::error_code error;
@@ -98,7 +98,7 @@ class RuntimeImpl final : public Runtime {
       Result<std::unique_ptr<TraceWriter>> trace = TraceWriter::create(config_.trace_file);
       if (!trace) return trace.error();
       trace_ = std::move(*trace);
-      config_.watch_fraction = 0;  // every operator is to be seen
+      config_.watch_fraction = 0;  // every operator must be seen
       trace_begin(*trace_, wall_clock().now_ns(), config_);
     }
     return {};
@@ -118,7 +118,7 @@ class RuntimeImpl final : public Runtime {
     try {
       SignalsBlocked blocked;
       std::thread([this, raw, ordinal] { serve(*raw, ordinal); }).detach();
-    } catch (const std::system_error& error) {  // (Without it blocks would leave for nobody.)
+    } catch (const std::system_error& error) {  // (Without it no spill would end.)
       return make_error(Code::host_out_of_memory, error.code().value(),
                         fmt::format("device {}: no thread for Firn's service could be started: {} "
                                     "(limits of processes: ulimit -u, pids.max)",
@@ -248,7 +248,7 @@ class RuntimeImpl final : public Runtime {
       if (record::Recorder* recorder = slot.load(std::memory_order_acquire)) recorder->finish();
   }
 
-  /// Bytes were lost, or firn_verify found some wrong: how the process ends is not to hide it.
+  /// Bytes were lost, or firn_verify found some wrong: the exit status must show it.
   bool failed() const {
     uint64_t unseen = 0, corrupt = 0, lost = 0;
     for (const auto& slot : engines_)
@@ -270,7 +270,7 @@ class RuntimeImpl final : public Runtime {
     return unseen + corrupt + lost > 0;
   }
 
-  /// In the child after fork: nothing of the parent's is touched.
+  /// In the child after fork: touches nothing of the parent's.
   void forget() {
     stopping_ = true;
     viewers_.abandon();
@@ -316,8 +316,8 @@ class RuntimeImpl final : public Runtime {
     options.host_bytes = config_.host_bytes;
     options.host_left = host_.left();
     options.host_room = host_.room();
-    // Devices take host memory as they come to need it, and keep it. One that comes when all is
-    // taken could not move anything: eight pieces are each one's, for the last ones beyond the
+    // Devices take host memory as they need it, and keep it. A device that came when all is taken
+    // could not move anything: so each has eight pieces of its own, the last ones beyond the
     // budget.
     options.host_own = std::min(8 * config_.piece_bytes, config_.host_bytes);
     host_.take(options.host_own);
@@ -350,7 +350,7 @@ class RuntimeImpl final : public Runtime {
     return recorders_[ordinal];
   }
 
-  /// Host memory goes back to the system, of one engine after the other.
+  /// Gives host memory back to the system, one engine after the other.
   void give_host_back() {
     serve_host([this] {
       for (const auto& slot : engines_)
@@ -404,7 +404,7 @@ class RuntimeImpl final : public Runtime {
     return changed;
   }
 
-  /// False: there was no memory for it. A thread of ours ends no process for that.
+  /// False: memory ran out. A thread of ours must not end the process for that.
   template <class Work>
   static bool survives(Work&& work) {
     try {
@@ -454,7 +454,7 @@ class RuntimeImpl final : public Runtime {
   RankedCondition left_;
   int serving_ = 0;
   std::atomic<bool> stopping_{false};
-  std::atomic<bool> pinning_{false};  // host memory, or giving it back, for one engine at a time
+  std::atomic<bool> pinning_{false};  // pinning host memory, or giving it back, for one engine
   OomPages oom_pages_;
   std::vector<std::string> unseen_;
   Sections sections_;
@@ -468,7 +468,7 @@ std::atomic<RuntimeImpl*> own_runtime{nullptr};
 std::atomic<Runtime*> the_runtime{nullptr};  // own_runtime, or another front end's
 RankedMutex<Rank::start> start_mutex;
 
-/// (A program that fails by itself keeps its own status.)
+/// A program that fails by itself keeps its own status.
 void stop_at_exit(int status, void*) {
   RuntimeImpl* runtime = own_runtime.load();
   if (!runtime) return;
@@ -502,8 +502,8 @@ Result<void> register_ends() {
 
 Result<Runtime*> Runtime::start(const Config& config) {
   if (Runtime* runtime = the_runtime.load()) return used_again(runtime, config);
-  // Before our lock: it waits for the loader's, which who waits for ours may hold (in a library's
-  // constructor).
+  // Before taking our lock: this waits for the loader's lock, which a thread that waits for ours
+  // may hold (in a library's constructor).
   Result<std::unique_ptr<Driver>> driver = open_driver(config.driver);
   if (!driver) return driver.error();
   std::lock_guard lock(start_mutex);

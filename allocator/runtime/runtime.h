@@ -1,5 +1,5 @@
-// The process's Firn: configuration, driver, store, one engine and one service thread per device.
-// Front ends (PyTorch plugin, preload library, C API) stand on it.
+// The process's runtime: configuration, driver, store, one engine and one service thread per
+// device. Front ends (PyTorch plugin, preload library, C API) build on it.
 #pragma once
 
 #include <functional>
@@ -22,9 +22,9 @@ class Runtime {
  public:
   static constexpr int devices_most = 16;  // the store's queues
 
-  /// Opens driver and store; idempotent (a second call with other settings is invalid_argument).
-  /// Where another front end of Firn's has begun in this process, its runtime is used (meeting.h).
-  /// No thread is started before the first device is opened.
+  /// Opens driver and store; idempotent (a second call with other settings is invalid_argument). If
+  /// another front end of Firn started first in this process, its runtime is used (meeting.h). No
+  /// thread is started before the first device is opened.
   static Result<Runtime*> start(const Config& config);
   /// The started runtime, or null. Lock-free.
   static Runtime* get();
@@ -36,7 +36,7 @@ class Runtime {
   virtual Engine* opened(int ordinal) const = 0;
   /// The engine whose arena holds `pointer`, or null. Lock-free.
   virtual Engine* around(const void* pointer) const = 0;
-  /// What records the opened device's operators; null when not tracing. Lock-free.
+  /// The recorder of the opened device's operators; null when not tracing. Lock-free.
   virtual record::Recorder* recorder(int ordinal) const = 0;
   /// The trace; null when not tracing.
   virtual TraceWriter* trace() const = 0;
@@ -45,35 +45,35 @@ class Runtime {
   virtual const Driver& driver() const = 0;
   virtual Store* store() const = 0;
 
-  /// Names something that front ends know they do not see, for the statistics' "unseen" list.
+  /// Adds something that front ends know they cannot see to the statistics' "unseen" list.
   virtual void note_unseen(const std::string& words) = 0;
-  /// One more member of the statistics' document: `json` is asked for its value's text, from then
-  /// on until the process ends. A second one of that name takes the first one's place.
+  /// Adds a member to the statistics' document: `json` returns its value's text, from then on until
+  /// the process ends. A second one of that name replaces the first.
   virtual void add_section(const std::string& name, std::function<std::string()> json) = 0;
   /// `opened` is called for every device when it is opened, and now for those that are.
   virtual void on_open(std::function<void(Engine&)> opened) = 0;
-  /// `told` says whether what the calling thread enqueues just now uses no block that its front end
-  /// has not touched: others who see the launch need not look at it. Null: nobody tells.
+  /// `told` is true while every block that the calling thread's next launch uses was touched by its
+  /// front end: kernel inspection may skip that launch. Null: no front end says so.
   virtual void set_told(bool (*told)()) = 0;
   virtual bool told() const = 0;
-  /// Does anybody tell? Who sees a launch then sees not every one: Seen::this_time.
+  /// Is a `told` set? Inspection then skips launches, so its touches are Seen::this_time.
   virtual bool tells() const = 0;
-  /// `enqueued` hears on which stream the calling thread is about to enqueue work;
-  /// `context` answers a stream's context where that can make a difference, else null.
+  /// `enqueued` is called with the stream on which the calling thread is about to enqueue work;
+  /// `context` returns a stream's context where that can make a difference, else null.
   using ContextOf = CUcontext (*)(CUstream stream);
   virtual void set_enqueued(void (*enqueued)(CUstream stream, ContextOf context)) = 0;
   virtual void enqueued(CUstream stream, ContextOf context) const = 0;
   /// Spills every block that may be spilled, on every opened device (adversarial mode).
   virtual void spill_all() = 0;
 
-  /// `looked` is called whenever somebody looks on by the control socket (`firn top`), from a
-  /// thread of Firn's: what is worth its price only then may begin.
+  /// `looked` is called, on a thread of Firn's, whenever a viewer (`firn top`) queries the control
+  /// socket: work that pays only then may begin.
   virtual void on_look(std::function<void()> looked) = 0;
 
-  /// Memory was refused, with these words, which the program is about to hear: writes the page that
-  /// firn_oom_page, or a trace, wants. Again and again at little cost. Under no lock.
+  /// Memory was refused, and the program is about to receive these words: writes the page for
+  /// firn_oom_page, or for a trace. Cheap if repeated. Under no lock.
   virtual void refused_memory(std::string_view words) = 0;
-  /// The program is about to hear `error` of the engine's: of memory it counts, and has its page.
+  /// Call before the program receives the engine's `error`: counts a refusal, writes its page.
   void refused(Engine& engine, const Error& error) {
     if (error.code != Code::out_of_memory) return;
     engine.count_refusal();

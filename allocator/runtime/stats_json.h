@@ -1,4 +1,4 @@
-// The document of `firn run --stats`: what the contract names, and beside it what explains it.
+// The document of `firn run --stats`: the members of the contract, and others that explain them.
 #pragma once
 
 #include <functional>
@@ -14,10 +14,10 @@ namespace firn {
 /// Pinned host memory, of all devices.
 struct HostStats {
   uint64_t budget_bytes = 0;
-  unsigned sharers = 1;  // processes of Firn on this machine, with this one, as last counted
+  unsigned sharers = 1;  // processes of Firn on this machine, including this one, as last counted
 };
 
-/// What front ends add to the document: a member's name, and what gives its value as JSON.
+/// Members that front ends add to the document: a name, and a function for its value as JSON.
 using Sections = std::map<std::string, std::function<std::string()>>;
 
 std::string stats_json(const std::vector<EngineStats>& devices, const HostStats& host,

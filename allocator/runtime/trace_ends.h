@@ -1,4 +1,4 @@
-// A trace's first row and its last ones, which tell about the process and what it came to.
+// A trace's first row and its last ones: the process, and its totals.
 // Owns: nothing. Locks: the trace's.
 #pragma once
 
@@ -11,7 +11,7 @@
 namespace firn {
 
 void trace_begin(TraceWriter& trace, uint64_t now_ns, const Config& config);
-/// Writes out what there is: the process is about to end.
+/// Writes the last rows and flushes: the process is about to end.
 void trace_end(TraceWriter& trace, uint64_t now_ns, const std::vector<EngineStats>& devices);
 
 }  // namespace firn

@@ -1,6 +1,6 @@
-// Looks at this process from outside, by its control socket or where firn_metrics says: statistics
-// are told, memory is sent away. Owns: the socket, and what tells monitoring. Locks: one
-// of its own, a leaf.
+// Serves viewers of this process, by its control socket or where firn_metrics says: reports
+// statistics, spills memory. Owns: the socket, and the metrics output. Locks: one of its own, a
+// leaf.
 #pragma once
 
 #include <atomic>
@@ -19,13 +19,13 @@ class Runtime;
 
 class Viewers {
  public:
-  /// `runtime` outlives the process's ability to answer: it is never destroyed.
+  /// `runtime` is never destroyed: queries may come until the process ends.
   explicit Viewers(Runtime& runtime) : runtime_(runtime) {}
 
-  /// Opens both, once. Where there is no place for the socket the process only cannot be looked at;
-  /// why monitoring is not told is said.
+  /// Opens both, once. Without a place for the socket, viewers cannot connect, and that is all; a
+  /// failure of the metrics output is reported.
   void open();
-  /// `looked` is called whenever somebody looks on ("watch").
+  /// `looked` is called on every query "watch".
   void on_look(std::function<void()> looked);
   void stop();
   /// In the child after fork.
@@ -37,7 +37,7 @@ class Viewers {
 
   Runtime& runtime_;
   std::atomic<bool> begun_{false};
-  // Never destroyed: their threads may be late.
+  // Never destroyed: their threads may end late.
   std::atomic<ControlSocket*> control_{nullptr};
   std::atomic<MetricsOutput*> metrics_{nullptr};
   RankedMutex<Rank::viewers> mutex_;

@@ -14,7 +14,7 @@
 
 #include "allocator/runtime/config.h"
 
-#ifndef FIRN_CSV_READ_BYTES  // a fuzzer has lines that lie across the ends of what is read at once
+#ifndef FIRN_CSV_READ_BYTES  // a fuzzer sets it low: lines that straddle reads
 #define FIRN_CSV_READ_BYTES 4u << 20
 #endif
 
@@ -34,7 +34,7 @@ CsvFile::CsvFile(CsvFile&& other) noexcept
       file_bytes_(other.file_bytes_), line_(other.line_), buffer_(std::move(other.buffer_)),
       at_(other.at_), end_(other.end_), all_read_(other.all_read_),
       names_(std::move(other.names_)), places_(std::move(other.places_)) {}
-// fields_ are the header's, and forgotten
+// fields_ point into the header's line, and are dropped
 
 CsvFile::~CsvFile() {
   if (fd_ >= 0) ::close(fd_);
@@ -43,7 +43,7 @@ CsvFile::~CsvFile() {
 Result<CsvFile> CsvFile::open(const std::string& path, std::vector<std::string_view> columns) {
   CsvFile file;
   file.path_ = path;
-  // Not to hang on a pipe that nobody writes to.
+  // A pipe without a writer must not block the open.
   file.fd_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   struct stat about {};
   if (file.fd_ < 0 || ::fstat(file.fd_, &about) != 0)

@@ -14,8 +14,8 @@ namespace firn::simulate {
 
 class CsvFile {
  public:
-  /// Opens `path` (a regular file) and reads its header. `columns` are the ones that must be there;
-  /// others may be.
+  /// Opens `path` (a regular file) and reads its header. `columns` are required; others are
+  /// allowed.
   static Result<CsvFile> open(const std::string& path, std::vector<std::string_view> columns);
   CsvFile(CsvFile&& other) noexcept;
   CsvFile& operator=(CsvFile&&) = delete;
@@ -25,7 +25,7 @@ class CsvFile {
   Result<bool> next();
   /// The field of columns[index] in the present line. Valid until next().
   std::string_view field(size_t index) const { return fields_[places_[index]]; }
-  /// The header's columns, all of them, as they come.
+  /// All of the header's columns, in its order.
   const std::vector<std::string>& names() const { return names_; }
   uint64_t line() const { return line_; }
   uint64_t file_bytes() const { return file_bytes_; }
@@ -48,7 +48,7 @@ class CsvFile {
   size_t at_ = 0, end_ = 0;
   bool all_read_ = false;
   std::vector<std::string_view> fields_;
-  std::string unquoted_;         // what quoted fields of the present line point to
+  std::string unquoted_;         // storage for the quoted fields of the present line
   std::vector<std::string> names_;
   std::vector<size_t> places_;   // of columns among the fields
 };

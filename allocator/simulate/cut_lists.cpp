@@ -17,7 +17,7 @@ constexpr uint64_t whole_part = 2;  // as in list_operators.cpp, of what can be 
 constexpr uint64_t slice_part = 8;
 constexpr uint32_t single_most = 3;  // tensors beside the lists: learning rate, scale, found_inf
 
-/// How often each list's elements are among an operator's inputs and outputs.
+/// An operator's lists: their length, and how many are among its inputs and outputs.
 struct Lists {
   uint32_t length = 0;  // 0: not known
   uint32_t inputs = 0, outputs = 0;
@@ -65,7 +65,7 @@ class Cutter {
                                                  granule_bytes;
   }
 
-  /// Each tensor once.
+  /// Counts each tensor once.
   uint64_t bytes_of(const TraceKernel& kernel) {
     ++mark_;
     uint64_t bytes = 0;
@@ -90,8 +90,8 @@ class Cutter {
   Lists lists_of(const TraceKernel& kernel) const {
     const std::string_view name = from_.name(kernel);
     if (name.starts_with("aten::_foreach_")) {
-      // One list is written, or made; in place it is the first of the outputs, before what is made
-      // and freed on the way.
+      // One list is written, or made. In place it is the first of the outputs, before temporaries
+      // that are made and freed on the way.
       uint32_t length = 0;
       while (length < kernel.outputs && reads(kernel, from_.outputs(kernel)[length])) ++length;
       if (length == 0) length = kernel.outputs;
@@ -118,7 +118,7 @@ class Cutter {
     return {};
   }
 
-  /// Elements `begin` to `end` of each list, and what follows the lists in the last slice.
+  /// Elements `begin` to `end` of each list, and in the last slice the tensors after the lists.
   static std::vector<uint32_t> part(std::span<const uint32_t> tensors, uint32_t length,
                                     uint32_t lists, uint32_t begin, uint32_t end) {
     std::vector<uint32_t> out;

@@ -10,7 +10,8 @@ namespace firn::simulate {
 
 /// `trace` as it runs with `gpu_bytes`: an operator over lists whose tensors are more than half of
 /// that becomes several kernels, each of tensors within an eighth of it, or of one element of each
-/// list. A slice takes its part of the time, by bytes. Where a trace does not tell an operator's
+/// list. A slice takes its part of the time, by bytes. An operator stays whole if its lists cannot
+/// be separated (a tensor is in two).
 /// lists apart (a tensor that is in two of them), the operator stays whole.
 ProgramTrace cut_lists(const ProgramTrace& trace, uint64_t gpu_bytes);
 

@@ -60,8 +60,8 @@ size_t Disks::poll(unsigned queue, std::span<StoreCompletion> out) {
   return got;
 }
 
-/// The disk serves one request at a time in each direction: it took this one alone at the end of
-/// its stay.
+/// The disk serves one request at a time in each direction: this one had it alone at the end of its
+/// stay.
 void Disks::tell(unsigned disk, const StoreCompletion& completion) {
   const bool write = completion.kind == StoreCompletion::Kind::write;
   const double bytes_s = write ? each_.write_bytes_s : each_.read_bytes_s;

@@ -1,5 +1,5 @@
-// Several simulated SSDs as one store, slots dealt out in turn, without bytes; and a record of what
-// went to and fro.
+// Several simulated SSDs as one store, slots dealt out in turn, without bytes; reports every
+// transfer.
 // Owns: the SSDs. Locks: none (one thread).
 #pragma once
 
@@ -49,7 +49,7 @@ class Disks final : public Store {
   std::vector<std::unique_ptr<SimulatedStore>> disks_;
   unsigned next_ = 0;  // disk of the next slot
   std::function<void(const DiskTransfer&)> told_;
-  std::unordered_map<uint64_t, uint64_t> submitted_ns_;  // by tag, while somebody is told
+  std::unordered_map<uint64_t, uint64_t> submitted_ns_;  // by tag, while transfers are observed
 };
 
 }  // namespace firn::simulate

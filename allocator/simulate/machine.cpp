@@ -29,9 +29,9 @@ void ServiceClock::wait(uint64_t ns_max) {
     const uint64_t before = now_ns();
     pumping_ = true;
     (void)engine_->pump();
-    (void)engine_->ponder();  // beside the program, in no time of its clock
+    (void)engine_->ponder();  // beside the program: takes no time of its clock
     pumping_ = false;
-    // Time went on in the driver: what the caller waits for may have come there.
+    // Time advanced in the driver: the caller's event may have come meanwhile.
     if (ns_max == UINT64_MAX && now_ns() != before) return;
   }
   if (now_ns() > give_up_ns_) give_up();

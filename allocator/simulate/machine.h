@@ -1,5 +1,5 @@
 // A machine in software, without bytes: the software GPU on its virtual clock, simulated SSDs, and
-// one engine between them. One per process: the software GPU is the process's.
+// one engine between them. One per process, as there is one software GPU per process.
 // Owns: all of them. Locks: none (one thread).
 #pragma once
 
@@ -28,8 +28,8 @@ struct MachineOptions {
   bool driver_costs = true;              // mapping calls take the time they take on an A100
 };
 
-/// The engine's clock. While the program waits, the service thread's part is done: pump() before
-/// time goes on. A wait that leads nowhere ends the process, in words.
+/// The engine's clock. While the program waits, it does the service thread's work: pump() before
+/// time advances. A wait without progress ends the process, with a message.
 class ServiceClock final : public Clock {
  public:
   explicit ServiceClock(VirtualClock& clock) : clock_(clock) {}
@@ -39,8 +39,8 @@ class ServiceClock final : public Clock {
 
   /// The engine to pump; null before it is there and while it is closed.
   void serve(Engine* engine) { engine_ = engine; }
-  /// The program got on: from here it has `patience_ns` for its next step. `where` says, when it is
-  /// asked, what the program waits for.
+  /// The program made progress: it has `patience_ns` for its next step. `where` returns what the
+  /// program waits for, for the message.
   void progress(uint64_t patience_ns) { give_up_ns_ = now_ns() + patience_ns; }
   void explain(std::function<std::string()> where) { where_ = std::move(where); }
 
@@ -56,7 +56,7 @@ class ServiceClock final : public Clock {
 class Machine {
  public:
   static Result<std::unique_ptr<Machine>> open(const MachineOptions& options);
-  ~Machine();  // aborts when the GPU ever held more frames than it has
+  ~Machine();  // aborts if the GPU ever held more frames than it has
 
   const MachineOptions& options() const { return options_; }
   Engine& engine() { return *engine_; }
@@ -65,7 +65,7 @@ class Machine {
   CUstream stream() const { return stream_; }
   /// A kernel of `ns` on the stream.
   void launch(uint64_t ns);
-  /// Told of all work that takes time on the GPU, when it is over.
+  /// Calls `observer` for all work that takes time on the GPU, when it is over.
   void observe(FirnGpuObserver observer, void* context) { observe_(observer, context); }
   /// The GPU's own count; aborts when it exceeds the capacity.
   uint64_t check_peak_frame_bytes() const;

@@ -19,7 +19,7 @@ namespace {
 
 constexpr unsigned pumps_most = 1000;  // in a row without time going on
 
-/// Figures that only grow; differences of two are what an interval did.
+/// Counters that only grow; the difference of two is what an interval did.
 struct Totals {
   EngineStats engine;
   uint64_t written_bytes = 0, read_bytes = 0;
@@ -31,7 +31,7 @@ class Program {
       : machine_(machine), engine_(machine.engine()), trace_(trace), options_(options),
         pointers_(trace.tensors.size(), nullptr), marks_(trace.tensors.size(), 0) {
     index_lives();
-    // Everything that fits on the GPU, out and in again over the slowest way, ten times.
+    // Everything that fits on the GPU, out and in again over the slowest channel, ten times.
     const MachineOptions& m = machine.options();
     const double slowest = std::min({m.link_bytes_s, m.ssd_read_bytes_s, m.ssd_write_bytes_s});
     patience_ns_ = 60e9 + 20e9 * static_cast<double>(m.gpu_bytes) / slowest;
@@ -80,7 +80,7 @@ class Program {
   std::vector<uint32_t> deaths_;         // transient tensors by last kernel
   std::vector<uint64_t> deaths_at_;      // per kernel: where its part of deaths_ begins
   std::vector<Hold> holds_;              // of the kernel being prepared
-  // Of the kernel laid out last.
+  // The accesses of the kernel laid out last.
   std::vector<std::pair<uint32_t, Access>> touches_there_, births_;
 
   unsigned iteration_ = 0;               // being enqueued
@@ -135,8 +135,8 @@ Result<void> Program::touch(uint32_t tensor, Access access) {
   return {};
 }
 
-/// The kernel's new tensors. Where they do not fit beside what it holds, the rest is made in host
-/// memory, as an operator's results are, each held as soon as it is there.
+/// Makes the kernel's new tensors. If they do not fit beside what it holds, the rest is made in
+/// host memory, as an operator's results are, each held as soon as it exists.
 Result<void> Program::make_births() {
   size_t made = 0, held = 0;
   Result<void> done;
@@ -152,7 +152,7 @@ Result<void> Program::make_births() {
   return done;
 }
 
-/// Persistent tensors, written once.
+/// Makes the persistent tensors and writes each once.
 Result<void> Program::set_up() {
   progress();
   for (uint32_t i = 0; i < trace_.tensors.size(); ++i) {
@@ -168,8 +168,8 @@ Result<void> Program::set_up() {
   return {};
 }
 
-/// Time goes on, and the engine's service with it, until at most `most` kernels are enqueued and
-/// not over.
+/// Advances time, and the engine's service with it, until at most `most` enqueued kernels are not
+/// over.
 void Program::wait_until_running(uint64_t most) {
   for (unsigned pumps = 0; launched_ - ended_ > most;) {
     const uint64_t now = machine_.clock().now_ns();
@@ -181,8 +181,8 @@ void Program::wait_until_running(uint64_t most) {
   }
 }
 
-/// What a kernel does to memory: what is there already is held first; then its new tensors are
-/// allocated, and held too.
+/// A kernel's memory accesses: existing tensors are held first; then its new tensors are allocated,
+/// and held too.
 template <class Exists>
 void Program::lay_out(uint32_t index, Exists&& exists) {
   const TraceKernel& kernel = trace_.kernels[index];
@@ -206,7 +206,7 @@ void Program::lay_out(uint32_t index, Exists&& exists) {
   }
 }
 
-/// Policy::oracle: the whole iteration in advance.
+/// Policy::oracle: announces the whole iteration in advance.
 void Program::foresee() {
   std::vector<Engine::Coming> coming;
   std::vector<bool> there(trace_.tensors.size());
@@ -264,7 +264,7 @@ Result<void> Program::run_kernel(uint32_t index) {
   return {};
 }
 
-// From inside the driver: no call back into it.
+// Called from inside the driver: must not call back into it.
 void Program::observe(const char* entry, void* stream, uint64_t begin, uint64_t end,
                       uint64_t bytes) {
   if (stream == machine_.stream() && std::strcmp(entry, "firnGpuBusy") == 0)
@@ -333,7 +333,7 @@ Result<ProgramResult> Program::run() {
   }
   Totals before = totals(), now = before;
   for (iteration_ = 0; iteration_ < options_.iterations; ++iteration_) {
-    // The last half counts; its begin, as its end, is when an iteration's last kernel is enqueued.
+    // Only the last half counts; it begins and ends when an iteration's last kernel is enqueued.
     if (iteration_ == options_.iterations / 2) before = now;
     for (uint32_t k = 0; k < trace_.kernels.size(); ++k) {
       if (options_.progress && k % 64 == 0) options_.progress(iteration_, k);

@@ -25,12 +25,12 @@ struct ProgramOptions {
 struct ProgramResult {
   double ideal_s = 0, steady_s = 0;
   std::vector<double> iteration_s;
-  // Of a steady iteration: means over the last half.
+  // A steady iteration: means over the last half.
   double bytes_spilled = 0, bytes_faulted = 0, bytes_prefetched = 0, bytes_forwarded = 0,
          bytes_clean_dropped = 0, bytes_written = 0, bytes_read = 0, evictions = 0, faults = 0,
          maps = 0, unmaps = 0, frames_created = 0;
-  // Used by kernels in host memory, for one kernel's tensors do not fit together. Each of these
-  // bytes is taken to cross the link once: the times are the least there may be.
+  // Used in host memory, by kernels whose tensors do not fit together. Each byte is taken to cross
+  // the link once: the times are lower bounds.
   double bytes_in_host = 0;
   double stall_s = 0;   // no kernel ran, though the program had one to run
   double plan_s = 0;    // CPU time of deciding

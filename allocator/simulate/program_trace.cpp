@@ -163,7 +163,7 @@ class KernelReader {
     return count;
   }
 
-  /// Kernel ids that rise, as they mostly do, need no memory.
+  /// Kernel ids that rise, as they mostly do, are looked up in no set.
   bool fresh(uint64_t id) {
     if (rising_ && (trace_.kernels.empty() || id > last_)) {
       last_ = id;

@@ -46,8 +46,8 @@ class ProgramTrace {
     return std::span(uses).subspan(kernel.uses_at + kernel.inputs, kernel.outputs);
   }
 
-  /// Whether each tensor that is persistent or used, in whole frames, can be on a GPU of `gpu_bytes`.
-  /// (A kernel's tensors need not fit together: some are used in host memory then.)
+  /// Checks that each persistent or used tensor, in whole frames, fits a GPU of `gpu_bytes`. A
+  /// kernel's tensors need not fit together: some are used in host memory then.
   Result<void> check_fits(uint64_t gpu_bytes) const;
 
   std::string names;            // one after the other
@@ -55,7 +55,7 @@ class ProgramTrace {
   std::string tensors_path, kernels_path;
 };
 
-/// Running takes 2 to 200 us for each kernel: more in all iterations would be waited for in vain.
+/// The most kernels in all iterations: at 2 to 200 us each, more would run for too long.
 inline constexpr uint64_t kernels_run_most = 1u << 24;
 
 /// Reads and checks both files, for so many iterations. Errors begin with "FILE:LINE: ".

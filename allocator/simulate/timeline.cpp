@@ -24,7 +24,7 @@ struct Level {
   int64_t bytes;
 };
 
-/// Bytes under way on `track`, at each change.
+/// Bytes in flight on `tracks`, at each change.
 std::vector<Level> in_flight(const Timeline& timeline, std::vector<Track> tracks) {
   std::vector<Level> changes;
   for (const Span& span : timeline.spans)

@@ -1,4 +1,4 @@
-// What happened when, for people to look at: work on the GPU, transfers, stalls, memory.
+// A timeline for people to view: work on the GPU, transfers, stalls, memory.
 // Owns: its records. Locks: none (one thread).
 #pragma once
 
@@ -35,7 +35,7 @@ struct Timeline {
 /// The Chrome trace format (chrome://tracing, Perfetto), as text.
 std::string chrome_trace(const Timeline& timeline, const ProgramTrace& trace);
 
-/// What the Python module draws, as JSON.
+/// The data that the Python module draws, as JSON.
 std::string plot_data(const Timeline& timeline);
 
 }  // namespace firn::simulate

@@ -45,7 +45,7 @@ Result<std::unique_ptr<Driver>> open_driver(const std::string& library) {
   return driver;
 }
 
-// A refusal is tried once more: it may have been the answer of something else that went wrong.
+// A refusal is tried once more: it may have reported another error.
 Driver::ContextGuard::ContextGuard(const Driver& driver, CUcontext context) : driver_(driver) {
   result_ = driver_.ctx_push_current(context);
   if (result_ != CUDA_SUCCESS) result_ = driver_.ctx_push_current(context);
@@ -58,7 +58,7 @@ Driver::ContextGuard::~ContextGuard() {
   // Refused only with an invalid mode, and this one is the driver's own.
   if (relaxed_) (void)driver_.thread_exchange_stream_capture_mode(&mode_);
   CUcontext popped = nullptr;
-  // Refused twice: the driver is no more, and what is current there concerns nobody.
+  // Refused twice: the driver is gone, and its current context no longer matters.
   if (driver_.ctx_pop_current(&popped) != CUDA_SUCCESS) (void)driver_.ctx_pop_current(&popped);
 }
 

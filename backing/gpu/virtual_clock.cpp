@@ -1,4 +1,4 @@
-// The virtual clock: the software GPU's time, which moves only when somebody waits. Owns nothing
+// The virtual clock: the software GPU's time, which moves only when a thread waits. Owns nothing
 // but its list of stores; needs no lock beyond that list's.
 #include <dlfcn.h>
 
@@ -43,8 +43,8 @@ class GpuVirtualClock final : public VirtualClock {
       std::abort();
     }
     const uint64_t limit = ns_max > UINT64_MAX - now ? UINT64_MAX : now + ns_max;
-    // What is due already is there for the caller to see. When the caller waits again at the same
-    // time, it was another's (another engine's completion): time must go on all the same.
+    // The caller can see what is due already. If it waits again at the same time, the event was
+    // another's (another engine's completion): time must go on all the same.
     if (next <= now && stood_at_.exchange(now) == now) next = now + step_ns;
     advance_(std::max(now, std::min(next, limit)));
   }

@@ -21,7 +21,7 @@ namespace firn {
 namespace {
 constexpr size_t key_bytes = 32, nonce_bytes = 12;
 constexpr size_t step_bytes = 256u << 10;  // in the second-level cache for the sum, too
-// Of OpenSSL's <openssl/evp.h>; part of its stable interface.
+// From OpenSSL's <openssl/evp.h>; part of its stable interface.
 constexpr int ctrl_get_tag = 0x10, ctrl_set_tag = 0x11;
 constexpr const char* libraries[] = {"libcrypto.so.3", "libcrypto.so.1.1"};
 
@@ -34,7 +34,7 @@ std::array<unsigned char, nonce_bytes> iv_of(uint64_t nonce) {
 // Operations under way, and whether libcrypto has begun to free what they use (the process ends).
 std::atomic<int> under_way{0};
 std::atomic<bool> ended{false};
-std::atomic<pid_t> process{0};  // that they are of: a forked child has none of their threads
+std::atomic<pid_t> process{0};  // theirs: a forked child has none of their threads
 
 void wait_for_operations() {
   constexpr useconds_t look_us = 100;

@@ -1,13 +1,13 @@
-// AES-256-GCM (NIST SP 800-38D) of what goes to disks, by OpenSSL's libcrypto, which is looked for
-// when it is wanted: Firn does not need it otherwise.
+// AES-256-GCM (NIST SP 800-38D) for bytes that go to disks, by OpenSSL's libcrypto, which is loaded
+// only when it is wanted.
 //
 // The key is the process's own, drawn when the cipher is made, and never leaves it: it lies in a
 // page that is locked, in no core dump and zero in a forked child, and is wiped at the end. (OpenSSL
 // keeps the round keys in ordinary memory while a call lasts, and wipes them at its end.) A nonce is
 // a number that counts encryptions under the key, so that none repeats.
 //
-// At the process's end libcrypto frees what its calls use: it waits for those under way, and none
-// begins after that.
+// At the process's end libcrypto frees what its calls use: that waits for calls under way, and none
+// begins afterwards.
 //
 // Owns the key. Locks: none; any thread.
 #pragma once

@@ -64,7 +64,7 @@ Result<void> CipherStoreCore::start() {
   SignalsBlocked blocked;
   try {
     while (threads_.size() < threads_most_) threads_.emplace_back([this] { work(); });
-  } catch (const std::system_error& refused) {  // fewer threads do as well, none do not
+  } catch (const std::system_error& refused) {  // fewer threads will do
     if (threads_.empty())
       return make_error(Code::io, refused.code().value(),
                         fmt::format("firn_encrypt: no thread to encrypt: {}", refused.what()));
@@ -194,8 +194,8 @@ void CipherStoreCore::end(uint64_t id, Error error) {
   leave(at, slot);
 }
 
-/// Takes the completions of the store below: of every queue, for others wait for the buffers of an
-/// engine that does not ask. mutex_ held.
+/// Takes the completions of the store below: of every queue, since others may wait for the buffers
+/// of an engine that does not poll. mutex_ held.
 void CipherStoreCore::take_completed() {
   std::array<StoreCompletion, 32> done;
   for (unsigned queue = 0; queue < store_queues; ++queue) {

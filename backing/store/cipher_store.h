@@ -1,9 +1,9 @@
-// A store whose slots are encrypted on their way to the store below (cipher.h): who reads the spill
-// file, or the disk afterwards, learns how many bytes there were. Threads of its own encrypt into
-// buffers of its own, for what a write is given must stay as it is, and decrypt in place.
+// A store whose slots are encrypted on their way to the store below (cipher.h): a reader of the
+// spill file, or of the disk afterwards, learns only how many bytes there were. Threads of its own
+// encrypt into buffers of its own, since a write's memory must stay as it is, and decrypt in place.
 //
-// Requests keep their order no more than below. A read that does not decrypt is Code::corrupt: the
-// store below has compared sums before, so that somebody has changed the file.
+// Requests are ordered only as the store below orders them. A read that does not decrypt is
+// Code::corrupt: the store below has compared sums before, so somebody has changed the file.
 //
 // Owns: the store below, the cipher, the buffers (at most buffers_most, as large as the largest
 // slot written), the threads, which start with the first request and take no signals. Lock: mutex_,

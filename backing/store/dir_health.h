@@ -1,5 +1,5 @@
-// Whether a directory gets new slots, by what its disk has answered lately. What is there is read
-// in any case. Owns: nothing. Locks: none; the store's guards it. Time is the caller's.
+// Whether a directory gets new slots, by its disk's recent errors. Slots that it has are read in
+// any case. Owns: nothing. Locks: none; the store's guards it. Time is the caller's.
 #pragma once
 
 #include <cstdint>
@@ -12,16 +12,16 @@ class DirHealth {
   static constexpr uint64_t second_ns = 1'000'000'000;
   /// A pause after an error; each that follows soon is twice as long as the one before.
   static constexpr uint64_t pause_least_ns = second_ns, pause_most_ns = 64 * second_ns;
-  /// So many bytes that came back wrong and stayed so, or so many healed reads within a time (the
-  /// limits of ZFS), and the disk is not to be trusted again.
+  /// After so many sums that stayed wrong, or so many healed reads within a time (the limits of
+  /// ZFS), the disk is never trusted again.
   static constexpr unsigned wrong_most = 2, healed_most = 10;
   static constexpr uint64_t healed_within_ns = 600 * second_ns;
 
-  /// An I/O error that is not for want of space. True: a pause begins.
+  /// An I/O error other than for want of space. True: a pause begins.
   bool failed(uint64_t now_ns);
   /// A sum that was wrong by every path. True: this takes the directory out of use.
   bool wrong();
-  /// A sum that was wrong, and right when read again. The same.
+  /// A sum that was wrong, and right when read again. True: as wrong().
   bool healed(uint64_t now_ns);
 
   bool takes_slots(uint64_t now_ns) const { return !distrusted_ && now_ns >= pause_end_ns_; }

@@ -50,7 +50,7 @@ Result<void> DirIo::start() {
       for (unsigned i = 0; i < limits_.threads; ++i)
         threads_.emplace_back([this] { run(ThreadFile(file_)); });
     }
-  } catch (const std::system_error& refused) {  // fewer threads do as well, none do not
+  } catch (const std::system_error& refused) {  // fewer threads will do
     if (threads_.empty())
       started = make_error(Code::io, refused.code().value(),
                            fmt::format("{}: no I/O thread: {}", file_.dir(), refused.what()));
@@ -107,7 +107,7 @@ void DirIo::detach(std::span<std::byte> region) {
   if (ring_ && !threads_.empty()) change_regions(lock, region, false);
 }
 
-/// Has the ring's thread see to it; returns when it has, or there is no ring any more.
+/// Has the ring's thread do it; returns when it has, or there is no ring any more.
 void DirIo::change_regions(std::unique_lock<RankedMutex<Rank::dir_io>>& lock, std::span<std::byte> region,
                            bool attached) {
   regions_.push_back({region, attached});
@@ -197,7 +197,7 @@ void DirIo::conclude_job(Job* job, ThreadFile& at) {
 
 void DirIo::add_why(const std::string& words) try {
   if (why_.find(words) == std::string::npos) why_ += (why_.empty() ? "" : "; ") + words;
-} catch (const std::bad_alloc&) {  // nothing is said, then
+} catch (const std::bad_alloc&) {  // then nothing is said
 }
 
 void DirIo::settle(ThreadFile& at) {
@@ -208,7 +208,7 @@ void DirIo::settle(ThreadFile& at) {
       trouble = fmt::format("{}: what was spilled may be lost where the program closes descriptors "
                             "that it did not open: threads get no table of their own ({})",
                             file_.dir(), trouble);
-  } catch (const std::bad_alloc&) {  // nothing is said, then
+  } catch (const std::bad_alloc&) {  // then nothing is said
   }
   if (at.own()) has_file_ = true;
   std::lock_guard lock(mutex_);
@@ -216,7 +216,7 @@ void DirIo::settle(ThreadFile& at) {
 }
 
 void DirIo::run(ThreadFile at) {
-  if (at.in_own_table()) note_inherited_table();  // of who started it
+  if (at.in_own_table()) note_inherited_table();  // the starter's
   if (!at.own()) settle(at);
   work(at);
 }

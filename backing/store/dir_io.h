@@ -1,9 +1,9 @@
 // The I/O of one spill file: jobs wait here, and one ring thread, or a few pread/pwrite threads,
 // take transfers out of them. Reads go first, but leave writes a quarter of the depth.
 //
-// No descriptor is written to that may be the program's by now: each thread has a table of
-// descriptors of its own (ThreadFile), and what wakes the ring's is a word in memory. Where there
-// is no such table, pread and pwrite ask before each transfer, which leaves an instant between, and
+// Never writes to a descriptor that may be the program's by now: each thread has a table of
+// descriptors of its own (ThreadFile), and a word in memory wakes the ring's. Without such a table,
+// pread and pwrite check the descriptor before each transfer, which leaves an instant between, and
 // the ring knows its files by itself.
 //
 // Owns: the jobs from submit() to finished(), the threads, the ring. Threads start with the first
@@ -29,7 +29,7 @@
 
 namespace firn {
 
-/// Who is told of a job's end. Called by I/O threads with no lock held.
+/// Receives finished jobs. Called by I/O threads with no lock held.
 class JobHost {
  public:
   virtual void finished(std::unique_ptr<Job> job) = 0;
@@ -87,7 +87,7 @@ class DirIo {
 
   void settle(ThreadFile& at);  // in a table of the calling thread's own, if that can be
   void run(ThreadFile at);  // a pread/pwrite thread
-  /// at.reach(), and it is noted that there is a thread that reaches it by itself.
+  /// at.reach(); notes that a thread now reaches the file by itself.
   Error reach(ThreadFile& at, bool buffered);
   void work(ThreadFile& at);
   void move(Transfer& transfer, ThreadFile& at);  // by pread or pwrite, to its end
@@ -117,8 +117,8 @@ class DirIo {
   std::atomic<bool> has_file_{false};
   bool stopping_ = false;
   std::string why_;
-  // The ring's thread sleeps in io_uring_enter, from before it last looked for work: set under
-  // mutex_. Then the word is counted up and woken, which a request of the ring waits for.
+  // The ring's thread sleeps in io_uring_enter, or is about to: set under mutex_ when it finds no
+  // work. To wake it, the word below is counted up and woken; a request of the ring waits for that.
   std::atomic<bool> ring_asleep_{false};
   std::atomic<uint32_t> ring_wakes_{0};
   std::vector<std::thread> threads_;

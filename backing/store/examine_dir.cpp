@@ -1,4 +1,4 @@
-// What a store would meet in a directory, found out by opening one there. Owns nothing; no locks.
+// Finds out how a store would fare in a directory, by opening one there. Owns nothing; no locks.
 #include <fmt/format.h>
 #include <sys/statvfs.h>
 #include <sys/vfs.h>

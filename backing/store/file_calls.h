@@ -36,7 +36,7 @@ class FileCalls {
     own_index,   // 5.18: io_uring_enter by an index of the thread's, not by a descriptor
     no_number,   // 6.3: the same for io_uring_register, so that none is needed
     fixed_files, // files by an index of the ring's
-    futex,       // 6.7: a request that ends when somebody wakes a word in memory
+    futex,       // 6.7: a request that ends when a word in memory is woken
   };
   virtual bool helps(RingHelp) { return true; }
 

@@ -1,6 +1,6 @@
-// Room in the spill files of FileStoreCore: found, or made by growing a file. That is for one
-// thread of the store's own, with a table of descriptors in which nobody else can close the file's:
-// a length is never set on a file of the program's.
+// Room in the spill files of FileStoreCore: found, or made by growing a file. One thread of the
+// store's own grows files, with a table of descriptors in which no other thread can close the
+// file's: a length is never set on a file of the program's.
 #include <pthread.h>
 
 #include <algorithm>
@@ -56,7 +56,7 @@ Result<void> FileStoreCore::wait_for_room(Dir& dir, size_t bytes,
   grow_due_.notify_one();
   grow_tried_.wait(lock, [&] { return dir.grow_tries > tries || stopping_; });
   if (stopping_) return make_error(Code::cancelled, 0, "the store is being closed");
-  // (A larger one that failed says nothing of this one.)
+  // A larger request that failed says nothing about this one.
   return dir.grown || dir.tried_bytes > bytes ? Result<void>() : dir.grown;
 }
 
@@ -64,7 +64,7 @@ Error FileStoreCore::ask_for_room(Dir& dir, size_t bytes) {
   const uint64_t now = clock_.now_ns();
   if (now < dir.grow_again_ns || (now < dir.grow_ask_ns && bytes >= dir.refused_bytes))
     return make_error(Code::no_space, 0, dir.trouble);
-  if (!start_growing()) return {};  // by the caller, then
+  if (!start_growing()) return {};  // then by the caller
   dir.asked_bytes = std::max(dir.asked_bytes, bytes);
   grow_due_.notify_one();
   return make_error(Code::busy, 0, dir.file.dir() + ": the spill file grows");
@@ -88,7 +88,7 @@ void FileStoreCore::keep_growing() {
       Result<void> grown;
       try {
         grown = grow(*dir, growing_files_[i], bytes, lock);
-      } catch (const std::bad_alloc&) {  // no room now: whoever asks again finds out later
+      } catch (const std::bad_alloc&) {  // no room now: a later request finds out
         if (!lock.owns_lock()) lock.lock();
         grown = make_error(Code::io, ENOMEM, "no memory");
       }
@@ -108,7 +108,7 @@ void FileStoreCore::keep_growing() {
       grow_due_.wait(lock);
     }
   }
-  growing_files_.clear();  // here, in whose table they are
+  growing_files_.clear();  // by this thread, whose table has them
 }
 
 /// After success there may still be no room: others took it. The caller looks again.
@@ -159,7 +159,7 @@ Result<void> FileStoreCore::grow(Dir& dir, ThreadFile& at, size_t bytes,
     if (grown.error().code == Code::io) (void)dir.health.failed(now);
     return grown.error();
   }
-  // (With what was laid out before and found no memory for its note.)
+  // With room laid out before, when there was no memory to note it.
   const uint64_t added = dir.file.bytes() - dir.file_bytes;
   dir.free.give(dir.file_bytes, added);
   dir.file_bytes += added;
@@ -167,7 +167,7 @@ Result<void> FileStoreCore::grow(Dir& dir, ThreadFile& at, size_t bytes,
   return {};
 }
 
-/// Where its I/O threads have the file by themselves, what is laid out is in use still.
+/// If its I/O threads have the file by themselves, the room laid out stays in use.
 std::string FileStoreCore::closed(Dir& dir, const Error& error) {
   const bool reached = dir.io->has_file();
   dir.trouble = error.text;

@@ -16,7 +16,7 @@ namespace firn {
 
 namespace {
 constexpr size_t slot_bytes_max = size_t{1} << 30;
-constexpr uint64_t share_wait_ns = 500'000'000;    // between looks at who else is there
+constexpr uint64_t share_wait_ns = 500'000'000;    // between counts of neighbours
 constexpr uint64_t full_wait_ns = 1'000'000'000;   // after a write that found the disk full
 constexpr unsigned depth_least = 4;                // keeps an SSD busy, and a write beside reads
 
@@ -64,9 +64,9 @@ FileStoreCore::FileStoreCore(const StoreOptions& options, FileCalls& calls,
   for (const auto& dir : dirs_) growing_files_.emplace_back(dir->file);
 }
 
-/// By I/O threads, after a job: who waits for the engine's lock waits for no count of neighbours.
-/// What all have in flight together stays what one alone would: a read that is waited for has no
-/// more requests before it than that.
+/// Called by I/O threads, after a job: a wait for the engine's lock never includes a count of
+/// neighbours. All sharers together have no more in flight than one alone would: an urgent read has
+/// no more requests before it.
 void FileStoreCore::share() {
   const uint64_t now = clock_.now_ns();
   uint64_t due = share_again_ns_.load(std::memory_order_relaxed);
@@ -132,7 +132,7 @@ Result<Slot> FileStoreCore::reserve(size_t bytes, bool wait) {
   const uint64_t now = clock_.now_ns();
   std::unique_lock lock(mutex_);
   if (left_) release_left();
-  struct Number {  // had first: room that is taken must not be lost for want of memory
+  struct Number {  // taken first: room must not be lost for want of memory
     FileStoreCore& store;
     std::unique_lock<RankedMutex<Rank::store>>& lock;
     uint32_t id;
@@ -142,7 +142,7 @@ Result<Slot> FileStoreCore::reserve(size_t bytes, bool wait) {
       store.give_id(id);
     }
   } number{*this, lock, take_id()};
-  // Its own, then the others; of these the directory with the least on its way; equals in turn.
+  // Its own, then the others; of these the one with the least in flight; equals in turn.
   std::vector<size_t> order(dirs_.size());
   std::iota(order.begin(), order.end(), size_t{0});
   std::rotate(order.begin(), order.begin() + static_cast<ptrdiff_t>(next_dir_ % order.size()),
@@ -217,7 +217,7 @@ Result<void> FileStoreCore::submit(StoreCompletion::Kind kind, unsigned queue, S
     dir->outstanding_bytes += bytes;
     (job->write() ? dir->writes : dir->reads).begin(clock_.now_ns());
   }
-  Job refused;  // what settle() needs, should the job not be taken
+  Job refused;  // for settle(), if the job is not taken
   refused.kind = kind;
   refused.slot = slot;
   refused.bytes = bytes;
@@ -335,8 +335,7 @@ std::string FileStoreCore::judge(Dir& dir, Place& place, const Job& job) {
 void FileStoreCore::finished(std::unique_ptr<Job> job) {
   {
     std::lock_guard lock(mutex_);
-    // Its place among the completions was made with the job: it comes, whatever there is no memory
-    // for.
+    // Its completion was allocated with the job: it comes even if memory is out.
     StoreCompletion& completion = job->completion.front();
     completion.tag = job->tag;
     completion.kind = job->kind;
@@ -347,7 +346,7 @@ void FileStoreCore::finished(std::unique_ptr<Job> job) {
     Dir& dir = *dirs_[at.dir];
     try {
       if (const std::string words = judge(dir, at, *job); !words.empty()) say("firn: " + words);
-    } catch (const std::bad_alloc&) {  // nothing is said, then
+    } catch (const std::bad_alloc&) {  // then nothing is said
     }
     if (!job->failed()) {
       (job->write() ? dir.written_bytes : dir.read_bytes) += job->bytes;
@@ -362,7 +361,7 @@ void FileStoreCore::finished(std::unique_ptr<Job> job) {
     clock_.notify();
     Said::of_process().write();
     share();
-  } catch (const std::bad_alloc&) {  // (The others' number is asked again.)
+  } catch (const std::bad_alloc&) {  // the neighbours are counted again later
     clock_.notify();
   }
 }

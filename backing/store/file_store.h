@@ -81,11 +81,11 @@ class FileStoreCore final : public JobHost {
     DirHealth health;
     uint64_t quarantined_bytes = 0;
     uint64_t grow_again_ns = 0;  // after a refusal: not before
-    size_t asked_bytes = 0;      // to grow by, of the growing thread; 0: nothing is asked
+    size_t asked_bytes = 0;      // asked of the growing thread; 0: nothing
     uint64_t grow_tries = 0;     // of that thread
     Result<void> grown;          // the last one's outcome
     size_t tried_bytes = 0;      // by so much
-    size_t refused_bytes = 0;    // by so much it could not, until grow_ask_ns
+    size_t refused_bytes = 0;    // that could not be added, until grow_ask_ns
     uint64_t grow_ask_ns = 0;
     bool closed = false;         // by the program
     RankedMutex<Rank::growth> grow_mutex;
@@ -102,14 +102,14 @@ class FileStoreCore final : public JobHost {
   /// likely to be noticed.
   uint32_t take_id();
   void give_id(uint32_t id) noexcept;
-  /// The slot's room goes back; where there is no memory for that, before the next slot is made.
+  /// Gives the slot's room back; if memory is out, before the next slot is made.
   void release(uint32_t id) noexcept;
   void release_left();
   /// Room in that directory, growing its file where there is none. mutex_ held by `lock`, let go
   /// while the file grows.
   Result<uint64_t> find_room(Dir& dir, size_t bytes, bool wait,
                              std::unique_lock<RankedMutex<Rank::store>>& lock);
-  /// Has the growing thread see to it: busy, or why that is no use.
+  /// Asks the growing thread for it: busy, or the reason why that is no use.
   Error ask_for_room(Dir& dir, size_t bytes);
   /// The same, and waits for it. There may be no room still: others took it.
   Result<void> wait_for_room(Dir& dir, size_t bytes,
@@ -119,11 +119,11 @@ class FileStoreCore final : public JobHost {
   Result<void> grow(Dir& dir, ThreadFile& at, size_t bytes,
                     std::unique_lock<RankedMutex<Rank::store>>& lock);
   void settle(Place& place, const Job& job, Dir& dir);
-  /// Takes in what a job's end tells of its directory. Words for stderr; mostly none. mutex_ held.
+  /// Learns a directory's health from a finished job. Words for stderr; mostly none. mutex_ held.
   std::string judge(Dir& dir, Place& place, const Job& job);
   /// The program has closed the spill file. Words for stderr, once; empty after that. mutex_ held.
   std::string closed(Dir& dir, const Error& error);
-  /// Looks who else is there, now and then; without mutex_.
+  /// Counts the neighbours, now and then; without mutex_.
   void share();
 
   StoreOptions options_;

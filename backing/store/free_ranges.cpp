@@ -10,7 +10,7 @@ std::optional<uint64_t> FreeRanges::take(uint64_t bytes) {
   auto best = by_size_.lower_bound({bytes, 0});
   if (bytes == 0 || best == by_size_.end()) return std::nullopt;
   auto [size, offset] = *best;
-  // The rest keeps the nodes: no memory has to be had for it.
+  // The rest reuses the nodes: that takes no memory.
   auto sized = by_size_.extract(best);
   auto placed = by_offset_.extract(offset);
   if (size > bytes) {
@@ -27,7 +27,7 @@ std::optional<uint64_t> FreeRanges::take(uint64_t bytes) {
 void FreeRanges::give(uint64_t offset, uint64_t bytes) {
   FIRN_STORE_CHECK(bytes > 0, "an empty range at %llu", (unsigned long long)offset);
   uint64_t begin = offset, end = offset + bytes;
-  // Its nodes, before anything changes: there may be no memory for them.
+  // Makes its nodes before anything changes: there may be no memory for them.
   std::map<uint64_t, uint64_t> placed{{begin, bytes}};
   std::set<std::pair<uint64_t, uint64_t>> sized{{bytes, begin}};
   auto next = by_offset_.lower_bound(offset);

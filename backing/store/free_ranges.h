@@ -2,8 +2,8 @@
 // set of ranges. No lock: the store's guards it.
 //
 // Invariants: ranges are disjoint, never adjacent (they would have been joined), never empty; both
-// views hold the same ranges; free_bytes() is their sum. Where memory lacks (std::bad_alloc, of give()
-// alone) nothing has changed.
+// views hold the same ranges; free_bytes() is their sum. If memory is out (std::bad_alloc, from
+// give() alone), nothing has changed.
 #pragma once
 
 #include <cstdint>

@@ -1,7 +1,7 @@
 // One write or read of a slot on its way: cut into transfers, each continued until the kernel has
-// moved all of it, summed, and for a read verified, by another path when the sum is wrong.
-// Owned by the directory's DirIo from submission to its end. Locks: the counters and the error are
-// guarded by DirIo's mutex; the summer belongs to one thread at a time, as told at each use.
+// moved all of it, summed, and for a read verified, by another path when the sum is wrong. Owned by
+// the directory's DirIo from submission to its end. Locks: the counters and the error are guarded
+// by DirIo's mutex; the summer belongs to one thread at a time, as noted at each use.
 #pragma once
 
 #include <cstdint>

@@ -9,8 +9,8 @@
 
 namespace firn {
 
-// A busy kernel was seen to leave a request that it meant to hand to a worker without worker and
-// without answer (6.18; one of some ten thousands): the next trial, on another ring, gets one.
+// A busy kernel (6.18) was seen to leave a request without a worker and without an answer, once in
+// some ten thousand: a new trial, on another ring, gets one.
 constexpr int ring_trials = 3;
 
 namespace {
@@ -111,7 +111,7 @@ Result<std::unique_ptr<Store>> open_file_store(const StoreOptions& options, File
           trouble = *told;
           break;
         }
-        file = SpillFile::open(dir, options.allow_tmpfs, calls);  // that one is the kernel's
+        file = SpillFile::open(dir, options.allow_tmpfs, calls);  // the kernel may use the old one
         if (!file) return file.error();
       }
       int emptied = calls.ftruncate(file->direct_fd(), 0);

@@ -82,7 +82,7 @@ size_t PacedStore::poll(unsigned queue, std::span<StoreCompletion> out) {
     request.completion.busy_ns =
         std::max(request.completion.busy_ns, request.due_ns - request.submitted_ns);
     out[count++] = std::move(request.completion);
-    request.queue = store_queues;  // nobody's: to be erased
+    request.queue = store_queues;  // of no queue: to be erased
   }
   if (count > 0)
     std::erase_if(requests_, [](const Request& request) { return request.queue == store_queues; });

@@ -1,12 +1,12 @@
 // A store that is no faster than a modelled SSD: the store below does the real I/O on real files,
-// and what it has completed is handed over once the modelled SSD would have completed it too. For
+// and its completions are handed over once the modelled SSD would have completed them too. For
 // trying programs out on the software GPU, whose link is modelled as well.
 //
 // The model: one SSD for the whole store, one request at a time in each direction, in the order of
 // submission, and a latency. A request that is withdrawn has taken its time.
 //
 // Owns: the store below, the completions that are held back. Lock: mutex_, taken before the lower
-// store's. Nobody is notified when a held completion falls due: engines poll while they wait.
+// store's. A held completion falls due without a notification: engines poll while they wait.
 #pragma once
 
 #include <array>

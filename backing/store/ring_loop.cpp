@@ -83,8 +83,8 @@ void RingLoop::loop() {
   leave();
 }
 
-/// The files themselves, whatever becomes of their numbers: I/O takes less of the processor. (Where
-/// that is refused, numbers that others may close are asked before each request.)
+/// Registers the files themselves, whatever becomes of their numbers: I/O takes less of the
+/// processor. (If that is refused, numbers that others may close are checked before each request.)
 void RingLoop::register_files() {
   if (at_.reach_errno(false) != 0 || !io_.calls_.helps(FileCalls::RingHelp::fixed_files)) return;
   const int files[2] = {at_.fd(false), at_.fd(at_.reach_errno(true) == 0)};
@@ -92,8 +92,8 @@ void RingLoop::register_files() {
   io_.has_file_ = files_ || at_.own();
 }
 
-/// Where others may close it: the ring by an index of this thread's, and its number closed; at
-/// least far from the program's.
+/// If others may close the ring's number: uses an index of this thread's and closes the number, or
+/// at least moves it far from the program's.
 void RingLoop::give_up_number() {
   if (at_.own()) return;
   indexed_ = io_.calls_.helps(FileCalls::RingHelp::own_index) &&
@@ -136,7 +136,7 @@ void RingLoop::wait() {
   told(result);
 }
 
-/// An answer of io_uring_enter.
+/// Takes an answer of io_uring_enter.
 void RingLoop::told(int result) {
   if (result >= 0 || result == -EINTR || result == -ETIME) return;
   if (result == -EAGAIN || result == -EBUSY || result == -ENOMEM) {
@@ -148,8 +148,8 @@ void RingLoop::told(int result) {
                          io_.file_.dir(), errno_words(-result));
 }
 
-/// The kernel takes nothing more. It may still write to staging memory for what it has: that is
-/// waited for, in the memory shared with it. The rest goes by pread and pwrite.
+/// The kernel takes no more requests. It may still write to staging memory for those that it has:
+/// waits for them in the memory shared with it. The rest goes by pread and pwrite.
 void RingLoop::leave() {
   std::vector<size_t> unsent;
   for (unsigned at = io_uring_smp_load_acquire(ring_.sq.khead); at != ring_.sq.sqe_tail; ++at) {
@@ -250,8 +250,8 @@ void RingLoop::refuse_buffers(const std::string& words) {
                           io_.file_.dir(), words));
 }
 
-/// A request that ends when ring_wakes_ is no longer `value`, or is woken. (Where the kernel does
-/// not know those, wait() ends now and then.)
+/// A request that ends when ring_wakes_ is no longer `value`, or is woken. (If the kernel does not
+/// know such requests, wait() ends now and then.)
 void RingLoop::arm_wake(uint32_t value) {
   if (!futex_ || wake_armed_) return;
   io_uring_sqe* sqe = io_uring_get_sqe(&ring_);
@@ -276,14 +276,14 @@ bool RingLoop::fill() {
       }
       if (!transfer) {
         if (idle()) return true;  // a region is to be registered
-        // Whoever comes from here on wakes us.
+        // A later submission wakes us.
         io_.ring_asleep_ = true;
         arm_wake(io_.ring_wakes_);
         return true;
       }
     }
     start(std::move(*transfer));
-    if (!refused_.empty()) return true;  // what is in flight is looked after first
+    if (!refused_.empty()) return true;  // requests in flight come first
   }
 }
 

@@ -2,10 +2,10 @@
 // other can submit to it. With nothing in flight it sleeps like any thread; else in the kernel,
 // until a transfer completes or a word in memory is woken.
 //
-// Its descriptors are in a table of the thread's own. Where there is none, no descriptor is needed
-// once it is set up: the kernel knows the thread's ring and the ring's files by index, so that the
-// program may close what it likes. Where io_uring_enter is refused later,
-// nothing in flight is lost, and threads go on.
+// Its descriptors are in a table of the thread's own. Without one, no descriptor is needed once it
+// is set up: the kernel knows the thread's ring and the ring's files by index, so that the program
+// may close what it likes. If io_uring_enter is refused later, nothing in flight is lost, and
+// threads go on.
 //
 // Owns: the ring, its registered buffers, the requests in flight. Locks: DirIo's, while taking
 // transfers and regions, and while it sleeps with nothing in flight.

@@ -1,4 +1,4 @@
-// The simulated disk's faults, and what it makes of memory that has tags in place of bytes.
+// The simulated disk's faults, and its handling of memory that has tags in place of bytes.
 #include <algorithm>
 #include <cstring>
 
@@ -7,7 +7,7 @@
 namespace firn {
 
 namespace {
-constexpr std::byte poison{0xa5};  // what a read's memory holds until its bytes are there
+constexpr std::byte poison{0xa5};  // in a read's memory until its bytes are there
 constexpr uint64_t poison_tag = 0xa5a5a5a5a5a5a5a5;
 }  // namespace
 

@@ -325,8 +325,8 @@ StoreStats SimulatedDisk::stats() const {
   return stats;
 }
 
-/// What fell due without being polled counts once: enough to wake its engine, not so often that an
-/// engine waiting on something else in the same thread would never see time go on.
+/// A due completion that is not polled is named once: that wakes its engine, and lets time go on
+/// for an engine in the same thread that waits for something else.
 uint64_t SimulatedDisk::next_completion_ns() const {
   uint64_t now = options_.clock->now_ns();
   std::lock_guard lock(mutex_);

@@ -85,7 +85,7 @@ class SimulatedDisk final : public SimulatedStore {
   void keep_old(Place& place);
   uint64_t lateness();
   bool fails(Side side, uint64_t now);
-  // Of memory or of its tags: `contents_` is what is there.
+  // For memory's bytes or its tags: `contents_` has whichever there are.
   size_t content_bytes(size_t bytes) const {
     return options_.tags ? bytes / store_alignment * sizeof(uint64_t) : bytes;
   }
@@ -100,8 +100,8 @@ class SimulatedDisk final : public SimulatedStore {
   mutable RankedMutex<Rank::store> mutex_;
   std::mt19937_64 random_;
   std::map<uint32_t, Place> places_;
-  std::vector<std::byte> contents_;   // of one request, while it is looked at
-  std::vector<std::byte> old_;        // what was at a place that was discarded last
+  std::vector<std::byte> contents_;   // of one request, while it is worked on
+  std::vector<std::byte> old_;        // contents of the place discarded last
   SimulatedFaults faults_;
   uint32_t next_id_ = 1;
   std::array<std::deque<Request>, 2> waiting_;  // the front may be on its way

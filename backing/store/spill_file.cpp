@@ -30,8 +30,8 @@ Error refuse(const std::string& dir, int error, const std::string& words) {
   return make_error(Code::invalid_argument, error, fmt::format("firn_dir: {} {}", dir, words));
 }
 
-/// Others may be able to write to the directory only where the sticky bit keeps them from each
-/// other's files. The file has no name at any time, so that even they cannot reach it.
+/// Others may write to the directory only if the sticky bit keeps them from each other's files. The
+/// file has no name at any time, so that even they cannot reach it.
 Result<void> check_owner(const std::string& dir, const struct stat& status) {
   uid_t user = geteuid();
   if ((status.st_mode & S_IWOTH) && !(status.st_mode & S_ISVTX))
@@ -103,7 +103,7 @@ int64_t born_ns(int fd) {
   return found.stx_btime.tv_sec * 1'000'000'000 + found.stx_btime.tv_nsec;
 }
 
-/// Whether bytes written directly come back, and nothing of it stays.
+/// Do bytes written directly come back? Nothing of the trial stays.
 Result<void> try_out(const std::string& dir, int fd, FileCalls& calls) {
   if (calls.file_bytes_max() < store_alignment)
     return refuse(dir, EFBIG,
@@ -162,7 +162,7 @@ Result<SpillFile> SpillFile::open(const std::string& dir, bool allow_tmpfs, File
   file.why_ = owner_words(dir, at->get());
   file.direct_flags_ = O_RDWR | O_DIRECT;
   file.direct_ = Descriptor(::openat(at->get(), ".", flags | O_DIRECT, 0600));
-  if (!file.direct_ && errno == EINVAL && memory) {  // no page cache to go past in any case
+  if (!file.direct_ && errno == EINVAL && memory) {  // there is no page cache to bypass
     file.direct_flags_ = O_RDWR;
     file.direct_ = Descriptor(::openat(at->get(), ".", flags, 0600));
   }
@@ -181,7 +181,7 @@ Result<SpillFile> SpillFile::open(const std::string& dir, bool allow_tmpfs, File
 }
 
 /// Preallocates up to `bytes`; undone when it fails midway (ext4 leaves blocks behind). (It takes
-/// long: by the process's number, whose that is is asked again before each call.)
+/// long: the process's number, where it is used, is checked again before each call.)
 int SpillFile::extend(ThreadFile& at, uint64_t bytes, FileCalls& calls) {
   int result = -EINTR;
   for (int tries = 0; result == -EINTR && tries < interrupted_most; ++tries) {
@@ -215,9 +215,9 @@ Error SpillFile::closed_by_program() const {
                                 dir_));
 }
 
-/// File systems take all the room that there is before they refuse a step that is too large, others
-/// find none meanwhile, and ext4 gives it back with its next commit only. Nor is a small disk one
-/// job's of several. So no step takes more than an eighth of what is free.
+/// A file system takes all the room that there is before it refuses a step that is too large:
+/// others find none meanwhile, and ext4 gives it back only with its next commit. And several jobs
+/// may share a small disk. So no step takes more than an eighth of what is free.
 uint64_t SpillFile::fitting(int fd, uint64_t step, uint64_t need) const {
   struct statfs system {};
   if (::fstatfs(fd, &system) != 0 || system.f_blocks == 0) return step;
@@ -298,7 +298,7 @@ std::string ThreadFile::take_table(std::span<ThreadFile> files, FileCalls& calls
   };
   if (!has_own_table()) {
     if (!calls.helps(FileCalls::RingHelp::own_table)) return none("close_range", ENOSYS);
-    // In an empty table it would be too late for the process's numbers.
+    // In an empty table the process's numbers can no longer be checked.
     for (const ThreadFile& each : files) {
       int error = each.file_->direct_.reopens();
       if (error == EBADF && each.file_->ours(false)) error = ENOENT;  // /proc shows another table

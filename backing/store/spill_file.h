@@ -18,13 +18,12 @@ class ThreadFile;
 
 class SpillFile {
  public:
-  /// Checks the directory (who owns it, who may write to it, what file system it is), opens the
-  /// file and decides by a trial write and read whether direct I/O works. Errors begin with
-  /// "firn_dir: DIR".
+  /// Checks the directory (its owner, its writers, its file system), opens the file and decides by
+  /// a trial write and read whether direct I/O works. Errors begin with "firn_dir: DIR".
   static Result<SpillFile> open(const std::string& dir, bool allow_tmpfs, FileCalls& calls);
 
-  /// Makes the file `step` bytes longer, by less, but at least `need`, where the disk has little
-  /// room; the answer is by how much. On failure the file is as long as before. lost: see ours().
+  /// Makes the file `step` bytes longer, or less, but at least `need`, where the disk has little
+  /// room; returns by how much. On failure the file is as long as before. lost: see ours().
   Result<uint64_t> grow(ThreadFile& at, uint64_t step, uint64_t need, FileCalls& calls);
 
   const std::string& dir() const { return dir_; }
@@ -33,7 +32,7 @@ class SpillFile {
   /// Are the numbers above still this file? The program may have closed them, and have opened files
   /// of its own that got them: never write before asking.
   bool ours(bool buffered) const;
-  /// The answer where they are not.
+  /// The error where they are not.
   Error closed_by_program() const;
   uint64_t bytes() const { return bytes_; }
   /// Why not better, in words; empty when all is well.
@@ -65,11 +64,11 @@ class ThreadFile {
         direct_(std::exchange(other.direct_, -1)),
         buffered_(std::exchange(other.buffered_, -1)) {}
   ThreadFile& operator=(ThreadFile&&) = delete;
-  /// By the same thread: what the file takes is free when it has ended.
+  /// By the same thread. The room of a closed file is free when this has ended.
   ~ThreadFile();
 
   /// Gives the calling thread a table of its own with `files`, opened anew, and nothing else; or
-  /// takes that of the thread that started it. Answers why there is none, in words; then all is as
+  /// takes that of the thread that started it. Returns why there is none, in words; then all is as
   /// before.
   static std::string take_table(std::span<ThreadFile> files, FileCalls& calls);
 
@@ -79,8 +78,8 @@ class ThreadFile {
   /// Is it for a thread with a table of its own, this one or one that shares it?
   bool in_own_table() const { return in_own_table_; }
   int fd(bool buffered) const;
-  /// ok: fd() is the file. By the process's numbers that is asked each time; else the file is
-  /// opened where it could not be before. lost: the program has closed it; io.
+  /// ok: fd() is the file. The process's numbers are checked each time; else the file is opened if
+  /// it could not be before. lost: the program has closed it; io.
   Error reach(bool buffered);
   /// The same, without words: 0, or an errno; EBADF where the program has closed it.
   int reach_errno(bool buffered);

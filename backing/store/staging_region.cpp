@@ -38,9 +38,9 @@ bool transparent_pages() {
          words.find("[madvise]") != std::string::npos;
 }
 
-/// Addresses for `bytes` at a multiple of huge_bytes, with a guard of huge_bytes behind: no region
-/// is another's neighbour, so nobody takes two for one and gives a driver or a ring a range that
-/// crosses from one registration into the next. Null with errno set on failure.
+/// Addresses for `bytes` at a multiple of huge_bytes, with a guard of huge_bytes behind: regions
+/// are never adjacent, so that no range given to a driver or a ring crosses from one registration
+/// into the next. Null with errno set on failure.
 std::byte* reserve_aligned(size_t bytes) {
   const size_t kept = bytes + huge_bytes;
   void* all = ::mmap(nullptr, kept + huge_bytes, PROT_NONE, flags, -1, 0);
@@ -57,8 +57,8 @@ std::byte* reserve_aligned(size_t bytes) {
   return nullptr;
 }
 
-/// Addresses for a simulation, as reserve_aligned() has them, each above those before: which region
-/// is the lowest does not depend on where the system has holes. Null where there are none left.
+/// Addresses for a simulation, as reserve_aligned() gives them, each above those before: which
+/// region is the lowest does not depend on the system's holes. Null where there are none left.
 std::byte* reserve_in_order(size_t bytes) {
   constexpr size_t all_bytes = size_t{1} << 40;
   static const uintptr_t all = [] {
@@ -81,12 +81,12 @@ void prefer_node(std::byte* data, size_t bytes, int node) {
   (void)::syscall(SYS_mbind, data, bytes, preferred, mask, 16ul * bits, 0u);
 }
 
-/// The same, of huge pages that are there now; null where the system has too few, or a cgroup may
+/// The same in huge pages that are there now; null where the system has too few, or a cgroup may
 /// not have them (hugetlb.2MB.max is found out page by page), or the kernel cannot say (before
-/// 5.14). The place is found with the guard behind it, for the kernel puts such a mapping next to
-/// another one. (Never over a mapping that is there: a refusal for want of pages comes after that
-/// was taken away, and other threads' memory may be in its place by then. Nor is what they map
-/// there meanwhile replaced.)
+/// 5.14). The place is found with the guard behind it, since the kernel puts such a mapping next to
+/// another one. (Never over an existing mapping: the kernel takes that away before it refuses for
+/// want of pages, and other threads' memory may be in its place by then. Nor over what they map
+/// there meanwhile.)
 std::byte* map_huge(size_t bytes, int node) {
   std::byte* place = reserve_aligned(bytes);
   if (!place) return nullptr;

@@ -10,7 +10,7 @@
 
 namespace firn {
 
-/// A hash between its pieces: no memory has to be had for it when a sum is due.
+/// A hash between its pieces, made beforehand: a due sum takes no memory.
 struct SumState {
   alignas(64) std::byte bytes[576];
 };

@@ -10,7 +10,7 @@ void DirIo::work(ThreadFile& at) {
   (void)pthread_setname_np(pthread_self(), fmt::format("firn-io-{}", number_ % 1000).c_str());
   std::unique_lock lock(mutex_);
   while (true) {
-    // (Another has it, though the program closed it before this thread had.)
+    // Another thread has the file, which the program closed before this one had it.
     if (has_file_ && !at.own() && at.reach_errno(false) != 0) return;
     std::optional<Transfer> transfer = take();
     if (!transfer) {

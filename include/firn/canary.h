@@ -1,6 +1,6 @@
-// Faults that only a test has in the library, to see that its oracles find them: FIRN_CANARY(n) is
-// false, and in a build with -DFIRN_CANARIES true where the environment's FIRN_CANARY is n
-// (tests/simulation/canaries.cpp says what each is).
+// Faults put into the library on purpose, to see that a test's oracles find them: FIRN_CANARY(n) is
+// true in a build with -DFIRN_CANARIES whose environment has FIRN_CANARY=n, else false
+// (tests/simulation/canaries/canaries.cpp says what each is).
 #pragma once
 
 #ifdef FIRN_CANARIES
@@ -11,7 +11,7 @@ inline bool canary(int number) {
   static const char* const chosen = std::getenv("FIRN_CANARY");
   return chosen && std::atoi(chosen) == number;
 }
-/// The first of the process, whatever is asked for later.
+/// The first value of the process, whatever the later ones.
 template <class T>
 T canary_first(T value) {
   static const T first = value;

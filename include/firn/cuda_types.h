@@ -1,6 +1,6 @@
-// Types of the driver's documented ABI beyond firn/cuda_abi.h: what memory, copies, launches and
-// graphs are told with. For who answers the driver's entries: the library in front of it, and the
-// software GPU. What they only pass on is void*. Owns nothing. tests/allocator/preload/abi_test.cpp
+// Types of the driver's documented ABI beyond firn/cuda_abi.h, for memory, copies, launches and
+// graphs. For those who answer the driver's entries: the library in front of it, and the software
+// GPU. Types that they only pass on are void*. Owns nothing. tests/allocator/preload/abi_test.cpp
 // and tests/backing/gpu/cuda_abi_test.cpp compare sizes and offsets with the real <cuda.h>.
 #pragma once
 

@@ -38,11 +38,11 @@ class Descriptor {
   /// The same file opened anew, in the calling thread's table, whichever that is, by a number that
   /// is no standard stream's; the caller's to close. -1, with the errno of reopens() or open(2).
   int reopened(int flags) const;
-  /// Whether reopened() would do with O_RDWR: 0, or the errno: EBADF where the process's number is
-  /// another file's by now, or nobody's. Opens nothing.
+  /// Whether reopened() would work with O_RDWR: 0, or the errno: EBADF if the process's number is
+  /// closed, or another file's by now. Opens nothing.
   int reopens() const;
 
-  /// Of this process, just now. For tests.
+  /// The number of live descriptors in this process. For tests.
   static unsigned live();
 
  private:
@@ -52,15 +52,15 @@ class Descriptor {
   Entry* entry_ = nullptr;  // in the table, which never shrinks
 };
 
-/// From here on the calling thread, and threads that it starts, have a table of descriptors of
-/// their own with nothing in it: nobody else can close what they open, nor have another file by
-/// such a number. The process's files are neither kept open nor closed by it; but the kernel copies
-/// the first 64 numbers, and closes the copies, of which their file systems hear (flush). False,
-/// with errno: the kernel (before 5.9), or a container's seccomp filter, has no close_range(2).
+/// From here on the calling thread, and threads that it starts, have an empty table of descriptors
+/// of their own: no other thread can close what they open, or reuse its number. The process's files
+/// stay as they are; but the kernel copies the first 64 numbers, and closes the copies, which their
+/// file systems notice (flush). False, with errno: the kernel (before 5.9), or a container's
+/// seccomp filter, has no close_range(2).
 bool take_empty_table();
-/// Has the calling thread taken one, or been told so? Its number 2 is not stderr.
+/// Has the calling thread such a table? Its number 2 is not stderr.
 bool has_own_table();
-/// For a thread that was started by one that has: they share it.
+/// Called by a thread that was started by one with such a table: they share it.
 void note_inherited_table();
 
 }  // namespace firn

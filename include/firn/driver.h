@@ -4,7 +4,7 @@
 // Contract of use (what the real driver wants, and what the software GPU aborts on):
 //  - the device's context is current in the calling thread (Driver::ContextGuard);
 //  - a mapping starts at its reservation's granule, frame offset 0, and is followed by
-// mem_set_access;
+//    mem_set_access;
 //  - mem_unmap only after the events of every stream that used the memory have completed;
 //  - a frame (handle) is released only when unmapped; handles, streams, events are not used after
 //    their destruction.
@@ -100,14 +100,14 @@ struct Driver {
   std::string library;   // path it was opened from
   bool software = false; // the software GPU (it exports firnGpuConfigure)
   void* handle = nullptr;  // dlopen's; kept open for the life of the process
-  /// Where Firn's stand-in is in front of it (allocator/preload/stand_in.h), which these entries go
-  /// past; null: it is not.
+  /// firn_stand_in() where Firn's stand-in is in front (allocator/preload/stand_in.h; these entries
+  /// bypass it); null: it is not.
   void* (*stand_in)(const char* what) = nullptr;
 
-  /// Makes `context` current in this thread for its scope and restores what was; a capture that
-  /// goes on meanwhile, in any thread, is not spoilt by calls that are no work (queries, mappings).
-  /// Where the driver refuses (a context that was destroyed, a callback of the program's, exit)
-  /// nothing is current that was not before, and result() says why.
+  /// Makes `context` current in this thread for its scope, then restores the one before. Calls that
+  /// are no work (queries, mappings) do not invalidate a capture meanwhile, in any thread. If the
+  /// driver refuses (a context that was destroyed, a callback of the program's, exit), the current
+  /// context stays as it was, and result() says why.
   class [[nodiscard]] ContextGuard {
    public:
     ContextGuard(const Driver& driver, CUcontext context);
@@ -130,7 +130,7 @@ struct Driver {
 };
 
 /// Opens `library` ("libcuda.so.1" when empty: whatever the loader finds, real or software) and
-/// fills the table, through cuGetProcAddress where the library has it, else dlsym. not_supported
+/// fills the table by dlsym of the versioned names (driver_table.cpp says why). not_supported
 /// names the entry that is missing or the library that could not be opened. Does not call cuInit.
 Result<std::unique_ptr<Driver>> open_driver(const std::string& library = {});
 

@@ -106,7 +106,7 @@ FIRN_API size_t firn_stats(char* text, size_t size) FIRN_NOEXCEPT;
  * until the process ends, but nothing is moved any more. */
 FIRN_API void firn_shutdown(void) FIRN_NOEXCEPT;
 
-/** What went wrong last in this thread; "" if nothing did. Valid until its next call. */
+/** This thread's last error in words; "" if there was none. Valid until its next call. */
 FIRN_API const char* firn_error(void) FIRN_NOEXCEPT;
 
 #ifdef __cplusplus

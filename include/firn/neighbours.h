@@ -1,17 +1,17 @@
 // How many processes of Firn share a directory, an SSD or a machine's memory just now, so that each
 // takes its share of it.
 //
-// Each holds a read lock of one byte, at a place drawn at random, on directories that stand for
-// what is shared, and whoever asks counts those locks. The kernel keeps them with the open
-// descriptor: they are gone with the process, however it dies, so that there are no files, no
-// slots to clear, no process ids to mistrust. Nobody can write to a directory, hence nobody can
-// hold a write lock there: no read lock is ever refused or waited for, and a dead process holds
-// nothing up. They work between users and, on the same directory, between containers. A file
-// system that has no such locks, or a directory that may not be read, counts one.
+// Each process holds a read lock of one byte, at a place drawn at random, on directories that stand
+// for what is shared, and counts those locks. The kernel keeps them with the open descriptor: they
+// are gone with the process, however it dies, so that there are no files, no slots to clear, no
+// process ids to mistrust. A directory cannot be opened for writing, hence no process can hold a
+// write lock there: a read lock is never refused or waited for, and a dead process blocks nothing.
+// They work between users and, on the same directory, between containers. A file system without
+// such locks, or a directory that may not be read, counts one.
 //
-// Anybody may lock a directory that he may read, as often as he likes, and the kernel does not tell
-// whose a lock is. So each also holds a lock on a directory that only its user may read: those are
-// the user's own. All others together count as many as these at most.
+// Any user may lock a directory that he may read, as often as he likes, and the kernel does not
+// tell whose a lock is. So each process also holds a lock on a directory that only its user may
+// read: those are the user's own. The others together count for as many at most.
 #pragma once
 
 #include <cstdint>
@@ -24,16 +24,15 @@ namespace firn {
 
 class Neighbours {
  public:
-  /// Joins those at `places`, which are directories; one that cannot be opened or locked is left
-  /// out. A forked child is no neighbour, and takes no place.
+  /// Joins those at `places`, which are directories; skips one that cannot be opened or locked. A
+  /// forked child is no neighbour.
   static Neighbours join(const std::vector<std::string>& places);
   Neighbours(Neighbours&&) noexcept = default;
   Neighbours& operator=(Neighbours&&) = delete;
 
-  /// How many there are, this one included: at the place where there are most. At most twice
-  /// `count_most`, and some three system calls for each that is counted. By any thread, also one
-  /// with a table of descriptors of its own. Never waits, but takes some 10 us where there are
-  /// many: hold no lock.
+  /// The number of neighbours at the place that has most, this process included; at most twice
+  /// `count_most`. Some three system calls for each. By any thread, also one with a table of
+  /// descriptors of its own. Never waits, but takes some 10 us if there are many: hold no lock.
   unsigned count() const;
   static constexpr unsigned count_most = 32;
 

@@ -21,15 +21,15 @@ class OutputFile {
   enum class Readers : unsigned char { owner, all };  // as far as the umask lets
   OutputFile() = default;
   /// Creates `path`, or empties what is there. Mode 0600 where it is new (0644 for Readers::all).
-  /// Code::io names the path: a symbolic link (other than /dev/stdout and its like), a folder that
-  /// is missing, a pipe that nobody reads, ...
+  /// Code::io names the path: a symbolic link (other than /dev/stdout and its like), a missing
+  /// folder, a pipe without a reader, ...
   static Result<OutputFile> create(const std::string& path, If there = If::empties,
                                    Readers readers = Readers::owner);
 
-  /// All of it, or Code::io. The number may be the program's by now, who closed what it did not
-  /// open: then nothing is written, and that is the error.
+  /// All of it, or Code::io. The program may have closed the descriptor, though it did not open it,
+  /// and reused its number: that is an error, and nothing is written.
   Result<void> write(std::string_view text);
-  /// Waits until it is on the disk, and gives it up. Code::io where that failed.
+  /// Waits until it is on the disk, and closes it. Code::io where that failed.
   Result<void> close();
   explicit operator bool() const { return static_cast<bool>(file_); }
 

@@ -6,8 +6,8 @@
 
 namespace firn {
 
-/// Of the system. Where it does not say, as large as the smallest that there is: whoever wipes or
-/// unmaps by it does nothing to bytes beyond his own.
+/// The system's; if unknown, the smallest that there is, so that a caller who wipes or unmaps by it
+/// stays within his own bytes.
 inline size_t page_bytes() {
   const long bytes = ::sysconf(_SC_PAGESIZE);
   return bytes > 0 ? static_cast<size_t>(bytes) : 4096;

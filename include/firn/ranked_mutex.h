@@ -1,6 +1,6 @@
-// The order in which locks are taken. Where the build's option `lock_ranks` is on, a thread that
-// takes them in another order ends the process and says which two; so does one that comes, with a
-// lock in hand, to a place where it must hold none. Elsewhere these are the standard library's.
+// The order in which locks are taken. With the build's option `lock_ranks`, a thread that takes
+// them in another order ends the process, which says which two; so does a thread that reaches
+// none_held() with a lock. Without it these are the standard library's.
 //
 // Owns: which ranks a thread holds, for each library or program that Firn is linked into.
 #pragma once
@@ -15,13 +15,13 @@
 
 namespace firn {
 
-/// A thread takes a lock only while all that it holds rank before it. (One that it merely tries for
-/// may be any: nobody waits.) Locks of one rank are never held together.
+/// A thread takes a lock only while all that it holds rank before it. (try_lock() may take any: it
+/// does not wait.) Locks of one rank are never held together.
 enum class Rank : unsigned char {
   start,          // Runtime::start()
   runtime,        // the process's Firn: its devices, while one is opened too
   engine,         // a device's engine
-  freed,          // what was freed in a callback of the driver's
+  freed,          // memory freed in a callback of the driver's
   virtual_clock,  // a simulation's
   cipher_store,   // stores in front of another
   paced_store,
@@ -30,17 +30,17 @@ enum class Rank : unsigned char {
   dir_io,         // a directory's requests
   host,           // the process's host memory
   host_trial,     // the answers of trials in a process of its own
-  viewers,        // who looks at the process from outside
+  viewers,        // viewers from outside the process
   control,        // and their sockets
-  metrics,        // what is told to monitoring
+  metrics,        // figures for monitoring
   worker,         // a thread of Firn's and what waits for it
-  recorder,       // what was recorded of the program
+  recorder,       // the record of the program
   device_times,   // and the events around it
   copy_gate,
   net,            // firn_verify's history
   trace,          // rows that are not written yet
   clock,          // the wall clock: to be woken
-  slow_work,      // what takes long, while it is said
+  slow_work,      // reports of work that takes long
   stderr_writer,  // writes the lines
   stderr_lines,   // that wait
 };
@@ -73,7 +73,7 @@ inline void given(Rank rank) { --held[static_cast<int>(rank)]; }
 
 }  // namespace lock_ranks
 
-/// Of the ranks from `first` on, before `end`, the calling thread holds none.
+/// Aborts if the calling thread holds a lock with a rank from `first` on, before `end`.
 inline void none_held(const char* before, Rank first = Rank::start, int end = rank_count) {
   for (int rank = static_cast<int>(first); rank < end; ++rank)
     if (lock_ranks::held[rank]) lock_ranks::wrong("it comes to", before, rank);

@@ -22,7 +22,7 @@ enum class Code : uint8_t {
   not_supported,      // refused by this machine (io_uring, O_DIRECT, a missing driver entry)
   cancelled,          // withdrawn before it began
   lost,               // the block's last good copy could not be read back, or is gone
-  busy,               // not now; it is seen to, ask again
+  busy,               // not now, but under way: ask again
 };
 
 const char* code_name(Code code);

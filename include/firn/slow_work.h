@@ -1,8 +1,8 @@
 // Work that the program has to wait for and that may take long: one line on stderr says so while it
 // lasts, once for each kind in a process.
 //
-// Owns: process-wide state, and from the first such work on a thread, which sleeps without end
-// while there is none. Locks: one, a leaf; the words are made under it.
+// Owns: process-wide state, and a thread from the first such work on, which sleeps while there is
+// none. Locks: one, a leaf; the words are made under it.
 #pragma once
 
 #include <chrono>
@@ -25,13 +25,13 @@ class SlowWorks {
   static constexpr size_t kinds = 2;
   using Say = std::function<void(const std::string& line)>;
 
-  /// What takes longer than `patience` is said. So is what often takes a little: each stretch
-  /// counts, and is forgotten in twice the time in which there is none.
+  /// Reports work that takes longer than `patience`, also in short stretches: each counts, and is
+  /// forgotten after twice its length without such work.
   SlowWorks(std::chrono::nanoseconds patience, Say say);
   ~SlowWorks();
   /// The process's own, which writes to stderr. Never destroyed.
   static SlowWorks& of_process();
-  /// Starts the thread that looks, as the first work would: by a thread that has stderr, where the
+  /// Starts the watching thread, as the first work would. For a thread that has stderr, where the
   /// work is done by one with a table of descriptors of its own.
   void start();
 
@@ -61,8 +61,8 @@ class SlowWorks {
   std::thread watcher_;
 };
 
-/// From its construction to its destruction such work is done, which the words tell ("laying out
-/// ..."); what they refer to lives as long. Costs a lock and, at most now and then, a wake-up.
+/// Such work is done from its construction to its destruction. The words describe it ("laying out
+/// ..."), and refer to things that live as long. Costs a lock and, now and then, a wake-up.
 class SlowWork {
  public:
   using Words = std::function<std::string()>;

@@ -1,5 +1,5 @@
-// What the software GPU's libcuda.so.1 exports beside the driver API: its settings, its clock, its
-// faults and its own count of frames. Resolve these by dlsym from Driver::handle; absent from a
+// The exports of the software GPU's libcuda.so.1 beside the driver API: its settings, its clock,
+// its faults and its own count of frames. Resolve these by dlsym from Driver::handle; absent from a
 // real driver. Every setting can come from the environment too (the names in brackets), read at
 // cuInit.
 #pragma once
@@ -25,11 +25,11 @@ typedef struct FirnGpuConfig {
   int tags;                     // with no_bytes: memory has tags in place of bytes. Default 0
 } FirnGpuConfig;
 
-// Tags: one 64-bit number for each 4 KiB of frames and of host memory, at multiples of
-// that (what nobody wrote has firn_gpu_tag_undefined). Copies and fills do to tags as they would
-// to bytes, when they end on the virtual clock. From a copy's begin to its end its target is
-// firn_gpu_tag_in_flight, a source that changed meanwhile arrives as firn_gpu_tag_torn; a target in
-// mapped memory is so from the copy's submission on where a use of it before would be a fault
+// Tags: one 64-bit number for each 4 KiB of frames and of host memory, at multiples of that (memory
+// that was never written has firn_gpu_tag_undefined). Copies and fills do to tags as they would to
+// bytes, when they end on the virtual clock. From a copy's begin to its end its target is
+// firn_gpu_tag_in_flight; a source that changed meanwhile arrives as firn_gpu_tag_torn. A target in
+// mapped memory is in flight from the copy's submission on, if a use of it before would be a fault
 // (backing/gpu/software/arrivals.h).
 enum : uint64_t {
   firn_gpu_tag_bytes = 4096,
@@ -51,11 +51,11 @@ enum : uint64_t {
 //                          each handle, one at a time in the process; opening waits, up to 150 us
 //                          for each handle, until no copy to the host is under way. Wall clock only
 
-// And what the driver takes of a device's memory for itself:
+// Device memory that the driver takes for itself:
 //  FIRN_GPU_OWN=module:32MiB,launch:8MiB,stream:2MiB,graph:4MiB   each module or library loaded, each
 //                          kernel's first launch, each stream and executable graph; out of memory
 //                          where the device has less. Given back with the object. Default: nothing
-// And what PyTorch's operators on it keep, as cuBLASLt's do:
+// Memory that PyTorch's operators on it keep, as cuBLASLt's do:
 //  FIRN_GPU_WORKSPACE=4194304   bytes for each stream, allocated by the first matrix product there
 //                          and used by all that follow. Default: 0
 
@@ -79,8 +79,8 @@ void firnGpuFailAt(const char* entry, uint64_t nth, int error);
 /// [FIRN_GPU_FAIL=cuMemMap:3+:2].
 void firnGpuFailFrom(const char* entry, uint64_t nth, int error);
 /// After `after` more calls (0: now) every context of the process ends with `error`, as if a kernel
-/// of its own had failed: 700 an illegal address, 710 an assertion, 719 a failed launch. What is
-/// queued never runs; nearly every entry answers `error` until the context is destroyed. A kernel
+/// of its own had failed: 700 an illegal address, 710 an assertion, 719 a failed launch. Queued
+/// work never runs; nearly every entry answers `error` until the context is destroyed. A kernel
 /// that faults, asserts or traps ends its own context by itself. Also [FIRN_GPU_DIE=700:250]
 /// (error:after). 0, or -1 before cuInit or for error 0.
 int firnGpuDie(int error, uint64_t after);
@@ -109,9 +109,9 @@ typedef void (*FirnGpuKernel)(void** params, const unsigned grid[3], const unsig
 int firnGpuKernelCreate(const char* name, FirnGpuKernel fn, const unsigned (*layout)[2],
                         void** function /* out: CUfunction */);
 
-/// For kernels and stores of simulations; `address` and `bytes` are rounded outwards. All answer
-/// one of FirnGpuTags, the last of which name what is wrong with the access; nothing was done then.
-/// `device`: the one whose access to mapped memory counts; -1: nobody's.
+/// For kernels and stores of simulations; `address` and `bytes` are rounded outwards. All return
+/// one of FirnGpuTags, the last of which name what is wrong with the access; then nothing was done.
+/// `device`: the one whose access to mapped memory counts; -1: none's.
 enum FirnGpuTags {
   firn_gpu_tags_done = 0,
   firn_gpu_tags_differ = 1,

@@ -51,7 +51,7 @@ struct StoreDirStats {
                                 // an EIO, of 1 s after ENOSPC, for good after wrong sums
   double write_bytes_s = 0;     // measured lately, while there was something to do; 0: not known
   double read_bytes_s = 0;
-  bool own = true;              // false: only where the process's own directories have no room
+  bool own = true;              // false: used only where the process's own directories have no room
   unsigned sharers = 1;         // users of this directory's SSD just now, this one included; a
                                 // process counts once for each of its directories there
   uint64_t quarantined_bytes = 0;  // room that gave back a wrong sum, and is not used again
@@ -60,7 +60,7 @@ struct StoreDirStats {
 struct StoreStats {
   std::string kind;             // "io_uring" | "threads" | "simulated"
   std::string why;              // why not better (io_uring refused: EPERM ..., ...)
-  std::string cipher;           // that what is on disk is encrypted with; empty: none
+  std::string cipher;           // of the bytes on disk; empty: none
   std::vector<StoreDirStats> dirs;
   uint64_t written_bytes = 0, read_bytes = 0;
   uint64_t slots_in_use = 0, slot_bytes_in_use = 0;
@@ -78,14 +78,14 @@ class Store {
   /// works unregistered and stats().why says so. Buffers given to write/read lie in such a region.
   virtual Result<void> attach_staging(std::span<std::byte> region) = 0;
 
-  /// Takes back what attach_staging() was given, with no request in it: when this returns, the
+  /// Detaches a region given to attach_staging(), with no request in it: when this returns, the
   /// kernel holds none of its pages. May wait for I/O of others. Not under a lock that I/O needs.
   virtual void detach_staging(std::span<std::byte> region) { (void)region; }
 
   /// Reserves room for `bytes` (> 0, a multiple of store_alignment; at most 1 GiB). no_space when
-  /// no directory can grow, io while all that could rest after errors: nothing was changed. A file
-  /// that grows may take seconds, for which `wait` waits; without it the answer is busy at once, and
-  /// the clock is notified when it is worth asking again.
+  /// no directory can grow, io while all that could rest after errors; then nothing was changed.
+  /// Growing a file may take seconds: with `wait` this waits; without it the answer is busy at
+  /// once, and the clock is notified when it is worth asking again.
   virtual Result<Slot> reserve(size_t bytes, bool wait = true) = 0;
 
   /// Writes the whole slot from `bytes` (its size must equal the reservation). The sum (XXH3-128)
@@ -154,7 +154,7 @@ struct StoreOptions {
 /// (unless allowed), no O_DIRECT (a trial write and read at start-up decides).
 Result<std::unique_ptr<Store>> open_store(const StoreOptions& options);
 
-/// What open_store() would meet in `dir`, without keeping anything: for `firn doctor`.
+/// The state in which open_store() would find `dir`, without keeping anything: for `firn doctor`.
 struct DirReport {
   std::string dir, filesystem;
   bool usable = false, o_direct = false;
@@ -176,7 +176,7 @@ class TagMemory {
   virtual void write(std::byte* address, size_t bytes, const uint64_t* tags) = 0;
 };
 
-/// Faults that a simulated store has injected, as often as each was met.
+/// How often a simulated store has injected each fault.
 struct SimulatedFaults {
   uint64_t write_errors = 0, read_errors = 0, refused = 0, late = 0, short_transfers = 0;
   uint64_t flipped = 0, stale_reads = 0, misdirected_reads = 0;                // healed
@@ -196,13 +196,13 @@ struct SimulatedStoreOptions {
   bool keep_bytes = true;             // false: same checks and times, but no data is read from or
                                       // written to memory, and no sums are taken (no corruption)
   TagMemory* tags = nullptr;          // not null: memory holds tags; slots and sums are of those
-  // Rates of further faults. A first read finds what another slot holds, or what the disk held there
+  // Rates of further faults. A first read finds another slot's bytes, or what the disk held there
   // before (healed by the re-read); completions come up to `late_ns_most` late, and overtake each
   // other; a transfer is short, and is continued.
   double misdirected_read_rate = 0, stale_read_rate = 0, late_rate = 0, short_rate = 0;
   uint64_t late_ns_most = 1'000'000;
-  // A write is reported done and was not, or half, or went to another slot's place: for good, what
-  // the slot should hold is on the disk no more, and its reads are Code::corrupt.
+  // A write is reported done but was lost, or half done, or went to another slot's place: the
+  // slot's bytes are gone for good, and its reads are Code::corrupt.
   double lost_write_rate = 0, torn_rate = 0, misdirected_write_rate = 0;
   // Between these times on the clock every read, every write is EIO; reserve() is no_space.
   uint64_t reads_fail_from_ns = 0, reads_fail_until_ns = 0;
@@ -218,12 +218,12 @@ class SimulatedStore : public Store {
   virtual SimulatedFaults faults() const { return {}; }
   /// Requests that are taken and not yet polled.
   virtual size_t in_flight(unsigned queue) const { return (void)queue, 0; }
-  /// Whatever the disk has at the slot's place; empty where nothing was written.
+  /// The disk's bytes at the slot's place; empty where nothing was written.
   virtual std::span<const std::byte> contents(Slot slot) const {
     (void)slot;
     return {};
   }
-  /// Is that not what was written to the slot?
+  /// Does the slot hold something else than was written to it?
   virtual bool damaged(Slot slot) const { return (void)slot, false; }
 };
 std::unique_ptr<SimulatedStore> open_simulated_store(const SimulatedStoreOptions& options);

@@ -1,6 +1,6 @@
-// How fast a way is, from what went through it: bytes that completed over the time in which there
-// was something to complete. Older transfers are forgotten slowly, with the time the way was busy,
-// so that an idle one keeps what is known of it.
+// How fast a channel is: bytes that completed, over the time in which there was something to
+// complete. Older transfers fade with the channel's busy time, so that an idle one keeps its
+// figure.
 //
 // Needs nothing: no clock, no thread. The caller holds one lock around every call.
 #pragma once
@@ -16,12 +16,12 @@ class Throughput {
   /// `memory_ns`: busy time after which a transfer counts for 1/e.
   explicit Throughput(uint64_t memory_ns = 2'000'000'000) : memory_ns_(memory_ns) {}
 
-  /// A transfer was given to the way; times in ns, not descending.
+  /// A transfer was given to the channel; times in ns, not descending.
   void begin(uint64_t now_ns) {
     if (in_flight_++ == 0) since_ns_ = now_ns;
   }
-  /// One that was begun is over. `bytes` 0: it failed or was withdrawn, and neither it nor the time
-  /// since the last completion counts. So too for one that did not wait for the way alone.
+  /// A transfer is over. `bytes` 0: it failed or was withdrawn, and neither it nor the time since
+  /// the last completion counts. Also for one that waited for more than the channel.
   void end(uint64_t bytes, uint64_t now_ns) {
     if (in_flight_ > 0) --in_flight_;
     const auto busy_ns = static_cast<double>(now_ns - std::min(now_ns, since_ns_));

@@ -7,17 +7,17 @@
 namespace firn {
 
 /// The sysfs directory of the whole disk that holds `path` ("/sys/devices/.../nvme0n1"); empty
-/// where there is none to be told (overlay, btrfs, network).
+/// where sysfs does not tell (overlay, btrfs, network).
 std::string disk_of(const std::string& path, const std::string& sys = "/sys");
 
-/// The NUMA node of a disk (disk_of()); of a device made of several, theirs where it is the same.
-/// -1: not known.
+/// The NUMA node of a disk (disk_of()); of a device made of several, the one that they share. -1:
+/// not known.
 int disk_node(const std::string& disk);
 
 /// The NUMA node of a PCI device ("0000:3B:00.0", any case). -1: not known.
 int pci_node(const std::string& id, const std::string& sys = "/sys");
 
-/// The firmware's word on how far two nodes are apart (10: the same one); 0: not known.
+/// The firmware's distance between two nodes (10: the same one); 0: not known.
 unsigned node_distance(int from, int to, const std::string& sys = "/sys");
 
 }  // namespace firn

@@ -33,10 +33,10 @@ def enabled() -> bool:
 
 
 def stats() -> dict[str, Any]:
-    """What `firn run --stats` writes, now: {"pid", "devices": [...], "store": {...}}, and
-    {"stalls": {"operators": [{"name", "waits", "seconds"}], "call_sites": [the same]}}: who waited
-    for memory, the longest first. {} before CUDA has started, and where Firn is not the
-    allocator."""
+    """The document that `firn run --stats` writes, as of now: {"pid", "devices": [...], "store":
+    {...}}, and {"stalls": {"operators": [{"name", "waits", "seconds"}], "call_sites": [the
+    same]}}: waits for memory, the longest first. {} before CUDA has started, and where Firn is not
+    the allocator."""
     library = _plugin()
     if library is None:
         return {}
@@ -51,9 +51,9 @@ def stats() -> dict[str, Any]:
 
 
 def call_sites(wanted: bool = True) -> None:
-    """From now on waits are also told by the line of the program (the innermost that is not
+    """From now on waits are also counted by line of the program (the innermost that is not
     torch's): stats()["stalls"]["call_sites"]. Costs some microseconds, and Python's lock, for each
-    operator that waited; nothing for those that did not."""
+    operator that waited; nothing for the others."""
     library = _plugin()
     if library is not None:
         library.firn_torch_call_sites(int(wanted))
@@ -107,15 +107,15 @@ def _hint(name: str, tensor: torch.Tensor, *more: int, with_size: bool = False) 
 
 
 def pin(tensor: torch.Tensor) -> None:
-    """Keeps the tensor's storage on the device until unpin(). Counted. For memory that something
-    uses without PyTorch's operators."""
+    """Keeps the tensor's storage on the device until unpin(). Counted. For memory that is used
+    without PyTorch's operators."""
     _hint("pin", tensor)
 
 
 def unpin(tensor: torch.Tensor) -> None:
-    """Takes one pin() back, or, without one, that the tensor's address was given away (data_ptr(),
-    DLPack, __cuda_array_interface__). What used it so far has to be enqueued on the current
-    stream, or over. RuntimeError where there is neither."""
+    """Takes one pin() back; without one, takes back that the tensor's address was given away
+    (data_ptr(), DLPack, __cuda_array_interface__). Uses so far must be over, or enqueued on the
+    current stream. RuntimeError where there is nothing to take back."""
     _hint("unpin", tensor, *_stream(tensor))
 
 
@@ -137,10 +137,10 @@ def cold(tensor: torch.Tensor) -> None:
 
 
 class no_spill:
-    """While a `with firn.no_spill():` is entered, by any thread, nothing that is on a device leaves
-    it, whoever it belongs to. What is away still comes back while there is room, and is used in
-    host memory, slowly, where there is none. An allocation that does not fit raises
-    torch.OutOfMemoryError, which says so. May be nested."""
+    """While a `with firn.no_spill():` is entered, by any thread, memory on a device stays there,
+    whoever owns it. Spilled memory still comes back while there is room; without room it is used in
+    host memory, slowly. An allocation that does not fit raises torch.OutOfMemoryError, which says
+    so. May be nested."""
 
     def __init__(self) -> None:
         self._entered: list[ctypes.CDLL | None] = []

@@ -1,12 +1,12 @@
 """Memory that is used without PyTorch's operators.
 
-Whoever takes a tensor's bare address (data_ptr(), DLPack, __cuda_array_interface__) uses it unseen:
-its block stays on the device until it is freed, and the statistics' "pinned" says why. Callers that
-are known only to compare addresses do not count, nor does Triton where its launches are seen. Some
-functions of torch's own use memory without operators, for as long as they run: it is held
+Code that takes a tensor's bare address (data_ptr(), DLPack, __cuda_array_interface__) uses it
+unseen: the block stays on the device until it is freed, and the statistics' "pinned" says why.
+Callers that are known only to compare addresses do not count, nor does Triton where its launches
+are seen. Some functions of torch's own use memory without operators while they run: it is held
 meanwhile.
 
-install() wraps these in Python. Nothing here costs a program anything that runs without Firn.
+install() wraps these in Python. A program that runs without Firn pays nothing for it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ OUT_OF_MEMORY = 2  # firn::Code
 DLPACK_CPU = 1     # kDLCPU: a copy there
 
 # Modules that take addresses as names of tensors: which are the same, which are views, is it 0, is
-# it aligned. A name with a dot at its end: and those below.
+# it aligned. A name that ends with a dot covers the modules below it, too.
 ONLY_COMPARE = (
     "accelerate.accelerator", "accelerate.big_modeling", "accelerate.hooks",
     "accelerate.utils.modeling", "safetensors.torch",
@@ -36,9 +36,9 @@ ONLY_COMPARE = (
     "transformers.integrations.moe", "transformers.modeling_utils", "transformers.pytorch_utils",
     "transformers.trainer",
 )
-# Of the packages above, what hands addresses on.
+# Modules of the packages above that hand addresses on.
 HAND_ON = ("torch.distributed._symmetric_memory.",)
-# These hand addresses to launches alone: nothing is pinned where launches are looked at. (Inductor
+# These hand addresses to launches alone: nothing is pinned where launches are seen. (Inductor
 # launches some of its kernels through Triton's own launcher.)
 ONLY_LAUNCH = ("torch._inductor.runtime.", "triton.")
 # torch's own functions that use memory outside of operators: NCCL and cuFile are called directly.
@@ -66,8 +66,8 @@ def _below(module: str, names: Iterable[str]) -> bool:
 
 def _only_compares(frame: FrameType) -> bool:
     """Whether the caller of data_ptr() takes the address as a name."""
-    # A storage's data_ptr() calls another storage's: what counts is who called that; or who runs
-    # code that was made without a module (Triton's binders).
+    # A storage's data_ptr() calls another storage's: the caller of that counts. Code that was made
+    # without a module (Triton's binders) counts as the code that runs it.
     while frame.f_back is not None and (frame.f_code.co_name in ("data_ptr", "_data_ptr")
                                         or "__name__" not in frame.f_globals):
         frame = frame.f_back
@@ -81,7 +81,7 @@ def _only_compares(frame: FrameType) -> bool:
 
 
 def give(address: int, how: int) -> None:
-    """Raises where the block cannot be had on the device."""
+    """Raises where the block cannot be brought to the device."""
     code = _plugin().firn_torch_give_address(address, how)
     if code:
         import torch
@@ -138,7 +138,7 @@ def _storages(values: Iterable[Any], torch: Any) -> Iterator[Any]:
 
 
 def _held(original: Function, torch: Any, address_of: Function) -> Function:
-    """`original`, with what it is given, and what it allocates, held meanwhile."""
+    """`original`, with its arguments' memory, and what it allocates, held meanwhile."""
     @functools.wraps(original)
     def function(*arguments: Any, **options: Any) -> Any:
         if not _plugin().firn_torch_observing():
@@ -157,8 +157,8 @@ def _held(original: Function, torch: Any, address_of: Function) -> Function:
 
 
 def _not_compiled(wrapper: Any, torch: Any) -> Any:
-    """`wrapper`, which Dynamo runs as it is, and what it calls: compiled (by torch 2.14) it would
-    call the method of that name instead of the one that it wraps, which is itself."""
+    """`wrapper`, which Dynamo then leaves as it is, and all that it calls: compiled (by torch 2.14)
+    it would call the method of that name, itself, instead of the one that it wraps."""
     dynamo = torch._C._dynamo.eval_frame
     function: Any = wrapper.fget if isinstance(wrapper, property) else wrapper
     if hasattr(dynamo, "set_code_exec_strategy"):  # 2.11 to 2.15 have it

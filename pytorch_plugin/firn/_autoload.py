@@ -29,7 +29,7 @@ def _complain(words: str) -> None:
 
 
 def _refuse(words: str, conf: str) -> None:
-    """Nobody's memory is torch's own where it was to be Firn's, unless the user has said so."""
+    """Keeps CUDA from starting without Firn, unless the user has allowed torch's own allocator."""
     if _startup.knob("fallback", conf) == "native":
         warnings.warn("firn: %s: the native allocator stays, nothing will spill" % words,
                       RuntimeWarning, stacklevel=3)
@@ -43,7 +43,7 @@ def _refuse(words: str, conf: str) -> None:
         raise RuntimeError("firn: " + words)
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         refuse()
-    torch.cuda._lazy_init = refuse  # whoever starts CUDA asks for it by this name
+    torch.cuda._lazy_init = refuse  # everything that starts CUDA calls it by this name
 
 
 def _start_software_device() -> str:
@@ -62,8 +62,8 @@ def _install(conf: str) -> str:
     words = error.value.decode(errors="replace").splitlines()[0] if error.value else ""
     if status != 2:
         _plugin = library
-        # (Where the library in front of the driver was asked before this one was there: its own
-        # value, which os.environ does not know.)
+        # If the library in front of the driver was asked before this one was there, it has set this
+        # itself, unknown to os.environ.
         if "PYTORCH_NO_CUDA_MEMORY_CACHING" not in os.environ:
             os.unsetenv("PYTORCH_NO_CUDA_MEMORY_CACHING")
         _addresses.install(library)
@@ -78,8 +78,8 @@ def _install(conf: str) -> str:
 def load() -> None:
     """The entry point."""
     global _tried
-    # Where the start-up line did not run (python -S, a package on PYTHONPATH, a torch that another
-    # start-up line imports before): torch reads its settings when CUDA starts, and not before.
+    # In case the start-up line did not run (python -S, a package on PYTHONPATH, a torch imported by
+    # an earlier start-up line): torch reads its settings when CUDA starts, and not before.
     _startup.start()
     conf = _startup.wanted()
     # LD_PRELOAD=libfirn_preload.so alone asks for Firn too: this is its better way in.
@@ -107,7 +107,7 @@ def load() -> None:
     except OSError as error:
         words = str(error)
     if by_preload and _plugin is None:
-        # Firn stays below torch's own allocator, and sees its blocks where that keeps none back.
+        # Firn stays below torch's own allocator, and sees its blocks if that keeps none back.
         os.environ["PYTORCH_NO_CUDA_MEMORY_CACHING"] = "1"
         words += "; PYTORCH_NO_CUDA_MEMORY_CACHING=1: PyTorch asks for each block by itself"
     elif by_preload:

@@ -1,5 +1,5 @@
 """An FX graph of ATen operators as `firn order` takes it: which storages each operator reads, makes
-and writes, and how large they are. Views are no operators: they read what they look at."""
+and writes, and how large they are. Views are not operators: using one reads the storage behind."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from typing import Any, Iterable, Sequence
 
 import torch
 
-# Write their running statistics, and do not say so.
+# Operators that write their running statistics without declaring it.
 WRITES_UNSAID = {"native_batch_norm": (3, 4)}
 
 
 def storages_of(value: Any) -> list[torch.UntypedStorage]:
-    """Of tensors in a node's value, however nested."""
+    """The storages of tensors in a node's value, however nested."""
     if isinstance(value, torch.Tensor):
         return [value.untyped_storage()]
     if isinstance(value, (list, tuple)):
@@ -32,7 +32,7 @@ def storages_in(node: Any) -> list[torch.UntypedStorage]:
 
 
 def written_by(node: torch.fx.Node) -> list[torch.UntypedStorage]:
-    """What the schema, or the list above, says is written in place."""
+    """The storages written in place, by the schema or by the list above."""
     if not isinstance(node.target, torch._ops.OpOverload):
         return []
     schema = node.target._schema
@@ -48,7 +48,7 @@ def written_by(node: torch.fx.Node) -> list[torch.UntypedStorage]:
 
 
 def keeps_its_place(node: torch.fx.Node) -> bool:
-    """Draws random numbers, or does something beside: such stay in their order."""
+    """Whether it draws random numbers or has side effects: such operators stay in their order."""
     target = node.target
     if isinstance(target, torch._ops.OpOverload):
         return torch.Tag.nondeterministic_seeded in target.tags or not target._schema.returns
@@ -57,7 +57,7 @@ def keeps_its_place(node: torch.fx.Node) -> bool:
 
 class Recorder:
     """Takes storages that are there from the start first, then nodes in their order. `steady`:
-    operators that draw random numbers, or do something beside, stay in their order."""
+    operators that draw random numbers, or have side effects, stay in their order."""
 
     def __init__(self, steady: bool = True) -> None:
         self._steady = steady
@@ -66,7 +66,7 @@ class Recorder:
         self.nodes: list[torch.fx.Node | None] = []  # of each of ops
         self._numbers: dict[int, int] = {}
         self._kept: list[torch.UntypedStorage] = []  # their addresses are used again
-        self._beside: int | None = None              # a storage that what keeps its place writes
+        self._beside: int | None = None              # a storage that those in order all write
 
     def number(self, storage: torch.UntypedStorage, kind: str) -> int:
         key = storage._cdata
@@ -97,14 +97,14 @@ class Recorder:
             self.nodes.append(node)
 
     def end(self, nodes: Iterable[Any]) -> None:
-        """What is alive until after the last operator."""
+        """Storages that are alive until after the last operator."""
         storages = [storage for each in nodes for storage in storages_in(each)]
         self.ops.append(("output", self._numbers_of(storages, "const"), [],
                          self._everything_written()))
         self.nodes.append(None)
 
     def _everything_written(self) -> list[int]:
-        """Of operators that only write what is there already: they come before the end, too."""
+        """Storages that operators update in place: those come before the end, too."""
         return sorted({each for _, _, outputs, mutates in self.ops for each in mutates
                        if self.rows[each][2] != "temporary"})
 

@@ -15,7 +15,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Iterator
 
-_BUILT = {  # where a build folder has what the package has in lib/
+_BUILT = {  # a file of the package's lib/: its place in a build folder
     "libfirn_preload.so": "allocator/preload/libfirn_preload.so",
     "libfirn_torch.so": "pytorch_plugin/libfirn_torch.so",
     "libfirn_torch_ops.so": "backing/gpu/software/torch_ops/libfirn_torch_ops.so",
@@ -27,13 +27,13 @@ _FOR_TORCH = ("libfirn_torch.so", "libfirn_torch_ops.so")
 
 
 def _minor(version: str) -> str:
-    """'2.11' of '2.11.0+cu130'; '' of what is no version."""
+    """'2.11' for '2.11.0+cu130'; '' for what is not a version."""
     match = re.match(r"\d+\.\d+", version)
     return match.group() if match else ""
 
 
 def _assigned(path: str, name: str) -> str:
-    """The text that a Python file assigns to a name; '' where it does not."""
+    """The text that a Python file assigns to a name; '' if it does not."""
     try:
         with open(path, encoding="utf-8") as file:
             match = re.search(r"^%s\s*=\s*['\"]([^'\"]*)" % name, file.read(), re.M)
@@ -43,7 +43,7 @@ def _assigned(path: str, name: str) -> str:
 
 
 def torch_version() -> str:
-    """Of the torch that is loaded, or else would be; '' where there is none."""
+    """The version of the torch that is loaded, or else would be; '' where there is none."""
     if "torch" in sys.modules:
         return str(getattr(sys.modules["torch"], "__version__", ""))
     import importlib.util
@@ -64,7 +64,7 @@ def _folders() -> Iterator[str]:
 
 
 def _built_for(build: str) -> str:
-    """The torch that a build folder's libraries without a minor in their names are for."""
+    """The torch for which a build folder has libraries without a minor in their names."""
     return _minor(_assigned(os.path.join(build, "pytorch_plugin/_build.py"), "torch_version"))
 
 
@@ -88,7 +88,7 @@ def find_library(name: str) -> str | None:
     if name in _FOR_TORCH:
         minor = _minor(torch_version())
         if build and _built_for(build) != minor:
-            in_build = []  # what was built for another torch as well has its minor in its name
+            in_build = []  # a library for another torch has its minor in its name
         name = name.replace(".so", "-%s.so" % minor)
     places = [os.path.join(folder, name) for folder in _folders()]
     if os.environ.get("FIRN_LIB"):
@@ -99,7 +99,7 @@ def find_library(name: str) -> str | None:
 
 
 def misfit() -> str:
-    """What is wrong with this torch, in words; '' where there is a plugin for it."""
+    """Why no plugin fits this torch, in words; '' where there is one for it."""
     version, minors = torch_version(), minors_found()
     if _minor(version) in minors:
         return ""
@@ -110,7 +110,7 @@ def misfit() -> str:
 
 
 def _why_not_loaded(path: str, error: OSError) -> str:
-    """The loader's words, and whose fault that is: another library's, or of two builds."""
+    """The loader's words, and the cause: another library, or a mix of two builds."""
     missing = re.match(r"(\S+?): cannot open shared object file", str(error))
     if missing and missing.group(1) != path:
         return "%s needs %s, which this machine does not have; install that library" % (
@@ -124,7 +124,7 @@ def _why_not_loaded(path: str, error: OSError) -> str:
 
 
 def _driver_there() -> bool:
-    """Whether the loader would find a driver. (To ask it would be to load one.)"""
+    """Whether the loader would find a driver. (Asking it would load one.)"""
     if os.environ.get("FIRN_DEVICE") == "software" or os.environ.get("FIRN_DRIVER"):
         return True
     folders = [*os.environ.get("LD_LIBRARY_PATH", "").split(":"), "/lib64", "/usr/lib64",
@@ -140,7 +140,7 @@ def _driver_there() -> bool:
 
 def stand_in_front() -> None:
     """Loads the library that stands in front of the driver, so that every later kernel's launch is
-    seen, where there is a driver and nobody has opened it yet."""
+    seen, if there is a driver and it has not been opened yet."""
     try:  # the driver itself, or the stand-in
         ctypes.CDLL("libcuda.so.1", mode=os.RTLD_NOW | os.RTLD_NOLOAD)
     except OSError:

@@ -46,7 +46,7 @@ def split_conf(conf: str) -> tuple[bool, str, str]:
 
 
 def start(environ: MutableMapping[str, str] = os.environ) -> None:
-    """Where backend:firn is among the words. Elsewhere nothing is changed: torch then refuses
+    """Acts where backend:firn is among the words. Elsewhere nothing is changed: torch then refuses
     firn_* by name, and does not ignore them."""
     take_words(environ)
     if environ is os.environ and wanted() is not None and not preloaded():
@@ -62,7 +62,7 @@ def take_words(environ: MutableMapping[str, str], asked: bool = False) -> None:
     for name, (_, firn, rest) in split.items():
         if firn:
             kept.append(firn)
-        # Another backend beside Firn's is for Firn to refuse, by name.
+        # Firn itself refuses another backend beside its own, by name.
         others = [word for word in split_words(rest) if word.partition(":")[0].strip() == "backend"]
         kept += others
         rest = ",".join(word for word in split_words(rest) if word not in others)
@@ -81,7 +81,7 @@ def wanted(environ: Mapping[str, str] = os.environ) -> str | None:
 
 def knob(name: str, conf: str, environ: Mapping[str, str] = os.environ) -> str:
     """The text of a knob of Firn's in `conf`, or else in the environment; "" where it is not set.
-    (For who cannot ask Firn itself.)"""
+    (For callers that cannot ask Firn itself.)"""
     values = [word.partition(":")[2].strip() for word in split_words(conf)
               if word.partition(":")[0].strip() == "firn_" + name]
     return values[-1] if values else environ.get("FIRN_" + name.upper(), "")
@@ -98,12 +98,12 @@ def other_backend(environ: Mapping[str, str] = os.environ) -> bool:
                for word in split_words(environ.get(name, "")))
 
 
-# Nobody sets one of these who does not want Firn.
+# Setting one of these shows that Firn is wanted.
 TELLING = ("FIRN_BUDGET", "FIRN_DIR", "FIRN_HOST")
 
 
 def nearly_asked(environ: Mapping[str, str] = os.environ) -> str:
-    """Where Firn was not asked for: how it was meant to be, as it seems, and how it is; or ""."""
+    """If Firn was meant, as it seems, but not asked for: what was found, and how to ask; or ""."""
     for name in VARIABLES:
         for word in split_words(environ.get(name, "")):
             key, _, value = (part.strip(" \t\r\n") for part in word.partition(":"))
@@ -122,7 +122,7 @@ def nearly_asked(environ: Mapping[str, str] = os.environ) -> str:
 
 
 class _BeforeTorch:
-    """The first finder of modules, until torch is looked for: finds nothing."""
+    """The first finder of modules, until torch is looked for: finds nothing itself."""
 
     @classmethod
     def install(cls) -> None:

@@ -34,7 +34,7 @@ def _share(part: float, whole: float) -> str:
 
 
 def _cut(words: str, width: int, front: bool = False) -> str:
-    """Within a column; of a path the end tells more."""
+    """Cut to fit a column; `front`: for paths, whose ends tell more."""
     if len(words) <= width:
         return words
     return "..." + words[3 - width:] if front else words[:width - 3] + "..."

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 _MIB = 1 << 20
-# Of the statistics: how each is logged, and of how many one is.
+# Each figure of the statistics, its name in logs, and its unit there.
 _FIGURES = (("device_bytes", "device_mib", _MIB), ("allocated_bytes", "allocated_mib", _MIB),
             ("hosted_bytes", "host_mib", _MIB), ("nvme_bytes", "nvme_mib", _MIB),
             ("spilled_bytes", "spilled_mib", _MIB), ("faulted_bytes", "faulted_mib", _MIB),
@@ -23,10 +23,10 @@ _FIGURES = (("device_bytes", "device_mib", _MIB), ("allocated_bytes", "allocated
 
 
 def figures(prefix: str = "firn/") -> dict[str, float]:
-    """Of the current device, as numbers that logs take: MiB on the device, allocated, in host
-    memory and on NVMe now; MiB spilled, faulted and prefetched and seconds waited since the start.
-    {} where Firn is not the allocator, or before CUDA has started. Asks the engine: for a step that
-    is logged, not for each."""
+    """Figures of the current device, as numbers that logs take: MiB on the device, allocated, in
+    host memory and on NVMe now; MiB spilled, faulted and prefetched and seconds waited since the
+    start. {} where Firn is not the allocator, or before CUDA has started. Asks the engine: call it
+    for steps that are logged, not for each."""
     import firn
     devices = firn.stats().get("devices", [])
     if not devices:

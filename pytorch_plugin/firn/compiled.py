@@ -35,8 +35,8 @@ def _kind(node: torch.fx.Node, freed: bool) -> str:
 def reorder(module: torch.fx.GraphModule, *, inputs_freed: bool = False,
             deadline: str = DEADLINE) -> dict[str, Any]:
     """Puts the module's nodes, which need meta["val"], into the order that `firn order` finds, and
-    returns what it says: peaks, bound, height in bytes. `inputs_freed`: the caller lets go of them
-    when it calls, so that each is alive to its last use only (but for AOTAutograd's primals)."""
+    returns its findings: peaks, bound, height in bytes. `inputs_freed`: the caller lets go of the
+    inputs when it calls, so that each lives to its last use only (not AOTAutograd's primals)."""
     graph = module.graph
     recorder = _graph.Recorder()
     for node in graph.nodes:
@@ -59,8 +59,8 @@ def reorder(module: torch.fx.GraphModule, *, inputs_freed: bool = False,
 
 
 def _put(graph: torch.fx.Graph, operators: Sequence[torch.fx.Node]) -> None:
-    """Operators in their new order; before each, what it looks through: views, parts of tuples.
-    (Those read no values: any place behind what they look at is right.)"""
+    """Places operators in their new order, and before each the views and parts of tuples that it
+    reads through. (Those read no values: any place behind their source is right.)"""
     placed = {node for node in graph.nodes if node.op in ("placeholder", "get_attr")}
     end = next(iter(reversed(graph.nodes)))
     for operator in [*operators, end]:
@@ -77,7 +77,7 @@ def _put(graph: torch.fx.Graph, operators: Sequence[torch.fx.Node]) -> None:
                 end.prepend(node)
     for node in reversed(graph.nodes):
         if node not in placed and node is not end:
-            graph.erase_node(node)  # a view of something that nobody looks through
+            graph.erase_node(node)  # a view that no operator reads through
 
 
 def _compile(module: torch.fx.GraphModule, _: Sequence[Any], freed: bool) -> Callable[..., Any]:

@@ -1,4 +1,4 @@
-"""Draws what `firn simulate` or `firn layout` found, as JSON on standard input, into a PNG file.
+"""Draws the findings of `firn simulate` or `firn layout`, JSON on standard input, into a PNG file.
 
 Run by the command, as a file: simulate_plot.py FILE.png, or --check (is matplotlib there?).
 """

@@ -193,7 +193,7 @@ void close_at_once(const std::shared_ptr<Work>& copy) {
   if (!copy || copy->done || !(copy->body.arrival || copy->body.tags)) return;
   const Range to = copy->body.ranges.front();
   for (const auto& before : copy->stream->queue) {
-    // (It waits for work of other streams, which may use what it likes until then.)
+    // It waits for work of other streams, which may use anything until then.
     if (!before->after.empty()) return;
     if (before == copy) break;
     if (before->body.type != node_memcpy && !before->body.instant()) return;

@@ -1,8 +1,8 @@
 // Copies from the host into mapped memory: until one is complete its target is inaccessible, so
-// that work on another stream that does not wait for it dies, as it would read what was there
-// before. The bytes go in through the file behind the mapping. A copy out that is under way when its
-// source is closed reads it to its end; one that comes then and does not wait finds 0xFF there:
-// copies may read what nobody needs any more, and nothing on the device ends such a copy.
+// that work on another stream that does not wait for it dies instead of reading old bytes. The
+// bytes go in through the file behind the mapping. A copy out that is under way when its source is
+// closed reads it to its end; a later one that does not wait finds 0xFF there: a copy may read
+// bytes that are no longer needed, and nothing on the device ends such a copy.
 //
 // Owns: nothing. Lock: Gpu::mutex, but for arrive() and the copies out, which take it.
 #pragma once
@@ -11,7 +11,7 @@
 
 namespace firn::software {
 
-/// One copy's: shared by what runs it and what ends it.
+/// The state of one copy, shared by its run and its end.
 struct Arrival {
   const char* entry = "";
   uint64_t closed = 0;  // AddressSpace::begin_arrival()'s; 0: its target is open as yet
@@ -26,8 +26,8 @@ void arrive(const Rows& rows, Arrival& arrival);
 void make_departure(const Rows& rows, Body* body);
 /// The copy, at once and under the lock.
 void depart(const Rows& rows);
-/// Closes the copy's target from its submission on where nothing that is queued before it could
-/// have a use of it: its stream has only copies elsewhere before it.
+/// Closes the copy's target from its submission on, if no work queued before it can use the target:
+/// its stream has only copies elsewhere before it.
 void close_at_once(const std::shared_ptr<Work>& copy);
 
 }  // namespace firn::software

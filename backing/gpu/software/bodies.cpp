@@ -1,4 +1,4 @@
-// What kernels, copies and fills do: see bodies.h.
+// The work of kernels, copies and fills: see bodies.h.
 #include "bodies.h"
 
 #include <cstring>
@@ -15,7 +15,7 @@ uint64_t duration_ns(size_t bytes, double bytes_s) {
   return bytes_s > 0 ? static_cast<uint64_t>(static_cast<double>(bytes) / bytes_s * 1e9) : 0;
 }
 
-// Which resource the bytes pass through, and for how long.
+// Sets which resource the bytes pass through, and for how long.
 void model(Body& body, size_t bytes, int to_device, int from_device) {
   const FirnGpuConfig& config = gpu().config;
   if (to_device < 0 && from_device < 0) return;
@@ -149,7 +149,8 @@ CUresult copy_body(const Rows& rows, Side to_side, Side from_side, int device, B
   const bool refused = typed ? gpu().refusals.host_copies_typed : gpu().refusals.host_copies;
   if (refused && (of_host_frames(rows.to) || of_host_frames(rows.from)))
     return CUDA_ERROR_INVALID_VALUE;
-  // Between devices a copy goes where its context may: what is mapped is open to whom it was opened.
+  // Between devices a copy goes where its context may: mapped memory is open only to devices that
+  // were given access.
   if (to_device >= 0 && from_device >= 0 &&
       (!gpu().space.open_to(rows.to, rows.to_span(), rows.to_reach < 0 ? device : rows.to_reach) ||
        !gpu().space.open_to(rows.from, rows.from_span(),

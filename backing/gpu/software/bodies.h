@@ -1,4 +1,4 @@
-// What kernels, copies and fills do, said once for streams and for nodes of graphs.
+// The work of kernels, copies and fills, written once for streams and for nodes of graphs.
 #pragma once
 
 #include <array>
@@ -21,11 +21,11 @@ struct Rows {
 };
 enum class Side : uint8_t { any, device };  // device: pinned host memory will do, pageable will not
 
-/// What cuMemcpy3D's structure says; CUDA_ERROR_NOT_SUPPORTED of arrays.
+/// Reads cuMemcpy3D's structure; CUDA_ERROR_NOT_SUPPORTED for arrays.
 CUresult read_rows(const CUDA_MEMCPY3D* what, Rows* rows, Side* to_side, Side* from_side);
 void move_rows(const Rows& rows);
 
-/// Of work on `device`, where the addresses do not say more. The copy is not empty.
+/// For work on `device`, unless the addresses say more. The copy is not empty.
 CUresult copy_body(const Rows& rows, Side to_side, Side from_side, int device, Body* body,
                    Place* to, Place* from);
 /// `unit_bytes` of `value`, repeated. The fill is not empty.

@@ -55,7 +55,7 @@ bool copies_to_host() {
   return false;
 }
 
-/// Until no copy to the host is under way, for a moment at least, or so long.
+/// Waits for a moment without a copy to the host under way, at most `ns_most`.
 void wait_for_a_gap(Gate& gate, uint64_t ns_most) {
   constexpr timespec look = {0, 20'000};
   for (const uint64_t end = now_ns() + ns_most; now_ns() < end;) {

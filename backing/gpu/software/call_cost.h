@@ -15,14 +15,14 @@ class Gate;
 
 enum class Call { create, release, map, access, unmap, host_register };
 
-/// [FIRN_GPU_CALL_COST=scale or scale+us] An A100's published figures times so much: 1 for a GPU as
-/// fast as that, more where kernels are slower; `us`: how long giving access to a handle waits, at
-/// most, for copies to the host, before the scale: until none is under way. Nothing by default.
-/// Empty, or what was wrong.
+/// [FIRN_GPU_CALL_COST=scale or scale+us] An A100's published figures times `scale`: 1 for a GPU as
+/// fast as that, more where kernels are slower. `us`, before the scale: how long giving access to a
+/// handle waits, at most, until no copy to the host is under way. Nothing by default. Returns
+/// empty, or what was wrong.
 std::string read_call_cost();
 
-/// What `handles` of them take; for create and host_register also by bytes. Lets go of the GPU's
-/// lock meanwhile. Nothing on the virtual clock.
+/// Takes the time of calls for `handles` of them; for create and host_register also by bytes. Lets
+/// go of the GPU's lock meanwhile. Does nothing on the virtual clock.
 void charge(Gate& gate, Call call, uint64_t handles, uint64_t bytes = 0);
 
 }  // namespace firn::software

@@ -1,4 +1,4 @@
-// Entries of stream capture: begin, end, what is known of it, and what is forbidden meanwhile.
+// Entries of stream capture: begin, end, its state, and the refusals meanwhile.
 #include <algorithm>
 
 #include "graph.h"
@@ -20,7 +20,7 @@ std::shared_ptr<GraphNode> record(const std::shared_ptr<Stream>& stream, Body bo
 }
 
 /// Work on the legacy stream, and waits for it, would have to wait for the blocking streams that
-/// are captured: those captures are spoilt.
+/// are captured: invalidates those captures.
 static CUresult refuse_implicit(const Stream& stream) {
   if (!stream.legacy) return CUDA_SUCCESS;
   for (const auto& capture : gpu().captures)
@@ -145,7 +145,7 @@ bool joined(const Capture& capture) {
                      [&](const auto& node) { return reached.contains(node.get()); });
 }
 
-// What a capture that went wrong has made.
+// Drops the nodes that a failed capture has made.
 void drop_nodes(Capture& capture) {
   if (!capture.into_given) return remove_handles(*capture.graph);
   GraphNodes& nodes = capture.graph->nodes;
@@ -187,7 +187,7 @@ CUstreamCaptureStatus status_of(const Stream& stream) {
                                      : CU_STREAM_CAPTURE_STATUS_ACTIVE;
 }
 
-/// The legacy stream cannot be asked about while a blocking stream of its context is captured: it
+/// Refuses questions about the legacy stream while a blocking stream of its context is captured: it
 /// would depend on that. The capture is not harmed.
 CUresult refuse_question(const Stream& stream) {
   if (!stream.legacy) return CUDA_SUCCESS;

@@ -1,4 +1,4 @@
-// What libcuda.so.1 exports beside the driver API: firn/software_gpu.h.
+// The exports of libcuda.so.1 beside the driver API: firn/software_gpu.h.
 #include <cstring>
 
 #include "graph.h"

@@ -39,7 +39,7 @@ const Row rows[] = {
 };
 }  // namespace
 
-// Of the rows of that name the newest that the version reaches.
+// Finds the newest row of that name that the version reaches.
 SymbolStatus find_entry(const char* symbol, int version, bool per_thread, void** out) {
   const auto [first, last] = std::equal_range(
       std::begin(rows), std::end(rows), Row{symbol, 0, nullptr, nullptr},
@@ -49,7 +49,7 @@ SymbolStatus find_entry(const char* symbol, int version, bool per_thread, void**
   for (const Row* row = first; row != last; ++row)
     if (row->version <= version) best = row;
   if (!best) return status_version;
-  if (!best->entry) return status_not_found;  // that version of it is not done
+  if (!best->entry) return status_not_found;  // that version of it is not implemented
   *out = reinterpret_cast<void*>(per_thread && best->own ? best->own : best->entry);
   return status_found;
 }

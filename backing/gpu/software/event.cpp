@@ -52,7 +52,7 @@ CUresult record_event(const char* entry, CUevent handle, CUstream on, unsigned f
   });
 }
 
-// Adds what the event stands for to what the captured stream's next node comes after.
+// Adds the event's nodes to those that the captured stream's next node comes after.
 void join(Stream& stream, const Event& event) {
   for (const auto& node : event.captured_nodes)
     if (std::find(stream.capture_tail.begin(), stream.capture_tail.end(), node) ==
@@ -80,7 +80,7 @@ CUresult wait_captured(const std::shared_ptr<Stream>& stream, const Event& event
   return CUDA_SUCCESS;
 }
 
-/// Another process may be the one that completes it: nobody tells.
+/// Polls: another process may complete it, without a notification.
 void wait_for_shared(Lock& lock, const SharedMark& mark) {
   const uint64_t number = mark.recorded();
   while (!mark.complete_to(number)) {
@@ -195,7 +195,7 @@ FIRN_GPU_ENTRY_PTSZ(cuStreamWaitEvent, (CUstream on, CUevent handle, unsigned fl
     }
     if (stream->capture) {
       if (!event->mark) return CUDA_SUCCESS;
-      // A graph does not know work outside itself, unless it is told to wait for the event.
+      // A graph does not know work outside itself, unless event_external has it wait for the event.
       if (flags & event_external) {
         const std::weak_ptr<Event> weak = event;
         return submit(gate, stream, Body{.entry = gate.entry(), .type = node_wait_event,

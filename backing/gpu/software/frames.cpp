@@ -16,15 +16,15 @@ void aligned(const char* entry, const char* what, uint64_t value) {
                    " is not a multiple of the granularity, 2 MiB");
 }
 
-// A call takes the host's time: on the virtual clock what the settings say, for the call.
+// A call takes the host's time: on the virtual clock, the settings' time for the call.
 void spend(Gate& gate, Call call, uint64_t ns, uint64_t handles = 1) {
   charge(gate, call, handles);
   if (!ns || !gpu().scheduler.virtual_clock) return;
   gpu().scheduler.advance_to(gate.lock(), gpu().scheduler.now_ns() + ns);
 }
 
-// A descriptor that stands for a part of a file of memory: the position of an open file goes where
-// its descriptors go, and tells where the part begins and how many granules it has.
+// A descriptor for a part of a file of memory: an open file's position travels with its
+// descriptors, and encodes where the part begins and how many granules it has.
 int open_ticket(int file, uint64_t offset, uint64_t bytes) {
   const std::string path = "/proc/self/fd/" + std::to_string(file);
   const int fd = ::open(path.c_str(), O_RDWR);  // a program started meanwhile has it, too
@@ -50,7 +50,7 @@ CUresult check_prop(const CUmemAllocationProp* prop) {
   return gpu().has_device(prop->location.id) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
 }
 
-// Machines on which the driver refuses what it says that it can do, or dies of it.
+// Machines whose driver refuses features that it claims, or dies of them.
 CUresult check_refusals(const CUmemAllocationProp* prop) {
   const Refusals& refusals = gpu().refusals;
   if (prop->requestedHandleTypes != CU_MEM_HANDLE_TYPE_NONE &&

@@ -1,4 +1,4 @@
-// The gate: what every entry point passes, and how the process's fork and exit reach the driver.
+// The gate that every entry point passes, and how the process's fork and exit reach the driver.
 #include <pthread.h>
 #include <signal.h>
 #include <unistd.h>

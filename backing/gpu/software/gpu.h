@@ -30,7 +30,8 @@
 
 namespace firn::software {
 
-/// Ends the process: what the real driver forbids. One line on stderr: entry, what, rule.
+/// Ends the process for something that the real driver forbids. One line on stderr: entry, what,
+/// rule.
 [[noreturn]] void die(const char* entry, const std::string& rule);
 /// One line on stderr, and on. Allocates; calls nothing of the driver.
 void tell(const std::string& what);
@@ -74,7 +75,7 @@ struct Pool {
   bool destroyed = false;       // lives on until its last allocation is freed
 };
 
-/// What this machine refuses that another grants. Read from the environment at each cuInit.
+/// Requests that this machine refuses and another grants. Read from the environment at each cuInit.
 struct Refusals {
   enum class HostNuma { granted, none, fails, crashes };
   CUresult posix_fd = CUDA_SUCCESS;  // of frames that could be shared
@@ -98,7 +99,7 @@ struct Gpu {
   std::atomic<bool> forked{false};    // in the child of a fork: everything is refused
   std::atomic<bool> exiting{false};   // exit() has begun: no new work starts
   std::atomic<int> entries{0};        // threads inside the driver
-  std::atomic<uint64_t> contexts_gone{0};  // raised whenever one is no more
+  std::atomic<uint64_t> contexts_gone{0};  // raised whenever one ends
 
   FirnGpuConfig config{};
   bool configured = false;
@@ -133,7 +134,7 @@ struct Gpu {
 
 Gpu& gpu();
 
-/// What the calling thread is: its stack of contexts and its modes.
+/// The calling thread's state: its stack of contexts and its modes.
 struct Thread {
   std::vector<uint64_t> contexts;  // handles; the current one last
   std::map<uint64_t, std::shared_ptr<Stream>> own_streams;  // per-thread default, by context
@@ -144,7 +145,7 @@ struct Thread {
     uint64_t context = 0;           // a handle
     uint64_t contexts_gone = 0;     // as it was when that context was seen to live
     int device = 0;
-  } known;                          // what the thread can answer without the lock
+  } known;                          // answers that the thread has without the lock
 };
 Thread& thread();
 
@@ -154,7 +155,7 @@ std::string read_environment(FirnGpuConfig& config, Faults& faults);
 std::string read_refusals(Refusals& refusals);
 void fill_defaults(FirnGpuConfig& config);
 
-/// What an entry needs before it may run.
+/// The precondition of an entry.
 enum class Need { nothing, initialised, context };
 
 class Gate {
@@ -182,8 +183,8 @@ class Gate {
   CUresult result_;
 };
 
-/// Runs `body(Gate&)` inside the driver: initialised, not in a forked child, no injected error. Where
-/// the machine has no memory for it, that is the entry's answer, as it is a driver's.
+/// Runs `body(Gate&)` inside the driver: initialised, not in a forked child, no injected error. If
+/// the machine is out of memory, that is the entry's answer, as it is a driver's.
 template <class Body_>
 CUresult enter(const char* entry, Need need, Body_&& body, bool fallible = true) {
   Gate gate(entry, need, fallible);
@@ -195,7 +196,7 @@ CUresult enter(const char* entry, Need need, Body_&& body, bool fallible = true)
   }
 }
 
-/// Why no entry may run at all just now; looked at without the lock.
+/// The error for which no entry may run just now; read without the lock.
 CUresult barred(Need need);
 /// The calling thread's current context; null when none, or when it was destroyed.
 std::shared_ptr<Context> current_context(Lock& lock);

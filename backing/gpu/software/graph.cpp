@@ -16,7 +16,7 @@ CUresult with_graph(const char* entry, CUgraph handle, const auto& body) {
   });
 }
 
-// The documented way of lists: count alone when `out` is null; what is left over becomes null.
+// Lists as documented: the count alone when `out` is null; places that are left over become null.
 CUresult list(const GraphNodes& nodes, CUgraphNode* out, size_t* count) {
   if (!count) return CUDA_ERROR_INVALID_VALUE;
   if (out)
@@ -31,7 +31,7 @@ class Run {
  public:
   Run(Gate& gate, std::shared_ptr<Stream> stream) : gate_(gate), stream_(std::move(stream)) {}
 
-  /// Begins after what the stream holds; the stream goes on when all have ended.
+  /// Begins after the stream's present work; the stream goes on when all have ended.
   std::shared_ptr<Work> all(const GraphNodes& nodes, std::shared_ptr<Work> last) {
     Scheduler& scheduler = gpu().scheduler;
     auto begin = scheduler.enqueue(stream_, Body{.entry = gate_.entry()}, {std::move(last)});
@@ -52,7 +52,7 @@ class Run {
     }
     return lane;
   }
-  // What has to be complete for all of them to be.
+  // Enqueues the nodes; returns the work whose completion completes all of them.
   Works list(const GraphNodes& nodes, const Works& begin) {
     std::map<const GraphNode*, std::shared_ptr<Work>> done;
     std::map<const GraphNode*, std::shared_ptr<Work>> last;  // that no other comes after

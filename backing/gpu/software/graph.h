@@ -56,7 +56,7 @@ std::shared_ptr<Graph> clone_graph(const GraphNodes& nodes);
 void remove_handles(const Graph& graph);
 /// Are nodes of the same kinds there, in the same order?
 bool same_form(const GraphNodes& a, const GraphNodes& b);
-/// What the nodes do is what `from` do, which have the same form.
+/// Gives the nodes the bodies of `from`, which have the same form.
 void take_bodies(const GraphNodes& nodes, const GraphNodes& from);
 /// The one that was made from the node with that handle, among children, too; null: none.
 GraphNode* find_node(const GraphNodes& nodes, CUgraphNode handle);
@@ -71,10 +71,10 @@ void end_capture(const std::shared_ptr<Capture>& capture);
 /// Records a node at the end of a captured stream.
 std::shared_ptr<GraphNode> record(const std::shared_ptr<Stream>& stream, Body body);
 
-/// CUDA_SUCCESS where the stream is not captured; else what a call that would wait answers, and the
+/// CUDA_SUCCESS if the stream is not captured; else the answer to a call that would wait, and the
 /// capture is invalidated.
 CUresult refuse_captured(const Stream& stream);
-/// The same, of a call that asks whether the stream is done, or waits for it: the legacy stream
+/// The same for a call that asks whether the stream is done, or waits for it: the legacy stream
 /// depends on others.
 CUresult refuse_wait(Gate& gate, const Stream& stream);
 

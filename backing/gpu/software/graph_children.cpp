@@ -1,4 +1,4 @@
-// Graphs within graphs, and what is asked of a graph's nodes as a whole: copies, forms, handles.
+// Graphs within graphs, and operations on all of a graph's nodes: copies, forms, handles.
 #include <map>
 #include <utility>
 

@@ -58,7 +58,7 @@ CUresult nodes_of(Gate& gate, const std::shared_ptr<Graph>& graph, const CUgraph
   return CUDA_SUCCESS;
 }
 
-/// `make` says what the node does.
+/// `make` fills in the node's body.
 CUresult add(const char* entry, CUgraphNode* out, CUgraph handle, const CUgraphNode* after,
              size_t count, bool given, const auto& make, CUgraph child = nullptr) {
   return enter(entry, Need::context, [&](Gate& gate) -> CUresult {

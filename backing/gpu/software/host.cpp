@@ -169,7 +169,7 @@ FIRN_GPU_API CUresult cuPointerGetAttribute(void* out, int attribute, CUdevicept
   });
 }
 
-// Of an address that the driver does not know every attribute is its null, and that is a success.
+// For an address that the driver does not know, every attribute is its null, and that is a success.
 FIRN_GPU_API CUresult cuPointerGetAttributes(unsigned count, int* wanted, void** out,
                                              CUdeviceptr address) {
   return enter("cuPointerGetAttributes", Need::initialised, [&](Gate&) -> CUresult {

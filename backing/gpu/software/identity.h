@@ -1,4 +1,4 @@
-// The software GPU's identity, which the driver and NVML tell alike.
+// The software GPU's identity, the same by the driver and by NVML.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,5 @@
-// Entries of what several processes share by handles of 64 bytes: events, and linear memory.
-// (Frames are shared by descriptors: frames.cpp.)
+// Entries for objects that several processes share by handles of 64 bytes: events, and linear
+// memory. (Frames are shared by descriptors: frames.cpp.)
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -82,7 +82,7 @@ FIRN_GPU_API CUresult cuIpcOpenMemHandle_v2(CUdeviceptr* address, CUipcMemHandle
     PassedMemory passed{};
     std::memcpy(&passed, &handle, sizeof passed);
     if (!address || flags > 1 || passed.magic != magic) return CUDA_ERROR_INVALID_VALUE;
-    // Whose memory it is may not open it.
+    // A process may not open its own memory.
     if (passed.process == ::getpid()) return CUDA_ERROR_INVALID_CONTEXT;
     const std::string key(handle.reserved, sizeof handle.reserved);
     for (auto& [at, known] : opened())

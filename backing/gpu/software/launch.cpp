@@ -60,8 +60,8 @@ FIRN_GPU_ENTRY_PTSZ(cuLaunchKernelEx,
                        parameters, extra);
 }
 
-/// Our own form: the address and the first extent, then 1 where the address is told in disguise (as
-/// maps of interleaved tensors are here, so that both can be tried).
+/// A form of our own: the address and the first extent, then 1 where the address is in disguise (as
+/// in maps of interleaved tensors here, so that both can be tried).
 FIRN_GPU_API CUresult cuTensorMapEncodeTiled(void* map, int type, unsigned rank, void* address,
                                              const uint64_t* dim, const uint64_t* strides,
                                              const unsigned* box, const unsigned* element_strides,

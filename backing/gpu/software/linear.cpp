@@ -40,7 +40,7 @@ CUresult allocate_async(Gate& gate, CUdeviceptr* address, size_t bytes, uint64_t
                         CUstream handle) {
   std::shared_ptr<Stream> stream;
   if (CUresult result = find_stream(gate, handle, &stream)) return result;
-  if (stream->capture) {  // memory nodes of graphs are not done
+  if (stream->capture) {  // memory nodes of graphs are not implemented
     stream->capture->invalidated = true;
     return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
   }

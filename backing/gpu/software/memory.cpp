@@ -15,7 +15,7 @@
 namespace firn::software {
 
 namespace {
-// Sparse: as large as no device will ever be.
+// Sparse: larger than any device will ever be.
 constexpr uint64_t file_bytes = uint64_t{1} << 42;
 }  // namespace
 

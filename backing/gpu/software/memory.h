@@ -176,7 +176,7 @@ class AddressSpace {
   bool departing(uint64_t address, size_t bytes) const;
   /// Where the bytes of a mapped range lie. Aborts, naming `entry`, where it is not open for writing.
   std::vector<FilePart> behind(const char* entry, uint64_t address, size_t bytes) const;
-  /// What is wrong with an access to the address, in words for whoever died of it; empty: nothing.
+  /// Why an access to the address is a fault, in words for stderr; empty: it is none.
   std::string access_words(uint64_t address) const;
 
   // Frames.
@@ -200,7 +200,7 @@ class AddressSpace {
   uint64_t host_registered_bytes() const { return registered_bytes_; }
   const std::map<uint64_t, Allocation>& allocations() const { return allocations_; }
 
-  /// What [address, +bytes) is; `device` gets its ordinal (-1 for host memory).
+  /// Classifies [address, +bytes); `device` gets its ordinal (-1 for host memory).
   Place place(uint64_t address, size_t bytes, int* device) const;
   /// May that device use [address, +bytes), as far as it is mapped? (Linear memory is every one's.)
   bool open_to(uint64_t address, size_t bytes, int device) const;
@@ -215,7 +215,7 @@ class AddressSpace {
 
   std::map<uint64_t, size_t> reservations_;
   std::map<uint64_t, Mapping> mappings_;
-  /// Takes the access that arrivals under way forbid from the pages around, once others gave it.
+  /// Takes access away again from the pages of arrivals under way, after others gave it.
   void close_arriving(uint64_t address, size_t bytes) const;
   std::map<uint64_t, Pages> arriving_;  // by arrival
   std::map<uint64_t, Pages> departing_;

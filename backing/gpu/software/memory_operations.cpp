@@ -42,7 +42,7 @@ void write(const CUstreamBatchMemOpParams& is) {
   __atomic_store_n(reinterpret_cast<T*>(is.address), static_cast<T>(is.value), __ATOMIC_RELEASE);
 }
 
-/// False: it waits still.
+/// False: it still waits.
 bool done(const CUstreamBatchMemOpParams& operation) {
   switch (operation.operation) {
     case wait_32: return holds<uint32_t>(operation);

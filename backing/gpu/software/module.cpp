@@ -49,7 +49,7 @@ uint64_t function_of(const std::shared_ptr<Module>& module, const std::string& n
     if (known == name) return handle;
   void* run = ::dlsym(module->library, name.c_str());
   if (!run) return 0;
-  // Without its table a kernel would run with no parameters at all: what it then reads is nobody's.
+  // Without its table a kernel would run without parameters, and read garbage instead.
   const void* pairs = ::dlsym(module->library, (name + "_params").c_str());
   if (!pairs) {
     tell("cuModuleGetFunction: " + name + " has no table " + name +

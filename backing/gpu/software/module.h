@@ -38,7 +38,7 @@ struct Module {
 /// The layout as `pairs`, ended by {0, 0}; null is none.
 bool take_layout(Function& function, const unsigned (*pairs)[2]);
 
-/// It is about to be launched on the device: what the driver needs for that the first time.
+/// Called before a launch on the device: takes what the driver needs for the first one there.
 CUresult load_for_launch(Function& function, int device);
 
 /// A function's handle from a module's symbol; 0 when there is none.

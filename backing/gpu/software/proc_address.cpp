@@ -1,4 +1,4 @@
-// cuGetProcAddress. What is not in the table is answered as an older driver answers. Owns nothing.
+// cuGetProcAddress. Names outside the table are answered as by an older driver. Owns nothing.
 #include <atomic>
 #include <cstring>
 
@@ -12,7 +12,8 @@ namespace firn::software {
 namespace {
 constexpr uint64_t flag_legacy = 1, flag_per_thread = 2;
 
-/// NVIDIA's CUDA runtime asks for the driver's undocumented tables at its start, and gives up without.
+/// NVIDIA's CUDA runtime asks for undocumented tables of the driver at its start, and gives up
+/// without them.
 void tell_of_its_runtime() {
   static std::atomic_flag told;
   if (!told.test_and_set())

@@ -76,7 +76,7 @@ std::shared_ptr<SharedMark> make_shared_mark() {
 }
 
 bool export_mark(const SharedMark& mark, CUipcEventHandle* handle) {
-  if (mark.mapped) return false;  // only who made the event passes it on
+  if (mark.mapped) return false;  // only the maker of the event passes it on
   const Passed passed{magic, mark.place->serial.load(), ::getpid(), places().file.fd(),
                       mark.index};
   std::memset(handle, 0, sizeof *handle);

@@ -10,7 +10,7 @@
 
 namespace firn::software {
 
-/// In shared memory; the serial number tells a later user of the same place.
+/// In shared memory; the serial number distinguishes later users of the same place.
 struct SharedMarkPlace {
   std::atomic<uint64_t> serial, recorded, completed;
 };
@@ -30,7 +30,7 @@ struct SharedMark {
 
 /// A place among this process's own; null: there is none left.
 std::shared_ptr<SharedMark> make_shared_mark();
-/// What another process needs to find it, 64 bytes.
+/// Writes the 64 bytes by which another process finds it.
 bool export_mark(const SharedMark& mark, CUipcEventHandle* handle);
 /// Null: its process has ended, forbids it (ptrace's permission), or has destroyed the event.
 std::shared_ptr<SharedMark> import_mark(const CUipcEventHandle& handle);

@@ -19,7 +19,7 @@ struct Fault {
   CUresult error;
   const char* words;
 };
-// What a kernel's signal would have been on a GPU.
+// The GPU errors that a kernel's signals stand for.
 constexpr std::array<Fault, 5> faults_of_kernels{{
     {SIGSEGV, CUDA_ERROR_ILLEGAL_ADDRESS, "used memory that it may not use, at "},
     {SIGBUS, CUDA_ERROR_ILLEGAL_ADDRESS, "used memory that is not there, at "},
@@ -27,7 +27,7 @@ constexpr std::array<Fault, 5> faults_of_kernels{{
     {SIGILL, CUDA_ERROR_ILLEGAL_INSTRUCTION, "met an illegal instruction"},
     {SIGFPE, CUDA_ERROR_LAUNCH_FAILED, "divided by zero, or the like"},
 }};
-std::array<struct sigaction, faults_of_kernels.size()> before;  // whose signals these were
+std::array<struct sigaction, faults_of_kernels.size()> before;  // the handlers before ours
 
 struct Running {
   sigjmp_buf back;
@@ -38,7 +38,7 @@ struct Running {
 };
 thread_local Running running;
 
-// The lock, unless it is this thread's own or nobody gives it.
+// Takes the lock; gives up where this thread or a stuck one holds it.
 bool lock_soon(Lock& lock) {
   for (int tries = 0; tries < 1000; ++tries) {
     if (lock.try_lock()) return true;
@@ -76,13 +76,13 @@ void on_signal(int signal, siginfo_t* info, void* context) {
   if (old.sa_flags & SA_SIGINFO && old.sa_sigaction) return old.sa_sigaction(signal, info, context);
   if (old.sa_handler == SIG_IGN && info->si_code <= 0) return;
   if (old.sa_handler != SIG_DFL && old.sa_handler != SIG_IGN) return old.sa_handler(signal);
-  // As if nobody had asked for it: the instruction is tried again, or the signal sent again.
+  // The default handling: the instruction is tried again, or the signal sent again.
   ::signal(signal, SIG_DFL);
   if (info->si_code <= 0 || signal == SIGABRT) (void)::raise(signal);
 }
 
-// Sorted by name; what they ask for is not the dead context's. Memory is still made, mapped and
-// given back by address (as an H100's driver answers: bench/results/h100-2026-11-23.json).
+// Sorted by name; they do not ask about the dead context. Memory is still made, mapped and given
+// back by address (as an H100's driver answers: bench/results/h100-2026-11-23.json).
 constexpr std::string_view answering_still[] = {
     "cuCtxCreate", "cuCtxDestroy", "cuCtxGetApiVersion", "cuCtxGetCurrent", "cuCtxGetDevice",
     "cuCtxGetFlags", "cuCtxGetId", "cuCtxPopCurrent", "cuCtxPushCurrent", "cuCtxSetCurrent",

@@ -10,8 +10,8 @@
 
 namespace firn::software {
 
-/// Ends the context: what is queued in it is complete without having run, and whoever waits is
-/// answered the error. A context that is dead already keeps its first error.
+/// Ends the context: its queued work is complete without having run, and waiters get the error. A
+/// context that is dead already keeps its first error.
 void kill_context(const std::shared_ptr<Context>& context, CUresult error);
 /// All contexts of the process. (For tests: as if each had failed at once.)
 void kill_contexts(CUresult error);
@@ -26,7 +26,7 @@ bool answers_sticky(const char* entry);
 /// its end. The body's own destructors do not run then, and a line says what happened. (A fault in
 /// any other thread is the process's, as ever.)
 CUresult run_guarded(const char* entry, const std::function<void()>& body);
-/// From now on whoever dies of an access to GPU memory is told why, on stderr.
+/// From now on a process that dies of an access to GPU memory says why, on stderr.
 void explain_faults();
 /// The kernel that this thread is about to run, for that line. (A pointer that outlives the run.)
 void name_running(const char* kernel);

@@ -47,7 +47,8 @@ FIRN_GPU_API CUresult cuStreamDestroy_v2(CUstream handle) {
       if (capture->origin == stream) end_capture(capture);
     }
     gpu().streams.remove(stream->handle);
-    // What is queued still orders against the legacy stream, so the context keeps it until done.
+    // Queued work still orders against the legacy stream, so the context keeps the stream until
+    // done.
     auto settle = [stream] {
       stream->own.give_back();
       if (auto context = stream->context.lock()) context->streams.erase(stream->serial);

@@ -12,8 +12,8 @@ namespace firn::software {
 namespace {
 constexpr uint64_t unit = firn_gpu_tag_bytes;
 
-/// Calls part(tags, count) for each stretch of tags behind [address, +bytes), in order; what mapped
-/// memory may not be used for is answered before anything is done.
+/// Calls part(tags, count) for each stretch of tags behind [address, +bytes), in order; a forbidden
+/// use of mapped memory is answered before anything is done.
 template <class Part>
 int each(int device, uint64_t address, uint64_t bytes, bool writes, Part&& part) {
   AddressSpace& space = gpu().space;
@@ -55,7 +55,7 @@ int set_all(uint64_t address, uint64_t bytes, uint64_t tag) {
   });
 }
 
-/// Its end: what was read at the begin, where that is still there.
+/// The copy's end: moves the tags read at its begin, where the source still has them.
 void end_tags(TagCopy& copy) {
   if (copy.begun.empty()) {
     (void)set_all(copy.to, copy.bytes, firn_gpu_tag_torn);

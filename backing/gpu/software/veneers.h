@@ -1,4 +1,4 @@
-// Another address than dlsym's for what cuGetProcAddress answers, as a driver may have it: a veneer
+// Another address than dlsym's for cuGetProcAddress's answer, as a driver may have it: a veneer
 // that jumps to the entry. [FIRN_GPU_VENEERS: base names with commas between them, or "all": always
 // the same one; "each": a new one for each question]
 #pragma once

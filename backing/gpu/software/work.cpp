@@ -108,7 +108,7 @@ void Scheduler::start(const std::shared_ptr<Work>& work) {
   stream.running = work->started = true;
 }
 
-/// One that is idle, or a new one. std::bad_alloc where there is none and none can be made.
+/// Wakes an idle worker, or makes one. std::bad_alloc where there is none and none can be made.
 void Scheduler::worker_for_one_more() {
   if (idle_workers_ + returning_ > ready_.size()) {
     ready_changed_.notify_one();
@@ -169,7 +169,7 @@ void Scheduler::execute(Lock& lock, const std::shared_ptr<Work>& work) {
   const std::shared_ptr<Context> context = work->stream->context.lock();
   const auto run = std::move(work->body.run);  // drop() may come meanwhile
   lock.unlock();
-  // (Copies are ours, and a callback is the program's: what goes wrong there is the process's.)
+  // (Copies are ours, and a callback is the program's: their faults are the process's.)
   CUresult result = CUDA_SUCCESS;
   if (work->body.type == node_kernel && !gpu().config.tags)  // (Tags are looked at, not used.)
     result = run_guarded(work->body.entry, run);
@@ -263,7 +263,7 @@ void Scheduler::poll_blocked() {
   }
 }
 
-// The next event, if it is due by `until_ns`. False: there is none.
+// Runs the next event, if it is due by `until_ns`. False: there is none.
 bool Scheduler::step(Lock& lock, uint64_t until_ns) {
   if (advancing_) {  // another thread moves the clock: its event is this thread's event
     ++gpu().host_waiters;

@@ -1,4 +1,4 @@
-// Work: what streams do, in order; and the scheduler that runs it, on the wall clock with worker
+// The work that streams do, in order; and the scheduler that runs it, on the wall clock with worker
 // threads (one per busy stream at most, none before the first work) or on a virtual clock without.
 //
 // Owns: queues, marks, threads, the clock. Lock: Gpu::mutex, dropped while work executes.
@@ -40,7 +40,7 @@ struct Range {
   }
 };
 
-/// What a piece of work does; copied each time a captured graph is replayed.
+/// The action of a piece of work; copied each time a captured graph is replayed.
 struct Body {
   const char* entry = "";
   NodeType type = node_empty;
@@ -103,9 +103,9 @@ struct Work {
   std::shared_ptr<Stream> stream;
   std::vector<std::shared_ptr<Work>> after;  // all must be complete before it starts
   Linked<Stream> waiters;                    // streams whose next work waits for this one
-  std::shared_ptr<Work> next;                // in the scheduler's list of what is ready
+  std::shared_ptr<Work> next;                // in the scheduler's list of ready work
   bool started = false, done = false;
-  uint64_t generation = 0;  // of the scheduler: what is older than a reset completes nowhere
+  uint64_t generation = 0;  // of the scheduler: work from before a reset completes nowhere
   uint64_t begin_ns = 0;
   uint64_t end_ns = 0;   // not before
   uint64_t done_ns = 0;
@@ -163,9 +163,9 @@ class Scheduler {
   /// Incomplete work that uses the range; null when there is none.
   const Work* user_of(uint64_t base, size_t bytes) const;
   bool idle() const { return incomplete_.empty(); }
-  /// Of a context that is dead: what is queued completes without running, as soon as it can.
+  /// Completes a dead context's queued work without running it, as soon as it can.
   void drop(const std::shared_ptr<Context>& context);
-  /// Has its context been ended by an error? Nobody waits for its work then.
+  /// Has its context been ended by an error? Then its work is not waited for.
   static bool died(const Work& work);
   /// Drops what has not started, waits for what runs. For firnGpuReset().
   void reset(Lock& lock);
@@ -174,7 +174,7 @@ class Scheduler {
   void kick(const std::shared_ptr<Stream>& stream);
   void start(const std::shared_ptr<Work>& work);
   void worker_for_one_more();
-  /// `waiters`: then the streams that waited for it.
+  /// `waiters` gets the streams that waited for it.
   void finish(const std::shared_ptr<Work>& work, Linked<Stream>& waiters);
   void complete(const std::shared_ptr<Work>& work);
   void execute(Lock& lock, const std::shared_ptr<Work>& work);
@@ -187,7 +187,7 @@ class Scheduler {
   // Wall clock.
   Linked<Work> ready_;
   std::condition_variable ready_changed_;
-  std::condition_variable dropped_;  // what runs may be over before its time
+  std::condition_variable dropped_;  // running work may be over before its time
   unsigned workers_ = 0;  // they last as long as the process
   unsigned idle_workers_ = 0, running_ = 0;
   unsigned returning_ = 0;  // 1 while a worker, holding the lock, completes what it ran

@@ -94,7 +94,7 @@ cudaError_t entry_point(const char* symbol, void** pointer, unsigned version,
   const CUresult result =
       table.get_proc_address(symbol, pointer, static_cast<int>(version), flags, &why);
   if (status != nullptr) *status = static_cast<cudaDriverEntryPointQueryResult>(why);
-  // A symbol that is not there is told by the status alone.
+  // The status alone reports a symbol that is not there.
   return result == CUDA_ERROR_NOT_FOUND && status != nullptr ? cudaSuccess : keep(result);
 }
 

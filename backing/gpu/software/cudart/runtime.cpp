@@ -25,7 +25,7 @@ constexpr int devices_max = 64;
 // under the same base name, unlike what <cuda.h> declares under it.
 constexpr int entries_version = 12090;
 
-// What a thread has chosen and met.
+// The thread's device, and its last error.
 thread_local int thread_device = 0;
 thread_local cudaError_t thread_error = cudaSuccess;
 
@@ -80,7 +80,7 @@ std::string uuid_text(const Driver& table, int ordinal) {
 }
 
 // How many of `present` devices CUDA_VISIBLE_DEVICES leaves: its words count up to the first one
-// that is no device; one named twice leaves none.
+// that is not a device; one named twice leaves none.
 int count_visible(const Driver& table, int present) {
   const char* const setting = std::getenv("CUDA_VISIBLE_DEVICES");
   if (setting == nullptr) return present;

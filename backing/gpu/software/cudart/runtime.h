@@ -1,6 +1,6 @@
-// The software CUDA runtime: what its files share. It stands on whatever libcuda.so.1 the loader
-// finds (dlopen, then dlsym of cuGetProcAddress_v2, as the real one does) and knows nothing of the
-// software GPU but two optional entries of firn/software_gpu.h.
+// The software CUDA runtime: the declarations that its files share. It stands on whatever
+// libcuda.so.1 the loader finds (dlopen, then dlsym of cuGetProcAddress_v2, as the real one does)
+// and knows nothing of the software GPU but two optional entries of firn/software_gpu.h.
 //
 // Owns: the table of driver entries, the primary contexts retained, each thread's device and last
 // error. Locks: none to be held by callers; primary contexts are retained under one mutex.

@@ -12,7 +12,7 @@ std::atomic<void (*)(unsigned long long)> on_capture_end{nullptr};
 
 extern "C" {
 
-/// Not of the CUDA runtime: `function` is called with the number of each capture that has ended.
+/// Not of the CUDA runtime: has `function` called with the number of each capture that has ended.
 void firn_cudart_on_capture_end(void (*function)(unsigned long long)) {
   on_capture_end.store(function);
 }

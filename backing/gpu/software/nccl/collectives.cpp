@@ -8,7 +8,7 @@
 namespace firn::nccl {
 namespace {
 
-// A rank's part of what is reduced at a time: what the others sent of it is kept until then.
+// The part of a rank that is reduced at a time: the others' bytes of it are kept until then.
 constexpr size_t part_bytes_most = 1 << 20;
 
 class Collective {
@@ -55,8 +55,8 @@ class Collective {
     transfers_.clear();
   }
 
-  /// Receives every other rank's `bytes` that `mine` are this rank's of, and reduces them into
-  /// `to`. What this rank sends meanwhile is in the list already.
+  /// Receives every other rank's `bytes` for the part that `mine` is of this rank, and reduces them
+  /// into `to`. This rank's sends meanwhile are in the list already.
   void reduce_part(const char* mine, char* to, size_t bytes) {
     if (kept_ == nullptr) kept_.reset(new char[ranks_ * part_bytes_most]);
     std::vector<const char*> from(ranks_, mine);

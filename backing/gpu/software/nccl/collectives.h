@@ -1,5 +1,5 @@
-// What a kernel of the software NCCL does: its pieces of work, one collective after the other and
-// then all sends and receives side by side.
+// The work of a kernel of the software NCCL: its pieces, one collective after the other and then
+// all sends and receives side by side.
 //
 // Owns nothing. Locks: none; one kernel of a communicator's rank runs at a time.
 #pragma once

@@ -134,7 +134,7 @@ ncclResult_t end_communicator(ncclComm_t comm, bool abort) {
   }
   const ncclResult_t waited = wait_for_kernels(comm);
   comm->segment->leave(abort ? RankPlace::aborted : RankPlace::left);
-  // Kernels that never ran may not find it gone: then it stays.
+  // Kernels that never ran may still use it: then it stays.
   if (waited != ncclSuccess) return waited;
   const InContext in(comm->context);
   (void)driver().cuEventDestroy(comm->behind);

@@ -25,7 +25,7 @@ struct ncclComm {
   // The host's side.
   CUevent behind = nullptr;    // the last kernel
   CUstream last_stream = nullptr;
-  bool launched = false;       // `behind` and `last_stream` say something
+  bool launched = false;       // `behind` and `last_stream` are set
   firn::nccl::WorkList list;
   struct Factor {
     bool used;
@@ -56,7 +56,7 @@ ncclResult_t split(ncclComm_t parent, int color, int key, ncclComm_t* made);
 ncclResult_t shrink(ncclComm_t parent, const std::vector<int>& excluded, ncclComm_t* made);
 /// Waits for its kernels (aborts them, with `abort`), and ends it.
 ncclResult_t end_communicator(ncclComm_t comm, bool abort);
-/// Until its kernels have ended, or the device has failed.
+/// Waits until its kernels have ended, or the device has failed.
 ncclResult_t wait_for_kernels(ncclComm_t comm);
 
 }  // namespace firn::nccl

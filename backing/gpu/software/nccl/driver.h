@@ -1,6 +1,6 @@
-// What of the driver the software NCCL uses, found as the real one finds it: the libcuda.so.1 that
-// the loader has, and there cuGetProcAddress. So whatever stands in front of the driver sees the
-// launches. Owns the table (never closed). Locks: none to be held.
+// The driver's entries that the software NCCL uses, found as the real one finds them: the
+// libcuda.so.1 that the loader has, and there cuGetProcAddress. So a library in front of the driver
+// sees the launches. Owns the table (never closed). Locks: none to be held.
 #pragma once
 
 #include <cuda.h>
@@ -30,7 +30,7 @@ struct Driver {
 /// The table; `complete` is false where a function is missing, which last_error() then names.
 const Driver& driver();
 
-/// The calling thread's words for what went wrong last (ncclGetLastError).
+/// The calling thread's last error in words (ncclGetLastError).
 const char* last_error();
 ncclResult_t fail(ncclResult_t result, const char* format, ...)
     __attribute__((format(printf, 2, 3)));
@@ -51,7 +51,7 @@ class InContext {
 
 }  // namespace firn::nccl
 
-/// Ends the calling function with what `expression` answers, unless that is ncclSuccess.
+/// Returns the result of `expression` from the calling function, unless that is ncclSuccess.
 #define FIRN_NCCL_TRY(expression)                                          \
   do {                                                                     \
     if (const ncclResult_t tried_ = (expression); tried_ != ncclSuccess) return tried_; \

@@ -50,8 +50,8 @@ FIRN_NCCL_ENTRY ncclResult_t ncclCommInitRank(ncclComm_t* comm, int ranks, ncclU
   return init_rank(comm, ranks, id, rank);
 }
 
-// (What the configuration asks for, channels and such, has no counterpart here; a communicator that
-// need not block is ready at once all the same.)
+// (The configuration's settings, channels and such, have no counterpart here; a communicator that
+// need not block is ready at once, too.)
 FIRN_NCCL_ENTRY ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int ranks, ncclUniqueId id,
                                                     int rank, void*) {
   return init_rank(comm, ranks, id, rank);
@@ -199,7 +199,7 @@ FIRN_NCCL_ENTRY ncclResult_t ncclMemFree(void* memory) {
   return checked("cuMemFree", driver().cuMemFree(reinterpret_cast<CUdeviceptr>(memory)));
 }
 
-// Buffers need no registration here: a handle that says so.
+// Buffers need no registration here: returns a handle that stands for none.
 FIRN_NCCL_ENTRY ncclResult_t ncclCommRegister(const ncclComm_t comm, void* buffer, size_t,
                                               void** handle) {
   FIRN_NCCL_TRY(there(comm));
@@ -231,7 +231,7 @@ FIRN_NCCL_ENTRY ncclResult_t ncclDevCommDestroy(ncclComm_t, const void*) {
   return refused("ncclDevCommDestroy");
 }
 
-// Of NCCL 2.29 and later, which torch 2.12 and later ask for: whatever they are given, refused.
+// Entries of NCCL 2.29 and later, which torch 2.12 and later ask for: always refused.
 #define FIRN_NCCL_REFUSED(name) \
   FIRN_NCCL_ENTRY ncclResult_t name() { \
     return fail(ncclInvalidUsage, "%s: the software NCCL does not have it", #name); \

@@ -41,7 +41,8 @@ void put(Group& to, ncclComm_t comm, CUstream stream, const Work& work) {
   plan->works.push_back(work);
 }
 
-/// All wait for one another: a thread for each. The first error, in the calling thread's words.
+/// Each in a thread of its own, since all wait for one another. Returns the first error, with its
+/// words in the calling thread.
 ncclResult_t make_all(const std::vector<std::function<ncclResult_t()>>& making) {
   if (making.size() == 1) return making.front()();
   std::vector<ncclResult_t> results(making.size(), ncclSuccess);

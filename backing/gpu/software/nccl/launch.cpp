@@ -45,7 +45,7 @@ void run_kernel(void** parameters, const unsigned*, const unsigned*) {
   const auto took = std::chrono::steady_clock::now() - begin;
   comm->moving_ns += static_cast<uint64_t>(std::chrono::nanoseconds(took).count());
   for (const Work& work : works) comm->moved_bytes += bytes_of(work, comm->segment->ranks());
-  // The last that it does: who waits for it may then free the communicator.
+  // Its last act: a thread that waits for it may then free the communicator.
   if (given.counted != 0) comm->ended.fetch_add(1, std::memory_order_acq_rel);
 }
 
@@ -76,7 +76,7 @@ ncclResult_t is_captured(CUstream stream, bool* captured) {
   return ncclSuccess;
 }
 
-/// `stream` goes on behind what `other` has now.
+/// `stream` waits for the present work of `other`.
 ncclResult_t follow(CUstream stream, CUstream other) {
   CUevent event = nullptr;
   FIRN_NCCL_TRY(checked("cuEventCreate",

@@ -11,8 +11,8 @@
 
 namespace firn::nccl {
 
-/// A kernel for all of `works`, on the first of the `streams`, behind the others' work; theirs that
-/// follows is behind it.
+/// A kernel for all of `works`, on the first of the `streams`, behind the others' work; the others'
+/// later work is behind it.
 ncclResult_t launch(ncclComm_t comm, std::span<const CUstream> streams,
                     std::span<const Work> works);
 

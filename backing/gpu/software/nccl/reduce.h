@@ -9,7 +9,7 @@
 
 namespace firn::nccl {
 
-/// 0 for what is no data type.
+/// 0 if it is not a data type.
 size_t size_of(ncclDataType_t type);
 
 /// A reduction as a kernel does it: `op` is ncclSum to ncclAvg, or ncclNumOps for a sum of elements

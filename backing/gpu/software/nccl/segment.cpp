@@ -24,8 +24,8 @@ namespace {
 constexpr uint64_t magic = 0x6c63636e6e726966;  // "firnnccl"
 constexpr size_t header_bytes = 4096;
 constexpr auto look_every = std::chrono::milliseconds(10);
-// How long ranks wait for others to join, or for words that all must give; a rank that lives and
-// never calls would otherwise be waited for without end.
+// How long ranks wait for others to join, or to give their words. Without a limit, a rank that
+// lives and never calls would hold them up for ever.
 constexpr auto join_within = std::chrono::minutes(10);
 
 /// Ids made here whose ranks have not all joined: their files, by number.
@@ -138,7 +138,7 @@ ncclResult_t Segment::join(const Id& id, int ranks, int rank, const char device[
   FIRN_NCCL_TRY(segment->wait_until("all ranks to join", [&] {
     return segment->header_->joined.load(std::memory_order_acquire) >= ranks;
   }));
-  {  // Everybody has it open.
+  {  // All ranks have it open.
     const std::lock_guard lock(made_mutex);
     if (const auto found = made().find(id.number); found != made().end()) {
       ::close(found->second);

@@ -1,5 +1,5 @@
-// The memory that the ranks of a communicator share: who has joined, small words that all ranks
-// exchange, and a pipe of bytes for every ordered pair of ranks.
+// The memory that the ranks of a communicator share: which of them have joined, small words that
+// all ranks exchange, and a pipe of bytes for every ordered pair of ranks.
 //
 // It is a memfd that the process which asked for the unique id holds until all ranks have joined:
 // others open it by that process's number, so nothing has a name and nothing stays behind, however
@@ -24,10 +24,10 @@
 
 namespace firn::nccl {
 
-/// What a ncclUniqueId holds.
+/// The contents of a ncclUniqueId.
 struct Id {
   uint64_t magic;
-  uint64_t number;  // random: another file under that number of a descriptor is not taken for it
+  uint64_t number;  // random: tells it from another file under that descriptor's number
   int32_t process;
   int32_t descriptor;
 };
@@ -51,7 +51,7 @@ struct RankPlace {
   std::atomic<uint32_t> state;
   std::atomic<int32_t> process;
   char device[16];                         // its UUID; before `state` says joined
-  std::atomic<uint64_t> exchanges;         // words of so many are here, the last two of them
+  std::atomic<uint64_t> exchanges;         // exchanges it gave words for; the last two's are here
   char words[2][exchange_bytes];
   std::atomic<uint64_t> shrinks;           // as the first rank of so many shrunk communicators
   char shrunk[exchange_bytes];             // the last one's Id
@@ -79,12 +79,12 @@ class Segment {
   void ring(int rank);
   void ring_all();
 
-  /// A rank that is no more, though it has not left; -1: all are there. `why` gets the words.
+  /// A rank that has ended or aborted without leaving; -1: none. `why` gets the words.
   int lost_rank(std::string* why);
   /// This rank leaves: `state` is left or aborted.
   void leave(RankPlace::State state);
 
-  /// All ranks give words (at most exchange_bytes) and get everybody's. Waits for all of them.
+  /// Every rank gives words (at most exchange_bytes) and gets all ranks'. Waits for all of them.
   ncclResult_t exchange(const void* mine, size_t bytes, std::vector<std::array<char, exchange_bytes>>* all);
   /// Waits until `there()`; ncclRemoteError when a rank is lost meanwhile.
   ncclResult_t wait_until(const char* what, const std::function<bool()>& there);

@@ -111,7 +111,7 @@ void Mover::wait(uint32_t seen) {
   if (segment_.bell() != seen) return;
   std::string why;
   if (segment_.lost_rank(&why) < 0) return;
-  // What it sent before it ended may be there: once more round, and then it is not.
+  // Its last bytes may have arrived: goes round once more before giving up.
   if (signals_.error.load() != ncclSuccess) stay(ncclRemoteError, std::move(why));
   signals_.note(ncclRemoteError, std::move(why));
 }

@@ -1,5 +1,5 @@
-// Bytes from rank to rank: what a kernel of a collective, or of sends and receives, moves through
-// the shared segment's pipes. Every transfer begins with a few words that both sides must agree on.
+// Moves bytes from rank to rank through the shared segment's pipes, for the kernels of collectives
+// and of sends and receives. Every transfer begins with a few words that both sides must agree on.
 //
 // Owns nothing. Locks: none; one kernel of a rank moves at a time.
 #pragma once
@@ -27,7 +27,7 @@ struct Transfer {
 /// Thrown in a kernel that has to end: its communicator was aborted.
 struct Aborted {};
 
-/// What a communicator's kernels tell its host side, and hear from it.
+/// Signals between a communicator's kernels and its host side.
 struct Signals {
   std::atomic<bool> abort{false};
   std::atomic<int> error{ncclSuccess};  // ncclCommGetAsyncError's answer

@@ -1,5 +1,5 @@
 // The part of NVML's binary interface that the software GPU answers: names, values and layouts as
-// NVIDIA documents them (NVML API reference). A toolkit's own nvml.h is no part of what Firn needs.
+// NVIDIA documents them (NVML API reference). Firn does not need a toolkit's own nvml.h.
 #pragma once
 
 #include <cstddef>

@@ -1,8 +1,8 @@
 // The software libnvidia-ml.so.1: NVML's answers about the software GPU. PyTorch asks it how many
 // devices there are, how much of them is in use and, before segments can expand, for a fabric. It
-// reads the same settings as the driver (FIRN_GPU_DEVICES, FIRN_GPU_MEMORY) and begins no driver,
-// as the real one does not; of a device's memory it knows what this process uses. Nothing that it
-// has no figure for is made up: such entries are missing, or "not supported".
+// reads the same settings as the driver (FIRN_GPU_DEVICES, FIRN_GPU_MEMORY) and starts no driver,
+// like the real one; of a device's memory it knows this process's use. It makes up no figures:
+// entries without one are missing, or "not supported".
 //
 // Owns: nothing. Locks: none; from any thread, and in the child of a fork.
 #include "backing/gpu/software/nvml/abi.h"
@@ -33,7 +33,7 @@ unsigned device_count() {
   return count >= 1 && count <= devices_max ? static_cast<unsigned>(count) : 1;
 }
 
-// A handle is a number that no null pointer is.
+// A handle is a number other than a null pointer's.
 nvmlDevice_t handle_of(unsigned index) {
   return reinterpret_cast<nvmlDevice_t>(static_cast<uintptr_t>(index + 1));
 }
@@ -243,7 +243,7 @@ FIRN_NVML nvmlReturn_t nvmlDeviceGetNvLinkRemotePciInfo_v2(nvmlDevice_t device, 
   return of_device(device, info, [](unsigned) { return NVML_ERROR_NOT_SUPPORTED; });
 }
 
-/// As a GPU answers that is in no fabric.
+/// The answer of a GPU without a fabric.
 FIRN_NVML nvmlReturn_t nvmlDeviceGetGpuFabricInfoV(nvmlDevice_t device,
                                                    nvmlGpuFabricInfoV_t* info) {
   return of_device(device, info, [&](unsigned) {

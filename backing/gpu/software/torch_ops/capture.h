@@ -1,7 +1,7 @@
 // Operators under stream capture. A captured operator is run at once, for its results' shapes and
-// for the values that later operators of the capture look at, and is recorded as a kernel that runs
-// it again at each replay. What it wrote meanwhile is undone when the capture ends, for a capture
-// must change nothing.
+// for the values that later operators of the capture read, and is recorded as a kernel that runs it
+// again at each replay. Its writes meanwhile are undone when the capture ends, for a capture must
+// change nothing.
 //
 // Owns the bytes to be restored, by capture. Locks: its own.
 #pragma once

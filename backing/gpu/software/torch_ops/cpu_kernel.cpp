@@ -49,7 +49,7 @@ class DeviceCheck {
     }
   }
 
-  /// Of the CUDA tensors, else the one asked for, else the current one.
+  /// The CUDA tensors' device, else the one asked for, else the current one.
   c10::Device device() const {
     if (common_.has_value()) {
       if (cpu_argument_.has_value() && !cpu_tensors_welcome_) refuse(*cpu_argument_, "cpu");
@@ -88,8 +88,8 @@ class DeviceCheck {
   std::optional<size_t> cpu_argument_;
 };
 
-// What must not apply to the CPU kernel, nor to the operators that it calls: autograd, autocast,
-// Python modes, observers.
+// Keeps autograd, autocast, Python modes and observers from the CPU kernel, and from the operators
+// that it calls.
 void run_cpu(const c10::OperatorHandle& target, c10::DispatchKey key, torch::jit::Stack* stack) {
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);

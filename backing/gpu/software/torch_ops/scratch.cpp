@@ -51,7 +51,7 @@ class Cache {
     return memory;
   }
 
-  /// False where `memory` is no block of this cache.
+  /// False if `memory` is not a block of this cache.
   bool give(void* memory) {
     {
       const std::lock_guard lock(mutex_);
@@ -83,7 +83,7 @@ Cache& cache() {
 
 c10::Allocator* ordinary = nullptr;
 
-// Of blocks and of ordinary memory: what is freed raw does not say where it came from.
+// For blocks and for ordinary memory: a raw free does not say where its memory came from.
 void give_back(void* memory) {
   if (!cache().give(memory)) ordinary->raw_deleter()(memory);
 }

@@ -52,7 +52,7 @@ const std::set<std::string> kept = {
     "aten::_nested_tensor_from_mask",
 };
 
-// Torch's own for sparse tensors (COO) that launch nothing, or what dense operators do.
+// Torch's own for sparse tensors (COO) that launch nothing, or only what dense operators launch.
 const std::set<std::string> kept_sparse = {
     "aten::_coalesced_",
     "aten::_dimI",
@@ -111,10 +111,11 @@ class Registrar {
     library("aten").impl("_fused_sdp_choice", TORCH_FN(choose_maths));
     listening_ = std::make_unique<c10::RegistrationHandleRAII>(
         dispatcher.addRegistrationListener(std::make_unique<Listener>()));
-    operators_registered = false;  // the listener was told of those that were there
+    operators_registered = false;  // the listener has heard of the existing ones
   }
 
-  /// Operators that have come since. What has no CPU kernel keeps its own: it may be in Python.
+  /// Adds operators that have come since. One without a CPU kernel keeps its own: it may be in
+  /// Python.
   void add_late() {
     const std::lock_guard lock(mutex_);
     if (operators_registered.exchange(false)) add_present(/*refuse=*/false);

@@ -128,8 +128,8 @@ void launch_one(Stream stream, const char* name, const uint64_t* addresses, size
   if (result != CUDA_SUCCESS) fail("cuLaunchKernel", result, name);
 }
 
-/// Not every operator of PyTorch's looks whether its kernels could be launched: where one was a
-/// kernel that is not here, nothing goes on with what it has not written.
+/// Some of PyTorch's operators do not check their launches: if one launched a kernel that is not
+/// here, nothing goes on with its unwritten results.
 void check_kernels_before(const char* name) {
   if (!gpu.last_error || gpu.last_error() != cudaErrorNotSupported) return;
   throw std::runtime_error(std::string("before ") + name +

@@ -1,6 +1,6 @@
 // Host work in stream order: how an operator becomes a kernel of the software GPU. Every piece of
 // work is launched with cuLaunchKernel on a kernel made by firnGpuKernelCreate; its parameters are
-// the device addresses it uses, so that whatever watches launches sees them.
+// the device addresses it uses, so that an observer of launches sees them.
 //
 // Owns: the kernels made, the work queued. Locks: none to be held; callers need the stream's
 // context current.

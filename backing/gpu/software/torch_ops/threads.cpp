@@ -9,7 +9,7 @@
 namespace firn::torch_ops {
 namespace {
 
-std::atomic<int> followed_count{0};  // 0: nobody follows yet
+std::atomic<int> followed_count{0};  // 0: not followed yet
 thread_local const bool followed = ::gettid() == ::getpid();
 
 }  // namespace

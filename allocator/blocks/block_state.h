@@ -110,8 +110,8 @@ inline constexpr uint64_t small = 1u << 11;      // below 1 MiB: in a segment, a
 inline constexpr uint64_t zero_copy = 1u << 12;  // mapped to host memory, beyond the budget, for a
                                                  // use that could not wait for room
 inline constexpr uint64_t segment = 1u << 13;    // its owner cuts it up: allocate_segment()
-inline constexpr uint64_t given = 1u << 14;      // give_address(): never evicted; its end: an unpin()
-                                                 // beyond those of pin()
+inline constexpr uint64_t given = 1u << 14;      // give_address(): never evicted; ends with
+                                                 // an unpin() beyond those of pin()
 inline constexpr uint64_t placed = 1u << 15;     // in a region, which has its frames: never evicted
 inline constexpr uint64_t outside = 1u << 16;    // allocated_outside(): any touch proves it
 inline constexpr uint64_t told = 1u << 17;       // Told::always: proven once watching begins

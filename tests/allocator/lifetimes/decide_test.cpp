@@ -284,3 +284,30 @@ TEST(Decide, holds_what_it_promises) {
     EXPECT_GT(leaving, 500u);
   }
 }
+
+/// decide.h's own.
+TEST(Decide, the_example_of_three_blocks) {
+  Case c;
+  c.capacity = 8;
+  c.period = 5;
+  constexpr uint32_t a = 0, b = 1, born = 2;
+  c.items = {{.size = 4, .on_device = 4, .again = a},
+             {.size = 4, .again = b},
+             {.size = 4, .born = true}};
+  c.steps = {{1, Step::Kind::write, b},
+             {2, Step::Kind::birth, born},
+             {3, Step::Kind::write, born},
+             {4, Step::Kind::death, born},
+             {5, Step::Kind::write, a}};
+  const Decision d = decide(c.situation());
+  EXPECT_EQ(d.peak, 12u);
+  ASSERT_EQ(d.leaving.size(), 1u);
+  EXPECT_EQ(d.leaving[0].item, a);
+  EXPECT_EQ(d.leaving[0].grains, 4u);
+  EXPECT_EQ(d.fetch, std::vector<uint32_t>{b});
+  EXPECT_EQ(d.last_grains, 4u);
+  EXPECT_EQ(d.window, 1u);
+  EXPECT_EQ(d.lacking, 2u);
+  EXPECT_EQ(d.farthest, std::vector<uint32_t>{a});
+  EXPECT_EQ(d.next_use[a], 5u);
+}

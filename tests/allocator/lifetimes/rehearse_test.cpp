@@ -248,3 +248,30 @@ TEST(Rehearse, what_does_not_fit_is_said_so) {
   c.machine.capacity = c.program.working_set() - 1;
   EXPECT_FALSE(c.run(nullptr).possible);
 }
+
+/// rehearse.h's own.
+TEST(Rehearse, the_example_of_three_blocks) {
+  constexpr uint64_t grain = 1'000'000;  // bytes
+  std::vector<Item> items{{.size = 4, .on_device = 4, .clean = 4, .again = 0},
+                          {.size = 4, .on_device = 4, .clean = 4, .again = 1},
+                          {.size = 4, .again = 2}};
+  const std::vector<Step> steps{{1, Step::Kind::read, 0}, {2, Step::Kind::read, 1},
+                                {3, Step::Kind::read, 2}};
+  const std::vector<uint64_t> before_ns{0, 10, 10};
+  Rehearsal rehearsal;
+  rehearsal.items = items;
+  rehearsal.steps = steps;
+  rehearsal.before_ns = before_ns;
+  rehearsal.after_ns = 10;
+  rehearsal.machine = {.capacity = 8, .host = 1000, .grain_bytes = grain, .piece = 4};
+  for (const Channel link : {Channel::host_out, Channel::host_in})
+    rehearsal.machine.bytes_s[static_cast<size_t>(link)] = 4 * grain / 15e-9;
+  rehearsal.tuning.spare_part = 0;
+  const Rehearsed found = rehearse(rehearsal);
+  ASSERT_TRUE(found.possible);
+  EXPECT_EQ(found.first_ns, 35u);
+  EXPECT_EQ(found.last_ns, 45u);
+  EXPECT_EQ(found.total_ns, 80u);
+  EXPECT_EQ(found.stall_ns, 20u);
+  EXPECT_EQ(found.bytes[static_cast<size_t>(Channel::host_out)], 0u);
+}

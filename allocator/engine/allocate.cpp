@@ -59,7 +59,8 @@ Result<void*> EngineImpl::allocate(size_t bytes, CUstream stream, size_t request
       (small || !ready->placing.load(std::memory_order_relaxed))) {
     const unsigned cell = thread_cell();
     if (Block* block = ready->pop(cell, table_, size_class)) {
-      transit_own(*block, Event::reuse, told == Told::always ? word::told : 0);
+      transit_own(*block, Event::reuse,
+                  word::Flags(0).and_if(told == Told::always, word::told));
       return hand_out(*block, bytes, requested, cell);
     }
   }

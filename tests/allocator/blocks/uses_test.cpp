@@ -125,18 +125,6 @@ TEST_F(UsesTest, later_work_waits_for_every_use_of_other_streams) {
   for (const auto& [stream, event] : gpu_.waits) EXPECT_EQ(stream, stream_[2]);
 }
 
-TEST_F(UsesTest, an_order_is_whole_or_none_and_is_asked_for_again) {
-  used_last(work(0));
-  uses_.add(block_, work(1));
-  gpu_.refusals["cuStreamWaitEvent"] = 1;
-  Result<bool> ordered = uses_.order(2, block_);
-  ASSERT_TRUE(ordered);
-  EXPECT_FALSE(*ordered);
-  ordered = uses_.order(2, block_);
-  ASSERT_TRUE(ordered);
-  EXPECT_TRUE(*ordered);
-}
-
 TEST_F(UsesTest, aside_is_in_use_on_such_a_stream_until_that_is_over) {
   uses_.add(block_, work(1));
   EXPECT_FALSE(uses_.aside(block_));

@@ -15,7 +15,9 @@ namespace firn {
 
 namespace {
 constexpr size_t huge_page_bytes = 2u << 20;
-size_t whole(size_t bytes) { return (bytes + huge_page_bytes - 1) / huge_page_bytes * huge_page_bytes; }
+size_t whole(size_t bytes) {
+  return (bytes + huge_page_bytes - 1) / huge_page_bytes * huge_page_bytes;
+}
 }  // namespace
 
 void* take_huge(size_t bytes) {

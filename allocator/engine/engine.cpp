@@ -200,8 +200,9 @@ bool EngineImpl::pump_locked() {
   if (health_.dead()) return false;
   staging_wanted_ = false;  // set again below by those that still want some
   settle_freed();
-  if (history_) reading_.tell(clock_.now_ns(),
-                                transfers_.bandwidths().busy(lifetimes::Channel::store_read));
+  if (history_)
+    reading_.tell(clock_.now_ns(),
+                  transfers_.bandwidths().busy(lifetimes::Channel::store_read));
   bool changed = store_ && reap_store();
   look_for_unanswered();
   changed |= streams_.poll();

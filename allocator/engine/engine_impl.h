@@ -377,7 +377,7 @@ class EngineImpl final : public Engine, private EngineLimits, private InMotion {
   bool write_back();
   bool start_write(const PieceRef& ref);
   void written(const PieceRef& ref, const StoreCompletion& completion, uint64_t begun_ns);
-  void not_written(const PieceRef& ref, const Error& error, uint64_t begun_ns);
+  void not_written(const PieceRef& ref, Slot slot, const Error& error, uint64_t begun_ns);
   void take_no_more(const char* what, const Error& error, uint64_t begun_ns);
   bool store_pauses() const;
   void settle_away(Block& block);

@@ -144,7 +144,7 @@ void EngineImpl::advance_fault(Block& block) {
     if (piece.host_valid) {
       if (piece.summed && !piece.checked) {
         if (!piece.doubtful || !piece.writing)
-          sum_later({&block, block.generation, block.version, i}, false);
+          sum_later(piece_ref(block, i), false);
         waiting = true;
         continue;
       }

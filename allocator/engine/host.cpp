@@ -75,7 +75,7 @@ bool EngineImpl::next_planned_write(PieceRef& ref) {
     // A spare write waits until nothing else is written.
     if (entry.spare && transfers_.writing_bytes() > 0) return false;
     for (size_t i = block.pieces.size(); i-- > 0;) {
-      ref = {&block, block.generation, block.version, static_cast<uint32_t>(i)};
+      ref = piece_ref(block, static_cast<uint32_t>(i));
       if (HostCopies::is_unwritten(ref)) return true;
     }
   }

@@ -100,7 +100,8 @@ bool EngineImpl::copy_out(Block& block, uint32_t index) {
   }
   Error error;
   if (!block.uses_ordered && !FIRN_CANARY(29)) {
-    if (Result<void> ordered = uses_.order(transfers_.out(), block); !ordered) error = ordered.error();
+    const Result<void> ordered = uses_.order(transfers_.out(), block);
+    if (!ordered) error = ordered.error();
     block.uses_ordered = error.code == Code::ok;
   }
   const bool waited = error.code == Code::ok && !uses_.over_but_on(block, transfers_.out());
@@ -247,7 +248,7 @@ void EngineImpl::drop_copies(Block& block) {
 
 /// A copy out is over: the piece is valid in host memory.
 void EngineImpl::came_out(const PieceRef& ref) {
-  Piece& piece = ref.block->pieces[ref.piece];
+  Piece& piece = piece_of(ref);
   piece.copying_out = false;
   piece.host_valid = true;
   counted_.spilled_bytes += piece.bytes;

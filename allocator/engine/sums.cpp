@@ -12,7 +12,7 @@ namespace firn {
 
 /// The piece's copy in host memory is to be summed: for the first time, or to be compared.
 void EngineImpl::sum_later(const PieceRef& ref, bool arrived) {
-  Piece& piece = ref.block->pieces[ref.piece];
+  Piece& piece = piece_of(ref);
   if (std::exchange(piece.summing, true)) return;
   host_.ref(piece.host);
   sums_.push_back({ref, piece.host, arrived});
@@ -26,10 +26,10 @@ bool EngineImpl::carry_out_sums(Lock& lock) {
     const SumDue due = sums_.front();
     sums_.pop_front();
     const auto is_there = [&] {
-      return current(due.ref) && due.ref.block->pieces[due.ref.piece].host == due.staging;
+      return current(due.ref) && piece_of(due.ref).host == due.staging;
     };
     if (is_there()) {
-      const size_t bytes = due.ref.block->pieces[due.ref.piece].bytes;
+      const size_t bytes = piece_of(due.ref).bytes;
       ++summing_;
       lock.unlock();
       const Sum sum = sum_of(due.staging->data, bytes);

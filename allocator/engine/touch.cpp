@@ -307,8 +307,8 @@ Result<void> EngineImpl::prefetch(const void* pointer, size_t bytes, CUstream st
     if (state == State::spilling) keep(*block);
     state = block->state();
     if (state == State::hosted || state == State::spilled)
-      prefetches_.push_back({{block, block->generation, block->version, 0},
-                             static_cast<unsigned>(std::max(see_stream(stream), 0))});
+      prefetches_.emplace_back(piece_ref(*block, 0),
+                               static_cast<unsigned>(std::max(see_stream(stream), 0)));
     if (state == State::resident)
       block->age.store(next_tick(), std::memory_order_relaxed);
     at = block->address + std::max<uint64_t>(block->mapped_bytes(), block->bytes);

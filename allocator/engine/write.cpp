@@ -50,7 +50,7 @@ bool EngineImpl::write_back() {
   PieceRef ref{};
   while (!store_full_ && now >= write_again_ns_ && transfers_.writing_bytes() < most &&
          next_write(ref)) {
-    Piece& piece = ref.block->pieces[ref.piece];
+    Piece& piece = piece_of(ref);
     if (!plan_.valid && ref.block->state() == State::resident && ref.block->leave &&
         piece.host->refs == 1) {
       // It left and came back: in use again, its bytes are on the device. Not worth a write.
@@ -65,7 +65,7 @@ bool EngineImpl::write_back() {
 
 /// False: the store did not take it. The piece stays in host memory, to be written later.
 bool EngineImpl::start_write(const PieceRef& ref) {
-  Piece& piece = ref.block->pieces[ref.piece];
+  Piece& piece = piece_of(ref);
   Result<Slot> slot = store_->reserve(piece.host->bytes, false);
   if (!slot) {
     host_copies_.put_back(ref);
@@ -79,8 +79,7 @@ bool EngineImpl::start_write(const PieceRef& ref) {
   const uint64_t now = clock_.now_ns();
   const Result<void> begun = transfers_.write(*ref.block, ref.piece, *slot);
   if (!begun) {
-    piece.slot = *slot;
-    not_written(ref, begun.error(), now);
+    not_written(ref, *slot, begun.error(), now);
     return false;
   }
   if (FIRN_CANARY(4)) store_->discard(*slot);
@@ -96,7 +95,7 @@ void EngineImpl::written(const PieceRef& ref, const StoreCompletion& completion,
   piece.writing = false;
   piece.request = nullptr;
   if (completion.error.code != Code::ok && !FIRN_CANARY(28))
-    return not_written(ref, completion.error, begun_ns);
+    return not_written(ref, std::exchange(piece.slot, {}), completion.error, begun_ns);
   write_failures_ = 0;
   unwritten_ns_ = failing_ns_ = 0;
   if (!written_as_arrived(block, piece, completion)) return;
@@ -110,10 +109,9 @@ void EngineImpl::written(const PieceRef& ref, const StoreCompletion& completion,
   settle_away(block);
 }
 
-void EngineImpl::not_written(const PieceRef& ref, const Error& error, uint64_t begun_ns) {
-  Piece& piece = piece_of(ref);
-  store_->discard(piece.slot);
-  piece.slot = {};
+void EngineImpl::not_written(const PieceRef& ref, Slot slot, const Error& error,
+                             uint64_t begun_ns) {
+  store_->discard(slot);
   host_copies_.put_back(ref);
   take_no_more("a write to the store failed, the bytes stay in host memory: ", error, begun_ns);
 }

@@ -160,7 +160,8 @@ class Program {
       if (std::strcmp(what, "firn_init") == 0) opened_ = true;
       return true;
     }
-    // (Under a sanitizer a string's code may be the library's copy, and counts as a call of Firn's.)
+    // (Under a sanitizer a string's code may be the library's copy, and counts as a call of
+    // Firn's.)
     const Uncounted quiet;
     last_ = fmt::format("{}: status {}: {}", what, status, firn_error());
     last_lost_ = status == FIRN_LOST;

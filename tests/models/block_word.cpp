@@ -1,6 +1,6 @@
-// The block's word (allocator/blocks/block_state.h) between a touch, a spill, and a free after which
-// memory and descriptor are another block's. `frames` stands for the mapped memory: who holds the
-// block reads it, who unmaps it writes it. Nobody may unmap what somebody holds.
+// The block's word (allocator/blocks/block_state.h) between a touch, a spill, and a free after
+// which memory and descriptor are another block's. `frames` stands for the mapped memory: who holds
+// the block reads it, who unmaps it writes it. Nobody may unmap what somebody holds.
 #include "tests/models/model.h"
 
 namespace {
@@ -46,7 +46,8 @@ struct BlockWord : rl::test_suite<BlockWord<canary>, 3> {
     }
   }
 
-  // allocator/engine/spill.cpp: start_spill(), then finish_spill() and carry_out() of its unmapping.
+  // allocator/engine/spill.cpp: start_spill(), then finish_spill() and carry_out() of its
+  // unmapping.
   void spill() {
     engine.lock($);
     unsigned w = word($).load(rl::mo_acquire);
@@ -61,7 +62,8 @@ struct BlockWord : rl::test_suite<BlockWord<canary>, 3> {
     engine.unlock($);
   }
 
-  // allocator/engine/free.cpp: free(), free_slow(); allocator/engine/room.cpp: reclaim_parked(); then an allocation.
+  // allocator/engine/free.cpp: free(), free_slow(); allocator/engine/room.cpp: reclaim_parked();
+  // then an allocation.
   void free_and_reuse() {
     unsigned w = word($).load(rl::mo_acquire);
     bool done = false;
@@ -86,7 +88,8 @@ struct BlockWord : rl::test_suite<BlockWord<canary>, 3> {
     engine.unlock($);
   }
 
-  // allocator/engine/free.cpp: finish_free(). The lock is held, word::freed is set and nobody holds it.
+  // allocator/engine/free.cpp: finish_free(). The lock is held, word::freed is set and nobody holds
+  // it.
   void finish_free() {
     const unsigned w = word($).load(rl::mo_acquire);
     transit(state(w) == resident ? ready : free_, freed | copies);

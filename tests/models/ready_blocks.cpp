@@ -1,6 +1,7 @@
 // Who takes all of a stream's ready blocks skips stacks whose bit is clear
-// (allocator/blocks/ready_blocks.h, ReadyBlocks::push() and take_all()): no block may be left in such a
-// stack, for nobody would ever find it. The stack itself is in ready_stack.cpp: here it counts.
+// (allocator/blocks/ready_blocks.h, ReadyBlocks::push() and take_all()): no block may be left in
+// such a stack, for nobody would ever find it. The stack itself is in ready_stack.cpp: here it
+// counts.
 #include "tests/models/model.h"
 
 namespace {

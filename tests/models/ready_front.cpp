@@ -1,5 +1,6 @@
-// What a thread freed last (allocator/blocks/ready_blocks.h, ReadyFront): it alone puts a block there, and
-// everybody takes it from there. One takes it, and sees all that was done to it before.
+// The block that a thread freed last (allocator/blocks/ready_blocks.h, ReadyFront): it alone puts
+// one there, and everybody takes it from there. One takes it, and sees all that was done to it
+// before.
 #include "tests/models/model.h"
 
 namespace {

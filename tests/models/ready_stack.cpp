@@ -1,5 +1,5 @@
-// A stream's ready blocks (allocator/blocks/ready_blocks.h, ReadyStack): threads take and put them back.
-// Nobody may have a block that another has, and none may go.
+// A stream's ready blocks (allocator/blocks/ready_blocks.h, ReadyStack): threads take and put them
+// back. Nobody may have a block that another has, and none may go.
 #include "tests/models/model.h"
 
 namespace {

@@ -1,6 +1,6 @@
-// Epochs (allocator/blocks/streams.h): work is enqueued, then reads the open epoch; who closes an epoch
-// raises the number, then records an event behind all that is enqueued by then. A use that is over
-// by its number lies before that event, or memory is unmapped under work.
+// Epochs (allocator/blocks/streams.h): work is enqueued, then reads the open epoch; who closes an
+// epoch raises the number, then records an event behind all that is enqueued by then. A use that is
+// over by its number lies before that event, or memory is unmapped under work.
 #include "tests/models/model.h"
 
 namespace {

@@ -53,7 +53,8 @@ EngineInspector::Finding EngineInspector::look_at_piece(const Block& block, cons
   };
   const CopyInFlight* arriving = nullptr;
   for (const CopyInFlight& copy : engine_.transfers_.copies_in())
-    if (copy.ref.block == &block && copy.ref.generation == block.generation && copy.ref.piece == index)
+    if (copy.ref.block == &block && copy.ref.generation == block.generation &&
+        copy.ref.piece == index)
       arriving = &copy;  // (Of the version before, where a write comes behind it.)
   const uint64_t address = block.address + piece.offset + offset;
   const Span& span = block.span_of(piece);
@@ -157,13 +158,14 @@ EngineInspector::Finding EngineInspector::look(const void* pointer, size_t bytes
 }
 
 EngineInspector::Finding EngineInspector::quiet() const {
+  const Transfers& transfers = engine_.transfers_;
   const std::pair<const char*, size_t> queues[] = {
       {"spilling", engine_.spilling_.size()},   {"faulting", engine_.faulting_.size()},
       {"draining", engine_.draining_.size()},   {"deferred", engine_.deferred_.size()},
-      {"parked", engine_.parked_.size()},       {"copies out", engine_.transfers_.copies_out().size()},
-      {"copies in", engine_.transfers_.copies_in().size()}, {"requests", engine_.transfers_.requests()},
+      {"parked", engine_.parked_.size()},       {"copies out", transfers.copies_out().size()},
+      {"copies in", transfers.copies_in().size()}, {"requests", transfers.requests()},
       {"mappings", engine_.mappings_.size()},   {"unmappings", engine_.unmappings_.size()},
-      {"waiting threads", engine_.waiting_},    {"being written", engine_.transfers_.writing_bytes()},
+      {"waiting threads", engine_.waiting_},    {"being written", transfers.writing_bytes()},
       {"staging", engine_.host_.used()},
   };
   for (const auto& [name, size] : queues)

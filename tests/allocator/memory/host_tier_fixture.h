@@ -10,6 +10,7 @@
 #include <gtest/gtest.h>
 
 #include "allocator/memory/host_tier.h"
+#include "tests/allocator/fake_store.h"
 #include "tests/backing/store/huge_pages.h"
 
 namespace firn::test {
@@ -36,32 +37,8 @@ inline CUresult no_words(CUresult, const char** words) {
   return CUDA_SUCCESS;
 }
 
-/// Keeps nothing but its staging.
-class StagingStore : public Store {
- public:
-  size_t attached = 0;
-  Result<void> attach_staging(std::span<std::byte> bytes) override {
-    attached += bytes.size();
-    return {};
-  }
-  void detach_staging(std::span<std::byte> bytes) override { attached -= bytes.size(); }
-  Result<Slot> reserve(size_t, bool) override { return nothing(); }
-  Result<void> write(unsigned, Slot, std::span<const std::byte>, uint64_t) override {
-    return nothing();
-  }
-  Result<void> read(unsigned, Slot, std::span<std::byte>, uint64_t) override { return nothing(); }
-  bool cancel(unsigned, uint64_t) override { return false; }
-  void discard(Slot) override {}
-  size_t poll(unsigned, std::span<StoreCompletion>) override { return 0; }
-  StoreStats stats() const override { return {}; }
-  void abandon() override {}
-
- private:
-  static Error nothing() { return make_error(Code::io, 0, "nothing here"); }
-};
-
 /// Takes no staging: it says so, or lacks memory for its note.
-class NoStore : public StagingStore {
+class NoStore : public FakeStore {
  public:
   explicit NoStore(bool throws) : throws_(throws) {}
   Result<void> attach_staging(std::span<std::byte>) override {

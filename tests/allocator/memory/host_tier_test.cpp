@@ -187,7 +187,7 @@ TEST_F(Host, of_two_troubles_the_first_is_told) {
 }
 
 TEST_F(Host, a_store_has_the_regions_that_there_are) {
-  StagingStore store;
+  FakeStore store;
   HostTier host(driver, &store, region, nullptr, 0);
   host.unref(host.acquire(mib));
   EXPECT_EQ(store.attached, region);

@@ -7,7 +7,8 @@
 #include <vector>
 
 #include "tests/allocator/fake_gpu.h"
-#include "tests/allocator/movement/fake_store.h"
+#include "tests/allocator/fake_store.h"
+#include "tests/hand_clock.h"
 
 using namespace firn;
 using namespace firn::test;
@@ -15,13 +16,6 @@ using namespace firn::test;
 namespace {
 
 constexpr size_t piece_bytes = 2u << 20;
-
-struct StandingClock : Clock {
-  uint64_t ns = 1;
-  uint64_t now_ns() override { return ns; }
-  void wait(uint64_t) override {}
-  void notify() override {}
-};
 
 class TransfersTest : public ::testing::Test {
  protected:
@@ -64,7 +58,7 @@ class TransfersTest : public ::testing::Test {
 
   FakeGpu gpu_;
   FakeStore store_;
-  StandingClock clock_;
+  HandClock clock_;
   DeviceHealth health_{gpu_.driver(), 0};
   Streams streams_{gpu_.driver(), health_};
   Uses uses_{streams_};
@@ -197,14 +191,14 @@ TEST_F(TransfersTest, answers_come_in_the_store_s_order_and_give_the_staging_bac
   }
   EXPECT_EQ(transfers_.writing_bytes(), 3 * piece_bytes);
   EXPECT_FALSE(transfers_.next_answer());
-  clock_.ns = 77;
+  clock_.now += 77;
   store_.answer(2);
   store_.answer(0, make_error(Code::io, 0, "EIO"));
   auto answer = transfers_.next_answer();
   ASSERT_TRUE(answer);
   EXPECT_EQ(answer->ref.piece, 2u);
   EXPECT_EQ(answer->bytes, piece_bytes);
-  EXPECT_EQ(answer->begun_ns, 1u);
+  EXPECT_EQ(answer->begun_ns, 1'000u);
   EXPECT_FALSE(answer->reads);
   EXPECT_EQ(answer->completion.error.code, Code::ok);
   EXPECT_EQ(piece(2).host->refs, 1);
@@ -292,11 +286,11 @@ TEST_F(TransfersTest, what_is_without_an_answer_is_found_once_a_second) {
   EXPECT_EQ(transfers_.unanswered(30 * second), nullptr);
   in_host(0);
   ASSERT_TRUE(transfers_.write(block_, 0, Slot{1}));
-  clock_.ns += 30 * second;
+  clock_.now += 30 * second;
   EXPECT_EQ(transfers_.unanswered(30 * second), nullptr);
-  clock_.ns += second / 2;
+  clock_.now += second / 2;
   EXPECT_EQ(transfers_.unanswered(30 * second), nullptr) << "looked half a second ago";
-  clock_.ns += second / 2;
+  clock_.now += second / 2;
   const IoRequest* request = transfers_.unanswered(30 * second);
   ASSERT_NE(request, nullptr);
   EXPECT_FALSE(request->reads);
@@ -319,7 +313,7 @@ TEST_F(TransfersTest, what_the_links_carried_is_measured_but_for_copies_that_wai
   for (int i = 0; i < 64; ++i) {
     const bool waited = i % 2 == 1;
     ASSERT_TRUE(transfers_.copy_out(block_, 0, staging(), waited));
-    clock_.ns += waited ? 1'000'000'000 : 1'000'000;
+    clock_.now += waited ? 1'000'000'000 : 1'000'000;
     EXPECT_FALSE(transfers_.next_out());  // an event is recorded
     finish(transfers_.out_stream());
     ASSERT_TRUE(transfers_.next_out());
@@ -332,7 +326,7 @@ TEST_F(TransfersTest, what_the_links_carried_is_measured_but_for_copies_that_wai
 TEST(TransfersStart, a_stream_that_is_refused_leaves_none) {
   FakeGpu gpu;
   FakeStore store;
-  StandingClock clock;
+  HandClock clock;
   DeviceHealth health{gpu.driver(), 0};
   Streams streams{gpu.driver(), health};
   Uses uses{streams};

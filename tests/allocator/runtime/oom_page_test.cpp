@@ -5,6 +5,7 @@
 #include <fstream>
 #include <sstream>
 
+#include "tests/hand_clock.h"
 #include "tests/temp_dir.h"
 
 namespace firn {
@@ -84,18 +85,10 @@ TEST(OomPage, many_blocks_are_cut_and_it_says_so) {
   EXPECT_EQ(count(page, "resident"), 300u);
 }
 
-class HandClock final : public Clock {
- public:
-  uint64_t now_ns() override { return now; }
-  void wait(uint64_t) override {}
-  void notify() override {}
-  uint64_t now = 1;
-};
-
 TEST(OomPages, of_many_refusals_a_few_are_written) {
   const test::TempDir folder;
   const std::string path = folder.path() + "/page.html";
-  HandClock clock;
+  test::HandClock clock;
   OomPages pages(clock);
   int asked = 0;
   const auto refuse = [&](const std::string& words) {

@@ -3,23 +3,15 @@
 #include "backing/store/paced_store.h"
 
 #include "tests/backing/store/store_testing.h"
+#include "tests/hand_clock.h"
 
 namespace firn::testing_store {
 namespace {
 
 constexpr double mib_in_ms = double(1u << 20) * 1000;
 
-/// Time that is set by hand.
-class HandClock final : public Clock {
- public:
-  uint64_t now_ns() override { return now; }
-  void wait(uint64_t) override {}
-  void notify() override {}
-  uint64_t now = 1'000;
-};
-
 struct Paced {
-  HandClock clock;
+  test::HandClock clock;
   std::unique_ptr<Store> store;
   StagingRegion staging = std::move(*StagingRegion::create(16u << 20));
 

@@ -24,9 +24,13 @@ class FakeStore : public Store {
   bool refuses = false;                // requests
   bool cancels = false;                // what is not answered
   std::vector<Slot> discarded;
+  size_t attached = 0;                 // bytes of staging
 
-  Result<void> attach_staging(std::span<std::byte>) override { return {}; }
-  void detach_staging(std::span<std::byte>) override {}
+  Result<void> attach_staging(std::span<std::byte> bytes) override {
+    attached += bytes.size();
+    return {};
+  }
+  void detach_staging(std::span<std::byte> bytes) override { attached -= bytes.size(); }
   Result<Slot> reserve(size_t, bool) override { return Slot{++slots_}; }
   Result<void> write(unsigned, Slot slot, std::span<const std::byte> bytes,
                      uint64_t tag) override {

@@ -62,32 +62,32 @@ size_t small_bytes(unsigned size_class) {
 static_assert(small_most <= (1u << 20));
 
 namespace {
-constexpr uint32_t least = 16;  // grains of the smallest large block
+constexpr uint32_t least = 16;  // pages of the smallest large block
 constexpr uint32_t sharing_most = least << 5;
 
-/// Log2 of the grains between classes: a sixteenth of the doubling's lower end (exclusive).
-constexpr unsigned step_bits(uint32_t grains) {
-  return grains <= 2 * least ? 0 : std::bit_width(grains - 1) - 5;
+/// Log2 of the pages between classes: a sixteenth of the doubling's lower end (exclusive).
+constexpr unsigned step_bits(uint32_t pages) {
+  return pages <= 2 * least ? 0 : std::bit_width(pages - 1) - 5;
 }
 }  // namespace
 
-uint32_t grains(size_t bytes, uint32_t shared_most) {
-  const uint64_t exact = (bytes + grain_bytes - 1) / grain_bytes;
-  const auto whole = static_cast<uint32_t>((exact + granule_grains - 1) / granule_grains *
-                                           granule_grains);
+uint32_t pages(size_t bytes, uint32_t shared_most) {
+  const uint64_t exact = (bytes + page_bytes - 1) / page_bytes;
+  const auto whole = static_cast<uint32_t>((exact + granule_pages - 1) / granule_pages *
+                                           granule_pages);
   if (exact >= sharing_most) return whole;
   const unsigned bits = step_bits(static_cast<uint32_t>(exact));
   const auto rounded = static_cast<uint32_t>((((exact - 1) >> bits) + 1) << bits);
   return rounded <= shared_most ? rounded : whole;
 }
 
-unsigned of_grains(uint32_t grains) {
-  if (grains % granule_grains == 0) {
-    const uint32_t granules = grains / granule_grains;
+unsigned of_pages(uint32_t pages) {
+  if (pages % granule_pages == 0) {
+    const uint32_t granules = pages / granule_pages;
     return granules <= whole_count ? small_count + granules - 1 : count;
   }
-  const unsigned bits = step_bits(grains);
-  return small_count + whole_count + bits * 16 + (grains >> bits) - least;
+  const unsigned bits = step_bits(pages);
+  return small_count + whole_count + bits * 16 + (pages >> bits) - least;
 }
 
 }  // namespace size_class

@@ -27,7 +27,7 @@ struct IoRequest;
 /// A stretch of a large block, at most a large frame long: mapped and unmapped as one, so that a
 /// large block leaves and comes back bit by bit.
 struct Span {
-  uint32_t begin = 0, grains = 0;    // within the block
+  uint32_t begin = 0, pages = 0;    // within the block
   bool guarded = false;              // firn_test_guard: open for reading only
   bool leaving = false;              // spilling: unmapped once its pieces are valid elsewhere
   bool coming = false;               // being mapped, without the engine's lock
@@ -69,7 +69,7 @@ struct alignas(64) Block {
   uint32_t index = 0;                  // of this descriptor in its table
   uint16_t stream = 0;                 // Streams index of the allocation's stream
   uint16_t size_class = 0;
-  uint32_t grains = 0;                 // large: mapped size; 0: small
+  uint32_t pages = 0;                 // large: mapped size; 0: small
   uint64_t address = 0;
   Relaxed<size_t> bytes = 0;           // usable, by size class; counted by statistics
   Relaxed<size_t> requested = 0;
@@ -105,16 +105,16 @@ struct alignas(64) Block {
   std::vector<uint16_t> recorded_streams;  // when word::recorded
   std::vector<Span> spans;             // large: all of the block, in order of addresses
   Shape shape;                         // large, one span: how it lies in shared frames
-  uint32_t mapped = 0;                 // grains of the spans that are mapped
-  uint32_t device = 0;                 // of these, grains under the budget
-  uint32_t coming = 0;                 // grains being mapped (engine/map_apart.cpp)
-  uint32_t going = 0;                  // grains being unmapped (engine/unmap_apart.cpp)
+  uint32_t mapped = 0;                 // pages of the spans that are mapped
+  uint32_t device = 0;                 // of these, pages under the budget
+  uint32_t coming = 0;                 // pages being mapped (engine/map_apart.cpp)
+  uint32_t going = 0;                  // pages being unmapped (engine/unmap_apart.cpp)
   bool dropped = false;                // meanwhile: its end waits for those calls
   std::vector<Piece> pieces;           // none until it is spilled for the first time
 
   State state() const { return word.state(); }
   uint64_t mapped_bytes() const {  // when fully mapped
-    return place_bytes ? place_bytes : grains * grain_bytes;
+    return place_bytes ? place_bytes : pages * page_bytes;
   }
   /// Of a large block: where its own granules of addresses begin.
   uint64_t base() const { return address / granule_bytes * granule_bytes; }
@@ -124,7 +124,7 @@ struct alignas(64) Block {
   }
   const Span& span_of(const Piece& piece) const {
     // All spans but the last are alike.
-    return spans[piece.offset / (spans.front().grains * grain_bytes)];
+    return spans[piece.offset / (spans.front().pages * page_bytes)];
   }
 };
 static_assert(offsetof(Block, asked) == alignof(Block));
@@ -176,7 +176,7 @@ class BlockTable {
 /// ones whole granules, and between them, up to 32 MiB, sixteen to a doubling, where that saves
 /// more than a thirty-second.
 namespace size_class {
-inline constexpr size_t small_most = (1u << 20) - 1;  // larger requests have grains of their own
+inline constexpr size_t small_most = (1u << 20) - 1;  // larger requests have pages of their own
 inline constexpr unsigned small_count = 80;
 inline constexpr unsigned whole_count = 1024;           // up to 2 GiB; larger ones take the lock
 inline constexpr unsigned shared_count = 5 * 16 + 1;    // from 1 MiB on
@@ -185,11 +185,11 @@ inline constexpr unsigned count = small_count + whole_count + shared_count;
 /// 0..small_count-1 for 1..small_most.
 unsigned of_small(size_t bytes);
 size_t small_bytes(unsigned size_class);
-/// Grains of a large block of `bytes`: a multiple of a granule's, or, up to `shared_most`, those of
+/// Pages of a large block of `bytes`: a multiple of a granule's, or, up to `shared_most`, those of
 /// its size class.
-uint32_t grains(size_t bytes, uint32_t shared_most);
-/// The class of a result of grains(); `count` when too large for a stack.
-unsigned of_grains(uint32_t grains);
+uint32_t pages(size_t bytes, uint32_t shared_most);
+/// The class of a result of pages(); `count` when too large for a stack.
+unsigned of_pages(uint32_t pages);
 }  // namespace size_class
 
 }  // namespace firn

@@ -25,12 +25,12 @@ int EngineImpl::see_stream(CUstream stream, CUcontext context) {
 
 void* EngineImpl::hand_out(Block& block, size_t bytes, size_t requested, unsigned cell) {
   block.requested = requested;
-  if (block.grains != 0) {
+  if (block.pages != 0) {
     // It may have served another size of its class. (Small ones have their segment's age.)
     block.bytes = (bytes + unit_bytes - 1) / unit_bytes * unit_bytes;
   }
-  hot_.allocated(cell, block.grains != 0, block.bytes, requested);
-  if (block.grains != 0) {
+  hot_.allocated(cell, block.pages != 0, block.bytes, requested);
+  if (block.pages != 0) {
     block.asked.store(static_cast<uint32_t>(block.bytes / unit_bytes), std::memory_order_relaxed);
     // Before watching begins, the order in which memory grew will do.
     block.age.store(watching_.load(std::memory_order_relaxed) ? note(EventKind::allocate, block)
@@ -49,7 +49,7 @@ Result<void*> EngineImpl::allocate(size_t bytes, CUstream stream, size_t request
   if (bytes > (uint64_t{1} << 46))
     return make_error(Code::out_of_memory, 0, fmt::format("{} bytes are asked for", bytes));
   unsigned size_class = small ? size_class::of_small(bytes)
-                              : size_class::of_grains(grains_of(bytes));
+                              : size_class::of_pages(pages_of(bytes));
   stream = Streams::plain(stream);
   int index = streams_.find(stream);
   // A stream may be known a moment before its ready blocks are.
@@ -122,10 +122,10 @@ Block* EngineImpl::ready_block(unsigned stream, unsigned size_class) {
   return block;
 }
 
-Block* EngineImpl::take_parked(unsigned stream, uint32_t grains) {
+Block* EngineImpl::take_parked(unsigned stream, uint32_t pages) {
   for (size_t i = parked_.size(); i-- > 0;) {
     Block* block = parked_[i];
-    if (block->stream != stream || block->grains != grains || block->segment != 0) continue;
+    if (block->stream != stream || block->pages != pages || block->segment != 0) continue;
     if (block->word.load(std::memory_order_relaxed) & word::zero_copy) continue;
     parked_.erase(parked_.begin() + static_cast<ptrdiff_t>(i));
     transit_own(*block, Event::reuse);
@@ -136,16 +136,16 @@ Block* EngineImpl::take_parked(unsigned stream, uint32_t grains) {
 
 /// A large block of the stream, resident and not handed out yet.
 Result<Block*> EngineImpl::large_block(Lock& lock, unsigned stream, size_t bytes) {
-  const uint32_t grains = grains_of(bytes);
-  const unsigned size_class = size_class::of_grains(grains);
-  if (Block* block = take_parked(stream, grains)) return block;
+  const uint32_t pages = pages_of(bytes);
+  const unsigned size_class = size_class::of_pages(pages);
+  if (Block* block = take_parked(stream, pages)) return block;
   for (int attempt = 0;; ++attempt) {
-    Result<Reservation> room = make_room(lock, {frames_.granules_for(shape_of(grains))});
+    Result<Reservation> room = make_room(lock, {frames_.granules_for(shape_of(pages))});
     if (!room && room.error().code == Code::out_of_memory && attempt < refusals_most &&
-        frames_.granules_for(shape_of(grains)) == 0)
+        frames_.granules_for(shape_of(pages)) == 0)
       continue;  // parts of shared frames came free meanwhile
     if (!room && room.error().code == Code::out_of_memory &&
-        places_in_way(frames_.granules_for(shape_of(grains)))) {
+        places_in_way(frames_.granules_for(shape_of(pages)))) {
       stop_placing();
       return make_host_block(lock, stream, bytes, room.error());
     }
@@ -154,15 +154,15 @@ Result<Block*> EngineImpl::large_block(Lock& lock, unsigned stream, size_t bytes
       Result<Block*> in_host = make_host_block(lock, stream, bytes, room.error());
       if (in_host) return in_host;
       if (starved) return room.error();
-      room = make_room(lock, {.granules = frames_.granules_for(shape_of(grains)),
+      room = make_room(lock, {.granules = frames_.granules_for(shape_of(pages)),
                               .patience_ns = still_ns_most});
     }
     if (!room) return room.error();
-    const Result<void> provided = provide(lock, shape_of(grains), *room);
+    const Result<void> provided = provide(lock, shape_of(pages), *room);
     // While waiting, a block of this very size may have come free on the stream.
     if (Block* block = ready_block(stream, size_class)) return block;
     // (While waiting, gaps in shared frames have come and gone.)
-    const Shape shape = shape_of(grains);
+    const Shape shape = shape_of(pages);
     if (frames_.granules_for(shape) > room->granules()) continue;
     Result<Mapping> begun = provided ? begin_block(stream, bytes, std::move(*room), shape)
                                      : Result<Mapping>(provided.error());
@@ -180,9 +180,9 @@ Result<Block*> EngineImpl::large_block(Lock& lock, unsigned stream, size_t bytes
 }
 
 /// The shape of a new block as things are now.
-Shape EngineImpl::shape_of(uint32_t grains) const {
-  if (grains % granule_grains == 0) return {0, grains / granule_grains, 0};
-  return frames_.shared().shape(grains);
+Shape EngineImpl::shape_of(uint32_t pages) const {
+  if (pages % granule_pages == 0) return {0, pages / granule_pages, 0};
+  return frames_.shared().shape(pages);
 }
 
 /// A new large block of that shape, for which `room` is enough; finish_block() maps it.
@@ -203,7 +203,7 @@ bool EngineImpl::operators_in_way(const Error& error, size_t bytes) const {
       there + bytes > host_.budget())
     return false;
   const uint64_t most = frames_.budget_granules() * granule_bytes;
-  return grains_of(bytes) * grain_bytes + staying_bytes(false) <= most;
+  return pages_of(bytes) * page_bytes + staying_bytes(false) <= most;
 }
 
 /// A block in host memory, beyond the budget, which kernels reach over the link: made when the
@@ -212,7 +212,7 @@ bool EngineImpl::operators_in_way(const Error& error, size_t bytes) const {
 Result<Block*> EngineImpl::make_host_block(Lock& lock, unsigned stream, size_t bytes,
                                            const Error& no_room) {
   const size_t room = std::max(bytes, size_class::small_most + 1);
-  const Shape shape = shape_of(grains_of(room));
+  const Shape shape = shape_of(pages_of(room));
   std::vector<Frame> frames;
   for (uint32_t left = shape.granules(); left > 0;) {
     const uint32_t each = shape.shared() ? left : std::min(left, span_granules_);
@@ -245,12 +245,12 @@ Result<Mapping> EngineImpl::begin_block(unsigned stream, size_t bytes, std::vect
   }
   block->address = *address + shape.offset();
   block->shape = shape;
-  block->grains = shape.grains();
+  block->pages = shape.pages();
   block->bytes = (bytes + unit_bytes - 1) / unit_bytes * unit_bytes;
   block->stream = static_cast<uint16_t>(stream);
-  block->size_class = static_cast<uint16_t>(size_class::of_grains(block->grains));
+  block->size_class = static_cast<uint16_t>(size_class::of_pages(block->pages));
   make_spans(*block);
-  return claim(*block, std::move(frames), block->grains);
+  return claim(*block, std::move(frames), block->pages);
 }
 
 /// Maps it, without the lock meanwhile; resident and not handed out yet.

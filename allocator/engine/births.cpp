@@ -20,7 +20,7 @@ bool EngineImpl::allocate_ahead() {
         place_of(coming.identity, coming.bytes))
       continue;
     const unsigned stream = births_.stream_of[coming.identity] - 1u;
-    Births::Kind& kind = births_kind(stream, grains_of(coming.bytes));
+    Births::Kind& kind = births_kind(stream, pages_of(coming.bytes));
     if (coming.kind == EventKind::free) {
       ++kind.ready;
     } else {
@@ -35,22 +35,22 @@ bool EngineImpl::allocate_ahead() {
   return any;
 }
 
-Births::Kind& EngineImpl::births_kind(unsigned stream, uint32_t grains) {
+Births::Kind& EngineImpl::births_kind(unsigned stream, uint32_t pages) {
   for (Births::Kind& kind : births_.kinds)
-    if (kind.stream == stream && kind.grains == grains) return kind;
-  Births::Kind kind{stream, grains, 0, 0, 0};
-  const unsigned size_class = size_class::of_grains(grains);
+    if (kind.stream == stream && kind.pages == pages) return kind;
+  Births::Kind kind{stream, pages, 0, 0, 0};
+  const unsigned size_class = size_class::of_pages(pages);
   if (size_class < size_class::count)
     kind.ready = ready(stream).count(table_, size_class, births_ahead);
   for (const Block* block : parked_)
-    if (block->stream == stream && block->grains == grains && block->segment == 0) ++kind.ready;
+    if (block->stream == stream && block->pages == pages && block->segment == 0) ++kind.ready;
   return births_.kinds.emplace_back(kind);
 }
 
 bool EngineImpl::make_ready_ahead(unsigned stream, size_t bytes) {
-  Shape shape = shape_of(grains_of(bytes));
+  Shape shape = shape_of(pages_of(bytes));
   if (!room_for_birth(frames_.granules_for(shape))) return false;
-  shape = shape_of(shape.grains());  // (gaps may have come or gone)
+  shape = shape_of(shape.pages());  // (gaps may have come or gone)
   const uint64_t granules = frames_.granules_for(shape);
   Reservation room = frames_.reserve(granules);
   if (room.granules() != granules) return false;
@@ -75,8 +75,8 @@ bool EngineImpl::room_for_birth(uint64_t granules) {
   if (frames_.available() >= granules) return true;
   park_ready(false);
   reclaim_parked(granules, true);
-  const uint64_t wanted = granules * granule_grains;
-  const uint64_t soon = grains_soon();
+  const uint64_t wanted = granules * granule_pages;
+  const uint64_t soon = pages_soon();
   if (soon < wanted) evict_farthest(wanted - soon, nullptr, plan_.window, true);
   finish_spills();
   return frames_.available() >= granules;
@@ -95,7 +95,7 @@ void EngineImpl::foresee_wants() {
         place_of(coming.identity, coming.bytes))
       continue;
     Births::Wants& wants =
-        births_.wants[{births_.stream_of[coming.identity] - 1u, grains_of(coming.bytes)}];
+        births_.wants[{births_.stream_of[coming.identity] - 1u, pages_of(coming.bytes)}];
     if (coming.kind == EventKind::free) {
       --wants.balance;
     } else if (++wants.balance > static_cast<int64_t>(wants.at.size())) {
@@ -116,7 +116,7 @@ void EngineImpl::order_parked() {
     foresee_wants();
   for (auto& [kind, wants] : births_.wants) wants.ready = 0;
   for (Block* block : parked_) {  // the youngest first: those are handed out first
-    const auto wants = births_.wants.find({block->stream, block->grains});
+    const auto wants = births_.wants.find({block->stream, block->pages});
     block->next_use = lifetimes::no_use;
     if (wants == births_.wants.end() || block->segment != 0) continue;
     const uint32_t before_it = wants->second.ready++;
@@ -130,7 +130,7 @@ void EngineImpl::order_parked() {
 /// Does a coming allocation count on this ready block? Once for each allocation.
 bool EngineImpl::spared(const Block& block) {
   for (Births::Kind& kind : births_.kinds)
-    if (kind.stream == block.stream && kind.grains == block.grains)
+    if (kind.stream == block.stream && kind.pages == block.pages)
       return kind.spared < kind.claimed && ++kind.spared > 0;
   return false;
 }

@@ -124,9 +124,9 @@ bool EngineImpl::take_stock(uint64_t period_ns) {
   }
   lay_out_period();
   machine.capacity = movable_capacity();
-  machine.host = host_.budget() / grain_bytes;
-  machine.grain_bytes = grain_bytes;
-  machine.piece = std::max<uint64_t>(options_.piece_bytes / grain_bytes, 1);
+  machine.host = host_.budget() / page_bytes;
+  machine.page_bytes = page_bytes;
+  machine.piece = std::max<uint64_t>(options_.piece_bytes / page_bytes, 1);
   if (scratch_.steps.size() > steps_most) return true;  // nothing is rehearsed
   items = scratch_.items;
   steps = scratch_.steps;
@@ -139,7 +139,7 @@ bool EngineImpl::take_stock(uint64_t period_ns) {
     uint64_t only = 0;
     for (const Piece& piece : block.pieces)
       if (piece.slot_valid && !piece.host && !block.span_of(piece).mapped()) only += piece.bytes;
-    in_store[i] = only / grain_bytes;
+    in_store[i] = only / page_bytes;
   }
   rehearsal.periods = rehearsed_periods;
   return true;

@@ -132,7 +132,7 @@ BlockInfo EngineImpl::describe_block(const Block& block, uint64_t w) const {
   info.base = reinterpret_cast<void*>(block.address);
   info.bytes = block.bytes;
   info.requested_bytes = block.requested;
-  info.capacity = block.grains ? block.mapped_bytes() : size_t{block.bytes};
+  info.capacity = block.pages ? block.mapped_bytes() : size_t{block.bytes};
   info.stream = streams_.handle(block.stream);
   info.state = state_names[static_cast<int>(state_of(block))];
   info.small = w & word::small;

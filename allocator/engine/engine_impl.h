@@ -187,10 +187,10 @@ class EngineImpl final : public Engine, private EngineLimits, private InMotion {
   Result<void*> with_watching(size_t bytes, Attempt&& attempt);  // hot.h
   Result<Block*> large_block(Lock& lock, unsigned stream, size_t bytes);
   Block* ready_block(unsigned stream, unsigned size_class);
-  uint32_t grains_of(size_t bytes) const {
-    return size_class::grains(bytes, span_granules_ * granule_grains);
+  uint32_t pages_of(size_t bytes) const {
+    return size_class::pages(bytes, span_granules_ * granule_pages);
   }
-  Shape shape_of(uint32_t grains) const;
+  Shape shape_of(uint32_t pages) const;
   Result<Mapping> begin_block(unsigned stream, size_t bytes, Reservation room, const Shape& shape);
   Result<Mapping> begin_block(unsigned stream, size_t bytes, std::vector<Frame> frames,
                               const Shape& shape);
@@ -206,7 +206,7 @@ class EngineImpl final : public Engine, private EngineLimits, private InMotion {
     return unit_tables_[segment / segments_per_table].load(std::memory_order_acquire) +
            segment % segments_per_table * units_per_segment;
   }
-  Block* take_parked(unsigned stream, uint32_t grains);
+  Block* take_parked(unsigned stream, uint32_t pages);
 
   // free.cpp
   Result<void> free_slow(Block& block);
@@ -276,14 +276,14 @@ class EngineImpl final : public Engine, private EngineLimits, private InMotion {
   bool carry_out_unmappings(Lock& lock, uint64_t granules = UINT64_MAX);
   bool carry_out_unmappings(Lock& lock, const Block& block);
   void end_dropped(Block& block);
-  uint64_t grains_soon() const;
+  uint64_t pages_soon() const;
   uint64_t going_granules() const;
 
   // map_apart.cpp
   Result<void> provide(Lock& lock, const Shape& shape, const Reservation& room);
-  Result<Mapping> claim_fault(Block& block, uint64_t grains, Reservation room);
-  bool claim_ahead(Block& block, uint64_t grains);
-  static Mapping claim(Block& block, std::vector<Frame> frames, uint64_t grains);
+  Result<Mapping> claim_fault(Block& block, uint64_t pages, Reservation room);
+  bool claim_ahead(Block& block, uint64_t pages);
+  static Mapping claim(Block& block, std::vector<Frame> frames, uint64_t pages);
   Result<void> map_apart(Lock& lock, Mapping& mapping);
   void give_parts(Mapping& mapping);
   static void install(Mapping& mapping);
@@ -335,9 +335,9 @@ class EngineImpl final : public Engine, private EngineLimits, private InMotion {
   bool still(uint64_t patience_ns);
   void park_ready(bool small_too);
   void reclaim_parked(uint64_t granules, bool spare_claimed = false);
-  uint64_t evict(uint64_t grains, const Block* except);
-  uint64_t evict_clean(uint64_t grains, const Block* except);
-  uint64_t leaving_grains() const;
+  uint64_t evict(uint64_t pages, const Block* except);
+  uint64_t evict_clean(uint64_t pages, const Block* except);
+  uint64_t leaving_pages() const;
   int64_t all_holds() const;
   bool something_moves();
   Error no_room(uint64_t granules, const Block* wanted) const;
@@ -348,8 +348,8 @@ class EngineImpl final : public Engine, private EngineLimits, private InMotion {
   std::vector<PinnedBytes> pinned_bytes() const;
 
   // spill.cpp
-  bool start_spill(Block& block, bool leave, uint64_t grains = UINT64_MAX);
-  static uint64_t leaving_grains(const Block& block);
+  bool start_spill(Block& block, bool leave, uint64_t pages = UINT64_MAX);
+  static uint64_t leaving_pages(const Block& block);
   void advance_spill(Block& block);
   bool finish_spill(Block& block);
   void finish_spills();
@@ -395,17 +395,17 @@ class EngineImpl final : public Engine, private EngineLimits, private InMotion {
   bool carry_out();
   bool fetch_ahead();
   bool clean_ahead_of_leaving();
-  uint64_t evict_going(uint64_t grains, const Block* except, uint64_t beyond);
+  uint64_t evict_going(uint64_t pages, const Block* except, uint64_t beyond);
   uint64_t give_way_after(const Plan::Entry& entry) const;
-  uint64_t evict_farthest(uint64_t grains, const Block* except, uint64_t beyond, bool clean_only);
-  uint64_t immovable_grains(const Block& block) const;
+  uint64_t evict_farthest(uint64_t pages, const Block* except, uint64_t beyond, bool clean_only);
+  uint64_t immovable_pages(const Block& block) const;
   uint64_t movable_capacity() const;
-  uint64_t clean_grains(Block& block) const;
+  uint64_t clean_pages(Block& block) const;
   bool meant(const Plan::Entry& entry) const;
   void lay_out_period();
-  uint64_t grains_to_come(const History::Upcoming& coming);
+  uint64_t pages_to_come(const History::Upcoming& coming);
   Plan::Entry plan_entry(const lifetimes::Decision& decision, uint32_t item,
-                         uint64_t grains) const;
+                         uint64_t pages) const;
 
   // host.cpp
   uint64_t host_reserve_bytes() const;
@@ -428,7 +428,7 @@ class EngineImpl final : public Engine, private EngineLimits, private InMotion {
   bool allocate_ahead();
   void foresee_wants();
   void order_parked();
-  Births::Kind& births_kind(unsigned stream, uint32_t grains);
+  Births::Kind& births_kind(unsigned stream, uint32_t pages);
   bool make_ready_ahead(unsigned stream, size_t bytes);
   void make_ready_now(Block& block);
   bool room_for_birth(uint64_t granules);
@@ -493,13 +493,13 @@ class EngineImpl final : public Engine, private EngineLimits, private InMotion {
   // fault.cpp
   Result<void> begin_fault(Lock& lock, Block& block, bool anyway);
   void advance_fault(Block& block);
-  uint64_t prefetchable_grains(const Block& block, uint64_t most = UINT64_MAX) const;
+  uint64_t prefetchable_pages(const Block& block, uint64_t most = UINT64_MAX) const;
   bool may_arrive(const Block& block) const;
   uint64_t arriving_bytes() const;
   bool prefetch_span(Block& block);
   bool run_prefetches();
   void finish_drain(Block& block);
-  uint64_t granules_for(const Block& block, uint64_t grains) const;
+  uint64_t granules_for(const Block& block, uint64_t pages) const;
   Result<void> map_host_fault(Lock& lock, Block& block, const Error& no_room);
   void count_zero_copy(uint64_t bytes, const Error& no_room);
   void begin_arriving(Block& block, bool prefetched);

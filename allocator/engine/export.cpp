@@ -20,7 +20,7 @@ Result<std::shared_ptr<const ExportedMemory>> EngineImpl::export_memory(const vo
     for (const Frame& frame : of) frames.emplace_back(frame.handle, frame.bytes());
   };
   uint64_t base = block->base();
-  if (block->grains == 0) {
+  if (block->pages == 0) {
     const Segment& segment = *segments_[arena_->at(block->address) & ~segment_mark].load();
     base = segment.address;
     const Block* whole = segment.whole.load(std::memory_order_relaxed);
@@ -67,7 +67,7 @@ Result<std::shared_ptr<const ExportedMemory>> EngineImpl::export_memory(const vo
 /// this is one more.
 void EngineImpl::wipe(Block& block) {
   if (health_.dead()) return;  // its memory is not used again
-  const uint64_t bytes = block.grains != 0 ? block.mapped_bytes() : size_t{block.bytes};
+  const uint64_t bytes = block.pages != 0 ? block.mapped_bytes() : size_t{block.bytes};
   CUresult result = CUDA_ERROR_UNKNOWN;
   for (int attempt = 0; attempt < 3 && result != CUDA_SUCCESS; ++attempt)
     result = driver_.memset_d8_async(block.address, 0, bytes, transfers_.in_stream());

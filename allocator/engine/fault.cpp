@@ -27,7 +27,7 @@ Result<void> EngineImpl::begin_fault(Lock& lock, Block& block, bool anyway) {
       if (!carry_out_unmappings(lock, block)) wait(lock, poll_ns);
       return {};
     }
-    const uint64_t granules = granules_for(block, block.grains - block.mapped);
+    const uint64_t granules = granules_for(block, block.pages - block.mapped);
     Result<Reservation> room = attempt < refusals_most
                                    ? make_room(lock, {.granules = granules, .block = &block})
                                    : Result<Reservation>(short_of_memory);
@@ -41,7 +41,7 @@ Result<void> EngineImpl::begin_fault(Lock& lock, Block& block, bool anyway) {
     if (block.state() == State::spilling) keep(block);
     State state = block.state();
     if (state != State::hosted && state != State::spilled && state != State::faulting) return {};
-    const uint64_t missing = block.grains - block.mapped;
+    const uint64_t missing = block.pages - block.mapped;
     if (missing == 0) return {};
     if (room && room->granules() < granules_for(block, missing)) continue;
     if (!room && room.error().code == Code::out_of_memory && attempt < refusals_most &&
@@ -69,9 +69,9 @@ Result<void> EngineImpl::begin_fault(Lock& lock, Block& block, bool anyway) {
   }
 }
 
-/// Granules to reserve for mapping so many of the block's grains (whole spans), at this moment.
-uint64_t EngineImpl::granules_for(const Block& block, uint64_t grains) const {
-  return block.shape.shared() ? frames_.granules_for(block.shape) : grains / granule_grains;
+/// Granules to reserve for mapping so many of the block's pages (whole spans), at this moment.
+uint64_t EngineImpl::granules_for(const Block& block, uint64_t pages) const {
+  return block.shape.shared() ? frames_.granules_for(block.shape) : pages / granule_pages;
 }
 
 /// Maps what is missing with host memory, beyond the budget.
@@ -80,7 +80,7 @@ Result<void> EngineImpl::map_host_fault(Lock& lock, Block& block, const Error& n
   for (const Span& span : block.spans) {
     if (span.mapped()) continue;
     Result<std::vector<Frame>> one = frames_.take_host(
-        block.shape.shared() ? block.shape.granules() : span.grains / granule_grains);
+        block.shape.shared() ? block.shape.granules() : span.pages / granule_pages);
     if (!one) {
       frames_.give(frames);
       if (health_.dead()) return one.error();
@@ -88,11 +88,11 @@ Result<void> EngineImpl::map_host_fault(Lock& lock, Block& block, const Error& n
     }
     frames.push_back(one->front());
   }
-  const uint64_t grains = block.grains - block.mapped;
+  const uint64_t pages = block.pages - block.mapped;
   const uint32_t generation = block.generation;
-  Mapping mapping = claim(block, std::move(frames), grains);
+  Mapping mapping = claim(block, std::move(frames), pages);
   if (Result<void> mapped = carry_out(lock, mapping); !mapped) return mapped;
-  if (block.generation == generation) count_zero_copy(grains * grain_bytes, no_room);
+  if (block.generation == generation) count_zero_copy(pages * page_bytes, no_room);
   // (Else it was freed meanwhile.)
   return {};
 }
@@ -163,7 +163,7 @@ void EngineImpl::advance_fault(Block& block) {
   if (issued) (void)streams_.close(streams_.now(transfers_.in()));
   if (waiting || !arrived_whole(block)) return;
   std::erase(faulting_, &block);
-  if (block.mapped < block.grains) {  // a part came ahead of its use, there was no room for more
+  if (block.mapped < block.pages) {  // a part came ahead of its use, there was no room for more
     transit(block, Event::unfault);
     trace("unfault", block);
     settle_away(block);
@@ -196,23 +196,23 @@ void EngineImpl::finish_drain(Block& block) {
   drop_descriptor(block);
 }
 
-/// Grains of the unmapped spans, from the head on, that fit what is available now and `most`.
-uint64_t EngineImpl::prefetchable_grains(const Block& block, uint64_t most) const {
-  uint64_t grains = 0;
+/// Pages of the unmapped spans, from the head on, that fit what is available now and `most`.
+uint64_t EngineImpl::prefetchable_pages(const Block& block, uint64_t most) const {
+  uint64_t pages = 0;
   const uint64_t available = frames_.available();
   for (const Span& span : block.spans) {
     if (span.mapped() || span.coming || span.going) continue;
-    const uint64_t with = grains + span.grains;
+    const uint64_t with = pages + span.pages;
     if (with > most || granules_for(block, with) > available) break;
-    grains = with;
+    pages = with;
   }
-  return grains;
+  return pages;
 }
 
 /// Is the block away, at least in part, and can it be fetched?
 bool EngineImpl::may_arrive(const Block& block) const {
   const State state = block.state();
-  return block.mapped + block.coming < block.grains &&
+  return block.mapped + block.coming < block.pages &&
          (state == State::hosted || state == State::spilled || state == State::faulting ||
           state == State::spilling);
 }
@@ -225,14 +225,14 @@ uint64_t EngineImpl::arriving_bytes() const {
       if (!piece.on_device && block->span_of(piece).mapped()) arriving += piece.bytes;
   for (const Mapping& mapping : mappings_)
     for (const Mapping::Part& part : mapping.parts)
-      if (!mapping.birth) arriving += mapping.block->spans[part.span].grains * grain_bytes;
+      if (!mapping.birth) arriving += mapping.block->spans[part.span].pages * page_bytes;
   return arriving;
 }
 
 /// Begins to fetch the next of the block's spans, if there is room for it without waiting.
 bool EngineImpl::prefetch_span(Block& block) {
-  const uint64_t grains = prefetchable_grains(block, span_granules_ * granule_grains);
-  return grains != 0 && claim_ahead(block, grains);
+  const uint64_t pages = prefetchable_pages(block, span_granules_ * granule_pages);
+  return pages != 0 && claim_ahead(block, pages);
 }
 
 /// Starts hinted prefetches as far as there is room without waiting for it.
@@ -244,26 +244,26 @@ bool EngineImpl::run_prefetches() {
     State state = block.state();
     if (block.generation != ref.generation ||
         (state != State::hosted && state != State::spilled && state != State::faulting) ||
-        block.mapped + block.coming == block.grains) {
+        block.mapped + block.coming == block.pages) {
       prefetches_.pop_front();
       continue;
     }
     if (block.going > 0) break;  // a later pump goes on
     // As many spans as there is room for, from the head on.
-    const uint64_t wanted = block.grains - block.mapped - block.coming;
-    uint64_t grains = prefetchable_grains(block);
-    if (grains == 0) {
+    const uint64_t wanted = block.pages - block.mapped - block.coming;
+    uint64_t pages = prefetchable_pages(block);
+    if (pages == 0) {
       park_ready(false);
       reclaim_parked(granules_for(block, wanted));
-      grains = prefetchable_grains(block);
+      pages = prefetchable_pages(block);
     }
-    if (grains == 0) {
-      const uint64_t soon = grains_soon();
+    if (pages == 0) {
+      const uint64_t soon = pages_soon();
       if (soon < wanted) evict(wanted - soon, &block);
       break;  // a later pump goes on
     }
-    if (grains == wanted) prefetches_.pop_front();
-    if (!claim_ahead(block, grains)) break;
+    if (pages == wanted) prefetches_.pop_front();
+    if (!claim_ahead(block, pages)) break;
     any = true;
   }
   return any;

@@ -13,8 +13,8 @@ namespace firn {
 void EngineImpl::count_free(Block& block, unsigned cell) {
   if (block.word.load(std::memory_order_relaxed) & word::segment) [[unlikely]]
     return uncount_segment(block);
-  hot_.freed(cell, block.grains != 0, block.bytes, block.requested);
-  if (block.grains != 0 && noting()) (void)note(EventKind::free, block);
+  hot_.freed(cell, block.pages != 0, block.bytes, block.requested);
+  if (block.pages != 0 && noting()) (void)note(EventKind::free, block);
   if (options_.recorder) options_.recorder->freed(block.address);
   if (traced_) trace("free", block);
 }
@@ -45,7 +45,7 @@ Result<void> EngineImpl::free(void* pointer) {
 /// Puts a block in State::ready where its stream finds it again: as route_freed() does for a block
 /// without flags. Without the lock.
 void EngineImpl::make_ready(Block& block, unsigned cell) {
-  if (block.grains != 0) ++block.generation;  // (No I/O names a small one.)
+  if (block.pages != 0) ++block.generation;  // (No I/O names a small one.)
   block.use.store(streams_.now(block.stream).bits, std::memory_order_relaxed);
   if (block.place_bytes != 0) {
     ready(block.stream).placed.push(block);
@@ -109,7 +109,7 @@ void EngineImpl::finish_free(Block& block) {
   block.pin_reason = nullptr;
   block.pin_count = 0;
   const bool exported = std::exchange(block.exported, false);
-  if (exported && block.grains != 0) exported_.erase(export_key(block));
+  if (exported && block.pages != 0) exported_.erase(export_key(block));
   // The copy-in must not overwrite what the stream's next owner writes.
   if ((w & word::unsettled) && block.arrival) {
     if (Result<void> ordered = streams_.order(block.stream, block.arrival); !ordered)
@@ -149,11 +149,11 @@ void EngineImpl::finish_free(Block& block) {
     block.recorded_streams.clear();
     block.exported = exported;  // until it is wiped
     (void)uses_.close(block);
-    hot_.waits(block.grains != 0, block.bytes);
+    hot_.waits(block.pages != 0, block.bytes);
     deferred_.push_back(&block);
     deferred_count_.store(static_cast<uint32_t>(deferred_.size()), std::memory_order_relaxed);
     busy_.store(true, std::memory_order_relaxed);
-    if (block.grains == 0) use_with_segment(block);
+    if (block.pages == 0) use_with_segment(block);
   } else {
     route_freed(block);
   }
@@ -166,7 +166,7 @@ void EngineImpl::finish_free(Block& block) {
 void EngineImpl::route_freed(Block& block) {
   const bool as_it_is = block.size_class < size_class::count && !closed(block) &&
                         !(block.word.load(std::memory_order_relaxed) & word::zero_copy);
-  if (block.grains == 0 && segment_of(block).aside)
+  if (block.pages == 0 && segment_of(block).aside)
     retire_small(block);
   else if (block.place_bytes != 0)
     ready(block.stream).placed.push(block);
@@ -201,7 +201,7 @@ void EngineImpl::settle_deferred() {
       wipe(block);
       if (used()) continue;
     }
-    hot_.waited(block.grains != 0, block.bytes);
+    hot_.waited(block.pages != 0, block.bytes);
     tell({MemoryEvent::Kind::free_completed, reinterpret_cast<void*>(block.address),
           block.mapped_bytes(), streams_.handle(block.stream)});
     route_freed(block);
@@ -285,7 +285,7 @@ void EngineImpl::drop_descriptor(Block& block) {
   if (ring_) (void)take_events();
   if (block.place_bytes != 0) {
     block.place_bytes = 0;
-  } else if (block.grains != 0) {
+  } else if (block.pages != 0) {
     live_[block.live_at] = live_.back();
     live_[block.live_at]->live_at = block.live_at;
     live_.pop_back();

@@ -55,20 +55,20 @@ void EngineImpl::replan_greedy() {
   input.step_ns = step_ns;
   if (!host_is_passage() || !store_) {
     const uint64_t staging = host_.budget() / 32 + 4 * in_flight_most();
-    input.host_capacity = (host_.budget() - std::min(host_.budget(), staging)) / grain_bytes;
+    input.host_capacity = (host_.budget() - std::min(host_.budget(), staging)) / page_bytes;
   }
   // A channel never measured is taken to be as fast as the link, and measured by being used.
-  const auto grains_s = [&](Channel channel, double otherwise) {
+  const auto pages_s = [&](Channel channel, double otherwise) {
     const double measured =
-        transfers_.bandwidths().bytes_s(channel) / static_cast<double>(grain_bytes);
+        transfers_.bandwidths().bytes_s(channel) / static_cast<double>(page_bytes);
     return measured > 0 ? measured : otherwise;
   };
-  constexpr double link = 16e9 / static_cast<double>(grain_bytes);
-  input.link_out = grains_s(Channel::host_out, grains_s(Channel::host_in, link));
-  input.link_in = grains_s(Channel::host_in, input.link_out);
+  constexpr double link = 16e9 / static_cast<double>(page_bytes);
+  input.link_out = pages_s(Channel::host_out, pages_s(Channel::host_in, link));
+  input.link_in = pages_s(Channel::host_in, input.link_out);
   if (store_) {
-    input.store_write = grains_s(Channel::store_write, input.link_out);
-    input.store_read = grains_s(Channel::store_read, input.link_in);
+    input.store_write = pages_s(Channel::store_write, input.link_out);
+    input.store_read = pages_s(Channel::store_read, input.link_in);
   }
   const lifetimes::GreedyPlan plan = lifetimes::plan_greedy(input);
   greedy_.triggers.clear();
@@ -144,9 +144,9 @@ bool EngineImpl::begin_reads() {
     if (arriving_bytes() >= in_flight_most()) break;
     if (block.state() == State::spilling) keep(block);
     const uint64_t wanted =
-        std::min<uint64_t>(span_granules_ * granule_grains,
-                           block.grains - block.mapped - block.coming);
-    if (prefetchable_grains(block) < wanted) {
+        std::min<uint64_t>(span_granules_ * granule_pages,
+                           block.pages - block.mapped - block.coming);
+    if (prefetchable_pages(block) < wanted) {
       park_ready(false);
       reclaim_parked(granules_for(block, wanted));
     }

@@ -67,11 +67,11 @@ bool EngineImpl::left_unwritten(Block& block, Span& span) {
     }
     ++failed_.unseen_writes;
     const Use last{block.use.load(std::memory_order_acquire)};
-    say(fmt::format("block {:#x} ({} bytes) was written UNSEEN while a copy of it was kept: its span "
-                    "at {} ({} bytes) differs from the copy {}. Last use known: stream {}. Before "
-                    "it was to leave:{}",
-                    block.address, size_t{block.requested}, span.begin * grain_bytes,
-                    span.grains * grain_bytes, where,
+    say(fmt::format("block {:#x} ({} bytes) was written UNSEEN while a copy of it was kept: its "
+                    "span at {} ({} bytes) differs from the copy {}. Last use known: stream {}. "
+                    "Before it was to leave:{}",
+                    block.address, size_t{block.requested}, span.begin * page_bytes,
+                    span.pages * page_bytes, where,
                     last ? static_cast<const void*>(streams_.handle(last.stream())) : nullptr,
                     net_->history_words(block, clock_.now_ns())));
     drop_piece(piece);
@@ -86,9 +86,9 @@ Result<void> EngineImpl::set_span_access(const Block& block, const Span& span,
   for (CUmemAccessDesc& each : access) each.flags = flags;
   CUresult result = CUDA_SUCCESS;
   for (int attempt = 0; attempt < 3; ++attempt) {
-    result = driver_.mem_set_access(block.base() + span.begin * grain_bytes,
+    result = driver_.mem_set_access(block.base() + span.begin * page_bytes,
                                     block.shape.shared() ? block.granules() * granule_bytes
-                                                         : span.grains * grain_bytes,
+                                                         : span.pages * page_bytes,
                                     access.data(), access.size());
     if (result == CUDA_SUCCESS) return {};
   }

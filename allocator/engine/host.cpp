@@ -23,7 +23,7 @@ bool EngineImpl::host_is_passage() const { return host_.budget() <= host_reserve
 /// How much of the block is on the device or in host memory, and how much of that is in the store
 /// too, or about to be written there.
 void EngineImpl::lay_out_in_memory(const Block& block, lifetimes::Item& item) const {
-  item.on_device = std::min<uint64_t>(block.grains, item.size);  // less, in a planned place
+  item.on_device = std::min<uint64_t>(block.pages, item.size);  // less, in a planned place
   item.clean = 0;
   uint64_t away = 0, stored = 0;
   for (const Piece& piece : block.pieces) {
@@ -33,8 +33,8 @@ void EngineImpl::lay_out_in_memory(const Block& block, lifetimes::Item& item) co
     else if (piece.slot)
       stored += piece.bytes;
   }
-  item.on_device -= away / grain_bytes;
-  item.clean = std::min(item.on_device, stored / grain_bytes);
+  item.on_device -= away / page_bytes;
+  item.clean = std::min(item.on_device, stored / page_bytes);
 }
 
 /// Decides what is to be written to the store and read from it, for all memory together.
@@ -42,15 +42,15 @@ void EngineImpl::replan_host(uint64_t capacity, uint64_t spare) {
   const auto& blocks = scratch_.blocks;
   for (size_t i = 0; i < blocks.size(); ++i) lay_out_in_memory(*blocks[i], scratch_.items[i]);
   const uint64_t keeps =
-      (host_.budget() - std::min(host_.budget(), host_reserve_bytes())) / grain_bytes;
+      (host_.budget() - std::min(host_.budget(), host_reserve_bytes())) / page_bytes;
   // (SSDs can read at all times; what is used last would come from them all at once.)
   const lifetimes::Decision decision =
       lifetimes::decide({capacity + keeps, spare, history_->period(), scratch_.items,
                          scratch_.steps, false, lifetimes::Prefer::written_last});
   plan_.memory_window = history_->now() + decision.window;
   for (uint32_t i : decision.fetch) plan_.reads.push_back(plan_entry(decision, i, 0));
-  for (auto [i, grains, is_spare] : decision.leaving) {
-    plan_.writes.push_back(plan_entry(decision, i, grains));
+  for (auto [i, pages, is_spare] : decision.leaving) {
+    plan_.writes.push_back(plan_entry(decision, i, pages));
     plan_.writes.back().spare = is_spare;
   }
 }
@@ -65,8 +65,8 @@ bool EngineImpl::next_planned_write(PieceRef& ref) {
     uint64_t covered = 0;
     for (size_t i = block.pieces.size(); i-- > 0 && !over;) {
       const Piece& piece = block.pieces[i];
-      if (piece.slot) covered += (piece.bytes + grain_bytes - 1) / grain_bytes;
-      over = covered >= entry.grains;
+      if (piece.slot) covered += (piece.bytes + page_bytes - 1) / page_bytes;
+      over = covered >= entry.pages;
     }
     if (over) {
       if (w == plan_.written) ++plan_.written;

@@ -21,7 +21,7 @@ namespace firn {
 
 /// Memory on the device, as check() counts it: whole frames, and parts of shared ones.
 struct FrameCount {
-  uint64_t granules = 0, shared_grains = 0;
+  uint64_t granules = 0, shared_pages = 0;
   void add(const std::vector<Frame>& frames) { count(frames, 1); }
   void remove(const std::vector<Frame>& frames) { count(frames, uint64_t(-1)); }
 
@@ -30,7 +30,7 @@ struct FrameCount {
     for (const Frame& frame : frames) {
       if (frame.host) continue;
       if (frame.part)
-        shared_grains += times * frame.grains();
+        shared_pages += times * frame.pages();
       else
         granules += times * frame.granules;
     }
@@ -63,7 +63,7 @@ struct Plan {
   struct Entry {
     Block* block;
     uint32_t generation;
-    uint64_t grains;  // to be away or clean; in `fetch`: to be on the device
+    uint64_t pages;  // to be away or clean; in `fetch`: to be on the device
     uint64_t next_use;  // as an event's number
     uint64_t age;       // when it was decided: a touch since makes it void
     bool spare = false; // to leave only while nothing else does
@@ -74,7 +74,7 @@ struct Plan {
   uint64_t window = 0;          // event number until which everything has room
   uint64_t memory_window = 0;   // the same for the device and host memory together
   uint64_t period = 0;          // events
-  uint64_t excess = 0;          // grains that do not fit the device at the period's peak
+  uint64_t excess = 0;          // pages that do not fit the device at the period's peak
   std::deque<Entry> fetch;      // in the order of next use
   std::vector<Entry> farthest;  // on the device, the farthest next use first
   std::vector<Entry> leaving;   // what will have to leave, in that order
@@ -172,7 +172,7 @@ struct InMotion {
   std::deque<Mapping> mappings_;   // due
   FrameCount apart_;               // frames that threads map or unmap at this moment
   unsigned mapping_apart_ = 0;     // threads that map at this moment
-  uint64_t births_apart_ = 0;      // grains of blocks being mapped ahead of their allocation
+  uint64_t births_apart_ = 0;      // pages of blocks being mapped ahead of their allocation
   std::deque<Unmapping> unmappings_;  // due
   unsigned unmapping_apart_ = 0;      // threads that unmap at this moment
   uint64_t going_granules_ = 0;    // of whole frames that are to be unmapped

@@ -49,9 +49,9 @@ void EngineImpl::learn() {
     return;
   }
   if (history_->known()) {
-    const uint64_t gaps = frames_.shared().free_grains();
+    const uint64_t gaps = frames_.shared().free_pages();
     const uint64_t granules = frames_.held_granules() - frames_.free_granules();
-    fullest_.note(learned_, history_->period(), granules * granule_grains - gaps, gaps);
+    fullest_.note(learned_, history_->period(), granules * granule_pages - gaps, gaps);
   }
   // Often enough to follow, seldom enough to cost little: a decision considers the whole period. A
   // plan that is wholly carried out leaves a channel idle, and is made anew sooner.
@@ -75,13 +75,13 @@ void EngineImpl::feed(const EventRing::Event& event) {
   // A block from before the watch began, or whose allocation was lost, begins with its first use.
   if (event.kind == EventKind::allocate || (!life && event.kind != EventKind::free)) {
     if (life) history_->free(life);
-    life = history_->allocate(table_[event.block].grains * grain_bytes);
+    life = history_->allocate(table_[event.block].pages * page_bytes);
     const Identity identity = history_->identity(life);
     if (identity >= births_.stream_of.size()) births_.stream_of.resize(identity + 1024);
     births_.stream_of[identity] = static_cast<uint16_t>(table_[event.block].stream + 1);
     if (placing_.bytes_of.size() >= sizes_known_most) placing_.bytes_of.clear();
     if (options_.places)
-      placing_.bytes_of[{identity, table_[event.block].grains * grain_bytes}] =
+      placing_.bytes_of[{identity, table_[event.block].pages * page_bytes}] =
           table_[event.block].asked.load(std::memory_order_relaxed) * uint64_t{unit_bytes};
     note_allocation(identity, table_[event.block]);
     if (life >= block_of_.size()) block_of_.resize(life + 1024);
@@ -111,39 +111,39 @@ void EngineImpl::foresee(std::span<const Coming> coming) {
       block = live && live->index < life_of_.size() ? life_of_[live->index] : 0;
       if (!block) continue;  // small, or never touched
     }
-    plan.push_back({event.kind, block, grains_of(event.bytes) * grain_bytes});
+    plan.push_back({event.kind, block, pages_of(event.bytes) * page_bytes});
   }
   history_->preload(plan);
   replan();
 }
 
-/// Grains of the block that stay whatever is decided.
-uint64_t EngineImpl::immovable_grains(const Block& block) const {
+/// Pages of the block that stay whatever is decided.
+uint64_t EngineImpl::immovable_pages(const Block& block) const {
   uint64_t w = block.word.load(std::memory_order_relaxed);
   State state = word::state(w);
   if (state == State::ready || state == State::draining || (w & word::freed)) return 0;
   return (w & word::pinned) || !(w & word::proven) ? block.device : 0;
 }
 
-/// Grains of the budget for what may move.
+/// Pages of the budget for what may move.
 uint64_t EngineImpl::movable_capacity() const {
   // If all of it fits, gaps count as they are at the fullest moment. Else the device is full at
   // every moment, and that moment would be the one with the fewest gaps.
-  uint64_t gaps = frames_.shared().free_grains();
+  uint64_t gaps = frames_.shared().free_pages();
   if (plan_.excess == 0) gaps = fullest_.gaps(gaps);
-  uint64_t immovable = static_cast<uint64_t>(reserved_tally_[0].current()) / grain_bytes + gaps;
+  uint64_t immovable = static_cast<uint64_t>(reserved_tally_[0].current()) / page_bytes + gaps;
   for (const Block* block : live_) {
-    immovable += immovable_grains(*block);
-    if (block->segment != 0) immovable -= block->grains - block->device;  // it is away
+    immovable += immovable_pages(*block);
+    if (block->segment != 0) immovable -= block->pages - block->device;  // it is away
   }
-  const uint64_t budget = frames_.budget_granules() * granule_grains;
+  const uint64_t budget = frames_.budget_granules() * granule_pages;
   return budget - std::min(budget, immovable);
 }
 
-/// Grains that a coming allocation will take.
-uint64_t EngineImpl::grains_to_come(const History::Upcoming& coming) {
+/// Pages that a coming allocation will take.
+uint64_t EngineImpl::pages_to_come(const History::Upcoming& coming) {
   const Placing::Place* place = place_of(coming.identity, coming.bytes);
-  return place ? (place->bytes + grain_bytes - 1) / grain_bytes : coming.bytes / grain_bytes;
+  return place ? (place->bytes + page_bytes - 1) / page_bytes : coming.bytes / page_bytes;
 }
 
 /// Lays out in scratch_ what is there and what comes in the period, as far as it matters to memory.
@@ -161,12 +161,14 @@ void EngineImpl::lay_out_period() {
     first_of.resize(identity + 1024);
   };
   for (Block* block : live_) {
-    State state = block->state();
-    if (block->segment != 0 || immovable_grains(*block) || state == State::ready || state == State::draining ||
-        state == State::lost || state == State::free || (block->word.load(std::memory_order_relaxed) & word::freed))
+    const uint64_t w = block->word.load(std::memory_order_relaxed);
+    const State state = word::state(w);
+    if (block->segment != 0 || immovable_pages(*block) || state == State::ready ||
+        state == State::draining || state == State::lost || state == State::free ||
+        (w & word::freed))
       continue;
-    lifetimes::Item item{.size = block->grains, .on_device = block->mapped,
-                         .clean = clean_grains(*block)};
+    lifetimes::Item item{.size = block->pages, .on_device = block->mapped,
+                         .clean = clean_pages(*block)};
     const Life life = block->index < life_of_.size() ? life_of_[block->index] : 0;
     if (!life || !history_->foreseen(life)) item.assumed = period / 2;  // nothing is known
     blocks.push_back(block);
@@ -180,7 +182,7 @@ void EngineImpl::lay_out_period() {
     for (const auto& [address, block] : region->used()) {
       const Life life = block->index < life_of_.size() ? life_of_[block->index] : 0;
       if (block->state() != State::resident || !life) continue;
-      const uint64_t size = (block->place_bytes + grain_bytes - 1) / grain_bytes;
+      const uint64_t size = (block->place_bytes + page_bytes - 1) / page_bytes;
       blocks.push_back(block);
       items.push_back({.size = size, .on_device = size});
       const Identity identity = history_->identity(life);
@@ -200,7 +202,7 @@ void EngineImpl::lay_out_period() {
     }
     uint32_t& item = item_of[coming.identity];
     if (coming.kind == EventKind::allocate) {
-      items.push_back({.size = grains_to_come(coming), .born = true});
+      items.push_back({.size = pages_to_come(coming), .born = true});
       item = static_cast<uint32_t>(items.size());
       if (!first_of[coming.identity]) first_of[coming.identity] = item;
       steps.push_back({ahead, Step::Kind::birth, item - 1});
@@ -218,10 +220,10 @@ void EngineImpl::lay_out_period() {
 }
 
 Plan::Entry EngineImpl::plan_entry(const lifetimes::Decision& decision, uint32_t item,
-                                   uint64_t grains) const {
+                                   uint64_t pages) const {
   const uint64_t next = decision.next_use[item];
   Block* block = scratch_.blocks[item];
-  return {block, block->generation, grains,
+  return {block, block->generation, pages,
           next == lifetimes::no_use ? next : history_->now() + next,
           block->age.load(std::memory_order_relaxed)};
 }
@@ -241,8 +243,8 @@ void EngineImpl::replan() {
   const auto spare = static_cast<uint64_t>(static_cast<double>(capacity) * spare_fraction_);
   const lifetimes::Decision decision = lifetimes::decide(
       {capacity, spare, history_->period(), scratch_.items, scratch_.steps, false});
-  const auto entry = [&](uint32_t i, uint64_t grains = 0) {
-    return plan_entry(decision, i, grains);
+  const auto entry = [&](uint32_t i, uint64_t pages = 0) {
+    return plan_entry(decision, i, pages);
   };
   const auto event = [&](uint64_t ahead) {
     return ahead == lifetimes::no_use ? ahead : now + ahead;
@@ -254,19 +256,19 @@ void EngineImpl::replan() {
   plan_.fetch.clear();
   plan_.farthest.clear();
   plan_.leaving.clear();
-  for (uint32_t i : decision.fetch) plan_.fetch.push_back(entry(i, blocks[i]->grains));
+  for (uint32_t i : decision.fetch) plan_.fetch.push_back(entry(i, blocks[i]->pages));
   // A part is no use to the kernel yet: worth its room only if much less is left to come then.
   if (!plan_.fetch.empty()) {
     Plan::Entry& last = plan_.fetch.back();
     const uint64_t there = last.block->mapped;
-    last.grains = decision.last_grains;
-    if (last.grains < last.block->grains &&
-        last.grains < there + in_flight_most() / grain_bytes)
+    last.pages = decision.last_pages;
+    if (last.pages < last.block->pages &&
+        last.pages < there + in_flight_most() / page_bytes)
       plan_.fetch.pop_back();
   }
   for (uint32_t i : decision.farthest) plan_.farthest.push_back(entry(i));
-  for (auto [i, grains, spare] : decision.leaving) {
-    plan_.leaving.push_back(entry(i, grains));
+  for (auto [i, pages, spare] : decision.leaving) {
+    plan_.leaving.push_back(entry(i, pages));
     plan_.leaving.back().spare = spare;
   }
   plan_.valid = true;
@@ -301,34 +303,34 @@ bool EngineImpl::meant(const Plan::Entry& entry) const {
          entry.block->age.load(std::memory_order_relaxed) == entry.age;
 }
 
-/// Grains at the block's tail that are mapped and valid elsewhere: they leave without I/O.
-uint64_t EngineImpl::clean_grains(Block& block) const {
-  uint64_t grains = 0;
+/// Pages at the block's tail that are mapped and valid elsewhere: they leave without I/O.
+uint64_t EngineImpl::clean_pages(Block& block) const {
+  uint64_t pages = 0;
   if (block.pieces.empty()) return 0;
   for (size_t i = block.spans.size(); i-- > 0;) {
     if (!block.spans[i].mapped()) continue;
     for (const Piece& piece : pieces_of(block, block.spans[i]))
-      if (!piece.elsewhere()) return grains;
-    grains += block.spans[i].grains;
+      if (!piece.elsewhere()) return pages;
+    pages += block.spans[i].pages;
   }
-  return grains;
+  return pages;
 }
 
 /// Evicts blocks that are used after `beyond`, the farthest first.
-uint64_t EngineImpl::evict_farthest(uint64_t grains, const Block* except, uint64_t beyond,
+uint64_t EngineImpl::evict_farthest(uint64_t pages, const Block* except, uint64_t beyond,
                                     bool clean_only) {
   uint64_t started = 0;
   for (const Plan::Entry& entry : plan_.farthest) {
-    if (started >= grains || entry.next_use <= beyond) break;
+    if (started >= pages || entry.next_use <= beyond) break;
     Block& block = *entry.block;
     if (&block == except || !meant(entry) ||
         !AgeOrder::may_leave(block, block.word.load()))
       continue;
-    uint64_t wanted = grains - started;
-    if (clean_only) wanted = std::min(wanted, clean_grains(block));
+    uint64_t wanted = pages - started;
+    if (clean_only) wanted = std::min(wanted, clean_pages(block));
     if (wanted == 0 || (clean_only && !uses_.over(block)) || uses_.aside(block)) continue;
     if (!start_spill(block, true, wanted)) continue;
-    started += leaving_grains(block);
+    started += leaving_pages(block);
     ++counted_.evictions;
   }
   return started;
@@ -336,10 +338,10 @@ uint64_t EngineImpl::evict_farthest(uint64_t grains, const Block* except, uint64
 
 /// Evicts blocks that are being copied out ahead, as far as they are, and are used after `beyond`:
 /// they are free the soonest.
-uint64_t EngineImpl::evict_going(uint64_t grains, const Block* except, uint64_t beyond) {
+uint64_t EngineImpl::evict_going(uint64_t pages, const Block* except, uint64_t beyond) {
   uint64_t started = 0;
   for (Block* block : std::vector<Block*>(spilling_)) {
-    if (started >= grains) break;
+    if (started >= pages) break;
     if (block == except || block->leave || block->next_use <= beyond || uses_.aside(*block))
       continue;
     uint64_t going = 0;  // from the tail on, as copies are made
@@ -351,10 +353,10 @@ uint64_t EngineImpl::evict_going(uint64_t grains, const Block* except, uint64_t 
             return piece.copying_out || piece.elsewhere();
           }))
         break;
-      going += span.grains;
+      going += span.pages;
     }
-    if (going == 0 || !start_spill(*block, true, std::min(going, grains - started))) continue;
-    started += leaving_grains(*block);
+    if (going == 0 || !start_spill(*block, true, std::min(going, pages - started))) continue;
+    started += leaving_pages(*block);
     ++counted_.evictions;
   }
   return started;
@@ -376,21 +378,21 @@ bool EngineImpl::fetch_ahead() {
   while (!plan_.fetch.empty()) {
     Plan::Entry& entry = plan_.fetch.front();
     Block& block = *entry.block;
-    const uint64_t span = span_granules_ * granule_grains;
+    const uint64_t span = span_granules_ * granule_pages;
     const uint64_t there = block.mapped + block.coming;
-    const uint64_t next = std::min<uint64_t>(span, block.grains - there);
-    if (!meant(entry) || !may_arrive(block) || there + next > entry.grains) {
+    const uint64_t next = std::min<uint64_t>(span, block.pages - there);
+    if (!meant(entry) || !may_arrive(block) || there + next > entry.pages) {
       plan_.fetch.pop_front();
       continue;
     }
     if (arriving_bytes() >= in_flight_most()) break;
     if (block.state() == State::spilling) keep(block);
-    if (prefetchable_grains(block) < next) {
+    if (prefetchable_pages(block) < next) {
       park_ready(false);
       reclaim_parked(span_granules_, true);
     }
-    if (prefetchable_grains(block) == 0) {
-      const uint64_t soon = grains_soon();
+    if (prefetchable_pages(block) == 0) {
+      const uint64_t soon = pages_soon();
       if (soon < span) evict_farthest(span - soon, &block, give_way_after(entry), true);
       finish_spills();
     }
@@ -421,8 +423,8 @@ bool EngineImpl::clean_ahead_of_leaving() {
       continue;
     }
     const auto pass_over = [&] { in_use > 0 ? ++in_use : ++plan_.cleaned; };
-    const uint64_t clean = clean_grains(block), covered = clean + block.grains - block.mapped;
-    if (!meant(entry) || clean == block.mapped || covered >= entry.grains ||
+    const uint64_t clean = clean_pages(block), covered = clean + block.pages - block.mapped;
+    if (!meant(entry) || clean == block.mapped || covered >= entry.pages ||
         !AgeOrder::may_leave(block, block.word.load())) {
       pass_over();
       continue;
@@ -433,7 +435,7 @@ bool EngineImpl::clean_ahead_of_leaving() {
       continue;
     }
     const uint64_t wanted =
-        std::min(entry.grains - covered, 4 * options_.span_bytes / grain_bytes);
+        std::min(entry.pages - covered, 4 * options_.span_bytes / page_bytes);
     if (start_spill(block, false, wanted))
       any = true;
     else

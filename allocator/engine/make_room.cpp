@@ -93,12 +93,12 @@ class EngineImpl::RoomSearch {
     return free_frames();
   }
   bool evict_blocks() {  // may release the lock
-    const uint64_t lacking = wanted_.granules * granule_grains;
-    uint64_t coming = coming_grains();
+    const uint64_t lacking = wanted_.granules * granule_pages;
+    uint64_t coming = coming_pages();
     regions_wait_ = false;
     if (coming < lacking && !engine_.region_owner_.empty()) {
       const uint64_t idle = engine_.reclaim_regions(wanted_.granules);
-      coming = std::max(coming, engine_.frames_.available() * granule_grains) + idle;
+      coming = std::max(coming, engine_.frames_.available() * granule_pages) + idle;
       regions_wait_ = idle > 0;
     }
     unmapped_ = engine_.unmapped_;
@@ -110,12 +110,12 @@ class EngineImpl::RoomSearch {
     return free_frames();
   }
 
-  /// Grains still on the device that will leave it without further eviction.
-  uint64_t coming_grains() const {
-    uint64_t grains = engine_.grains_soon() + engine_.births_apart_;
+  /// Pages still on the device that will leave it without further eviction.
+  uint64_t coming_pages() const {
+    uint64_t pages = engine_.pages_soon() + engine_.births_apart_;
     for (const auto* blocks : {&engine_.parked_, &engine_.deferred_, &engine_.draining_})
-      for (const Block* block : *blocks) grains += block->device;
-    return grains;
+      for (const Block* block : *blocks) pages += block->device;
+    return pages;
   }
 
   void memory_is_short() {

@@ -78,9 +78,9 @@ Result<void> EngineImpl::allow_peer(int device) {
   for (const Block* block : live_)
     for (const Span& span : block->spans)
       if (span.mapped())
-        if (Result<void> opened = open(block->base() + span.begin * grain_bytes,
+        if (Result<void> opened = open(block->base() + span.begin * page_bytes,
                                        block->shape.shared() ? block->granules() * granule_bytes
-                                                             : span.grains * grain_bytes);
+                                                             : span.pages * page_bytes);
             !opened)
           return opened;
   for (uint32_t i = 0; i < segment_count_; ++i)
@@ -96,19 +96,19 @@ Result<void> EngineImpl::allow_peer(int device) {
 void EngineImpl::make_spans(Block& block) {
   block.spans.clear();
   block.mapped = block.device = 0;
-  const uint32_t each = block.shape.shared() ? block.grains : span_granules_ * granule_grains;
-  for (uint32_t begin = 0; begin < block.grains; begin += each) {
+  const uint32_t each = block.shape.shared() ? block.pages : span_granules_ * granule_pages;
+  for (uint32_t begin = 0; begin < block.pages; begin += each) {
     Span span;
     span.begin = begin;
-    span.grains = std::min(each, block.grains - begin);
+    span.pages = std::min(each, block.pages - begin);
     block.spans.push_back(std::move(span));
   }
 }
 
 std::span<Piece> EngineImpl::pieces_of(Block& block, const Span& span) const {
   size_t each = options_.piece_bytes;
-  size_t first = std::min(span.begin * grain_bytes / each, block.pieces.size());
-  size_t last = std::min(((span.begin + span.grains) * grain_bytes + each - 1) / each,
+  size_t first = std::min(span.begin * page_bytes / each, block.pieces.size());
+  size_t last = std::min(((span.begin + span.pages) * page_bytes + each - 1) / each,
                          block.pieces.size());
   return {block.pieces.data() + first, last - first};
 }

@@ -12,12 +12,12 @@ namespace firn {
 
 /// Takes frames for unmapped spans from the head on, for which the room is enough, and claims them,
 /// for carry_out(). On failure nothing has changed.
-Result<Mapping> EngineImpl::claim_fault(Block& block, uint64_t grains, Reservation room) {
-  const Shape part{0, static_cast<uint32_t>(grains / granule_grains), 0};
+Result<Mapping> EngineImpl::claim_fault(Block& block, uint64_t pages, Reservation room) {
+  const Shape part{0, static_cast<uint32_t>(pages / granule_pages), 0};
   Result<std::vector<Frame>> frames =
       frames_.take(std::move(room), block.shape.shared() ? block.shape : part, span_granules_);
   if (!frames) return frames.error();
-  return claim(block, std::move(*frames), grains);
+  return claim(block, std::move(*frames), pages);
 }
 
 /// Makes the frames for a shape that `room` is reserved for, without the lock: everything may have
@@ -37,10 +37,10 @@ Result<void> EngineImpl::provide(Lock& lock, const Shape& shape, const Reservati
 }
 
 /// The same ahead of need, where there is room: carry_out_mappings() maps it.
-bool EngineImpl::claim_ahead(Block& block, uint64_t grains) {
+bool EngineImpl::claim_ahead(Block& block, uint64_t pages) {
   if (!may_map_ahead()) return false;
   Result<Mapping> mapping =
-      claim_fault(block, grains, frames_.reserve(granules_for(block, grains)));
+      claim_fault(block, pages, frames_.reserve(granules_for(block, pages)));
   if (!mapping) return false;
   mapping->prefetched = true;
   mappings_.push_back(std::move(*mapping));
@@ -49,30 +49,30 @@ bool EngineImpl::claim_ahead(Block& block, uint64_t grains) {
 
 /// The frames are as many as the spans need, the largest first and as long as a span; only the last
 /// span is shorter.
-Mapping EngineImpl::claim(Block& block, std::vector<Frame> frames, uint64_t grains) {
+Mapping EngineImpl::claim(Block& block, std::vector<Frame> frames, uint64_t pages) {
   Mapping mapping;
   mapping.block = &block;
   mapping.generation = block.generation;
   auto next = frames.begin();
-  for (uint32_t i = 0; i < block.spans.size() && grains > 0; ++i) {
+  for (uint32_t i = 0; i < block.spans.size() && pages > 0; ++i) {
     Span& span = block.spans[i];
     if (span.mapped() || span.coming || span.going) continue;
-    FIRN_CHECK(span.grains <= grains, "%u grains wanted, %llu left", span.grains,
-               (unsigned long long)grains);
-    grains -= span.grains;
+    FIRN_CHECK(span.pages <= pages, "%u pages wanted, %llu left", span.pages,
+               (unsigned long long)pages);
+    pages -= span.pages;
     span.coming = true;
-    block.coming += span.grains;
+    block.coming += span.pages;
     Mapping::Part part{i, {}};
-    for (uint64_t filled = 0; filled < span.grains; ++next) {
-      FIRN_CHECK(next != frames.end(), "frames end in a span of %u", span.grains);
-      filled += next->grains();
+    for (uint64_t filled = 0; filled < span.pages; ++next) {
+      FIRN_CHECK(next != frames.end(), "frames end in a span of %u", span.pages);
+      filled += next->pages();
       part.frames.push_back(*next);
-      FIRN_CHECK(filled <= span.grains || next->host, "a frame across spans");
+      FIRN_CHECK(filled <= span.pages || next->host, "a frame across spans");
     }
     mapping.parts.push_back(std::move(part));
   }
-  FIRN_CHECK(grains == 0 && next == frames.end(), "%llu grains too many",
-             (unsigned long long)grains);
+  FIRN_CHECK(pages == 0 && next == frames.end(), "%llu pages too many",
+             (unsigned long long)pages);
   return mapping;
 }
 
@@ -87,7 +87,7 @@ Result<void> EngineImpl::map_apart(Lock& lock, Mapping& mapping) {
   };
   std::vector<Run> runs;
   for (const Mapping::Part& part : mapping.parts) {
-    const uint64_t address = block.base() + block.spans[part.span].begin * grain_bytes;
+    const uint64_t address = block.base() + block.spans[part.span].begin * page_bytes;
     if (runs.empty() || runs.back().end != part.span)
       runs.push_back({address, {}, part.span});
     runs.back().end = part.span + 1;
@@ -120,7 +120,7 @@ Result<void> EngineImpl::map_apart(Lock& lock, Mapping& mapping) {
   }
   for (const Mapping::Part& part : mapping.parts) {
     block.spans[part.span].coming = false;
-    block.coming -= block.spans[part.span].grains;
+    block.coming -= block.spans[part.span].pages;
   }
   for (size_t i = 0; i < done; ++i) counted_.maps += runs[i].frames.size();
   if (calls.result == CUDA_SUCCESS) return {};
@@ -146,11 +146,11 @@ void EngineImpl::install(Mapping& mapping) {
   for (Mapping::Part& part : mapping.parts) {
     Span& span = block.spans[part.span];
     span.frames = std::move(part.frames);
-    block.mapped += span.grains;
+    block.mapped += span.pages;
     if (span.frames.front().host)
       block.word.set(word::zero_copy);
     else
-      block.device += span.grains;
+      block.device += span.pages;
   }
 }
 
@@ -173,7 +173,7 @@ Result<void> EngineImpl::carry_out(Lock& lock, Mapping& mapping) {
       advance_fault(block);
     } else if (mapped) {
       for (const Mapping::Part& part : mapping.parts)
-        unmap_at(block.base() + block.spans[part.span].begin * grain_bytes, part.frames);
+        unmap_at(block.base() + block.spans[part.span].begin * page_bytes, part.frames);
       give_parts(mapping);
     }
   } else {
@@ -188,7 +188,7 @@ void EngineImpl::drop_claim(Mapping& mapping) {
   for (const Mapping::Part& part : mapping.parts) {
     Span& span = mapping.block->spans[part.span];
     span.coming = false;
-    mapping.block->coming -= span.grains;
+    mapping.block->coming -= span.pages;
   }
   give_parts(mapping);
 }
@@ -212,10 +212,10 @@ bool EngineImpl::carry_out_mappings(Lock& lock) {
     if (!mapping.birth) {
       fine = static_cast<bool>(carry_out(lock, mapping));
     } else {
-      const uint64_t grains = mapping.block->grains;
-      births_apart_ += grains;
+      const uint64_t pages = mapping.block->pages;
+      births_apart_ += pages;
       const Result<Block*> block = finish_block(lock, mapping);
-      births_apart_ -= grains;
+      births_apart_ -= pages;
       fine = static_cast<bool>(block);
       if (fine) make_ready_now(**block);
     }

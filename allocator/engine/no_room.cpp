@@ -37,7 +37,7 @@ const char* why_it_stays(const Block& block) {
 std::vector<PinnedBytes> EngineImpl::pinned_bytes() const {
   std::map<std::string, uint64_t> by_reason;
   for (const Block* block : live_)
-    if (const char* why = why_it_stays(*block)) by_reason[why] += block->device * grain_bytes;
+    if (const char* why = why_it_stays(*block)) by_reason[why] += block->device * page_bytes;
   if (const uint64_t in_places = bytes_in_places(); in_places > 0)
     by_reason[in_places_words] += in_places;
   if (const uint64_t small = staying_segments(true) * granule_bytes; small > 0)
@@ -54,7 +54,7 @@ uint64_t EngineImpl::staying_bytes(bool with_held) const {
   uint64_t bytes = staying_segments(false) * granule_bytes;
   for (const Block* block : live_) {
     const char* const why = why_it_stays(*block);
-    if (why && (with_held || why != held)) bytes += block->device * grain_bytes;
+    if (why && (with_held || why != held)) bytes += block->device * page_bytes;
   }
   return bytes + bytes_in_places();
 }
@@ -70,7 +70,8 @@ uint64_t EngineImpl::bytes_in_places() const {
 uint64_t EngineImpl::room_at_most() const {
   Lock lock(mutex_);
   const uint64_t stays = staying_bytes(true);
-  const uint64_t most = frames_.device_short() ? frames_.held_granules() : frames_.budget_granules();
+  const uint64_t most =
+      frames_.device_short() ? frames_.held_granules() : frames_.budget_granules();
   return most * granule_bytes > stays ? most * granule_bytes - stays : 0;
 }
 
@@ -86,7 +87,7 @@ Error EngineImpl::no_room(uint64_t granules, const Block* wanted) const {
   text += pinned.empty() ? "; nothing is pinned" : "; staying on the device: ";
   for (size_t i = 0; i < pinned.size(); ++i)
     text += fmt::format("{}{} {}", i ? ", " : "", format_size(pinned[i].bytes), pinned[i].reason);
-  if (const uint64_t gaps = frames_.shared().free_grains() * grain_bytes; gaps > 0)
+  if (const uint64_t gaps = frames_.shared().free_pages() * page_bytes; gaps > 0)
     text += fmt::format(", {} in gaps of frames that they share", format_size(gaps));
   if (frames_.device_short())
     text += fmt::format("; the device itself gave only {}",
@@ -112,10 +113,12 @@ Error EngineImpl::no_room(uint64_t granules, const Block* wanted) const {
 std::string EngineImpl::advice(uint64_t bytes, uint64_t budget,
                                const std::vector<PinnedBytes>& pinned, bool wanted) const {
   std::string out;
-  const auto add = [&out](const std::string& words) { out += (out.empty() ? "" : "; or ") + words; };
+  const auto add = [&out](const std::string& words) {
+    out += (out.empty() ? "" : "; or ") + words;
+  };
   if (stuck_)
     add(store_ ? "more space where firn_dir is (or a larger firn_store_size)"
-                         : "firn_dir, a directory on an SSD for what leaves; or a larger firn_host");
+               : "firn_dir, a directory on an SSD for what leaves; or a larger firn_host");
   if (spilling_stopped_ && !spilling_ended_)
     add("less memory used within firn.no_spill()");
   const uint64_t unseen = bytes_for(pinned, not_yet_seen);

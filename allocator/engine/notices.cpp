@@ -42,7 +42,7 @@ void EngineImpl::waited(const WaitedBy& who) {
 void EngineImpl::made_by(const void* pointer, std::string_view maker) {
   Lock lock(mutex_);
   const Block* block = live_at(pointer, true);
-  if (!block || block->grains == 0 || !thrash_.asking()) return;
+  if (!block || block->pages == 0 || !thrash_.asking()) return;
   auto known = notices_.makers.find(maker);
   if (known == notices_.makers.end()) known = notices_.makers.emplace(maker).first;
   notices_.made[block->index] = {block->generation, known->c_str()};
@@ -87,7 +87,7 @@ void EngineImpl::look_for_thrash(uint64_t begin_ns, uint64_t now_ns, const Wait&
 /// Bytes on the device at once, if every live block used since that tick were there, with all that
 /// cannot leave.
 uint64_t EngineImpl::working_bytes(uint64_t since) const {
-  uint64_t grains = frames_.shared().free_grains();
+  uint64_t pages = frames_.shared().free_pages();
   for (const Block* block : live_) {
     const uint64_t w = block->word.load(std::memory_order_relaxed);
     const State state = word::state(w);
@@ -95,10 +95,10 @@ uint64_t EngineImpl::working_bytes(uint64_t since) const {
         (w & word::freed))
       continue;
     if (block->age.load(std::memory_order_relaxed) >= since || word::holds(w) > 0 ||
-        immovable_grains(*block) > 0)
-      grains += block->grains;
+        immovable_pages(*block) > 0)
+      pages += block->pages;
   }
-  uint64_t bytes = grains * grain_bytes +
+  uint64_t bytes = pages * page_bytes +
                    static_cast<uint64_t>(std::max<int64_t>(reserved_tally_[0].current(), 0));
   for (const auto& region : region_owner_) bytes += region->mapped_granules() * granule_bytes;
   return bytes;

@@ -22,7 +22,7 @@ Result<void*> EngineImpl::allocate_segment(size_t bytes, CUstream stream, bool s
     if (index < 0)
       return make_error(Code::invalid_argument, 0,
                         fmt::format("more than {} streams", Streams::capacity));
-    const unsigned size_class = size_class::of_grains(grains_of(bytes));
+    const unsigned size_class = size_class::of_pages(pages_of(bytes));
     Block* ready = ready_block(index, size_class);
     Result<Block*> found = ready ? Result<Block*>(ready) : large_block(lock, index, bytes);
     if (!found) return found.error();

@@ -36,7 +36,7 @@ Placing::Place* EngineImpl::next_place(unsigned stream, size_t bytes) {
   if (!history_->known()) return nullptr;
   collect_places(*region);
   const uint64_t asked = (bytes + unit_bytes - 1) / unit_bytes * unit_bytes;
-  const uint64_t known_as = grains_of(bytes) * grain_bytes;
+  const uint64_t known_as = pages_of(bytes) * page_bytes;
   for (uint64_t ahead = 1; ahead <= looked_ahead; ++ahead) {
     const History::Upcoming coming = history_->upcoming(ahead);
     if (coming.kind != EventKind::allocate || coming.bytes != known_as) continue;
@@ -88,7 +88,7 @@ Block* EngineImpl::settle_in(Placing::Place& place, unsigned stream, size_t byte
     block->place_bytes = place.bytes;
     block->place = static_cast<uint32_t>(&place - placing_.places.data());
     block->stream = static_cast<uint16_t>(stream);
-    block->grains = grains_of(bytes);
+    block->pages = pages_of(bytes);
     block->size_class = static_cast<uint16_t>(size_class::count);
     block->mapped = block->device = 0;
     block->use.store(0, std::memory_order_relaxed);

@@ -119,32 +119,33 @@ void EngineImpl::take_places_stock() {
   const uint64_t period = history_->period();
   stock = {};
   stock.period = period;
-  stock.grain_bytes = grain_bytes;
+  stock.page_bytes = page_bytes;
   stock.granule_bytes = granule_bytes;
   if (options_.no_wall_clock) {
     stock.patience = std::chrono::hours(1);
     stock.steps = 200;
   }
-  const uint64_t budget = frames_.budget_granules() * granule_grains;
+  const uint64_t budget = frames_.budget_granules() * granule_pages;
   // (Gaps of shared frames are not counted: most are those of blocks that may have places.)
-  const uint64_t small = static_cast<uint64_t>(reserved_tally_[0].current()) / grain_bytes;
+  const uint64_t small = static_cast<uint64_t>(reserved_tally_[0].current()) / page_bytes;
   stock.capacity = budget - std::min(budget, small);
-  uint64_t grains = 0;
+  uint64_t pages = 0;
   for (const Block* block : live_) {
     const State state = block->state();
-    if (block->segment == 0 && state != State::ready && state != State::draining && state != State::free)
-      grains += block->grains;
+    if (block->segment == 0 && state != State::ready && state != State::draining &&
+        state != State::free)
+      pages += block->pages;
   }
   for (const auto& region : region_owner_)
-    for (const auto& [address, block] : region->used()) grains += block->grains;
-  stock.loads.push_back({0, grains});
+    for (const auto& [address, block] : region->used()) pages += block->pages;
+  stock.loads.push_back({0, pages});
   for (uint64_t ahead = 1; ahead <= period; ++ahead) {
     const History::Upcoming coming = history_->upcoming(ahead);
     const bool frees = coming.kind == EventKind::free;
     if (!frees && coming.kind != EventKind::allocate) continue;
-    const uint64_t size = coming.bytes / grain_bytes;
-    grains = frees ? grains - std::min(grains, size) : grains + size;
-    stock.loads.push_back({ahead, grains});
+    const uint64_t size = coming.bytes / page_bytes;
+    pages = frees ? pages - std::min(pages, size) : pages + size;
+    stock.loads.push_back({ahead, pages});
   }
   find_stays(stock.stays);
 }
@@ -177,7 +178,7 @@ void EngineImpl::find_stays(std::vector<lifetimes::Stay>& stays) {
                         placing_.left_at[coming.identity] != 0 &&
                         placing_.left_at[coming.identity] + steady_rounds * period > now;
       all.push_back({coming.identity, births_.stream_of[coming.identity] - 1u, ahead, 0,
-                     bytes->second, coming.bytes / grain_bytes, left});
+                     bytes->second, coming.bytes / page_bytes, left});
       of(coming.identity) = static_cast<uint32_t>(all.size());
     }
   }
@@ -219,16 +220,16 @@ void EngineImpl::adopt_places(const lifetimes::Places& planned, uint64_t period)
     give_up_places();
     return;
   }
-  placing_.grains = 0;
+  placing_.pages = 0;
   for (const lifetimes::Places::Height& height : planned.heights) {
     Region* region = make_region(height.stream);
     if (!region || height.bytes > region->bytes()) continue;
-    placing_.grains += height.bytes / grain_bytes;
+    placing_.pages += height.bytes / page_bytes;
     for (const lifetimes::Places::Place& place : planned.places) {
       if (place.stream != height.stream) continue;
       if (place.identity >= placing_.of.size()) placing_.of.resize(place.identity + 1024);
       uint32_t& first = placing_.of[place.identity];
-      placing_.places.push_back({place.identity, place.grains * grain_bytes,
+      placing_.places.push_back({place.identity, place.pages * page_bytes,
                                  region->base() + place.offset, place.bytes, region, nullptr,
                                  false, first});
       first = static_cast<uint32_t>(placing_.places.size());
@@ -240,7 +241,7 @@ void EngineImpl::adopt_places(const lifetimes::Places& planned, uint64_t period)
   placing_.adopted = history_->now();
   placing_.rounds_watched = placing_.maps_watched = 0;
   counted_.places = placing_.places.size();
-  counted_.region_planned_bytes = placing_.grains * grain_bytes;
+  counted_.region_planned_bytes = placing_.pages * page_bytes;
   counted_.waste_without_places = planned.rounded_bytes - planned.asked_bytes;
   counted_.waste_with_places = planned.occupied_bytes - planned.asked_bytes;
   begin_round();

@@ -58,7 +58,7 @@ void EngineImpl::count_region_runs(size_t before, const Region& region) {
 }
 
 /// Unmaps unused frames of regions whose uses are over, until so many granules are available;
-/// records events behind the others. Returns the grains of those: they will come.
+/// records events behind the others. Returns the pages of those: they will come.
 uint64_t EngineImpl::reclaim_regions(uint64_t granules) {
   uint64_t waiting = 0;
   for (const auto& owned : region_owner_) {
@@ -75,7 +75,7 @@ uint64_t EngineImpl::reclaim_regions(uint64_t granules) {
       if (!region.idle(addresses[at])) continue;
       if (!region.others.empty() || !streams_.over(mapped.last)) {
         if (!streams_.over(mapped.last)) (void)streams_.close(mapped.last);
-        waiting += mapped.frame.granules * granule_grains;
+        waiting += mapped.frame.granules * granule_pages;
         continue;
       }
       std::vector<Frame> frames{region.unmapped(addresses[at])};
@@ -162,11 +162,11 @@ bool EngineImpl::places_in_way(uint64_t granules) const {
   for (const auto& region : region_owner_)
     for (const auto& [address, mapped] : region->frames())
       if (!region->idle(address)) held += mapped.frame.granules;
-  uint64_t in_host = 0;  // grains
+  uint64_t in_host = 0;  // pages
   for (const Block* block : live_)
     if (block->word.load(std::memory_order_relaxed) & word::zero_copy)
       in_host += block->mapped - block->device;
-  wanted += (in_host + granule_grains - 1) / granule_grains;
+  wanted += (in_host + granule_pages - 1) / granule_pages;
   return wanted <= held;
 }
 

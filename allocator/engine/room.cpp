@@ -46,7 +46,7 @@ void EngineImpl::park_ready(bool small_too) {
     if (!blocks) continue;
     const unsigned least = small_too ? 0 : size_class::small_count;
     blocks->take_all(table_, least, size_class::count, [&](Block& block) {
-      if (block.grains != 0) {
+      if (block.pages != 0) {
         parked_.push_back(&block);
         return;
       }
@@ -77,21 +77,21 @@ void EngineImpl::reclaim_parked(uint64_t granules, bool spare_claimed) {
   }
 }
 
-/// Evicts the coldest blocks, as many grains as asked for. `except`: a block that is wanted itself.
-uint64_t EngineImpl::evict(uint64_t grains, const Block* except) {
+/// Evicts the coldest blocks, as many pages as asked for. `except`: a block that is wanted itself.
+uint64_t EngineImpl::evict(uint64_t pages, const Block* except) {
   if ((spilling_stopped_ && !FIRN_CANARY(38)) || health_.dead()) return 0;
   if (watch_begins_ != std::thread::id()) return 0;
-  if (stuck_) return evict_clean(grains, except);
+  if (stuck_) return evict_clean(pages, except);
   uint64_t started = 0;
   if (plan_.valid)  // used late, with a copy or soon with one first; then any
     for (const uint64_t beyond : {plan_.window, uint64_t{0}}) {
-      if (started < grains) started += evict_farthest(grains - started, except, beyond, true);
-      if (started < grains) started += evict_going(grains - started, except, beyond);
-      if (started < grains) started += evict_farthest(grains - started, except, beyond, false);
+      if (started < pages) started += evict_farthest(pages - started, except, beyond, true);
+      if (started < pages) started += evict_going(pages - started, except, beyond);
+      if (started < pages) started += evict_farthest(pages - started, except, beyond, false);
     }
   bool passed_over = false, spare_aside = true;
   // A spill that fails at once makes its block young; after more failures than blocks this ends.
-  for (size_t failures = 0, aside = 0; started < grains && failures <= live_.size();) {
+  for (size_t failures = 0, aside = 0; started < pages && failures <= live_.size();) {
     Block* block = ages_.next(live_, tick());
     if (!block) break;
     if (spare_aside && uses_.aside(*block)) {
@@ -102,8 +102,8 @@ uint64_t EngineImpl::evict(uint64_t grains, const Block* except) {
       if (std::exchange(passed_over, true)) break;  // everything else was tried
       continue;
     }
-    if (start_spill(*block, true, grains - started)) {
-      started += leaving_grains(*block);
+    if (start_spill(*block, true, pages - started)) {
+      started += leaving_pages(*block);
       ++counted_.evictions;
     } else {
       ++failures;
@@ -114,11 +114,11 @@ uint64_t EngineImpl::evict(uint64_t grains, const Block* except) {
 }
 
 /// Evicts blocks whose leaving part is valid elsewhere, the coldest first.
-uint64_t EngineImpl::evict_clean(uint64_t grains, const Block* except) {
+uint64_t EngineImpl::evict_clean(uint64_t pages, const Block* except) {
   std::vector<Block*> clean;
   for (Block* block : live_) {
     const uint64_t w = block->word.load();
-    if (block != except && !(w & word::zero_copy) && clean_grains(*block) > 0 &&
+    if (block != except && !(w & word::zero_copy) && clean_pages(*block) > 0 &&
         AgeOrder::may_leave(*block, w) && !uses_.aside(*block))
       clean.push_back(block);
   }
@@ -127,25 +127,25 @@ uint64_t EngineImpl::evict_clean(uint64_t grains, const Block* except) {
   });
   uint64_t started = 0;
   for (Block* block : clean) {
-    if (started >= grains) break;
-    if (!start_spill(*block, true, std::min(clean_grains(*block), grains - started))) continue;
-    started += leaving_grains(*block);
+    if (started >= pages) break;
+    if (!start_spill(*block, true, std::min(clean_pages(*block), pages - started))) continue;
+    started += leaving_pages(*block);
     ++counted_.evictions;
   }
   return started;
 }
 
-uint64_t EngineImpl::leaving_grains(const Block& block) {
-  uint64_t grains = 0;
+uint64_t EngineImpl::leaving_pages(const Block& block) {
+  uint64_t pages = 0;
   for (const Span& span : block.spans)
-    if (span.leaving && !span.frames.front().host) grains += span.grains;
-  return grains;
+    if (span.leaving && !span.frames.front().host) pages += span.pages;
+  return pages;
 }
 
-uint64_t EngineImpl::leaving_grains() const {
-  uint64_t grains = 0;
-  for (const Block* block : spilling_) grains += leaving_grains(*block);
-  return grains;
+uint64_t EngineImpl::leaving_pages() const {
+  uint64_t pages = 0;
+  for (const Block* block : spilling_) pages += leaving_pages(*block);
+  return pages;
 }
 
 /// Holds of all threads; thread_holds() are the caller's.

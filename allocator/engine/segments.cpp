@@ -55,7 +55,7 @@ void EngineImpl::make_whole(uint32_t index) {
   if (!whole) return;
   whole->address = segment.address;
   whole->shape = {0, 1, 0};
-  whole->grains = granule_grains;
+  whole->pages = granule_pages;
   whole->bytes = whole->requested = granule_bytes;
   whole->stream = segment.stream;
   whole->size_class = size_class::count;
@@ -63,7 +63,7 @@ void EngineImpl::make_whole(uint32_t index) {
   whole->next_use = whole->next_change = UINT64_MAX;
   make_spans(*whole);
   whole->spans.front().frames = std::exchange(segment.frames, {});
-  whole->mapped = whole->device = whole->grains;
+  whole->mapped = whole->device = whole->pages;
   enlist(*whole);
   whole->use.store(0, std::memory_order_relaxed);
   whole->age.store(next_tick(), std::memory_order_relaxed);
@@ -95,7 +95,7 @@ Result<Hold> EngineImpl::touch_small(uint32_t entry, uint64_t address, CUstream 
 
 /// The block that moves in place of this one: its segment's, if its uses are seen as that one's.
 Block* EngineImpl::moved_with(Block* block) const {
-  if (block->grains != 0) return block;
+  if (block->pages != 0) return block;
   Block* whole = segment_of(*block).whole.load(std::memory_order_relaxed);
   return whole ? whole : block;
 }
@@ -103,7 +103,7 @@ Block* EngineImpl::moved_with(Block* block) const {
 /// As the program would see it: a small block is where its segment is.
 State EngineImpl::state_of(const Block& block) const {
   const State state = block.state();
-  if (block.grains != 0 || state != State::resident) return state;
+  if (block.pages != 0 || state != State::resident) return state;
   const Block* whole = segment_of(block).whole.load(std::memory_order_acquire);
   return whole ? whole->state() : state;
 }

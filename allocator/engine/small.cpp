@@ -104,7 +104,7 @@ Result<void*> EngineImpl::allocate_small(Lock& lock, unsigned stream, size_t byt
     return make_error(Code::out_of_memory, 0, "too many live blocks");
   }
   block->address = *address;
-  block->grains = 0;
+  block->pages = 0;
   block->bytes = size;
   block->stream = static_cast<uint16_t>(stream);
   block->size_class = static_cast<uint16_t>(size_class);

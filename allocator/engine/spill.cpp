@@ -25,7 +25,7 @@ void EngineImpl::make_pieces(Block& block) {
     Piece piece;
     piece.offset = offset;
     piece.bytes = std::min<size_t>(options_.piece_bytes, bytes - offset);
-    if (FIRN_CANARY(14) && piece.bytes > grain_bytes) piece.bytes -= piece.bytes % grain_bytes;
+    if (FIRN_CANARY(14) && piece.bytes > page_bytes) piece.bytes -= piece.bytes % page_bytes;
     block.pieces.push_back(piece);
   }
 }
@@ -38,9 +38,9 @@ bool clean(std::span<const Piece> pieces) {
 }
 }  // namespace
 
-/// Begins to spill a block that is neither held nor pinned. `leave`: at least `grains` of it, from
+/// Begins to spill a block that is neither held nor pinned. `leave`: at least `pages` of it, from
 /// the tail, are unmapped in the end; otherwise its bytes are only made valid elsewhere.
-bool EngineImpl::start_spill(Block& block, bool leave, uint64_t grains) {
+bool EngineImpl::start_spill(Block& block, bool leave, uint64_t pages) {
   if (health_.dead() || block.coming > 0) return false;
   uint64_t w = block.word.load();
   // (A part mapped to host memory is not on the device.)
@@ -62,12 +62,12 @@ bool EngineImpl::start_spill(Block& block, bool leave, uint64_t grains) {
   if (leave) note_leaving(block);
   block.leave = leave;
   block.uses_ordered = false;
-  uint64_t left = grains;
+  uint64_t left = pages;
   for (size_t i = block.spans.size(); i-- > 0 && left > 0;) {
     Span& span = block.spans[i];
     if (!span.mapped() || (!leave && clean(pieces_of(block, span)))) continue;
     span.leaving = leave;
-    left -= std::min<uint64_t>(left, span.grains);
+    left -= std::min<uint64_t>(left, span.pages);
     for (Piece& piece : pieces_of(block, span)) {
       piece.wanted_out = true;
       if (leave && piece.elsewhere())
@@ -192,7 +192,7 @@ void EngineImpl::keep(Block& block) {
   for (Span& span : block.spans) span.leaving = false;
   for (Piece& piece : block.pieces) piece.wanted_out = false;
   std::erase(spilling_, &block);
-  if (block.mapped == block.grains) {
+  if (block.mapped == block.pages) {
     transit(block, Event::keep);
     trace("kept", block);
     if (block.segment != 0) take_back(block);
@@ -269,13 +269,13 @@ bool EngineImpl::clean_ahead() {
     return false;
   ahead_tick_ = now;
   ahead_.reset();
-  const uint64_t target = std::max<uint64_t>(frames_.budget_granules() * granule_grains / 16, 1);
-  uint64_t grains = 0;
+  const uint64_t target = std::max<uint64_t>(frames_.budget_granules() * granule_pages / 16, 1);
+  uint64_t pages = 0;
   bool any = false;
-  while (grains < target) {
+  while (pages < target) {
     Block* block = ahead_.next(live_, now, false);  // (A segment has no copies while it is there.)
     if (!block) break;
-    grains += block->grains;
+    pages += block->pages;
     bool clean = !block->pieces.empty();
     for (const Piece& piece : block->pieces) clean &= piece.elsewhere();
     if (clean || !uses_.over(*block)) continue;

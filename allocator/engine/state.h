@@ -56,7 +56,7 @@ struct Choice {
 struct Births {
   struct Kind {  // of blocks that can serve the same allocation
     unsigned stream;
-    uint32_t grains;
+    uint32_t pages;
     uint32_t ready;    // no allocation counts on these yet
     uint32_t claimed;  // allocations count on these
     uint32_t spared;   // of those, in a round of reclaim_parked()
@@ -68,7 +68,7 @@ struct Births {
     uint32_t ready = 0;
     std::vector<uint64_t> at;      // event numbers
   };
-  std::map<std::pair<unsigned, uint32_t>, Wants> wants;  // by stream and grains
+  std::map<std::pair<unsigned, uint32_t>, Wants> wants;  // by stream and pages
   uint64_t wants_made = UINT64_MAX;                      // event number
   std::vector<uint16_t> stream_of; // by identity: the stream + 1 that allocated it last
 };
@@ -87,7 +87,7 @@ struct Placing {
   bool active = false;
   std::vector<Place> places;
   std::vector<uint32_t> of;        // by identity: its first place + 1
-  uint64_t period = 0, grains = 0; // the plan's; of all regions, as planned
+  uint64_t period = 0, pages = 0; // the plan's; of all regions, as planned
   std::map<std::pair<Identity, uint64_t>, uint64_t> bytes_of;  // by identity and the history's
                                                                // bytes: what was asked for last
   std::vector<uint64_t> left_at;   // by identity: the event at which it last left the device

@@ -30,8 +30,8 @@ EngineStats EngineImpl::stats() const {
   s.allocated_bytes = static_cast<uint64_t>(allocated.current);
   s.peak_allocated_bytes = static_cast<uint64_t>(allocated.peak);
   for (const Block* block : live_) {
-    s.resident_bytes += block->mapped * grain_bytes;
-    if (block->mapped == block->grains)
+    s.resident_bytes += block->mapped * page_bytes;
+    if (block->mapped == block->pages)
       s.rounding_bytes += block->mapped_bytes() - block->requested;
     for (const Piece& piece : block->pieces) {
       if (piece.host_valid) s.hosted_bytes += piece.bytes;
@@ -47,7 +47,7 @@ EngineStats EngineImpl::stats() const {
   }
   s.resident_bytes += s.region_used_bytes;
   if (!placing_.active) s.places = s.region_planned_bytes = 0;
-  s.gap_bytes = frames_.shared().free_grains() * grain_bytes;
+  s.gap_bytes = frames_.shared().free_pages() * page_bytes;
   s.host_used_bytes = host_.used();
   s.in_flight_bytes = transfers_.in_flight_bytes();
   s.touches = tick();
@@ -228,9 +228,9 @@ void EngineImpl::shrink_to_budget(Lock& lock, uint64_t until_ns) {
     frames_.trim(0);
     if (frames_.held_granules() <= frames_.budget_granules()) break;
     const uint64_t over =
-        (frames_.held_granules() - frames_.budget_granules()) * granule_grains;
+        (frames_.held_granules() - frames_.budget_granules()) * granule_pages;
     const uint64_t unmapped = unmapped_;
-    uint64_t leaving = leaving_grains() + going_granules() * granule_grains;
+    uint64_t leaving = leaving_pages() + going_granules() * granule_pages;
     for (const auto* blocks : {&deferred_, &draining_})
       for (const Block* block : *blocks) leaving += block->device;
     if (leaving < over) evict(over - leaving, nullptr);
@@ -321,25 +321,25 @@ void EngineImpl::check() const {
     for (const Span& span : block.spans) {
       uint64_t held = 0;
       for (const Frame& frame : span.frames) {
-        held += frame.grains();
-        device += frame.host ? 0 : frame.grains();
+        held += frame.pages();
+        device += frame.host ? 0 : frame.pages();
       }
       count.add(span.frames);
-      FIRN_CHECK(!span.mapped() || held == span.grains || span.frames.front().host,
+      FIRN_CHECK(!span.mapped() || held == span.pages || span.frames.front().host,
                  "block %llx span %u: %llu of %u", address, span.begin, (unsigned long long)held,
-                 span.grains);
-      if (span.mapped()) mapped += span.grains;
+                 span.pages);
+      if (span.mapped()) mapped += span.pages;
       FIRN_CHECK(!span.leaving || (span.mapped() && state == State::spilling), "block %llx",
                  address);
     }
     FIRN_CHECK(mapped == block.mapped && device == block.device, "block %llx", address);
     FIRN_CHECK(bool(w & word::zero_copy) == (mapped != device),
-               "block %llx (%s): %llu grains, %llu of them on the device", address,
+               "block %llx (%s): %llu pages, %llu of them on the device", address,
                state_names[static_cast<int>(state)], (unsigned long long)mapped,
                (unsigned long long)device);
     bool whole = state == State::ready || state == State::resident;
-    FIRN_CHECK(!whole || mapped == block.grains, "block %llx (%s): %llu grains of %u", address,
-               state_names[static_cast<int>(state)], (unsigned long long)mapped, block.grains);
+    FIRN_CHECK(!whole || mapped == block.pages, "block %llx (%s): %llu pages of %u", address,
+               state_names[static_cast<int>(state)], (unsigned long long)mapped, block.pages);
     for (const Piece& piece : block.pieces) {
       FIRN_CHECK(!piece.host_valid || piece.host, "block %llx", address);
       FIRN_CHECK(!piece.slot_valid || piece.slot, "block %llx", address);
@@ -358,11 +358,11 @@ void EngineImpl::check() const {
   for (const Mapping& mapping : mappings_)
     for (const Mapping::Part& part : mapping.parts) count.add(part.frames);
   for (const Unmapping& unmapping : unmappings_) count.add(unmapping.frames);
-  const uint64_t shared_grains = count.shared_grains;
+  const uint64_t shared_pages = count.shared_pages;
   const SharedFrames& shared = frames_.shared();
-  FIRN_CHECK(shared_grains + shared.free_grains() == shared.count() * granule_grains,
-             "%llu grains in %llu shared frames, %llu free", (unsigned long long)shared_grains,
-             (unsigned long long)shared.count(), (unsigned long long)shared.free_grains());
+  FIRN_CHECK(shared_pages + shared.free_pages() == shared.count() * granule_pages,
+             "%llu pages in %llu shared frames, %llu free", (unsigned long long)shared_pages,
+             (unsigned long long)shared.count(), (unsigned long long)shared.free_pages());
   const uint64_t granules =
       count.granules + check_regions() + shared.count() + frames_.in_change();
   FIRN_CHECK(granules + frames_.free_granules() == frames_.held_granules(),

@@ -37,7 +37,7 @@ Result<Hold> EngineImpl::touch(const void* pointer, CUstream stream, Access acce
 Result<Hold> EngineImpl::touch_anyway(const void* pointer, CUstream stream, Access access,
                                       Seen seen) {
   Block* block = live_at(pointer, false);
-  if (block && block->grains == 0)
+  if (block && block->pages == 0)
     block = whole_at(arena_->at(block->address), reinterpret_cast<uint64_t>(pointer), seen);
   if (!block) return Hold{};
   (void)frames_.host_granted();  // before the lock: the first time it takes a while
@@ -111,7 +111,7 @@ Result<Hold> EngineImpl::touch_slow(Block& block, CUstream stream, Access access
           open.begin(*stall_begin);
         }
         // Faulting and not all mapped: a part is being prefetched.
-        if (word::state(w) != State::faulting || block.mapped < block.grains) {
+        if (word::state(w) != State::faulting || block.mapped < block.pages) {
           if (Result<void> begun = begin_fault(lock, block, anyway); !begun) {
             count_stall(*stall_begin, &block);
             return begun.error();
@@ -259,7 +259,7 @@ Result<void> EngineImpl::pin(const void* pointer, const char* reason) {
     ++block->pin_count;
     block->word.set(word::pinned);
     trace("pin", *block, reason);
-    if (block->grains != 0) bar_place(*block);
+    if (block->pages != 0) bar_place(*block);
   });
 }
 
@@ -270,7 +270,7 @@ Result<void> EngineImpl::give_address(const void* pointer, const char* reason) {
     block->given_reason = reason;
     block->word.set(word::pinned | word::given);
     trace("pin", *block, reason);
-    if (block->grains != 0) bar_place(*block);
+    if (block->pages != 0) bar_place(*block);
   });
 }
 
@@ -330,7 +330,7 @@ Result<void> EngineImpl::cold(const void* pointer, size_t bytes) {
     if (!block)
       return make_error(Code::invalid_argument, 0, fmt::format("cold of {:#x}: no block", at));
     block = moved_with(block);
-    if (block->grains != 0) {
+    if (block->pages != 0) {
       block->age.store(0, std::memory_order_relaxed);
       start_spill(*block, true);
     }

@@ -16,9 +16,9 @@ void EngineImpl::unmap_run(Block& block, size_t begin, size_t end) {
   for (size_t i = begin; i < end; ++i) {
     Span& span = block.spans[i];
     ++unmapped_;
-    block.mapped -= span.grains;
-    block.going += span.grains;
-    if (!span.frames.front().host) block.device -= span.grains;
+    block.mapped -= span.pages;
+    block.going += span.pages;
+    if (!span.frames.front().host) block.device -= span.pages;
     for (const Frame& frame : span.frames) {
       if (frame.part != 0)
         frames_.let_go(frame);
@@ -52,7 +52,7 @@ void EngineImpl::unmap_spans(Block& block) {
 /// Makes the driver's call for it, without the lock.
 void EngineImpl::carry_out(Lock& lock, Unmapping unmapping) {
   Block& block = *unmapping.block;
-  const uint64_t address = block.base() + block.spans[unmapping.begin].begin * grain_bytes;
+  const uint64_t address = block.base() + block.spans[unmapping.begin].begin * page_bytes;
   size_t bytes = 0;
   for (const Frame& frame : unmapping.frames) bytes += frame.bytes();
   CUresult result = CUDA_SUCCESS;
@@ -72,7 +72,7 @@ void EngineImpl::carry_out(Lock& lock, Unmapping unmapping) {
   frames_.give(unmapping.frames);
   for (uint32_t i = unmapping.begin; i < unmapping.end; ++i) {
     block.spans[i].going = false;
-    block.going -= block.spans[i].grains;
+    block.going -= block.spans[i].pages;
   }
   end_dropped(block);
 }
@@ -112,9 +112,9 @@ void EngineImpl::end_dropped(Block& block) {
     drop_descriptor(block);
 }
 
-/// Grains available once everything on its way out has left.
-uint64_t EngineImpl::grains_soon() const {
-  return (frames_.available() + going_granules()) * granule_grains + leaving_grains();
+/// Pages available once everything on its way out has left.
+uint64_t EngineImpl::pages_soon() const {
+  return (frames_.available() + going_granules()) * granule_pages + leaving_pages();
 }
 
 /// Granules to come: of spans given up and not yet unmapped, and of frames being given back.

@@ -62,7 +62,7 @@ struct NextTimes {
   }
 };
 
-/// Grains of the item that are away, or can leave without a write.
+/// Pages of the item that are away, or can leave without a write.
 uint64_t covering(const Item& item) { return item.size - (item.on_device - item.clean); }
 
 /// The peak, and the shortage beyond what is covered already.
@@ -93,7 +93,7 @@ class Cover {
     }
   }
   uint64_t peak() const { return static_cast<uint64_t>(peak_); }
-  /// (events from now, grains short then), wherever that changes.
+  /// (events from now, pages short then), wherever that changes.
   const std::vector<std::pair<uint64_t, int64_t>>& lacks() const { return lacks_; }
 
  private:
@@ -127,7 +127,7 @@ class Order {
   const std::vector<uint64_t>&first_, &second_;
 };
 
-/// The grains of each dirty item that cover the shortage, and `spare` beyond. Goes backwards from
+/// The pages of each dirty item that cover the shortage, and `spare` beyond. Goes backwards from
 /// the last instant, which only items unchanged until then can cover: so the total is minimal.
 std::vector<uint64_t> choose_parts(const Situation& s, const Cover& cover, const NextTimes& next,
                                    const std::vector<uint32_t>& by_change, uint64_t spare) {
@@ -177,7 +177,7 @@ void look_through_window(const Situation& s, Decision& decision) {
   std::vector<bool> kept(s.items.size());
   Window window(s.capacity);
   decision.lacking = 0;
-  for (const Item& item : s.items)  // dirty grains stay: they cannot leave at once
+  for (const Item& item : s.items)  // dirty pages stay: they cannot leave at once
     if (!window.keep(item.on_device - item.clean)) return;
   for (const Step& step : s.steps) {
     const Item& item = s.items[step.item];
@@ -192,7 +192,7 @@ void look_through_window(const Situation& s, Decision& decision) {
       const uint64_t away = item.size - item.on_device, part = left - std::min(left, item.clean);
       if (use && away > 0 && (room || part > 0)) {  // as much of it as there is room for
         decision.fetch.push_back(step.item);
-        decision.last_grains = item.on_device + std::min(away, part);
+        decision.last_pages = item.on_device + std::min(away, part);
       }
       if (use)
         kept[step.item] = true;

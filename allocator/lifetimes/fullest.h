@@ -1,6 +1,6 @@
 // Gaps in shared frames (shared_frames.h) when the device is fullest: then they take room from
 // blocks. At other moments they are memory just freed that will be filled again; a plan that
-// counted it as lost would evict blocks that have room. Sizes are in grains, moments in events.
+// counted it as lost would evict blocks that have room. Sizes are in pages, moments in events.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@ namespace firn::lifetimes {
 
 class Fullest {
  public:
-  /// At event `now` of a program that repeats after `period`: the grains used, and the gaps between
+  /// At event `now` of a program that repeats after `period`: the pages used, and the gaps between
   /// them.
   void note(uint64_t now, uint64_t period, uint64_t used, uint64_t gaps) {
     if (now >= since_ + period) {

@@ -12,12 +12,12 @@ using Place = Migration::Place;
 using Slot = GreedyPlan::Slot;
 
 constexpr uint64_t slots_most = 4096;
-constexpr double crumb = 1e-6;  // grains that rounding leaves over
+constexpr double crumb = 1e-6;  // pages that rounding leaves over
 
 /// A part of a transfer; its slot may lie beyond the period's end.
 struct Booked {
   int64_t slot;
-  double grains;
+  double pages;
 };
 
 /// The bandwidth that a migration would take, and its worth.
@@ -65,9 +65,9 @@ class Planner {
     if (from == Place::host) return std::max(0.0, link);
     return std::max(0.0, std::min(link, in_.store_read * 1e-9 * ns(slot) - slot.store_read));
   }
-  static void book_read(Slot& slot, Place from, double grains) {
-    slot.link_in += grains;
-    if (from == Place::store) slot.store_read += grains;
+  static void book_read(Slot& slot, Place from, double pages) {
+    slot.link_in += pages;
+    if (from == Place::store) slot.store_read += pages;
   }
   double over(const Slot& slot) const {
     return static_cast<double>(slot.planned - static_cast<int64_t>(in_.capacity));
@@ -195,10 +195,10 @@ std::optional<Offer> Planner::offer(const Migration& m) const {
 
 void Planner::book(Migration& m, Offer offer) {
   for (const Booked& part : offer.writes) {
-    at(part.slot).link_out += part.grains;
-    if (m.to == Place::store) at(part.slot).store_write += part.grains;
+    at(part.slot).link_out += part.pages;
+    if (m.to == Place::store) at(part.slot).store_write += part.pages;
   }
-  for (const Booked& part : offer.reads) book_read(at(part.slot), m.to, part.grains);
+  for (const Booked& part : offer.reads) book_read(at(part.slot), m.to, part.pages);
   m.write_begin = offer.writes.front().slot;
   m.write_end = offer.writes.back().slot;
   m.read_begin = offer.reads.back().slot;
@@ -270,7 +270,7 @@ void Planner::read_earlier(uint32_t index) {
     --begin;
   if (begin < m.read_begin) {
     std::vector<Booked>& reads = reads_[index];
-    for (const Booked& part : reads) book_read(at(part.slot), m.to, -part.grains);
+    for (const Booked& part : reads) book_read(at(part.slot), m.to, -part.pages);
     reads.clear();
     double left = static_cast<double>(m.size);
     // Its earlier booking is free now, so there is enough.

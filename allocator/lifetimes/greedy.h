@@ -25,14 +25,14 @@
 namespace firn::lifetimes {
 
 struct GreedyInput {
-  uint64_t capacity = 0;       // grains for items
-  uint64_t host_capacity = 0;  // grains; 0: nothing stays in host memory
+  uint64_t capacity = 0;       // pages for items
+  uint64_t host_capacity = 0;  // pages; 0: nothing stays in host memory
   uint64_t period = 0;         // events
   uint64_t period_ns = 0;      // device time of them
   std::span<const Item> items;
   std::span<const Step> steps;
   std::span<const uint64_t> step_ns;  // of each: device time from now, ascending, up to period_ns
-  // Grains per second. Store traffic takes the link's bandwidth too.
+  // Pages per second. Store traffic takes the link's bandwidth too.
   double store_write = 0, store_read = 0, link_out = 0, link_in = 0;
 };
 
@@ -40,7 +40,7 @@ struct Migration {
   enum class Place : uint8_t { store, host };
   uint32_t item = 0;    // leaves
   uint32_t reader = 0;  // comes back: itself, or the item that plays its part in the next period
-  uint64_t size = 0;    // grains
+  uint64_t size = 0;    // pages
   Place to = Place::store;
   bool wraps = false;       // it is read in the next period
   uint64_t write_ahead = 0; // events from now after which the write begins
@@ -54,9 +54,9 @@ struct Migration {
 struct GreedyPlan {
   struct Slot {
     uint64_t begin_ns = 0, end_ns = 0;
-    int64_t needed = 0, planned = 0;  // grains on the device, without and with the plan
-    int64_t host = 0;                 // grains in host memory
-    double store_write = 0, store_read = 0, link_out = 0, link_in = 0;  // grains booked
+    int64_t needed = 0, planned = 0;  // pages on the device, without and with the plan
+    int64_t host = 0;                 // pages in host memory
+    double store_write = 0, store_read = 0, link_out = 0, link_in = 0;  // pages booked
   };
   std::vector<Migration> migrations;  // in the order in which they were booked
   std::vector<Slot> slots;

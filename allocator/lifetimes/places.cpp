@@ -4,6 +4,7 @@
 #include <map>
 #include <utility>
 
+#include "allocator/base/check.h"
 #include "allocator/layout/layout.h"
 
 namespace firn::lifetimes {
@@ -92,9 +93,9 @@ Places lay_out(const PlacesInput& input, std::span<const Life> lives) {
   for (size_t i = 0; i < lives.size(); ++i) {
     const Stay& stay = *lives[i].stay;
     asked.add(stay, stay.bytes);
-    rounded.add(stay, stay.grains * input.grain_bytes);
+    rounded.add(stay, stay.pages * input.page_bytes);
     by_stream[stay.stream].push_back(i);
-    places.places.push_back({stay.identity, stay.stream, 0, stay.bytes, stay.grains});
+    places.places.push_back({stay.identity, stay.stream, 0, stay.bytes, stay.pages});
   }
   places.asked_bytes = asked.peak();
   places.rounded_bytes = whole(rounded.peak(), input.granule_bytes);
@@ -154,31 +155,31 @@ class Occupied {
   uint64_t granules_ = 0;
 };
 
-/// Grains beyond the capacity: summed over events, and the most at once.
+/// Pages beyond the capacity: summed over events, and the most at once.
 struct Lacking {
   uint64_t without = 0, with = 0;
   uint64_t most_without = 0, most_with = 0;
   uint64_t occupied_most = 0;
-  uint64_t taken_apart = 0;  // the most grains of the regions that others need
+  uint64_t taken_apart = 0;  // the most pages of the regions that others need
 };
 
 /// Unused granules of a region can be given to others: only the used ones take room.
 Lacking lacking(const PlacesInput& input, std::span<const Life> lives, const Places& places) {
   Curve placed(input.period);
-  for (const Life& life : lives) placed.add(*life.stay, life.stay->grains);
+  for (const Life& life : lives) placed.add(*life.stay, life.stay->pages);
   Occupied occupied(input, lives, places);
   Lacking lacking;
-  const uint64_t height = places.height_bytes() / input.grain_bytes;
+  const uint64_t height = places.height_bytes() / input.page_bytes;
   uint64_t total = 0;
   size_t next = 0;
-  const auto beyond = [&](uint64_t grains) {
-    return grains - std::min(grains, input.capacity);
+  const auto beyond = [&](uint64_t pages) {
+    return pages - std::min(pages, input.capacity);
   };
-  placed.walk([&](uint64_t ahead, uint64_t grains) {
+  placed.walk([&](uint64_t ahead, uint64_t pages) {
     while (next < input.loads.size() && input.loads[next].ahead <= ahead)
-      total = input.loads[next++].grains;
-    const uint64_t in_places = occupied.at(ahead) * (input.granule_bytes / input.grain_bytes);
-    const uint64_t others = total - std::min(total, grains);
+      total = input.loads[next++].pages;
+    const uint64_t in_places = occupied.at(ahead) * (input.granule_bytes / input.page_bytes);
+    const uint64_t others = total - std::min(total, pages);
     const uint64_t with = beyond(others + in_places);
     lacking.taken_apart = std::max(lacking.taken_apart, beyond(others + height));
     lacking.occupied_most = std::max(lacking.occupied_most, in_places);
@@ -195,6 +196,7 @@ Lacking lacking(const PlacesInput& input, std::span<const Life> lives, const Pla
 
 Places plan_places(const PlacesInput& input) {
   if (input.period == 0) return {};
+  FIRN_CHECK(input.page_bytes > 0 && input.granule_bytes > 0, "a plan of places without sizes");
   std::vector<Life> all = lives_of(input);
   const bool any_left =
       std::any_of(all.begin(), all.end(), [](const Life& life) { return life.stay->left; });
@@ -210,11 +212,11 @@ Places plan_places(const PlacesInput& input) {
       if (lives.size() < places_least || (!across_too && lives.size() == all.size())) break;
       Places places = lay_out(input, lives);
       const Lacking lack = lacking(input, lives, places);
-      places.occupied_bytes = lack.occupied_most * input.grain_bytes;
+      places.occupied_bytes = lack.occupied_most * input.page_bytes;
       if (left_too && lack.most_with > input.capacity / short_part) continue;
       // A region fills the granules at its edges only in part.
       const uint64_t edge =
-          places.heights.size() * input.granule_bytes / std::max<uint64_t>(input.grain_bytes, 1);
+          places.heights.size() * input.granule_bytes / std::max<uint64_t>(input.page_bytes, 1);
       if (places.places.empty() || lack.taken_apart > input.capacity / apart_part + edge ||
           lack.with > lack.without + edge * input.period ||
           lack.most_with > lack.most_without + 2 * edge || lack.taken_apart >= least)

@@ -3,12 +3,13 @@
 #include <algorithm>
 #include <cmath>
 
+#include "allocator/base/check.h"
 #include "allocator/lifetimes/stage.h"
 
 namespace firn::lifetimes {
 
-uint64_t RehearsalMachine::ns(Channel channel, uint64_t grains) const {
-  const double bytes = static_cast<double>(grains * grain_bytes);
+uint64_t RehearsalMachine::ns(Channel channel, uint64_t pages) const {
+  const double bytes = static_cast<double>(pages * page_bytes);
   const auto ns = std::llround(bytes * 1e9 / bytes_s[static_cast<unsigned>(channel)]);
   return static_cast<uint64_t>(std::max<long long>(ns, 1));
 }
@@ -38,7 +39,7 @@ class Program {
   }
   void decide_anew();
   void decide_for_host(uint64_t capacity, uint64_t spare);
-  Stage::Entry entry(uint32_t item, const Decision& decision, uint64_t grains = 0);
+  Stage::Entry entry(uint32_t item, const Decision& decision, uint64_t pages = 0);
 
   const Rehearsal& r_;
   Rehearsed& result_;
@@ -51,7 +52,7 @@ class Program {
   bool last_ = false;              // period, and nothing comes after it
   uint64_t decided_at_ = no_use;
   uint64_t computed_ns_ = 0;
-  uint64_t moved_ = 0;             // grains, when it was decided
+  uint64_t moved_ = 0;             // pages, when it was decided
   // decide()'s input, kept between calls for speed.
   std::vector<Item> items_;
   std::vector<Step> steps_;
@@ -231,11 +232,11 @@ void Program::lay_out() {
     if (now_[i] != nobody && first_[i] != nobody) items_[now_[i]].again = first_[i];
 }
 
-Stage::Entry Program::entry(uint32_t item, const Decision& decision, uint64_t grains) {
+Stage::Entry Program::entry(uint32_t item, const Decision& decision, uint64_t pages) {
   const uint64_t next = decision.next_use[item];
   const StageBlock& block = stage_[blocks_[item]];
   return {blocks_[item], block.life, block.touched, next == no_use ? no_use : number_ + next,
-          grains};
+          pages};
 }
 
 void Program::decide_anew() {
@@ -254,10 +255,10 @@ void Program::decide_anew() {
   plan.reads.clear();
   plan.writes.clear();
   for (uint32_t i : decision.fetch) plan.fetch.push_back(entry(i, decision, items_[i].size));
-  if (!plan.fetch.empty()) plan.fetch.back().grains = decision.last_grains;
+  if (!plan.fetch.empty()) plan.fetch.back().pages = decision.last_pages;
   for (uint32_t i : decision.farthest) plan.farthest.push_back(entry(i, decision));
   for (const Decision::Leaving& leaving : decision.leaving)
-    plan.leaving.push_back(entry(leaving.item, decision, leaving.grains));
+    plan.leaving.push_back(entry(leaving.item, decision, leaving.pages));
   plan.window = plan.memory_window = number_ + decision.window;
   plan.fetched = plan.cleaned = plan.read = plan.written = 0;
   for (size_t i = 0; i < blocks_.size(); ++i) {
@@ -279,12 +280,13 @@ void Program::decide_for_host(uint64_t capacity, uint64_t spare) {
   plan.memory_window = number_ + decision.window;
   for (uint32_t i : decision.fetch) plan.reads.push_back(entry(i, decision));
   for (const Decision::Leaving& leaving : decision.leaving)
-    plan.writes.push_back(entry(leaving.item, decision, leaving.grains));
+    plan.writes.push_back(entry(leaving.item, decision, leaving.pages));
 }
 
 }  // namespace
 
 Rehearsed rehearse(const Rehearsal& rehearsal, RehearsalObserver* observer) {
+  FIRN_CHECK(rehearsal.machine.page_bytes > 0, "a rehearsal without the size of a page");
   Rehearsed result;
   Program program(rehearsal, result, observer);
   result.possible = program.run();

@@ -5,7 +5,7 @@
 // each channel transfers one piece at a time, chosen when the channel is idle; and a block that is
 // waited for arrives piece by piece as room appears, where the engine waits for room for all of it.
 //
-// Example: capacity 8; blocks A, B, C of 4 grains, a piece each. A and B are on the device and in
+// Example: capacity 8; blocks A, B, C of 4 pages, a piece each. A and B are on the device and in
 // host memory, C is in host memory only. Steps: read A, read B, read C, with 10 ns of kernels after
 // each. A block takes 15 ns over the link. There are two periods.
 //    0 ns  A runs. C cannot come yet: A is in use, and B is needed before C.
@@ -28,15 +28,15 @@ namespace firn::lifetimes {
 
 /// Each channel carries one piece at a time, independent of the others.
 struct RehearsalMachine {
-  uint64_t capacity = 0;                   // grains on the device for items
+  uint64_t capacity = 0;                   // pages on the device for items
   uint64_t host = 0;                       // of host memory, for transfers and for kept copies
-  uint64_t grain_bytes = 2 << 20;        // bytes
-  uint64_t piece = 16;                     // grains of a transfer, at most
+  uint64_t page_bytes = 0;                 // bytes; to be set
+  uint64_t piece = 16;                     // pages of a transfer, at most
   double bytes_s[channel_count] = {};           // of each channel; write and read 0: no store
   bool out_while_read = false;             // copies out may be of blocks that running kernels read
   bool has_store() const { return bytes_s[2] > 0 && bytes_s[3] > 0; }
-  /// Nanoseconds for so many grains.
-  uint64_t ns(Channel channel, uint64_t grains) const;
+  /// Nanoseconds for so many pages.
+  uint64_t ns(Channel channel, uint64_t pages) const;
 };
 
 /// Parameters to tune.
@@ -46,7 +46,7 @@ struct Tuning {
   uint64_t stale_part = 0;  // decides anew once 1/n of the capacity was copied; 0: only by steps
 };
 
-/// One event, for checks of invariants. Grains; `block` numbers one life and is never reused.
+/// One event, for checks of invariants. Pages; `block` numbers one life and is never reused.
 struct Happening {
   enum class What : uint8_t {
     taken,     // the piece takes device memory, for a birth or its arrival
@@ -60,8 +60,8 @@ struct Happening {
   uint64_t ns = 0, end_ns = 0;
   Channel channel = Channel::host_out;
   uint32_t block = 0, piece = 0;
-  uint64_t grains = 0;
-  uint64_t device = 0, host = 0;  // grains taken now, on the device and in host memory
+  uint64_t pages = 0;
+  uint64_t device = 0, host = 0;  // pages taken now, on the device and in host memory
 };
 
 class RehearsalObserver {
@@ -77,7 +77,7 @@ struct Rehearsal {
   std::span<const Item> items;        // as they are now, see decide.h; born ones have on_device 0
   std::span<const Step> steps;        // `ahead` is ignored: the position counts
   std::span<const uint64_t> before_ns;  // of each step: kernels' device time since the last one
-  /// Per item: grains whose copy elsewhere is in the store only; the rest is in host memory. Empty:
+  /// Per item: pages whose copy elsewhere is in the store only; the rest is in host memory. Empty:
   /// nothing is in the store.
   std::span<const uint64_t> in_store;
   uint64_t after_ns = 0;              // kernels' device time between the last step and the end

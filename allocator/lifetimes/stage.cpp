@@ -33,7 +33,7 @@ bool Stage::meant(const Entry& entry) const {
 
 // ---- blocks
 
-uint32_t Stage::make(uint64_t grains) {
+uint32_t Stage::make(uint64_t pages) {
   uint32_t index = count();
   if (dead_.empty()) {
     blocks_.emplace_back();
@@ -43,15 +43,15 @@ uint32_t Stage::make(uint64_t grains) {
   }
   StageBlock& block = blocks_[index];
   std::vector<StagePiece> pieces = std::move(block.pieces);
-  pieces.assign((grains + machine_.piece - 1) / machine_.piece, {});
+  pieces.assign((pages + machine_.piece - 1) / machine_.piece, {});
   block = StageBlock();
   block.pieces = std::move(pieces);
   block.life = ++lives_;
-  block.size = grains;
+  block.size = pages;
   block.unborn = true;
   for (StagePiece& piece : block.pieces) {
-    piece.grains = static_cast<uint32_t>(std::min(grains, machine_.piece));
-    grains -= piece.grains;
+    piece.pages = static_cast<uint32_t>(std::min(pages, machine_.piece));
+    pages -= piece.pages;
   }
   return index;
 }
@@ -62,7 +62,7 @@ void Stage::place(uint32_t index, uint64_t on_device, uint64_t clean, uint64_t i
   block.proven = true;
   for (uint32_t i = 0; i < block.pieces.size(); ++i) {
     StagePiece& piece = block.pieces[i];
-    if (block.mapped + piece.grains <= on_device) {
+    if (block.mapped + piece.pages <= on_device) {
       take(index, i);
       piece.device = true;
     }
@@ -71,9 +71,9 @@ void Stage::place(uint32_t index, uint64_t on_device, uint64_t clean, uint64_t i
   uint64_t from_head = 0;
   for (uint32_t i = 0; i < block.pieces.size(); ++i) {
     StagePiece& piece = block.pieces[i];
-    from_head += piece.grains;
+    from_head += piece.pages;
     if (piece.device && from_head <= dirty) continue;
-    if (piece.device) block.clean += piece.grains;
+    if (piece.device) block.clean += piece.pages;
     piece.store_valid = block.size - from_head < in_store;
     if (!piece.store_valid) {
       take_host(piece);
@@ -85,32 +85,32 @@ void Stage::place(uint32_t index, uint64_t on_device, uint64_t clean, uint64_t i
 
 void Stage::take(uint32_t index, uint32_t i) {
   StageBlock& block = blocks_[index];
-  const uint32_t grains = block.pieces[i].grains;
-  block.mapped += grains;
-  taken_ += grains;
-  happen({.what = Happening::What::taken, .block = block.life, .piece = i, .grains = grains});
+  const uint32_t pages = block.pieces[i].pages;
+  block.mapped += pages;
+  taken_ += pages;
+  happen({.what = Happening::What::taken, .block = block.life, .piece = i, .pages = pages});
 }
 
 void Stage::give(uint32_t index, uint32_t i) {
   StageBlock& block = blocks_[index];
   StagePiece& piece = block.pieces[i];
-  if (piece.leaving) leaving_ -= piece.grains;
-  if (piece.host_valid || piece.store_valid) block.clean -= piece.grains;
-  block.mapped -= piece.grains;
-  taken_ -= piece.grains;
+  if (piece.leaving) leaving_ -= piece.pages;
+  if (piece.host_valid || piece.store_valid) block.clean -= piece.pages;
+  block.mapped -= piece.pages;
+  taken_ -= piece.pages;
   piece.device = piece.arriving = piece.leaving = false;
   happen({.what = Happening::What::given, .block = block.life, .piece = i,
-          .grains = piece.grains});
+          .pages = piece.pages});
 }
 
 void Stage::take_host(StagePiece& piece) {
   piece.host = true;
-  host_taken_ += piece.grains;
+  host_taken_ += piece.pages;
 }
 
 void Stage::give_host(StagePiece& piece) {
   piece.host = piece.host_valid = false;
-  host_taken_ -= piece.grains;
+  host_taken_ -= piece.pages;
 }
 
 void Stage::bear(uint32_t index) {
@@ -126,7 +126,7 @@ void Stage::want(uint32_t index, uint64_t step) {
   StageBlock& block = blocks_[index];
   block.touched = step;
   for (StagePiece& piece : block.pieces) {
-    if (piece.leaving) leaving_ -= piece.grains;
+    if (piece.leaving) leaving_ -= piece.pages;
     piece.leaving = false;
   }
 }
@@ -143,7 +143,7 @@ void Stage::use(uint32_t index) {
   block.proven = true;
   if (!block.held) held_.push_back(index);
   block.held = true;
-  happen({.what = Happening::What::use, .block = block.life, .grains = block.size});
+  happen({.what = Happening::What::use, .block = block.life, .pages = block.size});
   if (!machine_.has_store()) return;
   for (uint32_t i = 0; i < block.pieces.size(); ++i)  // with the new next use
     if (block.pieces[i].host_valid && block.pieces[i].store_valid)
@@ -184,12 +184,12 @@ void Stage::strip(uint32_t index, bool dies) {
       if (!last || transfer.end_ns > last->end_ns) last = &transfer;
       if (c < 2) device = &transfer;
     }
-    if (piece.leaving) leaving_ -= piece.grains;
+    if (piece.leaving) leaving_ -= piece.pages;
     piece.leaving = false;
     if (dies && piece.mapped()) {
       if (device) {
         device->owns_device = true;
-        draining_ += piece.grains;
+        draining_ += piece.pages;
       } else {
         give(index, i);
       }
@@ -201,7 +201,7 @@ void Stage::strip(uint32_t index, bool dies) {
         give_host(piece);
     }
     const bool stays = piece.device && !dies;
-    piece = {.grains = piece.grains, .device = stays};
+    piece = {.pages = piece.pages, .device = stays};
   }
   block.clean = 0;
 }
@@ -218,12 +218,12 @@ void Stage::let_go() {
 // ---- transfers
 
 void Stage::begin(Channel channel, const Ref& ref) {
-  const uint32_t grains = blocks_[ref.block].pieces[ref.piece].grains;
+  const uint32_t pages = blocks_[ref.block].pieces[ref.piece].pages;
   on(channel) = {.active = true, .block = ref.block, .life = ref.life, .piece = ref.piece,
-                 .grains = grains, .end_ns = now_ + machine_.ns(channel, grains)};
-  result_.bytes[static_cast<unsigned>(channel)] += grains * machine_.grain_bytes;
+                 .pages = pages, .end_ns = now_ + machine_.ns(channel, pages)};
+  result_.bytes[static_cast<unsigned>(channel)] += pages * machine_.page_bytes;
   happen({.what = Happening::What::transfer, .end_ns = on(channel).end_ns, .channel = channel,
-          .block = ref.life, .piece = ref.piece, .grains = grains});
+          .block = ref.life, .piece = ref.piece, .pages = pages});
 }
 
 bool Stage::advance(uint64_t until) {
@@ -240,14 +240,14 @@ bool Stage::advance(uint64_t until) {
 void Stage::end(Channel channel) {
   const Transfer transfer = on(channel);
   on(channel) = {};
-  if (channel == Channel::host_out || channel == Channel::host_in) moved_ += transfer.grains;
+  if (channel == Channel::host_out || channel == Channel::host_in) moved_ += transfer.pages;
   if (transfer.owns_device) {
-    taken_ -= transfer.grains;
-    draining_ -= transfer.grains;
+    taken_ -= transfer.pages;
+    draining_ -= transfer.pages;
     happen({.what = Happening::What::given, .block = transfer.life, .piece = transfer.piece,
-            .grains = transfer.grains});
+            .pages = transfer.pages});
   }
-  if (transfer.owns_host) host_taken_ -= transfer.grains;
+  if (transfer.owns_host) host_taken_ -= transfer.pages;
   if (!transfer.stale) ended(channel, transfer, blocks_[transfer.block].pieces[transfer.piece]);
 }
 
@@ -258,7 +258,7 @@ void Stage::ended(Channel channel, const Transfer& transfer, StagePiece& piece) 
     case Channel::host_out:
       piece.going = false;
       piece.host_valid = true;
-      block.clean += piece.grains;
+      block.clean += piece.pages;
       unwritten_.push_back(of);
       if (piece.leaving) give(transfer.block, transfer.piece);
       break;

@@ -15,7 +15,7 @@
 namespace firn::lifetimes {
 
 struct StagePiece {
-  uint32_t grains = 0;
+  uint32_t pages = 0;
   bool device = false;    // valid there
   bool arriving = false;  // device memory is taken, the bytes are on their way
   bool leaving = false;   // its room is wanted: it leaves once it is valid elsewhere
@@ -31,7 +31,7 @@ struct StageBlock {
   std::vector<StagePiece> pieces;
   uint32_t life = 0;         // 0: dead
   uint32_t version = 0;      // of its contents
-  uint64_t size = 0, mapped = 0, clean = 0;  // grains; mapped: with those that arrive
+  uint64_t size = 0, mapped = 0, clean = 0;  // pages; mapped: with those that arrive
   uint64_t touched = 0;      // number of the last step
   uint64_t next_use = no_use;  // number of the step
   uint64_t next_change = no_use;  // or death, by the last decision
@@ -48,7 +48,7 @@ class Stage {
   struct Entry {
     uint32_t block, life;
     uint64_t touched, next_use;
-    uint64_t grains;  // to be away or clean
+    uint64_t pages;  // to be away or clean
   };
   struct Plan {
     std::vector<Entry> fetch, farthest, leaving, reads, writes;
@@ -60,8 +60,8 @@ class Stage {
         RehearsalObserver* observer);
 
   /// A block with nothing on the device and nothing elsewhere.
-  uint32_t make(uint64_t grains);
-  /// Sets its start: grains on the device, the clean ones of these, those in the store only.
+  uint32_t make(uint64_t pages);
+  /// Sets its start: pages on the device, the clean ones of these, those in the store only.
   void place(uint32_t block, uint64_t on_device, uint64_t clean, uint64_t in_store);
   void bear(uint32_t block);
   /// The program waits for it from here on: nothing of it leaves.
@@ -76,7 +76,7 @@ class Stage {
   StageBlock& operator[](uint32_t block) { return blocks_[block]; }
   uint32_t count() const { return static_cast<uint32_t>(blocks_.size()); }
   uint64_t free() const { return machine_.capacity - taken_; }
-  /// Grains of host memory that are for transfers and for copies made ahead of leaving.
+  /// Pages of host memory that are for transfers and for copies made ahead of leaving.
   uint64_t host_reserve() const;
   /// Does host memory only buffer transfers?
   bool passage() const { return machine_.host <= host_reserve(); }
@@ -84,7 +84,7 @@ class Stage {
   void lay_out_in_memory(uint32_t block, Item& item) const;
   uint64_t draining() const { return draining_; }
   uint64_t now() const { return now_; }
-  /// Grains of finished copies out and in.
+  /// Pages of finished copies out and in.
   uint64_t moved() const { return moved_; }
 
   /// Carried out by pump().
@@ -105,7 +105,7 @@ class Stage {
   struct Transfer {
     bool active = false, stale = false;  // stale: the bytes are no longer wanted
     bool owns_device = false, owns_host = false;  // memory is given back when the transfer ends
-    uint32_t block = 0, life = 0, piece = 0, grains = 0;
+    uint32_t block = 0, life = 0, piece = 0, pages = 0;
     uint64_t end_ns = 0;
   };
   struct Ref {
@@ -130,11 +130,11 @@ class Stage {
   void give_host(StagePiece& piece);
   void strip(uint32_t block, bool dies);
   bool may_leave(const StageBlock& block) const;
-  uint64_t make_leave(uint32_t block, uint64_t grains, bool clean_only);
-  uint64_t evict_farthest(uint64_t grains, uint32_t except, uint64_t beyond, bool clean_only);
+  uint64_t make_leave(uint32_t block, uint64_t pages, bool clean_only);
+  uint64_t evict_farthest(uint64_t pages, uint32_t except, uint64_t beyond, bool clean_only);
   uint64_t evict_going(uint64_t beyond);
-  void evict(uint64_t grains);
-  bool host_room(uint64_t grains, uint64_t margin, uint64_t wanted_at);
+  void evict(uint64_t pages);
+  bool host_room(uint64_t pages, uint64_t margin, uint64_t wanted_at);
   uint64_t in_flight() const;
   bool drop_returned();
   bool drop_resident_host();
@@ -158,8 +158,8 @@ class Stage {
   size_t farthest_begin_ = 0;  // entries of plan.farthest before it are exhausted
   Transfer transfers_[channel_count];
   uint64_t now_ = 0, taken_ = 0, host_taken_ = 0, moved_ = 0;
-  uint64_t draining_ = 0;  // grains of dead blocks' transfers
-  uint64_t leaving_ = 0;   // grains marked to leave
+  uint64_t draining_ = 0;  // pages of dead blocks' transfers
+  uint64_t leaving_ = 0;   // pages marked to leave
   uint32_t lives_ = 0;
   bool host_wanted_ = false;
   std::deque<Ref> arrivals_, going_, unwritten_;

@@ -29,18 +29,18 @@ bool Stage::may_leave(const StageBlock& block) const {
 }
 
 /// Makes so much of the block leave, from the tail; clean pieces leave at once.
-uint64_t Stage::make_leave(uint32_t index, uint64_t grains, bool clean_only) {
+uint64_t Stage::make_leave(uint32_t index, uint64_t pages, bool clean_only) {
   StageBlock& block = blocks_[index];
   uint64_t started = 0;
-  for (uint32_t i = static_cast<uint32_t>(block.pieces.size()); i-- > 0 && started < grains;) {
+  for (uint32_t i = static_cast<uint32_t>(block.pieces.size()); i-- > 0 && started < pages;) {
     StagePiece& piece = block.pieces[i];
     if (!piece.device || piece.leaving) continue;
     if (piece.clean()) {
-      started += piece.grains;
+      started += piece.pages;
       give(index, i);
     } else if (!clean_only) {
-      started += piece.grains;
-      leaving_ += piece.grains;
+      started += piece.pages;
+      leaving_ += piece.pages;
       piece.leaving = true;
       if (!piece.going) going_.push_back(ref(index, i));
     }
@@ -48,18 +48,18 @@ uint64_t Stage::make_leave(uint32_t index, uint64_t grains, bool clean_only) {
   return started;
 }
 
-uint64_t Stage::evict_farthest(uint64_t grains, uint32_t except, uint64_t beyond,
+uint64_t Stage::evict_farthest(uint64_t pages, uint32_t except, uint64_t beyond,
                                bool clean_only) {
   uint64_t started = 0;
   for (size_t i = farthest_begin_; i < plan.farthest.size(); ++i) {
     const Entry& entry = plan.farthest[i];
-    if (started >= grains || entry.next_use <= beyond) break;
+    if (started >= pages || entry.next_use <= beyond) break;
     const bool over = !meant(entry) || blocks_[entry.block].mapped == 0;
     if (over && i == farthest_begin_) ++farthest_begin_;
     if (over || entry.block == except || !may_leave(blocks_[entry.block]) ||
         (clean_only && blocks_[entry.block].clean == 0))
       continue;
-    started += make_leave(entry.block, grains - started, clean_only);
+    started += make_leave(entry.block, pages - started, clean_only);
   }
   return started;
 }
@@ -72,20 +72,20 @@ uint64_t Stage::evict_going(uint64_t beyond) {
   StagePiece& piece = blocks_[copy.block].pieces[copy.piece];
   if (!may_leave(block) || piece.leaving || block.next_use <= beyond) return 0;
   piece.leaving = true;
-  leaving_ += piece.grains;
-  return piece.grains;
+  leaving_ += piece.pages;
+  return piece.pages;
 }
 
 /// Evicts clean blocks used late; then other blocks used late; then any, in the end by age.
-void Stage::evict(uint64_t grains) {
+void Stage::evict(uint64_t pages) {
   uint64_t started = 0;
   for (uint64_t beyond : {plan.window, uint64_t{0}})
     for (bool clean_only : {true, false}) {
-      if (started < grains && !clean_only) started += evict_going(beyond);
-      if (started < grains)
-        started += evict_farthest(grains - started, wanted, beyond, clean_only);
+      if (started < pages && !clean_only) started += evict_going(beyond);
+      if (started < pages)
+        started += evict_farthest(pages - started, wanted, beyond, clean_only);
     }
-  while (started < grains) {
+  while (started < pages) {
     uint32_t oldest = nobody;
     for (uint32_t i = 0; i < count(); ++i) {
       const StageBlock& block = blocks_[i];
@@ -98,7 +98,7 @@ void Stage::evict(uint64_t grains) {
         oldest = i;
     }
     if (oldest == nobody) return;
-    started += make_leave(oldest, grains - started, false);
+    started += make_leave(oldest, pages - started, false);
   }
 }
 
@@ -110,13 +110,13 @@ bool Stage::arrive(uint32_t index, uint64_t beyond, bool demanded) {
                                   [](const StagePiece& piece) { return !piece.mapped(); });
   if (first == block.pieces.end()) return false;
   const uint64_t coming = free() + leaving_;
-  if (coming < first->grains && !demanded)
-    evict_farthest(first->grains - coming, index, beyond, true);
-  if (free() < first->grains) return false;
+  if (coming < first->pages && !demanded)
+    evict_farthest(first->pages - coming, index, beyond, true);
+  if (free() < first->pages) return false;
   first->arriving = true;
   const auto piece = static_cast<uint32_t>(first - block.pieces.begin());
   take(index, piece);
-  block.clean += first->grains;
+  block.clean += first->pages;
   arrivals_.push_back(ref(index, piece));
   return true;
 }
@@ -135,7 +135,7 @@ bool Stage::begin_arrivals() {
   for (; plan.fetched < plan.fetch.size();) {
     const Entry& entry = plan.fetch[plan.fetched];
     const StageBlock& block = blocks_[entry.block];
-    if (!meant(entry) || block.mapped >= entry.grains) {
+    if (!meant(entry) || block.mapped >= entry.pages) {
       ++plan.fetched;
       continue;
     }
@@ -146,12 +146,12 @@ bool Stage::begin_arrivals() {
     bool next_is_there = false;
     for (const Ref& ref : arrivals_)
       if (const StagePiece* other = valid(ref); other && other->arriving) {
-        arriving += other->grains;
+        arriving += other->pages;
         next_is_there |= other->host_valid;
       }
     if (piece->host_valid ? on(Channel::host_in).active || next_is_there : arriving >= in_flight())
       break;
-    if (kept_free > 0 && free() + leaving_ < kept_free + piece->grains) break;
+    if (kept_free > 0 && free() + leaving_ < kept_free + piece->pages) break;
     if (!arrive(entry.block, entry.next_use, false)) break;
     any = true;
   }
@@ -197,7 +197,7 @@ bool Stage::begin_out() {
       continue;
     }
     const uint64_t reserve = std::min(machine_.host / 4, 2 * machine_.piece);
-    while (!host_room(piece->grains, reserve, 0))
+    while (!host_room(piece->pages, reserve, 0))
       if (!drop_resident_host()) {
         host_wanted_ = true;
         return false;
@@ -208,7 +208,7 @@ bool Stage::begin_out() {
   for (size_t i = plan.cleaned; i < plan.leaving.size(); ++i) {
     const Entry& entry = plan.leaving[i];
     StageBlock& block = blocks_[entry.block];
-    if (!meant(entry) || block.size - block.mapped + block.clean >= entry.grains) {
+    if (!meant(entry) || block.size - block.mapped + block.clean >= entry.pages) {
       if (i == plan.cleaned) ++plan.cleaned;
       continue;
     }
@@ -217,7 +217,7 @@ bool Stage::begin_out() {
     for (uint32_t p = static_cast<uint32_t>(block.pieces.size()); p-- > 0;) {
       StagePiece& piece = block.pieces[p];
       if (!piece.device || piece.clean() || piece.host || piece.leaving) continue;
-      if (!host_room(piece.grains, 2 * in_flight(), plan.memory_window)) return false;
+      if (!host_room(piece.pages, 2 * in_flight(), plan.memory_window)) return false;
       return go(ref(entry.block, p), piece);
     }
   }
@@ -238,7 +238,7 @@ bool Stage::begin_read() {
   // The block wanted now comes first, beyond the host memory if nothing in flight will free any.
   const bool stuck = !on(Channel::host_out).active && !on(Channel::host_in).active &&
                      !on(Channel::store_write).active;
-  if (!host_room(piece->grains, 0, 0) && !stuck) {
+  if (!host_room(piece->pages, 0, 0) && !stuck) {
     host_wanted_ = true;
     return begin_write();
   }

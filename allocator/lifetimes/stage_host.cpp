@@ -15,8 +15,8 @@ void Stage::lay_out_in_memory(uint32_t index, Item& item) const {
   item.on_device = item.clean = 0;
   for (const StagePiece& piece : blocks_[index].pieces) {
     if (!piece.mapped() && !piece.host) continue;
-    item.on_device += piece.grains;
-    if (piece.store_valid || piece.writing) item.clean += piece.grains;
+    item.on_device += piece.pages;
+    if (piece.store_valid || piece.writing) item.clean += piece.pages;
   }
 }
 
@@ -27,11 +27,11 @@ uint64_t Stage::in_flight() const {
 
 /// Drops host copies that the store has too and that are used after `wanted_at`, the farthest next
 /// use first, until there is room.
-bool Stage::host_room(uint64_t grains, uint64_t margin, uint64_t wanted_at) {
-  while (host_taken_ + grains + margin > machine_.host && drop_returned()) {
+bool Stage::host_room(uint64_t pages, uint64_t margin, uint64_t wanted_at) {
+  while (host_taken_ + pages + margin > machine_.host && drop_returned()) {
   }
   std::vector<Droppable> busy;
-  while (host_taken_ + grains + margin > machine_.host && !droppable_.empty()) {
+  while (host_taken_ + pages + margin > machine_.host && !droppable_.empty()) {
     const Droppable top = droppable_.top();
     StagePiece* piece = valid(top.ref);
     if (piece && piece->host_valid && piece->store_valid) {
@@ -46,7 +46,7 @@ bool Stage::host_room(uint64_t grains, uint64_t margin, uint64_t wanted_at) {
     droppable_.pop();
   }
   for (const Droppable& one : busy) droppable_.push(one);
-  return host_taken_ + grains + margin <= machine_.host;
+  return host_taken_ + pages + margin <= machine_.host;
 }
 
 /// Frees a host copy of a piece that came to the device and stays until it changes or dies.
@@ -59,7 +59,7 @@ bool Stage::drop_returned() {
     if (!piece || block.next_change > plan.window || !piece->device || !piece->host_valid ||
         piece->writing || piece->leaving)
       continue;
-    if (!piece->store_valid) block.clean -= piece->grains;
+    if (!piece->store_valid) block.clean -= piece->pages;
     give_host(*piece);
     return true;
   }
@@ -77,7 +77,7 @@ bool Stage::drop_resident_host() {
     else ++it;
     if (!droppable) continue;
     give_host(*piece);
-    blocks_[ref.block].clean -= piece->grains;
+    blocks_[ref.block].clean -= piece->pages;
     return true;
   }
   return false;
@@ -92,8 +92,8 @@ StagePiece* Stage::planned_write(Ref& which) {
     uint64_t covered = 0;
     for (size_t p = block.pieces.size(); p-- > 0 && !over;) {
       const StagePiece& piece = block.pieces[p];
-      if (piece.store_valid || piece.writing) covered += piece.grains;
-      over = covered >= entry.grains;
+      if (piece.store_valid || piece.writing) covered += piece.pages;
+      over = covered >= entry.pages;
     }
     if (over) {
       if (i == plan.written) ++plan.written;
@@ -149,7 +149,7 @@ bool Stage::read_for_host() {
     for (uint32_t i = 0; i < blocks_[entry.block].pieces.size(); ++i) {
       StagePiece& piece = blocks_[entry.block].pieces[i];
       if (piece.mapped() || piece.host || !piece.store_valid) continue;
-      if (!host_room(piece.grains, 4 * in_flight(), entry.next_use)) return false;
+      if (!host_room(piece.pages, 4 * in_flight(), entry.next_use)) return false;
       take_host(piece);
       piece.reading = true;
       begin(Channel::store_read, ref(entry.block, i));

@@ -7,7 +7,7 @@
 #include <new>
 #include <system_error>
 
-#include "firn/page_bytes.h"
+#include "firn/system_page.h"
 #include "firn/signals_blocked.h"
 
 namespace firn {
@@ -33,13 +33,14 @@ void CopyGate::start() {
   const auto address_of =
       reinterpret_cast<AddressOf>(::dlsym(driver_.handle, "cuMemHostGetDevicePointer_v2"));
   if (!wait || !address_of) return;
-  void* page = ::mmap(nullptr, page_bytes(), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS,
+  const size_t bytes = system_page_bytes();
+  void* page = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS,
                       -1, 0);
   if (page == MAP_FAILED) return;
-  if (driver_.mem_host_register(page, page_bytes(), portable_at_device_address) != CUDA_SUCCESS ||
+  if (driver_.mem_host_register(page, bytes, portable_at_device_address) != CUDA_SUCCESS ||
       address_of(&address_, page, 0) != CUDA_SUCCESS) {
     (void)driver_.mem_host_unregister(page);
-    ::munmap(page, page_bytes());
+    ::munmap(page, bytes);
     return;
   }
   page_ = page;
@@ -63,7 +64,7 @@ void CopyGate::end() {
     word_->store(0, std::memory_order_release);
     word_ = nullptr;
   }
-  if (driver_.mem_host_unregister(page_) == CUDA_SUCCESS) ::munmap(page_, page_bytes());
+  if (driver_.mem_host_unregister(page_) == CUDA_SUCCESS) ::munmap(page_, system_page_bytes());
   page_ = nullptr;
 }
 

@@ -286,16 +286,16 @@ Result<std::vector<Frame>> Frames::take_whole(uint64_t wanted, uint32_t granules
   return out;
 }
 
-/// Takes these grains of a shared frame in which they are free, else of a new one.
-Result<Frame> Frames::obtain_part(uint32_t grains) {
-  uint32_t index = shared_.take(grains);
+/// Takes these pages of a shared frame in which they are free, else of a new one.
+Result<Frame> Frames::obtain_part(uint32_t pages) {
+  uint32_t index = shared_.take(pages);
   if (index == SharedFrames::none) {
     Result<Frame> fresh = obtain(1);
     if (!fresh) return fresh.error();
-    index = shared_.add(fresh->handle, grains);
+    index = shared_.add(fresh->handle, pages);
   }
   Frame frame{shared_.handle(index), 1};
-  frame.part = grains;
+  frame.part = pages;
   frame.shared = index;
   return frame;
 }

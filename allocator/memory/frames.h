@@ -22,11 +22,11 @@ struct Frame {
   CUmemGenericAllocationHandle handle = 0;
   uint32_t granules = 0;
   bool host = false;  // host memory at a device address: outside the budget, never kept
-  uint32_t part = 0;  // the block's grains of a shared frame, a bit for each; 0: all of it
+  uint32_t part = 0;  // the block's pages of a shared frame, a bit for each; 0: all of it
   uint32_t shared = 0;  // then: the shared frame's index
   uint64_t bytes() const { return granules * granule_bytes; }
-  uint64_t grains() const {
-    return part ? static_cast<uint64_t>(std::popcount(part)) : granules * granule_grains;
+  uint64_t pages() const {
+    return part ? static_cast<uint64_t>(std::popcount(part)) : granules * granule_pages;
   }
 };
 
@@ -144,7 +144,7 @@ class Frames {
   size_t victim_for(uint32_t granules, const std::array<size_t, sizes>& kept) const;
   Result<Frame> obtain(uint32_t granules);
   std::vector<uint32_t> free_that_fill(uint32_t granules) const;
-  Result<Frame> obtain_part(uint32_t grains);
+  Result<Frame> obtain_part(uint32_t pages);
   Result<std::vector<Frame>> take_whole(uint64_t granules, uint32_t granules_most);
   // With more handles than that, moving one stretch costs more, each time, than a new frame.
   static constexpr size_t filling_most = 4;

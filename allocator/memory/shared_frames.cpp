@@ -9,16 +9,16 @@ namespace firn {
 namespace {
 
 constexpr uint32_t all = UINT32_MAX;
-static_assert(granule_grains == 32, "a frame's grains are the bits of a word");
+static_assert(granule_pages == 32, "a frame's pages are the bits of a word");
 
-constexpr uint32_t at_start(uint32_t grains) { return grains == 0 ? 0 : all >> (32 - grains); }
-constexpr uint32_t at_end(uint32_t grains) { return grains == 0 ? 0 : all << (32 - grains); }
+constexpr uint32_t at_start(uint32_t pages) { return pages == 0 ? 0 : all >> (32 - pages); }
+constexpr uint32_t at_end(uint32_t pages) { return pages == 0 ? 0 : all << (32 - pages); }
 uint32_t ones(uint32_t word) { return static_cast<uint32_t>(std::popcount(word)); }
 
-/// First places of runs of `grains` set bits.
-uint32_t runs(uint32_t word, uint32_t grains) {
-  for (uint32_t have = 1; have < grains;) {
-    const uint32_t step = std::min(have, grains - have);
+/// First places of runs of `pages` set bits.
+uint32_t runs(uint32_t word, uint32_t pages) {
+  for (uint32_t have = 1; have < pages;) {
+    const uint32_t step = std::min(have, pages - have);
     word &= word >> step;
     have += step;
   }
@@ -29,7 +29,7 @@ uint32_t runs(uint32_t word, uint32_t grains) {
 struct Gaps {
   uint32_t sizes = 0;
   void add(uint32_t size) {
-    if (size > 0 && size < granule_grains) sizes |= 1u << size;
+    if (size > 0 && size < granule_pages) sizes |= 1u << size;
   }
   bool exact(uint32_t size) const { return sizes >> size & 1; }
   bool fits(uint32_t size) const { return sizes >> size != 0; }
@@ -37,35 +37,35 @@ struct Gaps {
 
 }  // namespace
 
-uint32_t Shape::grains() const { return ones(head) + body * granule_grains + ones(tail); }
+uint32_t Shape::pages() const { return ones(head) + body * granule_pages + ones(tail); }
 
 uint64_t Shape::offset() const {
-  return head == 0 ? 0 : static_cast<uint64_t>(std::countr_zero(head)) * grain_bytes;
+  return head == 0 ? 0 : static_cast<uint64_t>(std::countr_zero(head)) * page_bytes;
 }
 
-/// Places a block within one open frame that has room: beside the taken grains, so that the free
+/// Places a block within one open frame that has room: beside the taken pages, so that the free
 /// ones stay in one piece. The tightest room first.
-Shape SharedFrames::within_one(uint32_t grains) const {
+Shape SharedFrames::within_one(uint32_t pages) const {
   Shape shape;
-  uint32_t tightest = granule_grains;
+  uint32_t tightest = granule_pages;
   for (uint32_t index : open_) {
     const uint32_t free = ~frames_[index].taken;
-    const uint32_t starts = runs(free, grains);
+    const uint32_t starts = runs(free, pages);
     if (starts == 0 || ones(free) >= tightest) continue;
     tightest = ones(free);
     const auto first = static_cast<uint32_t>(std::countr_zero(starts));
     // At the start of the run; at its end if the run begins the frame.
     const uint32_t run = static_cast<uint32_t>(std::countr_one(free >> first));
-    shape.head = at_start(grains) << (first == 0 ? run - grains : first);
+    shape.head = at_start(pages) << (first == 0 ? run - pages : first);
   }
   return shape;
 }
 
-Shape SharedFrames::shape(uint32_t grains) const {
-  const uint32_t rest = grains % granule_grains;
-  FIRN_CHECK(rest != 0, "%u grains share nothing", grains);
-  if (grains < granule_grains)
-    if (const Shape within = within_one(grains); within.head != 0) return within;
+Shape SharedFrames::shape(uint32_t pages) const {
+  const uint32_t rest = pages % granule_pages;
+  FIRN_CHECK(rest != 0, "%u pages share nothing", pages);
+  if (pages < granule_pages)
+    if (const Shape within = within_one(pages); within.head != 0) return within;
   Gaps starts, ends;
   for (uint32_t index : open_) {
     const uint32_t free = ~frames_[index].taken;
@@ -74,10 +74,10 @@ Shape SharedFrames::shape(uint32_t grains) const {
   }
   Shape best;
   int best_cost = INT32_MAX;
-  for (uint32_t head = 0; head < granule_grains; ++head) {
-    const uint32_t tail = (rest + granule_grains - head) % granule_grains;
-    if (head + tail > grains) continue;
-    const uint32_t body = (grains - head - tail) / granule_grains;
+  for (uint32_t head = 0; head < granule_pages; ++head) {
+    const uint32_t tail = (rest + granule_pages - head) % granule_pages;
+    if (head + tail > pages) continue;
+    const uint32_t body = (pages - head - tail) / granule_pages;
     uint32_t fresh = 0;
     int cost = 0;
     const auto part = [&](uint32_t size, const Gaps& gaps) {
@@ -112,28 +112,28 @@ uint32_t SharedFrames::new_frames(const Shape& shape) const {
   return shape.body + new_head + new_tail;
 }
 
-uint32_t SharedFrames::find(uint32_t grains) const {
+uint32_t SharedFrames::find(uint32_t pages) const {
   uint32_t best = none, most = 0;
   for (uint32_t index : open_) {
     const uint32_t taken = frames_[index].taken;
-    if (taken & grains || (best != none && ones(taken) <= most)) continue;
+    if (taken & pages || (best != none && ones(taken) <= most)) continue;
     best = index;
     most = ones(taken);
   }
   return best;
 }
 
-uint32_t SharedFrames::take(uint32_t grains) {
-  const uint32_t index = find(grains);
+uint32_t SharedFrames::take(uint32_t pages) {
+  const uint32_t index = find(pages);
   if (index == none) return none;
   going_ -= frames_[index].goes();
-  frames_[index].taken |= grains;
-  free_grains_ -= ones(grains);
+  frames_[index].taken |= pages;
+  free_pages_ -= ones(pages);
   if (frames_[index].taken == all) close(index);
   return index;
 }
 
-uint32_t SharedFrames::add(CUmemGenericAllocationHandle handle, uint32_t grains) {
+uint32_t SharedFrames::add(CUmemGenericAllocationHandle handle, uint32_t pages) {
   uint32_t index;
   if (spare_.empty()) {
     index = static_cast<uint32_t>(frames_.size());
@@ -142,34 +142,34 @@ uint32_t SharedFrames::add(CUmemGenericAllocationHandle handle, uint32_t grains)
     index = spare_.back();
     spare_.pop_back();
   }
-  frames_[index] = {handle, grains, 0, 0};
+  frames_[index] = {handle, pages, 0, 0};
   ++count_;
-  free_grains_ += granule_grains - ones(grains);
+  free_pages_ += granule_pages - ones(pages);
   open(index);
   return index;
 }
 
-bool SharedFrames::give(uint32_t index, uint32_t grains) {
+bool SharedFrames::give(uint32_t index, uint32_t pages) {
   Shared& frame = frames_[index];
-  FIRN_CHECK((frame.taken & grains) == grains, "frame %u: %x of %x", index, grains, frame.taken);
+  FIRN_CHECK((frame.taken & pages) == pages, "frame %u: %x of %x", index, pages, frame.taken);
   if (frame.taken == all) open(index);
   going_ -= frame.goes();
-  frame.taken &= ~grains;
-  frame.going &= ~grains;
+  frame.taken &= ~pages;
+  frame.going &= ~pages;
   going_ += frame.goes();
-  free_grains_ += ones(grains);
+  free_pages_ += ones(pages);
   if (frame.taken != 0) return false;
   close(index);
-  free_grains_ -= granule_grains;
+  free_pages_ -= granule_pages;
   --count_;
   spare_.push_back(index);
   return true;
 }
 
-void SharedFrames::let_go(uint32_t index, uint32_t grains) {
+void SharedFrames::let_go(uint32_t index, uint32_t pages) {
   Shared& frame = frames_[index];
   going_ -= frame.goes();
-  frame.going |= grains;
+  frame.going |= pages;
   going_ += frame.goes();
 }
 

@@ -1,10 +1,10 @@
 // Frames that several blocks share: a block whose size is not a multiple of a frame's has its first
 // and last bytes in frames whose rest belongs to other blocks, so that a job holds only what it
 // asked for. Each block's addresses are its own: a shared frame is mapped at the addresses of every
-// block that is in it (virtual aliasing, which the driver allows), and each uses its own grains of
-// it; the grain is far larger than any cache line, so no line is used through two addresses.
+// block that is in it (virtual aliasing, which the driver allows), and each uses its own pages of
+// it; the page is far larger than any cache line, so no line is used through two addresses.
 //
-// A frame here is known by its index; sizes and places are in grains. The caller holds the engine's
+// A frame here is known by its index; sizes and places are in pages. The caller holds the engine's
 // lock.
 #pragma once
 
@@ -16,13 +16,13 @@
 
 namespace firn {
 
-/// Where a block's grains lie in its frames, in the order of its addresses: the grains of a first
+/// Where a block's pages lie in its frames, in the order of its addresses: the pages of a first
 /// and of a last shared frame, a bit for each (bit 0: at the frame's start), 0 for none; and whole
 /// granules between them. A block within one shared frame has a head and nothing else.
 struct Shape {
   uint32_t head = 0, body = 0, tail = 0;
   bool shared() const { return head != 0 || tail != 0; }
-  uint32_t grains() const;
+  uint32_t pages() const;
   /// Granules of addresses that it touches.
   uint32_t granules() const { return body + (head != 0) + (tail != 0); }
   /// The first byte's offset in its first granule.
@@ -31,27 +31,27 @@ struct Shape {
 
 class SharedFrames {
  public:
-  /// The shape for `grains` (not a multiple of a granule's) that takes the fewest new frames; among
+  /// The shape for `pages` (not a multiple of a granule's) that takes the fewest new frames; among
   /// those, one that fills gaps exactly.
-  Shape shape(uint32_t grains) const;
+  Shape shape(uint32_t pages) const;
   /// New frames that the shape takes now, its body included.
   uint32_t new_frames(const Shape& shape) const;
 
   static constexpr uint32_t none = UINT32_MAX;
-  /// Takes these grains of the fullest frame in which they are free; none: there is no such frame.
-  uint32_t take(uint32_t grains);
-  /// A new frame, of which these grains are taken.
-  uint32_t add(CUmemGenericAllocationHandle handle, uint32_t grains);
-  /// True when no grain of the frame is taken any more: the frame is forgotten.
-  bool give(uint32_t index, uint32_t grains);
-  /// These taken grains will be given back soon.
-  void let_go(uint32_t index, uint32_t grains);
+  /// Takes these pages of the fullest frame in which they are free; none: there is no such frame.
+  uint32_t take(uint32_t pages);
+  /// A new frame, of which these pages are taken.
+  uint32_t add(CUmemGenericAllocationHandle handle, uint32_t pages);
+  /// True when no page of the frame is taken any more: the frame is forgotten.
+  bool give(uint32_t index, uint32_t pages);
+  /// These taken pages will be given back soon.
+  void let_go(uint32_t index, uint32_t pages);
   /// Frames that will be free again once all that was let go is given back.
   uint64_t going() const { return going_; }
   CUmemGenericAllocationHandle handle(uint32_t index) const { return frames_[index].handle; }
 
   uint64_t count() const { return count_; }
-  uint64_t free_grains() const { return free_grains_; }  // of all of them
+  uint64_t free_pages() const { return free_pages_; }  // of all of them
 
  private:
   struct Shared {
@@ -60,15 +60,15 @@ class SharedFrames {
     bool goes() const { return taken != 0 && taken == going; }
     uint32_t open_at = 0;  // in open_, when not full
   };
-  uint32_t find(uint32_t grains) const;
-  Shape within_one(uint32_t grains) const;
+  uint32_t find(uint32_t pages) const;
+  Shape within_one(uint32_t pages) const;
   void open(uint32_t index);
   void close(uint32_t index);
 
   std::vector<Shared> frames_;
   std::vector<uint32_t> spare_;  // of frames_, unused
-  std::vector<uint32_t> open_;   // of frames_, with free grains
-  uint64_t count_ = 0, free_grains_ = 0, going_ = 0;
+  std::vector<uint32_t> open_;   // of frames_, with free pages
+  uint64_t count_ = 0, free_pages_ = 0, going_ = 0;
 };
 
 }  // namespace firn

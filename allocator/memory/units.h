@@ -1,7 +1,7 @@
 // The units of memory, each with one meaning. From the smallest on:
 //
 //   unit      512 B       small blocks (below 1 MiB) begin at units; allocations count in units
-//   grain     64 KiB      large blocks count in grains; the smaller large page of a GPU
+//   page      64 KiB      large blocks count in pages; a GPU's, not the system's of 4 KiB
 //   piece     2..32 MiB   a part of a block that is copied, written and read as one (firn_piece)
 //   granule   2 MiB       the least that the driver allocates and maps; addresses are aligned to it
 //   span      2..32 MiB   a part of a block that is mapped and unmapped as one
@@ -9,7 +9,7 @@
 //
 // One large block of 70 MiB, spans of 32 MiB, pieces of 8 MiB:
 //
-//   block      |<---------------- 1,120 grains, 35 granules of addresses ---------------->|
+//   block      |<---------------- 1,120 pages, 35 granules of addresses ---------------->|
 //   spans      |<------------- 0 ------------->|<------------- 1 ------------->|<-- 2 -->|
 //   frames     |            32 MiB             |            32 MiB             |  6 MiB  |
 //   pieces     |   0   |   1   |   2   |   3   |   4   |   5   |   6   |   7   |    8    |
@@ -19,12 +19,12 @@
 // firn/store.h).
 //
 // Blocks share frames where their size is no whole number of granules (memory/shared_frames.h); a
-// bit stands for each grain of a shared frame. A segment is a granule that small blocks share
+// bit stands for each page of a shared frame. A segment is a granule that small blocks share
 // (engine/segments.cpp). A region is a stretch of addresses whose frames stay mapped while blocks
 // follow each other there (blocks/region.h), and a place is the part of it that is planned for one
 // block of an iteration (lifetimes/places.h).
 //
-// Invariants: granule_grains * grain_bytes == granule_bytes; a piece lies within one span; a span
+// Invariants: granule_pages * page_bytes == granule_bytes; a piece lies within one span; a span
 // but the last is a power of two of granules, as long as all others.
 #pragma once
 
@@ -32,9 +32,9 @@
 
 namespace firn {
 
-inline constexpr uint64_t grain_bytes = 64u << 10;
+inline constexpr uint64_t page_bytes = 64u << 10;
 inline constexpr uint64_t granule_bytes = 2u << 20;
-inline constexpr uint32_t granule_grains = granule_bytes / grain_bytes;
+inline constexpr uint32_t granule_pages = granule_bytes / page_bytes;
 /// Of the largest frame, and the longest span: 32 MiB.
 inline constexpr uint32_t large_frame_granules = 16;
 

@@ -121,7 +121,7 @@ CUresult Transfers::copy_by_processor(const Block& block, const Piece& piece, vo
   CUmemAccessDesc access{};
   access.location = at_.host_location;
   access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
-  if (CUresult result = at_.driver.mem_set_access(block.base() + span.begin * grain_bytes,
+  if (CUresult result = at_.driver.mem_set_access(block.base() + span.begin * page_bytes,
                                                   span.frames.front().bytes(), &access, 1))
     return result;
   auto* at = reinterpret_cast<void*>(block.address + piece.offset);

@@ -10,7 +10,7 @@
 #include <cerrno>
 
 #include "backing/store/sum.h"
-#include "firn/page_bytes.h"
+#include "firn/system_page.h"
 
 #ifndef MADV_WIPEONFORK
 #define MADV_WIPEONFORK 18
@@ -132,7 +132,8 @@ Result<std::unique_ptr<Cipher>> Cipher::create(const char* library) {
 }
 
 Result<void> Cipher::draw_key() {
-  void* page = ::mmap(nullptr, page_bytes(), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS,
+  const size_t bytes = system_page_bytes();
+  void* page = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS,
                       -1, 0);
   if (page == MAP_FAILED)
     return make_error(Code::host_out_of_memory, errno,
@@ -142,10 +143,10 @@ Result<void> Cipher::draw_key() {
     trouble_ += fmt::format("{}the key's page: {}: {}", trouble_.empty() ? "" : "; ", call,
                             ::strerror(errno));
   };
-  if (::mlock(page, page_bytes()) != 0) may_leave("mlock");
-  if (::madvise(page, page_bytes(), MADV_DONTDUMP) != 0) may_leave("MADV_DONTDUMP");
-  if (::madvise(page, page_bytes(), MADV_WIPEONFORK) != 0 &&
-      ::madvise(page, page_bytes(), MADV_DONTFORK) != 0)
+  if (::mlock(page, bytes) != 0) may_leave("mlock");
+  if (::madvise(page, bytes, MADV_DONTDUMP) != 0) may_leave("MADV_DONTDUMP");
+  if (::madvise(page, bytes, MADV_WIPEONFORK) != 0 &&
+      ::madvise(page, bytes, MADV_DONTFORK) != 0)
     may_leave("MADV_WIPEONFORK");
   for (size_t got = 0; got < key_bytes;) {
     const ssize_t more = ::getrandom(key_ + got, key_bytes - got, 0);
@@ -159,8 +160,8 @@ Result<void> Cipher::draw_key() {
 
 Cipher::~Cipher() {
   if (!key_) return;
-  ::explicit_bzero(key_, page_bytes());
-  (void)::munmap(key_, page_bytes());
+  ::explicit_bzero(key_, system_page_bytes());
+  (void)::munmap(key_, system_page_bytes());
 }
 
 Result<Seal> Cipher::encrypt(std::span<const std::byte> plain, std::byte* to) {

@@ -27,6 +27,7 @@ int main(int count, char** values) {
     const double eager = 1e3 * decision_s(program, true, 7, decision);
     const auto n = static_cast<double>(script.steps.size());
     RehearsalMachine machine;
+    machine.page_bytes = 2 << 20;
     machine.capacity = std::max(program.peak() / 2, program.working_set());
     machine.host = 2 * program.peak();
     machine.bytes_s[0] = machine.bytes_s[1] = 2e10;

@@ -56,6 +56,7 @@ int main(int argc, char** argv) {
   }
   const program::Kernels kernels = read(*trace);
   RehearsalMachine machine;
+  machine.page_bytes = granule;
   machine.capacity = std::strtoull(argv[2], nullptr, 0) / granule;
   machine.host = std::strtoull(argv[3], nullptr, 0) / granule;
   const double store = std::strtod(argv[4], nullptr);

@@ -28,7 +28,7 @@ def trace_of(kernels, sizes, persistent):
 
 
 def drawn(draw):
-    """A program of a few grains: what is read was made."""
+    """A program of a few pages: what is read was made."""
     kernels = [[draw.randint(1, 3), [], []] for _ in range(draw.randint(2, 5))]
     sizes, persistent = {}, set()
     for tensor in range(draw.randint(2, 4)):
@@ -46,9 +46,9 @@ def drawn(draw):
 
 
 class Search:
-    """The least time of some iterations, one grain a second each way, from whatever state is best
+    """The least time of some iterations, one page a second each way, from whatever state is best
     among those that the last kernel before them can end in: breadth first over (kernel, seconds
-    left of it, grains of each tensor dirty, clean and away)."""
+    left of it, pages of each tensor dirty, clean and away)."""
 
     def __init__(self, trace, capacity, iterations):
         self.trace, self.capacity = trace, capacity
@@ -74,7 +74,7 @@ class Search:
         states, seconds, seen = begins, 0, set()
         while states:
             states = self.closed(states) - seen
-            if any(at == self.end and end in (None, grains) for at, _, grains in states):
+            if any(at == self.end and end in (None, pages) for at, _, pages in states):
                 return seconds
             seen |= states
             states = {after for state in states for after in self.second(state)}
@@ -90,11 +90,11 @@ class Search:
         return [(d, c, size - d - c) for d in range(size + 1) for c in range(size + 1 - d)
                 if (tensor not in used or d + c == size) and (tensor not in written or d == size)]
 
-    def held(self, grains):
-        return sum(each[0] + each[1] for each in grains if each)
+    def held(self, pages):
+        return sum(each[0] + each[1] for each in pages if each)
 
     def closed(self, states):
-        """With what takes no time: clean grains are dropped, kernels begin."""
+        """With what takes no time: clean pages are dropped, kernels begin."""
         found, todo = set(states), collections.deque(states)
         while todo:
             for state in self.at_once(todo.popleft()):
@@ -104,31 +104,31 @@ class Search:
         return found
 
     def at_once(self, state):
-        at, left, grains = state
+        at, left, pages = state
         _, used, written = self.kernels[at % len(self.kernels)]
         for i, each in enumerate(self.tensors):
-            if grains[i] and grains[i][1] and not (left and each in used):
-                dirty, clean, away = grains[i]
-                yield at, left, (*grains[:i], (dirty, clean - 1, away + 1), *grains[i + 1:])
-        if left or at == self.end or any(grains[i] and grains[i][2] for i, each in
+            if pages[i] and pages[i][1] and not (left and each in used):
+                dirty, clean, away = pages[i]
+                yield at, left, (*pages[:i], (dirty, clean - 1, away + 1), *pages[i + 1:])
+        if left or at == self.end or any(pages[i] and pages[i][2] for i, each in
                                          enumerate(self.tensors) if each in used):
             return
         after = tuple((self.trace.bytes[each], 0, 0) if each in used and
-                      (grains[i] is None or each in written) else grains[i]
+                      (pages[i] is None or each in written) else pages[i]
                       for i, each in enumerate(self.tensors))
         if self.held(after) <= self.capacity:
             yield at, self.kernels[at % len(self.kernels)][0], after
 
     def second(self, state):
-        """One second: the kernel goes on, a grain goes out, a grain comes in."""
-        at, left, grains = state
+        """One second: the kernel goes on, a page goes out, a page comes in."""
+        at, left, pages = state
         now = at % len(self.kernels)
-        room = self.held(grains) < self.capacity
-        outs = [None] + [i for i, each in enumerate(self.tensors) if grains[i] and grains[i][0] and
+        room = self.held(pages) < self.capacity
+        outs = [None] + [i for i, each in enumerate(self.tensors) if pages[i] and pages[i][0] and
                          not (left and each in self.kernels[now][2])]
-        ins = [None] + [i for i in range(len(grains)) if room and grains[i] and grains[i][2]]
+        ins = [None] + [i for i in range(len(pages)) if room and pages[i] and pages[i][2]]
         for out, into in itertools.product(outs, ins):
-            after = [list(each) if each else None for each in grains]
+            after = [list(each) if each else None for each in pages]
             if out is not None:
                 after[out][0] -= 1
                 after[out][1] += 1

@@ -64,7 +64,7 @@ class SeenStore final : public Store {
   struct Bad {
     uint64_t corrupt = 0, failed = 0;
   };
-  /// Of all slots of this block and version (the tag without its grain).
+  /// Of all slots of this block and version (the tag without its page).
   Bad bad(uint64_t content) const;
   uint64_t cancelled = 0, discarded_in_flight = 0, stale = 0, writes_failed = 0, reads_healed = 0;
 

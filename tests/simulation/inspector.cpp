@@ -62,7 +62,8 @@ EngineInspector::Finding EngineInspector::look_at_piece(const Block& block, cons
   if (piece.on_device && span.mapped()) {
     if (!tags_are(address, bytes, tag, true)) {
       if (!arriving) return {"places", words("the device has other bytes than were written")};
-      if (!tags_are(reinterpret_cast<uint64_t>(arriving->staging->data) + offset, bytes, tag, false))
+      const auto staged = reinterpret_cast<uint64_t>(arriving->staging->data) + offset;
+      if (!tags_are(staged, bytes, tag, false))
         return {"places", words("what is being copied in is not what was written")};
     }
     places += stays_mapped(block, span);
@@ -93,7 +94,7 @@ EngineInspector::Finding EngineInspector::look_at_piece(const Block& block, cons
 EngineInspector::Part EngineInspector::tagged(const void* pointer, size_t bytes) const {
   const auto address = reinterpret_cast<uint64_t>(pointer);
   const Block* block = engine_.live_at(pointer, true);
-  if (!block || (block->place_bytes == 0 && block->grains != 0)) return {address, bytes};
+  if (!block || (block->place_bytes == 0 && block->pages != 0)) return {address, bytes};
   const uint64_t begin = (address + store_alignment - 1) / store_alignment * store_alignment;
   const uint64_t end = (address + bytes) / store_alignment * store_alignment;
   return {begin, std::max(begin, end) - begin};
@@ -178,8 +179,8 @@ EngineInspector::Finding EngineInspector::quiet() const {
 std::string EngineInspector::words() const {
   std::string all;
   for (const Block* block : engine_.live_)
-    all += fmt::format("  {:#x} {} {} of {} grains mapped\n", block->address,
-                       state_names[static_cast<int>(block->state())], block->mapped, block->grains);
+    all += fmt::format("  {:#x} {} {} of {} pages mapped\n", block->address,
+                       state_names[static_cast<int>(block->state())], block->mapped, block->pages);
   return all;
 }
 

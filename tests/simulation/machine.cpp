@@ -37,7 +37,7 @@ void failed(const char* oracle, const Arguments& of, const char* what, uint64_t 
       "a kernel {} block {} ({} bytes at {:#x}, device {}), version {}: at 4 KiB number {} there "
       "is {:#x} (block {} version {} number {})",
       what, of.block, of.bytes, of.address, of.device, of.version, at, found, tag.block(),
-      tag.version(), tag.grain());
+      tag.version(), tag.page());
 }
 
 const char* oracle_of(int result, uint64_t found) {

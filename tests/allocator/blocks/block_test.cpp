@@ -30,34 +30,34 @@ TEST(SizeClass, holds_what_was_asked_for_with_at_most_an_eighth_of_waste) {
 }
 
 TEST(SizeClass, large_ones_waste_at_most_a_sixteenth_below_32_MiB_and_are_each_its_own) {
-  constexpr uint32_t most = 16 * granule_grains;
-  std::map<unsigned, uint32_t> grains_of;
+  constexpr uint32_t most = 16 * granule_pages;
+  std::map<unsigned, uint32_t> pages_of;
   uint32_t before = 0;
   for (size_t bytes = size_class::small_most + 1; bytes < 40u << 20; bytes += 12289) {
-    const uint32_t grains = size_class::grains(bytes, most);
-    const uint64_t exact = (bytes + grain_bytes - 1) / grain_bytes;
-    ASSERT_GE(grains * grain_bytes, bytes);
-    ASSERT_GE(grains, before) << bytes;
-    before = grains;
-    ASSERT_TRUE((grains - exact) * 16 <= exact + 15 || bytes >= 32u << 20) << bytes;
-    ASSERT_LE(grains, (exact + granule_grains - 1) / granule_grains * granule_grains) << bytes;
-    ASSERT_EQ(size_class::grains(grains * grain_bytes, most), grains) << bytes;
-    const unsigned c = size_class::of_grains(grains);
+    const uint32_t pages = size_class::pages(bytes, most);
+    const uint64_t exact = (bytes + page_bytes - 1) / page_bytes;
+    ASSERT_GE(pages * page_bytes, bytes);
+    ASSERT_GE(pages, before) << bytes;
+    before = pages;
+    ASSERT_TRUE((pages - exact) * 16 <= exact + 15 || bytes >= 32u << 20) << bytes;
+    ASSERT_LE(pages, (exact + granule_pages - 1) / granule_pages * granule_pages) << bytes;
+    ASSERT_EQ(size_class::pages(pages * page_bytes, most), pages) << bytes;
+    const unsigned c = size_class::of_pages(pages);
     ASSERT_GE(c, size_class::small_count);
     ASSERT_LT(c, size_class::count);
-    ASSERT_EQ(grains_of.emplace(c, grains).first->second, grains) << bytes;
+    ASSERT_EQ(pages_of.emplace(c, pages).first->second, pages) << bytes;
   }
-  EXPECT_GT(grains_of.size(), 60u);
+  EXPECT_GT(pages_of.size(), 60u);
 }
 
 TEST(SizeClass, large_ones_are_whole_granules_where_nothing_may_be_shared) {
   for (size_t bytes : {size_t{1} << 20, size_t{5} << 20, size_t{33} << 20})
-    EXPECT_EQ(size_class::grains(bytes, 0) % granule_grains, 0u) << bytes;
-  EXPECT_EQ(size_class::grains(5u << 20, 79), 96u);
-  EXPECT_EQ(size_class::grains(5u << 20, 80), 80u);
-  constexpr uint32_t most = size_class::whole_count * granule_grains;
-  EXPECT_EQ(size_class::of_grains(most), size_class::small_count + size_class::whole_count - 1);
-  EXPECT_EQ(size_class::of_grains(most + granule_grains), size_class::count);
+    EXPECT_EQ(size_class::pages(bytes, 0) % granule_pages, 0u) << bytes;
+  EXPECT_EQ(size_class::pages(5u << 20, 79), 96u);
+  EXPECT_EQ(size_class::pages(5u << 20, 80), 80u);
+  constexpr uint32_t most = size_class::whole_count * granule_pages;
+  EXPECT_EQ(size_class::of_pages(most), size_class::small_count + size_class::whole_count - 1);
+  EXPECT_EQ(size_class::of_pages(most + granule_pages), size_class::count);
 }
 
 TEST(BlockTable, gives_each_descriptor_once_and_again_after_recycling) {

@@ -38,6 +38,7 @@ TEST(DecideCost, of_an_iteration_of_2500_kernels) {
   const Kernels program = train(358, 1);
   Script script(program);
   RehearsalMachine machine;
+  machine.page_bytes = 2 << 20;
   machine.capacity = std::max(program.peak() / 2, program.working_set());
   machine.host = 2 * program.peak();
   machine.bytes_s[0] = machine.bytes_s[1] = 2e10;

@@ -65,12 +65,12 @@ Case draw(uint64_t seed) {
   return c;
 }
 
-/// "item: grains" of all that is made clean ahead, in this order.
+/// "item: pages" of all that is made clean ahead, in this order.
 std::string made_clean(const Decision& d) {
   std::string text;
   for (const Decision::Leaving& each : d.leaving)
     text +=
-        (text.empty() ? "" : ", ") + std::to_string(each.item) + ": " + std::to_string(each.grains);
+        (text.empty() ? "" : ", ") + std::to_string(each.item) + ": " + std::to_string(each.pages);
   return text;
 }
 
@@ -99,7 +99,7 @@ void expect_room(const Case& c, const Decision& d) {
     const uint64_t use = first(c, d.fetch[f], false);
     const bool last = f + 1 == d.fetch.size();
     ASSERT_LE(use, last ? std::max(d.window, d.lacking) : d.window);
-    ASSERT_TRUE(!last || d.last_grains > c.items[d.fetch[f]].on_device);
+    ASSERT_TRUE(!last || d.last_pages > c.items[d.fetch[f]].on_device);
     for (uint64_t at = 0; at <= use; ++at) {
       uint64_t there = 0;
       for (uint32_t i = 0; i < c.items.size(); ++i) {
@@ -109,7 +109,7 @@ void expect_room(const Case& c, const Decision& d) {
             std::find(d.fetch.begin(), d.fetch.begin() + static_cast<ptrdiff_t>(f) + 1, i) !=
             d.fetch.begin() + static_cast<ptrdiff_t>(f) + 1;
         if (fetched && last && i == d.fetch[f])
-          there += d.last_grains;
+          there += d.last_pages;
         else if (item.born || fetched)
           there += item.size;
         else if (first(c, i, false) <= use)
@@ -137,7 +137,7 @@ void expect_cover(const Case& c, const Decision& d) {
       if (item.born || first(c, i, true) <= at) continue;
       uint64_t covers = item.size - (item.on_device - item.clean);
       for (const Decision::Leaving& leaving : d.leaving)
-        if (leaving.item == i) covers = leaving.grains;
+        if (leaving.item == i) covers = leaving.pages;
       covered += covers;
       more |= covers < item.size;
     }
@@ -151,8 +151,8 @@ void expect_cover(const Case& c, const Decision& d) {
   }
   for (const Decision::Leaving& leaving : d.leaving) {
     const Item& item = c.items[leaving.item];
-    EXPECT_LE(leaving.grains, item.size);
-    EXPECT_GT(leaving.grains, item.size - (item.on_device - item.clean));
+    EXPECT_LE(leaving.pages, item.size);
+    EXPECT_GT(leaving.pages, item.size - (item.on_device - item.clean));
   }
 }
 
@@ -170,7 +170,7 @@ void expect_eager(const Case& c, const Decision& d) {
   }
   EXPECT_EQ(d.leaving.size(), dirty);
   for (const Decision::Leaving& leaving : d.leaving)
-    EXPECT_EQ(leaving.grains, c.items[leaving.item].size);
+    EXPECT_EQ(leaving.pages, c.items[leaving.item].size);
   EXPECT_TRUE(std::is_sorted(d.leaving.begin(), d.leaving.end(), [&](auto& a, auto& b) {
     return d.next_use[a.item] > d.next_use[b.item];
   }));
@@ -186,7 +186,7 @@ TEST(Decide, what_has_no_room_is_fetched_in_part) {
   c.period = 2;
   const Decision d = decide(c.situation());
   EXPECT_EQ(d.fetch, (std::vector<uint32_t>{1}));
-  EXPECT_EQ(d.last_grains, 3u);
+  EXPECT_EQ(d.last_pages, 3u);
   EXPECT_EQ(d.lacking, 1u);
   EXPECT_EQ(d.window, 0u);
 }
@@ -212,11 +212,11 @@ TEST(Decide, nothing_is_written_ahead_where_everything_just_fits) {
   c.spare = 3;
   c.period = 2;
   EXPECT_TRUE(decide(c.situation()).leaving.empty());
-  c.capacity = 7;  // a grain lacks: that one, and one to spare
+  c.capacity = 7;  // a page lacks: that one, and one to spare
   const Decision d = decide(c.situation());
-  uint64_t grains = 0;
-  for (const Decision::Leaving& leaving : d.leaving) grains += leaving.grains;
-  EXPECT_EQ(grains, 3u);  // so much of the block is to be clean: 1, and then 2
+  uint64_t pages = 0;
+  for (const Decision::Leaving& leaving : d.leaving) pages += leaving.pages;
+  EXPECT_EQ(pages, 3u);  // so much of the block is to be clean: 1, and then 2
 }
 
 TEST(Decide, what_is_written_last_is_made_clean_and_what_is_used_last_leaves_first) {
@@ -303,9 +303,9 @@ TEST(Decide, the_example_of_three_blocks) {
   EXPECT_EQ(d.peak, 12u);
   ASSERT_EQ(d.leaving.size(), 1u);
   EXPECT_EQ(d.leaving[0].item, a);
-  EXPECT_EQ(d.leaving[0].grains, 4u);
+  EXPECT_EQ(d.leaving[0].pages, 4u);
   EXPECT_EQ(d.fetch, std::vector<uint32_t>{b});
-  EXPECT_EQ(d.last_grains, 4u);
+  EXPECT_EQ(d.last_pages, 4u);
   EXPECT_EQ(d.window, 1u);
   EXPECT_EQ(d.lacking, 2u);
   EXPECT_EQ(d.farthest, std::vector<uint32_t>{a});

@@ -81,12 +81,12 @@ void draw(uint64_t seed, Case& c) {
   }
   c.input.capacity = 1 + below(there + 1);
   c.input.host_capacity = below(2) ? below(there + 1) : 0;
-  const auto grains_s = [&] { return static_cast<double>(1 + below(200'000)); };
-  c.input.link_out = grains_s();
-  c.input.link_in = grains_s();
+  const auto pages_s = [&] { return static_cast<double>(1 + below(200'000)); };
+  c.input.link_out = pages_s();
+  c.input.link_in = pages_s();
   if (below(4)) {
-    c.input.store_write = grains_s();
-    c.input.store_read = grains_s();
+    c.input.store_write = pages_s();
+    c.input.store_read = pages_s();
   }
   c.finish(below(100'000));
 }
@@ -97,7 +97,7 @@ size_t slot_at(const GreedyPlan& plan, size_t step, const Case& c) {
   return slot;
 }
 
-/// Grains on the device in a slot, by looking at every life and every migration.
+/// Pages on the device in a slot, by looking at every life and every migration.
 int64_t there_in(const Case& c, const GreedyPlan& plan, int64_t slot, bool planned) {
   const auto count = static_cast<int64_t>(plan.slots.size());
   int64_t there = 0;
@@ -191,8 +191,8 @@ Case two_items() {
 }  // namespace
 
 TEST(Greedy, goes_to_the_store_first_and_to_host_memory_where_it_is_too_slow) {
-  // The steps before the birth last 8 ms: two grains are written in 2 ms.
-  for (const auto& [grains_s, host, count, place] :
+  // The steps before the birth last 8 ms: two pages are written in 2 ms.
+  for (const auto& [pages_s, host, count, place] :
        {std::tuple{1'000.0, uint64_t{100}, size_t{1}, Place::store},
         {100.0, uint64_t{100}, size_t{1}, Place::host},
         {100.0, uint64_t{1}, size_t{0}, Place::host},
@@ -214,11 +214,11 @@ TEST(Greedy, goes_to_the_store_first_and_to_host_memory_where_it_is_too_slow) {
     c.steps = steps;
     c.step_ns = step_ns;
     c.input.capacity = 5;
-    c.input.store_write = c.input.store_read = grains_s;
+    c.input.store_write = c.input.store_read = pages_s;
     c.input.host_capacity = host;
     const GreedyPlan plan = plan_greedy(c.finish(1'000'000));
     expect_promises(c, plan);
-    ASSERT_EQ(plan.migrations.size(), count) << grains_s << " grains/s, host " << host;
+    ASSERT_EQ(plan.migrations.size(), count) << pages_s << " pages/s, host " << host;
     if (count == 0) continue;
     EXPECT_EQ(plan.migrations[0].item, 0u);
     EXPECT_EQ(plan.migrations[0].to, place);

@@ -14,9 +14,9 @@ using lifetimes::Step;
 uint64_t Kernels::working_set() const {
   uint64_t most = 0;
   for (const Kernel& kernel : kernels) {
-    uint64_t grains = 0;
-    for (const Use& use : kernel.uses) grains += blocks[use.block].size;
-    most = std::max(most, grains);
+    uint64_t pages = 0;
+    for (const Use& use : kernel.uses) pages += blocks[use.block].size;
+    most = std::max(most, pages);
   }
   return most;
 }

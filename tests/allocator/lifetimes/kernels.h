@@ -12,7 +12,7 @@ namespace firn::program {
 
 struct Kernels {
   struct Block {
-    uint64_t size = 0;  // grains
+    uint64_t size = 0;  // pages
     bool persistent = false;
     size_t born = 0, dies = 0;  // kernels: before the one, after the other; not persistent ones
   };
@@ -27,9 +27,9 @@ struct Kernels {
   std::vector<Block> blocks;
   std::vector<Kernel> kernels;
 
-  /// Grains that the kernel's blocks have together, at most over all kernels.
+  /// Pages that the kernel's blocks have together, at most over all kernels.
   uint64_t working_set() const;
-  /// Grains alive at most.
+  /// Pages alive at most.
   uint64_t peak() const;
 };
 

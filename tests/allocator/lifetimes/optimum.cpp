@@ -11,7 +11,7 @@ namespace {
 constexpr unsigned blocks_most = 5;
 constexpr uint8_t nobody = 5;   // no transfer
 constexpr uint8_t wasted = 6;   // of bytes that have changed since
-constexpr uint8_t dead = 7;     // of a block that has died since: its grain is still taken
+constexpr uint8_t dead = 7;     // of a block that has died since: its page is still taken
 constexpr uint8_t never = 255;
 
 struct State {
@@ -59,7 +59,7 @@ class Search {
 
  private:
   struct Kernel {
-    uint8_t ns = 0, set = 0;  // set: grains of all it uses
+    uint8_t ns = 0, set = 0;  // set: pages of all it uses
     std::array<bool, blocks_most> uses{}, writes{}, born{}, dies{};
     std::array<bool, blocks_most> lives{};    // before it runs, as what it is then
     std::array<uint8_t, blocks_most> next{};  // kernel, from this on, that uses the same bytes
@@ -70,7 +70,7 @@ class Search {
     return static_cast<uint8_t>(s.kernel + (s.left > 0));
   }
   bool held(const State& s, unsigned b) const { return s.left > 0 && kernels_[s.kernel].uses[b]; }
-  bool drop(State& s, unsigned grains, unsigned beyond, const Kernel* spares) const;
+  bool drop(State& s, unsigned pages, unsigned beyond, const Kernel* spares) const;
   bool start(State& s) const;
   unsigned least(const State& s) const;
   void expand(const State& s, unsigned time);
@@ -128,12 +128,12 @@ unsigned Search::taken(const State& s) const {
   return taken;
 }
 
-/// Drops what is clean and used after kernel `beyond`, the last used first, until so many grains
+/// Drops what is clean and used after kernel `beyond`, the last used first, until so many pages
 /// are free.
-bool Search::drop(State& s, unsigned grains, unsigned beyond, const Kernel* spares) const {
+bool Search::drop(State& s, unsigned pages, unsigned beyond, const Kernel* spares) const {
   unsigned now = taken(s);
   const Kernel& next = kernels_[next_kernel(s)];
-  while (now + grains > machine_.capacity) {
+  while (now + pages > machine_.capacity) {
     unsigned best = blocks_most;
     for (unsigned b = 0; b < count_; ++b)
       if (s.clean[b] && !held(s, b) && !(spares && spares->uses[b]) && next.next[b] > beyond &&
@@ -189,8 +189,8 @@ unsigned Search::least(const State& s) const {
     if (reads || (s.in != nobody && next.next[s.in] <= k)) reads += s.in_left;
     unsigned writes = 0;
     if (kernel.set + beside > machine_.capacity) {
-      const unsigned grains = kernel.set + beside - static_cast<unsigned>(machine_.capacity);
-      writes = static_cast<unsigned>(grains * machine_.out_ns);
+      const unsigned pages = kernel.set + beside - static_cast<unsigned>(machine_.capacity);
+      writes = static_cast<unsigned>(pages * machine_.out_ns);
       if (s.out != nobody) writes += s.out_left;
       if (out_beside) writes -= static_cast<unsigned>(machine_.out_ns);
     }

@@ -1,5 +1,5 @@
 // The exact search against a naive one, which tries everything at every unit of time: any transfer,
-// any clean grain dropped, any kernel that can begin. FIRN_SEED=N replays one.
+// any clean page dropped, any kernel that can begin. FIRN_SEED=N replays one.
 #include <gtest/gtest.h>
 
 #include <algorithm>

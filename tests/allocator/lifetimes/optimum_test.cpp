@@ -47,7 +47,7 @@ Rehearsed rehearse_tiny(const Tiny& tiny, const Tuning& tuning = {},
   RehearsalMachine machine;
   machine.capacity = tiny.machine.capacity;
   machine.host = 1000;
-  machine.grain_bytes = 1000;
+  machine.page_bytes = 1000;
   machine.piece = 1;
   machine.bytes_s[0] = 1e12 / static_cast<double>(tiny.machine.out_ns);
   machine.bytes_s[1] = 1e12 / static_cast<double>(tiny.machine.in_ns);
@@ -154,7 +154,7 @@ Shares compare(const char* name, const Tuning& tuning, bool out_while_read) {
 
 }  // namespace
 
-// A grain is a sixth of the memory here and its copy takes as long as a kernel: what was decided
+// A page is a sixth of the memory here and its copy takes as long as a kernel: what was decided
 // when the kernel began is stale as soon as a copy is over. And copies out of what is only read
 // need not wait.
 TEST(Optimum, decisions_anew_after_every_copy_are_near_it) {

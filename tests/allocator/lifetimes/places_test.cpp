@@ -13,6 +13,7 @@ namespace {
 
 PlacesInput of(uint64_t period, uint64_t capacity, std::vector<Stay> stays, uint64_t others = 0) {
   PlacesInput input;
+  input.page_bytes = input.granule_bytes = 1;
   input.period = period;
   input.capacity = capacity;
   input.stays = std::move(stays);
@@ -21,7 +22,7 @@ PlacesInput of(uint64_t period, uint64_t capacity, std::vector<Stay> stays, uint
     for (uint64_t t = 0; t <= period; ++t)
       if (stay.birth < stay.death ? t >= stay.birth && t < stay.death
                                   : t >= stay.birth || t < stay.death)
-        sums[t] += stay.grains;
+        sums[t] += stay.pages;
   for (uint64_t t = 0; t <= period; ++t) input.loads.push_back({t, sums[t]});
   return input;
 }
@@ -76,9 +77,9 @@ TEST(Places, there_are_none_where_others_need_much_of_the_region) {
   const std::vector<Stay> stays{{1, 0, 1, 3, 100, 100}, {2, 0, 3, 5, 100, 100}};
   PlacesInput input = of(8, 1000, stays, 700);
   EXPECT_EQ(plan_places(input).places.size(), 2u);
-  input.loads[6].grains = 920;  // 20 beyond, of which one in 32 may be
+  input.loads[6].pages = 920;  // 20 beyond, of which one in 32 may be
   EXPECT_EQ(plan_places(input).places.size(), 2u);
-  input.loads[6].grains = 940;
+  input.loads[6].pages = 940;
   EXPECT_TRUE(plan_places(input).places.empty());
 }
 
@@ -98,21 +99,21 @@ TEST(Places, any_plan_is_valid_and_hardly_dearer) {
     }
     PlacesInput input = of(period, 0, stays, 3000);
     uint64_t peak = 0;
-    for (const auto& load : input.loads) peak = std::max(peak, load.grains);
+    for (const auto& load : input.loads) peak = std::max(peak, load.pages);
     input.capacity = peak * (80 + random() % 40) / 100;
     input.patience = std::chrono::milliseconds(1);
     input.granule_bytes = seed % 2 ? 1 : 256;
     const Places places = plan_places(input);
     uint64_t lacking = 0, lacking_placed = 0;
     for (uint64_t t = 0; t <= period; ++t) {
-      uint64_t load = input.loads[t].grains;
+      uint64_t load = input.loads[t].pages;
       lacking += load - std::min(load, input.capacity);
       std::set<std::pair<uint32_t, uint64_t>> granules;
       for (const Places::Place& place : places.places) {
         const Stay& stay = stays[(place.identity - 1) / 2];
         if (stay.birth < stay.death ? t >= stay.birth && t < stay.death
                                     : t >= stay.birth || t < stay.death) {
-          load -= stay.grains;
+          load -= stay.pages;
           for (uint64_t byte = place.offset; byte < place.offset + place.bytes; ++byte)
             granules.emplace(place.stream, byte / input.granule_bytes);
         }

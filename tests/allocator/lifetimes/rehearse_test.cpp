@@ -43,7 +43,7 @@ class Watcher final : public RehearsalObserver {
 
  private:
   struct Piece {
-    uint64_t grains = 0;
+    uint64_t pages = 0;
     bool there = false;
     uint64_t valid_ns = UINT64_MAX;  // from then on there is a copy elsewhere; none: UINT64_MAX
     uint64_t busy_ns[channel_count] = {}; // until then it is copied
@@ -53,8 +53,8 @@ class Watcher final : public RehearsalObserver {
     Piece& piece = pieces_[{h.block, h.piece}];
     ASSERT_FALSE(piece.there) << "taken twice";
     piece.there = true;
-    piece.grains = h.grains;
-    device_ += h.grains;
+    piece.pages = h.pages;
+    device_ += h.pages;
     ASSERT_EQ(device_, h.device);
   }
 
@@ -63,7 +63,7 @@ class Watcher final : public RehearsalObserver {
     Piece& piece = pieces_[{h.block, h.piece}];
     ASSERT_TRUE(piece.there) << "given back, but not taken";
     piece.there = false;
-    device_ -= h.grains;
+    device_ -= h.pages;
     ASSERT_EQ(device_, h.device);
     for (Channel channel : {Channel::host_out, Channel::host_in})
       ASSERT_LE(piece.busy_ns[static_cast<unsigned>(channel)], h.ns) << "copied still";
@@ -76,9 +76,9 @@ class Watcher final : public RehearsalObserver {
   void transfer(const Happening& h) {
     const auto channel = static_cast<unsigned>(h.channel);
     ASSERT_GE(h.ns, free_ns_[channel]) << "channel " << channel << " carries two at once";
-    ASSERT_EQ(h.end_ns - h.ns, machine_.ns(h.channel, h.grains));
+    ASSERT_EQ(h.end_ns - h.ns, machine_.ns(h.channel, h.pages));
     free_ns_[channel] = h.end_ns;
-    bytes[channel] += h.grains * machine_.grain_bytes;
+    bytes[channel] += h.pages * machine_.page_bytes;
     Piece& piece = pieces_[{h.block, h.piece}];
     piece.busy_ns[channel] = h.end_ns;
     if (h.channel == Channel::host_out) {
@@ -107,15 +107,15 @@ class Watcher final : public RehearsalObserver {
 
   /// By the kernels that run next.
   void use(const Happening& h) {
-    uint64_t grains = 0;
+    uint64_t pages = 0;
     for (auto it = pieces_.lower_bound({h.block, 0}); it != pieces_.end(); ++it) {
       if (it->first.first != h.block) break;
-      if (it->second.there) grains += it->second.grains;
+      if (it->second.there) pages += it->second.pages;
       ASSERT_LE(it->second.busy_ns[static_cast<unsigned>(Channel::host_in)], h.ns)
           << "used too soon";
       ASSERT_FALSE(lost_.contains(it->first)) << "its bytes were lost";
     }
-    ASSERT_EQ(grains, h.grains) << "used, but not all of it is there";
+    ASSERT_EQ(pages, h.pages) << "used, but not all of it is there";
     used_next_.insert(h.block);
   }
 
@@ -141,7 +141,7 @@ class Watcher final : public RehearsalObserver {
 
 struct Case {
   Kernels program;
-  RehearsalMachine machine;
+  RehearsalMachine machine{.page_bytes = 2 << 20};
   Tuning tuning;
   unsigned periods = 2;
   bool warm = false, ends = false;
@@ -251,7 +251,7 @@ TEST(Rehearse, what_does_not_fit_is_said_so) {
 
 /// rehearse.h's own.
 TEST(Rehearse, the_example_of_three_blocks) {
-  constexpr uint64_t grain = 1'000'000;  // bytes
+  constexpr uint64_t page = 1'000'000;  // bytes
   std::vector<Item> items{{.size = 4, .on_device = 4, .clean = 4, .again = 0},
                           {.size = 4, .on_device = 4, .clean = 4, .again = 1},
                           {.size = 4, .again = 2}};
@@ -263,9 +263,9 @@ TEST(Rehearse, the_example_of_three_blocks) {
   rehearsal.steps = steps;
   rehearsal.before_ns = before_ns;
   rehearsal.after_ns = 10;
-  rehearsal.machine = {.capacity = 8, .host = 1000, .grain_bytes = grain, .piece = 4};
+  rehearsal.machine = {.capacity = 8, .host = 1000, .page_bytes = page, .piece = 4};
   for (const Channel link : {Channel::host_out, Channel::host_in})
-    rehearsal.machine.bytes_s[static_cast<size_t>(link)] = 4 * grain / 15e-9;
+    rehearsal.machine.bytes_s[static_cast<size_t>(link)] = 4 * page / 15e-9;
   rehearsal.tuning.spare_part = 0;
   const Rehearsed found = rehearse(rehearsal);
   ASSERT_TRUE(found.possible);

@@ -36,31 +36,31 @@ class Model {
   }
   void check() const {
     uint64_t taken = 0;
-    for (const auto& [index, grains] : taken_) taken += std::popcount(grains);
+    for (const auto& [index, pages] : taken_) taken += std::popcount(pages);
     ASSERT_EQ(frames.count(), taken_.size());
-    ASSERT_EQ(frames.free_grains(), taken_.size() * granule_grains - taken);
+    ASSERT_EQ(frames.free_pages(), taken_.size() * granule_pages - taken);
   }
   SharedFrames frames;
 
  private:
-  uint32_t part(uint32_t grains) {
-    if (grains == 0) return SharedFrames::none;
-    uint32_t index = frames.take(grains);
+  uint32_t part(uint32_t pages) {
+    if (pages == 0) return SharedFrames::none;
+    uint32_t index = frames.take(pages);
     if (index == SharedFrames::none) {
-      index = frames.add(++made_, grains);
+      index = frames.add(++made_, pages);
       EXPECT_EQ(taken_.count(index), 0u);
     } else {
       EXPECT_EQ(taken_.count(index), 1u);
     }
-    EXPECT_EQ(taken_[index] & grains, 0u) << "grains are two blocks'";
-    taken_[index] |= grains;
+    EXPECT_EQ(taken_[index] & pages, 0u) << "pages are two blocks'";
+    taken_[index] |= pages;
     return index;
   }
-  void give(uint32_t index, uint32_t grains) {
-    if (grains == 0) return;
-    taken_[index] &= ~grains;
+  void give(uint32_t index, uint32_t pages) {
+    if (pages == 0) return;
+    taken_[index] &= ~pages;
     const bool empty = taken_[index] == 0;
-    EXPECT_EQ(frames.give(index, grains), empty);
+    EXPECT_EQ(frames.give(index, pages), empty);
     if (empty) taken_.erase(index);
   }
   std::map<uint32_t, uint32_t> taken_;
@@ -69,21 +69,21 @@ class Model {
 
 uint32_t some_size(std::mt19937_64& random) {
   for (;;) {
-    const auto grains = static_cast<uint32_t>(16 + random() % (random() % 2 ? 48 : 400));
-    if (grains % granule_grains != 0) return grains;
+    const auto pages = static_cast<uint32_t>(16 + random() % (random() % 2 ? 48 : 400));
+    if (pages % granule_pages != 0) return pages;
   }
 }
 
 }  // namespace
 
-TEST(SharedFrames, a_shape_holds_its_grains_side_by_side) {
+TEST(SharedFrames, a_shape_holds_its_pages_side_by_side) {
   std::mt19937_64 random(1);
   Model model;
   for (int i = 0; i < 2000; ++i) {
-    const uint32_t grains = some_size(random);
-    Held block{model.frames.shape(grains)};
+    const uint32_t pages = some_size(random);
+    Held block{model.frames.shape(pages)};
     const Shape& shape = block.shape;
-    ASSERT_EQ(shape.grains(), grains);
+    ASSERT_EQ(shape.pages(), pages);
     // The head reaches its frame's end and the tail begins at its frame's start, or nothing
     // follows.
     const auto at_end = static_cast<uint32_t>(std::countl_one(shape.head));
@@ -113,7 +113,7 @@ TEST(SharedFrames, blocks_leave_and_come_back_and_none_meets_another) {
       } else {
         const uint32_t foreseen = model.frames.new_frames(block.shape);
         // At most what it would take alone.
-        ASSERT_LE(foreseen, (block.shape.grains() + granule_grains - 1) / granule_grains);
+        ASSERT_LE(foreseen, (block.shape.pages() + granule_pages - 1) / granule_pages);
         ASSERT_EQ(model.come(block), foreseen);
       }
       model.check();
@@ -122,7 +122,7 @@ TEST(SharedFrames, blocks_leave_and_come_back_and_none_meets_another) {
     for (Held& block : blocks)
       if (block.here) model.leave(block);
     ASSERT_EQ(model.frames.count(), 0u);
-    ASSERT_EQ(model.frames.free_grains(), 0u);
+    ASSERT_EQ(model.frames.free_pages(), 0u);
   }
 }
 
@@ -146,12 +146,12 @@ TEST(SharedFrames, a_frame_is_going_while_all_that_is_taken_of_it_goes) {
 
 TEST(SharedFrames, a_job_holds_what_its_blocks_have) {
   std::mt19937_64 random(7);
-  for (uint32_t grains : {16u, 20u, 36u, 40u, 56u, 80u, 100u, 144u, 240u}) {
+  for (uint32_t pages : {16u, 20u, 36u, 40u, 56u, 80u, 100u, 144u, 240u}) {
     Model model;  // of one size: no more than one frame has a gap
     for (int i = 0; i < 100; ++i) {
-      Held block{model.frames.shape(grains)};
+      Held block{model.frames.shape(pages)};
       model.come(block);
-      ASSERT_LT(model.frames.free_grains(), granule_grains) << grains << ", block " << i;
+      ASSERT_LT(model.frames.free_pages(), granule_pages) << pages << ", block " << i;
     }
   }
   Model model;  // of many sizes: few
@@ -159,7 +159,7 @@ TEST(SharedFrames, a_job_holds_what_its_blocks_have) {
   for (int i = 0; i < 1000; ++i) {
     Held block{model.frames.shape(some_size(random))};
     model.come(block);
-    all += block.shape.grains();
+    all += block.shape.pages();
   }
-  EXPECT_LT(model.frames.free_grains() * 50, all);
+  EXPECT_LT(model.frames.free_pages() * 50, all);
 }

@@ -26,7 +26,7 @@ class HostCopiesTest : public ::testing::Test {
   };
   PieceRef block(const Where& where) {
     Block& block = blocks_.emplace_back();
-    block.grains = granule_grains;
+    block.pages = granule_pages;
     block.next_use = where.next_use;
     block.next_change = where.next_change;
     Piece piece;

@@ -24,9 +24,9 @@ class TransfersTest : public ::testing::Test {
     transfers_.know_streams(static_cast<unsigned>(streams_.see(transfers_.out_stream())),
                             static_cast<unsigned>(streams_.see(transfers_.in_stream())));
     block_.address = uint64_t{1} << 40;
-    block_.grains = 3 * granule_grains;
+    block_.pages = 3 * granule_pages;
     block_.spans.emplace_back();
-    block_.spans.front().grains = block_.grains;
+    block_.spans.front().pages = block_.pages;
     block_.spans.front().frames.push_back(Frame{1, 3});
     for (uint64_t i = 0; i < 3; ++i) {
       Piece piece;

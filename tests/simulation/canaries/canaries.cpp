@@ -36,7 +36,7 @@ const Canary canaries[] = {
     {9, "uses on other streams are forgotten", {"unmap_under_use", "wrong_tag", "places"}},
     {10, "a copy out goes on the stream of copies in",
      {"unmap_under_use", "places", "wrong_tag", "early_use", "write_changed"}},
-    {14, "the last piece is cut to whole grains", {"wrong_tag", "places", "early_use"}},
+    {14, "the last piece is cut to whole pages", {"wrong_tag", "places", "early_use"}},
     {17, "a frame is given back twice", {"driver_rules", "invariant", "wrong_tag", "places"}},
     {18, "a small frame is not counted", {"budget", "invariant"}},
     {19, "frames are unmapped before their copy out is over", {"unmap_under_use", "places"}},

@@ -1,7 +1,8 @@
 #include "allocator/blocks/age_order.h"
 
 #include <algorithm>
-#include <bit>
+
+#include "allocator/base/age_score.h"
 
 namespace firn {
 
@@ -28,10 +29,9 @@ Block* AgeOrder::next(const std::vector<Block*>& live, uint64_t now, bool segmen
       uint64_t w = block->word.load(std::memory_order_acquire);
       if (!may_leave(*block, w) || (block->segment != 0 && !segments)) continue;
       uint64_t age = block->age.load(std::memory_order_relaxed);
-      double unused = static_cast<double>(now - std::min(now, age)) + 1;
-      double size = 1.0 + std::bit_width(block->mapped) / 8.0;
-      double dropped = (w & word::copies) && clean(*block) ? 1.5 : 1.0;
-      heap_.push_back({unused * size * dropped, block, age});
+      const double score = age_score(now - std::min(now, age), block->mapped,
+                                     (w & word::copies) && clean(*block));
+      heap_.push_back({score, block, age});
     }
     std::make_heap(heap_.begin(), heap_.end());
   }

@@ -89,7 +89,6 @@ struct alignas(64) Block {
   bool prefetched = false;
   bool uses_ordered = false;           // spilling: the copy stream waits for every use already
   bool leave = true;                   // spilling: to be unmapped, not only cleaned
-  bool to_store = false;               // by a greedy plan: not to stay in host memory
   /// Why a fault cannot go on: a copy in was refused; reads fail; the last copy is wrong.
   enum class Failing : uint8_t { nothing, copies, reads, lost } failing{};
   bool unreadable = false;             // reads failed for too long and were given up; not lost

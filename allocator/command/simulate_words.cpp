@@ -51,11 +51,12 @@ Result<void> take_bandwidth(const char* option, const std::string& word, double&
   return {};
 }
 
-Result<Policy> policy_of(const std::string& word) {
-  const std::pair<const char*, Policy> known[] = {{"age", Policy::age},
-                                                  {"lifetime", Policy::lifetime},
-                                                  {"oracle", Policy::oracle},
-                                                  {"greedy", Policy::greedy}};
+Result<simulate::ComparedPolicy> policy_of(const std::string& word) {
+  using simulate::ComparedPolicy;
+  const std::pair<const char*, ComparedPolicy> known[] = {{"age", ComparedPolicy::age},
+                                                          {"lifetime", ComparedPolicy::lifetime},
+                                                          {"oracle", ComparedPolicy::oracle},
+                                                          {"greedy", ComparedPolicy::greedy}};
   for (const auto& [name, policy] : known)
     if (word == name) return policy;
   return bad("--policy: " + quote_word(word) + " is none of age, lifetime, oracle, greedy");
@@ -121,7 +122,7 @@ Result<void> take_machine(const SimulateOptions& options, simulate::MachineOptio
   Result<unsigned> ssds = count_between("--ssds", options.ssds, 1, ssds_most);
   if (!ssds) return ssds.error();
   machine.ssds = *ssds;
-  Result<Policy> policy = policy_of(options.policy);
+  Result<simulate::ComparedPolicy> policy = policy_of(options.policy);
   if (!policy) return policy.error();
   machine.policy = *policy;
   machine.driver_costs = !options.no_driver_costs;

@@ -3,35 +3,34 @@
 #include <algorithm>
 
 #include "allocator/engine/hot.h"
+#include "allocator/engine/tiers.h"
 
 namespace firn {
 
 /// Counts blocks that are ready, or will be when the program frees them, against the coming
 /// allocations; maps the missing ones, as far as there is room that nothing sooner needs.
 bool EngineImpl::allocate_ahead() {
-  if (births_.done_at == history_->now()) return false;
+  if (births_.done_at == learner_->history().now()) return false;
   births_.kinds.clear();
   bool any = false, enough = true;
-  const uint64_t most = std::min(births_ahead, history_->period());
+  const uint64_t most = std::min(births_ahead, learner_->history().period());
   for (uint64_t ahead = 1; ahead <= most && enough; ++ahead) {
-    const History::Upcoming coming = history_->upcoming(ahead);
+    const History::Upcoming coming = learner_->history().upcoming(ahead);
     if (coming.kind != EventKind::allocate && coming.kind != EventKind::free) continue;
-    if (coming.identity >= births_.stream_of.size() || !births_.stream_of[coming.identity] ||
-        place_of(coming.identity, coming.bytes))
-      continue;
-    const unsigned stream = births_.stream_of[coming.identity] - 1u;
-    Births::Kind& kind = births_kind(stream, pages_of(coming.bytes));
+    const std::optional<unsigned> stream = learner_->stream_of(coming.identity);
+    if (!stream || place_of(coming.identity, coming.bytes)) continue;
+    Births::Kind& kind = births_kind(*stream, pages_of(coming.bytes));
     if (coming.kind == EventKind::free) {
       ++kind.ready;
     } else {
       if (kind.ready > 0)
         --kind.ready;
       else
-        any |= enough = make_ready_ahead(stream, coming.bytes);
+        any |= enough = make_ready_ahead(*stream, coming.bytes);
       if (enough) ++kind.claimed;
     }
   }
-  if (enough) births_.done_at = history_->now();
+  if (enough) births_.done_at = learner_->history().now();
   return any;
 }
 
@@ -77,7 +76,8 @@ bool EngineImpl::room_for_birth(uint64_t granules) {
   reclaim_parked(granules, true);
   const uint64_t wanted = granules * granule_pages;
   const uint64_t soon = pages_soon();
-  if (soon < wanted) evict_farthest(wanted - soon, nullptr, plan_.window, true);
+  if (soon < wanted)
+    EngineTiers::carry_out(*this).evict_farthest(wanted - soon, {}, plan_.window, true);
   finish_spills();
   return frames_.available() >= granules;
 }
@@ -86,20 +86,18 @@ bool EngineImpl::room_for_birth(uint64_t granules) {
 /// changes its kind: as far as the coming period tells.
 void EngineImpl::foresee_wants() {
   births_.wants.clear();
-  births_.wants_made = history_->now();
-  const uint64_t period = history_->period();
+  births_.wants_made = learner_->history().now();
+  const uint64_t period = learner_->history().period();
   for (uint64_t ahead = 1; ahead <= period; ++ahead) {
-    const History::Upcoming coming = history_->upcoming(ahead);
+    const History::Upcoming coming = learner_->history().upcoming(ahead);
     if (coming.kind != EventKind::allocate && coming.kind != EventKind::free) continue;
-    if (coming.identity >= births_.stream_of.size() || !births_.stream_of[coming.identity] ||
-        place_of(coming.identity, coming.bytes))
-      continue;
-    Births::Wants& wants =
-        births_.wants[{births_.stream_of[coming.identity] - 1u, pages_of(coming.bytes)}];
+    const std::optional<unsigned> stream = learner_->stream_of(coming.identity);
+    if (!stream || place_of(coming.identity, coming.bytes)) continue;
+    Births::Wants& wants = births_.wants[{*stream, pages_of(coming.bytes)}];
     if (coming.kind == EventKind::free) {
       --wants.balance;
     } else if (++wants.balance > static_cast<int64_t>(wants.at.size())) {
-      wants.at.push_back(history_->now() + ahead);
+      wants.at.push_back(learner_->history().now() + ahead);
     }
   }
 }
@@ -110,9 +108,9 @@ void EngineImpl::order_parked() {
   std::sort(parked_.begin(), parked_.end(), [](const Block* a, const Block* b) {
     return a->age.load(std::memory_order_relaxed) > b->age.load(std::memory_order_relaxed);
   });
-  if (!history_ || !history_->known() || history_->period() == 0) return;
-  if (history_->now() < births_.wants_made ||
-      history_->now() - births_.wants_made > history_->period() / wants_part)
+  if (!learner_ || !learner_->history().known() || learner_->history().period() == 0) return;
+  if (learner_->history().now() < births_.wants_made ||
+      learner_->history().now() - births_.wants_made > learner_->history().period() / wants_part)
     foresee_wants();
   for (auto& [kind, wants] : births_.wants) wants.ready = 0;
   for (Block* block : parked_) {  // the youngest first: those are handed out first

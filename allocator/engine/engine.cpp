@@ -74,7 +74,7 @@ Result<void> EngineImpl::start() {
   if (options_.watch_fraction <= 0 || options_.adversarial) watching_ = true;
   if (options_.policy != Policy::age) {
     ring_ = std::make_unique<EventRing>();
-    history_ = std::make_unique<History>();
+    learner_ = std::make_unique<Learner>(*ring_, table_, streams_, options_.places);
   }
   return {};
 }
@@ -182,11 +182,8 @@ bool EngineImpl::pump() {
   changed |= carry_out_unmappings(lock);
   changed |= run_prefetches();
   learn();
-  const bool asleep = history_ && history_->now() == asleep_at_;
-  changed |= asleep          ? false
-             : plan_.valid   ? carry_out()
-             : greedy_.valid ? carry_out_greedy()
-                             : clean_ahead();
+  const bool asleep = learner_ && learner_->history().now() == asleep_at_;
+  changed |= !asleep && carry_out();
   changed |= carry_out_unmappings(lock);
   changed |= carry_out_mappings(lock);
   if (trace_) trace_sample();
@@ -200,17 +197,14 @@ bool EngineImpl::pump_locked() {
   if (health_.dead()) return false;
   staging_wanted_ = false;  // set again below by those that still want some
   settle_freed();
-  if (history_)
+  if (learner_)
     reading_.tell(clock_.now_ns(),
                   transfers_.bandwidths().busy(lifetimes::Channel::store_read));
   bool changed = store_ && reap_store();
   look_for_unanswered();
   changed |= streams_.poll();
   if (health_.dead()) return false;
-  if (device_clock_.pending())
-    device_clock_.poll(clock_.now_ns(), [this](uint64_t position, uint64_t device_ns) {
-      history_->stamp(position, device_ns);
-    });
+  if (learner_) learner_->poll_time(clock_.now_ns());
   changed |= reap_copies();
   each_of(spilling_, [&](Block& block) {
     advance_spill(block);
@@ -227,7 +221,7 @@ bool EngineImpl::pump_locked() {
                   !deferred_.empty() || transfers_.requesting() || !prefetches_.empty() ||
                   !mappings_.empty() || !unmappings_.empty() || transfers_.copying() ||
                   !sums_.empty() || store_busy_ || waiting_ > 0 ||
-                  device_clock_.pending(),
+                  (learner_ && learner_->clock().pending()),
               std::memory_order_relaxed);
   return changed;
 }
@@ -243,16 +237,15 @@ void EngineImpl::wait(Lock& lock, uint64_t ns) {
 
 /// The program's thread is held up from here to count_stall(): that time is not the program's.
 void EngineImpl::begin_stall() {
-  if (options_.policy != Policy::greedy && !choice_.timing) return;
-  if (!watching_.load(std::memory_order_relaxed)) return;
+  if (!learner_ || !learner_->timing() || !watching_.load(std::memory_order_relaxed)) return;
   (void)take_events();
-  mark_device_time(0);
+  learner_->mark_time(program_stream_.load(std::memory_order_relaxed), 0);
 }
 
 /// `room`: bytes waited for, if not for a block.
 void EngineImpl::count_stall(uint64_t begin_ns, const Block* waited_for, uint64_t room) {
   uint64_t now = clock_.now_ns();
-  device_clock_.stalled(now);
+  if (learner_) learner_->clock().stalled(now);
   counted_.stall_ns += now - begin_ns;
   ++counted_.stalls;
   Wait wait{now - begin_ns, nullptr, room, nullptr};

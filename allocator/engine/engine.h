@@ -46,12 +46,12 @@ struct Hold {
   Block* block = nullptr;
 };
 
+class Baseline;  // baseline.h
+
 /// How to choose the block that leaves next, and what to bring back ahead of its use.
 enum class Policy : uint8_t {
   age,       // the longest unused, weighted by size; nothing is brought back ahead
   lifetime,  // by next uses, known from the period that was found; age until then
-  oracle,    // lifetime with the period given in advance (foresee): for comparison
-  greedy,    // migrations planned once in a period, as published (lifetimes/greedy.h): likewise
 };
 
 struct EngineOptions {
@@ -71,6 +71,7 @@ struct EngineOptions {
   bool sums = false;                 // of copies in host memory, see sums.cpp
   bool places = false;               // Policy::lifetime: planned places for blocks that never leave
   Policy policy = Policy::age;
+  Baseline* baseline = nullptr;  // to compare with: Policy::lifetime's own decisions otherwise
   bool notices = false;              // fault storms and thrash are said on stderr, once each
   SlowWorks* slow_works = nullptr;   // receives decisions that take long; null: the process's own
   bool copy_gate = false;  // copies out leave gaps for mapping (copy_gate.h): the wall clock only
@@ -389,17 +390,6 @@ class Engine {
   /// nothing comes back before the program uses or allocates something. If operators are not
   /// watched yet, they are from the next allocation on, so that their blocks may leave then.
   virtual void spill_away() = 0;
-  /// An event that will come: of the block around `pointer`, or, where that is null, of a block yet
-  /// to be allocated, by a number of the caller's choice (bytes: of its allocation; at least 1
-  /// MiB).
-  struct Coming {
-    lifetimes::EventKind kind;
-    const void* pointer;
-    uint32_t number;
-    uint64_t bytes;
-  };
-  /// Policy::oracle: this is what comes next, again and again.
-  virtual void foresee(std::span<const Coming> coming) = 0;
   /// Called once, from the thread whose allocation crossed watch_fraction, with no lock held.
   virtual void on_watch(std::function<void()> callback) = 0;
   virtual bool watching() const = 0;

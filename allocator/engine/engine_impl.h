@@ -16,27 +16,28 @@
 #include "allocator/base/zero_array.h"
 #include "allocator/blocks/age_order.h"
 #include "allocator/blocks/block.h"
-#include "allocator/blocks/device_clock.h"
 #include "allocator/blocks/ready_blocks.h"
 #include "allocator/blocks/region.h"
 #include "allocator/blocks/uses.h"
 #include "allocator/engine/engine.h"
-#include "allocator/engine/event_ring.h"
 #include "allocator/engine/in_motion.h"
 #include "allocator/engine/limits.h"
 #include "allocator/engine/net.h"
 #include "allocator/engine/state.h"
 #include "allocator/engine/tallies.h"
+#include "allocator/lifetimes/carry_out.h"
 #include "allocator/lifetimes/decide.h"
 #include "allocator/lifetimes/fullest.h"
-#include "allocator/lifetimes/history.h"
 #include "allocator/lifetimes/load.h"
-#include "allocator/lifetimes/rehearse.h"
 #include "allocator/memory/arena.h"
 #include "allocator/movement/host_copies.h"
 #include "allocator/movement/transfers.h"
 #include "allocator/memory/device_health.h"
 #include "allocator/memory/driver_time.h"
+#include "allocator/policy/event_ring.h"
+#include "allocator/policy/learner.h"
+#include "allocator/policy/outlook.h"
+#include "allocator/policy/spare_choice.h"
 #include "allocator/record/trace.h"
 #include "firn/canary.h"
 #include "firn/said.h"
@@ -44,6 +45,7 @@
 namespace firn {
 
 class EngineInspector;  // tests/simulation/inspector.h
+class EngineTiers;      // tiers.h
 
 inline constexpr const char* in_places_words = "in planned places (firn_places)";
 /// Why a block on the device that is not in such a place stays there; null: it may leave.
@@ -51,6 +53,7 @@ const char* why_it_stays(const Block& block);
 
 class EngineImpl final : public Engine, private EngineLimits, private InMotion {
   friend class EngineInspector;
+  friend class EngineTiers;
 
  public:
   using Lock = std::unique_lock<DriverTimedMutex>;
@@ -107,7 +110,6 @@ class EngineImpl final : public Engine, private EngineLimits, private InMotion {
   uint64_t give_way(uint64_t bytes, uint64_t patience_ns) override;
   void spill_all() override;
   void spill_away() override;
-  void foresee(std::span<const Coming> coming) override;
   void on_watch(std::function<void()> callback) override;
   void stop_spilling(bool stopped, bool for_good) override;
   void on_doing(const char* (*doing)()) override;
@@ -389,39 +391,24 @@ class EngineImpl final : public Engine, private EngineLimits, private InMotion {
   uint64_t note(EventKind kind, const Block& block);  // its time
   void learn();
   bool take_events();
-  void mark_device_time(uint64_t events_least);
-  void feed(const EventRing::Event& event);
   void replan();
   bool carry_out();
-  bool fetch_ahead();
-  bool clean_ahead_of_leaving();
-  uint64_t evict_going(uint64_t pages, const Block* except, uint64_t beyond);
-  uint64_t give_way_after(const Plan::Entry& entry) const;
-  uint64_t evict_farthest(uint64_t pages, const Block* except, uint64_t beyond, bool clean_only);
-  uint64_t immovable_pages(const Block& block) const;
   uint64_t movable_capacity() const;
   uint64_t clean_pages(Block& block) const;
-  bool meant(const Plan::Entry& entry) const;
   void lay_out_period();
   uint64_t pages_to_come(const History::Upcoming& coming);
-  Plan::Entry plan_entry(const lifetimes::Decision& decision, uint32_t item,
-                         uint64_t pages) const;
 
   // host.cpp
+  uint64_t spare_bytes() const;
   uint64_t host_reserve_bytes() const;
   bool host_is_passage() const;
   void lay_out_in_memory(const Block& block, lifetimes::Item& item) const;
   void replan_host(uint64_t capacity, uint64_t spare);
-  bool next_planned_write(PieceRef& ref);
-  bool read_ahead();
   uint64_t in_flight_most() const;
-  bool room_to_clean();
 
   // choose.cpp
-  std::vector<uint64_t> step_times(uint64_t period_ns) const;
   void consider_choice();
-  void follow_trial();
-  bool take_stock(uint64_t period_ns);
+  bool take_stock();
   bool ponder_choice();
 
   // births.cpp
@@ -476,14 +463,6 @@ class EngineImpl final : public Engine, private EngineLimits, private InMotion {
   std::string thrash_words(const Thrash::Totals& totals) const;
   std::string enough_words() const;
   void notice(const std::string& words);
-
-  // greedy.cpp
-  void learn_greedy();
-  void replan_greedy();
-  bool carry_out_greedy();
-  void pull_triggers();
-  bool begin_writes();
-  bool begin_reads();
 
   // reap.cpp
   bool reap_copies();
@@ -553,33 +532,27 @@ class EngineImpl final : public Engine, private EngineLimits, private InMotion {
   // Read at every touch, and seldom written.
   alignas(64) mutable std::atomic<bool> watching_{false};
   std::atomic<int> program_stream_{-1};  // of the last release; -1: none yet
-  std::unique_ptr<EventRing> ring_;      // Policy::lifetime, as history_; null otherwise
+  std::unique_ptr<EventRing> ring_;      // Policy::lifetime, as learner_; null otherwise
   // Written at every touch.
   alignas(64) std::atomic<uint64_t> ticks_{1};
   RankedMutex<Rank::freed> freed_mutex_;          // under the engine's, or alone
   std::vector<Block*> freed_;       // the driver could not be called: see settle_later()
   alignas(64) std::atomic<bool> busy_{false};
-  std::unique_ptr<History> history_;
-  std::vector<Life> life_of_;           // by descriptor
-  DeviceClock device_clock_{streams_};
-  uint64_t learned_ = 0;                // event number of the last learn()
-  std::vector<uint32_t> block_of_;      // descriptor, by life
-  GreedyRun greedy_;
-  Plan plan_;
+  std::unique_ptr<Learner> learner_;  // Policy::lifetime; null otherwise
+  Outlook outlook_;
+  SpareChoice choice_{options_.spare_fraction};
+  lifetimes::Plan<Block*> plan_;
   Births births_;
   Placing placing_;
-  Choice choice_;
   std::atomic<bool> ponder_due_{false}, host_due_{false};
-  double spare_fraction_ = options_.spare_fraction;
   lifetimes::Load reading_;             // of the store
   lifetimes::Fullest fullest_;
   uint64_t reading_since_ = 0;          // event number at which reading_'s period began
-  Scratch scratch_;
   std::function<void()> watch_callback_;
   std::thread::id watch_begins_;  // the thread that is about to begin; default: none
   std::atomic<bool> watch_due_{false}, streams_told_{false};
   bool told_early_ = false;  // tensors are marked Told::always from the first one on
-  uint64_t asleep_at_ = UINT64_MAX;  // history_'s event number at spill_away(); lifetimes
+  uint64_t asleep_at_ = UINT64_MAX;  // event number at spill_away()
   HotCounters hot_;
   mutable std::array<ThreadCount, cells_own> thread_holds_{};  // by thread_cell()
   AtomicTally segment_tally_[2], reserved_tally_[2];

@@ -282,7 +282,7 @@ void EngineImpl::drop_descriptor(Block& block) {
   }
   // The descriptor's number will be another block's. (No new decision here: the last one may be
   // being carried out.)
-  if (ring_) (void)take_events();
+  if (learner_) (void)take_events();
   if (block.place_bytes != 0) {
     block.place_bytes = 0;
   } else if (block.pages != 0) {

@@ -4,17 +4,19 @@
 // store is elsewhere.
 #include <algorithm>
 
-#include "allocator/engine/engine_impl.h"
+#include "allocator/engine/tiers.h"
 #include "firn/canary.h"
 
 namespace firn {
 
-/// Host memory that is not planned for keeping: for transfers, for copies made ahead of leaving,
-/// and for gaps between pieces of different sizes.
+/// Bytes that copies made ahead of leaving may take of host memory.
+uint64_t EngineImpl::spare_bytes() const {
+  return static_cast<uint64_t>(choice_.fraction() *
+                               static_cast<double>(frames_.budget_granules() * granule_bytes));
+}
+
 uint64_t EngineImpl::host_reserve_bytes() const {
-  const auto spare = static_cast<uint64_t>(
-      spare_fraction_ * static_cast<double>(frames_.budget_granules() * granule_bytes));
-  return 4 * in_flight_most() + spare + host_.budget() / host_gaps_part;
+  return lifetimes::host_reserve(options_.span_bytes, host_.budget(), spare_bytes());
 }
 
 /// Do transfers only pass through host memory, with no room to keep anything?
@@ -39,85 +41,19 @@ void EngineImpl::lay_out_in_memory(const Block& block, lifetimes::Item& item) co
 
 /// Decides what is to be written to the store and read from it, for all memory together.
 void EngineImpl::replan_host(uint64_t capacity, uint64_t spare) {
-  const auto& blocks = scratch_.blocks;
-  for (size_t i = 0; i < blocks.size(); ++i) lay_out_in_memory(*blocks[i], scratch_.items[i]);
+  const auto& blocks = outlook_.blocks();
+  for (size_t i = 0; i < blocks.size(); ++i) lay_out_in_memory(*blocks[i], outlook_.items()[i]);
   const uint64_t keeps =
       (host_.budget() - std::min(host_.budget(), host_reserve_bytes())) / page_bytes;
   // (SSDs can read at all times; what is used last would come from them all at once.)
   const lifetimes::Decision decision =
-      lifetimes::decide({capacity + keeps, spare, history_->period(), scratch_.items,
-                         scratch_.steps, false, lifetimes::Prefer::written_last});
-  plan_.memory_window = history_->now() + decision.window;
-  for (uint32_t i : decision.fetch) plan_.reads.push_back(plan_entry(decision, i, 0));
-  for (auto [i, pages, is_spare] : decision.leaving) {
-    plan_.writes.push_back(plan_entry(decision, i, pages));
-    plan_.writes.back().spare = is_spare;
-  }
+      lifetimes::decide({capacity + keeps, spare, learner_->history().period(), outlook_.items(),
+                         outlook_.steps(), lifetimes::Prefer::written_last});
+  EngineTiers::carry_out(*this).adopt_for_memory(decision, blocks);
 }
 
-/// The next piece in host memory that is to be in the store, from each block's tail.
-bool EngineImpl::next_planned_write(PieceRef& ref) {
-  if (plan_.write_looked) return false;
-  for (size_t w = plan_.written; w < plan_.writes.size(); ++w) {
-    const Plan::Entry& entry = plan_.writes[w];
-    Block& block = *entry.block;
-    bool over = !meant(entry);
-    uint64_t covered = 0;
-    for (size_t i = block.pieces.size(); i-- > 0 && !over;) {
-      const Piece& piece = block.pieces[i];
-      if (piece.slot) covered += (piece.bytes + page_bytes - 1) / page_bytes;
-      over = covered >= entry.pages;
-    }
-    if (over) {
-      if (w == plan_.written) ++plan_.written;
-      continue;
-    }
-    // A spare write waits until nothing else is written.
-    if (entry.spare && transfers_.writing_bytes() > 0) return false;
-    for (size_t i = block.pieces.size(); i-- > 0;) {
-      ref = piece_ref(block, static_cast<uint32_t>(i));
-      if (HostCopies::is_unwritten(ref)) return true;
-    }
-  }
-  plan_.write_looked = true;
-  return false;
-}
-
-/// Reads pieces that are only in the store into host memory, in the order of next use, where they
-/// are worth more there than what it holds.
-bool EngineImpl::read_ahead() {
-  bool any = false;
-  uint64_t reading = transfers_.reading_bytes();
-  for (; plan_.read < plan_.reads.size(); ++plan_.read) {
-    const Plan::Entry& entry = plan_.reads[plan_.read];
-    Block& block = *entry.block;
-    if (!meant(entry)) continue;
-    for (uint32_t i = 0; i < block.pieces.size(); ++i) {
-      const Piece& piece = block.pieces[i];
-      if (piece.on_device || piece.host || !piece.slot_valid || piece.reading) continue;
-      if (clock_.now_ns() < piece.read_again_ns) continue;  // it failed a moment ago
-      if (reading >= in_flight_most()) return any;
-      // Clear of what room_to_clean() keeps free, or it would be filled and emptied for ever.
-      while (host_.used() + 4 * in_flight_most() > host_.budget())
-        if (!host_copies_.drop_planned(entry.next_use, plan_.window)) return any;
-      if (!start_read(block, i)) return any;
-      reading += piece.bytes;
-      any = true;
-    }
-  }
-  return any;
-}
-
-/// As much as keeps a channel busy, and little enough to leave host memory for others.
 uint64_t EngineImpl::in_flight_most() const {
-  return std::min(4 * options_.span_bytes, host_.budget() / 8);
-}
-
-/// Is there staging to spare, so that copies made ahead take none from those that wait for it?
-bool EngineImpl::room_to_clean() {
-  while (host_.used() + 2 * in_flight_most() > host_.budget())
-    if (!host_copies_.drop_planned(plan_.memory_window, plan_.window)) return false;
-  return true;
+  return lifetimes::in_flight_most(options_.span_bytes, host_.budget());
 }
 
 bool EngineImpl::give_host_back(bool pressed) {

@@ -58,55 +58,6 @@ struct SumDue {
   bool arrived;  // for the first time; else to be compared
 };
 
-/// The last decision, and how far it was carried out.
-struct Plan {
-  struct Entry {
-    Block* block;
-    uint32_t generation;
-    uint64_t pages;  // to be away or clean; in `fetch`: to be on the device
-    uint64_t next_use;  // as an event's number
-    uint64_t age;       // when it was decided: a touch since makes it void
-    bool spare = false; // to leave only while nothing else does
-  };
-  bool valid = false;
-  uint64_t made = 0;            // event number
-  uint64_t made_ns = 0;
-  uint64_t window = 0;          // event number until which everything has room
-  uint64_t memory_window = 0;   // the same for the device and host memory together
-  uint64_t period = 0;          // events
-  uint64_t excess = 0;          // pages that do not fit the device at the period's peak
-  std::deque<Entry> fetch;      // in the order of next use
-  std::vector<Entry> farthest;  // on the device, the farthest next use first
-  std::vector<Entry> leaving;   // what will have to leave, in that order
-  std::vector<Entry> reads;     // partly only in the store; to come to memory, by next use
-  std::vector<Entry> writes;    // to be in the store, in that order
-  size_t read = 0;              // the first of `reads` that may still be in the store only
-  size_t written = 0;           // the first of `writes` that may still need a write
-  bool write_looked = false;    // `writes` has been searched: nothing left to begin
-  size_t cleaned = 0;           // the first of `leaving` that may still need a copy elsewhere
-};
-
-/// Policy::greedy: the plan of a period, and the part of it that is due.
-struct GreedyRun {
-  struct Trigger {
-    uint64_t ahead;  // events after the plan was made
-    lifetimes::Identity identity;
-    bool write, to_store;
-  };
-  struct Due {
-    Block* block;
-    uint32_t generation;
-    uint64_t age;  // a touch since makes it void
-    bool to_store;
-  };
-  bool valid = false;
-  uint64_t made = 0, period = 0;  // event number; events
-  std::vector<Trigger> triggers;  // in their order
-  size_t next = 0;                // the first trigger that is not due yet
-  std::deque<Due> writes, reads;
-  std::deque<PieceRef> store_bound;  // copied out, to be written to the store at once
-};
-
 /// A thread's wait for memory, known from begin() until this ends. Under the engine's lock.
 class OpenWait {
  public:

@@ -5,15 +5,13 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "allocator/base/sizes.h"
+#include "allocator/memory/units.h"
 
 namespace firn {
 
 struct EngineLimits {
   static constexpr uint32_t segment_mark = 0x80000000u, region_mark = 0x40000000u;
   static constexpr uint32_t regions_most = 64;
-  // How many sizes are remembered of blocks that may have places.
-  static constexpr size_t sizes_known_most = 1 << 18;
   // The driver does not call back: completed copies are found by polling, this often while a thread
   // waits.
   static constexpr uint64_t poll_ns = 100'000;
@@ -34,22 +32,12 @@ struct EngineLimits {
   // so that deciding takes little CPU time and holds the lock little, however short the iterations
   // are.
   static constexpr uint64_t decision_pause_ns = 25;
-  static constexpr size_t in_use_most = 64;   // entries of a plan skipped because they are in use
-  // If the SSDs are reading for more than this part of the time, what comes from there replaces
-  // what must come from there too only in the last 1/swap_part of a period before its use.
-  static constexpr double reading_most = .8;
-  static constexpr uint64_t swap_part = 128;
-  // Part of host memory that is not counted on: gaps between pieces of different sizes.
-  static constexpr uint64_t host_gaps_part = 32;
   // How many events ahead blocks are made for coming allocations.
   static constexpr uint64_t births_ahead = 4;
   // The order in which ready blocks are wanted is updated after this part of the period.
   static constexpr uint64_t wants_part = 16;
   // Device times are taken at least so many events apart.
   static constexpr uint64_t stamp_events = 4;
-  // A greedy plan leaves this part of the memory free, for what comes a little sooner than planned.
-  static constexpr uint64_t greedy_spare_part = 64;
-  static constexpr size_t unit_bytes = 512;
   static constexpr uint32_t units_per_segment = granule_bytes / unit_bytes;
   static constexpr uint32_t segments_most = 1u << 17;
   // The units of so many segments lie in one table, on huge pages.

@@ -33,16 +33,14 @@ Placing::Place* EngineImpl::next_place(unsigned stream, size_t bytes) {
   Region* region = placing_.active ? region_of(stream) : nullptr;
   if (!region) return nullptr;
   (void)take_events();
-  if (!history_->known()) return nullptr;
+  if (!learner_->history().known()) return nullptr;
   collect_places(*region);
   const uint64_t asked = (bytes + unit_bytes - 1) / unit_bytes * unit_bytes;
   const uint64_t known_as = pages_of(bytes) * page_bytes;
   for (uint64_t ahead = 1; ahead <= looked_ahead; ++ahead) {
-    const History::Upcoming coming = history_->upcoming(ahead);
+    const History::Upcoming coming = learner_->history().upcoming(ahead);
     if (coming.kind != EventKind::allocate || coming.bytes != known_as) continue;
-    if (coming.identity >= births_.stream_of.size() ||
-        births_.stream_of[coming.identity] != stream + 1)
-      continue;
+    if (learner_->stream_of(coming.identity) != stream) continue;
     // This is the allocation, with or without a place; not the next one of its size.
     Placing::Place* place = place_of(coming.identity, known_as);
     const bool there = place && place->region == region && !place->barred &&

@@ -33,11 +33,11 @@ bool alike(uint64_t a, uint64_t b) {
 
 /// A block that leaves the device gets no place in the periods to come.
 void EngineImpl::note_leaving(const Block& block) {
-  const Life life = block.index < life_of_.size() ? life_of_[block.index] : 0;
+  const Life life = learner_ ? learner_->life_of(block) : 0;
   if (!life) return;
-  const Identity identity = history_->identity(life);
+  const Identity identity = learner_->history().identity(life);
   if (identity >= placing_.left_at.size()) placing_.left_at.resize(identity + 1024);
-  placing_.left_at[identity] = history_->now();
+  placing_.left_at[identity] = learner_->history().now();
 }
 
 /// Counts an allocation with a planned place that got a block of its own instead.
@@ -53,15 +53,15 @@ void EngineImpl::note_allocation(Identity identity, const Block& block) {
 /// The plan failed: the wait until the next one doubles each time.
 void EngineImpl::give_up_places() {
   stop_placing();
-  placing_.since = history_->now();
+  placing_.since = learner_->history().now();
   placing_.rounds_waited = std::min(placing_.rounds_waited * 2, rounds_waited_most);
-  placing_.next = history_->now() + placing_.rounds_waited * history_->period();
+  placing_.next = learner_->history().now() + placing_.rounds_waited * learner_->history().period();
 }
 
 /// Does the program still do what the places were planned for? (An iteration that differs a little
 /// now and then is followed by others as before.)
 void EngineImpl::follow_places() {
-  const uint64_t now = history_->now();
+  const uint64_t now = learner_->history().now();
   // Until the region is mapped, misses are not the program's doing.
   const bool filling = now < placing_.adopted + filling_rounds * placing_.period;
   const uint64_t planned = placing_.places.size();
@@ -86,11 +86,11 @@ void EngineImpl::follow_places() {
 
 /// Is it time to plan places, or to give them up?
 void EngineImpl::consider_places() {
-  if (!options_.places || options_.adversarial || options_.policy == Policy::greedy) return;
-  const uint64_t now = history_->now(), period = history_->period();
+  if (!options_.places || options_.adversarial) return;
+  const uint64_t now = learner_->history().now(), period = learner_->history().period();
   if (placing_.active) return follow_places();
-  if (!history_->known() || !alike(period, placing_.seen)) {
-    placing_.seen = history_->known() ? period : 0;
+  if (!learner_->history().known() || !alike(period, placing_.seen)) {
+    placing_.seen = learner_->history().known() ? period : 0;
     placing_.since = now;
     return begin_round();
   }
@@ -107,7 +107,7 @@ void EngineImpl::consider_places() {
 }
 
 void EngineImpl::begin_round() {
-  placing_.round = history_->now();
+  placing_.round = learner_->history().now();
   placing_.maps_before = counted_.maps;
   placing_.placed_before = counted_.placed;
   placing_.missed_before = counted_.places_missed;
@@ -116,7 +116,7 @@ void EngineImpl::begin_round() {
 /// Collects what may have places, and how much memory everything takes, in the period to come.
 void EngineImpl::take_places_stock() {
   lifetimes::PlacesInput& stock = placing_.stock;
-  const uint64_t period = history_->period();
+  const uint64_t period = learner_->history().period();
   stock = {};
   stock.period = period;
   stock.page_bytes = page_bytes;
@@ -140,7 +140,7 @@ void EngineImpl::take_places_stock() {
     for (const auto& [address, block] : region->used()) pages += block->pages;
   stock.loads.push_back({0, pages});
   for (uint64_t ahead = 1; ahead <= period; ++ahead) {
-    const History::Upcoming coming = history_->upcoming(ahead);
+    const History::Upcoming coming = learner_->history().upcoming(ahead);
     const bool frees = coming.kind == EventKind::free;
     if (!frees && coming.kind != EventKind::allocate) continue;
     const uint64_t size = coming.bytes / page_bytes;
@@ -152,7 +152,7 @@ void EngineImpl::take_places_stock() {
 
 /// Finds what is allocated in the period to come, and when it is freed, in that period or the next.
 void EngineImpl::find_stays(std::vector<lifetimes::Stay>& stays) {
-  const uint64_t period = history_->period(), now = history_->now();
+  const uint64_t period = learner_->history().period(), now = learner_->history().now();
   std::vector<lifetimes::Stay> all;
   std::vector<uint32_t> player;  // by identity: stay + 1
   const auto of = [&](Identity identity) -> uint32_t& {
@@ -160,25 +160,24 @@ void EngineImpl::find_stays(std::vector<lifetimes::Stay>& stays) {
     return player[identity];
   };
   for (uint64_t ahead = 1; ahead <= 2 * period; ++ahead) {
-    const History::Upcoming coming = history_->upcoming(ahead);
+    const History::Upcoming coming = learner_->history().upcoming(ahead);
     if (coming.kind == EventKind::free) {
       if (const uint32_t stay = std::exchange(of(coming.identity), 0))
         all[stay - 1].death = (ahead - 1) % period + 1;
     } else if (coming.kind == EventKind::allocate) {
       // A block that still has this identity goes on as another, and is freed as that.
       uint32_t older = std::exchange(of(coming.identity), 0);
-      for (Identity at = coming.identity; older && (at = history_->marker(at));)
+      for (Identity at = coming.identity; older && (at = learner_->history().marker(at));)
         std::swap(older, of(at));
       if (ahead > period) continue;
-      const auto bytes = placing_.bytes_of.find({coming.identity, coming.bytes});
-      if (bytes == placing_.bytes_of.end() || coming.identity >= births_.stream_of.size() ||
-          births_.stream_of[coming.identity] == 0)
-        continue;
+      const std::optional<uint64_t> bytes = learner_->bytes_of(coming.identity, coming.bytes);
+      const std::optional<unsigned> stream = learner_->stream_of(coming.identity);
+      if (!bytes || !stream) continue;
       const bool left = coming.identity < placing_.left_at.size() &&
                         placing_.left_at[coming.identity] != 0 &&
                         placing_.left_at[coming.identity] + steady_rounds * period > now;
-      all.push_back({coming.identity, births_.stream_of[coming.identity] - 1u, ahead, 0,
-                     bytes->second, coming.bytes / page_bytes, left});
+      all.push_back({coming.identity, *stream, ahead, 0, *bytes, coming.bytes / page_bytes,
+                     left});
       of(coming.identity) = static_cast<uint32_t>(all.size());
     }
   }
@@ -209,7 +208,7 @@ bool EngineImpl::ponder_places() {
 }
 
 void EngineImpl::adopt_places(const lifetimes::Places& planned, uint64_t period) {
-  if (abandoned_ || !history_->known() || !alike(history_->period(), period)) return;
+  if (abandoned_ || !learner_->history().known() || !alike(learner_->history().period(), period)) return;
   placing_.active = false;
   for (const auto& region : region_owner_) collect_places(*region);
   for (Placing::Place& place : placing_.places)
@@ -238,7 +237,7 @@ void EngineImpl::adopt_places(const lifetimes::Places& planned, uint64_t period)
   }
   placing_.active = !placing_.places.empty();
   placing_.period = period;
-  placing_.adopted = history_->now();
+  placing_.adopted = learner_->history().now();
   placing_.rounds_watched = placing_.maps_watched = 0;
   counted_.places = placing_.places.size();
   counted_.region_planned_bytes = placing_.pages * page_bytes;

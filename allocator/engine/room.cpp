@@ -9,6 +9,7 @@
 #include "allocator/base/check.h"
 #include "allocator/base/sizes.h"
 #include "allocator/engine/hot.h"
+#include "allocator/engine/tiers.h"
 #include "firn/canary.h"
 
 namespace firn {
@@ -82,13 +83,9 @@ uint64_t EngineImpl::evict(uint64_t pages, const Block* except) {
   if ((spilling_stopped_ && !FIRN_CANARY(38)) || health_.dead()) return 0;
   if (watch_begins_ != std::thread::id()) return 0;
   if (stuck_) return evict_clean(pages, except);
-  uint64_t started = 0;
-  if (plan_.valid)  // used late, with a copy or soon with one first; then any
-    for (const uint64_t beyond : {plan_.window, uint64_t{0}}) {
-      if (started < pages) started += evict_farthest(pages - started, except, beyond, true);
-      if (started < pages) started += evict_going(pages - started, except, beyond);
-      if (started < pages) started += evict_farthest(pages - started, except, beyond, false);
-    }
+  std::optional<Block*> wanted;
+  if (except) wanted = const_cast<Block*>(except);
+  uint64_t started = EngineTiers::carry_out(*this).evict(pages, wanted);
   bool passed_over = false, spare_aside = true;
   // A spill that fails at once makes its block young; after more failures than blocks this ends.
   for (size_t failures = 0, aside = 0; started < pages && failures <= live_.size();) {

@@ -7,6 +7,7 @@
 
 #include "allocator/base/check.h"
 #include "allocator/base/sizes.h"
+#include "allocator/engine/baseline.h"
 #include "allocator/engine/hot.h"
 #include "firn/canary.h"
 
@@ -253,10 +254,7 @@ void EngineImpl::came_out(const PieceRef& ref) {
   piece.host_valid = true;
   counted_.spilled_bytes += piece.bytes;
   plan_.write_looked = false;
-  if (ref.block->to_store)
-    greedy_.store_bound.push_back(ref);
-  else
-    host_copies_.arrived(ref);
+  if (!options_.baseline || !options_.baseline->came_out(ref)) host_copies_.arrived(ref);
   if (options_.guard) guard(*ref.block);
 }
 

@@ -14,43 +14,10 @@
 #include "allocator/blocks/block.h"
 #include "allocator/blocks/region.h"
 #include "allocator/engine/thrash.h"
-#include "allocator/lifetimes/events.h"
+#include "allocator/policy/learner.h"
 #include "allocator/lifetimes/places.h"
-#include "allocator/lifetimes/rehearse.h"
 
 namespace firn {
-
-using lifetimes::Identity;
-
-/// The input of a rehearsal; its spans are of the vectors, and set when it is made.
-struct Stock {
-  lifetimes::Rehearsal rehearsal;
-  std::vector<lifetimes::Item> items;
-  std::vector<lifetimes::Step> steps;
-  std::vector<uint64_t> before_ns, in_store;
-};
-
-/// A trial of writing more ahead than rehearsals see a use for: made if periods take longer than
-/// was rehearsed.
-struct Trial {
-  enum class Of : uint8_t { nothing, what_was_chosen, more };
-  Of of = Of::nothing;               // the setting that is measured
-  double rehearsed_ns = 0;           // a period with the chosen setting
-  double chosen = 0, chosen_ns = 0;  // that setting, and what a period takes with it
-  uint64_t from = 0;                 // event number from which periods are measured
-  uint64_t from_ns = 0;              // and when that was; 0: not yet
-};
-
-/// How much is written ahead (choose.cpp).
-struct Choice {
-  bool timing = false;               // the period's device times are being taken
-  bool due = false;                  // the rehearsal is due or under way
-  bool ready = false;                // its input is ready
-  uint64_t since = 0;                // event number at which timing began
-  uint64_t period = 0, made = 0;     // of the last choice: events, event number
-  Stock stock;
-  Trial trial;
-};
 
 /// Allocations that are foreseen (births.cpp).
 struct Births {
@@ -70,7 +37,6 @@ struct Births {
   };
   std::map<std::pair<unsigned, uint32_t>, Wants> wants;  // by stream and pages
   uint64_t wants_made = UINT64_MAX;                      // event number
-  std::vector<uint16_t> stream_of; // by identity: the stream + 1 that allocated it last
 };
 
 /// Planned places (places.cpp, plan_places.cpp, regions.cpp).
@@ -88,8 +54,6 @@ struct Placing {
   std::vector<Place> places;
   std::vector<uint32_t> of;        // by identity: its first place + 1
   uint64_t period = 0, pages = 0; // the plan's; of all regions, as planned
-  std::map<std::pair<Identity, uint64_t>, uint64_t> bytes_of;  // by identity and the history's
-                                                               // bytes: what was asked for last
   std::vector<uint64_t> left_at;   // by identity: the event at which it last left the device
   bool due = false, ready = false; // a plan is being made; its stock waits for it
   lifetimes::PlacesInput stock;
@@ -100,15 +64,6 @@ struct Placing {
   uint64_t round = 0;              // event number at which the round of the period began
   uint64_t adopted = 0;            // event number at which the plan was adopted
   uint64_t maps_before = 0, placed_before = 0, missed_before = 0;  // counts at that time
-};
-
-/// Work arrays of a decision, kept for reuse.
-struct Scratch {
-  std::vector<Block*> blocks;
-  std::vector<lifetimes::Item> items;
-  std::vector<lifetimes::Step> steps;
-  std::vector<uint32_t> item_of;      // by identity: the item + 1 that plays it
-  std::vector<uint32_t> first_of;     // and the first that played it
 };
 
 /// Written under the lock, read without it: see Engine::failures().

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include "allocator/base/check.h"
+#include "allocator/engine/baseline.h"
 #include "allocator/engine/hot.h"
 
 namespace firn {
@@ -51,8 +52,8 @@ EngineStats EngineImpl::stats() const {
   s.host_used_bytes = host_.used();
   s.in_flight_bytes = transfers_.in_flight_bytes();
   s.touches = tick();
-  s.spare_fraction = spare_fraction_;
-  s.period_found = plan_.valid || greedy_.valid;
+  s.spare_fraction = choice_.fraction();
+  s.period_found = plan_.valid || (options_.baseline && options_.baseline->has_plan());
   using lifetimes::Channel;
   const lifetimes::Bandwidths& measured = transfers_.bandwidths();
   s.measured_host_out_bytes_s = measured.bytes_s(Channel::host_out);
@@ -178,9 +179,9 @@ void EngineImpl::trim() {
   Entered context(*this);
   if (!can_use(context)) return;
   Lock lock(mutex_);
-  if (history_) {  // nothing is made ready ahead until the program goes on
+  if (learner_) {  // nothing is made ready ahead until the program goes on
     learn();
-    births_.done_at = history_->now();
+    births_.done_at = learner_->history().now();
   }
   park_ready(true);
   (void)release_segments();
@@ -293,7 +294,7 @@ void EngineImpl::spill_away() {
   {
     Lock lock(mutex_);
     learn();
-    if (history_) asleep_at_ = history_->now();  // nothing is fetched meanwhile
+    if (learner_) asleep_at_ = learner_->history().now();  // nothing is fetched meanwhile
     if (!watching_.load(std::memory_order_relaxed)) watch_due_ = true;
   }
   spill_all();
@@ -301,7 +302,7 @@ void EngineImpl::spill_away() {
   Lock lock(mutex_);
   stuck_ = false;  // what did not fit now may fit later
   learn();
-  if (history_) asleep_at_ = history_->now();
+  if (learner_) asleep_at_ = learner_->history().now();
 }
 
 void EngineImpl::check() const {

@@ -77,7 +77,7 @@ Result<Hold> EngineImpl::touch_slow(Block& block, CUstream stream, Access access
             if (!stall_begin) begin_stall();
             if (Result<void> ordered = streams_.order(index, block.arrival); !ordered)
               return ordered.error();
-            if (options_.policy == Policy::greedy) device_clock_.waits_for(block.arrival);
+            if (options_.baseline && learner_) learner_->clock().waits_for(block.arrival);
           }
         }
         if (access == Access::write && (w & word::copies)) {

@@ -5,7 +5,8 @@
 #include <fmt/format.h>
 
 #include "allocator/base/check.h"
-#include "allocator/engine/engine_impl.h"
+#include "allocator/engine/baseline.h"
+#include "allocator/engine/tiers.h"
 #include "firn/canary.h"
 
 namespace firn {
@@ -17,19 +18,17 @@ bool EngineImpl::next_write(PieceRef& ref) {
     if (next) ref = *next;
     return next.has_value();
   };
-  for (auto& bound = greedy_.store_bound; !bound.empty();) {
-    ref = bound.front();
-    bound.pop_front();
-    if (HostCopies::is_unwritten(ref)) return true;
-  }
+  if (options_.baseline)
+    while (const std::optional<PieceRef> next = options_.baseline->next_write())
+      if (HostCopies::is_unwritten(*next)) return take(next);
   if (plan_.valid) {
-    if (next_planned_write(ref)) return true;
+    if (const auto next = EngineTiers::carry_out(*this).next_write())
+      return take(piece_ref(*next->block, static_cast<uint32_t>(next->piece)));
     if (host_is_passage() && take(host_copies_.next_by_arrival())) return true;
     return (staging_wanted_ || host_.closing()) && take(host_copies_.next_by_use());
   }
-  // A greedy plan's copies in host memory stay there as long as they can.
-  const uint64_t stays = greedy_.valid && !host_is_passage()
-                             ? host_.budget() - 4 * in_flight_most()
+  const uint64_t stays = options_.baseline
+                             ? options_.baseline->writes_from(EngineTiers(*this))
                              : host_.budget() / 2;
   return (staging_wanted_ || host_.closing() || host_.used() > stays) &&
          take(host_copies_.next_by_arrival());
@@ -43,10 +42,8 @@ bool EngineImpl::write_back() {
   if (now >= write_again_ns_ && std::exchange(store_full_, false)) stuck_ = false;
   const uint64_t most =
       plan_.valid ? in_flight_most() : std::max(host_.budget() / 4, options_.piece_bytes);
-  if (store_full_) {  // what was bound for it stays, to be dropped as other copies are
-    for (const PieceRef& bound : greedy_.store_bound) host_copies_.arrived(bound);
-    greedy_.store_bound.clear();
-  }
+  if (store_full_ && options_.baseline)  // they stay, to be dropped as other copies are
+    for (const PieceRef& bound : options_.baseline->give_up_writes()) host_copies_.arrived(bound);
   PieceRef ref{};
   while (!store_full_ && now >= write_again_ns_ && transfers_.writing_bytes() < most &&
          next_write(ref)) {
@@ -100,7 +97,8 @@ void EngineImpl::written(const PieceRef& ref, const StoreCompletion& completion,
   unwritten_ns_ = failing_ns_ = 0;
   if (!written_as_arrived(block, piece, completion)) return;
   piece.slot_valid = true;
-  if (block.to_store && block.state() != State::faulting) {  // as the plan has it
+  if (options_.baseline && options_.baseline->leaves_host(block) &&
+      block.state() != State::faulting) {
     host_copies_.drop(piece);
   } else {
     host_copies_.stored(ref);

@@ -101,17 +101,6 @@ class Cover {
   std::vector<std::pair<uint64_t, int64_t>> lacks_;
 };
 
-/// Every dirty item that does not change before room runs short: other copies would be wasted.
-void choose_all_leaving(const Situation& s, const NextTimes& next, Decision& decision) {
-  for (uint32_t i = 0; i < s.items.size(); ++i)
-    if (s.items[i].on_device > s.items[i].clean && next.change[i] > decision.lacking)
-      decision.leaving.push_back({i, s.items[i].size, false});
-  std::sort(decision.leaving.begin(), decision.leaving.end(), [&](const auto& a, const auto& b) {
-    const uint64_t use_a = next.use[a.item], use_b = next.use[b.item];
-    return use_a != use_b ? use_a > use_b : a.item < b.item;
-  });
-}
-
 /// The order in which dirty items are chosen if they cover the same.
 class Order {
  public:
@@ -223,10 +212,7 @@ Decision decide(const Situation& situation) {
   std::sort(decision.farthest.begin(), decision.farthest.end(), [&](uint32_t a, uint32_t b) {
     return next.use[a] != next.use[b] ? next.use[a] > next.use[b] : a < b;
   });
-  if (situation.eager)
-    choose_all_leaving(situation, next, decision);
-  else
-    choose_leaving(situation, cover, next, decision);
+  choose_leaving(situation, cover, next, decision);
   decision.next_use = std::move(next.use);
   decision.next_change = std::move(next.change);
   return decision;

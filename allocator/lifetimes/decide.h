@@ -5,9 +5,7 @@
 // must be away. Pages that are away or clean cover every instant until their block is next
 // written: until then it leaves without I/O, however often it is read. For the rest, blocks are
 // made clean, as early and as few as possible: those not written until then, and of these the ones
-// used last, or written last (`prefer`). No other write is worth the wear it causes. Where writes
-// cause none (`eager`), the way out is never idle, and fetches begin the earlier the more can leave
-// for them.
+// used last, or written last (`prefer`). No other write is worth the wear it causes.
 //
 // Then it fetches, in the order of next use, within a window. The window ends at the first instant
 // without room for all of these: the blocks used until then that are on the device or fetched now,
@@ -66,7 +64,6 @@ struct Situation {
   uint64_t period = 0;    // events; steps go no further
   std::span<const Item> items;
   std::span<const Step> steps;
-  bool eager = false;  // copies out are free while the channel is otherwise idle
   Prefer prefer = Prefer::used_last;
 };
 

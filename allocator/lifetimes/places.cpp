@@ -66,27 +66,27 @@ uint64_t best_cut(const PlacesInput& input) {
   return cut;
 }
 
-struct Life {
+struct Lifespan {
   const Stay* stay;
   uint64_t begin, end;  // from the cut on
 };
 
 /// A block that lives across the cut has its place for itself: its life begins at 0.
-std::vector<Life> lives_of(const PlacesInput& input) {
+std::vector<Lifespan> lives_of(const PlacesInput& input) {
   const uint64_t cut = best_cut(input);
   const auto after_cut = [&](uint64_t ahead) {
     return ahead > cut ? ahead - cut : ahead + input.period - cut;
   };
-  std::vector<Life> lives;
+  std::vector<Lifespan> lives;
   for (const Stay& stay : input.stays) {
-    const Life life{&stay, after_cut(stay.birth), after_cut(stay.death)};
-    lives.push_back(life.begin < life.end ? life : Life{&stay, 0, input.period + 1});
+    const Lifespan life{&stay, after_cut(stay.birth), after_cut(stay.death)};
+    lives.push_back(life.begin < life.end ? life : Lifespan{&stay, 0, input.period + 1});
   }
   return lives;
 }
 
 /// A place for each life, in their order; none if no layout is possible.
-Places lay_out(const PlacesInput& input, std::span<const Life> lives) {
+Places lay_out(const PlacesInput& input, std::span<const Lifespan> lives) {
   Places places;
   Curve asked(input.period), rounded(input.period);
   std::map<uint32_t, std::vector<size_t>> by_stream;
@@ -120,7 +120,7 @@ Places lay_out(const PlacesInput& input, std::span<const Life> lives) {
 /// The granules in use, from event to event.
 class Occupied {
  public:
-  Occupied(const PlacesInput& input, std::span<const Life> lives, const Places& places)
+  Occupied(const PlacesInput& input, std::span<const Lifespan> lives, const Places& places)
       : granule_bytes_(input.granule_bytes), changes_(input.period + 1) {
     for (const Places::Height& height : places.heights)
       alive_[height.stream].resize(height.bytes / granule_bytes_);
@@ -164,9 +164,9 @@ struct Lacking {
 };
 
 /// Unused granules of a region can be given to others: only the used ones take room.
-Lacking lacking(const PlacesInput& input, std::span<const Life> lives, const Places& places) {
+Lacking lacking(const PlacesInput& input, std::span<const Lifespan> lives, const Places& places) {
   Curve placed(input.period);
-  for (const Life& life : lives) placed.add(*life.stay, life.stay->pages);
+  for (const Lifespan& life : lives) placed.add(*life.stay, life.stay->pages);
   Occupied occupied(input, lives, places);
   Lacking lacking;
   const uint64_t height = places.height_bytes() / input.page_bytes;
@@ -197,18 +197,18 @@ Lacking lacking(const PlacesInput& input, std::span<const Life> lives, const Pla
 Places plan_places(const PlacesInput& input) {
   if (input.period == 0) return {};
   FIRN_CHECK(input.page_bytes > 0 && input.granule_bytes > 0, "a plan of places without sizes");
-  std::vector<Life> all = lives_of(input);
+  std::vector<Lifespan> all = lives_of(input);
   const bool any_left =
-      std::any_of(all.begin(), all.end(), [](const Life& life) { return life.stay->left; });
+      std::any_of(all.begin(), all.end(), [](const Lifespan& life) { return life.stay->left; });
   for (const bool left_too : {true, false}) {
     if (left_too && !any_left) continue;
-    if (!left_too) std::erase_if(all, [](const Life& life) { return life.stay->left; });
+    if (!left_too) std::erase_if(all, [](const Lifespan& life) { return life.stay->left; });
     Places best;
     uint64_t least = UINT64_MAX;
     // First with the blocks that live across the cut inside the region, then outside of it.
     for (const bool across_too : {true, false}) {
-      std::vector<Life> lives = all;
-      if (!across_too) std::erase_if(lives, [](const Life& life) { return life.begin == 0; });
+      std::vector<Lifespan> lives = all;
+      if (!across_too) std::erase_if(lives, [](const Lifespan& life) { return life.begin == 0; });
       if (lives.size() < places_least || (!across_too && lives.size() == all.size())) break;
       Places places = lay_out(input, lives);
       const Lacking lack = lacking(input, lives, places);

@@ -32,14 +32,8 @@ class Program {
   void turn_over();
   void find_next_uses();
   void lay_out();
-  /// So much has moved since the last decision that it no longer fits.
-  bool is_stale() const {
-    const uint64_t part = r_.tuning.stale_part;
-    return part && stage_.moved() > moved_ + r_.machine.capacity / part;
-  }
   void decide_anew();
   void decide_for_host(uint64_t capacity, uint64_t spare);
-  Stage::Entry entry(uint32_t item, const Decision& decision, uint64_t pages = 0);
 
   const Rehearsal& r_;
   Rehearsed& result_;
@@ -52,7 +46,6 @@ class Program {
   bool last_ = false;              // period, and nothing comes after it
   uint64_t decided_at_ = no_use;
   uint64_t computed_ns_ = 0;
-  uint64_t moved_ = 0;             // pages, when it was decided
   // decide()'s input, kept between calls for speed.
   std::vector<Item> items_;
   std::vector<Step> steps_;
@@ -113,10 +106,11 @@ bool Program::period() {
   for (at_ = 0; at_ < r_.steps.size();) {
     if (r_.before_ns[at_] > 0) compute(r_.before_ns[at_]);
     const Step& step = r_.steps[at_++];
-    ++number_;
+    stage_.step = ++number_;
     if (!this->step(step)) return false;
   }
   if (r_.after_ns > 0) compute(r_.after_ns);
+  stage_.period_over();
   turn_over();
   return true;
 }
@@ -143,7 +137,6 @@ void Program::compute(uint64_t ns) {
   stage_.pump();
   while (stage_.now() < end) {
     stage_.advance(end);
-    if (is_stale()) decide_anew();
     if (stage_.now() < end) stage_.pump();
   }
   stage_.let_go();  // deaths must be known before anything else begins
@@ -232,55 +225,31 @@ void Program::lay_out() {
     if (now_[i] != nobody && first_[i] != nobody) items_[now_[i]].again = first_[i];
 }
 
-Stage::Entry Program::entry(uint32_t item, const Decision& decision, uint64_t pages) {
-  const uint64_t next = decision.next_use[item];
-  const StageBlock& block = stage_[blocks_[item]];
-  return {blocks_[item], block.life, block.touched, next == no_use ? no_use : number_ + next,
-          pages};
-}
-
 void Program::decide_anew() {
   lay_out();
   const uint64_t all = r_.machine.capacity, capacity = all - std::min(all, immovable_);
   const uint64_t spare = r_.tuning.spare_part ? capacity / r_.tuning.spare_part : 0;
   const Decision decision = decide(
-      {capacity, spare, r_.steps.size(), items_, steps_, r_.tuning.eager});
+      {capacity, spare, r_.steps.size(), items_, steps_});
   ++result_.decided;
   decided_at_ = number_;
-  moved_ = stage_.moved();
-  Stage::Plan& plan = stage_.plan;
-  plan.fetch.clear();
-  plan.farthest.clear();
-  plan.leaving.clear();
-  plan.reads.clear();
-  plan.writes.clear();
-  for (uint32_t i : decision.fetch) plan.fetch.push_back(entry(i, decision, items_[i].size));
-  if (!plan.fetch.empty()) plan.fetch.back().pages = decision.last_pages;
-  for (uint32_t i : decision.farthest) plan.farthest.push_back(entry(i, decision));
-  for (const Decision::Leaving& leaving : decision.leaving)
-    plan.leaving.push_back(entry(leaving.item, decision, leaving.pages));
-  plan.window = plan.memory_window = number_ + decision.window;
-  plan.fetched = plan.cleaned = plan.read = plan.written = 0;
+  stage_.plan.valid = true;
+  stage_.plan.period = r_.steps.size();
+  stage_.carry_out().adopt(decision, blocks_);
   for (size_t i = 0; i < blocks_.size(); ++i) {
     const uint64_t change = decision.next_change[i];
     stage_[blocks_[i]].next_change = change == no_use ? no_use : number_ + change;
   }
-  stage_.planned();
   if (r_.machine.has_store()) decide_for_host(capacity, spare);
 }
 
 /// One level up, as EngineImpl::replan_host() does.
 void Program::decide_for_host(uint64_t capacity, uint64_t spare) {
   for (size_t i = 0; i < blocks_.size(); ++i) stage_.lay_out_in_memory(blocks_[i], items_[i]);
-  const uint64_t host = r_.machine.host, keeps = host - std::min(host, stage_.host_reserve());
+  const uint64_t keeps = stage_.host_for_keeping();
   const Decision decision =
-      decide({capacity + keeps, spare, r_.steps.size(), items_, steps_, false,
-              Prefer::written_last});
-  Stage::Plan& plan = stage_.plan;
-  plan.memory_window = number_ + decision.window;
-  for (uint32_t i : decision.fetch) plan.reads.push_back(entry(i, decision));
-  for (const Decision::Leaving& leaving : decision.leaving)
-    plan.writes.push_back(entry(leaving.item, decision, leaving.pages));
+      decide({capacity + keeps, spare, r_.steps.size(), items_, steps_, Prefer::written_last});
+  stage_.carry_out().adopt_for_memory(decision, blocks_);
 }
 
 }  // namespace

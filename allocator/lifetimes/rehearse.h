@@ -31,9 +31,10 @@ struct RehearsalMachine {
   uint64_t capacity = 0;                   // pages on the device for items
   uint64_t host = 0;                       // of host memory, for transfers and for kept copies
   uint64_t page_bytes = 0;                 // bytes; to be set
+  uint64_t budget = 0;                     // pages of the device, for all; 0: the capacity
   uint64_t piece = 16;                     // pages of a transfer, at most
+  uint64_t span = 0;                       // pages that are fetched as one; 0: a piece
   double bytes_s[channel_count] = {};           // of each channel; write and read 0: no store
-  bool out_while_read = false;             // copies out may be of blocks that running kernels read
   bool has_store() const { return bytes_s[2] > 0 && bytes_s[3] > 0; }
   /// Nanoseconds for so many pages.
   uint64_t ns(Channel channel, uint64_t pages) const;
@@ -42,8 +43,6 @@ struct RehearsalMachine {
 /// Parameters to tune.
 struct Tuning {
   uint64_t spare_part = 16;  // 1/n of the capacity is covered beyond the shortage; 0: nothing
-  bool eager = false;        // see Situation
-  uint64_t stale_part = 0;  // decides anew once 1/n of the capacity was copied; 0: only by steps
 };
 
 /// One event, for checks of invariants. Pages; `block` numbers one life and is never reused.

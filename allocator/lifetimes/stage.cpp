@@ -4,9 +4,17 @@
 
 namespace firn::lifetimes {
 
+namespace {
+RehearsalMachine whole(RehearsalMachine machine) {
+  if (machine.span == 0) machine.span = machine.piece;
+  if (machine.budget == 0) machine.budget = machine.capacity;
+  return machine;
+}
+}  // namespace
+
 Stage::Stage(const RehearsalMachine& machine, const Tuning& tuning, Rehearsed& result,
              RehearsalObserver* observer)
-    : machine_(machine), tuning_(tuning), result_(result), observer_(observer) {}
+    : machine_(whole(machine)), tuning_(tuning), result_(result), observer_(observer) {}
 
 void Stage::happen(Happening happening) {
   if (!observer_) return;
@@ -24,11 +32,6 @@ StagePiece* Stage::valid(const Ref& ref) {
   StageBlock& block = blocks_[ref.block];
   const bool same = block.life == ref.life && block.version == ref.version;
   return same ? &block.pieces[ref.piece] : nullptr;
-}
-
-bool Stage::meant(const Entry& entry) const {
-  const StageBlock& block = blocks_[entry.block];
-  return block.life == entry.life && block.touched == entry.touched;
 }
 
 // ---- blocks
@@ -98,7 +101,7 @@ void Stage::give(uint32_t index, uint32_t i) {
   if (piece.host_valid || piece.store_valid) block.clean -= piece.pages;
   block.mapped -= piece.pages;
   taken_ -= piece.pages;
-  piece.device = piece.arriving = piece.leaving = false;
+  piece.device = piece.arriving = piece.leaving = piece.cleaning = false;
   happen({.what = Happening::What::given, .block = block.life, .piece = i,
           .pages = piece.pages});
 }
@@ -127,7 +130,7 @@ void Stage::want(uint32_t index, uint64_t step) {
   block.touched = step;
   for (StagePiece& piece : block.pieces) {
     if (piece.leaving) leaving_ -= piece.pages;
-    piece.leaving = false;
+    piece.leaving = piece.cleaning = false;
   }
 }
 
@@ -153,7 +156,6 @@ void Stage::use(uint32_t index) {
 void Stage::change(uint32_t index) {
   happen({.what = Happening::What::change, .block = blocks_[index].life});
   strip(index, false);
-  blocks_[index].changing = true;
   ++blocks_[index].version;
 }
 
@@ -185,6 +187,7 @@ void Stage::strip(uint32_t index, bool dies) {
       if (c < 2) device = &transfer;
     }
     if (piece.leaving) leaving_ -= piece.pages;
+    if (piece.arriving) arriving_ -= piece.pages;
     piece.leaving = false;
     if (dies && piece.mapped()) {
       if (device) {
@@ -210,7 +213,7 @@ void Stage::let_go() {
   std::vector<uint32_t> held;
   held.swap(held_);
   for (uint32_t index : held) {
-    blocks_[index].held = blocks_[index].changing = false;
+    blocks_[index].held = false;
     if (blocks_[index].dying) kill(index);
   }
 }
@@ -221,6 +224,7 @@ void Stage::begin(Channel channel, const Ref& ref) {
   const uint32_t pages = blocks_[ref.block].pieces[ref.piece].pages;
   on(channel) = {.active = true, .block = ref.block, .life = ref.life, .piece = ref.piece,
                  .pages = pages, .end_ns = now_ + machine_.ns(channel, pages)};
+  if (channel == Channel::store_read) reading_.tell(now_, true);
   result_.bytes[static_cast<unsigned>(channel)] += pages * machine_.page_bytes;
   happen({.what = Happening::What::transfer, .end_ns = on(channel).end_ns, .channel = channel,
           .block = ref.life, .piece = ref.piece, .pages = pages});
@@ -240,7 +244,7 @@ bool Stage::advance(uint64_t until) {
 void Stage::end(Channel channel) {
   const Transfer transfer = on(channel);
   on(channel) = {};
-  if (channel == Channel::host_out || channel == Channel::host_in) moved_ += transfer.pages;
+  if (channel == Channel::store_read) reading_.tell(now_, false);
   if (transfer.owns_device) {
     taken_ -= transfer.pages;
     draining_ -= transfer.pages;
@@ -256,14 +260,16 @@ void Stage::ended(Channel channel, const Transfer& transfer, StagePiece& piece) 
   const Ref of = ref(transfer.block, transfer.piece);
   switch (channel) {
     case Channel::host_out:
-      piece.going = false;
+      piece.going = piece.cleaning = false;
       piece.host_valid = true;
       block.clean += piece.pages;
       unwritten_.push_back(of);
+      plan.write_looked = false;
       if (piece.leaving) give(transfer.block, transfer.piece);
       break;
     case Channel::host_in:
       piece.arriving = false;
+      arriving_ -= piece.pages;
       piece.device = true;
       returned_.push_back(of);
       break;
@@ -276,6 +282,7 @@ void Stage::ended(Channel channel, const Transfer& transfer, StagePiece& piece) 
       piece.reading = false;
       piece.host_valid = true;
       droppable_.push({block.next_use, of});
+      if (piece.arriving) coming_.push_back(of);
       break;
   }
 }

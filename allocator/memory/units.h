@@ -32,6 +32,7 @@
 
 namespace firn {
 
+inline constexpr uint64_t unit_bytes = 512;
 inline constexpr uint64_t page_bytes = 64u << 10;
 inline constexpr uint64_t granule_bytes = 2u << 20;
 inline constexpr uint32_t granule_pages = granule_bytes / page_bytes;

@@ -9,6 +9,7 @@
 
 #include "allocator/base/check.h"
 #include "allocator/memory/frames.h"
+#include "allocator/simulate/greedy.h"
 
 namespace firn::simulate {
 
@@ -116,7 +117,10 @@ Result<void> Machine::start_engine() {
   engine.host_bytes = options_.host_bytes;
   engine.piece_bytes = piece_bytes;
   engine.watch_fraction = 0;  // every use is seen from the start
-  engine.policy = options_.policy;
+  engine.policy = options_.policy == ComparedPolicy::age ? Policy::age : Policy::lifetime;
+  if (options_.policy == ComparedPolicy::oracle) baseline_ = std::make_unique<Oracle>();
+  if (options_.policy == ComparedPolicy::greedy) baseline_ = std::make_unique<Greedy>();
+  engine.baseline = baseline_.get();
   engine.spare_fraction = options_.spare_fraction;
   engine.no_bytes = true;
   Result<std::unique_ptr<Engine>> opened =

@@ -10,10 +10,14 @@
 
 #include "allocator/engine/engine.h"
 #include "allocator/simulate/disks.h"
+#include "allocator/simulate/oracle.h"
 #include "firn/software_gpu.h"
 #include "firn/virtual_clock.h"
 
 namespace firn::simulate {
+
+/// How to choose what moves: the engine's own two, and two to compare them with.
+enum class ComparedPolicy : uint8_t { age, lifetime, oracle, greedy };
 
 struct MachineOptions {
   std::string gpu_library;               // the software GPU's libcuda.so.1
@@ -23,7 +27,7 @@ struct MachineOptions {
   uint64_t ssd_latency_ns = 0;
   unsigned ssds = 1;
   uint64_t host_bytes = 0;               // staging and host tier together
-  Policy policy = Policy::age;
+  ComparedPolicy policy = ComparedPolicy::age;
   double spare_fraction = 1. / 16;       // see EngineOptions
   bool driver_costs = true;              // mapping calls take the time they take on an A100
 };
@@ -62,6 +66,8 @@ class Machine {
   Engine& engine() { return *engine_; }
   ServiceClock& clock() { return *service_; }
   Disks& disks() { return *disks_; }
+  /// With ComparedPolicy::oracle only.
+  Oracle& oracle() { return static_cast<Oracle&>(*baseline_); }
   CUstream stream() const { return stream_; }
   /// A kernel of `ns` on the stream.
   void launch(uint64_t ns);
@@ -87,6 +93,7 @@ class Machine {
   std::unique_ptr<VirtualClock> clock_;
   std::unique_ptr<ServiceClock> service_;
   std::unique_ptr<Disks> disks_;
+  std::unique_ptr<Baseline> baseline_;
   std::unique_ptr<Engine> engine_;
 };
 

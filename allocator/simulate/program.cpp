@@ -206,9 +206,9 @@ void Program::lay_out(uint32_t index, Exists&& exists) {
   }
 }
 
-/// Policy::oracle: announces the whole iteration in advance.
+/// ComparedPolicy::oracle: announces the whole iteration in advance.
 void Program::foresee() {
-  std::vector<Engine::Coming> coming;
+  std::vector<Coming> coming;
   std::vector<bool> there(trace_.tensors.size());
   const auto add = [&](EventKind kind, uint32_t tensor) {
     const uint64_t bytes = trace_.tensors[tensor].bytes;
@@ -232,7 +232,8 @@ void Program::foresee() {
       there[deaths_[d]] = false;
     }
   }
-  engine_.foresee(coming);
+  machine_.oracle().foresee(std::move(coming));
+  (void)engine_.pump();
 }
 
 Result<void> Program::run_kernel(uint32_t index) {
@@ -317,7 +318,7 @@ Result<ProgramResult> Program::run() {
                              kernel_ + 2);
   });
   if (Result<void> done = set_up(); !done) return in_kernel(done.error());
-  if (machine_.options().policy == Policy::oracle) foresee();
+  if (machine_.options().policy == ComparedPolicy::oracle) foresee();
   begin_ns_ = last_end_ns_ = machine_.clock().now_ns();
   machine_.observe(observed, this);
   if (Timeline* timeline = options_.timeline) {

@@ -2,6 +2,8 @@
 
 #include <cstring>
 
+#include "allocator/simulate/greedy.h"
+
 namespace firn::test {
 
 uint64_t Simulation::wrong_bytes = 0;
@@ -137,6 +139,8 @@ Simulation::Simulation(const SimulationOptions& options) {
     engine.io_patience_ns = options.io_patience_ns;
     engine.slow_works = options.slow_works;
     engine.policy = options.policy;
+    if (options.greedy)
+      engine.baseline = baselines_.emplace_back(std::make_unique<simulate::Greedy>()).get();
     if (options.fail_entry)
       gpu_.fail_at(options.fail_entry, options.fail_nth, CUDA_ERROR_OUT_OF_MEMORY);
     Result<std::unique_ptr<Engine>> opened = Engine::open(

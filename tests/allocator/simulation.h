@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "allocator/base/check.h"
+#include "allocator/engine/baseline.h"
 #include "allocator/engine/engine.h"
 #include "allocator/memory/host_tier.h"
 #include "firn/software_gpu.h"
@@ -62,6 +63,7 @@ struct SimulationOptions {
   std::function<void()> on_wait;     // called whenever an engine is about to wait; it may be asked
   TraceWriter* trace = nullptr;
   Policy policy = Policy::age;
+  bool greedy = false;  // Policy::lifetime: the published plan decides instead
   double watch_fraction = 0;
   SimulatedStoreOptions store;
   // Not null: the engines have this in place of the store, which it is given.
@@ -131,6 +133,7 @@ class Simulation {
   std::unique_ptr<SimulatedStore> store_;
   std::unique_ptr<Store> in_front_;
   std::vector<CUcontext> contexts_;
+  std::vector<std::unique_ptr<Baseline>> baselines_;
   std::vector<std::unique_ptr<Engine>> engines_;
   std::vector<std::pair<int, CUstream>> streams_;
   std::atomic<uint64_t> host_left_{uint64_t{1} << 40};

@@ -1,4 +1,4 @@
-// The ring of events (allocator/engine/event_ring.h): two writers, one of whom may sleep while the
+// The ring of events (allocator/policy/event_ring.h): two writers, one of whom may sleep while the
 // other goes round, and a reader. The reader takes for event n exactly what was pushed as n, and
 // events come in their order; some may be lost, none twice.
 #include "tests/models/model.h"

@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include "allocator/base/check.h"
+#include "allocator/simulate/greedy.h"
 #include "tests/simulation/tag.h"
 
 namespace firn::sim {
@@ -166,6 +167,8 @@ void Machine::open_engines(std::function<bool()> may_wait) {
     }
     if (options_.host_pressed) engine.host_room = &host_room;
     engine.context = contexts_[static_cast<size_t>(device)];
+    if (options_.greedy)
+      engine.baseline = baselines_.emplace_back(std::make_unique<simulate::Greedy>()).get();
     Result<std::unique_ptr<Engine>> opened =
         Engine::open(engine, *driver_, seen_store_.get(), static_cast<unsigned>(device),
                      *asking_clock_);

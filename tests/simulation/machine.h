@@ -7,6 +7,7 @@
 #include <memory>
 #include <vector>
 
+#include "allocator/engine/baseline.h"
 #include "allocator/engine/engine.h"
 #include "allocator/memory/host_tier.h"
 #include "firn/software_gpu.h"
@@ -117,6 +118,7 @@ class Machine final : public TagMemory {
   std::unique_ptr<SeenStore> seen_store_;
   std::atomic<uint64_t> host_left_{0};  // for all engines (Options::host_shared)
   std::vector<CUcontext> contexts_;
+  std::vector<std::unique_ptr<Baseline>> baselines_;
   std::vector<std::unique_ptr<Engine>> engines_;
   std::vector<std::pair<int, CUstream>> streams_;
   std::vector<uint64_t> own_streams_;  // of each device

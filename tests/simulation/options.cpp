@@ -113,10 +113,10 @@ Options draw_options(uint64_t seed, unsigned operations) {
   e.no_bytes = true;
   switch (draw.below(8)) {
     case 0: case 1: case 2: e.policy = Policy::age; break;
-    case 3: e.policy = Policy::greedy; break;
+    case 3: o.greedy = true; [[fallthrough]];
     default: e.policy = Policy::lifetime; break;
   }
-  e.places = e.policy == Policy::lifetime && draw.one_in(2) && !e.guard;
+  e.places = e.policy == Policy::lifetime && !o.greedy && draw.one_in(2) && !e.guard;
   e.spare_fraction = draw.one_in(2) ? 1. / 16 : draw.part() / 4;
   o.with_store = draw.below(10) != 0;
   o.gpu_bytes = e.budget_bytes + (draw.one_in(3) ? 0 : 64 * granule);
@@ -144,13 +144,13 @@ Options draw_options(uint64_t seed, unsigned operations) {
 }
 
 std::string Options::words() const {
-  static const char* const policies[] = {"age", "lifetime", "oracle", "greedy"};
+  static const char* const policies[] = {"age", "lifetime"};
   return fmt::format(
       "{} devices, {} streams, {} threads, budget {} MiB, host {} MiB, piece {} MiB, span {} MiB, "
       "policy {}{}{}{}{}{}{}{}, {}, live {} MiB, period {}, layers {}, faults:{}{}{}{}{}",
       devices, streams, threads, engine.budget_bytes >> 20, engine.host_bytes >> 20,
       engine.piece_bytes >> 20, engine.span_bytes >> 20,
-      policies[static_cast<unsigned>(engine.policy)], engine.places ? " places" : "",
+      greedy ? "greedy" : policies[static_cast<unsigned>(engine.policy)], engine.places ? " places" : "",
       engine.guard ? " guard" : "", engine.poison ? " poison" : "",
       engine.adversarial ? " adversarial" : "", engine.host_ahead ? " ahead" : "",
       host_shared ? " shared" : "", host_pressed ? " pressed" : "", with_store ? "store" : "no store", live_bytes >> 20,

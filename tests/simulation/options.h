@@ -29,6 +29,7 @@ struct Options {
   int devices = 1;
   unsigned streams = 3, threads = 1;
   EngineOptions engine;            // of each device
+  bool greedy = false;             // the published plan decides what moves
   bool with_store = true;
   SimulatedStoreOptions store;
   bool host_shared = false;        // the devices' host memory is one budget, a part of it their own

@@ -83,9 +83,10 @@ class World {
     o.with_store = below(8) != 0;
     o.adversarial = below(8) == 0;
     if (below(2) == 0) {
-      o.policy = below(3) ? Policy::lifetime : Policy::greedy;
+      o.policy = Policy::lifetime;
+      o.greedy = below(3) == 0;
       o.watch_fraction = 0;
-      o.places = o.policy == Policy::lifetime;
+      o.places = !o.greedy;
     }
     o.store.seed = seed;
     o.store.latency_ns = below(200'000);

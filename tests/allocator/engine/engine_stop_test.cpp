@@ -355,7 +355,8 @@ TEST(Stop, threads_that_starve_each_other_of_small_blocks_go_on) {
 // As `firn spill` asks for it: in a thread that has no context of its own.
 TEST(Stop, spilling_away_needs_no_context_of_the_caller) {
   SimulationOptions options = small_budget();
-  options.policy = Policy::greedy;
+  options.policy = Policy::lifetime;
+  options.greedy = true;
   Simulation sim(options);
   Engine& engine = sim.engine(0);
   void *a = make(engine), *b = make(engine);

@@ -1,5 +1,5 @@
 // What the program did with its blocks, told by any thread, read by one.
-#include "allocator/engine/event_ring.h"
+#include "allocator/policy/event_ring.h"
 
 #include <gtest/gtest.h>
 

@@ -193,11 +193,11 @@ double cpu_s() {
   return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
 }
 
-double decision_s(const Kernels& program, bool eager, int tries, Decision& decision) {
+double decision_s(const Kernels& program, int tries, Decision& decision) {
   Script script(program);
   script.start_warm(program.peak() / 2);
   const Situation situation{program.peak() / 2, program.peak() / 32, script.steps.size(),
-                            script.items, script.steps, eager};
+                            script.items, script.steps};
   double least = 1e9;
   for (int i = 0; i < tries; ++i) {
     const double begin = cpu_s();

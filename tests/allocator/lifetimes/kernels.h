@@ -63,6 +63,6 @@ double cpu_s();
 
 /// Seconds of the program's decision at the start of an iteration, half of what persists being on
 /// the device; the least of `tries`. `decision`: the last one made.
-double decision_s(const Kernels& program, bool eager, int tries, lifetimes::Decision& decision);
+double decision_s(const Kernels& program, int tries, lifetimes::Decision& decision);
 
 }  // namespace firn::program

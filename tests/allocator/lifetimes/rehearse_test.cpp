@@ -83,9 +83,7 @@ class Watcher final : public RehearsalObserver {
     piece.busy_ns[channel] = h.end_ns;
     if (h.channel == Channel::host_out) {
       ASSERT_TRUE(piece.there) << "copied from where it is not";
-      ASSERT_FALSE(machine_.out_while_read ? in_use(h.block, h.ns, changed_, changed_next_)
-                                           : in_use(h.block, h.ns, used_, used_next_))
-          << "copied while it is in use";
+      ASSERT_FALSE(in_use(h.block, h.ns, used_, used_next_)) << "copied while it is in use";
       piece.valid_ns = h.end_ns;
     }
     if (h.channel == Channel::host_in) {
@@ -102,7 +100,6 @@ class Watcher final : public RehearsalObserver {
       if (it->first.first != h.block) break;
       it->second.valid_ns = UINT64_MAX;
     }
-    changed_next_.insert(h.block);
   }
 
   /// By the kernels that run next.
@@ -123,7 +120,6 @@ class Watcher final : public RehearsalObserver {
     ASSERT_GE(h.ns, computes_until_);
     computes_until_ = h.end_ns;
     used_ = std::exchange(used_next_, {});
-    changed_ = std::exchange(changed_next_, {});
   }
 
   bool in_use(uint32_t block, uint64_t ns, const std::set<uint32_t>& now,
@@ -135,7 +131,7 @@ class Watcher final : public RehearsalObserver {
   uint64_t now_ = 0, device_ = 0, computes_until_ = 0;
   std::map<std::pair<uint32_t, uint32_t>, Piece> pieces_;
   std::set<std::pair<uint32_t, uint32_t>> lost_;
-  std::set<uint32_t> used_, used_next_, changed_, changed_next_;  // by the kernels that run, next
+  std::set<uint32_t> used_, used_next_;  // by the kernels that run, next
   uint64_t free_ns_[channel_count] = {};
 };
 
@@ -184,8 +180,7 @@ Case draw_case(uint64_t seed) {
     c.machine.bytes_s[channel] = 1e9 * static_cast<double>(1 + below(50));
   c.machine.host =
       store ? 4 * c.machine.piece + below(c.program.peak()) : 2 * c.program.peak() + 100;
-  c.machine.out_while_read = below(2);
-  c.tuning = {.spare_part = below(20), .eager = below(2) == 0, .stale_part = below(3) * 8};
+  c.tuning = {.spare_part = below(20)};
   c.periods = 1 + static_cast<unsigned>(below(3));
   c.warm = below(2);
   c.ends = below(2);

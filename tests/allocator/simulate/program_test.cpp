@@ -183,7 +183,7 @@ TEST(Program, what_is_on_its_way_out_makes_room_first) {
     program.kernel(1000 * us, {a}, {});
   }
   MachineOptions options = machine_of(3 * size);
-  options.policy = Policy::lifetime;
+  options.policy = ComparedPolicy::lifetime;
   options.spare_fraction = 0;
   const ProgramResult result = run_on(options, program.trace());
   const double way = 32.0 / 1024 / 16;
@@ -211,7 +211,7 @@ TEST(Program, copies_out_ahead_follow_each_other) {
   }
   MachineOptions options = machine_of(64 * MiB, 16 * GiB);
   options.driver_costs = true;
-  options.policy = Policy::lifetime;
+  options.policy = ComparedPolicy::lifetime;
   const ProgramResult result = run_on(options, program.trace());
   // Out in the forward pass, in again in the backward pass.
   EXPECT_LT(result.steady_s, 1.02 * 2 * result.bytes_spilled / options.link_bytes_s);
@@ -234,7 +234,7 @@ TEST(Program, half_of_a_large_block_comes_ahead_where_only_half_has_room) {
     program.kernel(ms, {x}, {});
   }
   MachineOptions options = machine_of(4 * GiB, 16 * GiB);
-  options.policy = Policy::lifetime;
+  options.policy = ComparedPolicy::lifetime;
   options.spare_fraction = 0;
   const ProgramResult result = run_on(options, program.trace());
   EXPECT_NEAR(result.stall_s, 4 * 0.5 / 16, 1e-3);
@@ -251,7 +251,7 @@ TEST(Program, more_is_written_ahead_where_iterations_take_longer_than_rehearsed)
   options.ssd_write_bytes_s = 6.1e9;
   options.ssds = 2;
   options.host_bytes = GiB;
-  options.policy = Policy::lifetime;
+  options.policy = ComparedPolicy::lifetime;
   ProgramOptions program;
   program.iterations = 14;
   options.gpu_bytes = 9764 * MiB;
@@ -277,7 +277,7 @@ TEST(Program, a_piece_is_written_while_the_next_is_copied) {
     program.kernel(second, {a}, {});
   }
   MachineOptions options = machine_of(9 * GiB);
-  options.policy = Policy::lifetime;
+  options.policy = ComparedPolicy::lifetime;
   Timeline timeline;
   ProgramOptions with;
   with.timeline = &timeline;
@@ -356,7 +356,7 @@ TEST(Program, ends_when_kernels_end_in_calls_of_the_driver) {
   options.ssd_read_bytes_s = options.ssd_write_bytes_s = 3.2 * double(GiB);
   options.ssd_latency_ns = 20'000;
   options.driver_costs = true;
-  options.policy = Policy::lifetime;
+  options.policy = ComparedPolicy::lifetime;
   const ProgramResult result = run_on(options, sample("end_in_a_call"));
   EXPECT_EQ(result.iteration_s.size(), 6u);
   EXPECT_GE(result.steady_s, result.ideal_s);
@@ -373,7 +373,7 @@ TEST(Program, any_ends_whatever_calls_of_the_driver_take) {
     for (uint64_t percent : {60, 80, 100}) {
       MachineOptions options = machine_of((peak * percent / 100 + 16 * MiB) / (2 * MiB) * 2 * MiB);
       options.driver_costs = true;
-      options.policy = percent == 80 ? Policy::age : Policy::lifetime;
+      options.policy = percent == 80 ? ComparedPolicy::age : ComparedPolicy::lifetime;
       const ProgramResult result = run_on(options, trace, program);
       ASSERT_EQ(result.iteration_s.size(), 5u);
       EXPECT_GE(result.steady_s, result.ideal_s * 0.999999);

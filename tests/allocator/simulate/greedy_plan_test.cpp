@@ -1,5 +1,5 @@
 // plan_greedy() against what it promises, on random periods from a seed: FIRN_SEED=N replays one.
-#include "allocator/lifetimes/greedy.h"
+#include "allocator/simulate/greedy_plan.h"
 
 #include <gtest/gtest.h>
 
@@ -9,6 +9,7 @@
 #include <random>
 
 using namespace firn::lifetimes;
+using namespace firn::simulate;
 using Place = Migration::Place;
 
 namespace {

@@ -1,10 +1,12 @@
-#include "allocator/lifetimes/greedy.h"
+#include "allocator/simulate/greedy_plan.h"
 
 #include <algorithm>
 #include <optional>
 #include <queue>
 
-namespace firn::lifetimes {
+namespace firn::simulate {
+
+using lifetimes::no_use;
 
 namespace {
 
@@ -293,4 +295,4 @@ void Planner::read_earlier(uint32_t index) {
 
 GreedyPlan plan_greedy(const GreedyInput& input) { return Planner(input).plan(); }
 
-}  // namespace firn::lifetimes
+}  // namespace firn::simulate

@@ -12,7 +12,7 @@
 // plays its part in the next period (Item::again). Pure, deterministic. Bookings and memory are per
 // slot: the time between steps, or between several that are closer than 1/4096 of the period.
 //
-// Cost: quadratic in the worst case; .2 s for 2,500 kernels and 5,000 tensors (greedy_test, on one
+// Cost: quadratic in the worst case; .2 s for 2,500 kernels and 5,000 tensors (greedy_plan_test, on one
 // core of a cloud machine).
 #pragma once
 
@@ -22,7 +22,10 @@
 
 #include "allocator/lifetimes/decide.h"
 
-namespace firn::lifetimes {
+namespace firn::simulate {
+
+using lifetimes::Item;
+using lifetimes::Step;
 
 struct GreedyInput {
   uint64_t capacity = 0;       // pages for items
@@ -64,4 +67,4 @@ struct GreedyPlan {
 
 GreedyPlan plan_greedy(const GreedyInput& input);
 
-}  // namespace firn::lifetimes
+}  // namespace firn::simulate

@@ -1,0 +1,64 @@
+#include "allocator/policy/learner.h"
+
+#include "allocator/lifetimes/decide.h"
+#include "allocator/memory/units.h"
+
+namespace firn {
+
+/// The identity of the life that begins; 0: none does.
+Identity Learner::feed(const EventRing::Event& event) {
+  if (event.block >= life_of_.size()) life_of_.resize(event.block + 1024);
+  Life& life = life_of_[event.block];
+  Block& block = table_[event.block];
+  Identity begun = 0;
+  // A block from before the watch began, or whose allocation was lost, begins with its first use.
+  if (event.kind == EventKind::allocate || (!life && event.kind != EventKind::free)) {
+    if (life) history_.free(life);
+    const uint64_t bytes = block.pages * page_bytes;
+    life = history_.allocate(bytes);
+    begun = history_.identity(life);
+    if (begun >= stream_of_.size()) stream_of_.resize(begun + 1024);
+    stream_of_[begun] = static_cast<uint16_t>(block.stream + 1);
+    if (bytes_of_.size() >= sizes_most) bytes_of_.clear();
+    if (sizes_)
+      bytes_of_[{begun, bytes}] =
+          block.asked.load(std::memory_order_relaxed) * uint64_t{unit_bytes};
+    if (life >= block_of_.size()) block_of_.resize(life + 1024);
+    block_of_[life] = event.block;
+  }
+  if (event.kind == EventKind::free) {
+    if (life) history_.free(life);
+    life = 0;
+  } else if (event.kind != EventKind::allocate) {
+    history_.touch(life, event.kind == EventKind::touch_write);
+  }
+  const uint64_t ahead = life && history_.known() ? history_.next_event(life) : History::never;
+  block.next_use = ahead == History::never ? lifetimes::no_use : history_.now() + ahead;
+  return begun;
+}
+
+Block* Learner::player_of(Identity identity) {
+  const Life life = identity ? history_.holder(identity) : 0;
+  if (!life || life >= block_of_.size()) return nullptr;
+  Block& block = table_[block_of_[life]];
+  return life_of_[block.index] == life ? &block : nullptr;
+}
+
+std::optional<uint64_t> Learner::bytes_of(Identity identity, uint64_t known_as) const {
+  const auto found = bytes_of_.find({identity, known_as});
+  return found == bytes_of_.end() ? std::nullopt : std::optional(found->second);
+}
+
+void Learner::mark_time(int stream, uint64_t events_least) {
+  if (timing_ && stream >= 0 && history_.now() >= clock_.last_position() + events_least)
+    clock_.mark(static_cast<unsigned>(stream), history_.now());
+}
+
+void Learner::poll_time(uint64_t now_ns) {
+  if (!clock_.pending()) return;
+  clock_.poll(now_ns, [this](uint64_t position, uint64_t device_ns) {
+    history_.stamp(position, device_ns);
+  });
+}
+
+}  // namespace firn

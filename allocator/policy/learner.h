@@ -1,0 +1,99 @@
+// What a program did with its large blocks, learned from the events that the hot path pushes into a
+// ring (event_ring.h): its history (lifetimes/history.h), which block plays what in it, and what is
+// known of each identity besides. What comes next, and when, follows from it.
+//
+// Owns: the history, and the marks of the device's time. Lock: the engine's; the ring is filled
+// without it.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "allocator/base/cpu_timer.h"
+#include "allocator/blocks/block.h"
+#include "allocator/blocks/device_clock.h"
+#include "allocator/blocks/streams.h"
+#include "allocator/lifetimes/events.h"
+#include "allocator/lifetimes/history.h"
+#include "allocator/policy/event_ring.h"
+
+namespace firn {
+
+using lifetimes::EventKind;
+using lifetimes::History;
+using lifetimes::Identity;
+using lifetimes::Life;
+
+class Learner {
+ public:
+  /// `ring`, `table` and `streams` outlive it. `sizes`: remembers how many bytes were asked for.
+  Learner(EventRing& ring, BlockTable& table, Streams& streams, bool sizes)
+      : ring_(ring), table_(table), sizes_(sizes), clock_(streams) {}
+
+  History& history() { return history_; }
+  const History& history() const { return history_; }
+  /// Feeds the events since the last time to the history, and calls begun(identity, block) for each
+  /// life that begins. False: there were none. Adds the time that it takes to `cpu_ns`.
+  template <class Begun>
+  bool take_events(uint64_t& cpu_ns, Begun&& begun) {
+    // Events pushed meanwhile are for the next time: a reader close behind a thread that pushes
+    // would take the cache line from it again and again.
+    const uint64_t end = ring_.pushed();
+    EventRing::Event event;
+    if (!ring_.pop(event, end)) return false;
+    CpuTimer timer(cpu_ns);
+    do {
+      if (const Identity identity = feed(event)) begun(identity, table_[event.block]);
+    } while (ring_.pop(event, end));
+    return true;
+  }
+  /// Has anything happened since the last call of this?
+  bool moved_on() { return std::exchange(seen_, history_.now()) != history_.now(); }
+
+  /// The block's life; 0: it has none yet (it was never used since it was watched).
+  Life life_of(const Block& block) const {
+    return block.index < life_of_.size() ? life_of_[block.index] : 0;
+  }
+  /// The block that plays the identity at this moment; null: none does.
+  Block* player_of(Identity identity);
+  /// The stream that the identity was last allocated on; none: it never was.
+  std::optional<unsigned> stream_of(Identity identity) const {
+    if (identity >= stream_of_.size() || stream_of_[identity] == 0) return std::nullopt;
+    return stream_of_[identity] - 1u;
+  }
+  /// Bytes asked for when the identity, which the history knows by `known_as` bytes, was last
+  /// allocated; none: unknown.
+  std::optional<uint64_t> bytes_of(Identity identity, uint64_t known_as) const;
+
+  // The device's time, while somebody asks for it: marks are events on the program's stream, and
+  // are polled.
+  void set_timing(bool timing) { timing_ = timing; }
+  bool timing() const { return timing_; }
+  /// Marks it behind the work on the stream so far, if so many events happened since the last mark.
+  void mark_time(int stream, uint64_t events_least);
+  /// Takes the marks that are over.
+  void poll_time(uint64_t now_ns);
+  DeviceClock& clock() { return clock_; }
+
+ private:
+  // How many sizes are remembered of blocks that may have places.
+  static constexpr size_t sizes_most = 1 << 18;
+  Identity feed(const EventRing::Event& event);
+
+  EventRing& ring_;
+  BlockTable& table_;
+  const bool sizes_;
+  History history_;
+  DeviceClock clock_;
+  bool timing_ = false;
+  uint64_t seen_ = 0;                 // event number
+  std::vector<Life> life_of_;         // by descriptor
+  std::vector<uint32_t> block_of_;    // descriptor, by life
+  std::vector<uint16_t> stream_of_;   // by identity: the stream + 1
+  std::map<std::pair<Identity, uint64_t>, uint64_t> bytes_of_;  // by identity and known_as
+};
+
+}  // namespace firn

@@ -1,0 +1,48 @@
+// The period to come, as decide() wants it: the blocks that may move, those that will be born, and
+// the steps that concern either. Its arrays are kept for reuse.
+//
+// Owns: those arrays. Lock: the engine's.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "allocator/lifetimes/decide.h"
+#include "allocator/policy/learner.h"
+
+namespace firn {
+
+class Outlook {
+ public:
+  /// Begins anew: nothing is there.
+  void clear();
+  /// A block that is there. One whose next use is unknown is taken to be used in half a period.
+  void add(const Learner& learner, Block& block, lifetimes::Item item, bool assume);
+  /// What comes within the period. `pages_to_come`: those that a foreseen allocation will take.
+  void look_ahead(const History& history,
+                  const std::function<uint64_t(const History::Upcoming&)>& pages_to_come);
+
+  /// Of the first items; the others are not born yet.
+  const std::vector<Block*>& blocks() const { return blocks_; }
+  std::vector<lifetimes::Item>& items() { return items_; }
+  const std::vector<lifetimes::Step>& steps() const { return steps_; }
+  /// Nanoseconds of device time from now to each step, never descending; `period_ns`: of all.
+  std::vector<uint64_t> step_times(const History& history, uint64_t period_ns) const;
+
+ private:
+  void make_room_for(Identity identity);
+
+  std::vector<Block*> blocks_;
+  std::vector<lifetimes::Item> items_;
+  std::vector<lifetimes::Step> steps_;
+  std::vector<uint32_t> item_of_;   // by identity: the item + 1 that plays it
+  std::vector<uint32_t> first_of_;  // and the first that played it
+};
+
+/// Pages of the block that stay on the device whatever is decided.
+uint64_t immovable_pages(const Block& block);
+/// May a decision move the block, or count on its pages to leave?
+bool may_move(const Block& block);
+
+}  // namespace firn

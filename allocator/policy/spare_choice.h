@@ -1,0 +1,82 @@
+// How much is written ahead, chosen by rehearsal (lifetimes/rehearse.h): once a period is known and
+// was timed, the coming periods are rehearsed with each of a few settings on the machine as it was
+// measured, and the one that is clearly the fastest is taken. If the periods that follow take longer
+// than rehearsed, more is written ahead for some of them, and stays so if that is faster.
+//
+// Owns: the setting, and the input of a rehearsal until a thread takes it. Lock: the engine's; the
+// rehearsal itself (best_of) needs none.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "allocator/lifetimes/rehearse.h"
+#include "allocator/policy/learner.h"
+#include "allocator/policy/outlook.h"
+
+namespace firn {
+
+/// The input of a rehearsal; its spans are of the vectors, and set when it is made.
+struct Stock {
+  lifetimes::Rehearsal rehearsal;
+  std::vector<lifetimes::Item> items;
+  std::vector<lifetimes::Step> steps;
+  std::vector<uint64_t> before_ns, in_store;
+};
+
+class SpareChoice {
+ public:
+  /// `most`: the largest part of the memory that is made valid elsewhere ahead, beyond the
+  /// shortage; 0: nothing is chosen.
+  explicit SpareChoice(double most) : most_(most), fraction_(most) {}
+
+  /// The setting of now.
+  double fraction() const { return fraction_; }
+  /// Looks at what happened since the last call. `plan_short`: a plan is there, and not all fits.
+  /// True: stock is to be taken now, for take(); the period takes `period_ns()`.
+  bool consider(Learner& learner, bool plan_short, uint64_t now_ns);
+  uint64_t period_ns() const { return period_ns_; }
+  /// The steps and items of the period, with their times. Of `blocks` the caller adds what is in
+  /// the store only.
+  void take(Outlook& outlook, const History& history, const lifetimes::RehearsalMachine& machine,
+            std::vector<uint64_t> in_store);
+  /// Whether stock was taken: true asks for a rehearsal, in a thread that nothing waits for.
+  void end(Learner& learner, bool taken);
+
+  /// In that thread, under the lock: what is to be rehearsed; none: it was given up.
+  std::optional<Stock> due();
+  struct Best {
+    double spare = 0, ns = 0;  // the setting, and what a period takes; 0: nothing was possible
+  };
+  /// Without the lock.
+  Best best_of(Stock& stock) const;
+  /// Under it again.
+  void choose(const Best& best);
+
+ private:
+  /// A trial of writing more ahead than rehearsals see a use for: made if periods take longer than
+  /// was rehearsed.
+  struct Trial {
+    enum class Of : uint8_t { nothing, what_was_chosen, more };
+    Of of = Of::nothing;               // the setting that is measured
+    double rehearsed_ns = 0;           // a period with the chosen setting
+    double chosen = 0, chosen_ns = 0;  // that setting, and what a period takes with it
+    uint64_t from = 0;                 // event number from which periods are measured
+    uint64_t from_ns = 0;              // and when that was; 0: not yet
+  };
+  void follow_trial(const History& history, uint64_t now_ns);
+
+  const double most_;
+  double fraction_;
+  bool timing_ = false;            // the period's device times are being taken
+  bool due_ = false;               // the rehearsal is due or under way
+  bool ready_ = false;             // its input is ready
+  uint64_t since_ = 0;             // event number at which timing began
+  uint64_t period_ns_ = 0;         // as it was timed
+  uint64_t period_ = 0, made_ = 0; // of the last choice: events, event number
+  Stock stock_;
+  Trial trial_;
+};
+
+}  // namespace firn

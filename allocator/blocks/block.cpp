@@ -1,7 +1,9 @@
 #include "allocator/blocks/block.h"
 
+#include <algorithm>
 #include <bit>
 #include <memory>
+#include <utility>
 
 #include "allocator/base/huge_pages.h"
 #include "firn/canary.h"
@@ -14,6 +16,28 @@ bool hold_live(Block& block) {
   while (!(w & barred) && word::state(w) == State::resident)
     if (block.word.try_hold(w)) return true;
   return false;
+}
+
+void make_spans(Block& block, uint32_t span_granules) {
+  block.spans.clear();
+  block.mapped = block.device = 0;
+  const uint32_t each = block.shape.shared() ? block.pages : span_granules * granule_pages;
+  for (uint32_t begin = 0; begin < block.pages; begin += each) {
+    Span span;
+    span.begin = begin;
+    span.pages = std::min(each, block.pages - begin);
+    block.spans.push_back(std::move(span));
+  }
+}
+
+std::span<Piece> pieces_of(Block& block, const Span& span) {
+  // All pieces but the last are alike; a piece that is alone lies in the first span.
+  const size_t each = block.pieces.size() > 1 ? block.pieces[1].offset
+                                              : block.spans.front().pages * page_bytes;
+  const size_t first = std::min(span.begin * page_bytes / each, block.pieces.size());
+  const size_t last = std::min(((span.begin + span.pages) * page_bytes + each - 1) / each,
+                               block.pieces.size());
+  return {block.pieces.data() + first, last - first};
 }
 
 BlockTable::~BlockTable() {

@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -106,8 +107,8 @@ struct alignas(64) Block {
   Shape shape;                         // large, one span: how it lies in shared frames
   uint32_t mapped = 0;                 // pages of the spans that are mapped
   uint32_t device = 0;                 // of these, pages under the budget
-  uint32_t coming = 0;                 // pages being mapped (engine/map_apart.cpp)
-  uint32_t going = 0;                  // pages being unmapped (engine/unmap_apart.cpp)
+  uint32_t coming = 0;                 // pages being mapped (movement/mapper.h)
+  uint32_t going = 0;                  // pages being unmapped (the same)
   bool dropped = false;                // meanwhile: its end waits for those calls
   std::vector<Piece> pieces;           // none until it is spilled for the first time
 
@@ -127,6 +128,19 @@ struct alignas(64) Block {
   }
 };
 static_assert(offsetof(Block, asked) == alignof(Block));
+
+/// Divides a large block into spans of so many granules, the last one shorter; none is mapped. A
+/// block that shares frames has one span.
+void make_spans(Block& block, uint32_t span_granules);
+/// The pieces that lie in the span; none if the block has none.
+std::span<Piece> pieces_of(Block& block, const Span& span);
+/// Where the span's frames are mapped, and how many bytes of addresses they take.
+inline uint64_t address_of(const Block& block, const Span& span) {
+  return block.base() + span.begin * page_bytes;
+}
+inline uint64_t bytes_at(const Block& block, const Span& span) {
+  return block.shape.shared() ? block.granules() * granule_bytes : span.pages * page_bytes;
+}
 
 /// Moves the block by an event, with the table's blessing (aborts otherwise), and clears flags. For
 /// transitions that no other thread competes for.

@@ -158,7 +158,7 @@ Result<Block*> EngineImpl::large_block(Lock& lock, unsigned stream, size_t bytes
                               .patience_ns = still_ns_most});
     }
     if (!room) return room.error();
-    const Result<void> provided = provide(lock, shape_of(pages), *room);
+    const Result<void> provided = mapper_.provide(lock, shape_of(pages), *room);
     // While waiting, a block of this very size may have come free on the stream.
     if (Block* block = ready_block(stream, size_class)) return block;
     // (While waiting, gaps in shared frames have come and gone.)
@@ -249,18 +249,18 @@ Result<Mapping> EngineImpl::begin_block(unsigned stream, size_t bytes, std::vect
   block->bytes = (bytes + unit_bytes - 1) / unit_bytes * unit_bytes;
   block->stream = static_cast<uint16_t>(stream);
   block->size_class = static_cast<uint16_t>(size_class::of_pages(block->pages));
-  make_spans(*block);
-  return claim(*block, std::move(frames), block->pages);
+  make_spans(*block, span_granules_);
+  return Mapper::claim(*block, std::move(frames), block->pages);
 }
 
 /// Maps it, without the lock meanwhile; resident and not handed out yet.
 Result<Block*> EngineImpl::finish_block(Lock& lock, Mapping& mapping) {
   Block* block = mapping.block;
-  if (Result<void> mapped = map_apart(lock, mapping); !mapped) {
+  if (Result<void> mapped = mapper_.map_apart(lock, mapping); !mapped) {
     forget_block(*block);
     return mapped.error();
   }
-  install(mapping);
+  Mapper::install(mapping);
   enlist(*block);
   block->use.store(0, std::memory_order_relaxed);
   (void)next_tick();  // time also goes on before watching begins

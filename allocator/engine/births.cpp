@@ -53,11 +53,11 @@ bool EngineImpl::make_ready_ahead(unsigned stream, size_t bytes) {
   const uint64_t granules = frames_.granules_for(shape);
   Reservation room = frames_.reserve(granules);
   if (room.granules() != granules) return false;
-  if (!may_map_ahead()) return false;
+  if (!mapper_.may_map_ahead()) return false;
   Result<Mapping> begun = begin_block(stream, bytes, std::move(room), shape);
   if (!begun) return false;
-  mappings_.push_back(std::move(*begun));
-  mappings_.back().birth = true;
+  begun->birth = true;
+  mapper_.add(std::move(*begun));
   return true;
 }
 

@@ -32,7 +32,8 @@ EngineImpl::~EngineImpl() {
 
 /// Waits for everything in flight. False: the device is dead.
 bool EngineImpl::settle_all(Lock& lock) {
-  drop_mappings();
+  drop_births();
+  mapper_.drop_claims();
   for (Block* block : std::vector<Block*>(spilling_)) keep(*block);
   while (transfers_.requesting() && !health_.dead() && !FIRN_CANARY(35)) {
     pump_locked();
@@ -66,13 +67,13 @@ void EngineImpl::give_all(Lock& lock) {
     while (!region->frames().empty()) {
       const uint64_t address = region->frames().begin()->first;
       std::vector<Frame> frames{region->unmapped(address)};
-      unmap_at(address, frames);
+      mapper_.unmap(address, frames);
       frames_.give(frames);
     }
   for (uint32_t i = 0; i < segment_count_; ++i) {
     Segment* segment = segments_[i].load(std::memory_order_relaxed);
     if (!segment->frames.empty()) {
-      unmap_at(segment->address, segment->frames);
+      mapper_.unmap(segment->address, segment->frames);
       frames_.give(segment->frames);
     }
     delete segment;

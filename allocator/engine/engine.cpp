@@ -46,8 +46,9 @@ EngineImpl::EngineImpl(const EngineOptions& options, const Driver& driver, Store
       streams_(driver, health_),
       transfers_({driver, health_, streams_, uses_, host_, frames_.host_location(), store, queue,
                   clock, [this](const std::string& words) { trouble(words); }}),
+      mapper_({driver, health_, frames_, transfers_.gate(), clock, options.device, span_granules_,
+               poll_ns}),
       segments_(segments_most) {
-  access_.push_back(access_of(options.device));
   if (options.verify) net_ = std::make_unique<Net>();
 }
 
@@ -219,8 +220,8 @@ bool EngineImpl::pump_locked() {
   host_due_.store(host_.ahead_due(), std::memory_order_release);
   busy_.store(!spilling_.empty() || !faulting_.empty() || !draining_.empty() ||
                   !deferred_.empty() || transfers_.requesting() || !prefetches_.empty() ||
-                  !mappings_.empty() || !unmappings_.empty() || transfers_.copying() ||
-                  !sums_.empty() || store_busy_ || waiting_ > 0 ||
+                  mapper_.mappings_due() > 0 || mapper_.unmappings_due() > 0 ||
+                  transfers_.copying() || !sums_.empty() || store_busy_ || waiting_ > 0 ||
                   (learner_ && learner_->clock().pending()),
               std::memory_order_relaxed);
   return changed;

@@ -31,6 +31,7 @@
 #include "allocator/lifetimes/load.h"
 #include "allocator/memory/arena.h"
 #include "allocator/movement/host_copies.h"
+#include "allocator/movement/mapper.h"
 #include "allocator/movement/transfers.h"
 #include "allocator/memory/device_health.h"
 #include "allocator/memory/driver_time.h"
@@ -56,7 +57,7 @@ class EngineImpl final : public Engine, private EngineLimits, private InMotion {
   friend class EngineTiers;
 
  public:
-  using Lock = std::unique_lock<DriverTimedMutex>;
+  using Lock = Mapper::Lock;
 
   EngineImpl(const EngineOptions& options, const Driver& driver, Store* store, unsigned queue,
              Clock& clock, TraceWriter* trace);
@@ -249,7 +250,6 @@ class EngineImpl final : public Engine, private EngineLimits, private InMotion {
   void end_segment(Block& whole);
   void drop_segment(Block& whole);
   uint64_t staying_segments(bool look_inside) const;
-  static CUmemAccessDesc access_of(int device);
   void uncount_segment(Block& block);
   void add_inactive(PoolTallies& tallies) const;
   void count_segment(bool made, bool large, uint64_t address, uint64_t bytes, unsigned stream);
@@ -257,52 +257,23 @@ class EngineImpl final : public Engine, private EngineLimits, private InMotion {
     if (memory_callback_) memory_callback_(event);
   }
 
-  // map.cpp
-  struct MapCalls {
-    CUresult result = CUDA_SUCCESS;
-    const char* entry = "";
-    size_t mapped = 0;  // frames
-  };
-  MapCalls call_map(uint64_t address, const std::vector<Frame>& frames,
-                    const std::vector<CUmemAccessDesc>& access) const;
-  Result<void> map_at(uint64_t address, const std::vector<Frame>& frames);
-  void unmap_at(uint64_t address, const std::vector<Frame>& frames);
-  void make_spans(Block& block);
-  CUresult call_unmap(uint64_t address, size_t bytes) const;
-  std::span<Piece> pieces_of(Block& block, const Span& span) const;
-
-  // unmap_apart.cpp
+  // map.cpp: what the engine has to do around Mapper, which maps
+  bool claim_ahead(Block& block, uint64_t pages);
+  Result<void> carry_out(Lock& lock, Mapping& mapping);
+  bool carry_out_mappings(Lock& lock);
+  void drop_births();
   void unmap_run(Block& block, size_t begin, size_t end);
   void unmap_spans(Block& block);
-  void carry_out(Lock& lock, Unmapping unmapping);
   bool carry_out_unmappings(Lock& lock, uint64_t granules = UINT64_MAX);
   bool carry_out_unmappings(Lock& lock, const Block& block);
   void end_dropped(Block& block);
   uint64_t pages_soon() const;
-  uint64_t going_granules() const;
-
-  // map_apart.cpp
-  Result<void> provide(Lock& lock, const Shape& shape, const Reservation& room);
-  Result<Mapping> claim_fault(Block& block, uint64_t pages, Reservation room);
-  bool claim_ahead(Block& block, uint64_t pages);
-  static Mapping claim(Block& block, std::vector<Frame> frames, uint64_t pages);
-  Result<void> map_apart(Lock& lock, Mapping& mapping);
-  void give_parts(Mapping& mapping);
-  static void install(Mapping& mapping);
-  Result<void> carry_out(Lock& lock, Mapping& mapping);
-  void drop_claim(Mapping& mapping);
-  void drop_claims(Block& block);
-  bool carry_out_mappings(Lock& lock);
-  void drop_births();
-  void drop_mappings();
-  bool may_map_ahead();
 
   // guard.cpp
   bool left_unwritten(Block& block, Span& span);
   void guard(Block& block);
   bool open_guarded(Block& block);
   bool closed(const Block& block) const;
-  Result<void> set_span_access(const Block& block, const Span& span, CUmemAccess_flags flags);
   void poison(Block& block);
   void wipe(Block& block);
 
@@ -512,11 +483,11 @@ class EngineImpl final : public Engine, private EngineLimits, private InMotion {
   mutable Streams streams_;
   Uses uses_{streams_};
   mutable Transfers transfers_;
+  Mapper mapper_;
   HostCopies host_copies_{host_};
   mutable BlockTable table_;
   std::array<std::atomic<ReadyBlocks*>, Streams::capacity> ready_{};
   std::vector<std::unique_ptr<ReadyBlocks>> ready_owner_;
-  std::vector<CUmemAccessDesc> access_;  // to what is mapped: this device's, then its peers'
   // Looked up without the lock: pointers never move, and a Segment is never freed, only reused.
   ZeroArray<std::atomic<Segment*>> segments_;
   std::array<std::atomic<std::atomic<uint32_t>*>, segments_most / segments_per_table>

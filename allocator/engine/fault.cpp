@@ -33,10 +33,11 @@ Result<void> EngineImpl::begin_fault(Lock& lock, Block& block, bool anyway) {
                                    : Result<Reservation>(short_of_memory);
     Result<void> provided;
     if (room && room->granules() > 0)
-      provided = provide(lock, block.shape.shared()
-                                   ? block.shape
-                                   : Shape{0, static_cast<uint32_t>(room->granules()), 0},
-                         *room);
+      provided = mapper_.provide(lock,
+                                 block.shape.shared()
+                                     ? block.shape
+                                     : Shape{0, static_cast<uint32_t>(room->granules()), 0},
+                                 *room);
     if (block.generation != generation || block.coming > 0 || block.going > 0) return {};
     if (block.state() == State::spilling) keep(block);
     State state = block.state();
@@ -57,7 +58,7 @@ Result<void> EngineImpl::begin_fault(Lock& lock, Block& block, bool anyway) {
       mapped = map_host_fault(lock, block, room.error());
     else if (!provided)
       mapped = provided.error();
-    else if (Result<Mapping> claimed = claim_fault(block, missing, std::move(*room)); claimed)
+    else if (Result<Mapping> claimed = mapper_.claim(block, missing, std::move(*room)); claimed)
       mapped = carry_out(lock, *claimed);
     else
       mapped = claimed.error();
@@ -90,7 +91,7 @@ Result<void> EngineImpl::map_host_fault(Lock& lock, Block& block, const Error& n
   }
   const uint64_t pages = block.pages - block.mapped;
   const uint32_t generation = block.generation;
-  Mapping mapping = claim(block, std::move(frames), pages);
+  Mapping mapping = Mapper::claim(block, std::move(frames), pages);
   if (Result<void> mapped = carry_out(lock, mapping); !mapped) return mapped;
   if (block.generation == generation) count_zero_copy(pages * page_bytes, no_room);
   // (Else it was freed meanwhile.)
@@ -223,10 +224,7 @@ uint64_t EngineImpl::arriving_bytes() const {
   for (const Block* block : faulting_)
     for (const Piece& piece : block->pieces)
       if (!piece.on_device && block->span_of(piece).mapped()) arriving += piece.bytes;
-  for (const Mapping& mapping : mappings_)
-    for (const Mapping::Part& part : mapping.parts)
-      if (!mapping.birth) arriving += mapping.block->spans[part.span].pages * page_bytes;
-  return arriving;
+  return arriving + mapper_.claimed_bytes();
 }
 
 /// Begins to fetch the next of the block's spans, if there is room for it without waiting.

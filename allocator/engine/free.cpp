@@ -275,7 +275,7 @@ Result<void> EngineImpl::record_stream(const void* pointer, CUstream stream, CUc
 /// A block in State::free: its addresses and descriptor can serve another.
 void EngineImpl::drop_descriptor(Block& block) {
   FIRN_CHECK(block.state() == State::free, "block %llx", (unsigned long long)block.address);
-  if (block.coming > 0) drop_claims(block);
+  if (block.coming > 0) mapper_.drop_claims(block);
   if (block.coming > 0 || block.going > 0) {  // the caller of the driver does the rest
     block.dropped = true;
     return;

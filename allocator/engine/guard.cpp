@@ -80,21 +80,6 @@ bool EngineImpl::left_unwritten(Block& block, Span& span) {
   return all;
 }
 
-Result<void> EngineImpl::set_span_access(const Block& block, const Span& span,
-                                         CUmemAccess_flags flags) {
-  std::vector<CUmemAccessDesc> access = access_;
-  for (CUmemAccessDesc& each : access) each.flags = flags;
-  CUresult result = CUDA_SUCCESS;
-  for (int attempt = 0; attempt < 3; ++attempt) {
-    result = driver_.mem_set_access(block.base() + span.begin * page_bytes,
-                                    block.shape.shared() ? block.granules() * granule_bytes
-                                                         : span.pages * page_bytes,
-                                    access.data(), access.size());
-    if (result == CUDA_SUCCESS) return {};
-  }
-  return driver_.error("cuMemSetAccess", result);
-}
-
 /// Makes read-only what is on the device and has a copy elsewhere. (No write is under way: a touch
 /// that writes drops the copies first, and a copy waits for earlier writes.)
 void EngineImpl::guard(Block& block) {
@@ -109,7 +94,7 @@ void EngineImpl::guard(Block& block) {
           return piece.on_device && !piece.copying_out && piece.elsewhere();
         }))
       continue;
-    Result<void> closed = set_span_access(block, span, CU_MEM_ACCESS_FLAGS_PROT_READ);
+    Result<void> closed = mapper_.set_access(block, span, CU_MEM_ACCESS_FLAGS_PROT_READ);
     span.guarded = bool(closed);
     if (!closed) trouble("firn_test_guard: a block stays open: " + closed.error().text);
   }
@@ -122,7 +107,7 @@ bool EngineImpl::open_guarded(Block& block) {
     // The use that is about to write cannot go on without it.
     Result<void> opened;
     do {
-      opened = set_span_access(block, span, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+      opened = mapper_.set_access(block, span, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
       health_.answered("cuMemSetAccess", opened ? CUDA_SUCCESS
                                                 : static_cast<CUresult>(opened.error().detail));
     } while (!opened && !health_.dead());

@@ -19,24 +19,6 @@
 
 namespace firn {
 
-/// Memory on the device, as check() counts it: whole frames, and parts of shared ones.
-struct FrameCount {
-  uint64_t granules = 0, shared_pages = 0;
-  void add(const std::vector<Frame>& frames) { count(frames, 1); }
-  void remove(const std::vector<Frame>& frames) { count(frames, uint64_t(-1)); }
-
- private:
-  void count(const std::vector<Frame>& frames, uint64_t times) {
-    for (const Frame& frame : frames) {
-      if (frame.host) continue;
-      if (frame.part)
-        shared_pages += times * frame.pages();
-      else
-        granules += times * frame.granules;
-    }
-  }
-};
-
 /// A 2 MiB frame cut into small blocks, for one stream.
 struct Segment {
   uint64_t address = 0;
@@ -78,26 +60,6 @@ class OpenWait {
   std::optional<uint64_t> begun_;
 };
 
-/// Spans of a block that frames were taken for, to be mapped without the lock.
-struct Mapping {
-  struct Part {
-    uint32_t span;
-    std::vector<Frame> frames;
-  };
-  Block* block = nullptr;
-  uint32_t generation = 0;
-  std::vector<Part> parts;
-  bool prefetched = false;
-  bool birth = false;  // the block is new, and will be ready for an allocation to come
-};
-
-/// Spans of a block, side by side, that nothing uses any more, to be unmapped without the lock.
-struct Unmapping {
-  Block* block = nullptr;
-  uint32_t begin = 0, end = 0;  // its spans
-  std::vector<Frame> frames;
-};
-
 /// Calls `act` for each block, which may take that one out of the list.
 template <class Act>
 void each_of(std::vector<Block*>& list, Act&& act) {
@@ -120,14 +82,7 @@ struct InMotion {
   std::deque<SumDue> sums_;
   unsigned summing_ = 0;          // threads that take one at this moment
   std::deque<std::pair<PieceRef, unsigned>> prefetches_;  // (block, stream)
-  std::deque<Mapping> mappings_;   // due
-  FrameCount apart_;               // frames that threads map or unmap at this moment
-  unsigned mapping_apart_ = 0;     // threads that map at this moment
   uint64_t births_apart_ = 0;      // pages of blocks being mapped ahead of their allocation
-  std::deque<Unmapping> unmappings_;  // due
-  unsigned unmapping_apart_ = 0;      // threads that unmap at this moment
-  uint64_t going_granules_ = 0;    // of whole frames that are to be unmapped
-  std::optional<uint64_t> map_refused_ns_;  // when a mapping was last refused
 
   bool pressed_ = false;           // memory was short at least once
   bool staging_wanted_ = false;    // a spill or a read waits for staging
@@ -145,7 +100,6 @@ struct InMotion {
   int64_t waiting_holds_ = 0;      // holds of those threads
   unsigned waiting_others_ = 0;    // of those, threads that can go on without room
   std::vector<uint64_t> open_waits_;  // waits that are not in the statistics' total yet
-  uint64_t unmapped_ = 0;          // spans, ever
   struct Still {                   // since when nothing has left
     uint64_t since_ns = 0, looked_ns = 0, left = 0;
     bool given_up = false;         // make_room() gave up because of this, or of `starved`

@@ -81,7 +81,7 @@ class EngineImpl::RoomSearch {
     engine_.pump_locked();
     (void)engine_.carry_out_unmappings(lock_, wanted_.granules);
     if (free_frames()) return true;
-    if (engine_.mappings_.empty()) return false;
+    if (engine_.mapper_.mappings_due() == 0) return false;
     engine_.drop_births();
     (void)engine_.carry_out_mappings(lock_);
     return free_frames();
@@ -101,7 +101,7 @@ class EngineImpl::RoomSearch {
       coming = std::max(coming, engine_.frames_.available() * granule_pages) + idle;
       regions_wait_ = idle > 0;
     }
-    unmapped_ = engine_.unmapped_;
+    unmapped_ = engine_.mapper_.spans_given_up();
     if (coming < lacking) engine_.evict(lacking - coming, wanted_.block);
     changed_ = engine_.pump_locked();
     engine_.reclaim_parked(wanted_.granules);
@@ -150,7 +150,7 @@ class EngineImpl::RoomSearch {
   /// while the driver refuses to answer, it is not known.)
   bool moving() {
     if (segments_wait_) segments_wait_ = engine_.release_segments();
-    return regions_wait_ || segments_wait_ || unmapped_ != engine_.unmapped_ ||
+    return regions_wait_ || segments_wait_ || unmapped_ != engine_.mapper_.spans_given_up() ||
            engine_.something_moves() || engine_.health_.refusals() != refusals_;
   }
   Then wait_for_moves() {  // may release the lock

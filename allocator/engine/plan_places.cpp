@@ -70,7 +70,7 @@ void EngineImpl::follow_places() {
   if (now < placing_.round + placing_.period) return;
   const uint64_t placed = counted_.placed - placing_.placed_before;
   if ((placed + missed) * missed_part < planned) return give_up_places();
-  counted_.maps_with_places = counted_.maps - placing_.maps_before;
+  counted_.maps_with_places = mapper_.maps() - placing_.maps_before;
   if (!filling) {
     // If memory is so short that regions are taken apart again and again, it is too short for them.
     placing_.maps_watched += counted_.maps_with_places;
@@ -95,7 +95,7 @@ void EngineImpl::consider_places() {
     return begin_round();
   }
   if (period == 0 || now < placing_.round + period) return;
-  const uint64_t maps = counted_.maps - placing_.maps_before;
+  const uint64_t maps = mapper_.maps() - placing_.maps_before;
   if (!placing_.due && now >= placing_.since + steady_rounds * period &&
              now >= placing_.next && maps > 0 && period <= period_most) {
     counted_.maps_without_places = maps;
@@ -108,7 +108,7 @@ void EngineImpl::consider_places() {
 
 void EngineImpl::begin_round() {
   placing_.round = learner_->history().now();
-  placing_.maps_before = counted_.maps;
+  placing_.maps_before = mapper_.maps();
   placing_.placed_before = counted_.placed;
   placing_.missed_before = counted_.places_missed;
 }

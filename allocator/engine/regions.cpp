@@ -24,7 +24,7 @@ bool EngineImpl::fill_region(Region& region, uint64_t begin, uint64_t end) {
     Result<std::vector<Frame>> frames = frames_.take(std::move(room), large_frame_granules);
     filled = static_cast<bool>(frames);
     if (!filled) break;
-    if (Result<void> mapped = map_at(gap.begin, *frames); !mapped) {
+    if (Result<void> mapped = mapper_.map(gap.begin, *frames); !mapped) {
       frames_.give(*frames);
       filled = false;
       break;
@@ -79,7 +79,7 @@ uint64_t EngineImpl::reclaim_regions(uint64_t granules) {
         continue;
       }
       std::vector<Frame> frames{region.unmapped(addresses[at])};
-      unmap_at(addresses[at], frames);
+      mapper_.unmap(addresses[at], frames);
       count_region_bytes(false, addresses[at], frames.front().bytes(), region.stream());
       frames_.give(frames);
     }

@@ -18,7 +18,7 @@ namespace firn {
 /// the device in the way? (A store without an answer, a failing one for a while, and host memory
 /// being pinned are waited for: they do not wait for us.)
 bool EngineImpl::still(uint64_t patience_ns) {
-  const uint64_t now = clock_.now_ns(), left = unmapped_ + counted_.spilled_bytes;
+  const uint64_t now = clock_.now_ns(), left = mapper_.spans_given_up() + counted_.spilled_bytes;
   // (Without a request for some time, nothing was to leave.)
   const bool pinned_soon = staging_wanted_ && host_.may_grow();
   if (left != still_.left || transfers_.requesting() || pinned_soon || store_pauses() ||
@@ -32,8 +32,7 @@ bool EngineImpl::still(uint64_t patience_ns) {
 /// Will room come while the caller waits? Not from what a stream under capture used: its owner, who
 /// may be the caller, ends that first.
 bool EngineImpl::something_moves() {
-  if (!faulting_.empty() || mapping_apart_ > 0) return true;
-  if (!unmappings_.empty() || unmapping_apart_ > 0) return true;
+  if (!faulting_.empty() || mapper_.mapping() || mapper_.unmapping()) return true;
   const auto settles = [this](const Block* block) { return uses_.close(*block); };
   for (const auto* blocks : {&spilling_, &parked_, &deferred_, &draining_})
     if (std::any_of(blocks->begin(), blocks->end(), settles)) return true;
@@ -65,7 +64,7 @@ void EngineImpl::reclaim_parked(uint64_t granules, bool spare_claimed) {
   for (size_t i = parked_.size(); i-- > 0;) {
     Block& block = *parked_[i];
     bool zero_copy = block.word.load(std::memory_order_relaxed) & word::zero_copy;
-    if (!zero_copy && frames_.available() + going_granules() >= granules) continue;
+    if (!zero_copy && frames_.available() + mapper_.going_granules() >= granules) continue;
     if (spare_claimed && !zero_copy && spared(block)) continue;
     if (!uses_.over(block)) {
       (void)uses_.close(block);

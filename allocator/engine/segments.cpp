@@ -61,7 +61,7 @@ void EngineImpl::make_whole(uint32_t index) {
   whole->size_class = size_class::count;
   whole->segment = index + 1;
   whole->next_use = whole->next_change = UINT64_MAX;
-  make_spans(*whole);
+  make_spans(*whole, span_granules_);
   whole->spans.front().frames = std::exchange(segment.frames, {});
   whole->mapped = whole->device = whole->pages;
   enlist(*whole);

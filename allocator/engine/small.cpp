@@ -31,7 +31,7 @@ Result<void> EngineImpl::add_segment(Lock& lock, unsigned stream) {
       frames_.give(*frames);
       return make_error(Code::out_of_memory, 0, "no addresses left in the arena");
     }
-    if (Result<void> mapped = map_at(*address, *frames); !mapped) {
+    if (Result<void> mapped = mapper_.map(*address, *frames); !mapped) {
       frames_.give(*frames);
       arena_->give(*address, 1);
       return mapped.error();
@@ -43,7 +43,7 @@ Result<void> EngineImpl::add_segment(Lock& lock, unsigned stream) {
     } else {
       std::atomic<uint32_t>* units = units_for(segment_count_);
       if (!units) {
-        unmap_at(*address, *frames);
+        mapper_.unmap(*address, *frames);
         frames_.give(*frames);
         arena_->give(*address, 1);
         return make_error(Code::out_of_memory, 0, "the machine has no memory for small blocks");
@@ -140,7 +140,7 @@ bool EngineImpl::release_segments() {
     if (!small_[segment.stream]->remove(segment.address, granule_bytes)) continue;
     exported_.erase(segment.address);
     arena_->set(segment.address, 1, 0);
-    unmap_at(segment.address, segment.frames);
+    mapper_.unmap(segment.address, segment.frames);
     frames_.give(segment.frames);
     arena_->give(segment.address, 1);
     count_segment(false, false, segment.address, granule_bytes, segment.stream);

@@ -61,6 +61,8 @@ EngineStats EngineImpl::stats() const {
   s.measured_store_write_bytes_s = measured.bytes_s(Channel::store_write);
   s.measured_store_read_bytes_s = measured.bytes_s(Channel::store_read);
   s.watching = watching_.load(std::memory_order_relaxed);
+  s.maps = mapper_.maps();
+  s.unmaps = mapper_.unmaps();
   s.frames_created = frames_.created();
   s.frames_released = frames_.released();
   for (auto [to, from] : {std::pair(&s.program_driver, &driver_times_.program),
@@ -188,7 +190,7 @@ void EngineImpl::trim() {
   bool places_wait = !region_owner_.empty();
   const auto leaving = [&] {
     return places_wait || !parked_.empty() || !deferred_.empty() || !draining_.empty() ||
-           !unmappings_.empty() || unmapping_apart_ > 0;
+           mapper_.unmapping();
   };
   for (int round = 0; round < 1000 && leaving() && !health_.dead(); ++round) {
     pump_locked();
@@ -230,14 +232,14 @@ void EngineImpl::shrink_to_budget(Lock& lock, uint64_t until_ns) {
     if (frames_.held_granules() <= frames_.budget_granules()) break;
     const uint64_t over =
         (frames_.held_granules() - frames_.budget_granules()) * granule_pages;
-    const uint64_t unmapped = unmapped_;
-    uint64_t leaving = leaving_pages() + going_granules() * granule_pages;
+    const uint64_t unmapped = mapper_.spans_given_up();
+    uint64_t leaving = leaving_pages() + mapper_.going_granules() * granule_pages;
     for (const auto* blocks : {&deferred_, &draining_})
       for (const Block* block : *blocks) leaving += block->device;
     if (leaving < over) evict(over - leaving, nullptr);
     pump_locked();
     if (clock_.now_ns() >= until_ns) break;
-    if (unmapped != unmapped_) continue;
+    if (unmapped != mapper_.spans_given_up()) continue;
     if (!places_wait && !something_moves()) break;  // the rest is pinned
     if (still(still_ns)) {
       trouble(fmt::format("firn_budget is {}, and {} are on the device: work that uses them does "
@@ -307,7 +309,7 @@ void EngineImpl::spill_away() {
 
 void EngineImpl::check() const {
   Lock lock(mutex_);
-  FrameCount count = apart_;
+  FrameCount count = mapper_.in_hand();
   for (size_t i = 0; i < live_.size(); ++i) {
     const Block& block = *live_[i];
     auto address = (unsigned long long)block.address;
@@ -356,9 +358,6 @@ void EngineImpl::check() const {
     }
   }
   for (uint32_t i = 0; i < segment_count_; ++i) count.add(segments_[i].load()->frames);
-  for (const Mapping& mapping : mappings_)
-    for (const Mapping::Part& part : mapping.parts) count.add(part.frames);
-  for (const Unmapping& unmapping : unmappings_) count.add(unmapping.frames);
   const uint64_t shared_pages = count.shared_pages;
   const SharedFrames& shared = frames_.shared();
   FIRN_CHECK(shared_pages + shared.free_pages() == shared.count() * granule_pages,

@@ -1,9 +1,11 @@
-// A driver made of a few functions, for parts of the allocator by themselves: copies are noted,
-// work on a stream is over when a test says so, and any call can be refused. It moves no byte.
+// A driver made of a few functions, for parts of the allocator by themselves: copies and mappings
+// are noted, work on a stream is over when a test says so, and any call can be refused. It moves no
+// byte.
 #pragma once
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
@@ -26,6 +28,16 @@ class FakeGpu {
   CUresult refused_with = CUDA_ERROR_INVALID_VALUE;
   std::vector<std::pair<CUstream, CUevent>> waits;  // the stream waits for the event
   unsigned streams_live = 0;
+  struct MemoryCall {
+    std::string call;  // "create", "release", "map", "open", "unmap"
+    uint64_t address, bytes;
+    std::vector<int> devices{};  // "open": who has access
+    bool reads_only = false;     // "open"
+  };
+  std::vector<MemoryCall> memory;         // that were not refused
+  std::map<uint64_t, uint64_t> mapped;    // bytes, by address
+  unsigned frames_live = 0;
+  std::function<void(const std::string& call)> beside;  // called within each call of `memory`'s
 
   FakeGpu() {
     current() = this;
@@ -75,8 +87,46 @@ class FakeGpu {
       return current()->take("any", "cuMemcpyAsync", to, reinterpret_cast<void*>(from), bytes,
                              stream);
     };
-    driver_.mem_set_access = [](CUdeviceptr, size_t, const CUmemAccessDesc*, size_t) {
+    driver_.device_get_attribute = [](int* value, CUdevice_attribute, CUdevice) {
+      *value = 0;
       return CUDA_SUCCESS;
+    };
+    driver_.mem_create = [](CUmemGenericAllocationHandle* handle, size_t bytes,
+                            const CUmemAllocationProp*, unsigned long long) {
+      if (!current()->note("cuMemCreate", {"create", 0, bytes})) return current()->refused_with;
+      *handle = ++current()->handles_;
+      ++current()->frames_live;
+      return CUDA_SUCCESS;
+    };
+    driver_.mem_release = [](CUmemGenericAllocationHandle) {
+      if (!current()->note("cuMemRelease", {"release", 0, 0})) return current()->refused_with;
+      --current()->frames_live;
+      return CUDA_SUCCESS;
+    };
+    driver_.mem_map = [](CUdeviceptr address, size_t bytes, size_t, CUmemGenericAllocationHandle,
+                         unsigned long long) {
+      if (!current()->note("cuMemMap", {"map", address, bytes})) return current()->refused_with;
+      const bool fresh = current()->mapped.emplace(address, bytes).second;
+      return fresh ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    };
+    driver_.mem_unmap = [](CUdeviceptr address, size_t bytes) {
+      if (!current()->note("cuMemUnmap", {"unmap", address, bytes}))
+        return current()->refused_with;
+      auto& mapped = current()->mapped;
+      uint64_t there = 0;
+      for (auto at = mapped.lower_bound(address); at != mapped.end() && at->first < address + bytes;
+           at = mapped.erase(at))
+        there += at->second;
+      return there == bytes ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    };
+    driver_.mem_set_access = [](CUdeviceptr address, size_t bytes, const CUmemAccessDesc* access,
+                                size_t count) {
+      MemoryCall call{"open", address, bytes};
+      for (size_t i = 0; i < count; ++i) {
+        call.devices.push_back(access[i].location.id);
+        call.reads_only |= access[i].flags == CU_MEM_ACCESS_FLAGS_PROT_READ;
+      }
+      return current()->note("cuMemSetAccess", call) ? CUDA_SUCCESS : current()->refused_with;
     };
     driver_.launch_host_func = [](CUstream stream, void (*function)(void*), void* data) {
       if (current()->refuses("cuLaunchHostFunc")) return current()->refused_with;
@@ -114,6 +164,12 @@ class FakeGpu {
     const auto found = refusals.find(entry);
     return found != refusals.end() && found->second > 0 && found->second-- > 0;
   }
+  bool note(const std::string& entry, const MemoryCall& call) {
+    if (beside) beside(call.call);
+    if (refuses(entry)) return false;
+    memory.push_back(call);
+    return true;
+  }
   CUresult take(const char* call, const char* entry, uint64_t device, const void* host,
                 size_t bytes, CUstream stream) {
     if (refuses(entry)) return refused_with;
@@ -123,7 +179,7 @@ class FakeGpu {
   }
 
   Driver driver_;
-  uintptr_t streams_ = 0, events_ = 0;
+  uintptr_t streams_ = 0, events_ = 0, handles_ = 0;
   std::map<CUstream, uint64_t> given_, over_;
   std::map<CUevent, std::pair<CUstream, uint64_t>> recorded_;
   std::vector<std::pair<void (*)(void*), void*>> functions_;

@@ -165,7 +165,8 @@ EngineInspector::Finding EngineInspector::quiet() const {
       {"draining", engine_.draining_.size()},   {"deferred", engine_.deferred_.size()},
       {"parked", engine_.parked_.size()},       {"copies out", transfers.copies_out().size()},
       {"copies in", transfers.copies_in().size()}, {"requests", transfers.requests()},
-      {"mappings", engine_.mappings_.size()},   {"unmappings", engine_.unmappings_.size()},
+      {"mappings", engine_.mapper_.mappings_due()},
+      {"unmappings", engine_.mapper_.unmappings_due()},
       {"waiting threads", engine_.waiting_},    {"being written", transfers.writing_bytes()},
       {"staging", engine_.host_.used()},
   };

@@ -29,6 +29,52 @@ TEST(SizeClass, holds_what_was_asked_for_with_at_most_an_eighth_of_waste) {
   EXPECT_EQ(size_class::of_small(0), 0u);
 }
 
+TEST(Spans, are_alike_but_for_the_last_and_have_the_pieces_that_lie_in_them) {
+  Block block;
+  block.address = uint64_t{1} << 40;
+  block.pages = 5 * granule_pages;
+  block.mapped = block.device = 7;
+  make_spans(block, 2);
+  ASSERT_EQ(block.spans.size(), 3u);
+  EXPECT_EQ(block.mapped, 0u);
+  EXPECT_EQ(block.device, 0u);
+  for (const uint32_t i : {0u, 1u, 2u}) {
+    EXPECT_EQ(block.spans[i].begin, i * 2 * granule_pages);
+    EXPECT_EQ(block.spans[i].pages, (i < 2 ? 2 : 1) * granule_pages);
+    EXPECT_EQ(address_of(block, block.spans[i]), block.address + i * 2 * granule_bytes);
+    EXPECT_EQ(bytes_at(block, block.spans[i]), (i < 2 ? 2 : 1) * granule_bytes);
+    EXPECT_TRUE(pieces_of(block, block.spans[i]).empty());
+  }
+  for (const uint64_t each : {granule_bytes, 2 * granule_bytes}) {
+    block.pieces.clear();
+    for (uint64_t offset = 0; offset < 7 * granule_bytes / 2; offset += each) {
+      block.pieces.emplace_back();
+      block.pieces.back().offset = offset;
+    }
+    for (const uint32_t i : {0u, 1u, 2u}) {
+      const std::span<Piece> pieces = pieces_of(block, block.spans[i]);
+      ASSERT_EQ(pieces.size(), i < 2 ? 2 * granule_bytes / each : 0);
+      for (size_t at = 0; at < pieces.size(); ++at)
+        EXPECT_EQ(pieces[at].offset, i * 2 * granule_bytes + at * each);
+    }
+  }
+  block.pieces.resize(1);  // a block of which little was asked for
+  EXPECT_EQ(pieces_of(block, block.spans[0]).size(), 1u);
+  EXPECT_TRUE(pieces_of(block, block.spans[1]).empty());
+}
+
+TEST(Spans, a_block_that_shares_frames_has_one_in_whole_granules_of_addresses) {
+  Block block;
+  block.shape = {0, 1, 0xFFFF};
+  block.pages = block.shape.pages();
+  block.address = (uint64_t{1} << 40) + block.shape.offset();
+  make_spans(block, 1);
+  ASSERT_EQ(block.spans.size(), 1u);
+  EXPECT_EQ(block.spans[0].pages, block.pages);
+  EXPECT_EQ(address_of(block, block.spans[0]), uint64_t{1} << 40);
+  EXPECT_EQ(bytes_at(block, block.spans[0]), 2 * granule_bytes);
+}
+
 TEST(SizeClass, large_ones_waste_at_most_a_sixteenth_below_32_MiB_and_are_each_its_own) {
   constexpr uint32_t most = 16 * granule_pages;
   std::map<unsigned, uint32_t> pages_of;

@@ -277,7 +277,7 @@ Result<void> Streams::wait(Use use) {
   if (entry.may_end.load(std::memory_order_acquire) || captured(entry.stream, &answer)) {
     if (answer != CUDA_SUCCESS && !about_captures(answer))
       return health_.failed("cuStreamIsCapturing", answer);
-    return make_error(Code::driver, 0, "a capture is under way: its work cannot be waited for");
+    return make_error(Code::driver, 0, "a capture is under way: Firn cannot wait for its work");
   }
   // No event to be had: raise the number first, so that everything at or below it was enqueued
   // before the stream is waited for.

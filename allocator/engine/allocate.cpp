@@ -47,7 +47,8 @@ Result<void*> EngineImpl::allocate(size_t bytes, CUstream stream, size_t request
   if (requested == 0) requested = bytes;
   bool small = bytes <= size_class::small_most;
   if (bytes > (uint64_t{1} << 46))
-    return make_error(Code::out_of_memory, 0, fmt::format("{} bytes are asked for", bytes));
+    return make_error(Code::out_of_memory, 0,
+                      fmt::format("an allocation of {} bytes exceeds any device", bytes));
   unsigned size_class = small ? size_class::of_small(bytes)
                               : size_class::of_pages(pages_of(bytes));
   stream = Streams::plain(stream);
@@ -70,7 +71,8 @@ Result<void*> EngineImpl::allocate(size_t bytes, CUstream stream, size_t request
     const int index = see_stream(stream);
     if (index < 0)
       return make_error(Code::invalid_argument, 0,
-                        fmt::format("more than {} streams", Streams::capacity));
+                        fmt::format("the program uses more than {} streams, the most that Firn "
+                                    "tracks", Streams::capacity));
     Block* found = small ? nullptr : placed_block(lock, index, bytes);
     if (!found) found = ready_block(index, size_class);
     Result<Block*> block = static_cast<Block*>(nullptr);
@@ -241,7 +243,7 @@ Result<Mapping> EngineImpl::begin_block(unsigned stream, size_t bytes, std::vect
   if (!block) {
     if (address) arena_->give(*address, granules);
     frames_.give(frames);
-    return make_error(Code::out_of_memory, 0, "no addresses left in the arena");
+    return make_error(Code::out_of_memory, 0, "the arena has no addresses left");
   }
   block->address = *address + shape.offset();
   block->shape = shape;

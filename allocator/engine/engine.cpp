@@ -57,7 +57,7 @@ Result<void> EngineImpl::start() {
   if (Result<void> usable = can_use(context); !usable) return usable;
   if (options_.budget_bytes < 2 * granule_bytes)
     return make_error(Code::invalid_argument, 0,
-                      fmt::format("firn_budget: {} bytes is below the least, {} bytes",
+                      fmt::format("firn_budget: {} bytes is less than the minimum of {} bytes",
                                   options_.budget_bytes, 2 * granule_bytes));
   if (Result<void> fine = frames_.check(); !fine) return fine;
   // Addresses are plenty: every block keeps its own, also while most of them are spilled.

@@ -10,7 +10,7 @@ Result<std::shared_ptr<const ExportedMemory>> EngineImpl::export_memory(const vo
   Block* block = live_at(pointer, false);
   if (!block)
     return make_error(Code::invalid_argument, 0,
-                      fmt::format("export of {}: not in a live block", pointer));
+                      fmt::format("cannot export {}: it is outside Firn's live blocks", pointer));
   if (Result<void> pinned = give_address(pointer, reason); !pinned) return pinned.error();
   Entered context(*this);
   if (Result<void> usable = can_use(context); !usable) return usable.error();
@@ -27,8 +27,8 @@ Result<std::shared_ptr<const ExportedMemory>> EngineImpl::export_memory(const vo
     const std::vector<Frame>& of = whole ? whole->spans.front().frames : segment.frames;
     if (of.empty() || of.front().host)
       return make_error(Code::out_of_memory, 0,
-                        fmt::format("export of {}: its segment does not fit on the device now",
-                                    pointer));
+                        fmt::format("cannot export {}: its segment does not fit on the device now "
+                                    "(firn_budget)", pointer));
     add(of);
   } else if (block->place_bytes != 0) {
     const auto& mapped = region_of(block->stream)->frames();
@@ -40,8 +40,8 @@ Result<std::shared_ptr<const ExportedMemory>> EngineImpl::export_memory(const vo
     for (const Span& span : block->spans) {
       if (!span.mapped() || span.frames.front().host)
         return make_error(Code::out_of_memory, 0,
-                          fmt::format("export of {}: the block does not fit on the device now",
-                                      pointer));
+                          fmt::format("cannot export {}: its block does not fit on the device now "
+                                      "(firn_budget)", pointer));
       add(span.frames);
     }
   }
@@ -72,7 +72,7 @@ void EngineImpl::wipe(Block& block) {
   for (int attempt = 0; attempt < 3 && result != CUDA_SUCCESS; ++attempt)
     result = driver_.memset_d8_async(block.address, 0, bytes, transfers_.in_stream());
   if (result != CUDA_SUCCESS)
-    trouble(fmt::format("block {:#x}, which another process could write, is not zeroed: {}",
+    trouble(fmt::format("block {:#x}, which another process could write, cannot be zeroed: {}",
                         block.address, driver_.error("cuMemsetD8Async", result).text));
   uses_.add(block, streams_.now(transfers_.in()));
 }

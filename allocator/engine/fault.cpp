@@ -101,8 +101,8 @@ Result<void> EngineImpl::map_host_fault(Lock& lock, Block& block, const Error& n
 void EngineImpl::count_zero_copy(uint64_t bytes, const Error& no_room) {
   counted_.zero_copy_bytes += bytes;
   if (counted_.zero_copy_touches++ == 0 && !options_.no_bytes)  // (firn simulate reports the sum.)
-    trouble("an operator's tensors do not fit the budget together: some were used in host memory, "
-            "slowly. " + no_room.text);
+    trouble("the tensors of one operator exceed the budget: the GPU used some of them in host "
+            "memory, slowly; " + no_room.text);
 }
 
 void EngineImpl::begin_arriving(Block& block, bool prefetched) {

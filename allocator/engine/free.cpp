@@ -24,7 +24,7 @@ Result<void> EngineImpl::free(void* pointer) {
   Block* block = live_at(pointer, true);
   if (!block)
     return make_error(Code::invalid_argument, 0,
-                      fmt::format("free of {}: not the start of a live block", pointer));
+                      fmt::format("cannot free {}: it is not the start of a live block", pointer));
   uint64_t w = block->word.load();
   Use last{block->use.load(std::memory_order_relaxed)};
   if (!last || last.stream() == block->stream) {
@@ -70,7 +70,7 @@ Result<void> EngineImpl::free_slow(Block& block) {
     if ((w & word::freed) || state == State::free || state == State::ready ||
         state == State::draining)
       return make_error(Code::invalid_argument, 0,
-                        fmt::format("block {:#x} was freed before", block.address));
+                        fmt::format("block {:#x} has already been freed", block.address));
     if (block.word.try_mark_freed(w)) break;
   }
   count_free(block, thread_cell());
@@ -231,7 +231,7 @@ Result<void> EngineImpl::free_behind(void* pointer, CUstream fence, uint64_t giv
   Block* block = live_at(pointer, true);
   if (!block)
     return make_error(Code::invalid_argument, 0,
-                      fmt::format("free of {}: not the start of a live block", pointer));
+                      fmt::format("cannot free {}: it is not the start of a live block", pointer));
   Entered context(*this);
   int index = -1;
   {
@@ -256,13 +256,14 @@ Result<void> EngineImpl::record_stream(const void* pointer, CUstream stream, CUc
   Block* block = live_at(pointer, false);
   if (!block)
     return make_error(Code::invalid_argument, 0,
-                      fmt::format("record_stream of {}: not in a live block", pointer));
+                      fmt::format("record_stream: {} is outside Firn's live blocks", pointer));
   Lock lock(mutex_);
   if (context == options_.context) context = nullptr;
   int index = see_stream(stream, context);
   if (index < 0)
     return make_error(Code::invalid_argument, 0,
-                      fmt::format("more than {} streams", Streams::capacity));
+                      fmt::format("the program uses more than {} streams, the most that Firn "
+                                  "tracks", Streams::capacity));
   if (static_cast<unsigned>(index) == block->stream) return {};
   auto& recorded = block->recorded_streams;
   if (std::find(recorded.begin(), recorded.end(), index) == recorded.end())

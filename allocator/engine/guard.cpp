@@ -49,7 +49,7 @@ bool EngineImpl::left_unwritten(Block& block, Span& span) {
                                                 transfers_.out_stream());
     if (result == CUDA_SUCCESS) result = driver_.stream_synchronize(transfers_.out_stream());
     if (result != CUDA_SUCCESS) {
-      trouble("firn_verify could not look at a block: " +
+      trouble("firn_verify could not check a block: " +
               driver_.error("cuMemcpyDtoHAsync", result).text);
       continue;
     }
@@ -67,9 +67,9 @@ bool EngineImpl::left_unwritten(Block& block, Span& span) {
     }
     ++failed_.unseen_writes;
     const Use last{block.use.load(std::memory_order_acquire)};
-    say(fmt::format("block {:#x} ({} bytes) was written UNSEEN while a copy of it was kept: its "
-                    "span at {} ({} bytes) differs from the copy {}. Last use known: stream {}. "
-                    "Before it was to leave:{}",
+    say(fmt::format("block {:#x} ({} bytes) was written UNSEEN while Firn kept a copy of it: its "
+                    "span at offset {} ({} bytes) differs from the copy {}. Last known use: stream "
+                    "{}. Events before Firn found this:{}",
                     block.address, size_t{block.requested}, span.begin * page_bytes,
                     span.pages * page_bytes, where,
                     last ? static_cast<const void*>(streams_.handle(last.stream())) : nullptr,
@@ -96,7 +96,8 @@ void EngineImpl::guard(Block& block) {
       continue;
     Result<void> closed = mapper_.set_access(block, span, CU_MEM_ACCESS_FLAGS_PROT_READ);
     span.guarded = bool(closed);
-    if (!closed) trouble("firn_test_guard: a block stays open: " + closed.error().text);
+    if (!closed)
+      trouble("firn_test_guard: a block could not be made read-only: " + closed.error().text);
   }
 }
 
@@ -112,7 +113,7 @@ bool EngineImpl::open_guarded(Block& block) {
                                                 : static_cast<CUresult>(opened.error().detail));
     } while (!opened && !health_.dead());
     if (!opened) {
-      trouble("firn_test_guard: a block stays closed: " + opened.error().text);
+      trouble("firn_test_guard: a block could not be made writable again: " + opened.error().text);
       return false;
     }
     span.guarded = false;

@@ -77,7 +77,7 @@ bool EngineImpl::give_host_back(bool pressed) {
   host_.give(std::move(*region));
   clock_.notify();
   Lock lock(mutex_);
-  trouble("host memory is given back: the machine, or the container, is short of it "
+  trouble("Firn gives host memory back because the machine or the container is short of it "
           "(firn_host, memory.max)");
   return true;
 }

@@ -103,8 +103,8 @@ void EngineImpl::replan() {
   const History& history = learner_->history();
   if (!history.known() || history.period() == 0) return;
   SlowWork work(SlowWorks::Kind::plan, [this] {
-    return fmt::format("deciding what leaves device {} and what comes back, in an iteration of {} "
-                       "allocations, uses and frees (firn_policy:age does without),",
+    return fmt::format("planning evictions and prefetches on device {}, for an iteration of {} "
+                       "allocations, uses and frees (firn_policy:age skips this),",
                        options_.device, learner_->history().period());
   }, options_.slow_works ? *options_.slow_works : SlowWorks::of_process());
   const uint64_t now = history.now(), capacity = movable_capacity();

@@ -79,32 +79,30 @@ Error EngineImpl::no_room(uint64_t granules, const Block* wanted) const {
   const uint64_t bytes = granules * granule_bytes;
   const uint64_t budget = frames_.budget_granules() * granule_bytes;
   std::string text = fmt::format(
-      "{} {} within the budget of {} (firn_budget)", format_size(bytes),
-      wanted ? "are needed back on the device, which do not fit"
-             : "cannot be had on the device",
-      format_size(budget));
+      "device {} has no room {} {} within the budget of {} (firn_budget)", options_.device,
+      wanted ? "to bring back" : "for", format_size(bytes), format_size(budget));
   const std::vector<PinnedBytes> pinned = pinned_bytes();
-  text += pinned.empty() ? "; nothing is pinned" : "; staying on the device: ";
+  text += pinned.empty() ? "; nothing is pinned" : "; these stay on the device: ";
   for (size_t i = 0; i < pinned.size(); ++i)
     text += fmt::format("{}{} {}", i ? ", " : "", format_size(pinned[i].bytes), pinned[i].reason);
   if (const uint64_t gaps = frames_.shared().free_pages() * page_bytes; gaps > 0)
-    text += fmt::format(", {} in gaps of frames that they share", format_size(gaps));
+    text += fmt::format(", {} in gaps of shared frames", format_size(gaps));
   if (frames_.device_short())
-    text += fmt::format("; the device itself gave only {}",
+    text += fmt::format("; the driver gave Firn only {} of device memory",
                         format_size(frames_.held_granules() * granule_bytes));
   if (stuck_)
-    text += fmt::format("; eviction has stopped: {} of host memory are full (firn_host) and {}",
+    text += fmt::format("; eviction has stopped: all {} of host memory (firn_host) are full and {}",
                         format_size(host_.budget()), no_store());
   if (still_.starved)
-    text += "; threads wait for what they hold from each other";
+    text += "; threads wait for memory that other waiting threads hold";
   else if (still_.given_up)
-    text += fmt::format("; nothing could leave for {} s: work that uses it does not end, perhaps "
-                        "because it waits for another process",
+    text += fmt::format("; no block could leave for {} s: the GPU work that uses the blocks is "
+                        "still running, perhaps waiting for another process",
                         (clock_.now_ns() - still_.since_ns) / 1'000'000'000);
   if (spilling_ended_)
-    text += "; nothing leaves the GPU in this process, as was said when it began";
+    text += "; spilling is off for this whole process (an earlier line says why)";
   else if (spilling_stopped_)
-    text += "; firn.no_spill() keeps everything on the device until it ends";
+    text += "; firn.no_spill() is active and keeps everything on the device";
   text += ". This would help: " + advice(bytes, budget, pinned, wanted != nullptr);
   return make_error(Code::out_of_memory, 0, text);
 }
@@ -117,26 +115,25 @@ std::string EngineImpl::advice(uint64_t bytes, uint64_t budget,
     out += (out.empty() ? "" : "; or ") + words;
   };
   if (stuck_)
-    add(store_ ? "more space where firn_dir is (or a larger firn_store_size)"
-               : "firn_dir, a directory on an SSD for what leaves; or a larger firn_host");
+    add(store_ ? "more free space in firn_dir (or a larger firn_store_size)"
+               : "firn_dir, a directory on an SSD for spill files; or a larger firn_host");
   if (spilling_stopped_ && !spilling_ended_)
     add("less memory used within firn.no_spill()");
   const uint64_t unseen = bytes_for(pinned, not_yet_seen);
   // If tensors are marked Told::always from the first one on, watching would not see the others.
   if (unseen > 0 && !told_early_ && options_.watch_fraction > 0)
-    add("firn_watch:0, with which operators are watched from the start: what they use "
-                  "leaves");
+    add("firn_watch:0, which watches operators from the start, so that their tensors can leave");
   if (unseen > budget / part_for_a_word && told_early_)
-    add("smaller workspaces of libraries, which stay (cuBLAS's: CUBLAS_WORKSPACE_CONFIG)");
+    add("smaller library workspaces, which stay (CUBLAS_WORKSPACE_CONFIG for cuBLAS)");
   if (bytes > budget || bytes_for(pinned, held) > 0)
     add("smaller tensors in a single operator (a smaller batch, a shorter sequence)");
   if (const uint64_t small = bytes_for(pinned, of_small); small > budget / part_for_a_word)
-    add("fewer tensors below 1 MiB that no operator was seen to use: they stay, and with them what "
-        "shares their memory");
+    add("fewer tensors below 1 MiB that Firn never saw in an operator: each keeps the 2 MiB around "
+        "it on the device");
   uint64_t stays = 0;
   for (const PinnedBytes& each : pinned) stays += each.bytes;
   if (frames_.device_short())
-    add("less of the device's memory for others");
+    add("less device memory used outside Firn");
   else if (!wanted && bytes + stays > budget)
     // (Not a rounded gigabyte, which may be too little.)
     add(fmt::format("a firn_budget of {}MiB or more", (bytes + stays + (1u << 20) - 1) >> 20));
@@ -157,7 +154,7 @@ Error EngineImpl::short_device(uint64_t granules, const Block* wanted, const Err
 
 /// Why the store cannot serve, and the knob that changes it.
 const char* EngineImpl::no_store() const {
-  return store_ ? "the store takes no more (firn_dir, firn_store_size)" : "no firn_dir is set";
+  return store_ ? "the spill files take no more (firn_dir, firn_store_size)" : "no firn_dir is set";
 }
 
 }  // namespace firn

@@ -107,8 +107,8 @@ uint64_t EngineImpl::working_bytes(uint64_t since) const {
 std::string EngineImpl::storm_words(const Thrash::Totals& totals) const {
   const Thrash::Stretch stretch = thrash_.stretch(totals);
   return fmt::format(
-      "fault storm: {:.0f} % of the last {:.1f} s the program waited for memory ({} blocks, {} "
-      "came back; the budget is {}). firn top shows who waits; a larger firn_budget helps",
+      "fault storm: the program spent {:.0f} % of the last {:.1f} s waiting for memory ({} blocks, "
+      "{} came back; the budget is {}). firn top shows who waits; a larger firn_budget helps",
       100 * stretch.part, stretch.seconds, stretch.faults, about(stretch.arrived_bytes),
       format_size(frames_.budget_granules() * granule_bytes));
 }
@@ -116,15 +116,15 @@ std::string EngineImpl::storm_words(const Thrash::Totals& totals) const {
 std::string EngineImpl::thrash_words(const Thrash::Totals& totals) const {
   const Thrash::Stretch stretch = thrash_.stretch(totals);
   std::string text = fmt::format(
-      "thrash: {:.0f} % of the last {:.1f} s the program waited for memory that had left and came "
-      "back again and again ({}, {:.1f} times what is allocated)",
+      "thrash: the program spent {:.0f} % of the last {:.1f} s waiting for memory that left and "
+      "came back again and again ({}, {:.1f} times all allocated memory)",
       100 * stretch.part, stretch.seconds, about(stretch.arrived_bytes), stretch.rounds);
   if (const auto* first = notices_.waiters.first()) {
     const auto& [who, waiter] = *first;
-    text += fmt::format(". Longest for {} {}",
+    text += fmt::format(". The longest wait was for {} {}",
                         waiter.room ? "room for" : "a block of", about(waiter.bytes));
     if (!waiter.room)
-      text += waiter.maker.empty() ? std::string(" (allocated before this was looked at)")
+      text += waiter.maker.empty() ? std::string(" (allocated before Firn recorded this)")
                                    : fmt::format(" (allocated by {})", waiter.maker);
     if (!who.first.empty()) text += ", in " + who.first;
     if (!who.second.empty()) text += ", " + who.second;
@@ -139,16 +139,16 @@ std::string EngineImpl::enough_words() const {
   const uint64_t enough = (notices_.working_bytes + granule_bytes - 1) / granule_bytes *
                           granule_bytes;
   if (enough <= budget)
-    return fmt::format("What was used meanwhile takes {} at once, which the budget of {} has room "
-                       "for: no budget that would end it was found",
+    return fmt::format("The working set of {} fits in the budget of {}: Firn found no firn_budget "
+                       "that would stop the thrashing",
                        format_size(enough), format_size(budget));
   std::string text =
-      fmt::format("What is used takes {} on the device at once: firn_budget:{}MiB would end it "
-                  "(it is {})",
+      fmt::format("The working set is {}; firn_budget:{}MiB would stop the thrashing (the budget "
+                  "is {} now)",
                   about(enough), enough / mib, format_size(budget));
   size_t free_bytes = 0, total_bytes = 0;
   if (driver_.mem_get_info(&free_bytes, &total_bytes) == CUDA_SUCCESS && enough > total_bytes)
-    text += fmt::format("; the device has {} only: a smaller batch, or recomputation, would",
+    text += fmt::format("; the device has only {}: use a smaller batch or recomputation",
                         about(total_bytes));
   return text;
 }

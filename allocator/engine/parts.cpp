@@ -21,7 +21,8 @@ Result<void*> EngineImpl::allocate_segment(size_t bytes, CUstream stream, bool s
     const int index = see_stream(stream);
     if (index < 0)
       return make_error(Code::invalid_argument, 0,
-                        fmt::format("more than {} streams", Streams::capacity));
+                        fmt::format("the program uses more than {} streams, the most that Firn "
+                                    "tracks", Streams::capacity));
     const unsigned size_class = size_class::of_pages(pages_of(bytes));
     Block* ready = ready_block(index, size_class);
     Result<Block*> found = ready ? Result<Block*>(ready) : large_block(lock, index, bytes);

@@ -40,8 +40,8 @@ bool EngineImpl::start_read(Block& block, uint32_t index) {
 }
 
 std::string EngineImpl::no_staging_words(size_t bytes) const {
-  return fmt::format("no host memory for {} of it on their way (the system gives no more; "
-                     "firn_host sets how much is asked for){}",
+  return fmt::format("no host memory to stage {} of it (the system refuses more; firn_host sets "
+                     "how much Firn requests){}",
                      format_size(bytes), host_.trouble().empty() ? "" : ": " + host_.trouble());
 }
 
@@ -92,7 +92,7 @@ void EngineImpl::unread(Block& block, Piece& piece, const Error& error) {
       block.unreadable ? std::min(said_after_ns, options_.io_patience_ns) : options_.io_patience_ns;
   if (so_far < patience) {
     if (so_far >= said_after_ns && !std::exchange(unread_said_, true))
-      trouble(fmt::format("what has left cannot be read, which is tried for {} s "
+      trouble(fmt::format("a spilled block cannot be read back; Firn retries for {} s "
                           "(firn_io_patience): {}",
                           patience / 1'000'000'000, error.text));
     return;
@@ -113,7 +113,8 @@ void EngineImpl::settle_failed(Block& block) {
     case Block::Failing::lost: return lose(block);
     case Block::Failing::copies:
       ++block.fault_failures;
-      trouble("a copy to the device was refused, tried again: " + block.fault_error.text);
+      trouble("the driver refused a copy to the device; Firn tries again: " +
+              block.fault_error.text);
       break;
     case Block::Failing::reads:
       give_up_reading(block);
@@ -141,13 +142,13 @@ void EngineImpl::give_up_reading(Block& block) {
   if (block.fault_error.code == Code::out_of_memory) return;
   if (std::exchange(block.unreadable, true)) return;
   ++failed_.lost_blocks;
-  say_lost(block, "cannot be read and counts as LOST until it can be");
+  say_lost(block, "cannot be read and counts as LOST until a read succeeds");
 }
 
 void EngineImpl::read_at_last(Block& block) {
   block.unreadable = false;
   failed_.lost_blocks = failed_.lost_blocks - 1;
-  say_lost(block, "was read at last, after");
+  say_lost(block, "was read at last; its earlier error was");
 }
 
 void EngineImpl::say_lost(const Block& block, const char* how) const {

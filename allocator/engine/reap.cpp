@@ -44,8 +44,8 @@ bool EngineImpl::reap_store() {
 /// (A request cannot be taken back: whether its bytes are still to come nobody knows.)
 void EngineImpl::look_for_unanswered() {
   if (const IoRequest* request = transfers_.unanswered(unanswered_ns))
-    trouble(fmt::format("a {} has been without an answer for {} s: what holds the spill folders "
-                        "(firn_dir) is very slow, or hangs; it is waited for",
+    trouble(fmt::format("a {} of a spill file has had no answer for {} s: the disk behind firn_dir "
+                        "is very slow or hangs; Firn keeps waiting",
                         request->reads ? "read" : "write", unanswered_ns / 1'000'000'000));
 }
 

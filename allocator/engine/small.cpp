@@ -29,7 +29,7 @@ Result<void> EngineImpl::add_segment(Lock& lock, unsigned stream) {
     if (!address || (spare_segments_.empty() && segment_count_ == segments_most)) {
       if (address) arena_->give(*address, 1);
       frames_.give(*frames);
-      return make_error(Code::out_of_memory, 0, "no addresses left in the arena");
+      return make_error(Code::out_of_memory, 0, "the arena has no addresses left");
     }
     if (Result<void> mapped = mapper_.map(*address, *frames); !mapped) {
       frames_.give(*frames);
@@ -46,7 +46,8 @@ Result<void> EngineImpl::add_segment(Lock& lock, unsigned stream) {
         mapper_.unmap(*address, *frames);
         frames_.give(*frames);
         arena_->give(*address, 1);
-        return make_error(Code::out_of_memory, 0, "the machine has no memory for small blocks");
+        return make_error(Code::out_of_memory, 0,
+                          "the machine has no host memory left for small blocks");
       }
       index = segment_count_++;
       auto* fresh = new Segment;

@@ -211,8 +211,8 @@ void EngineImpl::trim() {
 Result<void> EngineImpl::set_budget(uint64_t bytes) {
   if (bytes < 2 * granule_bytes)
     return make_error(Code::invalid_argument, 0,
-                      fmt::format("firn_budget: {} bytes is below the least, {} bytes", bytes,
-                                  2 * granule_bytes));
+                      fmt::format("firn_budget: {} bytes is less than the minimum of {} bytes",
+                                  bytes, 2 * granule_bytes));
   Entered context(*this);
   if (Result<void> usable = can_use(context); !usable) return usable;
   Lock lock(mutex_);
@@ -242,8 +242,8 @@ void EngineImpl::shrink_to_budget(Lock& lock, uint64_t until_ns) {
     if (unmapped != mapper_.spans_given_up()) continue;
     if (!places_wait && !something_moves()) break;  // the rest is pinned
     if (still(still_ns)) {
-      trouble(fmt::format("firn_budget is {}, and {} are on the device: work that uses them does "
-                          "not end, perhaps because it waits for another process",
+      trouble(fmt::format("firn_budget is {}, but {} are on the device: the GPU work that uses "
+                          "them is still running, perhaps waiting for another process",
                           format_size(frames_.budget_granules() * granule_bytes),
                           format_size(frames_.held_granules() * granule_bytes)));
       break;

@@ -87,8 +87,8 @@ Error EngineImpl::say_host_wrong(const Block& block, const Piece& piece, const S
   ++failed_.host_corrupt;
   Error error = make_error(
       Code::corrupt, 0,
-      fmt::format("host memory has changed under {} bytes at offset {} of block {:#x}: their sum "
-                  "was {}, is {}",
+      fmt::format("{} bytes in host memory have changed (offset {} of block {:#x}): their checksum "
+                  "was {} and is now {}",
                   piece.bytes, piece.offset, block.address, piece.sum.words(), sum.words()));
   say(error.text);
   return error;
@@ -108,7 +108,7 @@ bool EngineImpl::arrived_whole(Block& block) {
     CUresult result = transfers_.copy(block, piece, net_->arrived.data(), false);
     if (result == CUDA_SUCCESS) result = driver_.stream_synchronize(transfers_.out_stream());
     if (result != CUDA_SUCCESS) {
-      trouble("firn_verify could not look at a block: " +
+      trouble("firn_verify could not check a block: " +
               health_.failed("cuMemcpyDtoHAsync", result).text);
       continue;
     }
@@ -118,8 +118,8 @@ bool EngineImpl::arrived_whole(Block& block) {
     ++failed_.device_corrupt;
     block.fault_error = make_error(
         Code::corrupt, 0,
-        fmt::format("{} bytes at offset {} of block {:#x} came to the device wrong: their sum was "
-                    "{}, is {}",
+        fmt::format("{} bytes at offset {} of block {:#x} arrived corrupted on the device: their "
+                    "checksum was {} and is now {}",
                     piece.bytes, piece.offset, block.address, piece.sum.words(), sum.words()));
     say(block.fault_error.text);
     block.failing = Block::Failing::copies;

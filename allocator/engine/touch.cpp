@@ -52,7 +52,8 @@ Result<Hold> EngineImpl::touch_slow(Block& block, CUstream stream, Access access
   int index = see_stream(stream);
   if (index < 0)
     return make_error(Code::invalid_argument, 0,
-                      fmt::format("more than {} streams", Streams::capacity));
+                      fmt::format("the program uses more than {} streams, the most that Firn "
+                                  "tracks", Streams::capacity));
   const uint32_t failures = block.fault_failures, refusals = block.read_refusals;
   const uint32_t generation = block.generation;
   std::optional<uint64_t> stall_begin;
@@ -139,7 +140,7 @@ Error EngineImpl::unreadable(const Block& block, std::optional<uint64_t> stall_b
   return make_error(
       memory ? Code::out_of_memory : Code::lost, 0,
       fmt::format("block {:#x} ({} bytes) could not be read back for {} s (firn_io_patience): {}; "
-                  "its copy is kept, the next use tries again",
+                  "Firn keeps its copy, and the next use tries again",
                   block.address, block.requested, options_.io_patience_ns / 1'000'000'000,
                   block.fault_error.text));
 }
@@ -164,8 +165,8 @@ void EngineImpl::wait_for_stream(CUstream stream) {
   const CUresult result = driver_.stream_synchronize(stream);
   Lock lock(mutex_);
   if (result != CUDA_SUCCESS) (void)health_.failed("cuStreamSynchronize", result);
-  trouble(fmt::format("more than {} streams are in use: work on the others is waited for",
-                      Streams::capacity));
+  trouble(fmt::format("the program uses more than {} streams, the most that Firn tracks: it waits "
+                      "for the work on each further stream", Streams::capacity));
 }
 
 void EngineImpl::change_use(Block& block, Use use) {
@@ -253,7 +254,8 @@ Result<void> EngineImpl::pin_with(Block& block, Mark&& mark) {
 Result<void> EngineImpl::pin(const void* pointer, const char* reason) {
   Block* block = live_at(pointer, false);
   if (!block)
-    return make_error(Code::invalid_argument, 0, fmt::format("pin of {}: no block", pointer));
+    return make_error(Code::invalid_argument, 0,
+                      fmt::format("cannot pin {}: it is outside Firn's live blocks", pointer));
   return pin_with(*block, [&] {
     block->pin_reason = reason;
     ++block->pin_count;
@@ -278,7 +280,7 @@ Result<void> EngineImpl::unpin(const void* pointer) {
   Block* block = live_at(pointer, false);
   if (!block || !(block->word.load() & (word::pinned | word::small)))
     return make_error(Code::invalid_argument, 0,
-                      fmt::format("unpin of {}: not pinned", pointer));
+                      fmt::format("cannot unpin {}: it is not pinned", pointer));
   Lock lock(mutex_);
   if (block->pin_count > 0)
     --block->pin_count;
@@ -301,7 +303,7 @@ Result<void> EngineImpl::prefetch(const void* pointer, size_t bytes, CUstream st
     Block* block = live_at(reinterpret_cast<void*>(at), false);
     if (!block)
       return make_error(Code::invalid_argument, 0,
-                        fmt::format("prefetch of {:#x}: no block", at));
+                        fmt::format("cannot prefetch {:#x}: it is outside Firn's live blocks", at));
     block = moved_with(block);
     State state = block->state();
     if (state == State::spilling) keep(*block);
@@ -328,7 +330,9 @@ Result<void> EngineImpl::cold(const void* pointer, size_t bytes) {
   for (uint64_t at = begin; at < begin + std::max<size_t>(bytes, 1);) {
     Block* block = live_at(reinterpret_cast<void*>(at), false);
     if (!block)
-      return make_error(Code::invalid_argument, 0, fmt::format("cold of {:#x}: no block", at));
+      return make_error(Code::invalid_argument, 0,
+                        fmt::format("cannot mark {:#x} as cold: it is outside Firn's live blocks",
+                                    at));
     block = moved_with(block);
     if (block->pages != 0) {
       block->age.store(0, std::memory_order_relaxed);

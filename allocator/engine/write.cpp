@@ -111,7 +111,7 @@ void EngineImpl::not_written(const PieceRef& ref, Slot slot, const Error& error,
                              uint64_t begun_ns) {
   store_->discard(slot);
   host_copies_.put_back(ref);
-  take_no_more("a write to the store failed, the bytes stay in host memory: ", error, begun_ns);
+  take_no_more("a write to a spill file failed; the bytes stay in host memory: ", error, begun_ns);
 }
 
 /// The store does not take a piece. It is tried again: after pauses if the failure may pass soon;

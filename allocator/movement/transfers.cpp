@@ -105,9 +105,9 @@ CUresult Transfers::copy(const Block& block, const Piece& piece, void* host, boo
       host_way_ = way;
       at_.trouble(way == CopyWay::unified
                       ? "the driver refuses to copy to or from host memory at device addresses "
-                        "(cuMemcpyHtoD, cuMemcpyDtoH): cuMemcpyAsync serves"
+                        "(cuMemcpyHtoD, cuMemcpyDtoH): Firn uses cuMemcpyAsync instead"
                       : "the driver refuses to copy to or from host memory at device addresses: "
-                        "the processor copies, slowly");
+                        "the CPU copies instead, slowly");
     }
     if (!in_host || !refused(result) || way == CopyWay::by_processor) return result;
     way = way == CopyWay::as_others ? CopyWay::unified : CopyWay::by_processor;

@@ -466,11 +466,12 @@ def test_it_scrolls_to_the_last_line_and_no_farther(firn, folder):
 
 
 def test_what_a_job_was_told_is_on_as_many_lines_as_it_takes(firn, folder):
-    words = ("thrash: 75 % of the last 2.1 s the program waited for memory that had left and came "
-             "back again and again. firn_budget:512MiB would end it (it is 256MiB)")
+    words = ("thrash: the program spent 75 % of the last 2.1 s waiting for memory that left and "
+             "came back again and again. firn_budget:512MiB would stop the thrashing (the budget "
+             "is 256MiB now)")
     with job(folder, document(notices=[words, "x" * 300])):
         terminal = Terminal(60, 40)
-        terminal.until(lambda lines: "would end it (it is 256MiB)" in
+        terminal.until(lambda lines: "would stop the thrashing (the budget is 256MiB now)" in
                        " ".join(" ".join(lines).split()))
         lines = terminal.end()
         assert "".join(lines).count("x") >= 300

@@ -56,7 +56,8 @@ def test_a_loop_over_too_much(places, tmp_path, spill_dir, policy):
     assert "for a block of 16MiB (allocated " in thrash or "for room for 16MiB" in thrash
     assert re.search(r"in aten::add_, <string>:7 in step \([0-9.]+ s in [0-9]+ waits\)", thrash)
     assert thrash.removeprefix("firn: device 0: ") in done.device()["notices"]
-    (enough,) = re.findall(r"firn_budget:([0-9]+)MiB would end it \(it is 48MiB\)", thrash)
+    (enough,) = re.findall(r"firn_budget:([0-9]+)MiB would stop the thrashing "
+                           r"\(the budget is 48MiB now\)", thrash)
     assert 96 <= int(enough) <= 106
     again, lines = run(places, tmp_path, LOOP, 6, spill_dir, int(enough) * MIB, policy, LOOPS)
     assert lines == [] and again.device()["faults"] == 0
@@ -70,7 +71,7 @@ def test_a_training_step_that_needs_more(places, tmp_path, spill_dir, policy):
     (thrash,) = [line for line in lines if "thrash" in line]
     assert re.search(r", in aten::\w+, (backward of aten::\w+ at )?<string>:[0-9]+ in step \(",
                      thrash), thrash
-    (enough,) = re.findall(r"firn_budget:([0-9]+)MiB would end it", thrash)
+    (enough,) = re.findall(r"firn_budget:([0-9]+)MiB would stop the thrashing", thrash)
     _, lines = run(places, tmp_path, TRAINING, 12, spill_dir, int(enough) * MIB, policy,
                    TRAINS)
     assert lines == []

@@ -67,8 +67,8 @@ TEST_P(Notices, thrash_is_named_once_with_its_block_and_what_would_end_it) {
   const std::string& thrash = said.back();
   EXPECT_TRUE(thrash.starts_with("thrash: ")) << thrash;
   EXPECT_NE(thrash.find("8MiB"), std::string::npos) << thrash;
-  EXPECT_NE(thrash.find("firn_budget:64MiB would end it (it is 32MiB)"), std::string::npos)
-      << thrash;
+  EXPECT_NE(thrash.find("firn_budget:64MiB would stop the thrashing (the budget is 32MiB now)"),
+            std::string::npos) << thrash;
   EXPECT_LE(said.size(), 2u);  // a storm first, and no more
   for (const std::string& each : said) {
     const size_t at = text.find("firn: device 0: " + each + "\n");
@@ -138,7 +138,7 @@ TEST_P(Notices, a_store_that_does_not_answer_is_said_once) {
     trouble = loop.sim.engine(0).stats().trouble;
   }
   const std::string text = ::testing::internal::GetCapturedStderr();
-  const std::string words = "has been without an answer for 30 s";
+  const std::string words = "of a spill file has had no answer for 30 s";
   EXPECT_EQ(std::count_if(trouble.begin(), trouble.end(), [&](const std::string& each) {
     return each.find("a read " + words) != std::string::npos;
   }), 1) << text;
@@ -187,7 +187,7 @@ std::vector<std::string> said_of_decisions(Policy policy, std::chrono::nanosecon
 TEST(Notice, a_decision_that_takes_long_is_said_once) {
   const std::vector<std::string> lines = said_of_decisions(Policy::lifetime, 0ns);
   ASSERT_EQ(lines.size(), 1u);
-  EXPECT_TRUE(lines[0].starts_with("deciding what leaves device 0 and what comes back, in an "
+  EXPECT_TRUE(lines[0].starts_with("planning evictions and prefetches on device 0, for an "
                                    "iteration of ")) << lines[0];
   EXPECT_NE(lines[0].find("firn_policy:age"), std::string::npos) << lines[0];
   EXPECT_NE(lines[0].find("takes long"), std::string::npos) << lines[0];

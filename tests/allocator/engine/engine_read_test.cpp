@@ -153,7 +153,7 @@ TEST(EngineRead, a_refused_copy_waits_for_those_that_were_made) {
   job.sim.gpu().fail_at("cuMemcpyHtoDAsync", 3, CUDA_ERROR_UNKNOWN);
   const Result<void> read = job.read(0);
   EXPECT_TRUE(read) << describe(read.error());
-  EXPECT_TRUE(said(engine.stats(), "a copy to the device was refused, tried again"));
+  EXPECT_TRUE(said(engine.stats(), "the driver refused a copy to the device; Firn tries again"));
   EXPECT_GE(job.waited_ns, 2 * (2u << 20) / 16) << "two copies, 16 bytes a nanosecond";
   engine.check();
 }
@@ -166,7 +166,7 @@ TEST(EngineRead, of_a_dead_device_nothing_is_tried_again) {
   const Result<void> read = job.read(0);
   ASSERT_FALSE(read);
   EXPECT_NE(read.error().text.find("CUDA_ERROR_ILLEGAL_ADDRESS"), std::string::npos);
-  EXPECT_FALSE(said(engine.stats(), "tried again"));
+  EXPECT_FALSE(said(engine.stats(), "tries again"));
   EXPECT_STREQ(engine.find(job.blocks[0])->state, "faulting") << "nothing is unmapped any more";
   EXPECT_EQ(engine.stats().lost_blocks, 0u);
 }
@@ -186,11 +186,12 @@ TEST(EngineRead, a_part_whose_copy_is_refused_goes_back_alone) {
   ASSERT_STREQ(engine.find(job.blocks[0])->state, "spilled");
   job.sim.gpu().fail_from("cuMemcpyHtoDAsync", 1, CUDA_ERROR_UNKNOWN);
   ASSERT_TRUE(engine.prefetch(job.blocks[0], block_bytes, nullptr));
-  for (int i = 0; i < 20 && !said(engine.stats(), "refused, tried again"); ++i) {
+  const char* const tries = "refused a copy to the device; Firn tries again";
+  for (int i = 0; i < 20 && !said(engine.stats(), tries); ++i) {
     engine.pump();
     job.sim.clock().wait(ms);
   }
-  EXPECT_TRUE(said(engine.stats(), "refused, tried again"));
+  EXPECT_TRUE(said(engine.stats(), tries));
   engine.check();
   job.sim.gpu().fail_at("cuMemcpyHtoDAsync", 0, CUDA_SUCCESS);
   for (size_t i = 1; i < 8; ++i) (void)engine.unpin(job.blocks[i]);

@@ -166,8 +166,8 @@ TEST_P(HostCopies, are_made_otherwise_where_the_driver_refuses_them) {
   EXPECT_EQ(said, 1u);
 }
 INSTANTIATE_TEST_SUITE_P(Machines, HostCopies,
-                         ::testing::Values(std::pair{"no-htod", "cuMemcpyAsync serves"},
-                                           std::pair{"no-copies", "the processor copies"}));
+                         ::testing::Values(std::pair{"no-htod", "Firn uses cuMemcpyAsync instead"},
+                                           std::pair{"no-copies", "the CPU copies instead"}));
 
 TEST(HostMemory, that_the_driver_does_not_have) {
   Setting setting("FIRN_GPU_HOST_NUMA", "none");
@@ -212,8 +212,8 @@ TEST(HostMemoryDeathTest, a_trial_that_goes_well_is_asked_once) {
 /// Out of memory of the device's is the program's out of memory, in words; not a driver's error.
 void expect_short_device(const Error& error) {
   EXPECT_EQ(error.code, Code::out_of_memory) << describe(error);
-  for (const char* words : {"the device itself gave only", "CUDA_ERROR_OUT_OF_MEMORY",
-                            "less of the device's memory for others"})
+  for (const char* words : {"the driver gave Firn only", "CUDA_ERROR_OUT_OF_MEMORY",
+                            "less device memory used outside Firn"})
     EXPECT_NE(error.text.find(words), std::string::npos) << error.text;
 }
 

@@ -53,10 +53,12 @@ TEST(EngineWrite, a_store_that_does_not_answer_for_long_is_told_of) {
     StoreJob job(options);
     job.fill_all();
     const bool told = answers_after_s == 40;
-    EXPECT_EQ(said(job.sim.engine(0).stats(), "a write has been without an answer for 30 s"), told);
+    EXPECT_EQ(said(job.sim.engine(0).stats(),
+                   "a write of a spill file has had no answer for 30 s"), told);
     const Result<void> read = job.read(0);
     EXPECT_TRUE(read) << describe(read.error());
-    EXPECT_EQ(said(job.sim.engine(0).stats(), "a read has been without an answer for 30 s"), told);
+    EXPECT_EQ(said(job.sim.engine(0).stats(),
+                   "a read of a spill file has had no answer for 30 s"), told);
     EXPECT_EQ(job.sim.engine(0).stats().trouble.empty(), !told);
   }
 }

@@ -252,7 +252,7 @@ def test_an_operator_above_the_budget(run):
         assert firn.stats()["devices"][0]["zero_copy_bytes"] == 40 << 20
         assert a[0].item() == 1 and b[-1].item() == 2 and c[5].item() == 4
     """, conf="backend:firn,firn_budget:96MiB,firn_host:256MiB,firn_watch:0")
-    assert "do not fit the budget together" in done.stderr, done.stderr
+    assert "the tensors of one operator exceed the budget" in done.stderr, done.stderr
 
 
 def test_a_result_above_the_budget(run):

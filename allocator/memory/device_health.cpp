@@ -64,7 +64,7 @@ void DeviceHealth::end_without_memory() noexcept {
 void DeviceHealth::end(const char* entry, CUresult result) {
   if (dead()) return;
   error_ = driver_.error(entry, result);
-  error_.text += "; the device answers no more: nothing is moved from here on, and what is not on "
+  error_.text += "; the device has failed: Firn stops moving blocks, and those that are away from "
                  "it cannot come back";
   dead_.store(true, std::memory_order_release);
   // Process exit is not a failure of the device.

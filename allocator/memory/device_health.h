@@ -57,8 +57,8 @@ class DeviceHealth {
   // Made ahead: in that moment there is no memory to format a message.
   Error without_memory_ = make_error(
       Code::host_out_of_memory, 0,
-      "the process has no memory for Firn's own needs, in the middle of moving blocks: nothing is "
-      "moved from here on, and what is not on the device cannot come back");
+      "the process ran out of host memory in the middle of moving blocks: Firn stops moving "
+      "blocks, and those that are away from the device cannot come back");
   const std::string without_memory_line_ =
       "firn: device " + std::to_string(device_) + ": " + without_memory_.text;
   uint64_t refusals_ = 0;

@@ -81,8 +81,8 @@ Result<std::shared_ptr<const ExportedMemory>> ExportedMemory::make(
   if (words.empty() || ::pwrite(made->mark_.get(), words.data(), words.size(), 0) !=
                            static_cast<ssize_t>(words.size()))
     return make_error(Code::io, errno,
-                      fmt::format("memory cannot be shared: memfd_create: {}; ulimit -n sets how "
-                                  "many descriptors there may be", std::strerror(errno)));
+                      fmt::format("cannot share memory with other processes: memfd_create: {}; "
+                                  "ulimit -n sets the limit on descriptors", std::strerror(errno)));
   return std::shared_ptr<const ExportedMemory>(std::move(made));
 }
 
@@ -118,12 +118,12 @@ Result<std::unique_ptr<ImportedMemory>> ImportedMemory::open(const Driver& drive
       head.parts > parts_most ||
       handle.size() != sizeof head + head.parts * 2 * sizeof(uint64_t))
     return make_error(Code::invalid_argument, 0,
-                      "a handle of memory that this Firn did not make: both processes need the "
-                      "same allocator (backend:firn) and the same version of it");
+                      "cannot open shared memory: another allocator made its handle; both "
+                      "processes need the same allocator (backend:firn) and the same version of it");
   const Descriptor process(static_cast<int>(::syscall(SYS_pidfd_open, head.process, 0)));
   if (!process || start_of(head.process) != head.started)
     return make_error(Code::io, errno,
-                      fmt::format("process {}, whose memory is to be shared, has ended",
+                      fmt::format("cannot open shared memory: its process {} has ended",
                                   head.process));
   const auto fetch = [&](uint64_t number) {
     return Descriptor(
@@ -133,16 +133,17 @@ Result<std::unique_ptr<ImportedMemory>> ImportedMemory::open(const Driver& drive
     const char* advice = "";
     if (why == EPERM)
       advice = " (sharing needs the right to trace that process: sysctl kernel.yama.ptrace_scope, "
-               "or prctl(PR_SET_PTRACER) there; and in a container a seccomp profile that lets it)";
+               "or prctl(PR_SET_PTRACER) there; in a container also a seccomp profile that allows "
+               "it)";
     else if (why == ENOSYS)
-      advice = " (sharing needs Linux 5.6, and in a container a seccomp profile that lets it)";
+      advice = " (sharing needs Linux 5.6, in a container also a seccomp profile that allows it)";
     else if (why == EBADF)
-      advice = " (it has been freed there: keep it until it is open here)";
+      advice = " (that process has freed it: keep it alive there until it is open here)";
     else if (why == EMFILE)
-      advice = " (ulimit -n sets how many descriptors this process may have)";
+      advice = " (ulimit -n sets the limit on this process's descriptors)";
     return make_error(Code::io, why,
-                      fmt::format("memory of process {}: pidfd_getfd: {}{}", head.process,
-                                  std::strerror(why), advice));
+                      fmt::format("cannot open memory of process {}: pidfd_getfd: {}{}",
+                                  head.process, std::strerror(why), advice));
   };
   std::vector<std::pair<CUmemGenericAllocationHandle, uint64_t>> frames;
   Error error;
@@ -177,8 +178,8 @@ Result<std::unique_ptr<ImportedMemory>> ImportedMemory::open(const Driver& drive
                  static_cast<ssize_t>(words.size()) ||
              words != handle)
       error = make_error(Code::io, 0,
-                         fmt::format("memory of process {} that was to be shared has been freed "
-                                     "there: keep it until it is open here", head.process));
+                         fmt::format("process {} has freed the memory that it shared: keep it "
+                                     "alive there until it is open here", head.process));
   }
   std::unique_ptr<ImportedMemory> made(new ImportedMemory(driver));
   if (error.code == Code::ok)

@@ -41,8 +41,8 @@ Result<void> Frames::check() {
   if (result != CUDA_SUCCESS) return health_.failed("cuDeviceGetAttribute", result);
   if (!supported)
     return make_error(Code::not_supported, 0,
-                      fmt::format("device {} cannot map its memory piece by piece (virtual memory "
-                                  "management): Firn cannot work on it", device_));
+                      fmt::format("device {} lacks virtual memory management (cuMemMap), which "
+                                  "Firn needs", device_));
   size_t bytes = 0;
   result = driver_.mem_get_allocation_granularity(&bytes, &prop_, CU_MEM_ALLOC_GRANULARITY_MINIMUM);
   if (result != CUDA_SUCCESS && prop_.requestedHandleTypes != CU_MEM_HANDLE_TYPE_NONE &&
@@ -55,7 +55,7 @@ Result<void> Frames::check() {
   if (bytes == 0 || granule_bytes % bytes != 0)
     return make_error(Code::not_supported, 0,
                       fmt::format("device {} maps memory in units of {} bytes: Firn needs units "
-                                  "that {} bytes are a multiple of", device_, bytes,
+                                  "that divide {} bytes", device_, bytes,
                                   granule_bytes));
   return {};
 }
@@ -327,11 +327,11 @@ Result<std::vector<Frame>> Frames::take(Reservation reservation, const Shape& sh
 Result<void> Frames::host_granted() const {
   if (!host_supported_)
     return make_error(Code::not_supported, 0,
-                      "host memory cannot be used at device addresses: the driver says so");
+                      "host memory cannot be used at device addresses: the driver lacks support");
   if (host_prop_.location.id < 0)
     return make_error(Code::not_supported, 0,
-                      "host memory cannot be used at device addresses: no memory node has any that "
-                      "this process may use");
+                      "host memory cannot be used at device addresses: no NUMA node has memory for "
+                      "this process");
   return try_host_memory(driver_.library, host_prop_.location.id);
 }
 

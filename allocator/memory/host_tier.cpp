@@ -118,8 +118,8 @@ void HostTier::prepare(Ahead& ahead) const {
 void HostTier::make(Ahead& ahead) const {
   Result<StagingRegion> memory = StagingRegion::create(ahead.bytes, no_bytes_, node_);
   if (!memory) {
-    ahead.trouble = "host memory for staging refused: " + describe(memory.error()) +
-                    "; firn_host sets how much is asked for";
+    ahead.trouble = "the system refused host memory for staging: " + describe(memory.error()) +
+                    "; firn_host sets how much Firn requests";
     return;
   }
   CUresult result = CUDA_SUCCESS;
@@ -147,7 +147,7 @@ void HostTier::make(Ahead& ahead) const {
   };
   try {
     if (!ahead.registered)
-      ahead.trouble = "staging memory is not pinned, copies are slower: " +
+      ahead.trouble = "staging memory is not pinned, so copies are slower: " +
                       driver_.error("cuMemHostRegister", result).text;
     Result<void> attached;
     if (store_) attached = store_->attach_staging(ahead.memory->bytes());

@@ -81,7 +81,7 @@ Result<void> run_trial(const std::string& library, int node) {
   const std::string program = program_path(), number = std::to_string(node);
   int pipe[2];
   if (::pipe2(pipe, O_CLOEXEC) != 0)
-    return refuse(fmt::format("no pipe to try it by: {}", std::strerror(errno)));
+    return refuse(fmt::format("cannot create a pipe for the trial: {}", std::strerror(errno)));
   posix_spawn_file_actions_t actions;
   ::posix_spawn_file_actions_init(&actions);
   for (int file : {STDIN_FILENO, STDERR_FILENO})
@@ -95,7 +95,7 @@ Result<void> run_trial(const std::string& library, int node) {
   ::close(pipe[1]);
   if (failed != 0) {
     ::close(pipe[0]);
-    return refuse(fmt::format("{}, which tries it in a process of its own: {}", program,
+    return refuse(fmt::format("cannot start {}, which tries it in a separate process: {}", program,
                               std::strerror(failed)));
   }
   const Answer answer = read_answer(pipe[0]);
@@ -104,11 +104,11 @@ Result<void> run_trial(const std::string& library, int node) {
   while (::waitpid(child, nullptr, 0) < 0 && errno == EINTR) {}
   switch (answer) {
     case Answer::yes: return {};
-    case Answer::no: return refuse(fmt::format("the driver makes none of node {}", node));
+    case Answer::no: return refuse(fmt::format("the driver refuses memory of NUMA node {}", node));
     case Answer::died:
-      return refuse(fmt::format("the driver ended the process that tried it on node {}", node));
+      return refuse(fmt::format("the driver crashed the trial process on NUMA node {}", node));
     default:
-      return refuse(fmt::format("the driver gave no answer within {} s", wait_ms_most / 1000));
+      return refuse(fmt::format("the trial took more than {} s", wait_ms_most / 1000));
   }
 }
 

@@ -139,9 +139,10 @@ Result<Config> parse_config(std::string_view conf) {
     const std::string_view key = trim(word.substr(0, colon));
     const std::string where = "PYTORCH_CUDA_ALLOC_CONF: " + quote_word(key);
     if (!key.starts_with(prefix))
-      return make_error(Code::invalid_argument, 0, where + ": not one of firn's keys");
+      return make_error(Code::invalid_argument, 0, where + ": Firn's keys begin with firn_");
     if (colon == std::string_view::npos)
-      return make_error(Code::invalid_argument, 0, where + ": no value; write it as key:value");
+      return make_error(Code::invalid_argument, 0,
+                        where + ": the value is missing; write key:value");
     Result<void> done =
         set_knob(config, key.substr(prefix.size()), trim(word.substr(colon + 1)), where);
     if (!done) return done.error();

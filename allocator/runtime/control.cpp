@@ -59,7 +59,7 @@ void tidy(const std::string& folder) {
 
 Result<std::unique_ptr<ControlSocket>> ControlSocket::open(Answer answer) {
   std::unique_ptr<ControlSocket> made(new ControlSocket(std::move(answer)));
-  Result<void> done = make_error(Code::not_supported, 0, "no folder");
+  Result<void> done = make_error(Code::not_supported, 0, "no folder for the control socket");
   for (const std::string& folder : control_folders()) {
     done = make_control_folder(folder);
     if (done) done = made->listen_in(folder);
@@ -85,7 +85,7 @@ Result<void> ControlSocket::listen_in(const std::string& folder) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
   if (part.size() >= sizeof address.sun_path)
-    return make_error(Code::io, ENAMETOOLONG, part + ": too long for a socket's name");
+    return make_error(Code::io, ENAMETOOLONG, part + ": the path is too long for a socket");
   std::memcpy(address.sun_path, part.data(), part.size());
   Descriptor made(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
   const int fd = made.get();
@@ -152,7 +152,7 @@ void ControlSocket::serve(size_t caller, int socket) {
         if (callers_[caller].ours()) send_all(socket, answer);
       }
     } catch (const std::exception& error) {  // e.g. no memory: the program goes on
-      std::fprintf(stderr, "firn: a viewer was not answered: %s\n", error.what());
+      std::fprintf(stderr, "firn: could not answer a viewer such as firn top: %s\n", error.what());
     }
   }
   std::lock_guard lock(mutex_);

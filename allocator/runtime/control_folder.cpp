@@ -43,7 +43,7 @@ Result<void> check_control_folder(const std::string& folder) {
   if (::lstat(folder.c_str(), &found) != 0)
     return bad(errno == ENOENT || errno == ENOTDIR ? Code::not_supported : Code::io, folder);
   if (!S_ISDIR(found.st_mode) || found.st_uid != ::geteuid() || (found.st_mode & 077) != 0)
-    return make_error(Code::io, EPERM, folder + ": not a folder that only its user may enter");
+    return make_error(Code::io, EPERM, folder + ": must be a folder of yours with mode 0700");
   return {};
 }
 
@@ -84,7 +84,7 @@ Result<int> connect_control(const std::string& path) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
   if (path.size() >= sizeof address.sun_path)
-    return make_error(Code::io, ENAMETOOLONG, path + ": too long for a socket's name");
+    return make_error(Code::io, ENAMETOOLONG, path + ": the path is too long for a socket");
   std::memcpy(address.sun_path, path.data(), path.size());
   const int fd = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   if (fd < 0) return bad(Code::io, "socket");

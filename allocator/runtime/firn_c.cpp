@@ -63,7 +63,7 @@ Engine* engine_of(const void* block, int& code) {
   Engine* engine = runtime ? runtime->around(block) : nullptr;
   code = engine ? FIRN_OK
                 : status(make_error(Code::invalid_argument, 0,
-                                    runtime ? "the address is not in a block of Firn's"
+                                    runtime ? "the address is outside Firn's blocks"
                                             : "firn_init() was not called"));
   return engine;
 }
@@ -74,7 +74,7 @@ CUstream stream_of(firn_stream stream) { return static_cast<CUstream>(stream); }
 /// caller in another language must not see an exception.
 template <class Body>
 int door(Body&& body) noexcept {
-  const char* words = "the process has no memory for Firn's own needs";
+  const char* words = "the process is out of host memory";
   try {
     try {
       return body();

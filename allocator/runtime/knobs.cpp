@@ -26,7 +26,7 @@ constexpr uint64_t us_ns = 1'000, second_ns = 1'000'000'000;
 
 std::string one_of(std::string_view value, std::initializer_list<std::string_view> allowed) {
   if (std::find(allowed.begin(), allowed.end(), value) != allowed.end()) return {};
-  std::string text = quote_word(value) + " is none of";
+  std::string text = quote_word(value) + " must be one of";
   const char* separator = " ";
   for (std::string_view word : allowed) {
     text.append(separator).append(word);
@@ -45,7 +45,8 @@ std::string take_size(uint64_t& to, std::string_view value, uint64_t least = 1) 
 
 std::string take_bandwidth(uint64_t& to, std::string_view value) {
   constexpr std::string_view per_second = "/s";
-  if (!value.ends_with(per_second)) return quote_word(value) + " is no bandwidth; write 3.2GiB/s";
+  if (!value.ends_with(per_second))
+    return quote_word(value) + " is not a bandwidth (e.g. 3.2GiB/s)";
   return take_size(to, value.substr(0, value.size() - per_second.size()), bandwidth_min);
 }
 
@@ -65,7 +66,7 @@ std::string take_time(uint64_t& to_ns, std::string_view value, std::string_view 
 std::string take_flag(bool& to, std::string_view value) {
   const bool yes = value == "1" || value == "true" || value == "on";
   if (!yes && value != "0" && value != "false" && value != "off")
-    return quote_word(value) + " is none of 1, 0, true, false, on, off";
+    return quote_word(value) + " must be one of 1, 0, true, false, on, off";
   to = yes;
   return {};
 }
@@ -103,7 +104,7 @@ std::string take_dirs(Config& config, std::string_view value) {
     const std::string_view dir = value.substr(begin, end - begin);
     if (dir.empty()) return "a directory's name is empty";
     if (dir.front() != '/')
-      return "the directory " + quote_word(dir) + " is relative; write it from /";
+      return "the directory " + quote_word(dir) + " is relative; write its absolute path";
     if (std::find(dirs.begin(), dirs.end(), dir) != dirs.end())
       return "the directory " + quote_word(dir) + " is named twice";
     dirs.emplace_back(dir);
@@ -149,7 +150,7 @@ std::string take_looks(Config& config, std::string_view value) {
   const bool all = value == "all";
   if (!all && (error != std::errc() || end != value.data() + value.size() || number < 1 ||
                number == Config::looks_all))
-    return quote_word(value) + " is neither a whole number from 1 on nor all";
+    return quote_word(value) + " must be all or a whole number of at least 1";
   config.looks = all ? Config::looks_all : number;
   return {};
 }
@@ -171,24 +172,24 @@ std::string show_dirs(const Config& config) {
 }
 
 const KnobEntry table[] = {
-    {{"budget", "size", "all that is free on the device, less a margin",
-      "most GPU memory Firn holds, per device",
-      "to leave room for another job, or to try how little is enough"},
+    {{"budget", "size", "all free memory of the device, less a margin",
+      "limit on the GPU memory that Firn holds, per device",
+      "to leave room for another job, or to find out how little is enough"},
      [](Config& c, std::string_view v) { return take_size(c.budget_bytes, v, budget_bytes_min); },
      [](const Config& c) { return exact_size(c.budget_bytes); }},
     {{"dir", "list", "none: host memory is the only tier",
       "directories on NVMe for spill files (DIR;DIR, one per SSD)",
-      "always, where there is an SSD: a local directory that only you can write"},
+      "always, if there is an SSD: name a local directory that only you can write to"},
      take_dirs,
      show_dirs},
     {{"host", "size",
-      "automatic: half of what is available, shared by all processes, taken as it is needed",
-      "most pinned host memory, staging included, per process",
-      "more spares SSD traffic; less leaves memory to data loading"},
+      "automatic: half of the available memory, shared by all processes, taken as needed",
+      "limit on pinned host memory, staging included, per process",
+      "more saves SSD traffic; less leaves memory to data loading"},
      [](Config& c, std::string_view v) { return take_size(c.host_bytes, v, host_bytes_min); },
      [](const Config& c) { return exact_size(c.host_bytes); }},
     {{"policy", "age|lifetime", "lifetime", "how Firn chooses what leaves the GPU",
-      "age where nothing repeats and learning is to cost nothing"},
+      "age if the program never repeats an iteration: it saves the cost of learning"},
      [](Config& c, std::string_view v) {
        std::string trouble = one_of(v, {"age", "lifetime"});
        if (trouble.empty()) c.policy = v;
@@ -196,16 +197,16 @@ const KnobEntry table[] = {
      },
      [](const Config& c) { return c.policy; }},
     {{"fallback", "refuse|native", "refuse",
-      "PyTorch, where Firn does not fit it: CUDA does not start, or PyTorch's own allocator stays",
-      "native where a job is to run in any case, and may run out of memory"},
+      "if Firn cannot serve this PyTorch: refuse to start CUDA, or keep PyTorch's own allocator",
+      "native if the job must run in any case, at the risk of running out of memory"},
      [](Config& c, std::string_view v) {
        std::string trouble = one_of(v, {"refuse", "native"});
        if (trouble.empty()) c.fallback = v;
        return trouble;
      },
      [](const Config& c) { return c.fallback; }},
-    {{"store", "automatic|io_uring|threads", "automatic", "how spill files are written and read",
-      "threads where io_uring misbehaves"},
+    {{"store", "automatic|io_uring|threads", "automatic", "how Firn writes and reads spill files",
+      "threads if io_uring misbehaves"},
      [](Config& c, std::string_view v) {
        std::string trouble = one_of(v, {"automatic", "io_uring", "threads"});
        if (trouble.empty()) c.store = v;
@@ -213,123 +214,123 @@ const KnobEntry table[] = {
      },
      [](const Config& c) { return c.store; }},
     {{"store_size", "size", "no limit",
-      "most bytes of spill file in each directory, shared by the processes that use it",
+      "limit on the spill files in each directory, shared by the processes that use it",
       "on a disk that others need too"},
      [](Config& c, std::string_view v) { return take_size(c.store_bytes, v); },
      [](const Config& c) { return exact_size(c.store_bytes); }},
     {{"depth", "requests", "32",
       "I/O requests in flight per directory, shared by the processes that use its SSD",
-      "less where the SSD is shared; more rarely helps"},
+      "less if others use the SSD too; more rarely helps"},
      take_depth,
      [](const Config& c) { return std::to_string(c.depth); }},
     {{"io_patience", "time", "60s",
-      "how long reads and writes of spill files that fail are tried again",
-      "more where disks come back late; less where an error is to be seen soon"},
+      "how long Firn retries failed reads and writes of spill files",
+      "more if disks come back late; less to see an error soon"},
      [](Config& c, std::string_view v) { return take_time(c.io_patience_ns, v, "s", second_ns, patience_s_max); },
      [](const Config& c) { return std::to_string(c.io_patience_ns / second_ns) + "s"; }},
     {{"spread", "own|all", "own",
-      "with several ranks and several directories: each rank its own first, or all of them",
-      "all where some ranks spill much more than others"},
+      "with several ranks and several directories: each rank fills its own first, or uses all",
+      "all if some ranks spill much more than others"},
      [](Config& c, std::string_view v) {
        std::string trouble = one_of(v, {"own", "all"});
        if (trouble.empty()) c.spread = v;
        return trouble;
      },
      [](const Config& c) { return c.spread; }},
-    {{"piece", "size", "8MiB", "unit of copying and writing",
-      "rarely; smaller overlaps more and costs more driver calls"},
+    {{"piece", "size", "8MiB", "size of the pieces that Firn copies and writes",
+      "rarely; smaller pieces overlap more and cost more driver calls"},
      take_piece,
      [](const Config& c) { return exact_size(c.piece_bytes); }},
     {{"watch", "fraction", "0.5",
-      "operators are observed once this part of the budget is allocated, or memory is short",
-      "0 observes from the start"},
+      "Firn watches operators once this part of the budget is allocated, or memory is short",
+      "0 watches from the start"},
      [](Config& c, std::string_view v) { return take_fraction(c.watch_fraction, v); },
      [](const Config& c) { return show_fraction(c.watch_fraction); }},
     {{"spare", "fraction", "0.0625",
-      "lifetimes write at most so much of the budget ahead beyond what is foreseen to lack",
-      "0 writes least to the SSD, at a little time"},
+      "policy lifetime: part of the budget that Firn may write ahead beyond the foreseen shortage",
+      "0 writes least to the SSD, and costs a little time"},
      [](Config& c, std::string_view v) { return take_fraction(c.spare_fraction, v); },
      [](const Config& c) { return show_fraction(c.spare_fraction); }},
     {{"places", "flag", "1",
-      "lifetimes give blocks of an iteration that never leave planned places in one mapped region",
+      "policy lifetime: blocks that stay for a whole iteration get planned places in one region",
       "0 to compare: every block has memory of its own"},
      [](Config& c, std::string_view v) { return take_flag(c.places, v); },
      [](const Config& c) { return show_flag(c.places); }},
     {{"stats", "file", "none", "JSON written when the process ends (%p: process id)",
-      "to see what moved and what was waited for"},
+      "to see what moved and how long the program waited"},
      [](Config& c, std::string_view v) { return take_path(c.stats_file, v); },
      [](const Config& c) { return c.stats_file; }},
     {{"trace", "file", "none",
       "CSV of every event, and beside it one iteration for firn simulate (%p: process id)",
-      "to draw a timeline, or to try other machines; every operator pays a little"},
+      "to draw a timeline or to simulate other machines; it slows every operator a little"},
      [](Config& c, std::string_view v) { return take_path(c.trace_file, v); },
      [](const Config& c) { return c.trace_file; }},
     {{"oom_page", "file", "none; beside a trace, job.oom.html",
-      "a page (HTML) of what was on the device and why, written where memory is refused (%p: "
+      "HTML page that shows the device's memory, written when Firn refuses an allocation (%p: "
       "process id)",
-      "for a job that is out of memory, or is now and then"},
+      "for a job that runs out of memory, always or now and then"},
      [](Config& c, std::string_view v) { return take_path(c.oom_page, v); },
      [](const Config& c) { return c.oom_page; }},
     {{"metrics", "file or port", "none",
-      "figures for monitoring, as OpenMetrics text: in a file, written anew every 10 s (%p: "
-      "process id), or by a port of 127.0.0.1 that answers GET /metrics (with several ranks: "
-      "FILE.RANK, the port and the rank)",
-      "where Prometheus or its like watches jobs"},
+      "figures for monitoring, as OpenMetrics text: a file rewritten every 10 s (%p: process id), "
+      "or a port of 127.0.0.1 that answers GET /metrics (with several ranks: FILE.RANK, or the "
+      "port plus the rank)",
+      "if Prometheus or a similar tool watches jobs"},
      take_metrics,
      [](const Config& c) { return c.metrics; }},
-    {{"driver", "library", "libcuda.so.1 as the loader finds it", "the driver to open",
-      "tests, or an unusual installation"},
+    {{"driver", "library", "libcuda.so.1 as the loader finds it", "the GPU driver to open",
+      "for tests, or an unusual installation"},
      [](Config& c, std::string_view v) { return take_path(c.driver, v); },
      [](const Config& c) { return c.driver; }},
     {{"encrypt", "flag", "0",
-      "spill files hold what is spilled encrypted with AES-256-GCM, by a key that only this process "
-      "has",
-      "1 where others can read the disk; it needs OpenSSL's libcrypto, and a core for each 3 GB/s"},
+      "Firn encrypts spill files with AES-256-GCM, by a key that only this process has",
+      "1 if others can read the disk; it needs OpenSSL's libcrypto, and a core for each 3 GB/s"},
      [](Config& c, std::string_view v) { return take_flag(c.encrypt, v); },
      [](const Config& c) { return show_flag(c.encrypt); }},
     {{"looks", "launches or all", "2",
-      "preloaded: so many launches of each kernel are looked at for addresses that they stored",
-      "all assumes nothing of kernels, and reads back what each launch could write"},
+      "preloaded: number of launches of each kernel that Firn searches for stored addresses",
+      "all makes no assumption about kernels, and reads back all that each launch could write"},
      take_looks,
      [](const Config& c) {
        return c.looks == Config::looks_all ? "all" : std::to_string(c.looks);
      }},
     {{"copy_gate", "flag", "1",
-      "copies to the host leave a gap while memory is mapped, which the driver waits for else",
-      "0 where a driver does not keep to cuStreamWaitValue32"},
+      "pauses copies to the host while Firn maps memory, so that the driver need not wait for them",
+      "0 if the driver does not honor cuStreamWaitValue32"},
      [](Config& c, std::string_view v) { return take_flag(c.copy_gate, v); },
      [](const Config& c) { return show_flag(c.copy_gate); }},
     {{"free_waits", "flag", "0",
-      "preloaded: cuMemFree waits until the device has done all that was enqueued",
-      "1 for a program that uses host memory that kernels use, with only cuMemFree to wait for "
-      "them"},
+      "preloaded: cuMemFree waits until the device has finished all enqueued work",
+      "1 for a program that relies on cuMemFree to wait for kernels before it uses their host "
+      "memory"},
      [](Config& c, std::string_view v) { return take_flag(c.free_waits, v); },
      [](const Config& c) { return show_flag(c.free_waits); }},
     {{"memory_info", "size", "the budget",
-      "preloaded: the device's memory as cuMemGetInfo tells it, allocated bytes taken from what is "
-      "free",
-      "more than the budget for a program that sizes its pool by it: what does not fit leaves"},
+      "preloaded: the device's memory that cuMemGetInfo reports; free is that less the allocated "
+      "bytes",
+      "more than the budget for a program that sizes its pool by it: the excess leaves the GPU"},
      [](Config& c, std::string_view v) { return take_size(c.memory_info_bytes, v); },
      [](const Config& c) { return exact_size(c.memory_info_bytes); }},
     {{"verify", "off|host|all", "off",
-      "host: sums of what is in host memory, taken as it arrives, compared as it leaves; all: of "
-      "the copies to and from the device too, and what leaves is compared with the copy that is "
-      "kept; a difference is the process's failure",
-      "host where memory without ECC keeps what must not change; all for tests only"},
+      "host: Firn takes checksums of data that arrives in host memory, and compares them when it "
+      "leaves; all: it also checks copies to and from the device, and compares a leaving block "
+      "with its kept copy; a difference fails the process",
+      "host if the host's memory lacks ECC; all for tests only"},
      take_verify,
      [](const Config& c) { return c.verify; }},
 };
 
 // For tests only: not shown to users (tests/README.md lists them).
 const KnobEntry test_table[] = {
-    {{"test_store_read", "size/s", "as fast as it is", "reads come no faster than a modelled SSD's",
+    {{"test_store_read", "size/s", "unlimited", "limits reads to the bandwidth of a modelled SSD",
       "beside the software GPU's FIRN_GPU_LINK"},
      [](Config& c, std::string_view v) { return take_bandwidth(c.store_read_bytes_s, v); },
      [](const Config& c) { return show_bandwidth(c.store_read_bytes_s); }},
-    {{"test_store_write", "size/s", "as fast as it is", "the same of writes", ""},
+    {{"test_store_write", "size/s", "unlimited",
+      "limits writes to the bandwidth of a modelled SSD", ""},
      [](Config& c, std::string_view v) { return take_bandwidth(c.store_write_bytes_s, v); },
      [](const Config& c) { return show_bandwidth(c.store_write_bytes_s); }},
-    {{"test_store_latency", "us", "0us", "and each request takes so much longer", ""},
+    {{"test_store_latency", "us", "0us", "adds this latency to each request of a modelled SSD", ""},
      [](Config& c, std::string_view v) {
        return take_time(c.store_latency_ns, v, "us", us_ns, latency_us_max);
      },
@@ -338,8 +339,8 @@ const KnobEntry test_table[] = {
       "it spills memory into memory"},
      [](Config& c, std::string_view v) { return take_flag(c.allow_tmpfs, v); },
      [](const Config& c) { return show_flag(c.allow_tmpfs); }},
-    {{"test_layouts", "flag", "1", "preloaded: the driver is asked where kernels' parameters lie",
-      "0 is as a driver before CUDA 12.4"},
+    {{"test_layouts", "flag", "1", "preloaded: Firn asks the driver where kernels' parameters lie",
+      "0 behaves as a driver before CUDA 12.4"},
      [](Config& c, std::string_view v) { return take_flag(c.layouts, v); },
      [](const Config& c) { return show_flag(c.layouts); }},
     {{"test_adversarial", "flag", "0",
@@ -348,12 +349,12 @@ const KnobEntry test_table[] = {
      [](Config& c, std::string_view v) { return take_flag(c.adversarial, v); },
      [](const Config& c) { return show_flag(c.adversarial); }},
     {{"test_guard", "flag", "0",
-      "open memory that has a copy for reading only, until it is written",
-      "a write that went unseen is a fault at once"},
+      "make memory that has a copy read-only, until it is written",
+      "an unseen write is a fault at once"},
      [](Config& c, std::string_view v) { return take_flag(c.guard, v); },
      [](const Config& c) { return show_flag(c.guard); }},
-    {{"test_poison", "flag", "0", "fill what comes back with 0xFF before its bytes arrive",
-      "a read that went unseen finds NaN"},
+    {{"test_poison", "flag", "0", "fill a block that comes back with 0xFF before its bytes arrive",
+      "an unseen read finds NaN"},
      [](Config& c, std::string_view v) { return take_flag(c.poison, v); },
      [](const Config& c) { return show_flag(c.poison); }},
 };

@@ -122,14 +122,14 @@ Result<std::unique_ptr<MetricsOutput>> MetricsOutput::open(const std::string& wh
     }).detach();
   } catch (const std::system_error& refused) {
     return make_error(Code::not_supported, refused.code().value(),
-                      std::string("no thread could be started: ") + refused.what());
+                      std::string("cannot start a thread: ") + refused.what());
   }
   return made;
 }
 
 Result<void> MetricsOutput::listen_at(unsigned port) {
   if (port > port_most)
-    return make_error(Code::io, EINVAL, fmt::format("port {}: there is none beyond 65535", port));
+    return make_error(Code::io, EINVAL, fmt::format("port {} is above 65535, the highest", port));
   Descriptor made(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   const int yes = 1;
   sockaddr_in address{};
@@ -153,7 +153,7 @@ void MetricsOutput::write() {
   try {
     const Result<void> done = replace_file(path_, text_(), OutputFile::Readers::all);
     if (!done && !std::exchange(told_, true))
-      say("firn: firn_metrics: " + done.error().text + "; it is tried again");
+      say("firn: firn_metrics: " + done.error().text + "; Firn tries again");
   } catch (const std::exception&) {  // e.g. no memory: tried again next time
   }
 }
@@ -213,13 +213,13 @@ std::string MetricsOutput::answer(std::string_view request, const Text& text) {
   const size_t first = line.find(' '), last = line.rfind(' ');
   if (request.find("\r\n\r\n") == std::string_view::npos || first == std::string_view::npos ||
       first == last || !line.substr(last + 1).starts_with("HTTP/1."))
-    return response("400 Bad Request", plain, "This is no request of HTTP/1.\n", true);
+    return response("400 Bad Request", plain, "This is not an HTTP/1 request.\n", true);
   const std::string_view method = line.substr(0, first);
   std::string_view path = line.substr(first + 1, last - first - 1);
   path = path.substr(0, path.find('?'));
   const bool with_body = method != "HEAD";
   if (with_body && method != "GET")
-    return response("405 Method Not Allowed", plain, "GET and HEAD are answered.\n", true);
+    return response("405 Method Not Allowed", plain, "Only GET and HEAD are supported.\n", true);
   if (path != "/metrics" && path != "/")
     return response("404 Not Found", plain, "Firn's figures are at /metrics.\n", with_body);
   return response("200 OK", "application/openmetrics-text; version=1.0.0; charset=utf-8", text(),

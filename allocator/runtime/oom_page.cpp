@@ -59,9 +59,9 @@ std::vector<Part> parts_of(const EngineStats& s) {
   const uint64_t gaps = std::min(s.gap_bytes, s.device_bytes - std::min(stays, s.device_bytes));
   const uint64_t held = stays + gaps;
   if (s.device_bytes > held)
-    parts.push_back({"may leave, is leaving or arriving, or is kept for the next allocation of its "
-                     "size", s.device_bytes - held, "#5b9a68"});
-  if (gaps > 0) parts.push_back({"gaps of frames that blocks share", gaps, "#b9a24a"});
+    parts.push_back({"can leave, is moving, or is cached for the next allocation of its size",
+                     s.device_bytes - held, "#5b9a68"});
+  if (gaps > 0) parts.push_back({"gaps of shared frames", gaps, "#b9a24a"});
   if (s.budget_bytes > s.device_bytes)
     parts.push_back({"free", s.budget_bytes - s.device_bytes, "transparent"});
   return parts;
@@ -81,7 +81,7 @@ void add_budget(std::string& out, const EngineStats& s) {
                        part.colour, format_size(part.bytes), html_text(part.what));
   out += "</table>\n";
   out += fmt::format(
-      "<p class=\"soft\">Allocated {} (at most {}), of it in host memory {}, on disks {}. Moved "
+      "<p class=\"soft\">Allocated {} (peak {}), of which {} in host memory and {} on disks. Moved "
       "since the start: {} out, {} back. Refused {} times.</p>\n",
       format_size(s.allocated_bytes), format_size(s.peak_allocated_bytes),
       format_size(s.hosted_bytes), format_size(s.nvme_bytes), format_size(s.spilled_bytes),
@@ -99,7 +99,8 @@ void add_blocks(std::string& out, std::vector<BlockInfo> blocks) {
                      "<th>at</th></tr>\n",
                      blocks.size(),
                      blocks.size() > rows_most
-                         ? fmt::format(", the first {}: those that stay, the largest", rows_most)
+                         ? fmt::format(", the first {}: blocks that stay, then the largest",
+                                       rows_most)
                          : "");
   blocks.resize(std::min(blocks.size(), rows_most));
   for (const BlockInfo& block : blocks)

@@ -61,7 +61,7 @@ class RuntimeImpl final : public Runtime {
     config_.host_bytes = host_.begin(config_.host_bytes);
     if (config_.host_bytes < (16u << 20))
       return make_error(Code::invalid_argument, 0,
-                        fmt::format("firn_host: {} is below the least, 16MiB",
+                        fmt::format("firn_host: {} is less than the minimum of 16MiB",
                                     format_size(config_.host_bytes)));
     // Eight pieces have to fit: copies, writes, reads can overlap.
     uint64_t piece = std::min<uint64_t>(config_.piece_bytes, config_.host_bytes / 8);
@@ -108,7 +108,7 @@ class RuntimeImpl final : public Runtime {
     if (Engine* engine = opened(ordinal)) return engine;
     if (ordinal < 0 || ordinal >= devices_most)
       return make_error(Code::invalid_argument, 0,
-                        fmt::format("device {}: Firn serves devices 0 to {}", ordinal,
+                        fmt::format("device {}: Firn supports devices 0 to {}", ordinal,
                                     devices_most - 1));
     std::lock_guard lock(mutex_);
     if (Engine* engine = opened(ordinal)) return engine;
@@ -120,8 +120,8 @@ class RuntimeImpl final : public Runtime {
       std::thread([this, raw, ordinal] { serve(*raw, ordinal); }).detach();
     } catch (const std::system_error& error) {  // (Without it no spill would end.)
       return make_error(Code::host_out_of_memory, error.code().value(),
-                        fmt::format("device {}: no thread for Firn's service could be started: {} "
-                                    "(limits of processes: ulimit -u, pids.max)",
+                        fmt::format("device {}: Firn cannot start its service thread: {} (limits "
+                                    "on processes: ulimit -u, pids.max)",
                                     ordinal, error.code().message()));
     }
     (void)engine->release();  // never destroyed: see the head of this file
@@ -262,9 +262,9 @@ class RuntimeImpl final : public Runtime {
       if (count > 0) say(fmt::format("firn: {}: {}", what, count));
     };
     (void)survives([&] {
-      tell("blocks that are LOST, as was said", lost);
-      tell("firn_verify: pieces that had changed in host memory or on their way", corrupt);
-      tell("firn_verify: stretches of memory that were written unseen", unseen);
+      tell("LOST blocks (earlier lines name them)", lost);
+      tell("firn_verify: pieces changed in host memory or in transit", corrupt);
+      tell("firn_verify: memory ranges written unseen", unseen);
       Said::of_process().write(said_patience);
     });
     return unseen + corrupt + lost > 0;
@@ -306,7 +306,7 @@ class RuntimeImpl final : public Runtime {
       return driver.error("cuMemGetInfo", result);
     if (config_.budget_bytes > total_bytes)
       return make_error(Code::invalid_argument, 0,
-                        fmt::format("firn_budget: {} is above the memory of device {}, {}",
+                        fmt::format("firn_budget: {} exceeds the memory of device {}, {}",
                                     format_size(config_.budget_bytes), ordinal,
                                     format_size(total_bytes)));
     const uint64_t margin = margin_bytes(total_bytes);
@@ -486,14 +486,16 @@ Result<Runtime*> used_again(Runtime* runtime, const Config& config) {
   if (runtime->config().budget_bytes == config.budget_bytes &&
       runtime->config().dirs == config.dirs)
     return runtime;
-  return make_error(Code::invalid_argument, 0, "Firn runs in this process with other settings");
+  return make_error(Code::invalid_argument, 0,
+                    "Firn already runs in this process with other settings");
 }
 
 Result<void> register_ends() {
   static bool registered = false;
   if (!registered && (::on_exit(stop_at_exit, nullptr) != 0 ||
                       pthread_atfork(nullptr, nullptr, forget_in_child) != 0))
-    return make_error(Code::host_out_of_memory, 0, "on_exit or pthread_atfork refused");
+    return make_error(Code::host_out_of_memory, 0,
+                      "the C library refused on_exit or pthread_atfork");
   registered = true;
   return {};
 }

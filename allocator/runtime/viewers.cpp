@@ -25,7 +25,7 @@ void Viewers::open() {
   if (metrics)
     metrics_ = metrics->release();
   else
-    say("firn: firn_metrics: " + metrics.error().text + "; the job goes on without");
+    say("firn: firn_metrics: " + metrics.error().text + "; the job runs without metrics");
 }
 
 void Viewers::on_look(std::function<void()> looked) {

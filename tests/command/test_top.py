@@ -242,7 +242,7 @@ def test_another_users_socket_and_folder(firn, folder):
         (found,) = looked(firn, folder)
         assert "another user's process" in found["error"]
         os.chown(folder, NOBODY, NOBODY)
-        refused(firn("stats", str(os.getpid())), "not a folder that only its user may enter")
+        refused(firn("stats", str(os.getpid())), "must be a folder of yours with mode 0700")
         assert looked(firn, folder) == []
     finally:
         os.kill(child, signal.SIGKILL)

@@ -44,8 +44,8 @@ def main():
         for each in pathlib.Path(library).parent.glob("libfirn*.so"):
             shutil.copy(each, folder)
         for name, more, why in (
-                ("none", {"FIRN_GPU_HOST_NUMA": "none"}, "the driver says so"),
-                ("fails", {"FIRN_GPU_HOST_NUMA": "fail"}, "the driver makes none of node"),
+                ("none", {"FIRN_GPU_HOST_NUMA": "none"}, "the driver lacks support"),
+                ("fails", {"FIRN_GPU_HOST_NUMA": "fail"}, "the driver refuses memory of NUMA node"),
                 ("no program to try it", {"LD_PRELOAD": str(alone)}, "firn-try-host")):
             done = subprocess.run([program, kernels], capture_output=True, text=True, timeout=300,
                                   env={**environment, "LD_PRELOAD": library, **more})

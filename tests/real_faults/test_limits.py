@@ -169,7 +169,7 @@ def life_with_few_mappings(spill, store, left):
         for got in answers:
             assert got.kind == "ok" or got.status in CLEAN, got.text
             assert got.lost == 0
-        stops = "nothing is moved from here on"  # an unmap refused, or no memory in the middle
+        stops = "Firn stops moving blocks"  # an unmap refused, or no memory in the middle
         if any(got.status == DRIVER or stops in got.first for got in answers):
             job.says(stops)
             job.ends(how="quit")

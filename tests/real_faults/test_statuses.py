@@ -14,7 +14,7 @@ import pytest
 from real_jobs import BUILD, GPU, LOST, STORES, Job, descriptors_of
 
 BLOCKS = 24  # of 4 MiB, with a budget of 32 MiB and 16 MiB of host memory
-SAID = "firn: blocks that are LOST, as was said: "
+SAID = "firn: LOST blocks (earlier lines name them): "
 PRELOAD = BUILD / "allocator/preload/libfirn_preload.so"
 
 

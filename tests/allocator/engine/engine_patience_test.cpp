@@ -253,7 +253,7 @@ TEST(EnginePatience, without_host_memory_it_is_out_of_memory_and_not_lost) {
   ASSERT_EQ(::setrlimit(RLIMIT_AS, &before), 0);
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().code, Code::out_of_memory) << describe(refused.error());
-  for (const char* words : {"2MiB", "firn_host", "host memory for staging refused"})
+  for (const char* words : {"2MiB", "firn_host", "the system refused host memory for staging"})
     EXPECT_NE(refused.error().text.find(words), std::string::npos) << refused.error().text;
   EXPECT_GE(job.waited_ns, options.io_patience_ns);
   EXPECT_LE(job.waited_ns, options.io_patience_ns + second + 100 * ms);

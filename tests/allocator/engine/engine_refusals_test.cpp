@@ -172,7 +172,7 @@ INSTANTIATE_TEST_SUITE_P(Machines, HostCopies,
 TEST(HostMemory, that_the_driver_does_not_have) {
   Setting setting("FIRN_GPU_HOST_NUMA", "none");
   Simulation sim(too_small_budget());
-  expect_refused_and_whole(sim, "the driver says so");
+  expect_refused_and_whole(sim, "the driver lacks support");
 }
 
 TEST(HostMemory, that_the_driver_refuses) {
@@ -188,7 +188,7 @@ TEST(HostMemoryDeathTest, a_driver_that_dies_of_it) {
       {
         try_host_apart();
         Simulation sim(too_small_budget());
-        expect_refused_and_whole(sim, "ended the process that tried it");
+        expect_refused_and_whole(sim, "crashed the trial process");
         std::_Exit(testing::Test::HasFailure() ? 1 : 0);
       },
       testing::ExitedWithCode(0), "");

@@ -212,7 +212,7 @@ TEST_F(ConfigTest, BadWordsAreRefusedOnOneLineThatNamesThem) {
   const std::pair<const char*, const char*> table[] = {
       {"firn_budgte:1GiB", "did you mean firn_budget"},
       {"firn_nothing:1", "known: firn_budget"},
-      {"firn_budget", "no value"},
+      {"firn_budget", "the value is missing"},
       {"firn_budget:", "is empty"},
       {"firn_budget:0", "0 bytes"},
       {"firn_budget:-1", "negative"},
@@ -242,7 +242,7 @@ TEST_F(ConfigTest, BadWordsAreRefusedOnOneLineThatNamesThem) {
       {"firn_metrics:0", "1 to 65535"},
       {"firn_metrics:65536", "1 to 65535"},
       {"firn_metrics:99999999999999999999", "1 to 65535"},
-      {"max_split_size_mb:64", "not one of firn's keys"}};
+      {"max_split_size_mb:64", "Firn's keys begin with firn_"}};
   for (const auto& [word, says] : table) {
     const std::string text = trouble(word);
     EXPECT_NE(text.find(says), std::string::npos) << word << ": " << text;

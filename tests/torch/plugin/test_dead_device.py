@@ -63,7 +63,7 @@ def test_the_error_is_the_program_s_own(run, fail, expected, policy):
     done = run(FAILING.replace("FAIL", fail).replace("EXPECTED", expected),
                conf=f"{CONF},firn_policy:{policy}")
     assert "went on" in done.stdout
-    assert done.stderr.count("the device answers no more") == 1, done.stderr
+    assert done.stderr.count("the device has failed: Firn stops moving blocks") == 1, done.stderr
 
 
 def test_natively_it_is_the_same(run):

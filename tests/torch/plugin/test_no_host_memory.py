@@ -39,9 +39,9 @@ CONF = "backend:firn,firn_budget:64MiB,firn_host:256MiB,firn_watch:0"
 
 
 @pytest.mark.parametrize("kind, reason", [
-    ("none", "the driver says so"),
-    ("fail", "the driver makes none of node"),
-    ("crash", "the driver ended the process that tried it"),
+    ("none", "the driver lacks support"),
+    ("fail", "the driver refuses memory of NUMA node"),
+    ("crash", "the driver crashed the trial process"),
 ])
 def test_the_operator_is_refused_and_the_program_goes_on(run, kind, reason):
     done = run(PROGRAM.replace("REASON", reason), conf=CONF, FIRN_GPU_HOST_NUMA=kind)

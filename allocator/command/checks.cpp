@@ -40,10 +40,10 @@ bool has_interpreter(const std::string& bytes) {
 Result<void> check_memory(const Config& config, uint64_t device_bytes,
                           const MachineReport& machine) {
   if (config.budget_bytes > device_bytes)
-    return bad(fmt::format("budget {} is above the device's memory of {} (--budget, firn_budget)",
+    return bad(fmt::format("budget {} exceeds the device's memory of {} (--budget, firn_budget)",
                            format_size(config.budget_bytes), format_size(device_bytes)));
   if (config.host_bytes > machine.limit_bytes() && machine.limit_bytes() > 0)
-    return bad(fmt::format("host {} is above this machine's memory of {}{} (--host, firn_host)",
+    return bad(fmt::format("host {} exceeds this machine's memory of {}{} (--host, firn_host)",
                            format_size(config.host_bytes), format_size(machine.limit_bytes()),
                            machine.cgroup_bytes < machine.memory_bytes ? " (cgroup limit)" : ""));
   return {};
@@ -83,7 +83,7 @@ std::string past_firn(const std::string& command) {
       }))
     return {};
   const std::string begin = path->string() + " is a CUDA program ";
-  const std::string end = ", which nothing is preloaded into: Firn does not manage its memory";
+  const std::string end = ", which LD_PRELOAD cannot reach: its memory stays outside Firn";
   struct stat about {};
   if (::stat(path->c_str(), &about) == 0 && (about.st_mode & (S_ISUID | S_ISGID)))
     return begin + "with another user's rights" + end;

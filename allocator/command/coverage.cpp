@@ -114,8 +114,8 @@ void add_process(std::string& out, const Json& stats) {
   const auto found = stats.find("coverage");
   if (found == stats.end() || !found->is_object()) {
     out +=
-        "  Firn managed memory here and was not in front of the driver: launches that PyTorch's\n"
-        "  operators do not make were not seen\n";
+        "  Firn managed memory here without standing in front of the driver: it saw only the\n"
+        "  launches that PyTorch's operators make\n";
     return;
   }
   const Json& coverage = *found;
@@ -141,7 +141,7 @@ std::string coverage_text(const Json& report) {
   std::string out;
   for (const Json& stats : report["processes"]) add_process(out, stats);
   for (const std::string& word : words_of(report, "warnings")) out += "WARNING: " + word + "\n";
-  out += "never seen, whatever the program:\n";
+  out += "never seen, in any program:\n";
   for (const std::string& word : words_of(report, "never_seen")) out += "  " + word + "\n";
   return out;
 }
@@ -149,7 +149,8 @@ std::string coverage_text(const Json& report) {
 int report_coverage(const CoverageOptions& options, const std::vector<std::string>& command) {
   const Folder folder;
   if (folder.path().empty())
-    return refuse(fmt::format("doctor: no temporary folder: {}", std::strerror(errno)), 1);
+    return refuse(fmt::format("doctor: cannot make a temporary folder: {}", std::strerror(errno)),
+                  1);
   const int status = run_command(options, command, folder.path());
   if (status < 0) return refuse(fmt::format("doctor: fork: {}", std::strerror(errno)), 1);
   Json report = {{"command", command}, {"status", status}};
@@ -163,8 +164,8 @@ int report_coverage(const CoverageOptions& options, const std::vector<std::strin
   // A refused command has printed its reason.
   if (report["processes"].empty() && status != status_bad_input && status < status_not_executable)
     report["warnings"].push_back(
-        "no process of this command asked for the driver by a way that Firn sees: it is no CUDA "
-        "program, or goes past Firn");
+        "Firn saw no process of this command open the driver: the command does without CUDA, or "
+        "bypasses Firn");
   if (Result<void> done = print(options.json ? dumped(report) : coverage_text(report)); !done)
     return refuse("doctor: " + done.error().text, 1);
   return status;

@@ -66,7 +66,7 @@ DriverReport examine_driver(const std::string& library) {
       return report;
     }
     if (!device->virtual_memory)
-      report.why = device->name + " has no virtual memory management (cuMemMap)";
+      report.why = device->name + " lacks virtual memory management (cuMemMap)";
     report.devices.push_back(*device);
   }
   return report;

@@ -180,19 +180,20 @@ Json conclude(const Json& report, const MachineReport& machine) {
   } else {
     const bool software = report["software_gpu"]["usable"].get<bool>();
     use["device"] = software ? "software GPU (firn run --device software)" : "none";
-    why.push_back("no GPU: no driver that can be used (see driver, above)");
+    why.push_back("no GPU: the driver is unusable (see driver, above)");
     if (!software)
       why.push_back("no software GPU: " + report["software_gpu"]["why"].get<std::string>());
   }
   use["pytorch"] = report["torch"]["usable"];
   if (!report["torch"]["usable"].get<bool>())
-    why.push_back("PyTorch programs get no Firn: " + report["torch"]["why"].get<std::string>());
+    why.push_back("PyTorch programs run without Firn: " +
+                  report["torch"]["why"].get<std::string>());
   use["other_programs"] = report["preload"]["usable"];
   if (!report["preload"]["usable"].get<bool>())
-    why.push_back("other CUDA programs get no Firn: " +
+    why.push_back("other CUDA programs run without Firn: " +
                   report["preload"]["why"].get<std::string>());
   use["store"] = "none: host memory is the only tier";
-  if (report["dirs"].empty()) why.push_back("no SSD tier: no directory named (firn_dir, --dir)");
+  if (report["dirs"].empty()) why.push_back("no SSD tier: name a directory (firn_dir, --dir)");
   for (const Json& dir : report["dirs"]) {
     if (dir["usable"].get<bool>()) use["store"] = dir["store"];
     if (const auto text = dir["why"].get<std::string>(); !text.empty())
@@ -203,16 +204,17 @@ Json conclude(const Json& report, const MachineReport& machine) {
   use["staging"] = report["hugepages"]["staging"];
   if (use["staging"] == "transparent")
     why.push_back(
-        "staging in transparent huge pages: no hugetlb pages are set aside "
+        "staging uses transparent huge pages: no hugetlb pages are reserved "
         "(vm.nr_hugepages)");
   else if (use["staging"] != "hugetlb")
     why.push_back(
-        "staging in 4 KiB pages: set vm.nr_hugepages, or transparent_hugepage/enabled to madvise");
+        "staging uses 4 KiB pages: set vm.nr_hugepages, or transparent_hugepage/enabled to "
+        "madvise");
   if (!machine.memlock_ignored && machine.memlock_bytes < (1ull << 30))
     why.push_back("memlock limit " + format_size(machine.memlock_bytes) +
-                  ": staging may go unregistered with io_uring (ulimit -l)");
+                  ": io_uring may refuse to register staging (ulimit -l)");
   for (const Json& name : report["unknown_variables"])
-    why.push_back(name.get<std::string>() + " is set, but is not one of Firn's variables");
+    why.push_back(name.get<std::string>() + " is set, but Firn has no such variable");
   use["why_not_better"] = why;
   return use;
 }
@@ -226,7 +228,7 @@ int tell(const std::string& text) {
 
 CLI::App* add_doctor(CLI::App& app, DoctorOptions& options) {
   CLI::App* doctor =
-      app.add_subcommand("doctor", "Say what this machine offers and what Firn will use of it");
+      app.add_subcommand("doctor", "Show what this machine offers and what Firn will use of it");
   doctor
       ->add_option("--dir", options.dirs,
                    "directory to examine and measure [those of firn_dir]; may be repeated")
@@ -235,24 +237,24 @@ CLI::App* add_doctor(CLI::App& app, DoctorOptions& options) {
   doctor->add_flag("--json", options.json, "one JSON document on standard output");
   doctor->add_flag("--markdown", options.markdown)->group("");
   doctor
-      ->add_option("--device", options.device, "with COMMAND: as of firn run [auto]")
+      ->add_option("--device", options.device, "with COMMAND: as in firn run [auto]")
       ->type_name("auto|software")
       ->envname("FIRN_DEVICE")
       ->check(CLI::IsMember({"auto", "software"}).description(""));
-  doctor->add_option("--gpu-memory", options.gpu_memory, "with COMMAND: as of firn run")
+  doctor->add_option("--gpu-memory", options.gpu_memory, "with COMMAND: as in firn run")
       ->type_name("SIZE");
   doctor->footer(
-      "Writes and reads 256MiB in each directory; leaves nothing behind.\n"
-      "firn doctor [--device ...] [--json] -- COMMAND...: runs COMMAND as firn run would (what it\n"
-      "prints goes to standard error), then says what it asked of the driver, what of that Firn\n"
-      "saw, and what went past. The exit status is COMMAND's.");
+      "Writes and reads 256MiB in each directory, and removes its files.\n"
+      "firn doctor [--device ...] [--json] -- COMMAND...: runs COMMAND as firn run would (its\n"
+      "output goes to standard error), then lists the driver's entries that it asked for, those\n"
+      "that Firn saw, and those that bypassed Firn. The exit status is COMMAND's.");
   return doctor;
 }
 
 int doctor(const DoctorOptions& options, const std::vector<std::string>& command) {
   if (options.markdown) return tell(knobs_markdown());
   if (!command.empty()) {
-    if (!options.dirs.empty()) return refuse("doctor: --dir and a COMMAND are two questions");
+    if (!options.dirs.empty()) return refuse("doctor: --dir and a COMMAND exclude each other");
     return report_coverage({options.device, options.gpu_memory, options.json}, command);
   }
   std::string conf;

@@ -69,7 +69,7 @@ void add_machine(std::string& out, const Json& report) {
   const Json& memlock = report["memlock"];
   line(out, "memlock",
        size(memlock["limit_bytes"]) +
-           (memlock["binding"].get<bool>() ? "" : " (does not bind: CAP_IPC_LOCK)"));
+           (memlock["binding"].get<bool>() ? "" : " (not enforced: CAP_IPC_LOCK)"));
   const Json& machine = report["machine"];
   line(out, "memory",
        fmt::format("{}, {} available, cgroup {}", size(machine["memory_bytes"]),
@@ -112,7 +112,7 @@ std::string doctor_text(const Json& report) {
         fmt::format("{:<12} {:<16} {:<12} {}\n", text_of(knob["name"]), value.empty() ? "-" : value,
                     text_of(knob["source"]), text_of(knob["meaning"]));
   }
-  out += "\nEach is a word firn_KNOB:VALUE of PYTORCH_CUDA_ALLOC_CONF or a variable FIRN_KNOB.\n";
+  out += "\nSet each as firn_KNOB:VALUE in PYTORCH_CUDA_ALLOC_CONF or as the variable FIRN_KNOB.\n";
   return out;
 }
 

@@ -29,7 +29,7 @@ Result<CsvFile> open_csv(const std::string& path, std::vector<std::string_view> 
     std::string known;
     for (const std::string_view each : columns)
       known += (known.empty() ? "" : ", ") + std::string(each);
-    return file->wrong("column " + quote_word(name) + " is none of " + known);
+    return file->wrong("unknown column " + quote_word(name) + "; the columns are " + known);
   }
   return file;
 }
@@ -37,18 +37,18 @@ Result<CsvFile> open_csv(const std::string& path, std::vector<std::string_view> 
 Result<std::string> id_of(const CsvFile& file, const char* what,
                           const std::unordered_map<std::string, uint32_t>& known) {
   std::string id(file.field(0));
-  if (id.empty()) return file.wrong(fmt::format("{}: is empty", what));
+  if (id.empty()) return file.wrong(fmt::format("{}: the id is empty", what));
   if (id.size() > id_bytes_max)
-    return file.wrong(fmt::format("{}: is longer than {} bytes", what, id_bytes_max));
+    return file.wrong(fmt::format("{}: the id is longer than {} bytes", what, id_bytes_max));
   // Messages and results name it as it is.
   if (std::any_of(id.begin(), id.end(), [](unsigned char c) {
         return c <= ' ' || c == 0x7f || c == ',' || c == '"';
       }))
     return file.wrong(fmt::format(
-        "{} {}: has a blank, a comma, a quote or a control character in it", what, quote_word(id)));
+        "{} {} contains a blank, a comma, a quote or a control character", what, quote_word(id)));
   if (const auto before = known.find(id); before != known.end())
     return file.wrong(
-        fmt::format("{} {} is in line {} already", what, quote_word(id), before->second + 2));
+        fmt::format("{} {} repeats line {}", what, quote_word(id), before->second + 2));
   return id;
 }
 
@@ -93,7 +93,7 @@ Result<void> GraphFile::read_storage(const CsvFile& file) {
   const std::optional<Life> life = life_of(file.field(2));
   if (!life)
     return file.wrong("kind: " + quote_word(std::string(file.field(2))) +
-                      " is none of param, buffer, m, v, const, batch, temporary");
+                      " must be one of param, buffer, m, v, const, batch, temporary");
   storage_numbers_.emplace(*id, static_cast<uint32_t>(storages_.size()));
   storage_ids_.push_back(std::move(*id));
   storages_.push_back({*bytes, *life});
@@ -141,7 +141,7 @@ Result<void> GraphFile::read_list(const CsvFile& file, size_t column, std::vecto
       return file.wrong(fmt::format("{}: storage {} is not in {}", columns[column],
                                     quote_word(word), storages_path_));
     if (++named_ > named_most)
-      return file.wrong(fmt::format("more than {} storages are named", named_most));
+      return file.wrong(fmt::format("the operators name more than {} storages", named_most));
     to.push_back(found->second);
   }
   return {};
@@ -153,7 +153,7 @@ Error GraphFile::wrong(const std::string& path, size_t row, const std::string& t
 }
 
 std::string GraphFile::in_a_cycle(std::span<const uint32_t> cycle) const {
-  std::string text = "operators in a cycle, each needs the one before it:";
+  std::string text = "operators form a cycle; each needs the one before it:";
   for (size_t i = 0; i < std::min(cycle.size(), cycle_named_most); ++i)
     text += " " + op_ids_[cycle[i]] + ",";
   if (cycle.size() > cycle_named_most)
@@ -167,19 +167,19 @@ Result<void> GraphFile::examine() const {
   if (!trouble) return {};
   if (trouble->kind == Kind::bytes)
     return wrong(storages_path_, trouble->storage,
-                 fmt::format("bytes: all storages together are more than {}", order::bytes_max));
+                 fmt::format("bytes: all storages together exceed {}", order::bytes_max));
   if (trouble->kind == Kind::cycle)
     return wrong(ops_path_, trouble->op, in_a_cycle(trouble->cycle));
   const std::string storage = quote_word(storage_ids_[trouble->storage]);
   switch (trouble->kind) {
     case Kind::made_twice:
       return wrong(ops_path_, trouble->op,
-                   "outputs: storage " + storage + " is made by an operator before");
+                   "outputs: an operator before this one makes storage " + storage + " too");
     case Kind::not_made:
       return wrong(ops_path_, trouble->op, "no operator makes storage " + storage);
     default:
       return wrong(ops_path_, trouble->op,
-                   "storage " + storage + " is made by an operator that comes later");
+                   "only a later operator makes storage " + storage);
   }
 }
 

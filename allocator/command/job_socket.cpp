@@ -46,7 +46,7 @@ bool take(Question& question) {
     if (got <= 0) return true;
     question.text.append(buffer, static_cast<size_t>(got));
     if (question.text.size() <= answer_most) continue;
-    question.error = "answers without end";
+    question.error = "sends an endless answer";
     return true;
   }
 }
@@ -81,7 +81,7 @@ JobAnswer answer_of(Question& question) {
   if (!answer.error.empty()) return answer;
   answer.document = answer_document(question.text);
   if (answer.document.is_null())
-    answer.error = question.text.empty() ? "turned the question away" : "answers nonsense";
+    answer.error = question.text.empty() ? "refused to answer" : "answers nonsense";
   return answer;
 }
 
@@ -124,7 +124,7 @@ std::string why_none(pid_t process) {
   if (::stat(fmt::format("/proc/{}", process).c_str(), &found) != 0)
     return fmt::format("there is no process {}", process);
   if (found.st_uid != ::geteuid()) return fmt::format("process {} is another user's", process);
-  return fmt::format("process {} does not use Firn's memory, or not yet", process);
+  return fmt::format("process {} does not use Firn's memory (yet)", process);
 }
 
 }  // namespace

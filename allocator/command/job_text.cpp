@@ -169,15 +169,15 @@ void add_wrapped(std::vector<std::string>& lines, std::string_view words, size_t
 std::string stats_text(const Json& document) {
   std::string out = fmt::format("process {:.0f}\n", number(document, "pid"));
   for (const Json& d : list(document, "devices")) {
-    out += fmt::format("device {:.0f}: budget {}, on the device {} (at most {}), allocated {} "
-                       "(at most {})\n",
+    out += fmt::format("device {:.0f}: budget {}, on the device {} (peak {}), allocated {} "
+                       "(peak {})\n",
                        number(d, "device"), size_of(d, "budget_bytes"), size_of(d, "device_bytes"),
                        size_of(d, "peak_device_bytes"), size_of(d, "allocated_bytes"),
                        size_of(d, "peak_allocated_bytes"));
     out += fmt::format("  where    {} resident, {} in host memory, {} on NVMe, {} in flight\n",
                        size_of(d, "resident_bytes"), size_of(d, "hosted_bytes"),
                        size_of(d, "nvme_bytes"), size_of(d, "in_flight_bytes"));
-    out += fmt::format("  moved    {} out, {} in when it was used, {} in before\n",
+    out += fmt::format("  moved    {} out, {} in on demand, {} in ahead\n",
                        size_of(d, "spilled_bytes"), size_of(d, "faulted_bytes"),
                        size_of(d, "prefetched_bytes"));
     out += fmt::format("  waited   {:.3f} s in {:.0f} waits; {:.0f} faults, {:.0f} evictions\n",
@@ -216,9 +216,9 @@ std::string spill_text(const Json& document) {
     for (const Json& words : list(d, "trouble"))
       out += fmt::format("  trouble  {}\n", words_of(words));
     if (!d.value("watching", true))
-      out += "  Operators were not watched so far, for memory was never short: they are from the "
-             "next\n  allocation on. What they use may leave then: spill again after a step, or "
-             "start the job\n  with FIRN_WATCH=0.\n";
+      out += "  Firn has not watched operators so far, because memory was never short; it does "
+             "from the\n  next allocation on. Then their tensors can leave: spill again after a "
+             "step, or start the\n  job with FIRN_WATCH=0.\n";
   }
   return out.empty() ? "nothing was on a device\n" : out;
 }

@@ -22,7 +22,7 @@ Result<pid_t> parse_process(const std::string& word) {
   pid_t process = 0;
   const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), process);
   if (error != std::errc() || end != word.data() + word.size() || process <= 0)
-    return make_error(Code::invalid_argument, 0, quote_word(word) + " is no process id");
+    return make_error(Code::invalid_argument, 0, quote_word(word) + " is not a process id");
   return process;
 }
 
@@ -49,13 +49,13 @@ int shown(const char* command, const std::string& text, int status = status_ok) 
 }  // namespace
 
 CLI::App* add_stats(CLI::App& app, JobOptions& options) {
-  CLI::App* sub = app.add_subcommand("stats", "What a running job's memory does just now");
+  CLI::App* sub = app.add_subcommand("stats", "Show the memory of a running job");
   sub->add_option("PID", options.process, "the process")->required()->type_name("");
   CLI::Option* const json =
-      sub->add_flag("--json", options.json, "the document of firn run --stats, as of now");
-  sub->add_flag("--metrics", options.metrics, "the same for monitoring: OpenMetrics text")
+      sub->add_flag("--json", options.json, "the document of firn run --stats, as it is now");
+  sub->add_flag("--metrics", options.metrics, "the figures as OpenMetrics text, for monitoring")
       ->excludes(json);
-  sub->footer("A job tells monitoring by itself where firn_metrics says (firn run --help).");
+  sub->footer("With firn_metrics a job publishes these figures by itself (firn run --help).");
   return sub;
 }
 
@@ -69,10 +69,10 @@ int stats(const JobOptions& options) {
 
 CLI::App* add_spill(CLI::App& app, JobOptions& options) {
   CLI::App* sub = app.add_subcommand(
-      "spill", "Send an idle job's memory away; it comes back as the job uses it");
+      "spill", "Move an idle job's memory off the GPU; it comes back as the job uses it");
   sub->add_option("PID", options.process, "the process")->required()->type_name("");
-  sub->add_flag("--json", options.json, "what left and what stays, as JSON");
-  sub->footer("Exit status 1: nothing could leave; what was printed says why.");
+  sub->add_flag("--json", options.json, "the memory that left and that stays, as JSON");
+  sub->footer("Exit status 1: no memory could leave; the output says why.");
   return sub;
 }
 

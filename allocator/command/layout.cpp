@@ -130,7 +130,8 @@ int hand_over(const LayoutOptions& options, const LayoutPlan& plan, const Layout
 
 CLI::App* add_layout(CLI::App& app, LayoutOptions& options) {
   CLI::App* sub = app.add_subcommand(
-      "layout", "Give buffers with known lifetimes addresses: how little memory holds them?");
+      "layout",
+      "Assign addresses to buffers with known lifetimes, in as little memory as possible");
   sub->add_option("INSTANCE.csv", options.instance,
                   "columns id, lower, upper, size: alive in [lower, upper), size in bytes")
       ->required()
@@ -139,19 +140,20 @@ CLI::App* add_layout(CLI::App& app, LayoutOptions& options) {
     sub->add_option(name, to, meaning)->type_name(type);
   };
   add("--capacity", options.capacity,
-      "end at the first layout of at most this height (else at the lowest)", "SIZE");
+      "stop at the first layout of at most this height [search for the lowest]", "SIZE");
   add("--deadline", options.deadline, "time for reading and searching, at most a day [10s]",
       "TIME");
-  add("--seed", options.seed, "of the orders that are tried [0]", "N");
-  add("--threads", options.threads, "that search [one for each core]", "N");
-  add("-o,--output", options.out, "writes the instance with the column `offset`", "FILE.csv");
-  add("--plot", options.plot, "draws the layout: time across, addresses up", "FILE.png");
+  add("--seed", options.seed, "seed of the orders that are tried [0]", "N");
+  add("--threads", options.threads, "threads that search [one for each core]", "N");
+  add("-o,--output", options.out, "write the instance here, with the column `offset`", "FILE.csv");
+  add("--plot", options.plot, "draw the layout here: time across, addresses up", "FILE.png");
   sub->add_flag("--json", options.json, "height, load and seconds as JSON");
   sub->footer(
-      "No layout is lower than the load, the largest sum of sizes alive at once: the search ends\n"
-      "there, where nothing lower is proven to exist, or at the deadline with the best so far.\n"
-      "One thread and a seed: the same layout again, unless the deadline cut it short.\n"
-      "Exit status 2: something here was refused; 1: the capacity was not reached.");
+      "No layout is lower than the load, the largest sum of sizes alive at once. The search ends\n"
+      "at the load, at a layout that is proven to be the lowest, or at the deadline with the best\n"
+      "so far. One thread and one seed give the same layout again, unless the deadline cuts the\n"
+      "search short. Exit status 2: firn refused an argument or the file; 1: the capacity was not\n"
+      "reached.");
   return sub;
 }
 

@@ -18,9 +18,9 @@ const std::vector<std::string_view> columns = {"id", "lower", "upper", "size"};
 constexpr size_t id_bytes_max = 256;
 
 Result<void> read_row(const simulate::CsvFile& file, layout::Buffer& buffer) {
-  if (file.field(0).empty()) return file.wrong("id: is empty");
+  if (file.field(0).empty()) return file.wrong("the id is empty");
   if (file.field(0).size() > id_bytes_max)
-    return file.wrong(fmt::format("id: is longer than {} bytes", id_bytes_max));
+    return file.wrong(fmt::format("the id is longer than {} bytes", id_bytes_max));
   constexpr uint64_t time_max = std::numeric_limits<uint64_t>::max();
   Result<uint64_t> lower = simulate::whole_number(file.field(1), time_max);
   if (!lower) return file.wrong("lower: " + lower.error().text);
@@ -52,7 +52,7 @@ Result<LayoutFile> LayoutFile::read(const std::string& path) {
   for (const std::string& name : file->names()) {
     const auto known = std::find(columns.begin(), columns.end(), name);
     if (known == columns.end())
-      return file->wrong(fmt::format("column {} is none of id, lower, upper, size",
+      return file->wrong(fmt::format("unknown column {}; the columns are id, lower, upper, size",
                                      quote_word(name)));
     result.order_.push_back(static_cast<size_t>(known - columns.begin()));
   }
@@ -105,7 +105,7 @@ Result<void> LayoutFile::check_ids() const {
     first = hashes[at - 1].second;
   }
   if (again == buffers_.size()) return {};
-  return wrong(again, fmt::format("id {} is in line {} already", quote_word(id(again)), first + 2));
+  return wrong(again, fmt::format("id {} repeats line {}", quote_word(id(again)), first + 2));
 }
 
 Result<void> LayoutFile::examine() {
@@ -115,7 +115,7 @@ Result<void> LayoutFile::examine() {
   using Kind = layout::Trouble::Kind;
   if (examined.trouble->kind == Kind::load)
     return wrong(examined.trouble->buffer,
-                 fmt::format("more than {} bytes are alive at time {}: no layout is tried",
+                 fmt::format("more than {} bytes are alive at time {}, too many for a layout",
                              layout::load_max_of_many,
                              buffers_[examined.trouble->buffer].lower));
   return wrong(examined.trouble->buffer, "cannot be laid out");  // not met: rows were checked

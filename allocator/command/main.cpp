@@ -50,7 +50,9 @@ int firn_main(std::vector<std::string> arguments) {
   app.name("firn");
   app.set_version_flag("--version", "firn " FIRN_VERSION);
   app.require_subcommand(0, 1);
-  app.footer("firn COMMAND --help says more. Exit status 2: a word was refused, on one line.");
+  app.footer(
+      "firn COMMAND --help shows more. Exit status 2: firn refused an argument, and one line says "
+      "why.");
   RunOptions run_options;
   DoctorOptions doctor_options;
   SimulateOptions simulate_options;
@@ -73,7 +75,7 @@ int firn_main(std::vector<std::string> arguments) {
       std::none_of(known.begin(), known.end(),
                    [&](const CLI::App* each) { return each->check_name(arguments.front()); }))
     return refuse("unknown command " + firn::quote_word(arguments.front()) +
-                  " (--help lists what there is)");
+                  " (see --help)");
   std::reverse(arguments.begin(), arguments.end());  // as CLI11 takes them
   try {
     app.parse(arguments);
@@ -84,13 +86,13 @@ int firn_main(std::vector<std::string> arguments) {
     for (const CLI::App* each : {run_app, doctor_app, simulate_app, layout_app, order_app, top_app,
                                  stats_app, spill_app, report_app})
       if (each->parsed()) prefix = each->get_name() + ": ";
-    return refuse(prefix + error.what() + " (--help lists what there is)");
+    return refuse(prefix + error.what() + " (see --help)");
   }
   for (const CLI::App* each : {run_app, doctor_app}) {
     if (!each->parsed()) continue;
     if (const std::string word = complete_command(*each, command); !word.empty())
       return refuse(each->get_name() + ": unknown option " + firn::quote_word(word) +
-                    " (--help lists what there is)");
+                    " (see --help)");
   }
   if (run_app->parsed()) return run(run_options, command);
   if (doctor_app->parsed()) return doctor(doctor_options, command);
@@ -101,7 +103,7 @@ int firn_main(std::vector<std::string> arguments) {
   if (stats_app->parsed()) return stats(stats_options);
   if (spill_app->parsed()) return spill(spill_options);
   if (report_app->parsed()) return trace_report(report_options);
-  return refuse("no command (--help lists them)");
+  return refuse("no command (see --help)");
 }
 
 }  // namespace

@@ -49,7 +49,7 @@ Result<OrderPlan> parse_order(const OrderOptions& options) {
   if (!options.out) return plan;
   if (options.out->empty() || options.out->ends_with('/'))
     return make_error(Code::invalid_argument, 0,
-                      "-o " + quote_word(*options.out) + ": is no prefix of files' names");
+                      "-o " + quote_word(*options.out) + ": is not a prefix for file names");
   for (const auto& [end, to] : {std::pair{".order.csv", &plan.order_out},
                                 {".layout.csv", &plan.layout_out}}) {
     Result<std::string> path = output_path("-o", *options.out + end);
@@ -98,9 +98,9 @@ int hand_over(const OrderOptions& options, const OrderPlan& plan, const GraphFil
 
 CLI::App* add_order(CLI::App& app, OrderOptions& options) {
   CLI::App* sub = app.add_subcommand(
-      "order", "Order a graph's operators so that little is alive at once, and lay that out");
+      "order", "Order a graph's operators to keep little memory alive at once, and lay it out");
   sub->add_option("PREFIX", options.prefix,
-                  "of PREFIX.ops.csv (columns op, name, inputs, outputs, mutates) and "
+                  "reads PREFIX.ops.csv (columns op, name, inputs, outputs, mutates) and "
                   "PREFIX.storages.csv (storage, bytes, kind)")
       ->required()
       ->type_name("");
@@ -108,19 +108,19 @@ CLI::App* add_order(CLI::App& app, OrderOptions& options) {
     sub->add_option(name, to, meaning)->type_name(type);
   };
   add("-o,--output", options.out,
-      "writes OUT.order.csv (column op) and OUT.layout.csv (storage, offset)", "OUT");
+      "write OUT.order.csv (column op) and OUT.layout.csv (storage, offset)", "OUT");
   add("--deadline", options.deadline, "time for reading and searching, at most a day [10s]",
       "TIME");
-  add("--seed", options.seed, "of what is tried [0]", "N");
-  add("--threads", options.threads, "that search [one for each core]", "N");
+  add("--seed", options.seed, "seed of the orders that are tried [0]", "N");
+  add("--threads", options.threads, "threads that search [one for each core]", "N");
   sub->add_flag("--json", options.json, "peaks, bound, height and seconds as JSON");
   sub->footer(
       "inputs, outputs, mutates: storages separated by blanks. kind: param, buffer, m, v, const\n"
       "(alive throughout), batch (from the start to its last use), temporary (from the operator\n"
-      "that makes it to the last that names it). No order has a lower peak than the bound: the\n"
-      "search ends there, where nothing improves for long, or at the deadline.\n"
-      "One thread and a seed: the same answer again, unless time cut a search short.\n"
-      "Exit status 2: something here was refused.");
+      "that makes it to the last that names it). No order has a lower peak than the bound. The\n"
+      "search ends at the bound, after long without an improvement, or at the deadline.\n"
+      "One thread and one seed give the same answer again, unless time cuts a search short.\n"
+      "Exit status 2: firn refused an argument or a file.");
   return sub;
 }
 

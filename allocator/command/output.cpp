@@ -34,7 +34,7 @@ Result<std::string> output_path(const char* option, const std::string& file) {
   std::error_code error;
   const std::filesystem::path path = std::filesystem::absolute(file, error);
   if (file.empty() || error)
-    return bad(fmt::format("{} {}: is no file's name", option, quote_word(file)));
+    return bad(fmt::format("{} {}: is not a file name", option, quote_word(file)));
   if (std::filesystem::is_directory(path, error))
     return bad(fmt::format("{} {}: is a directory", option, quote_word(file)));
   if (is_link(path))  // reported before the work is done

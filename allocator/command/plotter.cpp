@@ -59,7 +59,7 @@ class Scratch {
 Result<void> run_python(const std::vector<std::string>& words, const std::string& input) {
   const Scratch in(input), err("");
   if (!in.ok() || !err.ok())
-    return no_plot(fmt::format("no scratch memory: {}", std::strerror(errno)));
+    return no_plot(fmt::format("cannot get scratch memory: {}", std::strerror(errno)));
   posix_spawn_file_actions_t actions;
   if (::posix_spawn_file_actions_init(&actions) != 0)
     return no_plot("posix_spawn_file_actions_init");
@@ -89,9 +89,9 @@ Result<void> run_python(const std::vector<std::string>& words, const std::string
 Result<Plotter> Plotter::find() {
   Plotter plotter;
   const std::optional<std::filesystem::path> module = find_module("simulate_plot.py");
-  if (!module) return no_plot("simulate_plot.py of the Python package firn not found");
+  if (!module) return no_plot("cannot find simulate_plot.py of the Python package firn");
   const std::optional<std::filesystem::path> python = find_python();
-  if (!python) return no_plot("no Python found to draw with (FIRN_PYTHON names one)");
+  if (!python) return no_plot("cannot find a Python to draw with (FIRN_PYTHON names one)");
   plotter.module_ = *module;
   plotter.python_ = *python;
   if (Result<void> done = run_python({plotter.python_, plotter.module_, "--check"}, ""); !done)

@@ -132,7 +132,7 @@ Result<Config> set_configuration(const std::vector<Given>& given) {
     if (Result<void> done = set_knob(alone, each.knob, each.value, each.option); !done)
       return done.error();
     if (show_knob(alone, each.knob) != show_knob(*config, each.knob))
-      return bad(fmt::format("{} {}: {} already holds firn_{}, and a word of it cannot carry this",
+      return bad(fmt::format("{} {}: {} already sets firn_{}, and its words cannot hold this value",
                              each.option, quote_word(each.value), target, each.knob));
   }
   const std::string words = "backend:firn" + (firn.empty() ? "" : "," + firn);
@@ -164,7 +164,7 @@ Result<void> preload(const std::vector<std::string>& names) {
   for (const std::string& name : names) {
     const std::optional<std::filesystem::path> path = find_library(name);
     if (!path) {
-      std::string text = name + " not found; looked at";
+      std::string text = name + " not found; searched";
       for (const std::filesystem::path& place : library_places(name)) text += " " + place.string();
       return bad(text + " (FIRN_LIB names another folder)");
     }
@@ -213,7 +213,7 @@ Result<uint64_t> set_device(const RunOptions& options, const Config& config) {
   for (const DeviceReport& device : driver.devices) least = std::min(least, device.memory_bytes);
   // PyTorch programs can do without it.
   if (Result<void> done = preload({stand_in}); !done)
-    warn("run: " + done.error().text + ": only PyTorch programs get Firn");
+    warn("run: " + done.error().text + ": Firn works only in PyTorch programs");
   return least;
 }
 
@@ -226,7 +226,7 @@ CLI::App* add_run(CLI::App& app, RunOptions& options) {
         return fmt::format("{} [{}]", knob.meaning, knob.fallback);
     return std::string();
   };
-  CLI::App* run = app.add_subcommand("run", "Run COMMAND with Firn in it");
+  CLI::App* run = app.add_subcommand("run", "Run COMMAND with Firn");
   run->formatter(std::make_shared<RunFormatter>());
   run->prefix_command();  // what follows the options is COMMAND
   run->add_option("--budget", options.budget, meaning("budget"))->type_name("SIZE");
@@ -236,7 +236,7 @@ CLI::App* add_run(CLI::App& app, RunOptions& options) {
   run->add_option("--host", options.host, meaning("host"))->type_name("SIZE");
   run->add_option("--policy", options.policy, meaning("policy"))->type_name("age|lifetime");
   run->add_option("--device", options.device,
-                  "auto: the GPU that is there; software: a GPU in software, on the CPU [auto]")
+                  "auto: the machine's GPU; software: a GPU in software, on the CPU [auto]")
       ->type_name("auto|software")
       ->envname("FIRN_DEVICE")
       ->check(CLI::IsMember({"auto", "software"}).description(""));
@@ -251,12 +251,12 @@ CLI::App* add_run(CLI::App& app, RunOptions& options) {
   run->add_flag("--guard", options.guard)->group("");
   run->add_flag("--poison", options.poison)->group("");
   std::string footer =
-      "COMMAND runs as it is; the exit status is its own (2: something here was refused).\n"
+      "COMMAND runs unchanged; the exit status is its own (2: firn refused an argument).\n"
       "PyTorch programs get Firn through the Python package, other CUDA programs through a\n"
-      "library in front of the driver (LD_PRELOAD). Where the user has said nothing of them,\n"
+      "library in front of the driver (LD_PRELOAD). Unless the user has set them, firn run sets\n"
       "XLA_PYTHON_CLIENT_ALLOCATOR=cuda_async, XLA_PYTHON_CLIENT_PREALLOCATE=false (JAX) and\n"
-      "TF_GPU_ALLOCATOR=cuda_malloc_async (TensorFlow) are set: their own pools would be one block,\n"
-      "which cannot leave in parts.\n\n"
+      "TF_GPU_ALLOCATOR=cuda_malloc_async (TensorFlow): each framework's own pool would be one\n"
+      "block, which cannot leave in parts.\n\n"
       "Every setting, as a word firn_NAME:VALUE of PYTORCH_CUDA_ALLOC_CONF or as FIRN_NAME:\n";
   for (const Knob& knob : knobs())
     footer += fmt::format("  {:<12} {} [{}]\n", knob.name, knob.meaning, knob.fallback);
@@ -268,7 +268,7 @@ int run(const RunOptions& options, const std::vector<std::string>& command) {
   const auto refuse_run = [](const std::string& text) { return refuse("run: " + text); };
   if (command.empty() || command.front().empty())
     return refuse_run(
-        "no COMMAND; write it behind the options, as in: firn run --budget 8GiB -- python "
+        "no COMMAND; write it after the options, for example: firn run --budget 8GiB -- python "
         "train.py");
   Result<std::vector<Given>> given = given_knobs(options);
   if (!given) return refuse_run(given.error().text);

@@ -62,8 +62,8 @@ Result<void> show_screen(const ScreenLines& lines, std::chrono::milliseconds bet
   if (!terminal.ok()) {
     const char* kind = std::getenv("TERM");
     return make_error(Code::not_supported, 0,
-                      std::string("this terminal is not known (TERM=") + (kind ? kind : "") +
-                          "); --once shows one look");
+                      std::string("unknown terminal (TERM=") + (kind ? kind : "") +
+                          "); --once prints one snapshot");
   }
   size_t first = 0, more = more_first;
   for (;;) {

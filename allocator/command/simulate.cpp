@@ -93,7 +93,7 @@ int simulate_sweep(const SimulateOptions& options, const SimulatePlan& plan,
                                 [](const Json& point) { return point.contains("error"); });
   if (none)
     return refuse_simulate(
-        fmt::format("no budget of the sweep runs the program; {}: {}",
+        fmt::format("the program runs at no budget of the sweep; at {}: {}",
                     format_size(points->back().at("budget_bytes").get<uint64_t>()),
                     points->back().at("error").get<std::string>()),
         status_failed);
@@ -109,7 +109,7 @@ int simulate_sweep(const SimulateOptions& options, const SimulatePlan& plan,
 
 CLI::App* add_simulate(CLI::App& app, SimulateOptions& options) {
   CLI::App* sub = app.add_subcommand(
-      "simulate", "Run a trace on a machine in software: how near to the ideal is it?");
+      "simulate", "Run a trace on a modelled machine, and compare its time with the ideal");
   sub->add_option("PREFIX", options.prefix,
                   "the trace: PREFIX.tensors.csv and PREFIX.kernels.csv (or one of their names)")
       ->required()
@@ -117,44 +117,44 @@ CLI::App* add_simulate(CLI::App& app, SimulateOptions& options) {
   const auto add = [&](const char* name, auto& to, const std::string& meaning, const char* type) {
     sub->add_option(name, to, meaning)->type_name(type);
   };
-  add("--gpu-memory", options.gpu_memory, "the GPU's memory, all of it Firn's budget", "SIZE");
-  add("--ssd-read", options.ssd_read, "of each SSD [3.2GiB/s]", "BANDWIDTH");
-  add("--ssd-write", options.ssd_write, "of each SSD [3.2GiB/s]", "BANDWIDTH");
+  add("--gpu-memory", options.gpu_memory, "the GPU's memory, which is also Firn's budget", "SIZE");
+  add("--ssd-read", options.ssd_read, "reads of each SSD [3.2GiB/s]", "BANDWIDTH");
+  add("--ssd-write", options.ssd_write, "writes of each SSD [3.2GiB/s]", "BANDWIDTH");
   add("--pcie", options.pcie, "the link between GPU and host, each way [15.754GiB/s]",
       "BANDWIDTH");
   add("--host", options.host,
       "host memory for staging and for spilled blocks; 1GiB is staging only [1GiB]", "SIZE");
   add("--policy", options.policy,
-      "age: the longest unused leaves; lifetime: by the next use, once the period is found; "
-      "oracle: the same, known from the start; greedy: the published plan of migrations, made "
-      "once the period is found [lifetime]",
+      "age: the block unused for longest leaves first; lifetime: Firn plans by next uses once it "
+      "has found the period; oracle: the same, with the period known from the start; greedy: the "
+      "published plan of migrations, made once the period is found [lifetime]",
       "age|lifetime|oracle|greedy");
   add("--iterations", options.iterations,
-      "how many; the steady state is the mean of the last half [6]", "N");
+      "number of iterations; the steady state is the mean of the last half [6]", "N");
   add("--run-ahead", options.run_ahead,
-      "kernels that the program enqueues beyond the one that runs [0]", "N");
+      "kernels that the program enqueues ahead of the running one [0]", "N");
   add("--spare", options.spare,
-      "so much of the memory is written ahead beyond what is foreseen to lack; 0 writes least "
+      "part of the memory that Firn may write ahead beyond the foreseen shortage; 0 writes least "
       "[0.0625]", "FRACTION");
-  add("--ssd-latency", options.ssd_latency, "of each request [20us]", "TIME");
-  add("--ssds", options.ssds, "how many, blocks dealt out in turn [1]", "N");
+  add("--ssd-latency", options.ssd_latency, "latency of each request [20us]", "TIME");
+  add("--ssds", options.ssds, "number of SSDs, which get blocks in turn [1]", "N");
   sub->add_flag("--no-driver-costs", options.no_driver_costs,
-                "mapping calls of the driver take no time (else what they take on an A100)");
-  sub->add_flag("--json", options.json, "the findings as JSON");
-  add("--timeline", options.timeline, "writes all that happened in Chrome's trace format",
+                "the driver's mapping calls take no time [as long as on an A100]");
+  sub->add_flag("--json", options.json, "the results as JSON");
+  add("--timeline", options.timeline, "write a timeline here, in Chrome's trace format",
       "FILE.json");
-  add("--plot", options.plot, "draws memory and stalls over time, or the sweep's curve",
+  add("--plot", options.plot, "draw memory and stalls over time here, or the sweep's curve",
       "FILE.png");
   add("--sweep", options.sweep,
       "budget=FIRST:LAST:STEP: one run for each size of GPU memory (instead of --gpu-memory)",
       "RANGE");
   add("--ssd-endurance", options.endurance,
-      "bytes that an SSD may be written in its life (TBW): says how many days it lasts", "SIZE");
+      "bytes that an SSD endures being written (TBW): shows how many days it lasts", "SIZE");
   sub->footer(
       "Sizes: 40GiB, 512MiB. Bandwidths: 3.2GiB/s, 7GB/s. Times: 20us, 1ms.\n"
-      "The engine is the one that serves programs; GPU, link and SSDs are modelled, on a virtual\n"
-      "clock: the same words give the same figures. Exit status 2: something here was refused;\n"
-      "1: the program found no room.");
+      "The engine is the one that serves real programs. GPU, link and SSDs are modelled on a\n"
+      "virtual clock: the same arguments give the same figures. Exit status 2: firn refused an\n"
+      "argument or a file; 1: the program ran out of memory.");
   return sub;
 }
 

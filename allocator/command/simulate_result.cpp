@@ -78,7 +78,7 @@ std::string simulate_text(const Json& r, const SimulatePlan& plan, const std::st
   for (double seconds : r.at("iteration_s").get<std::vector<double>>())
     times += fmt::format("{}{:.3f}", times.empty() ? "" : " ", seconds);
   line("iterations", times + " s");
-  line("steady", fmt::format("{:.3f} s, {:.3f} of ideal; {:.3f} s of it no kernel ran",
+  line("steady", fmt::format("{:.3f} s, {:.3f} of ideal; {:.3f} s of it without a kernel",
                              r.at("steady_s").get<double>(),
                              r.at("fraction_of_ideal").get<double>(),
                              r.at("stall_s").get<double>()));
@@ -88,15 +88,15 @@ std::string simulate_text(const Json& r, const SimulatePlan& plan, const std::st
   line("store", fmt::format("{} written, {} read, {} came from host memory", size("bytes_written"),
                             size("bytes_read"), size("bytes_forwarded")));
   if (r.at("bytes_in_host").get<double>() > 0)
-    line("in host", fmt::format("{} used by kernels there, for one kernel's tensors do not fit "
-                                "together: a job may take longer than this",
+    line("in host", fmt::format("{} used by kernels there, because the tensors of one kernel "
+                                "exceed the GPU: a real job may take longer than this",
                                 size("bytes_in_host")));
   line("peak", fmt::format("{} on the device, {} allocated", size("peak_device_bytes"),
                            size("peak_allocated_bytes")));
   if (r.at("plan_s").get<double>() > 0)
     line("planning", fmt::format("{:.3f} s of CPU", r.at("plan_s").get<double>()));
   for (const Json& trouble : r.at("trouble")) line("trouble", trouble.get<std::string>());
-  text += "(steady, moved, store: per iteration, over the last half of them)\n";
+  text += "(steady, moved, store: means per iteration over the last half)\n";
   return text;
 }
 

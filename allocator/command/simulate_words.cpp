@@ -59,7 +59,7 @@ Result<simulate::ComparedPolicy> policy_of(const std::string& word) {
                                                           {"greedy", ComparedPolicy::greedy}};
   for (const auto& [name, policy] : known)
     if (word == name) return policy;
-  return bad("--policy: " + quote_word(word) + " is none of age, lifetime, oracle, greedy");
+  return bad("--policy: " + quote_word(word) + " must be one of age, lifetime, oracle, greedy");
 }
 
 // "budget=20GiB:80GiB:10GiB"
@@ -67,21 +67,21 @@ Result<std::vector<uint64_t>> sweep_of(const std::string& word) {
   constexpr std::string_view key = "budget=";
   const auto wrong = [&](const std::string& what) {
     return bad("--sweep: " + quote_word(word) + " " + what +
-               "; write budget=FIRST:LAST:STEP, as budget=20GiB:80GiB:10GiB");
+               "; write budget=FIRST:LAST:STEP, e.g. budget=20GiB:80GiB:10GiB");
   };
   if (!word.starts_with(key)) return wrong("does not begin with budget=");
   std::vector<uint64_t> parts;
   for (size_t begin = key.size(); begin <= word.size();) {
     const size_t end = std::min(word.find(':', begin), word.size());
     Result<uint64_t> bytes = parse_size(std::string_view(word).substr(begin, end - begin));
-    if (!bytes) return wrong("is no range: " + bytes.error().text);
+    if (!bytes) return wrong("is not a range: " + bytes.error().text);
     parts.push_back(*bytes);
     begin = end + 1;
   }
-  if (parts.size() != 3) return wrong("has not three sizes");
+  if (parts.size() != 3) return wrong("must have three sizes");
   if (parts[0] > parts[1]) return wrong("ends before it begins");
   if (parts[0] < gpu_bytes_least || parts[1] > gpu_bytes_most)
-    return wrong(fmt::format("leaves {} to {}", format_size(gpu_bytes_least),
+    return wrong(fmt::format("must stay within {} to {}", format_size(gpu_bytes_least),
                              format_size(gpu_bytes_most)));
   if ((parts[1] - parts[0]) / parts[2] >= sweep_most)
     return wrong(fmt::format("has more than {} steps", sweep_most));
@@ -93,7 +93,7 @@ Result<std::vector<uint64_t>> sweep_of(const std::string& word) {
 Result<void> take_machine(const SimulateOptions& options, simulate::MachineOptions& machine) {
   const std::optional<std::filesystem::path> library = find_library("software/libcuda.so.1");
   if (!library) {
-    std::string text = "software/libcuda.so.1 not found; looked at";
+    std::string text = "software/libcuda.so.1 not found; searched";
     for (const auto& place : library_places("software/libcuda.so.1")) text += " " + place.string();
     return bad(text + " (FIRN_LIB names another folder)");
   }
@@ -149,7 +149,7 @@ Result<uint64_t> parse_number(const char* option, const std::string& word, uint6
 Result<double> parse_bandwidth(std::string_view word) {
   std::string_view size = word;
   if (!size.ends_with("/s"))
-    return bad(quote_word(word) + " is no bandwidth; write 3.2GiB/s or 7GB/s");
+    return bad(quote_word(word) + " is not a bandwidth (e.g. 3.2GiB/s or 7GB/s)");
   size.remove_suffix(2);
   // The size in front, exactly as sizes are read; a bandwidth may have a fraction of a byte.
   if (Result<uint64_t> bytes = parse_size(size); !bytes) return bytes.error();
@@ -176,7 +176,7 @@ Result<uint64_t> parse_time(std::string_view word, uint64_t ns_most) {
                        : unit.empty() && value == 0 ? 1
                                                     : 0;
   if (error != std::errc() || scale == 0 || !std::isfinite(value) || value < 0)
-    return bad(quote_word(word) + " is no time; write 20us, 700ns or 1ms");
+    return bad(quote_word(word) + " is not a time (e.g. 20us, 700ns or 1ms)");
   if (value * scale > static_cast<double>(ns_most))
     return bad(fmt::format("{} is more than {}s", quote_word(word), ns_most / 1'000'000'000));
   return static_cast<uint64_t>(std::llround(value * scale));
@@ -191,7 +191,7 @@ Result<SimulatePlan> parse_simulate(const SimulateOptions& options) {
     Result<std::vector<uint64_t>> budgets = sweep_of(*options.sweep);
     if (!budgets) return budgets.error();
     plan.sweep_bytes = std::move(*budgets);
-    if (options.timeline) return bad("--timeline is of a single run, not of a --sweep");
+    if (options.timeline) return bad("--timeline needs a single run, without --sweep");
   }
   Result<unsigned> iterations = count_between("--iterations", options.iterations, 1,
                                               iterations_most);

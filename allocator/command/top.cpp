@@ -49,16 +49,17 @@ int stream() {
 }  // namespace
 
 CLI::App* add_top(CLI::App& app, TopOptions& options) {
-  CLI::App* sub = app.add_subcommand("top", "Live jobs: where their memory is, and who waits");
-  sub->add_flag("--once", options.once, "one look, and no more");
-  sub->add_flag("--json", options.json, "as JSON; without --once a line each second");
+  CLI::App* sub = app.add_subcommand(
+      "top", "Show live jobs: where their memory is, and which code waits");
+  sub->add_flag("--once", options.once, "print one snapshot and exit");
+  sub->add_flag("--json", options.json, "print JSON; without --once a line each second");
   sub->footer(
-      "q ends, arrows and page keys move, + and - show more or fewer call sites. RESIDENT is on\n"
-      "the GPU, HOSTED in host memory, SPILLED on SSDs, FLIGHT on its way. OUT and IN are over\n"
-      "the link, WRITE and READ the SSDs'. STALL is how much of the time between two looks threads\n"
-      "waited for memory: several threads may be above 100 %.\n"
-      "\"waited in all\" counts from the job's start by operator, and by the program's line from\n"
-      "the first look on. Where the terminal is narrow, columns are left out.");
+      "q quits, arrows and page keys scroll, + and - show more or fewer call sites. RESIDENT is\n"
+      "memory on the GPU, HOSTED in host memory, SPILLED on SSDs, FLIGHT between them. OUT and IN\n"
+      "are over the link, WRITE and READ the SSDs'. STALL is the share of the last interval in\n"
+      "which threads waited for memory: several threads may exceed 100 %.\n"
+      "\"waited in all\" counts by operator from the job's start, and by line of the program from\n"
+      "the first snapshot on. A narrow terminal shows fewer columns.");
   return sub;
 }
 
@@ -66,7 +67,7 @@ int top(const TopOptions& options) {
   if (options.once) return once(options.json);
   if (options.json) return stream();
   if (::isatty(STDOUT_FILENO) != 1 || ::isatty(STDIN_FILENO) != 1)
-    return refuse("top: this is no terminal (--once shows one look, --json a line each second)");
+    return refuse("top: needs a terminal (--once prints one snapshot, --json a line each second)");
   Looks looks;
   Result<void> done = show_screen([&](size_t sites, size_t width) {
     return top_lines(looks.next(patience), sites, width);

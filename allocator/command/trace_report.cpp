@@ -44,10 +44,10 @@ Json at_other_budgets(const std::string& path, const report::Lives& lives) {
   const std::string prefix = record::program_prefix(path);
   std::error_code error;
   if (!std::filesystem::exists(prefix + ".kernels.csv", error))
-    return because("Not known: " + prefix + ".kernels.csv is not there. A job that runs to its "
-                   "end under firn run --trace leaves it beside the trace.");
+    return because("Not known: " + prefix + ".kernels.csv is missing. A job that runs to its end "
+                   "under firn run --trace leaves it beside the trace.");
   if (first.totals.empty())
-    return because("Not known: the trace has no end, and with it what was measured.");
+    return because("Not known: the trace is cut off, and its end would hold the measurements.");
   const auto& totals = first.totals;
   const auto peak = totals.find("peak_allocated");
   if (peak == totals.end() || peak->second == 0) return because("Nothing was allocated.");
@@ -70,8 +70,8 @@ Json at_other_budgets(const std::string& path, const report::Lives& lives) {
   const size_t points =
       std::min<size_t>(budgets_most, kernels_run_most / (trace->kernels.size() * iterations + 1));
   if (points < 2)
-    return because(fmt::format("Left out: an iteration has {} kernels, and running them takes "
-                               "long. firn simulate {} --sweep does it.",
+    return because(fmt::format("Left out: an iteration has {} kernels, which take long to "
+                               "simulate. firn simulate {} --sweep does it.",
                                trace->kernels.size(), prefix));
   // From all that was allocated down to 30 % of it.
   for (size_t i = 0; i < points; ++i)
@@ -97,14 +97,15 @@ Json at_other_budgets(const std::string& path, const report::Lives& lives) {
 
 CLI::App* add_trace_report(CLI::App& app, TraceReportOptions& options) {
   CLI::App* sub = app.add_subcommand(
-      "report", "A trace as a page: where memory was, each block's life, who waited and where");
-  sub->add_option("TRACE", options.trace, "what firn run --trace wrote (.csv may be left out)")
+      "report", "Make a page of a trace: where memory was, each block's life, which code waited");
+  sub->add_option("TRACE", options.trace,
+                  "the file that firn run --trace wrote (.csv may be left out)")
       ->required()
       ->type_name("");
-  sub->add_option("-o", options.out, "the page: one file, which needs no network")
+  sub->add_option("-o", options.out, "the page: one file, which works offline")
       ->required()
       ->type_name("OUT.html");
-  sub->footer("The page names the program's files and lines: pass it on accordingly.");
+  sub->footer("The page names the program's files and lines: share it with care.");
   return sub;
 }
 
@@ -129,8 +130,8 @@ int trace_report(const TraceReportOptions& asked) {
   const Result<void> done = write_whole("-o", *out, page);
   if (!done) return refused(done.error().text);
   if (!lives->ended || lives->cut)
-    warn("report: " + options.trace + " has no end (its process was killed, or still runs, or the "
-         "file was cut off): the page shows what is there");
+    warn("report: " + options.trace + " is incomplete (its process was killed or still runs, or "
+         "the file was cut off): the page shows the part that exists");
   return status_ok;
 }
 

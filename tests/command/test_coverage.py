@@ -123,7 +123,7 @@ def test_doctor_has_the_commands_status(firn, program):
 def test_doctor_says_when_no_driver_was_asked_for(firn):
     result = firn("doctor", *SOFTWARE, "--json", "--", "true")
     (warning,) = json.loads(result.stdout)["warnings"]
-    assert "no process of this command" in warning
+    assert "Firn saw no process of this command" in warning
 
 
 def test_bad_words_with_a_command(firn):

@@ -114,7 +114,7 @@ def test_readme_holds_the_table_of_knobs(firn):
 def test_the_reason_for_no_gpu_is_told_once(firn):
     text = firn("doctor", environment={"FIRN_DRIVER": "/nonexistent/libcuda.so.1"}).stdout
     assert text.count("/nonexistent/libcuda.so.1: cannot open") == 1, text
-    assert "no GPU: no driver that can be used" in text
+    assert "no GPU: the driver is unusable" in text
 
 
 def test_a_directory_of_the_command_line_is_the_knobs_value(firn, tmp_path):

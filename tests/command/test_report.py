@@ -233,13 +233,13 @@ def test_a_killed_process(page_of, tmp_path):
     text = path.read_text()
     path.write_text(text[:len(text) * 2 // 3 - 7])
     assert not path.read_text().endswith("\n")
-    with shown(page_of(path, "has no end")) as page:
+    with shown(page_of(path, "is incomplete")) as page:
         page.drawn()
         notice = page.evaluate("document.getElementById('notice').innerText")
         assert "no end" in notice and "its last line was incomplete" in notice
         assert page.evaluate("device.life.count") > 1000
-        assert "no end" in page.evaluate("document.getElementById('budgets').innerText") or \
-            "kernels.csv is not there" in page.evaluate(
+        assert "is cut off" in page.evaluate("document.getElementById('budgets').innerText") or \
+            "kernels.csv is missing" in page.evaluate(
                 "document.getElementById('budgets').innerText")
 
 

@@ -44,12 +44,12 @@ def test_names_that_the_page_itself_uses(page_of, trace):
 
 
 @pytest.mark.parametrize("rows, says", [
-    ([BEGIN], "has no end"),  # killed before it allocated
+    ([BEGIN], "is incomplete"),  # killed before it allocated
     ([BEGIN, (5, "end,0,0,0,0,")], None),
-    ([(0, "alloc,0,0,4096,1000,")], "has no end"),  # one event
-    ([(0, "sample,0,0,0,0,resident=1")], "has no end"),
+    ([(0, "alloc,0,0,4096,1000,")], "is incomplete"),  # one event
+    ([(0, "sample,0,0,0,0,resident=1")], "is incomplete"),
     ([(0, "begin,0,0,0,0,pid=1;at=999999999999999999;command=x"), (3, "free,2,0,1,1,")],
-     "has no end"),
+     "is incomplete"),
 ])
 def test_next_to_nothing(page_of, trace, rows, says):
     with shown(page_of(trace(*rows), says)) as page:

@@ -147,7 +147,7 @@ def test_jobs_that_do_not_answer_hold_up_nobody(firn, folder):
             each.close()
     errors = {each["pid"]: each.get("error", "") for each in jobs}
     assert "does not answer" in errors[silent] and "does not answer" in errors[full]
-    assert "nonsense" in errors[nonsense] and "turned" in errors[empty]
+    assert "nonsense" in errors[nonsense] and "refused to answer" in errors[empty]
     assert [each["pid"] for each in jobs if "error" not in each] == [well]
     assert len(jobs) == 5
     assert one.returncode == quiet.returncode == still.returncode == 1
@@ -198,9 +198,9 @@ def test_a_stopped_process(firn, folder):
 @pytest.mark.parametrize("command", ["stats", "spill"])
 def test_bad_words(firn, folder, command):
     refused(firn(command), "PID")
-    refused(firn(command, "abc"), '"abc" is no process id')
+    refused(firn(command, "abc"), '"abc" is not a process id')
     refused(firn(command, "-3"))
-    refused(firn(command, "99999999999999"), "no process id")
+    refused(firn(command, "99999999999999"), "not a process id")
     refused(firn(command, "4194305"), "there is no process 4194305")
     refused(firn(command, str(os.getpid())), f"process {os.getpid()} does not use Firn's memory")
     refused(firn(command, "1", "2"))
@@ -491,6 +491,6 @@ def test_an_unknown_terminal(firn, folder):
     child, terminal = pty.fork()
     if child == 0:
         os.execve(find_binary(), ["firn", "top"], {**clean_environment(), "TERM": "no-such"})
-    read_until(terminal, b"--once shows one look")
+    read_until(terminal, b"--once prints one snapshot")
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 2
     os.close(terminal)

@@ -122,7 +122,7 @@ def test_a_killed_job(places, job, tmp_path, spill_dir):
     text = pathlib.Path(tmp_path / "job.csv").read_bytes()
     assert len(text) > 1 << 16
     out, said = report(places, tmp_path)
-    assert "has no end" in said
+    assert "is incomplete" in said
     with Page(out.as_uri()) as page:
         page.drawn()
         assert "was killed" in page.evaluate("document.getElementById('notice').innerText")

@@ -15,7 +15,7 @@ constexpr mode_t owner_only = 0600, all_may_read = 0644;  // less the umask's bi
 
 Error failed(const std::string& path, int error) {
   const char* words = error == ELOOP ? "is a symbolic link, which is not followed"
-                      : error == ENXIO ? "is a pipe that nobody reads"
+                      : error == ENXIO ? "is a pipe without a reader"
                                        : std::strerror(error);
   return make_error(Code::io, error, "cannot write " + path + ": " + words);
 }
@@ -42,7 +42,7 @@ Result<void> OutputFile::write(std::string_view text) {
   if (!file_.ours())
     return make_error(Code::io, EBADF,
                       "cannot write " + path_ +
-                          ": the program has closed its descriptor, which it did not open");
+                          ": the program closed Firn's descriptor of the file");
   while (!text.empty()) {
     const ssize_t written = ::write(file_.get(), text.data(), text.size());
     if (written < 0 && errno == EINTR) continue;

@@ -136,7 +136,7 @@ bool Said::next_line() {
     rest_.swap(spare_);
   } else if (dropped_ > 0) {
     rest_ = "firn: " + std::to_string(dropped_) +
-            " more lines were not said: stderr took none, or memory was out\n";
+            " more lines were dropped: stderr was blocked, or memory was short\n";
     dropped_ = 0;
   }
   if (rest_.empty()) waiting_.store(false, std::memory_order_release);

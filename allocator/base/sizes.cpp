@@ -75,9 +75,9 @@ Result<uint64_t> parse_size(std::string_view word) {
     return trouble("has the unknown unit " + quote_word(suffix) + advice);
   // Whole and fractional part apart, so that neither product exceeds 128 bits.
   const Wide whole = mantissa / scale, rest = mantissa % scale;
-  if (whole > UINT64_MAX / unit->bytes) return trouble("is more than 64 bits hold");
+  if (whole > UINT64_MAX / unit->bytes) return trouble("exceeds 64 bits");
   const Wide bytes = whole * unit->bytes + rest * unit->bytes / scale;
-  if (bytes > UINT64_MAX) return trouble("is more than 64 bits hold");
+  if (bytes > UINT64_MAX) return trouble("exceeds 64 bits");
   if (bytes == 0) return trouble("is 0 bytes");
   return static_cast<uint64_t>(bytes);
 }

@@ -38,8 +38,8 @@ class GpuVirtualClock final : public VirtualClock {
         next = std::min(next, store->next_completion_ns());
     }
     if (ns_max == UINT64_MAX && next == UINT64_MAX) {
-      std::fprintf(stderr, "firn: virtual clock: deadlock: a wait without end, and nothing is "
-                           "queued on the GPU or in a store\n");
+      std::fprintf(stderr, "firn: virtual clock: deadlock: a thread waits, but nothing is queued "
+                           "on the GPU or in a store\n");
       std::abort();
     }
     const uint64_t limit = ns_max > UINT64_MAX - now ? UINT64_MAX : now + ns_max;
@@ -72,7 +72,7 @@ Result<std::unique_ptr<VirtualClock>> open_virtual_clock(const Driver& driver) {
   auto clock = std::make_unique<GpuVirtualClock>();
   if (!driver.software || !clock->open(driver))
     return make_error(Code::not_supported, 0,
-                      driver.library + " has no clock to set: simulation needs the software GPU");
+                      driver.library + " lacks a virtual clock: simulation needs the software GPU");
   return std::unique_ptr<VirtualClock>(std::move(clock));
 }
 

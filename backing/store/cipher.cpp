@@ -118,14 +118,15 @@ Result<std::unique_ptr<Cipher>> Cipher::create(const char* library) {
   auto found = std::make_unique<Library>();
   if (!found->load(handle))
     return make_error(Code::not_supported, 0,
-                      "firn_encrypt: libcrypto has no AES-256-GCM as OpenSSL 1.1 and 3 have it");
+                      "firn_encrypt: libcrypto lacks the AES-256-GCM of OpenSSL 1.1 and 3");
   if (process != ::getpid()) {
     under_way = 0;  // as of threads that a parent had
     process = ::getpid();
   }
   if (found->at_its_end(wait_for_operations) != 1)
     return make_error(Code::not_supported, 0,
-                      "firn_encrypt: libcrypto would end in the middle of an operation");
+                      "firn_encrypt: libcrypto refused OPENSSL_atexit, so that it could end in the "
+                      "middle of an operation");
   std::unique_ptr<Cipher> made(new Cipher(*found.release()));  // as the library: to the end
   if (Result<void> drawn = made->draw_key(); !drawn) return drawn.error();
   return made;
@@ -137,11 +138,12 @@ Result<void> Cipher::draw_key() {
                       -1, 0);
   if (page == MAP_FAILED)
     return make_error(Code::host_out_of_memory, errno,
-                      fmt::format("firn_encrypt: a page for the key: {}", ::strerror(errno)));
+                      fmt::format("firn_encrypt: cannot allocate a page for the key: {}",
+                                  ::strerror(errno)));
   key_ = static_cast<unsigned char*>(page);
   const auto may_leave = [this](const char* call) {
-    trouble_ += fmt::format("{}the key's page: {}: {}", trouble_.empty() ? "" : "; ", call,
-                            ::strerror(errno));
+    trouble_ += fmt::format("{}cannot protect the key's page: {}: {}",
+                            trouble_.empty() ? "" : "; ", call, ::strerror(errno));
   };
   if (::mlock(page, bytes) != 0) may_leave("mlock");
   if (::madvise(page, bytes, MADV_DONTDUMP) != 0) may_leave("MADV_DONTDUMP");
@@ -209,7 +211,7 @@ Result<void> Cipher::decrypt(std::span<std::byte> bytes, const Seal& seal) const
                        tag.data()) != 1)
     return refused("decrypt");
   if (library_.decrypt_final(operation.context, none, &moved) != 1)
-    return make_error(Code::corrupt, 0, "not the bytes that were encrypted");
+    return make_error(Code::corrupt, 0, "the bytes differ from those that were encrypted");
   return {};
 }
 

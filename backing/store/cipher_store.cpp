@@ -67,7 +67,7 @@ Result<void> CipherStoreCore::start() {
   } catch (const std::system_error& refused) {  // fewer threads will do
     if (threads_.empty())
       return make_error(Code::io, refused.code().value(),
-                        fmt::format("firn_encrypt: no thread to encrypt: {}", refused.what()));
+                        fmt::format("firn_encrypt: cannot start a thread: {}", refused.what()));
   }
   return {};
 }
@@ -356,9 +356,9 @@ void CipherStoreCore::decrypt(uint64_t id, Request& request,
   if (right.error().code != Code::corrupt) return end(id, right.error());
   ++forged_;
   end(id, make_error(Code::corrupt, 0,
-                     fmt::format("slot {} ({} bytes) does not decrypt: its bytes in the spill file "
-                                 "are not those that were written there, though their sum is; they "
-                                 "are not handed over", request.slot.id, request.bytes)));
+                     fmt::format("slot {} ({} bytes) fails to decrypt: the spill file holds other "
+                                 "bytes than were written there, although their checksum matches; "
+                                 "Firn withholds the bytes", request.slot.id, request.bytes)));
 }
 
 namespace {
@@ -413,7 +413,7 @@ class CipherStore final : public Store {
 
  private:
   static Result<void> abandoned() {
-    return make_error(Code::not_supported, 0, "the store was opened before fork, by the parent");
+    return make_error(Code::not_supported, 0, "the parent process opened the store before fork");
   }
 
   CipherStoreCore* core_;                 // owned

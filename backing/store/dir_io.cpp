@@ -53,7 +53,8 @@ Result<void> DirIo::start() {
   } catch (const std::system_error& refused) {  // fewer threads will do
     if (threads_.empty())
       started = make_error(Code::io, refused.code().value(),
-                           fmt::format("{}: no I/O thread: {}", file_.dir(), refused.what()));
+                           fmt::format("{}: cannot start an I/O thread: {}", file_.dir(),
+                                       refused.what()));
   }
   return started;
 }
@@ -205,8 +206,8 @@ void DirIo::settle(ThreadFile& at) {
   try {
     trouble = ThreadFile::take_table({&at, 1}, calls_);
     if (!trouble.empty())
-      trouble = fmt::format("{}: what was spilled may be lost where the program closes descriptors "
-                            "that it did not open: threads get no table of their own ({})",
+      trouble = fmt::format("{}: spilled data may be lost if the program closes descriptors that "
+                            "it did not open: the I/O threads share its descriptor table ({})",
                             file_.dir(), trouble);
   } catch (const std::bad_alloc&) {  // then nothing is said
   }
@@ -237,7 +238,7 @@ void DirIo::fall_back(const std::string& words, ThreadFile& at) {
       while (threads_.size() < limits_.threads && !stopping_)
         threads_.emplace_back([this](ThreadFile copy) { run(std::move(copy)); }, at.copy());
     } catch (const std::system_error& refused) {  // this thread is left, and does as well
-      add_why(std::string("one thread only: ") + refused.what());
+      add_why(std::string("only one I/O thread: ") + refused.what());
     } catch (const std::bad_alloc&) {  // the same
     }
   }

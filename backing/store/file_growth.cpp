@@ -67,7 +67,7 @@ Error FileStoreCore::ask_for_room(Dir& dir, size_t bytes) {
   if (!start_growing()) return {};  // then by the caller
   dir.asked_bytes = std::max(dir.asked_bytes, bytes);
   grow_due_.notify_one();
-  return make_error(Code::busy, 0, dir.file.dir() + ": the spill file grows");
+  return make_error(Code::busy, 0, dir.file.dir() + ": the spill file is growing");
 }
 
 /// The growing thread.
@@ -90,7 +90,7 @@ void FileStoreCore::keep_growing() {
         grown = grow(*dir, growing_files_[i], bytes, lock);
       } catch (const std::bad_alloc&) {  // no room now: a later request finds out
         if (!lock.owns_lock()) lock.lock();
-        grown = make_error(Code::io, ENOMEM, "no memory");
+        grown = make_error(Code::io, ENOMEM, "the process is out of memory");
       }
       dir->grown = std::move(grown);
       dir->tried_bytes = bytes;
@@ -141,7 +141,7 @@ Result<void> FileStoreCore::grow(Dir& dir, ThreadFile& at, size_t bytes,
   Result<uint64_t> grown = uint64_t{0};
   {
     SlowWork work(SlowWorks::Kind::layout, [&dir, so_far] {
-      return fmt::format("laying out the spill file in {} ({} MiB are there; firn_dir)",
+      return fmt::format("preallocating the spill file in {} ({} MiB exist; firn_dir)",
                          dir.file.dir(), so_far >> 20);
     });
     grown = dir.file.grow(at, step, need, calls_);
@@ -171,8 +171,8 @@ Result<void> FileStoreCore::grow(Dir& dir, ThreadFile& at, size_t bytes,
 std::string FileStoreCore::closed(Dir& dir, const Error& error) {
   const bool reached = dir.io->has_file();
   dir.trouble = error.text;
-  dir.trouble += reached ? ": it grows no more"
-                      : ": what was spilled there is lost, and nothing more goes there";
+  dir.trouble += reached ? ": the spill file stops growing"
+                      : ": the data spilled there is lost, and Firn stops using the directory";
   dir.grow_again_ns = UINT64_MAX;
   if (!reached) dir.writable = false;
   return std::exchange(dir.closed, true) ? std::string() : dir.trouble;

@@ -25,7 +25,8 @@ Error wrong(std::string text) { return make_error(Code::invalid_argument, 0, std
 
 std::string request_trouble(unsigned queue, const void* data, size_t bytes, size_t slot_bytes) {
   if (queue >= store_queues) return fmt::format("queue {} of {}", queue, store_queues);
-  if (bytes != slot_bytes) return fmt::format("{} bytes for a slot of {}", bytes, slot_bytes);
+  if (bytes != slot_bytes)
+    return fmt::format("a request of {} bytes for a slot of {}", bytes, slot_bytes);
   if (reinterpret_cast<uintptr_t>(data) % store_alignment != 0)
     return fmt::format("memory at {} is not aligned to {}", data, store_alignment);
   return {};
@@ -227,7 +228,7 @@ Result<void> FileStoreCore::submit(StoreCompletion::Kind kind, unsigned queue, S
   try {
     begun = dir->io->submit(std::move(job));
   } catch (const std::bad_alloc&) {
-    begun = make_error(Code::io, ENOMEM, "no memory");
+    begun = make_error(Code::io, ENOMEM, "the process is out of memory");
   }
   if (!begun) {
     std::lock_guard lock(mutex_);
@@ -321,14 +322,14 @@ std::string FileStoreCore::judge(Dir& dir, Place& place, const Job& job) {
   ++(healed ? reread_ : corrupt_);
   if (!(healed ? dir.health.healed(now) : dir.health.wrong())) return {};
   dir.trouble = fmt::format(
-      "{}: gets no more of what is spilled, for good: {} came back with a wrong sum{}, the last in "
-      "{}. What is there is read still. Look at the disk's own log (smartctl, nvme smart-log), and "
-      "leave it out of firn_dir",
+      "{}: Firn stops writing to this directory for good: {} had a wrong checksum{}, the last in "
+      "{}. Firn still reads the data there. Check the disk's own log (smartctl, nvme smart-log), "
+      "and take the directory out of firn_dir",
       dir.file.dir(),
-      healed ? fmt::format("{} times within {} s bytes", DirHealth::healed_most,
+      healed ? fmt::format("{} reads within {} s", DirHealth::healed_most,
                            DirHealth::healed_within_ns / DirHealth::second_ns)
-             : fmt::format("{} times bytes", DirHealth::wrong_most),
-      healed ? ", right when read again" : "", place_words(job, dir.file));
+             : fmt::format("{} reads", DirHealth::wrong_most),
+      healed ? " and a right one when repeated" : "", place_words(job, dir.file));
   return dir.trouble;
 }
 

@@ -57,7 +57,7 @@ bool advance(Transfer& transfer, ssize_t result, const SpillFile& file) {
     int error = result < 0 ? static_cast<int>(-result) : EIO;
     transfer.error = make_error(
         Code::io, error,
-        fmt::format("{} of {}: no progress in {} tries, last: {}", verb, place_words(job, file),
+        fmt::format("{} of {}: no progress in {} tries, the last: {}", verb, place_words(job, file),
                     retries_most, result < 0 ? errno_words(error) : "a short transfer"));
     return false;
   }
@@ -80,8 +80,8 @@ bool conclude(Job& job, ThreadFile& at) {
   if (job.wrong.size() == attempts_most) {
     job.error = make_error(
         Code::corrupt, 0,
-        fmt::format("{} came back wrong: its sum is {}, read were {} and {} (direct) and {} "
-                    "(buffered); the bytes are not handed over",
+        fmt::format("{} came back wrong: its checksum is {}, but reads gave {} and {} (direct) and "
+                    "{} (buffered); Firn withholds the bytes",
                     place_words(job, file), job.sum.words(), job.wrong[0].words(),
                     job.wrong[1].words(), job.wrong[2].words()));
     return true;

@@ -64,7 +64,7 @@ class FileStore final : public Store {
 
  private:
   static Result<void> abandoned() {
-    return make_error(Code::not_supported, 0, "the store was opened before fork, by the parent");
+    return make_error(Code::not_supported, 0, "the parent process opened the store before fork");
   }
 
   FileStoreCore* core_;                 // owned
@@ -75,18 +75,18 @@ Result<void> check_options(const StoreOptions& options) {
   auto wrong = [](std::string text) {
     return make_error(Code::invalid_argument, 0, std::move(text));
   };
-  if (options.dirs.empty()) return wrong("firn_dir: no directory is named");
+  if (options.dirs.empty()) return wrong("firn_dir: name at least one directory");
   if (options.request_bytes == 0 || options.request_bytes % store_alignment != 0 ||
       options.request_bytes > (size_t{1} << 30))
-    return wrong(fmt::format("request_bytes {}: not a multiple of {} up to 1 GiB",
+    return wrong(fmt::format("request_bytes {} must be a multiple of {} up to 1 GiB",
                              options.request_bytes, store_alignment));
   if (options.depth == 0 || options.depth > 4096)
-    return wrong(fmt::format("firn_depth: {} is not between 1 and 4096", options.depth));
+    return wrong(fmt::format("firn_depth: {} must be between 1 and 4096", options.depth));
   if (options.threads == 0 || options.threads > 256)
-    return wrong(fmt::format("threads {}: not between 1 and 256", options.threads));
+    return wrong(fmt::format("threads {} must be between 1 and 256", options.threads));
   if (options.grow_bytes == 0 || options.grow_bytes % store_alignment != 0)
     return wrong(
-        fmt::format("grow_bytes {}: not a multiple of {}", options.grow_bytes, store_alignment));
+        fmt::format("grow_bytes {} must be a multiple of {}", options.grow_bytes, store_alignment));
   return {};
 }
 

@@ -246,7 +246,7 @@ void RingLoop::forget_region(std::span<std::byte> region) {
 void RingLoop::refuse_buffers(const std::string& words) {
   std::lock_guard lock(io_.mutex_);
   if (std::exchange(buffers_refused_, true)) return;
-  io_.add_why(fmt::format("{}: staging is not registered with io_uring, I/O costs more CPU: {}",
+  io_.add_why(fmt::format("{}: staging is not registered with io_uring, so I/O costs more CPU: {}",
                           io_.file_.dir(), words));
 }
 

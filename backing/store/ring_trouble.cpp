@@ -90,12 +90,12 @@ std::optional<std::string> ring_trial(int fd) {
                          block);
   }
   if (fd >= 0 && std::memcmp(memory.get(), back, block) != 0)
-    return std::string("io_uring gave back other bytes than were written");
+    return std::string("io_uring returned other bytes than were written");
   return std::string();
 }
 
 std::string no_answer() {
-  return fmt::format("io_uring: no answer to a request within {} s", patience_s);
+  return fmt::format("io_uring did not answer a request within {} s", patience_s);
 }
 
 std::string io_uring_trouble() { return ring_trial(-1).value_or(no_answer()); }

@@ -225,8 +225,8 @@ bool SimulatedDisk::move_read(Request& request, Place& place) {
   ++corrupt_;
   request.completion.error = make_error(
       Code::corrupt, 0,
-      fmt::format("slot {} ({} bytes) came back wrong {} times: its sum is {}, read was {}; the "
-                  "bytes are not handed over",
+      fmt::format("slot {} ({} bytes) came back wrong {} times: its checksum is {}, but reads gave "
+                  "{}; Firn withholds the bytes",
                   id, place.bytes, attempts_most, place.sum.words(), request.sum.words()));
   poison_memory(request.data, place.bytes);
   return true;

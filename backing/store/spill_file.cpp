@@ -40,7 +40,7 @@ Result<void> check_owner(const std::string& dir, const struct stat& status) {
                               status.st_mode & 07777));
   if (status.st_uid != user && status.st_uid != 0 && user != 0)
     return refuse(dir, 0,
-                  fmt::format("belongs to user {}, neither to you ({}) nor to root: name a "
+                  fmt::format("belongs to user {}, but must belong to you ({}) or to root: name a "
                               "directory of your own",
                               status.st_uid, user));
   return {};
@@ -84,12 +84,12 @@ Error refuse_file(const std::string& dir, int error, const std::string& filesyst
     case EISDIR:
     case ENOENT:
       return refuse(dir, error,
-                    fmt::format("is on {}, which has no files without a name "
+                    fmt::format("is on {}, which cannot make files without a name "
                                 "(O_TMPFILE): {}",
                                 filesystem, errno_words(error)));
     case EINVAL:
       return refuse(dir, error,
-                    fmt::format("is on {}, which has no direct I/O (O_DIRECT)", filesystem));
+                    fmt::format("is on {}, which lacks direct I/O (O_DIRECT)", filesystem));
     default:
       return refuse(dir, error, errno_words(error));
   }
@@ -138,7 +138,7 @@ Result<void> try_out(const std::string& dir, int fd, FileCalls& calls) {
     if (at < store_alignment) return refuse(dir, EIO, "moves no bytes by direct I/O (O_DIRECT)");
   }
   if (std::memcmp(block.get(), back, store_alignment) != 0)
-    return refuse(dir, EIO, "gave back other bytes than were written (a trial block of 4 KiB)");
+    return refuse(dir, EIO, "returned other bytes than were written (a trial block of 4 KiB)");
   int result = calls.ftruncate(fd, 0);
   if (result < 0) return refuse(dir, -result, "ftruncate: " + errno_words(-result));
   return {};
@@ -174,7 +174,7 @@ Result<SpillFile> SpillFile::open(const std::string& dir, bool allow_tmpfs, File
   std::string self = fmt::format("/proc/self/fd/{}", file.direct_.get());
   file.buffered_ = Descriptor(::open(self.c_str(), O_RDWR | O_CLOEXEC));
   if (!file.buffered_)
-    file.why_ += fmt::format("{}{}: wrong bytes are re-read by direct I/O only ({}: {})",
+    file.why_ += fmt::format("{}{}: Firn re-reads wrong bytes only by direct I/O ({}: {})",
                              file.why_.empty() ? "" : "; ", dir, self,
                             errno_words(errno));
   return file;
@@ -191,13 +191,13 @@ int SpillFile::extend(ThreadFile& at, uint64_t bytes, FileCalls& calls) {
   if (result < 0 && at.reach_errno(false) != 0) return -EBADF;
   if (result == -EOPNOTSUPP) {
     if (why_.empty())
-      why_ = fmt::format("{}: the file system does not preallocate, writes are slower", dir_);
+      why_ = fmt::format("{}: the file system cannot preallocate, so writes are slower", dir_);
     result = calls.ftruncate(at.fd(false), bytes);
   }
   if (result < 0) {
     int undone = calls.ftruncate(at.fd(false), bytes_);
     if (undone < 0 && why_.empty())
-      why_ = fmt::format("{}: room of a failed preallocation stays taken: {}", dir_,
+      why_ = fmt::format("{}: the space of a failed preallocation stays taken: {}", dir_,
                          errno_words(-undone));
   }
   return result;
@@ -280,7 +280,7 @@ Error ThreadFile::reach(bool buffered) {
   if (error == 0) return {};
   if (error == EBADF) return file_->closed_by_program();
   return make_error(Code::io, error,
-                    fmt::format("{}: the spill file cannot be opened anew: {}", file_->dir(),
+                    fmt::format("{}: cannot reopen the spill file: {}", file_->dir(),
                                 errno_words(error)));
 }
 

@@ -134,7 +134,7 @@ TEST(Said, the_first_line_without_memory_is_kept) {
     said.write();
     EXPECT_FALSE(said.waits());
     const std::string count =
-        "firn: 1 more lines were not said: stderr took none, or memory was out\n";
+        "firn: 1 more lines were dropped: stderr was blocked, or memory was short\n";
     EXPECT_EQ(pipe.read(count.size()), count);
   }
   said.say("as before");

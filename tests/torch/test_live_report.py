@@ -127,4 +127,4 @@ def test_a_killed_job(places, job, tmp_path, spill_dir):
         page.drawn()
         assert "was killed" in page.evaluate("document.getElementById('notice').innerText")
         assert page.evaluate("device.life.count") > 50
-        assert "not there" in page.evaluate("document.getElementById('budgets').innerText")
+        assert "is missing" in page.evaluate("document.getElementById('budgets').innerText")

@@ -291,7 +291,7 @@ TEST_P(StoreFaults, a_slow_preallocation_is_said_once) {
   ::testing::internal::CaptureStderr();
   while (steps < 4) ASSERT_TRUE(store().reserve(1u << 20));
   const std::string said = ::testing::internal::GetCapturedStderr();
-  const std::string words = "firn: laying out the spill file in " + dirs_[0].path() + " (";
+  const std::string words = "firn: preallocating the spill file in " + dirs_[0].path() + " (";
   ASSERT_TRUE(said.starts_with(words)) << said;
   EXPECT_EQ(said.find("firn:", 1), std::string::npos) << said;
 }

@@ -67,14 +67,14 @@ void FirnAllocator::init(int device_count) {
   if (initialized_) return;
   const ConfWords words = split_conf(conf_);
   TORCH_CHECK(words.rest.empty(), "PYTORCH_CUDA_ALLOC_CONF: ", words.rest,
-              " beside backend:firn: name one backend");
+              " stands beside backend:firn: name one backend");
   Result<Config> config = parse_config(words.firn);
   TORCH_CHECK(config, config.error().text);
   Result<Runtime*> runtime = Runtime::start(*config);
   TORCH_CHECK(runtime, runtime.error().text);
   // Registered after the runtime's own handler, hence called before it.
   static const bool registered = std::atexit([] { exiting = true; }) == 0;
-  TORCH_CHECK(registered, "firn: atexit refused");
+  TORCH_CHECK(registered, "firn: the C library refused atexit");
   if (!(*runtime)->driver().stand_in)
     (*runtime)->note_unseen(
         "kernels that PyTorch's operators do not launch (Triton, extensions, ctypes): the driver "

@@ -43,10 +43,11 @@ void give_up(ImportedMemory* memory, const std::string& handle, Engine* engine,
 native::ShareableHandle FirnAllocator::shareIpcHandle(void* pointer) {
   Runtime* runtime = Runtime::get();
   Engine* engine = runtime ? runtime->around(pointer) : nullptr;
-  TORCH_CHECK(engine, "firn: ", pointer, " cannot be shared with another process: not memory of "
-              "Firn's (allocated while its caching was off?)");
+  TORCH_CHECK(engine, "firn: ", pointer, " cannot be shared with another process: it is outside "
+              "Firn's memory (allocated while caching was off?)");
   Result<std::shared_ptr<const ExportedMemory>> exported = engine->export_memory(pointer, reason);
-  TORCH_CHECK(exported, "firn: sharing a tensor with another process: ", exported.error().text);
+  TORCH_CHECK(exported, "firn: cannot share a tensor with another process: ",
+              exported.error().text);
   const auto base = static_cast<ptrdiff_t>((*exported)->base());
   return {reinterpret_cast<ptrdiff_t>(pointer) - base, (*exported)->handle()};
 }

@@ -239,15 +239,15 @@ void FirnAllocator::annotateMemory([[maybe_unused]] const void* pointer,
 
 void FirnAllocator::attachAllocatorTraceTracker(native::AllocatorTraceTracker tracker) {
   if (Runtime* runtime = Runtime::get())
-    runtime->note_unseen("an allocator trace tracker: it is told of private pools' segments only "
-                         "(NCCL does not register others and copies)");
+    runtime->note_unseen("an allocator trace tracker: it hears only of private pools' segments "
+                         "(NCCL copies from others instead of registering them)");
   history_.add_tracker(std::move(tracker));
 }
 
 void FirnAllocator::recordHistory(bool enabled, native::CreateContextFn recorder,
                                   size_t entries_most, native::RecordContext when, bool clear,
                                   const std::vector<std::string>& skip) {
-  TORCH_CHECK(when == native::RecordContext::NEVER || recorder, "no recorder of stack traces");
+  TORCH_CHECK(when == native::RecordContext::NEVER || recorder, "stack traces need a recorder");
   history_.set(enabled, recorder, entries_most, when, clear, skip);
 }
 

@@ -35,7 +35,7 @@ void without_throwing(ThreadScopes& scopes, Work&& work) noexcept {
   try {
     work();
   } catch (const std::exception& e) {
-    scopes.note_trouble(std::string("while an operator's tensors were looked at: ") + e.what());
+    scopes.note_trouble(std::string("could not examine an operator's tensors: ") + e.what());
   }
 }
 
@@ -145,9 +145,9 @@ void install_observer(bool spill_always) {
   if (Runtime* runtime = Runtime::get(); runtime && !runtime->driver().stand_in) {
     launches_seen = false;
     std::fprintf(stderr, "firn: the GPU driver was opened before Firn could stand in front of it "
-                         "(import torch before what opens it, or use firn run): launches by others "
-                         "than PyTorch's own operators go unseen, and what such operators are given "
-                         "stays on the GPU\n");
+                         "(import torch before the library that opens it, or use firn run): Firn "
+                         "sees only the launches of PyTorch's own operators, and the tensors of "
+                         "other operators stay on the GPU\n");
   }
   register_list_operators();
   watch_registrations();

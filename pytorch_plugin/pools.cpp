@@ -219,7 +219,7 @@ Result<void*> Pools::allocate(Engine& engine, int device, size_t bytes, cudaStre
     const size_t size = PoolSegments::segment_bytes(bytes);
     void* address = pool->allocator->raw_alloc_with_stream(size, stream);
     if (!address)
-      return make_error(Code::out_of_memory, 0, "the MemPool's own allocator gave nothing");
+      return make_error(Code::out_of_memory, 0, "the MemPool's own allocator refused memory");
     const bool large = PoolSegments::is_large(bytes);
     engine.count({PartEvent::Kind::foreign_made, size > PoolSegments::small_segment, address,
                   static_cast<int64_t>(size)});

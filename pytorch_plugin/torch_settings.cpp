@@ -37,9 +37,10 @@ constexpr TorchSetting table[] = {
     {"expandable_segments_reserve", Fate::needless, reserved},
     {"expandable_segments_reserve_by_class", Fate::needless, reserved},
     {"garbage_collection_threshold", Fate::needless,
-     "what is cached is given up as soon as it lacks elsewhere"},
-    {"throw_on_cudamalloc_oom", Fate::needless, "what does not fit is refused in any case"},
-    {"release_lock_on_cudamalloc", Fate::needless, "cached blocks are had without a lock"},
+     "cached memory is given up as soon as it is needed elsewhere"},
+    {"throw_on_cudamalloc_oom", Fate::needless,
+     "an allocation that does not fit is always refused"},
+    {"release_lock_on_cudamalloc", Fate::needless, "a cached block is handed out without a lock"},
     {"graph_capture_record_stream_reuse", Fate::needless,
      "within a capture, blocks used on several streams are never reused"},
 };
@@ -91,7 +92,7 @@ size_t rounded_by_settings(size_t bytes) {
 void check_torch_settings() {
   (void)c10::cuda::CUDACachingAllocator::CUDAAllocatorConfig::instance();
   const std::string needless = needless_settings(c10::CachingAllocator::getAllocatorSettings());
-  if (!needless.empty()) TORCH_WARN("firn: needless settings have no effect: ", needless);
+  if (!needless.empty()) TORCH_WARN("firn: these settings have no effect with Firn: ", needless);
 }
 
 }  // namespace firn::pytorch

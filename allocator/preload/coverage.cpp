@@ -46,8 +46,8 @@ std::string version_words(int version) {
 
 std::string newer_words(const std::string& name, int version) {
   return fmt::format(
-      "{} (asked for as of CUDA {}) is newer than this Firn: what it does passes "
-      "unseen; build Firn with a newer toolkit, or update it",
+      "{} (requested as of CUDA {}) is newer than this Firn, which cannot see its "
+      "effects; build Firn with a newer toolkit, or update it",
       name, version_words(version));
 }
 
@@ -66,17 +66,17 @@ std::vector<std::string> warnings_of(const Seen& all, const std::vector<Called>&
                            calls_of(calls, "cuKernelGetFunction");
   if (kernels > 0 && calls_of(calls, "cuLaunch") + calls_of(calls, "cuGraphLaunch") == 0)
     warnings.push_back(
-        "kernels were looked up and no launch was seen: if this program launches them, that goes "
-        "past Firn, and what they use is not safe to spill");
+        "the program looked kernels up, but Firn saw no launch: if the program launches them, the "
+        "launches bypass Firn, and spilling their memory is unsafe");
   const FirnRoutes& routes = *stand_in().routes;
   if (__atomic_load_n(&routes.other_drivers, __ATOMIC_RELAXED) > 0)
     warnings.push_back(
-        fmt::format("a second driver was opened by its path, {}: what is called there passes "
-                    "unseen (FIRN_DRIVER names the one to use)",
+        fmt::format("the program opened a second driver by its path, {}: Firn cannot see calls to "
+                    "it (FIRN_DRIVER names the driver to use)",
                     __atomic_load_n(&routes.other_driver, __ATOMIC_RELAXED)));
   if (__atomic_load_n(&routes.missing_entries, __ATOMIC_RELAXED) > 0)
     warnings.push_back(
-        fmt::format("{} was called, which this driver does not have: it answered "
+        fmt::format("the program called {}, which this driver lacks: the call returned "
                     "CUDA_ERROR_NOT_SUPPORTED",
                     __atomic_load_n(&routes.missing_entry, __ATOMIC_RELAXED)));
   return warnings;

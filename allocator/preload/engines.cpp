@@ -69,7 +69,7 @@ Runtime* runtime_here() { return in_charge.load(std::memory_order_acquire); }
 
 Runtime* meet(Runtime* offered, const char* build) {
   if (std::strcmp(build, runtime_build()) != 0) {
-    note_unseen("another front end of Firn, of another build, manages memory of its own");
+    note_unseen("another front end, from another build of Firn, manages its own memory");
     return nullptr;
   }
   Runtime* none = nullptr;

@@ -58,8 +58,8 @@ void GaveWay::end(CUresult result) {
   }
   say_now(std::string("firn: the driver had no memory left for ") + what_ + ": device " +
           std::to_string(engine_->stats().device) + " gave it " + format_size(given_) +
-          " of blocks', which leaves a budget of " + format_size(engine_->budget_bytes()) +
-          " (firn_budget: a smaller one from the start)");
+          " of the blocks' memory, so that the budget is now " +
+          format_size(engine_->budget_bytes()) + " (a smaller firn_budget avoids this)");
 }
 
 namespace {

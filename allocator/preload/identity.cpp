@@ -112,8 +112,8 @@ Identities prove(const FirnStandIn& stand_in, const std::vector<const char*>& ha
 void distrust(const std::string& base) {
   if (nothing_leaves.exchange(true)) return;
   const std::string words =
-      "cuGetProcAddress(" + base + ") answers an address that is none of the driver's exported "
-      "entries: launches may go past Firn, so nothing leaves the GPU";
+      "cuGetProcAddress(" + base + ") returns an address outside the driver's exported entries: "
+      "launches may bypass Firn, so nothing leaves the GPU";
   say_now("firn: " + words);
   note_unseen(words);
   if (Runtime* runtime = runtime_here())

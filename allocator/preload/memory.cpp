@@ -63,8 +63,8 @@ CUresult allocate(Engine& engine, CUdeviceptr* address, size_t bytes, CUstream s
   if (!made && made.error().code == Code::out_of_memory && !may_leave) {
     inspections().begin();
     if (!inspections().ready())
-      note_unseen("memory was short for the first time while a graph was captured, when nothing "
-                  "can leave the device: with FIRN_WATCH=0 memory is looked at before");
+      note_unseen("memory ran short for the first time during a graph's capture, when nothing can "
+                  "leave the device: FIRN_WATCH=0 watches memory from the start");
     made = engine.allocate(bytes, stream);
   }
   // Even if refused: a block that does not fit at all needs the hint most.
@@ -73,7 +73,7 @@ CUresult allocate(Engine& engine, CUdeviceptr* address, size_t bytes, CUstream s
     static std::atomic<bool> said{false};
     if (Runtime* runtime = runtime_here()) runtime->refused(engine, made.error());
     if (!is_beyond_device(bytes))
-      say_why(made.error(), "memory was asked for that cannot be had", said);
+      say_why(made.error(), "an allocation failed", said);
     return result_of(made.error());
   }
   *address = reinterpret_cast<CUdeviceptr>(*made);

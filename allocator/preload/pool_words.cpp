@@ -29,7 +29,7 @@ struct Framework {
 constexpr std::string_view xla_allocator =
     "XLA: XLA_PYTHON_CLIENT_ALLOCATOR=cuda_async gives each array a block of its own";
 constexpr std::string_view xla_first_block =
-    "XLA: XLA_PYTHON_CLIENT_PREALLOCATE=false leaves out the one block that it begins with";
+    "XLA: XLA_PYTHON_CLIENT_PREALLOCATE=false avoids the single block that it starts with";
 // Frameworks that others build upon come last.
 constexpr Framework frameworks[] = {
     {"vllm/", "vLLM: a smaller --gpu-memory-utilization makes its tensors smaller", nullptr, ""},
@@ -84,8 +84,8 @@ void tell_of_pool(uint64_t bytes, uint64_t budget_bytes) {
   static std::atomic<bool> told{false};
   if (bytes <= budget_bytes / 2 || told.load(std::memory_order_relaxed)) return;
   if (is_beyond_device(bytes) || told.exchange(true)) return;
-  say_now(fmt::format("firn: a single block of {} takes more than half of the budget of {}: a block has "
-                      "to be on the device whole while anything in it is used. {}",
+  say_now(fmt::format("firn: a single block of {} takes more than half of the budget of {}: the "
+                      "whole block must be on the device while any part of it is in use. {}",
                       format_size(bytes), format_size(budget_bytes), advice(false)));
 }
 
@@ -95,8 +95,8 @@ void tell_of_own_memory(uint64_t bytes, uint64_t budget_bytes) {
   const uint64_t so_far = total.fetch_add(bytes, std::memory_order_relaxed) + bytes;
   if (so_far <= budget_bytes / 2 || told.load(std::memory_order_relaxed) || told.exchange(true))
     return;
-  say_now(fmt::format("firn: the program maps GPU memory by itself (cuMemCreate): {} in all so far. Such "
-                      "memory cannot leave the device, and does not count in the budget of {}. {}",
+  say_now(fmt::format("firn: the program maps GPU memory by itself (cuMemCreate): {} in all so "
+                      "far. Such memory must stay on the device, beside the budget of {}. {}",
                       format_size(so_far), format_size(budget_bytes), advice(true)));
 }
 

@@ -92,15 +92,15 @@ void* open_beside(const std::string& name) {
 /// Empty where the operators have their kernels, else the reason why not.
 std::string start_operators(const std::filesystem::path& folder) {
   const std::string version = minor_version(folder);
-  if (version.empty()) return "no release of it is written beside " + folder.string();
+  if (version.empty()) return "cannot find its version beside " + folder.string();
   void* library = open_beside("libfirn_torch_ops-" + version + ".so");
   if (!library) {
     const char* why = ::dlerror();
-    return "PyTorch " + version + ": " + (why ? why : "no library for it");
+    return "PyTorch " + version + ": " + (why ? why : "Firn has no library for it");
   }
   const auto start = reinterpret_cast<int (*)()>(::dlsym(library, "firn_torch_ops_start"));
   const auto error = reinterpret_cast<const char* (*)()>(::dlsym(library, "firn_torch_ops_error"));
-  if (!start || !error) return "firn_torch_ops_start is not there";
+  if (!start || !error) return "the library lacks firn_torch_ops_start";
   return start() == 0 ? "" : error();
 }
 
@@ -130,8 +130,8 @@ void look_for_pytorch() {
 void say_what_pytorch_was_told() {
   if (told.load() && !loaded().plugin)
     std::fprintf(stderr,
-                 "firn: PyTorch keeps its own allocator here: %s=1 is set, so that it asks for "
-                 "each block by itself\n",
+                 "firn: PyTorch keeps its own allocator here: %s=1 is set, so that it allocates "
+                 "each block separately\n",
                  uncached);
 }
 

@@ -82,7 +82,7 @@ CUresult Work::touch_slow(Part& part, uint64_t word, Access access) {
   if (!hold) {
     static std::atomic<bool> said{false};
     if (Runtime* runtime = runtime_here()) runtime->refused(engine, hold.error());
-    say_why(hold.error(), "what one launch or copy uses does not fit the budget together", said);
+    say_why(hold.error(), "one launch or copy uses more memory than the budget", said);
     return result_of(hold.error());
   }
   if (hold->block) part.holds.push_back(*hold);
@@ -206,8 +206,8 @@ void Work::end_thrown() noexcept {
     if (!ending_) return release(true);
   } catch (const std::exception&) {
   }
-  say("firn: no memory to note what a kernel uses: blocks that it may use stay on the device from "
-      "here on");
+  say("firn: out of host memory while noting the blocks that a kernel uses: they stay on the "
+      "device from here on");
 }
 
 void Work::release(bool enqueued) {

@@ -129,7 +129,7 @@ void Recorder::finish() {
   if (std::exchange(finished_, true)) return;
   const Iteration iteration = cut_iteration(recording_);
   if (iteration.kernels.empty()) {
-    std::fprintf(stderr, "firn: trace: no operator used the device: no %s.kernels.csv\n",
+    std::fprintf(stderr, "firn: trace: no operator used the device: %s.kernels.csv is left out\n",
                  prefix_.c_str());
     return;
   }
@@ -138,14 +138,14 @@ void Recorder::finish() {
     return;
   }
   if (cut_off_)
-    std::fprintf(stderr, "firn: trace: memory for %zu operators was full: later ones are not in "
-                 "%s.kernels.csv\n", recording_.kernels().size(), prefix_.c_str());
+    std::fprintf(stderr, "firn: trace: the recorder was full after %zu operators: the later ones "
+                 "are missing in %s.kernels.csv\n", recording_.kernels().size(), prefix_.c_str());
   if (!iteration.periodic)
-    std::fprintf(stderr, "firn: trace: no iteration was seen to repeat: %s.kernels.csv holds "
-                 "everything, as one\n", prefix_.c_str());
+    std::fprintf(stderr, "firn: trace: Firn saw no iteration repeat: %s.kernels.csv holds the "
+                 "whole run as one iteration\n", prefix_.c_str());
   if (iteration.untimed > iteration.kernels.size() / 100)
-    std::fprintf(stderr, "firn: trace: the time of %llu of %zu operators is unknown: 1 ns in "
-                 "%s.kernels.csv\n", static_cast<unsigned long long>(iteration.untimed),
+    std::fprintf(stderr, "firn: trace: the time of %llu of %zu operators is unknown: they have 1 "
+                 "ns in %s.kernels.csv\n", static_cast<unsigned long long>(iteration.untimed),
                  iteration.kernels.size(), prefix_.c_str());
 }
 

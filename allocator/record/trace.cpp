@@ -34,7 +34,8 @@ Result<std::unique_ptr<TraceWriter>> TraceWriter::create(const std::string& path
     return std::unique_ptr<TraceWriter>(new TraceWriter(std::move(*file)));
   } catch (const std::system_error& error) {
     return make_error(Code::host_out_of_memory, error.code().value(),
-                      std::string("no thread for the trace (firn_trace): ") + error.what());
+                      std::string("cannot start a thread for the trace (firn_trace): ") +
+                          error.what());
   }
 }
 

@@ -284,8 +284,8 @@ function showHead() {
      about.policy && 'policy ' + about.policy].filter(Boolean).join('  -  ');
   const notice = document.getElementById('notice');
   notice.hidden = about.ended && !about.cut;
-  notice.textContent = 'The trace has no end: the process was killed, or still runs, or the file ' +
-    'was cut off. What is here is what was written by then' +
+  notice.textContent = 'The trace is incomplete: the process was killed or still runs, or the ' +
+    'file was cut off. The page shows the events that were written by then' +
     (about.cut ? '; its last line was incomplete.' : '.');
 }
 

@@ -36,7 +36,7 @@ Result<TraceFile> TraceFile::open(const std::string& path) {
   if (Result<void> mapped = file.map(); !mapped) return mapped.error();
   const std::string_view text(file.data_, file.bytes_);
   if (text.substr(0, text.find('\n')) != header)
-    return file.wrong("no trace of firn run --trace, whose first line is \"" +
+    return file.wrong("not a trace of firn run --trace, whose first line is \"" +
                       std::string(header) + "\"");
   const size_t last = text.rfind('\n');
   file.cut_ = last != text.size() - 1;
@@ -110,7 +110,7 @@ Result<void> TraceFile::split(std::string_view line, Row& row) {
   if (!take_number(fields[0], row.time_ns) || !take_number(fields[2], row.device) ||
       !take_number(fields[3], row.stream) || !take_number(fields[4], row.block) ||
       !take_number(fields[5], row.bytes))
-    return wrong("a number was expected, in " + quote_word(fields[1]) + "'s row");
+    return wrong("a number is missing in the row of " + quote_word(fields[1]));
   row.detail = line;
   if (!line.starts_with('"')) return {};
   unquoted_.clear();

@@ -63,7 +63,7 @@ Result<CsvFile> CsvFile::open(const std::string& path, std::vector<std::string_v
     if (found == file.fields_.end())
       return file.wrong(fmt::format("no column \"{}\" in the header", column));
     if (std::find(found + 1, file.fields_.end(), column) != file.fields_.end())
-      return file.wrong(fmt::format("column \"{}\" twice in the header", column));
+      return file.wrong(fmt::format("column \"{}\" appears twice in the header", column));
     file.places_.push_back(static_cast<size_t>(found - file.fields_.begin()));
   }
   file.names_.assign(file.fields_.begin(), file.fields_.end());
@@ -84,7 +84,8 @@ Result<bool> CsvFile::next_line(std::string_view& line) {
     }
     if (all_read_) return false;
     if (end_ - at_ > line_bytes_max)
-      return wrong_at(line_ + 1, fmt::format("longer than {} MiB", line_bytes_max >> 20));
+      return wrong_at(line_ + 1,
+                      fmt::format("the line is longer than {} MiB", line_bytes_max >> 20));
     std::memmove(buffer_.data(), begin, end_ - at_);
     end_ -= at_;
     at_ = 0;
@@ -139,7 +140,7 @@ Result<bool> CsvFile::next() {
   if (!more || !*more) return more;
   if (Result<void> done = split(line); !done) return done.error();
   if (fields_.size() != names_.size())
-    return wrong(fmt::format("{} fields, the header has {}", fields_.size(), names_.size()));
+    return wrong(fmt::format("{} fields, but the header has {}", fields_.size(), names_.size()));
   return true;
 }
 

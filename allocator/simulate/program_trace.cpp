@@ -69,14 +69,14 @@ Result<void> read_tensors(ProgramTrace& trace) {
     if (!*more) break;
     TraceTensor tensor;
     if (!parse_id(file->field(0), tensor.id))
-      return file->wrong("tensor " + quote_word(file->field(0)) + " is not a number from 0 on");
+      return file->wrong("tensor " + quote_word(file->field(0)) + " is not a whole number");
     Result<uint64_t> bytes = positive_number(file->field(1), tensor_bytes_most);
     if (!bytes) return file->wrong("bytes " + bytes.error().text);
     tensor.bytes = *bytes;
     const std::string_view kind = file->field(2);
     tensor.persistent = kind == "persistent";
     if (!tensor.persistent && kind != "transient")
-      return file->wrong("kind " + quote_word(kind) + " is neither persistent nor transient");
+      return file->wrong("kind " + quote_word(kind) + " must be persistent or transient");
     if (trace.tensors.size() == tensors_most)
       return file->wrong(fmt::format("more than {} tensors", tensors_most));
     trace.tensors.push_back(tensor);
@@ -107,8 +107,8 @@ class KernelReader {
     TraceKernel kernel;
     uint64_t id = 0;
     if (!parse_id(file_.field(0), id))
-      return file_.wrong("kernel " + quote_word(file_.field(0)) + " is not a number from 0 on");
-    if (!fresh(id)) return file_.wrong(fmt::format("kernel {} was there before", id));
+      return file_.wrong("kernel " + quote_word(file_.field(0)) + " is not a whole number");
+    if (!fresh(id)) return file_.wrong(fmt::format("kernel {} is listed twice", id));
     Result<uint64_t> duration = positive_number(file_.field(2), duration_ns_most);
     if (!duration) return file_.wrong("duration_ns " + duration.error().text);
     kernel.duration_ns = *duration;
@@ -199,7 +199,7 @@ Result<ProgramTrace> read_program_trace(const std::string& prefix, unsigned iter
   const Ids ids(trace.tensors);
   if (uint32_t again = ids.duplicate(); again != UINT32_MAX)
     return make_error(Code::invalid_argument, 0,
-                      fmt::format("{}:{}: tensor {} was there before, on line {}",
+                      fmt::format("{}:{}: tensor {} is already on line {}",
                                   trace.tensors_path, line_of(again), trace.tensors[again].id,
                                   line_of(ids.first())));
   Result<CsvFile> file =

@@ -70,7 +70,7 @@ def _install(conf: str) -> str:
         # A malformed setting is reported when CUDA starts; at once under `firn run`.
         return words if os.environ.get("FIRN_STRICT") == "1" else ""
     if "already initialized" in words:
-        words = ("CUDA was started before Firn could be put in (by something that import torch "
+        words = ("CUDA was started before Firn could be installed (by a module that import torch "
                  "loads)")
     return words
 
@@ -109,9 +109,10 @@ def load() -> None:
     if by_preload and _plugin is None:
         # Firn stays below torch's own allocator, and sees its blocks if that keeps none back.
         os.environ["PYTORCH_NO_CUDA_MEMORY_CACHING"] = "1"
-        words += "; PYTORCH_NO_CUDA_MEMORY_CACHING=1: PyTorch asks for each block by itself"
+        words += ("; PYTORCH_NO_CUDA_MEMORY_CACHING=1 is set, so that PyTorch allocates each "
+                  "block separately")
     elif by_preload:
-        print("firn: preloaded: PyTorch's allocator is Firn's (backend:firn)", file=sys.stderr,
+        print("firn: preloaded: PyTorch uses Firn's allocator (backend:firn)", file=sys.stderr,
               flush=True)
     if words and conf is not None and _plugin is None and not by_preload:
         _refuse(words, conf)

@@ -131,7 +131,7 @@ def command() -> str:
             return place
     found = shutil.which("firn")
     if found is None:
-        raise RuntimeError("firn: the command `firn` is not at %s, nor on PATH" %
+        raise RuntimeError("firn: cannot find the command `firn` at %s or on PATH" %
                            ", ".join(places))
     return found
 

@@ -110,14 +110,14 @@ def nearly_asked(environ: Mapping[str, str] = os.environ) -> str:
             if key.lower() != "backend" or not value.lower().startswith("firn"):
                 continue
             if len(value.split()) > 1:
-                return f'{name}: "{word}": words are separated by commas: {",".join(word.split())}'
-            return f'{name}: "{word}": Firn is asked for with backend:firn'
+                return f'{name}: "{word}": separate words by commas: {",".join(word.split())}'
+            return f'{name}: "{word}": write backend:firn to use Firn'
     if other_backend(environ):
         return ""
     for name in TELLING:
         if environ.get(name):
-            return (f"{name} is set, but nothing asks for Firn, and it has no effect: "
-                    "PYTORCH_CUDA_ALLOC_CONF=backend:firn does, or firn run")
+            return (f"{name} is set, but has no effect because Firn is off: set "
+                    "PYTORCH_CUDA_ALLOC_CONF=backend:firn, or use firn run")
     return ""
 
 

@@ -66,15 +66,15 @@ def _device_table(device: dict[str, Any], stalls: dict[str, Any], abbreviated: b
              _rule("-"), _line("What moved", "bytes"), _rule("-"),
              _line("Spilled: copied out", size(device["spilled_bytes"])),
              _line("Left without a copy: one was elsewhere", size(device["clean_dropped_bytes"])),
-             _line("Faulted: back because it was used", size(device["faulted_bytes"])),
-             _line("Prefetched: back before", size(device["prefetched_bytes"])),
+             _line("Faulted: copied back on demand", size(device["faulted_bytes"])),
+             _line("Prefetched: copied back ahead of use", size(device["prefetched_bytes"])),
              _line("Of both, from host memory without a read", size(device["forwarded_bytes"])),
              _line("Used in host memory, over the link", size(device["zero_copy_bytes"])),
              _rule("-"), _line("Touches", "times", "part"), _rule("-"),
              _line("All", _number(touches)),
              _line("Hits: the block was there", _number(max(touches - faults, 0)),
                    _share(max(touches - faults, 0), touches)),
-             _line("Faults: it was not", _number(faults), _share(faults, touches)),
+             _line("Faults: the block was away", _number(faults), _share(faults, touches)),
              _line("Waits, for blocks and for room", _number(device["stalls"]),
                    _seconds(device["stall_s"])),
              _line("Evictions", _number(device["evictions"])),
@@ -83,7 +83,7 @@ def _device_table(device: dict[str, Any], stalls: dict[str, Any], abbreviated: b
     places = device["places"]
     if places["given"] or places["planned"]:
         lines += [_rule("-"), _line("Planned places", "before", "now"), _rule("-"),
-                  _line("Waste beyond what was asked for", size(places["waste_before_bytes"]),
+                  _line("Waste beyond the requested bytes", size(places["waste_before_bytes"]),
                         size(places["waste_bytes"])),
                   _line("Frames mapped in an iteration", _number(places["maps_before"]),
                         _number(places["maps"])),
@@ -99,7 +99,8 @@ def _device_table(device: dict[str, Any], stalls: dict[str, Any], abbreviated: b
                 lines += [_line(row["name"], _number(row["waits"]), _seconds(row["seconds"]))
                           for row in rows[:_MOST]]
         if device["pinned"]:
-            lines += [_rule("-"), _line("What stays on the device, and why", "bytes"), _rule("-")]
+            lines += [_rule("-"), _line("Memory that stays on the device, and why", "bytes"),
+                      _rule("-")]
             lines += [_line(pin["reason"], size(pin["bytes"])) for pin in device["pinned"]]
     return lines + [_rule("=")]
 
@@ -123,29 +124,29 @@ def _waits(stalls: dict[str, Any]) -> list[str]:
         lines += ["    %9.3f s %8s x  %s" % (row["seconds"], _number(row["waits"]), row["name"])
                   for row in rows[:_MOST]]
     if stalls["operators"] and not stalls["call_sites"]:
-        lines.append("  (firn.call_sites() before the work tells the lines of the program too.)")
+        lines.append("  (Call firn.call_sites() before the work to see lines of the program too.)")
     return lines
 
 
 def _device_report(device: dict[str, Any]) -> list[str]:
-    lines = ["Device %d: a budget of %s; at most %s on the device, %s allocated." % (
+    lines = ["Device %d: budget %s; peaks: %s on the device, %s allocated." % (
         device["device"], size(device["budget_bytes"]), size(device["peak_device_bytes"]),
         size(device["peak_allocated_bytes"]))]
     if not device["watching"]:
-        lines.append("  Operators were not watched: memory never came near the budget "
+        lines.append("  Firn did not watch operators: memory never came near the budget "
                      "(firn_watch).")
     if device["evictions"] == 0 and device["spilled_bytes"] == 0:
         lines.append("  Nothing had to leave.")
     else:
         lines.append("  Out: %s copied out, %s left because a copy was elsewhere." % (
             size(device["spilled_bytes"]), size(device["clean_dropped_bytes"])))
-        lines.append("  Back: %s before it was used, %s when it was (of both, %s from host "
+        lines.append("  Back: %s ahead of use, %s on demand (of both, %s from host "
                      "memory)." % (size(device["prefetched_bytes"]), size(device["faulted_bytes"]),
                                    size(device["forwarded_bytes"])))
         lines.append("  Now away: %s in host memory, %s on NVMe." % (
             size(device["hosted_bytes"]), size(device["nvme_bytes"])))
         lines.append("  The program's iteration is %s (firn_policy)." % (
-            "known" if device["period_found"] else "not known: what leaves goes by age"))
+            "known" if device["period_found"] else "not known: blocks leave by age"))
     if device["zero_copy_bytes"]:
         lines.append("  Operators used %s in host memory, over the link: their own tensors exceed "
                      "the budget." % size(device["zero_copy_bytes"]))
@@ -156,7 +157,7 @@ def _device_report(device: dict[str, Any]) -> list[str]:
         lines += ["    %12s  %s" % (size(pin["bytes"]), pin["reason"]) for pin in device["pinned"]]
     lines += ["  Unseen: " + words for words in device["unseen"]]
     if device["lost_blocks"]:
-        lines.append("  LOST: %s blocks; what they held cannot be read back." % _number(
+        lines.append("  LOST: %s blocks; their data cannot be read back." % _number(
             device["lost_blocks"]))
     lines += ["  Trouble: " + words for words in device["trouble"]]
     return lines
@@ -170,7 +171,7 @@ def report(document: dict[str, Any]) -> str:
         lines += _device_report(device) + [""]
     waits = _waits(document["stalls"])
     if waits:
-        lines += ["Who waited for memory, on all devices:"] + waits + [""]
+        lines += ["Waits for memory, on all devices:"] + waits + [""]
     store = document["store"]
     if store["dirs"]:
         lines.append("Spill files (%s) in %s: %s written, %s read." % (

@@ -109,7 +109,7 @@ def test_launches_are_counted_and_those_that_do_not_come_are_a_warning(firn, pro
     seen = coverage(5)
     assert seen["launches"] == 5 and seen["parameters_scanned"] == 5 and seen["warnings"] == []
     (warning,) = coverage(0)["warnings"]
-    assert "no launch was seen" in warning
+    assert "Firn saw no launch" in warning
 
 
 def test_doctor_has_the_commands_status(firn, program):

@@ -25,14 +25,14 @@ def test_bad_input(firn, tmp_path):
         refused(firn("report", str(path), "-o", out), "job.csv", *says)
 
     given("", "is empty")
-    given("name,value\na,1\n", "job.csv:1: no trace of firn run --trace")
-    given("\x7fELF\0\0", "no trace")
-    given(HEADER[:20], "no trace")
+    given("name,value\na,1\n", "job.csv:1: not a trace of firn run --trace")
+    given("\x7fELF\0\0", "not a trace")
+    given(HEADER[:20], "not a trace")
     given(HEADER, "holds no event")
     given(HEADER + "12,alloc,0", "holds no event")  # its only row is cut off
     given(HEADER + "1,alloc,0,0,4096,1,\n2,alloc,0\n3,free,0,0,4096,1,\n",
           "job.csv:3: has fewer than 7 fields")
-    given(HEADER + "1,alloc,0,0,many,1,\n", "job.csv:2: a number was expected")
+    given(HEADER + "1,alloc,0,0,many,1,\n", "job.csv:2: a number is missing")
     given(HEADER + '1,pin,0,0,4096,1,"a"b"\n', "job.csv:2: a quote ends")
     path.write_text(HEADER + "1,alloc,0,0,4096,1,\n")
     refused(firn("report", str(path), "-o", str(tmp_path)), "is a directory")
@@ -236,7 +236,7 @@ def test_a_killed_process(page_of, tmp_path):
     with shown(page_of(path, "is incomplete")) as page:
         page.drawn()
         notice = page.evaluate("document.getElementById('notice').innerText")
-        assert "no end" in notice and "its last line was incomplete" in notice
+        assert "trace is incomplete" in notice and "its last line was incomplete" in notice
         assert page.evaluate("device.life.count") > 1000
         assert "is cut off" in page.evaluate("document.getElementById('budgets').innerText") or \
             "kernels.csv is missing" in page.evaluate(

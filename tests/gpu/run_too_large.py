@@ -54,7 +54,8 @@ def main():
     small = {**environment, "LD_PRELOAD": library, "FIRN_GPU_HOST_NUMA": "none", **SMALL}
     vector = pathlib.Path(program).with_name("program_vector")
     done = subprocess.run([vector, kernels], capture_output=True, text=True, timeout=300, env=small)
-    is_said_once("allocation", done, "memory was asked for", ("firn_budget", "firn_host", "firn_dir"))
+    is_said_once("allocation", done, "an allocation failed",
+                 ("firn_budget", "firn_host", "firn_dir"))
 
 
 if __name__ == "__main__":

@@ -138,7 +138,7 @@ def test_nothing_repeats(with_firn, simulated, tmp_path):
     run = with_firn(ONCE, budget="4GiB", options=["--trace", tmp_path / "job-%p.csv"])
     assert run.status == 0, run.text
     (line,) = [line for line in run.text.splitlines() if line.startswith("firn:")]
-    assert "no iteration was seen to repeat" in line
+    assert "Firn saw no iteration repeat" in line
     (found,) = tmp_path.glob("job-*.kernels.csv")
     recorded = read(str(found).removesuffix(".kernels.csv"))
     assert "aten::add" in recorded.names()

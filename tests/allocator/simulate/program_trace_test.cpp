@@ -109,7 +109,7 @@ TEST_F(Trace, kernels_that_are_none_are_refused) {
       {"kernel,name,inputs,outputs\n", {"t.kernels.csv:1:", "\"duration_ns\""}},
       {head, {"t.kernels.csv:1:", "no kernels"}},
       {one + "6,k,1,0\n", {"t.kernels.csv:3:", "4 fields"}},
-      {one + "5,k,1,0,7\n", {"t.kernels.csv:3:", "kernel 5 was there before"}},
+      {one + "5,k,1,0,7\n", {"t.kernels.csv:3:", "kernel 5 is listed twice"}},
       {one + "4,k,1,0,7\n5,k,1,0,7\n", {"t.kernels.csv:4:", "kernel 5"}},
       {one + "x,k,1,0,7\n", {"t.kernels.csv:3:", "\"x\""}},
       {one + "6,k,0,0,7\n", {"t.kernels.csv:3:", "zero"}},

@@ -255,7 +255,7 @@ def test_tables_and_report(run, tmp_path):
     assert rows["Spilled: copied out"][0] == "%.2f MiB" % (device["spilled_bytes"] / 2**20)
     assert rows["firn.pin()"] == ["8.00 MiB", ""]
     hits, faults = (int(rows[name][0].replace(",", ""))
-                    for name in ("Hits: the block was there", "Faults: it was not"))
+                    for name in ("Hits: the block was there", "Faults: the block was away"))
     assert faults == device["faults"] > 0 and hits + faults == device["touches"]
     assert any(name.startswith("<string>:") for name in rows), rows
     assert "Waits by" not in short and "firn.pin()" not in short and "Budget" in short

@@ -92,7 +92,7 @@ def test_preloaded_with_the_package_asked_for(run, preloaded):
 
 def test_preloaded_alone_it_switches_the_plugin_on(run, preloaded):
     done = run(IN_FRONT, conf=None, **preloaded)
-    assert done.stderr == "firn: preloaded: PyTorch's allocator is Firn's (backend:firn)\n"
+    assert done.stderr == "firn: preloaded: PyTorch uses Firn's allocator (backend:firn)\n"
     # The words for Firn are taken as they are with backend:firn, and torch's are torch's.
     done = run(IN_FRONT + """
     assert device["budget_bytes"] == 64 << 20

@@ -89,7 +89,7 @@ def test_another_backend_is_kept_for_a_refusal():
     ({"PYTORCH_CUDA_ALLOC_CONF": "backend:Firn,firn_budget:1GiB"}, 'backend:firn'),
     ({"PYTORCH_ALLOC_CONF": "Backend:firn"}, 'backend:firn'),
     ({"PYTORCH_CUDA_ALLOC_CONF": "backend:firn firn_budget:1GiB"}, "commas"),
-    ({"FIRN_BUDGET": "1GiB"}, "FIRN_BUDGET is set, but nothing asks for Firn"),
+    ({"FIRN_BUDGET": "1GiB"}, "FIRN_BUDGET is set, but has no effect because Firn is off"),
     ({"FIRN_DIR": "/nvme0"}, "firn run")])
 def test_who_nearly_asked_for_it_is_told_how(run, environment, words):
     assert words in startup.nearly_asked(environment)

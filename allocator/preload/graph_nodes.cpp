@@ -29,7 +29,7 @@ Uses uses_of(const CUDA_KERNEL_NODE_PARAMS* node, bool with_kernel) {
   uses.everything = !for_each_word(*kernels().find(function), node->kernelParams, node->extra,
                                    [&](uint64_t word) { uses.add(word); });
   if (uses.everything)
-    note_unseen("kernels whose parameters the driver does not tell: all memory was touched");
+    note_unseen("kernels whose parameters the driver does not report: all memory was touched");
   return uses;
 }
 Uses uses_of(const CUDA_KERNEL_NODE_PARAMS* node) { return uses_of(node, false); }

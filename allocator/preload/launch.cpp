@@ -36,7 +36,7 @@ CUresult launch(CUfunction function, CUstream stream, void** parameters, void** 
       for_each_word(*kernel, parameters, extra, [&](uint64_t word) { work.see(word); });
   if (!told) [[unlikely]] {
     counted.unknown_kernels.fetch_add(1, std::memory_order_relaxed);
-    note_unseen("kernels whose parameters the driver does not tell: all memory was touched");
+    note_unseen("kernels whose parameters the driver does not report: all memory was touched");
     work.see_all();
   }
   if (captures_under_way()) [[unlikely]]

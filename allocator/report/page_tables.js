@@ -232,7 +232,8 @@ function budgetCurve(points, budget) {
 function showBudgets(device) {
   const {points, machine, why} = about.budgets;
   if (device !== devices[0])
-    return fill('budgets', element('p', {}, 'Told for device ' + devices[0].number + ' only.'));
+    return fill('budgets',
+      element('p', {}, 'Simulated for device ' + devices[0].number + ' only.'));
   if (!points) return fill('budgets', element('p', {}, why));
   const heads = ['budget', 'time', 'no kernel ran', 'out', 'in', 'written'];
   const text = element('div', {}, element('p', {className: 'small'}, machine), table(

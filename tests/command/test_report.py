@@ -259,7 +259,7 @@ def test_several_devices_and_rows_of_other_versions(page_of, trace):
             == [1, 1048576, 1]
         assert page.evaluate("document.getElementById('notice').hidden")
         assert page.evaluate("document.getElementById('budgets').innerText") \
-            == "Told for device 0 only."
+            == "Simulated for device 0 only."
 
 
 @needs_chromium

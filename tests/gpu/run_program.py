@@ -116,7 +116,7 @@ def main():
                 sys.exit("nothing was spilled")
             if device["peak_device_bytes"] > device["budget_bytes"]:
                 sys.exit("more than the budget was held")
-            if options.without_layouts and not any("does not tell" in words
+            if options.without_layouts and not any("does not report" in words
                                                    for words in device["unseen"]):
                 sys.exit("nothing is said of unknown kernels: %s" % device["unseen"])
         reasons = {pin["reason"] for device in devices for pin in device["pinned"]}

@@ -88,9 +88,9 @@ CUresult no_code_of_ours(Gate& gate) {
   static std::atomic_flag told;
   if (!told.test_and_set())
     tell(std::string(gate.entry()) +
-         ": this is no shared object for this processor (a GPU's code? PTX, a cubin, a fatbin), and "
-         "nothing here can run it: the software GPU runs PyTorch's operators, and kernels that were "
-         "built for this processor. Other programs need a real GPU");
+         ": this is not a shared object for this processor (GPU code such as PTX, a cubin or a "
+         "fatbin?): the software GPU runs only PyTorch's operators, and kernels that were built "
+         "for this processor. Other programs need a real GPU");
   return CUDA_ERROR_INVALID_IMAGE;
 }
 

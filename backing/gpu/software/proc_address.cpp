@@ -17,10 +17,10 @@ constexpr uint64_t flag_legacy = 1, flag_per_thread = 2;
 void tell_of_its_runtime() {
   static std::atomic_flag told;
   if (!told.test_and_set())
-    tell("this program asks for cuGetExportTable, tables of NVIDIA's driver that are not documented. "
-         "If it does so for a CUDA runtime of NVIDIA's (linked statically, as in CuPy, or another "
-         "than the libcudart.so.13 that Firn brings), all that it does with that runtime fails "
-         "here, and needs a real GPU");
+    tell("this program asks for cuGetExportTable, undocumented tables of NVIDIA's driver. If a "
+         "CUDA runtime of NVIDIA's asks (linked statically, as in CuPy, or another than the "
+         "libcudart.so.13 that Firn brings), everything that uses that runtime fails here and "
+         "needs a real GPU");
 }
 }  // namespace
 

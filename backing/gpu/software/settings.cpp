@@ -71,7 +71,7 @@ std::string read_environment(FirnGpuConfig& config, Faults& faults) {
     if (const char* words = std::getenv("FIRN_GPU_CLOCK"); words && *words) {
       config.virtual_clock = std::strcmp(words, "virtual") == 0;
       if (!config.virtual_clock && std::strcmp(words, "wall") != 0)
-        wrong = std::string("FIRN_GPU_CLOCK=") + words + " is neither wall nor virtual";
+        wrong = std::string("FIRN_GPU_CLOCK=") + words + " must be wall or virtual";
     }
   }
   if (std::string words = read_faults(faults); !words.empty()) wrong = words;
@@ -98,7 +98,7 @@ std::string read_refusals(Refusals& refusals) {
                          : said == "crash" ? HostNuma::crashes
                                            : HostNuma::granted;
     if (refusals.host_numa == HostNuma::granted)
-      return "FIRN_GPU_HOST_NUMA=" + said + " is none of none, fail, crash, no-htod, no-copies";
+      return "FIRN_GPU_HOST_NUMA=" + said + " must be one of none, fail, crash, no-htod, no-copies";
   }
   return {};
 }

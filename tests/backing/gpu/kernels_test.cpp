@@ -121,7 +121,7 @@ TEST_F(Kernels, a_gpus_code_is_refused_in_words_once) {
         std::exit(0);
       },
       testing::ExitedWithCode(0),
-      "^firn software GPU: cuModuleLoadData: this is no shared object [^\n]*GPU\n$");
+      "^firn software GPU: cuModuleLoadData: this is not a shared object [^\n]*GPU\n$");
 }
 
 TEST_F(Kernels, unloaded_function) {

@@ -49,7 +49,8 @@ const Driver& driver() {
   static const Driver table = load();
   if (!table.complete)
     (void)fail(ncclUnhandledCudaError,
-               "the software NCCL needs the software GPU: libcuda.so.1 is another, or has no GPU");
+               "the software NCCL needs the software GPU: libcuda.so.1 is another driver, or has "
+               "no GPU");
   return table;
 }
 

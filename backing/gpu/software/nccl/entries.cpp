@@ -213,7 +213,7 @@ FIRN_NCCL_ENTRY ncclResult_t ncclCommDeregister(const ncclComm_t comm, void*) {
 
 namespace {
 ncclResult_t refused(const char* entry) {
-  return fail(ncclInvalidUsage, "%s: the software NCCL has no windows and no device communicators",
+  return fail(ncclInvalidUsage, "%s: the software NCCL lacks windows and device communicators",
               entry);
 }
 }  // namespace
@@ -234,7 +234,7 @@ FIRN_NCCL_ENTRY ncclResult_t ncclDevCommDestroy(ncclComm_t, const void*) {
 // Entries of NCCL 2.29 and later, which torch 2.12 and later ask for: always refused.
 #define FIRN_NCCL_REFUSED(name) \
   FIRN_NCCL_ENTRY ncclResult_t name() { \
-    return fail(ncclInvalidUsage, "%s: the software NCCL does not have it", #name); \
+    return fail(ncclInvalidUsage, "%s: the software NCCL lacks this function", #name); \
   }
 FIRN_NCCL_REFUSED(ncclCommGetUniqueId)
 FIRN_NCCL_REFUSED(ncclCommGrow)

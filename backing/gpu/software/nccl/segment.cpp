@@ -103,7 +103,7 @@ ncclResult_t Segment::open(const Id& id) {
   if (large) at = ::mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
   const int error = errno;
   ::close(file);
-  if (!ours) return fail(ncclInvalidArgument, "the id's shared memory is no more");
+  if (!ours) return fail(ncclInvalidArgument, "the id's shared memory has gone");
   if (at == MAP_FAILED)
     return fail(ncclSystemError, "%zu bytes of shared memory: %s", bytes_, strerror(error));
   header_ = static_cast<Header*>(at);

@@ -134,7 +134,7 @@ void check_kernels_before(const char* name) {
   if (!gpu.last_error || gpu.last_error() != cudaErrorNotSupported) return;
   throw std::runtime_error(std::string("before ") + name +
                            ": the operator before it launched a GPU kernel that the software "
-                           "device has not (named above)");
+                           "device lacks (named above)");
 }
 
 void launch(Stream stream, const char* name, const Addresses& addresses, Work* work) {

@@ -89,7 +89,7 @@ std::string simulate_text(const Json& r, const SimulatePlan& plan, const std::st
                             size("bytes_read"), size("bytes_forwarded")));
   if (r.at("bytes_in_host").get<double>() > 0)
     line("in host", fmt::format("{} used by kernels there, because the tensors of one kernel "
-                                "exceed the GPU: a real job may take longer than this",
+                                "exceed the GPU's memory: a real job may take longer than this",
                                 size("bytes_in_host")));
   line("peak", fmt::format("{} on the device, {} allocated", size("peak_device_bytes"),
                            size("peak_allocated_bytes")));

@@ -121,7 +121,7 @@ std::string EngineImpl::thrash_words(const Thrash::Totals& totals) const {
       100 * stretch.part, stretch.seconds, about(stretch.arrived_bytes), stretch.rounds);
   if (const auto* first = notices_.waiters.first()) {
     const auto& [who, waiter] = *first;
-    text += fmt::format(". The longest wait was for {} {}",
+    text += fmt::format(". It waited longest for {} {}",
                         waiter.room ? "room for" : "a block of", about(waiter.bytes));
     if (!waiter.room)
       text += waiter.maker.empty() ? std::string(" (allocated before Firn recorded this)")

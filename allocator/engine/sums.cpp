@@ -87,8 +87,8 @@ Error EngineImpl::say_host_wrong(const Block& block, const Piece& piece, const S
   ++failed_.host_corrupt;
   Error error = make_error(
       Code::corrupt, 0,
-      fmt::format("{} bytes in host memory have changed (offset {} of block {:#x}): their checksum "
-                  "was {} and is now {}",
+      fmt::format("host memory has changed within {} bytes at offset {} of block {:#x}: their "
+                  "checksum was {} and is now {}",
                   piece.bytes, piece.offset, block.address, piece.sum.words(), sum.words()));
   say(error.text);
   return error;

@@ -118,7 +118,7 @@ Result<std::unique_ptr<ImportedMemory>> ImportedMemory::open(const Driver& drive
       head.parts > parts_most ||
       handle.size() != sizeof head + head.parts * 2 * sizeof(uint64_t))
     return make_error(Code::invalid_argument, 0,
-                      "cannot open shared memory: another allocator made its handle; both "
+                      "cannot open shared memory: this Firn does not know its handle; both "
                       "processes need the same allocator (backend:firn) and the same version of "
                       "it");
   const Descriptor process(static_cast<int>(::syscall(SYS_pidfd_open, head.process, 0)));

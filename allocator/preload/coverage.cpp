@@ -66,7 +66,7 @@ std::vector<std::string> warnings_of(const Seen& all, const std::vector<Called>&
                            calls_of(calls, "cuKernelGetFunction");
   if (kernels > 0 && calls_of(calls, "cuLaunch") + calls_of(calls, "cuGraphLaunch") == 0)
     warnings.push_back(
-        "the program looked kernels up, but Firn saw no launch: if the program launches them, the "
+        "the program looked up kernels, but Firn saw no launch: if the program launches them, the "
         "launches bypass Firn, and spilling their memory is unsafe");
   const FirnRoutes& routes = *stand_in().routes;
   if (__atomic_load_n(&routes.other_drivers, __ATOMIC_RELAXED) > 0)

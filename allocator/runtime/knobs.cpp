@@ -252,7 +252,7 @@ const KnobEntry table[] = {
      [](Config& c, std::string_view v) { return take_fraction(c.spare_fraction, v); },
      [](const Config& c) { return show_fraction(c.spare_fraction); }},
     {{"places", "flag", "1",
-      "policy lifetime: blocks that stay for a whole iteration get planned places in one region",
+      "policy lifetime: blocks of an iteration that never leave get planned places in one region",
       "0 to compare: every block has memory of its own"},
      [](Config& c, std::string_view v) { return take_flag(c.places, v); },
      [](const Config& c) { return show_flag(c.places); }},

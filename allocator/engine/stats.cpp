@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include "allocator/base/check.h"
+#include "allocator/base/sizes.h"
 #include "allocator/engine/baseline.h"
 #include "allocator/engine/hot.h"
 

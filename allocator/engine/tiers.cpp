@@ -32,7 +32,7 @@ uint64_t EngineTiers::copied_tail(Block* block) const {
   for (size_t i = block->spans.size(); i-- > 0;) {
     const Span& span = block->spans[i];
     if (!span.mapped()) continue;
-    const std::span<Piece> of_span = e_.pieces_of(*block, span);
+    const std::span<Piece> of_span = pieces_of(*block, span);
     if (!std::all_of(of_span.begin(), of_span.end(), [](const Piece& piece) {
           return piece.copying_out || piece.elsewhere();
         }))

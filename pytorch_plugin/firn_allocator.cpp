@@ -108,6 +108,29 @@ Engine& FirnAllocator::engine(c10::DeviceIndex device) {
   return open_engine(device);
 }
 
+namespace {
+
+/// What a device's engine reports, for the threads' scopes and the recorded history.
+class DeviceObserver final : public EngineObserver {
+ public:
+  DeviceObserver(Engine& engine, int device, History& history)
+      : engine_(engine), device_(device), history_(history) {}
+  void watching_begins() override { install_observer(false); }
+  void happened(const MemoryEvent& event) override { history_.heard(device_, event); }
+  const char* waited(const Wait& wait) override {
+    return ThreadScopes::mine().stalled(engine_, wait);
+  }
+  void storm(bool asked) override { look_at_storm(asked); }
+  const char* doing() override { return ThreadScopes::mine().doing(); }
+
+ private:
+  Engine& engine_;
+  const int device_;
+  History& history_;
+};
+
+}  // namespace
+
 Engine& FirnAllocator::open_engine(c10::DeviceIndex device) {
   Runtime* runtime = Runtime::get();
   TORCH_CHECK(runtime, "firn: CUDA has not been started in this process");
@@ -124,14 +147,9 @@ Engine& FirnAllocator::open_engine(c10::DeviceIndex device) {
     launches_are_seen_ = runtime->driver().stand_in;
     learn_storage_callers(device);
     if (config.adversarial || config.watch_fraction == 0) install_observer(config.adversarial);
-    (*engine)->on_watch([] { install_observer(false); });
-    (*engine)->on_stall([engine = *engine](const Wait& wait) {
-      return ThreadScopes::mine().stalled(*engine, wait);
-    });
-    (*engine)->on_storm(look_at_storm);
-    (*engine)->on_doing([] { return ThreadScopes::mine().doing(); });
+    engine_observers_.push_back(std::make_unique<DeviceObserver>(**engine, device, history_));
+    (*engine)->observe(engine_observers_.back().get());
     follow_no_spill(**engine);
-    (*engine)->on_memory([this, device](const MemoryEvent& e) { history_.heard(device, e); });
   }
   apply_fraction(**engine, device);
   return **engine;

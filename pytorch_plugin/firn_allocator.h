@@ -9,6 +9,7 @@
 
 #include <array>
 #include <atomic>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <vector>
@@ -130,6 +131,7 @@ class FirnAllocator final : public CudaAllocatorOfAllReleases {
   std::vector<native::OutOfMemoryObserver> observers_;
   Pools pools_;
   History history_;
+  std::vector<std::unique_ptr<EngineObserver>> engine_observers_;  // of those that are open
 };
 
 /// Makes FirnAllocator the process's CUDA allocator. Throws c10::Error when CUDA has started.

@@ -49,7 +49,7 @@ class History {
   void note_segment(const Event& event, bool enter);
   /// A block is freed while other streams may use it: the engine will report when that is over.
   void awaits(const Event& event);
-  /// An event from an engine, under its lock: entered later, by settle() or with the next note.
+  /// An event from an engine: entered later, by settle() or with the next note.
   void heard(int device, const MemoryEvent& event);
   /// Enters the events that engines have reported.
   void settle();

@@ -27,7 +27,7 @@ bool EngineImpl::take_stock() {
     const bool needed = link || (store_ && (host_is_passage() || !plan_.writes.empty()));
     if (needed && machine.bytes_s[i] <= 0) return false;
   }
-  lay_out_period();
+  lay_out_period(outlook_);
   machine.capacity = movable_capacity();
   machine.budget = frames_.budget_granules() * granule_pages;
   machine.host = host_.budget() / page_bytes;
@@ -36,7 +36,7 @@ bool EngineImpl::take_stock() {
   machine.span = span_granules_ * granule_pages;
   std::vector<uint64_t> in_store(outlook_.items().size());
   for (size_t i = 0; i < outlook_.blocks().size(); ++i) {
-    const Block& block = *outlook_.blocks()[i];
+    const Block& block = *outlook_.blocks()[i].block;
     uint64_t only = 0;
     for (const Piece& piece : block.pieces)
       if (piece.slot_valid && !piece.host && !block.span_of(piece).mapped()) only += piece.bytes;

@@ -8,6 +8,7 @@
 #include "allocator/base/check.h"
 #include "allocator/engine/hot.h"
 #include "firn/canary.h"
+#include "firn/said.h"
 
 namespace firn {
 
@@ -182,7 +183,7 @@ bool EngineImpl::pump() {
   changed |= carry_out_sums(lock);
   changed |= carry_out_unmappings(lock);
   changed |= run_prefetches();
-  learn();
+  learn(lock);
   const bool asleep = learner_ && learner_->history().now() == asleep_at_;
   changed |= !asleep && carry_out();
   changed |= carry_out_unmappings(lock);
@@ -236,32 +237,6 @@ void EngineImpl::wait(Lock& lock, uint64_t ns) {
   lock.lock();
 }
 
-/// The program's thread is held up from here to count_stall(): that time is not the program's.
-void EngineImpl::begin_stall() {
-  if (!learner_ || !learner_->timing() || !watching_.load(std::memory_order_relaxed)) return;
-  (void)take_events();
-  learner_->mark_time(program_stream_.load(std::memory_order_relaxed), 0);
-}
-
-/// `room`: bytes waited for, if not for a block.
-void EngineImpl::count_stall(uint64_t begin_ns, const Block* waited_for, uint64_t room) {
-  uint64_t now = clock_.now_ns();
-  if (learner_) learner_->clock().stalled(now);
-  counted_.stall_ns += now - begin_ns;
-  ++counted_.stalls;
-  Wait wait{now - begin_ns, nullptr, room, nullptr};
-  if (waited_for) {
-    wait.block = reinterpret_cast<const void*>(waited_for->address);
-    wait.bytes = waited_for->requested;
-    if (thrash_.asking()) wait.maker = maker_of(*waited_for);
-  }
-  const char* who = stall_callback_ ? stall_callback_(wait) : nullptr;
-  if (options_.notices) look_for_thrash(begin_ns, now, wait);
-  if (trace_ && now > begin_ns)
-    trace_->row(now, "stall", options_.device, TraceWriter::thread(),
-                waited_for ? waited_for->address : 0, now - begin_ns, who ? who : "");
-}
-
 void EngineImpl::trace(const char* event, const Block& block, const char* detail) {
   if (net_) net_->note(block, clock_.now_ns(), event, detail);
   if (trace_)
@@ -309,20 +284,10 @@ void EngineImpl::trouble(const std::string& words) {
   say(words);
 }
 
-void EngineImpl::on_watch(std::function<void()> callback) {
-  bool now;
-  {
-    Lock lock(mutex_);
-    now = watching_;
-    if (!now) watch_callback_ = callback;
-  }
-  if (now) callback();
-}
-
 /// One thread does it; others go on meanwhile, but nothing leaves before it is done.
 void EngineImpl::reach_watch() {
   if (watching_.load(std::memory_order_relaxed) || !watch_due_) return;
-  std::function<void()> callback;
+  EngineObserver* observer;
   {
     Entered context(*this);
     Lock lock(mutex_);
@@ -330,18 +295,18 @@ void EngineImpl::reach_watch() {
     // Waiting for the device would spoil a capture: watching begins, and blocks leave, only after
     // its end.
     if (!streams_told_.load(std::memory_order_acquire) && streams_.any_captured()) return;
-    callback = std::move(watch_callback_);
-    if (!callback) {
+    observer = observer_.load(std::memory_order_relaxed);
+    if (!observer || std::exchange(watch_told_, true)) {
       begin_watching();
       return;
     }
     watch_begins_ = std::this_thread::get_id();
   }
   try {
-    callback();
+    observer->watching_begins();
   } catch (...) {  // another allocation tries again
     Lock lock(mutex_);
-    watch_callback_ = std::move(callback);
+    watch_told_ = false;
     watch_begins_ = std::thread::id();
     throw;
   }

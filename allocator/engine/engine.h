@@ -17,6 +17,7 @@
 #include <string_view>
 #include <vector>
 
+#include "allocator/engine/observer.h"
 #include "allocator/lifetimes/events.h"
 #include "allocator/memory/exported_memory.h"
 #include "firn/clock.h"
@@ -177,13 +178,6 @@ struct EngineStats {
   std::vector<std::string> notices;   // fault storms, thrash, as they were said
 };
 
-/// A thread has waited, until now.
-struct Wait {
-  uint64_t ns = 0;
-  const void* block = nullptr;        // what for; null: for room
-  uint64_t bytes = 0;                 // the block's, or the room's
-  const char* maker = nullptr;        // who allocated the block, if that is asked for and known
-};
 /// One thread's waits in an operator, as its front end reports them afterwards.
 struct WaitedBy {
   std::string_view name, site;        // the operator, the program's line; empty: not known
@@ -210,19 +204,6 @@ struct BlockInfo {
   size_t segment_bytes = 0;
   uint64_t pins = 0;
   const char* stays = nullptr;        // why it cannot leave the device, where it is (blocks() only)
-};
-
-/// Events of memory beside the calls that ask for it.
-struct MemoryEvent {
-  enum class Kind : uint8_t {
-    segment_made,    // memory mapped for a large block, or for small ones to share
-    segment_given,   // and given back
-    free_completed,  // a freed block has waited for the other streams that used it
-  };
-  Kind kind;
-  void* address = nullptr;
-  uint64_t bytes = 0;
-  CUstream stream = nullptr;
 };
 
 class TraceWriter;  // allocator/record/trace.h
@@ -390,28 +371,17 @@ class Engine {
   /// nothing comes back before the program uses or allocates something. If operators are not
   /// watched yet, they are from the next allocation on, so that their blocks may leave then.
   virtual void spill_away() = 0;
-  /// Called once, from the thread whose allocation crossed watch_fraction, with no lock held.
-  virtual void on_watch(std::function<void()> callback) = 0;
+  /// Who follows what happens from here on: one, which outlives the engine, or null.
+  virtual void observe(EngineObserver* observer) = 0;
   virtual bool watching() const = 0;
   /// While stopped, blocks on the device stay there: what does not fit is out of memory, or, where
   /// operators use it, is used in host memory (touch_anyway). Blocks on their way out stay, as far
   /// as they are still there. `for_good`: later calls do not undo it.
   virtual void stop_spilling(bool stopped, bool for_good = false) = 0;
-  /// Sets the function that says who uses memory in the calling thread, for the history of a block
-  /// that was found written unseen; null: nobody. Called from any thread, maybe under the engine's
-  /// lock.
-  virtual void on_doing(const char* (*doing)()) = 0;
-  /// Called under the engine's lock, by the thread that has waited so long: take note, no more.
-  /// Returns the operator, a string that lives on, or null: for the trace.
-  virtual void on_stall(std::function<const char*(const Wait& wait)> callback) = 0;
-  /// Called under the engine's lock: with true when the program waits for memory most of the time,
-  /// so that finding out who does is worth its cost; with false when that ends.
-  virtual void on_storm(std::function<void(bool asked)> callback) = 0;
-  /// While that is asked for: a thread waited; it allocated the block at `pointer`.
+  /// While EngineObserver::storm() asks for it: a thread waited; it allocated the block at
+  /// `pointer`.
   virtual void waited(const WaitedBy& who) = 0;
   virtual void made_by(const void* pointer, std::string_view maker) = 0;
-  /// Called under the engine's lock: `callback` may take note, no more.
-  virtual void on_memory(std::function<void(const MemoryEvent&)> callback) = 0;
 
   virtual EngineStats stats() const = 0;
   /// Takes no lock: at exit another thread may hold it for good.

@@ -41,9 +41,16 @@
 #include "allocator/policy/spare_choice.h"
 #include "allocator/record/trace.h"
 #include "firn/canary.h"
-#include "firn/said.h"
+#include "firn/ranked_mutex.h"
 
 namespace firn {
+
+/// A wait of the calling thread's that is over, until the observer knows it.
+struct Stalled {
+  uint64_t begin_ns = 0, end_ns = 0;
+  uint64_t address = 0;  // of the block; 0: it waited for room
+  Wait wait;
+};
 
 class EngineInspector;  // tests/simulation/inspector.h
 class EngineTiers;      // tiers.h
@@ -111,14 +118,10 @@ class EngineImpl final : public Engine, private EngineLimits, private InMotion {
   uint64_t give_way(uint64_t bytes, uint64_t patience_ns) override;
   void spill_all() override;
   void spill_away() override;
-  void on_watch(std::function<void()> callback) override;
+  void observe(EngineObserver* observer) override;
   void stop_spilling(bool stopped, bool for_good) override;
-  void on_doing(const char* (*doing)()) override;
-  void on_stall(std::function<const char*(const Wait& wait)> callback) override;
-  void on_storm(std::function<void(bool asked)> callback) override;
   void waited(const WaitedBy& who) override;
   void made_by(const void* pointer, std::string_view maker) override;
-  void on_memory(std::function<void(const MemoryEvent&)> callback) override;
   Result<void*> allocate_segment(size_t bytes, CUstream stream, bool small,
                                  const char* reason) override;
   void count(const PartEvent& event) override;
@@ -136,27 +139,23 @@ class EngineImpl final : public Engine, private EngineLimits, private InMotion {
   void abandon() override;
 
  private:
-  /// Makes the device's context current, and counts the thread's time in the driver. Begins before
-  /// the lock is taken, and ends after it: lines said meanwhile are written then.
+  /// A call of the engine's: makes the device's context current, and counts the thread's time in
+  /// the driver. Begins before the lock is taken, and ends after it: lines said meanwhile are
+  /// written then, and the observer is told.
   struct Entered : DriverTimeScope, Driver::ContextGuard {
-    explicit Entered(EngineImpl& engine)
-        : DriverTimeScope(engine.driver_times_),
-          ContextGuard(engine.driver_, FIRN_CANARY_FIRST(25, engine.options_.context)),
-          engine_(engine) {}
-    ~Entered() {
-      if (std::uncaught_exceptions() > thrown_) engine_.left_undone();
-      try {
-        if (Said& said = Said::of_process(); said.waits()) said.write();
-      } catch (const std::bad_alloc&) {  // it is written later
-      }
-    }
+    explicit Entered(EngineImpl& engine);
+    ~Entered();
     Entered(const Entered&) = delete;
     Entered& operator=(const Entered&) = delete;
 
+    EngineImpl& engine;
+    std::vector<Stalled> stalls;  // of this thread meanwhile
+    Entered* const outer;         // of the same thread, maybe of another engine
+
    private:
-    EngineImpl& engine_;
     const int thrown_ = std::uncaught_exceptions();
   };
+  static thread_local Entered* entered;  // the innermost of the thread
 
   // engine.cpp
   void left_undone() noexcept;
@@ -254,7 +253,9 @@ class EngineImpl final : public Engine, private EngineLimits, private InMotion {
   void add_inactive(PoolTallies& tallies) const;
   void count_segment(bool made, bool large, uint64_t address, uint64_t bytes, unsigned stream);
   void tell(const MemoryEvent& event) {
-    if (memory_callback_) memory_callback_(event);
+    if (!observer_.load(std::memory_order_relaxed)) return;
+    events_.push_back(event);
+    events_wait_.store(true, std::memory_order_relaxed);
   }
 
   // map.cpp: what the engine has to do around Mapper, which maps
@@ -360,21 +361,21 @@ class EngineImpl final : public Engine, private EngineLimits, private InMotion {
   uint64_t next_tick();
   bool noting() const;
   uint64_t note(EventKind kind, const Block& block);  // its time
-  void learn();
+  void learn(Lock& lock);
   bool take_events();
-  void replan();
+  void replan(Lock& lock);
+  void adopt(const Outlook& outlook, const lifetimes::Decision& decision, uint64_t now);
   bool carry_out();
   uint64_t movable_capacity() const;
   uint64_t clean_pages(Block& block) const;
-  void lay_out_period();
+  void lay_out_period(Outlook& outlook);
   uint64_t pages_to_come(const History::Upcoming& coming);
 
   // host.cpp
   uint64_t spare_bytes() const;
   uint64_t host_reserve_bytes() const;
   bool host_is_passage() const;
-  void lay_out_in_memory(const Block& block, lifetimes::Item& item) const;
-  void replan_host(uint64_t capacity, uint64_t spare);
+  uint64_t lay_out_in_memory(const Outlook& outlook, std::vector<lifetimes::Item>& items) const;
   uint64_t in_flight_most() const;
 
   // choose.cpp
@@ -426,8 +427,11 @@ class EngineImpl final : public Engine, private EngineLimits, private InMotion {
   std::pair<int64_t, int64_t> region_gaps() const;
   bool places_in_way(uint64_t granules) const;
 
+  // report.cpp
+  void report(std::vector<Stalled> stalls);
+  void report_events();
   // notices.cpp
-  void look_for_thrash(uint64_t begin_ns, uint64_t now_ns, const Wait& wait);
+  std::optional<bool> look_for_thrash(const Stalled& stalled);
   const char* maker_of(const Block& block) const;
   uint64_t working_bytes(uint64_t since) const;
   std::string storm_words(const Thrash::Totals& totals) const;
@@ -511,6 +515,7 @@ class EngineImpl final : public Engine, private EngineLimits, private InMotion {
   alignas(64) std::atomic<bool> busy_{false};
   std::unique_ptr<Learner> learner_;  // Policy::lifetime; null otherwise
   Outlook outlook_;
+  bool planning_ = false;            // a thread decides, without the lock
   SpareChoice choice_{options_.spare_fraction};
   lifetimes::Plan<Block*> plan_;
   Births births_;
@@ -519,7 +524,12 @@ class EngineImpl final : public Engine, private EngineLimits, private InMotion {
   lifetimes::Load reading_;             // of the store
   lifetimes::Fullest fullest_;
   uint64_t reading_since_ = 0;          // event number at which reading_'s period began
-  std::function<void()> watch_callback_;
+  std::atomic<EngineObserver*> observer_{nullptr};
+  bool watch_told_ = false;          // to the observer
+  std::vector<MemoryEvent> events_;  // that the observer does not know yet
+  std::atomic<bool> events_wait_{false};
+  RankedMutex<Rank::observer> events_order_;  // one thread at a time reports them
+  std::atomic<std::thread::id> reporting_{};  // that thread
   std::thread::id watch_begins_;  // the thread that is about to begin; default: none
   std::atomic<bool> watch_due_{false}, streams_told_{false};
   bool told_early_ = false;  // tensors are marked Told::always from the first one on
@@ -530,9 +540,6 @@ class EngineImpl final : public Engine, private EngineLimits, private InMotion {
   Peak segment_peak_;
   mutable PartTallies parts_;
   int64_t small_blocks_ = 0;  // in their segments, live or cached
-  std::function<void(const MemoryEvent&)> memory_callback_;
-  std::function<const char*(const Wait& wait)> stall_callback_;
-  std::function<void(bool asked)> storm_callback_;
   Thrash thrash_;
   std::unique_ptr<Net> net_;  // firn_verify
   Notices notices_;

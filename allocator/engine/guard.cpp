@@ -15,10 +15,6 @@
 
 namespace firn {
 
-void EngineImpl::on_doing(const char* (*doing)()) {
-  if (net_) net_->doing.store(doing, std::memory_order_release);
-}
-
 namespace {
 // The first difference, and the number of places that differ.
 std::pair<size_t, size_t> differences(const std::byte* one, const std::byte* other, size_t bytes) {

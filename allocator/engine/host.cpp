@@ -22,34 +22,28 @@ uint64_t EngineImpl::host_reserve_bytes() const {
 /// Do transfers only pass through host memory, with no room to keep anything?
 bool EngineImpl::host_is_passage() const { return host_.budget() <= host_reserve_bytes(); }
 
-/// How much of the block is on the device or in host memory, and how much of that is in the store
-/// too, or about to be written there.
-void EngineImpl::lay_out_in_memory(const Block& block, lifetimes::Item& item) const {
-  item.on_device = std::min<uint64_t>(block.pages, item.size);  // less, in a planned place
-  item.clean = 0;
-  uint64_t away = 0, stored = 0;
-  for (const Piece& piece : block.pieces) {
-    const bool here = piece.host || block.span_of(piece).mapped();
-    if (!here)
-      away += piece.bytes;
-    else if (piece.slot)
-      stored += piece.bytes;
+/// The items of the period as they are in the device's and host memory together: how much of each
+/// is in either, and of that in the store too, or about to be written there. Returns the pages of
+/// host memory that are for keeping.
+uint64_t EngineImpl::lay_out_in_memory(const Outlook& outlook,
+                                       std::vector<lifetimes::Item>& items) const {
+  items = outlook.items();
+  for (size_t i = 0; i < outlook.blocks().size(); ++i) {
+    const Block& block = *outlook.blocks()[i].block;
+    lifetimes::Item& item = items[i];
+    item.on_device = std::min<uint64_t>(block.pages, item.size);  // less, in a planned place
+    uint64_t away = 0, stored = 0;
+    for (const Piece& piece : block.pieces) {
+      const bool here = piece.host || block.span_of(piece).mapped();
+      if (!here)
+        away += piece.bytes;
+      else if (piece.slot)
+        stored += piece.bytes;
+    }
+    item.on_device -= away / page_bytes;
+    item.clean = std::min(item.on_device, stored / page_bytes);
   }
-  item.on_device -= away / page_bytes;
-  item.clean = std::min(item.on_device, stored / page_bytes);
-}
-
-/// Decides what is to be written to the store and read from it, for all memory together.
-void EngineImpl::replan_host(uint64_t capacity, uint64_t spare) {
-  const auto& blocks = outlook_.blocks();
-  for (size_t i = 0; i < blocks.size(); ++i) lay_out_in_memory(*blocks[i], outlook_.items()[i]);
-  const uint64_t keeps =
-      (host_.budget() - std::min(host_.budget(), host_reserve_bytes())) / page_bytes;
-  // (SSDs can read at all times; what is used last would come from them all at once.)
-  const lifetimes::Decision decision =
-      lifetimes::decide({capacity + keeps, spare, learner_->history().period(), outlook_.items(),
-                         outlook_.steps(), lifetimes::Prefer::written_last});
-  EngineTiers::carry_out(*this).adopt_for_memory(decision, blocks);
+  return (host_.budget() - std::min(host_.budget(), host_reserve_bytes())) / page_bytes;
 }
 
 uint64_t EngineImpl::in_flight_most() const {

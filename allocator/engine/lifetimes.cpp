@@ -22,8 +22,8 @@ bool EngineImpl::take_events() {
   });
 }
 
-/// Learns what happened, and decides anew when enough has changed.
-void EngineImpl::learn() {
+/// Learns what happened, and decides anew when enough has changed; releases the lock meanwhile.
+void EngineImpl::learn(Lock& lock) {
   if (!learner_) return;
   const bool any = take_events(), happened = learner_->moved_on() || any;
   if (happened) learner_->mark_time(program_stream_.load(std::memory_order_relaxed), stamp_events);
@@ -51,7 +51,7 @@ void EngineImpl::learn() {
   else if (!plan_.valid || plan_.period != period || then == Baseline::Then::decide_anew ||
            (history.now() >= plan_.made + patience &&
             clock_.now_ns() >= plan_.made_ns + period * decision_pause_ns))
-    replan();
+    replan(lock);
   consider_choice();
   consider_places();
 }
@@ -78,11 +78,11 @@ uint64_t EngineImpl::pages_to_come(const History::Upcoming& coming) {
 }
 
 /// Lays out what is there and what comes in the period, as far as it matters to memory.
-void EngineImpl::lay_out_period() {
-  outlook_.clear();
+void EngineImpl::lay_out_period(Outlook& outlook) {
+  outlook.clear();
   for (Block* block : live_)
     if (may_move(*block))
-      outlook_.add(*learner_, *block,
+      outlook.add(*learner_, *block,
                    {.size = block->pages, .on_device = block->mapped,
                     .clean = clean_pages(*block)},
                    true);
@@ -90,48 +90,76 @@ void EngineImpl::lay_out_period() {
     for (const auto& [address, block] : region->used()) {
       if (block->state() != State::resident || !learner_->life_of(*block)) continue;
       const uint64_t size = (block->place_bytes + page_bytes - 1) / page_bytes;
-      outlook_.add(*learner_, *block, {.size = size, .on_device = size}, false);
+      outlook.add(*learner_, *block, {.size = size, .on_device = size}, false);
     }
-  outlook_.look_ahead(learner_->history(), [this](const History::Upcoming& coming) {
+  outlook.look_ahead(learner_->history(), [this](const History::Upcoming& coming) {
     return pages_to_come(coming);
   });
 }
 
-void EngineImpl::replan() {
-  CpuTimer timer(counted_.plan_ns);
-  plan_.valid = false;
+/// Decides anew, without the lock, from what is there and what comes; what has changed meanwhile is
+/// no longer meant. One thread does it at a time.
+void EngineImpl::replan(Lock& lock) {
   const History& history = learner_->history();
-  if (!history.known() || history.period() == 0) return;
-  SlowWork work(SlowWorks::Kind::plan, [this] {
+  if (!history.known() || history.period() == 0) plan_.valid = false;
+  if (!history.known() || history.period() == 0 || planning_) return;
+  const uint64_t now = history.now(), period = history.period(), capacity = movable_capacity();
+  const auto spare = static_cast<uint64_t>(static_cast<double>(capacity) * choice_.fraction());
+  SlowWork work(SlowWorks::Kind::plan, [this, period] {
     return fmt::format("planning evictions and prefetches on device {}, for an iteration of {} "
                        "allocations, uses and frees (firn_policy:age skips this),",
-                       options_.device, learner_->history().period());
+                       options_.device, period);
   }, options_.slow_works ? *options_.slow_works : SlowWorks::of_process());
-  const uint64_t now = history.now(), capacity = movable_capacity();
-  lay_out_period();
-  const auto& blocks = outlook_.blocks();
-  const auto spare = static_cast<uint64_t>(static_cast<double>(capacity) * choice_.fraction());
-  const lifetimes::Decision decision = lifetimes::decide(
-      {capacity, spare, history.period(), outlook_.items(), outlook_.steps()});
-  const auto event = [&](uint64_t ahead) {
-    return ahead == lifetimes::no_use ? ahead : now + ahead;
-  };
-  for (size_t i = 0; i < blocks.size(); ++i) {
-    blocks[i]->next_use = event(decision.next_use[i]);
-    blocks[i]->next_change = event(decision.next_change[i]);
+  uint64_t cpu_ns = 0;
+  lifetimes::Decision decision, for_memory;
+  Outlook outlook = std::exchange(outlook_, {});
+  {
+    CpuTimer timer(cpu_ns);
+    lay_out_period(outlook);
+    std::vector<lifetimes::Item> in_memory;
+    const uint64_t keeps = store_ ? lay_out_in_memory(outlook, in_memory) : 0;
+    planning_ = true;
+    lock.unlock();
+    decision = lifetimes::decide({capacity, spare, period, outlook.items(), outlook.steps()});
+    // (SSDs can read at all times; what is used last would come from them all at once.)
+    if (store_)
+      for_memory = lifetimes::decide({capacity + keeps, spare, period, in_memory, outlook.steps(),
+                                      lifetimes::Prefer::written_last});
+    lock.lock();
+    planning_ = false;
+    if (history.known()) {
+      adopt(outlook, decision, now);
+      if (store_)
+        EngineTiers::carry_out(*this).adopt_for_memory(for_memory, outlook.blocks(), now);
+      plan_.excess = decision.peak > capacity ? decision.peak - capacity : 0;
+      plan_.period = period;
+    }
+    plan_.valid = history.known();
   }
-  auto carry = EngineTiers::carry_out(*this);
-  carry.adopt(decision, blocks);
-  plan_.valid = true;
-  plan_.excess = decision.peak > capacity ? decision.peak - capacity : 0;
-  plan_.made = now;
-  plan_.made_ns = clock_.now_ns();
-  plan_.period = history.period();
-  if (store_) replan_host(capacity, spare);
-  if (now >= reading_since_ + plan_.period) {
+  outlook_ = std::move(outlook);
+  counted_.plan_ns += cpu_ns;
+  if (now >= reading_since_ + period) {
     reading_.period_over();
     reading_since_ = now;
   }
+}
+
+/// Takes the decision, and what it says of each block that was left alone meanwhile.
+void EngineImpl::adopt(const Outlook& outlook, const lifetimes::Decision& decision,
+                       uint64_t now) {
+  auto carry = EngineTiers::carry_out(*this);
+  const auto event = [now](uint64_t ahead) {
+    return ahead == lifetimes::no_use ? ahead : now + ahead;
+  };
+  for (size_t i = 0; i < outlook.blocks().size(); ++i) {
+    const Outlook::Name& name = outlook.blocks()[i];
+    if (!carry.meant(name)) continue;
+    name.block->next_use = event(decision.next_use[i]);
+    name.block->next_change = event(decision.next_change[i]);
+  }
+  carry.adopt(decision, outlook.blocks(), now);
+  plan_.made = now;
+  plan_.made_ns = clock_.now_ns();
 }
 
 /// One round of doing what was decided. True when something was begun.

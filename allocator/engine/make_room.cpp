@@ -118,11 +118,11 @@ class EngineImpl::RoomSearch {
     return pages;
   }
 
-  void memory_is_short() {
+  void memory_is_short() {  // may release the lock
     if (!wanted_.block && !short_before_) ++engine_.counted_.retry_count;
     short_before_ = true;
     engine_.pressed_ = true;
-    engine_.learn();
+    engine_.learn(lock_);
   }
 
   /// (A touch counts its whole wait, which began before this.)

@@ -7,8 +7,8 @@
 namespace firn {
 
 void Net::note(const Block& block, uint64_t now_ns, const char* event, const char* detail) {
-  const char* (*asked)() = doing.load(std::memory_order_acquire);
-  const char* who = asked ? asked() : nullptr;
+  EngineObserver* const asked = observer.load(std::memory_order_acquire);
+  const char* who = asked ? asked->doing() : nullptr;
   const std::lock_guard lock(mutex_);
   History& history = of_[block.index];
   history.events[history.count++ % remembered] = {now_ns, event, detail, who ? who : ""};

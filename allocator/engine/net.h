@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "allocator/blocks/block.h"
+#include "allocator/engine/observer.h"
 #include "firn/ranked_mutex.h"
 
 namespace firn {
@@ -27,7 +28,7 @@ class Net {
   /// The block's recent events, the last one last, one line each.
   std::string history_words(const Block& block, uint64_t now_ns);
 
-  std::atomic<const char* (*)()> doing{nullptr};  // see Engine::on_doing()
+  std::atomic<EngineObserver*> observer{nullptr};  // see EngineObserver::doing()
   std::vector<std::byte> arrived;                 // buffer for what is compared
 
  private:

@@ -19,16 +19,6 @@ std::string about(uint64_t bytes) {
 }
 }  // namespace
 
-void EngineImpl::on_stall(std::function<const char*(const Wait& wait)> callback) {
-  Lock lock(mutex_);
-  stall_callback_ = std::move(callback);
-}
-
-void EngineImpl::on_storm(std::function<void(bool asked)> callback) {
-  Lock lock(mutex_);
-  storm_callback_ = std::move(callback);
-}
-
 void EngineImpl::waited(const WaitedBy& who) {
   Lock lock(mutex_);
   if (!thrash_.asking()) return;
@@ -58,7 +48,9 @@ const char* EngineImpl::maker_of(const Block& block) const {
              : nullptr;
 }
 
-void EngineImpl::look_for_thrash(uint64_t begin_ns, uint64_t now_ns, const Wait& wait) {
+/// Whether the observer is to report who waits, if that changes.
+std::optional<bool> EngineImpl::look_for_thrash(const Stalled& stalled) {
+  const Wait& wait = stalled.wait;
   const Thrash::Totals totals{
       counted_.faulted_bytes + counted_.prefetched_bytes, counted_.faults,
       static_cast<uint64_t>(std::max<int64_t>(hot_.allocated_bytes().current(), 0))};
@@ -66,22 +58,25 @@ void EngineImpl::look_for_thrash(uint64_t begin_ns, uint64_t now_ns, const Wait&
     const uint64_t room = wait.block ? 0 : wait.bytes;
     notices_.working_bytes =
         std::max(notices_.working_bytes, working_bytes(notices_.since) + room);
-    if (!storm_callback_)  // no front end reports more
+    if (!observer_.load(std::memory_order_relaxed))  // no front end reports more
       notices_.waiters.add("", "", 1, wait.ns,
                            {.longest_ns = wait.ns, .bytes = wait.bytes, .room = !wait.block,
                             .maker = wait.maker ? wait.maker : ""});
   }
-  const Thrash::Step step = thrash_.waited(begin_ns, now_ns, totals);
-  if (step == Thrash::Step::none) return;
+  const Thrash::Step step = thrash_.waited(stalled.begin_ns, stalled.end_ns, totals);
+  if (step == Thrash::Step::none) return std::nullopt;
   if (step == Thrash::Step::ask) {
     notices_.since = tick();
     notices_.working_bytes = 0;
     notices_.waiters.clear();
     notices_.made.clear();
   }
-  if (step == Thrash::Step::storm) return notice(storm_words(totals));
+  if (step == Thrash::Step::storm) {
+    notice(storm_words(totals));
+    return std::nullopt;
+  }
   if (step == Thrash::Step::thrash) notice(thrash_words(totals));
-  if (storm_callback_) storm_callback_(step == Thrash::Step::ask);
+  return step == Thrash::Step::ask;
 }
 
 /// Bytes on the device at once, if every live block used since that tick were there, with all that

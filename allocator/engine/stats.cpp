@@ -152,11 +152,6 @@ void EngineImpl::count_segment(bool made, bool large, uint64_t address, uint64_t
         reinterpret_cast<void*>(address), bytes, streams_.handle(stream)});
 }
 
-void EngineImpl::on_memory(std::function<void(const MemoryEvent&)> callback) {
-  Lock lock(mutex_);
-  memory_callback_ = std::move(callback);
-}
-
 std::vector<BlockInfo> EngineImpl::blocks() const {
   Lock lock(mutex_);
   const auto waits = [this](const Block& block) {
@@ -183,7 +178,7 @@ void EngineImpl::trim() {
   if (!can_use(context)) return;
   Lock lock(mutex_);
   if (learner_) {  // nothing is made ready ahead until the program goes on
-    learn();
+    learn(lock);
     births_.done_at = learner_->history().now();
   }
   park_ready(true);
@@ -296,7 +291,7 @@ void EngineImpl::spill_away() {
   if (!can_use(context)) return;
   {
     Lock lock(mutex_);
-    learn();
+    learn(lock);
     if (learner_) asleep_at_ = learner_->history().now();  // nothing is fetched meanwhile
     if (!watching_.load(std::memory_order_relaxed)) watch_due_ = true;
   }
@@ -304,7 +299,7 @@ void EngineImpl::spill_away() {
   trim();
   Lock lock(mutex_);
   stuck_ = false;  // what did not fit now may fit later
-  learn();
+  learn(lock);
   if (learner_) asleep_at_ = learner_->history().now();
 }
 

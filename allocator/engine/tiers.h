@@ -91,7 +91,7 @@ class EngineTiers {
   Learner& learner() { return *e_.learner_; }
   /// The period ahead, laid out now.
   Outlook& outlook() {
-    e_.lay_out_period();
+    e_.lay_out_period(e_.outlook_);
     return e_.outlook_;
   }
   uint64_t movable_pages() const { return e_.movable_capacity(); }

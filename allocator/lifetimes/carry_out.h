@@ -42,13 +42,18 @@ constexpr uint64_t host_reserve(uint64_t span, uint64_t host, uint64_t spare) {
   return 4 * in_flight_most(span, host) + spare + host / gaps_part;
 }
 
-/// The last decision, and how far it was carried out. `Handle`: the tiers' name of a block.
+/// A block as it was when a decision was asked for. `Handle`: the tiers' name of it.
+template <class Handle>
+struct Named {
+  Handle block;
+  uint32_t life;     // the handle may be another block's by now
+  uint64_t touched;  // a touch since makes what was decided void
+};
+
+/// The last decision, and how far it was carried out.
 template <class Handle>
 struct Plan {
-  struct Entry {
-    Handle block;
-    uint32_t life;      // the handle may be another block's by now
-    uint64_t touched;   // when it was decided: a touch since makes it void
+  struct Entry : Named<Handle> {
     uint64_t next_use;  // an event's number
     uint64_t pages;     // to be away or clean; in `fetch`: to be on the device
     bool spare = false; // to leave only while nothing else does
@@ -144,13 +149,15 @@ class CarryOut {
   using Handle = typename T::Handle;
   using ThePlan = Plan<Handle>;
   using Entry = typename ThePlan::Entry;
+  using Name = Named<Handle>;
 
   CarryOut(ThePlan& plan, T tiers) : plan_(plan), t_(tiers) { static_assert(Tiers<T>); }
 
-  /// Takes a decision for the device. `blocks`: of its first items; the others are not born.
-  void adopt(const Decision& decision, std::span<const Handle> blocks);
+  /// Takes a decision for the device, made of what was there at event `now`. `blocks`: of its first
+  /// items; the others are not born.
+  void adopt(const Decision& decision, std::span<const Name> blocks, uint64_t now);
   /// The same for the device and host memory together: what is to be in the store.
-  void adopt_for_memory(const Decision& decision, std::span<const Handle> blocks);
+  void adopt_for_memory(const Decision& decision, std::span<const Name> blocks, uint64_t now);
 
   uint64_t in_flight_most() const {
     return lifetimes::in_flight_most(t_.span_bytes(), t_.host_bytes());
@@ -160,8 +167,8 @@ class CarryOut {
     const uint64_t host = t_.host_bytes();
     return host <= host_reserve(t_.span_bytes(), host, t_.spare_bytes());
   }
-  bool meant(const Entry& entry) const {
-    return t_.life(entry.block) == entry.life && t_.touched(entry.block) == entry.touched;
+  bool meant(const Name& name) const {
+    return t_.life(name.block) == name.life && t_.touched(name.block) == name.touched;
   }
 
   // Each begins what can be begun now. True: something was.
@@ -195,12 +202,10 @@ class CarryOut {
   static constexpr double reading_most = .8;
   static constexpr uint64_t swap_part = 128;
 
-  Entry entry(const Decision& decision, std::span<const Handle> blocks, uint32_t item,
-              uint64_t pages) const {
+  static Entry entry(const Decision& decision, std::span<const Name> blocks, uint64_t now,
+                     uint32_t item, uint64_t pages) {
     const uint64_t next = decision.next_use[item];
-    const Handle block = blocks[item];
-    return {block, t_.life(block), t_.touched(block), next == no_use ? next : t_.now() + next,
-            pages};
+    return {blocks[item], next == no_use ? next : now + next, pages};
   }
   uint64_t give_way_after(const Entry& entry) const;
 
@@ -209,7 +214,7 @@ class CarryOut {
 };
 
 template <class T>
-void CarryOut<T>::adopt(const Decision& decision, std::span<const Handle> blocks) {
+void CarryOut<T>::adopt(const Decision& decision, std::span<const Name> blocks, uint64_t now) {
   plan_.fetch.clear();
   plan_.farthest.clear();
   plan_.leaving.clear();
@@ -218,7 +223,7 @@ void CarryOut<T>::adopt(const Decision& decision, std::span<const Handle> blocks
   plan_.evicted = plan_.cleaned = plan_.read = plan_.written = 0;
   plan_.write_looked = false;
   for (const uint32_t i : decision.fetch)
-    plan_.fetch.push_back(entry(decision, blocks, i, t_.size(blocks[i])));
+    plan_.fetch.push_back(entry(decision, blocks, now, i, t_.size(blocks[i].block)));
   // A part is no use to the kernel yet: worth its room only if much less is left to come then.
   if (!plan_.fetch.empty()) {
     Entry& last = plan_.fetch.back();
@@ -228,20 +233,22 @@ void CarryOut<T>::adopt(const Decision& decision, std::span<const Handle> blocks
       plan_.fetch.pop_back();
   }
   for (const uint32_t i : decision.farthest)
-    plan_.farthest.push_back(entry(decision, blocks, i, 0));
+    plan_.farthest.push_back(entry(decision, blocks, now, i, 0));
   for (const Decision::Leaving& leaving : decision.leaving) {
-    plan_.leaving.push_back(entry(decision, blocks, leaving.item, leaving.pages));
+    plan_.leaving.push_back(entry(decision, blocks, now, leaving.item, leaving.pages));
     plan_.leaving.back().spare = leaving.spare;
   }
-  plan_.window = plan_.memory_window = t_.now() + decision.window;
+  plan_.window = plan_.memory_window = now + decision.window;
 }
 
 template <class T>
-void CarryOut<T>::adopt_for_memory(const Decision& decision, std::span<const Handle> blocks) {
-  plan_.memory_window = t_.now() + decision.window;
-  for (const uint32_t i : decision.fetch) plan_.reads.push_back(entry(decision, blocks, i, 0));
+void CarryOut<T>::adopt_for_memory(const Decision& decision, std::span<const Name> blocks,
+                                   uint64_t now) {
+  plan_.memory_window = now + decision.window;
+  for (const uint32_t i : decision.fetch)
+    plan_.reads.push_back(entry(decision, blocks, now, i, 0));
   for (const Decision::Leaving& leaving : decision.leaving) {
-    plan_.writes.push_back(entry(decision, blocks, leaving.item, leaving.pages));
+    plan_.writes.push_back(entry(decision, blocks, now, leaving.item, leaving.pages));
     plan_.writes.back().spare = leaving.spare;
   }
 }

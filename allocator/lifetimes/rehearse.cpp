@@ -50,6 +50,7 @@ class Program {
   std::vector<Item> items_;
   std::vector<Step> steps_;
   std::vector<uint32_t> blocks_;  // of the first of items_
+  std::vector<Named<uint32_t>> names_;  // of those
   std::vector<uint32_t> now_, then_, first_;
   uint64_t immovable_ = 0;
 };
@@ -235,7 +236,10 @@ void Program::decide_anew() {
   decided_at_ = number_;
   stage_.plan.valid = true;
   stage_.plan.period = r_.steps.size();
-  stage_.carry_out().adopt(decision, blocks_);
+  names_.clear();
+  for (const uint32_t block : blocks_)
+    names_.push_back({block, stage_[block].life, stage_[block].touched});
+  stage_.carry_out().adopt(decision, names_, number_);
   for (size_t i = 0; i < blocks_.size(); ++i) {
     const uint64_t change = decision.next_change[i];
     stage_[blocks_[i]].next_change = change == no_use ? no_use : number_ + change;
@@ -249,7 +253,7 @@ void Program::decide_for_host(uint64_t capacity, uint64_t spare) {
   const uint64_t keeps = stage_.host_for_keeping();
   const Decision decision =
       decide({capacity + keeps, spare, r_.steps.size(), items_, steps_, Prefer::written_last});
-  stage_.carry_out().adopt_for_memory(decision, blocks_);
+  stage_.carry_out().adopt_for_memory(decision, names_, number_);
 }
 
 }  // namespace

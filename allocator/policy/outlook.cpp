@@ -40,7 +40,7 @@ void Outlook::add(const Learner& learner, Block& block, lifetimes::Item item, bo
   const History& history = learner.history();
   const Life life = learner.life_of(block);
   if (assume && (!life || !history.foreseen(life))) item.assumed = history.period() / 2;
-  blocks_.push_back(&block);
+  blocks_.push_back({&block, block.generation, block.age.load(std::memory_order_relaxed)});
   items_.push_back(item);
   if (!life) return;
   const Identity identity = history.identity(life);

@@ -8,6 +8,7 @@
 #include <functional>
 #include <vector>
 
+#include "allocator/lifetimes/carry_out.h"
 #include "allocator/lifetimes/decide.h"
 #include "allocator/policy/learner.h"
 
@@ -23,9 +24,10 @@ class Outlook {
   void look_ahead(const History& history,
                   const std::function<uint64_t(const History::Upcoming&)>& pages_to_come);
 
-  /// Of the first items; the others are not born yet.
-  const std::vector<Block*>& blocks() const { return blocks_; }
-  std::vector<lifetimes::Item>& items() { return items_; }
+  /// Of the first items, as they were when they were added; the others are not born yet.
+  using Name = lifetimes::Named<Block*>;
+  const std::vector<Name>& blocks() const { return blocks_; }
+  const std::vector<lifetimes::Item>& items() const { return items_; }
   const std::vector<lifetimes::Step>& steps() const { return steps_; }
   /// Nanoseconds of device time from now to each step, never descending; `period_ns`: of all.
   std::vector<uint64_t> step_times(const History& history, uint64_t period_ns) const;
@@ -33,7 +35,7 @@ class Outlook {
  private:
   void make_room_for(Identity identity);
 
-  std::vector<Block*> blocks_;
+  std::vector<Name> blocks_;
   std::vector<lifetimes::Item> items_;
   std::vector<lifetimes::Step> steps_;
   std::vector<uint32_t> item_of_;   // by identity: the item + 1 that plays it

@@ -45,7 +45,7 @@ void Greedy::plan(EngineTiers& tiers) {
   const std::vector<uint64_t> step_ns = outlook.step_times(history, period_ns);
   std::vector<Identity> identities(outlook.items().size());
   for (size_t i = 0; i < outlook.blocks().size(); ++i)
-    if (const Life life = learner.life_of(*outlook.blocks()[i]))
+    if (const Life life = learner.life_of(*outlook.blocks()[i].block))
       identities[i] = history.identity(life);
   for (const Step& step : outlook.steps())
     if (step.kind == Step::Kind::birth)

@@ -4,6 +4,7 @@
 #include <functional>
 #include <vector>
 
+#include "tests/allocator/heard.h"
 #include "tests/allocator/simulation.h"
 
 using namespace firn;
@@ -199,7 +200,9 @@ TEST(EngineLifetimes, who_is_not_watched_is_from_the_allocation_after) {
   Simulation simulation(options);
   Engine& engine = simulation.engine(0);
   unsigned watched = 0;
-  engine.on_watch([&] { ++watched; });
+  Heard heard;
+  heard.on_watch = [&] { ++watched; };
+  engine.observe(&heard);
   Result<void*> block = engine.allocate(block_bytes, nullptr);
   ASSERT_TRUE(block);
   engine.spill_away();

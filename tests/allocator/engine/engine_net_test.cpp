@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/allocator/heard.h"
 #include "tests/allocator/simulation.h"
 
 namespace firn::test {
@@ -76,7 +77,9 @@ TEST(EngineNet, a_write_that_nobody_said_is_lost_without_the_net) {
 
 TEST(EngineNet, verify_finds_it_says_who_was_last_and_loses_nothing) {
   Simulation sim(options(true, false, false));
-  sim.engine(0).on_doing(doing);
+  Heard heard;
+  heard.on_doing = doing;
+  sim.engine(0).observe(&heard);
   const CUstream stream = sim.make_stream(0);
   void* block = make(sim.engine(0));
   use(sim, block, Access::write, 1, stream);

@@ -6,6 +6,7 @@
 #include <chrono>
 
 #include "firn/slow_work.h"
+#include "tests/allocator/heard.h"
 #include "tests/allocator/simulation.h"
 
 using namespace firn;
@@ -88,11 +89,13 @@ TEST_P(Notices, who_waits_is_asked_for_meanwhile) {
   std::vector<bool> asked;
   Engine& engine = loop.sim.engine(0);
   Wait last;
-  engine.on_storm([&](bool now) { asked.push_back(now); });
-  engine.on_stall([&](const Wait& wait) {
+  Heard heard;
+  heard.on_storm = [&](bool now) { asked.push_back(now); };
+  heard.on_wait = [&](const Wait& wait) {
     last = wait;
     return nullptr;
-  });
+  };
+  engine.observe(&heard);
   for (int round = 0; round < 40 && loop.notices().size() < 2; ++round)
     for (void* block : loop.all) {
       last = {};

@@ -7,6 +7,7 @@
 #include <thread>
 #include <vector>
 
+#include "tests/allocator/heard.h"
 #include "tests/allocator/simulation.h"
 
 using namespace firn;
@@ -184,11 +185,13 @@ TEST(Stop, whoever_waits_is_told_for_how_long) {
   Simulation sim(small_budget());
   Engine& engine = sim.engine(0);
   uint64_t waits = 0, ns = 0;
-  engine.on_stall([&](const Wait& wait) {
+  Heard heard;
+  heard.on_wait = [&](const Wait& wait) {
     ++waits;
     ns += wait.ns;
     return nullptr;
-  });
+  };
+  engine.observe(&heard);
   void* a = make(engine);
   EXPECT_EQ(waits, 0u);
   make(engine), make(engine), make(engine);

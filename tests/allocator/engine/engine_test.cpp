@@ -3,6 +3,7 @@
 
 #include <vector>
 
+#include "tests/allocator/heard.h"
 #include "tests/allocator/simulation.h"
 
 using namespace firn;
@@ -368,7 +369,9 @@ TEST(Engine, watching_starts_once_memory_nears_the_budget) {
   Simulation sim(o);
   Engine& engine = sim.engine(0);
   int called = 0;
-  engine.on_watch([&] { ++called; });
+  Heard heard;
+  heard.on_watch = [&] { ++called; };
+  engine.observe(&heard);
   make(engine, 8u << 20);
   EXPECT_EQ(called, 0);
   make(engine, 12u << 20);
@@ -401,7 +404,9 @@ TEST(Engine, memory_events_tell_of_segments_and_of_frees_that_waited) {
   Simulation sim({});
   Engine& engine = sim.engine(0);
   std::vector<MemoryEvent> events;
-  engine.on_memory([&](const MemoryEvent& event) { events.push_back(event); });
+  Heard heard;
+  heard.on_memory = [&](const MemoryEvent& event) { events.push_back(event); };
+  engine.observe(&heard);
   void* block = make(engine, 3u << 20);
   ASSERT_EQ(events.size(), 1u);
   EXPECT_EQ(events[0].kind, MemoryEvent::Kind::segment_made);
@@ -417,7 +422,7 @@ TEST(Engine, memory_events_tell_of_segments_and_of_frees_that_waited) {
   ASSERT_EQ(events.size(), 3u);
   EXPECT_EQ(events[1].kind, MemoryEvent::Kind::free_completed);
   EXPECT_EQ(events[2].kind, MemoryEvent::Kind::segment_given);
-  engine.on_memory(nullptr);
+  engine.observe(nullptr);
 }
 
 TEST(Engine, statistics_balance) {

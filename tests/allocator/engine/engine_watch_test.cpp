@@ -2,6 +2,7 @@
 // there.
 #include <gtest/gtest.h>
 
+#include "tests/allocator/heard.h"
 #include "tests/allocator/simulation.h"
 
 using namespace firn;
@@ -12,7 +13,8 @@ constexpr size_t MiB = 1u << 20;
 
 struct Job {
   explicit Job(double fraction) : sim(options(fraction)), engine(sim.engine(0)) {
-    engine.on_watch([this] { ++begun; });
+    heard.on_watch = [this] { ++begun; };
+    engine.observe(&heard);
   }
   static SimulationOptions options(double fraction) {
     SimulationOptions o;
@@ -29,6 +31,7 @@ struct Job {
   }
   std::string state(void* block) { return engine.find(block)->state; }
 
+  Heard heard;  // outlives the engine
   Simulation sim;
   Engine& engine;
   int begun = 0;

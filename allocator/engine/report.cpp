@@ -1,0 +1,110 @@
+// What the observer is told, and when: once the engine's lock is released, before the call of the
+// engine's in which it happened returns.
+#include <utility>
+
+#include "allocator/base/check.h"
+#include "allocator/engine/hot.h"
+#include "firn/canary.h"
+#include "firn/said.h"
+
+namespace firn {
+
+thread_local EngineImpl::Entered* EngineImpl::entered = nullptr;
+
+EngineImpl::Entered::Entered(EngineImpl& of)
+    : DriverTimeScope(of.driver_times_),
+      ContextGuard(of.driver_, FIRN_CANARY_FIRST(25, of.options_.context)),
+      engine(of),
+      outer(std::exchange(entered, this)) {}
+
+EngineImpl::Entered::~Entered() {
+  entered = outer;
+  if (std::uncaught_exceptions() > thrown_) {
+    engine.left_undone();
+    return;
+  }
+  try {
+    if (!stalls.empty()) engine.report(std::move(stalls));
+    if (engine.events_wait_.load(std::memory_order_relaxed)) engine.report_events();
+    if (Said& said = Said::of_process(); said.waits()) said.write();
+  } catch (const std::bad_alloc&) {  // lines are written later; what the observer misses is lost
+  }
+}
+
+void EngineImpl::observe(EngineObserver* observer) {
+  bool now;
+  {
+    Lock lock(mutex_);
+    observer_.store(observer, std::memory_order_release);
+    if (net_) net_->observer.store(observer, std::memory_order_release);
+    events_.clear();
+    now = watching_;
+    watch_told_ = now;
+  }
+  if (now && observer) observer->watching_begins();
+}
+
+/// The program's thread is held up from here to count_stall(): that time is not the program's.
+void EngineImpl::begin_stall() {
+  if (!learner_ || !learner_->timing() || !watching_.load(std::memory_order_relaxed)) return;
+  (void)take_events();
+  learner_->mark_time(program_stream_.load(std::memory_order_relaxed), 0);
+}
+
+/// `room`: bytes waited for, if not for a block.
+void EngineImpl::count_stall(uint64_t begin_ns, const Block* waited_for, uint64_t room) {
+  const uint64_t now = clock_.now_ns();
+  if (learner_) learner_->clock().stalled(now);
+  counted_.stall_ns += now - begin_ns;
+  ++counted_.stalls;
+  Stalled stalled{begin_ns, now, 0, {now - begin_ns, nullptr, room, nullptr}};
+  if (waited_for) {
+    stalled.address = waited_for->address;
+    stalled.wait.block = reinterpret_cast<const void*>(waited_for->address);
+    stalled.wait.bytes = waited_for->requested;
+    if (thrash_.asking()) stalled.wait.maker = maker_of(*waited_for);
+  }
+  FIRN_CHECK(entered && &entered->engine == this, "a wait in no call of device %d",
+             options_.device);
+  entered->stalls.push_back(stalled);
+}
+
+/// Waits of the calling thread's, which holds no lock.
+void EngineImpl::report(std::vector<Stalled> stalls) {
+  for (const Stalled& stalled : stalls) {
+    EngineObserver* const observer = observer_.load(std::memory_order_acquire);
+    const char* who = observer ? observer->waited(stalled.wait) : nullptr;
+    std::optional<bool> asked;
+    {
+      Lock lock(mutex_);
+      if (options_.notices) asked = look_for_thrash(stalled);
+      if (trace_ && stalled.wait.ns > 0)
+        trace_->row(stalled.end_ns, "stall", options_.device, TraceWriter::thread(),
+                    stalled.address, stalled.wait.ns, who ? who : "");
+    }
+    if (asked && observer) observer->storm(*asked);
+  }
+}
+
+/// Events of memory, in their order: a thread whose events another one reports waits for that. One
+/// that is called from the observer leaves them to the call that is under way.
+void EngineImpl::report_events() {
+  if (reporting_.load(std::memory_order_relaxed) == std::this_thread::get_id()) return;
+  std::lock_guard order(events_order_);
+  reporting_.store(std::this_thread::get_id(), std::memory_order_relaxed);
+  for (std::vector<MemoryEvent> events;;) {
+    events.clear();
+    EngineObserver* observer;
+    {
+      Lock lock(mutex_);
+      events.swap(events_);
+      events_wait_.store(false, std::memory_order_relaxed);
+      observer = observer_.load(std::memory_order_relaxed);
+    }
+    if (events.empty() || !observer) break;
+    for (const MemoryEvent& event : events) observer->happened(event);
+  }
+  reporting_.store({}, std::memory_order_relaxed);
+}
+
+}  // namespace firn

@@ -16,8 +16,7 @@ int EngineImpl::see_stream(CUstream stream, CUcontext context) {
   streams_.used(static_cast<unsigned>(index));
   if (!ready_[index].load(std::memory_order_relaxed)) {
     ready_owner_.push_back(std::make_unique<ReadyBlocks>());
-    if (small_.size() <= static_cast<size_t>(index)) small_.resize(index + 1);
-    small_[index] = std::make_unique<RangeMap>();
+    small_blocks_.add_stream(static_cast<unsigned>(index));
     ready_[index].store(ready_owner_.back().get(), std::memory_order_release);
   }
   return index;

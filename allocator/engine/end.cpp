@@ -1,6 +1,5 @@
 // The engine's end: everything in flight is waited for, and all is given back to the driver; or, of
 // a dead device or after a fork, it is left as it is.
-#include "allocator/base/huge_pages.h"
 #include "allocator/engine/engine_impl.h"
 #include "firn/canary.h"
 
@@ -70,17 +69,11 @@ void EngineImpl::give_all(Lock& lock) {
       mapper_.unmap(address, frames);
       frames_.give(frames);
     }
-  for (uint32_t i = 0; i < segment_count_; ++i) {
-    Segment* segment = segments_[i].load(std::memory_order_relaxed);
-    if (!segment->frames.empty()) {
-      mapper_.unmap(segment->address, segment->frames);
-      frames_.give(segment->frames);
+  for (uint32_t i = 0; i < small_blocks_.segments(); ++i)
+    if (Segment& segment = small_blocks_.segment(i); !segment.frames.empty()) {
+      mapper_.unmap(segment.address, segment.frames);
+      frames_.give(segment.frames);
     }
-    delete segment;
-  }
-  for (auto& table : unit_tables_)
-    if (std::atomic<uint32_t>* units = table.load(std::memory_order_relaxed))
-      give_huge(units, unit_table_bytes);
   transfers_.end();
   host_.unregister();  // while the context is current
 }

@@ -48,8 +48,7 @@ EngineImpl::EngineImpl(const EngineOptions& options, const Driver& driver, Store
       transfers_({driver, health_, streams_, uses_, host_, frames_.host_location(), store, queue,
                   clock, [this](const std::string& words) { trouble(words); }}),
       mapper_({driver, health_, frames_, transfers_.gate(), clock, options.device, span_granules_,
-               poll_ns}),
-      segments_(segments_most) {
+               poll_ns}) {
   if (options.verify) net_ = std::make_unique<Net>();
 }
 
@@ -85,11 +84,11 @@ Block* EngineImpl::block_at(uint64_t address) const {
   if (!arena_->contains(address)) return nullptr;
   uint32_t entry = arena_->at(address);
   if (entry == 0) return nullptr;
-  if (!(entry & segment_mark)) {
+  if (!(entry & SmallBlocks::segment_mark)) {
     Block* block = large_at(entry, address);
     return block && address - block->address < block->mapped_bytes() ? block : nullptr;
   }
-  return small_at(entry, address);
+  return small_blocks_.at(entry, address, table_);
 }
 
 Block* EngineImpl::live_at(const void* pointer, bool exact) const {

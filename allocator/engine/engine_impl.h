@@ -13,11 +13,11 @@
 #include <thread>
 #include <unordered_map>
 
-#include "allocator/base/zero_array.h"
 #include "allocator/blocks/age_order.h"
 #include "allocator/blocks/block.h"
 #include "allocator/blocks/ready_blocks.h"
 #include "allocator/blocks/region.h"
+#include "allocator/blocks/small_blocks.h"
 #include "allocator/blocks/uses.h"
 #include "allocator/engine/engine.h"
 #include "allocator/engine/in_motion.h"
@@ -203,11 +203,6 @@ class EngineImpl final : public Engine, private EngineLimits, private InMotion {
   Result<void*> allocate_small(Lock& lock, unsigned stream, size_t bytes, size_t requested,
                                Told told);
   Result<void> add_segment(Lock& lock, unsigned stream);
-  std::atomic<uint32_t>* units_for(uint32_t segment);
-  const std::atomic<uint32_t>* units_of(uint32_t segment) const {
-    return unit_tables_[segment / segments_per_table].load(std::memory_order_acquire) +
-           segment % segments_per_table * units_per_segment;
-  }
   Block* take_parked(unsigned stream, uint32_t pages);
 
   // free.cpp
@@ -224,19 +219,16 @@ class EngineImpl final : public Engine, private EngineLimits, private InMotion {
   const Use* fence_of(const Block& block) const;
   void drop_descriptor(Block& block);
 
-  // small.cpp, parts.cpp, stats.cpp
+  // small.cpp, segments.cpp: the engine's part around SmallBlocks, which has the segments;
+  // parts.cpp, stats.cpp
   bool release_segments();
-  // segments.cpp
   /// The segment of a small block, or of the block that stands for the segment.
   Segment& segment_of(const Block& block) const {
-    return *segments_[arena_->at(block.address) & ~segment_mark].load(std::memory_order_acquire);
+    return small_blocks_.segment(arena_->at(block.address));
   }
-  Block* small_at(uint32_t entry, uint64_t address) const;  // hot.h, as the next
-  Block* whole_at(uint32_t entry, uint64_t address, Seen seen) const;
+  Block* whole_at(uint32_t entry, uint64_t address, Seen seen) const;  // hot.h
   Result<Hold> touch_small(uint32_t entry, uint64_t address, CUstream stream, Access access,
                            Seen seen);
-  template <class See>
-  bool each_small(const Segment& segment, See&& see) const;
   void begin_watching();
   void make_whole(uint32_t index);
   Block* moved_with(Block* block) const;
@@ -245,7 +237,6 @@ class EngineImpl final : public Engine, private EngineLimits, private InMotion {
   bool put_aside(Block& whole);
   void take_back(Block& whole);
   void retire_small(Block& block);
-  std::optional<uint64_t> take_joined(unsigned stream, size_t bytes);
   void end_segment(Block& whole);
   void drop_segment(Block& whole);
   uint64_t staying_segments(bool look_inside) const;
@@ -492,17 +483,11 @@ class EngineImpl final : public Engine, private EngineLimits, private InMotion {
   mutable BlockTable table_;
   std::array<std::atomic<ReadyBlocks*>, Streams::capacity> ready_{};
   std::vector<std::unique_ptr<ReadyBlocks>> ready_owner_;
-  // Looked up without the lock: pointers never move, and a Segment is never freed, only reused.
-  ZeroArray<std::atomic<Segment*>> segments_;
-  std::array<std::atomic<std::atomic<uint32_t>*>, segments_most / segments_per_table>
-      unit_tables_{};
-  uint32_t segment_count_ = 0;
-  std::vector<uint32_t> spare_segments_;
+  SmallBlocks small_blocks_;
   std::array<std::atomic<Region*>, regions_most> regions_{};  // for good; looked up without lock
   std::vector<std::unique_ptr<Region>> region_owner_;
   // By base; of blocks in planned places, by address.
   std::unordered_map<uint64_t, std::shared_ptr<const ExportedMemory>> exported_;
-  std::vector<std::unique_ptr<RangeMap>> small_;  // per stream: free ranges of its segments
   AgeOrder ages_, ahead_;
   // Read at every touch, and seldom written.
   alignas(64) mutable std::atomic<bool> watching_{false};
@@ -539,7 +524,6 @@ class EngineImpl final : public Engine, private EngineLimits, private InMotion {
   AtomicTally segment_tally_[2], reserved_tally_[2];
   Peak segment_peak_;
   mutable PartTallies parts_;
-  int64_t small_blocks_ = 0;  // in their segments, live or cached
   Thrash thrash_;
   std::unique_ptr<Net> net_;  // firn_verify
   Notices notices_;

@@ -21,7 +21,7 @@ Result<std::shared_ptr<const ExportedMemory>> EngineImpl::export_memory(const vo
   };
   uint64_t base = block->base();
   if (block->pages == 0) {
-    const Segment& segment = *segments_[arena_->at(block->address) & ~segment_mark].load();
+    const Segment& segment = segment_of(*block);
     base = segment.address;
     const Block* whole = segment.whole.load(std::memory_order_relaxed);
     const std::vector<Frame>& of = whole ? whole->spans.front().frames : segment.frames;

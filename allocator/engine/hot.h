@@ -30,32 +30,9 @@ inline Block* EngineImpl::large_at(uint32_t entry, uint64_t address) const {
   return regions_[entry & ~region_mark].load(std::memory_order_acquire)->at(address, table_);
 }
 
-/// The small block around the address, which lies in the segment of that entry; null: none.
-inline Block* EngineImpl::small_at(uint32_t entry, uint64_t address) const {
-  // (A segment is one granule, and granules are aligned.)
-  const std::atomic<uint32_t>* units = units_of(entry & ~segment_mark);
-  for (auto unit = static_cast<int64_t>(address % granule_bytes / unit_bytes); unit >= 0; --unit) {
-    const uint32_t index = units[unit].load(std::memory_order_acquire);
-    if (index == 0) continue;
-    Block& block = table_[index - 1];
-    return address < block.address + block.bytes ? &block : nullptr;
-  }
-  return nullptr;
-}
-
-/// The block that stands for the segment, if a live small block lies at the address; null: none
-/// does, or watching has not begun. `seen`: of that small block.
+/// See SmallBlocks::whole_at(); a use proves a small block as it proves a large one.
 inline Block* EngineImpl::whole_at(uint32_t entry, uint64_t address, Seen seen) const {
-  const Segment& segment = *segments_[entry & ~segment_mark].load(std::memory_order_acquire);
-  Block* whole = segment.whole.load(std::memory_order_acquire);
-  Block* small = whole ? small_at(entry, address) : nullptr;
-  if (!small) return nullptr;
-  uint64_t w = small->word.load();
-  do {
-    if (word::state(w) != State::resident || (w & word::freed)) return nullptr;
-    if ((w & word::proven) || !proves(seen, w)) return whole;
-  } while (!small->word.try_prove(w));
-  return whole;
+  return small_blocks_.whole_at(entry, address, table_, seen == Seen::always);
 }
 
 inline ReadyBlocks& EngineImpl::ready(unsigned stream) const {

@@ -13,25 +13,10 @@
 #include "allocator/blocks/block.h"
 #include "allocator/blocks/piece_ref.h"
 #include "allocator/lifetimes/events.h"
-#include "allocator/memory/frames.h"
 #include "allocator/memory/host_tier.h"
 #include "firn/store.h"
 
 namespace firn {
-
-/// A 2 MiB frame cut into small blocks, for one stream.
-struct Segment {
-  uint64_t address = 0;
-  uint16_t stream = 0;
-  uint32_t live = 0;  // blocks handed out or ready in it
-  Use emptied;        // without any: over when its stream's work until then is
-  std::vector<Frame> frames;
-  std::atomic<uint32_t>* units = nullptr;  // per 512 B: block index + 1 at its first unit
-  /// Once operators are watched: the block that stands for all of it, has its frames, and leaves
-  /// and comes back as any other. Its small blocks' uses are uses of this one.
-  std::atomic<Block*> whole{nullptr};
-  bool aside = false;  // leaving or away: nothing new comes into it
-};
 
 /// A piece's copy in host memory that is to be summed; holds a reference to the staging.
 struct SumDue {

@@ -1,16 +1,12 @@
 // Constants of the engine's parts; none is for the user to choose. Private to the engine.
 #pragma once
 
-#include <atomic>
-#include <cstddef>
 #include <cstdint>
-
-#include "allocator/memory/units.h"
 
 namespace firn {
 
 struct EngineLimits {
-  static constexpr uint32_t segment_mark = 0x80000000u, region_mark = 0x40000000u;
+  static constexpr uint32_t region_mark = 0x40000000u;  // (beside SmallBlocks::segment_mark)
   static constexpr uint32_t regions_most = 64;
   // The driver does not call back: completed copies are found by polling, this often while a thread
   // waits.
@@ -38,12 +34,6 @@ struct EngineLimits {
   static constexpr uint64_t wants_part = 16;
   // Device times are taken at least so many events apart.
   static constexpr uint64_t stamp_events = 4;
-  static constexpr uint32_t units_per_segment = granule_bytes / unit_bytes;
-  static constexpr uint32_t segments_most = 1u << 17;
-  // The units of so many segments lie in one table, on huge pages.
-  static constexpr uint32_t segments_per_table = 128;
-  static constexpr size_t unit_table_bytes =
-      size_t{segments_per_table} * units_per_segment * sizeof(std::atomic<uint32_t>);
 };
 
 }  // namespace firn

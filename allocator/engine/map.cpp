@@ -18,8 +18,8 @@ Result<void> EngineImpl::allow_peer(int device) {
           if (Result<void> opened = open(address_of(*block, span), bytes_at(*block, span));
               !opened)
             return opened;
-    for (uint32_t i = 0; i < segment_count_; ++i)
-      if (const Segment& segment = *segments_[i].load(); !segment.frames.empty())
+    for (uint32_t i = 0; i < small_blocks_.segments(); ++i)
+      if (const Segment& segment = small_blocks_.segment(i); !segment.frames.empty())
         if (Result<void> opened = open(segment.address, granule_bytes); !opened) return opened;
     for (const auto& region : region_owner_)
       for (const auto& [address, mapped] : region->frames())

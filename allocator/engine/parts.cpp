@@ -9,10 +9,6 @@
 
 namespace firn {
 
-namespace {
-const std::map<uint64_t, uint64_t> no_ranges;
-}
-
 Result<void*> EngineImpl::allocate_segment(size_t bytes, CUstream stream, bool small,
                                            const char* reason) {
   FIRN_CHECK(bytes > size_class::small_most, "a segment of %zu bytes", bytes);
@@ -104,15 +100,10 @@ void EngineImpl::add_inactive(PoolTallies& t) const {
   int64_t pieces = 0, bytes = 0;
   const int64_t active = t.active[1].current - parts_.active_small;
   if (active > 0) {
-    pieces = small_blocks_ - active;
-    bytes = reserved_tally_[0].current() - (t.active_bytes[1].current - parts_.active_small_bytes);
-    for (const auto& ranges : small_)
-      for (const auto& [begin, size] : ranges ? ranges->free_ranges() : no_ranges) {
-        if (size < granule_bytes)
-          ++pieces;
-        else
-          bytes -= static_cast<int64_t>(size);  // a whole segment: nothing is split
-      }
+    const SmallBlocks::Gaps gaps = small_blocks_.gaps();
+    pieces = small_blocks_.blocks() - active + gaps.pieces;
+    bytes = reserved_tally_[0].current() -
+            (t.active_bytes[1].current - parts_.active_small_bytes) - gaps.whole_bytes;
   }
   parts_.shared.add_to(t.inactive_split, 1, pieces, t.active[1].allocated);
   parts_.shared_bytes.add_to(t.inactive_split_bytes, 1, bytes, t.active_bytes[1].allocated);

@@ -311,7 +311,8 @@ void EngineImpl::check() const {
     auto address = (unsigned long long)block.address;
     FIRN_CHECK(block.live_at == i, "block %llx", address);
     FIRN_CHECK(arena_->at(block.address) ==
-                   (block.segment != 0 ? segment_mark | (block.segment - 1) : block.index + 1),
+                   (block.segment != 0 ? SmallBlocks::segment_mark | (block.segment - 1)
+                                       : block.index + 1),
                "block %llx", address);
     uint64_t w = block.word.load();
     State state = word::state(w);
@@ -353,7 +354,8 @@ void EngineImpl::check() const {
         FIRN_CHECK(w & word::copies, "block %llx: copies without the flag", address);
     }
   }
-  for (uint32_t i = 0; i < segment_count_; ++i) count.add(segments_[i].load()->frames);
+  for (uint32_t i = 0; i < small_blocks_.segments(); ++i)
+    count.add(small_blocks_.segment(i).frames);
   const uint64_t shared_pages = count.shared_pages;
   const SharedFrames& shared = frames_.shared();
   FIRN_CHECK(shared_pages + shared.free_pages() == shared.count() * granule_pages,

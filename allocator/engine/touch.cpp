@@ -15,7 +15,7 @@ Result<Hold> EngineImpl::touch(const void* pointer, CUstream stream, Access acce
   if (!arena_->contains(address)) return Hold{};
   uint32_t entry = arena_->at(address);
   if (entry == 0) return Hold{};
-  if (entry & segment_mark) return touch_small(entry, address, stream, access, seen);
+  if (entry & SmallBlocks::segment_mark) return touch_small(entry, address, stream, access, seen);
   Block* found = large_at(entry, address);
   if (!found) return Hold{};
   Block& block = *found;

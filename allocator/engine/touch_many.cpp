@@ -26,7 +26,7 @@ size_t EngineImpl::touch_many(std::span<const uint64_t> addresses, Access access
     if (!arena_->contains(addresses[done])) continue;
     const uint32_t entry = arena_->at(addresses[done]);
     if (entry == 0) continue;
-    const bool small = entry & segment_mark;
+    const bool small = entry & SmallBlocks::segment_mark;
     Block* found = small ? whole_at(entry, addresses[done], seen) : large_at(entry, addresses[done]);
     if (!found) continue;
     Block& block = *found;

@@ -20,7 +20,7 @@
 //
 // Blocks share frames where their size is no whole number of granules (memory/shared_frames.h); a
 // bit stands for each page of a shared frame. A segment is a granule that small blocks share
-// (engine/segments.cpp). A region is a stretch of addresses whose frames stay mapped while blocks
+// (blocks/small_blocks.h). A region is a stretch of addresses whose frames stay mapped while blocks
 // follow each other there (blocks/region.h), and a place is the part of it that is planned for one
 // block of an iteration (lifetimes/places.h).
 //

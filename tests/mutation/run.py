@@ -36,6 +36,9 @@ UNITS = "tests/allocator/"
 FILES = {  # and the tests of each
     "allocator/blocks/block.cpp": ["block_test", "engine_test"],
     "allocator/blocks/block_word.cpp": ["block_test", "block_state_test", "engine_test"],
+    "allocator/blocks/small_blocks.cpp": ["small_blocks_test", "small_blocks_model_test",
+                                          "engine_small_test", "engine_segments_test",
+                                          "engine_parts_test", "engine_test"],
     "allocator/blocks/streams.cpp": ["streams_test", "streams_refused_test", "engine_streams_test",
                                      "engine_stop_test"],
     "allocator/blocks/uses.cpp": ["uses_test", "engine_streams_test", "engine_test"],

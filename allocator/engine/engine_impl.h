@@ -38,6 +38,7 @@
 #include "allocator/policy/event_ring.h"
 #include "allocator/policy/learner.h"
 #include "allocator/policy/outlook.h"
+#include "allocator/policy/place_planner.h"
 #include "allocator/policy/spare_choice.h"
 #include "allocator/record/trace.h"
 #include "firn/canary.h"
@@ -390,7 +391,6 @@ class EngineImpl final : public Engine, private EngineLimits, private InMotion {
     return block.place_bytes != 0 ? block.address : block.base();
   }
   Placing::Place* place_of(Identity identity, uint64_t known_as);
-  void find_stays(std::vector<lifetimes::Stay>& stays);
   Placing::Place* next_place(unsigned stream, size_t bytes);
   Block* placed_block(Lock& lock, unsigned stream, size_t bytes);
   Block* settle_in(Placing::Place& place, unsigned stream, size_t bytes);
@@ -400,15 +400,12 @@ class EngineImpl final : public Engine, private EngineLimits, private InMotion {
   void collect_places(Region& region);
   void drop_placed(Block& block);
   Placing::Place* planned_place(const Block& block);
-  void note_leaving(const Block& block);
   void note_allocation(Identity identity, const Block& block);
-  void give_up_places();
   uint64_t reclaim_regions(uint64_t granules);
   void stop_placing();
   void bar_place(const Block& block);
   void consider_places();
-  void follow_places();
-  void begin_round();
+  PlacePlanner::Figures places_figures() const;
   void take_places_stock();
   bool ponder_places();
   void adopt_places(const lifetimes::Places& planned, uint64_t period);
@@ -505,6 +502,7 @@ class EngineImpl final : public Engine, private EngineLimits, private InMotion {
   lifetimes::Plan<Block*> plan_;
   Births births_;
   Placing placing_;
+  PlacePlanner planner_{options_.places && !options_.adversarial, options_.no_wall_clock};
   std::atomic<bool> ponder_due_{false}, host_due_{false};
   lifetimes::Load reading_;             // of the store
   lifetimes::Fullest fullest_;

@@ -60,7 +60,7 @@ bool EngineImpl::start_spill(Block& block, bool leave, uint64_t pages) {
   // (A block may be used on recorded streams until it is freed, without further reports.)
   if (w & word::recorded)
     for (uint16_t stream : block.recorded_streams) uses_.add(block, streams_.now(stream));
-  if (leave) note_leaving(block);
+  if (leave && learner_) planner_.note_leaving(*learner_, block);
   block.leave = leave;
   block.uses_ordered = false;
   uint64_t left = pages;

@@ -15,7 +15,6 @@
 #include "allocator/blocks/region.h"
 #include "allocator/engine/thrash.h"
 #include "allocator/policy/learner.h"
-#include "allocator/lifetimes/places.h"
 
 namespace firn {
 
@@ -39,7 +38,7 @@ struct Births {
   uint64_t wants_made = UINT64_MAX;                      // event number
 };
 
-/// Planned places (places.cpp, plan_places.cpp, regions.cpp).
+/// Planned places (places.cpp, regions.cpp).
 struct Placing {
   struct Place {
     Identity identity;
@@ -53,17 +52,7 @@ struct Placing {
   bool active = false;
   std::vector<Place> places;
   std::vector<uint32_t> of;        // by identity: its first place + 1
-  uint64_t period = 0, pages = 0; // the plan's; of all regions, as planned
-  std::vector<uint64_t> left_at;   // by identity: the event at which it last left the device
-  bool due = false, ready = false; // a plan is being made; its stock waits for it
-  lifetimes::PlacesInput stock;
-  uint64_t seen = 0, since = 0;    // a period, and the event since which it was that
-  uint64_t next = 0;               // event number before which nothing is planned
-  uint64_t rounds_waited = 1;
-  uint64_t rounds_watched = 0, maps_watched = 0;  // rounds since the last verdict; maps in them
-  uint64_t round = 0;              // event number at which the round of the period began
-  uint64_t adopted = 0;            // event number at which the plan was adopted
-  uint64_t maps_before = 0, placed_before = 0, missed_before = 0;  // counts at that time
+  uint64_t pages = 0;              // of all regions, as planned
 };
 
 /// Written under the lock, read without it: see Engine::failures().

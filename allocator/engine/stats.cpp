@@ -48,7 +48,15 @@ EngineStats EngineImpl::stats() const {
                                                                   block->place_bytes);
   }
   s.resident_bytes += s.region_used_bytes;
-  if (!placing_.active) s.places = s.region_planned_bytes = 0;
+  if (placing_.active) {
+    s.places = placing_.places.size();
+    s.region_planned_bytes = placing_.pages * page_bytes;
+  }
+  s.places_missed = planner_.missed();
+  s.maps_without_places = planner_.maps_without_places();
+  s.maps_with_places = planner_.maps_with_places();
+  s.waste_without_places = planner_.waste_without_places();
+  s.waste_with_places = planner_.waste_with_places();
   s.gap_bytes = frames_.shared().free_pages() * page_bytes;
   s.host_used_bytes = host_.used();
   s.in_flight_bytes = transfers_.in_flight_bytes();

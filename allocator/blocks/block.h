@@ -80,7 +80,7 @@ struct alignas(64) Block {
   std::atomic<uint32_t> maker_of{0};   // the generation in which maker ...
   std::atomic<const char*> maker{nullptr};  // ... allocated it; see Engine::hold_new()
   uint64_t place_bytes = 0;            // of its place in a region; 0: it has frames of its own
-  uint32_t place = 0;                  // then: its index in the engine's places
+  uint32_t place = 0;                  // then: its index in PlacedBlocks
   uint32_t segment = 0;                // of a block that stands for a segment: its number + 1
   uint32_t version = 0;                // raised at every write: tells stale copies from valid ones
   uint32_t live_at = 0;                // place in the engine's list of live large blocks

@@ -2,7 +2,7 @@
 // that are never alive at once overlap; frames stay mapped while one block follows the other.
 //
 // Owns the frames that are mapped in it, and knows which bytes are in use; the plan, and which
-// block has which place, is the engine's (engine/places.cpp). Looking up is lock-free; all else
+// block has which place, is PlacedBlocks's (placed_blocks.h). Looking up is lock-free; all else
 // needs the engine's lock.
 #pragma once
 

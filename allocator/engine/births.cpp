@@ -18,7 +18,7 @@ bool EngineImpl::allocate_ahead() {
     const History::Upcoming coming = learner_->history().upcoming(ahead);
     if (coming.kind != EventKind::allocate && coming.kind != EventKind::free) continue;
     const std::optional<unsigned> stream = learner_->stream_of(coming.identity);
-    if (!stream || place_of(coming.identity, coming.bytes)) continue;
+    if (!stream || placed_.place_of(coming.identity, coming.bytes)) continue;
     Births::Kind& kind = births_kind(*stream, pages_of(coming.bytes));
     if (coming.kind == EventKind::free) {
       ++kind.ready;
@@ -92,7 +92,7 @@ void EngineImpl::foresee_wants() {
     const History::Upcoming coming = learner_->history().upcoming(ahead);
     if (coming.kind != EventKind::allocate && coming.kind != EventKind::free) continue;
     const std::optional<unsigned> stream = learner_->stream_of(coming.identity);
-    if (!stream || place_of(coming.identity, coming.bytes)) continue;
+    if (!stream || placed_.place_of(coming.identity, coming.bytes)) continue;
     Births::Wants& wants = births_.wants[{*stream, pages_of(coming.bytes)}];
     if (coming.kind == EventKind::free) {
       --wants.balance;

@@ -62,7 +62,7 @@ void EngineImpl::give_all(Lock& lock) {
     unmap_spans(*block);
   }
   (void)carry_out_unmappings(lock);
-  for (const auto& region : region_owner_)
+  for (const auto& region : placed_.regions())
     while (!region->frames().empty()) {
       const uint64_t address = region->frames().begin()->first;
       std::vector<Frame> frames{region->unmapped(address)};

@@ -214,7 +214,7 @@ bool EngineImpl::pump_locked() {
   each_of(faulting_, [this](Block& block) { advance_fault(block); });
   each_of(draining_, [this](Block& block) { finish_drain(block); });
   settle_deferred();
-  if (!placing_.active && !region_owner_.empty()) (void)reclaim_regions(UINT64_MAX);
+  if (!placed_.active() && !placed_.regions().empty()) (void)reclaim_regions(UINT64_MAX);
   if (store_) changed |= write_back();
   host_.look_again(clock_.now_ns());
   host_due_.store(host_.ahead_due(), std::memory_order_release);

@@ -15,8 +15,8 @@
 
 #include "allocator/blocks/age_order.h"
 #include "allocator/blocks/block.h"
+#include "allocator/blocks/placed_blocks.h"
 #include "allocator/blocks/ready_blocks.h"
-#include "allocator/blocks/region.h"
 #include "allocator/blocks/small_blocks.h"
 #include "allocator/blocks/uses.h"
 #include "allocator/engine/engine.h"
@@ -180,7 +180,6 @@ class EngineImpl final : public Engine, private EngineLimits, private InMotion {
   bool operators_in_way(const Error& error, size_t bytes) const;
   bool may_be_in_host(const Error& error, size_t bytes);
   uint64_t staying_bytes(bool with_held) const;
-  uint64_t bytes_in_places() const;
 
   // allocate.cpp
   int see_stream(CUstream stream, CUcontext context = nullptr);
@@ -217,6 +216,9 @@ class EngineImpl final : public Engine, private EngineLimits, private InMotion {
   void look_at_deferred();
   void settle_deferred();
   bool fenced_wait() const;
+  static uint64_t export_key(const Block& block) {
+    return block.place_bytes != 0 ? block.address : block.base();
+  }
   const Use* fence_of(const Block& block) const;
   void drop_descriptor(Block& block);
 
@@ -385,34 +387,24 @@ class EngineImpl final : public Engine, private EngineLimits, private InMotion {
   bool room_for_birth(uint64_t granules);
   bool spared(const Block& block);
 
-  // places.cpp, plan_places.cpp, regions.cpp
-  Region* region_of(unsigned stream) const;
-  static uint64_t export_key(const Block& block) {
-    return block.place_bytes != 0 ? block.address : block.base();
-  }
-  Placing::Place* place_of(Identity identity, uint64_t known_as);
-  Placing::Place* next_place(unsigned stream, size_t bytes);
+  // places.cpp, plan_places.cpp, regions.cpp: what the engine has to do around PlacePlanner, which
+  // tells when places are planned, and PlacedBlocks, which has them
+  PlacedBlocks::Place* next_place(unsigned stream, size_t bytes);
   Block* placed_block(Lock& lock, unsigned stream, size_t bytes);
-  Block* settle_in(Placing::Place& place, unsigned stream, size_t bytes);
-  bool fill_region(Region& region, uint64_t begin, uint64_t end);
-  void count_region_bytes(bool made, uint64_t address, uint64_t bytes, unsigned stream);
-  void count_region_runs(size_t before, const Region& region);
   void collect_places(Region& region);
   void drop_placed(Block& block);
-  Placing::Place* planned_place(const Block& block);
-  void note_allocation(Identity identity, const Block& block);
-  uint64_t reclaim_regions(uint64_t granules);
   void stop_placing();
-  void bar_place(const Block& block);
-  void consider_places();
   PlacePlanner::Figures places_figures() const;
+  void consider_places();
   void take_places_stock();
   bool ponder_places();
   void adopt_places(const lifetimes::Places& planned, uint64_t period);
+  bool fill_region(Region& region, uint64_t begin, uint64_t end);
+  void count_region_bytes(bool made, uint64_t address, uint64_t bytes, unsigned stream);
+  void count_region_runs(size_t before, const Region& region);
+  uint64_t reclaim_regions(uint64_t granules);
   Region* make_region(unsigned stream);
   void add_regions(std::vector<BlockInfo>& blocks) const;
-  uint64_t check_regions() const;
-  std::pair<int64_t, int64_t> region_gaps() const;
   bool places_in_way(uint64_t granules) const;
 
   // report.cpp
@@ -481,8 +473,7 @@ class EngineImpl final : public Engine, private EngineLimits, private InMotion {
   std::array<std::atomic<ReadyBlocks*>, Streams::capacity> ready_{};
   std::vector<std::unique_ptr<ReadyBlocks>> ready_owner_;
   SmallBlocks small_blocks_;
-  std::array<std::atomic<Region*>, regions_most> regions_{};  // for good; looked up without lock
-  std::vector<std::unique_ptr<Region>> region_owner_;
+  PlacedBlocks placed_{table_, streams_, uses_};
   // By base; of blocks in planned places, by address.
   std::unordered_map<uint64_t, std::shared_ptr<const ExportedMemory>> exported_;
   AgeOrder ages_, ahead_;
@@ -501,7 +492,6 @@ class EngineImpl final : public Engine, private EngineLimits, private InMotion {
   SpareChoice choice_{options_.spare_fraction};
   lifetimes::Plan<Block*> plan_;
   Births births_;
-  Placing placing_;
   PlacePlanner planner_{options_.places && !options_.adversarial, options_.no_wall_clock};
   std::atomic<bool> ponder_due_{false}, host_due_{false};
   lifetimes::Load reading_;             // of the store

@@ -31,7 +31,7 @@ Result<std::shared_ptr<const ExportedMemory>> EngineImpl::export_memory(const vo
                                     "(firn_budget)", pointer));
     add(of);
   } else if (block->place_bytes != 0) {
-    const auto& mapped = region_of(block->stream)->frames();
+    const auto& mapped = placed_.region_of(block->stream)->frames();
     auto frame = std::prev(mapped.upper_bound(block->address));
     base = frame->first;
     for (; frame != mapped.end() && frame->first < block->address + block->place_bytes; ++frame)

@@ -269,7 +269,7 @@ Result<void> EngineImpl::record_stream(const void* pointer, CUstream stream, CUc
   if (std::find(recorded.begin(), recorded.end(), index) == recorded.end())
     recorded.push_back(static_cast<uint16_t>(index));
   block->word.set(word::recorded);
-  bar_place(*block);
+  placed_.bar(*block);
   return {};
 }
 

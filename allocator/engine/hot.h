@@ -27,7 +27,7 @@ inline uint64_t EngineImpl::note(EventKind kind, const Block& block) {
 inline Block* EngineImpl::large_at(uint32_t entry, uint64_t address) const {
   if (!(entry & region_mark)) [[likely]]
     return &table_[entry - 1];
-  return regions_[entry & ~region_mark].load(std::memory_order_acquire)->at(address, table_);
+  return placed_.region(entry & ~region_mark)->at(address, table_);
 }
 
 /// See SmallBlocks::whole_at(); a use proves a small block as it proves a large one.

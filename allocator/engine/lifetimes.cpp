@@ -18,7 +18,7 @@ namespace firn {
 /// Feeds the events since the last time to the history. False: there were none.
 bool EngineImpl::take_events() {
   return learner_->take_events(counted_.plan_ns, [this](Identity identity, const Block& block) {
-    note_allocation(identity, block);
+    if (placed_.missed(identity, block)) planner_.note_missed();
   });
 }
 
@@ -73,7 +73,7 @@ uint64_t EngineImpl::movable_capacity() const {
 
 /// Pages that a coming allocation will take.
 uint64_t EngineImpl::pages_to_come(const History::Upcoming& coming) {
-  const Placing::Place* place = place_of(coming.identity, coming.bytes);
+  const PlacedBlocks::Place* place = placed_.place_of(coming.identity, coming.bytes);
   return place ? (place->bytes + page_bytes - 1) / page_bytes : coming.bytes / page_bytes;
 }
 
@@ -86,7 +86,7 @@ void EngineImpl::lay_out_period(Outlook& outlook) {
                    {.size = block->pages, .on_device = block->mapped,
                     .clean = clean_pages(*block)},
                    true);
-  for (const auto& region : region_owner_)
+  for (const auto& region : placed_.regions())
     for (const auto& [address, block] : region->used()) {
       if (block->state() != State::resident || !learner_->life_of(*block)) continue;
       const uint64_t size = (block->place_bytes + page_bytes - 1) / page_bytes;

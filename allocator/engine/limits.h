@@ -7,7 +7,6 @@ namespace firn {
 
 struct EngineLimits {
   static constexpr uint32_t region_mark = 0x40000000u;  // (beside SmallBlocks::segment_mark)
-  static constexpr uint32_t regions_most = 64;
   // The driver does not call back: completed copies are found by polling, this often while a thread
   // waits.
   static constexpr uint64_t poll_ns = 100'000;

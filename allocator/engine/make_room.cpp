@@ -96,7 +96,7 @@ class EngineImpl::RoomSearch {
     const uint64_t lacking = wanted_.granules * granule_pages;
     uint64_t coming = coming_pages();
     regions_wait_ = false;
-    if (coming < lacking && !engine_.region_owner_.empty()) {
+    if (coming < lacking && !engine_.placed_.regions().empty()) {
       const uint64_t idle = engine_.reclaim_regions(wanted_.granules);
       coming = std::max(coming, engine_.frames_.available() * granule_pages) + idle;
       regions_wait_ = idle > 0;

@@ -21,7 +21,7 @@ Result<void> EngineImpl::allow_peer(int device) {
     for (uint32_t i = 0; i < small_blocks_.segments(); ++i)
       if (const Segment& segment = small_blocks_.segment(i); !segment.frames.empty())
         if (Result<void> opened = open(segment.address, granule_bytes); !opened) return opened;
-    for (const auto& region : region_owner_)
+    for (const auto& region : placed_.regions())
       for (const auto& [address, mapped] : region->frames())
         if (Result<void> opened = open(address, mapped.frame.bytes()); !opened) return opened;
     return {};

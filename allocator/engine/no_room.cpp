@@ -38,7 +38,7 @@ std::vector<PinnedBytes> EngineImpl::pinned_bytes() const {
   std::map<std::string, uint64_t> by_reason;
   for (const Block* block : live_)
     if (const char* why = why_it_stays(*block)) by_reason[why] += block->device * page_bytes;
-  if (const uint64_t in_places = bytes_in_places(); in_places > 0)
+  if (const uint64_t in_places = placed_.busy_bytes(); in_places > 0)
     by_reason[in_places_words] += in_places;
   if (const uint64_t small = staying_segments(true) * granule_bytes; small > 0)
     by_reason[of_small] += small;
@@ -56,15 +56,7 @@ uint64_t EngineImpl::staying_bytes(bool with_held) const {
     const char* const why = why_it_stays(*block);
     if (why && (with_held || why != held)) bytes += block->device * page_bytes;
   }
-  return bytes + bytes_in_places();
-}
-
-uint64_t EngineImpl::bytes_in_places() const {
-  uint64_t bytes = 0;
-  for (const auto& region : region_owner_)
-    for (const auto& [address, mapped] : region->frames())
-      if (!region->idle(address)) bytes += mapped.frame.bytes();
-  return bytes;
+  return bytes + placed_.busy_bytes();
 }
 
 uint64_t EngineImpl::room_at_most() const {

@@ -95,7 +95,7 @@ uint64_t EngineImpl::working_bytes(uint64_t since) const {
   }
   uint64_t bytes = pages * page_bytes +
                    static_cast<uint64_t>(std::max<int64_t>(reserved_tally_[0].current(), 0));
-  for (const auto& region : region_owner_) bytes += region->mapped_granules() * granule_bytes;
+  for (const auto& region : placed_.regions()) bytes += region->mapped_granules() * granule_bytes;
   return bytes;
 }
 

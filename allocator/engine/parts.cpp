@@ -107,8 +107,10 @@ void EngineImpl::add_inactive(PoolTallies& t) const {
   }
   parts_.shared.add_to(t.inactive_split, 1, pieces, t.active[1].allocated);
   parts_.shared_bytes.add_to(t.inactive_split_bytes, 1, bytes, t.active_bytes[1].allocated);
-  if (region_owner_.empty()) return;
-  const auto [gaps, gap_bytes] = region_gaps();
+  if (placed_.regions().empty()) return;
+  const auto [gaps, gap_bytes] = placed_.gaps([this](const Block& block) {
+    return std::find(deferred_.begin(), deferred_.end(), &block) != deferred_.end();
+  });
   parts_.regions.add_to(t.inactive_split, 2, gaps, t.active[2].allocated);
   parts_.regions_bytes.add_to(t.inactive_split_bytes, 2, gap_bytes, t.active_bytes[2].allocated);
 }

@@ -8,14 +8,7 @@
 namespace firn {
 
 PlacePlanner::Figures EngineImpl::places_figures() const {
-  return {placing_.active, placing_.places.size(), counted_.placed, mapper_.maps()};
-}
-
-/// Notes an allocation with a planned place that got a block of its own instead.
-void EngineImpl::note_allocation(Identity identity, const Block& block) {
-  if (!placing_.active || block.place_bytes != 0 || identity >= placing_.of.size()) return;
-  for (uint32_t i = placing_.of[identity]; i != 0; i = placing_.places[i - 1].next)
-    if (!placing_.places[i - 1].barred) return planner_.note_missed();
+  return {placed_.active(), placed_.places(), placed_.placed(), mapper_.maps()};
 }
 
 void EngineImpl::consider_places() {
@@ -38,7 +31,7 @@ void EngineImpl::take_places_stock() {
         state != State::free)
       pages += block->pages;
   }
-  for (const auto& region : region_owner_)
+  for (const auto& region : placed_.regions())
     for (const auto& [address, block] : region->used()) pages += block->pages;
   planner_.take(*learner_, budget - std::min(budget, small), pages);
 }
@@ -64,34 +57,26 @@ bool EngineImpl::ponder_places() {
 }
 
 void EngineImpl::adopt_places(const lifetimes::Places& planned, uint64_t period) {
-  placing_.active = false;
-  for (const auto& region : region_owner_) collect_places(*region);
-  for (Placing::Place& place : placing_.places)
-    if (place.block && !place.region->used().contains(place.address)) drop_placed(*place.block);
-  placing_.places.clear();
-  placing_.of.clear();
+  placed_.stop();
+  for (const auto& region : placed_.regions()) collect_places(*region);
+  for (Block* block : placed_.forget()) drop_placed(*block);
   if (planned.places.empty()) {
     stop_placing();
     planner_.give_up(*learner_);
     return;
   }
-  placing_.pages = 0;
+  uint64_t bytes = 0;
   for (const lifetimes::Places::Height& height : planned.heights) {
     Region* region = make_region(height.stream);
     if (!region || height.bytes > region->bytes()) continue;
-    placing_.pages += height.bytes / page_bytes;
-    for (const lifetimes::Places::Place& place : planned.places) {
-      if (place.stream != height.stream) continue;
-      if (place.identity >= placing_.of.size()) placing_.of.resize(place.identity + 1024);
-      uint32_t& first = placing_.of[place.identity];
-      placing_.places.push_back({place.identity, place.pages * page_bytes,
-                                 region->base() + place.offset, place.bytes, region, nullptr,
-                                 false, first});
-      first = static_cast<uint32_t>(placing_.places.size());
-    }
+    bytes += height.bytes;
+    for (const lifetimes::Places::Place& place : planned.places)
+      if (place.stream == height.stream)
+        placed_.add_place(*region, place.identity, place.pages * page_bytes, place.offset,
+                          place.bytes);
     ready(height.stream).placing.store(true, std::memory_order_relaxed);
   }
-  placing_.active = !placing_.places.empty();
+  placed_.begin(bytes);
   planner_.adopted(*learner_, planned, period, places_figures());
 }
 

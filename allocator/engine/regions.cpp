@@ -1,17 +1,10 @@
-// Regions: the memory of planned places (places.cpp), mapped as places are first used, taken apart
-// where nothing lives when others need it; and their statistics and checks.
+// Regions: the memory of planned places (blocks/placed_blocks.h), mapped as places are first used,
+// taken apart where nothing lives when others need it; and their statistics.
 #include <algorithm>
 
-#include "allocator/base/check.h"
 #include "allocator/engine/engine_impl.h"
 
 namespace firn {
-
-Region* EngineImpl::region_of(unsigned stream) const {
-  for (const auto& region : region_owner_)
-    if (region->stream() == stream) return region.get();
-  return nullptr;
-}
 
 /// Maps frames where the region has none, as far as they are available.
 bool EngineImpl::fill_region(Region& region, uint64_t begin, uint64_t end) {
@@ -61,7 +54,7 @@ void EngineImpl::count_region_runs(size_t before, const Region& region) {
 /// records events behind the others. Returns the pages of those: they will come.
 uint64_t EngineImpl::reclaim_regions(uint64_t granules) {
   uint64_t waiting = 0;
-  for (const auto& owned : region_owner_) {
+  for (const auto& owned : placed_.regions()) {
     Region& region = *owned;
     collect_places(region);
     if (region.mapped_granules() == 0) continue;
@@ -90,22 +83,19 @@ uint64_t EngineImpl::reclaim_regions(uint64_t granules) {
 
 /// The stream's region: addresses for as much as the budget, which cost nothing.
 Region* EngineImpl::make_region(unsigned stream) {
-  if (Region* region = region_of(stream)) return region;
-  if (region_owner_.size() == regions_most) return nullptr;
+  if (Region* region = placed_.region_of(stream)) return region;
+  if (placed_.regions().size() == PlacedBlocks::regions_most) return nullptr;
   const auto granules = static_cast<uint32_t>(frames_.budget_granules());
   const auto address = arena_->take(granules);
   if (!address) return nullptr;
-  region_owner_.push_back(
-      std::make_unique<Region>(*address, granules, static_cast<uint16_t>(stream)));
-  const auto index = static_cast<uint32_t>(region_owner_.size() - 1);
-  regions_[index].store(region_owner_.back().get(), std::memory_order_release);
-  arena_->set(*address, granules, region_mark | index);
-  return region_owner_.back().get();
+  const uint32_t number = placed_.add_region(*address, granules, stream);
+  arena_->set(*address, granules, region_mark | number);
+  return placed_.region(number);
 }
 
 /// Fills in the stretch of memory that blocks in places share; lists stretches without any.
 void EngineImpl::add_regions(std::vector<BlockInfo>& blocks) const {
-  for (const auto& region : region_owner_) {
+  for (const auto& region : placed_.regions()) {
     for (const Region::Run& run : region->runs()) {
       const uint64_t bytes = run.granules * granule_bytes;
       bool used = false;
@@ -126,78 +116,17 @@ void EngineImpl::add_regions(std::vector<BlockInfo>& blocks) const {
   }
 }
 
-/// Free pieces between blocks in places, in stretches with any in use: their number and bytes.
-std::pair<int64_t, int64_t> EngineImpl::region_gaps() const {
-  int64_t pieces = 0, bytes = 0;
-  const auto active = [this](const Block& block) {
-    return block.state() != State::ready ||
-           std::find(deferred_.begin(), deferred_.end(), &block) != deferred_.end();
-  };
-  for (const auto& region : region_owner_)
-    for (const Region::Run& run : region->runs()) {
-      const uint64_t end = run.begin + run.granules * granule_bytes;
-      uint64_t at = run.begin;
-      bool any = false;
-      const auto gap_until = [&](uint64_t next) {
-        pieces += next > at;
-        bytes += static_cast<int64_t>(next - at);
-      };
-      for (auto it = region->used().lower_bound(run.begin);
-           it != region->used().end() && it->first < end; ++it) {
-        if (!active(*it->second)) continue;
-        any = true;
-        gap_until(it->first);
-        at = it->first + it->second->place_bytes;
-      }
-      if (any) gap_until(end);
-    }
-  return {pieces, bytes};
-}
-
 /// Would there be room if blocks in planned places had frames of their own, and could leave?
 bool EngineImpl::places_in_way(uint64_t granules) const {
   if (spilling_stopped_) return false;
-  uint64_t held = 0, wanted = granules - std::min(granules, frames_.available());
+  uint64_t wanted = granules - std::min(granules, frames_.available());
   if (wanted == 0) return false;  // there is room, which the device refuses
-  for (const auto& region : region_owner_)
-    for (const auto& [address, mapped] : region->frames())
-      if (!region->idle(address)) held += mapped.frame.granules;
   uint64_t in_host = 0;  // pages
   for (const Block* block : live_)
     if (block->word.load(std::memory_order_relaxed) & word::zero_copy)
       in_host += block->mapped - block->device;
   wanted += (in_host + granule_pages - 1) / granule_pages;
-  return wanted <= held;
-}
-
-/// The granules that regions hold.
-uint64_t EngineImpl::check_regions() const {
-  uint64_t granules = 0;
-  for (const auto& region : region_owner_) {
-    uint64_t held = 0, end = 0;
-    for (const auto& [address, mapped] : region->frames()) {
-      FIRN_CHECK(address >= end, "frames overlap at %llx", (unsigned long long)address);
-      end = address + mapped.frame.bytes();
-      held += mapped.frame.granules;
-    }
-    FIRN_CHECK(held == region->mapped_granules(), "%llu granules, %llu counted",
-               (unsigned long long)held, (unsigned long long)region->mapped_granules());
-    granules += held;
-    end = 0;
-    for (const auto& [address, block] : region->used()) {
-      FIRN_CHECK(address == block->address && address >= end, "places overlap at %llx",
-                 (unsigned long long)address);
-      end = address + block->place_bytes;
-      const State state = block->state();
-      FIRN_CHECK(state == State::resident || state == State::ready, "the place at %llx is %s",
-                 (unsigned long long)address, state_names[static_cast<int>(state)]);
-      FIRN_CHECK(region->lacking(address, end) == 0, "the place at %llx is not mapped",
-                 (unsigned long long)address);
-      FIRN_CHECK(region->at(address, table_) == block && region->at(end - 1, table_) == block,
-                 "the block at %llx is not found", (unsigned long long)address);
-    }
-  }
-  return granules;
+  return wanted <= placed_.busy_bytes() / granule_bytes;
 }
 
 }  // namespace firn

@@ -147,7 +147,7 @@ uint64_t EngineImpl::leaving_pages() const {
 /// Holds of all threads; thread_holds() are the caller's.
 int64_t EngineImpl::all_holds() const {
   int64_t holds = 0;
-  for (const auto& region : region_owner_)
+  for (const auto& region : placed_.regions())
     for (const auto& [address, block] : region->used())
       holds += static_cast<int64_t>(word::holds(block->word.load(std::memory_order_relaxed)));
   for (const Block* block : live_)

@@ -12,9 +12,7 @@
 
 #include "allocator/base/relaxed.h"
 #include "allocator/blocks/block.h"
-#include "allocator/blocks/region.h"
 #include "allocator/engine/thrash.h"
-#include "allocator/policy/learner.h"
 
 namespace firn {
 
@@ -36,23 +34,6 @@ struct Births {
   };
   std::map<std::pair<unsigned, uint32_t>, Wants> wants;  // by stream and pages
   uint64_t wants_made = UINT64_MAX;                      // event number
-};
-
-/// Planned places (places.cpp, regions.cpp).
-struct Placing {
-  struct Place {
-    Identity identity;
-    uint64_t known_as;  // the history's bytes
-    uint64_t address, bytes;
-    Region* region;
-    Block* block;   // null until it is first handed out
-    bool barred;    // its address may be known to others
-    uint32_t next;  // the identity's next place + 1; it may be played twice at once
-  };
-  bool active = false;
-  std::vector<Place> places;
-  std::vector<uint32_t> of;        // by identity: its first place + 1
-  uint64_t pages = 0;              // of all regions, as planned
 };
 
 /// Written under the lock, read without it: see Engine::failures().

@@ -40,7 +40,7 @@ EngineStats EngineImpl::stats() const {
       if (piece.slot_valid) s.nvme_bytes += piece.bytes;
     }
   }
-  for (const auto& region : region_owner_) {
+  for (const auto& region : placed_.regions()) {
     s.region_bytes += region->mapped_granules() * granule_bytes;
     s.region_used_bytes += region->used_bytes();
     for (const auto& [address, block] : region->used())
@@ -48,10 +48,11 @@ EngineStats EngineImpl::stats() const {
                                                                   block->place_bytes);
   }
   s.resident_bytes += s.region_used_bytes;
-  if (placing_.active) {
-    s.places = placing_.places.size();
-    s.region_planned_bytes = placing_.pages * page_bytes;
+  if (placed_.active()) {
+    s.places = placed_.places();
+    s.region_planned_bytes = placed_.planned_bytes();
   }
+  s.placed = placed_.placed();
   s.places_missed = planner_.missed();
   s.maps_without_places = planner_.maps_without_places();
   s.maps_with_places = planner_.maps_with_places();
@@ -191,7 +192,7 @@ void EngineImpl::trim() {
   }
   park_ready(true);
   (void)release_segments();
-  bool places_wait = !region_owner_.empty();
+  bool places_wait = !placed_.regions().empty();
   const auto leaving = [&] {
     return places_wait || !parked_.empty() || !deferred_.empty() || !draining_.empty() ||
            mapper_.unmapping();
@@ -370,7 +371,7 @@ void EngineImpl::check() const {
              "%llu pages in %llu shared frames, %llu free", (unsigned long long)shared_pages,
              (unsigned long long)shared.count(), (unsigned long long)shared.free_pages());
   const uint64_t granules =
-      count.granules + check_regions() + shared.count() + frames_.in_change();
+      count.granules + placed_.check() + shared.count() + frames_.in_change();
   FIRN_CHECK(granules + frames_.free_granules() == frames_.held_granules(),
              "%llu granules in blocks, %llu free, %llu held", (unsigned long long)granules,
              (unsigned long long)frames_.free_granules(),

@@ -261,7 +261,7 @@ Result<void> EngineImpl::pin(const void* pointer, const char* reason) {
     ++block->pin_count;
     block->word.set(word::pinned);
     trace("pin", *block, reason);
-    if (block->pages != 0) bar_place(*block);
+    if (block->pages != 0) placed_.bar(*block);
   });
 }
 
@@ -272,7 +272,7 @@ Result<void> EngineImpl::give_address(const void* pointer, const char* reason) {
     block->given_reason = reason;
     block->word.set(word::pinned | word::given);
     trace("pin", *block, reason);
-    if (block->pages != 0) bar_place(*block);
+    if (block->pages != 0) placed_.bar(*block);
   });
 }
 

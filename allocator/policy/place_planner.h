@@ -1,7 +1,7 @@
 // When places are planned (lifetimes/places.h), for what, and when they are given up: once a period
-// was the same for a few rounds in which frames were mapped anew, the period to come is planned for.
-// If the program then does something else, or the places save nothing, they are given up, and the
-// wait until the next plan doubles.
+// was the same for a few rounds in which frames were mapped anew, the next one is planned for. If
+// the program then does something else, or the places save nothing, they are given up, and the wait
+// until the next plan doubles.
 //
 // Owns: the rounds and what was counted in them, when each identity last left the device, and the
 // input of a plan until a thread takes it. (The engine has the places themselves.) Lock: the

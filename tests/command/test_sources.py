@@ -37,9 +37,10 @@ def layer_of(path):
 PARTS = {"base": set(), "layout": set(), "order": {"layout"}, "lifetimes": {"base", "layout"},
          "record": {"lifetimes"}, "memory": {"base"}, "blocks": {"base", "memory"},
          "movement": {"base", "lifetimes", "memory", "blocks"},
-         "engine": {"base", "memory", "blocks", "movement", "lifetimes", "record"},
+         "policy": {"base", "memory", "blocks", "lifetimes"},
+         "engine": {"base", "memory", "blocks", "movement", "policy", "lifetimes", "record"},
          "runtime": {"base", "memory", "record", "engine"}, "report": {"base"},
-         "simulate": {"base", "memory", "blocks", "engine", "runtime"}}
+         "simulate": {"base", "memory", "blocks", "lifetimes", "engine", "runtime"}}
 
 MAY_INCLUDE = {"front ends": {"front ends", "allocator", "seams"},
                "allocator": {"allocator", "seams"}, "seams": {"seams"},

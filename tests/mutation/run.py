@@ -42,6 +42,8 @@ FILES = {  # and the tests of each
     "allocator/blocks/streams.cpp": ["streams_test", "streams_refused_test", "engine_streams_test",
                                      "engine_stop_test"],
     "allocator/blocks/uses.cpp": ["uses_test", "engine_streams_test", "engine_test"],
+    "allocator/blocks/placed_blocks.cpp": ["placed_blocks_test", "engine_places_test",
+                                           "engine_test"],
     "allocator/movement/host_copies.cpp": ["host_copies_test", "engine_write_test", "engine_test"],
     "allocator/movement/mapper.cpp": ["mapper_test", "mapper_refused_test", "engine_map_test",
                                       "engine_map_apart_test", "engine_test"],
@@ -51,6 +53,12 @@ FILES = {  # and the tests of each
     "allocator/movement/transfers.cpp": ["transfers_test", "engine_refused_copies_test",
                                          "engine_test"],
     "allocator/memory/host_tier.cpp": ["host_tier_test", "host_tier_growth_test", "engine_test"],
+    "allocator/lifetimes/stage_move.cpp": ["lifetimes/rehearse_test", "spare_choice_test"],
+    "allocator/policy/learner.cpp": ["learner_test", "outlook_test", "engine_lifetimes_test"],
+    "allocator/policy/outlook.cpp": ["outlook_test", "engine_lifetimes_test"],
+    "allocator/policy/place_planner.cpp": ["place_planner_test", "engine_places_test"],
+    "allocator/policy/spare_choice.cpp": ["spare_choice_test", "engine_lifetimes_test"],
+    "allocator/engine/tiers.cpp": ["engine_lifetimes_test", "engine_test"],
     "allocator/engine/fault.cpp": ["engine_fault_test", "engine_read_test", "engine_test",
                                    "engine_parts_test", "engine_stop_test",
                                    "engine_sums_test", "engine_trace_test",
@@ -61,6 +69,10 @@ FILES = {  # and the tests of each
                                    "engine_patience_test"],
     "allocator/engine/read.cpp": ["engine_read_test", "engine_fault_test", "engine_sums_test",
                                   "engine_patience_test", "engine_stop_test", "engine_test"],
+    "allocator/simulate/greedy.cpp": ["simulate/compared_policies_test", "engine_stop_test"],
+    "allocator/simulate/greedy_plan.cpp": ["simulate/greedy_plan_test",
+                                           "simulate/compared_policies_test"],
+    "allocator/simulate/oracle.cpp": ["simulate/compared_policies_test"],
 }
 SHORT, LONG = (6, 3000), (30, 8000)  # seeds and operations of the simulation
 

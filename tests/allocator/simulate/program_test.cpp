@@ -2,50 +2,21 @@
 #include "allocator/simulate/program.h"
 
 #include <fmt/format.h>
-#include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include <cstdlib>
 #include <fstream>
 #include <random>
 
+#include "tests/allocator/simulate/written.h"
+
 namespace firn::simulate {
 namespace {
-
-constexpr uint64_t MiB = 1u << 20, GiB = 1u << 30;
-
-MachineOptions machine_of(uint64_t gpu_bytes, uint64_t host_bytes = 1 * GiB) {
-  MachineOptions options;
-  options.gpu_library = std::getenv("FIRN_TEST_GPU");
-  options.gpu_bytes = gpu_bytes;
-  options.link_bytes_s = double(16 * GiB);
-  options.ssd_read_bytes_s = options.ssd_write_bytes_s = double(4 * GiB);
-  options.ssd_latency_ns = 0;
-  options.host_bytes = host_bytes;
-  options.driver_costs = false;
-  return options;
-}
 
 ProgramTrace sample(const char* name) {
   Result<ProgramTrace> trace =
       read_program_trace(std::string(std::getenv("FIRN_TEST_DATA")) + "/" + name);
   if (!trace) ADD_FAILURE() << trace.error().text;
   return std::move(*trace);
-}
-
-ProgramResult run_on(const MachineOptions& options, const ProgramTrace& trace,
-                     ProgramOptions program = {}) {
-  Result<std::unique_ptr<Machine>> machine = Machine::open(options);
-  if (!machine) {
-    ADD_FAILURE() << machine.error().text;
-    return {};
-  }
-  Result<ProgramResult> result = run_program(**machine, trace, program);
-  if (!result) {
-    ADD_FAILURE() << result.error().text;
-    return {};
-  }
-  return *result;
 }
 
 TEST(Program, runs_at_the_ideal_when_everything_fits) {
@@ -137,34 +108,6 @@ TEST(Program, records_what_happened) {
   EXPECT_FALSE(nlohmann::json::parse(plot_data(timeline)).at("samples").empty());
   EXPECT_GT(result.stall_s, 0);
 }
-
-/// A program that a test writes down kernel by kernel.
-class Written {
- public:
-  uint32_t tensor(uint64_t bytes) {
-    trace_.tensors.push_back({.id = trace_.tensors.size(), .bytes = bytes, .persistent = false});
-    return static_cast<uint32_t>(trace_.tensors.size() - 1);
-  }
-  void kernel(uint64_t ns, const std::vector<uint32_t>& inputs,
-              const std::vector<uint32_t>& outputs) {
-    const auto index = static_cast<uint32_t>(trace_.kernels.size());
-    trace_.kernels.push_back({.duration_ns = ns, .name_at = 0, .uses_at = trace_.uses.size(),
-                              .name_bytes = 0, .inputs = static_cast<uint32_t>(inputs.size()),
-                              .outputs = static_cast<uint32_t>(outputs.size())});
-    for (const auto* uses : {&inputs, &outputs})
-      for (uint32_t used : *uses) {
-        TraceTensor& of = trace_.tensors[used];
-        if (of.first == no_kernel) of.first = index;
-        of.last = index;
-        trace_.uses.push_back(used);
-      }
-    trace_.duration_ns += ns;
-  }
-  const ProgramTrace& trace() const { return trace_; }
-
- private:
-  ProgramTrace trace_;
-};
 
 // Four times: a, b and c fill the GPU when d is made; a, used last, is being copied out since it
 // was made. It leaves when that copy is over, and b, whose copy would only begin then, stays.

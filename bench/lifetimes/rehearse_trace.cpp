@@ -7,8 +7,8 @@
 #include <chrono>
 
 #include "allocator/lifetimes/rehearse.h"
+#include "allocator/simulate/kernels.h"
 #include "allocator/simulate/program_trace.h"
-#include "tests/allocator/lifetimes/kernels.h"
 
 using namespace firn;
 using namespace firn::lifetimes;

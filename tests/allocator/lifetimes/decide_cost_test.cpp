@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <cstdio>
 
-#include "tests/allocator/lifetimes/kernels.h"
+#include "allocator/simulate/kernels.h"
 
 using namespace firn;
 using namespace firn::lifetimes;

@@ -13,7 +13,7 @@
 
 #include <cstdint>
 
-#include "tests/allocator/lifetimes/kernels.h"
+#include "allocator/simulate/kernels.h"
 
 namespace firn::program {
 

@@ -7,6 +7,7 @@
 #include <set>
 #include <string>
 
+#include "tests/allocator/lifetimes/draw.h"
 #include "tests/allocator/lifetimes/optimum.h"
 
 using namespace firn;

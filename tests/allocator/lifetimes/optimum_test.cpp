@@ -1,5 +1,6 @@
 // The rehearsal of what is decided against the least possible time, on tiny programs from seeds:
 // FIRN_SEED=N replays one and prints it. Prints the distribution.
+#include "tests/allocator/lifetimes/draw.h"
 #include "tests/allocator/lifetimes/optimum.h"
 
 #include <gtest/gtest.h>

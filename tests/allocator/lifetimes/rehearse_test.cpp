@@ -11,7 +11,7 @@
 #include <string>
 #include <utility>
 
-#include "tests/allocator/lifetimes/kernels.h"
+#include "tests/allocator/lifetimes/draw.h"
 
 using namespace firn;
 using namespace firn::lifetimes;

@@ -1,9 +1,10 @@
-// Programs as kernels with durations, drawn from a seed, for rehearsals: persistent blocks and ones
-// that are born and die within an iteration.
+// Programs as kernels with durations, as decide() and rehearse() take them: persistent blocks and
+// ones that are born and die within an iteration. For tests and benches.
+// Owns: nothing. Locks: none.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
-#include <random>
 #include <vector>
 
 #include "allocator/lifetimes/rehearse.h"
@@ -32,15 +33,6 @@ struct Kernels {
   /// Pages alive at most.
   uint64_t peak() const;
 };
-
-struct Bounds {
-  uint64_t blocks[2], size[2], kernels[2], ns[2];  // least, most
-  double writes = 0.3;                             // share of the uses
-  double persistent = 0.5;                         // share of the blocks
-  uint64_t uses = 2;                               // of a block beyond the first, on average
-};
-
-Kernels draw(const Bounds& bounds, std::mt19937_64& random);
 
 /// Training of a network of so many layers: forward, backward and optimizer, 7 kernels and 11
 /// blocks a layer. Sizes and times depend on the seed and are alike in every layer.

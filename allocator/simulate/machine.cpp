@@ -14,7 +14,6 @@
 namespace firn::simulate {
 
 namespace {
-constexpr uint64_t piece_bytes = 32u << 20;
 // Measured on an A100 (second run of the tool, when the driver is warm).
 constexpr uint64_t create_ns = 7600, map_ns = 1100, access_ns = 21'000, unmap_ns = 11'000;
 
@@ -91,11 +90,19 @@ Result<void> Machine::start_gpu() {
     return driver_->error("cuInit", result);
   if (CUresult result = driver_->device_primary_ctx_retain(&context_, 0); result != CUDA_SUCCESS)
     return driver_->error("cuDevicePrimaryCtxRetain", result);
+  Result<CUstream> stream = make_stream();
+  if (!stream) return stream.error();
+  stream_ = *stream;
+  return {};
+}
+
+Result<CUstream> Machine::make_stream() {
   Driver::ContextGuard guard(*driver_, context_);
-  if (CUresult result = driver_->stream_create(&stream_, CU_STREAM_NON_BLOCKING);
+  CUstream stream = nullptr;
+  if (CUresult result = driver_->stream_create(&stream, CU_STREAM_NON_BLOCKING);
       result != CUDA_SUCCESS)
     return driver_->error("cuStreamCreate", result);
-  return {};
+  return stream;
 }
 
 Result<void> Machine::start_engine() {
@@ -115,8 +122,8 @@ Result<void> Machine::start_engine() {
   engine.context = context_;
   engine.budget_bytes = options_.gpu_bytes / granule_bytes * granule_bytes;
   engine.host_bytes = options_.host_bytes;
-  engine.piece_bytes = piece_bytes;
-  engine.watch_fraction = 0;  // every use is seen from the start
+  engine.piece_bytes = options_.piece_bytes;
+  engine.watch_fraction = options_.watch_fraction;
   engine.policy = options_.policy == ComparedPolicy::age ? Policy::age : Policy::lifetime;
   if (options_.policy == ComparedPolicy::oracle) baseline_ = std::make_unique<Oracle>();
   if (options_.policy == ComparedPolicy::greedy) baseline_ = std::make_unique<Greedy>();

@@ -30,6 +30,8 @@ struct MachineOptions {
   ComparedPolicy policy = ComparedPolicy::age;
   double spare_fraction = 1. / 16;       // see EngineOptions
   bool driver_costs = true;              // mapping calls take the time they take on an A100
+  uint64_t piece_bytes = 32u << 20;      // see EngineOptions
+  double watch_fraction = 0;             // see EngineOptions; 0: every use is seen from the start
 };
 
 /// The engine's clock. While the program waits, it does the service thread's work: pump() before
@@ -69,6 +71,8 @@ class Machine {
   /// With ComparedPolicy::oracle only.
   Oracle& oracle() { return static_cast<Oracle&>(*baseline_); }
   CUstream stream() const { return stream_; }
+  /// A further stream, which lives as long as the machine.
+  Result<CUstream> make_stream();
   /// A kernel of `ns` on the stream.
   void launch(uint64_t ns);
   /// Calls `observer` for all work that takes time on the GPU, when it is over.

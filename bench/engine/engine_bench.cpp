@@ -6,40 +6,52 @@
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
+#include <cstdio>
+#include <cstdlib>
 #include <memory>
 #include <random>
+#include <utility>
+#include <vector>
 
 #include "allocator/base/huge_pages.h"
 #include "allocator/blocks/block.h"
-#include "tests/allocator/simulation.h"
+#include "allocator/simulate/machine.h"
 
 namespace {
 
 using namespace firn;
-using namespace firn::test;
+using simulate::Machine;
 
-constexpr uint64_t memory = uint64_t{48} << 30;
-
-std::unique_ptr<Simulation> machine(bool watched = false) {
-  SimulationOptions options;
-  options.memory_bytes = options.budget_bytes = memory;
-  options.watch_fraction = watched ? 0 : 1;  // else a job that fits
-  return std::make_unique<Simulation>(options);
-}
-
-void* must(const Result<void*>& block) {
-  if (block) return *block;
-  std::fprintf(stderr, "engine_bench: %s\n", describe(block.error()).c_str());
+template <class T>
+T must(Result<T>&& result) {
+  if (result) return std::move(*result);
+  std::fprintf(stderr, "engine_bench: %s\n", describe(result.error()).c_str());
   std::exit(1);
 }
 
+/// All fits: nothing waits, so that the machine's clock may be read by several threads.
+std::unique_ptr<Machine> machine(bool watched = false) {
+  const char* library = std::getenv("FIRN_TEST_GPU");
+  simulate::MachineOptions options;
+  options.gpu_library = library ? library : "";
+  options.gpu_bytes = uint64_t{48} << 30;
+  options.link_bytes_s = 16e9;
+  options.ssd_read_bytes_s = options.ssd_write_bytes_s = 3.2e9;
+  options.ssd_latency_ns = 20'000;
+  options.host_bytes = 32u << 20;
+  options.piece_bytes = 2u << 20;
+  options.driver_costs = false;
+  options.watch_fraction = watched ? 0 : 1;  // else a job that fits
+  return must(Machine::open(options));
+}
+
 void pair(benchmark::State& state) {
-  static std::unique_ptr<Simulation> shared;
+  static std::unique_ptr<Machine> shared;
   static std::vector<CUstream> streams;
   if (state.thread_index() == 0) {
     shared = machine();
     streams.clear();
-    for (int i = 0; i < state.threads(); ++i) streams.push_back(shared->make_stream(0));
+    for (int i = 0; i < state.threads(); ++i) streams.push_back(must(shared->make_stream()));
   }
   const auto bytes = static_cast<size_t>(state.range(0));
   // (The first iteration is a barrier behind what thread 0 made.)
@@ -47,7 +59,7 @@ void pair(benchmark::State& state) {
   CUstream stream = nullptr;
   for (auto _ : state) {
     if (!engine) {
-      engine = &shared->engine(0);
+      engine = &shared->engine();
       stream = streams[static_cast<size_t>(state.thread_index())];
     }
     void* block = must(engine->allocate(bytes, stream));
@@ -61,7 +73,7 @@ BENCHMARK(pair)->Arg(64 << 10)->Arg(4 << 20)->ArgName("bytes")->ThreadRange(2, 8
 /// A block allocated and freed while so many others live.
 void pair_beside(benchmark::State& state) {
   const auto sim = machine();
-  Engine& engine = sim->engine(0);
+  Engine& engine = sim->engine();
   std::mt19937_64 random(1);
   for (int64_t i = 0; i < state.range(0); ++i)
     must(engine.allocate(512 + random() % 8 * 512, nullptr));
@@ -81,7 +93,7 @@ std::vector<uint32_t> places(size_t live) {
 /// A random one of many live blocks is freed, and one of its size is allocated.
 void among_live(benchmark::State& state) {
   const auto sim = machine();
-  Engine& engine = sim->engine(0);
+  Engine& engine = sim->engine();
   std::mt19937_64 random(1);
   std::vector<size_t> sizes;
   std::vector<void*> blocks;
@@ -133,7 +145,7 @@ BENCHMARK(look_ups)->RangeMultiplier(10)->Range(10, 1'000'000)->ArgName("live");
 /// Touch and release of a resident block, one of so many.
 void touch_one(benchmark::State& state, size_t bytes, bool watched) {
   const auto sim = machine(watched);
-  Engine& engine = sim->engine(0);
+  Engine& engine = sim->engine();
   std::vector<void*> blocks;
   for (int64_t i = 0; i < state.range(0); ++i)
     blocks.push_back(must(engine.allocate(bytes, nullptr)));
@@ -160,7 +172,7 @@ BENCHMARK(touch_small)->RangeMultiplier(10)->Range(1, 10'000)->ArgName("blocks")
 /// All blocks of a launch at once.
 void touch_many(benchmark::State& state) {
   const auto sim = machine();
-  Engine& engine = sim->engine(0);
+  Engine& engine = sim->engine();
   std::vector<uint64_t> words;
   for (int64_t i = 0; i < state.range(0); ++i)
     words.push_back(reinterpret_cast<uint64_t>(must(engine.allocate(2u << 20, nullptr))));

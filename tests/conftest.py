@@ -1,9 +1,14 @@
 """The marks of all of pytest's tests, and which of them one process runs, where there are several
 (tests/run.sh)."""
 
+import pathlib
 import re
+import sys
 
 import pytest
+
+# script_runs, which the benches use too.
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "pytorch_plugin/runs"))
 
 # Tests that look at one long run together, by their names. Those for which a pattern's groups are
 # the same go into one process; every other test goes into whichever is free.

@@ -149,7 +149,7 @@ def cublas(suite, step):
         raise Skip("no cuBLAS with headers, neither in the toolkit nor beside torch")
     program = suite.work / "cublas"
     step.run([nvcc, "-std=c++17", "-gencode", "arch=compute_75,code=compute_75", f"-I{include}",
-              "-Itests/gpu", "-o", program, "bench/gpu/cublas.cu", "-Xlinker", found[0], "-Xlinker",
+              "-o", program, "bench/gpu/cublas.cu", "-Xlinker", found[0], "-Xlinker",
               f"-rpath={libraries}", "-Xlinker", "--allow-shlib-undefined"],
              building.environment(), 120, cwd=suite.root)
     step.check("built", True)

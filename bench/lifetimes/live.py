@@ -20,7 +20,7 @@ import sys
 import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "tests" / "torch"))
+sys.path.insert(0, str(ROOT / "pytorch_plugin" / "runs"))
 import script_runs  # noqa: E402
 
 MIB = 1 << 20

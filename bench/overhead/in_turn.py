@@ -12,7 +12,7 @@ import subprocess
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "tests" / "torch"))
+sys.path.insert(0, str(ROOT / "pytorch_plugin" / "runs"))
 import script_runs  # noqa: E402
 
 STEPS = str(ROOT / "bench/overhead/steps.py")

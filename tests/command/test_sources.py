@@ -86,3 +86,20 @@ def test_a_block_s_word_has_named_writers_only():
     found = {str(path.relative_to(ROOT)) for path in SOURCES
              if "BlockWordInspector" in code_of(path)}
     assert found == {"allocator/blocks/block_word.h"}
+
+
+def test_bench_takes_nothing_from_the_tests():
+    """bench may run the tests' programs; it includes, imports and compiles in none of their code."""
+    found = []
+    for path in sorted((ROOT / "bench").rglob("*")):
+        if path.suffix in (".c", ".cpp", ".cu", ".h"):
+            taken = [header for header in included(path) if "tests/" in header]
+        elif path.suffix == ".py":
+            taken = re.findall(r"^.*(?:sys\.path.*\btests\b|\b(?:from|import) tests\b).*$",
+                               path.read_text(), flags=re.M)
+        elif path.name == "meson.build":
+            taken = re.findall(r"'(?:\.\./)+tests/[^']*'", path.read_text())
+        else:
+            continue
+        found += [(str(path.relative_to(ROOT)), each) for each in taken]
+    assert found == []

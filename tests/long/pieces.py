@@ -9,7 +9,7 @@ import sys
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / each) for each in ("tests", "tests/torch", "tests/torch/programs")]
+sys.path[:0] = [str(ROOT / each) for each in ("tests", "pytorch_plugin/runs", "tests/torch/programs")]
 
 import figures  # noqa: E402
 import jobs  # noqa: E402

@@ -13,7 +13,7 @@ import pytest
 from real_disks import Unavailable, check_clean
 from real_jobs import full_pipe
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "torch"))
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "pytorch_plugin/runs"))
 import script_runs  # noqa: E402
 
 ANSWER_S = 120

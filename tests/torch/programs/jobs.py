@@ -22,7 +22,7 @@ import tempfile
 import time
 
 HERE = pathlib.Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE.parent))
+sys.path.insert(0, str(HERE.parents[2] / "pytorch_plugin/runs"))
 
 import script_runs  # noqa: E402
 

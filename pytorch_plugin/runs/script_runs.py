@@ -1,5 +1,5 @@
 """Runs a script on the software GPU, natively or with Firn, and reads what it printed, what Firn's
-statistics say, and what the software GPU counted by itself."""
+statistics say, and what the software GPU counted by itself. For tests and benches; not installed."""
 
 import dataclasses
 import json
@@ -11,7 +11,7 @@ import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 HERE = pathlib.Path(__file__).resolve().parent
-SCRIPTS = HERE / "scripts"
+SCRIPTS = ROOT / "tests/torch/scripts"  # where a script is looked for that is named by itself
 COUNTS = HERE / "counts"  # holds the sitecustomize.py that writes down the software GPU's counts
 DEVICE_MEMORY = 8 << 30
 GRANULE = 2 << 20

@@ -1,4 +1,4 @@
-"""Put in front of PYTHONPATH by the tests: at the end of the process that imported this, writes the
+"""Put in front of PYTHONPATH by script_runs.py: at the end of the process that imported this, writes the
 software GPU's own counts to the file that TEST_COUNTS_FILE names. Forked children write nothing.
 The sitecustomize module that this one hides is run too."""
 

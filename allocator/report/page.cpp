@@ -1,8 +1,6 @@
 #include "allocator/report/page.h"
 
-#ifdef FIRN_ZLIB
 #include <zlib.h>
-#endif
 
 #include <algorithm>
 #include <map>
@@ -20,7 +18,6 @@ namespace firn::report {
 namespace {
 using Json = nlohmann::ordered_json;
 
-#ifdef FIRN_ZLIB
 std::string deflated(const std::string& bytes) {
   uLongf size = ::compressBound(bytes.size());
   std::string out(size, '\0');
@@ -30,30 +27,6 @@ std::string deflated(const std::string& bytes) {
   out.resize(size);
   return out;
 }
-#else
-/// The same format without compression (RFC 1950, RFC 1951 3.2.4).
-std::string deflated(const std::string& bytes) {
-  constexpr size_t stretch = 65535, adler = 65521;
-  std::string out("\x78\x01", 2);
-  size_t at = 0;
-  do {
-    const size_t size = std::min(stretch, bytes.size() - at);
-    out += at + size == bytes.size() ? '\1' : '\0';
-    for (const size_t word : {size, ~size})
-      for (int shift : {0, 8}) out += static_cast<char>(word >> shift & 255);
-    out.append(bytes, at, size);
-    at += size;
-  } while (at < bytes.size());
-  uint32_t a = 1, b = 0;
-  for (const char byte : bytes) {
-    a = (a + static_cast<uint8_t>(byte)) % adler;
-    b = (b + a) % adler;
-  }
-  for (const uint32_t half : {b, a})
-    for (int shift : {8, 0}) out += static_cast<char>(half >> shift & 255);
-  return out;
-}
-#endif
 
 std::string base64(const std::string& bytes) {
   static constexpr char letters[] =

@@ -42,8 +42,13 @@ cp -p bench/gpu/libraries.meson.build "$libraries/meson.build"
 for name in fmt nlohmann CLI xxhash.h liburing.h liburing; do
   cp -rLp "$(first_of "$name" /usr/include/$name /usr/local/include/$name)" "$libraries/include/"
 done
-cp -p "$(first_of liburing.a /usr/lib/*/liburing.a /usr/lib/liburing.a /usr/local/lib/liburing.a)" \
-  "$libraries/lib/"
+for name in zlib.h zconf.h; do
+  cp -Lp "$(first_of $name {/usr,/usr/local}/include/$name /usr/include/*-linux-gnu/$name)" \
+    "$libraries/include/"
+done
+for name in liburing.a libz.a; do
+  cp -p "$(first_of $name /usr/lib/*/$name /usr/lib/$name /usr/local/lib/$name)" "$libraries/lib/"
+done
 googletest=$(first_of "Google Test's sources" /usr/src/googletest/googletest /usr/src/gtest)
 cp -rLp "$googletest/src" "$libraries/googletest/src"
 mkdir "$libraries/googletest/include"

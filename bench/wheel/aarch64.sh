@@ -6,9 +6,9 @@
 #   bench/wheel/aarch64.sh
 #
 # Installs g++-aarch64-linux-gnu where it is missing, as root or with sudo, and takes Debian's
-# liburing for arm64. Makes build/aarch64 (four to six minutes of one core); the last lines name what was
-# made. The status is 0 where all of it was, and is for aarch64; 77 where the compiler or liburing
-# cannot be had.
+# liburing and zlib for arm64. Makes build/aarch64 (four to six minutes of one core); the last lines
+# name what was made. The status is 0 where all of it was, and is for aarch64; 77 where the compiler
+# or these libraries cannot be had.
 set -uo pipefail
 cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/../.." || exit 1
 
@@ -41,30 +41,33 @@ if ! command -v aarch64-linux-gnu-g++ >/dev/null; then
     fail 77 "no $compiler"
 fi
 
-# liburing's own library; everything else is headers, which are the same for every machine.
-uring() {
-  local apt=$folder/apt
-  [ -e "$folder/liburing/usr" ] && return 0
+# The libraries that are not headers alone, which are the same for every machine.
+libraries() {
+  local apt=$folder/apt each
+  [ -e "$folder/libraries/usr" ] && return 0
   mkdir -p "$apt"/{lists,cache/archives}/partial || return 1
   local words=(-o APT::Architecture=arm64 -o APT::Architectures=arm64 -o Dir::State="$apt"
                -o Dir::State::lists="$apt/lists" -o Dir::State::status=/dev/null
                -o Dir::Cache="$apt/cache" -o APT::Sandbox::User=root)
-  apt-get "${words[@]}" update && (cd "$apt" && apt-get "${words[@]}" download liburing-dev) &&
-    rm -rf "$folder/liburing.new" && mkdir "$folder/liburing.new" &&
-    dpkg-deb -x "$apt"/liburing-dev_*_arm64.deb "$folder/liburing.new" &&
-    mv "$folder/liburing.new" "$folder/liburing"
+  apt-get "${words[@]}" update &&
+    (cd "$apt" && apt-get "${words[@]}" download liburing-dev zlib1g-dev) &&
+    rm -rf "$folder/libraries.new" && mkdir "$folder/libraries.new" || return 1
+  for each in liburing zlib1g; do
+    dpkg-deb -x "$apt/$each"-dev_*_arm64.deb "$folder/libraries.new" || return 1
+  done
+  mv "$folder/libraries.new" "$folder/libraries"
 }
-uring >>"$log" 2>&1 || fail 77 "no liburing for arm64"
+libraries >>"$log" 2>&1 || fail 77 "no liburing or zlib for arm64"
 
 headers=$folder/include
 mkdir -p "$headers" "$folder/pkgconfig"
 for name in fmt nlohmann CLI xxhash.h; do
   ln -sfn "/usr/include/$name" "$headers/$name"
 done
-for name in liburing.h liburing; do
-  ln -sfn "$folder/liburing/usr/include/$name" "$headers/$name"
+for name in liburing.h liburing zlib.h zconf.h; do
+  ln -sfn "$folder/libraries/usr/include/$name" "$headers/$name"
 done
-library=$(dirname "$(ls "$folder"/liburing/usr/lib/*/liburing.a)")
+library=$(dirname "$(ls "$folder"/libraries/usr/lib/*/liburing.a)")
 package() {  # NAME VERSION CFLAGS LIBS
   printf 'Name: %s\nDescription: %s\nVersion: %s\nCflags: -isystem %s %s\nLibs: %s\n' \
     "$1" "$1" "$2" "$headers" "$3" "$4" >"$folder/pkgconfig/$1.pc"
@@ -74,6 +77,7 @@ package nlohmann_json 3 "" ""
 package CLI11 2 "" ""
 package libxxhash 0.8 "" ""
 package liburing 2.3 "" "-L$library -luring"
+package zlib 1.2 "" "-L$library -lz"
 cat >"$folder/cross.ini" <<END
 [binaries]
 c = 'aarch64-linux-gnu-gcc'

@@ -3,23 +3,11 @@ parts."""
 
 from __future__ import annotations
 
-import base64
-import html
 import io
 from typing import Any
 
+import html_pages
 from firn_bench.figures import Figure
-
-STYLE = """
-body { font: 15px/1.45 system-ui, sans-serif; margin: 2rem auto; max-width: 62rem; padding: 0 1rem;
-       color: #1c2733; background: #fff }
-table { border-collapse: collapse; margin: .6rem 0 1.6rem }
-th, td { padding: .18rem .8rem .18rem 0; text-align: right; border-bottom: 1px solid #e3e8ee }
-th:first-child, td:first-child { text-align: left }
-.worse { color: #a3330f } .better { color: #116b3a } .quiet { color: #66727f }
-img { max-width: 100% }
-"""
-
 
 # Sequences of colours and marks: Firn's first.
 COLOURS = ("#2f6fb0", "#c0603a", "#3c8d5a", "#8a5fb0", "#b09a2f", "#66727f")
@@ -124,42 +112,12 @@ def plots(figures: list[Figure]) -> dict[str, bytes]:
     return found
 
 
-def _table(figures: list[Figure]) -> str:
-    peers = list(dict.fromkeys(peer for each in figures for peer in each.peers))
-    head = "".join(f"<th>{html.escape(each)}</th><th>Firn's part</th>" for each in peers)
-    rows = []
-    for each in figures:
-        spread = f" <span class=quiet>({each.spread[0]:.4g} to {each.spread[1]:.4g})</span>" \
-            if each.spread else ""
-        cells = [f"<td>{html.escape(each.name)}</td>",
-                 f"<td>{each.firn:.4g} {html.escape(each.unit)}{spread}</td>"]
-        for peer in peers:
-            if peer not in each.peers:
-                cells.append("<td></td><td></td>")
-                continue
-            good = (each.ratio(peer) <= 1) == (each.better == "lower")
-            cells.append(f"<td>{each.peers[peer]:.4g}</td>"
-                         f"<td class={'better' if good else 'worse'}>{each.ratio(peer):.3g}</td>")
-        rows.append("<tr>" + "".join(cells) + "</tr>")
-    return f"<table><tr><th></th><th>Firn</th>{head}</tr>{''.join(rows)}</table>"
-
-
 def render(results: dict[str, Any], figures: list[Figure], images: dict[str, bytes]) -> str:
-    machine = "".join(f"<tr><td>{html.escape(key)}</td><td>{html.escape(str(value))}</td></tr>"
-                      for key, value in results["machine"].items())
-    parts = []
+    benches = []
     for bench in dict.fromkeys(each.bench for each in figures):
         of = [each for each in figures if each.bench == bench]
-        drawn = (base64.b64encode(images[f"{bench}-{name}"]).decode()
-                 for name in ("curves", "parts") if f"{bench}-{name}" in images)
-        parts.append(f"<h2>{html.escape(bench)} <span class=quiet>"
-                     f"{results['seconds'].get(bench, 0):.0f} s</span></h2>" +
-                     "".join(f"<img alt='' src='data:image/png;base64,{each}'>" for each in drawn) +
-                     _table(of))
-    left = "".join(f"<li>{html.escape(each)}</li>" for each in results["left_out"])
-    return (f"<!doctype html><html lang=en><meta charset=utf-8><title>Firn, {results['date']}"
-            f"</title><style>{STYLE}</style><h1>Firn's benches, {results['date']}</h1>"
-            f"<p><code>{html.escape(results['command'])}</code>. Medians (quartiles); peers ran "
-            "in the same run, in turn.</p>"
-            f"<table>{machine}</table>{''.join(parts)}" +
-            (f"<h2>Left out</h2><ul>{left}</ul>" if left else "") + "</html>\n")
+        drawn = [images.get(f"{bench}-{name}") for name in ("curves", "parts")]
+        benches.append({"name": bench, "seconds": results["seconds"].get(bench, 0), "figures": of,
+                        "images": [html_pages.png_url(each) for each in drawn if each],
+                        "peers": list(dict.fromkeys(peer for each in of for peer in each.peers))})
+    return html_pages.render("suite.html", results=results, benches=benches)

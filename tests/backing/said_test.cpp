@@ -150,7 +150,7 @@ TEST(Said, of_too_many_lines_the_number_is_said) {
   (void)pipe.read(before);
   said.write();
   const std::string text = pipe.rest();
-  EXPECT_NE(text.find("firn: 7 more lines were not said"), std::string::npos) << text;
+  EXPECT_NE(text.find("firn: 7 more lines were dropped"), std::string::npos) << text;
 }
 
 TEST(Said, long_lines_come_whole) {

@@ -101,7 +101,7 @@ TEST(ExportedMemory, an_old_handle_opens_no_other_memory) {
   auto opened = ImportedMemory::open(sim.driver(), 0, old);
   ASSERT_FALSE(opened);
   EXPECT_EQ(opened.error().code, Code::io);
-  EXPECT_NE(opened.error().text.find("has been freed"), std::string::npos) << opened.error().text;
+  EXPECT_NE(opened.error().text.find("has freed the memory"), std::string::npos) << opened.error().text;
   EXPECT_TRUE(ImportedMemory::open(sim.driver(), 0, (*second)->handle()));
 }
 

@@ -8,8 +8,8 @@ FIRN_DRIVER=$folder/libcuda.so.1 FIRN_STATS=$folder/stats.json LD_PRELOAD=$(real
   "$3" || exit 1
 failed=0
 for words in '"name":"cuBrandNew","version":14020' '"missing":["cuNobodyHasIt"]' \
-  'cuBrandNew (asked for as of CUDA 14.2) is newer than this Firn' \
-  'cuCtxSynchronize was called, which this driver does not have' '"devices":[]'; do
+  'cuBrandNew (requested as of CUDA 14.2) is newer than this Firn' \
+  'the program called cuCtxSynchronize, which this driver lacks' '"devices":[]'; do
   if ! tr -d ' \n' <"$folder/stats.json" | grep -qF "$(echo "$words" | tr -d ' ')"; then
     echo "not in the report: $words"
     failed=1

@@ -79,7 +79,7 @@ TEST_F(Trace, tensors_that_are_none_are_refused) {
       {"tensor,bytes\n", {"t.tensors.csv:1:", "\"kind\""}},
       {"tensor,bytes,kind,bytes\n", {"t.tensors.csv:1:", "twice"}},
       {head, {"t.tensors.csv:1:", "no tensors"}},
-      {one + "1,4096\n", {"t.tensors.csv:3:", "2 fields, the header has 3"}},
+      {one + "1,4096\n", {"t.tensors.csv:3:", "2 fields, but the header has 3"}},
       {one + "1,4096,transient,\n", {"t.tensors.csv:3:", "4 fields"}},
       {one + "\n", {"t.tensors.csv:3:", "1 fields"}},
       {one + "0,1,transient\n", {"t.tensors.csv:3:", "on line 2"}},

@@ -110,7 +110,7 @@ TEST_F(EncryptedStore, what_somebody_has_changed_is_not_handed_over) {
   forged_->forge = true;
   const StoreCompletion read = read_now(store(), *open_.clock, slot, back());
   EXPECT_EQ(read.error.code, Code::corrupt);
-  EXPECT_NE(read.error.text.find("does not decrypt"), std::string::npos) << read.error.text;
+  EXPECT_NE(read.error.text.find("fails to decrypt"), std::string::npos) << read.error.text;
   EXPECT_EQ(store().stats().corrupt, 1u);
   forged_->forge = false;
   EXPECT_EQ(read_now(store(), *open_.clock, other, back()).error.code, Code::ok);

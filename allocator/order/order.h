@@ -37,7 +37,6 @@ struct Op {
 
 /// Bytes of the largest storage, and of all together.
 inline constexpr uint64_t bytes_max = uint64_t{1} << 63;
-inline constexpr size_t ops_max = size_t{1} << 28;
 
 /// Why solve() cannot take a graph.
 struct Trouble {

@@ -134,11 +134,6 @@ void note_enqueued(CUstream stream) {
   runtime->enqueued(stream, [](CUstream of) { return where(of).context; });
 }
 
-Engine* engine_around(CUdeviceptr address) {
-  Runtime* runtime = runtime_here();
-  return runtime ? runtime->around(reinterpret_cast<const void*>(address)) : nullptr;
-}
-
 CUresult result_of(const Error& error) {
   switch (error.code) {
     case Code::ok:

@@ -12,9 +12,6 @@ namespace firn::preload {
 /// end manages this process's memory, Firn could not start: said once on stderr).
 Engine* engine_here();
 
-/// The engine whose arena holds the address, ours or another front end's; null: not Firn's.
-Engine* engine_around(CUdeviceptr address);
-
 /// This library's handlers hand out the memory; false: another front end does.
 bool serving();
 /// Another front end (PyTorch's operators) has announced to the engine what this thread enqueues

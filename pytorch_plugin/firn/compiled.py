@@ -23,10 +23,6 @@ __all__ = ["backend", "reorder", "training_step"]
 DEADLINE = "10s"
 
 
-def _tensors(value: Any) -> list[torch.Tensor]:
-    return [each for each in pytree.tree_leaves(value) if isinstance(each, torch.Tensor)]
-
-
 def _kind(node: torch.fx.Node, freed: bool) -> str:
     # AOTAutograd's names: what the caller keeps anyway.
     return "batch" if freed and not node.name.startswith("primals") else "const"

@@ -200,7 +200,6 @@ CUresult enter(const char* entry, Need need, Body_&& body, bool fallible = true)
 CUresult barred(Need need);
 /// The calling thread's current context; null when none, or when it was destroyed.
 std::shared_ptr<Context> current_context(Lock& lock);
-std::shared_ptr<Context> primary_context(Lock& lock, Device& device);
 std::shared_ptr<Context> make_context(Lock& lock, int device, bool primary, unsigned flags);
 /// Waits for the context's work, then destroys its streams, events' marks and linear memory.
 void destroy_context(Lock& lock, const char* entry, const std::shared_ptr<Context>& context);

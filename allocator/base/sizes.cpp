@@ -45,7 +45,7 @@ bool same_letters(std::string_view a, std::string_view b) {
 Result<uint64_t> parse_size(std::string_view word) {
   constexpr const char* advice = "; write 20GiB, 512MiB, 1.5GB or plain bytes";
   const auto trouble = [&](const std::string& what) {
-    return make_error(Code::invalid_argument, 0, quote_word(word) + " " + what);
+    return invalid(quote_word(word) + " " + what);
   };
   const auto is_digit = [](char c) { return c >= '0' && c <= '9'; };
   if (word.empty()) return trouble(std::string("is empty") + advice);

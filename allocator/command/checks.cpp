@@ -40,12 +40,14 @@ bool has_interpreter(const std::string& bytes) {
 Result<void> check_memory(const Config& config, uint64_t device_bytes,
                           const MachineReport& machine) {
   if (config.budget_bytes > device_bytes)
-    return bad(fmt::format("budget {} exceeds the device's memory of {} (--budget, firn_budget)",
-                           format_size(config.budget_bytes), format_size(device_bytes)));
+    return invalid(fmt::format(
+        "budget {} exceeds the device's memory of {} (--budget, firn_budget)",
+        format_size(config.budget_bytes), format_size(device_bytes)));
   if (config.host_bytes > machine.limit_bytes() && machine.limit_bytes() > 0)
-    return bad(fmt::format("host {} exceeds this machine's memory of {}{} (--host, firn_host)",
-                           format_size(config.host_bytes), format_size(machine.limit_bytes()),
-                           machine.cgroup_bytes < machine.memory_bytes ? " (cgroup limit)" : ""));
+    return invalid(fmt::format(
+        "host {} exceeds this machine's memory of {}{} (--host, firn_host)",
+        format_size(config.host_bytes), format_size(machine.limit_bytes()),
+        machine.cgroup_bytes < machine.memory_bytes ? " (cgroup limit)" : ""));
   return {};
 }
 
@@ -61,8 +63,9 @@ Result<void> check_dir(const std::string& dir, const Config& config) {
   if (!store) return store.error();
   Result<Slot> slot = (*store)->reserve(config.piece_bytes);
   if (!slot)
-    return bad(fmt::format("directory {} has no room for one piece of {}: {} (--dir, firn_dir)",
-                           quote_word(dir), format_size(config.piece_bytes), slot.error().text));
+    return invalid(fmt::format(
+        "directory {} has no room for one piece of {}: {} (--dir, firn_dir)", quote_word(dir),
+        format_size(config.piece_bytes), slot.error().text));
   (*store)->discard(*slot);
   return {};
 }

@@ -120,9 +120,8 @@ Result<void> check_named_dirs(const std::vector<std::string>& dirs) {
     if (Result<void> done = set_knob(scratch, "dir", dir, "--dir"); !done) return done;
     std::error_code error;
     if (std::filesystem::is_directory(dir, error)) continue;
-    return make_error(Code::invalid_argument, 0,
-                      fmt::format("--dir {}: {}", quote_word(dir),
-                                  error ? error.message() : "is not a directory"));
+    return invalid(fmt::format("--dir {}: {}", quote_word(dir),
+                               error ? error.message() : "is not a directory"));
   }
   return {};
 }

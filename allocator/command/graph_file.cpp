@@ -149,7 +149,7 @@ Result<void> GraphFile::read_list(const CsvFile& file, size_t column, std::vecto
 
 Error GraphFile::wrong(const std::string& path, size_t row, const std::string& text) const {
   // One line each, below the header.
-  return make_error(Code::invalid_argument, 0, fmt::format("{}:{}: {}", path, row + 2, text));
+  return invalid(fmt::format("{}:{}: {}", path, row + 2, text));
 }
 
 std::string GraphFile::in_a_cycle(std::span<const uint32_t> cycle) const {

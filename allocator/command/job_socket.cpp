@@ -180,8 +180,7 @@ Result<Json> ask_job(pid_t process, const std::string& word, std::chrono::millis
       refused = fd.error().text;
   }
   if (questions.empty())
-    return make_error(Code::invalid_argument, 0,
-                      why_none(process) + (refused.empty() ? "" : " (" + refused + ")"));
+    return invalid(why_none(process) + (refused.empty() ? "" : " (" + refused + ")"));
   gather(questions, word, until, patience);
   JobAnswer answer = answer_of(questions.front());
   if (answer.error.empty()) return std::move(answer.document);

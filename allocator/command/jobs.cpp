@@ -2,8 +2,9 @@
 
 #include <fmt/format.h>
 
-#include <charconv>
+#include <optional>
 
+#include "allocator/base/numbers.h"
 #include "allocator/command/job_socket.h"
 #include "allocator/command/job_text.h"
 #include "allocator/command/output.h"
@@ -19,11 +20,10 @@ constexpr std::chrono::milliseconds stats_patience{5'000};
 constexpr std::chrono::milliseconds spill_patience{600'000};  // as slow as an SSD may be
 
 Result<pid_t> parse_process(const std::string& word) {
-  pid_t process = 0;
-  const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), process);
-  if (error != std::errc() || end != word.data() + word.size() || process <= 0)
-    return make_error(Code::invalid_argument, 0, quote_word(word) + " is not a process id");
-  return process;
+  const std::optional<pid_t> process = as_number<pid_t>(word);
+  if (!process || *process <= 0)
+    return invalid(quote_word(word) + " is not a process id");
+  return *process;
 }
 
 Result<Json> asked(const JobOptions& options, const char* word,

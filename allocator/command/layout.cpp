@@ -41,11 +41,11 @@ Result<LayoutPlan> parse_layout(const LayoutOptions& options) {
   LayoutPlan plan;
   if (options.capacity) {
     Result<uint64_t> bytes = parse_size(*options.capacity);
-    if (!bytes) return bad("--capacity: " + bytes.error().text);
+    if (!bytes) return invalid("--capacity: " + bytes.error().text);
     plan.solve.capacity = *bytes;
   }
   Result<uint64_t> deadline = parse_time(options.deadline, deadline_ns_most);
-  if (!deadline) return bad("--deadline: " + deadline.error().text);
+  if (!deadline) return invalid("--deadline: " + deadline.error().text);
   plan.solve.deadline = std::chrono::nanoseconds(static_cast<int64_t>(*deadline));
   Result<uint64_t> seed = parse_number("--seed", options.seed, 0, ~uint64_t{0});
   if (!seed) return seed.error();

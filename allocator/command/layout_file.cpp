@@ -84,7 +84,7 @@ std::string LayoutFile::place(size_t buffer) const {
 }
 
 Error LayoutFile::wrong(size_t buffer, const std::string& text) const {
-  return make_error(Code::invalid_argument, 0, place(buffer) + ": " + text);
+  return invalid(place(buffer) + ": " + text);
 }
 
 Result<void> LayoutFile::check_ids() const {

@@ -35,7 +35,7 @@ Result<OrderPlan> parse_order(const OrderOptions& options) {
   OrderPlan plan;
   Result<uint64_t> deadline = parse_time(options.deadline, deadline_ns_most);
   if (!deadline)
-    return make_error(Code::invalid_argument, 0, "--deadline: " + deadline.error().text);
+    return invalid("--deadline: " + deadline.error().text);
   plan.solve.deadline = std::chrono::nanoseconds(static_cast<int64_t>(*deadline));
   Result<uint64_t> seed = parse_number("--seed", options.seed, 0, ~uint64_t{0});
   if (!seed) return seed.error();
@@ -48,8 +48,7 @@ Result<OrderPlan> parse_order(const OrderOptions& options) {
   }
   if (!options.out) return plan;
   if (options.out->empty() || options.out->ends_with('/'))
-    return make_error(Code::invalid_argument, 0,
-                      "-o " + quote_word(*options.out) + ": is not a prefix for file names");
+    return invalid("-o " + quote_word(*options.out) + ": is not a prefix for file names");
   for (const auto& [end, to] : {std::pair{".order.csv", &plan.order_out},
                                 {".layout.csv", &plan.layout_out}}) {
     Result<std::string> path = output_path("-o", *options.out + end);

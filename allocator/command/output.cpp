@@ -34,15 +34,15 @@ Result<std::string> output_path(const char* option, const std::string& file) {
   std::error_code error;
   const std::filesystem::path path = std::filesystem::absolute(file, error);
   if (file.empty() || error)
-    return bad(fmt::format("{} {}: is not a file name", option, quote_word(file)));
+    return invalid(fmt::format("{} {}: is not a file name", option, quote_word(file)));
   if (std::filesystem::is_directory(path, error))
-    return bad(fmt::format("{} {}: is a directory", option, quote_word(file)));
+    return invalid(fmt::format("{} {}: is a directory", option, quote_word(file)));
   if (is_link(path))  // reported before the work is done
-    return bad(fmt::format("{} {}: is a symbolic link, which is not followed", option,
-                           quote_word(file)));
+    return invalid(fmt::format("{} {}: is a symbolic link, which is not followed", option,
+                               quote_word(file)));
   if (::access(path.parent_path().c_str(), W_OK) != 0)
-    return bad(fmt::format("{} {}: cannot write in {}: {}", option, quote_word(file),
-                           path.parent_path().string(), std::strerror(errno)));
+    return invalid(fmt::format("{} {}: cannot write in {}: {}", option, quote_word(file),
+                               path.parent_path().string(), std::strerror(errno)));
   return path.string();
 }
 

@@ -20,10 +20,6 @@ inline constexpr int status_not_found = 127;
 int refuse(std::string_view text, int status = status_bad_input);
 /// Prints "firn: warning: TEXT" in the same way.
 void warn(std::string_view text);
-/// An error in the user's input.
-inline Error bad(std::string text) {
-  return make_error(Code::invalid_argument, 0, std::move(text));
-}
 /// TEXT with line breaks replaced.
 std::string one_line(std::string_view text);
 

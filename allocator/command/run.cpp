@@ -69,7 +69,7 @@ Result<std::vector<Given>> given_knobs(const RunOptions& options) {
   std::string dirs;
   for (const std::string& dir : options.dirs) {
     if (dir.find(';') != std::string::npos)
-      return bad(fmt::format("--dir {}: a directory's name cannot hold ';'", quote_word(dir)));
+      return invalid(fmt::format("--dir {}: a directory's name cannot hold ';'", quote_word(dir)));
     dirs.append(&dir == &options.dirs.front() ? "" : ";").append(dir);
   }
   if (!options.dirs.empty()) add("--dir", "dir", dirs);
@@ -104,8 +104,8 @@ Result<Config> set_configuration(const std::vector<Given>& given) {
     if (text.empty()) continue;
     const ConfWords words = split_conf(text);
     if (const size_t at = words.rest.find("backend:"); at != std::string::npos)
-      return bad(fmt::format("{}: {}: firn run needs backend:firn", name,
-                             quote_word(words.rest.substr(at, words.rest.find(',', at) - at))));
+      return invalid(fmt::format("{}: {}: firn run needs backend:firn", name,
+                                 quote_word(words.rest.substr(at, words.rest.find(',', at) - at))));
     if (!words.firn.empty()) firn.append(firn.empty() ? "" : ",").append(words.firn);
     if (target == nullptr) {
       target = name;
@@ -132,8 +132,9 @@ Result<Config> set_configuration(const std::vector<Given>& given) {
     if (Result<void> done = set_knob(alone, each.knob, each.value, each.option); !done)
       return done.error();
     if (show_knob(alone, each.knob) != show_knob(*config, each.knob))
-      return bad(fmt::format("{} {}: {} already sets firn_{}, and its words cannot hold this value",
-                             each.option, quote_word(each.value), target, each.knob));
+      return invalid(fmt::format(
+          "{} {}: {} already sets firn_{}, and its words cannot hold this value", each.option,
+          quote_word(each.value), target, each.knob));
   }
   const std::string words = "backend:firn" + (firn.empty() ? "" : "," + firn);
   for (const auto& [name, value] :
@@ -166,10 +167,10 @@ Result<void> preload(const std::vector<std::string>& names) {
     if (!path) {
       std::string text = name + " not found; searched";
       for (const std::filesystem::path& place : library_places(name)) text += " " + place.string();
-      return bad(text + " (FIRN_LIB names another folder)");
+      return invalid(text + " (FIRN_LIB names another folder)");
     }
     if (path->string().find_first_of(" :\t\n") != std::string::npos)
-      return bad("LD_PRELOAD cannot hold the path " + quote_word(path->string()));
+      return invalid("LD_PRELOAD cannot hold the path " + quote_word(path->string()));
     if ((":" + before + ":").find(":" + path->string() + ":") == std::string::npos)
       list.append(list.empty() ? "" : ":").append(path->string());
   }
@@ -183,8 +184,8 @@ Result<uint64_t> set_software_device(const RunOptions& options) {
   const std::string memory =
       options.gpu_memory.value_or(inherited.empty() ? gpu_memory_default : inherited);
   Result<uint64_t> bytes = parse_size(memory);
-  if (!bytes) return bad(from + ": " + bytes.error().text);
-  if (*bytes < (2u << 20)) return bad(from + ": " + quote_word(memory) + " is less than 2MiB");
+  if (!bytes) return invalid(from + ": " + bytes.error().text);
+  if (*bytes < (2u << 20)) return invalid(from + ": " + quote_word(memory) + " is less than 2MiB");
   const std::pair<const char*, std::string> variables[] = {
       {"FIRN_GPU_MEMORY", std::to_string(*bytes)}, {"FIRN_DEVICE", "software"}};
   for (const auto& [name, value] : variables)
@@ -194,7 +195,7 @@ Result<uint64_t> set_software_device(const RunOptions& options) {
   if (Result<void> done = preload({stand_in, "software/libcudart.so.13",
                                    "software/libnccl.so.2"});
       !done)
-    return bad("--device software: " + done.error().text);
+    return invalid("--device software: " + done.error().text);
   return bytes;
 }
 
@@ -203,12 +204,12 @@ Result<uint64_t> set_device(const RunOptions& options, const Config& config) {
   if (options.device == "software") return set_software_device(options);
   const DriverReport driver = examine_driver(config.driver);
   if (!driver.usable())
-    return bad("--device auto: " + driver.why +
-               (driver.why.find("--device software") == std::string::npos
-                    ? "; the software GPU needs no driver (--device software)"
-                    : ""));
+    return invalid("--device auto: " + driver.why +
+                   (driver.why.find("--device software") == std::string::npos
+                        ? "; the software GPU needs no driver (--device software)"
+                        : ""));
   if (options.gpu_memory && !driver.software)
-    return bad("--gpu-memory is the software GPU's capacity; it needs --device software");
+    return invalid("--gpu-memory is the software GPU's capacity; it needs --device software");
   uint64_t least = UINT64_MAX;
   for (const DeviceReport& device : driver.devices) least = std::min(least, device.memory_bytes);
   // PyTorch programs can do without it.

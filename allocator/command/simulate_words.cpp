@@ -7,7 +7,9 @@
 #include <charconv>
 #include <cmath>
 #include <filesystem>
+#include <optional>
 
+#include "allocator/base/numbers.h"
 #include "allocator/command/output.h"
 #include "allocator/command/places.h"
 #include "allocator/command/report.h"
@@ -27,26 +29,25 @@ constexpr size_t sweep_most = 200;
 Result<uint64_t> size_between(const char* option, const std::string& word, uint64_t least,
                               uint64_t most) {
   Result<uint64_t> bytes = parse_size(word);
-  if (!bytes) return bad(fmt::format("{}: {}", option, bytes.error().text));
+  if (!bytes) return invalid(fmt::format("{}: {}", option, bytes.error().text));
   if (*bytes < least || *bytes > most)
-    return bad(fmt::format("{}: {} is not between {} and {}", option, quote_word(word),
-                           format_size(least), format_size(most)));
+    return invalid(fmt::format("{}: {} is not between {} and {}", option, quote_word(word),
+                               format_size(least), format_size(most)));
   return bytes;
 }
 
 Result<unsigned> count_between(const char* option, const std::string& word, unsigned least,
                                unsigned most) {
-  unsigned value = 0;
-  const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), value);
-  if (error != std::errc() || end != word.data() + word.size() || value < least || value > most)
-    return bad(fmt::format("{}: {} is not a whole number from {} to {}", option, quote_word(word),
-                           least, most));
-  return value;
+  const std::optional<unsigned> value = as_number<unsigned>(word);
+  if (!value || *value < least || *value > most)
+    return invalid(fmt::format("{}: {} is not a whole number from {} to {}", option,
+                               quote_word(word), least, most));
+  return *value;
 }
 
 Result<void> take_bandwidth(const char* option, const std::string& word, double& to) {
   Result<double> bytes_s = parse_bandwidth(word);
-  if (!bytes_s) return bad(fmt::format("{}: {}", option, bytes_s.error().text));
+  if (!bytes_s) return invalid(fmt::format("{}: {}", option, bytes_s.error().text));
   to = *bytes_s;
   return {};
 }
@@ -59,15 +60,15 @@ Result<simulate::ComparedPolicy> policy_of(const std::string& word) {
                                                           {"greedy", ComparedPolicy::greedy}};
   for (const auto& [name, policy] : known)
     if (word == name) return policy;
-  return bad("--policy: " + quote_word(word) + " must be one of age, lifetime, oracle, greedy");
+  return invalid("--policy: " + quote_word(word) + " must be one of age, lifetime, oracle, greedy");
 }
 
 // "budget=20GiB:80GiB:10GiB"
 Result<std::vector<uint64_t>> sweep_of(const std::string& word) {
   constexpr std::string_view key = "budget=";
   const auto wrong = [&](const std::string& what) {
-    return bad("--sweep: " + quote_word(word) + " " + what +
-               "; write budget=FIRST:LAST:STEP, e.g. budget=20GiB:80GiB:10GiB");
+    return invalid("--sweep: " + quote_word(word) + " " + what +
+                   "; write budget=FIRST:LAST:STEP, e.g. budget=20GiB:80GiB:10GiB");
   };
   if (!word.starts_with(key)) return wrong("does not begin with budget=");
   std::vector<uint64_t> parts;
@@ -95,7 +96,7 @@ Result<void> take_machine(const SimulateOptions& options, simulate::MachineOptio
   if (!library) {
     std::string text = "software/libcuda.so.1 not found; searched";
     for (const auto& place : library_places("software/libcuda.so.1")) text += " " + place.string();
-    return bad(text + " (FIRN_LIB names another folder)");
+    return invalid(text + " (FIRN_LIB names another folder)");
   }
   machine.gpu_library = library->string();
   if (options.gpu_memory) {
@@ -117,7 +118,7 @@ Result<void> take_machine(const SimulateOptions& options, simulate::MachineOptio
         {"--pcie", &options.pcie, &machine.link_bytes_s}})
     if (Result<void> done = take_bandwidth(option, *word, *to); !done) return done;
   Result<uint64_t> latency = parse_time(options.ssd_latency, latency_ns_most);
-  if (!latency) return bad("--ssd-latency: " + latency.error().text);
+  if (!latency) return invalid("--ssd-latency: " + latency.error().text);
   machine.ssd_latency_ns = *latency;
   Result<unsigned> ssds = count_between("--ssds", options.ssds, 1, ssds_most);
   if (!ssds) return ssds.error();
@@ -126,11 +127,10 @@ Result<void> take_machine(const SimulateOptions& options, simulate::MachineOptio
   if (!policy) return policy.error();
   machine.policy = *policy;
   machine.driver_costs = !options.no_driver_costs;
-  const char* const end = options.spare.data() + options.spare.size();
-  const auto [stop, error] = std::from_chars(options.spare.data(), end, machine.spare_fraction);
-  if (error != std::errc() || stop != end ||
-      !(machine.spare_fraction >= 0 && machine.spare_fraction <= 1))
-    return bad("--spare: " + quote_word(options.spare) + " is not a number from 0 to 1");
+  const std::optional<double> spare = as_number<double>(options.spare);
+  if (!spare || !(*spare >= 0 && *spare <= 1))
+    return invalid("--spare: " + quote_word(options.spare) + " is not a number from 0 to 1");
+  machine.spare_fraction = *spare;
   return {};
 }
 
@@ -138,18 +138,17 @@ Result<void> take_machine(const SimulateOptions& options, simulate::MachineOptio
 
 Result<uint64_t> parse_number(const char* option, const std::string& word, uint64_t least,
                               uint64_t most) {
-  uint64_t value = 0;
-  const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), value);
-  if (error != std::errc() || end != word.data() + word.size() || value < least || value > most)
-    return bad(fmt::format("{}: {} is not a whole number from {} to {}", option, quote_word(word),
-                           least, most));
-  return value;
+  const std::optional<uint64_t> value = as_number<uint64_t>(word);
+  if (!value || *value < least || *value > most)
+    return invalid(fmt::format("{}: {} is not a whole number from {} to {}", option,
+                               quote_word(word), least, most));
+  return *value;
 }
 
 Result<double> parse_bandwidth(std::string_view word) {
   std::string_view size = word;
   if (!size.ends_with("/s"))
-    return bad(quote_word(word) + " is not a bandwidth (e.g. 3.2GiB/s or 7GB/s)");
+    return invalid(quote_word(word) + " is not a bandwidth (e.g. 3.2GiB/s or 7GB/s)");
   size.remove_suffix(2);
   // The size in front, exactly as sizes are read; a bandwidth may have a fraction of a byte.
   if (Result<uint64_t> bytes = parse_size(size); !bytes) return bytes.error();
@@ -161,7 +160,7 @@ Result<double> parse_bandwidth(std::string_view word) {
   Result<uint64_t> scale = unit.empty() ? Result<uint64_t>(1) : parse_size("1" + std::string(unit));
   value *= static_cast<double>(*scale);
   if (!(value >= bandwidth_least && value <= bandwidth_most))
-    return bad(quote_word(word) + " is not between 1MiB/s and 1000TB/s");
+    return invalid(quote_word(word) + " is not between 1MiB/s and 1000TB/s");
   return value;
 }
 
@@ -176,22 +175,22 @@ Result<uint64_t> parse_time(std::string_view word, uint64_t ns_most) {
                        : unit.empty() && value == 0 ? 1
                                                     : 0;
   if (error != std::errc() || scale == 0 || !std::isfinite(value) || value < 0)
-    return bad(quote_word(word) + " is not a time (e.g. 20us, 700ns or 1ms)");
+    return invalid(quote_word(word) + " is not a time (e.g. 20us, 700ns or 1ms)");
   if (value * scale > static_cast<double>(ns_most))
-    return bad(fmt::format("{} is more than {}s", quote_word(word), ns_most / 1'000'000'000));
+    return invalid(fmt::format("{} is more than {}s", quote_word(word), ns_most / 1'000'000'000));
   return static_cast<uint64_t>(std::llround(value * scale));
 }
 
 Result<SimulatePlan> parse_simulate(const SimulateOptions& options) {
   SimulatePlan plan;
   if (!options.gpu_memory && !options.sweep)
-    return bad("--gpu-memory SIZE is needed (or --sweep budget=FIRST:LAST:STEP)");
+    return invalid("--gpu-memory SIZE is needed (or --sweep budget=FIRST:LAST:STEP)");
   if (Result<void> done = take_machine(options, plan.machine); !done) return done.error();
   if (options.sweep) {
     Result<std::vector<uint64_t>> budgets = sweep_of(*options.sweep);
     if (!budgets) return budgets.error();
     plan.sweep_bytes = std::move(*budgets);
-    if (options.timeline) return bad("--timeline needs a single run, without --sweep");
+    if (options.timeline) return invalid("--timeline needs a single run, without --sweep");
   }
   Result<unsigned> iterations = count_between("--iterations", options.iterations, 1,
                                               iterations_most);
@@ -202,7 +201,7 @@ Result<SimulatePlan> parse_simulate(const SimulateOptions& options) {
   plan.run_ahead = *run_ahead;
   if (options.endurance) {
     Result<uint64_t> bytes = parse_size(*options.endurance);
-    if (!bytes) return bad("--ssd-endurance: " + bytes.error().text);
+    if (!bytes) return invalid("--ssd-endurance: " + bytes.error().text);
     plan.endurance_bytes = static_cast<double>(*bytes) * plan.machine.ssds;
   }
   for (const auto& [option, given, to] :

@@ -117,10 +117,9 @@ Result<std::unique_ptr<ImportedMemory>> ImportedMemory::open(const Driver& drive
   if (std::memcmp(head.magic, magic, sizeof magic) != 0 || head.parts == 0 ||
       head.parts > parts_most ||
       handle.size() != sizeof head + head.parts * 2 * sizeof(uint64_t))
-    return make_error(Code::invalid_argument, 0,
-                      "cannot open shared memory: this Firn does not know its handle; both "
-                      "processes need the same allocator (backend:firn) and the same version of "
-                      "it");
+    return invalid("cannot open shared memory: this Firn does not know its handle; both "
+                   "processes need the same allocator (backend:firn) and the same version of "
+                   "it");
   const Descriptor process(static_cast<int>(::syscall(SYS_pidfd_open, head.process, 0)));
   if (!process || start_of(head.process) != head.started)
     return make_error(Code::io, errno,

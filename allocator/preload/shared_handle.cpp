@@ -67,14 +67,12 @@ Descriptor words_file(const std::string& words) {
 Result<SharedBlock> open_shared(const Driver& driver, int device, const SharedHandle& told) {
   const std::string words = words_of(told.process, told.file);
   if (identity_of(words).value_or(told.identity) != told.identity)
-    return make_error(Code::invalid_argument, 0,
-                      "the handle's process has freed its memory");
+    return invalid("the handle's process has freed its memory");
   auto memory = ImportedMemory::open(driver, device, words);
   if (!memory) return memory.error();
   SharedBlock opened{std::move(*memory), 0};
   if (told.place >= opened.memory->bytes())
-    return make_error(Code::invalid_argument, 0,
-                      "the handle was changed: its offset lies outside its memory");
+    return invalid("the handle was changed: its offset lies outside its memory");
   opened.address = opened.memory->base() + told.place;
   return opened;
 }

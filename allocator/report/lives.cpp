@@ -19,7 +19,7 @@ Result<Lives> Lives::read(TraceFile& file) {
     lives.take(row, std::max(row.time_ns, begin_ns) - begin_ns);
   }
   if (lives.rows == 0)
-    return make_error(Code::invalid_argument, 0, file.path() + ": holds no event");
+    return invalid(file.path() + ": holds no event");
   if (lives.devices.empty()) (void)lives.devices[0];  // the program allocated nothing
   lives.cut = file.cut();
   lives.duration_ns = last_ns - begin_ns;

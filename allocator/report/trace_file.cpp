@@ -6,12 +6,13 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <charconv>
 #include <cstring>
+#include <optional>
 #include <utility>
 
 #include <fmt/format.h>
 
+#include "allocator/base/numbers.h"
 #include "allocator/base/sizes.h"
 
 namespace firn::report {
@@ -25,9 +26,9 @@ Error unreadable(const std::string& path) {
 
 template <class Number>
 bool take_number(std::string_view word, Number& to) {
-  const char* end = word.data() + word.size();
-  const auto [at, error] = std::from_chars(word.data(), end, to);
-  return error == std::errc() && at == end && !word.empty();
+  const std::optional<Number> number = as_number<Number>(word);
+  if (number) to = *number;
+  return number.has_value();
 }
 }  // namespace
 
@@ -83,8 +84,7 @@ TraceFile::~TraceFile() {
 }
 
 Error TraceFile::wrong(const std::string& text) const {
-  return make_error(Code::invalid_argument, 0,
-                    fmt::format("{}:{}: {}", path_, line_ ? line_ : 1, text));
+  return invalid(fmt::format("{}:{}: {}", path_, line_ ? line_ : 1, text));
 }
 
 Result<bool> TraceFile::next(Row& row) {

@@ -95,7 +95,7 @@ Result<void> set_knob(Config& config, std::string_view name, std::string_view va
   std::string trouble =
       entry == nullptr ? "unknown key" + suggest(name) : entry->set(config, value);
   if (trouble.empty()) return {};
-  return make_error(Code::invalid_argument, 0, std::string(where) + ": " + trouble);
+  return invalid(std::string(where) + ": " + trouble);
 }
 
 std::string show_knob(const Config& config, std::string_view name) {
@@ -139,10 +139,9 @@ Result<Config> parse_config(std::string_view conf) {
     const std::string_view key = trim(word.substr(0, colon));
     const std::string where = "PYTORCH_CUDA_ALLOC_CONF: " + quote_word(key);
     if (!key.starts_with(prefix))
-      return make_error(Code::invalid_argument, 0, where + ": Firn's keys begin with firn_");
+      return invalid(where + ": Firn's keys begin with firn_");
     if (colon == std::string_view::npos)
-      return make_error(Code::invalid_argument, 0,
-                        where + ": the value is missing; write key:value");
+      return invalid(where + ": the value is missing; write key:value");
     Result<void> done =
         set_knob(config, key.substr(prefix.size()), trim(word.substr(colon + 1)), where);
     if (!done) return done.error();

@@ -8,12 +8,14 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <charconv>
 #include <cstdlib>
 #include <cstring>
+#include <optional>
 #include <string_view>
 
 #include <fmt/format.h>
+
+#include "allocator/base/numbers.h"
 
 namespace firn {
 
@@ -63,10 +65,8 @@ std::vector<pid_t> control_sockets(const std::string& folder) {
   while (const dirent* entry = ::readdir(open)) {
     const std::string_view name = entry->d_name;
     if (!name.ends_with(suffix)) continue;
-    pid_t process = 0;
-    const char* end = name.data() + name.size() - suffix.size();
-    const auto [at, error] = std::from_chars(name.data(), end, process);
-    if (error == std::errc() && at == end && process > 0) processes.push_back(process);
+    const auto process = as_number<pid_t>(name.substr(0, name.size() - suffix.size()));
+    if (process && *process > 0) processes.push_back(*process);
   }
   ::closedir(open);
   std::sort(processes.begin(), processes.end());

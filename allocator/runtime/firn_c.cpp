@@ -62,9 +62,8 @@ Engine* engine_of(const void* block, int& code) {
   Runtime* runtime = Runtime::get();
   Engine* engine = runtime ? runtime->around(block) : nullptr;
   code = engine ? FIRN_OK
-                : status(make_error(Code::invalid_argument, 0,
-                                    runtime ? "the address is outside Firn's blocks"
-                                            : "firn_init() was not called"));
+                : status(invalid(runtime ? "the address is outside Firn's blocks"
+                                 : "firn_init() was not called"));
   return engine;
 }
 
@@ -106,7 +105,7 @@ int firn_malloc(void** block, size_t bytes, int device, firn_stream stream) noex
     *block = nullptr;
     Runtime* runtime = Runtime::get();
     if (!runtime)
-      return status(make_error(Code::invalid_argument, 0, "firn_init() was not called"));
+      return status(invalid("firn_init() was not called"));
     Result<Engine*> engine = runtime->device(device);
     if (!engine) return status(engine.error());
     Result<void*> made = (*engine)->allocate(bytes, stream_of(stream));
@@ -137,7 +136,7 @@ int firn_touch(void* const* blocks, const int* access, size_t count, firn_stream
     announced.stream = stream_of(stream);
     Runtime* runtime = Runtime::get();
     if (!runtime)
-      return status(make_error(Code::invalid_argument, 0, "firn_init() was not called"));
+      return status(invalid("firn_init() was not called"));
     announced.items.reserve(count);  // so that each hold has a place
     try {
       for (size_t i = 0; i < count; ++i) {

@@ -5,8 +5,10 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <optional>
 #include <vector>
 
+#include "allocator/base/numbers.h"
 #include "allocator/base/sizes.h"
 
 namespace firn {
@@ -53,13 +55,13 @@ std::string take_bandwidth(uint64_t& to, std::string_view value) {
 /// A whole number of `unit`s, of `unit_ns` each.
 std::string take_time(uint64_t& to_ns, std::string_view value, std::string_view unit,
                       uint64_t unit_ns, uint64_t most) {
-  uint64_t number = 0;
-  const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), number);
-  if (error != std::errc() || std::string_view(end, value.data() + value.size()) != unit ||
-      number > most)
+  std::optional<uint64_t> number;
+  if (value.ends_with(unit))
+    number = as_number<uint64_t>(value.substr(0, value.size() - unit.size()));
+  if (!number || *number > most)
     return quote_word(value) + " is not a time from 0" + std::string(unit) + " to " +
            std::to_string(most) + std::string(unit);
-  to_ns = number * unit_ns;
+  to_ns = *number * unit_ns;
   return {};
 }
 
@@ -89,9 +91,8 @@ std::string take_path(std::string& to, std::string_view value) {
 
 std::string take_metrics(Config& config, std::string_view value) {
   if (is_port(value)) {
-    unsigned port = 0;
-    const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), port);
-    if (error != std::errc() || port < 1 || port > port_most)
+    const std::optional<unsigned> port = as_number<unsigned>(value);
+    if (!port || *port < 1 || *port > port_most)
       return quote_word(value) + " is not a port from 1 to 65535";
   }
   return take_path(config.metrics, value);
@@ -125,33 +126,28 @@ std::string take_piece(Config& config, std::string_view value) {
 }
 
 std::string take_fraction(double& to, std::string_view value) {
-  double number = 0;
-  const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), number);
+  const std::optional<double> number = as_number<double>(value);
   // Written so that NaN fails too.
-  if (error != std::errc() || end != value.data() + value.size() || !(number >= 0 && number <= 1))
+  if (!number || !(*number >= 0 && *number <= 1))
     return quote_word(value) + " is not a number from 0 to 1";
-  to = number;
+  to = *number;
   return {};
 }
 
 std::string take_depth(Config& config, std::string_view value) {
-  unsigned number = 0;
-  const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), number);
-  if (error != std::errc() || end != value.data() + value.size() || number < 1 ||
-      number > depth_max)
+  const std::optional<unsigned> number = as_number<unsigned>(value);
+  if (!number || *number < 1 || *number > depth_max)
     return quote_word(value) + " is not a whole number from 1 to 1024";
-  config.depth = number;
+  config.depth = *number;
   return {};
 }
 
 std::string take_looks(Config& config, std::string_view value) {
-  unsigned number = 0;
-  const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), number);
+  const std::optional<unsigned> number = as_number<unsigned>(value);
   const bool all = value == "all";
-  if (!all && (error != std::errc() || end != value.data() + value.size() || number < 1 ||
-               number == Config::looks_all))
+  if (!all && (!number || *number < 1 || *number == Config::looks_all))
     return quote_word(value) + " must be all or a whole number of at least 1";
-  config.looks = all ? Config::looks_all : number;
+  config.looks = all ? Config::looks_all : *number;
   return {};
 }
 

@@ -1,13 +1,13 @@
 #include "allocator/runtime/ranks.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cstdint>
 #include <cstdlib>
 #include <limits>
 #include <numeric>
 #include <optional>
-#include <string_view>
+
+#include "allocator/base/numbers.h"
 
 namespace firn {
 
@@ -18,11 +18,7 @@ constexpr unsigned ranks_most = 1024;
 std::optional<unsigned> number(const char* variable) {
   const char* text = ::secure_getenv(variable);
   if (text == nullptr) return std::nullopt;
-  const std::string_view words(text);
-  unsigned value = 0;
-  const auto [end, error] = std::from_chars(words.data(), words.data() + words.size(), value);
-  if (error != std::errc() || end != words.data() + words.size()) return std::nullopt;
-  return value;
+  return as_number<unsigned>(text);
 }
 
 /// Assigns each row a column of its own at the least sum (the Hungarian method, by shortest

@@ -60,9 +60,8 @@ class RuntimeImpl final : public Runtime {
     try_host_apart();
     config_.host_bytes = host_.begin(config_.host_bytes);
     if (config_.host_bytes < (16u << 20))
-      return make_error(Code::invalid_argument, 0,
-                        fmt::format("firn_host: {} is less than the minimum of 16MiB",
-                                    format_size(config_.host_bytes)));
+      return invalid(fmt::format("firn_host: {} is less than the minimum of 16MiB",
+                                 format_size(config_.host_bytes)));
     // Eight pieces have to fit: copies, writes, reads can overlap.
     uint64_t piece = std::min<uint64_t>(config_.piece_bytes, config_.host_bytes / 8);
     config_.piece_bytes = std::max<uint64_t>(piece / (2u << 20) * (2u << 20), 2u << 20);
@@ -107,9 +106,8 @@ class RuntimeImpl final : public Runtime {
   Result<Engine*> device(int ordinal) override {
     if (Engine* engine = opened(ordinal)) return engine;
     if (ordinal < 0 || ordinal >= devices_most)
-      return make_error(Code::invalid_argument, 0,
-                        fmt::format("device {}: Firn supports devices 0 to {}", ordinal,
-                                    devices_most - 1));
+      return invalid(fmt::format("device {}: Firn supports devices 0 to {}", ordinal,
+                                 devices_most - 1));
     std::lock_guard lock(mutex_);
     if (Engine* engine = opened(ordinal)) return engine;
     Result<std::unique_ptr<Engine>> engine = open_engine(ordinal);
@@ -305,10 +303,9 @@ class RuntimeImpl final : public Runtime {
     if ((result = driver.mem_get_info(&free_bytes, &total_bytes)) != CUDA_SUCCESS)
       return driver.error("cuMemGetInfo", result);
     if (config_.budget_bytes > total_bytes)
-      return make_error(Code::invalid_argument, 0,
-                        fmt::format("firn_budget: {} exceeds the memory of device {}, {}",
-                                    format_size(config_.budget_bytes), ordinal,
-                                    format_size(total_bytes)));
+      return invalid(fmt::format("firn_budget: {} exceeds the memory of device {}, {}",
+                                 format_size(config_.budget_bytes), ordinal,
+                                 format_size(total_bytes)));
     const uint64_t margin = margin_bytes(total_bytes);
     options.budget_bytes = config_.budget_bytes        ? config_.budget_bytes
                            : free_bytes > margin       ? free_bytes - margin
@@ -486,8 +483,7 @@ Result<Runtime*> used_again(Runtime* runtime, const Config& config) {
   if (runtime->config().budget_bytes == config.budget_bytes &&
       runtime->config().dirs == config.dirs)
     return runtime;
-  return make_error(Code::invalid_argument, 0,
-                    "Firn already runs in this process with other settings");
+  return invalid("Firn already runs in this process with other settings");
 }
 
 Result<void> register_ends() {

@@ -26,7 +26,7 @@ constexpr size_t line_bytes_max = 64u << 20;
 }  // namespace
 
 Error CsvFile::wrong_at(uint64_t line, const std::string& text) const {
-  return make_error(Code::invalid_argument, 0, fmt::format("{}:{}: {}", path_, line, text));
+  return invalid(fmt::format("{}:{}: {}", path_, line, text));
 }
 
 CsvFile::CsvFile(CsvFile&& other) noexcept
@@ -49,13 +49,13 @@ Result<CsvFile> CsvFile::open(const std::string& path, std::vector<std::string_v
   if (file.fd_ < 0 || ::fstat(file.fd_, &about) != 0)
     return make_error(Code::io, errno, fmt::format("{}: {}", path, std::strerror(errno)));
   if (!S_ISREG(about.st_mode))
-    return make_error(Code::invalid_argument, 0, path + ": is not a regular file");
+    return invalid(path + ": is not a regular file");
   file.file_bytes_ = static_cast<uint64_t>(about.st_size);
   file.buffer_.resize(read_bytes);
   std::string_view header;
   Result<bool> more = file.next_line(header);
   if (!more) return more.error();
-  if (!*more) return make_error(Code::invalid_argument, 0, path + ": is empty");
+  if (!*more) return invalid(path + ": is empty");
   if (header.starts_with("\xef\xbb\xbf")) header.remove_prefix(3);
   if (Result<void> done = file.split(header); !done) return done.error();
   for (std::string_view column : columns) {
@@ -146,7 +146,7 @@ Result<bool> CsvFile::next() {
 
 Result<uint64_t> whole_number(std::string_view word, uint64_t most) {
   const auto trouble = [&](const char* what) {
-    return make_error(Code::invalid_argument, 0, quote_word(word) + " " + what);
+    return invalid(quote_word(word) + " " + what);
   };
   uint64_t value = 0;
   const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), value);
@@ -159,7 +159,7 @@ Result<uint64_t> whole_number(std::string_view word, uint64_t most) {
 Result<uint64_t> positive_number(std::string_view word, uint64_t most) {
   Result<uint64_t> value = whole_number(word, most);
   if (value && *value == 0)
-    return make_error(Code::invalid_argument, 0, quote_word(word) + " is zero");
+    return invalid(quote_word(word) + " is zero");
   return value;
 }
 

@@ -1,12 +1,13 @@
 #include "allocator/simulate/program_trace.h"
 
 #include <algorithm>
-#include <charconv>
+#include <optional>
 #include <unordered_map>
 #include <unordered_set>
 
 #include <fmt/format.h>
 
+#include "allocator/base/numbers.h"
 #include "allocator/blocks/block.h"
 #include "allocator/runtime/config.h"
 #include "allocator/simulate/csv_file.h"
@@ -21,8 +22,9 @@ constexpr uint64_t tensors_most = 1u << 26;
 constexpr uint64_t line_of(size_t index) { return index + 2; }  // below the header
 
 bool parse_id(std::string_view word, uint64_t& id) {
-  const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), id);
-  return error == std::errc() && end == word.data() + word.size() && !word.empty();
+  const std::optional<uint64_t> number = as_number<uint64_t>(word);
+  if (number) id = *number;
+  return number.has_value();
 }
 
 /// Tensor ids to indices: by position when ids are dense, else by hashing.
@@ -198,10 +200,9 @@ Result<ProgramTrace> read_program_trace(const std::string& prefix, unsigned iter
   if (Result<void> done = read_tensors(trace); !done) return done.error();
   const Ids ids(trace.tensors);
   if (uint32_t again = ids.duplicate(); again != UINT32_MAX)
-    return make_error(Code::invalid_argument, 0,
-                      fmt::format("{}:{}: tensor {} is already on line {}",
-                                  trace.tensors_path, line_of(again), trace.tensors[again].id,
-                                  line_of(ids.first())));
+    return invalid(fmt::format("{}:{}: tensor {} is already on line {}",
+                               trace.tensors_path, line_of(again), trace.tensors[again].id,
+                               line_of(ids.first())));
   Result<CsvFile> file =
       CsvFile::open(trace.kernels_path, {"kernel", "name", "duration_ns", "inputs", "outputs"});
   if (!file) return file.error();
@@ -214,10 +215,9 @@ Result<void> ProgramTrace::check_fits(uint64_t gpu_bytes) const {
   for (size_t i = 0; i < tensors.size(); ++i) {
     const uint64_t frames = (tensors[i].bytes + granule_bytes - 1) / granule_bytes * granule_bytes;
     if ((tensors[i].persistent || tensors[i].last != no_kernel) && frames > gpu_bytes)
-      return make_error(Code::invalid_argument, 0,
-                        fmt::format("{}:{}: tensor {} ({}) alone exceeds the GPU's {}",
-                                    tensors_path, line_of(i), tensors[i].id, format_size(tensors[i].bytes),
-                                    format_size(gpu_bytes)));
+      return invalid(fmt::format("{}:{}: tensor {} ({}) alone exceeds the GPU's {}", tensors_path,
+                                 line_of(i), tensors[i].id, format_size(tensors[i].bytes),
+                                 format_size(gpu_bytes)));
   }
   return {};
 }

@@ -14,7 +14,6 @@
 namespace firn {
 
 namespace {
-Error wrong(std::string text) { return make_error(Code::invalid_argument, 0, std::move(text)); }
 }  // namespace
 
 CipherStoreCore::CipherStoreCore(std::unique_ptr<Store> lower, std::unique_ptr<Cipher> cipher,
@@ -77,14 +76,14 @@ Result<void> CipherStoreCore::submit(StoreCompletion::Kind kind, unsigned queue,
   const uint64_t now = clock_.now_ns();
   std::lock_guard lock(mutex_);
   Place* at = place(slot);
-  if (!at) return wrong(fmt::format("slot {} is not reserved", slot.id));
+  if (!at) return invalid(fmt::format("slot {} is not reserved", slot.id));
   if (std::string trouble = request_trouble(queue, data, bytes, at->bytes); !trouble.empty())
-    return wrong(fmt::format("slot {}: {}", slot.id, trouble));
+    return invalid(fmt::format("slot {}: {}", slot.id, trouble));
   const bool write = kind == StoreCompletion::Kind::write;
   if (write ? at->jobs > 0 : at->writing)
-    return wrong(fmt::format("slot {}: a request for it is in flight", slot.id));
+    return invalid(fmt::format("slot {}: a request for it is in flight", slot.id));
   if (!write && !at->filled)
-    return wrong(fmt::format("slot {} holds nothing readable", slot.id));
+    return invalid(fmt::format("slot {} holds nothing readable", slot.id));
   if (Result<void> started = start(); !started) return started;
   const uint64_t id = ++ids_;
   auto made = std::make_unique<Request>(

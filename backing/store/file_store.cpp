@@ -20,7 +20,6 @@ constexpr uint64_t share_wait_ns = 500'000'000;    // between counts of neighbou
 constexpr uint64_t full_wait_ns = 1'000'000'000;   // after a write that found the disk full
 constexpr unsigned depth_least = 4;                // keeps an SSD busy, and a write beside reads
 
-Error wrong(std::string text) { return make_error(Code::invalid_argument, 0, std::move(text)); }
 }  // namespace
 
 std::string request_trouble(unsigned queue, const void* data, size_t bytes, size_t slot_bytes) {
@@ -96,8 +95,8 @@ FileStoreCore::~FileStoreCore() {
 Result<void> FileStoreCore::attach_staging(std::span<std::byte> region) {
   if (region.empty() || reinterpret_cast<uintptr_t>(region.data()) % store_alignment != 0 ||
       region.size() % store_alignment != 0)
-    return wrong(fmt::format("staging of {} bytes at {}: not aligned to {}", region.size(),
-                             static_cast<void*>(region.data()), store_alignment));
+    return invalid(fmt::format("staging of {} bytes at {}: not aligned to {}", region.size(),
+                               static_cast<void*>(region.data()), store_alignment));
   // All of them or none: the memory behind these addresses may be another's after a refusal.
   size_t attached = 0;
   const auto undo = [&] {
@@ -129,7 +128,7 @@ FileStoreCore::Place* FileStoreCore::place(Slot slot) {
 }
 
 Result<Slot> FileStoreCore::reserve(size_t bytes, bool wait) {
-  if (std::string trouble = reservation_trouble(bytes); !trouble.empty()) return wrong(trouble);
+  if (std::string trouble = reservation_trouble(bytes); !trouble.empty()) return invalid(trouble);
   const uint64_t now = clock_.now_ns();
   std::unique_lock lock(mutex_);
   if (left_) release_left();
@@ -199,13 +198,13 @@ Result<void> FileStoreCore::submit(StoreCompletion::Kind kind, unsigned queue, S
   {
     std::lock_guard lock(mutex_);
     Place* at = place(slot);
-    if (!at) return wrong(fmt::format("slot {} is not reserved", slot.id));
+    if (!at) return invalid(fmt::format("slot {} is not reserved", slot.id));
     std::string trouble = request_trouble(queue, data, bytes, at->bytes);
-    if (!trouble.empty()) return wrong(fmt::format("slot {}: {}", slot.id, trouble));
+    if (!trouble.empty()) return invalid(fmt::format("slot {}: {}", slot.id, trouble));
     if (job->write() ? at->jobs > 0 : at->writing)
-      return wrong(fmt::format("slot {}: a request for it is in flight", slot.id));
+      return invalid(fmt::format("slot {}: a request for it is in flight", slot.id));
     if (!job->write() && !at->filled)
-      return wrong(fmt::format("slot {} holds nothing readable", slot.id));
+      return invalid(fmt::format("slot {} holds nothing readable", slot.id));
     dir = dirs_[at->dir].get();
     job->offset = at->offset;
     job->sum = at->sum;

@@ -72,20 +72,17 @@ class FileStore final : public Store {
 };
 
 Result<void> check_options(const StoreOptions& options) {
-  auto wrong = [](std::string text) {
-    return make_error(Code::invalid_argument, 0, std::move(text));
-  };
-  if (options.dirs.empty()) return wrong("firn_dir: name at least one directory");
+  if (options.dirs.empty()) return invalid("firn_dir: name at least one directory");
   if (options.request_bytes == 0 || options.request_bytes % store_alignment != 0 ||
       options.request_bytes > (size_t{1} << 30))
-    return wrong(fmt::format("request_bytes {} must be a multiple of {} up to 1 GiB",
-                             options.request_bytes, store_alignment));
+    return invalid(fmt::format("request_bytes {} must be a multiple of {} up to 1 GiB",
+                               options.request_bytes, store_alignment));
   if (options.depth == 0 || options.depth > 4096)
-    return wrong(fmt::format("firn_depth: {} must be between 1 and 4096", options.depth));
+    return invalid(fmt::format("firn_depth: {} must be between 1 and 4096", options.depth));
   if (options.threads == 0 || options.threads > 256)
-    return wrong(fmt::format("threads {} must be between 1 and 256", options.threads));
+    return invalid(fmt::format("threads {} must be between 1 and 256", options.threads));
   if (options.grow_bytes == 0 || options.grow_bytes % store_alignment != 0)
-    return wrong(
+    return invalid(
         fmt::format("grow_bytes {} must be a multiple of {}", options.grow_bytes, store_alignment));
   return {};
 }

@@ -16,7 +16,6 @@ constexpr unsigned attempts_most = 3;
 uint64_t transfer_ns(size_t bytes, double bytes_s) {
   return static_cast<uint64_t>(static_cast<double>(bytes) / bytes_s * 1e9);
 }
-Error wrong(std::string text) { return make_error(Code::invalid_argument, 0, std::move(text)); }
 }  // namespace
 
 SimulatedDisk::SimulatedDisk(const SimulatedStoreOptions& options)
@@ -40,13 +39,13 @@ bool SimulatedDisk::chance(double rate) {
 Result<void> SimulatedDisk::attach_staging(std::span<std::byte> region) {
   if (region.empty() || reinterpret_cast<uintptr_t>(region.data()) % store_alignment != 0 ||
       region.size() % store_alignment != 0)
-    return wrong(
+    return invalid(
         fmt::format("staging of {} bytes: not aligned to {}", region.size(), store_alignment));
   return {};
 }
 
 Result<Slot> SimulatedDisk::reserve(size_t bytes, bool) {
-  if (std::string trouble = reservation_trouble(bytes); !trouble.empty()) return wrong(trouble);
+  if (std::string trouble = reservation_trouble(bytes); !trouble.empty()) return invalid(trouble);
   const uint64_t now = options_.clock->now_ns();
   std::lock_guard lock(mutex_);
   if (now >= options_.full_from_ns && now < options_.full_until_ns) {
@@ -97,15 +96,15 @@ Result<void> SimulatedDisk::submit(Request request, Side side, uint64_t now) {
   uint32_t id = request.completion.slot.id;
   auto found = places_.find(id);
   if (found == places_.end() || found->second.discarded)
-    return wrong(fmt::format("slot {} is not reserved", id));
+    return invalid(fmt::format("slot {} is not reserved", id));
   Place& place = found->second;
   std::string trouble =
       request_trouble(request.queue, request.data, request.completion.bytes, place.bytes);
-  if (!trouble.empty()) return wrong(fmt::format("slot {}: {}", id, trouble));
+  if (!trouble.empty()) return invalid(fmt::format("slot {}: {}", id, trouble));
   if (side == writes ? place.jobs > 0 : place.writing)
-    return wrong(fmt::format("slot {}: a request for it is in flight", id));
+    return invalid(fmt::format("slot {}: a request for it is in flight", id));
   if (side == reads && !place.filled)
-    return wrong(fmt::format("slot {} holds nothing readable", id));
+    return invalid(fmt::format("slot {} holds nothing readable", id));
   request.submitted_ns = now;
   request.was_filled = place.filled;
   if (side == writes) {

@@ -113,8 +113,7 @@ std::byte* map_huge(size_t bytes, int node) {
 Result<StagingRegion> StagingRegion::create(size_t bytes, bool reserve_only, int node,
                                             bool huge) {
   if (bytes == 0 || bytes % store_alignment != 0)
-    return make_error(Code::invalid_argument, 0,
-                      "staging of " + std::to_string(bytes) + " bytes: not a multiple of 4 KiB");
+    return invalid("staging of " + std::to_string(bytes) + " bytes: not a multiple of 4 KiB");
   const size_t whole = mapping_bytes(bytes);
   const auto refused = [bytes](const char* call) {
     return make_error(Code::host_out_of_memory, errno,

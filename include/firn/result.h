@@ -42,6 +42,12 @@ inline Error make_error(Code code, int detail, std::string text,
   return Error{code, detail, where, std::move(text)};
 }
 
+/// The caller's mistake, or the user's.
+inline Error invalid(std::string text,
+                     std::source_location where = std::source_location::current()) {
+  return make_error(Code::invalid_argument, 0, std::move(text), where);
+}
+
 template <class T>
 class [[nodiscard]] Result {
  public:

@@ -33,7 +33,9 @@ class OutlookTest : public PolicyTest {
   }
   uint32_t item_of(const Block* block) const {
     const auto& blocks = outlook_.blocks();
-    return static_cast<uint32_t>(std::find(blocks.begin(), blocks.end(), block) - blocks.begin());
+    const auto found = std::find_if(blocks.begin(), blocks.end(),
+                                    [&](const auto& name) { return name.block == block; });
+    return static_cast<uint32_t>(found - blocks.begin());
   }
   /// The script's next period, from its event `at` on, has just these items and steps.
   void expect_as_scripted(const Script& script, size_t at) {
@@ -101,8 +103,8 @@ TEST_F(OutlookTest, items_and_steps_are_those_of_the_script_wherever_the_period_
   for (size_t at = 0; at < script.size(); ++at) {
     look();
     expect_as_scripted(script, at);
-    for (const Block* block : outlook_.blocks())
-      EXPECT_EQ(outlook_.items()[item_of(block)].assumed, lifetimes::no_use);
+    for (const Outlook::Name& name : outlook_.blocks())
+      EXPECT_EQ(outlook_.items()[item_of(name.block)].assumed, lifetimes::no_use);
     act(script[at]);
   }
 }

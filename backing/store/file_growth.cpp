@@ -90,7 +90,7 @@ void FileStoreCore::keep_growing() {
         grown = grow(*dir, growing_files_[i], bytes, lock);
       } catch (const std::bad_alloc&) {  // no room now: a later request finds out
         if (!lock.owns_lock()) lock.lock();
-        grown = make_error(Code::io, ENOMEM, "the process is out of memory");
+        grown = make_error(Code::io, ENOMEM, "no memory");  // (short: it takes none)
       }
       dir->grown = std::move(grown);
       dir->tried_bytes = bytes;

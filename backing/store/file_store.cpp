@@ -227,7 +227,7 @@ Result<void> FileStoreCore::submit(StoreCompletion::Kind kind, unsigned queue, S
   try {
     begun = dir->io->submit(std::move(job));
   } catch (const std::bad_alloc&) {
-    begun = make_error(Code::io, ENOMEM, "the process is out of memory");
+    begun = make_error(Code::io, ENOMEM, "no memory");  // (short: it takes none)
   }
   if (!begun) {
     std::lock_guard lock(mutex_);

@@ -56,26 +56,48 @@ struct Transition {
 // copied_out goes to hosted; a block whose pieces are all in the store moves on by written at once.
 // unfault goes to hosted for the same reason. A block of which only some spans have left is hosted
 // or spilled too, and more of it may leave.
+//
+// allocator/README.md's table is made of these lines (tests/command/states_table.py): a comment is
+// the last cell of the rows behind it. A touch is no transition, but has a row there.
 inline constexpr Transition transitions[] = {
+    // budget reserved, frames mapped
     {State::free, Event::allocate, State::resident},
-    {State::ready, Event::reuse, State::resident},
-    {State::ready, Event::reclaim, State::free},
-    {State::resident, Event::spill, State::spilling},
+    // touch: one compare-and-swap; a write drops the other copies
+    // freed: reusable at once on its stream, elsewhere after its uses are over
     {State::resident, Event::release, State::ready},
-    {State::spilling, Event::copied_out, State::hosted},
-    {State::spilling, Event::keep, State::resident},
-    {State::hosted, Event::written, State::spilled},
+    // from the stream's cache
+    {State::ready, Event::reuse, State::resident},
+    // its frames serve others
+    {State::ready, Event::reclaim, State::free},
+    // nobody holds it; a copy that is valid elsewhere is not made again
+    {State::resident, Event::spill, State::spilling},
     {State::hosted, Event::spill, State::spilling},
-    {State::hosted, Event::fault, State::faulting},
-    {State::hosted, Event::release, State::draining},
     {State::spilled, Event::spill, State::spilling},
+    // the part that was to leave is valid elsewhere, every use over: spans unmapped, and only now
+    {State::spilling, Event::copied_out, State::hosted},
+    // touched, freed, failed, or only copied ahead: nothing was unmapped
+    {State::spilling, Event::keep, State::resident},
+    // every piece's write checked, its sum stored
+    {State::hosted, Event::written, State::spilled},
+    // budget reserved, missing spans mapped at the same address; bytes still in host memory are not
+    // read
+    {State::hosted, Event::fault, State::faulting},
     {State::spilled, Event::fault, State::faulting},
-    {State::spilled, Event::release, State::draining},
+    // sums verified before a byte is handed over; streams wait on the event
     {State::faulting, Event::arrived, State::resident},
+    // no room, or the driver refused: rolled back; or a part was prefetched
     {State::faulting, Event::unfault, State::hosted},
+    // its bytes are wrong by every path, or gone; loud; never zero-filled. Reads that fail otherwise
+    // are tried again for `firn_io_patience`; then the block goes back to where it was (unfault),
+    // the use that waited is an error, and the next one tries again
     {State::faulting, Event::read_failed, State::lost},
+    // freed: free when what is in flight is over
+    {State::hosted, Event::release, State::draining},
+    {State::spilled, Event::release, State::draining},
     {State::faulting, Event::release, State::draining},
+    // nothing of it is in flight any more
     {State::draining, Event::drained, State::free},
+    // it has no copy any more
     {State::lost, Event::release, State::free},
 };
 

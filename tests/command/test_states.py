@@ -7,6 +7,8 @@ import re
 
 import pytest
 
+import states_table
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SHARED = pathlib.Path(os.environ.get("FIRN_SHARED") or ROOT.parent / "shared")
 # A touch moves no block: it is a compare-and-swap of the word. A write that failed moves none either.
@@ -50,9 +52,11 @@ def expanded(rows):
 def test_readme_has_each_transition_and_no_other():
     code, states = in_code()
     assert len(code) > 15 and len(states) == 9
-    readme = expanded(cells((ROOT / "allocator/README.md").read_text(encoding="utf-8")))
+    text = (ROOT / "allocator/README.md").read_text(encoding="utf-8")
+    begin, end = states_table.in_readme(text)
+    assert text[begin:end] == states_table.table(), "tests/command/states_table.py writes it anew"
     standing = {tuple(part.replace(" ", "_") for part in row) for row in STANDING}
-    assert readme - standing == code
+    assert expanded(cells(text)) - standing == code
 
 
 def test_the_design_asks_for_nothing_that_the_code_forbids():

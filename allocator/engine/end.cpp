@@ -50,8 +50,8 @@ bool EngineImpl::settle_all(Lock& lock) {
     transfers_.wait_for_copies();
     reap_copies();
   }
-  while (summing_ > 0) wait(lock, poll_ns);
-  drop_sums();
+  while (sums_.taking()) wait(lock, poll_ns);
+  sums_.drop();
   return !health_.dead();
 }
 

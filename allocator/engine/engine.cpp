@@ -221,7 +221,7 @@ bool EngineImpl::pump_locked() {
   busy_.store(!spilling_.empty() || !faulting_.empty() || !draining_.empty() ||
                   !deferred_.empty() || transfers_.requesting() || !prefetches_.empty() ||
                   mapper_.mappings_due() > 0 || mapper_.unmappings_due() > 0 ||
-                  transfers_.copying() || !sums_.empty() || store_busy_ || waiting_ > 0 ||
+                  transfers_.copying() || sums_.due() || write_back_.grows() || waiting_ > 0 ||
                   (learner_ && learner_->clock().pending()),
               std::memory_order_relaxed);
   return changed;

@@ -32,7 +32,9 @@
 #include "allocator/memory/arena.h"
 #include "allocator/movement/host_copies.h"
 #include "allocator/movement/mapper.h"
+#include "allocator/movement/sums.h"
 #include "allocator/movement/transfers.h"
+#include "allocator/movement/write_back.h"
 #include "allocator/memory/device_health.h"
 #include "allocator/memory/driver_time.h"
 #include "allocator/policy/event_ring.h"
@@ -331,23 +333,21 @@ class EngineImpl final : public Engine, private EngineLimits, private InMotion {
   void came_out(const PieceRef& ref);
   bool clean_ahead();
 
-  // sums.cpp
+  // sums.cpp: what the engine has to do around Sums, which takes them
   void sum_later(const PieceRef& ref, bool arrived);
   bool carry_out_sums(Lock& lock);
-  void summed(const SumDue& due, const Sum& sum);
+  void summed(const PieceRef& ref, bool arrived, const Sum& sum);
   bool written_as_arrived(Block& block, Piece& piece, const StoreCompletion& completion);
   Error say_host_wrong(const Block& block, const Piece& piece, const Sum& sum);
   bool arrived_whole(Block& block);
-  void drop_sums();
 
-  // write.cpp
+  // write.cpp: what is written next; WriteBack tells when
   bool next_write(PieceRef& ref);
   bool write_back();
   bool start_write(const PieceRef& ref);
   void written(const PieceRef& ref, const StoreCompletion& completion, uint64_t begun_ns);
   void not_written(const PieceRef& ref, Slot slot, const Error& error, uint64_t begun_ns);
   void take_no_more(const char* what, const Error& error, uint64_t begun_ns);
-  bool store_pauses() const;
   void settle_away(Block& block);
 
   // lifetimes.cpp
@@ -469,6 +469,8 @@ class EngineImpl final : public Engine, private EngineLimits, private InMotion {
   mutable Transfers transfers_;
   Mapper mapper_;
   HostCopies host_copies_{host_};
+  WriteBack write_back_{options_.io_patience_ns};
+  Sums sums_{host_};  // firn_verify
   mutable BlockTable table_;
   std::array<std::atomic<ReadyBlocks*>, Streams::capacity> ready_{};
   std::vector<std::unique_ptr<ReadyBlocks>> ready_owner_;

@@ -13,17 +13,9 @@
 #include "allocator/blocks/block.h"
 #include "allocator/blocks/piece_ref.h"
 #include "allocator/lifetimes/events.h"
-#include "allocator/memory/host_tier.h"
 #include "firn/store.h"
 
 namespace firn {
-
-/// A piece's copy in host memory that is to be summed; holds a reference to the staging.
-struct SumDue {
-  PieceRef ref;
-  Staging* staging;
-  bool arrived;  // for the first time; else to be compared
-};
 
 /// A thread's wait for memory, known from begin() until this ends. Under the engine's lock.
 class OpenWait {
@@ -64,19 +56,11 @@ struct InMotion {
   Use fence_;                     // behind the work of free_behind()'s stream
   uint64_t fence_given_ = 0;      // its argument at that time
   std::vector<Block*> spilling_, faulting_, draining_;
-  std::deque<SumDue> sums_;
-  unsigned summing_ = 0;          // threads that take one at this moment
   std::deque<std::pair<PieceRef, unsigned>> prefetches_;  // (block, stream)
   uint64_t births_apart_ = 0;      // pages of blocks being mapped ahead of their allocation
 
   bool pressed_ = false;           // memory was short at least once
   bool staging_wanted_ = false;    // a spill or a read waits for staging
-  bool store_full_ = false;        // no more writes until a slot comes free, or for a pause
-  uint64_t write_again_ns_ = 0;    // the end of that pause, or of one after a failed write
-  unsigned write_failures_ = 0;    // in a row, of any kind
-  uint64_t unwritten_ns_ = 0;      // since when no write succeeds; 0: the last one did
-  uint64_t failing_ns_ = 0;        // since when every write fails; 0: none does, or a full store
-  bool store_busy_ = false;        // its files grow
   bool unread_said_ = false;       // failing reads were reported
   bool stuck_ = false;             // host memory full and nowhere to write: eviction stops
   bool spilling_stopped_ = false;  // stop_spilling()

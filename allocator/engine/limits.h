@@ -17,12 +17,9 @@ struct EngineLimits {
   static constexpr uint64_t unanswered_ns = 30'000'000'000;
   // How often room is made for memory that the device then refuses (others use it too).
   static constexpr int refusals_most = 8;
-  // A failed read is tried again, with pauses that double up to the longest: the store has the last
-  // copy. It is reported after said_after_ns; if given up once, it is not tried longer than that.
-  static constexpr uint64_t io_pause_ns = 1'000'000, io_pause_most_ns = 1'000'000'000;
+  // A failed read is tried again, with pauses (movement/io_pause.h): the store has the last copy.
+  // It is reported after said_after_ns; if given up once, it is not tried longer than that.
   static constexpr uint64_t said_after_ns = 1'000'000'000;
-  // A failed write is tried again in the same way, and a full store after this pause.
-  static constexpr uint64_t full_pause_ns = 1'000'000'000;
   // Pause after a decision, for each event of the period: about three times what the decision took,
   // so that deciding takes little CPU time and holds the lock little, however short the iterations
   // are.

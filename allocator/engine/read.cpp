@@ -8,6 +8,7 @@
 #include "allocator/base/check.h"
 #include "allocator/base/sizes.h"
 #include "allocator/engine/engine_impl.h"
+#include "allocator/movement/io_pause.h"
 #include "firn/canary.h"
 
 namespace firn {
@@ -82,8 +83,7 @@ void EngineImpl::unread(Block& block, Piece& piece, const Error& error) {
     block.failing = Block::Failing::lost;
     return settle_failed(block);
   }
-  piece.read_again_ns =
-      now + std::min(io_pause_most_ns, io_pause_ns << std::min(piece.read_failures, 16u));
+  piece.read_again_ns = now + io_pause_ns(piece.read_failures);
   ++piece.read_failures;
   if (!fault) return;  // not wanted so far
   if (piece.unread_ns == 0) piece.unread_ns = now;

@@ -21,8 +21,8 @@ bool EngineImpl::still(uint64_t patience_ns) {
   const uint64_t now = clock_.now_ns(), left = mapper_.spans_given_up() + counted_.spilled_bytes;
   // (Without a request for some time, nothing was to leave.)
   const bool pinned_soon = staging_wanted_ && host_.may_grow();
-  if (left != still_.left || transfers_.requesting() || pinned_soon || store_pauses() ||
-      now - still_.looked_ns > still_ns / 2)
+  if (left != still_.left || transfers_.requesting() || pinned_soon ||
+      write_back_.pauses(now) || now - still_.looked_ns > still_ns / 2)
     still_.since_ns = now;
   still_.left = left;
   still_.looked_ns = now;

@@ -132,7 +132,8 @@ void EngineImpl::advance_spill(Block& block) {
 
 /// Nothing in sight will free host memory.
 bool EngineImpl::host_stuck() const {
-  const bool stays = !store_ || store_full_ || host_.used() == 0;  // (or there is none at all)
+  // (Nothing leaves it, or there is none at all.)
+  const bool stays = !store_ || write_back_.full() || host_.used() == 0;
   return stays && !transfers_.requesting() && !transfers_.copying() && !host_.may_grow();
 }
 
@@ -217,7 +218,7 @@ void EngineImpl::settle_away(Block& block) {
 
 Staging* EngineImpl::staging_for(size_t bytes, uint64_t reserve) {
   // (Copies made ahead, on their way to the store, are not to be made twice.)
-  const bool on_their_way = plan_.valid && store_ && !store_full_;
+  const bool on_their_way = plan_.valid && store_ && !write_back_.full();
   return host_copies_.staging(
       bytes, reserve,
       {plan_.valid ? std::optional(plan_.window) : std::nullopt, !on_their_way});
@@ -232,8 +233,7 @@ void EngineImpl::drop_piece(Piece& piece) {
   piece.host_valid = false;
   if (piece.slot && !FIRN_CANARY(36)) {
     store_->discard(piece.slot);
-    // (Where writes failed for other reasons, the pause stays.)
-    if (std::exchange(store_full_, false) && failing_ns_ == 0) write_again_ns_ = 0;
+    write_back_.slot_came_free();
   }
   piece.slot = {};
   piece.slot_valid = false;

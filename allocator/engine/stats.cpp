@@ -73,6 +73,7 @@ EngineStats EngineImpl::stats() const {
   s.watching = watching_.load(std::memory_order_relaxed);
   s.maps = mapper_.maps();
   s.unmaps = mapper_.unmaps();
+  s.summed_bytes = sums_.bytes();
   s.frames_created = frames_.created();
   s.frames_released = frames_.released();
   for (auto [to, from] : {std::pair(&s.program_driver, &driver_times_.program),

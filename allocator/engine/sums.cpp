@@ -1,6 +1,7 @@
 // firn_verify: a piece's sum is taken when it has arrived in host memory, and compared when it
-// leaves for the device or, by the store, for the disk. Sums are taken without the engine's lock,
-// while pumping. With `all`, bytes that came to the device are copied out and compared, too.
+// leaves for the device or, by the store, for the disk. Sums are taken without the engine's lock
+// (movement/sums.h), while pumping. With `all`, bytes that came to the device are copied out and
+// compared, too.
 #include <algorithm>
 #include <utility>
 
@@ -12,46 +13,23 @@ namespace firn {
 
 /// The piece's copy in host memory is to be summed: for the first time, or to be compared.
 void EngineImpl::sum_later(const PieceRef& ref, bool arrived) {
-  Piece& piece = piece_of(ref);
-  if (std::exchange(piece.summing, true)) return;
-  host_.ref(piece.host);
-  sums_.push_back({ref, piece.host, arrived});
-  busy_.store(true, std::memory_order_relaxed);
+  if (sums_.add(ref, arrived)) busy_.store(true, std::memory_order_relaxed);
 }
 
 /// True: some were taken. Releases the lock meanwhile.
 bool EngineImpl::carry_out_sums(Lock& lock) {
-  bool any = false;
-  while (!sums_.empty()) {
-    const SumDue due = sums_.front();
-    sums_.pop_front();
-    const auto is_there = [&] {
-      return current(due.ref) && piece_of(due.ref).host == due.staging;
-    };
-    if (is_there()) {
-      const size_t bytes = piece_of(due.ref).bytes;
-      ++summing_;
-      lock.unlock();
-      const Sum sum = sum_of(due.staging->data, bytes);
-      lock.lock();
-      --summing_;
-      counted_.summed_bytes += bytes;
-      any = true;
-      if (is_there()) summed(due, sum);
-    }
-    host_.unref(due.staging);
-  }
-  return any;
+  return sums_.take(lock, [this](const PieceRef& ref, bool arrived, const Sum& sum) {
+    summed(ref, arrived, sum);
+  });
 }
 
-void EngineImpl::summed(const SumDue& due, const Sum& sum) {
-  Block& block = *due.ref.block;
-  Piece& piece = block.pieces[due.ref.piece];
-  piece.summing = false;
-  if (due.arrived) {
+void EngineImpl::summed(const PieceRef& ref, bool arrived, const Sum& sum) {
+  Block& block = *ref.block;
+  Piece& piece = piece_of(ref);
+  if (arrived) {
     piece.sum = sum;
     piece.summed = true;
-    came_out(due.ref);
+    came_out(ref);
     return;
   }
   if (sum == piece.sum) {
@@ -127,12 +105,6 @@ bool EngineImpl::arrived_whole(Block& block) {
     return false;
   }
   return true;
-}
-
-/// Drops all sums that are due.
-void EngineImpl::drop_sums() {
-  for (const SumDue& due : sums_) host_.unref(due.staging);
-  sums_.clear();
 }
 
 }  // namespace firn

@@ -1,4 +1,5 @@
 // The way on: host memory to the store. A piece keeps its host copy until others need the room.
+// When a write may begin, movement/write_back.h tells.
 #include <algorithm>
 #include <utility>
 
@@ -38,15 +39,13 @@ bool EngineImpl::next_write(PieceRef& ref) {
 bool EngineImpl::write_back() {
   bool any = false;
   const uint64_t now = clock_.now_ns();
-  store_busy_ = false;
-  if (now >= write_again_ns_ && std::exchange(store_full_, false)) stuck_ = false;
+  if (write_back_.begin_round(now)) stuck_ = false;
   const uint64_t most =
       plan_.valid ? in_flight_most() : std::max(host_.budget() / 4, options_.piece_bytes);
-  if (store_full_ && options_.baseline)  // they stay, to be dropped as other copies are
+  if (write_back_.full() && options_.baseline)  // they stay, to be dropped as other copies are
     for (const PieceRef& bound : options_.baseline->give_up_writes()) host_copies_.arrived(bound);
   PieceRef ref{};
-  while (!store_full_ && now >= write_again_ns_ && transfers_.writing_bytes() < most &&
-         next_write(ref)) {
+  while (write_back_.may_begin(now) && transfers_.writing_bytes() < most && next_write(ref)) {
     Piece& piece = piece_of(ref);
     if (!plan_.valid && ref.block->state() == State::resident && ref.block->leave &&
         piece.host->refs == 1) {
@@ -67,7 +66,7 @@ bool EngineImpl::start_write(const PieceRef& ref) {
   if (!slot) {
     host_copies_.put_back(ref);
     if (slot.error().code == Code::busy) {
-      store_busy_ = true;
+      write_back_.store_grows();
       return false;
     }
     take_no_more("spilled blocks stay in host memory: ", slot.error(), clock_.now_ns());
@@ -93,8 +92,7 @@ void EngineImpl::written(const PieceRef& ref, const StoreCompletion& completion,
   piece.request = nullptr;
   if (completion.error.code != Code::ok && !FIRN_CANARY(28))
     return not_written(ref, std::exchange(piece.slot, {}), completion.error, begun_ns);
-  write_failures_ = 0;
-  unwritten_ns_ = failing_ns_ = 0;
+  write_back_.succeeded();
   if (!written_as_arrived(block, piece, completion)) return;
   piece.slot_valid = true;
   if (options_.baseline && options_.baseline->leaves_host(block) &&
@@ -114,38 +112,9 @@ void EngineImpl::not_written(const PieceRef& ref, Slot slot, const Error& error,
   take_no_more("a write to a spill file failed; the bytes stay in host memory: ", error, begun_ns);
 }
 
-/// The store does not take a piece. It is tried again: after pauses if the failure may pass soon;
-/// as a full store, for which no thread waits, if it has no room or failed for firn_io_patience.
-/// `begun_ns`: when it was tried.
+/// The store does not take a piece, and is tried again. `begun_ns`: when it was tried.
 void EngineImpl::take_no_more(const char* what, const Error& error, uint64_t begun_ns) {
-  const uint64_t now = clock_.now_ns();
-  if (unwritten_ns_ == 0) {
-    unwritten_ns_ = now;
-    trouble(what + error.text);
-  }
-  // (Failures are a row only if something was to be written between them.)
-  const bool given_up =
-      failing_ns_ != 0 && write_again_ns_ >= failing_ns_ + options_.io_patience_ns;
-  if (failing_ns_ == 0 || (!given_up && begun_ns > write_again_ns_ + io_pause_most_ns)) {
-    failing_ns_ = now;
-    write_failures_ = 0;
-  }
-  if (error.code == Code::no_space) failing_ns_ = 0;
-  if (error.code == Code::no_space || now - failing_ns_ >= options_.io_patience_ns) {
-    store_full_ = true;
-    write_again_ns_ = now + full_pause_ns;
-    return;
-  }
-  write_again_ns_ =
-      now + std::min(io_pause_most_ns, io_pause_ns << std::min(write_failures_, 16u));
-  ++write_failures_;
-}
-
-/// Is room being made there, or do writes fail, not yet for so long that threads stop waiting for
-/// them?
-bool EngineImpl::store_pauses() const {
-  if (store_busy_) return true;
-  return !store_full_ && unwritten_ns_ != 0 && clock_.now_ns() < write_again_ns_;
+  if (write_back_.failed(error, begun_ns, clock_.now_ns())) trouble(what + error.text);
 }
 
 }  // namespace firn

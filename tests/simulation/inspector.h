@@ -52,7 +52,7 @@ class EngineInspector {
   const std::vector<Block*>& faulting() const { return engine_.faulting_; }
   bool dead() const { return engine_.health_.dead(); }
   std::string death() const { return engine_.health_.error().text; }
-  bool stuck() const { return engine_.stuck_ || engine_.store_full_; }
+  bool stuck() const { return engine_.stuck_ || engine_.write_back_.full(); }
   CUstream out_stream() const { return engine_.transfers_.out_stream(); }
   CUstream in_stream() const { return engine_.transfers_.in_stream(); }
   uint64_t held_bytes() const { return engine_.frames_.held_granules() * granule_bytes; }

@@ -125,7 +125,7 @@ class ThreadScopes {
   /// This thread is about to free `pointer`: lets go of it first, so that it can be reused at once.
   void forget(const void* pointer);
 
-  /// This thread has waited for memory (called under the engine's lock). Answers the operator's
+  /// This thread has waited for memory (called without the engine's lock). Answers the operator's
   /// name, or null.
   const char* stalled(Engine& engine, const Wait& wait);
 

@@ -44,10 +44,11 @@ bool Uses::close(const Block& block) {
   return all;
 }
 
-Result<void> Uses::order(unsigned stream, const Block& block) {
-  Result<void> ordered;
+Result<bool> Uses::order(unsigned stream, const Block& block) {
+  Result<bool> ordered = true;
   const auto order = [&](Use use) {
-    if (Result<void> one = streams_.order(stream, use); !one) ordered = one;
+    const Result<bool> one = streams_.order(stream, use);
+    if (!one || (ordered && !*one)) ordered = one;
   };
   for (Use use : block.more_uses) order(use);
   order(last_of(block));

@@ -290,7 +290,7 @@ class EngineImpl final : public Engine, private EngineLimits, private InMotion {
   void last_hold_dropped(Block& block, uint64_t word_before);
   static int& shared_cell_holds(int device);
 
-  // stats.cpp
+  // control.cpp
   void shrink_to_budget(Lock& lock, uint64_t until_ns);
   // make_room.cpp
   class RoomSearch;
@@ -503,8 +503,7 @@ class EngineImpl final : public Engine, private EngineLimits, private InMotion {
   bool watch_told_ = false;          // to the observer
   std::vector<MemoryEvent> events_;  // that the observer does not know yet
   std::atomic<bool> events_wait_{false};
-  RankedMutex<Rank::observer> events_order_;  // one thread at a time reports them
-  std::atomic<std::thread::id> reporting_{};  // that thread
+  std::thread::id reporting_;        // the thread that reports them; default: none
   std::thread::id watch_begins_;  // the thread that is about to begin; default: none
   std::atomic<bool> watch_due_{false}, streams_told_{false};
   bool told_early_ = false;  // tensors are marked Told::always from the first one on

@@ -120,6 +120,7 @@ void EngineImpl::replan(Lock& lock) {
     const uint64_t keeps = store_ ? lay_out_in_memory(outlook, in_memory) : 0;
     planning_ = true;
     lock.unlock();
+    none_held("a decision");
     decision = lifetimes::decide({capacity, spare, period, outlook.items(), outlook.steps()});
     // (SSDs can read at all times; what is used last would come from them all at once.)
     if (store_)

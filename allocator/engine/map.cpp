@@ -7,27 +7,6 @@
 
 namespace firn {
 
-Result<void> EngineImpl::allow_peer(int device) {
-  Entered context(*this);
-  if (Result<void> usable = can_use(context); !usable) return usable;
-  Lock lock(mutex_);
-  return mapper_.add_peer(device, [this](const Mapper::Open& open) -> Result<void> {
-    for (const Block* block : live_)
-      for (const Span& span : block->spans)
-        if (span.mapped())
-          if (Result<void> opened = open(address_of(*block, span), bytes_at(*block, span));
-              !opened)
-            return opened;
-    for (uint32_t i = 0; i < small_blocks_.segments(); ++i)
-      if (const Segment& segment = small_blocks_.segment(i); !segment.frames.empty())
-        if (Result<void> opened = open(segment.address, granule_bytes); !opened) return opened;
-    for (const auto& region : placed_.regions())
-      for (const auto& [address, mapped] : region->frames())
-        if (Result<void> opened = open(address, mapped.frame.bytes()); !opened) return opened;
-    return {};
-  });
-}
-
 /// Claims unmapped spans ahead of need, where there is room: carry_out_mappings() maps them.
 bool EngineImpl::claim_ahead(Block& block, uint64_t pages) {
   if (!mapper_.may_map_ahead()) return false;

@@ -73,6 +73,7 @@ void EngineImpl::count_stall(uint64_t begin_ns, const Block* waited_for, uint64_
 void EngineImpl::report(std::vector<Stalled> stalls) {
   for (const Stalled& stalled : stalls) {
     EngineObserver* const observer = observer_.load(std::memory_order_acquire);
+    none_held("an observer");
     const char* who = observer ? observer->waited(stalled.wait) : nullptr;
     std::optional<bool> asked;
     {
@@ -89,22 +90,23 @@ void EngineImpl::report(std::vector<Stalled> stalls) {
 /// Events of memory, in their order: a thread whose events another one reports waits for that. One
 /// that is called from the observer leaves them to the call that is under way.
 void EngineImpl::report_events() {
-  if (reporting_.load(std::memory_order_relaxed) == std::this_thread::get_id()) return;
-  std::lock_guard order(events_order_);
-  reporting_.store(std::this_thread::get_id(), std::memory_order_relaxed);
-  for (std::vector<MemoryEvent> events;;) {
+  const std::thread::id me = std::this_thread::get_id(), nobody;
+  Lock lock(mutex_);
+  if (reporting_ == me) return;
+  while (reporting_ != nobody) wait(lock, poll_ns);
+  reporting_ = me;
+  for (std::vector<MemoryEvent> events; !events_.empty();) {
     events.clear();
-    EngineObserver* observer;
-    {
-      Lock lock(mutex_);
-      events.swap(events_);
-      events_wait_.store(false, std::memory_order_relaxed);
-      observer = observer_.load(std::memory_order_relaxed);
-    }
-    if (events.empty() || !observer) break;
-    for (const MemoryEvent& event : events) observer->happened(event);
+    events.swap(events_);
+    EngineObserver* const observer = observer_.load(std::memory_order_relaxed);
+    lock.unlock();
+    none_held("an observer");
+    for (const MemoryEvent& event : events)
+      if (observer) observer->happened(event);
+    lock.lock();
   }
-  reporting_.store({}, std::memory_order_relaxed);
+  events_wait_.store(false, std::memory_order_relaxed);
+  reporting_ = nobody;
 }
 
 }  // namespace firn

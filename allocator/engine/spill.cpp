@@ -101,9 +101,13 @@ bool EngineImpl::copy_out(Block& block, uint32_t index) {
   }
   Error error;
   if (!block.uses_ordered && !FIRN_CANARY(29)) {
-    const Result<void> ordered = uses_.order(transfers_.out(), block);
+    const Result<bool> ordered = uses_.order(transfers_.out(), block);
     if (!ordered) error = ordered.error();
-    block.uses_ordered = error.code == Code::ok;
+    block.uses_ordered = ordered && *ordered;
+    if (ordered && !*ordered) {  // the next round asks again
+      host_.unref(staging);
+      return false;
+    }
   }
   const bool waited = error.code == Code::ok && !uses_.over_but_on(block, transfers_.out());
   if (error.code == Code::ok)
@@ -172,17 +176,6 @@ bool EngineImpl::finish_spill(Block& block) {
   if (waiting) return false;
   keep(block);
   return true;
-}
-
-void EngineImpl::stop_spilling(bool stopped, bool for_good) {
-  Entered context(*this);
-  if (!can_use(context)) return;
-  Lock lock(mutex_);
-  stopped |= spilling_ended_ |= for_good;
-  if (std::exchange(spilling_stopped_, stopped) == stopped || !stopped) return;
-  for (Block* block : std::vector<Block*>(spilling_))
-    if (block->leave && !(block->word.load() & word::zero_copy))
-      keep(*block);
 }
 
 void EngineImpl::finish_spills() {

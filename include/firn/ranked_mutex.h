@@ -20,7 +20,6 @@ namespace firn {
 enum class Rank : unsigned char {
   start,          // Runtime::start()
   runtime,        // the process's Firn: its devices, while one is opened too
-  observer,       // events of memory, while they are reported
   engine,         // a device's engine
   freed,          // memory freed in a callback of the driver's
   virtual_clock,  // a simulation's
@@ -47,11 +46,11 @@ enum class Rank : unsigned char {
 };
 inline constexpr int rank_count = static_cast<int>(Rank::stderr_lines) + 1;
 inline constexpr const char* rank_names[rank_count] = {
-    "start",   "runtime",      "observer",   "engine",    "freed",
-    "virtual_clock", "cipher_store", "paced_store", "growth", "store",
-    "dir_io",  "host",         "host_trial", "viewers",   "control",
-    "metrics", "worker",       "recorder",   "device_times", "copy_gate",
-    "net",     "trace",        "clock",      "slow_work", "stderr_writer",
+    "start",        "runtime",      "engine",        "freed",     "virtual_clock",
+    "cipher_store", "paced_store",  "growth",        "store",     "dir_io",
+    "host",         "host_trial",   "viewers",       "control",   "metrics",
+    "worker",       "recorder",     "device_times",  "copy_gate", "net",
+    "trace",        "clock",        "slow_work",     "stderr_writer",
     "stderr_lines"};
 static_assert(rank_names[rank_count - 1] != nullptr, "a rank has no name");
 

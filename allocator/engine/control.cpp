@@ -17,7 +17,7 @@ void EngineImpl::trim() {
   Lock lock(mutex_);
   if (learner_) {  // nothing is made ready ahead until the program goes on
     learn(lock);
-    births_.done_at = learner_->history().now();
+    births_.pause(*learner_);
   }
   park_ready(true);
   (void)release_segments();

@@ -48,7 +48,14 @@ EngineImpl::EngineImpl(const EngineOptions& options, const Driver& driver, Store
       transfers_({driver, health_, streams_, uses_, host_, frames_.host_location(), store, queue,
                   clock, [this](const std::string& words) { trouble(words); }}),
       mapper_({driver, health_, frames_, transfers_.gate(), clock, options.device, span_granules_,
-               poll_ns}) {
+               poll_ns}),
+      births_({span_granules_ * granule_pages,
+               [this](unsigned stream, unsigned size_class) {
+                 return ready(stream).count(table_, size_class, Births::events_ahead);
+               },
+               [this](Identity identity, uint64_t known_as) {
+                 return placed_.place_of(identity, known_as) != nullptr;
+               }}) {
   if (options.verify) net_ = std::make_unique<Net>();
 }
 

@@ -25,6 +25,7 @@
 #include "allocator/engine/net.h"
 #include "allocator/engine/state.h"
 #include "allocator/engine/tallies.h"
+#include "allocator/engine/thrash_notices.h"
 #include "allocator/lifetimes/carry_out.h"
 #include "allocator/lifetimes/decide.h"
 #include "allocator/lifetimes/fullest.h"
@@ -37,6 +38,7 @@
 #include "allocator/movement/write_back.h"
 #include "allocator/memory/device_health.h"
 #include "allocator/memory/driver_time.h"
+#include "allocator/policy/births.h"
 #include "allocator/policy/event_ring.h"
 #include "allocator/policy/learner.h"
 #include "allocator/policy/outlook.h"
@@ -377,15 +379,11 @@ class EngineImpl final : public Engine, private EngineLimits, private InMotion {
   bool take_stock();
   bool ponder_choice();
 
-  // births.cpp
+  // births.cpp: what the engine has to do around Births, which foresees allocations
   bool allocate_ahead();
-  void foresee_wants();
-  void order_parked();
-  Births::Kind& births_kind(unsigned stream, uint32_t pages);
   bool make_ready_ahead(unsigned stream, size_t bytes);
   void make_ready_now(Block& block);
   bool room_for_birth(uint64_t granules);
-  bool spared(const Block& block);
 
   // places.cpp, plan_places.cpp, regions.cpp: what the engine has to do around PlacePlanner, which
   // tells when places are planned, and PlacedBlocks, which has them
@@ -410,13 +408,9 @@ class EngineImpl final : public Engine, private EngineLimits, private InMotion {
   // report.cpp
   void report(std::vector<Stalled> stalls);
   void report_events();
-  // notices.cpp
+  // notices.cpp: the engine's part around ThrashNotices, which has the words
   std::optional<bool> look_for_thrash(const Stalled& stalled);
-  const char* maker_of(const Block& block) const;
   uint64_t working_bytes(uint64_t since) const;
-  std::string storm_words(const Thrash::Totals& totals) const;
-  std::string thrash_words(const Thrash::Totals& totals) const;
-  std::string enough_words() const;
   void notice(const std::string& words);
 
   // reap.cpp
@@ -513,9 +507,8 @@ class EngineImpl final : public Engine, private EngineLimits, private InMotion {
   AtomicTally segment_tally_[2], reserved_tally_[2];
   Peak segment_peak_;
   mutable PartTallies parts_;
-  Thrash thrash_;
+  ThrashNotices thrash_notices_;
   std::unique_ptr<Net> net_;  // firn_verify
-  Notices notices_;
   mutable EngineStats counted_;     // the part counted under the lock
   Failed failed_;
   uint64_t sample_ns_ = 0, pinned_ns_ = 0;  // of the trace's last such rows

@@ -24,10 +24,6 @@ struct EngineLimits {
   // so that deciding takes little CPU time and holds the lock little, however short the iterations
   // are.
   static constexpr uint64_t decision_pause_ns = 25;
-  // How many events ahead blocks are made for coming allocations.
-  static constexpr uint64_t births_ahead = 4;
-  // The order in which ready blocks are wanted is updated after this part of the period.
-  static constexpr uint64_t wants_part = 16;
   // Device times are taken at least so many events apart.
   static constexpr uint64_t stamp_events = 4;
 };

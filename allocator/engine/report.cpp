@@ -62,7 +62,7 @@ void EngineImpl::count_stall(uint64_t begin_ns, const Block* waited_for, uint64_
     stalled.address = waited_for->address;
     stalled.wait.block = reinterpret_cast<const void*>(waited_for->address);
     stalled.wait.bytes = waited_for->requested;
-    if (thrash_.asking()) stalled.wait.maker = maker_of(*waited_for);
+    if (thrash_notices_.asking()) stalled.wait.maker = thrash_notices_.maker_of(*waited_for);
   }
   FIRN_CHECK(entered && &entered->engine == this, "a wait in no call of device %d",
              options_.device);

@@ -55,17 +55,16 @@ void EngineImpl::park_ready(bool small_too) {
   }
 }
 
-/// Unmaps parked blocks whose uses are over, in the order of order_parked(), until `granules` are
+/// Unmaps parked blocks whose uses are over, in the order of Births, until `granules` are
 /// available; records events behind the others. `spare_claimed`: not those that coming allocations
 /// count on.
 void EngineImpl::reclaim_parked(uint64_t granules, bool spare_claimed) {
-  order_parked();
-  for (Births::Kind& kind : births_.kinds) kind.spared = 0;
+  births_.begin_reclaiming(learner_.get(), parked_);
   for (size_t i = parked_.size(); i-- > 0;) {
     Block& block = *parked_[i];
     bool zero_copy = block.word.load(std::memory_order_relaxed) & word::zero_copy;
     if (!zero_copy && frames_.available() + mapper_.going_granules() >= granules) continue;
-    if (spare_claimed && !zero_copy && spared(block)) continue;
+    if (spare_claimed && !zero_copy && births_.spared(block)) continue;
     if (!uses_.over(block)) {
       (void)uses_.close(block);
       continue;

@@ -437,7 +437,9 @@ TEST(Engine, an_observer_may_call_the_engine) {
   heard.on_memory = [&](const MemoryEvent& event) {
     if (event.kind != MemoryEvent::Kind::segment_made) return;
     made.push_back(event.bytes);
-    if (event.bytes == 3u << 20) EXPECT_TRUE(engine.free(make(engine, 2u << 20)));
+    if (event.bytes == 3u << 20) {
+      EXPECT_TRUE(engine.free(make(engine, 2u << 20)));
+    }
   };
   unsigned waits = 0;
   heard.on_wait = [&](const Wait&) {

@@ -220,34 +220,21 @@ bool Streams::close(Use use) {
   return use.epoch() <= epoch;
 }
 
-Result<bool> Streams::order(unsigned index, Use use) {
-  if (over(use) || use.stream() == index) return true;
+Result<void> Streams::order(unsigned index, Use use) {
+  if (over(use) || use.stream() == index) return {};
   if (health_.dead()) return health_.error();
-  // A capture cannot wait for work outside its graph: it would become invalid.
-  const bool waits = !no_handle(*entries_[index]) && !captured(handle(index));
-  if (!close(use)) {
-    if (Result<void> later = may_be_closed(*entries_[use.stream()]); !later) return later.error();
-    return false;
+  // A graph knows nothing of work outside itself: a capture that were to wait would be invalid.
+  if (no_handle(*entries_[index]) || captured(handle(index))) return wait(use);
+  if (close(use)) {
+    for (const Closed& closed : entries_[use.stream()]->closed) {
+      if (closed.epoch < use.epoch()) continue;
+      OtherContext other(driver_, entries_[index]->context);  // whose default stream it may be
+      CUresult result = driver_.stream_wait_event(handle(index), closed.event, 0);
+      if (result == CUDA_SUCCESS) return {};
+      break;
+    }
   }
-  if (over(use)) return true;
-  for (const Closed& closed : entries_[use.stream()]->closed) {
-    if (!waits) break;
-    if (closed.epoch < use.epoch()) continue;
-    OtherContext other(driver_, entries_[index]->context);  // handle() may be its default stream
-    return driver_.stream_wait_event(handle(index), closed.event, 0) == CUDA_SUCCESS;
-  }
-  return false;
-}
-
-/// No event could be recorded behind the stream's work: can one be later, without more work of the
-/// program there?
-Result<void> Streams::may_be_closed(Entry& entry) const {
-  OtherContext other(driver_, entry.context);
-  CUresult answer = CUDA_SUCCESS;
-  if (!entry.may_end.load(std::memory_order_acquire) && !captured(entry.stream, &answer)) return {};
-  if (answer != CUDA_SUCCESS && !about_captures(answer))
-    return health_.failed("cuStreamIsCapturing", answer);
-  return make_error(Code::driver, 0, "a capture is under way: Firn cannot wait for its work");
+  return wait(use);
 }
 
 bool Streams::poll() {
@@ -285,9 +272,14 @@ Result<void> Streams::wait(Use use) {
     }
     if (over(use)) return {};
   }
-  if (Result<void> later = may_be_closed(entry); !later) return later;
   OtherContext other(driver_, entry.context);
-  // No event available: raise the number first, so that everything at or below it was enqueued
+  CUresult answer = CUDA_SUCCESS;
+  if (entry.may_end.load(std::memory_order_acquire) || captured(entry.stream, &answer)) {
+    if (answer != CUDA_SUCCESS && !about_captures(answer))
+      return health_.failed("cuStreamIsCapturing", answer);
+    return make_error(Code::driver, 0, "a capture is under way: Firn cannot wait for its work");
+  }
+  // No event to be had: raise the number first, so that everything at or below it was enqueued
   // before the stream is waited for.
   uint64_t epoch = entry.open.fetch_add(1, std::memory_order_seq_cst);
   CUresult result = driver_.stream_synchronize(entry.stream);

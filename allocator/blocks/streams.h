@@ -78,14 +78,12 @@ class Streams {
   /// Makes sure that an event lies behind the use, so that it can become over. False when the
   /// driver refused (tried again at the next call), or a capture is under way there.
   bool close(Use use);
-  /// Makes `index`'s later work wait for the use. False: not possible now (the driver refused, the
-  /// stream is captured, or may have ended); the caller tries again, or waits until the use is
-  /// over. Errors: driver, if that wait is not possible (the use's own stream is captured).
-  Result<bool> order(unsigned index, Use use);
-  /// Asks the driver which events have completed. True when something became over. Any answer other
-  /// than yes and not yet goes to the device's health.
+  /// Makes `index`'s later work wait for the use; by waiting here when no event can be had.
+  Result<void> order(unsigned index, Use use);
+  /// Asks the driver which events have completed. True when something became over. An answer that
+  /// is neither yes nor not yet is the device's health's.
   bool poll();
-  /// Waits in the calling thread until the use is over: at the engine's end, with no other waiting.
+  /// Waits in the calling thread until the use is over.
   Result<void> wait(Use use);
 
   /// One name per stream: null for the default stream, and for each thread's own default stream
@@ -145,7 +143,6 @@ class Streams {
   bool captured(CUstream stream, CUresult* answer = nullptr) const;
   bool close_by_device(Entry& entry);
   bool close_ended(Entry& entry);
-  Result<void> may_be_closed(Entry& entry) const;
   int reuse_ended();
   void list_ended(unsigned index);
   void enter(unsigned index, CUstream key);

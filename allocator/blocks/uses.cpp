@@ -44,11 +44,10 @@ bool Uses::close(const Block& block) {
   return all;
 }
 
-Result<bool> Uses::order(unsigned stream, const Block& block) {
-  Result<bool> ordered = true;
+Result<void> Uses::order(unsigned stream, const Block& block) {
+  Result<void> ordered;
   const auto order = [&](Use use) {
-    const Result<bool> one = streams_.order(stream, use);
-    if (!one || (ordered && !*one)) ordered = one;
+    if (Result<void> one = streams_.order(stream, use); !one) ordered = one;
   };
   for (Use use : block.more_uses) order(use);
   order(last_of(block));

@@ -26,8 +26,8 @@ class Uses {
   /// Records events behind the uses, so that they can become over. False if a use that is not over
   /// has none: the driver refused, or the stream is captured; tried again at the next call.
   bool close(const Block& block);
-  /// Makes `stream`'s later work wait for every use. False, errors: as Streams::order().
-  Result<bool> order(unsigned stream, const Block& block);
+  /// `stream`'s later work waits for every use.
+  Result<void> order(unsigned stream, const Block& block);
   /// Is it in use on a stream beside the program's own, which may wait for another process?
   bool aside(const Block& block) const;
 

@@ -195,6 +195,7 @@ bool EngineImpl::pump() {
   changed |= carry_out_unmappings(lock);
   changed |= carry_out_mappings(lock);
   if (trace_) trace_sample();
+  context.told |= !events_.empty();  // (those of calls that could not tell them)
   bool awaited = waiting_ > 0;
   lock.unlock();
   if (changed && awaited) clock_.notify();

@@ -155,6 +155,7 @@ class EngineImpl final : public Engine, private EngineLimits, private InMotion {
 
     EngineImpl& engine;
     std::vector<Stalled> stalls;  // of this thread meanwhile
+    bool told = false;            // there are events for the observer
     Entered* const outer;         // of the same thread, maybe of another engine
 
    private:
@@ -250,11 +251,7 @@ class EngineImpl final : public Engine, private EngineLimits, private InMotion {
   void uncount_segment(Block& block);
   void add_inactive(PoolTallies& tallies) const;
   void count_segment(bool made, bool large, uint64_t address, uint64_t bytes, unsigned stream);
-  void tell(const MemoryEvent& event) {
-    if (!observer_.load(std::memory_order_relaxed)) return;
-    events_.push_back(event);
-    events_wait_.store(true, std::memory_order_relaxed);
-  }
+  void tell(const MemoryEvent& event);
 
   // map.cpp: what the engine has to do around Mapper, which maps
   bool claim_ahead(Block& block, uint64_t pages);
@@ -406,7 +403,7 @@ class EngineImpl final : public Engine, private EngineLimits, private InMotion {
   bool places_in_way(uint64_t granules) const;
 
   // report.cpp
-  void report(std::vector<Stalled> stalls);
+  void report(const std::vector<Stalled>& stalls);
   void report_events();
   // notices.cpp: the engine's part around ThrashNotices, which has the words
   std::optional<bool> look_for_thrash(const Stalled& stalled);
@@ -496,7 +493,6 @@ class EngineImpl final : public Engine, private EngineLimits, private InMotion {
   std::atomic<EngineObserver*> observer_{nullptr};
   bool watch_told_ = false;          // to the observer
   std::vector<MemoryEvent> events_;  // that the observer does not know yet
-  std::atomic<bool> events_wait_{false};
   std::thread::id reporting_;        // the thread that reports them; default: none
   std::thread::id watch_begins_;  // the thread that is about to begin; default: none
   std::atomic<bool> watch_due_{false}, streams_told_{false};

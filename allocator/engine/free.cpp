@@ -110,12 +110,10 @@ void EngineImpl::finish_free(Block& block) {
   block.pin_count = 0;
   const bool exported = std::exchange(block.exported, false);
   if (exported && block.pages != 0) exported_.erase(export_key(block));
-  // The copy-in must not overwrite what the stream's next owner writes: it comes first on the
-  // stream, or it is over before the block is handed out. (No allocation has a segment's as it is.)
-  bool deferred = w & word::recorded;
+  // The copy-in must not overwrite what the stream's next owner writes.
   if ((w & word::unsettled) && block.arrival) {
-    const Result<bool> ordered = streams_.order(block.stream, block.arrival);
-    deferred |= block.segment == 0 && (!ordered || !*ordered);
+    if (Result<void> ordered = streams_.order(block.stream, block.arrival); !ordered)
+      (void)streams_.wait(block.arrival);
     uses_.add(block, block.arrival);
   }
   if (w & word::copies) drop_copies(block);
@@ -140,12 +138,13 @@ void EngineImpl::finish_free(Block& block) {
   // recorded streams also before it is handed out again.
   Use last{block.use.load(std::memory_order_relaxed)};
   if (last && last.stream() != block.stream) uses_.add(block, last);
+  bool recorded = w & word::recorded;
   transit(block, Event::release, life_flags);
   ++block.generation;
   // Behind all streams, its own too. (A segment's fence is of a block in it, and older.)
   const Use* fence = block.segment == 0 ? fence_of(block) : nullptr;
   block.use.store((fence ? *fence : streams_.now(block.stream)).bits, std::memory_order_relaxed);
-  if (deferred) {
+  if (recorded) {
     for (uint16_t stream : block.recorded_streams) uses_.add(block, streams_.now(stream));
     block.recorded_streams.clear();
     block.exported = exported;  // until it is wiped

@@ -121,21 +121,28 @@ void EngineImpl::replan(Lock& lock) {
     planning_ = true;
     lock.unlock();
     none_held("a decision");
-    decision = lifetimes::decide({capacity, spare, period, outlook.items(), outlook.steps()});
-    // (SSDs can read at all times; what is used last would come from them all at once.)
-    if (store_)
-      for_memory = lifetimes::decide({capacity + keeps, spare, period, in_memory, outlook.steps(),
-                                      lifetimes::Prefer::written_last});
+    bool decided = true;
+    try {
+      decision = lifetimes::decide({capacity, spare, period, outlook.items(), outlook.steps()});
+      // (SSDs can read at all times; what is used last would come from them all at once.)
+      if (store_)
+        for_memory = lifetimes::decide({capacity + keeps, spare, period, in_memory,
+                                        outlook.steps(), lifetimes::Prefer::written_last});
+    } catch (const std::bad_alloc&) {  // the last plan serves, or age, until there is memory
+      decided = false;
+    }
     lock.lock();
     planning_ = false;
-    if (history.known()) {
+    plan_.made = now;
+    plan_.made_ns = clock_.now_ns();
+    if (decided && history.known()) {
       adopt(outlook, decision, now);
       if (store_)
         EngineTiers::carry_out(*this).adopt_for_memory(for_memory, outlook.blocks(), now);
       plan_.excess = decision.peak > capacity ? decision.peak - capacity : 0;
       plan_.period = period;
     }
-    plan_.valid = history.known();
+    plan_.valid = history.known() && (decided || plan_.valid);
   }
   outlook_ = std::move(outlook);
   counted_.plan_ns += cpu_ns;
@@ -159,8 +166,6 @@ void EngineImpl::adopt(const Outlook& outlook, const lifetimes::Decision& decisi
     name.block->next_change = event(decision.next_change[i]);
   }
   carry.adopt(decision, outlook.blocks(), now);
-  plan_.made = now;
-  plan_.made_ns = clock_.now_ns();
 }
 
 /// One round of doing what was decided. True when something was begun.

@@ -21,7 +21,7 @@ struct EngineLimits {
   // It is reported after said_after_ns; if given up once, it is not tried longer than that.
   static constexpr uint64_t said_after_ns = 1'000'000'000;
   // Pause after a decision, for each event of the period: about three times what the decision took,
-  // so that deciding takes little CPU time and holds the lock little, however short the iterations
+  // so that deciding takes little CPU time, however short the iterations
   // are.
   static constexpr uint64_t decision_pause_ns = 25;
   // Device times are taken at least so many events apart.

@@ -28,8 +28,9 @@ struct Wait {
   const char* maker = nullptr;        // who allocated the block, if that is asked for and known
 };
 
-/// Called without the engine's lock, unless said: it may call the engine. What happened in a call of
-/// the engine's is known before that call returns.
+/// Called without the engine's lock, unless said: it may call the engine, but not wait for room there
+/// (threads whose events it is told wait for it). What happened in a call of the engine's is known
+/// before that call returns; in a callback of the driver's, soon after. It must not throw.
 class EngineObserver {
  public:
   virtual ~EngineObserver() = default;

@@ -24,11 +24,19 @@ EngineImpl::Entered::~Entered() {
     return;
   }
   try {
-    if (!stalls.empty()) engine.report(std::move(stalls));
-    if (engine.events_wait_.load(std::memory_order_relaxed)) engine.report_events();
+    // (In a callback of the driver's the lock's holder may wait for the callback's end.)
+    const bool in_callback = result() == CUDA_ERROR_NOT_PERMITTED;
+    if (!stalls.empty() && !in_callback) engine.report(stalls);
+    if (told && !in_callback) engine.report_events();
     if (Said& said = Said::of_process(); said.waits()) said.write();
-  } catch (const std::bad_alloc&) {  // lines are written later; what the observer misses is lost
+  } catch (const std::bad_alloc&) {  // lines are written later
   }
+}
+
+void EngineImpl::tell(const MemoryEvent& event) {
+  if (!observer_.load(std::memory_order_relaxed)) return;
+  events_.push_back(event);
+  if (entered) entered->told = true;
 }
 
 void EngineImpl::observe(EngineObserver* observer) {
@@ -57,6 +65,7 @@ void EngineImpl::count_stall(uint64_t begin_ns, const Block* waited_for, uint64_
   if (learner_) learner_->clock().stalled(now);
   counted_.stall_ns += now - begin_ns;
   ++counted_.stalls;
+  if (!observer_.load(std::memory_order_relaxed) && !trace_ && !options_.notices) return;
   Stalled stalled{begin_ns, now, 0, {now - begin_ns, nullptr, room, nullptr}};
   if (waited_for) {
     stalled.address = waited_for->address;
@@ -69,21 +78,34 @@ void EngineImpl::count_stall(uint64_t begin_ns, const Block* waited_for, uint64_
   entered->stalls.push_back(stalled);
 }
 
+namespace {
+/// What the observer throws, it has missed.
+template <class Call>
+void ask(EngineObserver* observer, Call&& call) {
+  if (!observer) return;
+  none_held("an observer");
+  try {
+    call(*observer);
+  } catch (...) {  // NOLINT: there is nobody to hand it to
+  }
+}
+}  // namespace
+
 /// Waits of the calling thread's, which holds no lock.
-void EngineImpl::report(std::vector<Stalled> stalls) {
+void EngineImpl::report(const std::vector<Stalled>& stalls) {
   for (const Stalled& stalled : stalls) {
     EngineObserver* const observer = observer_.load(std::memory_order_acquire);
-    none_held("an observer");
-    const char* who = observer ? observer->waited(stalled.wait) : nullptr;
+    const char* who = nullptr;
+    ask(observer, [&](EngineObserver& each) { who = each.waited(stalled.wait); });
     std::optional<bool> asked;
     {
       Lock lock(mutex_);
-      if (options_.notices) asked = look_for_thrash(stalled);
       if (trace_ && stalled.wait.ns > 0)
         trace_->row(stalled.end_ns, "stall", options_.device, TraceWriter::thread(),
                     stalled.address, stalled.wait.ns, who ? who : "");
+      if (options_.notices) asked = look_for_thrash(stalled);
     }
-    if (asked && observer) observer->storm(*asked);
+    if (asked) ask(observer, [&](EngineObserver& each) { each.storm(*asked); });
   }
 }
 
@@ -100,12 +122,10 @@ void EngineImpl::report_events() {
     events.swap(events_);
     EngineObserver* const observer = observer_.load(std::memory_order_relaxed);
     lock.unlock();
-    none_held("an observer");
     for (const MemoryEvent& event : events)
-      if (observer) observer->happened(event);
+      ask(observer, [&](EngineObserver& each) { each.happened(event); });
     lock.lock();
   }
-  events_wait_.store(false, std::memory_order_relaxed);
   reporting_ = nobody;
 }
 

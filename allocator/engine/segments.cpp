@@ -119,8 +119,9 @@ void EngineImpl::take_back(Block& whole) {
   const uint64_t w = whole.word.load();
   if (w & (word::freed | word::zero_copy)) return;
   Segment& segment = segment_of(whole);
-  const Result<bool> ordered = streams_.order(segment.stream, whole.arrival);
-  if (!ordered || !*ordered) return;  // until it has left and come back once more
+  if (whole.arrival && !streams_.over(whole.arrival) &&
+      !streams_.order(segment.stream, whole.arrival))
+    return;  // until it has left and come back once more
   const bool copied = std::any_of(whole.pieces.begin(), whole.pieces.end(),
                                   [](const Piece& piece) { return piece.host || piece.slot; });
   if (copied)

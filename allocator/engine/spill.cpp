@@ -101,13 +101,9 @@ bool EngineImpl::copy_out(Block& block, uint32_t index) {
   }
   Error error;
   if (!block.uses_ordered && !FIRN_CANARY(29)) {
-    const Result<bool> ordered = uses_.order(transfers_.out(), block);
+    const Result<void> ordered = uses_.order(transfers_.out(), block);
     if (!ordered) error = ordered.error();
-    block.uses_ordered = ordered && *ordered;
-    if (ordered && !*ordered) {  // the next round asks again
-      host_.unref(staging);
-      return false;
-    }
+    block.uses_ordered = error.code == Code::ok;
   }
   const bool waited = error.code == Code::ok && !uses_.over_but_on(block, transfers_.out());
   if (error.code == Code::ok)

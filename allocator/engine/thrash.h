@@ -34,7 +34,7 @@ class Thrash {
   };
   enum class Step : uint8_t { none, ask, over, storm, thrash };
 
-  /// A wait has ended; to be called in the order of ends. Returns what follows from it.
+  /// A wait has ended; to be called about in the order of ends. Returns what follows from it.
   Step waited(uint64_t begin_ns, uint64_t end_ns, const Totals& totals);
   /// From `ask` on, until it is over or said.
   bool asking() const { return asking_; }

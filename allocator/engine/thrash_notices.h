@@ -47,7 +47,7 @@ class ThrashNotices {
     std::string words;          // empty: there is nothing to say
     std::optional<bool> asked;  // the observer's to know (EngineObserver::storm), if it is set
   };
-  /// Looks at a wait that has ended; to be called in the order of ends.
+  /// Looks at a wait that has ended; to be called about in the order of ends.
   Notice look(uint64_t begin_ns, uint64_t end_ns, const Wait& wait, const Figures& figures);
 
  private:

@@ -75,15 +75,9 @@ Result<Hold> EngineImpl::touch_slow(Block& block, CUstream stream, Access access
             block.word.clear(word::unsettled);
             block.arrival = {};
           } else {
-            const bool waited = stall_begin.has_value();
-            if (!waited) begin_stall();
-            const Result<bool> ordered = streams_.order(index, block.arrival);
-            if (!ordered) return ordered.error();
-            if (!*ordered) {  // the stream cannot wait for the copy: the thread does
-              if (!waited) open.begin(*(stall_begin = clock_.now_ns()));
-              if (!streams_.poll()) wait(lock, poll_ns);
-              break;
-            }
+            if (!stall_begin) begin_stall();
+            if (Result<void> ordered = streams_.order(index, block.arrival); !ordered)
+              return ordered.error();
             if (options_.baseline && learner_) learner_->clock().waits_for(block.arrival);
           }
         }
@@ -246,7 +240,9 @@ Result<void> EngineImpl::pin_with(Block& block, Mark&& mark) {
     while (arrived && moved && !streams_.over(moved->arrival)) {  // (Others go on meanwhile.)
       if (health_.dead())
         arrived = health_.error();
-      else if (!streams_.close(moved->arrival) || !streams_.poll())
+      else if (!streams_.close(moved->arrival))
+        arrived = streams_.wait(moved->arrival);  // no event is to be had
+      else if (!streams_.poll())
         wait(lock, poll_ns);
     }
     if (arrived) mark();

@@ -247,7 +247,7 @@ void Program::decide_anew() {
   if (r_.machine.has_store()) decide_for_host(capacity, spare);
 }
 
-/// One level up, as EngineImpl::replan_host() does.
+/// One level up, as the engine does (engine/lifetimes.cpp).
 void Program::decide_for_host(uint64_t capacity, uint64_t spare) {
   for (size_t i = 0; i < blocks_.size(); ++i) stage_.lay_out_in_memory(blocks_[i], items_[i]);
   const uint64_t keeps = stage_.host_for_keeping();

@@ -2,8 +2,8 @@
 // memory and bandwidths. It needs no engine, device or clock. A pure function, deterministic.
 //
 // It simplifies the engine: the program does not run ahead of the device; mapping costs nothing;
-// each channel transfers one piece at a time, chosen when the channel is idle; and a block that is
-// waited for arrives piece by piece as room appears, where the engine waits for room for all of it.
+// each channel transfers one piece at a time, in the order in which they were begun; and memory is
+// freed piece by piece, where the engine unmaps spans.
 //
 // Example: capacity 8; blocks A, B, C of 4 pages, a piece each. A and B are on the device and in
 // host memory, C is in host memory only. Steps: read A, read B, read C, with 10 ns of kernels after

@@ -81,6 +81,7 @@ uint64_t Stage::make_leave(uint32_t index, uint64_t pages) {
     leaving_ += piece.pages;
     piece.leaving = true;
   }
+  (void)make_copies_out();
   return started;
 }
 
@@ -94,6 +95,7 @@ bool Stage::make_clean(uint32_t index, uint64_t pages) {
     piece.cleaning = true;
     outs_.push_back(ref(index, i));
   }
+  (void)make_copies_out();  // at once, as far as there is host memory
   return started > 0;
 }
 

@@ -97,7 +97,7 @@ TEST_F(DeviceClockTest, waiting_for_a_copy_on_the_device_is_not_counted) {
   copy(9 * ms);
   const Use arrival = streams_.now(static_cast<unsigned>(copies_));
   ASSERT_TRUE(streams_.close(arrival));
-  ASSERT_TRUE(*streams_.order(static_cast<unsigned>(program_), arrival));
+  ASSERT_TRUE(streams_.order(static_cast<unsigned>(program_), arrival));
   clock_.waits_for(arrival);
   work(4 * ms);
   mark(3);

@@ -2,8 +2,6 @@
 // thread's own; and frees where the driver may not be called.
 #include <gtest/gtest.h>
 
-#include <memory>
-#include <string>
 #include <vector>
 
 #include "tests/allocator/engine/watched.h"
@@ -117,46 +115,6 @@ TEST(EngineCapture, a_block_that_a_captured_stream_used_stays_and_others_leave) 
   EXPECT_EQ(capture.end(), CUDA_SUCCESS);
   sim.watch("everything, after the capture");
   for (void* block : {used, other, more}) use(engine, block, stream, Access::read);
-}
-
-/// A captured stream cannot be told to wait for the copy in: the thread waits, and others go on.
-TEST(EngineCapture, a_touch_waits_for_the_copy_in_and_the_engine_is_free_meanwhile) {
-  std::unique_ptr<Simulation> sim;
-  unsigned asked = 0;
-  bool asks = false;
-  SimulationOptions options = budget_16mib();
-  options.on_wait = [&] {
-    if (!asks) return;
-    ++asked;
-    EXPECT_GT(sim->engine(0).stats().allocated_bytes, 0u);  // takes the lock
-  };
-  sim = std::make_unique<Simulation>(options);
-  Engine& engine = sim->engine(0);
-  const CUstream stream = sim->make_stream(0);
-  void* block = make(engine, 12 * MiB, stream);
-  use(engine, block, stream);
-  ASSERT_TRUE(sim->fill(0, block, 12 * MiB, 3, stream));
-  sim->synchronize();
-  ASSERT_TRUE(engine.cold(block, 12 * MiB));
-  while (engine.pump() || engine.busy()) sim->clock().wait(1'000'000);
-  ASSERT_STRNE(engine.find(block)->state, "resident");
-  ASSERT_TRUE(engine.prefetch(block, 12 * MiB, nullptr));
-  while (std::string(engine.find(block)->state) != "resident") (void)engine.pump();
-  Captured capture(*sim, stream);
-  const uint64_t begin = sim->clock().now_ns();
-  asks = true;
-  Result<Hold> hold = engine.touch(block, stream, Access::read);
-  asks = false;
-  ASSERT_TRUE(hold) << describe(hold.error());
-  EXPECT_GT(asked, 0u) << "it waited with the lock held";
-  EXPECT_GT(sim->clock().now_ns(), begin) << "the copy was still under way";
-  engine.release(*hold, stream);
-  EXPECT_EQ(capture.end(), CUDA_SUCCESS) << "the capture is whole";
-  use(engine, block, stream, Access::read);
-  ASSERT_TRUE(sim->verify(0, block, 12 * MiB, 3, stream));
-  sim->synchronize();
-  EXPECT_EQ(Simulation::wrong_bytes, 0u) << Simulation::first_wrong;
-  engine.check();
 }
 
 /// The driver refuses to be asked about the default stream then.

@@ -400,68 +400,6 @@ TEST(Engine, the_peak_of_all_is_not_the_sum_of_the_pools_peaks) {
   EXPECT_EQ(t.requested_bytes[0].peak, 4 << 20);
 }
 
-TEST(Engine, memory_events_tell_of_segments_and_of_frees_that_waited) {
-  Simulation sim({});
-  Engine& engine = sim.engine(0);
-  std::vector<MemoryEvent> events;
-  Heard heard;
-  heard.on_memory = [&](const MemoryEvent& event) { events.push_back(event); };
-  engine.observe(&heard);
-  void* block = make(engine, 3u << 20);
-  ASSERT_EQ(events.size(), 1u);
-  EXPECT_EQ(events[0].kind, MemoryEvent::Kind::segment_made);
-  EXPECT_EQ(events[0].address, block);
-  EXPECT_EQ(events[0].bytes, 3u << 20);
-  ASSERT_TRUE(engine.record_stream(block, sim.make_stream(0)));
-  EXPECT_TRUE(engine.find(block)->recorded);
-  ASSERT_TRUE(engine.free(block));
-  EXPECT_EQ(engine.tallies().active[0].current, 1);
-  EXPECT_EQ(engine.tallies().allocation[0].current, 0);
-  engine.trim();
-  EXPECT_EQ(engine.tallies().active[0].current, 0);
-  ASSERT_EQ(events.size(), 3u);
-  EXPECT_EQ(events[1].kind, MemoryEvent::Kind::free_completed);
-  EXPECT_EQ(events[2].kind, MemoryEvent::Kind::segment_given);
-  engine.observe(nullptr);
-}
-
-/// Called with the lock held, it would wait for itself.
-TEST(Engine, an_observer_may_call_the_engine) {
-  SimulationOptions options;
-  options.budget_bytes = 16u << 20;
-  options.watch_fraction = 0;
-  Simulation sim(options);
-  Engine& engine = sim.engine(0);
-  Heard heard;
-  std::vector<uint64_t> made;
-  heard.on_memory = [&](const MemoryEvent& event) {
-    if (event.kind != MemoryEvent::Kind::segment_made) return;
-    made.push_back(event.bytes);
-    if (event.bytes == 3u << 20) {
-      EXPECT_TRUE(engine.free(make(engine, 2u << 20)));
-    }
-  };
-  unsigned waits = 0;
-  heard.on_wait = [&](const Wait&) {
-    waits += engine.stats().stalls > 0;
-    return nullptr;
-  };
-  engine.observe(&heard);
-  void* block = make(engine, 3u << 20);
-  EXPECT_EQ(made, (std::vector<uint64_t>{3u << 20, 2u << 20}));
-  for (int i = 0; i < 4; ++i) {  // more than there is room for
-    void* another = make(engine, 4u << 20);
-    Result<Hold> hold = engine.touch(another, nullptr, Access::write);
-    ASSERT_TRUE(hold);
-    engine.release(*hold, nullptr);
-  }
-  Result<Hold> hold = engine.touch(block, nullptr, Access::read);
-  ASSERT_TRUE(hold) << describe(hold.error());
-  engine.release(*hold, nullptr);
-  EXPECT_GT(waits, 0u);
-  engine.observe(nullptr);
-}
-
 TEST(Engine, statistics_balance) {
   Simulation sim({});
   Engine& engine = sim.engine(0);

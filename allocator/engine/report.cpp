@@ -1,5 +1,5 @@
-// What the observer is told, and when: once the engine's lock is released, before the call of the
-// engine's in which it happened returns.
+// Reports to the observer: once the engine's lock is released, before the call of the engine's in
+// which something happened returns.
 #include <utility>
 
 #include "allocator/base/check.h"

@@ -1,4 +1,4 @@
-// What a program did with its large blocks, learned from the events that the hot path pushes into a
+// Learns what a program does with its large blocks, from the events that the hot path pushes into a
 // ring (event_ring.h): its history (lifetimes/history.h), which block plays what in it, and what is
 // known of each identity besides. What comes next, and when, follows from it.
 //

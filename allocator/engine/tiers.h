@@ -4,6 +4,7 @@
 // Owns: nothing. Lock: the engine's.
 #pragma once
 
+#include <optional>
 #include <vector>
 
 #include "allocator/engine/engine_impl.h"
@@ -67,6 +68,13 @@ class EngineTiers {
   bool drop_host_copy(uint64_t wanted_at, uint64_t window) {
     return e_.host_copies_.drop_planned(wanted_at, window);
   }
+  std::optional<lifetimes::PieceOf<Block*>> unwritten_longest() {
+    return piece_of(e_.host_copies_.next_by_arrival());
+  }
+  std::optional<lifetimes::PieceOf<Block*>> unwritten_last_used() {
+    return piece_of(e_.host_copies_.next_by_use());
+  }
+  bool host_wanted() const { return e_.staging_wanted_ || e_.host_.closing(); }
   bool read_to_host(Block* block, size_t i) {
     return e_.start_read(*block, static_cast<uint32_t>(i));
   }
@@ -115,6 +123,11 @@ class EngineTiers {
   }
 
  private:
+  static std::optional<lifetimes::PieceOf<Block*>> piece_of(const std::optional<PieceRef>& ref) {
+    if (!ref) return std::nullopt;
+    return lifetimes::PieceOf<Block*>{ref->block, ref->piece};
+  }
+
   EngineImpl& e_;
 };
 

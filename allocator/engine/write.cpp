@@ -12,8 +12,7 @@
 
 namespace firn {
 
-/// Planned writes come first. The rest goes to the store when host memory is wanted, the farthest
-/// next use first; without a plan, in the order of arrival, from half of host memory on.
+/// By the plan; without one, in the order of arrival, from half of host memory on.
 bool EngineImpl::next_write(PieceRef& ref) {
   const auto take = [&](std::optional<PieceRef> next) {
     if (next) ref = *next;
@@ -23,10 +22,9 @@ bool EngineImpl::next_write(PieceRef& ref) {
     while (const std::optional<PieceRef> next = options_.baseline->next_write())
       if (HostCopies::is_unwritten(*next)) return take(next);
   if (plan_.valid) {
-    if (const auto next = EngineTiers::carry_out(*this).next_write())
-      return take(piece_ref(*next->block, static_cast<uint32_t>(next->piece)));
-    if (host_is_passage() && take(host_copies_.next_by_arrival())) return true;
-    return (staging_wanted_ || host_.closing()) && take(host_copies_.next_by_use());
+    const auto next = EngineTiers::carry_out(*this).next_write();
+    if (next) ref = piece_ref(*next->block, static_cast<uint32_t>(next->piece));
+    return next.has_value();
   }
   const uint64_t stays = options_.baseline
                              ? options_.baseline->writes_from(EngineTiers(*this))

@@ -75,6 +75,13 @@ struct Plan {
   bool write_looked = false;    // `writes` has been searched: nothing left to begin
 };
 
+/// A piece of a block, from its head.
+template <class Handle>
+struct PieceOf {
+  Handle block;
+  size_t piece;
+};
+
 /// The means of carrying a plan out.
 template <class T>
 concept Tiers = requires(T t, typename T::Handle block, uint64_t n, size_t i) {
@@ -122,6 +129,11 @@ concept Tiers = requires(T t, typename T::Handle block, uint64_t n, size_t i) {
   { t.unwritten(block, i) } -> std::same_as<bool>;
   { t.only_stored(block, i) } -> std::same_as<bool>;
   { t.drop_host_copy(n, n) } -> std::same_as<bool>;
+  // Of unwritten pieces: the one that has been in host memory for longest, and the one whose block
+  // is used last. Whoever has one writes it. `host_wanted`: something waits for host memory.
+  { t.unwritten_longest() } -> std::same_as<std::optional<PieceOf<typename T::Handle>>>;
+  { t.unwritten_last_used() } -> std::same_as<std::optional<PieceOf<typename T::Handle>>>;
+  { t.host_wanted() } -> std::same_as<bool>;
   { t.read_to_host(block, i) } -> std::same_as<bool>;
   // Bytes: a span's, and host memory's, all, taken, and spare (see host_reserve()); on their way
   // in, out, to the store and from it; `store_bound`: in host memory, not yet written.
@@ -187,12 +199,10 @@ class CarryOut {
   /// Blocks that are being copied out, as far as they are: they are free the soonest.
   uint64_t evict_going(uint64_t pages, std::optional<Handle> except, uint64_t beyond);
 
-  /// The next piece in host memory that is planned to be in the store, from its block's tail.
-  struct PieceOf {
-    Handle block;
-    size_t piece;
-  };
-  std::optional<PieceOf> next_write();
+  /// The next piece to be written to the store: a planned one first; then, where transfers only
+  /// pass through host memory, in the order of arrival; else, where host memory is wanted, the one
+  /// that is used last.
+  std::optional<PieceOf<Handle>> next_write();
 
  private:
   // Entries of a plan that are skipped because they are in use.
@@ -208,6 +218,7 @@ class CarryOut {
     return {blocks[item], next == no_use ? next : now + next, pages};
   }
   uint64_t give_way_after(const Entry& entry) const;
+  std::optional<PieceOf<Handle>> planned_write();
 
   ThePlan& plan_;
   mutable T t_;
@@ -389,7 +400,16 @@ uint64_t CarryOut<T>::evict_going(uint64_t pages, std::optional<Handle> except,
 }
 
 template <class T>
-auto CarryOut<T>::next_write() -> std::optional<PieceOf> {
+auto CarryOut<T>::next_write() -> std::optional<PieceOf<Handle>> {
+  if (const auto planned = planned_write()) return planned;
+  if (host_is_passage())
+    if (const auto longest = t_.unwritten_longest()) return longest;
+  return t_.host_wanted() ? t_.unwritten_last_used() : std::nullopt;
+}
+
+/// From the blocks' tails.
+template <class T>
+auto CarryOut<T>::planned_write() -> std::optional<PieceOf<Handle>> {
   if (plan_.write_looked) return std::nullopt;
   for (size_t w = plan_.written; w < plan_.writes.size(); ++w) {
     const Entry& entry = plan_.writes[w];
@@ -407,7 +427,7 @@ auto CarryOut<T>::next_write() -> std::optional<PieceOf> {
     // A spare write waits until nothing else is written.
     if (entry.spare && t_.bytes_written() > 0) return std::nullopt;
     for (size_t i = t_.pieces(block); i-- > 0;)
-      if (t_.unwritten(block, i)) return PieceOf{block, i};
+      if (t_.unwritten(block, i)) return PieceOf<Handle>{block, i};
   }
   plan_.write_looked = true;
   return std::nullopt;

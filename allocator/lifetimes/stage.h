@@ -139,7 +139,7 @@ class Stage {
   bool make_reads();
   bool make_writes();
   bool begin_next(Channel channel, Refs& queue);
-  std::optional<Ref> next_write();
+  std::optional<Ref> take_unwritten(bool last_used);
   bool host_room(uint64_t pages, uint64_t reserve);
   bool drop_host_copy(uint64_t wanted_at, uint64_t window);
   bool drop_returned();
@@ -222,6 +222,9 @@ class StageTiers {
   bool drop_host_copy(uint64_t wanted_at, uint64_t window) {
     return s_->drop_host_copy(wanted_at, window);
   }
+  std::optional<PieceOf<uint32_t>> unwritten_longest() { return unwritten(false); }
+  std::optional<PieceOf<uint32_t>> unwritten_last_used() { return unwritten(true); }
+  bool host_wanted() const { return s_->host_wanted_; }
   bool read_to_host(uint32_t block, size_t i);
 
   uint64_t span_bytes() const { return bytes(s_->machine_.span); }
@@ -243,6 +246,7 @@ class StageTiers {
  private:
   const StageBlock& of(uint32_t block) const { return s_->blocks_[block]; }
   uint64_t bytes(uint64_t pages) const { return pages * s_->machine_.page_bytes; }
+  std::optional<PieceOf<uint32_t>> unwritten(bool last_used);
 
   Stage* s_;
 };

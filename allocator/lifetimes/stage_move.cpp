@@ -281,22 +281,15 @@ bool Stage::drop_resident_host() {
   return false;
 }
 
-/// Planned writes first; then, in the order of arrival, if host memory only buffers transfers;
-/// else, if host memory is wanted, the farthest next use first.
-std::optional<Stage::Ref> Stage::next_write() {
-  auto carry = carry_out();
-  if (plan.valid)
-    if (const auto planned = carry.next_write())
-      return ref(planned->block, static_cast<uint32_t>(planned->piece));
-  const bool passage = carry.host_is_passage();
-  if (!passage && !host_wanted_) return std::nullopt;
+/// Takes the next unwritten piece out of the list: the first, or the one whose block is used last.
+std::optional<Stage::Ref> Stage::take_unwritten(bool last_used) {
   std::erase_if(unwritten_, [this](const Ref& ref) {
     const StagePiece* piece = valid(ref);
     return !piece || !piece->host_valid || piece->store_valid || piece->writing;
   });
   if (unwritten_.empty()) return std::nullopt;
   auto chosen = unwritten_.begin();
-  if (!passage)
+  if (last_used)
     chosen = std::max_element(chosen, unwritten_.end(), [this](const Ref& a, const Ref& b) {
       return blocks_[a.block].next_use < blocks_[b.block].next_use;
     });
@@ -309,10 +302,10 @@ bool Stage::make_writes() {
   bool any = false;
   const StageTiers tiers(*this);
   while (machine_.has_store() && tiers.bytes_written() < carry_out().in_flight_most()) {
-    const std::optional<Ref> next = next_write();
+    const auto next = carry_out().next_write();
     if (!next) break;
-    valid(*next)->writing = true;
-    writes_.push_back(*next);
+    blocks_[next->block].pieces[next->piece].writing = true;
+    writes_.push_back(ref(next->block, static_cast<uint32_t>(next->piece)));
     any = true;
   }
   return any;
@@ -411,6 +404,11 @@ bool StageTiers::fetch(uint32_t block) {
   if (pages == 0) return false;
   s_->arrive(block, pages);
   return true;
+}
+
+std::optional<PieceOf<uint32_t>> StageTiers::unwritten(bool last_used) {
+  const std::optional<Stage::Ref> next = s_->take_unwritten(last_used);
+  return next ? std::optional(PieceOf<uint32_t>{next->block, next->piece}) : std::nullopt;
 }
 
 bool StageTiers::read_to_host(uint32_t block, size_t i) {

@@ -30,7 +30,8 @@ struct Machine {
   uint64_t free = 0, ready = 0, leaving = 0, in = 0, out = 0, written = 0, read = 0, used = 0, host = 1000;
   uint64_t spare = 0, at = 0, host_copies = 0;
   double reading = 0;
-  bool store = true;
+  bool store = true, host_wanted = false;
+  std::optional<PieceOf<char>> longest, last_used;
   std::string did;  // "A-4": four pages of A leave; "A~4": are made clean; "A+4": arrive; "h": a
                     // host copy is given up; "A<0": its piece 0 is read
 };
@@ -105,6 +106,9 @@ class Tiers {
     m_->did += "h ";
     return true;
   }
+  std::optional<PieceOf<char>> unwritten_longest() const { return m_->longest; }
+  std::optional<PieceOf<char>> unwritten_last_used() const { return m_->last_used; }
+  bool host_wanted() const { return m_->host_wanted; }
   bool read_to_host(char b, size_t i) {
     note(b, '<', i);
     of(b).pieces[i].only_stored = false;
@@ -373,4 +377,24 @@ TEST_F(CarryOutTest, writes_that_were_searched_are_searched_again_when_a_copy_ha
   EXPECT_FALSE(carry().next_write());
   plan.write_looked = false;  // as whoever brings copies does
   EXPECT_TRUE(carry().next_write());
+}
+
+TEST_F(CarryOutTest, without_a_planned_write_others_follow_as_host_memory_is_used) {
+  machine.blocks = {{'A', {.pieces = {{.unwritten = true}}}}, {'B', {}}, {'C', {}}};
+  machine.longest = PieceOf<char>{'B', 0};
+  machine.last_used = PieceOf<char>{'C', 0};
+  const auto next = [&] {
+    const auto found = carry().next_write();
+    return found ? found->block : '-';
+  };
+  EXPECT_EQ(next(), '-') << "host memory keeps them";
+  machine.host_wanted = true;
+  EXPECT_EQ(next(), 'C');
+  machine.spare = machine.host;  // transfers only pass through
+  EXPECT_EQ(next(), 'B');
+  machine.longest.reset();
+  EXPECT_EQ(next(), 'C');
+  plan.writes = {entry('A', 9)};
+  plan.write_looked = false;
+  EXPECT_EQ(next(), 'A') << "planned ones come first";
 }

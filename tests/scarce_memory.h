@@ -12,6 +12,7 @@
 namespace firn::test {
 
 inline thread_local long memory_left = -1;  // so many more are given to this thread; negative: all
+inline thread_local unsigned long memory_refused = 0;  // so often it was given none
 
 /// Code of the software GPU's library, where it is loaded.
 inline bool of_software_gpu(const void* caller) noexcept {
@@ -35,7 +36,10 @@ inline bool of_software_gpu(const void* caller) noexcept {
 }
 inline void* take_memory(std::size_t bytes, const void* caller) noexcept {
   if (memory_left >= 0 && !of_software_gpu(caller)) {
-    if (memory_left == 0) return nullptr;
+    if (memory_left == 0) {
+      ++memory_refused;
+      return nullptr;
+    }
     --memory_left;
   }
   return std::malloc(bytes);

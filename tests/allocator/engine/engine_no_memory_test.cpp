@@ -131,3 +131,51 @@ TEST(EngineNoMemory, while_the_largest_are_freed) {
   engine.check();
   EXPECT_TRUE(engine.allocate(bytes, nullptr)) << "its memory is in nobody's hands";
 }
+
+/// A decision that finds no memory is not taken: nothing was in the middle of moving, and blocks go
+/// on to leave and come back. (Where the engine's own lists find none, it ends and says so.)
+TEST(EngineNoMemory, while_it_is_decided_what_moves) {
+  unsigned without = 0;  // decisions, or what else is done without
+  for (long given = 0;; ++given) {
+    ::alarm(20);
+    SimulationOptions options = small_budget();
+    options.policy = Policy::lifetime;
+    options.watch_fraction = 0;
+    Simulation sim(options);
+    Engine& engine = sim.engine(0);
+    std::vector<void*> blocks;
+    const auto use = [&](void* block) {
+      Result<Hold> hold = engine.touch(block, nullptr, Access::write);
+      if (hold) engine.release(*hold, nullptr);
+      return bool(hold);
+    };
+    for (int i = 0; i < 4; ++i) {
+      Result<void*> made = engine.allocate(4u << 20, nullptr);
+      ASSERT_TRUE(made);
+      ASSERT_TRUE(use(*made));
+      blocks.push_back(*made);
+    }
+    for (int round = 0; round < 12; ++round)
+      for (void* block : blocks) {
+        ASSERT_TRUE(use(block));
+        (void)engine.pump();
+        sim.clock().wait(1'000'000);
+      }
+    ASSERT_TRUE(engine.stats().period_found);
+    for (int round = 0; round < 3; ++round)  // so much happens that it is decided anew
+      for (int i : {2, 3}) ASSERT_TRUE(use(blocks[static_cast<size_t>(i)]));
+    sim.clock().wait(10'000'000);
+    const unsigned long before = memory_refused;
+    const bool thrown = runs_out(given, [&] { (void)engine.pump(); });
+    const bool refused = memory_refused > before;
+    if (refused && !thrown) {
+      ++without;
+      for (int round = 0; round < 2; ++round)
+        for (void* block : blocks) EXPECT_TRUE(use(block)) << given;
+      engine.check();
+    }
+    if (!refused) break;
+  }
+  ::alarm(0);
+  EXPECT_GT(without, 0u);
+}

@@ -1,6 +1,10 @@
-// What an observer of an engine's learns, and when: outside of the engine's lock.
+// An observer learns of memory and of waits, outside of the engine's lock, and hinders nobody.
+#include <dlfcn.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
+#include <new>
+#include <thread>
 #include <vector>
 
 #include "tests/allocator/heard.h"
@@ -76,5 +80,60 @@ TEST(EngineObserver, an_observer_may_call_the_engine) {
   ASSERT_TRUE(hold) << describe(hold.error());
   engine.release(*hold, nullptr);
   EXPECT_GT(waits, 0u);
+  engine.observe(nullptr);
+}
+
+TEST(EngineObserver, one_that_throws_misses_that_and_hinders_nobody) {
+  Simulation sim({});
+  Engine& engine = sim.engine(0);
+  Heard heard;
+  unsigned events = 0;
+  heard.on_memory = [&](const MemoryEvent&) {
+    if (events++ == 0) throw std::bad_alloc();
+  };
+  engine.observe(&heard);
+  ::alarm(20);  // a thread that waits for the report that was thrown out of is ended
+  make(engine, 3u << 20);
+  EXPECT_EQ(events, 1u);
+  std::thread([&] { make(engine, 5u << 20); }).join();
+  EXPECT_EQ(events, 2u);
+  ::alarm(0);
+  engine.observe(nullptr);
+}
+
+namespace {
+struct Freed {
+  Engine* engine;
+  void* block;
+  bool over = false;
+};
+}  // namespace
+
+/// The observer waits for the callback's end, as the holder of the engine's lock may.
+TEST(EngineObserver, a_callback_of_the_drivers_frees_while_events_are_reported) {
+  Simulation sim({});
+  Engine& engine = sim.engine(0);
+  const CUstream stream = sim.make_stream(0);
+  using HostFunction = CUresult (*)(CUstream, void (*)(void*), void*);
+  const auto host_function =
+      reinterpret_cast<HostFunction>(::dlsym(sim.driver().handle, "cuLaunchHostFunc"));
+  ASSERT_NE(host_function, nullptr);
+  Freed last{&engine, make(engine, 2u << 20)};
+  ASSERT_TRUE(engine.pin(last.block, "a test"));  // its end takes more than a push
+  Heard heard;
+  const auto free_behind_the_stream = [&] {  // (The callback runs in the thread that waits for it.)
+    Driver::ContextGuard context(sim.driver(), sim.context(0));
+    ASSERT_EQ(host_function(stream, [](void* data) {
+      auto& freed = *static_cast<Freed*>(data);
+      freed.over = bool(freed.engine->free(freed.block));
+    }, &last), CUDA_SUCCESS);
+    ASSERT_EQ(sim.driver().stream_synchronize(stream), CUDA_SUCCESS);
+  };
+  heard.on_memory = [&](const MemoryEvent&) { std::thread(free_behind_the_stream).join(); };
+  engine.observe(&heard);
+  ::alarm(20);
+  make(engine, 3u << 20);
+  ::alarm(0);
+  EXPECT_TRUE(last.over);
   engine.observe(nullptr);
 }

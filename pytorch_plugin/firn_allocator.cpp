@@ -110,7 +110,7 @@ Engine& FirnAllocator::engine(c10::DeviceIndex device) {
 
 namespace {
 
-/// What a device's engine reports, for the threads' scopes and the recorded history.
+/// Hands on a device's engine's reports, to the threads' scopes and the recorded history.
 class DeviceObserver final : public EngineObserver {
  public:
   DeviceObserver(Engine& engine, int device, History& history)

@@ -77,7 +77,6 @@ class Region {
     std::atomic<uint32_t> covers{0};  // and of one that covers its start
   };
   void mark(const Block& block, uint32_t entry);
-  bool has_frame(uint64_t granule) const { return has_frame_[granule]; }
   uint64_t granule_of(uint64_t address) const { return (address - base_) / granule_bytes; }
 
   const uint64_t base_;

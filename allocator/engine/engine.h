@@ -371,7 +371,7 @@ class Engine {
   /// nothing comes back before the program uses or allocates something. If operators are not
   /// watched yet, they are from the next allocation on, so that their blocks may leave then.
   virtual void spill_away() = 0;
-  /// Who follows what happens from here on: one, which outlives the engine, or null.
+  /// Reports to this observer from here on; it outlives the engine. Null: to none.
   virtual void observe(EngineObserver* observer) = 0;
   virtual bool watching() const = 0;
   /// While stopped, blocks on the device stay there: what does not fit is out of memory, or, where

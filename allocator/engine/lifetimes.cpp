@@ -83,9 +83,9 @@ void EngineImpl::lay_out_period(Outlook& outlook) {
   for (Block* block : live_)
     if (may_move(*block))
       outlook.add(*learner_, *block,
-                   {.size = block->pages, .on_device = block->mapped,
-                    .clean = clean_pages(*block)},
-                   true);
+                  {.size = block->pages, .on_device = block->mapped,
+                   .clean = clean_pages(*block)},
+                  true);
   for (const auto& region : placed_.regions())
     for (const auto& [address, block] : region->used()) {
       if (block->state() != State::resident || !learner_->life_of(*block)) continue;

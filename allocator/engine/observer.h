@@ -45,8 +45,8 @@ class EngineObserver {
   /// `asked`: the program waits for memory most of the time, so that finding out who does is worth
   /// its cost (Engine::waited()); or that ends.
   virtual void storm(bool) {}
-  /// Who uses memory in the calling thread, for the history of a block that was found written
-  /// unseen; null: nobody. From any thread, maybe under the engine's lock.
+  /// Names the user of memory in the calling thread, for the history of a block that was found
+  /// written unseen; null: there is none. From any thread, maybe under the engine's lock.
   virtual const char* doing() { return nullptr; }
 };
 

@@ -79,7 +79,7 @@ void EngineImpl::count_stall(uint64_t begin_ns, const Block* waited_for, uint64_
 }
 
 namespace {
-/// What the observer throws, it has missed.
+/// An observer that throws misses the rest of that call.
 template <class Call>
 void ask(EngineObserver* observer, Call&& call) {
   if (!observer) return;

@@ -20,7 +20,7 @@ class Outlook {
   void clear();
   /// A block that is there. One whose next use is unknown is taken to be used in half a period.
   void add(const Learner& learner, Block& block, lifetimes::Item item, bool assume);
-  /// What comes within the period. `pages_to_come`: those that a foreseen allocation will take.
+  /// Adds the events of the period to come. `pages_to_come`: those that a foreseen allocation will take.
   void look_ahead(const History& history,
                   const std::function<uint64_t(const History::Upcoming&)>& pages_to_come);
 

@@ -1,4 +1,4 @@
-// What a Learner knows of a program's blocks.
+// A Learner follows a program's blocks: their parts, their streams and sizes, the device's time.
 #include "allocator/policy/learner.h"
 
 #include "allocator/lifetimes/decide.h"

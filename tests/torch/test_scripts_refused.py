@@ -27,7 +27,7 @@ BAD_CONF = [
     ("firn_budget:10XB", "XB"),
     ("firn_budget", "firn_budget"),
     ("firn_budget:", "firn_budget"),
-    ("firn_budget:1TiB", "above"),
+    ("firn_budget:1TiB", "exceeds"),
     ("firn_host:lots", "firn_host"),
     ("firn_policy:lru", "firn_policy"),
     ("firn_watch:2", "firn_watch"),

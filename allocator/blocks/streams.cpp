@@ -1,6 +1,7 @@
 #include "allocator/blocks/streams.h"
 #include "firn/canary.h"
 
+#include <algorithm>
 #include <optional>
 #include <utility>
 
@@ -121,17 +122,35 @@ bool Streams::any_captured() const {
   return false;
 }
 
-/// Waits for all of the device's work. False while a capture is under way: the wait would spoil it.
-bool Streams::close_by_device(Entry& entry) {
+bool Streams::ask_for_device_wait(Entry& entry) {
   if (any_captured()) return false;
-  OtherContext other(driver_, entry.context);
-  const uint64_t epoch = entry.open.fetch_add(1, std::memory_order_seq_cst);
-  const CUresult result = driver_.ctx_synchronize();
-  if (!about_captures(result)) health_.answered("cuCtxSynchronize", result);
-  if (result != CUDA_SUCCESS) return false;
-  entry.recorded = epoch;
-  entry.done.store(epoch, std::memory_order_release);
+  device_waits_ += !std::exchange(entry.device_wait, true);
   return true;
+}
+
+std::optional<Streams::DeviceWait> Streams::begin_device_wait() {
+  if (device_waits_ == 0 || health_.dead() || any_captured()) return std::nullopt;
+  std::optional<DeviceWait> wait;
+  for (unsigned i = 0; i < count(); ++i) {
+    Entry& entry = *entries_[i];
+    if (!entry.device_wait || (wait && wait->context != entry.context)) continue;
+    if (!wait) wait.emplace().context = entry.context;
+    wait->over.push_back(Use::make(i, entry.open.load(std::memory_order_relaxed)));
+    entry.device_wait = false;
+    --device_waits_;
+    entry.open.fetch_add(1, std::memory_order_seq_cst);
+  }
+  return wait;
+}
+
+void Streams::end_device_wait(const DeviceWait& wait, CUresult result) {
+  if (!about_captures(result)) health_.answered("cuCtxSynchronize", result);
+  if (result != CUDA_SUCCESS) return;  // whoever still needs it closes its use again
+  for (const Use use : wait.over) {
+    Entry& entry = *entries_[use.stream()];
+    entry.recorded = std::max(entry.recorded, use.epoch());
+    if (!over(use)) entry.done.store(use.epoch(), std::memory_order_release);
+  }
 }
 
 void Streams::ends(unsigned index) {
@@ -186,7 +205,7 @@ bool Streams::close(Use use) {
   Entry& entry = *entries_[use.stream()];
   if (use.epoch() <= entry.recorded) return true;
   if (health_.dead()) return false;
-  if (entry.may_end.load(std::memory_order_acquire)) return close_by_device(entry);
+  if (entry.may_end.load(std::memory_order_acquire)) return ask_for_device_wait(entry);
   if (entry.ended.load(std::memory_order_acquire)) return close_ended(entry);
   OtherContext other(driver_, entry.context);
   // An event recorded now would become part of somebody's graph.
@@ -223,18 +242,33 @@ bool Streams::close(Use use) {
 Result<void> Streams::order(unsigned index, Use use) {
   if (over(use) || use.stream() == index) return {};
   if (health_.dead()) return health_.error();
+  const bool closed = close(use);
   // A graph knows nothing of work outside itself: a capture that were to wait would be invalid.
-  if (no_handle(*entries_[index]) || captured(handle(index))) return wait(use);
-  if (close(use)) {
-    for (const Closed& closed : entries_[use.stream()]->closed) {
-      if (closed.epoch < use.epoch()) continue;
+  if (closed && !no_handle(*entries_[index]) && !captured(handle(index))) {
+    for (const Closed& later : entries_[use.stream()]->closed) {
+      if (later.epoch < use.epoch()) continue;
       OtherContext other(driver_, entries_[index]->context);  // whose default stream it may be
-      CUresult result = driver_.stream_wait_event(handle(index), closed.event, 0);
-      if (result == CUDA_SUCCESS) return {};
+      if (driver_.stream_wait_event(handle(index), later.event, 0) == CUDA_SUCCESS) return {};
       break;
     }
   }
-  return wait(use);
+  return make_error(Code::busy, 0, "no event can be had behind its work now");
+}
+
+bool Streams::ask(Use use) {
+  Entry& entry = *entries_[use.stream()];
+  if (over(use)) return true;
+  if (health_.dead() || no_handle(entry)) return false;
+  OtherContext other(driver_, entry.context);
+  if (captured(entry.stream)) return false;
+  // The number first, so that everything at or below it was enqueued before the question.
+  const uint64_t epoch = entry.open.fetch_add(1, std::memory_order_seq_cst);
+  const CUresult result = driver_.stream_query(entry.stream);
+  if (result != CUDA_ERROR_NOT_READY && !about_captures(result))
+    health_.answered("cuStreamQuery", result);
+  if (result != CUDA_SUCCESS) return false;
+  entry.done.store(epoch, std::memory_order_release);
+  return true;
 }
 
 bool Streams::poll() {
@@ -277,7 +311,10 @@ Result<void> Streams::wait(Use use) {
   if (entry.may_end.load(std::memory_order_acquire) || captured(entry.stream, &answer)) {
     if (answer != CUDA_SUCCESS && !about_captures(answer))
       return health_.failed("cuStreamIsCapturing", answer);
-    return make_error(Code::driver, 0, "a capture is under way: Firn cannot wait for its work");
+    return make_error(Code::driver, 0,
+                      entry.may_end.load(std::memory_order_acquire)
+                          ? "the stream may have ended: Firn cannot wait for it alone"
+                          : "a capture is under way: Firn cannot wait for its work");
   }
   // No event to be had: raise the number first, so that everything at or below it was enqueued
   // before the stream is waited for.

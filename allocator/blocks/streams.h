@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "allocator/memory/device_health.h"
@@ -47,7 +48,8 @@ class Streams {
   int see(CUstream stream, CUcontext context = nullptr);
 
   /// The stream may be destroyed by its owner, unseen, while blocks still name it: from here its
-  /// handle is not passed to the driver any more. Its work is over when the device's is.
+  /// handle is not passed to the driver any more. Its work is over when the device's is: see
+  /// DeviceWait.
   void may_end(unsigned index) { entries_[index]->may_end.store(true, std::memory_order_release); }
   bool may_end_known(unsigned index) const {
     return entries_[index]->may_end.load(std::memory_order_acquire);
@@ -76,14 +78,30 @@ class Streams {
     return !use || use.epoch() <= entries_[use.stream()]->done.load(std::memory_order_acquire);
   }
   /// Makes sure that an event lies behind the use, so that it can become over. False when the
-  /// driver refused (tried again at the next call), or a capture is under way there.
+  /// driver refused (tried again at the next call), or a capture is under way there. Of a stream
+  /// that may_end(): asks for a wait for the device; false while anything is being captured.
   bool close(Use use);
-  /// Makes `index`'s later work wait for the use; by waiting here when no event can be had.
+  /// Makes `index`'s later work wait for the use. Code::busy: no event can be had for that now, and
+  /// the work on `index` has to be put off until the use is over.
   Result<void> order(unsigned index, Use use);
+  /// Where close() is refused: is the stream idle, so that its uses so far are over?
+  bool ask(Use use);
+
+  /// A wait for all of the device's work that close() asked for. The caller begins it with the
+  /// lock, calls cuCtxSynchronize in `context` (null: the engine's own) without, and ends it with.
+  struct DeviceWait {
+    CUcontext context = nullptr;
+    std::vector<Use> over;  // once the device's work is
+  };
+  bool device_wait_due() const { return device_waits_ > 0; }
+  /// Null: none is due, or a capture is under way, which the wait would spoil.
+  std::optional<DeviceWait> begin_device_wait();
+  void end_device_wait(const DeviceWait& wait, CUresult result);
   /// Asks the driver which events have completed. True when something became over. An answer that
   /// is neither yes nor not yet is the device's health's.
   bool poll();
-  /// Waits in the calling thread until the use is over.
+  /// Waits in the calling thread until the use is over: at the engine's end, when nobody else needs
+  /// the lock.
   Result<void> wait(Use use);
 
   /// One name per stream: null for the default stream, and for each thread's own default stream
@@ -136,12 +154,13 @@ class Streams {
     std::atomic<bool> ended{false};
     std::atomic<bool> aside{false};
     bool listed = false;    // in ended_
+    bool device_wait = false;  // close() asked for one
     uint64_t recorded = 0;  // the last epoch with an event behind it
     std::deque<Closed> closed;
   };
   /// Is it being captured into a graph, or does the driver refuse to say?
   bool captured(CUstream stream, CUresult* answer = nullptr) const;
-  bool close_by_device(Entry& entry);
+  bool ask_for_device_wait(Entry& entry);
   bool close_ended(Entry& entry);
   int reuse_ended();
   void list_ended(unsigned index);
@@ -163,6 +182,7 @@ class Streams {
   std::vector<CUevent> spare_;
   std::vector<CUevent> unwanted_;  // events that the driver refused to destroy
   size_t pending_ = 0;
+  size_t device_waits_ = 0;  // streams that wait for the device
   bool abandoned_ = false;
 };
 

@@ -47,7 +47,9 @@ bool Uses::close(const Block& block) {
 Result<void> Uses::order(unsigned stream, const Block& block) {
   Result<void> ordered;
   const auto order = [&](Use use) {
-    if (Result<void> one = streams_.order(stream, use); !one) ordered = one;
+    if (Result<void> one = streams_.order(stream, use);
+        !one && (ordered || ordered.error().code == Code::busy))
+      ordered = one;
   };
   for (Use use : block.more_uses) order(use);
   order(last_of(block));

@@ -187,6 +187,7 @@ bool EngineImpl::pump() {
     return false;
   }
   changed |= carry_out_sums(lock);
+  changed |= carry_out_device_wait(lock);
   changed |= carry_out_unmappings(lock);
   changed |= run_prefetches();
   learn(lock);
@@ -222,6 +223,7 @@ bool EngineImpl::pump_locked() {
   each_of(faulting_, [this](Block& block) { advance_fault(block); });
   each_of(draining_, [this](Block& block) { finish_drain(block); });
   settle_deferred();
+  take_back_later();
   if (!placed_.active() && !placed_.regions().empty()) (void)reclaim_regions(UINT64_MAX);
   if (store_) changed |= write_back();
   host_.look_again(clock_.now_ns());
@@ -229,7 +231,8 @@ bool EngineImpl::pump_locked() {
   busy_.store(!spilling_.empty() || !faulting_.empty() || !draining_.empty() ||
                   !deferred_.empty() || transfers_.requesting() || !prefetches_.empty() ||
                   mapper_.mappings_due() > 0 || mapper_.unmappings_due() > 0 ||
-                  transfers_.copying() || sums_.due() || write_back_.grows() || waiting_ > 0 ||
+                  transfers_.copying() || sums_.due() || streams_.device_wait_due() ||
+                  write_back_.grows() || waiting_ > 0 || !aside_.empty() ||
                   (learner_ && learner_->clock().pending()),
               std::memory_order_relaxed);
   return changed;
@@ -237,11 +240,41 @@ bool EngineImpl::pump_locked() {
 
 bool EngineImpl::busy() const { return busy_.load(std::memory_order_relaxed); }
 
+/// For `ns` at most: where the device has to be waited for, until its work is over.
 void EngineImpl::wait(Lock& lock, uint64_t ns) {
+  if (carry_out_device_wait(lock)) return;
   busy_.store(true, std::memory_order_relaxed);
   lock.unlock();
   clock_.wait(ns);
   lock.lock();
+}
+
+/// Goes on once the use may be over: the caller looks again. Without an event behind it, the stream
+/// is asked.
+void EngineImpl::await(Lock& lock, Use use) {
+  if (!streams_.close(use) && streams_.ask(use)) return;
+  if (!streams_.poll()) wait(lock, poll_ns);
+}
+
+/// Waits for the device where streams whose handles may be gone have work there. One thread does,
+/// without the lock.
+bool EngineImpl::carry_out_device_wait(Lock& lock) {
+  if (device_waited_ || !streams_.device_wait_due()) return false;
+  const std::optional<Streams::DeviceWait> wait = streams_.begin_device_wait();
+  if (!wait) return false;
+  device_waited_ = true;
+  lock.unlock();
+  CUresult result;
+  {
+    std::optional<Driver::ContextGuard> other;
+    if (wait->context) other.emplace(driver_, wait->context);
+    none_held("cuCtxSynchronize");
+    result = driver_.ctx_synchronize();
+  }
+  lock.lock();
+  device_waited_ = false;
+  streams_.end_device_wait(*wait, result);
+  return result == CUDA_SUCCESS;
 }
 
 void EngineImpl::trace(const char* event, const Block& block, const char* detail) {

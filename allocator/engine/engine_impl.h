@@ -171,6 +171,8 @@ class EngineImpl final : public Engine, private EngineLimits, private InMotion {
   Block* large_at(uint32_t entry, uint64_t address) const;  // hot.h; null: none
   bool pump_locked();
   void wait(Lock& lock, uint64_t ns);
+  void await(Lock& lock, Use use);
+  bool carry_out_device_wait(Lock& lock);
   void begin_stall();
   void count_stall(uint64_t begin_ns, const Block* waited_for, uint64_t room = 0);
   void trace(const char* event, const Block& block, const char* detail = "");
@@ -244,6 +246,7 @@ class EngineImpl final : public Engine, private EngineLimits, private InMotion {
   void use_with_segment(const Block& small);
   bool put_aside(Block& whole);
   void take_back(Block& whole);
+  void take_back_later();
   void retire_small(Block& block);
   void end_segment(Block& whole);
   void drop_segment(Block& whole);
@@ -482,6 +485,7 @@ class EngineImpl final : public Engine, private EngineLimits, private InMotion {
   std::unique_ptr<Learner> learner_;  // Policy::lifetime; null otherwise
   Outlook outlook_;
   bool planning_ = false;            // a thread decides, without the lock
+  bool device_waited_ = false;       // a thread waits for the device, without the lock
   SpareChoice choice_{options_.spare_fraction};
   lifetimes::Plan<Block*> plan_;
   Births births_;

@@ -110,10 +110,11 @@ void EngineImpl::finish_free(Block& block) {
   block.pin_count = 0;
   const bool exported = std::exchange(block.exported, false);
   if (exported && block.pages != 0) exported_.erase(export_key(block));
-  // The copy-in must not overwrite what the stream's next owner writes.
+  // The copy-in must not overwrite what the stream's next owner writes. (A segment has no next
+  // owner: its memory is taken back once the copy is over.)
+  bool arriving = false;  // and its stream cannot be made to wait for that
   if ((w & word::unsettled) && block.arrival) {
-    if (Result<void> ordered = streams_.order(block.stream, block.arrival); !ordered)
-      (void)streams_.wait(block.arrival);
+    arriving = !streams_.order(block.stream, block.arrival) && block.segment == 0;
     uses_.add(block, block.arrival);
   }
   if (w & word::copies) drop_copies(block);
@@ -147,6 +148,8 @@ void EngineImpl::finish_free(Block& block) {
   if (recorded) {
     for (uint16_t stream : block.recorded_streams) uses_.add(block, streams_.now(stream));
     block.recorded_streams.clear();
+  }
+  if (recorded || arriving) {
     block.exported = exported;  // until it is wiped
     (void)uses_.close(block);
     hot_.waits(block.pages != 0, block.bytes);

@@ -56,6 +56,7 @@ struct InMotion {
   Use fence_;                     // behind the work of free_behind()'s stream
   uint64_t fence_given_ = 0;      // its argument at that time
   std::vector<Block*> spilling_, faulting_, draining_;
+  std::vector<std::pair<Block*, uint32_t>> aside_;  // segments to be taken back, and their lives
   std::deque<std::pair<PieceRef, unsigned>> prefetches_;  // (block, stream)
   uint64_t births_apart_ = 0;      // pages of blocks being mapped ahead of their allocation
 

@@ -120,15 +120,29 @@ void EngineImpl::take_back(Block& whole) {
   if (w & (word::freed | word::zero_copy)) return;
   Segment& segment = segment_of(whole);
   if (whole.arrival && !streams_.over(whole.arrival) &&
-      !streams_.order(segment.stream, whole.arrival))
-    return;  // until it has left and come back once more
+      !streams_.order(segment.stream, whole.arrival)) {
+    aside_.emplace_back(&whole, whole.generation);  // until its bytes have come
+    busy_.store(true, std::memory_order_relaxed);
+    return;
+  }
   const bool copied = std::any_of(whole.pieces.begin(), whole.pieces.end(),
                                   [](const Piece& piece) { return piece.host || piece.slot; });
-  if (copied)
+  if (copied) {
     drop_copies(whole);
-  else
+  } else {
+    if (options_.guard) (void)open_guarded(whole);  // (Its copies are gone, for want of memory.)
     whole.word.clear(word::copies);
+  }
   if (segment.aside) small_blocks_.open(segment, table_);
+}
+
+/// Those whose bytes were still on their way. (One that leaves again meanwhile is taken back when
+/// it has come back.)
+void EngineImpl::take_back_later() {
+  for (const auto& [whole, life] : std::exchange(aside_, {}))
+    if (whole->generation == life && whole->segment != 0 && segment_of(*whole).aside &&
+        whole->state() == State::resident)
+      take_back(*whole);
 }
 
 /// Returns a ready block's bytes to its segment.

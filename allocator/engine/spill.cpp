@@ -111,7 +111,8 @@ bool EngineImpl::copy_out(Block& block, uint32_t index) {
       error = begun.error();
   if (error.code != Code::ok) {
     host_.unref(staging);
-    if (!health_.dead())
+    if (error.code == Code::busy && uses_.close(block)) return false;  // once its uses are over
+    if (!health_.dead() && error.code != Code::busy)
       trouble("a block stays on the device because it could not be copied out: " + error.text);
     block.age.store(next_tick(), std::memory_order_relaxed);
     keep(block);

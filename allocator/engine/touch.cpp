@@ -76,8 +76,12 @@ Result<Hold> EngineImpl::touch_slow(Block& block, CUstream stream, Access access
             block.arrival = {};
           } else {
             if (!stall_begin) begin_stall();
-            if (Result<void> ordered = streams_.order(index, block.arrival); !ordered)
-              return ordered.error();
+            if (Result<void> ordered = streams_.order(index, block.arrival); !ordered) {
+              if (ordered.error().code != Code::busy) return ordered.error();
+              if (!stall_begin) open.begin(*(stall_begin = clock_.now_ns()));
+              await(lock, block.arrival);
+              break;
+            }
             if (options_.baseline && learner_) learner_->clock().waits_for(block.arrival);
           }
         }
@@ -240,10 +244,8 @@ Result<void> EngineImpl::pin_with(Block& block, Mark&& mark) {
     while (arrived && moved && !streams_.over(moved->arrival)) {  // (Others go on meanwhile.)
       if (health_.dead())
         arrived = health_.error();
-      else if (!streams_.close(moved->arrival))
-        arrived = streams_.wait(moved->arrival);  // no event is to be had
-      else if (!streams_.poll())
-        wait(lock, poll_ns);
+      else
+        await(lock, moved->arrival);
     }
     if (arrived) mark();
   }

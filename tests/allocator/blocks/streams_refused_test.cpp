@@ -9,6 +9,14 @@ using namespace firn::test;
 // A call that the driver refuses, and does nothing: nobody takes it for done.
 namespace {
 struct RefusedOnce : StreamsTest {
+  /// As the engine does, once close() asked for it.
+  bool wait_for_device() {
+    const auto wait = streams.begin_device_wait();
+    if (!wait) return false;
+    const CUresult result = sim.driver().ctx_synchronize();
+    streams.end_device_wait(*wait, result);
+    return result == CUDA_SUCCESS;
+  }
   void refuse(const char* entry) { sim.gpu().fail_at(entry, 1, CUDA_ERROR_UNKNOWN); }
   /// A use of 10 ms: `ask` is refused where `entries` are, and nothing is over before its time.
   template <class Ask>
@@ -52,7 +60,8 @@ TEST_F(RefusedOnce, a_question_after_an_event) {
 /// A refusal because of a capture says nothing of the device; any other is counted.
 TEST_F(RefusedOnce, counts_unless_it_is_about_a_capture) {
   for (const std::string entry :
-       {"cuEventRecord", "cuStreamIsCapturing", "cuEventQuery", "cuCtxSynchronize"})
+       {"cuEventRecord", "cuStreamIsCapturing", "cuEventQuery", "cuCtxSynchronize",
+        "cuStreamQuery"})
     for (const CUresult answer : {CUDA_ERROR_UNKNOWN, CUDA_ERROR_INVALID_HANDLE,
                                   CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED,
                                   CUDA_ERROR_STREAM_CAPTURE_IMPLICIT}) {
@@ -61,7 +70,12 @@ TEST_F(RefusedOnce, counts_unless_it_is_about_a_capture) {
       if (entry == "cuCtxSynchronize") streams.may_end(use.stream());
       const uint64_t before = health.refusals();
       sim.gpu().fail_at(entry.c_str(), 1, answer);
-      EXPECT_FALSE(streams.close(use) && streams.poll());
+      if (entry == "cuStreamQuery")
+        EXPECT_FALSE(streams.ask(use));
+      else if (entry == "cuCtxSynchronize")
+        EXPECT_FALSE(streams.close(use) && wait_for_device());
+      else
+        EXPECT_FALSE(streams.close(use) && streams.poll());
       const bool counts = answer == CUDA_ERROR_UNKNOWN || answer == CUDA_ERROR_INVALID_HANDLE;
       EXPECT_EQ(health.refusals() - before, counts);
       EXPECT_FALSE(streams.over(use));
@@ -103,20 +117,77 @@ TEST_F(RefusedOnce, neither_an_event_nor_the_stream) {
 }
 
 TEST_F(RefusedOnce, the_device_of_a_stream_that_may_have_ended) {
-  expect_refusal({"cuCtxSynchronize"}, [&](Use use) {
-    streams.may_end(use.stream());
-    return streams.close(use);
-  });
+  const uint64_t begin = now();
+  const Use use = streams.now(see(busy(sim.make_stream(0))));
+  streams.may_end(use.stream());
+  EXPECT_FALSE(streams.device_wait_due());
+  ASSERT_TRUE(streams.close(use) && streams.close(use)) << "it can become over";
+  EXPECT_TRUE(streams.device_wait_due());
+  refuse("cuCtxSynchronize");
+  EXPECT_FALSE(wait_for_device());
+  EXPECT_FALSE(streams.over(use) || streams.device_wait_due()) << "nobody waits for it any more";
+  EXPECT_EQ(now(), begin);
+  ASSERT_TRUE(streams.close(use) && wait_for_device());
+  EXPECT_TRUE(streams.over(use));
+  EXPECT_GE(now(), begin + 10 * ms);
+  EXPECT_FALSE(streams.device_wait_due() || streams.begin_device_wait());
 }
 
-TEST_F(RefusedOnce, an_order_waits_here_where_the_stream_will_not) {
+/// A use that begins while the device is waited for is not over by that.
+TEST_F(RefusedOnce, a_wait_for_the_device_ends_no_later_use) {
+  const CUstream stream = busy(sim.make_stream(0));
+  const unsigned index = see(stream);
+  const Use before = streams.now(index);
+  streams.may_end(index);
+  ASSERT_TRUE(streams.close(before));
+  const auto wait = streams.begin_device_wait();
+  ASSERT_TRUE(wait);
+  ASSERT_EQ(sim.driver().ctx_synchronize(), CUDA_SUCCESS);
+  busy(stream);
+  const Use meanwhile = streams.now(index);
+  streams.end_device_wait(*wait, CUDA_SUCCESS);
+  EXPECT_TRUE(streams.over(before));
+  EXPECT_FALSE(streams.over(meanwhile));
+}
+
+/// One context's device is waited for at a time.
+TEST_F(RefusedOnce, waits_for_two_devices_are_two) {
+  const CUcontext theirs = sim.context(1);
+  const unsigned own = see(sim.make_stream(0)), other = see(sim.make_stream(1), theirs);
+  for (const unsigned index : {own, other}) {
+    streams.may_end(index);
+    ASSERT_TRUE(streams.close(streams.now(index)));
+  }
+  const auto first = streams.begin_device_wait(), second = streams.begin_device_wait();
+  ASSERT_TRUE(first && second);
+  EXPECT_EQ(first->over.size(), 1u);
+  EXPECT_EQ(second->over.size(), 1u);
+  EXPECT_EQ(first->context, nullptr);
+  EXPECT_EQ(second->context, theirs);
+}
+
+TEST_F(RefusedOnce, an_order_that_the_stream_refuses_is_put_off) {
   const unsigned first = see(busy(sim.make_stream(0))), second = see(sim.make_stream(0));
   const Use use = streams.now(first);
   const uint64_t begin = now();
   refuse("cuStreamWaitEvent");
-  ASSERT_TRUE(streams.order(second, use));
+  EXPECT_EQ(streams.order(second, use).error().code, Code::busy);
+  EXPECT_EQ(now(), begin) << "it waited in the calling thread";
+  EXPECT_FALSE(streams.over(use));
+  EXPECT_TRUE(streams.order(second, use));
+}
+
+/// Without events: an idle stream has nothing left to do, a busy one may have.
+TEST_F(RefusedOnce, without_an_event_the_stream_is_asked) {
+  const CUstream stream = busy(sim.make_stream(0));
+  const Use use = streams.now(see(stream));
+  EXPECT_FALSE(streams.ask(use));
+  EXPECT_FALSE(streams.over(use));
+  pass(10 * ms);
+  EXPECT_TRUE(streams.ask(use));
   EXPECT_TRUE(streams.over(use));
-  EXPECT_GE(now(), begin + 10 * ms);
+  busy(stream);
+  EXPECT_FALSE(streams.over(streams.now(use.stream()))) << "later work is no part of it";
 }
 
 TEST_F(RefusedOnce, without_an_event_the_stream_is_waited_for) {
@@ -137,7 +208,7 @@ TEST_F(RefusedOnce, the_event_behind_a_stream_that_ends) {
   EXPECT_TRUE(streams.may_end_known(index));
   (void)streams.poll();
   EXPECT_FALSE(streams.over(use));
-  ASSERT_TRUE(streams.close(use));  // by the device, which it waits for
+  ASSERT_TRUE(streams.close(use) && wait_for_device());
   EXPECT_TRUE(streams.over(use));
   EXPECT_GE(now(), begin + 10 * ms);
 }

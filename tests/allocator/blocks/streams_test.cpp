@@ -182,16 +182,21 @@ TEST_F(StreamsTest, under_a_capture_there_is_neither_an_event_nor_a_wait) {
   ASSERT_EQ(begin_capture(stream, relaxed), CUDA_SUCCESS);
   EXPECT_TRUE(streams.any_captured());
   EXPECT_FALSE(streams.close(use));
-  for (const Result<void>& waited : {streams.wait(use), streams.order(other, use)}) {
-    ASSERT_FALSE(waited);
-    EXPECT_NE(waited.error().text.find("a capture is under way"), std::string::npos)
-        << waited.error().text;
-  }
+  const Result<void> waited = streams.wait(use), ordered = streams.order(other, use);
+  ASSERT_FALSE(waited || ordered);
+  EXPECT_NE(waited.error().text.find("a capture is under way"), std::string::npos)
+      << waited.error().text;
+  EXPECT_EQ(ordered.error().code, Code::busy) << ordered.error().text;
+  EXPECT_FALSE(streams.ask(use)) << "the question would spoil it";
   EXPECT_EQ(sim.counts(0).events, events);
-  // Its own work waits for nothing outside: that is over before.
+  // Its own work waits for nothing outside: that has to be over before.
   const Use outside = streams.now(see(busy(sim.make_stream(0))));
-  EXPECT_TRUE(streams.order(index, outside));
-  EXPECT_TRUE(streams.over(outside));
+  const uint64_t begin = now();
+  EXPECT_EQ(streams.order(index, outside).error().code, Code::busy);
+  EXPECT_EQ(now(), begin) << "it waited in the calling thread";
+  pass(10 * ms);
+  (void)streams.poll();
+  EXPECT_TRUE(streams.order(index, outside)) << "it was closed";
   void* graph = nullptr;
   EXPECT_EQ(end_capture(stream, &graph), CUDA_SUCCESS) << "it is whole";
   (void)graph_destroy(graph);

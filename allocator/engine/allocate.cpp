@@ -200,7 +200,8 @@ Result<Mapping> EngineImpl::begin_block(unsigned stream, size_t bytes, Reservati
 bool EngineImpl::operators_in_way(const Error& error, size_t bytes) const {
   const uint64_t there =
       bytes <= size_class::small_most ? frames_.host_granules() * granule_bytes : 0;
-  if (error.code != Code::out_of_memory || stuck_ || spilling_stopped_ || health_.dead() ||
+  if (error.code != Code::out_of_memory || movement_.stuck() ||
+      spilling_stopped_ || health_.dead() ||
       there + bytes > host_.budget())
     return false;
   const uint64_t most = frames_.budget_granules() * granule_bytes;

@@ -46,7 +46,7 @@ bool EngineImpl::room_for_birth(uint64_t granules) {
   const uint64_t soon = pages_soon();
   if (soon < wanted)
     EngineTiers::carry_out(*this).evict_farthest(wanted - soon, {}, plan_.window, true);
-  finish_spills();
+  movement_.finish_spills();
   return frames_.available() >= granules;
 }
 

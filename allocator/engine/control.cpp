@@ -67,7 +67,7 @@ void EngineImpl::shrink_to_budget(Lock& lock, uint64_t until_ns) {
     const uint64_t over =
         (frames_.held_granules() - frames_.budget_granules()) * granule_pages;
     const uint64_t unmapped = mapper_.spans_given_up();
-    uint64_t leaving = leaving_pages() + mapper_.going_granules() * granule_pages;
+    uint64_t leaving = movement_.leaving_pages() + mapper_.going_granules() * granule_pages;
     for (const auto* blocks : {&deferred_, &draining_})
       for (const Block* block : *blocks) leaving += block->device;
     if (leaving < over) evict(over - leaving, nullptr);
@@ -116,10 +116,10 @@ void EngineImpl::spill_all() {
   if (!can_use(context)) return;
   Lock lock(mutex_);
   for (int round = 0; round < 100'000 && !health_.dead(); ++round) {
-    if (!stuck_)
-      for (Block* block : std::vector<Block*>(live_)) start_spill(*block, true);
+    if (!movement_.stuck())
+      for (Block* block : std::vector<Block*>(live_)) movement_.start_spill(*block, true);
     (void)carry_out_unmappings(lock);
-    if (spilling_.empty() || still(still_ns / 10)) return;
+    if (movement_.spilling().empty() || still(still_ns / 10)) return;
     if (!pump_locked() || round % 4 == 3) wait(lock, poll_ns);
   }
 }
@@ -136,7 +136,7 @@ void EngineImpl::spill_away() {
   spill_all();
   trim();
   Lock lock(mutex_);
-  stuck_ = false;  // what did not fit now may fit later
+  movement_.room_came();  // what did not fit now may fit later
   learn(lock);
   if (learner_) asleep_at_ = learner_->history().now();
 }
@@ -147,9 +147,9 @@ void EngineImpl::stop_spilling(bool stopped, bool for_good) {
   Lock lock(mutex_);
   stopped |= spilling_ended_ |= for_good;
   if (std::exchange(spilling_stopped_, stopped) == stopped || !stopped) return;
-  for (Block* block : std::vector<Block*>(spilling_))
+  for (Block* block : std::vector<Block*>(movement_.spilling()))
     if (block->leave && !(block->word.load() & word::zero_copy))
-      keep(*block);
+      movement_.keep(*block);
 }
 
 Result<void> EngineImpl::allow_peer(int device) {

@@ -23,7 +23,7 @@ EngineImpl::~EngineImpl() {
   }
   // A dead device's memory ends with its context; but the store may still use ours.
   while (transfers_.requesting()) {
-    (void)reap_store();
+    (void)movement_.reap_store();
     if (transfers_.requesting()) wait(lock, poll_ns);
   }
   abandon();
@@ -33,7 +33,7 @@ EngineImpl::~EngineImpl() {
 bool EngineImpl::settle_all(Lock& lock) {
   drop_births();
   mapper_.drop_claims();
-  for (Block* block : std::vector<Block*>(spilling_)) keep(*block);
+  for (Block* block : std::vector<Block*>(movement_.spilling())) movement_.keep(*block);
   while (transfers_.requesting() && !health_.dead() && !FIRN_CANARY(35)) {
     pump_locked();
     if (transfers_.requesting()) wait(lock, poll_ns);
@@ -48,17 +48,17 @@ bool EngineImpl::settle_all(Lock& lock) {
   if (result != CUDA_SUCCESS) health_.end("cuCtxSynchronize", result);
   while (!health_.dead() && transfers_.copying()) {
     transfers_.wait_for_copies();
-    reap_copies();
+    movement_.reap_copies();
   }
-  while (sums_.taking()) wait(lock, poll_ns);
-  sums_.drop();
+  while (movement_.sums().taking()) wait(lock, poll_ns);
+  movement_.sums().drop();
   return !health_.dead();
 }
 
 /// Gives everything back to the driver; nothing is in flight.
 void EngineImpl::give_all(Lock& lock) {
   for (Block* block : live_) {
-    drop_copies(*block);
+    movement_.drop_copies(*block);
     unmap_spans(*block);
   }
   (void)carry_out_unmappings(lock);

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "allocator/base/check.h"
+#include "allocator/blocks/each_of.h"
 #include "allocator/engine/hot.h"
 #include "firn/canary.h"
 #include "firn/said.h"
@@ -49,6 +50,10 @@ EngineImpl::EngineImpl(const EngineOptions& options, const Driver& driver, Store
                   clock, [this](const std::string& words) { trouble(words); }}),
       mapper_({driver, health_, frames_, transfers_.gate(), clock, options.device, span_granules_,
                poll_ns}),
+      movement_({*this,
+                 {options_.span_bytes, options_.piece_bytes, options_.io_patience_ns,
+                  options_.sums, options_.verify, options_.guard, options_.poison},
+                 driver, health_, clock, store, host_, streams_, uses_, transfers_, mapper_}),
       births_({span_granules_ * granule_pages,
                [this](unsigned stream, unsigned size_class) {
                  return ready(stream).count(table_, size_class, Births::events_ahead);
@@ -186,7 +191,7 @@ bool EngineImpl::pump() {
     clock_.notify();
     return false;
   }
-  changed |= carry_out_sums(lock);
+  changed |= movement_.carry_out_sums(lock);
   changed |= carry_out_device_wait(lock);
   changed |= carry_out_unmappings(lock);
   changed |= run_prefetches();
@@ -205,34 +210,27 @@ bool EngineImpl::pump() {
 
 bool EngineImpl::pump_locked() {
   if (health_.dead()) return false;
-  staging_wanted_ = false;  // set again below by those that still want some
   settle_freed();
   if (learner_)
     reading_.tell(clock_.now_ns(),
                   transfers_.bandwidths().busy(lifetimes::Channel::store_read));
-  bool changed = store_ && reap_store();
-  look_for_unanswered();
+  bool changed = movement_.begin_round();
   changed |= streams_.poll();
   if (health_.dead()) return false;
   if (learner_) learner_->poll_time(clock_.now_ns());
-  changed |= reap_copies();
-  each_of(spilling_, [&](Block& block) {
-    advance_spill(block);
-    changed |= block.state() != State::spilling || finish_spill(block);
-  });
-  each_of(faulting_, [this](Block& block) { advance_fault(block); });
+  changed |= movement_.reap_copies();
+  changed |= movement_.advance();
   each_of(draining_, [this](Block& block) { finish_drain(block); });
   settle_deferred();
   take_back_later();
   if (!placed_.active() && !placed_.regions().empty()) (void)reclaim_regions(UINT64_MAX);
-  if (store_) changed |= write_back();
+  if (store_) changed |= movement_.write_back();
   host_.look_again(clock_.now_ns());
   host_due_.store(host_.ahead_due(), std::memory_order_release);
-  busy_.store(!spilling_.empty() || !faulting_.empty() || !draining_.empty() ||
-                  !deferred_.empty() || transfers_.requesting() || !prefetches_.empty() ||
-                  mapper_.mappings_due() > 0 || mapper_.unmappings_due() > 0 ||
-                  transfers_.copying() || sums_.due() || streams_.device_wait_due() ||
-                  write_back_.grows() || waiting_ > 0 || !aside_.empty() ||
+  busy_.store(movement_.busy() || transfers_.requesting() || transfers_.copying() ||
+                  !draining_.empty() || !deferred_.empty() || !prefetches_.empty() ||
+                  mapper_.mappings_due() > 0 || mapper_.unmappings_due() > 0 || waiting_ > 0 ||
+                  streams_.device_wait_due() || !aside_.empty() ||
                   (learner_ && learner_->clock().pending()),
               std::memory_order_relaxed);
   return changed;
@@ -288,6 +286,7 @@ void EngineImpl::trace_sample() {
   uint64_t now = clock_.now_ns();
   if (now - sample_ns_ < 10'000'000) return;
   sample_ns_ = now;
+  const Moved moved = movement_.moved();
   uint64_t nvme = 0, hosted = 0, away_nvme = 0, away_host = 0;
   for (const Block* block : live_)
     for (const Piece& piece : block->pieces) {
@@ -303,8 +302,8 @@ void EngineImpl::trace_sample() {
                   (frames_.held_granules() - frames_.free_granules()) * granule_bytes, hosted,
                   nvme, away_host, away_nvme, frames_.budget_granules() * granule_bytes,
                   transfers_.in_flight_bytes(), hot_.allocated_bytes().current(),
-                  counted_.spilled_bytes, counted_.faulted_bytes + counted_.prefetched_bytes,
-                  counted_.store_written_bytes, counted_.store_read_bytes));
+                  moved.spilled_bytes, moved.faulted_bytes + moved.prefetched_bytes,
+                  moved.store_written_bytes, moved.store_read_bytes));
   if (now - pinned_ns_ < 500'000'000) return;
   pinned_ns_ = now;
   for (const PinnedBytes& pinned : pinned_bytes())

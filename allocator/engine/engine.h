@@ -68,8 +68,8 @@ struct EngineOptions {
   uint64_t io_patience_ns = 60'000'000'000;  // how long reads and writes of the store that fail are
                                              // tried again
   bool adversarial = false;
-  bool verify = false, guard = false, poison = false;  // tests: the net, see guard.cpp
-  bool sums = false;                 // of copies in host memory, see sums.cpp
+  bool verify = false, guard = false, poison = false;  // tests: movement/guard.cpp
+  bool sums = false;                 // of copies in host memory: movement/summing.cpp
   bool places = false;               // Policy::lifetime: planned places for blocks that never leave
   Policy policy = Policy::age;
   Baseline* baseline = nullptr;  // to compare with: Policy::lifetime's own decisions otherwise

@@ -23,7 +23,6 @@
 #include "allocator/engine/in_motion.h"
 #include "allocator/engine/limits.h"
 #include "allocator/engine/net.h"
-#include "allocator/engine/state.h"
 #include "allocator/engine/tallies.h"
 #include "allocator/engine/thrash_notices.h"
 #include "allocator/lifetimes/carry_out.h"
@@ -31,11 +30,9 @@
 #include "allocator/lifetimes/fullest.h"
 #include "allocator/lifetimes/load.h"
 #include "allocator/memory/arena.h"
-#include "allocator/movement/host_copies.h"
 #include "allocator/movement/mapper.h"
-#include "allocator/movement/sums.h"
+#include "allocator/movement/movement.h"
 #include "allocator/movement/transfers.h"
-#include "allocator/movement/write_back.h"
 #include "allocator/memory/device_health.h"
 #include "allocator/memory/driver_time.h"
 #include "allocator/policy/births.h"
@@ -64,7 +61,10 @@ inline constexpr const char* in_places_words = "in planned places (firn_places)"
 /// Why a block on the device that is not in such a place stays there; null: it may leave.
 const char* why_it_stays(const Block& block);
 
-class EngineImpl final : public Engine, private EngineLimits, private InMotion {
+class EngineImpl final : public Engine,
+                         private EngineLimits,
+                         private InMotion,
+                         private Movement::Owner {
   friend class EngineInspector;
   friend class EngineTiers;
 
@@ -175,10 +175,10 @@ class EngineImpl final : public Engine, private EngineLimits, private InMotion {
   bool carry_out_device_wait(Lock& lock);
   void begin_stall();
   void count_stall(uint64_t begin_ns, const Block* waited_for, uint64_t room = 0);
-  void trace(const char* event, const Block& block, const char* detail = "");
+  void trace(const char* event, const Block& block, const char* detail = "") override;
   void trace_sample();
-  void say(const std::string& words) const;
-  void trouble(const std::string& words);
+  void say(const std::string& words) const override;
+  void trouble(const std::string& words) override;
   Result<void> can_use(const Driver::ContextGuard& context);
   bool settle_all(Lock& lock);
   void give_all(Lock& lock);
@@ -244,8 +244,8 @@ class EngineImpl final : public Engine, private EngineLimits, private InMotion {
   Block* moved_with(Block* block) const;
   State state_of(const Block& block) const;
   void use_with_segment(const Block& small);
-  bool put_aside(Block& whole);
-  void take_back(Block& whole);
+  bool put_aside(Block& whole) override;
+  void take_back(Block& whole) override;
   void take_back_later();
   void retire_small(Block& block);
   void end_segment(Block& whole);
@@ -261,20 +261,13 @@ class EngineImpl final : public Engine, private EngineLimits, private InMotion {
   Result<void> carry_out(Lock& lock, Mapping& mapping);
   bool carry_out_mappings(Lock& lock);
   void drop_births();
-  void unmap_run(Block& block, size_t begin, size_t end);
   void unmap_spans(Block& block);
   bool carry_out_unmappings(Lock& lock, uint64_t granules = UINT64_MAX);
   bool carry_out_unmappings(Lock& lock, const Block& block);
   void end_dropped(Block& block);
   uint64_t pages_soon() const;
 
-  // guard.cpp
-  bool left_unwritten(Block& block, Span& span);
-  void guard(Block& block);
-  bool open_guarded(Block& block);
-  bool closed(const Block& block) const;
-  void poison(Block& block);
-  void wipe(Block& block);
+  void wipe(Block& block);  // export.cpp
 
   // touch.cpp
   template <class Mark>
@@ -309,48 +302,27 @@ class EngineImpl final : public Engine, private EngineLimits, private InMotion {
   void reclaim_parked(uint64_t granules, bool spare_claimed = false);
   uint64_t evict(uint64_t pages, const Block* except);
   uint64_t evict_clean(uint64_t pages, const Block* except);
-  uint64_t leaving_pages() const;
+  bool clean_ahead();
   int64_t all_holds() const;
   bool something_moves();
   Error no_room(uint64_t granules, const Block* wanted) const;
   std::string advice(uint64_t bytes, uint64_t budget, const std::vector<PinnedBytes>& pinned,
                      bool wanted) const;
   Error short_device(uint64_t granules, const Block* wanted, const Error& error) const;
-  const char* no_store() const;
   std::vector<PinnedBytes> pinned_bytes() const;
 
-  // spill.cpp
-  bool start_spill(Block& block, bool leave, uint64_t pages = UINT64_MAX);
-  static uint64_t leaving_pages(const Block& block);
-  void advance_spill(Block& block);
-  bool finish_spill(Block& block);
-  void finish_spills();
-  void keep(Block& block);
-  void make_pieces(Block& block);
-  Staging* staging_for(size_t bytes, uint64_t reserve);
-  void drop_copies(Block& block);
-  void drop_piece(Piece& piece);
-  bool copy_out(Block& block, uint32_t piece);
-  bool host_stuck() const;
-  void came_out(const PieceRef& ref);
-  bool clean_ahead();
-
-  // sums.cpp: what the engine has to do around Sums, which takes them
-  void sum_later(const PieceRef& ref, bool arrived);
-  bool carry_out_sums(Lock& lock);
-  void summed(const PieceRef& ref, bool arrived, const Sum& sum);
-  bool written_as_arrived(Block& block, Piece& piece, const StoreCompletion& completion);
-  Error say_host_wrong(const Block& block, const Piece& piece, const Sum& sum);
-  bool arrived_whole(Block& block);
-
-  // write.cpp: what is written next; WriteBack tells when
-  bool next_write(PieceRef& ref);
-  bool write_back();
-  bool start_write(const PieceRef& ref);
-  void written(const PieceRef& ref, const StoreCompletion& completion, uint64_t begun_ns);
-  void not_written(const PieceRef& ref, Slot slot, const Error& error, uint64_t begun_ns);
-  void take_no_more(const char* what, const Error& error, uint64_t begun_ns);
-  void settle_away(Block& block);
+  // movement_owner.cpp: as Movement::Owner, beside trace(), say(), trouble(), put_aside() and
+  // take_back()
+  void work_begins() override;
+  void leaves(Block& block) override;
+  void make_young(Block& block) override;
+  bool came_out(const PieceRef& ref) override;
+  bool keeps_all() const override { return spilling_stopped_; }
+  std::optional<uint64_t> window() const override;
+  std::optional<PieceRef> next_write() override;
+  std::vector<PieceRef> give_up_writes() override;
+  bool leaves_host(const Block& block) const override;
+  std::string history(const Block& block) const override;
 
   // lifetimes.cpp
   uint64_t tick() const;                       // hot.h, as the next three
@@ -413,37 +385,16 @@ class EngineImpl final : public Engine, private EngineLimits, private InMotion {
   uint64_t working_bytes(uint64_t since) const;
   void notice(const std::string& words);
 
-  // reap.cpp
-  bool reap_copies();
-  bool reap_store();
-  void look_for_unanswered();
-
   // fault.cpp
   Result<void> begin_fault(Lock& lock, Block& block, bool anyway);
-  void advance_fault(Block& block);
   uint64_t prefetchable_pages(const Block& block, uint64_t most = UINT64_MAX) const;
   bool may_arrive(const Block& block) const;
-  uint64_t arriving_bytes() const;
   bool prefetch_span(Block& block);
   bool run_prefetches();
   void finish_drain(Block& block);
   uint64_t granules_for(const Block& block, uint64_t pages) const;
   Result<void> map_host_fault(Lock& lock, Block& block, const Error& no_room);
   void count_zero_copy(uint64_t bytes, const Error& no_room);
-  void begin_arriving(Block& block, bool prefetched);
-  bool copy_in(Block& block, uint32_t piece);
-
-  // read.cpp
-  bool start_read(Block& block, uint32_t piece);
-  std::string no_staging_words(size_t bytes) const;
-  void read_done(const PieceRef& ref, const StoreCompletion& completion);
-  void unread(Block& block, Piece& piece, const Error& error);
-  void settle_failed(Block& block);
-  void lose(Block& block);
-  void give_up_reading(Block& block);
-  void read_at_last(Block& block);
-  void say_lost(const Block& block, const char* how) const;
-  void undo_fault(Block& block);
 
   const EngineOptions options_;
   const uint32_t span_granules_;
@@ -462,9 +413,7 @@ class EngineImpl final : public Engine, private EngineLimits, private InMotion {
   Uses uses_{streams_};
   mutable Transfers transfers_;
   Mapper mapper_;
-  HostCopies host_copies_{host_};
-  WriteBack write_back_{options_.io_patience_ns};
-  Sums sums_{host_};  // firn_verify
+  Movement movement_;
   mutable BlockTable table_;
   std::array<std::atomic<ReadyBlocks*>, Streams::capacity> ready_{};
   std::vector<std::unique_ptr<ReadyBlocks>> ready_owner_;
@@ -510,7 +459,6 @@ class EngineImpl final : public Engine, private EngineLimits, private InMotion {
   ThrashNotices thrash_notices_;
   std::unique_ptr<Net> net_;  // firn_verify
   mutable EngineStats counted_;     // the part counted under the lock
-  Failed failed_;
   uint64_t sample_ns_ = 0, pinned_ns_ = 0;  // of the trace's last such rows
   bool abandoned_ = false;
 };

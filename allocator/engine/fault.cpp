@@ -1,13 +1,8 @@
-// The way in: room made, the same address mapped again, bytes from host memory or from the store
-// (read.cpp), copied to the device. The block is resident once every piece's copy is enqueued;
-// streams that use it wait for the copy's event.
-#include <algorithm>
+// The way in, until its bytes begin to come (movement/arrive.cpp): room is made, and the same
+// address is mapped again, on demand or ahead. And the end of a block that was freed on that way.
+#include <utility>
 
-#include <fmt/format.h>
-
-#include "allocator/base/check.h"
 #include "allocator/engine/hot.h"
-#include "firn/canary.h"
 
 namespace firn {
 
@@ -39,7 +34,7 @@ Result<void> EngineImpl::begin_fault(Lock& lock, Block& block, bool anyway) {
                                      : Shape{0, static_cast<uint32_t>(room->granules()), 0},
                                  *room);
     if (block.generation != generation || block.coming > 0 || block.going > 0) return {};
-    if (block.state() == State::spilling) keep(block);
+    if (block.state() == State::spilling) movement_.keep(block);
     State state = block.state();
     if (state != State::hosted && state != State::spilled && state != State::faulting) return {};
     const uint64_t missing = block.pages - block.mapped;
@@ -105,85 +100,6 @@ void EngineImpl::count_zero_copy(uint64_t bytes, const Error& no_room) {
             "memory, slowly; " + no_room.text);
 }
 
-void EngineImpl::begin_arriving(Block& block, bool prefetched) {
-  if (block.state() != State::faulting) {
-    transit(block, Event::fault);
-    block.failing = Block::Failing::nothing;
-    for (Piece& piece : block.pieces) {
-      piece.unread_ns = 0;
-      piece.checked = false;
-    }
-    faulting_.push_back(&block);
-    ++counted_.faults;
-  }
-  block.prefetched = prefetched;
-  if (options_.poison) poison(block);
-  busy_.store(true, std::memory_order_relaxed);
-  trace(prefetched ? "prefetch" : "fault", block);
-}
-
-bool EngineImpl::copy_in(Block& block, uint32_t index) {
-  Piece& piece = block.pieces[index];
-  if (Result<void> begun = transfers_.copy_in(block, index); !begun) {
-    block.fault_error = begun.error();
-    block.failing = Block::Failing::copies;
-    settle_failed(block);
-    return false;
-  }
-  piece.checked = false;
-  piece.unproven = net_ != nullptr;
-  return true;
-}
-
-void EngineImpl::advance_fault(Block& block) {
-  if (block.state() != State::faulting) return;
-  if (block.failing != Block::Failing::nothing) return settle_failed(block);
-  bool waiting = false, issued = false;
-  for (uint32_t i = 0; i < block.pieces.size(); ++i) {
-    Piece& piece = block.pieces[i];
-    if (piece.on_device || !block.span_of(piece).mapped()) continue;
-    if (piece.host_valid) {
-      if (piece.summed && !piece.checked) {
-        if (!piece.doubtful || !piece.writing)
-          sum_later(piece_ref(block, i), false);
-        waiting = true;
-        continue;
-      }
-      bool forwarded = piece.read_tries == 0;
-      if (!copy_in(block, i)) return;
-      issued = true;
-      (block.prefetched ? counted_.prefetched_bytes : counted_.faulted_bytes) += piece.bytes;
-      if (forwarded) counted_.forwarded_bytes += piece.bytes;
-      piece.read_tries = 0;
-      continue;
-    }
-    waiting = true;
-    if (!piece.reading) (void)start_read(block, i);
-    if (block.state() != State::faulting || block.failing != Block::Failing::nothing) return;
-  }
-  if (issued) (void)streams_.close(streams_.now(transfers_.in()));
-  if (waiting || !arrived_whole(block)) return;
-  std::erase(faulting_, &block);
-  if (block.mapped < block.pages) {  // a part came ahead of its use, there was no room for more
-    transit(block, Event::unfault);
-    trace("unfault", block);
-    settle_away(block);
-    return;
-  }
-  // The last copy in on the copy stream; everything before it is over when it is.
-  block.arrival = {};
-  for (Use use : block.more_uses)
-    if (use.stream() == transfers_.in()) block.arrival = use;
-  if (block.arrival && !FIRN_CANARY(27))
-    block.word.set(word::unsettled);
-  block.age.store(next_tick(), std::memory_order_relaxed);
-  if (block.unreadable) read_at_last(block);
-  transit(block, Event::arrived);
-  trace("arrived", block);
-  if (block.segment != 0) take_back(block);
-  clock_.notify();
-}
-
 /// A block freed while its reads were in flight: no thread waits for it, but its frames are mapped
 /// until the copies into them are over.
 void EngineImpl::finish_drain(Block& block) {
@@ -216,15 +132,6 @@ bool EngineImpl::may_arrive(const Block& block) const {
   return block.mapped + block.coming < block.pages &&
          (state == State::hosted || state == State::spilled || state == State::faulting ||
           state == State::spilling);
-}
-
-/// Bytes on their way to the device, or waiting for it in host memory or the store.
-uint64_t EngineImpl::arriving_bytes() const {
-  uint64_t arriving = transfers_.bytes_in();
-  for (const Block* block : faulting_)
-    for (const Piece& piece : block->pieces)
-      if (!piece.on_device && block->span_of(piece).mapped()) arriving += piece.bytes;
-  return arriving + mapper_.claimed_bytes();
 }
 
 /// Begins to fetch the next of the block's spans, if there is room for it without waiting.

@@ -117,9 +117,9 @@ void EngineImpl::finish_free(Block& block) {
     arriving = !streams_.order(block.stream, block.arrival) && block.segment == 0;
     uses_.add(block, block.arrival);
   }
-  if (w & word::copies) drop_copies(block);
+  if (w & word::copies) movement_.drop_copies(block);
   if (state == State::spilling) {
-    keep(block);
+    movement_.keep(block);
     state = block.state();
   }
   if (state == State::lost) {
@@ -130,7 +130,7 @@ void EngineImpl::finish_free(Block& block) {
   if (state != State::resident) {
     ++block.generation;  // completions of requests in flight are ignored
     transit(block, Event::release, life_flags);
-    std::erase(faulting_, &block);
+    movement_.forget(block);
     draining_.push_back(&block);
     finish_drain(block);
     return;
@@ -167,7 +167,7 @@ void EngineImpl::finish_free(Block& block) {
 /// first. A small block's bytes are its segment's again where that is leaving or away. (A block
 /// without any flag takes make_ready()'s way, which needs no lock.)
 void EngineImpl::route_freed(Block& block) {
-  const bool as_it_is = block.size_class < size_class::count && !closed(block) &&
+  const bool as_it_is = block.size_class < size_class::count && !movement_.closed(block) &&
                         !(block.word.load(std::memory_order_relaxed) & word::zero_copy);
   if (block.pages == 0 && segment_of(block).aside)
     retire_small(block);

@@ -58,13 +58,13 @@ bool EngineImpl::give_host_back(bool pressed) {
   {
     Lock lock(mutex_);
     if (!pressed) {
-      if (host_.closing()) stuck_ = false;
+      if (host_.closing()) movement_.room_came();
       host_.reopen();
       return false;
     }
     (void)host_.close_one();
     if (!host_.closing()) return false;
-    host_copies_.drop_closed(live_);  // (The rest is written.)
+    movement_.host_copies().drop_closed(live_);  // (The rest is written.)
     region = host_.take_closed();
   }
   if (!region) return false;
@@ -92,7 +92,7 @@ bool EngineImpl::prepare_host() {
   {
     Lock lock(mutex_);
     host_.end_ahead(std::move(ahead));
-    if (there) stuck_ = false;
+    if (there) movement_.room_came();
     host_due_.store(host_.ahead_due(), std::memory_order_release);
   }
   clock_.notify();

@@ -37,16 +37,6 @@ class OpenWait {
   std::optional<uint64_t> begun_;
 };
 
-/// Calls `act` for each block, which may take that one out of the list.
-template <class Act>
-void each_of(std::vector<Block*>& list, Act&& act) {
-  for (size_t i = 0; i < list.size();) {
-    Block* block = list[i];
-    act(*block);
-    if (i < list.size() && list[i] == block) ++i;
-  }
-}
-
 /// Blocks and work on their way, or due to be. All of it needs the engine's lock.
 struct InMotion {
   std::vector<Block*> live_;      // every large block with a descriptor in use
@@ -55,15 +45,12 @@ struct InMotion {
   std::atomic<uint32_t> deferred_count_{0};  // read without the lock
   Use fence_;                     // behind the work of free_behind()'s stream
   uint64_t fence_given_ = 0;      // its argument at that time
-  std::vector<Block*> spilling_, faulting_, draining_;
+  std::vector<Block*> draining_;  // freed while bytes of theirs came, or were away
   std::vector<std::pair<Block*, uint32_t>> aside_;  // segments to be taken back, and their lives
   std::deque<std::pair<PieceRef, unsigned>> prefetches_;  // (block, stream)
   uint64_t births_apart_ = 0;      // pages of blocks being mapped ahead of their allocation
 
   bool pressed_ = false;           // memory was short at least once
-  bool staging_wanted_ = false;    // a spill or a read waits for staging
-  bool unread_said_ = false;       // failing reads were reported
-  bool stuck_ = false;             // host memory full and nowhere to write: eviction stops
   bool spilling_stopped_ = false;  // stop_spilling()
   bool spilling_ended_ = false;    // for good
   unsigned waiting_ = 0;           // threads in make_room

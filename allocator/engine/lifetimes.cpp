@@ -179,7 +179,7 @@ bool EngineImpl::carry_out() {
   // (Memory that comes free while threads wait for room is theirs, not the next allocation's.)
   bool any = waiting_ == 0 && allocate_ahead();
   any |= carry.fetch_ahead();
-  if (!stuck_) any |= carry.clean_ahead();
+  if (!movement_.stuck()) any |= carry.clean_ahead();
   if (store_ && !carry.host_is_passage()) any |= carry.read_ahead();
   return any;
 }

@@ -14,12 +14,8 @@ struct EngineLimits {
   // may itself wait for what this process enqueues next (another rank's receive). Host memory
   // serves then; where there is none, an error, later.
   static constexpr uint64_t still_ns = 5'000'000'000, still_ns_most = 120'000'000'000;
-  static constexpr uint64_t unanswered_ns = 30'000'000'000;
   // How often room is made for memory that the device then refuses (others use it too).
   static constexpr int refusals_most = 8;
-  // A failed read is tried again, with pauses (movement/io_pause.h): the store has the last copy.
-  // It is reported after said_after_ns; if given up once, it is not tried longer than that.
-  static constexpr uint64_t said_after_ns = 1'000'000'000;
   // Pause after a decision, for each event of the period: about three times what the decision took,
   // so that deciding takes little CPU time, however short the iterations
   // are.

@@ -105,7 +105,7 @@ class EngineImpl::RoomSearch {
     if (coming < lacking) engine_.evict(lacking - coming, wanted_.block);
     changed_ = engine_.pump_locked();
     engine_.reclaim_parked(wanted_.granules);
-    changed_ |= engine_.carry_out_sums(lock_);
+    changed_ |= engine_.movement_.carry_out_sums(lock_);
     changed_ |= engine_.carry_out_unmappings(lock_, wanted_.granules);
     return free_frames();
   }

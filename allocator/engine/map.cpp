@@ -24,7 +24,7 @@ Result<void> EngineImpl::carry_out(Lock& lock, Mapping& mapping) {
   Block& block = *mapping.block;
   const auto wanted = [&] {
     if (block.generation != mapping.generation) return false;
-    if (block.state() == State::spilling) keep(block);
+    if (block.state() == State::spilling) movement_.keep(block);
     const State state = block.state();
     return state == State::hosted || state == State::spilled || state == State::faulting;
   };
@@ -33,8 +33,7 @@ Result<void> EngineImpl::carry_out(Lock& lock, Mapping& mapping) {
     mapped = mapper_.map_apart(lock, mapping);
     if (mapped && wanted()) {
       Mapper::install(mapping);
-      begin_arriving(block, mapping.prefetched);
-      advance_fault(block);
+      movement_.arrive(block, mapping.prefetched);
     } else if (mapped) {
       mapper_.undo(mapping);
     }
@@ -71,15 +70,9 @@ void EngineImpl::drop_births() {
   while (Block* block = mapper_.drop_birth()) forget_block(*block);
 }
 
-/// Gives up mapped spans, [begin, end), whose uses are over.
-void EngineImpl::unmap_run(Block& block, size_t begin, size_t end) {
-  mapper_.give_up(block, begin, end);
-  busy_.store(true, std::memory_order_relaxed);
-}
-
 /// Gives up all mapped spans.
 void EngineImpl::unmap_spans(Block& block) {
-  if (mapper_.give_up(block)) busy_.store(true, std::memory_order_relaxed);
+  if (mapper_.give_up(block)) work_begins();
 }
 
 /// Unmaps spans that were given up, the oldest first, until so many granules are available. False:
@@ -111,7 +104,8 @@ void EngineImpl::end_dropped(Block& block) {
 
 /// Pages available once everything on its way out has left.
 uint64_t EngineImpl::pages_soon() const {
-  return (frames_.available() + mapper_.going_granules()) * granule_pages + leaving_pages();
+  return (frames_.available() + mapper_.going_granules()) * granule_pages +
+         movement_.leaving_pages();
 }
 
 }  // namespace firn

@@ -29,7 +29,6 @@ class Net {
   std::string history_words(const Block& block, uint64_t now_ns);
 
   std::atomic<EngineObserver*> observer{nullptr};  // see EngineObserver::doing()
-  std::vector<std::byte> arrived;                 // buffer for what is compared
 
  private:
   struct Event {

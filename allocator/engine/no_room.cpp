@@ -82,9 +82,9 @@ Error EngineImpl::no_room(uint64_t granules, const Block* wanted) const {
   if (frames_.device_short())
     text += fmt::format("; the driver gave Firn only {} of device memory",
                         format_size(frames_.held_granules() * granule_bytes));
-  if (stuck_)
+  if (movement_.stuck())
     text += fmt::format("; eviction has stopped: all {} of host memory (firn_host) are full and {}",
-                        format_size(host_.budget()), no_store());
+                        format_size(host_.budget()), movement_.no_store());
   if (still_.starved)
     text += "; threads wait for memory that other waiting threads hold";
   else if (still_.given_up)
@@ -106,7 +106,7 @@ std::string EngineImpl::advice(uint64_t bytes, uint64_t budget,
   const auto add = [&out](const std::string& words) {
     out += (out.empty() ? "" : "; or ") + words;
   };
-  if (stuck_)
+  if (movement_.stuck())
     add(store_ ? "more free space in firn_dir (or a larger firn_store_size)"
                : "firn_dir, a directory on an SSD for spill files; or a larger firn_host");
   if (spilling_stopped_ && !spilling_ended_)
@@ -142,11 +142,6 @@ Error EngineImpl::short_device(uint64_t granules, const Block* wanted, const Err
   out.detail = error.detail;
   out.text += " (" + error.text + ")";
   return out;
-}
-
-/// Why the store cannot serve, and the knob that changes it.
-const char* EngineImpl::no_store() const {
-  return store_ ? "the spill files take no more (firn_dir, firn_store_size)" : "no firn_dir is set";
 }
 
 }  // namespace firn

@@ -18,9 +18,10 @@ void EngineImpl::made_by(const void* pointer, std::string_view maker) {
 
 /// Whether the observer is to report who waits, if that changes.
 std::optional<bool> EngineImpl::look_for_thrash(const Stalled& stalled) {
+  const Moved moved = movement_.moved();
   const ThrashNotices::Notice found = thrash_notices_.look(
       stalled.begin_ns, stalled.end_ns, stalled.wait,
-      {.totals = {counted_.faulted_bytes + counted_.prefetched_bytes, counted_.faults,
+      {.totals = {moved.faulted_bytes + moved.prefetched_bytes, moved.faults,
                   static_cast<uint64_t>(std::max<int64_t>(hot_.allocated_bytes().current(), 0))},
        .tick = tick(),
        .budget_bytes = frames_.budget_granules() * granule_bytes,

@@ -1,5 +1,5 @@
 // The means by which room is made (their order: make_room.cpp): ready blocks are taken back, blocks
-// leave, the coldest first.
+// leave, the coldest first, or are made clean ahead.
 #include <algorithm>
 #include <bit>
 #include <optional>
@@ -18,11 +18,12 @@ namespace firn {
 /// the device in the way? (A store without an answer, a failing one for a while, and host memory
 /// being pinned are waited for: they do not wait for us.)
 bool EngineImpl::still(uint64_t patience_ns) {
-  const uint64_t now = clock_.now_ns(), left = mapper_.spans_given_up() + counted_.spilled_bytes;
+  const uint64_t now = clock_.now_ns();
+  const uint64_t left = mapper_.spans_given_up() + movement_.moved().spilled_bytes;
   // (Without a request for some time, nothing was to leave.)
-  const bool pinned_soon = staging_wanted_ && host_.may_grow();
+  const bool pinned_soon = movement_.staging_wanted() && host_.may_grow();
   if (left != still_.left || transfers_.requesting() || pinned_soon ||
-      write_back_.pauses(now) || now - still_.looked_ns > still_ns / 2)
+      movement_.writes().pauses(now) || now - still_.looked_ns > still_ns / 2)
     still_.since_ns = now;
   still_.left = left;
   still_.looked_ns = now;
@@ -32,9 +33,11 @@ bool EngineImpl::still(uint64_t patience_ns) {
 /// Will room come while the caller waits? Not from what a stream under capture used: its owner, who
 /// may be the caller, ends that first.
 bool EngineImpl::something_moves() {
-  if (!faulting_.empty() || mapper_.mapping() || mapper_.unmapping()) return true;
+  if (!movement_.faulting().empty() || mapper_.mapping() || mapper_.unmapping()) return true;
   const auto settles = [this](const Block* block) { return uses_.close(*block); };
-  for (const auto* blocks : {&spilling_, &parked_, &deferred_, &draining_})
+  const std::vector<Block*>* const lists[] = {&movement_.spilling(), &parked_, &deferred_,
+                                              &draining_};
+  for (const auto* blocks : lists)
     if (std::any_of(blocks->begin(), blocks->end(), settles)) return true;
   return false;
 }
@@ -80,7 +83,7 @@ void EngineImpl::reclaim_parked(uint64_t granules, bool spare_claimed) {
 uint64_t EngineImpl::evict(uint64_t pages, const Block* except) {
   if ((spilling_stopped_ && !FIRN_CANARY(38)) || health_.dead()) return 0;
   if (watch_begins_ != std::thread::id()) return 0;
-  if (stuck_) return evict_clean(pages, except);
+  if (movement_.stuck()) return evict_clean(pages, except);
   std::optional<Block*> wanted;
   if (except) wanted = const_cast<Block*>(except);
   uint64_t started = EngineTiers::carry_out(*this).evict(pages, wanted);
@@ -97,8 +100,8 @@ uint64_t EngineImpl::evict(uint64_t pages, const Block* except) {
       if (std::exchange(passed_over, true)) break;  // everything else was tried
       continue;
     }
-    if (start_spill(*block, true, pages - started)) {
-      started += leaving_pages(*block);
+    if (movement_.start_spill(*block, true, pages - started)) {
+      started += Movement::leaving_pages(*block);
       ++counted_.evictions;
     } else {
       ++failures;
@@ -123,24 +126,37 @@ uint64_t EngineImpl::evict_clean(uint64_t pages, const Block* except) {
   uint64_t started = 0;
   for (Block* block : clean) {
     if (started >= pages) break;
-    if (!start_spill(*block, true, std::min(clean_pages(*block), pages - started))) continue;
-    started += leaving_pages(*block);
+    const uint64_t most = std::min(clean_pages(*block), pages - started);
+    if (!movement_.start_spill(*block, true, most)) continue;
+    started += Movement::leaving_pages(*block);
     ++counted_.evictions;
   }
   return started;
 }
 
-uint64_t EngineImpl::leaving_pages(const Block& block) {
+/// Makes the oldest blocks' bytes valid elsewhere ahead of need, without unmapping them: when room
+/// is needed they are dropped without I/O.
+bool EngineImpl::clean_ahead() {
+  const uint64_t now = tick();
+  if (!pressed_ || movement_.stuck() || options_.adversarial || !movement_.spilling().empty() ||
+      waiting_ > 0 || now < ahead_tick_ + live_.size() / 8 + 1)
+    return false;
+  ahead_tick_ = now;
+  ahead_.reset();
+  const uint64_t target = std::max<uint64_t>(frames_.budget_granules() * granule_pages / 16, 1);
   uint64_t pages = 0;
-  for (const Span& span : block.spans)
-    if (span.leaving && !span.frames.front().host) pages += span.pages;
-  return pages;
-}
-
-uint64_t EngineImpl::leaving_pages() const {
-  uint64_t pages = 0;
-  for (const Block* block : spilling_) pages += leaving_pages(*block);
-  return pages;
+  bool any = false;
+  while (pages < target) {
+    Block* block = ahead_.next(live_, now, false);  // (A segment has no copies while it is there.)
+    if (!block) break;
+    pages += block->pages;
+    bool clean = !block->pieces.empty();
+    for (const Piece& piece : block->pieces) clean &= piece.elsewhere();
+    if (clean || !uses_.over(*block)) continue;
+    any |= movement_.start_spill(*block, false);
+    if (host_.used() > host_.budget() * 3 / 4) break;
+  }
+  return any;
 }
 
 /// Holds of all threads; thread_holds() are the caller's.

@@ -128,9 +128,9 @@ void EngineImpl::take_back(Block& whole) {
   const bool copied = std::any_of(whole.pieces.begin(), whole.pieces.end(),
                                   [](const Piece& piece) { return piece.host || piece.slot; });
   if (copied) {
-    drop_copies(whole);
+    movement_.drop_copies(whole);
   } else {
-    if (options_.guard) (void)open_guarded(whole);  // (Its copies are gone, for want of memory.)
+    if (options_.guard) (void)movement_.open_guarded(whole);  // (Its copies are gone, for want of memory.)
     whole.word.clear(word::copies);
   }
   if (segment.aside) small_blocks_.open(segment, table_);

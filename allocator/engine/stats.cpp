@@ -15,16 +15,32 @@ uint64_t EngineImpl::budget_bytes() const {
   return frames_.budget_granules() * granule_bytes;
 }
 
+namespace {
+void add(EngineStats& s, const Moved& moved, const Failed& failed) {
+  s.spilled_bytes = moved.spilled_bytes;
+  s.clean_dropped_bytes = moved.clean_dropped_bytes;
+  s.faults = moved.faults;
+  s.faulted_bytes = moved.faulted_bytes;
+  s.prefetched_bytes = moved.prefetched_bytes;
+  s.forwarded_bytes = moved.forwarded_bytes;
+  s.store_written_bytes = moved.store_written_bytes;
+  s.store_read_bytes = moved.store_read_bytes;
+  s.summed_bytes = moved.summed_bytes;
+  s.verified_bytes = moved.verified_bytes;
+  s.lost_blocks = failed.lost_blocks;
+  s.host_corrupt = failed.host_corrupt;
+  s.device_corrupt = failed.device_corrupt;
+  s.unseen_writes = failed.unseen_writes;
+}
+}  // namespace
+
 EngineStats EngineImpl::stats() const {
   Lock lock(mutex_);
   EngineStats s = counted_;
   const uint64_t now = open_waits_.empty() ? 0 : clock_.now_ns();
   for (uint64_t begun : open_waits_) s.stall_ns += now - begun;
   s.device = options_.device;
-  s.lost_blocks = failed_.lost_blocks;
-  s.host_corrupt = failed_.host_corrupt;
-  s.device_corrupt = failed_.device_corrupt;
-  s.unseen_writes = failed_.unseen_writes;
+  add(s, movement_.moved(), movement_.failed());
   s.budget_bytes = frames_.budget_granules() * granule_bytes;
   s.device_bytes = frames_.held_granules() * granule_bytes;
   s.peak_device_bytes = frames_.peak_granules() * granule_bytes;
@@ -73,7 +89,6 @@ EngineStats EngineImpl::stats() const {
   s.watching = watching_.load(std::memory_order_relaxed);
   s.maps = mapper_.maps();
   s.unmaps = mapper_.unmaps();
-  s.summed_bytes = sums_.bytes();
   s.frames_created = frames_.created();
   s.frames_released = frames_.released();
   for (auto [to, from] : {std::pair(&s.program_driver, &driver_times_.program),
@@ -128,8 +143,8 @@ void EngineImpl::reset_peaks() {
 }
 
 Failures EngineImpl::failures() const {
-  return {failed_.lost_blocks, failed_.host_corrupt + failed_.device_corrupt,
-          failed_.unseen_writes};
+  const Failed& failed = movement_.failed();
+  return {failed.lost_blocks, failed.host_corrupt + failed.device_corrupt, failed.unseen_writes};
 }
 
 uint64_t EngineImpl::zero_copy_bytes() const {

@@ -22,7 +22,7 @@ uint64_t EngineImpl::clean_pages(Block& block) const {
 /// Blocks that are being made clean, and stay otherwise.
 std::vector<Block*> EngineTiers::copied_out() const {
   std::vector<Block*> blocks;
-  for (Block* block : e_.spilling_)
+  for (Block* block : e_.movement_.spilling())
     if (!block->leave) blocks.push_back(block);
   return blocks;
 }
@@ -43,9 +43,9 @@ uint64_t EngineTiers::copied_tail(Block* block) const {
 }
 
 uint64_t EngineTiers::make_leave(Block* block, uint64_t pages) {
-  if (!e_.start_spill(*block, true, pages)) return 0;
+  if (!e_.movement_.start_spill(*block, true, pages)) return 0;
   ++e_.counted_.evictions;
-  return EngineImpl::leaving_pages(*block);
+  return Movement::leaving_pages(*block);
 }
 
 uint64_t Baseline::writes_from(const EngineTiers& tiers) const { return tiers.host_bytes() / 2; }

@@ -39,11 +39,13 @@ class EngineTiers {
   uint64_t copied_tail(Block* block) const;
 
   uint64_t make_leave(Block* block, uint64_t pages);
-  bool make_clean(Block* block, uint64_t pages) { return e_.start_spill(*block, false, pages); }
-  void stop_cleaning(Block* block) {
-    if (block->state() == State::spilling) e_.keep(*block);
+  bool make_clean(Block* block, uint64_t pages) {
+    return e_.movement_.start_spill(*block, false, pages);
   }
-  void finish_leaving() { e_.finish_spills(); }
+  void stop_cleaning(Block* block) {
+    if (block->state() == State::spilling) e_.movement_.keep(*block);
+  }
+  void finish_leaving() { e_.movement_.finish_spills(); }
 
   bool may_arrive(const Block* block) const { return e_.may_arrive(*block); }
   uint64_t arrivable(const Block* block) const { return e_.prefetchable_pages(*block); }
@@ -66,29 +68,30 @@ class EngineTiers {
   }
   bool only_stored(const Block* block, size_t i) const;
   bool drop_host_copy(uint64_t wanted_at, uint64_t window) {
-    return e_.host_copies_.drop_planned(wanted_at, window);
+    return e_.movement_.host_copies().drop_planned(wanted_at, window);
   }
   std::optional<lifetimes::PieceOf<Block*>> unwritten_longest() {
-    return piece_of(e_.host_copies_.next_by_arrival());
+    return piece_of(e_.movement_.host_copies().next_by_arrival());
   }
   std::optional<lifetimes::PieceOf<Block*>> unwritten_last_used() {
-    return piece_of(e_.host_copies_.next_by_use());
+    return piece_of(e_.movement_.host_copies().next_by_use());
   }
-  bool host_wanted() const { return e_.staging_wanted_ || e_.host_.closing(); }
+  bool host_wanted() const { return e_.movement_.staging_wanted() || e_.host_.closing(); }
   bool read_to_host(Block* block, size_t i) {
-    return e_.start_read(*block, static_cast<uint32_t>(i));
+    return e_.movement_.start_read(*block, static_cast<uint32_t>(i));
   }
 
   uint64_t span_bytes() const { return e_.options_.span_bytes; }
   uint64_t host_bytes() const { return e_.host_.budget(); }
   uint64_t host_used() const { return e_.host_.used(); }
   uint64_t spare_bytes() const { return e_.spare_bytes(); }
-  uint64_t bytes_in() const { return e_.arriving_bytes(); }
+  uint64_t bytes_in() const { return e_.movement_.arriving_bytes(); }
   uint64_t bytes_out() const { return e_.transfers_.bytes_out(); }
   uint64_t bytes_written() const { return e_.transfers_.writing_bytes(); }
   uint64_t bytes_read() const { return e_.transfers_.reading_bytes(); }
   uint64_t store_bound() const {
-    return e_.transfers_.writing_bytes() + e_.host_copies_.unwritten() * e_.options_.piece_bytes;
+    return e_.transfers_.writing_bytes() +
+           e_.movement_.host_copies().unwritten() * e_.options_.piece_bytes;
   }
   uint64_t page_bytes() const { return firn::page_bytes; }
   uint64_t now() const { return e_.learner_->history().now(); }
@@ -109,13 +112,13 @@ class EngineTiers {
   Block* live_at(const void* pointer) const { return e_.live_at(pointer, false); }
   uint64_t pages_of(size_t bytes) const { return e_.pages_of(bytes); }
   bool threads_wait() const { return e_.waiting_ > 0; }
-  bool stuck() const { return e_.stuck_; }
+  bool stuck() const { return e_.movement_.stuck(); }
   /// Are the block's uses over, but for copies out of it?
   bool unused_but_copied(Block* block) const {
     return e_.uses_.over_but_on(*block, e_.transfers_.out());
   }
   /// All of the block leaves once it is valid elsewhere. False: it may not.
-  bool begin_leaving(Block* block) { return e_.start_spill(*block, true); }
+  bool begin_leaving(Block* block) { return e_.movement_.start_spill(*block, true); }
   /// Ready blocks give their pages, until there is room for so many of this block's.
   void reclaim_ready(const Block* block, uint64_t pages) {
     e_.park_ready(false);

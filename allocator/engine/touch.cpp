@@ -86,8 +86,8 @@ Result<Hold> EngineImpl::touch_slow(Block& block, CUstream stream, Access access
           }
         }
         if (access == Access::write && (w & word::copies)) {
-          if (options_.guard && !open_guarded(block)) return health_.error();
-          drop_copies(block);
+          if (options_.guard && !movement_.open_guarded(block)) return health_.error();
+          movement_.drop_copies(block);
         }
         w = block.word.load();
         while (word::state(w) == State::resident && !(w & word::freed)) {
@@ -105,7 +105,7 @@ Result<Hold> EngineImpl::touch_slow(Block& block, CUstream stream, Access access
         break;
       }
       case State::spilling:
-        keep(block);
+        movement_.keep(block);
         break;
       case State::hosted:
       case State::spilled:
@@ -124,7 +124,8 @@ Result<Hold> EngineImpl::touch_slow(Block& block, CUstream stream, Access access
           break;
         }
         pump_locked();
-        if (!carry_out_sums(lock) && block.state() == State::faulting) wait(lock, poll_ns);
+        if (!movement_.carry_out_sums(lock) && block.state() == State::faulting)
+          wait(lock, poll_ns);
         break;
       case State::lost:
         return make_error(Code::lost, 0,
@@ -196,7 +197,7 @@ void EngineImpl::last_hold_dropped(Block& block, uint64_t word_before) {
   if (word_before & word::freed)
     finish_free(block);
   else
-    start_spill(block, true);  // back to where it was as soon as the work is over
+    movement_.start_spill(block, true);  // back to where it was as soon as the work is over
 }
 
 void EngineImpl::release(Hold hold, CUstream stream) {
@@ -308,7 +309,7 @@ Result<void> EngineImpl::prefetch(const void* pointer, size_t bytes, CUstream st
                         fmt::format("cannot prefetch {:#x}: it is outside Firn's live blocks", at));
     block = moved_with(block);
     State state = block->state();
-    if (state == State::spilling) keep(*block);
+    if (state == State::spilling) movement_.keep(*block);
     state = block->state();
     if (state == State::hosted || state == State::spilled)
       prefetches_.emplace_back(piece_ref(*block, 0),
@@ -338,7 +339,7 @@ Result<void> EngineImpl::cold(const void* pointer, size_t bytes) {
     block = moved_with(block);
     if (block->pages != 0) {
       block->age.store(0, std::memory_order_relaxed);
-      start_spill(*block, true);
+      movement_.start_spill(*block, true);
     }
     at = block->address + std::max<uint64_t>(block->mapped_bytes(), block->bytes);
   }

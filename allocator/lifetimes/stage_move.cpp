@@ -1,6 +1,5 @@
-// How bytes move in a rehearsal: as in engine/spill.cpp, write.cpp, fault.cpp, read.cpp and
-// movement/, with one transfer at a time on each channel, in the order in which they were begun.
-// Which blocks move is decided in carry_out.h.
+// How bytes move in a rehearsal: as in movement/, with one transfer at a time on each channel, in
+// the order in which they were begun. Which blocks move is decided in carry_out.h.
 #include <algorithm>
 
 #include "allocator/base/age_score.h"

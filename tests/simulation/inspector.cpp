@@ -161,7 +161,8 @@ EngineInspector::Finding EngineInspector::look(const void* pointer, size_t bytes
 EngineInspector::Finding EngineInspector::quiet() const {
   const Transfers& transfers = engine_.transfers_;
   const std::pair<const char*, size_t> queues[] = {
-      {"spilling", engine_.spilling_.size()},   {"faulting", engine_.faulting_.size()},
+      {"spilling", engine_.movement_.spilling().size()},
+      {"faulting", engine_.movement_.faulting().size()},
       {"draining", engine_.draining_.size()},   {"deferred", engine_.deferred_.size()},
       {"parked", engine_.parked_.size()},       {"copies out", transfers.copies_out().size()},
       {"copies in", transfers.copies_in().size()}, {"requests", transfers.requests()},

@@ -49,10 +49,10 @@ class EngineInspector {
     return true;
   }
   /// The blocks that it brings back at this moment.
-  const std::vector<Block*>& faulting() const { return engine_.faulting_; }
+  const std::vector<Block*>& faulting() const { return engine_.movement_.faulting(); }
   bool dead() const { return engine_.health_.dead(); }
   std::string death() const { return engine_.health_.error().text; }
-  bool stuck() const { return engine_.stuck_ || engine_.write_back_.full(); }
+  bool stuck() const { return engine_.movement_.stuck() || engine_.movement_.writes().full(); }
   CUstream out_stream() const { return engine_.transfers_.out_stream(); }
   CUstream in_stream() const { return engine_.transfers_.in_stream(); }
   uint64_t held_bytes() const { return engine_.frames_.held_granules() * granule_bytes; }

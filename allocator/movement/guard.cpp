@@ -11,7 +11,7 @@
 
 #include <fmt/format.h>
 
-#include "allocator/engine/hot.h"
+#include "allocator/movement/movement.h"
 
 namespace firn {
 
@@ -32,15 +32,15 @@ std::pair<size_t, size_t> differences(const std::byte* one, const std::byte* oth
 /// All reported uses of the span are over, and its pieces are valid elsewhere: are they still the
 /// same on the device? One that differs is reported and copied out again: nothing is lost. False:
 /// it may not leave yet.
-bool EngineImpl::left_unwritten(Block& block, Span& span) {
+bool Movement::left_unwritten(Block& block, Span& span) {
   bool all = true;
   for (Piece& piece : pieces_of(block, span)) {
     if (piece.request) {  // being written: what it writes is to be compared as a whole
       all = false;
       continue;
     }
-    net_->arrived.resize(std::max(net_->arrived.size(), piece.bytes));
-    std::byte* device = net_->arrived.data();
+    compared_.resize(std::max(compared_.size(), piece.bytes));
+    std::byte* device = compared_.data();
     CUresult result = driver_.memcpy_dtoh_async(device, block.address + piece.offset, piece.bytes,
                                                 transfers_.out_stream());
     if (result == CUDA_SUCCESS) result = driver_.stream_synchronize(transfers_.out_stream());
@@ -49,7 +49,7 @@ bool EngineImpl::left_unwritten(Block& block, Span& span) {
               driver_.error("cuMemcpyDtoHAsync", result).text);
       continue;
     }
-    counted_.verified_bytes += piece.bytes;
+    moved_.verified_bytes += piece.bytes;
     std::string where;
     if (piece.host_valid) {
       const auto [first, count] = differences(device, piece.host->data, piece.bytes);
@@ -69,7 +69,7 @@ bool EngineImpl::left_unwritten(Block& block, Span& span) {
                     block.address, size_t{block.requested}, span.begin * page_bytes,
                     span.pages * page_bytes, where,
                     last ? static_cast<const void*>(streams_.handle(last.stream())) : nullptr,
-                    net_->history_words(block, clock_.now_ns())));
+                    owner_.history(block)));
     drop_piece(piece);
     all = false;
   }
@@ -78,7 +78,7 @@ bool EngineImpl::left_unwritten(Block& block, Span& span) {
 
 /// Makes read-only what is on the device and has a copy elsewhere. (No write is under way: a touch
 /// that writes drops the copies first, and a copy waits for earlier writes.)
-void EngineImpl::guard(Block& block) {
+void Movement::guard(Block& block) {
   const uint64_t w = block.word.load();
   if ((w & word::zero_copy) || block.place_bytes != 0) return;
   for (const CopyInFlight& copy : transfers_.copies_in())
@@ -97,8 +97,7 @@ void EngineImpl::guard(Block& block) {
   }
 }
 
-/// Opens it for a use that writes, or another life. False: the device is dead; it stays closed.
-bool EngineImpl::open_guarded(Block& block) {
+bool Movement::open_guarded(Block& block) {
   for (Span& span : block.spans) {
     if (!span.guarded) continue;
     // The use that is about to write cannot go on without it.
@@ -117,14 +116,13 @@ bool EngineImpl::open_guarded(Block& block) {
   return true;
 }
 
-/// Is part of it still read-only (the device is dead)? Then it is not used again.
-bool EngineImpl::closed(const Block& block) const {
+bool Movement::closed(const Block& block) const {
   return options_.guard && std::any_of(block.spans.begin(), block.spans.end(),
                                        [](const Span& span) { return span.guarded; });
 }
 
 /// Fills what is mapped and has no bytes on their way in yet.
-void EngineImpl::poison(Block& block) {
+void Movement::poison(Block& block) {
   constexpr unsigned char poisoned = 0xFF;
   for (const Piece& piece : block.pieces) {
     if (piece.on_device || !block.span_of(piece).mapped()) continue;

@@ -1,29 +1,28 @@
 // firn_verify: a piece's sum is taken when it has arrived in host memory, and compared when it
 // leaves for the device or, by the store, for the disk. Sums are taken without the engine's lock
-// (movement/sums.h), while pumping. With `all`, bytes that came to the device are copied out and
-// compared, too.
+// (sums.h), while pumping. With `all`, bytes that came to the device are copied out and compared,
+// too.
 #include <algorithm>
 #include <utility>
 
 #include <fmt/format.h>
 
-#include "allocator/engine/engine_impl.h"
+#include "allocator/movement/movement.h"
 
 namespace firn {
 
 /// The piece's copy in host memory is to be summed: for the first time, or to be compared.
-void EngineImpl::sum_later(const PieceRef& ref, bool arrived) {
-  if (sums_.add(ref, arrived)) busy_.store(true, std::memory_order_relaxed);
+void Movement::sum_later(const PieceRef& ref, bool arrived) {
+  if (sums_.add(ref, arrived)) owner_.work_begins();
 }
 
-/// True: some were taken. Releases the lock meanwhile.
-bool EngineImpl::carry_out_sums(Lock& lock) {
+bool Movement::carry_out_sums(Lock& lock) {
   return sums_.take(lock, [this](const PieceRef& ref, bool arrived, const Sum& sum) {
     summed(ref, arrived, sum);
   });
 }
 
-void EngineImpl::summed(const PieceRef& ref, bool arrived, const Sum& sum) {
+void Movement::summed(const PieceRef& ref, bool arrived, const Sum& sum) {
   Block& block = *ref.block;
   Piece& piece = piece_of(ref);
   if (arrived) {
@@ -50,7 +49,7 @@ void EngineImpl::summed(const PieceRef& ref, bool arrived, const Sum& sum) {
 }
 
 /// Did the store write what arrived in host memory? Where it did not, the copy there has changed.
-bool EngineImpl::written_as_arrived(Block& block, Piece& piece, const StoreCompletion& completion) {
+bool Movement::written_as_arrived(Block& block, Piece& piece, const StoreCompletion& completion) {
   if (!options_.sums || !piece.summed || !completion.sum || *completion.sum == piece.sum)
     return true;
   (void)say_host_wrong(block, piece, *completion.sum);
@@ -61,7 +60,7 @@ bool EngineImpl::written_as_arrived(Block& block, Piece& piece, const StoreCompl
   return false;
 }
 
-Error EngineImpl::say_host_wrong(const Block& block, const Piece& piece, const Sum& sum) {
+Error Movement::say_host_wrong(const Block& block, const Piece& piece, const Sum& sum) {
   ++failed_.host_corrupt;
   Error error = make_error(
       Code::corrupt, 0,
@@ -73,8 +72,8 @@ Error EngineImpl::say_host_wrong(const Block& block, const Piece& piece, const S
 }
 
 /// With `all`: did the bytes arrive as they were? False: copies are not over, or the fault failed.
-bool EngineImpl::arrived_whole(Block& block) {
-  if (!net_ || !options_.sums) return true;
+bool Movement::arrived_whole(Block& block) {
+  if (!options_.verify || !options_.sums) return true;
   for (Use use : block.more_uses)
     if (use.stream() == transfers_.in() && !streams_.over(use)) {
       (void)streams_.close(use);
@@ -82,15 +81,15 @@ bool EngineImpl::arrived_whole(Block& block) {
     }
   for (Piece& piece : block.pieces) {
     if (!std::exchange(piece.unproven, false) || !piece.summed) continue;
-    net_->arrived.resize(std::max(net_->arrived.size(), piece.bytes));
-    CUresult result = transfers_.copy(block, piece, net_->arrived.data(), false);
+    compared_.resize(std::max(compared_.size(), piece.bytes));
+    CUresult result = transfers_.copy(block, piece, compared_.data(), false);
     if (result == CUDA_SUCCESS) result = driver_.stream_synchronize(transfers_.out_stream());
     if (result != CUDA_SUCCESS) {
       trouble("firn_verify could not check a block: " +
               health_.failed("cuMemcpyDtoHAsync", result).text);
       continue;
     }
-    const Sum sum = sum_of(net_->arrived.data(), piece.bytes);
+    const Sum sum = sum_of(compared_.data(), piece.bytes);
     if (sum == piece.sum) continue;
     piece.on_device = false;
     ++failed_.device_corrupt;

@@ -7,13 +7,13 @@
 
 #include "allocator/base/check.h"
 #include "allocator/base/sizes.h"
-#include "allocator/engine/engine_impl.h"
 #include "allocator/movement/io_pause.h"
+#include "allocator/movement/movement.h"
 #include "firn/canary.h"
 
 namespace firn {
 
-bool EngineImpl::start_read(Block& block, uint32_t index) {
+bool Movement::start_read(Block& block, uint32_t index) {
   Piece& piece = block.pieces[index];
   FIRN_CHECK(piece.slot_valid, "block %llx piece %u has no copy", (unsigned long long)block.address,
              index);
@@ -40,13 +40,13 @@ bool EngineImpl::start_read(Block& block, uint32_t index) {
   return false;
 }
 
-std::string EngineImpl::no_staging_words(size_t bytes) const {
+std::string Movement::no_staging_words(size_t bytes) const {
   return fmt::format("no host memory to stage {} of it (the system refuses more; firn_host sets "
                      "how much Firn requests){}",
                      format_size(bytes), host_.trouble().empty() ? "" : ": " + host_.trouble());
 }
 
-void EngineImpl::read_done(const PieceRef& ref, const StoreCompletion& completion) {
+void Movement::read_done(const PieceRef& ref, const StoreCompletion& completion) {
   Block& block = *ref.block;
   const bool other_life = block.generation != ref.generation && !FIRN_CANARY(8);
   const bool other_version =
@@ -73,7 +73,7 @@ void EngineImpl::read_done(const PieceRef& ref, const StoreCompletion& completio
 
 /// A piece could not be read. It is lost if the store has read it again by other ways, and found it
 /// wrong or gone; any other failure may pass: the device resets, a path comes back.
-void EngineImpl::unread(Block& block, Piece& piece, const Error& error) {
+void Movement::unread(Block& block, Piece& piece, const Error& error) {
   const uint64_t now = clock_.now_ns();
   const bool fault = block.state() == State::faulting;
   const bool for_good =
@@ -104,7 +104,7 @@ void EngineImpl::unread(Block& block, Piece& piece, const Error& error) {
 
 /// Ends a fault that cannot go on, once the copies under way are over: until then, a later round
 /// comes here again. No thread waits for them under the lock.
-void EngineImpl::settle_failed(Block& block) {
+void Movement::settle_failed(Block& block) {
   if (health_.dead()) return;  // nothing is unmapped any more, nor is anything lost
   if (!uses_.over(block)) return (void)uses_.close(block);
   const Block::Failing why = std::exchange(block.failing, Block::Failing::nothing);
@@ -124,12 +124,12 @@ void EngineImpl::settle_failed(Block& block) {
 }
 
 /// Its last copy is wrong, or gone.
-void EngineImpl::lose(Block& block) {
+void Movement::lose(Block& block) {
   if (!block.unreadable) ++failed_.lost_blocks;
   block.unreadable = false;
   say_lost(block, "is LOST");
   drop_copies(block);
-  unmap_spans(block);
+  if (mapper_.give_up(block)) owner_.work_begins();
   std::erase(faulting_, &block);
   transit(block, Event::read_failed, word::unsettled | word::zero_copy);
   clock_.notify();
@@ -137,7 +137,7 @@ void EngineImpl::lose(Block& block) {
 
 /// Its bytes may be well where they are: they stay there, and the block's next use tries again.
 /// (They are well if only host memory is lacking for their transfer.)
-void EngineImpl::give_up_reading(Block& block) {
+void Movement::give_up_reading(Block& block) {
   ++block.read_refusals;
   if (block.fault_error.code == Code::out_of_memory) return;
   if (std::exchange(block.unreadable, true)) return;
@@ -145,19 +145,19 @@ void EngineImpl::give_up_reading(Block& block) {
   say_lost(block, "cannot be read and counts as LOST until a read succeeds");
 }
 
-void EngineImpl::read_at_last(Block& block) {
+void Movement::read_at_last(Block& block) {
   block.unreadable = false;
   failed_.lost_blocks = failed_.lost_blocks - 1;
   say_lost(block, "was read at last; its earlier error was");
 }
 
-void EngineImpl::say_lost(const Block& block, const char* how) const {
+void Movement::say_lost(const Block& block, const char* how) const {
   say(fmt::format("block {:#x} ({} bytes) {}: {}", block.address, size_t{block.requested}, how,
                   describe(block.fault_error)));
 }
 
 /// Returns the block to where its bytes are; its next use tries again.
-void EngineImpl::undo_fault(Block& block) {
+void Movement::undo_fault(Block& block) {
   for (Span& span : block.spans) {
     std::span<Piece> pieces = pieces_of(block, span);
     if (span.mapped() && !std::all_of(pieces.begin(), pieces.end(),

@@ -1,19 +1,18 @@
-// The way out: device to host memory, frames unmapped (on to the store: write.cpp). A piece's bytes
-// are in at least one of {device, host, store} at every moment; the frames go only after every
-// piece has a valid copy elsewhere and every use of the block is over.
+// The way out: device to host memory, frames unmapped (on to the store: write.cpp). The frames go
+// only after every piece has a valid copy elsewhere and every use of the block is over.
 #include <algorithm>
 
 #include <fmt/format.h>
 
-#include "allocator/base/check.h"
 #include "allocator/base/sizes.h"
-#include "allocator/engine/baseline.h"
-#include "allocator/engine/hot.h"
+#include "allocator/blocks/age_order.h"
+#include "allocator/blocks/each_of.h"
+#include "allocator/movement/movement.h"
 #include "firn/canary.h"
 
 namespace firn {
 
-void EngineImpl::make_pieces(Block& block) {
+void Movement::make_pieces(Block& block) {
   size_t bytes = (block.requested + store_alignment - 1) / store_alignment * store_alignment;
   size_t have = 0;
   for (const Piece& piece : block.pieces) {
@@ -39,20 +38,18 @@ bool clean(std::span<const Piece> pieces) {
 }
 }  // namespace
 
-/// Begins to spill a block that is neither held nor pinned. `leave`: at least `pages` of it, from
-/// the tail, are unmapped in the end; otherwise its bytes are only made valid elsewhere.
-bool EngineImpl::start_spill(Block& block, bool leave, uint64_t pages) {
+bool Movement::start_spill(Block& block, bool leave, uint64_t pages) {
   if (health_.dead() || block.coming > 0) return false;
   uint64_t w = block.word.load();
   // (A part mapped to host memory is not on the device.)
-  if (leave && spilling_stopped_ && !FIRN_CANARY(38) && !(w & word::zero_copy)) return false;
+  if (leave && owner_.keeps_all() && !FIRN_CANARY(38) && !(w & word::zero_copy)) return false;
   if (leave && !block.leave && block.state() == State::spilling) keep(block);  // more than cleaning
   w = block.word.load();
-  if (!AgeOrder::may_leave(block, w) || (block.segment != 0 && !(leave && put_aside(block))))
+  if (!AgeOrder::may_leave(block, w) || (block.segment != 0 && !(leave && owner_.put_aside(block))))
     return false;
   do {
     if (!AgeOrder::may_leave(block, w)) {
-      if (block.segment != 0) take_back(block);  // (held meanwhile)
+      if (block.segment != 0) owner_.take_back(block);  // (held meanwhile)
       return false;
     }
   } while (!block.word.try_spill(w, block.address));
@@ -60,7 +57,7 @@ bool EngineImpl::start_spill(Block& block, bool leave, uint64_t pages) {
   // (A block may be used on recorded streams until it is freed, without further reports.)
   if (w & word::recorded)
     for (uint16_t stream : block.recorded_streams) uses_.add(block, streams_.now(stream));
-  if (leave && learner_) planner_.note_leaving(*learner_, block);
+  if (leave) owner_.leaves(block);
   block.leave = leave;
   block.uses_ordered = false;
   uint64_t left = pages;
@@ -72,17 +69,17 @@ bool EngineImpl::start_spill(Block& block, bool leave, uint64_t pages) {
     for (Piece& piece : pieces_of(block, span)) {
       piece.wanted_out = true;
       if (leave && piece.elsewhere())
-        counted_.clean_dropped_bytes += piece.bytes;
+        moved_.clean_dropped_bytes += piece.bytes;
     }
   }
   spilling_.push_back(&block);
-  busy_.store(true, std::memory_order_relaxed);
+  owner_.work_begins();
   trace("spill", block, leave ? "" : "ahead");
   advance_spill(block);
   return block.state() == State::spilling;
 }
 
-bool EngineImpl::copy_out(Block& block, uint32_t index) {
+bool Movement::copy_out(Block& block, uint32_t index) {
   Piece& piece = block.pieces[index];
   // A reserve stays for reads: what comes in must not wait for what goes out.
   uint64_t reserve = std::min(host_.budget() / 4, 2 * options_.piece_bytes);
@@ -114,14 +111,14 @@ bool EngineImpl::copy_out(Block& block, uint32_t index) {
     if (error.code == Code::busy && uses_.close(block)) return false;  // once its uses are over
     if (!health_.dead() && error.code != Code::busy)
       trouble("a block stays on the device because it could not be copied out: " + error.text);
-    block.age.store(next_tick(), std::memory_order_relaxed);
+    owner_.make_young(block);
     keep(block);
     return false;
   }
   return true;
 }
 
-void EngineImpl::advance_spill(Block& block) {
+void Movement::advance_spill(Block& block) {
   for (uint32_t i = 0; i < block.pieces.size(); ++i) {
     Piece& piece = block.pieces[i];
     if (!piece.wanted_out || piece.elsewhere() || piece.copying_out) continue;
@@ -132,15 +129,21 @@ void EngineImpl::advance_spill(Block& block) {
 }
 
 /// Nothing in sight will free host memory.
-bool EngineImpl::host_stuck() const {
+bool Movement::host_stuck() const {
   // (Nothing leaves it, or there is none at all.)
   const bool stays = !store_ || write_back_.full() || host_.used() == 0;
   return stays && !transfers_.requesting() && !transfers_.copying() && !host_.may_grow();
 }
 
+/// Gives up mapped spans, [begin, end), whose uses are over.
+void Movement::unmap_run(Block& block, size_t begin, size_t end) {
+  mapper_.give_up(block, begin, end);
+  owner_.work_begins();
+}
+
 /// Unmaps the spans that may go. spilling -> hosted once all that was to leave has left, or back to
 /// resident when the bytes were only to be made valid elsewhere.
-bool EngineImpl::finish_spill(Block& block) {
+bool Movement::finish_spill(Block& block) {
   bool waiting = false;
   size_t begin = 0, end = 0;  // of spans side by side that may go
   const auto go = [&] {
@@ -161,7 +164,7 @@ bool EngineImpl::finish_spill(Block& block) {
       (void)uses_.close(block);
       return false;
     }
-    if (net_ && !left_unwritten(block, span)) {
+    if (options_.verify && !left_unwritten(block, span)) {
       waiting = true;
       continue;
     }
@@ -175,20 +178,18 @@ bool EngineImpl::finish_spill(Block& block) {
   return true;
 }
 
-void EngineImpl::finish_spills() {
+void Movement::finish_spills() {
   each_of(spilling_, [this](Block& block) { (void)finish_spill(block); });
 }
 
-/// Ends a spill: everything that was to leave has left, or it was touched, or failed. Resident when
-/// nothing was unmapped; hosted when something was.
-void EngineImpl::keep(Block& block) {
+void Movement::keep(Block& block) {
   for (Span& span : block.spans) span.leaving = false;
   for (Piece& piece : block.pieces) piece.wanted_out = false;
   std::erase(spilling_, &block);
   if (block.mapped == block.pages) {
     transit(block, Event::keep);
     trace("kept", block);
-    if (block.segment != 0) take_back(block);
+    if (block.segment != 0) owner_.take_back(block);
     return;
   }
   block.arrival = {};  // over, or nothing would have been unmapped
@@ -198,7 +199,7 @@ void EngineImpl::keep(Block& block) {
   settle_away(block);
 }
 
-void EngineImpl::settle_away(Block& block) {
+void Movement::settle_away(Block& block) {
   if (block.state() != State::hosted) return;
   for (const Piece& piece : block.pieces)
     if (!piece.slot_valid) return;
@@ -206,15 +207,14 @@ void EngineImpl::settle_away(Block& block) {
   trace("written", block);
 }
 
-Staging* EngineImpl::staging_for(size_t bytes, uint64_t reserve) {
+Staging* Movement::staging_for(size_t bytes, uint64_t reserve) {
   // (Copies made ahead, on their way to the store, are not to be made twice.)
-  const bool on_their_way = plan_.valid && store_ && !write_back_.full();
-  return host_copies_.staging(
-      bytes, reserve,
-      {plan_.valid ? std::optional(plan_.window) : std::nullopt, !on_their_way});
+  const std::optional<uint64_t> window = owner_.window();
+  const bool on_their_way = window && store_ && !write_back_.full();
+  return host_copies_.staging(bytes, reserve, {window, !on_their_way});
 }
 
-void EngineImpl::drop_piece(Piece& piece) {
+void Movement::drop_piece(Piece& piece) {
   transfers_.drop(piece);
   piece.summed = piece.summing = piece.checked = piece.doubtful = piece.unproven = false;
   piece.read_tries = 0;
@@ -229,8 +229,7 @@ void EngineImpl::drop_piece(Piece& piece) {
   piece.slot_valid = false;
 }
 
-/// The device's bytes are about to change, or are not wanted any more.
-void EngineImpl::drop_copies(Block& block) {
+void Movement::drop_copies(Block& block) {
   if (options_.guard) (void)open_guarded(block);
   if (!FIRN_CANARY(30)) ++block.version;
   for (Piece& piece : block.pieces) drop_piece(piece);
@@ -239,39 +238,26 @@ void EngineImpl::drop_copies(Block& block) {
 }
 
 /// A copy out is over: the piece is valid in host memory.
-void EngineImpl::came_out(const PieceRef& ref) {
+void Movement::came_out(const PieceRef& ref) {
   Piece& piece = piece_of(ref);
   piece.copying_out = false;
   piece.host_valid = true;
-  counted_.spilled_bytes += piece.bytes;
-  plan_.write_looked = false;
-  if (!options_.baseline || !options_.baseline->came_out(ref)) host_copies_.arrived(ref);
+  moved_.spilled_bytes += piece.bytes;
+  if (!owner_.came_out(ref)) host_copies_.arrived(ref);
   if (options_.guard) guard(*ref.block);
 }
 
-/// Makes the oldest blocks' bytes valid elsewhere ahead of need, without unmapping them: when room
-/// is needed they are dropped without I/O.
-bool EngineImpl::clean_ahead() {
-  const uint64_t now = tick();
-  if (!pressed_ || stuck_ || options_.adversarial || !spilling_.empty() || waiting_ > 0 ||
-      now < ahead_tick_ + live_.size() / 8 + 1)
-    return false;
-  ahead_tick_ = now;
-  ahead_.reset();
-  const uint64_t target = std::max<uint64_t>(frames_.budget_granules() * granule_pages / 16, 1);
+uint64_t Movement::leaving_pages(const Block& block) {
   uint64_t pages = 0;
-  bool any = false;
-  while (pages < target) {
-    Block* block = ahead_.next(live_, now, false);  // (A segment has no copies while it is there.)
-    if (!block) break;
-    pages += block->pages;
-    bool clean = !block->pieces.empty();
-    for (const Piece& piece : block->pieces) clean &= piece.elsewhere();
-    if (clean || !uses_.over(*block)) continue;
-    any |= start_spill(*block, false);
-    if (host_.used() > host_.budget() * 3 / 4) break;
-  }
-  return any;
+  for (const Span& span : block.spans)
+    if (span.leaving && !span.frames.front().host) pages += span.pages;
+  return pages;
+}
+
+uint64_t Movement::leaving_pages() const {
+  uint64_t pages = 0;
+  for (const Block* block : spilling_) pages += leaving_pages(*block);
+  return pages;
 }
 
 }  // namespace firn

@@ -1,12 +1,12 @@
-// Transfers that have ended are handed on from here to the part of the engine that began them,
-// where the block is still the one that was meant.
+// Transfers that have ended are handed on from here to the way that began them, where the block is
+// still the one that was meant.
 #include <fmt/format.h>
 
-#include "allocator/engine/engine_impl.h"
+#include "allocator/movement/movement.h"
 
 namespace firn {
 
-bool EngineImpl::reap_copies() {
+bool Movement::reap_copies() {
   bool any = false;
   while (const std::optional<PieceRef> out = transfers_.next_out()) {
     any = true;
@@ -18,22 +18,22 @@ bool EngineImpl::reap_copies() {
   }
   while (const std::optional<PieceRef> in = transfers_.next_in()) {
     any = true;
-    if (plan_.valid && current(*in)) host_copies_.returned(*in);
+    if (current(*in) && owner_.window()) host_copies_.returned(*in);
     if (options_.guard && current(*in)) guard(*in->block);
   }
   return any;
 }
 
-bool EngineImpl::reap_store() {
+bool Movement::reap_store() {
   bool any = false;
   while (const std::optional<Transfers::Answer> answer = transfers_.next_answer()) {
     any = true;
     const uint64_t moved = answer->completion.error.code == Code::ok ? answer->bytes : 0;
     if (answer->reads) {
-      counted_.store_read_bytes += moved;
+      moved_.store_read_bytes += moved;
       read_done(answer->ref, answer->completion);
     } else {
-      counted_.store_written_bytes += moved;
+      moved_.store_written_bytes += moved;
       written(answer->ref, answer->completion, answer->begun_ns);
     }
   }
@@ -42,7 +42,7 @@ bool EngineImpl::reap_store() {
 
 /// Says so when the store has not answered for long: a thread that waits for it sees nothing else.
 /// (A request cannot be taken back: whether its bytes are still to come nobody knows.)
-void EngineImpl::look_for_unanswered() {
+void Movement::look_for_unanswered() {
   if (const IoRequest* request = transfers_.unanswered(unanswered_ns))
     trouble(fmt::format("a {} of a spill file has had no answer for {} s: the disk behind firn_dir "
                         "is very slow or hangs; Firn keeps waiting",

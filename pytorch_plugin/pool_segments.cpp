@@ -1,6 +1,6 @@
 #include "pytorch_plugin/pool_segments.h"
 
-#include "allocator/base/check.h"
+#include "firn/check.h"
 
 namespace firn::pytorch {
 

@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "allocator/base/check.h"
+#include "firn/check.h"
 
 #ifdef __SANITIZE_ADDRESS__
 // LeakSanitizer scans mapped memory for pointers only where it is registered.

@@ -14,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-#include "allocator/base/check.h"
+#include "firn/check.h"
 
 namespace firn {
 

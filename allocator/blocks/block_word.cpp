@@ -1,6 +1,6 @@
 #include "allocator/blocks/block_word.h"
 
-#include "allocator/base/check.h"
+#include "firn/check.h"
 
 namespace firn {
 

@@ -1,7 +1,7 @@
 #include "allocator/blocks/placed_blocks.h"
 
-#include "allocator/base/check.h"
 #include "allocator/memory/units.h"
+#include "firn/check.h"
 
 namespace firn {
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "allocator/base/check.h"
+#include "firn/check.h"
 
 namespace firn {
 

@@ -1,7 +1,7 @@
 #include "allocator/blocks/small_blocks.h"
 
-#include "allocator/base/check.h"
 #include "allocator/base/huge_pages.h"
+#include "firn/check.h"
 
 namespace firn {
 

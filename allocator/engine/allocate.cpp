@@ -4,9 +4,9 @@
 
 #include <fmt/format.h>
 
-#include "allocator/base/check.h"
 #include "allocator/engine/hot.h"
 #include "allocator/record/recorder.h"
+#include "firn/check.h"
 
 namespace firn {
 

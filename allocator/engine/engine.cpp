@@ -5,10 +5,10 @@
 
 #include <fmt/format.h>
 
-#include "allocator/base/check.h"
 #include "allocator/blocks/each_of.h"
 #include "allocator/engine/hot.h"
 #include "firn/canary.h"
+#include "firn/check.h"
 #include "firn/said.h"
 
 namespace firn {

@@ -2,8 +2,8 @@
 // worth inlining in the files on those paths. No lock, no allocation, unless said.
 #pragma once
 
-#include "allocator/base/check.h"
 #include "allocator/engine/engine_impl.h"
+#include "firn/check.h"
 
 namespace firn {
 

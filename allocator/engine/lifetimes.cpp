@@ -7,10 +7,10 @@
 
 #include <fmt/format.h>
 
-#include "allocator/base/check.h"
 #include "allocator/base/cpu_timer.h"
 #include "allocator/engine/baseline.h"
 #include "allocator/engine/tiers.h"
+#include "firn/check.h"
 #include "firn/slow_work.h"
 
 namespace firn {

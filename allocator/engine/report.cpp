@@ -2,9 +2,9 @@
 // which something happened returns.
 #include <utility>
 
-#include "allocator/base/check.h"
 #include "allocator/engine/hot.h"
 #include "firn/canary.h"
+#include "firn/check.h"
 #include "firn/said.h"
 
 namespace firn {

@@ -6,11 +6,11 @@
 
 #include <fmt/format.h>
 
-#include "allocator/base/check.h"
 #include "allocator/base/sizes.h"
 #include "allocator/engine/hot.h"
 #include "allocator/engine/tiers.h"
 #include "firn/canary.h"
+#include "firn/check.h"
 
 namespace firn {
 

@@ -3,10 +3,10 @@
 
 #include <fmt/format.h>
 
-#include "allocator/base/check.h"
 #include "allocator/base/sizes.h"
 #include "allocator/engine/baseline.h"
 #include "allocator/engine/hot.h"
+#include "firn/check.h"
 
 namespace firn {
 

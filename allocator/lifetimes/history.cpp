@@ -4,7 +4,7 @@
 #include <bit>
 #include <unordered_map>
 
-#include "allocator/base/check.h"
+#include "firn/check.h"
 
 namespace firn::lifetimes {
 

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "allocator/base/check.h"
+#include "firn/check.h"
 
 namespace firn::lifetimes {
 

@@ -4,8 +4,8 @@
 #include <map>
 #include <utility>
 
-#include "allocator/base/check.h"
 #include "allocator/layout/layout.h"
+#include "firn/check.h"
 
 namespace firn::lifetimes {
 

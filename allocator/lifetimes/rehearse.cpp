@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "allocator/base/check.h"
 #include "allocator/lifetimes/stage.h"
+#include "firn/check.h"
 
 namespace firn::lifetimes {
 

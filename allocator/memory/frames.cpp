@@ -5,10 +5,10 @@
 
 #include <fmt/format.h>
 
-#include "allocator/base/check.h"
 #include "allocator/memory/host_nodes.h"
 #include "allocator/memory/host_trial.h"
 #include "firn/canary.h"
+#include "firn/check.h"
 
 namespace firn {
 

@@ -5,7 +5,7 @@
 #include <string_view>
 #include <utility>
 
-#include "allocator/base/check.h"
+#include "firn/check.h"
 
 namespace firn {
 

@@ -2,7 +2,7 @@
 
 #include <bit>
 
-#include "allocator/base/check.h"
+#include "firn/check.h"
 
 namespace firn {
 

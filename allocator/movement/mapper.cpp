@@ -3,7 +3,8 @@
 
 #include <utility>
 
-#include "allocator/base/check.h"
+#include "allocator/base/relaxed.h"
+#include "firn/check.h"
 
 namespace firn {
 

@@ -5,11 +5,11 @@
 
 #include <fmt/format.h>
 
-#include "allocator/base/check.h"
 #include "allocator/base/sizes.h"
 #include "allocator/movement/io_pause.h"
 #include "allocator/movement/movement.h"
 #include "firn/canary.h"
+#include "firn/check.h"
 
 namespace firn {
 

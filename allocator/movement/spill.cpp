@@ -9,6 +9,7 @@
 #include "allocator/blocks/each_of.h"
 #include "allocator/movement/movement.h"
 #include "firn/canary.h"
+#include "firn/check.h"
 
 namespace firn {
 

@@ -5,8 +5,8 @@
 #include <span>
 #include <utility>
 
-#include "allocator/base/check.h"
 #include "firn/canary.h"
+#include "firn/check.h"
 
 namespace firn {
 

@@ -6,6 +6,7 @@
 #include "allocator/lifetimes/carry_out.h"
 #include "allocator/movement/movement.h"
 #include "firn/canary.h"
+#include "firn/check.h"
 
 namespace firn {
 

@@ -6,12 +6,12 @@
 #include <map>
 #include <string_view>
 
-#include "allocator/base/check.h"
 #include "allocator/base/html_text.h"
 #include "allocator/base/json_text.h"
 #include "allocator/report/columns.h"
 #include "allocator/report/page_parts.h"  // made of page.html, page.css and page_*.js
 #include "allocator/report/places.h"
+#include "firn/check.h"
 
 namespace firn::report {
 

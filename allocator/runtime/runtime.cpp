@@ -17,7 +17,6 @@
 
 #include <fmt/format.h>
 
-#include "allocator/base/check.h"
 #include "allocator/base/worker.h"
 #include "allocator/memory/driver_time.h"
 #include "allocator/memory/host_trial.h"
@@ -32,6 +31,7 @@
 #include "allocator/runtime/stats_json.h"
 #include "allocator/runtime/trace_ends.h"
 #include "allocator/runtime/viewers.h"
+#include "firn/check.h"
 #include "firn/output_file.h"
 #include "firn/ranked_mutex.h"
 #include "firn/said.h"

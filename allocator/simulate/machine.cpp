@@ -7,9 +7,9 @@
 
 #include <fmt/format.h>
 
-#include "allocator/base/check.h"
 #include "allocator/memory/frames.h"
 #include "allocator/simulate/greedy.h"
+#include "firn/check.h"
 
 namespace firn::simulate {
 

@@ -6,10 +6,10 @@
 
 #include <fmt/format.h>
 
-#include "allocator/base/check.h"
 #include "allocator/base/sizes.h"
 #include "allocator/blocks/block.h"
 #include "allocator/memory/frames.h"
+#include "firn/check.h"
 
 namespace firn::simulate {
 

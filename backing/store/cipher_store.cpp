@@ -8,7 +8,7 @@
 #include <system_error>
 #include <utility>
 
-#include "backing/store/check.h"
+#include "firn/check.h"
 #include "firn/signals_blocked.h"
 
 namespace firn {
@@ -140,7 +140,7 @@ bool CipherStoreCore::cancel(unsigned queue, uint64_t tag) {
 void CipherStoreCore::discard(Slot slot) {
   std::lock_guard lock(mutex_);
   Place* at = place(slot);
-  FIRN_STORE_CHECK(at, "discard of slot %u, which is not reserved", slot.id);
+  FIRN_CHECK(at, "discard of slot %u, which is not reserved", slot.id);
   at->discarded = true;
   ++at->jobs;
   leave(*at, slot);
@@ -166,7 +166,7 @@ std::optional<bool> CipherStoreCore::holds(Slot slot, std::span<const std::byte>
 
 void CipherStoreCore::end(uint64_t id, Error error) {
   const auto found = requests_.find(id);
-  FIRN_STORE_CHECK(found != requests_.end(), "request %llu ends twice", (unsigned long long)id);
+  FIRN_CHECK(found != requests_.end(), "request %llu ends twice", (unsigned long long)id);
   Request& request = *found->second;
   Place& at = places_.at(request.slot.id);
   if (request.write()) {
@@ -202,8 +202,8 @@ void CipherStoreCore::take_completed() {
     below_[queue] -= count;
     for (size_t i = 0; i < count; ++i) {
       const auto found = requests_.find(done[i].tag);
-      FIRN_STORE_CHECK(found != requests_.end(), "completed: queue %u, request %llu, never begun",
-                       queue, (unsigned long long)done[i].tag);
+      FIRN_CHECK(found != requests_.end(), "completed: queue %u, request %llu, never begun",
+                 queue, (unsigned long long)done[i].tag);
       Request& request = *found->second;
       if (request.write() || done[i].error.code != Code::ok) {
         end(done[i].tag, std::move(done[i].error));
@@ -217,7 +217,7 @@ void CipherStoreCore::take_completed() {
 }
 
 size_t CipherStoreCore::poll(unsigned queue, std::span<StoreCompletion> out) {
-  FIRN_STORE_CHECK(queue < store_queues, "queue %u of %u", queue, store_queues);
+  FIRN_CHECK(queue < store_queues, "queue %u of %u", queue, store_queues);
   std::lock_guard lock(mutex_);
   take_completed();
   auto& done = done_[queue];

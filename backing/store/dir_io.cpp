@@ -11,8 +11,8 @@
 #include <new>
 #include <system_error>
 
-#include "backing/store/check.h"
 #include "backing/store/ring_loop.h"
+#include "firn/check.h"
 #include "firn/signals_blocked.h"
 
 namespace firn {

@@ -8,7 +8,7 @@
 #include <new>
 #include <utility>
 
-#include "backing/store/check.h"
+#include "firn/check.h"
 #include "firn/said.h"
 #include "firn/topology.h"
 
@@ -381,13 +381,13 @@ bool FileStoreCore::cancel(unsigned queue, uint64_t tag) {
 void FileStoreCore::discard(Slot slot) {
   std::lock_guard lock(mutex_);
   Place* at = place(slot);
-  FIRN_STORE_CHECK(at, "discard of slot %u, which is not reserved", slot.id);
+  FIRN_CHECK(at, "discard of slot %u, which is not reserved", slot.id);
   at->discarded = true;
   if (at->jobs == 0) release(slot.id);
 }
 
 size_t FileStoreCore::poll(unsigned queue, std::span<StoreCompletion> out) {
-  FIRN_STORE_CHECK(queue < store_queues, "queue %u of %u", queue, store_queues);
+  FIRN_CHECK(queue < store_queues, "queue %u of %u", queue, store_queues);
   std::lock_guard lock(mutex_);
   auto& done = done_[queue];
   size_t count = std::min(done.size(), out.size());

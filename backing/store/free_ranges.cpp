@@ -2,7 +2,7 @@
 
 #include <iterator>
 
-#include "backing/store/check.h"
+#include "firn/check.h"
 
 namespace firn {
 
@@ -25,7 +25,7 @@ std::optional<uint64_t> FreeRanges::take(uint64_t bytes) {
 }
 
 void FreeRanges::give(uint64_t offset, uint64_t bytes) {
-  FIRN_STORE_CHECK(bytes > 0, "an empty range at %llu", (unsigned long long)offset);
+  FIRN_CHECK(bytes > 0, "an empty range at %llu", (unsigned long long)offset);
   uint64_t begin = offset, end = offset + bytes;
   // Makes its nodes before anything changes: there may be no memory for them.
   std::map<uint64_t, uint64_t> placed{{begin, bytes}};
@@ -34,7 +34,7 @@ void FreeRanges::give(uint64_t offset, uint64_t bytes) {
   if (next != by_offset_.begin()) {
     auto before = std::prev(next);
     uint64_t before_end = before->first + before->second;
-    FIRN_STORE_CHECK(before_end <= offset, "room at %llu given twice", (unsigned long long)offset);
+    FIRN_CHECK(before_end <= offset, "room at %llu given twice", (unsigned long long)offset);
     if (before_end == offset) {
       begin = before->first;
       by_size_.erase({before->second, before->first});
@@ -42,8 +42,8 @@ void FreeRanges::give(uint64_t offset, uint64_t bytes) {
     }
   }
   if (next != by_offset_.end()) {
-    FIRN_STORE_CHECK(next->first >= end, "room at %llu given twice",
-                     (unsigned long long)next->first);
+    FIRN_CHECK(next->first >= end, "room at %llu given twice",
+               (unsigned long long)next->first);
     if (next->first == end) {
       end += next->second;
       by_size_.erase({next->second, next->first});
@@ -71,18 +71,18 @@ void FreeRanges::check() const {
   uint64_t sum = 0, end = 0;
   bool first = true;
   for (auto [offset, bytes] : by_offset_) {
-    FIRN_STORE_CHECK(bytes > 0 && (first || offset > end), "range at %llu touches its neighbour",
-                     (unsigned long long)offset);
-    FIRN_STORE_CHECK(by_size_.contains({bytes, offset}), "range at %llu is in one view only",
-                     (unsigned long long)offset);
+    FIRN_CHECK(bytes > 0 && (first || offset > end), "range at %llu touches its neighbour",
+               (unsigned long long)offset);
+    FIRN_CHECK(by_size_.contains({bytes, offset}), "range at %llu is in one view only",
+               (unsigned long long)offset);
     first = false;
     end = offset + bytes;
     sum += bytes;
   }
-  FIRN_STORE_CHECK(by_size_.size() == by_offset_.size(), "%zu and %zu ranges", by_size_.size(),
-                   by_offset_.size());
-  FIRN_STORE_CHECK(sum == free_bytes_, "%llu free, %llu counted", (unsigned long long)sum,
-                   (unsigned long long)free_bytes_);
+  FIRN_CHECK(by_size_.size() == by_offset_.size(), "%zu and %zu ranges", by_size_.size(),
+             by_offset_.size());
+  FIRN_CHECK(sum == free_bytes_, "%llu free, %llu counted", (unsigned long long)sum,
+             (unsigned long long)free_bytes_);
 }
 
 }  // namespace firn

@@ -4,8 +4,8 @@
 
 #include <algorithm>
 
-#include "backing/store/check.h"
 #include "backing/store/file_store.h"
+#include "firn/check.h"
 
 namespace firn {
 
@@ -47,8 +47,8 @@ bool PacedStore::cancel(unsigned queue, uint64_t tag) {
   auto withdrawn = std::find_if(requests_.begin(), requests_.end(), [&](const Request& request) {
     return request.queue == queue && request.tag == tag && !request.completed;
   });
-  FIRN_STORE_CHECK(withdrawn != requests_.end(), "withdrawn: queue %u, tag %llu, never begun",
-                   queue, (unsigned long long)tag);
+  FIRN_CHECK(withdrawn != requests_.end(), "withdrawn: queue %u, tag %llu, never begun",
+             queue, (unsigned long long)tag);
   requests_.erase(withdrawn);
   return true;
 }
@@ -62,8 +62,8 @@ void PacedStore::take_completed(unsigned queue) {
         return request.queue == queue && request.tag == done[i].tag &&
                request.slot == done[i].slot && !request.completed;
       });
-      FIRN_STORE_CHECK(known != requests_.end(), "completed: queue %u, tag %llu, never begun",
-                       queue, (unsigned long long)done[i].tag);
+      FIRN_CHECK(known != requests_.end(), "completed: queue %u, tag %llu, never begun",
+                 queue, (unsigned long long)done[i].tag);
       known->completed = true;
       known->completion = std::move(done[i]);
     }

@@ -11,8 +11,8 @@
 #include <cerrno>
 #include <new>
 
-#include "backing/store/check.h"
 #include "firn/canary.h"
+#include "firn/check.h"
 
 namespace firn {
 
@@ -255,7 +255,7 @@ void RingLoop::refuse_buffers(const std::string& words) {
 void RingLoop::arm_wake(uint32_t value) {
   if (!futex_ || wake_armed_) return;
   io_uring_sqe* sqe = io_uring_get_sqe(&ring_);
-  FIRN_STORE_CHECK(sqe, "the ring is full with %zu requests free", free_.size());
+  FIRN_CHECK(sqe, "the ring is full with %zu requests free", free_.size());
   io_uring_prep_rw(futex_wait, sqe, futex_word, &io_.ring_wakes_, 0, value);
   sqe->addr3 = FUTEX_BITSET_MATCH_ANY;
   io_uring_sqe_set_data64(sqe, wake_data);
@@ -322,7 +322,7 @@ void RingLoop::begin(size_t number) {
     return;
   }
   io_uring_sqe* sqe = io_uring_get_sqe(&ring_);
-  FIRN_STORE_CHECK(sqe, "the ring is full with %zu requests free", free_.size());
+  FIRN_CHECK(sqe, "the ring is full with %zu requests free", free_.size());
   auto bytes = static_cast<unsigned>(allowed);
   int buffer = buffer_of(call);
   const int file = files_ ? int{call.buffered} : call.fd;
@@ -357,8 +357,8 @@ void RingLoop::reap() {
         continue;
       }
       auto number = static_cast<size_t>(answers[i].data);
-      FIRN_STORE_CHECK(number < requests_.size() && requests_[number].in_flight,
-                       "completion of request %zu, which is not in flight", number);
+      FIRN_CHECK(number < requests_.size() && requests_[number].in_flight,
+                 "completion of request %zu, which is not in flight", number);
       completed(number, io_.calls_.end(requests_[number].call, answers[i].result));
     }
   }

@@ -6,7 +6,7 @@
 #include <cerrno>
 #include <cstring>
 
-#include "backing/store/check.h"
+#include "firn/check.h"
 
 namespace firn {
 
@@ -24,9 +24,9 @@ SimulatedDisk::SimulatedDisk(const SimulatedStoreOptions& options)
 }
 
 std::unique_ptr<SimulatedStore> open_simulated_store(const SimulatedStoreOptions& options) {
-  FIRN_STORE_CHECK(options.clock, "a simulated store needs a clock");
-  FIRN_STORE_CHECK(options.read_bytes_s > 0 && options.write_bytes_s > 0, "bandwidth %g, %g",
-                   options.read_bytes_s, options.write_bytes_s);
+  FIRN_CHECK(options.clock, "a simulated store needs a clock");
+  FIRN_CHECK(options.read_bytes_s > 0 && options.write_bytes_s > 0, "bandwidth %g, %g",
+             options.read_bytes_s, options.write_bytes_s);
   return std::make_unique<SimulatedDisk>(options);
 }
 
@@ -59,7 +59,7 @@ Result<Slot> SimulatedDisk::reserve(size_t bytes, bool) {
                       fmt::format("no room for a slot of {} bytes: {}", bytes, dir_.trouble));
   }
   Slot slot{next_id_++};
-  FIRN_STORE_CHECK(next_id_ != 0, "four thousand million slots");
+  FIRN_CHECK(next_id_ != 0, "four thousand million slots");
   places_[slot.id].bytes = bytes;
   slot_bytes_ += bytes;
   dir_.file_bytes = std::max(dir_.file_bytes, slot_bytes_);
@@ -171,9 +171,9 @@ bool SimulatedDisk::move(Request& request, Side side) {
   Place& place = places_.at(request.completion.slot.id);
   if (side == reads) return move_read(request, place);
   place.writing = false;
-  FIRN_STORE_CHECK(!options_.keep_bytes || sum_in_memory(request.data, place.bytes) == request.sum,
-                   "the bytes for slot %u changed while they were being written",
-                   request.completion.slot.id);
+  FIRN_CHECK(!options_.keep_bytes || sum_in_memory(request.data, place.bytes) == request.sum,
+             "the bytes for slot %u changed while they were being written",
+             request.completion.slot.id);
   if (chance(options_.write_error_rate) || fails(writes, request.end_ns)) {
     ++faults_.write_errors;
     request.completion.error = make_error(Code::io, EIO,
@@ -281,8 +281,8 @@ void SimulatedDisk::discard(Slot slot) {
   std::lock_guard lock(mutex_);
   advance(now);
   auto found = places_.find(slot.id);
-  FIRN_STORE_CHECK(found != places_.end() && !found->second.discarded,
-                   "discard of slot %u, which is not reserved", slot.id);
+  FIRN_CHECK(found != places_.end() && !found->second.discarded,
+             "discard of slot %u, which is not reserved", slot.id);
   found->second.discarded = true;
   if (found->second.jobs > 0) return;
   slot_bytes_ -= found->second.bytes;
@@ -291,7 +291,7 @@ void SimulatedDisk::discard(Slot slot) {
 }
 
 size_t SimulatedDisk::poll(unsigned queue, std::span<StoreCompletion> out) {
-  FIRN_STORE_CHECK(queue < store_queues, "queue %u of %u", queue, store_queues);
+  FIRN_CHECK(queue < store_queues, "queue %u of %u", queue, store_queues);
   uint64_t now = options_.clock->now_ns();
   std::lock_guard lock(mutex_);
   advance(now);

@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "backing/store/check.h"
+#include "firn/check.h"
 
 namespace firn {
 
@@ -28,7 +28,7 @@ void Summer::sum_to(const std::byte* data, size_t end) {
 }
 
 Sum Summer::digest() const {
-  FIRN_STORE_CHECK(summed_ > 0, "a sum over nothing");
+  FIRN_CHECK(summed_ > 0, "a sum over nothing");
   return sum_kernel().digest(state_);
 }
 

@@ -14,10 +14,10 @@
 #include <utility>
 #include <vector>
 
-#include "allocator/base/check.h"
 #include "allocator/engine/baseline.h"
 #include "allocator/engine/engine.h"
 #include "allocator/memory/host_tier.h"
+#include "firn/check.h"
 #include "firn/software_gpu.h"
 #include "firn/virtual_clock.h"
 

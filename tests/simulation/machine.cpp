@@ -8,8 +8,8 @@
 
 #include <fmt/format.h>
 
-#include "allocator/base/check.h"
 #include "allocator/simulate/greedy.h"
+#include "firn/check.h"
 #include "tests/simulation/tag.h"
 
 namespace firn::sim {

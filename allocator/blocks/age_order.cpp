@@ -14,26 +14,29 @@ bool clean(const Block& block) {
 }
 }  // namespace
 
-Block* AgeOrder::next(const std::vector<Block*>& live, uint64_t now, bool segments) {
-  for (int round = 0; round < 2; ++round) {
-    while (!heap_.empty()) {
-      std::pop_heap(heap_.begin(), heap_.end());
-      Entry entry = heap_.back();
-      heap_.pop_back();
-      if (may_leave(*entry.block, entry.block->word.load(std::memory_order_acquire)) &&
-          entry.block->age.load(std::memory_order_relaxed) == entry.age)
-        return entry.block;
-    }
-    if (round == 1) break;
-    for (Block* block : live) {
-      uint64_t w = block->word.load(std::memory_order_acquire);
-      if (!may_leave(*block, w) || (block->segment != 0 && !segments)) continue;
-      uint64_t age = block->age.load(std::memory_order_relaxed);
-      const double score = age_score(now - std::min(now, age), block->mapped,
-                                     (w & word::copies) && clean(*block));
-      heap_.push_back({score, block, age});
-    }
-    std::make_heap(heap_.begin(), heap_.end());
+void AgeOrder::rank(const std::vector<Block*>& live, uint64_t now, By by, bool segments) {
+  heap_.clear();
+  for (Block* block : live) {
+    uint64_t w = block->word.load(std::memory_order_acquire);
+    if (!may_leave(*block, w) || (block->segment != 0 && !segments)) continue;
+    uint64_t age = block->age.load(std::memory_order_relaxed);
+    const uint64_t unused = now - std::min(now, age);
+    const double score = by == By::age ? static_cast<double>(unused)
+                                       : age_score(unused, block->mapped,
+                                                   (w & word::copies) && clean(*block));
+    heap_.push_back({score, block, age});
+  }
+  std::make_heap(heap_.begin(), heap_.end());
+}
+
+Block* AgeOrder::next() {
+  while (!heap_.empty()) {
+    std::pop_heap(heap_.begin(), heap_.end());
+    const Entry entry = heap_.back();
+    heap_.pop_back();
+    if (may_leave(*entry.block, entry.block->word.load(std::memory_order_acquire)) &&
+        entry.block->age.load(std::memory_order_relaxed) == entry.age)
+      return entry.block;
   }
   return nullptr;
 }

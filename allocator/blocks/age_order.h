@@ -1,6 +1,6 @@
-// Chooses the block that leaves next, by age: unused for longest, weighted by size; one whose bytes
-// are valid elsewhere goes earlier, since dropping it costs nothing. Lazy: scores are computed for
-// all live blocks at once and checked again when one is chosen. The caller holds the engine's lock.
+// Ranks blocks by age: unused for longest, weighted by size; one whose bytes are valid elsewhere
+// goes earlier, since dropping it costs nothing. Lazy: scores are computed for all live blocks at
+// once and checked again when one is chosen. The caller holds the engine's lock.
 #pragma once
 
 #include <cstdint>
@@ -12,11 +12,15 @@ namespace firn {
 
 class AgeOrder {
  public:
-  /// The next block that may be spilled, or null. `live`: every block that moves; `now`: engine
-  /// tick; `segments`: those of small blocks, too.
-  Block* next(const std::vector<Block*>& live, uint64_t now, bool segments = true);
-  /// Forgets scores (a new round of choosing begins).
-  void reset() { heap_.clear(); }
+  /// The coldest has the highest score (base/age_score.h), or is the oldest.
+  enum class By : uint8_t { score, age };
+
+  /// Ranks all that may be spilled, in place of what was ranked before. `live`: every block that
+  /// moves; `now`: engine tick; `segments`: those of small blocks, too.
+  void rank(const std::vector<Block*>& live, uint64_t now, By by, bool segments);
+  /// The coldest of those ranked and not given yet that may still be spilled, and was not touched
+  /// since; null: there is none.
+  Block* next();
   /// May the block, or what is left of it on the device, be spilled as its word stands?
   static bool may_leave(const Block& block, uint64_t w) {
     State state = word::state(w);

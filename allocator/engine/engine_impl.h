@@ -13,8 +13,8 @@
 #include <thread>
 #include <unordered_map>
 
-#include "allocator/blocks/age_order.h"
 #include "allocator/blocks/block.h"
+#include "allocator/blocks/candidates.h"
 #include "allocator/blocks/placed_blocks.h"
 #include "allocator/blocks/ready_blocks.h"
 #include "allocator/blocks/small_blocks.h"
@@ -303,6 +303,7 @@ class EngineImpl final : public Engine,
   uint64_t evict(uint64_t pages, const Block* except);
   uint64_t evict_clean(uint64_t pages, const Block* except);
   bool clean_ahead();
+  bool evict_block(Block& block, uint64_t pages, uint64_t& started);
   int64_t all_holds() const;
   bool something_moves();
   Error no_room(uint64_t granules, const Block* wanted) const;
@@ -421,7 +422,8 @@ class EngineImpl final : public Engine,
   PlacedBlocks placed_{table_, streams_, uses_};
   // By base; of blocks in planned places, by address.
   std::unordered_map<uint64_t, std::shared_ptr<const ExportedMemory>> exported_;
-  AgeOrder ages_, ahead_;
+  AgeOrder ages_;   // of evict(), from call to call
+  AgeOrder ahead_;  // of walks that rank by themselves
   // Read at every touch, and seldom written.
   alignas(64) mutable std::atomic<bool> watching_{false};
   std::atomic<int> program_stream_{-1};  // of the last release; -1: none yet

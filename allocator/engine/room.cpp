@@ -79,6 +79,14 @@ void EngineImpl::reclaim_parked(uint64_t granules, bool spare_claimed) {
   }
 }
 
+/// Begins to evict at least `pages` of the block, and adds those that leave to `started`.
+bool EngineImpl::evict_block(Block& block, uint64_t pages, uint64_t& started) {
+  if (!movement_.start_spill(block, true, pages)) return false;
+  started += Movement::leaving_pages(block);
+  ++counted_.evictions;
+  return true;
+}
+
 /// Evicts the coldest blocks, as many pages as asked for. `except`: a block that is wanted itself.
 uint64_t EngineImpl::evict(uint64_t pages, const Block* except) {
   if ((spilling_stopped_ && !FIRN_CANARY(38)) || health_.dead()) return 0;
@@ -87,49 +95,27 @@ uint64_t EngineImpl::evict(uint64_t pages, const Block* except) {
   std::optional<Block*> wanted;
   if (except) wanted = const_cast<Block*>(except);
   uint64_t started = EngineTiers::carry_out(*this).evict(pages, wanted);
-  bool passed_over = false, spare_aside = true;
-  // A spill that fails at once makes its block young; after more failures than blocks this ends.
-  for (size_t failures = 0, aside = 0; started < pages && failures <= live_.size();) {
-    Block* block = ages_.next(live_, tick());
+  Candidates coldest(ages_, live_, uses_, {.again = true, .except = except});
+  while (started < pages) {
+    Block* block = coldest.next(tick());
     if (!block) break;
-    if (spare_aside && uses_.aside(*block)) {
-      spare_aside = ++aside <= live_.size();  // everything else was tried
-      continue;
-    }
-    if (block == except) {
-      if (std::exchange(passed_over, true)) break;  // everything else was tried
-      continue;
-    }
-    if (movement_.start_spill(*block, true, pages - started)) {
-      started += Movement::leaving_pages(*block);
-      ++counted_.evictions;
-    } else {
-      ++failures;
-      block->age.store(next_tick(), std::memory_order_relaxed);
-    }
+    if (evict_block(*block, pages - started, started)) continue;
+    block->age.store(next_tick(), std::memory_order_relaxed);
+    coldest.stays();
   }
   return started;
 }
 
-/// Evicts blocks whose leaving part is valid elsewhere, the coldest first.
+/// Evicts blocks whose leaving part is valid elsewhere, the oldest first.
 uint64_t EngineImpl::evict_clean(uint64_t pages, const Block* except) {
-  std::vector<Block*> clean;
-  for (Block* block : live_) {
-    const uint64_t w = block->word.load();
-    if (block != except && !(w & word::zero_copy) && clean_pages(*block) > 0 &&
-        AgeOrder::may_leave(*block, w) && !uses_.aside(*block))
-      clean.push_back(block);
-  }
-  std::sort(clean.begin(), clean.end(), [](const Block* a, const Block* b) {
-    return a->age.load(std::memory_order_relaxed) < b->age.load(std::memory_order_relaxed);
-  });
   uint64_t started = 0;
-  for (Block* block : clean) {
-    if (started >= pages) break;
-    const uint64_t most = std::min(clean_pages(*block), pages - started);
-    if (!movement_.start_spill(*block, true, most)) continue;
-    started += Movement::leaving_pages(*block);
-    ++counted_.evictions;
+  Candidates oldest(ahead_, live_, uses_, {.by = AgeOrder::By::age, .except = except});
+  while (started < pages) {
+    Block* block = oldest.next(tick());
+    if (!block) break;
+    const uint64_t clean = clean_pages(*block);
+    if (clean > 0 && !(block->word.load() & word::zero_copy))
+      (void)evict_block(*block, std::min(clean, pages - started), started);
   }
   return started;
 }
@@ -142,12 +128,13 @@ bool EngineImpl::clean_ahead() {
       waiting_ > 0 || now < ahead_tick_ + live_.size() / 8 + 1)
     return false;
   ahead_tick_ = now;
-  ahead_.reset();
   const uint64_t target = std::max<uint64_t>(frames_.budget_granules() * granule_pages / 16, 1);
+  // (A segment has no copies while it is there.)
+  Candidates coldest(ahead_, live_, uses_, {.segments = false, .aside_last = false});
   uint64_t pages = 0;
   bool any = false;
   while (pages < target) {
-    Block* block = ahead_.next(live_, now, false);  // (A segment has no copies while it is there.)
+    Block* block = coldest.next(now);
     if (!block) break;
     pages += block->pages;
     bool clean = !block->pieces.empty();

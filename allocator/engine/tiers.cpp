@@ -43,9 +43,9 @@ uint64_t EngineTiers::copied_tail(Block* block) const {
 }
 
 uint64_t EngineTiers::make_leave(Block* block, uint64_t pages) {
-  if (!e_.movement_.start_spill(*block, true, pages)) return 0;
-  ++e_.counted_.evictions;
-  return Movement::leaving_pages(*block);
+  uint64_t started = 0;
+  (void)e_.evict_block(*block, pages, started);
+  return started;
 }
 
 uint64_t Baseline::writes_from(const EngineTiers& tiers) const { return tiers.host_bytes() / 2; }

@@ -36,6 +36,8 @@ UNITS = "tests/allocator/"
 FILES = {  # and the tests of each
     "allocator/blocks/block.cpp": ["block_test", "engine_test"],
     "allocator/blocks/block_word.cpp": ["block_test", "block_state_test", "engine_test"],
+    "allocator/blocks/age_order.cpp": ["candidates_test", "engine_test"],
+    "allocator/blocks/candidates.cpp": ["candidates_test", "engine_test"],
     "allocator/blocks/small_blocks.cpp": ["small_blocks_test", "small_blocks_model_test",
                                           "engine_small_test", "engine_segments_test",
                                           "engine_parts_test", "engine_test"],

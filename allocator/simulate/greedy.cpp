@@ -3,6 +3,8 @@
 #include <algorithm>
 
 #include "allocator/engine/tiers.h"
+#include "allocator/policy/learner.h"
+#include "allocator/policy/outlook.h"
 #include "allocator/simulate/greedy_plan.h"
 
 namespace firn::simulate {

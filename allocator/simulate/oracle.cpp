@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "allocator/engine/tiers.h"
+#include "allocator/policy/learner.h"
 
 namespace firn::simulate {
 

@@ -10,7 +10,8 @@ from firn_command import ROOT, clean_environment, find_binary
 from made_trace import BEGIN_NS, HEADER
 
 
-SLOW = ("test_simulate_large.py", "test_a_million_events")  # half a minute
+# Half a minute each.
+SLOW = ("test_calls.py", "test_simulate_large.py", "test_a_million_events")
 
 
 def pytest_collection_modifyitems(items):

@@ -40,7 +40,7 @@ PARTS = {"base": set(), "layout": set(), "order": {"layout"}, "lifetimes": {"bas
          "policy": {"base", "memory", "blocks", "lifetimes"},
          "engine": {"base", "memory", "blocks", "movement", "policy", "lifetimes", "record"},
          "runtime": {"base", "memory", "record", "engine"}, "report": {"base"},
-         "simulate": {"base", "memory", "blocks", "lifetimes", "engine", "runtime"}}
+         "simulate": {"base", "memory", "blocks", "lifetimes", "policy", "engine", "runtime"}}
 
 MAY_INCLUDE = {"front ends": {"front ends", "allocator", "seams"},
                "allocator": {"allocator", "seams"}, "seams": {"seams"},

@@ -26,13 +26,13 @@
 #include <utility>
 #include <vector>
 
-#include "allocator/base/range_map.h"
 #include "allocator/base/zero_array.h"
 #include "allocator/blocks/block.h"
 #include "allocator/blocks/ready_blocks.h"
 #include "allocator/blocks/streams.h"
 #include "allocator/memory/frames.h"
 #include "allocator/memory/units.h"
+#include "firn/range_map.h"
 
 namespace firn {
 

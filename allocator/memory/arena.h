@@ -7,9 +7,9 @@
 #include <memory>
 #include <optional>
 
-#include "allocator/base/range_map.h"
 #include "allocator/base/zero_array.h"
 #include "allocator/memory/frames.h"
+#include "firn/range_map.h"
 
 namespace firn {
 

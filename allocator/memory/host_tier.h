@@ -16,8 +16,8 @@
 #include <utility>
 #include <vector>
 
-#include "allocator/base/range_map.h"
 #include "firn/driver.h"
+#include "firn/range_map.h"
 #include "firn/store.h"
 
 namespace firn {

@@ -161,7 +161,7 @@ Result<void> FileStoreCore::grow(Dir& dir, ThreadFile& at, size_t bytes,
   }
   // With room laid out before, when there was no memory to note it.
   const uint64_t added = dir.file.bytes() - dir.file_bytes;
-  dir.free.give(dir.file_bytes, added);
+  dir.free.add(dir.file_bytes, added, true);
   dir.file_bytes += added;
   if (dir.writable && !dir.health.distrusted()) dir.trouble.clear();
   return {};

@@ -131,7 +131,6 @@ Result<Slot> FileStoreCore::reserve(size_t bytes, bool wait) {
   if (std::string trouble = reservation_trouble(bytes); !trouble.empty()) return invalid(trouble);
   const uint64_t now = clock_.now_ns();
   std::unique_lock lock(mutex_);
-  if (left_) release_left();
   struct Number {  // taken first: room must not be lost for want of memory
     FileStoreCore& store;
     std::unique_lock<RankedMutex<Rank::store>>& lock;
@@ -285,25 +284,13 @@ void FileStoreCore::give_id(uint32_t id) noexcept {
 void FileStoreCore::release(uint32_t id) noexcept {
   Place& place = places_[id];
   Dir& dir = *dirs_[place.dir];
-  if (place.suspect) {
+  if (place.suspect)
     dir.quarantined_bytes += place.bytes;
-  } else {
-    try {
-      dir.free.give(place.offset, place.bytes);
-    } catch (const std::bad_alloc&) {
-      left_ = true;
-      return;
-    }
-  }
+  else
+    dir.free.release(place.offset, place.bytes);
   --slots_;
   slot_bytes_ -= place.bytes;
   give_id(id);
-}
-
-void FileStoreCore::release_left() {
-  left_ = false;
-  for (uint32_t id = 1; id < places_.size(); ++id)
-    if (places_[id].discarded && places_[id].jobs == 0) release(id);
 }
 
 std::string FileStoreCore::judge(Dir& dir, Place& place, const Job& job) {

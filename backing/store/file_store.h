@@ -17,8 +17,8 @@
 
 #include "backing/store/dir_health.h"
 #include "backing/store/dir_io.h"
-#include "backing/store/free_ranges.h"
 #include "firn/neighbours.h"
+#include "firn/range_map.h"
 #include "firn/ranked_mutex.h"
 #include "firn/store.h"
 #include "firn/throughput.h"
@@ -70,7 +70,7 @@ class FileStoreCore final : public JobHost {
   };
   struct Dir {
     SpillFile file;
-    FreeRanges free;
+    RangeMap free;
     uint64_t file_bytes = 0;         // as last grown: file.bytes() is read under grow_mutex only
     uint64_t outstanding_bytes = 0;  // queued or in flight
     uint64_t written_bytes = 0, read_bytes = 0;
@@ -102,9 +102,8 @@ class FileStoreCore final : public JobHost {
   /// likely to be noticed.
   uint32_t take_id();
   void give_id(uint32_t id) noexcept;
-  /// Gives the slot's room back; if memory is out, before the next slot is made.
+  /// Gives the slot's room back.
   void release(uint32_t id) noexcept;
-  void release_left();
   /// Room in that directory, growing its file where there is none. mutex_ held by `lock`, let go
   /// while the file grows.
   Result<uint64_t> find_room(Dir& dir, size_t bytes, bool wait,
@@ -135,7 +134,6 @@ class FileStoreCore final : public JobHost {
   mutable RankedMutex<Rank::store> mutex_;
   std::vector<Place> places_;  // by slot id; [0] is none
   uint32_t first_unused_ = 0, last_unused_ = 0;  // of places_, linked; 0: none
-  bool left_ = false;  // a discarded slot's room has yet to go back
   std::array<std::list<StoreCompletion>, store_queues> done_;
   uint64_t slots_ = 0, slot_bytes_ = 0, reread_ = 0, corrupt_ = 0;
   size_t next_dir_ = 0;  // where the round goes on

@@ -6,7 +6,7 @@
 #include <random>
 #include <vector>
 
-#include "allocator/base/range_map.h"
+#include "firn/range_map.h"
 #include "tests/allocator/simulation.h"
 
 using namespace firn;

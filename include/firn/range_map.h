@@ -1,13 +1,17 @@
 // Best-fit allocation of ranges out of growing address space, with coalescing of neighbours. Owns
-// only the bookkeeping. Serves the arena's addresses, staging memory and small segments. The caller
-// holds the lock.
+// only the bookkeeping. Serves the arena's addresses, staging memory, small segments and the room
+// of spill files. The caller holds the lock.
 //
 // take() allocates the bookkeeping that releasing the range will need: release() needs no memory,
 // so that the end of a block, a copy or a request never fails half way. take() and add() throw
-// std::bad_alloc with nothing changed.
+// std::bad_alloc with nothing changed. That costs 130 bytes for each taken range, and no time: what
+// release() would allocate is there.
+//
+// Invariants: free ranges are disjoint and never empty; both views hold the same.
 #pragma once
 
 #include <cstdint>
+#include <iterator>
 #include <map>
 #include <optional>
 #include <set>
@@ -31,10 +35,10 @@ class RangeMap {
       insert(std::move(nodes), begin, bytes);
   }
 
-  /// The lowest address of the smallest free range that fits.
+  /// The lowest address of the smallest free range that fits, the lowest of equals. None for none.
   std::optional<uint64_t> take(uint64_t bytes) {
     auto it = by_size_.lower_bound({bytes, 0});
-    if (it == by_size_.end()) return std::nullopt;
+    if (bytes == 0 || it == by_size_.end()) return std::nullopt;
     const auto [size, begin] = *it;
     if (spare_.size() == spare_.capacity()) spare_.reserve(2 * spare_.size() + 8);
     Nodes made;
@@ -79,7 +83,29 @@ class RangeMap {
   uint64_t used() const { return used_; }
   uint64_t total() const { return total_; }
   uint64_t largest() const { return by_size_.empty() ? 0 : by_size_.rbegin()->first; }
+  /// Length of the free range that ends exactly at `end`; 0 when there is none.
+  uint64_t tail(uint64_t end) const {
+    const auto after = by_begin_.lower_bound(end);
+    if (after == by_begin_.begin()) return 0;
+    const auto last = std::prev(after);
+    return last->first + last->second == end ? last->second : 0;
+  }
   const std::map<uint64_t, uint64_t>& free_ranges() const { return by_begin_; }
+  /// Walks both views; aborts on a broken invariant. For tests.
+  void check() const {
+    uint64_t sum = 0, end = 0;
+    for (const auto& [begin, bytes] : by_begin_) {
+      FIRN_CHECK(bytes > 0 && begin >= end, "range at %llx in another", (unsigned long long)begin);
+      FIRN_CHECK(by_size_.contains({bytes, begin}), "range at %llx is in one view only",
+                 (unsigned long long)begin);
+      end = begin + bytes;
+      sum += bytes;
+    }
+    FIRN_CHECK(by_size_.size() == by_begin_.size(), "%zu and %zu ranges", by_size_.size(),
+               by_begin_.size());
+    FIRN_CHECK(sum == total_ - used_, "%llu free, %llu counted", (unsigned long long)sum,
+               (unsigned long long)(total_ - used_));
+  }
 
  private:
   using ByBegin = std::map<uint64_t, uint64_t>;             // begin -> bytes

@@ -38,9 +38,9 @@ void CipherStoreCore::abandon() {
   (void)lower_.release();
 }
 
-CipherStoreCore::Place* CipherStoreCore::place(Slot slot) {
-  const auto found = places_.find(slot.id);
-  return found == places_.end() || found->second.discarded ? nullptr : &found->second;
+CipherStoreCore::SlotState* CipherStoreCore::state_of(Slot slot) {
+  const auto found = slots_.find(slot.id);
+  return found == slots_.end() || found->second.discarded ? nullptr : &found->second;
 }
 
 Result<Slot> CipherStoreCore::reserve(size_t bytes, bool wait) {
@@ -48,8 +48,8 @@ Result<Slot> CipherStoreCore::reserve(size_t bytes, bool wait) {
   if (!slot) return slot;
   try {
     std::lock_guard lock(mutex_);
-    Place& at = places_[slot->id];
-    at = Place{};
+    SlotState& at = slots_[slot->id];
+    at = SlotState{};
     at.bytes = bytes;
   } catch (const std::bad_alloc&) {
     lower_->discard(*slot);
@@ -75,7 +75,7 @@ Result<void> CipherStoreCore::submit(StoreCompletion::Kind kind, unsigned queue,
                                      std::byte* data, size_t bytes, uint64_t tag) {
   const uint64_t now = clock_.now_ns();
   std::lock_guard lock(mutex_);
-  Place* at = place(slot);
+  SlotState* at = state_of(slot);
   if (!at) return invalid(fmt::format("slot {} is not reserved", slot.id));
   if (std::string trouble = request_trouble(queue, data, bytes, at->bytes); !trouble.empty())
     return invalid(fmt::format("slot {}: {}", slot.id, trouble));
@@ -128,7 +128,7 @@ bool CipherStoreCore::cancel(unsigned queue, uint64_t tag) {
       std::erase(request->write() ? to_encrypt_ : to_decrypt_, id);
     }
     const Slot slot = request->slot;
-    Place& at = places_.at(slot.id);
+    SlotState& at = slots_.at(slot.id);
     if (request->write()) at.writing = false;  // what was there is there still
     requests_.erase(id);
     leave(at, slot);
@@ -139,7 +139,7 @@ bool CipherStoreCore::cancel(unsigned queue, uint64_t tag) {
 
 void CipherStoreCore::discard(Slot slot) {
   std::lock_guard lock(mutex_);
-  Place* at = place(slot);
+  SlotState* at = state_of(slot);
   FIRN_CHECK(at, "discard of slot %u, which is not reserved", slot.id);
   at->discarded = true;
   ++at->jobs;
@@ -147,9 +147,9 @@ void CipherStoreCore::discard(Slot slot) {
 }
 
 /// One request for the slot is over; the last one lets its room go. mutex_ held.
-void CipherStoreCore::leave(Place& at, Slot slot) {
+void CipherStoreCore::leave(SlotState& at, Slot slot) {
   if (--at.jobs > 0 || !at.discarded) return;
-  places_.erase(slot.id);
+  slots_.erase(slot.id);
   lower_->discard(slot);
 }
 
@@ -157,7 +157,7 @@ std::optional<bool> CipherStoreCore::holds(Slot slot, std::span<const std::byte>
   Sum sum;
   {
     std::lock_guard lock(mutex_);
-    const Place* at = place(slot);
+    const SlotState* at = state_of(slot);
     if (!at || !at->filled || at->writing || at->bytes != bytes.size()) return std::nullopt;
     sum = at->seal.sum;
   }
@@ -168,7 +168,7 @@ void CipherStoreCore::end(uint64_t id, Error error) {
   const auto found = requests_.find(id);
   FIRN_CHECK(found != requests_.end(), "request %llu ends twice", (unsigned long long)id);
   Request& request = *found->second;
-  Place& at = places_.at(request.slot.id);
+  SlotState& at = slots_.at(request.slot.id);
   if (request.write()) {
     at.writing = false;
     at.filled = error.code == Code::ok;

@@ -70,14 +70,14 @@ class CipherStoreCore {
     std::list<StoreCompletion> completion{};
     bool write() const { return kind == StoreCompletion::Kind::write; }
   };
-  struct Place {  // of a slot; unused when bytes == 0
+  struct SlotState {  // of a slot; unused when bytes == 0
     size_t bytes = 0;
     unsigned jobs = 0;
     bool writing = false, filled = false, discarded = false;
     Seal seal;
   };
 
-  Place* place(Slot slot);
+  SlotState* state_of(Slot slot);
   Result<void> start();
   void work();
   uint64_t next();
@@ -91,7 +91,7 @@ class CipherStoreCore {
   void take_completed();
   /// The request is over. Takes no memory. mutex_ held.
   void end(uint64_t id, Error error);
-  void leave(Place& place, Slot slot);
+  void leave(SlotState& state, Slot slot);
 
   std::unique_ptr<Store> lower_;
   const std::unique_ptr<Cipher> cipher_;
@@ -106,7 +106,7 @@ class CipherStoreCore {
   std::list<uint64_t> to_decrypt_, to_encrypt_;
   std::vector<std::unique_ptr<Buffer>> spare_;
   size_t buffers_ = 0;
-  std::unordered_map<uint32_t, Place> places_;  // by slot id
+  std::unordered_map<uint32_t, SlotState> slots_;  // by slot id
   std::array<std::list<StoreCompletion>, store_queues> done_;
   std::array<size_t, store_queues> below_{};  // requests that the store below has
   uint64_t forged_ = 0;

@@ -50,7 +50,7 @@ FileStoreCore::FileStoreCore(const StoreOptions& options, FileCalls& calls,
       clock_(options.clock ? *options.clock : wall_clock()),
       ring_(ring),
       why_(std::move(why)),
-      places_(1) {
+      slots_(1) {
   IoLimits limits{options.request_bytes, options.depth, options.threads};
   for (SpillFile& file : files) {
     auto dir = std::make_unique<Dir>(std::move(file));
@@ -120,11 +120,11 @@ void FileStoreCore::detach_staging(std::span<std::byte> region) {
   for (auto& dir : dirs_) dir->io->detach(region);
 }
 
-FileStoreCore::Place* FileStoreCore::place(Slot slot) {
-  if (slot.id == 0 || slot.id >= places_.size() || places_[slot.id].bytes == 0 ||
-      places_[slot.id].discarded)
+FileStoreCore::SlotState* FileStoreCore::state_of(Slot slot) {
+  if (slot.id == 0 || slot.id >= slots_.size() || slots_[slot.id].bytes == 0 ||
+      slots_[slot.id].discarded)
     return nullptr;
-  return &places_[slot.id];
+  return &slots_[slot.id];
 }
 
 Result<Slot> FileStoreCore::reserve(size_t bytes, bool wait) {
@@ -170,10 +170,10 @@ Result<Slot> FileStoreCore::reserve(size_t bytes, bool wait) {
     }
     next_dir_ = at + 1;
     const uint32_t id = std::exchange(number.id, 0);
-    places_[id].dir = static_cast<uint32_t>(at);
-    places_[id].offset = *offset;
-    places_[id].bytes = bytes;
-    ++slots_;
+    slots_[id].dir = static_cast<uint32_t>(at);
+    slots_[id].offset = *offset;
+    slots_[id].bytes = bytes;
+    ++slots_in_use_;
     slot_bytes_ += bytes;
     return Slot{id};
   }
@@ -196,7 +196,7 @@ Result<void> FileStoreCore::submit(StoreCompletion::Kind kind, unsigned queue, S
   Dir* dir = nullptr;
   {
     std::lock_guard lock(mutex_);
-    Place* at = place(slot);
+    SlotState* at = state_of(slot);
     if (!at) return invalid(fmt::format("slot {} is not reserved", slot.id));
     std::string trouble = request_trouble(queue, data, bytes, at->bytes);
     if (!trouble.empty()) return invalid(fmt::format("slot {}: {}", slot.id, trouble));
@@ -231,7 +231,7 @@ Result<void> FileStoreCore::submit(StoreCompletion::Kind kind, unsigned queue, S
   if (!begun) {
     std::lock_guard lock(mutex_);
     refused.error = make_error(Code::cancelled, 0, "");
-    settle(places_[slot.id], refused, *dir);
+    settle(slots_[slot.id], refused, *dir);
   }
   return begun;
 }
@@ -240,7 +240,7 @@ std::optional<bool> FileStoreCore::holds(Slot slot, std::span<const std::byte> b
   Sum sum;
   {
     std::lock_guard lock(mutex_);
-    const Place* at = place(slot);
+    const SlotState* at = state_of(slot);
     if (!at || !at->filled || at->bytes != bytes.size()) return std::nullopt;
     sum = at->sum;
   }
@@ -248,52 +248,52 @@ std::optional<bool> FileStoreCore::holds(Slot slot, std::span<const std::byte> b
 }
 
 /// A job is over: what its slot holds now, and whether its room goes back. mutex_ held.
-void FileStoreCore::settle(Place& place, const Job& job, Dir& dir) {
+void FileStoreCore::settle(SlotState& state, const Job& job, Dir& dir) {
   dir.outstanding_bytes -= job.bytes;
   (job.write() ? dir.writes : dir.reads).end(job.failed() ? 0 : job.bytes, clock_.now_ns());
-  --place.jobs;
+  --state.jobs;
   if (job.write()) {
-    place.writing = false;
+    state.writing = false;
     if (!job.failed()) {
-      place.filled = true;
-      place.sum = job.sum;
+      state.filled = true;
+      state.sum = job.sum;
     } else if (job.error.code == Code::cancelled) {
-      place.filled = job.was_filled;  // nothing was begun
+      state.filled = job.was_filled;  // nothing was begun
     }
   }
-  if (place.discarded && place.jobs == 0) release(job.slot.id);
+  if (state.discarded && state.jobs == 0) release(job.slot.id);
 }
 
 uint32_t FileStoreCore::take_id() {
   if (first_unused_ == 0) {
-    places_.emplace_back();
-    return static_cast<uint32_t>(places_.size() - 1);
+    slots_.emplace_back();
+    return static_cast<uint32_t>(slots_.size() - 1);
   }
   const uint32_t id = first_unused_;
-  first_unused_ = std::exchange(places_[id].next, 0);
+  first_unused_ = std::exchange(slots_[id].next, 0);
   if (first_unused_ == 0) last_unused_ = 0;
   return id;
 }
 
 void FileStoreCore::give_id(uint32_t id) noexcept {
-  places_[id] = Place{};
-  (last_unused_ ? places_[last_unused_].next : first_unused_) = id;
+  slots_[id] = SlotState{};
+  (last_unused_ ? slots_[last_unused_].next : first_unused_) = id;
   last_unused_ = id;
 }
 
 void FileStoreCore::release(uint32_t id) noexcept {
-  Place& place = places_[id];
-  Dir& dir = *dirs_[place.dir];
-  if (place.suspect)
-    dir.quarantined_bytes += place.bytes;
+  SlotState& state = slots_[id];
+  Dir& dir = *dirs_[state.dir];
+  if (state.suspect)
+    dir.quarantined_bytes += state.bytes;
   else
-    dir.free.release(place.offset, place.bytes);
-  --slots_;
-  slot_bytes_ -= place.bytes;
+    dir.free.release(state.offset, state.bytes);
+  --slots_in_use_;
+  slot_bytes_ -= state.bytes;
   give_id(id);
 }
 
-std::string FileStoreCore::judge(Dir& dir, Place& place, const Job& job) {
+std::string FileStoreCore::judge(Dir& dir, SlotState& state, const Job& job) {
   const uint64_t now = clock_.now_ns();
   const Code code = job.error.code;
   if (code == Code::lost) return closed(dir, job.error);
@@ -302,7 +302,7 @@ std::string FileStoreCore::judge(Dir& dir, Place& place, const Job& job) {
   if (code == Code::no_space) dir.full_until_ns = now + full_wait_ns;
   if (code == Code::io) (void)dir.health.failed(now);
   if (job.wrong.empty()) return {};
-  place.suspect = true;
+  state.suspect = true;
   if (job.failed() && code != Code::corrupt) return {};
   const bool healed = !job.failed();
   ++(healed ? reread_ : corrupt_);
@@ -329,7 +329,7 @@ void FileStoreCore::finished(std::unique_ptr<Job> job) {
     completion.slot = job->slot;
     completion.bytes = job->bytes;
     completion.busy_ns = clock_.now_ns() - job->submitted_ns;
-    Place& at = places_[job->slot.id];
+    SlotState& at = slots_[job->slot.id];
     Dir& dir = *dirs_[at.dir];
     try {
       if (const std::string words = judge(dir, at, *job); !words.empty()) say("firn: " + words);
@@ -359,7 +359,7 @@ bool FileStoreCore::cancel(unsigned queue, uint64_t tag) {
     if (!job) continue;
     std::lock_guard lock(mutex_);
     job->error = make_error(Code::cancelled, 0, "withdrawn before it began");
-    settle(places_[job->slot.id], *job, *dir);
+    settle(slots_[job->slot.id], *job, *dir);
     return true;
   }
   return false;
@@ -367,7 +367,7 @@ bool FileStoreCore::cancel(unsigned queue, uint64_t tag) {
 
 void FileStoreCore::discard(Slot slot) {
   std::lock_guard lock(mutex_);
-  Place* at = place(slot);
+  SlotState* at = state_of(slot);
   FIRN_CHECK(at, "discard of slot %u, which is not reserved", slot.id);
   at->discarded = true;
   if (at->jobs == 0) release(slot.id);
@@ -412,7 +412,7 @@ StoreStats FileStoreCore::stats() const {
     stats.read_bytes += dir->read_bytes;
   }
   stats.why = std::move(why);
-  stats.slots_in_use = slots_;
+  stats.slots_in_use = slots_in_use_;
   stats.slot_bytes_in_use = slot_bytes_;
   stats.reread = reread_;
   stats.corrupt = corrupt_;

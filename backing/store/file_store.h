@@ -56,7 +56,7 @@ class FileStoreCore final : public JobHost {
   void finished(std::unique_ptr<Job> job) override;
 
  private:
-  struct Place {  // of a slot; unused when bytes == 0
+  struct SlotState {  // of a slot; unused when bytes == 0
     uint32_t dir = 0;
     bool filled = false;     // readable: written without error, nothing written since
     bool writing = false;    // a write is queued or in flight
@@ -97,7 +97,7 @@ class FileStoreCore final : public JobHost {
     explicit Dir(SpillFile opened);
   };
 
-  Place* place(Slot slot);
+  SlotState* state_of(Slot slot);
   /// A number that no slot has, the one unused for the longest: a slot used after its end is more
   /// likely to be noticed.
   uint32_t take_id();
@@ -117,9 +117,9 @@ class FileStoreCore final : public JobHost {
   void keep_growing();
   Result<void> grow(Dir& dir, ThreadFile& at, size_t bytes,
                     std::unique_lock<RankedMutex<Rank::store>>& lock);
-  void settle(Place& place, const Job& job, Dir& dir);
+  void settle(SlotState& state, const Job& job, Dir& dir);
   /// Learns a directory's health from a finished job. Words for stderr; mostly none. mutex_ held.
-  std::string judge(Dir& dir, Place& place, const Job& job);
+  std::string judge(Dir& dir, SlotState& state, const Job& job);
   /// The program has closed the spill file. Words for stderr, once; empty after that. mutex_ held.
   std::string closed(Dir& dir, const Error& error);
   /// Counts the neighbours, now and then; without mutex_.
@@ -132,10 +132,10 @@ class FileStoreCore final : public JobHost {
   const std::string why_;
 
   mutable RankedMutex<Rank::store> mutex_;
-  std::vector<Place> places_;  // by slot id; [0] is none
-  uint32_t first_unused_ = 0, last_unused_ = 0;  // of places_, linked; 0: none
+  std::vector<SlotState> slots_;  // by slot id; [0] is none
+  uint32_t first_unused_ = 0, last_unused_ = 0;  // of slots_, linked; 0: none
   std::array<std::list<StoreCompletion>, store_queues> done_;
-  uint64_t slots_ = 0, slot_bytes_ = 0, reread_ = 0, corrupt_ = 0;
+  uint64_t slots_in_use_ = 0, slot_bytes_ = 0, reread_ = 0, corrupt_ = 0;
   size_t next_dir_ = 0;  // where the round goes on
   std::atomic<uint64_t> share_again_ns_{0};
   RankedCondition grow_due_, grow_tried_;

@@ -52,22 +52,22 @@ uint64_t SimulatedDisk::lateness() {
 }
 
 /// A slot of the same size that holds something.
-SimulatedDisk::Place* SimulatedDisk::another(const Place& place) {
-  std::vector<Place*> others;
-  for (auto& [id, other] : places_)
-    if (&other != &place && other.bytes == place.bytes && other.filled && !other.writing)
+SimulatedDisk::SlotState* SimulatedDisk::another(const SlotState& state) {
+  std::vector<SlotState*> others;
+  for (auto& [id, other] : slots_)
+    if (&other != &state && other.bytes == state.bytes && other.filled && !other.writing)
       others.push_back(&other);
   return others.empty() ? nullptr : others[random_() % others.size()];
 }
 
-void SimulatedDisk::keep_old(Place& place) {
+void SimulatedDisk::keep_old(SlotState& state) {
   if (options_.stale_read_rate > 0 || options_.lost_write_rate > 0 || options_.torn_rate > 0 ||
       options_.misdirected_write_rate > 0)
-    old_.swap(place.data);
+    old_.swap(state.data);
 }
 
 /// The bytes reach the disk: those of the slot, as a rule. They are in contents_ already.
-void SimulatedDisk::move_write(const Request&, Place& place) {
+void SimulatedDisk::move_write(const Request&, SlotState& state) {
   const auto old_as_large = [&] {
     std::vector<std::byte> old = old_;
     old.resize(contents_.size());
@@ -75,30 +75,31 @@ void SimulatedDisk::move_write(const Request&, Place& place) {
   };
   if (chance(options_.lost_write_rate)) {
     ++faults_.lost_writes;
-    place.data = old_as_large();
+    state.data = old_as_large();
   } else if (chance(options_.torn_rate)) {
     ++faults_.torn;
-    place.data = old_as_large();
+    state.data = old_as_large();
     const size_t half = contents_.size() / 16 * 8;
-    std::copy_n(contents_.begin(), half, place.data.begin());
-  } else if (Place* other = chance(options_.misdirected_write_rate) ? another(place) : nullptr) {
+    std::copy_n(contents_.begin(), half, state.data.begin());
+  } else if (SlotState* other =
+                 chance(options_.misdirected_write_rate) ? another(state) : nullptr) {
     ++faults_.misdirected_writes;
-    place.data = old_as_large();
+    state.data = old_as_large();
     other->data = contents_;
     other->damaged = true;
   } else {
-    place.data = contents_;
-    place.damaged = false;
+    state.data = contents_;
+    state.damaged = false;
     return;
   }
   // (operator== of std::byte compares byte by byte.)
-  place.damaged = std::memcmp(place.data.data(), contents_.data(), contents_.size()) != 0;
+  state.damaged = std::memcmp(state.data.data(), contents_.data(), contents_.size()) != 0;
 }
 
 /// Another slot's bytes, or those that were here before, come in place of the slot's.
-bool SimulatedDisk::read_elsewhere(const Request&, const Place& place) {
+bool SimulatedDisk::read_elsewhere(const Request&, const SlotState& state) {
   if (chance(options_.misdirected_read_rate))
-    if (const Place* other = another(place)) {
+    if (const SlotState* other = another(state)) {
       ++faults_.misdirected_reads;
       contents_ = other->data;
       return true;
@@ -106,7 +107,7 @@ bool SimulatedDisk::read_elsewhere(const Request&, const Place& place) {
   if (!chance(options_.stale_read_rate)) return false;
   ++faults_.stale_reads;
   contents_ = old_;
-  contents_.resize(place.data.size());
+  contents_.resize(state.data.size());
   return true;
 }
 
@@ -138,14 +139,14 @@ size_t SimulatedDisk::in_flight(unsigned queue) const {
 
 std::span<const std::byte> SimulatedDisk::contents(Slot slot) const {
   std::lock_guard lock(mutex_);
-  const auto at = places_.find(slot.id);
-  return at == places_.end() ? std::span<const std::byte>() : at->second.data;
+  const auto at = slots_.find(slot.id);
+  return at == slots_.end() ? std::span<const std::byte>() : at->second.data;
 }
 
 bool SimulatedDisk::damaged(Slot slot) const {
   std::lock_guard lock(mutex_);
-  const auto at = places_.find(slot.id);
-  return at != places_.end() && (at->second.damaged || at->second.lasting_corrupt);
+  const auto at = slots_.find(slot.id);
+  return at != slots_.end() && (at->second.damaged || at->second.lasting_corrupt);
 }
 
 }  // namespace firn

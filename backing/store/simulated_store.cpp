@@ -60,7 +60,7 @@ Result<Slot> SimulatedDisk::reserve(size_t bytes, bool) {
   }
   Slot slot{next_id_++};
   FIRN_CHECK(next_id_ != 0, "four thousand million slots");
-  places_[slot.id].bytes = bytes;
+  slots_[slot.id].bytes = bytes;
   slot_bytes_ += bytes;
   dir_.file_bytes = std::max(dir_.file_bytes, slot_bytes_);
   return slot;
@@ -94,27 +94,27 @@ Result<void> SimulatedDisk::submit(Request request, Side side, uint64_t now) {
   std::lock_guard lock(mutex_);
   advance(now);
   uint32_t id = request.completion.slot.id;
-  auto found = places_.find(id);
-  if (found == places_.end() || found->second.discarded)
+  auto found = slots_.find(id);
+  if (found == slots_.end() || found->second.discarded)
     return invalid(fmt::format("slot {} is not reserved", id));
-  Place& place = found->second;
+  SlotState& state = found->second;
   std::string trouble =
-      request_trouble(request.queue, request.data, request.completion.bytes, place.bytes);
+      request_trouble(request.queue, request.data, request.completion.bytes, state.bytes);
   if (!trouble.empty()) return invalid(fmt::format("slot {}: {}", id, trouble));
-  if (side == writes ? place.jobs > 0 : place.writing)
+  if (side == writes ? state.jobs > 0 : state.writing)
     return invalid(fmt::format("slot {}: a request for it is in flight", id));
-  if (side == reads && !place.filled)
+  if (side == reads && !state.filled)
     return invalid(fmt::format("slot {} holds nothing readable", id));
   request.submitted_ns = now;
-  request.was_filled = place.filled;
+  request.was_filled = state.filled;
   if (side == writes) {
-    if (options_.keep_bytes) request.sum = sum_in_memory(request.data, place.bytes);
-    place.filled = false;
-    place.writing = true;
+    if (options_.keep_bytes) request.sum = sum_in_memory(request.data, state.bytes);
+    state.filled = false;
+    state.writing = true;
   } else if (options_.keep_bytes) {
-    poison_memory(request.data, place.bytes);
+    poison_memory(request.data, state.bytes);
   }
-  ++place.jobs;
+  ++state.jobs;
   waiting_[side].push_back(std::move(request));
   speed_[side].begin(now);
   if (waiting_[side].size() == 1) start(side, std::max(now, free_ns_[side]));
@@ -159,8 +159,8 @@ void SimulatedDisk::advance(uint64_t now) {
 
 std::optional<bool> SimulatedDisk::holds(Slot slot, std::span<const std::byte> bytes) const {
   std::lock_guard lock(mutex_);
-  const auto at = places_.find(slot.id);
-  if (!options_.keep_bytes || at == places_.end() || !at->second.filled ||
+  const auto at = slots_.find(slot.id);
+  if (!options_.keep_bytes || at == slots_.end() || !at->second.filled ||
       at->second.bytes != bytes.size())
     return std::nullopt;
   if (options_.tags) return std::nullopt;  // (these bytes are somebody's own, not memory's)
@@ -168,10 +168,10 @@ std::optional<bool> SimulatedDisk::holds(Slot slot, std::span<const std::byte> b
 }
 
 bool SimulatedDisk::move(Request& request, Side side) {
-  Place& place = places_.at(request.completion.slot.id);
-  if (side == reads) return move_read(request, place);
-  place.writing = false;
-  FIRN_CHECK(!options_.keep_bytes || sum_in_memory(request.data, place.bytes) == request.sum,
+  SlotState& state = slots_.at(request.completion.slot.id);
+  if (side == reads) return move_read(request, state);
+  state.writing = false;
+  FIRN_CHECK(!options_.keep_bytes || sum_in_memory(request.data, state.bytes) == request.sum,
              "the bytes for slot %u changed while they were being written",
              request.completion.slot.id);
   if (chance(options_.write_error_rate) || fails(writes, request.end_ns)) {
@@ -179,44 +179,44 @@ bool SimulatedDisk::move(Request& request, Side side) {
     request.completion.error = make_error(Code::io, EIO,
                                           fmt::format("write of slot {} ({} bytes): "
                                                       "a simulated error",
-                                                      request.completion.slot.id, place.bytes));
+                                                      request.completion.slot.id, state.bytes));
     dir_.trouble = request.completion.error.text;
     return true;
   }
-  if (options_.keep_bytes) move_write(request, place);
-  place.sum = request.sum;
-  if (options_.keep_bytes) request.completion.sum = place.sum;
-  place.filled = true;
-  place.lasting_corrupt = chance(options_.lasting_corrupt_rate);
-  if (place.lasting_corrupt) ++faults_.lasting_flips;
-  dir_.written_bytes += place.bytes;
+  if (options_.keep_bytes) move_write(request, state);
+  state.sum = request.sum;
+  if (options_.keep_bytes) request.completion.sum = state.sum;
+  state.filled = true;
+  state.lasting_corrupt = chance(options_.lasting_corrupt_rate);
+  if (state.lasting_corrupt) ++faults_.lasting_flips;
+  dir_.written_bytes += state.bytes;
   return true;
 }
 
-bool SimulatedDisk::move_read(Request& request, Place& place) {
+bool SimulatedDisk::move_read(Request& request, SlotState& state) {
   uint32_t id = request.completion.slot.id;
   if (chance(options_.read_error_rate) || fails(reads, request.end_ns)) {
     ++faults_.read_errors;
     request.completion.error =
         make_error(Code::io, EIO,
-                   fmt::format("read of slot {} ({} bytes): a simulated error", id, place.bytes));
+                   fmt::format("read of slot {} ({} bytes): a simulated error", id, state.bytes));
     dir_.trouble = request.completion.error.text;
     return true;
   }
   if (!options_.keep_bytes) {
-    dir_.read_bytes += place.bytes;
+    dir_.read_bytes += state.bytes;
     return true;
   }
-  if (request.reads > 0 || !read_elsewhere(request, place)) contents_ = place.data;
+  if (request.reads > 0 || !read_elsewhere(request, state)) contents_ = state.data;
   const bool flip = request.reads == 0 && chance(options_.corrupt_rate);
   if (flip) ++faults_.flipped;
-  if (flip || place.lasting_corrupt) contents_[random_() % contents_.size()] ^= std::byte{1};
+  if (flip || state.lasting_corrupt) contents_[random_() % contents_.size()] ^= std::byte{1};
   const Sum found = sum_of(contents_.data(), contents_.size());
-  unload(request.data, place.bytes);
-  if (found == place.sum) {
-    request.completion.sum = place.sum;
+  unload(request.data, state.bytes);
+  if (found == state.sum) {
+    request.completion.sum = state.sum;
     if (request.reads > 0) ++reread_;
-    dir_.read_bytes += place.bytes;
+    dir_.read_bytes += state.bytes;
     return true;
   }
   if (request.reads == 0) request.sum = found;
@@ -226,8 +226,8 @@ bool SimulatedDisk::move_read(Request& request, Place& place) {
       Code::corrupt, 0,
       fmt::format("slot {} ({} bytes) came back wrong {} times: its checksum is {}, but reads gave "
                   "{}; Firn withholds the bytes",
-                  id, place.bytes, attempts_most, place.sum.words(), request.sum.words()));
-  poison_memory(request.data, place.bytes);
+                  id, state.bytes, attempts_most, state.sum.words(), request.sum.words()));
+  poison_memory(request.data, state.bytes);
   return true;
 }
 
@@ -238,12 +238,12 @@ void SimulatedDisk::end(Request& request, uint64_t at_ns) {
   done.completion = std::move(request.completion);
   done.completion.busy_ns = done.due_ns - request.submitted_ns;
   uint32_t id = done.completion.slot.id;
-  Place& place = places_.at(id);
-  --place.jobs;
-  if (place.discarded && place.jobs == 0) {
-    slot_bytes_ -= place.bytes;
-    keep_old(place);
-    places_.erase(id);
+  SlotState& state = slots_.at(id);
+  --state.jobs;
+  if (state.discarded && state.jobs == 0) {
+    slot_bytes_ -= state.bytes;
+    keep_old(state);
+    slots_.erase(id);
   }
   auto after = std::upper_bound(done_.begin(), done_.end(), done.due_ns,
                                 [](uint64_t due, const Done& other) { return due < other.due_ns; });
@@ -260,14 +260,14 @@ bool SimulatedDisk::cancel(unsigned queue, uint64_t tag) {
     });
     if (found == waiting_[side].end()) continue;
     uint32_t id = found->completion.slot.id;
-    Place& place = places_.at(id);
+    SlotState& state = slots_.at(id);
     if (side == writes) {
-      place.writing = false;
-      place.filled = found->was_filled;
+      state.writing = false;
+      state.filled = found->was_filled;
     }
-    if (--place.jobs == 0 && place.discarded) {
-      slot_bytes_ -= place.bytes;
-      places_.erase(id);
+    if (--state.jobs == 0 && state.discarded) {
+      slot_bytes_ -= state.bytes;
+      slots_.erase(id);
     }
     waiting_[side].erase(found);
     speed_[side].end(0, now);
@@ -280,14 +280,14 @@ void SimulatedDisk::discard(Slot slot) {
   uint64_t now = options_.clock->now_ns();
   std::lock_guard lock(mutex_);
   advance(now);
-  auto found = places_.find(slot.id);
-  FIRN_CHECK(found != places_.end() && !found->second.discarded,
-             "discard of slot %u, which is not reserved", slot.id);
+  auto found = slots_.find(slot.id);
+  FIRN_CHECK(found != slots_.end() && !found->second.discarded,
+                   "discard of slot %u, which is not reserved", slot.id);
   found->second.discarded = true;
   if (found->second.jobs > 0) return;
   slot_bytes_ -= found->second.bytes;
   keep_old(found->second);
-  places_.erase(found);
+  slots_.erase(found);
 }
 
 size_t SimulatedDisk::poll(unsigned queue, std::span<StoreCompletion> out) {
@@ -317,7 +317,7 @@ StoreStats SimulatedDisk::stats() const {
   stats.dirs[0].read_bytes_s = speed_[reads].bytes_s();
   stats.written_bytes = dir_.written_bytes;
   stats.read_bytes = dir_.read_bytes;
-  stats.slots_in_use = places_.size();
+  stats.slots_in_use = slots_.size();
   stats.slot_bytes_in_use = slot_bytes_;
   stats.reread = reread_;
   stats.corrupt = corrupt_;

@@ -46,7 +46,7 @@ class SimulatedDisk final : public SimulatedStore {
   bool damaged(Slot slot) const override;
 
  private:
-  struct Place {
+  struct SlotState {
     size_t bytes = 0;
     std::vector<std::byte> data;
     Sum sum;
@@ -77,12 +77,12 @@ class SimulatedDisk final : public SimulatedStore {
   void start(Side side, uint64_t at_ns);
   /// The front request's bytes have moved; false when it has to go round again (a re-read).
   bool move(Request& request, Side side);
-  bool move_read(Request& request, Place& place);
+  bool move_read(Request& request, SlotState& state);
   // simulated_faults.cpp
-  void move_write(const Request& request, Place& place);
-  bool read_elsewhere(const Request& request, const Place& place);
-  Place* another(const Place& place);
-  void keep_old(Place& place);
+  void move_write(const Request& request, SlotState& state);
+  bool read_elsewhere(const Request& request, const SlotState& state);
+  SlotState* another(const SlotState& state);
+  void keep_old(SlotState& state);
   uint64_t lateness();
   bool fails(Side side, uint64_t now);
   // For memory's bytes or its tags: `contents_` has whichever there are.
@@ -99,9 +99,9 @@ class SimulatedDisk final : public SimulatedStore {
   SimulatedStoreOptions options_;
   mutable RankedMutex<Rank::store> mutex_;
   std::mt19937_64 random_;
-  std::map<uint32_t, Place> places_;
+  std::map<uint32_t, SlotState> slots_;
   std::vector<std::byte> contents_;   // of one request, while it is worked on
-  std::vector<std::byte> old_;        // contents of the place discarded last
+  std::vector<std::byte> old_;        // contents of the slot discarded last
   SimulatedFaults faults_;
   uint32_t next_id_ = 1;
   std::array<std::deque<Request>, 2> waiting_;  // the front may be on its way

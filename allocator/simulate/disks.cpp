@@ -14,9 +14,9 @@ Disks::Disks(unsigned count, const SimulatedStoreOptions& each, VirtualClock& cl
   }
 }
 
-Result<void> Disks::attach_staging(std::span<std::byte> region) {
+Result<void> Disks::attach_staging(std::span<std::byte> staging) {
   for (auto& disk : disks_)
-    if (Result<void> done = disk->attach_staging(region); !done) return done;
+    if (Result<void> done = disk->attach_staging(staging); !done) return done;
   return {};
 }
 

@@ -27,7 +27,7 @@ class Disks final : public Store {
 
   void on_transfer(std::function<void(const DiskTransfer&)> told) { told_ = std::move(told); }
 
-  Result<void> attach_staging(std::span<std::byte> region) override;
+  Result<void> attach_staging(std::span<std::byte> staging) override;
   Result<Slot> reserve(size_t bytes, bool wait) override;
   Result<void> write(unsigned queue, Slot slot, std::span<const std::byte> bytes,
                      uint64_t tag) override;

@@ -367,11 +367,11 @@ class CipherStore final : public Store {
   explicit CipherStore(std::unique_ptr<CipherStoreCore> core) : core_(core.release()) {}
   ~CipherStore() override { delete core_; }
 
-  Result<void> attach_staging(std::span<std::byte> region) override {
-    return core_ ? core_->lower().attach_staging(region) : abandoned();
+  Result<void> attach_staging(std::span<std::byte> staging) override {
+    return core_ ? core_->lower().attach_staging(staging) : abandoned();
   }
-  void detach_staging(std::span<std::byte> region) override {
-    if (core_) core_->lower().detach_staging(region);
+  void detach_staging(std::span<std::byte> staging) override {
+    if (core_) core_->lower().detach_staging(staging);
   }
   Result<Slot> reserve(size_t bytes, bool wait) override {
     if (!core_) return abandoned().error();

@@ -94,29 +94,29 @@ std::unique_ptr<Job> DirIo::withdraw(unsigned queue, uint64_t tag) {
   return nullptr;
 }
 
-Result<void> DirIo::attach(std::span<std::byte> region) {
+Result<void> DirIo::attach(std::span<std::byte> staging) {
   std::unique_lock lock(mutex_);
   if (!ring_) return {};
   Result<void> started = start();
   if (!started) return started;
-  change_regions(lock, region, true);
+  change_staging(lock, staging, true);
   return {};
 }
 
-void DirIo::detach(std::span<std::byte> region) {
+void DirIo::detach(std::span<std::byte> staging) {
   std::unique_lock lock(mutex_);
-  if (ring_ && !threads_.empty()) change_regions(lock, region, false);
+  if (ring_ && !threads_.empty()) change_staging(lock, staging, false);
 }
 
 /// Has the ring's thread do it; returns when it has, or there is no ring any more.
-void DirIo::change_regions(std::unique_lock<RankedMutex<Rank::dir_io>>& lock, std::span<std::byte> region,
-                           bool attached) {
-  regions_.push_back({region, attached});
-  const uint64_t number = ++regions_asked_;
+void DirIo::change_staging(std::unique_lock<RankedMutex<Rank::dir_io>>& lock,
+                           std::span<std::byte> staging, bool attached) {
+  staging_changes_.push_back({staging, attached});
+  const uint64_t number = ++changes_asked_;
   lock.unlock();
   wake();
   lock.lock();
-  attached_.wait(lock, [&] { return regions_seen_ >= number || !ring_; });
+  attached_.wait(lock, [&] { return changes_seen_ >= number || !ring_; });
 }
 
 bool DirIo::ring() const {

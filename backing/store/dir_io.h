@@ -7,7 +7,7 @@
 // the ring knows its files by itself.
 //
 // Owns: the jobs from submit() to finished(), the threads, the ring. Threads start with the first
-// job or region, and sleep when there is nothing to do.
+// job or piece of staging, and sleep when there is nothing to do.
 // Lock: mutex_, never held during a system call that moves bytes nor while a sum is taken, and
 // never while calling the host.
 #pragma once
@@ -57,10 +57,10 @@ class DirIo {
   Result<void> submit(std::unique_ptr<Job> job);
   /// A job of that queue and tag that has not begun, taken out; null when there is none.
   std::unique_ptr<Job> withdraw(unsigned queue, uint64_t tag);
-  /// Makes `region` known to the ring; returns when that is done, or was refused (see why()).
-  Result<void> attach(std::span<std::byte> region);
-  /// The ring forgets `region`, in which nothing is in flight; returns when that is done.
-  void detach(std::span<std::byte> region);
+  /// Makes `staging` known to the ring; returns when that is done, or was refused (see why()).
+  Result<void> attach(std::span<std::byte> staging);
+  /// The ring forgets `staging`, in which nothing is in flight; returns when that is done.
+  void detach(std::span<std::byte> staging);
 
   /// At most so many transfers in flight from now on (1 .. IoLimits::depth).
   void share_depth(unsigned depth);
@@ -74,8 +74,8 @@ class DirIo {
   enum Side : size_t { reads, writes };
 
   Result<void> start();
-  void change_regions(std::unique_lock<RankedMutex<Rank::dir_io>>& lock, std::span<std::byte> region,
-                      bool attached);
+  void change_staging(std::unique_lock<RankedMutex<Rank::dir_io>>& lock,
+                      std::span<std::byte> staging, bool attached);
   void wake();  // mutex_ not held
   bool idle() const { return waiting_[reads].empty() && waiting_[writes].empty(); }
   /// The next transfer, or none: nothing waits, or `depth` are in flight. mutex_ held.
@@ -102,17 +102,17 @@ class DirIo {
   const unsigned number_;  // of the directory, for the threads' names
 
   mutable RankedMutex<Rank::dir_io> mutex_;
-  RankedCondition work_;             // jobs, regions, or the end
-  RankedCondition attached_;         // a region was dealt with
+  RankedCondition work_;             // jobs, staging, or the end
+  RankedCondition attached_;         // a change of staging was dealt with
   std::array<std::deque<Job*>, 2> waiting_;  // with transfers not taken; owned until finished
   std::array<unsigned, 2> in_flight_{};      // transfers, by side
   unsigned depth_;                           // of them, just now
-  struct RegionChange {
-    std::span<std::byte> region;
+  struct StagingChange {
+    std::span<std::byte> staging;
     bool attached;  // else detached
   };
-  std::deque<RegionChange> regions_;              // that the ring's thread has not dealt with
-  uint64_t regions_asked_ = 0, regions_seen_ = 0;  // in all; by the ring's thread
+  std::deque<StagingChange> staging_changes_;     // that the ring's thread has not dealt with
+  uint64_t changes_asked_ = 0, changes_seen_ = 0;  // in all; by the ring's thread
   bool ring_;
   std::atomic<bool> has_file_{false};
   bool stopping_ = false;

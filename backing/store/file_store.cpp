@@ -92,19 +92,19 @@ FileStoreCore::~FileStoreCore() {
   for (auto& dir : dirs_) dir->io->stop();  // threads end while all they report to still stands
 }
 
-Result<void> FileStoreCore::attach_staging(std::span<std::byte> region) {
-  if (region.empty() || reinterpret_cast<uintptr_t>(region.data()) % store_alignment != 0 ||
-      region.size() % store_alignment != 0)
-    return invalid(fmt::format("staging of {} bytes at {}: not aligned to {}", region.size(),
-                               static_cast<void*>(region.data()), store_alignment));
+Result<void> FileStoreCore::attach_staging(std::span<std::byte> staging) {
+  if (staging.empty() || reinterpret_cast<uintptr_t>(staging.data()) % store_alignment != 0 ||
+      staging.size() % store_alignment != 0)
+    return invalid(fmt::format("staging of {} bytes at {}: not aligned to {}", staging.size(),
+                               static_cast<void*>(staging.data()), store_alignment));
   // All of them or none: the memory behind these addresses may be another's after a refusal.
   size_t attached = 0;
   const auto undo = [&] {
-    while (attached > 0) dirs_[--attached]->io->detach(region);
+    while (attached > 0) dirs_[--attached]->io->detach(staging);
   };
   try {
     for (; attached < dirs_.size(); ++attached) {
-      Result<void> done = dirs_[attached]->io->attach(region);
+      Result<void> done = dirs_[attached]->io->attach(staging);
       if (done) continue;
       undo();
       return done;
@@ -116,8 +116,8 @@ Result<void> FileStoreCore::attach_staging(std::span<std::byte> region) {
   return {};
 }
 
-void FileStoreCore::detach_staging(std::span<std::byte> region) {
-  for (auto& dir : dirs_) dir->io->detach(region);
+void FileStoreCore::detach_staging(std::span<std::byte> staging) {
+  for (auto& dir : dirs_) dir->io->detach(staging);
 }
 
 FileStoreCore::SlotState* FileStoreCore::state_of(Slot slot) {

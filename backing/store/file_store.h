@@ -42,8 +42,8 @@ class FileStoreCore final : public JobHost {
                 bool ring, std::string why);
   ~FileStoreCore();
 
-  Result<void> attach_staging(std::span<std::byte> region);
-  void detach_staging(std::span<std::byte> region);
+  Result<void> attach_staging(std::span<std::byte> staging);
+  void detach_staging(std::span<std::byte> staging);
   Result<Slot> reserve(size_t bytes, bool wait);
   Result<void> submit(StoreCompletion::Kind kind, unsigned queue, Slot slot, std::byte* data,
                       size_t bytes, uint64_t tag);

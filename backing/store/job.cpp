@@ -36,7 +36,7 @@ bool advance(Transfer& transfer, ssize_t result, const SpillFile& file) {
       transfer.done += left;
       return false;
     }
-    // Direct I/O goes on at an aligned place only; what came beyond is moved once more.
+    // Direct I/O goes on at an aligned offset only; what came beyond is moved once more.
     moved -= moved % store_alignment;
     transfer.done += moved;
     if (moved > 0) return true;

@@ -20,11 +20,11 @@ class FileStore final : public Store {
   explicit FileStore(std::unique_ptr<FileStoreCore> core) : core_(core.release()) {}
   ~FileStore() override { delete core_; }
 
-  Result<void> attach_staging(std::span<std::byte> region) override {
-    return core_ ? core_->attach_staging(region) : abandoned();
+  Result<void> attach_staging(std::span<std::byte> staging) override {
+    return core_ ? core_->attach_staging(staging) : abandoned();
   }
-  void detach_staging(std::span<std::byte> region) override {
-    if (core_) core_->detach_staging(region);
+  void detach_staging(std::span<std::byte> staging) override {
+    if (core_) core_->detach_staging(staging);
   }
   Result<Slot> reserve(size_t bytes, bool wait) override {
     if (!core_) return abandoned().error();

@@ -75,7 +75,7 @@ void RingLoop::run() {
 
 void RingLoop::loop() {
   while (refused_.empty()) {
-    register_regions();
+    apply_staging_changes();
     if (!fill()) return;
     if (refused_.empty() && io_.ring_asleep_) wait();
     reap();
@@ -163,26 +163,26 @@ void RingLoop::leave() {
   }
 }
 
-void RingLoop::register_regions() {
+void RingLoop::apply_staging_changes() {
   while (true) {
-    std::span<std::byte> region;
+    std::span<std::byte> staging;
     bool attached = false;
     {
       std::lock_guard lock(io_.mutex_);
-      if (io_.regions_.empty()) return;
-      region = io_.regions_.front().region;
-      attached = io_.regions_.front().attached;
+      if (io_.staging_changes_.empty()) return;
+      staging = io_.staging_changes_.front().staging;
+      attached = io_.staging_changes_.front().attached;
     }
-    if (!attached) forget_region(region);
+    if (!attached) forget_staging(staging);
     try {
-      for (size_t at = 0; attached && at < region.size(); at += buffer_bytes_max)
-        register_piece(region.data() + at, std::min(buffer_bytes_max, region.size() - at));
+      for (size_t at = 0; attached && at < staging.size(); at += buffer_bytes_max)
+        register_piece(staging.data() + at, std::min(buffer_bytes_max, staging.size() - at));
     } catch (const std::bad_alloc&) {  // its I/O costs more of the processor, and nothing else
     }
     {
       std::lock_guard lock(io_.mutex_);
-      io_.regions_.pop_front();
-      ++io_.regions_seen_;
+      io_.staging_changes_.pop_front();
+      ++io_.changes_seen_;
     }
     io_.attached_.notify_all();
   }
@@ -235,9 +235,10 @@ int RingLoop::update_buffer(int index, iovec buffer) {
   return enroll(IORING_REGISTER_BUFFERS_UPDATE, &update, sizeof update);
 }
 
-void RingLoop::forget_region(std::span<std::byte> region) {
+void RingLoop::forget_staging(std::span<std::byte> staging) {
   std::erase_if(buffers_, [&](const Buffer& buffer) {
-    if (buffer.begin < region.data() || buffer.begin >= region.data() + region.size()) return false;
+    if (buffer.begin < staging.data() || buffer.begin >= staging.data() + staging.size())
+      return false;
     if (update_buffer(buffer.index, {}) == 1) spare_buffers_.push_back(buffer.index);
     return true;
   });
@@ -268,14 +269,14 @@ bool RingLoop::fill() {
     {
       std::unique_lock lock(io_.mutex_);
       io_.ring_asleep_ = false;
-      while (io_.regions_.empty()) {
+      while (io_.staging_changes_.empty()) {
         if (!free_.empty()) transfer = io_.take();
         if (transfer || !idle()) break;
         if (io_.stopping_) return false;
         io_.work_.wait(lock);
       }
       if (!transfer) {
-        if (idle()) return true;  // a region is to be registered
+        if (idle()) return true;  // staging is to be registered
         // A later submission wakes us.
         io_.ring_asleep_ = true;
         arm_wake(io_.ring_wakes_);

@@ -8,7 +8,7 @@
 // threads go on.
 //
 // Owns: the ring, its registered buffers, the requests in flight. Locks: DirIo's, while taking
-// transfers and regions, and while it sleeps with nothing in flight.
+// transfers and staging, and while it sleeps with nothing in flight.
 #pragma once
 
 #include <liburing.h>
@@ -52,9 +52,9 @@ class RingLoop {
   void register_files();
   void give_up_number();
   int enroll(unsigned opcode, void* words, unsigned count);
-  void register_regions();
+  void apply_staging_changes();
   void register_piece(std::byte* begin, size_t bytes);
-  void forget_region(std::span<std::byte> region);
+  void forget_staging(std::span<std::byte> staging);
   int update_buffer(int index, iovec buffer);
   void refuse_buffers(const std::string& words);
   /// Takes what there is room for. Otherwise waits for it, with nothing in flight; false: the end.

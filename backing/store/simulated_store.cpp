@@ -36,11 +36,11 @@ bool SimulatedDisk::chance(double rate) {
   return static_cast<double>(random_() >> 11) * 0x1p-53 < rate;
 }
 
-Result<void> SimulatedDisk::attach_staging(std::span<std::byte> region) {
-  if (region.empty() || reinterpret_cast<uintptr_t>(region.data()) % store_alignment != 0 ||
-      region.size() % store_alignment != 0)
+Result<void> SimulatedDisk::attach_staging(std::span<std::byte> staging) {
+  if (staging.empty() || reinterpret_cast<uintptr_t>(staging.data()) % store_alignment != 0 ||
+      staging.size() % store_alignment != 0)
     return invalid(
-        fmt::format("staging of {} bytes: not aligned to {}", region.size(), store_alignment));
+        fmt::format("staging of {} bytes: not aligned to {}", staging.size(), store_alignment));
   return {};
 }
 

@@ -27,7 +27,7 @@ class SimulatedDisk final : public SimulatedStore {
  public:
   explicit SimulatedDisk(const SimulatedStoreOptions& options);
 
-  Result<void> attach_staging(std::span<std::byte> region) override;
+  Result<void> attach_staging(std::span<std::byte> staging) override;
   Result<Slot> reserve(size_t bytes, bool wait = true) override;
   Result<void> write(unsigned queue, Slot slot, std::span<const std::byte> bytes,
                      uint64_t tag) override;

@@ -83,27 +83,27 @@ void prefer_node(std::byte* data, size_t bytes, int node) {
 
 /// The same in huge pages that are there now; null where the system has too few, or a cgroup may
 /// not have them (hugetlb.2MB.max is found out page by page), or the kernel cannot say (before
-/// 5.14). The place is found with the guard behind it, since the kernel puts such a mapping next to
-/// another one. (Never over an existing mapping: the kernel takes that away before it refuses for
+/// 5.14). The address is found with the guard behind it, since the kernel puts such a mapping next
+/// to another. (Never over an existing mapping: the kernel takes that away before it refuses for
 /// want of pages, and other threads' memory may be in its place by then. Nor over what they map
 /// there meanwhile.)
 std::byte* map_huge(size_t bytes, int node) {
-  std::byte* place = reserve_aligned(bytes);
-  if (!place) return nullptr;
-  std::byte* guard = place + bytes;
-  if (::munmap(place, bytes) != 0) {
-    (void)::munmap(place, bytes + huge_bytes);
+  std::byte* base = reserve_aligned(bytes);
+  if (!base) return nullptr;
+  std::byte* guard = base + bytes;
+  if (::munmap(base, bytes) != 0) {
+    (void)::munmap(base, bytes + huge_bytes);
     return nullptr;
   }
-  void* data = ::mmap(place, bytes, protection,
+  void* data = ::mmap(base, bytes, protection,
                       flags | MAP_HUGETLB | MAP_HUGE_2MB | MAP_FIXED_NOREPLACE, -1, 0);
-  if (data == place) {
-    prefer_node(place, bytes, node);
-    if (::madvise(data, bytes, MADV_POPULATE_WRITE) == 0) return place;
+  if (data == base) {
+    prefer_node(base, bytes, node);
+    if (::madvise(data, bytes, MADV_POPULATE_WRITE) == 0) return base;
     (void)::munmap(data, bytes + huge_bytes);
     return nullptr;
   }
-  if (data != MAP_FAILED) (void)::munmap(data, bytes);  // (an old kernel's other place)
+  if (data != MAP_FAILED) (void)::munmap(data, bytes);  // (an old kernel chose another address)
   (void)::munmap(guard, huge_bytes);
   return nullptr;
 }

@@ -306,27 +306,27 @@ bool AddressSpace::of_device(uint64_t address) const {
   return false;
 }
 
-Place AddressSpace::place(uint64_t address, size_t bytes, int* device) const {
+MemoryKind AddressSpace::kind_of(uint64_t address, size_t bytes, int* device) const {
   *device = -1;
   const uint64_t end = address + bytes;
-  if (end < address) return Place::invalid;
+  if (end < address) return MemoryKind::invalid;
   if (const Allocation* allocation = allocation_around(address)) {
     const bool inside = end <= allocation->base + allocation->bytes;
     if (allocation->on_device()) *device = allocation->device;
-    if (allocation->on_device()) return inside ? Place::device : Place::invalid;
-    return inside ? Place::pinned : Place::pageable;
+    if (allocation->on_device()) return inside ? MemoryKind::device : MemoryKind::invalid;
+    return inside ? MemoryKind::pinned : MemoryKind::pageable;
   }
   if (reserved(address)) {
     for (uint64_t at = address; at < end;) {
       const Mapping* mapping = mapping_around(at);
-      if (!mapping || !mapping->reachable) return Place::invalid;
+      if (!mapping || !mapping->reachable) return MemoryKind::invalid;
       if (*device < 0) *device = mapping->frame->device;
       at = mapping->base + mapping->bytes;
     }
     if (*device < 0) *device = 0;  // host memory behind device addresses
-    return Place::device;
+    return MemoryKind::device;
   }
-  return of_device(address) ? Place::invalid : Place::pageable;
+  return of_device(address) ? MemoryKind::invalid : MemoryKind::pageable;
 }
 
 bool AddressSpace::open_to(uint64_t address, size_t bytes, int device) const {

@@ -137,13 +137,13 @@ bool of_host_frames(uint64_t address) {
 }  // namespace
 
 CUresult copy_body(const Rows& rows, Side to_side, Side from_side, int device, Body* body,
-                   Place* to, Place* from) {
+                   MemoryKind* to, MemoryKind* from) {
   int to_device = -1, from_device = -1;
-  *to = gpu().space.place(rows.to, rows.to_span(), &to_device);
-  *from = gpu().space.place(rows.from, rows.from_span(), &from_device);
-  if (!rows.to || !rows.from || *to == Place::invalid || *from == Place::invalid ||
-      (to_side == Side::device && *to == Place::pageable) ||
-      (from_side == Side::device && *from == Place::pageable))
+  *to = gpu().space.kind_of(rows.to, rows.to_span(), &to_device);
+  *from = gpu().space.kind_of(rows.from, rows.from_span(), &from_device);
+  if (!rows.to || !rows.from || *to == MemoryKind::invalid || *from == MemoryKind::invalid ||
+      (to_side == Side::device && *to == MemoryKind::pageable) ||
+      (from_side == Side::device && *from == MemoryKind::pageable))
     return CUDA_ERROR_INVALID_VALUE;
   const bool typed = to_side == Side::device || from_side == Side::device;
   const bool refused = typed ? gpu().refusals.host_copies_typed : gpu().refusals.host_copies;
@@ -165,8 +165,8 @@ CUresult copy_body(const Rows& rows, Side to_side, Side from_side, int device, B
   if (gpu().config.tags) make_tag_copy(rows, body);
   if (gpu().config.no_bytes) return CUDA_SUCCESS;
   body->run = [rows] { move_rows(rows); };
-  if (*to == Place::device && from_device < 0) make_arrival(rows, body);
-  if (*from == Place::device && to_device < 0) make_departure(rows, body);
+  if (*to == MemoryKind::device && from_device < 0) make_arrival(rows, body);
+  if (*from == MemoryKind::device && to_device < 0) make_departure(rows, body);
   return CUDA_SUCCESS;
 }
 
@@ -178,8 +178,8 @@ CUresult fill_body(uint64_t to, size_t pitch, unsigned value, size_t unit_bytes,
     return CUDA_ERROR_INVALID_VALUE;
   const size_t span = strided_span(row_bytes, height, pitch, 1, 0);
   int of = -1;
-  const Place place = gpu().space.place(to, span, &of);
-  if (place != Place::device && place != Place::pinned) return CUDA_ERROR_INVALID_VALUE;
+  const MemoryKind kind = gpu().space.kind_of(to, span, &of);
+  if (kind != MemoryKind::device && kind != MemoryKind::pinned) return CUDA_ERROR_INVALID_VALUE;
   body->type = node_memset;
   body->ranges = {{to, span}};
   body->link = &gpu().device(of >= 0 ? of : device).within;

@@ -27,7 +27,7 @@ void move_rows(const Rows& rows);
 
 /// For work on `device`, unless the addresses say more. The copy is not empty.
 CUresult copy_body(const Rows& rows, Side to_side, Side from_side, int device, Body* body,
-                   Place* to, Place* from);
+                   MemoryKind* to, MemoryKind* from);
 /// `unit_bytes` of `value`, repeated. The fill is not empty.
 CUresult fill_body(uint64_t to, size_t pitch, unsigned value, size_t unit_bytes, size_t width,
                    size_t height, int device, Body* body);

@@ -28,14 +28,14 @@ CUresult copy(Gate& gate, Rows rows, CUstream handle, bool wait, Side to_side, S
   if (CUresult result = find_stream(gate, handle, &stream)) return result;
   if (!rows.total()) return CUDA_SUCCESS;
   Body body{.entry = gate.entry()};
-  Place to{}, from{};
+  MemoryKind to{}, from{};
   if (CUresult result =
           copy_body(rows, to_side, from_side, stream->device, &body, &to, &from))
     return result;
   if (wait && !stream->capture && rows.total() <= inline_bytes_max && !body.link_ns &&
       !body.latency_ns && !gpu().scheduler.virtual_clock && quiet(*stream)) {
     if (CUresult result = submit(gate, stream, Body{.entry = gate.entry()})) return result;
-    if (from == Place::device && to != Place::device)
+    if (from == MemoryKind::device && to != MemoryKind::device)
       depart(rows);
     else
       move_rows(rows);
@@ -44,8 +44,8 @@ CUresult copy(Gate& gate, Rows rows, CUstream handle, bool wait, Side to_side, S
   }
   // Pageable memory: the source may be reused on return, the destination is complete on return.
   if (!wait && !stream->capture) {
-    if (from == Place::pageable && rows.total() <= staged_bytes_max && rows.rows == 1 &&
-        rows.slices == 1 && to != Place::pageable && !body.tags) {
+    if (from == MemoryKind::pageable && rows.total() <= staged_bytes_max && rows.rows == 1 &&
+        rows.slices == 1 && to != MemoryKind::pageable && !body.tags) {
       body.ranges.pop_back();
       if (body.run) {
         auto staged = std::make_shared<std::vector<char>>(
@@ -61,7 +61,7 @@ CUresult copy(Gate& gate, Rows rows, CUstream handle, bool wait, Side to_side, S
         };
       }
     } else {
-      wait = from == Place::pageable || to == Place::pageable;
+      wait = from == MemoryKind::pageable || to == MemoryKind::pageable;
     }
   }
   std::shared_ptr<Work> work;

@@ -29,8 +29,9 @@ int open_ticket(int file, uint64_t offset, uint64_t bytes) {
   const std::string path = "/proc/self/fd/" + std::to_string(file);
   const int fd = ::open(path.c_str(), O_RDWR);  // a program started meanwhile has it, too
   if (fd < 0) return fd;
-  const auto place = static_cast<off_t>(offset + bytes / granule_bytes);
-  if (bytes / granule_bytes < granule_bytes && ::lseek(fd, place, SEEK_SET) == place) return fd;
+  const auto position = static_cast<off_t>(offset + bytes / granule_bytes);
+  if (bytes / granule_bytes < granule_bytes && ::lseek(fd, position, SEEK_SET) == position)
+    return fd;
   ::close(fd);
   return -1;
 }
@@ -256,15 +257,15 @@ FIRN_GPU_API CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandl
     if (!handle || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
       return CUDA_ERROR_INVALID_VALUE;
     const int fd = static_cast<int>(reinterpret_cast<intptr_t>(shareable));
-    const off_t place = ::lseek(fd, 0, SEEK_CUR);
-    if (place <= 0 || place % granule_bytes == 0) return CUDA_ERROR_INVALID_VALUE;
+    const off_t position = ::lseek(fd, 0, SEEK_CUR);
+    if (position <= 0 || position % granule_bytes == 0) return CUDA_ERROR_INVALID_VALUE;
     const int copy = ::fcntl(fd, F_DUPFD_CLOEXEC, 0);
     if (copy < 0) return CUDA_ERROR_UNKNOWN;
     auto frame = std::make_shared<Frame>();
     frame->device = -1;  // counted where it was created
     frame->imported_fd = copy;
-    frame->bytes = place % granule_bytes * granule_bytes;
-    frame->offset = place / granule_bytes * granule_bytes;
+    frame->bytes = position % granule_bytes * granule_bytes;
+    frame->offset = position / granule_bytes * granule_bytes;
     frame->references = 1;
     frame->prop.type = CU_MEM_ALLOCATION_TYPE_PINNED;
     frame->prop.requestedHandleTypes = type;

@@ -16,7 +16,7 @@ CUresult with_graph(const char* entry, CUgraph handle, const auto& body) {
   });
 }
 
-// Lists as documented: the count alone when `out` is null; places that are left over become null.
+// Lists as documented: the count alone when `out` is null; elements that are left over become null.
 CUresult list(const GraphNodes& nodes, CUgraphNode* out, size_t* count) {
   if (!count) return CUDA_ERROR_INVALID_VALUE;
   if (out)

@@ -15,7 +15,7 @@ CUresult body_of(Gate& gate, const CUDA_KERNEL_NODE_PARAMS& is, bool with_kernel
 CUresult body_of(Gate& gate, const CUDA_MEMCPY3D& is, Body* body) {
   Rows rows;
   Side to_side = Side::any, from_side = Side::any;
-  Place to{}, from{};
+  MemoryKind to{}, from{};
   if (CUresult result = read_rows(&is, &rows, &to_side, &from_side)) return result;
   if (!rows.total()) return CUDA_ERROR_INVALID_VALUE;
   return copy_body(rows, to_side, from_side, gate.context()->device, body, &to, &from);

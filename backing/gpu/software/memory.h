@@ -140,7 +140,7 @@ struct DeviceMemory {
   uint64_t free_bytes() const { return capacity - used_bytes.now; }
 };
 
-enum class Place : uint8_t { pageable, pinned, device, invalid };
+enum class MemoryKind : uint8_t { pageable, pinned, device, invalid };
 
 class AddressSpace {
  public:
@@ -200,8 +200,8 @@ class AddressSpace {
   uint64_t host_registered_bytes() const { return registered_bytes_; }
   const std::map<uint64_t, Allocation>& allocations() const { return allocations_; }
 
-  /// Classifies [address, +bytes); `device` gets its ordinal (-1 for host memory).
-  Place place(uint64_t address, size_t bytes, int* device) const;
+  /// The kind of memory at [address, +bytes); `device` gets its ordinal (-1 for host memory).
+  MemoryKind kind_of(uint64_t address, size_t bytes, int* device) const;
   /// May that device use [address, +bytes), as far as it is mapped? (Linear memory is every one's.)
   bool open_to(uint64_t address, size_t bytes, int device) const;
   /// Is the address in the GPU's part of the address space (mapped or not)?

@@ -84,8 +84,8 @@ CUresult memory_operations_body(const CUstreamBatchMemOpParams* operations, unsi
     const size_t bytes = bytes_of(operation);
     if (bytes == 0) return CUDA_ERROR_INVALID_VALUE;
     int device = -1;
-    const Place place = gpu().space.place(operations[i].address, bytes, &device);
-    if (operations[i].address % bytes || (place != Place::device && place != Place::pinned))
+    const MemoryKind kind = gpu().space.kind_of(operations[i].address, bytes, &device);
+    if (operations[i].address % bytes || (kind != MemoryKind::device && kind != MemoryKind::pinned))
       return CUDA_ERROR_INVALID_VALUE;
     body->ranges.push_back({operations[i].address, bytes});
   }

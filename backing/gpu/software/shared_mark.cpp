@@ -13,8 +13,8 @@
 namespace firn::software {
 
 namespace {
-constexpr uint32_t places_most = 16384;
-constexpr size_t file_bytes = places_most * sizeof(SharedMarkPlace);
+constexpr uint32_t marks_most = 16384;
+constexpr size_t file_bytes = marks_most * sizeof(SharedMarkCounters);
 constexpr uint64_t magic = 0x746e766e72696631;  // "1firnvnt"
 
 struct Passed {
@@ -24,10 +24,10 @@ struct Passed {
 };
 static_assert(sizeof(Passed) <= sizeof(CUipcEventHandle));
 
-/// This process's own places. Under Gpu::mutex.
-struct Places {
+/// The counters of this process's own marks. Under Gpu::mutex.
+struct OwnMarks {
   MemoryFile file;
-  SharedMarkPlace* first = nullptr;
+  SharedMarkCounters* first = nullptr;
   std::vector<uint32_t> free;
   uint64_t serials = 0;
 
@@ -36,20 +36,20 @@ struct Places {
     file = MemoryFile("firn-gpu-events", file_bytes);
     void* at = ::mmap(nullptr, file_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file.fd(), 0);
     if (at == MAP_FAILED) return false;
-    first = static_cast<SharedMarkPlace*>(at);
-    for (uint32_t i = places_most; i-- > 0;) free.push_back(i);
+    first = static_cast<SharedMarkCounters*>(at);
+    for (uint32_t i = marks_most; i-- > 0;) free.push_back(i);
     return true;
   }
 };
-Places& places() {
-  static Places& all = *new Places;
+OwnMarks& own_marks() {
+  static OwnMarks& all = *new OwnMarks;
   return all;
 }
 }  // namespace
 
 void SharedMark::complete(uint64_t number) {
-  uint64_t before = place->completed.load();
-  while (before < number && !place->completed.compare_exchange_weak(before, number)) {
+  uint64_t before = counters->completed.load();
+  while (before < number && !counters->completed.compare_exchange_weak(before, number)) {
   }
 }
 
@@ -58,26 +58,26 @@ SharedMark::~SharedMark() {
     ::munmap(mapped, file_bytes);
     return;
   }
-  place->serial.store(0);
-  places().free.push_back(index);
+  counters->serial.store(0);
+  own_marks().free.push_back(index);
 }
 
 std::shared_ptr<SharedMark> make_shared_mark() {
-  Places& all = places();
+  OwnMarks& all = own_marks();
   if (!all.open() || all.free.empty()) return nullptr;
   auto mark = std::make_shared<SharedMark>();
   mark->index = all.free.back();
   all.free.pop_back();
-  mark->place = all.first + mark->index;
-  mark->place->recorded.store(0);
-  mark->place->completed.store(0);
-  mark->place->serial.store(++all.serials);
+  mark->counters = all.first + mark->index;
+  mark->counters->recorded.store(0);
+  mark->counters->completed.store(0);
+  mark->counters->serial.store(++all.serials);
   return mark;
 }
 
 bool export_mark(const SharedMark& mark, CUipcEventHandle* handle) {
   if (mark.mapped) return false;  // only the maker of the event passes it on
-  const Passed passed{magic, mark.place->serial.load(), ::getpid(), places().file.fd(),
+  const Passed passed{magic, mark.counters->serial.load(), ::getpid(), own_marks().file.fd(),
                       mark.index};
   std::memset(handle, 0, sizeof *handle);
   std::memcpy(handle, &passed, sizeof passed);
@@ -87,7 +87,7 @@ bool export_mark(const SharedMark& mark, CUipcEventHandle* handle) {
 std::shared_ptr<SharedMark> import_mark(const CUipcEventHandle& handle) {
   Passed passed{};
   std::memcpy(&passed, &handle, sizeof passed);
-  if (passed.magic != magic || passed.index >= places_most) return nullptr;
+  if (passed.magic != magic || passed.index >= marks_most) return nullptr;
   const std::string path =
       "/proc/" + std::to_string(passed.process) + "/fd/" + std::to_string(passed.fd);
   const int fd = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
@@ -98,8 +98,8 @@ std::shared_ptr<SharedMark> import_mark(const CUipcEventHandle& handle) {
   auto mark = std::make_shared<SharedMark>();
   mark->mapped = at;
   mark->index = passed.index;
-  mark->place = static_cast<SharedMarkPlace*>(at) + passed.index;
-  if (mark->place->serial.load() != passed.serial) return nullptr;
+  mark->counters = static_cast<SharedMarkCounters*>(at) + passed.index;
+  if (mark->counters->serial.load() != passed.serial) return nullptr;
   return mark;
 }
 

@@ -10,25 +10,25 @@
 
 namespace firn::software {
 
-/// In shared memory; the serial number distinguishes later users of the same place.
-struct SharedMarkPlace {
+/// In shared memory; the serial number distinguishes later users of the same counters.
+struct SharedMarkCounters {
   std::atomic<uint64_t> serial, recorded, completed;
 };
 
 struct SharedMark {
-  SharedMarkPlace* place = nullptr;
+  SharedMarkCounters* counters = nullptr;
   void* mapped = nullptr;  // imported: to be unmapped at the end; else null
-  uint32_t index = 0;      // else: of this process's own places
+  uint32_t index = 0;      // else: of this process's own counters
   ~SharedMark();
 
   /// The number of a new mark, which is to be completed.
-  uint64_t record() { return place->recorded.fetch_add(1) + 1; }
+  uint64_t record() { return counters->recorded.fetch_add(1) + 1; }
   void complete(uint64_t number);
-  uint64_t recorded() const { return place->recorded.load(); }
-  bool complete_to(uint64_t number) const { return place->completed.load() >= number; }
+  uint64_t recorded() const { return counters->recorded.load(); }
+  bool complete_to(uint64_t number) const { return counters->completed.load() >= number; }
 };
 
-/// A place among this process's own; null: there is none left.
+/// With counters among this process's own; null: there are none left.
 std::shared_ptr<SharedMark> make_shared_mark();
 /// Writes the 64 bytes by which another process finds it.
 bool export_mark(const SharedMark& mark, CUipcEventHandle* handle);

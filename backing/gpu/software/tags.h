@@ -1,7 +1,7 @@
 // Tags in place of bytes (firn/software_gpu.h): copies, fills and kernels of a GPU without bytes
 // move them, so that wrong bytes are seen although none are kept.
 //
-// Frames own theirs, by physical place: one that is mapped elsewhere brings what it held. Host
+// Frames own theirs, by physical address: one that is mapped elsewhere brings what it held. Host
 // memory has them by address, made when it is first written. Lock: Gpu::mutex.
 #pragma once
 

@@ -17,10 +17,10 @@ constexpr size_t slot_bytes = 1u << 20;
 class Forged final : public Store {
  public:
   explicit Forged(std::unique_ptr<Store> lower) : lower_(std::move(lower)) {}
-  Result<void> attach_staging(std::span<std::byte> region) override {
-    return lower_->attach_staging(region);
+  Result<void> attach_staging(std::span<std::byte> staging) override {
+    return lower_->attach_staging(staging);
   }
-  void detach_staging(std::span<std::byte> region) override { lower_->detach_staging(region); }
+  void detach_staging(std::span<std::byte> staging) override { lower_->detach_staging(staging); }
   Result<Slot> reserve(size_t bytes, bool wait) override { return lower_->reserve(bytes, wait); }
   Result<void> write(unsigned queue, Slot slot, std::span<const std::byte> bytes,
                      uint64_t tag) override {

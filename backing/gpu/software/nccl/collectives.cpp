@@ -13,9 +13,9 @@ constexpr size_t part_bytes_most = 1 << 20;
 
 class Collective {
  public:
-  Collective(Segment& segment, Signals& signals, const Work& work)
-      : mover_(segment, signals), work_(work), ranks_(static_cast<size_t>(segment.ranks())),
-        rank_(static_cast<size_t>(segment.rank())),
+  Collective(SharedMemory& shared, Signals& signals, const Work& work)
+      : mover_(shared, signals), work_(work), ranks_(static_cast<size_t>(shared.ranks())),
+        rank_(static_cast<size_t>(shared.rank())),
         element_(size_of(static_cast<ncclDataType_t>(work.type))),
         bytes_(work.count * element_) {
     reduction_.type = static_cast<ncclDataType_t>(work.type);
@@ -178,11 +178,11 @@ uint64_t bytes_of(const Work& work, int ranks) {
   }
 }
 
-void run(Segment& segment, Signals& signals, std::span<const Work> works) {
+void run(SharedMemory& shared, Signals& signals, std::span<const Work> works) {
   std::vector<Transfer> transfers;
   for (const Work& work : works) {
     if (!is_point_to_point(work.function)) {
-      Collective(segment, signals, work).run();
+      Collective(shared, signals, work).run();
       continue;
     }
     const bool sends = work.function == Function::send;
@@ -191,7 +191,7 @@ void run(Segment& segment, Signals& signals, std::span<const Work> works) {
                          work.count * size_of(static_cast<ncclDataType_t>(work.type)),
                          static_cast<uint32_t>(Function::send) << 16});
   }
-  if (!transfers.empty()) Mover(segment, signals).move(transfers);
+  if (!transfers.empty()) Mover(shared, signals).move(transfers);
 }
 
 }  // namespace firn::nccl

@@ -38,6 +38,6 @@ static_assert(sizeof(Work) == 48);
 uint64_t bytes_of(const Work& work, int ranks);
 
 /// Throws Aborted.
-void run(Segment& segment, Signals& signals, std::span<const Work> works);
+void run(SharedMemory& shared, Signals& signals, std::span<const Work> works);
 
 }  // namespace firn::nccl

@@ -11,13 +11,13 @@ namespace {
 
 ncclResult_t id_from_first(ncclComm_t parent, const std::vector<int>& members, Id* id,
                            bool* first) {
-  *first = members.front() == parent->segment->rank();
+  *first = members.front() == parent->shared->rank();
   return *first ? make_id(id) : ncclSuccess;
 }
 
 ncclResult_t make_child(ncclComm_t parent, const std::vector<int>& members, const Id& id,
                         ncclComm_t* made) {
-  const auto mine = std::find(members.begin(), members.end(), parent->segment->rank());
+  const auto mine = std::find(members.begin(), members.end(), parent->shared->rank());
   return make_communicator(made, id, static_cast<int>(members.size()),
                            static_cast<int>(mine - members.begin()), parent->context,
                            parent->device);
@@ -47,7 +47,7 @@ ncclResult_t make_communicator(ncclComm_t* made, const Id& id, int ranks, int ra
   const InContext in(context);
   FIRN_NCCL_TRY(checked("cuEventCreate",
                         driver().cuEventCreate(&comm->behind, CU_EVENT_DISABLE_TIMING)));
-  const ncclResult_t joined = Segment::join(id, ranks, rank, uuid.bytes, &comm->segment);
+  const ncclResult_t joined = SharedMemory::join(id, ranks, rank, uuid.bytes, &comm->shared);
   if (joined != ncclSuccess) {
     (void)driver().cuEventDestroy(comm->behind);
     return joined;
@@ -61,11 +61,11 @@ ncclResult_t split(ncclComm_t parent, int color, int key, ncclComm_t* made) {
   struct Wish {
     int color, key;
   } const wish{color, key};
-  Segment& segment = *parent->segment;
+  SharedMemory& shared = *parent->shared;
   std::vector<std::array<char, exchange_bytes>> all;
-  FIRN_NCCL_TRY(segment.exchange(&wish, sizeof wish, &all));
+  FIRN_NCCL_TRY(shared.exchange(&wish, sizeof wish, &all));
   std::vector<std::pair<int, int>> by_key;
-  for (int rank = 0; rank < segment.ranks(); ++rank) {
+  for (int rank = 0; rank < shared.ranks(); ++rank) {
     Wish each;
     std::memcpy(&each, all[static_cast<size_t>(rank)].data(), sizeof each);
     if (color != no_color && each.color == color) by_key.emplace_back(each.key, rank);
@@ -76,7 +76,7 @@ ncclResult_t split(ncclComm_t parent, int color, int key, ncclComm_t* made) {
   Id id{};
   bool first = false;
   if (!members.empty()) FIRN_NCCL_TRY(id_from_first(parent, members, &id, &first));
-  FIRN_NCCL_TRY(segment.exchange(&id, sizeof id, &all));
+  FIRN_NCCL_TRY(shared.exchange(&id, sizeof id, &all));
   if (members.empty()) return ncclSuccess;
   std::memcpy(&id, all[static_cast<size_t>(members.front())].data(), sizeof id);
   return make_child(parent, members, id, made);
@@ -84,33 +84,33 @@ ncclResult_t split(ncclComm_t parent, int color, int key, ncclComm_t* made) {
 
 ncclResult_t shrink(ncclComm_t parent, const std::vector<int>& excluded, ncclComm_t* made) {
   *made = nullptr;
-  Segment& segment = *parent->segment;
+  SharedMemory& shared = *parent->shared;
   std::vector<int> members;
-  for (int rank = 0; rank < segment.ranks(); ++rank)
+  for (int rank = 0; rank < shared.ranks(); ++rank)
     if (std::find(excluded.begin(), excluded.end(), rank) == excluded.end())
       members.push_back(rank);
-  if (std::find(members.begin(), members.end(), segment.rank()) == members.end())
+  if (std::find(members.begin(), members.end(), shared.rank()) == members.end())
     return fail(ncclInvalidArgument, "rank %d shrinks a communicator that excludes it",
-                segment.rank());
+                shared.rank());
   Id id{};
   bool first = false;
   FIRN_NCCL_TRY(id_from_first(parent, members, &id, &first));
-  RankPlace& place = segment.place(members.front());
+  RankRecord& record = shared.record(members.front());
   const uint64_t number = ++parent->shrinks;
   if (first) {
-    std::memcpy(place.shrunk, &id, sizeof id);
-    place.shrinks.store(number, std::memory_order_release);
-    segment.ring_all();
+    std::memcpy(record.shrunk, &id, sizeof id);
+    record.shrinks.store(number, std::memory_order_release);
+    shared.ring_all();
   } else {
     // (Not wait_until(): a rank that is lost may be why it is shrunk.)
-    const auto until = Segment::Clock::now() + std::chrono::minutes(1);
-    while (place.shrinks.load(std::memory_order_acquire) < number) {
-      if (Segment::Clock::now() > until)
+    const auto until = SharedMemory::Clock::now() + std::chrono::minutes(1);
+    while (record.shrinks.load(std::memory_order_acquire) < number) {
+      if (SharedMemory::Clock::now() > until)
         return fail(ncclSystemError, "rank %d did not shrink the communicator within a minute",
                     members.front());
-      segment.wait_for_bell(segment.bell());
+      shared.wait_for_bell(shared.bell());
     }
-    std::memcpy(&id, place.shrunk, sizeof id);
+    std::memcpy(&id, record.shrunk, sizeof id);
   }
   return make_child(parent, members, id, made);
 }
@@ -130,10 +130,10 @@ ncclResult_t wait_for_kernels(ncclComm_t comm) {
 ncclResult_t end_communicator(ncclComm_t comm, bool abort) {
   if (abort) {
     comm->signals.abort.store(true, std::memory_order_release);
-    comm->segment->ring(comm->segment->rank());
+    comm->shared->ring(comm->shared->rank());
   }
   const ncclResult_t waited = wait_for_kernels(comm);
-  comm->segment->leave(abort ? RankPlace::aborted : RankPlace::left);
+  comm->shared->leave(abort ? RankRecord::aborted : RankRecord::left);
   // Kernels that never ran may still use it: then it stays.
   if (waited != ncclSuccess) return waited;
   const InContext in(comm->context);

@@ -1,6 +1,6 @@
 // A communicator, as one rank has it: made from a unique id, or out of another communicator.
 //
-// Owns: the rank's side of the shared segment, an event behind its last kernel, the list of work in
+// Owns: the rank's side of the shared memory, an event behind its last kernel, the list of work in
 // host memory that its kernels read. Locks: one thread at a time uses a communicator, as NCCL wants
 // it; ncclCommAbort and ncclCommGetAsyncError may come from another.
 #pragma once
@@ -13,12 +13,12 @@
 
 #include "backing/gpu/software/nccl/collectives.h"
 #include "backing/gpu/software/nccl/driver.h"
-#include "backing/gpu/software/nccl/segment.h"
+#include "backing/gpu/software/nccl/shared_memory.h"
 #include "backing/gpu/software/nccl/work_list.h"
 
 struct ncclComm {
   firn::nccl::Signals signals;
-  std::unique_ptr<firn::nccl::Segment> segment;
+  std::unique_ptr<firn::nccl::SharedMemory> shared;
   CUcontext context = nullptr;
   CUdevice device = 0;
 

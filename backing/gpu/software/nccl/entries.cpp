@@ -153,7 +153,7 @@ FIRN_NCCL_ENTRY const char* ncclGetLastError(ncclComm_t comm) {
 
 FIRN_NCCL_ENTRY ncclResult_t ncclCommCount(const ncclComm_t comm, int* count) {
   FIRN_NCCL_TRY(there(comm));
-  *count = comm->segment->ranks();
+  *count = comm->shared->ranks();
   return ncclSuccess;
 }
 
@@ -165,7 +165,7 @@ FIRN_NCCL_ENTRY ncclResult_t ncclCommCuDevice(const ncclComm_t comm, int* device
 
 FIRN_NCCL_ENTRY ncclResult_t ncclCommUserRank(const ncclComm_t comm, int* rank) {
   FIRN_NCCL_TRY(there(comm));
-  *rank = comm->segment->rank();
+  *rank = comm->shared->rank();
   return ncclSuccess;
 }
 

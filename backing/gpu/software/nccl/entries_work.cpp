@@ -40,8 +40,8 @@ ncclResult_t ask(ncclComm_t comm, CUstream stream, const Asked& asked) {
   if (comm == nullptr) return fail(ncclInvalidArgument, "no communicator");
   if (asked.type < 0 || asked.type >= ncclNumTypes)
     return fail(ncclInvalidArgument, "no data type %d", static_cast<int>(asked.type));
-  if (asked.root < 0 || asked.root >= comm->segment->ranks())
-    return fail(ncclInvalidArgument, "no rank %d of %d", asked.root, comm->segment->ranks());
+  if (asked.root < 0 || asked.root >= comm->shared->ranks())
+    return fail(ncclInvalidArgument, "no rank %d of %d", asked.root, comm->shared->ranks());
   if (const int error = comm->signals.error.load(std::memory_order_acquire); error != ncclSuccess)
     return fail(static_cast<ncclResult_t>(error), "%s", comm->signals.words.c_str());
   if (asked.count == 0) return ncclSuccess;

@@ -92,7 +92,7 @@ ncclResult_t group_simulate_end(float* microseconds) {
   double longest = 0;
   for (const Plan& plan : std::exchange(mine.plans, {})) {
     uint64_t bytes = 0;
-    for (const Work& work : plan.works) bytes += bytes_of(work, plan.comm->segment->ranks());
+    for (const Work& work : plan.works) bytes += bytes_of(work, plan.comm->shared->ranks());
     const auto moved = static_cast<double>(plan.comm->moved_bytes.load());
     const double took = static_cast<double>(plan.comm->moving_ns.load()) / 1000;
     const double rate = moved > 0 && took > 0 ? moved / took : bytes_per_microsecond;

@@ -16,7 +16,7 @@ constexpr size_t parameters_most = 4096;
 struct Parameters {
   ncclComm* comm;
   const Work* list;  // null: the work follows
-  uint64_t taken;    // places of the list to give back; 0: it is kept (a graph's)
+  uint64_t taken;    // elements of the list to give back; 0: it is kept (a graph's)
   uint32_t works;
   uint32_t counted;  // the communicator counts this launch: it is no graph's
   Work inlined[(parameters_most - 32) / sizeof(Work)];
@@ -38,13 +38,13 @@ void run_kernel(void** parameters, const unsigned*, const unsigned*) {
     const std::lock_guard lock(comm->one_kernel);
     try {
       if (!comm->signals.abort.load(std::memory_order_acquire))
-        run(*comm->segment, comm->signals, works);
+        run(*comm->shared, comm->signals, works);
     } catch (const Aborted&) {
     }
   }
   const auto took = std::chrono::steady_clock::now() - begin;
   comm->moving_ns += static_cast<uint64_t>(std::chrono::nanoseconds(took).count());
-  for (const Work& work : works) comm->moved_bytes += bytes_of(work, comm->segment->ranks());
+  for (const Work& work : works) comm->moved_bytes += bytes_of(work, comm->shared->ranks());
   // Its last act: a thread that waits for it may then free the communicator.
   if (given.counted != 0) comm->ended.fetch_add(1, std::memory_order_acq_rel);
 }

@@ -30,7 +30,7 @@ void take(Pipe& pipe, uint64_t at, void* to, size_t bytes) {
 }  // namespace
 
 bool Mover::send_some(Transfer& transfer) {
-  Pipe& pipe = segment_.pipe(segment_.rank(), transfer.peer);
+  Pipe& pipe = shared_.pipe(shared_.rank(), transfer.peer);
   uint64_t written = pipe.written.load(std::memory_order_relaxed);
   size_t room = pipe_bytes - (written - pipe.read.load(std::memory_order_acquire));
   if (!transfer.begun) {
@@ -47,12 +47,12 @@ bool Mover::send_some(Transfer& transfer) {
   put(pipe, written, transfer.at + transfer.done, now);
   transfer.done += now;
   pipe.written.store(written + now, std::memory_order_release);
-  segment_.ring(transfer.peer);
+  shared_.ring(transfer.peer);
   return true;
 }
 
 bool Mover::receive_some(Transfer& transfer) {
-  Pipe& pipe = segment_.pipe(transfer.peer, segment_.rank());
+  Pipe& pipe = shared_.pipe(transfer.peer, shared_.rank());
   uint64_t read = pipe.read.load(std::memory_order_relaxed);
   size_t there = pipe.written.load(std::memory_order_acquire) - read;
   if (!transfer.begun) {
@@ -64,7 +64,7 @@ bool Mover::receive_some(Transfer& transfer) {
       stay(ncclInvalidUsage, "rank " + std::to_string(transfer.peer) + " sends " +
                                  std::to_string(first.bytes) + " bytes for work " +
                                  std::to_string(first.kind) + ", rank " +
-                                 std::to_string(segment_.rank()) + " wants " +
+                                 std::to_string(shared_.rank()) + " wants " +
                                  std::to_string(transfer.bytes) + " for work " +
                                  std::to_string(transfer.kind));
     read += sizeof first;
@@ -77,7 +77,7 @@ bool Mover::receive_some(Transfer& transfer) {
   take(pipe, read, transfer.at + transfer.done, now);
   transfer.done += now;
   pipe.read.store(read + now, std::memory_order_release);
-  segment_.ring(transfer.peer);
+  shared_.ring(transfer.peer);
   return true;
 }
 
@@ -86,10 +86,10 @@ bool Mover::step(Transfer& transfer) {
 }
 
 void Mover::move(std::vector<Transfer>& transfers) {
-  const auto ranks = static_cast<size_t>(segment_.ranks());
+  const auto ranks = static_cast<size_t>(shared_.ranks());
   std::vector<char> taken(2 * ranks);  // by an earlier transfer of that direction and peer
   for (;;) {
-    const uint32_t seen = segment_.bell();
+    const uint32_t seen = shared_.bell();
     bool moved = false, left = false;
     std::fill(taken.begin(), taken.end(), 0);
     for (Transfer& each : transfers) {
@@ -107,10 +107,10 @@ void Mover::move(std::vector<Transfer>& transfers) {
 }
 
 void Mover::wait(uint32_t seen) {
-  segment_.wait_for_bell(seen);
-  if (segment_.bell() != seen) return;
+  shared_.wait_for_bell(seen);
+  if (shared_.bell() != seen) return;
   std::string why;
-  if (segment_.lost_rank(&why) < 0) return;
+  if (shared_.lost_rank(&why) < 0) return;
   // Its last bytes may have arrived: goes round once more before giving up.
   if (signals_.error.load() != ncclSuccess) stay(ncclRemoteError, std::move(why));
   signals_.note(ncclRemoteError, std::move(why));
@@ -119,9 +119,9 @@ void Mover::wait(uint32_t seen) {
 void Mover::stay(ncclResult_t result, std::string why) {
   signals_.note(result, std::move(why));
   for (;;) {
-    const uint32_t seen = segment_.bell();
+    const uint32_t seen = shared_.bell();
     if (signals_.abort.load(std::memory_order_acquire)) throw Aborted{};
-    segment_.wait_for_bell(seen);
+    shared_.wait_for_bell(seen);
   }
 }
 

@@ -1,4 +1,4 @@
-// Moves bytes from rank to rank through the shared segment's pipes, for the kernels of collectives
+// Moves bytes from rank to rank through the shared memory's pipes, for the kernels of collectives
 // and of sends and receives. Every transfer begins with a few words that both sides must agree on.
 //
 // Owns nothing. Locks: none; one kernel of a rank moves at a time.
@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "backing/gpu/software/nccl/segment.h"
+#include "backing/gpu/software/nccl/shared_memory.h"
 
 namespace firn::nccl {
 
@@ -41,7 +41,7 @@ struct Signals {
 
 class Mover {
  public:
-  Mover(Segment& segment, Signals& signals) : segment_(segment), signals_(signals) {}
+  Mover(SharedMemory& shared, Signals& signals) : shared_(shared), signals_(signals) {}
 
   /// Moves all of them, side by side: those to one peer, and those from one, in their order. Where
   /// a rank is lost, or the sides disagree, the error is noted and the kernel stays, as a real
@@ -55,7 +55,7 @@ class Mover {
   void wait(uint32_t seen);
   [[noreturn]] void stay(ncclResult_t result, std::string why);
 
-  Segment& segment_;
+  SharedMemory& shared_;
   Signals& signals_;
 };
 

@@ -62,19 +62,19 @@ void WorkList::close() {
 }
 
 ncclResult_t WorkList::write(std::span<const Work> works, const Work** at, uint64_t* taken) {
-  if (works.size() > places)
+  if (works.size() > capacity)
     return fail(ncclInvalidUsage, "a group of %zu pieces of work: %zu at most", works.size(),
-                places);
+                capacity);
   if (first_ == nullptr) FIRN_NCCL_TRY(open());
-  const size_t place = written_ % places;
-  const size_t skipped = place + works.size() > places ? places - place : 0;
+  const size_t position = written_ % capacity;
+  const size_t skipped = position + works.size() > capacity ? capacity - position : 0;
   *taken = skipped + works.size();
   // (A list longer than half of the ring waits until all is read.)
-  const uint64_t most = *taken > places ? 0 : places - *taken;
+  const uint64_t most = *taken > capacity ? 0 : capacity - *taken;
   for (uint64_t read = read_.load(std::memory_order_acquire); written_ - read > most;
        read = read_.load(std::memory_order_acquire))
     read_.wait(read);
-  Work* const begin = first_ + (written_ + skipped) % places;
+  Work* const begin = first_ + (written_ + skipped) % capacity;
   std::memcpy(static_cast<void*>(begin), works.data(), works.size_bytes());
   written_ += *taken;
   *at = begin;

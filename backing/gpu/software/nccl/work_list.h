@@ -17,12 +17,12 @@ namespace firn::nccl {
 class WorkList {
  public:
   static constexpr size_t bytes = 1 << 20;
-  static constexpr size_t places = bytes / sizeof(Work);
+  static constexpr size_t capacity = bytes / sizeof(Work);
 
   /// Writes the pieces one after the other, waiting while kernels have yet to read what is there.
-  /// The communicator's context is current. `taken`: places, with those left empty at the end.
+  /// The communicator's context is current. `taken`: elements, with those left empty at the end.
   ncclResult_t write(std::span<const Work> works, const Work** at, uint64_t* taken);
-  /// In a kernel: it has read what took so many places.
+  /// In a kernel: it has read what took so many elements.
   void has_read(uint64_t taken) {
     read_.fetch_add(taken, std::memory_order_acq_rel);
     read_.notify_all();
@@ -35,7 +35,7 @@ class WorkList {
 
   Work* first_ = nullptr;
   bool frames_ = false;
-  uint64_t written_ = 0;               // places, ever
+  uint64_t written_ = 0;               // elements, ever
   std::atomic<uint64_t> read_{0};
 };
 

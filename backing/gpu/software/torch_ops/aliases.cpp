@@ -54,7 +54,7 @@ at::Tensor make_sparse(c10::DispatchKey key, const at::SparseTensorImpl* from,
 }  // namespace
 
 const Aliases::Storage& Aliases::storage_of(const c10::Storage& original) {
-  const auto [place, added] =
+  const auto [found, added] =
       storage_of_original_.try_emplace(original.unsafeGetStorageImpl(), storages_.size());
   if (added) {
     void* const bytes = original.mutable_data();
@@ -63,7 +63,7 @@ const Aliases::Storage& Aliases::storage_of(const c10::Storage& original) {
                        original.resizable());
     storages_.push_back({original, std::move(alias), bytes});
   }
-  return storages_[place->second];
+  return storages_[found->second];
 }
 
 at::Tensor Aliases::sparse_alias_of(const at::Tensor& tensor) {
@@ -79,9 +79,9 @@ at::Tensor Aliases::sparse_alias_of(const at::Tensor& tensor) {
 
 at::Tensor Aliases::alias_of(const at::Tensor& tensor) {
   if (tensor.is_sparse()) return sparse_alias_of(tensor);
-  const auto [place, added] =
+  const auto [found, added] =
       pair_of_original_.try_emplace(tensor.unsafeGetTensorImpl(), pairs_.size());
-  if (!added) return pairs_[place->second].alias;
+  if (!added) return pairs_[found->second].alias;
   const Storage& storage = storage_of(tensor.storage());
   at::Tensor alias = at::detail::make_tensor<c10::TensorImpl>(
       c10::Storage(storage.alias), c10::DispatchKeySet(c10::DispatchKey::CPU), tensor.dtype());
@@ -126,14 +126,14 @@ c10::IValue Aliases::to_cpu(const c10::IValue& value) {
 }
 
 c10::Storage Aliases::fresh_storage(const c10::Storage& cpu) {
-  const auto [place, added] = fresh_.try_emplace(cpu.unsafeGetStorageImpl());
+  const auto [found, added] = fresh_.try_emplace(cpu.unsafeGetStorageImpl());
   if (added) {
     c10::DataPtr memory = device_memory(cpu.nbytes());
     if (cpu.nbytes() != 0) copies_.push_back({cpu, memory.get(), cpu.nbytes()});
-    place->second = c10::Storage(c10::Storage::use_byte_size_t{}, cpu.nbytes(), std::move(memory),
+    found->second = c10::Storage(c10::Storage::use_byte_size_t{}, cpu.nbytes(), std::move(memory),
                                  c10::cuda::CUDACachingAllocator::get(), /*resizable=*/true);
   }
-  return place->second;
+  return found->second;
 }
 
 at::Tensor Aliases::original_of(const at::Tensor& tensor) {

@@ -128,13 +128,13 @@ class Replay {
          const torch::jit::Stack& results, const std::vector<Aliases::Copy>& copies)
       : target_(target), key_(key), name_(std::move(name)), arguments_(std::move(arguments)) {
     for (const c10::Storage& storage : storages_in(results)) {
-      Place place{nullptr, 0};
+      Destination destination{nullptr, 0};
       for (const Aliases::Copy& copy : copies) {
         if (copy.from.unsafeGetStorageImpl() == storage.unsafeGetStorageImpl()) {
-          place = {copy.to, copy.bytes};
+          destination = {copy.to, copy.bytes};
         }
       }
-      places_.push_back(place);
+      destinations_.push_back(destination);
     }
   }
 
@@ -143,11 +143,12 @@ class Replay {
       torch::jit::Stack stack = arguments_;
       run_cpu(target_, key_, &stack);
       const auto storages = storages_in(stack);
-      TORCH_CHECK(storages.size() == places_.size(), "another number of results");
-      for (size_t index = 0; index < places_.size(); ++index) {
-        if (places_[index].to == nullptr) continue;
-        TORCH_CHECK(storages[index].nbytes() == places_[index].bytes, "another size of results");
-        std::memcpy(places_[index].to, storages[index].data(), places_[index].bytes);
+      TORCH_CHECK(storages.size() == destinations_.size(), "another number of results");
+      for (size_t index = 0; index < destinations_.size(); ++index) {
+        if (destinations_[index].to == nullptr) continue;
+        TORCH_CHECK(storages[index].nbytes() == destinations_[index].bytes,
+                    "another size of results");
+        std::memcpy(destinations_[index].to, storages[index].data(), destinations_[index].bytes);
       }
     } catch (const std::exception& error) {
       // As on a GPU, where an assertion in a kernel loses the context: nothing later can be right.
@@ -158,7 +159,7 @@ class Replay {
   }
 
  private:
-  struct Place {
+  struct Destination {  // of one result
     void* to;  // null for an argument or a view of one
     size_t bytes;
   };
@@ -167,7 +168,7 @@ class Replay {
   c10::DispatchKey key_;
   std::string name_;
   torch::jit::Stack arguments_;
-  std::vector<Place> places_;
+  std::vector<Destination> destinations_;
 };
 
 }  // namespace

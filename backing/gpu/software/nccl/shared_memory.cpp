@@ -1,5 +1,5 @@
-// The shared segment: see segment.h.
-#include "backing/gpu/software/nccl/segment.h"
+// See shared_memory.h.
+#include "backing/gpu/software/nccl/shared_memory.h"
 
 #include <fcntl.h>
 #include <linux/futex.h>
@@ -42,7 +42,7 @@ long futex(std::atomic<uint32_t>& word, int operation, uint32_t value, const tim
 
 }  // namespace
 
-struct Segment::Header {
+struct SharedMemory::Header {
   std::atomic<uint64_t> magic, number;
   std::atomic<int32_t> ranks;
   std::atomic<int32_t> joined;
@@ -66,13 +66,13 @@ ncclResult_t make_id(Id* id) {
   return ncclSuccess;
 }
 
-Segment::~Segment() {
+SharedMemory::~SharedMemory() {
   for (int each : watched_)
     if (each >= 0) ::close(each);
   if (header_ != nullptr) ::munmap(header_, bytes_);
 }
 
-ncclResult_t Segment::open(const Id& id) {
+ncclResult_t SharedMemory::open(const Id& id) {
   if (id.magic != magic) return fail(ncclInvalidArgument, "not an id of the software NCCL");
   int file = -1;
   {
@@ -88,8 +88,8 @@ ncclResult_t Segment::open(const Id& id) {
       return fail(ncclSystemError, "the process %d that made the id cannot be reached: %s: %s",
                   id.process, path, strerror(errno));
   }
-  const size_t places = static_cast<size_t>(ranks_) * sizeof(RankPlace);
-  const size_t pipes_at = header_bytes + (places + 4095) / 4096 * 4096;
+  const size_t records = static_cast<size_t>(ranks_) * sizeof(RankRecord);
+  const size_t pipes_at = header_bytes + (records + 4095) / 4096 * 4096;
   bytes_ = pipes_at + static_cast<size_t>(ranks_) * static_cast<size_t>(ranks_) * sizeof(Pipe);
   struct stat now {};
   uint64_t begin[2] = {};
@@ -107,36 +107,36 @@ ncclResult_t Segment::open(const Id& id) {
   if (at == MAP_FAILED)
     return fail(ncclSystemError, "%zu bytes of shared memory: %s", bytes_, strerror(error));
   header_ = static_cast<Header*>(at);
-  places_ = reinterpret_cast<RankPlace*>(static_cast<char*>(at) + header_bytes);
+  records_ = reinterpret_cast<RankRecord*>(static_cast<char*>(at) + header_bytes);
   pipes_ = static_cast<char*>(at) + pipes_at;
   return ncclSuccess;
 }
 
-ncclResult_t Segment::take_place(const char device[16]) {
+ncclResult_t SharedMemory::register_rank(const char device[16]) {
   int32_t none = 0;
   if (!header_->ranks.compare_exchange_strong(none, ranks_) && none != ranks_)
     return fail(ncclInvalidArgument, "a communicator of %d ranks, of %d elsewhere", ranks_, none);
-  RankPlace& mine = places_[rank_];
+  RankRecord& mine = records_[rank_];
   none = 0;
   if (!mine.process.compare_exchange_strong(none, getpid()))
     return fail(ncclInvalidUsage, "rank %d has joined twice", rank_);
   std::memcpy(mine.device, device, sizeof mine.device);
-  mine.state.store(RankPlace::joined, std::memory_order_release);
+  mine.state.store(RankRecord::joined, std::memory_order_release);
   header_->joined.fetch_add(1, std::memory_order_acq_rel);
   ring_all();
   return ncclSuccess;
 }
 
-ncclResult_t Segment::join(const Id& id, int ranks, int rank, const char device[16],
-                           std::unique_ptr<Segment>* joined) {
-  std::unique_ptr<Segment> segment(new Segment);
-  segment->ranks_ = ranks;
-  segment->rank_ = rank;
-  segment->watched_.assign(static_cast<size_t>(ranks), -1);
-  FIRN_NCCL_TRY(segment->open(id));
-  FIRN_NCCL_TRY(segment->take_place(device));
-  FIRN_NCCL_TRY(segment->wait_until("all ranks to join", [&] {
-    return segment->header_->joined.load(std::memory_order_acquire) >= ranks;
+ncclResult_t SharedMemory::join(const Id& id, int ranks, int rank, const char device[16],
+                           std::unique_ptr<SharedMemory>* joined) {
+  std::unique_ptr<SharedMemory> shared(new SharedMemory);
+  shared->ranks_ = ranks;
+  shared->rank_ = rank;
+  shared->watched_.assign(static_cast<size_t>(ranks), -1);
+  FIRN_NCCL_TRY(shared->open(id));
+  FIRN_NCCL_TRY(shared->register_rank(device));
+  FIRN_NCCL_TRY(shared->wait_until("all ranks to join", [&] {
+    return shared->header_->joined.load(std::memory_order_acquire) >= ranks;
   }));
   {  // All ranks have it open.
     const std::lock_guard lock(made_mutex);
@@ -146,50 +146,50 @@ ncclResult_t Segment::join(const Id& id, int ranks, int rank, const char device[
     }
   }
   for (int other = 0; other < ranks; ++other)
-    if (other != rank && std::memcmp(segment->places_[other].device, device, 16) == 0)
+    if (other != rank && std::memcmp(shared->records_[other].device, device, 16) == 0)
       return fail(ncclInvalidUsage, "Duplicate GPU detected : rank %d and rank %d both on one "
                   "CUDA device", rank, other);
-  *joined = std::move(segment);
+  *joined = std::move(shared);
   return ncclSuccess;
 }
 
-Pipe& Segment::pipe(int from, int to) {
+Pipe& SharedMemory::pipe(int from, int to) {
   const size_t index = static_cast<size_t>(from) * static_cast<size_t>(ranks_) +
                        static_cast<size_t>(to);
   return *reinterpret_cast<Pipe*>(pipes_ + index * sizeof(Pipe));
 }
 
-void Segment::wait_for_bell(uint32_t seen) {
+void SharedMemory::wait_for_bell(uint32_t seen) {
   const timespec within{0, std::chrono::nanoseconds(look_every).count()};
-  (void)futex(places_[rank_].bell, FUTEX_WAIT, seen, &within);
+  (void)futex(records_[rank_].bell, FUTEX_WAIT, seen, &within);
 }
 
-void Segment::ring(int rank) {
-  places_[rank].bell.fetch_add(1, std::memory_order_acq_rel);
-  (void)futex(places_[rank].bell, FUTEX_WAKE, INT_MAX, nullptr);
+void SharedMemory::ring(int rank) {
+  records_[rank].bell.fetch_add(1, std::memory_order_acq_rel);
+  (void)futex(records_[rank].bell, FUTEX_WAKE, INT_MAX, nullptr);
 }
 
-void Segment::ring_all() {
+void SharedMemory::ring_all() {
   for (int rank = 0; rank < ranks_; ++rank) ring(rank);
 }
 
-int Segment::lost_rank(std::string* why) {
+int SharedMemory::lost_rank(std::string* why) {
   for (int rank = 0; rank < ranks_; ++rank) {
-    RankPlace& place = places_[rank];
-    const uint32_t state = place.state.load(std::memory_order_acquire);
-    if (rank == rank_ || state == RankPlace::absent || state == RankPlace::left) continue;
-    if (state == RankPlace::aborted) {
+    RankRecord& record = records_[rank];
+    const uint32_t state = record.state.load(std::memory_order_acquire);
+    if (rank == rank_ || state == RankRecord::absent || state == RankRecord::left) continue;
+    if (state == RankRecord::aborted) {
       *why = "rank " + std::to_string(rank) + " has aborted the communicator";
       return rank;
     }
-    const pid_t process = place.process.load(std::memory_order_relaxed);
+    const pid_t process = record.process.load(std::memory_order_relaxed);
     if (process == getpid()) continue;
     int& watched = watched_[static_cast<size_t>(rank)];
     if (watched < 0) watched = static_cast<int>(syscall(SYS_pidfd_open, process, 0));
     pollfd ended{watched, POLLIN, 0};
     if (watched < 0 ? errno != ESRCH : poll(&ended, 1, 0) <= 0) continue;
     // (It may have left as its last act.)
-    if (place.state.load(std::memory_order_acquire) == RankPlace::left) continue;
+    if (record.state.load(std::memory_order_acquire) == RankRecord::left) continue;
     *why = "the process " + std::to_string(process) + " of rank " + std::to_string(rank) +
            " has ended";
     return rank;
@@ -197,12 +197,12 @@ int Segment::lost_rank(std::string* why) {
   return -1;
 }
 
-void Segment::leave(RankPlace::State state) {
-  places_[rank_].state.store(state, std::memory_order_release);
+void SharedMemory::leave(RankRecord::State state) {
+  records_[rank_].state.store(state, std::memory_order_release);
   ring_all();
 }
 
-ncclResult_t Segment::wait_until(const char* what, const std::function<bool()>& there) {
+ncclResult_t SharedMemory::wait_until(const char* what, const std::function<bool()>& there) {
   const auto until = Clock::now() + join_within;
   for (std::string why;;) {
     const uint32_t seen = bell();
@@ -217,20 +217,20 @@ ncclResult_t Segment::wait_until(const char* what, const std::function<bool()>& 
   }
 }
 
-// A rank is one exchange ahead of another at most, so two places for words are enough.
-ncclResult_t Segment::exchange(const void* mine, size_t bytes,
+// A rank is one exchange ahead of another at most, so two buffers for words are enough.
+ncclResult_t SharedMemory::exchange(const void* mine, size_t bytes,
                                std::vector<std::array<char, exchange_bytes>>* all) {
   const uint64_t number = ++exchanges_;
-  std::memcpy(places_[rank_].words[number % 2], mine, bytes);
-  places_[rank_].exchanges.store(number, std::memory_order_release);
+  std::memcpy(records_[rank_].words[number % 2], mine, bytes);
+  records_[rank_].exchanges.store(number, std::memory_order_release);
   ring_all();
   all->resize(static_cast<size_t>(ranks_));
   for (int rank = 0; rank < ranks_; ++rank) {
-    RankPlace& place = places_[rank];
+    RankRecord& record = records_[rank];
     FIRN_NCCL_TRY(wait_until("words of all ranks", [&] {
-      return place.exchanges.load(std::memory_order_acquire) >= number;
+      return record.exchanges.load(std::memory_order_acquire) >= number;
     }));
-    std::memcpy((*all)[static_cast<size_t>(rank)].data(), place.words[number % 2],
+    std::memcpy((*all)[static_cast<size_t>(rank)].data(), record.words[number % 2],
                 exchange_bytes);
   }
   return ncclSuccess;

@@ -33,7 +33,7 @@ struct Id {
 };
 static_assert(sizeof(Id) <= sizeof(ncclUniqueId));
 
-/// Makes a segment without ranks; it is kept until they have joined.
+/// Makes shared memory without ranks; it is kept until they have joined.
 ncclResult_t make_id(Id* id);
 
 inline constexpr size_t pipe_bytes = 256 << 10;
@@ -45,7 +45,7 @@ struct Pipe {
   alignas(64) char bytes[pipe_bytes];
 };
 
-struct RankPlace {
+struct RankRecord {
   enum State : uint32_t { absent, joined, left, aborted };
   alignas(64) std::atomic<uint32_t> bell;  // a futex: something has changed for this rank
   std::atomic<uint32_t> state;
@@ -57,24 +57,24 @@ struct RankPlace {
   char shrunk[exchange_bytes];             // the last one's Id
 };
 
-class Segment {
+class SharedMemory {
  public:
   using Clock = std::chrono::steady_clock;
 
   /// Joins as `rank` and waits until all `ranks` have. `device`: a UUID, each rank's another.
   static ncclResult_t join(const Id& id, int ranks, int rank, const char device[16],
-                           std::unique_ptr<Segment>* joined);
-  ~Segment();
-  Segment(const Segment&) = delete;
-  Segment& operator=(const Segment&) = delete;
+                           std::unique_ptr<SharedMemory>* joined);
+  ~SharedMemory();
+  SharedMemory(const SharedMemory&) = delete;
+  SharedMemory& operator=(const SharedMemory&) = delete;
 
   int ranks() const { return ranks_; }
   int rank() const { return rank_; }
   Pipe& pipe(int from, int to);
-  RankPlace& place(int rank) { return places_[rank]; }
+  RankRecord& record(int rank) { return records_[rank]; }
 
   /// Waits until this rank's bell has rung since it was `seen`, for a few milliseconds at most.
-  uint32_t bell() const { return places_[rank_].bell.load(std::memory_order_acquire); }
+  uint32_t bell() const { return records_[rank_].bell.load(std::memory_order_acquire); }
   void wait_for_bell(uint32_t seen);
   void ring(int rank);
   void ring_all();
@@ -82,7 +82,7 @@ class Segment {
   /// A rank that has ended or aborted without leaving; -1: none. `why` gets the words.
   int lost_rank(std::string* why);
   /// This rank leaves: `state` is left or aborted.
-  void leave(RankPlace::State state);
+  void leave(RankRecord::State state);
 
   /// Every rank gives words (at most exchange_bytes) and gets all ranks'. Waits for all of them.
   ncclResult_t exchange(const void* mine, size_t bytes, std::vector<std::array<char, exchange_bytes>>* all);
@@ -90,13 +90,13 @@ class Segment {
   ncclResult_t wait_until(const char* what, const std::function<bool()>& there);
 
  private:
-  Segment() = default;
+  SharedMemory() = default;
   ncclResult_t open(const Id& id);
-  ncclResult_t take_place(const char device[16]);
+  ncclResult_t register_rank(const char device[16]);
 
   struct Header;
   Header* header_ = nullptr;
-  RankPlace* places_ = nullptr;
+  RankRecord* records_ = nullptr;
   char* pipes_ = nullptr;
   size_t bytes_ = 0;
   int ranks_ = 0, rank_ = 0;

@@ -54,7 +54,7 @@ bool EngineImpl::give_host_back(bool pressed) {
   if (abandoned_) return false;
   Entered context(*this);
   if (!can_use(context)) return false;
-  std::optional<HostTier::Region> region;
+  std::optional<HostTier::Extent> region;
   {
     Lock lock(mutex_);
     if (!pressed) {

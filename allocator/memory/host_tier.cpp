@@ -12,7 +12,7 @@ namespace firn {
 namespace {
 constexpr uint64_t registered_at_once = 128u << 20;  // so that start-up stays short
 constexpr uint64_t refused_wait_ns = 1'000'000'000;  // before the system is asked again
-constexpr uint64_t least_bytes = 2u << 20;  // a smaller region holds no piece
+constexpr uint64_t least_bytes = 2u << 20;  // a smaller extent holds no piece
 constexpr size_t align_up(size_t bytes) {
   return (bytes + store_alignment - 1) / store_alignment * store_alignment;
 }
@@ -45,13 +45,13 @@ uint64_t HostTier::room() const {
 HostTier::~HostTier() {
   if (abandoned_) return;
   unregister();
-  delete &regions_;
+  delete &extents_;
 }
 
 void HostTier::unregister() {
-  for (Region& region : regions_)
-    if (std::exchange(region.registered, false))
-      (void)driver_.mem_host_unregister(region.memory.bytes().data());
+  for (Extent& extent : extents_)
+    if (std::exchange(extent.registered, false))
+      (void)driver_.mem_host_unregister(extent.memory.bytes().data());
 }
 
 bool HostTier::grow(size_t bytes) {
@@ -70,7 +70,7 @@ bool HostTier::grow(size_t bytes) {
 uint64_t HostTier::ahead_bytes() const {
   if (!ahead_ || preparing_ || (exhausted_ && !asks_again_) || mapped_ >= most()) return 0;
   if (wanted_ == 0 && ranges_.used() == 0) return 0;  // nothing leaves the device so far
-  const uint64_t least = room_ ? room_->region_bytes : registered_at_once;
+  const uint64_t least = room_ ? room_->extent_bytes : registered_at_once;
   const uint64_t spare = std::clamp(ranges_.used() / 2, least, std::max(least, 8 * least));
   if (wanted_ == 0 && mapped_ >= ranges_.used() + spare) return 0;
   const uint64_t size = std::min(std::max<uint64_t>(spare, wanted_), most() - mapped_);
@@ -170,22 +170,22 @@ bool HostTier::adopt(Ahead ahead) {
     return false;
   }
   const std::span<std::byte> span = ahead.memory->bytes();
-  Region region{std::move(*ahead.memory), ahead.registered, ahead.own_bytes, ahead.shared_bytes};
+  Extent extent{std::move(*ahead.memory), ahead.registered, ahead.own_bytes, ahead.shared_bytes};
   try {
-    regions_.reserve(regions_.size() + 1);
+    extents_.reserve(extents_.size() + 1);
     ranges_.add(reinterpret_cast<uint64_t>(span.data()), span.size());
   } catch (const std::bad_alloc&) {  // for its bookkeeping; none of it is in use
     exhausted_ = true;
-    unclaim(region.own_bytes, region.shared_bytes);
-    give(std::move(region));
+    unclaim(extent.own_bytes, extent.shared_bytes);
+    give(std::move(extent));
     return false;
   }
   mapped_ += span.size();
-  regions_.push_back(std::move(region));
+  extents_.push_back(std::move(extent));
   return true;
 }
 
-bool HostTier::add_region(size_t size) {
+bool HostTier::add_extent(size_t size) {
   Ahead ahead;
   ahead.bytes = size;
   prepare(ahead);
@@ -199,18 +199,18 @@ void HostTier::unclaim(uint64_t own_bytes, uint64_t shared_bytes) {
 
 bool HostTier::close_one() {
   if (closing_) return false;
-  const Region* least = nullptr;
+  const Extent* least = nullptr;
   uint64_t least_kept = UINT64_MAX;
-  for (const Region& region : regions_) {
-    const auto begin = reinterpret_cast<uint64_t>(region.memory.bytes().data());
-    const uint64_t bytes = region.memory.bytes().size();
+  for (const Extent& extent : extents_) {
+    const auto begin = reinterpret_cast<uint64_t>(extent.memory.bytes().data());
+    const uint64_t bytes = extent.memory.bytes().size();
     if (mapped_ < own_ + bytes) continue;  // the rest would move nothing
     uint64_t kept = bytes;
     for (auto it = ranges_.free_ranges().lower_bound(begin);
          it != ranges_.free_ranges().end() && it->first < begin + bytes; ++it)
       kept -= it->second;
     if (kept < least_kept) {
-      least = &region;
+      least = &extent;
       least_kept = kept;
     }
   }
@@ -234,7 +234,7 @@ bool HostTier::close_one() {
   return true;
 }
 
-/// (Regions are never adjacent, so that a free range lies in one. The list has room for it.)
+/// (Extents are never adjacent, so that a free range lies in one. The list has room for it.)
 void HostTier::close_range(uint64_t begin, uint64_t bytes) {
   FIRN_CHECK(ranges_.remove(begin, bytes), "no free range at %llx", (unsigned long long)begin);
   closed_ranges_.push_back({begin, bytes});
@@ -245,23 +245,23 @@ bool HostTier::closes(const Staging& staging) const {
   return closing_ && staging.data >= closing_ && staging.data < closing_ + closing_bytes_;
 }
 
-std::optional<HostTier::Region> HostTier::take_closed() {
+std::optional<HostTier::Extent> HostTier::take_closed() {
   if (!closing_ || closing_free_ < closing_bytes_) return std::nullopt;
-  for (size_t i = 0; i < regions_.size(); ++i) {
-    if (regions_[i].memory.bytes().data() != closing_) continue;
-    Region region = std::move(regions_[i]);
-    regions_.erase(regions_.begin() + static_cast<ptrdiff_t>(i));
+  for (size_t i = 0; i < extents_.size(); ++i) {
+    if (extents_[i].memory.bytes().data() != closing_) continue;
+    Extent extent = std::move(extents_[i]);
+    extents_.erase(extents_.begin() + static_cast<ptrdiff_t>(i));
     closing_ = nullptr;
     closed_ranges_.clear();
-    unclaim(region.own_bytes, region.shared_bytes);
-    return region;
+    unclaim(extent.own_bytes, extent.shared_bytes);
+    return extent;
   }
   return std::nullopt;
 }
 
-void HostTier::give(Region region) const {
-  if (store_) store_->detach_staging(region.memory.bytes());
-  if (region.registered) (void)driver_.mem_host_unregister(region.memory.bytes().data());
+void HostTier::give(Extent extent) const {
+  if (store_) store_->detach_staging(extent.memory.bytes());
+  if (extent.registered) (void)driver_.mem_host_unregister(extent.memory.bytes().data());
 }
 
 void HostTier::reopen() {
@@ -302,7 +302,7 @@ Staging* HostTier::acquire(size_t bytes, uint64_t reserve) {
 Staging* HostTier::acquire_beyond(size_t bytes) {
   bytes = align_up(bytes);
   auto begin = ranges_.take(bytes);
-  if (!begin && add_region(bytes)) begin = ranges_.take(bytes);
+  if (!begin && add_extent(bytes)) begin = ranges_.take(bytes);
   if (!begin) return nullptr;
   return staging_at(*begin, bytes);
 }

@@ -1,9 +1,10 @@
 // The host tier: pinned staging memory that copies and I/O pass through, and that is allowed to
 // linger as a second home of cold pieces, within its own budget.
 //
-// Owns the regions. A Staging is counted by references: the piece whose bytes it holds, a copy in
-// flight, an I/O request in flight; with the last one its memory is free again. The caller holds
-// the engine's lock, with the device's context current.
+// Owns the extents: memory that the system gave in one call, which is registered and given back as
+// one. A Staging is a part of an extent, counted by references: the piece whose bytes it holds, a
+// copy in flight, an I/O request in flight; with the last one its memory is free again. The caller
+// holds the engine's lock, with the device's context current.
 #pragma once
 
 #include <atomic>
@@ -34,14 +35,14 @@ struct Staging {
 struct HostRoom {
   std::atomic<uint64_t> left_bytes{UINT64_MAX};
   uint64_t kept_bytes = 0;
-  uint64_t region_bytes = uint64_t{128} << 20;  // made, or given back, at a time; at least
+  uint64_t extent_bytes = uint64_t{128} << 20;  // made, or given back, at a time; at least
 };
 
 class HostTier {
  public:
   /// `shared_left`: bytes that the process's engines may still map together, beyond the first `own`
   /// bytes of each; null: no sharing. `no_bytes`: addresses without memory (simulation). `node`:
-  /// the memory node to take it from, -1: any. `ahead`: only prepare() makes regions, never
+  /// the memory node to take it from, -1: any. `ahead`: only prepare() makes extents, never
   /// acquire(). `room`: limits what is made; null: as much as the system gives.
   HostTier(const Driver& driver, Store* store, uint64_t budget_bytes,
            std::atomic<uint64_t>* shared_left, uint64_t own, bool no_bytes = false, int node = -1,
@@ -77,22 +78,22 @@ class HostTier {
   /// Until it gives some, no thread should wait for it (may_grow()).
   void look_again(uint64_t now_ns);
 
-  struct Region {
+  struct Extent {
     StagingRegion memory;
     bool registered;
     uint64_t own_bytes, shared_bytes;  // claimed for it
   };
-  /// For others who need the memory: closes the region that holds the least, so that nothing more
+  /// For others who need the memory: closes the extent that holds the least, so that nothing more
   /// enters it. False: one is closed already, or no more can be spared.
   bool close_one();
   bool closing() const { return closing_ != nullptr; }
-  /// Does it lie in the region that is closed?
+  /// Does it lie in the extent that is closed?
   bool closes(const Staging& staging) const;
-  /// The closed region once it is empty, to be given back by give(), which needs neither the lock
+  /// The closed extent once it is empty, to be given back by give(), which needs neither the lock
   /// nor a context.
-  std::optional<Region> take_closed();
-  void give(Region region) const;
-  /// Opens the closed region for use again.
+  std::optional<Extent> take_closed();
+  void give(Extent extent) const;
+  /// Opens the closed extent for use again.
   void reopen();
 
   /// Bytes that this engine can come to use, as things stand.
@@ -102,7 +103,7 @@ class HostTier {
   const std::string& trouble() const { return trouble_; }
   /// Unregisters the memory from the driver; nothing is in flight any more.
   void unregister();
-  /// In the child after fork: leaves the parent's regions untouched; another thread may have been
+  /// In the child after fork: leaves the parent's extents untouched; another thread may have been
   /// adding to them.
   void abandon() { abandoned_ = true; }
 
@@ -115,7 +116,7 @@ class HostTier {
   void make(Ahead& ahead) const;
   bool adopt(Ahead ahead);
   bool grow(size_t bytes);
-  bool add_region(size_t size);
+  bool add_extent(size_t size);
   /// For a taken range, which is given back on std::bad_alloc.
   Staging* staging_at(uint64_t begin, size_t bytes);
   bool claim(Ahead& ahead);
@@ -139,10 +140,10 @@ class HostTier {
   bool asking_ = false;      // the memory being made, if any, is such a try
   uint64_t exhausted_ns_ = 0;  // look_again() saw it first; 0: not yet
   const uint64_t own_;
-  std::byte* closing_ = nullptr;  // start of the closed region
+  std::byte* closing_ = nullptr;  // start of the closed extent
   uint64_t closing_bytes_ = 0, closing_free_ = 0;
   std::vector<std::pair<uint64_t, uint64_t>> closed_ranges_;  // free ranges of it: begin, bytes
-  std::vector<Region>& regions_ = *new std::vector<Region>;  // owned; left behind when abandoned
+  std::vector<Extent>& extents_ = *new std::vector<Extent>;  // owned; left behind when abandoned
   bool abandoned_ = false;
   RangeMap ranges_;
   std::string trouble_;

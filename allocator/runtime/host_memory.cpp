@@ -14,7 +14,7 @@ constexpr uint64_t share_wait_ns = 500'000'000;  // between counts of the sharer
 // And between checks of the memory left, at 100 us each: if plenty, little, too little is left.
 constexpr uint64_t plenty_wait_ns = 100'000'000, little_wait_ns = 20'000'000;
 constexpr uint64_t short_wait_ns = 5'000'000;
-constexpr uint64_t region_part = 32, region_least = 16u << 20, region_most = 128u << 20;
+constexpr uint64_t extent_part = 32, extent_least = 16u << 20, extent_most = 128u << 20;
 constexpr double pressure_most = 10;             // percent, see memory_pressure()
 // Stands for the memory of the machine, or of the container whose root it is.
 constexpr const char* memory_place = "/";
@@ -45,9 +45,9 @@ void HostMemory::start(uint64_t least_bytes) {
   const uint64_t machine = machine_memory_bytes();
   told_ = machine > 0;
   room_.kept_bytes = host_kept_bytes(machine);
-  // Small on a small machine: such a region is soon written, and given back.
-  room_.region_bytes =
-      std::clamp(machine / region_part, region_least, region_most) / granule_bytes * granule_bytes;
+  // Small on a small machine: such an extent is soon written, and given back.
+  room_.extent_bytes =
+      std::clamp(machine / extent_part, extent_least, extent_most) / granule_bytes * granule_bytes;
   look();
 }
 

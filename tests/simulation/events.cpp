@@ -14,7 +14,7 @@ uint64_t word(const void* pointer) { return reinterpret_cast<uint64_t>(pointer);
 CUresult mem_address_reserve(CUdeviceptr* address, size_t bytes, size_t alignment,
                              CUdeviceptr hint, unsigned long long flags) {
   const CUresult result = real.mem_address_reserve(address, bytes, alignment, hint, flags);
-  if (result == CUDA_SUCCESS) events->add_region(*address, bytes);
+  if (result == CUDA_SUCCESS) events->add_range(*address, bytes);
   events->note("reserve", bytes, static_cast<uint64_t>(result));
   return result;
 }
@@ -55,7 +55,7 @@ CUresult mem_set_access(CUdeviceptr address, size_t bytes, const CUmemAccessDesc
 CUresult mem_host_register(void* address, size_t bytes, unsigned flags) {
   const CUresult result = real.mem_host_register(address, bytes, flags);
   events->refused_registers += result != CUDA_SUCCESS;
-  events->add_region(word(address), bytes);
+  events->add_range(word(address), bytes);
   events->note("register", bytes, static_cast<uint64_t>(result));
   return result;
 }
@@ -126,14 +126,14 @@ void Events::note(const char* what, uint64_t a, uint64_t b, uint64_t c) {
 }
 
 uint64_t Events::named(uint64_t address) const {
-  for (size_t i = 0; i < regions_.size(); ++i)
-    if (address - regions_[i].base < regions_[i].bytes)
-      return (i + 1) << 48 | (address - regions_[i].base);
+  for (size_t i = 0; i < ranges_.size(); ++i)
+    if (address - ranges_[i].base < ranges_[i].bytes)
+      return (i + 1) << 48 | (address - ranges_[i].base);
   return 0;
 }
 
-Result<void> SeenStore::attach_staging(std::span<std::byte> region) {
-  return store_.attach_staging(region);
+Result<void> SeenStore::attach_staging(std::span<std::byte> staging) {
+  return store_.attach_staging(staging);
 }
 
 Result<Slot> SeenStore::reserve(size_t bytes, bool wait) {

@@ -1,8 +1,8 @@
 // What the engines ask of the driver and of the store, in order, as one number: the same seed has
-// to give the same, whatever addresses the system hands out. Addresses are told by the region that
+// to give the same, whatever addresses the system hands out. Addresses are told by the range that
 // they lie in. Also where faults of the driver come in that the software GPU does not have.
 //
-// Owns: the regions, the log. One per process; one thread at a time.
+// Owns: the ranges, the log. One per process; one thread at a time.
 #pragma once
 
 #include <cstdint>
@@ -21,9 +21,9 @@ class Events {
   /// The driver's table, of which calls that matter go through this.
   void stand_in_front(Driver& driver);
   void note(const char* what, uint64_t a = 0, uint64_t b = 0, uint64_t c = 0);
-  /// The region's number and the place in it.
+  /// The range's number and the offset in it.
   uint64_t named(uint64_t address) const;
-  void add_region(uint64_t base, uint64_t bytes) { regions_.push_back({base, bytes}); }
+  void add_range(uint64_t base, uint64_t bytes) { ranges_.push_back({base, bytes}); }
   uint64_t hash() const { return hash_; }
   uint64_t count() const { return count_; }
   /// Every event goes there, one line each, from now on.
@@ -37,10 +37,10 @@ class Events {
            refused_registers = 0;
 
  private:
-  struct Region {
+  struct Range {
     uint64_t base, bytes;
   };
-  std::vector<Region> regions_;
+  std::vector<Range> ranges_;
   uint64_t hash_ = 0, count_ = 0;
   std::FILE* log_ = nullptr;
 };
@@ -50,7 +50,7 @@ class SeenStore final : public Store {
  public:
   SeenStore(SimulatedStore& store, TagMemory& tags, Events& events)
       : store_(store), tags_(tags), events_(events) {}
-  Result<void> attach_staging(std::span<std::byte> region) override;
+  Result<void> attach_staging(std::span<std::byte> staging) override;
   Result<Slot> reserve(size_t bytes, bool wait) override;
   Result<void> write(unsigned queue, Slot slot, std::span<const std::byte> bytes,
                      uint64_t tag) override;

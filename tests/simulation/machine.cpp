@@ -155,7 +155,7 @@ void Machine::open_engines(std::function<bool()> may_wait) {
   const uint64_t own_bytes =  // (As Runtime has it.)
       std::min(8 * options_.engine.piece_bytes, options_.engine.host_bytes);
   host_left_ = (options_.engine.host_bytes - own_bytes) * contexts_.size();
-  host_room.region_bytes = uint64_t{4} << 20;
+  host_room.extent_bytes = uint64_t{4} << 20;
   for (int device = 0; device < options_.devices; ++device) {
     EngineOptions engine = options_.engine;
     engine.no_wall_clock = true;

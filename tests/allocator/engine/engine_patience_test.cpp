@@ -163,13 +163,13 @@ TEST(EnginePatience, a_failure_is_not_held_against_a_write_much_later) {
   for (size_t i = 0; i < 8; ++i) EXPECT_TRUE(job.read(i)) << i;
 }
 
-/// Blocks could not leave while a region was to be given back: they leave when it is used again.
+/// Blocks could not leave while an extent was to be given back: they leave when it is used again.
 TEST(EnginePatience, blocks_leave_again_when_memory_is_short_no_more) {
   HostRoom room;
-  room.region_bytes = 16u << 20;
+  room.extent_bytes = 16u << 20;
   SimulationOptions options = with_ill_store();
   options.with_store = false;
-  options.host_bytes = 32u << 20;  // two regions
+  options.host_bytes = 32u << 20;  // two extents
   options.host_room = &room;
   Job* waiting = nullptr;
   options.on_wait = [&] {
@@ -195,7 +195,7 @@ TEST(EnginePatience, blocks_leave_again_when_memory_is_short_no_more) {
 
 TEST(EnginePatience, though_all_host_memory_was_given_back_a_block_comes_back) {
   HostRoom room;
-  room.region_bytes = 16u << 20;
+  room.extent_bytes = 16u << 20;
   SimulationOptions options = with_ill_store();
   options.host_room = &room;
   Job* waiting = nullptr;
@@ -224,7 +224,7 @@ TEST(EnginePatience, though_all_host_memory_was_given_back_a_block_comes_back) {
 /// what the store has.
 TEST(EnginePatience, without_host_memory_it_is_out_of_memory_and_not_lost) {
   HostRoom room;
-  room.region_bytes = 16u << 20;
+  room.extent_bytes = 16u << 20;
   SimulationOptions options = with_ill_store();
   options.host_room = &room;
   Job* waiting = nullptr;

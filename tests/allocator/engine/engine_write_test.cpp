@@ -165,7 +165,7 @@ TEST(EngineWrite, what_came_back_is_not_worth_a_write) {
 /// However little it is: others need the memory.
 TEST(EngineWrite, what_lies_in_memory_that_is_given_back_is_written) {
   HostRoom room;
-  room.region_bytes = 16u << 20;
+  room.extent_bytes = 16u << 20;
   SimulationOptions options = with_host_memory(64u << 20);
   options.host_room = &room;
   StoreJob* waiting = nullptr;

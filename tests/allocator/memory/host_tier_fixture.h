@@ -15,21 +15,21 @@
 
 namespace firn::test {
 
-inline constexpr uint64_t mib = 1u << 20, region = 128 * mib;
+inline constexpr uint64_t mib = 1u << 20, extent = 128 * mib;
 
 inline uint64_t registered = 0;
-inline int pinned_regions = 0;
+inline int pinned_extents = 0;
 inline int asked_to_pin = 0;
 inline CUresult answer = CUDA_SUCCESS;
 inline bool huge_refused = false;
 inline CUresult register_host(void* data, size_t bytes, unsigned) {
   ++asked_to_pin;
   if (huge_refused && testing_store::huge_pages.hold(data)) return CUDA_ERROR_INVALID_VALUE;
-  if (answer == CUDA_SUCCESS) registered += bytes, ++pinned_regions;
+  if (answer == CUDA_SUCCESS) registered += bytes, ++pinned_extents;
   return answer;
 }
 inline CUresult unregister_host(void*) {
-  --pinned_regions;
+  --pinned_extents;
   return CUDA_SUCCESS;
 }
 inline CUresult no_words(CUresult, const char** words) {
@@ -57,7 +57,7 @@ class Host : public ::testing::Test {
     driver.mem_host_unregister = unregister_host;
     driver.get_error_name = driver.get_error_string = no_words;
     registered = 0;
-    pinned_regions = asked_to_pin = 0;
+    pinned_extents = asked_to_pin = 0;
     answer = CUDA_SUCCESS;
   }
   /// `ahead`, of addresses without memory.

@@ -10,31 +10,31 @@ namespace firn::test {
 namespace {
 
 TEST_F(Host, grows_as_it_is_asked) {
-  HostTier host = tier(2 * region, false);
+  HostTier host = tier(2 * extent, false);
   Staging* staging = host.acquire(mib);
   ASSERT_TRUE(staging);
-  EXPECT_EQ(registered, region);
+  EXPECT_EQ(registered, extent);
   EXPECT_FALSE(host.ahead_due());
   EXPECT_FALSE(host.may_grow());
   host.unref(staging);
 }
 
 TEST_F(Host, a_reserve_is_not_for_who_names_it) {
-  HostTier host = tier(region, false);
-  EXPECT_FALSE(host.acquire(2 * mib, region - mib));
-  Staging* staging = host.acquire(mib, region - mib);
+  HostTier host = tier(extent, false);
+  EXPECT_FALSE(host.acquire(2 * mib, extent - mib));
+  Staging* staging = host.acquire(mib, extent - mib);
   EXPECT_TRUE(staging);
   host.unref(staging);
 }
 
 /// Where what is free lies apart, more is made; as much as fits it, and not beyond the budget.
 TEST_F(Host, grows_by_nothing_that_is_too_small) {
-  HostTier host = tier(region + 3 * mib, false);
+  HostTier host = tier(extent + 3 * mib, false);
   Staging *first = host.acquire(63 * mib), *second = host.acquire(65 * mib);
   ASSERT_TRUE(first && second);
   host.unref(first);
   EXPECT_FALSE(host.acquire(66 * mib));
-  EXPECT_EQ(registered, region) << "3 MiB more would hold none of it";
+  EXPECT_EQ(registered, extent) << "3 MiB more would hold none of it";
   host.unref(second);
 }
 
@@ -61,21 +61,21 @@ TEST_F(Host, beyond_its_budget_it_grows_no_more) {
 }
 
 TEST_F(Host, ahead_pins_nothing_until_something_is_wanted) {
-  HostTier host = tier(8 * region, true);
+  HostTier host = tier(8 * extent, true);
   EXPECT_FALSE(host.ahead_due());
   EXPECT_FALSE(host.acquire(mib));
   EXPECT_EQ(registered, 0u) << "by the thread that asked";
   EXPECT_TRUE(host.ahead_due());
   EXPECT_TRUE(host.may_grow());
   make_ahead(host);
-  EXPECT_EQ(registered, region);
+  EXPECT_EQ(registered, extent);
   Staging* staging = host.acquire(mib);
   EXPECT_TRUE(staging);
   host.unref(staging);
 }
 
 TEST_F(Host, ahead_is_half_of_what_is_used) {
-  HostTier host = tier(64 * region, true);
+  HostTier host = tier(64 * extent, true);
   (void)host.acquire(mib);
   std::vector<Staging*> used;
   for (int i = 0; i < 8 * 128; ++i) {
@@ -83,13 +83,13 @@ TEST_F(Host, ahead_is_half_of_what_is_used) {
     used.push_back(host.acquire(mib));
     ASSERT_TRUE(used.back()) << i;
   }
-  EXPECT_GE(registered, 12 * region - 2 * region);
-  EXPECT_LE(registered, 14 * region);
+  EXPECT_GE(registered, 12 * extent - 2 * extent);
+  EXPECT_LE(registered, 14 * extent);
   for (Staging* each : used) host.unref(each);
 }
 
 TEST_F(Host, one_at_a_time) {
-  HostTier host = tier(8 * region, true);
+  HostTier host = tier(8 * extent, true);
   (void)host.acquire(mib);
   HostTier::Ahead first = host.begin_ahead();
   EXPECT_FALSE(host.ahead_due());
@@ -100,22 +100,22 @@ TEST_F(Host, one_at_a_time) {
 }
 
 TEST_F(Host, ends_at_its_budget) {
-  HostTier host = tier(region + 3 * mib, true);
+  HostTier host = tier(extent + 3 * mib, true);
   (void)host.acquire(mib);
   std::vector<Staging*> used;
   while (host.ahead_due() || used.size() < 3) {
     if (host.ahead_due()) make_ahead(host);
     if (Staging* staging = host.acquire(40 * mib)) used.push_back(staging);
   }
-  EXPECT_EQ(registered, region + 3 * mib);
+  EXPECT_EQ(registered, extent + 3 * mib);
   EXPECT_FALSE(host.may_grow());
   EXPECT_FALSE(host.acquire(40 * mib));
   for (Staging* each : used) host.unref(each);
 }
 
 TEST_F(Host, takes_its_part_of_what_is_shared) {
-  std::atomic<uint64_t> left{region};
-  HostTier host = tier(8 * region, true, &left);
+  std::atomic<uint64_t> left{extent};
+  HostTier host = tier(8 * extent, true, &left);
   (void)host.acquire(mib);
   make_ahead(host);
   EXPECT_EQ(left, 0u);
@@ -123,8 +123,8 @@ TEST_F(Host, takes_its_part_of_what_is_shared) {
 }
 
 TEST_F(Host, what_is_under_way_is_waited_for_though_it_is_the_last) {
-  std::atomic<uint64_t> left{region};
-  HostTier host = tier(8 * region, true, &left);
+  std::atomic<uint64_t> left{extent};
+  HostTier host = tier(8 * extent, true, &left);
   (void)host.acquire(mib);
   HostTier::Ahead ahead = host.begin_ahead();
   EXPECT_EQ(left, 0u);
@@ -136,26 +136,26 @@ TEST_F(Host, what_is_under_way_is_waited_for_though_it_is_the_last) {
 
 TEST_F(Host, the_first_bytes_are_its_own_though_others_have_all_that_is_shared) {
   std::atomic<uint64_t> left{0};
-  HostTier host(driver, nullptr, 8 * region, &left, region, true);
-  EXPECT_EQ(host.budget(), region);
-  Staging* own = host.acquire(region);
+  HostTier host(driver, nullptr, 8 * extent, &left, extent, true);
+  EXPECT_EQ(host.budget(), extent);
+  Staging* own = host.acquire(extent);
   ASSERT_TRUE(own);
   EXPECT_FALSE(host.acquire(mib));
   host.unref(own);
 }
 
 TEST_F(Host, makes_as_much_at_a_time_as_it_is_told) {
-  std::atomic<uint64_t> left{8 * region};
+  std::atomic<uint64_t> left{8 * extent};
   HostRoom room;
-  room.region_bytes = 16 * mib;
-  HostTier host(driver, nullptr, 8 * region, &left, 0, true, -1, true, &room);
+  room.extent_bytes = 16 * mib;
+  HostTier host(driver, nullptr, 8 * extent, &left, 0, true, -1, true, &room);
   (void)host.acquire(mib);
   make_ahead(host);
   EXPECT_EQ(registered, 16 * mib);
 }
 
 TEST_F(Host, more_is_due_where_what_is_free_lies_apart) {
-  HostTier host = tier(8 * region, true);
+  HostTier host = tier(8 * extent, true);
   std::vector<Staging*> used;
   for (int i = 0; i < 2; ++i)
     for (const uint64_t bytes : {39 * mib, 50 * mib, 39 * mib}) {
@@ -167,7 +167,7 @@ TEST_F(Host, more_is_due_where_what_is_free_lies_apart) {
       ASSERT_TRUE(staging);
       used.push_back(staging);
     }
-  EXPECT_EQ(registered, 2 * region);
+  EXPECT_EQ(registered, 2 * extent);
   for (const size_t each : {0, 2, 3, 5}) host.unref(used[each]);
   EXPECT_FALSE(host.acquire(100 * mib));
   EXPECT_TRUE(host.ahead_due()) << "though more than that is free";
@@ -175,11 +175,11 @@ TEST_F(Host, more_is_due_where_what_is_free_lies_apart) {
 }
 
 TEST_F(Host, takes_no_more_than_the_machine_has) {
-  std::atomic<uint64_t> left{64 * region};
+  std::atomic<uint64_t> left{64 * extent};
   HostRoom room;
   room.kept_bytes = 64 * mib;
   room.left_bytes = 64 * mib + 40 * mib;
-  HostTier host(driver, nullptr, 8 * region, &left, 16 * mib, true, -1, true, &room);
+  HostTier host(driver, nullptr, 8 * extent, &left, 16 * mib, true, -1, true, &room);
   (void)host.acquire(mib);
   make_ahead(host);
   EXPECT_EQ(registered, 40 * mib);
@@ -187,16 +187,16 @@ TEST_F(Host, takes_no_more_than_the_machine_has) {
   EXPECT_FALSE(host.may_grow());
   EXPECT_FALSE(host.acquire(41 * mib));
   EXPECT_FALSE(host.ahead_due());
-  room.left_bytes = 4 * region;
+  room.left_bytes = 4 * extent;
   EXPECT_TRUE(host.ahead_due());
 }
 
 /// Whoever waits for a piece waits for ever where what is made would not hold it.
-TEST_F(Host, a_piece_larger_than_a_region_has_one_that_holds_it) {
-  std::atomic<uint64_t> left{64 * region};
+TEST_F(Host, a_piece_larger_than_an_extent_has_one_that_holds_it) {
+  std::atomic<uint64_t> left{64 * extent};
   HostRoom room;
-  room.region_bytes = 4 * mib;
-  HostTier host(driver, nullptr, 8 * region, &left, 0, true, -1, true, &room);
+  room.extent_bytes = 4 * mib;
+  HostTier host(driver, nullptr, 8 * extent, &left, 0, true, -1, true, &room);
   EXPECT_FALSE(host.acquire(8 * mib));
   EXPECT_TRUE(host.may_grow());
   ASSERT_TRUE(host.ahead_due());
@@ -207,12 +207,12 @@ TEST_F(Host, a_piece_larger_than_a_region_has_one_that_holds_it) {
   host.unref(piece);
 }
 
-TEST_F(Host, makes_no_region_that_is_too_small_for_what_is_wanted) {
-  std::atomic<uint64_t> left{64 * region};
+TEST_F(Host, makes_no_extent_that_is_too_small_for_what_is_wanted) {
+  std::atomic<uint64_t> left{64 * extent};
   HostRoom room;
   room.kept_bytes = 64 * mib;
   room.left_bytes = 12 * mib;
-  HostTier host(driver, nullptr, 8 * region, &left, 64 * mib, true, -1, true, &room);
+  HostTier host(driver, nullptr, 8 * extent, &left, 64 * mib, true, -1, true, &room);
   EXPECT_FALSE(host.acquire(8 * mib));
   EXPECT_FALSE(host.ahead_due()) << "6 MiB would hold no piece of 8";
   EXPECT_FALSE(host.may_grow()) << "nobody waits for it";
@@ -223,11 +223,11 @@ TEST_F(Host, makes_no_region_that_is_too_small_for_what_is_wanted) {
 }
 
 TEST_F(Host, has_its_first_bytes_though_little_is_left) {
-  std::atomic<uint64_t> left{64 * region};
+  std::atomic<uint64_t> left{64 * extent};
   HostRoom room;
   room.kept_bytes = 64 * mib;
   room.left_bytes = 20 * mib;
-  HostTier host(driver, nullptr, 8 * region, &left, 16 * mib, true, -1, true, &room);
+  HostTier host(driver, nullptr, 8 * extent, &left, 16 * mib, true, -1, true, &room);
   (void)host.acquire(mib);
   make_ahead(host);
   EXPECT_EQ(registered, 10 * mib) << "half of it";
@@ -265,17 +265,17 @@ TEST_F(Host, what_was_refused_is_not_asked_for_in_passing) {
   EXPECT_FALSE(host.acquire(beyond));
   for (Staging* each : {low, high}) host.unref(each);
   EXPECT_FALSE(host.acquire(60 * mib));
-  EXPECT_EQ(registered, region);
+  EXPECT_EQ(registered, extent);
   host.look_again(1);
   host.look_again(1'000'000'001);
   Staging* later = host.acquire(60 * mib);
   ASSERT_TRUE(later);
-  EXPECT_EQ(registered, 2 * region);
+  EXPECT_EQ(registered, 2 * extent);
   for (Staging* each : {middle, later}) host.unref(each);
 }
 
 TEST_F(Host, what_was_begun_before_a_refusal_is_waited_for) {
-  HostTier host = tier(8 * region, true);
+  HostTier host = tier(8 * extent, true);
   EXPECT_FALSE(host.acquire(mib));
   HostTier::Ahead ahead = host.begin_ahead();
   EXPECT_FALSE(host.acquire_beyond(uint64_t{1} << 48));
@@ -289,7 +289,7 @@ TEST_F(Host, what_was_begun_before_a_refusal_is_waited_for) {
 
 /// Whoever waits for memory that could not be had would wait for ever.
 TEST_F(Host, nobody_waits_for_what_is_asked_for_again) {
-  HostTier host(driver, nullptr, region, nullptr, 0, false, -1, true);
+  HostTier host(driver, nullptr, extent, nullptr, 0, false, -1, true);
   EXPECT_FALSE(host.acquire(mib));
   HostTier::Ahead none;
   none.bytes = mib;
@@ -306,7 +306,7 @@ TEST_F(Host, nobody_waits_for_what_is_asked_for_again) {
   EXPECT_FALSE(host.may_grow());
   host.prepare(ahead);
   host.end_ahead(std::move(ahead));
-  EXPECT_EQ(host.budget(), region);
+  EXPECT_EQ(host.budget(), extent);
   EXPECT_TRUE(host.acquire(mib));
 }
 

@@ -12,7 +12,7 @@
 #include <fstream>
 #include <vector>
 
-#include "allocator/command/places.h"
+#include "allocator/command/paths.h"
 #include "allocator/command/report.h"
 
 namespace firn::command {

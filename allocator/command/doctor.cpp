@@ -16,7 +16,7 @@
 #include "allocator/command/doctor_text.h"
 #include "allocator/command/machine.h"
 #include "allocator/command/output.h"
-#include "allocator/command/places.h"
+#include "allocator/command/paths.h"
 #include "allocator/command/report.h"
 #include "allocator/runtime/config.h"
 #include "firn/store.h"

@@ -173,7 +173,7 @@ int layout(const LayoutOptions& options) {
   if (options.capacity && plan->solve.capacity < load.bytes)
     return refuse_layout(fmt::format(
         "{}: --capacity {} is below the load: {} bytes are alive at time {}",
-        file->place(load.buffer), plan->solve.capacity, load.bytes, load.time));
+        file->file_and_line(load.buffer), plan->solve.capacity, load.bytes, load.time));
   layout::Options solve = plan->solve;
   solve.deadline = std::max(solve.deadline - (Clock::now() - begin), std::chrono::nanoseconds(0));
   const layout::Layout found = layout::solve(file->buffers(), solve);

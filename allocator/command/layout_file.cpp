@@ -79,12 +79,12 @@ std::string_view LayoutFile::id(size_t buffer) const {
   return std::string_view(ids_).substr(begin, id_ends_[buffer] - begin);
 }
 
-std::string LayoutFile::place(size_t buffer) const {
+std::string LayoutFile::file_and_line(size_t buffer) const {
   return fmt::format("{}:{}", path_, buffer + 2);  // a line each, below the header
 }
 
 Error LayoutFile::wrong(size_t buffer, const std::string& text) const {
-  return invalid(place(buffer) + ": " + text);
+  return invalid(file_and_line(buffer) + ": " + text);
 }
 
 Result<void> LayoutFile::check_ids() const {

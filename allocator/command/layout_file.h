@@ -24,7 +24,7 @@ class LayoutFile {
   const layout::Load& load() const { return load_; }
   std::string_view id(size_t buffer) const;
   /// "FILE:LINE", of a buffer.
-  std::string place(size_t buffer) const;
+  std::string file_and_line(size_t buffer) const;
   /// The instance as it was read, with the column `offset`.
   std::string with_offsets(std::span<const uint64_t> offsets) const;
 

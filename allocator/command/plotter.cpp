@@ -13,7 +13,7 @@
 #include <cstring>
 #include <vector>
 
-#include "allocator/command/places.h"
+#include "allocator/command/paths.h"
 #include "allocator/command/report.h"
 #include "firn/output_file.h"
 

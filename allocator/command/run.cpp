@@ -15,7 +15,7 @@
 #include "allocator/command/devices.h"
 #include "allocator/command/machine.h"
 #include "allocator/command/output.h"
-#include "allocator/command/places.h"
+#include "allocator/command/paths.h"
 #include "allocator/command/report.h"
 #include "allocator/runtime/config.h"
 
@@ -166,7 +166,7 @@ Result<void> preload(const std::vector<std::string>& names) {
     const std::optional<std::filesystem::path> path = find_library(name);
     if (!path) {
       std::string text = name + " not found; searched";
-      for (const std::filesystem::path& place : library_places(name)) text += " " + place.string();
+      for (const std::filesystem::path& each : library_paths(name)) text += " " + each.string();
       return invalid(text + " (FIRN_LIB names another folder)");
     }
     if (path->string().find_first_of(" :\t\n") != std::string::npos)

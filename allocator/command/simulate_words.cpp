@@ -11,7 +11,7 @@
 
 #include "allocator/base/numbers.h"
 #include "allocator/command/output.h"
-#include "allocator/command/places.h"
+#include "allocator/command/paths.h"
 #include "allocator/command/report.h"
 #include "allocator/runtime/config.h"
 
@@ -95,7 +95,7 @@ Result<void> take_machine(const SimulateOptions& options, simulate::MachineOptio
   const std::optional<std::filesystem::path> library = find_library("software/libcuda.so.1");
   if (!library) {
     std::string text = "software/libcuda.so.1 not found; searched";
-    for (const auto& place : library_places("software/libcuda.so.1")) text += " " + place.string();
+    for (const auto& each : library_paths("software/libcuda.so.1")) text += " " + each.string();
     return invalid(text + " (FIRN_LIB names another folder)");
   }
   machine.gpu_library = library->string();

@@ -8,9 +8,9 @@
 
 #include "allocator/base/html_text.h"
 #include "allocator/base/json_text.h"
+#include "allocator/report/address_axis.h"
 #include "allocator/report/columns.h"
 #include "allocator/report/page_parts.h"  // made of page.html, page.css and page_*.js
-#include "allocator/report/places.h"
 #include "firn/check.h"
 
 namespace firn::report {
@@ -67,15 +67,15 @@ std::string filled(std::string_view text, const std::map<std::string_view, std::
 
 constexpr uint64_t unit_least = 512;  // as blocks are aligned
 
-/// One device's records as columns. Times are in ticks, of `tick_ns`; places in `unit` bytes.
+/// One device's records as columns. Times are in ticks, of `tick_ns`; positions in `unit` bytes.
 Json device_columns(const DeviceLives& device, Columns& columns, uint64_t tick_ns) {
   const size_t first = columns.table().size();
-  const Places places(device.lives, unit_least);
-  const uint64_t unit = std::max(unit_least, places.bytes() / (uint64_t{1} << 31) + 1);
+  const AddressAxis axis(device.lives, unit_least);
+  const uint64_t unit = std::max(unit_least, axis.bytes() / (uint64_t{1} << 31) + 1);
   const auto ticks = [&](uint64_t ns) { return ns / tick_ns; };
   columns.f64("life.address", device.lives, [](auto& l) { return l.address; });
   columns.f64("life.bytes", device.lives, [](auto& l) { return l.bytes; });
-  columns.u32("life.place", device.lives, [&](auto& l) { return places.of(l.address) / unit; });
+  columns.u32("life.place", device.lives, [&](auto& l) { return axis.position(l.address) / unit; });
   columns.steps("life.born", device.lives, [&](auto& l) { return ticks(l.born_ns); });
   columns.u32("life.died", device.lives, [&](auto& l) { return ticks(l.died_ns); });
   columns.u32("life.pin", device.lives, [](auto& l) { return l.pin_reason; });
@@ -109,7 +109,7 @@ Json device_columns(const DeviceLives& device, Columns& columns, uint64_t tick_n
   columns.u32("pinned.reason", device.pinned, [](auto& p) { return p.reason; });
   Json table = Json::array();
   for (size_t i = first; i < columns.table().size(); ++i) table.push_back(columns.table()[i]);
-  return {{"unit", unit}, {"places", places.bytes() / unit + 1}, {"columns", table}};
+  return {{"unit", unit}, {"places", axis.bytes() / unit + 1}, {"columns", table}};
 }
 
 }  // namespace

@@ -2,7 +2,7 @@
 //
 // Beyond no crash: an error names the file and one of its lines; every whole line is a row or an
 // error; a block's life and its stretches are in order and within the trace; no number leads out of
-// its table; no two places that are drawn overlap; nothing that a trace says becomes a tag in the
+// its table; no two blocks that are drawn overlap; nothing that a trace says becomes a tag in the
 // page.
 #include "allocator/report/trace_file.h"
 
@@ -10,7 +10,7 @@
 
 #include "allocator/report/lives.h"
 #include "allocator/report/page.h"
-#include "allocator/report/places.h"
+#include "allocator/report/address_axis.h"
 #include "tests/fuzz/fuzz.h"
 
 using namespace firn;
@@ -23,12 +23,12 @@ fuzz::Folder& folder() {
   return made;
 }
 
-void check_places(const DeviceLives& device) {
+void check_axis(const DeviceLives& device) {
   constexpr uint64_t unit = 512;
-  const Places places(device.lives, unit);
+  const AddressAxis axis(device.lives, unit);
   std::map<uint64_t, const Life*> by_address;
   for (const Life& life : device.lives) {
-    FUZZ_CHECK(places.of(life.address) <= places.bytes(), "a place beyond all places");
+    FUZZ_CHECK(axis.position(life.address) <= axis.bytes(), "a position beyond the axis");
     by_address[life.address] = &life;
   }
   // In the order of addresses, and two blocks apart are apart.
@@ -36,8 +36,8 @@ void check_places(const DeviceLives& device) {
   for (const auto& [address, life] : by_address) {
     if (before && before->address + before->bytes <= address &&
         before->bytes <= UINT64_MAX - before->address)
-      FUZZ_CHECK(places.of(address) >= places.of(before->address) + before->bytes,
-                 "two places overlap");
+      FUZZ_CHECK(axis.position(address) >= axis.position(before->address) + before->bytes,
+                 "two blocks overlap");
     before = life;
   }
 }
@@ -66,7 +66,7 @@ void check_device(const Lives& lives, const DeviceLives& device) {
                    word(stall.site),
                "a stall");
   for (const Pinned& pinned : device.pinned) FUZZ_CHECK(word(pinned.reason), "a pin");
-  check_places(device);
+  check_axis(device);
 }
 
 size_t tags(const std::string& page) {

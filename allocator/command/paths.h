@@ -1,4 +1,4 @@
-// Finds Firn's own libraries and PyTorch, from the place of this executable, without importing or
+// Finds Firn's own libraries and PyTorch, from the path of this executable, without importing or
 // loading anything. Owns: nothing. Locks: none.
 #pragma once
 
@@ -16,7 +16,7 @@ namespace firn::command {
 std::optional<std::filesystem::path> find_library(const std::string& name);
 
 /// Where find_library looks for `name`, in order: for messages.
-std::vector<std::filesystem::path> library_places(const std::string& name);
+std::vector<std::filesystem::path> library_paths(const std::string& name);
 
 /// A module of the Python package firn, as a file: in the package of this executable's environment,
 /// or in the sources beside the build folder.

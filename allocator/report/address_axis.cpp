@@ -1,10 +1,10 @@
-#include "allocator/report/places.h"
+#include "allocator/report/address_axis.h"
 
 #include <algorithm>
 
 namespace firn::report {
 
-Places::Places(const std::vector<Life>& lives, uint64_t unit) {
+AddressAxis::AddressAxis(const std::vector<Life>& lives, uint64_t unit) {
   std::vector<std::pair<uint64_t, uint64_t>> ranges;
   ranges.reserve(lives.size());
   for (const Life& life : lives) {
@@ -26,12 +26,12 @@ Places::Places(const std::vector<Life>& lives, uint64_t unit) {
   if (!used_.empty()) bytes_ += used_.back().end - used_.back().begin;
 }
 
-uint64_t Places::of(uint64_t address) const {
+uint64_t AddressAxis::position(uint64_t address) const {
   auto after = std::upper_bound(used_.begin(), used_.end(), address,
                                 [](uint64_t at, const Stretch& each) { return at < each.begin; });
   if (after == used_.begin()) return 0;
   const Stretch& in = *--after;
-  return in.place + std::min(address - in.begin, in.end - in.begin);
+  return in.position + std::min(address - in.begin, in.end - in.begin);
 }
 
 }  // namespace firn::report

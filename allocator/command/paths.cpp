@@ -1,5 +1,5 @@
 // Locks: none.
-#include "allocator/command/places.h"
+#include "allocator/command/paths.h"
 
 #include <unistd.h>
 
@@ -12,8 +12,8 @@ namespace firn::command {
 namespace fs = std::filesystem;
 namespace {
 
-// The build tree's places for the files of the package's lib/.
-constexpr const char* build_places[][2] = {
+// Paths in the build tree of the files of the package's lib/.
+constexpr const char* build_paths[][2] = {
     {"libfirn_preload.so", "allocator/preload/libfirn_preload.so"},
     {"software/libcuda.so.1", "backing/gpu/software/libcuda.so.1"},
     {"software/libcudart.so.13", "backing/gpu/software/cudart/libcudart.so.13"},
@@ -98,30 +98,30 @@ std::string minor_of(const std::string& version) {
 
 }  // namespace
 
-std::vector<fs::path> library_places(const std::string& name) {
-  std::vector<fs::path> places;
+std::vector<fs::path> library_paths(const std::string& name) {
+  std::vector<fs::path> paths;
   if (const char* folder = ::secure_getenv("FIRN_LIB"); folder != nullptr && *folder != '\0')
-    places.push_back(fs::path(folder) / name);
+    paths.push_back(fs::path(folder) / name);
   const auto add_build = [&](const fs::path& build) {
-    for (const auto& [packaged, built] : build_places)
-      if (name == packaged) places.push_back(build / built);
-    if (name.starts_with("libfirn_torch")) places.push_back(build / build_torch_folder / name);
+    for (const auto& [packaged, built] : build_paths)
+      if (name == packaged) paths.push_back(build / built);
+    if (name.starts_with("libfirn_torch")) paths.push_back(build / build_torch_folder / name);
   };
   if (const char* build = ::secure_getenv("FIRN_BUILD"); build != nullptr && *build != '\0')
     add_build(build);
   const fs::path here = executable_folder();
   for (const fs::path& folder : package_folders(here.parent_path()))
-    places.push_back(folder / "firn" / "lib" / name);
+    paths.push_back(folder / "firn" / "lib" / name);
   if (name == "libfirn_preload.so")  // installed without Python
     for (const char* lib : {"lib", "lib64", "lib/x86_64-linux-gnu", "lib/aarch64-linux-gnu"})
-      places.push_back(here.parent_path() / lib / name);
+      paths.push_back(here.parent_path() / lib / name);
   add_build(here.parent_path().parent_path());
-  return places;
+  return paths;
 }
 
 std::optional<fs::path> find_library(const std::string& name) {
-  for (const fs::path& place : library_places(name))
-    if (is_file(place)) return place;
+  for (const fs::path& path : library_paths(name))
+    if (is_file(path)) return path;
   return std::nullopt;
 }
 
@@ -146,21 +146,21 @@ std::optional<fs::path> find_in_path(const std::string& command) {
 
 std::optional<fs::path> find_module(const std::string& name) {
   const fs::path here = executable_folder();
-  std::vector<fs::path> places;
+  std::vector<fs::path> paths;
   for (const fs::path& folder : package_folders(here.parent_path()))
-    places.push_back(folder / "firn" / name);
-  places.push_back(here.parent_path().parent_path().parent_path() / "pytorch_plugin" / "firn" /
+    paths.push_back(folder / "firn" / name);
+  paths.push_back(here.parent_path().parent_path().parent_path() / "pytorch_plugin" / "firn" /
                    name);
-  for (const fs::path& place : places)
-    if (is_file(place)) return place;
+  for (const fs::path& path : paths)
+    if (is_file(path)) return path;
   return std::nullopt;
 }
 
 std::optional<fs::path> find_python() {
   const fs::path here = executable_folder();
-  for (const fs::path& place : {here / "python3", here.parent_path().parent_path().parent_path() /
+  for (const fs::path& path : {here / "python3", here.parent_path().parent_path().parent_path() /
                                                       ".venv" / "bin" / "python3"})
-    if (is_file(place)) return place;
+    if (is_file(path)) return path;
   if (const char* chosen = ::secure_getenv("FIRN_PYTHON"); chosen != nullptr && *chosen != '\0')
     return find_in_path(chosen);
   return find_in_path("python3");

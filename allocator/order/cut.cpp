@@ -12,16 +12,16 @@ Cutter::Cutter(const Graph& graph, const Precedence& precedence)
 
 Cutter::Where Cutter::where(const Sequence& sequence, uint32_t begin, uint32_t end,
                             uint32_t op) const {
-  const uint32_t place = sequence.place(op);
-  if (place < begin) return Where::sooner;
-  return place >= end ? Where::later : where_[op];
+  const uint32_t position = sequence.position(op);
+  if (position < begin) return Where::sooner;
+  return position >= end ? Where::later : where_[op];
 }
 
 void Cutter::spread(const Sequence& sequence, uint32_t begin, uint32_t end, uint32_t op,
                     Where where) {
   const auto visit = [&](uint32_t other) {
-    const uint32_t place = sequence.place(other);
-    if (place < begin || place >= end || where_[other] != Where::undecided) return;
+    const uint32_t position = sequence.position(other);
+    if (position < begin || position >= end || where_[other] != Where::undecided) return;
     where_[other] = where;
     queue_.push_back(other);
   };
@@ -73,9 +73,9 @@ uint64_t Cutter::take_work() {
   return all - std::exchange(taken_, all);
 }
 
-uint64_t Cutter::cut(const Sequence& sequence, uint32_t begin, uint32_t end, uint32_t place,
+uint64_t Cutter::cut(const Sequence& sequence, uint32_t begin, uint32_t end, uint32_t position,
                      Side side) {
-  const uint32_t op = sequence[place];
+  const uint32_t op = sequence[position];
   looked_ += end - begin;
   decide(sequence, begin, end, op);
   uint64_t alive = sequence.before(begin);
@@ -85,7 +85,7 @@ uint64_t Cutter::cut(const Sequence& sequence, uint32_t begin, uint32_t end, uin
       if (seen_[storage] == cut_) continue;
       seen_[storage] = cut_;
       const uint32_t maker = graph_.maker[storage];
-      const bool early = maker == nothing || sequence.place(maker) < begin;
+      const bool early = maker == nothing || sequence.position(maker) < begin;
       const Where made = early ? Where::sooner : where_[maker];
       if (early) alive -= graph_.bytes[storage];
       if (made == Where::later) continue;

@@ -21,9 +21,10 @@ class Cutter {
   /// Which operators of equal merit run before: as few as possible, or as many.
   enum class Side : uint8_t { fewest, most };
 
-  /// The fewest bytes alive while the operator at `place` runs, if those before `begin` run before
-  /// it and those from `end` on after it.
-  uint64_t cut(const Sequence& sequence, uint32_t begin, uint32_t end, uint32_t place, Side side);
+  /// The fewest bytes alive while the operator at `position` runs, if those before `begin` run
+  /// before it and those from `end` on after it.
+  uint64_t cut(const Sequence& sequence, uint32_t begin, uint32_t end, uint32_t position,
+               Side side);
   /// After cut(): the operators of [begin, end): those that run before it, the operator, the rest;
   /// each group in its old order.
   const std::vector<uint32_t>& parted() const { return parted_; }

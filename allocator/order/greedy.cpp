@@ -7,9 +7,9 @@
 namespace firn::order {
 
 Greedy::Greedy(const Graph& graph, std::span<const uint32_t> given, Turn& turn)
-    : graph_(graph), given_(given), turn_(turn), place_(graph.ops()), mark_(graph.ops(), 0),
+    : graph_(graph), given_(given), turn_(turn), position_(graph.ops()), mark_(graph.ops(), 0),
       uses_(graph.storages(), 0) {
-  for (uint32_t at = 0; at < given.size(); ++at) place_[given[at]] = at;
+  for (uint32_t at = 0; at < given.size(); ++at) position_[given[at]] = at;
 }
 
 void Greedy::reset() {
@@ -91,7 +91,7 @@ void Greedy::look(uint32_t storage) {
   if (unit.ops.size() > unit_max) return;
   unit.small = true;
   std::sort(unit.ops.begin(), unit.ops.end(),
-            [&](uint32_t a, uint32_t b) { return place_[a] < place_[b]; });
+            [&](uint32_t a, uint32_t b) { return position_[a] < position_[b]; });
   cost(unit);
   (unit.growth <= 0 ? freeing_ : growing_).insert({unit.growth, storage});
   by_peak_.insert({unit.peak, storage});

@@ -58,7 +58,7 @@ class Greedy {
   const Graph& graph_;
   const std::span<const uint32_t> given_;
   Turn& turn_;
-  std::vector<uint32_t> place_;              // of each operator in the given order
+  std::vector<uint32_t> position_;           // of each operator in the given order
   std::vector<uint8_t> done_;                // of each operator
   std::vector<uint32_t> namers_left_;        // of each storage
   std::vector<Unit> units_;                  // of each storage

@@ -20,13 +20,13 @@ constexpr unsigned conflicts_max = 100;
 /// last progress if that is more.
 constexpr uint64_t patience_least = 8'000'000;
 
-/// A topological order that strays from the one given: operators come by their place plus noise.
+/// A topological order that strays from the one given: operators come by their position plus noise.
 std::vector<uint32_t> stray(const Graph& graph, const Sequence& given, uint64_t seed) {
   std::mt19937_64 random(seed);
   const uint64_t reach = 1 + random() % (1 + given.size() / 4);
   std::vector<uint64_t> key(graph.ops());
   for (const uint32_t op : given.ops()) {
-    key[op] = given.place(op) + random() % reach;
+    key[op] = given.position(op) + random() % reach;
     for (const uint32_t other : graph.before[op]) key[op] = std::max(key[op], key[other]);
   }
   std::vector<uint32_t> ops = given.ops();
@@ -95,10 +95,10 @@ void Improver::cut_each(const Stop& stop) {
   while (!stop.now()) {
     const size_t next = next_cut_++;
     if (next >= to_cut_.size()) return;
-    const uint32_t place = to_cut_[next];
+    const uint32_t position = to_cut_[next];
     // The cut is at most what this order has alive there: it could not raise the bound.
-    if (given_.during(place) <= bound_.load()) continue;
-    raise_bound(cutter.cut(given_, 0, given_.size(), place, Cutter::Side::fewest));
+    if (given_.during(position) <= bound_.load()) continue;
+    raise_bound(cutter.cut(given_, 0, given_.size(), position, Cutter::Side::fewest));
     turn.spend(cutter.take_work());
   }
 }

@@ -46,7 +46,7 @@ class Improver {
   const uint64_t seed_;
   const Stop::Clock::time_point begin_;
   mutable std::atomic<uint64_t> work_{0};  // see Turn
-  std::vector<uint32_t> to_cut_;       // places of given_, the most promising first
+  std::vector<uint32_t> to_cut_;       // positions of given_, the most promising first
   std::atomic<size_t> next_cut_{0};    // of to_cut_
   std::atomic<uint64_t> bound_, peak_, next_search_{0};
   std::atomic<uint64_t> progress_{0};  // work_ when something improved last

@@ -17,11 +17,11 @@ namespace {
 
 using Clock = Stop::Clock;
 
-/// The buffers to lay out: the storages that come and go, by places in the order.
+/// The buffers to lay out: the storages that come and go, by positions in the order.
 std::vector<layout::Buffer> buffers_of(const Graph& graph, const Sequence& sequence) {
   std::vector<layout::Buffer> buffers(graph.storages());
   for (uint32_t i = 0; i < graph.storages(); ++i) {
-    const uint32_t begin = graph.maker[i] == nothing ? 0 : sequence.place(graph.maker[i]);
+    const uint32_t begin = graph.maker[i] == nothing ? 0 : sequence.position(graph.maker[i]);
     buffers[i] = {begin, uint64_t{sequence.last(i)} + 1, graph.bytes[i]};
   }
   return buffers;

@@ -30,9 +30,9 @@ Refiner::Outcome Refiner::search(const Sequence& start, uint64_t peak, unsigned 
   return Outcome::gave_up;
 }
 
-uint64_t Refiner::cut(const Sequence& sequence, uint32_t begin, uint32_t end, uint32_t place,
+uint64_t Refiner::cut(const Sequence& sequence, uint32_t begin, uint32_t end, uint32_t position,
                       Cutter::Side side) {
-  const uint64_t least = cutter_.cut(sequence, begin, end, place, side);
+  const uint64_t least = cutter_.cut(sequence, begin, end, position, side);
   turn_.spend(cutter_.take_work());
   return least;
 }
@@ -67,7 +67,7 @@ bool Refiner::impossible(const Sequence& sequence, uint32_t first, uint32_t seco
                          uint64_t peak) {
   precedence_.add(first, second);
   const auto least = [&](uint32_t op) {
-    return cut(sequence, 0, sequence.size(), sequence.place(op), Cutter::Side::fewest);
+    return cut(sequence, 0, sequence.size(), sequence.position(op), Cutter::Side::fewest);
   };
   const bool above = least(first) > peak || least(second) > peak;
   precedence_.remove(first, second);
@@ -108,7 +108,7 @@ bool Refiner::put_in(Sequence& base, uint32_t first, uint32_t second) {
     });
   if (needed[second]) return false;
   precedence_.add(first, second);
-  const uint32_t begin = base.place(second), end = base.place(first);
+  const uint32_t begin = base.position(second), end = base.position(first);
   if (begin > end) return true;
   // Stable but for what has to move before second.
   std::vector<uint32_t> ops(base.ops().begin() + begin, base.ops().begin() + end + 1);

@@ -57,7 +57,7 @@ class Refiner {
   bool learn(Sequence& base, const Conflict& conflict, uint64_t peak);
   /// Is more than the peak alive in every order in which first is before second?
   bool impossible(const Sequence& sequence, uint32_t first, uint32_t second, uint64_t peak);
-  uint64_t cut(const Sequence& sequence, uint32_t begin, uint32_t end, uint32_t place,
+  uint64_t cut(const Sequence& sequence, uint32_t begin, uint32_t end, uint32_t position,
                Cutter::Side side);
   /// False: second is before first already.
   bool put_in(Sequence& base, uint32_t first, uint32_t second);

@@ -7,15 +7,15 @@
 namespace firn::order {
 
 Sequence::Sequence(const Graph& graph, std::vector<uint32_t> ops)
-    : graph_(&graph), ops_(std::move(ops)), places_(ops_.size()), last_(graph.storages(), 0),
+    : graph_(&graph), ops_(std::move(ops)), positions_(ops_.size()), last_(graph.storages(), 0),
       before_(ops_.size() + 1, graph.at_start) {
   rescan(0, size());
 }
 
 uint32_t Sequence::worst(uint32_t begin, uint32_t end) const {
   uint32_t worst = begin;
-  for (uint32_t place = begin; place < end; ++place)
-    if (during(place) > during(worst)) worst = place;
+  for (uint32_t position = begin; position < end; ++position)
+    if (during(position) > during(worst)) worst = position;
   return worst;
 }
 
@@ -25,17 +25,17 @@ void Sequence::replace(uint32_t begin, std::span<const uint32_t> ops) {
 }
 
 void Sequence::rescan(uint32_t begin, uint32_t end) {
-  for (uint32_t place = begin; place < end; ++place) {
-    places_[ops_[place]] = place;
-    for (const uint32_t storage : graph_->names[ops_[place]])
-      if (last_[storage] < end) last_[storage] = place;
+  for (uint32_t position = begin; position < end; ++position) {
+    positions_[ops_[position]] = position;
+    for (const uint32_t storage : graph_->names[ops_[position]])
+      if (last_[storage] < end) last_[storage] = position;
   }
   uint64_t alive = before_[begin];
-  for (uint32_t place = begin; place < end; ++place) {
-    before_[place] = alive;
-    alive += graph_->made_bytes[ops_[place]];
-    for (const uint32_t storage : graph_->names[ops_[place]])
-      if (last_[storage] == place) alive -= graph_->bytes[storage];
+  for (uint32_t position = begin; position < end; ++position) {
+    before_[position] = alive;
+    alive += graph_->made_bytes[ops_[position]];
+    for (const uint32_t storage : graph_->names[ops_[position]])
+      if (last_[storage] == position) alive -= graph_->bytes[storage];
   }
   before_[end] = alive;
 }

@@ -28,15 +28,16 @@ size_t edit_distance(std::string_view a, std::string_view b) {
 
 // "; did you mean firn_budget?", or every name when nothing is near.
 std::string suggest(std::string_view name) {
-  if (const KnobEntry* moved = find_knob("test_" + std::string(name)))
+  if (const KnobBinding* moved = find_knob("test_" + std::string(name)))
     return std::string("; did you mean firn_") + moved->knob.name + "?";
   if (name.size() <= 32) {
-    for (const KnobEntry& entry : knob_entries())
-      if (edit_distance(name, entry.knob.name) <= 2)
-        return std::string("; did you mean firn_") + entry.knob.name + "?";
+    for (const KnobBinding& binding : knob_bindings())
+      if (edit_distance(name, binding.knob.name) <= 2)
+        return std::string("; did you mean firn_") + binding.knob.name + "?";
   }
   std::string text = "; known:";
-  for (const KnobEntry& entry : knob_entries()) text.append(" firn_").append(entry.knob.name);
+  for (const KnobBinding& binding : knob_bindings())
+    text.append(" firn_").append(binding.knob.name);
   return text;
 }
 
@@ -73,13 +74,13 @@ bool is_port(std::string_view word) {
 
 std::vector<Knob> knobs() {
   std::vector<Knob> all;
-  for (const KnobEntry& entry : knob_entries()) all.push_back(entry.knob);
+  for (const KnobBinding& binding : knob_bindings()) all.push_back(binding.knob);
   return all;
 }
 
 std::vector<Knob> test_knobs() {
   std::vector<Knob> all;
-  for (const KnobEntry& entry : test_knob_entries()) all.push_back(entry.knob);
+  for (const KnobBinding& binding : test_knob_bindings()) all.push_back(binding.knob);
   return all;
 }
 
@@ -91,20 +92,20 @@ std::string environment_name(std::string_view knob) {
 
 Result<void> set_knob(Config& config, std::string_view name, std::string_view value,
                       std::string_view where) {
-  const KnobEntry* entry = find_knob(name);
+  const KnobBinding* binding = find_knob(name);
   std::string trouble =
-      entry == nullptr ? "unknown key" + suggest(name) : entry->set(config, value);
+      binding == nullptr ? "unknown key" + suggest(name) : binding->set(config, value);
   if (trouble.empty()) return {};
   return invalid(std::string(where) + ": " + trouble);
 }
 
 std::string show_knob(const Config& config, std::string_view name) {
-  const KnobEntry* entry = find_knob(name);
-  if (entry == nullptr) {
+  const KnobBinding* binding = find_knob(name);
+  if (binding == nullptr) {
     std::fprintf(stderr, "firn: show_knob: no knob %s\n", std::string(name).c_str());
     std::abort();
   }
-  return entry->show(config);
+  return binding->show(config);
 }
 
 ConfWords split_conf(std::string_view conf) {
@@ -126,12 +127,12 @@ ConfWords split_conf(std::string_view conf) {
 
 Result<Config> parse_config(std::string_view conf) {
   Config config;
-  for (const auto entries : {knob_entries(), test_knob_entries()})
-    for (const KnobEntry& entry : entries) {
-      const std::string name = environment_name(entry.knob.name);
+  for (const auto bindings : {knob_bindings(), test_knob_bindings()})
+    for (const KnobBinding& binding : bindings) {
+      const std::string name = environment_name(binding.knob.name);
       const char* value = ::secure_getenv(name.c_str());
       if (value == nullptr || *value == '\0') continue;
-      if (Result<void> done = set_knob(config, entry.knob.name, value, name); !done)
+      if (Result<void> done = set_knob(config, binding.knob.name, value, name); !done)
         return done.error();
     }
   for (const std::string_view word : split_words(conf)) {

@@ -167,7 +167,7 @@ std::string show_dirs(const Config& config) {
   return text;
 }
 
-const KnobEntry table[] = {
+const KnobBinding table[] = {
     {{"budget", "size", "all free memory of the device, less a margin",
       "limit on the GPU memory that Firn holds, per device",
       "to leave room for another job, or to find out how little is enough"},
@@ -317,7 +317,7 @@ const KnobEntry table[] = {
 };
 
 // For tests only: not shown to users (tests/README.md lists them).
-const KnobEntry test_table[] = {
+const KnobBinding test_table[] = {
     {{"test_store_read", "size/s", "unlimited", "limits reads to the bandwidth of a modelled SSD",
       "beside the software GPU's FIRN_GPU_LINK"},
      [](Config& c, std::string_view v) { return take_bandwidth(c.store_read_bytes_s, v); },
@@ -357,13 +357,13 @@ const KnobEntry test_table[] = {
 
 }  // namespace
 
-std::span<const KnobEntry> knob_entries() { return table; }
-std::span<const KnobEntry> test_knob_entries() { return test_table; }
+std::span<const KnobBinding> knob_bindings() { return table; }
+std::span<const KnobBinding> test_knob_bindings() { return test_table; }
 
-const KnobEntry* find_knob(std::string_view name) {
-  for (const auto entries : {knob_entries(), test_knob_entries()})
-    for (const KnobEntry& entry : entries)
-      if (name == entry.knob.name) return &entry;
+const KnobBinding* find_knob(std::string_view name) {
+  for (const auto bindings : {knob_bindings(), test_knob_bindings()})
+    for (const KnobBinding& binding : bindings)
+      if (name == binding.knob.name) return &binding;
   return nullptr;
 }
 

@@ -10,7 +10,8 @@
 
 namespace firn {
 
-struct KnobEntry {
+/// A knob, and how it is written to and read from a configuration.
+struct KnobBinding {
   Knob knob;
   /// Returns what is wrong with the value, in words; empty if it was taken.
   std::string (*set)(Config&, std::string_view);
@@ -18,9 +19,9 @@ struct KnobEntry {
 };
 
 /// The user's knobs, in the order in which they are shown; and those for tests only.
-std::span<const KnobEntry> knob_entries();
-std::span<const KnobEntry> test_knob_entries();
+std::span<const KnobBinding> knob_bindings();
+std::span<const KnobBinding> test_knob_bindings();
 /// Finds a knob of either kind by name; null: there is none.
-const KnobEntry* find_knob(std::string_view name);
+const KnobBinding* find_knob(std::string_view name);
 
 }  // namespace firn

@@ -51,13 +51,13 @@ TEST(Cut, OfAPieceKeepsTheRest) {
     for (int i = 0; i < 10; ++i) {
       const uint32_t begin = static_cast<uint32_t>(random() % sequence.size());
       const uint32_t end = begin + 1 + static_cast<uint32_t>(random() % (sequence.size() - begin));
-      const uint32_t place = begin + static_cast<uint32_t>(random() % (end - begin));
-      const uint32_t op = sequence[place];
-      const uint64_t during = sequence.during(place);
-      const uint64_t least = cutter.cut(sequence, begin, end, place, Cutter::Side::fewest);
+      const uint32_t position = begin + static_cast<uint32_t>(random() % (end - begin));
+      const uint32_t op = sequence[position];
+      const uint64_t during = sequence.during(position);
+      const uint64_t least = cutter.cut(sequence, begin, end, position, Cutter::Side::fewest);
       EXPECT_LE(least, during);
       sequence.replace(begin, cutter.parted());
-      EXPECT_EQ(sequence.during(sequence.place(op)), least);
+      EXPECT_EQ(sequence.during(sequence.position(op)), least);
       // Brought up to date as if it were new.
       const Sequence again(graph, sequence.ops());
       for (uint32_t at = 0; at <= sequence.size(); ++at)

@@ -129,13 +129,13 @@ class Naive {
     return peak;
   }
 
-  /// First and last place of each storage; (1, 0): never alive.
+  /// First and last position of each storage; (1, 0): never alive.
   std::vector<std::pair<uint64_t, uint64_t>> lives(const std::vector<uint32_t>& order) const {
     std::vector<std::pair<uint64_t, uint64_t>> lives(program_.storages.size(), {1, 0});
-    for (size_t place = order.size(); place-- > 0;)
-      for (const uint32_t storage : names_[order[place]]) {
-        if (lives[storage].first > lives[storage].second) lives[storage].second = place;
-        lives[storage].first = place;
+    for (size_t position = order.size(); position-- > 0;)
+      for (const uint32_t storage : names_[order[position]]) {
+        if (lives[storage].first > lives[storage].second) lives[storage].second = position;
+        lives[storage].first = position;
       }
     for (size_t i = 0; i < lives.size(); ++i) {
       const Life life = program_.storages[i].life;

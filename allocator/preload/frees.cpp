@@ -21,11 +21,11 @@ struct GivenWork {
 };
 
 namespace {
-constexpr size_t streams_most = Streams::capacity, places = 2 * streams_most;
-const CUstream left = reinterpret_cast<CUstream>(~uintptr_t{0});  // tombstone of a removed entry
+constexpr size_t streams_most = Streams::capacity, buckets = 2 * streams_most;
+const CUstream left = reinterpret_cast<CUstream>(~uintptr_t{0});  // tombstone in a bucket
 
 struct Table {
-  std::array<GivenWork, places> all;
+  std::array<GivenWork, buckets> all;
   size_t known = 0;  // under the captures' lock
 };
 Table& table() {
@@ -34,8 +34,8 @@ Table& table() {
 }
 
 GivenWork* find(CUstream key) {
-  for (size_t at = Streams::hash(key), step = 0; step < places; ++step, ++at) {
-    GivenWork& stream = table().all[at % places];
+  for (size_t at = Streams::hash(key), step = 0; step < buckets; ++step, ++at) {
+    GivenWork& stream = table().all[at % buckets];
     const CUstream here = stream.key.load(std::memory_order_acquire);
     if (here == key) return &stream;
     if (!here) return nullptr;
@@ -68,8 +68,8 @@ GivenWork* add(CUstream key, bool is_default) {
   const auto lock = captures_lock();
   if (GivenWork* known = find(key)) return known;
   if (table().known == streams_most) return nullptr;
-  for (size_t at = Streams::hash(key), step = 0; step < places; ++step, ++at) {
-    GivenWork& stream = table().all[at % places];
+  for (size_t at = Streams::hash(key), step = 0; step < buckets; ++step, ++at) {
+    GivenWork& stream = table().all[at % buckets];
     const CUstream here = stream.key.load(std::memory_order_relaxed);
     if ((here && here != left) || stream.marked.load(std::memory_order_acquire)) continue;
     stream.is_default = is_default;

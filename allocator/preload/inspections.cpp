@@ -369,12 +369,12 @@ bool Inspections::read(const Reached& block, Finds& found) {
 
 /// Records those of the addresses found in the block that these launches could have stored there.
 void Inspections::settle(Batch& batch, const Reached& block, const Finds& found) {
-  for (const auto& [place, value] : found) {
+  for (const auto& [at, value] : found) {
     View* view = views().at(value);
     Reached target;
     // A block's addresses of itself lead nowhere new.
     if (!view || !block_around(*view, value, target) || target.base == block.base ||
-        tables().was(place, value))
+        tables().was(at, value))
       continue;
     bool could = false, before = false;
     std::unique_lock lock(mutex_);
@@ -385,7 +385,7 @@ void Inspections::settle(Batch& batch, const Reached& block, const Finds& found)
     }
     lock.unlock();
     if (!could && !before) continue;
-    tables().add(place, value);
+    tables().add(at, value);
     if (before) continue;  // whoever stored it: it is followed
     stay(target, stored);
     counters().stored_addresses.fetch_add(1, std::memory_order_relaxed);

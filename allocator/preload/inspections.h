@@ -94,7 +94,7 @@ class Inspections {
   };
   using Batch = std::vector<std::unique_ptr<Launch>>;
   using Holds = std::vector<std::pair<Engine*, Hold>>;
-  using Finds = std::vector<std::pair<uint64_t, uint64_t>>;  // (place, value)
+  using Finds = std::vector<std::pair<uint64_t, uint64_t>>;  // (address, value)
 
   Inspections();
   friend Inspections& inspections();

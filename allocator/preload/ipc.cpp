@@ -83,7 +83,7 @@ CUresult cuIpcGetMemHandle(CUipcMemHandle* handle, CUdeviceptr address) {
   SharedHandle told;
   told.process = ::getpid();
   told.file = file.get();
-  told.place = block->base - (*exported)->base();
+  told.offset = block->base - (*exported)->base();
   told.identity = identity_of(words).value_or(ExportedIdentity{});
   *handle = handle_of(told);
   return CUDA_SUCCESS;

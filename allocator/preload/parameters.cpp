@@ -78,22 +78,22 @@ Kernel* Kernels::learn(CUfunction function, uint64_t generation) {
   ask(*fresh);
   fresh->generation.store(generation, std::memory_order_relaxed);
   std::lock_guard lock(mutex_);
-  std::atomic<Kernel*>* place = nullptr;
+  std::atomic<Kernel*>* found = nullptr;
   // A refusal may be temporary (no context, an invalid handle): it is not kept.
   const bool keep = fresh->known || !(queries_.function || queries_.kernel);
-  for (size_t at = hash(function), step = 0; keep && step < probes && !place; ++step, ++at) {
-    std::atomic<Kernel*>& entry = table_[at % capacity];
-    Kernel* there = entry.load(std::memory_order_relaxed);
-    if (!there || there->function == function) place = &entry;
+  for (size_t at = hash(function), step = 0; keep && step < probes && !found; ++step, ++at) {
+    std::atomic<Kernel*>& bucket = table_[at % capacity];
+    Kernel* there = bucket.load(std::memory_order_relaxed);
+    if (!there || there->function == function) found = &bucket;
   }
-  if (!place) {
+  if (!found) {
     thread_local std::unique_ptr<Kernel> last;
     last = std::move(fresh);
     return last.get();
   }
-  if (Kernel* before = place->load(std::memory_order_relaxed)) {
-    // Usually the same module loaded again: keeps one entry. What was seen of the old function does
-    // not hold for the new one.
+  if (Kernel* before = found->load(std::memory_order_relaxed)) {
+    // Usually the same module loaded again: one Kernel is kept. What was seen of the old function
+    // does not hold for the new one.
     if (before->known == fresh->known && before->slots == fresh->slots &&
         before->module == fresh->module) {
       before->looked_at = before->looked_at_with_tables = 0;
@@ -107,7 +107,7 @@ Kernel* Kernels::learn(CUfunction function, uint64_t generation) {
   fresh->kept = true;
   Kernel* kernel = fresh.get();
   owned_.push_back(std::move(fresh));
-  place->store(kernel, std::memory_order_release);
+  found->store(kernel, std::memory_order_release);
   return kernel;
 }
 

@@ -29,7 +29,7 @@ struct Kernel {
   std::atomic<uint64_t> generation{0};  // of the modules; older ones are asked for again
   bool known = false;                   // false: its parameters are unknown
   std::vector<Slot> slots;
-  /// Every 8-byte word at an 8-byte aligned place of the packed buffer that lies within one slot:
+  /// Every 8-byte word at an 8-byte aligned offset of the packed buffer that lies within one slot:
   /// (slot, offset within the slot).
   std::vector<std::pair<uint32_t, uint32_t>> words;
   CUmodule module = nullptr;            // null: not known

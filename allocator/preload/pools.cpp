@@ -71,7 +71,7 @@ CUresult allocate_from(CUdeviceptr* address, size_t bytes, CUmemoryPool pool, CU
   return CUDA_SUCCESS;
 }
 
-/// Work enqueued so far may use it; later work on the stream may reuse its place.
+/// Work enqueued so far may use it; later work on the stream may reuse its memory.
 template <class Call>
 CUresult free_on(CUdeviceptr address, CUstream stream, Call&& call) {
   View* view = views().at(address);

@@ -83,9 +83,9 @@ void* open_beside(const std::string& name) {
   Dl_info own;
   if (::dladdr(reinterpret_cast<void*>(&open_beside), &own) == 0) return nullptr;
   const std::filesystem::path folder = std::filesystem::path(own.dli_fname).parent_path();
-  for (const auto& place : {folder / name, folder / "../../pytorch_plugin" / name})
-    if (std::error_code error; std::filesystem::exists(place, error))
-      return ::dlopen(place.c_str(), RTLD_NOW | RTLD_LOCAL);
+  for (const auto& path : {folder / name, folder / "../../pytorch_plugin" / name})
+    if (std::error_code error; std::filesystem::exists(path, error))
+      return ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   return ::dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL);
 }
 

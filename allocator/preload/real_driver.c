@@ -110,12 +110,12 @@ static int loaded_driver(char* path, size_t size) {
 
 static int software_driver(const char* own_folder, char* path, size_t size) {
   /* Beside the stand-in in the package, and in the build folder. */
-  static const char* const places[] = {"software/", "../../backing/gpu/software/"};
+  static const char* const folders[] = {"software/", "../../backing/gpu/software/"};
   const char* device = secure_getenv("FIRN_DEVICE");
   if (!device || strcmp(device, "software") != 0) return 0;
-  for (size_t i = 0; i < sizeof places / sizeof *places; ++i) {
+  for (size_t i = 0; i < sizeof folders / sizeof *folders; ++i) {
     char found[PATH_MAX];
-    if ((size_t)snprintf(path, size, "%s%s%s", own_folder, places[i], wanted) < size &&
+    if ((size_t)snprintf(path, size, "%s%s%s", own_folder, folders[i], wanted) < size &&
         firn_is_driver(path))
       return realpath(path, found) ? keep(found, path, size) : 1;
   }
@@ -125,7 +125,7 @@ static int software_driver(const char* own_folder, char* path, size_t size) {
 const char* firn_find_in_cache(const char* bytes, size_t size, const char* name,
                                int (*takes)(const char* path)) {
   static const char magic[] = "glibc-ld.so.cache1.1";
-  struct Entry {
+  struct CachedLibrary {
     int32_t flags;
     uint32_t key, value, version;
     uint64_t hardware;
@@ -148,13 +148,13 @@ const char* firn_find_in_cache(const char* bytes, size_t size, const char* name,
   if (left < head) return NULL;
   uint32_t count;
   memcpy(&count, table + magic_size, sizeof count);
-  if (count > (left - head) / sizeof(struct Entry)) return NULL;
+  if (count > (left - head) / sizeof(struct CachedLibrary)) return NULL;
   for (uint32_t i = 0; i < count; ++i) {
-    struct Entry entry;
-    memcpy(&entry, table + head + i * sizeof entry, sizeof entry);
-    if (entry.flags != native || entry.key >= left || entry.value >= left) continue;
-    const char *key = table + entry.key, *value = table + entry.value;
-    if (!memchr(key, 0, left - entry.key) || !memchr(value, 0, left - entry.value)) continue;
+    struct CachedLibrary library;
+    memcpy(&library, table + head + i * sizeof library, sizeof library);
+    if (library.flags != native || library.key >= left || library.value >= left) continue;
+    const char *key = table + library.key, *value = table + library.value;
+    if (!memchr(key, 0, left - library.key) || !memchr(value, 0, left - library.value)) continue;
     if (strcmp(key, name) == 0 && takes(value)) return value;
   }
   return NULL;

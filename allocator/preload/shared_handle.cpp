@@ -17,7 +17,7 @@ constexpr size_t words_most = 32u << 20;  // more than any export's; the number 
 struct Bytes {
   char magic[8];
   int32_t process, file;
-  uint64_t place;
+  uint64_t offset;
   ExportedIdentity identity;
 };
 static_assert(sizeof(Bytes) <= sizeof(CUipcMemHandle));
@@ -42,7 +42,7 @@ std::optional<SharedHandle> read_handle(const CUipcMemHandle& passed) {
   Bytes bytes{};
   std::memcpy(&bytes, &passed, sizeof bytes);
   if (std::memcmp(bytes.magic, magic, sizeof magic) != 0) return std::nullopt;
-  return SharedHandle{bytes.process, bytes.file, bytes.place, bytes.identity};
+  return SharedHandle{bytes.process, bytes.file, bytes.offset, bytes.identity};
 }
 
 CUipcMemHandle handle_of(const SharedHandle& told) {
@@ -50,7 +50,7 @@ CUipcMemHandle handle_of(const SharedHandle& told) {
   std::memcpy(bytes.magic, magic, sizeof magic);
   bytes.process = told.process;
   bytes.file = told.file;
-  bytes.place = told.place;
+  bytes.offset = told.offset;
   bytes.identity = told.identity;
   CUipcMemHandle handle{};
   std::memcpy(&handle, &bytes, sizeof bytes);
@@ -71,9 +71,9 @@ Result<SharedBlock> open_shared(const Driver& driver, int device, const SharedHa
   auto memory = ImportedMemory::open(driver, device, words);
   if (!memory) return memory.error();
   SharedBlock opened{std::move(*memory), 0};
-  if (told.place >= opened.memory->bytes())
+  if (told.offset >= opened.memory->bytes())
     return invalid("the handle was changed: its offset lies outside its memory");
-  opened.address = opened.memory->base() + told.place;
+  opened.address = opened.memory->base() + told.offset;
   return opened;
 }
 

@@ -16,7 +16,7 @@ namespace firn::preload {
 
 struct SharedHandle {
   int32_t process = 0, file = 0;  // the exporting process, its file of words (words_file())
-  uint64_t place = 0;             // of the block in the frames' bytes
+  uint64_t offset = 0;            // of the block in the frames' bytes
   ExportedIdentity identity{};    // file numbers and addresses recur; this does not
 };
 

@@ -110,9 +110,9 @@ void Tables::forget_locked(uint64_t at, size_t bytes) {
     const uint64_t base = it->first * page;
     if (base >= end) break;
     std::erase_if(it->second, [&](const Word& word) {
-      const uint64_t place = base + 8 * uint64_t{word.index};
-      if (place < first || place >= end) return false;
-      count(place, -1);
+      const uint64_t address = base + 8 * uint64_t{word.index};
+      if (address < first || address >= end) return false;
+      count(address, -1);
       return true;
     });
     it = it->second.empty() ? pages_.erase(it) : std::next(it);
@@ -126,8 +126,8 @@ void Tables::each_locked(uint64_t at, size_t bytes, See&& see) const {
     const uint64_t base = it->first * page;
     if (base >= end) break;
     for (const Word& word : it->second) {
-      const uint64_t place = base + 8 * uint64_t{word.index};
-      if (place >= first && place + 8 <= end) see(place, word.value);
+      const uint64_t address = base + 8 * uint64_t{word.index};
+      if (address >= first && address + 8 <= end) see(address, word.value);
     }
   }
 }
@@ -166,8 +166,8 @@ void Tables::copy(uint64_t to, uint64_t from, size_t bytes, bool keep) {
   if (words_.load(std::memory_order_acquire) == 0 || to == from) return;
   std::lock_guard lock(mutex_);
   std::vector<std::pair<uint64_t, uint64_t>> carried;
-  each_locked(from, bytes, [&](uint64_t place, uint64_t value) {
-    carried.emplace_back(place - from + to, value);
+  each_locked(from, bytes, [&](uint64_t address, uint64_t value) {
+    carried.emplace_back(address - from + to, value);
   });
   if (!keep) forget_locked(to, bytes);
   for (const auto& [at, value] : carried)

@@ -4,8 +4,8 @@
 // device, and by addresses found in memory that kernels wrote (inspections.h). Asked at each launch
 // for the addresses that a touched block leads to.
 //
-// Words are remembered at 8-byte aligned places. A partly overwritten word keeps its value: it is
-// safe to touch too much, but not too little. Values outside the arenas are not remembered. No lock
+// Words are remembered at 8-byte aligned addresses. A partly overwritten word keeps its value: it
+// is safe to touch too much, but not too little. Values outside the arenas are not remembered. No lock
 // is taken while nothing is remembered; holds() is lock-free.
 #pragma once
 
@@ -57,7 +57,8 @@ class Tables {
   /// Those held by memory outside the arenas. Lock-free where this thread has asked since they
   /// last changed.
   void collect_foreign(std::vector<uint64_t>& values) const;
-  /// Did that place ever hold this value? False also for what was forgotten to bound the memory.
+  /// Did the word at that address ever hold this value? False also for what was forgotten to bound
+  /// the memory.
   bool was(uint64_t at, uint64_t value) const;
   /// From the first arena's begin to the last one's end.
   Range arenas() const;
@@ -94,14 +95,14 @@ class Tables {
 
   mutable std::shared_mutex mutex_;
   std::map<uint64_t, Page> pages_;  // by number of the page
-  std::unordered_set<uint64_t> past_;  // hashes of (place, value)
+  std::unordered_set<uint64_t> past_;  // hashes of (address, value)
   std::array<Arena, arenas_most> arenas_;
   std::atomic<unsigned> arena_count_{0};
   std::atomic<uint64_t> words_{0}, foreign_{0};
   std::atomic<uint64_t> foreign_version_{1};  // raised under the lock, before it is given back
 };
 
-/// Calls found(offset, value) for each 8-byte word, at a place `to + offset` that is 8-byte
+/// Calls found(offset, value) for each 8-byte word, at an address `to + offset` that is 8-byte
 /// aligned, whose value lies in `values`.
 void scan_words(uint64_t to, const void* from, size_t bytes, Range values,
                 const std::function<void(size_t, uint64_t)>& found);

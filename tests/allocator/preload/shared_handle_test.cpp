@@ -19,7 +19,7 @@ TEST(SharedHandle, is_read_as_it_was_written) {
   ASSERT_TRUE(read);
   EXPECT_EQ(read->process, told.process);
   EXPECT_EQ(read->file, told.file);
-  EXPECT_EQ(read->place, told.place);
+  EXPECT_EQ(read->offset, told.offset);
   EXPECT_EQ(read->identity, told.identity);
   CUipcMemHandle other = handle_of(told);
   other.reserved[0] ^= 1;

@@ -39,7 +39,7 @@ TEST(Tables, addresses_among_what_the_host_writes_are_remembered_where_they_are)
   EXPECT_FALSE(tables.foreign());
 }
 
-TEST(Tables, unaligned_copies_are_read_at_aligned_places) {
+TEST(Tables, unaligned_copies_are_read_at_aligned_addresses) {
   Tables tables;
   tables.add_arena(arena);
   unsigned char bytes[40] = {};

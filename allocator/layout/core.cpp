@@ -29,8 +29,8 @@ CoreSearch::CoreSearch(const Problem& problem, const std::atomic<bool>& stop)
     : problem_(problem), stop_(stop), sections_(problem) {}
 
 CoreSearch::Core& CoreSearch::core_of(double nearness) {
-  const auto [place, is_new] = cores_.try_emplace(nearness);
-  Core& core = place->second;
+  const auto [found, is_new] = cores_.try_emplace(nearness);
+  Core& core = found->second;
   if (!is_new) return core;
   const auto least = static_cast<uint64_t>(static_cast<double>(problem_.load) * nearness);
   std::vector<uint32_t> near_before(problem_.sections() + 1, 0);  // sections near the peak

@@ -103,7 +103,7 @@ class Crew {
   std::mutex mutex_;  // guards what follows
   std::condition_variable changed_;
   unsigned working_ = 0;
-  std::set<std::pair<uint64_t, size_t>> waiting_;  // height and place of the parts not done
+  std::set<std::pair<uint64_t, size_t>> waiting_;  // height and index of the parts not done
   std::exception_ptr failed_;
 };
 

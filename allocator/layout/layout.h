@@ -67,7 +67,7 @@ struct Options {
   /// the deadline cuts it short.
   uint64_t seed = 0;
   /// Greedy layouts and searches of each independent part, at most. Unlike the deadline, this limit
-  /// ends the work at the same place each time.
+  /// ends the work at the same step each time.
   uint64_t steps = UINT64_MAX;
   /// Threads that search, while the caller's waits; 0: one for each core.
   unsigned threads = 0;

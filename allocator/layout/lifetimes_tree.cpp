@@ -9,7 +9,7 @@
 namespace firn::layout {
 namespace {
 
-/// Bits of `value` at the even places.
+/// Bits of `value` at the even positions.
 uint64_t spread(uint64_t value) {
   value = (value | value << 16) & 0x0000ffff0000ffff;
   value = (value | value << 8) & 0x00ff00ff00ff00ff;

@@ -10,7 +10,7 @@
 namespace firn::layout {
 namespace {
 
-/// Ranks by the largest duration x log(sections) + size x log(bytes) + first x place in time,
+/// Ranks by the largest duration x log(sections) + size x log(bytes) + first x position in time,
 /// disturbed by up to `chance` either way.
 struct Weights {
   double duration, size, first, chance;

@@ -106,7 +106,7 @@ Search::Outcome Search::attempt(uint64_t height, std::span<const uint32_t> rank,
   return solve({0, problem_.sections()});
 }
 
-Search::Outcome Search::solve(Range range) {
+Search::Outcome Search::solve(SectionRange range) {
   for (uint32_t begin = range.begin; begin < range.end;) {
     if (items_left_[begin] == 0) {
       ++begin;
@@ -121,7 +121,7 @@ Search::Outcome Search::solve(Range range) {
   return Outcome::found;
 }
 
-uint32_t Search::choose(Range range) const {
+uint32_t Search::choose(SectionRange range) const {
   const uint64_t lowest =
       *std::min_element(floors_.begin() + range.begin, floors_.begin() + range.end);
   // Where there is the least choice, a wrong one shows soonest.
@@ -144,7 +144,7 @@ uint32_t Search::choose(Range range) const {
   return chosen;
 }
 
-Search::Outcome Search::branch(Range range) {
+Search::Outcome Search::branch(SectionRange range) {
   const size_t before = changes_.size();
   for (;;) {
     if (branches_left_ == 0 || stop_.load(std::memory_order_relaxed)) return Outcome::gave_up;

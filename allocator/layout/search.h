@@ -45,16 +45,16 @@ class Search {
     uint32_t index;
     uint64_t before;
   };
-  struct Range {
+  struct SectionRange {
     uint32_t begin, end;
   };
 
   void reset(uint64_t height, std::span<const uint32_t> rank);
-  Outcome solve(Range range);
-  Outcome branch(Range range);
+  Outcome solve(SectionRange range);
+  Outcome branch(SectionRange range);
   /// An item that can lie at the lowest level of the range: the first in rank in the section with
   /// the least choice.
-  uint32_t choose(Range range) const;
+  uint32_t choose(SectionRange range) const;
   bool place(uint32_t item);
   bool exclude(uint32_t item);
   bool raise_floor(uint32_t section, uint64_t floor);

@@ -27,10 +27,10 @@ class Stretches {
   /// Takes the lowest one out: place() or join() puts its successors back.
   Lowest take_lowest() {
     for (;;) {
-      const Entry entry = lowest_.top();
+      const Candidate candidate = lowest_.top();
       lowest_.pop();
-      const Stretch& stretch = of_[entry.begin];
-      if (stretch.stamp == entry.stamp) return {entry.begin, stretch.end, stretch.level};
+      const Stretch& stretch = of_[candidate.begin];
+      if (stretch.stamp == candidate.stamp) return {candidate.begin, stretch.end, stretch.level};
     }
   }
   /// [begin, end) of `from` goes up to `top`, the rest stays.
@@ -65,10 +65,10 @@ class Stretches {
     uint32_t end = 0, begin_of_end = 0;  // the latter: of the stretch that ends at this section
     uint32_t stamp = 0;                  // 0: no stretch begins here
   };
-  struct Entry {
+  struct Candidate {  // for the lowest, unless its stretch has changed since
     uint64_t level;
     uint32_t begin, stamp;
-    bool operator<(const Entry& other) const {  // the heap's top is the largest
+    bool operator<(const Candidate& other) const {  // the heap's top is the largest
       return level != other.level ? level > other.level : begin > other.begin;
     }
   };
@@ -85,7 +85,7 @@ class Stretches {
   std::vector<Stretch> of_;  // by first section
   const uint32_t sections_;
   uint32_t stamps_ = 0;
-  std::priority_queue<Entry> lowest_;
+  std::priority_queue<Candidate> lowest_;
 };
 
 uint32_t choose(const LifetimesTree& waiting, const Stretches::Lowest& lowest, uint32_t most,

@@ -53,7 +53,7 @@ struct Named {
 /// The last decision, and how far it was carried out.
 template <class Handle>
 struct Plan {
-  struct Entry : Named<Handle> {
+  struct Candidate : Named<Handle> {  // to leave, come back, be read or written
     uint64_t next_use;  // an event's number
     uint64_t pages;     // to be away or clean; in `fetch`: to be on the device
     bool spare = false; // to leave only while nothing else does
@@ -65,12 +65,12 @@ struct Plan {
   uint64_t memory_window = 0;   // the same for the device and host memory together
   uint64_t period = 0;          // events
   uint64_t excess = 0;          // pages that do not fit the device at the period's peak
-  std::deque<Entry> fetch;      // in the order of next use
-  std::vector<Entry> farthest;  // on the device, the farthest next use first
-  std::vector<Entry> leaving;   // to be copied out ahead, in that order
-  std::vector<Entry> reads;     // partly only in the store; to come to memory, by next use
-  std::vector<Entry> writes;    // to be in the store, in that order
-  // The first entry of each that may still be of use.
+  std::deque<Candidate> fetch;      // in the order of next use
+  std::vector<Candidate> farthest;  // on the device, the farthest next use first
+  std::vector<Candidate> leaving;   // to be copied out ahead, in that order
+  std::vector<Candidate> reads;     // partly only in the store; to come to memory, by next use
+  std::vector<Candidate> writes;    // to be in the store, in that order
+  // The first candidate of each that may still be of use.
   size_t evicted = 0, cleaned = 0, read = 0, written = 0;
   bool write_looked = false;    // `writes` has been searched: nothing left to begin
 };
@@ -85,7 +85,7 @@ struct PieceOf {
 /// The means of carrying a plan out.
 template <class T>
 concept Tiers = requires(T t, typename T::Handle block, uint64_t n, size_t i) {
-  // A block: whether an entry means it still, and its pages. `clean`: at its tail, on the device
+  // A block: whether a candidate means it still, and its pages. `clean`: at its tail, on the device
   // and valid elsewhere: they leave without I/O. `mapped`: with those that leave; `coming`: on
   // their way, not yet mapped.
   { t.life(block) } -> std::convertible_to<uint32_t>;
@@ -160,7 +160,7 @@ class CarryOut {
  public:
   using Handle = typename T::Handle;
   using ThePlan = Plan<Handle>;
-  using Entry = typename ThePlan::Entry;
+  using Candidate = typename ThePlan::Candidate;
   using Name = Named<Handle>;
 
   CarryOut(ThePlan& plan, T tiers) : plan_(plan), t_(tiers) { static_assert(Tiers<T>); }
@@ -205,19 +205,19 @@ class CarryOut {
   std::optional<PieceOf<Handle>> next_write();
 
  private:
-  // Entries of a plan that are skipped because they are in use.
+  // Candidates of a plan that are skipped because they are in use.
   static constexpr size_t in_use_most = 64;
   // If the SSDs are reading for more than this part of the time, what comes from there replaces
   // what must come from there too only in the last 1/swap_part of a period before its use.
   static constexpr double reading_most = .8;
   static constexpr uint64_t swap_part = 128;
 
-  static Entry entry(const Decision& decision, std::span<const Name> blocks, uint64_t now,
+  static Candidate candidate(const Decision& decision, std::span<const Name> blocks, uint64_t now,
                      uint32_t item, uint64_t pages) {
     const uint64_t next = decision.next_use[item];
     return {blocks[item], next == no_use ? next : now + next, pages};
   }
-  uint64_t give_way_after(const Entry& entry) const;
+  uint64_t give_way_after(const Candidate& candidate) const;
   std::optional<PieceOf<Handle>> planned_write();
 
   ThePlan& plan_;
@@ -234,19 +234,19 @@ void CarryOut<T>::adopt(const Decision& decision, std::span<const Name> blocks, 
   plan_.evicted = plan_.cleaned = plan_.read = plan_.written = 0;
   plan_.write_looked = false;
   for (const uint32_t i : decision.fetch)
-    plan_.fetch.push_back(entry(decision, blocks, now, i, t_.size(blocks[i].block)));
+    plan_.fetch.push_back(candidate(decision, blocks, now, i, t_.size(blocks[i].block)));
   // A part is no use to the kernel yet: worth its room only if much less is left to come then.
   if (!plan_.fetch.empty()) {
-    Entry& last = plan_.fetch.back();
+    Candidate& last = plan_.fetch.back();
     last.pages = decision.last_pages;
     if (last.pages < t_.size(last.block) &&
         last.pages < t_.mapped(last.block) + in_flight_most() / t_.page_bytes())
       plan_.fetch.pop_back();
   }
   for (const uint32_t i : decision.farthest)
-    plan_.farthest.push_back(entry(decision, blocks, now, i, 0));
+    plan_.farthest.push_back(candidate(decision, blocks, now, i, 0));
   for (const Decision::Leaving& leaving : decision.leaving) {
-    plan_.leaving.push_back(entry(decision, blocks, now, leaving.item, leaving.pages));
+    plan_.leaving.push_back(candidate(decision, blocks, now, leaving.item, leaving.pages));
     plan_.leaving.back().spare = leaving.spare;
   }
   plan_.window = plan_.memory_window = now + decision.window;
@@ -257,21 +257,21 @@ void CarryOut<T>::adopt_for_memory(const Decision& decision, std::span<const Nam
                                    uint64_t now) {
   plan_.memory_window = now + decision.window;
   for (const uint32_t i : decision.fetch)
-    plan_.reads.push_back(entry(decision, blocks, now, i, 0));
+    plan_.reads.push_back(candidate(decision, blocks, now, i, 0));
   for (const Decision::Leaving& leaving : decision.leaving) {
-    plan_.writes.push_back(entry(decision, blocks, now, leaving.item, leaving.pages));
+    plan_.writes.push_back(candidate(decision, blocks, now, leaving.item, leaving.pages));
     plan_.writes.back().spare = leaving.spare;
   }
 }
 
-/// Blocks used after this event leave for the entry. Each such swap costs a read later: when SSDs
-/// have little time left, an early swap takes it from reads that are needed.
+/// Blocks used after this event leave for the candidate. Each such swap costs a read later: when
+/// SSDs have little time left, an early swap takes it from reads that are needed.
 template <class T>
-uint64_t CarryOut<T>::give_way_after(const Entry& entry) const {
-  if (t_.reading_part() < reading_most || !host_is_passage()) return entry.next_use;
+uint64_t CarryOut<T>::give_way_after(const Candidate& candidate) const {
+  if (t_.reading_part() < reading_most || !host_is_passage()) return candidate.next_use;
   const uint64_t now = t_.now();
-  if (entry.next_use <= now + plan_.period / swap_part) return entry.next_use;
-  return std::max(entry.next_use, now + plan_.period);
+  if (candidate.next_use <= now + plan_.period / swap_part) return candidate.next_use;
+  return std::max(candidate.next_use, now + plan_.period);
 }
 
 /// Brings back what is used next, as long as the window has room for it and only clean blocks leave
@@ -281,11 +281,11 @@ bool CarryOut<T>::fetch_ahead() {
   bool any = false;
   const uint64_t span = t_.span_bytes() / t_.page_bytes();
   while (!plan_.fetch.empty()) {
-    Entry& entry = plan_.fetch.front();
-    const Handle block = entry.block;
+    Candidate& candidate = plan_.fetch.front();
+    const Handle block = candidate.block;
     const uint64_t there = t_.mapped(block) + t_.coming(block);
     const uint64_t next = std::min(span, t_.size(block) - there);
-    if (!meant(entry) || !t_.may_arrive(block) || there + next > entry.pages) {
+    if (!meant(candidate) || !t_.may_arrive(block) || there + next > candidate.pages) {
       plan_.fetch.pop_front();
       continue;
     }
@@ -294,11 +294,11 @@ bool CarryOut<T>::fetch_ahead() {
     if (t_.arrivable(block) < next) t_.reclaim_ready();
     if (t_.arrivable(block) == 0) {
       const uint64_t soon = t_.soon();
-      if (soon < span) evict_farthest(span - soon, block, give_way_after(entry), true);
+      if (soon < span) evict_farthest(span - soon, block, give_way_after(candidate), true);
       t_.finish_leaving();
     }
     if (!t_.fetch(block)) break;
-    entry.touched = t_.touched(block);
+    candidate.touched = t_.touched(block);
     any = true;
   }
   return any;
@@ -309,27 +309,27 @@ bool CarryOut<T>::fetch_ahead() {
 template <class T>
 bool CarryOut<T>::clean_ahead() {
   bool any = false;
-  size_t in_use = 0;  // entries between plan_.cleaned and the one considered
+  size_t in_use = 0;  // candidates between plan_.cleaned and the one considered
   const auto next = [&] { return plan_.cleaned + in_use; };
   while (next() < plan_.leaving.size()) {
     const uint64_t on_the_way = t_.bytes_out();
     if (on_the_way >= in_flight_most() / 2 || !room_to_clean()) break;
-    const Entry& entry = plan_.leaving[next()];
-    if (entry.spare && t_.has_store() && host_is_passage() &&
+    const Candidate& candidate = plan_.leaving[next()];
+    if (candidate.spare && t_.has_store() && host_is_passage() &&
         on_the_way + t_.store_bound() >= 2 * t_.span_bytes())
       break;
-    const Handle block = entry.block;
-    if (meant(entry) && t_.is_copied_out(block)) {  // on its way already
+    const Handle block = candidate.block;
+    if (meant(candidate) && t_.is_copied_out(block)) {  // on its way already
       if (++in_use > in_use_most) break;
       continue;
     }
     const auto pass_over = [&] { in_use > 0 ? ++in_use : ++plan_.cleaned; };
-    if (!meant(entry) || !t_.may_leave(block)) {
+    if (!meant(candidate) || !t_.may_leave(block)) {
       pass_over();
       continue;
     }
     const uint64_t clean = t_.clean(block), covered = clean + t_.size(block) - t_.mapped(block);
-    if (clean == t_.mapped(block) || covered >= entry.pages) {
+    if (clean == t_.mapped(block) || covered >= candidate.pages) {
       pass_over();
       continue;
     }
@@ -338,7 +338,7 @@ bool CarryOut<T>::clean_ahead() {
       if (++in_use > in_use_most) break;
       continue;
     }
-    if (t_.make_clean(block, std::min(entry.pages - covered,
+    if (t_.make_clean(block, std::min(candidate.pages - covered,
                                       4 * t_.span_bytes() / t_.page_bytes())))
       any = true;
     else
@@ -371,11 +371,11 @@ uint64_t CarryOut<T>::evict_farthest(uint64_t pages, std::optional<Handle> excep
                                      uint64_t beyond, bool clean_only) {
   uint64_t started = 0;
   for (size_t i = plan_.evicted; i < plan_.farthest.size(); ++i) {
-    const Entry& entry = plan_.farthest[i];
-    if (started >= pages || entry.next_use <= beyond) break;
-    const Handle block = entry.block;
+    const Candidate& candidate = plan_.farthest[i];
+    if (started >= pages || candidate.next_use <= beyond) break;
+    const Handle block = candidate.block;
     // (It does not come back without a touch, or an arrival, which counts as one.)
-    const bool over = !meant(entry) || t_.mapped(block) == 0;
+    const bool over = !meant(candidate) || t_.mapped(block) == 0;
     if (over && i == plan_.evicted) ++plan_.evicted;
     if (over || block == except || !t_.may_leave(block)) continue;
     uint64_t wanted = pages - started;
@@ -412,20 +412,20 @@ template <class T>
 auto CarryOut<T>::planned_write() -> std::optional<PieceOf<Handle>> {
   if (plan_.write_looked) return std::nullopt;
   for (size_t w = plan_.written; w < plan_.writes.size(); ++w) {
-    const Entry& entry = plan_.writes[w];
-    const Handle block = entry.block;
-    bool over = !meant(entry);
+    const Candidate& candidate = plan_.writes[w];
+    const Handle block = candidate.block;
+    bool over = !meant(candidate);
     uint64_t covered = 0;
     for (size_t i = t_.pieces(block); i-- > 0 && !over;) {
       if (t_.stored(block, i)) covered += t_.piece_pages(block, i);
-      over = covered >= entry.pages;
+      over = covered >= candidate.pages;
     }
     if (over) {
       if (w == plan_.written) ++plan_.written;
       continue;
     }
     // A spare write waits until nothing else is written.
-    if (entry.spare && t_.bytes_written() > 0) return std::nullopt;
+    if (candidate.spare && t_.bytes_written() > 0) return std::nullopt;
     for (size_t i = t_.pieces(block); i-- > 0;)
       if (t_.unwritten(block, i)) return PieceOf<Handle>{block, i};
   }
@@ -439,15 +439,15 @@ template <class T>
 bool CarryOut<T>::read_ahead() {
   bool any = false;
   for (; plan_.read < plan_.reads.size(); ++plan_.read) {
-    const Entry& entry = plan_.reads[plan_.read];
-    if (!meant(entry)) continue;
-    for (size_t i = 0; i < t_.pieces(entry.block); ++i) {
-      if (!t_.only_stored(entry.block, i)) continue;
+    const Candidate& candidate = plan_.reads[plan_.read];
+    if (!meant(candidate)) continue;
+    for (size_t i = 0; i < t_.pieces(candidate.block); ++i) {
+      if (!t_.only_stored(candidate.block, i)) continue;
       if (t_.bytes_read() >= in_flight_most()) return any;
       // Clear of what room_to_clean() keeps free, or it would be filled and emptied for ever.
       while (t_.host_used() + 4 * in_flight_most() > t_.host_bytes())
-        if (!t_.drop_host_copy(entry.next_use, plan_.window)) return any;
-      if (!t_.read_to_host(entry.block, i)) return any;
+        if (!t_.drop_host_copy(candidate.next_use, plan_.window)) return any;
+      if (!t_.read_to_host(candidate.block, i)) return any;
       any = true;
     }
   }

@@ -26,7 +26,7 @@ uint64_t Contexts::hash(const Events& events, size_t which, uint64_t position) c
 
 uint64_t Contexts::sample(const Events& events) const {
   if (events.now() < sample_length) return 1;
-  // Coarse symbols, so that streams of either kind are sampled at the same places.
+  // Coarse symbols, so that streams of either kind are sampled at the same points.
   return mix(events.coarse(events.now(), sample_length, sample_power_));
 }
 

@@ -169,7 +169,7 @@ void History::preload(std::span<const Planned> plan) {
     contexts_.insert(events_);
     if (planned.kind == EventKind::free) blocks.erase(it);
   }
-  if (!plan.empty()) twin_.place(begin);
+  if (!plan.empty()) twin_.move_to(begin);
 }
 
 }  // namespace firn::lifetimes

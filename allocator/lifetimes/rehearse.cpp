@@ -67,7 +67,7 @@ Program::Program(const Rehearsal& rehearsal, Rehearsed& result, RehearsalObserve
     if (item.born) continue;
     block_of_[i] = stage_.make(item.size);
     const uint64_t in_store = r_.in_store.empty() ? 0 : r_.in_store[i];
-    stage_.place(block_of_[i], item.on_device, item.clean, in_store);
+    stage_.start_with(block_of_[i], item.on_device, item.clean, in_store);
   }
 }
 

@@ -59,7 +59,7 @@ uint32_t Stage::make(uint64_t pages) {
   return index;
 }
 
-void Stage::place(uint32_t index, uint64_t on_device, uint64_t clean, uint64_t in_store) {
+void Stage::start_with(uint32_t index, uint64_t on_device, uint64_t clean, uint64_t in_store) {
   StageBlock& block = blocks_[index];
   block.unborn = false;
   block.proven = true;

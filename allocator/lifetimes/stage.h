@@ -57,7 +57,7 @@ class Stage {
   /// A block with nothing on the device and nothing elsewhere.
   uint32_t make(uint64_t pages);
   /// Sets its start: pages on the device, the clean ones of these, those in the store only.
-  void place(uint32_t block, uint64_t on_device, uint64_t clean, uint64_t in_store);
+  void start_with(uint32_t block, uint64_t on_device, uint64_t clean, uint64_t in_store);
   void bear(uint32_t block);
   /// The program waits for it from here on: nothing of it leaves.
   void want(uint32_t block, uint64_t step);

@@ -52,7 +52,7 @@ Twin::Grade Twin::grade(const Event& event, const Event& twin, bool old) {
   return event.bytes == twin.bytes ? Grade::same : Grade::weak;
 }
 
-void Twin::place(uint64_t position) {
+void Twin::move_to(uint64_t position) {
   *this = {};
   position_ = position;
   matched_ = known_ = true;

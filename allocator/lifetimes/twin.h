@@ -22,7 +22,7 @@ class Twin {
   void advance(const Events& events, const Contexts& contexts, const Identities& identities,
                Life of);
   /// The events after `position` are what will come.
-  void place(uint64_t position);
+  void move_to(uint64_t position);
 
   bool matched() const { return matched_; }
   bool known() const { return known_; }

@@ -15,7 +15,7 @@ constexpr uint32_t at_start(uint32_t pages) { return pages == 0 ? 0 : all >> (32
 constexpr uint32_t at_end(uint32_t pages) { return pages == 0 ? 0 : all << (32 - pages); }
 uint32_t ones(uint32_t word) { return static_cast<uint32_t>(std::popcount(word)); }
 
-/// First places of runs of `pages` set bits.
+/// First positions of runs of `pages` set bits.
 uint32_t runs(uint32_t word, uint32_t pages) {
   for (uint32_t have = 1; have < pages;) {
     const uint32_t step = std::min(have, pages - have);

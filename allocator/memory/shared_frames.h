@@ -4,7 +4,7 @@
 // block that is in it (virtual aliasing, which the driver allows), and each uses its own pages of
 // it; the page is far larger than any cache line, so no line is used through two addresses.
 //
-// A frame here is known by its index; sizes and places are in pages. The caller holds the engine's
+// A frame here is known by its index; sizes and offsets are in pages. The caller holds the engine's
 // lock.
 #pragma once
 

@@ -255,7 +255,7 @@ class Cutter {
       const uint32_t at = exact ? lives_.blocks[block].born_before + later : 0;
       return std::pair{at, recording_.block_bytes()[block]};
     };
-    std::map<std::pair<uint32_t, uint64_t>, std::vector<size_t>> waiting;  // places in heads_
+    std::map<std::pair<uint32_t, uint64_t>, std::vector<size_t>> waiting;  // indices in heads_
     for (size_t i = heads_.size(); i-- > 0;)
       if (heads_[i] != none) waiting[key(heads_[i], window_.period)].push_back(i);
     for (uint32_t& tail : tails_) {

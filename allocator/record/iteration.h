@@ -1,7 +1,7 @@
 // One iteration, cut out of a recording, in the terms of a trace: tensors that are alive in every
 // iteration (persistent) or from their first use to their last (transient), and kernels in order.
 //
-// The period is found by allocator/lifetimes/history.h, and taken from the last place where the
+// The period is found by allocator/lifetimes/history.h, and taken from the last point where the
 // same operators ran in the same order twice. It is cut where the least memory is alive. A block
 // that is alive across the cut, though not for good (a gradient that the next iteration frees), is
 // written as persistent: more memory than the program has, never less.

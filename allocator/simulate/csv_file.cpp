@@ -33,7 +33,7 @@ CsvFile::CsvFile(CsvFile&& other) noexcept
     : path_(std::move(other.path_)), fd_(std::exchange(other.fd_, -1)),
       file_bytes_(other.file_bytes_), line_(other.line_), buffer_(std::move(other.buffer_)),
       at_(other.at_), end_(other.end_), all_read_(other.all_read_),
-      names_(std::move(other.names_)), places_(std::move(other.places_)) {}
+      names_(std::move(other.names_)), columns_(std::move(other.columns_)) {}
 // fields_ point into the header's line, and are dropped
 
 CsvFile::~CsvFile() {
@@ -64,7 +64,7 @@ Result<CsvFile> CsvFile::open(const std::string& path, std::vector<std::string_v
       return file.wrong(fmt::format("no column \"{}\" in the header", column));
     if (std::find(found + 1, file.fields_.end(), column) != file.fields_.end())
       return file.wrong(fmt::format("column \"{}\" appears twice in the header", column));
-    file.places_.push_back(static_cast<size_t>(found - file.fields_.begin()));
+    file.columns_.push_back(static_cast<size_t>(found - file.fields_.begin()));
   }
   file.names_.assign(file.fields_.begin(), file.fields_.end());
   return file;

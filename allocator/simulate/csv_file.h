@@ -24,7 +24,7 @@ class CsvFile {
   /// The next line; false at the end of the file.
   Result<bool> next();
   /// The field of columns[index] in the present line. Valid until next().
-  std::string_view field(size_t index) const { return fields_[places_[index]]; }
+  std::string_view field(size_t index) const { return fields_[columns_[index]]; }
   /// All of the header's columns, in its order.
   const std::vector<std::string>& names() const { return names_; }
   uint64_t line() const { return line_; }
@@ -50,7 +50,7 @@ class CsvFile {
   std::vector<std::string_view> fields_;
   std::string unquoted_;         // storage for the quoted fields of the present line
   std::vector<std::string> names_;
-  std::vector<size_t> places_;   // of columns among the fields
+  std::vector<size_t> columns_;  // indices among the fields
 };
 
 /// A whole number up to `most`, in plain digits. The error has no file and line.

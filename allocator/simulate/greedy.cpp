@@ -79,7 +79,7 @@ void Greedy::plan(EngineTiers& tiers) {
   const GreedyPlan plan = plan_greedy(input);
   triggers_.clear();
   for (const Migration& m : plan.migrations) {
-    const bool to_store = m.to == Migration::Place::store;
+    const bool to_store = m.to == Migration::Tier::store;
     triggers_.push_back({m.write_ahead, identities[m.item], true, to_store});
     triggers_.push_back({m.read_ahead, identities[m.reader], false, to_store});
   }

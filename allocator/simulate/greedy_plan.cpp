@@ -10,7 +10,7 @@ using lifetimes::no_use;
 
 namespace {
 
-using Place = Migration::Place;
+using Tier = Migration::Tier;
 using Slot = GreedyPlan::Slot;
 
 constexpr uint64_t slots_most = 4096;
@@ -57,19 +57,19 @@ class Planner {
   Slot& at(int64_t slot) { return plan_.slots[round(slot)]; }
   const Slot& at(int64_t slot) const { return plan_.slots[round(slot)]; }
   static double ns(const Slot& slot) { return static_cast<double>(slot.end_ns - slot.begin_ns); }
-  double free_to_write(const Slot& slot, Place to) const {
+  double free_to_write(const Slot& slot, Tier to) const {
     const double link = in_.link_out * 1e-9 * ns(slot) - slot.link_out;
-    if (to == Place::host) return std::max(0.0, link);
+    if (to == Tier::host) return std::max(0.0, link);
     return std::max(0.0, std::min(link, in_.store_write * 1e-9 * ns(slot) - slot.store_write));
   }
-  double free_to_read(const Slot& slot, Place from) const {
+  double free_to_read(const Slot& slot, Tier from) const {
     const double link = in_.link_in * 1e-9 * ns(slot) - slot.link_in;
-    if (from == Place::host) return std::max(0.0, link);
+    if (from == Tier::host) return std::max(0.0, link);
     return std::max(0.0, std::min(link, in_.store_read * 1e-9 * ns(slot) - slot.store_read));
   }
-  static void book_read(Slot& slot, Place from, double pages) {
+  static void book_read(Slot& slot, Tier from, double pages) {
     slot.link_in += pages;
-    if (from == Place::store) slot.store_read += pages;
+    if (from == Tier::store) slot.store_read += pages;
   }
   double over(const Slot& slot) const {
     return static_cast<double>(slot.planned - static_cast<int64_t>(in_.capacity));
@@ -181,7 +181,7 @@ std::optional<Offer> Planner::offer(const Migration& m) const {
     if (part > 0) offer.reads.push_back({read, part});
     if ((left -= part) <= crumb) break;
   }
-  if (m.to == Place::host)
+  if (m.to == Tier::host)
     for (int64_t slot = offer.writes.front().slot; slot <= offer.reads.front().slot; ++slot)
       if (at(slot).host + static_cast<int64_t>(m.size) >
           static_cast<int64_t>(in_.host_capacity))
@@ -198,7 +198,7 @@ std::optional<Offer> Planner::offer(const Migration& m) const {
 void Planner::book(Migration& m, Offer offer) {
   for (const Booked& part : offer.writes) {
     at(part.slot).link_out += part.pages;
-    if (m.to == Place::store) at(part.slot).store_write += part.pages;
+    if (m.to == Tier::store) at(part.slot).store_write += part.pages;
   }
   for (const Booked& part : offer.reads) book_read(at(part.slot), m.to, part.pages);
   m.write_begin = offer.writes.front().slot;
@@ -207,7 +207,7 @@ void Planner::book(Migration& m, Offer offer) {
   m.read_end = offer.reads.front().slot;
   const auto size = static_cast<int64_t>(m.size);
   for (int64_t slot = m.write_end + 1; slot < m.read_begin; ++slot) at(slot).planned -= size;
-  if (m.to == Place::host)
+  if (m.to == Tier::host)
     for (int64_t slot = m.write_begin; slot <= m.read_end; ++slot) at(slot).host += size;
   plan_.migrations.push_back(m);
   reads_.push_back(std::move(offer.reads));
@@ -216,22 +216,22 @@ void Planner::book(Migration& m, Offer offer) {
 /// A migration's worth only falls as others are booked: if a recomputed worth is still the highest,
 /// it is the best of all.
 void Planner::choose() {
-  struct Entry {
+  struct Candidate {
     double worth;
     uint32_t gap;
-    bool operator<(const Entry& other) const {
+    bool operator<(const Candidate& other) const {
       return worth != other.worth ? worth < other.worth : gap > other.gap;
     }
   };
   // To the store, or else to host memory, or not at all.
   const auto look = [&](Migration& m) {
     std::optional<Offer> found;
-    if (m.to == Place::store && in_.store_write > 0 && in_.store_read > 0) found = offer(m);
+    if (m.to == Tier::store && in_.store_write > 0 && in_.store_read > 0) found = offer(m);
     if (found || in_.host_capacity == 0) return found;
-    m.to = Place::host;
+    m.to = Tier::host;
     return offer(m);
   };
-  std::priority_queue<Entry> queue;
+  std::priority_queue<Candidate> queue;
   std::vector<double> above{0};  // sums over slots, twice around
   for (int64_t slot = 0; slot < 2 * count(); ++slot)
     above.push_back(above.back() + std::max(0.0, over(at(slot))));
@@ -241,11 +241,11 @@ void Planner::choose() {
     if (std::optional<Offer> found = look(m)) queue.push({found->worth, i});
   }
   while (!queue.empty()) {
-    const Entry best = queue.top();
+    const Candidate best = queue.top();
     queue.pop();
     std::optional<Offer> found = look(gaps_[best.gap]);
     if (!found) continue;
-    const Entry now{found->worth, best.gap};
+    const Candidate now{found->worth, best.gap};
     if (!queue.empty() && now < queue.top())
       queue.push(now);
     else

@@ -40,11 +40,11 @@ struct GreedyInput {
 };
 
 struct Migration {
-  enum class Place : uint8_t { store, host };
+  enum class Tier : uint8_t { store, host };
   uint32_t item = 0;    // leaves
   uint32_t reader = 0;  // comes back: itself, or the item that plays its part in the next period
   uint64_t size = 0;    // pages
-  Place to = Place::store;
+  Tier to = Tier::store;
   bool wraps = false;       // it is read in the next period
   uint64_t write_ahead = 0; // events from now after which the write begins
   uint64_t read_ahead = 0;  // events from now, or from the next period's begin, after which to read

@@ -144,8 +144,8 @@ struct CarryOutTest : ::testing::Test {
     plan.window = plan.memory_window = 10;
     plan.period = 256;
   }
-  using Entry = Plan<char>::Entry;
-  Entry entry(char name, uint64_t next_use, uint64_t pages = 4, bool spare = false) {
+  using Candidate = Plan<char>::Candidate;
+  Candidate candidate(char name, uint64_t next_use, uint64_t pages = 4, bool spare = false) {
     const Block& block = machine.blocks.at(name);
     return {{name, block.life, block.touched}, next_use, pages, spare};
   }
@@ -162,9 +162,9 @@ struct CarryOutTest : ::testing::Test {
 TEST_F(CarryOutTest, the_example_of_three_blocks) {
   machine.blocks = {{'A', {.clean = 4, .next_use = 9}}, {'B', {.next_use = 1}},
                     {'C', {.mapped = 0, .next_use = 2}}};
-  plan.fetch = {entry('C', 2)};
-  plan.farthest = {entry('A', 9), entry('B', 1)};
-  plan.leaving = {entry('B', 1)};
+  plan.fetch = {candidate('C', 2)};
+  plan.farthest = {candidate('A', 9), candidate('B', 1)};
+  plan.leaving = {candidate('B', 1)};
   EXPECT_TRUE(carry().fetch_ahead());
   EXPECT_EQ(did(), "A-4 C+4 ");
   EXPECT_TRUE(carry().clean_ahead());
@@ -178,8 +178,8 @@ TEST_F(CarryOutTest, the_example_of_three_blocks) {
 TEST_F(CarryOutTest, for_a_fetch_only_clean_blocks_that_are_used_later_leave) {
   machine.blocks = {{'A', {.clean = 4, .next_use = 3}}, {'B', {.next_use = 9}},
                     {'C', {.mapped = 0, .next_use = 4}}};
-  plan.fetch = {entry('C', 4)};
-  plan.farthest = {entry('B', 9), entry('A', 3)};
+  plan.fetch = {candidate('C', 4)};
+  plan.farthest = {candidate('B', 9), candidate('A', 3)};
   EXPECT_FALSE(carry().fetch_ahead());
   EXPECT_EQ(did(), "");
   EXPECT_EQ(plan.fetch.size(), 1u);  // tried again later
@@ -189,8 +189,8 @@ TEST_F(CarryOutTest, where_disks_read_all_the_time_swaps_wait_for_the_last_part_
   machine.blocks = {{'A', {.clean = 4, .next_use = 100}}, {'C', {.mapped = 0, .next_use = 50}}};
   machine.reading = .9;
   machine.spare = machine.host;  // transfers only pass through
-  plan.fetch = {entry('C', 50)};
-  plan.farthest = {entry('A', 100)};
+  plan.fetch = {candidate('C', 50)};
+  plan.farthest = {candidate('A', 100)};
   ASSERT_TRUE(carry().host_is_passage());
   EXPECT_FALSE(carry().fetch_ahead());
   machine.at = 48;  // within 256 / 128 events of its use
@@ -202,14 +202,14 @@ TEST_F(CarryOutTest, little_arrives_at_a_time) {
   machine.blocks = {{'C', {.size = 40, .mapped = 0}}};
   machine.free = 40;
   machine.in = 16;  // four spans
-  plan.fetch = {entry('C', 5, 40)};
+  plan.fetch = {candidate('C', 5, 40)};
   EXPECT_FALSE(carry().fetch_ahead());
 }
 
 TEST_F(CarryOutTest, a_block_that_was_touched_is_not_meant) {
   machine.blocks = {{'A', {.clean = 4, .next_use = 99}}, {'C', {.mapped = 0}}};
-  plan.fetch = {entry('C', 5)};
-  plan.farthest = {entry('A', 99)};
+  plan.fetch = {candidate('C', 5)};
+  plan.farthest = {candidate('A', 99)};
   machine.blocks['A'].touched = machine.blocks['C'].touched = 7;
   EXPECT_FALSE(carry().fetch_ahead());
   EXPECT_TRUE(plan.fetch.empty());
@@ -224,7 +224,7 @@ TEST_F(CarryOutTest, a_block_that_was_touched_is_not_meant) {
 TEST_F(CarryOutTest, clean_blocks_used_late_leave_first_then_dirty_ones_then_those_used_soon) {
   machine.blocks = {{'A', {.next_use = 90}}, {'B', {.clean = 4, .next_use = 80}},
                     {'C', {.clean = 4, .next_use = 5}}, {'D', {.next_use = 4}}};
-  plan.farthest = {entry('A', 90), entry('B', 80), entry('C', 5), entry('D', 4)};
+  plan.farthest = {candidate('A', 90), candidate('B', 80), candidate('C', 5), candidate('D', 4)};
   EXPECT_EQ(carry().evict(16, 'D'), 12u);
   EXPECT_EQ(did(), "B-4 A-4 C-4 ");
   EXPECT_EQ(carry().evict(1, 'A'), 1u);
@@ -234,7 +234,7 @@ TEST_F(CarryOutTest, clean_blocks_used_late_leave_first_then_dirty_ones_then_tho
 TEST_F(CarryOutTest, blocks_that_nobody_can_wait_for_stay) {
   machine.blocks = {{'A', {.next_use = 90, .captured = true}},
                     {'B', {.clean = 4, .next_use = 80, .used = true}}};
-  plan.farthest = {entry('A', 90), entry('B', 80)};
+  plan.farthest = {candidate('A', 90), candidate('B', 80)};
   EXPECT_EQ(carry().evict_farthest(4, {}, 0, true), 0u) << "its uses are not over";
   EXPECT_EQ(carry().evict_farthest(4, {}, 0, false), 4u);
   EXPECT_EQ(did(), "B-4 ");
@@ -242,7 +242,7 @@ TEST_F(CarryOutTest, blocks_that_nobody_can_wait_for_stay) {
 
 TEST_F(CarryOutTest, blocks_in_use_do_not_hold_up_the_others_that_are_made_clean) {
   machine.blocks = {{'A', {.used = true}}, {'B', {}}, {'C', {.clean = 4}}};
-  plan.leaving = {entry('C', 7), entry('A', 9), entry('B', 8)};
+  plan.leaving = {candidate('C', 7), candidate('A', 9), candidate('B', 8)};
   EXPECT_TRUE(carry().clean_ahead());
   EXPECT_EQ(did(), "A? B~4 ");
   EXPECT_EQ(plan.cleaned, 1u);  // past C, which is clean; A comes again
@@ -253,7 +253,7 @@ TEST_F(CarryOutTest, blocks_in_use_do_not_hold_up_the_others_that_are_made_clean
 
 TEST_F(CarryOutTest, spare_copies_wait_while_the_store_is_behind) {
   machine.blocks = {{'A', {}}};
-  plan.leaving = {entry('A', 9, 4, true)};
+  plan.leaving = {candidate('A', 9, 4, true)};
   machine.host = 64;
   machine.spare = 64;  // all of it: transfers only pass through
   machine.written = 8;  // two spans
@@ -267,8 +267,8 @@ TEST_F(CarryOutTest, host_copies_give_way_to_copies_out_and_to_reads) {
   machine.host = 128;
   machine.used = 100;
   machine.host_copies = 1;
-  plan.leaving = {entry('A', 9)};
-  plan.reads = {entry('B', 3)};
+  plan.leaving = {candidate('A', 9)};
+  plan.reads = {candidate('B', 3)};
   EXPECT_TRUE(carry().clean_ahead());
   EXPECT_EQ(did(), "h A~4 ");
   EXPECT_FALSE(carry().read_ahead()) << "four times what is in flight stays free";
@@ -280,7 +280,7 @@ TEST_F(CarryOutTest, host_copies_give_way_to_copies_out_and_to_reads) {
 TEST_F(CarryOutTest, writes_begin_at_the_tail_and_end_when_enough_is_stored) {
   machine.blocks = {{'A', {.size = 12, .pieces = {{.unwritten = true}, {.unwritten = true},
                                                   {.stored = true}}}}};
-  plan.writes = {entry('A', 9, 8)};
+  plan.writes = {candidate('A', 9, 8)};
   const auto next = carry().next_write();
   ASSERT_TRUE(next);
   EXPECT_EQ(next->piece, 1u);
@@ -292,7 +292,7 @@ TEST_F(CarryOutTest, writes_begin_at_the_tail_and_end_when_enough_is_stored) {
 
 TEST_F(CarryOutTest, a_spare_write_waits_for_the_others) {
   machine.blocks = {{'A', {.pieces = {{.unwritten = true}}}}};
-  plan.writes = {entry('A', 9, 4, true)};
+  plan.writes = {candidate('A', 9, 4, true)};
   machine.written = 4;
   EXPECT_FALSE(carry().next_write());
   EXPECT_FALSE(plan.write_looked);
@@ -326,7 +326,7 @@ TEST_F(CarryOutTest, a_decision_is_taken_as_of_when_it_was_asked_for) {
 TEST_F(CarryOutTest, a_part_arrives_span_by_span_and_no_more_than_is_planned) {
   machine.blocks = {{'C', {.size = 16, .mapped = 0, .copied = true}}};
   machine.ready = 16;
-  plan.fetch = {entry('C', 5, 8)};
+  plan.fetch = {candidate('C', 5, 8)};
   EXPECT_TRUE(carry().fetch_ahead());
   EXPECT_EQ(did(), "C! C+4 C+4 ");
   EXPECT_TRUE(plan.fetch.empty());
@@ -334,7 +334,7 @@ TEST_F(CarryOutTest, a_part_arrives_span_by_span_and_no_more_than_is_planned) {
 
 TEST_F(CarryOutTest, a_block_used_at_the_windows_end_belongs_to_it) {
   machine.blocks = {{'A', {.next_use = 10}}, {'B', {.next_use = 11}}};
-  plan.farthest = {entry('B', 11), entry('A', 10)};
+  plan.farthest = {candidate('B', 11), candidate('A', 10)};
   EXPECT_EQ(carry().evict_farthest(8, {}, 10, false), 4u);
   EXPECT_EQ(did(), "B-4 ");
   machine.blocks['A'].copied = machine.blocks['B'].copied = true;
@@ -345,16 +345,16 @@ TEST_F(CarryOutTest, a_block_used_at_the_windows_end_belongs_to_it) {
 
 TEST_F(CarryOutTest, blocks_being_copied_out_leave_before_dirty_ones) {
   machine.blocks = {{'A', {.next_use = 90}}, {'B', {.next_use = 80, .copied = true}}};
-  plan.farthest = {entry('A', 90), entry('B', 80)};
+  plan.farthest = {candidate('A', 90), candidate('B', 80)};
   EXPECT_EQ(carry().evict(4, {}), 4u);
   EXPECT_EQ(did(), "B-4 ");
 }
 
 TEST_F(CarryOutTest, little_leaves_at_a_time_and_no_more_than_is_planned) {
   machine.blocks = {{'A', {.size = 12, .mapped = 12, .clean = 4}}, {'B', {}}};
-  plan.leaving = {entry('A', 9, 4)};
+  plan.leaving = {candidate('A', 9, 4)};
   EXPECT_FALSE(carry().clean_ahead()) << "so much of it is clean";
-  plan.leaving.push_back(entry('B', 8));
+  plan.leaving.push_back(candidate('B', 8));
   machine.out = 8;  // two spans
   EXPECT_FALSE(carry().clean_ahead());
   machine.out = 7;
@@ -363,7 +363,7 @@ TEST_F(CarryOutTest, little_leaves_at_a_time_and_no_more_than_is_planned) {
 
 TEST_F(CarryOutTest, little_is_read_at_a_time) {
   machine.blocks = {{'B', {.mapped = 0, .pieces = {{.only_stored = true}}}}};
-  plan.reads = {entry('B', 3)};
+  plan.reads = {candidate('B', 3)};
   machine.read = 16;  // four spans
   EXPECT_FALSE(carry().read_ahead());
   machine.read = 15;
@@ -372,7 +372,7 @@ TEST_F(CarryOutTest, little_is_read_at_a_time) {
 
 TEST_F(CarryOutTest, writes_that_were_searched_are_searched_again_when_a_copy_has_come) {
   machine.blocks = {{'A', {.pieces = {{.unwritten = true}}}}};
-  plan.writes = {entry('A', 9)};
+  plan.writes = {candidate('A', 9)};
   plan.write_looked = true;
   EXPECT_FALSE(carry().next_write());
   plan.write_looked = false;  // as whoever brings copies does
@@ -394,7 +394,7 @@ TEST_F(CarryOutTest, without_a_planned_write_others_follow_as_host_memory_is_use
   EXPECT_EQ(next(), 'B');
   machine.longest.reset();
   EXPECT_EQ(next(), 'C');
-  plan.writes = {entry('A', 9)};
+  plan.writes = {candidate('A', 9)};
   plan.write_looked = false;
   EXPECT_EQ(next(), 'A') << "planned ones come first";
 }

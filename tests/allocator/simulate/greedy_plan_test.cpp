@@ -10,7 +10,7 @@
 
 using namespace firn::lifetimes;
 using namespace firn::simulate;
-using Place = Migration::Place;
+using Tier = Migration::Tier;
 
 namespace {
 
@@ -148,7 +148,7 @@ void expect_promises(const Case& c, const GreedyPlan& plan) {
   double to_store = 0, all = 0;
   for (const Migration& m : plan.migrations) {
     all += static_cast<double>(m.size);
-    if (m.to == Place::store) to_store += static_cast<double>(m.size);
+    if (m.to == Tier::store) to_store += static_cast<double>(m.size);
     ASSERT_LT(m.last, m.write_begin);
     ASSERT_LE(m.write_begin, m.write_end);
     ASSERT_LT(m.write_end, m.read_begin);
@@ -193,11 +193,11 @@ Case two_items() {
 
 TEST(Greedy, goes_to_the_store_first_and_to_host_memory_where_it_is_too_slow) {
   // The steps before the birth last 8 ms: two pages are written in 2 ms.
-  for (const auto& [pages_s, host, count, place] :
-       {std::tuple{1'000.0, uint64_t{100}, size_t{1}, Place::store},
-        {100.0, uint64_t{100}, size_t{1}, Place::host},
-        {100.0, uint64_t{1}, size_t{0}, Place::host},
-        {100.0, uint64_t{0}, size_t{0}, Place::store}}) {
+  for (const auto& [pages_s, host, count, tier] :
+       {std::tuple{1'000.0, uint64_t{100}, size_t{1}, Tier::store},
+        {100.0, uint64_t{100}, size_t{1}, Tier::host},
+        {100.0, uint64_t{1}, size_t{0}, Tier::host},
+        {100.0, uint64_t{0}, size_t{0}, Tier::store}}) {
     Case c = two_items();
     // An item of its own makes the slots between the uses of the other.
     c.items.push_back({.size = 1, .on_device = 1, .again = 2});
@@ -222,7 +222,7 @@ TEST(Greedy, goes_to_the_store_first_and_to_host_memory_where_it_is_too_slow) {
     ASSERT_EQ(plan.migrations.size(), count) << pages_s << " pages/s, host " << host;
     if (count == 0) continue;
     EXPECT_EQ(plan.migrations[0].item, 0u);
-    EXPECT_EQ(plan.migrations[0].to, place);
+    EXPECT_EQ(plan.migrations[0].to, tier);
     EXPECT_FALSE(plan.migrations[0].wraps);
   }
 }
@@ -263,7 +263,7 @@ TEST(Greedy, holds_what_it_promises) {
     expect_promises(c, plan);
     EXPECT_TRUE(same(plan, plan_greedy(c.input)));
     for (const Migration& m : plan.migrations) {
-      ++(m.to == Place::store ? to_store : to_host);
+      ++(m.to == Tier::store ? to_store : to_host);
       wrapped += m.wraps;
     }
     if (HasFailure()) return;

@@ -37,7 +37,7 @@ esac
 slow=(gpu_programs engine_driver_fault engine_notices engine_refused engine_refused_copies
       engine_property engine_threads engine_places_property canaries canary_none_engine canary_20
       metrics_output preload_frees_room_long preload_frees_returns_before
-      preload_program_without-layouts process_faults driver_faults simulated_program tags_same
+      preload_program_without-layouts process_faults driver_faults trace_replay tags_same
       'store_conformance encrypted' 'store_conformance paced' 'store_faults threads')
 # The caller's own settings must not decide what is tested.
 for variable in $(compgen -e FIRN_ | grep -vE '^FIRN_(TEST_|SEEDS?$|PYTHON$|SHARED$)') \

@@ -17,7 +17,7 @@
 #include "allocator/command/sweep.h"
 #include "allocator/runtime/config.h"
 #include "allocator/simulate/cut_lists.h"
-#include "allocator/simulate/program.h"
+#include "allocator/simulate/replay.h"
 
 namespace firn::command {
 namespace {

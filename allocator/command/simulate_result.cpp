@@ -23,7 +23,7 @@ uint64_t whole(double bytes) { return static_cast<uint64_t>(std::llround(bytes))
 
 }  // namespace
 
-Json simulate_json(const simulate::ProgramResult& r) {
+Json simulate_json(const simulate::ReplayResult& r) {
   Json json = {{"ideal_s", r.ideal_s},
                {"iteration_s", r.iteration_s},
                {"steady_s", r.steady_s},

@@ -6,12 +6,12 @@
 #include <vector>
 
 #include "allocator/command/simulate_words.h"
-#include "allocator/simulate/program.h"
+#include "allocator/simulate/replay.h"
 
 namespace firn::command {
 
 /// The contract's keys, and more behind them. Read back by sweep_point().
-nlohmann::ordered_json simulate_json(const simulate::ProgramResult& result);
+nlohmann::ordered_json simulate_json(const simulate::ReplayResult& result);
 std::string simulate_text(const nlohmann::ordered_json& result, const SimulatePlan& plan,
                           const std::string& prefix, size_t kernels);
 

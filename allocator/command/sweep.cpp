@@ -14,7 +14,7 @@
 #include "allocator/command/report.h"
 #include "allocator/command/simulate_result.h"
 #include "allocator/simulate/cut_lists.h"
-#include "allocator/simulate/program.h"
+#include "allocator/simulate/replay.h"
 
 namespace firn::command {
 
@@ -25,12 +25,12 @@ Result<Json> run_simulation(const simulate::MachineOptions& options, const Simul
                             std::function<void(unsigned iteration, size_t kernel)> progress) {
   Result<std::unique_ptr<simulate::Machine>> machine = simulate::Machine::open(options);
   if (!machine) return machine.error();
-  simulate::ProgramOptions program;
-  program.iterations = plan.iterations;
-  program.run_ahead = plan.run_ahead;
-  program.timeline = timeline;
-  program.progress = std::move(progress);
-  Result<simulate::ProgramResult> result = simulate::run_program(**machine, trace, program);
+  simulate::ReplayOptions replay_options;
+  replay_options.iterations = plan.iterations;
+  replay_options.run_ahead = plan.run_ahead;
+  replay_options.timeline = timeline;
+  replay_options.progress = std::move(progress);
+  Result<simulate::ReplayResult> result = simulate::replay(**machine, trace, replay_options);
   if (!result) return result.error();
   return simulate_json(*result);
 }

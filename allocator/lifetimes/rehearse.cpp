@@ -16,10 +16,11 @@ uint64_t RehearsalMachine::ns(Channel channel, uint64_t pages) const {
 
 namespace {
 
-/// The program: its steps, the blocks that play its items now, and what is decided for them.
-class Program {
+/// A rehearsal under way: the program's steps, the blocks that play its items now, and what is
+/// decided for them.
+class RehearsalRun {
  public:
-  Program(const Rehearsal& rehearsal, Rehearsed& result, RehearsalObserver* observer);
+  RehearsalRun(const Rehearsal& rehearsal, Rehearsed& result, RehearsalObserver* observer);
   bool run();
 
  private:
@@ -55,7 +56,8 @@ class Program {
   uint64_t immovable_ = 0;
 };
 
-Program::Program(const Rehearsal& rehearsal, Rehearsed& result, RehearsalObserver* observer)
+RehearsalRun::RehearsalRun(const Rehearsal& rehearsal, Rehearsed& result,
+                           RehearsalObserver* observer)
     : r_(rehearsal),
       result_(result),
       stage_(rehearsal.machine, rehearsal.tuning, result, observer),
@@ -71,7 +73,7 @@ Program::Program(const Rehearsal& rehearsal, Rehearsed& result, RehearsalObserve
   }
 }
 
-void Program::find_next_uses() {
+void RehearsalRun::find_next_uses() {
   const size_t n = r_.steps.size();
   std::vector<uint64_t> next(r_.items.size(), no_use);
   for (size_t i = n; i-- > 0;)
@@ -90,7 +92,7 @@ void Program::find_next_uses() {
   }
 }
 
-bool Program::run() {
+bool RehearsalRun::run() {
   for (unsigned p = 0; p < r_.periods; ++p) {
     last_ = r_.ends && p + 1 == r_.periods;
     const uint64_t begin = stage_.now();
@@ -103,7 +105,7 @@ bool Program::run() {
   return true;
 }
 
-bool Program::period() {
+bool RehearsalRun::period() {
   for (at_ = 0; at_ < r_.steps.size();) {
     if (r_.before_ns[at_] > 0) compute(r_.before_ns[at_]);
     const Step& step = r_.steps[at_++];
@@ -117,7 +119,7 @@ bool Program::period() {
 }
 
 /// Blocks alive at the end of the period play their parts at the start of the next.
-void Program::turn_over() {
+void RehearsalRun::turn_over() {
   std::vector<uint32_t> next(block_of_.size(), nobody);
   for (uint32_t i = 0; i < block_of_.size(); ++i) {
     if (block_of_[i] == nobody) continue;
@@ -130,7 +132,7 @@ void Program::turn_over() {
 }
 
 /// Runs kernels for `ns`, on the blocks used since the kernels before.
-void Program::compute(uint64_t ns) {
+void RehearsalRun::compute(uint64_t ns) {
   if (decided_at_ == no_use || number_ >= decided_at_ + patience_) decide_anew();
   const uint64_t end = stage_.now() + ns;
   stage_.happen({.what = Happening::What::compute, .end_ns = end});
@@ -143,7 +145,7 @@ void Program::compute(uint64_t ns) {
   stage_.let_go();  // deaths must be known before anything else begins
 }
 
-bool Program::step(const Step& step) {
+bool RehearsalRun::step(const Step& step) {
   uint32_t& block = block_of_[step.item];
   if (step.kind == Step::Kind::birth) {
     block = stage_.make(r_.items[step.item].size);
@@ -165,7 +167,7 @@ bool Program::step(const Step& step) {
   return true;
 }
 
-bool Program::wait_for(uint32_t block) {
+bool RehearsalRun::wait_for(uint32_t block) {
   stage_.want(block, number_);
   stage_.wanted = block;
   if (decided_at_ == no_use) decide_anew();
@@ -182,7 +184,7 @@ bool Program::wait_for(uint32_t block) {
 }
 
 /// Fills items_ and steps_: the blocks there are, and the steps of one period from here.
-void Program::lay_out() {
+void RehearsalRun::lay_out() {
   items_.clear();
   steps_.clear();
   blocks_.clear();
@@ -226,7 +228,7 @@ void Program::lay_out() {
     if (now_[i] != nobody && first_[i] != nobody) items_[now_[i]].again = first_[i];
 }
 
-void Program::decide_anew() {
+void RehearsalRun::decide_anew() {
   lay_out();
   const uint64_t all = r_.machine.capacity, capacity = all - std::min(all, immovable_);
   const uint64_t spare = r_.tuning.spare_part ? capacity / r_.tuning.spare_part : 0;
@@ -248,7 +250,7 @@ void Program::decide_anew() {
 }
 
 /// One level up, as the engine does (engine/lifetimes.cpp).
-void Program::decide_for_host(uint64_t capacity, uint64_t spare) {
+void RehearsalRun::decide_for_host(uint64_t capacity, uint64_t spare) {
   for (size_t i = 0; i < blocks_.size(); ++i) stage_.lay_out_in_memory(blocks_[i], items_[i]);
   const uint64_t keeps = stage_.host_for_keeping();
   const Decision decision =
@@ -261,8 +263,8 @@ void Program::decide_for_host(uint64_t capacity, uint64_t spare) {
 Rehearsed rehearse(const Rehearsal& rehearsal, RehearsalObserver* observer) {
   FIRN_CHECK(rehearsal.machine.page_bytes > 0, "a rehearsal without the size of a page");
   Rehearsed result;
-  Program program(rehearsal, result, observer);
-  result.possible = program.run();
+  RehearsalRun run(rehearsal, result, observer);
+  result.possible = run.run();
   return result;
 }
 

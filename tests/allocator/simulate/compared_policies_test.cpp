@@ -22,7 +22,7 @@ TEST(ComparedPolicies, those_that_know_the_iteration_wait_for_nothing) {
     options.policy = policy;
     return run_on(options, trace);
   };
-  const ProgramResult age = by(ComparedPolicy::age), lifetime = by(ComparedPolicy::lifetime),
+  const ReplayResult age = by(ComparedPolicy::age), lifetime = by(ComparedPolicy::lifetime),
                       oracle = by(ComparedPolicy::oracle), greedy = by(ComparedPolicy::greedy);
   EXPECT_GT(age.steady_s, 1.1 * age.ideal_s);
   for (const double seconds : oracle.iteration_s) EXPECT_NEAR(seconds, oracle.ideal_s, 1e-9);

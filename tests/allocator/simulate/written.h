@@ -7,7 +7,7 @@
 #include <memory>
 #include <vector>
 
-#include "allocator/simulate/program.h"
+#include "allocator/simulate/replay.h"
 
 namespace firn::simulate {
 
@@ -25,14 +25,14 @@ inline MachineOptions machine_of(uint64_t gpu_bytes, uint64_t host_bytes = 1 * G
   return options;
 }
 
-inline ProgramResult run_on(const MachineOptions& options, const ProgramTrace& trace,
-                     ProgramOptions program = {}) {
+inline ReplayResult run_on(const MachineOptions& options, const ProgramTrace& trace,
+                     ReplayOptions replay_options = {}) {
   Result<std::unique_ptr<Machine>> machine = Machine::open(options);
   if (!machine) {
     ADD_FAILURE() << machine.error().text;
     return {};
   }
-  Result<ProgramResult> result = run_program(**machine, trace, program);
+  Result<ReplayResult> result = replay(**machine, trace, replay_options);
   if (!result) {
     ADD_FAILURE() << result.error().text;
     return {};

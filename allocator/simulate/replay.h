@@ -1,5 +1,5 @@
-// The program: iteration after iteration, kernel after kernel, through the engine's public calls as
-// a PyTorch job would make them. It never looks ahead in the trace.
+// A trace replayed: iteration after iteration, kernel after kernel, through the engine's public
+// calls as a PyTorch job would make them. It never looks ahead in the trace.
 // Owns: its tensors on the machine. Locks: none (one thread).
 #pragma once
 
@@ -15,14 +15,14 @@
 
 namespace firn::simulate {
 
-struct ProgramOptions {
+struct ReplayOptions {
   unsigned iterations = 6;
   unsigned run_ahead = 0;       // kernels enqueued beyond the one that runs
   Timeline* timeline = nullptr; // filled when not null
   std::function<void(unsigned iteration, size_t kernel)> progress;  // called now and then
 };
 
-struct ProgramResult {
+struct ReplayResult {
   double ideal_s = 0, steady_s = 0;
   std::vector<double> iteration_s;
   // A steady iteration: means over the last half.
@@ -45,7 +45,7 @@ struct ProgramResult {
 };
 
 /// Runs the trace on a fresh machine. out_of_memory when the engine finds no room for a kernel.
-Result<ProgramResult> run_program(Machine& machine, const ProgramTrace& trace,
-                                  const ProgramOptions& options);
+Result<ReplayResult> replay(Machine& machine, const ProgramTrace& trace,
+                                  const ReplayOptions& options);
 
 }  // namespace firn::simulate

@@ -1,4 +1,4 @@
-#include "allocator/simulate/program.h"
+#include "allocator/simulate/replay.h"
 
 #include <algorithm>
 #include <cstring>
@@ -25,9 +25,9 @@ struct Totals {
   uint64_t written_bytes = 0, read_bytes = 0;
 };
 
-class Program {
+class ReplayRun {
  public:
-  Program(Machine& machine, const ProgramTrace& trace, const ProgramOptions& options)
+  ReplayRun(Machine& machine, const ProgramTrace& trace, const ReplayOptions& options)
       : machine_(machine), engine_(machine.engine()), trace_(trace), options_(options),
         pointers_(trace.tensors.size(), nullptr), marks_(trace.tensors.size(), 0) {
     index_lives();
@@ -36,13 +36,13 @@ class Program {
     const double slowest = std::min({m.link_bytes_s, m.ssd_read_bytes_s, m.ssd_write_bytes_s});
     patience_ns_ = 60e9 + 20e9 * static_cast<double>(m.gpu_bytes) / slowest;
   }
-  ~Program() {
+  ~ReplayRun() {
     machine_.observe(nullptr, nullptr);
     machine_.disks().on_transfer(nullptr);
     machine_.clock().explain(nullptr);
   }
 
-  Result<ProgramResult> run();
+  Result<ReplayResult> run();
 
  private:
   void index_lives();
@@ -58,11 +58,11 @@ class Program {
   void progress();
   Error in_kernel(const Error& error) const;
   Totals totals();
-  ProgramResult result(const Totals& begin, const Totals& end);
+  ReplayResult result(const Totals& begin, const Totals& end);
 
   static void observed(void* self, const char* entry, void* stream, uint64_t begin, uint64_t end,
                        uint64_t bytes) {
-    static_cast<Program*>(self)->observe(entry, stream, begin, end, bytes);
+    static_cast<ReplayRun*>(self)->observe(entry, stream, begin, end, bytes);
   }
   void observe(const char* entry, void* stream, uint64_t begin, uint64_t end, uint64_t bytes);
   void kernel_ended(uint64_t begin, uint64_t end);
@@ -71,7 +71,7 @@ class Program {
   Machine& machine_;
   Engine& engine_;
   const ProgramTrace& trace_;
-  const ProgramOptions& options_;
+  const ReplayOptions& options_;
   double patience_ns_ = 0;
 
   std::vector<void*> pointers_;          // per tensor: its block, while it lives
@@ -93,7 +93,7 @@ class Program {
   std::optional<unsigned> period_found_;
 };
 
-void Program::index_lives() {
+void ReplayRun::index_lives() {
   deaths_at_.assign(trace_.kernels.size() + 1, 0);
   for (const TraceTensor& tensor : trace_.tensors)
     if (!tensor.persistent && tensor.last != no_kernel) ++deaths_at_[tensor.last + 1];
@@ -106,9 +106,9 @@ void Program::index_lives() {
       deaths_[at[tensor.last]++] = i;
 }
 
-void Program::progress() { machine_.clock().progress(static_cast<uint64_t>(patience_ns_)); }
+void ReplayRun::progress() { machine_.clock().progress(static_cast<uint64_t>(patience_ns_)); }
 
-Error Program::in_kernel(const Error& error) const {
+Error ReplayRun::in_kernel(const Error& error) const {
   Error told = error;
   told.text = kernel_ == no_kernel
                   ? "before the first iteration: " + error.text
@@ -118,7 +118,7 @@ Error Program::in_kernel(const Error& error) const {
   return told;
 }
 
-Result<void> Program::allocate(uint32_t tensor, Told told) {
+Result<void> ReplayRun::allocate(uint32_t tensor, Told told) {
   Result<void*> pointer =
       engine_.allocate(trace_.tensors[tensor].bytes, machine_.stream(), 0, told);
   if (!pointer) return pointer.error();
@@ -126,7 +126,7 @@ Result<void> Program::allocate(uint32_t tensor, Told told) {
   return {};
 }
 
-Result<void> Program::touch(uint32_t tensor, Access access) {
+Result<void> ReplayRun::touch(uint32_t tensor, Access access) {
   Result<Hold> hold = engine_.touch(pointers_[tensor], machine_.stream(), access);
   if (!hold && hold.error().code == Code::out_of_memory)
     hold = engine_.touch_anyway(pointers_[tensor], machine_.stream(), access);
@@ -137,7 +137,7 @@ Result<void> Program::touch(uint32_t tensor, Access access) {
 
 /// Makes the kernel's new tensors. If they do not fit beside what it holds, the rest is made in
 /// host memory, as an operator's results are, each held as soon as it exists.
-Result<void> Program::make_births() {
+Result<void> ReplayRun::make_births() {
   size_t made = 0, held = 0;
   Result<void> done;
   while (made < births_.size() && (done = allocate(births_[made].first))) ++made;
@@ -153,7 +153,7 @@ Result<void> Program::make_births() {
 }
 
 /// Makes the persistent tensors and writes each once.
-Result<void> Program::set_up() {
+Result<void> ReplayRun::set_up() {
   progress();
   for (uint32_t i = 0; i < trace_.tensors.size(); ++i) {
     if (!trace_.tensors[i].persistent) continue;
@@ -170,7 +170,7 @@ Result<void> Program::set_up() {
 
 /// Advances time, and the engine's service with it, until at most `most` enqueued kernels are not
 /// over.
-void Program::wait_until_running(uint64_t most) {
+void ReplayRun::wait_until_running(uint64_t most) {
   for (unsigned pumps = 0; launched_ - ended_ > most;) {
     const uint64_t now = machine_.clock().now_ns();
     if (options_.timeline && now >= sampled_ns_ + sample_step_ns_) sample();
@@ -184,7 +184,7 @@ void Program::wait_until_running(uint64_t most) {
 /// A kernel's memory accesses: existing tensors are held first; then its new tensors are allocated,
 /// and held too.
 template <class Exists>
-void Program::lay_out(uint32_t index, Exists&& exists) {
+void ReplayRun::lay_out(uint32_t index, Exists&& exists) {
   const TraceKernel& kernel = trace_.kernels[index];
   touches_there_.clear();
   births_.clear();
@@ -207,7 +207,7 @@ void Program::lay_out(uint32_t index, Exists&& exists) {
 }
 
 /// ComparedPolicy::oracle: announces the whole iteration in advance.
-void Program::foresee() {
+void ReplayRun::foresee() {
   std::vector<Coming> coming;
   std::vector<bool> there(trace_.tensors.size());
   const auto add = [&](EventKind kind, uint32_t tensor) {
@@ -236,7 +236,7 @@ void Program::foresee() {
   (void)engine_.pump();
 }
 
-Result<void> Program::run_kernel(uint32_t index) {
+Result<void> ReplayRun::run_kernel(uint32_t index) {
   const TraceKernel& kernel = trace_.kernels[index];
   kernel_ = index;
   wait_until_running(options_.run_ahead);
@@ -266,7 +266,7 @@ Result<void> Program::run_kernel(uint32_t index) {
 }
 
 // Called from inside the driver: must not call back into it.
-void Program::observe(const char* entry, void* stream, uint64_t begin, uint64_t end,
+void ReplayRun::observe(const char* entry, void* stream, uint64_t begin, uint64_t end,
                       uint64_t bytes) {
   if (stream == machine_.stream() && std::strcmp(entry, "firnGpuBusy") == 0)
     kernel_ended(begin, end);
@@ -276,7 +276,7 @@ void Program::observe(const char* entry, void* stream, uint64_t begin, uint64_t 
          no_kernel, begin, end, bytes});
 }
 
-void Program::kernel_ended(uint64_t begin, uint64_t end) {
+void ReplayRun::kernel_ended(uint64_t begin, uint64_t end) {
   const auto kernel = static_cast<uint32_t>(ended_ % trace_.kernels.size());
   stall_ns_ += begin - last_end_ns_;
   if (Timeline* timeline = options_.timeline) {
@@ -291,14 +291,14 @@ void Program::kernel_ended(uint64_t begin, uint64_t end) {
   }
 }
 
-void Program::sample() {
+void ReplayRun::sample() {
   sampled_ns_ = machine_.clock().now_ns();
   const EngineStats stats = engine_.stats();
   options_.timeline->samples.push_back(
       {sampled_ns_, stats.resident_bytes, stats.hosted_bytes, stats.nvme_bytes});
 }
 
-Totals Program::totals() {
+Totals ReplayRun::totals() {
   Totals now;
   now.engine = engine_.stats();
   const StoreStats store = machine_.disks().stats();
@@ -309,7 +309,7 @@ Totals Program::totals() {
   return now;
 }
 
-Result<ProgramResult> Program::run() {
+Result<ReplayResult> ReplayRun::run() {
   machine_.clock().explain([this] {
     return kernel_ == no_kernel
                ? std::string("while the persistent tensors were made")
@@ -350,8 +350,8 @@ Result<ProgramResult> Program::run() {
   return result(before, now);
 }
 
-ProgramResult Program::result(const Totals& begin, const Totals& end) {
-  ProgramResult r;
+ReplayResult ReplayRun::result(const Totals& begin, const Totals& end) {
+  ReplayResult r;
   r.ideal_s = static_cast<double>(trace_.duration_ns) * 1e-9;
   uint64_t last = begin_ns_;
   for (uint64_t at : iteration_ends_ns_) {
@@ -397,10 +397,10 @@ ProgramResult Program::result(const Totals& begin, const Totals& end) {
 
 }  // namespace
 
-Result<ProgramResult> run_program(Machine& machine, const ProgramTrace& trace,
-                                  const ProgramOptions& options) {
+Result<ReplayResult> replay(Machine& machine, const ProgramTrace& trace,
+                                  const ReplayOptions& options) {
   FIRN_CHECK(options.iterations > 0 && !trace.kernels.empty(), "nothing to run");
-  return Program(machine, trace, options).run();
+  return ReplayRun(machine, trace, options).run();
 }
 
 }  // namespace firn::simulate

@@ -1,5 +1,5 @@
 // The program on its machine: times computed by hand, the engine's figures, determinism.
-#include "allocator/simulate/program.h"
+#include "allocator/simulate/replay.h"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -22,9 +22,9 @@ ProgramTrace sample(const char* name) {
 TEST(Program, runs_at_the_ideal_when_everything_fits) {
   const ProgramTrace trace = sample("layers");
   for (unsigned run_ahead : {0u, 3u}) {
-    ProgramOptions program;
-    program.run_ahead = run_ahead;
-    const ProgramResult result = run_on(machine_of(1 * GiB), trace, program);
+    ReplayOptions replay_options;
+    replay_options.run_ahead = run_ahead;
+    const ReplayResult result = run_on(machine_of(1 * GiB), trace, replay_options);
     EXPECT_DOUBLE_EQ(result.ideal_s, 0.031);
     ASSERT_EQ(result.iteration_s.size(), 6u);
     for (double seconds : result.iteration_s) EXPECT_DOUBLE_EQ(seconds, 0.031);
@@ -38,7 +38,7 @@ TEST(Program, runs_at_the_ideal_when_everything_fits) {
 // kernel one has to go out, and only then the other can come in. Nothing can be done ahead.
 TEST(Program, ping_pong_is_bound_by_the_transfers) {
   const ProgramTrace trace = sample("ping-pong");
-  const ProgramResult result = run_on(machine_of(32 * MiB), trace);
+  const ReplayResult result = run_on(machine_of(32 * MiB), trace);
   EXPECT_DOUBLE_EQ(result.ideal_s, 0.002);
   const double way = 32.0 / 1024 / 16;
   EXPECT_NEAR(result.steady_s, 2 * (2 * way + 0.001), 1e-9);
@@ -52,7 +52,7 @@ TEST(Program, ping_pong_is_bound_by_the_transfers) {
 TEST(Program, gives_the_same_figures_twice) {
   const ProgramTrace trace = sample("layers");
   const MachineOptions options = machine_of(340 * MiB);
-  const ProgramResult first = run_on(options, trace), second = run_on(options, trace);
+  const ReplayResult first = run_on(options, trace), second = run_on(options, trace);
   EXPECT_EQ(first.iteration_s, second.iteration_s);
   EXPECT_EQ(first.bytes_spilled, second.bytes_spilled);
   EXPECT_EQ(first.bytes_read, second.bytes_read);
@@ -82,9 +82,9 @@ TEST(Program, driver_calls_take_their_time) {
 TEST(Program, records_what_happened) {
   const ProgramTrace trace = sample("layers");
   Timeline timeline;
-  ProgramOptions program;
-  program.timeline = &timeline;
-  const ProgramResult result = run_on(machine_of(340 * MiB, 256 * MiB), trace, program);
+  ReplayOptions replay_options;
+  replay_options.timeline = &timeline;
+  const ReplayResult result = run_on(machine_of(340 * MiB, 256 * MiB), trace, replay_options);
   ASSERT_EQ(timeline.iteration_ends_ns.size(), 6u);
   uint64_t of_track[6] = {}, bytes_of[6] = {};
   for (const Span& span : timeline.spans) {
@@ -128,7 +128,7 @@ TEST(Program, what_is_on_its_way_out_makes_room_first) {
   MachineOptions options = machine_of(3 * size);
   options.policy = ComparedPolicy::lifetime;
   options.spare_fraction = 0;
-  const ProgramResult result = run_on(options, program.trace());
+  const ReplayResult result = run_on(options, program.trace());
   const double way = 32.0 / 1024 / 16;
   EXPECT_NEAR(result.stall_s, 4 * (0.001 + way - 0.0012), 1e-9);
   EXPECT_EQ(result.bytes_spilled, 4.0 * size);
@@ -155,7 +155,7 @@ TEST(Program, copies_out_ahead_follow_each_other) {
   MachineOptions options = machine_of(64 * MiB, 16 * GiB);
   options.driver_costs = true;
   options.policy = ComparedPolicy::lifetime;
-  const ProgramResult result = run_on(options, program.trace());
+  const ReplayResult result = run_on(options, program.trace());
   // Out in the forward pass, in again in the backward pass.
   EXPECT_LT(result.steady_s, 1.02 * 2 * result.bytes_spilled / options.link_bytes_s);
 }
@@ -179,7 +179,7 @@ TEST(Program, half_of_a_large_block_comes_ahead_where_only_half_has_room) {
   MachineOptions options = machine_of(4 * GiB, 16 * GiB);
   options.policy = ComparedPolicy::lifetime;
   options.spare_fraction = 0;
-  const ProgramResult result = run_on(options, program.trace());
+  const ReplayResult result = run_on(options, program.trace());
   EXPECT_NEAR(result.stall_s, 4 * 0.5 / 16, 1e-3);
 }
 
@@ -195,14 +195,14 @@ TEST(Program, more_is_written_ahead_where_iterations_take_longer_than_rehearsed)
   options.ssds = 2;
   options.host_bytes = GiB;
   options.policy = ComparedPolicy::lifetime;
-  ProgramOptions program;
-  program.iterations = 14;
+  ReplayOptions replay_options;
+  replay_options.iterations = 14;
   options.gpu_bytes = 9764 * MiB;
-  const ProgramResult tried = run_on(options, trace, program);
+  const ReplayResult tried = run_on(options, trace, replay_options);
   EXPECT_DOUBLE_EQ(tried.spare_fraction, 4 * options.spare_fraction);
   EXPECT_GT(tried.fraction_of_ideal(), .99);  // .967 as rehearsed
   options.gpu_bytes = 13467 * MiB;
-  const ProgramResult right = run_on(options, trace, program);
+  const ReplayResult right = run_on(options, trace, replay_options);
   EXPECT_LE(right.spare_fraction, options.spare_fraction);
   EXPECT_GT(right.fraction_of_ideal(), .99);
 }
@@ -222,7 +222,7 @@ TEST(Program, a_piece_is_written_while_the_next_is_copied) {
   MachineOptions options = machine_of(9 * GiB);
   options.policy = ComparedPolicy::lifetime;
   Timeline timeline;
-  ProgramOptions with;
+  ReplayOptions with;
   with.timeline = &timeline;
   run_on(options, program.trace(), with);
   const auto next = [&](Track track, uint64_t from_ns) {  // the span that begins first then
@@ -300,7 +300,7 @@ TEST(Program, ends_when_kernels_end_in_calls_of_the_driver) {
   options.ssd_latency_ns = 20'000;
   options.driver_costs = true;
   options.policy = ComparedPolicy::lifetime;
-  const ProgramResult result = run_on(options, sample("end_in_a_call"));
+  const ReplayResult result = run_on(options, sample("end_in_a_call"));
   EXPECT_EQ(result.iteration_s.size(), 6u);
   EXPECT_GE(result.steady_s, result.ideal_s);
 }
@@ -309,15 +309,15 @@ TEST(Program, any_ends_whatever_calls_of_the_driver_take) {
   for (uint64_t seed = 1; seed <= 200; ++seed) {
     SCOPED_TRACE(fmt::format("seed {}", seed));
     const ProgramTrace trace = random_layers(seed);
-    ProgramOptions program;
-    program.iterations = 5;
-    program.run_ahead = seed % 3;
-    const uint64_t peak = run_on(machine_of(8 * GiB), trace, program).peak_device_bytes;
+    ReplayOptions replay_options;
+    replay_options.iterations = 5;
+    replay_options.run_ahead = seed % 3;
+    const uint64_t peak = run_on(machine_of(8 * GiB), trace, replay_options).peak_device_bytes;
     for (uint64_t percent : {60, 80, 100}) {
       MachineOptions options = machine_of((peak * percent / 100 + 16 * MiB) / (2 * MiB) * 2 * MiB);
       options.driver_costs = true;
       options.policy = percent == 80 ? ComparedPolicy::age : ComparedPolicy::lifetime;
-      const ProgramResult result = run_on(options, trace, program);
+      const ReplayResult result = run_on(options, trace, replay_options);
       ASSERT_EQ(result.iteration_s.size(), 5u);
       EXPECT_GE(result.steady_s, result.ideal_s * 0.999999);
     }
@@ -329,7 +329,7 @@ TEST(Program, fits_beside_small_tensors_that_nobody_uses) {
   ProgramTrace trace = sample("layers");
   for (uint64_t i = 0; i < 100; ++i)
     trace.tensors.push_back({.id = 1000 + i, .bytes = 1'000'000, .persistent = true});
-  const ProgramResult result = run_on(machine_of(340 * MiB), trace);
+  const ReplayResult result = run_on(machine_of(340 * MiB), trace);
   EXPECT_GT(result.bytes_spilled, 100'000'000u);
 }
 
@@ -350,7 +350,7 @@ TEST(Program, a_kernel_that_does_not_fit_uses_host_memory) {
   Result<ProgramTrace> trace = read_program_trace(name);
   ASSERT_TRUE(trace) << trace.error().text;
   EXPECT_EQ(run_on(machine_of(130 * MiB), *trace).bytes_in_host, 0);
-  const ProgramResult result = run_on(machine_of(112 * MiB), *trace);
+  const ReplayResult result = run_on(machine_of(112 * MiB), *trace);
   EXPECT_GE(result.bytes_in_host, 2.0 * MiB);
   EXPECT_LE(result.bytes_in_host, 64.0 * MiB);
   EXPECT_GE(result.steady_s, result.bytes_in_host / double(16 * GiB));
@@ -369,7 +369,7 @@ TEST(Program, results_that_do_not_fit_are_made_in_host_memory) {
   Result<ProgramTrace> read = read_program_trace(name);
   ASSERT_TRUE(read) << read.error().text;
   EXPECT_EQ(run_on(machine_of(336 * MiB), *read).bytes_in_host, 0);
-  const ProgramResult result = run_on(machine_of(160 * MiB), *read);
+  const ReplayResult result = run_on(machine_of(160 * MiB), *read);
   EXPECT_GE(result.bytes_in_host, 3 * 64.0 * MiB);
   EXPECT_LE(result.bytes_in_host, 5 * 64.0 * MiB);
   EXPECT_GE(result.steady_s, result.bytes_in_host / double(16 * GiB));

@@ -53,11 +53,11 @@ bool exit_has_begun() { return exiting.load(std::memory_order_relaxed); }
 FirnAllocator::FirnAllocator(std::string conf) : conf_(std::move(conf)) {
   for (auto& fraction : fraction_) fraction = 1.0;
   pools_.on_segment([this](const Pools::SegmentEvent& event) {
-    if (!history_.noting()) return;
-    history_.note_segment({event.made ? History::Entry::SEGMENT_ALLOC
-                                      : History::Entry::SEGMENT_FREE,
-                           event.device, event.address, event.bytes, event.stream, event.pool},
-                          event.foreign);
+    if (!log_.noting()) return;
+    log_.note_segment({event.made ? AllocationLog::TraceEntry::SEGMENT_ALLOC
+                                  : AllocationLog::TraceEntry::SEGMENT_FREE,
+                       event.device, event.address, event.bytes, event.stream, event.pool},
+                      event.foreign);
   });
 }
 
@@ -110,13 +110,13 @@ Engine& FirnAllocator::engine(c10::DeviceIndex device) {
 
 namespace {
 
-/// Hands on a device's engine's reports, to the threads' scopes and the recorded history.
+/// Hands on a device's engine's reports, to the threads' scopes and the allocation log.
 class DeviceObserver final : public EngineObserver {
  public:
-  DeviceObserver(Engine& engine, int device, History& history)
-      : engine_(engine), device_(device), history_(history) {}
+  DeviceObserver(Engine& engine, int device, AllocationLog& log)
+      : engine_(engine), device_(device), log_(log) {}
   void watching_begins() override { install_observer(false); }
-  void happened(const MemoryEvent& event) override { history_.heard(device_, event); }
+  void happened(const MemoryEvent& event) override { log_.heard(device_, event); }
   const char* waited(const Wait& wait) override {
     return ThreadScopes::mine().stalled(engine_, wait);
   }
@@ -126,7 +126,7 @@ class DeviceObserver final : public EngineObserver {
  private:
   Engine& engine_;
   const int device_;
-  History& history_;
+  AllocationLog& log_;
 };
 
 }  // namespace
@@ -147,7 +147,7 @@ Engine& FirnAllocator::open_engine(c10::DeviceIndex device) {
     launches_are_seen_ = runtime->driver().stand_in;
     learn_storage_callers(device);
     if (config.adversarial || config.watch_fraction == 0) install_observer(config.adversarial);
-    engine_observers_.push_back(std::make_unique<DeviceObserver>(**engine, device, history_));
+    engine_observers_.push_back(std::make_unique<DeviceObserver>(**engine, device, log_));
     (*engine)->observe(engine_observers_.back().get());
     follow_no_spill(**engine);
   }
@@ -190,9 +190,9 @@ void* FirnAllocator::take(size_t bytes, c10::DeviceIndex device, cudaStream_t st
   }
   if (observing()) [[unlikely]]
     ThreadScopes::mine().hold_new(engine, device, pointer, stream);
-  if (history_.noting()) [[unlikely]]
-    history_.note({History::Entry::ALLOC, device, pointer, requested, stream,
-                   pools_.pool_of(pointer)});
+  if (log_.noting()) [[unlikely]]
+    log_.note({AllocationLog::TraceEntry::ALLOC, device, pointer, requested, stream,
+               pools_.pool_of(pointer)});
   if (const c10::impl::PyInterpreter* trace = c10::impl::GPUTrace::get_trace()) [[unlikely]]
     (*trace)->trace_gpu_memory_allocation(c10::kCUDA, reinterpret_cast<uintptr_t>(pointer));
   if (c10::memoryProfilingEnabled()) [[unlikely]]
@@ -227,10 +227,10 @@ void FirnAllocator::give_back(void* pointer) {
   TORCH_CHECK(engine, "invalid device pointer: ", pointer);
   if (const c10::impl::PyInterpreter* trace = c10::impl::GPUTrace::get_trace()) [[unlikely]]
     (*trace)->trace_gpu_memory_deallocation(c10::kCUDA, reinterpret_cast<uintptr_t>(pointer));
-  if (history_.noting()) [[unlikely]] {
+  if (log_.noting()) [[unlikely]] {
     std::optional<BlockInfo> block = engine->find(pointer);
     if (block && block->base == pointer)
-      note_free({History::Entry::FREE_REQUESTED, engine->stats().device, pointer,
+      note_free({AllocationLog::TraceEntry::FREE_REQUESTED, engine->stats().device, pointer,
                  block->requested_bytes, block->stream, {0, 0}},
                 block->recorded);
   }
@@ -247,9 +247,9 @@ void FirnAllocator::give_back_to_pool(void* pointer, const Pools::Freed& what) {
   if (const c10::impl::PyInterpreter* trace = c10::impl::GPUTrace::get_trace())
     (*trace)->trace_gpu_memory_deallocation(c10::kCUDA, reinterpret_cast<uintptr_t>(pointer));
   // A pool's waiting free is entered as completed when it is requested.
-  if (history_.noting())
-    note_free({History::Entry::FREE_REQUESTED, what.device, pointer, what.bytes, what.stream,
-               what.pool},
+  if (log_.noting())
+    note_free({AllocationLog::TraceEntry::FREE_REQUESTED, what.device, pointer, what.bytes,
+               what.stream, what.pool},
               false);
   const auto device = static_cast<c10::DeviceIndex>(what.device);
   Engine* engine = engine_if_open(device);
@@ -267,12 +267,12 @@ int64_t FirnAllocator::bytes_of(const Engine& engine, const void* pointer) {
 }
 
 /// Before the free: afterwards another thread may already have the block.
-void FirnAllocator::note_free(const History::Event& event, bool waits) {
-  History::Event completed = event;
-  completed.action = History::Entry::FREE_COMPLETED;
-  if (waits) history_.awaits(completed);
-  history_.note(event);
-  if (!waits) history_.note(completed);
+void FirnAllocator::note_free(const AllocationLog::Event& event, bool waits) {
+  AllocationLog::Event completed = event;
+  completed.action = AllocationLog::TraceEntry::FREE_COMPLETED;
+  if (waits) log_.awaits(completed);
+  log_.note(event);
+  if (!waits) log_.note(completed);
 }
 
 c10::DataPtr FirnAllocator::allocate(size_t bytes) {

@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "allocator/runtime/runtime.h"
-#include "pytorch_plugin/history.h"
+#include "pytorch_plugin/allocation_log.h"
 #include "pytorch_plugin/pools.h"
 #include "pytorch_plugin/torch_releases.h"
 
@@ -67,18 +67,18 @@ class FirnAllocator final : public CudaAllocatorOfAllReleases {
   void resetAccumulatedStats(c10::DeviceIndex device) override;
   void resetPeakStats(c10::DeviceIndex device) override;
   native::SnapshotInfo snapshot(c10::MempoolId_t pool, bool include_traces) override;
-  bool isHistoryEnabled() override { return history_.enabled(); }
+  bool isHistoryEnabled() override { return log_.enabled(); }
   std::shared_ptr<c10::GatheredContext> getContextForPointer(const void* pointer) override;
   void recordHistory(bool enabled, native::CreateContextFn recorder, size_t entries_most,
                      native::RecordContext when, bool clear,
                      const std::vector<std::string>& skip) override;
 
   void recordAnnotation(const std::vector<std::pair<std::string, std::string>>& words) override;
-  void pushCompileContext(std::string& words) override { history_.push_compile_context(words); }
-  void popCompileContext() override { history_.pop_compile_context(); }
+  void pushCompileContext(std::string& words) override { log_.push_compile_context(words); }
+  void popCompileContext() override { log_.pop_compile_context(); }
   bool supportsUserMetadata() override { return true; }
-  void setUserMetadata(const std::string& words) override { history_.set_user_metadata(words); }
-  std::string getUserMetadata() override { return history_.user_metadata(); }
+  void setUserMetadata(const std::string& words) override { log_.set_user_metadata(words); }
+  std::string getUserMetadata() override { return log_.user_metadata(); }
   void annotateMemory(const void* pointer, const std::string& words) override;
   void attachAllocatorTraceTracker(native::AllocatorTraceTracker tracker) override;
 
@@ -106,7 +106,7 @@ class FirnAllocator final : public CudaAllocatorOfAllReleases {
                   Told told);
   void give_back(void* pointer);
   void give_back_to_pool(void* pointer, const Pools::Freed& what);
-  void note_free(const History::Event& event, bool waits);
+  void note_free(const AllocationLog::Event& event, bool waits);
   /// A live block's bytes, as statistics count them.
   int64_t bytes_of(const Engine& engine, const void* pointer);
   bool ours(const void* pointer);
@@ -130,7 +130,7 @@ class FirnAllocator final : public CudaAllocatorOfAllReleases {
   std::mutex mutex_;
   std::vector<native::OutOfMemoryObserver> observers_;
   Pools pools_;
-  History history_;
+  AllocationLog log_;
   std::vector<std::unique_ptr<EngineObserver>> engine_observers_;  // of those that are open
 };
 

@@ -58,7 +58,7 @@ void FirnAllocator::apply_fraction(Engine& engine, c10::DeviceIndex device) {
 void FirnAllocator::emptyCache(c10::MempoolId_t) {
   for (int device = 0; device < device_count_; ++device)
     if (Engine* engine = engine_if_open(static_cast<c10::DeviceIndex>(device))) engine->trim();
-  history_.settle();
+  log_.settle();
 }
 
 /// cuDNN's benchmarks size their workspaces by this: the memory to be had without eviction.
@@ -85,9 +85,9 @@ void FirnAllocator::out_of_memory(Engine& engine, size_t bytes, c10::DeviceIndex
   // Only the rest of the budget is free for us.
   const uint64_t left = stats.budget_bytes - std::min(stats.device_bytes, stats.budget_bytes);
   const size_t free_bytes = std::min<size_t>(memory.free_bytes, left);
-  if (history_.noting())
-    history_.note({History::Entry::OOM, device, reinterpret_cast<void*>(free_bytes), bytes,
-                   c10::cuda::getCurrentCUDAStream(device).stream(), {0, 0}});
+  if (log_.noting())
+    log_.note({AllocationLog::TraceEntry::OOM, device, reinterpret_cast<void*>(free_bytes), bytes,
+               c10::cuda::getCurrentCUDAStream(device).stream(), {0, 0}});
   c10::reportOutOfMemoryToProfiler(static_cast<int64_t>(bytes), stats.allocated_bytes,
                                    stats.device_bytes, c10::Device(c10::kCUDA, device));
   std::vector<native::OutOfMemoryObserver> observers;

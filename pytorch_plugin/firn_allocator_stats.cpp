@@ -1,4 +1,4 @@
-// torch.cuda.memory_stats(), snapshots, history.
+// torch.cuda.memory_stats(), snapshots, the allocation log.
 #include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAFunctions.h>
 
@@ -140,7 +140,7 @@ void FirnAllocator::add_segments(Engine& engine, c10::DeviceIndex device, c10::M
         segment_at(base, each.what.bytes, each.what.stream, each.what.large);
     segment.owner_private_pool_id = each.pool;
     if (each.what.pieces.size() == 1)
-      segment.context_when_allocated = history_.context_of_segment(each.address);
+      segment.context_when_allocated = log_.context_of_segment(each.address);
     for (const auto& [offset, piece] : each.what.pieces) {
       auto* address = reinterpret_cast<void*>(base + offset);
       c10::CachingDeviceAllocator::BlockInfo info;
@@ -148,7 +148,7 @@ void FirnAllocator::add_segments(Engine& engine, c10::DeviceIndex device, c10::M
       info.requested_size = piece.requested;
       info.active = piece.used;
       info.allocated = piece.used && !each.waiting.count(address);
-      if (info.active) info.context_when_allocated = history_.context_of(address);
+      if (info.active) info.context_when_allocated = log_.context_of(address);
       add_block(segment, base + offset, std::move(info));
     }
   }
@@ -167,13 +167,13 @@ void FirnAllocator::add_segments(Engine& engine, c10::DeviceIndex device, c10::M
                     : segment_at(address, block.capacity, block.stream, true);
     // As natively, a segment that is cut does not say who asked for it first.
     if (!block.small && !shared)
-      segment.context_when_allocated = history_.context_of_segment(block.base);
+      segment.context_when_allocated = log_.context_of_segment(block.base);
     c10::CachingDeviceAllocator::BlockInfo info;
     info.size = block.bytes;
     info.requested_size = block.requested_bytes;
     info.allocated = block.live;
     info.active = block.live || block.waiting;
-    info.context_when_allocated = history_.context_of(block.base);
+    info.context_when_allocated = log_.context_of(block.base);
     add_block(segment, address, std::move(info));
   }
   for (auto& [base, segment] : segments) {
@@ -191,34 +191,34 @@ native::SnapshotInfo FirnAllocator::snapshot(c10::MempoolId_t pool, bool include
     if (!engine) continue;
     engine->pump();
     pools_.settle(*engine, index);
-    history_.settle();
+    log_.settle();
     add_segments(*engine, index, pool, out.segments);
   }
-  out.external_annotations = history_.annotations();
-  out.device_traces = include_traces ? history_.traces(device_count_)
-                                     : std::vector<std::vector<History::Entry>>(device_count_);
-  // As torch does: a snapshot is in the history that the next one shows.
-  for (int device = 0; device < device_count_ && history_.noting(); ++device)
+  out.external_annotations = log_.annotations();
+  using Traces = std::vector<std::vector<AllocationLog::TraceEntry>>;
+  out.device_traces = include_traces ? log_.traces(device_count_) : Traces(device_count_);
+  // As torch does: a snapshot is in the log that the next one shows.
+  for (int device = 0; device < device_count_ && log_.noting(); ++device)
     if (Engine* engine = engine_if_open(static_cast<c10::DeviceIndex>(device)))
-      history_.note({History::Entry::SNAPSHOT, device, nullptr,
-                     static_cast<size_t>(engine->tallies().active_bytes[0].current), nullptr,
-                     pool});
+      log_.note({AllocationLog::TraceEntry::SNAPSHOT, device, nullptr,
+                 static_cast<size_t>(engine->tallies().active_bytes[0].current), nullptr,
+                 pool});
   return out;
 }
 
-/// Where the block around `pointer` was allocated, as far as history was recorded then.
+/// Where the block around `pointer` was allocated, as far as the log has it.
 std::shared_ptr<c10::GatheredContext> FirnAllocator::getContextForPointer(const void* pointer) {
   Runtime* runtime = Runtime::get();
   Engine* engine = runtime ? runtime->around(pointer) : nullptr;
   std::optional<BlockInfo> block = engine ? engine->find(pointer) : std::nullopt;
-  return block ? history_.context_of(block->base) : nullptr;
+  return block ? log_.context_of(block->base) : nullptr;
 }
 
 void FirnAllocator::recordAnnotation(
     const std::vector<std::pair<std::string, std::string>>& words) {
   c10::DeviceIndex device = 0;
   C10_CUDA_CHECK(c10::cuda::GetDevice(&device));
-  history_.annotate(device, words);
+  log_.annotate(device, words);
 }
 
 /// For torch 2.14 and later, which have a name for such entries.
@@ -226,14 +226,14 @@ void FirnAllocator::annotateMemory([[maybe_unused]] const void* pointer,
                                    [[maybe_unused]] const std::string& words) {
 #if FIRN_TORCH_AT_LEAST(2, 14)
   Runtime* runtime = Runtime::get();
-  Engine* engine = runtime && history_.enabled() ? runtime->around(pointer) : nullptr;
+  Engine* engine = runtime && log_.enabled() ? runtime->around(pointer) : nullptr;
   std::optional<BlockInfo> block = engine ? engine->find(pointer) : std::nullopt;
   if (!block) return;
   const size_t in_pool = pools_.any() ? pools_.requested_bytes(pointer) : 0;
-  history_.annotate_block({History::Entry::ANNOTATE, engine->stats().device, pointer,
-                           in_pool ? in_pool : block->requested_bytes, block->stream,
-                           pools_.pool_of(pointer)},
-                          words);
+  log_.annotate_block({AllocationLog::TraceEntry::ANNOTATE, engine->stats().device, pointer,
+                       in_pool ? in_pool : block->requested_bytes, block->stream,
+                       pools_.pool_of(pointer)},
+                      words);
 #endif
 }
 
@@ -241,14 +241,14 @@ void FirnAllocator::attachAllocatorTraceTracker(native::AllocatorTraceTracker tr
   if (Runtime* runtime = Runtime::get())
     runtime->note_unseen("an allocator trace tracker: it hears only of private pools' segments "
                          "(NCCL copies from others instead of registering them)");
-  history_.add_tracker(std::move(tracker));
+  log_.add_tracker(std::move(tracker));
 }
 
 void FirnAllocator::recordHistory(bool enabled, native::CreateContextFn recorder,
                                   size_t entries_most, native::RecordContext when, bool clear,
                                   const std::vector<std::string>& skip) {
   TORCH_CHECK(when == native::RecordContext::NEVER || recorder, "stack traces need a recorder");
-  history_.set(enabled, recorder, entries_most, when, clear, skip);
+  log_.set(enabled, recorder, entries_most, when, clear, skip);
 }
 
 }  // namespace firn::pytorch

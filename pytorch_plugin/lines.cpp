@@ -28,7 +28,7 @@ struct Remembered {
 
 struct Table {
   std::mutex mutex;
-  std::array<Remembered, remembered_most> entries;
+  std::array<Remembered, remembered_most> nodes;
   std::optional<at::CallbackHandle> forward, backward;
 };
 
@@ -37,10 +37,10 @@ Table& table() {
   return *kept;
 }
 
-Remembered& entry(uint64_t thread, int64_t number) {
-  // Neighbours in a thread are neighbours here; threads begin at different places.
+Remembered& remembered(uint64_t thread, int64_t number) {
+  // Neighbours in a thread are neighbours here; threads begin at different indices.
   const uint64_t at = static_cast<uint64_t>(number) + thread * 0x9e3779b97f4a7c15ull;
-  return table().entries[at % remembered_most];
+  return table().nodes[at % remembered_most];
 }
 
 /// The node that the calling thread runs; none: `name` is null.
@@ -100,7 +100,7 @@ std::string line_of_node(const Node& node) {
   std::shared_ptr<torch::CapturedTraceback> line;
   {
     std::lock_guard lock(table().mutex);
-    const Remembered& known = entry(node.thread, node.number);
+    const Remembered& known = remembered(node.thread, node.number);
     if (known.line && known.thread == node.thread && known.number == node.number) {
       name = known.name;
       line = known.line;
@@ -123,7 +123,7 @@ void operator_ends(const at::RecordFunction& record, at::ObserverContext*) {
       torch::CapturedTraceback::gather(true, false, false);
   const uint64_t thread = at::RecordFunction::currentThreadId();
   std::lock_guard lock(table().mutex);
-  Remembered& at = entry(thread, record.seqNr());
+  Remembered& at = remembered(thread, record.seqNr());
   // An operator that makes no node has the number of the next one that does, which comes last.
   at.thread = thread;
   at.number = record.seqNr();

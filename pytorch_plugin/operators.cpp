@@ -112,30 +112,30 @@ std::set<std::pair<std::string, std::string>>& sliced_names() {
   return *names;
 }
 
-using Entry = OperatorTable::Entry;
+using KnownOperator = OperatorTable::KnownOperator;
 constexpr size_t table_fill_most = OperatorTable::size / 2;
 size_t table_fill = 0;
-const Entry forgotten{};  // tombstone of a removed entry
+const KnownOperator forgotten{};  // tombstone in a bucket
 
-/// The place of the operator whose schema's name is at `key`, or the first one that is free.
-std::atomic<const Entry*>& place_of(const char* key) {
-  std::atomic<const Entry*>* free = nullptr;
-  for (size_t at = OperatorTable::place(key);; at = (at + 1) % OperatorTable::size) {
-    std::atomic<const Entry*>& place = OperatorTable::entries[at];
-    const Entry* entry = place.load(std::memory_order_acquire);
-    if (entry && entry->key == key) return place;
-    if (!free && (!entry || entry == &forgotten)) free = &place;
-    if (!entry) return *free;
+/// The bucket of the operator whose schema's name is at `key`, or the first one that is free.
+std::atomic<const KnownOperator*>& bucket_of(const char* key) {
+  std::atomic<const KnownOperator*>* free = nullptr;
+  for (size_t at = OperatorTable::bucket(key);; at = (at + 1) % OperatorTable::size) {
+    std::atomic<const KnownOperator*>& bucket = OperatorTable::buckets[at];
+    const KnownOperator* known = bucket.load(std::memory_order_acquire);
+    if (known && known->key == key) return bucket;
+    if (!free && (!known || known == &forgotten)) free = &bucket;
+    if (!known) return *free;
   }
 }
 
 class Registrations : public c10::OpRegistrationListener {
   void onOperatorRegistered(const c10::OperatorHandle&) override {}
-  // Entries found before may still be in use.
+  // Operators found before may still be in use.
   void onOperatorDeregistered(const c10::OperatorHandle& op) override {
     std::lock_guard lock(mutex);
-    std::atomic<const Entry*>& place = place_of(op.schema().name().c_str());
-    if (place.load(std::memory_order_relaxed)) place.store(&forgotten, std::memory_order_release);
+    std::atomic<const KnownOperator*>& bucket = bucket_of(op.schema().name().c_str());
+    if (bucket.load(std::memory_order_relaxed)) bucket.store(&forgotten, std::memory_order_release);
   }
 };
 
@@ -146,17 +146,17 @@ const OperatorInfo* add(const at::RecordFunction& record) {
   if (!op) return nullptr;
   // TorchScript may report a copy of the schema, whose address does not last.
   const bool lasting = op->schema().name().c_str() == record.name();
-  auto* entry = new Entry{record.name(), classify(*op)};
+  auto* known = new KnownOperator{record.name(), classify(*op)};
   std::lock_guard lock(mutex);
   if (!lasting || table_fill == table_fill_most) {
-    static thread_local std::unique_ptr<Entry> passing;
-    passing.reset(entry);
+    static thread_local std::unique_ptr<KnownOperator> passing;
+    passing.reset(known);
     return &passing->info;
   }
-  std::atomic<const Entry*>& place = place_of(entry->key);
-  if (!place.load(std::memory_order_relaxed)) ++table_fill;
-  place.store(entry, std::memory_order_release);
-  return &entry->info;
+  std::atomic<const KnownOperator*>& bucket = bucket_of(known->key);
+  if (!bucket.load(std::memory_order_relaxed)) ++table_fill;
+  bucket.store(known, std::memory_order_release);
+  return &known->info;
 }
 
 }  // namespace
@@ -194,12 +194,12 @@ OperatorInfo classify(const c10::OperatorHandle& op) {
   return info;
 }
 
-std::array<std::atomic<const Entry*>, OperatorTable::size> OperatorTable::entries;
+std::array<std::atomic<const KnownOperator*>, OperatorTable::size> OperatorTable::buckets;
 
 const OperatorInfo* find_operator_further(const at::RecordFunction& record) {
   const char* key = record.name();
-  const Entry* entry = place_of(key).load(std::memory_order_acquire);
-  return entry && entry->key == key ? &entry->info : add(record);
+  const KnownOperator* known = bucket_of(key).load(std::memory_order_acquire);
+  return known && known->key == key ? &known->info : add(record);
 }
 
 void watch_registrations() {

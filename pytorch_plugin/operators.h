@@ -34,26 +34,26 @@ OperatorInfo classify(const c10::OperatorHandle& op);
 
 // Open addressing by the address of the schema's name, which is the operator's for its life.
 struct OperatorTable {
-  struct Entry {
+  struct KnownOperator {
     const char* key;
     OperatorInfo info;
   };
   static constexpr size_t size = 1 << 14;
-  static size_t place(const char* key) {
+  static size_t bucket(const char* key) {
     return (reinterpret_cast<uintptr_t>(key) * 0x9e3779b97f4a7c15ull) >> (64 - 14);
   }
-  static std::array<std::atomic<const Entry*>, size> entries;
+  static std::array<std::atomic<const KnownOperator*>, size> buckets;
 };
 
-/// Finds an operator that is new, or not the first at its place.
+/// Finds an operator that is new, or not in its first bucket.
 const OperatorInfo* find_operator_further(const at::RecordFunction& record);
 
 /// The operator that `record` reports, or null when it is none (a range named by a string).
 inline const OperatorInfo* find_operator(const at::RecordFunction& record) {
   const char* key = record.name();
-  const OperatorTable::Entry* entry =
-      OperatorTable::entries[OperatorTable::place(key)].load(std::memory_order_acquire);
-  return entry && entry->key == key ? &entry->info : find_operator_further(record);
+  const OperatorTable::KnownOperator* known =
+      OperatorTable::buckets[OperatorTable::bucket(key)].load(std::memory_order_acquire);
+  return known && known->key == key ? &known->info : find_operator_further(record);
 }
 
 /// From here on, operators that PyTorch forgets leave the table: another may get their address.

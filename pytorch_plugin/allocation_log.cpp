@@ -1,4 +1,4 @@
-#include "pytorch_plugin/history.h"
+#include "pytorch_plugin/allocation_log.h"
 
 #include <c10/util/ApproximateClock.h>
 
@@ -24,9 +24,9 @@ void convert_times(Entries& entries) {
 
 }  // namespace
 
-void History::set(bool enabled, Recorder recorder, size_t entries_most, When when, bool clear,
+void AllocationLog::set(bool enabled, Recorder recorder, size_t entries_most, When when, bool clear,
                   const std::vector<std::string>& skip) {
-  std::vector<Entry::Action> skipped;
+  std::vector<TraceEntry::Action> skipped;
   for (const std::string& word : skip)
     skipped.push_back(c10::CachingDeviceAllocator::parseTraceEntryAction(word));
   settle();
@@ -45,14 +45,14 @@ void History::set(bool enabled, Recorder recorder, size_t entries_most, When whe
   noting_.store(enabled || !trackers_.empty(), std::memory_order_release);
 }
 
-void History::add_tracker(Tracker tracker) {
+void AllocationLog::add_tracker(Tracker tracker) {
   std::lock_guard lock(mutex_);
   trackers_.push_back(std::move(tracker));
   noting_.store(true, std::memory_order_release);
 }
 
 /// The caller's stack, if that much is recorded. Without a lock: the recorder takes the GIL.
-History::Context History::gather(When least) {
+AllocationLog::Context AllocationLog::gather(When least) {
   Recorder recorder = nullptr;
   {
     std::lock_guard lock(mutex_);
@@ -64,7 +64,8 @@ History::Context History::gather(When least) {
 }
 
 /// Under the lock.
-History::Entry History::entry_of(const Event& event, c10::approx_time_t time, Context context) {
+AllocationLog::TraceEntry AllocationLog::entry_of(const Event& event, c10::approx_time_t time,
+                                                  Context context) {
   if (when_ < When::ALLOC) context = nullptr;
   return {event.action,
           static_cast<c10::DeviceIndex>(event.device),
@@ -79,10 +80,11 @@ History::Entry History::entry_of(const Event& event, c10::approx_time_t time, Co
 }
 
 /// Under the lock.
-History::Entry History::enter(const Event& event, c10::approx_time_t time, Context context) {
-  Entry entry = entry_of(event, time, std::move(context));
+AllocationLog::TraceEntry AllocationLog::enter(const Event& event, c10::approx_time_t time,
+                                               Context context) {
+  TraceEntry entry = entry_of(event, time, std::move(context));
   if (enabled() && std::find(skipped_.begin(), skipped_.end(), event.action) == skipped_.end()) {
-    std::deque<Entry>& ring = entries_[event.device];
+    std::deque<TraceEntry>& ring = entries_[event.device];
     ring.push_back(entry);
     while (ring.size() > entries_most_) ring.pop_front();
   }
@@ -90,7 +92,7 @@ History::Entry History::enter(const Event& event, c10::approx_time_t time, Conte
 }
 
 /// Under the lock. `context`: of the call that is being noted, and that brought a segment along.
-void History::enter_heard(const Context& context) {
+void AllocationLog::enter_heard(const Context& context) {
   std::vector<Heard> heard;
   {
     std::lock_guard lock(heard_mutex_);
@@ -107,7 +109,7 @@ void History::enter_heard(const Context& context) {
       continue;
     }
     const bool made = event.kind == MemoryEvent::Kind::segment_made;
-    enter({made ? Entry::SEGMENT_ALLOC : Entry::SEGMENT_FREE, each.device, event.address,
+    enter({made ? TraceEntry::SEGMENT_ALLOC : TraceEntry::SEGMENT_FREE, each.device, event.address,
            event.bytes, event.stream, {0, 0}},
           each.time, context);
     if (!made)
@@ -117,33 +119,33 @@ void History::enter_heard(const Context& context) {
   }
 }
 
-void History::heard(int device, const MemoryEvent& event) {
+void AllocationLog::heard(int device, const MemoryEvent& event) {
   if (!noting()) return;
   std::lock_guard lock(heard_mutex_);
   heard_.push_back({device, event, c10::getApproximateTime()});
 }
 
-void History::settle() {
+void AllocationLog::settle() {
   if (!noting()) return;
   Context context = gather(When::ALL);
   std::lock_guard lock(mutex_);
   enter_heard(context);
 }
 
-void History::note(const Event& event) {
-  const bool allocation = event.action == Entry::ALLOC || event.action == Entry::OOM;
+void AllocationLog::note(const Event& event) {
+  const bool allocation = event.action == TraceEntry::ALLOC || event.action == TraceEntry::OOM;
   Context context = gather(allocation ? When::STATE : When::ALL);
   std::vector<Tracker> trackers;
-  std::optional<Entry> entry;
+  std::optional<TraceEntry> entry;
   {
     std::lock_guard lock(mutex_);
     enter_heard(context);
-    const bool freed = event.action == Entry::FREE_REQUESTED ||
-                       event.action == Entry::FREE_COMPLETED;
-    if (event.action == Entry::ALLOC && context) live_[event.address] = context;
+    const bool freed = event.action == TraceEntry::FREE_REQUESTED ||
+                       event.action == TraceEntry::FREE_COMPLETED;
+    if (event.action == TraceEntry::ALLOC && context) live_[event.address] = context;
     if (auto found = live_.find(event.address); freed && found != live_.end()) {
       if (!context) context = found->second;
-      if (event.action == Entry::FREE_COMPLETED) live_.erase(found);
+      if (event.action == TraceEntry::FREE_COMPLETED) live_.erase(found);
     }
     entry = enter(event, c10::getApproximateTime(), std::move(context));
     trackers = trackers_;
@@ -151,10 +153,10 @@ void History::note(const Event& event) {
   for (const Tracker& tracker : trackers) tracker(*entry);
 }
 
-void History::note_segment(const Event& event, bool enter) {
+void AllocationLog::note_segment(const Event& event, bool enter) {
   Context context = gather(When::ALL);
   std::vector<Tracker> trackers;
-  std::optional<Entry> entry;
+  std::optional<TraceEntry> entry;
   {
     std::lock_guard lock(mutex_);
     enter_heard(context);
@@ -165,12 +167,12 @@ void History::note_segment(const Event& event, bool enter) {
   for (const Tracker& tracker : trackers) tracker(*entry);
 }
 
-void History::awaits(const Event& event) {
+void AllocationLog::awaits(const Event& event) {
   std::lock_guard lock(mutex_);
   awaited_.insert_or_assign(event.address, event);
 }
 
-void History::annotate(int device,
+void AllocationLog::annotate(int device,
                        const std::vector<std::pair<std::string, std::string>>& words) {
   if (!enabled()) return;
   Annotation entry(static_cast<c10::DeviceIndex>(device), c10::getApproximateTime());
@@ -180,39 +182,41 @@ void History::annotate(int device,
   while (annotations_.size() > entries_most_) annotations_.pop_front();
 }
 
-void History::annotate_block(const Event& event, const std::string& words) {
+void AllocationLog::annotate_block(const Event& event, const std::string& words) {
   std::string before = std::exchange(user_metadata_of_thread, words);
   note(event);
   user_metadata_of_thread = std::move(before);
 }
 
-void History::push_compile_context(const std::string& words) { compile_contexts.push_back(words); }
+void AllocationLog::push_compile_context(const std::string& words) {
+  compile_contexts.push_back(words);
+}
 
-void History::pop_compile_context() {
+void AllocationLog::pop_compile_context() {
   if (!compile_contexts.empty()) compile_contexts.pop_back();
 }
 
-void History::set_user_metadata(const std::string& words) { user_metadata_of_thread = words; }
+void AllocationLog::set_user_metadata(const std::string& words) { user_metadata_of_thread = words; }
 
-std::string History::user_metadata() { return user_metadata_of_thread; }
+std::string AllocationLog::user_metadata() { return user_metadata_of_thread; }
 
-History::Context History::context_of(const void* address) {
+AllocationLog::Context AllocationLog::context_of(const void* address) {
   if (!enabled()) return nullptr;
   std::lock_guard lock(mutex_);
   auto found = live_.find(address);
   return found == live_.end() ? nullptr : found->second;
 }
 
-History::Context History::context_of_segment(const void* address) {
+AllocationLog::Context AllocationLog::context_of_segment(const void* address) {
   if (!enabled()) return nullptr;
   std::lock_guard lock(mutex_);
   auto found = segments_.find(address);
   return found == segments_.end() ? nullptr : found->second;
 }
 
-std::vector<std::vector<History::Entry>> History::traces(int device_count) {
+std::vector<std::vector<AllocationLog::TraceEntry>> AllocationLog::traces(int device_count) {
   std::lock_guard lock(mutex_);
-  std::vector<std::vector<Entry>> out(device_count);
+  std::vector<std::vector<TraceEntry>> out(device_count);
   for (int device = 0; device < device_count; ++device) {
     auto found = entries_.find(device);
     if (found == entries_.end()) continue;
@@ -222,7 +226,7 @@ std::vector<std::vector<History::Entry>> History::traces(int device_count) {
   return out;
 }
 
-std::vector<History::Annotation> History::annotations() {
+std::vector<AllocationLog::Annotation> AllocationLog::annotations() {
   std::lock_guard lock(mutex_);
   std::vector<Annotation> out(annotations_.begin(), annotations_.end());
   convert_times(out);

@@ -1,9 +1,9 @@
 // torch.cuda.memory._record_memory_history(): the last allocations and frees, segments and
 // annotations, with the stack traces that torch's recorder gathers; and torch's trace trackers.
 //
-// Owns: rings of entries, traces of live blocks, events from engines that are not entered yet.
-// Locks: its own two. No other lock is asked for under them, and recorder and trackers, which may
-// take the GIL, are called without them.
+// Owns: rings of torch's trace entries, traces of live blocks, events from engines that are not
+// entered yet. Locks: its own two. No other lock is asked for under them, and recorder and
+// trackers, which may take the GIL, are called without them.
 #pragma once
 
 #include <c10/cuda/CUDACachingAllocator.h>
@@ -20,23 +20,23 @@
 
 namespace firn::pytorch {
 
-class History {
+class AllocationLog {
  public:
-  using Entry = c10::CachingDeviceAllocator::TraceEntry;
+  using TraceEntry = c10::CachingDeviceAllocator::TraceEntry;
   using Annotation = c10::CachingDeviceAllocator::AnnotationEntry;
   using Context = std::shared_ptr<c10::GatheredContext>;
   using Recorder = c10::CachingDeviceAllocator::CreateContextFn;
   using Tracker = c10::CachingDeviceAllocator::AllocatorTraceTracker;
   using When = c10::CachingDeviceAllocator::RecordContext;
 
-  /// Is there anything to note for: history, or a tracker?
+  /// Is there anything to note for: a recording, or a tracker?
   bool noting() const { return noting_.load(std::memory_order_relaxed); }
   bool enabled() const { return enabled_.load(std::memory_order_relaxed); }
   void set(bool enabled, Recorder recorder, size_t entries_most, When when, bool clear,
            const std::vector<std::string>& skip);
 
   struct Event {
-    Entry::Action action;
+    TraceEntry::Action action;
     int device;
     const void* address;
     size_t bytes;
@@ -68,7 +68,7 @@ class History {
   /// The trace of the live block, or segment, at `address`, or null.
   Context context_of(const void* address);
   Context context_of_segment(const void* address);
-  std::vector<std::vector<Entry>> traces(int device_count);
+  std::vector<std::vector<TraceEntry>> traces(int device_count);
   std::vector<Annotation> annotations();
 
  private:
@@ -80,17 +80,17 @@ class History {
 
   Context gather(When least);
   void enter_heard(const Context& context);
-  Entry entry_of(const Event& event, c10::approx_time_t time, Context context);
-  Entry enter(const Event& event, c10::approx_time_t time, Context context);
+  TraceEntry entry_of(const Event& event, c10::approx_time_t time, Context context);
+  TraceEntry enter(const Event& event, c10::approx_time_t time, Context context);
 
   std::atomic<bool> enabled_{false}, noting_{false};
   std::mutex mutex_;
   Recorder recorder_ = nullptr;
   When when_ = When::NEVER;
   size_t entries_most_ = 0;
-  std::vector<Entry::Action> skipped_;
+  std::vector<TraceEntry::Action> skipped_;
   std::vector<Tracker> trackers_;
-  std::unordered_map<int, std::deque<Entry>> entries_;
+  std::unordered_map<int, std::deque<TraceEntry>> entries_;
   std::deque<Annotation> annotations_;
   std::unordered_map<const void*, Context> live_, segments_;
   std::unordered_map<const void*, Event> awaited_;

@@ -15,14 +15,24 @@
 //   pieces     |   0   |   1   |   2   |   3   |   4   |   5   |   6   |   7   |    8    |
 //
 // The tail of the block leaves first: span 2 is unmapped once piece 8 is valid elsewhere, in
-// staging (pinned host memory, memory/host_tier.h) or in a slot (a place in a spill file,
+// staging (pinned host memory, memory/host_tier.h) or in a slot (room in a spill file,
 // firn/store.h).
 //
 // Blocks share frames where their size is no whole number of granules (memory/shared_frames.h); a
-// bit stands for each page of a shared frame. A segment is a granule that small blocks share
-// (blocks/small_blocks.h). A region is a stretch of addresses whose frames stay mapped while blocks
-// follow each other there (blocks/region.h), and a place is the part of it that is planned for one
-// block of an iteration (lifetimes/places.h).
+// bit stands for each page of a shared frame. Words that could mean several things mean one:
+//
+//   place     an address range planned for one block of an iteration (lifetimes/places.h)
+//   region    the range of device addresses that planned places lie in; its frames stay mapped
+//             while blocks follow each other there (blocks/region.h)
+//   segment   a granule that small blocks share (blocks/small_blocks.h); in the plugin what PyTorch
+//             calls so: memory of one pool that is cut into pieces (pytorch_plugin/pool_segments.h)
+//   extent    host memory that the system gave in one call (memory/host_tier.h)
+//   range     [begin, begin + bytes) of addresses or of a file; of anything else the name says so
+//   history   what was learned of a program's allocations and uses (lifetimes/history.h)
+//   program   what the user runs, and what a trace has recorded of it (simulate/program_trace.h)
+//   entry     a function that the driver or another library exports; torch's trace has entries too
+//   candidate a block that a plan lists, to be moved while nothing has overtaken the plan
+//             (lifetimes/carry_out.h)
 //
 // Invariants: granule_pages * page_bytes == granule_bytes; a piece lies within one span; a span
 // but the last is a power of two of granules, as long as all others.

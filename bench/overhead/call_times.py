@@ -138,14 +138,14 @@ class Times:
                 continue
             if mix.cut:
                 self.left_out.append(mix.cut)
-            events = len(mix.places)
+            events = len(mix.handles)
             columns = [(kind * events).from_buffer(column) for kind, column in
-                       ((ctypes.c_uint32, mix.places), (ctypes.c_uint64, mix.bytes),
+                       ((ctypes.c_uint32, mix.handles), (ctypes.c_uint64, mix.bytes),
                         (ctypes.c_uint32, mix.streams))]
             integer = ctypes.c_int64
             self.pairs("replay", 0, f"{mix.name}, {events:,} events", lambda which:
                        self.library.replay_ns(which, *columns, integer(events),
-                                              integer(mix.places_count),
+                                              integer(mix.handles_count),
                                               integer(mix.streams_count),
                                               integer(max(1, self.times // events))))
             self.library.calls_empty_cache(FIRN)

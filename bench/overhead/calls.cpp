@@ -190,25 +190,25 @@ BENCH_API double live_ns(int which, int64_t live, uint64_t bytes_most, bool amon
     if (!among)
       return ns_each(times, [&](int64_t) { auto block = allocator.take(64 << 10, streams); });
     std::vector<uint32_t> order(static_cast<size_t>(times));
-    for (uint32_t& place : order) place = static_cast<uint32_t>(random() % sizes.size());
+    for (uint32_t& index : order) index = static_cast<uint32_t>(random() % sizes.size());
     return ns_each(times, [&](int64_t i) {
-      const uint32_t place = order[static_cast<size_t>(i)];
-      blocks[place].clear();
-      blocks[place] = allocator.take(sizes[place], streams);
+      const uint32_t index = order[static_cast<size_t>(i)];
+      blocks[index].clear();
+      blocks[index] = allocator.take(sizes[index], streams);
     });
   });
 }
 
-/// What a program did, so many times over: event i allocates `bytes[i]` for place `places[i]` on
-/// stream `streams[i]`, or, where they are none, frees what is there. Nanoseconds of an event.
-BENCH_API double replay_ns(int which, const uint32_t* places, const uint64_t* bytes,
-                           const uint32_t* on, int64_t events, int64_t places_count,
+/// What a program did, so many times over: event i allocates `bytes[i]` for the handle `handles[i]`
+/// on stream `streams[i]`, or, where they are none, frees what is there. Nanoseconds of an event.
+BENCH_API double replay_ns(int which, const uint32_t* handles, const uint64_t* bytes,
+                           const uint32_t* on, int64_t events, int64_t handles_count,
                            int64_t streams_count, int64_t rounds) {
   return with(which, [&](auto allocator) {
     Streams streams(static_cast<size_t>(streams_count));
-    std::vector<typename decltype(allocator)::Block> blocks(static_cast<size_t>(places_count));
+    std::vector<typename decltype(allocator)::Block> blocks(static_cast<size_t>(handles_count));
     const auto play = [&](int64_t i) {
-      auto& block = blocks[places[i]];
+      auto& block = blocks[handles[i]];
       if (bytes[i] == 0) {
         block.clear();
         return;

@@ -12,13 +12,13 @@ COLUMNS = ["time_ns", "event", "device", "stream", "block", "bytes", "detail"]
 
 @dataclasses.dataclass
 class Mix:
-    """Event i allocates `bytes[i]` for `places[i]` on stream `streams[i]`; no bytes: frees it. All
+    """Event i allocates `bytes[i]` for `handles[i]` on stream `streams[i]`; no bytes: frees it. All
     that it allocates it frees."""
     name: str
-    places: array.array
+    handles: array.array
     bytes: array.array
     streams: array.array
-    places_count: int
+    handles_count: int
     streams_count: int
     cut: str    # where the file ended too early: how; else empty
 
@@ -28,8 +28,8 @@ def read(file, device="0"):
     mix = Mix(file.stem, array.array("I"), array.array("Q"), array.array("I"), 0, 1, "")
     live, spare, streams = {}, [], {}
 
-    def event(place, size, stream):
-        mix.places.append(place)
+    def event(handle, size, stream):
+        mix.handles.append(handle)
         mix.bytes.append(size)
         mix.streams.append(stream)
 
@@ -47,19 +47,19 @@ def read(file, device="0"):
         if len(row) != len(COLUMNS) or row[1] not in ("alloc", "free") or row[2] != device:
             continue
         if row[1] == "free":
-            place = live.pop(row[4], None)
-            if place is not None:  # else it was allocated before the recording
-                event(place, 0, 0)
-                spare.append(place)
+            handle = live.pop(row[4], None)
+            if handle is not None:  # else it was allocated before the recording
+                event(handle, 0, 0)
+                spare.append(handle)
         elif row[4] not in live and row[5].isdigit() and row[5] != "0":
             if not spare:
-                spare.append(mix.places_count)
-                mix.places_count += 1
+                spare.append(mix.handles_count)
+                mix.handles_count += 1
             live[row[4]] = spare.pop()
             event(live[row[4]], int(row[5]), streams.setdefault(row[3], len(streams)))
-    for place in live.values():
-        event(place, 0, 0)
+    for handle in live.values():
+        event(handle, 0, 0)
     mix.streams_count = max(1, len(streams))
-    if not mix.places:
+    if not mix.handles:
         raise ValueError(f"{file}: no allocation on device {device}")
     return mix

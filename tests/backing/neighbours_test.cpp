@@ -1,4 +1,4 @@
-// Who shares a place: counted, across processes, gone with them however they die, nothing left.
+// Who shares a folder: counted, across processes, gone with them however they die, nothing left.
 #include "firn/neighbours.h"
 
 #include <gtest/gtest.h>
@@ -37,14 +37,14 @@ extern "C" int fcntl(int fd, int command, ...) {
 namespace firn {
 namespace {
 
-class Place {
+class Folder {
  public:
-  Place() {
+  Folder() {
     std::string name = std::filesystem::temp_directory_path().string() + "/firn-XXXXXX";
     if (!::mkdtemp(name.data())) std::abort();
     path = name;
   }
-  ~Place() {
+  ~Folder() {
     EXPECT_TRUE(std::filesystem::is_empty(path)) << "left behind";
     std::filesystem::remove_all(path);
   }
@@ -54,12 +54,12 @@ class Place {
 /// A process that has joined, until it is killed.
 class Other {
  public:
-  explicit Other(const std::string& place) {
+  explicit Other(const std::string& folder) {
     int joined[2];
     if (::pipe(joined) != 0) std::abort();
     pid_ = ::fork();
     if (pid_ == 0) {
-      Neighbours here = Neighbours::join({place});
+      Neighbours here = Neighbours::join({folder});
       if (::write(joined[1], "j", 1) != 1) ::_exit(1);
       while (true) ::pause();
     }
@@ -83,11 +83,11 @@ class Other {
 };
 
 TEST(Neighbours, AreCountedAndLeave) {
-  Place place;
-  Neighbours one = Neighbours::join({place.path});
+  Folder folder;
+  Neighbours one = Neighbours::join({folder.path});
   EXPECT_EQ(one.count(), 1u);
   {
-    Neighbours two = Neighbours::join({place.path});
+    Neighbours two = Neighbours::join({folder.path});
     Neighbours moved = std::move(two);
     EXPECT_EQ(one.count(), 2u);
     EXPECT_EQ(moved.count(), 2u);
@@ -96,10 +96,10 @@ TEST(Neighbours, AreCountedAndLeave) {
 }
 
 TEST(Neighbours, KilledProcessesAreGoneAtOnce) {
-  Place place;
-  Neighbours here = Neighbours::join({place.path});
+  Folder folder;
+  Neighbours here = Neighbours::join({folder.path});
   std::vector<Other> others;
-  for (int i = 0; i < 9; ++i) others.emplace_back(place.path);
+  for (int i = 0; i < 9; ++i) others.emplace_back(folder.path);
   EXPECT_EQ(here.count(), 10u);
   for (int kind : {SIGKILL, SIGKILL, SIGSEGV, SIGTERM}) {
     others.back().end(kind);
@@ -108,16 +108,16 @@ TEST(Neighbours, KilledProcessesAreGoneAtOnce) {
   }
   // A stopped process is alive, and holds nobody up.
   ::kill(others.back().pid(), SIGSTOP);
-  Neighbours late = Neighbours::join({place.path});
+  Neighbours late = Neighbours::join({folder.path});
   EXPECT_EQ(late.count(), others.size() + 2);
 }
 
-TEST(Neighbours, AForkedChildIsNoneAndKeepsNoPlace) {
-  Place place;
-  Neighbours other = Neighbours::join({place.path});
+TEST(Neighbours, AForkedChildIsNoneAndKeepsNoLock) {
+  Folder folder;
+  Neighbours other = Neighbours::join({folder.path});
   pid_t lives = 0;
   {
-    Neighbours here = Neighbours::join({place.path});
+    Neighbours here = Neighbours::join({folder.path});
     int told[2];
     ASSERT_EQ(::pipe(told), 0);
     const pid_t child = ::fork();
@@ -140,7 +140,7 @@ TEST(Neighbours, AForkedChildIsNoneAndKeepsNoPlace) {
 /// Locks of another user, until it is ended: 900 by 900 open descriptions.
 class Stranger {
  public:
-  explicit Stranger(const std::string& place) {
+  explicit Stranger(const std::string& folder) {
     int joined[2];
     if (::pipe(joined) != 0) std::abort();
     pid_ = ::fork();
@@ -149,7 +149,7 @@ class Stranger {
       bool done = ::setrlimit(RLIMIT_NOFILE, &many) == 0 && ::setgid(65534) == 0 &&
                   ::setuid(65534) == 0;
       for (int i = 0; i < 900 && done; ++i) {
-        const int fd = ::open(place.c_str(), O_RDONLY | O_DIRECTORY);
+        const int fd = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY);
         struct flock words {};
         words.l_type = F_RDLCK;
         words.l_start = (off_t{1} << 50) * (i + 1);
@@ -176,20 +176,20 @@ class Stranger {
 
 TEST(Neighbours, AnotherUsersLocksCountAsManyAsOnesOwnAtMost) {
   if (::geteuid() != 0) GTEST_SKIP() << "another user's process needs root";
-  Place place;
-  ASSERT_EQ(::chmod(place.path.c_str(), 0755), 0);
-  Neighbours here = Neighbours::join({place.path});
+  Folder folder;
+  ASSERT_EQ(::chmod(folder.path.c_str(), 0755), 0);
+  Neighbours here = Neighbours::join({folder.path});
   EXPECT_EQ(here.count(), 1u);
   std::vector<Neighbours> own;
   {
-    Stranger stranger(place.path);
+    Stranger stranger(folder.path);
     ASSERT_TRUE(stranger.locks);
     calls = 0;
     EXPECT_EQ(here.count(), 2u) << "half the share, not a nine hundredth";
     EXPECT_LE(calls, 10u);
-    for (int i = 0; i < 7; ++i) own.push_back(Neighbours::join({place.path}));
+    for (int i = 0; i < 7; ++i) own.push_back(Neighbours::join({folder.path}));
     EXPECT_EQ(here.count(), 16u);
-    while (own.size() < 100) own.push_back(Neighbours::join({place.path}));
+    while (own.size() < 100) own.push_back(Neighbours::join({folder.path}));
     calls = 0;
     EXPECT_EQ(here.count(), 2 * Neighbours::count_most);
     EXPECT_LE(calls, 200u);
@@ -198,51 +198,51 @@ TEST(Neighbours, AnotherUsersLocksCountAsManyAsOnesOwnAtMost) {
   EXPECT_EQ(here.count(), 5u) << "one's own are counted one by one";
 }
 
-// (A place of one's own is nobody else's: all that is counted there is.)
+// (A folder of one's own is nobody else's: all that is counted there is.)
 TEST(Neighbours, InADirectoryOfOnesOwnNobodyElseCounts) {
   if (::geteuid() != 0) GTEST_SKIP() << "another user's process needs root";
-  Place place;
-  Neighbours here = Neighbours::join({place.path});
-  Stranger stranger(place.path);
+  Folder folder;
+  Neighbours here = Neighbours::join({folder.path});
+  Stranger stranger(folder.path);
   EXPECT_FALSE(stranger.locks);
   EXPECT_EQ(here.count(), 1u);
 }
 
 TEST(Neighbours, AClosedDescriptorCountsNobody) {
-  Place place;
-  Neighbours here = Neighbours::join({place.path}), other = Neighbours::join({place.path});
+  Folder folder;
+  Neighbours here = Neighbours::join({folder.path}), other = Neighbours::join({folder.path});
   EXPECT_EQ(here.count(), 2u);
   for (int fd = 3; fd < 1024; ++fd) ::close(fd);
   EXPECT_EQ(here.count(), 1u);
 }
 
-TEST(Neighbours, WhereThereIsNoPlaceThereIsOne) {
+TEST(Neighbours, WhereThereIsNoFolderThereIsOne) {
   EXPECT_EQ(Neighbours::join({}).count(), 1u);
   EXPECT_EQ(Neighbours::join({"", "/does/not/exist", "/etc/passwd"}).count(), 1u);
 }
 
 TEST(Neighbours, ClosingTheDirectoryElsewhereChangesNothing) {
-  Place place;
-  Neighbours here = Neighbours::join({place.path}), other = Neighbours::join({place.path});
-  for (const auto& entry : std::filesystem::directory_iterator(place.path)) (void)entry;
+  Folder folder;
+  Neighbours here = Neighbours::join({folder.path}), other = Neighbours::join({folder.path});
+  for (const auto& entry : std::filesystem::directory_iterator(folder.path)) (void)entry;
   EXPECT_EQ(here.count(), 2u);
 }
 
 TEST(Neighbours, TheDirectoriesOfSysfsAndTheRootServeToo) {
   // (Others on this machine may be there.)
-  for (const char* place : {"/", "/sys/class/block"}) {
-    if (!std::filesystem::exists(place)) continue;
-    Neighbours here = Neighbours::join({place});
+  for (const char* folder : {"/", "/sys/class/block"}) {
+    if (!std::filesystem::exists(folder)) continue;
+    Neighbours here = Neighbours::join({folder});
     const unsigned before = here.count();
     std::vector<Neighbours> more;
-    for (int i = 0; i < 5; ++i) more.push_back(Neighbours::join({place}));
-    EXPECT_GE(here.count(), 6u) << place;
+    for (int i = 0; i < 5; ++i) more.push_back(Neighbours::join({folder}));
+    EXPECT_GE(here.count(), 6u) << folder;
     EXPECT_GE(before, 1u);
   }
 }
 
 TEST(Neighbours, CountAsAModelDoes) {
-  std::vector<Place> places(3);
+  std::vector<Folder> folders(3);
   for (unsigned seed = 1; seed <= 20; ++seed) {
     std::mt19937 random(seed);
     struct Member {
@@ -254,10 +254,10 @@ TEST(Neighbours, CountAsAModelDoes) {
       if (members.empty() || random() % 3 != 0) {
         std::vector<size_t> at;
         std::vector<std::string> paths;
-        for (size_t i = 0; i < places.size(); ++i)
+        for (size_t i = 0; i < folders.size(); ++i)
           if (random() % 2) {
             at.push_back(i);
-            paths.push_back(places[i].path);
+            paths.push_back(folders[i].path);
           }
         members.emplace_back(new Member{at, Neighbours::join(paths)});
       } else {

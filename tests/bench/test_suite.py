@@ -164,12 +164,12 @@ def test_plots_lie_beside_the_page(tmp_path):
 def test_a_recorded_mix_frees_what_it_allocates(file):
     mix = mixes.read(file)
     live, most = set(), 0
-    for place, size, stream in zip(mix.places, mix.bytes, mix.streams):
-        assert (place in live) == (size == 0)
-        live ^= {place}
+    for handle, size, stream in zip(mix.handles, mix.bytes, mix.streams):
+        assert (handle in live) == (size == 0)
+        live ^= {handle}
         most = max(most, len(live))
         assert stream < mix.streams_count
-    assert not live and not mix.cut and most == mix.places_count > 50
+    assert not live and not mix.cut and most == mix.handles_count > 50
 
 
 def test_a_mix_that_was_cut_off_is_played_up_to_there(tmp_path):

@@ -112,8 +112,8 @@ struct Host {
   uint8_t* find(Model& model, uint64_t address, fuzz::Wide span) const {
     if (address - at() < host_bytes && span <= host_bytes - (address - at()))
       return bytes.get() + (address - at());
-    const uint64_t place = address - arena_base;
-    if (place < memory_bytes && span <= memory_bytes - place) return model.bytes.data() + place;
+    const uint64_t offset = address - arena_base;
+    if (offset < memory_bytes && span <= memory_bytes - offset) return model.bytes.data() + offset;
     return nullptr;
   }
 };
@@ -150,12 +150,12 @@ void draw_sides(Structure& from, fuzz::Draw& draw, const Host& host) {
                                           : unsigned{memory_device};
   from.dstMemoryType = to_host ? unsigned{memory_host} : unsigned{memory_device};
   if (draw.upto(3) != 0) {  // one that a driver takes, as a rule
-    const auto place = [&] { return size_t{8} * draw.upto(15); };
-    from.srcHost = reinterpret_cast<const void*>(host.at() + place());
-    from.srcDevice = arena_base + blocks[3].at + 64 * place();
-    from.dstHost = reinterpret_cast<void*>(host.at() + place());
-    from.dstDevice = arena_base + blocks[3].at + 64 * place();
-    from.WidthInBytes = 8 + place();
+    const auto offset = [&] { return size_t{8} * draw.upto(15); };
+    from.srcHost = reinterpret_cast<const void*>(host.at() + offset());
+    from.srcDevice = arena_base + blocks[3].at + 64 * offset();
+    from.dstHost = reinterpret_cast<void*>(host.at() + offset());
+    from.dstDevice = arena_base + blocks[3].at + 64 * offset();
+    from.WidthInBytes = 8 + offset();
     from.Height = 1 + draw.upto(7);
     from.srcPitch = from.WidthInBytes + size_t{8} * draw.upto(3);
     from.dstPitch = from.WidthInBytes + size_t{8} * draw.upto(3);
@@ -276,7 +276,7 @@ bool run(Model& model, const Host& host, const Copy& copy) {
       const bool within_device = source && copy.from - arena_base < memory_bytes;
       for (size_t word = at / 8; word * 8 < at + copy.bytes; ++word) {
         const bool whole = word * 8 >= at && word * 8 + 8 <= at + copy.bytes;
-        // (Addresses at odd places are none that the tables know, nor what they become elsewhere.)
+        // (Words at odd addresses are none that the tables know, nor what they become elsewhere.)
         bool unsure = !whole;
         if (whole && within_device) {
           const uint64_t there = source_at - arena_base + (word * 8 - at);

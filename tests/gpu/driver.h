@@ -31,7 +31,7 @@ inline CUresult COPY_BATCH(CUdeviceptr* to, CUdeviceptr* from, size_t* bytes, si
 inline CUstreamBatchMemOpParams MEMORY_OPERATION(unsigned kind, CUdeviceptr at, cuuint64_t value) {
   CUstreamBatchMemOpParams is{};
   is.operation = static_cast<CUstreamBatchMemOpType>(kind);
-  is.writeValue.address = at;  // a wait has the same members at the same places
+  is.writeValue.address = at;  // a wait has the same members at the same offsets
   is.writeValue.value64 = value;
   return is;
 }

@@ -120,13 +120,13 @@ def spills(suite, step):
              ()),
             ("files", "24MiB" if small else "192MiB", (64,) if small else (512, 1024),
              suite.spill_dirs(8 << 30)))
-    for name, host, sizes, places in ways:
-        if name == "files" and not places:
+    for name, host, sizes, dirs in ways:
+        if name == "files" and not dirs:
             step.left_out(name, "less than 8 GiB of disk are free")
             continue
         stats = suite.work / f"spills-{name.split()[0]}.json"
         before, environment = suite.firn_run(stats, "256MiB" if suite.software else "4GiB", host,
-                                             places)
+                                             dirs)
         done = step.run([*before, suite.python, suite.root / "bench/gpu/torch_costs.py", "spills",
                          *sizes], environment, 120)
         found = last_json(done.text)
@@ -137,7 +137,7 @@ def spills(suite, step):
         step.figure(f"{name}: read from files", report["store"]["read_bytes"])
         step.check(f"{name}: blocks moved", device["spilled_bytes"] > 0 and
                    device["faulted_bytes"] > 0)
-        if places and not report["store"]["trouble"]:
+        if dirs and not report["store"]["trouble"]:
             step.check("files: bytes went there and back", report["store"]["read_bytes"] > 0)
 
 

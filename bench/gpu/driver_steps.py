@@ -99,9 +99,9 @@ def compiled_program(suite, step, name):
     out.parent.mkdir(exist_ok=True)
     source = suite.root / "tests/gpu" / (name + (".c" if name == "vector_c" else ".cpp"))
     told = machine.said(suite.python, str(suite.root / "backing/gpu/software/find_torch.py"))
-    places = [json.loads(told or "{}").get("cuda_include_dir"), "/usr/local/cuda/include"]
-    include = next((place for place in places
-                    if place and os.path.exists(os.path.join(place, "cuda.h"))), None)
+    folders = [json.loads(told or "{}").get("cuda_include_dir"), "/usr/local/cuda/include"]
+    include = next((folder for folder in folders
+                    if folder and os.path.exists(os.path.join(folder, "cuda.h"))), None)
     if not include:
         raise Skip("no <cuda.h>: neither beside torch nor in /usr/local/cuda")
     words = ["cc"] if name == "vector_c" else ["c++", "-std=c++20"]

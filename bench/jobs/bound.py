@@ -21,7 +21,7 @@ same time. Blocks may leave in parts of any size, so bytes are counted, no block
 
 Every such statement is about the waits in one interval, and intervals that have no wait in
 common add up: the best set of them is found by dynamic programming over the waits of some
-iterations, from an arbitrary state at their begin. What of it lies between two places a period
+iterations, from an arbitrary state at their begin. What of it lies between two points a period
 apart, none of the intervals across either, can be stated again in every period: that is the
 bound in the long run. A statement that takes in more than one period says nothing that a
 shorter one does not.

@@ -63,7 +63,7 @@ class Measured:
         return {key: (last[key] - first[key]) / steps for key in last if key != "period_found"}
 
 
-def measure(places, folder, program, steps, **firn):
+def measure(paths, folder, program, steps, **firn):
     """`firn`: of run_with_firn; none for a run with PyTorch's own allocator."""
     folder = pathlib.Path(tempfile.mkdtemp(dir=folder))
     notes = folder / "notes.jsonl"
@@ -73,9 +73,9 @@ def measure(places, folder, program, steps, **firn):
         arguments += ["--out", out]
     script = str(ROOT / "bench/lifetimes/steps.py")
     if firn:
-        run = script_runs.run_with_firn(places, folder, script, *arguments, **firn)
+        run = script_runs.run_with_firn(paths, folder, script, *arguments, **firn)
     else:
-        run = script_runs.run_native(places, folder, script, *arguments)
+        run = script_runs.run_native(paths, folder, script, *arguments)
     if run.status != 0:
         raise RuntimeError(f"{program.script.name} ended with {run.status}:\n{run.text}")
     results = run.results()
@@ -108,9 +108,9 @@ class Machine:
                                 "FIRN_TEST_STORE_WRITE": ssd, "FIRN_TEST_STORE_LATENCY": "100us"}}
 
 
-def compare(places, folder, directory, program, unlimited, machine):
+def compare(paths, folder, directory, program, unlimited, machine):
     """{"age": ..., "lifetime": ...}: steady figures per step, and whether the bits are equal."""
-    runs = {policy: measure(places, folder, program, len(unlimited.notes),
+    runs = {policy: measure(paths, folder, program, len(unlimited.notes),
                             **machine.words(directory, policy)) for policy in ("age", "lifetime")}
     steady = runs["lifetime"].steps_since_found()
     if steady < 1:
@@ -150,9 +150,9 @@ def main():
     parser.add_argument("--only", choices=PROGRAMS)
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
-    places = script_runs.Places.find()
-    if isinstance(places, str):
-        sys.exit(f"live.py: {places}")
+    paths = script_runs.Paths.find()
+    if isinstance(paths, str):
+        sys.exit(f"live.py: {paths}")
     build = ROOT / "build"
     build.mkdir(exist_ok=True)
     document = {}
@@ -161,9 +161,9 @@ def main():
         directory.mkdir()
         for name in [options.only] if options.only else PROGRAMS:
             program = PROGRAMS[name]
-            unlimited = measure(places, folder, program, options.steps)
+            unlimited = measure(paths, folder, program, options.steps)
             machine = Machine.fit(unlimited, options.fraction, options.ratio, options.host)
-            found = compare(places, folder, directory, program, unlimited, machine)
+            found = compare(paths, folder, directory, program, unlimited, machine)
             document[name] = {"machine": dataclasses.asdict(machine),
                               "unlimited_step_s": unlimited.step_s(), **found}
             if not options.json:

@@ -38,10 +38,10 @@ DRIVER_LIVE_MOST = 10_000
 def environment(peer):
     """What this program is to be run with."""
     from in_turn import script_runs
-    places = script_runs.Places.find()
-    if isinstance(places, str):
-        return places
-    found = script_runs.native_environment(places, memory=GPU_MEMORY)
+    paths = script_runs.Paths.find()
+    if isinstance(paths, str):
+        return paths
+    found = script_runs.native_environment(paths, memory=GPU_MEMORY)
     if peer == "cudaMallocAsync":
         found["PYTORCH_CUDA_ALLOC_CONF"] = "backend:cudaMallocAsync"
     return found

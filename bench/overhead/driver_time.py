@@ -55,12 +55,12 @@ def modelled_s(width, batch):
     return recorder.summary(gpus.GPUS["a100"])["seconds"]
 
 
-def run(places, given, steps, budget, environment):
+def run(paths, given, steps, budget, environment):
     with tempfile.TemporaryDirectory(dir=ROOT / "build") as folder:
         folder = pathlib.Path(folder)
         out = folder / "result.json"
         command = script_runs.firn_command(
-            places, folder, str(DEMO / "train_gpt.py"), "--steps", steps, "--width",
+            paths, folder, str(DEMO / "train_gpt.py"), "--steps", steps, "--width",
             given.width, "--batch", given.batch, "--out", out, budget=budget, memory=16 * GIB,
             host=4 * GIB)
         done = script_runs.finish(command, {**script_runs.clean_environment(), **environment},
@@ -98,13 +98,13 @@ def main():
     parser.add_argument("--behind", type=float, default=0, help="us")
     parser.add_argument("--out", type=pathlib.Path)
     given = parser.parse_args()
-    places = script_runs.Places.find()
-    if isinstance(places, str):
-        sys.exit(f"driver_time.py: {places}")
-    free, free_device = run(places, given, 4, 12 * GIB, {})
+    paths = script_runs.Paths.find()
+    if isinstance(paths, str):
+        sys.exit(f"driver_time.py: {paths}")
+    free, free_device = run(paths, given, 4, 12 * GIB, {})
     scale = free["seconds"] / free["steps"] / modelled_s(given.width, given.batch)
     budget = int(free_device["peak_device_bytes"] * given.part) // (2 << 20) * (2 << 20)
-    result, device = run(places, given, given.steps, budget, {
+    result, device = run(paths, given, given.steps, budget, {
         "FIRN_GPU_CALL_COST": f"{scale:.1f}+{given.behind:g}",
         "FIRN_GPU_LINK": f"{given.link * 1e9 / scale:.0f}"})
     document = {"date": datetime.date.today().isoformat(),

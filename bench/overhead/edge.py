@@ -36,18 +36,18 @@ def whole(size):
 
 
 class Job:
-    def __init__(self, places, folder, name, policy, arguments=()):
-        self.places, self.folder, self.policy = places, pathlib.Path(folder), policy
+    def __init__(self, paths, folder, name, policy, arguments=()):
+        self.paths, self.folder, self.policy = paths, pathlib.Path(folder), policy
         script, own = PROGRAMS[name]
         self.words = [str(script), *own, *arguments]
         self.spill = self.folder / "spill"
         self.spill.mkdir(exist_ok=True)
 
     def native(self):
-        return in_turn.native(self.places, *self.words, "--steps", MANY)
+        return in_turn.native(self.paths, *self.words, "--steps", MANY)
 
     def with_firn(self, budget):
-        return in_turn.with_firn(self.places, self.folder, *self.words, "--steps", MANY,
+        return in_turn.with_firn(self.paths, self.folder, *self.words, "--steps", MANY,
                                  budget=budget, dirs=[self.spill], host="256MiB",
                                  environment={"FIRN_POLICY": self.policy})
 
@@ -101,13 +101,13 @@ def main():
     parser.add_argument("--json", action="store_true")
     parser.add_argument("arguments", nargs="*", help="more of the scripts' (after --)")
     options = parser.parse_args()
-    places = script_runs.Places.find()
-    if isinstance(places, str):
-        sys.exit(f"edge.py: {places}")
+    paths = script_runs.Paths.find()
+    if isinstance(paths, str):
+        sys.exit(f"edge.py: {paths}")
     document = {}
     for name in [options.only] if options.only else PROGRAMS:
         with tempfile.TemporaryDirectory(dir=ROOT / "build") as folder:
-            job = Job(places, folder, name, options.policy, options.arguments)
+            job = Job(paths, folder, name, options.policy, options.arguments)
             document[name] = measure(job, options.steps, options.part or PARTS)
         if not options.json:
             report(name, document[name])

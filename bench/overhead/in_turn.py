@@ -55,14 +55,14 @@ class StepByStep:
         self.notes.close()
 
 
-def native(places, script, *arguments):
+def native(paths, script, *arguments):
     """(command, environment) for in_turn()."""
-    return ([places.python, STEPS, script, *map(str, arguments)],
-            script_runs.native_environment(places))
+    return ([paths.python, STEPS, script, *map(str, arguments)],
+            script_runs.native_environment(paths))
 
 
-def with_firn(places, folder, script, *arguments, environment=None, **options):
-    command = script_runs.firn_command(places, folder, STEPS, script, *arguments, **options)
+def with_firn(paths, folder, script, *arguments, environment=None, **options):
+    command = script_runs.firn_command(paths, folder, STEPS, script, *arguments, **options)
     return command, {**script_runs.clean_environment(), **(environment or {})}
 
 

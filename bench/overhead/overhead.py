@@ -44,11 +44,11 @@ def calls(rounds):
         print(f"  left out: {reason}")
 
 
-def steps(places, count, arguments):
+def steps(paths, count, arguments):
     with tempfile.TemporaryDirectory(dir=ROOT / "build") as folder:
         words = (in_turn.DEMO, "--steps", MANY, *arguments)
-        run = in_turn.with_firn(places, pathlib.Path(folder), *words, budget="6GiB")
-        pairs = in_turn.in_turn(run, in_turn.native(places, *words), count + WARM + 1, folder)
+        run = in_turn.with_firn(paths, pathlib.Path(folder), *words, budget="6GiB")
+        pairs = in_turn.in_turn(run, in_turn.native(paths, *words), count + WARM + 1, folder)
     last = pairs[-1][0]
     if last["observing"] or last["spilled_bytes"]:
         sys.exit("overhead.py: the job did not fit")
@@ -67,16 +67,16 @@ def main():
     parser.add_argument("--only", choices=("calls", "steps"))
     parser.add_argument("arguments", nargs="*", help="more of the training script's")
     options = parser.parse_args()
-    places = script_runs.Places.find()
-    if isinstance(places, str):
-        sys.exit(f"overhead.py: {places}")
+    paths = script_runs.Paths.find()
+    if isinstance(paths, str):
+        sys.exit(f"overhead.py: {paths}")
     if options.only != "steps":
         if not call_times.LIBRARY.exists():
             sys.exit(f"overhead.py: no {call_times.LIBRARY} (ninja -C build "
                      "bench/overhead/libcalls.so)")
         calls(options.rounds)
     if options.only != "calls":
-        steps(places, options.steps, options.arguments)
+        steps(paths, options.steps, options.arguments)
 
 
 if __name__ == "__main__":

@@ -21,10 +21,10 @@ PROGRAMS = {
 }
 
 
-def record(places, name, words):
+def record(paths, name, words):
     with tempfile.TemporaryDirectory(dir=ROOT / "build") as folder:
         trace = pathlib.Path(folder) / "trace.csv"
-        command = script_runs.firn_command(places, pathlib.Path(folder), *map(str, words),
+        command = script_runs.firn_command(paths, pathlib.Path(folder), *map(str, words),
                                            budget="7GiB", options=("--trace", trace))
         subprocess.run(list(map(str, command)), env=script_runs.clean_environment(), check=True,
                        stdout=subprocess.DEVNULL)
@@ -35,12 +35,12 @@ def record(places, name, words):
 
 
 def main():
-    places = script_runs.Places.find()
-    if isinstance(places, str):
-        sys.exit(f"record_mixes.py: {places}")
+    paths = script_runs.Paths.find()
+    if isinstance(paths, str):
+        sys.exit(f"record_mixes.py: {paths}")
     mixes.FOLDER.mkdir(exist_ok=True)
     for name in sys.argv[1:] or PROGRAMS:
-        record(places, name, PROGRAMS[name])
+        record(paths, name, PROGRAMS[name])
 
 
 if __name__ == "__main__":

@@ -66,21 +66,21 @@ WEAK_OBJECT = 2 << 4 | 1  # STB_WEAK, STT_OBJECT: of those the linker looks for 
 
 
 def join_aliases(library):
-    """Gives each of ALIASES the place of the name that glibc itself uses."""
+    """Gives each of ALIASES the symbol of the name that glibc itself uses."""
     image = bytearray(library.read_bytes())
     (sections,) = struct.unpack_from("<Q", image, 0x28)
     size, count = struct.unpack_from("<HH", image, 0x3a)
     headers = [struct.unpack_from("<IIQQQQIIQQ", image, sections + i * size) for i in range(count)]
     (symbols,) = [header for header in headers if header[1] == DYNSYM]
     strings = headers[symbols[6]][4]
-    places = {}
+    offsets = {}
     for at in range(symbols[4], symbols[4] + symbols[5], 24):
         begin = strings + struct.unpack_from("<I", image, at)[0]
         name = image[begin:image.index(b"\0", begin)].decode()
-        places.setdefault(name, []).append(at)
+        offsets.setdefault(name, []).append(at)
     for name, glibcs in ALIASES.items():
-        for at in places.get(name, []):
-            (own,) = places[glibcs]
+        for at in offsets.get(name, []):
+            (own,) = offsets[glibcs]
             image[at + 4] = WEAK_OBJECT
             image[at + 6:at + 24] = image[own + 6:own + 24]  # section, value, size
     library.write_bytes(image)

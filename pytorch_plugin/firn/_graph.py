@@ -47,7 +47,7 @@ def written_by(node: torch.fx.Node) -> list[torch.UntypedStorage]:
     return [storage for each in written for storage in storages_in(each)]
 
 
-def keeps_its_place(node: torch.fx.Node) -> bool:
+def keeps_its_order(node: torch.fx.Node) -> bool:
     """Whether it draws random numbers or has side effects: such operators stay in their order."""
     target = node.target
     if isinstance(target, torch._ops.OpOverload):
@@ -88,7 +88,7 @@ class Recorder:
         made = [each for each in storages_in(node) if each._cdata not in self._numbers]
         outputs = self._numbers_of(made, "temporary")
         mutates = self._numbers_of(written_by(node), "const")
-        if self._steady and keeps_its_place(node):
+        if self._steady and keeps_its_order(node):
             if self._beside is None:
                 self._beside = self._add(0, "const")
             mutates.append(self._beside)
@@ -122,17 +122,17 @@ class Recorder:
 
 def command() -> str:
     """The `firn` that came with this package, or that of the build folder in use."""
-    places = [os.path.join(os.environ["FIRN_BUILD"], "allocator/command/firn")] \
+    paths = [os.path.join(os.environ["FIRN_BUILD"], "allocator/command/firn")] \
         if os.environ.get("FIRN_BUILD") else []
-    places += [os.path.join(sysconfig.get_path("scripts"), "firn"),
-               os.path.join(os.path.dirname(sys.executable), "firn")]
-    for place in places:
-        if os.access(place, os.X_OK):
-            return place
+    paths += [os.path.join(sysconfig.get_path("scripts"), "firn"),
+              os.path.join(os.path.dirname(sys.executable), "firn")]
+    for path in paths:
+        if os.access(path, os.X_OK):
+            return path
     found = shutil.which("firn")
     if found is None:
         raise RuntimeError("firn: cannot find the command `firn` at %s or on PATH" %
-                           ", ".join(places))
+                           ", ".join(paths))
     return found
 
 

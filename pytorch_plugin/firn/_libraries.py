@@ -15,7 +15,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Iterator
 
-_BUILT = {  # a file of the package's lib/: its place in a build folder
+_BUILT = {  # a file of the package's lib/: its path in a build folder
     "libfirn_preload.so": "allocator/preload/libfirn_preload.so",
     "libfirn_torch.so": "pytorch_plugin/libfirn_torch.so",
     "libfirn_torch_ops.so": "backing/gpu/software/torch_ops/libfirn_torch_ops.so",
@@ -90,12 +90,12 @@ def find_library(name: str) -> str | None:
         if build and _built_for(build) != minor:
             in_build = []  # a library for another torch has its minor in its name
         name = name.replace(".so", "-%s.so" % minor)
-    places = [os.path.join(folder, name) for folder in _folders()]
+    paths = [os.path.join(folder, name) for folder in _folders()]
     if os.environ.get("FIRN_LIB"):
-        places[1:1] = in_build
+        paths[1:1] = in_build
     else:
-        places[:0] = in_build
-    return next((place for place in places if os.path.isfile(place)), None)
+        paths[:0] = in_build
+    return next((path for path in paths if os.path.isfile(path)), None)
 
 
 def misfit() -> str:

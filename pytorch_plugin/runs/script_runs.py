@@ -22,14 +22,14 @@ NETS = ("--verify", "--guard", "--poison")
 
 
 @dataclasses.dataclass
-class Places:
+class Paths:
     firn: str        # the command
     python: str
     libraries: list  # the software GPU's, to be preloaded
 
     @staticmethod
     def find():
-        """The places, or why there are none. FIRN_TEST_BUILD names a build folder to use instead of
+        """The paths, or why there are none. FIRN_TEST_BUILD names a build folder to use instead of
         what is installed in .venv."""
         build = os.environ.get("FIRN_TEST_BUILD")
         if build:
@@ -39,7 +39,7 @@ class Places:
                                    check=True)
             os.environ.update(line.split("=", 1) for line in shown.stdout.splitlines())
             python = os.environ.get("FIRN_TEST_PYTHON") or str(ROOT / ".venv/bin/python")
-            return Places(str(build / "allocator/command/firn"), python,
+            return Paths(str(build / "allocator/command/firn"), python,
                           [build / "backing/gpu/software/cudart/libcudart.so.13",
                            build / "backing/gpu/software/nccl/libnccl.so.2",
                            build / "backing/gpu/software/libcuda.so.1"])
@@ -58,7 +58,7 @@ class Places:
         for each in libraries:
             if not each.exists():
                 return f"{each} is missing"
-        return Places(firn, python, libraries)
+        return Paths(firn, python, libraries)
 
 
 def clean_environment():
@@ -101,8 +101,8 @@ class Run:
 
 def counting(environment, folder):
     """`environment`, in which Python writes the software GPU's counts to folder/counts.json."""
-    paths = [str(COUNTS), *filter(None, [environment.get("PYTHONPATH")])]
-    return {**environment, "PYTHONPATH": os.pathsep.join(paths),
+    python_path = [str(COUNTS), *filter(None, [environment.get("PYTHONPATH")])]
+    return {**environment, "PYTHONPATH": os.pathsep.join(python_path),
             "TEST_COUNTS_FILE": str(folder / "counts.json")}
 
 
@@ -120,37 +120,37 @@ def finish(command, environment, folder, **options):
                read_json(folder / "counts.json"), read_json(folder / "stats.json"))
 
 
-def script_command(places, script, arguments):
+def script_command(paths, script, arguments):
     if script.endswith(".py"):
-        return [places.python, str(SCRIPTS / script), *map(str, arguments)]
-    return [places.python, "-c", script, *map(str, arguments)]
+        return [paths.python, str(SCRIPTS / script), *map(str, arguments)]
+    return [paths.python, "-c", script, *map(str, arguments)]
 
 
-def native_environment(places, memory=DEVICE_MEMORY):
-    return {**clean_environment(), "LD_PRELOAD": ":".join(map(str, places.libraries)),
+def native_environment(paths, memory=DEVICE_MEMORY):
+    return {**clean_environment(), "LD_PRELOAD": ":".join(map(str, paths.libraries)),
             "FIRN_DEVICE": "software", "FIRN_GPU_MEMORY": str(memory)}
 
 
-def run_native(places, folder, script, *arguments, memory=DEVICE_MEMORY, environment=None):
-    return finish(script_command(places, script, arguments),
-                  {**native_environment(places, memory), **(environment or {})}, folder)
+def run_native(paths, folder, script, *arguments, memory=DEVICE_MEMORY, environment=None):
+    return finish(script_command(paths, script, arguments),
+                  {**native_environment(paths, memory), **(environment or {})}, folder)
 
 
-def firn_command(places, folder, script, *arguments, budget, dirs=(), host="64MiB",
+def firn_command(paths, folder, script, *arguments, budget, dirs=(), host="64MiB",
                  memory=DEVICE_MEMORY, options=()):
-    command = [places.firn, "run", "--device", "software", "--gpu-memory", str(memory),
+    command = [paths.firn, "run", "--device", "software", "--gpu-memory", str(memory),
                "--budget", str(budget), "--stats", str(folder / "stats.json")]
     if host:
         command += ["--host", str(host)]
     for each in dirs:
         command += ["--dir", str(each)]
-    return [*command, *options, "--", *script_command(places, script, arguments)]
+    return [*command, *options, "--", *script_command(paths, script, arguments)]
 
 
-def run_with_firn(places, folder, script, *arguments, environment=None, prefix=(), preexec_fn=None,
+def run_with_firn(paths, folder, script, *arguments, environment=None, prefix=(), preexec_fn=None,
                   **options):
     """`prefix`: words before the command (prlimit ...)."""
-    command = firn_command(places, folder, script, *arguments, **options)
+    command = firn_command(paths, folder, script, *arguments, **options)
     return finish([*prefix, *command], {**clean_environment(), **(environment or {})}, folder,
                   preexec_fn=preexec_fn)
 

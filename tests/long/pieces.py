@@ -55,10 +55,10 @@ class Programs:
         self.uncounted = ("faults",) if kind == "driver" else ()
 
     def run(self, seed, seconds):
-        places = script_runs.Places.find()
-        if isinstance(places, str):
-            return skipped(places)
-        job, outcome = jobs.run_seed(places, seed, self.kind)
+        paths = script_runs.Paths.find()
+        if isinstance(paths, str):
+            return skipped(paths)
+        job, outcome = jobs.run_seed(paths, seed, self.kind)
         counts = outcome.counts
         tried = Tried(operations=counts.get("operators", 0) + counts.get("compared", 0))
         for line in re.findall(r"^bad_disk (.*)$", outcome.text, re.M):

@@ -59,8 +59,8 @@ ALL = """
 
 
 @pytest.fixture(scope="module")
-def places():
-    found = script_runs.Places.find()
+def paths():
+    found = script_runs.Paths.find()
     if isinstance(found, str):
         pytest.skip(found)
     return found
@@ -69,9 +69,9 @@ def places():
 class Script:
     """A script under `firn run`, of 4 MiB tensors with a budget of 40 MiB; ended with the test."""
 
-    def __init__(self, places, folder, spill, script, prefix=(), stderr=subprocess.STDOUT, **more):
+    def __init__(self, paths, folder, spill, script, prefix=(), stderr=subprocess.STDOUT, **more):
         command = script_runs.firn_command(
-            places, folder, textwrap.dedent(ALL) + textwrap.dedent(script), budget="40MiB",
+            paths, folder, textwrap.dedent(ALL) + textwrap.dedent(script), budget="40MiB",
             dirs=[spill], host="16MiB")
         self.process = subprocess.Popen(
             [*map(str, prefix), *map(str, command)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
@@ -107,9 +107,9 @@ class Script:
         return script_runs.read_json(self.folder / "stats.json")
 
 
-def test_a_disk_that_fills_up_and_comes_free(places, disk, folder):
+def test_a_disk_that_fills_up_and_comes_free(paths, disk, folder):
     place = disk("ext4", 320)
-    with Script(places, folder, place.spill_path(), """
+    with Script(paths, folder, place.spill_path(), """
             ask("made")
             print("refused:", no_room(100))
             check(kept)
@@ -133,10 +133,10 @@ def test_a_disk_that_fills_up_and_comes_free(places, disk, folder):
     check_clean(place, "a PyTorch program")
 
 
-def test_a_disk_that_dies(places, disk, folder):
+def test_a_disk_that_dies(paths, disk, folder):
     """An exception, the status 1, and soon."""
     place = disk("xfs")
-    with Script(places, folder, place.spill_path(), """
+    with Script(paths, folder, place.spill_path(), """
             ask("made")
             check(kept)
             print("all there")
@@ -157,11 +157,11 @@ def test_a_disk_that_dies(places, disk, folder):
     check_clean(place, "a PyTorch program on a disk that died,", tolerance=1 << 20)
 
 
-def test_children_in_the_middle_of_io(places, disk, folder):
+def test_children_in_the_middle_of_io(paths, disk, folder):
     """fork, subprocess, and a daemon that closes all descriptors; then the killed parent's disk is
     free, while the daemon lives."""
     place = disk("ext4", 160)
-    with Script(places, folder, place.spill_path(), """
+    with Script(paths, folder, place.spill_path(), """
             for round in range(12):
                 for tensor in kept[round % 3::3]:
                     tensor.add_(1)
@@ -201,9 +201,9 @@ def test_children_in_the_middle_of_io(places, disk, folder):
     check_clean(place, "a PyTorch program")
 
 
-def test_io_uring_is_forbidden_in_the_middle_of_io(places, disk, folder):
+def test_io_uring_is_forbidden_in_the_middle_of_io(paths, disk, folder):
     place = disk("ext4", 160)
-    with Script(places, folder, place.spill_path(), """
+    with Script(paths, folder, place.spill_path(), """
             for tensor in kept:
                 tensor.add_(1)
             program = struct.pack("HBBI" * 4, 0x20, 0, 0, 0, 0x15, 0, 1, 426,  # io_uring_enter
@@ -227,11 +227,11 @@ def test_io_uring_is_forbidden_in_the_middle_of_io(places, disk, folder):
     check_clean(place, "a PyTorch program")
 
 
-def test_nobody_reads_standard_error(places, disk, folder):
+def test_nobody_reads_standard_error(paths, disk, folder):
     place = disk("ext4", 160)
     reading, writing = full_pipe()
     try:
-        with Script(places, folder, place.spill_path(), """
+        with Script(paths, folder, place.spill_path(), """
                 print("refused:", no_room(100))
                 check(kept)
                 print("all there", flush=True)

@@ -17,15 +17,15 @@ LEFT_BEHIND = "firn"
 
 
 @pytest.fixture(scope="session")
-def places():
-    found = script_runs.Places.find()
+def paths():
+    found = script_runs.Paths.find()
     if isinstance(found, str):
         pytest.skip(found)
     return found
 
 
 @pytest.fixture(scope="session")
-def native(places, tmp_path_factory):
+def native(paths, tmp_path_factory):
     """native(script, *arguments, environment=None): the run with PyTorch's own allocator and all the memory it
     wants; each is run once in a session, by whichever of pytest's processes asks first."""
     base = tmp_path_factory.getbasetemp()
@@ -40,7 +40,7 @@ def native(places, tmp_path_factory):
             fcntl.flock(lock, fcntl.LOCK_EX)
             kept = folder / "run.json"
             if not kept.exists():
-                done = script_runs.run_native(places, folder, script, *arguments,
+                done = script_runs.run_native(paths, folder, script, *arguments,
                                               environment=environment)
                 kept.write_text(json.dumps(dataclasses.asdict(done)))
             done = script_runs.Run(**json.loads(kept.read_text()))
@@ -51,12 +51,12 @@ def native(places, tmp_path_factory):
 
 
 @pytest.fixture
-def with_firn(places, tmp_path):
+def with_firn(paths, tmp_path):
     """with_firn(script, *arguments, **of run_with_firn): the finished run."""
 
     def run(script, *arguments, **options):
         folder = pathlib.Path(tempfile.mkdtemp(dir=tmp_path))
-        return script_runs.run_with_firn(places, folder, script, *arguments, **options)
+        return script_runs.run_with_firn(paths, folder, script, *arguments, **options)
 
     return run
 

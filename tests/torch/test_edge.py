@@ -21,10 +21,10 @@ MANY = 1000  # the runs are ended from outside
 MOVED_PART_MOST = 0.005  # of the budget, in a step
 
 
-def run(places, folder, directory, script, steps, budget, policy):
+def run(paths, folder, directory, script, steps, budget, policy):
     """What was noted at the end of each step."""
     command, environment = in_turn.with_firn(
-        places, folder, str(script_runs.SCRIPTS / script), "--steps", MANY, *PROGRAMS[script],
+        paths, folder, str(script_runs.SCRIPTS / script), "--steps", MANY, *PROGRAMS[script],
         budget=budget, dirs=[directory], environment={"FIRN_POLICY": policy})
     stepwise = in_turn.StepByStep(command, environment, folder / "log")
     try:
@@ -36,12 +36,12 @@ def run(places, folder, directory, script, steps, budget, policy):
 @pytest.mark.parametrize("script, policy", [
     ("gpt_adamw.py", "lifetime"), ("convnet_bn_sgd_checkpoint.py", "lifetime"),
     ("lstm.py", "lifetime"), ("gpt_adamw.py", "age")])
-def test_a_job_that_just_fits_moves_nothing(places, tmp_path, spill_dir, script, policy):
-    free = run(places, tmp_path, spill_dir, script, 2, "4GiB", policy)[-1]
+def test_a_job_that_just_fits_moves_nothing(paths, tmp_path, spill_dir, script, policy):
+    free = run(paths, tmp_path, spill_dir, script, 2, "4GiB", policy)[-1]
     assert not free["observing"]
     budget = -(-free["peak_device_bytes"] * 102 // 100 // script_runs.GRANULE)
     budget *= script_runs.GRANULE
-    notes = run(places, tmp_path, spill_dir, script, STEPS, budget, policy)
+    notes = run(paths, tmp_path, spill_dir, script, STEPS, budget, policy)
     learned, last = notes[LEARNING - 1], notes[-1]
     assert last["observing"], "so near its budget memory has to be watched"
     assert last["peak_device_bytes"] <= budget

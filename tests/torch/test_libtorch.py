@@ -16,11 +16,11 @@ STEPS = 3
 
 
 @pytest.fixture(scope="module")
-def program(places, tmp_path_factory):
+def program(paths, tmp_path_factory):
     compiler = shutil.which("g++")
     if not compiler:
         pytest.skip("no g++")
-    asked = subprocess.run([places.python, "-c", "import torch; print(torch.__path__[0])"],
+    asked = subprocess.run([paths.python, "-c", "import torch; print(torch.__path__[0])"],
                            env=script_runs.clean_environment(), capture_output=True, text=True,
                            check=True)
     torch = pathlib.Path(asked.stdout.strip())
@@ -39,10 +39,10 @@ def lines_of(text):
     return [line for line in text.splitlines() if line.startswith(("loss ", "sum ", "threads "))]
 
 
-def firn_run(places, program, folder, *options):
+def firn_run(paths, program, folder, *options):
     stats = folder / "stats.json"
     done = subprocess.run(
-        [places.firn, "run", "--device", "software", "--gpu-memory", "1GiB", "--stats", stats,
+        [paths.firn, "run", "--device", "software", "--gpu-memory", "1GiB", "--stats", stats,
          *options, "--", program, "cuda", str(STEPS)], env=script_runs.clean_environment(),
         stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=script_runs.TIMEOUT_S)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -59,8 +59,8 @@ def on_the_processor(program):
 
 
 @pytest.fixture(scope="module")
-def with_room(places, program, tmp_path_factory):
-    return firn_run(places, program, tmp_path_factory.mktemp("room"))
+def with_room(paths, program, tmp_path_factory):
+    return firn_run(paths, program, tmp_path_factory.mktemp("room"))
 
 
 def test_it_runs_where_all_fits(with_room, on_the_processor):
@@ -73,11 +73,11 @@ def test_it_runs_where_all_fits(with_room, on_the_processor):
 
 
 @pytest.mark.parametrize("part", [.5, .35])
-def test_bits_are_equal_with_less_memory(places, program, with_room, on_the_processor, spill_dir,
+def test_bits_are_equal_with_less_memory(paths, program, with_room, on_the_processor, spill_dir,
                                          tmp_path, part):
     (roomy,) = with_room[1]["devices"]
     budget = int(roomy["peak_allocated_bytes"] * part) // script_runs.GRANULE * script_runs.GRANULE
-    done, stats = firn_run(places, program, tmp_path, "--budget", str(budget), "--host", "16MiB",
+    done, stats = firn_run(paths, program, tmp_path, "--budget", str(budget), "--host", "16MiB",
                            "--dir", spill_dir, "--verify")
     assert lines_of(done.stdout) == on_the_processor
     (device,) = stats["devices"]
@@ -85,7 +85,7 @@ def test_bits_are_equal_with_less_memory(places, program, with_room, on_the_proc
     assert stats["coverage"]["unknown_kernels"] == 0 and stats["coverage"]["warnings"] == []
 
 
-def test_a_release_without_operators_is_named(places, program, tmp_path):
+def test_a_release_without_operators_is_named(paths, program, tmp_path):
     """Beside another PyTorch, for which there are none."""
     lib = pathlib.Path(program).parent / "other/lib"
     lib.mkdir(parents=True)
@@ -94,7 +94,7 @@ def test_a_release_without_operators_is_named(places, program, tmp_path):
     (real,) = [line.split()[2] for line in needed.splitlines() if "libc10_cuda.so" in line]
     (lib / "libc10_cuda.so").symlink_to(real)
     done = subprocess.run(
-        [places.firn, "run", "--device", "software", "--gpu-memory", "1GiB", "--", "env",
+        [paths.firn, "run", "--device", "software", "--gpu-memory", "1GiB", "--", "env",
          f"LD_LIBRARY_PATH={lib}", program, "cuda", "1"], env=script_runs.clean_environment(),
         stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=script_runs.TIMEOUT_S)
     assert done.returncode != 0

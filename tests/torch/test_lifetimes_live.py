@@ -28,13 +28,13 @@ def shortcomings(found):
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", live.PROGRAMS)
-def test_lifetimes_hide_what_age_waits_for(places, tmp_path, spill_dir, name):
+def test_lifetimes_hide_what_age_waits_for(paths, tmp_path, spill_dir, name):
     program = live.PROGRAMS[name]
     said = []
     for _ in range(TRIES):  # all of it: the machine is as fast as it is now
-        unlimited = live.measure(places, tmp_path, program, STEPS)
+        unlimited = live.measure(paths, tmp_path, program, STEPS)
         machine = live.Machine.fit(unlimited, fraction=0.5, ratio=2, host="128MiB")
-        found = live.compare(places, tmp_path, spill_dir, program, unlimited, machine)
+        found = live.compare(paths, tmp_path, spill_dir, program, unlimited, machine)
         assert found["age"]["equal"] and found["lifetime"]["equal"]
         assert found["age"]["stall_s"] > 0.05 * unlimited.step_s(), "nothing to hide"
         assert found["lifetime"]["prefetched_bytes"] > 0

@@ -81,12 +81,12 @@ def runtime_dir(tmp_path):
 
 
 @pytest.fixture
-def start(places, runtime_dir, tmp_path):
+def start(paths, runtime_dir, tmp_path):
     """start(**of firn_command): a context with the Job."""
 
     @contextlib.contextmanager
     def started(**options):
-        command = script_runs.firn_command(places, tmp_path, JOB, **options)
+        command = script_runs.firn_command(paths, tmp_path, JOB, **options)
         environment = {**script_runs.clean_environment(), "XDG_RUNTIME_DIR": str(runtime_dir)}
         process = subprocess.Popen(command, env=environment, stdin=subprocess.PIPE,
                                    stdout=subprocess.PIPE, text=True)
@@ -104,10 +104,10 @@ def start(places, runtime_dir, tmp_path):
 
 
 @pytest.fixture
-def firn(places, runtime_dir):
+def firn(paths, runtime_dir):
     def run(*words, status=0):
         environment = {**script_runs.clean_environment(), "XDG_RUNTIME_DIR": str(runtime_dir)}
-        done = subprocess.run([places.firn, *map(str, words)], capture_output=True, text=True,
+        done = subprocess.run([paths.firn, *map(str, words)], capture_output=True, text=True,
                               env=environment, timeout=script_runs.TIMEOUT_S)
         assert done.returncode == status, done.stdout + done.stderr
         return done.stdout if status == 0 else done.stderr
@@ -243,8 +243,8 @@ def test_children_and_killed_jobs(start, firn, spill_dir, runtime_dir):
             os.kill(child, signal.SIGKILL)
 
 
-def test_a_process_without_cuda_has_no_socket(places, runtime_dir, tmp_path):
-    command = script_runs.firn_command(places, tmp_path, "import torch; torch.ones(1000).sum()",
+def test_a_process_without_cuda_has_no_socket(paths, runtime_dir, tmp_path):
+    command = script_runs.firn_command(paths, tmp_path, "import torch; torch.ones(1000).sum()",
                                        budget=512 * MIB)
     done = subprocess.run(command, capture_output=True, text=True, timeout=script_runs.TIMEOUT_S,
                           env={**script_runs.clean_environment(),

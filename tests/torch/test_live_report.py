@@ -45,19 +45,19 @@ def job(tmp_path):
     return path
 
 
-def traced(places, tmp_path, job, spill_dir, *arguments):
+def traced(paths, tmp_path, job, spill_dir, *arguments):
     """The finished process, whose trace is job.csv."""
-    command = script_runs.firn_command(places, tmp_path, "", budget=120 * MIB, dirs=[spill_dir],
+    command = script_runs.firn_command(paths, tmp_path, "", budget=120 * MIB, dirs=[spill_dir],
                                        options=["--trace", tmp_path / "job.csv"])
     command = [str(word) for word in command[:command.index("--") + 1]]
-    return subprocess.run([*command, places.python, str(job), *arguments], capture_output=True,
+    return subprocess.run([*command, paths.python, str(job), *arguments], capture_output=True,
                           text=True, env=script_runs.clean_environment(),
                           timeout=script_runs.TIMEOUT_S)
 
 
-def report(places, tmp_path):
+def report(paths, tmp_path):
     out = tmp_path / "job.html"
-    done = subprocess.run([places.firn, "report", str(tmp_path / "job.csv"), "-o", str(out)],
+    done = subprocess.run([paths.firn, "report", str(tmp_path / "job.csv"), "-o", str(out)],
                           capture_output=True, text=True, timeout=script_runs.TIMEOUT_S,
                           env=script_runs.clean_environment())
     assert done.returncode == 0, done.stderr
@@ -66,13 +66,13 @@ def report(places, tmp_path):
 
 @pytest.mark.quick
 @needs_chromium
-def test_a_job_under_pressure(places, job, tmp_path, spill_dir):
-    done = traced(places, tmp_path, job, spill_dir)
+def test_a_job_under_pressure(paths, job, tmp_path, spill_dir):
+    done = traced(paths, tmp_path, job, spill_dir)
     assert done.returncode == 0, done.stderr
     stats = json.loads((tmp_path / "stats.json").read_text())
     (device,) = stats["devices"]
     assert device["spilled_bytes"] > 0 and device["stalls"] > 0
-    out, said = report(places, tmp_path)
+    out, said = report(paths, tmp_path)
     assert said == ""
     with Page(out.as_uri()) as page:
         page.drawn()
@@ -116,12 +116,12 @@ def test_a_job_under_pressure(places, job, tmp_path, spill_dir):
 
 
 @needs_chromium
-def test_a_killed_job(places, job, tmp_path, spill_dir):
-    done = traced(places, tmp_path, job, spill_dir, "killed")
+def test_a_killed_job(paths, job, tmp_path, spill_dir):
+    done = traced(paths, tmp_path, job, spill_dir, "killed")
     assert done.returncode in (-signal.SIGKILL, 128 + signal.SIGKILL)
     text = pathlib.Path(tmp_path / "job.csv").read_bytes()
     assert len(text) > 1 << 16
-    out, said = report(places, tmp_path)
+    out, said = report(paths, tmp_path)
     assert "is incomplete" in said
     with Page(out.as_uri()) as page:
         page.drawn()

@@ -55,10 +55,10 @@ def test_a_graph_captured_when_there_are_places(native, with_firn, spill_dir):
     assert run.device()["places"]["given"] > 50, run.device()["places"]
 
 
-def test_under_the_library_in_front_of_the_driver(places, native, spill_dir, tmp_path):
+def test_under_the_library_in_front_of_the_driver(paths, native, spill_dir, tmp_path):
     alone = native(*PRELOADED)
     budget = alone.budget(1.04)
-    run = run_preloaded(places, tmp_path, *PRELOADED, budget=budget, dirs=[spill_dir])
+    run = run_preloaded(paths, tmp_path, *PRELOADED, budget=budget, dirs=[spill_dir])
     check_same(run, alone)
     check_budget(run, budget)
     assert run.device()["places"]["given"] > 50, run.device()["places"]

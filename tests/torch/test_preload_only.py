@@ -16,9 +16,9 @@ SHAPES = {**SMALL, "gpt_adamw.py": ("--steps", 2, "--layers", 1, "--length", 128
                                     "--width", 512)}
 
 
-def stand_in(places):
+def stand_in(paths):
     """Of the build folder, or of the package."""
-    (driver,) = [each for each in places.libraries if each.name.startswith("libcuda.so")]
+    (driver,) = [each for each in paths.libraries if each.name.startswith("libcuda.so")]
     software = driver.parent
     for place in (software.parent / "libfirn_preload.so",
                   software.parents[2] / "allocator/preload/libfirn_preload.so"):
@@ -27,10 +27,10 @@ def stand_in(places):
     raise FileNotFoundError("libfirn_preload.so beside %s" % software)
 
 
-def run_preloaded(places, folder, script, *arguments, budget, dirs, environment=()):
+def run_preloaded(paths, folder, script, *arguments, budget, dirs, environment=()):
     """`backend:native` keeps Firn's plugin out, which the package would switch on."""
-    return finish(script_command(places, script, arguments), {
-        **clean_environment(), "LD_PRELOAD": "%s:%s" % (stand_in(places), places.libraries[0]),
+    return finish(script_command(paths, script, arguments), {
+        **clean_environment(), "LD_PRELOAD": "%s:%s" % (stand_in(paths), paths.libraries[0]),
         "PYTORCH_CUDA_ALLOC_CONF": "backend:native", "FIRN_DEVICE": "software",
         "FIRN_GPU_MEMORY": str(DEVICE_MEMORY), "FIRN_BUDGET": str(budget), "FIRN_HOST": "32MiB",
         "FIRN_DIR": ";".join(map(str, dirs)), "FIRN_STATS": str(folder / "stats.json"),
@@ -40,10 +40,10 @@ def run_preloaded(places, folder, script, *arguments, budget, dirs, environment=
 @pytest.mark.parametrize("script", [
     pytest.param(script, marks=[pytest.mark.quick] if script == QUICK else [])
     for script in SCRIPTS])
-def test_bits_are_equal(places, native, spill_dir, tmp_path, script):
+def test_bits_are_equal(paths, native, spill_dir, tmp_path, script):
     alone = native(script, *SHAPES[script])
     budget = alone.budget(0.5)
-    run = run_preloaded(places, tmp_path, script, *SHAPES[script], budget=budget, dirs=[spill_dir])
+    run = run_preloaded(paths, tmp_path, script, *SHAPES[script], budget=budget, dirs=[spill_dir])
     check_same(run, alone)
     check_budget(run, budget)
     assert "PYTORCH_NO_CUDA_MEMORY_CACHING=1 is set" in run.text
@@ -58,9 +58,9 @@ def test_bits_are_equal(places, native, spill_dir, tmp_path, script):
 @pytest.mark.parametrize("script", [
     pytest.param(script, marks=[] if script == QUICK else [pytest.mark.long])
     for script in SCRIPTS])
-def test_adversarial(places, native, spill_dir, tmp_path, script):
+def test_adversarial(paths, native, spill_dir, tmp_path, script):
     """Everything that may leave leaves before every launch and copy."""
-    run = run_preloaded(places, tmp_path, script, *SMALL[script], budget=4 << 30,
+    run = run_preloaded(paths, tmp_path, script, *SMALL[script], budget=4 << 30,
                         dirs=[spill_dir], environment={"FIRN_TEST_ADVERSARIAL": "1"})
     check_same(run, native(script, *SMALL[script]))
     device = run.device()
@@ -70,10 +70,10 @@ def test_adversarial(places, native, spill_dir, tmp_path, script):
 
 @pytest.mark.long
 @pytest.mark.parametrize("script", SCRIPTS)
-def test_bits_are_equal_in_full(places, native, spill_dir, tmp_path, script):
+def test_bits_are_equal_in_full(paths, native, spill_dir, tmp_path, script):
     alone = native(script)
     budget = alone.budget(0.5)
-    run = run_preloaded(places, tmp_path, script, budget=budget, dirs=[spill_dir])
+    run = run_preloaded(paths, tmp_path, script, budget=budget, dirs=[spill_dir])
     check_same(run, alone)
     check_budget(run, budget)
     assert run.device()["spilled_bytes"] > 0

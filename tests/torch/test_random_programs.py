@@ -24,8 +24,8 @@ def cases():
 
 
 @pytest.mark.parametrize("seed, kind", cases())
-def test_bits_are_those_of_the_cpu(places, seed, kind):
-    job, outcome = jobs.run_seed(places, seed, kind, STEPS)
+def test_bits_are_those_of_the_cpu(paths, seed, kind):
+    job, outcome = jobs.run_seed(paths, seed, kind, STEPS)
     told = f"{outcome.text[-3000:]}\n{job.words()}\nreplay: {jobs.replay(job)}"
     assert not outcome.failed(), f"{outcome.name}: {told}"
     if kind == "plain":
@@ -34,7 +34,7 @@ def test_bits_are_those_of_the_cpu(places, seed, kind):
         assert outcome.counts["compared"] > 50, told
 
 
-def test_one_wrong_bit_is_found(places):
-    job, outcome = jobs.run_seed(places, 3, "plain", STEPS, ["--spoil", "60"])
+def test_one_wrong_bit_is_found(paths):
+    job, outcome = jobs.run_seed(paths, 3, "plain", STEPS, ["--spoil", "60"])
     assert outcome.name == "wrong", outcome.text
     assert "1 differ" in outcome.text and "WRONG thread 0" in outcome.text

@@ -59,9 +59,9 @@ def read(prefix):
 
 
 @pytest.fixture
-def simulated(places):
+def simulated(paths):
     def run(recorded, *words):
-        command = [places.firn, "simulate", recorded.prefix, *map(str, words), "--json"]
+        command = [paths.firn, "simulate", recorded.prefix, *map(str, words), "--json"]
         done = subprocess.run(command, capture_output=True, text=True, timeout=120,
                               env=clean_environment())
         assert done.returncode == 0, done.stderr

@@ -136,11 +136,11 @@ def test_a_job_that_fits_pays_nothing(native, with_firn, spill_dir):
     assert device["peak_allocated_bytes"] == run.peak() <= alone.peak()
 
 
-def test_without_firn_the_same_memory_is_too_little(native, places, tmp_path):
+def test_without_firn_the_same_memory_is_too_little(native, paths, tmp_path):
     """The budgets above mean something: PyTorch's own allocator dies with them."""
     arguments = ("--steps", 2, "--layers", 4)
     memory = native("gpt_adamw.py", *arguments).budget(0.5)
-    run = run_native(places, tmp_path, "gpt_adamw.py", *arguments, memory=memory)
+    run = run_native(paths, tmp_path, "gpt_adamw.py", *arguments, memory=memory)
     assert run.status == 1
     assert "OutOfMemoryError: CUDA out of memory" in run.text
 

@@ -32,8 +32,8 @@ def wait_for(what, process, timeout_s=120):
         time.sleep(0.005)
 
 
-def started(places, folder, spill_dir, budget, *arguments):
-    command = script_runs.firn_command(places, folder, SCRIPT, *arguments, budget=budget,
+def started(paths, folder, spill_dir, budget, *arguments):
+    command = script_runs.firn_command(paths, folder, SCRIPT, *arguments, budget=budget,
                                        dirs=[spill_dir], host="32MiB")
     return subprocess.Popen(command, env=script_runs.clean_environment(), text=True,
                             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
@@ -60,10 +60,10 @@ def free_blocks(folder):
 @pytest.mark.parametrize("kind", [
     pytest.param(signal.SIGKILL, id="SIGKILL", marks=pytest.mark.quick),
     pytest.param(signal.SIGTERM, id="SIGTERM"), pytest.param(signal.SIGINT, id="SIGINT")])
-def test_nothing_is_left_after_a_signal_in_the_middle_of_io(places, native, tmp_path, spill_dir,
+def test_nothing_is_left_after_a_signal_in_the_middle_of_io(paths, native, tmp_path, spill_dir,
                                                             kind):
     budget = native(SCRIPT, *ARGUMENTS).budget(0.5)
-    process = started(places, tmp_path, spill_dir, budget, *ARGUMENTS, "--steps", 1000)
+    process = started(paths, tmp_path, spill_dir, budget, *ARGUMENTS, "--steps", 1000)
     try:
         wait_for(lambda: written_bytes(process.pid) > (96 << 20), process)
         output = end_by(process, kind)
@@ -76,9 +76,9 @@ def test_nothing_is_left_after_a_signal_in_the_middle_of_io(places, native, tmp_
     assert list(spill_dir.iterdir()) == []
 
 
-def test_a_killed_job_gives_its_disk_space_back(places, native, tmp_path, spill_dir):
+def test_a_killed_job_gives_its_disk_space_back(paths, native, tmp_path, spill_dir):
     budget = native(SCRIPT, *ARGUMENTS).budget(0.5)
-    process = started(places, tmp_path, spill_dir, budget, *ARGUMENTS, "--steps", 1000)
+    process = started(paths, tmp_path, spill_dir, budget, *ARGUMENTS, "--steps", 1000)
     try:
         wait_for(lambda: written_bytes(process.pid) > (256 << 20), process)
         held = open_file_bytes(process.pid, spill_dir)
@@ -107,13 +107,13 @@ def open_file_bytes(pid, folder):
     return total
 
 
-def test_two_jobs_share_a_directory(places, native, tmp_path, spill_dir):
+def test_two_jobs_share_a_directory(paths, native, tmp_path, spill_dir):
     alone = native(SCRIPT, *ARGUMENTS)
     budget = alone.budget(0.5)
     processes, folders = [], [tmp_path / "first", tmp_path / "second"]
     for folder in folders:
         folder.mkdir()
-        processes.append(started(places, folder, spill_dir, budget, *ARGUMENTS))
+        processes.append(started(paths, folder, spill_dir, budget, *ARGUMENTS))
     try:
         outputs = [process.communicate(timeout=script_runs.TIMEOUT_S)[0] for process in processes]
     finally:

@@ -40,17 +40,17 @@ BAD_CONF = [
 ]
 
 
-def with_conf(places, folder, words, environment=None, script=START):
+def with_conf(paths, folder, words, environment=None, script=START):
     conf = ",".join(["backend:firn", *filter(None, [words])])
-    return script_runs.run_native(places, folder, script, environment={
+    return script_runs.run_native(paths, folder, script, environment={
         "PYTORCH_CUDA_ALLOC_CONF": conf, **(environment or {})})
 
 
 @pytest.mark.parametrize("words, names", [
     pytest.param(*each, id=each[0], marks=[pytest.mark.quick] if number < 2 else [])
     for number, each in enumerate(BAD_CONF)])
-def test_bad_words_end_cudas_start(places, tmp_path, words, names):
-    run = with_conf(places, tmp_path, words)
+def test_bad_words_end_cudas_start(paths, tmp_path, words, names):
+    run = with_conf(paths, tmp_path, words)
     assert run.status == 1, run.text
     last = run.text.strip().splitlines()[-1]
     assert last.startswith(("RuntimeError: ", "ValueError: ")), run.text
@@ -59,26 +59,26 @@ def test_bad_words_end_cudas_start(places, tmp_path, words, names):
 
 
 @pytest.mark.quick
-def test_good_words_do_not(places, tmp_path, spill_dir):
+def test_good_words_do_not(paths, tmp_path, spill_dir):
     words = f"firn_budget:1GiB,firn_dir:{spill_dir},firn_host:64MiB,firn_policy:age"
-    run = with_conf(places, tmp_path, words, script=START +
+    run = with_conf(paths, tmp_path, words, script=START +
                     "; print('backend', torch.cuda.get_allocator_backend())")
     assert run.status == 0, run.text
     assert run.values("alive") == ["3.0"] and run.values("backend") == ["firn"]
 
 
-def test_a_directory_that_cannot_be_written(places, tmp_path, spill_dir):
+def test_a_directory_that_cannot_be_written(paths, tmp_path, spill_dir):
     """As another user, since root may write anywhere."""
     if os.geteuid() != 0:
         spill_dir.chmod(0o555)
-        run = with_conf(places, tmp_path, f"firn_dir:{spill_dir}")
+        run = with_conf(paths, tmp_path, f"firn_dir:{spill_dir}")
         spill_dir.chmod(0o755)
     else:
         if shutil.which("chattr") is None or subprocess.run(
                 ["chattr", "+i", spill_dir], capture_output=True).returncode != 0:
             pytest.skip("this file system knows no immutable directory")
         try:
-            run = with_conf(places, tmp_path, f"firn_dir:{spill_dir}")
+            run = with_conf(paths, tmp_path, f"firn_dir:{spill_dir}")
         finally:
             subprocess.run(["chattr", "-i", spill_dir], check=True)
     assert run.status == 1, run.text
@@ -87,8 +87,8 @@ def test_a_directory_that_cannot_be_written(places, tmp_path, spill_dir):
 
 
 @pytest.mark.quick
-def test_a_program_without_firns_words_gets_pytorchs_allocator(places, tmp_path):
-    run = script_runs.run_native(places, tmp_path, START +
+def test_a_program_without_firns_words_gets_pytorchs_allocator(paths, tmp_path):
+    run = script_runs.run_native(paths, tmp_path, START +
                                  "; print('backend', torch.cuda.get_allocator_backend())")
     assert run.values("backend") == ["native"], run.text
 
@@ -195,9 +195,9 @@ def test_io_uring_refused(native, with_firn, spill_dir):
     assert run.stats["store"]["read_bytes"] > 0
 
 
-def other_version(places, folder):
+def other_version(paths, folder):
     """Settings with which the present `firn` is found as if it were built for torch 2.4."""
-    found = subprocess.run([places.python, "-c", "import firn, os; print(os.path.dirname("
+    found = subprocess.run([paths.python, "-c", "import firn, os; print(os.path.dirname("
                             "firn.__file__))"], capture_output=True, text=True, check=True,
                            env=script_runs.clean_environment(), cwd="/")
     package = folder / "firn"
@@ -210,8 +210,8 @@ def other_version(places, folder):
                 (package / "lib" / name).symlink_to(library)
         elif each.name != "__pycache__":
             (package / each.name).symlink_to(each)
-    paths = [str(folder), *filter(None, [os.environ.get("PYTHONPATH")])]
-    settings = {"PYTHONPATH": os.pathsep.join(paths)}
+    python_path = [str(folder), *filter(None, [os.environ.get("PYTHONPATH")])]
+    settings = {"PYTHONPATH": os.pathsep.join(python_path)}
     if os.environ.get("FIRN_TEST_BUILD"):
         build = folder / "build"
         (build / "pytorch_plugin").mkdir(parents=True)
@@ -222,13 +222,13 @@ def other_version(places, folder):
 
 
 @pytest.mark.quick
-def test_another_torch_version_is_named(places, with_firn, tmp_path):
-    environment = other_version(places, tmp_path / "other")
+def test_another_torch_version_is_named(paths, with_firn, tmp_path):
+    environment = other_version(paths, tmp_path / "other")
     run = with_firn(START, budget="1GiB", environment=environment)
     assert run.status == 2, run.text
     (line,) = run.text.splitlines()
     assert "built for torch 2.4, found 2.11" in line
-    run = with_conf(places, tmp_path, "", environment={**environment, "FIRN_DEVICE": ""},
+    run = with_conf(paths, tmp_path, "", environment={**environment, "FIRN_DEVICE": ""},
                     script="import torch; print('imported'); torch.cuda.init()")
     assert run.status == 1 and "imported" in run.text.splitlines(), run.text
     assert run.text.splitlines()[-1].startswith(

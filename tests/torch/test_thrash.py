@@ -38,8 +38,8 @@ torch.cuda.synchronize()
 LOOPS, TRAINS = "64MiB/s", "24MiB/s"
 
 
-def run(places, tmp_path, script, steps, spill_dir, budget, policy, speed):
-    done = script_runs.run_with_firn(places, tmp_path, script, steps, budget=budget,
+def run(paths, tmp_path, script, steps, spill_dir, budget, policy, speed):
+    done = script_runs.run_with_firn(paths, tmp_path, script, steps, budget=budget,
                                      dirs=[spill_dir], host="16MiB",
                                      environment={"FIRN_TEST_STORE_READ": speed,
                                                   "FIRN_TEST_STORE_WRITE": speed},
@@ -49,8 +49,8 @@ def run(places, tmp_path, script, steps, spill_dir, budget, policy, speed):
 
 
 @pytest.mark.parametrize("policy", ["age", "lifetime"])
-def test_a_loop_over_too_much(places, tmp_path, spill_dir, policy):
-    done, lines = run(places, tmp_path, LOOP, 6, spill_dir, 48 * MIB, policy, LOOPS)
+def test_a_loop_over_too_much(paths, tmp_path, spill_dir, policy):
+    done, lines = run(paths, tmp_path, LOOP, 6, spill_dir, 48 * MIB, policy, LOOPS)
     (thrash,) = [line for line in lines if "thrash" in line]
     assert len(lines) <= 2 and all("storm" in line for line in lines if line != thrash), lines
     assert "for a block of 16MiB (allocated " in thrash or "for room for 16MiB" in thrash
@@ -59,19 +59,19 @@ def test_a_loop_over_too_much(places, tmp_path, spill_dir, policy):
     (enough,) = re.findall(r"firn_budget:([0-9]+)MiB would stop the thrashing "
                            r"\(the budget is 48MiB now\)", thrash)
     assert 96 <= int(enough) <= 106
-    again, lines = run(places, tmp_path, LOOP, 6, spill_dir, int(enough) * MIB, policy, LOOPS)
+    again, lines = run(paths, tmp_path, LOOP, 6, spill_dir, int(enough) * MIB, policy, LOOPS)
     assert lines == [] and again.device()["faults"] == 0
     assert again.values("value") == done.values("value") == ["7.0"]
 
 
 @pytest.mark.parametrize("policy", ["age", "lifetime"])
-def test_a_training_step_that_needs_more(places, tmp_path, spill_dir, policy):
+def test_a_training_step_that_needs_more(paths, tmp_path, spill_dir, policy):
     """What is allocated anew in each step: also by whom, and in autograd's threads."""
-    _, lines = run(places, tmp_path, TRAINING, 10, spill_dir, 48 * MIB, policy, TRAINS)
+    _, lines = run(paths, tmp_path, TRAINING, 10, spill_dir, 48 * MIB, policy, TRAINS)
     (thrash,) = [line for line in lines if "thrash" in line]
     assert re.search(r", in aten::\w+, (backward of aten::\w+ at )?<string>:[0-9]+ in step \(",
                      thrash), thrash
     (enough,) = re.findall(r"firn_budget:([0-9]+)MiB would stop the thrashing", thrash)
-    _, lines = run(places, tmp_path, TRAINING, 12, spill_dir, int(enough) * MIB, policy,
+    _, lines = run(paths, tmp_path, TRAINING, 12, spill_dir, int(enough) * MIB, policy,
                    TRAINS)
     assert lines == []

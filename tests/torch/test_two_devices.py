@@ -7,8 +7,8 @@ SCRIPT = "two_devices.py"
 ENVIRONMENT = {"FIRN_GPU_DEVICES": "2"}
 
 
-def run_native(places, folder):
-    run = script_runs.run_native(places, folder, SCRIPT, environment=ENVIRONMENT)
+def run_native(paths, folder):
+    run = script_runs.run_native(paths, folder, SCRIPT, environment=ENVIRONMENT)
     assert run.status == 0, run.text
     return run
 
@@ -24,8 +24,8 @@ def check_same(run, native):
     return devices
 
 
-def test_bits_are_equal_within_a_budget_for_each(places, with_firn, spill_dir, tmp_path):
-    native = run_native(places, tmp_path)
+def test_bits_are_equal_within_a_budget_for_each(paths, with_firn, spill_dir, tmp_path):
+    native = run_native(paths, tmp_path)
     peaks = [int(peak) for peak in native.values("peaks")[0].split()]
     budget = min(peaks) * 2 // 3 // script_runs.GRANULE * script_runs.GRANULE
     run = with_firn(SCRIPT, budget=budget, dirs=[spill_dir], environment=ENVIRONMENT)
@@ -33,9 +33,9 @@ def test_bits_are_equal_within_a_budget_for_each(places, with_firn, spill_dir, t
         assert device["peak_device_bytes"] <= device["budget_bytes"] <= budget
 
 
-def test_adversarial(places, with_firn, spill_dir, tmp_path):
+def test_adversarial(paths, with_firn, spill_dir, tmp_path):
     """With the least host memory there is: the first device takes all of it before the second one
     comes, which has to find some nevertheless."""
     run = with_firn(SCRIPT, budget="4GiB", dirs=[spill_dir], host="16MiB",
                     environment=ENVIRONMENT, options=["--adversarial"])
-    check_same(run, run_native(places, tmp_path))
+    check_same(run, run_native(paths, tmp_path))

@@ -85,16 +85,16 @@ def handle_types(gpu):
 
 
 def granules(gpu):
-    """Least and advised bytes, by place and handle type."""
+    """Least and advised bytes, by memory and handle type."""
     node = max(gpu.attribute(134) or 0, 0)
-    for place, kind, number in (("device", DEVICE, 0), ("host node", HOST_NUMA, node)):
+    for where, kind, number in (("device", DEVICE, 0), ("host node", HOST_NUMA, node)):
         for name, handles in (("none", NONE), ("posix_fd", POSIX_FD)):
             for option, word in enumerate(("least", "advised")):
                 size = ctypes.c_size_t()
-                gpu.answers.about(f"cuMemGetAllocationGranularity {place}")
+                gpu.answers.about(f"cuMemGetAllocationGranularity {where}")
                 result = gpu.call("cuMemGetAllocationGranularity", ctypes.byref(size),
                                   properties(kind, number, handles), option)
-                gpu.answers.note(f"{place}, {name}, {word}",
+                gpu.answers.note(f"{where}, {name}, {word}",
                                  gpu.named(result) if result else size.value)
 
 
@@ -133,8 +133,8 @@ def host_node(gpu, node=None):
     results += [gpu.call("cuMemcpyDtoHAsync_v2", host, address, size, stream),
                 gpu.call("cuStreamSynchronize", stream)]
     note("bytes", not any(results) and set(seen[::997]) == {0x5c5c5c5c})
-    for place, words in (("HOST_NUMA", (HOST_NUMA, node)), ("HOST", (2, 0))):
-        note(f"cuMemSetAccess {place}", gpu.ask("cuMemSetAccess", address, size, access(*words), 1))
+    for where, words in (("HOST_NUMA", (HOST_NUMA, node)), ("HOST", (2, 0))):
+        note(f"cuMemSetAccess {where}", gpu.ask("cuMemSetAccess", address, size, access(*words), 1))
     gpu.answers.about("the processor reads it")
     note("the processor reads", hex(ctypes.c_uint32.from_address(address).value))
     note("cuMemUnmap", gpu.ask("cuMemUnmap", address, size))
@@ -148,16 +148,16 @@ def widths(gpu):
     gpu.need("cuMemAlloc_v2", ctypes.byref(plain), GRANULE)
     away, _ = gpu.mapped(GRANULE)
     gpu.need("cuMemUnmap", away, GRANULE)
-    places = {"mapped": vmm + 64, "cuMemAlloc": plain.value + 64, "away": away + 64,
-              "reserved": gpu.reserve(GRANULE), "pinned": gpu.pinned(4096)}
+    pointers = {"mapped": vmm + 64, "cuMemAlloc": plain.value + 64, "away": away + 64,
+                "reserved": gpu.reserve(GRANULE), "pinned": gpu.pinned(4096)}
     if not gpu.call("cuMemAllocManaged", ctypes.byref(managed), GRANULE, 1):
-        places["managed"] = managed.value
-    for place, address in places.items():
+        pointers["managed"] = managed.value
+    for pointer, address in pointers.items():
         found = {}
         for which, name in enumerate(POINTER):
             if not name:
                 continue
-            gpu.answers.about(f"cuPointerGetAttribute {name} {place}")
+            gpu.answers.about(f"cuPointerGetAttribute {name} {pointer}")
             seen, results = [], set()
             for canary in (0xa5, 0x5a):
                 box = (ctypes.c_ubyte * 64)(*[canary] * 64)
@@ -169,11 +169,11 @@ def widths(gpu):
             found[f"{which} {name}"] = {
                 "answer": ", ".join(map(gpu.named, sorted(results))), "bytes": wide,
                 "value": hex(int.from_bytes(bytes(byte or 0 for byte in value), "little"))}
-        gpu.answers.note(place, found)
+        gpu.answers.note(pointer, found)
     start, size = ctypes.c_uint64(), ctypes.c_size_t()
-    for place, address in places.items():
+    for pointer, address in pointers.items():
         told = gpu.ask("cuMemGetAddressRange_v2", ctypes.byref(start), ctypes.byref(size), address)
-        gpu.answers.note(f"cuMemGetAddressRange_v2 {place}", {
+        gpu.answers.note(f"cuMemGetAddressRange_v2 {pointer}", {
             **told, "from": address - start.value, "size": size.value})
 
 

@@ -39,12 +39,12 @@ def test_any_name_of_a_directory_or_file(run, tmp_path, name):
         assert file.read().count(b"\n") > 10
 
 
-def test_a_report_of_a_job_with_such_names(run, tmp_path, places):
+def test_a_report_of_a_job_with_such_names(run, tmp_path, paths):
     folder = os.path.join(os.fsencode(tmp_path), b"\xff<script>\n")
     os.makedirs(folder)
     trace, page = os.path.join(folder, b"trace.csv"), os.path.join(folder, b"page.html")
     run(SCRIPT, conf="backend:firn,firn_budget:48MiB,firn_watch:0", FIRN_TRACE=os.fsdecode(trace))
-    done = subprocess.run([places.firn, "report", trace, "-o", page], capture_output=True)
+    done = subprocess.run([paths.firn, "report", trace, "-o", page], capture_output=True)
     assert done.returncode == 0, done.stderr
     with open(page, "rb") as file:
         text = file.read()

@@ -127,17 +127,17 @@ def bad_disk(folder):
     return str(library)
 
 
-def command_of(places, folder, job, spill, more=()):
+def command_of(paths, folder, job, spill, more=()):
     program = [str(job.seed), str(job.threads), str(job.steps), str(job.bytes), str(job.small),
                str(job.largest), *job.limits, *more]
     if job.faults:
         program += ["--faults", job.faults]
-    return [places.firn, "run", "--device", "software", "--gpu-memory", "4GiB", "--budget",
+    return [paths.firn, "run", "--device", "software", "--gpu-memory", "4GiB", "--budget",
             str(job.budget), "--stats", str(folder / "stats.json"), "--host", str(job.host),
-            "--dir", str(spill), "--", places.python, str(HERE / "program.py"), *program]
+            "--dir", str(spill), "--", paths.python, str(HERE / "program.py"), *program]
 
 
-def run_job(places, job, folder, more=()):
+def run_job(paths, job, folder, more=()):
     """The job's Outcome. `folder`: an empty one, on a disk."""
     spill = folder / "spill"
     spill.mkdir()
@@ -145,7 +145,7 @@ def run_job(places, job, folder, more=()):
     if "BAD_DISK" in environment:
         environment["LD_PRELOAD"] = bad_disk(folder)
     begin = time.monotonic()
-    process = subprocess.Popen(command_of(places, folder, job, spill, more), env=environment,
+    process = subprocess.Popen(command_of(paths, folder, job, spill, more), env=environment,
                                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                                stderr=subprocess.STDOUT, text=True, errors="replace")
     try:
@@ -202,12 +202,12 @@ def spill_parent():
     return build
 
 
-def run_seed(places, seed, kind=None, steps=500, more=()):
+def run_seed(paths, seed, kind=None, steps=500, more=()):
     """(Job, Outcome) in a folder that is removed."""
     job = draw_job(seed, kind, steps)
     folder = pathlib.Path(tempfile.mkdtemp(prefix="random-", dir=spill_parent()))
     try:
-        return job, run_job(places, job, folder, more)
+        return job, run_job(paths, job, folder, more)
     finally:
         shutil.rmtree(folder)
 
@@ -219,11 +219,11 @@ def main():
     parser.add_argument("--steps", type=int, default=500)
     parser.add_argument("--spoil", type=int)
     options = parser.parse_args()
-    places = script_runs.Places.find()
-    if isinstance(places, str):
-        sys.exit(places)
+    paths = script_runs.Paths.find()
+    if isinstance(paths, str):
+        sys.exit(paths)
     more = [] if options.spoil is None else ["--spoil", str(options.spoil)]
-    job, outcome = run_seed(places, options.seed, options.kind, options.steps, more)
+    job, outcome = run_seed(paths, options.seed, options.kind, options.steps, more)
     print(outcome.text.rstrip()[-6000:])
     print(job.words())
     print(f"{outcome.name} after {outcome.seconds:.1f} s: "

@@ -26,39 +26,39 @@ LAUNCHES = 20 if os.environ.get("FIRN_TEST_LENGTH") == "long" else 1
 
 
 @pytest.fixture(scope="module")
-def native(places, tmp_path_factory):
-    run = launch(places, tmp_path_factory.mktemp("nccl"),
+def native(paths, tmp_path_factory):
+    run = launch(paths, tmp_path_factory.mktemp("nccl"),
                  [*NCCL, *TRAINING, "collectives", "nccl", "crossing"],
-                 script_runs.native_environment(places))
+                 script_runs.native_environment(paths))
     assert run.status == 0, run.text
     assert not [line for lines in run.lines for line in lines if "Error" in line[2]], run.lines
     assert run.results(["nccl"])[0] != run.results(["nccl"])[1]  # not all, but those of parts
     return run
 
 
-def with_firn(places, folder, spill_dir, cases, budget, *options, host="32MiB"):
-    return launch(places, folder, [*NCCL, *cases], script_runs.clean_environment(),
-                  firn_run(places, folder, [spill_dir], budget, *options, host=host))
+def with_firn(paths, folder, spill_dir, cases, budget, *options, host="32MiB"):
+    return launch(paths, folder, [*NCCL, *cases], script_runs.clean_environment(),
+                  firn_run(paths, folder, [spill_dir], budget, *options, host=host))
 
 
-def test_adversarial(places, native, spill_dir, tmp_path):
+def test_adversarial(paths, native, spill_dir, tmp_path):
     cases = [*TRAINING, "collectives", "nccl"]
-    run = with_firn(places, tmp_path, spill_dir, cases, "4GiB", "--adversarial", *script_runs.NETS)
+    run = with_firn(paths, tmp_path, spill_dir, cases, "4GiB", "--adversarial", *script_runs.NETS)
     check_same(run, native, cases)
     check_nets(run)
 
 
-def test_four_ranks_and_groups_of_them(places, spill_dir, tmp_path):
+def test_four_ranks_and_groups_of_them(paths, spill_dir, tmp_path):
     """Bound to their devices first, so that torch divides one communicator into others."""
     cases = ["nccl", "tensor_parallel", "more"]
     words = [*NCCL, "--bind", *cases]
     folders = [tmp_path / name for name in ("native", "firn")]
     for each in folders:
         each.mkdir()
-    native = launch(places, folders[0], words, script_runs.native_environment(places), ranks=4)
+    native = launch(paths, folders[0], words, script_runs.native_environment(paths), ranks=4)
     assert native.status == 0, native.text
-    run = launch(places, folders[1], words, script_runs.clean_environment(),
-                 firn_run(places, folders[1], [spill_dir], "1GiB", "--adversarial",
+    run = launch(paths, folders[1], words, script_runs.clean_environment(),
+                 firn_run(paths, folders[1], [spill_dir], "1GiB", "--adversarial",
                           *script_runs.NETS), ranks=4)
     check_same(run, native, cases, ranks=4)
     check_nets(run)
@@ -79,35 +79,35 @@ SQUEEZED = [pytest.param(case, fraction, nets, id=f"{case}-{name}", marks=marks)
 
 
 @pytest.mark.parametrize("case, fraction, nets", SQUEEZED)
-def test_bits_are_equal_with_less_memory(places, native, spill_dir, tmp_path, case, fraction, nets):
+def test_bits_are_equal_with_less_memory(paths, native, spill_dir, tmp_path, case, fraction, nets):
     budget = part_of(native.most(case, "peak"), fraction)
     for time in range(LAUNCHES):
         folder = tmp_path / str(time)
         folder.mkdir()
-        run = with_firn(places, folder, spill_dir, [case], budget, *nets, host="16MiB")
+        run = with_firn(paths, folder, spill_dir, [case], budget, *nets, host="16MiB")
         check_same(run, native, [case])
         check_nets(run)
         assert run.most("all", "device") <= budget < run.most(case, "peak")
 
 
 @pytest.mark.parametrize("policy", ["age", "lifetime"])
-def test_collectives_under_pressure(places, native, spill_dir, tmp_path, policy):
-    run = with_firn(places, tmp_path, spill_dir, ["nccl"], "32MiB", "--policy", policy, host="16MiB")
+def test_collectives_under_pressure(paths, native, spill_dir, tmp_path, policy):
+    run = with_firn(paths, tmp_path, spill_dir, ["nccl"], "32MiB", "--policy", policy, host="16MiB")
     check_same(run, native, ["nccl"])
 
 
-def test_a_wait_that_ends_only_when_this_process_goes_on(places, native, spill_dir, tmp_path):
+def test_a_wait_that_ends_only_when_this_process_goes_on(paths, native, spill_dir, tmp_path):
     """The device waits for the other rank, which waits for memory first, as this one does."""
-    run = with_firn(places, tmp_path, spill_dir, ["crossing"], "48MiB")
+    run = with_firn(paths, tmp_path, spill_dir, ["crossing"], "48MiB")
     assert run.status == 0, run.text
     assert run.results(["crossing"]) == native.results(["crossing"]), run.text
     assert native.most("crossing", "peak") > 48 << 20
     assert any(stats["devices"][0]["zero_copy_bytes"] > 0 for stats in run.stats), run.stats
 
 
-def test_a_rank_that_is_killed_is_an_error_on_the_other(places, tmp_path):
-    command = [places.python, str(HERE / "lost_rank.py")]
-    environment = {**script_runs.native_environment(places), **ENVIRONMENT,
+def test_a_rank_that_is_killed_is_an_error_on_the_other(paths, tmp_path):
+    command = [paths.python, str(HERE / "lost_rank.py")]
+    environment = {**script_runs.native_environment(paths), **ENVIRONMENT,
                    "TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC": "100"}  # four of these: 60 s
     ranks = [subprocess.Popen([*command, str(rank), str(tmp_path / "store")], env=environment,
                               stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
@@ -132,8 +132,8 @@ def names_in(path, which):
     return {line.split()[-1] for line in lines if re.search(r" nccl\w+$", line)}
 
 
-def test_every_entry_that_torch_imports_is_there(places):
-    (library,) = [path for path in places.libraries if "nccl" in path.name]
+def test_every_entry_that_torch_imports_is_there(paths):
+    (library,) = [path for path in paths.libraries if "nccl" in path.name]
     wanted = set()
     for path in (wheel("torch") / "lib").glob("libtorch*.so"):
         wanted |= names_in(path, "--undefined-only")

@@ -38,21 +38,21 @@ class Ranks:
                    if line[:2] == (case, what))
 
 
-def torchrun(places, folder, arguments, ranks=RANKS):
-    return [places.python, "-m", "torch.distributed.run", "--standalone", "--log-dir",
+def torchrun(paths, folder, arguments, ranks=RANKS):
+    return [paths.python, "-m", "torch.distributed.run", "--standalone", "--log-dir",
             str(folder / "launcher"), "--nproc-per-node", str(ranks), str(WORKER), "--output",
             str(folder), *arguments]
 
 
-def firn_run(places, folder, dirs, budget, *options, host="32MiB"):
-    return [places.firn, "run", "--device", "software", "--gpu-memory",
+def firn_run(paths, folder, dirs, budget, *options, host="32MiB"):
+    return [paths.firn, "run", "--device", "software", "--gpu-memory",
             str(script_runs.DEVICE_MEMORY), "--budget", str(budget), "--host", host,
             *(word for each in dirs for word in ("--dir", str(each))),
             "--stats", str(folder / "stats-%p.json"), *options, "--"]
 
 
-def launch(places, folder, cases, environment, prefix=(), ranks=RANKS):
-    command = [*prefix, *torchrun(places, folder, cases, ranks)]
+def launch(paths, folder, cases, environment, prefix=(), ranks=RANKS):
+    command = [*prefix, *torchrun(paths, folder, cases, ranks)]
     environment = {**environment, **ENVIRONMENT, "FIRN_GPU_DEVICES": str(ranks)}
     done = subprocess.run(command, env=environment, stdin=subprocess.DEVNULL,
                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
@@ -69,10 +69,10 @@ def launch(places, folder, cases, environment, prefix=(), ranks=RANKS):
 
 
 @pytest.fixture(scope="module")
-def native(places, tmp_path_factory):
+def native(paths, tmp_path_factory):
     """Every case in one launch, with PyTorch's own allocator."""
-    run = launch(places, tmp_path_factory.mktemp("native"), [*TRAINING, "collectives"],
-                 script_runs.native_environment(places))
+    run = launch(paths, tmp_path_factory.mktemp("native"), [*TRAINING, "collectives"],
+                 script_runs.native_environment(paths))
     assert run.status == 0, run.text
     # The ranks' parts differ (batches, shards), and nothing failed that Firn would then be excused.
     assert run.results(TRAINING)[0] != run.results(TRAINING)[1]
@@ -80,9 +80,9 @@ def native(places, tmp_path_factory):
     return run
 
 
-def with_firn(places, folder, dirs, cases, budget, *options):
-    return launch(places, folder, cases, script_runs.clean_environment(),
-                  firn_run(places, folder, dirs, budget, *options))
+def with_firn(paths, folder, dirs, cases, budget, *options):
+    return launch(paths, folder, cases, script_runs.clean_environment(),
+                  firn_run(paths, folder, dirs, budget, *options))
 
 
 def check_same(run, native, cases, ranks=RANKS):
@@ -107,10 +107,10 @@ def half_of(peak):
 
 
 @pytest.mark.parametrize("case", ["ddp", pytest.param("fsdp1", marks=pytest.mark.long)])
-def test_bits_are_equal_at_half_the_memory(places, native, spill_dir, tmp_path, case):
+def test_bits_are_equal_at_half_the_memory(paths, native, spill_dir, tmp_path, case):
     peak = native.most(case, "peak")
     budget = half_of(peak)
-    run = with_firn(places, tmp_path, [spill_dir], [case], budget)
+    run = with_firn(paths, tmp_path, [spill_dir], [case], budget)
     check_same(run, native, [case])
     assert run.most("all", "device") <= budget < peak
     assert run.most(case, "peak") > budget
@@ -119,12 +119,12 @@ def test_bits_are_equal_at_half_the_memory(places, native, spill_dir, tmp_path, 
         assert stats["store"]["measured"][0]["sharers"] >= RANKS
 
 
-def test_each_rank_spills_to_a_directory_of_its_own(places, native, spill_dir, tmp_path):
+def test_each_rank_spills_to_a_directory_of_its_own(paths, native, spill_dir, tmp_path):
     dirs = [spill_dir / "first", spill_dir / "second"]
     for each in dirs:
         each.mkdir()
     budget = half_of(native.most("fully_shard", "peak"))
-    run = with_firn(places, tmp_path, dirs, ["fully_shard"], budget)
+    run = with_firn(paths, tmp_path, dirs, ["fully_shard"], budget)
     for each in dirs:
         each.rmdir()
     check_same(run, native, ["fully_shard"])
@@ -136,17 +136,17 @@ def test_each_rank_spills_to_a_directory_of_its_own(places, native, spill_dir, t
             assert (said["written_bytes"] > 0) is (number == rank)
 
 
-def test_adversarial(places, native, spill_dir, tmp_path):
+def test_adversarial(paths, native, spill_dir, tmp_path):
     """A use of memory that goes unseen is a crash: gloo's copies too."""
     cases = [*TRAINING, "collectives"]
-    run = with_firn(places, tmp_path, [spill_dir], cases, "4GiB", "--adversarial")
+    run = with_firn(paths, tmp_path, [spill_dir], cases, "4GiB", "--adversarial")
     check_same(run, native, cases)
 
 
-def test_a_rank_killed_while_it_spills_leaves_nothing(places, native, spill_dir, tmp_path):
+def test_a_rank_killed_while_it_spills_leaves_nothing(paths, native, spill_dir, tmp_path):
     """(The fixture looks at the directory and at /dev/shm; torchrun ends the other rank.)"""
-    command = [*firn_run(places, tmp_path, [spill_dir], half_of(native.most("ddp", "peak"))),
-               *torchrun(places, tmp_path, ["--steps", "1000", "ddp"])]
+    command = [*firn_run(paths, tmp_path, [spill_dir], half_of(native.most("ddp", "peak"))),
+               *torchrun(paths, tmp_path, ["--steps", "1000", "ddp"])]
     process = subprocess.Popen(command, env={**script_runs.clean_environment(), **ENVIRONMENT},
                                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                                stderr=subprocess.STDOUT, text=True, errors="replace")

@@ -137,7 +137,7 @@ int firn_touch(void* const* blocks, const int* access, size_t count, firn_stream
     Runtime* runtime = Runtime::get();
     if (!runtime)
       return status(invalid("firn_init() was not called"));
-    announced.items.reserve(count);  // so that each hold has a place
+    announced.items.reserve(count);  // so that each hold has room
     try {
       for (size_t i = 0; i < count; ++i) {
         Engine* engine = runtime->around(blocks[i]);

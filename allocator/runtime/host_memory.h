@@ -1,7 +1,7 @@
 // The process's share of host memory: its budget, by the number of Firn's processes here; how much
 // the machine, or the container, can still give; when some must be given back.
 //
-// Owns: the place among the neighbours. Locks: one, a leaf, while a budget is set. Any service
+// Owns: its membership among the neighbours. Locks: one, a leaf, while a budget is set. Any service
 // thread calls look(), which acts only now and then.
 #pragma once
 

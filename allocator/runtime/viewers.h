@@ -22,7 +22,7 @@ class Viewers {
   /// `runtime` is never destroyed: queries may come until the process ends.
   explicit Viewers(Runtime& runtime) : runtime_(runtime) {}
 
-  /// Opens both, once. Without a place for the socket, viewers cannot connect, and that is all; a
+  /// Opens both, once. Without a folder for the socket, viewers cannot connect, and that is all; a
   /// failure of the metrics output is reported.
   void open();
   /// `looked` is called on every query "watch".

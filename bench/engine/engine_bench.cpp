@@ -82,11 +82,11 @@ void pair_beside(benchmark::State& state) {
 }
 BENCHMARK(pair_beside)->RangeMultiplier(10)->Range(10, 1'000'000)->ArgName("live");
 
-/// Random places among so many, more than caches remember where there are many.
-std::vector<uint32_t> places(size_t live) {
+/// Random indices among so many, more than caches remember where there are many.
+std::vector<uint32_t> random_indices(size_t live) {
   std::mt19937_64 random(2);
   std::vector<uint32_t> order(std::max<size_t>(live, 1 << 16));
-  for (uint32_t& place : order) place = static_cast<uint32_t>(random() % live);
+  for (uint32_t& index : order) index = static_cast<uint32_t>(random() % live);
   return order;
 }
 
@@ -101,12 +101,12 @@ void among_live(benchmark::State& state) {
     sizes.push_back(512 + random() % 8 * 512);
     blocks.push_back(must(engine.allocate(sizes.back(), nullptr)));
   }
-  const std::vector<uint32_t> order = places(sizes.size());
+  const std::vector<uint32_t> order = random_indices(sizes.size());
   size_t at = 0;
   for (auto _ : state) {
-    const uint32_t place = order[at++ % order.size()];
-    if (!engine.free(blocks[place])) std::exit(1);
-    blocks[place] = must(engine.allocate(sizes[place], nullptr));
+    const uint32_t index = order[at++ % order.size()];
+    if (!engine.free(blocks[index])) std::exit(1);
+    blocks[index] = must(engine.allocate(sizes[index], nullptr));
   }
 }
 BENCHMARK(among_live)->RangeMultiplier(10)->Range(10, 1'000'000)->ArgName("live");
@@ -127,13 +127,13 @@ void look_ups(benchmark::State& state) {
     std::construct_at(&descriptors[i]);
     blocks.push_back(i * units_each);
   }
-  const std::vector<uint32_t> order = places(live);
+  const std::vector<uint32_t> order = random_indices(live);
   size_t at = 0;
   uint64_t before = 0;
   for (auto _ : state) {
     // (The next look-up begins when this one is over: sizes are even.)
-    const uint32_t place = order[(at++ + before % 2) % order.size()];
-    before = descriptors[units[blocks[place]]].use.fetch_add(sizes[place]);
+    const uint32_t index = order[(at++ + before % 2) % order.size()];
+    before = descriptors[units[blocks[index]]].use.fetch_add(sizes[index]);
   }
   benchmark::DoNotOptimize(before);
   std::destroy_n(descriptors, live);

@@ -43,9 +43,9 @@ def rmm_pool(context: Context) -> pathlib.Path:
     if library.exists() and library.stat().st_mtime > source.stat().st_mtime:
         return library
     nvidia = importlib.util.find_spec("nvidia")
-    cuda = next((place for root in (nvidia.submodule_search_locations or () if nvidia else ())
-                 for place in pathlib.Path(root).glob("cu*")
-                 if (place / "include/cuda_runtime_api.h").exists()), None)
+    cuda = next((folder for root in (nvidia.submodule_search_locations or () if nvidia else ())
+                 for folder in pathlib.Path(root).glob("cu*")
+                 if (folder / "include/cuda_runtime_api.h").exists()), None)
     if cuda is None:
         raise LeftOut("no headers of the CUDA runtime beside torch")
     rmm, logger = folder / "librmm", folder / "rapids_logger"

@@ -32,13 +32,13 @@ def checksum(context: Context) -> list[Figure]:
         if not what.endswith("_store"):
             continue
         beside = found[name.replace("_store", "_library")]
-        place = {"memory": "in place", "copy": "on a copy, its making included"}[what[:-6]]
+        source = {"memory": "in place", "copy": "on a copy, its making included"}[what[:-6]]
         figures.append(median_of(
-            "checksum", f"{place}, {int(size) >> 20} MiB", "GB/s",
+            "checksum", f"{source}, {int(size) >> 20} MiB", "GB/s",
             [each["bytes_per_second"] / 1e9 for each in times], better="higher",
             peers={"XXH3-128 of the library": statistics.median(
                 each["bytes_per_second"] / 1e9 for each in beside)},
-            curve=f"{place}: GB/s", x=int(size)))
+            curve=f"{source}: GB/s", x=int(size)))
     return figures
 
 

@@ -79,9 +79,9 @@ def without_firn():
 
 
 def find_nvcc():
-    for place in (shutil.which("nvcc"), "/usr/local/cuda/bin/nvcc"):
-        if place and os.access(place, os.X_OK):
-            return place
+    for path in (shutil.which("nvcc"), "/usr/local/cuda/bin/nvcc"):
+        if path and os.access(path, os.X_OK):
+            return path
     return None
 
 

@@ -24,10 +24,10 @@ while [ $# -gt 0 ]; do
 done
 
 refuse() { echo "pack.sh: $1" >&2; exit 1; }
-first_of() {  # WHAT PLACE...
-  local what=$1 place
+first_of() {  # WHAT PATH...
+  local what=$1 path
   shift
-  for place in "$@"; do if [ -e "$place" ]; then echo "$place"; return 0; fi; done
+  for path in "$@"; do if [ -e "$path" ]; then echo "$path"; return 0; fi; done
   refuse "no $what here (bench/setup.sh --tests installs it)"
 }
 

@@ -62,12 +62,12 @@ class Graph:
                             f"{found[op, storage][0]}, not {what[0]}")
 
     def lives(self, order):
-        """Of each storage: [first, last] place at which it is alive; None where it never is."""
+        """Of each storage: [first, last] position at which it is alive; None where it never is."""
         last, first = {}, {}
-        for place, op in enumerate(order):
+        for position, op in enumerate(order):
             for storage in self.named(op):
-                first.setdefault(storage, place)
-                last[storage] = place
+                first.setdefault(storage, position)
+                last[storage] = position
         lives = {}
         for storage, (_, kind) in self.storages.items():
             if kind in THROUGHOUT or (kind == "batch" and storage not in last):
@@ -79,7 +79,7 @@ class Graph:
         return lives
 
     def profile(self, order):
-        """Bytes alive at each place."""
+        """Bytes alive at each position."""
         change = [0] * (len(order) + 1)
         for storage, (begin, end) in self.lives(order).items():
             change[begin] += self.storages[storage][0]

@@ -54,7 +54,7 @@ void take_cell(uintptr_t thread) {
 /// `thread`: the thread's pointer, or 0 where none is available.
 unsigned thread_cells::find(uintptr_t thread) {
   if (mine == none) take_cell(thread);
-  // (Threads with the same entry overwrite it; one that ends clears only its own.)
+  // (Threads with the same word overwrite it; one that ends clears only its own.)
   if (told_of_forks && thread && mine != shared_cell)
     known_at(thread).store(thread + mine, std::memory_order_relaxed);
   return mine;

@@ -12,8 +12,8 @@ namespace firn {
 inline constexpr unsigned cells = 8, cells_own = cells - 1;
 
 namespace thread_cells {
-// Cache of the numbers of threads that have their own: an entry is a thread's pointer, with the
-// number in its low zero bits. Only the thread that an entry names trusts it. Reading a
+// Cache of the numbers of threads that have their own: a word is a thread's pointer, with the
+// number in its low zero bits. Only the thread that a word names trusts it. Reading a
 // thread_local variable of a library that was loaded late takes longer.
 inline constexpr unsigned known_bits = 6;
 extern std::array<std::atomic<uintptr_t>, 1u << known_bits> known;

@@ -154,8 +154,8 @@ Json unknown_variables() {
   constexpr std::string_view others[] = {"FIRN_DEVICE", "FIRN_STRICT", "FIRN_LIB", "FIRN_BUILD",
                                          "FIRN_CONF",   "FIRN_PYTHON", "FIRN_SEED"};
   Json list = Json::array();
-  for (char** entry = environ; *entry != nullptr; ++entry) {
-    const std::string_view text = *entry;
+  for (char** variable = environ; *variable != nullptr; ++variable) {
+    const std::string_view text = *variable;
     const std::string_view name = text.substr(0, text.find('='));
     if (!name.starts_with("FIRN_") || name.starts_with("FIRN_GPU_") ||
         name.starts_with("FIRN_TEST_") ||

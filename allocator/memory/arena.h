@@ -23,14 +23,14 @@ class Arena {
   uint64_t base() const { return base_; }
   uint64_t bytes() const { return bytes_; }
 
-  /// The entry at the address, as set() made it; 0: none.
+  /// The number at the address, as set() was given it; 0: none.
   uint32_t at(uint64_t address) const {
     return table_[(address - base_) / granule_bytes].load(std::memory_order_acquire);
   }
-  void set(uint64_t address, uint32_t granules, uint32_t entry) {
+  void set(uint64_t address, uint32_t granules, uint32_t number) {
     uint64_t first = (address - base_) / granule_bytes;
     for (uint32_t i = 0; i < granules; ++i)
-      table_[first + i].store(entry, std::memory_order_release);
+      table_[first + i].store(number, std::memory_order_release);
   }
   std::optional<uint64_t> take(uint32_t granules) { return ranges_.take(granules * granule_bytes); }
   void give(uint64_t address, uint32_t granules) {

@@ -34,7 +34,7 @@ struct Operator {
   };
   std::string name;
   bool kernel = false;       // it has used memory, not only allocated it
-  std::vector<Use> uses;     // one entry for each use of a block
+  std::vector<Use> uses;     // one for each use of a block
   std::vector<Stretch> stretches;
   CUevent begin = nullptr;   // of the stretch being measured
   CUstream stream = nullptr; // that it is on

@@ -80,7 +80,8 @@ void FirnAllocator::init(int device_count) {
         "kernels that PyTorch's operators do not launch (Triton, extensions, ctypes): the driver "
         "was opened before Firn could stand in front of it");
   // Operators are observed once memory comes near the budget; nothing leaves before.
-  (*runtime)->set_told([] { return !observing() || ThreadScopes::mine().told_all(); });
+  (*runtime)->set_launch_covered(
+      [] { return !observing() || ThreadScopes::mine().launch_covered(); });
   (*runtime)->set_enqueued(note_enqueued);
   (*runtime)->add_section("stalls", stalls_json);
   (*runtime)->on_look([] { ask_for_call_sites(Asker::viewer, true); });

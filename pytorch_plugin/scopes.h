@@ -77,7 +77,7 @@ class ThreadScopes {
   }
   bool inside() const { return !scopes_.empty(); }
   /// Whether the innermost scope's operator has announced all that its launches use.
-  bool told_all() const { return !scopes_.empty() && scopes_.back().info->trusted; }
+  bool launch_covered() const { return !scopes_.empty() && scopes_.back().info->trusted; }
   /// The operator that this thread is running, or null.
   const char* doing() const {
     return scopes_.empty() ? nullptr : scopes_.back().info->name.c_str();

@@ -10,8 +10,8 @@ Cutter::Cutter(const Graph& graph, const Precedence& precedence)
     : graph_(graph), precedence_(precedence), where_(graph.ops(), Where::undecided),
       node_(graph.ops(), 0), seen_(graph.storages(), 0) {}
 
-Cutter::Where Cutter::where(const Sequence& sequence, uint32_t begin, uint32_t end,
-                            uint32_t op) const {
+Cutter::Where Cutter::where_runs(const Sequence& sequence, uint32_t begin, uint32_t end,
+                                 uint32_t op) const {
   const uint32_t position = sequence.position(op);
   if (position < begin) return Where::sooner;
   return position >= end ? Where::later : where_[op];
@@ -47,7 +47,7 @@ void Cutter::decide(const Sequence& sequence, uint32_t begin, uint32_t end, uint
     const uint32_t free = sequence[at];
     if (where_[free] != Where::undecided) continue;
     precedence_.each_before(free, [&](uint32_t other) {
-      if (where(sequence, begin, end, other) == Where::undecided)
+      if (where_runs(sequence, begin, end, other) == Where::undecided)
         flow_.add(node_[free], node_[other], Flow::unlimited);
     });
   }
@@ -92,7 +92,7 @@ uint64_t Cutter::cut(const Sequence& sequence, uint32_t begin, uint32_t end, uin
       bool later = false;
       namers_.clear();
       for (const uint32_t other : graph_.named_by[storage]) {
-        const Where there = where(sequence, begin, end, other);
+        const Where there = where_runs(sequence, begin, end, other);
         if (there == Where::later) later = true;
         if (there == Where::undecided) namers_.push_back(other);
       }

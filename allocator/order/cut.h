@@ -37,7 +37,7 @@ class Cutter {
   enum class Where : uint8_t { undecided, sooner, later };
   void decide(const Sequence& sequence, uint32_t begin, uint32_t end, uint32_t op);
   void spread(const Sequence& sequence, uint32_t begin, uint32_t end, uint32_t op, Where where);
-  Where where(const Sequence& sequence, uint32_t begin, uint32_t end, uint32_t op) const;
+  Where where_runs(const Sequence& sequence, uint32_t begin, uint32_t end, uint32_t op) const;
   void add_storage(uint32_t storage, Where made, bool later);
 
   const Graph& graph_;

@@ -138,7 +138,7 @@ void tell_tables_again(const Copy& copy) {
 CUresult note_copy(const Copy& copy, Work& work, Noted& noted) {
   if (no_bytes(copy)) return CUDA_SUCCESS;
   // Tables are kept in any case: work outside operators may follow them.
-  const bool told = told_already();
+  const bool told = launch_covered();
   if (!told && !within_blocks(copy)) return CUDA_ERROR_INVALID_VALUE;
   // see() would follow the addresses in host memory, which a copy does not.
   if (!copy.to_host && views().at(copy.to)) work.see(copy.to);

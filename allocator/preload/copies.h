@@ -50,7 +50,7 @@ template <class Call>
 CUresult around(const Copy& copy, Call&& call) {
   if (views().count() == 0) return call();
   Enqueues enqueues(copy.stream);
-  Work work(where(copy.stream));
+  Work work(where_on(copy.stream));
   Noted noted;
   if (CUresult result = note_copy(copy, work, noted)) return result;
   if (noted.ours)

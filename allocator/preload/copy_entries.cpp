@@ -122,7 +122,7 @@ namespace {
 template <class Call>
 CUresult around_all(const std::vector<Copy>& copies, CUstream stream, Call&& call) {
   Enqueues enqueues(stream);
-  Work work(where(stream));
+  Work work(where_on(stream));
   Noted noted;
   for (const Copy& copy : copies)
     if (CUresult result = note_copy(copy, work, noted)) return result;
@@ -229,7 +229,7 @@ CUresult decompress(const CUmemDecompressParams* parts, size_t count, CUstream s
                     Call&& call) {
   if (views().count() == 0 || !parts) return call();
   const Enqueues enqueues(stream);
-  Work work(where(stream));
+  Work work(where_on(stream));
   for (size_t i = 0; i < count; ++i)
     for (const void* address : {parts[i].src, static_cast<const void*>(parts[i].dst),
                                 static_cast<const void*>(parts[i].dstActBytes)})

@@ -117,21 +117,21 @@ Engine* engine_here() {
 
 bool serving() { return ours.load(std::memory_order_acquire); }
 
-bool told_already() {
+bool launch_covered() {
   Runtime* runtime = runtime_here();
-  return runtime && runtime->told();
+  return runtime && runtime->launch_covered();
 }
 
 Seen seen_as() {
   Runtime* runtime = runtime_here();
-  return runtime && runtime->tells() ? Seen::this_time : Seen::always;
+  return runtime && runtime->covers_launches() ? Seen::this_time : Seen::always;
 }
 
 void note_enqueued(CUstream stream) {
   Runtime* runtime = runtime_here();
   if (!runtime) return;
   if (stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD) stream = nullptr;
-  runtime->enqueued(stream, [](CUstream of) { return where(of).context; });
+  runtime->enqueued(stream, [](CUstream of) { return where_on(of).context; });
 }
 
 CUresult result_of(const Error& error) {

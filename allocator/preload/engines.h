@@ -16,8 +16,8 @@ Engine* engine_here();
 bool serving();
 /// Another front end (PyTorch's operators) has announced to the engine what this thread enqueues
 /// now, or nothing can leave the device yet.
-bool told_already();
-/// Seen::always, unless another front end announces some of the work (told_already()).
+bool launch_covered();
+/// Seen::always, unless another front end announces some of the work (launch_covered()).
 Seen seen_as();
 
 /// The calling thread is about to enqueue on `stream`, perhaps another one than its front end holds

@@ -81,7 +81,7 @@ void stay(const Uses& uses) {
 /// Makes the call while what the node uses is on the device: a driver may look at its addresses.
 template <class Call>
 CUresult beside(const Uses& uses, Call&& call) {
-  Work work(where(nullptr));
+  Work work(where_on(nullptr));
   for (uint64_t word : uses.words) work.see(word);
   if (CUresult result = work.hold(false)) return result;
   return call();

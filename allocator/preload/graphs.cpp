@@ -64,7 +64,7 @@ void forget_locked(CUgraph graph) {
 /// they are on the device then.
 template <class Call>
 CUresult with_set(const Uses& uses, Call&& call) {
-  Work work(where(nullptr));
+  Work work(where_on(nullptr));
   for (uint64_t word : uses.words) work.see(word);
   if (CUresult result = work.hold(false)) return result;
   return or_give_way(a_graph, call, &work);
@@ -118,7 +118,7 @@ CUresult launch_graph(CUgraphExec exec, CUstream stream, Call&& call) {
       return call();
     }
   if (uses->beside_host) enqueues.wait();
-  Work work(where(stream));
+  Work work(where_on(stream));
   for (uint64_t word : uses->words) work.see(word);
   if (uses->everything) work.see_all();
   std::vector<uint64_t> overwritten;

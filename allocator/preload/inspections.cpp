@@ -36,7 +36,7 @@ Inspections& inspections() {
   return all;
 }
 
-Kernel& stranger() {
+Kernel& unkept_kernel() {
   static Kernel& kernel = *new Kernel;
   kernel.stores_addresses.store(true, std::memory_order_relaxed);
   return kernel;
@@ -58,7 +58,7 @@ void Inspections::begin() {
       if (block.live) all.push_back({&view, reinterpret_cast<uint64_t>(block.base), block.bytes});
     CUcontext left = nullptr;
     if (real().cuCtxPushCurrent_v2(view.context) != CUDA_SUCCESS) continue;
-    add(stranger(), true, nullptr, all, nullptr, true);
+    add(unkept_kernel(), true, nullptr, all, nullptr, true);
     (void)real().cuCtxPopCurrent_v2(&left);
   }
   look_at_globals();

@@ -134,6 +134,6 @@ class Inspections {
 
 Inspections& inspections();
 /// Stands for kernels that cannot be kept: inspected after each launch.
-Kernel& stranger();
+Kernel& unkept_kernel();
 
 }  // namespace firn::preload

@@ -23,9 +23,9 @@ CUresult launch(CUfunction function, CUstream stream, void** parameters, void** 
   if (views().count() == 0 || !function) return call();
   const Enqueues enqueues(stream);
   note_enqueued(stream);  // a scan sees only what is in the parameters
-  if (told_already()) return or_give_way(a_launch, call);
+  if (launch_covered()) return or_give_way(a_launch, call);
   Kernel* kernel = kernels().find(function);
-  Work work(where(stream));
+  Work work(where_on(stream));
   Counters& counted = counters();
   counted.launches.store(counted.launches.load(std::memory_order_relaxed) + 1,
                          std::memory_order_relaxed);
@@ -51,7 +51,8 @@ CUresult launch(CUfunction function, CUstream stream, void** parameters, void** 
   if (CUresult result = work.hold(true)) return result;
   const CUresult result = or_give_way(a_launch, call, &work);
   if (result == CUDA_SUCCESS && inspections().wanted(*kernel, work.followed())) [[unlikely]]
-    inspections().add(kernel->kept ? *kernel : stranger(), work.followed(), stream, work.reached());
+    inspections().add(kernel->kept ? *kernel : unkept_kernel(), work.followed(), stream,
+                      work.reached());
   work.release(result == CUDA_SUCCESS);
   return result;
 }
@@ -62,16 +63,16 @@ CUresult launch_unknown(CUstream stream, Call&& call) {
   if (views().count() == 0) return call();
   const Enqueues enqueues(stream);
   note_enqueued(stream);  // a scan sees only what is in the parameters
-  if (told_already()) return or_give_way(a_launch, call);
+  if (launch_covered()) return or_give_way(a_launch, call);
   counters().launches.fetch_add(1, std::memory_order_relaxed);
   counters().unknown_kernels.fetch_add(1, std::memory_order_relaxed);
   note_unseen("launches by the calls of CUDA 3: all memory was touched");
-  Work work(where(stream));
+  Work work(where_on(stream));
   work.see_all();
   if (CUresult result = work.hold(false)) return result;
   const CUresult result = or_give_way(a_launch, call, &work);
   if (result == CUDA_SUCCESS && inspections().begun())
-    inspections().add(stranger(), true, stream, work.reached());
+    inspections().add(unkept_kernel(), true, stream, work.reached());
   work.release(result == CUDA_SUCCESS);
   return result;
 }

@@ -61,7 +61,7 @@ CUresult allocate_from(CUdeviceptr* address, size_t bytes, CUmemoryPool pool, CU
     return others(bytes, call);
   }
   (void)views().of(*engine);
-  const CUresult result = allocate(*engine, address, bytes, where(stream).stream);
+  const CUresult result = allocate(*engine, address, bytes, where_on(stream).stream);
   if (result != CUDA_SUCCESS) return result;
   std::lock_guard lock(pools().mutex);
   Pool& tally = pools().all[pool];
@@ -79,7 +79,7 @@ CUresult free_on(CUdeviceptr address, CUstream stream, Call&& call) {
   if (!view || (captures_under_way() && captured_into(stream))) return call();
   const auto block = block_at(address);
   if (!block) return CUDA_ERROR_INVALID_VALUE;
-  const Where at = where(stream);
+  const Where at = where_on(stream);
   Result<void> recorded = view->engine->record_stream(reinterpret_cast<void*>(address), at.stream,
                                                       at.context);
   return recorded ? release_block(*block) : result_of(recorded.error());

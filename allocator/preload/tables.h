@@ -5,8 +5,8 @@
 // for the addresses that a touched block leads to.
 //
 // Words are remembered at 8-byte aligned addresses. A partly overwritten word keeps its value: it
-// is safe to touch too much, but not too little. Values outside the arenas are not remembered. No lock
-// is taken while nothing is remembered; holds() is lock-free.
+// is safe to touch too much, but not too little. Values outside the arenas are not remembered. No
+// lock is taken while nothing is remembered; holds() is lock-free.
 #pragma once
 
 #include <array>

@@ -105,7 +105,7 @@ struct Where {
 };
 /// The engines take a thread's own default stream as the legacy default stream: an event there is
 /// behind the work of all blocking streams, and a wait there holds up theirs.
-inline Where where(CUstream stream) {
+inline Where where_on(CUstream stream) {
   Where w{stream, nullptr};
   if (stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD) w.stream = nullptr;
   if (other_contexts.load(std::memory_order_acquire))

@@ -183,11 +183,15 @@ class RuntimeImpl final : public Runtime {
     viewers_.on_look(std::move(looked));
   }
 
-  void set_told(bool (*told)()) override { told_.store(told, std::memory_order_release); }
-  bool tells() const override { return told_.load(std::memory_order_acquire) != nullptr; }
-  bool told() const override {
-    bool (*told)() = told_.load(std::memory_order_acquire);
-    return told && told();
+  void set_launch_covered(bool (*covered)()) override {
+    launch_covered_.store(covered, std::memory_order_release);
+  }
+  bool covers_launches() const override {
+    return launch_covered_.load(std::memory_order_acquire) != nullptr;
+  }
+  bool launch_covered() const override {
+    bool (*covered)() = launch_covered_.load(std::memory_order_acquire);
+    return covered && covered();
   }
   void set_enqueued(void (*enqueued)(CUstream, ContextOf)) override {
     enqueued_.store(enqueued, std::memory_order_release);
@@ -457,7 +461,7 @@ class RuntimeImpl final : public Runtime {
   Sections sections_;
   std::vector<std::function<void(Engine&)>> opened_;
   Viewers viewers_{*this};
-  std::atomic<bool (*)()> told_{nullptr};
+  std::atomic<bool (*)()> launch_covered_{nullptr};
   std::atomic<void (*)(CUstream, ContextOf)> enqueued_{nullptr};
 };
 

@@ -52,12 +52,12 @@ class Runtime {
   virtual void add_section(const std::string& name, std::function<std::string()> json) = 0;
   /// `opened` is called for every device when it is opened, and now for those that are.
   virtual void on_open(std::function<void(Engine&)> opened) = 0;
-  /// `told` is true while every block that the calling thread's next launch uses was touched by its
-  /// front end: kernel inspection may skip that launch. Null: no front end says so.
-  virtual void set_told(bool (*told)()) = 0;
-  virtual bool told() const = 0;
-  /// Is a `told` set? Inspection then skips launches, so its touches are Seen::this_time.
-  virtual bool tells() const = 0;
+  /// `covered` returns true while every block that the calling thread's next launch uses was
+  /// touched by its front end: kernel inspection may skip that launch. Null: no front end says so.
+  virtual void set_launch_covered(bool (*covered)()) = 0;
+  virtual bool launch_covered() const = 0;
+  /// Does a front end say so? Inspection then skips launches, so its touches are Seen::this_time.
+  virtual bool covers_launches() const = 0;
   /// `enqueued` is called with the stream on which the calling thread is about to enqueue work;
   /// `context` returns a stream's context where that can make a difference, else null.
   using ContextOf = CUcontext (*)(CUstream stream);

@@ -57,7 +57,7 @@ void Work::release(bool) {}
 void Work::end_thrown() noexcept {}
 void Work::see_host(uint64_t) {}
 void Uses::add(uint64_t word) { words.push_back(word); }
-bool told_already() { return false; }
+bool launch_covered() { return false; }
 bool serving() { return true; }
 bool captures_under_way() { return false; }
 CUgraph captured_into(CUstream) { return nullptr; }

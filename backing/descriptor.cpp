@@ -19,8 +19,8 @@ namespace firn {
 namespace {
 
 constexpr int high = 512;  // beyond what programs that close "everything" usually close
-constexpr int free_entry = -1;
-constexpr int taken_entry = -2;  // by a thread that fills it, or by one whose descriptor is closed
+constexpr int free_cell = -1;
+constexpr int taken_cell = -2;  // by a thread that fills it, or by one whose descriptor is closed
 
 // Neither its number nor its inode's identifies an open file: both are reused at once, and
 // io_uring's descriptors and their kind share one inode. The signal of F_SETSIG is kept with the
@@ -47,8 +47,8 @@ int raised(int fd) {
 
 }  // namespace
 
-struct Descriptor::Entry {
-  std::atomic<int> number{free_entry};
+struct Descriptor::Cell {
+  std::atomic<int> number{free_cell};
   dev_t device = 0;
   ino_t inode = 0;
   bool marked = false;
@@ -68,17 +68,17 @@ struct Descriptor::Entry {
   }
 };
 
-/// Chunks of entries, which are used again and never given back.
+/// Chunks of cells, which are used again and never given back.
 struct DescriptorTable {
-  static constexpr size_t chunk_entries = 64;
-  using Entry = Descriptor::Entry;
+  static constexpr size_t chunk_cells = 64;
+  using Cell = Descriptor::Cell;
   struct Chunk {
-    std::array<Entry, chunk_entries> entries;
+    std::array<Cell, chunk_cells> cells;
     std::atomic<Chunk*> next{nullptr};
   };
 
   Chunk first;
-  std::atomic<Chunk*> likely{&first};  // has a free entry, or is near one that has
+  std::atomic<Chunk*> likely{&first};  // has a free cell, or is near one that has
 
   static DescriptorTable& all() {
     static DescriptorTable& table = *new DescriptorTable;
@@ -91,38 +91,38 @@ struct DescriptorTable {
   }
   static inline DescriptorTable* of_process = nullptr;
 
-  Entry* take_in(Chunk& chunk) {
-    for (Entry& entry : chunk.entries) {
-      int none = free_entry;
-      if (entry.number.load(std::memory_order_relaxed) == free_entry &&
-          entry.number.compare_exchange_strong(none, taken_entry, std::memory_order_acquire)) {
+  Cell* take_in(Chunk& chunk) {
+    for (Cell& cell : chunk.cells) {
+      int none = free_cell;
+      if (cell.number.load(std::memory_order_relaxed) == free_cell &&
+          cell.number.compare_exchange_strong(none, taken_cell, std::memory_order_acquire)) {
         likely.store(&chunk, std::memory_order_release);
-        return &entry;
+        return &cell;
       }
     }
     return nullptr;
   }
 
-  Entry* take() {
+  Cell* take() {
     for (Chunk* from : {likely.load(std::memory_order_acquire), &first})
       for (Chunk* chunk = from; chunk; chunk = chunk->next.load(std::memory_order_acquire))
-        if (Entry* entry = take_in(*chunk)) return entry;
+        if (Cell* cell = take_in(*chunk)) return cell;
     auto* made = new Chunk;
-    Entry* entry = take_in(*made);
+    Cell* cell = take_in(*made);
     std::atomic<Chunk*>* end = &first.next;
     for (Chunk* none = nullptr;
          !end->compare_exchange_weak(none, made, std::memory_order_acq_rel); none = nullptr)
       if (none) end = &none->next;
-    return entry;
+    return cell;
   }
 
   void close_in_child() {
     for (Chunk* chunk = &first; chunk; chunk = chunk->next.load(std::memory_order_acquire))
-      for (Entry& entry : chunk->entries) {
-        const int fd = entry.number.load(std::memory_order_acquire);
+      for (Cell& cell : chunk->cells) {
+        const int fd = cell.number.load(std::memory_order_acquire);
         if (fd < 0) continue;
-        if (entry.ours(fd)) (void)::close(fd);  // the parent's is open still
-        entry.number.store(taken_entry, std::memory_order_relaxed);  // by the copy of its owner
+        if (cell.ours(fd)) (void)::close(fd);  // the parent's is open still
+        cell.number.store(taken_cell, std::memory_order_relaxed);  // by the copy of its owner
       }
   }
 };
@@ -130,46 +130,46 @@ struct DescriptorTable {
 Descriptor::Descriptor(int fd) {
   if (fd < 0) return;
   const int error = errno;
-  Entry* entry = nullptr;
+  Cell* cell = nullptr;
   try {
-    entry = DescriptorTable::all().take();
+    cell = DescriptorTable::all().take();
   } catch (const std::bad_alloc&) {  // no destructor would close it
     (void)::close(fd);
     throw;
   }
   fd = raised(fd);
   struct stat found {};
-  entry->known = ::fstat(fd, &found) == 0;
-  entry->device = found.st_dev;
-  entry->inode = found.st_ino;
-  entry->marked = ::fcntl(fd, F_SETSIG, mark) == 0 && ::fcntl(fd, F_GETSIG) == mark;
-  entry->number.store(fd, std::memory_order_release);
-  entry_ = entry;
+  cell->known = ::fstat(fd, &found) == 0;
+  cell->device = found.st_dev;
+  cell->inode = found.st_ino;
+  cell->marked = ::fcntl(fd, F_SETSIG, mark) == 0 && ::fcntl(fd, F_GETSIG) == mark;
+  cell->number.store(fd, std::memory_order_release);
+  cell_ = cell;
   errno = error;
 }
 
 Descriptor::~Descriptor() {
-  if (!entry_) return;
-  const int fd = entry_->number.load(std::memory_order_relaxed);
+  if (!cell_) return;
+  const int fd = cell_->number.load(std::memory_order_relaxed);
   // A fork meanwhile: the child finds it closed, and not ours.
-  if (fd >= 0 && entry_->ours(fd)) (void)::close(fd);  // nothing of it is to outlive us
-  entry_->number.store(free_entry, std::memory_order_release);
+  if (fd >= 0 && cell_->ours(fd)) (void)::close(fd);  // nothing of it is to outlive us
+  cell_->number.store(free_cell, std::memory_order_release);
 }
 
 int Descriptor::get() const {
-  const int fd = entry_ ? entry_->number.load(std::memory_order_relaxed) : -1;
+  const int fd = cell_ ? cell_->number.load(std::memory_order_relaxed) : -1;
   return fd >= 0 ? fd : -1;
 }
 
 bool Descriptor::ours() const {
   const int fd = get();
-  return fd >= 0 && entry_->ours(fd);
+  return fd >= 0 && cell_->ours(fd);
 }
 
 unsigned Descriptor::live() {
   unsigned count = 0;
   for (auto* chunk = &DescriptorTable::all().first; chunk; chunk = chunk->next.load())
-    for (auto& entry : chunk->entries) count += entry.number.load() >= 0;
+    for (auto& cell : chunk->cells) count += cell.number.load() >= 0;
   return count;
 }
 
@@ -184,9 +184,9 @@ struct PathOf {
 /// Is the file by that path still this one? 0, or an errno; EBADF: it is closed, or another file.
 int Descriptor::named(const char* path) const {
   if (get() < 0) return EBADF;
-  if (!entry_->known) return ENOTSUP;
+  if (!cell_->known) return ENOTSUP;
   struct stat found {};
-  if (::stat(path, &found) == 0) return entry_->is(found) ? 0 : EBADF;
+  if (::stat(path, &found) == 0) return cell_->is(found) ? 0 : EBADF;
   const int error = errno;
   return error == ENOENT && ::access("/proc/self/fd", F_OK) == 0 ? EBADF : error;
 }
@@ -207,7 +207,7 @@ int Descriptor::reopened(int flags) const {
     fd = ::open(path.text, flags | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
     if (fd < 0 || ::fstat(fd, &found) != 0)
       error = errno;
-    else if (!entry_->is(found))
+    else if (!cell_->is(found))
       error = EBADF;
   }
   if (error == 0 && fd <= STDERR_FILENO) {

@@ -15,7 +15,7 @@ namespace firn {
 namespace {
 
 constexpr off_t bytes = off_t{1} << 62;        // a lock lies below
-constexpr off_t range_bytes = off_t{1} << 32;  // of one place, in the user's own directory
+constexpr off_t range_bytes = off_t{1} << 32;  // of one directory, in the user's own directory
 
 struct flock lock(int type, off_t begin, off_t end) {
   struct flock words {};
@@ -83,19 +83,19 @@ off_t range_of(int fd) {
 
 }  // namespace
 
-Neighbours Neighbours::join(const std::vector<std::string>& places) {
+Neighbours Neighbours::join(const std::vector<std::string>& paths) {
   Neighbours made;
-  for (const std::string& path : places) {
-    Place place;
-    place.directory = open_directory(path);
-    if (!place.directory || !lock_within(place.directory.get(), 0, bytes)) continue;
-    place.own = of_user_alone(place.directory.get());
-    if (!place.own) {
+  for (const std::string& path : paths) {
+    Directory joined;
+    joined.directory = open_directory(path);
+    if (!joined.directory || !lock_within(joined.directory.get(), 0, bytes)) continue;
+    joined.own = of_user_alone(joined.directory.get());
+    if (!joined.own) {
       if (!made.own_) made.own_ = users_own_directory();
-      place.begin = range_of(place.directory.get());
-      if (made.own_) (void)lock_within(made.own_.get(), place.begin, place.begin + range_bytes);
+      joined.begin = range_of(joined.directory.get());
+      if (made.own_) (void)lock_within(made.own_.get(), joined.begin, joined.begin + range_bytes);
     }
-    made.places_.push_back(std::move(place));
+    made.directories_.push_back(std::move(joined));
   }
   return made;
 }
@@ -117,15 +117,16 @@ unsigned holders(const Descriptor& directory, off_t begin, off_t end, unsigned m
 
 }  // namespace
 
-unsigned Neighbours::count(const Place& place) const {
-  if (place.own) return holders(place.directory, 0, bytes, count_most);
-  const unsigned own = own_ ? holders(own_, place.begin, place.begin + range_bytes, count_most) : 1;
-  return std::max(own, holders(place.directory, 0, bytes, 2 * own));
+unsigned Neighbours::count(const Directory& joined) const {
+  if (joined.own) return holders(joined.directory, 0, bytes, count_most);
+  const unsigned own =
+      own_ ? holders(own_, joined.begin, joined.begin + range_bytes, count_most) : 1;
+  return std::max(own, holders(joined.directory, 0, bytes, 2 * own));
 }
 
 unsigned Neighbours::count() const {
   unsigned most = 1;
-  for (const Place& place : places_) most = std::max(most, count(place));
+  for (const Directory& joined : directories_) most = std::max(most, count(joined));
   return most;
 }
 

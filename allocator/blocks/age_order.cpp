@@ -32,11 +32,11 @@ void AgeOrder::rank(const std::vector<Block*>& live, uint64_t now, By by, bool s
 Block* AgeOrder::next() {
   while (!heap_.empty()) {
     std::pop_heap(heap_.begin(), heap_.end());
-    const Entry entry = heap_.back();
+    const Candidate candidate = heap_.back();
     heap_.pop_back();
-    if (may_leave(*entry.block, entry.block->word.load(std::memory_order_acquire)) &&
-        entry.block->age.load(std::memory_order_relaxed) == entry.age)
-      return entry.block;
+    if (may_leave(*candidate.block, candidate.block->word.load(std::memory_order_acquire)) &&
+        candidate.block->age.load(std::memory_order_relaxed) == candidate.age)
+      return candidate.block;
   }
   return nullptr;
 }

@@ -31,13 +31,13 @@ class AgeOrder {
   }
 
  private:
-  struct Entry {
+  struct Candidate {
     double score;
     Block* block;
     uint64_t age;
-    bool operator<(const Entry& other) const { return score < other.score; }
+    bool operator<(const Candidate& other) const { return score < other.score; }
   };
-  std::vector<Entry> heap_;
+  std::vector<Candidate> heap_;
 };
 
 }  // namespace firn

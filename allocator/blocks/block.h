@@ -83,7 +83,7 @@ struct alignas(64) Block {
   uint32_t place = 0;                  // then: its index in PlacedBlocks
   uint32_t segment = 0;                // of a block that stands for a segment: its number + 1
   uint32_t version = 0;                // raised at every write: tells stale copies from valid ones
-  uint32_t live_at = 0;                // place in the engine's list of live large blocks
+  uint32_t live_at = 0;                // index in the engine's list of live large blocks
   uint64_t next_use = UINT64_MAX;      // as decided last: an event's number
   uint64_t next_change = UINT64_MAX;   // next write or death, likewise
   Use arrival;                         // copy-in that a user's stream has to wait for

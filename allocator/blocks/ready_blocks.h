@@ -57,43 +57,43 @@ class ReadyStack {
   std::atomic<uint64_t> head_{0};
 };
 
-/// The blocks one thread freed last: a place for each of a few size classes. Only that thread puts
+/// The blocks one thread freed last: one for each of a few size classes. Only that thread puts
 /// a block there; any thread may take it.
 class alignas(64) ReadyFront {
  public:
   bool put(const Block& block) {
-    std::atomic<uint64_t>& place = places_[block.size_class % count];
-    if (place.load(std::memory_order_relaxed) != 0) return false;
-    place.store(uint64_t{block.size_class} << 32 | (block.index + 1), std::memory_order_release);
+    std::atomic<uint64_t>& word = blocks_[block.size_class % count];
+    if (word.load(std::memory_order_relaxed) != 0) return false;
+    word.store(uint64_t{block.size_class} << 32 | (block.index + 1), std::memory_order_release);
     return true;
   }
   Block* take(const BlockTable& table, unsigned size_class) {
-    return take_from(table, places_[size_class % count], size_class, size_class);
+    return take_from(table, blocks_[size_class % count], size_class, size_class);
   }
   /// One of any class of [least, end); null: none.
   Block* take_any(const BlockTable& table, unsigned least, unsigned end) {
-    for (std::atomic<uint64_t>& place : places_)
-      if (Block* block = take_from(table, place, least, end - 1)) return block;
+    for (std::atomic<uint64_t>& word : blocks_)
+      if (Block* block = take_from(table, word, least, end - 1)) return block;
     return nullptr;
   }
   bool has(unsigned size_class) const {
-    const uint64_t found = places_[size_class % count].load(std::memory_order_relaxed);
+    const uint64_t found = blocks_[size_class % count].load(std::memory_order_relaxed);
     return found != 0 && found >> 32 == size_class;
   }
 
  private:
-  static Block* take_from(const BlockTable& table, std::atomic<uint64_t>& place, unsigned least,
+  static Block* take_from(const BlockTable& table, std::atomic<uint64_t>& word, unsigned least,
                           unsigned most) {
-    uint64_t found = place.load(std::memory_order_relaxed);
+    uint64_t found = word.load(std::memory_order_relaxed);
     if (found == 0 || found >> 32 < least || found >> 32 > most ||
-        !place.compare_exchange_strong(found, 0, std::memory_order_acquire,
+        !word.compare_exchange_strong(found, 0, std::memory_order_acquire,
                                        std::memory_order_relaxed))
       return nullptr;
     return &table[static_cast<uint32_t>(found) - 1];
   }
 
   static constexpr unsigned count = 8;
-  std::array<std::atomic<uint64_t>, count> places_{};
+  std::array<std::atomic<uint64_t>, count> blocks_{};
 };
 
 /// All of a stream's: fronts by thread_cell(), and a stack for each size class.

@@ -13,8 +13,8 @@ Region::Region(uint64_t base, uint32_t granules, uint16_t stream)
 
 Block* Region::at(uint64_t address, const BlockTable& table) const {
   const Part& part = parts_[(address - base_) / part_bytes];
-  for (const std::atomic<uint32_t>* entry : {&part.begins, &part.covers}) {
-    const uint32_t index = entry->load(std::memory_order_acquire);
+  for (const std::atomic<uint32_t>* number : {&part.begins, &part.covers}) {
+    const uint32_t index = number->load(std::memory_order_acquire);
     if (index == 0) continue;
     Block& block = table[index - 1];
     if (address - block.address < block.place_bytes) return &block;
@@ -22,12 +22,12 @@ Block* Region::at(uint64_t address, const BlockTable& table) const {
   return nullptr;
 }
 
-void Region::mark(const Block& block, uint32_t entry) {
+void Region::mark(const Block& block, uint32_t number) {
   const uint64_t first = (block.address - base_) / part_bytes;
   const uint64_t end = (block.address + block.place_bytes - base_ + part_bytes - 1) / part_bytes;
-  parts_[first].begins.store(entry, std::memory_order_release);
+  parts_[first].begins.store(number, std::memory_order_release);
   for (uint64_t i = first + 1; i < end; ++i)
-    parts_[i].covers.store(entry, std::memory_order_release);
+    parts_[i].covers.store(number, std::memory_order_release);
 }
 
 bool Region::free(uint64_t begin, uint64_t end) const {

@@ -76,7 +76,7 @@ class Region {
     std::atomic<uint32_t> begins{0};  // index + 1 of the block that begins in it
     std::atomic<uint32_t> covers{0};  // and of one that covers its start
   };
-  void mark(const Block& block, uint32_t entry);
+  void mark(const Block& block, uint32_t number);
   uint64_t granule_of(uint64_t address) const { return (address - base_) / granule_bytes; }
 
   const uint64_t base_;

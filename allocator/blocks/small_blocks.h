@@ -1,6 +1,6 @@
 // Segments: granules of device memory that a stream's small blocks (below 1 MiB) share.
 //
-// A segment's number is in the arena's table as the entry of its granule, marked (segment_mark).
+// A segment's number is in the arena's table as the number of its granule, marked (segment_mark).
 // Each of its units of 512 B has the block that begins there, or none: a block is found by going
 // back from the unit of an address. A stream's free bytes are ranges, which join their neighbours,
 // but not across segments.
@@ -61,16 +61,16 @@ class SmallBlocks {
   SmallBlocks(const SmallBlocks&) = delete;
   SmallBlocks& operator=(const SmallBlocks&) = delete;
 
-  // Looking up, without the lock. `entry`: the arena's, or the segment's number itself.
-  Segment& segment(uint32_t entry) const {
-    return *segments_[entry & ~segment_mark].load(std::memory_order_acquire);
+  // Looking up, without the lock. `number`: the arena's, or the segment's own.
+  Segment& segment(uint32_t number) const {
+    return *segments_[number & ~segment_mark].load(std::memory_order_acquire);
   }
   /// The small block around the address, which lies in the segment; null: none.
-  Block* at(uint32_t entry, uint64_t address, const BlockTable& table) const;
+  Block* at(uint32_t number, uint64_t address, const BlockTable& table) const;
   /// The block that stands for the segment, if a live small block lies at the address; null: none
   /// does, or watching has yet to begin. Proves the small block if `proves`, or if it has
   /// word::outside.
-  Block* whole_at(uint32_t entry, uint64_t address, const BlockTable& table, bool proves) const;
+  Block* whole_at(uint32_t number, uint64_t address, const BlockTable& table, bool proves) const;
 
   // Segments.
   /// Has every number a segment?
@@ -157,9 +157,9 @@ class SmallBlocks {
   std::vector<std::unique_ptr<RangeMap>> ranges_;  // per stream: free in its segments
 };
 
-inline Block* SmallBlocks::at(uint32_t entry, uint64_t address, const BlockTable& table) const {
+inline Block* SmallBlocks::at(uint32_t number, uint64_t address, const BlockTable& table) const {
   // (A segment is one granule, and granules are aligned.)
-  const std::atomic<uint32_t>* units = units_of(entry & ~segment_mark);
+  const std::atomic<uint32_t>* units = units_of(number & ~segment_mark);
   for (auto unit = static_cast<int64_t>(address % granule_bytes / unit_bytes); unit >= 0; --unit) {
     const uint32_t index = units[unit].load(std::memory_order_acquire);
     if (index == 0) continue;
@@ -169,10 +169,10 @@ inline Block* SmallBlocks::at(uint32_t entry, uint64_t address, const BlockTable
   return nullptr;
 }
 
-inline Block* SmallBlocks::whole_at(uint32_t entry, uint64_t address, const BlockTable& table,
+inline Block* SmallBlocks::whole_at(uint32_t number, uint64_t address, const BlockTable& table,
                                     bool proves) const {
-  Block* whole = segment(entry).whole.load(std::memory_order_acquire);
-  Block* small = whole ? at(entry, address, table) : nullptr;
+  Block* whole = segment(number).whole.load(std::memory_order_acquire);
+  Block* small = whole ? at(number, address, table) : nullptr;
   if (!small) return nullptr;
   uint64_t w = small->word.load();
   do {

@@ -32,8 +32,8 @@ Streams::~Streams() {
   for (CUevent event : spare_) (void)driver_.event_destroy(event);
   for (CUevent event : unwanted_) (void)driver_.event_destroy(event);
   for (unsigned i = 0; i < count(); ++i) {
-    for (const Closed& closed : entries_[i]->closed) (void)driver_.event_destroy(closed.event);
-    for (CUevent event : entries_[i]->spare) (void)driver_.event_destroy(event);
+    for (const Closed& closed : tracked_[i]->closed) (void)driver_.event_destroy(closed.event);
+    for (CUevent event : tracked_[i]->spare) (void)driver_.event_destroy(event);
   }
 }
 
@@ -50,7 +50,7 @@ int Streams::see(CUstream stream, CUcontext context) {
   const CUstream key = key_of(stream, context);
   int known = find(key);
   if (known >= 0) {
-    if (context) entries_[known]->context = context;
+    if (context) tracked_[known]->context = context;
     return known;
   }
   unsigned index = count();
@@ -59,12 +59,12 @@ int Streams::see(CUstream stream, CUcontext context) {
     if (reused < 0) return -1;
     index = static_cast<unsigned>(reused);
   } else {
-    entries_[index] = std::make_unique<Entry>();
+    tracked_[index] = std::make_unique<Tracked>();
   }
-  Entry& entry = *entries_[index];
-  entry.stream.store(plain(stream), std::memory_order_relaxed);
-  entry.key.store(key, std::memory_order_relaxed);
-  entry.context = context;
+  Tracked& tracked = *tracked_[index];
+  tracked.stream.store(plain(stream), std::memory_order_relaxed);
+  tracked.key.store(key, std::memory_order_relaxed);
+  tracked.context = context;
   if (index == count()) count_.store(index + 1, std::memory_order_release);
   enter(index, key);
   return static_cast<int>(index);
@@ -80,9 +80,9 @@ void Streams::enter(unsigned index, CUstream key) {
 }
 
 void Streams::list_ended(unsigned index) {
-  if (entries_[index]->listed) return;
+  if (tracked_[index]->listed) return;
   ended_.push_back(index);
-  entries_[index]->listed = true;
+  tracked_[index]->listed = true;
 }
 
 /// The index of the stream that ended first of those whose work is over; -1: there is none. Epochs
@@ -91,23 +91,23 @@ int Streams::reuse_ended() {
   for (size_t tries = ended_.size(); tries > 0; --tries) {
     const unsigned index = ended_.front();
     ended_.pop_front();
-    Entry& entry = *entries_[index];
-    entry.listed = false;
-    if (!entry.ended.load(std::memory_order_acquire)) continue;  // in use again
-    if (!entry.closed.empty()) {
+    Tracked& tracked = *tracked_[index];
+    tracked.listed = false;
+    if (!tracked.ended.load(std::memory_order_acquire)) continue;  // in use again
+    if (!tracked.closed.empty()) {
       list_ended(index);
       continue;
     }
-    (void)close_ended(entry);
+    (void)close_ended(tracked);
     for (size_t at = hash(key(index));; ++at) {
       auto& slot = slots_[at % slots_.size()];
       if (slot.load(std::memory_order_relaxed) != index + 1) continue;
       slot.store(left, std::memory_order_release);
       break;
     }
-    for (CUevent event : entry.spare) (void)driver_.event_destroy(event);
-    entry.spare.clear();
-    entry.ended.store(false, std::memory_order_release);
+    for (CUevent event : tracked.spare) (void)driver_.event_destroy(event);
+    tracked.spare.clear();
+    tracked.ended.store(false, std::memory_order_release);
     return static_cast<int>(index);
   }
   return -1;
@@ -115,16 +115,16 @@ int Streams::reuse_ended() {
 
 bool Streams::any_captured() const {
   for (unsigned i = 0; i < count(); ++i)
-    if (!no_handle(*entries_[i])) {
-      OtherContext other(driver_, entries_[i]->context);
-      if (captured(entries_[i]->stream)) return true;
+    if (!no_handle(*tracked_[i])) {
+      OtherContext other(driver_, tracked_[i]->context);
+      if (captured(tracked_[i]->stream)) return true;
     }
   return false;
 }
 
-bool Streams::ask_for_device_wait(Entry& entry) {
+bool Streams::ask_for_device_wait(Tracked& tracked) {
   if (any_captured()) return false;
-  device_waits_ += !std::exchange(entry.device_wait, true);
+  device_waits_ += !std::exchange(tracked.device_wait, true);
   return true;
 }
 
@@ -132,13 +132,13 @@ std::optional<Streams::DeviceWait> Streams::begin_device_wait() {
   if (device_waits_ == 0 || health_.dead() || any_captured()) return std::nullopt;
   std::optional<DeviceWait> wait;
   for (unsigned i = 0; i < count(); ++i) {
-    Entry& entry = *entries_[i];
-    if (!entry.device_wait || (wait && wait->context != entry.context)) continue;
-    if (!wait) wait.emplace().context = entry.context;
-    wait->over.push_back(Use::make(i, entry.open.load(std::memory_order_relaxed)));
-    entry.device_wait = false;
+    Tracked& tracked = *tracked_[i];
+    if (!tracked.device_wait || (wait && wait->context != tracked.context)) continue;
+    if (!wait) wait.emplace().context = tracked.context;
+    wait->over.push_back(Use::make(i, tracked.open.load(std::memory_order_relaxed)));
+    tracked.device_wait = false;
     --device_waits_;
-    entry.open.fetch_add(1, std::memory_order_seq_cst);
+    tracked.open.fetch_add(1, std::memory_order_seq_cst);
   }
   return wait;
 }
@@ -147,17 +147,17 @@ void Streams::end_device_wait(const DeviceWait& wait, CUresult result) {
   if (!about_captures(result)) health_.answered("cuCtxSynchronize", result);
   if (result != CUDA_SUCCESS) return;  // whoever still needs it closes its use again
   for (const Use use : wait.over) {
-    Entry& entry = *entries_[use.stream()];
-    entry.recorded = std::max(entry.recorded, use.epoch());
-    if (!over(use)) entry.done.store(use.epoch(), std::memory_order_release);
+    Tracked& tracked = *tracked_[use.stream()];
+    tracked.recorded = std::max(tracked.recorded, use.epoch());
+    if (!over(use)) tracked.done.store(use.epoch(), std::memory_order_release);
   }
 }
 
 void Streams::ends(unsigned index) {
-  Entry& entry = *entries_[index];
-  if (no_handle(entry)) return;
+  Tracked& tracked = *tracked_[index];
+  if (no_handle(tracked)) return;
   if (close(now(index))) {
-    entry.ended.store(true, std::memory_order_release);
+    tracked.ended.store(true, std::memory_order_release);
     list_ended(index);
   } else {
     may_end(index);
@@ -166,29 +166,29 @@ void Streams::ends(unsigned index) {
 
 void Streams::context_ends(CUcontext context) {
   for (unsigned i = 0; i < count(); ++i) {
-    Entry& entry = *entries_[i];
-    if (entry.context != context) continue;
+    Tracked& tracked = *tracked_[i];
+    if (tracked.context != context) continue;
     OtherContext other(driver_, context);
-    entry.recorded = entry.open.fetch_add(1, std::memory_order_seq_cst);
-    entry.done.store(entry.recorded, std::memory_order_release);
-    pending_ -= entry.closed.size();
-    for (const Closed& closed : entry.closed) (void)driver_.event_destroy(closed.event);
-    for (CUevent event : entry.spare) (void)driver_.event_destroy(event);
-    entry.closed.clear();
-    entry.spare.clear();
-    entry.ended.store(true, std::memory_order_release);
+    tracked.recorded = tracked.open.fetch_add(1, std::memory_order_seq_cst);
+    tracked.done.store(tracked.recorded, std::memory_order_release);
+    pending_ -= tracked.closed.size();
+    for (const Closed& closed : tracked.closed) (void)driver_.event_destroy(closed.event);
+    for (CUevent event : tracked.spare) (void)driver_.event_destroy(event);
+    tracked.closed.clear();
+    tracked.spare.clear();
+    tracked.ended.store(true, std::memory_order_release);
     list_ended(i);
   }
 }
 
 /// Nothing was enqueued since the last event: it covers the epoch opened after it too.
-bool Streams::close_ended(Entry& entry) {
-  const uint64_t epoch = entry.open.fetch_add(1, std::memory_order_seq_cst);
-  entry.recorded = epoch;
-  if (!entry.closed.empty())
-    entry.closed.back().epoch = epoch;
+bool Streams::close_ended(Tracked& tracked) {
+  const uint64_t epoch = tracked.open.fetch_add(1, std::memory_order_seq_cst);
+  tracked.recorded = epoch;
+  if (!tracked.closed.empty())
+    tracked.closed.back().epoch = epoch;
   else
-    entry.done.store(epoch, std::memory_order_release);
+    tracked.done.store(epoch, std::memory_order_release);
   return true;
 }
 
@@ -202,15 +202,15 @@ bool Streams::captured(CUstream stream, CUresult* answer) const {
 }
 
 bool Streams::close(Use use) {
-  Entry& entry = *entries_[use.stream()];
-  if (use.epoch() <= entry.recorded) return true;
+  Tracked& tracked = *tracked_[use.stream()];
+  if (use.epoch() <= tracked.recorded) return true;
   if (health_.dead()) return false;
-  if (entry.may_end.load(std::memory_order_acquire)) return ask_for_device_wait(entry);
-  if (entry.ended.load(std::memory_order_acquire)) return close_ended(entry);
-  OtherContext other(driver_, entry.context);
+  if (tracked.may_end.load(std::memory_order_acquire)) return ask_for_device_wait(tracked);
+  if (tracked.ended.load(std::memory_order_acquire)) return close_ended(tracked);
+  OtherContext other(driver_, tracked.context);
   // An event recorded now would become part of somebody's graph.
-  if (captured(entry.stream)) return false;
-  std::vector<CUevent>& spare = spare_of(entry);
+  if (captured(tracked.stream)) return false;
+  std::vector<CUevent>& spare = spare_of(tracked);
   CUevent event = nullptr;
   if (!spare.empty()) {
     event = spare.back();
@@ -220,21 +220,21 @@ bool Streams::close(Use use) {
     health_.answered("cuEventCreate", result);
     if (result != CUDA_SUCCESS) return false;
   }
-  uint64_t epoch = entry.open.fetch_add(1, std::memory_order_seq_cst);
+  uint64_t epoch = tracked.open.fetch_add(1, std::memory_order_seq_cst);
   const CUresult result =
-      FIRN_CANARY(1) ? CUDA_SUCCESS : driver_.event_record(event, entry.stream);
+      FIRN_CANARY(1) ? CUDA_SUCCESS : driver_.event_record(event, tracked.stream);
   if (!about_captures(result)) health_.answered("cuEventRecord", result);
   if (result != CUDA_SUCCESS) {
     spare.push_back(event);
     return false;  // the number is spent; a later event closes this epoch too
   }
   // A capture that has begun meanwhile may contain the event: querying it would spoil the capture.
-  if (captured(entry.stream)) {
+  if (captured(tracked.stream)) {
     if (driver_.event_destroy(event) != CUDA_SUCCESS) unwanted_.push_back(event);
     return false;
   }
-  entry.closed.push_back({epoch, event});  // (may throw: then no event is known to lie behind it)
-  entry.recorded = epoch;
+  tracked.closed.push_back({epoch, event});  // (may throw: then no event is known to lie behind it)
+  tracked.recorded = epoch;
   ++pending_;
   return use.epoch() <= epoch;
 }
@@ -244,10 +244,10 @@ Result<void> Streams::order(unsigned index, Use use) {
   if (health_.dead()) return health_.error();
   const bool closed = close(use);
   // A graph knows nothing of work outside itself: a capture that were to wait would be invalid.
-  if (closed && !no_handle(*entries_[index]) && !captured(handle(index))) {
-    for (const Closed& later : entries_[use.stream()]->closed) {
+  if (closed && !no_handle(*tracked_[index]) && !captured(handle(index))) {
+    for (const Closed& later : tracked_[use.stream()]->closed) {
       if (later.epoch < use.epoch()) continue;
-      OtherContext other(driver_, entries_[index]->context);  // whose default stream it may be
+      OtherContext other(driver_, tracked_[index]->context);  // whose default stream it may be
       if (driver_.stream_wait_event(handle(index), later.event, 0) == CUDA_SUCCESS) return {};
       break;
     }
@@ -256,34 +256,34 @@ Result<void> Streams::order(unsigned index, Use use) {
 }
 
 bool Streams::ask(Use use) {
-  Entry& entry = *entries_[use.stream()];
+  Tracked& tracked = *tracked_[use.stream()];
   if (over(use)) return true;
-  if (health_.dead() || no_handle(entry)) return false;
-  OtherContext other(driver_, entry.context);
-  if (captured(entry.stream)) return false;
+  if (health_.dead() || no_handle(tracked)) return false;
+  OtherContext other(driver_, tracked.context);
+  if (captured(tracked.stream)) return false;
   // The number first, so that everything at or below it was enqueued before the question.
-  const uint64_t epoch = entry.open.fetch_add(1, std::memory_order_seq_cst);
-  const CUresult result = driver_.stream_query(entry.stream);
+  const uint64_t epoch = tracked.open.fetch_add(1, std::memory_order_seq_cst);
+  const CUresult result = driver_.stream_query(tracked.stream);
   if (result != CUDA_ERROR_NOT_READY && !about_captures(result))
     health_.answered("cuStreamQuery", result);
   if (result != CUDA_SUCCESS) return false;
-  entry.done.store(epoch, std::memory_order_release);
+  tracked.done.store(epoch, std::memory_order_release);
   return true;
 }
 
 bool Streams::poll() {
   bool any = false;
   for (unsigned i = 0; pending_ > 0 && i < count(); ++i) {
-    Entry& entry = *entries_[i];
-    while (!entry.closed.empty() && !health_.dead()) {
-      const CUresult result = driver_.event_query(entry.closed.front().event);
+    Tracked& tracked = *tracked_[i];
+    while (!tracked.closed.empty() && !health_.dead()) {
+      const CUresult result = driver_.event_query(tracked.closed.front().event);
       if (result == CUDA_ERROR_NOT_READY || about_captures(result)) break;
       health_.answered("cuEventQuery", result);
       if (result != CUDA_SUCCESS && !FIRN_CANARY(3)) break;
-      if (entry.closed.front().epoch > entry.done.load(std::memory_order_relaxed))
-        entry.done.store(entry.closed.front().epoch, std::memory_order_release);
-      spare_of(entry).push_back(entry.closed.front().event);
-      entry.closed.pop_front();
+      if (tracked.closed.front().epoch > tracked.done.load(std::memory_order_relaxed))
+        tracked.done.store(tracked.closed.front().epoch, std::memory_order_release);
+      spare_of(tracked).push_back(tracked.closed.front().event);
+      tracked.closed.pop_front();
       --pending_;
       any = true;
     }
@@ -294,34 +294,34 @@ bool Streams::poll() {
 Result<void> Streams::wait(Use use) {
   if (over(use)) return {};
   if (health_.dead()) return health_.error();
-  Entry& entry = *entries_[use.stream()];
+  Tracked& tracked = *tracked_[use.stream()];
   if (close(use)) {
-    for (const Closed& closed : entry.closed) {
+    for (const Closed& closed : tracked.closed) {
       if (closed.epoch < use.epoch()) continue;
       CUresult result = driver_.event_synchronize(closed.event);
       if (result != CUDA_SUCCESS) return health_.failed("cuEventSynchronize", result);
       // Known from here, whatever a query would answer now.
-      entry.done.store(closed.epoch, std::memory_order_release);
+      tracked.done.store(closed.epoch, std::memory_order_release);
       return {};
     }
     if (over(use)) return {};
   }
-  OtherContext other(driver_, entry.context);
+  OtherContext other(driver_, tracked.context);
   CUresult answer = CUDA_SUCCESS;
-  if (entry.may_end.load(std::memory_order_acquire) || captured(entry.stream, &answer)) {
+  if (tracked.may_end.load(std::memory_order_acquire) || captured(tracked.stream, &answer)) {
     if (answer != CUDA_SUCCESS && !about_captures(answer))
       return health_.failed("cuStreamIsCapturing", answer);
     return make_error(Code::driver, 0,
-                      entry.may_end.load(std::memory_order_acquire)
+                      tracked.may_end.load(std::memory_order_acquire)
                           ? "the stream may have ended: Firn cannot wait for it alone"
                           : "a capture is under way: Firn cannot wait for its work");
   }
   // No event to be had: raise the number first, so that everything at or below it was enqueued
   // before the stream is waited for.
-  uint64_t epoch = entry.open.fetch_add(1, std::memory_order_seq_cst);
-  CUresult result = driver_.stream_synchronize(entry.stream);
+  uint64_t epoch = tracked.open.fetch_add(1, std::memory_order_seq_cst);
+  CUresult result = driver_.stream_synchronize(tracked.stream);
   if (result != CUDA_SUCCESS) return health_.failed("cuStreamSynchronize", result);
-  entry.done.store(epoch, std::memory_order_release);
+  tracked.done.store(epoch, std::memory_order_release);
   return {};
 }
 

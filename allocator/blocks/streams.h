@@ -50,9 +50,9 @@ class Streams {
   /// The stream may be destroyed by its owner, unseen, while blocks still name it: from here its
   /// handle is not passed to the driver any more. Its work is over when the device's is: see
   /// DeviceWait.
-  void may_end(unsigned index) { entries_[index]->may_end.store(true, std::memory_order_release); }
+  void may_end(unsigned index) { tracked_[index]->may_end.store(true, std::memory_order_release); }
   bool may_end_known(unsigned index) const {
-    return entries_[index]->may_end.load(std::memory_order_acquire);
+    return tracked_[index]->may_end.load(std::memory_order_acquire);
   }
   /// The stream is about to be destroyed: an event behind its work stands for it, and its handle is
   /// not passed to the driver until used() reports a later stream that has it. If the event is
@@ -61,21 +61,23 @@ class Streams {
   /// As ends(), for all streams of another context, whose work is over: its events go, too.
   void context_ends(CUcontext context);
   /// Operators enqueue work on it beside their own stream: it may wait for another process.
-  void set_aside(unsigned index) { entries_[index]->aside.store(true, std::memory_order_relaxed); }
-  bool aside(unsigned index) const { return entries_[index]->aside.load(std::memory_order_relaxed); }
+  void set_aside(unsigned index) { tracked_[index]->aside.store(true, std::memory_order_relaxed); }
+  bool aside(unsigned index) const {
+    return tracked_[index]->aside.load(std::memory_order_relaxed);
+  }
   /// The program enqueues work on the stream. Lock-free.
   void used(unsigned index) {
-    if (entries_[index]->ended.load(std::memory_order_relaxed))
-      entries_[index]->ended.store(false, std::memory_order_release);
+    if (tracked_[index]->ended.load(std::memory_order_relaxed))
+      tracked_[index]->ended.store(false, std::memory_order_release);
   }
 
   /// The use that work enqueued before this call on the stream belongs to. Lock-free.
   Use now(unsigned index) const {
-    return Use::make(index, entries_[index]->open.load(std::memory_order_acquire));
+    return Use::make(index, tracked_[index]->open.load(std::memory_order_acquire));
   }
   /// Is the use known to be over? Lock-free; poll() learns more.
   bool over(Use use) const {
-    return !use || use.epoch() <= entries_[use.stream()]->done.load(std::memory_order_acquire);
+    return !use || use.epoch() <= tracked_[use.stream()]->done.load(std::memory_order_acquire);
   }
   /// Makes sure that an event lies behind the use, so that it can become over. False when the
   /// driver refused (tried again at the next call), or a capture is under way there. Of a stream
@@ -127,10 +129,10 @@ class Streams {
 
   /// The key of find().
   CUstream key(unsigned index) const {
-    return entries_[index]->key.load(std::memory_order_relaxed);
+    return tracked_[index]->key.load(std::memory_order_relaxed);
   }
   CUstream handle(unsigned index) const {
-    return entries_[index]->stream.load(std::memory_order_relaxed);
+    return tracked_[index]->stream.load(std::memory_order_relaxed);
   }
   unsigned count() const { return count_.load(std::memory_order_acquire); }
   /// True while events are recorded and not yet seen complete.
@@ -143,7 +145,7 @@ class Streams {
     uint64_t epoch;
     CUevent event;
   };
-  struct Entry {
+  struct Tracked {
     std::atomic<CUstream> stream{nullptr};  // the handle
     std::atomic<CUstream> key{nullptr};     // for find(): see key_of()
     CUcontext context = nullptr;   // another device's; null: the engine's own
@@ -160,24 +162,26 @@ class Streams {
   };
   /// Is it being captured into a graph, or does the driver refuse to say?
   bool captured(CUstream stream, CUresult* answer = nullptr) const;
-  bool ask_for_device_wait(Entry& entry);
-  bool close_ended(Entry& entry);
+  bool ask_for_device_wait(Tracked& tracked);
+  bool close_ended(Tracked& tracked);
   int reuse_ended();
   void list_ended(unsigned index);
   void enter(unsigned index, CUstream key);
-  bool no_handle(const Entry& entry) const {
-    return entry.may_end.load(std::memory_order_acquire) ||
-           entry.ended.load(std::memory_order_acquire);
+  bool no_handle(const Tracked& tracked) const {
+    return tracked.may_end.load(std::memory_order_acquire) ||
+           tracked.ended.load(std::memory_order_acquire);
   }
-  std::vector<CUevent>& spare_of(Entry& entry) { return entry.context ? entry.spare : spare_; }
+  std::vector<CUevent>& spare_of(Tracked& tracked) {
+    return tracked.context ? tracked.spare : spare_;
+  }
 
   const Driver& driver_;
   DeviceHealth& health_;
-  // Index + 1, open addressing; left: a removed entry.
+  // Index + 1, open addressing; left: a removed stream.
   static constexpr uint32_t left = UINT32_MAX;
   std::array<std::atomic<uint32_t>, 2 * capacity> slots_{};
   std::deque<unsigned> ended_;  // oldest first; some are in use again
-  std::array<std::unique_ptr<Entry>, capacity> entries_;
+  std::array<std::unique_ptr<Tracked>, capacity> tracked_;
   std::atomic<unsigned> count_{0};
   std::vector<CUevent> spare_;
   std::vector<CUevent> unwanted_;  // events that the driver refused to destroy

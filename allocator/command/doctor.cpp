@@ -92,7 +92,7 @@ Json describe_hugepages(const MachineReport& machine) {
   Json report = {{"hugetlb_bytes", machine.hugetlb_bytes},
                  {"hugetlb_free_bytes", machine.hugetlb_free_bytes},
                  {"transparent", machine.transparent}};
-  Result<StagingRegion> staging = StagingRegion::create(probe_bytes);
+  Result<StagingMemory> staging = StagingMemory::create(probe_bytes);
   report["staging"] = staging ? staging->pages() : "none";
   report["why"] = staging ? "" : one_line(staging.error().text);
   return report;

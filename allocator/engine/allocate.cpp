@@ -1,5 +1,5 @@
 // Allocation: the stream's ready blocks first, without a lock; then frames for a large block, a
-// place in one of the stream's segments for a small one (small.cpp).
+// room in one of the stream's segments for a small one (small.cpp).
 #include <algorithm>
 
 #include <fmt/format.h>

@@ -94,13 +94,13 @@ Result<void> EngineImpl::start() {
 
 Block* EngineImpl::block_at(uint64_t address) const {
   if (!arena_->contains(address)) return nullptr;
-  uint32_t entry = arena_->at(address);
-  if (entry == 0) return nullptr;
-  if (!(entry & SmallBlocks::segment_mark)) {
-    Block* block = large_at(entry, address);
+  uint32_t number = arena_->at(address);
+  if (number == 0) return nullptr;
+  if (!(number & SmallBlocks::segment_mark)) {
+    Block* block = large_at(number, address);
     return block && address - block->address < block->mapped_bytes() ? block : nullptr;
   }
-  return small_blocks_.at(entry, address, table_);
+  return small_blocks_.at(number, address, table_);
 }
 
 Block* EngineImpl::live_at(const void* pointer, bool exact) const {

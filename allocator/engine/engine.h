@@ -351,7 +351,7 @@ class Engine {
   virtual bool prepare_host() = 0;
   virtual bool host_due() const = 0;
   /// If host memory is short (`pressed`): writes what it keeps to the store, or drops it if valid
-  /// elsewhere, and gives an empty region back to the system; true: one was. Called now and then;
+  /// elsewhere, and gives an empty extent back to the system; true: one was. Called now and then;
   /// if not pressed, stops what was begun. May wait for the store.
   virtual bool give_host_back(bool pressed) = 0;
   /// True while something is in flight or a prefetch waits: pump() is due again soon.

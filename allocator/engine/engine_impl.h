@@ -168,7 +168,7 @@ class EngineImpl final : public Engine,
   Block* block_at(uint64_t address) const;
   Block* live_at(const void* pointer, bool exact) const;
   BlockInfo describe_block(const Block& block, uint64_t w) const;  // w: its word
-  Block* large_at(uint32_t entry, uint64_t address) const;  // hot.h; null: none
+  Block* large_at(uint32_t number, uint64_t address) const;  // hot.h; null: none
   bool pump_locked();
   void wait(Lock& lock, uint64_t ns);
   void await(Lock& lock, Use use);
@@ -236,8 +236,8 @@ class EngineImpl final : public Engine,
   Segment& segment_of(const Block& block) const {
     return small_blocks_.segment(arena_->at(block.address));
   }
-  Block* whole_at(uint32_t entry, uint64_t address, Seen seen) const;  // hot.h
-  Result<Hold> touch_small(uint32_t entry, uint64_t address, CUstream stream, Access access,
+  Block* whole_at(uint32_t number, uint64_t address, Seen seen) const;  // hot.h
+  Result<Hold> touch_small(uint32_t number, uint64_t address, CUstream stream, Access access,
                            Seen seen);
   void begin_watching();
   void make_whole(uint32_t index);
@@ -323,7 +323,7 @@ class EngineImpl final : public Engine,
   std::optional<PieceRef> next_write() override;
   std::vector<PieceRef> give_up_writes() override;
   bool leaves_host(const Block& block) const override;
-  std::string history(const Block& block) const override;
+  std::string last_events(const Block& block) const override;
 
   // lifetimes.cpp
   uint64_t tick() const;                       // hot.h, as the next three

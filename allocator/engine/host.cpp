@@ -1,4 +1,4 @@
-// Host memory as a place to keep, when every next use is known: which copies go on to the store,
+// Host memory as a tier to keep, when every next use is known: which copies go on to the store,
 // which come back from there ahead of their use, and which give way. The same decision as for the
 // device (lifetimes/decide.h), one level up: device and host memory together are the memory, the
 // store is elsewhere.
@@ -54,7 +54,7 @@ bool EngineImpl::give_host_back(bool pressed) {
   if (abandoned_) return false;
   Entered context(*this);
   if (!can_use(context)) return false;
-  std::optional<HostTier::Extent> region;
+  std::optional<HostTier::Extent> extent;
   {
     Lock lock(mutex_);
     if (!pressed) {
@@ -65,10 +65,10 @@ bool EngineImpl::give_host_back(bool pressed) {
     (void)host_.close_one();
     if (!host_.closing()) return false;
     movement_.host_copies().drop_closed(live_);  // (The rest is written.)
-    region = host_.take_closed();
+    extent = host_.take_closed();
   }
-  if (!region) return false;
-  host_.give(std::move(*region));
+  if (!extent) return false;
+  host_.give(std::move(*extent));
   clock_.notify();
   Lock lock(mutex_);
   trouble("Firn gives host memory back because the machine or the container is short of it "

@@ -24,15 +24,15 @@ inline uint64_t EngineImpl::note(EventKind kind, const Block& block) {
   return ring_->push(kind, block.index) + ticks_.load(std::memory_order_relaxed);
 }
 
-inline Block* EngineImpl::large_at(uint32_t entry, uint64_t address) const {
-  if (!(entry & region_mark)) [[likely]]
-    return &table_[entry - 1];
-  return placed_.region(entry & ~region_mark)->at(address, table_);
+inline Block* EngineImpl::large_at(uint32_t number, uint64_t address) const {
+  if (!(number & region_mark)) [[likely]]
+    return &table_[number - 1];
+  return placed_.region(number & ~region_mark)->at(address, table_);
 }
 
 /// See SmallBlocks::whole_at(); a use proves a small block as it proves a large one.
-inline Block* EngineImpl::whole_at(uint32_t entry, uint64_t address, Seen seen) const {
-  return small_blocks_.whole_at(entry, address, table_, seen == Seen::always);
+inline Block* EngineImpl::whole_at(uint32_t number, uint64_t address, Seen seen) const {
+  return small_blocks_.whole_at(number, address, table_, seen == Seen::always);
 }
 
 inline ReadyBlocks& EngineImpl::ready(unsigned stream) const {

@@ -50,8 +50,8 @@ bool EngineImpl::leaves_host(const Block& block) const {
   return options_.baseline && options_.baseline->leaves_host(block);
 }
 
-std::string EngineImpl::history(const Block& block) const {
-  return net_ ? net_->history_words(block, clock_.now_ns()) : std::string();
+std::string EngineImpl::last_events(const Block& block) const {
+  return net_ ? net_->events_words(block, clock_.now_ns()) : std::string();
 }
 
 }  // namespace firn

@@ -1,4 +1,4 @@
-// firn_verify's record beside an engine: each block's recent history, with who caused it, for the
+// firn_verify's record beside an engine: each block's recent events, with who caused it, for the
 // report when a block was written without a reported use.
 //
 // Owns: the histories. Lock: its own, taken by note() in any thread.
@@ -26,7 +26,7 @@ class Net {
   /// `event` and `detail` are literals.
   void note(const Block& block, uint64_t now_ns, const char* event, const char* detail);
   /// The block's recent events, the last one last, one line each.
-  std::string history_words(const Block& block, uint64_t now_ns);
+  std::string events_words(const Block& block, uint64_t now_ns);
 
   std::atomic<EngineObserver*> observer{nullptr};  // see EngineObserver::doing()
 
@@ -37,12 +37,12 @@ class Net {
     const char* detail = "";
     std::string who;
   };
-  struct History {
+  struct BlockEvents {
     std::array<Event, remembered> events;
     size_t count = 0;
   };
   RankedMutex<Rank::net> mutex_;
-  std::unordered_map<uint32_t, History> of_;  // by descriptor
+  std::unordered_map<uint32_t, BlockEvents> of_;  // by descriptor
 };
 
 }  // namespace firn

@@ -47,9 +47,9 @@ void EngineImpl::make_whole(uint32_t index) {
   segment.whole.store(whole, std::memory_order_release);
 }
 
-Result<Hold> EngineImpl::touch_small(uint32_t entry, uint64_t address, CUstream stream,
+Result<Hold> EngineImpl::touch_small(uint32_t number, uint64_t address, CUstream stream,
                                      Access access, Seen seen) {
-  Block* whole = whole_at(entry, address, seen);
+  Block* whole = whole_at(number, address, seen);
   if (!whole) return Hold{};
   const uint64_t blocked =
       word::unsettled | word::freed | (access == Access::write ? word::copies : 0);
@@ -130,7 +130,8 @@ void EngineImpl::take_back(Block& whole) {
   if (copied) {
     movement_.drop_copies(whole);
   } else {
-    if (options_.guard) (void)movement_.open_guarded(whole);  // (Its copies are gone, for want of memory.)
+    // (Copies that are gone, for want of host memory, left it read-only.)
+    if (options_.guard) (void)movement_.open_guarded(whole);
     whole.word.clear(word::copies);
   }
   if (segment.aside) small_blocks_.open(segment, table_);

@@ -13,10 +13,10 @@ namespace firn {
 Result<Hold> EngineImpl::touch(const void* pointer, CUstream stream, Access access, Seen seen) {
   auto address = reinterpret_cast<uint64_t>(pointer);
   if (!arena_->contains(address)) return Hold{};
-  uint32_t entry = arena_->at(address);
-  if (entry == 0) return Hold{};
-  if (entry & SmallBlocks::segment_mark) return touch_small(entry, address, stream, access, seen);
-  Block* found = large_at(entry, address);
+  uint32_t number = arena_->at(address);
+  if (number == 0) return Hold{};
+  if (number & SmallBlocks::segment_mark) return touch_small(number, address, stream, access, seen);
+  Block* found = large_at(number, address);
   if (!found) return Hold{};
   Block& block = *found;
   uint64_t blocked = word::unsettled | word::freed;

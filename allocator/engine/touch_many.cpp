@@ -24,10 +24,11 @@ size_t EngineImpl::touch_many(std::span<const uint64_t> addresses, Access access
   size_t done = 0;
   for (; done < addresses.size(); ++done) {
     if (!arena_->contains(addresses[done])) continue;
-    const uint32_t entry = arena_->at(addresses[done]);
-    if (entry == 0) continue;
-    const bool small = entry & SmallBlocks::segment_mark;
-    Block* found = small ? whole_at(entry, addresses[done], seen) : large_at(entry, addresses[done]);
+    const uint32_t number = arena_->at(addresses[done]);
+    if (number == 0) continue;
+    const bool small = number & SmallBlocks::segment_mark;
+    Block* found =
+        small ? whole_at(number, addresses[done], seen) : large_at(number, addresses[done]);
     if (!found) continue;
     Block& block = *found;
     const Hold* end = holds + held;

@@ -116,7 +116,7 @@ void HostTier::prepare(Ahead& ahead) const {
 }
 
 void HostTier::make(Ahead& ahead) const {
-  Result<StagingRegion> memory = StagingRegion::create(ahead.bytes, no_bytes_, node_);
+  Result<StagingMemory> memory = StagingMemory::create(ahead.bytes, no_bytes_, node_);
   if (!memory) {
     ahead.trouble = "the system refused host memory for staging: " + describe(memory.error()) +
                     "; firn_host sets how much Firn requests";
@@ -132,7 +132,7 @@ void HostTier::make(Ahead& ahead) const {
   ahead.registered = pin();
   if (!ahead.registered && memory->pages() == std::string_view("hugetlb")) {
     // Pages that the driver cannot pin may fail for us too: an access would raise SIGBUS.
-    Result<StagingRegion> ordinary = StagingRegion::create(ahead.bytes, false, node_, false);
+    Result<StagingMemory> ordinary = StagingMemory::create(ahead.bytes, false, node_, false);
     if (ordinary) {
       memory = std::move(ordinary);
       if (ahead_) memory->populate();

@@ -63,7 +63,7 @@ class HostTier {
   struct Ahead {
     uint64_t bytes = 0;  // 0: none is due
     uint64_t own_bytes = 0, shared_bytes = 0;  // claimed for it; given back where it is refused
-    std::optional<StagingRegion> memory;
+    std::optional<StagingMemory> memory;
     bool registered = false;
     std::string trouble;
   };
@@ -79,7 +79,7 @@ class HostTier {
   void look_again(uint64_t now_ns);
 
   struct Extent {
-    StagingRegion memory;
+    StagingMemory memory;
     bool registered;
     uint64_t own_bytes, shared_bytes;  // claimed for it
   };

@@ -16,7 +16,7 @@
 namespace firn {
 
 namespace {
-// The first difference, and the number of places that differ.
+// The first difference, and the number of bytes that differ.
 std::pair<size_t, size_t> differences(const std::byte* one, const std::byte* other, size_t bytes) {
   if (std::memcmp(one, other, bytes) == 0) return {bytes, 0};
   size_t first = bytes, count = 0;
@@ -69,7 +69,7 @@ bool Movement::left_unwritten(Block& block, Span& span) {
                     block.address, size_t{block.requested}, span.begin * page_bytes,
                     span.pages * page_bytes, where,
                     last ? static_cast<const void*>(streams_.handle(last.stream())) : nullptr,
-                    owner_.history(block)));
+                    owner_.last_events(block)));
     drop_piece(piece);
     all = false;
   }

@@ -64,7 +64,7 @@ class HostCopies {
   bool drop_stored();
   /// On the device too, and not in the store.
   bool drop_resident();
-  /// All copies in the region that host memory gives back, where their bytes are valid elsewhere.
+  /// All copies in the extent that host memory gives back, where their bytes are valid elsewhere.
   void drop_closed(std::span<Block* const> blocks);
 
   struct GiveWay {

@@ -102,7 +102,7 @@ class Movement {
     /// Does the block's copy in host memory go once the store has it?
     virtual bool leaves_host(const Block& block) const = 0;
     /// The block's last events, for the report of a write that was not seen.
-    virtual std::string history(const Block& block) const = 0;
+    virtual std::string last_events(const Block& block) const = 0;
   };
 
   struct Options {

@@ -306,7 +306,7 @@ Result<std::unique_ptr<CipherStoreCore::Buffer>> CipherStoreCore::take_buffer(
 Result<std::unique_ptr<CipherStoreCore::Buffer>> CipherStoreCore::make_buffer(size_t bytes) {
   try {
     auto buffer = std::make_unique<Buffer>();
-    Result<StagingRegion> memory = StagingRegion::create(bytes, false, -1, false);
+    Result<StagingMemory> memory = StagingMemory::create(bytes, false, -1, false);
     if (!memory) return memory.error();
     buffer->memory = std::move(*memory);
     Result<void> attached = lower_->attach_staging(buffer->memory->bytes());

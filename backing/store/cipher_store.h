@@ -51,7 +51,7 @@ class CipherStoreCore {
 
  private:
   struct Buffer {
-    std::optional<StagingRegion> memory;
+    std::optional<StagingMemory> memory;
   };
   struct Request {
     enum class Step : uint8_t { waits, under_way, below };  // for a thread; at one; the store below

@@ -55,8 +55,8 @@ Result<void> measure(Store& store, size_t bytes, DirReport& report) {
     if (!slot) return slot.error();
     slots.push_back(*slot);
   }
-  Result<StagingRegion> staging =
-      StagingRegion::create(std::min(pieces_most, slots.size()) * piece_bytes);
+  Result<StagingMemory> staging =
+      StagingMemory::create(std::min(pieces_most, slots.size()) * piece_bytes);
   if (!staging) return staging.error();
   std::span<std::byte> memory = staging->bytes();
   for (size_t i = 0; i < memory.size(); i += sizeof(uint64_t)) {  // not zeros: some disks see those

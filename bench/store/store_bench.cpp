@@ -72,7 +72,7 @@ bool measure(const char* dir, StoreOptions::Kind kind, size_t piece_bytes, size_
     fmt::print(stderr, "{}\n", describe(store.error()));
     return false;
   }
-  Result<StagingRegion> staging = StagingRegion::create(piece_bytes * in_flight);
+  Result<StagingMemory> staging = StagingMemory::create(piece_bytes * in_flight);
   if (!staging) return false;
   std::span<std::byte> memory = staging->bytes();
   uint64_t word = 1;

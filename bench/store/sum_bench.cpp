@@ -20,8 +20,8 @@ constexpr size_t all_bytes = 256u << 20;
 
 /// Staging as the store has it, filled.
 std::byte* memory() {
-  static const StagingRegion region = [] {
-    Result<StagingRegion> made = StagingRegion::create(2 * all_bytes);
+  static const StagingMemory region = [] {
+    Result<StagingMemory> made = StagingMemory::create(2 * all_bytes);
     if (!made) {
       std::fprintf(stderr, "sum_bench: %s\n", describe(made.error()).c_str());
       std::exit(1);

@@ -20,9 +20,9 @@ class Descriptor {
   /// Takes `fd` over and moves it to a number of 512 or more, or as high as RLIMIT_NOFILE lets; it
   /// stays where it is when there is none. Negative: none. Keeps errno.
   explicit Descriptor(int fd);
-  Descriptor(Descriptor&& other) noexcept : entry_(std::exchange(other.entry_, nullptr)) {}
+  Descriptor(Descriptor&& other) noexcept : cell_(std::exchange(other.cell_, nullptr)) {}
   Descriptor& operator=(Descriptor&& other) noexcept {
-    std::swap(entry_, other.entry_);
+    std::swap(cell_, other.cell_);
     return *this;
   }
   /// Closes it, if it is still ours.
@@ -48,8 +48,8 @@ class Descriptor {
  private:
   friend struct DescriptorTable;
   int named(const char* path) const;
-  struct Entry;
-  Entry* entry_ = nullptr;  // in the table, which never shrinks
+  struct Cell;
+  Cell* cell_ = nullptr;  // in the table, which never shrinks
 };
 
 /// From here on the calling thread, and threads that it starts, have an empty table of descriptors

@@ -37,7 +37,7 @@ enum class Rank : unsigned char {
   recorder,       // the record of the program
   device_times,   // and the events around it
   copy_gate,
-  net,            // firn_verify's history
+  net,            // firn_verify's last events
   trace,          // rows that are not written yet
   clock,          // the wall clock: to be woken
   slow_work,      // reports of work that takes long

@@ -24,7 +24,7 @@ namespace firn {
 /// Granularity of slots and alignment of every staging address and length given to a store.
 inline constexpr size_t store_alignment = 4096;
 
-/// A place in a spill file. Value type; 0 is "none". Valid from reserve() until discard().
+/// Room in a spill file. Value type; 0 is "none". Valid from reserve() until discard().
 struct Slot {
   uint32_t id = 0;
   explicit operator bool() const { return id != 0; }
@@ -73,14 +73,14 @@ class Store {
  public:
   virtual ~Store() = default;  // waits for I/O in flight; files vanish with their descriptors
 
-  /// Makes `region` (store_alignment-aligned, mapped until detach_staging()) usable for I/O,
+  /// Makes `staging` (store_alignment-aligned, mapped until detach_staging()) usable for I/O,
   /// registered with the kernel where that is allowed; where it is not (ENOMEM by memlock), I/O
-  /// works unregistered and stats().why says so. Buffers given to write/read lie in such a region.
-  virtual Result<void> attach_staging(std::span<std::byte> region) = 0;
+  /// works unregistered and stats().why says so. Buffers given to write/read lie in such staging.
+  virtual Result<void> attach_staging(std::span<std::byte> staging) = 0;
 
-  /// Detaches a region given to attach_staging(), with no request in it: when this returns, the
+  /// Detaches staging given to attach_staging(), with no request in it: when this returns, the
   /// kernel holds none of its pages. May wait for I/O of others. Not under a lock that I/O needs.
-  virtual void detach_staging(std::span<std::byte> region) { (void)region; }
+  virtual void detach_staging(std::span<std::byte> staging) { (void)staging; }
 
   /// Reserves room for `bytes` (> 0, a multiple of store_alignment; at most 1 GiB). no_space when
   /// no directory can grow, io while all that could rest after errors; then nothing was changed.
@@ -104,7 +104,7 @@ class Store {
   /// Withdraws a request that has not begun: true, and no completion will come. False: it will.
   virtual bool cancel(unsigned queue, uint64_t tag) = 0;
 
-  /// Gives the slot back. Allowed with its I/O in flight: the place is reused only afterwards, and
+  /// Gives the slot back. Allowed with its I/O in flight: the room is reused only afterwards, and
   /// the completion still comes.
   virtual void discard(Slot slot) = 0;
 
@@ -201,7 +201,7 @@ struct SimulatedStoreOptions {
   // other; a transfer is short, and is continued.
   double misdirected_read_rate = 0, stale_read_rate = 0, late_rate = 0, short_rate = 0;
   uint64_t late_ns_most = 1'000'000;
-  // A write is reported done but was lost, or half done, or went to another slot's place: the
+  // A write is reported done but was lost, or half done, or went to another slot's room: the
   // slot's bytes are gone for good, and its reads are Code::corrupt.
   double lost_write_rate = 0, torn_rate = 0, misdirected_write_rate = 0;
   // Between these times on the clock every read, every write is EIO; reserve() is no_space.
@@ -218,7 +218,7 @@ class SimulatedStore : public Store {
   virtual SimulatedFaults faults() const { return {}; }
   /// Requests that are taken and not yet polled.
   virtual size_t in_flight(unsigned queue) const { return (void)queue, 0; }
-  /// The disk's bytes at the slot's place; empty where nothing was written.
+  /// The disk's bytes in the slot's room; empty where nothing was written.
   virtual std::span<const std::byte> contents(Slot slot) const {
     (void)slot;
     return {};
@@ -231,24 +231,24 @@ std::unique_ptr<SimulatedStore> open_simulated_store(const SimulatedStoreOptions
 /// Page-aligned anonymous memory for staging: hugetlb pages where the system has them and gives
 /// them now (a cgroup's limit shows at the first access only, as SIGBUS), else transparent huge
 /// pages. Neither a forked child nor a core file has it. Freed by the destructor.
-class StagingRegion {
+class StagingMemory {
  public:
   /// `reserve_only`: addresses without memory, for simulation in which no bytes move. `node`: the
   /// memory node to prefer; -1, or where the system refuses: the one that the kernel chooses.
   /// `huge`: hugetlb pages may be taken.
-  static Result<StagingRegion> create(size_t bytes, bool reserve_only = false, int node = -1,
+  static Result<StagingMemory> create(size_t bytes, bool reserve_only = false, int node = -1,
                                       bool huge = true);
   /// Has the kernel find all of its pages now, and not at the first access to each.
   void populate();
-  StagingRegion(StagingRegion&&) noexcept;
-  StagingRegion& operator=(StagingRegion&&) noexcept;
-  ~StagingRegion();
+  StagingMemory(StagingMemory&&) noexcept;
+  StagingMemory& operator=(StagingMemory&&) noexcept;
+  ~StagingMemory();
   std::span<std::byte> bytes() const { return bytes_; }
   const char* pages() const { return pages_; }  // "hugetlb" | "transparent" | "4 KiB" | "none"
   void abandon() { bytes_ = {}; }               // leaks on purpose (exit, fork)
 
  private:
-  StagingRegion() = default;
+  StagingMemory() = default;
   std::span<std::byte> bytes_;
   const char* pages_ = "";
 };

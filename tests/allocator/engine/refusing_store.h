@@ -18,10 +18,10 @@ class RefusingStore : public Store {
   bool tells_sums = true;
   unsigned reads = 0, writes = 0;  // that were asked for
 
-  Result<void> attach_staging(std::span<std::byte> region) override {
-    return store_.attach_staging(region);
+  Result<void> attach_staging(std::span<std::byte> staging) override {
+    return store_.attach_staging(staging);
   }
-  void detach_staging(std::span<std::byte> region) override { store_.detach_staging(region); }
+  void detach_staging(std::span<std::byte> staging) override { store_.detach_staging(staging); }
   Result<Slot> reserve(size_t bytes, bool wait) override {
     if (take(slots_busy)) return make_error(Code::busy, 0, "the file grows, in a test");
     return store_.reserve(bytes, wait);

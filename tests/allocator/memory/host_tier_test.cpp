@@ -285,7 +285,7 @@ TEST(HostMemory, none_is_made_while_some_is_to_be_given_back) {
 TEST(Staging, is_of_the_node_that_was_named) {
   int policy = -1;
   unsigned long nodes[16] = {};
-  Result<StagingRegion> memory = StagingRegion::create(4 * mib, false, 0);
+  Result<StagingMemory> memory = StagingMemory::create(4 * mib, false, 0);
   ASSERT_TRUE(memory);
   memory->populate();
   constexpr unsigned long by_address = 2;  // MPOL_F_ADDR

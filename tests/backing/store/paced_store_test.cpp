@@ -13,7 +13,7 @@ constexpr double mib_in_ms = double(1u << 20) * 1000;
 struct Paced {
   test::HandClock clock;
   std::unique_ptr<Store> store;
-  StagingRegion staging = std::move(*StagingRegion::create(16u << 20));
+  StagingMemory staging = std::move(*StagingMemory::create(16u << 20));
 
   explicit Paced(double lower_bytes_s = 1e15) {
     SimulatedStoreOptions options;

@@ -9,13 +9,13 @@ namespace {
 struct Disk {
   StepClock clock;
   std::unique_ptr<SimulatedStore> store;
-  std::unique_ptr<StagingRegion> staging;
+  std::unique_ptr<StagingMemory> staging;
 
   explicit Disk(SimulatedStoreOptions options) {
     options.clock = &clock;
     store = open_simulated_store(options);
     clock.store = store.get();
-    staging = std::make_unique<StagingRegion>(std::move(*StagingRegion::create(16u << 20)));
+    staging = std::make_unique<StagingMemory>(std::move(*StagingMemory::create(16u << 20)));
   }
   std::span<std::byte> piece(size_t number) {
     return staging->bytes().subspan(number << 20, 1u << 20);
@@ -84,7 +84,7 @@ TEST(SimulatedStore, without_bytes_only_time_passes) {
   SimulatedStoreOptions options = round_numbers();
   options.keep_bytes = false;
   Disk disk(options);
-  *disk.staging = std::move(*StagingRegion::create(16u << 20, true));  // to touch it is to die
+  *disk.staging = std::move(*StagingMemory::create(16u << 20, true));  // to touch it is to die
   EXPECT_STREQ(disk.staging->pages(), "none");
   Slot slot = *disk.store->reserve(1u << 20);
   EXPECT_FALSE(disk.store->read(0, slot, disk.piece(0), 1)) << "nothing was written";

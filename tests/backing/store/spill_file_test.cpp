@@ -124,7 +124,7 @@ TEST(SpillFile, two_stores_in_one_directory_do_not_meet) {
   TempDir dir;
   auto a = try_open(dir.path()), b = try_open(dir.path());
   ASSERT_TRUE(a && b);
-  Result<StagingRegion> staging = StagingRegion::create(4u << 20);
+  Result<StagingMemory> staging = StagingMemory::create(4u << 20);
   ASSERT_TRUE(staging);
   auto piece = [&](size_t i) { return staging->bytes().subspan(i << 20, 1u << 20); };
   Slot in_a = *(*a)->reserve(1u << 20), in_b = *(*b)->reserve(1u << 20);
@@ -155,18 +155,18 @@ TEST(ExamineDir, measures_and_leaves_nothing) {
   EXPECT_NE(missing->why.find("No such file"), std::string::npos) << missing->why;
 }
 
-TEST(StagingRegion, regions_are_never_neighbours) {
+TEST(StagingMemory, regions_are_never_neighbours) {
   // A range that crosses from one registration into the next is refused by drivers and rings.
-  std::vector<StagingRegion> regions;
+  std::vector<StagingMemory> regions;
   for (int i = 0; i < 8; ++i)
-    regions.push_back(std::move(*StagingRegion::create(4u << 20, i % 2 == 0)));
-  for (const StagingRegion& a : regions)
-    for (const StagingRegion& b : regions)
+    regions.push_back(std::move(*StagingMemory::create(4u << 20, i % 2 == 0)));
+  for (const StagingMemory& a : regions)
+    for (const StagingMemory& b : regions)
       EXPECT_NE(a.bytes().data() + a.bytes().size(), b.bytes().data());
 }
 
-TEST(StagingRegion, is_aligned_zeroed_and_hidden_from_children) {
-  Result<StagingRegion> region = StagingRegion::create(5u << 20);
+TEST(StagingMemory, is_aligned_zeroed_and_hidden_from_children) {
+  Result<StagingMemory> region = StagingMemory::create(5u << 20);
   ASSERT_TRUE(region) << describe(region.error());
   std::span<std::byte> bytes = region->bytes();
   EXPECT_EQ(bytes.size(), 5u << 20);
@@ -178,19 +178,19 @@ TEST(StagingRegion, is_aligned_zeroed_and_hidden_from_children) {
               return ::mincore(bytes.data(), 4096, &resident) == -1 && errno == ENOMEM ? 0 : 1;
             }),
             0);
-  EXPECT_FALSE(StagingRegion::create(0));
-  EXPECT_FALSE(StagingRegion::create(4097));
-  Result<StagingRegion> too_much = StagingRegion::create(size_t{1} << 60);
+  EXPECT_FALSE(StagingMemory::create(0));
+  EXPECT_FALSE(StagingMemory::create(4097));
+  Result<StagingMemory> too_much = StagingMemory::create(size_t{1} << 60);
   ASSERT_FALSE(too_much);
   EXPECT_EQ(too_much.error().code, Code::host_out_of_memory);
 }
 
-TEST(StagingRegion, moves_and_unmaps) {
+TEST(StagingMemory, moves_and_unmaps) {
   std::byte* data = nullptr;
   {
-    StagingRegion first = std::move(*StagingRegion::create(2u << 20));
+    StagingMemory first = std::move(*StagingMemory::create(2u << 20));
     data = first.bytes().data();
-    StagingRegion second = std::move(first);
+    StagingMemory second = std::move(first);
     EXPECT_TRUE(first.bytes().empty());
     EXPECT_EQ(second.bytes().data(), data);
     data[0] = std::byte{1};

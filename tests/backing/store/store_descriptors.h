@@ -129,10 +129,10 @@ class StoreDescriptors : public testing::TestWithParam<Case> {
     StoreOptions options = small_options(dirs_[0].path(), GetParam().kind);
     for (size_t i = 1; i < dirs; ++i) options.dirs.push_back(dirs_[i].path());
     Result<std::unique_ptr<Store>> opened = open_file_store(options, calls_);
-    Result<StagingRegion> staging = StagingRegion::create(2 * pieces * piece_bytes);
+    Result<StagingMemory> staging = StagingMemory::create(2 * pieces * piece_bytes);
     if (!opened || !staging) return false;
     it_.store = std::move(*opened);
-    it_.staging = std::make_unique<StagingRegion>(std::move(*staging));
+    it_.staging = std::make_unique<StagingMemory>(std::move(*staging));
     return true;
   }
   static bool told(const Error& error) {

@@ -80,7 +80,7 @@ TEST_P(StoreProcess, starts_no_thread_before_it_has_to) {
     std::unique_ptr<Store> store = open(dir_.path());
     CHECK_CHILD(store && store->reserve(4096));
     CHECK_CHILD(threads_named("firn-io") == 0 && threads_named("store_process") == before);
-    Result<StagingRegion> staging = StagingRegion::create(4u << 20);
+    Result<StagingMemory> staging = StagingMemory::create(4u << 20);
     CHECK_CHILD(staging && round_trip(*store, staging->bytes()));
     CHECK_CHILD(threads_named("firn-io") > 0);
     store.reset();
@@ -98,7 +98,7 @@ TEST_P(StoreProcess, killed_in_mid_io_leaves_no_file) {
   pid_t child = ::fork();
   if (child == 0) {
     std::unique_ptr<Store> store = open(dir_.path());
-    Result<StagingRegion> staging = StagingRegion::create(32u << 20);
+    Result<StagingMemory> staging = StagingMemory::create(32u << 20);
     if (!store || !staging || !store->attach_staging(staging->bytes())) ::_exit(1);
     std::vector<Slot> slots;
     for (uint64_t i = 0; i < 32; ++i) slots.push_back(*store->reserve(1u << 20));
@@ -126,7 +126,7 @@ TEST_P(StoreProcess, killed_in_mid_io_leaves_no_file) {
 TEST_P(StoreProcess, a_fork_in_mid_io_keeps_the_parents_bytes_right) {
   std::unique_ptr<Store> store = open(dir_.path());
   ASSERT_TRUE(store);
-  Result<StagingRegion> staging = StagingRegion::create(64u << 20);
+  Result<StagingMemory> staging = StagingMemory::create(64u << 20);
   ASSERT_TRUE(staging && store->attach_staging(staging->bytes()));
   auto piece = [&](size_t i) { return staging->bytes().subspan(i << 21, 2u << 20); };
   std::vector<Slot> slots;
@@ -176,7 +176,7 @@ TEST_P(StoreProcess, the_limit_on_file_sizes_kills_nobody) {
     rlimit some{8u << 20, RLIM_INFINITY};
     CHECK_CHILD(::setrlimit(RLIMIT_FSIZE, &some) == 0);
     std::unique_ptr<Store> store = open(dir_.path());
-    Result<StagingRegion> staging = StagingRegion::create(4u << 20);
+    Result<StagingMemory> staging = StagingMemory::create(4u << 20);
     CHECK_CHILD(store && staging);
     Result<Slot> first = store->reserve(4u << 20), second = store->reserve(4u << 20);
     CHECK_CHILD(first && second);
@@ -201,7 +201,7 @@ TEST_P(StoreProcess, a_full_disk_is_said_and_costs_nothing) {
     if (::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0) return cannot;
     if (::mount("firn", dir_.path().c_str(), "tmpfs", 0, "size=20m,mode=0700") != 0) return cannot;
     std::unique_ptr<Store> store = open(dir_.path());
-    Result<StagingRegion> staging = StagingRegion::create(2u << 20);
+    Result<StagingMemory> staging = StagingMemory::create(2u << 20);
     CHECK_CHILD(store && staging);
     std::vector<Slot> slots;
     Error full;
@@ -245,7 +245,7 @@ TEST(StoreFallback, io_uring_refused_is_threads) {
       CHECK_CHILD(store);
       CHECK_CHILD((*store)->stats().kind == "threads");
       CHECK_CHILD((*store)->stats().why.find(std::strerror(error)) != std::string::npos);
-      Result<StagingRegion> staging = StagingRegion::create(4u << 20);
+      Result<StagingMemory> staging = StagingMemory::create(4u << 20);
       CHECK_CHILD(staging && (*store)->attach_staging(staging->bytes()));
       CHECK_CHILD(round_trip(**store, staging->bytes()));
       options.kind = StoreOptions::Kind::io_uring;
@@ -265,7 +265,7 @@ TEST(StoreFallback, io_uring_refused_after_opening_is_threads) {
     Result<std::unique_ptr<Store>> store = open_store(options);
     CHECK_CHILD(store);
     if (!refuse_call(__NR_io_uring_setup, EPERM)) return cannot;
-    Result<StagingRegion> staging = StagingRegion::create(4u << 20);
+    Result<StagingMemory> staging = StagingMemory::create(4u << 20);
     CHECK_CHILD(staging && (*store)->attach_staging(staging->bytes()));
     CHECK_CHILD(round_trip(**store, staging->bytes()));
     CHECK_CHILD((*store)->stats().kind == "threads");
@@ -290,7 +290,7 @@ TEST(StoreFallback, a_region_that_is_refused_is_registered_nowhere) {
   options.dirs.push_back(other.path());
   expect_child_ok([&] {
     auto store = open_store(options);
-    Result<StagingRegion> staging = StagingRegion::create(4u << 20);
+    Result<StagingMemory> staging = StagingMemory::create(4u << 20);
     CHECK_CHILD(store && staging);
     const std::span<std::byte> bytes = staging->bytes();
     std::memset(bytes.data(), 1, bytes.size());
@@ -313,7 +313,7 @@ TEST(StoreFallback, little_memory_to_lock_is_said_and_works) {
     auto options = small_options(dir.path(), StoreOptions::Kind::io_uring);
     Result<std::unique_ptr<Store>> store = open_store(options);
     CHECK_CHILD(store);
-    Result<StagingRegion> staging = StagingRegion::create(16u << 20);
+    Result<StagingMemory> staging = StagingMemory::create(16u << 20);
     CHECK_CHILD(staging && (*store)->attach_staging(staging->bytes()));
     std::string why = (*store)->stats().why;
     CHECK_CHILD(why.find("not registered") != std::string::npos);
@@ -330,7 +330,7 @@ TEST(StoreFallback, enough_memory_to_lock_is_not_mentioned) {
   Result<std::unique_ptr<Store>> store =
       open_store(small_options(dir.path(), StoreOptions::Kind::io_uring));
   ASSERT_TRUE(store);
-  Result<StagingRegion> staging = StagingRegion::create(4u << 20);
+  Result<StagingMemory> staging = StagingMemory::create(4u << 20);
   ASSERT_TRUE(staging && (*store)->attach_staging(staging->bytes()));
   EXPECT_EQ((*store)->stats().why, "");
   EXPECT_TRUE(round_trip(**store, staging->bytes()));

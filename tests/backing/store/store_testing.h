@@ -133,7 +133,7 @@ class FaultyCalls : public FileCalls {
 struct OpenStore {
   StepClock steps;
   Clock* clock = &wall_clock();
-  std::unique_ptr<StagingRegion> staging;
+  std::unique_ptr<StagingMemory> staging;
   std::unique_ptr<Store> store;  // goes before the staging it uses
 
   std::span<std::byte> piece(size_t offset, size_t bytes) {
@@ -146,9 +146,9 @@ inline std::string kind_name(StoreOptions::Kind kind) {
 }
 
 inline void add_staging(OpenStore& open, size_t bytes) {
-  Result<StagingRegion> region = StagingRegion::create(bytes);
+  Result<StagingMemory> region = StagingMemory::create(bytes);
   ASSERT_TRUE(region) << describe(region.error());
-  open.staging = std::make_unique<StagingRegion>(std::move(*region));
+  open.staging = std::make_unique<StagingMemory>(std::move(*region));
   Result<void> attached = open.store->attach_staging(open.staging->bytes());
   ASSERT_TRUE(attached) << describe(attached.error());
 }

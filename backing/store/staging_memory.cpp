@@ -38,7 +38,7 @@ bool transparent_pages() {
          words.find("[madvise]") != std::string::npos;
 }
 
-/// Addresses for `bytes` at a multiple of huge_bytes, with a guard of huge_bytes behind: regions
+/// Addresses for `bytes` at a multiple of huge_bytes, with a guard of huge_bytes behind: pieces
 /// are never adjacent, so that no range given to a driver or a ring crosses from one registration
 /// into the next. Null with errno set on failure.
 std::byte* reserve_aligned(size_t bytes) {
@@ -58,7 +58,7 @@ std::byte* reserve_aligned(size_t bytes) {
 }
 
 /// Addresses for a simulation, as reserve_aligned() gives them, each above those before: which
-/// region is the lowest does not depend on the system's holes. Null where there are none left.
+/// piece is the lowest does not depend on the system's holes. Null where there are none left.
 std::byte* reserve_in_order(size_t bytes) {
   constexpr size_t all_bytes = size_t{1} << 40;
   static const uintptr_t all = [] {
@@ -110,7 +110,7 @@ std::byte* map_huge(size_t bytes, int node) {
 
 }  // namespace
 
-Result<StagingRegion> StagingRegion::create(size_t bytes, bool reserve_only, int node,
+Result<StagingMemory> StagingMemory::create(size_t bytes, bool reserve_only, int node,
                                             bool huge) {
   if (bytes == 0 || bytes % store_alignment != 0)
     return invalid("staging of " + std::to_string(bytes) + " bytes: not a multiple of 4 KiB");
@@ -124,39 +124,39 @@ Result<StagingRegion> StagingRegion::create(size_t bytes, bool reserve_only, int
   huge = data != nullptr && !reserve_only;
   if (!data) data = reserve_aligned(whole);
   if (!data) return refused("mmap");
-  StagingRegion region;
-  region.bytes_ = {data, bytes};  // unmapped by the destructor from here on
-  region.pages_ = "none";
-  if (reserve_only) return region;
+  StagingMemory memory;
+  memory.bytes_ = {data, bytes};  // unmapped by the destructor from here on
+  memory.pages_ = "none";
+  if (reserve_only) return memory;
   if (huge) {
-    region.pages_ = "hugetlb";
+    memory.pages_ = "hugetlb";
   } else {
     if (::mprotect(data, whole, protection) != 0) return refused("mprotect");
-    region.pages_ = transparent_pages() && ::madvise(data, whole, MADV_HUGEPAGE) == 0
+    memory.pages_ = transparent_pages() && ::madvise(data, whole, MADV_HUGEPAGE) == 0
                         ? "transparent"
                         : "4 KiB";
   }
   if (::madvise(data, whole, MADV_DONTFORK) != 0) return refused("madvise(MADV_DONTFORK)");
   (void)::madvise(data, whole, MADV_DONTDUMP);  // no weights in core files; refused by old kernels
   if (!huge) prefer_node(data, whole, node);
-  return region;
+  return memory;
 }
 
-void StagingRegion::populate() {
+void StagingMemory::populate() {
   // (Kernels before 5.14 refuse: then each page is found at its first access, as ever.)
   if (!bytes_.empty()) (void)::madvise(bytes_.data(), bytes_.size(), MADV_POPULATE_WRITE);
 }
 
-StagingRegion::StagingRegion(StagingRegion&& other) noexcept
+StagingMemory::StagingMemory(StagingMemory&& other) noexcept
     : bytes_(std::exchange(other.bytes_, {})), pages_(other.pages_) {}
 
-StagingRegion& StagingRegion::operator=(StagingRegion&& other) noexcept {
+StagingMemory& StagingMemory::operator=(StagingMemory&& other) noexcept {
   std::swap(bytes_, other.bytes_);
   std::swap(pages_, other.pages_);
   return *this;
 }
 
-StagingRegion::~StagingRegion() {
+StagingMemory::~StagingMemory() {
   if (!bytes_.empty()) (void)::munmap(bytes_.data(), mapping_bytes(bytes_.size()) + huge_bytes);
 }
 

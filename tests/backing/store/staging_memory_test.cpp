@@ -1,4 +1,4 @@
-// Regions while other threads map and unmap: nobody's memory but their own is touched.
+// Staging while other threads map and unmap: nobody's memory but their own is touched.
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -35,76 +35,76 @@ bool own_memory_stays(const std::atomic<bool>& stop, char mark) {
   return true;
 }
 
-TEST(StagingRegion, touches_nobody_elses_memory) {
+TEST(StagingMemory, touches_nobody_elses_memory) {
   std::atomic<bool> stop{false};
   std::atomic<int> disturbed{0};
   std::vector<std::thread> others;
   for (int i = 0; i < 3; ++i)
     others.emplace_back([&, i] { disturbed += !own_memory_stays(stop, static_cast<char>(i + 1)); });
   for (int i = 0; i < 2000; ++i) {
-    Result<StagingRegion> region = StagingRegion::create((1 + i % 3) * 2 * mib);
-    ASSERT_TRUE(region);
-    region->bytes()[0] = region->bytes().back() = std::byte{7};
+    Result<StagingMemory> memory = StagingMemory::create((1 + i % 3) * 2 * mib);
+    ASSERT_TRUE(memory);
+    memory->bytes()[0] = memory->bytes().back() = std::byte{7};
   }
   stop = true;
   for (std::thread& each : others) each.join();
   EXPECT_EQ(disturbed, 0);
 }
 
-TEST(StagingRegion, is_there_before_its_first_access_when_asked) {
-  Result<StagingRegion> region = StagingRegion::create(4 * mib);
-  ASSERT_TRUE(region);
-  region->populate();
+TEST(StagingMemory, is_there_before_its_first_access_when_asked) {
+  Result<StagingMemory> memory = StagingMemory::create(4 * mib);
+  ASSERT_TRUE(memory);
+  memory->populate();
   std::vector<unsigned char> there(4 * mib / 4096);
-  ASSERT_EQ(::mincore(region->bytes().data(), region->bytes().size(), there.data()), 0);
+  ASSERT_EQ(::mincore(memory->bytes().data(), memory->bytes().size(), there.data()), 0);
   EXPECT_EQ(std::count_if(there.begin(), there.end(), [](unsigned char each) { return each & 1; }),
             static_cast<ptrdiff_t>(there.size()));
 }
 
-size_t pages_there(const StagingRegion& region) {
-  std::vector<unsigned char> there(region.bytes().size() / 4096);
-  if (::mincore(region.bytes().data(), region.bytes().size(), there.data()) != 0) return 0;
+size_t pages_there(const StagingMemory& memory) {
+  std::vector<unsigned char> there(memory.bytes().size() / 4096);
+  if (::mincore(memory.bytes().data(), memory.bytes().size(), there.data()) != 0) return 0;
   return static_cast<size_t>(
       std::count_if(there.begin(), there.end(), [](unsigned char each) { return each & 1; }));
 }
 
-TEST(StagingRegion, huge_pages_that_cannot_be_had_are_ordinary_ones) {
+TEST(StagingMemory, huge_pages_that_cannot_be_had_are_ordinary_ones) {
   testing_store::huge_pages.given = true;
   for (const size_t granted : {size_t{0}, 2 * mib, 6 * mib}) {
     testing_store::huge_pages.granted = granted;
-    Result<StagingRegion> region = StagingRegion::create(8 * mib);
-    ASSERT_TRUE(region);
-    EXPECT_STRNE(region->pages(), "hugetlb");
-    for (std::byte& each : region->bytes()) each = std::byte{1};  // each can be accessed
+    Result<StagingMemory> memory = StagingMemory::create(8 * mib);
+    ASSERT_TRUE(memory);
+    EXPECT_STRNE(memory->pages(), "hugetlb");
+    for (std::byte& each : memory->bytes()) each = std::byte{1};  // each can be accessed
   }
   testing_store::huge_pages.granted = SIZE_MAX;
-  Result<StagingRegion> region = StagingRegion::create(8 * mib);
-  ASSERT_TRUE(region);
-  EXPECT_STREQ(region->pages(), "hugetlb");
-  EXPECT_EQ(pages_there(*region), 8 * mib / 4096) << "before anybody counts on them";
-  Result<StagingRegion> ordinary = StagingRegion::create(8 * mib, false, -1, false);
+  Result<StagingMemory> memory = StagingMemory::create(8 * mib);
+  ASSERT_TRUE(memory);
+  EXPECT_STREQ(memory->pages(), "hugetlb");
+  EXPECT_EQ(pages_there(*memory), 8 * mib / 4096) << "before anybody counts on them";
+  Result<StagingMemory> ordinary = StagingMemory::create(8 * mib, false, -1, false);
   ASSERT_TRUE(ordinary);
   EXPECT_STRNE(ordinary->pages(), "hugetlb");
   testing_store::huge_pages.given = false;
 }
 
-TEST(StagingRegion, each_gets_huge_pages_where_there_are_some) {
+TEST(StagingMemory, each_gets_huge_pages_where_there_are_some) {
   testing_store::huge_pages = {true, SIZE_MAX, nullptr, 0};
-  std::vector<StagingRegion> regions;
+  std::vector<StagingMemory> pieces;
   for (size_t i = 0; i < 8; ++i) {
-    Result<StagingRegion> region = StagingRegion::create((1 + i % 3) * 2 * mib);
-    ASSERT_TRUE(region);
-    EXPECT_STREQ(region->pages(), "hugetlb") << i;
-    regions.push_back(std::move(*region));
+    Result<StagingMemory> memory = StagingMemory::create((1 + i % 3) * 2 * mib);
+    ASSERT_TRUE(memory);
+    EXPECT_STREQ(memory->pages(), "hugetlb") << i;
+    pieces.push_back(std::move(*memory));
   }
   testing_store::huge_pages.given = false;
-  std::sort(regions.begin(), regions.end(), [](const StagingRegion& a, const StagingRegion& b) {
+  std::sort(pieces.begin(), pieces.end(), [](const StagingMemory& a, const StagingMemory& b) {
     return a.bytes().data() < b.bytes().data();
   });
-  for (size_t i = 1; i < regions.size(); ++i)
-    EXPECT_GE(regions[i].bytes().data() - (&regions[i - 1].bytes().back() + 1),
+  for (size_t i = 1; i < pieces.size(); ++i)
+    EXPECT_GE(pieces[i].bytes().data() - (&pieces[i - 1].bytes().back() + 1),
               static_cast<ptrdiff_t>(2 * mib))
-        << "no region is another's neighbour";
+        << "no memory is another's neighbour";
 }
 
 /// VmFlags of the mapping that begins there.
@@ -120,13 +120,13 @@ std::string flags_at(const void* data) {
   return {};
 }
 
-TEST(StagingRegion, is_in_no_core_file_and_in_no_child) {
+TEST(StagingMemory, is_in_no_core_file_and_in_no_child) {
   for (const bool huge : {false, true}) {
     testing_store::huge_pages = {huge, SIZE_MAX, nullptr, 0};
-    Result<StagingRegion> region = StagingRegion::create(4 * mib);
-    ASSERT_TRUE(region);
-    EXPECT_EQ(region->pages() == std::string("hugetlb"), huge);
-    const std::string flags = flags_at(region->bytes().data());
+    Result<StagingMemory> memory = StagingMemory::create(4 * mib);
+    ASSERT_TRUE(memory);
+    EXPECT_EQ(memory->pages() == std::string("hugetlb"), huge);
+    const std::string flags = flags_at(memory->bytes().data());
     EXPECT_NE(flags.find(" dd "), std::string::npos) << flags;
     EXPECT_NE(flags.find(" dc "), std::string::npos) << flags;
   }

@@ -17,7 +17,7 @@ namespace firn::test {
 class FakeGpu {
  public:
   struct Work {
-    std::string call;  // "dtoh", "htod", "any", "processor"
+    std::string call;  // "dtoh", "htod", "any", "memset", "processor"
     uint64_t device, host;
     size_t bytes;
     CUstream stream;
@@ -52,6 +52,10 @@ class FakeGpu {
       return CUDA_SUCCESS;
     };
     driver_.stream_destroy = [](CUstream) { return --current()->streams_live, CUDA_SUCCESS; };
+    driver_.stream_synchronize = [](CUstream stream) {
+      if (current()->refuses("cuStreamSynchronize")) return current()->refused_with;
+      return current()->finish(stream), CUDA_SUCCESS;
+    };
     driver_.event_create = [](CUevent* event, unsigned) {
       *event = reinterpret_cast<CUevent>(uintptr_t{++current()->events_});
       return CUDA_SUCCESS;
@@ -82,6 +86,9 @@ class FakeGpu {
     driver_.memcpy_htod_async = [](CUdeviceptr to, const void* from, size_t bytes,
                                    CUstream stream) {
       return current()->take("htod", "cuMemcpyHtoDAsync", to, from, bytes, stream);
+    };
+    driver_.memset_d8_async = [](CUdeviceptr to, unsigned char, size_t bytes, CUstream stream) {
+      return current()->take("memset", "cuMemsetD8Async", to, nullptr, bytes, stream);
     };
     driver_.memcpy_async = [](CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream) {
       return current()->take("any", "cuMemcpyAsync", to, reinterpret_cast<void*>(from), bytes,

@@ -4,7 +4,9 @@
 #include <algorithm>
 #include <cstdint>
 #include <deque>
+#include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "firn/store.h"
@@ -23,6 +25,7 @@ class FakeStore : public Store {
   std::vector<Request> requests;       // not answered yet
   bool refuses = false;                // requests
   bool cancels = false;                // what is not answered
+  Code no_slot = Code::ok;             // what reserve() answers instead of a slot
   std::vector<Slot> discarded;
   size_t attached = 0;                 // bytes of staging
 
@@ -31,7 +34,10 @@ class FakeStore : public Store {
     return {};
   }
   void detach_staging(std::span<std::byte> bytes) override { attached -= bytes.size(); }
-  Result<Slot> reserve(size_t, bool) override { return Slot{++slots_}; }
+  Result<Slot> reserve(size_t, bool) override {
+    if (no_slot != Code::ok) return make_error(no_slot, 0, "no slot, in a test");
+    return Slot{++slots_};
+  }
   Result<void> write(unsigned, Slot slot, std::span<const std::byte> bytes,
                      uint64_t tag) override {
     return take({StoreCompletion::Kind::write, slot, bytes.data(), bytes.size(), tag});
@@ -54,7 +60,7 @@ class FakeStore : public Store {
   StoreStats stats() const override { return {}; }
   void abandon() override {}
 
-  void answer(size_t index, Error error = {}) {
+  void answer(size_t index, Error error = {}, std::optional<Sum> sum = {}) {
     const Request request = requests.at(index);
     requests.erase(requests.begin() + static_cast<ptrdiff_t>(index));
     StoreCompletion completion;
@@ -62,6 +68,7 @@ class FakeStore : public Store {
     completion.kind = request.kind;
     completion.slot = request.slot;
     completion.error = std::move(error);
+    completion.sum = sum;
     answers_.push_back(std::move(completion));
   }
 

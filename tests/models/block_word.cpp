@@ -46,7 +46,7 @@ struct BlockWord : rl::test_suite<BlockWord<canary>, 3> {
     }
   }
 
-  // allocator/engine/spill.cpp: start_spill(), then finish_spill() and carry_out() of its
+  // allocator/movement/spill.cpp: start_spill(), then finish_spill() and carry_out() of its
   // unmapping.
   void spill() {
     engine.lock($);

@@ -41,7 +41,7 @@
 
 namespace firn {
 
-/// What has moved so far.
+/// Counts of bytes and blocks that have moved.
 struct Moved {
   uint64_t spilled_bytes = 0, clean_dropped_bytes = 0;  // left with a copy, and without one
   uint64_t faults = 0;
@@ -61,8 +61,8 @@ class Movement {
  public:
   using Lock = Mapper::Lock;
 
-  /// Whom it tells what happened, and asks what only others know. Under the lock; none of these
-  /// releases it.
+  /// The part above: it is told of events, and asked for decisions. Under the lock; none of these
+  /// functions releases it.
   class Owner {
    public:
     virtual ~Owner() = default;
@@ -72,7 +72,7 @@ class Movement {
     virtual void say(const std::string& words) const = 0;
     virtual void trace(const char* event, const Block& block, const char* detail) = 0;
 
-    // What happens.
+    // Events.
     /// There is work for the rounds to come.
     virtual void work_begins() = 0;
     /// The block begins to leave the device, and not only to be copied.

@@ -77,6 +77,17 @@ TEST(MovementWrite, what_came_back_is_not_written_without_a_plan) {
   EXPECT_EQ(m.store.requests.size(), 2u) << "the plan wants it";
 }
 
+TEST(MovementWrite, what_is_being_copied_in_is_written_for_its_copy_is_in_use) {
+  OneMovement m;
+  Block& block = m.block();
+  m.send_out(block);
+  m.bring_back(block);
+  m.writes = true;
+  m.round();
+  EXPECT_EQ(m.store.requests.size(), 2u);
+  EXPECT_TRUE(block.pieces[0].host_valid && block.pieces[1].host_valid);
+}
+
 TEST(MovementWrite, copies_that_others_name_are_in_no_list_and_go_once_they_are_written) {
   OneMovement m;
   Block& block = m.block(1);

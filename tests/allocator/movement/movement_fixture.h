@@ -87,7 +87,7 @@ class OneMovement final : public Movement::Owner {
   }
   std::vector<PieceRef> give_up_writes() override { return std::exchange(given_up, {}); }
   bool leaves_host(const Block&) const override { return goes_on; }
-  std::string history(const Block&) const override { return " (its events)"; }
+  std::string last_events(const Block&) const override { return " (its events)"; }
 
   /// A block on the device that may leave; its bytes are never used.
   Block& block(uint32_t granules = span_granules) {

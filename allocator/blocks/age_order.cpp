@@ -7,7 +7,7 @@
 namespace firn {
 
 namespace {
-bool clean(const Block& block) {
+bool clean(const Block& block) FIRN_HELD {
   if (block.pieces.empty()) return false;
   return std::all_of(block.pieces.begin(), block.pieces.end(),
                      [](const Piece& p) { return p.elsewhere(); });

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "allocator/blocks/block.h"
+#include "firn/thread_safety.h"
 
 namespace firn {
 
@@ -17,12 +18,12 @@ class AgeOrder {
 
   /// Ranks all that may be spilled, in place of what was ranked before. `live`: every block that
   /// moves; `now`: engine tick; `segments`: those of small blocks, too.
-  void rank(const std::vector<Block*>& live, uint64_t now, By by, bool segments);
+  void rank(const std::vector<Block*>& live, uint64_t now, By by, bool segments) FIRN_HELD;
   /// The coldest of those ranked and not given yet that may still be spilled, and was not touched
   /// since; null: there is none.
-  Block* next();
+  Block* next() FIRN_HELD;
   /// May the block, or what is left of it on the device, be spilled as its word stands?
-  static bool may_leave(const Block& block, uint64_t w) {
+  static bool may_leave(const Block& block, uint64_t w) FIRN_HELD {
     State state = word::state(w);
     bool there = state == State::resident ||
                  ((state == State::hosted || state == State::spilled) && block.mapped > 0);
@@ -37,7 +38,7 @@ class AgeOrder {
     uint64_t age;
     bool operator<(const Candidate& other) const { return score < other.score; }
   };
-  std::vector<Candidate> heap_;
+  std::vector<Candidate> heap_ FIRN_GUARDED;
 };
 
 }  // namespace firn

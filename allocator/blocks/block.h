@@ -1,7 +1,8 @@
 // One allocation: its descriptor, its pieces, and the table of all descriptors.
 //
 // The word, the last use, the age and the link are atomics used without a lock; all else in a Block
-// belongs to the holder of the engine's lock (or, before it is handed out, to its maker).
+// belongs to the holder of the engine's lock (or, before it is handed out, to its maker). Members
+// without FIRN_GUARDED stay the same while it is handed out, and are read without the lock.
 #pragma once
 
 #include <array>
@@ -20,6 +21,7 @@
 #include "allocator/memory/frames.h"
 #include "allocator/memory/host_tier.h"
 #include "firn/store.h"
+#include "firn/thread_safety.h"
 
 namespace firn {
 
@@ -75,42 +77,42 @@ struct alignas(64) Block {
   Relaxed<size_t> bytes = 0;           // usable, by size class; counted by statistics
   Relaxed<size_t> requested = 0;
   // The rest: small blocks use next to none of it.
-  std::atomic<uint32_t> asked{0};      // large: units of 512 B asked for, as last handed out
-  Relaxed<uint32_t> generation = 0;    // large: raised at every free: tells stale I/O from current
-  std::atomic<uint32_t> maker_of{0};   // the generation in which maker ...
+  std::atomic<uint32_t> asked{0};       // large: units of 512 B asked for, as last handed out
+  Relaxed<uint32_t> generation = 0;     // large: raised at every free: tells stale I/O from current
+  std::atomic<uint32_t> maker_of{0};    // the generation in which maker ...
   std::atomic<const char*> maker{nullptr};  // ... allocated it; see Engine::hold_new()
-  uint64_t place_bytes = 0;            // of its place in a region; 0: it has frames of its own
-  uint32_t place = 0;                  // then: its index in PlacedBlocks
-  uint32_t segment = 0;                // of a block that stands for a segment: its number + 1
-  uint32_t version = 0;                // raised at every write: tells stale copies from valid ones
-  uint32_t live_at = 0;                // index in the engine's list of live large blocks
-  uint64_t next_use = UINT64_MAX;      // as decided last: an event's number
-  uint64_t next_change = UINT64_MAX;   // next write or death, likewise
-  Use arrival;                         // copy-in that a user's stream has to wait for
-  bool prefetched = false;
-  bool uses_ordered = false;           // spilling: the copy stream waits for every use already
-  bool leave = true;                   // spilling: to be unmapped, not only cleaned
+  uint64_t place_bytes = 0;             // of its place in a region; 0: it has frames of its own
+  uint32_t place = 0;                   // then: its index in PlacedBlocks
+  uint32_t segment = 0;                 // of a block that stands for a segment: its number + 1
+  uint32_t version FIRN_GUARDED = 0;    // raised at every write: tells stale copies from valid ones
+  uint32_t live_at FIRN_GUARDED = 0;    // index in the engine's list of live large blocks
+  uint64_t next_use FIRN_GUARDED = UINT64_MAX;  // as decided last: an event's number
+  uint64_t next_change FIRN_GUARDED = UINT64_MAX;  // next write or death, likewise
+  Use arrival FIRN_GUARDED;             // copy-in that a user's stream has to wait for
+  bool prefetched FIRN_GUARDED = false;
+  bool uses_ordered FIRN_GUARDED = false;  // spilling: the copy stream waits for every use already
+  bool leave FIRN_GUARDED = true;          // spilling: to be unmapped, not only cleaned
   /// Why a fault cannot go on: a copy in was refused; reads fail; the last copy is wrong.
-  enum class Failing : uint8_t { nothing, copies, reads, lost } failing{};
-  bool unreadable = false;             // reads failed for too long and were given up; not lost
-  uint32_t read_refusals = 0;          // how often reads were given up
-  uint32_t fault_failures = 0;         // copies in that failed and were rolled back
-  Error fault_error;                   // the last of them, or why it is lost or unreadable
-  const char* pin_reason = nullptr;
-  const char* given_reason = nullptr;  // when word::given
-  uint32_t pin_count = 0;
-  bool exported = false;               // another process may have it mapped
-  bool small_segment = false;          // when word::segment: counted in the small blocks' pool
-  std::vector<Use> more_uses;          // when word::many_uses
-  std::vector<uint16_t> recorded_streams;  // when word::recorded
-  std::vector<Span> spans;             // large: all of the block, in order of addresses
-  Shape shape;                         // large, one span: how it lies in shared frames
-  uint32_t mapped = 0;                 // pages of the spans that are mapped
-  uint32_t device = 0;                 // of these, pages under the budget
-  uint32_t coming = 0;                 // pages being mapped (movement/mapper.h)
-  uint32_t going = 0;                  // pages being unmapped (the same)
-  bool dropped = false;                // meanwhile: its end waits for those calls
-  std::vector<Piece> pieces;           // none until it is spilled for the first time
+  enum class Failing : uint8_t { nothing, copies, reads, lost } failing FIRN_GUARDED{};
+  bool unreadable FIRN_GUARDED = false;     // reads failed for too long and were given up; not lost
+  uint32_t read_refusals FIRN_GUARDED = 0;  // how often reads were given up
+  uint32_t fault_failures FIRN_GUARDED = 0;  // copies in that failed and were rolled back
+  Error fault_error FIRN_GUARDED;           // the last of them, or why it is lost or unreadable
+  const char* pin_reason FIRN_GUARDED = nullptr;
+  const char* given_reason FIRN_GUARDED = nullptr;  // when word::given
+  uint32_t pin_count FIRN_GUARDED = 0;
+  bool exported FIRN_GUARDED = false;       // another process may have it mapped
+  bool small_segment = false;  // when word::segment: counted in the small blocks' pool
+  std::vector<Use> more_uses FIRN_GUARDED;  // when word::many_uses
+  std::vector<uint16_t> recorded_streams FIRN_GUARDED;  // when word::recorded
+  std::vector<Span> spans FIRN_GUARDED;     // large: all of the block, in order of addresses
+  Shape shape;                              // large, one span: how it lies in shared frames
+  uint32_t mapped FIRN_GUARDED = 0;         // pages of the spans that are mapped
+  uint32_t device FIRN_GUARDED = 0;         // of these, pages under the budget
+  uint32_t coming FIRN_GUARDED = 0;         // pages being mapped (movement/mapper.h)
+  uint32_t going FIRN_GUARDED = 0;          // pages being unmapped (the same)
+  bool dropped FIRN_GUARDED = false;        // meanwhile: its end waits for those calls
+  std::vector<Piece> pieces FIRN_GUARDED;   // none until it is spilled for the first time
 
   State state() const { return word.state(); }
   uint64_t mapped_bytes() const {  // when fully mapped
@@ -122,7 +124,7 @@ struct alignas(64) Block {
     return static_cast<uint32_t>(
         (address - base() + mapped_bytes() + granule_bytes - 1) / granule_bytes);
   }
-  const Span& span_of(const Piece& piece) const {
+  const Span& span_of(const Piece& piece) const FIRN_HELD {
     // All spans but the last are alike.
     return spans[piece.offset / (spans.front().pages * page_bytes)];
   }
@@ -131,9 +133,9 @@ static_assert(offsetof(Block, asked) == alignof(Block));
 
 /// Divides a large block into spans of so many granules, the last one shorter; none is mapped. A
 /// block that shares frames has one span.
-void make_spans(Block& block, uint32_t span_granules);
+void make_spans(Block& block, uint32_t span_granules) FIRN_HELD;
 /// The pieces that lie in the span; none if the block has none.
-std::span<Piece> pieces_of(Block& block, const Span& span);
+std::span<Piece> pieces_of(Block& block, const Span& span) FIRN_HELD;
 /// Where the span's frames are mapped, and how many bytes of addresses they take.
 inline uint64_t address_of(const Block& block, const Span& span) {
   return block.base() + span.begin * page_bytes;
@@ -144,7 +146,7 @@ inline uint64_t bytes_at(const Block& block, const Span& span) {
 
 /// Moves the block by an event, with the table's blessing (aborts otherwise), and clears flags. For
 /// transitions that no other thread competes for.
-inline void transit(Block& block, Event event, word::Flags clear = 0) {
+inline void transit(Block& block, Event event, word::Flags clear = 0) FIRN_HELD {
   block.word.move(event, clear, block.address);
 }
 
@@ -174,15 +176,15 @@ class BlockTable {
   }
   /// A descriptor in State::free. Under the engine's lock; null when 32 Mi blocks are live, or when
   /// the machine has no memory for more.
-  Block* make();
-  void recycle(Block* block) { spare_.push_back(block->index); }
-  uint32_t size() const { return size_; }
+  Block* make() FIRN_HELD;
+  void recycle(Block* block) FIRN_HELD { spare_.push_back(block->index); }
+  uint32_t size() const FIRN_HELD { return size_; }
   ~BlockTable();
 
  private:
   std::array<std::atomic<Block*>, chunks> chunks_{};
-  std::vector<uint32_t> spare_;
-  uint32_t size_ = 0;
+  std::vector<uint32_t> spare_ FIRN_GUARDED;
+  uint32_t size_ FIRN_GUARDED = 0;
 };
 
 /// The size classes: small ones 512 B apart at first, then eight to a doubling, up to 1 MiB; large

@@ -5,7 +5,7 @@
 namespace firn {
 
 Block* Candidates::next(uint64_t now) {
-  const auto rank = [&] { order_.rank(live_, now, rules_.by, rules_.segments); };
+  const auto rank = [&]() FIRN_HELD { order_.rank(live_, now, rules_.by, rules_.segments); };
   if (std::exchange(to_rank_, false)) rank();
   while (stayed_ <= live_.size()) {
     Block* block = order_.next();

@@ -12,6 +12,7 @@
 
 #include "allocator/blocks/age_order.h"
 #include "allocator/blocks/uses.h"
+#include "firn/thread_safety.h"
 
 namespace firn {
 
@@ -34,12 +35,12 @@ class Candidates {
              const Rules& rules)
       : order_(order), live_(live), uses_(uses), rules_(rules), to_rank_(!rules.again) {}
   /// Null: there is no other, or more stayed than there are blocks. `now`: engine tick.
-  Block* next(uint64_t now);
+  Block* next(uint64_t now) FIRN_HELD;
   /// The block that was given could not leave.
   void stays() { ++stayed_; }
 
  private:
-  bool passes_over(const Block& block);
+  bool passes_over(const Block& block) FIRN_HELD;
 
   AgeOrder& order_;
   const std::vector<Block*>& live_;

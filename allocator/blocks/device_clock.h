@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "allocator/blocks/streams.h"
+#include "firn/thread_safety.h"
 
 namespace firn {
 
@@ -24,24 +25,24 @@ class DeviceClock {
   explicit DeviceClock(Streams& streams) : streams_(streams) {}
 
   /// Records an event behind all work enqueued on the stream; `position` is the caller's.
-  void mark(unsigned stream, uint64_t position);
+  void mark(unsigned stream, uint64_t position) FIRN_HELD;
   /// Work enqueued from here on could not be enqueued before `now_ns`.
-  void stalled(uint64_t now_ns) { ready_ns_ = now_ns; }
+  void stalled(uint64_t now_ns) FIRN_HELD { ready_ns_ = now_ns; }
   /// Work enqueued from here on waits for `use`.
-  void waits_for(Use use) {
+  void waits_for(Use use) FIRN_HELD {
     if (!streams_.over(use)) waits_.push_back(use);
   }
   /// Calls over(position, device_ns) for every mark that is over, in order.
   template <class Over>
-  void poll(uint64_t now_ns, Over&& over) {
+  void poll(uint64_t now_ns, Over&& over) FIRN_HELD {
     while (advance(now_ns)) {
       over(marks_.front().position, device_ns_);
       marks_.pop_front();
     }
   }
   /// Is there anything to poll for?
-  bool pending() const { return !marks_.empty() || !waits_.empty(); }
-  uint64_t last_position() const { return last_position_; }
+  bool pending() const FIRN_HELD { return !marks_.empty() || !waits_.empty(); }
+  uint64_t last_position() const FIRN_HELD { return last_position_; }
 
  private:
   struct Mark {
@@ -51,13 +52,14 @@ class DeviceClock {
     std::vector<Use> waits;   // nor before these were over
   };
   static constexpr size_t marks_most = 256;
-  bool advance(uint64_t now_ns);
+  bool advance(uint64_t now_ns) FIRN_HELD;
 
   Streams& streams_;
-  std::deque<Mark> marks_;
-  uint64_t ready_ns_ = 0;     // of work without a mark behind it yet
-  std::vector<Use> waits_;
-  uint64_t last_position_ = 0, last_over_ns_ = 0, device_ns_ = 0;
+  std::deque<Mark> marks_ FIRN_GUARDED;
+  uint64_t ready_ns_ FIRN_GUARDED = 0;  // of work without a mark behind it yet
+  std::vector<Use> waits_ FIRN_GUARDED;
+  uint64_t last_position_ FIRN_GUARDED = 0, last_over_ns_ FIRN_GUARDED = 0;
+  uint64_t device_ns_ FIRN_GUARDED = 0;
 };
 
 }  // namespace firn

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "allocator/blocks/block.h"
+#include "firn/thread_safety.h"
 
 namespace firn {
 
@@ -14,12 +15,12 @@ struct PieceRef {
   uint32_t generation, version;
   uint32_t piece;
 };
-inline PieceRef piece_ref(Block& block, uint32_t piece) {
+inline PieceRef piece_ref(Block& block, uint32_t piece) FIRN_HELD {
   return {&block, block.generation, block.version, piece};
 }
-inline bool current(const PieceRef& ref) {
+inline bool current(const PieceRef& ref) FIRN_HELD {
   return ref.block->generation == ref.generation && ref.block->version == ref.version;
 }
-inline Piece& piece_of(const PieceRef& ref) { return ref.block->pieces[ref.piece]; }
+inline Piece& piece_of(const PieceRef& ref) FIRN_HELD { return ref.block->pieces[ref.piece]; }
 
 }  // namespace firn

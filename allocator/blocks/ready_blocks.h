@@ -15,6 +15,7 @@
 #include "allocator/base/thread_cells.h"
 #include "allocator/blocks/block.h"
 #include "firn/canary.h"
+#include "firn/thread_safety.h"
 
 namespace firn {
 
@@ -122,9 +123,10 @@ class ReadyBlocks {
       if (Block* block = fronts_[cell].take(table, size_class)) return block;
     return nullptr;
   }
-  /// Takes all of the classes of [least, end), except those that others push meanwhile.
+  /// Takes all of the classes of [least, end), except those that others push meanwhile. (`taken` is
+  /// the engine's.)
   template <class Taken>
-  void take_all(const BlockTable& table, unsigned least, unsigned end, Taken&& taken) {
+  void take_all(const BlockTable& table, unsigned least, unsigned end, Taken&& taken) FIRN_HELD {
     const unsigned used = fronts_used();
     for (unsigned cell = 0; cell < used; ++cell)
       while (Block* block = fronts_[cell].take_any(table, least, end)) taken(*block);

@@ -33,6 +33,7 @@
 #include "allocator/memory/frames.h"
 #include "allocator/memory/units.h"
 #include "firn/range_map.h"
+#include "firn/thread_safety.h"
 
 namespace firn {
 
@@ -40,14 +41,14 @@ namespace firn {
 struct Segment {
   uint64_t address = 0;
   uint16_t stream = 0;
-  uint32_t live = 0;  // blocks handed out or ready in it
-  Use emptied;        // without any: over when its stream's work until then is
-  std::vector<Frame> frames;
+  uint32_t live FIRN_GUARDED = 0;  // blocks handed out or ready in it
+  Use emptied FIRN_GUARDED;        // without any: over when its stream's work until then is
+  std::vector<Frame> frames FIRN_GUARDED;
   std::atomic<uint32_t>* units = nullptr;  // per 512 B: block index + 1 at its first unit
   /// Once operators are watched: the block that stands for all of it, has its frames, and leaves
   /// and comes back as any other. Its small blocks' uses are uses of this one.
   std::atomic<Block*> whole{nullptr};
-  bool aside = false;  // leaving or away: nothing new comes into it
+  bool aside FIRN_GUARDED = false;  // leaving or away: nothing new comes into it
 };
 
 class SmallBlocks {
@@ -74,35 +75,35 @@ class SmallBlocks {
 
   // Segments.
   /// Has every number a segment?
-  bool full() const { return spare_.empty() && count_ == segments_most; }
+  bool full() const FIRN_HELD { return spare_.empty() && count_ == segments_most; }
   /// Makes a segment, which open() has to follow, and returns its number; full() is false. None:
   /// the machine lacks the memory for its units, and all is as before.
-  std::optional<uint32_t> add(unsigned stream, uint64_t address);
+  std::optional<uint32_t> add(unsigned stream, uint64_t address) FIRN_HELD;
   /// Gives its free bytes to its stream's blocks: it is new, or comes back.
-  void open(Segment& segment, const BlockTable& table);
+  void open(Segment& segment, const BlockTable& table) FIRN_HELD;
   /// Sets it aside, and marks its blocks (word::aside), up to the first that has to stay. False:
   /// there is such a block, and the caller opens the segment again, or tries again.
-  bool set_aside(Segment& segment, const BlockTable& table);
+  bool set_aside(Segment& segment, const BlockTable& table) FIRN_HELD;
   struct Inside {
     bool may_leave = true;  // once the ready blocks in it are retired
     bool ready = false;     // there are such; known where it may leave
   };
   /// Finds out whether its blocks let it leave.
-  static Inside look_inside(const Segment& segment, const BlockTable& table);
+  static Inside look_inside(const Segment& segment, const BlockTable& table) FIRN_HELD;
   /// Takes all of its bytes from its stream. False: some are in use, and all is as before.
-  bool take_out(const Segment& segment);
+  bool take_out(const Segment& segment) FIRN_HELD;
   /// Ends an empty segment that was taken out, or set aside: its number can be another's.
-  void drop(uint32_t number);
+  void drop(uint32_t number) FIRN_HELD;
 
   // Blocks.
   /// Calls `see` with the segment's blocks, live or ready, by address, until it returns false; then
   /// returns false.
   template <class See>
-  static bool each(const Segment& segment, const BlockTable& table, See&& see);
+  static bool each(const Segment& segment, const BlockTable& table, See&& see) FIRN_HELD;
   /// The stream has free ranges from now on, none as yet. (Streams come in order.)
-  void add_stream(unsigned stream);
+  void add_stream(unsigned stream) FIRN_HELD;
   /// The smallest free range that fits; none: a segment has to come first.
-  std::optional<uint64_t> take(unsigned stream, size_t bytes) {
+  std::optional<uint64_t> take(unsigned stream, size_t bytes) FIRN_HELD {
     return ranges_[stream]->take(bytes);
   }
   /// Before a new segment comes: ready blocks of all sizes return their bytes to their segments,
@@ -112,24 +113,25 @@ class SmallBlocks {
   /// `retire` for each ready block, but does nothing in a small pool.
   template <class Retire>
   std::optional<uint64_t> take_joined(unsigned stream, size_t bytes, ReadyBlocks& ready,
-                                      const BlockTable& table, Retire&& retire);
+                                      const BlockTable& table, Retire&& retire) FIRN_HELD;
   /// Gives back what no block was made for.
-  void give(unsigned stream, uint64_t address, size_t bytes) {
+  void give(unsigned stream, uint64_t address, size_t bytes) FIRN_HELD {
     ranges_[stream]->release(address, bytes, granule_bytes);
   }
   /// A new block has its bytes, and is found by its addresses from here on.
-  void enter(Segment& segment, const Block& block);
+  void enter(Segment& segment, const Block& block) FIRN_HELD;
   /// Returns a ready block's bytes to its segment: it is found no more.
-  void retire(Segment& segment, const Block& block);
+  void retire(Segment& segment, const Block& block) FIRN_HELD;
 
   // Figures.
-  uint32_t segments() const { return count_; }  // numbers given so far: of all that is, or was
-  int64_t blocks() const { return blocks_; }    // in their segments, live or cached
+  /// Numbers given so far: of all that is, or was.
+  uint32_t segments() const FIRN_HELD { return count_; }
+  int64_t blocks() const FIRN_HELD { return blocks_; }  // in their segments, live or cached
   struct Gaps {
     int64_t pieces = 0;       // free ranges beside blocks
     int64_t whole_bytes = 0;  // of segments that are free as a whole
   };
-  Gaps gaps() const;
+  Gaps gaps() const FIRN_HELD;
 
  private:
   // The units of so many segments lie in one table, on huge pages.
@@ -139,7 +141,7 @@ class SmallBlocks {
   // In a smaller pool one more segment costs little, and ready blocks are worth it.
   static constexpr uint64_t joined_from_bytes = 32u << 20;
 
-  std::atomic<uint32_t>* units_for(uint32_t number);
+  std::atomic<uint32_t>* units_for(uint32_t number) FIRN_HELD;
   const std::atomic<uint32_t>* units_of(uint32_t number) const {
     return unit_tables_[number / segments_per_table].load(std::memory_order_acquire) +
            number % segments_per_table * units_per_segment;
@@ -151,10 +153,10 @@ class SmallBlocks {
   ZeroArray<std::atomic<Segment*>> segments_{segments_most};
   std::array<std::atomic<std::atomic<uint32_t>*>, segments_most / segments_per_table>
       unit_tables_{};
-  int64_t blocks_ = 0;
-  uint32_t count_ = 0;
-  std::vector<uint32_t> spare_;                    // numbers
-  std::vector<std::unique_ptr<RangeMap>> ranges_;  // per stream: free in its segments
+  int64_t blocks_ FIRN_GUARDED = 0;
+  uint32_t count_ FIRN_GUARDED = 0;
+  std::vector<uint32_t> spare_ FIRN_GUARDED;                    // numbers
+  std::vector<std::unique_ptr<RangeMap>> ranges_ FIRN_GUARDED;  // per stream: free in its segments
 };
 
 inline Block* SmallBlocks::at(uint32_t number, uint64_t address, const BlockTable& table) const {

@@ -19,6 +19,7 @@
 
 #include "allocator/memory/device_health.h"
 #include "firn/driver.h"
+#include "firn/thread_safety.h"
 
 namespace firn {
 
@@ -45,24 +46,28 @@ class Streams {
   /// The index, adding the stream if it is new; -1 when there are too many. When no index is left,
   /// a new stream takes that of an ended one whose work is over.
   /// `context`: the other device's context that the stream is of; null: the engine's own.
-  int see(CUstream stream, CUcontext context = nullptr);
+  int see(CUstream stream, CUcontext context = nullptr) FIRN_HELD;
 
   /// The stream may be destroyed by its owner, unseen, while blocks still name it: from here its
   /// handle is not passed to the driver any more. Its work is over when the device's is: see
   /// DeviceWait.
-  void may_end(unsigned index) { tracked_[index]->may_end.store(true, std::memory_order_release); }
+  void may_end(unsigned index) FIRN_HELD {
+    tracked_[index]->may_end.store(true, std::memory_order_release);
+  }
   bool may_end_known(unsigned index) const {
     return tracked_[index]->may_end.load(std::memory_order_acquire);
   }
   /// The stream is about to be destroyed: an event behind its work stands for it, and its handle is
   /// not passed to the driver until used() reports a later stream that has it. If the event is
   /// refused, the stream becomes one that may_end().
-  void ends(unsigned index);
+  void ends(unsigned index) FIRN_HELD;
   /// As ends(), for all streams of another context, whose work is over: its events go, too.
-  void context_ends(CUcontext context);
+  void context_ends(CUcontext context) FIRN_HELD;
   /// Operators enqueue work on it beside their own stream: it may wait for another process.
-  void set_aside(unsigned index) { tracked_[index]->aside.store(true, std::memory_order_relaxed); }
-  bool aside(unsigned index) const {
+  void set_aside(unsigned index) FIRN_HELD {
+    tracked_[index]->aside.store(true, std::memory_order_relaxed);
+  }
+  bool aside(unsigned index) const FIRN_HELD {
     return tracked_[index]->aside.load(std::memory_order_relaxed);
   }
   /// The program enqueues work on the stream. Lock-free.
@@ -82,12 +87,12 @@ class Streams {
   /// Makes sure that an event lies behind the use, so that it can become over. False when the
   /// driver refused (tried again at the next call), or a capture is under way there. Of a stream
   /// that may_end(): asks for a wait for the device; false while anything is being captured.
-  bool close(Use use);
+  bool close(Use use) FIRN_HELD;
   /// Makes `index`'s later work wait for the use. Code::busy: no event can be had for that now, and
   /// the work on `index` has to be put off until the use is over.
-  Result<void> order(unsigned index, Use use);
+  Result<void> order(unsigned index, Use use) FIRN_HELD;
   /// Where close() is refused: is the stream idle, so that its uses so far are over?
-  bool ask(Use use);
+  bool ask(Use use) FIRN_HELD;
 
   /// A wait for all of the device's work that close() asked for. The caller begins it with the
   /// lock, calls cuCtxSynchronize in `context` (null: the engine's own) without, and ends it with.
@@ -95,16 +100,16 @@ class Streams {
     CUcontext context = nullptr;
     std::vector<Use> over;  // once the device's work is
   };
-  bool device_wait_due() const { return device_waits_ > 0; }
+  bool device_wait_due() const FIRN_HELD { return device_waits_ > 0; }
   /// Null: none is due, or a capture is under way, which the wait would spoil.
-  std::optional<DeviceWait> begin_device_wait();
-  void end_device_wait(const DeviceWait& wait, CUresult result);
+  std::optional<DeviceWait> begin_device_wait() FIRN_HELD;
+  void end_device_wait(const DeviceWait& wait, CUresult result) FIRN_HELD;
   /// Asks the driver which events have completed. True when something became over. An answer that
   /// is neither yes nor not yet is the device's health's.
-  bool poll();
+  bool poll() FIRN_HELD;
   /// Waits in the calling thread until the use is over: at the engine's end, when nobody else needs
   /// the lock.
-  Result<void> wait(Use use);
+  Result<void> wait(Use use) FIRN_HELD;
 
   /// One name per stream: null for the default stream, and for each thread's own default stream
   /// too. The latter is another one in every thread, ours included, and work behind the default
@@ -125,7 +130,7 @@ class Streams {
   }
 
   /// Is a stream that was seen being captured into a graph?
-  bool any_captured() const;
+  bool any_captured() const FIRN_HELD;
 
   /// The key of find().
   CUstream key(unsigned index) const {
@@ -136,7 +141,7 @@ class Streams {
   }
   unsigned count() const { return count_.load(std::memory_order_acquire); }
   /// True while events are recorded and not yet seen complete.
-  bool pending() const { return pending_ > 0; }
+  bool pending() const FIRN_HELD { return pending_ > 0; }
   /// Leaves events to the driver's end (exit, fork).
   void abandon() { abandoned_ = true; }
 
@@ -161,17 +166,17 @@ class Streams {
     std::deque<Closed> closed;
   };
   /// Is it being captured into a graph, or does the driver refuse to say?
-  bool captured(CUstream stream, CUresult* answer = nullptr) const;
-  bool ask_for_device_wait(Tracked& tracked);
-  bool close_ended(Tracked& tracked);
-  int reuse_ended();
-  void list_ended(unsigned index);
-  void enter(unsigned index, CUstream key);
+  bool captured(CUstream stream, CUresult* answer = nullptr) const FIRN_HELD;
+  bool ask_for_device_wait(Tracked& tracked) FIRN_HELD;
+  bool close_ended(Tracked& tracked) FIRN_HELD;
+  int reuse_ended() FIRN_HELD;
+  void list_ended(unsigned index) FIRN_HELD;
+  void enter(unsigned index, CUstream key) FIRN_HELD;
   bool no_handle(const Tracked& tracked) const {
     return tracked.may_end.load(std::memory_order_acquire) ||
            tracked.ended.load(std::memory_order_acquire);
   }
-  std::vector<CUevent>& spare_of(Tracked& tracked) {
+  std::vector<CUevent>& spare_of(Tracked& tracked) FIRN_HELD {
     return tracked.context ? tracked.spare : spare_;
   }
 
@@ -180,13 +185,13 @@ class Streams {
   // Index + 1, open addressing; left: a removed stream.
   static constexpr uint32_t left = UINT32_MAX;
   std::array<std::atomic<uint32_t>, 2 * capacity> slots_{};
-  std::deque<unsigned> ended_;  // oldest first; some are in use again
+  std::deque<unsigned> ended_ FIRN_GUARDED;  // oldest first; some are in use again
   std::array<std::unique_ptr<Tracked>, capacity> tracked_;
   std::atomic<unsigned> count_{0};
-  std::vector<CUevent> spare_;
-  std::vector<CUevent> unwanted_;  // events that the driver refused to destroy
-  size_t pending_ = 0;
-  size_t device_waits_ = 0;  // streams that wait for the device
+  std::vector<CUevent> spare_ FIRN_GUARDED;
+  std::vector<CUevent> unwanted_ FIRN_GUARDED;  // events that the driver refused to destroy
+  size_t pending_ FIRN_GUARDED = 0;
+  size_t device_waits_ FIRN_GUARDED = 0;  // streams that wait for the device
   bool abandoned_ = false;
 };
 

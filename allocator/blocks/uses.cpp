@@ -37,7 +37,9 @@ bool Uses::over_but_on(Block& block, unsigned copies) {
 
 bool Uses::close(const Block& block) {
   bool all = true;
-  const auto close = [&](Use use) { all &= streams_.over(use) || streams_.close(use); };
+  const auto close = [&](Use use) FIRN_HELD {
+    all &= streams_.over(use) || streams_.close(use);
+  };
   for (Use use : block.more_uses) close(use);
   close(last_of(block));
   close(block.arrival);
@@ -46,7 +48,7 @@ bool Uses::close(const Block& block) {
 
 Result<void> Uses::order(unsigned stream, const Block& block) {
   Result<void> ordered;
-  const auto order = [&](Use use) {
+  const auto order = [&](Use use) FIRN_HELD {
     if (Result<void> one = streams_.order(stream, use);
         !one && (ordered || ordered.error().code == Code::busy))
       ordered = one;
@@ -58,7 +60,7 @@ Result<void> Uses::order(unsigned stream, const Block& block) {
 }
 
 bool Uses::aside(const Block& block) const {
-  const auto aside = [this](Use use) {
+  const auto aside = [this](Use use) FIRN_HELD {
     return use && streams_.aside(use.stream()) && !streams_.over(use);
   };
   return aside(last_of(block)) ||

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "allocator/blocks/piece_ref.h"
+#include "firn/thread_safety.h"
 
 namespace firn {
 
@@ -25,20 +26,20 @@ class Baseline {
     decided,       // the engine plans nothing
   };
   /// A round of learning: the history knows what happened since the last one, if anything did.
-  virtual Then learn(EngineTiers& tiers, bool happened) = 0;
+  virtual Then learn(EngineTiers& tiers, bool happened) FIRN_HELD = 0;
   /// Does it have a plan? Then carry_out() stands for the engine's own.
-  virtual bool has_plan() const { return false; }
+  virtual bool has_plan() const FIRN_HELD { return false; }
   /// One round of doing what was decided. True when something was begun.
-  virtual bool carry_out(EngineTiers&) { return false; }
+  virtual bool carry_out(EngineTiers&) FIRN_HELD { return false; }
 
   /// A piece has come to host memory. True: next_write() names it, or give_up_writes().
-  virtual bool came_out(const PieceRef&) { return false; }
-  virtual std::optional<PieceRef> next_write() { return std::nullopt; }
-  virtual std::vector<PieceRef> give_up_writes() { return {}; }
+  virtual bool came_out(const PieceRef&) FIRN_HELD { return false; }
+  virtual std::optional<PieceRef> next_write() FIRN_HELD { return std::nullopt; }
+  virtual std::vector<PieceRef> give_up_writes() FIRN_HELD { return {}; }
   /// Does the block's copy in host memory go once the store has it?
-  virtual bool leaves_host(const Block&) const { return false; }
+  virtual bool leaves_host(const Block&) const FIRN_HELD { return false; }
   /// Bytes of host memory from which on copies are written to the store.
-  virtual uint64_t writes_from(const EngineTiers& tiers) const;
+  virtual uint64_t writes_from(const EngineTiers& tiers) const FIRN_HELD;
 };
 
 }  // namespace firn

@@ -242,9 +242,8 @@ bool EngineImpl::busy() const { return busy_.load(std::memory_order_relaxed); }
 void EngineImpl::wait(Lock& lock, uint64_t ns) {
   if (carry_out_device_wait(lock)) return;
   busy_.store(true, std::memory_order_relaxed);
-  lock.unlock();
+  const UnlockedEngine unlocked(lock);
   clock_.wait(ns);
-  lock.lock();
 }
 
 /// Goes on once the use may be over: the caller looks again. Without an event behind it, the stream
@@ -261,15 +260,14 @@ bool EngineImpl::carry_out_device_wait(Lock& lock) {
   const std::optional<Streams::DeviceWait> wait = streams_.begin_device_wait();
   if (!wait) return false;
   device_waited_ = true;
-  lock.unlock();
   CUresult result;
   {
+    const UnlockedEngine unlocked(lock);
     std::optional<Driver::ContextGuard> other;
     if (wait->context) other.emplace(driver_, wait->context);
     none_held("cuCtxSynchronize");
     result = driver_.ctx_synchronize();
   }
-  lock.lock();
   device_waited_ = false;
   streams_.end_device_wait(*wait, result);
   return result == CUDA_SUCCESS;

@@ -183,8 +183,8 @@ void EngineImpl::route_freed(Block& block) {
 /// the native allocator does, and not only in the service thread's next round.
 void EngineImpl::look_at_deferred() {
   Entered context(*this);
-  Lock lock(mutex_, std::try_to_lock);
-  if (!lock || health_.dead() || context.result() != CUDA_SUCCESS) return;
+  Lock lock(mutex_, std::defer_lock);
+  if (!lock.try_lock() || health_.dead() || context.result() != CUDA_SUCCESS) return;
   (void)streams_.poll();
   settle_deferred();
 }

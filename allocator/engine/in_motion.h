@@ -14,6 +14,7 @@
 #include "allocator/blocks/piece_ref.h"
 #include "allocator/lifetimes/events.h"
 #include "firn/store.h"
+#include "firn/thread_safety.h"
 
 namespace firn {
 
@@ -21,12 +22,12 @@ namespace firn {
 class OpenWait {
  public:
   explicit OpenWait(std::vector<uint64_t>& open) : open_(open) {}
-  ~OpenWait() {
+  ~OpenWait() FIRN_HELD {
     if (begun_) open_.erase(std::find(open_.begin(), open_.end(), *begun_));
   }
   OpenWait(const OpenWait&) = delete;
   OpenWait& operator=(const OpenWait&) = delete;
-  void begin(uint64_t now_ns) {
+  void begin(uint64_t now_ns) FIRN_HELD {
     if (begun_) return;
     open_.push_back(now_ns);  // (may throw: then nothing has begun)
     begun_ = now_ns;

@@ -119,10 +119,10 @@ void EngineImpl::replan(Lock& lock) {
     std::vector<lifetimes::Item> in_memory;
     const uint64_t keeps = store_ ? lay_out_in_memory(outlook, in_memory) : 0;
     planning_ = true;
-    lock.unlock();
-    none_held("a decision");
     bool decided = true;
     try {
+      const UnlockedEngine unlocked(lock);
+      none_held("a decision");
       decision = lifetimes::decide({capacity, spare, period, outlook.items(), outlook.steps()});
       // (SSDs can read at all times; what is used last would come from them all at once.)
       if (store_)
@@ -131,7 +131,6 @@ void EngineImpl::replan(Lock& lock) {
     } catch (const std::bad_alloc&) {  // the last plan serves, or age, until there is memory
       decided = false;
     }
-    lock.lock();
     planning_ = false;
     plan_.made = now;
     plan_.made_ns = clock_.now_ns();

@@ -19,19 +19,20 @@
 #include "allocator/blocks/block.h"
 #include "allocator/engine/engine.h"
 #include "allocator/engine/thrash.h"
+#include "firn/thread_safety.h"
 
 namespace firn {
 
 class ThrashNotices {
  public:
   /// Are the waiting operators, and the makers of blocks, asked for?
-  bool asking() const { return thrash_.asking(); }
+  bool asking() const FIRN_HELD { return thrash_.asking(); }
   /// A front end reports these while they are asked for; they are ignored at other times.
-  void waited(const WaitedBy& who);
-  void made_by(const Block& block, std::string_view maker);
+  void waited(const WaitedBy& who) FIRN_HELD;
+  void made_by(const Block& block, std::string_view maker) FIRN_HELD;
   /// The line that allocated it, if asked for in time, else the operator, else null. The string
   /// lives on.
-  const char* maker_of(const Block& block) const;
+  const char* maker_of(const Block& block) const FIRN_HELD;
 
   /// Of the engine, at this moment.
   struct Figures {
@@ -48,23 +49,25 @@ class ThrashNotices {
     std::optional<bool> asked;  // the observer's to know (EngineObserver::storm), if it is set
   };
   /// Looks at a wait that has ended; to be called about in the order of ends.
-  Notice look(uint64_t begin_ns, uint64_t end_ns, const Wait& wait, const Figures& figures);
+  Notice look(uint64_t begin_ns, uint64_t end_ns, const Wait& wait, const Figures& figures)
+      FIRN_HELD;
 
  private:
-  std::string storm_words(const Figures& figures) const;
-  std::string thrash_words(const Figures& figures) const;
-  std::string enough_words(const Figures& figures) const;
+  std::string storm_words(const Figures& figures) const FIRN_HELD;
+  std::string thrash_words(const Figures& figures) const FIRN_HELD;
+  std::string enough_words(const Figures& figures) const FIRN_HELD;
 
-  Thrash thrash_;
-  Waiters waiters_;
-  uint64_t since_ = 0;                // the tick at which the asking began
-  uint64_t working_bytes_ = 0;        // the most that was used since and was alive at once
-  std::set<std::string, std::less<>> makers_;  // never emptied: others point to its words
+  Thrash thrash_ FIRN_GUARDED;
+  Waiters waiters_ FIRN_GUARDED;
+  uint64_t since_ FIRN_GUARDED = 0;          // the tick at which the asking began
+  uint64_t working_bytes_ FIRN_GUARDED = 0;  // the most that was used since and was alive at once
+  // Never emptied: others point to its words.
+  std::set<std::string, std::less<>> makers_ FIRN_GUARDED;
   struct Made {
     uint32_t generation;
     const char* maker;
   };
-  std::unordered_map<uint32_t, Made> made_;  // by descriptor
+  std::unordered_map<uint32_t, Made> made_ FIRN_GUARDED;  // by descriptor
 };
 
 }  // namespace firn

@@ -5,8 +5,9 @@
 // A plan is decide()'s answer in terms of the tiers' blocks. Every step of it is one that could be
 // taken without a plan too: where the program does otherwise, it costs time, and never a byte.
 //
-// Owns: nothing; the plan and the tiers are the caller's, and so is the lock. No clock. Pages are
-// device memory's (memory/units.h); what is on its way, and host memory, count in bytes.
+// Owns: nothing; the plan and the tiers are the caller's, and so is their lock (T::lock()). No
+// clock. Pages are device memory's (memory/units.h); what is on its way, and host memory, count in
+// bytes.
 //
 // An example: the device holds A (farthest use, clean) and B (next use), C is away and used soon.
 //   fetch_ahead()  finds C first in `fetch`, and no room for it: A is evicted, for it is used after
@@ -26,6 +27,7 @@
 #include <vector>
 
 #include "allocator/lifetimes/decide.h"
+#include "firn/thread_safety.h"
 
 namespace firn::lifetimes {
 
@@ -85,6 +87,8 @@ struct PieceOf {
 /// The means of carrying a plan out.
 template <class T>
 concept Tiers = requires(T t, typename T::Handle block, uint64_t n, size_t i) {
+  // The lock that guards all of it.
+  T::lock();
   // A block: whether a candidate means it still, and its pages. `clean`: at its tail, on the device
   // and valid elsewhere: they leave without I/O. `mapped`: with those that leave; `coming`: on
   // their way, not yet mapped.
@@ -167,42 +171,45 @@ class CarryOut {
 
   /// Takes a decision for the device, made of what was there at event `now`. `blocks`: of its first
   /// items; the others are not born.
-  void adopt(const Decision& decision, std::span<const Name> blocks, uint64_t now);
+  void adopt(const Decision& decision, std::span<const Name> blocks, uint64_t now)
+      FIRN_REQUIRES(T::lock());
   /// The same for the device and host memory together: what is to be in the store.
-  void adopt_for_memory(const Decision& decision, std::span<const Name> blocks, uint64_t now);
+  void adopt_for_memory(const Decision& decision, std::span<const Name> blocks, uint64_t now)
+      FIRN_REQUIRES(T::lock());
 
-  uint64_t in_flight_most() const {
+  uint64_t in_flight_most() const FIRN_REQUIRES(T::lock()) {
     return lifetimes::in_flight_most(t_.span_bytes(), t_.host_bytes());
   }
   /// Do transfers only pass through host memory, with no room to keep anything?
-  bool host_is_passage() const {
+  bool host_is_passage() const FIRN_REQUIRES(T::lock()) {
     const uint64_t host = t_.host_bytes();
     return host <= host_reserve(t_.span_bytes(), host, t_.spare_bytes());
   }
-  bool meant(const Name& name) const {
+  bool meant(const Name& name) const FIRN_REQUIRES(T::lock()) {
     return t_.life(name.block) == name.life && t_.touched(name.block) == name.touched;
   }
 
   // Each begins what can be begun now. True: something was.
-  bool fetch_ahead();
-  bool clean_ahead();
-  bool read_ahead();
+  bool fetch_ahead() FIRN_REQUIRES(T::lock());
+  bool clean_ahead() FIRN_REQUIRES(T::lock());
+  bool read_ahead() FIRN_REQUIRES(T::lock());
   /// Is there staging to spare, so that copies made ahead take none from those that wait for it?
-  bool room_to_clean();
+  bool room_to_clean() FIRN_REQUIRES(T::lock());
 
   // Each evicts blocks, as many pages as asked for, but `except`, and returns how many will leave.
   /// By the plan; what is short then goes by age, which the tiers know.
-  uint64_t evict(uint64_t pages, std::optional<Handle> except);
+  uint64_t evict(uint64_t pages, std::optional<Handle> except) FIRN_REQUIRES(T::lock());
   /// Blocks that are used after event `beyond`, the farthest first; `clean_only`: without I/O.
   uint64_t evict_farthest(uint64_t pages, std::optional<Handle> except, uint64_t beyond,
-                          bool clean_only);
+                          bool clean_only) FIRN_REQUIRES(T::lock());
   /// Blocks that are being copied out, as far as they are: they are free the soonest.
-  uint64_t evict_going(uint64_t pages, std::optional<Handle> except, uint64_t beyond);
+  uint64_t evict_going(uint64_t pages, std::optional<Handle> except, uint64_t beyond)
+      FIRN_REQUIRES(T::lock());
 
   /// The next piece to be written to the store: a planned one first; then, where transfers only
   /// pass through host memory, in the order of arrival; else, where host memory is wanted, the one
   /// that is used last.
-  std::optional<PieceOf<Handle>> next_write();
+  std::optional<PieceOf<Handle>> next_write() FIRN_REQUIRES(T::lock());
 
  private:
   // Candidates of a plan that are skipped because they are in use.
@@ -217,8 +224,8 @@ class CarryOut {
     const uint64_t next = decision.next_use[item];
     return {blocks[item], next == no_use ? next : now + next, pages};
   }
-  uint64_t give_way_after(const Candidate& candidate) const;
-  std::optional<PieceOf<Handle>> planned_write();
+  uint64_t give_way_after(const Candidate& candidate) const FIRN_REQUIRES(T::lock());
+  std::optional<PieceOf<Handle>> planned_write() FIRN_REQUIRES(T::lock());
 
   ThePlan& plan_;
   mutable T t_;

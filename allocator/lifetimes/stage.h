@@ -80,7 +80,7 @@ class Stage {
 
   /// Carried out by pump(); whoever makes it sets `valid` and `period`.
   Plan<uint32_t> plan;
-  CarryOut<StageTiers> carry_out();
+  CarryOut<StageTiers> carry_out() FIRN_ASSERTS(no_lock);  // (a rehearsal is one thread's)
   /// The number of the last step.
   uint64_t step = 0;
   void period_over() { reading_.period_over(); }
@@ -178,6 +178,7 @@ class StageTiers {
  public:
   using Handle = uint32_t;
   explicit StageTiers(Stage& stage) : s_(&stage) {}
+  static NoLock& lock() FIRN_RETURNS(no_lock) { return no_lock; }
 
   uint32_t life(uint32_t block) const { return of(block).life; }
   uint64_t touched(uint32_t block) const { return of(block).touched; }

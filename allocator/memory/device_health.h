@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "firn/driver.h"
+#include "firn/thread_safety.h"
 
 namespace firn {
 
@@ -28,19 +29,19 @@ class DeviceHealth {
   const Error& error() const { return error_; }
 
   /// The error of a failed call. Ends the device if the error is permanent.
-  Error failed(const char* entry, CUresult result);
+  Error failed(const char* entry, CUresult result) FIRN_HELD;
   /// The result of a call that is retried until it succeeds: refused too often in a row, it ends
   /// the device.
-  void answered(const char* entry, CUresult result);
+  void answered(const char* entry, CUresult result) FIRN_HELD;
   /// Refusals of such calls, ever: a waiting thread retries until one succeeds or the device ends.
-  uint64_t refusals() const { return refusals_; }
+  uint64_t refusals() const FIRN_HELD { return refusals_; }
   /// The call is essential: its refusal ends the device.
-  void end(const char* entry, CUresult result);
+  void end(const char* entry, CUresult result) FIRN_HELD;
 
   /// The process has run out of memory in the middle of an operation. Allocates none itself.
-  void end_without_memory() noexcept;
+  void end_without_memory() noexcept FIRN_HELD;
   /// True after that: the engine's bookkeeping of blocks may be wrong.
-  bool without_memory() const { return undone_; }
+  bool without_memory() const FIRN_HELD { return undone_; }
 
   /// Does the driver give this error until the context is destroyed?
   static bool stays(CUresult result);

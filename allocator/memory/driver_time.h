@@ -7,9 +7,11 @@
 
 #include <atomic>
 #include <cstdint>
+#include <mutex>
 
 #include "firn/driver.h"
 #include "firn/ranked_mutex.h"
+#include "firn/thread_safety.h"
 
 namespace firn {
 
@@ -58,6 +60,38 @@ class DriverTimedMutex {
   RankedMutex<Rank::engine> mutex_;
   DriverTimes& times_;
   uint64_t begun_ns_ = 0;  // the holder's
+};
+
+/// The engine's lock, for a scope: std::unique_lock, in words that can be proved.
+class FIRN_SCOPED LockedEngine {
+ public:
+  explicit LockedEngine(DriverTimedMutex& mutex) FIRN_ACQUIRE(engine_lock) : lock_(mutex) {}
+  LockedEngine(DriverTimedMutex& mutex, std::defer_lock_t defer) FIRN_NOT_HELD
+      : lock_(mutex, defer) {}
+  ~LockedEngine() FIRN_RELEASE() {}
+  LockedEngine(const LockedEngine&) = delete;
+  LockedEngine& operator=(const LockedEngine&) = delete;
+  void lock() FIRN_ACQUIRE() { lock_.lock(); }
+  bool try_lock() FIRN_TRY_ACQUIRE() { return lock_.try_lock(); }
+  void unlock() FIRN_RELEASE() { lock_.unlock(); }
+  bool owns_lock() const { return lock_.owns_lock(); }
+
+ private:
+  std::unique_lock<DriverTimedMutex> lock_;
+};
+
+/// Without that lock, for a scope. Everything may have changed when it ends.
+class FIRN_SCOPED UnlockedEngine {
+ public:
+  explicit UnlockedEngine(LockedEngine& lock) FIRN_RELEASE(engine_lock) : lock_(lock) {
+    lock_.unlock();
+  }
+  ~UnlockedEngine() FIRN_RELEASE() { lock_.lock(); }
+  UnlockedEngine(const UnlockedEngine&) = delete;
+  UnlockedEngine& operator=(const UnlockedEngine&) = delete;
+
+ private:
+  LockedEngine& lock_;
 };
 
 }  // namespace firn

@@ -156,7 +156,7 @@ Frames::Change Frames::begin_change(const Shape& shape, uint32_t granules_most,
   std::array<size_t, sizes> kept{};  // free frames that take() will find
   uint64_t room = headroom(), made = 0, given = 0;
   bool possible = true;
-  const auto provide = [&](uint32_t granules) {
+  const auto provide = [&](uint32_t granules) FIRN_HELD {
     if (free_[granules].size() > kept[granules]) {
       ++kept[granules];
       return;

@@ -15,6 +15,7 @@
 #include "allocator/memory/device_health.h"
 #include "allocator/memory/shared_frames.h"
 #include "firn/driver.h"
+#include "firn/thread_safety.h"
 
 namespace firn {
 
@@ -44,7 +45,7 @@ class Reservation {
     std::swap(granules_, other.granules_);
     return *this;
   }
-  ~Reservation();
+  ~Reservation() FIRN_HELD;
   uint64_t granules() const { return granules_; }
 
  private:
@@ -59,23 +60,23 @@ class Frames {
   Frames(const Driver& driver, DeviceHealth& health, int device, uint64_t budget_bytes);
   ~Frames();
   /// Checks that the device can do what frames need. Errors: not_supported in words, driver.
-  Result<void> check();
+  Result<void> check() FIRN_NO_ANALYSIS;  // (before other threads know of it: without the lock)
 
   /// Granules that could be reserved now.
-  uint64_t available() const;
+  uint64_t available() const FIRN_HELD;
   /// Reserves `granules`, or nothing when fewer are available (granules() == 0).
-  Reservation reserve(uint64_t granules);
+  Reservation reserve(uint64_t granules) FIRN_HELD;
   /// Turns the reservation into as few frames as fill stretches of `granules_most` (the last one is
   /// shorter), in order: one frame per stretch if that size is free or can be made without giving
   /// others back; else several free ones that fill it. On a driver error nothing is taken and the
   /// reservation is given back; if the device itself is out of memory (others use it too), the
   /// effective budget shrinks to the frames held.
   Result<std::vector<Frame>> take(Reservation reservation,
-                                  uint32_t granules_most = large_frame_granules);
+                                  uint32_t granules_most = large_frame_granules) FIRN_HELD;
   /// Frames for a block of that shape, in the order of its addresses; its parts of shared frames
   /// come from those with room. The reservation is for at least granules_for(shape).
   Result<std::vector<Frame>> take(Reservation reservation, const Shape& shape,
-                                  uint32_t granules_most);
+                                  uint32_t granules_most) FIRN_HELD;
   /// Frames to be given back and made so that take() finds those for a shape.
   struct Change {
     std::vector<Frame> given_back, made;
@@ -92,63 +93,64 @@ class Frames {
   };
   /// The change that the shape needs now, with `reserved` granules reserved for it: empty as a
   /// rule. All of it counts as held until end_change(), which must follow.
-  Change begin_change(const Shape& shape, uint32_t granules_most, uint64_t reserved);
+  Change begin_change(const Shape& shape, uint32_t granules_most, uint64_t reserved) FIRN_HELD;
   /// The driver's calls for it. No lock is needed.
   void carry_out(Change& change) const;
   /// Errors: as take().
-  Result<void> end_change(Change change);
+  Result<void> end_change(Change change) FIRN_HELD;
   /// Granules that changes under way will make available.
-  uint64_t returning() const { return returning_; }
+  uint64_t returning() const FIRN_HELD { return returning_; }
   /// Granules to reserve for the shape, in the present state.
-  uint64_t granules_for(const Shape& shape) const { return shared_.new_frames(shape); }
-  const SharedFrames& shared() const { return shared_; }
+  uint64_t granules_for(const Shape& shape) const FIRN_HELD { return shared_.new_frames(shape); }
+  const SharedFrames& shared() const FIRN_HELD { return shared_; }
   /// A part of a shared frame will be given back soon.
-  void let_go(const Frame& part) { shared_.let_go(part.shared, part.part); }
+  void let_go(const Frame& part) FIRN_HELD { shared_.let_go(part.shared, part.part); }
   /// One frame of host memory near the device, which kernels reach over the link: not device
   /// memory, so outside the budget. For the touch that must not fail.
-  Result<std::vector<Frame>> take_host(uint64_t granules);
+  Result<std::vector<Frame>> take_host(uint64_t granules) FIRN_HELD;
   /// Granules of such frames now: host memory besides the tiers.
-  uint64_t host_granules() const { return host_held_; }
+  uint64_t host_granules() const FIRN_HELD { return host_held_; }
   /// Checks whether take_host() can work at all; the first call may take seconds, and needs no
   /// lock. Errors: not_supported, with the reason.
   Result<void> host_granted() const;
   /// The memory node of take_host(), next to the device; id -1: none has memory for us.
   const CUmemLocation& host_location() const { return host_prop_.location; }
   /// Gives back frames that are no longer mapped anywhere.
-  void give(std::vector<Frame>& frames);
+  void give(std::vector<Frame>& frames) FIRN_HELD;
   /// Returns free frames to the device until at most `keep_granules` are free.
-  void trim(uint64_t keep_granules = 0);
+  void trim(uint64_t keep_granules = 0) FIRN_HELD;
 
-  void set_budget(uint64_t bytes);
-  uint64_t budget_granules() const { return budget_; }
-  uint64_t held_granules() const { return held_; }  // created: taken, free, and in_change()
+  void set_budget(uint64_t bytes) FIRN_HELD;
+  uint64_t budget_granules() const FIRN_HELD { return budget_; }
+  /// Created: taken, free, and in_change().
+  uint64_t held_granules() const FIRN_HELD { return held_; }
   /// Granules of changes under way: being given back, or counted as held before they are made.
-  uint64_t in_change() const { return in_change_; }
-  uint64_t free_granules() const;
-  uint64_t peak_granules() const { return peak_; }
-  void reset_peak() { peak_ = held_; }
-  uint64_t created() const { return created_; }  // frames, for all time
-  uint64_t released() const { return released_; }
+  uint64_t in_change() const FIRN_HELD { return in_change_; }
+  uint64_t free_granules() const FIRN_HELD;
+  uint64_t peak_granules() const FIRN_HELD { return peak_; }
+  void reset_peak() FIRN_HELD { peak_ = held_; }
+  uint64_t created() const FIRN_HELD { return created_; }  // frames, for all time
+  uint64_t released() const FIRN_HELD { return released_; }
   /// True after the device, not the budget, refused a frame.
-  bool device_short() const { return limit_ < budget_; }
-  void forget_limit() { limit_ = budget_; }
+  bool device_short() const FIRN_HELD { return limit_ < budget_; }
+  void forget_limit() FIRN_HELD { limit_ = budget_; }
   void abandon() { abandoned_ = true; }
 
  private:
   friend class Reservation;
-  Result<Frame> create(uint32_t granules);
-  void release(Frame frame);
-  void trim_to_limit();
+  Result<Frame> create(uint32_t granules) FIRN_HELD;
+  void release(Frame frame) FIRN_HELD;
+  void trim_to_limit() FIRN_HELD;
   CUresult call_release(const Frame& frame) const;
   static constexpr size_t sizes = large_frame_granules + 1;
-  size_t victim_for(uint32_t granules, const std::array<size_t, sizes>& kept) const;
-  Result<Frame> obtain(uint32_t granules);
-  std::vector<uint32_t> free_that_fill(uint32_t granules) const;
-  Result<Frame> obtain_part(uint32_t pages);
-  Result<std::vector<Frame>> take_whole(uint64_t granules, uint32_t granules_most);
+  size_t victim_for(uint32_t granules, const std::array<size_t, sizes>& kept) const FIRN_HELD;
+  Result<Frame> obtain(uint32_t granules) FIRN_HELD;
+  std::vector<uint32_t> free_that_fill(uint32_t granules) const FIRN_HELD;
+  Result<Frame> obtain_part(uint32_t pages) FIRN_HELD;
+  Result<std::vector<Frame>> take_whole(uint64_t granules, uint32_t granules_most) FIRN_HELD;
   // With more handles than that, moving one stretch costs more, each time, than a new frame.
   static constexpr size_t filling_most = 4;
-  uint64_t headroom() const { return limit_ > held_ ? limit_ - held_ : 0; }
+  uint64_t headroom() const FIRN_HELD { return limit_ > held_ ? limit_ - held_ : 0; }
 
   const Driver& driver_;
   DeviceHealth& health_;

@@ -62,7 +62,7 @@ bool HostTier::grow(size_t bytes) {
   Ahead ahead;
   ahead.bytes = size;
   if (shared_left_ && !claim(ahead)) return false;
-  prepare(ahead);
+  prepare_now(ahead);
   return adopt(std::move(ahead));
 }
 
@@ -108,7 +108,7 @@ void HostTier::end_ahead(Ahead ahead) {
 }
 
 /// Its memory is null where the system refused it, or the store did.
-void HostTier::prepare(Ahead& ahead) const {
+void HostTier::prepare_now(Ahead& ahead) const {
   try {
     make(ahead);
   } catch (const std::bad_alloc&) {  // for bookkeeping, or a message: none is made
@@ -188,7 +188,7 @@ bool HostTier::adopt(Ahead ahead) {
 bool HostTier::add_extent(size_t size) {
   Ahead ahead;
   ahead.bytes = size;
-  prepare(ahead);
+  prepare_now(ahead);
   return adopt(std::move(ahead));
 }
 

@@ -20,6 +20,7 @@
 #include "firn/driver.h"
 #include "firn/range_map.h"
 #include "firn/store.h"
+#include "firn/thread_safety.h"
 
 namespace firn {
 
@@ -51,11 +52,11 @@ class HostTier {
 
   /// Staging for `bytes`, with one reference; null when the budget (less `reserve` bytes that this
   /// caller may not use) is exhausted or fragmented, or the system gives no more memory.
-  Staging* acquire(size_t bytes, uint64_t reserve = 0);
+  Staging* acquire(size_t bytes, uint64_t reserve = 0) FIRN_HELD;
   /// As acquire(), beyond the budget where need be.
-  Staging* acquire_beyond(size_t bytes);
-  void ref(Staging* staging) { ++staging->refs; }
-  void unref(Staging* staging);
+  Staging* acquire_beyond(size_t bytes) FIRN_HELD;
+  void ref(Staging* staging) FIRN_HELD { ++staging->refs; }
+  void unref(Staging* staging) FIRN_HELD;
 
   /// Memory that is made ahead of need, without the engine's lock: pinning takes a third of a
   /// second for each GiB. begin_ahead() and end_ahead() under the lock, prepare() between them
@@ -68,15 +69,15 @@ class HostTier {
     std::string trouble;
   };
   /// Is some due? The aim is to have half as much again mapped as is in use.
-  bool ahead_due() const { return ahead_bytes() > 0; }
-  Ahead begin_ahead();
-  void prepare(Ahead& ahead) const;
-  void end_ahead(Ahead ahead);
+  bool ahead_due() const FIRN_HELD { return ahead_bytes() > 0; }
+  Ahead begin_ahead() FIRN_HELD;
+  void prepare(Ahead& ahead) const FIRN_NOT_HELD { prepare_now(ahead); }
+  void end_ahead(Ahead ahead) FIRN_HELD;
   /// More is under way, or could be made.
-  bool may_grow() const;
+  bool may_grow() const FIRN_HELD;
   /// To be called now and then: a second after a refusal the system is asked for memory again.
   /// Until it gives some, no thread should wait for it (may_grow()).
-  void look_again(uint64_t now_ns);
+  void look_again(uint64_t now_ns) FIRN_HELD;
 
   struct Extent {
     StagingMemory memory;
@@ -85,24 +86,24 @@ class HostTier {
   };
   /// For others who need the memory: closes the extent that holds the least, so that nothing more
   /// enters it. False: one is closed already, or no more can be spared.
-  bool close_one();
-  bool closing() const { return closing_ != nullptr; }
+  bool close_one() FIRN_HELD;
+  bool closing() const FIRN_HELD { return closing_ != nullptr; }
   /// Does it lie in the extent that is closed?
-  bool closes(const Staging& staging) const;
+  bool closes(const Staging& staging) const FIRN_HELD;
   /// The closed extent once it is empty, to be given back by give(), which needs neither the lock
   /// nor a context.
-  std::optional<Extent> take_closed();
+  std::optional<Extent> take_closed() FIRN_HELD;
   void give(Extent extent) const;
   /// Opens the closed extent for use again.
-  void reopen();
+  void reopen() FIRN_HELD;
 
   /// Bytes that this engine can come to use, as things stand.
-  uint64_t budget() const;
-  uint64_t used() const { return ranges_.used(); }
+  uint64_t budget() const FIRN_HELD;
+  uint64_t used() const FIRN_HELD { return ranges_.used(); }
   /// Registration refused, memory refused: in words; empty when all is well.
-  const std::string& trouble() const { return trouble_; }
+  const std::string& trouble() const FIRN_HELD { return trouble_; }
   /// Unregisters the memory from the driver; nothing is in flight any more.
-  void unregister();
+  void unregister() FIRN_HELD;
   /// In the child after fork: leaves the parent's extents untouched; another thread may have been
   /// adding to them.
   void abandon() { abandoned_ = true; }
@@ -111,17 +112,19 @@ class HostTier {
   /// As budget(), if memory were available.
   uint64_t most() const;
   uint64_t room() const;
-  uint64_t ahead_bytes() const;
-  /// As prepare(). On std::bad_alloc nothing stays pinned, and no memory is left.
+  uint64_t ahead_bytes() const FIRN_HELD;
+  /// As prepare(); acquire() does it under the lock where nothing is prepared ahead.
+  void prepare_now(Ahead& ahead) const;
+  /// The same. On std::bad_alloc nothing stays pinned, and no memory is left.
   void make(Ahead& ahead) const;
-  bool adopt(Ahead ahead);
-  bool grow(size_t bytes);
-  bool add_extent(size_t size);
+  bool adopt(Ahead ahead) FIRN_HELD;
+  bool grow(size_t bytes) FIRN_HELD;
+  bool add_extent(size_t size) FIRN_HELD;
   /// For a taken range, which is given back on std::bad_alloc.
-  Staging* staging_at(uint64_t begin, size_t bytes);
-  bool claim(Ahead& ahead);
-  void close_range(uint64_t begin, uint64_t bytes);
-  void unclaim(uint64_t own_bytes, uint64_t shared_bytes);
+  Staging* staging_at(uint64_t begin, size_t bytes) FIRN_HELD;
+  bool claim(Ahead& ahead) FIRN_HELD;
+  void close_range(uint64_t begin, uint64_t bytes) FIRN_HELD;
+  void unclaim(uint64_t own_bytes, uint64_t shared_bytes) FIRN_HELD;
 
   const Driver& driver_;
   Store* store_;

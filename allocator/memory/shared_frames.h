@@ -13,6 +13,7 @@
 
 #include "allocator/memory/units.h"
 #include "firn/driver.h"
+#include "firn/thread_safety.h"
 
 namespace firn {
 
@@ -33,25 +34,27 @@ class SharedFrames {
  public:
   /// The shape for `pages` (not a multiple of a granule's) that takes the fewest new frames; among
   /// those, one that fills gaps exactly.
-  Shape shape(uint32_t pages) const;
+  Shape shape(uint32_t pages) const FIRN_HELD;
   /// New frames that the shape takes now, its body included.
-  uint32_t new_frames(const Shape& shape) const;
+  uint32_t new_frames(const Shape& shape) const FIRN_HELD;
 
   static constexpr uint32_t none = UINT32_MAX;
   /// Takes these pages of the fullest frame in which they are free; none: there is no such frame.
-  uint32_t take(uint32_t pages);
+  uint32_t take(uint32_t pages) FIRN_HELD;
   /// A new frame, of which these pages are taken.
-  uint32_t add(CUmemGenericAllocationHandle handle, uint32_t pages);
+  uint32_t add(CUmemGenericAllocationHandle handle, uint32_t pages) FIRN_HELD;
   /// True when no page of the frame is taken any more: the frame is forgotten.
-  bool give(uint32_t index, uint32_t pages);
+  bool give(uint32_t index, uint32_t pages) FIRN_HELD;
   /// These taken pages will be given back soon.
-  void let_go(uint32_t index, uint32_t pages);
+  void let_go(uint32_t index, uint32_t pages) FIRN_HELD;
   /// Frames that will be free again once all that was let go is given back.
-  uint64_t going() const { return going_; }
-  CUmemGenericAllocationHandle handle(uint32_t index) const { return frames_[index].handle; }
+  uint64_t going() const FIRN_HELD { return going_; }
+  CUmemGenericAllocationHandle handle(uint32_t index) const FIRN_HELD {
+    return frames_[index].handle;
+  }
 
-  uint64_t count() const { return count_; }
-  uint64_t free_pages() const { return free_pages_; }  // of all of them
+  uint64_t count() const FIRN_HELD { return count_; }
+  uint64_t free_pages() const FIRN_HELD { return free_pages_; }  // of all of them
 
  private:
   struct Shared {
@@ -60,10 +63,10 @@ class SharedFrames {
     bool goes() const { return taken != 0 && taken == going; }
     uint32_t open_at = 0;  // in open_, when not full
   };
-  uint32_t find(uint32_t pages) const;
-  Shape within_one(uint32_t pages) const;
-  void open(uint32_t index);
-  void close(uint32_t index);
+  uint32_t find(uint32_t pages) const FIRN_HELD;
+  Shape within_one(uint32_t pages) const FIRN_HELD;
+  void open(uint32_t index) FIRN_HELD;
+  void close(uint32_t index) FIRN_HELD;
 
   std::vector<Shared> frames_;
   std::vector<uint32_t> spare_;  // of frames_, unused

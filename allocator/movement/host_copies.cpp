@@ -9,17 +9,17 @@ namespace firn {
 namespace {
 /// Removes stale references, seldom enough to cost little.
 template <class Keep>
-void tidy(std::deque<PieceRef>& refs, size_t& limit, Keep&& keep) {
+void tidy(std::deque<PieceRef>& refs, size_t& limit, Keep&& keep) FIRN_HELD {
   if (refs.size() < limit) return;
-  std::erase_if(refs, [&](const PieceRef& ref) { return !keep(ref); });
+  std::erase_if(refs, [&](const PieceRef& ref) FIRN_HELD { return !keep(ref); });
   limit = 2 * refs.size() + 1024;
 }
 
-bool in_both(const PieceRef& ref) {  // host memory and the store
+bool in_both(const PieceRef& ref) FIRN_HELD {  // host memory and the store
   return current(ref) && piece_of(ref).host && piece_of(ref).host_valid && piece_of(ref).slot_valid;
 }
 /// The copy is waited for, or in transit.
-bool busy(const PieceRef& ref) {
+bool busy(const PieceRef& ref) FIRN_HELD {
   const Piece& piece = piece_of(ref);
   return piece.host->refs > 1 || (ref.block->state() == State::faulting && !piece.on_device);
 }
@@ -36,7 +36,7 @@ void HostCopies::arrived(const PieceRef& ref) {
 
 void HostCopies::returned(const PieceRef& ref) {
   returned_.push_back(ref);
-  tidy(returned_, returned_tidy_, [](const PieceRef& old) {
+  tidy(returned_, returned_tidy_, [](const PieceRef& old) FIRN_HELD {
     return current(old) && piece_of(old).on_device && piece_of(old).host_valid;
   });
 }
@@ -51,9 +51,9 @@ std::optional<PieceRef> HostCopies::next_by_arrival() {
 }
 
 std::optional<PieceRef> HostCopies::next_by_use() {
-  std::erase_if(unwritten_, [](const PieceRef& ref) { return !is_unwritten(ref); });
+  std::erase_if(unwritten_, [](const PieceRef& ref) FIRN_HELD { return !is_unwritten(ref); });
   const auto last = std::max_element(unwritten_.begin(), unwritten_.end(),
-                                     [](const PieceRef& a, const PieceRef& b) {
+                                     [](const PieceRef& a, const PieceRef& b) FIRN_HELD {
                                        return a.block->next_use < b.block->next_use;
                                      });
   if (last == unwritten_.end()) return std::nullopt;
@@ -85,7 +85,7 @@ bool HostCopies::drop_returned(uint64_t window) {
 }
 
 bool HostCopies::drop_used_after(uint64_t wanted_at, uint64_t window) {
-  std::erase_if(stored_, [](const PieceRef& ref) { return !in_both(ref); });
+  std::erase_if(stored_, [](const PieceRef& ref) FIRN_HELD { return !in_both(ref); });
   auto best = stored_.end();
   uint64_t best_at = wanted_at;
   for (auto it = stored_.begin(); it != stored_.end() && best_at != UINT64_MAX; ++it) {
@@ -141,7 +141,7 @@ void HostCopies::drop_closed(std::span<Block* const> blocks) {
 }
 
 Staging* HostCopies::staging(size_t bytes, uint64_t reserve, const GiveWay& give_way) {
-  const auto one_gives_way = [&] {
+  const auto one_gives_way = [&]() FIRN_HELD {
     const std::optional<uint64_t>& window = give_way.window;
     if (window && drop_planned(0, *window)) return true;
     return drop_stored() || (give_way.resident && drop_resident());

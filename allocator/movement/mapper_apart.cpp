@@ -15,9 +15,10 @@ Result<void> Mapper::provide(Lock& lock, const Shape& shape, const Reservation& 
   Frames::Change change = at_.frames.begin_change(shape, at_.span_granules, room.granules());
   if (change.empty()) return {};
   ++mapping_apart_;
-  lock.unlock();
-  at_.frames.carry_out(change);
-  lock.lock();
+  {
+    const UnlockedEngine unlocked(lock);
+    at_.frames.carry_out(change);
+  }
   --mapping_apart_;
   return at_.frames.end_change(std::move(change));
 }
@@ -45,12 +46,13 @@ Result<void> Mapper::map_apart(Lock& lock, Mapping& mapping) {
   } else {
     ++mapping_apart_;
     for (const Run& run : runs) apart_.add(run.frames);
-    lock.unlock();
-    for (; done < runs.size(); ++done) {
-      calls = call_map(runs[done].address, runs[done].frames, access);
-      if (calls.result != CUDA_SUCCESS) break;
+    {
+      const UnlockedEngine unlocked(lock);
+      for (; done < runs.size(); ++done) {
+        calls = call_map(runs[done].address, runs[done].frames, access);
+        if (calls.result != CUDA_SUCCESS) break;
+      }
     }
-    lock.lock();
     for (const Run& run : runs) apart_.remove(run.frames);
     --mapping_apart_;
     for (size_t i = access.size(); i < access_.size() && calls.result == CUDA_SUCCESS; ++i)
@@ -129,9 +131,10 @@ void Mapper::carry_out(Lock& lock, Unmapping unmapping) {
   if (!at_.health.dead()) {
     ++unmapping_apart_;
     apart_.add(unmapping.frames);
-    lock.unlock();
-    result = call_unmap(address, bytes);
-    lock.lock();
+    {
+      const UnlockedEngine unlocked(lock);
+      result = call_unmap(address, bytes);
+    }
     apart_.remove(unmapping.frames);
     --unmapping_apart_;
   }

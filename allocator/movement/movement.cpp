@@ -19,11 +19,11 @@ bool Movement::begin_round() {
 
 bool Movement::advance() {
   bool changed = false;
-  each_of(spilling_, [&](Block& block) {
+  each_of(spilling_, [&](Block& block) FIRN_HELD {
     advance_spill(block);
     changed |= block.state() != State::spilling || finish_spill(block);
   });
-  each_of(faulting_, [this](Block& block) { advance_fault(block); });
+  each_of(faulting_, [this](Block& block) FIRN_HELD { advance_fault(block); });
   return changed;
 }
 

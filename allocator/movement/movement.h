@@ -38,6 +38,7 @@
 #include "allocator/movement/write_back.h"
 #include "firn/clock.h"
 #include "firn/store.h"
+#include "firn/thread_safety.h"
 
 namespace firn {
 
@@ -68,41 +69,41 @@ class Movement {
     virtual ~Owner() = default;
 
     // Words: for the user, once each; for the user; for the trace.
-    virtual void trouble(const std::string& words) = 0;
-    virtual void say(const std::string& words) const = 0;
-    virtual void trace(const char* event, const Block& block, const char* detail) = 0;
+    virtual void trouble(const std::string& words) FIRN_HELD = 0;
+    virtual void say(const std::string& words) const FIRN_HELD = 0;
+    virtual void trace(const char* event, const Block& block, const char* detail) FIRN_HELD = 0;
 
     // Events.
     /// There is work for the rounds to come.
-    virtual void work_begins() = 0;
+    virtual void work_begins() FIRN_HELD = 0;
     /// The block begins to leave the device, and not only to be copied.
-    virtual void leaves(Block& block) = 0;
+    virtual void leaves(Block& block) FIRN_HELD = 0;
     /// The block counts as used at this moment.
-    virtual void make_young(Block& block) = 0;
+    virtual void make_young(Block& block) FIRN_HELD = 0;
     /// A piece has come to host memory. True: next_write() names it, or give_up_writes(), with no
     /// list here.
-    virtual bool came_out(const PieceRef& ref) = 0;
+    virtual bool came_out(const PieceRef& ref) FIRN_HELD = 0;
 
     // A segment of small blocks, by the block that stands for it.
     /// It is about to leave. False: it cannot, and is as it was.
-    virtual bool put_aside(Block& whole) = 0;
+    virtual bool put_aside(Block& whole) FIRN_HELD = 0;
     /// It is on the device, or its bytes are on their way in.
-    virtual void take_back(Block& whole) = 0;
+    virtual void take_back(Block& whole) FIRN_HELD = 0;
 
     // Decisions.
     /// Is nothing to leave the device?
-    virtual bool keeps_all() const = 0;
+    virtual bool keeps_all() const FIRN_HELD = 0;
     /// Of the plan: events' number until which everything that is used has room on the device.
     /// None: there is no plan.
-    virtual std::optional<uint64_t> window() const = 0;
+    virtual std::optional<uint64_t> window() const FIRN_HELD = 0;
     /// Takes the piece that is written next out of its list. None: none is due.
-    virtual std::optional<PieceRef> next_write() = 0;
+    virtual std::optional<PieceRef> next_write() FIRN_HELD = 0;
     /// The store is full: pieces that next_write() would have named stay in host memory.
-    virtual std::vector<PieceRef> give_up_writes() = 0;
+    virtual std::vector<PieceRef> give_up_writes() FIRN_HELD = 0;
     /// Does the block's copy in host memory go once the store has it?
-    virtual bool leaves_host(const Block& block) const = 0;
+    virtual bool leaves_host(const Block& block) const FIRN_HELD = 0;
     /// The block's last events, for the report of a write that was not seen.
-    virtual std::string last_events(const Block& block) const = 0;
+    virtual std::string last_events(const Block& block) const FIRN_HELD = 0;
   };
 
   struct Options {
@@ -131,73 +132,73 @@ class Movement {
   /// Begins to spill a block that is neither held nor pinned. `leave`: at least `pages` of it, from
   /// the tail, are unmapped in the end; otherwise its bytes are only made valid elsewhere. False:
   /// it is not spilling, now or any more.
-  bool start_spill(Block& block, bool leave, uint64_t pages = UINT64_MAX);
+  bool start_spill(Block& block, bool leave, uint64_t pages = UINT64_MAX) FIRN_HELD;
   /// Ends a spill: everything that was to leave has left, or it was touched, or failed. Resident
   /// when nothing was unmapped; hosted when something was.
-  void keep(Block& block);
+  void keep(Block& block) FIRN_HELD;
   /// Ends the spills that can end.
-  void finish_spills();
+  void finish_spills() FIRN_HELD;
   /// The device's bytes are about to change, or are not wanted any more.
-  void drop_copies(Block& block);
+  void drop_copies(Block& block) FIRN_HELD;
 
   // In.
   /// Spans of a block that is away were mapped: its bytes begin to come. `prefetched`: ahead of
   /// their use.
-  void arrive(Block& block, bool prefetched);
+  void arrive(Block& block, bool prefetched) FIRN_HELD;
   /// The block was freed: no more of it comes.
-  void forget(Block& block) { std::erase(faulting_, &block); }
+  void forget(Block& block) FIRN_HELD { std::erase(faulting_, &block); }
   /// Begins to read a piece that is in the store alone. False: it is tried again later.
-  bool start_read(Block& block, uint32_t piece);
+  bool start_read(Block& block, uint32_t piece) FIRN_HELD;
 
   // Rounds, in this order: what has ended is taken, and blocks under way go on.
   /// True: the store has answered.
-  bool begin_round();
+  bool begin_round() FIRN_HELD;
   /// True: copies are over.
-  bool reap_copies();
+  bool reap_copies() FIRN_HELD;
   /// True: a block is spilling no more.
-  bool advance();
+  bool advance() FIRN_HELD;
   /// Begins writes that are due, as much at a time as keeps the store busy. True: some have begun.
-  bool write_back();
+  bool write_back() FIRN_HELD;
   /// Takes the sums that are due. True: there were some. Releases the lock meanwhile.
-  bool carry_out_sums(Lock& lock);
+  bool carry_out_sums(Lock& lock) FIRN_HELD;
   /// Host memory or the store may have room anew.
-  void room_came() { stuck_ = false; }
+  void room_came() FIRN_HELD { stuck_ = false; }
 
   // The end.
   /// Takes the store's answers alone. True: there were some.
-  bool reap_store();
+  bool reap_store() FIRN_HELD;
 
   // The net.
   /// Opens a block for a use that writes, or another life. False: the device is dead; it stays
   /// closed.
-  bool open_guarded(Block& block);
+  bool open_guarded(Block& block) FIRN_HELD;
   /// Is part of it still read-only (the device is dead)? Then it is not used again.
-  bool closed(const Block& block) const;
+  bool closed(const Block& block) const FIRN_HELD;
 
   // The copies in host memory, and the parts that the rounds above work with.
-  HostCopies& host_copies() { return host_copies_; }
-  const WriteBack& writes() const { return write_back_; }
-  Sums& sums() { return sums_; }
+  HostCopies& host_copies() FIRN_HELD { return host_copies_; }
+  const WriteBack& writes() const FIRN_HELD { return write_back_; }
+  Sums& sums() FIRN_HELD { return sums_; }
 
   // Figures.
   /// Is host memory full, with nowhere to write? Then only what has a copy leaves.
-  bool stuck() const { return stuck_; }
+  bool stuck() const FIRN_HELD { return stuck_; }
   /// Did a spill or a read lack room in host memory, in this round?
-  bool staging_wanted() const { return staging_wanted_; }
+  bool staging_wanted() const FIRN_HELD { return staging_wanted_; }
   /// Why the store cannot serve, and the knob that changes it.
-  const char* no_store() const;
+  const char* no_store() const FIRN_HELD;
   /// Is anything to be done in the rounds to come, beside transfers?
-  bool busy() const {
+  bool busy() const FIRN_HELD {
     return !spilling_.empty() || !faulting_.empty() || sums_.due() || write_back_.grows();
   }
-  const std::vector<Block*>& spilling() const { return spilling_; }
-  const std::vector<Block*>& faulting() const { return faulting_; }
+  const std::vector<Block*>& spilling() const FIRN_HELD { return spilling_; }
+  const std::vector<Block*>& faulting() const FIRN_HELD { return faulting_; }
   /// Pages of the device's that leave with this spill; and with all of them.
-  static uint64_t leaving_pages(const Block& block);
-  uint64_t leaving_pages() const;
+  static uint64_t leaving_pages(const Block& block) FIRN_HELD;
+  uint64_t leaving_pages() const FIRN_HELD;
   /// Bytes on their way to the device, or waiting for it in host memory or the store.
-  uint64_t arriving_bytes() const;
-  Moved moved() const;
+  uint64_t arriving_bytes() const FIRN_HELD;
+  Moved moved() const FIRN_HELD;
   const Failed& failed() const { return failed_; }
 
   static constexpr uint64_t unanswered_ns = 30'000'000'000;
@@ -206,60 +207,60 @@ class Movement {
   static constexpr uint64_t said_after_ns = 1'000'000'000;
 
  private:
-  void trouble(const std::string& words) { owner_.trouble(words); }
-  void say(const std::string& words) const { owner_.say(words); }
-  void trace(const char* event, const Block& block, const char* detail = "") {
+  void trouble(const std::string& words) FIRN_HELD { owner_.trouble(words); }
+  void say(const std::string& words) const FIRN_HELD { owner_.say(words); }
+  void trace(const char* event, const Block& block, const char* detail = "") FIRN_HELD {
     owner_.trace(event, block, detail);
   }
 
   // spill.cpp
-  void make_pieces(Block& block);
-  void advance_spill(Block& block);
-  bool copy_out(Block& block, uint32_t piece);
-  bool host_stuck() const;
-  void unmap_run(Block& block, size_t begin, size_t end);
-  bool finish_spill(Block& block);
-  void settle_away(Block& block);
-  Staging* staging_for(size_t bytes, uint64_t reserve);
-  void drop_piece(Piece& piece);
-  void came_out(const PieceRef& ref);
+  void make_pieces(Block& block) FIRN_HELD;
+  void advance_spill(Block& block) FIRN_HELD;
+  bool copy_out(Block& block, uint32_t piece) FIRN_HELD;
+  bool host_stuck() const FIRN_HELD;
+  void unmap_run(Block& block, size_t begin, size_t end) FIRN_HELD;
+  bool finish_spill(Block& block) FIRN_HELD;
+  void settle_away(Block& block) FIRN_HELD;
+  Staging* staging_for(size_t bytes, uint64_t reserve) FIRN_HELD;
+  void drop_piece(Piece& piece) FIRN_HELD;
+  void came_out(const PieceRef& ref) FIRN_HELD;
 
   // arrive.cpp
-  void begin_arriving(Block& block, bool prefetched);
-  void advance_fault(Block& block);
-  bool copy_in(Block& block, uint32_t piece);
+  void begin_arriving(Block& block, bool prefetched) FIRN_HELD;
+  void advance_fault(Block& block) FIRN_HELD;
+  bool copy_in(Block& block, uint32_t piece) FIRN_HELD;
 
   // read.cpp
-  std::string no_staging_words(size_t bytes) const;
-  void read_done(const PieceRef& ref, const StoreCompletion& completion);
-  void unread(Block& block, Piece& piece, const Error& error);
-  void settle_failed(Block& block);
-  void lose(Block& block);
-  void give_up_reading(Block& block);
-  void read_at_last(Block& block);
-  void say_lost(const Block& block, const char* how) const;
-  void undo_fault(Block& block);
+  std::string no_staging_words(size_t bytes) const FIRN_HELD;
+  void read_done(const PieceRef& ref, const StoreCompletion& completion) FIRN_HELD;
+  void unread(Block& block, Piece& piece, const Error& error) FIRN_HELD;
+  void settle_failed(Block& block) FIRN_HELD;
+  void lose(Block& block) FIRN_HELD;
+  void give_up_reading(Block& block) FIRN_HELD;
+  void read_at_last(Block& block) FIRN_HELD;
+  void say_lost(const Block& block, const char* how) const FIRN_HELD;
+  void undo_fault(Block& block) FIRN_HELD;
 
   // write.cpp
-  bool start_write(const PieceRef& ref);
-  void written(const PieceRef& ref, const StoreCompletion& completion, uint64_t begun_ns);
-  void not_written(const PieceRef& ref, Slot slot, const Error& error, uint64_t begun_ns);
-  void take_no_more(const char* what, const Error& error, uint64_t begun_ns);
+  bool start_write(const PieceRef& ref) FIRN_HELD;
+  void written(const PieceRef& ref, const StoreCompletion& completion, uint64_t begun_ns) FIRN_HELD;
+  void not_written(const PieceRef& ref, Slot slot, const Error& error, uint64_t begun_ns) FIRN_HELD;
+  void take_no_more(const char* what, const Error& error, uint64_t begun_ns) FIRN_HELD;
 
   // reap.cpp
-  void look_for_unanswered();
+  void look_for_unanswered() FIRN_HELD;
 
   // summing.cpp
-  void sum_later(const PieceRef& ref, bool arrived);
-  void summed(const PieceRef& ref, bool arrived, const Sum& sum);
-  bool written_as_arrived(Block& block, Piece& piece, const StoreCompletion& completion);
-  Error say_host_wrong(const Block& block, const Piece& piece, const Sum& sum);
-  bool arrived_whole(Block& block);
+  void sum_later(const PieceRef& ref, bool arrived) FIRN_HELD;
+  void summed(const PieceRef& ref, bool arrived, const Sum& sum) FIRN_HELD;
+  bool written_as_arrived(Block& block, Piece& piece, const StoreCompletion& completion) FIRN_HELD;
+  Error say_host_wrong(const Block& block, const Piece& piece, const Sum& sum) FIRN_HELD;
+  bool arrived_whole(Block& block) FIRN_HELD;
 
   // guard.cpp
-  bool left_unwritten(Block& block, Span& span);
-  void guard(Block& block);
-  void poison(Block& block);
+  bool left_unwritten(Block& block, Span& span) FIRN_HELD;
+  void guard(Block& block) FIRN_HELD;
+  void poison(Block& block) FIRN_HELD;
 
   Owner& owner_;
   const Options options_;
@@ -272,16 +273,16 @@ class Movement {
   Uses& uses_;
   Transfers& transfers_;
   Mapper& mapper_;
-  HostCopies host_copies_{host_};
-  WriteBack write_back_{options_.io_patience_ns};
-  Sums sums_{host_};
-  std::vector<Block*> spilling_, faulting_;  // on their way out, and in
-  bool staging_wanted_ = false;              // a spill or a read waits for staging
-  bool unread_said_ = false;                 // failing reads were reported
-  bool stuck_ = false;                       // host memory full and nowhere to write
-  Moved moved_;
+  HostCopies host_copies_ FIRN_GUARDED{host_};
+  WriteBack write_back_ FIRN_GUARDED{options_.io_patience_ns};
+  Sums sums_ FIRN_GUARDED{host_};
+  std::vector<Block*> spilling_ FIRN_GUARDED, faulting_ FIRN_GUARDED;  // on their way out, and in
+  bool staging_wanted_ FIRN_GUARDED = false;  // a spill or a read waits for staging
+  bool unread_said_ FIRN_GUARDED = false;     // failing reads were reported
+  bool stuck_ FIRN_GUARDED = false;           // host memory full and nowhere to write
+  Moved moved_ FIRN_GUARDED;
   Failed failed_;
-  std::vector<std::byte> compared_;          // bytes of the device's that are compared
+  std::vector<std::byte> compared_ FIRN_GUARDED;  // bytes of the device's that are compared
 };
 
 }  // namespace firn

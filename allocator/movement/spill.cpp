@@ -147,7 +147,7 @@ void Movement::unmap_run(Block& block, size_t begin, size_t end) {
 bool Movement::finish_spill(Block& block) {
   bool waiting = false;
   size_t begin = 0, end = 0;  // of spans side by side that may go
-  const auto go = [&] {
+  const auto go = [&]() FIRN_HELD {
     if (begin < end) unmap_run(block, begin, end);
     begin = end = 0;
   };
@@ -180,7 +180,7 @@ bool Movement::finish_spill(Block& block) {
 }
 
 void Movement::finish_spills() {
-  each_of(spilling_, [this](Block& block) { (void)finish_spill(block); });
+  each_of(spilling_, [this](Block& block) FIRN_HELD { (void)finish_spill(block); });
 }
 
 void Movement::keep(Block& block) {

@@ -17,7 +17,7 @@ void Movement::sum_later(const PieceRef& ref, bool arrived) {
 }
 
 bool Movement::carry_out_sums(Lock& lock) {
-  return sums_.take(lock, [this](const PieceRef& ref, bool arrived, const Sum& sum) {
+  return sums_.take(lock, [this](const PieceRef& ref, bool arrived, const Sum& sum) FIRN_HELD {
     summed(ref, arrived, sum);
   });
 }

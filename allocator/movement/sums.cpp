@@ -17,15 +17,17 @@ bool Sums::take(Lock& lock, const Summed& summed) {
   while (!due_.empty()) {
     const Due due = due_.front();
     due_.pop_front();
-    const auto is_there = [&] {
+    const auto is_there = [&]() FIRN_HELD {
       return current(due.ref) && piece_of(due.ref).host == due.staging;
     };
     if (is_there()) {
       const size_t bytes = piece_of(due.ref).bytes;
       ++taking_;
-      lock.unlock();
-      const Sum sum = sum_of_(due.staging->data, bytes);
-      lock.lock();
+      Sum sum;
+      {
+        const UnlockedEngine unlocked(lock);
+        sum = sum_of_(due.staging->data, bytes);
+      }
       --taking_;
       bytes_ += bytes;
       any = true;

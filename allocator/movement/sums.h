@@ -11,19 +11,19 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
-#include <mutex>
 #include <utility>
 
 #include "allocator/blocks/piece_ref.h"
 #include "allocator/memory/driver_time.h"
 #include "allocator/memory/host_tier.h"
 #include "firn/sum.h"
+#include "firn/thread_safety.h"
 
 namespace firn {
 
 class Sums {
  public:
-  using Lock = std::unique_lock<DriverTimedMutex>;
+  using Lock = LockedEngine;
   using SumOf = std::function<Sum(const std::byte* data, size_t bytes)>;
   /// `sum_of` sums bytes, without the lock.
   explicit Sums(HostTier& host, SumOf sum_of = firn::sum_of)
@@ -33,19 +33,19 @@ class Sums {
 
   /// The piece's copy is to be summed. `arrived`: for the first time; else to be compared. False:
   /// it waits already, or is being summed.
-  bool add(const PieceRef& ref, bool arrived);
+  bool add(const PieceRef& ref, bool arrived) FIRN_HELD;
   using Summed = std::function<void(const PieceRef& ref, bool arrived, const Sum& sum)>;
   /// Takes all sums that are due, one after the other. Each is told to `summed`, if the piece still
   /// has that copy. True: some were taken.
-  bool take(Lock& lock, const Summed& summed);
+  bool take(Lock& lock, const Summed& summed) FIRN_HELD;
   /// Drops all that are due.
-  void drop();
+  void drop() FIRN_HELD;
 
   // Figures.
-  bool due() const { return !due_.empty(); }
+  bool due() const FIRN_HELD { return !due_.empty(); }
   /// Does a thread take a sum at this moment?
-  bool taking() const { return taking_ > 0; }
-  uint64_t bytes() const { return bytes_; }  // summed, ever
+  bool taking() const FIRN_HELD { return taking_ > 0; }
+  uint64_t bytes() const FIRN_HELD { return bytes_; }  // summed, ever
 
  private:
   struct Due {
@@ -55,9 +55,9 @@ class Sums {
   };
   HostTier& host_;
   const SumOf sum_of_;
-  std::deque<Due> due_;
-  unsigned taking_ = 0;  // threads that take one at this moment
-  uint64_t bytes_ = 0;
+  std::deque<Due> due_ FIRN_GUARDED;
+  unsigned taking_ FIRN_GUARDED = 0;  // threads that take one at this moment
+  uint64_t bytes_ FIRN_GUARDED = 0;
 };
 
 }  // namespace firn

@@ -25,6 +25,7 @@
 #include "allocator/memory/copy_gate.h"
 #include "firn/clock.h"
 #include "firn/store.h"
+#include "firn/thread_safety.h"
 
 namespace firn {
 
@@ -70,7 +71,7 @@ class Transfers {
   /// The streams' indices in Streams, which has seen them.
   void know_streams(unsigned out, unsigned in) { out_ = out, in_ = in; }
   /// Releases everything; no copy is in flight.
-  void end();
+  void end() FIRN_HELD;
   /// The context is lost, or the parent's of a fork.
   void abandon() { gate_.abandon(); }
 
@@ -85,26 +86,26 @@ class Transfers {
   // Copies. An error of the driver's: nothing has begun.
   /// From the device to `staging`, which becomes the piece's own (Piece::copying_out). `waited`:
   /// for the program's work.
-  Result<void> copy_out(Block& block, uint32_t piece, Staging* staging, bool waited);
+  Result<void> copy_out(Block& block, uint32_t piece, Staging* staging, bool waited) FIRN_HELD;
   /// Copies from the piece's copy in host memory; it counts as on the device from here on.
-  Result<void> copy_in(Block& block, uint32_t piece);
+  Result<void> copy_in(Block& block, uint32_t piece) FIRN_HELD;
   /// Only the copy, between the piece's addresses and `host`, which the caller keeps until it is
   /// over.
-  CUresult copy(const Block& block, const Piece& piece, void* host, bool in);
+  CUresult copy(const Block& block, const Piece& piece, void* host, bool in) FIRN_HELD;
 
   // Requests. After an error of the store's nothing has begun, and the piece is as before.
   /// Writes the piece's copy in host memory to `slot` (Piece::slot, writing).
-  Result<void> write(Block& block, uint32_t piece, Slot slot);
+  Result<void> write(Block& block, uint32_t piece, Slot slot) FIRN_HELD;
   /// Reads the piece's slot to `staging`, which becomes its own (Piece::host, reading).
-  Result<void> read(Block& block, uint32_t piece, Staging* staging);
+  Result<void> read(Block& block, uint32_t piece, Staging* staging) FIRN_HELD;
   /// Ends what is under way for the piece: a request that has not begun is taken back, the end of
   /// another is ignored.
-  void drop(Piece& piece);
+  void drop(Piece& piece) FIRN_HELD;
 
   // Completions, in the order in which they began (requests: in the store's). None: no more.
   /// The next copy that is over, out or in. If it has no event behind it, one is recorded.
-  std::optional<PieceRef> next_out();
-  std::optional<PieceRef> next_in();
+  std::optional<PieceRef> next_out() FIRN_HELD;
+  std::optional<PieceRef> next_in() FIRN_HELD;
   struct Answer {
     PieceRef ref;
     size_t bytes;       // of the staging
@@ -112,32 +113,33 @@ class Transfers {
     bool reads;
     StoreCompletion completion;
   };
-  std::optional<Answer> next_answer();
+  std::optional<Answer> next_answer() FIRN_HELD;
   /// Waits once for each copy in flight; the driver's refusals are its health's. At the engine's
   /// end.
-  void wait_for_copies();
+  void wait_for_copies() FIRN_HELD;
   /// A request without an answer for `patience_ns`; looked for once a second.
-  const IoRequest* unanswered(uint64_t patience_ns);
+  const IoRequest* unanswered(uint64_t patience_ns) FIRN_HELD;
 
   // Figures, in bytes of staging.
-  bool copying() const { return !copies_out_.empty() || !copies_in_.empty(); }
-  bool requesting() const { return !requests_.empty(); }
-  size_t requests() const { return requests_.size(); }
-  uint64_t writing_bytes() const { return writing_bytes_; }
-  uint64_t reading_bytes() const;
-  uint64_t bytes_out() const { return bytes_of(copies_out_); }
-  uint64_t bytes_in() const { return bytes_of(copies_in_); }
+  bool copying() const FIRN_HELD { return !copies_out_.empty() || !copies_in_.empty(); }
+  bool requesting() const FIRN_HELD { return !requests_.empty(); }
+  size_t requests() const FIRN_HELD { return requests_.size(); }
+  uint64_t writing_bytes() const FIRN_HELD { return writing_bytes_; }
+  uint64_t reading_bytes() const FIRN_HELD;
+  uint64_t bytes_out() const FIRN_HELD { return bytes_of(copies_out_); }
+  uint64_t bytes_in() const FIRN_HELD { return bytes_of(copies_in_); }
   /// Being copied, written or read.
-  uint64_t in_flight_bytes() const;
-  const std::deque<CopyInFlight>& copies_out() const { return copies_out_; }
-  const std::deque<CopyInFlight>& copies_in() const { return copies_in_; }
-  const lifetimes::Bandwidths& bandwidths() const { return bandwidths_; }
+  uint64_t in_flight_bytes() const FIRN_HELD;
+  const std::deque<CopyInFlight>& copies_out() const FIRN_HELD { return copies_out_; }
+  const std::deque<CopyInFlight>& copies_in() const FIRN_HELD { return copies_in_; }
+  const lifetimes::Bandwidths& bandwidths() const FIRN_HELD { return bandwidths_; }
 
  private:
-  std::optional<PieceRef> next(std::deque<CopyInFlight>& copies, lifetimes::Channel channel);
-  IoRequest* request_for(Block& block, uint32_t piece, Staging* staging, bool reads);
-  void forget(IoRequest* request);
-  CUresult copy_by_processor(const Block& block, const Piece& piece, void* host, bool in);
+  std::optional<PieceRef> next(std::deque<CopyInFlight>& copies, lifetimes::Channel channel)
+      FIRN_HELD;
+  IoRequest* request_for(Block& block, uint32_t piece, Staging* staging, bool reads) FIRN_HELD;
+  void forget(IoRequest* request) FIRN_HELD;
+  CUresult copy_by_processor(const Block& block, const Piece& piece, void* host, bool in) FIRN_HELD;
   static uint64_t bytes_of(const std::deque<CopyInFlight>& copies);
 
   const Neighbours at_;
@@ -145,14 +147,14 @@ class Transfers {
   CUstream out_stream_ = nullptr, in_stream_ = nullptr;
   unsigned out_ = 0, in_ = 0;
   // How pieces in host memory at device addresses are copied: as the driver was seen to take it.
-  enum class CopyWay : uint8_t { as_others, unified, by_processor } host_way_{};
-  std::deque<CopyInFlight> copies_out_, copies_in_;
-  std::unordered_set<IoRequest*> requests_;
-  uint64_t writing_bytes_ = 0;
-  uint64_t next_look_ns_ = 0;  // for requests without an answer
-  StoreCompletion answers_[4];  // polled, not yet taken
-  size_t answer_ = 0, answered_ = 0;
-  lifetimes::Bandwidths bandwidths_;
+  enum class CopyWay : uint8_t { as_others, unified, by_processor } host_way_ FIRN_GUARDED{};
+  std::deque<CopyInFlight> copies_out_ FIRN_GUARDED, copies_in_ FIRN_GUARDED;
+  std::unordered_set<IoRequest*> requests_ FIRN_GUARDED;
+  uint64_t writing_bytes_ FIRN_GUARDED = 0;
+  uint64_t next_look_ns_ FIRN_GUARDED = 0;  // for requests without an answer
+  StoreCompletion answers_[4];              // polled, not yet taken
+  size_t answer_ FIRN_GUARDED = 0, answered_ FIRN_GUARDED = 0;
+  lifetimes::Bandwidths bandwidths_ FIRN_GUARDED;
 };
 
 }  // namespace firn

@@ -86,7 +86,7 @@ void Births::begin_reclaiming(const Learner* learner, std::vector<Block*>& parke
     const uint32_t before_it = wants->second.ready++;
     if (before_it < wants->second.at.size()) block->next_use = wants->second.at[before_it];
   }
-  std::stable_sort(parked.begin(), parked.end(), [](const Block* a, const Block* b) {
+  std::stable_sort(parked.begin(), parked.end(), [](const Block* a, const Block* b) FIRN_HELD {
     return a->next_use < b->next_use;
   });
 }

@@ -21,6 +21,7 @@
 
 #include "allocator/blocks/block.h"
 #include "allocator/policy/learner.h"
+#include "firn/thread_safety.h"
 
 namespace firn {
 
@@ -46,17 +47,18 @@ class Births {
   /// Counts blocks that are ready, or will be when the program frees them, against the coming
   /// allocations; calls `make` for each one that lacks a block, until it fails. Returns whether any
   /// was made. `make` may change `parked`.
-  bool allocate_ahead(const Learner& learner, const std::vector<Block*>& parked, const Make& make);
+  bool allocate_ahead(const Learner& learner, const std::vector<Block*>& parked, const Make& make)
+      FIRN_HELD;
   /// Nothing is made ready before the program goes on.
-  void pause(const Learner& learner) { done_at_ = learner.history().now(); }
+  void pause(const Learner& learner) FIRN_HELD { done_at_ = learner.history().now(); }
 
   /// Sorts parked blocks by the order of reclaiming, from the back: those wanted last, as far as
   /// that is known (this order makes the fewest changes of kind), then those freed first.
   /// `learner`: null without one.
-  void begin_reclaiming(const Learner* learner, std::vector<Block*>& parked);
+  void begin_reclaiming(const Learner* learner, std::vector<Block*>& parked) FIRN_HELD;
   /// Does a coming allocation count on this ready block? Since begin_reclaiming(), once for each
   /// allocation.
-  bool spared(const Block& block);
+  bool spared(const Block& block) FIRN_HELD;
 
  private:
   // The order in which ready blocks are wanted is updated after this part of the period.
@@ -80,15 +82,15 @@ class Births {
     size_t bytes;
     uint32_t pages;
   };
-  std::optional<Coming> coming(const Learner& learner, uint64_t ahead) const;
-  Kind& kind_of(const Coming& coming, const std::vector<Block*>& parked);
-  void foresee_wants(const Learner& learner);
+  std::optional<Coming> coming(const Learner& learner, uint64_t ahead) const FIRN_HELD;
+  Kind& kind_of(const Coming& coming, const std::vector<Block*>& parked) FIRN_HELD;
+  void foresee_wants(const Learner& learner) FIRN_HELD;
 
   const Neighbours at_;
-  uint64_t done_at_ = UINT64_MAX;  // event number up to which all was done
-  std::vector<Kind> kinds_;        // of the coming allocations
-  std::map<std::pair<unsigned, uint32_t>, Wants> wants_;  // by stream and pages
-  uint64_t wants_made_ = UINT64_MAX;                      // event number
+  uint64_t done_at_ FIRN_GUARDED = UINT64_MAX;              // event number up to which all was done
+  std::vector<Kind> kinds_ FIRN_GUARDED;                    // of the coming allocations
+  std::map<std::pair<unsigned, uint32_t>, Wants> wants_ FIRN_GUARDED;  // by stream and pages
+  uint64_t wants_made_ FIRN_GUARDED = UINT64_MAX;           // event number
 };
 
 }  // namespace firn

@@ -12,6 +12,7 @@
 
 #include "allocator/base/zero_array.h"
 #include "allocator/lifetimes/events.h"
+#include "firn/thread_safety.h"
 
 namespace firn {
 
@@ -42,7 +43,7 @@ class EventRing {
   uint64_t pushed() const { return head_.load(std::memory_order_relaxed); }
 
   /// The next event below number `end`; false when there is none yet. Skips what was overwritten.
-  bool pop(Event& event, uint64_t end = UINT64_MAX) {
+  bool pop(Event& event, uint64_t end = UINT64_MAX) FIRN_HELD {
     while (tail_ < end) {
       uint64_t word = slots_[tail_ & mask_].load(std::memory_order_acquire);
       uint64_t behind = (number(tail_) - (word >> 27)) & number_mask;
@@ -80,7 +81,7 @@ class EventRing {
   ZeroArray<std::atomic<uint64_t>> slots_;
   const uint64_t mask_;
   alignas(64) std::atomic<uint64_t> head_{0};
-  alignas(64) uint64_t tail_ = 0;
+  alignas(64) uint64_t tail_ FIRN_GUARDED = 0;
 };
 
 }  // namespace firn

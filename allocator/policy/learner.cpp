@@ -56,7 +56,7 @@ void Learner::mark_time(int stream, uint64_t events_least) {
 
 void Learner::poll_time(uint64_t now_ns) {
   if (!clock_.pending()) return;
-  clock_.poll(now_ns, [this](uint64_t position, uint64_t device_ns) {
+  clock_.poll(now_ns, [this](uint64_t position, uint64_t device_ns) FIRN_HELD {
     history_.stamp(position, device_ns);
   });
 }

@@ -19,6 +19,7 @@
 #include "allocator/lifetimes/events.h"
 #include "allocator/lifetimes/history.h"
 #include "allocator/policy/event_ring.h"
+#include "firn/thread_safety.h"
 
 namespace firn {
 
@@ -33,12 +34,12 @@ class Learner {
   Learner(EventRing& ring, BlockTable& table, Streams& streams, bool sizes)
       : ring_(ring), table_(table), sizes_(sizes), clock_(streams) {}
 
-  History& history() { return history_; }
-  const History& history() const { return history_; }
+  History& history() FIRN_HELD { return history_; }
+  const History& history() const FIRN_HELD { return history_; }
   /// Feeds the events since the last time to the history, and calls begun(identity, block) for each
   /// life that begins. False: there were none. Adds the time that it takes to `cpu_ns`.
   template <class Begun>
-  bool take_events(uint64_t& cpu_ns, Begun&& begun) {
+  bool take_events(uint64_t& cpu_ns, Begun&& begun) FIRN_HELD {
     // Events pushed meanwhile are for the next time: a reader close behind a thread that pushes
     // would take the cache line from it again and again.
     const uint64_t end = ring_.pushed();
@@ -51,49 +52,50 @@ class Learner {
     return true;
   }
   /// Has anything happened since the last call of this?
-  bool moved_on() { return std::exchange(seen_, history_.now()) != history_.now(); }
+  bool moved_on() FIRN_HELD { return std::exchange(seen_, history_.now()) != history_.now(); }
 
   /// The block's life; 0: it has none yet (it was never used since it was watched).
-  Life life_of(const Block& block) const {
+  Life life_of(const Block& block) const FIRN_HELD {
     return block.index < life_of_.size() ? life_of_[block.index] : 0;
   }
   /// The block that plays the identity at this moment; null: none does.
-  Block* player_of(Identity identity);
+  Block* player_of(Identity identity) FIRN_HELD;
   /// The stream that the identity was last allocated on; none: it never was.
-  std::optional<unsigned> stream_of(Identity identity) const {
+  std::optional<unsigned> stream_of(Identity identity) const FIRN_HELD {
     if (identity >= stream_of_.size() || stream_of_[identity] == 0) return std::nullopt;
     return stream_of_[identity] - 1u;
   }
   /// Bytes asked for when the identity, which the history knows by `known_as` bytes, was last
   /// allocated; none: unknown.
-  std::optional<uint64_t> bytes_of(Identity identity, uint64_t known_as) const;
+  std::optional<uint64_t> bytes_of(Identity identity, uint64_t known_as) const FIRN_HELD;
 
   // The device's time, while somebody asks for it: marks are events on the program's stream, and
   // are polled.
-  void set_timing(bool timing) { timing_ = timing; }
-  bool timing() const { return timing_; }
+  void set_timing(bool timing) FIRN_HELD { timing_ = timing; }
+  bool timing() const FIRN_HELD { return timing_; }
   /// Marks it behind the work on the stream so far, if so many events happened since the last mark.
-  void mark_time(int stream, uint64_t events_least);
+  void mark_time(int stream, uint64_t events_least) FIRN_HELD;
   /// Takes the marks that are over.
-  void poll_time(uint64_t now_ns);
-  DeviceClock& clock() { return clock_; }
+  void poll_time(uint64_t now_ns) FIRN_HELD;
+  DeviceClock& clock() FIRN_HELD { return clock_; }
 
  private:
   // How many sizes are remembered of blocks that may have places.
   static constexpr size_t sizes_most = 1 << 18;
-  Identity feed(const EventRing::Event& event);
+  Identity feed(const EventRing::Event& event) FIRN_HELD;
 
   EventRing& ring_;
   BlockTable& table_;
   const bool sizes_;
-  History history_;
-  DeviceClock clock_;
-  bool timing_ = false;
-  uint64_t seen_ = 0;                 // event number
-  std::vector<Life> life_of_;         // by descriptor
-  std::vector<uint32_t> block_of_;    // descriptor, by life
-  std::vector<uint16_t> stream_of_;   // by identity: the stream + 1
-  std::map<std::pair<Identity, uint64_t>, uint64_t> bytes_of_;  // by identity and known_as
+  History history_ FIRN_GUARDED;
+  DeviceClock clock_ FIRN_GUARDED;
+  bool timing_ FIRN_GUARDED = false;
+  uint64_t seen_ FIRN_GUARDED = 0;                // event number
+  std::vector<Life> life_of_ FIRN_GUARDED;        // by descriptor
+  std::vector<uint32_t> block_of_ FIRN_GUARDED;   // descriptor, by life
+  std::vector<uint16_t> stream_of_ FIRN_GUARDED;  // by identity: the stream + 1
+  // By identity and known_as.
+  std::map<std::pair<Identity, uint64_t>, uint64_t> bytes_of_ FIRN_GUARDED;
 };
 
 }  // namespace firn

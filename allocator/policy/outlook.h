@@ -11,6 +11,7 @@
 #include "allocator/lifetimes/carry_out.h"
 #include "allocator/lifetimes/decide.h"
 #include "allocator/policy/learner.h"
+#include "firn/thread_safety.h"
 
 namespace firn {
 
@@ -19,10 +20,10 @@ class Outlook {
   /// Begins anew: nothing is there.
   void clear();
   /// A block that is there. One whose next use is unknown is taken to be used in half a period.
-  void add(const Learner& learner, Block& block, lifetimes::Item item, bool assume);
+  void add(const Learner& learner, Block& block, lifetimes::Item item, bool assume) FIRN_HELD;
   /// Adds the events of the period to come. `pages_to_come`: those that a foreseen allocation will take.
   void look_ahead(const History& history,
-                  const std::function<uint64_t(const History::Upcoming&)>& pages_to_come);
+                  const std::function<uint64_t(const History::Upcoming&)>& pages_to_come) FIRN_HELD;
 
   /// Of the first items, as they were when they were added; the others are not born yet.
   using Name = lifetimes::Named<Block*>;
@@ -33,7 +34,7 @@ class Outlook {
   std::vector<uint64_t> step_times(const History& history, uint64_t period_ns) const;
 
  private:
-  void make_room_for(Identity identity);
+  void make_room_for(Identity identity) FIRN_HELD;
 
   std::vector<Name> blocks_;
   std::vector<lifetimes::Item> items_;
@@ -43,8 +44,8 @@ class Outlook {
 };
 
 /// Pages of the block that stay on the device whatever is decided.
-uint64_t immovable_pages(const Block& block);
+uint64_t immovable_pages(const Block& block) FIRN_HELD;
 /// May a decision move the block, or count on its pages to leave?
-bool may_move(const Block& block);
+bool may_move(const Block& block) FIRN_HELD;
 
 }  // namespace firn

@@ -49,7 +49,7 @@ void PlacePlanner::give_up(const Learner& learner) {
 /// Does the program still do what the places were planned for? (An iteration that differs a little
 /// now and then is followed by others as before.)
 PlacePlanner::Then PlacePlanner::follow(const Learner& learner, const Figures& figures) {
-  const auto failed = [&] {
+  const auto failed = [&]() FIRN_HELD {
     give_up(learner);
     return Then::give_up;
   };

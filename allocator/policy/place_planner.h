@@ -15,6 +15,7 @@
 #include "allocator/blocks/block.h"
 #include "allocator/lifetimes/places.h"
 #include "allocator/policy/learner.h"
+#include "firn/thread_safety.h"
 
 namespace firn {
 
@@ -24,9 +25,9 @@ class PlacePlanner {
   PlacePlanner(bool on, bool no_wall_clock) : on_(on), no_wall_clock_(no_wall_clock) {}
 
   /// The block leaves the device: its identity gets no place in the periods to come.
-  void note_leaving(const Learner& learner, const Block& block);
+  void note_leaving(const Learner& learner, const Block& block) FIRN_HELD;
   /// An allocation with a planned place got a block of its own instead.
-  void note_missed() { ++missed_; }
+  void note_missed() FIRN_HELD { ++missed_; }
 
   /// Of the engine, at this moment.
   struct Figures {
@@ -41,36 +42,36 @@ class PlacePlanner {
     give_up,  // the places are to be handed out no more
   };
   /// Looks at what happened since the last call.
-  Then consider(const Learner& learner, const Figures& figures);
+  Then consider(const Learner& learner, const Figures& figures) FIRN_HELD;
   /// Collects what may have places, and how much memory everything takes, in the period to come.
   /// `capacity`: pages for large blocks; `pages`: those that they take now. A plan is due then, in
   /// a thread that nothing waits for.
-  void take(const Learner& learner, uint64_t capacity, uint64_t pages);
+  void take(const Learner& learner, uint64_t capacity, uint64_t pages) FIRN_HELD;
 
   /// In that thread, under the lock: what is to be planned; none: nothing is.
-  std::optional<lifetimes::PlacesInput> due();
+  std::optional<lifetimes::PlacesInput> due() FIRN_HELD;
   /// Under it again, with a plan for a period of so many events. False: the period is another by
   /// now, and the plan is dropped. Else give_up() or adopted() follows.
-  bool end(const Learner& learner, uint64_t period);
+  bool end(const Learner& learner, uint64_t period) FIRN_HELD;
   /// The plan failed: the wait until the next one doubles each time.
-  void give_up(const Learner& learner);
+  void give_up(const Learner& learner) FIRN_HELD;
   /// Its places are handed out from now on.
   void adopted(const Learner& learner, const lifetimes::Places& planned, uint64_t period,
-               const Figures& figures);
+               const Figures& figures) FIRN_HELD;
 
   // Figures.
-  uint64_t missed() const { return missed_; }
+  uint64_t missed() const FIRN_HELD { return missed_; }
   /// Frames mapped in the round before planning, and in the last one with places.
-  uint64_t maps_without_places() const { return maps_without_; }
-  uint64_t maps_with_places() const { return maps_with_; }
+  uint64_t maps_without_places() const FIRN_HELD { return maps_without_; }
+  uint64_t maps_with_places() const FIRN_HELD { return maps_with_; }
   /// Bytes of the placed blocks beyond what was asked for, at their most, by the last plan.
-  uint64_t waste_without_places() const { return waste_without_; }
-  uint64_t waste_with_places() const { return waste_with_; }
+  uint64_t waste_without_places() const FIRN_HELD { return waste_without_; }
+  uint64_t waste_with_places() const FIRN_HELD { return waste_with_; }
 
  private:
-  Then follow(const Learner& learner, const Figures& figures);
-  void begin_round(const Learner& learner, const Figures& figures);
-  void find_stays(const Learner& learner, std::vector<lifetimes::Stay>& stays) const;
+  Then follow(const Learner& learner, const Figures& figures) FIRN_HELD;
+  void begin_round(const Learner& learner, const Figures& figures) FIRN_HELD;
+  void find_stays(const Learner& learner, std::vector<lifetimes::Stay>& stays) const FIRN_HELD;
 
   const bool on_, no_wall_clock_;
   std::vector<uint64_t> left_at_;      // by identity: the event at which it last left the device

@@ -90,7 +90,7 @@ void SpareChoice::end(Learner& learner, bool taken) {
 /// Compares real periods with the rehearsed one, which leaves things out.
 void SpareChoice::follow_trial(const History& history, uint64_t now_ns) {
   const uint64_t now = history.now(), period = history.period();
-  const auto settle = [&](Trial::Of of, double spare) {
+  const auto settle = [&](Trial::Of of, double spare) FIRN_HELD {
     fraction_ = spare;
     trial_.of = of;
     trial_.from = now + period;

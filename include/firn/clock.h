@@ -5,6 +5,8 @@
 
 #include <cstdint>
 
+#include "firn/thread_safety.h"
+
 namespace firn {
 
 class Clock {
@@ -15,7 +17,7 @@ class Clock {
   /// Returns when something may have completed (a copy, an I/O request, a notify), or after
   /// `ns_max`. May return early. Called with no engine lock held. A virtual clock advances to its
   /// next event; it aborts the run if there is none (a deadlock, found at once).
-  virtual void wait(uint64_t ns_max) = 0;
+  virtual void wait(uint64_t ns_max) FIRN_NOT_HELD = 0;
   /// Wakes every waiter. Callable from any thread, also from the store's I/O thread.
   virtual void notify() = 0;
 };

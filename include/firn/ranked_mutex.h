@@ -8,6 +8,8 @@
 #include <condition_variable>
 #include <mutex>
 
+#include "firn/thread_safety.h"
+
 #ifdef FIRN_LOCK_RANKS
 #include <cstdio>
 #include <cstdlib>
@@ -76,7 +78,8 @@ inline void given(Rank rank) { --held[static_cast<int>(rank)]; }
 }  // namespace lock_ranks
 
 /// Aborts if the calling thread holds a lock with a rank from `first` on, before `end`.
-inline void none_held(const char* before, Rank first = Rank::start, int end = rank_count) {
+inline void none_held(const char* before, Rank first = Rank::start, int end = rank_count)
+    FIRN_NOT_HELD {
   for (int rank = static_cast<int>(first); rank < end; ++rank)
     if (lock_ranks::held[rank]) lock_ranks::wrong("it comes to", before, rank);
 }
@@ -106,7 +109,7 @@ using RankedCondition = std::condition_variable_any;
 
 #else
 
-inline void none_held(const char*, Rank = Rank::start, int = rank_count) {}
+inline void none_held(const char*, Rank = Rank::start, int = rank_count) FIRN_NOT_HELD {}
 template <Rank>
 using RankedMutex = std::mutex;
 using RankedCondition = std::condition_variable;

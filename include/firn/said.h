@@ -33,7 +33,7 @@ class Said {
   bool waits() const { return waiting_.load(std::memory_order_acquire); }
   /// Writes the waiting lines, as far as stderr takes them within `patience`. Not under a lock that
   /// others need. Does nothing in a thread with a table of descriptors of its own.
-  void write(std::chrono::milliseconds patience = std::chrono::milliseconds(0));
+  void write(std::chrono::milliseconds patience = std::chrono::milliseconds(0)) FIRN_NOT_HELD;
 
  private:
   static constexpr size_t spare_bytes = 1024;
@@ -61,7 +61,7 @@ inline void say(std::string_view line) noexcept try {
 }
 
 /// The same at once, as far as stderr takes it; not under a lock that others need.
-inline void say_now(std::string_view line) {
+inline void say_now(std::string_view line) FIRN_NOT_HELD {
   Said& said = Said::of_process();
   said.say(line);
   said.write();

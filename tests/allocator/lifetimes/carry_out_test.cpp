@@ -116,6 +116,7 @@ class Tiers {
     m_->used += 4;
     return true;
   }
+  static firn::NoLock& lock() { return firn::no_lock; }
   uint64_t span_bytes() const { return 4; }
   uint64_t host_bytes() const { return m_->host; }
   uint64_t host_used() const { return m_->used; }

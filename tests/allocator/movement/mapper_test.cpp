@@ -117,8 +117,8 @@ TEST_F(MapperTest, the_lock_is_free_while_the_driver_makes_maps_opens_and_unmaps
   std::map<std::string, Found> found;
   gpu_.beside = [&](const std::string& call) {
     found[call] = std::async(std::launch::async, [this] {
-                    const Mapper::Lock lock(mutex_, std::try_to_lock);
-                    if (!lock.owns_lock()) return Found{};
+                    Mapper::Lock lock(mutex_, std::defer_lock);
+                    if (!lock.try_lock()) return Found{};
                     return Found{true, mapper_.mapping(), mapper_.unmapping(),
                                  mapper_.in_hand().granules};
                   }).get();

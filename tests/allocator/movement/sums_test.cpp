@@ -65,7 +65,7 @@ class SumsTest : public ::testing::Test {
   /// Can another thread have the lock?
   bool lock_is_free() {
     return std::async(std::launch::async, [this] {
-             return Sums::Lock(mutex_, std::try_to_lock).owns_lock();
+             return Sums::Lock(mutex_, std::defer_lock).try_lock();
            }).get();
   }
   ~SumsTest() override {
@@ -160,8 +160,8 @@ TEST_F(SumsTest, other_threads_take_the_next_sum_meanwhile) {
   beside_ = [&] {
     if (summed_ > 1) return;
     std::async(std::launch::async, [&] {
-      Sums::Lock lock(mutex_, std::try_to_lock);
-      ASSERT_TRUE(lock.owns_lock());
+      Sums::Lock lock(mutex_, std::defer_lock);
+      ASSERT_TRUE(lock.try_lock());
       EXPECT_TRUE(sums_.take(lock, note()));
       EXPECT_TRUE(sums_.taking());  // the first one still
     }).get();

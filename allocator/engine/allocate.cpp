@@ -65,7 +65,7 @@ Result<void*> EngineImpl::allocate(size_t bytes, CUstream stream, size_t request
     }
   }
   bool in_host = false;
-  const auto attempt = [&](Lock& lock) -> Result<void*> {
+  const auto attempt = [&](Lock& lock) FIRN_HELD -> Result<void*> {
     if (told == Told::always && (!watching() || options_.watch_fraction <= 0)) told_early_ = true;
     const int index = see_stream(stream);
     if (index < 0)

@@ -8,9 +8,10 @@
 namespace firn {
 
 bool EngineImpl::allocate_ahead() {
-  return births_.allocate_ahead(*learner_, parked_, [this](unsigned stream, size_t bytes) {
+  const auto make = [this](unsigned stream, size_t bytes) FIRN_HELD {
     return make_ready_ahead(stream, bytes);
-  });
+  };
+  return births_.allocate_ahead(*learner_, parked_, make);
 }
 
 /// Has a block mapped for an allocation to come, if there is room that nothing sooner needs.

@@ -22,7 +22,7 @@ void EngineImpl::trim() {
   park_ready(true);
   (void)release_segments();
   bool places_wait = !placed_.regions().empty();
-  const auto leaving = [&] {
+  const auto leaving = [&]() FIRN_HELD {
     return places_wait || !parked_.empty() || !deferred_.empty() || !draining_.empty() ||
            mapper_.unmapping();
   };
@@ -156,7 +156,7 @@ Result<void> EngineImpl::allow_peer(int device) {
   Entered context(*this);
   if (Result<void> usable = can_use(context); !usable) return usable;
   Lock lock(mutex_);
-  return mapper_.add_peer(device, [this](const Mapper::Open& open) -> Result<void> {
+  return mapper_.add_peer(device, [this](const Mapper::Open& open) FIRN_HELD -> Result<void> {
     for (const Block* block : live_)
       for (const Span& span : block->spans)
         if (span.mapped())

@@ -47,7 +47,7 @@ EngineImpl::EngineImpl(const EngineOptions& options, const Driver& driver, Store
             options.no_bytes, frames_.host_location().id, options.host_ahead, options.host_room),
       streams_(driver, health_),
       transfers_({driver, health_, streams_, uses_, host_, frames_.host_location(), store, queue,
-                  clock, [this](const std::string& words) { trouble(words); }}),
+                  clock, [this](const std::string& words) FIRN_HELD { trouble(words); }}),
       mapper_({driver, health_, frames_, transfers_.gate(), clock, options.device, span_granules_,
                poll_ns}),
       movement_({*this,
@@ -58,7 +58,7 @@ EngineImpl::EngineImpl(const EngineOptions& options, const Driver& driver, Store
                [this](unsigned stream, unsigned size_class) {
                  return ready(stream).count(table_, size_class, Births::events_ahead);
                },
-               [this](Identity identity, uint64_t known_as) {
+               [this](Identity identity, uint64_t known_as) FIRN_HELD {
                  return placed_.place_of(identity, known_as) != nullptr;
                }}) {
   if (options.verify) net_ = std::make_unique<Net>();
@@ -220,7 +220,7 @@ bool EngineImpl::pump_locked() {
   if (learner_) learner_->poll_time(clock_.now_ns());
   changed |= movement_.reap_copies();
   changed |= movement_.advance();
-  each_of(draining_, [this](Block& block) { finish_drain(block); });
+  each_of(draining_, [this](Block& block) FIRN_HELD { finish_drain(block); });
   settle_deferred();
   take_back_later();
   if (!placed_.active() && !placed_.regions().empty()) (void)reclaim_regions(UINT64_MAX);

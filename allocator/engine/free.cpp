@@ -193,7 +193,7 @@ void EngineImpl::settle_deferred() {
   size_t left = 0;  // (In one pass: a program that frees without waiting has thousands.)
   for (Block* deferred : deferred_) {
     Block& block = *deferred;
-    const auto used = [&] {
+    const auto used = [&]() FIRN_HELD {
       if (uses_.over(block)) return false;
       (void)uses_.close(block);
       deferred_[left++] = deferred;
@@ -215,10 +215,11 @@ void EngineImpl::settle_deferred() {
 
 /// Is there memory whose free would have waited with the native allocator?
 bool EngineImpl::fenced_wait() const {
-  return fence_ && std::any_of(deferred_.begin(), deferred_.end(), [this](const Block* block) {
+  const auto waits = [this](const Block* block) FIRN_HELD {
     const Use* fence = fence_of(*block);
     return fence && !streams_.over(*fence);
-  });
+  };
+  return fence_ && std::any_of(deferred_.begin(), deferred_.end(), waits);
 }
 
 /// The use that free_behind() left; null: there is none, or it is over.

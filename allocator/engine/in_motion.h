@@ -40,30 +40,34 @@ class OpenWait {
 
 /// Blocks and work on their way, or due to be. All of it needs the engine's lock.
 struct InMotion {
-  std::vector<Block*> live_;      // every large block with a descriptor in use
-  std::vector<Block*> parked_;    // ready blocks, taken by park_ready(): first in line to reclaim
-  std::vector<Block*> deferred_;  // freed, waiting for recorded streams
-  std::atomic<uint32_t> deferred_count_{0};  // read without the lock
-  Use fence_;                     // behind the work of free_behind()'s stream
-  uint64_t fence_given_ = 0;      // its argument at that time
-  std::vector<Block*> draining_;  // freed while bytes of theirs came, or were away
-  std::vector<std::pair<Block*, uint32_t>> aside_;  // segments to be taken back, and their lives
-  std::deque<std::pair<PieceRef, unsigned>> prefetches_;  // (block, stream)
-  uint64_t births_apart_ = 0;      // pages of blocks being mapped ahead of their allocation
+  std::vector<Block*> live_ FIRN_GUARDED;  // every large block with a descriptor in use
+  // Ready blocks, taken by park_ready(): first in line to reclaim.
+  std::vector<Block*> parked_ FIRN_GUARDED;
+  std::vector<Block*> deferred_ FIRN_GUARDED;  // freed, waiting for recorded streams
+  std::atomic<uint32_t> deferred_count_{0};    // read without the lock
+  Use fence_ FIRN_GUARDED;                     // behind the work of free_behind()'s stream
+  uint64_t fence_given_ FIRN_GUARDED = 0;      // its argument at that time
+  std::vector<Block*> draining_ FIRN_GUARDED;  // freed while bytes of theirs came, or were away
+  // Segments to be taken back, and their lives.
+  std::vector<std::pair<Block*, uint32_t>> aside_ FIRN_GUARDED;
+  std::deque<std::pair<PieceRef, unsigned>> prefetches_ FIRN_GUARDED;  // (block, stream)
+  // Pages of blocks being mapped ahead of their allocation.
+  uint64_t births_apart_ FIRN_GUARDED = 0;
 
-  bool pressed_ = false;           // memory was short at least once
-  bool spilling_stopped_ = false;  // stop_spilling()
-  bool spilling_ended_ = false;    // for good
-  unsigned waiting_ = 0;           // threads in make_room
-  int64_t waiting_holds_ = 0;      // holds of those threads
-  unsigned waiting_others_ = 0;    // of those, threads that can go on without room
-  std::vector<uint64_t> open_waits_;  // waits that are not in the statistics' total yet
-  struct Still {                   // since when nothing has left
+  bool pressed_ FIRN_GUARDED = false;       // memory was short at least once
+  bool spilling_stopped_ FIRN_GUARDED = false;  // stop_spilling()
+  bool spilling_ended_ FIRN_GUARDED = false;  // for good
+  unsigned waiting_ FIRN_GUARDED = 0;       // threads in make_room
+  int64_t waiting_holds_ FIRN_GUARDED = 0;  // holds of those threads
+  unsigned waiting_others_ FIRN_GUARDED = 0;  // of those, threads that can go on without room
+  // Waits that are not in the statistics' total yet.
+  std::vector<uint64_t> open_waits_ FIRN_GUARDED;
+  struct Still {                            // since when nothing has left
     uint64_t since_ns = 0, looked_ns = 0, left = 0;
     bool given_up = false;         // make_room() gave up because of this, or of `starved`
     bool starved = false;          // all threads with holds waited for room
-  } still_;
-  uint64_t ahead_tick_ = 0;
+  } still_ FIRN_GUARDED;
+  uint64_t ahead_tick_ FIRN_GUARDED = 0;
 };
 
 }  // namespace firn

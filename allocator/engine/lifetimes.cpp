@@ -17,9 +17,10 @@ namespace firn {
 
 /// Feeds the events since the last time to the history. False: there were none.
 bool EngineImpl::take_events() {
-  return learner_->take_events(counted_.plan_ns, [this](Identity identity, const Block& block) {
+  const auto begun = [this](Identity identity, const Block& block) FIRN_HELD {
     if (placed_.missed(identity, block)) planner_.note_missed();
-  });
+  };
+  return learner_->take_events(counted_.plan_ns, begun);
 }
 
 /// Learns what happened, and decides anew when enough has changed; releases the lock meanwhile.
@@ -92,7 +93,7 @@ void EngineImpl::lay_out_period(Outlook& outlook) {
       const uint64_t size = (block->place_bytes + page_bytes - 1) / page_bytes;
       outlook.add(*learner_, *block, {.size = size, .on_device = size}, false);
     }
-  outlook.look_ahead(learner_->history(), [this](const History::Upcoming& coming) {
+  outlook.look_ahead(learner_->history(), [this](const History::Upcoming& coming) FIRN_HELD {
     return pages_to_come(coming);
   });
 }

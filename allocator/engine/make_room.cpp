@@ -50,7 +50,7 @@ class EngineImpl::RoomSearch {
   RoomSearch& operator=(const RoomSearch&) = delete;
 
   /// An empty reservation: the block it is for was freed meanwhile.
-  Result<Reservation> run() {
+  Result<Reservation> run() FIRN_HELD {
     for (;;) {
       if (engine_.health_.dead()) return engine_.health_.error();
       refusals_ = engine_.health_.refusals();
@@ -73,11 +73,11 @@ class EngineImpl::RoomSearch {
   static constexpr Then again = Then::again;
 
   // The rungs that may end the search. True: the room is there.
-  bool free_frames() {
+  bool free_frames() FIRN_HELD {
     reservation_ = engine_.frames_.reserve(wanted_.granules);
     return reservation_.granules() == wanted_.granules;
   }
-  bool carried_out() {  // may release the lock
+  bool carried_out() FIRN_HELD {  // may release the lock
     engine_.pump_locked();
     (void)engine_.carry_out_unmappings(lock_, wanted_.granules);
     if (free_frames()) return true;
@@ -86,13 +86,13 @@ class EngineImpl::RoomSearch {
     (void)engine_.carry_out_mappings(lock_);
     return free_frames();
   }
-  bool ready_blocks() {  // may release the lock
+  bool ready_blocks() FIRN_HELD {  // may release the lock
     engine_.park_ready(false);
     engine_.reclaim_parked(wanted_.granules, true);
     (void)engine_.carry_out_unmappings(lock_, wanted_.granules);
     return free_frames();
   }
-  bool evict_blocks() {  // may release the lock
+  bool evict_blocks() FIRN_HELD {  // may release the lock
     const uint64_t lacking = wanted_.granules * granule_pages;
     uint64_t coming = coming_pages();
     regions_wait_ = false;
@@ -111,14 +111,14 @@ class EngineImpl::RoomSearch {
   }
 
   /// Pages still on the device that will leave it without further eviction.
-  uint64_t coming_pages() const {
+  uint64_t coming_pages() const FIRN_HELD {
     uint64_t pages = engine_.pages_soon() + engine_.births_apart_;
     for (const auto* blocks : {&engine_.parked_, &engine_.deferred_, &engine_.draining_})
       for (const Block* block : *blocks) pages += block->device;
     return pages;
   }
 
-  void memory_is_short() {  // may release the lock
+  void memory_is_short() FIRN_HELD {  // may release the lock
     if (!wanted_.block && !short_before_) ++engine_.counted_.retry_count;
     short_before_ = true;
     engine_.pressed_ = true;
@@ -126,34 +126,34 @@ class EngineImpl::RoomSearch {
   }
 
   /// (A touch counts its whole wait, which began before this.)
-  void begin_waiting() {
+  void begin_waiting() FIRN_HELD {
     if (begin_) return;
     begin_ = engine_.clock_.now_ns();
     if (wanted_.block) return;
     engine_.begin_stall();
     open_.begin(*begin_);
   }
-  void count_wait() {
+  void count_wait() FIRN_HELD {
     if (begin_ && !wanted_.block)
       engine_.count_stall(*begin_, nullptr, wanted_.granules * granule_bytes);
   }
-  Result<Reservation> found() {
+  Result<Reservation> found() FIRN_HELD {
     count_wait();
     return std::move(reservation_);
   }
-  Result<Reservation> give_up() {
+  Result<Reservation> give_up() FIRN_HELD {
     count_wait();
     return engine_.no_room(wanted_.granules, wanted_.block);
   }
 
   /// (Blocks that left may have freed parts of shared frames only: then more have to leave. And
   /// while the driver refuses to answer, it is not known.)
-  bool moving() {
+  bool moving() FIRN_HELD {
     if (segments_wait_) segments_wait_ = engine_.release_segments();
     return regions_wait_ || segments_wait_ || unmapped_ != engine_.mapper_.spans_given_up() ||
            engine_.something_moves() || engine_.health_.refusals() != refusals_;
   }
-  Then wait_for_moves() {  // may release the lock
+  Then wait_for_moves() FIRN_HELD {  // may release the lock
     if (FIRN_CANARY(39)) return Then::give_up;
     if (engine_.still(wanted_.patience_ns) &&
         (!engine_.fenced_wait() || engine_.still(still_ns_most))) {
@@ -168,7 +168,7 @@ class EngineImpl::RoomSearch {
   }
 
   // The rungs where nothing moves.
-  Then last_reserves() {
+  Then last_reserves() FIRN_HELD {
     if (std::exchange(reserves_taken_, true)) return others_release();
     engine_.park_ready(true);
     segments_wait_ = engine_.release_segments();
@@ -178,7 +178,7 @@ class EngineImpl::RoomSearch {
   /// Other threads will release all that they hold at this moment, unless all of them wait as we
   /// do: then one that can goes on without room (in host memory), and releases. If none can, one
   /// gets its error.
-  Then others_release() {  // may release the lock
+  Then others_release() FIRN_HELD {  // may release the lock
     const int64_t holds = engine_.all_holds();
     if (holds <= mine_)  // one look more: what was released since evict() looked
       return std::exchange(looked_again_, true) ? Then::give_up : again;

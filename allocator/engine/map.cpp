@@ -22,7 +22,7 @@ bool EngineImpl::claim_ahead(Block& block, uint64_t pages) {
 /// frames back, if the block was freed meanwhile.
 Result<void> EngineImpl::carry_out(Lock& lock, Mapping& mapping) {
   Block& block = *mapping.block;
-  const auto wanted = [&] {
+  const auto wanted = [&]() FIRN_HELD {
     if (block.generation != mapping.generation) return false;
     if (block.state() == State::spilling) movement_.keep(block);
     const State state = block.state();

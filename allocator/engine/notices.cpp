@@ -26,7 +26,7 @@ std::optional<bool> EngineImpl::look_for_thrash(const Stalled& stalled) {
        .tick = tick(),
        .budget_bytes = frames_.budget_granules() * granule_bytes,
        .observed = observer_.load(std::memory_order_relaxed) != nullptr,
-       .working_bytes = [this](uint64_t since) { return working_bytes(since); },
+       .working_bytes = [this](uint64_t since) FIRN_HELD { return working_bytes(since); },
        .device_bytes = [this]() -> std::optional<uint64_t> {
          size_t free_bytes = 0, total_bytes = 0;
          if (driver_.mem_get_info(&free_bytes, &total_bytes) != CUDA_SUCCESS) return std::nullopt;

@@ -13,7 +13,7 @@ Result<void*> EngineImpl::allocate_segment(size_t bytes, CUstream stream, bool s
                                            const char* reason) {
   FIRN_CHECK(bytes > size_class::small_most, "a segment of %zu bytes", bytes);
   stream = Streams::plain(stream);
-  return with_watching(bytes, [&](Lock& lock) -> Result<void*> {
+  return with_watching(bytes, [&](Lock& lock) FIRN_HELD -> Result<void*> {
     const int index = see_stream(stream);
     if (index < 0)
       return make_error(Code::invalid_argument, 0,
@@ -108,7 +108,7 @@ void EngineImpl::add_inactive(PoolTallies& t) const {
   parts_.shared.add_to(t.inactive_split, 1, pieces, t.active[1].allocated);
   parts_.shared_bytes.add_to(t.inactive_split_bytes, 1, bytes, t.active_bytes[1].allocated);
   if (placed_.regions().empty()) return;
-  const auto [gaps, gap_bytes] = placed_.gaps([this](const Block& block) {
+  const auto [gaps, gap_bytes] = placed_.gaps([this](const Block& block) FIRN_HELD {
     return std::find(deferred_.begin(), deferred_.end(), &block) != deferred_.end();
   });
   parts_.regions.add_to(t.inactive_split, 2, gaps, t.active[2].allocated);

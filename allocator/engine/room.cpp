@@ -34,7 +34,7 @@ bool EngineImpl::still(uint64_t patience_ns) {
 /// may be the caller, ends that first.
 bool EngineImpl::something_moves() {
   if (!movement_.faulting().empty() || mapper_.mapping() || mapper_.unmapping()) return true;
-  const auto settles = [this](const Block* block) { return uses_.close(*block); };
+  const auto settles = [this](const Block* block) FIRN_HELD { return uses_.close(*block); };
   const std::vector<Block*>* const lists[] = {&movement_.spilling(), &parked_, &deferred_,
                                               &draining_};
   for (const auto* blocks : lists)
@@ -48,7 +48,7 @@ void EngineImpl::park_ready(bool small_too) {
     ReadyBlocks* blocks = ready_[stream].load(std::memory_order_relaxed);
     if (!blocks) continue;
     const unsigned least = small_too ? 0 : size_class::small_count;
-    blocks->take_all(table_, least, size_class::count, [&](Block& block) {
+    blocks->take_all(table_, least, size_class::count, [&](Block& block) FIRN_HELD {
       if (block.pages != 0) {
         parked_.push_back(&block);
         return;

@@ -40,7 +40,7 @@ void EngineImpl::make_whole(uint32_t index) {
   whole->age.store(next_tick(), std::memory_order_relaxed);
   transit(*whole, Event::allocate, life_flags | word::small | word::many_uses | word::zero_copy);
   whole->word.set(word::proven);
-  SmallBlocks::each(segment, table_, [&](Block& small) {
+  SmallBlocks::each(segment, table_, [&](Block& small) FIRN_HELD {
     prove_told(small);
     return true;
   });
@@ -105,7 +105,7 @@ bool EngineImpl::put_aside(Block& whole) {
   }
   // Blocks that were freed in it may be in use by kernels: those end with its stream's work.
   uses_.add(whole, streams_.now(segment.stream));
-  SmallBlocks::each(segment, table_, [&](const Block& small) {
+  SmallBlocks::each(segment, table_, [&](const Block& small) FIRN_HELD {
     for (const uint16_t stream : small.recorded_streams) uses_.add(whole, streams_.now(stream));
     return true;
   });

@@ -55,7 +55,7 @@ Result<void*> EngineImpl::allocate_small(Lock& lock, unsigned stream, size_t byt
   auto address = small_blocks_.take(stream, size);
   if (!address)
     address = small_blocks_.take_joined(stream, size, ready(stream), table_,
-                                        [this](Block& block) { retire_small(block); });
+                                        [this](Block& block) FIRN_HELD { retire_small(block); });
   while (!address) {
     if (Result<void> added = add_segment(lock, stream); !added) return added.error();
     address = small_blocks_.take(stream, size);

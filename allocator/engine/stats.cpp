@@ -179,7 +179,7 @@ void EngineImpl::count_segment(bool made, bool large, uint64_t address, uint64_t
 
 std::vector<BlockInfo> EngineImpl::blocks() const {
   Lock lock(mutex_);
-  const auto waits = [this](const Block& block) {
+  const auto waits = [this](const Block& block) FIRN_HELD {
     return std::find(deferred_.begin(), deferred_.end(), &block) != deferred_.end();
   };
   std::vector<BlockInfo> out;

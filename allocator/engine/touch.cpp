@@ -259,7 +259,7 @@ Result<void> EngineImpl::pin(const void* pointer, const char* reason) {
   if (!block)
     return make_error(Code::invalid_argument, 0,
                       fmt::format("cannot pin {}: it is outside Firn's live blocks", pointer));
-  return pin_with(*block, [&] {
+  return pin_with(*block, [&]() FIRN_HELD {
     block->pin_reason = reason;
     ++block->pin_count;
     block->word.set(word::pinned);
@@ -271,7 +271,7 @@ Result<void> EngineImpl::pin(const void* pointer, const char* reason) {
 Result<void> EngineImpl::give_address(const void* pointer, const char* reason) {
   Block* block = live_at(pointer, false);
   if (!block || (block->word.load() & word::given)) return {};
-  return pin_with(*block, [&] {
+  return pin_with(*block, [&]() FIRN_HELD {
     block->given_reason = reason;
     block->word.set(word::pinned | word::given);
     trace("pin", *block, reason);

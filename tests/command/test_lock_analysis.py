@@ -15,7 +15,7 @@ import pytest
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BUILD = (ROOT / (os.environ.get("FIRN_TEST_BUILD") or "build")).resolve()
 
-FOLDERS = ("blocks", "lifetimes", "movement", "policy")
+FOLDERS = ("blocks", "engine", "lifetimes", "movement", "policy")
 # The rest of memory/ has locks of its own, or none.
 MEMORY = ("device_health", "frames", "host_tier", "shared_frames")
 SOURCES = {folder: sorted((ROOT / "allocator" / folder).glob("*.cpp")) for folder in FOLDERS}

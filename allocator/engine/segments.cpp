@@ -65,9 +65,10 @@ Result<Hold> EngineImpl::touch_small(uint32_t number, uint64_t address, CUstream
 }
 
 /// The block that moves in place of this one: its segment's, if its uses are seen as that one's.
+/// Lock-free.
 Block* EngineImpl::moved_with(Block* block) const {
   if (block->pages != 0) return block;
-  Block* whole = segment_of(*block).whole.load(std::memory_order_relaxed);
+  Block* whole = segment_of(*block).whole.load(std::memory_order_acquire);
   return whole ? whole : block;
 }
 

@@ -115,6 +115,14 @@ bool EngineImpl::may_be_in_host(const Error& error, size_t bytes) {
   return static_cast<bool>(frames_.host_granted());
 }
 
+/// Asks it now if it was not asked yet, without the lock. True: the lock was given up meanwhile.
+bool EngineImpl::ask_for_host(Lock& lock) {
+  if (frames_.host_asked()) return false;
+  const UnlockedEngine unlocked(lock);
+  (void)frames_.host_granted();
+  return true;
+}
+
 /// A ready block of the class, whichever thread freed it; resident.
 Block* EngineImpl::ready_block(unsigned stream, unsigned size_class) {
   Block* block = size_class < size_class::count ? ready(stream).pop_any(table_, size_class)
@@ -213,6 +221,7 @@ bool EngineImpl::operators_in_way(const Error& error, size_t bytes) const {
 /// has no segments: a small block is as large as the smallest large one there.)
 Result<Block*> EngineImpl::make_host_block(Lock& lock, unsigned stream, size_t bytes,
                                            const Error& no_room) {
+  (void)ask_for_host(lock);
   const size_t room = std::max(bytes, size_class::small_most + 1);
   const Shape shape = shape_of(pages_of(room));
   std::vector<Frame> frames;

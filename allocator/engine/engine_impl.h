@@ -192,6 +192,7 @@ class EngineImpl final : public Engine,
   void prove_told(Block& block) FIRN_HELD;
   bool operators_in_way(const Error& error, size_t bytes) const FIRN_HELD;
   bool may_be_in_host(const Error& error, size_t bytes) FIRN_NOT_HELD;
+  bool ask_for_host(Lock& lock) FIRN_HELD;
   uint64_t staying_bytes(bool with_held) const FIRN_HELD;
 
   // allocate.cpp

@@ -48,6 +48,7 @@ Result<void> EngineImpl::begin_fault(Lock& lock, Block& block, bool anyway) {
     if (!room && room.error().code == Code::out_of_memory && !anyway)
       anyway = places_in_way(granules_for(block, missing));
     if (!room && !(anyway && room.error().code == Code::out_of_memory)) return room.error();
+    if (!room && ask_for_host(lock)) continue;
     Result<void> mapped;
     if (!room)
       mapped = map_host_fault(lock, block, room.error());

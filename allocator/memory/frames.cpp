@@ -324,7 +324,12 @@ Result<std::vector<Frame>> Frames::take(Reservation reservation, const Shape& sh
   return out;
 }
 
-Result<void> Frames::host_granted() const {
+bool Frames::host_asked() const {
+  return !host_supported_ || host_prop_.location.id < 0 ||
+         host_trial_known(driver_.library, host_prop_.location.id);
+}
+
+Result<void> Frames::ask_for_host() const {
   if (!host_supported_)
     return make_error(Code::not_supported, 0,
                       "host memory cannot be used at device addresses: the driver lacks support");
@@ -336,7 +341,7 @@ Result<void> Frames::host_granted() const {
 }
 
 Result<std::vector<Frame>> Frames::take_host(uint64_t granules) {
-  if (Result<void> granted = host_granted(); !granted) return granted.error();
+  if (Result<void> granted = ask_for_host(); !granted) return granted.error();
   Frame frame{0, static_cast<uint32_t>(granules), true};
   CUresult result = driver_.mem_create(&frame.handle, frame.bytes(), &host_prop_, 0);
   if (result != CUDA_SUCCESS) return health_.failed("cuMemCreate of host memory", result);

@@ -110,9 +110,11 @@ class Frames {
   Result<std::vector<Frame>> take_host(uint64_t granules) FIRN_HELD;
   /// Granules of such frames now: host memory besides the tiers.
   uint64_t host_granules() const FIRN_HELD { return host_held_; }
-  /// Checks whether take_host() can work at all; the first call may take seconds, and needs no
-  /// lock. Errors: not_supported, with the reason.
-  Result<void> host_granted() const;
+  /// Checks whether take_host() can work at all; the first call may take seconds. Errors:
+  /// not_supported, with the reason.
+  Result<void> host_granted() const FIRN_NOT_HELD { return ask_for_host(); }
+  /// Is that known, so that take_host() need not wait for it?
+  bool host_asked() const;
   /// The memory node of take_host(), next to the device; id -1: none has memory for us.
   const CUmemLocation& host_location() const { return host_prop_.location; }
   /// Gives back frames that are no longer mapped anywhere.
@@ -147,6 +149,7 @@ class Frames {
   Result<Frame> obtain(uint32_t granules) FIRN_HELD;
   std::vector<uint32_t> free_that_fill(uint32_t granules) const FIRN_HELD;
   Result<Frame> obtain_part(uint32_t pages) FIRN_HELD;
+  Result<void> ask_for_host() const;
   Result<std::vector<Frame>> take_whole(uint64_t granules, uint32_t granules_most) FIRN_HELD;
   // With more handles than that, moving one stretch costs more, each time, than a new frame.
   static constexpr size_t filling_most = 4;

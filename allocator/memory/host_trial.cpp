@@ -117,15 +117,28 @@ Result<void> run_trial(const std::string& library, int node) {
 static std::atomic<bool> apart{false};
 void try_host_apart() { apart.store(true, std::memory_order_release); }
 
+namespace {
+RankedMutex<Rank::host_trial> trial_mutex;
+/// Never destroyed: threads ask until the process's end.
+std::map<std::pair<std::string, int>, Result<void>>& answers() {
+  static auto& answers = *new std::map<std::pair<std::string, int>, Result<void>>;
+  return answers;
+}
+}  // namespace
+
+bool host_trial_known(const std::string& library, int node) {
+  if (!apart.load(std::memory_order_acquire)) return true;
+  std::unique_lock lock(trial_mutex, std::try_to_lock);
+  return lock && answers().contains({library, node});
+}
+
 Result<void> try_host_memory(const std::string& library, int node) {
   if (!apart.load(std::memory_order_acquire)) return {};
-  static RankedMutex<Rank::host_trial> mutex;
-  static auto& answers = *new std::map<std::pair<std::string, int>, Result<void>>;
-  std::lock_guard lock(mutex);
+  std::lock_guard lock(trial_mutex);
   const std::pair<std::string, int> key(library, node);
-  const auto known = answers.find(key);
-  if (known != answers.end()) return known->second;
-  return answers.emplace(key, run_trial(library, node)).first->second;
+  const auto known = answers().find(key);
+  if (known != answers().end()) return known->second;
+  return answers().emplace(key, run_trial(library, node)).first->second;
 }
 
 }  // namespace firn

@@ -3,7 +3,7 @@
 // have no memory).
 //
 // Owns the process's answers, kept until its end. Lock: one of its own, held while a trial runs, at
-// most ten seconds, once for a node.
+// most ten seconds, once for a node; host_trial_known() does not wait for it.
 #pragma once
 
 #include <string>
@@ -17,6 +17,9 @@ inline constexpr const char* host_trial_program = "firn-try-host";
 
 /// From here on trials run, in a process of their own; before, and in simulations, none does.
 void try_host_apart();
+
+/// Would try_host_memory() answer at once?
+bool host_trial_known(const std::string& library, int node);
 
 /// Can `library` (the driver's path) make host memory of that node? Tried once for each. Errors:
 /// not_supported, with the reason.

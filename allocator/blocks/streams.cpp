@@ -79,6 +79,12 @@ void Streams::enter(unsigned index, CUstream key) {
   slots_[at % slots_.size()].store(index + 1, std::memory_order_release);
 }
 
+/// Nothing is asked of the stream any more, nor of the device for it.
+void Streams::forget_handle(Tracked& tracked) {
+  device_waits_ -= std::exchange(tracked.device_wait, false);
+  tracked.may_end.store(false, std::memory_order_release);
+}
+
 void Streams::list_ended(unsigned index) {
   if (tracked_[index]->listed) return;
   ended_.push_back(index);
@@ -107,6 +113,8 @@ int Streams::reuse_ended() {
     }
     for (CUevent event : tracked.spare) (void)driver_.event_destroy(event);
     tracked.spare.clear();
+    forget_handle(tracked);
+    tracked.aside.store(false, std::memory_order_relaxed);
     tracked.ended.store(false, std::memory_order_release);
     return static_cast<int>(index);
   }
@@ -123,31 +131,36 @@ bool Streams::any_captured() const {
 }
 
 bool Streams::ask_for_device_wait(Tracked& tracked) {
-  if (any_captured()) return false;
+  if (pause_ > 0 || any_captured()) return false;
   device_waits_ += !std::exchange(tracked.device_wait, true);
   return true;
 }
 
 std::optional<Streams::DeviceWait> Streams::begin_device_wait() {
-  if (device_waits_ == 0 || health_.dead() || any_captured()) return std::nullopt;
+  if (device_waits_ == 0 || pause_ > 0 || health_.dead() || any_captured()) return std::nullopt;
   std::optional<DeviceWait> wait;
   for (unsigned i = 0; i < count(); ++i) {
     Tracked& tracked = *tracked_[i];
     if (!tracked.device_wait || (wait && wait->context != tracked.context)) continue;
     if (!wait) wait.emplace().context = tracked.context;
-    wait->over.push_back(Use::make(i, tracked.open.load(std::memory_order_relaxed)));
+    wait->over.emplace_back();  // (may throw: then nothing of this stream has changed)
     tracked.device_wait = false;
     --device_waits_;
-    tracked.open.fetch_add(1, std::memory_order_seq_cst);
+    tracked.waiting = tracked.open.fetch_add(1, std::memory_order_seq_cst);
+    wait->over.back() = Use::make(i, tracked.waiting);
   }
   return wait;
 }
 
 void Streams::end_device_wait(const DeviceWait& wait, CUresult result) {
-  if (!about_captures(result)) health_.answered("cuCtxSynchronize", result);
-  if (result != CUDA_SUCCESS) return;  // whoever still needs it closes its use again
+  if (about_captures(result))
+    pause_ = pause_polls;
+  else if (!wait.context)  // (Another context's end is none of this device's.)
+    health_.answered("cuCtxSynchronize", result);
   for (const Use use : wait.over) {
     Tracked& tracked = *tracked_[use.stream()];
+    tracked.waiting = 0;
+    if (result != CUDA_SUCCESS) continue;  // whoever still needs it closes its use again
     tracked.recorded = std::max(tracked.recorded, use.epoch());
     if (!over(use)) tracked.done.store(use.epoch(), std::memory_order_release);
   }
@@ -176,6 +189,7 @@ void Streams::context_ends(CUcontext context) {
     for (CUevent event : tracked.spare) (void)driver_.event_destroy(event);
     tracked.closed.clear();
     tracked.spare.clear();
+    forget_handle(tracked);
     tracked.ended.store(true, std::memory_order_release);
     list_ended(i);
   }
@@ -205,6 +219,7 @@ bool Streams::close(Use use) {
   Tracked& tracked = *tracked_[use.stream()];
   if (use.epoch() <= tracked.recorded) return true;
   if (health_.dead()) return false;
+  if (use.epoch() <= tracked.waiting) return true;
   if (tracked.may_end.load(std::memory_order_acquire)) return ask_for_device_wait(tracked);
   if (tracked.ended.load(std::memory_order_acquire)) return close_ended(tracked);
   OtherContext other(driver_, tracked.context);
@@ -243,6 +258,7 @@ Result<void> Streams::order(unsigned index, Use use) {
   if (over(use) || use.stream() == index) return {};
   if (health_.dead()) return health_.error();
   const bool closed = close(use);
+  if (over(use)) return {};
   // A graph knows nothing of work outside itself: a capture that were to wait would be invalid.
   if (closed && !no_handle(*tracked_[index]) && !captured(handle(index))) {
     for (const Closed& later : tracked_[use.stream()]->closed) {
@@ -273,6 +289,7 @@ bool Streams::ask(Use use) {
 
 bool Streams::poll() {
   bool any = false;
+  pause_ -= pause_ > 0;
   for (unsigned i = 0; pending_ > 0 && i < count(); ++i) {
     Tracked& tracked = *tracked_[i];
     while (!tracked.closed.empty() && !health_.dead()) {

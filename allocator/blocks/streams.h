@@ -160,10 +160,11 @@ class Streams {
     std::atomic<bool> may_end{false};
     std::atomic<bool> ended{false};
     std::atomic<bool> aside{false};
-    bool listed = false;    // in ended_
-    bool device_wait = false;  // close() asked for one
-    uint64_t recorded = 0;  // the last epoch with an event behind it
-    std::deque<Closed> closed;
+    bool listed FIRN_GUARDED = false;  // in ended_
+    uint64_t waiting FIRN_GUARDED = 0;  // a wait under way covers epochs up to it
+    bool device_wait FIRN_GUARDED = false;  // close() asked for one
+    uint64_t recorded FIRN_GUARDED = 0;  // the last epoch with an event behind it
+    std::deque<Closed> closed FIRN_GUARDED;
   };
   /// Is it being captured into a graph, or does the driver refuse to say?
   bool captured(CUstream stream, CUresult* answer = nullptr) const FIRN_HELD;
@@ -171,6 +172,7 @@ class Streams {
   bool close_ended(Tracked& tracked) FIRN_HELD;
   int reuse_ended() FIRN_HELD;
   void list_ended(unsigned index) FIRN_HELD;
+  void forget_handle(Tracked& tracked) FIRN_HELD;
   void enter(unsigned index, CUstream key) FIRN_HELD;
   bool no_handle(const Tracked& tracked) const {
     return tracked.may_end.load(std::memory_order_acquire) ||
@@ -191,6 +193,10 @@ class Streams {
   std::vector<CUevent> spare_ FIRN_GUARDED;
   std::vector<CUevent> unwanted_ FIRN_GUARDED;  // events that the driver refused to destroy
   size_t pending_ FIRN_GUARDED = 0;
+  /// Polls, a tenth of a second's at least, in which no wait for the device is begun after a capture
+  /// forbade one: it may be of a stream that was never seen.
+  static constexpr unsigned pause_polls = 1'000;
+  unsigned pause_ FIRN_GUARDED = 0;
   size_t device_waits_ FIRN_GUARDED = 0;  // streams that wait for the device
   bool abandoned_ = false;
 };

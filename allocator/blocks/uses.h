@@ -2,8 +2,7 @@
 // in that a user's stream waits for. Its memory may be unmapped or handed on when all are over.
 //
 // Owns nothing; the uses are the blocks'. Needs the engine's lock (add(): no context; the others:
-// its context current). Nothing waits here, but order() where a stream cannot be made to wait, and
-// close() of a stream that may have ended, which asks the whole device.
+// its context current). Nothing waits here.
 #pragma once
 
 #include "allocator/blocks/block.h"

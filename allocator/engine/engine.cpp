@@ -117,6 +117,7 @@ Block* EngineImpl::live_at(const void* pointer, bool exact) const {
 
 void EngineImpl::context_ends(CUcontext context) {
   Lock lock(mutex_);
+  while (device_waited_ == context) wait(lock, poll_ns);
   streams_.context_ends(context);
 }
 
@@ -238,16 +239,16 @@ bool EngineImpl::pump_locked() {
 
 bool EngineImpl::busy() const { return busy_.load(std::memory_order_relaxed); }
 
-/// For `ns` at most: where the device has to be waited for, until its work is over.
+/// For `ns` at most. (Where no thread pumps, it waits for the device if that is due.)
 void EngineImpl::wait(Lock& lock, uint64_t ns) {
-  if (carry_out_device_wait(lock)) return;
+  if (!options_.served && carry_out_device_wait(lock)) return;
   busy_.store(true, std::memory_order_relaxed);
   const UnlockedEngine unlocked(lock);
   clock_.wait(ns);
 }
 
 /// Goes on once the use may be over: the caller looks again. Without an event behind it, the stream
-/// is asked.
+/// is asked. (For arrivals: Firn's own stream is never captured, and answers at last.)
 void EngineImpl::await(Lock& lock, Use use) {
   if (!streams_.close(use) && streams_.ask(use)) return;
   if (!streams_.poll()) wait(lock, poll_ns);
@@ -259,16 +260,17 @@ bool EngineImpl::carry_out_device_wait(Lock& lock) {
   if (device_waited_ || !streams_.device_wait_due()) return false;
   const std::optional<Streams::DeviceWait> wait = streams_.begin_device_wait();
   if (!wait) return false;
-  device_waited_ = true;
+  device_waited_ = wait->context ? wait->context : options_.context;
   CUresult result;
   {
     const UnlockedEngine unlocked(lock);
     std::optional<Driver::ContextGuard> other;
     if (wait->context) other.emplace(driver_, wait->context);
     none_held("cuCtxSynchronize");
-    result = driver_.ctx_synchronize();
+    result = other ? other->result() : CUDA_SUCCESS;
+    if (result == CUDA_SUCCESS) result = driver_.ctx_synchronize();
   }
-  device_waited_ = false;
+  device_waited_ = nullptr;
   streams_.end_device_wait(*wait, result);
   return result == CUDA_SUCCESS;
 }

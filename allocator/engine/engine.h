@@ -77,6 +77,7 @@ struct EngineOptions {
   SlowWorks* slow_works = nullptr;   // receives decisions that take long; null: the process's own
   bool copy_gate = false;  // copies out leave gaps for mapping (copy_gate.h): the wall clock only
   bool no_bytes = false;  // simulation: staging is addresses without memory
+  bool served = false;  // a thread calls pump() all the while: only that one waits for the device
   bool no_wall_clock = false;  // simulation: planning stops at the same step each time
   /// The rest of the process's host budget, shared by its engines; null: host_bytes is this
   /// engine's own.
@@ -198,7 +199,8 @@ struct BlockInfo {
   const char* state = "";             // resident | spilling | hosted | spilled | faulting | ...
   bool small = false, live = false;
   bool recorded = false;              // record_stream: a free waits for other streams
-  bool waiting = false;               // freed, and waits for other streams (blocks() only)
+  bool waiting = false;               // freed, and waits for other streams, or for its own bytes
+                                      // to come (blocks() only)
   // Of a block in a planned place (blocks() only): the stretch of mapped memory that it shares.
   void* segment = nullptr;
   size_t segment_bytes = 0;

@@ -449,7 +449,7 @@ class EngineImpl final : public Engine,
   std::unique_ptr<Learner> learner_;  // Policy::lifetime; null otherwise
   Outlook outlook_ FIRN_GUARDED;
   bool planning_ FIRN_GUARDED = false;       // a thread decides, without the lock
-  bool device_waited_ FIRN_GUARDED = false;  // a thread waits for the device, without the lock
+  CUcontext device_waited_ FIRN_GUARDED = nullptr;  // a thread waits for it, without the lock
   SpareChoice choice_{options_.spare_fraction};
   lifetimes::Plan<Block*> plan_ FIRN_GUARDED;
   Births births_ FIRN_GUARDED;

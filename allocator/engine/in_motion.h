@@ -43,7 +43,7 @@ struct InMotion {
   std::vector<Block*> live_ FIRN_GUARDED;  // every large block with a descriptor in use
   // Ready blocks, taken by park_ready(): first in line to reclaim.
   std::vector<Block*> parked_ FIRN_GUARDED;
-  std::vector<Block*> deferred_ FIRN_GUARDED;  // freed, waiting for recorded streams
+  std::vector<Block*> deferred_ FIRN_GUARDED;  // freed, waiting for other streams
   std::atomic<uint32_t> deferred_count_{0};    // read without the lock
   Use fence_ FIRN_GUARDED;                     // behind the work of free_behind()'s stream
   uint64_t fence_given_ FIRN_GUARDED = 0;      // its argument at that time

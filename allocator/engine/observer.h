@@ -12,7 +12,7 @@ struct MemoryEvent {
   enum class Kind : uint8_t {
     segment_made,    // memory mapped for a large block, or for small ones to share
     segment_given,   // and given back
-    free_completed,  // a freed block has waited for the other streams that used it
+    free_completed,  // a freed block has waited: for other streams, or for its own bytes
   };
   Kind kind;
   void* address = nullptr;

@@ -122,7 +122,9 @@ void EngineImpl::take_back(Block& whole) {
   Segment& segment = segment_of(whole);
   if (whole.arrival && !streams_.over(whole.arrival) &&
       !streams_.order(segment.stream, whole.arrival)) {
-    aside_.emplace_back(&whole, whole.generation);  // until its bytes have come
+    const std::pair<Block*, uint32_t> known(&whole, whole.generation);
+    if (std::find(aside_.begin(), aside_.end(), known) == aside_.end())
+      aside_.push_back(known);  // until its bytes have come
     busy_.store(true, std::memory_order_relaxed);
     return;
   }

@@ -15,6 +15,8 @@
 #include <ctime>
 #include <map>
 #include <mutex>
+#include <new>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -118,27 +120,47 @@ static std::atomic<bool> apart{false};
 void try_host_apart() { apart.store(true, std::memory_order_release); }
 
 namespace {
+using Asked = std::pair<std::string, int>;  // library, node
 RankedMutex<Rank::host_trial> trial_mutex;
-/// Never destroyed: threads ask until the process's end.
-std::map<std::pair<std::string, int>, Result<void>>& answers() {
-  static auto& answers = *new std::map<std::pair<std::string, int>, Result<void>>;
+RankedCondition trial_over;
+/// Null: the trial runs. Never destroyed: threads ask until the process's end.
+std::map<Asked, std::optional<Result<void>>>& answers() {
+  static auto& answers = *new std::map<Asked, std::optional<Result<void>>>;
   return answers;
 }
 }  // namespace
 
 bool host_trial_known(const std::string& library, int node) {
   if (!apart.load(std::memory_order_acquire)) return true;
-  std::unique_lock lock(trial_mutex, std::try_to_lock);
-  return lock && answers().contains({library, node});
+  std::lock_guard lock(trial_mutex);
+  const auto known = answers().find({library, node});
+  return known != answers().end() && known->second;
 }
 
 Result<void> try_host_memory(const std::string& library, int node) {
   if (!apart.load(std::memory_order_acquire)) return {};
-  std::lock_guard lock(trial_mutex);
-  const std::pair<std::string, int> key(library, node);
-  const auto known = answers().find(key);
-  if (known != answers().end()) return known->second;
-  return answers().emplace(key, run_trial(library, node)).first->second;
+  std::unique_lock lock(trial_mutex);
+  for (;;) {
+    const auto [known, first] = answers().try_emplace({library, node});
+    if (known->second) return *known->second;
+    if (!first) {
+      trial_over.wait(lock);
+      continue;
+    }
+    lock.unlock();
+    std::optional<Result<void>> answer;
+    try {
+      answer = run_trial(library, node);
+    } catch (const std::bad_alloc&) {  // the next one tries
+    }
+    lock.lock();
+    if (answer)
+      known->second = answer;
+    else
+      answers().erase(known);
+    trial_over.notify_all();
+    if (!answer) throw std::bad_alloc();
+  }
 }
 
 }  // namespace firn

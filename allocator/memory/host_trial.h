@@ -2,8 +2,8 @@
 // end the process that asks (cuMemCreate of a host node dies of SIGSEGV on machines with nodes that
 // have no memory).
 //
-// Owns the process's answers, kept until its end. Lock: one of its own, held while a trial runs, at
-// most ten seconds, once for a node; host_trial_known() does not wait for it.
+// Owns the process's answers, kept until its end. Lock: one of its own. A trial takes ten seconds at
+// most, once for a node; who asks meanwhile waits for it.
 #pragma once
 
 #include <string>

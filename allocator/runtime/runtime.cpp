@@ -299,6 +299,7 @@ class RuntimeImpl final : public Runtime {
     if ((result = driver.device_get(&device, ordinal)) != CUDA_SUCCESS)
       return driver.error("cuDeviceGet", result);
     EngineOptions options;
+    options.served = true;
     options.device = ordinal;
     if ((result = driver.device_primary_ctx_retain(&options.context, device)) != CUDA_SUCCESS)
       return driver.error("cuDevicePrimaryCtxRetain", result);

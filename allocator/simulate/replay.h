@@ -46,6 +46,6 @@ struct ReplayResult {
 
 /// Runs the trace on a fresh machine. out_of_memory when the engine finds no room for a kernel.
 Result<ReplayResult> replay(Machine& machine, const ProgramTrace& trace,
-                                  const ReplayOptions& options);
+                            const ReplayOptions& options);
 
 }  // namespace firn::simulate

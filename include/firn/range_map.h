@@ -56,7 +56,7 @@ class RangeMap {
   /// Gives a taken range back, joining it with free neighbours. `barrier`: addresses that are
   /// multiples of it are never joined across (0: none).
   void release(uint64_t begin, uint64_t bytes, uint64_t barrier = 0) {
-    FIRN_CHECK(used_ >= bytes, "release of %llu bytes, %llu used", (unsigned long long)bytes,
+    FIRN_CHECK(bytes > 0 && used_ >= bytes, "release of %llu bytes, %llu used", (unsigned long long)bytes,
                (unsigned long long)used_);
     // (One is kept for each taken range. A range released in parts needs more.)
     Nodes nodes;

@@ -80,7 +80,7 @@ TEST_F(RefusedOnce, counts_unless_it_is_about_a_capture) {
       EXPECT_EQ(health.refusals() - before, counts);
       EXPECT_FALSE(streams.over(use));
       pass(20 * ms);
-      (void)streams.poll();
+      for (int i = 0; i < 1'000; ++i) (void)streams.poll();  // (a pause ends)
     }
 }
 
@@ -164,6 +164,57 @@ TEST_F(RefusedOnce, waits_for_two_devices_are_two) {
   EXPECT_EQ(second->over.size(), 1u);
   EXPECT_EQ(first->context, nullptr);
   EXPECT_EQ(second->context, theirs);
+}
+
+/// No wait is made in a context that has ended.
+TEST_F(RefusedOnce, a_context_s_end_is_the_end_of_its_wait) {
+  const CUcontext theirs = sim.context(1);
+  const unsigned other = see(busy(sim.make_stream(1)), theirs);
+  const Use use = streams.now(other);
+  streams.may_end(other);
+  ASSERT_TRUE(streams.close(use) && streams.device_wait_due());
+  streams.context_ends(theirs);
+  EXPECT_FALSE(streams.device_wait_due() || streams.begin_device_wait());
+  EXPECT_TRUE(streams.over(use));
+  const Use later = streams.now(other);  // named by who had not heard
+  EXPECT_TRUE(streams.close(later) && streams.over(later));
+  EXPECT_FALSE(streams.device_wait_due());
+}
+
+/// Uses that the wait under way covers are closed: it is not asked for again, whatever is captured.
+TEST_F(RefusedOnce, a_wait_under_way_is_asked_for_once) {
+  const CUstream stream = busy(sim.make_stream(0));
+  const Use use = streams.now(see(stream));
+  streams.may_end(use.stream());
+  ASSERT_TRUE(streams.close(use));
+  const auto wait = streams.begin_device_wait();
+  ASSERT_TRUE(wait);
+  sim.gpu().fail_from("cuStreamIsCapturing", 1, CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
+  EXPECT_TRUE(streams.close(use)) << "it will be over";
+  EXPECT_FALSE(streams.device_wait_due());
+  const Use later = streams.now(use.stream());
+  EXPECT_TRUE(streams.close(later)) << "of a stream without a handle nobody asks";
+  EXPECT_TRUE(streams.device_wait_due()) << "the wait does not cover it";
+  sim.gpu().fail_from("cuStreamIsCapturing", 0, 0);
+  streams.end_device_wait(*wait, sim.driver().ctx_synchronize());
+  EXPECT_TRUE(streams.over(use));
+  EXPECT_FALSE(streams.over(later));
+  ASSERT_TRUE(wait_for_device());
+  EXPECT_TRUE(streams.over(later));
+}
+
+/// A capture of a stream that was never seen forbids the wait: it is left alone for a while, and
+/// whoever waits learns that nothing moves.
+TEST_F(RefusedOnce, a_wait_that_a_capture_forbids_pauses) {
+  const Use use = streams.now(see(busy(sim.make_stream(0))));
+  streams.may_end(use.stream());
+  ASSERT_TRUE(streams.close(use));
+  sim.gpu().fail_at("cuCtxSynchronize", 1, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+  EXPECT_FALSE(wait_for_device());
+  EXPECT_FALSE(streams.close(use) || streams.begin_device_wait());
+  for (int i = 0; i < 1'000; ++i) (void)streams.poll();
+  EXPECT_TRUE(streams.close(use) && wait_for_device());
+  EXPECT_TRUE(streams.over(use));
 }
 
 TEST_F(RefusedOnce, an_order_that_the_stream_refuses_is_put_off) {

@@ -16,6 +16,7 @@ namespace {
 
 constexpr size_t block_bytes = 6u << 20;
 constexpr int capture_relaxed = 2;
+constexpr uint64_t copy_ns = 100'000;  // a block takes longer over the link
 
 /// Counts the driver's waits, and those in which another thread cannot call the engine.
 struct Waits {
@@ -121,7 +122,9 @@ TEST_F(UnlockedWaits, a_use_in_a_capture_waits_for_what_arrives) {
   ASSERT_STRNE(engine.find(a)->state, "resident");
   Waits waits(sim);
   Capture capture(sim, stream);
-  use(engine, a, stream, Access::read);  // its bytes are there when this returns: no graph waits
+  const uint64_t begin = sim.clock().now_ns();
+  use(engine, a, stream, Access::read);
+  EXPECT_GE(sim.clock().now_ns(), begin + copy_ns) << "no graph waits: the bytes have to be there";
   EXPECT_EQ(capture.end(), CUDA_SUCCESS) << "the capture is whole";
   EXPECT_EQ(waits.locked, 0u) << "of " << waits.waits << " waits";
 }
@@ -133,7 +136,9 @@ TEST_F(UnlockedWaits, a_use_whose_order_is_refused_waits_for_what_arrives) {
   ASSERT_STRNE(engine.find(a)->state, "resident");
   Waits waits(sim);
   sim.gpu().fail_from("cuStreamWaitEvent", 1, CUDA_ERROR_UNKNOWN);
+  const uint64_t begin = sim.clock().now_ns();
   use(engine, a, nullptr, Access::read);
+  EXPECT_GE(sim.clock().now_ns(), begin + copy_ns) << "the bytes have to be there";
   sim.gpu().fail_from("cuStreamWaitEvent", 0, 0);
   EXPECT_EQ(waits.locked, 0u) << "of " << waits.waits << " waits";
 }
@@ -173,5 +178,39 @@ TEST_F(UnlockedWaits, the_device_is_waited_for_where_a_stream_may_have_ended) {
   EXPECT_EQ(waits.locked, 0u);
   EXPECT_STRNE(engine.find(blocks[0])->state, "resident");
   for (void* block : blocks) use(engine, block, nullptr, Access::read);
+  engine.check();
+}
+
+/// A segment whose stream cannot wait for its bytes gets no new blocks until they have come.
+TEST_F(UnlockedWaits, a_segment_is_taken_back_once_its_bytes_have_come) {
+  const CUstream home = sim.make_stream(0), other = sim.make_stream(0);
+  constexpr size_t small = 64u << 10;
+  const auto make_small = [&] {
+    Result<void*> block = engine.allocate(small, home);
+    EXPECT_TRUE(block) << describe(block.error());
+    use(engine, *block, home, Access::write);
+    return *block;
+  };
+  const auto segment_of = [](const void* block) {
+    return reinterpret_cast<uintptr_t>(block) / (2u << 20);
+  };
+  void* a = make_small();
+  settle();
+  engine.spill_all();
+  ASSERT_STRNE(engine.find(a)->state, "resident") << "its segment leaves";
+  Capture capture(sim, home);
+  use(engine, a, other, Access::read);  // that stream waits for the copy; the segment's cannot
+  Result<void*> meanwhile = engine.allocate(small, home);
+  ASSERT_TRUE(meanwhile);
+  EXPECT_NE(segment_of(*meanwhile), segment_of(a)) << "the copy in would overwrite it";
+  EXPECT_EQ(capture.end(), CUDA_SUCCESS);
+  settle();
+  std::vector<void*> blocks;
+  bool reused = false;
+  for (int i = 0; i < 40 && !reused; ++i) {
+    blocks.push_back(make_small());
+    reused = segment_of(blocks.back()) == segment_of(a);
+  }
+  EXPECT_TRUE(reused) << "it stays aside for ever";
   engine.check();
 }

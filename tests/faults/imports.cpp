@@ -28,7 +28,8 @@ constexpr std::string_view known[] = {
     "close", "closedir", "fclose", "munmap", "shutdown", "waitpid",
     "posix_spawn_file_actions_destroy",
     // Of what has failed already, had it to: fopen, fdopen, posix_spawn.
-    "fflush", "fprintf", "fputc", "fread", "fwrite", "posix_spawn_file_actions_adddup2",
+    "fflush", "fprintf", "fputc", "fread", "fwrite", "vfprintf",
+    "posix_spawn_file_actions_adddup2",
     "posix_spawn_file_actions_addopen", "posix_spawn_file_actions_init",
     // The C library's memory: io_uring's own tables, a moment's page. operator new stands for it.
     "aligned_alloc", "calloc",

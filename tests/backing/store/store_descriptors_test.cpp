@@ -80,26 +80,6 @@ TEST_P(StoreDescriptors, closed_in_mid_io) {
   }
 }
 
-/// The file was the store's when it was looked at, and is an empty one of the program's when the
-/// call comes.
-TEST_P(StoreDescriptors, closed_between_the_look_and_the_call) {
-  if (ring() || own_table()) GTEST_SKIP() << "the program cannot close it for the thread";
-  expect_child_ok([&] {
-    Words words;
-    CHECK_CHILD(open() && attach() && fill_slots());
-    calls_.at_begin = [&](const FileCall& call) {
-      for (int fd = 3; fd < numbers; ++fd) ::close(fd);
-      const int mine = ::open(program_.path().c_str(), O_RDWR | O_TMPFILE, 0600);
-      (void)::dup2(mine, call.fd);
-      return static_cast<ssize_t>(call.bytes);
-    };
-    const Error error = read(0);
-    CHECK_CHILD(error.code == Code::lost);
-    CHECK_CHILD(error.text.find("closed descriptors that it did not open") != std::string::npos);
-    return 0;
-  });
-}
-
 TEST_P(StoreDescriptors, closed_before_the_first_request) {
   expect_child_ok([&] {
     Words words;
@@ -308,6 +288,31 @@ TEST_P(OlderRing, refused_in_mid_io_goes_on_with_threads) {
         return 0;
       });
 }
+
+/// I/O threads whose files the program can close.
+class SharedTable : public StoreDescriptors {};
+
+/// The file was the store's when it was looked at, and is an empty one of the program's when the
+/// call comes.
+TEST_P(SharedTable, closed_between_the_look_and_the_call) {
+  expect_child_ok([&] {
+    Words words;
+    CHECK_CHILD(open() && attach() && fill_slots());
+    calls_.at_begin = [&](const FileCall& call) {
+      for (int fd = 3; fd < numbers; ++fd) ::close(fd);
+      const int mine = ::open(program_.path().c_str(), O_RDWR | O_TMPFILE, 0600);
+      (void)::dup2(mine, call.fd);
+      return static_cast<ssize_t>(call.bytes);
+    };
+    const Error error = read(0);
+    CHECK_CHILD(error.code == Code::lost);
+    CHECK_CHILD(error.text.find("closed descriptors that it did not open") != std::string::npos);
+    return 0;
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Kinds, SharedTable,
+                         testing::Values(Case{StoreOptions::Kind::threads, false}), case_name);
 
 INSTANTIATE_TEST_SUITE_P(Kinds, OlderRing,
                          testing::Values(Case{StoreOptions::Kind::io_uring, false}), case_name);

@@ -15,35 +15,14 @@
 
 #include "allocator/base/huge_pages.h"
 #include "allocator/blocks/block.h"
-#include "allocator/simulate/machine.h"
+#include "bench/engine/bench_machine.h"
 
 namespace {
 
 using namespace firn;
+using bench::machine;
+using bench::must;
 using simulate::Machine;
-
-template <class T>
-T must(Result<T>&& result) {
-  if (result) return std::move(*result);
-  std::fprintf(stderr, "engine_bench: %s\n", describe(result.error()).c_str());
-  std::exit(1);
-}
-
-/// All fits: nothing waits, so that the machine's clock may be read by several threads.
-std::unique_ptr<Machine> machine(bool watched = false) {
-  const char* library = std::getenv("FIRN_TEST_GPU");
-  simulate::MachineOptions options;
-  options.gpu_library = library ? library : "";
-  options.gpu_bytes = uint64_t{48} << 30;
-  options.link_bytes_s = 16e9;
-  options.ssd_read_bytes_s = options.ssd_write_bytes_s = 3.2e9;
-  options.ssd_latency_ns = 20'000;
-  options.host_bytes = 32u << 20;
-  options.piece_bytes = 2u << 20;
-  options.driver_costs = false;
-  options.watch_fraction = watched ? 0 : 1;  // else a job that fits
-  return must(Machine::open(options));
-}
 
 void pair(benchmark::State& state) {
   static std::unique_ptr<Machine> shared;

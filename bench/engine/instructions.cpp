@@ -17,22 +17,12 @@
 #include <utility>
 #include <vector>
 
-#include "allocator/simulate/machine.h"
+#include "bench/engine/bench_machine.h"
 
 namespace {
 
 using namespace firn;
-using simulate::Machine;
-
-template <class T>
-T must(Result<T>&& result) {
-  if (result) return std::move(*result);
-  std::fprintf(stderr, "instructions: %s\n", describe(result.error()).c_str());
-  std::exit(1);
-}
-void must(Result<void>&& result) {
-  if (!result) std::exit(1);
-}
+using bench::must;
 
 struct Case {
   const char* name;
@@ -55,18 +45,7 @@ void run(std::vector<Case>& cases) {
 
 /// In the child.
 void measured() {
-  const char* library = std::getenv("FIRN_TEST_GPU");
-  simulate::MachineOptions options;
-  options.gpu_library = library ? library : "";
-  options.gpu_bytes = uint64_t{8} << 30;
-  options.link_bytes_s = 16e9;
-  options.ssd_read_bytes_s = options.ssd_write_bytes_s = 3.2e9;
-  options.ssd_latency_ns = 20'000;
-  options.host_bytes = 32u << 20;
-  options.piece_bytes = 2u << 20;
-  options.driver_costs = false;
-  options.watch_fraction = 0;
-  const std::unique_ptr<Machine> machine = must(Machine::open(options));
+  const std::unique_ptr<simulate::Machine> machine = bench::machine(true);
   Engine& engine = machine->engine();
   const auto make = [&](size_t bytes) {
     void* block = must(engine.allocate(bytes, nullptr));
@@ -79,7 +58,9 @@ void measured() {
   std::vector<uint64_t> launch;
   for (int i = 0; i < 8; ++i) launch.push_back(reinterpret_cast<uint64_t>(make(2u << 20)));
   std::vector<Hold> holds(launch.size());
-  const auto pair = [&](size_t bytes) { must(engine.free(must(engine.allocate(bytes, nullptr)))); };
+  const auto pair = [&](size_t bytes) {
+    if (!engine.free(must(engine.allocate(bytes, nullptr)))) std::exit(1);
+  };
   const auto touch = [&](void* block, Access access) {
     engine.release(must(engine.touch(block, nullptr, access)), nullptr);
   };
@@ -149,7 +130,8 @@ int main() {
   char buffer[4096];
   for (ssize_t got; (got = ::read(names[0], buffer, sizeof buffer)) > 0;) text.append(buffer, got);
   uint64_t nothing = 0;
-  for (size_t begin = 0, row = 0; begin < text.size() && (row + 1) * times <= counts.size(); ++row) {
+  const size_t rows = counts.size() / times;
+  for (size_t begin = 0, row = 0; begin < text.size() && row < rows; ++row) {
     const size_t end = text.find('\n', begin);
     const auto first = counts.begin() + static_cast<ptrdiff_t>(row * times);
     std::nth_element(first, first + times / 2, first + times);

@@ -129,6 +129,7 @@ Simulation::Simulation(const SimulationOptions& options) {
     engine.poison = options.poison;
     engine.places = options.places;
     engine.no_wall_clock = true;
+    engine.served = options.served;
     engine.notices = options.notices;
     engine.sums = options.sums;
     if (options.host_room) {

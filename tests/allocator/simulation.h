@@ -65,6 +65,7 @@ struct SimulationOptions {
   Policy policy = Policy::age;
   bool greedy = false;  // Policy::lifetime: the published plan decides instead
   double watch_fraction = 0;
+  bool served = false;               // as if a thread called pump() all the while
   SimulatedStoreOptions store;
   // Not null: the engines have this in place of the store, which it is given.
   std::function<std::unique_ptr<Store>(Store& store)> in_front_of_store;

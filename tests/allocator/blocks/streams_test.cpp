@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "tests/allocator/blocks/streams_fixture.h"
+#include "tests/allocator/capture.h"
 
 using namespace firn;
 using namespace firn::test;
@@ -163,23 +164,11 @@ TEST_F(StreamsTest, an_event_that_a_capture_may_have_is_given_up) {
 }
 
 TEST_F(StreamsTest, under_a_capture_there_is_neither_an_event_nor_a_wait) {
-  CUresult (*begin_capture)(CUstream, int) = nullptr;
-  CUresult (*end_capture)(CUstream, void**) = nullptr;
-  CUresult (*graph_destroy)(void*) = nullptr;
-  const auto load = [&](auto& entry, const char* name) {
-    entry = reinterpret_cast<std::remove_reference_t<decltype(entry)>>(
-        ::dlsym(sim.driver().handle, name));
-    ASSERT_TRUE(entry) << name;
-  };
-  load(begin_capture, "cuStreamBeginCapture_v2");
-  load(end_capture, "cuStreamEndCapture");
-  load(graph_destroy, "cuGraphDestroy");
   const CUstream stream = busy(sim.make_stream(0));
   const unsigned index = see(stream), other = see(sim.make_stream(0));
   const Use use = streams.now(index);
   const uint64_t events = sim.counts(0).events;
-  constexpr int relaxed = 2;
-  ASSERT_EQ(begin_capture(stream, relaxed), CUDA_SUCCESS);
+  Capture capture(sim, stream);
   EXPECT_TRUE(streams.any_captured());
   EXPECT_FALSE(streams.close(use));
   const Result<void> waited = streams.wait(use), ordered = streams.order(other, use);
@@ -197,9 +186,7 @@ TEST_F(StreamsTest, under_a_capture_there_is_neither_an_event_nor_a_wait) {
   pass(10 * ms);
   (void)streams.poll();
   EXPECT_TRUE(streams.order(index, outside)) << "it was closed";
-  void* graph = nullptr;
-  EXPECT_EQ(end_capture(stream, &graph), CUDA_SUCCESS) << "it is whole";
-  (void)graph_destroy(graph);
+  EXPECT_EQ(capture.end(), CUDA_SUCCESS) << "it is whole";
   EXPECT_FALSE(streams.any_captured());
   EXPECT_TRUE(streams.wait(use));
   EXPECT_EQ(health.refusals(), 0u);

@@ -4,6 +4,7 @@
 
 #include <vector>
 
+#include "tests/allocator/capture.h"
 #include "tests/allocator/engine/watched.h"
 
 using namespace firn;
@@ -12,7 +13,6 @@ using namespace firn::test;
 namespace {
 
 constexpr size_t MiB = 1u << 20;
-constexpr int capture_relaxed = 2;
 
 SimulationOptions budget_16mib() {
   SimulationOptions o;
@@ -25,14 +25,8 @@ SimulationOptions budget_16mib() {
 /// Entries that Firn itself has no use for.
 struct Program {
   explicit Program(Simulation& sim) {
-    load(begin_capture, sim, "cuStreamBeginCapture_v2");
-    load(end_capture, sim, "cuStreamEndCapture");
-    load(graph_destroy, sim, "cuGraphDestroy");
     load(host_function, sim, "cuLaunchHostFunc");
   }
-  CUresult (*begin_capture)(CUstream, int) = nullptr;
-  CUresult (*end_capture)(CUstream, void**) = nullptr;
-  CUresult (*graph_destroy)(void*) = nullptr;
   CUresult (*host_function)(CUstream, void (*)(void*), void*) = nullptr;
 
  private:
@@ -55,26 +49,6 @@ void* make(Engine& engine, size_t bytes, CUstream stream) {
   return made ? *made : nullptr;
 }
 
-/// While `stream` is captured, in the thread that is to end the capture.
-class Captured {
- public:
-  Captured(Simulation& sim, CUstream stream)
-      : program_(sim), guard_(sim.driver(), sim.context(0)), stream_(stream) {
-    EXPECT_EQ(program_.begin_capture(stream_, capture_relaxed), CUDA_SUCCESS);
-  }
-  CUresult end() {
-    void* graph = nullptr;
-    const CUresult result = program_.end_capture(stream_, &graph);
-    if (graph) (void)program_.graph_destroy(graph);
-    return result;
-  }
-
- private:
-  Program program_;
-  Driver::ContextGuard guard_;
-  CUstream stream_;
-};
-
 }  // namespace
 
 TEST(EngineCapture, what_a_captured_stream_used_is_not_waited_for) {
@@ -84,7 +58,7 @@ TEST(EngineCapture, what_a_captured_stream_used_is_not_waited_for) {
   void* freed = make(engine, 12 * MiB, stream);
   use(engine, freed, stream);
   ASSERT_TRUE(engine.free(freed));
-  Captured capture(*sim, stream);
+  Capture capture(*sim, stream);
   sim.watch("an allocation while the stream is captured");
   Result<void*> more = engine.allocate(10 * MiB, nullptr);
   ASSERT_FALSE(more) << "nothing can make room before the capture's end";
@@ -105,7 +79,7 @@ TEST(EngineCapture, a_block_that_a_captured_stream_used_stays_and_others_leave) 
   use(engine, used, stream);
   void* other = make(engine, 6 * MiB, nullptr);
   use(engine, other, nullptr);
-  Captured capture(*sim, stream);
+  Capture capture(*sim, stream);
   sim.watch("allocations while the stream is captured");
   void* more = make(engine, 6 * MiB, nullptr);
   EXPECT_STREQ(engine.find(used)->state, "resident");
@@ -132,7 +106,7 @@ TEST(EngineCapture, the_default_stream_while_a_blocking_one_is_captured) {
     if (freed) {
       ASSERT_TRUE(engine.free(block));
     }
-    Captured capture(*sim, blocking);
+    Capture capture(*sim, blocking);
     for (int i = 0; i < 5; ++i) {
       sim.watch("an allocation while the stream is captured");
       Result<void*> more = engine.allocate(10 * MiB, blocking);
@@ -159,7 +133,7 @@ TEST(EngineCapture, work_of_streams_that_may_have_ended_is_not_waited_for) {
   void* block = make(engine, 10 * MiB, gone);
   use(engine, block, gone);
   engine.may_end(gone);
-  Captured capture(*sim, captured);
+  Capture capture(*sim, captured);
   sim.watch("an allocation that would have to wait for the whole device");
   EXPECT_FALSE(engine.allocate(10 * MiB, nullptr));
   EXPECT_EQ(capture.end(), CUDA_SUCCESS) << "a wait for the device would have spoilt it";

@@ -1,12 +1,11 @@
 // The device is waited for without the engine's lock: other threads go on meanwhile.
 #include <gtest/gtest.h>
 
-#include <dlfcn.h>
-
 #include <chrono>
 #include <future>
 #include <vector>
 
+#include "tests/allocator/capture.h"
 #include "tests/allocator/simulation.h"
 
 using namespace firn;
@@ -15,7 +14,6 @@ using namespace firn::test;
 namespace {
 
 constexpr size_t block_bytes = 6u << 20;
-constexpr int capture_relaxed = 2;
 constexpr uint64_t copy_ns = 100'000;  // a block takes longer over the link
 
 /// Counts the driver's waits, and those in which another thread cannot call the engine.
@@ -57,35 +55,6 @@ struct Waits {
   decltype(Driver::ctx_synchronize) device_wait;
   unsigned waits = 0, locked = 0;
   std::vector<std::future<uint64_t>> left;
-};
-
-/// A stream under capture.
-class Capture {
- public:
-  Capture(Simulation& sim, CUstream stream) : sim_(sim), stream_(stream) {
-    CUresult (*begin)(CUstream, int) = nullptr;
-    load(begin, "cuStreamBeginCapture_v2");
-    EXPECT_EQ(begin(stream, capture_relaxed), CUDA_SUCCESS);
-  }
-  CUresult end() {
-    CUresult (*end)(CUstream, void**) = nullptr;
-    CUresult (*destroy)(void*) = nullptr;
-    load(end, "cuStreamEndCapture");
-    load(destroy, "cuGraphDestroy");
-    void* graph = nullptr;
-    const CUresult result = end(stream_, &graph);
-    if (graph) (void)destroy(graph);
-    return result;
-  }
-
- private:
-  template <class T>
-  void load(T& entry, const char* name) {
-    entry = reinterpret_cast<T>(::dlsym(sim_.driver().handle, name));
-    ASSERT_NE(entry, nullptr) << name;
-  }
-  Simulation& sim_;
-  CUstream stream_;
 };
 
 void use(Engine& engine, void* block, CUstream stream, Access access) {
@@ -178,6 +147,29 @@ TEST_F(UnlockedWaits, the_device_is_waited_for_where_a_stream_may_have_ended) {
   EXPECT_EQ(waits.locked, 0u);
   EXPECT_STRNE(engine.find(blocks[0])->state, "resident");
   for (void* block : blocks) use(engine, block, nullptr, Access::read);
+  engine.check();
+}
+
+/// Where a thread pumps all the while, only that one waits: others have their patience.
+TEST(ServedEngine, only_the_thread_that_pumps_waits_for_the_device) {
+  SimulationOptions options = small_budget();
+  options.served = true;
+  Simulation sim(options);
+  Engine& engine = sim.engine(0);
+  const Driver::ContextGuard guard(sim.driver(), sim.context(0));
+  const CUstream gone = sim.make_stream(0);
+  std::vector<void*> blocks;
+  for (int i = 0; i < 3; ++i) blocks.push_back(make(engine, gone));
+  engine.may_end(gone);
+  Waits waits(sim);
+  (void)engine.allocate(block_bytes, nullptr);  // there is no room until the device was waited for
+  EXPECT_EQ(waits.waits, 0u);
+  EXPECT_STREQ(engine.find(blocks[0])->state, "spilling");
+  (void)engine.pump();
+  EXPECT_EQ(waits.waits, 1u);
+  EXPECT_EQ(waits.locked, 0u);
+  for (int i = 0; i < 20; ++i, (void)engine.pump()) sim.clock().wait(1'000'000);
+  EXPECT_STREQ(engine.find(blocks[0])->state, "hosted");
   engine.check();
 }
 

@@ -24,8 +24,8 @@ class Candidates {
     /// what stayed may leave when asked again. Otherwise each block is given once.
     bool again = false;
     bool segments = true;           // of small blocks, too
-    /// What is in use on a stream that nobody waits for (Streams::set_aside) is passed over until
-    /// everything else was tried: in a walk that gives each block once, it is not given.
+    /// A block in use on a stream that nobody waits for (Streams::set_aside) is passed over until
+    /// everything else was tried: a walk that gives each block once does not give it.
     bool aside_last = true;
     const Block* except = nullptr;  // is wanted itself: not given
   };

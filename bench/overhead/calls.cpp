@@ -199,7 +199,7 @@ BENCH_API double live_ns(int which, int64_t live, uint64_t bytes_most, bool amon
   });
 }
 
-/// What a program did, so many times over: event i allocates `bytes[i]` for the handle `handles[i]`
+/// Repeats a program's events: event i allocates `bytes[i]` for the handle `handles[i]`
 /// on stream `streams[i]`, or, where they are none, frees what is there. Nanoseconds of an event.
 BENCH_API double replay_ns(int which, const uint32_t* handles, const uint64_t* bytes,
                            const uint32_t* on, int64_t events, int64_t handles_count,

@@ -1,4 +1,4 @@
-// Who shares a folder: counted, across processes, gone with them however they die, nothing left.
+// Processes that share a folder: counted, gone with them however they die, nothing left.
 #include "firn/neighbours.h"
 
 #include <gtest/gtest.h>

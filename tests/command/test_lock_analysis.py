@@ -6,11 +6,11 @@ import json
 import os
 import pathlib
 import re
-import shlex
 import shutil
 import subprocess
 
 import pytest
+from call_graph import flags
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BUILD = (ROOT / (os.environ.get("FIRN_TEST_BUILD") or "build")).resolve()
@@ -22,25 +22,12 @@ SOURCES = {folder: sorted((ROOT / "allocator" / folder).glob("*.cpp")) for folde
 SOURCES["memory"] = [ROOT / "allocator/memory" / f"{name}.cpp" for name in MEMORY]
 
 
-def flags():
+def allocators_flags():
     """Of the allocator's sources in this build, as far as they say what a source means."""
     for entry in json.loads((BUILD / "compile_commands.json").read_text()):
         if entry["output"].startswith("allocator/libfirn_allocator.a.p/"):
-            break
-    else:
-        raise AssertionError(f"{BUILD} does not compile the allocator")
-    said = shlex.split(entry["command"])
-    kept = []
-    for flag, then in zip(said, said[1:]):
-        if flag in ("-I", "-isystem"):
-            kept += [flag, str(BUILD / then)]
-        elif flag.startswith("-I"):
-            kept.append("-I" + str(BUILD / flag[2:]))
-        elif flag.startswith("-isystem"):
-            kept.append("-isystem" + str(BUILD / flag[len("-isystem"):]))
-        elif flag.startswith(("-D", "-std=")):
-            kept.append(flag)
-    return kept
+            return flags(entry["command"])
+    raise AssertionError(f"{BUILD} does not compile the allocator")
 
 
 @pytest.fixture(scope="module")
@@ -51,13 +38,14 @@ def refused(tmp_path_factory):
         pytest.skip("there is no clang++ (bench/setup.sh --tests installs it)")
     folder = tmp_path_factory.mktemp("locks")
     command = [clang, "-fsyntax-only", "-Wno-everything", "-Wthread-safety",
-               "-Werror=thread-safety", "-ferror-limit=0", *flags(),
+               "-Werror=thread-safety", "-ferror-limit=0", *allocators_flags(),
                "-include", ROOT / "tests/fuzz/source_location.h"]
 
     def run(name, text):
         path = folder / f"{name}.cpp"
         path.write_text(text)
-        done = subprocess.run([*command, path], capture_output=True, text=True, timeout=600)
+        done = subprocess.run([*command, path], cwd=BUILD, capture_output=True, text=True,
+                              timeout=600)
         return done.returncode, done.stdout + done.stderr
 
     return run

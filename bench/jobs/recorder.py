@@ -23,6 +23,12 @@ from job_traces import Trace, summary
 
 aten = torch.ops.aten
 
+# In training these change their running statistics, which their schemas do not say.
+NORMALIZING = {"native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm"}
+# These read nothing of what they overwrite.
+FILLING = {"bernoulli_", "cauchy_", "copy_", "exponential_", "fill_", "geometric_", "log_normal_",
+           "normal_", "random_", "uniform_", "zero_"}
+
 
 def _attention_flops(query, key, causal) -> float:
     batch, heads, length, width = query.shape
@@ -38,6 +44,12 @@ def flops_of(func, args, kwargs, out) -> float:
     if packet in flop_registry:
         return float(flop_registry[packet](*args, **kwargs, out_val=out))
     return 0.0
+
+
+def _whole(tensor: torch.Tensor) -> bool:
+    """Is it all of its storage?"""
+    return tensor.is_contiguous() and \
+        tensor.numel() * tensor.element_size() == tensor.untyped_storage().nbytes()
 
 
 def tensors_in(value: Any) -> list[torch.Tensor]:
@@ -105,7 +117,9 @@ class Recorder(TorchDispatchMode):
         moved = sum(each.numel() * each.element_size() for each in (*given, *written, *made))
         itemsize = min([each.element_size() for each in given if each.is_floating_point()] or [4])
         cost = gpus.Cost(flops_of(func, args, kwargs, out), moved, itemsize)
-        self.kernel(name, cost, given, (*written, *made))
+        filled = {id(each) for each in written if name in FILLING and _whole(each)}
+        self.kernel(name, cost, [each for each in given if id(each) not in filled],
+                    (*written, *made))
 
     def _list_operator(self, name, args, kwargs, written, out) -> None:
         lists = [each for each in (*args, *kwargs.values())
@@ -127,6 +141,11 @@ class Recorder(TorchDispatchMode):
             if argument.alias_info is not None and argument.alias_info.is_write:
                 value = args[at] if at < len(args) else kwargs.get(argument.name)
                 written += tensors_in(value)
+        if func._schema.name.removeprefix("aten::") in NORMALIZING:
+            named = {argument.name: args[at] if at < len(args) else kwargs.get(argument.name)
+                     for at, argument in enumerate(func._schema.arguments)}
+            if named["training"]:
+                written += tensors_in((named["running_mean"], named["running_var"]))
         return written
 
     def write(self, prefix: str, gpu: gpus.Gpu) -> None:

@@ -61,16 +61,18 @@ class Bound:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Life:
+class Life:
     """A value, alive between two uses. Kernels' numbers; `read` may lie in the next period, `made`
     in the one before."""
+    tensor: int
     made: int
     used: int
     read: int
     size: int
+    written: bool              # by kernel `made`; else the program was given it
 
 
-def _lives(trace: job_traces.Trace) -> list[_Life]:
+def lives(trace: job_traces.Trace) -> list[Life]:
     period = len(trace.kernels)
     uses: dict[int, list[tuple[int, bool, bool]]] = {}
     for at, (_, ins, outs) in enumerate(trace.kernels):
@@ -81,17 +83,19 @@ def _lives(trace: job_traces.Trace) -> list[_Life]:
     for tensor, of in uses.items():
         size = trace.bytes.get(tensor, 0)
         made = of[0][0]                    # what is transient is made by its first use
+        by_kernel = of[0][2]
         if tensor in trace.persistent:
             written = [at for at, _, writes in of if writes]
             # What is never written has been valid elsewhere for ever.
             made = written[-1] - period if written else -2 * period
+            by_kernel = bool(written)
             of = of + [(of[0][0] + period, *of[0][1:])]
         for (at, _, writes), (later, reads, _) in zip(of, of[1:]):
             if writes:
-                made = at
+                made, by_kernel = at, True
             # What is written and not read next need not be kept.
             if reads and later > at + 1 and size:
-                found.append(_Life(made, at, later, size))
+                found.append(Life(tensor, made, at, later, size, by_kernel))
     return found
 
 
@@ -105,15 +109,15 @@ class _Alive:
         self.by_made = numpy.zeros((iterations + 3) * self.period)
         self.by_read = numpy.zeros((iterations + 3) * self.period)
         self.bytes = 0
-        self._begins: list[list[_Life]] = [[] for _ in range(self.period)]
-        self._ends: list[list[_Life]] = [[] for _ in range(self.period)]
-        for life in _lives(trace):
+        self._begins: list[list[Life]] = [[] for _ in range(self.period)]
+        self._ends: list[list[Life]] = [[] for _ in range(self.period)]
+        for life in lives(trace):
             self._begins[life.used].append(life)
             self._ends[life.read % self.period].append(life)
             if life.read >= self.period and life.used + 1 < self.period:
                 self._count(life, 0, 1)    # alive at the last kernel before the first iteration
 
-    def _count(self, life: _Life, base: int, sign: int) -> None:
+    def _count(self, life: Life, base: int, sign: int) -> None:
         self.by_made[max(0, life.made + base)] += sign * life.size
         self.by_read[life.read + base] += sign * life.size
         self.bytes += sign * life.size

@@ -13,6 +13,7 @@ class Trace:
     kernels: list[tuple[int, list[int], list[int]]]   # ns, inputs, outputs
     bytes: dict[int, int]
     persistent: set[int]
+    names: list[str] = dataclasses.field(default_factory=list)    # of operators; none: unknown
 
     @property
     def seconds(self) -> float:
@@ -31,10 +32,10 @@ def read(prefix: str) -> Trace:
             if row["kind"] == "persistent":
                 persistent.add(int(row["tensor"]))
     with open(prefix + ".kernels.csv", encoding="utf-8") as file:
-        kernels = [(int(row["duration_ns"]), *([int(each) for each in row[key].split()]
-                                               for key in ("inputs", "outputs")))
-                   for row in csv.DictReader(file)]
-    return Trace(kernels, sizes, persistent)
+        rows = list(csv.DictReader(file))
+    kernels = [(int(row["duration_ns"]), *([int(each) for each in row[key].split()]
+                                           for key in ("inputs", "outputs"))) for row in rows]
+    return Trace(kernels, sizes, persistent, [row["name"] for row in rows])
 
 
 def write(trace: Trace, prefix: str) -> None:
@@ -46,8 +47,9 @@ def write(trace: Trace, prefix: str) -> None:
     with open(prefix + ".kernels.csv", "w", newline="", encoding="utf-8") as file:
         rows = csv.writer(file, lineterminator="\n")
         rows.writerow(("kernel", "name", "duration_ns", "inputs", "outputs"))
-        rows.writerows((at, "kernel", ns, " ".join(map(str, ins)), " ".join(map(str, outs)))
-                       for at, (ns, ins, outs) in enumerate(trace.kernels))
+        names = trace.names or ["kernel"] * len(trace.kernels)
+        rows.writerows((at, name, ns, " ".join(map(str, ins)), " ".join(map(str, outs)))
+                       for at, (name, (ns, ins, outs)) in enumerate(zip(names, trace.kernels)))
 
 
 def without_persistent(trace: Trace) -> Trace:
@@ -56,7 +58,7 @@ def without_persistent(trace: Trace) -> Trace:
         return [each for each in tensors if each not in trace.persistent]
     return Trace([(ns, left(ins), left(outs)) for ns, ins, outs in trace.kernels],
                  {each: size for each, size in trace.bytes.items()
-                  if each not in trace.persistent}, set())
+                  if each not in trace.persistent}, set(), trace.names)
 
 
 def summary(trace: Trace) -> dict[str, Any]:

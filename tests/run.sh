@@ -120,7 +120,7 @@ free_kib=$(awk '/^MemAvailable:/ {print $2}' /proc/meminfo)
 jobs=$((free_kib / 4194304))
 if [ "$jobs" -gt "$(nproc)" ]; then jobs=$(nproc); fi
 if [ "$jobs" -gt 1 ]; then options+=(-n "$jobs" --dist loadscope); fi
-$python -m pytest -q -rfEs --durations=5 -p no:cacheprovider \
+$python -m pytest -q -rfEs --durations=25 -p no:cacheprovider \
   --junitxml="$results/pytest.xml" "${options[@]}" "${folders[@]}" \
   </dev/null 2>&1 | tee "$results/pytest.log"
 pytest_status=${PIPESTATUS[0]}

@@ -20,6 +20,8 @@ TRAINING = ("ddp", "fsdp1:5", "fully_shard:3", "tensor_parallel", "pipeline",
             "pipeline_interleaved")
 # At a third of the memory, too. (The others take 100 s of a processor: with --long.)
 THIRD = ("ddp", "pipeline_interleaved", "nccl")
+# Adversarially; the rest of TRAINING with --long (test_ranks.py has its like over gloo).
+ADVERSARIAL = ("fully_shard:3", "tensor_parallel", "pipeline_interleaved")
 NCCL = ("--backend", "nccl")
 # How often each job is seen with less memory, each time in processes of its own.
 LAUNCHES = 20 if os.environ.get("FIRN_TEST_LENGTH") == "long" else 1
@@ -41,8 +43,10 @@ def with_firn(paths, folder, spill_dir, cases, budget, *options, host="32MiB"):
                   firn_run(paths, folder, [spill_dir], budget, *options, host=host))
 
 
-def test_adversarial(paths, native, spill_dir, tmp_path):
-    cases = [*TRAINING, "collectives", "nccl"]
+@pytest.mark.parametrize("cases", [
+    pytest.param((*ADVERSARIAL, "collectives", "nccl"), id="some"),
+    pytest.param(tuple(sorted({*TRAINING} - {*ADVERSARIAL})), id="rest", marks=pytest.mark.long)])
+def test_adversarial(paths, native, spill_dir, tmp_path, cases):
     run = with_firn(paths, tmp_path, spill_dir, cases, "4GiB", "--adversarial", *script_runs.NETS)
     check_same(run, native, cases)
     check_nets(run)

@@ -3,9 +3,9 @@ operators again: bound.py's statements, where a value that is away may also be n
 
 The program's kernels run in their order, one at a time; operators run again between them, whole.
 A byte of a value that lies idle at kernel k (made before k, read after k, not used by k) is on the
-device, or comes back over the link, or is *void*: off the device, and back by its operator's next run.
-Take bound.py's left(j, k) and came(k, n): of the bytes that are off the device at k, those that are
-not void
+device, or comes back over the link, or is *void*: off the device, and back by its operator's next
+run. Take bound.py's left(j, k) and came(k, n): of the bytes that are off the device at k, those
+that are not void
 
   went out between the end of j and the begin of k,  for what was made by j or after it,
   come in between the end of k and the begin of n,   for what is read by n or before,

@@ -8,21 +8,35 @@ from typing import Any
 
 # Shown in this order: name, and how it is drawn.
 COLUMNS = {
-    "lifetime": ("Firn, by lifetimes", "o", "#1b6ca8"),
+    "remake": ("Firn, making again", "h", "#0b3d63"),
+    "lifetime": ("Firn, moving alone", "o", "#1b6ca8"),
     "age": ("Firn, by age", "s", "#7fb2d9"),
     "both": ("Firn under recomputation", "P", "#2a9d6f"),
     "recompute": ("recomputation", "^", "#c8553d"),
     "save-on-cpu": ("save_on_cpu", "v", "#b08900"),
+    "chosen": ("recomputation, chosen (at best)", "<", "#e39b86"),
+    "titan": ("kept, moved or recomputed (at best)", ">", "#c2a14d"),
     "streaming": ("layers streamed (at best)", "D", "#8e6bbf"),
     "paging": ("page faults", "*", "#8a8a8a"),
     "nothing": ("PyTorch as it is", "X", "#222222"),
 }
+# Of whoever moves; of whoever also makes again.
+BOUNDS = {"bound": ("bound of any mover", "#777777", ":"),
+          "bound_remake": ("bound, made again or moved", "#333333", "-.")}
 
 
 def part(result: dict[str, Any], row: dict[str, Any], column: str) -> float | None:
     """Of the speed with everything in memory."""
     steady = row.get(column, {}).get("steady_s")
     return result["seconds"] / steady if steady else None
+
+
+def reached(result: dict[str, Any], row: dict[str, Any]) -> float | None:
+    """Firn's part of its bound: making again, where that was run, else moving alone."""
+    ways = ("remake", "bound_remake") if "steady_s" in row.get("remake", {}) else \
+        ("lifetime", "bound")
+    ours, bound = (part(result, row, each) for each in ways)
+    return ours / bound if ours and bound else None
 
 
 def _pyplot():
@@ -39,17 +53,18 @@ def _save(pyplot, figure, path: pathlib.Path) -> None:
 
 
 def _curve(axes, result: dict[str, Any]) -> None:
-    bound = [(row["percent"], part(result, row, "bound")) for row in result["budgets"]]
-    bound = [each for each in bound if each[1] is not None]
-    if bound:
-        axes.fill_between(*zip(*bound), 1.05, color="#eeeeee", linewidth=0)
-        axes.plot(*zip(*bound), color="#777777", linestyle=":", label="bound of any mover")
+    for column, (name, color, line) in BOUNDS.items():
+        bound = [(row["percent"], part(result, row, column)) for row in result["budgets"]]
+        bound = [each for each in bound if each[1] is not None]
+        if bound:
+            axes.fill_between(*zip(*bound), 1.05, color="#eeeeee", linewidth=0)
+            axes.plot(*zip(*bound), color=color, linestyle=line, label=name)
     for column, (name, mark, color) in COLUMNS.items():
         points = [(row["percent"], part(result, row, column)) for row in result["budgets"]]
         points = [each for each in points if each[1] is not None]
         if points:
             axes.plot(*zip(*points), marker=mark, markersize=4, label=name, color=color,
-                      linewidth=2 if column == "lifetime" else 1)
+                      linewidth=2 if column in ("lifetime", "remake") else 1)
     axes.set_ylim(0, 1.05)
     axes.invert_xaxis()
     axes.grid(alpha=0.3)
@@ -110,13 +125,16 @@ def depth(results: list[dict[str, Any]], path: pathlib.Path) -> None:
     for axes, result in zip(grid[0], results):
         rows = result["rows"]
         seconds = {row["layers"]: row["lifetime"].get("seconds") for row in rows}
-        for column in ("bound", "lifetime", "both"):
+        for column in ("bound", "bound_remake", "lifetime", "remake", "both"):
             points = [(row["layers"], seconds[row["layers"]] / row[column]["steady_s"])
                       for row in rows if row.get(column, {}).get("steady_s")]
             if points:
-                name, mark, color = COLUMNS.get(column, ("bound of any mover", "", "#777777"))
-                axes.plot(*zip(*points), marker=mark, color=color, label=name,
-                          linestyle=":" if column == "bound" else "-")
+                if column in BOUNDS:
+                    name, color, line = BOUNDS[column]
+                    axes.plot(*zip(*points), color=color, label=name, linestyle=line)
+                else:
+                    name, mark, color = COLUMNS[column]
+                    axes.plot(*zip(*points), marker=mark, color=color, label=name)
         for row in rows:
             if "peak_bytes" in row["lifetime"]:
                 axes.annotate(f"{row['lifetime']['peak_bytes'] / 2**30:.0f} GiB",

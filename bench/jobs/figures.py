@@ -2,7 +2,8 @@
 """Whole training jobs in simulation: step time against the budget, Firn beside what people use now.
 
   figures.py [--jobs NAME|PREFIX,...] [--machine h200|a100|rtx4090|...] [--ssds N,...]
-             [--budgets 100,90,...] [--out DIR] [--keep DIR] [--iterations N] [--firn BINARY]
+             [--budgets 100,90,...] [--columns remake,...] [--out DIR] [--keep DIR]
+             [--iterations N] [--firn BINARY]
   figures.py --depth bert-large,... [--budget 40GiB] [--layers 12,24,48,96]
   figures.py --published teraio,ssdtrain
   figures.py --again --out DIR       # only the plots and the page, of the figures in DIR
@@ -11,7 +12,7 @@ Traces come from record.py (fake tensors, times by a roofline), or are those tha
 PREFIX.csv` recorded (a PREFIX as a job: times as they were); runs are `firn simulate`'s: the
 engine that serves programs, on modelled hardware. Budgets are parts of what the job needs when all
 is in memory. Prints tables. Into DIR go jobs.json, plots and index.html: figures that are there
-already stay, but for those made anew.
+already stay, but for those made anew; so do budgets and columns of a job whose trace is the same.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ import gpus  # noqa: E402
 import jobs_page  # noqa: E402
 import models  # noqa: E402
 import published  # noqa: E402
-from runs import Runner  # noqa: E402
+import runs  # noqa: E402
 
 DEFAULT_JOBS = ("llama3-8b", "llama3-70b-tp8", "granite-8b", "mixture-8x", "gpt-8192", "gpt-12288",
                 "gpt-16384", "bert-8192", "bert-12288", "bert-16384", "t5-8192", "t5-12288",
@@ -53,13 +54,14 @@ def show_curve(result: dict[str, Any]) -> None:
     print(f"\n{result['job']} on {result['words']}: {result['kernels']} kernels, "
           f"{result['seconds']:.3f} s ({result['times']}), {result['peak_bytes'] / 2**30:.1f} GiB "
           f"when all is in memory ({result['persistent_bytes'] / 2**30:.1f} persistent)")
-    columns = (*charts.COLUMNS, "bound")
-    print("  budget   " + "".join(f"{each:>12}" for each in columns) + "  part of it")
+    columns = [each for each in (*charts.COLUMNS, *charts.BOUNDS)
+               if any(each in row for row in result["budgets"])]
+    print("  budget  " + "".join(f"{each:>13}" for each in (*columns, "part of it")))
     for row in result["budgets"]:
         cells = [charts.part(result, row, each) for each in columns]
-        print(f"  {row['percent']:>4} %   " +
-              "".join(f"{'-' if each is None else format(each, '.3f'):>12}" for each in cells) +
-              (f"{cells[0] / cells[-1]:>12.3f}" if cells[0] and cells[-1] else ""))
+        cells.append(charts.reached(result, row))
+        print(f"  {row['percent']:>4} %  " +
+              "".join(f"{'-' if each is None else format(each, '.3f'):>13}" for each in cells))
     sys.stdout.flush()
 
 
@@ -70,7 +72,7 @@ def show_depth(result: dict[str, Any]) -> None:
             print(f"{result['job']}, {row['layers']} layers: {found['error']}", flush=True)
             continue
         parts = ", ".join(f"{name} {found['seconds'] / row[name]['steady_s']:.3f}"
-                          for name in ("lifetime", "both", "bound")
+                          for name in ("lifetime", "remake", "both", "bound", "bound_remake")
                           if "steady_s" in row.get(name, {}))
         print(f"{result['job']}, {row['layers']:>3} layers: "
               f"{found['peak_bytes'] / 2**30:.1f} GiB in {result['budget_bytes'] / 2**30:.0f}: "
@@ -83,7 +85,8 @@ def show_teraio(row: dict[str, Any]) -> None:
         [f"{row['peak_bytes'] / 2**30:.0f} GiB in {row['budget_bytes'] / 2**30:.0f}, "
          f"{row['seconds']:.2f} s", *(
              f"{name} {row['seconds'] / row[name]['steady_s']:.3f}" if "steady_s" in row[name] else
-             f"{name}: {row[name]['error']}" for name in ("lifetime", "greedy", "bound"))])),
+             f"{name}: {row[name]['error']}"
+             for name in ("lifetime", "remake", "greedy", "bound", "bound_remake"))])),
           flush=True)
 
 
@@ -91,8 +94,10 @@ def show_ssdtrain(row: dict[str, Any]) -> None:
     print(f"{row['job']}: " + (row.get("error") or
           f"{row['activations_bytes'] / 2**30:.1f} GiB of activations, down by " + ", ".join(
               f"{100 * row[name]['down']:.1f} % ({name} moved; any mover at most "
-              f"{100 * row[name + '_bound']['down']:.1f})" for name in ("activations", "all"))),
-          flush=True)
+              f"{100 * row[name + '_bound']['down']:.1f}; made again "
+              f"{100 * row[name + '_remake']['down']:.1f}, at most "
+              f"{100 * row[name + '_bound_remake']['down']:.1f})" for name in (
+                  "activations", "all"))), flush=True)
 
 
 SHOWN: dict[str, Callable[[dict[str, Any]], None]] = {
@@ -130,7 +135,8 @@ class Results:
             return all(each[key] == result[key] for key in KEYS[kind])
         of = self.found[kind]
         at = next((at for at, each in enumerate(of) if same(each)), len(of))
-        of[at:at + 1] = [result]
+        of[at:at + 1] = [runs.added_to(each, result) for each in of[at:at + 1]] or [result]
+        result = of[at]
         SHOWN[kind](result)
         if self.folder:
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -175,6 +181,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--machine", choices=sorted(gpus.MACHINES), default="h200")
     parser.add_argument("--ssds", help="one curve for each number [as the machine has]")
     parser.add_argument("--budgets", default="100,90,80,70,60,50,40,30,20")
+    parser.add_argument("--columns", default=",".join(runs.COLUMNS), help="of --jobs [all]")
     parser.add_argument("--depth", metavar="JOB,...")
     parser.add_argument("--budget", default="40GiB", help="of --depth")
     parser.add_argument("--layers", default="12,24,48,96", help="of --depth")
@@ -191,7 +198,7 @@ def parse() -> argparse.Namespace:
     given.layers = numbers(parser, "--layers", given.layers, 10_000)
     given.ssds = numbers(parser, "--ssds", given.ssds, 64) if given.ssds else \
         [gpus.MACHINES[given.machine].ssds]
-    given.jobs = given.jobs.split(",")
+    given.jobs, given.columns = given.jobs.split(","), tuple(given.columns.split(","))
     given.depth = given.depth.split(",") if given.depth else []
     given.published = given.published.split(",") if given.published else []
     there(parser, given.jobs)
@@ -199,6 +206,9 @@ def parse() -> argparse.Namespace:
         parser.error(f"--depth: no such job: {', '.join(set(given.depth) - set(models.JOBS))}")
     if not set(given.published) <= {"teraio", "ssdtrain"}:
         parser.error(f"--published: teraio and ssdtrain are there, not {given.published}")
+    if not set(given.columns) <= set(runs.COLUMNS):
+        parser.error(f"--columns: there are {', '.join(runs.COLUMNS)}, not "
+                     f"{', '.join(set(given.columns) - set(runs.COLUMNS))}")
     if not given.budget.removesuffix("GiB").isdigit():
         parser.error(f"--budget: whole GiB are wanted, as 40GiB, not {given.budget}")
     if given.iterations < 4:
@@ -210,7 +220,7 @@ def parse() -> argparse.Namespace:
     return given
 
 
-def tasks(given: argparse.Namespace, runner: Runner):
+def tasks(given: argparse.Namespace, runner: runs.Runner):
     """(kind, what finds one figure of it)"""
     machine = gpus.MACHINES[given.machine]
     budget = int(given.budget.removesuffix("GiB")) << 30
@@ -227,7 +237,7 @@ def tasks(given: argparse.Namespace, runner: Runner):
     for job in given.jobs:
         for ssds in given.ssds:
             yield "jobs", lambda job=job, ssds=ssds: runner.curve(
-                job, dataclasses.replace(machine, ssds=ssds), given.budgets)
+                job, dataclasses.replace(machine, ssds=ssds), given.budgets, given.columns)
 
 
 def main() -> int:
@@ -236,7 +246,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="firn-jobs-") as scratch:
         folder = given.keep or pathlib.Path(scratch)
         folder.mkdir(parents=True, exist_ok=True)
-        runner = Runner(given.firn, folder, given.iterations)
+        runner = runs.Runner(given.firn, folder, given.iterations)
         found = list(tasks(given, runner))
         if found:
             results.ran(sys.argv[1:])

@@ -6,8 +6,10 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
+import bound
+import bound_remake
 import gpus
-from job_traces import Trace
+from job_traces import Trace, without_persistent
 
 PAGING_GBS = 10.0   # what page faults with prefetching were measured to reach (Nixie)
 
@@ -65,3 +67,27 @@ def streaming(recomputed: dict, weights: int, layers: int,
     from_disk = states / machine.read_gbs / 1e9 + states / machine.write_gbs / 1e9
     return max(on_gpu, recomputed["largest_kernel_bytes"]), \
         max(recomputed["seconds"], over_link) + max(0.0, from_disk - recomputed["seconds"])
+
+
+NO_LINK = bound.Machine(link=1e5)   # bytes a second: what has to move takes longer than any step
+LONGEST = 20      # times the step with all in memory: what waits so long has no room
+
+
+def recomputing_s(trace: Trace, budget: int) -> float | None:
+    """Nothing moves; what is recomputed is chosen value by value, as a compiler may do it
+    (activation_memory_budget: a min-cut, then a knapsack over operators that may run again). At
+    best: the least that any such choice takes, by bound_remake.py, parts of operators included;
+    kernels are the eager program's. None: it does not fit."""
+    found = bound_remake.step(trace, budget, NO_LINK)
+    return found.step_s if found.step_s < LONGEST * trace.seconds else None
+
+
+def moving_or_recomputing_s(trace: Trace, budget: int, machine: bound.Machine) -> float | None:
+    """Each activation is kept, recomputed or moved, by a plan made in advance, as torchtitan's
+    auto_perf_maxing does (pull requests 4636 and 3881); weights and the optimizer's states stay. At
+    best: the bound of whoever does that, host memory and SSDs at its disposal."""
+    left = budget - trace.persistent_bytes
+    if left <= 0:
+        return None
+    found = bound_remake.step(without_persistent(trace), left, machine)
+    return found.step_s if found.step_s < LONGEST * trace.seconds else None

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
+import math
 import pathlib
 import subprocess
 import sys
@@ -11,6 +13,7 @@ import threading
 from typing import Any
 
 import bound
+import bound_remake
 import gpus
 import job_traces
 import models
@@ -18,8 +21,13 @@ import others
 
 HERE = pathlib.Path(__file__).resolve().parent
 WAYS = ("plain", "recompute", "save-on-cpu")
+# Of a budget: what runs, what is at best, and the bounds.
+COLUMNS = ("bound", "bound_remake", "lifetime", "remake", "age", "both", "recompute", "save-on-cpu",
+           "chosen", "titan", "streaming", "paging", "nothing")
 KEPT = ("ideal_s", "steady_s", "bytes_spilled", "bytes_faulted", "bytes_written", "bytes_read",
         "stall_s", "plan_s", "peak_device_bytes")
+# With `--remake on`.
+REMADE = ("remade_values", "remade_bytes", "remade_s", "remake_choice_s")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,6 +40,11 @@ class Recorded:
 
 def _last_line(ran: subprocess.CompletedProcess) -> str:
     return ((ran.stderr.strip() or ran.stdout.strip()).splitlines() or ["no word"])[-1]
+
+
+def rates(machine: gpus.Machine) -> bound.Machine:
+    return bound.Machine(machine.gpu.link_gbs * 1e9, machine.read_gbs * 1e9,
+                         machine.write_gbs * 1e9, machine.host_gib * gpus.GIB)
 
 
 class Runner:
@@ -69,55 +82,78 @@ class Runner:
         return Recorded(str(self.folder / f"{name}-{gpu}"),
                         json.loads(done.read_text(encoding="utf-8"))[gpu])
 
-    def simulate(self, prefix: str, budget: int, machine: gpus.Machine,
-                 policy: str = "lifetime") -> dict[str, Any]:
+    def simulate(self, prefix: str, budget: int, machine: gpus.Machine, policy: str = "lifetime",
+                 remake: bool = False) -> dict[str, Any]:
         read, write = gpus.SSDS[machine.ssd]
         ran = subprocess.run(
             [str(self.firn), "simulate", prefix, "--gpu-memory", f"{budget >> 20}MiB", "--ssd-read",
              f"{read}GB/s", "--ssd-write", f"{write}GB/s", "--ssds", str(machine.ssds), "--pcie",
              f"{machine.gpu.link_gbs}GB/s", "--host", f"{machine.host_gib}GiB", "--policy", policy,
+             *(("--remake", "on") if remake else ()),
              "--iterations", str(self.iterations), "--json"], capture_output=True, text=True)
         if ran.returncode:
             return {"error": _last_line(ran)}
         found = json.loads(ran.stdout)
-        return {key: found[key] for key in KEPT}
+        return {key: found[key] for key in (*KEPT, *(REMADE if remake else ()))}
+
+    def remake(self, prefix: str, budget: int, machine: gpus.Machine) -> dict[str, Any]:
+        return self.simulate(prefix, budget, machine, remake=True)
 
     def bound(self, prefix: str, budget: int, machine: gpus.Machine) -> dict[str, Any]:
         """Of the iterations that simulate() counts; see bound.py."""
-        found = bound.step(self.trace(prefix), budget, bound.Machine(
-            machine.gpu.link_gbs * 1e9, machine.read_gbs * 1e9, machine.write_gbs * 1e9,
-            machine.host_gib * gpus.GIB), self.iterations - self.iterations // 2)
+        found = bound.step(self.trace(prefix), budget, rates(machine),
+                           self.iterations - self.iterations // 2)
         if not found.waits_s:
             return {"error": "a kernel needs more"}
         return {"steady_s": found.step_s, "waits_s": found.waits_s}
 
-    def curve(self, job: str, machine: gpus.Machine, percents: list[int]) -> dict[str, Any]:
+    def bound_remake(self, prefix: str, budget: int, machine: gpus.Machine) -> dict[str, Any]:
+        """In the long run, for who may also make again; see bound_remake.py."""
+        found = bound_remake.step(self.trace(prefix), budget, rates(machine))
+        if math.isinf(found.step_s):
+            return {"error": "a kernel needs more"}
+        return {"steady_s": found.step_s, "again_s": found.again_s, "proven": found.proven}
+
+    def curve(self, job: str, machine: gpus.Machine, percents: list[int],
+              columns: tuple[str, ...] = COLUMNS) -> dict[str, Any]:
         """A job at parts of the memory that it takes."""
         ways = {way: self.record(job, machine.gpu.name, way) for way in WAYS}
-        plain, again = ways["plain"], ways["recompute"]
+        plain = ways["plain"]
         result = {"job": pathlib.Path(job).name, "machine": machine.name, "ssds": machine.ssds,
                   "words": machine.words()}
         if plain.error:
             return {**result, "error": plain.error}
-        trace = self.trace(plain.prefix)
         rows = []
         for percent in percents:
             budget = plain.summary["peak_bytes"] * percent // 100
-            row = {"percent": percent, "budget_bytes": budget,
-                   "bound": self.bound(plain.prefix, budget, machine)}
-            for policy in ("lifetime", "age"):
-                row[policy] = self.simulate(plain.prefix, budget, machine, policy)
-            row["both"] = {"error": again.error} if again.error else \
-                self.simulate(again.prefix, budget, machine)
-            for way in WAYS[1:]:
-                row[way] = _where_it_fits(ways[way], budget)
-            row["nothing"] = _where_it_fits(plain, budget)
-            paged = others.paging_s(trace, budget)
-            row["paging"] = {"steady_s": paged} if paged else {"error": "a kernel needs more"}
-            row["streaming"] = self._streaming(job, again, machine, budget)
-            rows.append(row)
+            rows.append({"percent": percent, "budget_bytes": budget,
+                         **{column: self._cell(column, job, ways, budget, machine)
+                            for column in columns}})
         return {**result, **{key: plain.summary[key] for key in (
             "times", "kernels", "seconds", "peak_bytes", "persistent_bytes")}, "budgets": rows}
+
+    def _cell(self, column: str, job: str, ways: dict[str, Recorded], budget: int,
+              machine: gpus.Machine) -> dict[str, Any]:
+        plain, again = ways["plain"], ways["recompute"]
+        if column in ("bound", "bound_remake", "remake"):
+            return getattr(self, column)(plain.prefix, budget, machine)
+        if column in ("lifetime", "age"):
+            return self.simulate(plain.prefix, budget, machine, column)
+        if column == "both":
+            return {"error": again.error} if again.error else \
+                self.simulate(again.prefix, budget, machine)
+        if column in WAYS:
+            return _where_it_fits(ways[column], budget)
+        if column == "nothing":
+            return _where_it_fits(plain, budget)
+        if column == "streaming":
+            return self._streaming(job, again, machine, budget)
+        takes_s = {"paging": others.paging_s, "chosen": others.recomputing_s,
+                   "titan": functools.partial(others.moving_or_recomputing_s,
+                                            machine=rates(machine))}
+        seconds = takes_s[column](self.trace(plain.prefix), budget)
+        return {"steady_s": seconds} if seconds else \
+            {"error": "a kernel needs more" if column == "paging" else "out of memory"}
 
     def _streaming(self, job, again, machine, budget):
         if again.error:
@@ -142,7 +178,8 @@ class Runner:
                              **{key: found.summary[key] for key in (
                                  "seconds", "peak_bytes", "persistent_bytes")}}
                 if way == "plain":
-                    row["bound"] = self.bound(found.prefix, budget, machine)
+                    for each in ("bound", "remake", "bound_remake"):
+                        row[each] = getattr(self, each)(found.prefix, budget, machine)
             rows.append(row)
         return {"job": job, "machine": machine.name, "words": machine.words(), "times": "roofline",
                 "budget_bytes": budget, "rows": rows}
@@ -154,3 +191,15 @@ def _where_it_fits(found: Recorded, budget: int) -> dict[str, Any]:
     if found.summary["peak_bytes"] > budget:
         return {"error": "out of memory"}
     return {"steady_s": found.summary["seconds"]}
+
+
+def added_to(before: dict[str, Any], result: dict[str, Any]) -> dict[str, Any]:
+    """Budgets and columns of the same trace stay, where there are none in their place."""
+    trace = ("kernels", "peak_bytes", "persistent_bytes", "times", "words")
+    if "budgets" not in before or any(before[each] != result.get(each) for each in trace) or \
+            not math.isclose(before["seconds"], result["seconds"], rel_tol=1e-5):
+        return result
+    rows = {row["percent"]: row for row in before["budgets"]}
+    for row in result["budgets"]:
+        rows[row["percent"]] = rows.get(row["percent"], {}) | row
+    return {**result, "budgets": [rows[each] for each in sorted(rows, reverse=True)]}

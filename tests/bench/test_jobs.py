@@ -90,7 +90,7 @@ def figures(*words):
 
 
 def test_figures_of_a_job(tmp_path):
-    done = figures("--jobs", "vit-large", "--budgets", "100,60", "--out", str(tmp_path / "out"),
+    done = figures("--jobs", "gpt-8192", "--budgets", "100,60", "--out", str(tmp_path / "out"),
                    "--firn", FIRN)
     assert done.returncode == 0, done.stderr
     job, = json.loads((tmp_path / "out/jobs.json").read_text())["jobs"]
@@ -100,6 +100,12 @@ def test_figures_of_a_job(tmp_path):
     assert part["lifetime"]["peak_device_bytes"] <= part["budget_bytes"]
     assert part["bound"]["steady_s"] <= part["lifetime"]["steady_s"] \
         <= part["age"]["steady_s"] * 1.02
+    again = part["remake"]
+    assert again["remade_bytes"] > 0 and again["remade_s"] > 0
+    assert part["bound_remake"]["proven"]
+    assert part["bound_remake"]["steady_s"] < 1.1 * job["seconds"]
+    assert part["bound_remake"]["steady_s"] <= again["steady_s"] < part["lifetime"]["steady_s"]
+    assert part["titan"]["steady_s"] < part["chosen"]["steady_s"] < part["recompute"]["steady_s"]
     assert job["times"] == "roofline"
     assert part["nothing"] == {"error": "out of memory"}
     assert (tmp_path / "out/h200.png").read_bytes().startswith(b"\x89PNG")
@@ -151,11 +157,49 @@ def test_the_page_says_where_another_is_faster_and_why(tmp_path):
     assert "computes for 0.25 s more" in link and "takes 1.3 s" in link
     assert "its decisions leave that much" in decided
     assert none.startswith("Firn does not run: no room")
+    # Where making again was run, that is Firn's way.
+    again = row(60, {"steady_s": 1.55}, recompute={"steady_s": 1.25}, remake={"steady_s": 1.24},
+                bound_remake={"steady_s": 1.2})
+    assert not jobs_page.losses([{**job, "budgets": [again]}])
+    again["remake"] = {"steady_s": 1.4}
+    (_, _, other, ratio, said), = jobs_page.losses([{**job, "budgets": [again]}])
+    assert other == "recompute" and ratio == pytest.approx(1.12) and "reaches 0.86" in said
     page = jobs_page.render({"jobs": [{**job, "budgets": rows}, {**job, "error": "no <room>"}],
                              "runs": []}, tmp_path)
     assert "1.24 x" in page and "no &lt;room&gt;" in page
     assert "<p>Nowhere.</p>" in jobs_page.render(
         {"jobs": [{**job, "budgets": rows[:1]}], "runs": []}, tmp_path)
+
+
+def test_ways_at_best_by_hand():
+    import bound
+    import job_traces
+    import others
+    # A value of 2 lies idle beside one of 3, with a weight of 1, in room for 5 of 6: half of it is
+    # recomputed in half a second; a link of .1 a second hardly helps, one of 10 carries most.
+    giga = 10**9
+    trace = job_traces.Trace([(giga, [9], [0]), (3 * giga, [], [1]), (giga, [0], [])],
+                             {0: 2 * giga, 1: 3 * giga, 9: giga}, {9})
+    assert others.recomputing_s(trace, 6 * giga) == pytest.approx(5)
+    assert others.recomputing_s(trace, 5 * giga) == pytest.approx(5.5, rel=1e-4)
+    # No choice makes room for 1 and the weight, 4, in less.
+    assert others.recomputing_s(trace, 7 * giga // 2) is None
+    slow, fast = bound.Machine(link=0.1 * giga), bound.Machine(link=10 * giga)
+    assert 5.45 < others.moving_or_recomputing_s(trace, 5 * giga, slow) < 5.501
+    assert 5.1 < others.moving_or_recomputing_s(trace, 5 * giga, fast) < 5.2
+    assert others.moving_or_recomputing_s(trace, giga, fast) is None     # the weight stays
+
+
+def test_budgets_and_columns_are_added_where_the_trace_is_the_same():
+    import runs
+    trace = {"kernels": 3, "seconds": 1.0, "peak_bytes": 9, "persistent_bytes": 1,
+             "times": "roofline", "words": "a machine"}
+    before = {**trace, "budgets": [{"percent": 80, "age": 1, "lifetime": 2}]}
+    after = {**trace, "budgets": [{"percent": 80, "lifetime": 3}, {"percent": 90, "age": 4}]}
+    assert runs.added_to(before, after)["budgets"] == [
+        {"percent": 90, "age": 4}, {"percent": 80, "age": 1, "lifetime": 3}]
+    assert runs.added_to({**before, "seconds": 1.1}, after) == after
+    assert runs.added_to({"error": "none"}, after) == after
 
 
 def test_the_least_budget_by_bisection():
@@ -192,6 +236,7 @@ def test_what_is_made_in_an_iteration_alone():
     (("--jobs", "no-such"), "no such job: no-such"),
     (("--firn", "/nowhere/firn"), "/nowhere/firn is not there"),
     (("--budgets", "many"), "many"),
+    (("--columns", "lifetime,other"), "not other"),
     (("--published", "other"), "other"),
     (("--again",), "--out is wanted"),
 ])

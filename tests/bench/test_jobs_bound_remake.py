@@ -1,5 +1,5 @@
-"""bench/jobs/bound_remake.py: never above what the best schedule takes (a search of all of them, for
-tiny programs, in which operators may run again), often that; and what it says by hand."""
+"""bench/jobs/bound_remake.py: never above what the best schedule takes (a search of all of them,
+for tiny programs, in which operators may run again), often that; and what it says by hand."""
 
 import collections
 import itertools
@@ -49,8 +49,8 @@ def drawn(draw):
 
 
 class Search:
-    """The least time of an iteration that ends as it began, one page a second each way. Breadth first
-    over states: kernels begun, what runs and for how long still, and of each value its pages
+    """The least time of an iteration that ends as it began, one page a second each way. Breadth
+    first over states: kernels begun, what runs and for how long still, and of each value its pages
     (only here, here and outside, outside, nowhere). A value is (tensor, kernel that wrote it);
     persistent tensors are one value each, and never nowhere."""
 
@@ -274,8 +274,8 @@ def test_running_again_is_never_slower_and_coarser_is_lower():
 
 
 def test_by_hand():
-    # A value of 2 lies idle for three seconds beside one of 3 in room for 4: half of it goes out and
-    # comes back at .1 a second, or its operator runs again for one second.
+    # A value of 2 lies idle for three seconds beside one of 3 in room for 4: half of it goes out
+    # and comes back at .1 a second, or its operator runs again for one second.
     kernels = [(1, [], [0]), (3, [], [1]), (1, [0], [])]
     slow = bound.Machine(link=0.1)
 

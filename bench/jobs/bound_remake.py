@@ -21,7 +21,8 @@ waits. Its columns, each the mean over a run's iterations and over a value's byt
   wait(s)      in seconds, in each slot: between two kernels that are looked at
   again(o, p)  operator o runs again in phase p (some slots), at most once counted
   void(v, p)   bytes of the idle value v that are void at one of p's kernels
-  held(x, p)   bytes of value x, dead in the program, that are there still when p begins
+  held(x, p)   bytes of value x, dead in the program, that are there still when p begins, for an
+               operator that runs in p or later and reads those, not what was made again
 
 and its rows, each of which holds for every schedule:
 
@@ -31,7 +32,8 @@ and its rows, each of which holds for every schedule:
       again(o, p) <= held(x, p) + sum of again(x's operator, q), q from x's death to p;
   an input that is idle must not be void:
       again(o, p) + void(x, p - 1) <= 1 + again(x's operator, p - 1) + again(x's operator, p);
-  held(x, p) does not rise with p; what is held takes room, or left as other bytes do.
+  held(x, p) does not rise with p; what is held takes room, or left as other bytes do, and what is
+  held until phase p no more came back by then.
 
 What is left out makes the bound lower, never higher: parts of operators may run; room for what runs
 again, for its inputs and for what was made again early costs nothing; order within a phase is free;
@@ -131,6 +133,9 @@ class _Idle:
     dead_made: numpy.ndarray
     dead_size: numpy.ndarray
     held: numpy.ndarray
+    # Columns and bytes of them, by the phase until which they are held at least.
+    held_until: list[tuple[numpy.ndarray, numpy.ndarray]]
+    read_before: numpy.ndarray         # the phase that is not over, at each mark behind this one
 
 
 class _Programme:
@@ -237,7 +242,17 @@ class _Programme:
             numpy.array(void, dtype=int),
             numpy.array([value[1] for value, _ in dead], dtype=float),
             numpy.array([self.trace.bytes[value[0]] for value, _ in dead], dtype=float),
-            numpy.array([column for _, column in dead], dtype=int))
+            numpy.array([column for _, column in dead], dtype=int),
+            [self._held_until([value for value, _ in dead], each)
+             for each in range(int(self.grid.phases[-1]) + 2)],
+            numpy.concatenate((numpy.maximum(self.grid.phases[at + 2:], phase + 1),
+                               numpy.full(at + 1, self.grid.phases[-1] + 1))))
+
+    def _held_until(self, values_held, phase: int) -> tuple[numpy.ndarray, numpy.ndarray]:
+        there = [(self.held[value, phase], self.trace.bytes[value[0]]) for value in values_held
+                 if (value, phase) in self.held]
+        return (numpy.array([column for column, _ in there], dtype=int),
+                numpy.array([size for _, size in there], dtype=float))
 
     # --- rows ---
 
@@ -320,7 +335,9 @@ class _Programme:
                 crossed = over + numpy.cumsum(total[::-1])[::-1][1:]
             else:
                 numpy.add.at(total, numpy.searchsorted(other, idle.read, "left"), size)
-                crossed = over + numpy.cumsum(total)[:-1]
+                until = numpy.array([(found[columns] * sizes).sum()
+                                     for columns, sizes in idle.held_until])
+                crossed = over + numpy.cumsum(total)[:-1] + dead.sum() - until[idle.read_before]
             waiting = waits[last + slots] - waits[first + slots]
             for rate, host in ((machine.link, 0.0), (disks, machine.host)):
                 short = (crossed - host) / rate - computing - waiting
@@ -330,20 +347,25 @@ class _Programme:
                         at, rate, host, range(int(first[worst]), int(last[worst])),
                         computing[worst],
                         idle.made >= other[worst] if out else idle.read <= other[worst],
-                        (idle.dead_made >= other[worst]) & out)
+                        idle.dead_made >= other[worst] if out else idle.dead_size > 0,
+                        None if out else idle.held_until[idle.read_before[worst]])
                     added += 1
         return added
 
-    def _statement(self, at, rate, host, slots, computing, counted, counted_dead) -> None:
+    def _statement(self, at, rate, host, slots, computing, counted, counted_dead,
+                   later) -> None:
         """Seconds of the link, or of the SSDs, at least."""
         idle, count = self.idle[at], len(self.grid.marks) + 1
         mark = self.grid.marks[at]
         crossed = self.used[mark] - self.budget - host + idle.size[counted].sum()
         void = counted & (idle.void >= 0)
+        columns, sizes = later or ([], numpy.zeros(0))
         self.rows.add(
-            [*(slot % count for slot in slots), *idle.void[void], *idle.held[counted_dead]],
+            [*(slot % count for slot in slots), *idle.void[void], *idle.held[counted_dead],
+             *columns],
             [*(-1.0 for _ in slots), *(-idle.size[void] / rate),
-             *(idle.dead_size[counted_dead] / rate)], computing - crossed / rate)
+             *(idle.dead_size[counted_dead] / rate), *(-sizes / rate)],
+            computing - crossed / rate)
 
 
 def step(trace: job_traces.Trace, budget: int, machine: bound.Machine, slots: int = 160,

@@ -5,7 +5,7 @@
              [--budgets 100,90,...] [--columns remake,...] [--out DIR] [--keep DIR]
              [--iterations N] [--firn BINARY]
   figures.py --depth bert-large,... [--budget 40GiB] [--layers 12,24,48,96]
-  figures.py --published teraio,ssdtrain
+  figures.py --published teraio,ssdtrain [--jobs NAME,...]
   figures.py --again --out DIR       # only the plots and the page, of the figures in DIR
 
 Traces come from record.py (fake tensors, times by a roofline), or are those that `firn run --trace
@@ -177,7 +177,7 @@ def there(parser: argparse.ArgumentParser, names: list[str]) -> None:
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--jobs", default=",".join(DEFAULT_JOBS))
+    parser.add_argument("--jobs", help="NAME|PREFIX,..., or those of --published [all]")
     parser.add_argument("--machine", choices=sorted(gpus.MACHINES), default="h200")
     parser.add_argument("--ssds", help="one curve for each number [as the machine has]")
     parser.add_argument("--budgets", default="100,90,80,70,60,50,40,30,20")
@@ -198,7 +198,8 @@ def parse() -> argparse.Namespace:
     given.layers = numbers(parser, "--layers", given.layers, 10_000)
     given.ssds = numbers(parser, "--ssds", given.ssds, 64) if given.ssds else \
         [gpus.MACHINES[given.machine].ssds]
-    given.jobs, given.columns = given.jobs.split(","), tuple(given.columns.split(","))
+    given.columns = tuple(given.columns.split(","))
+    given.jobs = given.jobs.split(",") if given.jobs else []
     given.depth = given.depth.split(",") if given.depth else []
     given.published = given.published.split(",") if given.published else []
     there(parser, given.jobs)
@@ -223,18 +224,18 @@ def parse() -> argparse.Namespace:
 def tasks(given: argparse.Namespace, runner: runs.Runner):
     """(kind, what finds one figure of it)"""
     machine = gpus.MACHINES[given.machine]
-    budget = int(given.budget.removesuffix("GiB")) << 30
+    budget, no_jobs = int(given.budget.removesuffix("GiB")) << 30, not given.jobs
     for job in given.depth:
         yield "depth", lambda job=job: runner.depth(job, machine, budget, given.layers)
     if "teraio" in given.published:
-        for case in published.TERAIO_CASES:
+        for case in (each for each in published.TERAIO_CASES if each[0] in given.jobs or no_jobs):
             yield "teraio", lambda case=case: published.teraio(runner, *case)
     if "ssdtrain" in given.published:
-        for job in published.SSDTRAIN_JOBS:
+        for job in (each for each in published.SSDTRAIN_JOBS if each in given.jobs or no_jobs):
             yield "ssdtrain", lambda job=job: published.ssdtrain(runner, job)
     if given.depth or given.published or given.again:
         return
-    for job in given.jobs:
+    for job in given.jobs or DEFAULT_JOBS:
         for ssds in given.ssds:
             yield "jobs", lambda job=job, ssds=ssds: runner.curve(
                 job, dataclasses.replace(machine, ssds=ssds), given.budgets, given.columns)

@@ -123,9 +123,9 @@ class Results:
     def ran(self, words: list[str]) -> None:
         versions = ", ".join(f"{name} {importlib.metadata.version(name)}"
                              for name in ("torch", "transformers"))
-        # (Where traces are kept changes nothing.)
+        # (Where things lie changes nothing.)
         told = [word for before, word in zip([""] + words, words)
-                if "--keep" not in (before, word)]
+                if not {"--keep", "--out", "--firn"} & {before, word}]
         self.found["runs"].append({"date": datetime.date.today().isoformat(),
                                    "command": " ".join(["figures.py", *told]),
                                    "versions": versions})

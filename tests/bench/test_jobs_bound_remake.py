@@ -3,13 +3,17 @@ for tiny programs, in which operators may run again), often that; and what it sa
 
 import collections
 import itertools
+import json
+import os
 import pathlib
 import random
+import subprocess
 import sys
 
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+FIRN = os.environ.get("FIRN_TEST_BINARY", str(ROOT / "build/allocator/command/firn"))
 sys.path.append(str(ROOT / "bench/jobs"))
 import bound  # noqa: E402
 import bound_remake  # noqa: E402
@@ -271,6 +275,23 @@ def test_running_again_is_never_slower_and_coarser_is_lower():
     for slots, phases in ((160, 8), (20, 8), (5, 3), (1, 1)):
         assert bound_remake.step(trace, budget, MACHINE, slots, phases).step_s \
             <= fine.step_s + 1e-5
+
+
+@pytest.mark.parametrize("percent", [70, 50, 35])
+def test_no_simulation_is_faster(tmp_path, percent):
+    trace = layers(10)
+    job_traces.write(trace, str(tmp_path / "step"))
+    budget = job_traces.summary(trace)["peak_bytes"] * percent // 100 >> 20 << 20
+    done = subprocess.run(
+        [FIRN, "simulate", str(tmp_path / "step"), "--gpu-memory", f"{budget >> 20}MiB", "--pcie",
+         "20GB/s", "--ssd-read", "8GB/s", "--ssd-write", "6GB/s", "--host", "1GiB", "--remake",
+         "on", "--json"], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    simulated = json.loads(done.stdout)
+    assert simulated["remade_bytes"] > 0
+    found = bound_remake.step(trace, budget, MACHINE).step_s
+    assert 0.5 < found / simulated["steady_s"] <= 1 + 1e-6
+    assert simulated["steady_s"] < bound.step(trace, budget, MACHINE).step_s
 
 
 def test_by_hand():

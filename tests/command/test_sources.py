@@ -34,8 +34,8 @@ def layer_of(path):
 
 
 # allocator/'s folders, each with those that it may include, besides itself.
-PARTS = {"base": set(), "layout": set(), "order": {"layout"}, "lifetimes": {"base", "layout"},
-         "record": {"lifetimes"}, "memory": {"base"}, "blocks": {"base", "memory"},
+PARTS = {"base": set(), "layout": set(), "order": {"layout"},
+         "lifetimes": {"base", "layout", "order"}, "record": {"lifetimes"}, "memory": {"base"}, "blocks": {"base", "memory"},
          "movement": {"base", "lifetimes", "memory", "blocks"},
          "policy": {"base", "memory", "blocks", "lifetimes"},
          "engine": {"base", "memory", "blocks", "movement", "policy", "lifetimes", "record"},

@@ -1,0 +1,244 @@
+#include "allocator/policy/remake_choice.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <functional>
+#include <optional>
+#include <set>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "allocator/lifetimes/coarse.h"
+#include "allocator/lifetimes/operator_steps.h"
+#include "allocator/lifetimes/waits.h"
+
+namespace firn {
+
+using namespace lifetimes;
+
+namespace {
+
+// Prices of keeping a byte, in parts of its time over the link one way.
+constexpr std::array prices{.03, .06, .12, .25, .5, 1., 2.};
+// Parts of the iteration for which a value that was made again may be held.
+constexpr std::array holds{.02, .08, 1.};
+// Values next used sooner, in parts of the iteration, stay anyway.
+constexpr uint64_t gap_part = 200;
+constexpr uint64_t bytes_least = 1 << 20;  // smaller values share memory, and stay
+// What is made again must be faster by this part, as rehearsed.
+constexpr double better_least = .002;
+// Nothing moves if memory but one part of so many suffices.
+constexpr uint64_t fits_of = 64;
+// Programs rehearsed, until one of them is clearly faster than moving alone.
+constexpr unsigned rehearsed_most = 3;
+constexpr unsigned searched = 4;  // looks at one line between two prices
+
+/// A way to price versions, and what it comes to.
+struct Trial {
+  double low = 0, high = 0;  // prices: the high one for a part of what is made before the cut
+  double part = 0;           // 0: none, 1: all
+  bool late = true;          // the part that is made last, or first
+  double hold = 0;
+  double ns = 0;             // rated: of an iteration
+  bool fits = false;         // nothing has to move
+};
+
+/// Where something moves, memory is mapped anew for what is born (planned places are for programs
+/// in which nothing does, lifetimes/places.h). Driver calls overlap with operators while there are
+/// few; beyond that, a part of what they take is waited for: measured on `firn simulate`.
+double mapping_waits_ns(const Operators& operators, const RehearsalMachine& machine, double map_ns,
+                        double iteration_ns) {
+  constexpr double hidden = .6, waited = .25;
+  const uint64_t span = std::max<uint64_t>(machine.span, 1) * machine.page_bytes;
+  uint64_t spans = 0;
+  std::vector<bool> named(operators.values.size(), false);
+  for (const uint32_t value : operators.uses) {
+    const Value& of = operators.values[value];
+    if (!of.persistent && of.bytes >= bytes_least && !named[value])
+      spans += (of.bytes + span - 1) / span;
+    named[value] = true;
+  }
+  const double ns = static_cast<double>(spans) * map_ns;
+  return waited * ns * std::max(0., ns / iteration_ns - hidden);
+}
+
+class Chooser {
+ public:
+  Chooser(const Operators& operators, const RehearsalMachine& machine, double map_ns)
+      : operators_(operators), machine_(machine), map_ns_(map_ns), versions_(operators) {
+    const uint64_t page = machine.page_bytes;
+    waits_ = {machine.capacity * page, machine.host * page / 8 * 7,
+              machine.bytes_s[0], machine.bytes_s[2], machine.bytes_s[3]};
+    fits_bytes_ = machine.capacity * page / fits_of * (fits_of - 1);
+    for (const Operator& one : operators.operators) {
+      starts_ns_.push_back(total_ns_);
+      total_ns_ += static_cast<double>(one.ns);
+    }
+  }
+
+  /// The best trials, each different, the best first; none of them worse than nothing.
+  std::vector<Trial> search();
+  Rewritten rewritten(const Trial& trial) { return rewrite(operators_, versions_, solve(trial)); }
+  double alone_ns() const { return alone_ns_; }
+  unsigned rated() const { return rated_; }
+
+ private:
+  Remake solve(const Trial& trial);
+  std::optional<Trial> rate(Trial trial);
+  std::pair<Trial, Trial> beside(const std::vector<Trial>& trials, const Trial& best) const;
+  void search_between(const Trial& low, const Trial& high, bool late, bool to_fit);
+
+  const Operators& operators_;
+  const RehearsalMachine& machine_;
+  const double map_ns_;
+  const Versions versions_;
+  WaitsMachine waits_;
+  uint64_t fits_bytes_ = 0;
+  std::vector<double> starts_ns_;
+  double total_ns_ = 0, alone_ns_ = 0;
+  std::optional<RemakeProblem> problem_;
+  uint32_t cut_ = 0;
+  std::vector<Trial> trials_;
+  std::set<size_t> seen_;  // hashes of what was made again
+  unsigned rated_ = 0;
+};
+
+Remake Chooser::solve(const Trial& trial) {
+  const double ns_of_byte = 1e9 / machine_.bytes_s[0];
+  const double end = starts_ns_[cut_];
+  const double from = trial.late ? end * (1 - trial.part) : 0,
+               to = trial.late ? end : end * trial.part;
+  return problem_->solve(
+      [&](uint32_t version) {
+        const uint32_t maker = versions_.maker(version);
+        const double made = maker == none ? 0 : starts_ns_[maker];
+        const bool high = trial.part >= 1 || (trial.part > 0 && made >= from && made < to);
+        return (high ? trial.high : trial.low) * ns_of_byte *
+               static_cast<double>(operators_.values[versions_.value(version)].bytes);
+      },
+      static_cast<uint64_t>(trial.hold * total_ns_));
+}
+
+/// None: it was rated before, or makes nothing again.
+std::optional<Trial> Chooser::rate(Trial trial) {
+  const Remake remake = solve(trial);
+  const std::string_view again(reinterpret_cast<const char*>(remake.again.data()),
+                               remake.again.size());
+  if (!seen_.insert(std::hash<std::string_view>()(again)).second) return {};
+  const Rewritten rewritten = rewrite(operators_, versions_, remake);
+  if (rewritten.values == 0) return {};
+  const std::vector<uint64_t> alive = alive_bytes(rewritten.operators, 0);
+  trial.fits = *std::max_element(alive.begin(), alive.end()) <= fits_bytes_;
+  trial.ns = total_ns_ + static_cast<double>(rewritten.ns) +
+             least_waits_ns(rewritten.operators, waits_);
+  if (!trial.fits) trial.ns += mapping_waits_ns(rewritten.operators, machine_, map_ns_, trial.ns);
+  ++rated_;
+  trials_.push_back(trial);
+  return trial;
+}
+
+/// From the low trial to the high one more is made again and fewer bytes move: the best part is
+/// sought by halving, or the least with which nothing moves.
+void Chooser::search_between(const Trial& low, const Trial& high, bool late, bool to_fit) {
+  Trial trial{low.high, high.high, 0, late, high.hold};
+  double from = 0, to = 1, from_ns = low.ns, to_ns = high.ns;
+  for (unsigned i = 0; i < searched; ++i) {
+    trial.part = (from + to) / 2;
+    const std::optional<Trial> found = rate(trial);
+    if (!found) return;
+    if (to_fit ? found->fits : from_ns < to_ns)
+      to = trial.part, to_ns = found->ns;
+    else
+      from = trial.part, from_ns = found->ns;
+  }
+}
+
+/// Of the same limit: those that make less and more again, the nearest by price.
+std::pair<Trial, Trial> Chooser::beside(const std::vector<Trial>& trials, const Trial& best) const {
+  Trial less{0, 0, 1, true, best.hold, alone_ns_}, more = best;
+  for (const Trial& other : trials) {
+    if (other.hold != best.hold) continue;
+    if (other.high < best.high && other.high > less.high) less = other;
+    if (other.high > best.high && (more.high == best.high || other.high < more.high)) more = other;
+  }
+  return {less, more};
+}
+
+std::vector<Trial> Chooser::search() {
+  alone_ns_ = total_ns_ + least_waits_ns(operators_, waits_);
+  if (alone_ns_ <= total_ns_ * (1 + better_least) || operators_.count() < 2) return {};
+  alone_ns_ += mapping_waits_ns(operators_, machine_, map_ns_, alone_ns_);
+  const std::vector<uint64_t> alive = alive_bytes(operators_, 0);
+  cut_ = static_cast<uint32_t>(std::max_element(alive.begin(), alive.end()) - alive.begin());
+  cut_ = std::clamp(cut_, 1u, operators_.count() - 1);
+  problem_.emplace(operators_, versions_, cut_,
+                   RemakeProblem::Limits{bytes_least, static_cast<uint64_t>(total_ns_) / gap_part});
+  for (const double hold : holds)
+    for (const double price : prices) (void)rate({0, price, 1, true, hold});
+  const auto by_ns = [](const Trial& a, const Trial& b) { return a.ns < b.ns; };
+  if (trials_.empty()) return {};
+  std::sort(trials_.begin(), trials_.end(), by_ns);
+  // Between the best and its neighbours of the same limit, those that make less and more again.
+  const std::vector<Trial> rough = trials_;
+  const Trial best = rough.front();
+  const auto [less, more] = beside(rough, best);
+  for (const bool late : {true, false}) {
+    search_between(less, best, late, false);
+    if (more.high > best.high) search_between(best, more, late, false);
+  }
+  // The same for the least that has to be made again for nothing to move.
+  const auto fitting = std::find_if(rough.begin(), rough.end(),
+                                    [](const Trial& trial) { return trial.fits; });
+  if (fitting != rough.end()) search_between(beside(rough, *fitting).first, *fitting, true, true);
+  std::sort(trials_.begin(), trials_.end(), by_ns);
+  std::erase_if(trials_, [&](const Trial& trial) { return trial.ns >= alone_ns_; });
+  return trials_;
+}
+
+/// What an iteration takes as rehearsed, in nanoseconds; 0: it is impossible.
+double rehearsed_ns(const Operators& operators, const RehearsalMachine& machine) {
+  uint64_t total_ns = 0;
+  for (const Operator& one : operators.operators) total_ns += one.ns;
+  const uint64_t budget = machine.capacity * machine.page_bytes;
+  const uint64_t least = std::max<uint64_t>(bytes_least, budget / 2048);
+  const Operators joined = coarse(operators, total_ns / 256, budget / 16, least);
+  OperatorSteps steps(joined, machine.page_bytes, least);
+  steps.start_warm(machine.capacity, machine.host / 2);
+  Rehearsal rehearsal = steps.rehearsal(machine);
+  rehearsal.periods = 2;
+  rehearsal.decisions = 32;
+  rehearsal.machine.piece = rehearsal.machine.span =
+      std::max(machine.piece, machine.capacity / 512);
+  const Rehearsed rehearsed = rehearse(rehearsal);
+  return rehearsed.possible ? static_cast<double>(rehearsed.last_ns) : 0;
+}
+
+}  // namespace
+
+RemakeChoice choose_remake(const Operators& operators, const RehearsalMachine& machine,
+                           double map_ns) {
+  RemakeChoice choice;
+  Chooser chooser(operators, machine, map_ns);
+  const std::vector<Trial> trials = chooser.search();
+  choice.rated = chooser.rated();
+  choice.rewritten.operators = operators;
+  if (trials.empty()) return choice;
+  const auto with_mapping = [&](const Operators& program, bool fits) {
+    const double ns = rehearsed_ns(program, machine);
+    return ns > 0 && !fits ? ns + mapping_waits_ns(program, machine, map_ns, ns) : ns;
+  };
+  choice.alone_ns = choice.chosen_ns = with_mapping(operators, false);
+  for (size_t i = 0; i < trials.size() && i < rehearsed_most && !choice.rewritten.values; ++i) {
+    Rewritten rewritten = chooser.rewritten(trials[i]);
+    const double ns = with_mapping(rewritten.operators, trials[i].fits);
+    ++choice.rehearsed;
+    if (ns == 0 || (choice.alone_ns > 0 && ns >= choice.alone_ns * (1 - better_least))) continue;
+    choice.chosen_ns = ns;
+    choice.rewritten = std::move(rewritten);
+  }
+  return choice;
+}
+
+}  // namespace firn

@@ -1,0 +1,33 @@
+// What is made again rather than moved or kept, chosen for one iteration of a program on a machine
+// of given memory and bandwidths. A pure function, deterministic: no clock, no lock.
+//
+// At the instant of most memory (the cut), prices of keeping a byte are tried, from a fraction of
+// the time that it takes over the link to a multiple: for each price remake.h finds what is cheaper
+// to make again, with a limit on how long that may be held. Between two neighbouring prices the
+// higher one is taken for what is made late (or early) before the cut only, and that part is
+// sought; and so is the least with which nothing has to move. Each answer is rated by the least
+// waits that it leaves (waits.h), what runs again, and the driver's calls for mapping. The best are
+// rehearsed (rehearse.h) beside the program as it was, which stays unless another is clearly
+// faster.
+// Limitation: there is one cut. Of several micro-batches in one iteration, one gains.
+#pragma once
+
+#include <cstdint>
+
+#include "allocator/lifetimes/rehearse.h"
+#include "allocator/lifetimes/rewrite.h"
+
+namespace firn {
+
+struct RemakeChoice {
+  lifetimes::Rewritten rewritten;  // values 0: nothing is made again, the program is as it was
+  double alone_ns = 0, chosen_ns = 0;  // a rehearsed iteration of either; 0: not rehearsed
+  unsigned rated = 0, rehearsed = 0;   // programs
+};
+
+/// `machine.capacity`: pages for all values. `map_ns`: what mapping a span and unmapping it take of
+/// the driver's time; 0: nothing.
+RemakeChoice choose_remake(const lifetimes::Operators& operators,
+                           const lifetimes::RehearsalMachine& machine, double map_ns = 0);
+
+}  // namespace firn

@@ -1,0 +1,186 @@
+// The choice of what is made again: never slower than the program as it was, as rehearsed, and near
+// the best of all sets of operators on small programs. FIRN_SEED=N replays one, FIRN_SEEDS=N is how
+// many.
+#include "allocator/policy/remake_choice.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "allocator/lifetimes/operator_steps.h"
+#include "tests/allocator/lifetimes/meaning.h"
+
+using namespace firn;
+using namespace firn::lifetimes;
+using namespace firn::program;
+
+namespace {
+
+using Values = std::vector<uint32_t>;
+constexpr uint64_t MiB = 1 << 20;
+
+RehearsalMachine machine_of(uint64_t capacity_mib, double bytes_s) {
+  RehearsalMachine machine;
+  machine.page_bytes = MiB;
+  machine.capacity = capacity_mib;
+  machine.host = 1 << 20;
+  machine.piece = machine.span = 2;
+  machine.bytes_s[0] = machine.bytes_s[1] = bytes_s;
+  return machine;
+}
+
+/// An iteration among others, rehearsed in full; 0: impossible.
+double rehearsed_ns(const Operators& program, const RehearsalMachine& machine) {
+  OperatorSteps steps(program, machine.page_bytes, MiB);
+  steps.start_warm(machine.capacity, machine.host);
+  Rehearsal rehearsal = steps.rehearsal(machine);
+  rehearsal.periods = 4;
+  const Rehearsed found = rehearse(rehearsal);
+  return found.possible ? static_cast<double>(found.total_ns - found.first_ns) / 3 : 0;
+}
+
+uint64_t peak_mib(const Operators& program) {
+  const std::vector<uint64_t> alive = alive_bytes(program, 0);
+  return *std::max_element(alive.begin(), alive.end()) / MiB;
+}
+
+/// Layers of one product (slow) and one activation (fast), both used again in reverse order.
+Operators layers(unsigned count, uint64_t product_ns, uint64_t activation_ns) {
+  Operators program;
+  const auto value = [&](uint64_t mib, bool persistent) {
+    program.values.push_back({mib * MiB, persistent});
+    return static_cast<uint32_t>(program.values.size() - 1);
+  };
+  const auto add = [&](uint64_t ns, bool again, const Values& reads, const Values& writes) {
+    program.add({.ns = ns, .again = again, .source = program.count()}, reads, writes);
+  };
+  std::vector<uint32_t> weights, products, activations;
+  uint32_t in = value(16, true);
+  for (unsigned i = 0; i < count; ++i) {
+    weights.push_back(value(2, true));
+    products.push_back(value(16, false));
+    activations.push_back(value(16, false));
+    add(product_ns, true, {in, weights[i]}, {products[i]});
+    add(activation_ns, true, {products[i]}, {activations[i]});
+    in = activations[i];
+  }
+  uint32_t gradient = value(16, false);
+  add(activation_ns, false, {in}, {gradient});
+  for (unsigned i = count; i-- > 0;) {
+    const uint32_t next = value(16, false);
+    add(2 * product_ns, false, {gradient, activations[i], weights[i]}, {next});
+    gradient = value(16, false);
+    add(activation_ns, false, {next, products[i]}, {gradient});
+  }
+  return program;
+}
+
+TEST(RemakeChoice, nothing_where_all_fits) {
+  const Operators program = layers(8, 1'000'000, 50'000);
+  const RemakeChoice choice = choose_remake(program, machine_of(peak_mib(program) + 1, 16e9));
+  EXPECT_EQ(choice.rewritten.values, 0u);
+  EXPECT_EQ(choice.rewritten.operators.count(), program.count());
+  EXPECT_EQ(choice.rated, 0u);
+}
+
+TEST(RemakeChoice, nothing_where_moving_hides_behind_operators) {
+  const Operators program = layers(8, 10'000'000, 50'000);
+  const RemakeChoice choice =
+      choose_remake(program, machine_of(peak_mib(program) * 3 / 4, 100e9));
+  EXPECT_EQ(choice.rewritten.values, 0u);
+}
+
+// 16 MiB take 1 ms over the link, an activation 50 us, a product 1 ms.
+TEST(RemakeChoice, cheap_ones_first_and_products_only_where_memory_is_shorter) {
+  const Operators program = layers(12, 1'000'000, 50'000);
+  const uint64_t peak = peak_mib(program);
+  const RemakeChoice some = choose_remake(program, machine_of(peak * 4 / 10, 16.8e9)),
+                     more = choose_remake(program, machine_of(peak / 4, 16.8e9));
+  EXPECT_GT(some.rewritten.values, 0u);
+  EXPECT_EQ(some.rewritten.ns, some.rewritten.values * 50'000);
+  EXPECT_LT(some.chosen_ns, .95 * some.alone_ns);
+  EXPECT_GT(more.rewritten.values, some.rewritten.values);
+  EXPECT_GE(more.chosen_ns, some.chosen_ns);
+  EXPECT_LT(more.chosen_ns, .9 * more.alone_ns);
+}
+
+TEST(RemakeChoice, what_may_not_run_again_moves) {
+  Operators program = layers(12, 1'000'000, 50'000);
+  for (Operator& one : program.operators) one.again = false;
+  EXPECT_EQ(choose_remake(program, machine_of(peak_mib(program) / 2, 16.8e9)).rewritten.values, 0u);
+}
+
+/// The least over all sets of operators that run again, each rehearsed.
+double best_of_all(const Operators& program, uint32_t cut, const RehearsalMachine& machine) {
+  const Versions versions(program);
+  Values may;
+  for (uint32_t i = 0; i < cut; ++i) {
+    bool of_use = program.operators[i].again;
+    for (const uint32_t made : versions.made(i))
+      of_use = of_use && !program.values[versions.value(made)].persistent;
+    // (Operators that read what is overwritten are left out of the sets.)
+    for (const uint32_t read : versions.read(i))
+      of_use = of_use && versions.overwritten(read) == none;
+    if (of_use) may.push_back(i);
+  }
+  double best = rehearsed_ns(program, machine);
+  for (size_t set = 1; set < size_t{1} << may.size(); ++set) {
+    Remake remake{cut, std::vector<uint8_t>(versions.count(), 0)};
+    for (size_t m = 0; m < may.size(); ++m)
+      if (set >> m & 1)
+        for (const uint32_t made : versions.made(may[m]))
+          remake.again[made] = versions.before(versions.value(made), cut) == made;
+    const double ns = rehearsed_ns(rewrite(program, versions, remake).operators, machine);
+    if (ns > 0) best = std::min(best, ns);
+  }
+  return best;
+}
+
+TEST(RemakeChoice, near_the_best_of_all_sets_and_never_slower) {
+  double worst = 0, sum = 0;
+  unsigned count = 0, better = 0;
+  for (uint64_t seed = first_seed(), end = seed + seeds(80); seed < end; ++seed) {
+    SCOPED_TRACE(replay("remake_choice_test", seed));
+    std::mt19937_64 random(seed);
+    OperatorBounds bounds;
+    bounds.operators[0] = 5;
+    bounds.operators[1] = 7;
+    bounds.bytes[0] = 8;
+    const Operators program = draw_operators(bounds, random);
+    const std::vector<uint64_t> alive = alive_bytes(program, 0);
+    const auto cut = static_cast<uint32_t>(
+        std::max_element(alive.begin(), alive.end()) - alive.begin());
+    if (cut == 0) continue;
+    const RehearsalMachine machine =
+        machine_of(peak_mib(program) * (45 + random() % 45) / 100,
+                   std::ldexp(2e10, static_cast<int>(random() % 5)));
+    const RemakeChoice choice = choose_remake(program, machine);
+    const Meaning wanted = meaning_of(program, program.values.size()),
+                  found = meaning_of(choice.rewritten.operators, program.values.size());
+    EXPECT_EQ(found.broken, "");
+    EXPECT_EQ(found.read, wanted.read);
+    EXPECT_EQ(found.persistent, wanted.persistent);
+    const double alone = rehearsed_ns(program, machine);
+    if (alone == 0) continue;
+    const double chosen = rehearsed_ns(choice.rewritten.operators, machine);
+    ASSERT_GT(chosen, 0) << "impossible";
+    EXPECT_LE(chosen, 1.01 * alone);
+    const double best = best_of_all(program, cut, machine);
+    worst = std::max(worst, chosen / best);
+    sum += chosen / best;
+    better += best < .98 * alone;
+    ++count;
+    EXPECT_LE(chosen, 1.75 * best);
+  }
+  if (seeds(2) > 1) {
+    std::printf("%u programs, %u gain: %.3f of the best's time in the mean, %.3f at worst\n",
+                count, better, sum / count, worst);
+    EXPECT_GT(better, 10u);
+    EXPECT_LT(sum / count, 1.03);
+  }
+}
+
+}  // namespace

@@ -10,6 +10,8 @@
 #include "pytorch_plugin/firn_allocator.h"
 #include "pytorch_plugin/no_spill.h"
 #include "pytorch_plugin/observer.h"
+#include "pytorch_plugin/recipes/kept.h"
+#include "pytorch_plugin/recipes/make_again.h"
 #include "pytorch_plugin/stalls.h"
 #include "pytorch_plugin/torch_settings.h"
 
@@ -280,5 +282,48 @@ FIRN_TORCH_API void firn_torch_check() noexcept {
     Runtime* runtime = Runtime::get();
     for (int device = 0; runtime && device < runtime->device_count(); ++device)
       if (Engine* engine = runtime->opened(device)) engine->check();
+  });
+}
+
+/// Keeps recipes of storages of so many bytes and more; 0: none. `products`: of products, too. 1:
+/// it cannot be (see keep_recipes()).
+FIRN_TORCH_API int firn_torch_keep_recipes(size_t least_bytes, int products) noexcept {
+  return door(1, [&]() -> int {
+    return pytorch::keep_recipes(least_bytes, products != 0) ? 0 : 1;
+  });
+}
+/// The recipe of the storage at `base`: see recipe_text().
+FIRN_TORCH_API size_t firn_torch_recipe(void* base, char* text, size_t size) noexcept {
+  return door(size_t{0}, [&]() -> size_t {
+    return give_text(pytorch::recipe_text(base), text, size);
+  });
+}
+/// Makes the bytes of the storage at `base` again. `spoil`: they are other ones before that.
+FIRN_TORCH_API int firn_torch_make_again(void* base, void* stream, int spoil, char* error,
+                                         size_t size) noexcept {
+  return door(1, [&]() -> int {
+    const std::string words =
+        pytorch::make_again(base, static_cast<CUstream>(stream), spoil != 0);
+    give_text(words, error, size);
+    return words.empty() ? 0 : 1;
+  },
+      [&](const char* words) { give_text(words, error, size); });
+}
+/// 1: whatever an operator uses is made again before that, where it can be (tests).
+FIRN_TORCH_API void firn_torch_always_make_again(int wanted) noexcept {
+  door([&] {
+    pytorch::always_make_again(wanted != 0);
+  });
+}
+/// The list of operators: see remade_text().
+FIRN_TORCH_API size_t firn_torch_remade(char* text, size_t size) noexcept {
+  return door(size_t{0}, [&]() -> size_t {
+    return give_text(pytorch::remade_text(), text, size);
+  });
+}
+/// How many recipes were kept: see kept_text().
+FIRN_TORCH_API size_t firn_torch_recipes(char* text, size_t size) noexcept {
+  return door(size_t{0}, [&]() -> size_t {
+    return give_text(pytorch::kept_text(), text, size);
   });
 }

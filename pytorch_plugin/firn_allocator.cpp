@@ -11,6 +11,7 @@
 
 #include "pytorch_plugin/no_spill.h"
 #include "pytorch_plugin/observer.h"
+#include "pytorch_plugin/recipes/kept.h"
 #include "pytorch_plugin/stalls.h"
 #include "pytorch_plugin/storage_callers.h"
 #include "pytorch_plugin/torch_settings.h"
@@ -181,6 +182,8 @@ void* FirnAllocator::take(size_t bytes, c10::DeviceIndex device, cudaStream_t st
     Result<void*> pooled = pools_.allocate(engine, device, bytes, stream);
     if (!pooled) refuse(pooled.error());
     pointer = *pooled;
+    // (Whether recipes are kept or not: they may be, later, and a graph's replay writes it unseen.)
+    if (pointer) Writes::all().give_up(pointer);
   }
   if (!pointer) {
     if (cut_instead || (!observing() && !launches_are_seen_)) told = Told::unknown;
@@ -219,6 +222,8 @@ void FirnAllocator::give_back(void* pointer) {
   if (exiting.load(std::memory_order_relaxed)) return;
   Runtime* runtime = Runtime::get();
   if (!runtime) return;  // the child of a fork: the memory is the parent's
+  if (keeping_recipes()) [[unlikely]]
+    Writes::all().note(pointer);
   if (observing()) [[unlikely]]
     ThreadScopes::mine().forget(pointer);
   if (pools_.any()) [[unlikely]]
@@ -315,6 +320,8 @@ bool FirnAllocator::ours(const void* pointer) {
   Runtime* runtime = Runtime::get();
   return (runtime && runtime->around(pointer)) || pools_.segment_around(pointer);
 }
+
+c10::DeleterFnPtr FirnAllocator::deleter_of_blocks() { return delete_for_torch; }
 
 c10::DeleterFnPtr FirnAllocator::raw_deleter() const {
   return uncached() || !isEnabled() ? delete_uncached : delete_for_torch;

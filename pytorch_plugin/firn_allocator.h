@@ -42,6 +42,8 @@ class FirnAllocator final : public CudaAllocatorOfAllReleases {
   void copy_data(void* to, const void* from, size_t bytes) const override;
   std::string name() override { return "firn"; }
   Pools& pools() { return pools_; }
+  /// That of storages whose memory is Firn's, or a pool's.
+  static c10::DeleterFnPtr deleter_of_blocks();
 
   // firn_allocator_limits.cpp
   double getMemoryFraction(c10::DeviceIndex device) override;

@@ -8,6 +8,7 @@
 #include "allocator/memory/exported_memory.h"
 #include "firn/ranked_mutex.h"
 #include "pytorch_plugin/firn_allocator.h"
+#include "pytorch_plugin/recipes/writes.h"
 
 namespace firn::pytorch {
 
@@ -48,6 +49,7 @@ native::ShareableHandle FirnAllocator::shareIpcHandle(void* pointer) {
   Result<std::shared_ptr<const ExportedMemory>> exported = engine->export_memory(pointer, reason);
   TORCH_CHECK(exported, "firn: cannot share a tensor with another process: ",
               exported.error().text);
+  Writes::all().give_up(pointer);  // another process may write it
   const auto base = static_cast<ptrdiff_t>((*exported)->base());
   return {reinterpret_cast<ptrdiff_t>(pointer) - base, (*exported)->handle()};
 }

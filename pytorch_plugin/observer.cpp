@@ -10,8 +10,12 @@
 
 #include "allocator/runtime/runtime.h"
 #include "pytorch_plugin/collectives.h"
+#include "pytorch_plugin/firn_allocator.h"
 #include "pytorch_plugin/list_operators.h"
+#include "pytorch_plugin/recipes/kept.h"
+#include "pytorch_plugin/recipes/make_again.h"
 #include "pytorch_plugin/stalls.h"
+#include "pytorch_plugin/torch_stream.h"
 
 namespace firn::pytorch {
 
@@ -48,7 +52,12 @@ std::unique_ptr<at::ObserverContext> start(const at::RecordFunction& record) {
       return;
     scopes.enter(&record, info);
     if (info->kind != OperatorInfo::Kind::uses) return;
+    if (making_always.load(std::memory_order_relaxed) && scopes.alone(&record)) [[unlikely]]
+      make_arguments_again(record.inputs());
     touch_arguments(scopes, *info, record.inputs());
+    if (info->remade && keeping_recipes() && scopes.alone(&record) &&
+        keeps_recipes_of(*info->remade))
+      begin_recipe(*info->remade, record);
     if (!info->trusted && !launches_seen.load(std::memory_order_relaxed)) [[unlikely]]
       scopes.keep_held("given to an operator that is not PyTorch's own, whose launches go unseen");
   });
@@ -81,10 +90,40 @@ void end(const at::RecordFunction& record, at::ObserverContext*) {
         if (keeps_tensors(record, result)) [[unlikely]]
           scopes.keep_held("kept by an object that an operator returned");
       }
+      if (keeping_recipes())
+        if (std::unique_ptr<Recipe>* recipe = finish_recipe(record)) {
+          (*recipe)->stream = scopes.touched_stream((*recipe)->device);
+          keep_recipe(*recipe);
+        }
     });
   leave(scopes, &record);
 }
 
+void note_unseen(CUstream stream) {
+  Writes::all().note_unseen();
+  if (capture_status(stream) != cudaStreamCaptureStatusNone) Writes::all().give_up_all();
+}
+
+/// Recipes that read or make what is written no longer stand.
+void note_writes(const OperatorInfo& info, c10::ArrayRef<const c10::IValue> arguments,
+                 bool in_capture) {
+  if (info.written == 0) return;
+  for (size_t i = 0; i < arguments.size(); ++i)
+    if (info.writes(i))
+      for_each_tensor(arguments[i], [&](c10::TensorImpl* tensor) {
+        const c10::DispatchKeySet keys = tensor->key_set();
+        if (!keys.has_backend(c10::BackendComponent::CUDABit)) return;
+        if (!tensor->has_storage()) {  // of its parts, any may be written
+          if (keys.has_any(c10::sparse_ks | c10::sparse_csr_ks)) Writes::all().note_unseen();
+          return;
+        }
+        const c10::StorageImpl* storage = tensor->unsafe_storage().unsafeGetStorageImpl();
+        const void* const base = storage ? storage->data_ptr().get() : nullptr;
+        if (!base) return;
+        Writes::all().note(base);
+        if (in_capture) Writes::all().give_up(base);  // a replay writes it unseen
+      });
+}
 }  // namespace
 
 ObservedScope::~ObservedScope() { leave(scopes_, this); }
@@ -97,6 +136,9 @@ void touch_arguments(ThreadScopes& scopes, const OperatorInfo& info,
     for_each_tensor(arguments[i], [&](c10::TensorImpl* tensor) { scopes.touch(tensor, access); });
   }
   scopes.arguments_touched();
+  const bool in_capture = scopes.pools() && scopes.pools()->recording();
+  if (keeping_recipes() || in_capture) [[unlikely]]
+    note_writes(info, arguments, in_capture);
 }
 
 void touch_results(ThreadScopes& scopes, const c10::IValue& result) {
@@ -114,12 +156,17 @@ void begin_use() { ThreadScopes::mine().enter(&use_of_memory, &use_of_memory); }
 
 std::string use_memory(const void* pointer) {
   ThreadScopes& scopes = ThreadScopes::mine();
+  if (keeping_recipes()) Writes::all().note_unseen();
   without_throwing(scopes, [&] { scopes.touch_address(pointer); });
   return scopes.take_trouble();
 }
 
 void note_enqueued(CUstream stream, Runtime::ContextOf context) {
-  if (observing()) return ThreadScopes::mine().enqueues_on(stream, context);
+  if (observing()) {
+    ThreadScopes& scopes = ThreadScopes::mine();
+    if (keeping_recipes() && !scopes.launch_covered()) note_unseen(stream);
+    return scopes.enqueues_on(stream, context);
+  }
   // The stream is known, the uses are not: once operators are observed, all may be in use there.
   static thread_local CUstream last = nullptr;
   static thread_local bool known = false;

@@ -10,6 +10,8 @@
 #include <set>
 #include <string_view>
 
+#include "pytorch_plugin/recipes/remade.h"
+
 namespace firn::pytorch {
 
 namespace {
@@ -189,6 +191,7 @@ OperatorInfo classify(const c10::OperatorHandle& op) {
   info.kind = allocates ? Kind::allocates : Kind::uses;
   info.collective = std::string_view(name).starts_with("c10d::");
   info.written = written_arguments(schema);
+  info.remade = find_remade(op);
   info.has_autocast = op.hasKernelForDispatchKey(c10::DispatchKey::AutocastCUDA) &&
                       !op.isKernelFallthroughKernel(c10::DispatchKey::AutocastCUDA);
   return info;

@@ -14,6 +14,8 @@
 
 namespace firn::pytorch {
 
+struct RemadeOperator;  // recipes/remade.h
+
 struct OperatorInfo {
   enum class Kind : uint8_t {
     passive,    // views and metadata, and operators that only call others: nothing to hold
@@ -26,6 +28,7 @@ struct OperatorInfo {
   bool trusted = true;        // it uses nothing but what it is given and what it allocates
   bool collective = false;    // of c10d
   bool has_autocast = false;  // autocast may cast the inputs first and call again
+  const RemadeOperator* remade = nullptr;  // its results may be made again: its entry on the list
   uint64_t written = 0;       // bit per argument; the 64th and later count as written
   bool writes(size_t argument) const { return argument >= 64 || ((written >> argument) & 1); }
 };

@@ -62,6 +62,16 @@ class ThreadScopes {
   bool gives_results(const void* key) const {
     return !scopes_.empty() && scopes_.back().key == key && scopes_.back().gives_results;
   }
+  /// Whether `key` is this thread's only scope, and no operator is under way around it.
+  bool alone(const void* key) const {
+    return scopes_.size() == 1 && scopes_.back().key == key && !unseen_;
+  }
+  /// Where the last touch had Firn's allocator's private pools; null before the first.
+  const Pools* pools() const { return pools_; }
+  /// torch's number of the device's current stream, as of the last touch; -1: not known.
+  c10::StreamId touched_stream(int device) const {
+    return device == known_device_ ? known_id_ : -1;
+  }
   /// Whether that innermost scope is a collective's, and nothing was enqueued in it.
   bool enqueued_nothing() const {
     return scopes_.back().info->collective && scopes_.back().enqueued_before == enqueued_;

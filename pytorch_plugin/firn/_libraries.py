@@ -187,7 +187,13 @@ def load_plugin() -> ctypes.CDLL:
             ("state", size, (address, text, size)),
             ("spill_all", None, ()),
             ("spill_half", None, ()),
-            ("check", None, ())):
+            ("check", None, ()),
+            ("keep_recipes", ctypes.c_int, (size, ctypes.c_int)),
+            ("recipe", size, (address, text, size)),
+            ("make_again", ctypes.c_int, (address, address, ctypes.c_int, text, size)),
+            ("always_make_again", None, (ctypes.c_int,)),
+            ("remade", size, (text, size)),
+            ("recipes", size, (text, size))):
         function = getattr(library, "firn_torch_" + name)
         function.restype, function.argtypes = result, arguments
     return library

@@ -16,7 +16,6 @@
 #include "allocator/command/simulate_words.h"
 #include "allocator/command/sweep.h"
 #include "allocator/runtime/config.h"
-#include "allocator/simulate/cut_lists.h"
 #include "allocator/simulate/replay.h"
 
 namespace firn::command {
@@ -62,9 +61,9 @@ class Progress {
 
 int simulate_once(const SimulateOptions& options, const SimulatePlan& plan,
                   const simulate::ProgramTrace& whole, const std::optional<Plotter>& plotter) {
-  const simulate::ProgramTrace trace = simulate::cut_lists(whole, plan.machine.gpu_bytes);
-  if (Result<void> fits = trace.check_fits(plan.machine.gpu_bytes); !fits)
-    return refuse_simulate(fits.error().text);
+  Result<simulate::Remade> prepared = prepare_trace(whole, plan, plan.machine.gpu_bytes);
+  if (!prepared) return refuse_simulate(prepared.error().text);
+  const simulate::ProgramTrace& trace = prepared->trace;
   simulate::Timeline timeline;
   const bool watched = plotter || !plan.timeline.empty();
   Progress progress(plan.iterations);
@@ -75,6 +74,7 @@ int simulate_once(const SimulateOptions& options, const SimulatePlan& plan,
                      });
   progress.clear();
   if (!result) return refuse_simulate(result.error().text, status_failed);
+  add_remade(*result, *prepared);
   Result<void> done;
   if (!plan.timeline.empty())
     done = write_file("--timeline", plan.timeline, chrome_trace(timeline, trace));
@@ -82,7 +82,7 @@ int simulate_once(const SimulateOptions& options, const SimulatePlan& plan,
   if (!done) return refuse_simulate(done.error().text, status_failed);
   return print_simulate(options.json
                    ? dumped(*result)
-                   : simulate_text(*result, plan, options.prefix, trace.kernels.size()));
+                   : simulate_text(*result, plan, options.prefix, whole.kernels.size()));
 }
 
 int simulate_sweep(const SimulateOptions& options, const SimulatePlan& plan,
@@ -136,6 +136,9 @@ CLI::App* add_simulate(CLI::App& app, SimulateOptions& options) {
   add("--spare", options.spare,
       "part of the memory that Firn may write ahead beyond the foreseen shortage; 0 writes least "
       "[0.0625]", "FRACTION");
+  add("--remake", options.remake,
+      "on: values that operators make again sooner than they move are made again; nothing but this "
+      "simulation does so yet [off]", "on|off");
   add("--ssd-latency", options.ssd_latency, "latency of each request [20us]", "TIME");
   add("--ssds", options.ssds, "number of SSDs, which get blocks in turn [1]", "N");
   sub->add_flag("--no-driver-costs", options.no_driver_costs,

@@ -14,7 +14,8 @@ struct SimulateOptions {
   std::optional<std::string> gpu_memory, host, sweep, endurance, timeline, plot;
   std::string ssd_read = "3.2GiB/s", ssd_write = "3.2GiB/s", pcie = "15.754GiB/s";
   std::string ssd_latency = "20us", ssds = "1";
-  std::string policy = "lifetime", iterations = "6", run_ahead = "0", spare = "0.0625";
+  std::string policy = "lifetime", iterations = "6", run_ahead = "0", spare = "0.0625",
+              remake = "off";
   bool no_driver_costs = false;
   bool json = false;
 };

@@ -58,6 +58,13 @@ Json simulate_json(const simulate::ReplayResult& r) {
   return json;
 }
 
+void add_remade(Json& result, const simulate::Remade& remade) {
+  result["remade_values"] = remade.values;
+  result["remade_bytes"] = remade.bytes;
+  result["remade_s"] = remade.again_s;
+  result["remake_choice_s"] = remade.choice_s;
+}
+
 std::string simulate_text(const Json& r, const SimulatePlan& plan, const std::string& prefix,
                           size_t kernels) {
   std::string text;
@@ -91,6 +98,11 @@ std::string simulate_text(const Json& r, const SimulatePlan& plan, const std::st
     line("in host", fmt::format("{} used by kernels there, because the tensors of one kernel "
                                 "exceed the GPU's memory: a real job may take longer than this",
                                 size("bytes_in_host")));
+  if (plan.remake)
+    line("remade", fmt::format("{} in {} values, which takes {:.3f} s; {:.3f} s of CPU to choose",
+                               size("remade_bytes"), r.at("remade_values").get<uint64_t>(),
+                               r.at("remade_s").get<double>(),
+                               r.at("remake_choice_s").get<double>()));
   line("peak", fmt::format("{} on the device, {} allocated", size("peak_device_bytes"),
                            size("peak_allocated_bytes")));
   if (r.at("plan_s").get<double>() > 0)

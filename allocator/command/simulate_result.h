@@ -6,12 +6,15 @@
 #include <vector>
 
 #include "allocator/command/simulate_words.h"
+#include "allocator/simulate/remake.h"
 #include "allocator/simulate/replay.h"
 
 namespace firn::command {
 
 /// The contract's keys, and more behind them. Read back by sweep_point().
 nlohmann::ordered_json simulate_json(const simulate::ReplayResult& result);
+/// Adds what was made again: nothing, where the trace runs as it is.
+void add_remade(nlohmann::ordered_json& result, const simulate::Remade& remade);
 std::string simulate_text(const nlohmann::ordered_json& result, const SimulatePlan& plan,
                           const std::string& prefix, size_t kernels);
 

@@ -199,6 +199,13 @@ Result<SimulatePlan> parse_simulate(const SimulateOptions& options) {
   Result<unsigned> run_ahead = count_between("--run-ahead", options.run_ahead, 0, run_ahead_most);
   if (!run_ahead) return run_ahead.error();
   plan.run_ahead = *run_ahead;
+  if (options.remake != "on" && options.remake != "off")
+    return invalid("--remake: " + quote_word(options.remake) + " must be on or off");
+  plan.remake = options.remake == "on";
+  if (plan.remake && plan.machine.policy != simulate::ComparedPolicy::lifetime &&
+      plan.machine.policy != simulate::ComparedPolicy::oracle)
+    return invalid("--remake on: what to make again is chosen for a policy that knows the next "
+                   "use; --policy " + quote_word(options.policy) + " must be lifetime or oracle");
   if (options.endurance) {
     Result<uint64_t> bytes = parse_size(*options.endurance);
     if (!bytes) return invalid("--ssd-endurance: " + bytes.error().text);

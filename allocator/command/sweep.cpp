@@ -20,6 +20,17 @@ namespace firn::command {
 
 using Json = nlohmann::ordered_json;
 
+Result<simulate::Remade> prepare_trace(const simulate::ProgramTrace& whole,
+                                       const SimulatePlan& plan, uint64_t budget_bytes) {
+  simulate::Remade prepared;
+  prepared.trace = simulate::cut_lists(whole, budget_bytes);
+  if (Result<void> fits = prepared.trace.check_fits(budget_bytes); !fits) return fits.error();
+  if (!plan.remake) return prepared;
+  simulate::MachineOptions machine = plan.machine;
+  machine.gpu_bytes = budget_bytes;
+  return simulate::remake(prepared.trace, machine);
+}
+
 Result<Json> run_simulation(const simulate::MachineOptions& options, const SimulatePlan& plan,
                             const simulate::ProgramTrace& trace, simulate::Timeline* timeline,
                             std::function<void(unsigned iteration, size_t kernel)> progress) {
@@ -50,10 +61,10 @@ struct Point {
                             const simulate::ProgramTrace& whole) {
   simulate::MachineOptions machine = plan.machine;
   machine.gpu_bytes = point.budget_bytes;
-  const simulate::ProgramTrace trace = simulate::cut_lists(whole, point.budget_bytes);
-  Result<void> fits = trace.check_fits(point.budget_bytes);
-  Result<Json> result = fits ? run_simulation(machine, plan, trace)
-                             : Result<Json>(fits.error());
+  Result<simulate::Remade> prepared = prepare_trace(whole, plan, point.budget_bytes);
+  Result<Json> result = prepared ? run_simulation(machine, plan, prepared->trace)
+                                 : Result<Json>(prepared.error());
+  if (result) add_remade(*result, *prepared);
   const Json json = result ? sweep_point(point.budget_bytes, *result, plan)
                            : sweep_failure(point.budget_bytes, result.error().text);
   const std::string text = json_text(json);

@@ -8,10 +8,15 @@
 
 #include "allocator/command/simulate_words.h"
 #include "allocator/simulate/program_trace.h"
+#include "allocator/simulate/remake.h"
 #include "allocator/simulate/timeline.h"
 #include "firn/result.h"
 
 namespace firn::command {
+
+/// The trace as it runs at that budget: operators over lists cut, and with what is made again.
+Result<simulate::Remade> prepare_trace(const simulate::ProgramTrace& whole,
+                                       const SimulatePlan& plan, uint64_t budget_bytes);
 
 /// simulate_json()'s document. `timeline`: filled when not null; `progress`: called now and then.
 /// Once per process, as there is one machine per process.

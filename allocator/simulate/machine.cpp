@@ -14,9 +14,6 @@
 namespace firn::simulate {
 
 namespace {
-// Measured on an A100 (second run of the tool, when the driver is warm).
-constexpr uint64_t create_ns = 7600, map_ns = 1100, access_ns = 21'000, unmap_ns = 11'000;
-
 template <class T>
 bool resolve(T& into, void* handle, const char* name) {
   into = reinterpret_cast<T>(::dlsym(handle, name));

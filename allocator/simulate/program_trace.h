@@ -34,6 +34,7 @@ class ProgramTrace {
   std::vector<TraceTensor> tensors;
   std::vector<TraceKernel> kernels;
   uint64_t duration_ns = 0;  // of all kernels
+  uint64_t again_ns = 0;     // of that, kernels that run again (remake.h)
 
   std::string_view name(const TraceKernel& kernel) const {
     return std::string_view(names).substr(kernel.name_at, kernel.name_bytes);

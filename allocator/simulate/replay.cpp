@@ -114,7 +114,7 @@ Error ReplayRun::in_kernel(const Error& error) const {
                   ? "before the first iteration: " + error.text
                   : fmt::format("iteration {}, kernel {} ({}:{}): {}", iteration_,
                                 quote_word(trace_.name(trace_.kernels[kernel_])),
-                                trace_.kernels_path, kernel_ + 2, error.text);
+                                trace_.kernels_path, trace_.kernels[kernel_].line, error.text);
   return told;
 }
 
@@ -315,7 +315,7 @@ Result<ReplayResult> ReplayRun::run() {
                ? std::string("while the persistent tensors were made")
                : fmt::format("iteration {}, kernel {} ({}:{}) could not start", iteration_,
                              quote_word(trace_.name(trace_.kernels[kernel_])), trace_.kernels_path,
-                             kernel_ + 2);
+                             trace_.kernels[kernel_].line);
   });
   if (Result<void> done = set_up(); !done) return in_kernel(done.error());
   if (machine_.options().policy == ComparedPolicy::oracle) foresee();
@@ -352,7 +352,7 @@ Result<ReplayResult> ReplayRun::run() {
 
 ReplayResult ReplayRun::result(const Totals& begin, const Totals& end) {
   ReplayResult r;
-  r.ideal_s = static_cast<double>(trace_.duration_ns) * 1e-9;
+  r.ideal_s = static_cast<double>(trace_.duration_ns - trace_.again_ns) * 1e-9;
   uint64_t last = begin_ns_;
   for (uint64_t at : iteration_ends_ns_) {
     r.iteration_s.push_back(static_cast<double>(at - last) * 1e-9);

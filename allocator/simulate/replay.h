@@ -23,7 +23,7 @@ struct ReplayOptions {
 };
 
 struct ReplayResult {
-  double ideal_s = 0, steady_s = 0;
+  double ideal_s = 0, steady_s = 0;  // ideal: of the program alone, if nothing runs again
   std::vector<double> iteration_s;
   // A steady iteration: means over the last half.
   double bytes_spilled = 0, bytes_faulted = 0, bytes_prefetched = 0, bytes_forwarded = 0,

@@ -1,0 +1,113 @@
+"""`firn simulate --remake on`: what is made again, not moved, on written and recorded jobs."""
+
+import json
+
+import pytest
+from firn_command import ROOT, refused
+
+DATA = ROOT / "tests" / "data"
+MIB = 1 << 20
+COUNT = 24
+WORDS = ("--gpu-memory", "1GiB", "--pcie", "16GiB/s", "--host", "8GiB")
+
+
+@pytest.fixture
+def layers(tmp_path):
+    """Results of 64 MiB, made in 0.1 ms of what a slow kernel made, and read in reverse order."""
+    tensors, kernels = ["tensor,bytes,kind", f"0,{64 * MIB},persistent"], []
+    for i in range(COUNT):
+        tensors += [f"{2 * i + 1},{64 * MIB},transient", f"{2 * i + 2},{64 * MIB},transient"]
+        kernels += [f"aten::normal_,1000000,,{2 * i + 1}",
+                    f"aten::gelu,100000,{2 * i + 1},{2 * i + 2}"]
+    kernels += [f"aten::gelu_backward,1000000,{2 * i + 1} {2 * i + 2},0"
+                for i in reversed(range(COUNT))]
+    rows = [f"{at},{kernel}" for at, kernel in enumerate(kernels)]
+    (tmp_path / "t.tensors.csv").write_text("\n".join(tensors) + "\n")
+    (tmp_path / "t.kernels.csv").write_text("\n".join(
+        ["kernel,name,duration_ns,inputs,outputs", *rows]) + "\n")
+    return str(tmp_path / "t")
+
+
+def simulated(firn, *words):
+    result = firn("simulate", *words, "--json")
+    assert result.returncode == 0, result.stderr
+    return json.loads(result.stdout)
+
+
+def test_making_again_is_faster_than_moving_and_counted(firn, layers):
+    off = simulated(firn, layers, *WORDS)
+    on = simulated(firn, layers, *WORDS, "--remake", "on")
+    assert off["remade_values"] == off["remade_bytes"] == off["remade_s"] == 0
+    assert off["remake_choice_s"] == 0
+    assert on["ideal_s"] == off["ideal_s"]  # of the program without what runs again
+    assert on["remade_values"] > 0 and on["remade_bytes"] == on["remade_values"] * 64 * MIB
+    assert on["remade_s"] == pytest.approx(on["remade_values"] * 1e-4)
+    assert 0 < on["remake_choice_s"] < 5
+    assert on["steady_s"] < .95 * off["steady_s"]
+    assert on["steady_s"] >= on["ideal_s"] + on["remade_s"] - 1e-9
+    assert on["bytes_spilled"] < off["bytes_spilled"]
+
+
+def test_the_option_is_off_by_default_and_says_so(firn, layers):
+    found = simulated(firn, layers, *WORDS)
+    off = simulated(firn, layers, *WORDS, "--remake", "off")
+    for document in (found, off):
+        assert document.pop("plan_s") >= 0
+    assert found == off
+    text = firn("simulate", "--help").stdout
+    assert "--remake" in text
+    assert "nothing but this simulation does so yet" in " ".join(text.split())
+
+
+def test_where_all_fits_nothing_is_made_again(firn, layers):
+    found = simulated(firn, layers, "--gpu-memory", "4GiB", "--remake", "on")
+    assert found["remade_values"] == 0
+    assert found["fraction_of_ideal"] > .99
+
+
+def test_the_oracle_makes_again_too(firn, layers):
+    found = simulated(firn, layers, *WORDS, "--remake", "on", "--policy", "oracle")
+    assert found["remade_values"] > 0
+
+
+@pytest.mark.parametrize("words, says", [
+    (("--remake", "maybe"), ("--remake", "maybe", "on or off")),
+    (("--remake",), ("--remake",)),
+    (("--remake", "on", "--policy", "age"), ("--remake", "--policy", "age", "lifetime")),
+    (("--remake", "on", "--policy", "greedy"), ("--remake", "--policy", "greedy", "lifetime")),
+])
+def test_what_does_not_go_together_is_refused(firn, layers, words, says):
+    refused(firn("simulate", layers, *WORDS, *words), *says)
+
+
+def test_text_timeline_and_sweep_show_it(firn, layers, tmp_path):
+    out = tmp_path / "out.json"
+    text = firn("simulate", layers, *WORDS, "--remake", "on", "--timeline", str(out)).stdout
+    assert "remade" in text and "of CPU to choose" in text
+    names = {event["name"] for event in json.loads(out.read_text())["traceEvents"]}
+    assert "remake(aten::gelu)" in names and "aten::gelu" in names
+    points = simulated(firn, layers, "--sweep", "budget=1GiB:4GiB:3GiB", *WORDS[2:], "--remake",
+                       "on")["sweep"]
+    assert points[0]["remade_values"] > 0 and points[1]["remade_values"] == 0
+
+
+@pytest.mark.parametrize("name, memory", [("gpt_two_layers", 18600), ("gpt_two_layers", 15000),
+                                          ("layers", 340), ("ping-pong", 32)])
+def test_never_slower_than_moving_alone(firn, name, memory):
+    words = (str(DATA / name), "--gpu-memory", f"{memory}MiB", "--pcie", "55GB/s", "--host",
+             "64GiB")
+    off, on = (simulated(firn, *words, "--remake", way) for way in ("off", "on"))
+    assert on["steady_s"] <= 1.005 * off["steady_s"]
+
+
+def test_an_error_names_the_kernel_s_own_line(firn, layers):
+    """Kernels that run again shift those behind them."""
+    with open(layers + ".kernels.csv", encoding="utf-8") as file:
+        count = len(file.readlines())
+    with open(layers + ".tensors.csv", "a", encoding="utf-8") as file:
+        file.write(f"1000,{2000 * MIB},transient\n")
+    with open(layers + ".kernels.csv", "a", encoding="utf-8") as file:
+        file.write(f"{count - 1},large,1000,0,1000\n")
+    result = firn("simulate", layers, *WORDS, "--remake", "on")
+    assert result.returncode == 2
+    assert "t.tensors.csv:" in result.stderr and "tensor 1000" in result.stderr

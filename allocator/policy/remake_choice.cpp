@@ -81,6 +81,7 @@ class Chooser {
   /// The best trials, each different, the best first; none of them worse than nothing.
   std::vector<Trial> search();
   Rewritten rewritten(const Trial& trial) { return rewrite(operators_, versions_, solve(trial)); }
+  /// The least that moving alone takes, mapping left out.
   double alone_ns() const { return alone_ns_; }
   unsigned rated() const { return rated_; }
 
@@ -97,7 +98,7 @@ class Chooser {
   WaitsMachine waits_;
   uint64_t fits_bytes_ = 0;
   std::vector<double> starts_ns_;
-  double total_ns_ = 0, alone_ns_ = 0;
+  double total_ns_ = 0, alone_ns_ = 0, alone_with_mapping_ns_ = 0;
   std::optional<RemakeProblem> problem_;
   uint32_t cut_ = 0;
   std::vector<Trial> trials_;
@@ -157,7 +158,7 @@ void Chooser::search_between(const Trial& low, const Trial& high, bool late, boo
 
 /// Of the same limit: those that make less and more again, the nearest by price.
 std::pair<Trial, Trial> Chooser::beside(const std::vector<Trial>& trials, const Trial& best) const {
-  Trial less{0, 0, 1, true, best.hold, alone_ns_}, more = best;
+  Trial less{0, 0, 1, true, best.hold, alone_with_mapping_ns_}, more = best;
   for (const Trial& other : trials) {
     if (other.hold != best.hold) continue;
     if (other.high < best.high && other.high > less.high) less = other;
@@ -169,15 +170,22 @@ std::pair<Trial, Trial> Chooser::beside(const std::vector<Trial>& trials, const 
 std::vector<Trial> Chooser::search() {
   alone_ns_ = total_ns_ + least_waits_ns(operators_, waits_);
   if (alone_ns_ <= total_ns_ * (1 + better_least) || operators_.count() < 2) return {};
-  alone_ns_ += mapping_waits_ns(operators_, machine_, map_ns_, alone_ns_);
+  alone_with_mapping_ns_ = alone_ns_ + mapping_waits_ns(operators_, machine_, map_ns_, alone_ns_);
   const std::vector<uint64_t> alive = alive_bytes(operators_, 0);
   cut_ = static_cast<uint32_t>(std::max_element(alive.begin(), alive.end()) - alive.begin());
   cut_ = std::clamp(cut_, 1u, operators_.count() - 1);
   problem_.emplace(operators_, versions_, cut_,
                    RemakeProblem::Limits{bytes_least, static_cast<uint64_t>(total_ns_) / gap_part});
-  for (const double hold : holds)
-    for (const double price : prices) (void)rate({0, price, 1, true, hold});
   const auto by_ns = [](const Trial& a, const Trial& b) { return a.ns < b.ns; };
+  for (const double hold : holds) {
+    // Once a price is known to do well, those far from it are left out.
+    const double best = hold == holds[0] || trials_.empty()
+                            ? 0
+                            : std::min_element(trials_.begin(), trials_.end(), by_ns)->high;
+    for (const double price : prices)
+      if (best == 0 || (price > best / 3 && price < best * 6))
+        (void)rate({0, price, 1, true, hold});
+  }
   if (trials_.empty()) return {};
   std::sort(trials_.begin(), trials_.end(), by_ns);
   // Between the best and its neighbours of the same limit, those that make less and more again.
@@ -193,7 +201,7 @@ std::vector<Trial> Chooser::search() {
                                     [](const Trial& trial) { return trial.fits; });
   if (fitting != rough.end()) search_between(beside(rough, *fitting).first, *fitting, true, true);
   std::sort(trials_.begin(), trials_.end(), by_ns);
-  std::erase_if(trials_, [&](const Trial& trial) { return trial.ns >= alone_ns_; });
+  std::erase_if(trials_, [&](const Trial& trial) { return trial.ns >= alone_with_mapping_ns_; });
   return trials_;
 }
 
@@ -211,6 +219,11 @@ double rehearsed_ns(const Operators& operators, const RehearsalMachine& machine)
   rehearsal.decisions = 32;
   rehearsal.machine.piece = rehearsal.machine.span =
       std::max(machine.piece, machine.capacity / 512);
+  // Where host memory holds all that is away, the store has no part in it: half of the decisions.
+  const std::vector<uint64_t> alive = alive_bytes(joined, 0);
+  const uint64_t most = *std::max_element(alive.begin(), alive.end());
+  if (most <= budget + machine.host * machine.page_bytes / 2)
+    rehearsal.machine.bytes_s[2] = rehearsal.machine.bytes_s[3] = 0;
   const Rehearsed rehearsed = rehearse(rehearsal);
   return rehearsed.possible ? static_cast<double>(rehearsed.last_ns) : 0;
 }
@@ -229,15 +242,23 @@ RemakeChoice choose_remake(const Operators& operators, const RehearsalMachine& m
     const double ns = rehearsed_ns(program, machine);
     return ns > 0 && !fits ? ns + mapping_waits_ns(program, machine, map_ns, ns) : ns;
   };
-  choice.alone_ns = choice.chosen_ns = with_mapping(operators, false);
+  // Moving alone takes no less than its bound. Only where that decides nothing is it rehearsed.
+  choice.alone_ns = chooser.alone_ns();
+  bool alone_rehearsed = false;
   for (size_t i = 0; i < trials.size() && i < rehearsed_most && !choice.rewritten.values; ++i) {
     Rewritten rewritten = chooser.rewritten(trials[i]);
     const double ns = with_mapping(rewritten.operators, trials[i].fits);
     ++choice.rehearsed;
-    if (ns == 0 || (choice.alone_ns > 0 && ns >= choice.alone_ns * (1 - better_least))) continue;
+    if (ns == 0) continue;
+    if (ns >= choice.alone_ns * (1 - better_least) && !std::exchange(alone_rehearsed, true)) {
+      choice.alone_ns = std::max(choice.alone_ns, with_mapping(operators, false));
+      ++choice.rehearsed;
+    }
+    if (ns >= choice.alone_ns * (1 - better_least)) continue;
     choice.chosen_ns = ns;
     choice.rewritten = std::move(rewritten);
   }
+  if (!choice.rewritten.values) choice.chosen_ns = choice.alone_ns;
   return choice;
 }
 

@@ -7,8 +7,8 @@
 // higher one is taken for what is made late (or early) before the cut only, and that part is
 // sought; and so is the least with which nothing has to move. Each answer is rated by the least
 // waits that it leaves (waits.h), what runs again, and the driver's calls for mapping. The best are
-// rehearsed (rehearse.h) beside the program as it was, which stays unless another is clearly
-// faster.
+// rehearsed (rehearse.h), and so is the program as it was, if its own least waits do not decide. It
+// stays unless another is clearly faster.
 // Limitation: there is one cut. Of several micro-batches in one iteration, one gains.
 #pragma once
 
@@ -21,8 +21,10 @@ namespace firn {
 
 struct RemakeChoice {
   lifetimes::Rewritten rewritten;  // values 0: nothing is made again, the program is as it was
-  double alone_ns = 0, chosen_ns = 0;  // a rehearsed iteration of either; 0: not rehearsed
-  unsigned rated = 0, rehearsed = 0;   // programs
+  // An iteration of either, as rehearsed; alone_ns may be the least that it takes instead. 0: all
+  // fits, or nothing was rated better.
+  double alone_ns = 0, chosen_ns = 0;
+  unsigned rated = 0, rehearsed = 0;  // programs
 };
 
 /// `machine.capacity`: pages for all values. `map_ns`: what mapping a span and unmapping it take of

@@ -36,7 +36,8 @@ ORDER = (
     "costs-driver", "cycles", "torch-bits", "torch-triton", "preload-asked", "torch-large",
     "torch-graph-across", "preload-programs", "preload-pytorch", "costs-calls", "costs-spills",
     "torch-libraries", "frameworks", "torch-compile", "torch-graphs", "torch-nccl", "torch-flash",
-    "torch-cudnn", "torch-files", "torch-scripts", "torch-large-plain", "torch-edge", "preload-runtime", "preload-cublas",
+    "torch-cudnn", "torch-recipes", "torch-files", "torch-scripts", "torch-large-plain", "torch-edge",
+    "preload-runtime", "preload-cublas",
     "costs-launches", "torch-compile-graphs", "preload-sanitizer",
 )
 # Name, title, most seconds on a GPU, work.

@@ -347,6 +347,34 @@ def scripts(suite, step):
             step.left_out(f"{script}: bits", "natively two runs differ as well")
 
 
+RECIPES = "tests/torch/plugin/recipes"
+FEW_OPERATORS = ("aten::gelu", "aten::native_layer_norm", "aten::mm")  # the dry run's
+
+
+def recipes(suite, step):
+    """Operators' results made again with equal bytes, and recipes that no longer stand."""
+    suite.needs_torch()
+    before, environment = suite.firn_run(suite.work / "recipes-stats.json")
+    out = suite.work / "recipes.json"
+    words = ["--samples", 0, *FEW_OPERATORS] if suite.software else ["--samples", 4]
+    program = suite.root / RECIPES
+    # (Where bytes differ the status is 1, and the file says which.)
+    step.run([*before, suite.python, program / "operators.py", "--out", out, *words], environment,
+             ok=(0, 1))
+    found = json.loads(out.read_text())
+    for name, about in found["operators"].items():
+        step.check(f"{name}: equal bytes", not about["wrong"] and sum(about["types"].values()) > 0,
+                   about["wrong"][:3])
+    step.check("op_db's samples: equal bytes", not found["op_db_wrong"], found["op_db_wrong"][:5])
+    step.figure("made again", sum(sum(about["types"].values())
+                                  for about in found["operators"].values()))
+    step.figure("made again of op_db's samples", sum(found["op_db"].values()))
+    for cases in ("voids.py", "surroundings.py"):
+        done = step.run([*before, suite.python, program / cases], environment, ok=None)
+        bad = [line for line in done.text.splitlines() if ": Traceback" in line]
+        step.check(f"{cases}: each case", done.rc == 0, bad or done.text[-300:])
+
+
 def of(text, *words):
     return [line for line in text.splitlines() if line.split(" ")[0] in words]
 
@@ -356,6 +384,7 @@ STEPS = (
     ("torch-bits", "a GPT at 100, 50, 35 % and unlimited: the same bits", 180, bits),
     ("torch-large", "a large GPT with AdamW in bf16, checkpointed: bits, speed", 300, large(True)),
     ("torch-large-plain", "the same with all activations kept", 300, large(False)),
+    ("torch-recipes", "operators' results made again: the same bytes", 240, recipes),
     ("torch-edge", "a GPT that just fits: with planned places and without", 120, edge),
     ("torch-compile", "torch.compile: Inductor's and Triton's kernels", 150,
      feature("compile", .7)),

@@ -143,7 +143,7 @@ TEST(RemakeChoice, near_the_best_of_all_sets_and_never_slower) {
   double worst = 0, sum = 0;
   unsigned count = 0, better = 0;
   for (uint64_t seed = first_seed(), end = seed + seeds(80); seed < end; ++seed) {
-    SCOPED_TRACE(replay("remake_choice_test", seed));
+    SCOPED_TRACE(replay("lifetimes/remake_choice_test", seed));
     std::mt19937_64 random(seed);
     OperatorBounds bounds;
     bounds.operators[0] = 5;

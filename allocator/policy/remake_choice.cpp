@@ -169,10 +169,13 @@ std::pair<Trial, Trial> Chooser::beside(const std::vector<Trial>& trials, const 
 
 std::vector<Trial> Chooser::search() {
   alone_ns_ = total_ns_ + least_waits_ns(operators_, waits_);
-  if (alone_ns_ <= total_ns_ * (1 + better_least) || operators_.count() < 2) return {};
-  alone_with_mapping_ns_ = alone_ns_ + mapping_waits_ns(operators_, machine_, map_ns_, alone_ns_);
+  alone_with_mapping_ns_ = alone_ns_;
   const std::vector<uint64_t> alive = alive_bytes(operators_, 0);
   cut_ = static_cast<uint32_t>(std::max_element(alive.begin(), alive.end()) - alive.begin());
+  if (operators_.count() < 2) return {};
+  if (alive[cut_] > fits_bytes_)
+    alone_with_mapping_ns_ += mapping_waits_ns(operators_, machine_, map_ns_, alone_ns_);
+  if (alone_with_mapping_ns_ <= total_ns_ * (1 + better_least)) return {};
   cut_ = std::clamp(cut_, 1u, operators_.count() - 1);
   problem_.emplace(operators_, versions_, cut_,
                    RemakeProblem::Limits{bytes_least, static_cast<uint64_t>(total_ns_) / gap_part});

@@ -23,7 +23,8 @@ void AgeOrder::rank(const std::vector<Block*>& live, uint64_t now, By by, bool s
     const uint64_t unused = now - std::min(now, age);
     const double score = by == By::age ? static_cast<double>(unused)
                                        : age_score(unused, block->mapped,
-                                                   (w & word::copies) && clean(*block));
+                                                   block->by_recipe ||
+                                                       ((w & word::copies) && clean(*block)));
     heap_.push_back({score, block, age});
   }
   std::make_heap(heap_.begin(), heap_.end());

@@ -28,7 +28,7 @@ class AgeOrder {
     bool there = state == State::resident ||
                  ((state == State::hosted || state == State::spilled) && block.mapped > 0);
     return there && word::holds(w) == 0 && (w & word::proven) &&
-           !(w & (word::pinned | word::freed | word::placed));
+           !(w & (word::pinned | word::placed)) && (!(w & word::freed) || block.kept);
   }
 
  private:

@@ -98,6 +98,9 @@ struct alignas(64) Block {
   uint32_t read_refusals FIRN_GUARDED = 0;  // how often reads were given up
   uint32_t fault_failures FIRN_GUARDED = 0;  // copies in that failed and were rolled back
   Error fault_error FIRN_GUARDED;           // the last of them, or why it is lost or unreadable
+  bool by_recipe FIRN_GUARDED = false;  // its recipe stands and is chosen: it leaves without a copy
+  bool dropping FIRN_GUARDED = false;   // spilling: all of it is to be dropped
+  bool kept FIRN_GUARDED = false;       // freed, and needed for a block that is away: see recipes.h
   const char* pin_reason FIRN_GUARDED = nullptr;
   const char* given_reason FIRN_GUARDED = nullptr;  // when word::given
   uint32_t pin_count FIRN_GUARDED = 0;
@@ -105,6 +108,9 @@ struct alignas(64) Block {
   bool small_segment = false;  // when word::segment: counted in the small blocks' pool
   std::vector<Use> more_uses FIRN_GUARDED;  // when word::many_uses
   std::vector<uint16_t> recorded_streams FIRN_GUARDED;  // when word::recorded
+  /// Reads of it for blocks that were made again, maybe over: the program knows of none, so that
+  /// who writes it next, or has its memory next, waits for them. When word::recipes.
+  std::vector<Use> remake_reads FIRN_GUARDED;
   std::vector<Span> spans FIRN_GUARDED;     // large: all of the block, in order of addresses
   Shape shape;                              // large, one span: how it lies in shared frames
   uint32_t mapped FIRN_GUARDED = 0;         // pages of the spans that are mapped
@@ -163,7 +169,8 @@ bool hold_live(Block& block);
 /// The flags that end with an allocation's life.
 inline constexpr uint64_t life_flags =
     word::proven | word::pinned | word::copies | word::unsettled | word::freed | word::recorded |
-    word::segment | word::given | word::outside | word::told | word::aside;
+    word::segment | word::given | word::outside | word::told | word::aside |
+    word::recipes;
 
 /// Descriptors at stable addresses, found by index; a descriptor is never freed, only reused. On
 /// huge pages: a million blocks are freed in unpredictable order.

@@ -19,16 +19,19 @@ enum class State : uint8_t {
   hosted,    // some spans are unmapped; some piece's only copy elsewhere is in host memory
   spilled,   // some spans are unmapped; every piece has a valid copy in the store
   faulting,  // spans are mapped again, bytes on their way in
+  dropped,   // unmapped; its bytes are nowhere, and its recipe makes them again (recipes.h)
+  remaking,  // spans are mapped again, a thread makes its bytes again
   draining,  // freed by the program while parts were away, or on their way in
   lost,      // the last good copy could not be read back
 };
-inline constexpr int state_count = 9;
+inline constexpr int state_count = 11;
 
 enum class Event : uint8_t {
   allocate,     // frames mapped for a new allocation
   reuse,        // a ready block serves a new allocation on its stream
   spill,        // guard: no holds, seen by an operator, not pinned
   copied_out,   // the leaving pieces are valid elsewhere, every use is over: spans unmapped
+  drop,         // its recipe stands, every use is over: unmapped without a copy
   keep,         // touched, freed, failed, or no longer needed to leave: nothing was unmapped
   written,      // the last piece's write was verified complete
   fault,        // wanted again: budget reserved, frames mapped at the same address
@@ -39,13 +42,14 @@ enum class Event : uint8_t {
   drained,      // I/O of a freed block is over
   reclaim,      // a ready block's frames are unmapped for others
 };
-inline constexpr int event_count = 13;
+inline constexpr int event_count = 14;
 
 inline constexpr const char* state_names[state_count] = {
-    "free", "ready", "resident", "spilling", "hosted", "spilled", "faulting", "draining", "lost"};
+    "free",     "ready",   "resident", "spilling", "hosted", "spilled",
+    "faulting", "dropped", "remaking", "draining", "lost"};
 inline constexpr const char* event_names[event_count] = {
-    "allocate", "reuse",   "spill",   "copied_out",  "keep",    "written", "fault",
-    "unfault",  "arrived", "read_failed", "release", "drained", "reclaim"};
+    "allocate", "reuse",   "spill",   "copied_out",  "drop",    "keep",    "written",
+    "fault",    "unfault", "arrived", "read_failed", "release", "drained", "reclaim"};
 
 struct Transition {
   State from;
@@ -75,6 +79,9 @@ inline constexpr Transition transitions[] = {
     {State::spilled, Event::spill, State::spilling},
     // the part that was to leave is valid elsewhere, every use over: spans unmapped, and only now
     {State::spilling, Event::copied_out, State::hosted},
+    // chosen to be made again and without a copy of all of it: its recipe stands, every use over:
+    // unmapped, and only now
+    {State::spilling, Event::drop, State::dropped},
     // touched, freed, failed, or only copied ahead: nothing was unmapped
     {State::spilling, Event::keep, State::resident},
     // every piece's write checked, its sum stored
@@ -83,6 +90,14 @@ inline constexpr Transition transitions[] = {
     // read
     {State::hosted, Event::fault, State::faulting},
     {State::spilled, Event::fault, State::faulting},
+    // its inputs are on the device and held; budget reserved, mapped at the same address; one
+    // thread makes it again, without the lock
+    {State::dropped, Event::fault, State::remaking},
+    // its work is enqueued: other streams wait on the event
+    {State::remaking, Event::arrived, State::resident},
+    // that failed, or the driver refused: rolled back, the use is an error, and the next one tries
+    // again
+    {State::remaking, Event::unfault, State::dropped},
     // sums verified before a byte is handed over; streams wait on the event
     {State::faulting, Event::arrived, State::resident},
     // no room, or the driver refused: rolled back; or a part was prefetched
@@ -91,10 +106,12 @@ inline constexpr Transition transitions[] = {
     // are tried again for `firn_io_patience`; then the block goes back to where it was (unfault),
     // the use that waited is an error, and the next one tries again
     {State::faulting, Event::read_failed, State::lost},
+    {State::dropped, Event::read_failed, State::lost},
     // freed: free when what is in flight is over
     {State::hosted, Event::release, State::draining},
     {State::spilled, Event::release, State::draining},
     {State::faulting, Event::release, State::draining},
+    {State::dropped, Event::release, State::draining},
     // nothing of it is in flight any more
     {State::draining, Event::drained, State::free},
     // it has no copy any more
@@ -139,7 +156,9 @@ inline constexpr uint64_t outside = 1u << 16;    // allocated_outside(): any tou
 inline constexpr uint64_t told = 1u << 17;       // Told::always: proven once watching begins
 inline constexpr uint64_t aside = 1u << 18;      // small, in a segment that is leaving or away: its
                                                  // end takes the lock
-inline constexpr int holds_shift = 19;
+inline constexpr uint64_t recipes = 1u << 19;    // may have a recipe, or be read by one: a
+                                                 // write, or its end, takes the lock
+inline constexpr int holds_shift = 20;
 inline constexpr uint64_t hold_one = 1ull << holds_shift;
 
 /// Flags of the word, and nothing else: checked at compile time.

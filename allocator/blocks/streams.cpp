@@ -121,6 +121,11 @@ int Streams::reuse_ended() {
   return -1;
 }
 
+bool Streams::takes_work(unsigned index) const {
+  const Tracked& tracked = *tracked_[index];
+  return !tracked.context && !no_handle(tracked) && !captured(tracked.stream);
+}
+
 bool Streams::any_captured() const {
   for (unsigned i = 0; i < count(); ++i)
     if (!no_handle(*tracked_[i])) {

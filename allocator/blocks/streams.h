@@ -129,6 +129,9 @@ class Streams {
     return (bits ^ (bits >> 12) ^ (bits >> 24)) * 0x9E3779B97F4A7C15ull >> 51;  // 13 bits
   }
 
+  /// May the engine give it work now: is it of the engine's own context, with a handle that is
+  /// known to live, and not being captured?
+  bool takes_work(unsigned index) const FIRN_HELD;
   /// Is a stream that was seen being captured into a graph?
   bool any_captured() const FIRN_HELD;
 

@@ -44,6 +44,7 @@ FILES = {  # and the tests of each
     "allocator/blocks/streams.cpp": ["streams_test", "streams_refused_test", "engine_streams_test",
                                      "engine_stop_test"],
     "allocator/blocks/uses.cpp": ["uses_test", "engine_streams_test", "engine_test"],
+    "allocator/blocks/recipes.cpp": ["recipes_test"],
     "allocator/blocks/placed_blocks.cpp": ["placed_blocks_test", "engine_places_test",
                                            "engine_test"],
     "allocator/movement/host_copies.cpp": ["host_copies_test", "engine_write_test", "engine_test"],

@@ -35,6 +35,25 @@ TEST(BlockState, frames_are_unmapped_only_after_the_bytes_are_elsewhere) {
   EXPECT_EQ(next_state(State::spilling, Event::copied_out), static_cast<int>(State::hosted));
 }
 
+TEST(BlockState, a_block_without_a_copy_comes_back_by_its_recipe_alone) {
+  EXPECT_EQ(next_state(State::spilling, Event::drop), static_cast<int>(State::dropped));
+  for (int event = 0; event < event_count; ++event) {
+    const int from_dropped = next_state(State::dropped, static_cast<Event>(event));
+    EXPECT_TRUE(from_dropped < 0 || from_dropped == static_cast<int>(State::remaking) ||
+                from_dropped == static_cast<int>(State::draining) ||
+                from_dropped == static_cast<int>(State::lost))
+        << event_names[event];
+    for (int from = 0; from < state_count; ++from)
+      EXPECT_TRUE(next_state(static_cast<State>(from), static_cast<Event>(event)) !=
+                      static_cast<int>(State::dropped) ||
+                  from == static_cast<int>(State::spilling) ||
+                  from == static_cast<int>(State::remaking))
+          << state_names[from] << " " << event_names[event];
+  }
+  // Who is freed while a thread makes it again ends when that thread lets it go.
+  EXPECT_LT(next_state(State::remaking, Event::release), 0);
+}
+
 TEST(BlockState, every_transition_is_in_the_table_once) {
   int entries = 0;
   for (int from = 0; from < state_count; ++from)

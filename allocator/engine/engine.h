@@ -28,6 +28,7 @@ namespace firn {
 
 struct Block;
 struct HostRoom;   // allocator/memory/host_tier.h
+class Remaker;    // include/firn/remaker.h
 class SlowWorks;  // include/firn/slow_work.h
 namespace record {
 class Recorder;  // allocator/record/recorder.h
@@ -137,6 +138,10 @@ struct EngineStats {
   uint64_t verified_bytes = 0;        // compared with their copies as they left
   uint64_t unseen_writes = 0;         // of these, stretches that differed: a write was not reported
   uint64_t clean_dropped_bytes = 0;   // left without a copy: a valid one was elsewhere
+  // Recipes: those that stand; bytes that left without a copy, to be made again; blocks that were
+  // made again, their bytes, and the device's time for it as the recipes have it.
+  uint64_t recipes = 0, dropped_bytes = 0;
+  uint64_t remakes = 0, remade_bytes = 0, remade_ns = 0;
   uint64_t stall_ns = 0;  // application threads waited for room or for a fault, until now
   uint64_t stalls = 0;    // number of waits that are over
   // The engine's time, in events of large blocks: touches; once watched, allocations and frees too
@@ -177,6 +182,14 @@ struct EngineStats {
   std::vector<PinnedBytes> pinned;
   std::vector<std::string> trouble;   // full disk, refused registration, ... in words
   std::vector<std::string> notices;   // fault storms, thrash, as they were said
+};
+
+/// How a block's bytes can be made again.
+struct RecipeOf {
+  uint64_t id = 0;                          // the front end's name for it (Remaker::remake())
+  std::span<const void* const> inputs;      // in the blocks that it reads
+  uint64_t device_ns = 0;                   // how long the device takes
+  bool chosen = false;                      // choose_remake()
 };
 
 /// One thread's waits in an operator, as its front end reports them afterwards.
@@ -336,8 +349,27 @@ class Engine {
   /// Kernels of `device` may use this device's memory directly: all that is mapped, now and later,
   /// is open to it.
   virtual Result<void> allow_peer(int device) = 0;
+  /// Brings back ahead of need what has a copy; what is to be made again is made at its use.
   virtual Result<void> prefetch(const void* pointer, size_t bytes, CUstream stream) = 0;
   virtual Result<void> cold(const void* pointer, size_t bytes) = 0;
+
+  /// Makes blocks again from here on; it outlives the engine. Null: nobody does, and no recipe may
+  /// stand.
+  virtual void remake_with(Remaker* remaker) = 0;
+  /// The operator that has just written all of the block around `pointer`, and which holds it and
+  /// what it read, can be run again; an earlier recipe of the block ends. It has written nothing
+  /// that it read, and nobody holds an input to write it. The recipe stands until the block or an
+  /// input is written or freed. While it is the block's only way back, who writes an input makes
+  /// the block again first, on its own stream, and an input that is freed is kept.
+  /// Errors, with nothing changed: invalid_argument (no remaker; a block that never leaves, or
+  /// whose uses are not all seen, or that others are made from already; an input that is not a
+  /// block of this engine's whose uses are all seen, or is the block itself).
+  virtual Result<void> give_recipe(const void* pointer, const RecipeOf& recipe) = 0;
+  /// Is the block around `pointer` to leave without a copy, if there is none of all of it, and to
+  /// be made again at its next use? False: no recipe stands.
+  virtual bool choose_remake(const void* pointer, bool chosen) = 0;
+  /// The ids of recipes that ended since the last call: they are not made again any more.
+  virtual std::vector<uint64_t> take_ended_recipes() = 0;
 
   /// Reaps completions, advances blocks, keeps a little memory free ahead of need. True when it
   /// changed anything. Called by the service thread, and by waiting application threads.

@@ -18,6 +18,7 @@
 #include "allocator/blocks/candidates.h"
 #include "allocator/blocks/placed_blocks.h"
 #include "allocator/blocks/ready_blocks.h"
+#include "allocator/blocks/recipes.h"
 #include "allocator/blocks/small_blocks.h"
 #include "allocator/blocks/uses.h"
 #include "allocator/engine/engine.h"
@@ -117,6 +118,10 @@ class EngineImpl final : public Engine,
   Result<void> allow_peer(int device) override FIRN_NOT_HELD;
   Result<void> prefetch(const void* pointer, size_t bytes, CUstream stream) override FIRN_NOT_HELD;
   Result<void> cold(const void* pointer, size_t bytes) override FIRN_NOT_HELD;
+  void remake_with(Remaker* remaker) override;
+  Result<void> give_recipe(const void* pointer, const RecipeOf& recipe) override FIRN_NOT_HELD;
+  bool choose_remake(const void* pointer, bool chosen) override FIRN_NOT_HELD;
+  std::vector<uint64_t> take_ended_recipes() override FIRN_NOT_HELD;
   bool pump() override FIRN_NOT_HELD;
   bool ponder() override FIRN_NOT_HELD;
   bool prepare_host() override FIRN_NOT_HELD;
@@ -228,6 +233,8 @@ class EngineImpl final : public Engine,
   void finish_free(Block& block) FIRN_HELD;
   void settle_later(Block& block) FIRN_NOT_HELD;
   void settle_freed() FIRN_HELD;
+  void end_recipe(Block& block) FIRN_HELD;
+  bool keep_for_readers(Block& block) FIRN_HELD;
   void make_ready(Block& block, unsigned cell) FIRN_NOT_HELD;
   void route_freed(Block& block) FIRN_HELD;
   void look_at_deferred() FIRN_NOT_HELD;
@@ -284,8 +291,15 @@ class EngineImpl final : public Engine,
   template <class Mark>
   Result<void> pin_with(Block& block, Mark&& mark) FIRN_NOT_HELD;
   static bool proves(Seen seen, uint64_t w);  // of a block with this word
-  Result<Hold> touch_slow(Block& block, CUstream stream, Access access, Seen seen, bool anyway)
-      FIRN_NOT_HELD;
+  /// For whom a block is touched.
+  enum class For : uint8_t {
+    program,
+    program_anyway,  // touch_anyway()
+    recipe,          // read to make another again, or made again: also when it was freed
+    recipe_anyway,
+  };
+  Result<Hold> touch_slow(Block& block, uint64_t address, CUstream stream, Access access, Seen seen,
+                          For whom) FIRN_NOT_HELD;
   Error unreadable(const Block& block, std::optional<uint64_t> stall_begin) FIRN_HELD;
   int index_of(CUstream stream) FIRN_NOT_HELD;                 // hot.h, as the next three
   void set_use(Block& block, Use use) FIRN_NOT_HELD;
@@ -295,6 +309,10 @@ class EngineImpl final : public Engine,
   void wait_for_stream(CUstream stream) FIRN_NOT_HELD;
   void change_use(Block& block, Use use) FIRN_NOT_HELD;
   void last_hold_dropped(Block& block, uint64_t word_before) FIRN_NOT_HELD;
+  void drop_last_hold(Block& block, uint64_t word_before) FIRN_HELD;
+  bool recipe_in_way(const Block& named) const FIRN_HELD;
+  Result<bool> written(Lock& lock, Block& block, uint64_t address, CUstream stream, int index,
+                       bool anyway) FIRN_HELD;
   static int& shared_cell_holds(int device);
 
   // control.cpp
@@ -409,6 +427,14 @@ class EngineImpl final : public Engine,
   uint64_t granules_for(const Block& block, uint64_t pages) const FIRN_HELD;
   Result<void> map_host_fault(Lock& lock, Block& block, const Error& no_room) FIRN_HELD;
   void count_zero_copy(uint64_t bytes, const Error& no_room) FIRN_HELD;
+  Result<void> make_again(Lock& lock, Block& block, CUstream stream, unsigned index, bool anyway)
+      FIRN_HELD;
+  Result<void> remake(Lock& lock, Block& block, CUstream stream, unsigned index) FIRN_HELD;
+  void undo_remake(Lock& lock, Block& block) FIRN_HELD;
+  Result<void> bring_back_reader(Lock& lock, Block& reader, CUstream stream, bool anyway)
+      FIRN_HELD;
+  void hold_as_it_is(Block& block) FIRN_HELD;
+  void drop_hold_held(Block& block) FIRN_HELD;
 
   const EngineOptions options_;
   const uint32_t span_granules_;
@@ -433,6 +459,8 @@ class EngineImpl final : public Engine,
   std::vector<std::unique_ptr<ReadyBlocks>> ready_owner_ FIRN_GUARDED;
   SmallBlocks small_blocks_;
   PlacedBlocks placed_{table_, streams_, uses_};
+  Recipes recipes_ FIRN_GUARDED;
+  std::atomic<Remaker*> remaker_{nullptr};
   // By base; of blocks in planned places, by address.
   std::unordered_map<uint64_t, std::shared_ptr<const ExportedMemory>> exported_ FIRN_GUARDED;
   AgeOrder ages_ FIRN_GUARDED;   // of evict(), from call to call

@@ -1,8 +1,15 @@
 // The way in, until its bytes begin to come (movement/arrive.cpp): room is made, and the same
-// address is mapped again, on demand or ahead. And the end of a block that was freed on that way.
+// address is mapped again, on demand or ahead. The whole way of a block that is made again, which
+// has no copy. And the end of a block that was freed on that way.
+#include <algorithm>
 #include <utility>
 
+#include <fmt/format.h>
+
 #include "allocator/engine/hot.h"
+#include "firn/canary.h"
+#include "firn/check.h"
+#include "firn/remaker.h"
 
 namespace firn {
 
@@ -36,7 +43,9 @@ Result<void> EngineImpl::begin_fault(Lock& lock, Block& block, bool anyway) {
     if (block.generation != generation || block.coming > 0 || block.going > 0) return {};
     if (block.state() == State::spilling) movement_.keep(block);
     State state = block.state();
-    if (state != State::hosted && state != State::spilled && state != State::faulting) return {};
+    if (state != State::hosted && state != State::spilled && state != State::faulting &&
+        state != State::dropped)
+      return {};
     const uint64_t missing = block.pages - block.mapped;
     if (missing == 0) return {};
     if (room && room->granules() < granules_for(block, missing)) continue;
@@ -99,6 +108,175 @@ void EngineImpl::count_zero_copy(uint64_t bytes, const Error& no_room) {
   if (counted_.zero_copy_touches++ == 0 && !options_.no_bytes)  // (firn simulate reports the sum.)
     trouble("the tensors of one operator exceed the budget: the GPU used some of them in host "
             "memory, slowly; " + no_room.text);
+}
+
+/// A hold that lets nobody end the block, whatever its state.
+void EngineImpl::hold_as_it_is(Block& block) {
+  uint64_t w = block.word.load();
+  while (!block.word.try_hold(w)) {
+  }
+  ++thread_holds();
+}
+
+void EngineImpl::drop_hold_held(Block& block) {
+  --thread_holds();
+  const uint64_t w = block.word.drop_hold();
+  if ((w & (word::freed | word::zero_copy)) && word::holds(w) == 1) drop_last_hold(block, w);
+}
+
+/// Makes a dropped block again, for a use on the stream; or waits a little where another thread
+/// does. First its inputs come, which may be dropped themselves, and then the block has frames: a
+/// long row of them needs room for two at a time. It releases the lock: the caller looks again when
+/// this returns.
+Result<void> EngineImpl::make_again(Lock& lock, Block& block, CUstream stream, unsigned index,
+                                    bool anyway) {
+  const Recipe* recipe = recipes_.of(block);
+  FIRN_CHECK(recipe, "block %llx (%s) has no way back", (unsigned long long)block.address,
+             state_names[static_cast<int>(block.state())]);
+  if (block.state() == State::remaking && !FIRN_CANARY(43)) {
+    // (Its maker may wait for the room that this thread holds.)
+    const int mine = thread_holds();
+    waiting_holds_ += mine;
+    pump_locked();
+    wait(lock, poll_ns);
+    waiting_holds_ -= mine;
+    return {};
+  }
+  // Firn's own stream where the program's takes no work: every other stream waits for it.
+  const bool own = !streams_.takes_work(index);
+  const unsigned on = own ? transfers_.in() : index;
+  const CUstream on_stream = own ? transfers_.in_stream() : stream;
+  std::vector<Block*> inputs = recipe->inputs;
+  // (Those that need others before those that only stay.)
+  std::stable_partition(inputs.begin(), inputs.end(),
+                        [](const Block* input) { return Recipes::away(*input); });
+  hold_as_it_is(block);  // while it is held and away, its recipe stands
+  std::vector<Block*> held;
+  Result<void> made;
+  for (Block* input : inputs) {
+    if (block.state() != State::dropped && !FIRN_CANARY(43)) break;  // another thread was quicker
+    Block* moved = moved_with(input);
+    Result<Hold> hold = Hold{};
+    hold_as_it_is(*moved);
+    {
+      const UnlockedEngine unlocked(lock);
+      hold = touch_slow(*moved, input->address, on_stream, Access::read, Seen::always,
+                        anyway ? For::recipe_anyway : For::recipe);
+    }
+    const bool lost = moved->state() == State::lost && block.state() == State::dropped;
+    drop_hold_held(*moved);
+    if (!hold) {
+      made = make_error(hold.error().code, hold.error().detail,
+                        fmt::format("block {:#x} ({} bytes) cannot be made again: {}",
+                                    block.address, size_t{block.requested}, hold.error().text));
+      if (lost) {
+        movement_.lose_with_input(block, made.error());
+        end_recipe(block);
+      }
+      break;
+    }
+    FIRN_CHECK(hold->block == moved, "block %llx: its input has ended",
+               (unsigned long long)block.address);
+    held.push_back(moved);
+  }
+  if (made && (block.state() == State::dropped || FIRN_CANARY(43))) {
+    made = begin_fault(lock, block, anyway);
+    // (The thread that maps it comes here with the lock still held.)
+    Recipe* standing = recipes_.of(block);
+    if (made && block.state() == State::remaking &&
+        (standing->maker == std::thread::id() || FIRN_CANARY(43))) {
+      standing->maker = std::this_thread::get_id();
+      made = remake(lock, block, on_stream, on);
+      recipes_.of(block)->maker = {};
+      for (Block* input : inputs) {
+        const Use read = streams_.now(on);
+        uses_.add(*moved_with(input), read);
+        std::erase_if(input->remake_reads, [&](Use use) FIRN_HELD {
+          return use.stream() == on || streams_.over(use);
+        });
+        input->remake_reads.push_back(read);
+      }
+    }
+  }
+  // (Where another thread makes it, or has, this one's troubles do not matter.)
+  if (!made && block.state() != State::dropped && !health_.dead()) made = {};
+  for (Block* input : held) drop_hold_held(*input);
+  drop_hold_held(block);
+  return made;
+}
+
+/// The frames are there, and the inputs held: its work is enqueued. Without the lock meanwhile.
+Result<void> EngineImpl::remake(Lock& lock, Block& block, CUstream stream, unsigned index) {
+  const Recipe recipe = *recipes_.of(block);
+  trace("remake", block);
+  Result<void> made;
+  {
+    const UnlockedEngine unlocked(lock);
+    none_held("Remaker::remake");
+    if (options_.poison)
+      (void)driver_.memset_d8_async(block.address, 0xFF, block.requested, stream);
+    Remaker* remaker = remaker_.load(std::memory_order_acquire);
+    if (!remaker)
+      made = make_error(Code::lost, 0, "there is no remaker any more");
+    else
+      made = remaker->remake(recipe.id, reinterpret_cast<void*>(block.address), block.requested,
+                             stream);
+  }
+  if (health_.dead()) return health_.error();
+  if (!made) {
+    uses_.add(block, streams_.now(index));
+    undo_remake(lock, block);
+    return make_error(made.error().code, made.error().detail,
+                      fmt::format("block {:#x} ({} bytes) could not be made again (recipe {}): {}; "
+                                  "the next use tries again",
+                                  block.address, size_t{block.requested}, recipe.id,
+                                  made.error().text));
+  }
+  block.arrival = streams_.now(index);
+  if (!FIRN_CANARY(46)) block.word.set(word::unsettled);
+  make_young(block);
+  transit(block, Event::arrived);
+  trace("remade", block);
+  ++counted_.remakes;
+  counted_.remade_bytes += block.requested;
+  counted_.remade_ns += recipe.device_ns;
+  clock_.notify();
+  return {};
+}
+
+/// Back to where it was, once work that was enqueued for it is over.
+void EngineImpl::undo_remake(Lock& lock, Block& block) {
+  while (!health_.dead() && !uses_.over(block)) {
+    (void)uses_.close(block);
+    pump_locked();
+    if (!uses_.over(block)) wait(lock, poll_ns);
+  }
+  if (health_.dead()) return;
+  unmap_spans(block);
+  transit(block, Event::unfault);
+  trace("dropped", block);
+  clock_.notify();
+}
+
+/// An input of a block that is away is about to be written: the block comes first, and its recipe
+/// ends. Releases the lock.
+Result<void> EngineImpl::bring_back_reader(Lock& lock, Block& reader, CUstream stream,
+                                           bool anyway) {
+  hold_as_it_is(reader);
+  Result<Hold> hold = Hold{};
+  {
+    const UnlockedEngine unlocked(lock);
+    hold = touch_slow(reader, reader.address, stream, Access::read, Seen::always,
+                      anyway ? For::recipe_anyway : For::recipe);
+  }
+  if (hold && hold->block) {
+    end_recipe(reader);  // it is held: no one drops it before that
+    drop_hold_held(reader);
+  }
+  const bool lost = reader.state() == State::lost;
+  drop_hold_held(reader);
+  if (!hold && !lost) return hold.error();
+  return {};
 }
 
 /// A block freed while its reads were in flight: no thread waits for it, but its frames are mapped

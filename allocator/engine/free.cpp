@@ -1,11 +1,13 @@
 // Freeing: to the stream's ready blocks, without a lock where nothing is left to do; else once
 // holds, copies and other streams' uses are over. And the end of a block's descriptor.
 #include <algorithm>
+#include <utility>
 
 #include <fmt/format.h>
 
 #include "allocator/engine/hot.h"
 #include "allocator/record/recorder.h"
+#include "firn/canary.h"
 #include "firn/check.h"
 
 namespace firn {
@@ -30,7 +32,7 @@ Result<void> EngineImpl::free(void* pointer) {
   if (!last || last.stream() == block->stream) {
     constexpr uint64_t slow = word::pinned | word::copies | word::unsettled | word::freed |
                               word::recorded | word::many_uses | word::zero_copy | word::segment |
-                              word::aside;
+                              word::aside | word::recipes;
     while (word::state(w) == State::resident && !(w & slow) && word::holds(w) == 0) {
       if (!block->word.try_free(w)) continue;
       const unsigned cell = thread_cell();
@@ -99,12 +101,39 @@ void EngineImpl::settle_freed() {
     freed.swap(freed_);
   }
   for (Block* block : freed) finish_free(*block);
+  for (Block* block : std::exchange(unkept_, {}))
+    if (block->kept && word::holds(block->word.load()) == 0) finish_free(*block);
+}
+
+/// The block's recipe ends, if it has one: the block ends, or is on the device. Inputs that were
+/// freed and kept end with the next pump: there may be a long row of them.
+void EngineImpl::end_recipe(Block& block) {
+  if (block.dropping) movement_.keep(block);
+  block.by_recipe = false;
+  for (Block* input : recipes_.remove(block)) {
+    if (!input->kept) continue;
+    unkept_.push_back(input);
+    busy_.store(true, std::memory_order_relaxed);
+  }
+}
+
+/// Of a block that is about to end: recipes that read it end, but those of blocks that are away.
+/// True: there are such, and the block stays as it is, with its own recipe. Else that ends, too.
+bool EngineImpl::keep_for_readers(Block& block) {
+  const auto readers = recipes_.readers(block);
+  for (Block* reader : std::vector<Block*>(readers.begin(), readers.end()))
+    if (!Recipes::away(*reader)) end_recipe(*reader);
+  block.kept = !recipes_.readers(block).empty();
+  if (!block.kept) end_recipe(block);
+  return block.kept;
 }
 
 /// Under the lock, with word::freed set and no hold on the block.
 void EngineImpl::finish_free(Block& block) {
   if (health_.without_memory()) return;  // its copies may have no owner, or another one
   uint64_t w = block.word.load();
+  if ((w & word::recipes) && !FIRN_CANARY(42) && keep_for_readers(block)) return;
+  w = block.word.load();
   State state = word::state(w);
   block.pin_reason = nullptr;
   block.pin_count = 0;
@@ -140,6 +169,11 @@ void EngineImpl::finish_free(Block& block) {
   Use last{block.use.load(std::memory_order_relaxed)};
   if (last && last.stream() != block.stream) uses_.add(block, last);
   bool recorded = w & word::recorded;
+  for (const Use read : std::exchange(block.remake_reads, {})) {
+    if (read.stream() == block.stream || streams_.over(read)) continue;
+    uses_.add(block, read);
+    recorded = true;
+  }
   transit(block, Event::release, life_flags);
   ++block.generation;
   // Behind all streams, its own too. (A segment's fence is of a block in it, and older.)
@@ -304,6 +338,7 @@ void EngineImpl::drop_descriptor(Block& block) {
   block.spans.clear();
   block.more_uses.clear();
   block.recorded_streams.clear();
+  block.remake_reads.clear();
   block.arrival = {};
   block.failing = Block::Failing::nothing;
   block.unreadable = false;

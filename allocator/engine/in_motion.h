@@ -48,6 +48,7 @@ struct InMotion {
   Use fence_ FIRN_GUARDED;                     // behind the work of free_behind()'s stream
   uint64_t fence_given_ FIRN_GUARDED = 0;      // its argument at that time
   std::vector<Block*> draining_ FIRN_GUARDED;  // freed while bytes of theirs came, or were away
+  std::vector<Block*> unkept_ FIRN_GUARDED;    // freed, and maybe not needed for a recipe any more
   // Segments to be taken back, and their lives.
   std::vector<std::pair<Block*, uint32_t>> aside_ FIRN_GUARDED;
   std::deque<std::pair<PieceRef, unsigned>> prefetches_ FIRN_GUARDED;  // (block, stream)

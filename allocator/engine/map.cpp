@@ -26,14 +26,18 @@ Result<void> EngineImpl::carry_out(Lock& lock, Mapping& mapping) {
     if (block.generation != mapping.generation) return false;
     if (block.state() == State::spilling) movement_.keep(block);
     const State state = block.state();
-    return state == State::hosted || state == State::spilled || state == State::faulting;
+    return state == State::hosted || state == State::spilled || state == State::faulting ||
+           state == State::dropped;
   };
   Result<void> mapped;
   if (wanted()) {
     mapped = mapper_.map_apart(lock, mapping);
     if (mapped && wanted()) {
       Mapper::install(mapping);
-      movement_.arrive(block, mapping.prefetched);
+      if (block.state() == State::dropped)
+        transit(block, Event::fault);  // (By the thread that goes on in make_again().)
+      else
+        movement_.arrive(block, mapping.prefetched);
     } else if (mapped) {
       mapper_.undo(mapping);
     }

@@ -139,6 +139,7 @@ bool EngineImpl::clean_ahead() {
     pages += block->pages;
     bool clean = !block->pieces.empty();
     for (const Piece& piece : block->pieces) clean &= piece.elsewhere();
+    clean |= Movement::drops(*block);
     if (clean || !uses_.over(*block)) continue;
     any |= movement_.start_spill(*block, false);
     if (host_.used() > host_.budget() * 3 / 4) break;

@@ -52,7 +52,8 @@ Result<Hold> EngineImpl::touch_small(uint32_t number, uint64_t address, CUstream
   Block* whole = whole_at(number, address, seen);
   if (!whole) return Hold{};
   const uint64_t blocked =
-      word::unsettled | word::freed | (access == Access::write ? word::copies : 0);
+      word::unsettled | word::freed |
+      (access == Access::write ? word::copies | word::recipes : 0);
   uint64_t w = whole->word.load();
   while (word::state(w) == State::resident && !(w & blocked)) {
     if (!whole->word.try_hold(w)) continue;
@@ -61,7 +62,7 @@ Result<Hold> EngineImpl::touch_small(uint32_t number, uint64_t address, CUstream
     if (traced_) trace("touch", *whole, access == Access::write ? "write" : "read");
     return Hold{whole};
   }
-  return touch_slow(*whole, stream, access, seen, false);
+  return touch_slow(*whole, address, stream, access, seen, For::program);
 }
 
 /// The block that moves in place of this one: its segment's, if its uses are seen as that one's.

@@ -19,6 +19,7 @@ namespace {
 void add(EngineStats& s, const Moved& moved, const Failed& failed) {
   s.spilled_bytes = moved.spilled_bytes;
   s.clean_dropped_bytes = moved.clean_dropped_bytes;
+  s.dropped_bytes = moved.dropped_bytes;
   s.faults = moved.faults;
   s.faulted_bytes = moved.faulted_bytes;
   s.prefetched_bytes = moved.prefetched_bytes;
@@ -74,6 +75,7 @@ EngineStats EngineImpl::stats() const {
   s.maps_with_places = planner_.maps_with_places();
   s.waste_without_places = planner_.waste_without_places();
   s.waste_with_places = planner_.waste_with_places();
+  s.recipes = recipes_.size();
   s.gap_bytes = frames_.shared().free_pages() * page_bytes;
   s.host_used_bytes = host_.used();
   s.in_flight_bytes = transfers_.in_flight_bytes();
@@ -232,6 +234,11 @@ void EngineImpl::check() const {
                "block %llx (%s): %llu pages, %llu of them on the device", address,
                state_names[static_cast<int>(state)], (unsigned long long)mapped,
                (unsigned long long)device);
+    if (Recipes::away(block))
+      FIRN_CHECK(recipes_.of(block) && !(w & word::copies), "block %llx: no way back", address);
+    FIRN_CHECK(!block.by_recipe || recipes_.of(block), "block %llx: chosen without a recipe",
+               address);
+    FIRN_CHECK(!block.kept || (w & word::freed), "block %llx is kept, and not freed", address);
     bool whole = state == State::ready || state == State::resident;
     FIRN_CHECK(!whole || mapped == block.pages, "block %llx (%s): %llu pages of %u", address,
                state_names[static_cast<int>(state)], (unsigned long long)mapped, block.pages);
@@ -249,6 +256,7 @@ void EngineImpl::check() const {
         FIRN_CHECK(w & word::copies, "block %llx: copies without the flag", address);
     }
   }
+  recipes_.check();
   for (uint32_t i = 0; i < small_blocks_.segments(); ++i)
     count.add(small_blocks_.segment(i).frames);
   const uint64_t shared_pages = count.shared_pages;

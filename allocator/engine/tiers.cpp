@@ -6,9 +6,11 @@
 
 namespace firn {
 
-/// Pages at the block's tail that are mapped and valid elsewhere: they leave without I/O.
+/// Pages at the block's tail that are mapped and leave without I/O: they are valid elsewhere, or
+/// its recipe makes them again.
 uint64_t EngineImpl::clean_pages(Block& block) const {
   uint64_t pages = 0;
+  if (Movement::drops(block)) return block.mapped;
   if (block.pieces.empty()) return 0;
   for (size_t i = block.spans.size(); i-- > 0;) {
     if (!block.spans[i].mapped()) continue;

@@ -20,7 +20,7 @@ Result<Hold> EngineImpl::touch(const void* pointer, CUstream stream, Access acce
   if (!found) return Hold{};
   Block& block = *found;
   uint64_t blocked = word::unsettled | word::freed;
-  if (access == Access::write) blocked |= word::copies;
+  if (access == Access::write) blocked |= word::copies | word::recipes;
   uint64_t w = block.word.load();
   while (word::state(w) == State::resident && !(w & blocked)) {
     if (!block.word.try_hold(w, proves(seen, w))) continue;
@@ -31,7 +31,7 @@ Result<Hold> EngineImpl::touch(const void* pointer, CUstream stream, Access acce
     if (traced_) trace("touch", block, access == Access::write ? "write" : "read");
     return Hold{&block};
   }
-  return touch_slow(block, stream, access, seen, false);
+  return touch_slow(block, address, stream, access, seen, For::program);
 }
 
 Result<Hold> EngineImpl::touch_anyway(const void* pointer, CUstream stream, Access access,
@@ -41,11 +41,16 @@ Result<Hold> EngineImpl::touch_anyway(const void* pointer, CUstream stream, Acce
     block = whole_at(arena_->at(block->address), reinterpret_cast<uint64_t>(pointer), seen);
   if (!block) return Hold{};
   (void)frames_.host_granted();  // before the lock: the first time it takes a while
-  return touch_slow(*block, stream, access, seen, true);
+  return touch_slow(*block, reinterpret_cast<uint64_t>(pointer), stream, access, seen,
+                    For::program_anyway);
 }
 
-Result<Hold> EngineImpl::touch_slow(Block& block, CUstream stream, Access access, Seen seen,
-                                    bool anyway) {
+/// `address`: in the block; of a segment, in the small block that is meant.
+Result<Hold> EngineImpl::touch_slow(Block& block, uint64_t address, CUstream stream, Access access,
+                                    Seen seen, For whom) {
+  const bool anyway = whom == For::program_anyway || whom == For::recipe_anyway;
+  const uint64_t ended =
+      whom == For::recipe || whom == For::recipe_anyway ? uint64_t{0} : word::freed;
   Entered context(*this);
   if (Result<void> usable = can_use(context); !usable) return usable.error();
   Lock lock(mutex_);
@@ -66,7 +71,7 @@ Result<Hold> EngineImpl::touch_slow(Block& block, CUstream stream, Access access
                                     block.fault_error.text));
     if (block.read_refusals != refusals) return unreadable(block, stall_begin);
     uint64_t w = block.word.load();
-    if (w & word::freed) break;
+    if (w & ended) break;
     switch (word::state(w)) {
       case State::resident: {
         if (w & word::many_uses) (void)uses_.over(block);  // forgets those that are over
@@ -85,12 +90,20 @@ Result<Hold> EngineImpl::touch_slow(Block& block, CUstream stream, Access access
             if (options_.baseline && learner_) learner_->clock().waits_for(block.arrival);
           }
         }
+        if (access == Access::write && (w & word::recipes)) {
+          const Result<bool> alone = written(lock, block, address, stream, index, anyway);
+          if (!alone) {
+            if (stall_begin) count_stall(*stall_begin, &block);
+            return alone.error();
+          }
+          if (!*alone) break;
+        }
         if (access == Access::write && (w & word::copies)) {
           if (options_.guard && !movement_.open_guarded(block)) return health_.error();
           movement_.drop_copies(block);
         }
         w = block.word.load();
-        while (word::state(w) == State::resident && !(w & word::freed)) {
+        while (word::state(w) == State::resident && !(w & ended)) {
           if (!block.word.try_hold(w, proves(seen, w))) continue;
           const auto kind =
               access == Access::write ? EventKind::touch_write : EventKind::touch_read;
@@ -127,6 +140,23 @@ Result<Hold> EngineImpl::touch_slow(Block& block, CUstream stream, Access access
         if (!movement_.carry_out_sums(lock) && block.state() == State::faulting)
           wait(lock, poll_ns);
         break;
+      case State::dropped:
+      case State::remaking:
+        if (Recipe* recipe = recipes_.of(block);
+            recipe && recipe->maker == std::this_thread::get_id())
+          return Hold{};  // by the remaker itself: it has the block
+        if (!stall_begin) {
+          stall_begin = clock_.now_ns();
+          begin_stall();
+          open.begin(*stall_begin);
+        }
+        if (Result<void> made =
+                make_again(lock, block, stream, static_cast<unsigned>(index), anyway);
+            !made) {
+          count_stall(*stall_begin, &block);
+          return made.error();
+        }
+        break;
       case State::lost:
         return make_error(Code::lost, 0,
                           fmt::format("block {:#x} ({} bytes) is lost: {}", block.address,
@@ -136,6 +166,53 @@ Result<Hold> EngineImpl::touch_slow(Block& block, CUstream stream, Access access
     }
   }
   return Hold{};
+}
+
+/// Is the block on any way from or to another by a recipe, or was it read for one?
+bool EngineImpl::recipe_in_way(const Block& named) const {
+  return (named.word.load() & word::recipes) != 0;
+}
+
+/// The block, which is on the device, is about to be written on the stream: recipes that it is part
+/// of end, and the stream waits for reads that the program does not know of. False: the lock was
+/// released meanwhile, and the caller looks again.
+Result<bool> EngineImpl::written(Lock& lock, Block& block, uint64_t address, CUstream stream,
+                                 int index, bool anyway) {
+  if (FIRN_CANARY(41)) return true;
+  Block* named = block.segment != 0 ? block_at(address) : &block;
+  if (!named) return true;  // freed under our hands
+  if (named != &block && !recipe_in_way(*named)) {  // another of its segment is meant
+    bool any = false;
+    SmallBlocks::each(segment_of(block), table_, [&](const Block& small) FIRN_HELD {
+      any |= recipe_in_way(small);
+      return true;
+    });
+    if (!any) block.word.clear(word::recipes);
+    return true;
+  }
+  if (Block* reader = recipes_.reader_away(*named)) {
+    if (recipes_.of(*reader)->maker == std::this_thread::get_id())
+      return make_error(Code::invalid_argument, 0,
+                        fmt::format("block {:#x} is written by the recipe that reads it",
+                                    named->address));
+    Result<void> back = bring_back_reader(lock, *reader, stream, anyway);
+    if (!back) return back.error();
+    return false;
+  }
+  for (const Use read : named->remake_reads) {
+    if (FIRN_CANARY(44)) continue;
+    Result<void> ordered = streams_.order(static_cast<unsigned>(index), read);
+    if (ordered) continue;
+    if (ordered.error().code != Code::busy) return ordered.error();
+    await(lock, read);
+    return false;
+  }
+  std::erase_if(named->remake_reads, [this](Use read) FIRN_HELD { return streams_.over(read); });
+  const auto readers = recipes_.readers(*named);
+  for (Block* reader : std::vector<Block*>(readers.begin(), readers.end())) end_recipe(*reader);
+  end_recipe(*named);
+  if (named->remake_reads.empty()) named->word.clear(word::recipes);
+  return true;
 }
 
 /// The error for a thread that waited for a block whose bytes cannot be had now.
@@ -194,6 +271,11 @@ void EngineImpl::last_hold_dropped(Block& block, uint64_t word_before) {
     return;
   }
   Lock lock(mutex_);
+  drop_last_hold(block, word_before);
+}
+
+/// What waited for the last hold, with the lock.
+void EngineImpl::drop_last_hold(Block& block, uint64_t word_before) {
   if (word_before & word::freed)
     finish_free(block);
   else
@@ -229,8 +311,8 @@ void EngineImpl::allocated_outside(const void* pointer) {
 }
 
 /// For pin() and give_address(): makes the block resident, its bytes valid for every stream, its
-/// copies dropped. `mark` is called with the lock held. (A small block comes with its segment;
-/// before watching begins it is there anyway.)
+/// copies dropped, and reads over that the program does not know of. `mark` is called with the lock
+/// held. (A small block comes with its segment; before watching begins it is there anyway.)
 template <class Mark>
 Result<void> EngineImpl::pin_with(Block& block, Mark&& mark) {
   const auto* pointer = reinterpret_cast<const void*>(block.address);
@@ -242,12 +324,16 @@ Result<void> EngineImpl::pin_with(Block& block, Mark&& mark) {
     if (Result<void> usable = can_use(context); !usable) arrived = usable;
     Lock lock(mutex_);
     const Block* moved = hold->block;
-    while (arrived && moved && !streams_.over(moved->arrival)) {  // (Others go on meanwhile.)
-      if (health_.dead())
-        arrived = health_.error();
-      else
-        await(lock, moved->arrival);
-    }
+    const auto wait_for = [&](Use use) FIRN_HELD {  // (Others go on meanwhile.)
+      while (arrived && !streams_.over(use)) {
+        if (health_.dead())
+          arrived = health_.error();
+        else
+          await(lock, use);
+      }
+    };
+    while (arrived && moved && !streams_.over(moved->arrival)) wait_for(moved->arrival);
+    for (size_t i = 0; i < block.remake_reads.size(); ++i) wait_for(block.remake_reads[i]);
     if (arrived) mark();
   }
   release(*hold, nullptr);

@@ -16,7 +16,7 @@ constexpr size_t looked_back = 4;
 size_t EngineImpl::touch_many(std::span<const uint64_t> addresses, Access access, Hold* holds,
                               size_t& held, Seen seen) {
   uint64_t blocked = word::unsettled | word::freed;
-  if (access == Access::write) blocked |= word::copies;
+  if (access == Access::write) blocked |= word::copies | word::recipes;
   const auto kind = access == Access::write ? EventKind::touch_write : EventKind::touch_read;
   const size_t before = held;
   const bool noted = noting();

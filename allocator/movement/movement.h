@@ -2,6 +2,8 @@
 // comes, when, and which piece is written next is decided elsewhere (Owner tells); from then on a
 // block goes its way here, round by round, to the end of that way or back to where it was.
 //
+//   drop  (drop.cpp)     start_spill() of a block that can be made again and was chosen for it: it
+//                        is unmapped without a copy
 //   out   (spill.cpp)    start_spill(): pieces are copied to host memory; their spans are given up
 //                        once every piece has a copy and every use is over
 //   on    (write.cpp)    write_back(): copies in host memory are written to the store
@@ -11,7 +13,8 @@
 //   sums  (summing.cpp)  firn_verify: of copies in host memory, as they come and as they go
 //   net   (guard.cpp)    for tests: under uses of memory that nobody reported
 //
-// A piece's bytes are in at least one of {device, host memory, store} at every moment.
+// A piece's bytes are in at least one of {device, host memory, store} at every moment, but those of
+// a block that was dropped, whose recipe stands.
 //
 // Owns: the blocks under way (spilling, faulting), the copies in host memory, the sums and writes
 // that are due, and the counts of what moved. (Transfers owns copies and requests in flight,
@@ -45,6 +48,7 @@ namespace firn {
 /// Counts of bytes and blocks that have moved.
 struct Moved {
   uint64_t spilled_bytes = 0, clean_dropped_bytes = 0;  // left with a copy, and without one
+  uint64_t dropped_bytes = 0;                           // left without any: a recipe stands
   uint64_t faults = 0;
   uint64_t faulted_bytes = 0, prefetched_bytes = 0;     // came to the device
   uint64_t forwarded_bytes = 0;                         // of both, without a read
@@ -140,6 +144,10 @@ class Movement {
   void finish_spills() FIRN_HELD;
   /// The device's bytes are about to change, or are not wanted any more.
   void drop_copies(Block& block) FIRN_HELD;
+  /// An input of a block that was dropped is lost, and so is the block.
+  void lose_with_input(Block& block, const Error& error) FIRN_HELD;
+  /// Does it leave without a copy, to be made again?
+  static bool drops(const Block& block) FIRN_HELD;
 
   // In.
   /// Spans of a block that is away were mapped: its bytes begin to come. `prefetched`: ahead of
@@ -224,6 +232,10 @@ class Movement {
   Staging* staging_for(size_t bytes, uint64_t reserve) FIRN_HELD;
   void drop_piece(Piece& piece) FIRN_HELD;
   void came_out(const PieceRef& ref) FIRN_HELD;
+
+  // drop.cpp
+  bool start_drop(Block& block) FIRN_HELD;
+  bool finish_drop(Block& block) FIRN_HELD;
 
   // arrive.cpp
   void begin_arriving(Block& block, bool prefetched) FIRN_HELD;

@@ -1,6 +1,7 @@
 // The way out: device to host memory, frames unmapped (on to the store: write.cpp). The frames go
 // only after every piece has a valid copy elsewhere and every use of the block is over.
 #include <algorithm>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -45,6 +46,7 @@ bool Movement::start_spill(Block& block, bool leave, uint64_t pages) {
   // (A part mapped to host memory is not on the device.)
   if (leave && owner_.keeps_all() && !FIRN_CANARY(38) && !(w & word::zero_copy)) return false;
   if (leave && !block.leave && block.state() == State::spilling) keep(block);  // more than cleaning
+  if (drops(block)) return leave && start_drop(block);
   w = block.word.load();
   if (!AgeOrder::may_leave(block, w) || (block.segment != 0 && !(leave && owner_.put_aside(block))))
     return false;
@@ -145,6 +147,7 @@ void Movement::unmap_run(Block& block, size_t begin, size_t end) {
 /// Unmaps the spans that may go. spilling -> hosted once all that was to leave has left, or back to
 /// resident when the bytes were only to be made valid elsewhere.
 bool Movement::finish_spill(Block& block) {
+  if (block.dropping) return finish_drop(block);
   bool waiting = false;
   size_t begin = 0, end = 0;  // of spans side by side that may go
   const auto go = [&]() FIRN_HELD {
@@ -187,6 +190,7 @@ void Movement::keep(Block& block) {
   for (Span& span : block.spans) span.leaving = false;
   for (Piece& piece : block.pieces) piece.wanted_out = false;
   std::erase(spilling_, &block);
+  if (std::exchange(block.dropping, false)) block.word.clear(word::copies);
   if (block.mapped == block.pages) {
     transit(block, Event::keep);
     trace("kept", block);

@@ -5,8 +5,10 @@
 // Columns: time_ns,event,device,stream,block,bytes,detail; `detail` is quoted where it has to be.
 //   begin      the process: pid=N;at=UNIX SECONDS;policy=...;host=N;store=0|1;command=WORDS
 //   alloc free touch (detail: read | write)
-//   spill (detail: ahead: only to be valid elsewhere), kept: all of it is on the device after all,
-//   copied_out, written, fault, prefetch, arrived, unfault: as in block_state.h
+//   spill (detail: ahead: only to be valid elsewhere; by recipe: without a copy), kept: all of it
+//   is on the device after all, copied_out, written, fault, prefetch, arrived, unfault: as in
+//   block_state.h
+//   dropped    it left without a copy, or its recipe failed; remake, remade: it is made again
 //   made       a block was just allocated: `detail` is the operator that did so
 //   pin unpin  detail: the reason
 //   stall      a wait that ends now: `stream` its thread's number, `block` what it waited for (0:

@@ -111,15 +111,15 @@ void Lives::take_block(const Row& row, uint64_t at_ns) {
   } else if (event == "free") {
     end(device, open, at_ns);
     blocks.erase(found);
-  } else if (event == "spill") {
+  } else if (event == "spill" || event == "dropped") {
     move(device, open, Where::leaving, at_ns);
-  } else if (event == "kept" || event == "arrived") {
+  } else if (event == "kept" || event == "arrived" || event == "remade") {
     move(device, open, Where::device, at_ns);
   } else if (event == "copied_out" || event == "unfault") {
     move(device, open, Where::host, at_ns);
   } else if (event == "written") {
     move(device, open, Where::store, at_ns);
-  } else if (event == "fault") {
+  } else if (event == "fault" || event == "remake") {
     move(device, open, Where::faulting, at_ns);
   } else if (event == "prefetch") {
     move(device, open, Where::coming, at_ns);

@@ -20,6 +20,11 @@ nlohmann::ordered_json device_json(const EngineStats& s, const std::vector<std::
   d["prefetched_bytes"] = s.prefetched_bytes;
   d["forwarded_bytes"] = s.forwarded_bytes;
   d["clean_dropped_bytes"] = s.clean_dropped_bytes;
+  d["recipes"] = s.recipes;
+  d["dropped_bytes"] = s.dropped_bytes;
+  d["remakes"] = s.remakes;
+  d["remade_bytes"] = s.remade_bytes;
+  d["remade_s"] = static_cast<double>(s.remade_ns) / 1e9;
   d["verified_bytes"] = s.verified_bytes;
   d["summed_bytes"] = s.summed_bytes;
   d["host_corrupt"] = s.host_corrupt;

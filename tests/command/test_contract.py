@@ -12,7 +12,8 @@ from firn_command import ROOT, build_copies, clean_environment, find_binary
 
 GIB, MIB = 1 << 30, 1 << 20
 DEVICE = ["budget_bytes", "peak_device_bytes", "peak_allocated_bytes", "spilled_bytes",
-          "faulted_bytes", "prefetched_bytes", "forwarded_bytes", "clean_dropped_bytes", "stall_s",
+          "faulted_bytes", "prefetched_bytes", "forwarded_bytes", "clean_dropped_bytes",
+          "recipes", "dropped_bytes", "remakes", "remade_bytes", "remade_s", "stall_s",
           "touches", "lost_blocks", "pinned", "unseen"]
 
 

@@ -1,0 +1,602 @@
+// Blocks that are made again: each rule by itself. (All together, at random: tests/simulation.)
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "tests/allocator/capture.h"
+#include "tests/allocator/engine/refusing_store.h"
+#include "tests/allocator/engine/remaking_program.h"
+
+using namespace firn;
+using namespace firn::test;
+
+namespace {
+
+constexpr size_t MiB = 1u << 20;
+
+SimulationOptions budget_18mib() {
+  SimulationOptions o = small_budget();
+  o.span_bytes = 2 * MiB;
+  return o;
+}
+
+}  // namespace
+
+TEST(EngineRemake, a_block_is_dropped_without_a_copy_and_made_again_at_its_use) {
+  Simulation sim(budget_18mib());
+  RemakingProgram program(sim);
+  void* in = program.make(6 * MiB);
+  void* out = program.make(6 * MiB);
+  program.write(in, 1);
+  const uint64_t id = program.run(out, {in});
+  ASSERT_NE(id, 0u) << describe(program.refused.error());
+  const uint64_t spilled = program.engine().stats().spilled_bytes;
+  program.away(out);
+  EXPECT_EQ(program.state(in), "hosted");
+  EXPECT_EQ(program.engine().stats().spilled_bytes, spilled + 6 * MiB) << "of the input alone";
+  program.read(out);
+  EXPECT_EQ(program.state(out), "resident");
+  EXPECT_EQ(program.made, std::vector{id});
+  const EngineStats stats = program.engine().stats();
+  EXPECT_EQ(stats.recipes, 1u);
+  EXPECT_EQ(stats.dropped_bytes, 6 * MiB);
+  EXPECT_EQ(stats.remakes, 1u);
+  EXPECT_EQ(stats.remade_bytes, 6 * MiB);
+  EXPECT_EQ(stats.remade_ns, 1000u);
+  program.settle();
+}
+
+TEST(EngineRemake, what_is_not_chosen_moves) {
+  Simulation sim(budget_18mib());
+  RemakingProgram program(sim);
+  void* in = program.make(6 * MiB);
+  void* out = program.make(6 * MiB);
+  program.write(in, 1);
+  ASSERT_NE(program.run(out, {in}, nullptr, false), 0u);
+  program.away(out, "hosted");
+  program.read(out);
+  EXPECT_TRUE(program.made.empty());
+  // Chosen now, it still has a copy of all of it, and that is the better way back.
+  ASSERT_TRUE(program.engine().choose_remake(out, true));
+  program.away(out, "hosted");
+  program.read(out);
+  EXPECT_TRUE(program.made.empty());
+  program.settle();
+}
+
+TEST(EngineRemake, a_recipe_is_refused_where_it_could_not_be_kept) {
+  Simulation sim(budget_18mib());
+  Engine& engine = sim.engine(0);
+  void* alone = *engine.allocate(2 * MiB, nullptr);
+  EXPECT_FALSE(engine.give_recipe(alone, {1, {}, 0, true})) << "nobody makes blocks again";
+  RemakingProgram program(sim);
+  EXPECT_FALSE(engine.give_recipe(alone, {1, {}, 0, true})) << "no use of it was seen";
+  void* in = program.make(2 * MiB);
+  void* out = program.make(2 * MiB);
+  program.write(in, 1);
+  ASSERT_NE(program.run(out, {in}), 0u);
+  const auto refused = [&](void* block, const void* input) {
+    const void* const inputs[] = {input};
+    Result<void> given = engine.give_recipe(block, {9, inputs, 0, true});
+    EXPECT_FALSE(given);
+    if (given) return std::string();
+    EXPECT_EQ(given.error().code, Code::invalid_argument);
+    return given.error().text;
+  };
+  int foreign = 0;
+  EXPECT_NE(refused(out, &foreign).find("not a block of this engine"), std::string::npos);
+  EXPECT_NE(refused(out, alone).find("not all seen"), std::string::npos);
+  EXPECT_NE(refused(out, static_cast<char*>(out) + 1).find("what it writes"), std::string::npos);
+  EXPECT_NE(refused(in, out).find("made from it"), std::string::npos) << "a circle";
+  ASSERT_TRUE(engine.pin(alone, "in the test"));
+  EXPECT_NE(refused(out, alone).find("not all seen"), std::string::npos);
+  EXPECT_NE(refused(alone, in).find("not all seen"), std::string::npos);
+  EXPECT_FALSE(engine.choose_remake(in, true)) << "it has no recipe";
+  EXPECT_TRUE(engine.take_ended_recipes().empty());
+  program.away(out);
+  EXPECT_NE(refused(out, in).find("not on the device"), std::string::npos);
+  program.read(out);
+  program.settle();
+}
+
+TEST(EngineRemake, a_long_row_needs_room_for_two_at_a_time) {
+  Simulation sim(budget_18mib());
+  RemakingProgram program(sim);
+  std::vector<void*> row{program.make(6 * MiB)};
+  program.write(row[0], 1);
+  for (int i = 0; i < 12; ++i) {
+    row.push_back(program.make(6 * MiB));
+    ASSERT_NE(program.run(row.back(), {row[row.size() - 2]}), 0u);
+  }
+  program.away(row.back());
+  EXPECT_LE(program.engine().stats().spilled_bytes, 6 * MiB) << "the first alone has a copy";
+  program.read(row.back());
+  // From the first that is gone to the last, each once.
+  for (size_t i = 1; i < program.made.size(); ++i)
+    EXPECT_EQ(program.made[i], program.made[i - 1] + 1);
+  EXPECT_EQ(program.made.size(), 12u);
+  program.settle();
+}
+
+TEST(EngineRemake, a_write_of_an_input_makes_what_is_away_first) {
+  Simulation sim(budget_18mib());
+  RemakingProgram program(sim);
+  const CUstream side = sim.make_stream(0);
+  void* in = program.make(4 * MiB);
+  void* out = program.make(4 * MiB);
+  void* there = program.make(4 * MiB);
+  program.write(in, 1);
+  const uint64_t id = program.run(out, {in});
+  program.away(out);
+  const uint64_t other = program.run(there, {in});
+  program.write(in, 2, side);
+  EXPECT_EQ(program.made, std::vector{id}) << "what is on the device is not made again";
+  EXPECT_EQ(program.last_stream, side);
+  EXPECT_EQ(program.engine().take_ended_recipes(), (std::vector{id, other}));
+  EXPECT_EQ(program.engine().stats().recipes, 0u);
+  program.away(out, "hosted");
+  program.read(out);
+  program.read(there);
+  program.read(in);
+  program.settle();
+}
+
+TEST(EngineRemake, a_row_of_readers_survives_a_write_of_its_first_input) {
+  Simulation sim(budget_18mib());
+  RemakingProgram program(sim);
+  void* first = program.make(4 * MiB);
+  void* middle = program.make(4 * MiB);
+  void* last = program.make(4 * MiB);
+  program.write(first, 1);
+  const uint64_t one = program.run(middle, {first});
+  program.run(last, {middle});
+  program.away(last);
+  EXPECT_EQ(program.state(middle), "dropped");
+  program.write(first, 2);
+  EXPECT_EQ(program.made, std::vector{one});
+  EXPECT_EQ(program.state(last), "dropped") << "its input is there, and has a copy when it leaves";
+  program.engine().spill_all();
+  EXPECT_EQ(program.state(middle), "hosted");
+  program.read(last);
+  program.read(middle);
+  program.settle();
+}
+
+TEST(EngineRemake, a_write_of_the_block_itself_ends_its_recipe) {
+  Simulation sim(budget_18mib());
+  RemakingProgram program(sim);
+  void* in = program.make(4 * MiB);
+  void* out = program.make(4 * MiB);
+  program.write(in, 1);
+  program.run(out, {in});
+  program.away(out);
+  program.write(out, 5);
+  EXPECT_EQ(program.made.size(), 1u) << "a write may be of a part";
+  program.away(out, "hosted");
+  program.read(out);
+  EXPECT_EQ(program.made.size(), 1u);
+  program.settle();
+}
+
+TEST(EngineRemake, an_input_that_is_freed_is_kept_while_it_is_needed) {
+  Simulation sim(budget_18mib());
+  RemakingProgram program(sim);
+  void* in = program.make(4 * MiB);
+  void* out = program.make(4 * MiB);
+  program.write(in, 1);
+  const uint64_t id = program.run(out, {in});
+  program.away(out);
+  program.free(in);
+  EXPECT_FALSE(program.engine().free(in)) << "for the program it is gone";
+  EXPECT_EQ(program.state(in), "gone");
+  std::vector<void*> others;
+  for (int i = 0; i < 4; ++i) {  // its address is given to nobody
+    others.push_back(program.make(4 * MiB));
+    EXPECT_NE(others.back(), in);
+    program.write(others.back(), 10 + i);
+  }
+  program.read(out);
+  EXPECT_EQ(program.made, std::vector{id});
+  program.engine().check();
+  // Now that the block is there, the input goes; from here on the block moves.
+  program.settle();
+  EXPECT_EQ(program.engine().stats().recipes, 0u);
+  EXPECT_EQ(program.engine().take_ended_recipes(), std::vector{id});
+  program.away(out, "hosted");
+  program.read(out);
+  for (void* other : others) program.free(other);
+  program.free(out);
+  program.engine().trim();
+  program.engine().check();
+  EXPECT_EQ(sim.counts(0).frame_bytes, 0u);
+}
+
+TEST(EngineRemake, freed_inputs_of_a_row_end_with_its_last_block) {
+  Simulation sim(budget_18mib());
+  RemakingProgram program(sim);
+  std::vector<void*> row{program.make(4 * MiB)};
+  program.write(row[0], 1);
+  for (int i = 0; i < 5; ++i) {
+    row.push_back(program.make(4 * MiB));
+    program.run(row.back(), {row[row.size() - 2]});
+  }
+  program.away(row.back());
+  for (size_t i = 0; i + 1 < row.size(); ++i) program.free(row[i]);
+  program.engine().check();
+  EXPECT_EQ(program.engine().stats().recipes, 5u);
+  program.free(row.back());
+  for (int i = 0; i < 20; ++i) (void)program.engine().pump();
+  EXPECT_EQ(program.engine().stats().recipes, 0u);
+  EXPECT_TRUE(program.made.empty());
+  program.engine().trim();
+  program.engine().check();
+  EXPECT_EQ(sim.counts(0).frame_bytes, 0u);
+}
+
+TEST(EngineRemake, a_kept_input_may_leave_and_come_back) {
+  Simulation sim(budget_18mib());
+  RemakingProgram program(sim);
+  void* in = program.make(6 * MiB);
+  void* out = program.make(6 * MiB);
+  program.write(in, 1);
+  program.run(out, {in});
+  program.away(out);
+  program.write(program.make(2 * MiB), 3);  // (so that the input may have come back and stay)
+  program.free(in);
+  const uint64_t held = sim.counts(0).frame_bytes;
+  void* large = program.make(16 * MiB);
+  program.write(large, 4);
+  EXPECT_EQ(program.state(out), "dropped") << held;
+  program.free(large);
+  program.read(out);
+  program.settle();
+}
+
+TEST(EngineRemake, other_streams_wait_for_it) {
+  Simulation sim(budget_18mib());
+  RemakingProgram program(sim);
+  const CUstream one = sim.make_stream(0), other = sim.make_stream(0);
+  void* in = program.make(4 * MiB);
+  void* out = program.make(4 * MiB);
+  program.write(in, 1);
+  program.run(out, {in});
+  program.away(out);
+  ASSERT_EQ(sim.gpu().busy(one, 5'000'000), 0);
+  program.read(out, one);
+  program.read(out, other);
+  program.settle();
+}
+
+TEST(EngineRemake, a_write_on_another_stream_waits_for_reads_that_it_does_not_know_of) {
+  Simulation sim(budget_18mib());
+  RemakingProgram program(sim);
+  const CUstream one = sim.make_stream(0), other = sim.make_stream(0);
+  void* in = program.make(4 * MiB);
+  void* out = program.make(4 * MiB);
+  program.write(in, 1);
+  program.run(out, {in});
+  program.away(out);
+  ASSERT_EQ(sim.gpu().busy(one, 5'000'000), 0);
+  program.read(out, one);       // reads `in` behind 5 ms of work
+  program.write(in, 2, other);  // which the program has no reason to wait for
+  program.read(out, one);
+  program.settle();
+}
+
+TEST(EngineRemake, freed_memory_is_not_reused_before_reads_that_the_program_does_not_know_of) {
+  Simulation sim(budget_18mib());
+  RemakingProgram program(sim);
+  const CUstream one = sim.make_stream(0), home = sim.make_stream(0);
+  void* in = program.make(4 * MiB, home);
+  void* out = program.make(4 * MiB);
+  program.write(in, 1, home);
+  sim.synchronize();
+  program.run(out, {in});
+  program.away(out);
+  ASSERT_EQ(sim.gpu().busy(one, 5'000'000), 0);
+  program.read(out, one);
+  program.free(in);
+  void* again = program.make(4 * MiB, home);
+  program.write(again, 7, home);
+  program.read(out, one);
+  program.settle();
+}
+
+TEST(EngineRemake, a_failure_is_said_and_the_next_use_tries_again) {
+  Simulation sim(budget_18mib());
+  RemakingProgram program(sim);
+  void* in = program.make(4 * MiB);
+  void* out = program.make(4 * MiB);
+  program.write(in, 1);
+  const uint64_t id = program.run(out, {in});
+  program.away(out);
+  const CUstream stream = sim.make_stream(0);
+  for (const bool enqueues : {false, true}) {
+    program.failures = 1;
+    program.enqueues_and_fails = enqueues;
+    ASSERT_EQ(sim.gpu().busy(stream, 2'000'000), 0);
+    Result<void> read = program.try_read(out, stream);
+    ASSERT_FALSE(read);
+    EXPECT_EQ(read.error().code, Code::driver);
+    for (const char* words : {"could not be made again", "recipe 1", "the test says no"})
+      EXPECT_NE(read.error().text.find(words), std::string::npos) << read.error().text;
+    EXPECT_EQ(program.state(out), "dropped");
+    program.engine().check();
+  }
+  // Nor does a write of the input go on without it.
+  program.failures = 1;
+  EXPECT_FALSE(program.engine().touch(in, nullptr, Access::write));
+  EXPECT_EQ(program.state(out), "dropped");
+  program.read(out);
+  EXPECT_EQ(program.made, (std::vector{id, id, id, id}));
+  program.settle();
+}
+
+TEST(EngineRemake, without_room_the_block_stays_where_it_is) {
+  Simulation sim(budget_18mib());
+  RemakingProgram program(sim);
+  void* in = program.make(6 * MiB);
+  void* out = program.make(6 * MiB);
+  program.write(in, 1);
+  program.run(out, {in});
+  program.away(out);
+  void* held = program.make(12 * MiB);
+  program.write(held, 3);
+  Result<Hold> hold = program.engine().touch(held, nullptr, Access::read);
+  ASSERT_TRUE(hold);
+  Result<void> read = program.try_read(out);  // the input comes, and then there is no room
+  ASSERT_FALSE(read);
+  EXPECT_EQ(read.error().code, Code::out_of_memory);
+  EXPECT_EQ(program.state(out), "dropped");
+  program.engine().check();
+  program.engine().release(*hold, nullptr);
+  program.read(out);
+  EXPECT_EQ(program.made.size(), 1u);
+  program.settle();
+}
+
+TEST(EngineRemake, freed_while_away_or_while_it_is_made_again) {
+  Simulation sim(budget_18mib());
+  RemakingProgram program(sim);
+  void* in = program.make(4 * MiB);
+  program.write(in, 1);
+  void* out = program.make(4 * MiB);
+  program.run(out, {in});
+  program.away(out);
+  program.free(out);
+  program.settle();
+  EXPECT_TRUE(program.made.empty());
+  for (const unsigned fails : {0u, 1u}) {
+    out = program.make(4 * MiB);
+    program.run(out, {in});
+    program.away(out);
+    program.failures = fails;
+    program.during = [&](uint64_t) { ASSERT_TRUE(program.engine().free(out)); };
+    (void)program.engine().touch(out, nullptr, Access::read);
+    program.during = nullptr;
+    EXPECT_EQ(program.state(out), "gone");
+    program.settle();
+  }
+  program.free(in);
+  program.engine().trim();
+  program.engine().check();
+  EXPECT_EQ(sim.counts(0).frame_bytes, 0u);
+}
+
+TEST(EngineRemake, the_remaker_may_use_the_engine) {
+  Simulation sim(budget_18mib());
+  RemakingProgram program(sim);
+  void* in = program.make(4 * MiB);
+  void* out = program.make(4 * MiB);
+  program.write(in, 1);
+  program.run(out, {in});
+  program.away(out);
+  program.during = [&](uint64_t) {
+    Engine& engine = program.engine();
+    EXPECT_EQ(program.state(out), "remaking");
+    Result<Hold> of_out = engine.touch(out, nullptr, Access::write);
+    EXPECT_TRUE(of_out && !of_out->block);
+    Result<Hold> of_in = engine.touch(in, nullptr, Access::read);
+    ASSERT_TRUE(of_in);
+    Result<void*> more = engine.allocate(8 * MiB, nullptr);
+    ASSERT_TRUE(more);
+    EXPECT_TRUE(engine.free(*more));
+    engine.spill_all();
+    EXPECT_EQ(program.state(in), "resident");
+    engine.release(*of_in, nullptr);
+    Result<Hold> write = engine.touch(in, nullptr, Access::write);
+    EXPECT_FALSE(write) << "it may not write what it reads";
+    engine.check();
+  };
+  program.read(out);
+  program.during = nullptr;
+  EXPECT_EQ(program.made.size(), 1u);
+  program.settle();
+}
+
+TEST(EngineRemake, holds_pins_and_copies_ahead) {
+  Simulation sim(budget_18mib());
+  RemakingProgram program(sim);
+  Engine& engine = program.engine();
+  void* in = program.make(4 * MiB);
+  void* out = program.make(4 * MiB);
+  program.write(in, 1);
+  program.run(out, {in});
+  Result<Hold> hold = engine.touch(out, nullptr, Access::read);
+  engine.spill_all();
+  EXPECT_EQ(program.state(out), "resident") << "it is held";
+  engine.release(*hold, nullptr);
+  program.away(out);
+  ASSERT_TRUE(engine.prefetch(out, 4 * MiB, nullptr));
+  for (int i = 0; i < 100; ++i) (void)engine.pump();
+  EXPECT_EQ(program.state(out), "dropped") << "nothing is made again ahead of its use";
+  ASSERT_TRUE(engine.give_address(out, "in the test"));
+  EXPECT_EQ(program.state(out), "resident");
+  EXPECT_EQ(engine.stats().recipes, 0u) << "its uses are not all seen any more";
+  program.read(out);
+  program.settle();
+}
+
+TEST(EngineRemake, small_inputs_count_by_themselves) {
+  Simulation sim(budget_18mib());
+  RemakingProgram program(sim);
+  void* scale = program.make(64 << 10);
+  void* beside = program.make(64 << 10);
+  void* out = program.make(4 * MiB);
+  program.write(scale, 1);
+  program.write(beside, 2);
+  const uint64_t id = program.run(out, {scale});
+  ASSERT_NE(id, 0u) << describe(program.refused.error());
+  program.write(beside, 3);
+  EXPECT_EQ(program.engine().stats().recipes, 1u) << "another block of the segment was written";
+  program.away(out);
+  program.write(beside, 4);
+  EXPECT_TRUE(program.made.empty());
+  program.read(out);
+  program.away(out);
+  program.write(scale, 5);
+  EXPECT_EQ(program.made, (std::vector{id, id}));
+  EXPECT_EQ(program.engine().stats().recipes, 0u);
+  const uint64_t more = program.run(out, {scale});
+  program.away(out);
+  program.free(scale);
+  void* fresh = program.make(64 << 10);
+  EXPECT_NE(fresh, scale);
+  program.write(fresh, 9);
+  program.read(out);
+  EXPECT_EQ(program.made.back(), more);
+  program.free(beside), program.free(fresh), program.free(out);
+  program.settle();
+  program.engine().trim();
+  program.engine().check();
+  EXPECT_EQ(sim.counts(0).frame_bytes, 0u);
+}
+
+TEST(EngineRemake, in_adversarial_mode_every_recipe_counts_as_chosen) {
+  SimulationOptions options = budget_18mib();
+  options.adversarial = options.poison = true;
+  Simulation sim(options);
+  RemakingProgram program(sim);
+  void* in = program.make(4 * MiB);
+  void* out = program.make(4 * MiB);
+  program.write(in, 1);
+  program.run(out, {in}, nullptr, false);
+  for (int i = 0; i < 3; ++i) {
+    program.away(out);
+    program.read(out);
+  }
+  EXPECT_EQ(program.made.size(), 3u);
+  program.settle();
+}
+
+TEST(EngineRemake, under_capture_it_is_made_on_firn_s_own_stream) {
+  Simulation sim(budget_18mib());
+  RemakingProgram program(sim);
+  const CUstream stream = sim.make_stream(0);
+  void* in = program.make(4 * MiB);
+  void* out = program.make(4 * MiB);
+  program.write(in, 1);
+  program.run(out, {in});
+  program.away(out);
+  Capture capture(sim, stream);
+  Result<Hold> hold = program.engine().touch(out, stream, Access::read);
+  ASSERT_TRUE(hold) << describe(hold.error());
+  EXPECT_NE(program.last_stream, stream);
+  program.engine().release(*hold, stream);
+  EXPECT_EQ(capture.end(), CUDA_SUCCESS) << "the capture is whole";
+  program.read(out, stream);
+  program.settle();
+}
+
+TEST(EngineRemake, who_may_write_on_any_stream_waits_for_reads_that_it_does_not_know_of) {
+  Simulation sim(budget_18mib());
+  RemakingProgram program(sim);
+  const CUstream one = sim.make_stream(0), other = sim.make_stream(0);
+  void* in = program.make(4 * MiB);
+  void* out = program.make(4 * MiB);
+  program.write(in, 1);
+  program.run(out, {in});
+  program.away(out);
+  ASSERT_EQ(sim.gpu().busy(one, 5'000'000), 0);
+  program.read(out, one);
+  const uint64_t begin = sim.clock().now_ns();
+  ASSERT_TRUE(program.engine().pin(in, "in the test"));
+  EXPECT_GE(sim.clock().now_ns() - begin, 4'000'000u);
+  ASSERT_TRUE(sim.fill(0, in, 4 * MiB, 99, other));
+  program.settle();
+}
+
+TEST(EngineRemake, what_is_made_from_a_lost_block_is_lost) {
+  SimulationOptions options = budget_18mib();
+  options.host_bytes = 12 * MiB;
+  RefusingStore* store = nullptr;
+  options.in_front_of_store = [&store](Store& behind) {
+    auto made = std::make_unique<RefusingStore>(behind);
+    store = made.get();
+    return made;
+  };
+  Simulation sim(options);
+  RemakingProgram program(sim);
+  void* in = program.make(4 * MiB);
+  void* beside = program.make(4 * MiB);
+  void* out = program.make(4 * MiB);
+  program.write(in, 1), program.write(beside, 2);
+  program.run(out, {in, beside});
+  program.away(out);
+  for (int i = 0; i < 8; ++i)  // all host memory is taken
+    program.write(program.make(4 * MiB), 10 + i);
+  program.engine().spill_all();
+  ASSERT_EQ(program.state(in), "spilled");
+  store->reads_spoilt = 100;
+  Result<void> read = program.try_read(out);
+  ASSERT_FALSE(read);
+  EXPECT_EQ(read.error().code, Code::lost);
+  EXPECT_EQ(program.state(out), "lost");
+  EXPECT_EQ(program.state(in), "lost");
+  EXPECT_EQ(program.engine().stats().lost_blocks, 2u);
+  EXPECT_EQ(program.engine().stats().recipes, 0u);
+  store->reads_spoilt = 0;
+  program.write(beside, 3);  // it holds up nobody
+  program.engine().check();
+}
+
+TEST(EngineRemake, one_thread_makes_it_and_the_others_wait_without_the_lock) {
+  SimulationOptions options = budget_18mib();
+  std::atomic<bool> waits{false};
+  const std::thread::id first = std::this_thread::get_id();
+  options.on_wait = [&] {
+    if (std::this_thread::get_id() != first) waits = true;
+  };
+  Simulation sim(options);
+  RemakingProgram program(sim);
+  void* in = program.make(4 * MiB);
+  void* out = program.make(4 * MiB);
+  program.write(in, 1);
+  program.run(out, {in});
+  program.away(out);
+  for (const bool writes_input : {false, true}) {
+    waits = false;
+    std::thread other;
+    Result<Hold> hold = Hold{};
+    program.during = [&](uint64_t) {
+      other = std::thread([&] {
+        hold = writes_input ? program.engine().touch(in, nullptr, Access::write)
+                            : program.engine().touch(out, nullptr, Access::read);
+      });
+      while (!waits) std::this_thread::yield();
+      EXPECT_EQ(program.engine().stats().remakes, writes_input ? 1u : 0u) << "the lock is free";
+    };
+    program.read(out);
+    program.during = nullptr;
+    other.join();
+    ASSERT_TRUE(hold && hold->block);
+    std::thread([&] { program.engine().release(*hold, nullptr); }).join();
+    if (!writes_input) program.away(out);
+  }
+  EXPECT_EQ(program.made.size(), 2u);
+  EXPECT_EQ(program.engine().stats().recipes, 0u);
+  program.settle();
+}

@@ -69,6 +69,11 @@ bool World::excused(int device) const {
 
 /// The engine refused what the program wanted: was it right to?
 void World::refused(int device, size_t bytes, const Error& error, ModelBlock* block) {
+  const bool by_recipe = error.text.find("made again") != std::string::npos;
+  if (by_recipe && error.text.find(ProgramRemaker::said_no) != std::string::npos) {
+    met(Probe::remake_refused);
+    return;
+  }
   if (error.code == Code::lost) {
     if (!block || block->lost) {
       if (!block) fail("lost", "an allocation is lost: " + describe(error));
@@ -84,7 +89,8 @@ void World::refused(int device, size_t bytes, const Error& error, ModelBlock* bl
             ? machine_->seen_store()->bad(Tag::make(block->id, block->version).content())
             : SeenStore::Bad{};
     // (Reads that fail are tried again for longer than any of these disks is ill.)
-    if (bad.corrupt == 0 && block->version != 0 && block->large())
+    if (by_recipe) met(Probe::lost_with_input);
+    if (bad.corrupt == 0 && block->version != 0 && block->large() && !by_recipe)
       fail("lost", fmt::format("block {} (version {}) is lost, and of its reads from the store {} "
                                "came back wrong and {} failed: {}",
                                block->id, block->version, bad.corrupt, bad.failed,
@@ -98,6 +104,8 @@ void World::refused(int device, size_t bytes, const Error& error, ModelBlock* bl
     return;
   }
   met(Probe::out_of_memory);
+  // (Inputs have to fit beside what is made from them.)
+  if (machine_->engine(device).stats().recipes > 0) return;
   if (dead_ || !options_.with_store || options_.store.capacity_bytes != SIZE_MAX) return;
   if (!well_ && (was_ill_ || short_ || options_.store_faults || options_.threads > 1 ||
                  stopped_[static_cast<size_t>(device)] ||

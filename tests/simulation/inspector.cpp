@@ -91,9 +91,18 @@ EngineInspector::Finding EngineInspector::look_at_piece(const Block& block, cons
   return {};
 }
 
-EngineInspector::Part EngineInspector::tagged(const void* pointer, size_t bytes) const {
+const Block* EngineInspector::found_at(const void* pointer, bool kept) const {
+  if (!kept) return engine_.live_at(pointer, true);
+  const Block* block = engine_.block_at(reinterpret_cast<uint64_t>(pointer));
+  if (!block) return nullptr;
+  const State state = block->state();
+  const bool ended = state == State::free || state == State::ready || state == State::draining;
+  return ended ? nullptr : block;
+}
+
+EngineInspector::Part EngineInspector::tagged(const void* pointer, size_t bytes, bool kept) const {
   const auto address = reinterpret_cast<uint64_t>(pointer);
-  const Block* block = engine_.live_at(pointer, true);
+  const Block* block = found_at(pointer, kept);
   if (!block || (block->place_bytes == 0 && block->pages != 0)) return {address, bytes};
   const uint64_t begin = (address + store_alignment - 1) / store_alignment * store_alignment;
   const uint64_t end = (address + bytes) / store_alignment * store_alignment;
@@ -122,8 +131,8 @@ EngineInspector::Finding EngineInspector::look_at_small(const Block& small, cons
 }
 
 EngineInspector::Finding EngineInspector::look(const void* pointer, size_t bytes, uint64_t id,
-                                               uint64_t version, Seen& seen) const {
-  const Block* block = engine_.live_at(pointer, true);
+                                               uint64_t version, Seen& seen, bool kept) const {
+  const Block* block = found_at(pointer, kept);
   if (!block)
     return {"live", fmt::format("device {}: block {} at {} ({} bytes) is live and was not found",
                                 device_, id, pointer, bytes)};
@@ -139,13 +148,23 @@ EngineInspector::Finding EngineInspector::look(const void* pointer, size_t bytes
   seen.zero_copy = w & word::zero_copy;
   if (version == 0 || engine_.health_.dead()) return {};
   const uint64_t tag = sim::Tag::make(id, version).bits;
-  if (w & word::small) return look_at_small(*block, tagged(pointer, bytes), tag, seen);
-  if (!(w & word::copies) && word::state(w) != State::resident)
+  const Part part = tagged(pointer, bytes, kept);
+  if (w & word::small) return look_at_small(*block, part, tag, seen);
+  if (Recipes::away(*block)) {
+    const Recipe* recipe = engine_.recipes_.of(*block);
+    seen.way_back = recipe ? WayBack{recipe->id, true} : WayBack{};
+    return {};
+  }
+  // (Made again by work that may not be over.)
+  if (block->arrival && !engine_.streams_.over(block->arrival) &&
+      (block->pieces.empty() || block->arrival.stream() != engine_.transfers_.in()))
+    return {};
+  if (!(w & word::copies) && word::state(w) != State::resident && !block->dropping)
     return {"places",
             fmt::format("device {}: block {:#x} is {} and has no copies", device_, block->address,
                         state_names[static_cast<int>(word::state(w))])};
   if (block->pieces.empty() || seen.placed)
-    return look_on_device(*block, tagged(pointer, bytes), tag);
+    return look_on_device(*block, part, tag);
   for (const Span& span : block->spans) seen.guarded |= span.guarded;
   for (uint32_t i = 0; i < block->pieces.size(); ++i) {
     const Piece& piece = block->pieces[i];

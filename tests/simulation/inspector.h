@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "allocator/engine/engine_impl.h"
@@ -19,7 +20,13 @@ class EngineInspector {
     const char* oracle = nullptr;  // null: all is well
     std::string words;
   };
+  /// Of a block that was dropped, or is being made again.
+  struct WayBack {
+    uint64_t recipe = 0;
+    bool stands = false;
+  };
   struct Seen {
+    std::optional<WayBack> way_back;
     bool lost = false, doomed = false;  // doomed: its only copy was damaged in the store
     bool two_places = false, only_in_store = false, partly_away = false;
     int state = 0;
@@ -28,8 +35,9 @@ class EngineInspector {
   };
   /// Every byte of the live block is somewhere that no operation in flight takes away, and whatever
   /// the engine takes for a copy is one: of `version` of block `id`, the last one whose kernel is
-  /// over (0: none yet).
-  Finding look(const void* address, size_t bytes, uint64_t id, uint64_t version, Seen& seen) const;
+  /// over (0: none yet). `kept`: also of a block that was freed and is needed for a recipe.
+  Finding look(const void* address, size_t bytes, uint64_t id, uint64_t version, Seen& seen,
+               bool kept = false) const;
   /// What has to be empty once nothing is left to do.
   Finding quiet() const;
   /// The words of every block that the engine has.
@@ -40,7 +48,7 @@ class EngineInspector {
   struct Part {
     uint64_t address = 0, bytes = 0;
   };
-  Part tagged(const void* address, size_t bytes) const;
+  Part tagged(const void* address, size_t bytes, bool kept = false) const;
 
   /// Nobody is in it with its lock.
   bool unlocked() const {
@@ -64,6 +72,7 @@ class EngineInspector {
   Finding look_at_piece(const Block& block, const Piece& piece, uint32_t index, uint64_t offset,
                         uint64_t bytes, uint64_t tag, Seen& seen) const;
   Finding look_at_small(const Block& small, const Part& part, uint64_t tag, Seen& seen) const;
+  const Block* found_at(const void* address, bool kept) const;
   static bool stays_mapped(const Block& block, const Span& span);
   Finding look_on_device(const Block& block, const Part& part, uint64_t tag) const;
   bool tags_are(uint64_t address, uint64_t bytes, uint64_t tag, bool device) const;

@@ -1,6 +1,7 @@
 // Seeded simulations of the engine, in worker processes.
 //
 //   tags_test                     FIRN_SEEDS seeds of FIRN_OPERATIONS each, FIRN_JOBS workers
+//   tags_test --recipes           as many seeds whose operators can be run again
 //   tags_test --same              the first of them twice, each time in a process of its own, with
 //                                 other addresses: the same events in the same order
 //   tags_test SEED [OPERATIONS]   that seed alone. --hash prints its hash of events, --log what
@@ -16,6 +17,7 @@
 #include <new>
 #include <string>
 
+#include "tests/simulation/options.h"
 #include "tests/simulation/run.h"
 
 using namespace firn::sim;
@@ -82,6 +84,7 @@ int main(int argc, char** argv) {
     else if (std::strcmp(argv[i], "--log") == 0) run.log_events = true;
     else if (std::strcmp(argv[i], "--here") == 0) run.here = true;
     else if (std::strcmp(argv[i], "--same") == 0) same = true;
+    else if (std::strcmp(argv[i], "--recipes") == 0) run.first_seed += seeds_with_recipes;
     else if (std::strncmp(argv[i], "--mapped=", 9) == 0)
       map_first(std::strtoull(argv[i] + 9, nullptr, 0));
     else if (std::strcmp(argv[i], "--no-shrink") == 0) run.shrink = false;

@@ -1,5 +1,6 @@
 // What the program does in a step.
 #include <algorithm>
+#include <optional>
 
 #include <fmt/format.h>
 
@@ -7,22 +8,6 @@
 #include "tests/simulation/world.h"
 
 namespace firn::sim {
-
-namespace {
-/// A block that a thread's operation uses: others leave it alone meanwhile.
-class Using {
- public:
-  explicit Using(ModelBlock& block) : block_(&block) { ++block_->busy; }
-  Using(Using&& other) noexcept : block_(std::exchange(other.block_, nullptr)) {}
-  Using& operator=(Using&&) = delete;
-  ~Using() {
-    if (block_) --block_->busy;
-  }
-
- private:
-  ModelBlock* block_;
-};
-}  // namespace
 
 size_t World::draw_bytes(Draw& draw) {
   switch (draw.below(16)) {
@@ -294,8 +279,19 @@ void World::layer(Draw& draw, uint64_t place) {
   ModelBlock* w = weight(l);
   if (place < layers) {  // forward
     if (w) read({w}, w->home, false);
+    ModelBlock* before =
+        options_.recipes && blocks_.size() > kept_ && !blocks_.back()->busy ? blocks_.back().get()
+                                                                            : nullptr;
+    std::optional<Using> keeps;
+    if (before) keeps.emplace(*before);
     allocate(draw, 0, weight_bytes(l + 100));
     const size_t made = blocks_.size();
+    if (options_.recipes && made > 0 && !blocks_.back()->busy && blocks_.back().get() != before) {
+      std::vector<ModelBlock*> inputs;
+      if (ModelBlock* still = weight(l)) inputs.push_back(still);
+      if (before) inputs.push_back(before);
+      run_operator(draw, *blocks_.back(), inputs, blocks_.back()->home);
+    }
     allocate(draw, 0, weight_bytes(l + 200));  // for a moment only: such have planned places
     if (blocks_.size() == made + 1 && !blocks_.back()->busy) release(draw, made, false);
   } else if (place < 2 * layers) {  // backward
@@ -355,6 +351,9 @@ void World::operate(Draw& draw, Do what, uint64_t number) {
     case Do::give_address:
       return hint(draw, what);
     case Do::inject: return inject(draw);
+    case Do::run_operator:
+    case Do::choose:
+      return recipe(draw, what);
     default: return control(draw, what);
   }
 }

@@ -12,7 +12,8 @@ const char* const do_names[do_count] = {
     "allocate", "write", "read", "copy", "free", "layer", "cold", "prefetch", "pin", "unpin",
     "wait", "pump", "ponder", "trim", "spill_all", "spill_away", "stop_spilling", "set_budget",
     "give_way", "synchronize", "foreign", "touch_many", "touch_anyway", "free_held", "free_behind",
-    "export_memory", "busy", "give_address", "new_stream", "end_stream", "press_host", "inject"};
+    "export_memory", "busy", "give_address", "new_stream", "end_stream", "press_host", "inject",
+    "run_operator", "choose"};
 
 namespace {
 
@@ -137,6 +138,17 @@ Options draw_options(uint64_t seed, unsigned operations) {
   o.host_pressed = draw.one_in(4);
   draw_store(draw, o);
   draw_program(draw, o);
+  if (seed >= seeds_with_recipes) {
+    o.recipes = true;
+    Draw more(seed ^ 0x7ec19e5);
+    const auto set = [&](Do what, unsigned weight) {
+      o.weight[static_cast<unsigned>(what)] = weight;
+      o.weights += weight;
+    };
+    set(Do::run_operator, (o.layers > 0 ? 20 : 60) + static_cast<unsigned>(more.below(200)));
+    set(Do::choose, static_cast<unsigned>(more.below(20)));
+    o.engine.adversarial |= more.one_in(8);
+  }
   if (!o.with_store)
     o.live_bytes = std::min(o.live_bytes, e.budget_bytes + e.host_bytes / 2);
   if (draw.one_in(4)) o.close_at = draw.below(operations + 1);
@@ -147,10 +159,12 @@ std::string Options::words() const {
   static const char* const policies[] = {"age", "lifetime"};
   return fmt::format(
       "{} devices, {} streams, {} threads, budget {} MiB, host {} MiB, piece {} MiB, span {} MiB, "
-      "policy {}{}{}{}{}{}{}{}, {}, live {} MiB, period {}, layers {}, faults:{}{}{}{}{}",
+      "policy {}{}{}{}{}{}{}{}{}, {}, live {} MiB, period {}, layers {}, faults:{}{}{}{}{}",
       devices, streams, threads, engine.budget_bytes >> 20, engine.host_bytes >> 20,
       engine.piece_bytes >> 20, engine.span_bytes >> 20,
-      greedy ? "greedy" : policies[static_cast<unsigned>(engine.policy)], engine.places ? " places" : "",
+      recipes ? "recipes, " : "",
+      greedy ? "greedy" : policies[static_cast<unsigned>(engine.policy)],
+      engine.places ? " places" : "",
       engine.guard ? " guard" : "", engine.poison ? " poison" : "",
       engine.adversarial ? " adversarial" : "", engine.host_ahead ? " ahead" : "",
       host_shared ? " shared" : "", host_pressed ? " pressed" : "", with_store ? "store" : "no store", live_bytes >> 20,

@@ -18,7 +18,7 @@ enum class Do : unsigned {
   allocate, write, read, copy, free, layer, cold, prefetch, pin, unpin, wait, pump, ponder, trim,
   spill_all, spill_away, stop_spilling, set_budget, give_way, synchronize, foreign, touch_many,
   touch_anyway, free_held, free_behind, export_memory, busy, give_address, new_stream, end_stream,
-  press_host, inject, count
+  press_host, inject, run_operator, choose, count
 };
 inline constexpr unsigned do_count = static_cast<unsigned>(Do::count);
 extern const char* const do_names[do_count];
@@ -31,6 +31,7 @@ struct Options {
   EngineOptions engine;            // of each device
   bool greedy = false;             // the published plan decides what moves
   bool with_store = true;
+  bool recipes = false;            // operators can be run again
   SimulatedStoreOptions store;
   bool host_shared = false;        // the devices' host memory is one budget, a part of it their own
   bool host_pressed = false;       // the machine's memory gets short, and comes free
@@ -53,6 +54,9 @@ struct Options {
   std::function<void(const Controls&)> before_open;
   std::string words() const;
 };
+
+/// Seeds from this one on are of a kind of their own: their operators can be run again.
+inline constexpr uint64_t seeds_with_recipes = uint64_t{1} << 32;
 
 Options draw_options(uint64_t seed, unsigned operations);
 

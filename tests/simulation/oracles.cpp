@@ -14,6 +14,7 @@ void World::look_at(ModelBlock& block) {
                          .look(block.address, block.bytes, block.id,
                                machine_->version_done[block.id], seen);
   if (found.oracle) fail(found.oracle, found.words);
+  if (seen.way_back) look_at_way_back(block.device, *seen.way_back, 0);
   const auto was = static_cast<State>(block.state), is = static_cast<State>(seen.state);
   if (was == State::faulting && (is == State::hosted || is == State::spilled)) met(Probe::unfault);
   if (was == State::spilling && is == State::resident) met(Probe::kept_while_spilling);

@@ -18,7 +18,9 @@ namespace firn::sim {
   X(create_refused) X(copy_refused) X(register_refused) X(not_ready_for_long) X(device_died)  \
   X(out_of_memory) X(budget_lowered) X(period_found) X(placed) X(prefetched) X(shared_frame)  \
   X(closed_in_flight) X(threads_waited) X(guarded) X(exported) X(two_places) X(only_in_store) \
-  X(behind_fence) X(streams_ended) X(host_given_back) X(threads_in_calls)
+  X(behind_fence) X(streams_ended) X(host_given_back) X(threads_in_calls)                     \
+  X(recipe_given) X(dropped) X(dropped_in_row) X(remade) X(remake_refused) X(input_kept)      \
+  X(threads_in_remakes) X(lost_with_input)
 
 enum class Probe : unsigned {
 #define FIRN_PROBE(name) name,
@@ -32,6 +34,7 @@ inline constexpr const char* probe_names[] = {
 #undef FIRN_PROBE
 };
 inline constexpr unsigned probe_count = static_cast<unsigned>(Probe::count);
+inline constexpr unsigned first_recipe_probe = static_cast<unsigned>(Probe::recipe_given);
 
 #define FIRN_FAULTS(X)                                                                          \
   X(driver_call) X(driver_from_then_on) X(device_death) X(not_ready) X(busy_copy_stream)       \

@@ -225,7 +225,9 @@ int summary(const RunOptions& options, const Report& report, unsigned failures, 
   }
   std::string missing;
   for (unsigned i = 0; i < probe_count; ++i)
-    if (report.probe_seeds[i] == 0) missing += fmt::format(" {}", probe_names[i]);
+    if (report.probe_seeds[i] == 0 &&
+        (i < first_recipe_probe || options.first_seed >= seeds_with_recipes))
+      missing += fmt::format(" {}", probe_names[i]);
   std::printf("probes (seeds that met each):");
   for (unsigned i = 0; i < probe_count; ++i)
     std::printf(" %s %llu", probe_names[i],

@@ -28,6 +28,10 @@ World::World(const Options& options, Report& report, Words& words, std::vector<b
   fence_given_.resize(devices);
   lost_seen_.resize(devices);
   machine_ = std::make_unique<Machine>(options, [this] { return may_wait(); });
+  for (int device = 0; options.recipes && device < options.devices; ++device) {
+    recipes_.push_back(std::make_unique<ProgramRemaker>(*this, device, options.seed));
+    if (machine_->open(device)) machine_->engine(device).remake_with(recipes_.back().get());
+  }
   if (log_events) machine_->events().log_to(history_);
   if (!machine_->error.empty()) fail("open", machine_->error);
   if (options.refuses_host) {  // for good: staging is pageable memory

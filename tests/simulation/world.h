@@ -15,6 +15,7 @@
 #include "tests/simulation/inspector.h"
 #include "tests/simulation/machine.h"
 #include "tests/simulation/options.h"
+#include "tests/simulation/recipes.h"
 #include "tests/simulation/report.h"
 #include "tests/simulation/turns.h"
 
@@ -34,6 +35,20 @@ struct ModelBlock {
   unsigned host_pieces = 0;  // device then
   unsigned busy = 0;     // operations of threads that use it
   bool large() const { return bytes >= 1u << 20; }
+};
+
+/// A block that a thread's operation uses: others leave it alone meanwhile.
+class Using {
+ public:
+  explicit Using(ModelBlock& block) : block_(&block) { ++block_->busy; }
+  Using(Using&& other) noexcept : block_(std::exchange(other.block_, nullptr)) {}
+  Using& operator=(Using&&) = delete;
+  ~Using() {
+    if (block_) --block_->busy;
+  }
+
+ private:
+  ModelBlock* block_;
 };
 
 class World {
@@ -83,6 +98,18 @@ class World {
     return static_cast<int>(draw.below(static_cast<uint64_t>(options_.devices)));
   }
 
+  // recipes.cpp
+  friend class ProgramRemaker;
+  void recipe(Draw& draw, Do what);
+  void run_operator(Draw& draw, ModelBlock& output, const std::vector<ModelBlock*>& inputs,
+                    unsigned stream);
+  Run::Named named(const ModelBlock& block);
+  bool enqueue(const Run& run, int device, CUstream stream);
+  void made(const Run& run);
+  void wrong(const char* oracle, const std::string& words);
+  void let_others_go_on();
+  void look_at_way_back(int device, const EngineInspector::WayBack& way, unsigned depth);
+
   // faults.cpp
   void inject(Draw& draw);
   void end_injections();
@@ -108,6 +135,8 @@ class World {
   Words& words_;
   const std::vector<bool> skip_;
   std::FILE* const history_;
+  std::vector<std::unique_ptr<ProgramRemaker>> recipes_;  // by device; the engines call them
+  uint64_t next_recipe_ = 1;
   std::unique_ptr<Machine> machine_;
   std::unique_ptr<Turns> turns_;
   std::vector<std::vector<CUstream>> streams_;  // by device

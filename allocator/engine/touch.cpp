@@ -1,4 +1,4 @@
-// Touches, holds, pins and hints. touch() and release() of a resident block: one compare-and-swap
+// Touches, holds and pins. touch() and release() of a resident block: one compare-and-swap
 // and one fetch-and-subtract on its word, two relaxed stores, no lock, no allocation.
 #include <algorithm>
 #include <optional>
@@ -63,6 +63,17 @@ Result<Hold> EngineImpl::touch_slow(Block& block, uint64_t address, CUstream str
   const uint32_t generation = block.generation;
   std::optional<uint64_t> stall_begin;
   OpenWait open(open_waits_);
+  // (A wait for an input is a part of the wait for what is made from it.)
+  const bool counted = whom == For::program || whom == For::program_anyway;
+  const auto begin_waiting = [&]() FIRN_HELD {
+    if (stall_begin || !counted) return;
+    stall_begin = clock_.now_ns();
+    begin_stall();
+    open.begin(*stall_begin);
+  };
+  const auto waited = [&]() FIRN_HELD {
+    if (stall_begin) count_stall(*stall_begin, &block);
+  };
   while (block.generation == generation) {
     if (health_.dead()) return health_.error();
     if (block.fault_failures > failures + 3)
@@ -80,10 +91,10 @@ Result<Hold> EngineImpl::touch_slow(Block& block, uint64_t address, CUstream str
             block.word.clear(word::unsettled);
             block.arrival = {};
           } else {
-            if (!stall_begin) begin_stall();
+            if (!stall_begin && counted) begin_stall();
             if (Result<void> ordered = streams_.order(index, block.arrival); !ordered) {
               if (ordered.error().code != Code::busy) return ordered.error();
-              if (!stall_begin) open.begin(*(stall_begin = clock_.now_ns()));
+              if (!stall_begin && counted) open.begin(*(stall_begin = clock_.now_ns()));
               await(lock, block.arrival);
               break;
             }
@@ -91,9 +102,10 @@ Result<Hold> EngineImpl::touch_slow(Block& block, uint64_t address, CUstream str
           }
         }
         if (access == Access::write && (w & word::recipes)) {
+          if (recipes_.reader_away(block)) begin_waiting();
           const Result<bool> alone = written(lock, block, address, stream, index, anyway);
           if (!alone) {
-            if (stall_begin) count_stall(*stall_begin, &block);
+            waited();
             return alone.error();
           }
           if (!*alone) break;
@@ -110,7 +122,7 @@ Result<Hold> EngineImpl::touch_slow(Block& block, uint64_t address, CUstream str
           block.age.store(block.segment != 0 ? next_tick() : note(kind, block),
                           std::memory_order_relaxed);
           if (block.prefetched) block.prefetched = false;
-          if (stall_begin) count_stall(*stall_begin, &block);
+          waited();
           ++thread_holds();
           if (traced_) trace("touch", block, access == Access::write ? "write" : "read");
           return Hold{&block};
@@ -123,15 +135,11 @@ Result<Hold> EngineImpl::touch_slow(Block& block, uint64_t address, CUstream str
       case State::hosted:
       case State::spilled:
       case State::faulting:
-        if (!stall_begin) {
-          stall_begin = clock_.now_ns();
-          begin_stall();
-          open.begin(*stall_begin);
-        }
+        begin_waiting();
         // Faulting and not all mapped: a part is being prefetched.
         if (word::state(w) != State::faulting || block.mapped < block.pages) {
           if (Result<void> begun = begin_fault(lock, block, anyway); !begun) {
-            count_stall(*stall_begin, &block);
+            waited();
             return begun.error();
           }
           break;
@@ -145,15 +153,11 @@ Result<Hold> EngineImpl::touch_slow(Block& block, uint64_t address, CUstream str
         if (Recipe* recipe = recipes_.of(block);
             recipe && recipe->maker == std::this_thread::get_id())
           return Hold{};  // by the remaker itself: it has the block
-        if (!stall_begin) {
-          stall_begin = clock_.now_ns();
-          begin_stall();
-          open.begin(*stall_begin);
-        }
+        begin_waiting();
         if (Result<void> made =
                 make_again(lock, block, stream, static_cast<unsigned>(index), anyway);
             !made) {
-          count_stall(*stall_begin, &block);
+          waited();
           return made.error();
         }
         break;
@@ -380,59 +384,6 @@ Result<void> EngineImpl::unpin(const void* pointer) {
   if (block->word.load() & word::given) return {};
   block->word.clear(word::pinned);
   trace("unpin", *block);
-  return {};
-}
-
-Result<void> EngineImpl::prefetch(const void* pointer, size_t bytes, CUstream stream) {
-  auto begin = reinterpret_cast<uint64_t>(pointer);
-  Entered context(*this);
-  if (Result<void> usable = can_use(context); !usable) return usable;
-  Lock lock(mutex_);
-  for (uint64_t at = begin; at < begin + std::max<size_t>(bytes, 1);) {
-    Block* block = live_at(reinterpret_cast<void*>(at), false);
-    if (!block)
-      return make_error(Code::invalid_argument, 0,
-                        fmt::format("cannot prefetch {:#x}: it is outside Firn's live blocks", at));
-    block = moved_with(block);
-    State state = block->state();
-    if (state == State::spilling) movement_.keep(*block);
-    state = block->state();
-    if (state == State::hosted || state == State::spilled)
-      prefetches_.emplace_back(piece_ref(*block, 0),
-                               static_cast<unsigned>(std::max(see_stream(stream), 0)));
-    if (state == State::resident)
-      block->age.store(next_tick(), std::memory_order_relaxed);
-    at = block->address + std::max<uint64_t>(block->mapped_bytes(), block->bytes);
-  }
-  run_prefetches();
-  busy_.store(true, std::memory_order_relaxed);
-  lock.unlock();
-  clock_.notify();
-  return {};
-}
-
-Result<void> EngineImpl::cold(const void* pointer, size_t bytes) {
-  auto begin = reinterpret_cast<uint64_t>(pointer);
-  Entered context(*this);
-  if (Result<void> usable = can_use(context); !usable) return usable;
-  Lock lock(mutex_);
-  for (uint64_t at = begin; at < begin + std::max<size_t>(bytes, 1);) {
-    Block* block = live_at(reinterpret_cast<void*>(at), false);
-    if (!block)
-      return make_error(Code::invalid_argument, 0,
-                        fmt::format("cannot mark {:#x} as cold: it is outside Firn's live blocks",
-                                    at));
-    block = moved_with(block);
-    if (block->pages != 0) {
-      block->age.store(0, std::memory_order_relaxed);
-      movement_.start_spill(*block, true);
-    }
-    at = block->address + std::max<uint64_t>(block->mapped_bytes(), block->bytes);
-  }
-  pump_locked();
-  (void)carry_out_unmappings(lock);
-  lock.unlock();
-  clock_.notify();
   return {};
 }
 

@@ -16,9 +16,10 @@ TOGETHER = [re.compile(pattern) for pattern in (
     r"bench/test_gpu_carried\.py", r"bench/test_jobs\.py::test_(?:the_recorded|other_ways|shards)",
     r"command/test_calls\.py", r"command/test_simulate_large\.py",
     r"calls/test_answers\.py::\w+\[(\w+)", r"plugin/test_compiled\.py",
-    r"plugin/test_observer\.py::test_same_bytes", r"ranks/test_nccl\.py", r"ranks/test_ranks\.py",
-    r"software/test_cases\.py::\w+\[(\w+)-.*-(\w+)\]", r"torch/test_packaging\.py",
-    r"upstream/test_runner\.py")]
+    r"plugin/test_observer\.py::test_same_bytes",
+    r"recipes/test_recipes\.py::test_(?:every_op|each|samples|results)", r"ranks/test_nccl\.py",
+    r"ranks/test_ranks\.py", r"software/test_cases\.py::\w+\[(\w+)-.*-(\w+)\]",
+    r"torch/test_packaging\.py", r"upstream/test_runner\.py")]
 
 
 def pytest_configure(config):

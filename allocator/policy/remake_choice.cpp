@@ -16,7 +16,18 @@
 
 namespace firn {
 
-using namespace lifetimes;
+using lifetimes::Operator;
+using lifetimes::OperatorSteps;
+using lifetimes::Operators;
+using lifetimes::Rehearsal;
+using lifetimes::RehearsalMachine;
+using lifetimes::Rehearsed;
+using lifetimes::Remake;
+using lifetimes::RemakeProblem;
+using lifetimes::Rewritten;
+using lifetimes::Value;
+using lifetimes::Versions;
+using lifetimes::WaitsMachine;
 
 namespace {
 
@@ -28,7 +39,7 @@ constexpr std::array holds{.02, .08, 1.};
 constexpr uint64_t gap_part = 200;
 constexpr uint64_t bytes_least = 1 << 20;  // smaller values share memory, and stay
 // What is made again must be faster by this part, as rehearsed.
-constexpr double better_least = .002;
+constexpr double faster_least = .002;
 // Nothing moves if memory but one part of so many suffices.
 constexpr uint64_t fits_of = 64;
 // Programs rehearsed, until one of them is clearly faster than moving alone.
@@ -114,7 +125,7 @@ Remake Chooser::solve(const Trial& trial) {
   return problem_->solve(
       [&](uint32_t version) {
         const uint32_t maker = versions_.maker(version);
-        const double made = maker == none ? 0 : starts_ns_[maker];
+        const double made = maker == lifetimes::none ? 0 : starts_ns_[maker];
         const bool high = trial.part >= 1 || (trial.part > 0 && made >= from && made < to);
         return (high ? trial.high : trial.low) * ns_of_byte *
                static_cast<double>(operators_.values[versions_.value(version)].bytes);
@@ -175,7 +186,7 @@ std::vector<Trial> Chooser::search() {
   if (operators_.count() < 2) return {};
   if (alive[cut_] > fits_bytes_)
     alone_with_mapping_ns_ += mapping_waits_ns(operators_, machine_, map_ns_, alone_ns_);
-  if (alone_with_mapping_ns_ <= total_ns_ * (1 + better_least)) return {};
+  if (alone_with_mapping_ns_ <= total_ns_ * (1 + faster_least)) return {};
   cut_ = std::clamp(cut_, 1u, operators_.count() - 1);
   problem_.emplace(operators_, versions_, cut_,
                    RemakeProblem::Limits{bytes_least, static_cast<uint64_t>(total_ns_) / gap_part});
@@ -253,11 +264,11 @@ RemakeChoice choose_remake(const Operators& operators, const RehearsalMachine& m
     const double ns = with_mapping(rewritten.operators, trials[i].fits);
     ++choice.rehearsed;
     if (ns == 0) continue;
-    if (ns >= choice.alone_ns * (1 - better_least) && !std::exchange(alone_rehearsed, true)) {
+    if (ns >= choice.alone_ns * (1 - faster_least) && !std::exchange(alone_rehearsed, true)) {
       choice.alone_ns = std::max(choice.alone_ns, with_mapping(operators, false));
       ++choice.rehearsed;
     }
-    if (ns >= choice.alone_ns * (1 - better_least)) continue;
+    if (ns >= choice.alone_ns * (1 - faster_least)) continue;
     choice.chosen_ns = ns;
     choice.rewritten = std::move(rewritten);
   }

@@ -63,8 +63,8 @@ def test_dry_run(tmp_path):
     assert set(skipped) >= set(SKIPPED) and len(told) > 20
     # Steps that measured and checked, not only ended.
     for name in ("conformance", "beliefs", "cycles", "torch-bits", "torch-large", "torch-files",
-                 "torch-graphs", "torch-cudnn", "torch-recipes", "preload-pytorch", "costs-spills", "costs-calls",
-                 "asked", "asked-lost", "torch-adversarial", "torch-by-name", "torch-side-stream",
+                 "torch-graphs", "torch-cudnn", "torch-recipes", "preload-pytorch",
+                 "costs-spills", "costs-calls", "asked", "asked-lost", "torch-adversarial", "torch-by-name", "torch-side-stream",
                  "torch-graph-across", "torch-assert", "torch-verify", "costs-mapping"):
         assert told[name]["checks"] and all(check["ok"] for check in told[name]["checks"]), name
     for name in ("cycles", "torch-bits", "torch-large", "costs-driver", "costs-launches"):

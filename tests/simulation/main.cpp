@@ -1,7 +1,7 @@
 // Seeded simulations of the engine, in worker processes.
 //
-//   tags_test                     FIRN_SEEDS seeds of FIRN_OPERATIONS each, FIRN_JOBS workers
-//   tags_test --recipes           as many seeds whose operators can be run again
+//   tags_test                     FIRN_SEEDS seeds (450) of FIRN_OPERATIONS each, FIRN_JOBS workers
+//   tags_test --recipes           so many (150) whose operators can be run again
 //   tags_test --same              the first of them twice, each time in a process of its own, with
 //                                 other addresses: the same events in the same order
 //   tags_test SEED [OPERATIONS]   that seed alone. --hash prints its hash of events, --log what
@@ -73,7 +73,7 @@ int main(int argc, char** argv) {
   };
   RunOptions run;
   run.program = argv[0];
-  run.seeds = number("FIRN_SEEDS", 600);
+  bool recipes = false;
   run.operations = static_cast<unsigned>(number("FIRN_OPERATIONS", 20'000));
   run.jobs = static_cast<unsigned>(number("FIRN_JOBS", 2));
   run.first_seed = number("FIRN_FIRST_SEED", 1);
@@ -84,7 +84,7 @@ int main(int argc, char** argv) {
     else if (std::strcmp(argv[i], "--log") == 0) run.log_events = true;
     else if (std::strcmp(argv[i], "--here") == 0) run.here = true;
     else if (std::strcmp(argv[i], "--same") == 0) same = true;
-    else if (std::strcmp(argv[i], "--recipes") == 0) run.first_seed += seeds_with_recipes;
+    else if (std::strcmp(argv[i], "--recipes") == 0) recipes = true;
     else if (std::strncmp(argv[i], "--mapped=", 9) == 0)
       map_first(std::strtoull(argv[i] + 9, nullptr, 0));
     else if (std::strcmp(argv[i], "--no-shrink") == 0) run.shrink = false;
@@ -92,6 +92,8 @@ int main(int argc, char** argv) {
       for (char* at = argv[i] + 6; *at; ) run.only.push_back(std::strtoull(at + 1, &at, 0));
     else numbers.push_back(std::strtoull(argv[i], nullptr, 0));
   }
+  run.seeds = number("FIRN_SEEDS", recipes ? 150 : 450);
+  if (recipes) run.first_seed += seeds_with_recipes;
   if (same) {
     run.seeds = std::min<uint64_t>(number("FIRN_SEEDS", 40), 200);
     run.operations = static_cast<unsigned>(number("FIRN_OPERATIONS", 4000));

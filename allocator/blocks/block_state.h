@@ -112,6 +112,7 @@ inline constexpr Transition transitions[] = {
     {State::spilled, Event::release, State::draining},
     {State::faulting, Event::release, State::draining},
     {State::dropped, Event::release, State::draining},
+    {State::remaking, Event::release, State::draining},
     // nothing of it is in flight any more
     {State::draining, Event::drained, State::free},
     // it has no copy any more

@@ -311,6 +311,7 @@ class EngineImpl final : public Engine,
   void last_hold_dropped(Block& block, uint64_t word_before) FIRN_NOT_HELD;
   void drop_last_hold(Block& block, uint64_t word_before) FIRN_HELD;
   bool recipe_in_way(const Block& named) const FIRN_HELD;
+  Result<void> order_behind(unsigned index, Use use) FIRN_HELD;
   Result<bool> written(Lock& lock, Block& block, uint64_t address, CUstream stream, int index,
                        bool anyway) FIRN_HELD;
   static int& shared_cell_holds(int device);
@@ -431,6 +432,7 @@ class EngineImpl final : public Engine,
       FIRN_HELD;
   Result<void> remake(Lock& lock, Block& block, CUstream stream, unsigned index) FIRN_HELD;
   void undo_remake(Lock& lock, Block& block) FIRN_HELD;
+  void note_remake_reads(const std::vector<Block*>& inputs, Use read) FIRN_HELD;
   Result<void> bring_back_reader(Lock& lock, Block& reader, CUstream stream, bool anyway)
       FIRN_HELD;
   void hold_as_it_is(Block& block) FIRN_HELD;

@@ -186,16 +186,14 @@ Result<void> EngineImpl::make_again(Lock& lock, Block& block, CUstream stream, u
     if (made && block.state() == State::remaking &&
         (standing->maker == std::thread::id() || FIRN_CANARY(43))) {
       standing->maker = std::this_thread::get_id();
-      made = remake(lock, block, on_stream, on);
-      recipes_.of(block)->maker = {};
-      for (Block* input : inputs) {
-        const Use read = streams_.now(on);
-        uses_.add(*moved_with(input), read);
-        std::erase_if(input->remake_reads, [&](Use use) FIRN_HELD {
-          return use.stream() == on || streams_.over(use);
-        });
-        input->remake_reads.push_back(read);
+      // (A capture may have begun on the stream meanwhile: the next look takes Firn's own.)
+      if (own || streams_.takes_work(on)) {
+        made = remake(lock, block, on_stream, on);
+        if (made) note_remake_reads(inputs, streams_.now(on));  // (Else they were waited for.)
+      } else {
+        undo_remake(lock, block);
       }
+      recipes_.of(block)->maker = {};
     }
   }
   // (Where another thread makes it, or has, this one's troubles do not matter.)
@@ -203,6 +201,19 @@ Result<void> EngineImpl::make_again(Lock& lock, Block& block, CUstream stream, u
   for (Block* input : held) drop_hold_held(*input);
   drop_hold_held(block);
   return made;
+}
+
+/// The inputs were read until this use, of which the program knows nothing. It is closed here, like
+/// the arrival before it: a capture that begins on its stream would keep it open.
+void EngineImpl::note_remake_reads(const std::vector<Block*>& inputs, Use read) {
+  for (Block* input : inputs) {
+    uses_.add(*moved_with(input), read);
+    std::erase_if(input->remake_reads, [&](Use use) FIRN_HELD {
+      return use.stream() == read.stream() || streams_.over(use);
+    });
+    input->remake_reads.push_back(read);
+  }
+  (void)streams_.close(read);
 }
 
 /// The frames are there, and the inputs held: its work is enqueued. Without the lock meanwhile.

@@ -92,7 +92,7 @@ Result<Hold> EngineImpl::touch_slow(Block& block, uint64_t address, CUstream str
             block.arrival = {};
           } else {
             if (!stall_begin && counted) begin_stall();
-            if (Result<void> ordered = streams_.order(index, block.arrival); !ordered) {
+            if (Result<void> ordered = order_behind(index, block.arrival); !ordered) {
               if (ordered.error().code != Code::busy) return ordered.error();
               if (!stall_begin && counted) open.begin(*(stall_begin = clock_.now_ns()));
               await(lock, block.arrival);
@@ -172,6 +172,14 @@ Result<Hold> EngineImpl::touch_slow(Block& block, uint64_t address, CUstream str
   return Hold{};
 }
 
+/// The stream's later work waits for the use, which Firn may have enqueued on it. Code::busy: no
+/// event can be had; or the stream is captured, whose graph knows nothing of work before it.
+Result<void> EngineImpl::order_behind(unsigned index, Use use) {
+  if (use.stream() == index && !streams_.over(use) && !streams_.takes_work(index))
+    return make_error(Code::busy, 0, "the stream is captured behind its work");
+  return streams_.order(index, use);
+}
+
 /// Is the block on any way from or to another by a recipe, or was it read for one?
 bool EngineImpl::recipe_in_way(const Block& named) const {
   return (named.word.load() & word::recipes) != 0;
@@ -205,7 +213,7 @@ Result<bool> EngineImpl::written(Lock& lock, Block& block, uint64_t address, CUs
   }
   for (const Use read : named->remake_reads) {
     if (FIRN_CANARY(44)) continue;
-    Result<void> ordered = streams_.order(static_cast<unsigned>(index), read);
+    Result<void> ordered = order_behind(static_cast<unsigned>(index), read);
     if (ordered) continue;
     if (ordered.error().code != Code::busy) return ordered.error();
     await(lock, read);
@@ -337,7 +345,8 @@ Result<void> EngineImpl::pin_with(Block& block, Mark&& mark) {
       }
     };
     while (arrived && moved && !streams_.over(moved->arrival)) wait_for(moved->arrival);
-    for (size_t i = 0; i < block.remake_reads.size(); ++i) wait_for(block.remake_reads[i]);
+    const std::vector<Use> reads = block.remake_reads;  // (It changes while others go on.)
+    for (const Use read : reads) wait_for(read);
     if (arrived) mark();
   }
   release(*hold, nullptr);

@@ -28,6 +28,102 @@ SimulationOptions budget_18mib() {
 
 }  // namespace
 
+TEST(EngineRecipesRare, under_capture_it_is_made_on_firn_s_own_stream) {
+  Simulation sim(budget_18mib());
+  RemakingProgram program(sim);
+  const CUstream stream = sim.make_stream(0);
+  void* in = program.make(4 * MiB);
+  void* out = program.make(4 * MiB);
+  program.write(in, 1);
+  program.run(out, {in});
+  program.away(out);
+  Capture capture(sim, stream);
+  Result<Hold> hold = program.engine().touch(out, stream, Access::read);
+  ASSERT_TRUE(hold) << describe(hold.error());
+  EXPECT_NE(program.last_stream, stream);
+  program.engine().release(*hold, stream);
+  EXPECT_EQ(capture.end(), CUDA_SUCCESS) << "the capture is whole";
+  program.read(out, stream);
+  program.settle();
+}
+
+// A graph knows nothing of its stream's work before the capture.
+TEST(EngineRecipesRare, a_capture_waits_for_what_was_made_on_its_own_stream_before) {
+  for (const bool writes_input : {false, true}) {
+    Simulation sim(budget_18mib());
+    RemakingProgram program(sim);
+    const CUstream stream = sim.make_stream(0);
+    void* in = program.make(4 * MiB);
+    void* out = program.make(4 * MiB);
+    program.write(in, 1);
+    program.run(out, {in});
+    program.away(out);
+    ASSERT_EQ(sim.gpu().busy(stream, 5'000'000), 0);
+    program.read(out, stream);
+    const uint64_t begin = sim.clock().now_ns();
+    Capture capture(sim, stream);
+    Result<Hold> hold = writes_input ? program.engine().touch(in, stream, Access::write)
+                                     : program.engine().touch(out, stream, Access::read);
+    ASSERT_TRUE(hold) << describe(hold.error());
+    EXPECT_GE(sim.clock().now_ns() - begin, 3'000'000u) << writes_input;
+    program.engine().release(*hold, stream);
+    EXPECT_EQ(capture.end(), CUDA_SUCCESS);
+    program.settle();
+  }
+}
+
+TEST(EngineRecipesRare, a_capture_that_begins_while_its_inputs_come_gets_nothing_of_it) {
+  SimulationOptions options = budget_18mib();
+  std::function<void()> once;
+  options.on_wait = [&once] {
+    if (auto act = std::exchange(once, nullptr)) act();
+  };
+  Simulation sim(options);
+  RemakingProgram program(sim);
+  const CUstream stream = sim.make_stream(0);
+  void* in = program.make(4 * MiB);
+  void* out = program.make(4 * MiB);
+  program.write(in, 1);
+  program.run(out, {in});
+  program.away(out);
+  (void)program.engine().pump();  // (Its frames are unmapped, so that it is made in one go.)
+  for (int i = 0; i < 4; ++i)     // (The input has to wait until these leave.)
+    program.write(program.make(4 * MiB), 10 + i);
+  std::optional<Capture> capture;
+  once = [&] { capture.emplace(sim, stream); };
+  Result<Hold> hold = program.engine().touch(out, stream, Access::read);
+  ASSERT_TRUE(hold) << describe(hold.error());
+  ASSERT_TRUE(capture);
+  EXPECT_NE(program.last_stream, stream);
+  program.engine().release(*hold, stream);
+  EXPECT_EQ(capture->end(), CUDA_SUCCESS);
+  program.read(out, stream);
+  program.settle();
+}
+
+TEST(EngineRecipesRare, a_capture_that_begins_behind_a_read_of_an_input_holds_up_nobody) {
+  Simulation sim(budget_18mib());
+  RemakingProgram program(sim);
+  const CUstream one = sim.make_stream(0), home = sim.make_stream(0);
+  void* in = program.make(4 * MiB, home);
+  void* out = program.make(4 * MiB);
+  program.write(in, 1, home);
+  sim.synchronize();
+  program.run(out, {in});
+  program.away(out);
+  program.read(out, one);
+  Capture capture(sim, one);
+  program.free(in);
+  for (int i = 0; i < 100; ++i) {
+    (void)program.engine().pump();
+    sim.clock().wait(100'000);
+  }
+  ASSERT_EQ(program.make(4 * MiB, home), in) << "its reads are over";
+  program.read(out, home);
+  EXPECT_EQ(capture.end(), CUDA_SUCCESS);
+  program.settle();
+}
+
 TEST(EngineRecipesRare, freed_when_the_device_died_while_it_was_made_again) {
   Simulation sim(budget_18mib());
   RemakingProgram program(sim);

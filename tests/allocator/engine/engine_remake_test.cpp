@@ -5,7 +5,6 @@
 #include <thread>
 #include <vector>
 
-#include "tests/allocator/capture.h"
 #include "tests/allocator/engine/remaking_program.h"
 
 using namespace firn;
@@ -257,25 +256,6 @@ TEST(EngineRemake, in_adversarial_mode_every_recipe_counts_as_chosen) {
     program.read(out);
   }
   EXPECT_EQ(program.made.size(), 3u);
-  program.settle();
-}
-
-TEST(EngineRemake, under_capture_it_is_made_on_firn_s_own_stream) {
-  Simulation sim(budget_18mib());
-  RemakingProgram program(sim);
-  const CUstream stream = sim.make_stream(0);
-  void* in = program.make(4 * MiB);
-  void* out = program.make(4 * MiB);
-  program.write(in, 1);
-  program.run(out, {in});
-  program.away(out);
-  Capture capture(sim, stream);
-  Result<Hold> hold = program.engine().touch(out, stream, Access::read);
-  ASSERT_TRUE(hold) << describe(hold.error());
-  EXPECT_NE(program.last_stream, stream);
-  program.engine().release(*hold, stream);
-  EXPECT_EQ(capture.end(), CUDA_SUCCESS) << "the capture is whole";
-  program.read(out, stream);
   program.settle();
 }
 

@@ -234,6 +234,7 @@ class EngineImpl final : public Engine,
   void settle_later(Block& block) FIRN_NOT_HELD;
   void settle_freed() FIRN_HELD;
   void end_recipe(Block& block) FIRN_HELD;
+  void end_readers(const Block& block) FIRN_HELD;
   bool keep_for_readers(Block& block) FIRN_HELD;
   void make_ready(Block& block, unsigned cell) FIRN_NOT_HELD;
   void route_freed(Block& block) FIRN_HELD;
@@ -348,6 +349,7 @@ class EngineImpl final : public Engine,
   void work_begins() override FIRN_HELD;
   void leaves(Block& block) override FIRN_HELD;
   void make_young(Block& block) override FIRN_HELD;
+  void lost(Block& block) override FIRN_HELD;
   bool came_out(const PieceRef& ref) override FIRN_HELD;
   bool keeps_all() const override FIRN_HELD { return spilling_stopped_; }
   std::optional<uint64_t> window() const override FIRN_HELD;

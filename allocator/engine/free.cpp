@@ -117,12 +117,17 @@ void EngineImpl::end_recipe(Block& block) {
   }
 }
 
-/// Of a block that is about to end: recipes that read it end, but those of blocks that are away.
-/// True: there are such, and the block stays as it is, with its own recipe. Else that ends, too.
-bool EngineImpl::keep_for_readers(Block& block) {
+/// Ends the recipes that read the block, but those of blocks that are away.
+void EngineImpl::end_readers(const Block& block) {
   const auto readers = recipes_.readers(block);
   for (Block* reader : std::vector<Block*>(readers.begin(), readers.end()))
     if (!Recipes::away(*reader)) end_recipe(*reader);
+}
+
+/// Of a block that is about to end: recipes that read it end, but those of blocks that are away.
+/// True: there are such, and the block stays as it is, with its own recipe. Else that ends, too.
+bool EngineImpl::keep_for_readers(Block& block) {
+  end_readers(block);
   block.kept = !recipes_.readers(block).empty();
   if (!block.kept) end_recipe(block);
   return block.kept;

@@ -15,6 +15,16 @@ void EngineImpl::make_young(Block& block) {
   block.age.store(next_tick(), std::memory_order_relaxed);
 }
 
+/// Recipes that read it end, of a segment those of each small block. (Blocks that are away have no
+/// other way back: their next use finds that they are lost too.)
+void EngineImpl::lost(Block& block) {
+  if (block.segment == 0) return end_readers(block);
+  SmallBlocks::each(segment_of(block), table_, [&](const Block& small) FIRN_HELD {
+    end_readers(small);
+    return true;
+  });
+}
+
 bool EngineImpl::came_out(const PieceRef& ref) {
   plan_.write_looked = false;
   return options_.baseline && options_.baseline->came_out(ref);

@@ -84,6 +84,8 @@ class Movement {
     virtual void leaves(Block& block) FIRN_HELD = 0;
     /// The block counts as used at this moment.
     virtual void make_young(Block& block) FIRN_HELD = 0;
+    /// The block's bytes are gone: nothing is made from them any more.
+    virtual void lost(Block& block) FIRN_HELD = 0;
     /// A piece has come to host memory. True: next_write() names it, or give_up_writes(), with no
     /// list here.
     virtual bool came_out(const PieceRef& ref) FIRN_HELD = 0;

@@ -132,6 +132,7 @@ void Movement::lose(Block& block) {
   if (mapper_.give_up(block)) owner_.work_begins();
   std::erase(faulting_, &block);
   transit(block, Event::read_failed, word::unsettled | word::zero_copy);
+  owner_.lost(block);
   clock_.notify();
 }
 

@@ -26,6 +26,18 @@ SimulationOptions budget_18mib() {
   return o;
 }
 
+/// Little host memory, in front of a store that spoils what it is told to.
+SimulationOptions spoiling(RefusingStore*& store) {
+  SimulationOptions options = budget_18mib();
+  options.host_bytes = 12 * MiB;
+  options.in_front_of_store = [&store](Store& behind) {
+    auto made = std::make_unique<RefusingStore>(behind);
+    store = made.get();
+    return made;
+  };
+  return options;
+}
+
 }  // namespace
 
 TEST(EngineRecipesRare, under_capture_it_is_made_on_firn_s_own_stream) {
@@ -141,5 +153,61 @@ TEST(EngineRecipesRare, freed_when_the_device_died_while_it_was_made_again) {
   program.free(out);
   program.free(in);
   program.engine().trim();
+  program.engine().check();
+}
+
+TEST(EngineRecipesRare, what_is_on_the_device_outlives_an_input_that_is_lost) {
+  for (const size_t bytes : {4 * MiB, MiB / 16}) {
+    RefusingStore* store = nullptr;
+    Simulation sim(spoiling(store));
+    RemakingProgram program(sim);
+    void* in = program.make(bytes);
+    void* out = program.make(4 * MiB);
+    program.write(in, 1);
+    program.run(out, {in});
+    Result<Hold> hold = program.engine().touch(out, nullptr, Access::read);
+    for (int i = 0; i < 8; ++i)  // all host memory is taken
+      program.write(program.make(4 * MiB), 10 + i);
+    program.engine().spill_all();
+    ASSERT_EQ(program.state(in), "spilled");
+    store->reads_spoilt = 100;
+    Result<void> read = program.try_read(in);
+    ASSERT_FALSE(read);
+    EXPECT_EQ(program.state(in), "lost");
+    store->reads_spoilt = 0;
+    EXPECT_EQ(program.engine().stats().recipes, 0u);
+    program.engine().release(*hold, nullptr);
+    program.engine().spill_all();
+    EXPECT_NE(program.state(out), "dropped");
+    program.read(out);
+    EXPECT_TRUE(program.made.empty());
+    program.settle();
+  }
+}
+
+TEST(EngineRecipesRare, what_is_made_from_a_lost_block_is_lost) {
+  RefusingStore* store = nullptr;
+  Simulation sim(spoiling(store));
+  RemakingProgram program(sim);
+  void* in = program.make(4 * MiB);
+  void* beside = program.make(4 * MiB);
+  void* out = program.make(4 * MiB);
+  program.write(in, 1), program.write(beside, 2);
+  program.run(out, {in, beside});
+  program.away(out);
+  for (int i = 0; i < 8; ++i)  // all host memory is taken
+    program.write(program.make(4 * MiB), 10 + i);
+  program.engine().spill_all();
+  ASSERT_EQ(program.state(in), "spilled");
+  store->reads_spoilt = 100;
+  Result<void> read = program.try_read(out);
+  ASSERT_FALSE(read);
+  EXPECT_EQ(read.error().code, Code::lost);
+  EXPECT_EQ(program.state(out), "lost");
+  EXPECT_EQ(program.state(in), "lost");
+  EXPECT_EQ(program.engine().stats().lost_blocks, 2u);
+  EXPECT_EQ(program.engine().stats().recipes, 0u);
+  store->reads_spoilt = 0;
+  program.write(beside, 3);  // it holds up nobody
   program.engine().check();
 }

@@ -2,10 +2,8 @@
 // block itself.
 #include <gtest/gtest.h>
 
-#include <memory>
 #include <vector>
 
-#include "tests/allocator/engine/refusing_store.h"
 #include "tests/allocator/engine/remaking_program.h"
 
 using namespace firn;
@@ -271,38 +269,4 @@ TEST(EngineRecipes, who_may_write_on_any_stream_waits_for_reads_that_it_does_not
   EXPECT_GE(sim.clock().now_ns() - begin, 4'000'000u);
   ASSERT_TRUE(sim.fill(0, in, 4 * MiB, 99, other));
   program.settle();
-}
-
-TEST(EngineRecipes, what_is_made_from_a_lost_block_is_lost) {
-  SimulationOptions options = budget_18mib();
-  options.host_bytes = 12 * MiB;
-  RefusingStore* store = nullptr;
-  options.in_front_of_store = [&store](Store& behind) {
-    auto made = std::make_unique<RefusingStore>(behind);
-    store = made.get();
-    return made;
-  };
-  Simulation sim(options);
-  RemakingProgram program(sim);
-  void* in = program.make(4 * MiB);
-  void* beside = program.make(4 * MiB);
-  void* out = program.make(4 * MiB);
-  program.write(in, 1), program.write(beside, 2);
-  program.run(out, {in, beside});
-  program.away(out);
-  for (int i = 0; i < 8; ++i)  // all host memory is taken
-    program.write(program.make(4 * MiB), 10 + i);
-  program.engine().spill_all();
-  ASSERT_EQ(program.state(in), "spilled");
-  store->reads_spoilt = 100;
-  Result<void> read = program.try_read(out);
-  ASSERT_FALSE(read);
-  EXPECT_EQ(read.error().code, Code::lost);
-  EXPECT_EQ(program.state(out), "lost");
-  EXPECT_EQ(program.state(in), "lost");
-  EXPECT_EQ(program.engine().stats().lost_blocks, 2u);
-  EXPECT_EQ(program.engine().stats().recipes, 0u);
-  store->reads_spoilt = 0;
-  program.write(beside, 3);  // it holds up nobody
-  program.engine().check();
 }

@@ -220,6 +220,7 @@ TEST(MovementFailed, a_block_with_a_wrong_piece_is_lost_once_its_copies_are_over
     EXPECT_EQ(block.mapped, 0u);
     EXPECT_TRUE(m.movement.faulting().empty());
     EXPECT_EQ(m.movement.failed().lost_blocks, 1u);
+    EXPECT_EQ(m.lost_blocks, std::vector{&block});
     EXPECT_TRUE(m.said_once("is LOST"));
     EXPECT_EQ(m.store.discarded.size(), 2u);
     EXPECT_EQ(m.host.used(), 0u);

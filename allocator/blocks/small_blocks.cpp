@@ -6,10 +6,11 @@
 namespace firn {
 
 namespace {
-/// May a segment leave while this is the word of one of its blocks?
-bool leaves_with_it(uint64_t w) {
+/// May a segment leave while this is the word of one of its blocks? (One that was freed is on its
+/// way to another life, unless it is kept.)
+bool leaves_with_it(const Block& small, uint64_t w) FIRN_HELD {
   return word::state(w) == State::resident && word::holds(w) == 0 && (w & word::proven) &&
-         !(w & (word::pinned | word::freed));
+         !(w & word::pinned) && (!(w & word::freed) || small.kept);
 }
 }  // namespace
 
@@ -69,10 +70,10 @@ void SmallBlocks::open(Segment& segment, const BlockTable& table) {
 
 bool SmallBlocks::set_aside(Segment& segment, const BlockTable& table) {
   // (A block that another thread is freeing or taking just now is still ready: the next try, then.)
-  const bool all = each(segment, table, [](Block& small) {
+  const bool all = each(segment, table, [](Block& small) FIRN_HELD {
     uint64_t w = small.word.load();
     do {
-      if (!leaves_with_it(w)) return false;
+      if (!leaves_with_it(small, w)) return false;
     } while (!small.word.try_set_aside(w));
     return true;
   });
@@ -90,9 +91,9 @@ bool SmallBlocks::set_aside(Segment& segment, const BlockTable& table) {
 
 SmallBlocks::Inside SmallBlocks::look_inside(const Segment& segment, const BlockTable& table) {
   Inside inside;
-  inside.may_leave = each(segment, table, [&](const Block& small) {
+  inside.may_leave = each(segment, table, [&](const Block& small) FIRN_HELD {
     const uint64_t w = small.word.load();
-    if (word::state(w) != State::ready) return leaves_with_it(w);
+    if (word::state(w) != State::ready) return leaves_with_it(small, w);
     return inside.ready = true;
   });
   return inside;

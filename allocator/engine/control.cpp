@@ -24,7 +24,7 @@ void EngineImpl::trim() {
   bool places_wait = !placed_.regions().empty();
   const auto leaving = [&]() FIRN_HELD {
     return places_wait || !parked_.empty() || !deferred_.empty() || !draining_.empty() ||
-           mapper_.unmapping();
+           !unkept_.empty() || mapper_.unmapping();
   };
   for (int round = 0; round < 1000 && leaving() && !health_.dead(); ++round) {
     pump_locked();

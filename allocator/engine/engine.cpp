@@ -229,7 +229,8 @@ bool EngineImpl::pump_locked() {
   host_.look_again(clock_.now_ns());
   host_due_.store(host_.ahead_due(), std::memory_order_release);
   busy_.store(movement_.busy() || transfers_.requesting() || transfers_.copying() ||
-                  !draining_.empty() || !deferred_.empty() || !prefetches_.empty() ||
+                  !draining_.empty() || !deferred_.empty() || !unkept_.empty() ||
+                  !prefetches_.empty() ||
                   mapper_.mappings_due() > 0 || mapper_.unmappings_due() > 0 || waiting_ > 0 ||
                   streams_.device_wait_due() || !aside_.empty() ||
                   (learner_ && learner_->clock().pending()),

@@ -212,6 +212,9 @@ void EngineImpl::note_remake_reads(const std::vector<Block*>& inputs, Use read) 
       return use.stream() == read.stream() || streams_.over(use);
     });
     input->remake_reads.push_back(read);
+    if (!input->kept || input->pages != 0) continue;
+    unkept_.push_back(input);  // (Who held its segment does not end it.)
+    work_begins();
   }
   (void)streams_.close(read);
 }

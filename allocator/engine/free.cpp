@@ -100,9 +100,13 @@ void EngineImpl::settle_freed() {
     std::lock_guard guard(freed_mutex_);
     freed.swap(freed_);
   }
-  for (Block* block : freed) finish_free(*block);
-  for (Block* block : std::exchange(unkept_, {}))
-    if (block->kept && word::holds(block->word.load()) == 0) finish_free(*block);
+  // (One that was held meanwhile has ended with its last hold, or will: it may have another life.)
+  for (Block* block : freed)
+    if (const uint64_t w = block->word.load(); (w & word::freed) && word::holds(w) == 0)
+      finish_free(*block);
+  while (!unkept_.empty())  // the end of one may leave its own inputs without readers
+    for (Block* block : std::exchange(unkept_, {}))
+      if (block->kept && word::holds(block->word.load()) == 0) finish_free(*block);
 }
 
 /// The block's recipe ends, if it has one: the block ends, or is on the device. Inputs that were

@@ -33,7 +33,9 @@ bool EngineImpl::still(uint64_t patience_ns) {
 /// Will room come while the caller waits? Not from what a stream under capture used: its owner, who
 /// may be the caller, ends that first.
 bool EngineImpl::something_moves() {
-  if (!movement_.faulting().empty() || mapper_.mapping() || mapper_.unmapping()) return true;
+  if (!movement_.faulting().empty() || mapper_.mapping() || mapper_.unmapping() ||
+      !unkept_.empty())
+    return true;
   const auto settles = [this](const Block* block) FIRN_HELD { return uses_.close(*block); };
   const std::vector<Block*>* const lists[] = {&movement_.spilling(), &parked_, &deferred_,
                                               &draining_};

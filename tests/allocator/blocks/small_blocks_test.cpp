@@ -222,6 +222,9 @@ TEST_F(Aside, one_block_that_stays_keeps_its_segment) {
   block.word.clear(word::pinned);
   block.word.set(word::freed);
   EXPECT_FALSE(inside().may_leave);
+  block.kept = true;
+  EXPECT_TRUE(inside().may_leave);
+  block.kept = false;
   block.word.clear(word::freed);
   EXPECT_TRUE(small_.set_aside(segment_, table_));
 }

@@ -38,6 +38,11 @@ SimulationOptions spoiling(RefusingStore*& store) {
   return options;
 }
 
+struct Freed {
+  Engine* engine;
+  void* block;
+};
+
 }  // namespace
 
 TEST(EngineRecipesRare, under_capture_it_is_made_on_firn_s_own_stream) {
@@ -134,6 +139,43 @@ TEST(EngineRecipesRare, a_capture_that_begins_behind_a_read_of_an_input_holds_up
   program.read(out, home);
   EXPECT_EQ(capture.end(), CUDA_SUCCESS);
   program.settle();
+}
+
+TEST(EngineRecipesRare, freed_in_a_callback_while_it_is_about_to_be_made_again) {
+  Simulation sim(budget_18mib());
+  RemakingProgram program(sim);
+  void* first = program.make(4 * MiB);
+  void* middle = program.make(4 * MiB);
+  void* last = program.make(4 * MiB);
+  program.write(first, 1);
+  program.run(middle, {first});
+  program.run(last, {middle});
+  program.away(last);
+  using HostFunction = CUresult (*)(CUstream, void (*)(void*), void*);
+  const auto host_function =
+      reinterpret_cast<HostFunction>(::dlsym(sim.driver().handle, "cuLaunchHostFunc"));
+  Freed freed{&program.engine(), middle};
+  {
+    Driver::ContextGuard context(sim.driver(), sim.context(0));
+    const auto free_it = [](void* of) {
+      EXPECT_TRUE(static_cast<Freed*>(of)->engine->free(static_cast<Freed*>(of)->block));
+    };
+    ASSERT_EQ(host_function(nullptr, free_it, &freed), CUDA_SUCCESS);
+    ASSERT_EQ(sim.driver().stream_synchronize(nullptr), CUDA_SUCCESS);
+  }
+  EXPECT_EQ(program.state(middle), "gone");
+  program.during = [&](uint64_t) {
+    EXPECT_TRUE(program.engine().free(last));
+    (void)program.engine().pump();
+  };
+  program.write(first, 2);
+  program.during = nullptr;
+  EXPECT_EQ(program.made.size(), 1u);
+  program.free(first);
+  program.settle();
+  program.engine().trim();
+  program.engine().check();
+  EXPECT_EQ(sim.counts(0).frame_bytes, 0u);
 }
 
 TEST(EngineRecipesRare, freed_when_the_device_died_while_it_was_made_again) {

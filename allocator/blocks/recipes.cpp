@@ -15,7 +15,15 @@ void Recipes::add(Block& block, Recipe recipe) {
     input->word.set(word::recipes);
   }
   block.word.set(word::recipes);
+  recipe.depth = depth_over(recipe.inputs);
   recipes_.emplace(&block, std::move(recipe));
+}
+
+unsigned Recipes::depth_over(std::span<Block* const> inputs) const {
+  unsigned most = 0;
+  for (const Block* input : inputs)
+    if (const Recipe* recipe = of(*input)) most = std::max(most, recipe->depth);
+  return most + 1;
 }
 
 std::vector<Block*> Recipes::remove(Block& block) {
@@ -63,6 +71,9 @@ void Recipes::check() const {
                address);
     for (const Block* input : recipe.inputs) {
       FIRN_CHECK(input != block, "block %llx is made from itself", address);
+      const Recipe* before = of(*input);
+      FIRN_CHECK(!before || before->depth < recipe.depth, "block %llx: depth %u over one of %u",
+                 address, recipe.depth, before->depth);
       const State state = input->state();
       FIRN_CHECK(state != State::free && state != State::ready && state != State::draining,
                  "block %llx is made from %llx, which has ended (%s)", address,

@@ -30,6 +30,7 @@ struct Recipe {
   uint64_t device_ns = 0;         // how long the device takes
   std::vector<Block*> inputs;     // each once, and not the block itself
   std::thread::id maker{};        // who is making the block again; default: nobody
+  unsigned depth = 0;             // recipes in a row up to this one, at most; add() counts
 };
 
 class Recipes {
@@ -38,6 +39,13 @@ class Recipes {
   void add(Block& block, Recipe recipe) FIRN_HELD;
   /// Ends the block's recipe, and returns its inputs. None: there is no recipe.
   std::vector<Block*> remove(Block& block) FIRN_HELD;
+  /// The depth of a recipe that reads these: 1 more than the deepest of theirs. (It only falls:
+  /// their recipes may end, and their blocks are given none while they are read.)
+  unsigned depth_over(std::span<Block* const> inputs) const FIRN_HELD;
+  /// How many recipes in a row have to be run again for the block; 0: it is not away.
+  unsigned depth_to(const Block& block) const FIRN_HELD {
+    return away(block) ? of(block)->depth : 0;
+  }
   /// Null: it has none.
   Recipe* of(const Block& block) FIRN_HELD;
   const Recipe* of(const Block& block) const FIRN_HELD;

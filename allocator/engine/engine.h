@@ -184,6 +184,10 @@ struct EngineStats {
   std::vector<std::string> notices;   // fault storms, thrash, as they were said
 };
 
+/// Recipes in a row: each reads what the one before it makes. One thread runs a whole row again, and
+/// its stack holds a call for each.
+inline constexpr unsigned recipe_depth_most = 64;
+
 /// How a block's bytes can be made again.
 struct RecipeOf {
   uint64_t id = 0;                          // the front end's name for it (Remaker::remake())
@@ -363,7 +367,8 @@ class Engine {
   /// the block again first, on its own stream, and an input that is freed is kept.
   /// Errors, with nothing changed: invalid_argument (no remaker; a block that never leaves, or
   /// whose uses are not all seen, or that others are made from already; an input that is not a
-  /// block of this engine's whose uses are all seen, or is the block itself).
+  /// block of this engine's whose uses are all seen, or is the block itself; more recipes in a row
+  /// than recipe_depth_most).
   virtual Result<void> give_recipe(const void* pointer, const RecipeOf& recipe) = 0;
   /// Is the block around `pointer` to leave without a copy, if there is none of all of it, and to
   /// be made again at its next use? False: no recipe stands.

@@ -126,8 +126,8 @@ void EngineImpl::drop_hold_held(Block& block) {
 
 /// Makes a dropped block again, for a use on the stream; or waits a little where another thread
 /// does. First its inputs come, which may be dropped themselves, and then the block has frames: a
-/// long row of them needs room for two at a time. It releases the lock: the caller looks again when
-/// this returns.
+/// chain of them needs room for one link at a time, since the input with the longest chain comes
+/// while no other is held. It releases the lock: the caller looks again when this returns.
 Result<void> EngineImpl::make_again(Lock& lock, Block& block, CUstream stream, unsigned index,
                                     bool anyway) {
   const Recipe* recipe = recipes_.of(block);
@@ -147,9 +147,9 @@ Result<void> EngineImpl::make_again(Lock& lock, Block& block, CUstream stream, u
   const unsigned on = own ? transfers_.in() : index;
   const CUstream on_stream = own ? transfers_.in_stream() : stream;
   std::vector<Block*> inputs = recipe->inputs;
-  // (Those that need others before those that only stay.)
-  std::stable_partition(inputs.begin(), inputs.end(),
-                        [](const Block* input) { return Recipes::away(*input); });
+  std::stable_sort(inputs.begin(), inputs.end(), [this](const Block* a, const Block* b) FIRN_HELD {
+    return recipes_.depth_to(*a) > recipes_.depth_to(*b);
+  });
   hold_as_it_is(block);  // while it is held and away, its recipe stands
   std::vector<Block*> held;
   Result<void> made;

@@ -40,6 +40,8 @@ Result<void> EngineImpl::give_recipe(const void* pointer, const RecipeOf& recipe
     if (input == block) return refuse("it reads what it writes");
     if (std::find(inputs.begin(), inputs.end(), input) == inputs.end()) inputs.push_back(input);
   }
+  if (recipes_.depth_over(inputs) > recipe_depth_most)
+    return refuse("there would be too many recipes in a row");
   end_recipe(*block);
   for (Block* input : inputs) moved_with(input)->word.set(word::recipes);
   recipes_.add(*block, {recipe.id, recipe.device_ns, std::move(inputs)});

@@ -48,6 +48,22 @@ TEST(Recipes, both_ends_are_marked_and_found) {
   EXPECT_EQ(recipes.size(), 0u);
 }
 
+TEST(Recipes, depth_counts_recipes_in_a_row_and_what_is_on_the_device_needs_none) {
+  Recipes recipes;
+  std::array<Block, 4> row;
+  for (Block& block : row) be(block, State::resident);
+  recipes.add(row[1], {1, 0, {&row[0]}});
+  recipes.add(row[2], {2, 0, {&row[0], &row[1]}});
+  const std::array<Block*, 2> inputs{&row[2], &row[0]};
+  EXPECT_EQ(recipes.depth_over(inputs), 3u);
+  EXPECT_EQ(recipes.depth_over({}), 1u);
+  EXPECT_EQ(recipes.depth_to(row[2]), 0u);
+  be(row[2], State::dropped);
+  EXPECT_EQ(recipes.depth_to(row[2]), 2u);
+  EXPECT_EQ(recipes.depth_to(row[0]), 0u);
+  recipes.check();
+}
+
 TEST(RecipesDeathTest, what_would_close_a_circle_or_end_under_way_aborts) {
   Recipes recipes;
   Block in, out;

@@ -120,6 +120,45 @@ TEST(EngineRemake, a_long_row_needs_room_for_two_at_a_time) {
   program.settle();
 }
 
+TEST(EngineRemake, inputs_that_need_most_come_first_so_that_a_chain_needs_room_for_one_link) {
+  Simulation sim(budget_18mib());
+  RemakingProgram program(sim);
+  void* base = program.make(2 * MiB);
+  void* last = program.make(4 * MiB);
+  program.write(base, 1), program.write(last, 2);
+  for (int i = 0; i < 8; ++i) {
+    void* beside = program.make(4 * MiB);
+    ASSERT_NE(program.run(beside, {base}), 0u);
+    void* next = program.make(4 * MiB);
+    ASSERT_NE(program.run(next, {beside, last}), 0u);
+    last = next;
+  }
+  program.away(last);
+  program.read(last);
+  program.settle();
+}
+
+TEST(EngineRemake, a_recipe_on_top_of_too_many_is_refused) {
+  Simulation sim(budget_18mib());
+  RemakingProgram program(sim);
+  void* last = program.make(2 * MiB);
+  program.write(last, 1);
+  for (unsigned i = 0; i < recipe_depth_most; ++i) {
+    void* next = program.make(2 * MiB);
+    ASSERT_NE(program.run(next, {last}), 0u) << i;
+    last = next;
+  }
+  void* next = program.make(2 * MiB);
+  EXPECT_EQ(program.run(next, {last}), 0u);
+  EXPECT_EQ(program.refused.error().code, Code::invalid_argument);
+  EXPECT_NE(program.refused.error().text.find("in a row"), std::string::npos);
+  program.away(last);
+  EXPECT_EQ(program.state(next), "hosted");
+  program.read(last);
+  EXPECT_EQ(program.made.size(), recipe_depth_most);
+  program.settle();
+}
+
 TEST(EngineRemake, other_streams_wait_for_it) {
   Simulation sim(budget_18mib());
   RemakingProgram program(sim);

@@ -102,7 +102,8 @@ Result<Hold> EngineImpl::touch_slow(Block& block, uint64_t address, CUstream str
           }
         }
         if (access == Access::write && (w & word::recipes)) {
-          if (recipes_.reader_away(block)) begin_waiting();
+          if (Block* named = named_by(block, address); named && recipes_.reader_away(*named))
+            begin_waiting();
           const Result<bool> alone = written(lock, block, address, stream, index, anyway);
           if (!alone) {
             waited();
@@ -119,8 +120,9 @@ Result<Hold> EngineImpl::touch_slow(Block& block, uint64_t address, CUstream str
           if (!block.word.try_hold(w, proves(seen, w))) continue;
           const auto kind =
               access == Access::write ? EventKind::touch_write : EventKind::touch_read;
-          block.age.store(block.segment != 0 ? next_tick() : note(kind, block),
-                          std::memory_order_relaxed);
+          // (What the program did not do is no event for the learner.)
+          const bool noted = counted && block.segment == 0;
+          block.age.store(noted ? note(kind, block) : next_tick(), std::memory_order_relaxed);
           if (block.prefetched) block.prefetched = false;
           waited();
           ++thread_holds();
@@ -180,6 +182,11 @@ Result<void> EngineImpl::order_behind(unsigned index, Use use) {
   return streams_.order(index, use);
 }
 
+/// The block itself, or the small block at this address of a segment; null: it has been freed.
+Block* EngineImpl::named_by(Block& block, uint64_t address) const {
+  return block.segment != 0 ? block_at(address) : &block;
+}
+
 /// Is the block on any way from or to another by a recipe, or was it read for one?
 bool EngineImpl::recipe_in_way(const Block& named) const {
   return (named.word.load() & word::recipes) != 0;
@@ -191,7 +198,7 @@ bool EngineImpl::recipe_in_way(const Block& named) const {
 Result<bool> EngineImpl::written(Lock& lock, Block& block, uint64_t address, CUstream stream,
                                  int index, bool anyway) {
   if (FIRN_CANARY(41)) return true;
-  Block* named = block.segment != 0 ? block_at(address) : &block;
+  Block* named = named_by(block, address);
   if (!named) return true;  // freed under our hands
   if (named != &block && !recipe_in_way(*named)) {  // another of its segment is meant
     bool any = false;

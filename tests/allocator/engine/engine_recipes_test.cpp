@@ -235,7 +235,10 @@ TEST(EngineRecipes, small_inputs_count_by_themselves) {
   EXPECT_TRUE(program.made.empty());
   program.read(out);
   program.away(out);
+  program.read(beside);
+  const uint64_t stalls = program.engine().stats().stalls;
   program.write(scale, 5);
+  EXPECT_EQ(program.engine().stats().stalls, stalls + 1);
   EXPECT_EQ(program.made, (std::vector{id, id}));
   EXPECT_EQ(program.engine().stats().recipes, 0u);
   const uint64_t more = program.run(out, {scale});

@@ -7,12 +7,12 @@ namespace firn::lifetimes {
 namespace {
 
 /// Operators that name a value first and last; none: no operator does.
-struct Life {
+struct NamedBy {
   uint32_t first = none, last = none;
 };
 
-std::vector<Life> lives(const Operators& operators) {
-  std::vector<Life> lives(operators.values.size());
+std::vector<NamedBy> lives(const Operators& operators) {
+  std::vector<NamedBy> lives(operators.values.size());
   for (uint32_t i = 0; i < operators.count(); ++i)
     for (const uint32_t value : operators.named(operators.operators[i])) {
       if (lives[value].first == none) lives[value].first = i;
@@ -25,7 +25,7 @@ std::vector<Life> lives(const Operators& operators) {
 
 OperatorSteps::OperatorSteps(const Operators& operators, uint64_t page_bytes,
                              uint64_t bytes_least) {
-  const std::vector<Life> life = lives(operators);
+  const std::vector<NamedBy> life = lives(operators);
   std::vector<uint32_t> item(operators.values.size(), none);
   for (uint32_t v = 0; v < operators.values.size(); ++v) {
     const Value& value = operators.values[v];
@@ -91,7 +91,7 @@ Rehearsal OperatorSteps::rehearsal(const RehearsalMachine& machine) const {
 }
 
 std::vector<uint64_t> alive_bytes(const Operators& operators, uint64_t bytes_least) {
-  const std::vector<Life> life = lives(operators);
+  const std::vector<NamedBy> life = lives(operators);
   std::vector<uint64_t> alive(operators.count() + 1, 0);
   uint64_t persistent = 0;
   for (uint32_t v = 0; v < operators.values.size(); ++v) {

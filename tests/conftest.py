@@ -14,6 +14,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "pytorch_pl
 # the same go into one process; every other test goes into whichever is free.
 TOGETHER = [re.compile(pattern) for pattern in (
     r"bench/test_gpu_carried\.py", r"bench/test_jobs\.py::test_(?:the_recorded|other_ways|shards)",
+    r"bench/test_jobs_recorder\.py",
     r"command/test_calls\.py", r"command/test_simulate_large\.py",
     r"calls/test_answers\.py::\w+\[(\w+)", r"plugin/test_compiled\.py",
     r"plugin/test_observer\.py::test_same_bytes",

@@ -104,6 +104,7 @@ def test_a_build_that_fails_falls_back_on_the_carried_one(checkout, tmp_path):
     assert told["conformance"]["status"] == "passed"
 
 
+@pytest.mark.long  # (it compiles for minutes)
 def test_builds_without_the_packages_and_without_a_network(checkout):
     where, _ = checkout
     if subprocess.run(hidden("true"), capture_output=True).returncode != 0:

@@ -52,6 +52,7 @@ def test_adversarial(paths, native, spill_dir, tmp_path, cases):
     check_nets(run)
 
 
+@pytest.mark.long  # (twice four processes)
 def test_four_ranks_and_groups_of_them(paths, spill_dir, tmp_path):
     """Bound to their devices first, so that torch divides one communicator into others."""
     cases = ["nccl", "tensor_parallel", "more"]

@@ -293,7 +293,7 @@ void EngineImpl::last_hold_dropped(Block& block, uint64_t word_before) {
   drop_last_hold(block, word_before);
 }
 
-/// What waited for the last hold, with the lock.
+/// Ends what waited for the last hold, with the lock.
 void EngineImpl::drop_last_hold(Block& block, uint64_t word_before) {
   if (word_before & word::freed)
     finish_free(block);

@@ -82,7 +82,7 @@ class Joiner {
       std::sort(values->begin(), values->end());
       values->erase(std::unique(values->begin(), values->end()), values->end());
     }
-    // What the stretch writes before it reads it is not read from before.
+    // The stretch reads nothing from before that it writes first.
     std::erase_if(reads, [&](uint32_t value) {
       return first_[value] >= begin_ && !from_.values[value].persistent &&
              std::binary_search(writes.begin(), writes.end(), value);

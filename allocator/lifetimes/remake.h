@@ -55,7 +55,7 @@ class RemakeProblem {
   Remake solve(const std::function<double(uint32_t version)>& price, uint64_t hold_ns_most);
 
  private:
-  // What may be done about a version.
+  // A version, and the ways to have it after the cut.
   struct Node {
     uint32_t version;
     bool keeps = false;   // it can be kept

@@ -36,7 +36,7 @@ class Rewriter {
   }
 
  private:
-  /// What is made again ends with its last use before the cut.
+  /// A value that is made again ends with its last use before the cut.
   void drop() {
     for (uint32_t value = 0; value < gone_.size(); ++value) {
       if (from_.values[value].persistent) continue;

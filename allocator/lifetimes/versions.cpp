@@ -58,7 +58,7 @@ Versions::Versions(const Operators& operators) {
   find_state(operators);
 }
 
-/// What operators read and make when they run again.
+/// Fills in the versions that operators read and make when they run again.
 void Versions::find_state(const Operators& operators) {
   read_again_at_.push_back(0);
   made_again_at_.push_back(0);

@@ -31,7 +31,7 @@ class Versions {
     return version + 1 < count() && value_[version + 1] == value_[version] ? maker_[version + 1]
                                                                           : none;
   }
-  /// What the value has just before operator `at`.
+  /// The version that the value has just before operator `at`.
   uint32_t before(uint32_t value, uint32_t at) const;
 
   std::span<const uint32_t> read(uint32_t one) const { return part(read_, read_at_, one); }

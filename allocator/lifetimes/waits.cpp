@@ -20,7 +20,7 @@ struct Span {
   double bytes;
 };
 
-/// What each operator uses, and what is alive between uses.
+/// The bytes that each operator uses, and those alive between uses.
 struct Uses {
   explicit Uses(const Operators& operators);
   int64_t count() const { return static_cast<int64_t>(used.size()); }
@@ -53,7 +53,7 @@ Uses::Uses(const Operators& operators) : used(operators.count()) {
       if (of.first < 0) {
         of.first = of.last = i;
         of.first_reads = reads;
-        // What is never written has been valid elsewhere for ever.
+        // A value that nobody writes has been valid elsewhere for ever.
         of.made = of.written < 0 ? -2 * n : of.written - n;
         if (!operators.values[value].persistent) of.made = i;
       } else if (of.last == i) {

@@ -38,7 +38,7 @@ constexpr std::array holds{.02, .08, 1.};
 // Values next used sooner, in parts of the iteration, stay anyway.
 constexpr uint64_t gap_part = 200;
 constexpr uint64_t bytes_least = 1 << 20;  // smaller values share memory, and stay
-// What is made again must be faster by this part, as rehearsed.
+// Making again must be faster by this part, as rehearsed.
 constexpr double faster_least = .002;
 // Nothing moves if memory but one part of so many suffices.
 constexpr uint64_t fits_of = 64;
@@ -219,7 +219,7 @@ std::vector<Trial> Chooser::search() {
   return trials_;
 }
 
-/// What an iteration takes as rehearsed, in nanoseconds; 0: it is impossible.
+/// Nanoseconds of an iteration as rehearsed; 0: it is impossible.
 double rehearsed_ns(const Operators& operators, const RehearsalMachine& machine) {
   uint64_t total_ns = 0;
   for (const Operator& one : operators.operators) total_ns += one.ns;

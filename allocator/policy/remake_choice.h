@@ -1,4 +1,4 @@
-// What is made again rather than moved or kept, chosen for one iteration of a program on a machine
+// Chooses what to make again rather than move or keep, for one iteration of a program on a machine
 // of given memory and bandwidths. A pure function, deterministic: no clock, no lock.
 //
 // At the instant of most memory (the cut), prices of keeping a byte are tried, from a fraction of

@@ -18,14 +18,6 @@ using namespace firn::test;
 
 namespace {
 
-constexpr size_t MiB = 1u << 20;
-
-SimulationOptions budget_18mib() {
-  SimulationOptions o = small_budget();
-  o.span_bytes = 2 * MiB;
-  return o;
-}
-
 /// Little host memory, in front of a store that spoils what it is told to.
 SimulationOptions spoiling(RefusingStore*& store) {
   SimulationOptions options = budget_18mib();
@@ -49,11 +41,7 @@ TEST(EngineRecipesRare, under_capture_it_is_made_on_firn_s_own_stream) {
   Simulation sim(budget_18mib());
   RemakingProgram program(sim);
   const CUstream stream = sim.make_stream(0);
-  void* in = program.make(4 * MiB);
-  void* out = program.make(4 * MiB);
-  program.write(in, 1);
-  program.run(out, {in});
-  program.away(out);
+  const auto [in, out, recipe] = program.drop_one();
   Capture capture(sim, stream);
   Result<Hold> hold = program.engine().touch(out, stream, Access::read);
   ASSERT_TRUE(hold) << describe(hold.error());
@@ -70,11 +58,7 @@ TEST(EngineRecipesRare, a_capture_waits_for_what_was_made_on_its_own_stream_befo
     Simulation sim(budget_18mib());
     RemakingProgram program(sim);
     const CUstream stream = sim.make_stream(0);
-    void* in = program.make(4 * MiB);
-    void* out = program.make(4 * MiB);
-    program.write(in, 1);
-    program.run(out, {in});
-    program.away(out);
+    const auto [in, out, recipe] = program.drop_one();
     ASSERT_EQ(sim.gpu().busy(stream, 5'000'000), 0);
     program.read(out, stream);
     const uint64_t begin = sim.clock().now_ns();
@@ -98,11 +82,7 @@ TEST(EngineRecipesRare, a_capture_that_begins_while_its_inputs_come_gets_nothing
   Simulation sim(options);
   RemakingProgram program(sim);
   const CUstream stream = sim.make_stream(0);
-  void* in = program.make(4 * MiB);
-  void* out = program.make(4 * MiB);
-  program.write(in, 1);
-  program.run(out, {in});
-  program.away(out);
+  const auto [in, out, recipe] = program.drop_one();
   (void)program.engine().pump();  // (Its frames are unmapped, so that it is made in one go.)
   for (int i = 0; i < 4; ++i)     // (The input has to wait until these leave.)
     program.write(program.make(4 * MiB), 10 + i);
@@ -181,11 +161,7 @@ TEST(EngineRecipesRare, freed_in_a_callback_while_it_is_about_to_be_made_again) 
 TEST(EngineRecipesRare, freed_when_the_device_died_while_it_was_made_again) {
   Simulation sim(budget_18mib());
   RemakingProgram program(sim);
-  void* in = program.make(4 * MiB);
-  void* out = program.make(4 * MiB);
-  program.write(in, 1);
-  program.run(out, {in});
-  program.away(out);
+  const auto [in, out, recipe] = program.drop_one();
   program.failures = 1;
   program.during = [&](uint64_t) {
     EXPECT_EQ(sim.gpu().die(CUDA_ERROR_ILLEGAL_ADDRESS, 0), 0);

@@ -9,18 +9,6 @@
 using namespace firn;
 using namespace firn::test;
 
-namespace {
-
-constexpr size_t MiB = 1u << 20;
-
-SimulationOptions budget_18mib() {
-  SimulationOptions o = small_budget();
-  o.span_bytes = 2 * MiB;
-  return o;
-}
-
-}  // namespace
-
 TEST(EngineRecipes, a_write_of_an_input_makes_what_is_away_first) {
   Simulation sim(budget_18mib());
   RemakingProgram program(sim);
@@ -68,11 +56,7 @@ TEST(EngineRecipes, a_row_of_readers_survives_a_write_of_its_first_input) {
 TEST(EngineRecipes, a_write_of_the_block_itself_ends_its_recipe) {
   Simulation sim(budget_18mib());
   RemakingProgram program(sim);
-  void* in = program.make(4 * MiB);
-  void* out = program.make(4 * MiB);
-  program.write(in, 1);
-  program.run(out, {in});
-  program.away(out);
+  const auto [in, out, recipe] = program.drop_one();
   program.write(out, 5);
   EXPECT_EQ(program.made.size(), 1u) << "a write may be of a part";
   program.away(out, "hosted");
@@ -84,11 +68,7 @@ TEST(EngineRecipes, a_write_of_the_block_itself_ends_its_recipe) {
 TEST(EngineRecipes, an_input_that_is_freed_is_kept_while_it_is_needed) {
   Simulation sim(budget_18mib());
   RemakingProgram program(sim);
-  void* in = program.make(4 * MiB);
-  void* out = program.make(4 * MiB);
-  program.write(in, 1);
-  const uint64_t id = program.run(out, {in});
-  program.away(out);
+  const auto [in, out, id] = program.drop_one();
   program.free(in);
   EXPECT_FALSE(program.engine().free(in)) << "for the program it is gone";
   EXPECT_EQ(program.state(in), "gone");
@@ -159,11 +139,7 @@ TEST(EngineRecipes, a_write_on_another_stream_waits_for_reads_that_it_does_not_k
   Simulation sim(budget_18mib());
   RemakingProgram program(sim);
   const CUstream one = sim.make_stream(0), other = sim.make_stream(0);
-  void* in = program.make(4 * MiB);
-  void* out = program.make(4 * MiB);
-  program.write(in, 1);
-  program.run(out, {in});
-  program.away(out);
+  const auto [in, out, recipe] = program.drop_one();
   ASSERT_EQ(sim.gpu().busy(one, 5'000'000), 0);
   program.read(out, one);       // reads `in` behind 5 ms of work
   program.write(in, 2, other);  // which the program has no reason to wait for
@@ -280,11 +256,7 @@ TEST(EngineRecipes, who_may_write_on_any_stream_waits_for_reads_that_it_does_not
   Simulation sim(budget_18mib());
   RemakingProgram program(sim);
   const CUstream one = sim.make_stream(0), other = sim.make_stream(0);
-  void* in = program.make(4 * MiB);
-  void* out = program.make(4 * MiB);
-  program.write(in, 1);
-  program.run(out, {in});
-  program.away(out);
+  const auto [in, out, recipe] = program.drop_one();
   ASSERT_EQ(sim.gpu().busy(one, 5'000'000), 0);
   program.read(out, one);
   const uint64_t begin = sim.clock().now_ns();

@@ -10,18 +10,6 @@
 using namespace firn;
 using namespace firn::test;
 
-namespace {
-
-constexpr size_t MiB = 1u << 20;
-
-SimulationOptions budget_18mib() {
-  SimulationOptions o = small_budget();
-  o.span_bytes = 2 * MiB;
-  return o;
-}
-
-}  // namespace
-
 TEST(EngineRemake, a_block_is_dropped_without_a_copy_and_made_again_at_its_use) {
   Simulation sim(budget_18mib());
   RemakingProgram program(sim);
@@ -163,11 +151,7 @@ TEST(EngineRemake, other_streams_wait_for_it) {
   Simulation sim(budget_18mib());
   RemakingProgram program(sim);
   const CUstream one = sim.make_stream(0), other = sim.make_stream(0);
-  void* in = program.make(4 * MiB);
-  void* out = program.make(4 * MiB);
-  program.write(in, 1);
-  program.run(out, {in});
-  program.away(out);
+  const auto [in, out, recipe] = program.drop_one();
   ASSERT_EQ(sim.gpu().busy(one, 5'000'000), 0);
   program.read(out, one);
   program.read(out, other);
@@ -177,11 +161,7 @@ TEST(EngineRemake, other_streams_wait_for_it) {
 TEST(EngineRemake, a_failure_is_said_and_the_next_use_tries_again) {
   Simulation sim(budget_18mib());
   RemakingProgram program(sim);
-  void* in = program.make(4 * MiB);
-  void* out = program.make(4 * MiB);
-  program.write(in, 1);
-  const uint64_t id = program.run(out, {in});
-  program.away(out);
+  const auto [in, out, id] = program.drop_one();
   const CUstream stream = sim.make_stream(0);
   for (const bool enqueues : {false, true}) {
     program.failures = 1;
@@ -230,11 +210,7 @@ TEST(EngineRemake, without_room_the_block_stays_where_it_is) {
 TEST(EngineRemake, the_remaker_may_use_the_engine) {
   Simulation sim(budget_18mib());
   RemakingProgram program(sim);
-  void* in = program.make(4 * MiB);
-  void* out = program.make(4 * MiB);
-  program.write(in, 1);
-  program.run(out, {in});
-  program.away(out);
+  const auto [in, out, recipe] = program.drop_one();
   program.during = [&](uint64_t) {
     Engine& engine = program.engine();
     EXPECT_EQ(program.state(out), "remaking");
@@ -307,11 +283,7 @@ TEST(EngineRemake, one_thread_makes_it_and_the_others_wait_without_the_lock) {
   };
   Simulation sim(options);
   RemakingProgram program(sim);
-  void* in = program.make(4 * MiB);
-  void* out = program.make(4 * MiB);
-  program.write(in, 1);
-  program.run(out, {in});
-  program.away(out);
+  const auto [in, out, recipe] = program.drop_one();
   for (const bool writes_input : {false, true}) {
     waits = false;
     std::thread other;

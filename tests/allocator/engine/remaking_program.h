@@ -15,6 +15,15 @@
 
 namespace firn::test {
 
+inline constexpr size_t MiB = 1u << 20;
+
+/// Memory for four blocks of 4 MiB, which leave span by span.
+inline SimulationOptions budget_18mib() {
+  SimulationOptions options = small_budget();
+  options.span_bytes = 2 * MiB;
+  return options;
+}
+
 class RemakingProgram final : public Remaker {
  public:
   explicit RemakingProgram(Simulation& sim, int device = 0) : sim_(sim), device_(device) {
@@ -88,6 +97,19 @@ class RemakingProgram final : public Remaker {
     engine().spill_all();
     engine().check();
     ASSERT_EQ(state(block), where);
+  }
+  struct Dropped {
+    void* in;
+    void* out;
+    uint64_t recipe;
+  };
+  /// A block of 4 MiB that was made from another, and is away.
+  Dropped drop_one() {
+    Dropped made{make(4 * MiB), make(4 * MiB), 0};
+    write(made.in, 1);
+    made.recipe = run(made.out, {made.in});
+    away(made.out);
+    return made;
   }
   void settle() {
     sim_.synchronize();

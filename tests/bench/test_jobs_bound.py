@@ -1,7 +1,6 @@
 """bench/jobs/bound.py: never above what the best schedule takes (a search of all of them, for tiny
 programs), often that, and never above what is simulated."""
 
-import collections
 import itertools
 import json
 import os
@@ -11,6 +10,7 @@ import subprocess
 import sys
 
 import pytest
+import searches
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 FIRN = os.environ.get("FIRN_TEST_BINARY", str(ROOT / "build/allocator/command/firn"))
@@ -73,7 +73,7 @@ class Search:
         """Seconds from the best of `begins` to the end, or to that state at it."""
         states, seconds, seen = begins, 0, set()
         while states:
-            states = self.closed(states) - seen
+            states = searches.closure(states, self.at_once) - seen
             if any(at == self.end and end in (None, pages) for at, _, pages in states):
                 return seconds
             seen |= states
@@ -93,17 +93,8 @@ class Search:
     def held(self, pages):
         return sum(each[0] + each[1] for each in pages if each)
 
-    def closed(self, states):
-        """With what takes no time: clean pages are dropped, kernels begin."""
-        found, todo = set(states), collections.deque(states)
-        while todo:
-            for state in self.at_once(todo.popleft()):
-                if state not in found:
-                    found.add(state)
-                    todo.append(state)
-        return found
-
     def at_once(self, state):
+        """What takes no time: clean pages are dropped, kernels begin."""
         at, left, pages = state
         _, used, written = self.kernels[at % len(self.kernels)]
         for i, each in enumerate(self.tensors):

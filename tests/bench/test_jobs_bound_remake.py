@@ -1,7 +1,6 @@
 """bench/jobs/bound_remake.py: never above what the best schedule takes (a search of all of them,
 for tiny programs, in which operators may run again), often that; and what it says by hand."""
 
-import collections
 import itertools
 import json
 import os
@@ -11,6 +10,7 @@ import subprocess
 import sys
 
 import pytest
+import searches
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 FIRN = os.environ.get("FIRN_TEST_BINARY", str(ROOT / "build/allocator/command/firn"))
@@ -97,7 +97,7 @@ class Search:
         ends = tuple(start[3][self.at[each, None]] for each in self.persistent)
         states, seen, seconds = {start}, set(), 0
         while states:
-            states = self.closed(states) - seen
+            states = searches.closure(states, self.at_once) - seen
             for begun, running, _, pages in states:
                 if begun == len(self.kernels) and running is None and \
                         tuple(pages[self.at[each, None]] for each in self.persistent) == ends:
@@ -117,15 +117,6 @@ class Search:
             return set(), set()
         _, reads, makes, _, _ = self.kernels[running]
         return {self.at[each] for each in reads}, {self.at[each] for each in makes}
-
-    def closed(self, states):
-        found, todo = set(states), collections.deque(states)
-        while todo:
-            for state in self.at_once(todo.popleft()):
-                if state not in found:
-                    found.add(state)
-                    todo.append(state)
-        return found
 
     def at_once(self, state):
         """What takes no time: pages are dropped, a kernel begins."""

@@ -318,6 +318,10 @@ class EngineImpl final : public Engine,
                        bool anyway) FIRN_HELD;
   static int& shared_cell_holds(int device);
 
+  // hints.cpp
+  template <class Act>
+  std::optional<uint64_t> each_in(const void* pointer, size_t bytes, Act&& act) FIRN_HELD;
+
   // control.cpp
   void shrink_to_budget(Lock& lock, uint64_t until_ns) FIRN_HELD;
   // make_room.cpp

@@ -126,11 +126,14 @@ void RemakeProblem::cut(const std::function<double(uint32_t version)>& price) {
   for (uint32_t at = 0; at < nodes; ++at) {
     const Node& node = nodes_[at];
     if (node.free) continue;
-    const double keeping =
-        node.keeps ? std::clamp(price(node.version), 1., static_cast<double>(never)) : never;
+    // (One that can be neither kept nor made is never on the source's side, whatever others cost.)
+    const uint64_t keeping =
+        node.keeps ? static_cast<uint64_t>(
+                         std::clamp(price(node.version), 1., static_cast<double>(never)))
+                   : order::Flow::unlimited;
     const uint32_t maker = versions_.maker(node.version);
     const bool runs = maker < cut_ && run_of_[maker] != none && !node.held_long;
-    flow_.add(2 + at, runs ? run_of_[maker] : order::Flow::sink, static_cast<uint64_t>(keeping));
+    flow_.add(2 + at, runs ? run_of_[maker] : order::Flow::sink, keeping);
     if (node.needed) flow_.add(order::Flow::source, 2 + at, never);
   }
   flow_.run();

@@ -74,6 +74,8 @@ class Writer {
     }
     ran_[one.source] = true;
     kernel.uses_at = to_.uses.size();
+    kernel.inputs = one.reads;
+    kernel.outputs = one.writes;
     for (const uint32_t tensor : operators_.named(one)) {
       to_.uses.push_back(tensor);
       TraceTensor& named = to_.tensors[tensor];

@@ -12,11 +12,13 @@ namespace {
 constexpr uint64_t MiB = 1u << 20;
 
 /// Activations of 64 MiB, each made of the one before by `name` in 100 us, and a slow kernel beside
-/// each; used again in reverse order.
-ProgramTrace layers(unsigned count, const std::string& name) {
+/// each; used again in reverse order. `statistics`: each reads and writes so many persistent tensors
+/// too, the first ones but one.
+ProgramTrace layers(unsigned count, const std::string& name, unsigned statistics = 0) {
   ProgramTrace trace;
   const auto tensor = [&](uint64_t id) {
-    trace.tensors.push_back({.id = id, .bytes = 64 * MiB, .persistent = trace.tensors.empty()});
+    trace.tensors.push_back({.id = id, .bytes = 64 * MiB,
+                             .persistent = trace.tensors.size() <= statistics});
     return static_cast<uint32_t>(trace.tensors.size() - 1);
   };
   const auto kernel = [&](const std::string& named, uint64_t ns, const std::vector<uint32_t>& in,
@@ -38,12 +40,17 @@ ProgramTrace layers(unsigned count, const std::string& name) {
       }
   };
   uint32_t in = tensor(7);
-  std::vector<uint32_t> made;
+  std::vector<uint32_t> made, state;
+  for (unsigned i = 0; i < statistics; ++i) state.push_back(tensor(8 + i));
+  const auto with_state = [&](std::vector<uint32_t> list) {
+    list.insert(list.end(), state.begin(), state.end());
+    return list;
+  };
   for (unsigned i = 0; i < count; ++i) {
     const uint32_t wide = tensor(100 + 2 * i);
     kernel("aten::normal_", 1'000'000, {}, {wide});
     const uint32_t out = tensor(101 + 2 * i);
-    kernel(name, 100'000, {in, wide}, {out});
+    kernel(name, 100'000, with_state({in, wide}), with_state({out}));
     made.push_back(out);
     in = wide;
   }
@@ -90,6 +97,26 @@ TEST(RemakeTrace, adds_kernels_of_their_own_name_and_nothing_else) {
     EXPECT_GT(remade.trace.tensors[t].id, 131u);
     EXPECT_NE(remade.trace.tensors[t].first, no_kernel);
   }
+}
+
+TEST(RemakeTrace, a_batch_norm_runs_again_without_its_statistics) {
+  const ProgramTrace trace = layers(16, "aten::native_batch_norm", 2);
+  const Remade remade = remake(trace, machine(900 * MiB));
+  ASSERT_GT(remade.values, 0u);
+  const ProgramTrace& made = remade.trace;
+  size_t again = 0;
+  uint64_t uses = 0;
+  for (const TraceKernel& kernel : made.kernels) {
+    EXPECT_EQ(kernel.uses_at, uses) << kernel.line;
+    uses += kernel.inputs + kernel.outputs;
+    if (made.name(kernel) != "remake(aten::native_batch_norm)") continue;
+    ++again;
+    EXPECT_EQ(kernel.inputs, 2u);
+    ASSERT_EQ(kernel.outputs, 1u);
+    EXPECT_GE(made.outputs(kernel)[0], trace.tensors.size()) << "a tensor of its own";
+  }
+  EXPECT_EQ(uses, made.uses.size());
+  EXPECT_GT(again, 0u);
 }
 
 TEST(RemakeTrace, what_may_not_run_again_leaves_the_trace_as_it_is) {

@@ -6,14 +6,6 @@
 
 namespace firn {
 
-namespace {
-bool clean(const Block& block) FIRN_HELD {
-  if (block.pieces.empty()) return false;
-  return std::all_of(block.pieces.begin(), block.pieces.end(),
-                     [](const Piece& p) { return p.elsewhere(); });
-}
-}  // namespace
-
 void AgeOrder::rank(const std::vector<Block*>& live, uint64_t now, By by, bool segments) {
   heap_.clear();
   for (Block* block : live) {

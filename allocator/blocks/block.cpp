@@ -30,6 +30,11 @@ void make_spans(Block& block, uint32_t span_granules) {
   }
 }
 
+bool clean(std::span<const Piece> pieces) {
+  return std::all_of(pieces.begin(), pieces.end(),
+                     [](const Piece& piece) { return piece.elsewhere(); });
+}
+
 std::span<Piece> pieces_of(Block& block, const Span& span) {
   // All pieces but the last are alike; a piece that is alone lies in the first span.
   const size_t each = block.pieces.size() > 1 ? block.pieces[1].offset

@@ -142,6 +142,12 @@ static_assert(offsetof(Block, asked) == alignof(Block));
 void make_spans(Block& block, uint32_t span_granules) FIRN_HELD;
 /// The pieces that lie in the span; none if the block has none.
 std::span<Piece> pieces_of(Block& block, const Span& span) FIRN_HELD;
+/// Are all of them valid elsewhere too, so that they leave without being copied?
+bool clean(std::span<const Piece> pieces) FIRN_HELD;
+/// The same of the whole block; a block without pieces has no copy.
+inline bool clean(const Block& block) FIRN_HELD {
+  return !block.pieces.empty() && clean(std::span(block.pieces));
+}
 /// Where the span's frames are mapped, and how many bytes of addresses they take.
 inline uint64_t address_of(const Block& block, const Span& span) {
   return block.base() + span.begin * page_bytes;

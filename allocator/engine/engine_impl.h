@@ -311,7 +311,6 @@ class EngineImpl final : public Engine,
   void change_use(Block& block, Use use) FIRN_NOT_HELD;
   void last_hold_dropped(Block& block, uint64_t word_before) FIRN_NOT_HELD;
   void drop_last_hold(Block& block, uint64_t word_before) FIRN_HELD;
-  bool recipe_in_way(const Block& named) const FIRN_HELD;
   Block* named_by(Block& block, uint64_t address) const FIRN_HELD;
   Result<void> order_behind(unsigned index, Use use) FIRN_HELD;
   Result<bool> written(Lock& lock, Block& block, uint64_t address, CUstream stream, int index,

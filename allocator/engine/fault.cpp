@@ -221,7 +221,7 @@ void EngineImpl::note_remake_reads(const std::vector<Block*>& inputs, Use read) 
 
 /// The frames are there, and the inputs held: its work is enqueued. Without the lock meanwhile.
 Result<void> EngineImpl::remake(Lock& lock, Block& block, CUstream stream, unsigned index) {
-  const Recipe recipe = *recipes_.of(block);
+  const uint64_t recipe = recipes_.of(block)->id;
   trace("remake", block);
   Result<void> made;
   {
@@ -233,7 +233,7 @@ Result<void> EngineImpl::remake(Lock& lock, Block& block, CUstream stream, unsig
     if (!remaker)
       made = make_error(Code::lost, 0, "there is no remaker any more");
     else
-      made = remaker->remake(recipe.id, reinterpret_cast<void*>(block.address), block.requested,
+      made = remaker->remake(recipe, reinterpret_cast<void*>(block.address), block.requested,
                              stream);
   }
   if (health_.dead()) return health_.error();
@@ -243,7 +243,7 @@ Result<void> EngineImpl::remake(Lock& lock, Block& block, CUstream stream, unsig
     return make_error(made.error().code, made.error().detail,
                       fmt::format("block {:#x} ({} bytes) could not be made again (recipe {}): {}; "
                                   "the next use tries again",
-                                  block.address, size_t{block.requested}, recipe.id,
+                                  block.address, size_t{block.requested}, recipe,
                                   made.error().text));
   }
   block.arrival = streams_.now(index);
@@ -253,7 +253,7 @@ Result<void> EngineImpl::remake(Lock& lock, Block& block, CUstream stream, unsig
   trace("remade", block);
   ++counted_.remakes;
   counted_.remade_bytes += block.requested;
-  counted_.remade_ns += recipe.device_ns;
+  counted_.remade_ns += recipes_.of(block)->device_ns;
   clock_.notify();
   return {};
 }

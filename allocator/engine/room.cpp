@@ -139,10 +139,7 @@ bool EngineImpl::clean_ahead() {
     Block* block = coldest.next(now);
     if (!block) break;
     pages += block->pages;
-    bool clean = !block->pieces.empty();
-    for (const Piece& piece : block->pieces) clean &= piece.elsewhere();
-    clean |= Movement::drops(*block);
-    if (clean || !uses_.over(*block)) continue;
+    if (clean(*block) || Movement::drops(*block) || !uses_.over(*block)) continue;
     any |= movement_.start_spill(*block, false);
     if (host_.used() > host_.budget() * 3 / 4) break;
   }

@@ -187,11 +187,6 @@ Block* EngineImpl::named_by(Block& block, uint64_t address) const {
   return block.segment != 0 ? block_at(address) : &block;
 }
 
-/// Is the block on any way from or to another by a recipe, or was it read for one?
-bool EngineImpl::recipe_in_way(const Block& named) const {
-  return (named.word.load() & word::recipes) != 0;
-}
-
 /// The block, which is on the device, is about to be written on the stream: recipes that it is part
 /// of end, and the stream waits for reads that the program does not know of. False: the lock was
 /// released meanwhile, and the caller looks again.
@@ -200,10 +195,10 @@ Result<bool> EngineImpl::written(Lock& lock, Block& block, uint64_t address, CUs
   if (FIRN_CANARY(41)) return true;
   Block* named = named_by(block, address);
   if (!named) return true;  // freed under our hands
-  if (named != &block && !recipe_in_way(*named)) {  // another of its segment is meant
+  if (named != &block && !(named->word.load() & word::recipes)) {  // another of its segment is meant
     bool any = false;
     SmallBlocks::each(segment_of(block), table_, [&](const Block& small) FIRN_HELD {
-      any |= recipe_in_way(small);
+      any |= (small.word.load() & word::recipes) != 0;
       return true;
     });
     if (!any) block.word.clear(word::recipes);
@@ -227,8 +222,7 @@ Result<bool> EngineImpl::written(Lock& lock, Block& block, uint64_t address, CUs
     return false;
   }
   std::erase_if(named->remake_reads, [this](Use read) FIRN_HELD { return streams_.over(read); });
-  const auto readers = recipes_.readers(*named);
-  for (Block* reader : std::vector<Block*>(readers.begin(), readers.end())) end_recipe(*reader);
+  end_readers(*named);
   end_recipe(*named);
   if (named->remake_reads.empty()) named->word.clear(word::recipes);
   return true;
@@ -351,7 +345,7 @@ Result<void> EngineImpl::pin_with(Block& block, Mark&& mark) {
           await(lock, use);
       }
     };
-    while (arrived && moved && !streams_.over(moved->arrival)) wait_for(moved->arrival);
+    if (moved) wait_for(moved->arrival);
     const std::vector<Use> reads = block.remake_reads;  // (It changes while others go on.)
     for (const Use read : reads) wait_for(read);
     if (arrived) mark();

@@ -1,6 +1,6 @@
 // The other way out: a block whose recipe stands, and that is chosen to be made again, leaves as a
 // whole and without a copy, once every use of it is over. (Back: engine/fault.cpp.)
-#include <algorithm>
+#include <vector>
 
 #include "allocator/blocks/age_order.h"
 #include "allocator/movement/movement.h"
@@ -12,10 +12,7 @@ namespace firn {
 bool Movement::drops(const Block& block) {
   const State state = block.state();
   return block.by_recipe && (state == State::resident || state == State::spilling) &&
-         block.mapped == block.pages &&
-         (block.pieces.empty() ||
-          !std::all_of(block.pieces.begin(), block.pieces.end(),
-                       [](const Piece& piece) { return piece.elsewhere(); }));
+         block.mapped == block.pages && !clean(block);
 }
 
 bool Movement::start_drop(Block& block) {

@@ -32,14 +32,6 @@ void Movement::make_pieces(Block& block) {
   }
 }
 
-namespace {
-bool clean(std::span<const Piece> pieces) {
-  return std::all_of(pieces.begin(), pieces.end(), [](const Piece& piece) {
-    return piece.elsewhere();
-  });
-}
-}  // namespace
-
 bool Movement::start_spill(Block& block, bool leave, uint64_t pages) {
   if (health_.dead() || block.coming > 0) return false;
   uint64_t w = block.word.load();

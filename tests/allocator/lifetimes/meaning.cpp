@@ -141,6 +141,10 @@ uint64_t seeds(uint64_t count) {
   return seeds ? std::strtoull(seeds, nullptr, 0) : count;
 }
 
+uint64_t drawn_least(double share, uint64_t seeds) {
+  return seeds < 20 ? 0 : static_cast<uint64_t>(share * static_cast<double>(seeds));
+}
+
 std::string replay(const char* test, uint64_t seed) {
   return "replay: FIRN_SEED=" + std::to_string(seed) + " build/tests/allocator/" + test;
 }

@@ -45,4 +45,8 @@ uint64_t seeds(uint64_t count);
 uint64_t first_seed();
 std::string replay(const char* test, uint64_t seed);
 
+/// `share` of `seeds`: how many of them must draw what a test is about, or it says nothing. 0 for
+/// fewer than 20 seeds, of which none may.
+uint64_t drawn_least(double share, uint64_t seeds);
+
 }  // namespace firn::program

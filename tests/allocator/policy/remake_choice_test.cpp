@@ -175,11 +175,11 @@ TEST(RemakeChoice, near_the_best_of_all_sets_and_never_slower) {
     ++count;
     EXPECT_LE(chosen, 1.75 * best);
   }
-  if (seeds(2) > 1) {
+  EXPECT_GE(better, drawn_least(.12, seeds(80)));
+  if (count > 1) {
     std::printf("%u programs, %u gain: %.3f of the best's time in the mean, %.3f at worst\n",
                 count, better, sum / count, worst);
-    EXPECT_GT(better, 10u);
-    EXPECT_LT(sum / count, 1.03);
+    EXPECT_LT(sum / count, count > 50 ? 1.03 : 1.1);
   }
 }
 

@@ -44,6 +44,10 @@ class FirnAllocator final : public CudaAllocatorOfAllReleases {
   Pools& pools() { return pools_; }
   /// That of storages whose memory is Firn's, or a pool's.
   static c10::DeleterFnPtr deleter_of_blocks();
+  /// Whether the storage is such a one: it begins where its block does, and ends with it.
+  static bool made(const c10::StorageImpl& storage) {
+    return storage.data_ptr().get_deleter() == deleter_of_blocks();
+  }
 
   // firn_allocator_limits.cpp
   double getMemoryFraction(c10::DeviceIndex device) override;

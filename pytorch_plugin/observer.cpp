@@ -99,9 +99,19 @@ void end(const at::RecordFunction& record, at::ObserverContext*) {
   leave(scopes, &record);
 }
 
-void note_unseen(CUstream stream) {
-  Writes::all().note_unseen();
-  if (capture_status(stream) != cudaStreamCaptureStatusNone) Writes::all().give_up_all();
+/// Whether a graph is being captured with memory of Firn's.
+bool in_any_capture() {
+  FirnAllocator* const allocator = installed_allocator();
+  return allocator && allocator->pools().recording();
+}
+
+/// Anything may be written now; what is captured writes it at each replay, too, whether recipes are
+/// kept now or only then.
+void note_unseen(bool in_capture) {
+  if (in_capture)
+    Writes::all().give_up_all();
+  else if (keeping_recipes())
+    Writes::all().note_unseen();
 }
 
 /// Recipes that read or make what is written no longer stand.
@@ -114,14 +124,19 @@ void note_writes(const OperatorInfo& info, c10::ArrayRef<const c10::IValue> argu
         const c10::DispatchKeySet keys = tensor->key_set();
         if (!keys.has_backend(c10::BackendComponent::CUDABit)) return;
         if (!tensor->has_storage()) {  // of its parts, any may be written
-          if (keys.has_any(c10::sparse_ks | c10::sparse_csr_ks)) Writes::all().note_unseen();
+          if (keys.has_any(c10::sparse_ks | c10::sparse_csr_ks)) note_unseen(in_capture);
           return;
         }
         const c10::StorageImpl* storage = tensor->unsafe_storage().unsafeGetStorageImpl();
         const void* const base = storage ? storage->data_ptr().get() : nullptr;
         if (!base) return;
-        Writes::all().note(base);
-        if (in_capture) Writes::all().give_up(base);  // a replay writes it unseen
+        if (!FirnAllocator::made(*storage)) {  // it may begin within another (DLPack)
+          note_unseen(in_capture);
+        } else if (in_capture) {
+          Writes::all().give_up(base);  // a replay writes it unseen
+        } else {
+          Writes::all().note(base);
+        }
       });
 }
 }  // namespace
@@ -156,7 +171,7 @@ void begin_use() { ThreadScopes::mine().enter(&use_of_memory, &use_of_memory); }
 
 std::string use_memory(const void* pointer) {
   ThreadScopes& scopes = ThreadScopes::mine();
-  if (keeping_recipes()) Writes::all().note_unseen();
+  note_unseen(in_any_capture());
   without_throwing(scopes, [&] { scopes.touch_address(pointer); });
   return scopes.take_trouble();
 }
@@ -164,7 +179,8 @@ std::string use_memory(const void* pointer) {
 void note_enqueued(CUstream stream, Runtime::ContextOf context) {
   if (observing()) {
     ThreadScopes& scopes = ThreadScopes::mine();
-    if (keeping_recipes() && !scopes.launch_covered()) note_unseen(stream);
+    if ((keeping_recipes() || in_any_capture()) && !scopes.launch_covered()) [[unlikely]]
+      note_unseen(capture_status(stream) != cudaStreamCaptureStatusNone);
     return scopes.enqueues_on(stream, context);
   }
   // The stream is known, the uses are not: once operators are observed, all may be in use there.

@@ -41,10 +41,6 @@ Making& making() {
 
 bool plain(c10::DispatchKeySet keys) { return (keys & plain_keys) == keys; }
 
-bool from_firn(const c10::StorageImpl& storage) {
-  return storage.data_ptr().get_deleter() == FirnAllocator::deleter_of_blocks();
-}
-
 bool copy_geometry(const c10::TensorImpl& from, TensorName& to) {
   if (from.has_symbolic_sizes_strides()) return false;
   const c10::IntArrayRef sizes = from.sizes(), strides = from.strides();
@@ -94,13 +90,23 @@ bool name_tensor(const c10::TensorImpl& tensor, TensorName& name, int& device) {
   name.storage_bytes = storage.nbytes();
   if (!name.base) return name.storage_bytes == 0;  // an empty tensor
   name.written = Writes::all().count(name.base);
-  return from_firn(storage);
+  return FirnAllocator::made(storage);
 }
 
-bool plain_value(const c10::IValue& value) {
-  return value.isNone() || value.isInt() || value.isDouble() || value.isBool() ||
-         value.isComplexDouble() || value.isString() || value.isDevice() || value.isIntList() ||
-         value.isDoubleList() || value.isBoolList();
+/// False: it cannot be kept. A list is copied, since the program may change its own.
+bool keep_value(const c10::IValue& value, c10::IValue& kept) {
+  if (value.isIntList())
+    kept = value.toIntList().copy();
+  else if (value.isDoubleList())
+    kept = value.toDoubleList().copy();
+  else if (value.isBoolList())
+    kept = value.toBoolList().copy();
+  else if (value.isNone() || value.isInt() || value.isDouble() || value.isBool() ||
+           value.isComplexDouble() || value.isString() || value.isDevice())
+    kept = value;
+  else
+    return false;
+  return true;
 }
 
 bool add_input(const c10::IValue& value, Recipe& recipe, int& device) {
@@ -124,9 +130,7 @@ bool add_argument(const c10::IValue& value, Recipe& recipe, int& device) {
       return each.isTensor() && add_input(each, recipe, device);
     });
   }
-  if (!plain_value(value)) return false;
-  kept = value;
-  return true;
+  return keep_value(value, kept);
 }
 
 /// Batch normalisation writes its running statistics where it is told to train; elsewhere it only
@@ -161,17 +165,16 @@ bool name_result(const c10::TensorImpl& tensor, Recipe& recipe) {
 
 uint64_t settings_of_products() {
   at::Context& torch = at::globalContext();
-  if (torch.benchmarkCuDNN()) return 0;
   uint64_t all = 0;
   const auto add = [&all](uint64_t value) { all = (all << 3) | (value & 7); };
-  add(torch.allowTF32CuBLAS());
-  add(torch.allowTF32CuDNN());
+  // (allowTF32CuBLAS() and its like throw once the program has used torch's newer settings.)
+  for (const auto op : {at::Float32Op::MATMUL, at::Float32Op::CONV, at::Float32Op::RNN})
+    add(torch.float32Precision(at::Float32Backend::CUDA, op) == at::Float32Precision::TF32);
   add(static_cast<uint64_t>(torch.allowFP16ReductionCuBLAS()));
   add(static_cast<uint64_t>(torch.allowBF16ReductionCuBLAS()));
   add(torch.allowFP16AccumulationCuBLAS());
   add(torch.userEnabledCuDNN());
   add(torch.deterministicCuDNN());
-  add(static_cast<uint64_t>(torch.float32MatmulPrecision()));
   add(static_cast<uint64_t>(torch.blasPreferredBackend()));
   return all;
 }
@@ -182,9 +185,8 @@ uint64_t settings_of(const RemadeOperator& made_by) {
   const uint64_t type = static_cast<uint64_t>(c10::get_default_dtype_as_scalartype());
   const uint64_t all = (type << 2) | (uint64_t{at::globalContext().deterministicAlgorithms()} << 1);
   if (!made_by.product) return all | 1;
-  const uint64_t of_products = settings_of_products();
-  if (of_products == 0 && at::globalContext().benchmarkCuDNN()) return 0;
-  return (of_products << 16) | all | 1;
+  if (at::globalContext().benchmarkCuDNN()) return 0;
+  return (settings_of_products() << 16) | all | 1;
 }
 
 Recipe::Standing Recipe::standing(size_t result_at) const {

@@ -151,6 +151,9 @@ def settings_of_products():
             void(y, SETTING)
             stands(z)
         stands(y, "aten::mm")
+    with changed(torch.backends.cuda.matmul, "fp32_precision", "tf32"):  # (torch's newer way)
+        void(y, SETTING)
+        stands(x @ weight, "aten::mm")
     with changed(torch.backends.cudnn, "benchmark", True):
         none_of(big(3) @ weight)
         assert recipe(y).endswith(SETTING)

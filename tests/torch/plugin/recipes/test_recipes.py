@@ -77,6 +77,13 @@ def test_when_recipes_stand_and_when_they_do_not(in_front, program, least):
     assert done.returncode == 0 and len(cases) >= least, done.stdout[-5000:] + done.stderr[-2000:]
 
 
+@pytest.mark.parametrize("case", ["a_graph_of_before_recipes_were_kept",
+                                  "a_graph_with_work_outside_of_operators"])
+def test_no_recipe_stands_beside_a_graph_that_may_write_anything(in_front, case):
+    done = run(in_front, "voids.py", case)
+    assert done.returncode == 0 and f"{case} ok" in done.stdout, done.stdout + done.stderr[-2000:]
+
+
 def test_nothing_is_kept_where_launches_go_unseen(in_front, libraries):
     """The driver was opened before Firn could stand in front of it."""
     done = run(in_front, "surroundings.py", "functorch", LD_PRELOAD="%s:%s" % (

@@ -9,9 +9,10 @@ prints a line for each case, "NAME ok" or "NAME: what is wrong", and ends with 1
 import ctypes
 import os
 import sys
+from typing import List
 
 import torch
-from cases import big, case, gelu, main, none_of, stands, void
+from cases import alone, big, case, gelu, keep, main, none_of, stands, void
 from firn_recipes import RESULT, UNSEEN, WRITTEN, address, recipe, storage_bytes
 
 
@@ -212,6 +213,30 @@ def work_outside_of_operators():
 
 
 @case
+def an_alias_that_begins_within_an_input():
+    x = big()
+    alias = torch.from_dlpack(x[8:])   # a storage of its own, 1.5 KiB from x's
+    y = gelu(x)
+    alias.add_(1)
+    void(y, UNSEEN)
+    del alias
+    stands(gelu(x))
+
+
+@torch.jit.script
+def summed(x, dims: List[int]):
+    y = torch.sum(x, dims)
+    dims[0] = 0
+    return y
+
+
+@case
+def a_list_that_the_program_changes_after_the_call():
+    x = big(shape=(4096, 48))
+    stands(summed(x, [1]), "aten::sum.dim_IntList")
+
+
+@case
 def memory_of_another_process():
     import torch.multiprocessing.reductions as reductions
     x = big(1, (1 << 18,))
@@ -222,9 +247,9 @@ def memory_of_another_process():
     assert recipe(z) == "" or recipe(z).endswith(WRITTEN)
 
 
-@case
+@alone
 def a_graph_with_work_outside_of_operators():
-    """Each replay may write anything: the last case, since no recipe stands from here on."""
+    """Each replay may write anything."""
     x = big()
     y = gelu(x)
     graph = torch.cuda.CUDAGraph()
@@ -234,6 +259,17 @@ def a_graph_with_work_outside_of_operators():
     void(y, UNSEEN)
     none_of(torch.nn.functional.gelu(x))
     del inside
+
+
+@alone
+def a_graph_of_before_recipes_were_kept():
+    x = big()
+    keep(0)                                    # none
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        clear(x, torch.cuda.current_stream())
+    keep()
+    none_of(torch.nn.functional.gelu(x))       # each replay may write its input
 
 
 if __name__ == "__main__":

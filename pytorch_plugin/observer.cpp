@@ -12,6 +12,7 @@
 #include "pytorch_plugin/collectives.h"
 #include "pytorch_plugin/firn_allocator.h"
 #include "pytorch_plugin/list_operators.h"
+#include "pytorch_plugin/recipes/given.h"
 #include "pytorch_plugin/recipes/kept.h"
 #include "pytorch_plugin/recipes/make_again.h"
 #include "pytorch_plugin/stalls.h"
@@ -55,8 +56,8 @@ std::unique_ptr<at::ObserverContext> start(const at::RecordFunction& record) {
     if (making_always.load(std::memory_order_relaxed) && scopes.alone(&record)) [[unlikely]]
       make_arguments_again(record.inputs());
     touch_arguments(scopes, *info, record.inputs());
-    if (info->remade && keeping_recipes() && scopes.alone(&record) &&
-        keeps_recipes_of(*info->remade))
+    if (info->remade && scopes.alone(&record) &&
+        (giving_recipes() || (keeping_recipes() && keeps_recipes_of(*info->remade))))
       begin_recipe(*info->remade, record);
     if (!info->trusted && !launches_seen.load(std::memory_order_relaxed)) [[unlikely]]
       scopes.keep_held("given to an operator that is not PyTorch's own, whose launches go unseen");
@@ -90,10 +91,11 @@ void end(const at::RecordFunction& record, at::ObserverContext*) {
         if (keeps_tensors(record, result)) [[unlikely]]
           scopes.keep_held("kept by an object that an operator returned");
       }
-      if (keeping_recipes())
+      if (keeping_recipes() || giving_recipes())
         if (std::unique_ptr<Recipe>* recipe = finish_recipe(record)) {
           (*recipe)->stream = scopes.touched_stream((*recipe)->device);
-          keep_recipe(*recipe);
+          if (giving_recipes()) give_recipe(**recipe);
+          if (keeping_recipes()) keep_recipe(*recipe);
         }
     });
   leave(scopes, &record);

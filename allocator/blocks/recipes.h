@@ -29,6 +29,8 @@ struct Recipe {
   uint64_t id = 0;                // the front end's name for it
   uint64_t device_ns = 0;         // how long the device takes
   std::vector<Block*> inputs;     // each once, and not the block itself
+  // Inputs that are freed are kept, although the block is not away: until it was made again.
+  bool keeps_inputs = false;
   std::thread::id maker{};        // who is making the block again; default: nobody
   unsigned depth = 0;             // recipes in a row up to this one, at most; add() counts
 };

@@ -194,6 +194,9 @@ struct RecipeOf {
   std::span<const void* const> inputs;      // in the blocks that it reads
   uint64_t device_ns = 0;                   // how long the device takes
   bool chosen = false;                      // choose_remake()
+  // An input that is freed is kept from now on, not only while the block is away: until the block
+  // was made again once, or is no longer chosen. Without it the recipe would end there.
+  bool keep_inputs = false;
 };
 
 /// One thread's waits in an operator, as its front end reports them afterwards.
@@ -364,7 +367,8 @@ class Engine {
   /// what it read, can be run again; an earlier recipe of the block ends. It has written nothing
   /// that it read, and nobody holds an input to write it. The recipe stands until the block or an
   /// input is written or freed. While it is the block's only way back, who writes an input makes
-  /// the block again first, on its own stream, and an input that is freed is kept.
+  /// the block again first, on its own stream, and an input that is freed is kept. (Those of a
+  /// recipe that keeps its inputs before, too.)
   /// Errors, with nothing changed: invalid_argument (no remaker; a block that never leaves, or
   /// whose uses are not all seen, or that others are made from already; an input that is not a
   /// block of this engine's whose uses are all seen, or is the block itself; more recipes in a row

@@ -234,7 +234,9 @@ class EngineImpl final : public Engine,
   void settle_later(Block& block) FIRN_NOT_HELD;
   void settle_freed() FIRN_HELD;
   void end_recipe(Block& block) FIRN_HELD;
-  void end_readers(const Block& block) FIRN_HELD;
+  void release_kept(std::span<Block* const> inputs) FIRN_HELD;
+  void lets_inputs_go(Recipe& recipe) FIRN_HELD;
+  void end_readers(const Block& block, bool freed = false) FIRN_HELD;
   bool keep_for_readers(Block& block) FIRN_HELD;
   void make_ready(Block& block, unsigned cell) FIRN_NOT_HELD;
   void route_freed(Block& block) FIRN_HELD;

@@ -254,6 +254,7 @@ Result<void> EngineImpl::remake(Lock& lock, Block& block, CUstream stream, unsig
   ++counted_.remakes;
   counted_.remade_bytes += block.requested;
   counted_.remade_ns += recipes_.of(block)->device_ns;
+  if (!options_.adversarial) lets_inputs_go(*recipes_.of(block));
   clock_.notify();
   return {};
 }

@@ -114,24 +114,38 @@ void EngineImpl::settle_freed() {
 void EngineImpl::end_recipe(Block& block) {
   if (block.dropping) movement_.keep(block);
   block.by_recipe = false;
-  for (Block* input : recipes_.remove(block)) {
+  release_kept(recipes_.remove(block));
+}
+
+/// Those that were freed, and are kept for a recipe, may end.
+void EngineImpl::release_kept(std::span<Block* const> inputs) {
+  for (Block* input : inputs) {
     if (!input->kept) continue;
     unkept_.push_back(input);
     busy_.store(true, std::memory_order_relaxed);
   }
 }
 
-/// Ends the recipes that read the block, but those of blocks that are away.
-void EngineImpl::end_readers(const Block& block) {
-  const auto readers = recipes_.readers(block);
-  for (Block* reader : std::vector<Block*>(readers.begin(), readers.end()))
-    if (!Recipes::away(*reader)) end_recipe(*reader);
+/// From here on inputs that are freed are kept only while the block is away.
+void EngineImpl::lets_inputs_go(Recipe& recipe) {
+  if (!std::exchange(recipe.keeps_inputs, false)) return;
+  release_kept(recipe.inputs);
 }
 
-/// Of a block that is about to end: recipes that read it end, but those of blocks that are away.
-/// True: there are such, and the block stays as it is, with its own recipe. Else that ends, too.
+/// Ends the recipes that read the block, but those of blocks that are away. `freed`: and but those
+/// that keep their inputs.
+void EngineImpl::end_readers(const Block& block, bool freed) {
+  const auto readers = recipes_.readers(block);
+  for (Block* reader : std::vector<Block*>(readers.begin(), readers.end()))
+    if (!Recipes::away(*reader) && !(freed && recipes_.of(*reader)->keeps_inputs))
+      end_recipe(*reader);
+}
+
+/// Of a block that is about to end: recipes that read it end, but those of blocks that are away, or
+/// that keep it. True: there are such, and the block stays as it is, with its own recipe. Else that
+/// ends, too.
 bool EngineImpl::keep_for_readers(Block& block) {
-  end_readers(block);
+  end_readers(block, true);
   block.kept = !recipes_.readers(block).empty();
   if (!block.kept) end_recipe(block);
   return block.kept;

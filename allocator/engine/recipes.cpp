@@ -44,7 +44,8 @@ Result<void> EngineImpl::give_recipe(const void* pointer, const RecipeOf& recipe
     return refuse("there would be too many recipes in a row");
   end_recipe(*block);
   for (Block* input : inputs) moved_with(input)->word.set(word::recipes);
-  recipes_.add(*block, {recipe.id, recipe.device_ns, std::move(inputs)});
+  const bool keeps_inputs = recipe.keep_inputs || options_.adversarial;
+  recipes_.add(*block, {recipe.id, recipe.device_ns, std::move(inputs), keeps_inputs});
   block->by_recipe = recipe.chosen || options_.adversarial;
   return {};
 }
@@ -52,8 +53,10 @@ Result<void> EngineImpl::give_recipe(const void* pointer, const RecipeOf& recipe
 bool EngineImpl::choose_remake(const void* pointer, bool chosen) {
   Lock lock(mutex_);
   Block* block = live_at(pointer, false);
-  if (!block || !recipes_.of(*block)) return false;
+  Recipe* recipe = block ? recipes_.of(*block) : nullptr;
+  if (!recipe) return false;
   block->by_recipe = chosen || options_.adversarial;
+  if (!block->by_recipe) lets_inputs_go(*recipe);
   return true;
 }
 

@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "firn/cuda_types.h"
+#include "firn/cuda_abi.h"
 #include "firn/result.h"
 
 namespace firn {

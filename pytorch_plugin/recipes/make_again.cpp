@@ -10,12 +10,14 @@
 #include <cuda_runtime_api.h>
 
 #include <cstring>
+#include <optional>
 #include <vector>
 
 #include "allocator/runtime/runtime.h"
 #include "pytorch_plugin/firn_allocator.h"
 #include "pytorch_plugin/observer.h"
 #include "pytorch_plugin/recipes/kept.h"
+#include "pytorch_plugin/recipes/settings.h"
 
 namespace firn::pytorch {
 
@@ -139,6 +141,8 @@ bool may_run_into(const Recipe& recipe) {
 }
 
 void run(const Recipe& recipe, size_t result_at) {
+  std::optional<SettingsThen> then;
+  if (!recipe.made_by->product) then.emplace(*recipe.made_by, recipe.settings);
   at::RecordFunction named(at::RecordScope::FUNCTION);
   if (named.isActive()) named.before(recipe.made_by->label);
   BelowAll below;
@@ -208,21 +212,27 @@ std::string words_of_errors(Work&& work) noexcept {
 
 }  // namespace
 
-std::string make_again(const Recipe& recipe, size_t result_at, CUstream stream) {
-  Engine* engine = engine_of_recipe(recipe);
-  if (!engine) return "the device is not open";
+std::string run_again(const Recipe& recipe, size_t result_at, CUstream stream) noexcept {
   return words_of_errors([&]() -> std::string {
     const c10::cuda::CUDAGuard device(recipe.device);
     const c10::cuda::CUDAStreamGuard on(stream_with(stream, recipe));
     ObservedScope scope(making_again);  // its launches are covered, its temporaries are held
+    run(recipe, result_at);
+    recipe.made_by->made_again.fetch_add(1, std::memory_order_relaxed);
+    return {};
+  });
+}
+
+std::string make_again(const Recipe& recipe, size_t result_at, CUstream stream) {
+  Engine* engine = engine_of_recipe(recipe);
+  if (!engine) return "the device is not open";
+  return words_of_errors([&]() -> std::string {
     HeldInputs held(*engine, stream);
     for (size_t i = 0; i < recipe.inputs; ++i)
       if (recipe.input[i].kind == TensorName::Kind::device && recipe.input[i].base)
         if (std::string error = held.add(recipe.input[i].base, Access::read); !error.empty())
           return error;
-    run(recipe, result_at);
-    recipe.made_by->made_again.fetch_add(1, std::memory_order_relaxed);
-    return {};
+    return run_again(recipe, result_at, stream);
   });
 }
 

@@ -3,8 +3,7 @@
 // The operator runs through the dispatcher below autograd, autocast, functorch, Python's modes and
 // __torch_dispatch__, without gradients, on the stream that is asked for; by its out= overload
 // where that has a kernel of its own, else into a temporary that is copied. The observer does not
-// see it, so that it is no work of the program's; profilers see "firn::remake(aten::gelu)". Its
-// inputs are held on the device meanwhile: one that is away comes back as before any use.
+// see it, so that it is no work of the program's; profilers see "firn::remake(aten::gelu)".
 //
 // Owns: nothing. Locks: none may be held, as before any operator.
 #pragma once
@@ -17,9 +16,13 @@
 
 namespace firn::pytorch {
 
-/// Enqueues on `stream` the work that makes `result_at` of a recipe that stands; its storage has
-/// memory at its address, and nobody else uses it meanwhile. Returns the error; empty when all is
-/// well. After an error the bytes at the address are undefined. Nothing is thrown.
+/// Enqueues on `stream` the work that makes `result_at` of a recipe again; its storage and its
+/// inputs have memory at their addresses meanwhile, and nobody else uses the storage. Returns the
+/// error; empty when all is well. After an error the bytes at the address are undefined.
+std::string run_again(const Recipe& recipe, size_t result_at, CUstream stream) noexcept;
+
+/// As run_again(), of a recipe that stands: its inputs are held on the device meanwhile. One that is
+/// away comes back as before any use.
 std::string make_again(const Recipe& recipe, size_t result_at, CUstream stream);
 
 /// The bytes of the storage that begins at `base`, by the recipe that is kept for it: the error

@@ -1,13 +1,12 @@
 #include "pytorch_plugin/recipes/recipe.h"
 
-#include <ATen/Context.h>
-#include <c10/core/DefaultDtype.h>
 #include <c10/core/UndefinedTensorImpl.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <algorithm>
 #include <cstring>
 
 #include "pytorch_plugin/firn_allocator.h"
+#include "pytorch_plugin/recipes/settings.h"
 
 namespace firn::pytorch {
 
@@ -163,31 +162,7 @@ bool name_result(const c10::TensorImpl& tensor, Recipe& recipe) {
          std::none_of(recipe.result.begin(), recipe.result.begin() + recipe.results - 1, shares);
 }
 
-uint64_t settings_of_products() {
-  at::Context& torch = at::globalContext();
-  uint64_t all = 0;
-  const auto add = [&all](uint64_t value) { all = (all << 3) | (value & 7); };
-  // (allowTF32CuBLAS() and its like throw once the program has used torch's newer settings.)
-  for (const auto op : {at::Float32Op::MATMUL, at::Float32Op::CONV, at::Float32Op::RNN})
-    add(torch.float32Precision(at::Float32Backend::CUDA, op) == at::Float32Precision::TF32);
-  add(static_cast<uint64_t>(torch.allowFP16ReductionCuBLAS()));
-  add(static_cast<uint64_t>(torch.allowBF16ReductionCuBLAS()));
-  add(torch.allowFP16AccumulationCuBLAS());
-  add(torch.userEnabledCuDNN());
-  add(torch.deterministicCuDNN());
-  add(static_cast<uint64_t>(torch.blasPreferredBackend()));
-  return all;
-}
-
 }  // namespace
-
-uint64_t settings_of(const RemadeOperator& made_by) {
-  const uint64_t type = static_cast<uint64_t>(c10::get_default_dtype_as_scalartype());
-  const uint64_t all = (type << 2) | (uint64_t{at::globalContext().deterministicAlgorithms()} << 1);
-  if (!made_by.product) return all | 1;
-  if (at::globalContext().benchmarkCuDNN()) return 0;
-  return (settings_of_products() << 16) | all | 1;
-}
 
 Recipe::Standing Recipe::standing(size_t result_at) const {
   const Writes& writes = Writes::all();

@@ -80,11 +80,6 @@ struct Recipe {
   void assign(const Recipe& from);
 };
 
-/// The settings that the operator's bits depend on, as a number: deterministic algorithms, the
-/// default type, and for products also their precision and library. 0: cuDNN tunes products as they
-/// run, so that no recipe is taken of them.
-uint64_t settings_of(const RemadeOperator& made_by);
-
 /// An operator on the list is about to run, alone in this thread, and what it was given has been
 /// touched: notes its arguments. What cannot be kept is left out: finish_recipe() answers null.
 void begin_recipe(const RemadeOperator& made_by, const at::RecordFunction& record);

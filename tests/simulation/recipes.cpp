@@ -83,8 +83,9 @@ void World::run_operator(Draw& draw, ModelBlock& output, const std::vector<Model
       tell("runs an operator for", output, index);
       for (const ModelBlock* input : read) tell("  which reads", *input, index);
       const uint64_t recipe = next_recipe_++;
-      Result<void> given =
-          engine.give_recipe(output.address, {recipe, addresses, 1000, !draw.one_in(4)});
+      const bool chosen = !draw.one_in(4);
+      Result<void> given = engine.give_recipe(
+          output.address, {recipe, addresses, 1000, chosen, chosen && draw.one_in(2)});
       if (given) {
         recipes_[static_cast<size_t>(device)]->add(recipe, std::move(run));
         met(Probe::recipe_given);

@@ -61,7 +61,7 @@ class RemakingProgram final : public Remaker {
   }
   /// Runs an operator and gives its recipe. Its number, or 0 where the recipe was refused.
   uint64_t run(void* output, const std::vector<void*>& inputs, CUstream stream = nullptr,
-               bool chosen = true) {
+               bool chosen = true, bool keep_inputs = false) {
     std::vector<Hold> holds;
     Run run{output, {}, 1};
     const auto touch = [&](void* block, Access access) {
@@ -80,7 +80,7 @@ class RemakingProgram final : public Remaker {
     EXPECT_TRUE(enqueue(run, stream));
     runs_[id] = run;
     const std::vector<const void*> read(inputs.begin(), inputs.end());
-    refused = engine().give_recipe(output, {id, read, 1000, chosen});
+    refused = engine().give_recipe(output, {id, read, 1000, chosen, keep_inputs});
     for (Hold hold : holds) engine().release(hold, stream);
     return refused ? id : 0;
   }

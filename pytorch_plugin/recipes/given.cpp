@@ -1,0 +1,102 @@
+#include "pytorch_plugin/recipes/given.h"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+
+#include "allocator/runtime/runtime.h"
+#include "firn/remaker.h"
+#include "pytorch_plugin/recipes/make_again.h"
+
+namespace firn::pytorch {
+
+namespace {
+
+struct Given {
+  Recipe recipe;
+  size_t result_at = 0;
+};
+
+class GivenRecipes final : public Remaker {
+ public:
+  uint64_t add(const Recipe& recipe, size_t result_at) {
+    auto given = std::make_shared<Given>();
+    given->recipe.assign(recipe);
+    given->result_at = result_at;
+    std::lock_guard lock(mutex_);
+    recipes_.emplace(++last_id_, std::move(given));
+    return last_id_;
+  }
+  void remove(std::span<const uint64_t> ids) {
+    std::lock_guard lock(mutex_);
+    for (const uint64_t id : ids) recipes_.erase(id);
+  }
+  Result<void> remake(uint64_t id, void* address, size_t bytes, CUstream stream) noexcept override {
+    std::shared_ptr<const Given> given;
+    {
+      std::lock_guard lock(mutex_);
+      if (const auto found = recipes_.find(id); found != recipes_.end()) given = found->second;
+    }
+    if (!given) return make_error(Code::driver, 0, "its operator is not known any more");
+    const TensorName& result = given->recipe.result[given->result_at];
+    if (result.base != address || result.storage_bytes > bytes)
+      return make_error(Code::driver, 0, "its operator wrote other memory");
+    const std::string error = run_again(given->recipe, given->result_at, stream);
+    if (error.empty()) return {};
+    return make_error(Code::driver, 0,
+                      toString(given->recipe.made_by->op.operator_name()) + ": " + error);
+  }
+
+ private:
+  std::mutex mutex_;  // guards what follows
+  std::unordered_map<uint64_t, std::shared_ptr<const Given>> recipes_;
+  uint64_t last_id_ = 0;
+};
+
+GivenRecipes& given() {
+  static auto* const all = new GivenRecipes;  // engines live until the very end
+  return *all;
+}
+
+/// The blocks that the operator read, each by where its storage begins.
+size_t inputs_of(const Recipe& recipe, std::array<const void*, Recipe::inputs_most>& inputs) {
+  size_t count = 0;
+  for (size_t i = 0; i < recipe.inputs; ++i)
+    if (recipe.input[i].kind == TensorName::Kind::device && recipe.input[i].base)
+      inputs[count++] = recipe.input[i].base;
+  return count;
+}
+
+}  // namespace
+
+bool give_recipes() {
+  Runtime* runtime = Runtime::get();
+  if (!runtime || !runtime->driver().stand_in) return false;
+  recipes::given.store(true);
+  return true;
+}
+
+void give_recipe(const Recipe& recipe) {
+  if (recipe.made_by->product) return;
+  Runtime* runtime = Runtime::get();
+  Engine* engine = runtime ? runtime->opened(recipe.device) : nullptr;
+  if (!engine) return;
+  std::array<const void*, Recipe::inputs_most> inputs;
+  const size_t count = inputs_of(recipe, inputs);
+  for (size_t i = 0; i < recipe.results; ++i) {
+    const TensorName& result = recipe.result[i];
+    if (result.kind != TensorName::Kind::device || result.storage_bytes < given_least_bytes)
+      continue;
+    engine->remake_with(&given());
+    const uint64_t id = given().add(recipe, i);
+    if (!engine->give_recipe(result.base, {.id = id, .inputs = {inputs.data(), count}}))
+      given().remove({&id, 1});
+    given().remove(engine->take_ended_recipes());
+  }
+}
+
+}  // namespace firn::pytorch

@@ -22,6 +22,10 @@ SKIPPED = {"preload-runtime": "need a GPU", "preload-sanitizer": "needs a GPU",
            "torch-compile": "need a GPU", "torch-compile-graphs": "need a GPU",
            "torch-flash": "no flash kernels", "torch-nccl": "needs a GPU",
            "torch-triton": "need a GPU"}
+# With --long alone: they run what tests/torch and tests/allocator/preload run by themselves.
+ELSEWHERE = () if os.environ.get("FIRN_TEST_LENGTH") == "long" else (
+    "torch-recipes", "torch-scripts", "torch-large-plain", "torch-edge", "torch-verify",
+    "preload-programs")
 WITHOUT_NVCC = {"preload-asked": "no nvcc", "preload-cublas": "no nvcc"}
 
 
@@ -50,7 +54,8 @@ def built():
 
 
 def test_dry_run(tmp_path):
-    done, results = suite(tmp_path, "--minutes", 40)
+    left_out = [word for name in ELSEWHERE for word in ("--skip", name)]
+    done, results = suite(tmp_path, "--minutes", 40, *left_out)
     assert results, done.stderr
     told = rows(results)
     bad = {name: (row["status"], row["why"], row.get("output", "")[-2000:],
@@ -62,10 +67,12 @@ def test_dry_run(tmp_path):
         assert {**SKIPPED, **WITHOUT_NVCC}[name] in why
     assert set(skipped) >= set(SKIPPED) and len(told) > 20
     # Steps that measured and checked, not only ended.
-    for name in ("conformance", "beliefs", "cycles", "torch-bits", "torch-large", "torch-files",
-                 "torch-graphs", "torch-cudnn", "torch-recipes", "preload-pytorch",
-                 "costs-spills", "costs-calls", "asked", "asked-lost", "torch-adversarial", "torch-by-name", "torch-side-stream",
-                 "torch-graph-across", "torch-assert", "torch-verify", "costs-mapping"):
+    checked = {"conformance", "beliefs", "cycles", "torch-bits", "torch-large", "torch-files",
+               "torch-graphs", "torch-cudnn", "torch-recipes", "preload-pytorch", "costs-spills",
+               "costs-calls", "asked", "asked-lost", "torch-adversarial", "torch-by-name",
+               "torch-side-stream", "torch-graph-across", "torch-assert", "torch-verify",
+               "costs-mapping"}
+    for name in checked - set(ELSEWHERE):
         assert told[name]["checks"] and all(check["ok"] for check in told[name]["checks"]), name
     for name in ("cycles", "torch-bits", "torch-large", "costs-driver", "costs-launches"):
         assert told[name]["figures"], name

@@ -12,6 +12,7 @@
 #include "pytorch_plugin/no_spill.h"
 #include "pytorch_plugin/observer.h"
 #include "pytorch_plugin/recipes/given.h"
+#include "pytorch_plugin/recipes/remaking.h"
 #include "pytorch_plugin/stalls.h"
 #include "pytorch_plugin/storage_callers.h"
 #include "pytorch_plugin/torch_settings.h"
@@ -148,7 +149,7 @@ Engine& FirnAllocator::open_engine(c10::DeviceIndex device) {
     // If launches go unseen, so do those of an operator under way when watching begins.
     launches_are_seen_ = runtime->driver().stand_in;
     learn_storage_callers(device);
-    if (config.remake) give_recipes();
+    if (config.remake) give_recipes(config.adversarial ? Giving::all : Giving::chosen);
     if (config.adversarial || config.watch_fraction == 0) install_observer(config.adversarial);
     engine_observers_.push_back(std::make_unique<DeviceObserver>(**engine, device, log_));
     (*engine)->observe(engine_observers_.back().get());
@@ -223,8 +224,8 @@ void FirnAllocator::give_back(void* pointer) {
   if (exiting.load(std::memory_order_relaxed)) return;
   Runtime* runtime = Runtime::get();
   if (!runtime) return;  // the child of a fork: the memory is the parent's
-  if (keeping_recipes()) [[unlikely]]
-    Writes::all().note(pointer);
+  if (keeping_recipes() || giving_recipes()) [[unlikely]]
+    note_freed(pointer);
   if (observing()) [[unlikely]]
     ThreadScopes::mine().forget(pointer);
   if (pools_.any()) [[unlikely]]

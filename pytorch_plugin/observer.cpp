@@ -15,6 +15,7 @@
 #include "pytorch_plugin/recipes/given.h"
 #include "pytorch_plugin/recipes/kept.h"
 #include "pytorch_plugin/recipes/make_again.h"
+#include "pytorch_plugin/recipes/remaking.h"
 #include "pytorch_plugin/stalls.h"
 #include "pytorch_plugin/torch_stream.h"
 
@@ -44,6 +45,29 @@ void without_throwing(ThreadScopes& scopes, Work&& work) noexcept {
   }
 }
 
+/// Of an operator that is about to run, alone in this thread.
+bool wants_recipe(const OperatorInfo& info, const at::RecordFunction& record,
+                  ThreadScopes& scopes) {
+  bool wanted = info.remade && keeping_recipes() && keeps_recipes_of(*info.remade);
+  if (giving_all())
+    wanted |= info.remade != nullptr;
+  else if (giving_recipes())
+    wanted |= begin_remaking(info, record, scopes);
+  return wanted;
+}
+
+/// It has run.
+void take_recipe(const at::RecordFunction& record, ThreadScopes& scopes) {
+  std::unique_ptr<Recipe>* recipe = finish_recipe(record);
+  if (recipe) (*recipe)->stream = scopes.touched_stream((*recipe)->device);
+  if (giving_all()) {
+    if (recipe) give_all(**recipe);
+  } else if (giving_recipes()) {
+    end_remaking(record, recipe ? recipe->get() : nullptr);
+  }
+  if (recipe && keeping_recipes()) keep_recipe(*recipe);
+}
+
 std::unique_ptr<at::ObserverContext> start(const at::RecordFunction& record) {
   ThreadScopes& scopes = ThreadScopes::mine();
   without_throwing(scopes, [&] {
@@ -56,9 +80,8 @@ std::unique_ptr<at::ObserverContext> start(const at::RecordFunction& record) {
     if (making_always.load(std::memory_order_relaxed) && scopes.alone(&record)) [[unlikely]]
       make_arguments_again(record.inputs());
     touch_arguments(scopes, *info, record.inputs());
-    if (info->remade && scopes.alone(&record) &&
-        (giving_recipes() || (keeping_recipes() && keeps_recipes_of(*info->remade))))
-      begin_recipe(*info->remade, record);
+    if ((keeping_recipes() || giving_recipes()) && scopes.alone(&record)) [[unlikely]]
+      if (wants_recipe(*info, record, scopes)) begin_recipe(*info->remade, record);
     if (!info->trusted && !launches_seen.load(std::memory_order_relaxed)) [[unlikely]]
       scopes.keep_held("given to an operator that is not PyTorch's own, whose launches go unseen");
   });
@@ -91,14 +114,12 @@ void end(const at::RecordFunction& record, at::ObserverContext*) {
         if (keeps_tensors(record, result)) [[unlikely]]
           scopes.keep_held("kept by an object that an operator returned");
       }
-      if (keeping_recipes() || giving_recipes())
-        if (std::unique_ptr<Recipe>* recipe = finish_recipe(record)) {
-          (*recipe)->stream = scopes.touched_stream((*recipe)->device);
-          if (giving_recipes()) give_recipe(**recipe);
-          if (keeping_recipes()) keep_recipe(*recipe);
-        }
+      if (keeping_recipes() || giving_recipes()) [[unlikely]]
+        take_recipe(record, scopes);
     });
   leave(scopes, &record);
+  if (leaving_here) [[unlikely]]
+    left_operator();
 }
 
 /// Whether a graph is being captured with memory of Firn's.

@@ -68,6 +68,9 @@ class ThreadScopes {
   }
   /// Where the last touch had Firn's allocator's private pools; null before the first.
   const Pools* pools() const { return pools_; }
+  /// The device of the last touch, and its engine; null: Firn has none there.
+  int touched_device() const { return touched_device_; }
+  Engine* touched_engine() const { return engine_; }
   /// torch's number of the device's current stream, as of the last touch; -1: not known.
   c10::StreamId touched_stream(int device) const {
     return device == known_device_ ? known_id_ : -1;

@@ -17,23 +17,30 @@ void EngineImpl::consider_choice() {
   if (taken) ponder_due_.store(true, std::memory_order_release);
 }
 
-/// Collects what is to be rehearsed. False: the machine is not measured yet.
-bool EngineImpl::take_stock() {
+/// As it was measured; none: not yet.
+std::optional<lifetimes::RehearsalMachine> EngineImpl::machine() const {
   lifetimes::RehearsalMachine machine;
   for (size_t i = 0; i < lifetimes::channel_count; ++i) {
     const auto channel = static_cast<Channel>(i);
     const bool link = channel == Channel::host_out || channel == Channel::host_in;
     machine.bytes_s[i] = store_ || link ? transfers_.bandwidths().bytes_s(channel) : 0;
     const bool needed = link || (store_ && (host_is_passage() || !plan_.writes.empty()));
-    if (needed && machine.bytes_s[i] <= 0) return false;
+    if (needed && machine.bytes_s[i] <= 0) return std::nullopt;
   }
-  lay_out_period(outlook_);
   machine.capacity = movable_capacity();
   machine.budget = frames_.budget_granules() * granule_pages;
   machine.host = host_.budget() / page_bytes;
   machine.page_bytes = page_bytes;
   machine.piece = std::max<uint64_t>(options_.piece_bytes / page_bytes, 1);
   machine.span = span_granules_ * granule_pages;
+  return machine;
+}
+
+/// Collects what is to be rehearsed. False: the machine is not measured yet.
+bool EngineImpl::take_stock() {
+  const std::optional<lifetimes::RehearsalMachine> machine = this->machine();
+  if (!machine) return false;
+  lay_out_period(outlook_);
   std::vector<uint64_t> in_store(outlook_.items().size());
   for (size_t i = 0; i < outlook_.blocks().size(); ++i) {
     const Block& block = *outlook_.blocks()[i].block;
@@ -42,7 +49,7 @@ bool EngineImpl::take_stock() {
       if (piece.slot_valid && !piece.host && !block.span_of(piece).mapped()) only += piece.bytes;
     in_store[i] = only / page_bytes;
   }
-  choice_.take(outlook_, learner_->history(), machine, std::move(in_store));
+  choice_.take(outlook_, learner_->history(), *machine, std::move(in_store));
   return true;
 }
 
@@ -50,6 +57,7 @@ bool EngineImpl::ponder() {
   if (!ponder_due_.exchange(false, std::memory_order_acquire)) return false;
   bool any = ponder_choice();
   any |= ponder_places();
+  any |= ponder_remake();
   return any;
 }
 

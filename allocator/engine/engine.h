@@ -29,7 +29,11 @@ namespace firn {
 struct Block;
 struct HostRoom;   // allocator/memory/host_tier.h
 class Remaker;    // include/firn/remaker.h
+struct RemakeChoice;  // allocator/policy/remake_choice.h
 class SlowWorks;  // include/firn/slow_work.h
+namespace lifetimes {
+struct Operators;  // allocator/lifetimes/operators.h
+}
 namespace record {
 class Recorder;  // allocator/record/recorder.h
 }
@@ -187,6 +191,11 @@ struct EngineStats {
 /// Recipes in a row: each reads what the one before it makes. One thread runs a whole row again, and
 /// its stack holds a call for each.
 inline constexpr unsigned recipe_depth_most = 64;
+
+struct Iteration {
+  uint64_t events = 0;  // uses, allocations and frees of blocks in one; 0: it is not known, or all fits
+  uint64_t so_far = 0;  // of them, ever
+};
 
 /// How a block's bytes can be made again.
 struct RecipeOf {
@@ -377,6 +386,13 @@ class Engine {
   /// Is the block around `pointer` to leave without a copy, if there is none of all of it, and to
   /// be made again at its next use? False: no recipe stands.
   virtual bool choose_remake(const void* pointer, bool chosen) = 0;
+  /// The program's iteration, for who chooses what is made again. No lock, any thread.
+  virtual Iteration iteration() const = 0;
+  /// Which results of an iteration are to be made again at the budget and the bandwidths of now:
+  /// ponder() answers, in its thread, without the lock. None: nothing would be faster. The last
+  /// question counts; false: bandwidths are not measured yet, and there is no answer.
+  virtual bool ask_what_to_remake(lifetimes::Operators operators,
+                                  std::function<void(RemakeChoice)> answer) = 0;
   /// The ids of recipes that ended since the last call: they are not made again any more.
   virtual std::vector<uint64_t> take_ended_recipes() = 0;
 

@@ -42,6 +42,7 @@
 #include "allocator/policy/learner.h"
 #include "allocator/policy/outlook.h"
 #include "allocator/policy/place_planner.h"
+#include "allocator/policy/remake_choice.h"
 #include "allocator/policy/spare_choice.h"
 #include "allocator/record/trace.h"
 #include "firn/canary.h"
@@ -122,6 +123,9 @@ class EngineImpl final : public Engine,
   Result<void> give_recipe(const void* pointer, const RecipeOf& recipe) override FIRN_NOT_HELD;
   bool choose_remake(const void* pointer, bool chosen) override FIRN_NOT_HELD;
   std::vector<uint64_t> take_ended_recipes() override FIRN_NOT_HELD;
+  Iteration iteration() const override;
+  bool ask_what_to_remake(lifetimes::Operators operators,
+                          std::function<void(RemakeChoice)> answer) override FIRN_NOT_HELD;
   bool pump() override FIRN_NOT_HELD;
   bool ponder() override FIRN_NOT_HELD;
   bool prepare_host() override FIRN_NOT_HELD;
@@ -389,8 +393,10 @@ class EngineImpl final : public Engine,
 
   // choose.cpp
   void consider_choice() FIRN_HELD;
+  std::optional<lifetimes::RehearsalMachine> machine() const FIRN_HELD;
   bool take_stock() FIRN_HELD;
   bool ponder_choice() FIRN_NOT_HELD;
+  bool ponder_remake() FIRN_NOT_HELD;
 
   // births.cpp: what the engine has to do around Births, which foresees allocations
   bool allocate_ahead() FIRN_HELD;
@@ -490,6 +496,13 @@ class EngineImpl final : public Engine,
   CUcontext device_waited_ FIRN_GUARDED = nullptr;  // a thread waits for it, without the lock
   SpareChoice choice_{options_.spare_fraction};
   lifetimes::Plan<Block*> plan_ FIRN_GUARDED;
+  struct RemakeQuestion {
+    lifetimes::Operators operators;
+    lifetimes::RehearsalMachine machine;
+    std::function<void(RemakeChoice)> answer;
+  };
+  std::optional<RemakeQuestion> remake_question_ FIRN_GUARDED;
+  std::atomic<uint64_t> short_period_{0};    // events of an iteration that does not fit; 0: none
   Births births_ FIRN_GUARDED;
   PlacePlanner planner_ FIRN_GUARDED{options_.places && !options_.adversarial,
                                      options_.no_wall_clock};

@@ -141,6 +141,7 @@ void EngineImpl::replan(Lock& lock) {
         EngineTiers::carry_out(*this).adopt_for_memory(for_memory, outlook.blocks(), now);
       plan_.excess = decision.peak > capacity ? decision.peak - capacity : 0;
       plan_.period = period;
+      short_period_.store(plan_.excess > 0 ? period : 0, std::memory_order_relaxed);
     }
     plan_.valid = history.known() && (decided || plan_.valid);
   }

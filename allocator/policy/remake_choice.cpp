@@ -92,6 +92,7 @@ class Chooser {
   /// The best trials, each different, the best first; none of them worse than nothing.
   std::vector<Trial> search();
   Rewritten rewritten(const Trial& trial) { return rewrite(operators_, versions_, solve(trial)); }
+  std::vector<MadeAgain> made_again(const Trial& trial);
   /// The least that moving alone takes, mapping left out.
   double alone_ns() const { return alone_ns_; }
   unsigned rated() const { return rated_; }
@@ -149,6 +150,20 @@ std::optional<Trial> Chooser::rate(Trial trial) {
   ++rated_;
   trials_.push_back(trial);
   return trial;
+}
+
+std::vector<MadeAgain> Chooser::made_again(const Trial& trial) {
+  const Remake remake = solve(trial);
+  std::vector<MadeAgain> all;
+  for (uint32_t version = 0; version < versions_.count(); ++version) {
+    const uint32_t value = versions_.value(version);
+    if (!remake.again[version] || versions_.before(value, cut_) != version) continue;
+    uint32_t last = versions_.maker(version);
+    for (const uint32_t use : versions_.uses(value))
+      if (use < cut_) last = std::max(last, use);
+    all.push_back({versions_.maker(version), value, last});
+  }
+  return all;
 }
 
 /// From the low trial to the high one more is made again and fewer bytes move: the best part is
@@ -271,6 +286,7 @@ RemakeChoice choose_remake(const Operators& operators, const RehearsalMachine& m
     if (ns >= choice.alone_ns * (1 - faster_least)) continue;
     choice.chosen_ns = ns;
     choice.rewritten = std::move(rewritten);
+    choice.made_again = chooser.made_again(trials[i]);
   }
   if (!choice.rewritten.values) choice.chosen_ns = choice.alone_ns;
   return choice;

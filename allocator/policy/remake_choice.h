@@ -13,13 +13,20 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "allocator/lifetimes/rehearse.h"
 #include "allocator/lifetimes/rewrite.h"
 
 namespace firn {
 
+/// A result that is made again: its block leaves, without a copy, behind operator `leaves_behind`.
+struct MadeAgain {
+  uint32_t maker = 0, value = 0, leaves_behind = 0;  // numbers in the operators that were given
+};
+
 struct RemakeChoice {
+  std::vector<MadeAgain> made_again;  // none of a value that is written again before the cut
   lifetimes::Rewritten rewritten;  // values 0: nothing is made again, the program is as it was
   // An iteration of either, as rehearsed; alone_ns may be the least that it takes instead. 0: all
   // fits, or nothing was rated better.

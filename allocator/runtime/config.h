@@ -29,7 +29,7 @@ struct Config {
   bool allow_tmpfs = false;
   bool encrypt = false;
   bool places = true;                   // lifetimes: blocks that never leave have planned places
-  bool remake = false;                  // blocks may be made again, where that is chosen
+  bool remake = false;                  // results are made again where moving them takes longer
   bool adversarial = false;             // tests: spill every unpinned block when no operator runs
   std::string verify = "off";           // off | host: sums of host memory | all: of the device too
   bool guard = false;                   // tests: blocks that have a copy are mapped read-only

@@ -1,7 +1,5 @@
 #include "pytorch_plugin/recipes/given.h"
 
-#include <fmt/format.h>
-
 #include <array>
 #include <memory>
 #include <mutex>
@@ -73,30 +71,35 @@ size_t inputs_of(const Recipe& recipe, std::array<const void*, Recipe::inputs_mo
 
 }  // namespace
 
-bool give_recipes() {
+bool give_recipes(Giving which) {
   Runtime* runtime = Runtime::get();
   if (!runtime || !runtime->driver().stand_in) return false;
-  recipes::given.store(true);
+  recipes::giving.store(which);
   return true;
 }
 
-void give_recipe(const Recipe& recipe) {
-  if (recipe.made_by->product) return;
+bool give_recipe(const Recipe& recipe, size_t result_at, uint64_t device_ns) {
+  if (recipe.made_by->product || result_at >= recipe.results) return false;
+  const TensorName& result = recipe.result[result_at];
+  if (result.kind != TensorName::Kind::device || result.storage_bytes < given_least_bytes)
+    return false;
   Runtime* runtime = Runtime::get();
   Engine* engine = runtime ? runtime->opened(recipe.device) : nullptr;
-  if (!engine) return;
+  if (!engine) return false;
   std::array<const void*, Recipe::inputs_most> inputs;
   const size_t count = inputs_of(recipe, inputs);
-  for (size_t i = 0; i < recipe.results; ++i) {
-    const TensorName& result = recipe.result[i];
-    if (result.kind != TensorName::Kind::device || result.storage_bytes < given_least_bytes)
-      continue;
-    engine->remake_with(&given());
-    const uint64_t id = given().add(recipe, i);
-    if (!engine->give_recipe(result.base, {.id = id, .inputs = {inputs.data(), count}}))
-      given().remove({&id, 1});
-    given().remove(engine->take_ended_recipes());
-  }
+  engine->remake_with(&given());
+  const uint64_t id = given().add(recipe, result_at);
+  const Result<void> taken = engine->give_recipe(
+      result.base, {.id = id, .inputs = {inputs.data(), count}, .device_ns = device_ns,
+                    .chosen = true, .keep_inputs = true});
+  if (!taken) given().remove({&id, 1});
+  given().remove(engine->take_ended_recipes());
+  return static_cast<bool>(taken);
+}
+
+void give_all(const Recipe& recipe) {
+  for (size_t i = 0; i < recipe.results; ++i) (void)give_recipe(recipe, i, 0);
 }
 
 }  // namespace firn::pytorch

@@ -20,16 +20,25 @@ namespace firn::pytorch {
 /// Results of fewer bytes share frames with others, and cannot leave by themselves.
 inline constexpr uint64_t given_least_bytes = 1 << 20;
 
+/// Which recipes: those that were chosen (remaking.h), or in adversarial mode all.
+enum class Giving : uint8_t { none, chosen, all };
 namespace recipes {
-inline std::atomic<bool> given{false};
+inline std::atomic<Giving> giving{Giving::none};
 }  // namespace recipes
 
-/// From now on give_recipe() is called. False: launches go unseen, and nothing is made again.
-bool give_recipes();
-inline bool giving_recipes() { return recipes::given.load(std::memory_order_relaxed); }
+/// From now on recipes are given. False: launches go unseen, and nothing is made again.
+bool give_recipes(Giving which);
+inline bool giving_recipes() {
+  return recipes::giving.load(std::memory_order_relaxed) != Giving::none;
+}
+inline bool giving_all() { return recipes::giving.load(std::memory_order_relaxed) == Giving::all; }
 
-/// Gives the recipe to its engine for each large result. Called within the operator's scope, which
-/// holds what it read and made; alone in this thread, as for begin_recipe().
-void give_recipe(const Recipe& recipe);
+/// Gives the recipe of that result to its engine, to be made again once; inputs that are freed
+/// before that are kept. Called within the operator's scope, which holds what it read and made;
+/// alone in this thread, as for begin_recipe(). `device_ns`: how long it takes. False: the engine
+/// takes none for that block, or the result is too small.
+bool give_recipe(const Recipe& recipe, size_t result_at, uint64_t device_ns);
+/// Those of all its results.
+void give_all(const Recipe& recipe);
 
 }  // namespace firn::pytorch

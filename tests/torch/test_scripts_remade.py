@@ -2,6 +2,7 @@
 that made them: every loss and every parameter is the same to the last bit."""
 
 import pytest
+import script_runs
 
 from script_runs import check_same
 from test_scripts import SCRIPTS, SMALL
@@ -15,7 +16,41 @@ def test_adversarial(native, with_firn, spill_dir, script):
                     options=["--adversarial"], environment={"FIRN_REMAKE": "1"})
     check_same(run, alone)
     device = run.device()
-    print({k: device[k] for k in ("recipes","dropped_bytes","remakes","remade_bytes","faulted_bytes","spilled_bytes")})
     assert device["dropped_bytes"] > 0 and device["remakes"] > 0
     assert device["remade_bytes"] <= device["dropped_bytes"]
     assert device["lost_blocks"] == 0
+
+
+# So slow that movement takes several times as long as kernels do, on a machine with other work too.
+SLOW_LINK = {"FIRN_GPU_LINK": "60MiB/s", "FIRN_GPU_LINK_LATENCY": "10us"}
+
+
+@pytest.fixture(scope="module")
+def deep(paths, tmp_path_factory):
+    """The same script by PyTorch's own allocator, without and with interruptions."""
+    return {words: script_runs.run_native(paths, tmp_path_factory.mktemp("native"), "deep.py", *words)
+            for words in ((), ("--interrupted",))}
+
+
+def at_half(deep, with_firn, words, remake):
+    alone = deep[words]
+    run = with_firn("deep.py", *words, budget=alone.budget(0.5), host="4GiB",
+                    environment={**SLOW_LINK, "FIRN_REMAKE": remake})
+    check_same(run, alone)
+    assert run.device()["lost_blocks"] == 0
+    return run.device()
+
+
+def test_an_iteration_that_does_not_fit_is_chosen_for(deep, with_firn):
+    """What is made again does not move; and without the knob all moves."""
+    moved, remade = (at_half(deep, with_firn, (), remake) for remake in ("0", "1"))
+    assert moved["remakes"] == moved["dropped_bytes"] == 0
+    assert remade["remakes"] > 100
+    bytes_moved = [device["spilled_bytes"] + device["prefetched_bytes"] + device["faulted_bytes"]
+                   for device in (moved, remade)]
+    assert bytes_moved[1] < .9 * bytes_moved[0]
+
+
+def test_an_iteration_that_is_interrupted(deep, with_firn):
+    """What was chosen for one iteration is given up where another begins, and taken up again."""
+    assert at_half(deep, with_firn, ("--interrupted",), "1")["remakes"] > 50

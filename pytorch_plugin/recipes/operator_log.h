@@ -1,0 +1,70 @@
+// What a program's operators used and made on one device, and how long each took: as the choice of
+// what is made again wants one iteration of it (allocator/lifetimes/operators.h).
+//
+// Owns: the log. Locks: none; one thread at a time.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "allocator/lifetimes/operators.h"
+
+namespace firn::pytorch {
+
+class OperatorLog {
+ public:
+  enum class Use : uint8_t { read, write, result };
+
+  void clear();
+  /// The next operator, which its kind and its inputs' sizes tell apart.
+  void begin(uint64_t signature);
+  /// It reads, writes in part or makes the storage at `base`. Of results, `result_at` is which.
+  void use(const void* base, uint64_t bytes, Use use, uint8_t result_at = 0);
+  /// It has ended. `again`: a recipe could be taken. `events`: the program's events so far.
+  void end(bool again, uint64_t events);
+  void set_ns(size_t at, uint64_t ns) { operators_[at].ns = ns; }
+  /// The storage has been freed.
+  void freed(const void* base);
+
+  size_t size() const { return operators_.size(); }
+  uint64_t signature(size_t at) const { return operators_[at].signature; }
+
+  /// One iteration of the log's operators.
+  struct Period {
+    size_t first = 0, count = 0;
+  };
+  /// The last iteration but the one that is under way, from where least memory is in use on; such an
+  /// iteration takes `events` of the program's. None: what was logged does not repeat.
+  std::optional<Period> period(uint64_t events) const;
+  /// Its values are the storages; `results[operator]` has the values that it makes, by `result_at`.
+  struct Result {
+    uint32_t value;
+    uint8_t at;
+  };
+  lifetimes::Operators operators(const Period& period,
+                                 std::vector<std::vector<Result>>& results) const;
+
+ private:
+  struct Logged {
+    uint64_t signature, ns, events;
+    size_t uses_at;     // in uses_; those of the frees before it come first
+    bool again;
+  };
+  struct Used {
+    const void* base;
+    uint64_t bytes;     // 0: it was freed before the operator
+    Use use;
+    uint8_t result_at;
+  };
+  size_t uses_end(size_t at) const {
+    return at + 1 < operators_.size() ? operators_[at + 1].uses_at : uses_.size();
+  }
+
+  std::vector<Logged> operators_;
+  std::vector<Used> uses_;
+  size_t frees_from_ = 0;  // in uses_: of frees since the last operator
+};
+
+}  // namespace firn::pytorch

@@ -1,0 +1,415 @@
+#include "pytorch_plugin/recipes/remaking.h"
+
+#include <c10/cuda/CUDAException.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <c10/cuda/CUDAStream.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "allocator/runtime/runtime.h"
+#include "pytorch_plugin/observer.h"
+#include "pytorch_plugin/pools.h"
+#include "pytorch_plugin/recipes/choice.h"
+#include "pytorch_plugin/recipes/given.h"
+#include "pytorch_plugin/recipes/operator_log.h"
+#include "pytorch_plugin/recipes/writes.h"
+
+namespace firn::pytorch {
+
+namespace {
+
+constexpr uint64_t look_every = 256;  // operators, while nothing is known
+std::atomic<int> logs{0};             // devices whose operators are being logged
+
+/// The tensors' storages of this device that are large enough to move.
+template <class Visit>
+void each_storage(const c10::IValue& value, int device, Visit&& visit) {
+  for_each_tensor(value, [&](c10::TensorImpl* tensor) {
+    if (!tensor->key_set().has_backend(c10::BackendComponent::CUDABit) || !tensor->has_storage())
+      return;
+    const c10::StorageImpl* storage = tensor->unsafe_storage().unsafeGetStorageImpl();
+    if (!storage || storage->device_type() != c10::kCUDA || storage->device().index() != device)
+      return;
+    const void* base = storage->data_ptr().get();
+    if (base && storage->nbytes() >= given_least_bytes) visit(base, storage->nbytes());
+  });
+}
+
+class Remaking {
+ public:
+  explicit Remaking(int device) : device_(device) {}
+
+  bool begin(Engine& engine, const OperatorInfo& info, const at::RecordFunction& record);
+  void end(Engine& engine, const at::RecordFunction& record, const Recipe* recipe, uint32_t place,
+           bool logged, std::vector<std::pair<const void*, uint64_t>>& leaving);
+  void freed(const void* base);
+  std::string text() const;
+
+  struct Here {  // of the operator that a thread is running
+    Remaking* remaking = nullptr;
+    Engine* engine = nullptr;
+    const at::RecordFunction* record = nullptr;
+    uint32_t place = Choice::none;
+    bool logged = false;
+    std::vector<std::pair<const void*, uint64_t>> leaving;  // blocks, when the operator is left
+  };
+  static Here& here() {
+    static thread_local Here mine;
+    return mine;
+  }
+
+ private:
+  enum class Phase : uint8_t { idle, logging, timing, asking, following };
+
+  bool take() { return !busy_.exchange(true, std::memory_order_acquire); }
+  void give_back() { busy_.store(false, std::memory_order_release); }
+  void look(Engine& engine);
+  void log(const OperatorInfo& info, const at::RecordFunction& record);
+  void finish_log();
+  void time(Engine& engine);
+  void ask(Engine& engine);
+  void answered(std::shared_ptr<Choice> choice);
+  uint32_t follow(uint64_t signature);
+  void rest(uint64_t operators);
+  void rest_longer();
+  void forget_log();
+  cudaEvent_t record_event();
+
+  const int device_;
+  std::atomic<bool> busy_{false};
+  std::atomic<bool> broken_{false};    // an operator is not in the log
+  // What follows is of whoever has the flag.
+  Phase phase_ = Phase::idle;
+  uint64_t until_look_ = look_every, rest_ = 4096;
+  OperatorLog log_;
+  std::vector<std::pair<cudaEvent_t, cudaEvent_t>> events_;  // around each logged operator
+  uint64_t period_events_ = 0, log_end_ = 0;
+  OperatorLog::Period period_;
+  size_t since_log_ = 0;               // operators since the log's end
+  std::shared_ptr<Choice> choice_;
+  std::vector<std::pair<const void*, Writes::Count>> given_;  // by slot: the block, and its writes
+  bool synced_ = false;
+  uint32_t place_ = 0;                 // of the next operator
+  uint64_t unsynced_ = 0;              // operators since it was lost
+  std::array<uint64_t, Choice::row> last_{};   // signatures
+  uint64_t seen_ = 0;                  // operators
+  std::atomic<uint64_t> chosen_{0}, recipes_{0}, followed_{0}, lost_{0}, asked_{0};
+  std::mutex mutex_;                   // guards the answer
+  std::shared_ptr<Choice> answer_;
+  std::atomic<bool> has_answer_{false};
+};
+
+cudaEvent_t Remaking::record_event() {
+  const c10::cuda::CUDAGuard device(static_cast<c10::DeviceIndex>(device_));
+  cudaEvent_t event = nullptr;
+  if (cudaEventCreate(&event) == cudaSuccess) {
+    if (cudaEventRecord(event, c10::cuda::getCurrentCUDAStream().stream()) == cudaSuccess)
+      return event;
+    (void)cudaEventDestroy(event);
+  }
+  (void)cudaGetLastError();  // (it is ours)
+  return nullptr;
+}
+
+void Remaking::rest(uint64_t operators) {
+  phase_ = Phase::idle;
+  until_look_ = operators;
+  forget_log();
+}
+
+void Remaking::rest_longer() {
+  rest(rest_);
+  rest_ = std::min<uint64_t>(rest_ * 2, 1 << 22);
+}
+
+void Remaking::forget_log() {
+  for (const auto& [from, to] : events_) {
+    if (from) (void)cudaEventDestroy(from);
+    if (to) (void)cudaEventDestroy(to);
+  }
+  events_.clear();
+  log_.clear();
+}
+
+void Remaking::look(Engine& engine) {
+  until_look_ = look_every;
+  const Iteration iteration = engine.iteration();
+  if (iteration.events == 0) return;
+  period_events_ = iteration.events;
+  log_end_ = iteration.so_far + 2 * iteration.events + iteration.events / 8;
+  log_.clear();
+  broken_ = false;
+  phase_ = Phase::logging;
+  ++logs;
+}
+
+void Remaking::log(const OperatorInfo& info, const at::RecordFunction& record) {
+  const c10::ArrayRef<const c10::IValue> given = record.inputs();
+  for (size_t i = 0; i < given.size(); ++i)
+    each_storage(given[i], device_, [&](const void* base, uint64_t bytes) {
+      log_.use(base, bytes, info.writes(i) ? OperatorLog::Use::write : OperatorLog::Use::read);
+    });
+  events_.emplace_back(record_event(), nullptr);
+}
+
+/// The operator's place in the iteration; none: the program is elsewhere.
+uint32_t Remaking::follow(uint64_t signature) {
+  const Choice& choice = *choice_;
+  if (synced_ && choice.signature(place_) == signature) {
+    followed_.fetch_add(1, std::memory_order_relaxed);
+    const uint32_t place = place_;
+    place_ = place + 1 == choice.count() ? 0 : place + 1;
+    return place;
+  }
+  lost_.fetch_add(1, std::memory_order_relaxed);
+  if (std::exchange(synced_, false)) unsynced_ = 0;
+  if (++unsynced_ > 4 * uint64_t{choice.count()}) {
+    rest_longer();
+    return Choice::none;
+  }
+  place_ = choice.place_behind(last_, seen_ % Choice::row);
+  synced_ = place_ != Choice::none;
+  return Choice::none;
+}
+
+/// True: the operator's recipe is wanted.
+bool Remaking::begin(Engine& engine, const OperatorInfo& info, const at::RecordFunction& record) {
+  Here& here = this->here();
+  here.record = nullptr;
+  if (!take()) {
+    broken_ = true;
+    return false;
+  }
+  uint64_t signature = mix(reinterpret_cast<uintptr_t>(&info), 0);
+  if (phase_ != Phase::idle) {
+    bool first = true;
+    for (const c10::IValue& value : record.inputs()) {
+      if (!value.isTensor() || !std::exchange(first, false)) continue;
+      each_storage(value, device_, [&](const void*, uint64_t bytes) {
+        signature = mix(signature, bytes);
+      });
+    }
+  }
+  last_[seen_++ % Choice::row] = signature;
+  bool wanted = false;
+  here.place = Choice::none;
+  here.logged = false;
+  switch (phase_) {
+    case Phase::idle:
+      if (--until_look_ == 0) look(engine);
+      break;
+    case Phase::logging:
+      here.logged = wanted = true;
+      log_.begin(signature);
+      log(info, record);
+      break;
+    case Phase::timing:
+      if (++since_log_ % Choice::row == 0) time(engine);
+      break;
+    case Phase::asking:
+      ++since_log_;
+      if (!has_answer_.load(std::memory_order_acquire)) break;
+      {
+        std::lock_guard lock(mutex_);
+        choice_ = std::exchange(answer_, nullptr);
+        has_answer_ = false;
+      }
+      if (!choice_) {
+        rest_longer();
+        break;
+      }
+      given_.assign(choice_->slots().size(), {nullptr, 0});
+      phase_ = Phase::following;
+      synced_ = false;
+      unsynced_ = 0;
+      (void)follow(signature);
+      break;
+    case Phase::following:
+      here.place = follow(signature);
+      wanted = here.place != Choice::none && !choice_->gives(here.place).empty();
+      break;
+  }
+  if (here.logged || here.place != Choice::none) {
+    here.remaking = this;
+    here.engine = &engine;
+    here.record = &record;
+  }
+  give_back();
+  return wanted && info.remade && !info.remade->product;
+}
+
+void Remaking::end(Engine& engine, const at::RecordFunction& record, const Recipe* recipe,
+                   uint32_t place, bool logged,
+                   std::vector<std::pair<const void*, uint64_t>>& leaving) {
+  if (!take()) {
+    broken_ = true;
+    return;
+  }
+  if (logged && phase_ == Phase::logging) {
+    events_.back().second = record_event();
+    uint8_t at = 0;
+    for (const c10::IValue& result : record.outputs()) {
+      each_storage(result, device_, [&](const void* base, uint64_t bytes) {
+        log_.use(base, bytes, OperatorLog::Use::result, at);
+      });
+      ++at;
+    }
+    const uint64_t so_far = engine.iteration().so_far;
+    log_.end(recipe != nullptr, so_far);
+    if (so_far >= log_end_) finish_log();
+  } else if (place != Choice::none && phase_ == Phase::following &&
+             place < choice_->count()) {
+    for (const uint32_t slot : choice_->gives(place)) {
+      given_[slot] = {nullptr, 0};
+      if (!recipe) continue;
+      const Choice::Slot& chosen = choice_->slots()[slot];
+      if (!give_recipe(*recipe, chosen.result_at, chosen.device_ns)) continue;
+      recipes_.fetch_add(1, std::memory_order_relaxed);
+      const void* const base = recipe->result[chosen.result_at].base;
+      given_[slot] = {base, Writes::all().count(base)};
+    }
+    for (const uint32_t slot : choice_->leaves(place)) {
+      const auto [base, written] = std::exchange(given_[slot], {nullptr, 0});
+      if (base && Writes::all().unchanged(base, written)) leaving.emplace_back(base, 1);
+    }
+  }
+  give_back();
+}
+
+void Remaking::freed(const void* base) {
+  if (!take()) {
+    broken_ = true;
+    return;
+  }
+  if (phase_ == Phase::logging) log_.freed(base);
+  give_back();
+}
+
+void Remaking::finish_log() {
+  --logs;
+  const std::optional<OperatorLog::Period> period = log_.period(period_events_);
+  since_log_ = 0;
+  if (!period || broken_) return rest_longer();
+  period_ = *period;
+  phase_ = Phase::timing;
+}
+
+/// Reads the times of the logged operators, once the device is through with them.
+void Remaking::time(Engine& engine) {
+  if (events_.back().second && cudaEventQuery(events_.back().second) == cudaErrorNotReady) {
+    (void)cudaGetLastError();
+    return;
+  }
+  for (size_t i = 0; i < events_.size(); ++i) {
+    float ms = 0;
+    const auto [from, to] = events_[i];
+    if (!from || !to) continue;
+    if (cudaEventElapsedTime(&ms, from, to) == cudaSuccess)
+      log_.set_ns(i, static_cast<uint64_t>(ms * 1e6f));
+    else
+      (void)cudaGetLastError();
+  }
+  ask(engine);
+}
+
+void Remaking::ask(Engine& engine) {
+  std::vector<std::vector<OperatorLog::Result>> results;
+  lifetimes::Operators operators = log_.operators(period_, results);
+  std::vector<uint64_t> signatures, times;
+  for (size_t i = 0; i < period_.count; ++i) {
+    signatures.push_back(log_.signature(period_.first + i));
+    times.push_back(operators.operators[i].ns);
+  }
+  asked_.fetch_add(1, std::memory_order_relaxed);
+  const bool asked = engine.ask_what_to_remake(
+      std::move(operators), [this, results = std::move(results), times = std::move(times),
+                             signatures = std::move(signatures)](const RemakeChoice& answer) {
+        auto choice = std::make_shared<Choice>(answer, signatures, times, results);
+        answered(choice->slots().empty() ? nullptr : std::move(choice));
+      });
+  if (!asked) return rest(look_every);
+  forget_log();
+  phase_ = Phase::asking;
+}
+
+/// In a thread of the runtime's. Null: nothing is to be made again.
+void Remaking::answered(std::shared_ptr<Choice> choice) {
+  chosen_ = choice ? choice->slots().size() : 0;
+  std::lock_guard lock(mutex_);
+  answer_ = std::move(choice);
+  has_answer_.store(true, std::memory_order_release);
+}
+
+std::string Remaking::text() const {
+  std::string text = "{";
+  const auto add = [&text](const char* name, uint64_t value) {
+    text += (text.size() > 1 ? ", \"" : "\"") + std::string(name) + "\": " + std::to_string(value);
+  };
+  add("asked", asked_);
+  add("chosen", chosen_);
+  add("given", recipes_);
+  add("followed", followed_);
+  add("lost", lost_);
+  return text + "}";
+}
+
+constexpr size_t devices_most = 64;
+std::array<std::atomic<Remaking*>, devices_most> of_devices{};
+
+Remaking* of_device(int device) {
+  if (device < 0 || static_cast<size_t>(device) >= devices_most) return nullptr;
+  if (Remaking* known = of_devices[device].load(std::memory_order_acquire)) return known;
+  static std::mutex mutex;
+  std::lock_guard lock(mutex);
+  if (!of_devices[device]) of_devices[device].store(new Remaking(device));  // for the process's life
+  return of_devices[device];
+}
+
+}  // namespace
+
+bool begin_remaking(const OperatorInfo& info, const at::RecordFunction& record,
+                    ThreadScopes& scopes) {
+  Remaking::here().record = nullptr;
+  // (What is captured runs once; an event in it would become a part of it.)
+  if (scopes.pools() && scopes.pools()->recording()) return false;
+  Engine* const engine = scopes.touched_engine();
+  Remaking* const remaking = engine ? of_device(scopes.touched_device()) : nullptr;
+  return remaking && remaking->begin(*engine, info, record);
+}
+
+void end_remaking(const at::RecordFunction& record, const Recipe* recipe) {
+  Remaking::Here& here = Remaking::here();
+  if (here.record != &record) return;
+  here.record = nullptr;
+  here.remaking->end(*here.engine, record, recipe, here.place, here.logged, here.leaving);
+  leaving_here = !here.leaving.empty();
+}
+
+void left_operator() {
+  Remaking::Here& here = Remaking::here();
+  leaving_here = false;
+  for (const auto& [base, bytes] : here.leaving) (void)here.engine->cold(base, bytes);
+  here.leaving.clear();
+}
+
+void note_freed(const void* base) {
+  Writes::all().note(base);
+  if (logs.load(std::memory_order_relaxed) == 0) return;
+  for (const auto& each : of_devices)
+    if (Remaking* known = each.load(std::memory_order_acquire)) known->freed(base);
+}
+
+std::string remaking_text() {
+  for (const auto& each : of_devices)
+    if (const Remaking* known = each.load()) return known->text();
+  return "{}";
+}
+
+}  // namespace firn::pytorch

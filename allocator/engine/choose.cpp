@@ -1,5 +1,5 @@
 // How much is written ahead (policy/spare_choice.h): when the engine asks, what it hands over, and
-// the thread that rehearses.
+// the thread that rehearses. In the same thread: what is made again (policy/remake_choice.h).
 #include <algorithm>
 
 #include "allocator/base/cpu_timer.h"
@@ -77,6 +77,33 @@ bool EngineImpl::ponder_choice() {
   Lock lock(mutex_);
   counted_.plan_ns += cpu_ns;
   choice_.choose(best);
+  return true;
+}
+
+bool EngineImpl::ask_what_to_remake(lifetimes::Operators operators,
+                                    std::function<void(RemakeChoice)> answer) {
+  Lock lock(mutex_);
+  const std::optional<lifetimes::RehearsalMachine> measured = machine();
+  if (!learner_ || !measured) return false;
+  remake_question_ = {std::move(operators), *measured, std::move(answer)};
+  ponder_due_.store(true, std::memory_order_release);
+  return true;
+}
+
+bool EngineImpl::ponder_remake() {
+  std::optional<RemakeQuestion> question;
+  {
+    Lock lock(mutex_);
+    question = std::exchange(remake_question_, {});
+  }
+  if (!question) return false;
+  uint64_t cpu_ns = 0;
+  {
+    CpuTimer timer(cpu_ns);
+    question->answer(firn::choose_remake(question->operators, question->machine));
+  }
+  Lock lock(mutex_);
+  counted_.plan_ns += cpu_ns;
   return true;
 }
 

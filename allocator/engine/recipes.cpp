@@ -4,7 +4,6 @@
 
 #include <fmt/format.h>
 
-#include "allocator/base/cpu_timer.h"
 #include "allocator/engine/hot.h"
 
 namespace firn {
@@ -68,33 +67,6 @@ std::vector<uint64_t> EngineImpl::take_ended_recipes() {
 
 Iteration EngineImpl::iteration() const {
   return {short_period_.load(std::memory_order_relaxed), ring_ ? ring_->pushed() : 0};
-}
-
-bool EngineImpl::ask_what_to_remake(lifetimes::Operators operators,
-                                    std::function<void(RemakeChoice)> answer) {
-  Lock lock(mutex_);
-  const std::optional<lifetimes::RehearsalMachine> measured = machine();
-  if (!learner_ || !measured) return false;
-  remake_question_ = {std::move(operators), *measured, std::move(answer)};
-  ponder_due_.store(true, std::memory_order_release);
-  return true;
-}
-
-bool EngineImpl::ponder_remake() {
-  std::optional<RemakeQuestion> question;
-  {
-    Lock lock(mutex_);
-    question = std::exchange(remake_question_, {});
-  }
-  if (!question) return false;
-  uint64_t cpu_ns = 0;
-  {
-    CpuTimer timer(cpu_ns);
-    question->answer(firn::choose_remake(question->operators, question->machine));
-  }
-  Lock lock(mutex_);
-  counted_.plan_ns += cpu_ns;
-  return true;
 }
 
 }  // namespace firn

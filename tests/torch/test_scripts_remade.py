@@ -8,7 +8,13 @@ from script_runs import check_same
 from test_scripts import SCRIPTS, SMALL
 
 
-@pytest.mark.parametrize("script", SCRIPTS)
+# (The others with --long: they have fewer results that can be made again.)
+MOST = ("gpt_adamw.py", "convnet_bn_sgd_checkpoint.py", "autocast_accumulation.py",
+        "side_streams.py")
+
+
+@pytest.mark.parametrize("script", [
+    pytest.param(script, marks=() if script in MOST else pytest.mark.long) for script in SCRIPTS])
 def test_adversarial(native, with_firn, spill_dir, script):
     """What can be made again is dropped after every operator; all else is spilled."""
     alone = native(script, *SMALL[script])

@@ -10,19 +10,19 @@ using namespace firn::test;
 
 namespace {
 
-struct Row {
+struct Made {
   void* in;
   void* out;
 };
 
 /// Made from an input that the program frees at once.
-Row freed_input(RemakingProgram& program, bool chosen, bool keep_inputs) {
-  const Row row{program.make(4 * MiB), program.make(4 * MiB)};
-  program.write(row.in, 1);
-  program.run(row.out, {row.in}, nullptr, chosen, keep_inputs);
-  program.free(row.in);
+Made freed_input(RemakingProgram& program, bool keep_inputs) {
+  const Made made{program.make(4 * MiB), program.make(4 * MiB)};
+  program.write(made.in, 1);
+  program.run(made.out, {made.in}, nullptr, true, keep_inputs);
+  program.free(made.in);
   program.settle();
-  return row;
+  return made;
 }
 
 }  // namespace
@@ -30,25 +30,22 @@ Row freed_input(RemakingProgram& program, bool chosen, bool keep_inputs) {
 TEST(EngineRecipesKeep, an_input_freed_before_the_block_leaves_ends_other_recipes) {
   Simulation sim(budget_18mib());
   RemakingProgram program(sim);
-  const Row row = freed_input(program, true, false);
-  EXPECT_EQ(program.engine().stats().recipes, 0u);
-  program.away(row.out, "hosted");
-  program.read(row.out);
-  program.settle();
+  const Made made = freed_input(program, false);
+  program.expect_moves(made.out);
 }
 
 TEST(EngineRecipesKeep, it_is_kept_until_the_block_was_made_again) {
   Simulation sim(budget_18mib());
   RemakingProgram program(sim);
-  const Row row = freed_input(program, true, true);
+  const Made made = freed_input(program, true);
   EXPECT_EQ(program.engine().stats().recipes, 1u);
-  program.away(row.out);
-  program.read(row.out);
+  program.away(made.out);
+  program.read(made.out);
   program.settle();
   EXPECT_EQ(program.made.size(), 1u);
   EXPECT_EQ(program.engine().stats().recipes, 0u) << "its input has ended";
-  program.away(row.out, "hosted");
-  program.read(row.out);
+  program.away(made.out, "hosted");
+  program.read(made.out);
   EXPECT_EQ(program.engine().stats().faulted_bytes, 8u * MiB) << "the kept input, and now the block";
   program.settle();
 }
@@ -56,22 +53,19 @@ TEST(EngineRecipesKeep, it_is_kept_until_the_block_was_made_again) {
 TEST(EngineRecipesKeep, it_ends_where_the_block_is_no_longer_chosen) {
   Simulation sim(budget_18mib());
   RemakingProgram program(sim);
-  const Row row = freed_input(program, true, true);
-  EXPECT_TRUE(program.engine().choose_remake(row.out, false));
+  const Made made = freed_input(program, true);
+  EXPECT_TRUE(program.engine().choose_remake(made.out, false));
   program.settle();
-  EXPECT_EQ(program.engine().stats().recipes, 0u);
-  program.away(row.out, "hosted");
-  program.read(row.out);
-  program.settle();
+  program.expect_moves(made.out);
 }
 
 TEST(EngineRecipesKeep, it_ends_with_the_block_and_with_a_write_of_it) {
   Simulation sim(budget_18mib());
   RemakingProgram program(sim);
-  program.free(freed_input(program, true, true).out);
+  program.free(freed_input(program, true).out);
   program.settle();
   EXPECT_EQ(program.engine().stats().recipes, 0u);
-  program.write(freed_input(program, true, true).out, 7);
+  program.write(freed_input(program, true).out, 7);
   program.settle();
   EXPECT_EQ(program.engine().stats().recipes, 0u);
   EXPECT_EQ(program.made.size(), 0u);
@@ -80,10 +74,7 @@ TEST(EngineRecipesKeep, it_ends_with_the_block_and_with_a_write_of_it) {
 TEST(EngineRecipesKeep, a_row_of_freed_inputs_is_made_from_what_is_left) {
   Simulation sim(budget_18mib());
   RemakingProgram program(sim);
-  void* first = program.make(4 * MiB);
-  void* middle = program.make(4 * MiB);
-  void* last = program.make(4 * MiB);
-  program.write(first, 1);
+  const auto [first, middle, last] = program.make_row();
   const uint64_t one = program.run(middle, {first}, nullptr, true, true);
   const uint64_t two = program.run(last, {middle}, nullptr, true, true);
   program.free(middle);

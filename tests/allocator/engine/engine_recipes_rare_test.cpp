@@ -124,10 +124,7 @@ TEST(EngineRecipesRare, a_capture_that_begins_behind_a_read_of_an_input_holds_up
 TEST(EngineRecipesRare, freed_in_a_callback_while_it_is_about_to_be_made_again) {
   Simulation sim(budget_18mib());
   RemakingProgram program(sim);
-  void* first = program.make(4 * MiB);
-  void* middle = program.make(4 * MiB);
-  void* last = program.make(4 * MiB);
-  program.write(first, 1);
+  const auto [first, middle, last] = program.make_row();
   program.run(middle, {first});
   program.run(last, {middle});
   program.away(last);

@@ -35,10 +35,7 @@ TEST(EngineRecipes, a_write_of_an_input_makes_what_is_away_first) {
 TEST(EngineRecipes, a_row_of_readers_survives_a_write_of_its_first_input) {
   Simulation sim(budget_18mib());
   RemakingProgram program(sim);
-  void* first = program.make(4 * MiB);
-  void* middle = program.make(4 * MiB);
-  void* last = program.make(4 * MiB);
-  program.write(first, 1);
+  const auto [first, middle, last] = program.make_row();
   const uint64_t one = program.run(middle, {first});
   program.run(last, {middle});
   program.away(last);

@@ -98,6 +98,24 @@ class RemakingProgram final : public Remaker {
     engine().check();
     ASSERT_EQ(state(block), where);
   }
+  struct Row {
+    void* first;
+    void* middle;
+    void* last;
+  };
+  /// Blocks of 4 MiB, of which the first is written.
+  Row make_row() {
+    const Row row{make(4 * MiB), make(4 * MiB), make(4 * MiB)};
+    write(row.first, 1);
+    return row;
+  }
+  /// It has no way back but a copy.
+  void expect_moves(void* block) {
+    EXPECT_EQ(engine().stats().recipes, 0u);
+    away(block, "hosted");
+    read(block);
+    settle();
+  }
   struct Dropped {
     void* in;
     void* out;

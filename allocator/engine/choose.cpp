@@ -17,7 +17,7 @@ void EngineImpl::consider_choice() {
   if (taken) ponder_due_.store(true, std::memory_order_release);
 }
 
-/// As it was measured; none: not yet.
+/// The machine as it was measured; none: not yet.
 std::optional<lifetimes::RehearsalMachine> EngineImpl::machine() const {
   lifetimes::RehearsalMachine machine;
   for (size_t i = 0; i < lifetimes::channel_count; ++i) {

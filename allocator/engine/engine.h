@@ -22,13 +22,13 @@
 #include "allocator/memory/exported_memory.h"
 #include "firn/clock.h"
 #include "firn/driver.h"
+#include "firn/remaker.h"
 #include "firn/store.h"
 
 namespace firn {
 
 struct Block;
 struct HostRoom;   // allocator/memory/host_tier.h
-class Remaker;    // include/firn/remaker.h
 struct RemakeChoice;  // allocator/policy/remake_choice.h
 class SlowWorks;  // include/firn/slow_work.h
 namespace lifetimes {
@@ -188,24 +188,10 @@ struct EngineStats {
   std::vector<std::string> notices;   // fault storms, thrash, as they were said
 };
 
-/// Recipes in a row: each reads what the one before it makes. One thread runs a whole row again, and
-/// its stack holds a call for each.
-inline constexpr unsigned recipe_depth_most = 64;
-
+/// An iteration of the program's.
 struct Iteration {
   uint64_t events = 0;  // uses, allocations and frees of blocks in one; 0: it is not known, or all fits
   uint64_t so_far = 0;  // of them, ever
-};
-
-/// How a block's bytes can be made again.
-struct RecipeOf {
-  uint64_t id = 0;                          // the front end's name for it (Remaker::remake())
-  std::span<const void* const> inputs;      // in the blocks that it reads
-  uint64_t device_ns = 0;                   // how long the device takes
-  bool chosen = false;                      // choose_remake()
-  // An input that is freed is kept from now on, not only while the block is away: until the block
-  // was made again once, or is no longer chosen. Without it the recipe would end there.
-  bool keep_inputs = false;
 };
 
 /// One thread's waits in an operator, as its front end reports them afterwards.
@@ -389,8 +375,8 @@ class Engine {
   /// The program's iteration, for who chooses what is made again. No lock, any thread.
   virtual Iteration iteration() const = 0;
   /// Which results of an iteration are to be made again at the budget and the bandwidths of now:
-  /// ponder() answers, in its thread, without the lock. None: nothing would be faster. The last
-  /// question counts; false: bandwidths are not measured yet, and there is no answer.
+  /// ponder() answers, in its thread, without the lock; with none where nothing would be faster. The
+  /// last question counts. False: bandwidths are not measured yet, and no answer comes.
   virtual bool ask_what_to_remake(lifetimes::Operators operators,
                                   std::function<void(RemakeChoice)> answer) = 0;
   /// The ids of recipes that ended since the last call: they are not made again any more.

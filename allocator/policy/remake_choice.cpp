@@ -91,14 +91,14 @@ class Chooser {
 
   /// The best trials, each different, the best first; none of them worse than nothing.
   std::vector<Trial> search();
-  Rewritten rewritten(const Trial& trial) { return rewrite(operators_, versions_, solve(trial)); }
-  std::vector<MadeAgain> made_again(const Trial& trial);
+  Remake solve(const Trial& trial);
+  Rewritten rewritten(const Remake& remake) const { return rewrite(operators_, versions_, remake); }
+  std::vector<MadeAgain> made_again(const Remake& remake) const;
   /// The least that moving alone takes, mapping left out.
   double alone_ns() const { return alone_ns_; }
   unsigned rated() const { return rated_; }
 
  private:
-  Remake solve(const Trial& trial);
   std::optional<Trial> rate(Trial trial);
   std::pair<Trial, Trial> beside(const std::vector<Trial>& trials, const Trial& best) const;
   void search_between(const Trial& low, const Trial& high, bool late, bool to_fit);
@@ -140,7 +140,7 @@ std::optional<Trial> Chooser::rate(Trial trial) {
   const std::string_view again(reinterpret_cast<const char*>(remake.again.data()),
                                remake.again.size());
   if (!seen_.insert(std::hash<std::string_view>()(again)).second) return {};
-  const Rewritten rewritten = rewrite(operators_, versions_, remake);
+  const Rewritten rewritten = this->rewritten(remake);
   if (rewritten.values == 0) return {};
   const std::vector<uint64_t> alive = alive_bytes(rewritten.operators, 0);
   trial.fits = *std::max_element(alive.begin(), alive.end()) <= fits_bytes_;
@@ -152,8 +152,7 @@ std::optional<Trial> Chooser::rate(Trial trial) {
   return trial;
 }
 
-std::vector<MadeAgain> Chooser::made_again(const Trial& trial) {
-  const Remake remake = solve(trial);
+std::vector<MadeAgain> Chooser::made_again(const Remake& remake) const {
   std::vector<MadeAgain> all;
   for (uint32_t version = 0; version < versions_.count(); ++version) {
     const uint32_t value = versions_.value(version);
@@ -275,7 +274,8 @@ RemakeChoice choose_remake(const Operators& operators, const RehearsalMachine& m
   choice.alone_ns = chooser.alone_ns();
   bool alone_rehearsed = false;
   for (size_t i = 0; i < trials.size() && i < rehearsed_most && !choice.rewritten.values; ++i) {
-    Rewritten rewritten = chooser.rewritten(trials[i]);
+    const Remake remake = chooser.solve(trials[i]);
+    Rewritten rewritten = chooser.rewritten(remake);
     const double ns = with_mapping(rewritten.operators, trials[i].fits);
     ++choice.rehearsed;
     if (ns == 0) continue;
@@ -286,7 +286,7 @@ RemakeChoice choose_remake(const Operators& operators, const RehearsalMachine& m
     if (ns >= choice.alone_ns * (1 - faster_least)) continue;
     choice.chosen_ns = ns;
     choice.rewritten = std::move(rewritten);
-    choice.made_again = chooser.made_again(trials[i]);
+    choice.made_again = chooser.made_again(remake);
   }
   if (!choice.rewritten.values) choice.chosen_ns = choice.alone_ns;
   return choice;

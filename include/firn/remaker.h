@@ -5,11 +5,27 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 #include "firn/cuda_abi.h"
 #include "firn/result.h"
 
 namespace firn {
+
+/// Recipes in a row: each reads what the one before it makes. One thread runs a whole row again, and
+/// its stack holds a call for each.
+inline constexpr unsigned recipe_depth_most = 64;
+
+/// How a block's bytes can be made again.
+struct RecipeOf {
+  uint64_t id = 0;                          // the front end's name for it (Remaker::remake())
+  std::span<const void* const> inputs;      // in the blocks that it reads
+  uint64_t device_ns = 0;                   // how long the device takes
+  bool chosen = false;                      // choose_remake()
+  // An input that is freed is kept from now on, not only while the block is away: until the block
+  // was made again once, or is no longer chosen. Without it the recipe would end there.
+  bool keep_inputs = false;
+};
 
 class Remaker {
  public:

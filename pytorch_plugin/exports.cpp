@@ -12,7 +12,6 @@
 #include "pytorch_plugin/observer.h"
 #include "pytorch_plugin/recipes/kept.h"
 #include "pytorch_plugin/recipes/make_again.h"
-#include "pytorch_plugin/recipes/remaking.h"
 #include "pytorch_plugin/stalls.h"
 #include "pytorch_plugin/torch_settings.h"
 
@@ -309,12 +308,6 @@ FIRN_TORCH_API int firn_torch_make_again(void* base, void* stream, int spoil, ch
     return words.empty() ? 0 : 1;
   },
       [&](const char* words) { give_text(words, error, size); });
-}
-/// What is made again of the first device's memory: see remaking_text().
-FIRN_TORCH_API size_t firn_torch_remaking(char* text, size_t size) noexcept {
-  return door(size_t{0}, [&]() -> size_t {
-    return give_text(pytorch::remaking_text(), text, size);
-  });
 }
 /// 1: whatever an operator uses is made again before that, where it can be (tests).
 FIRN_TORCH_API void firn_torch_always_make_again(int wanted) noexcept {

@@ -202,7 +202,7 @@ std::string use_memory(const void* pointer) {
 void note_enqueued(CUstream stream, Runtime::ContextOf context) {
   if (observing()) {
     ThreadScopes& scopes = ThreadScopes::mine();
-    if ((keeping_recipes() || in_any_capture()) && !scopes.launch_covered()) [[unlikely]]
+    if (!scopes.launch_covered() && (keeping_recipes() || in_any_capture())) [[unlikely]]
       note_unseen(capture_status(stream) != cudaStreamCaptureStatusNone);
     return scopes.enqueues_on(stream, context);
   }

@@ -90,7 +90,7 @@ Operators OperatorLog::operators(const Period& period,
       // (Memory that was allocated without an operator is written first as a whole.)
       const bool is_new = known == value_of.end() || result;
       const bool born = result || (use.use == Use::write && ended.erase(use.base) != 0);
-      uint32_t value = is_new ? static_cast<uint32_t>(made.values.size()) : known->second;
+      const uint32_t value = is_new ? static_cast<uint32_t>(made.values.size()) : known->second;
       if (is_new) {
         made.values.push_back({use.bytes, !born});
         value_of[use.base] = value;
@@ -99,7 +99,6 @@ Operators OperatorLog::operators(const Period& period,
       if (use.use != Use::read) add_once(writes, value);
       if (!result && !(is_new && born)) add_once(reads, value);
     }
-    // One that only it writes, and that is new, has no bytes to be read.
     made.add({.ns = operators_[at].ns, .again = operators_[at].again,
               .source = static_cast<uint32_t>(i)},
              reads, writes);

@@ -1,5 +1,5 @@
-// What a program's operators used and made on one device, and how long each took: as the choice of
-// what is made again wants one iteration of it (allocator/lifetimes/operators.h).
+// A log of a program's operators on one device: the storages that each used and made, and how long
+// it took. One iteration of it is what is chosen from (allocator/lifetimes/operators.h).
 //
 // Owns: the log. Locks: none; one thread at a time.
 #pragma once

@@ -9,7 +9,6 @@
 #include <atomic>
 #include <memory>
 #include <mutex>
-#include <string>
 #include <utility>
 #include <vector>
 
@@ -46,20 +45,18 @@ class Remaking {
  public:
   explicit Remaking(int device) : device_(device) {}
 
-  bool begin(Engine& engine, const OperatorInfo& info, const at::RecordFunction& record);
-  void end(Engine& engine, const at::RecordFunction& record, const Recipe* recipe, uint32_t place,
-           bool logged, std::vector<std::pair<const void*, uint64_t>>& leaving);
-  void freed(const void* base);
-  std::string text() const;
-
   struct Here {  // of the operator that a thread is running
     Remaking* remaking = nullptr;
     Engine* engine = nullptr;
     const at::RecordFunction* record = nullptr;
     uint32_t place = Choice::none;
     bool logged = false;
-    std::vector<std::pair<const void*, uint64_t>> leaving;  // blocks, when the operator is left
+    std::vector<const void*> leaving;  // blocks, when the operator is left
   };
+  bool begin(Engine& engine, const OperatorInfo& info, const at::RecordFunction& record);
+  void end(Here& here, const at::RecordFunction& record, const Recipe* recipe);
+  void freed(const void* base);
+
   static Here& here() {
     static thread_local Here mine;
     return mine;
@@ -85,7 +82,7 @@ class Remaking {
   const int device_;
   std::atomic<bool> busy_{false};
   std::atomic<bool> broken_{false};    // an operator is not in the log
-  // What follows is of whoever has the flag.
+  // Whoever has the flag has what follows.
   Phase phase_ = Phase::idle;
   uint64_t until_look_ = look_every, rest_ = 4096;
   OperatorLog log_;
@@ -100,7 +97,6 @@ class Remaking {
   uint64_t unsynced_ = 0;              // operators since it was lost
   std::array<uint64_t, Choice::row> last_{};   // signatures
   uint64_t seen_ = 0;                  // operators
-  std::atomic<uint64_t> chosen_{0}, recipes_{0}, followed_{0}, lost_{0}, asked_{0};
   std::mutex mutex_;                   // guards the answer
   std::shared_ptr<Choice> answer_;
   std::atomic<bool> has_answer_{false};
@@ -163,12 +159,10 @@ void Remaking::log(const OperatorInfo& info, const at::RecordFunction& record) {
 uint32_t Remaking::follow(uint64_t signature) {
   const Choice& choice = *choice_;
   if (synced_ && choice.signature(place_) == signature) {
-    followed_.fetch_add(1, std::memory_order_relaxed);
     const uint32_t place = place_;
     place_ = place + 1 == choice.count() ? 0 : place + 1;
     return place;
   }
-  lost_.fetch_add(1, std::memory_order_relaxed);
   if (std::exchange(synced_, false)) unsynced_ = 0;
   if (++unsynced_ > 4 * uint64_t{choice.count()}) {
     rest_longer();
@@ -214,7 +208,6 @@ bool Remaking::begin(Engine& engine, const OperatorInfo& info, const at::RecordF
       if (++since_log_ % Choice::row == 0) time(engine);
       break;
     case Phase::asking:
-      ++since_log_;
       if (!has_answer_.load(std::memory_order_acquire)) break;
       {
         std::lock_guard lock(mutex_);
@@ -245,14 +238,14 @@ bool Remaking::begin(Engine& engine, const OperatorInfo& info, const at::RecordF
   return wanted && info.remade && !info.remade->product;
 }
 
-void Remaking::end(Engine& engine, const at::RecordFunction& record, const Recipe* recipe,
-                   uint32_t place, bool logged,
-                   std::vector<std::pair<const void*, uint64_t>>& leaving) {
+void Remaking::end(Here& here, const at::RecordFunction& record, const Recipe* recipe) {
   if (!take()) {
     broken_ = true;
     return;
   }
-  if (logged && phase_ == Phase::logging) {
+  // (Another thread may have come to something else meanwhile, even to another choice.)
+  const uint32_t place = here.place;
+  if (here.logged && phase_ == Phase::logging) {
     events_.back().second = record_event();
     uint8_t at = 0;
     for (const c10::IValue& result : record.outputs()) {
@@ -261,23 +254,21 @@ void Remaking::end(Engine& engine, const at::RecordFunction& record, const Recip
       });
       ++at;
     }
-    const uint64_t so_far = engine.iteration().so_far;
+    const uint64_t so_far = here.engine->iteration().so_far;
     log_.end(recipe != nullptr, so_far);
     if (so_far >= log_end_) finish_log();
-  } else if (place != Choice::none && phase_ == Phase::following &&
-             place < choice_->count()) {
+  } else if (place != Choice::none && phase_ == Phase::following && place < choice_->count()) {
     for (const uint32_t slot : choice_->gives(place)) {
       given_[slot] = {nullptr, 0};
       if (!recipe) continue;
       const Choice::Slot& chosen = choice_->slots()[slot];
       if (!give_recipe(*recipe, chosen.result_at, chosen.device_ns)) continue;
-      recipes_.fetch_add(1, std::memory_order_relaxed);
       const void* const base = recipe->result[chosen.result_at].base;
       given_[slot] = {base, Writes::all().count(base)};
     }
     for (const uint32_t slot : choice_->leaves(place)) {
       const auto [base, written] = std::exchange(given_[slot], {nullptr, 0});
-      if (base && Writes::all().unchanged(base, written)) leaving.emplace_back(base, 1);
+      if (base && Writes::all().unchanged(base, written)) here.leaving.push_back(base);
     }
   }
   give_back();
@@ -327,7 +318,6 @@ void Remaking::ask(Engine& engine) {
     signatures.push_back(log_.signature(period_.first + i));
     times.push_back(operators.operators[i].ns);
   }
-  asked_.fetch_add(1, std::memory_order_relaxed);
   const bool asked = engine.ask_what_to_remake(
       std::move(operators), [this, results = std::move(results), times = std::move(times),
                              signatures = std::move(signatures)](const RemakeChoice& answer) {
@@ -341,23 +331,9 @@ void Remaking::ask(Engine& engine) {
 
 /// In a thread of the runtime's. Null: nothing is to be made again.
 void Remaking::answered(std::shared_ptr<Choice> choice) {
-  chosen_ = choice ? choice->slots().size() : 0;
   std::lock_guard lock(mutex_);
   answer_ = std::move(choice);
   has_answer_.store(true, std::memory_order_release);
-}
-
-std::string Remaking::text() const {
-  std::string text = "{";
-  const auto add = [&text](const char* name, uint64_t value) {
-    text += (text.size() > 1 ? ", \"" : "\"") + std::string(name) + "\": " + std::to_string(value);
-  };
-  add("asked", asked_);
-  add("chosen", chosen_);
-  add("given", recipes_);
-  add("followed", followed_);
-  add("lost", lost_);
-  return text + "}";
 }
 
 constexpr size_t devices_most = 64;
@@ -388,14 +364,14 @@ void end_remaking(const at::RecordFunction& record, const Recipe* recipe) {
   Remaking::Here& here = Remaking::here();
   if (here.record != &record) return;
   here.record = nullptr;
-  here.remaking->end(*here.engine, record, recipe, here.place, here.logged, here.leaving);
+  here.remaking->end(here, record, recipe);
   leaving_here = !here.leaving.empty();
 }
 
 void left_operator() {
   Remaking::Here& here = Remaking::here();
   leaving_here = false;
-  for (const auto& [base, bytes] : here.leaving) (void)here.engine->cold(base, bytes);
+  for (const void* base : here.leaving) (void)here.engine->cold(base, 1);
   here.leaving.clear();
 }
 
@@ -404,12 +380,6 @@ void note_freed(const void* base) {
   if (logs.load(std::memory_order_relaxed) == 0) return;
   for (const auto& each : of_devices)
     if (Remaking* known = each.load(std::memory_order_acquire)) known->freed(base);
-}
-
-std::string remaking_text() {
-  for (const auto& each : of_devices)
-    if (const Remaking* known = each.load()) return known->text();
-  return "{}";
 }
 
 }  // namespace firn::pytorch

@@ -1,16 +1,17 @@
-// What of a device's memory is made again, in a program that repeats itself: chosen once for an
+// Makes a part of a device's memory again, in a program that repeats itself: chosen once for an
 // iteration, and carried out in those that follow.
 //
 // While not all of an iteration fits (Engine::iteration()), two of them are logged
 // (operator_log.h), their operators timed by events, and the engine is asked
 // (Engine::ask_what_to_remake()). From then on each operator is compared with the one that was
-// logged at its place: one whose result was chosen gives its recipe (given.h), and behind the last
-// operator that uses the result for now, the block leaves. Where the program does something else
+// logged at its place: one whose result was chosen gives its recipe (given.h), and its block leaves
+// behind the last operator that uses it before the choice's cut. Where the program does something else
 // (an evaluation, another batch size) nothing is given or leaves, until a row of operators shows
 // where it is again; where that does not come, all is logged anew.
 //
 // Owns: per device, the log, the answer and the place in it, for the process's life. Locks: a flag,
-// tried and never waited for: a thread that finds it set is taken for something else.
+// tried and never waited for: a thread that finds it set is taken for something else. One more, for
+// the answer to be handed over.
 #pragma once
 
 #include <ATen/record_function.h>
@@ -34,8 +35,5 @@ void left_operator();
 inline thread_local bool leaving_here = false;
 /// The storage at `base` is freed.
 void note_freed(const void* base);
-
-/// {"chosen": results of an iteration, "given": recipes, "followed" and "lost": operators}.
-std::string remaking_text();
 
 }  // namespace firn::pytorch

@@ -358,6 +358,7 @@ class EngineImpl final : public Engine,
   // take_back()
   void work_begins() override FIRN_HELD;
   void leaves(Block& block) override FIRN_HELD;
+  void dropped(const Block& block) override FIRN_HELD;
   void make_young(Block& block) override FIRN_HELD;
   void lost(Block& block) override FIRN_HELD;
   bool came_out(const PieceRef& ref) override FIRN_HELD;

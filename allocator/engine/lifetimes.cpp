@@ -82,7 +82,9 @@ uint64_t EngineImpl::pages_to_come(const History::Upcoming& coming) {
 void EngineImpl::lay_out_period(Outlook& outlook) {
   outlook.clear();
   for (Block* block : live_)
-    if (may_move(*block))
+    if (block->dropping || block->state() == State::dropped)
+      outlook.add_dropped(*learner_, *block, block->pages);
+    else if (may_move(*block))
       outlook.add(*learner_, *block,
                   {.size = block->pages, .on_device = block->mapped,
                    .clean = clean_pages(*block)},
@@ -93,7 +95,7 @@ void EngineImpl::lay_out_period(Outlook& outlook) {
       const uint64_t size = (block->place_bytes + page_bytes - 1) / page_bytes;
       outlook.add(*learner_, *block, {.size = size, .on_device = size}, false);
     }
-  outlook.look_ahead(learner_->history(), [this](const History::Upcoming& coming) FIRN_HELD {
+  outlook.look_ahead(*learner_, [this](const History::Upcoming& coming) FIRN_HELD {
     return pages_to_come(coming);
   });
 }

@@ -11,6 +11,10 @@ void EngineImpl::leaves(Block& block) {
   if (learner_) planner_.note_leaving(*learner_, block);
 }
 
+void EngineImpl::dropped(const Block& block) {
+  if (learner_) learner_->note_dropped(block);
+}
+
 void EngineImpl::make_young(Block& block) {
   block.age.store(next_tick(), std::memory_order_relaxed);
 }

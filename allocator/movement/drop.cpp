@@ -50,6 +50,7 @@ bool Movement::finish_drop(Block& block) {
   block.pieces.clear();
   block.arrival = {};
   transit(block, Event::drop, word::unsettled | word::zero_copy);
+  owner_.dropped(block);
   trace("dropped", block);
   return true;
 }

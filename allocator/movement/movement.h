@@ -82,6 +82,8 @@ class Movement {
     virtual void work_begins() FIRN_HELD = 0;
     /// The block begins to leave the device, and not only to be copied.
     virtual void leaves(Block& block) FIRN_HELD = 0;
+    /// It has left without a copy, and is made again for its next use.
+    virtual void dropped(const Block& block) FIRN_HELD = 0;
     /// The block counts as used at this moment.
     virtual void make_young(Block& block) FIRN_HELD = 0;
     /// The block's bytes are gone: nothing is made from them any more.

@@ -7,7 +7,10 @@ namespace firn {
 
 /// The identity of the life that begins; 0: none does.
 Identity Learner::feed(const EventRing::Event& event) {
-  if (event.block >= life_of_.size()) life_of_.resize(event.block + 1024);
+  if (event.block >= life_of_.size()) {
+    life_of_.resize(event.block + 1024);
+    used_at_.resize(life_of_.size());
+  }
   Life& life = life_of_[event.block];
   Block& block = table_[event.block];
   Identity begun = 0;
@@ -32,9 +35,22 @@ Identity Learner::feed(const EventRing::Event& event) {
   } else if (event.kind != EventKind::allocate) {
     history_.touch(life, event.kind == EventKind::touch_write);
   }
+  used_at_[event.block] = history_.now();
   const uint64_t ahead = life && history_.known() ? history_.next_event(life) : History::never;
   block.next_use = ahead == History::never ? lifetimes::no_use : history_.now() + ahead;
   return begun;
+}
+
+/// Their events have all been fed.
+void Learner::place_dropped() {
+  for (const auto& [index, generation] : just_dropped_) {
+    const Life life = index < life_of_.size() ? life_of_[index] : 0;
+    if (!life || table_[index].generation != generation) continue;
+    const Identity identity = history_.identity(life);
+    if (identity >= dropped_behind_.size()) dropped_behind_.resize(identity + 1024);
+    dropped_behind_[identity] = used_at_[index];
+  }
+  just_dropped_.clear();
 }
 
 Block* Learner::player_of(Identity identity) {

@@ -44,12 +44,15 @@ class Learner {
     // would take the cache line from it again and again.
     const uint64_t end = ring_.pushed();
     EventRing::Event event;
-    if (!ring_.pop(event, end)) return false;
-    CpuTimer timer(cpu_ns);
-    do {
-      if (const Identity identity = feed(event)) begun(identity, table_[event.block]);
-    } while (ring_.pop(event, end));
-    return true;
+    const bool any = ring_.pop(event, end);
+    if (any) {
+      CpuTimer timer(cpu_ns);
+      do {
+        if (const Identity identity = feed(event)) begun(identity, table_[event.block]);
+      } while (ring_.pop(event, end));
+    }
+    if (!just_dropped_.empty()) place_dropped();
+    return any;
   }
   /// Has anything happened since the last call of this?
   bool moved_on() FIRN_HELD { return std::exchange(seen_, history_.now()) != history_.now(); }
@@ -60,6 +63,14 @@ class Learner {
   }
   /// The block that plays the identity at this moment; null: none does.
   Block* player_of(Identity identity) FIRN_HELD;
+  /// The block has left, to be made again: behind its last use among the events so far.
+  void note_dropped(const Block& block) FIRN_HELD {
+    just_dropped_.emplace_back(block.index, block.generation);
+  }
+  /// The event number of the last use before the identity's block last left so; 0: it never did.
+  uint64_t dropped_behind(Identity identity) const FIRN_HELD {
+    return identity < dropped_behind_.size() ? dropped_behind_[identity] : 0;
+  }
   /// The stream that the identity was last allocated on; none: it never was.
   std::optional<unsigned> stream_of(Identity identity) const FIRN_HELD {
     if (identity >= stream_of_.size() || stream_of_[identity] == 0) return std::nullopt;
@@ -83,6 +94,7 @@ class Learner {
   // How many sizes are remembered of blocks that may have places.
   static constexpr size_t sizes_most = 1 << 18;
   Identity feed(const EventRing::Event& event) FIRN_HELD;
+  void place_dropped() FIRN_HELD;
 
   EventRing& ring_;
   BlockTable& table_;
@@ -93,6 +105,10 @@ class Learner {
   uint64_t seen_ FIRN_GUARDED = 0;                // event number
   std::vector<Life> life_of_ FIRN_GUARDED;        // by descriptor
   std::vector<uint32_t> block_of_ FIRN_GUARDED;   // descriptor, by life
+  std::vector<uint64_t> used_at_ FIRN_GUARDED;    // event number of its last, by descriptor
+  // Descriptor and generation: blocks whose last events may still be in the ring.
+  std::vector<std::pair<uint32_t, uint32_t>> just_dropped_ FIRN_GUARDED;
+  std::vector<uint64_t> dropped_behind_ FIRN_GUARDED;  // by identity
   std::vector<uint16_t> stream_of_ FIRN_GUARDED;  // by identity: the stream + 1
   // By identity and known_as.
   std::map<std::pair<Identity, uint64_t>, uint64_t> bytes_of_ FIRN_GUARDED;

@@ -28,12 +28,14 @@ void Outlook::clear() {
   steps_.clear();
   std::fill(item_of_.begin(), item_of_.end(), 0);
   std::fill(first_of_.begin(), first_of_.end(), 0);
+  std::fill(dropped_.begin(), dropped_.end(), 0);
 }
 
 void Outlook::make_room_for(Identity identity) {
   if (identity < item_of_.size()) return;
   item_of_.resize(identity + 1024);
   first_of_.resize(identity + 1024);
+  dropped_.resize(identity + 1024);
 }
 
 void Outlook::add(const Learner& learner, Block& block, lifetimes::Item item, bool assume) {
@@ -48,34 +50,58 @@ void Outlook::add(const Learner& learner, Block& block, lifetimes::Item item, bo
   item_of_[identity] = first_of_[identity] = static_cast<uint32_t>(items_.size());
 }
 
+void Outlook::add_dropped(const Learner& learner, const Block& block, uint64_t pages) {
+  const Life life = learner.life_of(block);
+  if (!life) return;
+  const Identity identity = learner.history().identity(life);
+  make_room_for(identity);
+  dropped_[identity] = pages;
+}
+
+/// An item takes the identity's part from that event on.
+void Outlook::bear(Identity identity, uint64_t ahead, uint64_t pages) {
+  items_.push_back({.size = pages, .born = true});
+  const auto item = static_cast<uint32_t>(items_.size());
+  item_of_[identity] = item;
+  if (!first_of_[identity]) first_of_[identity] = item;
+  steps_.push_back({ahead, Step::Kind::birth, item - 1});
+}
+
 void Outlook::look_ahead(
-    const History& history,
+    const Learner& learner,
     const std::function<uint64_t(const History::Upcoming&)>& pages_to_come) {
+  const History& history = learner.history();
   const uint64_t period = history.period();
   for (uint64_t ahead = 1; ahead <= period; ++ahead) {
     const History::Upcoming coming = history.upcoming(ahead);
     make_room_for(coming.identity);
+    uint32_t& item = item_of_[coming.identity];
+    uint64_t& dropped = dropped_[coming.identity];
     if (coming.kind == EventKind::allocate) {
       // A block that still has this identity goes on as another, and is freed as that.
-      uint32_t older = std::exchange(item_of_[coming.identity], 0);
+      uint32_t older = std::exchange(item, 0);
       for (Identity at = coming.identity; older && (at = history.marker(at));) {
         make_room_for(at);
         std::swap(older, item_of_[at]);
       }
+      dropped_[coming.identity] = 0;
+      bear(coming.identity, ahead, pages_to_come(coming));
+      continue;
     }
-    uint32_t& item = item_of_[coming.identity];
-    if (coming.kind == EventKind::allocate) {
-      items_.push_back({.size = pages_to_come(coming), .born = true});
-      item = static_cast<uint32_t>(items_.size());
-      if (!first_of_[coming.identity]) first_of_[coming.identity] = item;
-      steps_.push_back({ahead, Step::Kind::birth, item - 1});
-    } else if (item) {
-      steps_.push_back({ahead,
-                        coming.kind == EventKind::free          ? Step::Kind::death
-                        : coming.kind == EventKind::touch_write ? Step::Kind::write
-                                                                : Step::Kind::read,
-                        item - 1});
-      if (coming.kind == EventKind::free) item = 0;
+    if (coming.kind != EventKind::free && dropped)
+      bear(coming.identity, ahead, std::exchange(dropped, 0));
+    if (!item) continue;
+    steps_.push_back({ahead,
+                      coming.kind == EventKind::free          ? Step::Kind::death
+                      : coming.kind == EventKind::touch_write ? Step::Kind::write
+                                                              : Step::Kind::read,
+                      item - 1});
+    if (coming.kind == EventKind::free) {
+      item = 0;
+    } else if (learner.dropped_behind(coming.identity) + period == history.now() + ahead) {
+      dropped = items_[item - 1].size;
+      steps_.push_back({ahead, Step::Kind::death, item - 1});
+      item = 0;
     }
   }
   for (size_t identity = 0; identity < item_of_.size(); ++identity)

@@ -21,8 +21,13 @@ class Outlook {
   void clear();
   /// A block that is there. One whose next use is unknown is taken to be used in half a period.
   void add(const Learner& learner, Block& block, lifetimes::Item item, bool assume) FIRN_HELD;
-  /// Adds the events of the period to come. `pages_to_come`: those that a foreseen allocation will take.
-  void look_ahead(const History& history,
+  /// A block of so many pages that has left, or is leaving, to be made again: it takes no memory
+  /// until its next use.
+  void add_dropped(const Learner& learner, const Block& block, uint64_t pages) FIRN_HELD;
+  /// Adds the events of the period to come. `pages_to_come`: those that a foreseen allocation will
+  /// take. A block that left in the last period, to be made again, does so in this one: it dies
+  /// behind the same use, and is born once more before the next.
+  void look_ahead(const Learner& learner,
                   const std::function<uint64_t(const History::Upcoming&)>& pages_to_come) FIRN_HELD;
 
   /// Of the first items, as they were when they were added; the others are not born yet.
@@ -35,12 +40,14 @@ class Outlook {
 
  private:
   void make_room_for(Identity identity) FIRN_HELD;
+  void bear(Identity identity, uint64_t ahead, uint64_t pages) FIRN_HELD;
 
   std::vector<Name> blocks_;
   std::vector<lifetimes::Item> items_;
   std::vector<lifetimes::Step> steps_;
   std::vector<uint32_t> item_of_;   // by identity: the item + 1 that plays it
   std::vector<uint32_t> first_of_;  // and the first that played it
+  std::vector<uint64_t> dropped_;   // by identity: pages that its next use brings back; 0: it is there
 };
 
 /// Pages of the block that stay on the device whatever is decided.

@@ -33,6 +33,7 @@ TEST(MovementDrop, a_chosen_block_leaves_without_a_copy_once_its_uses_are_over) 
   EXPECT_EQ(m.movement.moved().dropped_bytes, 2 * piece_bytes);
   EXPECT_EQ(m.movement.moved().spilled_bytes, 0u);
   EXPECT_EQ(m.left, std::vector{&block});
+  EXPECT_EQ(m.without_copy, (std::vector<const Block*>{&block}));
 }
 
 TEST(MovementDrop, a_copy_of_all_of_it_is_the_better_way_and_one_of_a_part_is_given_up) {
@@ -47,6 +48,7 @@ TEST(MovementDrop, a_copy_of_all_of_it_is_the_better_way_and_one_of_a_part_is_gi
   ASSERT_TRUE(m.movement.start_spill(block, true));
   m.rounds();
   EXPECT_EQ(block.state(), State::hosted);
+  EXPECT_TRUE(m.without_copy.empty());
 
   Block& part = m.block();
   ASSERT_TRUE(m.movement.start_spill(part, false));

@@ -72,6 +72,7 @@ class OneMovement final : public Movement::Owner {
   }
   void work_begins() override { ++works; }
   void leaves(Block& block) override { left.push_back(&block); }
+  void dropped(const Block& block) override { without_copy.push_back(&block); }
   void make_young(Block& block) override { young.push_back(&block); }
   void lost(Block& block) override { lost_blocks.push_back(&block); }
   bool came_out(const PieceRef& ref) override {
@@ -199,6 +200,7 @@ class OneMovement final : public Movement::Owner {
   mutable std::vector<std::string> said;
   unsigned works = 0, asides = 0;
   std::vector<Block*> left, young, taken_back, lost_blocks;
+  std::vector<const Block*> without_copy;
   std::vector<PieceRef> came, given_up;
   bool names_writes = false, goes_aside = true, stays = false, writes = false, goes_on = false;
   std::optional<uint64_t> plan;

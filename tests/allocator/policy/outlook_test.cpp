@@ -24,7 +24,7 @@ class OutlookTest : public PolicyTest {
       if (block) add(*block);
     for (const auto& [variable, block] : old_)
       if (block) add(*block);
-    outlook_.look_ahead(history(), [](const History::Upcoming& coming) {
+    outlook_.look_ahead(learner_, [](const History::Upcoming& coming) {
       return born_pages + coming.bytes / granule_bytes;
     });
   }
@@ -142,6 +142,115 @@ TEST_F(OutlookTest, what_is_not_foreseen_is_taken_to_be_used_in_half_a_period_wh
   EXPECT_EQ(outlook_.items().at(0).again, Item::none);
   look();
   EXPECT_EQ(outlook_.items().size(), known);
+}
+
+/// A variable's block leaves behind its first write, to be made again, in each of these periods.
+class OutlookDroppedTest : public OutlookTest {
+ protected:
+  static constexpr unsigned dropped = 102, pages = 3 * granule_pages;
+
+  void SetUp() override {
+    play(begin(5));
+    play(script_, 6);
+    play_dropping(1);
+    ASSERT_TRUE(history().known());
+    ASSERT_EQ(history().period(), script_.size());
+  }
+  void act_dropping(size_t at) {
+    act(script_[at]);
+    if (at == left_) learner_.note_dropped(*of_[dropped]);
+    if (at == left_) feed();
+    is_away_ = at >= left_ && at < back_;
+  }
+  void play_dropping(unsigned times) {
+    while (times-- > 0)
+      for (size_t at = 0; at < script_.size(); ++at) act_dropping(at);
+  }
+  size_t find(Act::What what, unsigned variable) const {
+    for (size_t at = 0; at < script_.size(); ++at)
+      if (script_[at].what == what && script_[at].variable == variable) return at;
+    return script_.size();
+  }
+  void look_dropping() {
+    outlook_.clear();
+    for (const auto& [variable, block] : of_) {
+      if (!block) continue;
+      if (variable == dropped && is_away_)
+        outlook_.add_dropped(learner_, *block, block->pages);
+      else
+        add(*block);
+    }
+    outlook_.look_ahead(learner_, [](const History::Upcoming& coming) {
+      return coming.bytes / page_bytes;
+    });
+  }
+  /// Pages alive behind each of the period's events that concern memory, by the outlook.
+  std::map<uint64_t, uint64_t> alive() const {
+    std::map<uint64_t, uint64_t> pages;
+    uint64_t sum = 0;
+    for (const Item& item : outlook_.items())
+      if (!item.born) sum += item.size;
+    for (const Step& step : outlook_.steps()) {
+      const uint64_t size = outlook_.items()[step.item].size;
+      if (step.kind == Step::Kind::birth) sum += size;
+      if (step.kind == Step::Kind::death) sum -= size;
+      pages[step.ahead] = sum;
+    }
+    return pages;
+  }
+  /// The same by the script, from its event `at` on.
+  std::map<uint64_t, uint64_t> scripted(size_t at) const {
+    std::map<unsigned, uint64_t> size;
+    for (const auto& [variable, block] : of_)
+      if (block) size[variable] = block->pages;
+    if (is_away_) size[dropped] = 0;
+    std::map<uint64_t, uint64_t> pages;
+    for (uint64_t ahead = 1; ahead <= script_.size(); ++ahead) {
+      const size_t event = (at + ahead - 1) % script_.size();
+      const Act& act = script_[event];
+      if (act.what == Act::What::allocate) size[act.variable] = act.granules * granule_pages;
+      if (act.what == Act::What::free) size.erase(act.variable);
+      if (event == left_) size[dropped] = 0;
+      if (event == back_) size[dropped] = OutlookDroppedTest::pages;
+      for (const auto& [variable, of] : size) pages[ahead] += of;
+    }
+    return pages;
+  }
+
+  const Script script_ = training(5);
+  const size_t left_ = find(Act::What::write, dropped), back_ = find(Act::What::read, dropped);
+  bool is_away_ = false;
+};
+
+TEST_F(OutlookDroppedTest, a_block_that_left_to_be_made_again_does_so_in_the_next_period_too) {
+  for (size_t at = 0; at < 2 * script_.size(); ++at) {
+    SCOPED_TRACE("before event " + std::to_string(at));
+    look_dropping();
+    EXPECT_EQ(alive(), scripted(at % script_.size()));
+    act_dropping(at % script_.size());
+  }
+}
+
+TEST_F(OutlookDroppedTest, one_that_stays_from_some_period_on_is_there_in_the_next) {
+  play(script_);
+  is_away_ = false;
+  look_dropping();
+  for (const auto& [ahead, pages] : alive()) {
+    const bool away = ahead > left_ && ahead <= back_;  // were it made again
+    EXPECT_EQ(pages, scripted(0)[ahead] + (away ? OutlookDroppedTest::pages : 0)) << ahead;
+  }
+}
+
+TEST_F(OutlookDroppedTest, one_that_ended_before_its_last_events_were_learned_is_left_out) {
+  Block& block = allocate(1);
+  touch(block);
+  const Identity of = identity(block);
+  learner_.note_dropped(block);
+  ring_.push(EventKind::free, block.index);
+  ++block.generation;
+  feed();
+  EXPECT_EQ(learner_.dropped_behind(of), 0u);
+  EXPECT_EQ(learner_.dropped_behind(1 << 20), 0u);
 }
 
 TEST_F(OutlookTest, times_of_steps_never_descend_nor_pass_the_period_s_end) {

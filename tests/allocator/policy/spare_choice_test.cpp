@@ -50,7 +50,7 @@ class SpareChoiceTest : public PolicyTest {
     outlook_.clear();
     for (const auto& [variable, block] : of_)
       if (block) outlook_.add(learner_, *block, {.size = block->pages}, true);
-    outlook_.look_ahead(history(), [](const History::Upcoming& coming) {
+    outlook_.look_ahead(learner_, [](const History::Upcoming& coming) {
       return coming.bytes / page_bytes;
     });
     choice_.take(outlook_, history(), machine(),

@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "firn/said.h"
 #include "pytorch_plugin/no_spill.h"
 #include "pytorch_plugin/observer.h"
 #include "pytorch_plugin/recipes/given.h"
@@ -149,7 +150,9 @@ Engine& FirnAllocator::open_engine(c10::DeviceIndex device) {
     // If launches go unseen, so do those of an operator under way when watching begins.
     launches_are_seen_ = runtime->driver().stand_in;
     learn_storage_callers(device);
-    if (config.remake) give_recipes(config.adversarial ? Giving::all : Giving::chosen);
+    if (config.remake && !give_recipes(config.adversarial ? Giving::all : Giving::chosen))
+      say("firn: firn_remake: nothing is made again here: Firn is not in front of the driver, and "
+          "what is enqueued outside of PyTorch's operators goes unseen. firn run puts it there");
     if (config.adversarial || config.watch_fraction == 0) install_observer(config.adversarial);
     engine_observers_.push_back(std::make_unique<DeviceObserver>(**engine, device, log_));
     (*engine)->observe(engine_observers_.back().get());

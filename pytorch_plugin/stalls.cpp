@@ -51,6 +51,7 @@ nlohmann::ordered_json rows_json(Rows rows) {
 }  // namespace
 
 void note_stall(const OperatorInfo* info, uint64_t ns) {
+  stalled_here_ns += ns;
   std::lock_guard lock(tables().mutex);
   Waited& waited = tables().operators[info];
   ++waited.times;

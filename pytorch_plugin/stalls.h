@@ -10,6 +10,9 @@
 
 namespace firn::pytorch {
 
+/// How long the calling thread has waited until now, in nanoseconds.
+inline thread_local uint64_t stalled_here_ns = 0;
+
 /// The calling thread waited for so long, in `info`'s operator (null: in none). May be called under
 /// an engine's lock.
 void note_stall(const OperatorInfo* info, uint64_t ns);

@@ -87,6 +87,7 @@ const Column all_columns[] = {
     {"FLIGHT", 8, 5, [](const Cell& of) { return size_of(of.device, "in_flight_bytes"); }},
     {"OUT/s", 9, 3, [](const Cell& of) { return size_of(of.device, "out_bytes_s"); }},
     {"IN/s", 9, 3, [](const Cell& of) { return size_of(of.device, "in_bytes_s"); }},
+    {"AGAIN/s", 9, 6, [](const Cell& of) { return size_of(of.device, "again_bytes_s"); }},
     {"WRITE/s", 9, 4,
      [](const Cell& of) { return of.first ? size_of(of.store, "write_bytes_s") : ""; }},
     {"READ/s", 9, 4,
@@ -164,6 +165,13 @@ void add_wrapped(std::vector<std::string>& lines, std::string_view words, size_t
   }
 }
 
+/// Where both are known.
+std::string iteration_times(const Json& remake) {
+  const double before = number(remake, "iteration_before_s"), now = number(remake, "iteration_s");
+  if (before <= 0 || now <= 0) return {};
+  return fmt::format(": {:.3f} s, without it {:.3f} s", now, before);
+}
+
 }  // namespace
 
 std::string stats_text(const Json& document) {
@@ -180,6 +188,13 @@ std::string stats_text(const Json& document) {
     out += fmt::format("  moved    {} out, {} in on demand, {} in ahead\n",
                        size_of(d, "spilled_bytes"), size_of(d, "faulted_bytes"),
                        size_of(d, "prefetched_bytes"));
+    const Json remake = d.value("remake", Json::object());
+    if (number(d, "remakes") > 0 || number(remake, "results") > 0)
+      out += fmt::format("  again    {} made again in {:.0f} blocks; of an iteration {:.0f} results, "
+                         "{}{}\n",
+                         size_of(d, "remade_bytes"), number(d, "remakes"),
+                         number(remake, "results"), size_of(remake, "bytes"),
+                         iteration_times(remake));
     out += fmt::format("  waited   {:.3f} s in {:.0f} waits; {:.0f} faults, {:.0f} evictions\n",
                        number(d, "stall_s"), number(d, "stalls"), number(d, "faults"),
                        number(d, "evictions"));

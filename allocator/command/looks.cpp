@@ -38,6 +38,7 @@ void add_rates(Json& job, const Json& before, double seconds) {
     now["out_bytes_s"] = rate(now, then, "spilled_bytes", seconds);
     now["in_bytes_s"] = rate(now, then, "faulted_bytes", seconds) +
                         rate(now, then, "prefetched_bytes", seconds);
+    now["again_bytes_s"] = rate(now, then, "remade_bytes", seconds);
     now["faults_s"] = rate(now, then, "faults", seconds);
     now["stalled"] = rate(now, then, "stall_s", seconds);
   }

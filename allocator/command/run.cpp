@@ -62,6 +62,7 @@ Result<std::vector<Given>> given_knobs(const RunOptions& options) {
   add("--host", "host", options.host);
   add("--policy", "policy", options.policy);
   add("--watch", "watch", options.watch);
+  if (options.remake) add("--remake", "remake", *options.remake == "on" ? "1" : "0");
   if (options.adversarial) add("--adversarial", "test_adversarial", "1");
   if (options.verify) add("--verify", "verify", "all");
   if (options.guard) add("--guard", "test_guard", "1");
@@ -245,6 +246,9 @@ CLI::App* add_run(CLI::App& app, RunOptions& options) {
                   fmt::format("the software GPU's capacity [{}]", gpu_memory_default))
       ->type_name("SIZE");
   run->add_option("--watch", options.watch, meaning("watch"))->type_name("FRACTION");
+  run->add_option("--remake", options.remake, "on: " + meaning("remake"))
+      ->type_name("on|off")
+      ->check(CLI::IsMember({"on", "off"}).description(""));
   run->add_option("--trace", options.trace, meaning("trace"))->type_name("FILE");
   run->add_option("--stats", options.stats, meaning("stats"))->type_name("FILE");
   run->add_flag("--adversarial", options.adversarial)->group("");

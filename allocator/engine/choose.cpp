@@ -1,6 +1,7 @@
 // How much is written ahead (policy/spare_choice.h): when the engine asks, what it hands over, and
 // the thread that rehearses. In the same thread: what is made again (policy/remake_choice.h).
 #include <algorithm>
+#include <new>
 
 #include "allocator/base/cpu_timer.h"
 #include "allocator/engine/engine_impl.h"
@@ -80,12 +81,12 @@ bool EngineImpl::ponder_choice() {
   return true;
 }
 
-bool EngineImpl::ask_what_to_remake(lifetimes::Operators operators,
+bool EngineImpl::ask_what_to_remake(lifetimes::Operators operators, uint64_t iteration_ns,
                                     std::function<void(RemakeChoice)> answer) {
   Lock lock(mutex_);
   const std::optional<lifetimes::RehearsalMachine> measured = machine();
   if (!learner_ || !measured) return false;
-  remake_question_ = {std::move(operators), *measured, std::move(answer)};
+  remake_question_ = {std::move(operators), *measured, iteration_ns, std::move(answer)};
   ponder_due_.store(true, std::memory_order_release);
   return true;
 }
@@ -100,7 +101,13 @@ bool EngineImpl::ponder_remake() {
   uint64_t cpu_ns = 0;
   {
     CpuTimer timer(cpu_ns);
-    question->answer(firn::choose_remake(question->operators, question->machine));
+    RemakeChoice choice;
+    try {
+      choice = firn::choose_remake(question->operators, question->machine, 0,
+                                   static_cast<double>(question->iteration_ns));
+    } catch (const std::bad_alloc&) {  // nothing is made again, then
+    }
+    question->answer(choice);
   }
   Lock lock(mutex_);
   counted_.plan_ns += cpu_ns;

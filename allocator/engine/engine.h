@@ -146,6 +146,7 @@ struct EngineStats {
   // made again, their bytes, and the device's time for it as the recipes have it.
   uint64_t recipes = 0, dropped_bytes = 0;
   uint64_t remakes = 0, remade_bytes = 0, remade_ns = 0;
+  RemakeInUse remake;
   uint64_t stall_ns = 0;  // application threads waited for room or for a fault, until now
   uint64_t stalls = 0;    // number of waits that are over
   // The engine's time, in events of large blocks: touches; once watched, allocations and frees too
@@ -372,12 +373,15 @@ class Engine {
   /// Is the block around `pointer` to leave without a copy, if there is none of all of it, and to
   /// be made again at its next use? False: no recipe stands.
   virtual bool choose_remake(const void* pointer, bool chosen) = 0;
+  /// For the statistics.
+  virtual void note_remake(const RemakeInUse& in_use) = 0;
   /// The program's iteration, for who chooses what is made again. No lock, any thread.
   virtual Iteration iteration() const = 0;
   /// Which results of an iteration are to be made again at the budget and the bandwidths of now:
   /// ponder() answers, in its thread, without the lock; with none where nothing would be faster. The
-  /// last question counts. False: bandwidths are not measured yet, and no answer comes.
-  virtual bool ask_what_to_remake(lifetimes::Operators operators,
+  /// last question counts. `iteration_ns`: what it took while it only moved (choose_remake()). False:
+  /// bandwidths are not measured yet, and no answer comes.
+  virtual bool ask_what_to_remake(lifetimes::Operators operators, uint64_t iteration_ns,
                                   std::function<void(RemakeChoice)> answer) = 0;
   /// The ids of recipes that ended since the last call: they are not made again any more.
   virtual std::vector<uint64_t> take_ended_recipes() = 0;

@@ -122,9 +122,10 @@ class EngineImpl final : public Engine,
   void remake_with(Remaker* remaker) override;
   Result<void> give_recipe(const void* pointer, const RecipeOf& recipe) override FIRN_NOT_HELD;
   bool choose_remake(const void* pointer, bool chosen) override FIRN_NOT_HELD;
+  void note_remake(const RemakeInUse& in_use) override FIRN_NOT_HELD;
   std::vector<uint64_t> take_ended_recipes() override FIRN_NOT_HELD;
   Iteration iteration() const override;
-  bool ask_what_to_remake(lifetimes::Operators operators,
+  bool ask_what_to_remake(lifetimes::Operators operators, uint64_t iteration_ns,
                           std::function<void(RemakeChoice)> answer) override FIRN_NOT_HELD;
   bool pump() override FIRN_NOT_HELD;
   bool ponder() override FIRN_NOT_HELD;
@@ -500,6 +501,7 @@ class EngineImpl final : public Engine,
   struct RemakeQuestion {
     lifetimes::Operators operators;
     lifetimes::RehearsalMachine machine;
+    uint64_t iteration_ns;
     std::function<void(RemakeChoice)> answer;
   };
   std::optional<RemakeQuestion> remake_question_ FIRN_GUARDED;

@@ -60,6 +60,11 @@ bool EngineImpl::choose_remake(const void* pointer, bool chosen) {
   return true;
 }
 
+void EngineImpl::note_remake(const RemakeInUse& in_use) {
+  Lock lock(mutex_);
+  counted_.remake = in_use;
+}
+
 std::vector<uint64_t> EngineImpl::take_ended_recipes() {
   Lock lock(mutex_);
   return recipes_.take_ended();

@@ -75,14 +75,41 @@ double mapping_waits_ns(const Operators& operators, const RehearsalMachine& mach
   return waited * ns * std::max(0., ns / iteration_ns - hidden);
 }
 
+WaitsMachine waits_machine(const RehearsalMachine& machine) {
+  const uint64_t page = machine.page_bytes;
+  return {machine.capacity * page, machine.host * page / 8 * 7,
+          machine.bytes_s[0], machine.bytes_s[2], machine.bytes_s[3]};
+}
+
+/// The machine with bandwidths at which moving alone takes at least `measured_ns`.
+RehearsalMachine as_measured(const Operators& operators, RehearsalMachine machine,
+                             double measured_ns) {
+  double total_ns = 0;
+  for (const Operator& one : operators.operators) total_ns += static_cast<double>(one.ns);
+  const auto slowed = [&](double factor) {
+    RehearsalMachine slower = machine;
+    for (double& bytes_s : slower.bytes_s) bytes_s /= factor;
+    return slower;
+  };
+  const auto short_of = [&](double factor) {
+    return total_ns + least_waits_ns(operators, waits_machine(slowed(factor))) < measured_ns;
+  };
+  if (measured_ns <= total_ns * (1 + faster_least) || !short_of(1)) return machine;
+  double low = 1, high = slower_most;
+  if (short_of(high)) return slowed(high);
+  for (unsigned i = 0; i < 8; ++i) {
+    const double middle = std::sqrt(low * high);
+    (short_of(middle) ? low : high) = middle;
+  }
+  return slowed(high);
+}
+
 class Chooser {
  public:
   Chooser(const Operators& operators, const RehearsalMachine& machine, double map_ns)
       : operators_(operators), machine_(machine), map_ns_(map_ns), versions_(operators) {
-    const uint64_t page = machine.page_bytes;
-    waits_ = {machine.capacity * page, machine.host * page / 8 * 7,
-              machine.bytes_s[0], machine.bytes_s[2], machine.bytes_s[3]};
-    fits_bytes_ = machine.capacity * page / fits_of * (fits_of - 1);
+    waits_ = waits_machine(machine);
+    fits_bytes_ = machine.capacity * machine.page_bytes / fits_of * (fits_of - 1);
     for (const Operator& one : operators.operators) {
       starts_ns_.push_back(total_ns_);
       total_ns_ += static_cast<double>(one.ns);
@@ -258,8 +285,9 @@ double rehearsed_ns(const Operators& operators, const RehearsalMachine& machine)
 
 }  // namespace
 
-RemakeChoice choose_remake(const Operators& operators, const RehearsalMachine& machine,
-                           double map_ns) {
+RemakeChoice choose_remake(const Operators& operators, const RehearsalMachine& machine_of_it,
+                           double map_ns, double measured_ns) {
+  const RehearsalMachine machine = as_measured(operators, machine_of_it, measured_ns);
   RemakeChoice choice;
   Chooser chooser(operators, machine, map_ns);
   const std::vector<Trial> trials = chooser.search();

@@ -40,6 +40,9 @@ Runtime* start_runtime() {
   if (runtime) {
     if (registered.exchange(true)) return *runtime;
     say_what_pytorch_was_told();
+    if (config->remake)
+      say_now("firn: firn_remake: nothing is made again here: calls of the driver do not show what an "
+              "operator reads and makes. With Firn's PyTorch package they do");
     // Registered after the runtime's own, so it runs before: no handler finds a stopped engine.
     (void)std::atexit(step_aside);
     return *runtime;

@@ -25,6 +25,11 @@ nlohmann::ordered_json device_json(const EngineStats& s, const std::vector<std::
   d["remakes"] = s.remakes;
   d["remade_bytes"] = s.remade_bytes;
   d["remade_s"] = static_cast<double>(s.remade_ns) / 1e9;
+  const auto seconds = [](uint64_t ns) { return static_cast<double>(ns) / 1e9; };
+  d["remake"] = {{"results", s.remake.results},
+                 {"bytes", s.remake.bytes},
+                 {"iteration_before_s", seconds(s.remake.before_ns)},
+                 {"iteration_s", seconds(s.remake.after_ns)}};
   d["verified_bytes"] = s.verified_bytes;
   d["summed_bytes"] = s.summed_bytes;
   d["host_corrupt"] = s.host_corrupt;

@@ -15,12 +15,6 @@
 
 namespace firn::pytorch {
 
-/// Of a signature, which tells operators apart, with one more of what it consists of.
-inline uint64_t mix(uint64_t hash, uint64_t value) {
-  hash = (hash ^ value) * 0x9e3779b97f4a7c15ull;
-  return hash ^ (hash >> 29);
-}
-
 class Choice {
  public:
   static constexpr size_t row = 32;              // operators that show a place
@@ -41,6 +35,7 @@ class Choice {
   const std::vector<uint32_t>& gives(uint32_t place) const { return gives_[place]; }
   const std::vector<uint32_t>& leaves(uint32_t place) const { return leaves_[place]; }
 
+  uint64_t bytes() const { return bytes_; }  // of all slots
   uint32_t count() const { return static_cast<uint32_t>(signatures_.size()); }
   uint64_t signature(uint32_t place) const { return signatures_[place]; }
   /// The place behind a row of operators, the oldest at `last[oldest]`; none: there is no such row,
@@ -51,6 +46,7 @@ class Choice {
   std::vector<uint64_t> signatures_;
   std::vector<std::vector<uint32_t>> gives_, leaves_;
   std::vector<Slot> slots_;
+  uint64_t bytes_ = 0;
   std::unordered_map<uint64_t, uint32_t> behind_;  // rows
 };
 

@@ -1,5 +1,7 @@
 #include "pytorch_plugin/recipes/given.h"
 
+#include <c10/cuda/CUDAStream.h>
+
 #include <array>
 #include <memory>
 #include <mutex>
@@ -9,6 +11,7 @@
 #include "allocator/runtime/runtime.h"
 #include "firn/remaker.h"
 #include "pytorch_plugin/recipes/make_again.h"
+#include "pytorch_plugin/recipes/proof.h"
 
 namespace firn::pytorch {
 
@@ -17,14 +20,16 @@ namespace {
 struct Given {
   Recipe recipe;
   size_t result_at = 0;
+  std::unique_ptr<Proof> proof;  // of firn_verify:all
 };
 
 class GivenRecipes final : public Remaker {
  public:
-  uint64_t add(const Recipe& recipe, size_t result_at) {
+  uint64_t add(const Recipe& recipe, size_t result_at, std::unique_ptr<Proof> proof) {
     auto given = std::make_shared<Given>();
     given->recipe.assign(recipe);
     given->result_at = result_at;
+    given->proof = std::move(proof);
     std::lock_guard lock(mutex_);
     recipes_.emplace(++last_id_, std::move(given));
     return last_id_;
@@ -44,6 +49,7 @@ class GivenRecipes final : public Remaker {
     if (result.base != address || result.storage_bytes > bytes)
       return make_error(Code::driver, 0, "its operator wrote other memory");
     const std::string error = run_again(given->recipe, given->result_at, stream);
+    if (given->proof) (void)given->proof->confirm(given->recipe, given->result_at, stream);
     if (error.empty()) return {};
     return make_error(Code::driver, 0,
                       toString(given->recipe.made_by->op.operator_name()) + ": " + error);
@@ -79,7 +85,7 @@ bool give_recipes(Giving which) {
 }
 
 bool give_recipe(const Recipe& recipe, size_t result_at, uint64_t device_ns) {
-  if (recipe.made_by->product || result_at >= recipe.results) return false;
+  if (recipe.made_by->differs || result_at >= recipe.results) return false;
   const TensorName& result = recipe.result[result_at];
   if (result.kind != TensorName::Kind::device || result.storage_bytes < given_least_bytes)
     return false;
@@ -89,7 +95,10 @@ bool give_recipe(const Recipe& recipe, size_t result_at, uint64_t device_ns) {
   std::array<const void*, Recipe::inputs_most> inputs;
   const size_t count = inputs_of(recipe, inputs);
   engine->remake_with(&given());
-  const uint64_t id = given().add(recipe, result_at);
+  std::unique_ptr<Proof> proof;
+  if (runtime->config().verify == "all")
+    proof = Proof::of(recipe, result_at, c10::cuda::getCurrentCUDAStream(recipe.device).stream());
+  const uint64_t id = given().add(recipe, result_at, std::move(proof));
   const Result<void> taken = engine->give_recipe(
       result.base, {.id = id, .inputs = {inputs.data(), count}, .device_ns = device_ns,
                     .chosen = true, .keep_inputs = true});
@@ -99,6 +108,7 @@ bool give_recipe(const Recipe& recipe, size_t result_at, uint64_t device_ns) {
 }
 
 void give_all(const Recipe& recipe) {
+  if (recipe.made_by->product) return;
   for (size_t i = 0; i < recipe.results; ++i) (void)give_recipe(recipe, i, 0);
 }
 

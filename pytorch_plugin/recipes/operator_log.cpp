@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <unordered_map>
 #include <unordered_set>
+#include <utility>
 
 namespace firn::pytorch {
 
@@ -15,19 +16,25 @@ void OperatorLog::clear() {
 }
 
 void OperatorLog::begin(uint64_t signature) {
-  operators_.push_back({signature, 0, 0, frees_from_, false});
+  operators_.push_back({signature, 0, 0, 0, 0, 0, frees_from_, false});
 }
 
 void OperatorLog::use(const void* base, uint64_t bytes, Use use, uint8_t result_at) {
-  if (use == Use::result)  // (it may return what it was given)
+  if (use == Use::result)  // (it may return what it was given, or two views of what it makes)
     for (size_t u = operators_.back().uses_at; u < uses_.size(); ++u)
-      if (uses_[u].base == base && uses_[u].bytes != 0 && uses_[u].use != Use::result) return;
+      if (uses_[u].base == base && uses_[u].bytes != 0) return;
   uses_.push_back({base, bytes, use, result_at});
 }
 
-void OperatorLog::end(bool again, uint64_t events) {
-  operators_.back().again = again;
-  operators_.back().events = events;
+void OperatorLog::end(bool again, uint64_t events, uint64_t waited_ns) {
+  Logged& last = operators_.back();
+  last.again = again;
+  last.events = events;
+  last.waited_ns = waited_ns;
+  last.kind = last.signature;
+  for (size_t u = last.uses_at; u < uses_.size(); ++u)
+    if (uses_[u].bytes != 0)
+      last.kind = mix(last.kind, uses_[u].bytes << 2 | static_cast<uint64_t>(uses_[u].use));
   frees_from_ = uses_.size();
 }
 
@@ -35,18 +42,63 @@ void OperatorLog::freed(const void* base) {
   if (!operators_.empty()) uses_.push_back({base, 0, Use::read, 0});
 }
 
+void OperatorLog::leave_waits_out() {
+  struct Times {
+    std::vector<uint64_t> undisturbed, waited, gaps;
+  };
+  std::unordered_map<uint64_t, Times> times;
+  const auto pair = [this](size_t at) {
+    return mix(mix(1, operators_[at].kind), at + 1 < size() ? operators_[at + 1].kind : 0);
+  };
+  for (size_t at = 0; at < size(); ++at) {
+    const Logged& each = operators_[at];
+    times[pair(at)].gaps.push_back(each.gap_ns);
+    if (each.ns == 0) continue;
+    Times& of = times[each.kind];
+    if (each.waited_ns == 0)
+      of.undisturbed.push_back(each.ns);
+    else
+      of.waited.push_back(each.ns - std::min(each.ns, each.waited_ns));
+  }
+  const auto quarter = [](std::vector<uint64_t>& of) {
+    if (of.empty()) return uint64_t{0};
+    const auto at = of.begin() + static_cast<std::ptrdiff_t>((of.size() - 1) / 4);
+    std::nth_element(of.begin(), at, of.end());
+    return *at;
+  };
+  std::unordered_map<uint64_t, uint64_t> ns_of, gap_of;
+  for (auto& [kind, of] : times) {
+    ns_of[kind] = quarter(of.undisturbed.empty() ? of.waited : of.undisturbed);
+    gap_of[kind] = quarter(of.gaps);
+  }
+  for (size_t at = 0; at < size(); ++at)
+    operators_[at].ns = ns_of[operators_[at].kind] + gap_of[pair(at)];
+}
+
 std::optional<OperatorLog::Period> OperatorLog::period(uint64_t events) const {
   const size_t end = operators_.size();
   if (end < 4) return {};
   const uint64_t last = operators_.back().events;
+  const auto since = [&](size_t count) {  // events, without the last so many operators
+    return count < end ? last - operators_[end - 1 - count].events : UINT64_MAX;
+  };
+  const auto repeats = [&](size_t count) {
+    for (size_t i = end - count; i < end; ++i)
+      if (operators_[i].signature != operators_[i - count].signature) return false;
+    return true;
+  };
   size_t count = 0;
-  while (count < end && last - operators_[end - 1 - count].events < events) ++count;
-  if (count < 2 || 2 * count > end) return {};
-  for (size_t i = end - count; i < end; ++i)
-    if (operators_[i].signature != operators_[i - count].signature) return {};
-  // From where least is in use on: what crosses the ends counts as there all the time.
+  while (since(count) < events) ++count;
+  // (Operators without events may precede the same one of the iteration before.)
+  while (2 * count <= end && !repeats(count) && since(count) == events) ++count;
+  if (count < 2 || 2 * count > end || !repeats(count)) return {};
+  // From where least is in use on. A storage that no operator of the log made was there before it.
   std::unordered_map<const void*, uint64_t> bytes_of;
   uint64_t in_use = uint64_t{1} << 62, least = UINT64_MAX;  // (not all is known that was there)
+  std::unordered_set<const void*> known;
+  for (const Used& use : uses_)
+    if (known.insert(use.base).second && use.bytes != 0 && use.use != Use::result)
+      in_use += bytes_of[use.base] = use.bytes;
   size_t first = end - 2 * count;
   for (size_t i = 0; i <= end - count; ++i) {
     for (size_t u = operators_[i].uses_at; u < uses_end(i); ++u) {
@@ -95,7 +147,7 @@ Operators OperatorLog::operators(const Period& period,
         made.values.push_back({use.bytes, !born});
         value_of[use.base] = value;
       }
-      if (result) results[i].push_back({value, use.result_at});
+      if (result) results[i].push_back({value, use.result_at, use.bytes});
       if (use.use != Use::read) add_once(writes, value);
       if (!result && !(is_new && born)) add_once(reads, value);
     }

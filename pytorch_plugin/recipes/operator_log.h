@@ -13,6 +13,12 @@
 
 namespace firn::pytorch {
 
+/// Of a signature, which tells operators apart, with one more of what it consists of.
+inline uint64_t mix(uint64_t hash, uint64_t value) {
+  hash = (hash ^ value) * 0x9e3779b97f4a7c15ull;
+  return hash ^ (hash >> 29);
+}
+
 class OperatorLog {
  public:
   enum class Use : uint8_t { read, write, result };
@@ -23,8 +29,17 @@ class OperatorLog {
   /// It reads, writes in part or makes the storage at `base`. Of results, `result_at` is which.
   void use(const void* base, uint64_t bytes, Use use, uint8_t result_at = 0);
   /// It has ended. `again`: a recipe could be taken. `events`: the program's events so far.
-  void end(bool again, uint64_t events);
+  /// `waited_ns`: how long its thread waited for room within it.
+  void end(bool again, uint64_t events, uint64_t waited_ns);
+  /// How long the device took from its first event to its second; 0: unknown.
   void set_ns(size_t at, uint64_t ns) { operators_[at].ns = ns; }
+  /// And from there to the next one's first.
+  void set_gap_ns(size_t at, uint64_t ns) { operators_[at].gap_ns = ns; }
+  /// While a thread waits, the device may be idle. So operators of a kind, with storages of the same
+  /// sizes, are taken to need as long as one another: the time that a quarter of those stay within
+  /// whose threads did not wait. Where all did, it is what is left without the waits. The gap behind
+  /// an operator, of the host's doing, is a part of its time: the quarter of those between two such.
+  void leave_waits_out();
   /// The storage has been freed.
   void freed(const void* base);
 
@@ -42,13 +57,14 @@ class OperatorLog {
   struct Result {
     uint32_t value;
     uint8_t at;
+    uint64_t bytes;
   };
   lifetimes::Operators operators(const Period& period,
                                  std::vector<std::vector<Result>>& results) const;
 
  private:
   struct Logged {
-    uint64_t signature, ns, events;
+    uint64_t signature, kind, ns, gap_ns, waited_ns, events;
     size_t uses_at;     // in uses_; those of the frees before it come first
     bool again;
   };

@@ -27,6 +27,7 @@ struct RemadeOperator {
   bool batch_norm = false;  // has running statistics, which it writes in training
   std::string label;  // "firn::remake(aten::gelu)", as profilers name it
   mutable std::atomic<uint64_t> kept{0}, made_again{0};
+  mutable std::atomic<bool> differs{false};  // it made other bytes when it ran again (proof.h)
 };
 
 /// `op`'s entry, or null: it is not on the list.

@@ -7,8 +7,11 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <memory>
 #include <mutex>
+#include <new>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -18,13 +21,17 @@
 #include "pytorch_plugin/recipes/choice.h"
 #include "pytorch_plugin/recipes/given.h"
 #include "pytorch_plugin/recipes/operator_log.h"
+#include "pytorch_plugin/recipes/proof.h"
+#include "pytorch_plugin/recipes/trial.h"
 #include "pytorch_plugin/recipes/writes.h"
+#include "pytorch_plugin/stalls.h"
 
 namespace firn::pytorch {
 
 namespace {
 
 constexpr uint64_t look_every = 256;  // operators, while nothing is known
+constexpr uint64_t failed_rest = 64;  // iterations, behind a choice that was slower than moving
 std::atomic<int> logs{0};             // devices whose operators are being logged
 
 /// The tensors' storages of this device that are large enough to move.
@@ -51,6 +58,7 @@ class Remaking {
     const at::RecordFunction* record = nullptr;
     uint32_t place = Choice::none;
     bool logged = false;
+    uint64_t stalled_ns = 0;  // of this thread, when it began
     std::vector<const void*> leaving;  // blocks, when the operator is left
   };
   bool begin(Engine& engine, const OperatorInfo& info, const at::RecordFunction& record);
@@ -63,6 +71,7 @@ class Remaking {
   }
 
  private:
+  enum class Proved : uint8_t { not_yet, equal, differs };
   enum class Phase : uint8_t { idle, logging, timing, asking, following };
 
   bool take() { return !busy_.exchange(true, std::memory_order_acquire); }
@@ -71,9 +80,12 @@ class Remaking {
   void log(const OperatorInfo& info, const at::RecordFunction& record);
   void finish_log();
   void time(Engine& engine);
-  void ask(Engine& engine);
+  void ask(Engine& engine, uint64_t iteration_ns);
   void answered(std::shared_ptr<Choice> choice);
-  uint32_t follow(uint64_t signature);
+  uint32_t follow(Engine& engine, uint64_t signature);
+  void compare_iterations(Engine& engine);
+  void tell(Engine& engine) const;
+  bool is_proved(uint32_t slot, const Recipe& recipe, size_t result_at);
   void rest(uint64_t operators);
   void rest_longer();
   void forget_log();
@@ -84,14 +96,17 @@ class Remaking {
   std::atomic<bool> broken_{false};    // an operator is not in the log
   // Whoever has the flag has what follows.
   Phase phase_ = Phase::idle;
-  uint64_t until_look_ = look_every, rest_ = 4096;
+  uint64_t until_look_ = look_every, rest_ = look_every;
   OperatorLog log_;
   std::vector<std::pair<cudaEvent_t, cudaEvent_t>> events_;  // around each logged operator
   uint64_t period_events_ = 0, log_end_ = 0;
   OperatorLog::Period period_;
   size_t since_log_ = 0;               // operators since the log's end
   std::shared_ptr<Choice> choice_;
+  RemakeTrial trial_;
+  std::optional<std::chrono::steady_clock::time_point> began_;  // the iteration, if it is whole
   std::vector<std::pair<const void*, Writes::Count>> given_;  // by slot: the block, and its writes
+  std::vector<Proved> proved_;         // by slot
   bool synced_ = false;
   uint32_t place_ = 0;                 // of the next operator
   uint64_t unsynced_ = 0;              // operators since it was lost
@@ -112,6 +127,15 @@ cudaEvent_t Remaking::record_event() {
   }
   (void)cudaGetLastError();  // (it is ours)
   return nullptr;
+}
+
+/// 0: not known.
+uint64_t ns_between(cudaEvent_t from, cudaEvent_t to) {
+  float ms = 0;
+  if (!from || !to) return 0;
+  if (cudaEventElapsedTime(&ms, from, to) == cudaSuccess) return static_cast<uint64_t>(ms * 1e6f);
+  (void)cudaGetLastError();  // (it is ours)
+  return 0;
 }
 
 void Remaking::rest(uint64_t operators) {
@@ -156,7 +180,7 @@ void Remaking::log(const OperatorInfo& info, const at::RecordFunction& record) {
 }
 
 /// The operator's place in the iteration; none: the program is elsewhere.
-uint32_t Remaking::follow(uint64_t signature) {
+uint32_t Remaking::follow(Engine& engine, uint64_t signature) {
   const Choice& choice = *choice_;
   if (synced_ && choice.signature(place_) == signature) {
     const uint32_t place = place_;
@@ -164,13 +188,45 @@ uint32_t Remaking::follow(uint64_t signature) {
     return place;
   }
   if (std::exchange(synced_, false)) unsynced_ = 0;
+  began_.reset();
   if (++unsynced_ > 4 * uint64_t{choice.count()}) {
     rest_longer();
+    tell(engine);
     return Choice::none;
   }
   place_ = choice.place_behind(last_, seen_ % Choice::row);
   synced_ = place_ != Choice::none;
   return Choice::none;
+}
+
+/// Once for each place of a choice, on the device that it is for.
+bool Remaking::is_proved(uint32_t slot, const Recipe& recipe, size_t result_at) {
+  if (proved_[slot] == Proved::not_yet)
+    proved_[slot] = prove(recipe, result_at) ? Proved::equal : Proved::differs;
+  return proved_[slot] == Proved::equal;
+}
+
+/// For the statistics.
+void Remaking::tell(Engine& engine) const {
+  const bool any = phase_ == Phase::following && trial_.makes_again();
+  engine.note_remake(any ? RemakeInUse{choice_->slots().size(), choice_->bytes(),
+                                       trial_.before_ns(), trial_.after_ns()}
+                         : RemakeInUse{});
+}
+
+/// An iteration begins, at the choice's first operator.
+void Remaking::compare_iterations(Engine& engine) {
+  const auto now = std::chrono::steady_clock::now();
+  const RemakeTrial::Stage before = trial_.stage();
+  if (began_)
+    trial_.iteration(static_cast<uint64_t>(std::chrono::nanoseconds(now - *began_).count()));
+  began_ = now;
+  if (trial_.stage() == before) return;
+  if (trial_.stage() == RemakeTrial::Stage::failed) {
+    rest_ = std::max(rest_, failed_rest * choice_->count());
+    rest_longer();
+  }
+  tell(engine);
 }
 
 /// True: the operator's recipe is wanted.
@@ -219,13 +275,18 @@ bool Remaking::begin(Engine& engine, const OperatorInfo& info, const at::RecordF
         break;
       }
       given_.assign(choice_->slots().size(), {nullptr, 0});
+      proved_.assign(choice_->slots().size(), Proved::not_yet);
       phase_ = Phase::following;
+      trial_ = {};
+      began_.reset();
       synced_ = false;
       unsynced_ = 0;
-      (void)follow(signature);
+      (void)follow(engine, signature);
       break;
     case Phase::following:
-      here.place = follow(signature);
+      here.place = follow(engine, signature);
+      if (here.place == 0) compare_iterations(engine);
+      if (!trial_.makes_again()) here.place = Choice::none;
       wanted = here.place != Choice::none && !choice_->gives(here.place).empty();
       break;
   }
@@ -233,9 +294,10 @@ bool Remaking::begin(Engine& engine, const OperatorInfo& info, const at::RecordF
     here.remaking = this;
     here.engine = &engine;
     here.record = &record;
+    here.stalled_ns = stalled_here_ns;
   }
   give_back();
-  return wanted && info.remade && !info.remade->product;
+  return wanted && info.remade;
 }
 
 void Remaking::end(Here& here, const at::RecordFunction& record, const Recipe* recipe) {
@@ -255,13 +317,14 @@ void Remaking::end(Here& here, const at::RecordFunction& record, const Recipe* r
       ++at;
     }
     const uint64_t so_far = here.engine->iteration().so_far;
-    log_.end(recipe != nullptr, so_far);
+    log_.end(recipe && !recipe->made_by->differs, so_far, stalled_here_ns - here.stalled_ns);
     if (so_far >= log_end_) finish_log();
   } else if (place != Choice::none && phase_ == Phase::following && place < choice_->count()) {
     for (const uint32_t slot : choice_->gives(place)) {
       given_[slot] = {nullptr, 0};
       if (!recipe) continue;
       const Choice::Slot& chosen = choice_->slots()[slot];
+      if (!is_proved(slot, *recipe, chosen.result_at)) continue;
       if (!give_recipe(*recipe, chosen.result_at, chosen.device_ns)) continue;
       const void* const base = recipe->result[chosen.result_at].base;
       given_[slot] = {base, Writes::all().count(base)};
@@ -299,18 +362,16 @@ void Remaking::time(Engine& engine) {
     return;
   }
   for (size_t i = 0; i < events_.size(); ++i) {
-    float ms = 0;
-    const auto [from, to] = events_[i];
-    if (!from || !to) continue;
-    if (cudaEventElapsedTime(&ms, from, to) == cudaSuccess)
-      log_.set_ns(i, static_cast<uint64_t>(ms * 1e6f));
-    else
-      (void)cudaGetLastError();
+    log_.set_ns(i, ns_between(events_[i].first, events_[i].second));
+    if (i + 1 < events_.size())
+      log_.set_gap_ns(i, ns_between(events_[i].second, events_[i + 1].first));
   }
-  ask(engine);
+  log_.leave_waits_out();
+  const size_t next = std::min(period_.first + period_.count, events_.size() - 1);
+  ask(engine, ns_between(events_[period_.first].first, events_[next].first));
 }
 
-void Remaking::ask(Engine& engine) {
+void Remaking::ask(Engine& engine, uint64_t iteration_ns) {
   std::vector<std::vector<OperatorLog::Result>> results;
   lifetimes::Operators operators = log_.operators(period_, results);
   std::vector<uint64_t> signatures, times;
@@ -318,12 +379,17 @@ void Remaking::ask(Engine& engine) {
     signatures.push_back(log_.signature(period_.first + i));
     times.push_back(operators.operators[i].ns);
   }
-  const bool asked = engine.ask_what_to_remake(
-      std::move(operators), [this, results = std::move(results), times = std::move(times),
-                             signatures = std::move(signatures)](const RemakeChoice& answer) {
-        auto choice = std::make_shared<Choice>(answer, signatures, times, results);
-        answered(choice->slots().empty() ? nullptr : std::move(choice));
-      });
+  auto take = [this, results = std::move(results), times = std::move(times),
+               signatures = std::move(signatures)](const RemakeChoice& answer) {
+    std::shared_ptr<Choice> choice;
+    try {
+      choice = std::make_shared<Choice>(answer, signatures, times, results);
+    } catch (const std::bad_alloc&) {  // (an answer there must be)
+    }
+    answered(choice && !choice->slots().empty() ? std::move(choice) : nullptr);
+  };
+  const bool asked =
+      engine.ask_what_to_remake(std::move(operators), iteration_ns, std::move(take));
   if (!asked) return rest(look_every);
   forget_log();
   phase_ = Phase::asking;

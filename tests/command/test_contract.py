@@ -13,7 +13,7 @@ from firn_command import ROOT, build_copies, clean_environment, find_binary
 GIB, MIB = 1 << 30, 1 << 20
 DEVICE = ["budget_bytes", "peak_device_bytes", "peak_allocated_bytes", "spilled_bytes",
           "faulted_bytes", "prefetched_bytes", "forwarded_bytes", "clean_dropped_bytes",
-          "recipes", "dropped_bytes", "remakes", "remade_bytes", "remade_s", "stall_s",
+          "recipes", "dropped_bytes", "remakes", "remade_bytes", "remade_s", "remake", "stall_s",
           "touches", "lost_blocks", "pinned", "unseen"]
 
 
@@ -39,6 +39,15 @@ def ran(firn, program, tmp_path):
         return document
 
     return run
+
+
+@pytest.mark.parametrize("remake", ["on", "off"])
+def test_the_preload_library_says_that_it_makes_nothing_again(firn, program, remake):
+    result = firn("run", "--device", "software", "--gpu-memory", "1GiB", "--remake", remake, "--",
+                  program, "4", "1")
+    assert result.returncode == 0, result.stderr
+    said = "firn_remake: nothing is made again here" in result.stderr
+    assert said == (remake == "on"), result.stderr
 
 
 def test_the_statistics_hold_every_field(ran, spill_dir):
@@ -97,7 +106,7 @@ def test_help_is_made_from_the_table_of_knobs(firn):
 
 @pytest.mark.parametrize("command, options", [
     ("run", ("--budget", "--dir", "--host", "--policy", "--device", "--gpu-memory", "--watch",
-             "--trace", "--stats")),
+             "--remake", "--trace", "--stats")),
     ("doctor", ("--dir", "--json", "--device")), ("top", ("--once", "--json")),
     ("stats", ("PID", "--json", "--metrics")), ("spill", ("PID", "--json")), ("report", ("TRACE", "-o"))])
 def test_help_names_every_option(firn, command, options):

@@ -42,6 +42,7 @@ BAD_WORDS = [
     (("run", "--budget", "1GiB", "--frob", "X"), ("--frob",)),
     (("run", "--policy", "lru", "--", "X"), ("--policy", "age, lifetime")),
     (("run", "--watch", "2", "--", "X"), ("--watch",)),
+    (("run", "--remake", "maybe", "--", "X"), ("--remake", "maybe")),
     (("run", "--device", "gpu", "--", "X"), ("--device", "gpu")),
     (("run", "--dir", "relative", "--", "X"), ("--dir", "relative")),
     (("run", "--dir", "", "--", "X"), ("--dir",)),
@@ -226,15 +227,16 @@ def test_words_that_an_outer_python_has_taken_are_kept(firn):
 
 def test_a_nested_run_keeps_what_it_does_not_change(firn):
     result = firn("run", *SOFTWARE, "--budget", "256MiB", "--", find_binary(), "run", "--host",
-                  "64MiB", "--", "env")
+                  "64MiB", "--remake", "on", "--", "env")
     assert result.returncode == 0, result.stderr
-    assert "FIRN_BUDGET=256MiB\n" in result.stdout and "FIRN_HOST=64MiB\n" in result.stdout
+    for word in ("FIRN_BUDGET=256MiB\n", "FIRN_HOST=64MiB\n", "FIRN_REMAKE=1\n"):
+        assert word in result.stdout
     (preloaded,) = [line for line in result.stdout.splitlines() if line.startswith("LD_PRELOAD=")]
     assert preloaded.count("libfirn_preload.so") == 1
 
 
 PIECES = ["run", "doctor", "--", "--budget", "--dir", "--host", "--policy", "--device", "software",
-          "--watch", "--stats", "--gpu-memory", "1GiB", "0", "-1", "", "=", "/tmp", "\n", "\x01",
+          "--watch", "--stats", "--remake", "--gpu-memory", "1GiB", "0", "-1", "", "=", "/tmp", "\n", "\x01",
           "é", "a" * 300, "--budget=1GiB", "--help-me", "-", "true", "false", "{}", "%s%n"]
 
 

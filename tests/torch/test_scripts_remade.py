@@ -31,20 +31,27 @@ def test_adversarial(native, with_firn, spill_dir, script):
 SLOW_LINK = {"FIRN_GPU_LINK": "60MiB/s", "FIRN_GPU_LINK_LATENCY": "10us"}
 
 
+REPLACED = ("--replaced", "_softmax")
+
+
 @pytest.fixture(scope="module")
 def deep(paths, tmp_path_factory):
     """The same script by PyTorch's own allocator, without and with interruptions."""
     return {words: script_runs.run_native(paths, tmp_path_factory.mktemp("native"), "deep.py", *words)
-            for words in ((), ("--interrupted",))}
+            for words in ((), ("--interrupted",), REPLACED)}
 
 
-def at_half(deep, with_firn, words, remake):
+def run_at_half(deep, with_firn, words, remake):
     alone = deep[words]
     run = with_firn("deep.py", *words, budget=alone.budget(0.5), host="4GiB",
                     environment={**SLOW_LINK, "FIRN_REMAKE": remake})
     check_same(run, alone)
     assert run.device()["lost_blocks"] == 0
-    return run.device()
+    return run
+
+
+def at_half(*run):
+    return run_at_half(*run).device()
 
 
 def test_an_iteration_that_does_not_fit_is_chosen_for(deep, with_firn):
@@ -60,3 +67,25 @@ def test_an_iteration_that_does_not_fit_is_chosen_for(deep, with_firn):
 def test_an_iteration_that_is_interrupted(deep, with_firn):
     """What was chosen for one iteration is given up where another begins, and taken up again."""
     assert at_half(deep, with_firn, ("--interrupted",), "1")["remakes"] > 50
+
+
+def named(run, operator):
+    """How often it was named as one that makes other bytes when it runs again."""
+    return run.text.count(f"firn: aten::{operator} made other bytes from the same inputs")
+
+
+def test_an_operator_that_makes_other_bytes_is_found_before_its_block_is_dropped(deep, with_firn):
+    run = run_at_half(deep, with_firn, REPLACED, "1")
+    assert named(run, "_softmax") == 1, run.text
+    assert run.device()["remakes"] > 0
+
+
+def test_an_operator_that_makes_other_bytes_is_named_once_and_left_out(native, with_firn):
+    """firn_verify:all has the right bytes still."""
+    words = ("--replaced", "gelu", "--steps", 3)
+    alone = native("deep.py", *words)
+    run = with_firn("deep.py", *words, budget="4GiB", host="64MiB",
+                    options=["--adversarial", "--verify"], environment={"FIRN_REMAKE": "1"})
+    check_same(run, alone)
+    assert named(run, "gelu") == 1, run.text
+    assert run.device()["remakes"] > 0 and run.device()["lost_blocks"] == 0

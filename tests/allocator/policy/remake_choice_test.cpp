@@ -107,6 +107,26 @@ TEST(RemakeChoice, cheap_ones_first_and_products_only_where_memory_is_shorter) {
   EXPECT_LT(more.chosen_ns, .9 * more.alone_ns);
 }
 
+TEST(RemakeChoice, bandwidths_count_as_what_an_iteration_took_says) {
+  const Operators program = layers(12, 1'000'000, 50'000);
+  const RehearsalMachine machine = machine_of(peak_mib(program) * 3 / 4, 200e9);
+  const RemakeChoice promised = choose_remake(program, machine);
+  ASSERT_EQ(promised.rewritten.values, 0u) << "moving is hidden";
+  double total_ns = 0;
+  for (const Operator& one : program.operators) total_ns += static_cast<double>(one.ns);
+  EXPECT_EQ(choose_remake(program, machine, 0, .9 * total_ns).rewritten.values, 0u);
+  EXPECT_EQ(choose_remake(program, machine, 0, total_ns).rewritten.values, 0u);
+  const RehearsalMachine slower = machine_of(peak_mib(program) * 3 / 4, 16.8e9);
+  const RemakeChoice some = choose_remake(program, slower),
+                     more = choose_remake(program, slower, 0, 1.3 * total_ns);
+  EXPECT_GT(more.made_again.size(), some.made_again.size());
+  EXPECT_GE(more.alone_ns, 1.29 * total_ns);
+  EXPECT_LT(more.chosen_ns, .9 * more.alone_ns);
+  // Far more than the bandwidths explain: they are an eighth, and no less.
+  const RemakeChoice most = choose_remake(program, slower, 0, 100 * total_ns);
+  EXPECT_LT(most.alone_ns, 10 * total_ns);
+}
+
 TEST(RemakeChoice, what_may_not_run_again_moves) {
   Operators program = layers(12, 1'000'000, 50'000);
   for (Operator& one : program.operators) one.again = false;

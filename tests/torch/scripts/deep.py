@@ -8,6 +8,9 @@ import torch.nn.functional as F
 
 import report
 
+REPLACED = {"gelu": lambda x, approximate="none": x * torch.sigmoid(1.702 * x),
+            "_softmax": lambda x, dim, half: torch.exp(x - x.logsumexp(dim, True))}
+
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
@@ -15,7 +18,12 @@ def main():
     parser.add_argument("--layers", type=int, default=12)
     parser.add_argument("--rows", type=int, default=2048)
     parser.add_argument("--interrupted", action="store_true")
+    parser.add_argument("--replaced", choices=REPLACED,
+                        help="the kernel of this operator is another; its out= overload has torch's")
     args = parser.parse_args()
+    library = torch.library.Library("aten", "IMPL")
+    if args.replaced:
+        library.impl(args.replaced, REPLACED[args.replaced], "CUDA")
     torch.manual_seed(0)
     weights = [(torch.randn(256, 256, device="cuda") * .05).requires_grad_()
                for _ in range(args.layers)]

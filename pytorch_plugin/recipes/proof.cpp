@@ -1,0 +1,74 @@
+#include "pytorch_plugin/recipes/proof.h"
+
+#include <c10/cuda/CUDAGuard.h>
+#include <c10/cuda/CUDAStream.h>
+#include <cuda_runtime_api.h>
+
+#include <cstring>
+#include <new>
+#include <string>
+#include <utility>
+
+#include "firn/said.h"
+#include "pytorch_plugin/observer.h"
+#include "pytorch_plugin/recipes/make_again.h"
+
+namespace firn::pytorch {
+
+namespace {
+
+using Bytes = std::unique_ptr<std::byte[]>;
+
+/// Behind the stream's work. (Launches of ours are none of the program's.)
+bool copy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind, CUstream stream) {
+  ObservedScope scope(making_again);
+  if (cudaMemcpyAsync(to, from, bytes, kind, stream) == cudaSuccess &&
+      cudaStreamSynchronize(stream) == cudaSuccess)
+    return true;
+  (void)cudaGetLastError();
+  return false;
+}
+
+Bytes copy_out(const TensorName& result, CUstream stream) noexcept {
+  Bytes bytes(new (std::nothrow) std::byte[result.storage_bytes]);
+  if (bytes && !copy(bytes.get(), result.base, result.storage_bytes, cudaMemcpyDeviceToHost, stream))
+    bytes.reset();
+  return bytes;
+}
+
+void name_once(const Recipe& recipe, const char* why) {
+  if (recipe.made_by->differs.exchange(true)) return;
+  say("firn: " + toString(recipe.made_by->op.operator_name()) + " " + why +
+      ": nothing that it makes is made again from now on, and its results move instead");
+}
+
+}  // namespace
+
+std::unique_ptr<Proof> Proof::of(const Recipe& recipe, size_t result_at, CUstream stream) noexcept {
+  const c10::cuda::CUDAGuard device(recipe.device);
+  Bytes bytes = copy_out(recipe.result[result_at], stream);
+  if (!bytes) return nullptr;
+  return std::unique_ptr<Proof>(
+      new (std::nothrow) Proof(std::move(bytes), recipe.result[result_at].storage_bytes));
+}
+
+bool Proof::confirm(const Recipe& recipe, size_t result_at, CUstream stream) const noexcept {
+  const c10::cuda::CUDAGuard device(recipe.device);
+  const TensorName& result = recipe.result[result_at];
+  const Bytes made = copy_out(result, stream);
+  if (made && std::memcmp(made.get(), bytes_.get(), count_) == 0) return true;
+  name_once(recipe, made ? "made other bytes from the same inputs when it ran again"
+                         : "ran again, and its result could not be compared");
+  (void)copy(const_cast<void*>(result.base), bytes_.get(), count_, cudaMemcpyHostToDevice, stream);
+  return false;
+}
+
+bool prove(const Recipe& recipe, size_t result_at) noexcept {
+  const CUstream stream = c10::cuda::getCurrentCUDAStream(recipe.device).stream();
+  const std::unique_ptr<Proof> proof = Proof::of(recipe, result_at, stream);
+  if (!proof) return false;
+  const std::string error = run_again(recipe, result_at, stream);
+  return proof->confirm(recipe, result_at, stream) && error.empty();
+}
+
+}  // namespace firn::pytorch

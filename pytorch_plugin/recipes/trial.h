@@ -12,7 +12,8 @@ namespace firn::pytorch {
 
 class RemakeTrial {
  public:
-  static constexpr unsigned before = 2, settle = 2, after = 3;  // iterations
+  // (Plans, and how much is written ahead, take some iterations to follow.)
+  static constexpr unsigned before = 2, settle = 8, after = 4;  // iterations
   static constexpr double slower_most = .005;                   // a part of the time before
 
   enum class Stage : uint8_t { before, settling, after, passed, failed };
